@@ -1,0 +1,44 @@
+package hearth
+
+import (
+	"context"
+	"os"
+)
+
+// This file lists every optional ability of a Source or Store. Each is found by
+// assertion, and everything works without it, only slower.
+
+// ManyGetter is a Source that yields many blocks at once, such as a bucket that
+// answers one ranged request with sixteen blocks.
+type ManyGetter interface {
+	// GetMany yields the whole blocks first, first+1 ... first+n-1 of one object
+	// in order, calling each once per block until each returns false or an error
+	// ends the run: then each is called once more with that error for the block
+	// that failed, and not for the ones behind it. The View passed to each belongs
+	// to each, which releases it. GetMany holds no View while it waits for memory,
+	// and returns after the last call of each.
+	GetMany(ctx context.Context, first Block, n int, each func(b Block, v *View, err error) bool)
+}
+
+// LocalFiler is a Store that can hand out a whole object as one local file, for
+// FUSE passthrough.
+type LocalFiler interface {
+	// LocalFile opens the object's bytes as a file that is whole, verified, and
+	// neither changed nor holed as long as it is open, or returns ErrMiss. An
+	// object that is whole but not yet verified is a miss; its verification then
+	// starts behind the call, paced. release is called once, after the file and
+	// every kernel reference to it are closed.
+	LocalFile(o *Object) (file *os.File, release func(), err error)
+}
+
+// Keeper is a Store that can be made to keep what it is given, which warm-up
+// needs to be honest.
+type Keeper interface {
+	// Keep is Put that waits for queue room and evicts what is not pinned, or
+	// says why not.
+	Keep(ctx context.Context, b Block, v *View) error
+	// Flush returns when what was given before is on the device.
+	Flush(ctx context.Context) error
+	// Has reports whether the block is held, without reading it.
+	Has(id ID) bool
+}

@@ -1,0 +1,164 @@
+// Package hearth is the vocabulary of a peer-to-peer cache for object storage.
+//
+// An Object is one immutable version of one object in a bucket. It is cut into
+// Blocks of 1 MiB; a small object is one short block. Bytes travel as Views,
+// counted against one Pool. A Source yields ranges of blocks, a Store is a
+// Source that can be filled, and every tier of the cache - RAM, disk, volume,
+// peer, bucket - is one or the other, so that the whole read side is one
+// expression in package node.
+//
+// Blocks are named by version and therefore never change: there is no
+// invalidation in the data path. Only package namespace knows which version a
+// name means today.
+package hearth
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"strings"
+	"time"
+)
+
+const (
+	// BlockSize is the size in bytes of every block but the last of an object:
+	// large enough that a block's fixed costs vanish, small enough that a random
+	// read does not fetch much that nobody asked for.
+	BlockSize = 1 << 20
+	// ExtentBlocks is the number of consecutive blocks that are placed on one
+	// node and fetched from the bucket in one ranged request.
+	ExtentBlocks = 16
+	// PieceSize is the unit of checksums in bytes, so that a small range is
+	// verified without reading its whole block.
+	PieceSize = 64 << 10
+)
+
+var (
+	// ErrMiss is returned by a Store for a block that it does not hold. It is
+	// never a verdict on the object, only on this store.
+	ErrMiss = errors.New("not held here")
+	// ErrStale says that a version is gone: the object was changed or deleted.
+	ErrStale = errors.New("object changed or deleted at the origin")
+)
+
+// Object is one immutable version of one object.
+type Object struct {
+	// Link names the link (origin and prefix) that the object was found through.
+	Link string
+	// Key is the whole key at the origin, byte for byte.
+	Key string
+	// ETag as the origin gave it, without quotes. Empty or weak ("W/" in front):
+	// the object is served uncached.
+	ETag string
+	// Size in bytes. PrefixSize marks a common prefix in a listing.
+	Size int64
+	// ModTime as the origin reports it.
+	ModTime time.Time
+	// Version is VersionOf the fields above; computed, never taken from outside.
+	Version [16]byte
+}
+
+// PrefixSize is the Size of an Object that stands for a common prefix in a
+// listing; its Key then ends in "/" and it has no version.
+const PrefixSize = -1
+
+// VersionOf computes the Version of an object: the first 16 bytes of a SHA-256
+// over the origin's identity and the length-prefixed key, ETag and size.
+func VersionOf(identity, key, etag string, size int64) [16]byte {
+	buf := make([]byte, 0, 4*8+len(identity)+len(key)+len(etag))
+	for _, s := range []string{identity, key, etag} {
+		buf = binary.LittleEndian.AppendUint64(buf, uint64(len(s)))
+		buf = append(buf, s...)
+	}
+	buf = binary.LittleEndian.AppendUint64(buf, uint64(size))
+	sum := sha256.Sum256(buf)
+	return [16]byte(sum[:16])
+}
+
+// IsPrefix reports whether o stands for a common prefix in a listing.
+func (o *Object) IsPrefix() bool { return o.Size == PrefixSize }
+
+// Cacheable reports whether the object's version is strong enough to keep its
+// bytes: it has an ETag, and that is not a weak one.
+func (o *Object) Cacheable() bool {
+	return o.ETag != "" && !strings.HasPrefix(o.ETag, "W/")
+}
+
+// Blocks is the number of blocks of the object; an empty object has none.
+func (o *Object) Blocks() int64 { return (o.Size + BlockSize - 1) / BlockSize }
+
+// Block returns the object's block at index, 0 <= index < Blocks().
+func (o *Object) Block(index int64) Block { return Block{Object: o, Index: index} }
+
+// Block is a piece of an Object of at most BlockSize bytes.
+type Block struct {
+	Object *Object
+	Index  int64
+}
+
+// ID returns what names the block's bytes everywhere, for ever.
+func (b Block) ID() ID { return ID{Version: b.Object.Version, Index: b.Index} }
+
+// Offset is the block's first byte within its object.
+func (b Block) Offset() int64 { return b.Index * BlockSize }
+
+// Len is the block's length in bytes: BlockSize but for the object's last block.
+func (b Block) Len() int {
+	return int(min(BlockSize, b.Object.Size-b.Offset()))
+}
+
+// ID names a block: (version, index).
+type ID struct {
+	Version [16]byte
+	Index   int64
+}
+
+// Extent is the index of the extent that the block lies in.
+func (id ID) Extent() int64 { return id.Index / ExtentBlocks }
+
+// Hash is a well mixed 64-bit hash of the ID. Versions are SHA-256 output, so
+// only the index needs mixing in (the constants are those of SplitMix64).
+func (id ID) Hash() uint64 {
+	h := binary.LittleEndian.Uint64(id.Version[:8]) + uint64(id.Index)*0x9e3779b97f4a7c15
+	h = (h ^ h>>30) * 0xbf58476d1ce4e5b9
+	h = (h ^ h>>27) * 0x94d049bb133111eb
+	return h ^ h>>31
+}
+
+// String gives the ID as VERSION/INDEX, for logs.
+func (id ID) String() string {
+	var index [8]byte
+	binary.BigEndian.PutUint64(index[:], uint64(id.Index))
+	return hex.EncodeToString(id.Version[:]) + "/" + hex.EncodeToString(index[4:])
+}
+
+// Source yields ranges of blocks.
+type Source interface {
+	// Get returns bytes [off, off+n) of the block, 0 <= off, 0 < n,
+	// off+n <= b.Len(). The caller releases the View. ErrMiss: not held here;
+	// ErrStale: the version is gone; other errors say why it cannot be had now.
+	Get(ctx context.Context, b Block, off, n int) (*View, error)
+}
+
+// Store is a Source that can be filled with whole blocks.
+type Store interface {
+	Source
+	// Put offers a whole block. It retains the View, never waits for memory or a
+	// device, and may decline with an error; that costs time later, nothing else.
+	Put(b Block, v *View) error
+}
+
+// Listing says what to list at an origin.
+type Listing struct {
+	// Prefix that all keys have; "" lists everything.
+	Prefix string
+	// After leaves out the names up to and including it (S3's StartAfter).
+	After string
+	// Limit ends the listing after so many results; 0: no limit.
+	Limit int
+	// Recursive lists every key below Prefix; otherwise keys are grouped at the
+	// next "/" and the groups delivered as Objects with Size PrefixSize.
+	Recursive bool
+}
