@@ -1,0 +1,301 @@
+package origin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/hearthfs/hearth"
+)
+
+// Dir is a directory as an origin: each regular file below it is an object whose
+// key is its path. Its ETag is made of device, inode, size, mtime and ctime;
+// what changed in the last two seconds has a weak one, since a second change
+// within a clock tick could leave all five as they were. Symbolic links are
+// followed to files inside the directory, and to nothing else.
+type Dir struct {
+	link, identity, path string
+	root                 *os.Root
+	now                  func() time.Time
+	gets, heads, lists   atomic.Int64
+	bytes, errors        atomic.Int64
+}
+
+// settle is how long a file must have been left alone for its ETag to be strong:
+// the coarsest time stamps in use are FAT's, 2 s.
+const settle = 2 * time.Second
+
+func newDir(c Config, path string) (*Dir, error) {
+	root, err := os.OpenRoot(path)
+	if err != nil {
+		return nil, fmt.Errorf("open origin file://%s: %w", path, err)
+	}
+	d := &Dir{link: c.Link, identity: c.Identity, path: path, root: root, now: time.Now}
+	if d.identity == "" {
+		d.identity = "file " + path
+	}
+	return d, nil
+}
+
+// Close gives up the directory.
+func (d *Dir) Close() error { return d.root.Close() }
+
+// Stats returns the figures since the start.
+func (d *Dir) Stats() Stats {
+	return Stats{Gets: d.gets.Load(), Heads: d.heads.Load(), Lists: d.lists.Load(), Bytes: d.bytes.Load(), Errors: d.errors.Load()}
+}
+
+// Head asks what a key names now.
+func (d *Dir) Head(_ context.Context, key string) (hearth.Object, error) {
+	d.heads.Add(1)
+	if !fs.ValidPath(key) || key == "." {
+		return hearth.Object{}, fmt.Errorf("head file://%s/%s: %w", d.path, key, fs.ErrNotExist)
+	}
+	info, err := d.root.Stat(key)
+	if err == nil && !info.Mode().IsRegular() {
+		err = fs.ErrNotExist
+	}
+	if err != nil {
+		return hearth.Object{}, d.failed("head", key, err)
+	}
+	return d.object(key, info), nil
+}
+
+func (d *Dir) failed(op, key string, err error) error {
+	if errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.ENAMETOOLONG) {
+		err = fs.ErrNotExist
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		d.errors.Add(1)
+		return &Error{Op: op, Where: "file://" + d.path + "/" + key, Err: err}
+	}
+	return fmt.Errorf("%s file://%s/%s: %w", op, d.path, key, fs.ErrNotExist)
+}
+
+func (d *Dir) object(key string, info fs.FileInfo) hearth.Object {
+	o := hearth.Object{Link: d.link, Key: key, ETag: d.etag(info), Size: info.Size(), ModTime: info.ModTime()}
+	o.Version = hearth.VersionOf(d.identity, o.Key, o.ETag, o.Size)
+	return o
+}
+
+func (d *Dir) etag(info fs.FileInfo) string {
+	st := info.Sys().(*syscall.Stat_t)
+	changed := time.Unix(st.Ctim.Unix())
+	if info.ModTime().After(changed) {
+		changed = info.ModTime()
+	}
+	if d.now().Sub(changed) < settle {
+		return "W/" + stamp(info)
+	}
+	return stamp(info)
+}
+
+func stamp(info fs.FileInfo) string {
+	st := info.Sys().(*syscall.Stat_t)
+	b := make([]byte, 0, 80)
+	for i, n := range []int64{int64(st.Dev), int64(st.Ino), st.Size, st.Mtim.Nano(), st.Ctim.Nano()} {
+		if i > 0 {
+			b = append(b, '-')
+		}
+		b = strconv.AppendUint(b, uint64(n), 36)
+	}
+	return string(b)
+}
+
+// Read opens a range of one version. Its last byte is yielded only if the file
+// is then still the one that was opened.
+func (d *Dir) Read(_ context.Context, o *hearth.Object, off, n int64) (io.ReadCloser, error) {
+	d.gets.Add(1)
+	if !fs.ValidPath(o.Key) {
+		return nil, fmt.Errorf("get %s: %w", o.Key, hearth.ErrStale)
+	}
+	f, err := d.root.Open(o.Key)
+	if err != nil {
+		if err = d.failed("get", o.Key, err); errors.Is(err, fs.ErrNotExist) {
+			err = fmt.Errorf("get %s: it is gone: %w", o.Key, hearth.ErrStale)
+		}
+		return nil, err
+	}
+	r := &dirBody{dir: d, file: f, object: o, rest: n, in: io.NewSectionReader(f, off, n)}
+	if err := r.same(); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return r, nil
+}
+
+type dirBody struct {
+	dir    *Dir
+	file   *os.File
+	object *hearth.Object
+	rest   int64
+	in     *io.SectionReader
+}
+
+func (r *dirBody) same() error {
+	info, err := r.file.Stat()
+	if err != nil {
+		return r.dir.failed("get", r.object.Key, err)
+	}
+	if now := stamp(info); now != strings.TrimPrefix(r.object.ETag, "W/") || !info.Mode().IsRegular() {
+		return fmt.Errorf("get %s: its stamp is %s and was %s: %w", r.object.Key, now, r.object.ETag, hearth.ErrStale)
+	}
+	return nil
+}
+
+// Read yields the next bytes.
+func (r *dirBody) Read(p []byte) (int, error) {
+	if r.rest == 0 {
+		return 0, io.EOF
+	}
+	n, err := r.in.Read(p)
+	r.dir.bytes.Add(int64(n))
+	if r.rest -= int64(n); r.rest == 0 {
+		if stale := r.same(); stale != nil {
+			return 0, stale
+		}
+		return n, nil
+	}
+	if err == io.EOF {
+		err = fmt.Errorf("get %s: it became shorter: %w", r.object.Key, hearth.ErrStale)
+	}
+	return n, err
+}
+
+// Close closes the file.
+func (r *dirBody) Close() error { return r.file.Close() }
+
+// List streams a listing in the byte order of keys. A directory's names are in
+// memory while it is listed; an empty one counts as a group, as a directory's
+// marker would.
+func (d *Dir) List(ctx context.Context, q hearth.Listing, each func(hearth.Object) error) error {
+	d.lists.Add(1)
+	l := &dirListing{Dir: d, ctx: ctx, q: q, each: each}
+	base := ""
+	if i := strings.LastIndexByte(q.Prefix, '/'); i >= 0 {
+		base = q.Prefix[:i+1]
+	}
+	if base != "" && !fs.ValidPath(strings.TrimSuffix(base, "/")) {
+		return nil
+	}
+	err := l.dir(base)
+	if errors.Is(err, errLimit) {
+		return nil
+	}
+	return err
+}
+
+var errLimit = errors.New("limit reached")
+
+type dirListing struct {
+	*Dir
+	ctx   context.Context
+	q     hearth.Listing
+	each  func(hearth.Object) error
+	count int
+}
+
+// dir lists the directory whose keys begin with base.
+func (l *dirListing) dir(base string) error {
+	if err := context.Cause(l.ctx); err != nil {
+		return err
+	}
+	name := strings.TrimSuffix(base, "/")
+	if name == "" {
+		name = "."
+	}
+	names, err := l.names(name)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		key := base + name
+		group := strings.HasSuffix(key, "/")
+		// A group may hold keys behind After although its own name is not.
+		inside := group && l.q.Recursive && strings.HasPrefix(l.q.After, key)
+		if key <= l.q.After && l.q.After != "" && !inside || !strings.HasPrefix(key, l.q.Prefix) {
+			continue
+		}
+		switch {
+		case !group:
+			err = l.file(key)
+		case l.q.Recursive:
+			err = l.dir(key)
+		default:
+			err = l.deliver(hearth.Object{Link: l.link, Key: key, Size: hearth.PrefixSize})
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// names are a directory's entries in the order of their keys, directories with a
+// "/" behind them. A directory that is gone has none.
+func (l *dirListing) names(dir string) ([]string, error) {
+	f, err := l.root.Open(dir)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, l.failed("list", dir, err)
+	}
+	defer f.Close()
+	entries, err := f.ReadDir(-1)
+	if errors.Is(err, syscall.ENOTDIR) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, l.failed("list", dir, err)
+	}
+	names := make([]string, 0, len(entries))
+	for _, e := range entries {
+		name := e.Name()
+		if e.IsDir() {
+			name += "/"
+		} else if !e.Type().IsRegular() && e.Type() != fs.ModeSymlink {
+			continue
+		}
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+// file delivers a file, or nothing where it is none any more.
+func (l *dirListing) file(key string) error {
+	info, err := l.root.Stat(key)
+	if err != nil || !info.Mode().IsRegular() {
+		return nil
+	}
+	return l.deliver(l.object(key, info))
+}
+
+func (l *dirListing) deliver(o hearth.Object) error {
+	if err := l.each(o); err != nil {
+		return err
+	}
+	if l.count++; l.count == l.q.Limit {
+		return errLimit
+	}
+	return nil
+}
+
+// Probe lists the directory.
+func (d *Dir) Probe(ctx context.Context) (Abilities, error) {
+	a := Abilities{Range: true, IfMatch: true, StrongETag: true}
+	start := time.Now()
+	err := d.List(ctx, hearth.Listing{Limit: 1}, func(hearth.Object) error { a.Objects = true; return nil })
+	a.RoundTrip = time.Since(start)
+	return a, err
+}

@@ -1,0 +1,123 @@
+package origin
+
+import (
+	"bufio"
+	"context"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/minio/minio-go/v7/pkg/credentials"
+)
+
+// fromEnvironment fills what a Config leaves open from the AWS variables, then
+// from the shared config's profile.
+func (c Config) fromEnvironment() Config {
+	profile := sharedProfile()
+	first := func(values ...string) string {
+		for _, v := range values {
+			if v != "" {
+				return v
+			}
+		}
+		return ""
+	}
+	c.Endpoint = first(c.Endpoint, os.Getenv("AWS_ENDPOINT_URL_S3"), os.Getenv("AWS_ENDPOINT_URL"), profile["endpoint_url"])
+	c.Region = first(c.Region, os.Getenv("AWS_REGION"), os.Getenv("AWS_DEFAULT_REGION"), profile["region"])
+	c.CAFile = first(c.CAFile, os.Getenv("AWS_CA_BUNDLE"), profile["ca_bundle"])
+	return c
+}
+
+// sharedProfile reads the settings of AWS_PROFILE from the shared config, which
+// minio-go reads for credentials only.
+func sharedProfile() map[string]string {
+	home, _ := os.UserHomeDir() // without one there is no file
+	settings := map[string]string{}
+	path := os.Getenv("AWS_CONFIG_FILE")
+	if path == "" {
+		path = filepath.Join(home, ".aws", "config")
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return settings
+	}
+	defer f.Close()
+	name := os.Getenv("AWS_PROFILE")
+	if name == "" {
+		name = "default"
+	}
+	inside := false
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		line := strings.TrimSpace(lines.Text())
+		if section, ok := strings.CutPrefix(line, "["); ok {
+			section = strings.TrimSpace(strings.TrimSuffix(section, "]"))
+			section = strings.TrimSpace(strings.TrimPrefix(section, "profile "))
+			inside = section == name
+			continue
+		}
+		key, value, ok := strings.Cut(line, "=")
+		if inside && ok && !strings.HasPrefix(line, "#") && !strings.HasPrefix(line, ";") {
+			settings[strings.TrimSpace(key)] = strings.TrimSpace(value)
+		}
+	}
+	return settings
+}
+
+// keyring gives credentials, from where AWS programs take them: environment,
+// shared files (SSO and credential processes included), web identity, container,
+// instance.
+type keyring struct {
+	creds  *credentials.Credentials
+	client *http.Client
+
+	mu     sync.Mutex // guards failed
+	failed time.Time  // when the last search found nothing
+}
+
+// searchAgain is how long a search that found no credentials is remembered: an
+// instance's metadata may take a second to say no, and every request asks.
+const searchAgain = 5 * time.Second
+
+func newKeyring() *keyring {
+	providers := []credentials.Provider{&credentials.EnvAWS{}, &credentials.FileAWSCredentials{}}
+	if metadata() {
+		providers = append(providers, &credentials.IAM{})
+	}
+	return &keyring{
+		creds:  credentials.NewChainCredentials(providers),
+		client: &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true}},
+	}
+}
+
+// metadata says whether a service may be asked for credentials. The variable
+// that turns an instance's service off leaves the others on.
+func metadata() bool {
+	for _, name := range []string{"AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI"} {
+		if os.Getenv(name) != "" {
+			return true
+		}
+	}
+	return !strings.EqualFold(os.Getenv("AWS_EC2_METADATA_DISABLED"), "true")
+}
+
+func (k *keyring) get(ctx context.Context) (credentials.Value, error) {
+	k.mu.Lock()
+	recent := time.Since(k.failed) < searchAgain
+	k.mu.Unlock()
+	if recent {
+		return credentials.Value{}, errNoCredentials
+	}
+	v, err := k.creds.GetWithContext(&credentials.CredContext{Client: k.client, Context: ctx})
+	if err == nil && v.AccessKeyID != "" {
+		return v, nil
+	}
+	if ctx.Err() == nil {
+		k.mu.Lock()
+		k.failed = time.Now()
+		k.mu.Unlock()
+	}
+	return credentials.Value{}, errNoCredentials
+}

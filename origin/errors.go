@@ -1,0 +1,155 @@
+package origin
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/xml"
+	"errors"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/hearthfs/hearth"
+)
+
+var (
+	errStalled       = errors.New("the origin went silent")
+	errNoCredentials = errors.New("no credentials found")
+	errSpeaksTLS     = errors.New("the endpoint speaks HTTPS")
+	errLied          = errors.New("the answer is not what was asked for")
+)
+
+// Error is an origin that could not be asked, or would not answer.
+type Error struct {
+	// Op is get, head, list or probe; Where the bucket and key, or the prefix.
+	Op, Where string
+	// Status and Code are the answer's, where there was one; Message is its text.
+	Status        int
+	Code, Message string
+	// Region that the origin says the bucket is in, where it does.
+	Region string
+	// Endpoint that was asked.
+	Endpoint string
+	// Err is the cause: a network error, or fs.ErrNotExist and such.
+	Err error
+
+	after time.Duration // Retry-After
+}
+
+// Error says what was asked and what came of it.
+func (e *Error) Error() string {
+	s := e.Op + " " + e.Where + ": "
+	if e.Status == 0 {
+		return s + e.Err.Error()
+	}
+	s += strconv.Itoa(e.Status)
+	if e.Code != "" {
+		s += " " + e.Code
+	}
+	if e.Message != "" {
+		s += ": " + e.Message
+	}
+	if e.Status/100 == 2 {
+		s += " " + e.Err.Error()
+	}
+	return s
+}
+
+// Unwrap gives the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+// readError makes an Error of an answer that is not 2xx, whose body it reads.
+func readError(resp *http.Response) *Error {
+	e := &Error{Status: resp.StatusCode, Region: resp.Header.Get("X-Amz-Bucket-Region")}
+	text, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10)) // what came of it will do
+	var body struct{ Code, Message, Region string }
+	if xml.Unmarshal(text, &body) == nil {
+		e.Code, e.Message = body.Code, strings.Join(strings.Fields(body.Message), " ")
+		if e.Region == "" {
+			e.Region = body.Region
+		}
+	} else if line := strings.TrimSpace(string(text)); len(line) < 200 {
+		e.Message = strings.Join(strings.Fields(line), " ")
+	}
+	e.after = retryAfter(resp.Header.Get("Retry-After"))
+	e.Err = sentinel(e.Status, e.Code)
+	return e
+}
+
+func sentinel(status int, code string) error {
+	switch {
+	case code == "NoSuchBucket":
+		return errors.New("no such bucket")
+	case status == http.StatusNotFound:
+		return fs.ErrNotExist
+	case status == http.StatusPreconditionFailed || status == http.StatusRequestedRangeNotSatisfiable:
+		return hearth.ErrStale
+	case status == http.StatusForbidden || status == http.StatusUnauthorized:
+		return fs.ErrPermission
+	}
+	return errors.New(http.StatusText(status))
+}
+
+// retryAfter reads seconds or a date.
+func retryAfter(value string) time.Duration {
+	if n, err := strconv.Atoi(value); err == nil {
+		return time.Duration(max(0, n)) * time.Second
+	}
+	if t, err := http.ParseTime(value); err == nil {
+		return max(0, time.Until(t))
+	}
+	return 0
+}
+
+// class says how an attempt's failure is met.
+type class int
+
+const (
+	final     class = iota // asking again would give the same
+	transient              // asking again is what S3 expects
+	throttled              // the same, and the origin says it is too much
+	unreached              // nobody is there; asking twice more is enough to outlast a restart
+)
+
+func classify(err error) class {
+	var e *Error
+	if errors.As(err, &e) && e.Status/100 > 2 {
+		switch {
+		case e.Status == 429 || e.Code == "SlowDown" || e.Code == "ServiceUnavailable" || e.Status == 503:
+			return throttled
+		case e.Status == 500 || e.Status == 502 || e.Status == 504 || e.Code == "RequestTimeout" || e.Status == 408:
+			return transient
+		}
+		return final
+	}
+	var (
+		name    *net.DNSError
+		op      *net.OpError
+		cert    *tls.CertificateVerificationError
+		record  tls.RecordHeaderError
+		timeout net.Error
+	)
+	switch {
+	case errors.Is(err, errStalled):
+		return transient
+	case errors.As(err, &cert), errors.As(err, &record), errors.Is(err, errNoCredentials), errors.Is(err, errLied),
+		errors.Is(err, hearth.ErrStale), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return final
+	case errors.As(err, &name):
+		if name.IsNotFound {
+			return final
+		}
+		return unreached
+	case errors.As(err, &op) && op.Op == "dial", errors.Is(err, syscall.ECONNREFUSED):
+		return unreached
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE),
+		errors.As(err, &timeout) && timeout.Timeout(), errors.As(err, &op), strings.Contains(err.Error(), "server closed idle connection"):
+		return transient
+	}
+	return final
+}

@@ -1,0 +1,123 @@
+package origin
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"io"
+	"net"
+	"net/url"
+	"strings"
+	"syscall"
+)
+
+// Explain says in one line what is wrong and what cures it. An error that is not
+// an origin's comes back as its own words.
+func Explain(err error) string {
+	var e *Error
+	if !errors.As(err, &e) {
+		return oneLine(err.Error())
+	}
+	problem, cure := e.explain()
+	if cure == "" {
+		return oneLine(e.Error())
+	}
+	return oneLine(e.Where + ": " + problem + "; " + cure)
+}
+
+func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
+
+func (e *Error) explain() (problem, cure string) {
+	if problem, cure = e.explainNetwork(); cure != "" {
+		return problem, cure
+	}
+	bucket := bucketOf(e.Where)
+	switch e.Code {
+	case "NoSuchBucket":
+		return "there is no bucket " + bucket + " at " + e.Endpoint, "check the bucket's name, and that endpoint and credentials are of the account that has it"
+	case "RequestTimeTooSkewed":
+		return "this machine's clock and the origin's differ by more than 15 minutes", "set the clock (timedatectl set-ntp true) and try again"
+	case "InvalidAccessKeyId", "XAdminUserNotFound": // versitygw's own word
+		return "the origin does not know the access key", "check AWS_ACCESS_KEY_ID or AWS_PROFILE, and that the endpoint " + e.Endpoint + " is theirs"
+	case "SignatureDoesNotMatch":
+		return "the secret key does not fit the access key", "check AWS_SECRET_ACCESS_KEY, or the profile in use"
+	case "ExpiredToken", "ExpiredTokenException", "InvalidToken":
+		return "the session token is invalid or has expired", "renew the credentials (aws sso login, or a new AWS_SESSION_TOKEN)"
+	}
+	if wrong, cure := e.explainRegion(); cure != "" {
+		return wrong, cure
+	}
+	switch {
+	case strings.Contains(e.Message, "HTTP request to an HTTPS server"), strings.Contains(e.Message, "plain HTTP request was sent to HTTPS port"):
+		return e.Endpoint + " speaks HTTPS", "write the endpoint as " + strings.Replace(e.Endpoint, "http://", "https://", 1)
+	case (e.Status == 403 || e.Status == 401) && e.Op == "list":
+		return "listing is denied", "grant s3:ListBucket on arn:aws:s3:::" + bucket + " to these credentials"
+	case e.Status == 403 || e.Status == 401:
+		return "reading is denied", "grant s3:GetObject on arn:aws:s3:::" + bucket + "/* to these credentials"
+	case errors.Is(e.Err, errLied) && e.Op == "get":
+		return "the origin does not answer ranged reads: " + strings.TrimPrefix(e.Err.Error(), errLied.Error()+": "),
+			"use an endpoint that supports Range, without a proxy that rewrites answers"
+	}
+	return "", ""
+}
+
+func (e *Error) explainRegion() (problem, cure string) {
+	malformed := e.Code == "AuthorizationHeaderMalformed" || e.Code == "PermanentRedirect" || e.Code == "IllegalLocationConstraintException" ||
+		e.Status == 301 || e.Status == 307
+	switch {
+	case !malformed:
+		return "", ""
+	case e.Region != "":
+		return "the bucket is in region " + e.Region, "set region: " + e.Region + " or AWS_REGION=" + e.Region
+	case strings.Contains(e.Message, "region"):
+		return "the origin refuses the region (" + strings.TrimSuffix(e.Message, ".") + ")", "set region: or AWS_REGION to the bucket's"
+	}
+	return "the bucket is in another region", "set region: or AWS_REGION to the bucket's"
+}
+
+func (e *Error) explainNetwork() (problem, cure string) {
+	var (
+		name      *net.DNSError
+		authority x509.UnknownAuthorityError
+		host      x509.HostnameError
+		invalid   x509.CertificateInvalidError
+		record    tls.RecordHeaderError
+		err       = e.Err
+	)
+	switch {
+	case errors.Is(err, errNoCredentials):
+		return "no credentials were found", "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or anonymous: true for a public bucket"
+	case errors.As(err, &name):
+		return "the host name " + name.Name + " is not found", "check the endpoint, the region in it, and this machine's DNS"
+	case errors.As(err, &authority):
+		return "the certificate of " + e.Endpoint + " is signed by an unknown authority", "name that authority's certificate in ca_file: or AWS_CA_BUNDLE"
+	case errors.As(err, &host):
+		return "the certificate of " + e.Endpoint + " is for another name", "use a name that it is for, or path_style: on if it is the bucket's name in front"
+	case errors.As(err, &invalid):
+		return "the certificate of " + e.Endpoint + " is not valid: " + invalid.Error(), "renew it, or set this machine's clock"
+	case errors.As(err, &record), strings.Contains(err.Error(), "server gave HTTP response to HTTPS client"):
+		return e.Endpoint + " does not speak HTTPS", "write the endpoint as " + strings.Replace(e.Endpoint, "https://", "http://", 1)
+	case errors.Is(err, errSpeaksTLS), strings.Contains(err.Error(), `malformed HTTP response "\x15\x03`):
+		return e.Endpoint + " speaks HTTPS", "write the endpoint as " + strings.Replace(e.Endpoint, "http://", "https://", 1)
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return "nobody listens at " + e.Endpoint, "check the endpoint's port, and that the server runs"
+	case errors.Is(err, errStalled), isTimeout(err):
+		return e.Endpoint + " does not answer", "check the endpoint, and proxies and firewalls between"
+	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET):
+		return e.Endpoint + " ends connections without an answer", "check that the endpoint is an S3 server, and its http:// or https://"
+	}
+	return "", ""
+}
+
+func isTimeout(err error) bool {
+	var t net.Error
+	return errors.As(err, &t) && t.Timeout()
+}
+
+func bucketOf(where string) string {
+	if u, err := url.Parse(where); err == nil && u.Host != "" {
+		return u.Host
+	}
+	bucket, _, _ := strings.Cut(strings.TrimPrefix(where, "s3://"), "/")
+	return bucket
+}

@@ -1,0 +1,283 @@
+package origin
+
+import (
+	"context"
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hearthfs/hearth"
+	"pgregory.net/rapid"
+)
+
+const samplePage = `<?xml version="1.0" encoding="UTF-8"?>
+<ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><Name>b</Name><Prefix>p/</Prefix><EncodingType>url</EncodingType>
+<IsTruncated>true</IsTruncated><NextContinuationToken>tok&amp;en==</NextContinuationToken><Delimiter/>
+<Contents><Key>p/a%20b%2Bc+d</Key><LastModified>2024-02-03T04:05:06.789Z</LastModified><ETag>&quot;abc&#34;</ETag><Size>17</Size>
+<Owner><ID>x</ID><DisplayName>y</DisplayName></Owner><StorageClass>STANDARD</StorageClass></Contents>
+<Contents><Key>p/%E2%98%83</Key><ETag>W/&quot;d&quot;</ETag><Size>0</Size></Contents>
+<CommonPrefixes><Prefix>p/b/</Prefix></CommonPrefixes></ListBucketResult>`
+
+func TestAPageIsReadAsItWasMeant(t *testing.T) {
+	// Escapes of XML and of the URL encoding are undone, groups and keys merged in
+	// byte order, and other fields left alone.
+	p, err := parsePage([]byte(samplePage))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []entry{
+		{key: "p/a b+c d", etag: `"abc"`, size: 17, modified: time.Date(2024, 2, 3, 4, 5, 6, 789e6, time.UTC)},
+		{key: "p/b/", prefix: true},
+		{key: "p/☃", etag: `W/"d"`},
+	}
+	if !p.truncated || p.token != "tok&en==" || !slices.Equal(p.entries, want) {
+		t.Errorf("%+v", p)
+	}
+	for _, bad := range []string{"", "<html>", "<ListBucketResult>", "<ListBucketResult></Other>", "<ListBucketResult><Contents><Size>1</Size></Contents></ListBucketResult>",
+		"<ListBucketResult><Contents><Key>k</Key><Size>-1</Size></Contents></ListBucketResult>", samplePage[:400]} {
+		if p, err := parsePage([]byte(bad)); err == nil {
+			t.Errorf("%q was read as %+v", bad, p)
+		}
+	}
+}
+
+// reference is the same page by encoding/xml.
+type reference struct {
+	XMLName  xml.Name `xml:"ListBucketResult"`
+	Contents []struct {
+		Key, ETag string
+		Size      int64
+	}
+	CommonPrefixes []struct{ Prefix string }
+}
+
+func TestPagesOfAnyKeysAreReadAsEncodingXMLReadsThem(t *testing.T) {
+	// Any keys and groups, escaped by the standard library, come back equal.
+	rapid.Check(t, func(t *rapid.T) {
+		var r reference
+		name := rapid.StringOfN(rapid.RuneFrom([]rune("ab/&<>'\"% +☃\t")), 1, 20, -1)
+		for _, key := range rapid.SliceOf(name).Draw(t, "keys") {
+			r.Contents = append(r.Contents, struct {
+				Key, ETag string
+				Size      int64
+			}{key, `"` + key + `"`, int64(len(key))})
+		}
+		for _, key := range rapid.SliceOf(name).Draw(t, "groups") {
+			r.CommonPrefixes = append(r.CommonPrefixes, struct{ Prefix string }{key + "/"})
+		}
+		text, err := xml.Marshal(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := parsePage(text)
+		if err != nil {
+			t.Fatalf("%v: %s", err, text)
+		}
+		want := map[string]int{}
+		for _, c := range r.Contents {
+			want[c.Key+c.ETag]++
+		}
+		for _, c := range r.CommonPrefixes {
+			want[c.Prefix]++
+		}
+		got := map[string]int{}
+		for _, e := range p.entries {
+			got[e.key+e.etag]++
+		}
+		if !maps.Equal(got, want) || !slices.IsSortedFunc(p.entries, func(a, b entry) int { return strings.Compare(a.key, b.key) }) {
+			t.Fatalf("got %v want %v", got, want)
+		}
+	})
+}
+
+func FuzzParsePage(f *testing.F) {
+	// No page makes the reader panic, and what it takes has a key in each entry.
+	f.Add([]byte(samplePage))
+	f.Add([]byte("<ListBucketResult><Contents><Key>&#x41;&bad;&</Key></Contents></ListBucketResult>"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		p, err := parsePage(text)
+		if err != nil {
+			return
+		}
+		for _, e := range p.entries {
+			if e.key == "" || e.size < 0 {
+				t.Errorf("%+v", e)
+			}
+		}
+	})
+}
+
+// pages is an S3 server that lists a sorted set of keys and counts its requests.
+type pages struct {
+	keys     []string
+	requests atomic.Int64
+	busy     sync.Mutex // guards most and now
+	now, max int
+}
+
+func (p *pages) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	p.requests.Add(1)
+	p.busy.Lock()
+	p.now++
+	p.max = max(p.max, p.now)
+	p.busy.Unlock()
+	defer func() { p.busy.Lock(); p.now--; p.busy.Unlock() }()
+	q := r.URL.Query()
+	prefix, after, delimiter := q.Get("prefix"), max(q.Get("start-after"), q.Get("continuation-token")), q.Get("delimiter")
+	i, _ := slices.BinarySearch(p.keys, after+"\x00")
+	var b strings.Builder
+	count, last, group := 0, "", ""
+	for ; i < len(p.keys) && count < pageKeys; i++ {
+		key := p.keys[i]
+		if !strings.HasPrefix(key, prefix) || group != "" && strings.HasPrefix(key, group) {
+			continue
+		}
+		if cut := strings.Index(key[len(prefix):], "/"); delimiter != "" && cut >= 0 {
+			group = key[:len(prefix)+cut+1]
+			fmt.Fprintf(&b, "<CommonPrefixes><Prefix>%s</Prefix></CommonPrefixes>", group)
+			last = group + "\xff"
+		} else {
+			fmt.Fprintf(&b, "<Contents><Key>%s</Key><ETag>\"e\"</ETag><Size>1</Size></Contents>", key)
+			last = key
+		}
+		count++
+	}
+	fmt.Fprintf(w, "<ListBucketResult><IsTruncated>%v</IsTruncated><NextContinuationToken>%s</NextContinuationToken>%s</ListBucketResult>", i < len(p.keys), last, b.String())
+}
+
+func TestAWalkSplitsWhatIsWideAndLeavesWhatIsNarrow(t *testing.T) {
+	// Every key comes once whatever the shape of the bucket; a wide one is listed in
+	// parallel, and none costs many more requests than pages.
+	shapes := map[string]func(i int) string{
+		"flat":         func(i int) string { return fmt.Sprintf("k%06d", i) },
+		"wide":         func(i int) string { return fmt.Sprintf("d%03d/%06d", i%300, i) },
+		"deep":         func(i int) string { return fmt.Sprintf("a/b/c/d%02d/%06d", i%40, i) },
+		"a file each":  func(i int) string { return fmt.Sprintf("d%06d/f", i) },
+		"dots between": func(i int) string { return fmt.Sprintf("d%03d%s%06d", i%100, []string{"/", ".x/", "."}[i%3], i) },
+	}
+	for name, shape := range shapes {
+		p := &pages{}
+		const n = 12_000
+		for i := range n {
+			p.keys = append(p.keys, shape(i))
+		}
+		slices.Sort(p.keys)
+		server := httptest.NewServer(p)
+		o := open(t, Config{URL: "s3://b", Endpoint: server.URL, Anonymous: true})
+		got := map[string]int{}
+		if err := Walk(t.Context(), o, "", 8, func(o hearth.Object) error { got[o.Key]++; return nil }); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		twice := 0
+		for _, count := range got {
+			if count > 1 {
+				twice++
+			}
+		}
+		if len(got) != n || twice > 0 {
+			t.Errorf("%s: %d keys of %d, %d of them twice", name, len(got), n, twice)
+		}
+		if r := p.requests.Load(); r > 3*n/pageKeys {
+			t.Errorf("%s: %d requests for %d pages", name, r, n/pageKeys)
+		}
+		if name != "flat" && p.max < 2 {
+			t.Errorf("%s: %d requests at once", name, p.max)
+		}
+		server.Close()
+	}
+}
+
+func TestAListingThatLeadsNowhereEnds(t *testing.T) {
+	// A server that says "truncated" for ever, without a token, is an error.
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		io.WriteString(w, "<ListBucketResult><IsTruncated>true</IsTruncated><Contents><Key>a</Key><ETag>e</ETag><Size>1</Size></Contents></ListBucketResult>")
+	}))
+	defer server.Close()
+	o := open(t, Config{URL: "s3://b", Endpoint: server.URL, Anonymous: true})
+	if err := o.List(t.Context(), hearth.Listing{}, func(hearth.Object) error { return nil }); !errors.Is(err, errLied) {
+		t.Error(err)
+	}
+}
+
+func TestADirectoryKeepsAwayFromWhatJustChanged(t *testing.T) {
+	// A file's ETag is weak for two seconds after a change and strong then, for the
+	// same bytes; links leave the directory for nobody.
+	dir := t.TempDir()
+	d := open(t, Config{URL: "file://" + dir}).(*Dir)
+	if err := os.WriteFile(filepath.Join(dir, "a"), content("a", 1000, 1), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	young, err := d.Head(t.Context(), "a")
+	if err != nil || young.Cacheable() {
+		t.Errorf("just written: %+v %v", young, err)
+	}
+	d.now = func() time.Time { return time.Now().Add(3 * time.Second) }
+	old, err := d.Head(t.Context(), "a")
+	if err != nil || !old.Cacheable() || "W/"+old.ETag != young.ETag || old.Version == young.Version {
+		t.Errorf("three seconds later: %+v %v", old, err)
+	}
+	for _, o := range []*hearth.Object{&young, &old} {
+		if err := readCheck(t.Context(), d, o, 0, 1000, 1); err != nil {
+			t.Error(err)
+		}
+	}
+	for name, target := range map[string]string{"in": "a", "out": "/etc/passwd", "up": "../x", "loop": "loop"} {
+		if err := os.Symlink(target, filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := strings.Join(listedKeys(t, d), " "); got != "a in" {
+		t.Errorf("listed %s", got)
+	}
+	if _, err := d.Head(t.Context(), "out"); err == nil {
+		t.Error("a link out of the directory was followed")
+	}
+}
+
+func TestAFileThatChangesWhileItIsReadIsStale(t *testing.T) {
+	// The file is written in place between two reads of one body.
+	dir := t.TempDir()
+	d := open(t, Config{URL: "file://" + dir}).(*Dir)
+	path := filepath.Join(dir, "a")
+	if err := os.WriteFile(path, content("a", 100_000, 1), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	o, err := d.Head(context.Background(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := d.Read(t.Context(), &o, 0, 100_000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer body.Close()
+	if _, err := io.ReadFull(body, make([]byte, 1000)); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.WriteAt([]byte("x"), 50_000); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chtimes(path, time.Now(), time.Now().Add(time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadAll(body); !errors.Is(err, hearth.ErrStale) {
+		t.Errorf("%v", err)
+	}
+}

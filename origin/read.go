@@ -1,0 +1,222 @@
+package origin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/hearthfs/hearth"
+)
+
+// slot is the right to one connection for data.
+type slot struct {
+	s *S3
+}
+
+// slot waits for a connection. Nobody may call it while holding a View.
+func (s *S3) slot(ctx context.Context) (slot, error) {
+	_, err := acquire(ctx, s.data)
+	return slot{s}, err
+}
+
+// trySlot is slot that does not wait.
+func (s *S3) trySlot() (slot, bool) {
+	select {
+	case s.data <- struct{}{}:
+		return slot{s}, true
+	default:
+		return slot{}, false
+	}
+}
+
+func (c slot) release() {
+	if c.s != nil {
+		<-c.s.data
+	}
+}
+
+// Read opens a range of one version.
+func (s *S3) Read(ctx context.Context, o *hearth.Object, off, n int64) (io.ReadCloser, error) {
+	c, err := s.slot(ctx)
+	if err != nil {
+		return nil, err
+	}
+	b, err := s.read(ctx, o, off, n)
+	if err != nil {
+		c.release()
+		return nil, err
+	}
+	b.slot = c
+	return b, nil
+}
+
+// read is Read for a caller who holds a slot and keeps it.
+func (s *S3) read(ctx context.Context, o *hearth.Object, off, n int64) (*body, error) {
+	b := &body{s: s, ctx: ctx, object: o, off: off, end: off + n, budget: budget{Retry: s.retry}}
+	if err := b.open(); err != nil {
+		return nil, err
+	}
+	s.counts.inFlight.Add(1)
+	return b, nil
+}
+
+// body is an answer's bytes. It opens itself again at its offset when it is cut
+// off, for as long as the budget that it began with lasts.
+type body struct {
+	s        *S3
+	ctx      context.Context
+	object   *hearth.Object
+	off, end int64
+	in       *answer
+	slot     slot
+	budget   budget
+	closed   bool
+}
+
+// open asks for what is left and compares the answer with the object.
+func (b *body) open() error {
+	o := b.object
+	c := &call{op: "get", method: http.MethodGet, key: o.Key, off: b.off, n: b.end - b.off}
+	if o.Cacheable() {
+		c.etag = o.ETag
+	}
+	a, err := b.s.ask(b.ctx, c, &b.budget)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = fmt.Errorf("get %s: it is gone: %w", o.Key, hearth.ErrStale)
+	}
+	if err != nil {
+		return err
+	}
+	if err := compare(a.resp, o, c.off, c.n); err != nil {
+		a.close()
+		b.s.counts.errors.Add(1)
+		return b.s.wrap("get", o.Key, err)
+	}
+	b.in = a
+	return nil
+}
+
+// compare holds an answer against the object and the range that were asked for.
+// Another version is ErrStale; anything else that differs is a lie.
+func compare(resp *http.Response, o *hearth.Object, off, n int64) error {
+	if etag := bareETag(resp.Header.Get("ETag")); etag != o.ETag {
+		return fmt.Errorf("its ETag is %q and was %q: %w", etag, o.ETag, hearth.ErrStale)
+	}
+	if resp.ContentLength >= 0 && resp.StatusCode == http.StatusOK && off == 0 && n == o.Size {
+		if resp.ContentLength != o.Size {
+			return fmt.Errorf("its size is %d and was %d: %w", resp.ContentLength, o.Size, hearth.ErrStale)
+		}
+		return nil // the whole of it, said in other words
+	}
+	if resp.StatusCode != http.StatusPartialContent {
+		return fmt.Errorf("%w: status %d for bytes %d to %d", errLied, resp.StatusCode, off, off+n-1)
+	}
+	first, last, total, err := contentRange(resp.Header.Get("Content-Range"))
+	switch {
+	case err != nil:
+		return err
+	case total != o.Size:
+		return fmt.Errorf("its size is %d and was %d: %w", total, o.Size, hearth.ErrStale)
+	case first != off || last != off+n-1:
+		return fmt.Errorf("%w: bytes %d to %d for %d to %d", errLied, first, last, off, off+n-1)
+	case resp.ContentLength >= 0 && resp.ContentLength != n:
+		return fmt.Errorf("%w: %d bytes for %d", errLied, resp.ContentLength, n)
+	}
+	return nil
+}
+
+// contentRange reads "bytes 0-99/1234".
+func contentRange(value string) (first, last, total int64, err error) {
+	rest, ok := strings.CutPrefix(value, "bytes ")
+	span, size, _ := strings.Cut(rest, "/")
+	from, to, _ := strings.Cut(span, "-")
+	first, err1 := strconv.ParseInt(from, 10, 64)
+	last, err2 := strconv.ParseInt(to, 10, 64)
+	total, err3 := strconv.ParseInt(size, 10, 64)
+	if err := errors.Join(err1, err2, err3); !ok || err != nil {
+		return 0, 0, 0, fmt.Errorf("%w: Content-Range %q", errLied, value)
+	}
+	return first, last, total, nil
+}
+
+// Read yields the next bytes, straight from the connection into p.
+func (b *body) Read(p []byte) (int, error) {
+	for b.off < b.end {
+		if len(p) == 0 {
+			return 0, nil
+		}
+		n, err := b.next(p[:min(int64(len(p)), b.end-b.off)])
+		b.off += int64(n)
+		b.s.counts.bytes.Add(int64(n))
+		if n > 0 && b.s.limit != nil {
+			if err := b.s.limit.WaitN(b.ctx, n); err != nil {
+				return n, fmt.Errorf("get %s: %w", b.object.Key, err)
+			}
+		}
+		if n > 0 || err == nil {
+			return n, nil // what ails the body shows again at the next call
+		}
+		if err := b.resume(err); err != nil {
+			return 0, err
+		}
+	}
+	return 0, io.EOF
+}
+
+// next reads once, under the watch.
+func (b *body) next(p []byte) (int, error) {
+	if b.in == nil {
+		return 0, io.ErrUnexpectedEOF
+	}
+	if b.s.limit != nil {
+		p = p[:min(len(p), hearth.BlockSize)]
+	}
+	b.in.watch.Reset(b.s.timeout)
+	n, err := b.in.resp.Body.Read(p)
+	b.in.watch.Stop()
+	if err != nil && err != io.EOF {
+		if cause := context.Cause(b.in.ctx); cause != nil {
+			err = cause
+		}
+	}
+	if err == io.EOF && b.off+int64(n) < b.end {
+		err = io.ErrUnexpectedEOF
+	}
+	return n, err
+}
+
+// resume opens the body again at its offset, if the budget covers why.
+func (b *body) resume(err error) error {
+	if b.in != nil {
+		b.in.close()
+		b.in = nil
+	}
+	b.s.failed(err)
+	if last := b.budget.spend(b.ctx, err); last != nil {
+		return b.s.wrap("get", b.object.Key, last)
+	}
+	b.s.counts.retries.Add(1)
+	b.s.counts.resumed.Add(1)
+	return b.open()
+}
+
+// Close ends the read; a body that was read to its end leaves its connection for
+// the next.
+func (b *body) Close() error {
+	if b.closed {
+		return nil
+	}
+	b.closed = true
+	if b.in != nil {
+		b.in.close()
+		b.in = nil
+	}
+	b.s.counts.inFlight.Add(-1)
+	b.slot.release()
+	return nil
+}

@@ -1,0 +1,143 @@
+package origin
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/minio/minio-go/v7/pkg/credentials"
+)
+
+// call is one question to an S3 server.
+type call struct {
+	op, method string
+	key, query string // query is encoded and sorted, as signatures want it
+	off, n     int64  // the range, n > 0
+	etag       string // for If-Match
+}
+
+// answer is a 2xx, whose body is read under a watch: the request is cancelled
+// when nothing came for the origin's timeout.
+type answer struct {
+	resp   *http.Response
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	watch  *time.Timer
+}
+
+func (a *answer) close() {
+	a.watch.Stop()
+	a.resp.Body.Close()
+	a.cancel(nil)
+}
+
+// ask sends a call until it is answered or the budget is spent. The caller
+// holds a connection's token.
+func (s *S3) ask(ctx context.Context, c *call, b *budget) (*answer, error) {
+	renewed := 0
+	for {
+		var used credentials.Value
+		a, err := s.send(ctx, c, &used)
+		if err == nil {
+			return a, nil
+		}
+		s.failed(err)
+		if renewed < 2 && s.renew(err, &used) {
+			renewed++
+			continue
+		}
+		if last := b.spend(ctx, err); last != nil {
+			return nil, s.wrap(c.op, c.key+queryKey(c), last)
+		}
+		s.counts.retries.Add(1)
+	}
+}
+
+// queryKey names a listing's prefix in errors.
+func queryKey(c *call) string {
+	if c.key == "" && c.query != "" {
+		if q, err := url.ParseQuery(c.query); err == nil {
+			return q.Get("prefix")
+		}
+	}
+	return ""
+}
+
+func (s *S3) failed(err error) {
+	s.counts.errors.Add(1)
+	if classify(err) == throttled {
+		s.counts.throttled.Add(1)
+	}
+}
+
+// send makes one attempt.
+func (s *S3) send(ctx context.Context, c *call, used *credentials.Value) (*answer, error) {
+	req, err := s.request(ctx, c, used)
+	if err != nil {
+		return nil, err
+	}
+	switch c.method {
+	case http.MethodHead:
+		s.counts.heads.Add(1)
+	default:
+		if c.key == "" {
+			s.counts.lists.Add(1)
+		} else {
+			s.counts.gets.Add(1)
+		}
+	}
+	a := &answer{}
+	a.ctx, a.cancel = context.WithCancelCause(ctx)
+	a.watch = time.AfterFunc(s.timeout, func() { a.cancel(errStalled) })
+	a.resp, err = s.transport.RoundTrip(req.WithContext(a.ctx))
+	if err != nil {
+		a.watch.Stop()
+		if cause := context.Cause(a.ctx); cause != nil {
+			err = cause // ours, or the caller's
+		}
+		a.cancel(nil)
+		return nil, err
+	}
+	if a.resp.StatusCode/100 != 2 {
+		e := readError(a.resp)
+		a.close()
+		return nil, e
+	}
+	a.watch.Stop()
+	return a, nil
+}
+
+func (s *S3) request(ctx context.Context, c *call, used *credentials.Value) (*http.Request, error) {
+	p := s.place.Load()
+	u := &url.URL{Scheme: p.scheme, Host: p.host, Path: p.base + "/" + c.key, RawQuery: c.query}
+	if c.key == "" && p.base != "" {
+		u.Path = p.base
+	}
+	if raw := encode(u.Path, true); raw != u.Path {
+		u.RawPath = raw
+	}
+	req := &http.Request{Method: c.method, URL: u, Host: p.host, Header: make(http.Header, 8),
+		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}
+	req.Header["User-Agent"] = s.agent
+	if c.n > 0 {
+		var space [64]byte
+		b := strconv.AppendInt(append(space[:0], "bytes="...), c.off, 10)
+		b = strconv.AppendInt(append(b, '-'), c.off+c.n-1, 10)
+		req.Header["Range"] = []string{string(b)}
+	}
+	if c.etag != "" {
+		req.Header["If-Match"] = []string{`"` + c.etag + `"`}
+	}
+	if s.anonymous {
+		return req, nil
+	}
+	v, err := s.keys.get(ctx)
+	if err != nil {
+		return nil, err
+	}
+	*used = v
+	s.signer.sign(req, v, p.region, time.Now())
+	return req, nil
+}

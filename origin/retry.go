@@ -1,0 +1,72 @@
+package origin
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+)
+
+// Retry is what one request may spend on being asked again.
+type Retry struct {
+	// Attempts in all, the first included; 0: 8.
+	Attempts int
+	// Within is the time from the first attempt in which another may begin;
+	// 0: 60 s.
+	Within time.Duration
+	// First is the longest wait before the second attempt, doubled for each one
+	// after; 0: 100 ms. No wait is longer than 64 times this, but for a
+	// Retry-After.
+	First time.Duration
+}
+
+func (r Retry) withDefaults() Retry {
+	if r.Attempts == 0 {
+		r.Attempts = 8
+	}
+	if r.Within == 0 {
+		r.Within = time.Minute
+	}
+	if r.First == 0 {
+		r.First = 100 * time.Millisecond
+	}
+	return r
+}
+
+// budget is what is left of a Retry for one request. The zero time is set when
+// the first failure is met, so that a request that succeeds reads no clock.
+type budget struct {
+	Retry
+	used  int
+	until time.Time
+}
+
+// spend waits before the next attempt. It returns the error to give up with:
+// err itself when the budget does not cover it.
+func (b *budget) spend(ctx context.Context, err error) error {
+	kind := classify(err)
+	b.used++
+	if b.until.IsZero() {
+		b.until = time.Now().Add(b.Within)
+	}
+	if kind == final || b.used >= b.Attempts || kind == unreached && b.used > 2 {
+		return err
+	}
+	// Full jitter: many clients that failed together come back apart.
+	pause := rand.N(b.First << min(b.used-1, 6))
+	var e *Error
+	if errors.As(err, &e) && e.after > 0 {
+		pause = e.after + rand.N(b.First)
+	}
+	if time.Now().Add(pause).After(b.until) {
+		return err
+	}
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

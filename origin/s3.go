@@ -1,0 +1,289 @@
+package origin
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/hearthfs/hearth"
+	"github.com/minio/minio-go/v7/pkg/credentials"
+	"golang.org/x/time/rate"
+)
+
+// S3 is a bucket behind an S3 endpoint.
+type S3 struct {
+	link, bucket, prefix string
+	identity             string
+	agent                []string
+	anonymous            bool
+	pathStyle            bool
+	fixedRegion          bool
+	timeout              time.Duration
+	retry                Retry
+	transport            *http.Transport
+	keys                 *keyring
+	signer               signer
+	place                atomic.Pointer[place]
+	data, meta           chan struct{} // a token for each request in flight
+	limit                *rate.Limiter // nil: no limit
+	counts               counters
+}
+
+// place is where requests go. It changes once at most, when AWS says that the
+// bucket lies in another region than the one guessed.
+type place struct {
+	region, scheme, host string
+	base                 string // what stands before a key in a request's path
+}
+
+type counters struct {
+	gets, heads, lists, bytes, errors, retries, throttled, resumed, inFlight atomic.Int64
+}
+
+const (
+	defaultConnections = 64
+	defaultTimeout     = 30 * time.Second
+	defaultRegion      = "us-east-1"
+)
+
+func newS3(_ context.Context, c Config, u *url.URL) (*S3, error) {
+	c = c.fromEnvironment()
+	s := &S3{link: c.Link, bucket: u.Host, anonymous: c.Anonymous, agent: []string{c.UserAgent}, identity: c.Identity,
+		fixedRegion: c.Region != "", timeout: c.Timeout, retry: c.Retry.withDefaults(), keys: newKeyring()}
+	s.prefix, _ = Prefix(c.URL) // it was parsed before
+	if s.timeout == 0 {
+		s.timeout = defaultTimeout
+	}
+	if c.UserAgent == "" {
+		s.agent = []string{"hearth/dev"}
+	}
+	if err := s.locate(c); err != nil {
+		return nil, err
+	}
+	roots, err := trusted(c.CAFile)
+	if err != nil {
+		return nil, err
+	}
+	if c.Connections <= 0 {
+		c.Connections = defaultConnections
+	}
+	s.slots(c.Connections)
+	s.transport = newTransport(c.Connections, roots)
+	if c.Bandwidth > 0 {
+		// The burst is a block, so that a limit never cuts one read into many.
+		s.limit = rate.NewLimiter(rate.Limit(c.Bandwidth), hearth.BlockSize)
+	}
+	return s, nil
+}
+
+// slots shares the connections out: an eighth for names, so that a look-up
+// never stands behind sixty downloads. Too few to share are used for both.
+func (s *S3) slots(n int) {
+	s.data = make(chan struct{}, n)
+	s.meta = s.data
+	if n >= 4 {
+		names := max(1, n/8)
+		s.data, s.meta = make(chan struct{}, n-names), make(chan struct{}, names)
+	}
+}
+
+func newTransport(connections int, roots *x509.CertPool) *http.Transport {
+	dialer := &net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second}
+	return &http.Transport{
+		Proxy:               http.ProxyFromEnvironment,
+		DialContext:         dialer.DialContext,
+		TLSClientConfig:     &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12, ClientSessionCache: tls.NewLRUClientSessionCache(64)},
+		TLSHandshakeTimeout: 10 * time.Second,
+		MaxIdleConns:        connections,
+		MaxIdleConnsPerHost: connections,
+		IdleConnTimeout:     time.Minute,
+		DisableCompression:  true, // an object's bytes are what they are
+		TLSNextProto:        map[string]func(string, *tls.Conn) http.RoundTripper{},
+	}
+}
+
+// locate decides endpoint, style and identity.
+func (s *S3) locate(c Config) error {
+	region := c.Region
+	if region == "" {
+		region = defaultRegion
+	}
+	switch c.PathStyle {
+	case "", "auto":
+		// A bucket with dots has no certificate as a virtual host.
+		s.pathStyle = c.Endpoint != "" && !isAWS(c.Endpoint) || strings.Contains(s.bucket, ".")
+	case "on", "off":
+		s.pathStyle = c.PathStyle == "on"
+	default:
+		return fmt.Errorf("path style %q is none of auto, on and off", c.PathStyle)
+	}
+	if c.Endpoint == "" || isAWS(c.Endpoint) {
+		if s.identity == "" {
+			s.identity = "s3 " + s.bucket
+		}
+	}
+	if c.Endpoint == "" {
+		s.place.Store(s.atAWS(region))
+		return nil
+	}
+	endpoint := c.Endpoint
+	if !strings.Contains(endpoint, "://") {
+		endpoint = "https://" + endpoint
+	}
+	u, err := url.Parse(endpoint)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || strings.Trim(u.Path, "/") != "" || u.User != nil {
+		return fmt.Errorf("endpoint %q is not http://host:port or https://host:port", c.Endpoint)
+	}
+	if s.identity == "" {
+		s.identity = "s3 " + u.Scheme + "://" + u.Host + " " + s.bucket
+	}
+	s.place.Store(s.at(region, u.Scheme, u.Host))
+	return nil
+}
+
+func isAWS(endpoint string) bool {
+	u, err := url.Parse(endpoint)
+	return err == nil && (strings.HasSuffix(u.Hostname(), ".amazonaws.com") || strings.HasSuffix(u.Hostname(), ".amazonaws.com.cn"))
+}
+
+func (s *S3) atAWS(region string) *place {
+	domain := ".amazonaws.com"
+	if strings.HasPrefix(region, "cn-") {
+		domain += ".cn"
+	}
+	return s.at(region, "https", "s3."+region+domain)
+}
+
+func (s *S3) at(region, scheme, host string) *place {
+	p := &place{region: region, scheme: scheme, host: s.bucket + "." + host}
+	if s.pathStyle {
+		p.host, p.base = host, "/"+s.bucket
+	}
+	return p
+}
+
+// trusted is the system's certificates and those of a file; nil: the system's.
+func trusted(file string) (*x509.CertPool, error) {
+	if file == "" {
+		return nil, nil
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("read the CA file: %w", err)
+	}
+	roots, err := x509.SystemCertPool()
+	if err != nil {
+		roots = x509.NewCertPool()
+	}
+	if !roots.AppendCertsFromPEM(text) {
+		return nil, fmt.Errorf("CA file %s holds no PEM certificate", file)
+	}
+	return roots, nil
+}
+
+// Close gives up idle connections.
+func (s *S3) Close() error {
+	s.transport.CloseIdleConnections()
+	return nil
+}
+
+// Stats returns the figures since the start.
+func (s *S3) Stats() Stats {
+	c := &s.counts
+	return Stats{Gets: c.gets.Load(), Heads: c.heads.Load(), Lists: c.lists.Load(), Bytes: c.bytes.Load(), Errors: c.errors.Load(),
+		Retries: c.retries.Load(), Throttled: c.throttled.Load(), Resumed: c.resumed.Load(), InFlight: c.inFlight.Load()}
+}
+
+// Head asks what a key names now.
+func (s *S3) Head(ctx context.Context, key string) (hearth.Object, error) {
+	release, err := acquire(ctx, s.meta)
+	if err != nil {
+		return hearth.Object{}, err
+	}
+	defer release()
+	a, err := s.ask(ctx, &call{op: "head", method: http.MethodHead, key: key}, &budget{Retry: s.retry})
+	if err != nil {
+		return hearth.Object{}, err
+	}
+	defer a.close()
+	h := a.resp.Header
+	if a.resp.ContentLength < 0 {
+		return hearth.Object{}, s.wrap("head", key, fmt.Errorf("%w: no Content-Length", errLied))
+	}
+	modified, _ := http.ParseTime(h.Get("Last-Modified")) // a zero time is none
+	return s.object(key, bareETag(h.Get("ETag")), a.resp.ContentLength, modified), nil
+}
+
+// object makes a complete Object.
+func (s *S3) object(key, etag string, size int64, modified time.Time) hearth.Object {
+	return hearth.Object{Link: s.link, Key: key, ETag: etag, Size: size, ModTime: modified, Version: hearth.VersionOf(s.identity, key, etag, size)}
+}
+
+// bareETag takes the quotes away: "abc" is abc, W/"abc" is W/abc.
+func bareETag(etag string) string {
+	if strings.HasPrefix(etag, "W/") {
+		return "W/" + strings.Trim(etag[2:], `"`)
+	}
+	return strings.Trim(etag, `"`)
+}
+
+// acquire takes a connection's token.
+func acquire(ctx context.Context, slots chan struct{}) (release func(), err error) {
+	select {
+	case slots <- struct{}{}:
+		return func() { <-slots }, nil
+	default:
+	}
+	select {
+	case slots <- struct{}{}:
+		return func() { <-slots }, nil
+	case <-ctx.Done():
+		return nil, fmt.Errorf("wait for a connection to the origin: %w", context.Cause(ctx))
+	}
+}
+
+func (s *S3) wrap(op, key string, err error) error {
+	p := s.place.Load()
+	if e := new(Error); errors.As(err, &e) {
+		e.Op, e.Where, e.Endpoint = op, "s3://"+s.bucket+"/"+key, p.scheme+"://"+p.host
+		return err
+	}
+	return &Error{Op: op, Where: "s3://" + s.bucket + "/" + key, Endpoint: p.scheme + "://" + p.host, Err: err}
+}
+
+// renew meets what a second attempt can cure at once: an expired token, and a
+// bucket in another region than the one guessed.
+func (s *S3) renew(err error, used *credentials.Value) bool {
+	var e *Error
+	if !errors.As(err, &e) {
+		return false
+	}
+	if e.Code == "ExpiredToken" || e.Code == "ExpiredTokenException" {
+		if now, err := s.keys.creds.Get(); err == nil && now.SessionToken == used.SessionToken {
+			s.keys.creds.Expire()
+		}
+		return true
+	}
+	p := s.place.Load()
+	if e.Region == "" || e.Region == p.region || s.fixedRegion || e.Status == http.StatusOK || errors.Is(err, fs.ErrNotExist) {
+		return false
+	}
+	if strings.HasSuffix(p.host, "s3."+p.region+".amazonaws.com") {
+		s.place.Store(s.atAWS(e.Region))
+	} else {
+		moved := *p
+		moved.region = e.Region
+		s.place.Store(&moved)
+	}
+	return true
+}
