@@ -1,0 +1,315 @@
+package segment
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/hearthfs/hearth"
+	"golang.org/x/sys/unix"
+)
+
+// Entry is a block to append.
+type Entry struct {
+	ID hearth.ID
+	// Data is the whole block. It is not kept.
+	Data []byte
+	// Sums are the XXH3-64 of its 64 KiB pieces, if the caller has them already.
+	Sums []uint64
+	// State is the policy's word for the block.
+	State uint32
+}
+
+// stageSize is the largest single write: a header page, a block and its header,
+// with what is left for small ones. Larger writes gained nothing measurable.
+const stageSize = hearth.BlockSize + 64<<10
+
+// writer packs records into stage and knows the open segment. It belongs to who
+// has Log.turn.
+type writer struct {
+	segment *segment // nil: none open
+	file    *file    // of segment, acquired
+	limit   int64    // data end of a segment
+	most    int      // records of a segment
+	memory  int64    // reserved in the Pool
+
+	stage  []byte
+	filled int   // bytes in stage
+	tail   int64 // where stage goes in the file
+	placed []placed
+	footer []byte // entries of the open segment; capacity for most and the trailer
+}
+
+// placed is a record in stage. from is set when it is moved by Compact.
+type placed struct {
+	note  note
+	state uint32
+	from  *place
+}
+
+func (w *writer) init(pool *hearth.Pool, limit int64) error {
+	w.limit = min(roundUp(limit, pageSize), maxUnits*unitSize)
+	if w.limit < 2*stageSize {
+		return fmt.Errorf("segment size %d: at least %d", limit, 2*stageSize)
+	}
+	// One record per KiB fills 16 MiB; the footer's memory ends it at 64 Ki.
+	w.most = int(min(w.limit/1024, 64<<10))
+	footer := footerSize(w.most)
+	w.memory = stageSize + footer
+	if !pool.Reserve(w.memory) {
+		return fmt.Errorf("reserve %d bytes for writing: %w", w.memory, ErrDeclined)
+	}
+	w.stage = aligned(stageSize)
+	w.footer = aligned(int(footer))[:0]
+	return nil
+}
+
+// Append writes whole blocks; they are readable when it returns. Blocks that are
+// held already are left as they are. An error says what could not be written,
+// or ErrDeclined; other blocks of the batch may have been kept.
+func (l *Log) Append(batch []Entry) error {
+	l.turn <- struct{}{}
+	defer func() { <-l.turn }()
+	if l.closed.Load() {
+		return l.errClosed("append to")
+	}
+	if err := l.settler.failure(); err != nil {
+		return err
+	}
+	var refused error // what concerns single blocks
+	// Blocks with pages of their own first: short ones then share theirs densely.
+	for _, short := range []bool{false, true} {
+		for i := range batch {
+			if packed(len(batch[i].Data)) != short {
+				continue
+			}
+			err := l.placeLocked(&batch[i], nil)
+			if errors.Is(err, ErrDeclined) {
+				l.counters.declined.Add(1)
+			}
+			if errors.Is(err, ErrDeclined) || errors.Is(err, fs.ErrInvalid) {
+				refused = err
+			} else if err != nil {
+				return err
+			}
+		}
+	}
+	if err := l.flushLocked(); err != nil {
+		return err
+	}
+	return refused
+}
+
+// placeLocked puts a block's record into stage, writing what is in the way.
+func (l *Log) placeLocked(e *Entry, from *place) error {
+	w := &l.writer
+	if n := len(e.Data); n == 0 || n > hearth.BlockSize || uint64(e.ID.Index) >= maxIndex ||
+		e.Sums != nil && len(e.Sums) != pieces(n) {
+		return fmt.Errorf("append block %s of %d bytes with %d sums: %w", e.ID, n, len(e.Sums), fs.ErrInvalid)
+	}
+	if from == nil && l.Has(e.ID) {
+		return nil
+	}
+	if err := l.makeRoomLocked(len(e.Data)); err != nil {
+		return err
+	}
+	n := note{id: e.ID, unit: uint32((w.tail + int64(w.filled)) / unitSize), length: uint32(len(e.Data))}
+	if packed(len(e.Data)) && !w.segment.reservePages(n.end()) {
+		return fmt.Errorf("append block %s: %w", e.ID, ErrDeclined)
+	}
+	if from == nil && !l.index.room(e.ID) {
+		return fmt.Errorf("append block %s: %w", e.ID, ErrDeclined)
+	}
+	header, size := headerSize(len(e.Data)), int(recordSize(len(e.Data)))
+	record := w.stage[w.filled : w.filled+size]
+	putHeader(record, n, w.segment.salt, e.Data, e.Sums)
+	copy(record[header:], e.Data)
+	clear(record[header+len(e.Data):])
+	w.filled += size
+	w.placed = append(w.placed, placed{n, e.State, from})
+	return nil
+}
+
+// makeRoomLocked sees that stage and the open segment take a record of a block of
+// length bytes, aligned as it needs.
+func (l *Log) makeRoomLocked(length int) error {
+	w := &l.writer
+	size := recordSize(length)
+	if !packed(length) {
+		w.pad()
+	}
+	if int64(w.filled)+size > stageSize {
+		if err := l.flushLocked(); err != nil {
+			return err
+		}
+	}
+	full := w.tail+int64(w.filled)+size > w.limit || len(w.footer)/noteSize+len(w.placed) >= w.most
+	if w.segment != nil && full {
+		if err := l.flushLocked(); err != nil {
+			return err
+		}
+		if err := l.sealLocked(); err != nil {
+			return err
+		}
+	}
+	if w.segment == nil {
+		return l.beginLocked()
+	}
+	return nil
+}
+
+// pad fills stage up to a page.
+func (w *writer) pad() {
+	end := int(roundUp(int64(w.filled), pageSize))
+	clear(w.stage[w.filled:end])
+	w.filled = end
+}
+
+// beginLocked makes the next segment; its header page goes out with the first
+// records.
+func (l *Log) beginLocked() error {
+	w := &l.writer
+	number := uint32(1)
+	for _, s := range *l.slots.Load() {
+		if s != nil {
+			number = max(number, s.number+1)
+		}
+	}
+	var salt [8]byte
+	if _, err := rand.Read(salt[:]); err != nil {
+		return fmt.Errorf("make a salt: %w", err)
+	}
+	s := &segment{log: l, number: number, salt: binary.LittleEndian.Uint64(salt[:])}
+	f, err := l.dir.open(s.name(), unix.O_CREAT|unix.O_TRUNC, true)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.adoptLocked(f)
+	s.users = 1
+	s.mu.Unlock()
+	l.takeSlot(s)
+	w.segment, w.file, w.tail = s, f, 0
+	w.footer = w.footer[:0]
+	clear(w.stage[:pageSize])
+	putSeal(w.stage, segmentMagic, seal{format: Format, number: number, salt: s.salt})
+	w.filled = pageSize
+	return nil
+}
+
+// flushLocked writes stage and makes its records known. After an error they are
+// forgotten, and the same pages are written again by the next batch.
+func (l *Log) flushLocked() error {
+	w := &l.writer
+	if len(w.placed) == 0 {
+		return nil
+	}
+	w.pad()
+	err := w.file.writeAt(w.stage[:w.filled], w.tail)
+	if err == nil {
+		_, err = w.segment.measure(w.file)
+	}
+	if err != nil {
+		for _, p := range w.placed {
+			if p.from == nil {
+				l.index.cancel(p.note.id)
+			}
+		}
+		w.placed = w.placed[:0]
+		w.filled = 0
+		if w.tail == 0 {
+			l.abandonLocked()
+		} else {
+			_, _ = w.segment.measure(w.file) // a part may have been written
+		}
+		return err
+	}
+	l.counters.written.Add(int64(w.filled))
+	w.tail += int64(w.filled)
+	w.filled = 0
+	for _, p := range w.placed {
+		w.segment.add(int(p.note.length), p.note.offset())
+		w.footer = appendNote(w.footer, p.note)
+	}
+	for _, p := range w.placed {
+		err = errors.Join(err, l.publish(p, w.segment))
+	}
+	w.placed = w.placed[:0]
+	return err
+}
+
+// publish enters a written record into the index. From here on it is found, and
+// may be evicted at once.
+func (l *Log) publish(p placed, s *segment) error {
+	at := place{slot: s.slot, unit: p.note.unit, length: p.note.length}
+	lost, lose := at, false
+	if p.from == nil {
+		l.counters.appended.Add(1)
+		l.counters.appendedBytes.Add(int64(p.note.length))
+		lost, lose = l.index.put(p.note.id, at, p.state, func(place) bool { return false })
+	} else if lose = true; l.index.move(p.note.id, *p.from, at) {
+		l.counters.rewritten.Add(recordSize(int(p.note.length)))
+		lost = *p.from
+	}
+	if !lose {
+		return nil
+	}
+	_, err := l.drop(p.note.id, lost)
+	return err
+}
+
+// abandonLocked removes a segment whose header page was never written.
+func (l *Log) abandonLocked() {
+	s := l.writer.segment
+	l.writer.segment, l.writer.file = nil, nil
+	s.mu.Lock()
+	s.sealed, s.gone = true, true
+	s.mu.Unlock()
+	_, err := l.retire(s)
+	l.settler.fail(err)
+	s.release()
+}
+
+// sealLocked closes the open segment by its footer. Without one, after an error,
+// the segment is recovered by its headers some day.
+func (l *Log) sealLocked() error {
+	w := &l.writer
+	s, f := w.segment, w.file
+	if s == nil {
+		return nil
+	}
+	w.segment, w.file, w.filled = nil, nil, 0
+	defer s.release()
+	s.mu.Lock()
+	s.sealed = true
+	empty := s.emptyLocked()
+	s.mu.Unlock()
+	if empty {
+		_, err := l.retire(s)
+		return err
+	}
+	if err := l.writeFooter(s, f, w.footer, w.tail); err != nil {
+		return err
+	}
+	l.settler.add(s)
+	return nil
+}
+
+// writeFooter puts a footer of these entries at end, the last thing in the file.
+func (l *Log) writeFooter(s *segment, f *file, entries []byte, end int64) error {
+	count := len(entries) / noteSize
+	size := int(footerSize(count))
+	if cap(entries) < size {
+		entries = append(aligned(size)[:0], entries...)
+	}
+	footer := entries[:size]
+	putFooter(footer, seal{format: Format, number: s.number, salt: s.salt, count: uint32(count), offset: end})
+	if err := f.writeAt(footer, end); err != nil {
+		return err
+	}
+	l.counters.written.Add(int64(size))
+	_, err := s.measure(f)
+	return err
+}

@@ -1,0 +1,143 @@
+package segment
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+)
+
+// compactBelow is the share in percent of a segment's size below which its
+// living records are copied: each copied byte then frees at least five others.
+const compactBelow = 15
+
+// Compact copies the living records of the emptiest closed segment to the open
+// one, if under 15 % of it live, and unlinks it. It returns the bytes copied, 0
+// when no segment is due or no memory free, and keeps Append waiting meanwhile. ctx ends it early;
+// what was copied by then counts.
+func (l *Log) Compact(ctx context.Context) (int64, error) {
+	if l.closed.Load() {
+		return 0, l.errClosed("compact")
+	}
+	s := l.emptiest()
+	if s == nil {
+		return 0, l.pruneDeaths()
+	}
+	if err := l.wait(ctx); err != nil {
+		return 0, err
+	}
+	defer func() { <-l.turn }()
+	if l.closed.Load() {
+		return 0, l.errClosed("compact")
+	}
+	before := l.counters.rewritten.Load()
+	err := l.moveLocked(ctx, s)
+	if flushErr := l.flushLocked(); err == nil {
+		err = flushErr
+	}
+	if err == nil {
+		s.mu.Lock()
+		s.stuck = !s.gone // bad in header page and footer: waits for eviction
+		s.mu.Unlock()
+		l.counters.compacted.Add(1)
+	}
+	if errors.Is(err, ErrDeclined) {
+		err = nil // another time
+	}
+	return l.counters.rewritten.Load() - before, err
+}
+
+func (l *Log) emptiest() *segment {
+	var least *segment
+	limit := l.writer.limit * compactBelow / 100
+	// Tiny blocks fill a segment by their number: it is then not due for its bytes.
+	most := l.writer.most * compactBelow / 100
+	for _, s := range *l.slots.Load() {
+		if s == nil {
+			continue
+		}
+		s.mu.Lock()
+		if s.sealed && !s.gone && !s.stuck && s.live < limit && s.records < most {
+			least, limit = s, s.live
+		}
+		s.mu.Unlock()
+	}
+	return least
+}
+
+// moveLocked copies what the index still places in s. A record that does not
+// verify is dropped.
+func (l *Log) moveLocked(ctx context.Context, s *segment) error {
+	f, err := s.acquire()
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // its last record was evicted meanwhile
+	}
+	if err != nil {
+		return err
+	}
+	defer s.release()
+	t, err := l.trailer(s, f)
+	if err != nil {
+		return err
+	}
+	notes, _, err := l.notes(s, f, t)
+	if err != nil {
+		return err
+	}
+	for _, n := range notes {
+		if ctx.Err() != nil {
+			return fmt.Errorf("compact %s: %w", s.name(), context.Cause(ctx))
+		}
+		p := place{slot: s.slot, unit: n.unit, length: n.length}
+		if at, ok := l.index.get(n.id, nil); !ok || at != p {
+			continue
+		}
+		if err := l.moveRecordLocked(n, p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// moveRecordLocked copies one record. It only tries to get memory: who holds it
+// all may be waiting for the turn.
+func (l *Log) moveRecordLocked(n note, p place) error {
+	r := plan(n, span{0, int64(n.length)})
+	v := l.pool.TryAlloc(int(r.head.n))
+	if v == nil {
+		return fmt.Errorf("compact: %w", ErrDeclined)
+	}
+	defer v.Release()
+	block, err := l.read(&r, p.slot, v)
+	if err == nil {
+		defer block.Release()
+		return l.placeLocked(&Entry{ID: n.id, Data: block.Bytes()}, &p)
+	}
+	if _, ok := l.index.remove(n.id, &p); !ok {
+		return nil // evicted meanwhile
+	}
+	_, dropErr := l.drop(n.id, p)
+	if !errors.Is(err, errMismatch) {
+		return errors.Join(err, dropErr)
+	}
+	l.counters.corrupt.Add(1)
+	return dropErr
+}
+
+func (l *Log) pruneDeaths() error {
+	if !l.deaths.due() {
+		return nil
+	}
+	return l.deaths.prune(l.knownSegments())
+}
+
+// knownSegments tells by number whether a segment exists now.
+func (l *Log) knownSegments() func(uint32) bool {
+	known := map[uint32]bool{}
+	for _, s := range *l.slots.Load() {
+		if s != nil {
+			known[s.number] = true
+		}
+	}
+	return func(number uint32) bool { return known[number] }
+}

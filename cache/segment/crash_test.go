@@ -1,0 +1,392 @@
+package segment
+
+import (
+	"bytes"
+	"context"
+	"io/fs"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+)
+
+// kill leaves the log as kill -9 would: no footer, nothing synced.
+func kill(t testing.TB, l *Log) {
+	t.Helper()
+	if err := l.shut(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// script is a run of a log, recorded: what it changed on disk, and after how
+// many changes each step began and ended.
+type script struct {
+	changes []change
+	steps   []step
+	lengths map[int]int
+}
+
+type step struct {
+	begin, end int
+	live       map[int]bool // after the step
+	evicted    []int        // by the step
+}
+
+// record runs appends, evictions and compactions over two segments and more.
+func record(t *testing.T) *script {
+	s := &script{lengths: map[int]int{}}
+	l := open(t, Options{Dir: t.TempDir(), tap: func(c change) error {
+		c.data = bytes.Clone(c.data)
+		s.changes = append(s.changes, c)
+		return nil
+	}})
+	r := rand.New(rand.NewPCG(5, 6))
+	live := map[int]bool{}
+	next := 0
+	all := lengths()
+	for range 60 {
+		st := step{begin: len(s.changes)}
+		switch k := r.IntN(10); {
+		case k < 5:
+			var batch []Entry
+			for range 1 + r.IntN(12) {
+				s.lengths[next] = min(all[r.IntN(len(all))], 500_000)
+				batch = append(batch, entryOf(next, s.lengths[next]))
+				live[next] = true
+				next++
+			}
+			appendAll(t, l, batch...)
+		case k < 9:
+			ids := slices.Sorted(maps.Keys(live))
+			for range len(ids) / 3 {
+				i := ids[r.IntN(len(ids))]
+				l.Evict(blockID(i))
+				delete(live, i)
+				st.evicted = append(st.evicted, i)
+			}
+		default:
+			if _, err := l.Compact(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		l.settler.wait()
+		st.end, st.live = len(s.changes), maps.Clone(live)
+		s.steps = append(s.steps, st)
+	}
+	if l.Stats().Segments < 2 {
+		t.Fatal("the script is too short for two segments")
+	}
+	return s
+}
+
+// apply makes one change in dir; of a write only the first most bytes.
+func apply(t *testing.T, dir string, c change, most int) {
+	t.Helper()
+	name := filepath.Join(dir, c.name)
+	var err error
+	switch c.what {
+	case "create":
+		err = os.WriteFile(name, nil, 0o600)
+	case "remove":
+		err = os.Remove(name)
+	case "rename":
+		err = os.Rename(name, filepath.Join(dir, c.to))
+	case "write", "punch":
+		data := c.data[:min(most, len(c.data))]
+		if c.what == "punch" {
+			data = make([]byte, c.n)
+		}
+		var f *os.File
+		if f, err = os.OpenFile(name, os.O_WRONLY, 0); err == nil {
+			_, err = f.WriteAt(data, c.off)
+			_ = f.Close()
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func copyDir(t testing.TB, from string) string {
+	t.Helper()
+	to := t.TempDir()
+	if err := os.CopyFS(to, os.DirFS(from)); err != nil {
+		t.Fatal(err)
+	}
+	return to
+}
+
+func TestAnyPrefixOfTheWrites(t *testing.T) {
+	// The process dies after any number of its writes, the last one torn: what was appended before is there, what was evicted is not, and no byte is wrong.
+	s := record(t)
+	mirror := t.TempDir()
+	r := rand.New(rand.NewPCG(7, 8))
+	stride := max(1, len(s.changes)/40)
+	for k := range s.changes {
+		if k%stride == 0 || s.changes[k].what == "rename" || s.changes[k].what == "remove" {
+			s.check(t, copyDir(t, mirror), k)
+		}
+		if c := s.changes[k]; c.what == "write" && k%stride == 0 {
+			torn := copyDir(t, mirror)
+			apply(t, torn, c, r.IntN(len(c.data)+1)&^511)
+			s.check(t, torn, k)
+		}
+		apply(t, mirror, s.changes[k], 1<<30)
+	}
+	s.check(t, mirror, len(s.changes))
+}
+
+// check opens a directory that has the first k changes, and perhaps a part of
+// the next one.
+func (s *script) check(t *testing.T, dir string, k int) {
+	t.Helper()
+	must, mustNot, open := map[int]bool{}, map[int]bool{}, map[int]bool{}
+	for _, st := range s.steps {
+		for _, i := range st.evicted {
+			if st.end <= k {
+				mustNot[i] = true
+			} else {
+				open[i] = true
+			}
+		}
+		if st.end <= k {
+			must = st.live
+		}
+	}
+	l, err := Open(Options{Dir: dir, Pool: newPool(), SegmentSize: 4 << 20})
+	if err != nil {
+		t.Fatalf("after %d changes: %v", k, err)
+	}
+	for i, length := range s.lengths {
+		got := read(t, l, blockID(i), length, [2]int{0, length})
+		switch {
+		case got != nil && !bytes.Equal(got, blockData(i, length)):
+			t.Fatalf("after %d changes: block %d is wrong", k, i)
+		case got == nil && must[i] && !open[i]:
+			t.Fatalf("after %d changes: block %d of %d bytes is lost", k, i, length)
+		case got != nil && mustNot[i]:
+			t.Fatalf("after %d changes: block %d came back", k, i)
+		}
+	}
+	// The copy is dirty in the page cache: the file system moves by a page per file yet.
+	if used := l.Used(); max(used-allocated(t, dir), allocated(t, dir)-used) > int64(l.Stats().Segments)*pageSize {
+		t.Fatalf("after %d changes: used %d, allocated %d", k, used, allocated(t, dir))
+	}
+	appendAll(t, l, entryOf(1_000_000, 10_000))
+	mustHold(t, l, 1_000_000, 10_000)
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// damagedLog makes a directory with a closed segment, an open one, and deaths.
+func damagedLog(t testing.TB) (dir string, lengths map[int]int) {
+	dir = t.TempDir()
+	lengths = map[int]int{}
+	for round, sizes := range [][]int{{100, 3000, 4000, 70_000, 900, 200_000}, {5000, 66_000, 1, 64}} {
+		l := open(t, Options{Dir: dir})
+		var batch []Entry
+		for j, n := range sizes {
+			i := round*10 + j
+			lengths[i] = n
+			batch = append(batch, entryOf(i, n))
+		}
+		batch = append(batch, entryOf(500+round, 2000))
+		appendAll(t, l, batch...)
+		l.Evict(blockID(500 + round))
+		if round == 0 {
+			if err := l.Close(); err != nil {
+				t.Fatal(err)
+			}
+		} else {
+			kill(t, l)
+		}
+	}
+	return dir, lengths
+}
+
+// survivors opens a damaged directory and counts the blocks that are there;
+// wrong bytes and errors fail the test.
+func survivors(t testing.TB, dir string, lengths map[int]int) int {
+	t.Helper()
+	l, err := Open(Options{Dir: dir, Pool: newPool(), SegmentSize: 4 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}()
+	n := 0
+	for i, length := range lengths {
+		got := read(t, l, blockID(i), length, [2]int{0, length})
+		if got == nil {
+			continue
+		}
+		if !bytes.Equal(got, blockData(i, length)) {
+			t.Fatalf("block %d is wrong", i)
+		}
+		n++
+	}
+	return n
+}
+
+func TestFlippedBits(t *testing.T) {
+	// One bit flips in any kind of byte: no wrong byte is read, and at most one block is lost - all those of an open segment if its header page is hit.
+	dir, lengths := damagedLog(t)
+	r := rand.New(rand.NewPCG(9, 10))
+	names, _ := filepath.Glob(filepath.Join(dir, "*"))
+	for _, name := range names {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		offsets := []int{}
+		for at := range text {
+			// Seals, headers near the beginning, footer and trailer thickly; data thinly.
+			thick := at < sealSize || at >= pageSize && at < pageSize+400 || at >= len(text)-sealSize ||
+				at >= len(text)-pageSize && at < len(text)-pageSize+200
+			if thick && r.IntN(6) == 0 || r.IntN(8000) == 0 {
+				offsets = append(offsets, at)
+			}
+		}
+		for _, at := range offsets {
+			hurt := copyDir(t, dir)
+			bad := bytes.Clone(text)
+			bad[at] ^= 1 << r.IntN(8)
+			if err := os.WriteFile(filepath.Join(hurt, filepath.Base(name)), bad, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			lost := len(lengths) - survivors(t, hurt, lengths)
+			if lost > 1 && at >= pageSize {
+				t.Fatalf("%s: a bit of byte %d cost %d blocks", filepath.Base(name), at, lost)
+			}
+			_ = os.RemoveAll(hurt)
+		}
+	}
+}
+
+func TestFlippedWhileOpen(t *testing.T) {
+	// A block goes bad under a running log: a miss, counted, and the block can be put again.
+	dir := t.TempDir()
+	l := open(t, Options{Dir: dir})
+	appendAll(t, l, entryOf(1, 70_000), entryOf(2, 70_000), entryOf(3, 300))
+	name := filepath.Join(dir, segmentName(1))
+	text, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := bytes.Index(text, blockData(1, 70_000)[66_000:66_100])
+	f, err := os.OpenFile(name, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteAt([]byte{text[at] ^ 1}, int64(at)); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	_ = f.Close()
+	if got := read(t, l, blockID(1), 70_000, [2]int{100, 500}); !bytes.Equal(got, blockData(1, 70_000)[100:600]) {
+		t.Error("the first piece is not hurt, but was not read")
+	}
+	mustMiss(t, l, 1, 70_000)
+	mustHold(t, l, 2, 70_000)
+	mustHold(t, l, 3, 300)
+	if l.Stats().Corrupt != 1 || l.Has(blockID(1)) {
+		t.Errorf("%+v", l.Stats())
+	}
+	appendAll(t, l, entryOf(1, 70_000))
+	mustHold(t, l, 1, 70_000)
+}
+
+func TestTruncated(t *testing.T) {
+	// A file is cut at any length: no wrong byte, and what lies before the cut is mostly there.
+	dir, lengths := damagedLog(t)
+	r := rand.New(rand.NewPCG(11, 12))
+	for _, name := range []string{segmentName(1), segmentName(2), deathsName} {
+		st, err := os.Stat(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		cuts := []int64{0, 1, 63, 64, 4095, 4096, st.Size() - 1, st.Size() - 64, st.Size() - 4096}
+		for range 15 {
+			cuts = append(cuts, r.Int64N(st.Size()))
+		}
+		for _, cut := range cuts {
+			hurt := copyDir(t, dir)
+			if err := os.Truncate(filepath.Join(hurt, name), max(0, cut)); err != nil {
+				t.Fatal(err)
+			}
+			n := survivors(t, hurt, lengths)
+			if (name == deathsName || cut == st.Size()-64) && n < len(lengths)-1 {
+				t.Fatalf("%s cut at %d: %d of %d blocks are left", name, cut, n, len(lengths))
+			}
+		}
+	}
+}
+
+func TestForeignFiles(t *testing.T) {
+	// Files that are not named like ours stay; one that is and holds garbage goes; neither disturbs.
+	dir, lengths := damagedLog(t)
+	garbage := bytes.Repeat([]byte("not a segment "), 1000)
+	for _, name := range []string{"notes.txt", "1.segment", "0000000g.segment", "00000009.segment", "0000000a.segment.bak"} {
+		if err := os.WriteFile(filepath.Join(dir, name), garbage, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := survivors(t, dir, lengths); n != len(lengths) {
+		t.Errorf("%d of %d blocks", n, len(lengths))
+	}
+	for name, stays := range map[string]bool{"notes.txt": true, "1.segment": true, "0000000g.segment": true, "00000009.segment": false, "0000000a.segment.bak": true} {
+		if _, err := os.Stat(filepath.Join(dir, name)); (err == nil) != stays {
+			t.Errorf("%s: stays %v", name, err == nil)
+		}
+	}
+	// A segment under another one's name is not taken for that one.
+	if err := os.Rename(filepath.Join(dir, segmentName(1)), filepath.Join(dir, segmentName(77))); err != nil {
+		t.Fatal(err)
+	}
+	survivors(t, dir, lengths)
+}
+
+func TestEmbeddedSegment(t *testing.T) {
+	// An object that contains a whole segment is cached, the footer is lost: its inside does not come to life.
+	inner, _ := damagedLog(t)
+	text, err := os.ReadFile(filepath.Join(inner, segmentName(1)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	l := open(t, Options{Dir: dir})
+	id := blockID(900)
+	for i := range 20 {
+		id.Index = int64(i) // at each offset within a page
+		appendAll(t, l, Entry{ID: id, Data: text[:60_000-i*64]})
+	}
+	kill(t, l)
+	l = open(t, Options{Dir: dir})
+	if l.Stats().Blocks != 20 || l.Stats().Recovered != 1 {
+		t.Errorf("%+v", l.Stats())
+	}
+}
+
+func TestFull(t *testing.T) {
+	// The disk is full at the restart after a crash: what is there is served, though no footer can be written.
+	dir, lengths := damagedLog(t)
+	refuse := true
+	l := open(t, Options{Dir: dir, tap: func(c change) error {
+		if refuse && c.what == "write" {
+			return fs.ErrPermission
+		}
+		return nil
+	}})
+	for i, n := range lengths {
+		mustHold(t, l, i, n)
+	}
+	refuse = false
+}

@@ -1,0 +1,284 @@
+package segment
+
+import (
+	"bytes"
+	"flag"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/hearthfs/hearth"
+)
+
+var golden = flag.Bool("golden", false, "write testdata of the present format")
+
+func TestFormat1IsRead(t *testing.T) {
+	// A directory that the first version wrote - a closed segment, one that was open at a crash, a death - is read by all later ones.
+	const stored = "testdata/format1"
+	sizes := map[int]int{1: 100, 2: 3000, 3: 66_000, 4: 5000}
+	if *golden {
+		dir := t.TempDir()
+		l := open(t, Options{Dir: dir})
+		appendAll(t, l, entryOf(1, 100), entryOf(2, 3000), entryOf(5, 50))
+		l.Evict(blockID(5))
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+		l = open(t, Options{Dir: dir})
+		appendAll(t, l, entryOf(3, 66_000), entryOf(4, 5000))
+		kill(t, l)
+		if err := os.CopyFS(stored, os.DirFS(dir)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l := open(t, Options{Dir: copyDir(t, stored)})
+	for i, n := range sizes {
+		mustHold(t, l, i, n)
+	}
+	mustMiss(t, l, 5, 50)
+	if s := l.Stats(); s.Blocks != 4 || s.Recovered != 1 {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestNewerFormatIsRefused(t *testing.T) {
+	// A file of a newer format is refused with its name and left as it is; a flipped bit is not taken for a newer format.
+	dir, lengths := damagedLog(t)
+	for _, c := range []struct {
+		name, magic string
+		at          func(size int) int
+	}{
+		{segmentName(1), trailerMagic, func(size int) int { return size - sealSize }},
+		{segmentName(2), segmentMagic, func(int) int { return 0 }},
+		{deathsName, deathsMagic, func(int) int { return 0 }},
+	} {
+		for _, sealed := range []bool{true, false} {
+			work := copyDir(t, dir)
+			name := filepath.Join(work, c.name)
+			text, err := os.ReadFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			at := c.at(len(text))
+			s, ok := parseSeal(text[at:], c.magic)
+			if !ok {
+				t.Fatalf("%s has no seal", c.name)
+			}
+			if s.format = Format + 1; sealed {
+				putSeal(text[at:], c.magic, s)
+			} else {
+				text[at+8] = Format + 1
+			}
+			if err := os.WriteFile(name, text, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if !sealed {
+				survivors(t, work, lengths)
+				continue
+			}
+			_, err = Open(Options{Dir: work, Pool: newPool()})
+			if err == nil || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), "newer") {
+				t.Errorf("%s: %v", c.name, err)
+			}
+			if now, _ := os.ReadFile(name); !bytes.Equal(now, text) {
+				t.Errorf("%s was changed", c.name)
+			}
+		}
+	}
+}
+
+func TestOpenReadsFootersOnly(t *testing.T) {
+	// Opening reads at most 64 bytes per block; after a crash the open segment besides.
+	dir := t.TempDir()
+	const blocks = 30_000
+	l := open(t, Options{Dir: dir, SegmentSize: 16 << 20})
+	data := blockData(1, 4096)
+	r := rand.New(rand.NewPCG(15, 16))
+	batch := make([]Entry, 0, 500)
+	for i := range blocks {
+		batch = append(batch, Entry{ID: blockID(i), Data: data[:1024+r.IntN(3072)]})
+		if len(batch) == cap(batch) {
+			appendAll(t, l, batch...)
+			batch = batch[:0]
+		}
+	}
+	kill(t, l)
+	l = open(t, Options{Dir: dir})
+	if s := l.Stats(); s.Blocks != blocks || s.Recovered != 1 || s.OpenRead > 64*blocks+16<<20+scanWindow {
+		t.Errorf("after a crash: %+v", s)
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	l = open(t, Options{Dir: dir})
+	s := l.Stats()
+	if s.Blocks != blocks || s.Recovered != 0 || s.OpenRead > 64*blocks {
+		t.Errorf("after Close: %d bytes per block, %+v", s.OpenRead/blocks, s)
+	}
+	if s.Memory > 44*blocks {
+		t.Errorf("%d bytes of memory per block", s.Memory/blocks)
+	}
+}
+
+func TestDeathsArePruned(t *testing.T) {
+	// Notes about segments that are gone are left out once they are many, and those that count stay.
+	dir := t.TempDir()
+	l := open(t, Options{Dir: dir})
+	appendAll(t, l, entryOf(1, 100), entryOf(2, 100), entryOf(3, 100))
+	l.Evict(blockID(2))
+	for i := range uint32(2 * pruneFrom / deathSize) {
+		if err := l.deaths.add(1000+i, i, 5); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !l.deaths.due() {
+		t.Fatal("not due")
+	}
+	if err := l.pruneDeaths(); err != nil {
+		t.Fatal(err)
+	}
+	if l.deaths.size != sealSize+deathSize {
+		t.Errorf("%d bytes of notes are left", l.deaths.size)
+	}
+	l.Evict(blockID(3))
+	kill(t, l)
+	l = open(t, Options{Dir: dir})
+	mustHold(t, l, 1, 100)
+	mustMiss(t, l, 2, 100)
+	mustMiss(t, l, 3, 100)
+	if l.Stats().Blocks != 1 {
+		t.Errorf("%+v", l.Stats())
+	}
+}
+
+func FuzzHeader(f *testing.F) {
+	// A header that is accepted says what its bytes say, and no other place or salt accepts it.
+	for _, n := range []int{1, 100, 70_000, hearth.BlockSize} {
+		b := make([]byte, headerSize(n))
+		putHeader(b, note{id: blockID(1), unit: 64, length: uint32(n)}, 7, blockData(1, n), nil)
+		f.Add(b, uint64(7), uint32(64))
+	}
+	f.Fuzz(func(t *testing.T, b []byte, salt uint64, unit uint32) {
+		n, ok := parseHeader(b, salt, int64(unit)*unitSize)
+		if !ok {
+			return
+		}
+		if n.length == 0 || n.length > hearth.BlockSize || n.unit != unit {
+			t.Fatalf("%+v", n)
+		}
+		if _, ok := parseHeader(b, salt+1, int64(unit)*unitSize); ok {
+			t.Fatal("accepted with another salt")
+		}
+		if _, ok := parseHeader(b, salt, int64(unit+1)*unitSize); ok {
+			t.Fatal("accepted at another place")
+		}
+	})
+}
+
+func FuzzFooter(f *testing.F) {
+	// A footer's entries lie inside the segment and survive the way back to bytes.
+	b := make([]byte, footerSize(2))
+	entries := appendNote(b[:0], note{blockID(1), 64, 100})
+	appendNote(entries, note{blockID(2), 128, 70_000})
+	putFooter(b, seal{format: 1, number: 3, salt: 4, count: 2, offset: 1 << 20})
+	f.Add(b)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if len(b) < sealSize {
+			return
+		}
+		s, ok := parseSeal(b[len(b)-sealSize:], trailerMagic)
+		if !ok {
+			return
+		}
+		again := make([]byte, sealSize)
+		putSeal(again, trailerMagic, s)
+		if got, _ := parseSeal(again, trailerMagic); got != s {
+			t.Fatalf("%+v became %+v", s, got)
+		}
+		parseFooter(b, s, func(n note) {
+			if !n.valid(s.offset) || parseNote(appendNote(nil, n)) != n {
+				t.Fatalf("%+v", n)
+			}
+		})
+	})
+}
+
+func FuzzFiles(f *testing.F) {
+	// Any bytes as a segment and as the file of deaths: what is found lies inside the file, and verifies as the right bytes or not at all.
+	lengths := map[hearth.ID]int{blockID(1): 1, blockID(2): 2, blockID(3): 3, blockID(4): 4}
+	const stored = "testdata/format1"
+	deaths, _ := os.ReadFile(filepath.Join(stored, deathsName))
+	for _, name := range []string{segmentName(1), segmentName(2)} {
+		text, err := os.ReadFile(filepath.Join(stored, name))
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(text, deaths)
+		f.Add(text[:12_000], deaths[:70])
+	}
+	f.Fuzz(func(t *testing.T, text, deaths []byte) {
+		// Without Open's goroutines, which make each run cover something else.
+		work := t.TempDir()
+		l := &Log{dir: &directory{path: work}}
+		for name, b := range map[string][]byte{segmentName(1): text, deathsName: deaths} {
+			if err := os.WriteFile(filepath.Join(work, name), b, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		d := deathsOf(t, l.dir)
+		defer d.close()
+		file, err := l.dir.open(segmentName(1), 0, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer file.close()
+		s := &segment{log: l, number: 1}
+		trailer, err := l.trailer(s, file)
+		if err != nil {
+			return // newer
+		}
+		notes, _, err := l.notes(s, file, trailer)
+		if err != nil {
+			return
+		}
+		for _, n := range notes {
+			if !n.valid(int64(len(text)) + pageSize) {
+				t.Fatalf("%+v in %d bytes", n, len(text))
+			}
+			r := plan(n, span{0, int64(n.length)})
+			b := make([]byte, r.head.n)
+			if r.fill(file, b) != nil || r.verify(b, s.salt) != nil {
+				continue
+			}
+			if i := lengths[n.id]; i > 0 && !bytes.Equal(b[r.at:r.at+int64(n.length)], blockData(i, int(n.length))) {
+				t.Fatal("wrong bytes")
+			}
+		}
+	})
+}
+
+// deathsOf opens a file of deaths and holds that a note can be added to it.
+func deathsOf(t *testing.T, dir *directory) *deaths {
+	t.Helper()
+	d := &deaths{dir: dir}
+	notes, err := d.load(func(uint32) bool { return true })
+	if err != nil {
+		if !strings.Contains(err.Error(), "newer") {
+			t.Fatal(err)
+		}
+		return d
+	}
+	before := len(notes[77])
+	if err := d.add(77, 1, 2); err != nil {
+		t.Fatal(err)
+	}
+	d.close()
+	again := &deaths{dir: dir}
+	notes, err = again.load(func(uint32) bool { return true })
+	if err != nil || len(notes[77]) != before+1 || notes[77][before] != newDeath(77, 1, 2) {
+		t.Fatalf("%d notes before, then %v, %v", before, notes[77], err)
+	}
+	return again
+}

@@ -1,0 +1,48 @@
+package segment
+
+import (
+	"github.com/hearthfs/hearth"
+)
+
+// Candidate is a block that may be evicted.
+type Candidate struct {
+	ID hearth.ID
+	// Size is what the block takes on disk, header and padding included. Short
+	// blocks share pages, so that evicting one may free less now and more with
+	// its neighbours.
+	Size int64
+	// State is the policy's word.
+	State uint32
+}
+
+// Evict forgets a block and returns the allocated bytes that were freed at once:
+// its pages, or the whole segment if it was the last one there. A device's error
+// is returned by the next Append, Sync or Close.
+func (l *Log) Evict(id hearth.ID) (freed int64) {
+	if l.closed.Load() {
+		return 0
+	}
+	p, ok := l.index.remove(id, nil)
+	if !ok {
+		return 0
+	}
+	l.counters.evicted.Add(1)
+	freed, err := l.drop(id, p)
+	l.settler.fail(err)
+	return freed
+}
+
+// Sample calls each with n blocks chosen by the seed r; one may come twice. No
+// lock is held meanwhile.
+func (l *Log) Sample(r uint64, n int, each func(Candidate)) {
+	for range n {
+		r += 0x9e3779b97f4a7c15 // SplitMix64
+		x := (r ^ r>>30) * 0xbf58476d1ce4e5b9
+		x = (x ^ x>>27) * 0x94d049bb133111eb
+		e, ok := l.index.sample(x ^ x>>31)
+		if !ok {
+			return
+		}
+		each(Candidate{ID: e.id(), Size: recordSize(int(e.length())), State: e.state()})
+	}
+}

@@ -1,0 +1,279 @@
+package segment
+
+import (
+	"encoding/binary"
+	"math/bits"
+	"sync"
+	"sync/atomic"
+
+	"github.com/hearthfs/hearth"
+)
+
+// entry is one block of the index, without pointers, so that the garbage
+// collector never looks inside. word[0]: slot 24, unit 24, low index 16 bits;
+// word[1]: state 32, length 21, high index 11. Length 0 is a free entry.
+type entry struct {
+	version [16]byte
+	word    [2]uint64
+}
+
+const entrySize = 32
+
+// place says where a record lies: the segment's slot in Log.slots, the offset in
+// units, the block's length.
+type place struct{ slot, unit, length uint32 }
+
+func (p place) note(id hearth.ID) note { return note{id: id, unit: p.unit, length: p.length} }
+
+func makeEntry(id hearth.ID, p place, state uint32) entry {
+	i := uint64(id.Index)
+	return entry{id.Version, [2]uint64{
+		uint64(p.slot)<<40 | uint64(p.unit)<<16 | i&0xffff,
+		uint64(state)<<32 | uint64(p.length)<<11 | i>>16,
+	}}
+}
+
+func (e *entry) free() bool     { return e.length() == 0 }
+func (e *entry) length() uint32 { return uint32(e.word[1]) >> 11 }
+func (e *entry) state() uint32  { return uint32(e.word[1] >> 32) }
+func (e *entry) setState(state uint32) {
+	e.word[1] = uint64(state)<<32 | e.word[1]&0xffffffff
+}
+
+func (e *entry) id() hearth.ID {
+	return hearth.ID{Version: e.version, Index: int64(e.word[0]&0xffff | e.word[1]&0x7ff<<16)}
+}
+
+func (e *entry) place() place {
+	return place{slot: uint32(e.word[0] >> 40), unit: uint32(e.word[0]>>16) & 0xffffff, length: e.length()}
+}
+
+// index maps IDs to places: 256 tables by the hash's first byte, each with open
+// addressing and linear probing.
+type index struct {
+	pool   *hearth.Pool
+	bytes  atomic.Int64 // reserved in pool
+	count  atomic.Int64
+	shards [256]shard
+}
+
+type shard struct {
+	mu      sync.Mutex // guards the rest; nothing else is locked under it
+	slots   []entry
+	count   int
+	pending int      // entries that room was made for and that are not put yet
+	_       [16]byte // shards keep off each other's cache lines
+}
+
+func (x *index) shard(hash uint64) *shard { return &x.shards[hash>>56] }
+
+// home is where probing for a hash starts: its position between 0 and 2^56
+// scaled to the table's size, so that tables need not be powers of two.
+func (s *shard) home(hash uint64) int {
+	hi, _ := bits.Mul64(hash<<8, uint64(len(s.slots)))
+	return int(hi)
+}
+
+// lookup returns the position of id, or of the free entry where it belongs. The
+// table is never full: at least a tenth of it is free.
+func (s *shard) lookup(id hearth.ID, hash uint64) (int, bool) {
+	if len(s.slots) == 0 {
+		return 0, false
+	}
+	want := binary.LittleEndian.Uint64(id.Version[:])
+	for i := s.home(hash); ; i++ {
+		if i == len(s.slots) {
+			i = 0
+		}
+		e := &s.slots[i]
+		if e.free() {
+			return i, false
+		}
+		if binary.LittleEndian.Uint64(e.version[:]) == want && e.id() == id {
+			return i, true
+		}
+	}
+}
+
+// get returns where id lies. touch, if not nil, gives the entry its next state.
+func (x *index) get(id hearth.ID, touch func(uint32) uint32) (place, bool) {
+	hash := id.Hash()
+	s := x.shard(hash)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i, ok := s.lookup(id, hash)
+	if !ok {
+		return place{}, false
+	}
+	e := &s.slots[i]
+	if touch != nil {
+		e.setState(touch(e.state()))
+	}
+	return e.place(), true
+}
+
+func (x *index) setState(id hearth.ID, state uint32) bool {
+	_, ok := x.get(id, func(uint32) uint32 { return state })
+	return ok
+}
+
+// room makes sure that id can be put later, or returns false where the Pool
+// refuses the memory. Each success is followed by one put or one cancel.
+func (x *index) room(id hearth.ID) bool {
+	s := x.shard(id.Hash())
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if (s.count+s.pending+1)*10 > len(s.slots)*9 && !x.growLocked(s) {
+		return false
+	}
+	s.pending++
+	return true
+}
+
+// expect makes empty tables for n entries, some 85 % full, if there is memory.
+func (x *index) expect(n int) {
+	size := n/len(x.shards)*20/17 + 8
+	if n < len(x.shards) || !x.pool.Reserve(int64(len(x.shards)*size)*entrySize) {
+		return
+	}
+	for i := range x.shards {
+		x.shards[i].slots = make([]entry, size)
+	}
+	x.bytes.Add(int64(len(x.shards)*size) * entrySize)
+}
+
+func (x *index) cancel(id hearth.ID) {
+	s := x.shard(id.Hash())
+	s.mu.Lock()
+	s.pending--
+	s.mu.Unlock()
+}
+
+// growLocked makes a table an eighth larger: tables are then 80 to 90 % full and
+// an entry costs 36 to 40 bytes, for some nine copies of it in its life.
+func (x *index) growLocked(s *shard) bool {
+	old := s.slots
+	size := len(old) + len(old)/8 + 8
+	if !x.pool.Reserve(int64(size) * entrySize) {
+		return false
+	}
+	s.slots = make([]entry, size)
+	for i := range old {
+		if e := &old[i]; !e.free() {
+			at, _ := s.lookup(e.id(), e.id().Hash())
+			s.slots[at] = *e
+		}
+	}
+	x.pool.Unreserve(int64(len(old)) * entrySize)
+	x.bytes.Add(int64(size-len(old)) * entrySize)
+	return true
+}
+
+// put enters id where room was made. When id is there already, wins decides by
+// the old place whether the new one counts; the place that lost is returned.
+func (x *index) put(id hearth.ID, p place, state uint32, wins func(old place) bool) (lost place, lose bool) {
+	hash := id.Hash()
+	s := x.shard(hash)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.pending--
+	i, ok := s.lookup(id, hash)
+	if !ok {
+		s.slots[i] = makeEntry(id, p, state)
+		s.count++
+		x.count.Add(1)
+		return place{}, false
+	}
+	old := s.slots[i].place()
+	if !wins(old) {
+		return p, true
+	}
+	s.slots[i] = makeEntry(id, p, state)
+	return old, true
+}
+
+// move replaces place old of id by p and keeps its state; false when id is gone
+// or lies elsewhere by now.
+func (x *index) move(id hearth.ID, old, p place) bool {
+	hash := id.Hash()
+	s := x.shard(hash)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i, ok := s.lookup(id, hash)
+	if !ok || s.slots[i].place() != old {
+		return false
+	}
+	s.slots[i] = makeEntry(id, p, s.slots[i].state())
+	return true
+}
+
+// remove takes id out, if it lies where at says (nil: anywhere).
+func (x *index) remove(id hearth.ID, at *place) (place, bool) {
+	hash := id.Hash()
+	s := x.shard(hash)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i, ok := s.lookup(id, hash)
+	if !ok || at != nil && s.slots[i].place() != *at {
+		return place{}, false
+	}
+	p := s.slots[i].place()
+	s.closeGapLocked(i)
+	s.count--
+	x.count.Add(-1)
+	return p, true
+}
+
+// closeGapLocked frees entry i and shifts what probing would no longer find
+// behind the gap: an entry may fill it if its home is not between gap and entry.
+func (s *shard) closeGapLocked(gap int) {
+	n := len(s.slots)
+	for i := gap + 1; ; i++ {
+		if i == n {
+			i = 0
+		}
+		e := &s.slots[i]
+		if e.free() {
+			break
+		}
+		home := s.home(e.id().Hash())
+		if (i-home+n)%n >= (i-gap+n)%n {
+			s.slots[gap] = *e
+			gap = i
+		}
+	}
+	s.slots[gap] = entry{}
+}
+
+// sample returns an entry chosen by r: the first one at or behind a random
+// position. Entries behind gaps are likelier, which eviction does not mind.
+func (x *index) sample(r uint64) (entry, bool) {
+	for try := range len(x.shards) {
+		s := &x.shards[(int(r>>56)+try)%len(x.shards)]
+		s.mu.Lock()
+		if s.count > 0 {
+			i := s.home(r)
+			for s.slots[i].free() {
+				i = (i + 1) % len(s.slots)
+			}
+			e := s.slots[i]
+			s.mu.Unlock()
+			return e, true
+		}
+		s.mu.Unlock()
+	}
+	return entry{}, false
+}
+
+// drop gives all memory back.
+func (x *index) drop() {
+	for i := range x.shards {
+		s := &x.shards[i]
+		s.mu.Lock()
+		x.pool.Unreserve(int64(len(s.slots)) * entrySize)
+		x.bytes.Add(-int64(len(s.slots)) * entrySize)
+		x.count.Add(-int64(s.count))
+		s.slots, s.count = nil, 0
+		s.mu.Unlock()
+	}
+}

@@ -1,0 +1,309 @@
+package segment
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/hearthfs/hearth"
+)
+
+// ErrDeclined is returned by Append for blocks that the Pool leaves no memory to
+// index. The other blocks of the batch are kept.
+var ErrDeclined = errors.New("no memory for the index")
+
+// Options of a Log.
+type Options struct {
+	// Dir is made if need be. It belongs to the Log alone: files that are named
+	// like its own and are not valid are removed. The caller holds a lock on it.
+	Dir string
+	// Pool counts the Views of Get, the index, and the write buffer.
+	Pool *hearth.Pool
+	// Budget in bytes of the directory; only the size of segments follows from it.
+	Budget int64
+	// SegmentSize in bytes. 0: 16 MiB, more from a Budget of 64 GiB on, so that
+	// there are about 4,096 files; at most 256 MiB.
+	SegmentSize int64
+	// OpenFiles bounds the segments held open while nobody reads them; 0: 512.
+	OpenFiles int
+	// Touch gives a block its next State whenever Get finds it; nil leaves it.
+	// Called under a lock of the index: it does arithmetic only.
+	Touch func(state uint32) uint32
+	// Fresh is the State of blocks found by Open.
+	Fresh uint32
+
+	tap func(change) error // tests see and forbid changes
+}
+
+// Log is the packed store of one directory. All methods are safe for many
+// goroutines.
+type Log struct {
+	dir       *directory
+	pool      *hearth.Pool
+	index     *index
+	deaths    *deaths
+	touch     func(uint32) uint32
+	maxOpen   int64
+	slots     atomic.Pointer[[]*segment] // nil: free; replaced as a whole
+	slotsMu   sync.Mutex                 // guards freeSlots and who replaces slots
+	freeSlots []uint32
+
+	turn   chan struct{} // capacity 1; who has put into it owns writer
+	writer writer
+
+	clock     atomic.Int64 // ticks at each use of a file
+	opened    atomic.Int64 // files of segments
+	used      atomic.Int64 // allocated bytes of segments
+	pageBytes atomic.Int64 // of segment.pages
+	closed    atomic.Bool
+	ending    sync.RWMutex // held for reading by drop, so that Close comes before or after it
+	settler   settler
+	counters  counters
+}
+
+type counters struct {
+	appended, appendedBytes, written, declined   atomic.Int64
+	hits, hitBytes, read, corrupt, evicted       atomic.Int64
+	compacted, rewritten, recovered, opened, bad atomic.Int64
+}
+
+// Stats are a Log's figures since Open.
+type Stats struct {
+	Blocks   int64 // held now
+	Used     int64 // allocated bytes on disk, unlinked files that are still read included
+	Memory   int64 // bytes of RAM for index and page counts
+	Segments int   // files
+
+	Appended, AppendedBytes int64 // blocks kept, and their bytes
+	Written                 int64 // bytes written: headers, padding, footers, rewriting
+	Declined                int64 // blocks that there was no memory for
+	Hits, HitBytes, Read    int64 // Gets answered, bytes given, bytes read from the device for it
+	Corrupt                 int64 // blocks dropped because they did not verify
+	Evicted                 int64
+	Compacted, Rewritten    int64 // segments, and bytes copied for it
+	Recovered               int64 // segments that Open found without a footer
+	Damaged                 int64 // segments that Open removed
+	OpenRead                int64 // bytes that Open read
+}
+
+// Open opens or makes the log in a directory. It reads footers only, and the
+// record headers of a segment that was not closed.
+func Open(o Options) (*Log, error) {
+	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
+		return nil, fmt.Errorf("create %s: %w", o.Dir, err)
+	}
+	dir := &directory{path: o.Dir, tap: o.tap}
+	if err := dir.probe(); err != nil {
+		return nil, err
+	}
+	size := o.SegmentSize
+	if size == 0 {
+		size = segmentSize(o.Budget)
+	}
+	l := &Log{dir: dir, pool: o.Pool, index: &index{pool: o.Pool}, deaths: &deaths{dir: dir},
+		touch: o.Touch, maxOpen: int64(o.OpenFiles), turn: make(chan struct{}, 1)}
+	if l.maxOpen == 0 {
+		l.maxOpen = 512
+	}
+	l.slots.Store(&[]*segment{})
+	if err := l.writer.init(o.Pool, size); err != nil {
+		return nil, err
+	}
+	l.settler.start(l)
+	if err := l.load(o.Fresh); err != nil {
+		l.shut()
+		return nil, err
+	}
+	return l, nil
+}
+
+// segmentSize keeps the number of files near 4,096 for large budgets and near
+// sixteen for tiny ones. Smaller is better within that: an open segment is read
+// whole after a crash.
+func segmentSize(budget int64) int64 {
+	size := int64(16 << 20)
+	for size < 256<<20 && budget/4096 > size {
+		size *= 2
+	}
+	for budget > 0 && size > 4<<20 && budget/16 < size {
+		size /= 2
+	}
+	return size
+}
+
+// Close writes the footer of the open segment and closes all files; Gets under
+// way end with fs.ErrClosed or their bytes.
+func (l *Log) Close() error {
+	l.turn <- struct{}{}
+	defer func() { <-l.turn }()
+	if l.closed.Load() {
+		return nil
+	}
+	err := l.sealLocked()
+	return errors.Join(err, l.shut())
+}
+
+func (l *Log) shut() error {
+	err := l.settler.stop()
+	l.ending.Lock()
+	l.closed.Store(true)
+	l.ending.Unlock()
+	for _, s := range *l.slots.Load() {
+		if s == nil {
+			continue
+		}
+		s.mu.Lock()
+		if s.users == 0 {
+			s.closeLocked()
+		}
+		s.mu.Unlock()
+	}
+	l.deaths.close()
+	l.index.drop()
+	l.pool.Unreserve(l.pageBytes.Swap(0) + l.writer.memory)
+	l.writer.stage, l.writer.footer = nil, nil
+	return err
+}
+
+// Sync returns when what was appended and evicted before is on the device.
+func (l *Log) Sync() error {
+	l.turn <- struct{}{}
+	defer func() { <-l.turn }()
+	if l.closed.Load() {
+		return l.errClosed("sync")
+	}
+	l.settler.wait()
+	err := l.settler.failure()
+	if s := l.writer.segment; s != nil {
+		err = errors.Join(err, s.sync(l.writer.file), l.dir.sync())
+	}
+	return errors.Join(err, l.deaths.sync())
+}
+
+func (l *Log) errClosed(verb string) error {
+	return fmt.Errorf("%s %s: %w", verb, l.dir.path, fs.ErrClosed)
+}
+
+// Has reports whether the block is held, without reading it.
+func (l *Log) Has(id hearth.ID) bool {
+	_, ok := l.index.get(id, nil)
+	return ok
+}
+
+// SetState replaces a block's State; false when it is not held.
+func (l *Log) SetState(id hearth.ID, state uint32) bool { return l.index.setState(id, state) }
+
+// Used is the allocated bytes of all files, unlinked ones that are still read
+// included.
+func (l *Log) Used() int64 {
+	if l.closed.Load() {
+		return l.used.Load()
+	}
+	return l.used.Load() + l.deaths.bytes()
+}
+
+// Stats returns the present figures.
+func (l *Log) Stats() Stats {
+	c := &l.counters
+	s := Stats{Blocks: l.index.count.Load(), Used: l.Used(), Memory: l.index.bytes.Load() + l.pageBytes.Load(),
+		Appended: c.appended.Load(), AppendedBytes: c.appendedBytes.Load(), Written: c.written.Load(),
+		Declined: c.declined.Load(), Hits: c.hits.Load(), HitBytes: c.hitBytes.Load(), Read: c.read.Load(),
+		Corrupt: c.corrupt.Load(), Evicted: c.evicted.Load(), Compacted: c.compacted.Load(),
+		Rewritten: c.rewritten.Load(), Recovered: c.recovered.Load(), Damaged: c.bad.Load(), OpenRead: c.opened.Load()}
+	for _, seg := range *l.slots.Load() {
+		if seg != nil {
+			s.Segments++
+		}
+	}
+	return s
+}
+
+// settler syncs closed segments behind the writer, and keeps the first error of
+// a deed that nobody waits for until somebody asks.
+type settler struct {
+	queue chan *segment
+	open  sync.WaitGroup // segments in the queue or in hand
+	done  chan struct{}
+	mu    sync.Mutex // guards err
+	err   error
+}
+
+// start runs the one goroutine of a Log; stop waits for it.
+func (t *settler) start(l *Log) {
+	// Four segments: a writer that is so far ahead of its device shall wait.
+	t.queue, t.done = make(chan *segment, 4), make(chan struct{})
+	go func() {
+		defer close(t.done)
+		for s := range t.queue {
+			t.fail(l.settle(s))
+			t.open.Done()
+		}
+	}()
+}
+
+func (l *Log) settle(s *segment) error {
+	f, err := s.acquire()
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // evicted meanwhile
+	}
+	if err != nil {
+		return err
+	}
+	defer s.release()
+	return errors.Join(s.sync(f), l.dir.sync())
+}
+
+func (t *settler) add(s *segment) {
+	t.open.Add(1)
+	t.queue <- s
+}
+
+func (t *settler) fail(err error) {
+	if err == nil {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.err == nil {
+		t.err = err
+	}
+}
+
+// failure hands the kept error over.
+func (t *settler) failure() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	err := t.err
+	t.err = nil
+	return err
+}
+
+func (t *settler) wait() { t.open.Wait() }
+
+func (t *settler) stop() error {
+	close(t.queue)
+	<-t.done
+	return t.failure()
+}
+
+// aligned returns n bytes, n a multiple of a page, that O_DIRECT takes.
+func aligned(n int) []byte {
+	b := make([]byte, n+pageSize)
+	skip := int(-uintptr(unsafe.Pointer(&b[0])) % pageSize)
+	return b[skip : skip+n : skip+n]
+}
+
+// wait gets the turn unless ctx ends first.
+func (l *Log) wait(ctx context.Context) error {
+	select {
+	case l.turn <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("wait to write %s: %w", l.dir.path, context.Cause(ctx))
+	}
+}

@@ -1,0 +1,246 @@
+package segment
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/hearthfs/hearth"
+	"pgregory.net/rapid"
+)
+
+func newPool() *hearth.Pool { return hearth.NewPool(64 << 20) }
+
+func TestModel(t *testing.T) {
+	// Any run of appends, reads, evictions, compactions, restarts and crashes is what a map would do.
+	dirs := t.TempDir()
+	rapid.Check(t, func(t *rapid.T) {
+		dir, err := os.MkdirTemp(dirs, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer os.RemoveAll(dir)
+		pool := newPool()
+		reopen := func() *Log {
+			l, err := Open(Options{Dir: dir, Pool: pool, SegmentSize: 4 << 20, OpenFiles: 2})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return l
+		}
+		l := reopen()
+		model := map[int]int{}
+		block := rapid.IntRange(0, 40)
+		length := rapid.OneOf(rapid.IntRange(1, 5000), rapid.IntRange(60_000, 70_000), rapid.IntRange(1, 250_000), rapid.Just(hearth.BlockSize))
+		t.Repeat(map[string]func(*rapid.T){
+			"append": func(t *rapid.T) {
+				var batch []Entry
+				for range rapid.IntRange(1, 8).Draw(t, "n") {
+					i := block.Draw(t, "block")
+					if model[i] == 0 {
+						model[i] = length.Draw(t, "length")
+					}
+					batch = append(batch, entryOf(i, model[i]))
+				}
+				if err := l.Append(batch); err != nil {
+					t.Fatal(err)
+				}
+			},
+			"get": func(t *rapid.T) {
+				i := block.Draw(t, "block")
+				n := max(1, model[i])
+				off := rapid.IntRange(0, n-1).Draw(t, "off")
+				want := rapid.IntRange(1, n-off).Draw(t, "n")
+				v, err := l.Get(context.Background(), blockID(i), n, off, want)
+				if model[i] == 0 {
+					if !errors.Is(err, hearth.ErrMiss) {
+						t.Fatalf("block %d: %v", i, err)
+					}
+					return
+				}
+				if err != nil {
+					t.Fatalf("block %d: %v", i, err)
+				}
+				defer v.Release()
+				if !bytes.Equal(v.Bytes(), blockData(i, n)[off:off+want]) {
+					t.Fatalf("block %d is wrong", i)
+				}
+			},
+			"evict": func(t *rapid.T) {
+				i := block.Draw(t, "block")
+				l.Evict(blockID(i))
+				delete(model, i)
+			},
+			"compact": func(t *rapid.T) {
+				if _, err := l.Compact(context.Background()); err != nil {
+					t.Fatal(err)
+				}
+			},
+			"restart": func(t *rapid.T) {
+				if err := l.Close(); err != nil {
+					t.Fatal(err)
+				}
+				l = reopen()
+			},
+			"crash": func(t *rapid.T) {
+				if err := l.shut(); err != nil {
+					t.Fatal(err)
+				}
+				l = reopen()
+			},
+			"": func(t *rapid.T) {
+				if n := l.index.count.Load(); n != int64(len(model)) {
+					t.Fatalf("%d blocks, the model has %d", n, len(model))
+				}
+			},
+		})
+		for i := range model {
+			l.Evict(blockID(i))
+		}
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if left, _ := filepath.Glob(filepath.Join(dir, "*.segment")); len(left) > 0 {
+			t.Fatalf("all evicted, left are %v", left)
+		}
+		if s := pool.Stats(); s.Views != 0 || s.Used != s.Idle {
+			t.Fatalf("%+v after Close", s)
+		}
+	})
+}
+
+func TestManyAtOnce(t *testing.T) {
+	// Readers, writers, evictors and a compacter at once, then Close in their midst: every byte that comes out is right.
+	dir := t.TempDir()
+	l := open(t, Options{Dir: dir, OpenFiles: 2, Touch: func(s uint32) uint32 { return s + 1 }})
+	length := func(i int) int { return 1 + i*7919%120_000 }
+	const blocks = 150
+	data := make([][]byte, blocks)
+	for i := range data {
+		data[i] = blockData(i, length(i))
+	}
+	var wg sync.WaitGroup
+	work := func(seed uint64, rounds int, f func(r *rand.Rand) error) {
+		wg.Go(func() {
+			r := rand.New(rand.NewPCG(seed, 1))
+			for range rounds {
+				if err := f(r); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	for seed := range uint64(4) {
+		work(seed, 1500, func(r *rand.Rand) error {
+			i := r.IntN(blocks)
+			off := r.IntN(length(i))
+			n := 1 + r.IntN(length(i)-off)
+			v, err := l.Get(context.Background(), blockID(i), length(i), off, n)
+			if errors.Is(err, hearth.ErrMiss) {
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			defer v.Release()
+			if !bytes.Equal(v.Bytes(), data[i][off:off+n]) {
+				return errors.New("wrong bytes")
+			}
+			return nil
+		})
+	}
+	for seed := range uint64(2) {
+		work(seed+10, 150, func(r *rand.Rand) error {
+			var batch []Entry
+			for range 1 + r.IntN(8) {
+				i := r.IntN(blocks)
+				batch = append(batch, Entry{ID: blockID(i), Data: data[i]})
+			}
+			return l.Append(batch)
+		})
+		work(seed+20, 500, func(r *rand.Rand) error {
+			l.Sample(r.Uint64(), 2, func(c Candidate) { l.Evict(c.ID) })
+			return nil
+		})
+	}
+	work(30, 60, func(*rand.Rand) error {
+		_, err := l.Compact(context.Background())
+		return err
+	})
+	work(31, 20, func(*rand.Rand) error { return l.Sync() })
+	wg.Wait()
+	if s := l.Stats(); s.Corrupt != 0 {
+		t.Errorf("%d blocks called corrupt", s.Corrupt)
+	}
+	if used := l.Used(); used != allocated(t, dir) {
+		t.Errorf("used %d, allocated %d", used, allocated(t, dir))
+	}
+	for seed := range uint64(3) {
+		wg.Go(func() {
+			r := rand.New(rand.NewPCG(seed, 2))
+			for !l.closed.Load() {
+				i := r.IntN(blocks)
+				if v, err := l.Get(context.Background(), blockID(i), length(i), 0, length(i)); err == nil {
+					v.Release()
+				}
+				l.Evict(blockID(r.IntN(blocks)))
+				_ = l.Append([]Entry{{ID: blockID(i), Data: data[i]}})
+			}
+		})
+	}
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+	wg.Wait()
+}
+
+func TestIndexIsAMap(t *testing.T) {
+	// Random puts, moves and removals keep the tables what a map would be, at 32 to 41 bytes an entry.
+	pool := hearth.NewPool(64 << 20)
+	x := &index{pool: pool}
+	model := map[hearth.ID]place{}
+	r := rand.New(rand.NewPCG(13, 14))
+	never := func(place) bool { return false }
+	id := func() hearth.ID {
+		v := hearth.VersionOf("", string(rune(r.IntN(12_000))), "", 0)
+		return hearth.ID{Version: v, Index: int64(r.IntN(4)) * (maxIndex/4 - 1)}
+	}
+	for range 120_000 {
+		k, p := id(), place{r.Uint32N(1 << 24), r.Uint32N(1 << 24), 1 + r.Uint32N(hearth.BlockSize)}
+		switch r.IntN(4) {
+		case 0, 1:
+			if !x.room(k) {
+				t.Fatal("no room")
+			}
+			if _, lose := x.put(k, p, 9, never); !lose {
+				model[k] = p
+			}
+		case 2:
+			if x.move(k, model[k], p) {
+				model[k] = p
+			}
+		default:
+			at, ok := x.remove(k, nil)
+			if was, held := model[k]; ok != held || at != was {
+				t.Fatal("removed something else")
+			}
+			delete(model, k)
+		}
+		if at, ok := x.get(k, nil); ok != (model[k].length > 0) || at != model[k] {
+			t.Fatalf("%v: got %v, want %v", k, at, model[k])
+		}
+	}
+	if int(x.count.Load()) != len(model) {
+		t.Fatalf("%d entries, want %d", x.count.Load(), len(model))
+	}
+	x.drop()
+	if pool.Stats().Used != 0 {
+		t.Error("memory not given back")
+	}
+}

@@ -1,0 +1,164 @@
+package segment
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+
+	"github.com/hearthfs/hearth"
+	"github.com/zeebo/xxh3"
+	"golang.org/x/sys/unix"
+)
+
+// errMismatch: what lies there is not, or not whole, what the index said.
+var errMismatch = errors.New("block does not verify")
+
+// skipMost is how many bytes of pieces that nobody asked for are read along
+// rather than doing a second read: one piece costs 10-15 us of CPU and less
+// device time than another request.
+const skipMost = hearth.PieceSize
+
+// Get returns bytes [off, off+n) of the block, which is blockLen bytes long,
+// verified. hearth.ErrMiss: not held, or its bytes were bad. Other errors come
+// from ctx or from the device; a block that cannot be read (EIO) is dropped, so
+// that it can be put again elsewhere. The caller releases the View and holds none when calling.
+func (l *Log) Get(ctx context.Context, id hearth.ID, blockLen, off, n int) (*hearth.View, error) {
+	if off < 0 || n <= 0 || off+n > blockLen {
+		return nil, fmt.Errorf("read [%d, %d) of block %s of %d bytes: %w", off, off+n, id, blockLen, fs.ErrInvalid)
+	}
+	// A block that moves while it is read is asked for again: each round lost
+	// takes a whole eviction or compaction of this very block.
+	for range 3 {
+		p, ok := l.index.get(id, l.touch)
+		if !ok || int(p.length) != blockLen {
+			return nil, hearth.ErrMiss
+		}
+		r := plan(p.note(id), span{int64(off), int64(n)})
+		v, err := l.pool.Alloc(ctx, int(r.head.n+r.body.n))
+		if err != nil {
+			return nil, err
+		}
+		part, err := l.read(&r, p.slot, v)
+		v.Release()
+		if err == nil {
+			l.counters.hits.Add(1)
+			l.counters.hitBytes.Add(int64(n))
+			return part, nil
+		}
+		if !errors.Is(err, errMismatch) && !errors.Is(err, unix.EIO) {
+			return nil, err // closed, or no file descriptor: not the block's fault
+		}
+		// Only the one who takes the entry out at this very place drops it.
+		if _, ok := l.index.remove(id, &p); !ok {
+			continue
+		}
+		_, dropErr := l.drop(id, p)
+		l.settler.fail(dropErr)
+		if errors.Is(err, errMismatch) {
+			if !errors.Is(err, errEvicted) {
+				l.counters.corrupt.Add(1)
+			}
+			return nil, hearth.ErrMiss
+		}
+		return nil, err
+	}
+	return nil, hearth.ErrMiss
+}
+
+// errEvicted: the header is zero; the note of its death was lost with the power.
+var errEvicted = fmt.Errorf("evicted: %w", errMismatch)
+
+// read fills v by r from the segment at slot, verifies it, and returns a Slice of
+// what was wanted.
+func (l *Log) read(r *ranges, slot uint32, v *hearth.View) (*hearth.View, error) {
+	slots := *l.slots.Load()
+	if int(slot) >= len(slots) || slots[slot] == nil {
+		return nil, errMismatch
+	}
+	s := slots[slot]
+	f, err := s.acquire()
+	if err == nil {
+		err = r.fill(f, v.Bytes())
+		s.release()
+	}
+	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, fs.ErrNotExist) {
+		return nil, errMismatch // shortened or unlinked under our hands
+	}
+	if err != nil {
+		return nil, err
+	}
+	l.counters.read.Add(int64(v.Len()))
+	if err := r.verify(v.Bytes(), s.salt); err != nil {
+		return nil, err
+	}
+	return v.Slice(int(r.at+r.want.off-int64(r.first)*hearth.PieceSize), int(r.want.n)), nil
+}
+
+// ranges says how a range of a record is read: head, pages from the one that the
+// header begins in, then body, pages of the pieces when these do not follow
+// closely. Both land one behind the other in memory.
+type ranges struct {
+	note        note
+	want        span
+	head, body  span
+	first, last int   // pieces
+	header      int64 // of the record's header in memory
+	at          int64 // of piece first in memory
+}
+
+func plan(n note, want span) ranges {
+	r := ranges{note: n, want: want, first: int(want.off / hearth.PieceSize), last: int((want.off + want.n - 1) / hearth.PieceSize)}
+	start := n.offset() &^ (pageSize - 1)
+	data := n.offset() + int64(headerSize(int(n.length)))
+	from := data + int64(r.first)*hearth.PieceSize
+	end := roundUp(data+min(int64(r.last+1)*hearth.PieceSize, int64(n.length)), pageSize)
+	r.header = n.offset() - start
+	if int64(r.first)*hearth.PieceSize <= skipMost {
+		r.head, r.at = span{start, end - start}, from-start
+		return r
+	}
+	// Only records with pages of their own have several pieces, so the header
+	// lies in one page.
+	body := from &^ (pageSize - 1)
+	r.head, r.body = span{start, pageSize}, span{body, end - body}
+	r.at = pageSize + from - body
+	return r
+}
+
+func (r *ranges) fill(f *file, b []byte) error {
+	if err := f.readAt(b[:r.head.n], r.head.off); err != nil || r.body.n == 0 {
+		return err
+	}
+	return f.readAt(b[r.head.n:], r.body.off)
+}
+
+func (r *ranges) verify(b []byte, salt uint64) error {
+	header := b[r.header:r.head.n]
+	n, ok := parseHeader(header, salt, r.note.offset())
+	if !ok || n != r.note {
+		if zero(header[:min(len(header), headerSize(int(r.note.length)))]) {
+			return errEvicted
+		}
+		return errMismatch
+	}
+	data := b[r.at:]
+	for i := r.first; i <= r.last; i++ {
+		size := min(hearth.PieceSize, int(n.length)-i*hearth.PieceSize)
+		if xxh3.Hash(data[:size]) != pieceSum(header, i) {
+			return errMismatch
+		}
+		data = data[size:]
+	}
+	return nil
+}
+
+func zero(b []byte) bool {
+	for _, c := range b {
+		if c != 0 {
+			return false
+		}
+	}
+	return true
+}

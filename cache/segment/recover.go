@@ -1,0 +1,290 @@
+package segment
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+
+	"github.com/hearthfs/hearth"
+)
+
+// loaders is how many segments are read at once by Open: enough to hide a
+// device's latency, few enough not to matter in memory (5 MiB each at most).
+const loaders = 8
+
+// load finds the segments of the directory and fills the index, the newest
+// segments first: when the Pool's memory ends, the oldest blocks are left out.
+// All trailers are read before, so that the index gets its size at once.
+func (l *Log) load(fresh uint32) error {
+	segments, err := l.find()
+	if err != nil {
+		return err
+	}
+	dead, err := l.deaths.load(l.knownSegments())
+	if err != nil {
+		return err
+	}
+	trailers := make([]seal, len(segments)) // by slot
+	var blocks atomic.Int64
+	err = forEach(segments, func(s *segment) error {
+		f, err := s.acquire()
+		if err != nil {
+			return err
+		}
+		defer s.release()
+		trailers[s.slot], err = l.trailer(s, f)
+		blocks.Add(int64(trailers[s.slot].count) - int64(len(dead[s.number])))
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	l.index.expect(int(blocks.Load()))
+	return forEach(segments, func(s *segment) error {
+		f, err := s.acquire()
+		if err != nil {
+			return err
+		}
+		defer s.release()
+		if _, err := s.measure(f); err != nil {
+			return err
+		}
+		notes, whole, err := l.notes(s, f, trailers[s.slot])
+		if err != nil {
+			return err
+		}
+		if !whole && len(notes) > 0 {
+			l.counters.recovered.Add(1)
+			l.reseal(s, f, notes)
+		}
+		return l.enter(s, bury(s, notes, dead[s.number]), fresh)
+	})
+}
+
+// forEach calls do for all segments, several at once, the newest first.
+func forEach(segments []*segment, do func(*segment) error) error {
+	queue := make(chan *segment)
+	var wg sync.WaitGroup
+	var mu sync.Mutex // guards failed
+	var failed error
+	for range loaders {
+		wg.Go(func() {
+			for s := range queue {
+				if err := do(s); err != nil {
+					mu.Lock()
+					failed = errors.Join(failed, err)
+					mu.Unlock()
+				}
+			}
+		})
+	}
+	for _, s := range slices.Backward(segments) {
+		queue <- s
+	}
+	close(queue)
+	wg.Wait()
+	return failed
+}
+
+// find gives each file named as a segment its slot, in order of number, so that
+// a later segment has a larger slot while Open runs. Other names are left alone.
+func (l *Log) find() ([]*segment, error) {
+	names, err := os.ReadDir(l.dir.path)
+	if err != nil {
+		return nil, fmt.Errorf("list %s: %w", l.dir.path, err)
+	}
+	pattern := regexp.MustCompile(`^[0-9a-f]{8}\.segment$`)
+	var segments []*segment
+	for _, e := range names {
+		if !e.Type().IsRegular() || !pattern.MatchString(e.Name()) {
+			continue
+		}
+		number, err := strconv.ParseUint(e.Name()[:8], 16, 32)
+		if err != nil {
+			continue
+		}
+		segments = append(segments, &segment{log: l, number: uint32(number), slot: uint32(len(segments)), sealed: true})
+	}
+	slots := slices.Clone(segments)
+	l.slots.Store(&slots)
+	return segments, nil
+}
+
+// bury leaves out the records whose death was noted.
+func bury(s *segment, notes []note, dead []death) []note {
+	if len(dead) == 0 {
+		return notes
+	}
+	buried := make(map[uint32]bool, len(dead))
+	for _, d := range dead {
+		if d == newDeath(s.number, d.unit, s.salt) {
+			buried[d.unit] = true
+		}
+	}
+	return slices.DeleteFunc(notes, func(n note) bool { return buried[n.unit] })
+}
+
+// reseal closes a recovered segment by a footer behind all that the file holds,
+// so that the next Open need not scan it. On a full or failing disk it stays as
+// it is.
+func (l *Log) reseal(s *segment, f *file, notes []note) {
+	size, _, err := f.stat()
+	if err != nil {
+		return
+	}
+	end := roundUp(size, pageSize)
+	entries := make([]byte, 0, len(notes)*noteSize)
+	for _, n := range notes {
+		entries = appendNote(entries, n)
+	}
+	if err := l.writeFooter(s, f, entries, end); err != nil {
+		return
+	}
+	l.settler.add(s)
+}
+
+// enter counts the notes as living and puts them into the index. Those that a
+// later segment has too, and those that there is no memory for, die.
+func (l *Log) enter(s *segment, notes []note, fresh uint32) error {
+	var end int64
+	for _, n := range notes {
+		if packed(int(n.length)) {
+			end = max(end, n.end())
+		}
+	}
+	if !s.reservePages(end) {
+		notes = nil
+	}
+	for _, n := range notes {
+		s.add(int(n.length), n.offset())
+	}
+	var err error
+	for _, n := range notes {
+		p := place{slot: s.slot, unit: n.unit, length: n.length}
+		lost, lose := p, true
+		if l.index.room(n.id) {
+			lost, lose = l.index.put(n.id, p, fresh, func(old place) bool {
+				return old.slot < p.slot || old.slot == p.slot && old.unit < p.unit
+			})
+		} else {
+			l.counters.declined.Add(1)
+		}
+		if lose {
+			_, dropErr := l.drop(n.id, lost)
+			err = errors.Join(err, dropErr)
+		}
+	}
+	s.mu.Lock()
+	empty := s.emptyLocked()
+	s.mu.Unlock()
+	if empty {
+		l.counters.bad.Add(1)
+		_, dropErr := l.retire(s)
+		err = errors.Join(err, dropErr)
+	}
+	return err
+}
+
+// trailer reads a segment's trailer. Format 0: there is none that fits the file.
+func (l *Log) trailer(s *segment, f *file) (seal, error) {
+	size, _, err := f.stat()
+	if err != nil {
+		return seal{}, err
+	}
+	t, err := l.seal(f, size-pageSize, trailerMagic)
+	if err != nil || t.number != s.number || t.offset < pageSize || t.offset != size-footerSize(int(t.count)) {
+		return seal{}, err
+	}
+	return t, nil
+}
+
+// notes returns where a segment's records lie, by its footer (whole) or, where
+// that does not verify, by scanning. The segment learns its salt.
+func (l *Log) notes(s *segment, f *file, t seal) (notes []note, whole bool, err error) {
+	if t.format > 0 {
+		footer := aligned(int(footerSize(int(t.count))))
+		l.counters.opened.Add(int64(len(footer)))
+		if err := f.readAt(footer, t.offset); err == nil {
+			notes = make([]note, 0, t.count)
+			if parseFooter(footer, t, func(n note) { notes = append(notes, n) }) {
+				s.salt = t.salt
+				return notes, true, nil
+			}
+		}
+	}
+	h, err := l.seal(f, 0, segmentMagic)
+	if err != nil || h.format == 0 || h.number != s.number {
+		return nil, false, err
+	}
+	size, _, err := f.stat()
+	if err != nil {
+		return nil, false, err
+	}
+	s.salt = h.salt
+	notes, err = l.scan(f, h.salt, size)
+	return notes, false, err
+}
+
+// seal reads the header page's first or the trailer page's last bytes. A seal
+// that is absent or damaged has format 0; a newer one is an error.
+func (l *Log) seal(f *file, off int64, magic string) (seal, error) {
+	if off < 0 || off%pageSize != 0 {
+		return seal{}, nil
+	}
+	page := aligned(pageSize)
+	l.counters.opened.Add(pageSize)
+	err := f.readAt(page, off)
+	if errors.Is(err, io.ErrUnexpectedEOF) {
+		return seal{}, nil
+	}
+	if err != nil {
+		return seal{}, err
+	}
+	if magic == trailerMagic {
+		page = page[pageSize-sealSize:]
+	}
+	s, ok := parseSeal(page, magic)
+	if !ok {
+		return seal{}, nil
+	}
+	if s.format > Format {
+		return seal{}, l.dir.newer(f.name, s.format)
+	}
+	return s, nil
+}
+
+// scanWindow is read at once by scan: it jumps over the bytes of long blocks and
+// takes packed ones by the thousand.
+const scanWindow = 256 << 10
+
+// scan finds records by their headers. Behind a damaged one it goes on at each
+// unit; the salt keeps a block's own bytes from passing for a record.
+func (l *Log) scan(f *file, salt uint64, size int64) ([]note, error) {
+	var notes []note
+	window := aligned(scanWindow)
+	var base, have int64
+	for at := int64(pageSize); at < size; {
+		// A header may not be cut by the window's end.
+		if at < base || at+int64(headerSize(hearth.BlockSize)) > base+have && base+have < size {
+			base = at &^ (pageSize - 1)
+			have = min(scanWindow, size-base)
+			l.counters.opened.Add(have)
+			if err := f.readAt(window[:roundUp(have, pageSize)], base); err != nil && !errors.Is(err, io.ErrUnexpectedEOF) {
+				return nil, err
+			}
+		}
+		if n, ok := parseHeader(window[at-base:have], salt, at); ok && n.valid(size) {
+			notes = append(notes, n)
+			at = n.end()
+			continue
+		}
+		at += unitSize
+	}
+	return notes, nil
+}

@@ -1,0 +1,290 @@
+package segment
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"sync"
+
+	"github.com/hearthfs/hearth"
+)
+
+// segment is one file of the log.
+type segment struct {
+	log    *Log
+	number uint32 // in its name; a later segment has a larger one
+	slot   uint32 // its position in Log.slots
+	salt   uint64
+
+	// mu guards the rest. It is held across open, fstat and close of the file,
+	// which ask no device for data, and across nothing slower.
+	mu        sync.Mutex
+	file      *file // nil: closed for now
+	users     int   // of file
+	used      int64 // Log.clock when file was last asked for
+	sealed    bool  // no more appends
+	gone      bool  // unlinked, or about to be
+	stuck     bool  // Compact cannot find its records
+	records   int   // living
+	live      int64 // bytes of living records
+	allocated int64 // bytes, as last seen by fstat; counted in Log.used
+	// pages counts the living packed records on each page; nil while there are
+	// none. Invariant: a page without living records is punched or about to be.
+	pages []uint8
+}
+
+func segmentName(number uint32) string { return fmt.Sprintf("%08x.segment", number) }
+
+func (s *segment) name() string { return segmentName(s.number) }
+
+// acquire opens the file if need be and keeps it open until release.
+func (s *segment) acquire() (*file, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.log.closed.Load() {
+		return nil, fmt.Errorf("open %s: %w", s.log.dir.full(s.name()), fs.ErrClosed)
+	}
+	if s.file == nil {
+		if s.gone {
+			return nil, fmt.Errorf("open %s: %w", s.log.dir.full(s.name()), fs.ErrNotExist)
+		}
+		f, err := s.log.dir.open(s.name(), 0, true)
+		if err != nil {
+			return nil, err
+		}
+		s.adoptLocked(f)
+	}
+	s.users++
+	s.used = s.log.clock.Add(1)
+	return s.file, nil
+}
+
+func (s *segment) adoptLocked(f *file) {
+	s.file = f
+	s.log.opened.Add(1)
+}
+
+func (s *segment) release() {
+	s.mu.Lock()
+	s.users--
+	if s.users == 0 && (s.gone || s.log.closed.Load()) {
+		s.closeLocked()
+	}
+	s.mu.Unlock()
+	if s.log.opened.Load() > s.log.maxOpen {
+		s.log.closeIdle()
+	}
+}
+
+// closeLocked closes the file; only now the space of an unlinked one is free.
+func (s *segment) closeLocked() {
+	if s.file != nil {
+		s.file.close()
+		s.file = nil
+		s.log.opened.Add(-1)
+	}
+	if s.gone {
+		s.log.used.Add(-s.allocated)
+		s.allocated = 0
+	}
+}
+
+// closeIdle closes the file that was not used for longest. Called after every
+// release while too many are open, so it need not find one each time.
+func (l *Log) closeIdle() {
+	var oldest *segment
+	var when int64
+	for _, s := range *l.slots.Load() {
+		if s == nil || !s.mu.TryLock() {
+			continue
+		}
+		if s.file != nil && s.users == 0 && (oldest == nil || s.used < when) {
+			oldest, when = s, s.used
+		}
+		s.mu.Unlock()
+	}
+	if oldest == nil {
+		return
+	}
+	oldest.mu.Lock()
+	if oldest.users == 0 {
+		oldest.closeLocked()
+	}
+	oldest.mu.Unlock()
+}
+
+// measure brings allocated up to date and returns the bytes gained.
+func (s *segment) measure(f *file) (int64, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, allocated, err := f.stat()
+	if err != nil {
+		return 0, err
+	}
+	gained := allocated - s.allocated
+	s.allocated = allocated
+	s.log.used.Add(gained)
+	return gained, nil
+}
+
+// sync makes the file durable. What was written through the page cache gets its
+// blocks only now, a few more or less than the file system had reckoned.
+func (s *segment) sync(f *file) error {
+	if err := f.sync(); err != nil {
+		return err
+	}
+	_, err := s.measure(f)
+	return err
+}
+
+// reservePages makes sure that packed records up to end can be counted.
+func (s *segment) reservePages(end int64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := int(roundUp(end, pageSize) / pageSize)
+	if n <= len(s.pages) {
+		return true
+	}
+	if !s.log.pool.Reserve(int64(n - len(s.pages))) {
+		return false
+	}
+	s.log.pageBytes.Add(int64(n - len(s.pages)))
+	pages := make([]uint8, n)
+	copy(pages, s.pages)
+	s.pages = pages
+	return true
+}
+
+// add counts records as living, before the index knows them. Pages are reserved.
+func (s *segment) add(length int, offset int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.records++
+	s.live += recordSize(length)
+	if packed(length) {
+		for p := offset / pageSize; p <= (offset+recordSize(length)-1)/pageSize; p++ {
+			s.pages[p]++
+		}
+	}
+}
+
+// span is a range of bytes in a segment.
+type span struct{ off, n int64 }
+
+// subtract counts a record as dead and returns the pages that nobody needs now,
+// one range since only a record's first and last page are shared. last: it was
+// the last one of a sealed segment, which the caller has to retire.
+func (s *segment) subtract(n note) (free span, last bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.records--
+	s.live -= recordSize(int(n.length))
+	free = span{n.offset(), recordSize(int(n.length))}
+	if packed(int(n.length)) {
+		first, end := n.offset()/pageSize, roundUp(n.end(), pageSize)/pageSize
+		for p := first; p < end; p++ {
+			s.pages[p]--
+		}
+		if s.pages[first] > 0 {
+			first++
+		}
+		if end > first && s.pages[end-1] > 0 {
+			end--
+		}
+		free = span{first * pageSize, (end - first) * pageSize}
+	}
+	return free, s.emptyLocked()
+}
+
+// emptyLocked reports, once, that a sealed segment has no living records.
+func (s *segment) emptyLocked() bool {
+	if s.records > 0 || !s.sealed || s.gone {
+		return false
+	}
+	s.gone = true
+	return true
+}
+
+// retire unlinks a segment that emptyLocked reported and returns the bytes freed
+// now; while somebody still reads it, the last release frees them.
+func (l *Log) retire(s *segment) (int64, error) {
+	err := l.dir.remove(s.name())
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil // somebody else emptied the directory
+	}
+	l.clearSlot(s)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l.pool.Unreserve(int64(len(s.pages)))
+	l.pageBytes.Add(-int64(len(s.pages)))
+	s.pages = nil
+	if s.users > 0 {
+		return 0, err
+	}
+	freed := s.allocated
+	s.closeLocked()
+	return freed, err
+}
+
+// drop does what is due when the index forgot a record: note the death, punch
+// its pages or unlink the segment. It returns the bytes freed.
+func (l *Log) drop(id hearth.ID, p place) (int64, error) {
+	l.ending.RLock()
+	defer l.ending.RUnlock()
+	if l.closed.Load() {
+		return 0, nil // found again by the next Open
+	}
+	s := (*l.slots.Load())[p.slot]
+	free, last := s.subtract(p.note(id))
+	if last {
+		return l.retire(s)
+	}
+	if err := l.deaths.add(s.number, p.unit, s.salt); err != nil {
+		return 0, err
+	}
+	if free.n == 0 {
+		return 0, nil
+	}
+	f, err := s.acquire()
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil // its last record went meanwhile
+	}
+	if err != nil {
+		return 0, err
+	}
+	defer s.release()
+	if err := f.punch(free.off, free.n); err != nil {
+		return 0, err
+	}
+	gained, err := s.measure(f)
+	return -gained, err
+}
+
+// takeSlot gives a segment its position in slots. The table is copied, since
+// readers look it up without a lock; a segment is made every 16 MiB at most.
+func (l *Log) takeSlot(s *segment) {
+	l.slotsMu.Lock()
+	defer l.slotsMu.Unlock()
+	slots := append([]*segment(nil), *l.slots.Load()...)
+	if n := len(l.freeSlots); n > 0 {
+		s.slot = l.freeSlots[n-1]
+		l.freeSlots = l.freeSlots[:n-1]
+		slots[s.slot] = s
+	} else {
+		s.slot = uint32(len(slots))
+		slots = append(slots, s)
+	}
+	l.slots.Store(&slots)
+}
+
+// clearSlot frees the position of a segment that no entry of the index names. A
+// reader that looked an entry up before finds nothing here, or another segment
+// whose bytes do not verify; either way it asks the index again.
+func (l *Log) clearSlot(s *segment) {
+	l.slotsMu.Lock()
+	defer l.slotsMu.Unlock()
+	slots := append([]*segment(nil), *l.slots.Load()...)
+	slots[s.slot] = nil
+	l.freeSlots = append(l.freeSlots, s.slot)
+	l.slots.Store(&slots)
+}
