@@ -1,0 +1,412 @@
+package sparse
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hearthfs/hearth"
+)
+
+// fillDir names, in the environment of a child, the directory that it fills.
+const fillDir = "SPARSE_TEST_FILL"
+
+// fill puts blocks of a few objects for ever and says which, after each Put.
+func fill(dir string) {
+	f, err := Open(Options{Dir: dir, Pool: hearth.NewPool(64 << 20)})
+	if err != nil {
+		panic(err)
+	}
+	for round := uint64(0); ; round++ {
+		o, data := sample(round, 5*mib+123)
+		for _, i := range rand.Perm(6) {
+			if err := f.Put(o, int64(i), piece(o, data, int64(i))); err != nil {
+				panic(err)
+			}
+			fmt.Println(round, i)
+		}
+	}
+}
+
+func TestKilledWriterKeepsWhatItAcknowledged(t *testing.T) {
+	// A process is killed while it fills; what it had acknowledged is served by
+	// the next one, and nothing else is wrong.
+	for acks := 3; acks <= 23; acks += 10 {
+		dir := t.TempDir()
+		child := exec.Command(os.Args[0], "-test.run=^$")
+		child.Env = append(os.Environ(), fillDir+"="+dir)
+		out, err := child.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := child.Start(); err != nil {
+			t.Fatal(err)
+		}
+		type block struct {
+			round uint64
+			index int64
+		}
+		var kept []block
+		lines := bufio.NewScanner(out)
+		for lines.Scan() {
+			var b block
+			if n, _ := fmt.Sscan(lines.Text(), &b.round, &b.index); n == 2 {
+				kept = append(kept, b)
+			}
+			if len(kept) == acks {
+				child.Process.Kill()
+			}
+		}
+		child.Wait()
+		x := start(t, Options{Dir: dir})
+		x.checkUsed()
+		for _, b := range kept {
+			o, data := sample(b.round, 5*mib+123)
+			if !x.has(o, data, b.index) {
+				t.Errorf("block %d of object %d was acknowledged and is gone", b.index, b.round)
+			}
+		}
+		if s := x.Stats(); len(kept) < acks || s.Damaged > 0 {
+			t.Errorf("%d blocks were acknowledged, stats %+v", len(kept), s)
+		}
+	}
+}
+
+// write is one write to one of an object's two files.
+type write struct {
+	sums bool
+	off  int64
+	data []byte
+}
+
+func TestCrashAfterAnyPrefixOfWrites(t *testing.T) {
+	// The writer stops after any write, or in the middle of it: blocks with a whole
+	// record are served, others are misses, nothing is wrong, nothing is leaked, and
+	// the object can be completed.
+	x := start(t, Options{})
+	o, data := sample(1, 3*mib+5000)
+	ops := []write{{true, 0, header{formatVersion, o.Version, o.Size}.encode()}}
+	order := []int64{2, 0, 3, 1}
+	for _, i := range order {
+		content := piece(o, data, i)
+		sums := sumsOf(content)
+		record := make([]byte, recordSize)
+		encodeRecord(record, o.Block(i).ID(), &sums)
+		ops = append(ops, write{false, i * mib, content}, write{true, recordOffset(i), record})
+	}
+	rng := rand.New(rand.NewPCG(3, 4))
+	for n := range ops {
+		for _, cut := range []int{0, rng.IntN(len(ops[n].data)), len(ops[n].data) - 1} {
+			crash(x, o, ops[:n+1], cut)
+			done := max(n-1, 0) / 2 // whole records
+			for at, i := range order {
+				if got := x.has(o, data, i); got != (at < done) {
+					t.Fatalf("stopped in write %d at byte %d: block %d is held: %v", n, cut, i, got)
+				}
+			}
+			x.checkUsed()
+			x.putAll(o, data)
+			for i := range o.Blocks() {
+				if !x.has(o, data, i) {
+					t.Fatalf("stopped in write %d at byte %d: block %d cannot be put again", n, cut, i)
+				}
+			}
+			if release := x.local(o, data); release == nil {
+				t.Fatal("completed, read, and not handed out")
+			} else {
+				release()
+			}
+		}
+	}
+}
+
+// crash leaves the files as a writer does that stops at byte cut of the last op.
+func crash(x *fixture, o *hearth.Object, ops []write, cut int) {
+	x.t.Helper()
+	x.stop()
+	os.Remove(x.dataFile(o))
+	os.Remove(x.sumsFile(o))
+	for n, op := range ops {
+		name, content := x.dataFile(o), op.data
+		if op.sums {
+			name = x.sumsFile(o)
+		}
+		if n == len(ops)-1 {
+			content = content[:cut]
+		}
+		file, err := os.OpenFile(name, os.O_CREATE|os.O_WRONLY, 0o600)
+		if err != nil {
+			x.t.Fatal(err)
+		}
+		if !op.sums && n < 2 {
+			file.Truncate(o.Size)
+		}
+		file.WriteAt(content, op.off)
+		file.Close()
+	}
+	x.reopen()
+}
+
+func TestBitFlipsAreMisses(t *testing.T) {
+	// One bit of data or sidecar is flipped, anywhere: every Get gives the right
+	// bytes or a miss, no file with the flip is handed out, and it heals.
+	x := start(t, Options{})
+	o, data := sample(1, 2*mib+70_001)
+	rng := rand.New(rand.NewPCG(5, 6))
+	flips := int64(0)
+	for round := range 60 {
+		x.putAll(o, data)
+		x.stop()
+		name := x.dataFile(o)
+		if round%2 == 1 {
+			name = x.sumsFile(o)
+		}
+		content, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := rng.IntN(len(content))
+		content[at] ^= 1 << rng.IntN(8)
+		if err := os.WriteFile(name, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		x.reopen()
+		if round%4 < 2 { // the kernel asks first, or a reader does
+			if release := x.local(o, data); release != nil {
+				t.Fatal("handed out before it was verified")
+			}
+			if x.Stats().Objects > 0 && x.Stats().Damaged == 0 && <-x.verified {
+				t.Fatalf("round %d: the flip at %d was verified", round, at)
+			}
+		}
+		held := int64(0)
+		for i := range o.Blocks() {
+			if x.has(o, data, i) {
+				held++
+			}
+		}
+		if held == o.Blocks() {
+			t.Fatalf("round %d: the flip of byte %d of %s went unnoticed", round, at, name)
+		}
+		flips += x.Stats().Damaged
+		x.checkUsed()
+	}
+	if flips < 50 { // a flip of the state byte to zero is no damage
+		t.Errorf("%d flips were counted", flips)
+	}
+}
+
+func TestCutAndGrownFilesLoseBlocksOnly(t *testing.T) {
+	// Either file is cut or grown: what remains is served, the rest can be put
+	// again, and the file has its size again.
+	x := start(t, Options{})
+	o, data := sample(1, 3*mib+777)
+	for _, test := range []struct {
+		sums bool
+		size int64
+		held int64
+	}{
+		{false, 0, 0}, {false, 1, 0}, {false, mib, 1}, {false, 2*mib + 5, 2}, {false, o.Size - 1, 3}, {false, o.Size + 1, 4},
+		{false, 9 * mib, 4},
+		{true, 0, 0}, {true, 63, 0}, {true, headerSize, 0}, {true, headerSize + recordSize, 1},
+		{true, headerSize + 3*recordSize + 100, 3}, {true, 1 << 20, 4},
+	} {
+		x.putAll(o, data)
+		x.stop()
+		name := x.dataFile(o)
+		if test.sums {
+			name = x.sumsFile(o)
+		}
+		if err := os.Truncate(name, test.size); err != nil {
+			t.Fatal(err)
+		}
+		x.reopen()
+		held := int64(0)
+		for i := range o.Blocks() {
+			if x.has(o, data, i) {
+				held++
+			}
+		}
+		if held != test.held {
+			t.Fatalf("%+v: %d blocks held", test, held)
+		}
+		x.checkUsed()
+		x.putAll(o, data)
+		for i := range o.Blocks() {
+			if !x.has(o, data, i) {
+				t.Fatalf("%+v: block %d is not held again", test, i)
+			}
+		}
+		if st, err := os.Stat(x.dataFile(o)); err != nil || st.Size() != o.Size {
+			t.Fatalf("%+v: size %d %v", test, st.Size(), err)
+		}
+	}
+}
+
+func TestDamageFoundWhileHandedOutWaits(t *testing.T) {
+	// A reader finds damage in a file that the kernel has: the block is lost to
+	// readers, the file keeps its bytes until the release, then the block can be
+	// put again.
+	x := start(t, Options{})
+	o, data := sample(1, 2*mib)
+	x.putAll(o, data)
+	release := x.local(o, data)
+	file, err := os.OpenFile(x.dataFile(o), os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file.WriteAt([]byte{^data[100]}, 100)
+	file.Sync()
+	file.Close()
+	if x.has(o, data, 0) || !x.has(o, data, 1) || x.Stats().Damaged != 1 {
+		t.Fatalf("stats %+v", x.Stats())
+	}
+	var st unix.Stat_t
+	if unix.Stat(x.dataFile(o), &st); allocated(&st) < 2*mib {
+		t.Fatal("a handed-out file was holed")
+	}
+	if x.local(o, data) != nil || x.Put(o, 0, piece(o, data, 0)) == nil || x.EvictExtent(o.Block(1).ID()) != 0 {
+		t.Fatal("a handed-out file was handed out, written or punched")
+	}
+	release()
+	x.put(o, data, 0)
+	if release = x.local(o, data); release == nil {
+		t.Fatal("healed, and not handed out")
+	}
+	release()
+}
+
+func TestUnreadableBlockIsToldAndLost(t *testing.T) {
+	// The device cannot read a block: the error says so, the next Get is a miss
+	// instead of another attempt, and the block can be put again.
+	x := start(t, Options{})
+	o, data := sample(1, 3*mib)
+	x.putAll(o, data)
+	ill, err := unix.Open("/proc/self/mem", unix.O_RDONLY, 0) // page 0 gives EIO
+	if err != nil {
+		t.Skip("no /proc")
+	}
+	x.mu.Lock()
+	h := x.objects[o.Version].handle
+	x.mu.Unlock()
+	saved, _ := unix.FcntlInt(uintptr(h.data), unix.F_DUPFD_CLOEXEC, 0)
+	unix.Dup3(ill, h.data, unix.O_CLOEXEC)
+	unix.Close(ill)
+	_, err = x.Get(context.Background(), o.Block(0), 0, 1)
+	unix.Dup3(saved, h.data, unix.O_CLOEXEC)
+	unix.Close(saved)
+	if !errors.Is(err, unix.EIO) {
+		t.Fatalf("got %v", err)
+	}
+	if x.has(o, data, 0) || !x.has(o, data, 1) {
+		t.Fatal("the block is still held, or another is not")
+	}
+	x.put(o, data, 0)
+	if !x.has(o, data, 0) {
+		t.Fatal("the block cannot be put again")
+	}
+}
+
+func TestRottenSidecarDoesNotHoleAnOpenFile(t *testing.T) {
+	// The file is handed out, its sidecar loses half of its records, and the index
+	// is read again: the blocks are misses, the file keeps every byte.
+	x := start(t, Options{})
+	o, data := sample(1, 6*mib)
+	x.putAll(o, data)
+	file, release, err := x.LocalFile(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(x.sumsFile(o), recordOffset(3)); err != nil {
+		t.Fatal(err)
+	}
+	x.mu.Lock()
+	x.dropIndexLocked(x.objects[o.Version])
+	x.mu.Unlock()
+	if x.has(o, data, 4) || !x.has(o, data, 2) || x.local(o, data) != nil {
+		t.Fatal("the index was not read again")
+	}
+	x.inspect(file, data)
+	file.Close()
+	release()
+	x.checkUsed()
+}
+
+func TestRemovedFilesAreForgotten(t *testing.T) {
+	// Somebody cleans up by hand, with the descriptors open or not: misses, and the
+	// bytes stop counting.
+	x := start(t, Options{MaxOpen: 1})
+	o, data := sample(1, 2*mib)
+	other, more := sample(2, 2*mib)
+	x.putAll(o, data)
+	x.putAll(other, more)
+	for _, name := range []string{x.dataFile(o), x.dataFile(other)} {
+		if err := os.Remove(name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if x.has(o, data, 0) {
+		t.Fatal("a removed file was read")
+	}
+	if _, _, err := x.LocalFile(other); err == nil {
+		t.Fatal("a removed file was handed out")
+	}
+	if x.Used() != 0 || x.onDevice() != 0 {
+		t.Fatalf("%d used, %d on the device", x.Used(), x.onDevice())
+	}
+}
+
+func FuzzSidecar(f *testing.F) {
+	// Any bytes as a sidecar: no panic, and what is believed is byte for byte what
+	// the encoder writes.
+	o, data := sample(1, 2*mib+5)
+	valid := header{formatVersion, o.Version, o.Size}.encode()
+	for i := range o.Blocks() {
+		sums := sumsOf(piece(o, data, i))
+		record := make([]byte, recordSize)
+		encodeRecord(record, o.Block(i).ID(), &sums)
+		valid = append(valid, record...)
+	}
+	f.Add(valid)
+	f.Add(valid[:len(valid)-1])
+	f.Add(append(bytes.Clone(valid[:headerSize]), make([]byte, 300)...))
+	f.Add(valid[:20])
+	f.Fuzz(func(t *testing.T, sidecar []byte) {
+		h, err := decodeHeader(sidecar)
+		if err != nil || h.format > formatVersion {
+			return
+		}
+		if !bytes.Equal(h.encode()[:40], sidecar[:40]) {
+			t.Fatal("a header is not what it says")
+		}
+		last := int64(-1)
+		_, err = readRecords(bytes.NewReader(sidecar), h.version, blocksOf(h.size), func(i int64) {
+			if i <= last || i >= blocksOf(h.size) {
+				t.Fatalf("block %d of %d after %d", i, blocksOf(h.size), last)
+			}
+			last = i
+			id := hearth.ID{Version: h.version, Index: i}
+			var sums sums
+			got := sidecar[recordOffset(i):][:recordSize]
+			if !decodeRecord(got, id, &sums) {
+				t.Fatal("a record is valid only sometimes")
+			}
+			want := make([]byte, recordSize)
+			encodeRecord(want, id, &sums)
+			if !bytes.Equal(got, want) {
+				t.Fatal("a record is not what it says")
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	})
+}

@@ -1,0 +1,162 @@
+package sparse
+
+import (
+	"context"
+	"math/bits"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hearthfs/hearth"
+)
+
+// Candidate is one thing that eviction can give up.
+type Candidate struct {
+	// ID is the first block of an extent, or of an object.
+	ID hearth.ID
+	// Size is about what giving it up frees, in bytes.
+	Size int64
+	// State is the policy's.
+	State uint32
+	// Whole: the unit is the object, since its file is whole.
+	Whole bool
+}
+
+// Evict gives a candidate up and returns the bytes that this freed by now.
+func (f *Files) Evict(c Candidate) (freed int64) {
+	if c.Whole {
+		return f.EvictObject(c.ID.Version)
+	}
+	return f.EvictExtent(c.ID)
+}
+
+// EvictExtent punches the extent that a block lies in. An object that became
+// whole meanwhile goes as a whole. It frees nothing, and returns 0, while the
+// extent is being written or the object is handed out.
+func (f *Files) EvictExtent(id hearth.ID) (freed int64) {
+	x, err := f.acquire(context.Background(), id.Version)
+	if err != nil {
+		return 0
+	}
+	n := int64(0)
+	f.mu.Lock()
+	whole := x.whole
+	first := id.Extent() * hearth.ExtentBlocks
+	claimed := !whole && x.opens == 0 && id.Index >= 0 && first < x.blocks()
+	if claimed {
+		e := &x.extents[id.Extent()]
+		if claimed = e.writers == 0 && e.have != 0; claimed {
+			e.writers = punching
+			x.remove(e, e.have)
+			n = min(hearth.ExtentBlocks, x.blocks()-first)
+			f.sample.update(x)
+		}
+	}
+	f.mu.Unlock()
+	if claimed {
+		freed = f.punch(x, first, n)
+		f.counts.evicted.Add(freed)
+		f.mu.Lock()
+		x.extents[id.Extent()].writers = 0
+		f.mu.Unlock()
+	}
+	freed += f.unpin(x) // the last extent takes the files along
+	if whole {
+		return f.EvictObject(id.Version)
+	}
+	return freed
+}
+
+// EvictObject unlinks an object as soon as no call uses it and it is not handed
+// out, and returns what that freed by now: 0 if somebody else will be the last.
+// Until then its bytes count in Used, and a reader of a handed-out file is served.
+func (f *Files) EvictObject(version [16]byte) (freed int64) {
+	f.mu.Lock()
+	x := f.objects[version]
+	if x == nil || x.reaping || f.closed {
+		f.mu.Unlock()
+		return 0
+	}
+	x.doomed = true
+	f.sample.update(x)
+	x.refs++
+	f.pins++
+	f.mu.Unlock()
+	return f.unpin(x)
+}
+
+// punch makes n blocks of which the index knows nothing any more into holes: the
+// records first, so that no record ever speaks of a hole. The caller holds a ref
+// and the claim on their extents.
+func (f *Files) punch(x *object, first, n int64) (freed int64) {
+	var zeros [hearth.ExtentBlocks * recordSize]byte
+	if err := pwrite(x.handle.sums, zeros[:n*recordSize], recordOffset(first)); err != nil {
+		f.counts.errors.Add(1) // then the record outlives its data, and the next reader finds out
+	}
+	f.punchData(x, first, n)
+	return max(-f.settle(x), 0) // other writers of the object may outgrow it
+}
+
+// punchData gives the bytes of n blocks back to the file system, with the odd
+// end of the last one.
+func (f *Files) punchData(x *object, first, n int64) {
+	const mode = unix.FALLOC_FL_PUNCH_HOLE | unix.FALLOC_FL_KEEP_SIZE
+	for {
+		err := unix.Fallocate(x.handle.data, mode, first*hearth.BlockSize, n*hearth.BlockSize)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			f.counts.errors.Add(1)
+		}
+		return
+	}
+}
+
+// Sample draws up to n candidates, pseudo-random by r, one by one and each unit
+// alike: extents of files with holes, and whole files. What is handed out is not
+// among them. each is called without locks.
+func (f *Files) Sample(r uint64, n int, each func(Candidate)) {
+	drawn := make([]Candidate, 0, n)
+	f.mu.Lock()
+	total := f.sample.total()
+	for i := 0; i < n && total > 0; i++ {
+		r = mix(r)
+		x := f.sample.pick(int64(r % uint64(total)))
+		drawn = append(drawn, x.candidate(r))
+	}
+	f.mu.Unlock()
+	for _, c := range drawn {
+		each(c)
+	}
+}
+
+// candidate draws one unit of the object. Without an index it can only guess
+// that an extent holds something; evicting it loads the index.
+func (x *object) candidate(r uint64) Candidate {
+	c := Candidate{ID: x.id(0), Size: x.alloc, State: x.state, Whole: x.whole}
+	if x.whole {
+		return c
+	}
+	n := uint64(extentsOf(x.size))
+	at := mix(r) % n
+	if x.extents == nil {
+		c.Size = min(c.Size, hearth.ExtentBlocks*hearth.BlockSize)
+	} else {
+		for x.extents[at].have == 0 {
+			at = (at + 1) % n
+		}
+		e := &x.extents[at]
+		c.State = e.state
+		c.Size = int64(bits.OnesCount16(e.have)) * hearth.BlockSize
+	}
+	c.ID.Index = int64(at) * hearth.ExtentBlocks
+	return c
+}
+
+// mix is SplitMix64.
+func mix(r uint64) uint64 {
+	r += 0x9e3779b97f4a7c15
+	r = (r ^ r>>30) * 0xbf58476d1ce4e5b9
+	r = (r ^ r>>27) * 0x94d049bb133111eb
+	return r ^ r>>31
+}

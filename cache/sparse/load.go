@@ -1,0 +1,196 @@
+package sparse
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hearthfs/hearth"
+)
+
+// load reads the sidecar into an index, and repairs what a crash left: a data
+// file of the wrong size, and bytes that were written without a record. Only
+// prepare calls it.
+func (f *Files) load(x *object) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(x.handle.data, &st); err != nil {
+		return f.failed(fmt.Errorf("stat %s: %w", f.path(x.dataName()), err))
+	}
+	size, err := f.readHeader(x)
+	if errors.Is(err, errDamaged) {
+		f.condemn(x, err)
+		return hearth.ErrMiss
+	} else if err != nil {
+		return err
+	}
+	ix, err := f.newIndex(size)
+	if err != nil {
+		return err
+	}
+	damaged, err := readRecords(descriptor(x.handle.sums), x.version, ix.blocks(), func(i int64) {
+		if end := i*hearth.BlockSize + int64(ix.blockLen(i)); end <= st.Size {
+			ix.add(i, false)
+		}
+	})
+	if err != nil {
+		f.opt.Pool.Unreserve(int64(len(ix.extents)) * extentBytes)
+		return f.failed(fmt.Errorf("read %s: %w", f.path(x.sumsName()), err))
+	}
+	if damaged > 0 {
+		f.noteDamage(x.sumsName(), -1, fmt.Errorf("%d records: %w", damaged, errDamaged), damaged)
+	}
+	repaired := f.repair(x, ix, &st)
+	f.mu.Lock()
+	x.index = *ix
+	f.counts.index.Add(int64(len(x.extents)) * extentBytes)
+	f.indexes.touch(x)
+	f.sample.update(x)
+	f.mu.Unlock()
+	if repaired {
+		f.settle(x)
+	}
+	return nil
+}
+
+func (f *Files) readHeader(x *object) (size int64, err error) {
+	name := f.path(x.sumsName())
+	buf := make([]byte, headerSize)
+	n, err := descriptor(x.handle.sums).ReadAt(buf, 0)
+	if err != nil && err != io.EOF {
+		return 0, f.failed(fmt.Errorf("read %s: %w", name, err))
+	}
+	h, err := decodeHeader(buf[:n])
+	switch {
+	case err != nil:
+		return 0, err
+	case h.format > formatVersion:
+		f.mu.Lock()
+		x.refused = true
+		f.sample.update(x)
+		f.mu.Unlock()
+		return 0, f.failed(&FormatError{name, h.format})
+	case h.version != x.version:
+		return 0, fmt.Errorf("sidecar of another object: %w", errDamaged)
+	}
+	return h.size, nil
+}
+
+// newIndex returns an empty index, counted in the Pool.
+func (f *Files) newIndex(size int64) (*index, error) {
+	n := extentsOf(size)
+	if !f.reserve(n * extentBytes) {
+		return nil, fmt.Errorf("index of %d bytes: %w", n*extentBytes, ErrMemory)
+	}
+	extents, state := make([]extent, n), f.fresh()
+	for i := range extents {
+		extents[i].state = state
+	}
+	return &index{size: size, extents: extents}, nil
+}
+
+// reserve counts n bytes in the Pool, giving up indexes that nobody uses.
+func (f *Files) reserve(n int64) bool {
+	for !f.opt.Pool.Reserve(n) {
+		f.mu.Lock()
+		x := f.indexes.oldest()
+		if x != nil {
+			f.dropIndexLocked(x)
+		}
+		f.mu.Unlock()
+		if x == nil {
+			return false
+		}
+	}
+	return true
+}
+
+// dropIndexLocked forgets what load can read again; what was verified, and the
+// policy's state, start anew then.
+func (f *Files) dropIndexLocked(x *object) {
+	if x.extents == nil {
+		return
+	}
+	n := int64(len(x.extents)) * extentBytes
+	x.index = index{size: x.size, whole: x.whole}
+	x.holes++
+	f.indexes.remove(x)
+	f.sample.update(x)
+	f.counts.index.Add(-n)
+	f.opt.Pool.Unreserve(n)
+}
+
+// repair gives the data file its size, and gives back what no record speaks of.
+// A file that is handed out stays as it is, whatever became of its sidecar: it
+// was loaded before, when it was whole.
+func (f *Files) repair(x *object, ix *index, st *unix.Stat_t) bool {
+	f.mu.Lock()
+	handed := x.opens > 0 // and no more come before the index is there
+	f.mu.Unlock()
+	repaired := false
+	if handed {
+		return repaired
+	}
+	if st.Size != ix.size {
+		repaired = true
+		if err := unix.Ftruncate(x.handle.data, ix.size); err != nil {
+			f.failed(err)
+		}
+	}
+	// Up to half a block may be the file system's own bookkeeping.
+	if allocated(st) <= ix.held*hearth.BlockSize+hearth.BlockSize/2 {
+		return repaired
+	}
+	for first := int64(0); first < ix.blocks(); {
+		n := int64(0)
+		for first+n < ix.blocks() && !ix.holds(first+n) {
+			n++
+		}
+		if n > 0 {
+			f.punchData(x, first, n)
+		}
+		first += n + 1
+	}
+	return true
+}
+
+// condemn gives up an object whose sidecar makes no sense.
+func (f *Files) condemn(x *object, err error) {
+	f.mu.Lock()
+	x.doomed = true
+	f.sample.update(x)
+	f.mu.Unlock()
+	f.noteDamage(x.sumsName(), -1, err, 1)
+}
+
+func (f *Files) noteDamage(name string, block int64, err error, n int64) {
+	f.counts.damaged.Add(n)
+	if f.opt.Events.Damaged != nil {
+		f.opt.Events.Damaged(f.path(name), block, err)
+	}
+}
+
+// failed counts an error on its way out.
+func (f *Files) failed(err error) error {
+	f.counts.errors.Add(1)
+	return err
+}
+
+// settle brings the object's allocated bytes up to date and returns by how much
+// they grew. The caller holds a ref.
+func (f *Files) settle(x *object) (grown int64) {
+	x.accounting.Lock()
+	defer x.accounting.Unlock()
+	var data, side unix.Stat_t
+	if unix.Fstat(x.handle.data, &data) != nil || unix.Fstat(x.handle.sums, &side) != nil {
+		return 0
+	}
+	now := allocated(&data) + allocated(&side)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	grown = now - x.alloc
+	x.alloc = now
+	f.used.Add(grown)
+	return grown
+}

@@ -1,0 +1,195 @@
+package sparse
+
+import (
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/hearthfs/hearth"
+)
+
+// model is what the files should hold.
+type model struct {
+	*fixture
+	objects []*hearth.Object
+	data    [][]byte
+	held    []map[int64]bool
+	fresh   []map[int64]bool // written or verified since the last restart
+	opened  []func()         // the release of a hand-out
+	doomed  []bool
+}
+
+func (m *model) draw(t *rapid.T) (int, *hearth.Object) {
+	i := rapid.IntRange(0, len(m.objects)-1).Draw(t, "object")
+	return i, m.objects[i]
+}
+
+func (m *model) index(t *rapid.T, o *hearth.Object) int64 {
+	return rapid.Int64Range(0, o.Blocks()-1).Draw(t, "block")
+}
+
+func (m *model) wholeAndFresh(i int) bool {
+	return int64(len(m.held[i])) == m.objects[i].Blocks() && int64(len(m.fresh[i])) == m.objects[i].Blocks()
+}
+
+func (m *model) put(t *rapid.T) {
+	i, o := m.draw(t)
+	first := m.index(t, o)
+	n := rapid.Int64Range(1, min(4, o.Blocks()-first)).Draw(t, "n")
+	var blocks [][]byte
+	missing := false
+	for b := first; b < first+n; b++ {
+		blocks = append(blocks, piece(o, m.data[i], b))
+		missing = missing || !m.held[i][b]
+	}
+	err := m.PutMany(o, first, blocks)
+	if refused := m.doomed[i] || m.opened[i] != nil && missing; refused != (err != nil) {
+		t.Fatalf("put %d+%d: %v", first, n, err)
+	}
+	for b := first; err == nil && b < first+n; b++ {
+		if !m.held[i][b] {
+			m.held[i][b], m.fresh[i][b] = true, true
+		}
+	}
+}
+
+func (m *model) get(t *rapid.T) {
+	i, o := m.draw(t)
+	b := o.Block(m.index(t, o))
+	off := rapid.IntRange(0, b.Len()-1).Draw(t, "off")
+	n := rapid.IntRange(1, b.Len()-off).Draw(t, "n")
+	if got := m.hasRange(b, m.data[i], off, n); got != m.held[i][b.Index] {
+		t.Fatalf("block %d is held: %v", b.Index, got)
+	}
+	if m.Has(b.ID()) != m.held[i][b.Index] {
+		t.Fatalf("Has(%d) is wrong", b.Index)
+	}
+	// A read of all pieces is a verification.
+	if m.held[i][b.Index] && off < hearth.PieceSize && (off+n+hearth.PieceSize-1)/hearth.PieceSize == (b.Len()+hearth.PieceSize-1)/hearth.PieceSize {
+		m.fresh[i][b.Index] = true
+	}
+}
+
+func (m *model) evictExtent(t *rapid.T) {
+	i, o := m.draw(t)
+	b := m.index(t, o)
+	freed := m.EvictExtent(o.Block(b).ID())
+	switch {
+	case m.opened[i] != nil:
+		m.doomed[i] = m.doomed[i] || int64(len(m.held[i])) == o.Blocks()
+		if freed != 0 {
+			t.Fatal("freed something under an open file")
+		}
+	case int64(len(m.held[i])) == o.Blocks():
+		clear(m.held[i])
+		clear(m.fresh[i])
+	default:
+		for at := range m.held[i] {
+			if at/hearth.ExtentBlocks == b/hearth.ExtentBlocks {
+				delete(m.held[i], at)
+				delete(m.fresh[i], at)
+			}
+		}
+	}
+}
+
+func (m *model) evictObject(t *rapid.T) {
+	i, o := m.draw(t)
+	m.EvictObject(o.Version)
+	if m.opened[i] != nil {
+		m.doomed[i] = true
+		return
+	}
+	clear(m.held[i])
+	clear(m.fresh[i])
+}
+
+func (m *model) localFile(t *rapid.T) {
+	i, o := m.draw(t)
+	release := m.local(o, m.data[i])
+	if want := m.wholeAndFresh(i) && !m.doomed[i]; want != (release != nil) {
+		t.Fatalf("handed out: %v", release != nil)
+	}
+	if release == nil && int64(len(m.held[i])) == o.Blocks() && !m.doomed[i] {
+		if !<-m.verified {
+			t.Fatal("verification failed")
+		}
+		for b := range m.held[i] {
+			m.fresh[i][b] = true
+		}
+	}
+	switch {
+	case release == nil:
+	case m.opened[i] == nil:
+		m.opened[i] = release
+	default:
+		release()
+	}
+}
+
+func (m *model) release(t *rapid.T) {
+	i, _ := m.draw(t)
+	if m.opened[i] == nil {
+		t.Skip("not open")
+	}
+	m.opened[i]()
+	m.opened[i] = nil
+	if m.doomed[i] {
+		clear(m.held[i])
+		clear(m.fresh[i])
+	}
+	m.doomed[i] = false
+}
+
+func (m *model) restart(*rapid.T) {
+	m.reopen()
+	for i := range m.objects {
+		clear(m.fresh[i])
+		if m.opened[i] != nil { // the process ended: its files are closed
+			m.opened[i]()
+		}
+		m.opened[i], m.doomed[i] = nil, false
+	}
+}
+
+func (m *model) check(t *rapid.T) {
+	m.checkUsed()
+	for i, o := range m.objects {
+		if len(m.held[i]) == 0 && m.Has(o.Block(0).ID()) {
+			t.Fatal("something is held")
+		}
+	}
+	if s := m.Stats(); s.Damaged != 0 || s.Errors != 0 {
+		t.Fatalf("stats %+v", s)
+	}
+}
+
+func TestFilesAgainstAMap(t *testing.T) {
+	// Random puts, reads, evictions, hand-outs and restarts on objects of awkward
+	// sizes: at each step the files hold exactly what a map says.
+	sizes := []int64{100, mib, 2*mib + 4096, 18*mib + 12345}
+	var objects []*hearth.Object
+	var data [][]byte
+	for i, size := range sizes {
+		o, d := sample(uint64(i), size)
+		objects, data = append(objects, o), append(data, d)
+	}
+	rapid.Check(t, func(rt *rapid.T) {
+		m := &model{fixture: start(t, Options{MaxOpen: 2}), objects: objects, data: data}
+		defer m.stop()
+		for range sizes {
+			m.held = append(m.held, make(map[int64]bool))
+			m.fresh = append(m.fresh, make(map[int64]bool))
+		}
+		m.opened, m.doomed = make([]func(), len(sizes)), make([]bool, len(sizes))
+		rt.Repeat(map[string]func(*rapid.T){
+			"put": m.put, "putMore": m.put, "putAgain": m.put, "get": m.get, "evictExtent": m.evictExtent,
+			"evictObject": m.evictObject, "localFile": m.localFile, "release": m.release, "restart": m.restart, "": m.check,
+		})
+		for _, release := range m.opened {
+			if release != nil {
+				release()
+			}
+		}
+	})
+}

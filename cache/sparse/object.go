@@ -1,0 +1,250 @@
+package sparse
+
+import (
+	"container/list"
+	"encoding/hex"
+	"math/bits"
+	"sync"
+
+	"github.com/hearthfs/hearth"
+)
+
+// objectBytes is what an object counts in the Pool without its index: the struct,
+// its place in the map and the sampler, two list elements.
+const objectBytes = 512
+
+// extentBytes is the size of an extent in memory.
+const extentBytes = 12
+
+// object is one sparse file with its sidecar. All fields but version and
+// accounting are guarded by Files.mu; handle may be used without it by those who
+// hold a ref.
+type object struct {
+	version [16]byte
+	index
+	// alloc is this object's part of Files.used.
+	alloc int64
+	// state is the policy's, for the time when the object is whole and one unit.
+	state uint32
+
+	// refs counts calls in flight, opens the hand-outs, writing the writes under way.
+	// Descriptors and index stay while refs is not 0, the names while either is not 0.
+	refs, opens, writing int
+	// doomed: to be unlinked when refs and opens are 0. Nobody gets a new ref to a
+	// doomed object that is not handed out, so that this time comes.
+	doomed bool
+	// reaping: the unlink is under way. unmade: the names are not ours yet. refused:
+	// of a newer format, never touched.
+	reaping, unmade, refused bool
+	// queued: in the queue of the verification pass, or in it.
+	queued bool
+
+	handle *handle
+	// opening is closed when the attempt to open descriptors and index has ended.
+	opening chan struct{}
+	// holes counts what was taken out of the index: a mismatch seen across a change
+	// is a miss, not damage.
+	holes uint64
+
+	slot  int // in the sampler
+	elems [2]*list.Element
+
+	// accounting is held from fstat until its result is in Files.used, so that an
+	// older size never overwrites a newer one. Taken before Files.mu.
+	accounting sync.Mutex
+}
+
+// index says what an object's file holds.
+type index struct {
+	// size is the object's; until the sidecar was read, the file's.
+	size int64
+	// extents is nil when the index is not in memory.
+	extents []extent
+	// blocks held and verified, extents with blocks; valid with extents.
+	held, good, filled int64
+	// whole as the extents say, or as the file's allocation lets hope without them.
+	whole bool
+}
+
+// extent is the index of sixteen blocks; block i of it is bit i.
+type extent struct {
+	state      uint32
+	have, good uint16
+	// writers counts writes under way; -1: it is being punched.
+	writers int16
+}
+
+const punching = -1
+
+func (x *index) blocks() int64 { return blocksOf(x.size) }
+
+func blocksOf(size int64) int64 { return (size + hearth.BlockSize - 1) / hearth.BlockSize }
+
+func extentsOf(size int64) int64 {
+	return (blocksOf(size) + hearth.ExtentBlocks - 1) / hearth.ExtentBlocks
+}
+
+func (x *index) blockLen(index int64) int {
+	return int(min(hearth.BlockSize, x.size-index*hearth.BlockSize))
+}
+
+func (x *object) id(index int64) hearth.ID { return hearth.ID{Version: x.version, Index: index} }
+
+func (x *object) dataName() string { return hex.EncodeToString(x.version[:]) + dataSuffix }
+func (x *object) sumsName() string { return hex.EncodeToString(x.version[:]) + sumsSuffix }
+
+func (x *index) holds(index int64) bool {
+	return index >= 0 && index < x.blocks() && x.extents[index/hearth.ExtentBlocks].have&bit(index) != 0
+}
+
+func bit(index int64) uint16 { return 1 << (index % hearth.ExtentBlocks) }
+
+// add notes that a block is held; good says that it is verified, too.
+func (x *index) add(index int64, good bool) {
+	e := &x.extents[index/hearth.ExtentBlocks]
+	if e.have == 0 {
+		x.filled++
+	}
+	if e.have&bit(index) == 0 {
+		e.have |= bit(index)
+		x.held++
+	}
+	if good && e.good&bit(index) == 0 {
+		e.good |= bit(index)
+		x.good++
+	}
+	x.whole = x.held == x.blocks()
+}
+
+// remove forgets the blocks of one extent that are in mask.
+func (x *object) remove(e *extent, mask uint16) {
+	x.holes++
+	mask &= e.have
+	x.held -= int64(bits.OnesCount16(mask))
+	x.good -= int64(bits.OnesCount16(e.good & mask))
+	e.have &^= mask
+	e.good &^= mask
+	if mask != 0 && e.have == 0 {
+		x.filled--
+	}
+	x.whole = x.held == x.blocks()
+}
+
+// units is how many things eviction can choose from here: extents, or the whole.
+func (x *object) units() int64 {
+	switch {
+	case x.doomed || x.refused || x.opens > 0:
+		return 0
+	case x.whole:
+		return 1
+	case x.extents != nil:
+		return x.filled
+	}
+	return min(extentsOf(x.size), 1+x.alloc/(hearth.ExtentBlocks*hearth.BlockSize))
+}
+
+// recency is a list of objects, the latest used first.
+type recency struct {
+	list  list.List
+	which int // of object.elems
+}
+
+const (
+	ofHandles = iota
+	ofIndexes
+)
+
+func (r *recency) touch(x *object) {
+	if e := x.elems[r.which]; e != nil {
+		r.list.MoveToFront(e)
+	} else {
+		x.elems[r.which] = r.list.PushFront(x)
+	}
+}
+
+func (r *recency) remove(x *object) {
+	if e := x.elems[r.which]; e != nil {
+		r.list.Remove(e)
+		x.elems[r.which] = nil
+	}
+}
+
+// oldest is the least recently used object that nobody uses now, or nil.
+func (r *recency) oldest() *object {
+	for e := r.list.Back(); e != nil; e = e.Prev() {
+		if x := e.Value.(*object); x.refs == 0 {
+			return x
+		}
+	}
+	return nil
+}
+
+// sampler draws objects at random in proportion to their units: a Fenwick tree
+// over the units, so that an object of a thousand extents is drawn a thousand
+// times as often as one of a single extent.
+type sampler struct {
+	objects []*object
+	weights []int64
+	tree    []int64 // tree[i] is the sum of weights i&(i+1) to i
+	free    []int
+}
+
+func (s *sampler) add(x *object) {
+	if n := len(s.free); n > 0 {
+		x.slot = s.free[n-1]
+		s.free = s.free[:n-1]
+		s.objects[x.slot] = x
+	} else {
+		x.slot = len(s.objects)
+		s.objects = append(s.objects, x)
+		s.weights = append(s.weights, 0)
+		s.tree = append(s.tree, s.sum(x.slot)-s.sum(x.slot&(x.slot+1)))
+	}
+	s.update(x)
+}
+
+func (s *sampler) remove(x *object) {
+	s.set(x.slot, 0)
+	s.objects[x.slot] = nil
+	s.free = append(s.free, x.slot)
+}
+
+// update takes over the object's present number of units.
+func (s *sampler) update(x *object) { s.set(x.slot, x.units()) }
+
+func (s *sampler) set(slot int, weight int64) {
+	delta := weight - s.weights[slot]
+	if delta == 0 {
+		return
+	}
+	s.weights[slot] = weight
+	for i := slot; i < len(s.tree); i |= i + 1 {
+		s.tree[i] += delta
+	}
+}
+
+// sum adds up the weights of the slots below n.
+func (s *sampler) sum(n int) (total int64) {
+	for i := n - 1; i >= 0; i = i&(i+1) - 1 {
+		total += s.tree[i]
+	}
+	return total
+}
+
+func (s *sampler) total() int64 { return s.sum(len(s.tree)) }
+
+// pick returns the object that unit r belongs to, 0 <= r < total.
+func (s *sampler) pick(r int64) *object {
+	step := 1
+	for step <= len(s.tree) {
+		step <<= 1
+	}
+	at := 0 // slots below at hold at most r units
+	for ; step > 0; step >>= 1 {
+		if next := at + step; next <= len(s.tree) && s.tree[next-1] <= r {
+			r -= s.tree[next-1]
+			at = next
+		}
+	}
+	return s.objects[at]
+}

@@ -1,0 +1,353 @@
+package sparse
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hearthfs/hearth"
+)
+
+const (
+	dataSuffix = ".data"
+	sumsSuffix = ".sums"
+)
+
+// parseName tells our names from foreign ones.
+func parseName(name string) (version [16]byte, data, ok bool) {
+	stem, data := strings.CutSuffix(name, dataSuffix)
+	if !data {
+		if stem, ok = strings.CutSuffix(name, sumsSuffix); !ok {
+			return version, false, false
+		}
+	}
+	raw, err := hex.DecodeString(stem)
+	if err != nil || len(raw) != len(version) || strings.ToLower(stem) != stem {
+		return version, false, false
+	}
+	return [16]byte(raw), data, true
+}
+
+// halves counts what was found of an object.
+type halves struct {
+	size, alloc int64
+	whole       bool
+	data, sums  bool
+}
+
+// scan learns objects and sizes from names and inodes. A half of a pair is what
+// a crash left between two unlinks or creates, and goes.
+func (f *Files) scan() error {
+	dir, err := os.Open(f.opt.Dir)
+	if err != nil {
+		return fmt.Errorf("list cache directory: %w", err)
+	}
+	defer dir.Close()
+	found := make(map[[16]byte]halves)
+	for {
+		names, err := dir.Readdirnames(1024)
+		for _, name := range names {
+			f.scanName(found, name)
+		}
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return fmt.Errorf("list cache directory: %w", err)
+		}
+	}
+	state := f.fresh()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for version, h := range found {
+		x := &object{version: version, index: index{size: h.size, whole: h.whole}, alloc: h.alloc, state: state}
+		switch {
+		case !h.data || !h.sums || h.size == 0:
+			f.counts.orphans.Add(1)
+			unix.Unlinkat(f.dir, x.dataName(), 0)
+			unix.Unlinkat(f.dir, x.sumsName(), 0)
+		case !f.opt.Pool.Reserve(objectBytes):
+			// The RAM budget limits the number of objects; what it cannot name would
+			// occupy the disk for nothing.
+			f.counts.evicted.Add(h.alloc)
+			unix.Unlinkat(f.dir, x.dataName(), 0)
+			unix.Unlinkat(f.dir, x.sumsName(), 0)
+		default:
+			f.insertLocked(x)
+		}
+	}
+	return nil
+}
+
+func (f *Files) scanName(found map[[16]byte]halves, name string) {
+	version, data, ours := parseName(name)
+	var st unix.Stat_t
+	if ours {
+		err := unix.Fstatat(f.dir, name, &st, unix.AT_SYMLINK_NOFOLLOW)
+		ours = err == nil && st.Mode&unix.S_IFMT == unix.S_IFREG
+	}
+	if !ours {
+		if name != formatName && name != formatName+".tmp" {
+			f.counts.foreign.Add(1)
+		}
+		return
+	}
+	h := found[version]
+	h.alloc += allocated(&st)
+	if data {
+		h.data, h.size = true, st.Size
+		h.whole = allocated(&st) >= st.Size
+	} else {
+		h.sums = true
+	}
+	found[version] = h
+}
+
+func (f *Files) insertLocked(x *object) {
+	f.objects[x.version] = x
+	f.sample.add(x)
+	f.used.Add(x.alloc)
+	f.counts.index.Add(objectBytes)
+}
+
+// acquire takes a ref to an object that is held, with its descriptors open and
+// its index in memory. It gives ErrMiss for what is not held or on its way out.
+func (f *Files) acquire(ctx context.Context, version [16]byte) (*object, error) {
+	f.mu.Lock()
+	x := f.objects[version]
+	if f.closed {
+		f.mu.Unlock()
+		return nil, errClosed
+	}
+	if x == nil || x.reaping || x.doomed && x.opens == 0 {
+		f.mu.Unlock()
+		return nil, hearth.ErrMiss
+	}
+	return x, f.pinLocked(ctx, x)
+}
+
+// pinLocked takes a ref and sees that descriptors and index are there: whoever
+// comes first opens them, the others wait for that. It unlocks. After an error no
+// ref is held.
+func (f *Files) pinLocked(ctx context.Context, x *object) error {
+	x.refs++
+	f.pins++
+	var err error
+	for err == nil && (x.handle == nil || x.extents == nil) {
+		wait := x.opening
+		switch {
+		case x.doomed && x.opens == 0:
+			err = hearth.ErrMiss
+		case wait != nil:
+			f.mu.Unlock()
+			select {
+			case <-wait:
+			case <-ctx.Done():
+				err = context.Cause(ctx)
+			}
+			f.mu.Lock()
+		default:
+			x.opening = make(chan struct{})
+			f.mu.Unlock()
+			err = f.prepare(x)
+			f.mu.Lock()
+			close(x.opening)
+			x.opening = nil
+		}
+	}
+	if err == nil {
+		f.handles.touch(x)
+		f.indexes.touch(x)
+	}
+	f.mu.Unlock()
+	if err != nil {
+		f.unpin(x)
+	}
+	return err
+}
+
+// unpin gives a ref back. The last one out of a doomed or empty object unlinks
+// it; the bytes that this freed are returned.
+func (f *Files) unpin(x *object) (freed int64) {
+	f.mu.Lock()
+	x.refs--
+	f.pins--
+	if x.refs == 0 && x.extents != nil && x.held == 0 {
+		x.doomed = true
+	}
+	reap := x.doomed && x.refs == 0 && x.opens == 0 && !x.reaping && !f.closed
+	var h *handle
+	if reap {
+		x.reaping = true
+		h = f.takeHandleLocked(x)
+		f.dropIndexLocked(x)
+		f.sample.update(x)
+		f.pins++ // Close waits for the unlink
+	}
+	if f.closed && f.pins == 0 {
+		close(f.drained)
+	}
+	f.mu.Unlock()
+	if !reap {
+		return 0
+	}
+	h.close()
+	return f.reap(x)
+}
+
+// reap unlinks a doomed object that nobody uses. The data goes first: if this
+// fails nothing has changed, and a later eviction tries again.
+func (f *Files) reap(x *object) (freed int64) {
+	var err error
+	if !x.unmade {
+		err = f.unlink(x.dataName())
+		if err == nil {
+			err = f.unlink(x.sumsName())
+		}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.pins--
+	if f.closed && f.pins == 0 {
+		close(f.drained)
+	}
+	x.reaping = false
+	if err != nil {
+		f.counts.errors.Add(1)
+		return 0
+	}
+	f.sample.remove(x)
+	delete(f.objects, x.version)
+	f.opt.Pool.Unreserve(objectBytes)
+	f.counts.index.Add(-objectBytes)
+	f.used.Add(-x.alloc)
+	f.counts.evicted.Add(x.alloc)
+	return x.alloc
+}
+
+func (f *Files) unlink(name string) error {
+	err := unix.Unlinkat(f.dir, name, 0)
+	if err == unix.ENOENT {
+		return nil
+	}
+	return err
+}
+
+// prepare opens what the object lacks. Only the one who set x.opening calls it,
+// and holds a ref, so nobody else changes handle and extents meanwhile.
+func (f *Files) prepare(x *object) error {
+	h, err := x.handle, error(nil)
+	if h == nil {
+		if x.unmade {
+			h, err = f.create(x)
+		} else {
+			h, err = f.open(x)
+		}
+	}
+	if err != nil {
+		f.mu.Lock()
+		x.doomed = x.doomed || x.unmade || errors.Is(err, unix.ENOENT)
+		f.sample.update(x)
+		f.mu.Unlock()
+		if errors.Is(err, unix.ENOENT) {
+			return hearth.ErrMiss // somebody cleaned up by hand
+		}
+		f.counts.errors.Add(1)
+		return err
+	}
+	f.mu.Lock()
+	x.handle = h
+	f.handles.touch(x)
+	var old []*handle
+	for f.handles.list.Len() > f.opt.MaxOpen {
+		o := f.handles.oldest()
+		if o == nil {
+			break // all in use: as many as there are callers, no more
+		}
+		old = append(old, f.takeHandleLocked(o))
+	}
+	load := x.extents == nil
+	f.mu.Unlock()
+	for _, o := range old {
+		o.close()
+	}
+	if load {
+		return f.load(x)
+	}
+	return nil
+}
+
+func (f *Files) takeHandleLocked(x *object) *handle {
+	h := x.handle
+	x.handle = nil
+	f.handles.remove(x)
+	return h
+}
+
+// path is for messages; files are reached by their names below f.dir.
+func (f *Files) path(name string) string { return filepath.Join(f.opt.Dir, name) }
+
+// open opens both descriptors.
+func (f *Files) open(x *object) (*handle, error) {
+	data, direct, err := f.openData(x, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", f.path(x.dataName()), err)
+	}
+	sums, err := unix.Openat(f.dir, x.sumsName(), unix.O_RDWR|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		unix.Close(data)
+		return nil, fmt.Errorf("open %s: %w", f.path(x.sumsName()), err)
+	}
+	return &handle{data: data, sums: sums, direct: direct}, nil
+}
+
+// openData opens the data file, without O_DIRECT where that is refused.
+func (f *Files) openData(x *object, flags int) (fd int, direct bool, err error) {
+	flags |= unix.O_RDWR | unix.O_NOFOLLOW | unix.O_CLOEXEC
+	if f.direct.Load() {
+		fd, err = unix.Openat(f.dir, x.dataName(), flags|unix.O_DIRECT, 0o600)
+		if err != unix.EINVAL {
+			return fd, true, err
+		}
+		f.direct.Store(false)
+	}
+	fd, err = unix.Openat(f.dir, x.dataName(), flags&^unix.O_EXCL, 0o600)
+	return fd, false, err
+}
+
+// create makes both files of a new object; on failure it leaves nothing behind.
+// The sidecar comes first: alone it is an orphan of one block.
+func (f *Files) create(x *object) (*handle, error) {
+	flags := unix.O_CREAT | unix.O_EXCL | unix.O_RDWR | unix.O_CLOEXEC
+	sums, err := unix.Openat(f.dir, x.sumsName(), flags, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("create %s: %w", f.path(x.sumsName()), err)
+	}
+	h := &handle{sums: sums, data: -1}
+	err = pwrite(sums, header{formatVersion, x.version, x.size}.encode(), 0)
+	if err == nil {
+		h.data, h.direct, err = f.openData(x, unix.O_CREAT|unix.O_EXCL)
+	}
+	if err == nil {
+		err = unix.Ftruncate(h.data, x.size)
+	}
+	if err != nil {
+		h.close()
+		if h.data >= 0 {
+			f.unlink(x.dataName())
+		}
+		f.unlink(x.sumsName())
+		return nil, fmt.Errorf("create %s: %w", f.path(x.dataName()), err)
+	}
+	f.mu.Lock()
+	x.unmade = false
+	f.mu.Unlock()
+	return h, nil
+}

@@ -1,0 +1,285 @@
+// Package sparse keeps large objects on a local file system: each object is one
+// sparse file with exact bytes at exact offsets, so that a file without holes is
+// the object and can be handed to the kernel.
+//
+// Beside the data file VERSION.data lies a sidecar VERSION.sums: a header, then
+// one record of fixed size per block with the checksums of its sixteen pieces.
+//
+//   - Put writes the data (O_DIRECT, many blocks in one write), then the records.
+//     A block is held when its record is valid; a write that was cut short, by
+//     kill -9 or by a full disk, is a block that is not held.
+//   - Get reads the covering 64 KiB pieces into a pooled aligned View, compares
+//     them with the record, and lends a slice. A mismatch loses the block: cache
+//     data may vanish at a power failure and may rot, it is never wrong.
+//   - Open lists names and sizes only. An object's sidecar is read at its first
+//     use, into an index of twelve bytes per extent (which blocks are held, which
+//     were verified since, the policy's state). The checksums stay in the sidecar:
+//     a Get reads its record again, mostly from the page cache, so that memory does
+//     not grow with the data. Indexes count in the Pool, and the least recently
+//     used one goes when the Pool refuses; descriptors are bounded the same way.
+//
+// Holes and the kernel. A file with holes is never handed out, one that is
+// handed out is never holed:
+//
+//   - As long as a file is not whole, eviction punches its extents freely.
+//   - A whole file goes as a whole, by unlink, once nobody reads it or has it open.
+//   - LocalFile hands out a file that is whole and verified. A block is verified
+//     that this process wrote by O_DIRECT (it computed the checksums from the bytes
+//     that it wrote, and the device took them), or that this process read back from
+//     the device and found right: a page-cache write may still fail behind us, and
+//     what an earlier process wrote may have been lost with the power. A whole file
+//     that is not verified yet is a miss, and one paced pass verifies it behind.
+//   - While a file is handed out nothing is written to it, punched in it or
+//     unlinked. If a read finds damage in it, the block is lost to Get and to later
+//     LocalFiles, and its bytes stay until the last release.
+//
+// Names that are not ours are left alone and counted.
+package sparse
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"golang.org/x/time/rate"
+
+	"github.com/hearthfs/hearth"
+)
+
+var (
+	// ErrBusy is returned by Put for an object that takes no bytes just now: it is
+	// handed out, on its way out, or the extent is being evicted.
+	ErrBusy = errors.New("busy")
+	// ErrMemory says that the Pool has no room for an index.
+	ErrMemory = errors.New("no memory for the index")
+)
+
+// Options say where the files lie and how they are used. Dir and Pool must be
+// given; the rest works when zero.
+type Options struct {
+	// Dir is made if it does not exist. Nobody else may use it at the same time;
+	// cache/disk holds the lock.
+	Dir string
+	// Pool gives the memory of Views and counts the indexes.
+	Pool *hearth.Pool
+	// Fresh is the policy's state of a block that is new, Touch the state after a
+	// hit; both get the time from Now. Default: the time itself.
+	Fresh func(now uint32) uint32
+	Touch func(state, now uint32) uint32
+	// Now is a clock in seconds. Default: Unix time.
+	Now func() uint32
+	// MaxOpen bounds the objects whose two descriptors are kept open while nobody
+	// uses them. Default 256.
+	MaxOpen int
+	// VerifyRate paces the verification of whole files, in bytes per second.
+	// Default 256 MiB/s: a 5 GiB file in 20 s, with most of a device left to readers.
+	VerifyRate int64
+	// Buffered never uses O_DIRECT, for file systems where it misbehaves. Where it
+	// is merely refused this is found without being told.
+	Buffered bool
+	// Events are called without locks, and must not block for long.
+	Events Events
+}
+
+// Events tell what happened behind the callers' backs; each may be nil.
+type Events struct {
+	// Damaged: a block, or with -1 the whole object, was dropped because the file
+	// did not hold what was written there.
+	Damaged func(file string, block int64, err error)
+	// Verified: a verification pass over an object ended; whole says that the
+	// object can be handed out now.
+	Verified func(version [16]byte, whole bool)
+}
+
+// Files is a directory of sparse files. Its methods are safe for concurrent use.
+type Files struct {
+	opt     Options
+	dir     int         // descriptor of Dir: names are resolved below it
+	direct  atomic.Bool // O_DIRECT works here, as far as we know
+	used    atomic.Int64
+	counts  counters
+	limiter *rate.Limiter
+	ctx     context.Context // ended by Close
+	cancel  context.CancelCauseFunc
+	passes  sync.WaitGroup // the verification pass
+
+	// mu guards everything below and the fields of objects that say so. It is
+	// taken after an object's accounting lock and before the Pool's, and never
+	// held across I/O.
+	mu      sync.Mutex
+	objects map[[16]byte]*object
+	sample  sampler
+	handles recency // objects with open descriptors
+	indexes recency // objects with an index in memory
+	queue   []*object
+	passing bool // the pass runs; it ends when queue is empty
+	pins    int  // sum of refs
+	closed  bool
+	drained chan struct{} // closed when closed and pins is 0
+}
+
+// Open lists the directory and is ready: it reads no file but FORMAT.
+func Open(opt Options) (*Files, error) {
+	if err := os.MkdirAll(opt.Dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make cache directory: %w", err)
+	}
+	if err := checkFormat(opt.Dir); err != nil {
+		return nil, err
+	}
+	dir, err := unix.Open(opt.Dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open cache directory %s: %w", opt.Dir, err)
+	}
+	opt = opt.withDefaults()
+	f := &Files{
+		opt: opt, dir: dir,
+		limiter: rate.NewLimiter(rate.Limit(opt.VerifyRate), hearth.BlockSize),
+		objects: make(map[[16]byte]*object),
+		drained: make(chan struct{}),
+	}
+	f.handles.which, f.indexes.which = ofHandles, ofIndexes
+	f.direct.Store(!opt.Buffered)
+	f.ctx, f.cancel = context.WithCancelCause(context.Background())
+	if err := f.scan(); err != nil {
+		unix.Close(dir)
+		return nil, err
+	}
+	return f, nil
+}
+
+func (opt Options) withDefaults() Options {
+	if opt.Now == nil {
+		opt.Now = func() uint32 { return uint32(time.Now().Unix()) }
+	}
+	if opt.Fresh == nil {
+		opt.Fresh = func(now uint32) uint32 { return now }
+	}
+	if opt.Touch == nil {
+		opt.Touch = func(_, now uint32) uint32 { return now }
+	}
+	if opt.MaxOpen <= 0 {
+		opt.MaxOpen = 256
+	}
+	if opt.VerifyRate <= 0 {
+		opt.VerifyRate = 256 << 20
+	}
+	return opt
+}
+
+func (f *Files) fresh() uint32 { return f.opt.Fresh(f.opt.Now()) }
+
+// errClosed ends what Close interrupts.
+var errClosed = fmt.Errorf("sparse files: %w", fs.ErrClosed)
+
+// Close ends the verification pass, waits for calls in flight and closes all
+// descriptors. Files that are handed out stay readable; their release may come
+// later, and those that were to be unlinked then are there again after Open. Everything is on its way to the disk already, so nothing is flushed.
+func (f *Files) Close() error {
+	f.mu.Lock()
+	if f.closed {
+		f.mu.Unlock()
+		return errClosed
+	}
+	f.closed = true
+	if f.pins == 0 {
+		close(f.drained)
+	}
+	f.mu.Unlock()
+	f.cancel(errClosed)
+	f.passes.Wait()
+	<-f.drained
+
+	f.mu.Lock()
+	var open []*handle
+	for _, x := range f.objects {
+		open = append(open, f.takeHandleLocked(x))
+		f.dropIndexLocked(x)
+		f.opt.Pool.Unreserve(objectBytes)
+	}
+	f.objects = nil
+	f.mu.Unlock()
+	for _, h := range open {
+		h.close()
+	}
+	if err := unix.Close(f.dir); err != nil {
+		return fmt.Errorf("close cache directory %s: %w", f.opt.Dir, err)
+	}
+	return nil
+}
+
+// Used is the number of bytes that the files occupy on the device (st_blocks),
+// data and sidecars, until their last user let go of them.
+func (f *Files) Used() int64 { return f.used.Load() }
+
+// Has reports whether the block is held, without reading it. The first question
+// about an object reads its sidecar.
+func (f *Files) Has(id hearth.ID) bool {
+	x, err := f.acquire(context.Background(), id.Version)
+	if err != nil {
+		return false
+	}
+	defer f.unpin(x)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return x.holds(id.Index)
+}
+
+// Stats are figures since Open; sizes in bytes.
+type Stats struct {
+	// Objects and Units are present objects, and what eviction can choose from.
+	Objects, Units int64
+	// Used is Files.Used.
+	Used int64
+	// Open and Indexed count objects with open descriptors and with an index.
+	Open, Indexed int64
+	// IndexBytes is what counts in the Pool beside Views.
+	IndexBytes int64
+	// Foreign counts names in the directory that are not ours, Orphans the files
+	// removed at Open because their other half was missing.
+	Foreign, Orphans int64
+	// Reads, ReadBytes: Gets answered. DeviceBytes: what they read for it.
+	Reads, ReadBytes, DeviceBytes int64
+	// Writes counts blocks, WriteBytes their bytes.
+	Writes, WriteBytes int64
+	// Damaged counts blocks and objects dropped for not being what was written.
+	Damaged int64
+	// Errors counts failed system calls.
+	Errors int64
+	// Evicted is what eviction, and giving up damaged objects, freed.
+	Evicted int64
+	// VerifiedBytes is what verification passes found right, Handed the number of
+	// files that are handed out now.
+	VerifiedBytes, Handed int64
+}
+
+type counters struct {
+	foreign, orphans              atomic.Int64
+	reads, readBytes, deviceBytes atomic.Int64
+	writes, writeBytes            atomic.Int64
+	damaged, errors, evicted      atomic.Int64
+	verified, handed, index       atomic.Int64
+}
+
+// Stats returns the present figures.
+func (f *Files) Stats() Stats {
+	f.mu.Lock()
+	s := Stats{
+		Objects: int64(len(f.objects)), Units: f.sample.total(),
+		Open: int64(f.handles.list.Len()), Indexed: int64(f.indexes.list.Len()),
+	}
+	f.mu.Unlock()
+	c := &f.counts
+	s.Used, s.IndexBytes = f.used.Load(), c.index.Load()
+	s.Foreign, s.Orphans = c.foreign.Load(), c.orphans.Load()
+	s.Reads, s.ReadBytes, s.DeviceBytes = c.reads.Load(), c.readBytes.Load(), c.deviceBytes.Load()
+	s.Writes, s.WriteBytes = c.writes.Load(), c.writeBytes.Load()
+	s.Damaged, s.Errors, s.Evicted = c.damaged.Load(), c.errors.Load(), c.evicted.Load()
+	s.VerifiedBytes, s.Handed = c.verified.Load(), c.handed.Load()
+	return s
+}
