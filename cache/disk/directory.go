@@ -1,0 +1,258 @@
+package disk
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/cache/evict"
+)
+
+// directory is one cache directory. Readers and Put use what is atomic and the
+// queue; the rest belongs to the writer goroutine.
+type directory struct {
+	path   string
+	opt    *Options
+	events *Events
+	budget int64
+	floor  int64
+	seed   uint64 // of the placement, fixed for the life of the Store
+	queue  *queue
+
+	volume   atomic.Pointer[volume]   // nil: nothing can be read
+	ejection atomic.Pointer[ejection] // nil: in use
+	writes   streak
+	reads    streak
+	replaced replacedSet
+	counters
+	writer
+}
+
+// counters are what Stats shows.
+type counters struct {
+	used, limit    atomic.Int64 // bytes: as of the last look
+	full           atomic.Int64 // until then (Unix ns) the file system is believed to be full
+	hits, hitBytes atomic.Int64
+	putBytes       atomic.Int64
+	declined       atomic.Int64
+	evicted        atomic.Int64
+	errors         atomic.Int64
+}
+
+// newDirectory opens a directory. What a person must decide on is an error; a
+// device that fails ejects the directory from the start.
+func newDirectory(do DirOptions, o *Options, node string) (*directory, error) {
+	path, err := filepath.Abs(do.Path)
+	if err != nil {
+		return nil, fmt.Errorf("open cache directory %s: %w", do.Path, err)
+	}
+	d := &directory{path: path, opt: o, events: &o.Events, budget: do.Budget, floor: o.FreeFloor}
+	d.queue = newQueue(max(o.QueueBytes/int64(len(o.Dirs)), hearth.BlockSize))
+	d.writer = writer{node: node, stopped: make(chan struct{})}
+	if err := d.setLimits(); err != nil {
+		return nil, err
+	}
+	if err := d.openFirst(); err != nil {
+		if !deviceFailed(err) {
+			return nil, err
+		}
+		d.errors.Add(1)
+		d.eject(err, true)
+	}
+	return d, nil
+}
+
+func (d *directory) openFirst() error {
+	d.seed = pathSeed(d.path)
+	h, err := openHome(d.path, d.node, d.opt.statfs)
+	if err != nil {
+		return err
+	}
+	d.node = h.node
+	if id, err := hex.DecodeString(h.id); err == nil && len(id) >= 8 {
+		d.seed = binary.LittleEndian.Uint64(id)
+	}
+	vol, err := d.opt.open(d)
+	if err != nil {
+		h.close()
+		return err
+	}
+	d.home, d.last = h, identity{h.id, device(d.path)}
+	d.volume.Store(vol)
+	d.look()
+	return nil
+}
+
+// setLimits fills in the defaults that depend on the file system.
+func (d *directory) setLimits() error {
+	var st unix.Statfs_t
+	if err := nearest(d.path, &st, d.opt.statfs); err != nil {
+		return err
+	}
+	total := int64(st.Blocks) * st.Bsize
+	if d.budget <= 0 {
+		d.budget = total / 10
+	}
+	if d.floor == 0 {
+		d.floor = total / 10
+	}
+	d.floor = max(d.floor, 0)
+	return nil
+}
+
+// statfsFunc is unix.Statfs, or a test's.
+type statfsFunc func(path string, st *unix.Statfs_t) error
+
+// nearest is statfs of a path or, where it is still to be made, of what it will lie in.
+func nearest(path string, st *unix.Statfs_t, statfs statfsFunc) error {
+	for dir := filepath.Clean(path); ; dir = filepath.Dir(dir) {
+		err := statfs(dir, st)
+		if errors.Is(err, unix.ENOENT) && dir != filepath.Dir(dir) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("look at cache directory %s: %w", path, err)
+		}
+		return nil
+	}
+}
+
+// deviceFailed tells a sick device from a set-up that a person must mend.
+func deviceFailed(err error) bool {
+	var no syscall.Errno
+	if errors.Is(err, errRefused) || !errors.As(err, &no) {
+		return false
+	}
+	return no != unix.EACCES && no != unix.EPERM && no != unix.ENOTDIR && no != unix.ENOENT
+}
+
+// pathSeed places objects as long as a directory's id cannot be read.
+func pathSeed(path string) uint64 {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(path))
+	return h.Sum64()
+}
+
+// use returns the volume with a reference, or nil.
+func (d *directory) use() *volume {
+	if v := d.volume.Load(); v != nil && v.tryRetain() {
+		return v
+	}
+	return nil
+}
+
+func (d *directory) get(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
+	if v := d.queue.get(b.ID(), off, n); v != nil {
+		d.hit(n)
+		return v, nil
+	}
+	if !d.readable() {
+		return nil, hearth.ErrMiss
+	}
+	vol := d.use()
+	if vol == nil {
+		return nil, hearth.ErrMiss
+	}
+	v, err := vol.get(ctx, b, span{off, n}, d.budget)
+	vol.release()
+	switch {
+	case err == nil:
+		d.reads.ok()
+		d.hit(n)
+		return v, nil
+	case errors.Is(err, hearth.ErrMiss), ctx.Err() != nil:
+		return nil, err
+	}
+	d.readFailed(err)
+	return nil, hearth.ErrMiss // a sick disk costs time, never a read
+}
+
+func (d *directory) hit(n int) {
+	d.hits.Add(1)
+	d.hitBytes.Add(int64(n))
+}
+
+// put queues a block for free space, or declines.
+func (d *directory) put(b hearth.Block, v *hearth.View) error {
+	d.replaced.remove(b.Object.Version)
+	err := d.admit(v.Len())
+	if err == nil {
+		err = d.queue.push(item{block: b, view: v})
+	}
+	if err == nil || errors.Is(err, errQueued) {
+		return nil
+	}
+	d.declined.Add(1)
+	return fmt.Errorf("put block %v: %w", b.ID(), err)
+}
+
+// admit is a first look at the room, with figures that may be seconds old; the
+// writer looks again.
+func (d *directory) admit(n int) error {
+	if d.full.Load() > time.Now().UnixNano() {
+		return ErrFull
+	}
+	if !evict.Admit(d.used.Load()+d.queue.pending(), allocated(n), d.limit.Load()) && d.replaced.empty() {
+		return ErrFull
+	}
+	return nil
+}
+
+func (d *directory) has(id hearth.ID) bool {
+	if d.queue.has(id) {
+		return true
+	}
+	if !d.readable() {
+		return false
+	}
+	vol := d.use()
+	if vol == nil {
+		return false
+	}
+	defer vol.release()
+	return vol.has(id)
+}
+
+func (d *directory) localFile(o *hearth.Object) (*os.File, func(), error) {
+	if !d.readable() {
+		return nil, nil, hearth.ErrMiss
+	}
+	vol := d.use()
+	if vol == nil {
+		return nil, nil, hearth.ErrMiss
+	}
+	defer vol.release()
+	if lf, ok := vol.whole.(hearth.LocalFiler); ok {
+		return lf.LocalFile(o)
+	}
+	return nil, nil, hearth.ErrMiss
+}
+
+// diskUsage is what a tree of directories has allocated.
+func diskUsage(root string) int64 {
+	var sum int64
+	_ = filepath.WalkDir(root, func(_ string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return nil // gone meanwhile: Pebble removes files as it goes
+		}
+		if fi, err := e.Info(); err == nil {
+			if st, ok := fi.Sys().(*syscall.Stat_t); ok {
+				sum += st.Blocks * 512
+			}
+		}
+		return nil
+	})
+	return sum
+}

@@ -1,0 +1,282 @@
+// Package disk is the cache's tier on local file systems: one Store over one or
+// several directories.
+//
+// An object lies in one directory, chosen by rendezvous hashing of its Version,
+// weighted by the directories' budgets. There a large object (more than one block,
+// at most a quarter of the budget) is a sparse file of package sparse; everything
+// else is packed into the segments of package segment. Get looks in the queue of
+// blocks that are not written yet, then in the area where the block should lie,
+// then, before it calls it a miss, in the other places: budgets and directories
+// may have changed since it was written.
+//
+// Put retains the View, queues it and returns; it declines when the queue
+// (Options.QueueBytes) or the directory is full. One writer goroutine per
+// directory takes what is queued, up to one write unit at a time, and commits it
+// as a group. Before each group it looks at what is allocated now and at the
+// space that is free now, so that a directory never holds more than its budget
+// plus one write unit, and less when others fill the file system: the free-space
+// floor wins over the budget. What a Put brings goes into free space only; for a
+// Keep, and when budget or floor have shrunk, blocks go in the order of package
+// evict. Blocks of replaced versions make room for a Put too.
+//
+// A disk's errors never reach readers: they are counted, the block is declined
+// or missed. Eight in a row within 30 s eject the directory: failed writes end
+// writing to it, failed reads end reading as well. Its objects then go to the
+// directory of the next rank, and it is tried again later: probed by a small
+// file, reopened, and used again. A full file system is no failure, only no room.
+// A directory that was removed under us is made again, empty.
+//
+// Each directory belongs to one process (a flock on its lock file) and says whose
+// it is and in what format (hearth.json).
+package disk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hearthfs/hearth"
+)
+
+// Why a block is not taken, or a directory not opened.
+var (
+	// ErrFull: declined, since there is no room that nothing else wants.
+	ErrFull = errors.New("cache directory is full")
+	// ErrEjected: no directory takes writes now.
+	ErrEjected = errors.New("cache directory is out of use")
+
+	errQueueFull = errors.New("write queue is full")
+	errQueued    = errors.New("queued already")
+	errClosed    = errors.New("disk cache is closed")
+	errRefused   = errors.New("refused")
+	errDamaged   = errors.New("damaged")
+	errDeclined  = errors.New("declined") // by an area, for a reason that is no device's
+)
+
+// maxDirectories bounds the work of a miss, which looks into each of them.
+const maxDirectories = 16
+
+// Options says where the cache lies and what it may use.
+type Options struct {
+	// Dirs are the cache directories, at least one, at most 16.
+	Dirs []DirOptions
+	// FreeFloor is the number of bytes that stay free on each directory's file
+	// system, whoever fills it. 0: a tenth of it; negative: nothing.
+	FreeFloor int64
+	// Pool is where Views come from, and what indexes are counted against.
+	Pool *hearth.Pool
+	// QueueBytes bounds the blocks that wait to be written, over all directories.
+	// 0: a quarter of the Pool, at most 64 MiB.
+	QueueBytes int64
+	// Owns says whether a block is this node's to keep; others go first. nil: all.
+	Owns func(hearth.ID) bool
+	// Events are told of what an operator should know.
+	Events Events
+	// Check is how often space and health are looked at when nothing is written.
+	// 0: 2 s.
+	Check time.Duration
+	// RetryAfter is the time from an ejection to the first new attempt; it doubles
+	// up to 32 times itself. 0: 10 s.
+	RetryAfter time.Duration
+
+	// For tests: how areas are opened and free space is asked.
+	open   func(d *directory) (*volume, error)
+	statfs statfsFunc
+}
+
+// DirOptions is one cache directory.
+type DirOptions struct {
+	// Path of the directory; made if it is missing.
+	Path string
+	// Budget is the number of bytes that may be allocated in it. 0: a tenth of its
+	// file system.
+	Budget int64
+}
+
+// Events are called when something happens that Stats alone would hide. Each may
+// be nil, is called on the Store's goroutines or its callers', and must not block.
+type Events struct {
+	// Ejected: the directory is out of use, and why.
+	Ejected func(path string, cause error)
+	// Returned: it is in use again.
+	Returned func(path string)
+}
+
+// Store is the disk tier.
+type Store struct {
+	dirs []*directory
+	node string
+}
+
+var (
+	_ hearth.Store      = (*Store)(nil)
+	_ hearth.Keeper     = (*Store)(nil)
+	_ hearth.LocalFiler = (*Store)(nil)
+)
+
+// Open opens the cache directories. It refuses a directory that a person must
+// decide on: foreign, of a newer format, in use by another process, in a FUSE
+// mount. One whose device fails is ejected from the start, if another works.
+func Open(o Options) (*Store, error) {
+	if len(o.Dirs) == 0 || len(o.Dirs) > maxDirectories {
+		return nil, fmt.Errorf("open disk cache: %d directories, want 1 to %d", len(o.Dirs), maxDirectories)
+	}
+	o.setDefaults()
+	s := &Store{}
+	var failed []error
+	for _, do := range o.Dirs {
+		d, err := newDirectory(do, &o, s.node)
+		if err != nil {
+			s.Close()
+			return nil, fmt.Errorf("open disk cache: %w", err)
+		}
+		if e := d.ejection.Load(); e != nil {
+			failed = append(failed, e.cause)
+		}
+		if s.node == "" && d.home != nil {
+			s.node = d.home.node
+		}
+		s.dirs = append(s.dirs, d)
+		go d.run()
+	}
+	if len(failed) == len(s.dirs) {
+		s.Close()
+		return nil, fmt.Errorf("open disk cache: %w", errors.Join(failed...))
+	}
+	return s, nil
+}
+
+func (o *Options) setDefaults() {
+	if o.QueueBytes <= 0 {
+		o.QueueBytes = min(64<<20, o.Pool.Stats().Budget/4)
+	}
+	if o.Check <= 0 {
+		o.Check = 2 * time.Second
+	}
+	if o.RetryAfter <= 0 {
+		o.RetryAfter = 10 * time.Second
+	}
+	if o.open == nil {
+		o.open = openVolume
+	}
+	if o.statfs == nil {
+		o.statfs = unix.Statfs
+	}
+}
+
+// Get returns bytes of a block that is queued or on disk, verified; else ErrMiss,
+// or the context's error when memory did not come in time.
+func (s *Store) Get(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
+	id := b.ID()
+	first := s.place(&id.Version)
+	v, err := s.dirs[first].get(ctx, b, off, n)
+	if err == nil || len(s.dirs) == 1 || !errors.Is(err, hearth.ErrMiss) {
+		return v, err
+	}
+	for i, d := range s.dirs {
+		if i == first {
+			continue
+		}
+		if v, err := d.get(ctx, b, off, n); err == nil || !errors.Is(err, hearth.ErrMiss) {
+			return v, err
+		}
+	}
+	return nil, err
+}
+
+// Put queues a block that goes into free space, or declines. It touches memory
+// only: that a block is held already is found by the writer.
+func (s *Store) Put(b hearth.Block, v *hearth.View) error {
+	d, err := s.target(b, v)
+	if err != nil {
+		return err
+	}
+	return d.put(b, v)
+}
+
+// Takes tells whether Put would have room for the block now. Who fetches from
+// afar asks first: while nothing can be kept, ranges are not fetched as blocks.
+func (s *Store) Takes(b hearth.Block) bool {
+	version := b.Object.Version
+	d := s.dirs[s.place(&version)]
+	if !d.writable() {
+		i := s.nextWritable(&version)
+		if i < 0 {
+			return false
+		}
+		d = s.dirs[i]
+	}
+	return d.admit(b.Len()) == nil && d.queue.pending()+int64(b.Len()) <= d.queue.max
+}
+
+// target is the directory that takes the block's object now.
+func (s *Store) target(b hearth.Block, v *hearth.View) (*directory, error) {
+	if v.Len() != b.Len() || !b.Object.Cacheable() {
+		return nil, fmt.Errorf("put block %v of %d bytes: only whole blocks of objects with a strong ETag are kept", b.ID(), v.Len())
+	}
+	version := b.Object.Version
+	first := s.place(&version)
+	if s.dirs[first].writable() {
+		return s.dirs[first], nil
+	}
+	i := s.nextWritable(&version)
+	if i < 0 {
+		s.dirs[first].declined.Add(1)
+		return nil, fmt.Errorf("put block %v: %w", b.ID(), ErrEjected)
+	}
+	return s.dirs[i], nil
+}
+
+// LocalFile hands out an object that is whole in one sparse file. What is still
+// queued is not waited for.
+func (s *Store) LocalFile(o *hearth.Object) (*os.File, func(), error) {
+	if o.Size <= hearth.BlockSize { // packed
+		return nil, nil, hearth.ErrMiss
+	}
+	first := s.place(&o.Version)
+	file, release, err := s.dirs[first].localFile(o)
+	if err == nil {
+		return file, release, nil
+	}
+	for i, d := range s.dirs {
+		if i == first {
+			continue
+		}
+		if file, release, err := d.localFile(o); err == nil {
+			return file, release, nil
+		}
+	}
+	return nil, nil, hearth.ErrMiss
+}
+
+// NodeID is the random id of this node, kept in its first directory.
+func (s *Store) NodeID() string { return s.node }
+
+// NamesDir is where the namespace may lie: in the first directory that is in use,
+// "" if there is none. What it allocates counts against that directory's budget.
+func (s *Store) NamesDir() string {
+	for _, d := range s.dirs {
+		if d.writable() {
+			return filepath.Join(d.path, namesDir)
+		}
+	}
+	return ""
+}
+
+// Close writes what is queued, and gives the directories back.
+func (s *Store) Close() error {
+	for _, d := range s.dirs {
+		d.queue.close()
+	}
+	var errs []error
+	for _, d := range s.dirs {
+		<-d.stopped
+		errs = append(errs, d.closeErr)
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,235 @@
+package disk
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// ejectAfter errors in a row within ejectWithin eject a directory: one bad
+	// sector must not, a dead device should within one batch of reads.
+	ejectAfter  = 8
+	ejectWithin = 30 * time.Second
+	// fullFor is how long a file system that said "no space" is believed.
+	fullFor = 10 * time.Second
+	// maxBackoff bounds the time between two attempts, in units of RetryAfter.
+	maxBackoff = 32
+)
+
+// streak counts errors in a row.
+type streak struct {
+	n     atomic.Int32 // read without the lock, so that success costs one load
+	mu    sync.Mutex   // guards first, and n's changes
+	first time.Time
+}
+
+func (s *streak) ok() {
+	if s.n.Load() == 0 {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.n.Store(0)
+}
+
+// failed reports whether the streak is long enough to eject.
+func (s *streak) failed(now time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.n.Load() == 0 || now.Sub(s.first) > ejectWithin {
+		s.first = now
+		s.n.Store(0)
+	}
+	return s.n.Add(1) >= ejectAfter
+}
+
+// ejection says that a directory is out of use. A directory whose writes failed
+// may still be read.
+type ejection struct {
+	cause error
+	reads bool // reads are off, too
+	at    time.Time
+}
+
+// eject takes the directory out of use; the first cause stands, but failing reads
+// are worse than failing writes.
+func (d *directory) eject(cause error, reads bool) {
+	e := &ejection{cause: cause, reads: reads, at: time.Now()}
+	for {
+		old := d.ejection.Load()
+		if old != nil && (old.reads || !reads) {
+			return
+		}
+		if !d.ejection.CompareAndSwap(old, e) {
+			continue
+		}
+		if old == nil && d.events.Ejected != nil {
+			d.events.Ejected(d.path, cause)
+		}
+		return
+	}
+}
+
+func (d *directory) writable() bool { return d.ejection.Load() == nil }
+
+func (d *directory) readable() bool {
+	e := d.ejection.Load()
+	return e == nil || !e.reads
+}
+
+// writeFailed judges a failed write.
+func (d *directory) writeFailed(err error) {
+	d.errors.Add(1)
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		d.full.Store(time.Now().Add(fullFor).UnixNano())
+		return
+	}
+	if d.writes.failed(time.Now()) {
+		d.eject(fmt.Errorf("%d writes failed in a row: %w", ejectAfter, err), false)
+	}
+}
+
+func (d *directory) readFailed(err error) {
+	d.errors.Add(1)
+	if d.reads.failed(time.Now()) {
+		d.eject(fmt.Errorf("%d reads failed in a row: %w", ejectAfter, err), true)
+	}
+}
+
+// tryReturn takes an ejected directory back if it is well. Only the writer
+// changes homes and volumes.
+func (d *directory) tryReturn(now time.Time) {
+	if d.retryAt.IsZero() {
+		d.retryAt = d.ejection.Load().at.Add(d.opt.RetryAfter)
+	}
+	if now.Before(d.retryAt) {
+		return
+	}
+	if err := d.reopen(); err != nil {
+		d.backoff = min(max(d.backoff*2, d.opt.RetryAfter), maxBackoff*d.opt.RetryAfter)
+		d.retryAt = now.Add(d.backoff)
+		return
+	}
+	d.backoff, d.retryAt = 0, time.Time{}
+	d.writes.ok()
+	d.reads.ok()
+	d.full.Store(0)
+	d.ejection.Store(nil)
+	if d.events.Returned != nil {
+		d.events.Returned(d.path)
+	}
+}
+
+// letGo closes what a directory has open that is neither read nor written any
+// more: what was removed becomes free, and a sick file system can be unmounted.
+func (d *directory) letGo() {
+	d.retire()
+	if d.home != nil {
+		d.home.close()
+		d.home = nil
+	}
+}
+
+func (d *directory) retire() {
+	if vol := d.volume.Swap(nil); vol != nil {
+		d.retired = vol
+		vol.release() // the directory's own reference; its errors are the cause already
+	}
+}
+
+// reopen makes the volume anew, since what failed writes left behind in memory
+// is not to be trusted, and the home where it was let go. Readers go on with the
+// old volume until the device has proved itself.
+func (d *directory) reopen() error {
+	if d.home != nil {
+		if err := probe(d.path); err != nil {
+			return err
+		}
+		d.retire()
+	}
+	if d.retired != nil {
+		select {
+		case <-d.retired.closed:
+			d.retired = nil
+		default: // two volumes on one directory would not know of each other
+			return errors.New("readers have not left yet")
+		}
+	}
+	if d.home == nil {
+		if err := d.sameDisk(); err != nil {
+			return err
+		}
+		h, err := openHome(d.path, d.node, d.opt.statfs)
+		if err != nil {
+			return err
+		}
+		d.home, d.last = h, identity{h.id, device(d.path)}
+		if err := probe(d.path); err != nil {
+			return err
+		}
+	}
+	vol, err := d.opt.open(d)
+	if err != nil {
+		return err
+	}
+	d.volume.Store(vol)
+	return nil
+}
+
+// identity is how a directory is known again.
+type identity struct {
+	id     string
+	device uint64 // of its file system
+}
+
+// sameDisk keeps a directory from being made anew below a mount point whose file
+// system has gone: that disk was never meant for the cache.
+func (d *directory) sameDisk() error {
+	if text, err := readHome(d.path); d.last.id == "" || err == nil && text.Directory == d.last.id {
+		return nil
+	}
+	if now := device(d.path); now != d.last.device {
+		return fmt.Errorf("cache directory %s lies on another file system than before: mount its own", d.path)
+	}
+	return nil
+}
+
+// device is the number of the file system that a path lies on, or will.
+func device(path string) uint64 {
+	for dir := filepath.Clean(path); ; dir = filepath.Dir(dir) {
+		var st unix.Stat_t
+		err := unix.Stat(dir, &st)
+		if err == nil {
+			return st.Dev
+		}
+		if !errors.Is(err, unix.ENOENT) || dir == filepath.Dir(dir) {
+			return 0
+		}
+	}
+}
+
+// probe writes a small file through to the device and reads it back.
+func probe(path string) error {
+	name := filepath.Join(path, homeFile+".probe")
+	defer os.Remove(name)
+	want := []byte(randomID())
+	if err := writeDurably(name, want); err != nil {
+		return fmt.Errorf("probe cache directory: %w", err)
+	}
+	got, err := os.ReadFile(name)
+	if err != nil {
+		return fmt.Errorf("probe cache directory: %w", err)
+	}
+	if !bytes.Equal(got, want) {
+		return fmt.Errorf("probe cache directory %s: it reads other bytes than were written", path)
+	}
+	return nil
+}

@@ -1,0 +1,283 @@
+package disk
+
+import (
+	"bytes"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// What lies in a cache directory.
+const (
+	homeFile    = "hearth.json" // format version and ids
+	lockFile    = "lock"        // flocked while a node runs; holds its process id
+	segmentsDir = "segments"    // small objects, packed: package segment
+	objectsDir  = "objects"     // large objects, one sparse file each: package sparse
+	namesDir    = "names"       // the namespace's, not ours
+)
+
+// homeFormat is the version of the directory's layout. Segments, objects and
+// names have versions of their own.
+const homeFormat = 1
+
+// home is a cache directory that this process owns: locked, and known by its ids.
+type home struct {
+	path string
+	node string   // id of the node, equal in all of its directories
+	id   string   // id of this directory: placement hangs on it, not on the path
+	lock *os.File // holds the flock
+}
+
+// homeText is the content of hearth.json. Every later format keeps these four
+// fields, so that an older program can say that it is older.
+type homeText struct {
+	Format    int    `json:"format"`
+	Node      string `json:"node"`
+	Directory string `json:"directory"`
+	// Check is the CRC-32C of the other three: a flipped bit is damage, and must
+	// not look like a newer format.
+	Check string `json:"check"`
+}
+
+func (t homeText) check() string {
+	text := fmt.Sprintf("%d %s %s", t.Format, t.Node, t.Directory)
+	return fmt.Sprintf("%08x", crc32.Checksum([]byte(text), crc32.MakeTable(crc32.Castagnoli)))
+}
+
+// openHome makes the directory at path this process's own. It refuses (errRefused)
+// what a person must decide: a directory in a FUSE mount, one that holds something
+// else, one of another process, one of a newer format. node is the id that a new
+// directory gets; empty: a new one.
+func openHome(path, node string, statfs statfsFunc) (_ *home, err error) {
+	if err := refuseFUSE(path, statfs); err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(path, 0o700); err != nil {
+		return nil, fmt.Errorf("make cache directory: %w", err)
+	}
+	if err := refuseForeign(path); err != nil {
+		return nil, err
+	}
+	h := &home{path: path}
+	if h.lock, err = lock(path); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			h.close()
+		}
+	}()
+	text, err := readHome(path)
+	switch {
+	case err == nil && text.Format > homeFormat:
+		return nil, fmt.Errorf("cache directory %s has format %d, this version of hearth knows %d: run the newer hearth, or give this one another directory: %w",
+			path, text.Format, homeFormat, errRefused)
+	case err == nil:
+	case errors.Is(err, errDamaged), errors.Is(err, fs.ErrNotExist):
+		// The blocks speak for themselves; only the ids are new.
+		if text, err = writeHome(path, node); err != nil {
+			return nil, err
+		}
+	default:
+		return nil, err
+	}
+	h.node, h.id = text.Node, text.Directory
+	for _, dir := range []string{segmentsDir, objectsDir, namesDir} {
+		if err := makeDir(filepath.Join(path, dir)); err != nil {
+			return nil, err
+		}
+	}
+	return h, nil
+}
+
+// intact says why the directory is no longer ours: it was removed or replaced.
+func (h *home) intact() error {
+	ours, err := h.lock.Stat()
+	if err != nil {
+		return fmt.Errorf("check cache directory: %w", err)
+	}
+	there, err := os.Stat(filepath.Join(h.path, lockFile))
+	if err != nil {
+		return fmt.Errorf("check cache directory: %w", err)
+	}
+	if !os.SameFile(ours, there) {
+		return fmt.Errorf("check cache directory %s: it was replaced", h.path)
+	}
+	for _, dir := range []string{segmentsDir, objectsDir} {
+		if fi, err := os.Stat(filepath.Join(h.path, dir)); err != nil || !fi.IsDir() {
+			return fmt.Errorf("check cache directory %s: %s was removed", h.path, dir)
+		}
+	}
+	return nil
+}
+
+func (h *home) close() {
+	if h.lock != nil {
+		h.lock.Close()
+	}
+}
+
+// refuseFUSE keeps the cache out of FUSE mounts: in our own one each write would
+// wait for the process that waits for the write.
+func refuseFUSE(path string, statfs statfsFunc) error {
+	var st unix.Statfs_t
+	if err := nearest(path, &st, statfs); err != nil {
+		return err
+	}
+	if st.Type == unix.FUSE_SUPER_MAGIC {
+		return fmt.Errorf("cache directory %s lies in a FUSE mount: choose one on a local disk: %w", path, errRefused)
+	}
+	return nil
+}
+
+// refuseForeign keeps us from filling, and one day emptying, somebody else's directory.
+func refuseForeign(path string) error {
+	entries, err := os.ReadDir(path)
+	if err != nil {
+		return fmt.Errorf("look at cache directory: %w", err)
+	}
+	known := []string{homeFile, lockFile, segmentsDir, objectsDir, namesDir, "lost+found"}
+	for _, e := range entries {
+		if !slices.Contains(known, e.Name()) && !strings.HasPrefix(e.Name(), homeFile+".") && !hasHome(path) {
+			return fmt.Errorf("cache directory %s is not empty and not hearth's (it holds %q): choose another, or empty it: %w",
+				path, e.Name(), errRefused)
+		}
+	}
+	return nil
+}
+
+func hasHome(path string) bool {
+	_, err := os.Lstat(filepath.Join(path, homeFile))
+	return err == nil
+}
+
+// lock takes the directory for this process. The lock is the kernel's and goes
+// with the process, however it ends.
+func lock(path string) (*os.File, error) {
+	name := filepath.Join(path, lockFile)
+	if err := clearWay(name, false); err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock cache directory: %w", err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		defer f.Close()
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, fmt.Errorf("lock cache directory %s: %w", path, err)
+		}
+		text := make([]byte, 32)
+		n, _ := f.Read(text)
+		return nil, fmt.Errorf("cache directory %s is in use by process %s: stop that one, or give this one a directory of its own: %w",
+			path, bytes.TrimSpace(text[:n]), errRefused)
+	}
+	if err := f.Truncate(0); err == nil { // who holds it is a courtesy, not the lock
+		_, _ = f.WriteAt(fmt.Appendf(nil, "%d\n", os.Getpid()), 0)
+	}
+	return f, nil
+}
+
+func readHome(path string) (homeText, error) {
+	var t homeText
+	name := filepath.Join(path, homeFile)
+	if fi, err := os.Lstat(name); err == nil && !fi.Mode().IsRegular() {
+		return t, errDamaged
+	}
+	data, err := os.ReadFile(name)
+	if err != nil {
+		return t, fmt.Errorf("read cache directory's id: %w", err)
+	}
+	return parseHome(data)
+}
+
+func parseHome(data []byte) (homeText, error) {
+	var t homeText
+	if json.Unmarshal(data, &t) != nil || t.Check != t.check() || t.Format < 1 {
+		return t, errDamaged
+	}
+	return t, nil
+}
+
+// writeHome makes a new hearth.json, durable before anything is stored.
+func writeHome(path, node string) (homeText, error) {
+	if node == "" {
+		node = randomID()
+	}
+	t := homeText{Format: homeFormat, Node: node, Directory: randomID()}
+	t.Check = t.check()
+	data, err := json.Marshal(t)
+	if err != nil {
+		return t, fmt.Errorf("write cache directory's id: %w", err)
+	}
+	name := filepath.Join(path, homeFile)
+	if err := clearWay(name, false); err != nil {
+		return t, err
+	}
+	if err := writeDurably(name, append(data, '\n')); err != nil {
+		return t, fmt.Errorf("write cache directory's id: %w", err)
+	}
+	return t, nil
+}
+
+func randomID() string {
+	var id [16]byte
+	_, _ = rand.Read(id[:]) // never fails
+	return hex.EncodeToString(id[:])
+}
+
+// writeDurably writes a small file so that after a crash it is whole or absent.
+func writeDurably(name string, data []byte) error {
+	tmp := name + ".tmp"
+	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	err = errors.Join(err, f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(tmp, name)
+	}
+	if err != nil {
+		os.Remove(tmp)
+		return err
+	}
+	dir, err := os.Open(filepath.Dir(name))
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}
+
+// makeDir makes a directory of ours, in the place of whatever else has its name.
+func makeDir(name string) error {
+	if err := clearWay(name, true); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(name, 0o700); err != nil {
+		return fmt.Errorf("make cache directory: %w", err)
+	}
+	return nil
+}
+
+// clearWay removes what stands under one of our names and is not of its kind.
+func clearWay(name string, dir bool) error {
+	fi, err := os.Lstat(name)
+	if err != nil || fi.IsDir() == dir && (dir || fi.Mode().IsRegular()) {
+		return nil
+	}
+	if err := os.RemoveAll(name); err != nil {
+		return fmt.Errorf("clear cache directory: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,151 @@
+package disk
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/internal/hearthtest"
+)
+
+// sealed is a hearth.json of a format.
+func sealed(format int) string {
+	t := homeText{Format: format, Node: randomID(), Directory: randomID()}
+	return fmt.Sprintf(`{"format":%d,"node":%q,"directory":%q,"check":%q,"later":[1]}`, t.Format, t.Node, t.Directory, t.check())
+}
+
+func TestHomeRefusals(t *testing.T) {
+	// What a person must decide on is refused with the cure, and left as it was.
+	for _, c := range []struct {
+		name, file, text, says string
+	}{
+		{"foreign", "thesis.tex", "precious", `is not empty and not hearth's (it holds "thesis.tex"): choose another`},
+		{"newer", homeFile, sealed(homeFormat + 1), "has format 2, this version of hearth knows 1: run the newer hearth"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir := t.TempDir()
+			if err := os.WriteFile(filepath.Join(dir, c.file), []byte(c.text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			_, err := Open(Options{Pool: hearth.NewPool(0), Dirs: []DirOptions{{Path: dir}}})
+			if err == nil || !strings.Contains(err.Error(), c.says) || !strings.Contains(err.Error(), dir) {
+				t.Fatalf("open: %v", err)
+			}
+			if got, err := os.ReadFile(filepath.Join(dir, c.file)); err != nil || string(got) != c.text {
+				t.Fatalf("%s is now %q, %v", c.file, got, err)
+			}
+		})
+	}
+}
+
+func TestFUSEIsRefused(t *testing.T) {
+	// A directory that is still to be made inside of a FUSE mount is refused, and not made.
+	dir := t.TempDir()
+	o := Options{Pool: hearth.NewPool(0), Dirs: []DirOptions{{Path: filepath.Join(dir, "a", "b")}}}
+	o.statfs = func(path string, st *unix.Statfs_t) error {
+		err := unix.Statfs(path, st)
+		st.Type = unix.FUSE_SUPER_MAGIC
+		return err
+	}
+	_, err := Open(o)
+	if err == nil || !strings.Contains(err.Error(), "lies in a FUSE mount") {
+		t.Fatalf("open in a FUSE mount: %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "a")); !errors.Is(err, os.ErrNotExist) {
+		t.Fatal("the directory was made")
+	}
+}
+
+func TestHomeHeals(t *testing.T) {
+	// Whatever befalls the files that are ours alone, the directory opens again and the blocks are there.
+	dir := t.TempDir()
+	pool := hearthtest.Pool(t, 64<<20)
+	b := small(1, 5000).Block(0)
+	for _, c := range []struct {
+		name string
+		harm func() error
+	}{
+		{"new", func() error { return nil }},
+		{"untouched", func() error { return nil }},
+		{"id damaged", func() error { return os.WriteFile(filepath.Join(dir, homeFile), []byte(`{"format":2,`), 0o600) }},
+		{"id removed", func() error { return os.Remove(filepath.Join(dir, homeFile)) }},
+		{"id replaced by a directory", func() error {
+			return errors.Join(os.Remove(filepath.Join(dir, homeFile)), os.MkdirAll(filepath.Join(dir, homeFile, "x"), 0o700))
+		}},
+		{"lock replaced by a directory", func() error {
+			return errors.Join(os.Remove(filepath.Join(dir, lockFile)), os.Mkdir(filepath.Join(dir, lockFile), 0o700))
+		}},
+		{"objects replaced by a file", func() error {
+			return errors.Join(os.RemoveAll(filepath.Join(dir, objectsDir)), os.WriteFile(filepath.Join(dir, objectsDir), nil, 0o600))
+		}},
+		{"half-written id", func() error { return os.WriteFile(filepath.Join(dir, homeFile+".tmp"), []byte(`{`), 0o600) }},
+		{"mode 000", func() error { return os.Chmod(filepath.Join(dir, homeFile), 0) }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if err := c.harm(); err != nil {
+				t.Fatal(err)
+			}
+			if os.Getuid() != 0 && c.name == "mode 000" {
+				t.Skip("only root reads it then")
+			}
+			s := openReal(t, Options{Pool: pool, Dirs: []DirOptions{{Path: dir, Budget: 64 << 20}}})
+			if c.name != "new" && hearthtest.CheckGet(t, s, b, 0, b.Len(), 1) {
+				t.Error("the block is lost")
+			}
+			v := hearthtest.View(t, pool, b, 1)
+			defer v.Release()
+			if err := s.Keep(t.Context(), b, v); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+func TestCopiedDirectoryKeepsItsNode(t *testing.T) {
+	// The id in a directory is readable; a second directory without one gets the same.
+	one, two := t.TempDir(), t.TempDir()
+	if err := os.WriteFile(filepath.Join(one, homeFile), []byte(sealed(1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	text, err := readHome(one)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := openReal(t, Options{Dirs: []DirOptions{{Path: one, Budget: 32 << 20}, {Path: two, Budget: 32 << 20}}})
+	other, err := readHome(two)
+	if err != nil || s.NodeID() != text.Node || other.Node != text.Node || other.Directory == text.Directory {
+		t.Fatalf("node %s, first %+v, second %+v, %v", s.NodeID(), text, other, err)
+	}
+}
+
+func TestAnotherDiskIsNotTaken(t *testing.T) {
+	// When the file system of the directory has gone and only its mount point is left, the cache is not made anew on the disk below.
+	d := &directory{path: filepath.Join(t.TempDir(), "cache"), opt: &Options{}}
+	d.last = identity{id: "some", device: device(d.path) + 1}
+	if err := d.sameDisk(); err == nil {
+		t.Fatal("a directory on another file system was taken")
+	}
+	d.last.device = device(d.path)
+	if err := d.sameDisk(); err != nil {
+		t.Fatalf("a removed directory is not made again: %v", err)
+	}
+}
+
+func FuzzParseHome(f *testing.F) {
+	f.Add([]byte(sealed(1)))
+	f.Add([]byte(sealed(9)))
+	f.Add([]byte(`{"format":1}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		// Any bytes give a text whose check holds, or "damaged".
+		text, err := parseHome(data)
+		if (err == nil) != (text.Check == text.check() && text.Format >= 1) {
+			t.Fatalf("%q: %+v, %v", data, text, err)
+		}
+	})
+}

@@ -1,0 +1,121 @@
+package disk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hearthfs/hearth"
+)
+
+// Keep is Put that waits for queue room, evicts what is worth least, and returns
+// when the block is written, or says why it is not kept.
+func (s *Store) Keep(ctx context.Context, b hearth.Block, v *hearth.View) error {
+	for {
+		d, err := s.target(b, v)
+		if err != nil {
+			return err
+		}
+		if s.Has(b.ID()) && !d.queue.has(b.ID()) {
+			return nil
+		}
+		done := make(chan error, 1)
+		err = d.queue.push(item{block: b, view: v, keep: true, done: done})
+		switch {
+		case errors.Is(err, errQueued): // by a Put that may still be declined
+			if err := s.drain(ctx); err != nil {
+				return err
+			}
+			continue
+		case errors.Is(err, errQueueFull):
+			if err := d.queue.wait(ctx, queueCost(v)); err != nil {
+				return fmt.Errorf("keep block %v: %w", b.ID(), err)
+			}
+			continue
+		case err != nil:
+			return fmt.Errorf("keep block %v: %w", b.ID(), err)
+		}
+		select {
+		case err := <-done:
+			return err
+		case <-ctx.Done():
+			return fmt.Errorf("keep block %v: %w", b.ID(), context.Cause(ctx))
+		}
+	}
+}
+
+// Flush returns when what was given before is on the devices.
+func (s *Store) Flush(ctx context.Context) error {
+	if err := s.drain(ctx); err != nil {
+		return err
+	}
+	var errs []error
+	for _, d := range s.dirs {
+		if err := d.sync(); err != nil {
+			d.writeFailed(err)
+			errs = append(errs, fmt.Errorf("flush %s: %w", d.path, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// sync brings what was written to the device. The file system is flushed as a
+// whole: sidecars lie in the page cache of as many files as there are objects.
+func (d *directory) sync() error {
+	vol := d.use()
+	if vol == nil || !d.writable() {
+		return nil
+	}
+	defer vol.release()
+	if err := vol.sync(); err != nil {
+		return err
+	}
+	dir, err := os.Open(d.path)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return unix.Syncfs(int(dir.Fd()))
+}
+
+// drain waits until what is queued now was written or declined.
+func (s *Store) drain(ctx context.Context) error {
+	marks := make([]<-chan error, 0, len(s.dirs))
+	for _, d := range s.dirs {
+		done, err := d.queue.mark()
+		if err != nil {
+			return fmt.Errorf("flush %s: %w", d.path, err)
+		}
+		marks = append(marks, done)
+	}
+	for _, done := range marks {
+		select {
+		case <-done:
+		case <-ctx.Done():
+			return fmt.Errorf("flush disk cache: %w", context.Cause(ctx))
+		}
+	}
+	return nil
+}
+
+// Has reports whether the block is queued or on disk; nothing is read.
+func (s *Store) Has(id hearth.ID) bool {
+	for _, d := range s.dirs {
+		if d.has(id) {
+			return true
+		}
+	}
+	return false
+}
+
+// Replaced says that the namespace knows a newer version of o's name: its blocks
+// are still served to who has it open, and go first when room is needed. A later
+// Put of the same version takes that back.
+func (s *Store) Replaced(o *hearth.Object) {
+	for _, d := range s.dirs {
+		d.replaced.add(o.Version, o.Blocks())
+	}
+}

@@ -1,0 +1,95 @@
+package disk
+
+import (
+	"context"
+	"errors"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/cache/evict"
+	"github.com/hearthfs/hearth/cache/segment"
+)
+
+// packedArea is the area of small objects, and of those that are too large for a
+// file of their own.
+type packedArea struct {
+	log     *segment.Log
+	entries []segment.Entry // of put; the writer's
+}
+
+func openPacked(dir string, o *Options, budget int64) (area, error) {
+	log, err := segment.Open(segment.Options{
+		Dir: segmentsPath(dir), Pool: o.Pool, Budget: budget, OpenFiles: openFiles(len(o.Dirs)),
+		Touch: func(state uint32) uint32 { return evict.Touch(state, seconds()) },
+		Fresh: evict.Fresh(seconds()),
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &packedArea{log: log}, nil
+}
+
+// openFiles is how many segments stay open: all of them where the limit on
+// descriptors leaves three quarters to others.
+func openFiles(dirs int) int {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return 0 // segment's default
+	}
+	return int(min(limit.Cur/4, 8192)) / dirs
+}
+
+func (a *packedArea) get(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
+	return a.log.Get(ctx, b.ID(), b.Len(), off, n)
+}
+
+func (a *packedArea) has(id hearth.ID) bool { return a.log.Has(id) }
+
+func (a *packedArea) put(items []item) error {
+	a.entries = a.entries[:0]
+	fresh := evict.Fresh(seconds())
+	for i := range items {
+		a.entries = append(a.entries, segment.Entry{ID: items[i].block.ID(), Data: items[i].view.Bytes(), State: fresh})
+	}
+	err := a.log.Append(a.entries)
+	clear(a.entries)
+	if errors.Is(err, segment.ErrDeclined) {
+		return errors.Join(errDeclined, err)
+	}
+	return err
+}
+
+func (a *packedArea) sample(r uint64, n int, each func(entry)) {
+	a.log.Sample(r, n, func(c segment.Candidate) {
+		each(entry{id: c.ID, size: c.Size, state: c.State})
+	})
+}
+
+// evict may free nothing at once: small blocks share pages.
+func (a *packedArea) evict(id hearth.ID) bool {
+	held := a.log.Has(id)
+	a.log.Evict(id)
+	return held
+}
+
+func (a *packedArea) forget(version [16]byte, blocks int64) {
+	for i := range blocks {
+		a.log.Evict(hearth.ID{Version: version, Index: i})
+	}
+}
+
+// compact rewrites segments of which little lives; false when none is due.
+func (a *packedArea) compact(ctx context.Context) (bool, error) {
+	n, err := a.log.Compact(ctx)
+	return n > 0, err
+}
+
+func (a *packedArea) used() int64  { return a.log.Used() }
+func (a *packedArea) sync() error  { return a.log.Sync() }
+func (a *packedArea) close() error { return a.log.Close() }
+
+func (a *packedArea) stats() areaStats {
+	s := a.log.Stats()
+	return areaStats{blocks: s.Blocks, corrupt: s.Corrupt, indexBytes: s.Memory}
+}

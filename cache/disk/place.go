@@ -1,0 +1,40 @@
+package disk
+
+import (
+	"encoding/binary"
+	"math"
+)
+
+// place is the index of the object's directory: the best of weighted rendezvous
+// hashing, so that a directory more or less moves only its own share.
+func (s *Store) place(version *[16]byte) int { return s.best(version, false) }
+
+// nextWritable is the best directory that takes writes now, or -1.
+func (s *Store) nextWritable(version *[16]byte) int { return s.best(version, true) }
+
+func (s *Store) best(version *[16]byte, writable bool) int {
+	if len(s.dirs) == 1 && !writable {
+		return 0
+	}
+	best, least := -1, math.Inf(1)
+	for i, d := range s.dirs {
+		if writable && !d.writable() {
+			continue
+		}
+		if score := rendezvous(version, d.seed, d.budget); score < least {
+			best, least = i, score
+		}
+	}
+	return best
+}
+
+// rendezvous draws from an exponential distribution of rate weight: the least of
+// several draws falls to each in proportion to its weight.
+func rendezvous(version *[16]byte, seed uint64, weight int64) float64 {
+	h := binary.LittleEndian.Uint64(version[:8]) ^ seed
+	h = (h ^ h>>30) * 0xbf58476d1ce4e5b9
+	h = (h ^ h>>27) * 0x94d049bb133111eb
+	h ^= h >> 31
+	u := (float64(h>>11) + 0.5) / (1 << 53)
+	return -math.Log(u) / float64(max(weight, 1))
+}

@@ -1,0 +1,589 @@
+package disk
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/internal/hearthtest"
+)
+
+// openReal opens a Store over real areas, closed at the test's end.
+func openReal(t *testing.T, o Options) *Store {
+	t.Helper()
+	if o.Pool == nil {
+		t.Cleanup(func() { goleak.VerifyNone(t) })
+		o.Pool = hearthtest.Pool(t, 64<<20)
+	}
+	if o.FreeFloor == 0 {
+		o.FreeFloor = -1
+	}
+	if o.Check == 0 {
+		o.Check = 5 * time.Millisecond
+	}
+	o.RetryAfter = 20 * time.Millisecond
+	s, err := Open(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	return s
+}
+
+func TestStoreSuite(t *testing.T) {
+	// The disk tier does what every Store does, over one directory and over three.
+	pool := hearthtest.Pool(t, 128<<20)
+	t.Cleanup(func() { goleak.VerifyNone(t) })
+	for _, n := range []int{1, 3} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			hearthtest.StoreSuite(t, func() hearth.Store {
+				o := Options{Pool: pool, FreeFloor: -1}
+				for range n {
+					o.Dirs = append(o.Dirs, DirOptions{Path: t.TempDir(), Budget: 200 << 20})
+				}
+				s, err := Open(o)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return s
+			})
+		})
+	}
+}
+
+// sizes are what the tests below mix: packed small ones, whole ones, and one that
+// is too large for a file of its own at a budget of 48 MiB.
+func mixed(i int) *hearth.Object {
+	size := []int64{1, 700, 4096, 30_000, 100_000, 300_000, hearth.BlockSize, 2<<20 + 5, 3 << 20, 20 << 20}[i%10]
+	return hearthtest.NewObject(fmt.Sprintf("mixed/%d", i), size, 1)
+}
+
+func TestBudgetHoldsUnderLoad(t *testing.T) {
+	// Eight goroutines put, keep and get ten times the budget; what the files really occupy never exceeds it by more than a write unit, and no byte is wrong.
+	const budget = 48 << 20
+	dir := t.TempDir()
+	s := openReal(t, Options{Dirs: []DirOptions{{Path: dir, Budget: budget}}})
+	pool := s.dirs[0].opt.Pool
+	var most, kept, next atomic.Int64
+	stop := make(chan struct{})
+	var measure, work sync.WaitGroup
+	measure.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(time.Millisecond):
+				most.Store(max(most.Load(), diskUsage(dir)))
+			}
+		}
+	})
+	deadline := time.Now().Add(4 * time.Second)
+	for g := range 8 {
+		work.Go(func() {
+			rng := rand.New(rand.NewPCG(uint64(g), 1))
+			for time.Now().Before(deadline) && kept.Load() < 1500 {
+				o := mixed(int(next.Add(1)))
+				for i := range min(o.Blocks(), 4) {
+					v := hearthtest.View(t, pool, o.Block(i), 1)
+					if g%2 == 0 {
+						if err := s.Keep(t.Context(), o.Block(i), v); err == nil {
+							kept.Add(1)
+						} else {
+							t.Log(err)
+						}
+					} else {
+						_ = s.Put(o.Block(i), v) // a decline is what is tested
+					}
+					v.Release()
+				}
+				b := mixed(int(rng.Int64N(next.Load()) + 1)).Block(0)
+				hearthtest.CheckGet(t, s, b, 0, b.Len(), 1)
+			}
+		})
+	}
+	work.Wait()
+	close(stop)
+	measure.Wait()
+	st := s.Stats().Dirs[0]
+	t.Logf("most %.1f MiB of %d, kept %d, %+v", float64(most.Load())/(1<<20), budget>>20, kept.Load(), st)
+	if most.Load() > budget+writeUnit {
+		t.Errorf("%d bytes on disk, budget %d", most.Load(), budget)
+	}
+	if kept.Load() < 20 || st.Evicted == 0 {
+		t.Errorf("nothing much was kept: %d, %+v", kept.Load(), st)
+	}
+	if st.Used > budget || st.Errors > 0 || st.Corrupt > 0 {
+		t.Errorf("%+v", st)
+	}
+}
+
+func TestTinyBlocksAreEvicted(t *testing.T) {
+	// A budget filled with blocks that share pages can still be filled with others.
+	s := openReal(t, Options{Dirs: []DirOptions{{Path: t.TempDir(), Budget: 12 << 20}}})
+	pool := s.dirs[0].opt.Pool
+	tiny := func(i int) *hearth.Object { return hearthtest.NewObject(fmt.Sprintf("tiny/%d", i), 900, 1) }
+	for i := range 16_000 {
+		v := hearthtest.View(t, pool, tiny(i).Block(0), 1)
+		err := s.Put(tiny(i).Block(0), v)
+		for errors.Is(err, errQueueFull) {
+			if err := s.Flush(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			err = s.Put(tiny(i).Block(0), v)
+		}
+		v.Release()
+	}
+	failed := 0
+	var work sync.WaitGroup
+	var mu sync.Mutex // guards failed
+	for g := range 4 {
+		work.Go(func() {
+			for i := range 200 {
+				o := tiny(100_000 + 1000*g + i)
+				v := hearthtest.View(t, pool, o.Block(0), 1)
+				if err := s.Keep(t.Context(), o.Block(0), v); err != nil {
+					mu.Lock()
+					failed++
+					mu.Unlock()
+					t.Log(err)
+				}
+				v.Release()
+			}
+		})
+	}
+	work.Wait()
+	if failed > 0 {
+		t.Errorf("%d of 800 were not kept; %+v", failed, s.Stats())
+	}
+}
+
+func TestReopenKeepsAll(t *testing.T) {
+	// What was put is there after Close and Open, with the node's id.
+	pool := hearthtest.Pool(t, 64<<20)
+	o := Options{Pool: pool, Dirs: []DirOptions{{Path: t.TempDir(), Budget: 300 << 20}, {Path: t.TempDir(), Budget: 150 << 20}}}
+	var node string
+	for round := range 3 {
+		t.Run(fmt.Sprint(round), func(t *testing.T) {
+			s := openReal(t, o)
+			if round == 0 {
+				node = s.NodeID()
+			}
+			if len(node) != 32 || s.NodeID() != node {
+				t.Fatalf("node id %q, then %q", node, s.NodeID())
+			}
+			for i := range 40 {
+				for n := range mixed(i).Blocks() {
+					b := mixed(i).Block(n)
+					if round == 0 {
+						v := hearthtest.View(t, pool, b, 1)
+						if err := s.Keep(t.Context(), b, v); err != nil {
+							t.Fatal(err)
+						}
+						v.Release()
+					} else if !s.Has(b.ID()) || hearthtest.CheckGet(t, s, b, 0, b.Len(), 1) {
+						t.Fatalf("%s block %d is lost", b.Object.Key, n)
+					}
+				}
+			}
+		})
+	}
+}
+
+const childEnv = "HEARTH_DISK_CHILD"
+
+// TestMain is also the child of the crash and lock tests: it fills a directory
+// and says after each Flush how far it came, until it is killed.
+func TestMain(m *testing.M) {
+	dir := os.Getenv(childEnv)
+	if dir == "" {
+		os.Exit(m.Run())
+	}
+	pool := hearth.NewPool(64 << 20)
+	s, err := Open(Options{Pool: pool, FreeFloor: -1, Dirs: []DirOptions{{Path: dir, Budget: 2 << 30}}})
+	if err != nil {
+		fmt.Println("error", err)
+		os.Exit(1)
+	}
+	for i := 0; ; i++ {
+		o := crashObject(i)
+		for n := range o.Blocks() {
+			v, err := pool.Alloc(context.Background(), o.Block(n).Len())
+			if err == nil {
+				hearthtest.Fill(v.Bytes(), o.Key, o.Block(n).Offset(), 1)
+				err = s.Put(o.Block(n), v)
+				v.Release()
+			}
+			if errors.Is(err, errQueueFull) {
+				err = s.Flush(context.Background())
+				n--
+				i--
+				break
+			}
+			if err != nil {
+				fmt.Println("error", err)
+				os.Exit(1)
+			}
+		}
+		if i%16 == 15 {
+			if err := s.Flush(context.Background()); err != nil {
+				fmt.Println("error", err)
+				os.Exit(1)
+			}
+			fmt.Println("flushed", i)
+		}
+	}
+}
+
+func crashObject(i int) *hearth.Object {
+	size := []int64{3000, 100_000, 900, 250_000, 3<<20 + 1}[i%5]
+	return hearthtest.NewObject(fmt.Sprintf("crash/%d", i), size, 1)
+}
+
+// child starts this binary as a process that fills dir.
+func child(t *testing.T, dir string) (*exec.Cmd, *bufio.Scanner) {
+	t.Helper()
+	c := exec.Command(os.Args[0])
+	c.Env = append(os.Environ(), childEnv+"="+dir)
+	c.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGKILL}
+	out, err := c.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = c.Process.Kill() // it may be dead already
+		_ = c.Wait()
+	})
+	return c, bufio.NewScanner(out)
+}
+
+func TestKillKeepsWhatWasFlushed(t *testing.T) {
+	// A process is killed while it fills, again and again on one directory; each time all that it had flushed is there, and nothing is wrong.
+	dir := t.TempDir()
+	for round := range 4 {
+		c, lines := child(t, dir)
+		want := -1
+		for n := 0; n < 2+3*round && lines.Scan(); n++ {
+			if _, err := fmt.Sscanf(lines.Text(), "flushed %d", &want); err != nil {
+				t.Fatalf("the child says %q", lines.Text())
+			}
+		}
+		if err := c.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		_ = c.Wait() // killed
+		t.Run(fmt.Sprint(round), func(t *testing.T) {
+			s := openReal(t, Options{Dirs: []DirOptions{{Path: dir, Budget: 2 << 30}}})
+			for i := range want + 1 {
+				o := crashObject(i)
+				for n := range o.Blocks() {
+					if hearthtest.CheckGet(t, s, o.Block(n), 0, o.Block(n).Len(), 1) {
+						t.Fatalf("object %d block %d of %d flushed is lost", i, n, want)
+					}
+				}
+			}
+			if used := diskUsage(filepath.Join(dir, segmentsDir)) + diskUsage(filepath.Join(dir, objectsDir)); used < s.Stats().Dirs[0].Used || used > s.Stats().Dirs[0].Used+64<<10 {
+				t.Errorf("%d bytes on disk, %d counted", used, s.Stats().Dirs[0].Used)
+			}
+		})
+	}
+}
+
+func TestLockedByAnotherProcess(t *testing.T) {
+	// A directory that another process uses is refused, with its pid and the cure.
+	dir := t.TempDir()
+	c, lines := child(t, dir)
+	if !lines.Scan() {
+		t.Fatal("the child says nothing")
+	}
+	_, err := Open(Options{Pool: hearth.NewPool(0), Dirs: []DirOptions{{Path: dir}}})
+	if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("in use by process %d", c.Process.Pid)) {
+		t.Fatalf("open of a locked directory: %v", err)
+	}
+	goleak.VerifyNone(t)
+}
+
+func TestDamagedFilesAreMisses(t *testing.T) {
+	// Bytes are flipped all over the files, with the Store up and over a restart: blocks are missed or right, never wrong, and they can be put again.
+	dir := t.TempDir()
+	o := Options{Dirs: []DirOptions{{Path: dir, Budget: 200 << 20}}}
+	rng := rand.New(rand.NewPCG(7, 7))
+	for round := range 4 {
+		t.Run(fmt.Sprint(round), func(t *testing.T) {
+			s := openReal(t, o)
+			pool := s.dirs[0].opt.Pool
+			lost := 0
+			for pass := range 2 {
+				for i := range 40 {
+					for n := range mixed(i).Blocks() {
+						b := mixed(i).Block(n)
+						if hearthtest.CheckGet(t, s, b, 0, b.Len(), 1) {
+							lost++
+							v := hearthtest.View(t, pool, b, 1)
+							if err := s.Keep(t.Context(), b, v); err != nil {
+								t.Fatal(err)
+							}
+							v.Release()
+						}
+					}
+				}
+				if pass == 0 {
+					flip(t, dir, rng, 30)
+				}
+			}
+			t.Logf("round %d: %d blocks written, %+v", round, lost, s.Stats().Dirs[0])
+		})
+		flip(t, dir, rng, 30)
+	}
+}
+
+// flip changes some bytes in the files of a cache directory.
+func flip(t *testing.T, dir string, rng *rand.Rand, n int) {
+	t.Helper()
+	var files []string
+	err := filepath.WalkDir(dir, func(name string, e fs.DirEntry, err error) error {
+		if err == nil && e.Type().IsRegular() && e.Name() != lockFile {
+			files = append(files, name)
+		}
+		return nil
+	})
+	if err != nil || len(files) == 0 {
+		t.Fatal("no files to damage", err)
+	}
+	for range n {
+		f, err := os.OpenFile(files[rng.IntN(len(files))], os.O_RDWR, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if fi, err := f.Stat(); err == nil && fi.Size() > 0 {
+			at, b := rng.Int64N(fi.Size()), make([]byte, 1)
+			_, _ = f.ReadAt(b, at)
+			_, _ = f.WriteAt([]byte{b[0] ^ byte(1+rng.IntN(255))}, at)
+		}
+		f.Close()
+	}
+}
+
+func TestDirectoryRemovedUnderUs(t *testing.T) {
+	// The cache directory is removed while the node runs: no error reaches a reader, its space is given back, and soon it is a cache again.
+	dir := filepath.Join(t.TempDir(), "cache")
+	s := openReal(t, Options{Dirs: []DirOptions{{Path: dir, Budget: 100 << 20}}})
+	pool := s.dirs[0].opt.Pool
+	keep := func(i int) error {
+		b := mixed(i).Block(0)
+		v := hearthtest.View(t, pool, b, 1)
+		defer v.Release()
+		return s.Keep(t.Context(), b, v)
+	}
+	for i := range 20 {
+		if err := keep(i); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	if !hearthtest.Eventually(t.Context(), 10*time.Second, func() bool {
+		for i := range 20 {
+			b := mixed(i).Block(0)
+			hearthtest.CheckGet(t, s, b, 0, b.Len(), 1)
+		}
+		_, err := os.Stat(filepath.Join(dir, homeFile))
+		return err == nil && !s.Stats().Dirs[0].Ejected
+	}) {
+		t.Fatalf("the directory did not come back: %+v", s.Stats())
+	}
+	if used := s.Stats().Dirs[0].Used; used > 4<<20 {
+		t.Errorf("%d bytes used in a new directory", used)
+	}
+	if err := keep(1); err != nil {
+		t.Fatal(err)
+	}
+	if hearthtest.CheckGet(t, s, mixed(1).Block(0), 0, 700, 1) {
+		t.Error("a block that was kept after the return is missed")
+	}
+}
+
+// mountTmpfs mounts a small file system, or skips.
+func mountTmpfs(t *testing.T, options string) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := unix.Mount("hearthtest", dir, "tmpfs", 0, options); err != nil {
+		t.Skipf("no right to mount: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Errorf("unmount: %v", err)
+		}
+	})
+	return dir
+}
+
+func TestRealFullDisk(t *testing.T) {
+	// A file system of 24 MiB under a budget of 1 GiB fills up, or runs out of inodes: blocks are declined, readers see no error, nothing is ejected.
+	for _, options := range []string{"size=24m", "size=256m,nr_inodes=14"} {
+		t.Run(options, func(t *testing.T) {
+			dir := mountTmpfs(t, options)
+			s := openReal(t, Options{Dirs: []DirOptions{{Path: dir, Budget: 1 << 30}}})
+			pool := s.dirs[0].opt.Pool
+			declined := 0
+			for i := range 300 {
+				o := mixed(i)
+				for n := range min(o.Blocks(), 2) {
+					v := hearthtest.View(t, pool, o.Block(n), 1)
+					if i%2 == 0 {
+						if s.Keep(t.Context(), o.Block(n), v) != nil {
+							declined++
+						}
+					} else if s.Put(o.Block(n), v) != nil {
+						declined++
+					}
+					v.Release()
+				}
+				hearthtest.CheckGet(t, s, o.Block(0), 0, o.Block(0).Len(), 1)
+				hearthtest.CheckGet(t, s, mixed(i/2).Block(0), 0, 1, 1)
+			}
+			st := s.Stats().Dirs[0]
+			t.Logf("%d declined; %+v", declined, st)
+			if st.Ejected || declined == 0 && st.Evicted == 0 {
+				t.Errorf("a full disk: %d declined, %+v", declined, st)
+			}
+		})
+	}
+}
+
+func TestRealDeviceDies(t *testing.T) {
+	// The file system answers everything with EIO: readers get misses, the directory is ejected and named; mounted again, it returns with all that it held.
+	image := filepath.Join(t.TempDir(), "image")
+	dir := t.TempDir()
+	if os.WriteFile(image, nil, 0o600) != nil || os.Truncate(image, 128<<20) != nil {
+		t.Fatal("cannot make an image")
+	}
+	if out, err := exec.Command("mkfs.ext4", "-q", image).CombinedOutput(); err != nil {
+		t.Skipf("no mkfs.ext4: %v: %s", err, out)
+	}
+	mount := func() error { return exec.Command("mount", "-o", "loop", image, dir).Run() }
+	if err := mount(); err != nil {
+		t.Skipf("no right to mount: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := exec.Command("umount", dir).Run(); err != nil {
+			t.Errorf("unmount: %v", err)
+		}
+	})
+	s := openReal(t, Options{Dirs: []DirOptions{{Path: dir, Budget: 64 << 20}}})
+	pool := s.dirs[0].opt.Pool
+	keep := func(i int) error {
+		v := hearthtest.View(t, pool, mixed(i).Block(0), 1)
+		defer v.Release()
+		return s.Keep(t.Context(), mixed(i).Block(0), v)
+	}
+	for i := range 9 {
+		if err := keep(i); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	shutdown(t, dir)
+	read := func() (missed int) {
+		for i := range 9 {
+			if hearthtest.CheckGet(t, s, mixed(i).Block(0), 0, mixed(i).Block(0).Len(), 1) {
+				missed++
+			}
+		}
+		return missed
+	}
+	if read() == 0 {
+		t.Fatal("a dead device was read")
+	}
+	if !hearthtest.Eventually(t.Context(), 10*time.Second, func() bool { _, _ = keep(20), read(); return s.Stats().Dirs[0].Ejected }) {
+		t.Fatalf("not ejected: %+v", s.Stats())
+	}
+	if st := s.Stats().Dirs[0]; !strings.Contains(st.Cause, unix.EIO.Error()) && !strings.Contains(st.Cause, "shut down") {
+		t.Errorf("the cause is not named: %q", st.Cause)
+	}
+	if !hearthtest.Eventually(t.Context(), 10*time.Second, func() bool { return exec.Command("umount", dir).Run() == nil }) {
+		t.Fatal("an ejected directory keeps its file system from being unmounted")
+	}
+	if st := s.Stats().Dirs[0]; !st.Ejected {
+		t.Errorf("the cache was made anew below the mount point: %+v", st)
+	}
+	if !hearthtest.Eventually(t.Context(), 10*time.Second, func() bool { return mount() == nil }) {
+		t.Fatal("not mounted again")
+	}
+	if !hearthtest.Eventually(t.Context(), 20*time.Second, func() bool { return read() == 0 && !s.Stats().Dirs[0].Ejected }) {
+		t.Fatalf("%d of 9 are missed after the return: %+v", read(), s.Stats())
+	}
+}
+
+// shutdown makes an ext4 file system answer EIO, as after a device's death.
+func shutdown(t *testing.T, dir string) {
+	t.Helper()
+	const ext4Shutdown = 0x8004587d // EXT4_IOC_SHUTDOWN
+	f, err := os.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := unix.IoctlSetPointerInt(int(f.Fd()), ext4Shutdown, 1); err != nil { // 1: log flushed
+		t.Skipf("cannot shut the file system down: %v", err)
+	}
+}
+
+func TestLocalFileOfAWholeObject(t *testing.T) {
+	// A whole large object is handed out as a file with its bytes; a small one, and one that lacks a block, are not.
+	s := openReal(t, Options{Dirs: []DirOptions{{Path: t.TempDir(), Budget: 64 << 20}}})
+	pool := s.dirs[0].opt.Pool
+	o := hearthtest.NewObject("whole", 5<<20+99, 1)
+	for i := range o.Blocks() {
+		if _, _, err := s.LocalFile(o); !errors.Is(err, hearth.ErrMiss) {
+			t.Fatalf("local file of %d of %d blocks: %v", i, o.Blocks(), err)
+		}
+		v := hearthtest.View(t, pool, o.Block(i), 1)
+		if err := s.Keep(t.Context(), o.Block(i), v); err != nil {
+			t.Fatal(err)
+		}
+		v.Release()
+	}
+	var file *os.File
+	var release func()
+	if !hearthtest.Eventually(t.Context(), 10*time.Second, func() bool {
+		var err error
+		file, release, err = s.LocalFile(o)
+		return err == nil
+	}) {
+		t.Fatal("a whole object is never handed out")
+	}
+	got, err := os.ReadFile(fmt.Sprintf("/proc/self/fd/%d", file.Fd()))
+	if err != nil || int64(len(got)) != o.Size || hearthtest.Check(got, o.Key, 0, 1) != nil {
+		t.Errorf("the file handed out has %d bytes, %v", len(got), err)
+	}
+	file.Close()
+	release()
+	if _, _, err := s.LocalFile(small(0, 1000)); !errors.Is(err, hearth.ErrMiss) {
+		t.Errorf("local file of a small object: %v", err)
+	}
+}

@@ -1,0 +1,80 @@
+package disk
+
+import "path/filepath"
+
+// Stats are the figures of each directory, in the order of Options.Dirs.
+type Stats struct {
+	Dirs []DirStats
+}
+
+// DirStats are one directory's figures since Open; sizes are in bytes.
+type DirStats struct {
+	// Path as given, made absolute.
+	Path string
+	// Used is allocated now (st_blocks; unlinked files that are still open and the
+	// namespace's files included), Limit what may be: the Budget, or less while
+	// the file system has less than Floor free.
+	Used, Limit, Budget, Floor int64
+	// Queued is waiting to be written.
+	Queued int64
+	// Blocks are held.
+	Blocks int64
+	// Hits are Gets answered, HitBytes their bytes.
+	Hits, HitBytes int64
+	// PutBytes were written.
+	PutBytes int64
+	// Declined blocks were offered and not taken.
+	Declined int64
+	// Evicted entries were given up: blocks, extents, whole files or versions.
+	Evicted int64
+	// Corrupt blocks were found not to be what was written, and dropped.
+	Corrupt int64
+	// Errors are failed system calls.
+	Errors int64
+	// Ejected: no writes go here now, and Cause says why. Reading: what it holds is
+	// still read.
+	Ejected, Reading bool
+	Cause            string
+	// IndexBytes is the memory of the indexes, counted in the Pool.
+	IndexBytes int64
+}
+
+// Stats returns the present figures.
+func (s *Store) Stats() Stats {
+	var all Stats
+	for _, d := range s.dirs {
+		all.Dirs = append(all.Dirs, d.stats())
+	}
+	return all
+}
+
+func (d *directory) stats() DirStats {
+	s := DirStats{
+		Path: d.path, Budget: d.budget, Floor: d.floor,
+		Used: d.used.Load(), Limit: d.limit.Load(), Queued: d.queue.pending(),
+		Hits: d.hits.Load(), HitBytes: d.hitBytes.Load(), PutBytes: d.putBytes.Load(),
+		Declined: d.declined.Load(), Evicted: d.evicted.Load(), Errors: d.errors.Load(),
+		Reading: true,
+	}
+	if e := d.ejection.Load(); e != nil {
+		s.Ejected, s.Reading, s.Cause = true, !e.reads, e.cause.Error()
+	}
+	vol := d.use()
+	if vol == nil {
+		s.Reading = false
+		return s
+	}
+	defer vol.release()
+	for _, a := range []area{vol.packed, vol.whole} {
+		as := a.stats()
+		s.Blocks += as.blocks
+		s.Corrupt += as.corrupt
+		s.Errors += as.errors
+		s.IndexBytes += as.indexBytes
+	}
+	return s
+}
+
+// segmentsPath and objectsPath are where the two areas of a directory lie.
+func segmentsPath(dir string) string { return filepath.Join(dir, segmentsDir) }
+func objectsPath(dir string) string  { return filepath.Join(dir, objectsDir) }

@@ -1,0 +1,375 @@
+package disk
+
+import (
+	"context"
+	"errors"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/internal/hearthtest"
+)
+
+func TestQueuedIsReadable(t *testing.T) {
+	// While the device stalls, what was put is read from the queue; the queue is bounded and then declines; nothing is lost once the device goes on.
+	r := newRig(t, Options{QueueBytes: 2 << 20})
+	r.area(0).stall = make(chan struct{})
+	var taken []*hearth.Object
+	var last error
+	for i := 0; i < 100 && last == nil; i++ {
+		o := small(i, 100_000)
+		if last = r.put(o); last == nil {
+			taken = append(taken, o)
+		}
+	}
+	if !errors.Is(last, errQueueFull) || len(taken) < 15 || len(taken) > 21 {
+		t.Fatalf("%d of 100 KB taken by a queue of 2 MiB, then %v", len(taken), last)
+	}
+	for _, o := range taken {
+		if !r.holds(o) || !r.Has(o.Block(0).ID()) {
+			t.Fatal("a queued block is missed")
+		}
+	}
+	close(r.area(0).stall)
+	r.flush()
+	for _, o := range taken {
+		if !r.area(0).has(o.Block(0).ID()) || !r.holds(o) {
+			t.Fatal("a queued block was lost")
+		}
+	}
+	if st := r.Stats().Dirs[0]; st.Queued != 0 || st.Declined != 1 || r.dirs[0].queue.blocks.Load() != 0 {
+		t.Fatalf("after Flush: %+v", st)
+	}
+}
+
+func TestKeepWaitsForTheQueue(t *testing.T) {
+	// Keep waits for room in the queue; its context ends the wait, and the View is not leaked.
+	r := newRig(t, Options{QueueBytes: 1 << 20})
+	r.area(0).stall = make(chan struct{})
+	for i := range 10 {
+		if err := r.put(small(i, 100_000)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- r.keep(ctx, small(50, 100_000)) }()
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Fatalf("a cancelled Keep said %v", err)
+	}
+	go func() { done <- r.keep(t.Context(), small(51, 100_000)) }()
+	close(r.area(0).stall)
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if !r.area(0).has(small(51, 100_000).Block(0).ID()) {
+		t.Fatal("Keep returned before the block was written")
+	}
+}
+
+func TestPutGoesIntoFreeSpaceKeepEvicts(t *testing.T) {
+	// A full directory declines a Put and keeps what it has; a Keep evicts.
+	r := newRig(t, Options{Dirs: []DirOptions{{Budget: 4 << 20}}})
+	n := fill(r, 0)
+	if n < 35 || n > 42 {
+		t.Fatalf("%d blocks of 100 KB fit into 4 MiB", n)
+	}
+	if err := r.keep(t.Context(), small(1000, 100_000)); err != nil {
+		t.Fatal(err)
+	}
+	if !r.holds(small(1000, 100_000)) || r.Stats().Dirs[0].Evicted == 0 {
+		t.Fatalf("not kept by evicting: %+v", r.Stats())
+	}
+	if used := r.area(0).used(); used > 4<<20 {
+		t.Fatalf("%d used of %d", used, 4<<20)
+	}
+}
+
+// fill puts 100 KB objects from start on until the directory is full.
+func fill(r *rig, start int) (n int) {
+	r.t.Helper()
+	for n = 0; n < 1000; n++ {
+		err := r.put(small(start+n, 100_000))
+		if isFull(err) {
+			break
+		}
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		r.flush()
+	}
+	return n
+}
+
+func TestReplacedMakesRoom(t *testing.T) {
+	// Blocks of a replaced version make room for a Put, and nothing else does; a version that comes back is not replaced any more.
+	r := newRig(t, Options{Dirs: []DirOptions{{Budget: 4 << 20}}})
+	n := fill(r, 0)
+	old, back := small(3, 100_000), small(4, 100_000)
+	r.Replaced(old)
+	if !r.holds(old) {
+		t.Fatal("a replaced block is missed although nothing needs its room")
+	}
+	if err := r.put(small(2000, 100_000)); err != nil {
+		t.Fatal(err)
+	}
+	r.flush()
+	if r.holds(old) || !r.holds(small(2000, 100_000)) {
+		t.Fatal("the replaced block did not make room")
+	}
+	for i := range n {
+		if i != 3 && !r.holds(small(i, 100_000)) {
+			t.Fatalf("block %d, not replaced, is gone", i)
+		}
+	}
+	r.Replaced(back)
+	if err := r.put(back); err != nil && !isFull(err) {
+		t.Fatal(err)
+	}
+	if !r.dirs[0].replaced.empty() {
+		t.Fatal("a version that was put again is still among the replaced")
+	}
+}
+
+func TestForeignBlocksGoFirst(t *testing.T) {
+	// What the ring says is not ours goes before what is.
+	owned := map[hearth.ID]bool{}
+	for i := range 10 {
+		owned[small(i, 100_000).Block(0).ID()] = true
+		owned[small(5000+i, 100_000).Block(0).ID()] = true
+	}
+	r := newRig(t, Options{Dirs: []DirOptions{{Budget: 4 << 20}}, Owns: func(id hearth.ID) bool { return owned[id] }})
+	n := fill(r, 0)
+	for i := range 10 {
+		if err := r.keep(t.Context(), small(5000+i, 100_000)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ours := 0
+	for i := range n {
+		if r.holds(small(i, 100_000)) && i < 10 {
+			ours++
+		}
+	}
+	if ours < 9 { // of 16 samples among 40 none may be foreign once
+		t.Fatalf("%d of our 10 blocks are left of %d; %+v", ours, n, r.Stats())
+	}
+}
+
+func TestFloorWinsOverBudget(t *testing.T) {
+	// When others fill the file system the directory shrinks, far below its budget, and grows again when there is room.
+	r := newRig(t, Options{Dirs: []DirOptions{{Budget: 8 << 20}}, FreeFloor: 1 << 30})
+	fill(r, 0)
+	if used := r.area(0).used(); used < 7<<20 {
+		t.Fatalf("only %d used of 8 MiB", used)
+	}
+	before := r.area(0).used()
+	r.free.Store(1<<30 - 5<<20) // 5 MiB below the floor: our evictions are not seen in it, so all goes
+	r.until("5 MiB given back", func() bool { return r.area(0).used() <= before-5<<20 })
+	r.until("no room", func() bool { return isFull(r.put(small(9000, 100_000))) })
+	r.free.Store(1 << 40)
+	r.until("room again", func() bool { return r.put(small(9000, 100_000)) == nil })
+}
+
+func TestFullFileSystemIsNoFailure(t *testing.T) {
+	// ENOSPC declines blocks, whatever the figures say; reads go on and nothing is ejected.
+	r := newRig(t, Options{})
+	if err := r.put(small(0, 1000)); err != nil {
+		t.Fatal(err)
+	}
+	r.flush()
+	for i := range 20 {
+		r.area(0).setFail(unix.ENOSPC)
+		r.dirs[0].full.Store(0) // as if ten seconds had passed
+		if err := r.keep(t.Context(), small(1+i, 1000)); !errors.Is(err, unix.ENOSPC) {
+			t.Fatalf("keep on a full disk: %v", err)
+		}
+		r.area(0).setFail(nil)
+		if !r.holds(small(0, 1000)) {
+			t.Fatal("a held block is missed on a full disk")
+		}
+	}
+	if err := r.put(small(100, 1000)); !isFull(err) {
+		t.Fatalf("put right after ENOSPC: %v", err)
+	}
+	if st := r.Stats().Dirs[0]; st.Ejected || st.Errors != 20 {
+		t.Fatalf("%+v", st)
+	}
+}
+
+// placed returns n small objects that the rig's first directory is to hold.
+func placed(r *rig, n int) (objects []*hearth.Object) {
+	for i := 0; len(objects) < n; i++ {
+		if o := small(i, 1000); r.place(&o.Version) == 0 {
+			objects = append(objects, o)
+		}
+	}
+	return objects
+}
+
+// unwell keeps an ejected directory from returning until the function it returns
+// is called: the name of the probe's file is taken.
+func unwell(t *testing.T, path string) func() {
+	t.Helper()
+	name := filepath.Join(path, homeFile+".probe.tmp")
+	if err := os.Mkdir(name, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		if err := os.Remove(name); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestFailedWritesEject(t *testing.T) {
+	// A directory whose writes fail is ejected and named; what it holds is still read, others take its objects; when it is well it comes back.
+	r := newRig(t, Options{Dirs: []DirOptions{{Budget: 16 << 20}, {Budget: 16 << 20}}})
+	sick, mine := r.area(0), placed(r, 20)
+	if err := r.keep(t.Context(), mine[0]); err != nil || !sick.has(mine[0].Block(0).ID()) {
+		t.Fatalf("the object does not lie where it was placed: %v", err)
+	}
+	heal := unwell(t, r.paths[0])
+	sick.setPutFail(unix.EROFS)
+	for i := range ejectAfter {
+		if err := r.keep(t.Context(), mine[1+i]); !errors.Is(err, unix.EROFS) {
+			t.Fatalf("write %d to a sick disk: %v", i, err)
+		}
+	}
+	if st := r.Stats().Dirs[0]; !st.Ejected || !st.Reading || st.Errors != ejectAfter || !strings.Contains(st.Cause, unix.EROFS.Error()) {
+		t.Fatalf("after %d failed writes: %+v", ejectAfter, st)
+	}
+	if !r.holds(mine[0]) || r.NamesDir() != filepath.Join(r.paths[1], namesDir) {
+		t.Fatalf("a held block is missed, or the namespace is to lie in %s", r.NamesDir())
+	}
+	for _, o := range mine[1:] {
+		if err := r.keep(t.Context(), o); err != nil || !r.area(1).has(o.Block(0).ID()) {
+			t.Fatalf("not written to the other directory: %v", err)
+		}
+	}
+	heal()
+	sick.setPutFail(nil)
+	r.until("returned", func() bool { return r.heard("returned") == 1 && r.heard("ejected") == 1 && !r.Stats().Dirs[0].Ejected })
+	for _, o := range mine {
+		if !r.holds(o) {
+			t.Fatal("a block is missed after the return")
+		}
+	}
+}
+
+func TestFailedReadsEject(t *testing.T) {
+	// A device that cannot be read gives misses, never errors; after eight it is ejected altogether, and let go of.
+	r := newRig(t, Options{Dirs: []DirOptions{{Budget: 16 << 20}, {Budget: 16 << 20}}})
+	o := placed(r, 1)[0]
+	if err := r.keep(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	heal := unwell(t, r.paths[0])
+	r.area(0).setFail(unix.EIO)
+	for range ejectAfter {
+		if r.holds(o) {
+			t.Fatal("a block came from a device that cannot be read")
+		}
+	}
+	if st := r.Stats().Dirs[0]; !st.Ejected || st.Reading || !strings.Contains(st.Cause, unix.EIO.Error()) {
+		t.Fatalf("%+v", st)
+	}
+	if err := r.keep(t.Context(), o); err != nil || !r.area(1).has(o.Block(0).ID()) || !r.holds(o) {
+		t.Fatalf("not kept in the other directory: %v", err)
+	}
+	r.until("closed", func() bool { return r.dirs[0].volume.Load() == nil })
+	heal()
+	r.area(0).setFail(nil)
+	r.until("returned", func() bool { return r.heard("returned") == 1 })
+}
+
+func TestScatteredErrorsDoNotEject(t *testing.T) {
+	// Seven errors, a success, seven errors: the directory stays in use.
+	r := newRig(t, Options{})
+	for round := range 3 {
+		r.area(0).setFail(unix.EIO)
+		for i := range ejectAfter - 1 {
+			if r.keep(t.Context(), small(10*round+i, 1000)) == nil {
+				t.Fatal("written to a failing device")
+			}
+		}
+		r.area(0).setFail(nil)
+		if err := r.keep(t.Context(), small(10*round, 1000)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if st := r.Stats().Dirs[0]; st.Ejected || st.Errors != 3*(ejectAfter-1) {
+		t.Fatalf("%+v", st)
+	}
+}
+
+func TestRendezvousIsWeighted(t *testing.T) {
+	// Objects spread in proportion to the budgets, and one directory less moves only its own.
+	budgets := []int64{1 << 30, 2 << 30, 5 << 30}
+	count, moved := make([]int, 3), 0
+	const n = 20_000
+	for i := range n {
+		o := small(i, 1)
+		best, second := -1, -1
+		score := []float64{math.Inf(1), math.Inf(1), math.Inf(1)}
+		for d, b := range budgets {
+			score[d] = rendezvous(&o.Version, uint64(d)*0x9e3779b97f4a7c15+1, b)
+			if best < 0 || score[d] < score[best] {
+				best = d
+			}
+			if d < 2 && (second < 0 || score[d] < score[second]) {
+				second = d
+			}
+		}
+		count[best]++
+		if best != 2 && second != best {
+			moved++
+		}
+	}
+	for d, b := range budgets {
+		want := float64(n) * float64(b) / float64(8<<30)
+		if got := float64(count[d]); math.Abs(got-want) > 0.05*want+50 {
+			t.Errorf("directory %d has %v objects, want about %v", d, got, want)
+		}
+	}
+	if moved > 0 {
+		t.Errorf("%d objects of other directories moved", moved)
+	}
+}
+
+func TestRefusesWhatIsNotWhole(t *testing.T) {
+	// Half a block, and a block without a strong ETag, are not stored.
+	r := newRig(t, Options{})
+	o := small(0, 1000)
+	v := hearthtest.View(t, r.pool, o.Block(0), 1)
+	defer v.Release()
+	half := v.Slice(0, 500)
+	defer half.Release()
+	if r.Put(o.Block(0), half) == nil || r.Keep(t.Context(), o.Block(0), half) == nil {
+		t.Error("half a block was taken")
+	}
+	weak := *o
+	weak.ETag = `W/"1"`
+	if r.Put(weak.Block(0), v) == nil {
+		t.Error("a block of a weak version was taken")
+	}
+}
+
+func TestTakesTellsWhetherPutHasRoom(t *testing.T) {
+	// A fetcher asks before it fetches whole blocks: yes while there is free space,
+	// no once Put declines for want of it.
+	r := newRig(t, Options{Dirs: []DirOptions{{Budget: 4 << 20}}})
+	if !r.Takes(small(0, 100_000).Block(0)) {
+		t.Fatal("an empty directory takes nothing")
+	}
+	n := fill(r, 0)
+	if r.Takes(small(n, 100_000).Block(0)) {
+		t.Fatal("Takes promises room that Put does not have")
+	}
+}

@@ -1,0 +1,149 @@
+package disk
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+
+	"github.com/hearthfs/hearth"
+)
+
+// blocks is how the blocks of one area of a directory are used: the packed ones
+// (package segment) or the sparse files (package sparse).
+type blocks interface {
+	get(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error)
+	has(id hearth.ID) bool
+	// put writes blocks as one group; for sparse files consecutive ones of one object.
+	put(items []item) error
+	// sample calls each with up to n pseudo-random entries.
+	sample(r uint64, n int, each func(entry))
+	// evict gives up a sampled entry and reports whether it was still there.
+	evict(id hearth.ID) bool
+}
+
+// upkeep is what an area needs beside.
+type upkeep interface {
+	// forget evicts all of a version, which has so many blocks.
+	forget(version [16]byte, blocks int64)
+	// used is the number of allocated bytes.
+	used() int64
+	sync() error
+	stats() areaStats
+	close() error
+}
+
+type area interface {
+	blocks
+	upkeep
+}
+
+// compacter is an area that eviction leaves fragmented.
+type compacter interface {
+	// compact makes the space of dead bytes free; false when there is nothing to do.
+	compact(ctx context.Context) (bool, error)
+}
+
+// entry is what an area offers for eviction.
+type entry struct {
+	id    hearth.ID
+	size  int64
+	state uint32
+}
+
+// areaStats are an area's figures for Stats.
+type areaStats struct {
+	blocks, corrupt, errors, indexBytes int64
+}
+
+// volume is the opened content of a directory. Each call of a reader holds a
+// reference, and so does the directory; the last one closes it.
+type volume struct {
+	packed, whole area
+	refs          atomic.Int64
+	closed        chan struct{} // closed once the areas are
+	closeErr      error         // valid then
+}
+
+// openVolume opens both areas of a directory.
+func openVolume(d *directory) (*volume, error) {
+	whole, err := openWhole(d.path, d.opt, d.readFailed)
+	if err != nil {
+		return nil, err
+	}
+	packed, err := openPacked(d.path, d.opt, d.budget)
+	if err != nil {
+		whole.close()
+		return nil, err
+	}
+	return newVolume(packed, whole), nil
+}
+
+func newVolume(packed, whole area) *volume {
+	v := &volume{packed: packed, whole: whole, closed: make(chan struct{})}
+	v.refs.Store(1)
+	return v
+}
+
+// tryRetain fails when the last reference has gone.
+func (v *volume) tryRetain() bool {
+	for {
+		n := v.refs.Load()
+		if n == 0 {
+			return false
+		}
+		if v.refs.CompareAndSwap(n, n+1) {
+			return true
+		}
+	}
+}
+
+func (v *volume) release() {
+	if v.refs.Add(-1) == 0 {
+		v.closeErr = errors.Join(v.packed.close(), v.whole.close())
+		close(v.closed)
+	}
+}
+
+func (v *volume) used() int64 { return v.packed.used() + v.whole.used() }
+
+func (v *volume) sync() error { return errors.Join(v.packed.sync(), v.whole.sync()) }
+
+func (v *volume) has(id hearth.ID) bool { return v.packed.has(id) || v.whole.has(id) }
+
+// compact tidies the packed area, a few segments at most.
+func (v *volume) compact(ctx context.Context) (done bool, err error) {
+	c, ok := v.packed.(compacter)
+	for range 4 {
+		if !ok || err != nil {
+			return !ok, err
+		}
+		ok, err = c.compact(ctx)
+	}
+	return false, err
+}
+
+// get looks where an object of this size belongs, then in the other place, since
+// the budget may have been another when it was written.
+func (v *volume) get(ctx context.Context, b hearth.Block, r span, budget int64) (*hearth.View, error) {
+	if b.Object.Size <= hearth.BlockSize {
+		return v.packed.get(ctx, b, r.off, r.n)
+	}
+	first, second := v.packed, v.whole
+	if isWhole(b.Object, budget) {
+		first, second = second, first
+	}
+	view, err := first.get(ctx, b, r.off, r.n)
+	if err != nil && errors.Is(err, hearth.ErrMiss) {
+		return second.get(ctx, b, r.off, r.n)
+	}
+	return view, err
+}
+
+// span is bytes [off, off+n) of a block.
+type span struct{ off, n int }
+
+// isWhole reports whether an object gets a file of its own: more than a block,
+// and not so large that giving it up as a whole would empty the cache.
+func isWhole(o *hearth.Object, budget int64) bool {
+	return o.Size > hearth.BlockSize && o.Size <= budget/4
+}

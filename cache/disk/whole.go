@@ -1,0 +1,83 @@
+package disk
+
+import (
+	"context"
+	"errors"
+	"os"
+	"syscall"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/cache/evict"
+	"github.com/hearthfs/hearth/cache/sparse"
+)
+
+// wholeArea is the area of objects that have a file of their own.
+type wholeArea struct{ files *sparse.Files }
+
+func openWhole(dir string, o *Options, sick func(error)) (area, error) {
+	files, err := sparse.Open(sparse.Options{
+		Dir: objectsPath(dir), Pool: o.Pool, Fresh: evict.Fresh, Touch: evict.Touch,
+		Events: sparse.Events{Damaged: func(_ string, _ int64, err error) { ifDevice(err, sick) }},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return wholeArea{files}, nil
+}
+
+// ifDevice tells sick of what the device said; bytes that are not what was
+// written are no verdict on it.
+func ifDevice(err error, sick func(error)) {
+	var no syscall.Errno
+	if errors.As(err, &no) {
+		sick(err)
+	}
+}
+
+func (a wholeArea) get(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
+	return a.files.Get(ctx, b, off, n)
+}
+
+func (a wholeArea) has(id hearth.ID) bool { return a.files.Has(id) }
+
+func (a wholeArea) put(items []item) error {
+	var buf [hearth.ExtentBlocks][]byte
+	run := buf[:0]
+	for i := range items {
+		run = append(run, items[i].view.Bytes())
+	}
+	b := items[0].block
+	err := a.files.PutMany(b.Object, b.Index, run)
+	if errors.Is(err, sparse.ErrBusy) || errors.Is(err, sparse.ErrMemory) {
+		return errors.Join(errDeclined, err)
+	}
+	return err
+}
+
+func (a wholeArea) sample(r uint64, n int, each func(entry)) {
+	a.files.Sample(r, n, func(c sparse.Candidate) {
+		each(entry{id: c.ID, size: c.Size, state: c.State})
+	})
+}
+
+// evict gives up the extent, or the object if its file is whole.
+func (a wholeArea) evict(id hearth.ID) bool { return a.files.EvictExtent(id) > 0 }
+
+func (a wholeArea) forget(version [16]byte, _ int64) { a.files.EvictObject(version) }
+
+func (a wholeArea) used() int64 { return a.files.Used() }
+
+// sync has nothing to do: the file system is flushed as a whole.
+func (a wholeArea) sync() error { return nil }
+
+func (a wholeArea) close() error { return a.files.Close() }
+
+func (a wholeArea) stats() areaStats {
+	s := a.files.Stats()
+	return areaStats{blocks: s.Used / hearth.BlockSize, corrupt: s.Damaged, errors: s.Errors, indexBytes: s.IndexBytes}
+}
+
+// LocalFile implements hearth.LocalFiler.
+func (a wholeArea) LocalFile(o *hearth.Object) (*os.File, func(), error) {
+	return a.files.LocalFile(o)
+}

@@ -1,0 +1,341 @@
+package disk
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/cache/evict"
+)
+
+const (
+	// writeUnit is the most that one group commit writes, in bytes before headers
+	// and padding, and so the most by which a budget can be missed: large enough
+	// to keep a device busy, small enough to matter little.
+	writeUnit = 4 << 20
+	// namesEvery is how often the namespace's files are measured.
+	namesEvery = 30 * time.Second
+	// maxEvictions bounds the entries given up in one go, so that a directory that
+	// must shrink by much goes on writing meanwhile.
+	maxEvictions = 1 << 15
+)
+
+// writer is what only the writer goroutine uses (and newDirectory before it runs).
+type writer struct {
+	node    string // id that a new home gets
+	home    *home
+	last    identity // of the home, to know it again
+	retired *volume  // replaced, but readers may still be in it
+
+	retryAt time.Time // of an ejected directory
+	backoff time.Duration
+
+	evictions int   // from the packed area since it was compact
+	names     int64 // bytes allocated by the namespace
+	namesAt   time.Time
+	lookedAt  time.Time
+	random    uint64
+	batch     []item
+	packed    []item
+	whole     []item
+	candidate []evict.Candidate
+	entries   []pick
+
+	stopped  chan struct{} // closed when the writer ended
+	closeErr error         // valid then
+}
+
+// pick is a candidate and where it lies.
+type pick struct {
+	area area
+	id   hearth.ID
+}
+
+// allocated estimates what n bytes occupy on the device: header and padding. What
+// they really occupy is measured before the next group.
+func allocated(n int) int64 { return (int64(n) + 512 + 4095) &^ 4095 }
+
+// seconds is the clock of package evict.
+func seconds() uint32 { return uint32(time.Now().Unix()) }
+
+// run is the writer. It ends when the queue is closed and empty.
+func (d *directory) run() {
+	defer close(d.stopped)
+	tick := time.NewTicker(d.opt.Check)
+	defer tick.Stop()
+	d.check(time.Now())
+	for {
+		d.batch = d.queue.take(d.batch, writeUnit)
+		if len(d.batch) > 0 {
+			d.write(d.batch)
+			clear(d.batch)
+			if now := time.Now(); now.Sub(d.lookedAt) > d.opt.Check {
+				d.check(now)
+			}
+			continue
+		}
+		if d.queue.isClosed() {
+			d.shut()
+			return
+		}
+		select {
+		case <-d.queue.ready:
+		case <-tick.C:
+			d.check(time.Now())
+		}
+	}
+}
+
+func (d *directory) shut() {
+	if vol := d.volume.Swap(nil); vol != nil {
+		err := vol.sync()
+		vol.release()
+		<-vol.closed // readers in flight end soon
+		d.closeErr = errors.Join(err, vol.closeErr)
+	}
+	if d.home != nil {
+		d.home.close()
+	}
+}
+
+// check looks after the directory: is it still there, well, and within its limits?
+func (d *directory) check(now time.Time) {
+	d.lookedAt = now
+	if d.home != nil && d.writable() {
+		if err := d.home.intact(); err != nil {
+			d.errors.Add(1)
+			d.eject(err, true) // what it held is gone, and its space must become free
+			d.retryAt = now
+		}
+	}
+	if !d.readable() {
+		d.letGo()
+	}
+	if !d.writable() {
+		d.tryReturn(now)
+	}
+	if d.volume.Load() == nil {
+		return
+	}
+	if now.Sub(d.namesAt) > namesEvery {
+		d.names, d.namesAt = diskUsage(filepath.Join(d.path, namesDir)), now
+	}
+	used, limit := d.look()
+	if d.writable() {
+		if used > limit {
+			d.makeRoom(used-limit, true)
+		}
+		d.compact()
+		d.look()
+	}
+}
+
+// compact rewrites what eviction has left nearly empty. The copies are there
+// before the originals go: up to 15 % of a segment's size, which is less than the
+// write unit that a budget may be missed by, but in directories of over 100 GiB.
+func (d *directory) compact() {
+	if d.evictions == 0 {
+		return
+	}
+	room := max(0, d.budget/25_000-writeUnit)
+	used, limit := d.look()
+	if used+room > limit {
+		d.makeRoom(used+room-limit, true)
+	}
+	if used, limit := d.look(); used+room > limit {
+		return // not yet: others fill the disk
+	}
+	// It reads into Views, and whoever has the memory may wait for this writer.
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	done, err := d.volume.Load().compact(ctx)
+	if err != nil && ctx.Err() == nil {
+		d.writeFailed(err)
+	}
+	if done {
+		d.evictions = 0
+	}
+}
+
+// look measures what is used, and what may be used now: the budget, or less when
+// others have filled the file system up to the floor.
+func (d *directory) look() (used, limit int64) {
+	if vol := d.volume.Load(); vol != nil {
+		used = vol.used()
+	}
+	used += d.names
+	limit = d.budget
+	var st unix.Statfs_t
+	if err := d.opt.statfs(d.path, &st); err == nil {
+		limit = min(limit, used+int64(st.Bavail)*st.Bsize-d.floor)
+	}
+	d.used.Store(used)
+	d.limit.Store(limit)
+	return used, limit
+}
+
+// write commits a batch as a group, or handles a mark.
+func (d *directory) write(batch []item) {
+	if batch[0].view == nil {
+		batch[0].done <- nil
+		return
+	}
+	vol := d.volume.Load()
+	if vol == nil || !d.writable() {
+		for i := range batch {
+			d.finish(&batch[i], ErrEjected)
+		}
+		return
+	}
+	d.packed, d.whole = d.packed[:0], d.whole[:0]
+	used, limit := d.look()
+	for i := range batch {
+		it := &batch[i]
+		if vol.has(it.block.ID()) {
+			d.finish(it, nil)
+			continue
+		}
+		need := allocated(it.view.Len())
+		if short := used + need - limit; short > 0 && need <= limit {
+			d.makeRoom(short, it.keep)
+			planned := used - d.used.Load() // by this batch so far
+			used, limit = d.look()
+			used += planned
+		}
+		if !evict.Admit(used, need, limit) {
+			d.declined.Add(1)
+			d.finish(it, ErrFull)
+			continue
+		}
+		used += need
+		if isWhole(it.block.Object, d.budget) {
+			d.whole = append(d.whole, *it)
+		} else {
+			d.packed = append(d.packed, *it)
+		}
+	}
+	if len(d.packed) > 0 {
+		d.commit(vol.packed, d.packed)
+	}
+	d.commitWhole(vol.whole)
+	clear(d.packed)
+	clear(d.whole)
+	d.look()
+}
+
+// commitWhole writes what goes to sparse files, run by run of consecutive blocks.
+func (d *directory) commitWhole(a area) {
+	slices.SortFunc(d.whole, func(x, y item) int {
+		i, j := x.block.ID(), y.block.ID()
+		return cmp.Or(bytes.Compare(i.Version[:], j.Version[:]), cmp.Compare(i.Index, j.Index))
+	})
+	for rest := d.whole; len(rest) > 0; {
+		n := 1
+		for n < len(rest) && rest[n].block.Object.Version == rest[0].block.Object.Version && rest[n].block.Index == rest[n-1].block.Index+1 {
+			n++
+		}
+		d.commit(a, rest[:n])
+		rest = rest[n:]
+	}
+}
+
+func (d *directory) commit(a area, items []item) {
+	err := a.put(items)
+	switch {
+	case err == nil:
+		d.writes.ok()
+	case errors.Is(err, errDeclined):
+	default:
+		d.writeFailed(err)
+	}
+	for i := range items {
+		if err == nil || a.has(items[i].block.ID()) { // after an error some are written
+			d.putBytes.Add(int64(items[i].view.Len()))
+			d.finish(&items[i], nil)
+			continue
+		}
+		d.declined.Add(1)
+		d.finish(&items[i], err)
+	}
+}
+
+// finish ends an item's way: it is readable from its area, or nowhere.
+func (d *directory) finish(it *item, err error) {
+	d.queue.drop(it)
+	if it.done == nil {
+		return
+	}
+	if err != nil {
+		err = fmt.Errorf("write block %v to %s: %w", it.block.ID(), d.path, err)
+	}
+	it.done <- err
+}
+
+// makeRoom evicts until so many bytes are free: blocks of replaced versions, and,
+// if others may go too, what package evict judges least.
+func (d *directory) makeRoom(bytes int64, others bool) {
+	vol := d.volume.Load()
+	target := vol.used() - bytes
+	for n := 0; vol.used() > target && n < maxEvictions; n++ {
+		if version, blocks, ok := d.replaced.pop(); ok {
+			vol.packed.forget(version, blocks)
+			vol.whole.forget(version, blocks)
+			d.evicted.Add(1)
+			continue
+		}
+		if !others || !d.evictOne(vol) {
+			return
+		}
+	}
+}
+
+// evictOne gives up the worst of some entries, drawn from both areas in
+// proportion to their bytes. False: nothing there can go.
+func (d *directory) evictOne(vol *volume) bool {
+	whole := 0
+	if used := vol.used(); used > 0 {
+		whole = int((vol.whole.used()*evict.Samples + used - 1) / used)
+	}
+	d.candidate, d.entries = d.candidate[:0], d.entries[:0]
+	d.draw(vol.whole, whole)
+	d.draw(vol.packed, evict.Samples-len(d.entries))
+	if len(d.entries) == 0 {
+		d.draw(vol.whole, evict.Samples)
+	}
+	for len(d.entries) > 0 {
+		i := evict.Worst(d.candidate, seconds())
+		if a := d.entries[i].area; a.evict(d.entries[i].id) {
+			d.evicted.Add(1)
+			if a == vol.packed {
+				d.evictions++
+			}
+			return true
+		}
+		d.candidate = slices.Delete(d.candidate, i, i+1)
+		d.entries = slices.Delete(d.entries, i, i+1)
+	}
+	return false
+}
+
+func (d *directory) draw(a area, n int) {
+	if n <= 0 {
+		return
+	}
+	d.random = d.random*6364136223846793005 + 1442695040888963407
+	a.sample(d.random^d.random>>29, n, func(e entry) {
+		d.entries = append(d.entries, pick{a, e.id})
+		d.candidate = append(d.candidate, evict.Candidate{
+			Size: e.size, State: e.state,
+			Replaced: d.replaced.has(e.id.Version),
+			Foreign:  d.opt.Owns != nil && !d.opt.Owns(e.id),
+		})
+	})
+}
