@@ -1,0 +1,160 @@
+package cache
+
+import (
+	"context"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/internal/flight"
+)
+
+// GetMany yields whole blocks in order. It works through them from the first on,
+// never at two places at once: who waits here for a block holds no other one but
+// those of the same run that came before, so that no two callers can wait for
+// each other's memory.
+func (t *Tier) GetMany(ctx context.Context, first hearth.Block, n int, each func(hearth.Block, *hearth.View, error) bool) {
+	if t.store == nil || !first.Object.Cacheable() {
+		many(ctx, t.next, first, n, t.counted(each))
+		return
+	}
+	for i := 0; i < n; {
+		b := first.Object.Block(first.Index + int64(i))
+		v, err := t.store.Get(ctx, b, 0, b.Len())
+		if err == nil {
+			t.hits.Add(1)
+			t.hitBytes.Add(int64(b.Len()))
+			if i++; !each(b, v, nil) {
+				return
+			}
+			continue
+		}
+		t.missed(err)
+		if ctx.Err() != nil {
+			each(b, nil, context.Cause(ctx))
+			return
+		}
+		got, more := t.run(ctx, b, t.missing(b, n-i), each)
+		if i += got; !more {
+			return
+		}
+	}
+}
+
+func (t *Tier) counted(each func(hearth.Block, *hearth.View, error) bool) func(hearth.Block, *hearth.View, error) bool {
+	return func(b hearth.Block, v *hearth.View, err error) bool {
+		if err == nil {
+			t.fetches.Add(1)
+			t.fetchedBytes.Add(int64(v.Len()))
+		}
+		return each(b, v, err)
+	}
+}
+
+// missing counts the blocks from first on, at most n, that the store does not
+// hold. first is known to be missing.
+func (t *Tier) missing(first hearth.Block, n int) int {
+	run := 1
+	for run < n && !t.holds(first.Object.Block(first.Index+int64(run))) {
+		run++
+	}
+	return run
+}
+
+// holds asks the store for a block, by one byte of it if there is no other way.
+func (t *Tier) holds(b hearth.Block) bool {
+	if t.held != nil {
+		return t.held.Has(b.ID())
+	}
+	v, err := t.store.Get(context.Background(), b, 0, 1)
+	if err != nil {
+		return false
+	}
+	v.Release()
+	return true
+}
+
+// run yields missing blocks from first on, at most n: one that is on its way
+// already, or as many as nobody else is fetching, by one attempt. It returns how
+// many it yielded, and whether the caller goes on behind them.
+func (t *Tier) run(ctx context.Context, first hearth.Block, n int, each func(hearth.Block, *hearth.View, error) bool) (got int, more bool) {
+	if t.next == nil {
+		each(first, nil, hearth.ErrMiss)
+		return 0, false
+	}
+	ids := make([]hearth.ID, n)
+	for i := range ids {
+		ids[i] = hearth.ID{Version: first.Object.Version, Index: first.Index + int64(i)}
+	}
+	r, err := t.whole.Lead(ids, func(ctx context.Context, r *flight.Run[hearth.ID, *hearth.View]) { t.bring(ctx, r, first) })
+	if err != nil {
+		each(first, nil, err)
+		return 0, false
+	}
+	if r == nil {
+		v, joined, err := t.whole.Join(ctx, ids[0])
+		if !joined {
+			return 0, true // it has just ended: the store may have the block now
+		}
+		t.shared.Add(1)
+		return 1, each(first, v, err) && err == nil
+	}
+	defer r.Leave()
+	for ; got < r.Len(); got++ {
+		v, again, err := r.Wait(ctx, got)
+		if again {
+			return got, true
+		}
+		if !each(first.Object.Block(first.Index+int64(got)), v, err) || err != nil {
+			return got + 1, false
+		}
+	}
+	return got, true
+}
+
+// bring is the attempt of a run: it finishes each block as it comes, so that
+// those who wait for one need not wait for the rest.
+func (t *Tier) bring(ctx context.Context, r *flight.Run[hearth.ID, *hearth.View], first hearth.Block) {
+	block := func(i int) hearth.Block { return first.Object.Block(first.Index + int64(i)) }
+	for i := 0; i < r.Len(); {
+		if v := t.meanwhile(ctx, block(i)); v != nil {
+			if !r.Finish(i, v, nil) {
+				return
+			}
+			i++
+			continue
+		}
+		stop, ended := i+1, false
+		for stop < r.Len() && !t.holds(block(stop)) {
+			stop++
+		}
+		many(ctx, t.next, block(i), stop-i, t.counted(func(b hearth.Block, v *hearth.View, err error) bool {
+			if err == nil && v.Len() != b.Len() {
+				v.Release()
+				err = errShort
+			}
+			if err == nil {
+				t.keep(b, v)
+			}
+			wanted := r.Finish(int(b.Index-first.Index), v, err)
+			ended = err != nil || !wanted
+			i++
+			return !ended
+		}))
+		if ended {
+			return
+		}
+		if i < stop {
+			r.Finish(i, nil, errShort)
+			return
+		}
+	}
+}
+
+// keep puts a block of a run where it belongs.
+func (t *Tier) keep(b hearth.Block, v *hearth.View) {
+	switch {
+	case t.admit(b, 0):
+		t.put(b, v)
+	case t.window != nil && (t.below == nil || !t.below.Has(b.ID())):
+		t.window.hold(b, v)
+	}
+}

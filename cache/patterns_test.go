@@ -1,0 +1,296 @@
+package cache
+
+import (
+	"context"
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/internal/hearthtest"
+)
+
+const mib = 1 << 20
+
+// pattern is a way to read an object, with what it may cost: bytes fetched from
+// the bucket per byte read with a cold cache, where the disk keeps blocks and
+// where it is full, and requests per MiB fetched where it keeps.
+type pattern struct {
+	name                 string
+	size                 int64
+	most, full, requests float64
+	run                  func(size int64, read func(off int64, n int))
+}
+
+func sequential(n int, share float64) func(int64, func(int64, int)) {
+	return func(size int64, read func(int64, int)) {
+		for off := int64(0); off < int64(share*float64(size)); off += int64(n) {
+			read(off, n)
+		}
+	}
+}
+
+func strided(n int, step int64) func(int64, func(int64, int)) {
+	return func(size int64, read func(int64, int)) {
+		for off := int64(0); off < size; off += step {
+			read(off, n)
+		}
+	}
+}
+
+// shuffled reads one in part of the object's pieces of n bytes, in random order.
+func shuffled(n, part int) func(int64, func(int64, int)) {
+	return func(size int64, read func(int64, int)) {
+		pieces := rand.New(rand.NewPCG(3, 4)).Perm(int(size+int64(n)-1) / n)
+		for _, i := range pieces[:len(pieces)/part] {
+			read(int64(i)*int64(n), n)
+		}
+	}
+}
+
+func patterns() []pattern {
+	return []pattern{
+		{"sequential, 1 MiB", 128 * mib, 1, 1.1, 0.3, sequential(mib, 1)},
+		{"sequential, 128 KiB", 128 * mib, 1, 1.1, 0.3, sequential(128<<10, 1)},
+		{"sequential, 100,000 bytes", 64 * mib, 1, 1.1, 0.4, sequential(100_000, 1)},
+		{"sequential, the first quarter", 128 * mib, 2, 2, 0.3, sequential(128<<10, 0.25)},
+		{"four streams, 128 KiB", 128 * mib, 1, 1.3, 0.4, func(size int64, read func(int64, int)) {
+			for off := int64(0); off < size/4; off += 128 << 10 {
+				for s := range int64(4) {
+					read(s*size/4+off, 128<<10)
+				}
+			}
+		}},
+		{"out of order, 128 KiB by fours", 64 * mib, 1, 1.1, 0.4, func(size int64, read func(int64, int)) {
+			for off := int64(0); off < size; off += 512 << 10 {
+				for _, i := range []int64{1, 0, 3, 2} {
+					read(off+i*128<<10, 128<<10)
+				}
+			}
+		}},
+		{"random 128 KiB, one in 64", 256 * mib, 8, 1, 1, shuffled(128<<10, 64)},
+		{"random 128 KiB, all", 64 * mib, 1, 1.1, 1, shuffled(128<<10, 1)},
+		{"random 1 MiB, one in 4", 256 * mib, 1.1, 1.1, 1, shuffled(mib, 4)},
+		{"strided, 128 KiB each 512 KiB", 256 * mib, 4, 1, 1, strided(128<<10, 512<<10)},
+		{"strided, 128 KiB each 4 MiB", 256 * mib, 8, 1, 1, strided(128<<10, 4*mib)},
+		{"backwards, 128 KiB", 64 * mib, 1, 1, 1, func(size int64, read func(int64, int)) {
+			for off := size - 128<<10; off >= 0; off -= 128 << 10 {
+				read(off, 128<<10)
+			}
+		}},
+		{"slices of 96 KiB, all of 5 MiB", 5 * mib, 1, 1.5, 1, shuffled(96<<10, 1)},
+		{"slices of 96 KiB, one in 20 of 64 MiB", 64 * mib, 12, 1, 1, shuffled(96<<10, 20)},
+		{"the first page again and again", 64 * mib, 0.3, 0.3, 1, func(_ int64, read func(int64, int)) {
+			for range 1000 {
+				read(0, 4096)
+			}
+		}},
+		{"a header and a footer", 64 * mib, 64, 1, 1, func(size int64, read func(int64, int)) {
+			read(0, 16<<10)
+			read(size-16<<10, 16<<10)
+		}},
+	}
+}
+
+func TestBytesFetchedPerByteRead(t *testing.T) {
+	// The figure for each pattern stays below its bound, over a bucket that needs
+	// 20 ms for the first byte and 10 ms for each MiB (by a clock that stands still
+	// while anybody works).
+	t.Logf("%-40s %10s %10s %10s", "pattern", "bytes/byte", "disk full", "GETs/MiB")
+	for _, p := range patterns() {
+		var kept, full, requests float64
+		synctest.Test(t, func(t *testing.T) { kept, requests = p.cost(t, false) })
+		synctest.Test(t, func(t *testing.T) { full, _ = p.cost(t, true) })
+		t.Logf("%-40s %10.3f %10.3f %10.3f", p.name, kept, full, requests)
+		if kept > p.most+0.0005 || full > p.full+0.0005 || requests > p.requests {
+			t.Errorf("%s: more than %.2f bytes per byte, %.2f with a full disk, %.2f requests", p.name, p.most, p.full, p.requests)
+		}
+	}
+}
+
+// cost runs a pattern once, cold, and returns bytes fetched per byte read and
+// requests per MiB fetched.
+func (p pattern) cost(t *testing.T, full bool) (bytes, requests float64) {
+	n := newNode(t, 64*mib)
+	n.shelf.full.Store(full)
+	n.bucket.first, n.bucket.mib = 20*time.Millisecond, 10*time.Millisecond
+	o := hearthtest.NewObject("objects/"+p.name, p.size, 1)
+	r := NewReader(n.reads, o, ReaderOptions{})
+	asked := int64(0)
+	buf := make([]byte, mib)
+	p.run(p.size, func(off int64, n int) {
+		readOne(t, r, buf[:n], off)
+		asked += min(int64(n), p.size-off)
+	})
+	r.working.Wait() // what was asked for ahead counts to the last byte
+	r.Close()
+	fetched := n.bucket.bytes.Load()
+	return float64(fetched) / float64(asked), float64(n.bucket.requests.Load()) / (float64(fetched)/mib + 1)
+}
+
+func TestReadAheadIsOffWhereItHelpsNobody(t *testing.T) {
+	// Nothing is read ahead of a reader whose source keeps nothing, of one told not
+	// to, of small objects, of what lies on this node already, nor while memory is short.
+	n := newNode(t, 64*mib)
+	o, asked := object(64*mib), n.bucket
+	cases := map[string]func() (*Reader, func()){
+		"keeps nothing": func() (*Reader, func()) { return NewReader(n.bucket, o, ReaderOptions{}), nil },
+		"told not to":   func() (*Reader, func()) { return NewReader(n.reads, o, ReaderOptions{Ahead: -1}), nil },
+		"held":          func() (*Reader, func()) { return NewReader(n.reads, o, ReaderOptions{}), nil },
+		"memory short": func() (*Reader, func()) {
+			n, o := newNode(t, 64*mib), hearthtest.NewObject("another", 8*mib, 1)
+			left := int64(0)
+			for n.ram.spare() >= aheadSpare {
+				n.pool.Reserve(64 << 10)
+				left += 64 << 10
+			}
+			asked = n.bucket
+			return NewReader(n.reads, o, ReaderOptions{Pool: n.pool}), func() { n.pool.Unreserve(left) }
+		},
+	}
+	for _, name := range []string{"keeps nothing", "told not to", "held", "memory short"} {
+		r, done := cases[name]()
+		before := asked.requests.Load()
+		size := int64(8 * mib)
+		if name == "held" {
+			size /= 2
+		}
+		readAll(t, r, size, 128<<10)
+		r.working.Wait()
+		switch got := asked.requests.Load() - before; {
+		case name == "held" && got != 0, name != "held" && name != "keeps nothing" && got != 8, name == "keeps nothing" && got != 64:
+			t.Errorf("%s: %d requests", name, got)
+		}
+		r.Close()
+		if done != nil {
+			done()
+		}
+	}
+}
+
+func TestCloseEndsReadAhead(t *testing.T) {
+	// The bucket hangs, a run is under way; Close returns all the same, and later
+	// reads start no other.
+	n := newNode(t, 64*mib)
+	o := object(64 * mib)
+	r := NewReader(n.reads, o, ReaderOptions{})
+	started := make(chan struct{}, 100)
+	readAll(t, r, 3*mib, 128<<10)
+	r.working.Wait()
+	n.bucket.gate = make(chan struct{})
+	n.bucket.before = func(hearth.Block) { started <- struct{}{} }
+	r.mu.Lock()
+	r.runs++
+	r.working.Add(1)
+	r.mu.Unlock()
+	go r.bring(ask{first: 40, n: 10})
+	<-started
+	r.Close()
+	close(n.bucket.gate)
+	before := n.bucket.requests.Load()
+	readAll(t, r, 8*mib, 128<<10)
+	if got := n.bucket.requests.Load() - before; got > 8 {
+		t.Errorf("%d requests", got)
+	}
+}
+
+func TestAFailingRunEndsTrust(t *testing.T) {
+	// The bucket fails while blocks are asked for ahead: the reader is told by its own
+	// read, and the streams start anew.
+	n := newNode(t, 64*mib)
+	r := NewReader(n.reads, object(64*mib), ReaderOptions{})
+	defer r.Close()
+	readAll(t, r, 4*mib, 128<<10)
+	r.working.Wait()
+	n.bucket.fail.Store(&errBroken)
+	r.mu.Lock()
+	r.runs++
+	r.working.Add(1)
+	r.mu.Unlock()
+	r.bring(ask{first: 40, n: 10})
+	if r.runs != 0 || r.streams.all[0].used != 0 {
+		t.Errorf("%d runs, %+v", r.runs, r.streams.all[0])
+	}
+}
+
+func TestADiskHitPaysForNothing(t *testing.T) {
+	// A small object that lies on the disk is read through all tiers: one look-up
+	// there, and no allocation but those of the store itself.
+	n := newNode(t, 64*mib)
+	b := hearthtest.NewObject("objects/small", 100_000, 1).Block(0)
+	hearthtest.PutHeld(t, n.pool, n.shelf, b, 1)
+	allocations := func(src hearth.Source) float64 {
+		return testing.AllocsPerRun(500, func() {
+			if v, err := src.Get(t.Context(), b, 0, 4096); err == nil {
+				v.Release()
+			}
+		})
+	}
+	alone := allocations(n.shelf)
+	before := n.shelf.gets.Load()
+	for range 10 {
+		v, err := n.reads.Get(t.Context(), b, 0, 100)
+		check(t, v, err, b, 0)
+	}
+	if got := n.shelf.gets.Load() - before; got != 10 {
+		t.Errorf("%d look-ups for 10 reads", got)
+	}
+	// The race detector makes sync.Pool, in ristretto, forget one in four.
+	if got := allocations(n.own) - alone; got > 0.9 {
+		t.Errorf("own: %.1f allocations more", got)
+	}
+	if got := allocations(n.reads) - alone; got > 0.9 {
+		t.Errorf("reads: %.1f allocations more", got)
+	}
+}
+
+// BenchmarkSmallObjectOnDisk is a read of a small object that lies on the disk
+// tier, through all tiers: the machinery's own cost.
+func BenchmarkSmallObjectOnDisk(b *testing.B) {
+	n := newNode(b, 64*mib)
+	objects := make([]*hearth.Object, 4096)
+	for i := range objects {
+		objects[i] = hearthtest.NewObject("objects/"+string(rune('a'+i)), 100_000, 1)
+		v := hearthtest.View(b, n.pool, objects[i].Block(0), 1)
+		_ = n.shelf.Put(objects[i].Block(0), v) // a shelf takes everything
+		v.Release()
+	}
+	ctx := context.Background()
+	for name, src := range map[string]hearth.Source{"store alone": n.shelf, "all tiers": n.reads} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			i := 0
+			for b.Loop() {
+				v, err := src.Get(ctx, objects[i%4096].Block(0), 0, 16<<10)
+				if err != nil {
+					b.Fatal(err)
+				}
+				v.Release()
+				i++
+			}
+		})
+	}
+}
+
+// BenchmarkSequentialOnDisk is a 128 KiB read of a large object that lies on the
+// disk tier, by a Reader.
+func BenchmarkSequentialOnDisk(b *testing.B) {
+	n := newNode(b, 64*mib)
+	o := object(64 * mib)
+	for i := range o.Blocks() {
+		hearthtest.PutHeld(b, n.pool, n.shelf, o.Block(i), 1)
+	}
+	r := NewReader(n.reads, o, ReaderOptions{})
+	defer r.Close()
+	p, ctx := make([]byte, 128<<10), context.Background()
+	b.ReportAllocs()
+	b.SetBytes(128 << 10)
+	i := int64(0)
+	for b.Loop() {
+		if _, err := r.ReadAt(ctx, p, i%(o.Size/(128<<10))*(128<<10)); err != nil {
+			b.Fatal(err)
+		}
+		i++
+	}
+}

@@ -1,0 +1,354 @@
+package cache
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/dgraph-io/ristretto/v2"
+
+	"github.com/hearthfs/hearth"
+)
+
+// What RAM leaves of the Pool to reads in flight, write queues and indexes: a
+// quarter, at least half of the smallest Pool (a few blocks for each of a few
+// readers), at most what hundreds of requests in flight need.
+const (
+	reserveLeast = hearth.MinRAM / 2
+	reserveMost  = 256 << 20
+)
+
+// entryBytes is what an entry costs beside its View: ours 48, the View's header
+// 64, ristretto's two maps about 140. It is counted against the Pool.
+const entryBytes = 256
+
+// sliceSlack is the memory that a slice may hold beyond its own bytes: it cannot
+// be asked. A tier that reads by O_DIRECT lends slices of a buffer with a header
+// before and padding behind.
+const sliceSlack = 8 << 10
+
+var errDeclined = errors.New("declined")
+
+// RAM is the tier in memory, over ristretto. Three of its habits shape this file
+// (read in v2.4.2). Get takes no reference, so that the View found may be dead or
+// another's: the ID is compared and TryRetain decides. Set only queues: a queue of
+// 32,768 lies outside its budget, and what is queued cannot be read; so bytes are
+// counted here, and what is queued is found in pending. A Set that does not fit
+// into the queue calls nobody: then Put lets go of the View itself. All other ways
+// out - refused, replaced, evicted, deleted, closed - end in OnExit.
+type RAM struct {
+	pool    *hearth.Pool
+	limit   int64 // most bytes that may be held
+	reserve int64 // of the pool, to be left to others
+
+	closing sync.RWMutex // held for reading by all that use items; for writing by Close
+	closed  bool
+	items   *ristretto.Cache[uint64, *entry]
+	held    atomic.Int64 // bytes of entries that have not exited
+	entries atomic.Int64
+
+	shrinking sync.Mutex // held by the one that shrinks
+	pending   pending
+	window    window
+
+	hits, hitBytes, misses, puts, declined atomic.Int64
+}
+
+// entry is what ristretto holds: it owns one reference to the View.
+type entry struct {
+	id   hearth.ID
+	view *hearth.View
+	cost int64
+}
+
+var _ hearth.Store = (*RAM)(nil)
+
+// NewRAM returns a RAM that holds at most limit bytes, and at most what the pool's
+// budget leaves beside the reserve for reads in flight.
+func NewRAM(pool *hearth.Pool, limit int64) *RAM {
+	budget := pool.Stats().Budget
+	r := &RAM{pool: pool, reserve: min(max(budget/4, reserveLeast), reserveMost)}
+	r.limit = max(1, min(limit, budget-r.reserve))
+	r.window.most = r.limit / 2
+	config := &ristretto.Config[uint64, *entry]{
+		// Ten counters for each of the 16 KiB objects that would fill it, at 3
+		// bytes each: 0.2 % of the budget, and not more than 3 MiB.
+		NumCounters:        min(max(r.limit/1600, 1024), 1<<20),
+		MaxCost:            r.limit,
+		BufferItems:        64, // as ristretto recommends
+		IgnoreInternalCost: true,
+		KeyToHash:          func(key uint64) (uint64, uint64) { return key, 0 },
+		Cost:               r.dequeued,
+		OnExit:             r.exited,
+	}
+	items, err := ristretto.NewCache(config)
+	if err != nil {
+		panic(fmt.Sprintf("cache: ristretto refuses its configuration: %v", err)) // all of it is ours
+	}
+	r.items = items
+	return r
+}
+
+// Get returns a range of a block that is held.
+func (r *RAM) Get(_ context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
+	r.closing.RLock()
+	defer r.closing.RUnlock()
+	v := r.find(b.ID(), n)
+	if v == nil {
+		r.misses.Add(1)
+		// Whoever misses here needs memory next, and nobody gives way but us.
+		r.giveWay()
+		return nil, hearth.ErrMiss
+	}
+	r.hits.Add(1)
+	r.hitBytes.Add(int64(n))
+	return cut(v, off, n), nil
+}
+
+// cut turns the caller's reference to v into one to its bytes [off, off+n).
+func cut(v *hearth.View, off, n int) *hearth.View {
+	if off == 0 && n == v.Len() {
+		return v
+	}
+	s := v.Slice(off, n)
+	v.Release()
+	return s
+}
+
+// find returns a reference to a whole block, n bytes of which are wanted.
+func (r *RAM) find(id hearth.ID, n int) *hearth.View {
+	if r.closed {
+		return nil
+	}
+	e, _ := r.items.Get(id.Hash())
+	if e == nil || e.id != id {
+		if e = r.pending.get(id); e == nil {
+			return r.window.take(id, n)
+		}
+	}
+	if !e.view.TryRetain() {
+		return nil
+	}
+	return e.view
+}
+
+// Has reports whether the block is held. It does not count as a hit.
+func (r *RAM) Has(id hearth.ID) bool {
+	r.closing.RLock()
+	defer r.closing.RUnlock()
+	if r.closed {
+		return false
+	}
+	// GetTTL does not reach the policy as Get would. It knows 64 bits of the ID
+	// only: a collision makes this answer wrong, and nothing else.
+	if _, ok := r.items.GetTTL(id.Hash()); ok {
+		return true
+	}
+	return r.pending.get(id) != nil || r.window.has(id)
+}
+
+// Put keeps a whole block, if the policy likes it; that is decided later.
+func (r *RAM) Put(b hearth.Block, v *hearth.View) error {
+	r.closing.RLock()
+	defer r.closing.RUnlock()
+	if err := r.put(b, v); err != nil {
+		r.declined.Add(1)
+		return err
+	}
+	r.puts.Add(1)
+	return nil
+}
+
+func (r *RAM) put(b hearth.Block, v *hearth.View) error {
+	if r.closed || !b.Object.Cacheable() || v.Len() != b.Len() {
+		return fmt.Errorf("keep block %v in memory: %w", b.ID(), errDeclined)
+	}
+	id := b.ID()
+	key := id.Hash()
+	if _, held := r.items.GetTTL(key); held {
+		return nil
+	}
+	e := &entry{id: id, view: v, cost: memory(v) + entryBytes}
+	most := r.adapt()
+	// What is queued lies outside ristretto's budget; a sixteenth more is room enough
+	// for it, since the queue is emptied in microseconds.
+	if r.held.Load()+e.cost > most+most/16+hearth.BlockSize {
+		return fmt.Errorf("keep block %v in memory: %w: too much is queued", id, errDeclined)
+	}
+	if !r.pool.Reserve(entryBytes) {
+		return fmt.Errorf("keep block %v in memory: %w: no memory", id, errDeclined)
+	}
+	v.Retain()
+	r.held.Add(e.cost)
+	r.entries.Add(1)
+	r.pending.add(e)
+	if !r.items.Set(key, e, 0) {
+		r.pending.remove(e)
+		r.exited(e)
+		return fmt.Errorf("keep block %v in memory: %w: queue is full", id, errDeclined)
+	}
+	return nil
+}
+
+// hold keeps a block that a run brought and nobody else keeps until it was read
+// once, if memory is not short.
+func (r *RAM) hold(b hearth.Block, v *hearth.View) {
+	r.closing.RLock()
+	defer r.closing.RUnlock()
+	if !r.closed && r.spare() > r.reserve/2 {
+		r.window.hold(b.ID(), v)
+	}
+}
+
+// read counts n bytes of a block as read that were had elsewhere.
+func (r *RAM) read(id hearth.ID, n int) {
+	if v := r.window.take(id, n); v != nil {
+		v.Release()
+	}
+}
+
+// memory is what the View keeps from being free, as far as can be known.
+func memory(v *hearth.View) int64 {
+	if c := cap(v.Bytes()); c > v.Len() {
+		return int64(c) // a whole buffer of its size class
+	}
+	return min(int64(v.Len()+v.Len()/8)+sliceSlack, hearth.BlockSize+hearth.PieceSize) // no View is larger
+}
+
+// adapt tells ristretto how much it may hold now, and returns it: what it holds
+// and what is free beyond half of the reserve, so that an index that grows or a
+// long queue makes it evict with the next Put.
+func (r *RAM) adapt() int64 {
+	most := max(1, min(r.limit-r.window.used.Load(), r.held.Load()+r.spare()-r.reserve/2))
+	r.items.UpdateMaxCost(most)
+	return most
+}
+
+// spare is the number of bytes of the pool that nobody uses.
+func (r *RAM) spare() int64 {
+	s := r.pool.Stats()
+	return s.Budget - (s.Used - s.Idle)
+}
+
+// giveWay lets go of blocks when less than a quarter of the reserve is free, until
+// half of it is: others cannot take from us what they need, and those who wait for
+// memory do not Put. Which blocks go is left to chance; it happens when indexes
+// grow, not in steady state.
+func (r *RAM) giveWay() {
+	if r.closed || r.spare() >= r.reserve/4 || r.held.Load() == 0 || !r.shrinking.TryLock() {
+		return
+	}
+	defer r.shrinking.Unlock()
+	r.window.shrink(0)
+	need := r.reserve/2 - r.spare()
+	var keys []uint64
+	r.items.IterValues(func(e *entry) bool {
+		need -= e.cost
+		keys = append(keys, e.id.Hash())
+		return need <= 0
+	})
+	for _, key := range keys {
+		r.items.Del(key)
+	}
+}
+
+// dequeued is asked for the cost of each entry when ristretto takes it from its
+// queue, by one goroutine. When it is asked for the next, the one before can be
+// read (or was refused), and is pending no longer.
+func (r *RAM) dequeued(e *entry) int64 {
+	r.pending.settle(e)
+	return e.cost
+}
+
+// exited is called once for each entry; also with nil, for keys that Del does not
+// find.
+func (r *RAM) exited(e *entry) {
+	if e == nil {
+		return
+	}
+	r.held.Add(-e.cost)
+	r.entries.Add(-1)
+	e.view.Release()
+	r.pool.Unreserve(entryBytes)
+}
+
+// RAMStats are a RAM's figures.
+type RAMStats struct {
+	// Used and Budget in bytes; Used counts each View's memory and its entry.
+	Used, Budget, Entries int64
+	// Hits and Misses count Gets, Puts and Declined count Puts.
+	Hits, HitBytes, Misses, Puts, Declined int64
+}
+
+// Stats returns the present figures.
+func (r *RAM) Stats() RAMStats {
+	return RAMStats{
+		Used: r.held.Load() + r.window.used.Load(), Budget: r.limit, Entries: r.entries.Load(),
+		Hits: r.hits.Load(), HitBytes: r.hitBytes.Load(), Misses: r.misses.Load(),
+		Puts: r.puts.Load(), Declined: r.declined.Load(),
+	}
+}
+
+// Close lets go of every block. Afterwards everything is a miss and declined.
+func (r *RAM) Close() {
+	r.closing.Lock()
+	defer r.closing.Unlock()
+	if r.closed {
+		return
+	}
+	r.closed = true
+	r.items.Close()
+	r.window.shrink(0)
+}
+
+// pending are the entries that ristretto has queued and cannot find yet. They own
+// no reference: an entry that exits meanwhile is dead and thus a miss.
+type pending struct {
+	count atomic.Int64 // len(byID), to be looked at without the lock
+	mu    sync.Mutex   // guards the rest
+	byID  map[hearth.ID]*entry
+	last  *entry // the one that ristretto is at work on
+}
+
+func (p *pending) get(id hearth.ID) *entry {
+	if p.count.Load() == 0 {
+		return nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.byID[id]
+}
+
+func (p *pending) add(e *entry) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.byID == nil {
+		p.byID = map[hearth.ID]*entry{}
+	}
+	p.byID[e.id] = e
+	p.count.Store(int64(len(p.byID)))
+}
+
+func (p *pending) remove(e *entry) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.removeLocked(e)
+}
+
+func (p *pending) settle(next *entry) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.last != nil && p.last != next {
+		p.removeLocked(p.last)
+	}
+	p.last = next
+}
+
+func (p *pending) removeLocked(e *entry) {
+	if p.byID[e.id] == e {
+		delete(p.byID, e.id)
+		p.count.Store(int64(len(p.byID)))
+	}
+}

@@ -1,0 +1,139 @@
+package cache
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/internal/hearthtest"
+)
+
+// wirings are read sides that must all give the same bytes.
+func wirings(t testing.TB) map[string]hearth.Source {
+	pool := hearthtest.Pool(t, 32<<20)
+	k := &bucket{pool: pool}
+	ram := func() *RAM {
+		r := NewRAM(pool, 4<<20)
+		t.Cleanup(r.Close)
+		return r
+	}
+	tier := func(store hearth.Store, next hearth.Source, admit Admit) *Tier {
+		x := Through(store, next, admit)
+		t.Cleanup(x.Close)
+		return x
+	}
+	full := newShelf(pool)
+	full.full.Store(true)
+	never := func(hearth.Block, int) bool { return false }
+	return map[string]hearth.Source{
+		"bucket":                  k,
+		"bucket, block by block":  single{k},
+		"nothing kept":            tier(nil, k, Always),
+		"memory":                  tier(ram(), k, Always),
+		"memory, hot":             tier(ram(), k, Hot(4<<20)),
+		"shelf":                   tier(newShelf(pool), k, Always),
+		"shelf, block by block":   tier(newShelf(pool), single{k}, Always),
+		"shelf without Has":       tier(mute{newShelf(pool)}, k, Always),
+		"shelf, nothing admitted": tier(newShelf(pool), k, never),
+		"all":                     tier(ram(), tier(newShelf(pool), tier(nil, k, Always), Always), Hot(4<<20)),
+		"all, shelf full":         tier(ram(), tier(full, k, Keep(full)), Hot(4<<20)),
+		"all, shelf declines":     tier(ram(), tier(full, single{k}, Always), Always),
+		"all behind a veil":       single{tier(ram(), tier(newShelf(pool), k, Always), Always)},
+	}
+}
+
+func TestReaderReadsLikeAFile(t *testing.T) {
+	// The same random reads, by several goroutines, give the same bytes and the same
+	// errors as bytes.Reader, through every wiring.
+	sources := wirings(t)
+	rapid.Check(t, func(rt *rapid.T) {
+		size := rapid.OneOf(rapid.Int64Range(0, 10), rapid.Int64Range(1<<20-3, 1<<20+3), rapid.Int64Range(1, 5<<20)).Draw(rt, "size")
+		o := hearthtest.NewObject(fmt.Sprint("objects/", rapid.IntRange(0, 3).Draw(rt, "object")), size, 1)
+		want := contents(o)
+		type read struct {
+			off int64
+			n   int
+		}
+		start := rapid.Int64Range(0, size+10)
+		reads := rapid.SliceOfN(rapid.Custom(func(rt *rapid.T) read {
+			return read{start.Draw(rt, "off"), rapid.OneOf(rapid.IntRange(0, 5000), rapid.IntRange(100_000, 3<<20)).Draw(rt, "n")}
+		}), 1, 12).Draw(rt, "reads")
+		for name, src := range sources {
+			r := NewReader(src, o, ReaderOptions{})
+			var all sync.WaitGroup
+			for g := range 2 {
+				all.Go(func() {
+					for i := g; i < len(reads); i += 2 {
+						p, q := make([]byte, reads[i].n), make([]byte, reads[i].n)
+						n, err := r.ReadAt(t.Context(), p, reads[i].off)
+						m, werr := want.ReadAt(q, reads[i].off)
+						if len(p) == 0 {
+							werr = nil // bytes.Reader says EOF to nothing at the end
+						}
+						if n != m || string(p[:n]) != string(q[:m]) || !errors.Is(err, werr) {
+							t.Errorf("%s: %d bytes at %d: %d, %v; a file gives %d, %v", name, len(p), reads[i].off, n, err, m, werr)
+						}
+					}
+				})
+			}
+			all.Wait()
+			r.Close()
+		}
+	})
+}
+
+func TestReaderSaysWhatFailed(t *testing.T) {
+	// A read that fails halfway returns what it has and the error of its source;
+	// a negative offset is an error; a closed Reader still reads.
+	n := newNode(t, 64<<20)
+	o := object(5 * hearth.BlockSize)
+	r := NewReader(n.reads, o, ReaderOptions{})
+	if _, err := r.ReadAt(t.Context(), make([]byte, 1), -1); err == nil {
+		t.Error("read before the start")
+	}
+	readOne(t, r, make([]byte, 100), 0)
+	n.bucket.fail.Store(&hearth.ErrStale)
+	got, err := r.ReadAt(t.Context(), make([]byte, 2*hearth.BlockSize), 0)
+	if !errors.Is(err, hearth.ErrStale) || got != hearth.BlockSize {
+		t.Errorf("%d bytes, %v", got, err)
+	}
+	n.bucket.fail.Store(nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := r.ReadAt(ctx, make([]byte, 10), 2*hearth.BlockSize); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	r.Close()
+	readAll(t, r, o.Size, 300_000)
+	if _, err := r.ReadAt(t.Context(), make([]byte, 10), o.Size); !errors.Is(err, io.EOF) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestManyReadersInTheSmallestMemory(t *testing.T) {
+	// Twenty sequential readers, two of each object, with read-ahead, in 16 MiB: all
+	// get right bytes, none waits for ever, and each block is fetched about once.
+	n := newNode(t, hearth.MinRAM)
+	var all sync.WaitGroup
+	var size int64
+	for i := range 10 {
+		o := hearthtest.NewObject(fmt.Sprint("objects/", i), 6*hearth.BlockSize+int64(i), 1)
+		size += o.Size
+		r := NewReader(n.reads, o, ReaderOptions{})
+		var both sync.WaitGroup
+		for _, piece := range []int{128 << 10, 1 << 20} {
+			both.Go(func() { readAll(t, r, o.Size, piece) })
+		}
+		all.Go(func() { both.Wait(); r.Close() })
+	}
+	all.Wait()
+	if got := n.bucket.bytes.Load(); got > size+size/10 {
+		t.Errorf("%d bytes of %d", got, size)
+	}
+}

@@ -1,0 +1,146 @@
+package cache
+
+import "github.com/hearthfs/hearth"
+
+// streams tells the sequential readers of one object from all others. It is a
+// pure function of the reads it was shown: no clock, no I/O.
+//
+// A stream is a reader that goes on where it stopped. Reads join the stream whose
+// end they touch: a kernel sends several at a time and they arrive in any order, so
+// a read may begin up to two of its lengths beyond the end, or behind it. What no
+// stream wants begins a new one, in the place of the one that was longest idle.
+//
+// A stream is trusted for as much as it has read in one piece: run is the bytes it
+// read, but not more than the distance it covered (who reads one page again and
+// again covers none), and nothing if it skipped more than a quarter of that
+// distance (who strides). Read-ahead reaches no further beyond its end than run,
+// so that what is fetched ahead and never read is at most what was read.
+type streams struct {
+	tick uint32
+	all  [maxStreams]stream
+}
+
+// maxStreams is how many readers may go through one object side by side and be
+// told apart: the threads of a loader or a copier.
+const maxStreams = 8
+
+// trusted is the number of bytes that a stream has read before anything is read
+// ahead of it: half a block, so that slices of a hundred KiB never are.
+const trusted = hearth.BlockSize / 2
+
+type stream struct {
+	start, end int64 // bytes of the object that it has covered
+	bytes      int64 // read within them
+	reads      int32
+	used       uint32 // tick of the last read; 0: free
+	asked      int64  // block index: those before it were asked for ahead, or read
+}
+
+// ask is a run of blocks to be asked for ahead.
+type ask struct {
+	first int64
+	n     int
+}
+
+// read notes a read of n bytes at off of an object of so many blocks, and returns
+// the run to ask for now; n is 0 if there is none. most bounds read-ahead in bytes.
+func (s *streams) read(off, n, most, blocks int64) ask {
+	s.tick++
+	st, late := s.find(off, n)
+	if st == nil && late {
+		return ask{}
+	}
+	if st == nil {
+		st = s.begin(off)
+	}
+	st.used = s.tick
+	if off+n <= st.end && st.bytes >= st.end-st.start {
+		return ask{} // read once more: that says nothing about what comes
+	}
+	st.bytes += n
+	st.reads++
+	st.end = max(st.end, off+n)
+	return st.ahead(most, blocks)
+}
+
+// find returns the stream that a read belongs to: one that skipped it, else the
+// one whose end is nearest. late is a read that began just before a new stream and
+// arrived just after it; it is part of none.
+func (s *streams) find(off, n int64) (nearest *stream, late bool) {
+	var distance int64
+	for i := range s.all {
+		st := &s.all[i]
+		switch {
+		case st.used == 0 || off > st.end+2*n || off < st.end-2*hearth.BlockSize:
+		case off < st.start:
+			late = late || st.reads < 4 && off >= st.start-2*n
+		case off < st.end && st.bytes < st.end-st.start:
+			return st, false
+		default:
+			if d := max(off-st.end, st.end-off); nearest == nil || d < distance {
+				nearest, distance = st, d
+			}
+		}
+	}
+	return nearest, late
+}
+
+func (s *streams) begin(off int64) *stream {
+	oldest := &s.all[0]
+	for i := range s.all {
+		st := &s.all[i]
+		if st.used == 0 {
+			oldest = st
+			break
+		}
+		if s.tick-st.used > s.tick-oldest.used {
+			oldest = st
+		}
+	}
+	*oldest = stream{start: off, end: off}
+	return oldest
+}
+
+// forget ends all trust, after read-ahead has failed.
+func (s *streams) forget() { *s = streams{tick: s.tick} }
+
+// unask takes back that blocks from index i on were asked for: they were not kept.
+func (s *streams) unask(i int64) {
+	for k := range s.all {
+		if st := &s.all[k]; st.asked > i && st.end <= (i+1)*hearth.BlockSize {
+			st.asked = i
+		}
+	}
+}
+
+// run is the number of bytes for which the stream is trusted.
+func (st *stream) run() int64 {
+	covered := st.end - st.start
+	if st.reads < 2 || st.bytes < covered-covered/4 {
+		return 0
+	}
+	return min(st.bytes, covered)
+}
+
+// ahead returns the run to ask for when the stream has come so far. It asks when
+// less than half of what it may is asked for, so that runs are long, and cuts
+// them at extents, which are placed and fetched as one.
+func (st *stream) ahead(most, blocks int64) ask {
+	run := min(st.run(), most)
+	if run < trusted {
+		return ask{}
+	}
+	here := (st.end + hearth.BlockSize - 1) / hearth.BlockSize // the first block that was not touched
+	st.asked = max(st.asked, here)
+	reach := min(blocks, (st.end+run)/hearth.BlockSize)
+	if reach < blocks && 2*(st.asked*hearth.BlockSize-st.end) > run {
+		return ask{}
+	}
+	stop := min(reach, (st.asked/hearth.ExtentBlocks+1)*hearth.ExtentBlocks)
+	a := ask{first: st.asked, n: int(stop - st.asked)}
+	if a.n <= 0 {
+		return ask{}
+	}
+	st.asked = stop
+	return a
+}

@@ -1,0 +1,243 @@
+package cache
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/internal/flight"
+)
+
+// Tier is a Source that reads from a store, else from the next Source, and keeps
+// in the store what its Admit likes.
+type Tier struct {
+	store hearth.Store
+	next  hearth.Source
+	admit Admit
+
+	held   haser  // store, if it can say what it holds
+	below  haser  // next, if it can
+	window holder // store, if it is memory
+
+	whole  *flight.Group[hearth.ID, *hearth.View] // whole blocks, on their way into the store
+	ranges *flight.Twins[span, *hearth.View]      // ranges, straight from next
+
+	hits, hitBytes, misses, fetches, fetchedBytes, shared, declined, failures atomic.Int64
+}
+
+// span is a range of a block, which is shared with equal ones only.
+type span struct {
+	id     hearth.ID
+	off, n int
+}
+
+// holder is a store in memory: it holds what a run brought and nobody below keeps
+// until it was read once, whatever admit says of the block.
+type holder interface {
+	hold(b hearth.Block, v *hearth.View)
+	read(id hearth.ID, n int)
+}
+
+var (
+	_ hearth.Source     = (*Tier)(nil)
+	_ hearth.ManyGetter = (*Tier)(nil)
+)
+
+// Through returns the Tier that reads from store, else from next, and keeps what
+// admit likes. Without a store (nil) it passes everything through to next; without
+// next a miss stays a miss.
+func Through(store hearth.Store, next hearth.Source, admit Admit) *Tier {
+	retain := func(v *hearth.View) { v.Retain() }
+	t := &Tier{
+		store: store, next: next, admit: admit,
+		whole:  flight.NewGroup[hearth.ID](retain, (*hearth.View).Release),
+		ranges: flight.NewTwins[span](retain, (*hearth.View).Release),
+	}
+	t.held, _ = store.(haser)
+	t.below, _ = next.(haser)
+	t.window, _ = store.(holder)
+	return t
+}
+
+// Get returns a range of a block from the store, or else from where the package
+// comment says.
+func (t *Tier) Get(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
+	if t.store == nil || !b.Object.Cacheable() {
+		return t.fetch(ctx, b, off, n)
+	}
+	v, err := t.store.Get(ctx, b, off, n)
+	if err == nil {
+		t.hits.Add(1)
+		t.hitBytes.Add(int64(n))
+		return v, nil
+	}
+	t.missed(err)
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	if v, joined, err := t.whole.Join(ctx, b.ID()); joined {
+		t.shared.Add(1)
+		if err != nil {
+			return nil, err
+		}
+		t.read(b.ID(), n)
+		return cut(v, off, n), nil
+	}
+	if t.next == nil {
+		return nil, hearth.ErrMiss
+	}
+	if !t.admit(b, n) {
+		return t.straight(ctx, b, off, n)
+	}
+	return t.fill(ctx, b, off, n)
+}
+
+// missed counts what the store said instead of a View.
+func (t *Tier) missed(err error) {
+	t.misses.Add(1)
+	if !errors.Is(err, hearth.ErrMiss) && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
+		t.failures.Add(1)
+	}
+}
+
+// fill fetches the whole block into the store, once for all who want it, and
+// returns the caller's slice.
+func (t *Tier) fill(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
+	v, shared, err := t.whole.Do(ctx, b.ID(), func(ctx context.Context) (*hearth.View, error) {
+		if v := t.meanwhile(ctx, b); v != nil {
+			return v, nil
+		}
+		v, err := t.fetch(ctx, b, 0, b.Len())
+		if err == nil {
+			t.put(b, v)
+		}
+		return v, err
+	})
+	if shared {
+		t.shared.Add(1)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return cut(v, off, n), nil
+}
+
+// meanwhile looks into the store again from within an attempt: between our miss
+// and the start of the attempt another one for the same block may have ended.
+func (t *Tier) meanwhile(ctx context.Context, b hearth.Block) *hearth.View {
+	if t.held != nil && !t.held.Has(b.ID()) {
+		return nil
+	}
+	v, err := t.store.Get(ctx, b, 0, b.Len())
+	if err != nil {
+		return nil
+	}
+	return v
+}
+
+// straight fetches a range that will not be kept.
+func (t *Tier) straight(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
+	v, shared, err := t.ranges.Do(ctx, span{b.ID(), off, n}, func(ctx context.Context) (*hearth.View, error) {
+		return t.fetch(ctx, b, off, n)
+	})
+	if shared {
+		t.shared.Add(1)
+	}
+	return v, err
+}
+
+// fetch gets a range from next, whatever becomes of it.
+func (t *Tier) fetch(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
+	if t.next == nil {
+		return nil, hearth.ErrMiss
+	}
+	v, err := t.next.Get(ctx, b, off, n)
+	if err == nil && v.Len() != n {
+		err = fmt.Errorf("get block %v [%d, %d): got %d bytes", b.ID(), off, off+n, v.Len())
+		v.Release()
+	}
+	if err != nil {
+		return nil, err
+	}
+	t.fetches.Add(1)
+	t.fetchedBytes.Add(int64(n))
+	return v, nil
+}
+
+// put offers a block to the store. A store that declines costs another fetch some
+// time later, no more.
+func (t *Tier) put(b hearth.Block, v *hearth.View) {
+	if err := t.store.Put(b, v); err != nil {
+		t.declined.Add(1)
+	}
+}
+
+// read notes that n bytes of a block were read that a run brought, though not from
+// the store.
+func (t *Tier) read(id hearth.ID, n int) {
+	if t.window != nil {
+		t.window.read(id, n)
+	}
+}
+
+// Has reports whether the block is held here or below, as far as tiers can say
+// without reading.
+func (t *Tier) Has(id hearth.ID) bool {
+	return t.held != nil && t.held.Has(id) || t.below != nil && t.below.Has(id)
+}
+
+// keeps reports whether a block that is fetched may be found again, and asked for
+// by Has.
+func (t *Tier) keeps() bool {
+	if t.held != nil {
+		return true
+	}
+	k, ok := t.next.(keeper)
+	return ok && k.keeps()
+}
+
+// keeper is what a Tier or one of its own may say to a Reader.
+type keeper interface {
+	haser
+	keeps() bool
+}
+
+// spare is the number of bytes of memory that nobody uses, as far as known.
+func (t *Tier) spare() (int64, bool) {
+	if m, ok := t.store.(interface{ spare() int64 }); ok {
+		return m.spare(), true
+	}
+	if m, ok := t.next.(interface{ spare() (int64, bool) }); ok {
+		return m.spare()
+	}
+	return 0, false
+}
+
+// TierStats are a Tier's figures.
+type TierStats struct {
+	// Hits of the store, with the bytes asked for, and Misses.
+	Hits, HitBytes, Misses int64
+	// Fetches counts Views that next yielded, with their bytes.
+	Fetches, FetchedBytes int64
+	// Shared counts reads that waited for an attempt which another had started.
+	Shared int64
+	// Declined counts Puts that the store refused; Errors counts Gets that failed
+	// in the store other than by a miss.
+	Declined, Errors int64
+}
+
+// Stats returns the present figures.
+func (t *Tier) Stats() TierStats {
+	return TierStats{
+		Hits: t.hits.Load(), HitBytes: t.hitBytes.Load(), Misses: t.misses.Load(),
+		Fetches: t.fetches.Load(), FetchedBytes: t.fetchedBytes.Load(), Shared: t.shared.Load(),
+		Declined: t.declined.Load(), Errors: t.failures.Load(),
+	}
+}
+
+// Close cancels the attempts under way and waits for them; what would need a new
+// one fails from here on. The store and next are left alone. Tiers are closed
+// before what they read from.
+func (t *Tier) Close() { t.whole.Close() }
