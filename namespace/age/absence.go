@@ -1,0 +1,65 @@
+package age
+
+import "sync"
+
+// Absence is a sort name that was asked for and not found.
+type Absence struct {
+	Dir  [16]byte
+	Sort string
+}
+
+const maxAbsences = 4096 // per shard; about 10 MiB in all at worst
+
+// Absences remembers, in memory, when the origin said last that there is no such
+// name. When it is full, some are forgotten: they cost a question.
+type Absences struct {
+	shards [16]struct {
+		mu sync.Mutex // guards at
+		at map[Absence]int64
+	}
+}
+
+// Start begins with none.
+func (a *Absences) Start() {
+	for i := range a.shards {
+		a.shards[i].at = map[Absence]int64{}
+	}
+}
+
+// Add notes that a name was not found, at a time in Unix milliseconds.
+func (a *Absences) Add(x Absence, now int64) {
+	s := &a.shards[x.Dir[0]%16]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.at) >= maxAbsences {
+		n := 0
+		for old := range s.at {
+			delete(s.at, old)
+			if n++; n == maxAbsences/16 {
+				break
+			}
+		}
+	}
+	s.at[x] = now
+}
+
+// Remove notes that a name is there.
+func (a *Absences) Remove(x Absence) {
+	s := &a.shards[x.Dir[0]%16]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.at) > 0 {
+		delete(s.at, x)
+	}
+}
+
+// Since is when the name was last not found, in Unix ms, or 0.
+func (a *Absences) Since(x Absence) int64 {
+	s := &a.shards[x.Dir[0]%16]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.at) == 0 {
+		return 0
+	}
+	return s.at[x]
+}

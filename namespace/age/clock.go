@@ -1,0 +1,74 @@
+// Package age tells how old names are: a clock that does not make them younger,
+// and a memory of names that were not found.
+package age
+
+import (
+	"sync"
+	"time"
+)
+
+// Clock tells Unix milliseconds for ages. Within a process it only goes forward,
+// with the monotonic clock; when the wall clock ran ahead of that (a suspended
+// machine's monotonic clock stands still), so does this one: a name never looks
+// younger than it is. Over a restart there is only the wall clock; when that is
+// behind the last time written down, it went back by nobody knows how much, and
+// no time from before is trusted.
+type Clock struct {
+	wall  func() time.Time
+	floor int64 // Unix ms; times below it are not trusted
+
+	mu   sync.Mutex // guards the rest
+	read time.Time  // of wall, at the last call
+	nano int64      // what that was taken for
+}
+
+// clockJump is how far the wall clock must run ahead to be followed.
+const clockJump = 100 * time.Millisecond
+
+// Start sets the clock; nil: the wall clock is time.Now.
+func (c *Clock) Start(wall func() time.Time) {
+	c.wall = wall
+	if wall == nil {
+		c.wall = time.Now
+	}
+	c.read = c.wall()
+	c.nano = c.read.UnixNano()
+}
+
+// Distrust compares the clock with the last time that was written down.
+func (c *Clock) Distrust(written int64) {
+	if now := c.Now(); now < written {
+		c.floor = now
+	}
+}
+
+// Now is the present time.
+func (c *Clock) Now() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	read := c.wall()
+	passed := max(0, read.Sub(c.read)) // monotonic, where there is such a clock
+	if wall := time.Duration(read.UnixNano() - c.read.UnixNano()); wall > passed+clockJump {
+		passed = wall
+	}
+	c.nano += int64(passed)
+	c.read = read
+	return c.nano / 1e6
+}
+
+// Trusted is a time that was written down, or 0.
+func (c *Clock) Trusted(at int64) int64 {
+	if at < c.floor {
+		return 0
+	}
+	return at
+}
+
+// Left is what remains at now of a life that began at since, both in Unix
+// milliseconds; what began in the future, or at 0, has none left.
+func Left(since, now int64, life time.Duration) time.Duration {
+	if since <= 0 || since > now {
+		return 0
+	}
+	return max(0, life-time.Duration(now-since)*time.Millisecond)
+}

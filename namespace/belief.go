@@ -1,0 +1,65 @@
+package namespace
+
+import (
+	"time"
+
+	"github.com/hearthfs/hearth/namespace/age"
+	"github.com/hearthfs/hearth/namespace/record"
+)
+
+// belief is how long what the database says of a directory may be believed. It
+// must be formed before the database is read: a listing that ends in between
+// vouches for what it wrote, not for what was read.
+type belief struct {
+	t       *Tree
+	f       Freshness
+	age     int64
+	now     int64
+	listing time.Duration // what is left of the last whole listing
+	began   int64         // of the running listing
+	any     bool          // that is past upTo
+	upTo    string
+}
+
+func (d *directory) belief(t *Tree) belief {
+	b := belief{t: t, f: d.link.Freshness, age: t.age.Load(), now: t.clock.Now()}
+	if l := d.running.Load(); l != nil && l.age == b.age {
+		b.began = l.began
+		b.upTo, b.any, _, _ = l.snapshot()
+	}
+	b.listing = d.listingLeft(t)
+	return b
+}
+
+// name is how long an entry may be believed: what the best of listing, running
+// listing and question about the name alone gives.
+func (b *belief) name(sort string, e *record.Entry) time.Duration {
+	switch {
+	case e.Doubted || b.f.Mode == Strict || b.age != b.t.age.Load():
+		return 0
+	case b.f.Mode == Immutable:
+		return forever
+	}
+	return max(b.listed(sort), age.Left(b.t.clock.Trusted(e.Checked), b.now, b.f.bound()))
+}
+
+// listed is how long the listings' word on a sort name may be believed.
+func (b *belief) listed(sort string) time.Duration {
+	if b.any && sort <= b.upTo {
+		return max(b.listing, age.Left(b.began, b.now, b.f.bound()))
+	}
+	return b.listing
+}
+
+// absence is how long it may be believed that what a name can stand for is not
+// there.
+func (b *belief) absence(d *directory, m record.Meaning) time.Duration {
+	if b.f.Mode == Strict || b.age != b.t.age.Load() {
+		return 0
+	}
+	since := b.t.neg.Since(age.Absence{Dir: d.hash, Sort: m.Segment})
+	if !m.File {
+		since = min(since, b.t.neg.Since(age.Absence{Dir: d.hash, Sort: m.Segment + "/"}))
+	}
+	return max(b.listed(m.Segment+"/"), age.Left(since, b.now, b.f.bound()))
+}

@@ -1,0 +1,243 @@
+package namespace
+
+import (
+	"container/list"
+	"crypto/sha256"
+	"encoding/binary"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/hearthfs/hearth/namespace/age"
+	"github.com/hearthfs/hearth/namespace/record"
+)
+
+// directoryHash is a directory's key in the database, the same on every node.
+func directoryHash(link, origin, path string) [16]byte {
+	h := sha256.New()
+	var n [8]byte
+	for _, s := range []string{link, origin, path} {
+		binary.LittleEndian.PutUint64(n[:], uint64(len(s)))
+		h.Write(n[:])
+		h.Write([]byte(s))
+	}
+	return [16]byte(h.Sum(nil)[:16])
+}
+
+// directory is one directory in memory. There is at most one for each id, so
+// that its lock holds.
+type directory struct {
+	place
+	id    uint64
+	hash  [16]byte
+	users atomic.Int32 // it stays in memory while somebody uses it
+
+	state   atomic.Pointer[dirState]
+	running atomic.Pointer[listing] // the listing under way
+
+	// mu makes changes of the directory's entries and of its state one after the
+	// other. It is held across reads and writes of the database, which go to
+	// memory first; never while an origin is asked. Taken before every other lock.
+	mu sync.Mutex
+}
+
+// dirState is what is known of a directory's listing. It is replaced, not changed.
+type dirState struct {
+	listed  int64         // when the last whole listing began, in Unix ms; 0: never
+	took    time.Duration // how long that took
+	seen    int64         // when the present listing was first seen, in Unix ns
+	refused uint64        // keys in it that cannot be shown
+	failed  int64         // when the last listing failed, in Unix ms; not kept
+	age     int64         // Tree.age when this was true; not kept
+}
+
+func (d *directory) release() { d.users.Add(-1) }
+
+// retain is for one more user; the caller is one.
+func (d *directory) retain() *directory {
+	d.users.Add(1)
+	return d
+}
+
+// prefix of the directory's keys.
+func (d *directory) prefix() string { return d.link.Prefix + d.path }
+
+// name is the directory's own name in the mount.
+func (d *directory) name(t *Tree) string {
+	if d.id == rootID || d.path == "" {
+		return ""
+	}
+	parent := strings.TrimSuffix(d.path, "/")
+	i := strings.LastIndexByte(parent, '/')
+	return record.MountName(parent[i+1:]+"/", false)
+}
+
+// seen is the directory's mod time.
+func (d *directory) seen() time.Time {
+	if n := d.state.Load().seen; n > 0 {
+		return time.Unix(0, n)
+	}
+	return time.Time{}
+}
+
+// whole reports whether the directory was ever listed to its end.
+func (d *directory) whole(t *Tree) bool {
+	s := d.state.Load()
+	return s.listed > 0 && s.age == t.age.Load()
+}
+
+// listingLeft is how long the listing may be believed.
+func (d *directory) listingLeft(t *Tree) time.Duration {
+	s := d.state.Load()
+	switch {
+	case s.listed == 0 || s.age != t.age.Load():
+		return 0
+	case d.link.Freshness.Mode == Immutable:
+		return forever
+	case d.link.Freshness.Mode == Strict:
+		return 0
+	}
+	return age.Left(t.clock.Trusted(s.listed), t.clock.Now(), d.link.Freshness.listed(s.took))
+}
+
+// node makes the Node of a sort name's entry.
+func (d *directory) node(t *Tree, sort string, e *record.Entry, ttl time.Duration) Node {
+	n := Node{ID: e.ID, Dir: e.Dir, Name: d.mountName(t, sort, e), TTL: ttl}
+	if e.Dir {
+		n.ModTime = t.dirs.seen(t, e.ID, d.child(record.Segment(sort)))
+		return n
+	}
+	n.Object = object(d.link, e, d.prefix()+sort)
+	n.ModTime = n.Object.ModTime
+	return n
+}
+
+func (d *directory) mountName(t *Tree, sort string, e *record.Entry) string {
+	beside := e.Beside
+	if !e.Dir && !beside {
+		below := t.links.Load().below
+		if len(below) > 0 {
+			_, beside = below[d.hash][record.Escape(sort)]
+		}
+	}
+	return record.MountName(sort, beside)
+}
+
+// directories are those in memory: the ones in use and the ones used last.
+type directories struct {
+	shards [16]dirShard
+}
+
+type dirShard struct {
+	mu    sync.Mutex // guards the rest; held for a database read when one is missing
+	byID  map[uint64]*list.Element
+	order list.List // of *directory, last used first
+}
+
+// maxDirectories in memory that nobody uses, per shard, at about 400 bytes each.
+const maxDirectories = 512
+
+func (ds *directories) start() {
+	for i := range ds.shards {
+		ds.shards[i].byID = map[uint64]*list.Element{}
+	}
+}
+
+func (ds *directories) shard(id uint64) *dirShard { return &ds.shards[id%uint64(len(ds.shards))] }
+
+// get returns the directory of an id, in use; the caller releases it.
+func (ds *directories) get(t *Tree, id uint64) (*directory, error) {
+	s := ds.shard(id)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e := s.byID[id]; e != nil {
+		d := e.Value.(*directory)
+		if s.order.Front() != e {
+			s.order.MoveToFront(e)
+		}
+		d.users.Add(1)
+		return d, nil
+	}
+	d, err := t.loadDirectory(id)
+	if err != nil {
+		return nil, err
+	}
+	d.users.Add(1)
+	s.byID[id] = s.order.PushFront(d)
+	for e := s.order.Back(); e != nil && s.order.Len() > maxDirectories; {
+		old, prev := e.Value.(*directory), e.Prev()
+		if old.users.Load() == 0 {
+			s.order.Remove(e)
+			delete(s.byID, old.id)
+		}
+		e = prev
+	}
+	return d, nil
+}
+
+// drop forgets a directory that is another one now; those who use it finish.
+func (ds *directories) drop(id uint64) {
+	s := ds.shard(id)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e := s.byID[id]; e != nil {
+		s.order.Remove(e)
+		delete(s.byID, id)
+	}
+}
+
+// seen is the mod time of a directory that may not be in memory.
+func (ds *directories) seen(t *Tree, id uint64, p place) time.Time {
+	s := ds.shard(id)
+	s.mu.Lock()
+	e := s.byID[id]
+	s.mu.Unlock()
+	if e != nil {
+		return e.Value.(*directory).seen()
+	}
+	_, state, ok, err := t.directoryRecord(p.hash())
+	if err != nil || !ok || state.seen == 0 {
+		return time.Time{}
+	}
+	return time.Unix(0, state.seen)
+}
+
+// loadDirectory makes the directory of an id from its records.
+func (t *Tree) loadDirectory(id uint64) (*directory, error) {
+	table := t.links.Load()
+	d := &directory{id: id}
+	if id == rootID {
+		d.place = table.root
+	} else {
+		r, err := t.reverse(id)
+		if err != nil {
+			return nil, err
+		}
+		if !r.Dir {
+			return nil, syscall.ENOTDIR
+		}
+		d.place.path = r.Path
+		if r.Link != "" {
+			if d.link = table.named(r.Link[1:]); d.link == nil {
+				return nil, staleID(id)
+			}
+		}
+	}
+	d.hash = d.place.hash()
+	age := t.age.Load()
+	at, state, ok, err := t.directoryRecord(d.hash)
+	if err != nil {
+		return nil, err
+	}
+	if ok && at != id && id != rootID {
+		return nil, staleID(id) // of a bucket that this link led to before
+	}
+	if !ok {
+		state.seen = t.clock.Now() * int64(time.Millisecond)
+	}
+	state.age = age
+	d.state.Store(&state)
+	return d, nil
+}

@@ -1,0 +1,179 @@
+package namespace
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+
+	"github.com/hearthfs/hearth/namespace/age"
+	"github.com/hearthfs/hearth/namespace/store"
+)
+
+func TestFailingDisk(t *testing.T) {
+	// The disk fails under the tree: names go on in memory, and stats say so.
+	var failing atomic.Bool
+	disk := errorfs.Wrap(vfs.NewMem(), errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if failing.Load() && op.Kind.ReadOrWrite() == errorfs.OpIsWrite {
+			return syscall.EIO
+		}
+		return nil
+	}))
+	told := make(chan error, 1)
+	w := open(t, func(o *Options) {
+		o.Dir, o.fs = "names", disk
+		o.Events.Ill = func(err error) { told <- err }
+	})
+	for i := range 5000 {
+		w.b.put(fmt.Sprintf("d%d/%d", i%3, i), "A", 1)
+	}
+	w.names("/d0")
+	before := w.resolve("/d0/0")
+	failing.Store(true)
+	w.names("/d1")
+	w.names("/d2")
+	if err := w.tree.db.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-told; !errors.Is(err, syscall.EIO) {
+		t.Error(err)
+	}
+	asked := w.b.requests()
+	for i := range 5000 {
+		w.resolve(fmt.Sprintf("/d%d/%d", i%3, i))
+	}
+	if n, err := w.tree.Node(context.Background(), before.ID); err != nil || n.Object != before.Object {
+		t.Errorf("%+v, %v", n, err)
+	}
+	if s := w.tree.Stats(); s.Ill == nil || s.Rebuilds != 0 || w.b.requests() != asked {
+		t.Errorf("%+v, %d requests", s, w.b.requests()-asked)
+	}
+}
+
+func TestCorruptDatabase(t *testing.T) {
+	// A corrupt database is set aside; the tree starts anew, and no node id comes back.
+	dir := t.TempDir() + "/names"
+	w := open(t, func(o *Options) { o.Dir = dir })
+	w.b.put("d/x", "A", 1)
+	w.names("/d")
+	old := w.resolve("/d/x")
+	if err := w.tree.Close(); err != nil {
+		t.Fatal(err)
+	}
+	w.tree = nil
+	manifests, err := filepath.Glob(dir + "/MANIFEST-*")
+	if err != nil || len(manifests) == 0 {
+		t.Fatal(manifests, err)
+	}
+	for _, m := range manifests {
+		if err := os.WriteFile(m, []byte("not a manifest"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.reopen()
+	if n := w.resolve("/d/x"); n.ID <= old.ID || n.Object != old.Object {
+		t.Errorf("%+v, before %+v", n, old)
+	}
+	if aside, _ := filepath.Glob(dir + ".corrupt-*"); len(aside) != 1 || w.tree.Stats().Rebuilds != 1 {
+		t.Errorf("%v, %+v", aside, w.tree.Stats())
+	}
+}
+
+func TestNewerFormat(t *testing.T) {
+	// Names that a newer version wrote are refused.
+	dir := t.TempDir() + "/names"
+	db, err := store.Open(store.Options{Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := db.Edit()
+	e.Set([]byte(keyFormat), []byte{format + 1})
+	if err := errors.Join(e.Commit(true), db.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(Options{Dir: dir}); err == nil || !strings.Contains(err.Error(), "newer") {
+		t.Error(err)
+	}
+}
+
+func TestLostNames(t *testing.T) {
+	// Names in memory outgrow it and start anew while they are read: readers see
+	// every name, and no id twice.
+	w := open(t, func(o *Options) { o.MemoryBytes = 8 << 20 })
+	tree, err := Open(Options{MemoryBytes: 1 << 20, Links: []Link{{Path: "/", Name: "/", Origin: flat{60_000}, Identity: "test"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tree.Close()
+	dir, err := tree.Resolve(context.Background(), "/train")
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = tree.ReadDir(context.Background(), dir.ID, "", func(Node) bool { return true })
+	if s := tree.Stats(); s.Rebuilds == 0 {
+		t.Errorf("%v, %+v", err, s)
+	}
+	w.b.put("x", "A", 1)
+	w.resolve("/x")
+}
+
+func TestMemoryOfListing(t *testing.T) {
+	// Listing and reading 100,000 names keeps a page of them in memory.
+	var before, after runtime.MemStats
+	tree, err := Open(Options{Dir: t.TempDir() + "/names", Links: []Link{{Path: "/", Name: "/", Origin: flat{100_000}, Identity: "test"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tree.Close()
+	dir, err := tree.Resolve(context.Background(), "/train")
+	if err != nil {
+		t.Fatal(err)
+	}
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	n, most := 0, uint64(0)
+	err = tree.ReadDir(context.Background(), dir.ID, "", func(Node) bool {
+		if n++; n%25_000 == 0 {
+			runtime.GC()
+			runtime.ReadMemStats(&after)
+			most = max(most, after.HeapAlloc)
+		}
+		return true
+	})
+	if err != nil || n != 100_000 {
+		t.Fatal(n, err)
+	}
+	t.Logf("%d KiB more", (int64(most)-int64(before.HeapAlloc))>>10)
+	if grown := int64(most) - int64(before.HeapAlloc); grown > 16<<20 {
+		t.Errorf("%d MB more", grown>>20)
+	}
+}
+
+func TestClock(t *testing.T) {
+	// The clock never goes back, follows jumps ahead, and keeps its pace after a
+	// jump was undone.
+	wall := newClock()
+	var c age.Clock
+	c.Start(wall.Now)
+	at := c.Now()
+	for _, step := range []struct{ wall, want time.Duration }{
+		{time.Second, time.Second}, {-time.Hour, 0}, {time.Second, time.Second}, {time.Hour, time.Hour}, {time.Second, time.Second},
+	} {
+		wall.add(step.wall)
+		now := c.Now()
+		if got := time.Duration(now-at) * time.Millisecond; got != step.want {
+			t.Errorf("%v of the wall clock are %v", step.wall, got)
+		}
+		at = now
+	}
+}

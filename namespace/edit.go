@@ -1,0 +1,262 @@
+package namespace
+
+import (
+	"strings"
+	"time"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/namespace/age"
+	"github.com/hearthfs/hearth/namespace/record"
+	"github.com/hearthfs/hearth/namespace/store"
+)
+
+// edit is a set of changes of one directory's entries that come to pass together.
+// The directory's lock is held from its beginning to its commit.
+type edit struct {
+	t       *Tree
+	d       *directory
+	w       *store.Edit
+	pending map[string]*record.Entry // written in this edit; nil: removed
+	old     map[string]record.Entry  // what the database had, where that was read
+	changes []Change
+	first   bool      // the directory was never listed to its end
+	state   *dirState // the directory's, once this is committed; nil: as it is
+	miss    string    // a sort name that the database is known not to have; "": none
+	gone    []uint64  // directories that went away
+	buf     []byte
+	keyBuf  []byte
+}
+
+// beginLocked begins an edit.
+func (t *Tree) beginLocked(d *directory) *edit {
+	return &edit{t: t, d: d, w: t.db.Edit(), first: !d.whole(t), pending: map[string]*record.Entry{}, old: map[string]record.Entry{}}
+}
+
+// get is the entry as this edit has it.
+func (e *edit) get(sort string) (record.Entry, bool, error) {
+	if x, ok := e.pending[sort]; ok {
+		if x == nil {
+			return record.Entry{}, false, nil
+		}
+		return *x, true, nil
+	}
+	if x, ok := e.old[sort]; ok {
+		return x, true, nil
+	}
+	if sort == e.miss && sort != "" {
+		return record.Entry{}, false, nil
+	}
+	x, ok, err := e.d.entry(e.t, sort)
+	if ok {
+		e.old[sort] = x
+	}
+	return x, ok, err
+}
+
+// setDir makes the directory of a sort name present. A file of the same segment
+// makes room for it.
+func (e *edit) setDir(sort string, checked int64) error {
+	x, ok, err := e.get(sort)
+	if err != nil {
+		return err
+	}
+	if !ok {
+		if x.ID, err = e.t.placeID(e.d.child(record.Segment(sort))); err != nil {
+			return err
+		}
+		x.Dir = true
+		e.newName(sort, &x)
+	}
+	if !ok || checked > 0 {
+		x.Checked = max(x.Checked, checked)
+		e.put(sort, x)
+	}
+	return e.setBeside(record.Segment(sort), true)
+}
+
+// setBeside notes at a file, if there is one, whether a directory is beside it:
+// that is part of its name in the mount.
+func (e *edit) setBeside(file string, beside bool) error {
+	x, ok, err := e.get(file)
+	if err != nil || !ok || x.Beside == beside {
+		return err
+	}
+	e.news(file, &x, x.ID)
+	x.Beside = beside
+	e.news(file, &x, 0)
+	e.put(file, x)
+	return nil
+}
+
+// setFile makes a sort name mean a version. Another version than before gets a
+// new node id, and the old one's record tells what it was.
+func (e *edit) setFile(sort string, o *hearth.Object, checked int64) error {
+	x := fileEntry(e.d.link, o)
+	was, ok, err := e.get(sort)
+	if err != nil {
+		return err
+	}
+	if ok && was.Same(&x) {
+		if checked == 0 && !was.Doubted {
+			return nil // confirmed by a listing, which has its own record
+		}
+		was.Checked, was.Doubted = checked, false
+		e.put(sort, was)
+		return nil
+	}
+	if x.ID, err = e.t.ids.next(e.t); err != nil {
+		return err
+	}
+	x.Checked = checked
+	if ok {
+		x.Beside = was.Beside
+		e.supersede(sort, &was)
+		e.news(sort, &was, was.ID)
+	} else {
+		e.newName(sort, &x)
+	}
+	r := record.Reverse{Parent: e.d.id, Sort: sort}
+	e.buf = r.Append(e.buf[:0])
+	e.keyBuf = idKey(e.keyBuf[:0], kindReverse, x.ID)
+	e.w.Set(e.keyBuf, e.buf)
+	e.put(sort, x)
+	return nil
+}
+
+// setBesideOf is for a file that was set alone: is there a directory?
+func (e *edit) setBesideOf(file string) error {
+	_, ok, err := e.get(file + "/")
+	if err != nil {
+		return err
+	}
+	return e.setBeside(file, ok)
+}
+
+// supersede keeps what a node id stood for until it is forgotten.
+func (e *edit) supersede(sort string, was *record.Entry) {
+	r := record.Reverse{Parent: e.d.id, Sort: sort, Superseded: true, Entry: *was}
+	e.buf = r.Append(e.buf[:0])
+	e.keyBuf = idKey(e.keyBuf[:0], kindReverse, was.ID)
+	e.w.Set(e.keyBuf, e.buf)
+	e.keyBuf = idKey(e.keyBuf[:0], kindSuperseded, was.ID)
+	e.w.Set(e.keyBuf, nil)
+}
+
+// drop removes a sort name. A directory keeps its id, which belongs to its path.
+func (e *edit) drop(sort string) error {
+	was, ok, err := e.get(sort)
+	if err != nil || !ok {
+		return err
+	}
+	e.news(sort, &was, was.ID)
+	if !was.Dir {
+		e.supersede(sort, &was)
+	}
+	e.pending[sort] = nil
+	e.keyBuf = nameKey(e.keyBuf[:0], kindEntry, e.d.hash, sort)
+	e.w.Delete(e.keyBuf)
+	if name := record.MountName(sort, was.Beside); record.IsShortened(name) {
+		e.keyBuf = nameKey(e.keyBuf[:0], kindHashed, e.d.hash, name)
+		e.w.Delete(e.keyBuf)
+	}
+	if was.Dir {
+		e.gone = append(e.gone, was.ID)
+		return e.setBeside(record.Segment(sort), false)
+	}
+	return nil
+}
+
+// doubt has a file's name asked for again before it is believed.
+func (e *edit) doubt(sort string, was record.Entry) {
+	e.news(sort, &was, was.ID)
+	was.Doubted = true
+	was.Checked = e.t.clock.Now()
+	e.put(sort, was)
+}
+
+func (e *edit) put(sort string, x record.Entry) {
+	e.pending[sort] = &x
+	e.t.neg.Remove(age.Absence{Dir: e.d.hash, Sort: sort})
+	e.buf = x.Append(e.buf[:0])
+	e.keyBuf = nameKey(e.keyBuf[:0], kindEntry, e.d.hash, sort)
+	e.w.Set(e.keyBuf, e.buf)
+	if len(sort) > record.MaxName-len(record.BesideTag) || strings.IndexByte(sort, '%') >= 0 || strings.IndexByte(sort, 0) >= 0 {
+		if name := record.MountName(sort, x.Beside); record.IsShortened(name) {
+			e.keyBuf = nameKey(e.keyBuf[:0], kindHashed, e.d.hash, name)
+			e.w.Set(e.keyBuf, []byte(sort))
+		}
+	}
+}
+
+// newName tells of a name that is new. A first listing tells only of those that
+// somebody asked for and did not find: nobody has an opinion of the others.
+func (e *edit) newName(sort string, x *record.Entry) {
+	if !e.first || e.t.neg.Since(age.Absence{Dir: e.d.hash, Sort: sort}) != 0 {
+		e.news(sort, x, 0)
+	}
+}
+
+// news notes that what a name in the mount means is another thing now; old is the
+// node id that it meant.
+func (e *edit) news(sort string, x *record.Entry, old uint64) {
+	c := Change{Dir: e.d.id, Old: old}
+	if len(e.changes) < maxChanges {
+		c.Name = e.d.mountName(e.t, sort, x)
+	}
+	e.changes = append(e.changes, c)
+}
+
+// commitLocked makes the changes. The directory's state follows them: who finds
+// it whole must find its names.
+func (e *edit) commitLocked() error {
+	if len(e.changes) > 0 {
+		s := *e.d.state.Load()
+		if e.state != nil {
+			s = *e.state
+		}
+		s.seen = max(s.seen+1, e.t.clock.Now()*int64(time.Millisecond))
+		e.state = &s
+	}
+	if e.state != nil {
+		setDirectory(e.w, e.d.id, e.d.place, e.state)
+	}
+	e.t.stats.written.Add(int64(e.w.Len()))
+	if err := e.w.Commit(false); err != nil {
+		return err
+	}
+	if e.state != nil {
+		e.d.state.Store(e.state)
+	}
+	return nil
+}
+
+// setState replaces the directory's state, once the edit is committed.
+func (e *edit) setState(s dirState) {
+	e.t.refused.add(e.w, int64(s.refused)-int64(e.d.state.Load().refused))
+	e.t.noteClock(e.w)
+	e.state = &s
+}
+
+// change makes one edit of a directory, and tells of it.
+func (t *Tree) change(d *directory, f func(*edit) error) error {
+	d.mu.Lock()
+	e := t.beginLocked(d)
+	err := f(e)
+	if err == nil {
+		err = e.commitLocked()
+	}
+	d.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	t.after(e)
+	return nil
+}
+
+// after does what follows an edit, under no lock.
+func (t *Tree) after(e *edit) {
+	t.news.tell(e.changes)
+	for _, id := range e.gone {
+		t.sweepBehind(id)
+	}
+}

@@ -1,0 +1,170 @@
+package namespace
+
+import (
+	"fmt"
+	"path"
+	"strings"
+	"sync/atomic"
+
+	"github.com/hearthfs/hearth/namespace/record"
+)
+
+// Link binds the keys below a prefix of an origin to a path of the tree.
+type Link struct {
+	// Path in the tree, such as / or /imagenet. A longer one hides what a shorter
+	// one's origin has there.
+	Path string
+	// Name of the link, in every Object.
+	Name string
+	// Prefix of the keys: "" or ending in "/".
+	Prefix string
+	// Origin holds the objects.
+	Origin Origin
+	// Identity is the origin's, as in hearth.VersionOf. It keeps the names of two
+	// buckets apart that one link led to, and spares 16 bytes per name; "" is
+	// allowed.
+	Identity string
+	// Freshness of the names.
+	Freshness Freshness
+	// StaleIfError goes on with the last known names when the origin cannot be
+	// asked; Strict links never do.
+	StaleIfError bool
+}
+
+// link is a Link in use.
+type link struct {
+	Link
+	down atomic.Pointer[error] // why the origin could not be asked last; nil: it could
+}
+
+// linkTable is the links as the tree shows them; it never changes.
+type linkTable struct {
+	links []*link
+	root  place
+	// below holds what links and the directories that lead to them put into a
+	// directory, by its identity: mount name to what stands there.
+	below map[[16]byte]map[string]place
+}
+
+// place identifies a directory: a link and the keys' path below its prefix, or,
+// where no link covers it, the path in the tree.
+type place struct {
+	link *link
+	path string // "", or ending in "/"
+}
+
+func (p place) hash() [16]byte {
+	if p.link == nil {
+		return directoryHash("", "", p.path)
+	}
+	return directoryHash(p.link.Name, p.link.Prefix+"\x00"+p.link.Identity, p.path)
+}
+
+// child is the place of a segment below p.
+func (p place) child(segment string) place { return place{p.link, p.path + segment + "/"} }
+
+// AddLink adds a link to the tree's root table.
+func (t *Tree) AddLink(l Link) error {
+	l.Path = path.Clean("/" + l.Path)
+	t.linkMu.Lock()
+	defer t.linkMu.Unlock()
+	old := t.links.Load()
+	for _, x := range old.links {
+		if x.Path == l.Path || x.Name == l.Name {
+			return fmt.Errorf("add the link %s: there is one at %s already", l.Path, x.Path)
+		}
+	}
+	if l.Origin == nil || l.Prefix != "" && !strings.HasSuffix(l.Prefix, "/") {
+		return fmt.Errorf("add the link %s: it needs an origin, and a prefix that ends in /", l.Path)
+	}
+	table := newLinkTable(append(append([]*link(nil), old.links...), &link{Link: l}))
+	t.links.Store(table)
+	t.dirs.drop(rootID) // it may be another directory now
+	return t.tellLink(table, l.Path)
+}
+
+// tellLink tells that the directory that the link is seen in has changed.
+func (t *Tree) tellLink(table *linkTable, at string) error {
+	dir := table.root
+	changed := uint64(rootID)
+	for _, name := range strings.Split(strings.Trim(at, "/"), "/") {
+		next, ok := table.below[dir.hash()][name]
+		if !ok {
+			break
+		}
+		id, err := t.placeID(dir)
+		if err != nil {
+			return fmt.Errorf("add the link %s: %w", at, err)
+		}
+		dir, changed = next, id
+	}
+	t.news.tell([]Change{{Dir: changed}})
+	return nil
+}
+
+// newLinkTable lays out links and the directories that lead to them.
+func newLinkTable(links []*link) *linkTable {
+	table := &linkTable{links: links, below: map[[16]byte]map[string]place{}}
+	table.root = table.at("/")
+	for _, l := range links {
+		for at := l.Path; at != "/"; at = path.Dir(at) {
+			parent := table.at(path.Dir(at)).hash()
+			if table.below[parent] == nil {
+				table.below[parent] = map[string]place{}
+			}
+			table.below[parent][path.Base(at)] = table.at(at)
+		}
+	}
+	return table
+}
+
+// at is the place of a path of the tree: that of the longest link that leads to it.
+func (table *linkTable) at(p string) place {
+	var best *link
+	for _, l := range table.links {
+		if (p == l.Path || l.Path == "/" || strings.HasPrefix(p, l.Path+"/")) &&
+			(best == nil || len(l.Path) > len(best.Path)) {
+			best = l
+		}
+	}
+	if best == nil {
+		return place{path: strings.Trim(p, "/") + "/"}
+	}
+	at := place{link: best}
+	for name := range strings.SplitSeq(strings.Trim(strings.TrimPrefix(p, best.Path), "/"), "/") {
+		if name != "" {
+			m, _ := record.ParseName(name)
+			at = at.child(m.Segment)
+		}
+	}
+	return at
+}
+
+// named is the link of a name, or nil.
+func (table *linkTable) named(name string) *link {
+	for _, l := range table.links {
+		if l.Name == name {
+			return l
+		}
+	}
+	return nil
+}
+
+// failed notes that the link's origin cannot be asked now.
+func (t *Tree) failed(l *link, err error) {
+	t.stats.originErrors.Add(1)
+	if l.down.Swap(&err) == nil && t.o.Events.Origin != nil {
+		t.o.Events.Origin(l.Name, err)
+	}
+}
+
+// answered notes that it can.
+func (t *Tree) answered(l *link) {
+	if l.down.Load() != nil && l.down.Swap(nil) != nil && t.o.Events.Origin != nil {
+		t.o.Events.Origin(l.Name, nil)
+	}
+}
+
+// believes reports whether last known names of the link go on while its origin
+// cannot be asked.
+func (l *link) believes() bool { return l.StaleIfError && l.Freshness.Mode != Strict }

@@ -1,0 +1,431 @@
+package namespace
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"sync"
+	"time"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/namespace/age"
+	"github.com/hearthfs/hearth/namespace/record"
+)
+
+// Lookup finds a name in a directory. *Absent: there is none.
+func (t *Tree) Lookup(ctx context.Context, dir uint64, name string) (Node, error) {
+	t.stats.lookups.Add(1)
+	d, err := t.dirs.get(t, dir)
+	if err != nil {
+		return Node{}, err
+	}
+	defer d.release()
+	if p, ok := t.links.Load().below[d.hash][name]; ok {
+		return t.placeNode(p, name)
+	}
+	m, ok := record.ParseName(name)
+	if !ok || d.link == nil || !m.Hashed && !record.Representable(d.prefix()+m.Segment+"/") {
+		return Node{}, &Absent{TTL: defaultBound}
+	}
+	if m.Hashed {
+		return t.lookupHashed(ctx, d, name)
+	}
+	return t.lookup(ctx, d, m)
+}
+
+// lookupHashed finds a shortened name, whose segment only the listing tells.
+func (t *Tree) lookupHashed(ctx context.Context, d *directory, name string) (Node, error) {
+	for listed := false; ; listed = true {
+		v, ok, err := t.db.Get(nil, nameKey(nil, kindHashed, d.hash, name))
+		if err != nil {
+			return Node{}, err
+		}
+		if ok {
+			e, _, err := d.entry(t, string(v))
+			if err != nil {
+				return Node{}, err
+			}
+			return t.lookup(ctx, d, record.Meaning{Segment: record.Segment(string(v)), File: e.Beside})
+		}
+		ttl := d.listingLeft(t)
+		if ttl > 0 || listed {
+			return Node{}, &Absent{TTL: ttl}
+		}
+		l, err := t.list(ctx, d, 0, nil)
+		if err == nil {
+			err = l.wait(ctx)
+		}
+		if err == nil {
+			err = l.failure()
+		}
+		if err != nil {
+			return Node{}, err
+		}
+	}
+}
+
+// placeNode is the node of a directory that the links make.
+func (t *Tree) placeNode(p place, name string) (Node, error) {
+	id, err := t.placeID(p)
+	if err != nil {
+		return Node{}, err
+	}
+	return Node{ID: id, Dir: true, Name: name, ModTime: t.dirs.seen(t, id, p), TTL: defaultBound}, nil
+}
+
+// lookup finds what a name can stand for: as far as it is known and believed from
+// the database, else at the origin.
+func (t *Tree) lookup(ctx context.Context, d *directory, m record.Meaning) (Node, error) {
+	k, err := t.known(d, m)
+	if err != nil {
+		return Node{}, err
+	}
+	if ttl := k.ttl; ttl > 0 {
+		if s := d.state.Load(); 2*ttl < d.link.Freshness.listed(s.took) {
+			t.kick(d)
+		}
+		return k.answer(t, d, ttl)
+	}
+	down := d.link.down.Load() != nil && d.link.believes()
+	if down && (k.found && !k.Doubted || !k.found && d.whole(t)) {
+		t.stats.stale.Add(1)
+		t.askQuietly(d, m)
+		return k.answer(t, d, 0)
+	}
+	if err := t.ask(ctx, d, m); err != nil {
+		if ctx.Err() == nil && d.link.believes() && (k.found || d.whole(t)) {
+			t.stats.stale.Add(1)
+			return k.answer(t, d, 0)
+		}
+		return Node{}, err
+	}
+	if k, err = t.known(d, m); err != nil {
+		return Node{}, err
+	}
+	return k.answer(t, d, k.ttl)
+}
+
+// knowledge is what the database has for a name.
+type knowledge struct {
+	record.Entry
+	sort  string
+	found bool
+	ttl   time.Duration // how long that may be believed
+}
+
+func (k *knowledge) answer(t *Tree, d *directory, ttl time.Duration) (Node, error) {
+	if !k.found {
+		return Node{}, &Absent{TTL: ttl}
+	}
+	return d.node(t, k.sort, &k.Entry, ttl), nil
+}
+
+// known looks a name up in the database. A directory comes before the file beside
+// it, which has a name of its own.
+func (t *Tree) known(d *directory, m record.Meaning) (knowledge, error) {
+	b := d.belief(t)
+	file, ok, err := d.entry(t, m.Segment)
+	if err != nil {
+		return knowledge{}, err
+	}
+	if ok {
+		_, linked := t.links.Load().below[d.hash][record.Escape(m.Segment)]
+		if (file.Beside || linked) == m.File {
+			return knowledge{file, m.Segment, true, b.name(m.Segment, &file)}, nil
+		}
+	}
+	if !m.File {
+		sort := m.Segment + "/"
+		dir, ok, err := d.entry(t, sort)
+		if ok || err != nil {
+			return knowledge{dir, sort, ok, b.name(sort, &dir)}, err
+		}
+	}
+	return knowledge{ttl: b.absence(d, m)}, nil
+}
+
+// asks are the questions about single names under way, each shared by all who
+// have it at the time.
+type asks struct {
+	mu     sync.Mutex // guards byName
+	byName map[askKey]*ask
+}
+
+type askKey struct {
+	dir     [16]byte
+	segment string
+}
+
+type ask struct {
+	done chan struct{}
+	err  error // valid once done is closed
+}
+
+// ask asks the origin for a name and waits for the answer, which is then known.
+// A strict link's names are asked for by each alone: a question that began before
+// ours may have been answered before the change that we must see.
+func (t *Tree) ask(ctx context.Context, d *directory, m record.Meaning) error {
+	if d.link.Freshness.Mode == Strict {
+		return t.inquire(ctx, d, m, nil)
+	}
+	a := t.askBehind(d, m)
+	select {
+	case <-a.done:
+		return a.err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// askQuietly asks when there are few questions: nobody waits for the answer.
+func (t *Tree) askQuietly(d *directory, m record.Meaning) {
+	t.asks.mu.Lock()
+	busy := len(t.asks.byName) >= quietAsks
+	t.asks.mu.Unlock()
+	if !busy {
+		t.askBehind(d, m)
+	}
+}
+
+// quietAsks under way are enough to learn that an origin is back.
+const quietAsks = 8
+
+// askBehind joins the question for a name, or begins it.
+func (t *Tree) askBehind(d *directory, m record.Meaning) *ask {
+	key := askKey{d.hash, m.Segment}
+	s := &t.asks
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if a := s.byName[key]; a != nil {
+		return a
+	}
+	a := &ask{done: make(chan struct{})}
+	s.byName[key] = a
+	d.retain()
+	run := func() {
+		defer d.release()
+		a.err = errors.New("the question ended early") // unless it ends well
+		defer func() {
+			s.mu.Lock()
+			delete(s.byName, key)
+			s.mu.Unlock()
+			close(a.done)
+		}()
+		select {
+		case t.lookups <- struct{}{}:
+			defer func() { <-t.lookups }()
+			a.err = t.inquire(t.ctx, d, m, a.done)
+		case <-t.ctx.Done():
+			a.err = context.Cause(t.ctx)
+		}
+	}
+	if !t.behind(run) {
+		a.err = context.Cause(t.ctx)
+		delete(s.byName, key)
+		close(a.done)
+		d.release()
+	}
+	return a
+}
+
+// inquire asks the origin for a name and writes down what it says.
+func (t *Tree) inquire(ctx context.Context, d *directory, m record.Meaning, gate <-chan struct{}) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	q := &inquiry{t: t, d: d, segment: m.Segment, began: t.clock.Now()}
+	k, err := t.known(d, m)
+	switch {
+	case err != nil:
+		return err
+	case k.found && !k.Dir:
+		if err = q.head(ctx); err == nil && !q.file.found {
+			err = q.list(ctx)
+		}
+	case k.found:
+		if err = q.list(ctx); err == nil && !q.dir.found {
+			err = q.head(ctx)
+		}
+	default:
+		err = q.both(ctx, gate)
+	}
+	if err != nil && ctx.Err() == nil {
+		t.failed(d.link, err)
+		return err
+	}
+	if err != nil {
+		return err
+	}
+	t.answered(d.link)
+	return q.keep()
+}
+
+// inquiry is what is found out about one segment of a directory.
+type inquiry struct {
+	t       *Tree
+	d       *directory
+	segment string
+	began   int64
+	file    finding
+	dir     finding
+	object  hearth.Object // of the file
+}
+
+type finding struct{ known, found bool }
+
+// head asks for the file.
+func (q *inquiry) head(ctx context.Context) error {
+	o, found, err := q.askHead(ctx)
+	if err == nil {
+		q.object, q.file = o, finding{true, found}
+	}
+	return err
+}
+
+func (q *inquiry) askHead(ctx context.Context) (o hearth.Object, found bool, err error) {
+	defer q.recovered(&err)
+	key := q.d.prefix() + q.segment
+	if key == "" {
+		return hearth.Object{}, false, nil
+	}
+	q.t.stats.heads.Add(1)
+	o, err = q.d.link.Origin.Head(ctx, key)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return o, false, nil
+	case err != nil:
+		return o, false, fmt.Errorf("look up %s: %w", key, err)
+	}
+	// An empty object at the directory's own key is the directory.
+	return o, !(q.segment == "" && o.Size == 0), nil
+}
+
+// list asks for the directory.
+func (q *inquiry) list(ctx context.Context) error {
+	found, err := q.askList(ctx)
+	if err == nil {
+		q.dir = finding{true, found}
+	}
+	return err
+}
+
+func (q *inquiry) askList(ctx context.Context) (found bool, err error) {
+	defer q.recovered(&err)
+	prefix := q.d.prefix() + q.segment + "/"
+	q.t.stats.probes.Add(1)
+	err = q.d.link.Origin.List(ctx, hearth.Listing{Prefix: prefix, Limit: 1, Recursive: true}, func(hearth.Object) error {
+		found = true
+		return nil
+	})
+	if err != nil {
+		return false, fmt.Errorf("look up %s: %w", prefix, err)
+	}
+	return found, nil
+}
+
+// recovered makes a panic of an origin an error for all who wait.
+func (q *inquiry) recovered(err *error) {
+	if r := recover(); r != nil {
+		*err = fmt.Errorf("look up %s: panic: %v", q.d.prefix()+q.segment, r)
+	}
+}
+
+// besideWait is how long a file that was found waits for the answer whether a
+// directory stands beside it, which has the name then.
+const besideWait = 100 * time.Millisecond
+
+// answer is the origin's to one of the two questions of both.
+type answer struct {
+	file   bool
+	found  bool
+	object hearth.Object
+	err    error
+}
+
+// both asks for file and directory at once, and beside them begins to list; the
+// first answer wins.
+func (q *inquiry) both(ctx context.Context, gate <-chan struct{}) error {
+	answers := make(chan answer, 2)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	wg.Go(func() {
+		o, found, err := q.askHead(ctx)
+		answers <- answer{true, found, o, err}
+	})
+	wg.Go(func() {
+		found, err := q.askList(ctx)
+		answers <- answer{false, found, hearth.Object{}, err}
+	})
+	var l *listing
+	if q.d.link.Freshness.Mode != Strict {
+		l, _ = q.t.list(ctx, q.d, 0, gate) // never waits, since it may be any
+	}
+	var late <-chan time.Time
+	var failed error
+	for n := 0; n < 2 && !q.dir.found; {
+		var moved <-chan struct{}
+		if l != nil {
+			_, _, _, moved = l.snapshot()
+			if l.passed(q.segment + "/") {
+				return nil // what it found is known
+			}
+		}
+		select {
+		case a := <-answers:
+			n++
+			if a.err != nil {
+				failed = a.err
+			} else if q.note(&a); a.found && a.file {
+				late = time.After(besideWait)
+			}
+		case <-moved:
+		case <-late:
+			return nil
+		}
+	}
+	if q.file.found || q.dir.found {
+		return nil
+	}
+	return failed
+}
+
+func (q *inquiry) note(a *answer) {
+	if a.file {
+		q.object, q.file = a.object, finding{true, a.found}
+	} else {
+		q.dir = finding{true, a.found}
+	}
+}
+
+// keep writes down what was found.
+func (q *inquiry) keep() error {
+	t := q.t
+	if !q.file.known && !q.dir.known {
+		return nil // the listing knows
+	}
+	return t.change(q.d, func(e *edit) error {
+		var err error
+		switch {
+		case q.dir.found:
+			err = e.setDir(q.segment+"/", q.began)
+		case q.dir.known:
+			err = e.drop(q.segment + "/")
+			t.neg.Add(age.Absence{Dir: q.d.hash, Sort: q.segment + "/"}, q.began)
+		}
+		if err != nil {
+			return err
+		}
+		switch {
+		case q.file.found:
+			if err = e.setFile(q.segment, &q.object, q.began); err == nil {
+				err = e.setBesideOf(q.segment)
+			}
+		case q.file.known:
+			err = e.drop(q.segment)
+			t.neg.Add(age.Absence{Dir: q.d.hash, Sort: q.segment}, q.began)
+		}
+		return err
+	})
+}

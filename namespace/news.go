@@ -1,0 +1,154 @@
+package namespace
+
+import (
+	"sync"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/namespace/record"
+	"github.com/hearthfs/hearth/namespace/store"
+)
+
+// maxChanges of one edit that are told by name; what is more merges into
+// "directory changed", and kernels learn of it when their timeouts end.
+const maxChanges = 1024
+
+// Change says that a name means another thing than before.
+type Change struct {
+	// Dir is the directory's node id.
+	Dir uint64
+	// Name in the mount; "": the directory changed.
+	Name string
+	// Old is the node id that the name meant; 0: none, or not known.
+	Old uint64
+}
+
+// subscribers are told of changes.
+type subscribers struct {
+	mu   sync.RWMutex // guards the rest; not held while they are told
+	next int
+	all  map[int]func(Change)
+}
+
+// Subscribe has f called for each change, under no lock of the tree's. f must not
+// block. It may still be called once more while cancel runs.
+func (t *Tree) Subscribe(f func(Change)) (cancel func()) {
+	s := &t.news
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.all == nil {
+		s.all = map[int]func(Change){}
+	}
+	s.next++
+	id := s.next
+	s.all[id] = f
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.all, id)
+	}
+}
+
+func (s *subscribers) tell(changes []Change) {
+	if len(changes) == 0 {
+		return
+	}
+	s.mu.RLock()
+	told := make([]func(Change), 0, len(s.all))
+	for _, f := range s.all {
+		told = append(told, f)
+	}
+	s.mu.RUnlock()
+	for _, f := range told {
+		merged := false
+		for _, c := range changes {
+			if c.Name != "" || !merged {
+				f(c)
+			}
+			merged = merged || c.Name == ""
+		}
+	}
+}
+
+// Forget says that a version was found gone: its name is not believed until the
+// origin was asked again, which begins now.
+func (t *Tree) Forget(o *hearth.Object) {
+	t.stats.forgets.Add(1)
+	d, sort, ok := t.find(o)
+	if !ok {
+		return
+	}
+	current := false
+	err := t.change(d, func(e *edit) error {
+		was, ok, err := e.get(sort)
+		if err != nil || !ok || was.Dir || object(d.link, &was, o.Key).Version != o.Version {
+			return err
+		}
+		current = true
+		if !was.Doubted {
+			e.doubt(sort, was)
+		}
+		return nil
+	})
+	if err != nil || !current || !t.behind(func() {
+		defer d.release()
+		_, _ = t.lookup(t.ctx, d, record.Meaning{Segment: sort}) // whoever looks it up next hears of an error
+	}) {
+		d.release()
+	}
+}
+
+// find is the directory, in use, and the sort name of an object.
+func (t *Tree) find(o *hearth.Object) (*directory, string, bool) {
+	l := t.links.Load().named(o.Link)
+	if l == nil || len(o.Key) < len(l.Prefix) || o.Key[:len(l.Prefix)] != l.Prefix {
+		return nil, "", false
+	}
+	rest := o.Key[len(l.Prefix):]
+	cut := len(rest)
+	for cut > 0 && rest[cut-1] != '/' {
+		cut--
+	}
+	p := place{link: l, path: rest[:cut]}
+	id, ok, err := t.idOf(p)
+	if !ok || err != nil {
+		return nil, "", false
+	}
+	d, err := t.dirs.get(t, id)
+	return d, rest[cut:], err == nil
+}
+
+// Forgotten says that a kernel forgot a node id: if its version was superseded,
+// nobody needs its record any more.
+func (t *Tree) Forgotten(id uint64) {
+	var key [16]byte
+	if _, ok, err := t.db.Get(nil, idKey(key[:0], kindSuperseded, id)); !ok || err != nil {
+		return
+	}
+	w := t.db.Edit()
+	w.Delete(idKey(key[:0], kindSuperseded, id))
+	w.Delete(idKey(key[:0], kindReverse, id))
+	_ = w.Commit(false) // at worst it stays until the next start
+}
+
+// DropSuperseded forgets every superseded version; for when no kernel holds an id
+// of this tree.
+func (t *Tree) DropSuperseded() error {
+	var rows store.Rows
+	lower, upper := []byte{kindSuperseded}, []byte{kindSuperseded + 1}
+	for {
+		if err := t.db.Scan(&rows, lower, upper, pageNames); err != nil {
+			return err
+		}
+		w := t.db.Edit()
+		for i := range rows.Len() {
+			w.Delete(rows.Key(i))
+			w.Delete(append([]byte{kindReverse}, rows.Key(i)[1:]...))
+		}
+		if rows.Len() == 0 {
+			return nil
+		}
+		if err := w.Commit(false); err != nil {
+			return err
+		}
+	}
+}

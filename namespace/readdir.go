@@ -1,0 +1,328 @@
+package namespace
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/hearthfs/hearth/namespace/age"
+	"github.com/hearthfs/hearth/namespace/record"
+	"github.com/hearthfs/hearth/namespace/store"
+)
+
+// scanNames is how many names are read from the database at a time, at most: no iterator
+// is open while somebody looks at them.
+const scanNames = 1024
+
+// ReadDir calls each for the names of a directory behind the name after, in the
+// bucket's order, until each returns false. Names come while the directory is
+// being listed, as its pages do.
+func (t *Tree) ReadDir(ctx context.Context, dir uint64, after string, each func(Node) bool) error {
+	d, err := t.dirs.get(t, dir)
+	if err != nil {
+		return err
+	}
+	defer d.release()
+	r := &dirReader{t: t, d: d, each: each, links: t.linksIn(d), many: 32}
+	if after != "" {
+		if err := r.goOnBehind(after); err != nil {
+			return err
+		}
+	}
+	if d.link == nil {
+		_, err := r.upTo("", true)
+		return err
+	}
+	for range 3 {
+		l, err := t.follow(ctx, d, after == "")
+		if err == nil {
+			err = r.read(ctx, l)
+		}
+		if !errors.Is(err, errRebuilt) {
+			return err
+		}
+	}
+	return errRebuilt
+}
+
+// follow decides what a reader of a directory reads: nil: what the database has;
+// else what a listing brings.
+func (t *Tree) follow(ctx context.Context, d *directory, start bool) (*listing, error) {
+	whole := d.whole(t)
+	if d.link.Freshness.Mode == Strict {
+		since := int64(0)
+		switch {
+		case start:
+			since = t.clock.Now() + 1 // none that runs already will do
+		case whole && d.running.Load() == nil:
+			return nil, nil // the listing that this reader began with
+		}
+		return t.list(ctx, d, since, nil)
+	}
+	ttl := d.listingLeft(t)
+	switch {
+	case ttl > 0:
+		if 2*ttl < d.link.Freshness.listed(d.state.Load().took) {
+			t.kick(d)
+		}
+		return nil, nil
+	case whole && d.link.believes() && d.link.down.Load() != nil:
+		t.stats.stale.Add(1)
+		t.kick(d)
+		return nil, nil
+	}
+	if l := d.running.Load(); l != nil && age.Left(l.began, t.clock.Now(), d.link.Freshness.bound()) == 0 {
+		// It began too long ago for those who come now; what it took decides then.
+		l.hurryUp()
+		if err := l.wait(ctx); err != nil {
+			return nil, err
+		}
+		return t.follow(ctx, d, start)
+	}
+	return t.list(ctx, d, 0, nil)
+}
+
+// dirReader is one reader of a directory.
+type dirReader struct {
+	t     *Tree
+	d     *directory
+	each  func(Node) bool
+	links []linkedName // those not given out yet
+	after *string      // the sort name given out last
+	many  int          // names to read next: a kernel asks for few or for very many
+	rows  store.Rows
+	stop  bool
+
+	belief belief
+}
+
+// linkedName is a directory that the links put into another.
+type linkedName struct {
+	sort, name string
+	place      place
+}
+
+func (t *Tree) linksIn(d *directory) []linkedName {
+	var all []linkedName
+	for name, p := range t.links.Load().below[d.hash] {
+		m, _ := record.ParseName(name)
+		all = append(all, linkedName{m.Segment + "/", name, p})
+	}
+	slices.SortFunc(all, func(a, b linkedName) int { return strings.Compare(a.sort, b.sort) })
+	return all
+}
+
+// goOnBehind finds the sort name of a name in the mount.
+func (r *dirReader) goOnBehind(name string) error {
+	m, ok := record.ParseName(name)
+	if !ok {
+		return fmt.Errorf("go on behind %q: %w", name, syscall.EINVAL)
+	}
+	sort := m.Segment
+	_, linked := r.t.links.Load().below[r.d.hash][name]
+	switch {
+	case m.Hashed:
+		v, ok, err := r.t.db.Get(nil, nameKey(nil, kindHashed, r.d.hash, name))
+		if err != nil || !ok {
+			return errors.Join(err, staleID(r.d.id))
+		}
+		sort = string(v)
+	case linked:
+		sort += "/"
+	case !m.File:
+		file, isFile, err := r.d.entry(r.t, sort)
+		if err != nil {
+			return err
+		}
+		_, isDir, err := r.d.entry(r.t, sort+"/")
+		if err != nil {
+			return err
+		}
+		if isDir && (!isFile || file.Beside) {
+			sort += "/"
+		}
+	}
+	r.after = &sort
+	r.links = slices.DeleteFunc(r.links, func(l linkedName) bool { return l.sort <= sort })
+	return nil
+}
+
+// read gives out names as far as the listing has come, until it has ended.
+func (r *dirReader) read(ctx context.Context, l *listing) error {
+	if l == nil {
+		_, err := r.upTo("", true)
+		return err
+	}
+	l.hurryUp()
+	for {
+		// How far it is must be known before the database is read: what comes in
+		// between is beyond.
+		upTo, any, done, moved := l.snapshot()
+		if done {
+			return r.rest(l)
+		}
+		if any {
+			if stop, err := r.upTo(upTo, false); stop || err != nil {
+				return err
+			}
+		}
+		select {
+		case <-moved:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// rest gives out what is left once the listing has ended. When it failed, names
+// known from before go on.
+func (r *dirReader) rest(l *listing) error {
+	if err := l.failure(); err != nil {
+		if errors.Is(err, errRebuilt) || !r.d.whole(r.t) || !r.d.link.believes() {
+			return err
+		}
+		r.t.stats.stale.Add(1)
+	}
+	_, err := r.upTo("", true)
+	return err
+}
+
+// upTo gives out names up to the sort name limit, or all; stop: the reader has
+// enough. A file waits until the limit is behind the directory that may stand
+// beside it.
+func (r *dirReader) upTo(limit string, all bool) (stop bool, err error) {
+	if r.d.link == nil {
+		return r.linked("", true), nil
+	}
+	upper := directoryEnd(r.d.hash)
+	for !r.stop {
+		lower := nameKey(nil, kindEntry, r.d.hash, "")
+		if r.after != nil {
+			lower = append(append(lower, *r.after...), 0)
+		}
+		r.belief = r.d.belief(r.t)
+		many := min(r.many, scanNames)
+		r.many = 2 * many
+		if err := r.t.db.Scan(&r.rows, lower, upper, many); err != nil {
+			return false, err
+		}
+		for i := range r.rows.Len() {
+			sort := string(r.rows.Key(i)[17:])
+			if !all && (sort > limit || !record.IsDir(sort) && sort+"/" > limit) {
+				return false, nil
+			}
+			if r.linked(sort, false) || !r.give(sort, r.rows.Value(i)) {
+				return true, nil
+			}
+			r.after = &sort
+		}
+		if r.rows.Len() < many {
+			if all {
+				r.linked("", true)
+			}
+			break
+		}
+	}
+	return r.stop, nil
+}
+
+// linked gives out the directories that links make, before a sort name.
+func (r *dirReader) linked(before string, all bool) (stop bool) {
+	for len(r.links) > 0 && (all || r.links[0].sort <= before) {
+		x := r.links[0]
+		n, err := r.t.placeNode(x.place, x.name)
+		if err == nil && !r.each(n) {
+			r.stop = true
+			return true
+		}
+		r.links = r.links[1:]
+	}
+	return false
+}
+
+// give gives out one entry; false: the reader has enough.
+func (r *dirReader) give(sort string, value []byte) bool {
+	e, err := record.ParseEntry(value)
+	if err != nil {
+		return true // it will be looked up anew
+	}
+	if e.Dir {
+		if _, hidden := r.t.links.Load().below[r.d.hash][record.MountName(sort, false)]; hidden {
+			return true
+		}
+	}
+	r.t.stats.read.Add(1)
+	if !r.each(r.d.node(r.t, sort, &e, r.belief.name(sort, &e))) {
+		r.stop = true
+	}
+	return !r.stop
+}
+
+// Walk calls each for everything below a path, or for the file at it: each
+// directory before what is in it, names in the bucket's order. The paths begin
+// with the one given. Directories that are to be listed are listed some at a time
+// ahead of the walk.
+func (t *Tree) Walk(ctx context.Context, path string, each func(path string, n Node) error) error {
+	n, err := t.Resolve(ctx, path)
+	if err != nil {
+		return err
+	}
+	path = strings.TrimRight(path, "/")
+	if !n.Dir {
+		return each(path, n)
+	}
+	return t.walk(ctx, path, n.ID, each)
+}
+
+// walkAhead is how many directories are listed ahead of a walk.
+const walkAhead = 16
+
+func (t *Tree) walk(ctx context.Context, path string, dir uint64, each func(string, Node) error) error {
+	var names []Node
+	for after := ""; ; after = names[len(names)-1].Name {
+		names = names[:0]
+		err := t.ReadDir(ctx, dir, after, func(n Node) bool {
+			names = append(names, n)
+			return len(names) < scanNames
+		})
+		if err != nil {
+			return fmt.Errorf("list %s: %w", path, err)
+		}
+		ahead := 0
+		for i, n := range names {
+			for ; ahead < len(names) && ahead < i+walkAhead; ahead++ {
+				if names[ahead].Dir {
+					t.listAhead(names[ahead].ID)
+				}
+			}
+			at := path + "/" + n.Name
+			if err := each(at, n); err != nil {
+				return err
+			}
+			if !n.Dir {
+				continue
+			}
+			if err := t.walk(ctx, at, n.ID, each); err != nil {
+				return err
+			}
+		}
+		if len(names) < scanNames {
+			return nil
+		}
+	}
+}
+
+// listAhead begins to list a directory that will be read soon.
+func (t *Tree) listAhead(id uint64) {
+	d, err := t.dirs.get(t, id)
+	if err != nil {
+		return
+	}
+	defer d.release()
+	if d.link != nil && d.link.Freshness.Mode != Strict && d.listingLeft(t) == 0 {
+		t.kick(d)
+	}
+}

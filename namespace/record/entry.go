@@ -1,0 +1,202 @@
+// Package record is how the namespace writes things down: the names that keys
+// have in a mount, and the records of its database. Both are pure functions.
+//
+// A record is a byte of flags or kind, and fields as varints or with their length
+// in front; each decoder takes all of its input or fails.
+package record
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Entry is what a directory's record says of one sort name.
+type Entry struct {
+	ID      uint64
+	Dir     bool
+	Beside  bool // a file with a directory of the same segment beside it
+	Doubted bool // found gone by a reader: to be asked for again
+	// checked is when the origin was last asked for this name alone, in Unix
+	// milliseconds; 0: only listings confirmed it.
+	Checked int64
+
+	Size    int64
+	ModTime time.Time
+	ETag    string
+	// version is stored only where it cannot be computed.
+	Version    [16]byte
+	HasVersion bool
+}
+
+// Flags of an entry's record. The low two bits say how the ETag is written.
+const (
+	etagRaw    = 0 // length and bytes
+	etagMD5    = 1 // 16 bytes for 32 hex digits, as S3 makes them
+	etagParts  = 2 // the same, and the number of parts of a multipart upload
+	etagForms  = 3
+	flagDir    = 1 << 2
+	flagBeside = 1 << 3
+	flagDoubt  = 1 << 4
+	flagCheck  = 1 << 5
+	flagVer    = 1 << 6
+	flagNanos  = 1 << 7 // the mod time is not in whole seconds
+)
+
+// Epoch makes times small: 2020-01-01.
+const Epoch = 1577836800
+
+var errRecord = errors.New("a record of the namespace cannot be read")
+
+// Append writes the entry's record behind buf.
+func (e *Entry) Append(buf []byte) []byte {
+	at := len(buf)
+	buf = append(buf, 0)
+	flags := byte(0)
+	buf = binary.AppendUvarint(buf, e.ID)
+	if e.Checked > 0 {
+		flags |= flagCheck
+		buf = binary.AppendVarint(buf, e.Checked-Epoch*1000)
+	}
+	if e.Doubted {
+		flags |= flagDoubt
+	}
+	if e.Beside {
+		flags |= flagBeside
+	}
+	if e.Dir {
+		buf[at] = flags | flagDir
+		return buf
+	}
+	buf = binary.AppendUvarint(buf, uint64(e.Size))
+	if n := e.ModTime.Nanosecond(); n != 0 {
+		flags |= flagNanos
+		buf = binary.AppendUvarint(buf, uint64(n))
+	}
+	buf = binary.AppendVarint(buf, e.ModTime.Unix()-Epoch)
+	var form byte
+	buf, form = appendETag(buf, e.ETag)
+	if e.HasVersion {
+		flags |= flagVer
+		buf = append(buf, e.Version[:]...)
+	}
+	buf[at] = flags | form
+	return buf
+}
+
+func appendETag(buf []byte, etag string) ([]byte, byte) {
+	digits, parts, multi := strings.Cut(etag, "-")
+	n, err := strconv.ParseUint(parts, 10, 32)
+	packed := len(digits) == 32 && strings.Trim(digits, "0123456789abcdef") == ""
+	switch {
+	case packed && !multi:
+		buf, _ = hex.AppendDecode(buf, []byte(digits))
+		return buf, etagMD5
+	case packed && err == nil && strconv.FormatUint(n, 10) == parts:
+		buf, _ = hex.AppendDecode(buf, []byte(digits))
+		return binary.AppendUvarint(buf, n), etagParts
+	}
+	buf = binary.AppendUvarint(buf, uint64(len(etag)))
+	return append(buf, etag...), etagRaw
+}
+
+// ParseEntry reads a record.
+func ParseEntry(b []byte) (Entry, error) {
+	r := reader{b: b}
+	flags := r.byte()
+	e := Entry{Dir: flags&flagDir != 0, Beside: flags&flagBeside != 0, Doubted: flags&flagDoubt != 0}
+	e.ID = r.uvarint()
+	if flags&flagCheck != 0 {
+		e.Checked = max(0, r.varint()+Epoch*1000)
+	}
+	if e.Dir {
+		return e, r.end()
+	}
+	e.Size = int64(r.uvarint())
+	nanos := uint64(0)
+	if flags&flagNanos != 0 {
+		nanos = r.uvarint()
+	}
+	e.ModTime = time.Unix(r.varint()+Epoch, int64(nanos%1e9))
+	switch flags & etagForms {
+	case etagRaw:
+		e.ETag = string(r.bytes(r.uvarint()))
+	case etagMD5:
+		e.ETag = hex.EncodeToString(r.bytes(16))
+	case etagParts:
+		digits := r.bytes(16)
+		e.ETag = hex.EncodeToString(digits) + "-" + strconv.FormatUint(r.uvarint(), 10)
+	default:
+		r.bad = true
+	}
+	if flags&flagVer != 0 {
+		e.HasVersion = true
+		copy(e.Version[:], r.bytes(16))
+	}
+	return e, r.end()
+}
+
+// Same reports whether two entries mean the same.
+func (e *Entry) Same(x *Entry) bool {
+	if e.Dir || x.Dir {
+		return e.Dir == x.Dir
+	}
+	return e.Size == x.Size && e.ETag == x.ETag && e.HasVersion == x.HasVersion && e.Version == x.Version
+}
+
+// reader reads a record's fields; the first bad one makes all that follow empty.
+type reader struct {
+	b   []byte
+	bad bool
+}
+
+func (r *reader) bytes(n uint64) []byte {
+	if r.bad || n > uint64(len(r.b)) {
+		r.bad, r.b = true, nil
+		return nil
+	}
+	b := r.b[:n]
+	r.b = r.b[n:]
+	return b
+}
+
+func (r *reader) byte() byte {
+	if b := r.bytes(1); b != nil {
+		return b[0]
+	}
+	return 0
+}
+
+func (r *reader) uvarint() uint64 {
+	v, n := binary.Uvarint(r.b)
+	r.skip(n)
+	return v
+}
+
+func (r *reader) varint() int64 {
+	v, n := binary.Varint(r.b)
+	r.skip(n)
+	return v
+}
+
+func (r *reader) skip(n int) {
+	if n <= 0 {
+		r.bad, r.b = true, nil
+		return
+	}
+	r.b = r.b[n:]
+}
+
+// rest is what is left.
+func (r *reader) rest() []byte { return r.bytes(uint64(len(r.b))) }
+
+// end is the error of a record that was not read to its end, and no further.
+func (r *reader) end() error {
+	if r.bad || len(r.b) > 0 {
+		return errRecord
+	}
+	return nil
+}

@@ -1,0 +1,99 @@
+package record
+
+import (
+	"encoding/binary"
+	"time"
+)
+
+// Reverse is what a node id stands for.
+type Reverse struct {
+	Dir        bool
+	Link, Path string // of a directory; link is "=" and its name, or "" for none
+
+	Parent     uint64 // of a file: the directory's node id
+	Sort       string
+	Superseded bool
+	Entry      Entry // of a superseded file
+}
+
+const (
+	revFile = iota
+	revDir
+	revSuperseded
+)
+
+// Append writes the record behind buf.
+func (r *Reverse) Append(buf []byte) []byte {
+	switch {
+	case r.Dir:
+		buf = append(buf, revDir)
+		buf = binary.AppendUvarint(buf, uint64(len(r.Link)))
+		buf = append(buf, r.Link...)
+		return append(buf, r.Path...)
+	case r.Superseded:
+		buf = append(buf, revSuperseded)
+		buf = binary.AppendUvarint(buf, r.Parent)
+		buf = binary.AppendUvarint(buf, uint64(len(r.Sort)))
+		buf = append(buf, r.Sort...)
+		return r.Entry.Append(buf)
+	}
+	buf = append(buf, revFile)
+	buf = binary.AppendUvarint(buf, r.Parent)
+	return append(buf, r.Sort...)
+}
+
+// ParseReverse reads a record.
+func ParseReverse(b []byte) (Reverse, error) {
+	r := reader{b: b}
+	switch kind := r.byte(); {
+	case r.bad:
+	case kind == revDir:
+		x := Reverse{Dir: true}
+		x.Link = string(r.bytes(r.uvarint()))
+		x.Path = string(r.rest())
+		return x, r.end()
+	case kind == revFile:
+		x := Reverse{Parent: r.uvarint()}
+		x.Sort = string(r.rest())
+		return x, r.end()
+	case kind == revSuperseded:
+		x := Reverse{Parent: r.uvarint(), Superseded: true}
+		x.Sort = string(r.bytes(r.uvarint()))
+		if r.bad {
+			break
+		}
+		var err error
+		x.Entry, err = ParseEntry(r.rest())
+		return x, err
+	}
+	return Reverse{}, errRecord
+}
+
+// Directory is the record of a directory: its node id and its last whole listing.
+type Directory struct {
+	ID uint64
+	// Listed is when that began, in Unix milliseconds; 0: never. Took is how long
+	// it took.
+	Listed int64
+	Took   time.Duration
+	// Seen is when the present listing was first seen, in Unix nanoseconds.
+	Seen int64
+	// Refused counts keys in it that cannot be shown.
+	Refused uint64
+}
+
+// Append writes the record behind buf.
+func (d *Directory) Append(buf []byte) []byte {
+	buf = binary.AppendUvarint(buf, d.ID)
+	buf = binary.AppendVarint(buf, d.Listed)
+	buf = binary.AppendUvarint(buf, uint64(d.Took.Milliseconds()))
+	buf = binary.AppendVarint(buf, d.Seen)
+	return binary.AppendUvarint(buf, d.Refused)
+}
+
+// ParseDirectory reads a record.
+func ParseDirectory(b []byte) (Directory, error) {
+	r := reader{b: b}
+	d := Directory{ID: r.uvarint(), Listed: r.varint(), Took: time.Duration(r.uvarint()) * time.Millisecond, Seen: r.varint(), Refused: r.uvarint()}
+	return d, r.end()
+}

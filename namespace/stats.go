@@ -1,0 +1,67 @@
+package namespace
+
+import "sync/atomic"
+
+type counters struct {
+	lookups, nodes, read, heads, probes, listings atomic.Int64
+	entries, written, stale, forgets              atomic.Int64
+	originErrors                                  atomic.Int64
+}
+
+// Stats are the tree's figures since it was opened.
+type Stats struct {
+	// Where the names are kept; "": in memory.
+	Where string
+	// Ill is why they are not kept on disk any more; nil: they are, or need not be.
+	Ill error
+	// Stale is why an origin cannot be asked, so that last known names are shown;
+	// nil: all can.
+	Stale error
+	// Rebuilds counts databases that were set aside or given up.
+	Rebuilds int
+	// DiskBytes and MemoryBytes are what the names take.
+	DiskBytes, MemoryBytes int64
+	// Lookups, Nodes and Read count answers: by name, by id, names in listings.
+	Lookups, Nodes, Read int64
+	// Heads, Probes (is there a directory?) and Listings count questions to
+	// origins; Errors those that failed. Entries counts names that listings brought.
+	Heads, Probes, Listings, Errors, Entries int64
+	// StaleAnswers counts answers from before an origin could not be asked.
+	StaleAnswers int64
+	// Forgets counts versions that readers found gone.
+	Forgets int64
+	// Refused counts keys that cannot be shown, in the present listings.
+	Refused int64
+	// LastID is the highest node id given out.
+	LastID uint64
+}
+
+// Stats returns the present figures.
+func (t *Tree) Stats() Stats {
+	db := t.db.Stats()
+	c := &t.stats
+	s := Stats{Where: db.Dir, Ill: db.Ill, Rebuilds: db.Rebuilds, DiskBytes: db.DiskBytes, MemoryBytes: db.MemoryBytes,
+		Lookups: c.lookups.Load(), Nodes: c.nodes.Load(), Read: c.read.Load(),
+		Heads: c.heads.Load(), Probes: c.probes.Load(), Listings: c.listings.Load(),
+		Errors: c.originErrors.Load(), Entries: c.entries.Load(),
+		StaleAnswers: c.stale.Load(), Forgets: c.forgets.Load(), Refused: t.refused.total.Load()}
+	for _, l := range t.links.Load().links {
+		if p := l.down.Load(); p != nil && s.Stale == nil {
+			s.Stale = *p
+		}
+	}
+	t.ids.mu.Lock()
+	s.LastID = t.ids.last
+	t.ids.mu.Unlock()
+	return s
+}
+
+// Figures are the numbers of Stats by name, for status and metrics.
+func (s *Stats) Figures() map[string]int64 {
+	return map[string]int64{
+		"rebuilds": int64(s.Rebuilds), "disk_bytes": s.DiskBytes, "memory_bytes": s.MemoryBytes,
+		"lookups": s.Lookups, "nodes": s.Nodes, "names_read": s.Read,
+		"heads": s.Heads, "probes": s.Probes, "listings": s.Listings, "origin_errors": s.Errors, "names_listed": s.Entries,
+		"stale_answers": s.StaleAnswers, "forgets": s.Forgets, "refused": s.Refused,
+	}
+}

@@ -1,0 +1,68 @@
+package store
+
+import "github.com/cockroachdb/pebble/v2"
+
+// Edit is a set of changes that come to pass together.
+type Edit struct {
+	s   *Store
+	ops []op
+	buf []byte
+}
+
+type op struct {
+	key, value int // ends in buf
+	set        bool
+}
+
+// Edit begins an empty set of changes.
+func (s *Store) Edit() *Edit { return &Edit{s: s} }
+
+// Set puts a record. Key and value are copied.
+func (e *Edit) Set(key, value []byte) {
+	e.buf = append(e.buf, key...)
+	k := len(e.buf)
+	e.buf = append(e.buf, value...)
+	e.ops = append(e.ops, op{k, len(e.buf), true})
+}
+
+// Delete removes a record. The key is copied.
+func (e *Edit) Delete(key []byte) {
+	e.buf = append(e.buf, key...)
+	e.ops = append(e.ops, op{len(e.buf), len(e.buf), false})
+}
+
+// Len is the number of changes so far.
+func (e *Edit) Len() int { return len(e.ops) }
+
+// Commit makes the changes, and with sync makes them last. The Edit is empty then.
+func (e *Edit) Commit(sync bool) error {
+	if len(e.ops) == 0 {
+		return nil
+	}
+	err := e.s.try(func(db *pebble.DB) error { return e.apply(db, sync) })
+	e.ops, e.buf = e.ops[:0], e.buf[:0]
+	if !sync {
+		e.s.soon()
+	}
+	return err
+}
+
+func (e *Edit) apply(db *pebble.DB, sync bool) error {
+	b := db.NewBatchWithSize(len(e.buf) + 16*len(e.ops) + 16)
+	defer b.Close()
+	start := 0
+	for _, o := range e.ops {
+		key := e.buf[start:o.key]
+		var err error
+		if o.set {
+			err = b.Set(key, e.buf[o.key:o.value], nil)
+		} else {
+			err = b.Delete(key, nil)
+		}
+		if err != nil {
+			return err
+		}
+		start = o.value
+	}
+	return b.Commit(&pebble.WriteOptions{Sync: sync})
+}

@@ -1,0 +1,439 @@
+// Package store keeps the namespace's records in Pebble, on a disk that may fail.
+//
+// Pebble ends the process when a write to its log or manifest fails, so it runs
+// on a file system of ours (steady.go) that never reports a failed write: after
+// the first one what follows lives in memory, the store is ill, and says why.
+//
+// What is kept is a cache. So a database that turns out corrupt, when it is
+// opened or later, is set aside (DIR.corrupt-N) and an empty one takes its place;
+// one whose disk cannot be read, or that outgrew the memory it was given, is
+// replaced by an empty one in memory. Readers then see misses, never an error.
+//
+// Commits return before they are on disk; a sync follows within half a second,
+// so that a killed process loses little. What must not be lost is committed with
+// sync.
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+const (
+	defaultCache  = 16 << 20
+	defaultMemory = 64 << 20
+	memTable      = 4 << 20 // four of them and the cache stay well within 64 MiB
+	syncAfter     = 500 * time.Millisecond
+	maxRebuilds   = 3 // on one disk by one process; a disk that needs more is sick
+	keptCorrupt   = 2 // directories set aside that are kept for a look
+)
+
+// Options of a Store. The zero value keeps everything in memory.
+type Options struct {
+	// Dir is the database's directory; "" keeps it in memory.
+	Dir string
+	// FS that Dir lies on; nil: the operating system's.
+	FS vfs.FS
+	// CacheBytes of Pebble's block cache; 0: 16 MiB.
+	CacheBytes int64
+	// MemoryBytes is how much of the database may live in memory, because it is
+	// meant to or because its disk failed; beyond it starts anew. 0: 64 MiB, or
+	// 512 MiB when Dir is "".
+	MemoryBytes int64
+	// Log is told what Pebble logs; may be nil. It must not block.
+	Log func(text string)
+	// Ill is called when the disk fails for the first time; may be nil.
+	Ill func(cause error)
+	// Rebuilt is called when the database was replaced by an empty one, under the
+	// store's lock: it must not use the store. May be nil.
+	Rebuilt func(cause error)
+}
+
+// Store is a sorted map of bytes. Its methods may be called from many goroutines.
+type Store struct {
+	o      Options
+	disk   *steady
+	doomed atomic.Pointer[error] // why the database must be replaced
+
+	mu       sync.RWMutex // guards the rest; write-locked only to replace the database
+	db       *pebble.DB
+	rebuilds int
+	where    string
+
+	syncMu sync.Mutex // guards dirty, timer and closed; taken after mu
+	dirty  bool
+	timer  *time.Timer
+	closed bool
+}
+
+// Open opens or makes the database. It fails only when another process uses it.
+func Open(o Options) (*Store, error) {
+	if o.FS == nil {
+		o.FS = vfs.Default
+	}
+	if o.CacheBytes == 0 {
+		o.CacheBytes = defaultCache
+	}
+	if o.MemoryBytes == 0 {
+		o.MemoryBytes = defaultMemory
+		if o.Dir == "" {
+			o.MemoryBytes = 8 * defaultMemory
+		}
+	}
+	s := &Store{o: o}
+	s.timer = time.AfterFunc(time.Hour, s.syncBehind)
+	s.timer.Stop()
+	if err := s.open(); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// open opens the database where it may be, setting aside what is corrupt.
+func (s *Store) open() error {
+	if s.o.Dir == "" {
+		return s.openMemory(nil)
+	}
+	for {
+		err := s.openDir()
+		switch {
+		case err == nil:
+			return nil
+		case errors.Is(err, errBusy):
+			return fmt.Errorf("open the names in %s: %w", s.o.Dir, err)
+		case s.rebuilds >= maxRebuilds:
+			return s.openMemory(err)
+		}
+		s.rebuilds++
+		s.log("names in %s cannot be used and are set aside: %v", s.o.Dir, err)
+		if err := setAside(s.o.FS, s.o.Dir); err != nil {
+			return s.openMemory(err)
+		}
+	}
+}
+
+func (s *Store) openDir() (err error) {
+	s.where = s.o.Dir
+	s.disk = newSteady(s.o.FS, s.o.Ill, s.tooMuch)
+	s.disk.limit = s.o.MemoryBytes
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("open: %v", r)
+		}
+	}()
+	s.db, err = pebble.Open(s.o.Dir, s.options())
+	return err
+}
+
+// openMemory starts an empty database in memory; cause is why not on disk.
+func (s *Store) openMemory(cause error) error {
+	ill := s.o.Ill
+	if cause == nil {
+		ill = nil
+	}
+	s.where = ""
+	before := s.disk
+	s.disk = newSteady(vfs.NewMem(), ill, s.tooMuch)
+	s.disk.limit = s.o.MemoryBytes
+	if before != nil && before.cause() != nil { // told already
+		s.disk.ill.Store(before.ill.Load())
+	}
+	s.disk.fail(cause)
+	var err error
+	s.db, err = pebble.Open("names", s.options())
+	return err
+}
+
+// tooMuch is called when the memory of a failed disk is spent.
+func (s *Store) tooMuch(n int64) { s.doom(fmt.Errorf("%d bytes of names in memory are too many", n)) }
+
+// doom has the next user replace the database.
+func (s *Store) doom(cause error) { s.doomed.CompareAndSwap(nil, &cause) }
+
+// live returns the database, read-locked, replacing a doomed one first.
+func (s *Store) live() (*pebble.DB, error) {
+	if s.doomed.Load() != nil {
+		s.rebuild()
+	}
+	s.mu.RLock()
+	if s.db == nil {
+		s.mu.RUnlock()
+		return nil, fs.ErrClosed
+	}
+	return s.db, nil
+}
+
+// rebuild puts an empty database in the place of a doomed one: on its disk when
+// only its content is bad, else in memory.
+func (s *Store) rebuild() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	cause := s.doomed.Load()
+	if cause == nil || s.db == nil {
+		return
+	}
+	clean := closeQuietly(s.db)
+	s.rebuilds++
+	ill := s.disk.cause() != nil || !pebble.IsCorruptionError(*cause) || !clean
+	var err error
+	if s.where != "" && !ill && s.rebuilds <= maxRebuilds {
+		if err = setAside(s.o.FS, s.o.Dir); err == nil {
+			err = s.openDir()
+		}
+	}
+	if s.where == "" || ill || err != nil || s.rebuilds > maxRebuilds {
+		why := *cause
+		if s.o.Dir == "" {
+			why = nil // in memory as it was meant to be
+		}
+		err = s.openMemory(why)
+	}
+	if err != nil { // an empty database in memory always opens
+		s.db = nil
+	}
+	s.doomed.Store(nil)
+	s.log("names start anew: %v", *cause)
+	if s.o.Rebuilt != nil {
+		s.o.Rebuilt(*cause)
+	}
+}
+
+// closeQuietly closes a database that may be broken; false: it could not be
+// closed and is left alone.
+func closeQuietly(db *pebble.DB) (clean bool) {
+	defer func() {
+		if recover() != nil {
+			clean = false
+		}
+	}()
+	_ = db.Close() // what it complains of is why we close it
+	return true
+}
+
+// try runs op on the database, and once more on its successor when it failed.
+func (s *Store) try(op func(*pebble.DB) error) error {
+	for range 2 {
+		db, err := s.live()
+		if err != nil {
+			return err
+		}
+		err = s.guarded(db, op)
+		s.mu.RUnlock()
+		if err == nil || errors.Is(err, pebble.ErrNotFound) {
+			return err
+		}
+		s.doom(err)
+	}
+	return errors.New("names: the database failed twice")
+}
+
+// guarded turns Pebble's panics, and its fatal errors that we made panics, into
+// errors.
+func (s *Store) guarded(db *pebble.DB, op func(*pebble.DB) error) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("pebble: %v", r)
+		}
+	}()
+	return op(db)
+}
+
+// Get appends the value of key to buf; false: there is none.
+func (s *Store) Get(buf, key []byte) ([]byte, bool, error) {
+	for {
+		db, err := s.live()
+		if err != nil {
+			return buf, false, err
+		}
+		v, closer, err := db.Get(key)
+		if err == nil {
+			buf = append(buf, v...)
+			err = closer.Close()
+		}
+		s.mu.RUnlock()
+		if err == nil {
+			return buf, true, nil
+		}
+		if errors.Is(err, pebble.ErrNotFound) {
+			return buf, false, nil
+		}
+		s.doom(err) // the next round asks an empty database
+	}
+}
+
+// Rows are records that Scan found, in one piece of memory that may be reused.
+type Rows struct {
+	data []byte
+	ends []int // of keys and values, alternating
+}
+
+// Len is the number of records.
+func (r *Rows) Len() int { return len(r.ends) / 2 }
+
+// Key of record i, valid until the Rows are scanned into again.
+func (r *Rows) Key(i int) []byte { return r.at(2 * i) }
+
+// Value of record i, valid as the key.
+func (r *Rows) Value(i int) []byte { return r.at(2*i + 1) }
+
+func (r *Rows) at(i int) []byte {
+	start := 0
+	if i > 0 {
+		start = r.ends[i-1]
+	}
+	return r.data[start:r.ends[i]:r.ends[i]]
+}
+
+func (r *Rows) add(b []byte) {
+	r.data = append(r.data, b...)
+	r.ends = append(r.ends, len(r.data))
+}
+
+// Scan reads up to n records in [lower, upper) into rows. No iterator outlives
+// it: one that is open keeps files alive.
+func (s *Store) Scan(rows *Rows, lower, upper []byte, n int) error {
+	err := s.try(func(db *pebble.DB) error {
+		rows.data, rows.ends = rows.data[:0], rows.ends[:0]
+		it, err := db.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: upper})
+		if err != nil {
+			return err
+		}
+		for ok := it.First(); ok && n > rows.Len(); ok = it.Next() {
+			rows.add(it.Key())
+			rows.add(it.Value())
+		}
+		return it.Close() // gives the iteration's error, too
+	})
+	return err
+}
+
+// soon has what was committed synced a little later.
+func (s *Store) soon() {
+	s.syncMu.Lock()
+	defer s.syncMu.Unlock()
+	if !s.dirty && !s.closed {
+		s.dirty = true
+		s.timer.Reset(syncAfter)
+	}
+}
+
+func (s *Store) syncBehind() {
+	s.syncMu.Lock()
+	s.dirty = false
+	s.syncMu.Unlock()
+	_ = s.try(func(db *pebble.DB) error { return db.LogData(nil, pebble.Sync) }) // a failure has made it ill
+}
+
+// Flush writes everything to sorted tables; for figures and tests.
+func (s *Store) Flush() error {
+	return s.try(func(db *pebble.DB) error { return db.Flush() })
+}
+
+// Compact rewrites everything into the lowest level; for figures and tests.
+func (s *Store) Compact() error {
+	return s.try(func(db *pebble.DB) error { return db.Compact(context.Background(), []byte{0}, []byte{255}, false) })
+}
+
+// Stats are the store's figures.
+type Stats struct {
+	// Dir is where the records are; "" while in memory.
+	Dir string
+	// Ill is why they are not kept on disk any more; nil: they are, or need not be.
+	Ill error
+	// DiskBytes and MemoryBytes are what the records take.
+	DiskBytes, MemoryBytes int64
+	// TableBytes is DiskBytes without logs and what is to be removed.
+	TableBytes int64
+	// Rebuilds counts databases that were set aside or given up.
+	Rebuilds int
+}
+
+// Stats returns the present figures.
+func (s *Store) Stats() Stats {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	st := Stats{Dir: s.where, Ill: s.disk.cause(), Rebuilds: s.rebuilds, MemoryBytes: s.disk.used.Load()}
+	if s.db != nil {
+		m := s.db.Metrics()
+		total := m.Total()
+		st.DiskBytes, st.TableBytes = int64(m.DiskSpaceUsage()), total.TablesSize
+	}
+	return st
+}
+
+// Close makes everything last and ends the store.
+func (s *Store) Close() error {
+	s.syncMu.Lock()
+	s.closed = true
+	s.timer.Stop()
+	s.syncMu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	db := s.db
+	s.db = nil
+	if db == nil {
+		return nil
+	}
+	if s.doomed.Load() != nil {
+		closeQuietly(db)
+		return nil
+	}
+	if err := s.guarded(db, func(db *pebble.DB) error { return db.LogData(nil, pebble.Sync) }); err != nil {
+		closeQuietly(db)
+		return fmt.Errorf("close the names: %w", err)
+	}
+	if err := db.Close(); err != nil {
+		return fmt.Errorf("close the names: %w", err)
+	}
+	return nil
+}
+
+// setAside renames a database that cannot be used, keeping the last few such.
+func setAside(on vfs.FS, dir string) error {
+	parent := filepath.Dir(dir)
+	names, err := on.List(parent)
+	if err != nil {
+		return fmt.Errorf("set names aside: %w", err)
+	}
+	last := 0
+	for _, name := range names {
+		if n, ok := strings.CutPrefix(name, filepath.Base(dir)+".corrupt-"); ok {
+			i, _ := strconv.Atoi(n)
+			last = max(last, i)
+		}
+	}
+	if old := last + 1 - keptCorrupt; old > 0 {
+		_ = on.RemoveAll(fmt.Sprintf("%s.corrupt-%d", dir, old)) // it only takes room
+	}
+	if err := on.Rename(dir, fmt.Sprintf("%s.corrupt-%d", dir, last+1)); err != nil {
+		return fmt.Errorf("set names aside: %w", err)
+	}
+	return syncDir(on, parent)
+}
+
+func syncDir(on vfs.FS, dir string) error {
+	d, err := on.OpenDir(dir)
+	if err != nil {
+		return err
+	}
+	err = d.Sync()
+	if err2 := d.Close(); err == nil {
+		err = err2
+	}
+	if errors.Is(err, syscall.EINVAL) {
+		return nil // not every file system syncs directories
+	}
+	return err
+}

@@ -1,0 +1,296 @@
+package store
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func key(i int) []byte { return fmt.Appendf(nil, "k%06d", i) }
+
+func mustOpen(t *testing.T, o Options) *Store {
+	t.Helper()
+	s, err := Open(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func fill(t *testing.T, s *Store, from, to int, sync bool) {
+	t.Helper()
+	e := s.Edit()
+	for i := from; i < to; i++ {
+		e.Set(key(i), bytes.Repeat(key(i), 20))
+		if e.Len() == 100 || i == to-1 {
+			if err := e.Commit(sync); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// check counts records that are right among the first n; wrong ones are fatal.
+func check(t *testing.T, s *Store, n int) (have int) {
+	t.Helper()
+	for i := range n {
+		v, ok, err := s.Get(nil, key(i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ok {
+			have++
+			if !bytes.Equal(v, bytes.Repeat(key(i), 20)) {
+				t.Fatalf("%s is %q", key(i), v)
+			}
+		}
+	}
+	return have
+}
+
+func TestRestart(t *testing.T) {
+	// What was put is there after a restart, in order, and what was deleted is not.
+	dir := t.TempDir() + "/names"
+	s, err := Open(Options{Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	fill(t, s, 0, 5000, false)
+	e := s.Edit()
+	e.Delete(key(7))
+	if err := errors.Join(e.Commit(false), s.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := s.Get(nil, key(1)); err == nil {
+		t.Error("a closed store answers")
+	}
+	s = mustOpen(t, Options{Dir: dir})
+	if n := check(t, s, 5000); n != 4999 {
+		t.Errorf("%d records", n)
+	}
+	var rows Rows
+	if err := s.Scan(&rows, key(5), key(10), 3); err != nil || rows.Len() != 3 || !bytes.Equal(rows.Key(2), key(8)) {
+		t.Errorf("%d rows, %v", rows.Len(), err)
+	}
+	if _, err := Open(Options{Dir: dir}); err == nil {
+		t.Error("two stores in one directory")
+	}
+}
+
+func TestCrash(t *testing.T) {
+	// After a crash at any time the store opens with a prefix of what was put, and
+	// all that was synced.
+	for seed := range uint64(8) {
+		mem := vfs.NewCrashableMem()
+		s, err := Open(Options{Dir: "names", FS: mem})
+		if err != nil {
+			t.Fatal(err)
+		}
+		fill(t, s, 0, 500, true)
+		fill(t, s, 500, 3000, false)
+		if seed%2 == 1 {
+			if err := s.Flush(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		fill(t, s, 3000, 4000, false)
+		crashed := mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: int(seed) * 12, RNG: rand.New(rand.NewPCG(seed, 1))})
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		after := mustOpen(t, Options{Dir: "names", FS: crashed})
+		n := check(t, after, 4000)
+		if st := after.Stats(); n < 500 || st.Rebuilds != 0 || st.Ill != nil {
+			t.Errorf("seed %d: %d records, %+v", seed, n, st)
+		}
+		if have := check(t, after, n); have != n {
+			t.Errorf("seed %d: %d of the first %d", seed, have, n)
+		}
+	}
+}
+
+func TestFailingWrites(t *testing.T) {
+	// From any write on, the disk fails: nobody gets an error, everything put is
+	// still there, the store says that it is ill, and what it left on the disk opens.
+	for _, after := range []int64{0, 3, 17, 90} {
+		t.Run(fmt.Sprint(after), func(t *testing.T) {
+			mem := vfs.NewMem()
+			var writes atomic.Int64
+			failing := errorfs.Wrap(mem, errorfs.InjectorFunc(func(op errorfs.Op) error {
+				if op.Kind.ReadOrWrite() != errorfs.OpIsWrite || strings.HasSuffix(op.Path, "LOCK") || writes.Add(1) <= after {
+					return nil
+				}
+				return &os.PathError{Op: "write", Path: op.Path, Err: syscall.ENOSPC}
+			}))
+			var told atomic.Int64
+			s, err := Open(Options{Dir: "names", FS: failing, Ill: func(error) { told.Add(1) }})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := 0; i < 16_000; i += 4_000 {
+				fill(t, s, i, i+4_000, false)
+				fill(t, s, i, i+1, true)
+				if err := s.Flush(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := s.Compact(); err != nil {
+				t.Fatal(err)
+			}
+			st := s.Stats()
+			if n := check(t, s, 16_000); n != 16_000 {
+				t.Errorf("%d records, %+v", n, st)
+			}
+			if !errors.Is(st.Ill, syscall.ENOSPC) || told.Load() != 1 || st.Rebuilds != 0 {
+				t.Errorf("%+v, told %d times", st, told.Load())
+			}
+			if err := s.Close(); err != nil {
+				t.Fatal(err)
+			}
+			check(t, mustOpen(t, Options{Dir: "names", FS: mem}), 16_000)
+		})
+	}
+}
+
+func TestTooMuchMemory(t *testing.T) {
+	// A store in memory starts anew when it outgrows what it was given.
+	rebuilt := 0
+	random := rand.NewChaCha8([32]byte{1})
+	s := mustOpen(t, Options{MemoryBytes: 1 << 20, Rebuilt: func(error) { rebuilt++ }})
+	for i := range 40 {
+		e := s.Edit()
+		value := make([]byte, 1<<20)
+		_, _ = random.Read(value)
+		e.Set(key(i), value)
+		if err := e.Commit(false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	fill(t, s, 0, 10, false)
+	st := s.Stats()
+	if n := check(t, s, 10); n != 10 || rebuilt == 0 || st.Ill != nil || st.MemoryBytes > 24<<20 {
+		t.Errorf("%d records, %d rebuilds, %+v", n, rebuilt, st)
+	}
+}
+
+func TestCorruption(t *testing.T) {
+	// Whatever bytes change in whatever file, the store opens, gives what was put
+	// or nothing, takes new records, and keeps the broken one aside.
+	rebuilds := 0
+	defer func() {
+		if rebuilds < 3 {
+			t.Errorf("%d rebuilds: the damage is not met", rebuilds)
+		}
+	}()
+	for seed := range uint64(16) {
+		dir := filepath.Join(t.TempDir(), "names")
+		s, err := Open(Options{Dir: dir})
+		if err != nil {
+			t.Fatal(err)
+		}
+		fill(t, s, 0, 3000, false)
+		if err := s.Flush(); err != nil {
+			t.Fatal(err)
+		}
+		fill(t, s, 3000, 4000, false)
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		damage(t, dir, rand.New(rand.NewPCG(seed, 2)))
+		s, err = Open(Options{Dir: dir})
+		if err != nil {
+			t.Fatalf("seed %d: %v", seed, err)
+		}
+		check(t, s, 4000)
+		_ = s.Compact() // meets what look-ups did not
+		check(t, s, 4000)
+		fill(t, s, 0, 100, false)
+		if n := check(t, s, 100); n != 100 {
+			t.Errorf("seed %d: %d of the new records, %+v", seed, n, s.Stats())
+		}
+		rebuilds += s.Stats().Rebuilds
+		if st := s.Stats(); st.Ill != nil {
+			t.Errorf("seed %d: ill: %v", seed, st.Ill)
+		}
+		if err := s.Close(); err != nil {
+			t.Errorf("seed %d: %v", seed, err)
+		}
+	}
+}
+
+// damage flips bytes in a file, cuts it, or removes it.
+func damage(t *testing.T, dir string, r *rand.Rand) {
+	t.Helper()
+	files, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := filepath.Join(dir, files[r.IntN(len(files))].Name())
+	data, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	switch k := r.IntN(6); {
+	case k == 0:
+		err = os.Remove(name)
+	case k == 1:
+		err = os.Truncate(name, int64(len(data)/2))
+	case len(data) > 0:
+		for range 10 {
+			data[r.IntN(len(data))] ^= byte(1 + r.IntN(255))
+		}
+		err = os.WriteFile(name, data, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestManyAtOnce(t *testing.T) {
+	// Readers and writers share a store while its database is being replaced.
+	s := mustOpen(t, Options{Dir: t.TempDir() + "/names"})
+	var wg sync.WaitGroup
+	for g := range 4 {
+		wg.Go(func() {
+			var rows Rows
+			for i := range 300 {
+				fill(t, s, g*1000+i, g*1000+i+1, i%100 == 0)
+				if _, _, err := s.Get(nil, key(i)); err != nil {
+					t.Error(err)
+				}
+				if err := s.Scan(&rows, key(0), key(9999), 100); err != nil {
+					t.Error(err)
+				}
+				if g == 0 && i%100 == 50 {
+					s.doom(errors.New("told to"))
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if st := s.Stats(); st.Rebuilds == 0 {
+		t.Errorf("%+v", st)
+	}
+}

@@ -1,0 +1,339 @@
+package namespace
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/namespace/age"
+	"github.com/hearthfs/hearth/namespace/record"
+	"github.com/hearthfs/hearth/namespace/store"
+)
+
+// Origin is what the namespace asks of an object store.
+type Origin interface {
+	// Head returns the object of a key; fs.ErrNotExist when there is none. Any
+	// other error means that the origin cannot be asked now.
+	Head(ctx context.Context, key string) (hearth.Object, error)
+	// List streams a listing, in key order where it can. An error from each ends
+	// it and is returned.
+	List(ctx context.Context, q hearth.Listing, each func(hearth.Object) error) error
+}
+
+// Options say what the tree shows and where it is kept. The zero value is an
+// empty tree in memory.
+type Options struct {
+	// Dir is the database's directory, on a cache disk; "" keeps names in memory.
+	Dir string
+	// Links are the tree's root table; AddLink adds more.
+	Links []Link
+	// CacheBytes of the database's block cache; 0: 16 MiB.
+	CacheBytes int64
+	// MemoryBytes bounds names that live in memory, because Dir is "" or failed;
+	// beyond it they start anew. 0: 64 MiB, or 512 MiB when Dir is "".
+	MemoryBytes int64
+	// FirstID is above every node id that may be in use from elsewhere; 0: none is.
+	FirstID uint64
+	// Clock is the wall clock; nil: time.Now, held against jumps.
+	Clock func() time.Time
+	// Events are told what happens.
+	Events Events
+
+	fs vfs.FS // tests bring their own disk
+}
+
+// Events are called by a Tree; each may be nil, none may block or call the Tree.
+type Events struct {
+	// Ill: the disk failed, names live in memory from now on.
+	Ill func(cause error)
+	// Rebuilt: all names were given up, or set aside because they were corrupt.
+	Rebuilt func(cause error)
+	// Origin: a link's origin cannot be asked any more (nil: it can again).
+	Origin func(link string, err error)
+	// Refused: a key that cannot be shown, found by a listing.
+	Refused func(link, key string)
+	// Reserved: node ids up to this one may be in use; for safekeeping elsewhere.
+	Reserved func(upTo uint64)
+	// Log is a line of the database.
+	Log func(text string)
+}
+
+const (
+	rootID = 1
+	// maxListings at a time: each holds a page of about 300 KiB.
+	maxListings = 32
+	// maxAsks at a time, beside listings; more wait.
+	maxAsks = 256
+)
+
+// Tree is directories over flat keys. Its methods may be called from many
+// goroutines.
+type Tree struct {
+	o     Options
+	db    *store.Store
+	clock age.Clock
+	ids   ids
+	dirs  directories
+	links atomic.Pointer[linkTable]
+	asks  asks
+	neg   age.Absences
+	news  subscribers
+	stats counters
+	// age counts databases: what was known of a listing in an earlier one is void.
+	age atomic.Int64
+
+	linkMu   sync.Mutex // guards changes of links
+	refused  refusals
+	listings chan struct{} // tokens of running listings
+	lookups  chan struct{} // tokens of running asks
+
+	ctx    context.Context // ended by Close
+	cancel context.CancelCauseFunc
+	workMu sync.RWMutex   // guards closing; read-locked to add to work
+	work   sync.WaitGroup // goroutines of ours
+	closed bool
+}
+
+// Open opens the names kept in o.Dir, or starts with none.
+func Open(o Options) (*Tree, error) {
+	t := &Tree{o: o, listings: make(chan struct{}, maxListings), lookups: make(chan struct{}, maxAsks)}
+	t.ctx, t.cancel = context.WithCancelCause(context.Background())
+	t.clock.Start(o.Clock)
+	t.dirs.start()
+	t.asks.byName = map[askKey]*ask{}
+	t.neg.Start()
+	t.links.Store(&linkTable{})
+	db, err := store.Open(store.Options{Dir: o.Dir, FS: o.fs, CacheBytes: o.CacheBytes, MemoryBytes: o.MemoryBytes,
+		Log: o.Events.Log, Ill: o.Events.Ill, Rebuilt: t.rebuilt})
+	if err != nil {
+		return nil, fmt.Errorf("open the namespace: %w", err)
+	}
+	t.db = db
+	if err := t.load(); err != nil {
+		return nil, errors.Join(fmt.Errorf("open the namespace: %w", err), db.Close())
+	}
+	for _, l := range o.Links {
+		if err := t.AddLink(l); err != nil {
+			return nil, errors.Join(err, t.Close())
+		}
+	}
+	return t, nil
+}
+
+// load reads what is kept beside entries.
+func (t *Tree) load() error {
+	if err := t.checkFormat(); err != nil {
+		return err
+	}
+	if err := t.ids.load(t); err != nil {
+		return err
+	}
+	if err := t.loadClock(); err != nil {
+		return err
+	}
+	if err := t.refused.load(t.db); err != nil {
+		return err
+	}
+	// Ids that were superseded before this process began are known to no kernel.
+	return t.DropSuperseded()
+}
+
+// rebuilt is called when the database was replaced by an empty one: ids go on
+// where they were, directories are listed anew. The store's lock is held.
+func (t *Tree) rebuilt(cause error) {
+	t.age.Add(1)
+	t.ids.lost.Store(true)
+	t.refused.total.Store(0)
+	if told := t.o.Events.Rebuilt; told != nil {
+		told(cause)
+	}
+}
+
+// Close ends what runs behind and makes the names last.
+func (t *Tree) Close() error {
+	t.workMu.Lock()
+	t.closed = true
+	t.workMu.Unlock()
+	t.cancel(fmt.Errorf("the namespace is closed: %w", fs.ErrClosed))
+	t.work.Wait()
+	return t.db.Close()
+}
+
+// behind runs f in a goroutine that Close waits for; false: the tree is closed.
+func (t *Tree) behind(f func()) bool {
+	t.workMu.RLock()
+	defer t.workMu.RUnlock()
+	if t.closed {
+		return false
+	}
+	t.work.Add(1)
+	go func() {
+		defer t.work.Done()
+		f()
+	}()
+	return true
+}
+
+// Node is what a name or a node id stands for.
+type Node struct {
+	// ID is the node id: a file's belongs to (directory, name, version), a
+	// directory's to its path.
+	ID uint64
+	// Dir tells directories from files.
+	Dir bool
+	// Name in the mount; "" for the root.
+	Name string
+	// Object is a file's version.
+	Object hearth.Object
+	// ModTime of a file is the object's; of a directory, when this node first saw
+	// its present listing.
+	ModTime time.Time
+	// TTL is how long this may be believed from now on; 0 for strict links, and
+	// for names that are known from before the origin failed.
+	TTL time.Duration
+}
+
+// Absent says that there is no such name: it is fs.ErrNotExist.
+type Absent struct {
+	// TTL is how long that may be believed from now on.
+	TTL time.Duration
+}
+
+// Error is the text of fs.ErrNotExist.
+func (*Absent) Error() string { return fs.ErrNotExist.Error() }
+
+// Unwrap makes it fs.ErrNotExist.
+func (*Absent) Unwrap() error { return fs.ErrNotExist }
+
+// Root returns the directory at a path of the tree, such as a mount's prefix.
+func (t *Tree) Root(ctx context.Context, path string) (Node, error) {
+	n, err := t.Resolve(ctx, path)
+	if err == nil && !n.Dir {
+		return Node{}, fmt.Errorf("%s: %w", path, syscall.ENOTDIR)
+	}
+	return n, err
+}
+
+// Resolve walks a path of mount names from the tree's root.
+func (t *Tree) Resolve(ctx context.Context, path string) (Node, error) {
+	n, err := t.Node(ctx, rootID)
+	if err != nil {
+		return Node{}, err
+	}
+	for name := range strings.SplitSeq(path, "/") {
+		if name == "" {
+			continue
+		}
+		if n, err = t.Lookup(ctx, n.ID, name); err != nil {
+			return Node{}, fmt.Errorf("look up %s in %s: %w", name, path, err)
+		}
+	}
+	return n, nil
+}
+
+// Node returns what an id stands for, without asking an origin. hearth.ErrStale:
+// the id is not known (any more).
+func (t *Tree) Node(_ context.Context, id uint64) (Node, error) {
+	n, _, err := t.node(id)
+	return n, err
+}
+
+// node also reports whether the id's name means another version by now.
+func (t *Tree) node(id uint64) (n Node, superseded bool, err error) {
+	t.stats.nodes.Add(1)
+	for range 2 {
+		r, err := t.reverse(id)
+		if err != nil {
+			return Node{}, false, err
+		}
+		if r.Dir {
+			n, err := t.directoryNode(id)
+			return n, false, err
+		}
+		if n, ok, err := t.fileNode(id, &r); ok || err != nil {
+			return n, r.Superseded, err
+		}
+		// It was superseded between our two looks: its record says so now.
+	}
+	return Node{}, false, staleID(id)
+}
+
+// fileNode is the node of a file's id; false: its name means another one now.
+func (t *Tree) fileNode(id uint64, r *record.Reverse) (Node, bool, error) {
+	d, err := t.dirs.get(t, r.Parent)
+	if err != nil {
+		return Node{}, false, err
+	}
+	defer d.release()
+	if d.link == nil {
+		return Node{}, false, staleID(id)
+	}
+	if r.Superseded {
+		return d.node(t, r.Sort, &r.Entry, 0), true, nil
+	}
+	b := d.belief(t)
+	e, ok, err := d.entry(t, r.Sort)
+	if err != nil || !ok || e.ID != id {
+		return Node{}, false, err
+	}
+	return d.node(t, r.Sort, &e, b.name(r.Sort, &e)), true, nil
+}
+
+func staleID(id uint64) error { return fmt.Errorf("node id %d: %w", id, hearth.ErrStale) }
+
+// directoryNode is a directory by its id. Its TTL is its listing's, or a whole
+// one when it is to be listed yet.
+func (t *Tree) directoryNode(id uint64) (Node, error) {
+	d, err := t.dirs.get(t, id)
+	if err != nil {
+		return Node{}, err
+	}
+	defer d.release()
+	n := Node{ID: id, Dir: true, Name: d.name(t), ModTime: d.seen(), TTL: forever}
+	if d.link != nil {
+		if n.TTL = d.listingLeft(t); n.TTL == 0 && d.link.Freshness.Mode != Strict {
+			n.TTL = d.link.Freshness.bound()
+		}
+	}
+	return n, nil
+}
+
+// Open is Node for somebody who opens the file: a strict link's origin is asked
+// whether the version is still the name's, and so it is when the version was found
+// gone. When the name means another version now, that one's node is returned.
+func (t *Tree) Open(ctx context.Context, id uint64) (Node, error) {
+	n, superseded, err := t.node(id)
+	if err != nil || n.Dir {
+		return n, err
+	}
+	r, err := t.reverse(id)
+	if err != nil {
+		return Node{}, err
+	}
+	d, err := t.dirs.get(t, r.Parent)
+	if err != nil {
+		return Node{}, err
+	}
+	defer d.release()
+	e, ok, err := d.entry(t, r.Sort)
+	if err != nil {
+		return Node{}, err
+	}
+	if d.link.Freshness.Mode != Strict && !superseded && ok && !e.Doubted {
+		return n, nil
+	}
+	now, err := t.lookup(ctx, d, record.Meaning{Segment: record.Segment(r.Sort), File: ok && e.Beside})
+	if errors.Is(err, fs.ErrNotExist) {
+		return Node{}, fmt.Errorf("open %s: %w", n.Name, hearth.ErrStale)
+	}
+	return now, err
+}

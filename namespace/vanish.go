@@ -1,0 +1,63 @@
+package namespace
+
+import (
+	"strings"
+
+	"github.com/hearthfs/hearth/namespace/store"
+)
+
+// vanished removes a directory in which a listing found nothing from the one it
+// stands in: a bucket has no empty directories.
+func (t *Tree) vanished(d *directory) {
+	parent := strings.TrimSuffix(d.path, "/")
+	cut := strings.LastIndexByte(parent, '/') + 1
+	id, ok, err := t.idOf(place{link: d.link, path: parent[:cut]})
+	if !ok || err != nil {
+		return
+	}
+	in, err := t.dirs.get(t, id)
+	if err != nil {
+		return
+	}
+	defer in.release()
+	_ = t.change(in, func(e *edit) error { return e.drop(parent[cut:] + "/") }) // the next listing does it
+}
+
+// sweepBehind removes what is known of the inside of a directory that went away:
+// nobody will list it. What has a kernel's attention stays by its node id.
+func (t *Tree) sweepBehind(id uint64) {
+	t.behind(func() {
+		d, err := t.dirs.get(t, id)
+		if err != nil {
+			return
+		}
+		defer d.release()
+		var rows store.Rows
+		for more := true; more && t.ctx.Err() == nil; {
+			err := t.change(d, func(e *edit) error {
+				more = false
+				if d.running.Load() != nil {
+					return nil // it is asked for: perhaps it is back
+				}
+				lower := nameKey(nil, kindEntry, d.hash, "")
+				if err := t.db.Scan(&rows, lower, directoryEnd(d.hash), pageNames); err != nil {
+					return err
+				}
+				for i := range rows.Len() {
+					if err := e.drop(string(rows.Key(i)[17:])); err != nil {
+						return err
+					}
+				}
+				more = rows.Len() == pageNames
+				if s := *d.state.Load(); s.listed != 0 || s.refused != 0 {
+					s.listed, s.refused = 0, 0
+					e.setState(s)
+				}
+				return nil
+			})
+			if err != nil {
+				return
+			}
+		}
+	})
+}
