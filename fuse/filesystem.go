@@ -1,0 +1,238 @@
+package fuse
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	gofuse "github.com/hanwen/go-fuse/v2/fuse"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/namespace"
+)
+
+const (
+	// rootID is the root's node id in the protocol, and the root of a whole tree.
+	rootID = gofuse.FUSE_ROOT_ID
+	// maxRecords bounds the records of files kept in memory: at about 400 bytes
+	// each they are the price of not asking Pebble at each READ.
+	maxRecords = 32768
+	// maxReaders bounds the Readers of larger objects.
+	maxReaders = 1024
+	// maxMisses bounds the READs that wait for more than this node: each holds a
+	// goroutine and a reply buffer of up to 1 MiB.
+	maxMisses = 512
+	// staleWait is how long an ESTALE waits until the kernel knows.
+	staleWait = 200 * time.Millisecond
+)
+
+// fileSystem answers the kernel's requests.
+type fileSystem struct {
+	readOnly
+	o       *Options
+	tree    Tree
+	mode    Mode // set before the first request but INIT
+	listDir bool // OPENDIR is answered: the kernel cannot do without, or Strict
+
+	holds   *holds
+	records *lru[*record]
+	readers *readers
+	opens   opens
+	tickets *tickets
+	answers answers
+	misses  chan struct{}
+	news    *news
+	ops     ops
+	grace   time.Duration
+}
+
+// record is what is known of a file's node id. The id belongs to a version, so
+// only until, the end of the kernel's timeouts, can become old.
+type record struct {
+	node  namespace.Node
+	until time.Time
+	stale stale
+}
+
+// ops counts requests by kind, and what became of them.
+type ops struct {
+	lookups, getattrs, opens, reads, readDirs, forgets     atomic.Int64
+	readBytes, misses, interrupts, staled, errors, lent    atomic.Int64
+	entryTimeout, negativeTimeout, complaints, largestRead atomic.Int64
+}
+
+func newFileSystem(o *Options) *fileSystem {
+	return &fileSystem{
+		readOnly: readOnly{gofuse.NewDefaultRawFileSystem()},
+		o:        o,
+		tree:     o.Tree,
+		holds:    newHolds(),
+		records:  newLRU[*record](maxRecords),
+		readers:  newReaders(maxReaders, o),
+		tickets:  newTickets(ticketBytes),
+		misses:   make(chan struct{}, maxMisses),
+		grace:    grace,
+	}
+}
+
+// String names the file system in go-fuse's messages.
+func (f *fileSystem) String() string { return "hearth" }
+
+// toTree and toKernel translate node ids: the mount's root is 1 to the kernel,
+// whatever directory of the tree it is. The ids of all others are the tree's;
+// the tree's own root cannot be met below another directory.
+func (f *fileSystem) toTree(id uint64) uint64 {
+	if id == rootID {
+		return f.o.Root
+	}
+	return id
+}
+
+func (f *fileSystem) toKernel(id uint64) (uint64, bool) {
+	if id == f.o.Root {
+		return rootID, true
+	}
+	return id, id != rootID
+}
+
+func (f *fileSystem) request(cancel <-chan struct{}) *request {
+	return &request{cancel: cancel, grace: f.grace}
+}
+
+// requestIn is a request for which the kernel holds a directory's lock.
+func (f *fileSystem) requestIn(cancel <-chan struct{}, dir uint64) *request {
+	return &request{cancel: cancel, grace: f.grace, news: f.news, dir: dir}
+}
+
+// Lookup answers LOOKUP. It writes nothing: the id was there before.
+func (f *fileSystem) Lookup(cancel <-chan struct{}, in *gofuse.InHeader, name string, out *gofuse.EntryOut) gofuse.Status {
+	f.ops.lookups.Add(1)
+	r := f.requestIn(cancel, in.NodeId)
+	defer r.finish()
+	n, err := f.tree.Lookup(r, f.toTree(in.NodeId), name)
+	if err != nil {
+		var absent *namespace.Absent
+		if errors.As(err, &absent) && absent.TTL > 0 {
+			f.ops.negativeTimeout.Store(int64(absent.TTL))
+			out.SetEntryTimeout(absent.TTL) // node id 0: the kernel remembers that there is none
+			return gofuse.OK
+		}
+		return f.status(r, err)
+	}
+	if !n.Dir {
+		f.records.put(n.ID, &record{node: n, until: time.Now().Add(n.TTL)})
+	}
+	f.enter(&n, out)
+	return gofuse.OK
+}
+
+// enter fills an answer that makes the kernel hold the node, and counts that.
+func (f *fileSystem) enter(n *namespace.Node, out *gofuse.EntryOut) {
+	out.NodeId = n.ID
+	ttl := max(n.TTL, 0)
+	f.ops.entryTimeout.Store(int64(ttl))
+	out.SetEntryTimeout(ttl)
+	out.SetAttrTimeout(ttl)
+	f.attr(n, &out.Attr)
+	f.holds.add(n.ID)
+}
+
+// Forget takes back n of the times that the kernel was told of a node.
+func (f *fileSystem) Forget(id, n uint64) {
+	f.ops.forgets.Add(1)
+	if id != rootID && f.holds.drop(id, n) {
+		f.tree.Forgotten(id)
+	}
+}
+
+// GetAttr answers GETATTR without asking the origin.
+func (f *fileSystem) GetAttr(cancel <-chan struct{}, in *gofuse.GetAttrIn, out *gofuse.AttrOut) gofuse.Status {
+	f.ops.getattrs.Add(1)
+	r := f.request(cancel)
+	defer r.finish()
+	id := f.toTree(in.NodeId)
+	now := time.Now()
+	if rec, ok := f.records.get(id); ok && now.Before(rec.until) {
+		out.SetTimeout(rec.until.Sub(now))
+		f.attr(&rec.node, &out.Attr)
+		return gofuse.OK
+	}
+	n, err := f.tree.Node(r, id)
+	if err != nil {
+		return f.status(r, err)
+	}
+	if !n.Dir {
+		f.records.put(id, &record{node: n, until: now.Add(n.TTL)})
+	}
+	out.SetTimeout(max(n.TTL, 0))
+	f.attr(&n, &out.Attr)
+	return gofuse.OK
+}
+
+// record is what is known of a file's id, from memory or the tree.
+func (f *fileSystem) record(ctx context.Context, id uint64) (*record, error) {
+	if rec, ok := f.records.get(id); ok {
+		return rec, nil
+	}
+	n, err := f.tree.Node(ctx, f.toTree(id))
+	if err != nil {
+		return nil, err
+	}
+	rec := &record{node: n, until: time.Now().Add(n.TTL)}
+	if !n.Dir {
+		f.records.put(id, rec)
+	}
+	return rec, nil
+}
+
+// attr fills a node's attributes. A directory has one link: two would tell find
+// that there is nothing below it.
+func (f *fileSystem) attr(n *namespace.Node, out *gofuse.Attr) {
+	id, _ := f.toKernel(n.ID)
+	*out = gofuse.Attr{Ino: id, Nlink: 1, Blksize: 4096}
+	out.Uid, out.Gid = f.o.UID, f.o.GID
+	out.Mode = gofuse.S_IFDIR | f.o.DirMode
+	if !n.Dir {
+		out.Mode = gofuse.S_IFREG | f.o.FileMode
+		out.Size = uint64(n.Object.Size)
+		out.Blocks = (out.Size + 511) / 512
+	}
+	if t := n.ModTime; !t.IsZero() {
+		out.SetTimes(&t, &t, &t)
+	}
+}
+
+// StatFs answers statfs(2): a bucket has no size that we know, and all of it is free.
+func (f *fileSystem) StatFs(_ <-chan struct{}, _ *gofuse.InHeader, out *gofuse.StatfsOut) gofuse.Status {
+	const blocks = 1 << 50 / 4096 // 1 PiB
+	*out = gofuse.StatfsOut{Blocks: blocks, Bfree: blocks, Bavail: blocks, Files: 1 << 32, Ffree: 1 << 32,
+		Bsize: 4096, Frsize: 4096, NameLen: 255}
+	return gofuse.OK
+}
+
+// status is the errno of an error: the one table of this front end.
+func (f *fileSystem) status(r *request, err error) gofuse.Status {
+	switch {
+	case err == nil:
+		return gofuse.OK
+	case errors.Is(err, fs.ErrNotExist):
+		return gofuse.ENOENT
+	case errors.Is(err, hearth.ErrStale):
+		f.ops.staled.Add(1)
+		return gofuse.Status(syscall.ESTALE)
+	case r.interrupted():
+		f.ops.interrupts.Add(1)
+		return gofuse.EINTR
+	}
+	f.ops.errors.Add(1)
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		return gofuse.EACCES
+	case errors.Is(err, syscall.ENOTDIR):
+		return gofuse.ENOTDIR
+	}
+	return gofuse.EIO
+}

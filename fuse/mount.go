@@ -1,0 +1,204 @@
+package fuse
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log"
+	"strings"
+	"time"
+
+	gofuse "github.com/hanwen/go-fuse/v2/fuse"
+
+	"github.com/hearthfs/hearth/namespace"
+)
+
+// Server is one mount, from Mount until it is unmounted by whomever.
+type Server struct {
+	o       Options
+	files   *fileSystem
+	newsOps newsOps
+	place   *place
+	why     string
+	ahead   int // read-ahead in force, in KiB; 0: not known
+	ended   chan struct{}
+}
+
+// Mount mounts and returns once the mount answers. It ends by Unmount, by
+// umount(8) or with the process; ctx is for Mount alone.
+func Mount(ctx context.Context, o Options) (*Server, error) {
+	o, err := o.complete()
+	if err != nil {
+		return nil, err
+	}
+	without, err := parseMasks(o.Without)
+	if err != nil {
+		return nil, err
+	}
+	large, err := wantsLarge(ctx, &o)
+	if err != nil {
+		return nil, fmt.Errorf("mount %s: %w", o.Dir, err)
+	}
+	if o.Local == nil || !(o.Open == Passthrough || o.Open == Auto && large) {
+		without.bits |= gofuse.CAP_PASSTHROUGH // it would forbid to stack overlays on the mount
+	}
+	if err := Cleanup(o.Dir); err != nil {
+		return nil, err
+	}
+	place, fd, err := attach(&o, without.maxRead())
+	if err != nil {
+		return nil, fmt.Errorf("mount %s: %w", o.Dir, err)
+	}
+	s := &Server{o: o, place: place, ended: make(chan struct{})}
+	s.files = newFileSystem(&s.o)
+	raw, err := gofuse.NewServer(s.files, fmt.Sprintf("/dev/fd/%d", fd), s.protocol(without))
+	if err != nil {
+		place.detach(true)
+		return nil, fmt.Errorf("mount %s: start the FUSE protocol: %w", o.Dir, err)
+	}
+	s.start(raw, without, large)
+	return s, nil
+}
+
+func wantsLarge(ctx context.Context, o *Options) (bool, error) {
+	if o.Open != Auto || o.Large == nil || o.Local == nil {
+		return false, nil
+	}
+	large, err := o.Large(ctx)
+	if err != nil {
+		return false, fmt.Errorf("choose how to open files: %w", err)
+	}
+	return large, nil
+}
+
+// protocol is what we tell go-fuse; it mounts nothing, the descriptor is ours.
+// CAP_ASYNC_DIO is left out: with it a reader past the page cache cannot be
+// killed while the origin is silent.
+func (s *Server) protocol(m masks) *gofuse.MountOptions {
+	return &gofuse.MountOptions{
+		MaxBackground:        1024, // so that stalled reads leave room for others
+		MaxWrite:             m.maxRead(),
+		Name:                 "hearth",
+		FsName:               s.o.FSName,
+		DisableSplice:        true,
+		ExtraCapabilities:    gofuse.CAP_NO_OPENDIR_SUPPORT,
+		DisabledCapabilities: m.bits,
+		Logger:               log.New(complaints{s}, "", 0),
+	}
+}
+
+// start decides what is left open until INIT, and serves.
+func (s *Server) start(raw *gofuse.Server, m masks, large bool) {
+	offered := raw.KernelSettings().Flags64() &^ m.bits
+	k := offer{
+		noOpen:      offered&gofuse.CAP_NO_OPEN_SUPPORT != 0,
+		noOpenDir:   offered&gofuse.CAP_NO_OPENDIR_SUPPORT != 0,
+		passthrough: passthroughGranted(raw, s.o.Local != nil, m.bits),
+	}
+	f := s.files
+	f.mode, s.why = decide(&s.o, k, large)
+	f.listDir = !k.noOpenDir || s.o.Strict
+	f.opens.kernel, f.opens.local = raw, s.o.Local
+	f.news = newNews(raw, &s.newsOps)
+	cancel := f.tree.Subscribe(s.changed)
+	go f.news.run()
+	go s.serve(raw, cancel)
+	if !m.readAhead {
+		s.ahead = s.place.readAhead(s.o.MaxReadAhead)
+	}
+}
+
+// serve answers until the connection ends, then takes everything down.
+func (s *Server) serve(raw *gofuse.Server, unsubscribe func()) {
+	defer close(s.ended)
+	raw.Serve() // returns after the last handler did
+	unsubscribe()
+	s.files.news.close()
+	s.files.opens.close()
+	s.files.readers.close()
+	s.files.holds.clear(s.files.tree.Forgotten)
+}
+
+// changed hands a change of the tree to the news; it is called by the tree and
+// must not block.
+func (s *Server) changed(c namespace.Change) {
+	if dir, ok := s.files.toKernel(c.Dir); ok {
+		s.files.news.add(dir, c)
+	}
+}
+
+// Wait returns when the mount has ended and everything of it is taken down.
+func (s *Server) Wait() { <-s.ended }
+
+// Ended is closed when Wait returns.
+func (s *Server) Ended() <-chan struct{} { return s.ended }
+
+// Unmount takes the mount away. When it is busy it fails, naming the cure; lazy
+// detaches it at once and lets its last users finish. Wait tells the end.
+func (s *Server) Unmount(lazy bool) error {
+	select {
+	case <-s.ended:
+		return nil
+	default:
+	}
+	if err := s.place.detach(lazy); err != nil {
+		return fmt.Errorf("unmount %s: %w", s.o.Dir, err)
+	}
+	return nil
+}
+
+// complaints hands go-fuse's log lines on.
+type complaints struct{ s *Server }
+
+// Write is part of io.Writer: one call is one line. A reply to a request that
+// was killed meanwhile finds nobody (ENOENT), which is nothing to complain of.
+func (c complaints) Write(line []byte) (int, error) {
+	if bytes.Contains(line, []byte("err: 2=")) {
+		return len(line), nil
+	}
+	c.s.files.ops.complaints.Add(1)
+	if tell := c.s.o.Events.Complaint; tell != nil {
+		tell(strings.TrimRight(string(line), "\n"))
+	}
+	return len(line), nil
+}
+
+// Stats are a mount's figures since it began.
+type Stats struct {
+	Dir    string
+	Device string // major:minor, as in /proc/self/mountinfo
+	// Open is the mode granted; Why says why that one.
+	Open Mode
+	Why  string
+	// ReadAheadKiB is the kernel's read-ahead; 0: not known. LargestRead in bytes.
+	ReadAheadKiB int
+	LargestRead  int64
+	// EntryTimeout and NegativeTimeout are those given to the kernel last.
+	EntryTimeout, NegativeTimeout time.Duration
+	// Names is how many node ids the kernel holds.
+	Names int
+	// Requests counts what the kernel asked, by kind.
+	Requests map[string]int64
+	// Outcomes counts what became of requests and of news, by kind.
+	Outcomes map[string]int64
+}
+
+// Stats returns the present figures.
+func (s *Server) Stats() Stats {
+	f := s.files
+	o := &f.ops
+	return Stats{
+		Dir: s.o.Dir, Device: s.place.device(), Open: f.mode, Why: s.why, ReadAheadKiB: s.ahead, LargestRead: o.largestRead.Load(),
+		EntryTimeout: time.Duration(o.entryTimeout.Load()), NegativeTimeout: time.Duration(o.negativeTimeout.Load()),
+		Names: f.holds.len(),
+		Requests: map[string]int64{
+			"lookup": o.lookups.Load(), "getattr": o.getattrs.Load(), "open": o.opens.Load(),
+			"read": o.reads.Load(), "readdir": o.readDirs.Load(), "forget": o.forgets.Load(),
+		},
+		Outcomes: map[string]int64{
+			"read_bytes": o.readBytes.Load(), "read_misses": o.misses.Load(), "interrupted": o.interrupts.Load(),
+			"stale": o.staled.Load(), "errors": o.errors.Load(), "lent": o.lent.Load(), "complaints": o.complaints.Load(),
+			"news_told": s.newsOps.told.Load(), "news_merged": s.newsOps.merged.Load(), "news_lost": s.newsOps.lost.Load(),
+		},
+	}
+}

@@ -1,0 +1,307 @@
+package fuse
+
+import (
+	"container/heap"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	gofuse "github.com/hanwen/go-fuse/v2/fuse"
+
+	"github.com/hearthfs/hearth/namespace"
+)
+
+const (
+	maxNewsNames    = 8192  // names waiting to be told, of all directories
+	maxNewsPerDir   = 1024  // names of one directory before it has "changed"
+	maxNewsDirs     = 4096  // directories with news waiting
+	maxKeptListings = 65536 // listings that the kernel keeps at a time
+)
+
+// kernel is where notifications go. Each call may block on locks that requests
+// hold in the kernel, so only the news goroutine makes them.
+type kernel interface {
+	InodeNotify(node uint64, off, length int64) gofuse.Status
+	EntryNotify(dir uint64, name string) gofuse.Status
+}
+
+// news tells the kernel what has changed. Those who bring news enqueue and go;
+// one goroutine tells the kernel. What does not fit merges: a directory's names
+// into "it changed", and beyond that news are lost and counted; names then live
+// until their timeouts, which never pass what the namespace promised.
+//
+// A notification for a name takes the directory's lock, which LOOKUP and READDIR
+// hold. While one of them waits for the origin the notification would wait too,
+// all further look-ups in that directory behind it, and a process killed in that
+// state could not even die: its thread is in the kernel, so its end of the
+// connection stays open. So names of such a directory are put aside until
+// nobody waits there.
+type news struct {
+	kernel kernel
+	ops    *newsOps
+
+	mu       sync.Mutex // guards the rest; held for a few instructions
+	dirs     map[uint64]*dirNews
+	queue    []uint64 // keys of dirs, first come first told
+	names    int
+	awaited  map[uint64]chan struct{} // node id that somebody waits for, until its name is dropped
+	stalled  map[uint64]int           // requests that wait, by directory
+	aside    map[uint64]*dirNews      // names of such directories
+	listings listings
+	kept     map[uint64]*listing
+
+	wake chan struct{} // holds one token when there is something to do
+	stop chan struct{}
+	done chan struct{}
+}
+
+// dirNews is what changed in one directory; its listing did in any case.
+type dirNews struct {
+	names []changedName
+}
+
+type changedName struct {
+	name string
+	old  uint64 // node id that it meant, or 0
+}
+
+type newsOps struct{ told, merged, lost atomic.Int64 }
+
+func newNews(k kernel, ops *newsOps) *news {
+	return &news{
+		kernel: k, ops: ops,
+		dirs: map[uint64]*dirNews{}, awaited: map[uint64]chan struct{}{}, kept: map[uint64]*listing{},
+		stalled: map[uint64]int{}, aside: map[uint64]*dirNews{},
+		wake: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{}),
+	}
+}
+
+// add enqueues a change of the kernel's node dir. A name that somebody waits for
+// always has room: there is at most one per request under way.
+func (w *news) add(dir uint64, c namespace.Change) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	d := w.dirs[dir]
+	_, awaited := w.awaited[c.Old]
+	if d == nil {
+		if len(w.dirs)+len(w.aside) >= maxNewsDirs && !awaited {
+			w.ops.lost.Add(1)
+			return
+		}
+		d = &dirNews{}
+		w.dirs[dir] = d
+		w.queue = append(w.queue, dir)
+	}
+	switch {
+	case c.Name == "":
+	case awaited || w.names < maxNewsNames && len(d.names) < maxNewsPerDir:
+		d.names = append(d.names, changedName{c.Name, c.Old})
+		w.names++
+	default:
+		w.ops.merged.Add(1)
+	}
+	w.poke()
+}
+
+// stall and free count the requests that wait with a directory's lock held.
+func (w *news) stall(dir uint64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.stalled[dir]++
+}
+
+func (w *news) free(dir uint64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.stalled[dir]--; w.stalled[dir] > 0 {
+		return
+	}
+	delete(w.stalled, dir)
+	aside := w.aside[dir]
+	if aside == nil {
+		return
+	}
+	delete(w.aside, dir)
+	if d := w.dirs[dir]; d != nil {
+		d.names = append(aside.names, d.names...)
+	} else {
+		w.dirs[dir] = aside
+		w.queue = append(w.queue, dir)
+	}
+	w.poke()
+}
+
+// putAside keeps names for later while somebody waits in their directory.
+func (w *news) putAside(dir uint64, names []changedName) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.stalled[dir] == 0 {
+		return false
+	}
+	d := w.aside[dir]
+	if d == nil {
+		d = &dirNews{}
+		w.aside[dir] = d
+	}
+	if len(d.names)+len(names) > maxNewsPerDir {
+		w.ops.merged.Add(int64(len(names)))
+		return true
+	}
+	d.names = append(d.names, names...)
+	w.names += len(names)
+	return true
+}
+
+func (w *news) poke() {
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// await returns a channel that is closed once the name of a node id was dropped
+// from the kernel; leave ends the wait.
+func (w *news) await(id uint64) <-chan struct{} {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	told := w.awaited[id]
+	if told == nil {
+		told = make(chan struct{})
+		w.awaited[id] = told
+	}
+	return told
+}
+
+func (w *news) leave(id uint64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.awaited, id)
+}
+
+// listed notes that the kernel keeps the listing of its node dir until then.
+func (w *news) listed(dir uint64, until time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if l := w.kept[dir]; l != nil {
+		l.until = until
+		heap.Fix(&w.listings, l.index)
+	} else {
+		l = &listing{dir: dir, until: until}
+		w.kept[dir] = l
+		heap.Push(&w.listings, l)
+	}
+	if len(w.kept) > maxKeptListings {
+		w.listings[0].until = time.Time{}
+	}
+	w.poke()
+}
+
+// run tells the kernel until close.
+func (w *news) run() {
+	defer close(w.done)
+	t := time.NewTimer(time.Hour)
+	defer t.Stop()
+	for {
+		dir, d, wait := w.next()
+		if d != nil {
+			w.tell(dir, d)
+			continue
+		}
+		t.Reset(wait)
+		select {
+		case <-w.stop:
+			return
+		case <-w.wake:
+		case <-t.C:
+		}
+	}
+}
+
+// next takes the next directory with news, or else a listing whose time has
+// passed, or else says how long there is none.
+func (w *news) next() (uint64, *dirNews, time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	select {
+	case <-w.stop:
+		return 0, nil, 0
+	default:
+	}
+	if len(w.queue) > 0 {
+		dir := w.queue[0]
+		w.queue = w.queue[1:]
+		d := w.dirs[dir]
+		delete(w.dirs, dir)
+		w.names -= len(d.names)
+		return dir, d, 0
+	}
+	if len(w.listings) == 0 {
+		return 0, nil, time.Hour
+	}
+	l := w.listings[0]
+	if wait := time.Until(l.until); wait > 0 {
+		return 0, nil, wait
+	}
+	heap.Pop(&w.listings)
+	delete(w.kept, l.dir)
+	return l.dir, &dirNews{}, 0
+}
+
+// tell drops the directory's listing, then its changed names: a name alone would
+// leave the listing as it was, for ever.
+func (w *news) tell(dir uint64, d *dirNews) {
+	w.kernel.InodeNotify(dir, 0, 0)
+	w.ops.told.Add(1)
+	for i, c := range d.names {
+		if w.putAside(dir, d.names[i:]) {
+			return
+		}
+		w.kernel.EntryNotify(dir, c.name)
+		w.ops.told.Add(1)
+		w.mu.Lock()
+		if told := w.awaited[c.old]; told != nil {
+			close(told)
+			delete(w.awaited, c.old)
+		}
+		w.mu.Unlock()
+	}
+}
+
+// close ends run; a notification under way ends with the connection.
+func (w *news) close() {
+	close(w.stop)
+	<-w.done
+}
+
+// listing is a directory whose names the kernel keeps.
+type listing struct {
+	dir   uint64
+	until time.Time
+	index int // in listings
+}
+
+// listings is a heap, the first to be dropped in front.
+type listings []*listing
+
+func (h listings) Len() int           { return len(h) }
+func (h listings) Less(i, j int) bool { return h[i].until.Before(h[j].until) }
+func (h listings) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].index, h[j].index = i, j
+}
+
+// Push is part of heap.Interface.
+func (h *listings) Push(x any) {
+	l := x.(*listing)
+	l.index = len(*h)
+	*h = append(*h, l)
+}
+
+// Pop is part of heap.Interface.
+func (h *listings) Pop() any {
+	old := *h
+	l := old[len(old)-1]
+	old[len(old)-1] = nil
+	*h = old[:len(old)-1]
+	return l
+}

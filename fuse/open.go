@@ -1,0 +1,171 @@
+package fuse
+
+import (
+	"os"
+	"sync"
+	"syscall"
+
+	gofuse "github.com/hanwen/go-fuse/v2/fuse"
+
+	"github.com/hearthfs/hearth"
+)
+
+// Open answers OPEN: in mode none once, with ENOSYS.
+func (f *fileSystem) Open(cancel <-chan struct{}, in *gofuse.OpenIn, out *gofuse.OpenOut) gofuse.Status {
+	f.ops.opens.Add(1)
+	if f.mode == None {
+		return gofuse.ENOSYS
+	}
+	if in.Flags&(syscall.O_WRONLY|syscall.O_RDWR|syscall.O_TRUNC) != 0 {
+		return gofuse.EROFS
+	}
+	r := f.request(cancel)
+	defer r.finish()
+	n, err := f.tree.Open(r, f.toTree(in.NodeId))
+	if err == nil && n.ID != in.NodeId {
+		err = hearth.ErrStale // the name means another version now: the kernel looks it up again
+	}
+	if err != nil {
+		return f.status(r, err)
+	}
+	// Pages of a version stay true, whoever reads them next.
+	out.OpenFlags = gofuse.FOPEN_KEEP_CACHE | gofuse.FOPEN_NOFLUSH
+	if f.mode == Passthrough {
+		if id, lent := f.opens.open(in.NodeId, &n.Object); lent {
+			f.ops.lent.Add(1)
+			out.OpenFlags = gofuse.FOPEN_PASSTHROUGH | gofuse.FOPEN_NOFLUSH
+			out.BackingID = id
+		}
+	}
+	return gofuse.OK
+}
+
+// Release answers RELEASE, which reaches us after the kernel has let the file go.
+func (f *fileSystem) Release(_ <-chan struct{}, in *gofuse.ReleaseIn) {
+	if f.mode == Passthrough {
+		f.opens.release(in.NodeId)
+	}
+}
+
+// backing registers local files with the kernel.
+type backing interface {
+	RegisterBackingFd(*gofuse.BackingMap) (int32, syscall.Errno)
+	UnregisterBackingFd(id int32) syscall.Errno
+}
+
+// opens holds a record for each node id that is open on a passthrough mount.
+// The first open decides how it is read, for all who come before the last
+// release: cached and lent opens of one inode exclude each other in the kernel.
+// An open is counted before it is answered, a release after the kernel is done
+// with it, so the kernel never sees more opens than we count.
+type opens struct {
+	kernel backing
+	local  hearth.LocalFiler
+
+	mu   sync.Mutex // guards byID and users; taken before an openFile's own
+	byID map[uint64]*openFile
+}
+
+type openFile struct {
+	users int // opens under way and standing; guarded by opens.mu
+
+	mu      sync.Mutex // guards the rest; held while the first open asks the local tier
+	decided bool
+	lent    bool
+	id      int32
+	release func()
+}
+
+// open counts an open of a node id and says whether it is lent, and as what.
+func (p *opens) open(node uint64, o *hearth.Object) (id int32, lent bool) {
+	p.mu.Lock()
+	file := p.byID[node]
+	if file == nil {
+		if p.byID == nil {
+			p.byID = map[uint64]*openFile{}
+		}
+		file = &openFile{}
+		p.byID[node] = file
+	}
+	file.users++
+	p.mu.Unlock()
+
+	file.mu.Lock()
+	defer file.mu.Unlock()
+	if !file.decided {
+		file.decided = true
+		file.id, file.release, file.lent = p.lend(o)
+	}
+	return file.id, file.lent
+}
+
+// lend registers the object's local file, if there is one.
+func (p *opens) lend(o *hearth.Object) (int32, func(), bool) {
+	if o.Size == 0 {
+		return 0, nil, false
+	}
+	local, release, err := p.local.LocalFile(o)
+	if err != nil {
+		return 0, nil, false
+	}
+	id, errno := p.register(local)
+	local.Close() // the kernel has its own reference
+	if errno != 0 {
+		release()
+		return 0, nil, false
+	}
+	return id, release, true
+}
+
+func (p *opens) register(local *os.File) (id int32, errno syscall.Errno) {
+	conn, err := local.SyscallConn()
+	if err != nil {
+		return 0, syscall.EBADF
+	}
+	err = conn.Control(func(fd uintptr) {
+		id, errno = p.kernel.RegisterBackingFd(&gofuse.BackingMap{Fd: int32(fd)})
+	})
+	if err != nil {
+		return 0, syscall.EBADF
+	}
+	return id, errno
+}
+
+// release uncounts an open; the last one takes the file back.
+func (p *opens) release(node uint64) {
+	p.mu.Lock()
+	file := p.byID[node]
+	if file == nil {
+		p.mu.Unlock()
+		return
+	}
+	file.users--
+	last := file.users == 0
+	if last {
+		delete(p.byID, node)
+	}
+	p.mu.Unlock()
+	if last {
+		p.takeBack(file)
+	}
+}
+
+func (p *opens) takeBack(file *openFile) {
+	file.mu.Lock()
+	defer file.mu.Unlock()
+	if file.lent {
+		p.kernel.UnregisterBackingFd(file.id)
+		file.release()
+	}
+}
+
+// close takes everything back; the connection has ended.
+func (p *opens) close() {
+	p.mu.Lock()
+	all := p.byID
+	p.byID = nil
+	p.mu.Unlock()
+	for _, file := range all {
+		p.takeBack(file)
+	}
+}

@@ -1,0 +1,227 @@
+package fuse
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/namespace"
+)
+
+// Mode says how files of a mount are opened.
+type Mode string
+
+const (
+	// Auto takes Passthrough where most bytes lie in large objects and the kernel
+	// grants it, else None.
+	Auto Mode = "auto"
+	// None spares the OPEN and RELEASE requests: best for small files.
+	None Mode = "none"
+	// Passthrough lends whole local files to the kernel: best for large files.
+	Passthrough Mode = "passthrough"
+	// Plain answers each OPEN; what a mount falls back to.
+	Plain Mode = "plain"
+)
+
+// Tree is what a mount shows; *namespace.Tree is one.
+type Tree interface {
+	Names
+	News
+}
+
+var _ Tree = (*namespace.Tree)(nil)
+
+// Names are the questions that a kernel asks.
+type Names interface {
+	// Lookup finds a name in a directory; *namespace.Absent says that there is none.
+	Lookup(ctx context.Context, dir uint64, name string) (namespace.Node, error)
+	// Open is Node for somebody who opens the file: it may ask the origin whether
+	// the version is still the name's.
+	Open(ctx context.Context, id uint64) (namespace.Node, error)
+	// Node is what an id stands for, without asking the origin; ErrStale when unknown.
+	Node(ctx context.Context, id uint64) (namespace.Node, error)
+	// ReadDir streams a directory's names behind after, until each returns false.
+	ReadDir(ctx context.Context, dir uint64, after string, each func(namespace.Node) bool) error
+}
+
+// News is what a mount and its tree tell each other.
+type News interface {
+	// Forget says that a version was found gone.
+	Forget(o *hearth.Object)
+	// Forgotten says that the kernel dropped an id.
+	Forgotten(id uint64)
+	// Subscribe calls back for each change, under no lock; the callback does not block.
+	Subscribe(func(namespace.Change)) (cancel func())
+}
+
+// Options say what is mounted, where and how.
+type Options struct {
+	// Dir is the mount point, a directory.
+	Dir string
+	// FSName is the source that mount(8) and df show, such as s3://bucket/prefix.
+	FSName string
+	// Tree is what the mount shows, from the directory Root on (0: 1, the whole tree).
+	Tree Tree
+	Root uint64
+	// Reads yields the bytes.
+	Reads hearth.Source
+	// Local hands out whole objects as local files, for Passthrough; may be nil.
+	Local hearth.LocalFiler
+	// Has reports whether a block is held on this node, so that reads of it pass
+	// those that wait for the origin; nil: none passes.
+	Has func(hearth.ID) bool
+	// Held tells the bytes of an object in each tier, for user.hearth.bytes.TIER; may be nil.
+	Held func(o *hearth.Object, each func(tier string, bytes int64))
+	// Open is the mode asked for; empty means Auto.
+	Open Mode
+	// Large tells Auto whether most bytes lie in large objects (MostlyLarge); nil: no.
+	Large func(ctx context.Context) (bool, error)
+	// Strict: each open is to be checked with the origin, so the kernel keeps no
+	// listings and OPEN is always asked for. Refused together with None.
+	Strict bool
+	// UID and GID own everything; 0 when the process is not root: its own.
+	UID, GID uint32
+	// FileMode and DirMode are permission bits; 0: 0444 and 0555.
+	FileMode, DirMode uint32
+	// AllowOther lets other users than the mounting one in.
+	AllowOther bool
+	// NoExec forbids to execute files.
+	NoExec bool
+	// Without names abilities of the kernel that are not used (Abilities lists them).
+	Without []string
+	// MaxReadAhead is the kernel's read-ahead in bytes; 0: 1 MiB.
+	MaxReadAhead int
+	// Events are told what happens.
+	Events Events
+}
+
+// Events are called by a mount; each may be nil, none may block.
+type Events struct {
+	// Complaint is a line of the FUSE library: a reply that the kernel refused, a panic.
+	Complaint func(text string)
+}
+
+// MostlyLarge is Auto's rule over the sizes of a sample of objects: half of the
+// bytes lie in objects of 64 MiB or more.
+func MostlyLarge(sizes []int64) bool {
+	const large = 64 << 20
+	var all, big int64
+	for _, n := range sizes {
+		all += n
+		if n >= large {
+			big += n
+		}
+	}
+	return all > 0 && 2*big >= all
+}
+
+func (o Options) complete() (Options, error) {
+	switch {
+	case o.Tree == nil || o.Reads == nil || o.Dir == "":
+		return o, errors.New("mount: Tree, Reads and Dir are needed")
+	case o.Open == None && o.Strict:
+		return o, fmt.Errorf("mount %s: open=none cannot be strict: the kernel would open files without asking", o.Dir)
+	}
+	switch o.Open {
+	case "":
+		o.Open = Auto
+	case Auto, None, Passthrough, Plain:
+	default:
+		return o, fmt.Errorf("mount %s: open=%s is none of auto, none, passthrough, plain", o.Dir, o.Open)
+	}
+	if o.Root == 0 {
+		o.Root = rootID
+	}
+	if uid := os.Geteuid(); uid != 0 && o.UID == 0 {
+		o.UID = uint32(uid)
+	}
+	if gid := os.Getegid(); os.Geteuid() != 0 && o.GID == 0 {
+		o.GID = uint32(gid)
+	}
+	if o.FileMode == 0 {
+		o.FileMode = 0o444
+	}
+	if o.DirMode == 0 {
+		o.DirMode = 0o555
+	}
+	if o.MaxReadAhead == 0 {
+		o.MaxReadAhead = hearth.BlockSize
+	}
+	if o.FSName == "" {
+		o.FSName = "hearth"
+	}
+	return o, nil
+}
+
+// Set applies a comma-separated list of options as mount(8) passes it after -o.
+func (o *Options) Set(list string) error {
+	for option := range strings.SplitSeq(list, ",") {
+		if err := o.setOne(strings.TrimSpace(option)); err != nil {
+			return fmt.Errorf("option %s: %w", option, err)
+		}
+	}
+	return nil
+}
+
+func (o *Options) setOne(option string) error {
+	name, value, _ := strings.Cut(option, "=")
+	switch name {
+	case "rw":
+		return errors.New("this version mounts read-only; use ro")
+	case "dev", "suid", "atime", "relatime", "strictatime", "diratime", "sync", "remount", "bind":
+		return errors.New("not possible here")
+	case "", "ro", "defaults", "default_permissions", "noatime", "nodiratime", "nodev", "nosuid", "async", "exec",
+		"auto", "noauto", "user", "nouser", "users", "group", "owner", "nofail", "_netdev", "comment", "norelatime":
+		return nil // our own way anyway, or meant for those who call us
+	case "noexec":
+		o.NoExec = true
+		return nil
+	case "allow_other":
+		o.AllowOther = true
+		return nil
+	case "open":
+		o.Open = Mode(value)
+		return nil
+	case "fsname":
+		o.FSName = value
+		return nil
+	case "uid", "gid", "umask", "fmask", "dmask":
+		return o.setNumber(name, value)
+	}
+	if strings.HasPrefix(name, "x-") {
+		return nil
+	}
+	return errors.New("unknown")
+}
+
+func (o *Options) setNumber(name, value string) error {
+	base := 10
+	if strings.HasSuffix(name, "mask") {
+		base = 8
+	}
+	n, err := strconv.ParseUint(value, base, 32)
+	switch {
+	case err != nil:
+		return errors.New("needs a number")
+	case base == 8 && n > 0o777:
+		return errors.New("is no mask of permissions")
+	}
+	v := uint32(n)
+	switch name {
+	case "uid":
+		o.UID = v
+	case "gid":
+		o.GID = v
+	case "umask":
+		o.FileMode, o.DirMode = 0o777&^v, 0o777&^v
+	case "fmask":
+		o.FileMode = 0o777 &^ v
+	case "dmask":
+		o.DirMode = 0o777 &^ v
+	}
+	return nil
+}

@@ -1,0 +1,310 @@
+package fuse
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
+)
+
+// fsType is what mount(8) and /proc/self/mountinfo call us.
+const fsType = "fuse.hearth"
+
+// place is a mount point with our file system on it.
+type place struct {
+	dir          string // absolute, without symbolic links
+	direct       bool   // by mount(2), else by fusermount3
+	major, minor int
+}
+
+// attach mounts at o.Dir and returns the descriptor to serve.
+func attach(o *Options, maxRead int) (*place, int, error) {
+	dir, err := resolve(o.Dir)
+	if err != nil {
+		return nil, -1, err
+	}
+	if info, err := os.Stat(dir); err != nil {
+		return nil, -1, err
+	} else if !info.IsDir() {
+		return nil, -1, fmt.Errorf("%s is not a directory", dir)
+	}
+	p := &place{dir: dir, direct: os.Geteuid() == 0}
+	fd := -1
+	if p.direct {
+		fd, err = p.mount(o, maxRead)
+	} else {
+		fd, err = p.fusermount(o, maxRead)
+	}
+	if err != nil {
+		return nil, -1, err
+	}
+	top, err := topMount(dir)
+	if err == nil && top == nil {
+		err = errors.New("the mount vanished at once")
+	}
+	if err != nil {
+		unix.Close(fd)
+		p.unmount(true)
+		return nil, -1, err
+	}
+	p.major, p.minor = top.Major, top.Minor
+	return p, fd, nil
+}
+
+// mount calls mount(2). Read-only also spares a GETATTR per READ: nobody keeps
+// access times.
+func (p *place) mount(o *Options, maxRead int) (int, error) {
+	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, fmt.Errorf("open /dev/fuse (is the module fuse loaded?): %w", err)
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFCHR || st.Rdev != unix.Mkdev(10, 229) {
+		unix.Close(fd)
+		return -1, errors.New("/dev/fuse is not the FUSE device: load the module (modprobe fuse), or give the container --device /dev/fuse")
+	}
+	flags := uintptr(unix.MS_RDONLY | unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOATIME)
+	if o.NoExec {
+		flags |= unix.MS_NOEXEC
+	}
+	data := fmt.Sprintf("fd=%d,rootmode=40000,user_id=%d,group_id=%d,max_read=%d,default_permissions",
+		fd, os.Geteuid(), os.Getegid(), maxRead)
+	if o.AllowOther {
+		data += ",allow_other"
+	}
+	if err := unix.Mount(o.FSName, p.dir, fsType, flags, data); err != nil {
+		unix.Close(fd)
+		if err == unix.EPERM {
+			return -1, fmt.Errorf("mount(2) needs CAP_SYS_ADMIN: %w", err)
+		}
+		return -1, fmt.Errorf("mount(2): %w", err)
+	}
+	return fd, nil
+}
+
+// fusermount has the setuid helper mount for a user, and takes the descriptor
+// that it sends back.
+func (p *place) fusermount(o *Options, maxRead int) (int, error) {
+	if o.AllowOther && !userAllowOther("/etc/fuse.conf") {
+		return -1, errors.New("allow_other as a user: root must add the line\n\tuser_allow_other\nto /etc/fuse.conf; or mount without allow_other")
+	}
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return -1, err
+	}
+	ours, theirs := pair[0], os.NewFile(uintptr(pair[1]), "fusermount")
+	defer unix.Close(ours)
+	options := []string{"ro", "nosuid", "nodev", "noatime", "default_permissions", "max_read=" + strconv.Itoa(maxRead),
+		"subtype=hearth", "fsname=" + strings.NewReplacer(`\`, `\\`, ",", `\,`).Replace(o.FSName)}
+	if o.AllowOther {
+		options = append(options, "allow_other")
+	}
+	if o.NoExec {
+		options = append(options, "noexec")
+	}
+	err = runFusermount([]*os.File{theirs}, "-o", strings.Join(options, ","), "--", p.dir)
+	theirs.Close()
+	if err != nil {
+		return -1, err
+	}
+	return receive(ours)
+}
+
+// receive takes the one descriptor that comes over a socket.
+func receive(socket int) (int, error) {
+	control := make([]byte, unix.CmsgSpace(4))
+	_, n, _, _, err := unix.Recvmsg(socket, make([]byte, 16), control, unix.MSG_CMSG_CLOEXEC)
+	if err != nil {
+		return -1, fmt.Errorf("take the descriptor from fusermount3: %w", err)
+	}
+	messages, err := unix.ParseSocketControlMessage(control[:n])
+	if err != nil || len(messages) != 1 {
+		return -1, fmt.Errorf("take the descriptor from fusermount3: %d messages, %w", len(messages), err)
+	}
+	fds, err := unix.ParseUnixRights(&messages[0])
+	if err != nil || len(fds) != 1 {
+		return -1, fmt.Errorf("take the descriptor from fusermount3: %d of them, %w", len(fds), err)
+	}
+	return fds[0], nil
+}
+
+func runFusermount(files []*os.File, args ...string) error {
+	name, err := exec.LookPath("fusermount3")
+	if err != nil {
+		if name, err = exec.LookPath("fusermount"); err != nil {
+			return errors.New("mounting as a user needs fusermount3 (Debian: apt-get install fuse3)")
+		}
+	}
+	var complaint bytes.Buffer
+	cmd := exec.Command(name, args...)
+	cmd.Env = append(os.Environ(), "_FUSE_COMMFD=3")
+	cmd.ExtraFiles = files
+	cmd.Stderr = &complaint
+	if err := cmd.Run(); err != nil {
+		text := strings.TrimSpace(complaint.String())
+		if strings.Contains(text, "busy") {
+			return errBusy
+		}
+		return fmt.Errorf("%s: %w", text, err)
+	}
+	return nil
+}
+
+// userAllowOther reports whether fuse.conf lets users give others access.
+func userAllowOther(conf string) bool {
+	text, err := os.ReadFile(conf)
+	if err != nil {
+		return false
+	}
+	for line := range strings.Lines(string(text)) {
+		if strings.TrimSpace(line) == "user_allow_other" {
+			return true
+		}
+	}
+	return false
+}
+
+var errBusy = errors.New("busy: a process has a file open or its working directory there (fuser -vm DIR names it); or unmount lazily")
+
+// detach unmounts, unless the mount has gone already.
+func (p *place) detach(lazy bool) error {
+	top, err := topMount(p.dir)
+	switch {
+	case err != nil:
+		return err
+	case top == nil:
+		return nil
+	case p.minor != 0 && (top.Major != p.major || top.Minor != p.minor):
+		if _, ours := p.find(); !ours {
+			return nil
+		}
+		return fmt.Errorf("%s (%s) is mounted over it", top.Source, top.FSType)
+	}
+	return p.unmount(lazy)
+}
+
+func (p *place) unmount(lazy bool) error {
+	if !p.direct {
+		if lazy {
+			return runFusermount(nil, "-u", "-z", "--", p.dir)
+		}
+		return runFusermount(nil, "-u", "--", p.dir)
+	}
+	flags := unix.UMOUNT_NOFOLLOW
+	if lazy {
+		flags |= unix.MNT_DETACH
+	}
+	err := unix.Unmount(p.dir, flags)
+	if err == unix.EBUSY {
+		return errBusy
+	}
+	return err
+}
+
+// find looks for our device anywhere in the mount table.
+func (p *place) find() (*mountinfo.Info, bool) {
+	all, err := mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) {
+		return m.Major != p.major || m.Minor != p.minor, false
+	})
+	if err != nil || len(all) == 0 {
+		return nil, false
+	}
+	return all[0], true
+}
+
+func (p *place) device() string { return fmt.Sprintf("%d:%d", p.major, p.minor) }
+
+// readAhead raises the kernel's read-ahead, which INIT can only lower, and
+// returns what it is then in KiB; a user may not, and reads 128 KiB at a time.
+func (p *place) readAhead(bytes int) int {
+	name := "/sys/class/bdi/" + p.device() + "/read_ahead_kb"
+	os.WriteFile(name, []byte(strconv.Itoa(bytes>>10)), 0) // what is in force is read next
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return 0
+	}
+	kib, _ := strconv.Atoi(strings.TrimSpace(string(text)))
+	return kib
+}
+
+// Cleanup takes away a dead mount of ours at dir, as a killed process leaves it.
+// A live one, or one that cannot be told from it, is an error.
+func Cleanup(dir string) error {
+	dir, err := resolve(dir)
+	if err != nil {
+		return err
+	}
+	for {
+		top, err := topMount(dir)
+		if err != nil || top == nil || top.FSType != fsType {
+			return err
+		}
+		if err := probe(dir); err == nil {
+			return fmt.Errorf("mount %s: %s is mounted there already: %w", dir, top.Source, fs.ErrExist)
+		} else if !errors.Is(err, unix.ENOTCONN) {
+			return fmt.Errorf("mount %s: %s is mounted there already (umount -l %s, and echo 1 >/sys/fs/fuse/connections/%d/abort, if its process is gone): %w",
+				dir, top.Source, dir, top.Minor, err)
+		}
+		dead := &place{dir: dir, direct: os.Geteuid() == 0}
+		if err := dead.unmount(true); err != nil {
+			return fmt.Errorf("unmount dead %s: %w", dir, err)
+		}
+	}
+}
+
+// probe asks a mount for its figures. Nothing of ours waits for the answer: it
+// may be a mount whose process is stuck.
+func probe(dir string) error {
+	answer := make(chan error, 1)
+	go func() {
+		var s unix.Statfs_t
+		answer <- unix.Statfs(dir, &s)
+	}()
+	t := time.NewTimer(2 * time.Second)
+	defer t.Stop()
+	select {
+	case err := <-answer:
+		return err
+	case <-t.C:
+		return errors.New("it does not answer")
+	}
+}
+
+// resolve makes dir absolute and free of symbolic links, without touching what
+// is mounted on it.
+func resolve(dir string) (string, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return "", err
+	}
+	parent, err := filepath.EvalSymlinks(filepath.Dir(dir))
+	if err != nil {
+		return "", err
+	}
+	at := filepath.Join(parent, filepath.Base(dir))
+	if top, err := topMount(at); err != nil || top != nil {
+		return at, err
+	}
+	return filepath.EvalSymlinks(at)
+}
+
+// topMount is what is mounted at dir last, or nil.
+func topMount(dir string) (*mountinfo.Info, error) {
+	all, err := mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) { return m.Mountpoint != dir, false })
+	if err != nil {
+		return nil, fmt.Errorf("read the mount table: %w", err)
+	}
+	if len(all) == 0 {
+		return nil, nil
+	}
+	return all[len(all)-1], nil
+}

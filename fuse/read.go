@@ -1,0 +1,251 @@
+package fuse
+
+import (
+	"container/list"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	gofuse "github.com/hanwen/go-fuse/v2/fuse"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/cache"
+)
+
+// Read answers READ with the exact bytes of the range that lies in the file, or
+// with an error: the kernel takes a short answer for the end of the file.
+func (f *fileSystem) Read(cancel <-chan struct{}, in *gofuse.ReadIn, buf []byte) (gofuse.ReadResult, gofuse.Status) {
+	f.ops.reads.Add(1)
+	r := f.request(cancel)
+	defer r.finish()
+	rec, err := f.record(r, in.NodeId)
+	if err != nil {
+		return nil, f.status(r, err)
+	}
+	if rec.node.Dir {
+		return nil, gofuse.EISDIR
+	}
+	o, off := &rec.node.Object, int64(in.Offset)
+	n := min(int64(len(buf)), o.Size-off)
+	if n <= 0 {
+		return noAnswer(), gofuse.OK
+	}
+	if n > f.ops.largestRead.Load() {
+		f.ops.largestRead.Store(n)
+	}
+	a, err := f.read(r, rec, off, buf[:n])
+	if err != nil {
+		return nil, f.readFailed(r, rec, err)
+	}
+	f.ops.readBytes.Add(n)
+	return a, gofuse.OK
+}
+
+func (f *fileSystem) read(ctx context.Context, rec *record, off int64, buf []byte) (*answer, error) {
+	o := &rec.node.Object
+	if !f.held(o, off, len(buf)) {
+		f.ops.misses.Add(1)
+		select {
+		case f.misses <- struct{}{}:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+		defer func() { <-f.misses }()
+	}
+	if o.Size <= hearth.BlockSize {
+		v, err := f.o.Reads.Get(ctx, o.Block(0), int(off), len(buf))
+		if err != nil {
+			return nil, err
+		}
+		if v.Len() != len(buf) {
+			v.Release()
+			return nil, errShort(v.Len(), len(buf))
+		}
+		return f.answers.view(v), nil
+	}
+	rd := f.readers.open(rec.node.ID, o)
+	n, err := rd.ReadAt(ctx, buf, off)
+	f.readers.done(rd)
+	if n == len(buf) {
+		return f.answers.bytes(buf), nil
+	}
+	if err == nil || errors.Is(err, io.EOF) {
+		err = errShort(n, len(buf))
+	}
+	return nil, err
+}
+
+func errShort(got, want int) error { return fmt.Errorf("read %d bytes: got %d", want, got) }
+
+// held reports whether the range is on this node, so that the READ need not
+// wait behind those that ask others.
+func (f *fileSystem) held(o *hearth.Object, off int64, n int) bool {
+	if f.o.Has == nil {
+		return false
+	}
+	if !o.Cacheable() {
+		return false
+	}
+	for i := off / hearth.BlockSize; i <= (off+int64(n)-1)/hearth.BlockSize; i++ {
+		if !f.o.Has(o.Block(i).ID()) {
+			return false
+		}
+	}
+	return true
+}
+
+// stale makes the discovery that a version is gone once in a while per record
+// (a kernel tries a failed page again at once); all who make it together wait
+// until the kernel was told. It may have been an error of the origin's, so the
+// next one counts again.
+type stale struct {
+	mu sync.Mutex // guards at; held while the tree forgets and the kernel is told
+	at time.Time
+}
+
+const staleAgain = time.Second
+
+func (f *fileSystem) readFailed(r *request, rec *record, err error) gofuse.Status {
+	if errors.Is(err, hearth.ErrStale) {
+		rec.stale.mu.Lock()
+		if time.Since(rec.stale.at) > staleAgain {
+			f.forget(rec)
+			rec.stale.at = time.Now()
+		}
+		rec.stale.mu.Unlock()
+	}
+	return f.status(r, err)
+}
+
+// forget has the tree forget a version that is gone, and waits a little until
+// the kernel has dropped its name, so that who opens it after our ESTALE finds
+// the new version. It holds nothing that a notification needs but, at worst, the
+// page that is being read, and notifications for names want the directory only.
+func (f *fileSystem) forget(rec *record) {
+	told := f.news.await(rec.node.ID)
+	f.tree.Forget(&rec.node.Object)
+	t := time.NewTimer(staleWait)
+	defer t.Stop()
+	select {
+	case <-told:
+	case <-t.C:
+	}
+	f.news.leave(rec.node.ID)
+}
+
+// answers recycles the little that an answer to READ needs beside its bytes.
+type answers struct{ pool sync.Pool }
+
+// answer is a vectored answer of one piece: written straight to /dev/fuse. (As
+// plain bytes of 1 MiB it would first fail to fit into a pipe.)
+type answer struct {
+	pieces [1][]byte
+	lent   *hearth.View // released once the kernel has the bytes
+	pool   *sync.Pool
+}
+
+func noAnswer() *answer { return &answer{} }
+
+func (p *answers) bytes(data []byte) *answer {
+	a, ok := p.pool.Get().(*answer)
+	if !ok {
+		a = &answer{pool: &p.pool}
+	}
+	a.pieces[0] = data
+	return a
+}
+
+func (p *answers) view(v *hearth.View) *answer {
+	a := p.bytes(v.Bytes())
+	a.lent = v
+	return a
+}
+
+// Slices makes go-fuse write the pieces by writev(2).
+func (a *answer) Slices() ([][]byte, gofuse.Status) { return a.pieces[:], gofuse.OK }
+
+// Bytes is part of gofuse.ReadResult.
+func (a *answer) Bytes([]byte) ([]byte, gofuse.Status) { return a.pieces[0], gofuse.OK }
+
+// Size is part of gofuse.ReadResult.
+func (a *answer) Size() int { return len(a.pieces[0]) }
+
+// Done is called after the bytes were written, or could not be.
+func (a *answer) Done() {
+	if a.lent != nil {
+		a.lent.Release()
+	}
+	a.pieces[0], a.lent = nil, nil
+	if a.pool != nil {
+		a.pool.Put(a)
+	}
+}
+
+// readers keeps the Readers of larger objects by node id, the last used ones.
+type readers struct {
+	src     hearth.Source
+	options cache.ReaderOptions
+	max     int
+
+	mu   sync.Mutex // guards the rest; held for a look-up, never in a Reader
+	byID map[uint64]*list.Element
+	list list.List // of *reader, last used first
+}
+
+type reader struct {
+	*cache.Reader
+	id   uint64
+	busy int // calls under way; guarded by readers.mu
+}
+
+func newReaders(max int, o *Options) *readers {
+	return &readers{src: o.Reads, options: cache.ReaderOptions{Has: o.Has}, max: max, byID: map[uint64]*list.Element{}}
+}
+
+// open returns the Reader of a node id, which done gives back.
+func (rs *readers) open(id uint64, o *hearth.Object) *reader {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	if e := rs.byID[id]; e != nil {
+		rs.list.MoveToFront(e)
+		rd := e.Value.(*reader)
+		rd.busy++
+		return rd
+	}
+	rd := &reader{Reader: cache.NewReader(rs.src, o, rs.options), id: id, busy: 1}
+	rs.byID[id] = rs.list.PushFront(rd)
+	return rd
+}
+
+func (rs *readers) done(rd *reader) {
+	var old []*reader
+	rs.mu.Lock()
+	rd.busy--
+	for e := rs.list.Back(); e != nil && rs.list.Len() > rs.max; {
+		before := e.Prev()
+		if last := e.Value.(*reader); last.busy == 0 {
+			rs.list.Remove(e)
+			delete(rs.byID, last.id)
+			old = append(old, last)
+		}
+		e = before
+	}
+	rs.mu.Unlock()
+	for _, last := range old {
+		last.Close()
+	}
+}
+
+// close ends all Readers; nobody reads any more.
+func (rs *readers) close() {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	for e := rs.list.Front(); e != nil; e = e.Next() {
+		e.Value.(*reader).Close()
+	}
+	rs.list.Init()
+	clear(rs.byID)
+}

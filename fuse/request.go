@@ -1,0 +1,105 @@
+package fuse
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// grace is how long a request goes on after an INTERRUPT. A signal is no wish to
+// fail: Go's runtime preempts threads by one, and EINTR kills a reader of mapped
+// memory. After two seconds a killed reader has waited long enough.
+const grace = 2 * time.Second
+
+// request is the context of one kernel request. Nothing is started for it until
+// somebody waits (asks for Done), so that a request that is answered from memory
+// costs one allocation.
+type request struct {
+	cancel <-chan struct{} // closed at INTERRUPT and when the connection ends
+	grace  time.Duration
+	news   *news  // told while the request waits
+	dir    uint64 // the directory whose lock the kernel holds for the request, or 0
+
+	mu     sync.Mutex // guards the rest; held for a few instructions; taken before news.mu
+	done   chan struct{}
+	over   bool // finished, or its grace has passed
+	gaveUp bool // its grace has passed
+}
+
+var _ context.Context = (*request)(nil)
+
+// Deadline is part of context.Context: there is none.
+func (r *request) Deadline() (time.Time, bool) { return time.Time{}, false }
+
+// Value is part of context.Context: there are none.
+func (r *request) Value(any) any { return nil }
+
+// Done is closed when the request is finished, or some time after its INTERRUPT.
+func (r *request) Done() <-chan struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.done == nil {
+		r.done = make(chan struct{})
+		if r.over {
+			close(r.done)
+		} else {
+			if r.dir != 0 {
+				r.news.stall(r.dir)
+			}
+			go r.watch(r.done)
+		}
+	}
+	return r.done
+}
+
+// Err is part of context.Context.
+func (r *request) Err() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.over {
+		return context.Canceled
+	}
+	return nil
+}
+
+// watch ends with the request, which every handler finishes.
+func (r *request) watch(done <-chan struct{}) {
+	select {
+	case <-done:
+		return
+	case <-r.cancel:
+	}
+	t := time.NewTimer(r.grace)
+	defer t.Stop()
+	select {
+	case <-done:
+	case <-t.C:
+		r.end(true)
+	}
+}
+
+// finish ends the context; the handler calls it before it replies.
+func (r *request) finish() { r.end(false) }
+
+func (r *request) end(gaveUp bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.over {
+		return
+	}
+	r.over, r.gaveUp = true, gaveUp
+	if r.done == nil {
+		return
+	}
+	close(r.done)
+	if r.dir != 0 {
+		r.news.free(r.dir)
+	}
+}
+
+// interrupted reports whether an INTERRUPT has ended the request.
+func (r *request) interrupted() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.gaveUp
+}

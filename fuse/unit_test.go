@@ -1,0 +1,468 @@
+package fuse
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	gofuse "github.com/hanwen/go-fuse/v2/fuse"
+	"pgregory.net/rapid"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/namespace"
+)
+
+func TestInterruptShortensTheWait(t *testing.T) {
+	// A request waits; an INTERRUPT comes; two seconds later, not before, its
+	// context ends. One that finishes first leaves nothing behind.
+	synctest.Test(t, func(t *testing.T) {
+		cancel := make(chan struct{})
+		r := &request{cancel: cancel, grace: grace}
+		if r.Err() != nil {
+			t.Fatal("it has ended before it began")
+		}
+		done := r.Done()
+		close(cancel)
+		began := time.Now()
+		<-done
+		if took := time.Since(began); took != grace || !r.interrupted() || !errors.Is(r.Err(), context.Canceled) {
+			t.Errorf("ended after %v, interrupted %v, %v", took, r.interrupted(), r.Err())
+		}
+		r.finish()
+
+		r = &request{cancel: make(chan struct{}), grace: grace}
+		done = r.Done()
+		r.finish()
+		<-done
+		synctest.Wait()
+		if r.interrupted() {
+			t.Error("a finished request says that it was interrupted")
+		}
+		<-r.Done()
+		if late := (&request{over: true}).Done(); late == nil {
+			t.Error("no channel for who asks late")
+		}
+	})
+}
+
+// fakeKernel notes what it is told; gates make it wait.
+type fakeKernel struct {
+	mu      sync.Mutex
+	told    []string
+	gate    chan struct{}
+	backing map[int32]int32
+	nextID  int32
+}
+
+func (k *fakeKernel) note(s string) gofuse.Status {
+	if k.gate != nil {
+		<-k.gate
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.told = append(k.told, s)
+	return gofuse.OK
+}
+
+func (k *fakeKernel) InodeNotify(node uint64, _, _ int64) gofuse.Status {
+	return k.note(fmt.Sprint("inode ", node))
+}
+
+func (k *fakeKernel) EntryNotify(dir uint64, name string) gofuse.Status {
+	return k.note(fmt.Sprint("entry ", dir, " ", name))
+}
+
+func (k *fakeKernel) all() []string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.Clone(k.told)
+}
+
+func TestNewsGoInOrder(t *testing.T) {
+	// The listing goes first, then the names; who waits for a name hears when it is gone.
+	synctest.Test(t, func(t *testing.T) {
+		k := &fakeKernel{}
+		w := newNews(k, &newsOps{})
+		told := w.await(9)
+		w.add(5, namespace.Change{Dir: 5, Name: "a"})
+		w.add(5, namespace.Change{Dir: 5, Name: "b", Old: 9})
+		w.add(6, namespace.Change{Dir: 6})
+		go w.run()
+		<-told
+		synctest.Wait()
+		if got, want := k.all(), []string{"inode 5", "entry 5 a", "entry 5 b", "inode 6"}; !slices.Equal(got, want) {
+			t.Errorf("told %v, not %v", got, want)
+		}
+		w.leave(9)
+		w.close()
+	})
+}
+
+func TestNewsMergeWhenFull(t *testing.T) {
+	// A flood of changes costs bounded memory: names merge into "the directory
+	// changed", directories beyond the bound are lost and counted, and a name that
+	// somebody waits for is told in any case. Nobody who brings news waits.
+	synctest.Test(t, func(t *testing.T) {
+		k := &fakeKernel{gate: make(chan struct{})}
+		w := newNews(k, &newsOps{})
+		go w.run()
+		for dir := range uint64(5000) {
+			w.add(dir, namespace.Change{Dir: dir, Name: "x"})
+		}
+		for i := range 20_000 {
+			w.add(7, namespace.Change{Dir: 7, Name: fmt.Sprint(i)})
+		}
+		told := w.await(99)
+		w.add(4999, namespace.Change{Dir: 4999, Name: "gone", Old: 99})
+		w.mu.Lock()
+		if len(w.dirs) > maxNewsDirs+1 || w.names > maxNewsNames+1 {
+			t.Errorf("%d directories, %d names wait", len(w.dirs), w.names)
+		}
+		w.mu.Unlock()
+		if w.ops.lost.Load() == 0 || w.ops.merged.Load() == 0 {
+			t.Errorf("%d lost, %d merged", w.ops.lost.Load(), w.ops.merged.Load())
+		}
+		close(k.gate)
+		<-told
+		synctest.Wait()
+		if !slices.Contains(k.all(), "entry 4999 gone") {
+			t.Error("the awaited name was not told")
+		}
+		w.close()
+		if w.names != 0 || len(w.dirs) != 0 {
+			t.Errorf("%d names, %d directories left", w.names, len(w.dirs))
+		}
+	})
+}
+
+func TestNewsWaitForStalledLookups(t *testing.T) {
+	// While a request waits in a directory its names are put aside; other
+	// directories go on, and the names follow when the request has ended.
+	synctest.Test(t, func(t *testing.T) {
+		k := &fakeKernel{}
+		w := newNews(k, &newsOps{})
+		go w.run()
+		r := &request{cancel: make(chan struct{}), grace: grace, news: w, dir: 5}
+		r.Done()
+		w.add(5, namespace.Change{Dir: 5, Name: "a"})
+		w.add(6, namespace.Change{Dir: 6, Name: "b"})
+		synctest.Wait()
+		if got := k.all(); !slices.Equal(got, []string{"inode 5", "inode 6", "entry 6 b"}) {
+			t.Errorf("told %v", got)
+		}
+		r.finish()
+		synctest.Wait()
+		if got := k.all()[3:]; !slices.Equal(got, []string{"inode 5", "entry 5 a"}) {
+			t.Errorf("then %v", got)
+		}
+		w.close()
+	})
+}
+
+func TestListingsAreDroppedInTime(t *testing.T) {
+	// Each kept listing is dropped when its time has passed; a newer listing of
+	// the same directory moves that; more than fit drop the earliest.
+	synctest.Test(t, func(t *testing.T) {
+		k := &fakeKernel{}
+		w := newNews(k, &newsOps{})
+		go w.run()
+		w.listed(1, time.Now().Add(10*time.Second))
+		w.listed(2, time.Now().Add(5*time.Second))
+		w.listed(2, time.Now().Add(20*time.Second))
+		time.Sleep(11 * time.Second)
+		synctest.Wait()
+		if got := k.all(); !slices.Equal(got, []string{"inode 1"}) {
+			t.Errorf("after 11 s: %v", got)
+		}
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if got := k.all(); !slices.Equal(got, []string{"inode 1", "inode 2"}) {
+			t.Errorf("after 21 s: %v", got)
+		}
+		w.close()
+	})
+}
+
+func TestTicketsResume(t *testing.T) {
+	// Any ticket among the newest leads to its name, in its directory only;
+	// memory stays within its bound, and a forgotten or made-up ticket is refused.
+	rapid.Check(t, func(t *rapid.T) {
+		max := rapid.IntRange(1000, 20_000).Draw(t, "max")
+		tickets := newTickets(max)
+		type given struct {
+			dir, off uint64
+			name     string
+		}
+		var all []given
+		for range rapid.IntRange(1, 60).Draw(t, "replies") {
+			b := tickets.begin(rapid.Uint64Range(1, 3).Draw(t, "dir"))
+			for range rapid.IntRange(0, 30).Draw(t, "names") {
+				name := rapid.StringN(1, 20, 60).Draw(t, "name")
+				all = append(all, given{b.dir, b.next(), name})
+				b.append(name)
+			}
+			tickets.keep(b)
+			if tickets.bytes > max && tickets.order.Len() > 1 {
+				t.Fatalf("%d bytes", tickets.bytes)
+			}
+		}
+		for _, g := range all {
+			name, ok := tickets.name(g.dir, g.off)
+			if ok && name != g.name {
+				t.Fatalf("resumes behind %q, not %q", name, g.name)
+			}
+			if _, ok := tickets.name(g.dir+1, g.off); ok {
+				t.Fatal("a ticket of another directory is taken")
+			}
+		}
+		if len(all) > 0 {
+			last := all[len(all)-1]
+			if name, ok := tickets.name(last.dir, last.off); !ok || name != last.name {
+				t.Fatalf("the newest ticket leads to %q, %v", name, ok)
+			}
+		}
+		if _, ok := tickets.name(1, rapid.Uint64Range(1<<40, 1<<62).Draw(t, "made up")); ok {
+			t.Fatal("a made-up ticket is taken")
+		}
+	})
+}
+
+func TestMountOptions(t *testing.T) {
+	// What mount(8) and fstab pass is understood, ignored where it is for others,
+	// and refused in clear words where it is not possible.
+	for _, c := range []struct {
+		list, want string
+	}{
+		{"", "444 555 0:0 false"},
+		{"ro,_netdev,nofail,x-systemd.automount,defaults,noatime,nodev,nosuid", "444 555 0:0 false"},
+		{"uid=1000,gid=100,allow_other", "444 555 1000:100 true"},
+		{"umask=022", "755 755 0:0 false"},
+		{"fmask=0133,dmask=0022", "644 755 0:0 false"},
+		{"rw", "option rw: this version mounts read-only; use ro"},
+		{"umask=9", "option umask=9: needs a number"},
+		{"umask=1777", "option umask=1777: is no mask of permissions"},
+		{"uid=me", "option uid=me: needs a number"},
+		{"bogus", "option bogus: unknown"},
+		{"suid", "option suid: not possible here"},
+	} {
+		o := Options{FileMode: 0o444, DirMode: 0o555}
+		got := ""
+		if err := o.Set(c.list); err != nil {
+			got = err.Error()
+		} else {
+			got = fmt.Sprintf("%o %o %d:%d %v", o.FileMode, o.DirMode, o.UID, o.GID, o.AllowOther)
+		}
+		if got != c.want {
+			t.Errorf("%s: %s, not %s", c.list, got, c.want)
+		}
+	}
+}
+
+func TestOpenModeGranted(t *testing.T) {
+	// Each wish under each kernel gives the mode that DESIGN names, and why.
+	no := errors.New("no")
+	for _, c := range []struct {
+		asked  Mode
+		strict bool
+		offer  offer
+		large  bool
+		want   Mode
+	}{
+		{Auto, false, offer{noOpen: true}, false, None},
+		{Auto, false, offer{noOpen: true}, true, Passthrough},
+		{Auto, false, offer{noOpen: true, passthrough: no}, true, None},
+		{Auto, false, offer{passthrough: no}, true, Plain},
+		{Auto, true, offer{noOpen: true}, false, Plain},
+		{Auto, true, offer{noOpen: true}, true, Passthrough},
+		{None, false, offer{}, false, Plain},
+		{Passthrough, true, offer{noOpen: true}, false, Passthrough},
+		{Passthrough, false, offer{noOpen: true, passthrough: no}, false, Plain},
+		{Plain, false, offer{noOpen: true}, true, Plain},
+	} {
+		got, why := decide(&Options{Open: c.asked, Strict: c.strict}, c.offer, c.large)
+		if got != c.want || why == "" {
+			t.Errorf("%+v: %s (%s)", c, got, why)
+		}
+	}
+	tree := newFakeTree(0)
+	if _, err := (Options{Dir: "/x", Tree: tree, Reads: tree, Open: None, Strict: true}).complete(); err == nil {
+		t.Error("open=none and strict together are not refused")
+	}
+	if _, err := parseMasks([]string{"nonsense"}); err == nil || !strings.Contains(err.Error(), "readdirplus") {
+		t.Errorf("an unknown ability: %v", err)
+	}
+	for _, c := range []struct {
+		sizes []int64
+		want  bool
+	}{{nil, false}, {[]int64{100, 200}, false}, {[]int64{64 << 20, 64 << 20, 1}, true}, {[]int64{64 << 20, 63 << 20, 2 << 20}, false}} {
+		if got := MostlyLarge(c.sizes); got != c.want {
+			t.Errorf("%v mostly large: %v", c.sizes, got)
+		}
+	}
+}
+
+func (k *fakeKernel) RegisterBackingFd(m *gofuse.BackingMap) (int32, syscall.Errno) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.backing == nil {
+		k.backing = map[int32]int32{}
+	}
+	k.nextID++
+	k.backing[k.nextID] = m.Fd
+	return k.nextID, 0
+}
+
+func (k *fakeKernel) UnregisterBackingFd(id int32) syscall.Errno {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if _, ok := k.backing[id]; !ok {
+		return syscall.EBADF
+	}
+	delete(k.backing, id)
+	return 0
+}
+
+// sometimes hands out a file at random, as eviction and filling would have it.
+type sometimes struct {
+	name string
+	mu   sync.Mutex
+	n    int
+	out  int
+}
+
+func (s *sometimes) LocalFile(*hearth.Object) (*os.File, func(), error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.n++; s.n%3 == 0 {
+		return nil, nil, hearth.ErrMiss
+	}
+	f, err := os.Open(s.name)
+	if err != nil {
+		return nil, nil, err
+	}
+	s.out++
+	return f, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.out--
+	}, nil
+}
+
+func TestOpensOfOneInodeAgree(t *testing.T) {
+	// Many open and close a file that is whole at times: all opens that stand
+	// together have one mode and one id, and at the end everything is given back.
+	name := filepath.Join(t.TempDir(), "f")
+	if err := os.WriteFile(name, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	k, local := &fakeKernel{}, &sometimes{name: name}
+	p := &opens{kernel: k, local: local}
+	o := fakeObject("f", 1, 1)
+	var mu sync.Mutex
+	standing := map[string]int{}
+	var group sync.WaitGroup
+	for range 16 {
+		group.Go(func() {
+			for range 300 {
+				id, lent := p.open(5, &o)
+				mode := fmt.Sprint(id, lent)
+				mu.Lock()
+				standing[mode]++
+				if len(standing) > 1 {
+					t.Errorf("a mixture stands: %v", standing)
+				}
+				mu.Unlock()
+				mu.Lock()
+				if standing[mode]--; standing[mode] == 0 {
+					delete(standing, mode)
+				}
+				mu.Unlock()
+				p.release(5)
+			}
+		})
+	}
+	group.Wait()
+	if len(k.backing) != 0 || local.out != 0 || len(p.byID) != 0 {
+		t.Errorf("left: %d backing ids, %d files, %d records", len(k.backing), local.out, len(p.byID))
+	}
+	p.open(6, &o)
+	p.open(7, &o)
+	p.close()
+	if len(k.backing) != 0 || local.out != 0 {
+		t.Errorf("left after close: %d backing ids, %d files", len(k.backing), local.out)
+	}
+}
+
+func TestHoldsAndRecords(t *testing.T) {
+	// A node is forgotten when the kernel has given back each time it was told of
+	// it; the records kept stay within their bound, and keep what was used last.
+	h := newHolds()
+	for range 3 {
+		h.add(5)
+	}
+	if h.drop(5, 2) || !h.drop(5, 1) || h.drop(5, 1) || h.len() != 0 {
+		t.Error("the count of a node is wrong")
+	}
+	l := newLRU[int](shards * 4)
+	for i := range uint64(10_000) {
+		l.put(i, int(i))
+		if v, ok := l.get(0); i > 0 && (!ok || v != 0) {
+			t.Fatalf("the one always used is gone at %d", i)
+		}
+	}
+	n := 0
+	for i := range l.shard {
+		n += l.shard[i].order.Len()
+		if l.shard[i].order.Len() != len(l.shard[i].values) {
+			t.Error("list and map differ")
+		}
+	}
+	if n > shards*4 {
+		t.Errorf("%d records", n)
+	}
+}
+
+func TestErrnos(t *testing.T) {
+	// Each kind of error has its errno; what is not known is EIO.
+	f := &fileSystem{}
+	r := &request{}
+	for err, want := range map[error]syscall.Errno{
+		fmt.Errorf("x: %w", fs.ErrNotExist):              syscall.ENOENT,
+		fmt.Errorf("x: %w", hearth.ErrStale):             syscall.ESTALE,
+		fmt.Errorf("x: %w", &namespace.Absent{}):         syscall.ENOENT,
+		errors.New("the origin cannot be asked"):         syscall.EIO,
+		fmt.Errorf("x: %w", syscall.ENOTDIR):             syscall.ENOTDIR,
+		fmt.Errorf("wait: %w", context.DeadlineExceeded): syscall.EIO,
+	} {
+		if got := f.status(r, err); got != gofuse.Status(want) {
+			t.Errorf("%v: %v, not %v", err, got, want)
+		}
+	}
+	if got := f.status(&request{over: true, gaveUp: true}, context.Canceled); got != gofuse.EINTR {
+		t.Errorf("after the grace: %v", got)
+	}
+}
+
+func TestFuseConf(t *testing.T) {
+	// A commented line does not allow anything.
+	name := filepath.Join(t.TempDir(), "fuse.conf")
+	for text, want := range map[string]bool{"#user_allow_other\n": false, "mount_max = 5\nuser_allow_other\n": true, "": false} {
+		os.WriteFile(name, []byte(text), 0o600)
+		if userAllowOther(name) != want {
+			t.Errorf("%q", text)
+		}
+	}
+	if userAllowOther(name + "x") {
+		t.Error("no file allows nothing")
+	}
+}
