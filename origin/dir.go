@@ -49,6 +49,9 @@ func newDir(c Config, path string) (*Dir, error) {
 // Close gives up the directory.
 func (d *Dir) Close() error { return d.root.Close() }
 
+// Identity is what the origin is called in versions, as in hearth.VersionOf.
+func (d *Dir) Identity() string { return d.identity }
+
 // Stats returns the figures since the start.
 func (d *Dir) Stats() Stats {
 	return Stats{Gets: d.gets.Load(), Heads: d.heads.Load(), Lists: d.lists.Load(), Bytes: d.bytes.Load(), Errors: d.errors.Load()}

@@ -85,6 +85,8 @@ func sentinel(status int, code string) error {
 	switch {
 	case code == "NoSuchBucket":
 		return errors.New("no such bucket")
+	case code == "XAdminUserNotFound": // versitygw answers 404 for an access key that it does not know
+		return fs.ErrPermission
 	case status == http.StatusNotFound:
 		return fs.ErrNotExist
 	case status == http.StatusPreconditionFailed || status == http.StatusRequestedRangeNotSatisfiable:

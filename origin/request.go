@@ -2,12 +2,16 @@ package origin
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"net/http"
 	"net/url"
 	"strconv"
 	"time"
 
 	"github.com/minio/minio-go/v7/pkg/credentials"
+
+	"github.com/hearthfs/hearth"
 )
 
 // call is one question to an S3 server.
@@ -65,7 +69,12 @@ func queryKey(c *call) string {
 	return ""
 }
 
+// failed counts an attempt without an answer. That a name or a version is not
+// there is an answer.
 func (s *S3) failed(err error) {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, hearth.ErrStale) {
+		return
+	}
 	s.counts.errors.Add(1)
 	if classify(err) == throttled {
 		s.counts.throttled.Add(1)

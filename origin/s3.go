@@ -112,6 +112,9 @@ func newTransport(connections int, roots *x509.CertPool) *http.Transport {
 	}
 }
 
+// Identity is what the origin is called in versions, as in hearth.VersionOf.
+func (s *S3) Identity() string { return s.identity }
+
 // locate decides endpoint, style and identity.
 func (s *S3) locate(c Config) error {
 	region := c.Region

@@ -132,7 +132,7 @@ func nearest(path string, st *unix.Statfs_t, statfs statfsFunc) error {
 // deviceFailed tells a sick device from a set-up that a person must mend.
 func deviceFailed(err error) bool {
 	var no syscall.Errno
-	if errors.Is(err, errRefused) || !errors.As(err, &no) {
+	if errors.Is(err, ErrRefused) || !errors.As(err, &no) {
 		return false
 	}
 	return no != unix.EACCES && no != unix.EPERM && no != unix.ENOTDIR && no != unix.ENOENT

@@ -45,6 +45,9 @@ import (
 
 // Why a block is not taken, or a directory not opened.
 var (
+	// ErrRefused: the directory cannot be the cache, and a person must decide; the
+	// error's text says what.
+	ErrRefused = errors.New("cache directory refused")
 	// ErrFull: declined, since there is no room that nothing else wants.
 	ErrFull = errors.New("cache directory is full")
 	// ErrEjected: no directory takes writes now.
@@ -53,7 +56,6 @@ var (
 	errQueueFull = errors.New("write queue is full")
 	errQueued    = errors.New("queued already")
 	errClosed    = errors.New("disk cache is closed")
-	errRefused   = errors.New("refused")
 	errDamaged   = errors.New("damaged")
 	errDeclined  = errors.New("declined") // by an area, for a reason that is no device's
 )

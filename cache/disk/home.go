@@ -54,7 +54,7 @@ func (t homeText) check() string {
 	return fmt.Sprintf("%08x", crc32.Checksum([]byte(text), crc32.MakeTable(crc32.Castagnoli)))
 }
 
-// openHome makes the directory at path this process's own. It refuses (errRefused)
+// openHome makes the directory at path this process's own. It refuses (ErrRefused)
 // what a person must decide: a directory in a FUSE mount, one that holds something
 // else, one of another process, one of a newer format. node is the id that a new
 // directory gets; empty: a new one.
@@ -80,8 +80,8 @@ func openHome(path, node string, statfs statfsFunc) (_ *home, err error) {
 	text, err := readHome(path)
 	switch {
 	case err == nil && text.Format > homeFormat:
-		return nil, fmt.Errorf("cache directory %s has format %d, this version of hearth knows %d: run the newer hearth, or give this one another directory: %w",
-			path, text.Format, homeFormat, errRefused)
+		return nil, refuse("cache directory %s has format %d, this version of hearth knows %d: run the newer hearth, or give this one another directory",
+			path, text.Format, homeFormat)
 	case err == nil:
 	case errors.Is(err, errDamaged), errors.Is(err, fs.ErrNotExist):
 		// The blocks speak for themselves; only the ids are new.
@@ -135,7 +135,7 @@ func refuseFUSE(path string, statfs statfsFunc) error {
 		return err
 	}
 	if st.Type == unix.FUSE_SUPER_MAGIC {
-		return fmt.Errorf("cache directory %s lies in a FUSE mount: choose one on a local disk: %w", path, errRefused)
+		return refuse("cache directory %s lies in a FUSE mount: choose one on a local disk", path)
 	}
 	return nil
 }
@@ -149,8 +149,8 @@ func refuseForeign(path string) error {
 	known := []string{homeFile, lockFile, segmentsDir, objectsDir, namesDir, "lost+found"}
 	for _, e := range entries {
 		if !slices.Contains(known, e.Name()) && !strings.HasPrefix(e.Name(), homeFile+".") && !hasHome(path) {
-			return fmt.Errorf("cache directory %s is not empty and not hearth's (it holds %q): choose another, or empty it: %w",
-				path, e.Name(), errRefused)
+			return refuse("cache directory %s is not empty and not hearth's (it holds %q): choose another, or empty it",
+				path, e.Name())
 		}
 	}
 	return nil
@@ -179,8 +179,8 @@ func lock(path string) (*os.File, error) {
 		}
 		text := make([]byte, 32)
 		n, _ := f.Read(text)
-		return nil, fmt.Errorf("cache directory %s is in use by process %s: stop that one, or give this one a directory of its own: %w",
-			path, bytes.TrimSpace(text[:n]), errRefused)
+		return nil, refuse("cache directory %s is in use by process %s: stop that one, or give this one a directory of its own",
+			path, bytes.TrimSpace(text[:n]))
 	}
 	if err := f.Truncate(0); err == nil { // who holds it is a courtesy, not the lock
 		_, _ = f.WriteAt(fmt.Appendf(nil, "%d\n", os.Getpid()), 0)
@@ -281,3 +281,13 @@ func clearWay(name string, dir bool) error {
 	}
 	return nil
 }
+
+// refusal is an error that a person must mend; its text says how.
+type refusal struct{ text string }
+
+func refuse(format string, args ...any) error { return &refusal{fmt.Sprintf(format, args...)} }
+
+func (r *refusal) Error() string { return r.text }
+
+// Is makes a refusal an ErrRefused.
+func (r *refusal) Is(target error) bool { return target == ErrRefused }

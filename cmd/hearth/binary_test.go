@@ -1,0 +1,277 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// asMain makes the test binary behave as hearth itself.
+const asMain = "HEARTH_TEST_AS_MAIN"
+
+// hearth runs the binary in a home of its own.
+type hearth struct {
+	bin string
+	env []string
+}
+
+func newHearth(t *testing.T) *hearth {
+	home := t.TempDir()
+	bin, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &hearth{bin: bin, env: []string{asMain + "=1", "PATH=" + os.Getenv("PATH"), "HOME=" + home, "XDG_CACHE_HOME=" + home,
+		"HEARTH_CONFIG=" + writeFile(t, filepath.Join(home, "hearth.yaml"), ""),
+		"HEARTH_ADMIN_SOCKET=" + filepath.Join(home, "s"), "HEARTH_ADMIN_LISTEN=-",
+		"HEARTH_CACHE_DISKS=" + filepath.Join(home, "cache") + "=64MiB", "HEARTH_CACHE_RAM=32MiB", "HEARTH_CACHE_FREE_FLOOR=1MiB",
+		"AWS_EC2_METADATA_DISABLED=true"}}
+}
+
+func writeFile(t *testing.T, name, text string) string {
+	t.Helper()
+	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+func (h *hearth) run(args ...string) (stdout, stderr string, code int) {
+	var out, problems bytes.Buffer
+	cmd := exec.Command(h.bin, args...)
+	cmd.Env, cmd.Stdout, cmd.Stderr = h.env, &out, &problems
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		code = exit.ExitCode()
+	} else if err != nil {
+		code = -1
+	}
+	return out.String(), problems.String(), code
+}
+
+func TestExitCodes(t *testing.T) {
+	// The binary says what is wrong in one line and ends with the manual's code.
+	h := newHearth(t)
+	dir := t.TempDir()
+	writeFile(t, filepath.Join(dir, "a"), "hello")
+	for _, c := range []struct {
+		args string
+		code int
+		want string
+	}{
+		{"version", 0, ""},
+		{"cat file://" + dir + "/a", 0, ""},
+		{"ls file://" + dir + "/nothing", 4, "no such file"},
+		{"ls /", 5, "hearth up"},
+		{"status", 5, "hearth up"},
+		{"warmup /x", 2, "not in this version"},
+		{"gateway --anything", 2, "not in this version"},
+		{"lss", 2, "the nearest is ls"},
+		{"ls --recursiv /", 2, "recursiv"},
+		{"mount s3://b", 2, "DIR is missing"},
+		{"stat a b", 2, "one argument too many"},
+		{"ls -o xml /", 2, "not one of table, json, jsonl"},
+		{"up --cache-ram lots", 2, "--cache-ram"},
+		{"up --config /does/not/exist", 2, "configuration"},
+		{"up nonsense", 2, "neither s3://"},
+		{"mount file://" + dir + " " + dir + "/absent", 4, "does not exist"},
+		{"mount -o open=none,freshness=strict file://" + dir + " " + dir, 2, "strict"},
+		{"umount " + dir, 4, "nothing is mounted"},
+		{"umount /proc", 8, "not ours"},
+		{"cat --range 5 file://" + dir + "/a", 2, "--range"},
+		{"up --node http://x", 0, ""},
+	} {
+		if strings.HasPrefix(c.args, "up --node") {
+			continue
+		}
+		stdout, stderr, code := h.run(strings.Fields(c.args)...)
+		if code != c.code || !strings.Contains(stderr, c.want) {
+			t.Errorf("hearth %s: exit code %d, want %d\n%s%s", c.args, code, c.code, stdout, stderr)
+		}
+		if code != 0 && strings.Count(stderr, "\n") != 1 {
+			t.Errorf("hearth %s: not one line:\n%s", c.args, stderr)
+		}
+	}
+}
+
+func TestReadingWithoutANode(t *testing.T) {
+	// ls, stat, cat and du of a URL work where no node runs, and leave nothing behind.
+	h := newHearth(t)
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, "sub"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	writeFile(t, filepath.Join(dir, "a"), "hello")
+	writeFile(t, filepath.Join(dir, "sub", "b"), strings.Repeat("x", 3<<20))
+	url := "file://" + dir
+	for args, want := range map[string]string{
+		"ls " + url:                       "a\nsub/\n",
+		"ls -R " + url + "/":              "a\nsub/\nsub/b\n",
+		"cat --range 1-3 " + url + "/a":   "ell",
+		"cat --range -2 " + url + "/a":    "lo",
+		"cat " + url + "/a " + url + "/a": "hellohello",
+		"du -o jsonl " + url:              `{"path":"` + url + `","files":2,"dirs":1,"bytes":3145733}` + "\n",
+		"ls -o jsonl " + url + "/a":       `"size":5`,
+		"stat -v " + url + "/sub/b":       "blocks",
+	} {
+		stdout, stderr, code := h.run(strings.Fields(args)...)
+		if code != 0 || !strings.Contains(stdout, want) {
+			t.Errorf("hearth %s: exit code %d\n%s%s", args, code, stdout, stderr)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(strings.TrimPrefix(h.env[2], "HOME="), "cache")); err == nil {
+		t.Error("a cache directory was made")
+	}
+}
+
+// up starts a node and returns when it answers; the test's end stops it.
+func (h *hearth) up(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.Command(h.bin, append([]string{"up"}, args...)...)
+	cmd.Env = h.env
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var problems bytes.Buffer
+	cmd.Stderr = &problems
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	var said strings.Builder
+	buf := make([]byte, 4096)
+	for !strings.Contains(said.String(), "serving at") {
+		n, err := out.Read(buf)
+		said.Write(buf[:n])
+		if err != nil {
+			t.Fatalf("hearth up ended: %s%s", said.String(), problems.String())
+		}
+	}
+	if first, _, _ := strings.Cut(said.String(), "\n"); !strings.Contains(first, "cache: ") || !strings.Contains(first, "RAM up to 32.0 MiB") ||
+		!strings.Contains(first, "--cache-disks") {
+		t.Errorf("the first line does not say where the cache is: %s", first)
+	}
+	return cmd
+}
+
+func TestNodeAnswersCommands(t *testing.T) {
+	// A node answers ls, cat and status until SIGTERM, and then leaves no socket.
+	h := newHearth(t)
+	dir := t.TempDir()
+	writeFile(t, filepath.Join(dir, "a"), "hello")
+	cmd := h.up(t, "file://"+dir)
+	for args, want := range map[string]string{
+		"ls":                       "a\n",
+		"cat /a":                   "hello",
+		"cat file://" + dir + "/a": "hello",
+		"status":                   "ok\n",
+	} {
+		if stdout, stderr, code := h.run(strings.Fields(args)...); code != 0 || !strings.Contains(stdout, want) {
+			t.Errorf("hearth %s: exit code %d\n%s%s", args, code, stdout, stderr)
+		}
+	}
+	stdout, _, _ := h.run("status", "-o", "json")
+	var status map[string]any
+	if err := json.Unmarshal([]byte(stdout), &status); err != nil || status["origin"].(map[string]any)["requests"] == nil {
+		t.Errorf("status -o json: %v\n%s", err, stdout)
+	}
+	if _, stderr, code := h.run("up", "file://"+dir); code != exitRefused || !strings.Contains(stderr, "another node") {
+		t.Errorf("a second node: exit code %d, %s", code, stderr)
+	}
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("Ctrl-C: %v", err)
+	}
+	if _, _, code := h.run("status"); code != exitUnreachable {
+		t.Errorf("after its end: exit code %d", code)
+	}
+}
+
+func TestExamplesRun(t *testing.T) {
+	// The two examples of each help run as they stand, as far as a test may run them.
+	h := newHearth(t)
+	h.env = append(h.env, "PAGER=cat")
+	for _, c := range commands() {
+		lines := strings.Split(c.Example, "\n")
+		if len(lines) != 2 {
+			t.Errorf("hearth %s has %d examples", c.Name(), len(lines))
+		}
+		for _, line := range lines {
+			args := strings.Fields(line)[1:]
+			if c.Name() == "demo" || c.Name() == "up" || c.Name() == "mount" || c.Name() == "umount" || c.Name() == "status" || strings.Contains(line, "s3://") {
+				// They need a mount point or a network: only their flags are tried.
+				found, rest, err := rootCommand().Find(args)
+				if err != nil || found.ParseFlags(rest) != nil {
+					t.Errorf("%s: does not parse", line)
+				}
+				continue
+			}
+			if stdout, stderr, code := h.run(args...); code != 0 {
+				t.Errorf("%s: exit code %d\n%s%s", line, code, stdout, stderr)
+			}
+		}
+	}
+}
+
+func TestJournal(t *testing.T) {
+	// A record is one datagram of fields that journald can search by.
+	path := filepath.Join(t.TempDir(), "journal")
+	l, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	t.Setenv("HEARTH_JOURNAL_SOCKET", path)
+	log, done, err := logger(&settings{logLevel: "warn"}, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer done()
+	log.Info("not written")
+	log.With("dir", "/c").Warn("cache directory is out of use", "cause", "two\nlines")
+	if err := l.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	buf := make([]byte, 4096)
+	n, err := l.Read(buf)
+	want := "HEARTH_DIR=/c\nHEARTH_CAUSE\n\x09\x00\x00\x00\x00\x00\x00\x00two\nlines\nMESSAGE\n"
+	if err != nil || !strings.HasPrefix(string(buf[:n]), want) || !strings.Contains(string(buf[:n]), "PRIORITY=4\nSYSLOG_IDENTIFIER=hearth\n") {
+		t.Errorf("%q, %v", buf[:n], err)
+	}
+}
+
+func TestHelpHidesWhatIsNotBuilt(t *testing.T) {
+	// The help lists the verbs of this version and none of a later one.
+	var out bytes.Buffer
+	root := rootCommand()
+	root.SetOut(&out)
+	root.SetArgs([]string{"--help"})
+	if err := root.Execute(); err != nil {
+		t.Fatal(err)
+	}
+	golden := filepath.Join("testdata", "help.txt")
+	if updating() {
+		if err := errors.Join(os.MkdirAll("testdata", 0o755), os.WriteFile(golden, out.Bytes(), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if want, err := os.ReadFile(golden); err != nil || string(want) != out.String() {
+		t.Errorf("the help changed (%v), see -update:\n%s", err, out.String())
+	}
+	for _, later := range laterVerbs() {
+		if strings.Contains(out.String(), "  "+later+" ") {
+			t.Errorf("the help lists %s", later)
+		}
+	}
+}

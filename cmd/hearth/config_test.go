@@ -1,0 +1,251 @@
+package main
+
+import (
+	"bytes"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hearthfs/hearth/node"
+)
+
+// updating is a function, since a package has no state but errors.
+func updating() bool {
+	f := flag.Lookup("update")
+	return f != nil && f.Value.String() == "true"
+}
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asMain) != "" {
+		main()
+		return
+	}
+	flag.Bool("update", false, "write golden files anew")
+	os.Exit(m.Run())
+}
+
+func TestTable(t *testing.T) {
+	// Every row of the table has what flags, environment and page need, once.
+	keys, flags := map[string]bool{}, map[string]bool{}
+	for _, p := range params() {
+		if keys[p.key] || p.flag != "" && flags[p.flag] {
+			t.Errorf("%s (--%s) stands twice", p.key, p.flag)
+		}
+		keys[p.key], flags[p.flag] = true, true
+		if p.set != nil && (p.kind == "" || p.def == "" || p.help == "") {
+			t.Errorf("%s has no kind, default or help", p.key)
+		}
+	}
+	for _, key := range []string{"origin", "links[].path", "links[].origin", "links[].freshness", "cache.ram", "cache.disks[].path",
+		"cache.disks[].size", "cache.free_floor", "mounts[].path", "mounts[].prefix", "mounts[].open", "mounts[].freshness",
+		"mounts[].allow_other", "node", "join", "cluster", "admin.socket", "admin.listen", "s3", "volumes"} {
+		if !keys[key] {
+			t.Errorf("the manual's key %s is missing", key)
+		}
+	}
+}
+
+func TestReferencePage(t *testing.T) {
+	// The page in docs/ is what the table says today.
+	page := filepath.Join("..", "..", "docs", "configuration.md")
+	if updating() {
+		if err := os.WriteFile(page, []byte(reference()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if have, err := os.ReadFile(page); err != nil || string(have) != reference() {
+		t.Errorf("%s is stale (%v): go test ./cmd/hearth -run Reference -update", page, err)
+	}
+}
+
+func TestFileOfTheManual(t *testing.T) {
+	// The keys of the manual that this version has are read as they stand there.
+	s := &settings{}
+	err := readYAML(s, "hearth.yaml", []byte(`
+origin: s3://datasets
+links: [{path: /imagenet, origin: {url: "s3://datasets/imagenet", endpoint: "http://h:9000", path_style: true}, freshness: immutable, stale_if_error: false}]
+cache: {ram: 20%, disks: [{path: /nvme0/hearth, size: 80%}, {path: /nvme1, size: 1.5TB}], free_floor: 10%}
+mounts: [{path: /mnt/d, prefix: imagenet/, open: auto, freshness: bounded(60s), allow_other: true, options: [nodev, noexec]}]
+admin: {socket: /run/hearth/hearth.sock, listen: "127.0.0.1:9876"}
+fuse: {without: [passthrough, opendir]}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := s.nodeConfig("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(c.Links) != 2 || c.Links[0].Path != "/" || c.Links[0].Origin.URL != "s3://datasets" {
+		t.Errorf("the origin is no link at /: %+v", c.Links)
+	}
+	want := node.Link{Path: "/imagenet", Freshness: "immutable", FailStale: true,
+		Origin: node.Origin{URL: "s3://datasets/imagenet", Endpoint: "http://h:9000", PathStyle: "on"}}
+	if c.Links[1] != want {
+		t.Errorf("link %+v, want %+v", c.Links[1], want)
+	}
+	if c.Cache.RAM.Percent != 20 || len(c.Cache.Disks) != 2 || c.Cache.Disks[1].Size.Bytes != 1_500_000_000_000 || c.Cache.FreeFloor.Percent != 10 {
+		t.Errorf("cache %+v", c.Cache)
+	}
+	m := c.Mounts[0]
+	if m.Dir != "/mnt/d" || m.Prefix != "imagenet/" || m.Open != "auto" || m.AllowOther == nil || !*m.AllowOther || len(m.Options) != 2 {
+		t.Errorf("mount %+v", m)
+	}
+	if c.Admin.Listen != "127.0.0.1:9876" || len(c.FuseWithout) != 2 {
+		t.Errorf("admin %+v, without %v", c.Admin, c.FuseWithout)
+	}
+}
+
+func TestFileIsStrict(t *testing.T) {
+	// What is wrong in a file is named with its line, and the key that was meant.
+	for text, want := range map[string]string{
+		"origin: s3://a\ncache:\n  rom: 20%\n":                 "hearth.yaml:3: unknown key cache.rom; the nearest is ram",
+		"orgin: s3://a\n":                                      "hearth.yaml:1: unknown key orgin; the nearest is origin",
+		"zzzzzz: 1\n":                                          "hearth.yaml:1: unknown key zzzzzz; here may stand:",
+		"cache: {ram: lots}\n":                                 `hearth.yaml:1: cache.ram: "lots" is not a size`,
+		"cache: {ram: 0}\n":                                    "hearth.yaml:1: cache.ram: a size of 0",
+		"cache: {ram: 120%}\n":                                 "is not a percentage",
+		"cache: 5\n":                                           "hearth.yaml:1: cache is not a single value",
+		"cache: [5]\n":                                         "hearth.yaml:1: cache is not a list",
+		"cache:\n  ram:\n":                                     "cache.ram has no value",
+		"cluster: {name: prod}\n":                              "hearth.yaml:1: cluster: not in this version",
+		"\n\ns3: {listen: ':9000'}\n":                          "hearth.yaml:3: s3: not in this version",
+		"mounts: [{path: /a, opne: none}]\n":                   "unknown key mounts[].opne; the nearest is open",
+		"mounts:\n- path: /a\n  open: sometimes\n":             `hearth.yaml:3: mounts[].open: "sometimes" is not one of`,
+		"origin: s3://a\norigin: s3://b\n":                     "hearth.yaml:2: origin stands here twice",
+		"links: [{path: /a, origin: s3://a, freshness: soon}]": "freshness",
+		"origin: s3://a\n---\norigin: s3://b\n":                "a second document",
+		"origin: [\n":                                          "hearth.yaml:",
+		"mount: {open: none}\n":                                "unknown key mount; the nearest is mounts",
+	} {
+		err := readYAML(&settings{}, "hearth.yaml", []byte(text))
+		if err == nil || !strings.Contains(err.Error(), want) || exitCode(err) != exitUsage {
+			t.Errorf("%q: %v (exit code %d), want %q", text, err, exitCode(err), want)
+		}
+	}
+	for _, text := range []string{"", "# nothing\n", "origin: s3://a\n", "cache: {}\n"} {
+		if err := readYAML(&settings{}, "hearth.yaml", []byte(text)); err != nil {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
+func TestOrderOfSettings(t *testing.T) {
+	// A flag goes before the environment, the environment before the file.
+	file := filepath.Join(t.TempDir(), "hearth.yaml")
+	text := "origin: s3://file\ncache: {ram: 100MiB, disks: [{path: /file}]}\nlog: {level: error}\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("HEARTH_CACHE_RAM", "200MiB")
+	t.Setenv("HEARTH_CACHE_DISKS", "/env=1GiB,/env2")
+	cmd := &cobra.Command{}
+	addCommon(cmd)
+	addParams(cmd, "origin", "cache", "log")
+	if err := cmd.ParseFlags([]string{"--config", file, "--cache-ram", "300MiB", "--anonymous"}); err != nil {
+		t.Fatal(err)
+	}
+	s, err := load(cmd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.node.Cache.RAM.Bytes != 300<<20 || s.root.Origin.URL != "s3://file" || !s.root.Origin.Anonymous || s.logLevel != "error" {
+		t.Errorf("settings %+v", s)
+	}
+	if d := s.node.Cache.Disks; len(d) != 2 || d[0] != (node.Disk{Path: "/env", Size: node.Size{Bytes: 1 << 30}}) || d[1].Path != "/env2" {
+		t.Errorf("disks %+v", d)
+	}
+	t.Setenv("HEARTH_CACHE_FREE_FLOOR", "x")
+	if _, err := load(cmd); err == nil || !strings.Contains(err.Error(), "HEARTH_CACHE_FREE_FLOOR") || exitCode(err) != exitUsage {
+		t.Errorf("a bad variable: %v", err)
+	}
+}
+
+func TestValues(t *testing.T) {
+	// Sizes and durations read as the manual says, and nothing else does.
+	for in, want := range map[string]node.Size{
+		"512MiB": {Bytes: 512 << 20}, "1.5TB": {Bytes: 1_500_000_000_000}, "20%": {Percent: 20}, "0.5 %": {Percent: 0.5},
+		"4096": {Bytes: 4096}, "1GiB": {Bytes: 1 << 30},
+	} {
+		if got, err := parseSize(in); err != nil || got != want {
+			t.Errorf("size %q: %v, %v", in, got, err)
+		}
+	}
+	for _, in := range []string{"", "x", "-1", "0", "0%", "101%", "NaN%", "-5%", "10%%", "5 parsecs", "9999EiB"} {
+		if got, err := parseSize(in); err == nil {
+			t.Errorf("size %q: %v, want an error", in, got)
+		}
+	}
+	if d, err := parseDuration("24h"); err != nil || d != 24*time.Hour {
+		t.Error(d, err)
+	}
+	if _, err := parseDuration("-1s"); err == nil {
+		t.Error("a negative duration")
+	}
+	if r, err := parseRate("200MiB/s"); err != nil || r != 200<<20 {
+		t.Error(r, err)
+	}
+	for in, want := range map[string]span{"": {0, -1}, "0-15": {0, 15}, "7-": {7, -1}, "-9": {-1, 9}} {
+		if got, err := parseRange(in); err != nil || got != want {
+			t.Errorf("range %q: %v, %v", in, got, err)
+		}
+	}
+	for _, in := range []string{"-", "5", "9-3", "a-b", "--1"} {
+		if _, err := parseRange(in); exitCode(err) != exitUsage {
+			t.Errorf("range %q: %v", in, err)
+		}
+	}
+}
+
+func TestMountOptions(t *testing.T) {
+	// Options as fstab has them are applied, passed over, or refused with the nearest name.
+	s := &settings{}
+	err := mountOptions(s, strings.Split("rw,_netdev,x-systemd.automount,nodev,noexec,allow_other,uid=1000,open=none,cache_ram=64MiB,endpoint=http://h:1", ","))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := s.mount
+	if m.Open != "none" || m.UID == nil || *m.UID != 1000 || m.AllowOther == nil || len(m.Options) != 2 ||
+		s.node.Cache.RAM.Bytes != 64<<20 || s.root.Origin.Endpoint != "http://h:1" {
+		t.Errorf("%+v", s)
+	}
+	for o, want := range map[string]string{"alow_other": "allow_other", "uid": "needs a value", "uid=me": "not a numeric", "foo=1": "unknown option"} {
+		if err := mountOptions(s, []string{o}); err == nil || !strings.Contains(err.Error(), want) || exitCode(err) != exitUsage {
+			t.Errorf("-o %s: %v", o, err)
+		}
+	}
+}
+
+func TestMountHelper(t *testing.T) {
+	// mount(8) calls mount.hearth with its own habits.
+	args, err := mountHelperArgs(strings.Fields("s3://b/p /mnt/d -s -n -o rw,config=/e.yaml,open=none -t fuse.hearth"))
+	if err != nil || strings.Join(args, " ") != "mount --daemon --config /e.yaml -o rw,open=none -- s3://b/p /mnt/d" {
+		t.Errorf("%q, %v", args, err)
+	}
+	if _, err := mountHelperArgs([]string{"s3://b"}); exitCode(err) != exitUsage {
+		t.Errorf("without a directory: %v", err)
+	}
+}
+
+func TestVariablesThatDoNothingAreNamed(t *testing.T) {
+	// A variable of a later version is refused, a typo is told with the nearest
+	// name, and what is ours, or nobody's, passes without a word.
+	var said bytes.Buffer
+	if err := checkEnviron([]string{"HEARTH_CLUSTER_NAME=prod"}, &said); exitCode(err) != exitUsage {
+		t.Errorf("a later version's variable: %v", err)
+	}
+	if err := checkEnviron([]string{"HEARTH_JOIN=10.0.0.5"}, &said); exitCode(err) != exitUsage {
+		t.Errorf("a later version's variable: %v", err)
+	}
+	if err := checkEnviron([]string{"HEARTH_CACHE_RAM=1GiB", "HEARTH_NODE=unix:///x", "PATH=/bin"}, &said); err != nil || said.Len() > 0 {
+		t.Errorf("known variables: %v, %q", err, &said)
+	}
+	if err := checkEnviron([]string{"HEARTH_CACHE_RMA=1GiB"}, &said); err != nil || !strings.Contains(said.String(), "HEARTH_CACHE_RAM") {
+		t.Errorf("a typo: %v, %q", err, &said)
+	}
+}

@@ -1,0 +1,85 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strconv"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// readyFD names, in the environment of a detached process, the descriptor on
+// which its parent waits for the word that the mount answers.
+const readyFD = "HEARTH_DAEMON_READY_FD"
+
+func isDaemon() bool { return os.Getenv(readyFD) != "" }
+
+// daemonize starts this command again in a session of its own and returns when
+// it says that the mount answers. Until then the two share their output, so what
+// goes wrong is printed where it was asked for; the child's exit code is ours.
+func daemonize() error {
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find this binary: %w", err)
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		return fmt.Errorf("make a pipe: %w", err)
+	}
+	defer r.Close()
+	child := exec.Command(self, os.Args[1:]...)
+	child.Args[0] = os.Args[0] // mount.hearth stays mount.hearth
+	child.Env = append(os.Environ(), readyFD+"=3")
+	child.Stdout, child.Stderr = os.Stdout, os.Stderr
+	child.ExtraFiles = []*os.File{w}
+	child.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	err = child.Start()
+	w.Close()
+	if err != nil {
+		return fmt.Errorf("start the daemon: %w", err)
+	}
+	if word, err := io.ReadAll(r); err == nil && len(word) > 0 {
+		return child.Process.Release()
+	}
+	var exit *exec.ExitError
+	switch err := child.Wait(); {
+	case errors.As(err, &exit) && exit.ExitCode() > 0:
+		return &exitError{code: exit.ExitCode()} // it has said why
+	case err != nil:
+		return fmt.Errorf("the daemon ended before the mount answered: %w", err)
+	}
+	return nil
+}
+
+// detach gives up the terminal and tells the parent; in a process that is no
+// daemon it does nothing.
+func detach() error {
+	fd, err := strconv.Atoi(os.Getenv(readyFD))
+	if err != nil {
+		return nil
+	}
+	os.Unsetenv(readyFD)
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return fmt.Errorf("detach: %w", err)
+	}
+	defer null.Close()
+	if err := os.Chdir("/"); err != nil {
+		return fmt.Errorf("detach: %w", err)
+	}
+	for std := range 3 {
+		if err := unix.Dup2(int(null.Fd()), std); err != nil {
+			return fmt.Errorf("detach: %w", err)
+		}
+	}
+	word := os.NewFile(uintptr(fd), "ready")
+	defer word.Close()
+	if _, err := word.WriteString("ready"); err != nil {
+		return fmt.Errorf("tell the parent: %w", err)
+	}
+	return nil
+}

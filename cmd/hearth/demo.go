@@ -1,0 +1,42 @@
+package main
+
+import (
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hearthfs/hearth/cmd/hearth/demo"
+)
+
+func demoCommand() *cobra.Command {
+	o := demo.Options{Out: os.Stdout}
+	var c *common
+	cmd := &cobra.Command{
+		Use: "demo", GroupID: "run",
+		Short: "Show the main job on data of its own: no account, no cluster",
+		Long: "Start a real S3 server, make pictures and large files and upload them, mount the bucket\n" +
+			"with a Hearth in another process, read a cold and a warm epoch in random order, kill that\n" +
+			"Hearth and read once more from its cache; compare every byte with what was made. About a\n" +
+			"minute. Exits 0 only if every byte matched. --origin reads a bucket of your own instead.",
+		Example: "  hearth demo\n" +
+			"  hearth demo --images 500 --large 1",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			self, err := os.Executable()
+			if err != nil {
+				return err
+			}
+			o.Hearth = self
+			ctx, stop := c.context(cmd.Context())
+			defer stop()
+			return because(ctx, demo.Run(ctx, o))
+		},
+	}
+	c = addCommon(cmd)
+	cmd.Flags().StringVar(&o.Origin, "origin", "", "a bucket of your own, s3://BUCKET/PREFIX, read only")
+	cmd.Flags().StringVar(&o.Dir, "dir", "", "where data and cache lie (default: a temporary directory, removed at the end)")
+	cmd.Flags().IntVar(&o.Images, "images", 3000, "how many small pictures")
+	cmd.Flags().IntVar(&o.Large, "large", 4, "how many files of 64 MiB")
+	cmd.Flags().BoolVar(&o.Keep, "keep", false, "leave everything running at the end, until Ctrl-C")
+	return cmd
+}

@@ -1,0 +1,218 @@
+// Package demo shows Hearth's main job on data of its own: it starts a real S3
+// server, makes pictures and large files and remembers their hashes, uploads
+// them, mounts the bucket with a Hearth in another process, reads a cold and a
+// warm epoch in random order through the mount, kills that Hearth with SIGKILL,
+// reads once more, and compares every byte with what was made - never with what
+// Hearth said. A proxy between Hearth and the server counts what was asked of
+// the origin.
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+)
+
+// Options of a demo. The zero value, with Hearth and Out set, runs it whole.
+type Options struct {
+	Hearth string    // the hearth binary to run
+	Out    io.Writer // where the story is told
+	Origin string    // a bucket of one's own, read-only; empty: an S3 server and data made here
+	Dir    string    // where data and cache lie; empty: a temporary directory, removed at the end
+	Images int       // small pictures; 0: 3,000
+	Large  int       // files of 64 MiB; 0: 4
+	Keep   bool      // leave everything running until interrupted
+}
+
+// ErrMismatch says that some byte read was not the byte made.
+var ErrMismatch = errors.New("bytes read differ from bytes made")
+
+type demo struct {
+	Options
+	began  time.Time
+	files  []file
+	server *server // nil with an origin of one's own
+	node   *mounted
+	rows   []row
+}
+
+// Run runs the demo until it is done, failed or ctx ends.
+func Run(ctx context.Context, opts Options) error {
+	if opts.Images == 0 {
+		opts.Images = 3000
+	}
+	if opts.Large == 0 {
+		opts.Large = 4
+	}
+	d := &demo{Options: opts, began: time.Now()}
+	if d.Dir == "" {
+		dir, err := os.MkdirTemp(scratch(), "hearth-demo-")
+		if err != nil {
+			return fmt.Errorf("make a directory for the demo: %w", err)
+		}
+		d.Dir = dir
+		defer func() { _ = os.RemoveAll(dir) }()
+	} else if err := os.MkdirAll(d.Dir, 0o755); err != nil {
+		return fmt.Errorf("make a directory for the demo: %w", err)
+	}
+	defer d.stop()
+	if err := d.prepare(ctx); err != nil {
+		return err
+	}
+	if err := d.epochs(ctx); err != nil {
+		return err
+	}
+	d.table()
+	d.next()
+	if d.Keep {
+		d.say("still running; Ctrl-C ends it")
+		<-ctx.Done()
+	}
+	return nil
+}
+
+// scratch prefers /var/tmp, since /tmp is memory on many machines.
+func scratch() string {
+	if os.Getenv("TMPDIR") != "" {
+		return ""
+	}
+	if s, err := os.Stat("/var/tmp"); err == nil && s.IsDir() {
+		return "/var/tmp"
+	}
+	return ""
+}
+
+// say tells a step, with the seconds since the beginning.
+func (d *demo) say(format string, args ...any) {
+	fmt.Fprintf(d.Out, "%5.1fs  %s\n", time.Since(d.began).Seconds(), fmt.Sprintf(format, args...))
+}
+
+// prepare makes the origin, its data, and the mount.
+func (d *demo) prepare(ctx context.Context) error {
+	if d.Origin == "" {
+		s, err := startServer(ctx, d.Dir)
+		if err != nil {
+			return err
+		}
+		d.server, d.Origin = s, "s3://"+bucket
+		d.say("a real S3 server answers at %s", s.endpoint)
+		d.files = plan(d.Images, d.Large)
+		if err := s.upload(ctx, d.files); err != nil {
+			return fmt.Errorf("upload the data: %w", err)
+		}
+		d.say("uploaded %d files, %s, their hashes kept here", len(d.files), size(total(d.files)))
+		d.say("objects of the server lie in %s", s.objects())
+	}
+	return d.mount(ctx)
+}
+
+// mount starts a Hearth, mounted where FUSE works, else as a node to read through.
+func (d *demo) mount(ctx context.Context) error {
+	m, err := startMount(ctx, d)
+	if err != nil {
+		return err
+	}
+	d.node = m
+	if m.dir == "" {
+		d.say("no /dev/fuse here: reading through the node instead of a mount")
+	} else {
+		d.say("mounted %s on %s (process %d reads for us; this one, %d, is only a reader)", d.Origin, m.dir, m.cmd.Process.Pid, os.Getpid())
+	}
+	if d.files == nil {
+		if d.files, err = m.survey(ctx, d.Images); err != nil {
+			return err
+		}
+		d.say("your bucket: reading %d files of it, %s; without their hashes, this shows agreement of two epochs only", len(d.files), size(total(d.files)))
+	}
+	return nil
+}
+
+// epochs reads everything cold, warm, and after a SIGKILL.
+func (d *demo) epochs(ctx context.Context) error {
+	rng := rand.New(rand.NewPCG(uint64(d.began.UnixNano()), 7))
+	for _, name := range []string{"cold", "warm"} {
+		if err := d.epoch(ctx, name, rng); err != nil {
+			return err
+		}
+	}
+	d.say("killing that Hearth with SIGKILL, and mounting again on the same cache")
+	d.node.kill()
+	if err := d.mount(ctx); err != nil {
+		return fmt.Errorf("mount again after the kill: %w", err)
+	}
+	return d.epoch(ctx, "after kill -9", rng)
+}
+
+func (d *demo) epoch(ctx context.Context, name string, rng *rand.Rand) error {
+	order := rng.Perm(len(d.files))
+	before := d.asked()
+	start := time.Now()
+	bad, err := d.node.readAll(ctx, d.files, order)
+	took := time.Since(start)
+	if err != nil {
+		return fmt.Errorf("%s epoch: %w", name, err)
+	}
+	r := row{name: name, files: len(d.files), bytes: total(d.files), took: took, asked: d.asked().minus(before), wrong: len(bad)}
+	d.rows = append(d.rows, r)
+	d.say("%s epoch: %d files in random order, %.0f files/s, %s/s", name, r.files, float64(r.files)/took.Seconds(), size(int64(float64(r.bytes)/took.Seconds())))
+	if len(bad) > 0 {
+		for _, f := range bad[:min(3, len(bad))] {
+			d.say("WRONG: %s", f)
+		}
+		return fmt.Errorf("%s epoch: %d of %d files: %w", name, len(bad), len(d.files), ErrMismatch)
+	}
+	return nil
+}
+
+// asked is what was asked of the origin so far: counted by the proxy before it,
+// or, for a bucket of one's own, by the node.
+func (d *demo) asked() counts {
+	if d.server != nil {
+		return d.server.counts()
+	}
+	return d.node.counts()
+}
+
+func (d *demo) stop() {
+	if d.node != nil {
+		d.node.stop()
+	}
+	if d.server != nil {
+		d.server.stop()
+	}
+}
+
+// next prints four commands to try.
+func (d *demo) next() {
+	fmt.Fprintf(d.Out, "\nEvery byte matched. Try next, on a bucket of yours:\n"+
+		"  hearth mount s3://BUCKET/PREFIX /mnt/data     # AWS_* variables work unchanged\n"+
+		"  hearth status                                 # what is going on, on one screen\n"+
+		"  hearth stat -v /path/in/the/bucket            # version, blocks, tiers, age\n"+
+		"  hearth umount /mnt/data\n")
+}
+
+// lookFor finds a program beside the binary, in the tool directory, or in PATH.
+func lookFor(name string) (string, error) {
+	var dirs []string
+	if t := os.Getenv("HEARTH_TOOLS"); t != "" {
+		dirs = append(dirs, t)
+	}
+	if self, err := os.Executable(); err == nil {
+		dirs = append(dirs, filepath.Join(filepath.Dir(self), ".tools", "bin"))
+	}
+	dirs = append(dirs, filepath.Join(".tools", "bin"))
+	for _, dir := range dirs {
+		if p, err := filepath.Abs(filepath.Join(dir, name)); err == nil {
+			if s, err := os.Stat(p); err == nil && s.Mode()&0o111 != 0 {
+				return p, nil
+			}
+		}
+	}
+	return exec.LookPath(name)
+}

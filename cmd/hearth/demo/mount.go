@@ -1,0 +1,324 @@
+package demo
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// readers is how many read at once, as a data loader's workers do.
+const readers = 8
+
+// mounted is a Hearth in a process of its own, and the way to read through it.
+type mounted struct {
+	cmd    *exec.Cmd
+	dir    string // the mount point; empty: read through the node's socket
+	socket string
+	log    *lockedBuffer
+	done   chan struct{} // closed when the process has ended
+}
+
+// lockedBuffer keeps what a process prints, for the case that it fails.
+type lockedBuffer struct {
+	mu sync.Mutex // guards b
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.TrimSpace(l.b.String())
+}
+
+// canMount tells whether this machine lets us open /dev/fuse.
+func canMount() bool {
+	f, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
+	if err != nil {
+		return false
+	}
+	_ = f.Close()
+	return true
+}
+
+func startMount(ctx context.Context, d *demo) (*mounted, error) {
+	m := &mounted{socket: filepath.Join(d.Dir, "hearth.sock"), log: &lockedBuffer{}, done: make(chan struct{})}
+	config, err := d.config(m.socket)
+	if err != nil {
+		return nil, err
+	}
+	args := []string{"up", "--config", config}
+	if canMount() {
+		m.dir = filepath.Join(d.Dir, "mnt")
+		if err := os.MkdirAll(m.dir, 0o755); err != nil && !errors.Is(err, syscall.ENOTCONN) {
+			return nil, fmt.Errorf("make the mount point: %w", err)
+		}
+		args = []string{"mount", "--config", config, d.Origin, m.dir}
+	}
+	m.cmd = exec.Command(d.Hearth, args...)
+	m.cmd.Env = d.environ()
+	if d.server != nil {
+		m.cmd.Env = append(m.cmd.Env, "AWS_ACCESS_KEY_ID="+d.server.access, "AWS_SECRET_ACCESS_KEY="+d.server.secret)
+	}
+	m.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM, Setpgid: true}
+	m.cmd.Stdout, m.cmd.Stderr = m.log, m.log
+	if err := m.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start %s: %w", d.Hearth, err)
+	}
+	go func() { _ = m.cmd.Wait(); close(m.done) }()
+	if err := m.answers(ctx); err != nil {
+		m.stop()
+		return nil, err
+	}
+	return m, nil
+}
+
+// environ is this process's, without what would set up the demo's Hearth in
+// another way than its configuration does.
+func (d *demo) environ() []string {
+	return slices.DeleteFunc(os.Environ(), func(pair string) bool {
+		return strings.HasPrefix(pair, "HEARTH_") || d.server != nil && strings.HasPrefix(pair, "AWS_")
+	})
+}
+
+// config writes the configuration of the demo's Hearth.
+func (d *demo) config(socket string) (string, error) {
+	origin := d.Origin
+	if d.server != nil {
+		origin = fmt.Sprintf("{url: %q, endpoint: %q, region: us-east-1, path_style: true}", d.Origin, d.server.endpoint)
+	}
+	text := fmt.Sprintf("origin: %s\ncache: {ram: 256MiB, disks: [{path: %q, size: 4GiB}]}\nadmin: {socket: %q, listen: \"-\"}\n",
+		origin, filepath.Join(d.Dir, "cache"), socket)
+	name := filepath.Join(d.Dir, "hearth.yaml")
+	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+		return "", fmt.Errorf("write the demo's configuration: %w", err)
+	}
+	return name, nil
+}
+
+// answers waits until the mount stands in the kernel's table, or the socket
+// takes requests where there is no mount.
+func (m *mounted) answers(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	for {
+		if m.dir != "" && inMountTable(m.dir) {
+			return nil
+		}
+		if m.dir == "" {
+			if c, err := net.Dial("unix", m.socket); err == nil {
+				return c.Close()
+			}
+		}
+		select {
+		case <-m.done:
+			return fmt.Errorf("hearth ended instead of serving: %s", m.log)
+		case <-ctx.Done():
+			return fmt.Errorf("hearth did not serve within a minute: %s", m.log)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+func inMountTable(dir string) bool {
+	table, err := os.ReadFile("/proc/self/mountinfo")
+	return err == nil && strings.Contains(string(table), " "+dir+" ")
+}
+
+// readAll reads the files in the order given, as many at once as there are
+// readers, and returns the names of those whose hash is not the one expected.
+func (m *mounted) readAll(ctx context.Context, files []file, order []int) ([]string, error) {
+	var next atomic.Int64
+	var mu sync.Mutex // guards bad
+	var bad []string
+	group, ctx := errgroup.WithContext(ctx)
+	for range readers {
+		group.Go(func() error {
+			buf := make([]byte, 1<<20)
+			for ctx.Err() == nil {
+				i := next.Add(1) - 1
+				if i >= int64(len(order)) {
+					return nil
+				}
+				f := &files[order[i]]
+				hash, err := m.hash(ctx, f, buf)
+				if err != nil {
+					return err
+				}
+				if f.hash == ([sha256.Size]byte{}) {
+					f.hash = hash // a bucket of one's own: the first epoch tells
+				}
+				if hash != f.hash {
+					mu.Lock()
+					bad = append(bad, f.name)
+					mu.Unlock()
+				}
+			}
+			return ctx.Err()
+		})
+	}
+	return bad, group.Wait()
+}
+
+// hash reads one file as a loader does - open, fstat, read, close - and checks
+// its size on the way.
+func (m *mounted) hash(ctx context.Context, f *file, buf []byte) (sum [sha256.Size]byte, err error) {
+	r, err := m.open(ctx, f)
+	if err != nil {
+		return sum, err
+	}
+	defer func() { _ = r.Close() }()
+	h := sha256.New()
+	n, err := io.CopyBuffer(struct{ io.Writer }{h}, struct{ io.Reader }{r}, buf)
+	if err != nil {
+		return sum, fmt.Errorf("read %s: %w", f.name, err)
+	}
+	if n != f.size {
+		return sum, fmt.Errorf("read %s: %d bytes of %d: %w", f.name, n, f.size, ErrMismatch)
+	}
+	return [sha256.Size]byte(h.Sum(nil)), nil
+}
+
+func (m *mounted) open(ctx context.Context, f *file) (io.ReadCloser, error) {
+	if m.dir == "" {
+		resp, err := m.request(ctx, "/v1/cat?off=0&n=-1&path="+url.QueryEscape("/"+f.name))
+		if err != nil {
+			return nil, err
+		}
+		return resp.Body, nil
+	}
+	r, err := os.Open(filepath.Join(m.dir, f.name))
+	if err != nil {
+		return nil, err
+	}
+	s, err := r.Stat()
+	if err == nil && s.Size() != f.size {
+		err = fmt.Errorf("stat %s: %d bytes, made with %d: %w", f.name, s.Size(), f.size, ErrMismatch)
+	}
+	if err != nil {
+		_ = r.Close()
+		return nil, err
+	}
+	return r, nil
+}
+
+// request asks the node's admin socket.
+func (m *mounted) request(ctx context.Context, path string) (*http.Response, error) {
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", m.socket)
+		}}}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://hearth"+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("ask the node: %w", err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, 1024))
+		_ = resp.Body.Close()
+		return nil, fmt.Errorf("ask the node for %s: %s: %s", path, resp.Status, text)
+	}
+	return resp, nil
+}
+
+// counts is what the node says it asked of its origin.
+func (m *mounted) counts() counts {
+	var status struct {
+		Origin struct{ Requests, Bytes int64 }
+	}
+	resp, err := m.request(context.Background(), "/v1/status")
+	if err != nil {
+		return counts{}
+	}
+	defer func() { _ = resp.Body.Close() }()
+	_ = json.NewDecoder(resp.Body).Decode(&status)
+	return counts{status.Origin.Requests, status.Origin.Bytes}
+}
+
+// survey lists up to most files of a bucket of one's own through the mount.
+func (m *mounted) survey(ctx context.Context, most int) ([]file, error) {
+	var files []file
+	if m.dir == "" {
+		return nil, errors.New("a demo on a bucket of your own needs /dev/fuse")
+	}
+	err := filepath.WalkDir(m.dir, func(p string, e fs.DirEntry, err error) error {
+		if err != nil || ctx.Err() != nil {
+			return errors.Join(err, ctx.Err())
+		}
+		if len(files) == most {
+			return fs.SkipAll
+		}
+		if e.Type().IsRegular() {
+			info, err := e.Info()
+			if err != nil {
+				return err
+			}
+			name, _ := filepath.Rel(m.dir, p)
+			files = append(files, file{name: name, size: info.Size()})
+		}
+		return nil
+	})
+	if err == nil && len(files) == 0 {
+		err = errors.New("no objects there")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look into your bucket: %w", err)
+	}
+	return files, nil
+}
+
+// kill ends the process the hard way and takes the dead mount point away.
+func (m *mounted) kill() {
+	_ = m.cmd.Process.Kill()
+	<-m.done
+	m.detach()
+}
+
+// stop asks the process to unmount and end, and insists after 10 seconds.
+func (m *mounted) stop() {
+	_ = m.cmd.Process.Signal(syscall.SIGTERM)
+	select {
+	case <-m.done:
+	case <-time.After(10 * time.Second):
+		_ = m.cmd.Process.Kill()
+		<-m.done
+	}
+	m.detach()
+}
+
+// detach unmounts what a killed process left behind.
+func (m *mounted) detach() {
+	if m.dir == "" || !inMountTable(m.dir) {
+		return
+	}
+	if syscall.Unmount(m.dir, syscall.MNT_DETACH) != nil {
+		_ = exec.Command("fusermount3", "-u", "-z", m.dir).Run()
+	}
+}

@@ -1,0 +1,37 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hearthfs/hearth/node"
+)
+
+func duCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "du [PATH|URL]", GroupID: "data",
+		Short: "Sum up sizes below a path",
+		Long:  "Sum up the sizes of all files below a path, from one recursive listing.",
+		Example: "  hearth du file:///usr/share/doc\n" +
+			"  hearth du -o json file:///usr/share/doc",
+		Args: between(0, "PATH"),
+	}
+	c := addData(cmd)
+	addOutput(cmd, c)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return c.withNode(cmd, target(args), func(ctx context.Context, n *node.Client) error {
+			u, err := n.Usage(ctx, target(args))
+			if err != nil {
+				return err
+			}
+			if c.output != "table" {
+				return c.printJSON(out(cmd), u)
+			}
+			_, err = fmt.Fprintf(out(cmd), "%s\t%d files, %d directories\t%s\n", formatBytes(u.Bytes), u.Files, u.Dirs, u.Path)
+			return err
+		})
+	}
+	return cmd
+}

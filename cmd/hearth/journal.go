@@ -1,0 +1,135 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"strings"
+)
+
+// journalSocket is where journald takes datagrams; HEARTH_JOURNAL_SOCKET names
+// another one.
+const journalSocket = "/run/systemd/journal/socket"
+
+// logger is where the log goes: a named file, for a daemon journald, else
+// standard error.
+func logger(s *settings, daemon bool) (*slog.Logger, func(), error) {
+	if s.logLevel == "" {
+		s.logLevel = "info"
+	}
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(s.logLevel)); err != nil {
+		return nil, nil, usagef("log.level: %v", err)
+	}
+	options := &slog.HandlerOptions{Level: level}
+	if s.logFile != "" {
+		f, err := os.OpenFile(s.logFile, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o640)
+		if err != nil {
+			return nil, nil, usagef("open the log: %v", err)
+		}
+		return slog.New(slog.NewTextHandler(f, options)), func() { f.Close() }, nil
+	}
+	if !daemon {
+		return slog.New(slog.NewTextHandler(os.Stderr, options)), func() {}, nil
+	}
+	path := os.Getenv("HEARTH_JOURNAL_SOCKET")
+	if path == "" {
+		path = journalSocket
+	}
+	conn, err := net.Dial("unixgram", path)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "hearth: no journald here, the log is dropped; --log-file names a file for it")
+		return slog.New(slog.DiscardHandler), func() {}, nil
+	}
+	return slog.New(newJournal(conn, level)), func() { conn.Close() }, nil
+}
+
+// journal is a slog.Handler that writes journald's native protocol: one
+// datagram per record, KEY=value lines, so that every attribute can be searched
+// for as HEARTH_NAME.
+type journal struct {
+	conn   io.Writer
+	level  slog.Level
+	prefix string
+	attrs  []slog.Attr
+}
+
+func newJournal(conn io.Writer, level slog.Level) *journal { return &journal{conn: conn, level: level} }
+
+// Enabled reports whether a record of the level is written.
+func (j *journal) Enabled(_ context.Context, l slog.Level) bool { return l >= j.level }
+
+// WithAttrs returns a handler that adds the attributes to every record.
+func (j *journal) WithAttrs(attrs []slog.Attr) slog.Handler {
+	more := *j
+	more.attrs = append(append([]slog.Attr{}, j.attrs...), attrs...)
+	return &more
+}
+
+// WithGroup returns a handler that puts name before the attributes' names.
+func (j *journal) WithGroup(name string) slog.Handler {
+	more := *j
+	more.prefix += name + "_"
+	return &more
+}
+
+// Handle writes one record as one datagram.
+func (j *journal) Handle(_ context.Context, r slog.Record) error {
+	var fields bytes.Buffer
+	message := r.Message
+	add := func(a slog.Attr) bool {
+		value := a.Value.Resolve().String()
+		message += " " + j.prefix + a.Key + "=" + value
+		field(&fields, "HEARTH_"+fieldName(j.prefix+a.Key), value)
+		return true
+	}
+	for _, a := range j.attrs {
+		add(a)
+	}
+	r.Attrs(add)
+	field(&fields, "MESSAGE", message)
+	field(&fields, "PRIORITY", priority(r.Level))
+	field(&fields, "SYSLOG_IDENTIFIER", "hearth")
+	_, err := j.conn.Write(fields.Bytes())
+	return err
+}
+
+// field writes one field; a value of several lines is given by its length.
+func field(b *bytes.Buffer, name, value string) {
+	b.WriteString(name)
+	if !strings.Contains(value, "\n") {
+		b.WriteString("=" + value + "\n")
+		return
+	}
+	b.WriteByte('\n')
+	_ = binary.Write(b, binary.LittleEndian, uint64(len(value)))
+	b.WriteString(value + "\n")
+}
+
+// fieldName keeps what journald allows: A-Z, 0-9 and _.
+func fieldName(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' {
+			return r
+		}
+		return '_'
+	}, strings.ToUpper(s))
+}
+
+// priority is syslog's number of a level.
+func priority(l slog.Level) string {
+	switch {
+	case l >= slog.LevelError:
+		return "3"
+	case l >= slog.LevelWarn:
+		return "4"
+	case l >= slog.LevelInfo:
+		return "6"
+	}
+	return "7"
+}

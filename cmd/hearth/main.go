@@ -1,0 +1,114 @@
+// Command hearth shows a bucket as a directory and keeps it near.
+//
+// Each verb is one file and a client of a node's admin API; a verb that needs
+// no running node starts one in its own process, for its own time. What can be
+// configured is one table of parameters, from which flags, environment names,
+// the file's keys and docs/configuration.md are made.
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"slices"
+
+	"github.com/spf13/cobra"
+)
+
+func main() {
+	args := os.Args[1:]
+	if filepath.Base(os.Args[0]) == "mount.hearth" {
+		translated, err := mountHelperArgs(args)
+		if err != nil {
+			os.Exit(finish(err))
+		}
+		args = translated
+	}
+	root := rootCommand()
+	root.SetArgs(args)
+	os.Exit(finish(root.Execute()))
+}
+
+// finish says what went wrong, in one line, and gives the exit code.
+func finish(err error) int {
+	if err != nil {
+		e, ok := err.(*exitError)
+		if !ok || e.err != nil {
+			fmt.Fprintln(os.Stderr, "hearth: "+err.Error())
+		}
+	}
+	return exitCode(err)
+}
+
+// commands are all verbs of this version, in the order of the help.
+func commands() []*cobra.Command {
+	return []*cobra.Command{
+		demoCommand(), upCommand(), mountCommand(), umountCommand(),
+		lsCommand(), statCommand(), catCommand(), duCommand(),
+		statusCommand(),
+		versionCommand(), completionCommand(),
+	}
+}
+
+// laterVerbs are those of CLI.md that this version refuses.
+func laterVerbs() []string {
+	return []string{"gateway", "warmup", "pin", "unpin", "evict", "explain", "jobs", "trace",
+		"doctor", "fsck", "bench", "originbench", "ring", "volume", "config", "debug", "top"}
+}
+
+func rootCommand() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "hearth",
+		Short: "Show a bucket as a directory and keep it near",
+		Long:  "Hearth shows a bucket as a directory tree, read-only, and keeps what was read in RAM and on local disk.",
+		Example: "  hearth ls file:///usr/share/doc\n" +
+			"  hearth mount file:///usr/share/doc /mnt",
+		SilenceErrors: true, SilenceUsage: true,
+		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
+		Args:              cobra.ArbitraryArgs,
+		RunE:              unknownVerb,
+	}
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return usagef("%v (see %s --help)", err, cmd.CommandPath())
+	})
+	root.AddGroup(&cobra.Group{ID: "run", Title: "RUN"}, &cobra.Group{ID: "data", Title: "DATA"},
+		&cobra.Group{ID: "see", Title: "SEE"}, &cobra.Group{ID: "admin", Title: "ADMIN"})
+	root.AddCommand(commands()...)
+	for _, name := range laterVerbs() {
+		root.AddCommand(&cobra.Command{Use: name, Hidden: true, DisableFlagParsing: true,
+			RunE: func(*cobra.Command, []string) error { return usagef("%s: %w", name, errLater) }})
+	}
+	root.SetHelpCommand(helpCommand(root))
+	return root
+}
+
+func unknownVerb(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return cmd.Help()
+	}
+	var names []string
+	for _, c := range cmd.Commands() {
+		if !c.Hidden {
+			names = append(names, c.Name())
+		}
+	}
+	slices.Sort(names)
+	if near := nearest(args[0], names); near != "" {
+		return usagef("no command %q; the nearest is %s", args[0], near)
+	}
+	return usagef("no command %q (see hearth --help)", args[0])
+}
+
+// version of this build, as the go command took it from the tags and commits.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	v := info.Main.Version
+	if v == "" || v == "(devel)" {
+		v = "0.1.0-dev"
+	}
+	return v
+}

@@ -1,0 +1,158 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hearthfs/hearth/node"
+)
+
+// mountFlags are those of mount that are no parameters.
+type mountFlags struct {
+	*common
+	options      []string
+	daemon       bool
+	noAllowOther bool
+}
+
+func mountCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "mount ORIGIN DIR", GroupID: "run",
+		Short: "Show a bucket as a directory, read-only",
+		Long: "Mount ORIGIN (s3://bucket/prefix, file:///dir, or a path of the running node's tree)\n" +
+			"at DIR. If this machine's node runs, it makes the mount; else a node is started in\n" +
+			"this process and serves until the last mount is gone. Ctrl-C unmounts.",
+		Example: "  hearth mount file:///usr/share/doc /mnt\n" +
+			"  hearth mount --anonymous --region us-east-1 s3://noaa-ghcn-pds/ /mnt",
+		Args: exactly("ORIGIN", "DIR"),
+	}
+	f := &mountFlags{common: addCommon(cmd)}
+	cmd.Flags().StringSliceVarP(&f.options, "options", "o", nil, "options as of mount(8): nodev,allow_other,uid=1000,open=none,...")
+	cmd.Flags().BoolVar(&f.daemon, "daemon", false, "return when the mount answers and serve on behind")
+	cmd.Flags().BoolVar(&f.noAllowOther, "no-allow-other", false, "nobody but who mounts gets in")
+	addParams(cmd, "origin", "freshness", "stale_if_error", "mount", "cache", "fuse", "admin", "log")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		dir, err := filepath.Abs(args[1])
+		if err != nil {
+			return usagef("%s: %v", args[1], err)
+		}
+		return f.mount(cmd, args[0], dir)
+	}
+	return cmd
+}
+
+func (f *mountFlags) mount(cmd *cobra.Command, origin, dir string) error {
+	s, err := load(cmd)
+	if err != nil {
+		return err
+	}
+	if err := mountOptions(s, f.options); err != nil {
+		return err
+	}
+	if f.noAllowOther {
+		no := false
+		s.mount.AllowOther = &no
+	}
+	request := node.MountRequest{Mount: s.mount, FailStale: s.root.FailStale}
+	request.Dir = dir
+	request.Freshness = s.root.Freshness
+	if isURL(origin) {
+		o := s.root.Origin
+		o.URL = origin
+		o = o.WithEnvironment()
+		request.Origin = &o
+	} else {
+		request.Prefix = origin
+	}
+	client, err := f.client(s)
+	if err != nil {
+		return err
+	}
+	attached, err := f.attach(cmd, client, request)
+	client.Close()
+	if attached || err != nil {
+		return err
+	}
+	if f.daemon && !isDaemon() {
+		return daemonize()
+	}
+	return f.mountHere(cmd, s, request)
+}
+
+// attach has a running node make the mount, and in the foreground waits for its
+// end. false: no node runs.
+func (f *mountFlags) attach(cmd *cobra.Command, client *node.Client, r node.MountRequest) (bool, error) {
+	ctx, stop := f.context(cmd.Context())
+	defer stop()
+	m, err := client.Mount(ctx, r)
+	switch {
+	case exitCode(err) == exitUnreachable && f.node == "":
+		return false, nil
+	case err != nil:
+		return true, hintUp(because(ctx, err))
+	}
+	say := printer(f.common, out(cmd))
+	if lost := nodeFlags(cmd); len(lost) > 0 {
+		fmt.Fprintf(os.Stderr, "hearth: %s set a node up, and one runs already at %s: ignored\n", strings.Join(lost, ", "), client.Socket())
+	}
+	say("mounted %s, read-only (open=%s, freshness %s), by the node at %s", m.Dir, m.Open, m.Freshness, client.Socket())
+	if f.daemon {
+		return true, detach()
+	}
+	say("Ctrl-C unmounts")
+	err = client.WaitUnmounted(ctx, r.Dir)
+	if ctx.Err() == nil {
+		return true, err
+	}
+	if err := client.Unmount(context.Background(), r.Dir, false); err != nil {
+		say("%v; detaching it", err)
+		return true, client.Unmount(context.Background(), r.Dir, true)
+	}
+	return true, nil
+}
+
+// nodeFlags are the flags given that a running node cannot take any more.
+func nodeFlags(cmd *cobra.Command) (given []string) {
+	for _, p := range params() {
+		switch p.group() {
+		case "cache", "fuse", "log":
+			if f := cmd.Flags().Lookup(p.flag); p.flag != "" && f != nil && f.Changed {
+				given = append(given, "--"+p.flag)
+			}
+		}
+	}
+	return given
+}
+
+// mountHere starts a node in this process for the mount. The origin is one of the
+// links that the configuration names, or becomes a link named by it, beside which
+// a second origin finds its place.
+func (f *mountFlags) mountHere(cmd *cobra.Command, s *settings, r node.MountRequest) error {
+	config, err := s.nodeConfig("")
+	if err != nil {
+		return err
+	}
+	if len(config.Links) == 0 && r.Origin == nil {
+		return usagef("no node runs and no origin is configured: %s names nothing", r.Prefix)
+	}
+	config.Mounts = nil // those are for `hearth up`
+	if s.logLevel == "" && s.logFile == "" && !f.daemon {
+		s.logLevel = "warn" // what else there is to say is said on the terminal
+	}
+	log, closeLog, err := logger(s, f.daemon)
+	if err != nil {
+		return err
+	}
+	defer closeLog()
+	config.Log = log
+	err = f.run(cmd, config, &r)
+	if err != nil && f.daemon && !isDaemon() { // detached: nobody sees what is printed
+		log.Error("the node ended", "cause", err)
+	}
+	return err
+}

@@ -1,0 +1,73 @@
+package main
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hearthfs/hearth/node"
+)
+
+// reach finds who answers for a PATH or URL: the running node for a path of its
+// tree, for a URL too if a link covers it; else a node of this process, in RAM,
+// without mount, disk and socket, for as long as the verb runs.
+func (c *common) reach(ctx context.Context, cmd *cobra.Command, target string) (*node.Client, func(), error) {
+	s, err := load(cmd)
+	if err != nil {
+		return nil, nil, err
+	}
+	client, err := c.client(s)
+	if err != nil {
+		return nil, nil, err
+	}
+	if !isURL(target) {
+		return client, client.Close, nil
+	}
+	o := s.root.Origin
+	o.URL = target
+	if status, err := client.Status(ctx); err == nil && status.Covers(o.WithEnvironment()) {
+		return client, client.Close, nil
+	}
+	client.Close()
+	return c.inProcess(ctx, s, target)
+}
+
+func (c *common) inProcess(ctx context.Context, s *settings, url string) (*node.Client, func(), error) {
+	root := s.root
+	root.Path, root.Origin.URL = "/", linkURL(url)
+	short := node.Config{
+		Links: []node.Link{root}, Version: version(),
+		Cache: node.Cache{RAM: s.node.Cache.RAM, NoDisk: true},
+		Admin: node.Admin{Socket: "-", Listen: "-"},
+		Log:   slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError})),
+	}
+	n, err := node.New(ctx, short)
+	if err != nil {
+		return nil, nil, err
+	}
+	client := n.Client()
+	return client, func() {
+		client.Close()
+		_ = n.Close()
+	}, nil
+}
+
+func isURL(s string) bool { return strings.Contains(s, "://") }
+
+// linkURL is what a short node links: what lies around the last part of the
+// URL, since that may name an object as well as a prefix.
+func linkURL(url string) string {
+	scheme, rest, _ := strings.Cut(url, "://")
+	bucket, key, _ := strings.Cut(rest, "/")
+	if strings.HasSuffix(key, "/") || key == "" {
+		return url
+	}
+	return scheme + "://" + bucket + "/" + key[:strings.LastIndexByte(key, '/')+1]
+}
+
+// out is where results go; a verb's tests replace it.
+func out(cmd *cobra.Command) io.Writer { return cmd.OutOrStdout() }

@@ -1,0 +1,64 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+)
+
+// reference is docs/configuration.md, made from the table; a test fails when
+// the page is not what this gives.
+func reference() string {
+	var b strings.Builder
+	b.WriteString(`# Configuration
+
+This page is made from the table in cmd/hearth (go test ./cmd/hearth -run Reference -update).
+
+A flag goes before the environment, the environment before the file (` + defaultConfig + `, or --config FILE,
+or HEARTH_CONFIG), the file before the default. The file is strict: a key that is not on this page is refused
+with its line. Two lines are enough to start:
+
+` + "```yaml\norigin: s3://bucket/prefix\ncache: {ram: 20%, disks: [{path: /nvme0/hearth, size: 80%}]}\n```" + `
+
+Sizes read 512MiB, 1.5TB or 20%; percentages of memory are of the smaller of the machine's and the cgroup's,
+those of a directory are of its file system. Durations read 60s or 24h. Credentials come from the standard AWS
+variables, profiles, web identity or instance roles, never from a flag or this file. Every change takes effect
+at the next start unless the table says "at once".
+
+`)
+	group := ""
+	for _, p := range params() {
+		if p.set == nil {
+			continue
+		}
+		if g := p.group(); g != group {
+			group = g
+			fmt.Fprintf(&b, "\n## %s\n\n| key | flag | environment | value | default | effect |\n|---|---|---|---|---|---|\n", group)
+		}
+		key, flag, env := code(p.key), "", code(p.env())
+		if p.flagOnly {
+			key = ""
+		}
+		if p.flag != "" {
+			flag = code("--" + p.flag)
+		}
+		help := p.help
+		if p.live {
+			help += " (at once)"
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", key, flag, env, p.kind, p.def, strings.ReplaceAll(help, "|", `\|`))
+	}
+	b.WriteString("\n## later\n\nThese keys are refused (\"not in this version\"): ")
+	var later []string
+	for _, p := range laterParams() {
+		later = append(later, code(p.key))
+	}
+	b.WriteString(strings.Join(later, ", ") + ".\n")
+	return b.String()
+}
+
+func code(s string) string {
+	if s == "" {
+		return ""
+	}
+	return "`" + s + "`"
+}

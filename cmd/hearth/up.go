@@ -1,0 +1,174 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hearthfs/hearth/node"
+)
+
+func upCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "up [ORIGIN]", GroupID: "run",
+		Short: "Run this machine's node in the foreground",
+		Long: "Run a node: its cache, its admin socket, its metrics, and the mounts that the\n" +
+			"configuration names. SIGTERM and Ctrl-C unmount and end it.",
+		Example: "  hearth up file:///usr/share/doc\n" +
+			"  hearth up --cache-ram 256MiB --cache-disks /var/tmp/hearth=1GiB file:///usr/share/doc",
+		Args: between(0, "ORIGIN"),
+	}
+	c := addCommon(cmd)
+	addParams(cmd, "origin", "freshness", "stale_if_error", "cache", "fuse", "admin", "log")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		s, err := load(cmd)
+		if err != nil {
+			return err
+		}
+		origin := ""
+		if len(args) > 0 {
+			origin = args[0]
+		}
+		config, err := s.nodeConfig(origin)
+		if err != nil {
+			return err
+		}
+		log, closeLog, err := logger(s, false)
+		if err != nil {
+			return err
+		}
+		defer closeLog()
+		config.Log = log
+		return c.run(cmd, config, nil)
+	}
+	return cmd
+}
+
+// run starts a node and serves until it is told to end. mount is what `hearth
+// mount` adds: its own mount, whose end is the node's if no other is left.
+func (c *common) run(cmd *cobra.Command, config node.Config, mount *node.MountRequest) error {
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	defer signal.Stop(signals)
+	ctx, cancel := context.WithCancelCause(context.Background())
+	defer cancel(nil)
+	ctx, release := c.limit(ctx)
+	defer release()
+	starting := make(chan error, 1)
+	var n *node.Node
+	go func() {
+		var err error
+		n, err = c.start(ctx, cmd, config, mount)
+		starting <- err
+	}()
+	var err error
+	select {
+	case err = <-starting:
+	case <-signals:
+		cancel(errInterrupted)
+		err = <-starting
+		if err == nil {
+			err = errInterrupted
+		}
+	}
+	if err != nil {
+		if n != nil {
+			_ = n.Close()
+		}
+		return because(ctx, err)
+	}
+	say := printer(c, out(cmd))
+	if err := detach(); err != nil {
+		_ = n.Close()
+		return err
+	}
+	return serve(n, mount, signals, say)
+}
+
+func printer(c *common, w io.Writer) func(string, ...any) {
+	return func(format string, args ...any) {
+		if !c.quiet {
+			fmt.Fprintf(w, format+"\n", args...)
+		}
+	}
+}
+
+// start makes the node and the mounts, saying where the cache is first. On an
+// error the node, if there is one already, is returned for closing.
+func (c *common) start(ctx context.Context, cmd *cobra.Command, config node.Config, mount *node.MountRequest) (*node.Node, error) {
+	say := printer(c, out(cmd))
+	n, err := node.New(ctx, config)
+	if err != nil {
+		return nil, err
+	}
+	say("%s", n.Banner())
+	for _, m := range config.Mounts {
+		if _, err := n.Mount(ctx, node.MountRequest{Mount: m}); err != nil {
+			return n, err
+		}
+		say("mounted %s", m.Dir)
+	}
+	if mount == nil {
+		say("serving at %s; Ctrl-C ends it", n.Socket())
+	} else {
+		m, err := n.Mount(ctx, *mount)
+		if err != nil {
+			return n, err
+		}
+		end := "Ctrl-C unmounts"
+		if isDaemon() {
+			end = "hearth umount " + m.Dir + " ends it"
+		}
+		say("mounted %s, read-only (open=%s, freshness %s); %s", m.Dir, m.Open, m.Freshness, end)
+	}
+	n.Ready()
+	return n, nil
+}
+
+// serve waits for the end: a signal, the last unmount of a node that `hearth
+// mount` started, or the failure of a part of the node.
+func serve(n *node.Node, mount *node.MountRequest, signals <-chan os.Signal, say func(string, ...any)) error {
+	var idle <-chan struct{}
+	if mount != nil {
+		idle = n.Unmounted()
+	}
+	for first := true; ; first = false {
+		select {
+		case s := <-signals:
+			if mount == nil || !first || s != os.Interrupt {
+				return n.Close()
+			}
+			endMount(n, mount.Dir, say)
+		case <-idle:
+			say("the last mount is gone")
+			return n.Close()
+		case <-n.Done():
+			err := n.Err()
+			_ = n.Close()
+			return err
+		}
+	}
+}
+
+// endMount takes the command's own mount away, though in use, and says who else
+// is still served.
+func endMount(n *node.Node, dir string, say func(string, ...any)) {
+	if err := n.Unmount(dir, false); err != nil {
+		say("%v", err)
+		if err := n.Unmount(dir, true); err != nil {
+			say("%v", err)
+			return
+		}
+		say("%s is detached; who has it open may finish; Ctrl-C again ends all", dir)
+	}
+	for _, m := range n.Mounts() {
+		if m.Dir != dir {
+			say("still serving %s; Ctrl-C again ends all", m.Dir)
+		}
+	}
+}

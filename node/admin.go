@@ -1,0 +1,225 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// errorTrailer and kindTrailer carry what broke an answer whose first bytes were
+// sent already.
+const (
+	errorTrailer = "Hearth-Error"
+	kindTrailer  = "Hearth-Kind"
+)
+
+// routes is the admin API: HTTP and JSON, errors as {"kind", "error"}.
+func (n *Node) routes() http.Handler {
+	mux := http.NewServeMux()
+	answer := func(pattern string, do func(r *http.Request) (any, error)) {
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+			v, err := do(r)
+			if err != nil {
+				answerError(w, err)
+				return
+			}
+			w.Header().Set("Content-Type", "application/json")
+			_ = json.NewEncoder(w).Encode(v) // the asker went away
+		})
+	}
+	answer("GET /v1/status", func(r *http.Request) (any, error) { return n.Status(r.Context()), nil })
+	answer("POST /v1/mounts", n.serveMount)
+	answer("DELETE /v1/mounts", func(r *http.Request) (any, error) {
+		lazy, _ := strconv.ParseBool(r.FormValue("lazy"))
+		return struct{}{}, n.Unmount(r.FormValue("dir"), lazy)
+	})
+	answer("GET /v1/mounts/wait", func(r *http.Request) (any, error) {
+		return struct{}{}, n.waitUnmounted(r.Context(), r.FormValue("dir"))
+	})
+	answer("GET /v1/stat", func(r *http.Request) (any, error) { return n.stat(r.Context(), r.FormValue("path")) })
+	answer("GET /v1/du", func(r *http.Request) (any, error) { return n.usage(r.Context(), r.FormValue("path")) })
+	mux.HandleFunc("GET /v1/ls", n.serveList)
+	mux.HandleFunc("GET /v1/cat", n.serveCat)
+	n.addHealth(mux)
+	return mux
+}
+
+// addHealth adds what anyone on this machine may see.
+func (n *Node) addHealth(mux *http.ServeMux) {
+	registry := prometheus.NewRegistry()
+	register(registry, n)
+	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, r *http.Request) {
+		if s := n.Status(r.Context()); len(s.Problems) > 0 {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			fmt.Fprintln(w, s.Says)
+			return
+		}
+		fmt.Fprintln(w, "ok")
+	})
+}
+
+func answerError(w http.ResponseWriter, err error) {
+	e := &Error{Kind: kindOf(err), Message: err.Error()}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(httpStatus(e.Kind))
+	_ = json.NewEncoder(w).Encode(e) // the asker went away
+}
+
+func (n *Node) serveMount(r *http.Request) (any, error) {
+	var m MountRequest
+	d := json.NewDecoder(r.Body)
+	d.DisallowUnknownFields()
+	if err := d.Decode(&m); err != nil {
+		return nil, usage("mount: %v", err)
+	}
+	return n.Mount(r.Context(), m)
+}
+
+// serveList streams one Entry a line and ends with {"end":true} or an error, so
+// that a listing that broke off is never taken for a short one.
+func (n *Node) serveList(w http.ResponseWriter, r *http.Request) {
+	recursive, _ := strconv.ParseBool(r.FormValue("recursive"))
+	e := json.NewEncoder(w)
+	sent := false
+	flushed := time.Now()
+	err := n.list(r.Context(), r.FormValue("path"), recursive, func(entry Entry) error {
+		sent = true
+		if f, ok := w.(http.Flusher); ok && time.Since(flushed) > 100*time.Millisecond {
+			f.Flush()
+			flushed = time.Now()
+		}
+		return e.Encode(entry)
+	})
+	switch {
+	case err != nil && !sent:
+		answerError(w, err)
+	case err != nil:
+		_ = e.Encode(&Error{Kind: kindOf(err), Message: err.Error()})
+	default:
+		_ = e.Encode(map[string]bool{"end": true})
+	}
+}
+
+func (n *Node) serveCat(w http.ResponseWriter, r *http.Request) {
+	off, err := strconv.ParseInt(r.FormValue("off"), 10, 64)
+	length, err2 := strconv.ParseInt(r.FormValue("n"), 10, 64)
+	if errors.Join(err, err2) != nil || off < 0 {
+		answerError(w, usage("cat: off and n are numbers of bytes"))
+		return
+	}
+	w.Header().Set("Trailer", errorTrailer+", "+kindTrailer)
+	out := &countingWriter{w: w}
+	if err := n.cat(r.Context(), r.FormValue("path"), span{off, length}, out); err != nil {
+		if out.n == 0 {
+			w.Header().Del("Trailer")
+			answerError(w, err)
+			return
+		}
+		w.Header().Set(errorTrailer, err.Error())
+		w.Header().Set(kindTrailer, string(kindOf(err)))
+	}
+}
+
+type countingWriter struct {
+	w http.ResponseWriter
+	n int64
+}
+
+func (c *countingWriter) Write(p []byte) (int, error) {
+	n, err := c.w.Write(p)
+	c.n += int64(n)
+	return n, err
+}
+
+// listeners are the doors of a node.
+type listeners struct {
+	socket, metrics, pipe net.Listener
+	// warning is why there are no metrics.
+	warning string
+}
+
+// listen opens the admin socket and the metrics address. A busy address is a
+// warning where nobody asked for it, since two users may each run a node.
+func listen(c Admin) (*listeners, error) {
+	l := &listeners{pipe: newPipeListener()}
+	if c.Socket != "-" {
+		path := c.Socket
+		if path == "" {
+			path = DefaultSocket()
+		}
+		var err error
+		if l.socket, err = listenAdmin(path); err != nil {
+			return nil, err
+		}
+	}
+	address := c.Listen
+	if address == "-" {
+		return l, nil
+	}
+	if address == "" {
+		address = DefaultListen
+	}
+	var err error
+	if l.metrics, err = net.Listen("tcp", address); err == nil {
+		return l, nil
+	}
+	if c.Listen == "" || c.Listen == DefaultListen {
+		l.warning = fmt.Sprintf("no metrics: %v (choose another address with --metrics-listen)", err)
+		return l, nil
+	}
+	l.close()
+	return nil, fmt.Errorf("listen for metrics: %w", err)
+}
+
+func (l *listeners) close() {
+	for _, x := range []net.Listener{l.socket, l.metrics, l.pipe} {
+		if x != nil {
+			x.Close()
+		}
+	}
+}
+
+// answerGrace is how long answers under way may take once the node ends.
+const answerGrace = 2 * time.Second
+
+// serveAdmin answers at the doors until ctx ends.
+func (n *Node) serveAdmin(ctx context.Context, l *listeners) {
+	health := http.NewServeMux()
+	n.addHealth(health)
+	routes := n.routes()
+	for _, door := range []struct {
+		listener net.Listener
+		handler  http.Handler
+	}{{l.socket, checkPeer(routes)}, {l.metrics, health}, {l.pipe, routes}} {
+		if door.listener == nil {
+			continue
+		}
+		s := &http.Server{Handler: door.handler, ConnContext: connContext,
+			BaseContext:       func(net.Listener) context.Context { return ctx },
+			ReadHeaderTimeout: 10 * time.Second}
+		n.group.Go(func() error {
+			if err := s.Serve(door.listener); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
+				return fmt.Errorf("admin API: %w", err)
+			}
+			return nil
+		})
+		n.group.Go(func() error {
+			<-ctx.Done() // the handlers' context as well: they are about to return
+			shut, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerGrace)
+			defer cancel()
+			if s.Shutdown(shut) != nil {
+				return s.Close()
+			}
+			return nil
+		})
+	}
+}

@@ -1,0 +1,265 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+)
+
+// start makes a node of dir without a disk tier; the test's end closes it.
+func start(t *testing.T, dir string, change func(*Config)) *Node {
+	t.Helper()
+	c := Config{
+		Links: []Link{{Path: "/", Origin: Origin{URL: "file://" + dir}}},
+		Cache: Cache{RAM: Size{Bytes: 32 << 20}, NoDisk: true},
+		Admin: Admin{Socket: filepath.Join(t.TempDir(), "run", "s"), Listen: "127.0.0.1:0"},
+		Log:   slog.New(slog.DiscardHandler), Version: "test",
+	}
+	if change != nil {
+		change(&c)
+	}
+	n, err := New(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := n.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return n
+}
+
+func client(t *testing.T, n *Node) *Client {
+	t.Helper()
+	c, err := Dial("unix://" + n.Socket())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
+func fill(t *testing.T, dir string, files map[string]string) {
+	t.Helper()
+	for name, text := range files {
+		p := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(p), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(p, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestCommandsThroughTheSocket(t *testing.T) {
+	// What ls, stat, cat and du ask is answered over the socket as the origin has it.
+	before := goleak.IgnoreCurrent()
+	t.Cleanup(func() { goleak.VerifyNone(t, before) })
+	dir := t.TempDir()
+	big := strings.Repeat("0123456789abcdef", 200_000)
+	fill(t, dir, map[string]string{"a": "hello", "sub/b": big, "sub/deep/c": ""})
+	n := start(t, dir, nil)
+	c := client(t, n)
+	ctx := t.Context()
+	for _, v := range []struct {
+		path      string
+		recursive bool
+		want      string
+	}{{"/", false, "a sub"}, {"/", true, "a sub sub/b sub/deep sub/deep/c"}, {"/sub", true, "b deep deep/c"}, {"/a", false, "a"},
+		{"file://" + dir + "/sub", false, "b deep"}} {
+		var names []string
+		if err := c.List(ctx, v.path, v.recursive, func(e Entry) error {
+			names = append(names, e.Path)
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		slices.Sort(names)
+		if got := strings.Join(names, " "); got != v.want {
+			t.Errorf("ls %s: %q, want %q", v.path, got, v.want)
+		}
+	}
+	for _, v := range []struct{ off, n int64 }{{0, -1}, {1 << 20, 5}, {1<<20 - 3, 7}, {3_199_990, 100}, {9_999_999, 3}} {
+		var out strings.Builder
+		if err := c.Cat(ctx, "/sub/b", v.off, v.n, &out); err != nil {
+			t.Fatal(err)
+		}
+		from := min(v.off, int64(len(big)))
+		to := int64(len(big))
+		if v.n >= 0 {
+			to = min(to, from+v.n)
+		}
+		if out.String() != big[from:to] {
+			t.Errorf("cat %+v gave %d bytes, want %d", v, out.Len(), to-from)
+		}
+	}
+	if u, err := c.Usage(ctx, "/"); err != nil || u.Files != 3 || u.Dirs != 2 || u.Bytes != int64(5+len(big)) {
+		t.Errorf("du: %+v, %v", u, err)
+	}
+	s, err := c.Stat(ctx, "/sub/b")
+	if err != nil || s.Size != int64(len(big)) || s.Blocks != 4 || s.Version == "" {
+		t.Errorf("stat: %+v, %v", s, err)
+	}
+	for path, kind := range map[string]Kind{"/nothing": KindNotFound, "s3://other/x": KindNoLink} {
+		if _, err := c.Stat(ctx, path); kindOf(err) != kind {
+			t.Errorf("stat %s: %v (%s), want %s", path, err, kindOf(err), kind)
+		}
+	}
+	if err := c.Cat(ctx, "/sub", 0, -1, io.Discard); kindOf(err) != KindUsage {
+		t.Errorf("cat of a directory: %v", err)
+	}
+}
+
+func TestStatusKeysAreStable(t *testing.T) {
+	// Scripts read these keys; none may vanish or change its meaning.
+	dir := t.TempDir()
+	fill(t, dir, map[string]string{"a": "hello"})
+	n := start(t, dir, func(c *Config) {
+		c.Cache.NoDisk, c.Cache.Disks = false, []Disk{{Path: filepath.Join(t.TempDir(), "c"), Size: Size{Bytes: 64 << 20}}}
+		c.Cache.FreeFloor = Size{Bytes: 1 << 20}
+	})
+	if err := client(t, n).Cat(t.Context(), "/a", 0, -1, io.Discard); err != nil {
+		t.Fatal(err)
+	}
+	text, err := json.Marshal(n.Status(t.Context()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var s struct {
+		Says     string
+		Problems []string
+		Origin   map[string]any
+		Tiers    []map[string]any
+		Mounts   []map[string]any
+	}
+	if err := json.Unmarshal(text, &s); err != nil || s.Says != "ok" || s.Problems == nil || s.Mounts == nil {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	for _, key := range []string{"requests", "bytes", "errors"} {
+		if s.Origin[key] == nil {
+			t.Errorf("origin.%s is missing", key)
+		}
+	}
+	if s.Origin["bytes"].(float64) != 5 {
+		t.Errorf("origin.bytes is %v after reading 5 bytes", s.Origin["bytes"])
+	}
+	if len(s.Tiers) != 2 || s.Tiers[0]["name"] != "ram" || s.Tiers[1]["name"] != "disk" {
+		t.Fatalf("tiers %v", s.Tiers)
+	}
+	for _, tier := range s.Tiers {
+		for _, key := range []string{"name", "used", "budget", "hits", "hit_bytes"} {
+			if tier[key] == nil {
+				t.Errorf("tiers[%v].%s is missing", tier["name"], key)
+			}
+		}
+	}
+	var m map[string]any
+	if text, err = json.Marshal(MountStatus{}); err != nil || json.Unmarshal(text, &m) != nil || m["dir"] == nil || m["open"] == nil || m["timeouts"] == nil {
+		t.Errorf("mounts[] lacks dir, open or timeouts: %s", text)
+	}
+}
+
+func TestMetricsDoorShowsNothingElse(t *testing.T) {
+	// The plain TCP address serves /metrics and /healthz, and not the admin API.
+	n := start(t, t.TempDir(), nil)
+	base := "http://" + n.doors.metrics.Addr().String()
+	for path, want := range map[string]int{"/metrics": 200, "/healthz": 200, "/v1/status": 404, "/v1/cat?path=/a": 404, "/": 404} {
+		resp, err := http.Get(base + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if err != nil || resp.StatusCode != want {
+			t.Errorf("%s: %d, %v", path, resp.StatusCode, err)
+		}
+		if path == "/metrics" && !strings.Contains(string(text), `hearth_tier_budget_bytes{tier="ram"}`) {
+			t.Errorf("no tiers in the metrics:\n%s", text)
+		}
+	}
+	http.DefaultClient.CloseIdleConnections()
+}
+
+func TestBusyMetricsPort(t *testing.T) {
+	// A busy default port is a warning, one that was asked for an error.
+	l, err := net.Listen("tcp", DefaultListen)
+	if err == nil {
+		defer l.Close()
+	}
+	doors, err := listen(Admin{Socket: "-"})
+	if err != nil || doors.warning == "" || doors.metrics != nil {
+		t.Errorf("the default port: %v, %+v", err, doors)
+	}
+	doors.close()
+	busy, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer busy.Close()
+	if _, err := listen(Admin{Socket: "-", Listen: busy.Addr().String()}); err == nil {
+		t.Error("a busy port that was asked for is no error")
+	}
+}
+
+func TestAdminSocket(t *testing.T) {
+	// The socket is 0660, a living one is not taken over, a dead one is.
+	path := filepath.Join(t.TempDir(), "d", "s")
+	l, err := listenAdmin(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o660 {
+		t.Errorf("%v, %v", info.Mode(), err)
+	}
+	if _, err := listenAdmin(path); kindOf(err) != KindRefused {
+		t.Errorf("a second node: %v", err)
+	}
+	l.(*net.UnixListener).SetUnlinkOnClose(false)
+	l.Close()
+	l, err = listenAdmin(path)
+	if err != nil {
+		t.Fatalf("over a dead socket: %v", err)
+	}
+	l.Close()
+}
+
+func TestWhoMayAsk(t *testing.T) {
+	// Root and the node's own user may ask; a stranger, and who has no credentials, may not.
+	if !mayAsk(&unix.Ucred{Uid: 0}) || !mayAsk(&unix.Ucred{Uid: uint32(os.Geteuid()), Gid: 12345}) {
+		t.Error("root or the own user is refused")
+	}
+	if mayAsk(&unix.Ucred{Uid: 4_000_000_001, Gid: 4_000_000_001}) {
+		t.Error("a stranger is let in")
+	}
+	h := checkPeer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("let in") }))
+	r, err := http.NewRequestWithContext(context.Background(), http.MethodGet, "/", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &recorder{header: http.Header{}}
+	if h.ServeHTTP(w, r); w.code != http.StatusForbidden {
+		t.Errorf("without credentials: %d", w.code)
+	}
+}
+
+type recorder struct {
+	header http.Header
+	code   int
+}
+
+func (r *recorder) Header() http.Header         { return r.header }
+func (r *recorder) Write(p []byte) (int, error) { return len(p), nil }
+func (r *recorder) WriteHeader(code int)        { r.code = code }

@@ -1,0 +1,218 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"net/http"
+	"os"
+	"time"
+)
+
+// Error is what the admin API answers when it does not do what was asked: a
+// kind, which a command turns into its exit code, and one line for people.
+type Error struct {
+	Kind    Kind   `json:"kind"`
+	Message string `json:"error"`
+}
+
+// Error is the line for people.
+func (e *Error) Error() string { return e.Message }
+
+// Kind is the class of an Error; its text is part of the API.
+type Kind string
+
+// The kinds of errors.
+const (
+	KindFailed      Kind = "failed"
+	KindUsage       Kind = "usage"
+	KindNotFound    Kind = "not_found"
+	KindNoLink      Kind = "no_link" // the node has no link to this origin
+	KindRefused     Kind = "refused"
+	KindTimeout     Kind = "timeout"
+	KindUnreachable Kind = "unreachable"
+)
+
+// kindOf sorts any error of ours into a Kind.
+func kindOf(err error) Kind {
+	var e *Error
+	switch {
+	case errors.As(err, &e):
+		return e.Kind
+	case errors.Is(err, fs.ErrNotExist):
+		return KindNotFound
+	case errors.Is(err, fs.ErrPermission):
+		return KindRefused
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
+		return KindTimeout
+	}
+	return KindFailed
+}
+
+// httpStatus is the status line of a Kind, for those who look with curl.
+func httpStatus(k Kind) int {
+	switch k {
+	case KindUsage:
+		return http.StatusBadRequest
+	case KindNotFound, KindNoLink:
+		return http.StatusNotFound
+	case KindRefused:
+		return http.StatusForbidden
+	case KindTimeout:
+		return http.StatusGatewayTimeout
+	}
+	return http.StatusInternalServerError
+}
+
+// Status is one look at a node. Its keys are stable: keys are added, none is
+// renamed or given another meaning.
+type Status struct {
+	// Says is the first line: "ok", or what is wrong.
+	Says string `json:"says"`
+	// Problems are all of them, the worst first; none: healthy.
+	Problems []string      `json:"problems"`
+	Version  string        `json:"version"`
+	PID      int           `json:"pid"`
+	UptimeS  int64         `json:"uptime_s"`
+	Origin   OriginStatus  `json:"origin"`
+	Links    []LinkStatus  `json:"links"`
+	Tiers    []TierStatus  `json:"tiers"`
+	Mounts   []MountStatus `json:"mounts"`
+	Memory   MemoryStatus  `json:"memory"`
+	Names    NamesStatus   `json:"names"`
+	// Uncached counts blocks that were read of objects without a strong ETag,
+	// which no tier keeps.
+	Uncached int64 `json:"uncached"`
+}
+
+// OriginStatus are requests to the origins since the node started.
+type OriginStatus struct {
+	Requests  int64 `json:"requests"`
+	Bytes     int64 `json:"bytes"`
+	Errors    int64 `json:"errors"`
+	Retries   int64 `json:"retries"`
+	Throttled int64 `json:"throttled"`
+	// Verbs are the requests by verb: get, head, list.
+	Verbs map[string]int64 `json:"verbs"`
+}
+
+// LinkStatus is one link.
+type LinkStatus struct {
+	Path      string       `json:"path"`
+	URL       string       `json:"url"`
+	Endpoint  string       `json:"endpoint,omitempty"`
+	Freshness string       `json:"freshness"`
+	Origin    OriginStatus `json:"origin"`
+}
+
+// TierStatus is one tier of the cache, the fastest first. Used and Budget are
+// bytes; Hits and HitBytes are reads that this tier answered.
+type TierStatus struct {
+	Name     string `json:"name"`
+	Used     int64  `json:"used"`
+	Budget   int64  `json:"budget"`
+	Hits     int64  `json:"hits"`
+	HitBytes int64  `json:"hit_bytes"`
+	Misses   int64  `json:"misses"`
+	Errors   int64  `json:"errors"`
+	// Dirs are the directories of a disk tier.
+	Dirs []DirStatus `json:"dirs,omitempty"`
+}
+
+// DirStatus is one cache directory.
+type DirStatus struct {
+	Path   string `json:"path"`
+	Used   int64  `json:"used"`
+	Budget int64  `json:"budget"`
+	// Ill says why the directory is not used any more; "": it is.
+	Ill string `json:"ill,omitempty"`
+}
+
+// MountStatus is one mount.
+type MountStatus struct {
+	Dir    string `json:"dir"`
+	Prefix string `json:"prefix"`
+	// Open is the mode in force, Why the reason for it.
+	Open string `json:"open"`
+	Why  string `json:"why"`
+	// Timeouts are how long the kernel keeps what it was told, in words.
+	Timeouts  string           `json:"timeouts"`
+	Freshness string           `json:"freshness"`
+	Ops       map[string]int64 `json:"ops,omitempty"`
+}
+
+// MemoryStatus is the RAM budget and what counts against it, in bytes.
+type MemoryStatus struct {
+	Budget int64 `json:"budget"`
+	Used   int64 `json:"used"`
+	Idle   int64 `json:"idle"`
+	Views  int64 `json:"views"`
+	// Limit is the smallest of the machine's memory and the cgroup's limit.
+	Limit int64 `json:"limit"`
+}
+
+// NamesStatus is the namespace.
+type NamesStatus struct {
+	// Where the names are kept; "memory" if nowhere else.
+	Where string `json:"where"`
+	// Figures as the namespace counts them.
+	Figures map[string]int64 `json:"figures"`
+	// Ill says why names are not kept on disk any more; "": they are.
+	Ill string `json:"ill,omitempty"`
+	// Stale says why an origin could not be asked lately and last known names
+	// are shown; "": all is fresh.
+	Stale string `json:"stale,omitempty"`
+}
+
+// Covers reports whether a link of the node leads to what o names.
+func (s *Status) Covers(o Origin) bool {
+	for _, l := range s.Links {
+		if leadsTo(Origin{URL: l.URL, Endpoint: l.Endpoint}, o) {
+			return true
+		}
+	}
+	return false
+}
+
+// Entry is one line of a listing.
+type Entry struct {
+	// Path relative to what was asked for; "" for a file asked for by name.
+	Path    string    `json:"path"`
+	Dir     bool      `json:"dir"`
+	Size    int64     `json:"size"`
+	ModTime time.Time `json:"mod_time"`
+}
+
+// Stat is what the node knows about one name.
+type Stat struct {
+	Entry
+	Link    string `json:"link"`
+	Key     string `json:"key"`
+	ETag    string `json:"etag,omitempty"`
+	Version string `json:"version,omitempty"`
+	Inode   uint64 `json:"inode"`
+	// TTLMS is how long the kernel may keep this answer now, in milliseconds.
+	TTLMS int64 `json:"ttl_ms"`
+	// Cacheable is false for an object without a strong ETag.
+	Cacheable bool  `json:"cacheable"`
+	Blocks    int64 `json:"blocks"`
+	// Held is how many of the blocks each tier holds.
+	Held map[string]int64 `json:"held,omitempty"`
+}
+
+// Usage is a sum of sizes below a path.
+type Usage struct {
+	Path  string `json:"path"`
+	Files int64  `json:"files"`
+	Dirs  int64  `json:"dirs"`
+	Bytes int64  `json:"bytes"`
+}
+
+// MountRequest asks a running node for a mount. With an Origin that no link
+// covers, a link named by it is made first.
+type MountRequest struct {
+	Mount
+	Origin *Origin `json:"origin,omitempty"`
+	// FailStale is that of a link that is made.
+	FailStale bool `json:"fail_stale,omitempty"`
+}

@@ -1,0 +1,214 @@
+package node
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// DefaultSocket is where the node of this machine is asked: of the system when
+// root runs it, else of the user.
+func DefaultSocket() string {
+	if os.Geteuid() == 0 {
+		return "/run/hearth/hearth.sock"
+	}
+	if dir := os.Getenv("XDG_RUNTIME_DIR"); dir != "" {
+		return filepath.Join(dir, "hearth", "hearth.sock")
+	}
+	return filepath.Join(os.TempDir(), "hearth-"+strconv.Itoa(os.Geteuid()), "hearth.sock")
+}
+
+// Client asks a node through its admin API.
+type Client struct {
+	socket string
+	http   *http.Client
+}
+
+// Dial returns a Client of the node at address: a path, unix://path, or "" for
+// DefaultSocket. It does not connect yet.
+func Dial(address string) (*Client, error) {
+	socket := strings.TrimPrefix(address, "unix://")
+	if strings.Contains(socket, "://") {
+		return nil, usage("node address %q: only unix://PATH is in this version", address)
+	}
+	if socket == "" {
+		socket = DefaultSocket()
+	}
+	var d net.Dialer
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return d.DialContext(ctx, "unix", socket)
+	}}
+	return &Client{socket: socket, http: &http.Client{Transport: transport}}, nil
+}
+
+// Socket is the path that the Client asks at.
+func (c *Client) Socket() string { return c.socket }
+
+// Close ends idle connections.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// Status asks for the status document.
+func (c *Client) Status(ctx context.Context) (*Status, error) {
+	s := &Status{}
+	return s, c.call(ctx, http.MethodGet, "/v1/status", nil, s)
+}
+
+// Mount asks for a mount and returns when it answers.
+func (c *Client) Mount(ctx context.Context, r MountRequest) (*MountStatus, error) {
+	m := &MountStatus{}
+	return m, c.call(ctx, http.MethodPost, "/v1/mounts", r, m)
+}
+
+// Unmount takes a mount away; lazy detaches it although it is in use.
+func (c *Client) Unmount(ctx context.Context, dir string, lazy bool) error {
+	q := url.Values{"dir": {dir}, "lazy": {strconv.FormatBool(lazy)}}
+	return c.call(ctx, http.MethodDelete, "/v1/mounts?"+q.Encode(), nil, nil)
+}
+
+// WaitUnmounted returns once the mount at dir is gone, by whatever hand.
+func (c *Client) WaitUnmounted(ctx context.Context, dir string) error {
+	q := url.Values{"dir": {dir}}
+	return c.call(ctx, http.MethodGet, "/v1/mounts/wait?"+q.Encode(), nil, nil)
+}
+
+// Stat asks what the node knows about a path.
+func (c *Client) Stat(ctx context.Context, path string) (*Stat, error) {
+	s := &Stat{}
+	return s, c.call(ctx, http.MethodGet, "/v1/stat?"+url.Values{"path": {path}}.Encode(), nil, s)
+}
+
+// List calls each for every name below path, as they come.
+func (c *Client) List(ctx context.Context, path string, recursive bool, each func(Entry) error) error {
+	q := url.Values{"path": {path}, "recursive": {strconv.FormatBool(recursive)}}
+	body, err := c.do(ctx, http.MethodGet, "/v1/ls?"+q.Encode(), nil)
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	d := json.NewDecoder(body)
+	for {
+		var line struct {
+			Entry
+			*Error
+			End bool `json:"end"`
+		}
+		switch err := d.Decode(&line); {
+		case err != nil:
+			return fmt.Errorf("list %s: the answer broke off: %w", path, err)
+		case line.Error != nil:
+			return line.Error
+		case line.End:
+			return nil
+		}
+		if err := each(line.Entry); err != nil {
+			return err
+		}
+	}
+}
+
+// Usage asks for the sum of sizes below path.
+func (c *Client) Usage(ctx context.Context, path string) (*Usage, error) {
+	u := &Usage{}
+	return u, c.call(ctx, http.MethodGet, "/v1/du?"+url.Values{"path": {path}}.Encode(), nil, u)
+}
+
+// Cat writes bytes [off, off+n) of the file at path to w; n < 0: to its end.
+func (c *Client) Cat(ctx context.Context, path string, off, n int64, w io.Writer) error {
+	q := url.Values{"path": {path}, "off": {strconv.FormatInt(off, 10)}, "n": {strconv.FormatInt(n, 10)}}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://hearth/v1/cat?"+q.Encode(), nil)
+	if err != nil {
+		return err
+	}
+	resp, err := c.send(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	got, err := io.Copy(w, resp.Body)
+	if err != nil {
+		return fmt.Errorf("read %s after %d bytes: %w", path, got, err)
+	}
+	if why := resp.Trailer.Get(errorTrailer); why != "" {
+		return &Error{Kind: Kind(resp.Trailer.Get(kindTrailer)), Message: why}
+	}
+	return nil
+}
+
+func (c *Client) call(ctx context.Context, method, target string, in, out any) error {
+	body, err := c.do(ctx, method, target, in)
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	if out == nil {
+		_, err = io.Copy(io.Discard, body)
+	} else {
+		err = json.NewDecoder(body).Decode(out)
+	}
+	if err != nil {
+		return c.unreachable(ctx, fmt.Errorf("read the node's answer: %w", err))
+	}
+	return nil
+}
+
+func (c *Client) do(ctx context.Context, method, target string, in any) (io.ReadCloser, error) {
+	var body io.Reader
+	if in != nil {
+		b, err := json.Marshal(in)
+		if err != nil {
+			return nil, fmt.Errorf("ask the node: %w", err)
+		}
+		body = bytes.NewReader(b)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, "http://hearth"+target, body)
+	if err != nil {
+		return nil, fmt.Errorf("ask the node: %w", err)
+	}
+	resp, err := c.send(req)
+	if err != nil {
+		return nil, err
+	}
+	return resp.Body, nil
+}
+
+// send returns the answer if it is one, else the node's error.
+func (c *Client) send(req *http.Request) (*http.Response, error) {
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return nil, c.unreachable(req.Context(), err)
+	}
+	if resp.StatusCode == http.StatusOK {
+		return resp, nil
+	}
+	defer resp.Body.Close()
+	e := &Error{}
+	if err := json.NewDecoder(resp.Body).Decode(e); err != nil || e.Message == "" {
+		return nil, &Error{Kind: KindFailed, Message: "the node answered " + resp.Status}
+	}
+	return nil, e
+}
+
+func (c *Client) unreachable(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	why := "no node answers at " + c.socket
+	if errors.Is(err, os.ErrPermission) {
+		return &Error{Kind: KindRefused, Message: "not allowed to ask the node at " + c.socket +
+			": become root or a member of the group hearth"}
+	}
+	if !errors.Is(err, os.ErrNotExist) && !isRefused(err) {
+		why += " (" + err.Error() + ")"
+	}
+	return &Error{Kind: KindUnreachable, Message: why}
+}

@@ -1,0 +1,66 @@
+package node
+
+import (
+	"log/slog"
+	"sync"
+	"time"
+)
+
+// events turns what goes wrong inside the tiers into log lines, each kind of
+// trouble at most once in a while: a store that fails on every read is one line,
+// not a million.
+type events struct {
+	log *slog.Logger
+	mu  sync.Mutex // guards last; held for a look-up only
+	// last is when a kind of trouble was logged, and how often it came since.
+	last map[string]*trouble
+}
+
+type trouble struct {
+	logged time.Time
+	since  int64
+}
+
+const (
+	// logEvery is how often one kind of trouble is logged.
+	logEvery = time.Minute
+	// mostKinds bounds the memory; keys must not carry object names.
+	mostKinds = 256
+)
+
+func newEvents(log *slog.Logger) *events {
+	if log == nil {
+		log = slog.Default()
+	}
+	return &events{log: log, last: map[string]*trouble{}}
+}
+
+// warn logs message with its cause unless the same kind was logged just before.
+func (e *events) warn(kind, message string, args ...any) {
+	if n, ok := e.allow(kind, time.Now()); ok {
+		if n > 0 {
+			args = append(args, "also_since_last", n)
+		}
+		e.log.Warn(message, args...)
+	}
+}
+
+func (e *events) allow(kind string, now time.Time) (int64, bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	t := e.last[kind]
+	if t == nil {
+		if len(e.last) >= mostKinds {
+			clear(e.last)
+		}
+		t = &trouble{}
+		e.last[kind] = t
+	}
+	if !t.logged.IsZero() && now.Sub(t.logged) < logEvery {
+		t.since++
+		return 0, false
+	}
+	n := t.since
+	t.logged, t.since = now, 0
+	return n, true
+}

@@ -1,0 +1,175 @@
+package node
+
+import (
+	"context"
+	"strings"
+	"sync"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/namespace"
+	"github.com/hearthfs/hearth/origin"
+)
+
+// links are the node's links: the origins and where they stand in the tree.
+type links struct {
+	version string
+	mu      sync.RWMutex // guards all; never held while an origin is asked
+	all     []*link      // links are added, never removed
+}
+
+// link is one of them, with its origin open.
+type link struct {
+	Link
+	name      string // in every Object
+	prefix    string // of its keys
+	origin    origin.Origin
+	freshness namespace.Freshness
+}
+
+// CheckFreshness reports whether s is a freshness: immutable, bounded(60s) or
+// strict.
+func CheckFreshness(s string) error {
+	_, err := parseFreshness(s)
+	return err
+}
+
+func parseFreshness(s string) (namespace.Freshness, error) {
+	if s == "" {
+		s = "bounded(60s)"
+	}
+	f, err := namespace.ParseFreshness(s)
+	if err != nil {
+		return f, usage("freshness: %v", err)
+	}
+	return f, nil
+}
+
+// add opens a link's origin and asks it whether it can be used.
+func (ls *links) add(ctx context.Context, l Link) (*link, error) {
+	l.Path = cleanPath(l.Path)
+	l.Origin = l.Origin.WithEnvironment()
+	f, err := parseFreshness(l.Freshness)
+	if err != nil {
+		return nil, err
+	}
+	// Names are kept over a restart: another bucket at the same path is another link.
+	added := &link{Link: l, name: l.Path + " " + l.Origin.Endpoint + " " + bare(l.Origin.URL), freshness: f}
+	if added.prefix, err = origin.Prefix(l.Origin.URL); err != nil {
+		return nil, usage("%v", err)
+	}
+	if added.origin, err = origin.Open(ctx, added.config(ls.version)); err != nil {
+		return nil, usage("%v", err) // nothing was asked yet
+	}
+	if err := added.probe(ctx); err != nil {
+		return nil, err
+	}
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	for _, old := range ls.all {
+		if old.Path == l.Path {
+			return nil, &Error{Kind: KindRefused, Message: "there is a link at " + l.Path + " already"}
+		}
+	}
+	ls.all = append(ls.all, added)
+	return added, nil
+}
+
+// probe asks the origin whether it can be used, and what the link's prefix is:
+// one object is no directory, and a prefix with nothing below it is most likely
+// a mistake.
+func (l *link) probe(ctx context.Context) error {
+	can, err := l.origin.Probe(ctx)
+	if err != nil {
+		return explained(err)
+	}
+	if can.Objects || l.prefix == "" {
+		return nil
+	}
+	empty := true
+	err = l.origin.List(ctx, hearth.Listing{Prefix: l.prefix, Limit: 1, Recursive: true}, func(hearth.Object) error {
+		empty = false
+		return nil
+	})
+	if err != nil || !empty {
+		return explained(err)
+	}
+	key := strings.TrimSuffix(l.prefix, "/")
+	if _, err := l.origin.Head(ctx, key); err == nil {
+		return usage("%s is one object, not a directory: name the prefix that it lies in", l.Origin.URL)
+	}
+	return &Error{Kind: KindNotFound, Message: "nothing lies below " + l.Origin.URL + ": check the prefix (hearth ls shows what there is)"}
+}
+
+// list is a copy of the present links.
+func (ls *links) list() []*link {
+	ls.mu.RLock()
+	defer ls.mu.RUnlock()
+	return append([]*link(nil), ls.all...)
+}
+
+// origin is how the bucket finds the origin of an Object's link.
+func (ls *links) origin(name string) origin.Origin {
+	ls.mu.RLock()
+	defer ls.mu.RUnlock()
+	for _, l := range ls.all {
+		if l.name == name {
+			return l.origin
+		}
+	}
+	return nil
+}
+
+// at is the link that a path of the tree belongs to, and the rest of the path.
+func (ls *links) at(p string) (found *link, rest string) {
+	for _, l := range ls.list() {
+		r, ok := below(p, l.Path)
+		if ok && (found == nil || len(l.Path) > len(found.Path)) {
+			found, rest = l, strings.TrimPrefix(r, "/")
+		}
+	}
+	return found, rest
+}
+
+// leadsTo reports whether what o names lies in the link's origin. An endpoint
+// that is asked for must be the link's: two may be two buckets.
+func leadsTo(link, o Origin) bool {
+	_, ok := below(bare(o.URL), bare(link.URL))
+	return ok && (o.Endpoint == "" || o.Endpoint == link.Endpoint)
+}
+
+func bare(url string) string { return strings.TrimRight(url, "/") }
+
+// covering is the link whose origin holds what o names, and o's path in it.
+func (ls *links) covering(o Origin) (found *link, rest string) {
+	for _, l := range ls.list() {
+		if leadsTo(l.Origin, o) && (found == nil || len(l.Origin.URL) > len(found.Origin.URL)) {
+			r, _ := below(bare(o.URL), bare(l.Origin.URL))
+			found, rest = l, strings.TrimPrefix(r, "/")
+		}
+	}
+	return found, rest
+}
+
+// sole is the path of the node's one link; "/" if there are more, or none. A
+// node with one link is asked for paths within it, wherever it stands.
+func (ls *links) sole() string {
+	if all := ls.list(); len(all) == 1 {
+		return all[0].Path
+	}
+	return "/"
+}
+
+// pathOf is the path in the tree of what a URL names.
+func (ls *links) pathOf(url string) (string, error) {
+	l, rest := ls.covering(Origin{URL: url}.WithEnvironment())
+	if l == nil {
+		return "", &Error{Kind: KindNoLink, Message: "no link of this node leads to " + url}
+	}
+	return cleanPath(l.Path + "/" + rest), nil
+}
+
+// pathFor is where a link that is made at run time stands: its URL says it best.
+func pathFor(url string) string {
+	scheme, rest, _ := strings.Cut(strings.TrimRight(url, "/"), "://")
+	return "/" + scheme + ":" + strings.ReplaceAll(strings.Trim(rest, "/"), "/", ":")
+}

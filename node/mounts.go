@@ -1,0 +1,365 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/fuse"
+	"github.com/hearthfs/hearth/node/machine"
+)
+
+// mounts are the mounts that stand, and those that are being made.
+type mounts struct {
+	mu     sync.Mutex // guards the fields; never held while a mount is made or taken away
+	byDir  map[string]*mounted
+	closed bool
+	idle   chan struct{} // closed while there is no mount
+}
+
+// mounted is one mount; until ready is closed it is only a claim on its Dir.
+type mounted struct {
+	Mount
+	link   *link
+	server *fuse.Server // nil before ready
+	gone   chan struct{}
+}
+
+func newMounts() *mounts {
+	m := &mounts{byDir: map[string]*mounted{}, idle: make(chan struct{})}
+	close(m.idle)
+	return m
+}
+
+// Mount makes a mount and returns when it answers.
+func (n *Node) Mount(ctx context.Context, r MountRequest) (*MountStatus, error) {
+	m := r.Mount
+	if err := m.validate(); err != nil {
+		return nil, err
+	}
+	if !filepath.IsAbs(m.Dir) {
+		return nil, usage("mount point %s is no absolute path", m.Dir)
+	}
+	m.Dir = filepath.Clean(m.Dir)
+	x := &mounted{Mount: m, gone: make(chan struct{})}
+	if err := n.mounts.claim(x); err != nil {
+		return nil, err
+	}
+	if err := n.mount(ctx, x, r); err != nil {
+		n.mounts.drop(x)
+		return nil, err
+	}
+	n.events.log.Info("mounted", "dir", x.Dir, "prefix", x.Prefix, "link", x.link.Path)
+	s := x.status()
+	return &s, nil
+}
+
+func (n *Node) mount(ctx context.Context, x *mounted, r MountRequest) error {
+	if r.Origin != nil {
+		l, rest, err := n.linkTo(ctx, r)
+		if err != nil {
+			return err
+		}
+		x.Prefix = l.Path + "/" + rest + "/" + x.Prefix
+	}
+	x.Prefix = cleanPath(x.Prefix)
+	if x.link, _ = n.links.at(x.Prefix); x.link == nil {
+		return &Error{Kind: KindNotFound, Message: "no link leads to " + x.Prefix}
+	}
+	if err := x.checkFreshness(); err != nil {
+		return err
+	}
+	if err := checkMountPoint(x.Dir); err != nil {
+		return err
+	}
+	root, err := n.tree.Root(ctx, x.Prefix)
+	if err != nil {
+		return fmt.Errorf("mount %s: %w", x.Prefix, explained(err))
+	}
+	options, err := n.fuseOptions(x, root.ID)
+	if err != nil {
+		return err
+	}
+	server, err := fuse.Mount(ctx, options)
+	if err != nil {
+		return err
+	}
+	n.mounts.stand(x, server)
+	// It ends with the mount, which closeAll sees to.
+	go func() {
+		server.Wait()
+		n.events.log.Info("unmounted", "dir", x.Dir)
+		n.mounts.drop(x)
+	}()
+	return nil
+}
+
+// linkTo is the link that covers an origin, or a new one named by it.
+func (n *Node) linkTo(ctx context.Context, r MountRequest) (*link, string, error) {
+	if l, rest := n.links.covering(*r.Origin); l != nil {
+		return l, rest, nil
+	}
+	l, err := n.links.add(ctx, Link{Path: pathFor(r.Origin.URL), Origin: *r.Origin, Freshness: r.Freshness, FailStale: r.FailStale})
+	if err != nil {
+		return nil, "", err
+	}
+	return l, "", n.addToTree(l)
+}
+
+// checkFreshness holds a mount's freshness, which is short for its link's,
+// against the link's own.
+func (x *mounted) checkFreshness() error {
+	if x.link.strict() && x.Open == string(fuse.None) {
+		return usage("mount %s: open=none cannot be strict: the kernel would open files without asking", x.Dir)
+	}
+	if x.Freshness == "" {
+		return nil
+	}
+	f, err := parseFreshness(x.Freshness)
+	if err != nil {
+		return err
+	}
+	if f != x.link.freshness {
+		return &Error{Kind: KindRefused, Message: fmt.Sprintf("mount %s: freshness %s differs from %v, which its link %s has",
+			x.Dir, x.Freshness, x.link.freshness, x.link.Path)}
+	}
+	return nil
+}
+
+// checkMountPoint has a dead mount point of ours cleaned up, then looks for a
+// directory.
+func checkMountPoint(dir string) error {
+	if err := fuse.Cleanup(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	info, err := os.Stat(dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return &Error{Kind: KindNotFound, Message: fmt.Sprintf("mount point %s does not exist (mkdir -p %s)", dir, dir)}
+	case err != nil:
+		return fmt.Errorf("mount point: %w", err)
+	case !info.IsDir():
+		return usage("mount point %s is no directory", dir)
+	}
+	return nil
+}
+
+func openMode(s string) (fuse.Mode, error) {
+	switch m := fuse.Mode(s); m {
+	case "", fuse.Auto, fuse.None, fuse.Passthrough:
+		return m, nil
+	}
+	return "", usage("open: %q is not one of auto, none, passthrough", s)
+}
+
+func (n *Node) fuseOptions(x *mounted, root uint64) (fuse.Options, error) {
+	open, err := openMode(x.Open)
+	if err != nil {
+		return fuse.Options{}, err
+	}
+	o := fuse.Options{
+		Dir: x.Dir, FSName: x.link.Origin.URL, Tree: n.tree, Root: root,
+		Reads: n.tiers.reads, Has: n.has, Held: n.heldBytes, Open: open,
+		Large:    func(ctx context.Context) (bool, error) { return n.mostlyLarge(ctx, x) },
+		Strict:   x.link.strict(),
+		FileMode: x.FileMode, DirMode: x.DirMode,
+		AllowOther: os.Geteuid() == 0, NoExec: slices.Contains(x.Options, "noexec"),
+		Without: n.config.FuseWithout,
+		Events: fuse.Events{Complaint: func(text string) {
+			n.events.warn("fuse "+x.Dir, "FUSE library", "dir", x.Dir, "cause", text)
+		}},
+	}
+	if n.disk != nil {
+		o.Local = n.disk
+	}
+	if x.AllowOther != nil {
+		o.AllowOther = *x.AllowOther
+	}
+	if x.UID != nil {
+		o.UID = *x.UID
+	}
+	if x.GID != nil {
+		o.GID = *x.GID
+	}
+	return o, nil
+}
+
+// has reports whether a block is held on this node.
+func (n *Node) has(id hearth.ID) bool { return n.mem.Has(id) || n.disk != nil && n.disk.Has(id) }
+
+// heldBytes tells how much of an object each tier holds.
+func (n *Node) heldBytes(o *hearth.Object, each func(tier string, bytes int64)) {
+	for name, blocks := range n.held(o) {
+		each(name, min(blocks*hearth.BlockSize, o.Size))
+	}
+}
+
+// Unmount takes a mount away and returns when it is gone; lazy detaches it
+// although it is in use.
+func (n *Node) Unmount(dir string, lazy bool) error {
+	return n.mounts.unmount(filepath.Clean(dir), lazy)
+}
+
+// UnmountDirectly takes away a mount of ours whose node is dead, or is not the
+// one that was asked. lazy detaches it although it is in use.
+func UnmountDirectly(dir string, lazy bool) error {
+	dir, err := machine.RealPath(dir)
+	if err != nil {
+		return fmt.Errorf("unmount: %w", err)
+	}
+	switch kind, err := machine.MountedAt(dir); {
+	case err != nil:
+		return err
+	case kind == "":
+		return &Error{Kind: KindNotFound, Message: "nothing is mounted at " + dir}
+	case kind != "fuse.hearth":
+		return &Error{Kind: KindRefused, Message: fmt.Sprintf("%s is a mount of type %s, not ours", dir, kind)}
+	}
+	return machine.Unmount(dir, lazy)
+}
+
+// Mounts are the mounts that stand, by directory.
+func (n *Node) Mounts() []Mount {
+	var all []Mount
+	for _, x := range n.mounts.standing() {
+		all = append(all, x.Mount)
+	}
+	return all
+}
+
+// Unmounted returns a channel that is closed once no mount is left.
+func (n *Node) Unmounted() <-chan struct{} {
+	n.mounts.mu.Lock()
+	defer n.mounts.mu.Unlock()
+	return n.mounts.idle
+}
+
+func (n *Node) waitUnmounted(ctx context.Context, dir string) error {
+	x, err := n.mounts.find(filepath.Clean(dir))
+	if err != nil {
+		return err
+	}
+	select {
+	case <-x.gone:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// claim takes a directory, so that two requests never mount on one.
+func (m *mounts) claim(x *mounted) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case m.closed:
+		return &Error{Kind: KindRefused, Message: "the node is ending"}
+	case m.byDir[x.Dir] != nil:
+		return &Error{Kind: KindRefused, Message: x.Dir + " is mounted already"}
+	}
+	if len(m.byDir) == 0 {
+		m.idle = make(chan struct{})
+	}
+	m.byDir[x.Dir] = x
+	return nil
+}
+
+func (m *mounts) stand(x *mounted, s *fuse.Server) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	x.server = s
+}
+
+// drop forgets a mount that is gone, or was never made.
+func (m *mounts) drop(x *mounted) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.byDir, x.Dir)
+	close(x.gone)
+	if len(m.byDir) == 0 {
+		close(m.idle)
+	}
+}
+
+func (m *mounts) find(dir string) (*mounted, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	x := m.byDir[dir]
+	if x == nil || x.server == nil {
+		return nil, &Error{Kind: KindNotFound, Message: "this node has no mount at " + dir}
+	}
+	return x, nil
+}
+
+func (m *mounts) standing() []*mounted {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var all []*mounted
+	for _, x := range m.byDir {
+		if x.server != nil {
+			all = append(all, x)
+		}
+	}
+	slices.SortFunc(all, func(a, b *mounted) int { return compare(a.Dir, b.Dir) })
+	return all
+}
+
+func (m *mounts) unmount(dir string, lazy bool) error {
+	x, err := m.find(dir)
+	if err != nil {
+		return err
+	}
+	if err := x.server.Unmount(lazy); err != nil {
+		return err
+	}
+	if !lazy {
+		<-x.gone
+	}
+	return nil
+}
+
+// closeGrace is how long the last users of a detached mount may take before its
+// connection is cut.
+const closeGrace = 2 * time.Second
+
+// closeAll lets no mount in any more and takes all away, though in use.
+func (m *mounts) closeAll() error {
+	m.mu.Lock()
+	m.closed = true
+	m.mu.Unlock()
+	var errs []error
+	for _, x := range m.standing() {
+		if x.server.Unmount(false) != nil {
+			if err := x.server.Unmount(true); err != nil {
+				errs = append(errs, err)
+			}
+		}
+	}
+	late := time.After(closeGrace)
+	for _, x := range m.standing() {
+		select {
+		case <-x.gone:
+			continue
+		case <-late:
+		}
+		if x.abort() {
+			<-x.gone
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// abort has the kernel cut a connection: who still uses the mount gets ENOTCONN.
+// Where that cannot be asked for, the end of the process does it.
+func (x *mounted) abort() bool {
+	_, minor, _ := strings.Cut(x.server.Stats().Device, ":")
+	return os.WriteFile(filepath.Join("/sys/fs/fuse/connections", minor, "abort"), []byte("1"), 0) == nil
+}

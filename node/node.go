@@ -1,0 +1,254 @@
+// Package node is one Hearth process: everything is made here, in dependency
+// order, and ended in the reverse of it.
+//
+// New takes the RAM budget (a tenth of the memory, unless told), opens the disk
+// tier, the origins and the namespace, and stacks them into one Source by the
+// expression in wiring.go; nothing outside this package knows what stands above
+// or below it. The tiers count and report; only here is anything logged or
+// exported. Mounts come and go at run time: a mount of an origin that no link
+// covers first makes a link named by it, so that several mounts share one cache.
+//
+// Every background task belongs to one errgroup under one context, whose cause
+// says why the node ends. Close takes the mounts away first, then ends the
+// tasks, and at last has the stores write what they have queued.
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/cache"
+	"github.com/hearthfs/hearth/cache/disk"
+	"github.com/hearthfs/hearth/namespace"
+	"github.com/hearthfs/hearth/node/machine"
+	"github.com/hearthfs/hearth/origin"
+)
+
+// errClosed is the cause of the context of a node that was told to end.
+var errClosed = errors.New("the node was closed")
+
+// Node is one Hearth process.
+type Node struct {
+	config  Config
+	started time.Time
+	limit   int64 // of memory, in bytes
+	dirs    []directory
+	events  *events
+
+	pool   *hearth.Pool
+	disk   *disk.Store // nil: no disk tier
+	mem    *cache.RAM
+	links  *links
+	tiers  *tiers
+	tree   *namespace.Tree
+	judged *judgements
+	mounts *mounts
+	doors  *listeners
+	// uncached counts blocks read of objects that cannot be kept.
+	uncached atomic.Int64
+
+	closed sync.Once
+	group  *errgroup.Group
+	cancel context.CancelCauseFunc
+	ctx    context.Context // of the node's life; its cause says why it ended
+}
+
+// New makes a node: it takes the cache directories and the admin socket, asks
+// each origin whether it can be used, and starts to answer. Mounts are the
+// caller's next step. ctx bounds the making only.
+func New(ctx context.Context, c Config) (*Node, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	n := &Node{config: c, started: time.Now(), limit: machine.MemoryLimit("/"), events: newEvents(c.Log)}
+	life, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	n.cancel = cancel
+	n.group, n.ctx = errgroup.WithContext(life)
+	if err := n.open(ctx); err != nil {
+		n.close()
+		return nil, err
+	}
+	n.tellReplaced(n.ctx)
+	n.serveAdmin(n.ctx, n.doors)
+	budget := n.pool.Stats().Budget
+	n.group.Go(func() error {
+		machine.KeepGarbageSmall(n.ctx, budget)
+		return nil
+	})
+	n.group.Go(func() error { return machine.Watchdog(n.ctx, n.alive) })
+	if n.doors.warning != "" {
+		n.events.log.Warn(n.doors.warning)
+	}
+	return n, nil
+}
+
+// open makes the parts in dependency order.
+func (n *Node) open(ctx context.Context) (err error) {
+	// The socket first: it tells a second node before anything else is touched.
+	if n.doors, err = listen(n.config.Admin); err != nil {
+		return err
+	}
+	budget := ramBudget(n.config.Cache.RAM, n.limit)
+	machine.LimitHeap(budget)
+	n.pool = hearth.NewPool(budget)
+	if n.dirs, err = cacheDirs(n.config.Cache); err != nil {
+		return err
+	}
+	if err := n.openDisk(); err != nil {
+		return err
+	}
+	n.mem = cache.NewRAM(n.pool, n.pool.Stats().Budget)
+	n.links = &links{version: n.config.Version}
+	for _, l := range n.config.Links {
+		if _, err := n.links.add(ctx, l); err != nil {
+			return err
+		}
+	}
+	bucket := origin.NewBucket(n.pool, n.links.origin)
+	n.mounts, n.judged = newMounts(), openJudgements(n.dirs)
+	if n.tiers, err = wire(n.config.Wiring, n.mem, store(n.disk), watched{bucket, n.gone, n.uncacheable}); err != nil {
+		return fmt.Errorf("join the ring: %w", err)
+	}
+	return n.openTree()
+}
+
+// store is the disk tier as the wiring wants it: nil, not a nil pointer in an
+// interface.
+func store(d *disk.Store) hearth.Store {
+	if d == nil {
+		return nil
+	}
+	return d
+}
+
+func (n *Node) openDisk() error {
+	if len(n.dirs) == 0 {
+		return nil
+	}
+	o := disk.Options{Pool: n.pool, Events: disk.Events{
+		Ejected: func(path string, cause error) {
+			n.events.warn("eject "+path, "cache directory is out of use", "dir", path, "cause", cause)
+		},
+		Returned: func(path string) { n.events.log.Info("cache directory is in use again", "dir", path) },
+	}}
+	if ring, ok := n.config.Wiring.Ring.(interface{ Owns(hearth.ID) bool }); ok {
+		o.Owns = ring.Owns
+	}
+	for _, d := range n.dirs {
+		o.Dirs = append(o.Dirs, disk.DirOptions{Path: d.path, Budget: d.budget})
+		if n.config.Cache.FreeFloor.Set() { // else a tenth of each file system
+			o.FreeFloor = max(o.FreeFloor, d.floor)
+		}
+	}
+	var err error
+	if n.disk, err = disk.Open(o); errors.Is(err, disk.ErrRefused) {
+		return &Error{Kind: KindRefused, Message: err.Error()}
+	}
+	return err
+}
+
+// gone hears of versions that the origin does not have any more.
+func (n *Node) gone(o *hearth.Object) {
+	if n.tree != nil {
+		n.tree.Forget(o)
+	}
+}
+
+// uncacheable hears of reads of objects without a strong ETag.
+func (n *Node) uncacheable(o *hearth.Object) {
+	n.uncached.Add(1)
+	n.events.warn("uncached "+o.Link, "object has no strong ETag: it is served, and never kept", "link", o.Link, "key", o.Key)
+}
+
+// Banner says in one line where the cache is, how large it is, and how to
+// change that.
+func (n *Node) Banner() string {
+	where := make([]string, 0, len(n.dirs))
+	for _, d := range n.dirs {
+		where = append(where, fmt.Sprintf("%s up to %s", d.path, size(d.budget)))
+	}
+	if len(where) == 0 {
+		where = append(where, "no disk")
+	}
+	return fmt.Sprintf("cache: %s; RAM up to %s (change with --cache-disks PATH=SIZE and --cache-ram SIZE, or cache: in /etc/hearth/hearth.yaml)",
+		strings.Join(where, ", "), size(n.pool.Stats().Budget))
+}
+
+// Socket is where the node answers commands; "-" if nowhere.
+func (n *Node) Socket() string {
+	if n.doors.socket == nil {
+		return "-"
+	}
+	return n.doors.socket.Addr().String()
+}
+
+// Ready tells systemd that the node serves.
+func (n *Node) Ready() { machine.Ready() }
+
+// alive is what the watchdog asks: the node's own API answers.
+func (n *Node) alive(ctx context.Context) error {
+	c := n.Client()
+	defer c.Close()
+	_, err := c.Status(ctx)
+	return err
+}
+
+// Done is closed when the node ends, by itself or by Close.
+func (n *Node) Done() <-chan struct{} { return n.ctx.Done() }
+
+// Err is why the node ended by itself.
+func (n *Node) Err() error {
+	if err := context.Cause(n.ctx); !errors.Is(err, errClosed) {
+		return err
+	}
+	return nil
+}
+
+// Close takes the mounts away, though in use, ends every task and writes what is
+// queued. It may be called again.
+func (n *Node) Close() (err error) {
+	n.closed.Do(func() {
+		machine.Stopping()
+		err = n.close()
+	})
+	return err
+}
+
+func (n *Node) close() error {
+	var errs []error
+	if n.mounts != nil {
+		errs = append(errs, n.mounts.closeAll())
+	}
+	n.cancel(errClosed)
+	if n.doors != nil {
+		n.doors.close()
+	}
+	if err := n.group.Wait(); err != nil && !errors.Is(err, context.Canceled) {
+		errs = append(errs, err)
+	}
+	if n.tiers != nil {
+		n.tiers.close()
+	}
+	if n.tree != nil {
+		errs = append(errs, n.tree.Close())
+	}
+	if n.mem != nil {
+		n.mem.Close()
+	}
+	if n.disk != nil {
+		errs = append(errs, n.disk.Close())
+	}
+	if n.doors != nil && n.doors.socket != nil {
+		os.Remove(n.doors.socket.Addr().String())
+	}
+	return errors.Join(errs...)
+}

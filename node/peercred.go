@@ -1,0 +1,120 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/user"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// adminGroup may ask a node that root runs.
+const adminGroup = "hearth"
+
+// listenAdmin opens the admin socket: 0660, of the group hearth if there is one.
+// A socket that nobody answers is removed; one that answers is another node.
+func listenAdmin(socket string) (net.Listener, error) {
+	mode := os.FileMode(0o700)
+	if os.Geteuid() == 0 {
+		mode = 0o755 // the group must get to the socket
+	}
+	if err := os.MkdirAll(filepath.Dir(socket), mode); err != nil {
+		return nil, fmt.Errorf("make the admin socket's directory: %w", err)
+	}
+	// Two nodes that start at once must not remove each other's socket.
+	lock, err := os.Open(filepath.Dir(socket))
+	if err != nil {
+		return nil, fmt.Errorf("lock the admin socket: %w", err)
+	}
+	defer lock.Close()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+		return nil, fmt.Errorf("lock the admin socket: %w", err)
+	}
+	if c, err := net.Dial("unix", socket); err == nil {
+		c.Close()
+		return nil, &Error{Kind: KindRefused, Message: "another node answers at " + socket +
+			" (choose another socket with --admin-socket)"}
+	} else if isRefused(err) {
+		os.Remove(socket)
+	}
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		return nil, fmt.Errorf("listen on the admin socket: %w", err)
+	}
+	if g, err := user.LookupGroup(adminGroup); err == nil {
+		if gid, err := strconv.Atoi(g.Gid); err == nil {
+			// Without the right to give it away the socket stays its owner's alone.
+			_ = os.Chown(socket, -1, gid)
+		}
+	}
+	if err := os.Chmod(socket, 0o660); err != nil {
+		l.Close()
+		return nil, fmt.Errorf("protect the admin socket: %w", err)
+	}
+	return l, nil
+}
+
+func isRefused(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }
+
+// peerKey is where connContext leaves who asks.
+type peerKey struct{}
+
+// connContext notes the peer's credentials as the kernel knows them.
+func connContext(ctx context.Context, c net.Conn) context.Context {
+	u, ok := c.(*net.UnixConn)
+	if !ok {
+		return ctx
+	}
+	raw, err := u.SyscallConn()
+	if err != nil {
+		return ctx
+	}
+	var cred *unix.Ucred
+	if raw.Control(func(fd uintptr) {
+		cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	}) != nil || err != nil {
+		return ctx
+	}
+	return context.WithValue(ctx, peerKey{}, cred)
+}
+
+// checkPeer lets root, the node's own user and the group hearth in. The file's
+// mode says the same; this holds where the mode was changed or not asked.
+func checkPeer(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		cred, _ := r.Context().Value(peerKey{}).(*unix.Ucred)
+		if cred == nil || !mayAsk(cred) {
+			answerError(w, &Error{Kind: KindRefused,
+				Message: "only root, the node's user and the group hearth may ask this node"})
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+func mayAsk(cred *unix.Ucred) bool {
+	if cred.Uid == 0 || int(cred.Uid) == os.Geteuid() {
+		return true
+	}
+	g, err := user.LookupGroup(adminGroup)
+	if err != nil {
+		return false
+	}
+	if g.Gid == strconv.Itoa(int(cred.Gid)) {
+		return true
+	}
+	u, err := user.LookupId(strconv.Itoa(int(cred.Uid)))
+	if err != nil {
+		return false
+	}
+	groups, err := u.GroupIds()
+	return err == nil && slices.Contains(groups, g.Gid)
+}

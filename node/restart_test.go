@@ -1,0 +1,53 @@
+package node
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+func TestNodeIDsOutliveTheirDatabase(t *testing.T) {
+	// The namespace's database is lost; a kernel that still holds an inode of the
+	// first run never sees its number mean something else in the second.
+	dir, cache := t.TempDir(), filepath.Join(t.TempDir(), "c")
+	fill(t, dir, map[string]string{"a": "hello"})
+	disk := func(c *Config) {
+		c.Cache.NoDisk, c.Cache.Disks, c.Cache.FreeFloor = false, []Disk{{Path: cache, Size: Size{Bytes: 64 << 20}}}, Size{Bytes: 1}
+	}
+	n := start(t, dir, disk)
+	first, err := client(t, n).Stat(t.Context(), "/a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	where := n.Status(t.Context()).Names.Where
+	if err := n.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if upTo := firstID([]directory{{path: cache}}); upTo <= first.Inode {
+		t.Fatalf("noted %d, given out %d", upTo, first.Inode)
+	}
+	if err := os.RemoveAll(where); err != nil {
+		t.Fatal(err)
+	}
+	again, err := client(t, start(t, dir, disk)).Stat(t.Context(), "/a")
+	if err != nil || again.Inode <= first.Inode {
+		t.Errorf("inode %d after %d, %v", again.Inode, first.Inode, err)
+	}
+}
+
+func TestOneNodePerCacheDirectory(t *testing.T) {
+	// A second node with the same cache directory is refused, and says which it is.
+	cache := filepath.Join(t.TempDir(), "c")
+	disk := func(c *Config) {
+		c.Cache.NoDisk, c.Cache.Disks, c.Cache.FreeFloor = false, []Disk{{Path: cache, Size: Size{Bytes: 64 << 20}}}, Size{Bytes: 1}
+	}
+	start(t, t.TempDir(), disk)
+	c := Config{Admin: Admin{Socket: "-", Listen: "-"}}
+	disk(&c)
+	n, err := New(t.Context(), c)
+	if err == nil {
+		n.Close()
+		t.Fatal("two nodes share a cache directory")
+	}
+	t.Log(err)
+}

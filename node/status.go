@@ -1,0 +1,106 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"time"
+
+	"github.com/hearthfs/hearth/origin"
+)
+
+// Status takes one look at the node.
+func (n *Node) Status(context.Context) *Status {
+	p := n.pool.Stats()
+	s := &Status{
+		Version: n.config.Version, PID: os.Getpid(), UptimeS: int64(time.Since(n.started) / time.Second),
+		Problems: []string{}, Mounts: []MountStatus{}, Links: []LinkStatus{},
+		Memory: MemoryStatus{Budget: p.Budget, Used: p.Used, Idle: p.Idle, Views: p.Views, Limit: n.limit},
+		Tiers:  n.tierStatus(), Names: n.namesStatus(),
+		Uncached: n.uncached.Load(),
+		Origin:   OriginStatus{Verbs: map[string]int64{}},
+	}
+	for _, l := range n.links.list() {
+		o := originStatus(l.origin.Stats())
+		s.Links = append(s.Links, LinkStatus{Path: l.Path, URL: l.Origin.URL, Endpoint: l.Origin.Endpoint,
+			Freshness: l.freshness.String(), Origin: o})
+		s.Origin.add(o)
+	}
+	for _, x := range n.mounts.standing() {
+		s.Mounts = append(s.Mounts, x.status())
+	}
+	s.Problems = append(s.Problems, problems(s)...)
+	if s.Says = "ok"; len(s.Problems) > 0 {
+		s.Says = s.Problems[0]
+	}
+	return s
+}
+
+// problems are what a person should do something about, the worst first. What
+// heals by itself and costs nothing is no problem.
+func problems(s *Status) []string {
+	var all []string
+	if s.Names.Stale != "" {
+		all = append(all, "an origin cannot be asked, the last known names are shown: "+s.Names.Stale)
+	}
+	for _, t := range s.Tiers {
+		for _, d := range t.Dirs {
+			if d.Ill != "" {
+				all = append(all, "cache directory "+d.Path+" is out of use: "+d.Ill)
+			}
+		}
+	}
+	if s.Names.Ill != "" {
+		all = append(all, "names are kept in memory only: "+s.Names.Ill)
+	}
+	return all
+}
+
+func originStatus(o origin.Stats) OriginStatus {
+	return OriginStatus{Requests: o.Gets + o.Heads + o.Lists, Bytes: o.Bytes, Errors: o.Errors, Retries: o.Retries,
+		Throttled: o.Throttled, Verbs: map[string]int64{"get": o.Gets, "head": o.Heads, "list": o.Lists}}
+}
+
+func (o *OriginStatus) add(x OriginStatus) {
+	o.Requests += x.Requests
+	o.Bytes += x.Bytes
+	o.Errors += x.Errors
+	o.Retries += x.Retries
+	o.Throttled += x.Throttled
+	for verb, n := range x.Verbs {
+		o.Verbs[verb] += n
+	}
+}
+
+func (n *Node) tierStatus() []TierStatus {
+	m := n.mem.Stats()
+	tiers := []TierStatus{{Name: "ram", Used: m.Used, Budget: m.Budget, Hits: m.Hits, HitBytes: m.HitBytes, Misses: m.Misses}}
+	if n.disk == nil {
+		return tiers
+	}
+	t := TierStatus{Name: "disk"}
+	for _, d := range n.disk.Stats().Dirs {
+		x := DirStatus{Path: d.Path, Used: d.Used, Budget: d.Limit}
+		if d.Ejected {
+			x.Ill = d.Cause
+		}
+		t.Used += d.Used
+		t.Budget += d.Limit
+		t.Hits += d.Hits
+		t.HitBytes += d.HitBytes
+		t.Errors += d.Errors + d.Corrupt
+		t.Dirs = append(t.Dirs, x)
+	}
+	t.Misses = n.tiers.own.Stats().Misses
+	return append(tiers, t)
+}
+
+func (x *mounted) status() MountStatus {
+	f := x.server.Stats()
+	ops := maps.Clone(f.Requests)
+	maps.Copy(ops, f.Outcomes)
+	return MountStatus{Dir: x.Dir, Prefix: x.Prefix, Open: string(f.Open), Why: f.Why, Freshness: x.link.freshness.String(),
+		Timeouts: fmt.Sprintf("names %v, absent names %v", f.EntryTimeout.Round(time.Millisecond), f.NegativeTimeout.Round(time.Millisecond)),
+		Ops:      ops}
+}

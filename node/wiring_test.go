@@ -1,0 +1,197 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/internal/hearthtest"
+	"github.com/hearthfs/hearth/namespace"
+)
+
+// volume stands where remote volumes will: a Store with counters.
+type volume struct {
+	mu     sync.Mutex // guards blocks
+	blocks map[hearth.ID][]byte
+	hits   int
+}
+
+func (v *volume) Get(_ context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	data, ok := v.blocks[b.ID()]
+	if !ok {
+		return nil, hearth.ErrMiss
+	}
+	v.hits++
+	return hearth.NewView(data[off : off+n]), nil
+}
+
+func (v *volume) Put(b hearth.Block, x *hearth.View) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.blocks[b.ID()] = append([]byte(nil), x.Bytes()...)
+	return nil
+}
+
+// loop stands where the ring will: every second block is another's, and that
+// other is this node, asked through Fill.
+type loop struct {
+	owned, local  atomic.Pointer[hearth.Source]
+	filled, lists atomic.Int64
+}
+
+func (r *loop) Former(next hearth.Source) hearth.Source { return next }
+func (r *loop) Fill() hearth.Source                     { return r }
+func (r *loop) Route(own, theirs hearth.Source) hearth.Source {
+	return route{own, theirs}
+}
+func (r *loop) List(o namespace.Origin) namespace.Origin {
+	r.lists.Add(1)
+	return o
+}
+func (r *loop) Serve(owned, local hearth.Source) error {
+	r.owned.Store(&owned)
+	r.local.Store(&local)
+	return nil
+}
+func (r *loop) Get(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
+	r.filled.Add(1)
+	return (*r.owned.Load()).Get(ctx, b, off, n)
+}
+
+type route struct{ own, theirs hearth.Source }
+
+func (r route) Get(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
+	if b.Index%2 == 1 {
+		return r.theirs.Get(ctx, b, off, n)
+	}
+	return r.own.Get(ctx, b, off, n)
+}
+
+func TestVolumeAndRingStandInTheWiring(t *testing.T) {
+	// A second store and a loop-back ring are put into the wiring and change no byte:
+	// once the bucket was read, a node with new RAM is served by the volume alone.
+	big := strings.Repeat("0123456789abcdef", 250_000)
+	server := hearthtest.StartS3(t) // file:// keeps nothing that changed just now
+	bucket := server.Bucket(t, "wiring")
+	if _, err := server.PutBytes(t.Context(), bucket, "big", []byte(big)); err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range server.Env() {
+		name, value, _ := strings.Cut(v, "=")
+		t.Setenv(name, value)
+	}
+	vol := &volume{blocks: map[hearth.ID][]byte{}}
+	for round := range 2 {
+		ring := &loop{}
+		n := start(t, "", func(c *Config) {
+			c.Links[0].Origin = Origin{URL: "s3://" + bucket, Endpoint: server.Endpoint}
+			c.Wiring = Wiring{Volumes: vol, Ring: ring}
+		})
+		var out strings.Builder
+		if err := client(t, n).Cat(t.Context(), "/big", 0, -1, &out); err != nil {
+			t.Fatal(err)
+		}
+		if out.String() != big {
+			t.Fatalf("round %d: wrong bytes", round)
+		}
+		if ring.filled.Load() == 0 || ring.lists.Load() != 1 {
+			t.Errorf("round %d: %d fills, %d decorated origins", round, ring.filled.Load(), ring.lists.Load())
+		}
+		if read := n.Status(t.Context()).Origin.Bytes; round == 0 && read < int64(len(big)) || round == 1 && read > 10_000 { // listings count
+			t.Errorf("round %d: %d bytes from the origin", round, read)
+		}
+		if err := n.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if vol.hits == 0 {
+		t.Error("the volume was never read")
+	}
+}
+
+func TestAloneServesItsOwn(t *testing.T) {
+	// Without a ring its parts pass through, and Fill at the owner is a read of one's own.
+	a := &alone{}
+	vol := &volume{blocks: map[hearth.ID][]byte{}}
+	o := &hearth.Object{Key: "k", ETag: "e", Size: 3}
+	if _, err := a.Fill().Get(t.Context(), o.Block(0), 0, 3); !errors.Is(err, hearth.ErrMiss) {
+		t.Errorf("before Serve: %v", err)
+	}
+	if a.Former(vol) != hearth.Source(vol) || a.Route(vol, nil) != hearth.Source(vol) {
+		t.Error("Former or Route does not pass through")
+	}
+	if err := errors.Join(a.Serve(vol, vol), vol.Put(o.Block(0), hearth.NewView([]byte("abc")))); err != nil {
+		t.Fatal(err)
+	}
+	v, err := a.Fill().Get(t.Context(), o.Block(0), 1, 2)
+	if err != nil || string(v.Bytes()) != "bc" {
+		t.Error(v, err)
+	}
+}
+
+func TestNodesThatCannotBe(t *testing.T) {
+	// What cannot be meant is refused before anything is opened or made.
+	for want, c := range map[string]Config{
+		"two links":      {Links: []Link{{Path: "a", Origin: Origin{URL: "s3://a"}}, {Path: "/a/", Origin: Origin{URL: "s3://b"}}}},
+		"no origin":      {Links: []Link{{Path: "/"}}},
+		"two mounts":     {Mounts: []Mount{{Dir: "/a"}, {Dir: "/a"}}},
+		"open":           {Mounts: []Mount{{Dir: "/a", Open: "wide"}}},
+		"below 16 MiB":   {Cache: Cache{RAM: Size{Bytes: 1 << 20}}},
+		"neither s3://":  {Links: []Link{{Origin: Origin{URL: "ftp://x"}}}, Cache: Cache{NoDisk: true}, Admin: Admin{Socket: "-", Listen: "-"}},
+		"fuse abilities": {FuseWithout: []string{"wings"}},
+		"freshness":      {Links: []Link{{Origin: Origin{URL: "s3://a"}, Freshness: "soon"}}},
+	} {
+		n, err := New(t.Context(), c)
+		if err == nil {
+			n.Close()
+		}
+		if err == nil || kindOf(err) != KindUsage || !strings.Contains(err.Error(), want) {
+			t.Errorf("want %q: %v", want, err)
+		}
+	}
+}
+
+func TestAbsentOriginNamesTheCure(t *testing.T) {
+	// A bucket that cannot be asked ends the start with one line, and leaves nothing open.
+	socket := filepath.Join(t.TempDir(), "s")
+	_, err := New(t.Context(), Config{Cache: Cache{NoDisk: true}, Admin: Admin{Socket: socket, Listen: "-"},
+		Links: []Link{{Path: "/", Origin: Origin{URL: "file:///does/not/exist"}}}})
+	if err == nil || strings.Contains(err.Error(), "\n") {
+		t.Errorf("%v", err)
+	}
+	if _, err := os.Stat(socket); err == nil {
+		t.Error("the socket was left behind")
+	}
+}
+
+func TestPathsOfURLs(t *testing.T) {
+	// A URL means the path below the longest link that leads to it; an endpoint that
+	// was asked for must be the link's.
+	ls := &links{all: []*link{
+		{Link: Link{Path: "/", Origin: Origin{URL: "s3://a"}}},
+		{Link: Link{Path: "/img", Origin: Origin{URL: "s3://a/images/"}}},
+		{Link: Link{Path: "/own", Origin: Origin{URL: "s3://b", Endpoint: "http://h:1"}}},
+	}}
+	for url, want := range map[string]string{"s3://a": "/", "s3://a/x/y": "/x/y", "s3://a/images/1": "/img/1", "s3://a/images": "/img", "s3://b/k": "/own/k"} {
+		if got, err := ls.pathOf(url); err != nil || got != want {
+			t.Errorf("%s: %s, %v, want %s", url, got, err, want)
+		}
+	}
+	if _, err := ls.pathOf("s3://ab/k"); kindOf(err) != KindNoLink {
+		t.Errorf("another bucket: %v", err)
+	}
+	if l, _ := ls.covering(Origin{URL: "s3://b", Endpoint: "http://h:2"}); l != nil {
+		t.Error("another endpoint is taken for the same bucket")
+	}
+	if l, rest := ls.at("/img/x/y"); l.Path != "/img" || rest != "x/y" {
+		t.Error(l.Path, rest)
+	}
+}
