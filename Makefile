@@ -1,0 +1,59 @@
+# Hearth. `make` alone prints the targets.
+GO ?= go
+RESULTS := e2e/results
+SHELL := /bin/bash
+.SHELLFLAGS := -o pipefail -c
+# Tests report to the tally, which fails if any of them failed, whatever ran after
+# it. COUNTS names a file that sums up several runs (.ci/run).
+TALLY = $(GO) run ./e2e/tally $(if $(COUNTS),-add $(COUNTS))
+E2E = env
+RUN_E2E = $(GO) test -count 1 -json -timeout 24h ./e2e
+
+.PHONY: help hearth setup setup-full demo test check race fuzz bench e2e e2e-full clean
+
+help: ## print the targets
+	@sed -n 's/^\([a-z0-9-]*\):[^#]*## /\1\t/p' Makefile | expand -t 12
+
+hearth: ## build the static binary ./hearth
+	CGO_ENABLED=0 $(GO) build -buildvcs=auto -trimpath -ldflags '-s -w' -o hearth ./cmd/hearth
+
+setup: ## install Debian packages and test tools that are missing
+	@scripts/setup
+
+setup-full:
+	@scripts/setup --full
+
+demo: setup hearth ## run the main job on an embedded default: no account, no cluster
+	@./hearth demo $(ARGS)
+
+test: setup ## unit tests with the race detector, and a core of end-to-end tests (at most 12 minutes)
+	@{ $(GO) test -race -json -timeout 11m $$($(GO) list ./... | grep -v /e2e); $(E2E) HEARTH_E2E=core $(RUN_E2E); } | $(TALLY)
+
+check: ## formatting, vet, generated pages, architecture
+	@test -z "$$(gofmt -l . | tee /dev/stderr)"
+	$(GO) vet ./...
+	$(GO) test -run 'Architecture|Current|Golden' ./...
+	$(GO) mod tidy -diff
+
+race: setup ## the core end-to-end tests with a binary built with the race detector
+	@$(E2E) HEARTH_E2E=core HEARTH_VARIANT=race $(RUN_E2E) | $(TALLY) -v
+
+FUZZTIME ?= 30s
+fuzz: ## every fuzzer for FUZZTIME (30s)
+	@for f in $$(grep -rl --include='*_test.go' '^func Fuzz' . | xargs -n1 dirname | sort -u); do \
+	  for name in $$(grep -ho '^func Fuzz[A-Za-z0-9]*' $$f/*_test.go | sed 's/func //'); do \
+	    $(GO) test -run xxx -fuzz "^$$name$$" -fuzztime $(FUZZTIME) $$f || exit 1; done; done
+
+bench: setup-full hearth ## make every figure of docs/benchmarks.md, with its raw rounds
+	$(GO) run ./bench $(ARGS)
+
+e2e: setup ## every end-to-end scenario, slices marked REDUCED; the core also masked, as nobody, and with -race (at most 40 minutes)
+	@{ $(E2E) HEARTH_E2E=all $(RUN_E2E); \
+	   for v in masked nobody race; do $(E2E) HEARTH_E2E=core HEARTH_VARIANT=$$v $(RUN_E2E); done; } | $(TALLY) -v
+
+e2e-full: setup-full ## the sizes and counts that the issues name; resumable; ISSUE=mount takes one issue's
+	@{ $(E2E) HEARTH_E2E=full HEARTH_ISSUE=$(ISSUE) $(RUN_E2E); \
+	   for v in masked nobody race; do $(E2E) HEARTH_E2E=core HEARTH_ISSUE=$(ISSUE) HEARTH_VARIANT=$$v $(RUN_E2E); done; } | $(TALLY) -v
+
+clean: ## remove what was built here
+	rm -rf hearth .tools $(RESULTS)

@@ -1,0 +1,66 @@
+package e2e
+
+import (
+	"fmt"
+	"time"
+)
+
+// scenarios in the order of the table. Those from core on are part of `make
+// test`; what takes longer comes with `make e2e`.
+func scenarios() []scenario {
+	const s3, behind = "versitygw", "versitygw behind the fault proxy"
+	by := func(small, reduced, whole string) func(level) string {
+		return func(l level) string {
+			return map[level]string{core: small + " (REDUCED)", all: reduced + " (REDUCED)", full: whole}[l]
+		}
+	}
+	is := func(text string) func(level) string { return func(level) string { return text } }
+	list := []scenario{
+		{name: "epochs-none", from: core, limit: 4 * time.Minute, origin: behind, size: by("300 files", "2,000 files", "20,000 files"), run: epochs("none")},
+		{name: "epochs-passthrough", from: all, limit: 4 * time.Minute, origin: behind, size: by("300 files", "2,000 files", "20,000 files"), run: epochs("passthrough")},
+		{name: "large-random-none", from: all, limit: 4 * time.Minute, origin: behind, size: by("96 MiB", "512 MiB", "5 GiB"), run: largeRandom("none")},
+		{name: "large-random-passthrough", from: core, limit: 4 * time.Minute, origin: behind, size: by("96 MiB", "512 MiB", "5 GiB"), run: largeRandom("passthrough")},
+		{name: "kill-9-while-filling", from: core, limit: 4 * time.Minute, origin: behind, size: by("2 kills", "4 kills", "10 kills"), run: killed},
+		{name: "wide-directory", from: core, limit: 4 * time.Minute, origin: behind, size: by("5,000 names", "30,000 names", "100,000 names"), run: wideDirectory},
+		{name: "find", from: core, limit: 4 * time.Minute, origin: behind, size: by("1,000 files", "5,000 files", "20,000 files"), run: find},
+		{name: "changes-by-aws", from: core, limit: 2 * time.Minute, origin: s3, size: is("3 changes"), run: changes},
+		{name: "strict", from: core, limit: time.Minute, origin: s3, size: is("5 versions"), run: strict},
+		{name: "readers-none", from: core, limit: time.Minute, origin: s3, size: is("4 files"), run: readersOfEveryKind("--open", "none")},
+		{name: "readers-passthrough", from: all, limit: time.Minute, origin: s3, size: is("4 files"), run: readersOfEveryKind("--open", "passthrough")},
+		{name: "readers-all-masked", from: core, limit: time.Minute, origin: s3, size: is("4 files"),
+			run: readersOfEveryKind("--fuse-without", "all")},
+		{name: "epochs-all-masked", from: all, limit: 4 * time.Minute, origin: behind, size: by("300 files", "2,000 files", "20,000 files"), run: epochsMasked},
+		{name: "unprivileged-user", root: true, from: core, limit: time.Minute, origin: s3, size: by("40 files", "200 files", "20,000 files"), run: asNobody},
+		{name: "two-mounts", from: core, limit: time.Minute, origin: s3, size: by("40 files", "200 files", "20,000 files"), run: twoMounts},
+		{name: "budgets", root: true, from: core, limit: 4 * time.Minute, origin: s3, size: by("10 x 48 MiB", "10 x 128 MiB", "10 x 256 MiB"), run: budgets},
+		{name: "wired-volume-and-ring", root: true, from: core, limit: 2 * time.Minute, origin: behind, size: by("300 files", "2,000 files", "20,000 files"), run: wired},
+		{name: "commands", from: core, limit: time.Minute, origin: s3, size: by("20 files", "80 files", "20,000 files"), run: commands},
+		{name: "daemon", from: core, limit: time.Minute, origin: s3, size: is("2 daemons"), run: daemon},
+		{name: "dead-mount-point", root: true, from: core, limit: time.Minute, origin: s3, size: is("2 mounts"), run: deadMountPoint},
+		{name: "wrong-set-ups", from: core, limit: time.Minute, origin: behind, size: is("5 set-ups"), run: wrongSetUps},
+		{name: "demo", root: true, from: core, limit: 6 * time.Minute, origin: s3, size: by("200 images", "3,000 images", "3,000 images"), run: demonstration},
+	}
+	for i := range list {
+		list[i].issue = "mount"
+		if list[i].run == nil {
+			panic(fmt.Sprintf("scenario %s has nothing to run", list[i].name))
+		}
+	}
+	return list
+}
+
+// epochsMasked is the core of reading with everything masked that the kernel
+// offers beyond the oldest one we support.
+func epochsMasked(e *env) {
+	o := e.origin()
+	list := e.load(o, e.set("D1", 5, 60, 20, 100))
+	p := e.proxy(o)
+	h := e.mount(o, settings{endpoint: p.endpoint, mount: []string{"--fuse-without", "all"}})
+	e.good("cold", epoch(h.dir, list, 1, 8, 0))
+	before := p.gets()
+	e.good("again", epoch(h.dir, list, 2, 8, 0))
+	if again := p.gets() - before; again != 0 {
+		e.Errorf("reading again asked the origin %d times", again)
+	}
+	h.quit()
+}

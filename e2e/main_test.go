@@ -1,0 +1,271 @@
+// Package e2e runs the real binary against real S3 servers on real mounts.
+//
+// HEARTH_E2E chooses how much: core (the default; part of `make test`), all
+// (`make e2e`: every scenario, slices marked REDUCED) or full (the sizes and
+// counts that the issues name; done scenarios of the same commit are not run
+// again). HEARTH_ISSUE=mount takes the scenarios of one issue. HEARTH_VARIANT runs
+// them another way: race (a binary with the race detector), masked (without what
+// a kernel may offer), nobody (as a user without privileges).
+//
+// The tests run in a mount namespace of their own, so that no mount outlives
+// them; every process they start dies with them; and a watchdog aborts the FUSE
+// connections of a scenario that is over its time.
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"text/tabwriter"
+	"time"
+)
+
+type level int
+
+const (
+	core level = iota
+	all
+	full
+)
+
+// scenario is one row of the table.
+type scenario struct {
+	name   string
+	issue  string
+	from   level                // the lowest level it runs at
+	limit  time.Duration        // the watchdog's, below full; full takes ten times as long
+	origin string               // the origin's kind, for the table
+	size   func(l level) string // what this level runs, for the table
+	run    func(e *env)
+	root   bool // needs root, so it is not part of the run as a user
+}
+
+type result struct {
+	Name, Size, Origin, Result string
+	Seconds                    float64
+}
+
+// suite is what one run of the tests shares.
+type suite struct {
+	level   level
+	repo    string
+	hearth  string // the binary under test
+	race    bool
+	variant string
+	commit  string
+	results []result
+}
+
+func TestMain(m *testing.M) {
+	if os.Getenv("HEARTH_E2E_INNER") == "" {
+		os.Exit(inOwnNamespace())
+	}
+	os.Exit(m.Run())
+}
+
+// inOwnNamespace runs this test binary again, in a mount namespace that ends
+// with it. Root needs nothing else; others get a user namespace, too.
+func inOwnNamespace() int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	args := []string{"--mount", "--propagation", "private", "--kill-child", "--fork", "--pid", "--mount-proc"}
+	if os.Getuid() != 0 {
+		args = append([]string{"--user", "--map-root-user"}, args...)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "e2e:", err)
+		return 1
+	}
+	inner := []string{"--", self}
+	environ := append(os.Environ(), "HEARTH_E2E_INNER=1")
+	if os.Getenv("HEARTH_VARIANT") == "nobody" {
+		dir, err := forNobody(self)
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "e2e: prepare for a user without privileges:", err)
+			return 1
+		}
+		defer func() { _ = os.RemoveAll(dir) }()
+		inner = []string{"--", "sh", "-c", asNobodyDoes, filepath.Join(dir, "fuse"), filepath.Join(dir, "e2e.test")}
+		environ = append(environ, "HEARTH_BIN="+filepath.Join(dir, "hearth"), "HOME="+dir)
+	}
+	cmd := exec.CommandContext(ctx, "unshare", slices.Concat(args, inner, os.Args[1:])...)
+	cmd.Env = environ
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	err = cmd.Run()
+	var exit *exec.ExitError
+	switch {
+	case errors.As(err, &exit):
+		return max(exit.ExitCode(), 1)
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "e2e: run in an own mount namespace (as root, or with user namespaces):", err)
+		return 1
+	}
+	return 0
+}
+
+// asNobodyDoes lets everybody open /dev/fuse in this mount namespace, as Debian
+// does, and goes on as the user nobody.
+const asNobodyDoes = `mknod -m 666 "$0" c 10 229 && mount --bind "$0" /dev/fuse && exec setpriv --reuid 65534 --regid 65534 --clear-groups "$@"`
+
+// forNobody puts what that user runs where it may: this test and the binary.
+func forNobody(self string) (string, error) {
+	dir, err := os.MkdirTemp("/var/tmp", "hearth-e2e-nobody-")
+	if err != nil {
+		return "", err
+	}
+	build := exec.Command("go", "build", "-o", filepath.Join(dir, "hearth"), "./cmd/hearth")
+	build.Dir = ".."
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return dir, fmt.Errorf("build: %w: %s", err, out)
+	}
+	test, err := os.ReadFile(self)
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, "e2e.test"), test, 0o755)
+	}
+	if err == nil {
+		err = os.Chmod(dir, 0o777)
+	}
+	return dir, err
+}
+
+func TestScenarios(t *testing.T) {
+	// Every scenario of this level, on the binary built from this very tree.
+	s := newSuite(t)
+	defer s.table()
+	for _, sc := range scenarios() {
+		if sc.from > s.level || os.Getenv("HEARTH_ISSUE") != "" && os.Getenv("HEARTH_ISSUE") != sc.issue {
+			continue
+		}
+		if s.variant != "" {
+			sc.name += "@" + s.variant
+		}
+		if s.variant == "nobody" && sc.root || s.variant == "masked" && strings.Contains(sc.name, "passthrough") {
+			continue
+		}
+		if r, done := s.done(sc); done {
+			s.results = append(s.results, r)
+			continue
+		}
+		start, ran := time.Now(), false
+		ok := t.Run(sc.name, func(t *testing.T) {
+			ran = true
+			sc.run(newEnv(t, s, sc))
+		})
+		if !ran { // not among those that -run names
+			continue
+		}
+		r := result{Name: sc.name, Size: sc.size(s.level), Origin: sc.origin, Result: "ok", Seconds: time.Since(start).Seconds()}
+		if !ok {
+			r.Result = "FAILED"
+		}
+		s.results = append(s.results, r)
+		s.keep(r)
+	}
+}
+
+func newSuite(t *testing.T) *suite {
+	levels := map[string]level{"": core, "core": core, "all": all, "full": full}
+	l, known := levels[os.Getenv("HEARTH_E2E")]
+	if !known {
+		t.Fatalf("HEARTH_E2E=%q: core, all or full", os.Getenv("HEARTH_E2E"))
+	}
+	repo, err := filepath.Abs("..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &suite{level: l, repo: repo, variant: os.Getenv("HEARTH_VARIANT"), hearth: os.Getenv("HEARTH_BIN")}
+	s.race = s.variant == "race"
+	if s.hearth == "" {
+		s.hearth = filepath.Join(t.TempDir(), "hearth")
+		s.build(t, "./cmd/hearth", s.hearth)
+	}
+	if head, err := exec.Command("git", "-C", repo, "rev-parse", "HEAD").Output(); err == nil {
+		s.commit = strings.TrimSpace(string(head))
+	}
+	return s
+}
+
+// build makes a program of this repository, with the race detector where asked.
+func (s *suite) build(t *testing.T, pkg, to string) {
+	args := []string{"build", "-o", to}
+	if s.race {
+		args = append(args, "-race")
+	}
+	cmd := exec.Command("go", append(args, pkg)...)
+	cmd.Dir = s.repo
+	if !s.race {
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("build %s: %v\n%s", pkg, err, out)
+	}
+}
+
+// done finds the scenario's result among those of an earlier full run of this
+// commit; a tree with uncommitted changes has none.
+func (s *suite) done(sc scenario) (result, bool) {
+	if s.level != full || s.commit == "" {
+		return result{}, false
+	}
+	lines, err := os.ReadFile(s.file())
+	if err != nil {
+		return result{}, false
+	}
+	for line := range strings.Lines(string(lines)) {
+		var r result
+		if json.Unmarshal([]byte(line), &r) == nil && r.Name == sc.name && r.Result == "ok" {
+			r.Result = "ok (earlier run of this commit)"
+			return r, true
+		}
+	}
+	return result{}, false
+}
+
+func (s *suite) file() string {
+	name := "full-" + s.commit + ".jsonl"
+	if out, err := exec.Command("git", "-C", s.repo, "status", "--porcelain").Output(); err != nil || len(out) > 0 {
+		name = fmt.Sprintf("full-uncommitted-%d.jsonl", os.Getpid())
+	}
+	return filepath.Join(s.repo, "e2e", "results", name)
+}
+
+func (s *suite) keep(r result) {
+	if s.level != full {
+		return
+	}
+	if err := os.MkdirAll(filepath.Dir(s.file()), 0o755); err != nil {
+		return
+	}
+	f, err := os.OpenFile(s.file(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return
+	}
+	defer func() { _ = f.Close() }()
+	_ = json.NewEncoder(f).Encode(r)
+}
+
+// table prints what ran; "TABLE " lets the tally show it among other output.
+func (s *suite) table() {
+	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(w, "\nscenario\tsize\torigin\tduration\tresult\n")
+	for _, r := range s.results {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%.1fs\t%s\n", r.Name, r.Size, r.Origin, r.Seconds, r.Result)
+	}
+	_ = w.Flush()
+	for line := range strings.Lines(b.String()) {
+		fmt.Print("TABLE ", line)
+	}
+}

@@ -1,0 +1,60 @@
+package e2e
+
+import (
+	"os"
+	"os/exec"
+
+	"github.com/hearthfs/hearth/internal/faultproxy"
+	"github.com/hearthfs/hearth/internal/hearthtest"
+)
+
+// server is a real S3 server with one bucket.
+type server struct {
+	*hearthtest.Server
+	endpoint, access, secret, bucket string
+}
+
+// origin starts versitygw over a directory of the scenario.
+func (e *env) origin() *server {
+	e.Helper()
+	dir := e.path("origin")
+	e.must(os.MkdirAll(dir, 0o755), "make the origin's directory")
+	s := hearthtest.Start(e.T, hearthtest.ServerOptions{Dir: dir})
+	return &server{Server: s, endpoint: s.Endpoint, access: s.AccessKey, secret: s.SecretKey, bucket: s.Bucket(e.T, "data")}
+}
+
+// aws runs the aws CLI against the server.
+func (e *env) aws(o *server, args ...string) string {
+	e.Helper()
+	cmd := exec.CommandContext(e.ctx, "/usr/bin/aws", append([]string{"--endpoint-url", o.endpoint}, args...)...)
+	cmd.Env = append(e.environ(o), "AWS_DEFAULT_REGION=us-east-1")
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		e.Fatalf("aws %v: %v\n%s", args, err, out)
+	}
+	return string(out)
+}
+
+// proxied is the way to a server that counts and can fail.
+type proxied struct {
+	*faultproxy.Proxy
+	endpoint string
+}
+
+// proxy puts a fault proxy before the server.
+func (e *env) proxy(o *server) *proxied {
+	e.Helper()
+	p, err := faultproxy.Start(faultproxy.Options{Target: o.endpoint})
+	e.must(err, "start the fault proxy")
+	e.Cleanup(p.Close)
+	return &proxied{Proxy: p, endpoint: p.URL()}
+}
+
+// gets is how often objects were asked for.
+func (p *proxied) gets() int64 { return p.Stats().Get.Requests }
+
+// requests counts all verbs.
+func (p *proxied) requests() int64 { return p.Stats().Requests() }
+
+// bytes is what objects' bodies came to.
+func (p *proxied) bytes() int64 { return p.Stats().Get.Bytes }

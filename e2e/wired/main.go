@@ -1,0 +1,94 @@
+// Wired is a Hearth whose wiring holds a second disk where the volume will stand
+// and a loop-back Source where the ring will stand: the proof that each of them
+// is one more value in the wiring. It takes the arguments of
+// `hearth mount --config FILE ORIGIN DIR` and, from the environment, what the
+// end-to-end tests set.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/cache/disk"
+	"github.com/hearthfs/hearth/namespace"
+	"github.com/hearthfs/hearth/node"
+)
+
+func main() {
+	if err := run(os.Args[len(os.Args)-2], os.Args[len(os.Args)-1]); err != nil {
+		fmt.Fprintln(os.Stderr, "wired:", err)
+		os.Exit(1)
+	}
+}
+
+func run(url, dir string) error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	base := filepath.Dir(dir)
+	// The volume's own pool: node makes one for itself.
+	volume, err := disk.Open(disk.Options{
+		Dirs: []disk.DirOptions{{Path: filepath.Join(base, "volume"), Budget: 20 << 30}}, FreeFloor: 1 << 30, Pool: hearth.NewPool(256 << 20),
+	})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = volume.Close() }()
+	ring := &loop{}
+	n, err := node.New(ctx, node.Config{
+		Links: []node.Link{{Path: "/", Origin: node.Origin{URL: url, Endpoint: os.Getenv("WIRED_ENDPOINT"), Region: "us-east-1", PathStyle: "on"}}},
+		Cache: node.Cache{RAM: node.Size{Bytes: 256 << 20}, FreeFloor: node.Size{Bytes: 1 << 30},
+			Disks: []node.Disk{{Path: os.Getenv("WIRED_CACHE"), Size: node.Size{Bytes: 20 << 30}}}},
+		Admin:  node.Admin{Socket: os.Getenv("WIRED_SOCKET"), Listen: "-"},
+		Wiring: node.Wiring{Volumes: volume, Ring: ring},
+	})
+	if err != nil {
+		return err
+	}
+	if _, err := n.Mount(ctx, node.MountRequest{Mount: node.Mount{Dir: dir, Open: "none"}}); err != nil {
+		return err
+	}
+	select {
+	case <-ctx.Done():
+	case <-n.Done():
+	}
+	return n.Close()
+}
+
+// loop is a ring of one that owns every second block only: the others are asked
+// of their owner - itself, through Fill - as they would be over the wire.
+type loop struct{ owned hearth.Source }
+
+// Former has no former owners to peek at.
+func (l *loop) Former(next hearth.Source) hearth.Source { return next }
+
+// Fill asks the owner.
+func (l *loop) Fill() hearth.Source { return fill{l} }
+
+// Route sends blocks of odd index or version to their owner.
+func (l *loop) Route(own, theirs hearth.Source) hearth.Source { return route{own, theirs} }
+
+// List lists without asking anybody else.
+func (l *loop) List(origin namespace.Origin) namespace.Origin { return origin }
+
+// Serve keeps what peers may fill from.
+func (l *loop) Serve(owned, _ hearth.Source) error { l.owned = owned; return nil }
+
+type fill struct{ l *loop }
+
+func (f fill) Get(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
+	return f.l.owned.Get(ctx, b, off, n)
+}
+
+type route struct{ own, theirs hearth.Source }
+
+func (r route) Get(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
+	if (int64(b.Object.Version[0])+b.Index)%2 == 0 {
+		return r.own.Get(ctx, b, off, n)
+	}
+	return r.theirs.Get(ctx, b, off, n)
+}
