@@ -1,0 +1,136 @@
+// Bench makes the figures of docs/benchmarks.md: each is a ratio inside one run,
+// in which the baseline and Hearth alternate (A B A B ...), and the median of
+// its rounds. Every round is kept as a line of JSON with command, versions,
+// threads and CPU seconds of both sides.
+//
+//	bench                     everything, five rounds
+//	bench -only W1 -rounds 3  some of it
+//	bench -scale 0.1          a tenth of the data: for trying, not for publishing
+//
+// It needs root, since it drops the page cache between rounds, and runs in a
+// mount namespace of its own, so that nothing stays mounted.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"time"
+)
+
+type bench struct {
+	ctx    context.Context
+	dir    string // data, cache, mount points: one file system for baseline and Hearth
+	hearth string
+	rounds int
+	scale  float64
+	only   string
+	raw    *json.Encoder
+	table  []figure
+	origin *origin
+	common map[string]any // what every raw line holds
+}
+
+func main() {
+	if os.Getenv("HEARTH_BENCH_INNER") == "" {
+		os.Exit(inOwnNamespace())
+	}
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+func inOwnNamespace() int {
+	if os.Getuid() != 0 {
+		fmt.Fprintln(os.Stderr, "bench: needs root, to drop the page cache between rounds")
+		return 2
+	}
+	self, err := os.Executable()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		return 1
+	}
+	args := []string{"--mount", "--propagation", "private", "--pid", "--mount-proc", "--fork", "--kill-child", "--", self}
+	cmd := exec.Command("unshare", append(args, os.Args[1:]...)...)
+	cmd.Env = append(os.Environ(), "HEARTH_BENCH_INNER=1")
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	err = cmd.Run()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		return max(exit.ExitCode(), 1)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		return 1
+	}
+	return 0
+}
+
+func run() error {
+	b := &bench{}
+	out := flag.String("out", "e2e/results/bench.jsonl", "where the raw rounds go")
+	flag.IntVar(&b.rounds, "rounds", 5, "rounds of each figure; at least 5 are published")
+	flag.Float64Var(&b.scale, "scale", 1, "share of the data sets' size")
+	flag.StringVar(&b.only, "only", "", "run the figures whose name starts so")
+	flag.StringVar(&b.hearth, "hearth", "./hearth", "the binary to measure")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	b.ctx = ctx
+	dir, err := os.MkdirTemp("/var/tmp", "hearth-bench-")
+	if err != nil {
+		return err
+	}
+	b.dir = dir
+	defer func() { _ = os.RemoveAll(dir) }()
+	if err := os.MkdirAll(filepath.Dir(*out), 0o755); err != nil {
+		return err
+	}
+	f, err := os.Create(*out)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	b.raw, b.common = json.NewEncoder(f), b.facts()
+	if b.origin, err = startOrigin(b); err != nil {
+		return err
+	}
+	defer b.origin.Stop()
+	for _, set := range []func() error{b.small, b.large, b.names} {
+		if err := set(); err != nil {
+			return err
+		}
+	}
+	return b.report(*out)
+}
+
+// facts are what a figure is worthless without.
+func (b *bench) facts() map[string]any {
+	var u syscall.Utsname
+	_ = syscall.Uname(&u)
+	release := make([]byte, 0, len(u.Release))
+	for _, c := range u.Release {
+		if c == 0 {
+			break
+		}
+		release = append(release, byte(c))
+	}
+	commit, _ := exec.Command("git", "describe", "--always", "--dirty").Output()
+	version, _ := exec.Command(b.hearth, "version").Output()
+	return map[string]any{
+		"command": strings.Join(os.Args[1:], " "), "commit": strings.TrimSpace(string(commit)), "kernel": string(release),
+		"go": runtime.Version(), "hearth": strings.TrimSpace(string(version)), "cpus": runtime.NumCPU(),
+		"scale": b.scale, "date": time.Now().UTC().Format(time.DateOnly),
+	}
+}

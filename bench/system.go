@@ -1,0 +1,165 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// dropCaches empties the page cache and the kernel's name caches. Dirty pages go
+// to the device first, or they would stay.
+func dropCaches() error {
+	syscall.Sync()
+	return os.WriteFile("/proc/sys/vm/drop_caches", []byte("3"), 0)
+}
+
+// readerCPU is this process's CPU time so far, in seconds.
+func readerCPU() float64 {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano()).Seconds()
+}
+
+// daemonCPU is a process's CPU time so far, in seconds; a tick is 10 ms.
+func daemonCPU(pid int) float64 {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0
+	}
+	f := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
+	user, _ := strconv.ParseFloat(f[11], 64)
+	system, _ := strconv.ParseFloat(f[12], 64)
+	return (user + system) / 100
+}
+
+// readBytes is what a process had read from devices so far, in bytes.
+func readBytes(pid int) int64 {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/io", pid))
+	for line := range strings.Lines(string(text)) {
+		if v, ok := strings.CutPrefix(line, "read_bytes: "); ok {
+			n, _ := strconv.ParseInt(strings.TrimSpace(v), 10, 64)
+			return n
+		}
+	}
+	return 0
+}
+
+// deviceRead is what all disks delivered so far, in bytes.
+func deviceRead() int64 {
+	stats, _ := filepath.Glob("/sys/block/*/stat")
+	var sum int64
+	for _, name := range stats {
+		if strings.Contains(name, "/loop") || strings.Contains(name, "/ram") {
+			continue
+		}
+		text, _ := os.ReadFile(name)
+		if f := strings.Fields(string(text)); len(f) > 2 {
+			n, _ := strconv.ParseInt(f[2], 10, 64)
+			sum += n * 512
+		}
+	}
+	return sum
+}
+
+// mounted is a `hearth mount` in a process of its own.
+type mounted struct {
+	cmd  *exec.Cmd
+	dir  string
+	done chan struct{}
+}
+
+// mount starts Hearth on the origin's bucket below prefix, with the cache
+// directory of that name; ram is cache.ram.
+func (b *bench) mount(cache, ram string, options ...string) (*mounted, error) {
+	m := &mounted{dir: filepath.Join(b.dir, "mnt"), done: make(chan struct{})}
+	if err := os.MkdirAll(m.dir, 0o755); err != nil {
+		return nil, err
+	}
+	config := filepath.Join(b.dir, "hearth.yaml")
+	text := fmt.Sprintf("links:\n- {path: /, origin: {url: \"s3://bench\", endpoint: %q, region: us-east-1, path_style: true}, freshness: immutable}\n"+
+		"cache: {ram: %s, disks: [{path: %q, size: 30GiB}], free_floor: 1GiB}\nadmin: {socket: %q, listen: \"-\"}\n",
+		b.origin.Endpoint, ram, filepath.Join(b.dir, cache), filepath.Join(b.dir, "hearth.sock"))
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		return nil, err
+	}
+	args := append([]string{"mount", "--config", config}, options...)
+	m.cmd = exec.Command(b.hearth, append(args, "s3://bench", m.dir)...)
+	m.cmd.Env = append(os.Environ(), b.origin.Env()...)
+	m.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	log, err := os.OpenFile(filepath.Join(b.dir, "hearth.log"), os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = log.Close() }()
+	m.cmd.Stdout, m.cmd.Stderr = log, log
+	if err := m.cmd.Start(); err != nil {
+		return nil, err
+	}
+	go func() { _ = m.cmd.Wait(); close(m.done) }()
+	for range 3000 {
+		table, _ := os.ReadFile("/proc/self/mountinfo")
+		if strings.Contains(string(table), " "+m.dir+" ") {
+			return m, nil
+		}
+		select {
+		case <-m.done:
+			text, _ := os.ReadFile(log.Name())
+			return nil, fmt.Errorf("hearth mount ended: %s", text)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	return nil, fmt.Errorf("hearth did not mount within 30 s")
+}
+
+// stop ends the mount in the ordinary way, so that the cache is whole.
+func (m *mounted) stop() error {
+	_ = m.cmd.Process.Signal(syscall.SIGTERM)
+	select {
+	case <-m.done:
+		return nil
+	case <-time.After(60 * time.Second):
+		_ = m.cmd.Process.Kill()
+		<-m.done
+		return fmt.Errorf("hearth did not end within a minute of SIGTERM")
+	}
+}
+
+// measure runs work and notes what it cost both processes; m may be nil.
+func measure(m *mounted, work func() (units, bytes int64, latency []time.Duration, err error)) (side, error) {
+	var s side
+	device, own := deviceRead(), readerCPU()
+	var cpu float64
+	var read int64
+	if m != nil {
+		cpu, read = daemonCPU(m.cmd.Process.Pid), readBytes(m.cmd.Process.Pid)
+	}
+	start := time.Now()
+	units, bytes, latency, err := work()
+	s.Seconds = time.Since(start).Seconds()
+	s.Units, s.Bytes, s.ReaderCPU, s.DeviceRead = units, bytes, readerCPU()-own, deviceRead()-device
+	if m != nil {
+		s.DaemonCPU, s.DaemonRead = daemonCPU(m.cmd.Process.Pid)-cpu, readBytes(m.cmd.Process.Pid)-read
+	}
+	s.P50us, s.P99us, s.MaxUs = percentiles(latency)
+	return s, err
+}
+
+// calls is how many reads and writes a process has made so far, of any file.
+func calls(pid int) int64 {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/io", pid))
+	var sum int64
+	for line := range strings.Lines(string(text)) {
+		if name, v, _ := strings.Cut(line, ": "); name == "syscr" || name == "syscw" {
+			n, _ := strconv.ParseInt(strings.TrimSpace(v), 10, 64)
+			sum += n
+		}
+	}
+	return sum
+}
