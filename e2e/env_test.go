@@ -286,6 +286,9 @@ type settings struct {
 	extra    string   // more lines of configuration
 	user     *syscall.Credential
 	environ  []string // more variables
+	path     string   // of the link in the tree; "": /
+	links    string   // more links
+	tree     string   // what of the tree is mounted; "": the origin
 }
 
 // hearth is a running `hearth mount`.
@@ -318,6 +321,9 @@ func (h *hearth) launch(o *server, set settings) {
 	url := set.url
 	if url == "" {
 		url = "s3://" + o.bucket
+	}
+	if set.tree != "" {
+		url = set.tree
 	}
 	args := append([]string{}, set.wrap...)
 	args = append(args, binary, "mount", "--config", h.config)
@@ -363,8 +369,8 @@ func (e *env) writeConfig(o *server, set settings) string {
 	if o != nil {
 		origin = fmt.Sprintf("{url: %q, endpoint: %q, region: us-east-1, path_style: true%s}", pick(url, "s3://"+o.bucket), pick(set.endpoint, o.endpoint), set.origin)
 	}
-	text := fmt.Sprintf("links:\n- {path: /, origin: %s, freshness: %q}\ncache: {ram: %s, disks: [{path: %q, size: %s}], free_floor: 1GiB}\nadmin: {socket: %q, listen: %q}\n%s\n",
-		origin, pick(set.fresh, "bounded(60s)"), pick(set.ram, "256MiB"), e.path(pick(set.cache, "cache")), pick(set.disk, "20GiB"),
+	text := fmt.Sprintf("links:\n- {path: %s, origin: %s, freshness: %q}\n%scache: {ram: %s, disks: [{path: %q, size: %s}], free_floor: 1GiB}\nadmin: {socket: %q, listen: %q}\n%s\n",
+		pick(set.path, "/"), origin, pick(set.fresh, "bounded(60s)"), set.links, pick(set.ram, "256MiB"), e.path(pick(set.cache, "cache")), pick(set.disk, "20GiB"),
 		strings.TrimSuffix(name, ".yaml")+".sock", freePort(e), set.extra)
 	e.must(os.WriteFile(name, []byte(text), 0o600), "write the configuration")
 	return name

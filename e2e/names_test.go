@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/hearthfs/hearth/internal/hearthtest"
@@ -140,5 +141,47 @@ func strict(e *env) {
 		_, err := readWhole(filepath.Join(h.dir, "one"), f, version, make([]byte, 64<<10))
 		e.must(err, "read version %d", version)
 	}
+	h.quit()
+}
+
+// twoLinks puts two buckets' prefixes into one tree: a mount of its root shows
+// both, each with its own bytes.
+func twoLinks(e *env) {
+	o := e.origin()
+	list := e.load(o, e.set("D1", 2, 10, 4, 50))
+	links := fmt.Sprintf("- {path: /second, origin: {url: \"s3://%s/d1\", endpoint: %q, region: us-east-1, path_style: true}}\n", o.bucket, o.endpoint)
+	h := e.mount(o, settings{path: "/first", links: links, tree: "/"})
+	names, err := os.ReadDir(h.dir)
+	e.must(err, "list the root")
+	if len(names) != 2 || names[0].Name() != "first" || names[1].Name() != "second" {
+		e.Fatalf("the root shows %v", names)
+	}
+	e.good("the whole bucket", epoch(filepath.Join(h.dir, "first"), list, 1, 4, 0))
+	for _, f := range list {
+		_, err := readWhole(filepath.Join(h.dir, "second", f.Path[len("d1/"):]), f, 0, make([]byte, 256<<10))
+		e.must(err, "read through the second link")
+	}
+	h.quit()
+}
+
+// silentOrigin stops the server in the middle of things: what is cached goes on,
+// what is not ends with EIO within the bound, and nothing needs a restart.
+func silentOrigin(e *env) {
+	o := e.origin()
+	list := e.load(o, e.set("D1", 2, 10, 2, 10))
+	h := e.mount(o, settings{})
+	half := list[:len(list)/2]
+	e.good("cached before", epoch(h.dir, half, 1, 4, 0))
+	_, err := os.ReadDir(filepath.Join(h.dir, filepath.Dir(list[len(list)-1].Path)))
+	e.must(err, "list the rest")
+	e.must(o.Command.Process.Signal(syscall.SIGSTOP), "stop the server")
+	start := time.Now()
+	_, err = os.ReadFile(filepath.Join(h.dir, list[len(list)-1].Path))
+	if took := time.Since(start); !errors.Is(err, syscall.EIO) || took > 32*time.Second {
+		e.Errorf("a read of a silent origin: %v after %v", err, took)
+	}
+	e.good("cached, while the origin is silent", epoch(h.dir, half, 2, 4, 0))
+	e.must(o.Command.Process.Signal(syscall.SIGCONT), "let the server go on")
+	e.eventually("recovery", func() bool { return len(epoch(h.dir, list, 3, 4, 0).errors) == 0 })
 	h.quit()
 }

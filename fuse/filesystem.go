@@ -55,7 +55,22 @@ type record struct {
 	node  namespace.Node
 	until time.Time
 	stale stale
+	// failure is what a READ that had to wait ended with.
+	failure atomic.Pointer[failure]
 }
+
+// failure is an error that took long to come by. The kernel asks again at once
+// for a page that its read-ahead did not get; the same wait again would double
+// the bound that a reader was promised.
+type failure struct {
+	err error
+	at  time.Time
+}
+
+const (
+	longWait = time.Second // what makes a failure worth remembering
+	askAgain = time.Second // for how long it answers who asks again
+)
 
 // ops counts requests by kind, and what became of them.
 type ops struct {

@@ -44,10 +44,18 @@ func (f *fileSystem) Read(cancel <-chan struct{}, in *gofuse.ReadIn, buf []byte)
 	return a, gofuse.OK
 }
 
-func (f *fileSystem) read(ctx context.Context, rec *record, off int64, buf []byte) (*answer, error) {
+func (f *fileSystem) read(ctx context.Context, rec *record, off int64, buf []byte) (_ *answer, err error) {
 	o := &rec.node.Object
 	if !f.held(o, off, len(buf)) {
 		f.ops.misses.Add(1)
+		if x := rec.failure.Load(); x != nil && time.Since(x.at) < askAgain {
+			return nil, x.err
+		}
+		defer func(start time.Time) {
+			if err != nil && ctx.Err() == nil && time.Since(start) >= longWait {
+				rec.failure.Store(&failure{err, time.Now()})
+			}
+		}(time.Now())
 		select {
 		case f.misses <- struct{}{}:
 		case <-ctx.Done():

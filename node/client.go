@@ -44,6 +44,9 @@ func Dial(address string) (*Client, error) {
 	if socket == "" {
 		socket = DefaultSocket()
 	}
+	if err := trusted(filepath.Dir(socket)); err != nil {
+		return nil, err
+	}
 	var d net.Dialer
 	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return d.DialContext(ctx, "unix", socket)

@@ -70,7 +70,7 @@ type Origin struct {
 	Connections int `json:"connections,omitempty"`
 	// Bandwidth limits what is read from the origin, bytes/s; 0: no limit.
 	Bandwidth int64 `json:"bandwidth,omitempty"`
-	// Timeout is how long an answer may stay silent; 0: 30 s.
+	// Timeout is how long an answer may stay silent; 0: 10 s.
 	Timeout time.Duration `json:"timeout,omitempty"`
 }
 

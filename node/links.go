@@ -130,6 +130,30 @@ func (ls *links) at(p string) (found *link, rest string) {
 	return found, rest
 }
 
+// forMount is the link whose rules hold for a mount of a path of the tree. A path
+// above several links is a mount of them all, which must then be of one freshness:
+// the kernel has one set of timeouts for a mount.
+func (ls *links) forMount(p string) (*link, error) {
+	if l, _ := ls.at(p); l != nil {
+		return l, nil
+	}
+	var found *link
+	for _, l := range ls.list() {
+		switch _, ok := below(l.Path, p); {
+		case !ok:
+		case found == nil:
+			found = l
+		case found.freshness != l.freshness:
+			return nil, &Error{Kind: KindRefused, Message: p + " holds links of different freshness, " + found.Path + " and " + l.Path +
+				": mount each by itself"}
+		}
+	}
+	if found == nil {
+		return nil, &Error{Kind: KindNotFound, Message: "no link leads to " + p}
+	}
+	return found, nil
+}
+
 // leadsTo reports whether what o names lies in the link's origin. An endpoint
 // that is asked for must be the link's: two may be two buckets.
 func leadsTo(link, o Origin) bool {

@@ -71,8 +71,9 @@ func (n *Node) mount(ctx context.Context, x *mounted, r MountRequest) error {
 		x.Prefix = l.Path + "/" + rest + "/" + x.Prefix
 	}
 	x.Prefix = cleanPath(x.Prefix)
-	if x.link, _ = n.links.at(x.Prefix); x.link == nil {
-		return &Error{Kind: KindNotFound, Message: "no link leads to " + x.Prefix}
+	var err error
+	if x.link, err = n.links.forMount(x.Prefix); err != nil {
+		return err
 	}
 	if err := x.checkFreshness(); err != nil {
 		return err

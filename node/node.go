@@ -99,6 +99,7 @@ func (n *Node) open(ctx context.Context) (err error) {
 	}
 	budget := ramBudget(n.config.Cache.RAM, n.limit)
 	machine.LimitHeap(budget)
+	machine.SpareProcessors()
 	n.pool = hearth.NewPool(budget)
 	if n.dirs, err = cacheDirs(n.config.Cache); err != nil {
 		return err

@@ -29,6 +29,9 @@ func listenAdmin(socket string) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(socket), mode); err != nil {
 		return nil, fmt.Errorf("make the admin socket's directory: %w", err)
 	}
+	if err := trusted(filepath.Dir(socket)); err != nil {
+		return nil, err
+	}
 	// Two nodes that start at once must not remove each other's socket.
 	lock, err := os.Open(filepath.Dir(socket))
 	if err != nil {
@@ -60,6 +63,26 @@ func listenAdmin(socket string) (net.Listener, error) {
 		return nil, fmt.Errorf("protect the admin socket: %w", err)
 	}
 	return l, nil
+}
+
+// trusted refuses a directory in which somebody else could put a socket of his
+// own in the place of a node's: a default below /tmp has a name that all can guess.
+func trusted(dir string) error {
+	var st unix.Stat_t
+	if err := unix.Lstat(dir, &st); err != nil {
+		return nil // nothing is there; who goes on will say so
+	}
+	if st.Mode&unix.S_IFMT == unix.S_IFLNK {
+		if err := unix.Stat(dir, &st); err != nil {
+			return nil
+		}
+	}
+	ours := st.Uid == 0 || int(st.Uid) == os.Geteuid()
+	if ours && (st.Mode&0o022 == 0 || st.Mode&unix.S_ISVTX != 0 || st.Mode&0o002 == 0) {
+		return nil
+	}
+	return &Error{Kind: KindRefused, Message: dir + ", the admin socket's directory, belongs to or is writable for others: " +
+		"set XDG_RUNTIME_DIR, or choose another socket with --admin-socket"}
 }
 
 func isRefused(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }

@@ -116,7 +116,7 @@ type Config struct {
 	Connections int
 	// Bandwidth limits what is read, in bytes/s; 0: no limit.
 	Bandwidth int64
-	// Timeout is how long an answer or a body may be silent; 0: 30 s.
+	// Timeout is how long an answer or a body may be silent; 0: 10 s.
 	Timeout time.Duration
 	// Retry is the budget of each request.
 	Retry Retry

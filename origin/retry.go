@@ -11,8 +11,9 @@ import (
 type Retry struct {
 	// Attempts in all, the first included; 0: 8.
 	Attempts int
-	// Within is the time from the first attempt in which another may begin;
-	// 0: 60 s.
+	// Within is the time from the first failure in which another attempt may
+	// begin, twice that for an origin that throttles; 0: 10 s, so that with the
+	// default timeout a silent origin is given up within 30 s.
 	Within time.Duration
 	// First is the longest wait before the second attempt, doubled for each one
 	// after; 0: 100 ms. No wait is longer than 64 times this, but for a
@@ -25,7 +26,7 @@ func (r Retry) withDefaults() Retry {
 		r.Attempts = 8
 	}
 	if r.Within == 0 {
-		r.Within = time.Minute
+		r.Within = 10 * time.Second
 	}
 	if r.First == 0 {
 		r.First = 100 * time.Millisecond
@@ -48,6 +49,9 @@ func (b *budget) spend(ctx context.Context, err error) error {
 	b.used++
 	if b.until.IsZero() {
 		b.until = time.Now().Add(b.Within)
+		if kind == throttled { // it answers, and asks for patience
+			b.until = b.until.Add(b.Within)
+		}
 	}
 	if kind == final || b.used >= b.Attempts || kind == unreached && b.used > 2 {
 		return err

@@ -52,7 +52,7 @@ type counters struct {
 
 const (
 	defaultConnections = 64
-	defaultTimeout     = 30 * time.Second
+	defaultTimeout     = 10 * time.Second
 	defaultRegion      = "us-east-1"
 )
 

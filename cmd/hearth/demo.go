@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"os"
 
 	"github.com/spf13/cobra"
@@ -20,7 +21,7 @@ func demoCommand() *cobra.Command {
 			"minute. Exits 0 only if every byte matched. --origin reads a bucket of your own instead.",
 		Example: "  hearth demo\n" +
 			"  hearth demo --images 500 --large 1",
-		Args: cobra.NoArgs,
+		Args: exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			self, err := os.Executable()
 			if err != nil {
@@ -29,7 +30,11 @@ func demoCommand() *cobra.Command {
 			o.Hearth = self
 			ctx, stop := c.context(cmd.Context())
 			defer stop()
-			return because(ctx, demo.Run(ctx, o))
+			err = because(ctx, demo.Run(ctx, o))
+			if errors.Is(err, demo.ErrNothing) {
+				return usagef("%v", err)
+			}
+			return err
 		},
 	}
 	c = addCommon(cmd)

@@ -15,6 +15,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
 	"strconv"
@@ -117,5 +118,16 @@ func KeepGarbageSmall(ctx context.Context, budget int64) {
 			return
 		case <-tick.C:
 		}
+	}
+}
+
+// SpareProcessors gives the runtime twice as many processors as there are cores.
+// A read of the device blocks its thread in the kernel and its processor with it,
+// until the runtime notices and hands that on: with one processor a core, an
+// epoch of 16 KiB files from disk ran at 0.42 of ext4's speed, with two at 0.50.
+// What GOMAXPROCS says goes first.
+func SpareProcessors() {
+	if os.Getenv("GOMAXPROCS") == "" {
+		runtime.GOMAXPROCS(2 * runtime.GOMAXPROCS(0))
 	}
 }

@@ -15,23 +15,27 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"time"
 )
 
-// Options of a demo. The zero value, with Hearth and Out set, runs it whole.
+// Options of a demo.
 type Options struct {
 	Hearth string    // the hearth binary to run
 	Out    io.Writer // where the story is told
 	Origin string    // a bucket of one's own, read-only; empty: an S3 server and data made here
 	Dir    string    // where data and cache lie; empty: a temporary directory, removed at the end
-	Images int       // small pictures; 0: 3,000
-	Large  int       // files of 64 MiB; 0: 4
+	Images int       // small pictures; 3,000 take a minute
+	Large  int       // files of 64 MiB
 	Keep   bool      // leave everything running until interrupted
 }
 
 // ErrMismatch says that some byte read was not the byte made.
 var ErrMismatch = errors.New("bytes read differ from bytes made")
+
+// ErrNothing says that the options ask for no data at all.
+var ErrNothing = errors.New("a demo needs something to read")
 
 type demo struct {
 	Options
@@ -40,17 +44,15 @@ type demo struct {
 	server *server // nil with an origin of one's own
 	node   *mounted
 	rows   []row
+	own    bool // the bucket is the user's: what its bytes should be is not known here
 }
 
 // Run runs the demo until it is done, failed or ctx ends.
 func Run(ctx context.Context, opts Options) error {
-	if opts.Images == 0 {
-		opts.Images = 3000
+	if opts.Images < 0 || opts.Large < 0 || opts.Images+opts.Large == 0 {
+		return fmt.Errorf("%d images and %d large files: %w", opts.Images, opts.Large, ErrNothing)
 	}
-	if opts.Large == 0 {
-		opts.Large = 4
-	}
-	d := &demo{Options: opts, began: time.Now()}
+	d := &demo{Options: opts, began: time.Now(), own: opts.Origin != ""}
 	if d.Dir == "" {
 		dir, err := os.MkdirTemp(scratch(), "hearth-demo-")
 		if err != nil {
@@ -188,13 +190,24 @@ func (d *demo) stop() {
 	}
 }
 
-// next prints four commands to try.
+// next says how it ended, and prints four commands to try: on what is left
+// running, or on a bucket of one's own.
 func (d *demo) next() {
-	fmt.Fprintf(d.Out, "\nEvery byte matched. Try next, on a bucket of yours:\n"+
+	verdict := "Every byte matched."
+	if d.own {
+		verdict = "All epochs read the same bytes."
+	}
+	if d.Keep {
+		at := "--node unix://" + d.node.socket
+		fmt.Fprintf(d.Out, "\n%s Try next, in another terminal:\n  hearth status %s\n  hearth ls -l /%s %s\n  hearth stat -v /%s %s\n  find %s | head\n",
+			verdict, at, path.Dir(d.files[0].name), at, d.files[0].name, at, d.node.dir)
+		return
+	}
+	fmt.Fprintf(d.Out, "\n%s Try next, on a bucket of yours:\n"+
 		"  hearth mount s3://BUCKET/PREFIX /mnt/data     # AWS_* variables work unchanged\n"+
 		"  hearth status                                 # what is going on, on one screen\n"+
 		"  hearth stat -v /path/in/the/bucket            # version, blocks, tiers, age\n"+
-		"  hearth umount /mnt/data\n")
+		"  hearth umount /mnt/data\n", verdict)
 }
 
 // lookFor finds a program beside the binary, in the tool directory, or in PATH.
