@@ -46,6 +46,9 @@ fuzz: ## every fuzzer for FUZZTIME (30s)
 
 bench: setup-full hearth ## make every figure of docs/benchmarks.md, with its raw rounds
 	$(GO) run ./bench $(ARGS)
+	$(GO) test -run xxx -bench 'Load|Hot' ./namespace
+	HEARTH_BLOCKS=1000000 $(GO) test -run xxx -bench Ready -benchtime 1x -timeout 1h ./cache/disk
+	$(GO) test -run BytesFetched -v ./cache
 
 e2e: setup ## every end-to-end scenario, slices marked REDUCED; the core also masked, as nobody, and with -race (at most 40 minutes)
 	@{ $(E2E) HEARTH_E2E=all $(RUN_E2E); \

@@ -18,7 +18,9 @@ type side struct {
 	// DaemonRead is what the daemon read from devices, bytes (/proc/PID/io).
 	DaemonRead int64 `json:"daemon_read_bytes,omitempty"`
 	// DeviceRead is what the machine's disk delivered meanwhile, bytes.
-	DeviceRead int64   `json:"device_read_bytes"`
+	DeviceRead int64 `json:"device_read_bytes"`
+	// DaemonPeak is the daemon's VmHWM in bytes, at the end.
+	DaemonPeak int64   `json:"daemon_peak_bytes,omitempty"`
 	Units      int64   `json:"units"` // files, reads or names
 	Bytes      int64   `json:"bytes"`
 	P50us      float64 `json:"p50_us"`
@@ -77,16 +79,17 @@ func same(x float64) float64 { return x }
 // report prints the table as Markdown, ready for docs/benchmarks.md.
 func (b *bench) report(raw string) error {
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 1, ' ', 0)
-	fmt.Fprintf(w, "| figure\t| threads\t| of ext4\t| spread\t| wanted\t| p50 / p99 / max us\t| daemon CPU s\t| reader CPU s, ext4's\t| daemon read / bytes\t|\n")
-	fmt.Fprintf(w, "|---\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|\n")
+	fmt.Fprintf(w, "| figure\t| threads\t| of ext4\t| spread\t| wanted\t| p50 / p99 / max us\t| daemon CPU s\t| reader CPU s, ext4's\t| daemon read / bytes\t| VmHWM MiB\t|\n")
+	fmt.Fprintf(w, "|---\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|\n")
 	for _, f := range b.table {
 		seconds := func(get func(side) float64, s []side) float64 { return median(s, get) }
-		fmt.Fprintf(w, "| %s%s\t| %d\t| %.2f\t| %.2f-%.2f\t| %.2f\t| %.0f / %.0f / %.0f\t| %.2f\t| %.2f, %.2f\t| %.2f\t|\n", f.name, f.note, f.threads,
+		fmt.Fprintf(w, "| %s%s\t| %d\t| %.2f\t| %.2f-%.2f\t| %.2f\t| %.0f / %.0f / %.0f\t| %.2f\t| %.2f, %.2f\t| %.2f\t| %.0f\t|\n", f.name, f.note, f.threads,
 			median(f.ratios, same), slices.Min(f.ratios), slices.Max(f.ratios), f.target,
 			seconds(func(s side) float64 { return s.P50us }, f.b), seconds(func(s side) float64 { return s.P99us }, f.b), seconds(func(s side) float64 { return s.MaxUs }, f.b),
 			seconds(func(s side) float64 { return s.DaemonCPU }, f.b),
 			seconds(func(s side) float64 { return s.ReaderCPU }, f.b), seconds(func(s side) float64 { return s.ReaderCPU }, f.a),
-			seconds(func(s side) float64 { return float64(max(s.DaemonRead, s.DeviceRead)) / float64(max(1, s.Bytes)) }, f.b))
+			seconds(func(s side) float64 { return float64(max(s.DaemonRead, s.DeviceRead)) / float64(max(1, s.Bytes)) }, f.b),
+			seconds(func(s side) float64 { return float64(s.DaemonPeak) / (1 << 20) }, f.b))
 	}
 	if err := w.Flush(); err != nil {
 		return err

@@ -145,10 +145,23 @@ func measure(m *mounted, work func() (units, bytes int64, latency []time.Duratio
 	s.Seconds = time.Since(start).Seconds()
 	s.Units, s.Bytes, s.ReaderCPU, s.DeviceRead = units, bytes, readerCPU()-own, deviceRead()-device
 	if m != nil {
+		s.DaemonPeak = peak(m.cmd.Process.Pid)
 		s.DaemonCPU, s.DaemonRead = daemonCPU(m.cmd.Process.Pid)-cpu, readBytes(m.cmd.Process.Pid)-read
 	}
 	s.P50us, s.P99us, s.MaxUs = percentiles(latency)
 	return s, err
+}
+
+// peak is the most memory that a process ever had resident, in bytes.
+func peak(pid int) int64 {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	for line := range strings.Lines(string(text)) {
+		if v, ok := strings.CutPrefix(line, "VmHWM:"); ok {
+			n, _ := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(v), "kB")), 10, 64)
+			return n << 10
+		}
+	}
+	return 0
 }
 
 // calls is how many reads and writes a process has made so far, of any file.

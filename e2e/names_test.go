@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -181,7 +182,13 @@ func silentOrigin(e *env) {
 		e.Errorf("a read of a silent origin: %v after %v", err, took)
 	}
 	e.good("cached, while the origin is silent", epoch(h.dir, half, 2, 4, 0))
+	if says := h.status().Says; !strings.Contains(says, "cannot be read") {
+		e.Errorf("status says %q", says)
+	}
 	e.must(o.Command.Process.Signal(syscall.SIGCONT), "let the server go on")
 	e.eventually("recovery", func() bool { return len(epoch(h.dir, list, 3, 4, 0).errors) == 0 })
+	if says := h.status().Says; says != "ok" {
+		e.Errorf("after the recovery status says %q", says)
+	}
 	h.quit()
 }

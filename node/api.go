@@ -103,6 +103,8 @@ type LinkStatus struct {
 	Endpoint  string       `json:"endpoint,omitempty"`
 	Freshness string       `json:"freshness"`
 	Origin    OriginStatus `json:"origin"`
+	// Failing is what the last fetch of an object failed with; "": it did not.
+	Failing string `json:"failing,omitempty"`
 }
 
 // TierStatus is one tier of the cache, the fastest first. Used and Budget are

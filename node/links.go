@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/namespace"
@@ -24,6 +25,7 @@ type link struct {
 	prefix    string // of its keys
 	origin    origin.Origin
 	freshness namespace.Freshness
+	failing   atomic.Pointer[string] // what its last fetch failed with; nil: it did not
 }
 
 // CheckFreshness reports whether s is a freshness: immutable, bounded(60s) or
@@ -109,11 +111,18 @@ func (ls *links) list() []*link {
 
 // origin is how the bucket finds the origin of an Object's link.
 func (ls *links) origin(name string) origin.Origin {
+	if l := ls.named(name); l != nil {
+		return l.origin
+	}
+	return nil
+}
+
+func (ls *links) named(name string) *link {
 	ls.mu.RLock()
 	defer ls.mu.RUnlock()
 	for _, l := range ls.all {
 		if l.name == name {
-			return l.origin
+			return l
 		}
 	}
 	return nil

@@ -116,7 +116,7 @@ func (n *Node) open(ctx context.Context) (err error) {
 	}
 	bucket := origin.NewBucket(n.pool, n.links.origin)
 	n.mounts, n.judged = newMounts(), openJudgements(n.dirs)
-	if n.tiers, err = wire(n.config.Wiring, n.mem, store(n.disk), watched{bucket, n.gone, n.uncacheable}); err != nil {
+	if n.tiers, err = wire(n.config.Wiring, n.mem, store(n.disk), watched{bucket, n.gone, n.uncacheable, n.heard}); err != nil {
 		return fmt.Errorf("join the ring: %w", err)
 	}
 	return n.openTree()
@@ -155,6 +155,24 @@ func (n *Node) openDisk() error {
 		return &Error{Kind: KindRefused, Message: err.Error()}
 	}
 	return err
+}
+
+// heard keeps what an origin fails with until it answers again. That a version
+// is gone is an answer; that a reader went away says nothing.
+func (n *Node) heard(o *hearth.Object, err error) {
+	l := n.links.named(o.Link)
+	switch {
+	case l == nil || errors.Is(err, context.Canceled):
+	case err == nil || errors.Is(err, hearth.ErrStale):
+		if l.failing.Load() != nil {
+			l.failing.Store(nil)
+			n.events.log.Info("origin answers again", "link", l.Path)
+		}
+	default:
+		cause := explained(err).Error()
+		l.failing.Store(&cause)
+		n.events.warn("read "+l.name, "origin cannot be read", "link", l.Path, "key", o.Key, "cause", cause)
+	}
 }
 
 // gone hears of versions that the origin does not have any more.

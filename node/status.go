@@ -23,8 +23,11 @@ func (n *Node) Status(context.Context) *Status {
 	}
 	for _, l := range n.links.list() {
 		o := originStatus(l.origin.Stats())
-		s.Links = append(s.Links, LinkStatus{Path: l.Path, URL: l.Origin.URL, Endpoint: l.Origin.Endpoint,
-			Freshness: l.freshness.String(), Origin: o})
+		x := LinkStatus{Path: l.Path, URL: l.Origin.URL, Endpoint: l.Origin.Endpoint, Freshness: l.freshness.String(), Origin: o}
+		if cause := l.failing.Load(); cause != nil {
+			x.Failing = *cause
+		}
+		s.Links = append(s.Links, x)
 		s.Origin.add(o)
 	}
 	for _, x := range n.mounts.standing() {
@@ -41,6 +44,11 @@ func (n *Node) Status(context.Context) *Status {
 // heals by itself and costs nothing is no problem.
 func problems(s *Status) []string {
 	var all []string
+	for _, l := range s.Links {
+		if l.Failing != "" {
+			all = append(all, "an origin cannot be read, what is cached goes on: "+l.Failing)
+		}
+	}
 	if s.Names.Stale != "" {
 		all = append(all, "an origin cannot be asked, the last known names are shown: "+s.Names.Stale)
 	}

@@ -100,6 +100,8 @@ type watched struct {
 	gone func(*hearth.Object)
 	// weak hears of reads of objects that no tier may keep.
 	weak func(*hearth.Object)
+	// heard is told how each fetch ended.
+	heard func(*hearth.Object, error)
 }
 
 func (w watched) Get(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
@@ -116,6 +118,7 @@ func (w watched) GetMany(ctx context.Context, first hearth.Block, n int, each fu
 }
 
 func (w watched) hear(b hearth.Block, err error) {
+	w.heard(b.Object, err)
 	switch {
 	case errors.Is(err, hearth.ErrStale):
 		w.gone(b.Object)
