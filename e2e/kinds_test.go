@@ -242,7 +242,7 @@ func asNobody(e *env) {
 	if e.race { // the binary lies where only its owner may run it
 		e.Log("with the race detector, too")
 	}
-	e.must(os.Chmod(e.dir, 0o777), "let the user in")
+	e.must(os.Chmod(e.dir, os.ModeSticky|0o777), "let the user in")
 	user := &syscall.Credential{Uid: 65534, Gid: 65534}
 	// Debian lets everybody open /dev/fuse; machines like this one may not. Ours
 	// lies in this mount namespace only.

@@ -201,8 +201,11 @@ func (s *Store) Put(b hearth.Block, v *hearth.View) error {
 	return d.put(b, v)
 }
 
-// Takes tells whether Put would have room for the block now. Who fetches from
-// afar asks first: while nothing can be kept, ranges are not fetched as blocks.
+// Takes tells whether Put will have room for the block once it is fetched. Who
+// fetches from afar asks first: while nothing can be kept, ranges are not fetched
+// as blocks. A quarter of the queue stays for those that were told so before and
+// are still on their way, or they would be fetched whole, declined, and fetched
+// again with the next range.
 func (s *Store) Takes(b hearth.Block) bool {
 	version := b.Object.Version
 	d := s.dirs[s.place(&version)]
@@ -213,7 +216,7 @@ func (s *Store) Takes(b hearth.Block) bool {
 		}
 		d = s.dirs[i]
 	}
-	return d.admit(b.Len()) == nil && d.queue.pending()+int64(b.Len()) <= d.queue.max
+	return d.admit(b.Len()) == nil && d.queue.pending()+int64(b.Len()) <= d.queue.max-d.queue.max/4
 }
 
 // target is the directory that takes the block's object now.
