@@ -216,7 +216,7 @@ func (s *Store) Takes(b hearth.Block) bool {
 		}
 		d = s.dirs[i]
 	}
-	return d.admit(b.Len()) == nil && d.queue.pending()+int64(b.Len()) <= d.queue.max-d.queue.max/4
+	return d.admit(b.Len()) == nil && d.roomSoon(int64(b.Len()))
 }
 
 // target is the directory that takes the block's object now.
