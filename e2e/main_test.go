@@ -27,6 +27,8 @@ import (
 	"testing"
 	"text/tabwriter"
 	"time"
+
+	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
 type level int
@@ -96,7 +98,7 @@ func inOwnNamespace() int {
 		}
 		defer func() { _ = os.RemoveAll(dir) }()
 		inner = []string{"--", "sh", "-c", asNobodyDoes, filepath.Join(dir, "fuse"), filepath.Join(dir, "e2e.test")}
-		environ = append(environ, "HEARTH_BIN="+filepath.Join(dir, "hearth"), "HOME="+dir)
+		environ = append(environ, "HEARTH_BIN="+filepath.Join(dir, "hearth"), "HEARTH_TOOLS="+dir, "HOME="+dir)
 	}
 	cmd := exec.CommandContext(ctx, "unshare", slices.Concat(args, inner, os.Args[1:])...)
 	cmd.Env = environ
@@ -118,7 +120,8 @@ func inOwnNamespace() int {
 // does, and goes on as the user nobody.
 const asNobodyDoes = `mknod -m 666 "$0" c 10 229 && mount --bind "$0" /dev/fuse && exec setpriv --reuid 65534 --regid 65534 --clear-groups "$@"`
 
-// forNobody puts what that user runs where it may: this test and the binary.
+// forNobody puts what that user runs where it may: this test, the binary and the
+// S3 server. The checkout may lie where only its owner gets to.
 func forNobody(self string) (string, error) {
 	dir, err := os.MkdirTemp("/var/tmp", "hearth-e2e-nobody-")
 	if err != nil {
@@ -130,14 +133,20 @@ func forNobody(self string) (string, error) {
 	if out, err := build.CombinedOutput(); err != nil {
 		return dir, fmt.Errorf("build: %w: %s", err, out)
 	}
-	test, err := os.ReadFile(self)
-	if err == nil {
-		err = os.WriteFile(filepath.Join(dir, "e2e.test"), test, 0o755)
+	server, err := hearthtest.Tool("versitygw")
+	if err != nil {
+		return dir, err
 	}
-	if err == nil {
-		err = os.Chmod(dir, 0o777)
+	for from, to := range map[string]string{self: "e2e.test", server: "versitygw"} {
+		program, err := os.ReadFile(from)
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, to), program, 0o755)
+		}
+		if err != nil {
+			return dir, err
+		}
 	}
-	return dir, err
+	return dir, os.Chmod(dir, 0o777)
 }
 
 func TestScenarios(t *testing.T) {
