@@ -6,7 +6,6 @@ SHELL := /bin/bash
 # Tests report to the tally, which fails if any of them failed, whatever ran after
 # it. COUNTS names a file that sums up several runs (.ci/run).
 TALLY = $(GO) run ./e2e/tally $(if $(COUNTS),-add $(COUNTS))
-E2E = env
 RUN_E2E = $(GO) test -count 1 -json -timeout 24h ./e2e
 
 .PHONY: help hearth setup setup-full demo test check race fuzz bench e2e e2e-full clean
@@ -27,7 +26,7 @@ demo: setup hearth ## run the main job on an embedded default: no account, no cl
 	@./hearth demo $(ARGS)
 
 test: setup ## unit tests with the race detector, and a core of end-to-end tests (at most 12 minutes)
-	@{ $(GO) test -race -json -timeout 11m $$($(GO) list ./... | grep -v /e2e); $(E2E) HEARTH_E2E=core $(RUN_E2E); } | $(TALLY)
+	@{ $(GO) test -race -json -timeout 11m $$($(GO) list ./... | grep -v /e2e); HEARTH_E2E=core $(RUN_E2E); } | $(TALLY)
 
 check: ## formatting, vet, generated pages, architecture
 	@test -z "$$(gofmt -l . | tee /dev/stderr)"
@@ -36,7 +35,7 @@ check: ## formatting, vet, generated pages, architecture
 	$(GO) mod tidy -diff
 
 race: setup ## the core end-to-end tests with a binary built with the race detector
-	@$(E2E) HEARTH_E2E=core HEARTH_VARIANT=race $(RUN_E2E) | $(TALLY) -v
+	@HEARTH_E2E=core HEARTH_VARIANT=race $(RUN_E2E) | $(TALLY) -v
 
 FUZZTIME ?= 30s
 fuzz: ## every fuzzer for FUZZTIME (30s)
@@ -51,12 +50,12 @@ bench: setup-full hearth ## make every figure of docs/benchmarks.md, with its ra
 	$(GO) test -run BytesFetched -v ./cache
 
 e2e: setup ## every end-to-end scenario, slices marked REDUCED; the core also masked, as nobody, and with -race (at most 40 minutes)
-	@{ $(E2E) HEARTH_E2E=all $(RUN_E2E); \
-	   for v in masked nobody race; do $(E2E) HEARTH_E2E=core HEARTH_VARIANT=$$v $(RUN_E2E); done; } | $(TALLY) -v
+	@{ HEARTH_E2E=all $(RUN_E2E); \
+	   for v in masked nobody race; do HEARTH_E2E=core HEARTH_VARIANT=$$v $(RUN_E2E); done; } | $(TALLY) -v
 
 e2e-full: setup-full ## the sizes and counts that the issues name; resumable; ISSUE=mount takes one issue's
-	@{ $(E2E) HEARTH_E2E=full HEARTH_ISSUE=$(ISSUE) $(RUN_E2E); \
-	   for v in masked nobody race; do $(E2E) HEARTH_E2E=core HEARTH_ISSUE=$(ISSUE) HEARTH_VARIANT=$$v $(RUN_E2E); done; } | $(TALLY) -v
+	@{ HEARTH_E2E=full HEARTH_ISSUE=$(ISSUE) $(RUN_E2E); \
+	   for v in masked nobody race; do HEARTH_E2E=core HEARTH_ISSUE=$(ISSUE) HEARTH_VARIANT=$$v $(RUN_E2E); done; } | $(TALLY) -v
 
 clean: ## remove what was built here
 	rm -rf hearth .tools $(RESULTS)

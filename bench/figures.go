@@ -251,8 +251,7 @@ func (b *bench) names() error {
 	if !b.wanted("W3") {
 		return nil
 	}
-	paths, err := b.lay(b.scaled("D1"))
-	if err != nil {
+	if _, err := b.lay(b.scaled("D1")); err != nil {
 		return err
 	}
 	wide := b.scaled("D3")
@@ -260,7 +259,6 @@ func (b *bench) names() error {
 	if _, err := b.lay(wide); err != nil {
 		return err
 	}
-	_ = paths
 	m, err := b.mount("cache-names", "256MiB", "--open", "none")
 	if err != nil {
 		return err
@@ -271,12 +269,7 @@ func (b *bench) names() error {
 		dir  string
 		do   func(string) (int64, int64, []time.Duration, error)
 	}{{"W3 find with stat", "d1", find}, {"W3 ls of 100,000", "d3/wide", list}} {
-		at := func(root string) string {
-			if w.dir == "d1" {
-				return filepath.Join(root, "d1")
-			}
-			return filepath.Join(root, w.dir)
-		}
+		at := func(root string) string { return filepath.Join(root, w.dir) }
 		if _, _, _, err := w.do(at(m.dir)); err != nil { // warm: the origin was asked before
 			return err
 		}

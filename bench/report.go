@@ -35,7 +35,6 @@ type figure struct {
 	ratios  []float64 // baseline's seconds by Hearth's: 1 is as fast as the baseline
 	a, b    []side
 	threads int
-	note    string
 }
 
 // compare alternates baseline and Hearth, and keeps each round.
@@ -83,7 +82,7 @@ func (b *bench) report(raw string) error {
 	fmt.Fprintf(w, "|---\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|\n")
 	for _, f := range b.table {
 		seconds := func(get func(side) float64, s []side) float64 { return median(s, get) }
-		fmt.Fprintf(w, "| %s%s\t| %d\t| %.2f\t| %.2f-%.2f\t| %.2f\t| %.0f / %.0f / %.0f\t| %.2f\t| %.2f, %.2f\t| %.2f\t| %.0f\t|\n", f.name, f.note, f.threads,
+		fmt.Fprintf(w, "| %s\t| %d\t| %.2f\t| %.2f-%.2f\t| %.2f\t| %.0f / %.0f / %.0f\t| %.2f\t| %.2f, %.2f\t| %.2f\t| %.0f\t|\n", f.name, f.threads,
 			median(f.ratios, same), slices.Min(f.ratios), slices.Max(f.ratios), f.target,
 			seconds(func(s side) float64 { return s.P50us }, f.b), seconds(func(s side) float64 { return s.P99us }, f.b), seconds(func(s side) float64 { return s.MaxUs }, f.b),
 			seconds(func(s side) float64 { return s.DaemonCPU }, f.b),
