@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -82,14 +83,13 @@ func (b *bench) small() error {
 		if err != nil {
 			return err
 		}
-		local := under(filepath.Join(b.dir, "local"), paths)
 		// A cache of its own: in one that was filled before, an immutable link's root
 		// would never show what came later.
-		if err := b.fill("cache-"+w.set, func(dir string) error { _, _, _, err := epoch(under(dir, paths), 8, 1); return err }); err != nil {
+		if err := b.fill(w.set, "cache-"+w.set, paths, "none"); err != nil {
 			return err
 		}
 		for _, threads := range []int{8, 1} {
-			if err := b.epochs(w.set, local, paths, threads, [2]float64{w.disk, w.hot}); err != nil {
+			if err := b.epochs(w.set, paths, threads, [2]float64{w.disk, w.hot}); err != nil {
 				return err
 			}
 		}
@@ -102,58 +102,112 @@ func (b *bench) wanted(group string) bool {
 	return strings.HasPrefix(b.only, group+" ") || strings.HasPrefix(group, b.only)
 }
 
-// fill reads through a fresh mount until the cache holds what was read.
-func (b *bench) fill(cache string, read func(dir string) error) error {
-	m, err := b.mount(cache, "512MiB")
+// filling is what bringing a data set into an empty cache cost.
+type filling struct {
+	Set            string  `json:"set"`
+	Files          int     `json:"files"`
+	Bytes          int64   `json:"bytes"`
+	OriginRequests int64   `json:"origin_requests"`
+	OriginBytes    int64   `json:"origin_bytes"`
+	Written        int64   `json:"written_bytes"`
+	DaemonCPU      float64 `json:"daemon_cpu"`
+	DaemonPeak     int64   `json:"daemon_peak_bytes"`
+	Wrong          int64   `json:"wrong_bytes"`
+}
+
+// fill reads through a fresh mount with eight readers, compares every byte, and
+// ends the node, so that the cache is whole.
+func (b *bench) fill(set, cache string, paths []string, open string) error {
+	m, err := b.mount(cache, "512MiB", "--open", open)
 	if err != nil {
 		return err
 	}
-	if err := read(m.dir); err != nil {
-		_ = m.stop()
+	f := filling{Set: set, Files: len(paths)}
+	s, err := b.measure(m, func() (total sum, err error) {
+		f.Wrong, err = wrongBytes(m.dir, paths)
+		return total, err
+	})
+	if err := errors.Join(err, m.stop()); err != nil {
 		return fmt.Errorf("fill the cache: %w", err)
 	}
-	return m.stop()
+	f.OriginRequests, f.OriginBytes, f.DaemonCPU, f.DaemonPeak = s.OriginRequests, s.OriginBytes, s.DaemonCPU, s.DaemonPeak
+	f.Written = m.written()
+	for _, p := range paths {
+		st, err := os.Stat(filepath.Join(b.dir, "local", p))
+		if err != nil {
+			return err
+		}
+		f.Bytes += st.Size()
+	}
+	b.fillings = append(b.fillings, f)
+	return b.keep(map[string]any{"filling": f})
 }
 
 // epochs compares one data set in the states disk and hot.
-func (b *bench) epochs(set string, local, paths []string, threads int, targets [2]float64) error {
-	seed := uint64(100)
-	base := func(hot bool) func() (side, error) {
-		return func() (side, error) {
+func (b *bench) epochs(set string, paths []string, threads int, targets [2]float64) error {
+	for i, hot := range []bool{false, true} {
+		seed := uint64(100)
+		pass := func(dir string) func() (sum, error) {
 			seed++
-			if err := b.prepare(hot, func() error { _, _, _, err := epoch(local, 8, seed+1000); return err }); err != nil {
-				return side{}, err
-			}
-			return measure(nil, func() (int64, int64, []time.Duration, error) { return epoch(local, threads, seed) })
+			return func() (sum, error) { return epoch(under(dir, paths), threads, seed) }
+		}
+		f := figure{name: fmt.Sprintf("W1 %s %s", set, state(hot)), target: targets[i], threads: threads, unit: "file"}
+		err := b.compare(f,
+			func(last bool) (side, error) {
+				m, err := b.mount("cache-"+set, "64MiB", "--open", "none")
+				if err != nil {
+					return side{}, err
+				}
+				defer func() { _ = m.stop() }()
+				return b.round(m, hot, pass(m.dir), b.checked(m.dir, paths, last))
+			},
+			b.ext4(func(local string) (side, error) { return b.round(nil, hot, pass(local), nil) }))
+		if err != nil {
+			return err
 		}
 	}
-	ours := func(hot bool) func() (side, error) {
-		return func() (side, error) {
-			m, err := b.mount("cache-"+set, "64MiB", "--open", "none")
-			if err != nil {
-				return side{}, err
-			}
-			defer func() { _ = m.stop() }()
-			files := under(m.dir, paths)
-			if err := b.prepare(hot, func() error { _, _, _, err := epoch(files, 8, seed+1000); return err }); err != nil {
-				return side{}, err
-			}
-			return measure(m, func() (int64, int64, []time.Duration, error) { return epoch(files, threads, seed) })
-		}
-	}
-	if err := b.compare(figure{name: "W1 " + set + " disk", target: targets[0], threads: threads}, base(false), ours(false)); err != nil {
-		return err
-	}
-	return b.compare(figure{name: "W1 " + set + " hot", target: targets[1], threads: threads}, base(true), ours(true))
+	return nil
 }
 
-// prepare brings a side into its state: hot by reading once, or with empty page
-// and name caches.
-func (b *bench) prepare(hot bool, read func() error) error {
+func state(hot bool) string {
 	if hot {
-		return read()
+		return "hot"
 	}
-	return dropCaches()
+	return "disk"
+}
+
+// round measures a pass in a state: with empty page and name caches, or, hot, as
+// the second pass after such a one. Then check, where given, compares bytes.
+func (b *bench) round(m *mounted, hot bool, pass func() (sum, error), check func() (int64, error)) (side, error) {
+	if err := dropCaches(); err != nil {
+		return side{}, err
+	}
+	if hot {
+		if _, err := pass(); err != nil {
+			return side{}, err
+		}
+	}
+	s, err := b.measure(m, pass)
+	if err != nil || check == nil {
+		return s, err
+	}
+	if !hot {
+		if err := dropCaches(); err != nil {
+			return side{}, err
+		}
+	}
+	s.Wrong, err = check()
+	s.Checked = true
+	return s, err
+}
+
+// checked compares every byte of files with what the generator made, in a
+// figure's last round; nil in the others.
+func (b *bench) checked(dir string, paths []string, last bool) func() (int64, error) {
+	if !last {
+		return nil
+	}
+	return func() (int64, error) { return wrongBytes(dir, paths) }
 }
 
 // large is W2: sequential and random reads of large files, and a walk over one
@@ -167,49 +221,51 @@ func (b *bench) large() error {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(filepath.Join(b.dir, "local", "d2")) }()
-	local := under(filepath.Join(b.dir, "local"), paths)
-	if err := b.fill("large", func(dir string) error { _, _, _, err := sequential(under(dir, paths)); return err }); err != nil {
+	if err := b.fill("D2", "large", paths, "passthrough"); err != nil {
 		return err
 	}
-	seed := uint64(500)
-	work := []struct {
-		name    string
-		target  float64
-		threads int
-		hot     bool
-		do      func(paths []string) (int64, int64, []time.Duration, error)
-	}{
-		{"W2 sequential 1 file disk", 0.8, 1, false, func(p []string) (int64, int64, []time.Duration, error) { return sequential(p[:1]) }},
-		{"W2 sequential 4 files disk", 0.8, 4, false, func(p []string) (int64, int64, []time.Duration, error) { return sequential(p[:min(4, len(p))]) }},
-		{"W2 random 128 KiB disk", 0.9, 8, false, func(p []string) (int64, int64, []time.Duration, error) { return preads(p[:1], 128<<10, 2000, 8, seed) }},
-		{"W2 random 128 KiB hot", 0.9, 8, true, func(p []string) (int64, int64, []time.Duration, error) { return preads(p[:1], 128<<10, 20000, 8, seed) }},
-		{"W2 mmap walk disk", 0.9, 1, false, func(p []string) (int64, int64, []time.Duration, error) { return walkMapped(p[0]) }},
-		{"W2 mmap walk hot", 0.9, 1, true, func(p []string) (int64, int64, []time.Duration, error) { return walkMapped(p[0]) }},
-	}
-	for _, w := range work {
-		run := func(m *mounted, p []string) (side, error) {
+	for _, w := range largeFigures() {
+		used := paths[:min(w.files, len(paths))]
+		seed := uint64(500)
+		pass := func(dir string) func() (sum, error) {
 			seed++
-			warm := func() error { _, _, _, err := sequential(p[:1]); return err }
-			if err := b.prepare(w.hot, warm); err != nil {
-				return side{}, err
-			}
-			return measure(m, func() (int64, int64, []time.Duration, error) { return w.do(p) })
+			return func() (sum, error) { return w.do(under(dir, used), seed) }
 		}
-		err := b.compare(figure{name: w.name, target: w.target, threads: w.threads},
-			func() (side, error) { return run(nil, local) },
-			func() (side, error) {
-				m, err := b.verified(paths)
+		local := func(dir string) (side, error) { return b.round(nil, w.hot, pass(dir), nil) }
+		err := b.compare(figure{name: w.name + " " + state(w.hot), target: w.target, threads: w.threads, unit: "read"},
+			func(last bool) (side, error) {
+				m, err := b.verified(used)
 				if err != nil {
 					return side{}, err
 				}
 				defer func() { _ = m.stop() }()
-				return run(m, under(m.dir, paths))
-			})
+				return b.round(m, w.hot, pass(m.dir), b.checked(m.dir, used, last))
+			}, b.ext4(local), b.loopback(local))
 		if err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// largeWork is one figure of W2.
+type largeWork struct {
+	name           string
+	target         float64
+	threads, files int
+	hot            bool
+	do             func(paths []string, seed uint64) (sum, error)
+}
+
+func largeFigures() []largeWork {
+	return []largeWork{
+		{"W2 sequential 1 file", 0.8, 1, 1, false, func(p []string, _ uint64) (sum, error) { return sequential(p) }},
+		{"W2 sequential 4 files", 0.8, 4, 4, false, func(p []string, _ uint64) (sum, error) { return sequential(p) }},
+		{"W2 random 128 KiB", 0.9, 8, 1, false, func(p []string, seed uint64) (sum, error) { return preads(p, 128<<10, 2000, 8, seed) }},
+		{"W2 random 128 KiB", 0.9, 8, 1, true, func(p []string, seed uint64) (sum, error) { return preads(p, 128<<10, 20000, 8, seed) }},
+		{"W2 mmap walk", 0.9, 1, 1, false, func(p []string, _ uint64) (sum, error) { return walkMapped(p[0]) }},
+		{"W2 mmap walk", 0.9, 1, 1, true, func(p []string, _ uint64) (sum, error) { return walkMapped(p[0]) }},
+	}
 }
 
 // verified mounts with passthrough, and waits until the node has verified the
@@ -219,7 +275,7 @@ func (b *bench) verified(paths []string) (*mounted, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, p := range under(m.dir, paths)[:min(4, len(paths))] {
+	for _, p := range under(m.dir, paths) {
 		if err := b.handedOut(m, p); err != nil {
 			_ = m.stop()
 			return nil, err
@@ -235,7 +291,7 @@ func (b *bench) handedOut(m *mounted, path string) error {
 	deadline := time.Now().Add(2 * time.Minute)
 	for time.Now().Before(deadline) {
 		before := calls(m.cmd.Process.Pid)
-		if _, _, _, err := preads([]string{path}, 128<<10, reads, 1, uint64(time.Now().UnixNano())); err != nil {
+		if _, err := preads([]string{path}, 128<<10, reads, 1, uint64(time.Now().UnixNano())); err != nil {
 			return err
 		}
 		if calls(m.cmd.Process.Pid)-before < reads/2 {
@@ -259,6 +315,7 @@ func (b *bench) names() error {
 	if _, err := b.lay(wide); err != nil {
 		return err
 	}
+	names, _ := wide.Count()
 	m, err := b.mount("cache-names", "256MiB", "--open", "none")
 	if err != nil {
 		return err
@@ -267,19 +324,17 @@ func (b *bench) names() error {
 	for _, w := range []struct {
 		name string
 		dir  string
-		do   func(string) (int64, int64, []time.Duration, error)
-	}{{"W3 find with stat", "d1", find}, {"W3 ls of 100,000", "d3/wide", list}} {
-		at := func(root string) string { return filepath.Join(root, w.dir) }
-		if _, _, _, err := w.do(at(m.dir)); err != nil { // warm: the origin was asked before
+		do   func(string) (sum, error)
+	}{{"W3 find with stat", "d1", find}, {fmt.Sprintf("W3 ls of %d", names), "d3/wide", list}} {
+		pass := func(root string) func() (sum, error) {
+			return func() (sum, error) { return w.do(filepath.Join(root, w.dir)) }
+		}
+		if _, err := pass(m.dir)(); err != nil { // warm: the origin was asked before
 			return err
 		}
-		err := b.compare(figure{name: w.name, target: 0.5, threads: 1},
-			func() (side, error) {
-				return measure(nil, func() (int64, int64, []time.Duration, error) { return w.do(at(filepath.Join(b.dir, "local"))) })
-			},
-			func() (side, error) {
-				return measure(m, func() (int64, int64, []time.Duration, error) { return w.do(at(m.dir)) })
-			})
+		err := b.compare(figure{name: w.name, target: 0.5, threads: 1, unit: "name"},
+			func(bool) (side, error) { return b.measure(m, pass(m.dir)) },
+			b.ext4(func(local string) (side, error) { return b.measure(nil, pass(local)) }))
 		if err != nil {
 			return err
 		}

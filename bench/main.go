@@ -35,9 +35,11 @@ type bench struct {
 	scale  float64
 	only   string
 	raw    *json.Encoder
-	table  []figure
 	origin *origin
 	common map[string]any // what every raw line holds
+
+	table    []figure
+	fillings []filling
 }
 
 func main() {
@@ -106,7 +108,7 @@ func run() error {
 	if b.origin, err = startOrigin(b); err != nil {
 		return err
 	}
-	defer b.origin.Stop()
+	defer b.origin.stop()
 	for _, set := range []func() error{b.small, b.large, b.names} {
 		if err := set(); err != nil {
 			return err
@@ -129,7 +131,7 @@ func (b *bench) facts() map[string]any {
 	commit, _ := exec.Command("git", "describe", "--always", "--dirty").Output()
 	version, _ := exec.Command(b.hearth, "version").Output()
 	return map[string]any{
-		"command": strings.Join(os.Args[1:], " "), "commit": strings.TrimSpace(string(commit)), "kernel": string(release),
+		"command": "bench " + strings.Join(os.Args[1:], " "), "commit": strings.TrimSpace(string(commit)), "kernel": string(release),
 		"go": runtime.Version(), "hearth": strings.TrimSpace(string(version)), "cpus": runtime.NumCPU(),
 		"scale": b.scale, "date": time.Now().UTC().Format(time.DateOnly),
 	}

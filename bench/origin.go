@@ -5,20 +5,44 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/hearthfs/hearth/internal/faultproxy"
 	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
-// origin is the real S3 server that Hearth's side reads from.
-type origin = hearthtest.Server
+// origin is the real S3 server that Hearth's side reads from, behind a proxy that
+// counts what it is asked.
+type origin struct {
+	*hearthtest.Server
+	proxy *faultproxy.Proxy
+}
 
 func startOrigin(b *bench) (*origin, error) {
 	dir := filepath.Join(b.dir, "origin")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
-	o, err := hearthtest.Run(b.ctx, hearthtest.ServerOptions{Dir: dir})
+	s, err := hearthtest.Run(b.ctx, hearthtest.ServerOptions{Dir: dir})
 	if err != nil {
 		return nil, fmt.Errorf("start the origin: %w", err)
 	}
-	return o, o.CreateBucket(b.ctx, "bench")
+	proxy, err := faultproxy.Start(faultproxy.Options{Target: s.Endpoint})
+	if err != nil {
+		s.Stop()
+		return nil, err
+	}
+	return &origin{s, proxy}, s.CreateBucket(b.ctx, "bench")
+}
+
+func (o *origin) stop() {
+	o.proxy.Close()
+	o.Stop()
+}
+
+// asked is all that passed the proxy so far.
+func (o *origin) asked() faultproxy.Counts {
+	s := o.proxy.Stats()
+	return faultproxy.Counts{
+		Requests: s.Requests(),
+		Bytes:    s.Get.Bytes + s.Head.Bytes + s.List.Bytes + s.Other.Bytes,
+	}
 }

@@ -2,8 +2,10 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -15,52 +17,93 @@ type side struct {
 	// ReaderCPU and DaemonCPU are CPU seconds, user and system.
 	ReaderCPU float64 `json:"reader_cpu"`
 	DaemonCPU float64 `json:"daemon_cpu,omitempty"`
-	// DaemonRead is what the daemon read from devices, bytes (/proc/PID/io).
-	DaemonRead int64 `json:"daemon_read_bytes,omitempty"`
+	// DaemonRead and DaemonWritten are what the daemon had devices do, bytes
+	// (/proc/PID/io).
+	DaemonRead    int64 `json:"daemon_read_bytes,omitempty"`
+	DaemonWritten int64 `json:"daemon_written_bytes,omitempty"`
 	// DeviceRead is what the machine's disk delivered meanwhile, bytes.
 	DeviceRead int64 `json:"device_read_bytes"`
 	// DaemonPeak is the daemon's VmHWM in bytes, at the end.
-	DaemonPeak int64   `json:"daemon_peak_bytes,omitempty"`
-	Units      int64   `json:"units"` // files, reads or names
-	Bytes      int64   `json:"bytes"`
-	P50us      float64 `json:"p50_us"`
-	P99us      float64 `json:"p99_us"`
-	MaxUs      float64 `json:"max_us"`
+	DaemonPeak int64 `json:"daemon_peak_bytes,omitempty"`
+	// OriginRequests and OriginBytes passed the proxy before the origin meanwhile.
+	OriginRequests int64 `json:"origin_requests"`
+	OriginBytes    int64 `json:"origin_bytes"`
+	// Checked: every byte was compared in the same state, after the measurement;
+	// Wrong of them were not right.
+	Checked bool    `json:"checked,omitempty"`
+	Wrong   int64   `json:"wrong_bytes"`
+	Units   int64   `json:"units"` // files, reads or names
+	Bytes   int64   `json:"bytes"`
+	P50us   float64 `json:"p50_us"`
+	P99us   float64 `json:"p99_us"`
+	MaxUs   float64 `json:"max_us"`
+}
+
+// baseline is what Hearth is compared with.
+type baseline struct {
+	Name string `json:"name"`
+	// Command and Version say what it is, threads aside.
+	Command string `json:"command"`
+	Version string `json:"version"`
+
+	run func() (side, error)
 }
 
 // figure is one row of the table.
 type figure struct {
 	name    string
-	target  float64
-	ratios  []float64 // baseline's seconds by Hearth's: 1 is as fast as the baseline
-	a, b    []side
+	target  float64 // of the first baseline
 	threads int
+	unit    string // what units counts
+
+	ours      []side
+	baselines []baseline
+	sides     [][]side    // of each baseline
+	ratios    [][]float64 // each baseline's seconds by Hearth's: 1 is as fast as the baseline
 }
 
-// compare alternates baseline and Hearth, and keeps each round.
-func (b *bench) compare(f figure, base, ours func() (side, error)) error {
+// compare alternates the baselines and Hearth, and keeps each round. ours is told
+// of the last round.
+func (b *bench) compare(f figure, ours func(last bool) (side, error), baselines ...baseline) error {
 	if b.only != "" && !strings.HasPrefix(f.name, b.only) {
 		return nil
 	}
+	f.baselines = baselines
+	f.sides, f.ratios = make([][]side, len(baselines)), make([][]float64, len(baselines))
 	for round := range b.rounds {
-		x, err := base()
-		if err != nil {
-			return fmt.Errorf("%s: baseline: %w", f.name, err)
+		for i, base := range baselines {
+			s, err := base.run()
+			if err != nil {
+				return fmt.Errorf("%s: %s: %w", f.name, base.Name, err)
+			}
+			f.sides[i] = append(f.sides[i], s)
 		}
-		y, err := ours()
+		y, err := ours(round == b.rounds-1)
 		if err != nil {
 			return fmt.Errorf("%s: hearth: %w", f.name, err)
 		}
-		ratio := x.Seconds / y.Seconds
-		f.a, f.b, f.ratios = append(f.a, x), append(f.b, y), append(f.ratios, ratio)
-		line := maps.Clone(b.common)
-		line["figure"], line["round"], line["threads"], line["baseline"], line["ours"], line["ratio"] = f.name, round, f.threads, x, y, ratio
-		if err := b.raw.Encode(line); err != nil {
-			return fmt.Errorf("keep a round: %w", err)
+		f.ours = append(f.ours, y)
+		for i, base := range baselines {
+			x := f.sides[i][round]
+			ratio := x.Seconds / y.Seconds
+			f.ratios[i] = append(f.ratios[i], ratio)
+			err := b.keep(map[string]any{"figure": f.name, "round": round, "threads": f.threads, "of": base, "baseline": x, "ours": y, "ratio": ratio})
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(os.Stderr, "%-28s %d threads, round %d: %.3f s, %.3f s, %.2f of %s\n", f.name, f.threads, round+1, x.Seconds, y.Seconds, ratio, base.Name)
 		}
-		fmt.Fprintf(os.Stderr, "%-28s round %d: %.3f s, %.3f s, %.2f\n", f.name, round+1, x.Seconds, y.Seconds, ratio)
 	}
 	b.table = append(b.table, f)
+	return nil
+}
+
+// keep writes a raw line, with the facts that all of them hold.
+func (b *bench) keep(line map[string]any) error {
+	maps.Copy(line, b.common)
+	if err := b.raw.Encode(line); err != nil {
+		return fmt.Errorf("keep a round: %w", err)
+	}
 	return nil
 }
 
@@ -75,24 +118,74 @@ func median[T any](list []T, of func(T) float64) float64 {
 
 func same(x float64) float64 { return x }
 
-// report prints the table as Markdown, ready for docs/benchmarks.md.
+// report prints the tables as Markdown, ready for docs/benchmarks.md.
 func (b *bench) report(raw string) error {
-	w := tabwriter.NewWriter(os.Stdout, 0, 0, 1, ' ', 0)
-	fmt.Fprintf(w, "| figure\t| threads\t| of ext4\t| spread\t| wanted\t| p50 / p99 / max us\t| daemon CPU s\t| reader CPU s, ext4's\t| daemon read / bytes\t| VmHWM MiB\t|\n")
-	fmt.Fprintf(w, "|---\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|\n")
-	for _, f := range b.table {
-		seconds := func(get func(side) float64, s []side) float64 { return median(s, get) }
-		fmt.Fprintf(w, "| %s\t| %d\t| %.2f\t| %.2f-%.2f\t| %.2f\t| %.0f / %.0f / %.0f\t| %.2f\t| %.2f, %.2f\t| %.2f\t| %.0f\t|\n", f.name, f.threads,
-			median(f.ratios, same), slices.Min(f.ratios), slices.Max(f.ratios), f.target,
-			seconds(func(s side) float64 { return s.P50us }, f.b), seconds(func(s side) float64 { return s.P99us }, f.b), seconds(func(s side) float64 { return s.MaxUs }, f.b),
-			seconds(func(s side) float64 { return s.DaemonCPU }, f.b),
-			seconds(func(s side) float64 { return s.ReaderCPU }, f.b), seconds(func(s side) float64 { return s.ReaderCPU }, f.a),
-			seconds(func(s side) float64 { return float64(max(s.DaemonRead, s.DeviceRead)) / float64(max(1, s.Bytes)) }, f.b),
-			seconds(func(s side) float64 { return float64(s.DaemonPeak) / (1 << 20) }, f.b))
+	for _, table := range []func(io.Writer){b.speeds, b.costs, b.filled} {
+		w := tabwriter.NewWriter(os.Stdout, 0, 0, 1, ' ', 0)
+		table(w)
+		if err := w.Flush(); err != nil {
+			return err
+		}
+		fmt.Println()
 	}
-	if err := w.Flush(); err != nil {
-		return err
+	for _, f := range b.table[:min(1, len(b.table))] {
+		fmt.Printf("ext4: %s\n", f.baselines[0].Version)
 	}
-	fmt.Printf("\nraw rounds: %s; %v\n", raw, b.common)
+	fmt.Printf("raw rounds: %s; %v\n", filepath.Clean(raw), b.common)
 	return nil
+}
+
+func (b *bench) speeds(w io.Writer) {
+	fmt.Fprint(w, "| figure\t| threads\t| of ext4\t| spread\t| wanted\t| of the loopback\t| p50 / p99 / max us\t| reader CPU s, ext4's\t|\n")
+	fmt.Fprint(w, "|---\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|\n")
+	for _, f := range b.table {
+		loopback := "-"
+		if len(f.ratios) > 1 {
+			loopback = fmt.Sprintf("%.2f (%.2f-%.2f)", median(f.ratios[1], same), slices.Min(f.ratios[1]), slices.Max(f.ratios[1]))
+		}
+		latency := "-"
+		if p50 := median(f.ours, func(s side) float64 { return s.P50us }); p50 > 0 {
+			latency = fmt.Sprintf("%.0f / %.0f / %.0f", p50, median(f.ours, func(s side) float64 { return s.P99us }), median(f.ours, func(s side) float64 { return s.MaxUs }))
+		}
+		cpu := func(s side) float64 { return s.ReaderCPU }
+		fmt.Fprintf(w, "| %s\t| %d\t| %.2f\t| %.2f-%.2f\t| %.2f\t| %s\t| %s\t| %.2f, %.2f\t|\n", f.name, f.threads,
+			median(f.ratios[0], same), slices.Min(f.ratios[0]), slices.Max(f.ratios[0]), f.target, loopback, latency, median(f.ours, cpu), median(f.sides[0], cpu))
+	}
+}
+
+func (b *bench) costs(w io.Writer) {
+	fmt.Fprint(w, "| figure\t| threads\t| daemon CPU s\t| per 10,000\t| per GiB\t| device bytes / byte\t| origin requests\t| origin bytes\t| bytes written\t| wrong bytes\t| VmHWM MiB\t|\n")
+	fmt.Fprint(w, "|---\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|\n")
+	for _, f := range b.table {
+		of := func(get func(side) float64) float64 { return median(f.ours, get) }
+		most := func(get func(side) int64) (n int64) {
+			for _, s := range f.ours {
+				n = max(n, get(s))
+			}
+			return n
+		}
+		cpu, bytes := of(func(s side) float64 { return s.DaemonCPU }), of(func(s side) float64 { return float64(s.Bytes) })
+		perGiB, device, wrong := "-", "-", "-"
+		if bytes > 0 {
+			perGiB = fmt.Sprintf("%.2f", cpu/bytes*(1<<30))
+			device = fmt.Sprintf("%.2f", of(func(s side) float64 { return float64(max(s.DaemonRead, s.DeviceRead)) })/bytes)
+		}
+		if slices.ContainsFunc(f.ours, func(s side) bool { return s.Checked }) {
+			wrong = fmt.Sprint(most(func(s side) int64 { return s.Wrong }))
+		}
+		fmt.Fprintf(w, "| %s\t| %d\t| %.2f\t| %.2f %ss\t| %s\t| %s\t| %d\t| %d\t| %d\t| %s\t| %.0f\t|\n", f.name, f.threads, cpu,
+			cpu/max(1, of(func(s side) float64 { return float64(s.Units) }))*1e4, f.unit, perGiB, device,
+			most(func(s side) int64 { return s.OriginRequests }), most(func(s side) int64 { return s.OriginBytes }),
+			most(func(s side) int64 { return s.DaemonWritten }), wrong, of(func(s side) float64 { return float64(s.DaemonPeak) / (1 << 20) }))
+	}
+}
+
+func (b *bench) filled(w io.Writer) {
+	fmt.Fprint(w, "| filling\t| files\t| MiB\t| origin requests\t| origin bytes / byte\t| written bytes / byte\t| daemon CPU s per GiB\t| wrong bytes\t| VmHWM MiB\t|\n")
+	fmt.Fprint(w, "|---\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|\n")
+	for _, f := range b.fillings {
+		size := float64(max(1, f.Bytes))
+		fmt.Fprintf(w, "| %s\t| %d\t| %d\t| %d\t| %.3f\t| %.2f\t| %.2f\t| %d\t| %d\t|\n", f.Set, f.Files, f.Bytes>>20, f.OriginRequests,
+			float64(f.OriginBytes)/size, float64(f.Written)/size, f.DaemonCPU/size*(1<<30), f.Wrong, f.DaemonPeak>>20)
+	}
 }

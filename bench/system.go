@@ -39,17 +39,23 @@ func daemonCPU(pid int) float64 {
 	return (user + system) / 100
 }
 
-// readBytes is what a process had read from devices so far, in bytes.
-func readBytes(pid int) int64 {
+// ioCount is one of a process's counters in /proc/PID/io; 0 once it has ended.
+func ioCount(pid int, name string) int64 {
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/io", pid))
 	for line := range strings.Lines(string(text)) {
-		if v, ok := strings.CutPrefix(line, "read_bytes: "); ok {
+		if v, ok := strings.CutPrefix(line, name+": "); ok {
 			n, _ := strconv.ParseInt(strings.TrimSpace(v), 10, 64)
 			return n
 		}
 	}
 	return 0
 }
+
+// readBytes is what a process had read from devices so far, in bytes.
+func readBytes(pid int) int64 { return ioCount(pid, "read_bytes") }
+
+// writtenBytes is what a process had devices write so far, in bytes.
+func writtenBytes(pid int) int64 { return ioCount(pid, "write_bytes") }
 
 // deviceRead is what all disks delivered so far, in bytes.
 func deviceRead() int64 {
@@ -85,13 +91,13 @@ func (b *bench) mount(cache, ram string, options ...string) (*mounted, error) {
 	config := filepath.Join(b.dir, "hearth.yaml")
 	text := fmt.Sprintf("links:\n- {path: /, origin: {url: \"s3://bench\", endpoint: %q, region: us-east-1, path_style: true}, freshness: immutable}\n"+
 		"cache: {ram: %s, disks: [{path: %q, size: 30GiB}], free_floor: 1GiB}\nadmin: {socket: %q, listen: \"-\"}\n",
-		b.origin.Endpoint, ram, filepath.Join(b.dir, cache), filepath.Join(b.dir, "hearth.sock"))
+		b.origin.proxy.URL(), ram, filepath.Join(b.dir, cache), filepath.Join(b.dir, "hearth.sock"))
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		return nil, err
 	}
 	args := append([]string{"mount", "--config", config}, options...)
 	m.cmd = exec.Command(b.hearth, append(args, "s3://bench", m.dir)...)
-	m.cmd.Env = append(os.Environ(), b.origin.Env()...)
+	m.cmd.Env = append(append(os.Environ(), b.origin.Env()...), "AWS_ENDPOINT_URL="+b.origin.proxy.URL())
 	m.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	log, err := os.OpenFile(filepath.Join(b.dir, "hearth.log"), os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o600)
 	if err != nil {
@@ -103,19 +109,11 @@ func (b *bench) mount(cache, ram string, options ...string) (*mounted, error) {
 		return nil, err
 	}
 	go func() { _ = m.cmd.Wait(); close(m.done) }()
-	for range 3000 {
-		table, _ := os.ReadFile("/proc/self/mountinfo")
-		if strings.Contains(string(table), " "+m.dir+" ") {
-			return m, nil
-		}
-		select {
-		case <-m.done:
-			text, _ := os.ReadFile(log.Name())
-			return nil, fmt.Errorf("hearth mount ended: %s", text)
-		case <-time.After(10 * time.Millisecond):
-		}
+	if err := mountedAt(m.dir, m.done); err != nil {
+		text, _ := os.ReadFile(log.Name())
+		return nil, fmt.Errorf("%w: %s", err, text)
 	}
-	return nil, fmt.Errorf("hearth did not mount within 30 s")
+	return m, nil
 }
 
 // stop ends the mount in the ordinary way, so that the cache is whole.
@@ -131,24 +129,38 @@ func (m *mounted) stop() error {
 	}
 }
 
+// written is what the node had devices write in its whole life, in bytes, once it
+// has ended. The kernel counts in units of 512 bytes.
+func (m *mounted) written() int64 {
+	usage, ok := m.cmd.ProcessState.SysUsage().(*syscall.Rusage)
+	if !ok {
+		return 0
+	}
+	return usage.Oublock * 512
+}
+
 // measure runs work and notes what it cost both processes; m may be nil.
-func measure(m *mounted, work func() (units, bytes int64, latency []time.Duration, err error)) (side, error) {
+func (b *bench) measure(m *mounted, work func() (sum, error)) (side, error) {
 	var s side
-	device, own := deviceRead(), readerCPU()
+	device, own, asked := deviceRead(), readerCPU(), b.origin.asked()
 	var cpu float64
-	var read int64
+	var read, written int64
 	if m != nil {
-		cpu, read = daemonCPU(m.cmd.Process.Pid), readBytes(m.cmd.Process.Pid)
+		pid := m.cmd.Process.Pid
+		cpu, read, written = daemonCPU(pid), readBytes(pid), writtenBytes(pid)
 	}
 	start := time.Now()
-	units, bytes, latency, err := work()
+	done, err := work()
 	s.Seconds = time.Since(start).Seconds()
-	s.Units, s.Bytes, s.ReaderCPU, s.DeviceRead = units, bytes, readerCPU()-own, deviceRead()-device
+	s.Units, s.Bytes, s.ReaderCPU, s.DeviceRead = done.units, done.bytes, readerCPU()-own, deviceRead()-device
 	if m != nil {
-		s.DaemonPeak = peak(m.cmd.Process.Pid)
-		s.DaemonCPU, s.DaemonRead = daemonCPU(m.cmd.Process.Pid)-cpu, readBytes(m.cmd.Process.Pid)-read
+		pid := m.cmd.Process.Pid
+		s.DaemonPeak = peak(pid)
+		s.DaemonCPU, s.DaemonRead, s.DaemonWritten = daemonCPU(pid)-cpu, readBytes(pid)-read, writtenBytes(pid)-written
+		now := b.origin.asked()
+		s.OriginRequests, s.OriginBytes = now.Requests-asked.Requests, now.Bytes-asked.Bytes
 	}
-	s.P50us, s.P99us, s.MaxUs = percentiles(latency)
+	s.P50us, s.P99us, s.MaxUs = percentiles(done.latency)
 	return s, err
 }
 
@@ -165,14 +177,4 @@ func peak(pid int) int64 {
 }
 
 // calls is how many reads and writes a process has made so far, of any file.
-func calls(pid int) int64 {
-	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/io", pid))
-	var sum int64
-	for line := range strings.Lines(string(text)) {
-		if name, v, _ := strings.Cut(line, ": "); name == "syscr" || name == "syscw" {
-			n, _ := strconv.ParseInt(strings.TrimSpace(v), 10, 64)
-			sum += n
-		}
-	}
-	return sum
-}
+func calls(pid int) int64 { return ioCount(pid, "syscr") + ioCount(pid, "syscw") }
