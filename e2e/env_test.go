@@ -30,6 +30,8 @@ type env struct {
 	dir   string
 	ctx   context.Context
 	count int // of processes, for their names
+	// detail is what the run itself found, shown in the table beside the size.
+	detail string
 }
 
 func newEnv(t *testing.T, s *suite, sc scenario) *env {

@@ -167,15 +167,19 @@ func TestScenarios(t *testing.T) {
 			s.results = append(s.results, r)
 			continue
 		}
-		start, ran := time.Now(), false
+		start, ran, size := time.Now(), false, sc.size(s.level)
 		ok := t.Run(sc.name, func(t *testing.T) {
 			ran = true
-			sc.run(newEnv(t, s, sc))
+			e := newEnv(t, s, sc)
+			sc.run(e)
+			if e.detail != "" {
+				size += ", " + e.detail
+			}
 		})
 		if !ran { // not among those that -run names
 			continue
 		}
-		r := result{Name: sc.name, Size: sc.size(s.level), Origin: sc.origin, Result: "ok", Seconds: time.Since(start).Seconds()}
+		r := result{Name: sc.name, Size: size, Origin: sc.origin, Result: "ok", Seconds: time.Since(start).Seconds()}
 		if !ok {
 			r.Result = "FAILED"
 		}
