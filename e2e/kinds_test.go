@@ -242,18 +242,7 @@ func asNobody(e *env) {
 	if e.race { // the binary lies where only its owner may run it
 		e.Log("with the race detector, too")
 	}
-	e.must(os.Chmod(e.dir, os.ModeSticky|0o777), "let the user in")
-	user := &syscall.Credential{Uid: 65534, Gid: 65534}
-	// Debian lets everybody open /dev/fuse; machines like this one may not. Ours
-	// lies in this mount namespace only.
-	device := e.path("fuse")
-	e.must(unix.Mknod(device, unix.S_IFCHR|0o666, int(unix.Mkdev(10, 229))), "make a /dev/fuse")
-	e.must(os.Chmod(device, 0o666), "let users open it")
-	e.must(unix.Mount(device, "/dev/fuse", "", unix.MS_BIND, ""), "show it in its place")
-	e.Cleanup(func() { _ = unix.Unmount("/dev/fuse", unix.MNT_DETACH) })
-	for dir := filepath.Dir(e.hearth); dir != "/" && dir != "/tmp"; dir = filepath.Dir(dir) {
-		e.must(os.Chmod(dir, 0o755), "let the user run the binary")
-	}
+	user := e.user()
 	h := e.mountAs(o, settings{user: user})
 	reader := exec.CommandContext(e.ctx, "sha256sum", filepath.Join(h.dir, list[0].Path))
 	reader.SysProcAttr = &syscall.SysProcAttr{Credential: user}
@@ -264,6 +253,24 @@ func asNobody(e *env) {
 		e.Error("root may look into a user's mount without allow_other")
 	}
 	h.quit()
+}
+
+// user gives a user without privileges what it needs to mount here: this scenario's
+// directory, the binary, and a /dev/fuse that it may open.
+func (e *env) user() *syscall.Credential {
+	e.Helper()
+	e.must(os.Chmod(e.dir, os.ModeSticky|0o777), "let the user in")
+	// Debian lets everybody open /dev/fuse; machines like this one may not. Ours
+	// lies in this mount namespace only.
+	device := e.path("fuse")
+	e.must(unix.Mknod(device, unix.S_IFCHR|0o666, int(unix.Mkdev(10, 229))), "make a /dev/fuse")
+	e.must(os.Chmod(device, 0o666), "let users open it")
+	e.must(unix.Mount(device, "/dev/fuse", "", unix.MS_BIND, ""), "show it in its place")
+	e.Cleanup(func() { _ = unix.Unmount("/dev/fuse", unix.MNT_DETACH) })
+	for dir := filepath.Dir(e.hearth); dir != "/" && dir != "/tmp"; dir = filepath.Dir(dir) {
+		e.must(os.Chmod(dir, 0o755), "let the user run the binary")
+	}
+	return &syscall.Credential{Uid: 65534, Gid: 65534}
 }
 
 // mountAs is mount for another user: what that user needs is given away first.

@@ -1,0 +1,134 @@
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// fstab mounts by mount(8) and a line of /etc/fstab as the manual has it, with the
+// options that such lines have; umount(8) ends the mount and the process behind it.
+func fstab(e *env) {
+	o := e.origin()
+	list := e.load(o, e.set("D1", 1, 10, 2, 40))
+	dir, boot, config := e.path("mnt"), e.path("boot"), e.writeConfig(o, settings{})
+	e.must(errors.Join(os.Mkdir(dir, 0o755), os.Mkdir(boot, 0o755)), "make the mount points")
+	line := func(dir, options string) string {
+		return fmt.Sprintf("s3://%s  %s  hearth  %s,config=%s  0 0\n", o.bucket, dir, options, config)
+	}
+	table := e.path("fstab")
+	text := line(dir, "ro,noauto,nofail,_netdev,noatime,allow_other,x-systemd.automount,x-systemd.mount-timeout=30") +
+		line(boot, "defaults,_netdev,nodev,nosuid,noexec,comment=data")
+	e.must(os.WriteFile(table, []byte(text), 0o644), "write the table")
+	e.private("/run") // where mount(8) notes what the kernel does not
+	e.showIn("/etc", "fstab", table)
+	e.showIn("/usr/sbin", "mount.hearth", e.hearth)
+
+	e.mount8(o, "mount", dir)
+	if m := mountsBelow(dir); len(m) != 1 || m[0].kind != "fuse.hearth" {
+		e.Fatalf("mount(8) made the mounts %v", m)
+	}
+	e.good("mounted by mount(8)", epoch(dir, list, 1, 2, 0))
+	if out := e.mount8(o, "findmnt", "-n", "-o", "SOURCE", dir); strings.TrimSpace(out) != "s3://"+o.bucket {
+		e.Errorf("findmnt shows the source %q", out)
+	}
+	for range 2 { // as the machine does when it starts; the second time all stands already
+		e.mount8(o, "mount", "-a")
+		if m := mountsBelow(boot); len(m) != 1 {
+			e.Fatalf("mount -a made the mounts %v", m)
+		}
+	}
+	e.good("mounted by mount -a", epoch(boot, list, 2, 2, 0))
+	if out := e.mount8(o, "findmnt", "-n", "-o", "OPTIONS", boot); !strings.Contains(out, "noexec") || !strings.Contains(out, "ro,") {
+		e.Errorf("findmnt shows the options %q", out)
+	}
+	if running := e.daemons(config); len(running) != 1 {
+		e.Errorf("%d processes serve the two entries, expected the first one's alone", len(running))
+	}
+	e.mount8(o, "umount", dir)
+	e.good("while the other entry is gone", epoch(boot, list, 3, 2, 0))
+	e.mount8(o, "umount", boot)
+	e.eventually("the end of the process", func() bool { return len(e.daemons(config)) == 0 })
+	if m := mountsBelow(e.path("mnt")); len(m) > 0 {
+		e.Errorf("left mounted: %v", m)
+	}
+}
+
+// mount8 runs a program of util-linux as the machine does when it starts: without
+// HOME. It must end with 0.
+func (e *env) mount8(o *server, name string, args ...string) string {
+	e.Helper()
+	cmd := exec.CommandContext(e.ctx, name, args...)
+	for _, v := range e.environ(o) {
+		if !strings.HasPrefix(v, "HOME=") {
+			cmd.Env = append(cmd.Env, v)
+		}
+	}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		e.Fatalf("%s %v: %v: %s", name, args, err, out)
+	}
+	return string(out)
+}
+
+// daemons are the processes whose command line names the file.
+func (e *env) daemons(file string) (pids []string) {
+	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	e.must(err, "list the processes")
+	for _, l := range lines {
+		if text, err := os.ReadFile(l); err == nil && strings.Contains(string(text), file) {
+			pids = append(pids, filepath.Base(filepath.Dir(l)))
+		}
+	}
+	return pids
+}
+
+// private puts an empty directory in memory in the place of one of the machine's,
+// for the tests' mount namespace alone and until the scenario ends.
+func (e *env) private(dir string) {
+	e.Helper()
+	e.must(unix.Mount("hearth-e2e", dir, "tmpfs", 0, "mode=0755"), "mount a directory in memory at %s", dir)
+	e.Cleanup(func() {
+		if err := detach(dir); err != nil {
+			e.Errorf("take the directory in memory at %s away: %v", dir, err)
+		}
+	})
+}
+
+// showIn shows a file under a name in one of the machine's directories, to the
+// tests' mount namespace alone and until the scenario ends: in the directory's
+// place stands another one, with links to what is in the machine's.
+func (e *env) showIn(dir, name, file string) {
+	e.Helper()
+	e.count++
+	behind, shown := e.path(fmt.Sprintf("behind-%d", e.count)), e.path(fmt.Sprintf("shown-%d", e.count))
+	e.must(errors.Join(os.Mkdir(behind, 0o755), os.Mkdir(shown, 0o755)), "make directories for %s", dir)
+	e.must(unix.Mount(dir, behind, "", unix.MS_BIND, ""), "show %s elsewhere", dir)
+	// Read-only, so that nothing that clears the scenario's directory gets at it.
+	if err := unix.Mount("", behind, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
+		e.Fatalf("show %s read-only: %v", dir, errors.Join(err, unix.Unmount(behind, 0)))
+	}
+	entries, err := os.ReadDir(behind)
+	e.must(err, "read %s", dir)
+	for _, x := range entries {
+		target := filepath.Join(behind, x.Name())
+		if to, err := os.Readlink(target); err == nil {
+			target = to // seen from the same place
+		}
+		if x.Name() != name {
+			e.must(os.Symlink(target, filepath.Join(shown, x.Name())), "link to %s", x.Name())
+		}
+	}
+	e.must(os.Symlink(file, filepath.Join(shown, name)), "link to %s", file)
+	e.must(unix.Mount(shown, dir, "", unix.MS_BIND, ""), "show a file in %s", dir)
+	e.Cleanup(func() {
+		if err := errors.Join(detach(dir), detach(behind)); err != nil {
+			e.Errorf("take away what stands in the place of %s: %v", dir, err)
+		}
+	})
+}
