@@ -88,14 +88,17 @@ func (e *env) daemons(file string) (pids []string) {
 	return pids
 }
 
-// private puts an empty directory in memory in the place of one of the machine's,
-// for the tests' mount namespace alone and until the scenario ends.
+// private puts an empty directory of the scenario's in the place of one of the
+// machine's, for the tests' mount namespace alone and until the scenario ends.
 func (e *env) private(dir string) {
 	e.Helper()
-	e.must(unix.Mount("hearth-e2e", dir, "tmpfs", 0, "mode=0755"), "mount a directory in memory at %s", dir)
+	e.count++
+	own := e.path(fmt.Sprintf("private-%d", e.count))
+	e.must(os.Mkdir(own, 0o755), "make a directory to stand at %s", dir)
+	e.must(unix.Mount(own, dir, "", unix.MS_BIND, ""), "show it at %s", dir)
 	e.Cleanup(func() {
 		if err := detach(dir); err != nil {
-			e.Errorf("take the directory in memory at %s away: %v", dir, err)
+			e.Errorf("take the directory at %s away: %v", dir, err)
 		}
 	})
 }

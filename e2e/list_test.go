@@ -39,6 +39,7 @@ func scenarios() []scenario {
 		{name: "budgets", root: true, from: core, limit: 4 * time.Minute, origin: s3, size: by("10 x 48 MiB", "10 x 128 MiB", "10 x 256 MiB"), run: budgets},
 		{name: "wired-volume-and-ring", root: true, from: core, limit: 2 * time.Minute, origin: behind, size: by("300 files", "2,000 files", "20,000 files"), run: wired},
 		{name: "commands", from: core, limit: time.Minute, origin: s3, size: by("20 files", "80 files", "20,000 files"), run: commands},
+		{name: "examples", root: true, from: all, limit: 6 * time.Minute, origin: s3, size: is("every help"), run: examples},
 		{name: "daemon", from: core, limit: time.Minute, origin: s3, size: is("2 daemons"), run: daemon},
 		{name: "dead-mount-point", root: true, from: core, limit: time.Minute, origin: s3, size: is("2 mounts"), run: deadMountPoint},
 		{name: "fstab", root: true, from: core, limit: time.Minute, origin: s3, size: by("10 files", "80 files", "20,000 files"), run: fstab},

@@ -1,0 +1,133 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// examples runs each example of every verb's help as it stands, by a shell, as the
+// machine's root would: sockets, caches and mount points lie where they lie by
+// default. Only the internet is missing: its public bucket stands at our server.
+func examples(e *env) {
+	o := e.origin()
+	e.public(o, "noaa-ghcn-pds")
+	e.machine()
+	verbs := regexp.MustCompile(`(?m)^  ([a-z]+)  `).FindAllStringSubmatch(e.sh(o, "hearth --help"), -1)
+	if len(verbs) < 10 {
+		e.Fatalf("the help lists the verbs %v", verbs)
+	}
+	lines := map[string][]string{"": e.examplesOf(o, "")}
+	for _, v := range verbs {
+		lines[v[1]] = e.examplesOf(o, v[1])
+	}
+	for _, line := range lines["up"] {
+		node := e.background(o, line)
+		node.waitFor("serving at")
+		for _, line := range lines["status"] {
+			e.sh(o, line)
+		}
+		if code := node.terminate(os.Interrupt); code != 0 {
+			e.Errorf("%s: exit %d after Ctrl-C:\n%s", line, code, node.out)
+		}
+	}
+	before := len(mountsBelow("/mnt"))
+	for i, line := range append(lines["mount"], lines[""][1]) {
+		node := e.background(o, line)
+		node.waitFor("mounted /mnt")
+		if names, err := os.ReadDir("/mnt"); err != nil || len(names) == 0 {
+			e.Errorf("%s: %d names, %v", line, len(names), err)
+		}
+		e.sh(o, lines["umount"][i%2])
+		if code := node.exit(30 * time.Second); code != 0 || len(mountsBelow("/mnt")) != before {
+			e.Errorf("%s: exit %d, mounts after the umount: %v\n%s", line, code, mountsBelow("/mnt"), node.out)
+		}
+	}
+	for verb, examples := range lines {
+		switch verb {
+		case "up", "status", "mount", "umount":
+		case "":
+			e.sh(o, examples[0])
+		default:
+			for _, line := range examples {
+				e.sh(o, line)
+			}
+		}
+	}
+}
+
+// examplesOf are the two lines that a verb's help shows.
+func (e *env) examplesOf(o *server, verb string) []string {
+	e.Helper()
+	help := e.sh(o, "hearth "+verb+" --help")
+	_, text, _ := strings.Cut(help, "Examples:\n")
+	text, _, _ = strings.Cut(text, "\n\n")
+	var lines []string
+	for line := range strings.Lines(text) {
+		lines = append(lines, strings.TrimSpace(line))
+	}
+	if len(lines) != 2 {
+		e.Fatalf("hearth %s --help shows the examples %q, expected two", verb, lines)
+	}
+	return lines
+}
+
+// public makes a bucket that everybody may list and read.
+func (e *env) public(o *server, bucket string) {
+	e.Helper()
+	o.Bucket(e.T, bucket)
+	_, err := o.PutBytes(e.ctx, bucket, "csv/by_year/1750.csv", []byte("ITE00100554,17500101,TMAX\n"))
+	e.must(err, "put an object")
+	e.aws(o, "s3api", "put-bucket-policy", "--bucket", bucket, "--policy", strings.ReplaceAll(`{"Statement": [
+		{"Effect": "Allow", "Principal": "*", "Action": "s3:ListBucket", "Resource": "arn:aws:s3:::BUCKET"},
+		{"Effect": "Allow", "Principal": "*", "Action": "s3:GetObject", "Resource": "arn:aws:s3:::BUCKET/*"}]}`, "BUCKET", bucket))
+}
+
+// machine puts empty directories in the place of those that Hearth uses by
+// default, or that an example names.
+func (e *env) machine() {
+	e.Helper()
+	for _, dir := range []string{"/run", "/mnt", "/var/cache"} {
+		e.private(dir)
+	}
+	// The scenario's own directory stays where it is in a /var/tmp of its own.
+	own, err := os.Open(e.dir)
+	e.must(err, "open the scenario's directory")
+	defer func() { _ = own.Close() }()
+	e.private("/var/tmp")
+	e.must(os.Mkdir(e.dir, 0o755), "make the scenario's directory again")
+	e.must(unix.Mount(fmt.Sprintf("/proc/self/fd/%d", own.Fd()), e.dir, "", unix.MS_BIND, ""), "show it in its place")
+}
+
+// shell is a command line as a user's shell runs it, with the binary in its PATH
+// and our server as AWS.
+func (e *env) shell(o *server, line string) *exec.Cmd {
+	cmd := exec.CommandContext(e.ctx, "sh", "-c", "exec "+line)
+	cmd.Env = append(e.environ(nil), "PATH="+filepath.Dir(e.hearth)+":"+os.Getenv("PATH"), "AWS_ENDPOINT_URL="+o.endpoint,
+		"HEARTH_TOOLS="+filepath.Join(e.repo, ".tools", "bin"))
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	return cmd
+}
+
+// sh runs a command line; it must end with 0.
+func (e *env) sh(o *server, line string) string {
+	e.Helper()
+	out, err := e.shell(o, line).CombinedOutput()
+	if err != nil || len(out) == 0 && !strings.HasPrefix(line, "hearth umount") {
+		e.Errorf("%s: %v, it printed %q", line, err, out)
+	}
+	return string(out)
+}
+
+// background starts a command line that serves until it is ended.
+func (e *env) background(o *server, line string) *process {
+	e.Helper()
+	return e.start(e.shell(o, line))
+}
