@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/minio/minio-go/v7/pkg/credentials"
@@ -73,13 +72,18 @@ type keyring struct {
 	creds  *credentials.Credentials
 	client *http.Client
 
-	mu     sync.Mutex // guards failed
-	failed time.Time  // when the last search found nothing
+	turn   chan struct{}     // taken while somebody searches; guards the fields below
+	failed time.Time         // when the last search found nothing
+	last   credentials.Value // what the last search found
 }
 
 // searchAgain is how long a search that found no credentials is remembered: an
 // instance's metadata may take a second to say no, and every request asks.
 const searchAgain = 5 * time.Second
+
+// renewAgain is the same while the old credentials are still good: a service that
+// is silent holds every request up for as long as a search takes.
+const renewAgain = time.Minute
 
 func newKeyring() *keyring {
 	providers := []credentials.Provider{&credentials.EnvAWS{}, &credentials.FileAWSCredentials{}}
@@ -87,6 +91,7 @@ func newKeyring() *keyring {
 		providers = append(providers, &credentials.IAM{})
 	}
 	return &keyring{
+		turn:   make(chan struct{}, 1),
 		creds:  credentials.NewChainCredentials(providers),
 		client: &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true}},
 	}
@@ -103,21 +108,32 @@ func metadata() bool {
 	return !strings.EqualFold(os.Getenv("AWS_EC2_METADATA_DISABLED"), "true")
 }
 
+// get gives the credentials of now. minio-go asks for new ones when a fifth of
+// their time is left: while the service is away, the old ones serve on for that.
+// Who waited for another's search that failed does not begin the same.
 func (k *keyring) get(ctx context.Context) (credentials.Value, error) {
-	k.mu.Lock()
-	recent := time.Since(k.failed) < searchAgain
-	k.mu.Unlock()
-	if recent {
-		return credentials.Value{}, errNoCredentials
+	select {
+	case k.turn <- struct{}{}:
+		defer func() { <-k.turn }()
+	case <-ctx.Done():
+		return credentials.Value{}, context.Cause(ctx)
 	}
-	v, err := k.creds.GetWithContext(&credentials.CredContext{Client: k.client, Context: ctx})
-	if err == nil && v.AccessKeyID != "" {
-		return v, nil
+	again := searchAgain
+	if k.last.Expiration.After(time.Now()) {
+		again = renewAgain
 	}
-	if ctx.Err() == nil {
-		k.mu.Lock()
-		k.failed = time.Now()
-		k.mu.Unlock()
+	if time.Since(k.failed) >= again {
+		v, err := k.creds.GetWithContext(&credentials.CredContext{Client: k.client, Context: ctx})
+		if err == nil && v.AccessKeyID != "" {
+			k.last = v
+			return v, nil
+		}
+		if ctx.Err() == nil {
+			k.failed = time.Now()
+		}
+	}
+	if k.last.Expiration.After(time.Now()) {
+		return k.last, nil
 	}
 	return credentials.Value{}, errNoCredentials
 }
