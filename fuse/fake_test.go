@@ -224,13 +224,8 @@ func (t *fakeTree) Forget(o *hearth.Object) {
 	}
 }
 
-func (t *fakeTree) Forgotten(id uint64) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if n := t.nodes[id]; n != nil && n.children == nil && t.nodes[n.parent].children[n.node.Name] != id {
-		delete(t.nodes, id)
-	}
-}
+// Hold is for trees that drop versions; this one keeps all.
+func (t *fakeTree) Hold(func(id uint64) bool) func() { return func() {} }
 
 func (t *fakeTree) Subscribe(f func(namespace.Change)) func() {
 	t.mu.Lock()

@@ -158,8 +158,8 @@ func (f *fileSystem) enter(n *namespace.Node, out *gofuse.EntryOut) {
 // Forget takes back n of the times that the kernel was told of a node.
 func (f *fileSystem) Forget(id, n uint64) {
 	f.ops.forgets.Add(1)
-	if id != rootID && f.holds.drop(id, n) {
-		f.tree.Forgotten(id)
+	if id != rootID {
+		f.holds.drop(id, n) // the tree asks when it wants to know
 	}
 }
 

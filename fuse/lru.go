@@ -91,18 +91,24 @@ func (h *holds) add(id uint64) {
 	s.Unlock()
 }
 
-// drop takes n away and reports whether that was the last.
-func (h *holds) drop(id, n uint64) bool {
+// drop takes n away.
+func (h *holds) drop(id, n uint64) {
 	s := &h.shard[shardOf(id)]
 	s.Lock()
 	defer s.Unlock()
-	count, ok := s.count[id]
-	if ok && uint64(count) > n {
+	if count := s.count[id]; uint64(count) > n {
 		s.count[id] = count - uint32(n)
-		return false
+		return
 	}
 	delete(s.count, id)
-	return ok
+}
+
+// has reports whether the kernel holds an id.
+func (h *holds) has(id uint64) bool {
+	s := &h.shard[shardOf(id)]
+	s.Lock()
+	defer s.Unlock()
+	return s.count[id] > 0
 }
 
 func (h *holds) len() int {
@@ -114,18 +120,4 @@ func (h *holds) len() int {
 		s.Unlock()
 	}
 	return n
-}
-
-// clear forgets all, telling each.
-func (h *holds) clear(each func(id uint64)) {
-	for i := range h.shard {
-		s := &h.shard[i]
-		s.Lock()
-		count := s.count
-		s.count = map[uint64]uint32{}
-		s.Unlock()
-		for id := range count {
-			each(id)
-		}
-	}
 }

@@ -100,23 +100,23 @@ func (s *Server) start(raw *gofuse.Server, m masks, large bool) {
 	f.listDir = !k.noOpenDir || s.o.Strict
 	f.opens.kernel, f.opens.local = raw, s.o.Local
 	f.news = newNews(raw, &s.newsOps)
-	cancel := f.tree.Subscribe(s.changed)
+	unsubscribe, unhold := f.tree.Subscribe(s.changed), f.tree.Hold(f.holds.has)
 	go f.news.run()
-	go s.serve(raw, cancel)
+	go s.serve(raw, unsubscribe, unhold)
 	if !m.readAhead {
 		s.ahead = s.place.readAhead(s.o.MaxReadAhead)
 	}
 }
 
 // serve answers until the connection ends, then takes everything down.
-func (s *Server) serve(raw *gofuse.Server, unsubscribe func()) {
+func (s *Server) serve(raw *gofuse.Server, unsubscribe, unhold func()) {
 	defer close(s.ended)
 	raw.Serve() // returns after the last handler did
 	unsubscribe()
 	s.files.news.close()
 	s.files.opens.close()
 	s.files.readers.close()
-	s.files.holds.clear(s.files.tree.Forgotten)
+	unhold()
 }
 
 // changed hands a change of the tree to the news; it is called by the tree and

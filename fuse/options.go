@@ -52,8 +52,9 @@ type Names interface {
 type News interface {
 	// Forget says that a version was found gone.
 	Forget(o *hearth.Object)
-	// Forgotten says that the kernel dropped an id.
-	Forgotten(id uint64)
+	// Hold keeps what superseded ids stood for while holds says that the kernel has
+	// them, until end.
+	Hold(holds func(id uint64) bool) (end func())
 	// Subscribe calls back for each change, under no lock; the callback does not block.
 	Subscribe(func(namespace.Change)) (cancel func())
 }

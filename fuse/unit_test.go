@@ -410,8 +410,16 @@ func TestHoldsAndRecords(t *testing.T) {
 	for range 3 {
 		h.add(5)
 	}
-	if h.drop(5, 2) || !h.drop(5, 1) || h.drop(5, 1) || h.len() != 0 {
-		t.Error("the count of a node is wrong")
+	for _, step := range []struct {
+		n    uint64
+		held bool
+	}{{2, true}, {1, false}, {1, false}} {
+		if h.drop(5, step.n); h.has(5) != step.held || h.has(6) {
+			t.Error("the count of a node is wrong")
+		}
+	}
+	if h.len() != 0 {
+		t.Error("a node that nobody holds is counted")
 	}
 	l := newLRU[int](shards * 4)
 	for i := range uint64(10_000) {

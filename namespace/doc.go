@@ -25,7 +25,7 @@
 // Every name means a node id: a number that is never used again. A file's belongs
 // to (directory, name, version): it is written with the record.Entry, and with a reverse
 // record. Another version gets another id, and the old one's record then tells
-// what it was, until a kernel forgets it. A directory's id belongs to its path.
+// what it was, while a kernel holds it. A directory's id belongs to its path.
 //
 // Changes are told to subscribers after they are written, under no lock.
 //

@@ -1,6 +1,7 @@
 package namespace
 
 import (
+	"encoding/binary"
 	"strings"
 	"time"
 
@@ -21,10 +22,12 @@ type edit struct {
 	changes []Change
 	first   bool      // the directory was never listed to its end
 	state   *dirState // the directory's, once this is committed; nil: as it is
-	miss    string    // a sort name that the database is known not to have; "": none
-	gone    []uint64  // directories that went away
-	buf     []byte
-	keyBuf  []byte
+	// superseded counts node ids that lost their names.
+	superseded int
+	miss       string   // a sort name that the database is known not to have; "": none
+	gone       []uint64 // directories that went away
+	buf        []byte
+	keyBuf     []byte
 }
 
 // beginLocked begins an edit.
@@ -132,14 +135,15 @@ func (e *edit) setBesideOf(file string) error {
 	return e.setBeside(file, ok)
 }
 
-// supersede keeps what a node id stood for until it is forgotten.
+// supersede keeps what a node id stood for while somebody holds it.
 func (e *edit) supersede(sort string, was *record.Entry) {
 	r := record.Reverse{Parent: e.d.id, Sort: sort, Superseded: true, Entry: *was}
 	e.buf = r.Append(e.buf[:0])
 	e.keyBuf = idKey(e.keyBuf[:0], kindReverse, was.ID)
 	e.w.Set(e.keyBuf, e.buf)
 	e.keyBuf = idKey(e.keyBuf[:0], kindSuperseded, was.ID)
-	e.w.Set(e.keyBuf, nil)
+	e.w.Set(e.keyBuf, binary.BigEndian.AppendUint64(nil, uint64(e.t.clock.Now())))
+	e.superseded++
 }
 
 // drop removes a sort name. A directory keeps its id, which belongs to its path.
@@ -256,6 +260,7 @@ func (t *Tree) change(d *directory, f func(*edit) error) error {
 // after does what follows an edit, under no lock.
 func (t *Tree) after(e *edit) {
 	t.news.tell(e.changes)
+	t.superseded(e.superseded)
 	for _, id := range e.gone {
 		t.sweepBehind(id)
 	}

@@ -220,7 +220,7 @@ func TestManyAtOnce(t *testing.T) {
 			t.Errorf("id %d was %+v and is %+v", n.ID, old, n.Object)
 		}
 	}
-	defer w.tree.Subscribe(func(c Change) { w.tree.Forgotten(1 << 40) })()
+	defer w.tree.Hold(func(id uint64) bool { _, held := ids.Load(id); return held })()
 	ctx := context.Background()
 	var wg sync.WaitGroup
 	for g := range 8 {

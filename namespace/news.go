@@ -5,7 +5,6 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/namespace/record"
-	"github.com/hearthfs/hearth/namespace/store"
 )
 
 // maxChanges of one edit that are told by name; what is more merges into
@@ -115,40 +114,4 @@ func (t *Tree) find(o *hearth.Object) (*directory, string, bool) {
 	}
 	d, err := t.dirs.get(t, id)
 	return d, rest[cut:], err == nil
-}
-
-// Forgotten says that a kernel forgot a node id: if its version was superseded,
-// nobody needs its record any more.
-func (t *Tree) Forgotten(id uint64) {
-	var key [16]byte
-	if _, ok, err := t.db.Get(nil, idKey(key[:0], kindSuperseded, id)); !ok || err != nil {
-		return
-	}
-	w := t.db.Edit()
-	w.Delete(idKey(key[:0], kindSuperseded, id))
-	w.Delete(idKey(key[:0], kindReverse, id))
-	_ = w.Commit(false) // at worst it stays until the next start
-}
-
-// DropSuperseded forgets every superseded version; for when no kernel holds an id
-// of this tree.
-func (t *Tree) DropSuperseded() error {
-	var rows store.Rows
-	lower, upper := []byte{kindSuperseded}, []byte{kindSuperseded + 1}
-	for {
-		if err := t.db.Scan(&rows, lower, upper, pageNames); err != nil {
-			return err
-		}
-		w := t.db.Edit()
-		for i := range rows.Len() {
-			w.Delete(rows.Key(i))
-			w.Delete(append([]byte{kindReverse}, rows.Key(i)[1:]...))
-		}
-		if rows.Len() == 0 {
-			return nil
-		}
-		if err := w.Commit(false); err != nil {
-			return err
-		}
-	}
 }

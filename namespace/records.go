@@ -17,7 +17,7 @@ import (
 //	h directory, mount name    the sort name of a shortened name
 //	d directory                its node id and the state of its listing
 //	i node id                  what the id stands for
-//	s node id                  nothing: the id's version was superseded
+//	s node id                  when the id's version was superseded
 //	m ...                      one of the few below
 //
 // Directories are 16 bytes, node ids 8 with the highest first.

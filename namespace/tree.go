@@ -78,16 +78,17 @@ const (
 // Tree is directories over flat keys. Its methods may be called from many
 // goroutines.
 type Tree struct {
-	o     Options
-	db    *store.Store
-	clock age.Clock
-	ids   ids
-	dirs  directories
-	links atomic.Pointer[linkTable]
-	asks  asks
-	neg   age.Absences
-	news  subscribers
-	stats counters
+	o       Options
+	db      *store.Store
+	clock   age.Clock
+	ids     ids
+	dirs    directories
+	links   atomic.Pointer[linkTable]
+	asks    asks
+	neg     age.Absences
+	news    subscribers
+	holders holders
+	stats   counters
 	// age counts databases: what was known of a listing in an earlier one is void.
 	age atomic.Int64
 
@@ -144,7 +145,7 @@ func (t *Tree) load() error {
 		return err
 	}
 	// Ids that were superseded before this process began are known to no kernel.
-	return t.DropSuperseded()
+	return t.sweepSuperseded(0)
 }
 
 // rebuilt is called when the database was replaced by an empty one: ids go on

@@ -175,20 +175,6 @@ func TestVersionsHaveIDs(t *testing.T) {
 	if n, err := w.tree.Open(ctx, first.ID); err != nil || n.ID != third.ID {
 		t.Errorf("open of a superseded id gives %+v, %v", n, err)
 	}
-	w.tree.Forgotten(first.ID)
-	w.tree.Forgotten(third.ID)
-	if _, err := w.tree.Node(ctx, first.ID); !errors.Is(err, hearth.ErrStale) {
-		t.Errorf("a forgotten version: %v", err)
-	}
-	if _, err := w.tree.Node(ctx, third.ID); err != nil {
-		t.Errorf("the present version was forgotten: %v", err)
-	}
-	if err := w.tree.DropSuperseded(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := w.tree.Node(ctx, second.ID); !errors.Is(err, hearth.ErrStale) {
-		t.Errorf("a dropped version: %v", err)
-	}
 	mu.Lock()
 	defer mu.Unlock()
 	dir := w.resolve("/d").ID
