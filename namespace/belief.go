@@ -38,15 +38,15 @@ func (b *belief) name(sort string, e *record.Entry) time.Duration {
 	case e.Doubted || b.f.Mode == Strict || b.age != b.t.age.Load():
 		return 0
 	case b.f.Mode == Immutable:
-		return forever
+		return age.Forever
 	}
-	return max(b.listed(sort), age.Left(b.t.clock.Trusted(e.Checked), b.now, b.f.bound()))
+	return max(b.listed(sort), age.Left(b.t.clock.Trusted(e.Checked), b.now, b.f.Life()))
 }
 
 // listed is how long the listings' word on a sort name may be believed.
 func (b *belief) listed(sort string) time.Duration {
 	if b.any && sort <= b.upTo {
-		return max(b.listing, age.Left(b.began, b.now, b.f.bound()))
+		return max(b.listing, age.Left(b.began, b.now, b.f.Life()))
 	}
 	return b.listing
 }
@@ -61,5 +61,5 @@ func (b *belief) absence(d *directory, m record.Meaning) time.Duration {
 	if !m.File {
 		since = min(since, b.t.neg.Since(age.Absence{Dir: d.hash, Sort: m.Segment + "/"}))
 	}
-	return max(b.listed(m.Segment+"/"), age.Left(since, b.now, b.f.bound()))
+	return max(b.listed(m.Segment+"/"), age.Left(since, b.now, b.f.Life()))
 }

@@ -95,11 +95,11 @@ func (d *directory) listingLeft(t *Tree) time.Duration {
 	case s.listed == 0 || s.age != t.age.Load():
 		return 0
 	case d.link.Freshness.Mode == Immutable:
-		return forever
+		return age.Forever
 	case d.link.Freshness.Mode == Strict:
 		return 0
 	}
-	return age.Left(t.clock.Trusted(s.listed), t.clock.Now(), d.link.Freshness.listed(s.took))
+	return age.Left(t.clock.Trusted(s.listed), t.clock.Now(), d.link.Freshness.ListingLife(s.took))
 }
 
 // node makes the Node of a sort name's entry.

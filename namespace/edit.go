@@ -1,12 +1,12 @@
 package namespace
 
 import (
-	"encoding/binary"
 	"strings"
 	"time"
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/namespace/age"
+	"github.com/hearthfs/hearth/namespace/held"
 	"github.com/hearthfs/hearth/namespace/record"
 	"github.com/hearthfs/hearth/namespace/store"
 )
@@ -142,7 +142,7 @@ func (e *edit) supersede(sort string, was *record.Entry) {
 	e.keyBuf = idKey(e.keyBuf[:0], kindReverse, was.ID)
 	e.w.Set(e.keyBuf, e.buf)
 	e.keyBuf = idKey(e.keyBuf[:0], kindSuperseded, was.ID)
-	e.w.Set(e.keyBuf, binary.BigEndian.AppendUint64(nil, uint64(e.t.clock.Now())))
+	e.w.Set(e.keyBuf, held.Since(e.t.clock.Now()))
 	e.superseded++
 }
 
@@ -260,7 +260,9 @@ func (t *Tree) change(d *directory, f func(*edit) error) error {
 // after does what follows an edit, under no lock.
 func (t *Tree) after(e *edit) {
 	t.news.tell(e.changes)
-	t.superseded(e.superseded)
+	if t.holders.Superseded(e.superseded) {
+		t.sweepHeld()
+	}
 	for _, id := range e.gone {
 		t.sweepBehind(id)
 	}

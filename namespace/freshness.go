@@ -1,85 +1,16 @@
 package namespace
 
-import (
-	"fmt"
-	"strings"
-	"time"
-)
-
-// Mode says when a name that is known must be asked for again.
-type Mode int
-
-const (
-	// Bounded names are believed for a time.
-	Bounded Mode = iota
-	// Immutable names are believed for ever.
-	Immutable
-	// Strict names are asked for each time.
-	Strict
-)
-
-const (
-	// defaultBound is as long as people wait for a change before they wonder.
-	defaultBound = time.Minute
-	// forever is what a kernel is told of names that do not change.
-	forever = 24 * time.Hour
-	// listingShare: listing a directory takes at most a twentieth of its time.
-	listingShare = 20
-)
+import "github.com/hearthfs/hearth/namespace/age"
 
 // Freshness is how old a name may be.
-type Freshness struct {
-	Mode Mode
-	// Bound is the age up to which a name is believed, for Bounded; 0: 60 s.
-	Bound time.Duration
-}
+type Freshness = age.Freshness
+
+// The modes of Freshness.
+const (
+	Bounded   = age.Bounded
+	Immutable = age.Immutable
+	Strict    = age.Strict
+)
 
 // ParseFreshness reads "immutable", "strict", "bounded" or "bounded(90s)".
-func ParseFreshness(s string) (Freshness, error) {
-	switch s {
-	case "immutable":
-		return Freshness{Mode: Immutable}, nil
-	case "strict":
-		return Freshness{Mode: Strict}, nil
-	case "", "bounded":
-		return Freshness{Mode: Bounded, Bound: defaultBound}, nil
-	}
-	inner, ok := strings.CutPrefix(s, "bounded(")
-	inner, closed := strings.CutSuffix(inner, ")")
-	d, err := time.ParseDuration(inner)
-	if !ok || !closed || err != nil || d <= 0 {
-		return Freshness{}, fmt.Errorf("freshness %q is none of immutable, strict, bounded(60s)", s)
-	}
-	return Freshness{Mode: Bounded, Bound: d}, nil
-}
-
-// String writes it as ParseFreshness reads it.
-func (f Freshness) String() string {
-	switch f.Mode {
-	case Immutable:
-		return "immutable"
-	case Strict:
-		return "strict"
-	}
-	s := f.bound().String()
-	if rest, ok := strings.CutSuffix(s, "m0s"); ok {
-		s = rest + "m"
-	}
-	if rest, ok := strings.CutSuffix(s, "h0m"); ok {
-		s = rest + "h"
-	}
-	return "bounded(" + s + ")"
-}
-
-// bound is also how long an immutable link remembers a name that it did not find.
-func (f Freshness) bound() time.Duration {
-	if f.Bound <= 0 {
-		return defaultBound
-	}
-	return f.Bound
-}
-
-// listed is how long a listing that took so long is believed.
-func (f Freshness) listed(took time.Duration) time.Duration {
-	return max(f.bound(), listingShare*took)
-}
+func ParseFreshness(s string) (Freshness, error) { return age.ParseFreshness(s) }

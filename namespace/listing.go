@@ -180,7 +180,7 @@ func (l *listing) run() {
 	err := l.take()
 	if err == nil {
 		err = l.ask()
-		<-t.listings
+		<-t.tokens.listings
 	}
 	ours := t.ctx.Err() != nil || errors.Is(err, errRebuilt)
 	switch {
@@ -198,7 +198,7 @@ func (l *listing) run() {
 
 func (l *listing) take() error {
 	select {
-	case l.t.listings <- struct{}{}:
+	case l.t.tokens.listings <- struct{}{}:
 		return nil
 	case <-l.t.ctx.Done():
 		return context.Cause(l.t.ctx)

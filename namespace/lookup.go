@@ -26,7 +26,7 @@ func (t *Tree) Lookup(ctx context.Context, dir uint64, name string) (Node, error
 	}
 	m, ok := record.ParseName(name)
 	if !ok || d.link == nil || !m.Hashed && !record.Representable(d.prefix()+m.Segment+"/") {
-		return Node{}, &Absent{TTL: defaultBound}
+		return Node{}, &Absent{TTL: age.DefaultBound}
 	}
 	if m.Hashed {
 		return t.lookupHashed(ctx, d, name)
@@ -71,7 +71,7 @@ func (t *Tree) placeNode(p place, name string) (Node, error) {
 	if err != nil {
 		return Node{}, err
 	}
-	return Node{ID: id, Dir: true, Name: name, ModTime: t.dirs.seen(t, id, p), TTL: defaultBound}, nil
+	return Node{ID: id, Dir: true, Name: name, ModTime: t.dirs.seen(t, id, p), TTL: age.DefaultBound}, nil
 }
 
 // lookup finds what a name can stand for: as far as it is known and believed from
@@ -82,7 +82,7 @@ func (t *Tree) lookup(ctx context.Context, d *directory, m record.Meaning) (Node
 		return Node{}, err
 	}
 	if ttl := k.ttl; ttl > 0 {
-		if s := d.state.Load(); 2*ttl < d.link.Freshness.listed(s.took) {
+		if s := d.state.Load(); 2*ttl < d.link.Freshness.ListingLife(s.took) {
 			t.kick(d)
 		}
 		return k.answer(t, d, ttl)
@@ -213,8 +213,8 @@ func (t *Tree) askBehind(d *directory, m record.Meaning) *ask {
 			close(a.done)
 		}()
 		select {
-		case t.lookups <- struct{}{}:
-			defer func() { <-t.lookups }()
+		case t.tokens.asks <- struct{}{}:
+			defer func() { <-t.tokens.asks }()
 			a.err = t.inquire(t.ctx, d, m, a.done)
 		case <-t.ctx.Done():
 			a.err = context.Cause(t.ctx)

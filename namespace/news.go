@@ -1,10 +1,13 @@
 package namespace
 
 import (
+	"encoding/binary"
 	"sync"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/namespace/held"
 	"github.com/hearthfs/hearth/namespace/record"
+	"github.com/hearthfs/hearth/namespace/store"
 )
 
 // maxChanges of one edit that are told by name; what is more merges into
@@ -94,6 +97,51 @@ func (t *Tree) Forget(o *hearth.Object) {
 	}) {
 		d.release()
 	}
+}
+
+// Hold keeps what superseded node ids stood for as long as holds says that their
+// holder has them, until end is called. holds must not block or call the Tree.
+func (t *Tree) Hold(holds func(id uint64) bool) (end func()) {
+	drop := t.holders.Add(holds)
+	return func() {
+		drop()
+		t.sweepHeld()
+	}
+}
+
+// sweepHeld drops superseded ids that nobody holds. At worst they stay until the
+// next sweep.
+func (t *Tree) sweepHeld() {
+	t.behind(func() { _ = t.sweepSuperseded(t.clock.Now() - held.Grace.Milliseconds()) })
+}
+
+func (t *Tree) sweepSuperseded(before int64) error {
+	return t.holders.Sweep(before, func(keep func(uint64, []byte) bool) (left int, err error) {
+		var rows store.Rows
+		lower, upper := []byte{kindSuperseded}, []byte{kindSuperseded + 1}
+		for more := true; more && t.ctx.Err() == nil; {
+			if err := t.db.Scan(&rows, lower, upper, pageNames); err != nil {
+				return 0, err
+			}
+			w := t.db.Edit()
+			for i := range rows.Len() {
+				key := rows.Key(i)
+				if keep(binary.BigEndian.Uint64(key[1:]), rows.Value(i)) {
+					left++
+					continue
+				}
+				w.Delete(key)
+				w.Delete(append([]byte{kindReverse}, key[1:]...))
+			}
+			if more = rows.Len() == pageNames; more {
+				lower = append(append(lower[:0], rows.Key(pageNames-1)...), 0)
+			}
+			if err := w.Commit(false); err != nil {
+				return 0, err
+			}
+		}
+		return left, nil
+	})
 }
 
 // find is the directory, in use, and the sort name of an object.

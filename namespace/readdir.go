@@ -65,7 +65,7 @@ func (t *Tree) follow(ctx context.Context, d *directory, start bool) (*listing, 
 	ttl := d.listingLeft(t)
 	switch {
 	case ttl > 0:
-		if 2*ttl < d.link.Freshness.listed(d.state.Load().took) {
+		if 2*ttl < d.link.Freshness.ListingLife(d.state.Load().took) {
 			t.kick(d)
 		}
 		return nil, nil
@@ -74,7 +74,7 @@ func (t *Tree) follow(ctx context.Context, d *directory, start bool) (*listing, 
 		t.kick(d)
 		return nil, nil
 	}
-	if l := d.running.Load(); l != nil && age.Left(l.began, t.clock.Now(), d.link.Freshness.bound()) == 0 {
+	if l := d.running.Load(); l != nil && age.Left(l.began, t.clock.Now(), d.link.Freshness.Life()) == 0 {
 		// It began too long ago for those who come now; what it took decides then.
 		l.hurryUp()
 		if err := l.wait(ctx); err != nil {

@@ -19,6 +19,8 @@ type Stats struct {
 	Stale error
 	// Rebuilds counts databases that were set aside or given up.
 	Rebuilds int
+	// Moves counts moves to another directory, because a disk failed.
+	Moves int
 	// DiskBytes and MemoryBytes are what the names take.
 	DiskBytes, MemoryBytes int64
 	// Lookups, Nodes and Read count answers: by name, by id, names in listings.
@@ -40,7 +42,7 @@ type Stats struct {
 func (t *Tree) Stats() Stats {
 	db := t.db.Stats()
 	c := &t.stats
-	s := Stats{Where: db.Dir, Ill: db.Ill, Rebuilds: db.Rebuilds, DiskBytes: db.DiskBytes, MemoryBytes: db.MemoryBytes,
+	s := Stats{Where: db.Dir, Ill: db.Ill, Rebuilds: db.Rebuilds, Moves: db.Moves, DiskBytes: db.DiskBytes, MemoryBytes: db.MemoryBytes,
 		Lookups: c.lookups.Load(), Nodes: c.nodes.Load(), Read: c.read.Load(),
 		Heads: c.heads.Load(), Probes: c.probes.Load(), Listings: c.listings.Load(),
 		Errors: c.originErrors.Load(), Entries: c.entries.Load(),
@@ -59,7 +61,7 @@ func (t *Tree) Stats() Stats {
 // Figures are the numbers of Stats by name, for status and metrics.
 func (s *Stats) Figures() map[string]int64 {
 	return map[string]int64{
-		"rebuilds": int64(s.Rebuilds), "disk_bytes": s.DiskBytes, "memory_bytes": s.MemoryBytes,
+		"rebuilds": int64(s.Rebuilds), "moves": int64(s.Moves), "disk_bytes": s.DiskBytes, "memory_bytes": s.MemoryBytes,
 		"lookups": s.Lookups, "nodes": s.Nodes, "names_read": s.Read,
 		"heads": s.Heads, "probes": s.Probes, "listings": s.Listings, "origin_errors": s.Errors, "names_listed": s.Entries,
 		"stale_answers": s.StaleAnswers, "forgets": s.Forgets, "refused": s.Refused,

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/namespace/age"
+	"github.com/hearthfs/hearth/namespace/held"
 	"github.com/hearthfs/hearth/namespace/record"
 	"github.com/hearthfs/hearth/namespace/store"
 )
@@ -34,6 +36,9 @@ type Origin interface {
 type Options struct {
 	// Dir is the database's directory, on a cache disk; "" keeps names in memory.
 	Dir string
+	// Next are the directories that the database may move to once Dir's disk failed,
+	// the best first; Dir may be among them. It may block. Nil: names stay in memory.
+	Next func() []string
 	// Links are the tree's root table; AddLink adds more.
 	Links []Link
 	// CacheBytes of the database's block cache; 0: 16 MiB.
@@ -48,13 +53,16 @@ type Options struct {
 	// Events are told what happens.
 	Events Events
 
-	fs vfs.FS // tests bring their own disk
+	fs        vfs.FS        // tests bring their own disk
+	moveRetry time.Duration // and are in a hurry; 0: the store's
 }
 
 // Events are called by a Tree; each may be nil, none may block or call the Tree.
 type Events struct {
-	// Ill: the disk failed, names live in memory from now on.
+	// Ill: the disk failed, names live in memory until they move.
 	Ill func(cause error)
+	// Moved: names lie in another directory from now on.
+	Moved func(dir string)
 	// Rebuilt: all names were given up, or set aside because they were corrupt.
 	Rebuilt func(cause error)
 	// Origin: a link's origin cannot be asked any more (nil: it can again).
@@ -87,15 +95,14 @@ type Tree struct {
 	asks    asks
 	neg     age.Absences
 	news    subscribers
-	holders holders
+	holders held.Holders
 	stats   counters
 	// age counts databases: what was known of a listing in an earlier one is void.
 	age atomic.Int64
 
-	linkMu   sync.Mutex // guards changes of links
-	refused  refusals
-	listings chan struct{} // tokens of running listings
-	lookups  chan struct{} // tokens of running asks
+	linkMu  sync.Mutex // guards changes of links
+	refused refusals
+	tokens  tokens
 
 	ctx    context.Context // ended by Close
 	cancel context.CancelCauseFunc
@@ -104,9 +111,12 @@ type Tree struct {
 	closed bool
 }
 
+// tokens of what runs at a time.
+type tokens struct{ listings, asks, fills chan struct{} }
+
 // Open opens the names kept in o.Dir, or starts with none.
 func Open(o Options) (*Tree, error) {
-	t := &Tree{o: o, listings: make(chan struct{}, maxListings), lookups: make(chan struct{}, maxAsks)}
+	t := &Tree{o: o, tokens: tokens{make(chan struct{}, maxListings), make(chan struct{}, maxAsks), make(chan struct{}, 1)}}
 	t.ctx, t.cancel = context.WithCancelCause(context.Background())
 	t.clock.Start(o.Clock)
 	t.dirs.start()
@@ -114,7 +124,7 @@ func Open(o Options) (*Tree, error) {
 	t.neg.Start()
 	t.links.Store(&linkTable{})
 	db, err := store.Open(store.Options{Dir: o.Dir, FS: o.fs, CacheBytes: o.CacheBytes, MemoryBytes: o.MemoryBytes,
-		Log: o.Events.Log, Ill: o.Events.Ill, Rebuilt: t.rebuilt})
+		Next: o.Next, Retry: o.moveRetry, Log: o.Events.Log, Ill: o.Events.Ill, Moved: o.Events.Moved, Rebuilt: t.rebuilt})
 	if err != nil {
 		return nil, fmt.Errorf("open the namespace: %w", err)
 	}
@@ -129,6 +139,9 @@ func Open(o Options) (*Tree, error) {
 	}
 	return t, nil
 }
+
+// Kept reports whether there are names in a directory.
+func Kept(dir string) bool { return store.Exists(dir) }
 
 // load reads what is kept beside entries.
 func (t *Tree) load() error {
@@ -145,7 +158,7 @@ func (t *Tree) load() error {
 		return err
 	}
 	// Ids that were superseded before this process began are known to no kernel.
-	return t.sweepSuperseded(0)
+	return t.sweepSuperseded(math.MaxInt64)
 }
 
 // rebuilt is called when the database was replaced by an empty one: ids go on
@@ -299,10 +312,10 @@ func (t *Tree) directoryNode(id uint64) (Node, error) {
 		return Node{}, err
 	}
 	defer d.release()
-	n := Node{ID: id, Dir: true, Name: d.name(t), ModTime: d.seen(), TTL: forever}
+	n := Node{ID: id, Dir: true, Name: d.name(t), ModTime: d.seen(), TTL: age.Forever}
 	if d.link != nil {
 		if n.TTL = d.listingLeft(t); n.TTL == 0 && d.link.Freshness.Mode != Strict {
-			n.TTL = d.link.Freshness.bound()
+			n.TTL = d.link.Freshness.Life()
 		}
 	}
 	return n, nil

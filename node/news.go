@@ -25,7 +25,10 @@ func (n *Node) namesStatus() NamesStatus {
 // treeEvents are what the namespace tells: logged, and kept for status.
 func (n *Node) treeEvents() namespace.Events {
 	return namespace.Events{
-		Ill:     func(cause error) { n.events.warn("names ill", "names are kept in memory from now on", "cause", cause) },
+		Ill: func(cause error) {
+			n.events.warn("names ill", "names are kept in memory until they move", "cause", cause)
+		},
+		Moved:   func(dir string) { n.events.log.Info("names have moved", "dir", dir) },
 		Rebuilt: func(cause error) { n.events.warn("names rebuilt", "names are collected anew", "cause", cause) },
 		Origin: func(link string, err error) {
 			if err == nil {

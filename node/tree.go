@@ -54,11 +54,25 @@ func (n *Node) openTree() error {
 		o.Links = append(o.Links, l.inTree(n.tiers.ring.List))
 	}
 	if n.disk != nil {
-		o.Dir = n.disk.NamesDir()
+		o.Dir, o.Next = namesDir(n.disk.NamesDirs()), n.disk.NamesDirs
 	}
 	var err error
 	n.tree, err = namespace.Open(o)
 	return err
+}
+
+// namesDir is where names are kept: where they moved to before the last restart,
+// else in the first directory; "" if there is none.
+func namesDir(dirs []string) string {
+	for _, dir := range dirs {
+		if namespace.Kept(dir) {
+			return dir
+		}
+	}
+	if len(dirs) == 0 {
+		return ""
+	}
+	return dirs[0]
 }
 
 // inTree is the link as the namespace has it; list decorates its origin.

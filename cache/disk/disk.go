@@ -262,15 +262,16 @@ func (s *Store) LocalFile(o *hearth.Object) (*os.File, func(), error) {
 // NodeID is the random id of this node, kept in its first directory.
 func (s *Store) NodeID() string { return s.node }
 
-// NamesDir is where the namespace may lie: in the first directory that is in use,
-// "" if there is none. What it allocates counts against that directory's budget.
-func (s *Store) NamesDir() string {
+// NamesDirs are where the namespace may lie: in each directory that is in use.
+// What it allocates counts against that directory's budget.
+func (s *Store) NamesDirs() []string {
+	var all []string
 	for _, d := range s.dirs {
 		if d.writable() {
-			return filepath.Join(d.path, namesDir)
+			all = append(all, filepath.Join(d.path, namesDir))
 		}
 	}
-	return ""
+	return all
 }
 
 // Close writes what is queued, and gives the directories back.

@@ -24,6 +24,7 @@ const (
 	segmentsDir = "segments"    // small objects, packed: package segment
 	objectsDir  = "objects"     // large objects, one sparse file each: package sparse
 	namesDir    = "names"       // the namespace's, not ours
+	namesAgain  = "names.again" // where it copies itself to after a failure
 )
 
 // homeFormat is the version of the directory's layout. Segments, objects and

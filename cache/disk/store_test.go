@@ -6,6 +6,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -245,8 +246,8 @@ func TestFailedWritesEject(t *testing.T) {
 	if st := r.Stats().Dirs[0]; !st.Ejected || !st.Reading || st.Errors != ejectAfter || !strings.Contains(st.Cause, unix.EROFS.Error()) {
 		t.Fatalf("after %d failed writes: %+v", ejectAfter, st)
 	}
-	if !r.holds(mine[0]) || r.NamesDir() != filepath.Join(r.paths[1], namesDir) {
-		t.Fatalf("a held block is missed, or the namespace is to lie in %s", r.NamesDir())
+	if got := r.NamesDirs(); !r.holds(mine[0]) || !slices.Equal(got, []string{filepath.Join(r.paths[1], namesDir)}) {
+		t.Fatalf("a held block is missed, or the namespace is to lie in %s", got)
 	}
 	for _, o := range mine[1:] {
 		if err := r.keep(t.Context(), o); err != nil || !r.area(1).has(o.Block(0).ID()) {

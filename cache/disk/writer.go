@@ -126,7 +126,7 @@ func (d *directory) check(now time.Time) {
 		return
 	}
 	if now.Sub(d.namesAt) > namesEvery {
-		d.names, d.namesAt = diskUsage(filepath.Join(d.path, namesDir)), now
+		d.names, d.namesAt = diskUsage(filepath.Join(d.path, namesDir))+diskUsage(filepath.Join(d.path, namesAgain)), now
 	}
 	used, limit := d.look()
 	if d.writable() {

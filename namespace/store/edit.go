@@ -39,12 +39,29 @@ func (e *Edit) Commit(sync bool) error {
 	if len(e.ops) == 0 {
 		return nil
 	}
-	err := e.s.try(func(db *pebble.DB) error { return e.apply(db, sync) })
+	err := e.s.try(func(db *pebble.DB) error { return e.applyAll(db, sync) })
 	e.ops, e.buf = e.ops[:0], e.buf[:0]
 	if !sync {
 		e.s.soon()
 	}
 	return err
+}
+
+// applyAll makes the changes in the database and in the copy that is being made of
+// it, whose failure is its own.
+func (e *Edit) applyAll(db *pebble.DB, sync bool) error {
+	s := e.s
+	s.turn.RLock()
+	defer s.turn.RUnlock()
+	if err := e.apply(db, sync); err != nil {
+		return err
+	}
+	if n := s.next; n != nil {
+		if err := s.guarded(n.db, func(db *pebble.DB) error { return e.apply(db, sync) }); err != nil {
+			n.disk.fail(err)
+		}
+	}
+	return nil
 }
 
 func (e *Edit) apply(db *pebble.DB, sync bool) error {

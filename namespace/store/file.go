@@ -36,7 +36,7 @@ func (f *file) Write(p []byte) (int, error) {
 		return n + rest, nil
 	}
 	n, err := f.File.Write(p)
-	if used := f.fs.used.Add(int64(n)); used > f.fs.limit && f.fs.tooMuch != nil {
+	if used := f.fs.used.Add(int64(n)); used > f.fs.limit && f.fs.tooMuch != nil && !f.fs.retired.Load() {
 		f.fs.tooMuch(used)
 	}
 	return n, err

@@ -8,10 +8,11 @@ import (
 	"github.com/cockroachdb/pebble/v2/sstable"
 )
 
-// options are Pebble's, for a small database of small records.
-func (s *Store) options() *pebble.Options {
+// options are Pebble's, for a small database of small records on a file system;
+// doom is told what makes the database useless.
+func (s *Store) options(on *steady, doom func(error)) *pebble.Options {
 	o := &pebble.Options{
-		FS:                          s.disk,
+		FS:                          on,
 		CacheSize:                   s.o.CacheBytes,
 		MemTableSize:                memTable,
 		MemTableStopWritesThreshold: 4,
@@ -23,13 +24,13 @@ func (s *Store) options() *pebble.Options {
 		WALBytesPerSync:             1 << 20,
 		FormatMajorVersion:          pebble.FormatNewest,
 		CompactionConcurrencyRange:  func() (int, int) { return 1, 1 },
-		Logger:                      logger{s},
+		Logger:                      logger{s, doom},
 		EventListener: &pebble.EventListener{
 			// Both are called on Pebble's goroutines, which must not close it.
-			DataCorruption: func(i pebble.DataCorruptionInfo) { s.doom(i.Details) },
+			DataCorruption: func(i pebble.DataCorruptionInfo) { doom(i.Details) },
 			BackgroundError: func(err error) {
 				if pebble.IsCorruptionError(err) {
-					s.doom(err)
+					doom(err)
 				}
 			},
 		},
@@ -55,7 +56,10 @@ func (s *Store) log(format string, args ...any) {
 
 // logger routes what Pebble says. What it calls fatal panics, instead of ending
 // the process: the store catches that, and starts anew in memory.
-type logger struct{ s *Store }
+type logger struct {
+	s    *Store
+	doom func(error)
+}
 
 // Infof is part of pebble.Logger; its compactions interest nobody.
 func (logger) Infof(string, ...any) {}
@@ -66,7 +70,7 @@ func (l logger) Errorf(format string, args ...any) { l.s.log(format, args...) }
 // Fatalf is part of pebble.Logger, which expects it not to return.
 func (l logger) Fatalf(format string, args ...any) {
 	err := fmt.Errorf(format, args...)
-	l.s.doom(err)
+	l.doom(err)
 	l.s.log("fatal: %v", err)
 	panic(err)
 }

@@ -30,6 +30,7 @@ type steady struct {
 	limit   int64
 	used    atomic.Int64 // bytes of files in mem
 	ill     atomic.Pointer[error]
+	retired atomic.Bool // what is on it is used no more: its memory does not matter
 
 	mu     sync.Mutex      // guards the rest
 	inMem  map[string]bool // files that are in mem, whatever the disk holds

@@ -9,6 +9,10 @@
 // one whose disk cannot be read, or that outgrew the memory it was given, is
 // replaced by an empty one in memory. Readers then see misses, never an error.
 //
+// A store whose disk failed moves to the next healthy directory (move.go): what it
+// has is copied there piece by piece, commits go to both meanwhile, and then the
+// copy takes its place.
+//
 // Commits return before they are on disk; a sync follows within half a second,
 // so that a killed process loses little. What must not be lost is committed with
 // sync.
@@ -52,9 +56,17 @@ type Options struct {
 	// meant to or because its disk failed; beyond it starts anew. 0: 64 MiB, or
 	// 512 MiB when Dir is "".
 	MemoryBytes int64
+	// Next are the directories that the database may move to once its disk failed,
+	// the best first; its own may be among them. It may block. Nil: it stays in memory.
+	Next func() []string
+	// Retry is the first pause between two attempts to move, which doubles up to 32
+	// times that; 0: 10 s.
+	Retry time.Duration
+	// Moved is called when the database lies in another directory; may be nil.
+	Moved func(dir string)
 	// Log is told what Pebble logs; may be nil. It must not block.
 	Log func(text string)
-	// Ill is called when the disk fails for the first time; may be nil.
+	// Ill is called when the disk that the database is on fails; may be nil.
 	Ill func(cause error)
 	// Rebuilt is called when the database was replaced by an empty one, under the
 	// store's lock: it must not use the store. May be nil.
@@ -71,6 +83,11 @@ type Store struct {
 	db       *pebble.DB
 	rebuilds int
 	where    string
+	next     *successor // what db is being copied to; nil: it is not
+
+	// turn orders a copied piece against commits, which share it; taken after mu.
+	turn sync.RWMutex
+	move mover
 
 	syncMu sync.Mutex // guards dirty, timer and closed; taken after mu
 	dirty  bool
@@ -93,9 +110,11 @@ func Open(o Options) (*Store, error) {
 		}
 	}
 	s := &Store{o: o}
+	s.move.start(s)
 	s.timer = time.AfterFunc(time.Hour, s.syncBehind)
 	s.timer.Stop()
 	if err := s.open(); err != nil {
+		s.move.stop()
 		return nil, err
 	}
 	return s, nil
@@ -106,8 +125,9 @@ func (s *Store) open() error {
 	if s.o.Dir == "" {
 		return s.openMemory(nil)
 	}
+	s.adopt()
 	for {
-		err := s.openDir()
+		err := s.openDir(s.o.Dir)
 		switch {
 		case err == nil:
 			return nil
@@ -124,22 +144,34 @@ func (s *Store) open() error {
 	}
 }
 
-func (s *Store) openDir() (err error) {
-	s.where = s.o.Dir
-	s.disk = newSteady(s.o.FS, s.o.Ill, s.tooMuch)
+func (s *Store) openDir(dir string) (err error) {
+	s.where = dir
+	s.disk = newSteady(s.o.FS, s.becameIll, s.tooMuch)
 	s.disk.limit = s.o.MemoryBytes
+	s.db, err = openPebble(dir, s.options(s.disk, s.doom))
+	return err
+}
+
+func openPebble(dir string, o *pebble.Options) (db *pebble.DB, err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("open: %v", r)
 		}
 	}()
-	s.db, err = pebble.Open(s.o.Dir, s.options())
-	return err
+	return pebble.Open(dir, o)
+}
+
+// becameIll tells that the disk failed, and has the database moved.
+func (s *Store) becameIll(cause error) {
+	if s.o.Ill != nil {
+		s.o.Ill(cause)
+	}
+	s.move.begin()
 }
 
 // openMemory starts an empty database in memory; cause is why not on disk.
 func (s *Store) openMemory(cause error) error {
-	ill := s.o.Ill
+	ill := s.becameIll
 	if cause == nil {
 		ill = nil
 	}
@@ -149,10 +181,11 @@ func (s *Store) openMemory(cause error) error {
 	s.disk.limit = s.o.MemoryBytes
 	if before != nil && before.cause() != nil { // told already
 		s.disk.ill.Store(before.ill.Load())
+		s.move.begin()
 	}
 	s.disk.fail(cause)
 	var err error
-	s.db, err = pebble.Open("names", s.options())
+	s.db, err = openPebble("names", s.options(s.disk, s.doom))
 	return err
 }
 
@@ -186,11 +219,12 @@ func (s *Store) rebuild() {
 	}
 	clean := closeQuietly(s.db)
 	s.rebuilds++
+	s.next = nil // it would get the content of two databases
 	ill := s.disk.cause() != nil || !pebble.IsCorruptionError(*cause) || !clean
 	var err error
 	if s.where != "" && !ill && s.rebuilds <= maxRebuilds {
-		if err = setAside(s.o.FS, s.o.Dir); err == nil {
-			err = s.openDir()
+		if err = setAside(s.o.FS, s.where); err == nil {
+			err = s.openDir(s.where)
 		}
 	}
 	if s.where == "" || ill || err != nil || s.rebuilds > maxRebuilds {
@@ -356,15 +390,16 @@ type Stats struct {
 	DiskBytes, MemoryBytes int64
 	// TableBytes is DiskBytes without logs and what is to be removed.
 	TableBytes int64
-	// Rebuilds counts databases that were set aside or given up.
-	Rebuilds int
+	// Rebuilds counts databases that were set aside or given up, Moves those that
+	// went to another directory.
+	Rebuilds, Moves int
 }
 
 // Stats returns the present figures.
 func (s *Store) Stats() Stats {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	st := Stats{Dir: s.where, Ill: s.disk.cause(), Rebuilds: s.rebuilds, MemoryBytes: s.disk.used.Load()}
+	st := Stats{Dir: s.where, Ill: s.disk.cause(), Rebuilds: s.rebuilds, Moves: int(s.move.done.Load()), MemoryBytes: s.disk.used.Load()}
 	if s.db != nil {
 		m := s.db.Metrics()
 		total := m.Total()
@@ -375,6 +410,7 @@ func (s *Store) Stats() Stats {
 
 // Close makes everything last and ends the store.
 func (s *Store) Close() error {
+	s.move.stop()
 	s.syncMu.Lock()
 	s.closed = true
 	s.timer.Stop()

@@ -1,0 +1,201 @@
+package store
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+
+	"github.com/hearthfs/hearth/internal/hearthtest"
+)
+
+// disks are cache directories on one file system, of which some fail to write.
+type disks struct {
+	vfs.FS
+	mem     *vfs.MemFS
+	failing sync.Map // directory to how many writes still succeed, *atomic.Int64
+}
+
+func newDisks() *disks {
+	d := &disks{mem: vfs.NewMem()}
+	d.FS = errorfs.Wrap(d.mem, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if op.Kind.ReadOrWrite() != errorfs.OpIsWrite || strings.HasSuffix(op.Path, "LOCK") {
+			return nil
+		}
+		dir, _, _ := strings.Cut(strings.TrimPrefix(op.Path, "/"), "/")
+		if left, ok := d.failing.Load(dir); ok && left.(*atomic.Int64).Add(-1) < 0 {
+			return &os.PathError{Op: "write", Path: op.Path, Err: syscall.EIO}
+		}
+		return nil
+	}))
+	return d
+}
+
+// fail has a directory fail after some more writes.
+func (d *disks) fail(dir string, after int64) {
+	left := &atomic.Int64{}
+	left.Store(after)
+	d.failing.Store(dir, left)
+}
+
+func (d *disks) heal(dir string) { d.failing.Delete(dir) }
+
+func eventually(t *testing.T, what string, fact func() bool) {
+	t.Helper()
+	if !hearthtest.Eventually(t.Context(), 20*time.Second, fact) {
+		t.Fatal("never: " + what)
+	}
+}
+
+func TestMove(t *testing.T) {
+	// The disk fails while others write and read, at any of its writes, and so does
+	// the next directory at first. Nobody gets an error or misses what was put; in
+	// the end all of it lies in the third, and is there after a restart.
+	for _, after := range []int64{0, 3, 40} {
+		t.Run(fmt.Sprint(after), func(t *testing.T) {
+			d := newDisks()
+			var moved atomic.Pointer[string]
+			s, err := Open(Options{Dir: "a/names", FS: d, Retry: time.Millisecond, Moved: func(dir string) { moved.Store(&dir) },
+				Next: func() []string { return []string{"a/names", "b/names", "c/names"} }})
+			if err != nil {
+				t.Fatal(err)
+			}
+			fill(t, s, 0, 4000, false)
+			d.fail("b", 2*after)
+			var wg sync.WaitGroup
+			var put [4]atomic.Int64
+			stop := make(chan struct{})
+			for g := range put {
+				wg.Go(func() { writeUntil(t, s, g, &put[g], stop) })
+			}
+			d.fail("a", after)
+			eventually(t, "moved", func() bool { return moved.Load() != nil })
+			close(stop)
+			wg.Wait()
+			if st := s.Stats(); st.Dir != "c/names" || st.Ill != nil || st.Moves != 1 || st.Rebuilds != 0 || st.MemoryBytes != 0 {
+				t.Errorf("%+v", st)
+			}
+			fill(t, s, 4000, 4001, true)
+			if err := s.Close(); err != nil {
+				t.Fatal(err)
+			}
+			s = mustOpen(t, Options{Dir: "c/names", FS: d.mem})
+			if n := check(t, s, 4001); n != 4001 {
+				t.Errorf("%d records", n)
+			}
+			for g := range put {
+				checkWritten(t, s, g, put[g].Load())
+			}
+		})
+	}
+}
+
+func gkey(g int, i int64) []byte { return fmt.Appendf(nil, "%c%06d", "aglz"[g], i) }
+
+// writeUntil puts records one by one, removes every third again, and reads others
+// back; put counts them.
+func writeUntil(t *testing.T, s *Store, g int, put *atomic.Int64, stop chan struct{}) {
+	r := rand.New(rand.NewPCG(uint64(g), 3))
+	for i := int64(0); ; i++ {
+		select {
+		case <-stop:
+			return
+		default:
+		}
+		e := s.Edit()
+		e.Set(gkey(g, i), gkey(g, i))
+		if i%3 == 2 {
+			e.Delete(gkey(g, i-1))
+		}
+		if err := e.Commit(i%50 == 0); err != nil {
+			t.Error(err)
+			return
+		}
+		put.Store(i + 1)
+		if i > 3 {
+			checkOne(t, s, g, r.Int64N(i-2), i+1)
+		}
+	}
+}
+
+func checkOne(t *testing.T, s *Store, g int, i, put int64) {
+	v, ok, err := s.Get(nil, gkey(g, i))
+	removed := i%3 == 1 && i+1 < put
+	if err != nil || ok == removed || ok && string(v) != string(gkey(g, i)) {
+		t.Errorf("%s: %q, %v, %v", gkey(g, i), v, ok, err)
+	}
+}
+
+func checkWritten(t *testing.T, s *Store, g int, put int64) {
+	t.Helper()
+	for i := range put {
+		checkOne(t, s, g, i, put)
+	}
+}
+
+func TestMoveBack(t *testing.T) {
+	// The only directory fails and is well again, twice: the names return to it, and
+	// are there after a restart, whichever of their two places they lie in.
+	for times := 1; times <= 2; times++ {
+		d := newDisks()
+		s, err := Open(Options{Dir: "a/names", FS: d, Retry: time.Millisecond, Next: func() []string { return []string{"a/names"} }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for n := range times {
+			fill(t, s, n*1000, n*1000+500, true)
+			d.fail("a", 2)
+			fill(t, s, n*1000+500, n*1000+1000, true)
+			if s.Stats().Ill == nil {
+				t.Fatal("it did not fail")
+			}
+			d.heal("a")
+			eventually(t, "back", func() bool { st := s.Stats(); return st.Ill == nil && st.Moves == n+1 })
+		}
+		want := []string{"a/names.again", "a/names"}[times-1]
+		if st := s.Stats(); st.Dir != want || check(t, s, times*1000) != times*1000 {
+			t.Errorf("%+v", st)
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		s = mustOpen(t, Options{Dir: "a/names", FS: d.mem})
+		if n := check(t, s, times*1000); n != times*1000 {
+			t.Errorf("%d times: %d records after a restart", times, n)
+		}
+		if names, err := d.mem.List("a"); err != nil || len(names) != 1 {
+			t.Errorf("%q, %v", names, err)
+		}
+	}
+}
+
+func TestMoveCutOff(t *testing.T) {
+	// A process that ended while it copied leaves a copy that is not whole: the next
+	// start has the database that is, and takes the rest away.
+	mem := vfs.NewMem()
+	for _, dir := range []string{"a/names", "a/names.again"} {
+		s, err := Open(Options{Dir: dir, FS: mem})
+		if err != nil {
+			t.Fatal(err)
+		}
+		fill(t, s, 0, 500/len(dir), true) // fewer in the copy
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := mustOpen(t, Options{Dir: "a/names", FS: mem})
+	if n := check(t, s, 500); n != 500/len("a/names") {
+		t.Errorf("%d records", n)
+	}
+	if names, err := mem.List("a"); err != nil || len(names) != 1 {
+		t.Errorf("%q, %v", names, err)
+	}
+}
