@@ -161,4 +161,14 @@ type Listing struct {
 	// Recursive lists every key below Prefix; otherwise keys are grouped at the
 	// next "/" and the groups delivered as Objects with Size PrefixSize.
 	Recursive bool
+	// Hidden is told each name that is there and that a listing cannot deliver: a
+	// file that is no regular one, a key that the answer garbles. nil: nobody asks.
+	Hidden func(key string)
+}
+
+// Hide tells of a name that cannot be delivered.
+func (l *Listing) Hide(key string) {
+	if l.Hidden != nil {
+		l.Hidden(key)
+	}
 }

@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/namespace/age"
 	"github.com/hearthfs/hearth/namespace/record"
 )
@@ -106,6 +107,7 @@ func (d *directory) listingLeft(t *Tree) time.Duration {
 func (d *directory) node(t *Tree, sort string, e *record.Entry, ttl time.Duration) Node {
 	n := Node{ID: e.ID, Dir: e.Dir, Name: d.mountName(t, sort, e), TTL: ttl}
 	if e.Dir {
+		n.Object = hearth.Object{Link: d.link.Name, Key: d.prefix() + sort, Size: hearth.PrefixSize}
 		n.ModTime = t.dirs.seen(t, e.ID, d.child(record.Segment(sort)))
 		return n
 	}

@@ -211,7 +211,7 @@ func (l *listing) ask() (err error) {
 			err = fmt.Errorf("list %s: panic: %v", l.d.prefix(), r)
 		}
 	}()
-	err = l.d.link.Origin.List(l.t.ctx, hearth.Listing{Prefix: l.d.prefix()}, l.each)
+	err = l.d.link.Origin.List(l.t.ctx, hearth.Listing{Prefix: l.d.prefix(), Hidden: l.refuse}, l.each)
 	if err != nil {
 		return fmt.Errorf("list %s: %w", l.d.prefix(), err)
 	}
@@ -225,10 +225,7 @@ func (l *listing) each(o hearth.Object) error {
 	case !ok || strings.IndexByte(record.Segment(sort), '/') >= 0 || record.IsDir(sort) != o.IsPrefix():
 		return nil // not what was asked for
 	case !record.Representable(o.Key):
-		l.refused++
-		if told := l.t.o.Events.Refused; told != nil {
-			told(l.d.link.Name, o.Key)
-		}
+		l.refuse(o.Key)
 		return nil
 	case sort == "":
 		l.marker = true
@@ -256,6 +253,14 @@ func (l *listing) each(o hearth.Object) error {
 		return context.Cause(l.t.ctx)
 	}
 	return nil
+}
+
+// refuse counts a key that cannot be shown.
+func (l *listing) refuse(key string) {
+	l.refused++
+	if told := l.t.o.Events.Refused; told != nil {
+		told(l.d.link.Name, key)
+	}
 }
 
 // flush merges a page into the database.

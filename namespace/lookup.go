@@ -155,6 +155,7 @@ type asks struct {
 type askKey struct {
 	dir     [16]byte
 	segment string
+	file    bool // a directory is no answer
 }
 
 type ask struct {
@@ -193,7 +194,7 @@ const quietAsks = 8
 
 // askBehind joins the question for a name, or begins it.
 func (t *Tree) askBehind(d *directory, m record.Meaning) *ask {
-	key := askKey{d.hash, m.Segment}
+	key := askKey{d.hash, m.Segment, m.File}
 	s := &t.asks
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -233,7 +234,7 @@ func (t *Tree) askBehind(d *directory, m record.Meaning) *ask {
 func (t *Tree) inquire(ctx context.Context, d *directory, m record.Meaning, gate <-chan struct{}) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	q := &inquiry{t: t, d: d, segment: m.Segment, began: t.clock.Now()}
+	q := &inquiry{t: t, d: d, segment: m.Segment, beside: m.File, began: t.clock.Now()}
 	k, err := t.known(d, m)
 	switch {
 	case err != nil:
@@ -265,6 +266,7 @@ type inquiry struct {
 	t       *Tree
 	d       *directory
 	segment string
+	beside  bool // the file beside a directory is asked for: that there is one is no answer
 	began   int64
 	file    finding
 	dir     finding
@@ -364,7 +366,7 @@ func (q *inquiry) both(ctx context.Context, gate <-chan struct{}) error {
 	}
 	var late <-chan time.Time
 	var failed error
-	for n := 0; n < 2 && !q.dir.found; {
+	for n := 0; n < 2 && (q.beside || !q.dir.found); {
 		var moved <-chan struct{}
 		if l != nil {
 			_, _, _, moved = l.snapshot()

@@ -274,13 +274,22 @@ func (t *Tree) Walk(ctx context.Context, path string, each func(path string, n N
 	if !n.Dir {
 		return each(path, n)
 	}
-	return t.walk(ctx, path, n.ID, each)
+	w := walker{t: t, each: each}
+	return w.walk(ctx, path, n.ID)
 }
 
 // walkAhead is how many directories are listed ahead of a walk.
 const walkAhead = 16
 
-func (t *Tree) walk(ctx context.Context, path string, dir uint64, each func(string, Node) error) error {
+// walker is one walk.
+type walker struct {
+	t      *Tree
+	each   func(path string, n Node) error
+	hidden int64 // keys that the listings it read could not show
+}
+
+func (w *walker) walk(ctx context.Context, path string, dir uint64) error {
+	t := w.t
 	var names []Node
 	for after := ""; ; after = names[len(names)-1].Name {
 		names = names[:0]
@@ -299,18 +308,20 @@ func (t *Tree) walk(ctx context.Context, path string, dir uint64, each func(stri
 				}
 			}
 			at := path + "/" + n.Name
-			if err := each(at, n); err != nil {
+			if err := w.each(at, n); err != nil {
 				return err
 			}
 			if !n.Dir {
 				continue
 			}
-			if err := t.walk(ctx, at, n.ID, each); err != nil {
+			if err := w.walk(ctx, at, n.ID); err != nil {
 				return err
 			}
 		}
 		if len(names) < scanNames {
-			return nil
+			n, err := t.Hidden(dir)
+			w.hidden += n
+			return err
 		}
 	}
 }

@@ -206,7 +206,7 @@ type Node struct {
 	Dir bool
 	// Name in the mount; "" for the root.
 	Name string
-	// Object is a file's version.
+	// Object is a file's version; of a directory found by name, its keys' prefix.
 	Object hearth.Object
 	// ModTime of a file is the object's; of a directory, when this node first saw
 	// its present listing.

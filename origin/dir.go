@@ -21,7 +21,8 @@ import (
 // key is its path. Its ETag is made of device, inode, size, mtime and ctime;
 // what changed in the last two seconds has a weak one, since a second change
 // within a clock tick could leave all five as they were. Symbolic links are
-// followed to files inside the directory, and to nothing else.
+// followed to files inside the directory, and to nothing else; what is no file is
+// told as hidden.
 type Dir struct {
 	link, identity, path string
 	root                 *os.Root
@@ -267,6 +268,7 @@ func (l *dirListing) names(dir string) ([]string, error) {
 		if e.IsDir() {
 			name += "/"
 		} else if !e.Type().IsRegular() && e.Type() != fs.ModeSymlink {
+			l.q.Hide(l.key(dir, name)) // a socket, a device, a pipe
 			continue
 		}
 		names = append(names, name)
@@ -275,10 +277,22 @@ func (l *dirListing) names(dir string) ([]string, error) {
 	return names, nil
 }
 
-// file delivers a file, or nothing where it is none any more.
+// key is that of a name in a directory.
+func (*dirListing) key(dir, name string) string {
+	if dir == "." {
+		return name
+	}
+	return dir + "/" + name
+}
+
+// file delivers a file, or nothing where it is none any more. A symbolic link
+// that leads to no file of the directory is hidden.
 func (l *dirListing) file(key string) error {
 	info, err := l.root.Stat(key)
 	if err != nil || !info.Mode().IsRegular() {
+		if _, err := l.root.Lstat(key); err == nil {
+			l.q.Hide(key)
+		}
 		return nil
 	}
 	return l.deliver(l.object(key, info))

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/hearthfs/hearth"
 )
@@ -21,21 +22,36 @@ const pageKeys = 1000
 // List streams a listing by ListObjectsV2, one page in memory at a time. Names
 // come in byte order where the server sends pages in order, which all but
 // directory buckets do.
+//
+// A server that groups keys wrongly at "/" (gofakes3 takes the "/" of "/lead"
+// away) would hide keys. Once a page shows that, this origin's listings are flat,
+// grouped here, and go on behind a group at each page's end.
 func (s *S3) List(ctx context.Context, q hearth.Listing, each func(hearth.Object) error) error {
 	from := cursor{after: q.After}
-	left := q.Limit
+	left, last := q.Limit, ""
 	for {
 		want := pageKeys
 		if q.Limit > 0 {
 			want = min(want, left)
 		}
-		p, err := s.page(ctx, q, from, want)
+		asked := q
+		asked.Recursive = q.Recursive || s.misgroups.Load()
+		p, err := s.page(ctx, asked, from.behind(q), want)
 		if err != nil {
 			return err
 		}
+		if !asked.Recursive && p.misgrouped(q.Prefix) {
+			s.misgroups.Store(true)
+			from.token = ""
+			continue
+		}
 		for i := range p.entries {
 			o, ok := s.entry(&p.entries[i], q)
-			if !ok {
+			if !ok || o.IsPrefix() && o.Key == last {
+				continue
+			}
+			if last = o.Key; p.garbles(o.Key) {
+				q.Hide(o.Key)
 				continue
 			}
 			if err := each(o); err != nil {
@@ -46,6 +62,9 @@ func (s *S3) List(ctx context.Context, q hearth.Listing, each func(hearth.Object
 			}
 		}
 		next := cursor{token: p.token, after: p.last()}
+		if group, ok := deeper(q.Prefix, next.after); ok && asked.Recursive && !q.Recursive {
+			next = cursor{after: group}
+		}
 		switch {
 		case !p.truncated:
 			return nil
@@ -59,14 +78,45 @@ func (s *S3) List(ctx context.Context, q hearth.Listing, each func(hearth.Object
 // cursor is where a listing goes on: at the server's token, else behind a name.
 type cursor struct{ token, after string }
 
+// behind is the cursor behind a group, not behind its first key: else the group
+// comes again, and with a small Limit it is the whole page.
+func (c cursor) behind(q hearth.Listing) cursor {
+	if !q.Recursive && strings.HasSuffix(c.after, "/") {
+		c.after += "\U0010FFFF"
+	}
+	return c
+}
+
+// misgrouped reports whether a page of groups below prefix holds what can be none
+// of them. A key may be there whose group was asked for: some servers list "t/"
+// itself.
+func (p *page) misgrouped(prefix string) bool {
+	return slices.ContainsFunc(p.entries, func(e entry) bool {
+		rest, ok := strings.CutPrefix(e.key, prefix)
+		return !ok || e.prefix && (rest == "" || strings.IndexByte(rest, '/') != len(rest)-1)
+	})
+}
+
+// garbles reports whether a key may be another one than the server holds: in an
+// answer that is not URL-encoded, what XML cannot hold stands as U+FFFD.
+func (p *page) garbles(key string) bool {
+	return !p.encoded && strings.ContainsRune(key, utf8.RuneError)
+}
+
 // entry makes an Object of a line in a page. Names that were not asked for, up to
 // After or outside Prefix, are left out.
 func (s *S3) entry(e *entry, q hearth.Listing) (hearth.Object, bool) {
-	if e.key <= q.After && q.After != "" || !strings.HasPrefix(e.key, q.Prefix) {
+	key, group := e.key, e.prefix
+	if !q.Recursive && !group {
+		if in, ok := deeper(q.Prefix, key); ok {
+			key, group = in, true
+		}
+	}
+	if key <= q.After && q.After != "" || !strings.HasPrefix(key, q.Prefix) || group && key == q.Prefix {
 		return hearth.Object{}, false
 	}
-	if e.prefix {
-		return hearth.Object{Link: s.link, Key: e.key, Size: hearth.PrefixSize}, true
+	if group {
+		return hearth.Object{Link: s.link, Key: key, Size: hearth.PrefixSize}, true
 	}
 	return s.object(e.key, bareETag(e.etag), e.size, e.modified), true
 }
@@ -128,11 +178,6 @@ func (s *S3) readAll(a *answer) ([]byte, error) {
 
 // query is sorted and encoded as signatures want it.
 func query(q hearth.Listing, from cursor, want int) string {
-	if !q.Recursive && strings.HasSuffix(from.after, "/") {
-		// Behind a group, not behind its first key: else the group comes again, and
-		// with a small Limit it is the whole page.
-		from.after += "\U0010FFFF"
-	}
 	var b strings.Builder
 	if from.token != "" {
 		b.WriteString("continuation-token=" + encode(from.token, false) + "&")
@@ -150,8 +195,8 @@ func query(q hearth.Listing, from cursor, want int) string {
 
 // finish undoes encoding-type=url, if the server says that it did it, and
 // merges groups and keys, which come in two lists.
-func (p *page) finish(encoded bool) error {
-	if encoded {
+func (p *page) finish() error {
+	if p.encoded {
 		for i := range p.entries {
 			e := &p.entries[i]
 			if strings.IndexByte(e.key, '%') < 0 && strings.IndexByte(e.key, '+') < 0 {
@@ -184,7 +229,6 @@ func parsePage(text []byte) (*page, error) {
 		return nil, errors.New("no ListBucketResult")
 	}
 	p := &page{}
-	encoded := false
 	var e entry
 	err := scanXML(text, func(parent, name, value []byte) error {
 		switch string(parent) {
@@ -201,14 +245,14 @@ func parsePage(text []byte) (*page, error) {
 			case "NextContinuationToken":
 				p.token = unescape(value)
 			case "EncodingType":
-				encoded = string(value) == "url"
+				p.encoded = string(value) == "url"
 			}
 		}
 		return nil
 	}, func(name []byte) error {
 		switch string(name) {
 		case "Contents", "CommonPrefixes":
-			if e.key == "" {
+			if e.key == "" && !e.prefix { // an empty group is one that was cut
 				return errors.New("an entry without a key")
 			}
 			p.entries = append(p.entries, e)
@@ -219,5 +263,5 @@ func parsePage(text []byte) (*page, error) {
 	if err != nil {
 		return nil, err
 	}
-	return p, p.finish(encoded)
+	return p, p.finish()
 }

@@ -14,6 +14,7 @@ import (
 type page struct {
 	entries   []entry
 	truncated bool
+	encoded   bool // keys came URL-encoded, so no byte of them was lost
 	token     string
 }
 

@@ -36,6 +36,7 @@ type S3 struct {
 	place                atomic.Pointer[place]
 	data, meta           chan struct{} // a token for each request in flight
 	limit                *rate.Limiter // nil: no limit
+	misgroups            atomic.Bool   // the server groups keys wrongly
 	counts               counters
 }
 
