@@ -84,6 +84,13 @@ func (n *Node) serveMount(r *http.Request) (any, error) {
 	return n.Mount(r.Context(), m)
 }
 
+// listEnd is the last line of a listing that is whole.
+type listEnd struct {
+	End bool `json:"end"`
+	// Hidden counts keys that have no name.
+	Hidden int64 `json:"hidden,omitempty"`
+}
+
 // serveList streams one Entry a line and ends with {"end":true} or an error, so
 // that a listing that broke off is never taken for a short one.
 func (n *Node) serveList(w http.ResponseWriter, r *http.Request) {
@@ -91,7 +98,7 @@ func (n *Node) serveList(w http.ResponseWriter, r *http.Request) {
 	e := json.NewEncoder(w)
 	sent := false
 	flushed := time.Now()
-	err := n.list(r.Context(), r.FormValue("path"), recursive, func(entry Entry) error {
+	hidden, err := n.list(r.Context(), r.FormValue("path"), recursive, func(entry Entry) error {
 		sent = true
 		if f, ok := w.(http.Flusher); ok && time.Since(flushed) > 100*time.Millisecond {
 			f.Flush()
@@ -105,7 +112,7 @@ func (n *Node) serveList(w http.ResponseWriter, r *http.Request) {
 	case err != nil:
 		_ = e.Encode(&Error{Kind: kindOf(err), Message: err.Error()})
 	default:
-		_ = e.Encode(map[string]bool{"end": true})
+		_ = e.Encode(listEnd{End: true, Hidden: hidden})
 	}
 }
 

@@ -81,7 +81,7 @@ func TestCommandsThroughTheSocket(t *testing.T) {
 	}{{"/", false, "a sub"}, {"/", true, "a sub sub/b sub/deep sub/deep/c"}, {"/sub", true, "b deep deep/c"}, {"/a", false, "a"},
 		{"file://" + dir + "/sub", false, "b deep"}} {
 		var names []string
-		if err := c.List(ctx, v.path, v.recursive, func(e Entry) error {
+		if _, err := c.List(ctx, v.path, v.recursive, func(e Entry) error {
 			names = append(names, e.Path)
 			return nil
 		}); err != nil {

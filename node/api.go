@@ -178,8 +178,16 @@ func (s *Status) Covers(o Origin) bool {
 
 // Entry is one line of a listing.
 type Entry struct {
-	// Path relative to what was asked for; "" for a file asked for by name.
-	Path    string    `json:"path"`
+	// Path relative to what was asked for: names of the mount, or, where a URL was
+	// asked for, the key's bytes.
+	Path string `json:"path"`
+	// Key at the origin; of a directory the prefix that its keys have. "": none.
+	Key string `json:"key"`
+	// PathBytes and KeyBytes are there where Path and Key are not UTF-8, which
+	// JSON cannot say.
+	PathBytes []byte `json:"path_base64,omitempty"`
+	KeyBytes  []byte `json:"key_base64,omitempty"`
+
 	Dir     bool      `json:"dir"`
 	Size    int64     `json:"size"`
 	ModTime time.Time `json:"mod_time"`
@@ -189,7 +197,6 @@ type Entry struct {
 type Stat struct {
 	Entry
 	Link    string `json:"link"`
-	Key     string `json:"key"`
 	ETag    string `json:"etag,omitempty"`
 	Version string `json:"version,omitempty"`
 	Inode   uint64 `json:"inode"`
@@ -208,6 +215,8 @@ type Usage struct {
 	Files int64  `json:"files"`
 	Dirs  int64  `json:"dirs"`
 	Bytes int64  `json:"bytes"`
+	// Hidden counts keys that have no name, so that they are not in the sums.
+	Hidden int64 `json:"hidden,omitempty"`
 }
 
 // MountRequest asks a running node for a mount. With an Origin that no link

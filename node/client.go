@@ -87,15 +87,18 @@ func (c *Client) WaitUnmounted(ctx context.Context, dir string) error {
 // Stat asks what the node knows about a path.
 func (c *Client) Stat(ctx context.Context, path string) (*Stat, error) {
 	s := &Stat{}
-	return s, c.call(ctx, http.MethodGet, "/v1/stat?"+url.Values{"path": {path}}.Encode(), nil, s)
+	err := c.call(ctx, http.MethodGet, "/v1/stat?"+url.Values{"path": {path}}.Encode(), nil, s)
+	s.restore()
+	return s, err
 }
 
-// List calls each for every name below path, as they come.
-func (c *Client) List(ctx context.Context, path string, recursive bool, each func(Entry) error) error {
+// List calls each for every name below path, as they come, and returns how many
+// keys there have no name.
+func (c *Client) List(ctx context.Context, path string, recursive bool, each func(Entry) error) (hidden int64, err error) {
 	q := url.Values{"path": {path}, "recursive": {strconv.FormatBool(recursive)}}
 	body, err := c.do(ctx, http.MethodGet, "/v1/ls?"+q.Encode(), nil)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer body.Close()
 	d := json.NewDecoder(body)
@@ -103,18 +106,19 @@ func (c *Client) List(ctx context.Context, path string, recursive bool, each fun
 		var line struct {
 			Entry
 			*Error
-			End bool `json:"end"`
+			listEnd
 		}
 		switch err := d.Decode(&line); {
 		case err != nil:
-			return fmt.Errorf("list %s: the answer broke off: %w", path, err)
+			return 0, fmt.Errorf("list %s: the answer broke off: %w", path, err)
 		case line.Error != nil:
-			return line.Error
+			return 0, line.Error
 		case line.End:
-			return nil
+			return line.Hidden, nil
 		}
+		line.restore()
 		if err := each(line.Entry); err != nil {
-			return err
+			return 0, err
 		}
 	}
 }

@@ -19,24 +19,22 @@ import (
 // span is a range of bytes; n < 0: to the end.
 type span struct{ off, n int64 }
 
-// treePath is the path in the tree that p means: a URL that a link covers, a
-// path below one of the mounts, else p itself.
-func (n *Node) treePath(p string) (string, error) {
-	if strings.Contains(p, "://") {
-		return n.links.pathOf(p)
-	}
+// treePath is the path in the tree that p means: a path below one of the mounts,
+// else p itself. A node with one link is asked for paths within it, too, wherever
+// it stands; those that lead to it, and the root, are the tree's own.
+func (n *Node) treePath(p string) string {
 	p = cleanPath(p)
 	for _, m := range n.Mounts() {
 		if rest, ok := below(p, m.Dir); ok {
-			return cleanPath(m.Prefix + "/" + rest), nil
+			return cleanPath(m.Prefix + "/" + rest)
 		}
 	}
-	if sole := n.links.sole(); sole != "/" {
-		if _, ok := below(p, sole); !ok {
-			return cleanPath(sole + "/" + p), nil
-		}
+	sole := n.links.sole()
+	_, within := below(p, sole)
+	if _, above := below(sole, p); !within && !above {
+		return cleanPath(sole + "/" + p)
 	}
-	return p, nil
+	return p
 }
 
 // below gives what of p lies below dir.
@@ -48,10 +46,14 @@ func below(p, dir string) (string, bool) {
 }
 
 func (n *Node) resolve(ctx context.Context, asked string) (string, namespace.Node, error) {
-	p, err := n.treePath(asked)
-	if err != nil {
-		return "", namespace.Node{}, err
+	if isURL(asked) {
+		k, err := n.keyed(ctx, asked, true)
+		if err != nil {
+			return "", namespace.Node{}, err
+		}
+		return asked, k.one(), nil
 	}
+	p := n.treePath(asked)
 	node, err := n.tree.Resolve(ctx, p)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", namespace.Node{}, &Error{Kind: KindNotFound, Message: asked + ": no such file or directory"}
@@ -62,38 +64,36 @@ func (n *Node) resolve(ctx context.Context, asked string) (string, namespace.Nod
 	return p, node, nil
 }
 
-// list calls each for what lies in the directory asked for, or below it.
-func (n *Node) list(ctx context.Context, asked string, recursive bool, each func(Entry) error) error {
+// list calls each for what lies in the directory asked for, or below it, and
+// counts the keys there that have no name.
+func (n *Node) list(ctx context.Context, asked string, recursive bool, each func(Entry) error) (hidden int64, err error) {
+	if isURL(asked) {
+		return n.listKeys(ctx, asked, recursive, each)
+	}
 	p, node, err := n.resolve(ctx, asked)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	if !node.Dir {
-		return each(entryOf(path.Base(p), node))
+		return 0, each(entryOf(path.Base(p), node))
 	}
 	if recursive {
-		return explained(n.tree.Walk(ctx, p, func(at string, x namespace.Node) error {
-			rest, _ := below(cleanPath(at), p)
-			rest = strings.TrimPrefix(rest, "/")
-			if rest == "" {
-				return nil
-			}
-			return each(entryOf(rest, x))
-		}))
+		hidden, err = n.tree.Below(ctx, node.ID, func(at string, x namespace.Node) error {
+			return each(entryOf(strings.TrimPrefix(at, "/"), x))
+		})
+		return hidden, explained(err)
 	}
-	var failed error
-	err = n.tree.ReadDir(ctx, node.ID, "", func(x namespace.Node) bool {
-		failed = each(entryOf(x.Name, x))
-		return failed == nil
-	})
-	return errors.Join(failed, explained(err))
+	return n.listDir(ctx, node.ID, func(x namespace.Node) error { return each(entryOf(x.Name, x)) })
 }
 
 func entryOf(p string, x namespace.Node) Entry {
-	e := Entry{Path: p, Dir: x.Dir, ModTime: x.ModTime}
-	if !x.Dir {
+	e := Entry{Path: p, Key: x.Object.Key, Dir: x.Dir, ModTime: x.ModTime}
+	if x.Dir {
+		e.Path = strings.TrimSuffix(p, "/")
+	} else {
 		e.Size, e.ModTime = x.Object.Size, x.Object.ModTime
 	}
+	e.keepBytes()
 	return e
 }
 
@@ -107,7 +107,7 @@ func (n *Node) stat(ctx context.Context, asked string) (*Stat, error) {
 		return s, nil
 	}
 	o := x.Object
-	s.Link, s.Key, s.ETag = o.Link, o.Key, o.ETag
+	s.Link, s.ETag = o.Link, o.ETag
 	s.Version, s.Cacheable, s.Blocks = hex.EncodeToString(o.Version[:]), o.Cacheable(), o.Blocks()
 	s.Held = n.held(&o)
 	return s, nil
@@ -135,33 +135,66 @@ func (n *Node) held(o *hearth.Object) map[string]int64 {
 }
 
 func (n *Node) usage(ctx context.Context, asked string) (*Usage, error) {
-	p, x, err := n.resolve(ctx, asked)
+	u := &Usage{Path: asked}
+	if isURL(asked) {
+		k, err := n.keyed(ctx, asked, true)
+		if err == nil && k.file != nil {
+			u.add(*k.file)
+		}
+		if err == nil && k.dir != nil {
+			err = n.addBelow(ctx, u, k)
+		}
+		return u, err
+	}
+	_, x, err := n.resolve(ctx, asked)
 	if err != nil {
 		return nil, err
 	}
-	u := &Usage{Path: asked}
 	if !x.Dir {
-		u.Files, u.Bytes = 1, x.Object.Size
+		u.add(x)
 		return u, nil
 	}
-	err = n.tree.Walk(ctx, p, func(at string, x namespace.Node) error {
-		switch {
-		case !x.Dir:
-			u.Files++
-			u.Bytes += x.Object.Size
-		case cleanPath(at) != p:
-			u.Dirs++
+	return u, n.addBelow(ctx, u, keyed{dir: &x})
+}
+
+// addBelow sums up what lies below a directory; k's own object is counted before.
+func (n *Node) addBelow(ctx context.Context, u *Usage, k keyed) (err error) {
+	u.Hidden, err = n.tree.Below(ctx, k.dir.ID, func(_ string, x namespace.Node) error {
+		if k.file == nil || k.file.ID != x.ID {
+			u.add(x)
 		}
 		return nil
 	})
-	return u, explained(err)
+	return explained(err)
+}
+
+func (u *Usage) add(x namespace.Node) {
+	if x.Dir {
+		u.Dirs++
+		return
+	}
+	u.Files++
+	u.Bytes += x.Object.Size
 }
 
 // catBuffer is what one step of cat copies.
 const catBuffer = 1 << 20
 
+// readable is the file that cat reads: of a URL the object of that very key.
+func (n *Node) readable(ctx context.Context, asked string) (namespace.Node, error) {
+	if !isURL(asked) {
+		_, x, err := n.resolve(ctx, asked)
+		return x, err
+	}
+	k, err := n.keyed(ctx, asked, false)
+	if err != nil {
+		return namespace.Node{}, err
+	}
+	return k.one(), nil
+}
+
 func (n *Node) cat(ctx context.Context, asked string, r span, w io.Writer) error {
-	_, x, err := n.resolve(ctx, asked)
+	x, err := n.readable(ctx, asked)
 	switch {
 	case err != nil:
 		return err

@@ -192,15 +192,6 @@ func (ls *links) sole() string {
 	return "/"
 }
 
-// pathOf is the path in the tree of what a URL names.
-func (ls *links) pathOf(url string) (string, error) {
-	l, rest := ls.covering(Origin{URL: url}.WithEnvironment())
-	if l == nil {
-		return "", &Error{Kind: KindNoLink, Message: "no link of this node leads to " + url}
-	}
-	return cleanPath(l.Path + "/" + rest), nil
-}
-
 // pathFor is where a link that is made at run time stands: its URL says it best.
 func pathFor(url string) string {
 	scheme, rest, _ := strings.Cut(strings.TrimRight(url, "/"), "://")

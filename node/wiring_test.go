@@ -172,21 +172,26 @@ func TestAbsentOriginNamesTheCure(t *testing.T) {
 	}
 }
 
-func TestPathsOfURLs(t *testing.T) {
-	// A URL means the path below the longest link that leads to it; an endpoint that
-	// was asked for must be the link's.
+func TestKeysOfURLs(t *testing.T) {
+	// A URL means a key byte for byte, in the longest link that holds it; an endpoint
+	// that was asked for must be the link's.
 	ls := &links{all: []*link{
 		{Link: Link{Path: "/", Origin: Origin{URL: "s3://a"}}},
-		{Link: Link{Path: "/img", Origin: Origin{URL: "s3://a/images/"}}},
-		{Link: Link{Path: "/own", Origin: Origin{URL: "s3://b", Endpoint: "http://h:1"}}},
+		{Link: Link{Path: "/img", Origin: Origin{URL: "s3://a/images/"}}, prefix: "images/"},
+		{Link: Link{Path: "/own", Origin: Origin{URL: "s3://b/p", Endpoint: "http://h:1"}}, prefix: "p/"},
+		{Link: Link{Path: "/dir", Origin: Origin{URL: "file:///d"}}},
 	}}
-	for url, want := range map[string]string{"s3://a": "/", "s3://a/x/y": "/x/y", "s3://a/images/1": "/img/1", "s3://a/images": "/img", "s3://b/k": "/own/k"} {
-		if got, err := ls.pathOf(url); err != nil || got != want {
-			t.Errorf("%s: %s, %v, want %s", url, got, err, want)
+	for url, want := range map[string]string{"s3://a": "/ ", "s3://a/": "/ ", "s3://a//": "/ /", "s3://a/x//y": "/ x//y", "s3://a/../e": "/ ../e",
+		"s3://a/./p%2F": "/ ./p%2F", "s3://a/images/1": "/img images/1", "s3://a/images//": "/img images//", "s3://a/images": "/ images",
+		"s3://b/p": "/own p/", "s3://b/p/k": "/own p/k", "file:///d": "/dir ", "file:///d/": "/dir ", "file:///d/../d/s/": "/dir s/"} {
+		if l, key, err := ls.holding(url); err != nil || l.Path+" "+key != want {
+			t.Errorf("%s: %s, %v, want %s", url, key, err, want)
 		}
 	}
-	if _, err := ls.pathOf("s3://ab/k"); kindOf(err) != KindNoLink {
-		t.Errorf("another bucket: %v", err)
+	for _, url := range []string{"s3://ab/k", "s3://b/pk", "file:///dd"} {
+		if _, _, err := ls.holding(url); kindOf(err) != KindNoLink {
+			t.Errorf("%s lies in no link: %v", url, err)
+		}
 	}
 	if l, _ := ls.covering(Origin{URL: "s3://b", Endpoint: "http://h:2"}); l != nil {
 		t.Error("another endpoint is taken for the same bucket")

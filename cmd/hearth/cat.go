@@ -15,7 +15,8 @@ func catCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "cat PATH|URL...", GroupID: "data",
 		Short: "Write files to standard output, through the cache",
-		Long:  "Write files, or a range of bytes of each, to standard output.",
+		Long: "Write files, or a range of bytes of each, to standard output. What follows the bucket\n" +
+			"in a URL is a key, byte for byte: no name of a mount, and nothing is decoded.",
 		Example: "  hearth cat file:///usr/lib/os-release\n" +
 			"  hearth cat --range 0-15 file:///usr/lib/os-release",
 		Args: func(cmd *cobra.Command, args []string) error {

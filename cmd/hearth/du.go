@@ -13,7 +13,8 @@ func duCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "du [PATH|URL]", GroupID: "data",
 		Short: "Sum up sizes below a path",
-		Long:  "Sum up the sizes of all files below a path, from one recursive listing.",
+		Long: "Sum up the sizes of all files below a path, or of all objects whose keys begin with\n" +
+			"that of a URL and a /, from one recursive listing.",
 		Example: "  hearth du file:///usr/share/doc\n" +
 			"  hearth du -o json file:///usr/share/doc",
 		Args: between(0, "PATH"),
@@ -29,7 +30,8 @@ func duCommand() *cobra.Command {
 			if c.output != "table" {
 				return c.printJSON(out(cmd), u)
 			}
-			_, err = fmt.Fprintf(out(cmd), "%s\t%d files, %d directories\t%s\n", formatBytes(u.Bytes), u.Files, u.Dirs, u.Path)
+			_, err = fmt.Fprintf(out(cmd), "%s\t%d files, %d directories\t%s\n", formatBytes(u.Bytes), u.Files, u.Dirs, shown(out(cmd), u.Path))
+			warnHidden(u.Hidden)
 			return err
 		})
 	}

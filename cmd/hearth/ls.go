@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strconv"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -15,12 +15,14 @@ import (
 )
 
 func lsCommand() *cobra.Command {
-	var long, recursive bool
+	var long, recursive, zero bool
 	cmd := &cobra.Command{
 		Use: "ls [PATH|URL]", GroupID: "data",
 		Short: "List names through the cache, no mount needed",
-		Long: "List the names below a PATH of the running node's tree, or below a URL; for a URL\n" +
-			"no node needs to run.",
+		Long: "List the names below a PATH of the running node's tree, or the keys below a URL; for\n" +
+			"a URL no node needs to run. What follows the bucket is a key, byte for byte, and so\n" +
+			"are the names that are listed; one that ends in / is a prefix. On a terminal names\n" +
+			"with characters that it cannot show are quoted for the shell.",
 		Example: "  hearth ls file:///usr/share/doc\n" +
 			"  hearth ls -l --anonymous --region us-east-1 s3://noaa-ghcn-pds/",
 		Args: between(0, "PATH"),
@@ -29,14 +31,30 @@ func lsCommand() *cobra.Command {
 	addOutput(cmd, c)
 	cmd.Flags().BoolVarP(&long, "long", "l", false, "size and time too")
 	cmd.Flags().BoolVarP(&recursive, "recursive", "R", false, "everything below")
+	cmd.Flags().BoolVarP(&zero, "zero", "0", false, "end each line with a NUL, and quote nothing")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return c.withNode(cmd, target(args), func(ctx context.Context, n *node.Client) error {
-			p := &entryPrinter{common: c, long: long, out: out(cmd)}
-			err := n.List(ctx, target(args), recursive, p.print)
-			return errors.Join(err, p.flush())
+			p := &entryPrinter{common: c, long: long, out: out(cmd), end: "\n"}
+			if zero {
+				p.end = "\x00"
+			}
+			hidden, err := n.List(ctx, target(args), recursive, p.print)
+			err = errors.Join(err, p.flush())
+			if err == nil {
+				warnHidden(hidden)
+			}
+			return err
 		})
 	}
 	return cmd
+}
+
+// warnHidden tells that a listing is not all that the origin has.
+func warnHidden(n int64) {
+	if n > 0 {
+		fmt.Fprintf(os.Stderr, "hearth: %d keys below have no name here and are not shown (not UTF-8, over 1,024 bytes, garbled by the server's "+
+			"listing, or no regular file); the node's log names them\n", n)
+	}
 }
 
 // target is the path asked for; without one the tree's root.
@@ -84,53 +102,62 @@ type entryPrinter struct {
 	*common
 	long bool
 	out  io.Writer
-	tab  *tabwriter.Writer
-	n    int
+	end  string // of a line: a newline, or a NUL before names that may hold one
+	rows []row  // of a long listing, not written yet
 	all  []node.Entry
 }
 
-// batchLines is how many lines share the width of their columns.
-const batchLines = 256
+type row struct{ size, time, name string }
+
+// batchRows is how many lines share the width of their columns.
+const batchRows = 256
 
 func (p *entryPrinter) print(e node.Entry) error {
-	name := e.Path
-	if e.Dir {
-		name += "/"
-	}
 	switch {
 	case p.output == "jsonl":
 		return p.printJSON(p.out, e)
 	case p.output == "json":
 		p.all = append(p.all, e)
 		return nil
-	case !p.long:
-		_, err := fmt.Fprintln(p.out, name)
-		return err
 	}
-	if p.tab == nil {
-		p.tab = tabwriter.NewWriter(p.out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	name := e.Path
+	if e.Dir {
+		name += "/"
+	}
+	if p.end == "\n" {
+		name = shown(p.out, name)
+	}
+	if !p.long {
+		_, err := io.WriteString(p.out, name+p.end)
+		return err
 	}
 	size := "-"
 	if !e.Dir {
 		size = strconv.FormatInt(e.Size, 10)
 	}
-	fmt.Fprintf(p.tab, "%s\t  %s\t  %s\n", size, stamp(e.ModTime), name)
-	if p.n++; p.n%batchLines == 0 {
-		return p.tab.Flush()
+	if p.rows = append(p.rows, row{size, stamp(e.ModTime), name}); len(p.rows) < batchRows {
+		return nil
 	}
-	return nil
+	return p.flush()
 }
 
 func (p *entryPrinter) flush() error {
-	if p.tab != nil {
-		return p.tab.Flush()
-	}
 	if p.output == "json" {
 		if p.all == nil {
 			p.all = []node.Entry{}
 		}
 		return p.printJSON(p.out, p.all)
 	}
+	size, time := 0, 0
+	for _, r := range p.rows {
+		size, time = max(size, len(r.size)), max(time, len(r.time))
+	}
+	for _, r := range p.rows { // by hand: a name may hold whatever ends a column
+		if _, err := fmt.Fprintf(p.out, "%*s  %*s  %s%s", size, r.size, time, r.time, r.name, p.end); err != nil {
+			return err
+		}
+	}
+	p.rows = p.rows[:0]
 	return nil
 }
 

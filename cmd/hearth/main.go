@@ -35,7 +35,7 @@ func finish(err error) int {
 	if err != nil {
 		e, ok := err.(*exitError)
 		if !ok || e.err != nil {
-			fmt.Fprintln(os.Stderr, "hearth: "+err.Error())
+			fmt.Fprintln(os.Stderr, "hearth: "+oneLine(err.Error()))
 		}
 	}
 	return exitCode(err)

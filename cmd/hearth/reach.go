@@ -56,7 +56,8 @@ func (c *common) inProcess(ctx context.Context, s *settings, url string) (*node.
 	}, nil
 }
 
-func isURL(s string) bool { return strings.Contains(s, "://") }
+// isURL tells a URL from a path, which may hold "://" as well.
+func isURL(s string) bool { return !strings.HasPrefix(s, "/") && strings.Contains(s, "://") }
 
 // linkURL is what a short node links: what lies around the last part of the
 // URL, since that may name an object as well as a prefix.

@@ -1,0 +1,90 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
+)
+
+// shown is a name as w gets it: on a terminal quoted where it would not be shown
+// as it is, elsewhere its bytes, as GNU ls does.
+func shown(w io.Writer, name string) string {
+	if f, ok := w.(*os.File); ok {
+		if _, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS); err == nil {
+			return quoted(name)
+		}
+	}
+	return name
+}
+
+// quoted is a name that a shell reads back byte for byte, with nothing in it that
+// a terminal would obey: 'new'$'\\n”line'. Harmless names stay as they are.
+func quoted(name string) string {
+	if name != "" && strings.IndexFunc(name, special) < 0 && utf8.ValidString(name) {
+		return name
+	}
+	var b strings.Builder
+	plain := true // inside '...', else inside $'...'
+	b.WriteByte('\'')
+	for i := 0; i < len(name); {
+		r, n := utf8.DecodeRuneInString(name[i:])
+		hidden := !unicode.IsPrint(r) || r == utf8.RuneError && n == 1
+		if hidden == plain {
+			b.WriteString(map[bool]string{true: "'$'", false: "''"}[hidden])
+			plain = !hidden
+		}
+		switch {
+		case hidden:
+			for _, c := range []byte(name[i : i+n]) {
+				b.WriteString(escaped(c))
+			}
+		case r == '\'':
+			b.WriteString(`'\''`)
+		default:
+			b.WriteString(name[i : i+n])
+		}
+		i += n
+	}
+	b.WriteByte('\'')
+	return strings.TrimPrefix(b.String(), "''")
+}
+
+// special are the runes that make a shell, or a terminal, see more than a word.
+func special(r rune) bool {
+	return !unicode.IsPrint(r) || strings.ContainsRune(" !\"#$&'()*;<=>?[\\]^`{|}~", r)
+}
+
+func escaped(c byte) string {
+	switch c {
+	case '\n':
+		return `\n`
+	case '\r':
+		return `\r`
+	case '\t':
+		return `\t`
+	}
+	return fmt.Sprintf(`\%03o`, c)
+}
+
+// oneLine is an error's text with nothing in it that a terminal would obey: names
+// in it may hold anything.
+func oneLine(s string) string {
+	var b strings.Builder
+	for i := 0; i < len(s); {
+		r, n := utf8.DecodeRuneInString(s[i:])
+		if unicode.IsPrint(r) && (r != utf8.RuneError || n > 1) {
+			b.WriteString(s[i : i+n])
+		} else {
+			q := strconv.Quote(s[i : i+n])
+			b.WriteString(q[1 : len(q)-1])
+		}
+		i += n
+	}
+	return b.String()
+}

@@ -1,0 +1,201 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/namespace"
+)
+
+// isURL tells a key at an origin from a path of the tree, which begins with "/".
+func isURL(s string) bool { return !strings.HasPrefix(s, "/") && strings.Contains(s, "://") }
+
+// split takes a URL apart into the bucket and the key in it, byte for byte. A
+// file's path is cleaned, as it names the same file then.
+func split(url string) (bucket, key string) {
+	scheme, rest, _ := strings.Cut(url, "://")
+	if scheme != "file" {
+		bucket, key, _ = strings.Cut(rest, "/")
+		return scheme + "://" + bucket, key
+	}
+	key = strings.TrimPrefix(path.Clean("/"+rest), "/")
+	if key != "" && strings.HasSuffix(rest, "/") {
+		key += "/"
+	}
+	return "file://", key
+}
+
+// holding is the link that holds what a URL names, and its key as the link's
+// Objects have it.
+func (ls *links) holding(url string) (found *link, key string, err error) {
+	asked := Origin{URL: url}.WithEnvironment()
+	bucket, whole := split(url)
+	best := -2 // the longest prefix; -1: a link that begins at the key
+	for _, l := range ls.list() {
+		at, prefix := split(l.Origin.URL)
+		if prefix != "" && !strings.HasSuffix(prefix, "/") {
+			prefix += "/"
+		}
+		rest, ok := strings.CutPrefix(whole, prefix)
+		good := len(prefix)
+		if whole+"/" == prefix { // what the link shows is asked for, or the object of that name
+			rest, ok, good = "", true, -1
+		}
+		if at == bucket && ok && good > best && (asked.Endpoint == "" || asked.Endpoint == l.Origin.Endpoint) {
+			found, key, best = l, l.prefix+rest, good
+		}
+	}
+	if found == nil {
+		return nil, "", &Error{Kind: KindNoLink, Message: "no link of this node leads to " + url}
+	}
+	return found, key, nil
+}
+
+// keyed is what a URL means: the object of that very key, and the directory of
+// the keys below it.
+type keyed struct {
+	key  string
+	file *namespace.Node // nil: there is none
+	dir  *namespace.Node // nil: there is none, or it was not asked for
+}
+
+// keyed finds what a URL means. The tree may not know an object that a listing
+// cannot show: then the origin is asked for the very key.
+func (n *Node) keyed(ctx context.Context, asked string, dirs bool) (k keyed, err error) {
+	l, key, err := n.links.holding(asked)
+	if err != nil {
+		return k, err
+	}
+	k.key = key
+	whole := key == l.prefix || strings.HasSuffix(key, "/")
+	if dirs {
+		prefix := key
+		if !whole {
+			prefix += "/"
+		}
+		k.dir, err = found(n.tree.Prefix(ctx, l.name, prefix))
+	}
+	if err == nil && key != "" {
+		k.file, err = found(n.tree.File(ctx, l.name, key))
+	}
+	if err == nil && k.file == nil && k.dir == nil && key != "" {
+		k.file, err = l.head(ctx, key)
+	}
+	switch {
+	case err != nil:
+		return k, fmt.Errorf("look up %s: %w", asked, explained(err))
+	case k.file == nil && k.dir == nil && whole && !dirs:
+		return k, usage("%s is no object; as a prefix it is for ls and du", asked)
+	case k.file == nil && k.dir == nil:
+		return k, &Error{Kind: KindNotFound, Message: asked + ": no such file or key"}
+	}
+	return k, nil
+}
+
+// found makes an answer of a look-up that nothing is there.
+func found(x namespace.Node, err error) (*namespace.Node, error) {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return &x, err
+}
+
+// head asks the origin itself for a key.
+func (l *link) head(ctx context.Context, key string) (*namespace.Node, error) {
+	o, err := l.origin.Head(ctx, key)
+	return found(namespace.Node{Object: o, ModTime: o.ModTime}, err)
+}
+
+// one is the node that stat shows: the object before the prefix of its name.
+func (k *keyed) one() namespace.Node {
+	if k.file != nil {
+		return *k.file
+	}
+	return *k.dir
+}
+
+// listKeys calls each for the keys that a URL leads to: the object of that key, and
+// what lies below it, or the group of that where the object has its name.
+func (n *Node) listKeys(ctx context.Context, asked string, recursive bool, each func(Entry) error) (hidden int64, err error) {
+	k, err := n.keyed(ctx, asked, true)
+	if err != nil {
+		return 0, err
+	}
+	base := k.key
+	if !strings.HasSuffix(base, "/") && k.file != nil {
+		base = base[:strings.LastIndexByte(base, '/')+1]
+		if err := each(k.entry(base, k.file)); err != nil || k.dir == nil {
+			return 0, err
+		}
+		group := *k.dir
+		group.Object = hearth.Object{Key: k.key + "/", Size: hearth.PrefixSize}
+		if err := each(k.entry(base, &group)); err != nil || !recursive {
+			return 0, err
+		}
+	} else if base != "" && !strings.HasSuffix(base, "/") {
+		base += "/"
+	}
+	if k.dir == nil { // the object of a key that ends in "/", which no listing shows
+		return 0, each(k.entry("", k.file))
+	}
+	if recursive {
+		hidden, err = n.tree.Below(ctx, k.dir.ID, func(_ string, x namespace.Node) error {
+			return k.each(base, x, each)
+		})
+		return hidden, explained(err)
+	}
+	return n.listDir(ctx, k.dir.ID, func(x namespace.Node) error { return k.each(base, x, each) })
+}
+
+// each passes over what other links put into the tree.
+func (k *keyed) each(base string, x namespace.Node, each func(Entry) error) error {
+	if x.Object.Key == "" {
+		return nil
+	}
+	return each(k.entry(base, &x))
+}
+
+// entry is a line of a listing of keys: the key behind base, without the "/" that
+// a directory's line gets. The object of the prefix itself is the line "".
+func (*keyed) entry(base string, x *namespace.Node) Entry {
+	return entryOf(strings.TrimPrefix(x.Object.Key, base), *x)
+}
+
+// listDir reads one directory, and counts what is hidden in it.
+func (n *Node) listDir(ctx context.Context, id uint64, each func(namespace.Node) error) (hidden int64, err error) {
+	var failed error
+	err = n.tree.ReadDir(ctx, id, "", func(x namespace.Node) bool {
+		failed = each(x)
+		return failed == nil
+	})
+	if err = errors.Join(failed, explained(err)); err != nil {
+		return 0, err
+	}
+	return n.tree.Hidden(id)
+}
+
+// keepBytes adds what JSON cannot say: a key or path that is not UTF-8.
+func (e *Entry) keepBytes() {
+	if !utf8.ValidString(e.Path) {
+		e.PathBytes = []byte(e.Path)
+	}
+	if !utf8.ValidString(e.Key) {
+		e.KeyBytes = []byte(e.Key)
+	}
+}
+
+// restore undoes what JSON did to a key or path that is not UTF-8.
+func (e *Entry) restore() {
+	if e.PathBytes != nil {
+		e.Path = string(e.PathBytes)
+	}
+	if e.KeyBytes != nil {
+		e.Key = string(e.KeyBytes)
+	}
+}
