@@ -44,10 +44,13 @@ func scenarios() []scenario {
 		{name: "dead-mount-point", root: true, from: core, limit: time.Minute, origin: s3, size: is("2 mounts"), run: deadMountPoint},
 		{name: "fstab", root: true, from: core, limit: time.Minute, origin: s3, size: by("10 files", "80 files", "20,000 files"), run: fstab},
 		{name: "wrong-set-ups", from: core, limit: time.Minute, origin: behind, size: is("5 set-ups"), run: wrongSetUps},
+		{name: "odd-keys", issue: "never-wrong", from: core, limit: time.Minute, origin: "gofakes3", size: is("50 keys"), run: oddKeys},
 		{name: "demo", root: true, from: core, limit: 6 * time.Minute, origin: s3, size: by("200 images", "3,000 images", "3,000 images"), run: demonstration},
 	}
 	for i := range list {
-		list[i].issue = "mount"
+		if list[i].issue == "" {
+			list[i].issue = "mount"
+		}
 		if list[i].run == nil {
 			panic(fmt.Sprintf("scenario %s has nothing to run", list[i].name))
 		}

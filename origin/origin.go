@@ -141,7 +141,7 @@ func Prefix(rawURL string) (string, error) {
 	if err != nil || u.Scheme == "file" {
 		return "", err
 	}
-	prefix := strings.TrimPrefix(u.Path, "/")
+	prefix := u.Path // a "/" at its beginning is the key's
 	if prefix != "" && !strings.HasSuffix(prefix, "/") {
 		prefix += "/"
 	}

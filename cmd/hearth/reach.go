@@ -46,6 +46,11 @@ func (c *common) inProcess(ctx context.Context, s *settings, url string) (*node.
 		Log:   slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError})),
 	}
 	n, err := node.New(ctx, short)
+	if exitCode(err) == exitNotFound {
+		// A listing may hide what the very key would find.
+		short.Links[0].Origin.URL = bucketURL(url)
+		n, err = node.New(ctx, short)
+	}
 	if err != nil {
 		return nil, nil, err
 	}
@@ -68,6 +73,15 @@ func linkURL(url string) string {
 		return url
 	}
 	return scheme + "://" + bucket + "/" + key[:strings.LastIndexByte(key, '/')+1]
+}
+
+// bucketURL is the URL of all that a bucket holds; a directory is its own.
+func bucketURL(url string) string {
+	scheme, rest, _ := strings.Cut(url, "://")
+	if bucket, _, _ := strings.Cut(rest, "/"); bucket != "" {
+		return scheme + "://" + bucket
+	}
+	return linkURL(url)
 }
 
 // out is where results go; a verb's tests replace it.
