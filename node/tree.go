@@ -3,14 +3,9 @@ package node
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"io/fs"
-	"os"
-	"path/filepath"
-	"strconv"
 	"strings"
-	"sync"
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/fuse"
@@ -85,40 +80,6 @@ func (l *link) inTree(list func(namespace.Origin) namespace.Origin) namespace.Li
 	return n
 }
 
-// reservedName is the file in each cache directory that outlives the namespace's
-// database: a node id that a kernel may still hold is never given out again.
-const reservedName = "node-ids"
-
-// firstID is above every node id that was noted in a cache directory.
-func firstID(dirs []directory) uint64 {
-	first := uint64(0)
-	for _, d := range dirs {
-		text, err := os.ReadFile(filepath.Join(d.path, reservedName))
-		if upTo, bad := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 63); err == nil && bad == nil {
-			first = max(first, upTo+1)
-		}
-	}
-	return first
-}
-
-// keepReserved notes in each cache directory how far node ids are in use. A
-// directory that fails has told so elsewhere.
-func (n *Node) keepReserved(upTo uint64) error {
-	for _, d := range n.dirs {
-		name := filepath.Join(d.path, reservedName)
-		if firstID([]directory{d}) > upTo {
-			continue // a later reservation was faster
-		}
-		if err := os.WriteFile(name+".new", []byte(strconv.FormatUint(upTo, 10)), 0o600); err == nil {
-			err = os.Rename(name+".new", name)
-			if err != nil {
-				n.events.warn("node ids "+d.path, "node ids are not noted", "dir", d.path, "cause", err)
-			}
-		}
-	}
-	return nil
-}
-
 // addToTree makes a link that was added at run time part of the tree.
 func (n *Node) addToTree(l *link) error { return n.tree.AddLink(l.inTree(n.tiers.ring.List)) }
 
@@ -151,47 +112,4 @@ func (n *Node) mostlyLarge(ctx context.Context, x *mounted) (bool, error) {
 		n.events.warn("open modes", "open mode is not kept", "cause", err)
 	}
 	return large, nil
-}
-
-// judgements are what open=auto found per link and prefix, kept over a restart.
-type judgements struct {
-	mu    sync.Mutex // guards large and the file; held across the file's write, which is rare
-	file  string     // "": memory only
-	large map[string]bool
-}
-
-func openJudgements(dirs []directory) *judgements {
-	j := &judgements{large: map[string]bool{}}
-	if len(dirs) == 0 {
-		return j
-	}
-	j.file = filepath.Join(dirs[0].path, "open-modes.json")
-	if text, err := os.ReadFile(j.file); err == nil {
-		_ = json.Unmarshal(text, &j.large) // a damaged file is judged anew
-	}
-	return j
-}
-
-func (j *judgements) get(key string) (large, ok bool) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	large, ok = j.large[key]
-	return large, ok
-}
-
-func (j *judgements) put(key string, large bool) error {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.large[key] = large
-	if j.file == "" {
-		return nil
-	}
-	text, err := json.Marshal(j.large)
-	if err != nil {
-		return err
-	}
-	if err := os.WriteFile(j.file+".new", text, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(j.file+".new", j.file)
 }

@@ -141,6 +141,9 @@ func FuzzParseHome(f *testing.F) {
 	f.Add([]byte(sealed(1)))
 	f.Add([]byte(sealed(9)))
 	f.Add([]byte(`{"format":1}`))
+	f.Add([]byte(sealed(1))[:20])     // truncated
+	f.Add([]byte(`{"name":"other"}`)) // foreign
+	f.Add([]byte(`null`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		// Any bytes give a text whose check holds, or "damaged".
 		text, err := parseHome(data)

@@ -159,7 +159,12 @@ func FuzzHeader(f *testing.F) {
 		b := make([]byte, headerSize(n))
 		putHeader(b, note{id: blockID(1), unit: 64, length: uint32(n)}, 7, blockData(1, n), nil)
 		f.Add(b, uint64(7), uint32(64))
+		f.Add(b[:len(b)-1], uint64(7), uint32(64)) // truncated
+		newer := append([]byte(nil), b...)
+		newer[4]++
+		f.Add(newer, uint64(7), uint32(64))
 	}
+	f.Add(make([]byte, 4096), uint64(0), uint32(0)) // evicted, or never written
 	f.Fuzz(func(t *testing.T, b []byte, salt uint64, unit uint32) {
 		n, ok := parseHeader(b, salt, int64(unit)*unitSize)
 		if !ok {
@@ -184,6 +189,12 @@ func FuzzFooter(f *testing.F) {
 	appendNote(entries, note{blockID(2), 128, 70_000})
 	putFooter(b, seal{format: 1, number: 3, salt: 4, count: 2, offset: 1 << 20})
 	f.Add(b)
+	f.Add(b[:len(b)-1])          // truncated behind
+	f.Add(b[len(b)-sealSize-9:]) // and before
+	newer := append([]byte(nil), b...)
+	putSeal(newer[len(newer)-sealSize:], trailerMagic, seal{format: Format + 1, number: 3, salt: 4, count: 2, offset: 1 << 20})
+	f.Add(newer)
+	f.Add([]byte("a foreign file that is longer than a trailer of sixty-four bytes is"))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if len(b) < sealSize {
 			return

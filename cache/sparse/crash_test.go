@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -379,6 +380,8 @@ func FuzzSidecar(f *testing.F) {
 	f.Add(valid[:len(valid)-1])
 	f.Add(append(bytes.Clone(valid[:headerSize]), make([]byte, 300)...))
 	f.Add(valid[:20])
+	f.Add(append(header{formatVersion + 1, o.Version, o.Size}.encode(), valid[headerSize:]...)) // newer
+	f.Add([]byte("hearthsg, and nothing of a sidecar: what lies here is foreign, and longer than a header"))
 	f.Fuzz(func(t *testing.T, sidecar []byte) {
 		h, err := decodeHeader(sidecar)
 		if err != nil || h.format > formatVersion {
@@ -407,6 +410,34 @@ func FuzzSidecar(f *testing.F) {
 		})
 		if err != nil {
 			t.Fatal(err)
+		}
+	})
+}
+
+func FuzzFormat(f *testing.F) {
+	for _, text := range []string{"hearth sparse 1\n", "hearth sparse", "hearth sparse 2\n", "hearth sparse 0\n", "SQLite format 3\x00", ""} {
+		f.Add([]byte(text))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		// Any bytes as FORMAT: a newer format is refused and left as it is, all else
+		// is opened, and then again.
+		dir := t.TempDir()
+		name := filepath.Join(dir, formatName)
+		if err := os.WriteFile(name, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		var newer *FormatError
+		switch err := checkFormat(dir); {
+		case errors.As(err, &newer):
+			if left, err := os.ReadFile(name); err != nil || !bytes.Equal(left, text) || newer.Format <= formatVersion {
+				t.Fatalf("%q: refused as format %d and left as %q, %v", text, newer.Format, left, err)
+			}
+		case err != nil:
+			t.Fatal(err)
+		default:
+			if err := checkFormat(dir); err != nil {
+				t.Fatalf("%q: the second time: %v", text, err)
+			}
 		}
 	})
 }

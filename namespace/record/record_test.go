@@ -120,6 +120,12 @@ func FuzzRecords(f *testing.F) {
 	e := Entry{ID: 5, Size: 7, ETag: "0123456789abcdef0123456789abcdef-3", ModTime: time.Unix(1, 0)}
 	f.Add(e.Append(nil))
 	f.Add((&Reverse{Dir: true, Link: "=", Path: "a/"}).Append(nil))
+	superseded := (&Reverse{Parent: 7, Sort: "name", Superseded: true, Entry: e}).Append(nil)
+	f.Add(superseded)
+	f.Add(superseded[:len(superseded)-1]) // truncated
+	f.Add(append(superseded, 0))          // longer than this version knows
+	f.Add((&Directory{ID: 3, Listed: 4, Took: time.Second, Seen: 5, Refused: 6}).Append(nil))
+	f.Add([]byte("a foreign record"))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		// Any bytes are read or refused; what is read is written as something that
 		// reads the same.
@@ -128,7 +134,15 @@ func FuzzRecords(f *testing.F) {
 				t.Fatalf("%+v, %v\nwant %+v", got, err, e)
 			}
 		}
-		_, _ = ParseReverse(b)
-		_, _ = ParseDirectory(b)
+		if r, err := ParseReverse(b); err == nil {
+			if got, err := ParseReverse(r.Append(nil)); err != nil || got != r {
+				t.Fatalf("%+v, %v\nwant %+v", got, err, r)
+			}
+		}
+		if d, err := ParseDirectory(b); err == nil {
+			if got, err := ParseDirectory(d.Append(nil)); err != nil || got != d {
+				t.Fatalf("%+v, %v\nwant %+v", got, err, d)
+			}
+		}
 	})
 }

@@ -91,9 +91,17 @@ func (d *Directory) Append(buf []byte) []byte {
 	return binary.AppendUvarint(buf, d.Refused)
 }
 
+// maxTook is a year in milliseconds.
+const maxTook = 366 * 24 * 3600 * 1000
+
 // ParseDirectory reads a record.
 func ParseDirectory(b []byte) (Directory, error) {
 	r := reader{b: b}
-	d := Directory{ID: r.uvarint(), Listed: r.varint(), Took: time.Duration(r.uvarint()) * time.Millisecond, Seen: r.varint(), Refused: r.uvarint()}
+	d := Directory{ID: r.uvarint(), Listed: r.varint()}
+	took := r.uvarint()
+	d.Took, d.Seen, d.Refused = time.Duration(took)*time.Millisecond, r.varint(), r.uvarint()
+	if took > maxTook { // no listing took a year: it would be believed for twenty
+		return Directory{}, errRecord
+	}
 	return d, r.end()
 }

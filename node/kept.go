@@ -1,0 +1,142 @@
+package node
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// What a node keeps in its cache directories beside the tiers' own files: two
+// small files, written beside their place and renamed. A damaged one costs time.
+
+// reservedName is the file in each cache directory that outlives the namespace's
+// database: a node id that a kernel may still hold is never given out again.
+const reservedName = "node-ids"
+
+// reservedLine is its content: format, the highest id in use, CRC-32 of the two.
+// The format stands first so that no beginning of the line is taken for a number
+// alone, which is what the first version of hearth wrote.
+const reservedLine = "hearth node-ids 1 %d"
+
+func formatReserved(upTo uint64) []byte {
+	line := fmt.Appendf(nil, reservedLine, upTo)
+	return fmt.Appendf(line, " %08x\n", crc32.ChecksumIEEE(line))
+}
+
+// parseReserved reads what formatReserved wrote; false: damaged, or of a format
+// that this version does not know. Ids lie far below 1<<62: higher is damage, too.
+func parseReserved(text []byte) (upTo uint64, ok bool) {
+	line := strings.TrimSuffix(string(text), "\n")
+	digits := line
+	if fields := strings.Split(line, " "); len(fields) == 5 {
+		digits = fields[3]
+	}
+	upTo, err := strconv.ParseUint(digits, 10, 62)
+	if err != nil {
+		return 0, false
+	}
+	return upTo, digits == line || string(formatReserved(upTo)) == line+"\n"
+}
+
+// idsOf is above every node id that this program can have given out by now, fewer
+// than 2^20 each second since 2020: what is taken where the number was lost.
+func idsOf(now time.Time) uint64 {
+	return uint64(now.Unix()-time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC).Unix()) << 20
+}
+
+// firstID is above every node id that was noted in a cache directory.
+func firstID(dirs []directory) uint64 {
+	first := uint64(0)
+	for _, d := range dirs {
+		text, err := os.ReadFile(filepath.Join(d.path, reservedName))
+		switch upTo, ok := parseReserved(text); {
+		case errors.Is(err, fs.ErrNotExist):
+		case err == nil && ok:
+			first = max(first, upTo+1)
+		default:
+			first = max(first, idsOf(time.Now()))
+		}
+	}
+	return first
+}
+
+// keepReserved notes in each cache directory how far node ids are in use. A
+// directory that fails has told so elsewhere.
+func (n *Node) keepReserved(upTo uint64) error {
+	for _, d := range n.dirs {
+		name := filepath.Join(d.path, reservedName)
+		if text, err := os.ReadFile(name); err == nil {
+			if noted, ok := parseReserved(text); ok && noted >= upTo {
+				continue // a later reservation was faster
+			}
+		}
+		if err := os.WriteFile(name+".new", formatReserved(upTo), 0o600); err == nil {
+			err = os.Rename(name+".new", name)
+			if err != nil {
+				n.events.warn("node ids "+d.path, "node ids are not noted", "dir", d.path, "cause", err)
+			}
+		}
+	}
+	return nil
+}
+
+// judgements are what open=auto found per link and prefix, kept over a restart.
+type judgements struct {
+	mu    sync.Mutex // guards large and the file; held across the file's write, which is rare
+	file  string     // "": memory only
+	large map[string]bool
+}
+
+func openJudgements(dirs []directory) *judgements {
+	j := &judgements{large: map[string]bool{}}
+	if len(dirs) == 0 {
+		return j
+	}
+	j.file = filepath.Join(dirs[0].path, "open-modes.json")
+	if text, err := os.ReadFile(j.file); err == nil {
+		j.large = parseJudgements(text)
+	}
+	return j
+}
+
+// parseJudgements reads what put wrote. Of a damaged file nothing is believed:
+// it is judged anew.
+func parseJudgements(text []byte) map[string]bool {
+	var large map[string]bool
+	if json.Unmarshal(text, &large) != nil || large == nil { // "null" is JSON, too
+		return map[string]bool{}
+	}
+	return large
+}
+
+func (j *judgements) get(key string) (large, ok bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	large, ok = j.large[key]
+	return large, ok
+}
+
+func (j *judgements) put(key string, large bool) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.large[key] = large
+	if j.file == "" {
+		return nil
+	}
+	text, err := json.Marshal(j.large)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(j.file+".new", text, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(j.file+".new", j.file)
+}

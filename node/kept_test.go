@@ -1,0 +1,98 @@
+package node
+
+import (
+	"maps"
+	"math"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+func FuzzNodeIDs(f *testing.F) {
+	whole := formatReserved(3 << 20)
+	f.Add(whole)
+	f.Add([]byte("1048576"))                              // as the first version wrote it
+	f.Add(whole[:len(whole)-3])                           // truncated
+	f.Add(whole[:20])                                     // in the middle of the number
+	f.Add([]byte("hearth node-ids 2 3145728 0badcafe\n")) // newer
+	f.Add([]byte(`{"format":1}`))                         // foreign
+	f.Add([]byte("9223372036854775807"))
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, text []byte) {
+		// Any bytes are a number that leaves room for the next reservations, or
+		// damaged; what is read is written as something that reads the same.
+		upTo, ok := parseReserved(text)
+		if !ok {
+			return
+		}
+		if upTo > math.MaxInt64/2 {
+			t.Fatalf("%q: %d", text, upTo)
+		}
+		if again, ok := parseReserved(formatReserved(upTo)); !ok || again != upTo {
+			t.Fatalf("%q: %d, then %d, %v", text, upTo, again, ok)
+		}
+	})
+}
+
+func TestADamagedNoteOfNodeIDsGivesNoIDTwice(t *testing.T) {
+	// The note is cut off, changed, foreign or newer: what comes next is above all
+	// that can have been given out.
+	whole := formatReserved(3 << 20)
+	d := directory{path: t.TempDir()}
+	for i := range whole {
+		changed := append([]byte(nil), whole...)
+		changed[i] ^= 1
+		for _, text := range [][]byte{whole[:i], changed} {
+			if err := os.WriteFile(filepath.Join(d.path, reservedName), text, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if got := firstID([]directory{d}); got <= 3<<20 {
+				t.Fatalf("%q: the next id is %d", text, got)
+			}
+		}
+	}
+	if got := idsOf(time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC)); got > math.MaxInt64/2 {
+		t.Errorf("in 2100 ids begin at %d", got)
+	}
+}
+
+func FuzzOpenModes(f *testing.F) {
+	j := openJudgements([]directory{{path: f.TempDir()}})
+	if err := j.put("https://s3.example s3://bucket data/", true); err != nil {
+		f.Fatal(err)
+	}
+	whole, err := os.ReadFile(j.file)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(whole)
+	f.Add(whole[:len(whole)-3])                               // truncated
+	f.Add([]byte(`null`))                                     // foreign
+	f.Add([]byte(`{"a":true,"b":3}`))                         // half of it ours
+	f.Add([]byte(`{"format":2,"modes":{"a":"passthrough"}}`)) // newer
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, text []byte) {
+		// Any bytes are judgements or none; one can be added and read again.
+		d := directory{path: t.TempDir()}
+		if err := os.WriteFile(filepath.Join(d.path, "open-modes.json"), text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		j := openJudgements([]directory{d})
+		if err := j.put("key", true); err != nil {
+			t.Fatal(err)
+		}
+		if again := openJudgements([]directory{d}); !maps.Equal(again.large, j.large) || !again.large["key"] {
+			t.Fatalf("%q: %v, then %v", text, j.large, again.large)
+		}
+	})
+}
+
+func TestDamagedOpenModesAreJudgedAnew(t *testing.T) {
+	// Of a file that is not whole nothing is believed.
+	for _, text := range []string{`null`, `{"a":true,"b":3}`, `{"a":true`, `[]`, ``} {
+		if got := parseJudgements([]byte(text)); got == nil || len(got) != 0 {
+			t.Errorf("%q: %v", text, got)
+		}
+	}
+}
