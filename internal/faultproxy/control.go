@@ -111,6 +111,7 @@ func (p *Proxy) Reset() {
 //	GET    /stats        the figures; POST /reset sets them to 0
 //	POST   /rules        arms the rule in the body; DELETE /rules disarms all
 //	POST   /first-byte   {"delay": "20ms"}
+//	POST   /black-hole   {"on": true} drops every packet to the proxy
 //	POST   /down, /up    closes and opens the port
 func (p *Proxy) Control() http.Handler {
 	mux := http.NewServeMux()
@@ -132,6 +133,16 @@ func (p *Proxy) Control() http.Handler {
 		}
 		if decode(w, r, &body) {
 			p.SetFirstByte(time.Duration(body.Delay))
+		}
+	})
+	mux.HandleFunc("POST /black-hole", func(w http.ResponseWriter, r *http.Request) {
+		var body struct {
+			On bool `json:"on"`
+		}
+		if decode(w, r, &body) {
+			if err := p.BlackHole(body.On); err != nil {
+				http.Error(w, err.Error(), http.StatusInternalServerError)
+			}
 		}
 	})
 	mux.HandleFunc("POST /down", func(http.ResponseWriter, *http.Request) { p.Down() })

@@ -2,6 +2,7 @@ package faultproxy_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -62,9 +63,12 @@ func get(t *testing.T, c *http.Client, url string) (*http.Response, []byte, erro
 		return nil, nil, err
 	}
 	defer resp.Body.Close()
-	data, err := io.ReadAll(resp.Body)
+	data, err := io.ReadAll(io.LimitReader(resp.Body, more))
 	return resp, data, err
 }
+
+// more than the server has, of a body that does not end.
+const more = 3 * size
 
 func TestWhatNoRuleMeetsPassesUnchanged(t *testing.T) {
 	// Bodies with a length, chunked ones, HEAD and uploads of both kinds and
@@ -148,6 +152,12 @@ func TestEachRuleFailsInItsWay(t *testing.T) {
 		"whole": {faultproxy.Rule{Whole: true}, func(r *http.Response, data []byte, err error) bool {
 			return r.StatusCode == 200 && r.Header.Get("Content-Range") == "" && len(data) == size
 		}},
+		"endless": {faultproxy.Rule{Body: faultproxy.Endless}, func(r *http.Response, data []byte, err error) bool {
+			return r.StatusCode == 206 && r.ContentLength == -1 && len(data) == more && hearthtest.Check(data[:size], "k", 0, 1) == nil && data[more-1] == '\n'
+		}},
+		"shift": {faultproxy.Rule{Shift: 7}, func(r *http.Response, data []byte, err error) bool {
+			return r.StatusCode == 206 && len(data) == size && r.Header.Get("Content-Range") == fmt.Sprintf("bytes 7-%d/%d", size+6, size)
+		}},
 		"etag": {faultproxy.Rule{Header: map[string]string{"ETag": `"other"`}}, func(r *http.Response, data []byte, err error) bool {
 			return r.StatusCode == 206 && len(r.Header["Etag"]) == 1 && r.Header.Get("ETag") == `"other"`
 		}},
@@ -180,6 +190,39 @@ func TestDownIsRefusedAndUpIsBack(t *testing.T) {
 	}
 }
 
+func TestABlackHoleSwallowsAndGivesBack(t *testing.T) {
+	// Packets are dropped: neither a kept connection nor a new one is answered, nor
+	// refused; afterwards both are.
+	p, c := between(t)
+	url := p.URL() + "/b/k"
+	if _, _, err := get(t, c, url); err != nil { // leaves a connection behind
+		t.Fatal(err)
+	}
+	if err := p.BlackHole(true); err != nil {
+		t.Fatal(err)
+	}
+	for _, what := range []string{"a kept connection", "a new one"} {
+		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		req, err := http.NewRequestWithContext(ctx, "GET", url, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if resp, err := c.Do(req); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%s: %v, %v", what, resp, err)
+		}
+		cancel()
+	}
+	if n := p.Stats().Requests(); n != 1 {
+		t.Errorf("%d requests came through", n)
+	}
+	if err := p.BlackHole(false); err != nil {
+		t.Fatal(err)
+	}
+	if _, data, err := get(t, c, url); err != nil || len(data) != size {
+		t.Errorf("afterwards: %d bytes, %v", len(data), err)
+	}
+}
+
 func TestControlDoesAllOverHTTP(t *testing.T) {
 	// A delay and a rule set over the control endpoint act, and the figures say so.
 	p, c := between(t)
@@ -202,6 +245,9 @@ func TestControlDoesAllOverHTTP(t *testing.T) {
 	}
 	if resp, _, err := get(t, c, p.URL()+"/b/k"); err != nil || resp.StatusCode != 500 {
 		t.Errorf("met by the rule: %v %v", resp, err)
+	}
+	if post("/black-hole", `{"on":true}`) != 200 || post("/black-hole", `{"on":false}`) != 200 {
+		t.Error("no black hole by the control endpoint")
 	}
 	resp, err := c.Get(control.URL + "/stats")
 	if err != nil {

@@ -18,6 +18,7 @@
 package faultproxy
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -43,13 +44,15 @@ type Proxy struct {
 	address string
 	delay   atomic.Int64 // nanoseconds
 	counts  counters
-	armed   atomic.Bool // rules is not empty
+	armed   atomic.Bool   // rules is not empty
+	ended   chan struct{} // closed by Close: delays end
 
 	mu       sync.Mutex // guards what follows
 	rules    []*Rule
 	listener net.Listener
 	conns    map[net.Conn]struct{}
 	closed   bool
+	hole     bool // packets to us are dropped
 	wait     sync.WaitGroup
 }
 
@@ -59,7 +62,7 @@ func Start(o Options) (*Proxy, error) {
 		o.Listen = "127.0.0.1:0"
 	}
 	o.Target = strings.TrimPrefix(o.Target, "http://")
-	p := &Proxy{target: o.Target, address: o.Listen, conns: map[net.Conn]struct{}{}}
+	p := &Proxy{target: o.Target, address: o.Listen, conns: map[net.Conn]struct{}{}, ended: make(chan struct{})}
 	p.SetFirstByte(o.FirstByte)
 	if err := p.Up(); err != nil {
 		return nil, err
@@ -95,11 +98,18 @@ func (p *Proxy) Up() error {
 	if p.listener != nil || p.closed {
 		return nil
 	}
-	l, err := net.Listen("tcp", p.address)
+	var listen net.ListenConfig
+	listen.SetMultipathTCP(false) // its sockets take no filter: see BlackHole
+	l, err := listen.Listen(context.Background(), "tcp", p.address)
 	if err != nil {
 		return fmt.Errorf("listen on %s: %w", p.address, err)
 	}
 	p.listener, p.address = l, l.Addr().String()
+	if p.hole {
+		if err := filter(l.(*net.TCPListener), true); err != nil {
+			return err
+		}
+	}
 	p.wait.Go(func() { p.accept(l) })
 	return nil
 }
@@ -108,7 +118,10 @@ func (p *Proxy) Up() error {
 func (p *Proxy) Close() {
 	p.Down()
 	p.mu.Lock()
-	p.closed = true
+	if !p.closed {
+		p.closed = true
+		close(p.ended)
+	}
 	p.mu.Unlock()
 	p.wait.Wait()
 }
@@ -135,7 +148,8 @@ func (p *Proxy) keep(c net.Conn) bool {
 		return false
 	}
 	p.conns[c] = struct{}{}
-	return true
+	// A connection inherits the listener's filter, which may have changed since.
+	return filter(c.(*net.TCPConn), p.hole) == nil
 }
 
 func (p *Proxy) drop(c net.Conn) {

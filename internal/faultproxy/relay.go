@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/http/httputil"
 	"strconv"
 	"strings"
 	"time"
@@ -261,7 +262,12 @@ func (x *exchange) hold() {
 		d += time.Duration(x.rule.Delay)
 	}
 	if d > 0 {
-		time.Sleep(d)
+		t := time.NewTimer(d)
+		defer t.Stop()
+		select {
+		case <-t.C:
+		case <-x.proxy.ended:
+		}
 	}
 	x.proxy.counts.firstByte(time.Since(x.start))
 }
@@ -294,6 +300,9 @@ func (x *exchange) spoilBody(h head) error {
 	if _, err := x.client.conn.Write(h.raw); err != nil {
 		return err
 	}
+	if x.rule.Body == Endless {
+		return x.goOn(h)
+	}
 	at := x.rule.At
 	if h.length >= 0 {
 		at = min(at, max(0, h.length-1)) // a shorter body is spoilt in its last byte
@@ -323,6 +332,28 @@ func (x *exchange) spoilBody(h head) error {
 		return err
 	}
 	return errEnded // Truncate, and whatever is misspelt
+}
+
+// goOn sends the body and then line feeds, until the client goes away or Down.
+func (x *exchange) goOn(h head) error {
+	body := io.Reader(x.server.in)
+	switch {
+	case h.chunked:
+		body = httputil.NewChunkedReader(body)
+	case h.length >= 0:
+		body = io.LimitReader(body, h.length)
+	}
+	var err error
+	if x.sent, err = io.Copy(x.client.conn, body); err != nil {
+		return err
+	}
+	lines := bytes.Repeat([]byte{'\n'}, 16<<10)
+	for {
+		n, err := x.client.conn.Write(lines)
+		if x.sent += int64(n); err != nil {
+			return errEnded
+		}
+	}
 }
 
 // pass copies one body: what is buffered, then from socket to socket, which Go

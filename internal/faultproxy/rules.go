@@ -40,6 +40,8 @@ type Rule struct {
 	// Whole turns 206 into 200 and takes the Content-Range away, as a server that
 	// knows no ranges would.
 	Whole bool `json:"whole,omitempty"`
+	// Shift moves the Content-Range by so many bytes; the total it names stays.
+	Shift int64 `json:"shift,omitempty"`
 	// Delay of the first byte, beside the proxy's own.
 	Delay Duration `json:"delay,omitempty"`
 
@@ -54,6 +56,9 @@ type Rule struct {
 const (
 	// Reset ends the connection by RST, Truncate by FIN.
 	Reset, Truncate = "reset", "truncate"
+	// Endless sends the whole body under no length, or the one that Header claims,
+	// and then line feeds until the client goes away; At means nothing to it.
+	Endless = "endless"
 	// Stall sends nothing more until the client goes away.
 	Stall = "stall"
 	// Flip inverts the lowest bit of one byte.
@@ -143,26 +148,41 @@ func (r *Rule) answer(method string) []byte {
 
 // spoil edits the head of an answer.
 func (r *Rule) spoil(head []byte) []byte {
-	if len(r.Header) == 0 && !r.Whole {
+	if len(r.Header) == 0 && !r.Whole && r.Shift == 0 && r.Body != Endless {
 		return head
 	}
 	lines := strings.Split(strings.TrimSuffix(string(head), "\r\n\r\n"), "\r\n")
 	kept := lines[:1]
 	for _, l := range lines[1:] {
 		name, _, _ := strings.Cut(l, ":")
-		replaced := r.Whole && strings.EqualFold(name, "Content-Range")
+		replaced := r.Whole && strings.EqualFold(name, "Content-Range") ||
+			r.Body == Endless && (strings.EqualFold(name, "Content-Length") || strings.EqualFold(name, "Transfer-Encoding"))
 		for k := range r.Header {
 			replaced = replaced || strings.EqualFold(k, name)
 		}
 		if !replaced {
-			kept = append(kept, l)
+			kept = append(kept, r.shift(l))
 		}
 	}
 	if r.Whole {
 		kept[0] = strings.Replace(kept[0], " 206 Partial Content", " 200 OK", 1)
 	}
+	if r.Body == Endless && r.Header["Content-Length"] == "" {
+		kept = append(kept, "Connection: close") // which is its only end
+	}
 	for k, v := range r.Header {
 		kept = append(kept, k+": "+v)
 	}
 	return []byte(strings.Join(kept, "\r\n") + "\r\n\r\n")
+}
+
+// shift moves the range that a Content-Range names.
+func (r *Rule) shift(line string) string {
+	var first, last int64
+	var total string
+	name, value, _ := strings.Cut(line, ": ")
+	if n, _ := fmt.Sscanf(value, "bytes %d-%d/%s", &first, &last, &total); r.Shift == 0 || n != 3 || !strings.EqualFold(name, "Content-Range") {
+		return line
+	}
+	return fmt.Sprintf("%s: bytes %d-%d/%s", name, first+r.Shift, last+r.Shift, total)
 }
