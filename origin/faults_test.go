@@ -67,7 +67,7 @@ func (f *faulty) read(t *testing.T, r faultproxy.Rule) error {
 
 func TestWhatPassesByItselfIsRetried(t *testing.T) {
 	// Each passing fault, twice in a row and then gone, costs time and no byte.
-	f := newFaulty(t, Config{Timeout: 500 * time.Millisecond})
+	f := newFaulty(t, Config{Timeout: 500 * time.Millisecond, Retry: Retry{Within: 10 * time.Second}})
 	for name, r := range map[string]faultproxy.Rule{
 		"500":            {Status: 500, Code: "InternalError"},
 		"502":            {Status: 502},
@@ -269,7 +269,7 @@ func TestRetryAfterIsHonoured(t *testing.T) {
 		}
 		var longest time.Duration
 		for range 200 {
-			b := budget{Retry: Retry{}.withDefaults(), used: 3}
+			b := budget{Retry: Retry{}.withDefaults(defaultTimeout), used: 3}
 			start := time.Now()
 			if err := b.spend(t.Context(), io.ErrUnexpectedEOF); err != nil {
 				t.Fatal(err)
@@ -453,5 +453,58 @@ func TestIdentitiesAreOfTheEndpointAndNotOfTheRoad(t *testing.T) {
 	}
 	if version(Config{Endpoint: "http://a:1", Identity: "one"}) != version(Config{Endpoint: "http://b:1", Identity: "one"}) {
 		t.Error("a given identity is not used")
+	}
+}
+
+func TestASilentOriginIsGivenUpWithinThreeTimesItsTimeout(t *testing.T) {
+	// Nothing but the timeout is configured: the budget follows it, and is spent on
+	// more than one attempt.
+	f := newFaulty(t, Config{Timeout: 300 * time.Millisecond})
+	f.proxy.Reset()
+	ctx, cancel := context.WithTimeout(t.Context(), 9*time.Second) // far beyond, for a busy machine; 10 s was the budget before
+	defer cancel()
+	f.proxy.AddRule(faultproxy.Rule{Body: faultproxy.Stall, At: 10})
+	defer f.proxy.ClearRules()
+	if err := readCheck(ctx, f, &f.object, 0, f.size, 1); !errors.Is(err, errStalled) {
+		t.Errorf("a read: %v", err)
+	}
+	if n := f.proxy.Stats().Get.Requests; n < 2 {
+		t.Errorf("asked %d times", n)
+	}
+	if got := (Retry{}).withDefaults(7 * time.Second).Within; got != 7*time.Second {
+		t.Errorf("the budget is %v for a timeout of 7 s", got)
+	}
+}
+
+func TestAPageThatNeverEndsIsALie(t *testing.T) {
+	// A listing's body goes on for ever, or claims to be larger than any memory: an
+	// error at once, and no more is read than a page can be.
+	f := newFaulty(t, Config{})
+	for name, r := range map[string]faultproxy.Rule{
+		"endless": {Verb: faultproxy.List, Body: faultproxy.Endless},
+		"claimed": {Verb: faultproxy.List, Header: map[string]string{"Content-Length": "4611686018427387904"}, Body: faultproxy.Endless},
+	} {
+		f.proxy.AddRule(r)
+		before := f.Stats().Bytes
+		err := f.List(t.Context(), hearth.Listing{}, func(hearth.Object) error { return nil })
+		if !errors.Is(err, errLied) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if n := f.Stats().Bytes - before; n > 2*pageBytes {
+			t.Errorf("%s: %d bytes were read", name, n)
+		}
+		f.proxy.ClearRules()
+	}
+}
+
+func TestABodyThatNeverEndsIsReadToItsEnd(t *testing.T) {
+	// The origin sends more than was asked for, without end: the bytes asked for are
+	// right, and the connection is given up.
+	f := newFaulty(t, Config{})
+	if err := f.read(t, faultproxy.Rule{Body: faultproxy.Endless}); err != nil {
+		t.Error(err)
+	}
+	if n := f.Stats().InFlight; n != 0 {
+		t.Errorf("%d in flight", n)
 	}
 }

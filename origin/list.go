@@ -19,6 +19,11 @@ import (
 // pageKeys is the most that S3 puts into one page.
 const pageKeys = 1000
 
+// pageBytes is the most that a page is read of: 1,000 keys of 1,024 bytes, three
+// times as long in their encoding, take a fifth of it. A body that goes on and on
+// must end, and must not fill the memory.
+const pageBytes = 16 << 20
+
 // List streams a listing by ListObjectsV2, one page in memory at a time. Names
 // come in byte order where the server sends pages in order, which all but
 // directory buckets do.
@@ -154,8 +159,11 @@ func (s *S3) page(ctx context.Context, q hearth.Listing, from cursor, want int) 
 
 // readAll reads a page under the watch.
 func (s *S3) readAll(a *answer) ([]byte, error) {
-	text := make([]byte, 0, max(16<<10, a.resp.ContentLength+1))
+	text := make([]byte, 0, min(max(16<<10, a.resp.ContentLength+1), pageBytes))
 	for {
+		if len(text) >= pageBytes {
+			return nil, fmt.Errorf("%w: a page of more than %d bytes", errLied, pageBytes)
+		}
 		if len(text) == cap(text) {
 			text = slices.Grow(text, cap(text))
 		}

@@ -12,8 +12,8 @@ type Retry struct {
 	// Attempts in all, the first included; 0: 8.
 	Attempts int
 	// Within is the time from the first failure in which another attempt may
-	// begin, twice that for an origin that throttles; 0: 10 s, so that with the
-	// default timeout a silent origin is given up within 30 s.
+	// begin, twice that for an origin that throttles; 0: Config.Timeout, so that a
+	// request is given up within three times that: 30 s unless configured.
 	Within time.Duration
 	// First is the longest wait before the second attempt, doubled for each one
 	// after; 0: 100 ms. No wait is longer than 64 times this, but for a
@@ -21,12 +21,12 @@ type Retry struct {
 	First time.Duration
 }
 
-func (r Retry) withDefaults() Retry {
+func (r Retry) withDefaults(timeout time.Duration) Retry {
 	if r.Attempts == 0 {
 		r.Attempts = 8
 	}
 	if r.Within == 0 {
-		r.Within = 10 * time.Second
+		r.Within = timeout
 	}
 	if r.First == 0 {
 		r.First = 100 * time.Millisecond

@@ -60,11 +60,12 @@ const (
 func newS3(_ context.Context, c Config, u *url.URL) (*S3, error) {
 	c = c.fromEnvironment()
 	s := &S3{link: c.Link, bucket: u.Host, anonymous: c.Anonymous, agent: []string{c.UserAgent}, identity: c.Identity,
-		fixedRegion: c.Region != "", timeout: c.Timeout, retry: c.Retry.withDefaults(), keys: newKeyring()}
+		fixedRegion: c.Region != "", timeout: c.Timeout, keys: newKeyring()}
 	s.prefix, _ = Prefix(c.URL) // it was parsed before
 	if s.timeout == 0 {
 		s.timeout = defaultTimeout
 	}
+	s.retry = c.Retry.withDefaults(s.timeout)
 	if c.UserAgent == "" {
 		s.agent = []string{"hearth/dev"}
 	}
