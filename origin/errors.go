@@ -22,6 +22,7 @@ var (
 	errNoCredentials = errors.New("no credentials found")
 	errSpeaksTLS     = errors.New("the endpoint speaks HTTPS")
 	errLied          = errors.New("the answer is not what was asked for")
+	errContradiction = errors.New("the origin contradicts itself")
 )
 
 // Error is an origin that could not be asked, or would not answer.
@@ -137,7 +138,7 @@ func classify(err error) class {
 		timeout net.Error
 	)
 	switch {
-	case errors.Is(err, errStalled):
+	case errors.Is(err, errStalled), errors.Is(err, errContradiction):
 		return transient
 	case errors.As(err, &cert), errors.As(err, &record), errors.Is(err, errNoCredentials), errors.Is(err, errLied),
 		errors.Is(err, hearth.ErrStale), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):

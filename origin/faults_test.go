@@ -146,8 +146,6 @@ func TestWhatAskingAgainDoesNotCureIsAskedOnce(t *testing.T) {
 		"skewed":           {faultproxy.Skewed(), os.ErrPermission},
 		"gone":             {faultproxy.Rule{Status: 404, Code: "NoSuchKey"}, hearth.ErrStale},
 		"precondition":     {faultproxy.Rule{Status: 412, Code: "PreconditionFailed"}, hearth.ErrStale},
-		"another ETag":     {faultproxy.Rule{Header: map[string]string{"ETag": `"other"`}}, hearth.ErrStale},
-		"another total":    {faultproxy.Rule{Header: map[string]string{"Content-Range": "bytes 0-2097250/3000000"}}, hearth.ErrStale},
 		"another range":    {faultproxy.Rule{Header: map[string]string{"Content-Range": "bytes 1-2097251/2097251"}}, errLied},
 		"no Content-Range": {faultproxy.Rule{Header: map[string]string{"Content-Range": ""}}, errLied},
 		"unreadable range": {faultproxy.Rule{Header: map[string]string{"Content-Range": "bytes */5"}}, errLied},
@@ -167,6 +165,39 @@ func TestWhatAskingAgainDoesNotCureIsAskedOnce(t *testing.T) {
 	}
 	if err := readCheck(t.Context(), f, &f.object, 1, f.size-1, 1); !errors.Is(err, errLied) {
 		t.Errorf("200 for a part: %v", err)
+	}
+}
+
+func TestAnotherVersionIsStaleUnlessTheOriginContradictsItself(t *testing.T) {
+	// An answer names another version. HEAD says so, too: stale at the first answer.
+	// HEAD still has ours: once, and asking again gives the right bytes; always, and
+	// it is an error that says so, but never stale.
+	f := newFaulty(t, Config{Retry: Retry{Attempts: 4, First: time.Millisecond}})
+	for name, header := range map[string]map[string]string{
+		"ETag":  {"ETag": `"other"`},
+		"total": {"Content-Range": "bytes 0-2097250/3000000"},
+	} {
+		head := map[string]string{"ETag": `"other"`}
+		if name == "total" {
+			head = map[string]string{"Content-Length": "3000000"}
+		}
+		f.proxy.AddRule(faultproxy.Rule{Verb: faultproxy.Head, Header: head})
+		f.proxy.Reset()
+		if err := f.read(t, faultproxy.Rule{Header: header}); !errors.Is(err, hearth.ErrStale) || f.proxy.Stats().Get.Requests != 1 {
+			t.Errorf("another %s, and HEAD agrees: %v after %d requests", name, err, f.proxy.Stats().Get.Requests)
+		}
+		if err := f.read(t, faultproxy.Rule{Header: header, Times: 1}); err != nil {
+			t.Errorf("another %s, once: %v", name, err)
+		}
+		f.proxy.Reset()
+		err := f.read(t, faultproxy.Rule{Header: header})
+		var e *Error
+		if !errors.Is(err, errContradiction) || errors.Is(err, hearth.ErrStale) || !errors.As(err, &e) || e.Where != "s3://faulty/k" {
+			t.Errorf("another %s, always: %v", name, err)
+		}
+		if n := f.proxy.Stats().Get.Requests; n != 4 {
+			t.Errorf("another %s, always: %d requests", name, n)
+		}
 	}
 }
 

@@ -7,7 +7,8 @@
 //
 // Nothing that an origin says is believed twice. A Read asks with If-Match and
 // compares status, ETag, Content-Range and length of the answer with the Object;
-// another version is hearth.ErrStale, whichever of them told. A body that is cut
+// another version is hearth.ErrStale, whichever of them told, unless a HEAD finds the
+// Object still there: then the origin is asked again. A body that is cut
 // off or stalls is resumed at its offset, under the same comparison.
 //
 // Every retry is made here and nowhere else: a request has one budget of

@@ -85,20 +85,41 @@ func (b *body) open() error {
 	if o.Cacheable() {
 		c.etag = o.ETag
 	}
-	a, err := b.s.ask(b.ctx, c, &b.budget)
-	if errors.Is(err, fs.ErrNotExist) {
-		err = fmt.Errorf("get %s: it is gone: %w", o.Key, hearth.ErrStale)
-	}
-	if err != nil {
-		return err
-	}
-	if err := compare(a.resp, o, c.off, c.n); err != nil {
+	for {
+		a, err := b.s.ask(b.ctx, c, &b.budget)
+		if errors.Is(err, fs.ErrNotExist) {
+			err = fmt.Errorf("get %s: it is gone: %w", o.Key, hearth.ErrStale)
+		}
+		if err != nil {
+			return err
+		}
+		if err = compare(a.resp, o, c.off, c.n); err == nil {
+			b.in = a
+			return nil
+		}
 		a.close()
 		b.s.counts.errors.Add(1)
-		return b.s.wrap("get", o.Key, err)
+		if errors.Is(err, hearth.ErrStale) && b.current() {
+			err = fmt.Errorf("%w: %v, and then it was that again", errContradiction, err)
+		}
+		if last := b.budget.spend(b.ctx, err); last != nil {
+			return b.s.wrap("get", o.Key, last)
+		}
+		b.s.counts.retries.Add(1)
 	}
-	b.in = a
-	return nil
+}
+
+// current asks whether the object's version is what the key names now. An answer
+// of another version is a change, or else the object changed and changed back, or
+// the origin is mistaken: then asking again is right, and ErrStale would send the
+// reader in circles, since each look-up finds this version again.
+func (b *body) current() bool {
+	a, err := b.s.ask(b.ctx, &call{op: "head", method: http.MethodHead, key: b.object.Key}, &b.budget)
+	if err != nil {
+		return false
+	}
+	defer a.close()
+	return bareETag(a.resp.Header.Get("ETag")) == b.object.ETag && a.resp.ContentLength == b.object.Size
 }
 
 // compare holds an answer against the object and the range that were asked for.
