@@ -118,7 +118,7 @@ func originOf(key, flag string, field func(*settings) *node.Origin) []param {
 			set: with(parseCount, func(s *settings) *int { return &field(s).Connections })},
 		{key: key + ".bandwidth", flag: name("bandwidth"), kind: "rate", def: "no limit", help: "bytes per second from the origin, at most: 200MiB/s",
 			set: with(parseRate, func(s *settings) *int64 { return &field(s).Bandwidth })},
-		{key: key + ".timeout", flag: name("origin-timeout"), kind: "duration", def: "10s", help: "how long the origin may stay silent",
+		{key: key + ".timeout", flag: name("origin-timeout"), kind: "duration", def: "10s", help: "how long the origin may stay silent; a request is given up within three times that",
 			set: with(parseDuration, durationOf(field))},
 	}
 }
