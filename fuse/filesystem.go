@@ -243,11 +243,10 @@ func (f *fileSystem) status(r *request, err error) gofuse.Status {
 		return gofuse.EINTR
 	}
 	f.ops.errors.Add(1)
-	switch {
-	case errors.Is(err, fs.ErrPermission):
-		return gofuse.EACCES
-	case errors.Is(err, syscall.ENOTDIR):
+	if errors.Is(err, syscall.ENOTDIR) {
 		return gofuse.ENOTDIR
 	}
+	// A 403 too: EACCES would send its reader to look at modes and owners here,
+	// while what is wrong is the node's credentials, as log and status say.
 	return gofuse.EIO
 }
