@@ -231,8 +231,11 @@ func (x *exchange) passRequest() error {
 func (x *exchange) passAnswer(h head) error {
 	x.hold()
 	if x.rule != nil {
-		h.raw = x.rule.spoil(h.raw)
-		if x.rule.Body != "" && x.method != "HEAD" {
+		body := x.rule.Body
+		if x.method == "HEAD" {
+			body = "" // there is none to spoil
+		}
+		if h.raw = x.rule.spoil(h.raw, body); body != "" {
 			return x.spoilBody(h)
 		}
 	}

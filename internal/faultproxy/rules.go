@@ -146,9 +146,9 @@ func (r *Rule) answer(method string) []byte {
 	return []byte(head.String() + body)
 }
 
-// spoil edits the head of an answer.
-func (r *Rule) spoil(head []byte) []byte {
-	if len(r.Header) == 0 && !r.Whole && r.Shift == 0 && r.Body != Endless {
+// spoil edits the head of an answer, for what becomes of its body.
+func (r *Rule) spoil(head []byte, body string) []byte {
+	if len(r.Header) == 0 && !r.Whole && r.Shift == 0 && body != Endless {
 		return head
 	}
 	lines := strings.Split(strings.TrimSuffix(string(head), "\r\n\r\n"), "\r\n")
@@ -156,7 +156,7 @@ func (r *Rule) spoil(head []byte) []byte {
 	for _, l := range lines[1:] {
 		name, _, _ := strings.Cut(l, ":")
 		replaced := r.Whole && strings.EqualFold(name, "Content-Range") ||
-			r.Body == Endless && (strings.EqualFold(name, "Content-Length") || strings.EqualFold(name, "Transfer-Encoding"))
+			body == Endless && (strings.EqualFold(name, "Content-Length") || strings.EqualFold(name, "Transfer-Encoding"))
 		for k := range r.Header {
 			replaced = replaced || strings.EqualFold(k, name)
 		}
@@ -167,7 +167,7 @@ func (r *Rule) spoil(head []byte) []byte {
 	if r.Whole {
 		kept[0] = strings.Replace(kept[0], " 206 Partial Content", " 200 OK", 1)
 	}
-	if r.Body == Endless && r.Header["Content-Length"] == "" {
+	if body == Endless && r.Header["Content-Length"] == "" {
 		kept = append(kept, "Connection: close") // which is its only end
 	}
 	for k, v := range r.Header {
