@@ -55,6 +55,10 @@ func scenarios() []scenario {
 			panic(fmt.Sprintf("scenario %s has nothing to run", list[i].name))
 		}
 	}
+	for _, sc := range sickScenarios() {
+		sc.issue = "never-wrong"
+		list = append(list, sc)
+	}
 	return list
 }
 

@@ -68,6 +68,9 @@ type suite struct {
 }
 
 func TestMain(m *testing.M) {
+	if job := os.Getenv(readerVariable); job != "" {
+		os.Exit(beReader(job))
+	}
 	if os.Getenv("HEARTH_E2E_INNER") == "" {
 		os.Exit(inOwnNamespace())
 	}

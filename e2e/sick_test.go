@@ -1,0 +1,361 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/hearthfs/hearth/internal/faultproxy"
+	"github.com/hearthfs/hearth/internal/hearthtest"
+)
+
+// Of a sick origin's mount: how long the origin may be silent, how long a system
+// call may therefore take (three times that, as docs/failures.md has it), and what
+// a machine with other work to do may add.
+const (
+	sickTimeout = time.Second
+	sickBound   = 3 * sickTimeout
+	sickSlack   = 4 * time.Second
+)
+
+// sickness is one way in which an origin fails.
+type sickness struct {
+	name   string
+	rules  []faultproxy.Rule
+	fall   func(s *sick) // instead of rules
+	rise   func(s *sick)
+	names  outcome // of lookups of names that are not known
+	lists  outcome // of listings that are not known
+	small  outcome // of reads of a small file that is not cached
+	large  outcome // of a larger one
+	says   string  // a part of the log line's cause; "": nothing is logged
+	silent bool    // readers wait for as long as the bound lets them
+	root   bool
+}
+
+// outcome of what needs the origin.
+type outcome int
+
+const (
+	right outcome = iota // data, late perhaps
+	fails                // EIO
+)
+
+// sicknesses in the order of docs/failures.md.
+func sicknesses() []sickness {
+	every := func(r faultproxy.Rule) []faultproxy.Rule { return []faultproxy.Rule{r} }
+	get := func(r faultproxy.Rule) []faultproxy.Rule { r.Verb = faultproxy.Get; return every(r) }
+	later := map[string]string{"Retry-After": "1"}
+	const busy = "Please reduce your request rate."
+	wrong := map[string]string{"Content-Length": "77"}
+	return []sickness{
+		{name: "delay", rules: every(faultproxy.Rule{Delay: faultproxy.Duration(sickTimeout / 4)})},
+		{name: "delay-beyond-bound", rules: every(faultproxy.Rule{Delay: faultproxy.Duration(time.Minute)}),
+			names: fails, lists: fails, small: fails, large: fails, says: "does not answer", silent: true},
+		{name: "unavailable-then-well", rules: every(faultproxy.Rule{Status: 503, Code: "ServiceUnavailable", Header: later, Times: 5})},
+		{name: "slow-down", rules: every(faultproxy.Rule{Status: 503, Code: "SlowDown", Message: busy, Header: later}),
+			names: fails, lists: fails, small: fails, large: fails, says: "503 SlowDown"},
+		{name: "reset-mid-body", rules: every(faultproxy.Rule{Body: faultproxy.Reset, At: 5000}),
+			lists: fails, small: fails, large: fails, says: "ends connections"},
+		{name: "truncation", rules: every(faultproxy.Rule{Body: faultproxy.Truncate, At: 5000}),
+			lists: fails, small: fails, large: fails, says: "unexpected EOF"},
+		{name: "endless-body", rules: every(faultproxy.Rule{Body: faultproxy.Endless}), lists: fails, says: "a page of more than"},
+		{name: "wrong-length", rules: []faultproxy.Rule{{Verb: faultproxy.Get, Header: wrong}, {Verb: faultproxy.List, Header: wrong}},
+			lists: fails, small: fails, large: fails, says: "77 bytes for"},
+		{name: "wrong-etag", rules: get(faultproxy.Rule{Header: map[string]string{"ETag": `"another"`}}), small: fails, large: fails, says: "another"},
+		{name: "wrong-range", rules: get(faultproxy.Rule{Shift: 4096}), small: fails, large: fails, says: "bytes 4096 to"},
+		{name: "200-for-206", rules: get(faultproxy.Rule{Whole: true}), large: fails, says: "status 200"},
+		{name: "stall", rules: every(faultproxy.Rule{Body: faultproxy.Stall, At: 1000}),
+			lists: fails, small: fails, large: fails, says: "does not answer", silent: true},
+		{name: "black-hole", fall: func(s *sick) { s.must(s.p.BlackHole(true), "drop packets") },
+			rise:  func(s *sick) { s.must(s.p.BlackHole(false), "let packets in") },
+			names: fails, lists: fails, small: fails, large: fails, says: "does not answer", silent: true},
+		{name: "stopped", fall: func(s *sick) { s.must(s.o.Command.Process.Signal(syscall.SIGSTOP), "stop the server") },
+			rise:  func(s *sick) { s.must(s.o.Command.Process.Signal(syscall.SIGCONT), "let the server go on") },
+			names: fails, lists: fails, small: fails, large: fails, says: "does not answer", silent: true},
+		{name: "refused", fall: func(s *sick) { s.p.Down() }, rise: func(s *sick) { s.must(s.p.Up(), "open the port") },
+			names: fails, lists: fails, small: fails, large: fails, says: "nobody listens"},
+		{name: "dns-gone", root: true, fall: (*sick).forgetName, rise: func(s *sick) { s.names.answers(true) },
+			names: fails, lists: fails, small: fails, large: fails, says: "is not found"},
+		{name: "credentials-revoked", rules: every(faultproxy.Rule{Status: 403, Code: "InvalidAccessKeyId", Message: "No such key."}),
+			names: fails, lists: fails, small: fails, large: fails, says: "does not know the access key"},
+		{name: "clock-skewed", rules: every(faultproxy.Skewed()),
+			names: fails, lists: fails, small: fails, large: fails, says: "clock"},
+	}
+}
+
+// sickScenarios are a row of the table for each fault, and at the level full for
+// each fault in each open mode.
+func sickScenarios() []scenario {
+	var list []scenario
+	inCore := []string{"slow-down", "wrong-length", "black-hole"}
+	for _, mode := range []string{"none", "passthrough", "plain"} {
+		for _, k := range sicknesses() {
+			from := all
+			switch {
+			case mode != "none":
+				from = full
+			case slices.Contains(inCore, k.name):
+				from = core
+			}
+			list = append(list, scenario{name: "sick-" + k.name + "-" + mode, root: k.root, from: from, limit: 2 * time.Minute,
+				origin: "versitygw behind the fault proxy", size: func(level) string { return "8 readers" },
+				run: func(e *env) { sickOrigin(e, k, mode) }})
+		}
+	}
+	for _, fresh := range []string{"bounded(2s)", "immutable", "strict", "bounded(2s)" + failStale} {
+		name, _, _ := strings.Cut(fresh, "(")
+		if strings.HasSuffix(fresh, failStale) {
+			name = "fail-stale"
+		}
+		list = append(list, scenario{name: "away-" + name, from: all, limit: 2 * time.Minute, origin: "versitygw behind the fault proxy",
+			size: func(level) string { return "8 files" }, run: func(e *env) { awayOrigin(e, fresh) }})
+	}
+	return list
+}
+
+// sick is an origin that falls ill, and the mount that stands on it.
+type sick struct {
+	*env
+	o     *server
+	p     *proxied
+	h     *hearth
+	names *nameServer // nil: the origin is known by its address
+	files map[string][]hearthtest.File
+}
+
+// sickOrigin has eight readers at work while the origin fails in one way: each of
+// their system calls ends within the bound with right bytes or EIO, one log line
+// names key and cause, what is cached goes on without the origin, nobody is stuck,
+// and when the fault is gone all is well again without a restart.
+func sickOrigin(e *env, k sickness, mode string) {
+	s := newSick(e, k, mode)
+	s.ail(k, true)
+	before := s.p.requests()
+	s.good("what is cached, from a sick origin", epoch(s.h.dir, s.cached(), 2, 4, 0))
+	if asked := s.p.requests() - before; asked != 0 {
+		s.Errorf("cached files and names asked the origin %d times", asked)
+	}
+	s.readAll(k)
+	if k.silent {
+		s.killReader()
+	}
+	if k.says != "" {
+		s.logged(k.says)
+	}
+	s.good("what is cached, after that", epoch(s.h.dir, s.cached(), 3, 4, 0))
+	s.ail(k, false)
+	s.recovers()
+	s.h.quit()
+}
+
+func newSick(e *env, k sickness, mode string) *sick {
+	s := &sick{env: e, o: e.origin(), files: map[string][]hearthtest.File{}}
+	for dir, n := range map[string]int{"known": 8, "names": 4, "cold": 8} {
+		for i := range n {
+			s.put(hearthtest.File{Path: fmt.Sprintf("%s/f%02d", dir, i), Size: 100<<10 + int64(i)})
+		}
+		s.put(hearthtest.File{Path: dir + "/large", Size: 3<<20 + 4097})
+	}
+	s.p = e.proxy(s.o)
+	set := settings{endpoint: s.p.endpoint, fresh: "bounded(10m)", origin: fmt.Sprintf(", timeout: %v", sickTimeout), mount: []string{"--open", mode}}
+	if mode == "plain" {
+		set.mount = []string{"--open", "passthrough", "--fuse-without", "passthrough"}
+	}
+	if k.root {
+		s.names = e.nameServer()
+		set.endpoint = strings.Replace(s.p.endpoint, "127.0.0.1", "origin.hearth.test", 1)
+	}
+	s.h = e.mount(s.o, set)
+	for _, dir := range []string{"", "known", "names"} {
+		_, err := os.ReadDir(filepath.Join(s.h.dir, dir))
+		e.must(err, "list %s", dir)
+	}
+	e.good("while the origin is well", epoch(s.h.dir, s.cached(), 1, 4, 0))
+	return s
+}
+
+func (s *sick) put(f hearthtest.File) {
+	s.Helper()
+	s.must(s.o.PutFile(s.ctx, s.o.bucket, "", f, 0), "put %s", f.Path)
+	dir := filepath.Dir(f.Path)
+	s.files[dir] = append(s.files[dir], f)
+}
+
+func (s *sick) cached() []hearthtest.File { return s.files["known"] }
+
+// ail makes the origin fall ill, or well.
+func (s *sick) ail(k sickness, ill bool) {
+	s.Helper()
+	switch {
+	case k.fall != nil && ill:
+		k.fall(s)
+	case k.fall != nil:
+		k.rise(s)
+	case ill:
+		for _, r := range k.rules {
+			s.p.AddRule(r)
+		}
+	default:
+		s.p.ClearRules()
+	}
+}
+
+// readAll runs the eight readers, each a process of its own.
+func (s *sick) readAll(k sickness) {
+	s.Helper()
+	at := func(op string, f hearthtest.File, loop bool) job {
+		return job{Op: op, Dir: s.h.dir, Files: []hearthtest.File{f}, Loop: loop}
+	}
+	cold, names, known := s.files["cold"], s.files["names"], s.files["known"]
+	jobs := []job{at("stat", cold[0], false), at("open", cold[1], false), at("read", names[0], false), at("read", names[4], false),
+		{Op: "readdir", Dir: s.h.dir, Files: cold},
+		{Op: "read", Dir: s.h.dir, Files: known, Loop: true}, {Op: "readdir", Dir: s.h.dir, Files: known, Loop: true}, at("stat", known[0], true)}
+	wants := []outcome{k.names, k.names, k.small, k.large, k.lists, right, right, right}
+	var readers []*reader
+	for _, j := range jobs {
+		readers = append(readers, s.reader(j))
+	}
+	for i, r := range readers {
+		if jobs[i].Loop {
+			r.end()
+		}
+		got := r.result(s, sickBound+sickSlack)
+		what := fmt.Sprintf("%s of %s", jobs[i].Op, jobs[i].Files[0].Path)
+		if got.Longest > sickBound+sickSlack {
+			s.Errorf("%s: one system call took %v, the bound is %v", what, got.Longest, sickBound)
+		}
+		if len(got.Wrong) > 0 {
+			s.Errorf("%s: %v", what, got.Wrong)
+		}
+		if eio := got.Errors["EIO"]; len(got.Errors) > min(eio, 1) || (wants[i] == fails) != (eio > 0) || wants[i] == right && got.Done == 0 {
+			s.Errorf("%s: done %d times, errors %v", what, got.Done, got.Errors)
+		}
+	}
+	for i, r := range readers {
+		s.eventually("that no reader is in state D", func() bool { return !r.stuck() })
+		if r.end(); r.exit(10*time.Second) != 0 {
+			s.Errorf("reader %d ended with %d", i, r.ProcessState.ExitCode())
+		}
+	}
+}
+
+// killReader kills one that waits for the origin.
+func (s *sick) killReader() {
+	s.Helper()
+	misses := func() int64 { return s.h.status().Mounts[0].Ops["read_misses"] }
+	before := misses()
+	r := s.reader(job{Op: "read", Dir: s.h.dir, Files: s.files["names"][2:3]})
+	s.eventually("a reader that waits", func() bool { return misses() > before })
+	start := time.Now()
+	s.must(r.Process.Kill(), "kill a reader")
+	<-r.done
+	if took := time.Since(start); took > 3*time.Second {
+		s.Errorf("a killed reader ended after %v", took)
+	}
+}
+
+// logged waits for one line with a cause and a key of those that readers asked for.
+func (s *sick) logged(cause string) {
+	s.Helper()
+	s.eventually("a log line with a key and "+cause, func() bool {
+		for line := range strings.Lines(s.h.out.String()) {
+			if strings.Contains(line, cause) && (strings.Contains(line, "names/") || strings.Contains(line, "cold/")) {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// recovers reads all, cached or not, and finds every byte right within the bound.
+func (s *sick) recovers() {
+	s.Helper()
+	list := slices.Concat(s.files["cold"], s.files["names"], s.files["known"])
+	over := time.Now().Add(sickBound + 2*sickSlack)
+	s.eventually("recovery", func() bool {
+		if time.Now().After(over) {
+			s.Fatalf("no recovery within %v: %v", sickBound+2*sickSlack, epoch(s.h.dir, list, 5, 4, 0).errors)
+		}
+		return len(epoch(s.h.dir, list, 4, 4, 0).errors) == 0
+	})
+	s.eventually("a status that says ok", func() bool { return s.h.status().Says == "ok" })
+}
+
+// failStale is what a link's configuration says where old names shall not do.
+const failStale = ", stale_if_error: false"
+
+// awayOrigin is gone for longer than names may be old: they and cached files go
+// on, or give EIO, as the link's freshness says, and status and a metric tell.
+func awayOrigin(e *env, fresh string) {
+	fresh, failing := strings.CutSuffix(fresh, failStale)
+	goesOn := fresh != "strict" && !failing
+	s := &sick{env: e, o: e.origin(), files: map[string][]hearthtest.File{}}
+	for i := range 8 {
+		s.put(hearthtest.File{Path: fmt.Sprintf("known/f%02d", i), Size: 100<<10 + int64(i)})
+	}
+	s.p = e.proxy(s.o)
+	set := settings{endpoint: s.p.endpoint, fresh: fresh, origin: fmt.Sprintf(", timeout: %v", sickTimeout)}
+	if failing {
+		set.link = failStale
+	}
+	s.h = e.mount(s.o, set)
+	known := filepath.Join(s.h.dir, "known")
+	look := func() error {
+		names, err := os.ReadDir(known)
+		if err == nil && len(names) != len(s.cached()) {
+			err = fmt.Errorf("%d names", len(names))
+		}
+		_, stat := os.Stat(filepath.Join(known, "f00"))
+		return errors.Join(err, stat)
+	}
+	e.must(look(), "list while the origin is well")
+	e.good("while the origin is well", epoch(s.h.dir, s.cached(), 1, 4, 0))
+	s.p.Down()
+	if goesOn {
+		if fresh != "immutable" {
+			e.eventually("that names are shown beyond their bound", func() bool {
+				e.must(look(), "list while the origin is away")
+				return s.h.status().Names.Stale != ""
+			})
+			e.tells(s.h, "the last known names are shown", "hearth_names_stale 1")
+		}
+		e.must(look(), "list while the origin is away")
+		e.good("cached, while the origin is away", epoch(s.h.dir, s.cached(), 2, 4, 0))
+	} else {
+		e.eventually("EIO", func() bool { return errors.Is(look(), syscall.EIO) })
+		if _, err := os.ReadFile(filepath.Join(known, "f01")); !errors.Is(err, syscall.EIO) {
+			e.Errorf("a file beyond its bound: %v", err)
+		}
+		e.tells(s.h, "cannot be asked", "hearth_names_stale 1")
+	}
+	e.must(s.p.Up(), "bring the origin back")
+	s.recovers()
+	e.tells(s.h, "ok", "hearth_names_stale 0")
+	s.h.quit()
+}
+
+// tells waits until status and the metrics say something.
+func (e *env) tells(h *hearth, says, metric string) {
+	e.Helper()
+	admin := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", h.socket())
+	}}
+	defer admin.CloseIdleConnections()
+	e.eventually(fmt.Sprintf("status with %q and %q", says, metric), func() bool {
+		resp, err := (&http.Client{Transport: admin}).Get("http://node/metrics")
+		e.must(err, "ask for the metrics")
+		text, err := io.ReadAll(resp.Body)
+		e.must(errors.Join(err, resp.Body.Close()), "read the metrics")
+		return strings.Contains(h.status().Says, says) && strings.Contains(string(text), "\n"+metric+"\n")
+	})
+}
