@@ -128,6 +128,10 @@ type DirStatus struct {
 	Budget int64  `json:"budget"`
 	// Ill says why the directory is not used any more; "": it is.
 	Ill string `json:"ill,omitempty"`
+	// Stalls counts how often its device did not answer, Hanging the operations that
+	// have been left to it and not come back.
+	Stalls  int64 `json:"stalls"`
+	Hanging int64 `json:"hanging"`
 }
 
 // MountStatus is one mount.

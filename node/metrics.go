@@ -46,6 +46,8 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 				ill = 1
 			}
 			m.gauge("hearth_dir_used_bytes", "Bytes allocated in a cache directory.", d.Used, "dir", d.Path)
+			m.count("hearth_dir_stalls_total", "Times that a cache directory's device did not answer.", d.Stalls, "dir", d.Path)
+			m.gauge("hearth_dir_hanging", "Operations left to a cache directory's device that have not come back.", d.Hanging, "dir", d.Path)
 			m.gauge("hearth_dir_ill", "1 while a cache directory is out of use.", ill, "dir", d.Path)
 		}
 	}

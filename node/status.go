@@ -89,7 +89,7 @@ func (n *Node) tierStatus() []TierStatus {
 	}
 	t := TierStatus{Name: "disk"}
 	for _, d := range n.disk.Stats().Dirs {
-		x := DirStatus{Path: d.Path, Used: d.Used, Budget: d.Limit}
+		x := DirStatus{Path: d.Path, Used: d.Used, Budget: d.Limit, Stalls: d.Stalls, Hanging: d.Hanging}
 		if d.Ejected {
 			x.Ill = d.Cause
 		}

@@ -30,6 +30,7 @@ type directory struct {
 	floor  int64
 	seed   uint64 // of the placement, fixed for the life of the Store
 	queue  *queue
+	guard  *guard
 
 	volume   atomic.Pointer[volume]   // nil: nothing can be read
 	ejection atomic.Pointer[ejection] // nil: in use
@@ -50,6 +51,7 @@ type counters struct {
 	declined       atomic.Int64
 	evicted        atomic.Int64
 	errors         atomic.Int64
+	stalls         atomic.Int64
 }
 
 // newDirectory opens a directory. What a person must decide on is an error; a
@@ -62,6 +64,9 @@ func newDirectory(do DirOptions, o *Options, node string) (*directory, error) {
 	d := &directory{path: path, opt: o, events: &o.Events, budget: do.Budget, floor: o.FreeFloor}
 	d.queue = newQueue(max(o.QueueBytes/int64(len(o.Dirs)), hearth.BlockSize))
 	d.writer = writer{node: node, stopped: make(chan struct{})}
+	d.guard = newGuard(o.Patience, d.readable, func() { d.hangs("an operation", o.Patience) })
+	d.guard.gets.New = d.newGet
+	d.rest()
 	if err := d.setLimits(); err != nil {
 		return nil, err
 	}
@@ -166,8 +171,12 @@ func (d *directory) get(ctx context.Context, b hearth.Block, off, n int) (*heart
 	if vol == nil {
 		return nil, hearth.ErrMiss
 	}
-	v, err := vol.get(ctx, b, span{off, n}, d.budget)
+	held := vol.mayHold(b)
 	vol.release()
+	if !held { // most of a cold read's questions: they ask no device
+		return nil, hearth.ErrMiss
+	}
+	v, err := d.read(ctx, b, span{off, n})
 	switch {
 	case err == nil:
 		d.reads.ok()
@@ -254,23 +263,46 @@ func (d *directory) has(id hearth.ID) bool {
 	if vol == nil {
 		return false
 	}
-	defer vol.release()
-	return vol.has(id)
+	held, known := vol.knows(id)
+	vol.release()
+	if known {
+		return held
+	}
+	ended := d.aside(func() {
+		if vol := d.use(); vol != nil {
+			defer vol.release()
+			held = vol.has(id)
+		}
+	}, func() {})
+	return ended && held
 }
 
 func (d *directory) localFile(o *hearth.Object) (*os.File, func(), error) {
 	if !d.readable() {
 		return nil, nil, hearth.ErrMiss
 	}
-	vol := d.use()
-	if vol == nil {
+	var file *os.File
+	var release func()
+	err := hearth.ErrMiss
+	ended := d.aside(func() {
+		vol := d.use()
+		if vol == nil {
+			return
+		}
+		defer vol.release()
+		if lf, ok := vol.whole.(hearth.LocalFiler); ok {
+			file, release, err = lf.LocalFile(o)
+		}
+	}, func() {
+		if err == nil {
+			file.Close()
+			release()
+		}
+	})
+	if !ended {
 		return nil, nil, hearth.ErrMiss
 	}
-	defer vol.release()
-	if lf, ok := vol.whole.(hearth.LocalFiler); ok {
-		return lf.LocalFile(o)
-	}
-	return nil, nil, hearth.ErrMiss
+	return file, release, err
 }
 
 // diskUsage is what a tree of directories has allocated.

@@ -26,6 +26,13 @@
 // file, reopened, and used again. A full file system is no failure, only no room.
 // A directory that was removed under us is made again, empty.
 //
+// A device may also not answer at all. What a reader asks of it runs on another
+// thread (guard.go), and a reader whose operation made no step for Options.Patience
+// leaves it there: with the thread, the memory that the kernel may still write
+// into, and its reference to the volume. The directory is then ejected as stalled,
+// as it is when its writer hangs, and is tried again once all of these have come
+// back. At most 64 operations of a directory are left so; beyond, Get is a miss.
+//
 // Each directory belongs to one process (a flock on its lock file) and says whose
 // it is and in what format (hearth.json).
 package disk
@@ -85,6 +92,9 @@ type Options struct {
 	// RetryAfter is the time from an ejection to the first new attempt; it doubles
 	// up to 32 times itself. 0: 10 s.
 	RetryAfter time.Duration
+	// Patience is how long a reader waits for a device that does not answer. Then
+	// the directory is out of use until it answers again. 0: 2 s.
+	Patience time.Duration
 
 	// For tests: how areas are opened and free space is asked.
 	open   func(d *directory) (*volume, error)
@@ -145,6 +155,7 @@ func Open(o Options) (*Store, error) {
 		}
 		s.dirs = append(s.dirs, d)
 		go d.run()
+		go d.lookOut()
 	}
 	if len(failed) == len(s.dirs) {
 		s.Close()
@@ -162,6 +173,9 @@ func (o *Options) setDefaults() {
 	}
 	if o.RetryAfter <= 0 {
 		o.RetryAfter = 10 * time.Second
+	}
+	if o.Patience <= 0 {
+		o.Patience = defaultPatience
 	}
 	if o.open == nil {
 		o.open = openVolume
@@ -281,8 +295,7 @@ func (s *Store) Close() error {
 	}
 	var errs []error
 	for _, d := range s.dirs {
-		<-d.stopped
-		errs = append(errs, d.closeErr)
+		errs = append(errs, d.await())
 	}
 	return errors.Join(errs...)
 }

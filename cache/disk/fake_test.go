@@ -24,9 +24,11 @@ type fakeArea struct {
 	mu      sync.Mutex
 	held    map[hearth.ID][]byte
 	states  map[hearth.ID]uint32
-	fail    error // of get and put
-	putFail error // of put
-	stall   chan struct{}
+	fail    error         // of get and put
+	putFail error         // of put
+	stall   chan struct{} // of put
+	hang    chan struct{} // of get, until it is closed
+	asked   int
 }
 
 func newFakeArea() *fakeArea {
@@ -45,7 +47,26 @@ func (a *fakeArea) setPutFail(err error) {
 	a.putFail = err
 }
 
+func (a *fakeArea) setHang(c chan struct{}) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.hang = c
+}
+
+func (a *fakeArea) gets() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.asked
+}
+
 func (a *fakeArea) get(_ context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
+	a.mu.Lock()
+	a.asked++
+	hang := a.hang
+	a.mu.Unlock()
+	if hang != nil {
+		<-hang
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.fail != nil {

@@ -110,8 +110,8 @@ func (d *directory) tryReturn(now time.Time) {
 	if d.retryAt.IsZero() {
 		d.retryAt = d.ejection.Load().at.Add(d.opt.RetryAfter)
 	}
-	if now.Before(d.retryAt) {
-		return
+	if now.Before(d.retryAt) || d.guard.away.Load() > 0 || d.home != nil && !d.readable() {
+		return // not yet, or what hung has not come back, or the lock is not given back
 	}
 	if err := d.reopen(); err != nil {
 		d.backoff = min(max(d.backoff*2, d.opt.RetryAfter), maxBackoff*d.opt.RetryAfter)
@@ -130,8 +130,17 @@ func (d *directory) tryReturn(now time.Time) {
 
 // letGo closes what a directory has open that is neither read nor written any
 // more: what was removed becomes free, and a sick file system can be unmounted.
+// The lock stays until the last reader has left, who may still drop a bad block.
 func (d *directory) letGo() {
 	d.retire()
+	if d.retired != nil {
+		select {
+		case <-d.retired.closed:
+			d.retired = nil
+		default:
+			return
+		}
+	}
 	if d.home != nil {
 		d.home.close()
 		d.home = nil

@@ -31,6 +31,9 @@ type DirStats struct {
 	Corrupt int64
 	// Errors are failed system calls.
 	Errors int64
+	// Stalls counts how often the device was found not to answer, Hanging the
+	// operations that have been left to it and not come back.
+	Stalls, Hanging int64
 	// Ejected: no writes go here now, and Cause says why. Reading: what it holds is
 	// still read.
 	Ejected, Reading bool
@@ -54,6 +57,7 @@ func (d *directory) stats() DirStats {
 		Used: d.used.Load(), Limit: d.limit.Load(), Queued: d.queue.pending(),
 		Hits: d.hits.Load(), HitBytes: d.hitBytes.Load(), PutBytes: d.putBytes.Load(),
 		Declined: d.declined.Load(), Evicted: d.evicted.Load(), Errors: d.errors.Load(),
+		Stalls: d.stalls.Load(), Hanging: int64(d.guard.away.Load()),
 		Reading: true,
 	}
 	if e := d.ejection.Load(); e != nil {

@@ -110,6 +110,32 @@ func (v *volume) sync() error { return errors.Join(v.packed.sync(), v.whole.sync
 
 func (v *volume) has(id hearth.ID) bool { return v.packed.has(id) || v.whole.has(id) }
 
+// knower is an area that may have to ask its device what it holds.
+type knower interface {
+	// knows is has without the device; not known: only has can tell.
+	knows(id hearth.ID) (held, known bool)
+}
+
+// knows is has as far as memory tells.
+func (v *volume) knows(id hearth.ID) (held, known bool) {
+	if v.packed.has(id) {
+		return true, true
+	}
+	if k, ok := v.whole.(knower); ok {
+		return k.knows(id)
+	}
+	return v.whole.has(id), true
+}
+
+// mayHold reports false for what is certainly not held; it asks no device.
+func (v *volume) mayHold(b hearth.Block) bool {
+	if b.Object.Size <= hearth.BlockSize {
+		return v.packed.has(b.ID())
+	}
+	held, known := v.knows(b.ID())
+	return held || !known
+}
+
 // compact tidies the packed area, a few segments at most.
 func (v *volume) compact(ctx context.Context) (done bool, err error) {
 	c, ok := v.packed.(compacter)

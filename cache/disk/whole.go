@@ -16,7 +16,7 @@ type wholeArea struct{ files *sparse.Files }
 
 func openWhole(dir string, o *Options, sick func(error)) (area, error) {
 	files, err := sparse.Open(sparse.Options{
-		Dir: objectsPath(dir), Pool: o.Pool, Fresh: evict.Fresh, Touch: evict.Touch,
+		Dir: objectsPath(dir), Pool: o.Pool, Alloc: alloc(o.Pool), Fresh: evict.Fresh, Touch: evict.Touch,
 		Events: sparse.Events{Damaged: func(_ string, _ int64, err error) { ifDevice(err, sick) }},
 	})
 	if err != nil {
@@ -39,6 +39,8 @@ func (a wholeArea) get(ctx context.Context, b hearth.Block, off, n int) (*hearth
 }
 
 func (a wholeArea) has(id hearth.ID) bool { return a.files.Has(id) }
+
+func (a wholeArea) knows(id hearth.ID) (held, known bool) { return a.files.Knows(id) }
 
 func (a wholeArea) put(items []item) error {
 	var buf [hearth.ExtentBlocks][]byte

@@ -49,6 +49,7 @@ type writer struct {
 	candidate []evict.Candidate
 	entries   []pick
 
+	pulse                  // of the goroutine
 	stopped  chan struct{} // closed when the writer ended
 	closeErr error         // valid then
 }
@@ -71,8 +72,10 @@ func (d *directory) run() {
 	defer close(d.stopped)
 	tick := time.NewTicker(d.opt.Check)
 	defer tick.Stop()
+	d.work()
 	d.check(time.Now())
 	for {
+		d.work()
 		d.batch = d.queue.take(d.batch, writeUnit)
 		if len(d.batch) > 0 {
 			d.write(d.batch)
@@ -86,9 +89,11 @@ func (d *directory) run() {
 			d.shut()
 			return
 		}
+		d.rest()
 		select {
 		case <-d.queue.ready:
 		case <-tick.C:
+			d.work()
 			d.check(time.Now())
 		}
 	}
@@ -248,6 +253,7 @@ func (d *directory) commitWhole(a area) {
 }
 
 func (d *directory) commit(a area, items []item) {
+	d.work()
 	err := a.put(items)
 	switch {
 	case err == nil:
@@ -285,6 +291,7 @@ func (d *directory) makeRoom(bytes int64, others bool) {
 	vol := d.volume.Load()
 	target := vol.used() - bytes
 	for n := 0; vol.used() > target && n < maxEvictions; n++ {
+		d.work()
 		if version, blocks, ok := d.replaced.pop(); ok {
 			vol.packed.forget(version, blocks)
 			vol.whole.forget(version, blocks)

@@ -24,6 +24,8 @@ type Options struct {
 	Dir string
 	// Pool counts the Views of Get, the index, and the write buffer.
 	Pool *hearth.Pool
+	// Alloc is how Get waits for memory of the Pool; nil: Pool.Alloc.
+	Alloc func(ctx context.Context, n int) (*hearth.View, error)
 	// Budget in bytes of the directory; only the size of segments follows from it.
 	Budget int64
 	// SegmentSize in bytes. 0: 16 MiB, more from a Budget of 64 GiB on, so that
@@ -45,6 +47,7 @@ type Options struct {
 type Log struct {
 	dir       *directory
 	pool      *hearth.Pool
+	alloc     func(ctx context.Context, n int) (*hearth.View, error)
 	index     *index
 	deaths    *deaths
 	touch     func(uint32) uint32
@@ -105,8 +108,11 @@ func Open(o Options) (*Log, error) {
 	if size == 0 {
 		size = segmentSize(o.Budget)
 	}
-	l := &Log{dir: dir, pool: o.Pool, index: &index{pool: o.Pool}, deaths: &deaths{dir: dir},
+	l := &Log{dir: dir, pool: o.Pool, alloc: o.Alloc, index: &index{pool: o.Pool}, deaths: &deaths{dir: dir},
 		touch: o.Touch, maxOpen: int64(o.OpenFiles), turn: make(chan struct{}, 1)}
+	if l.alloc == nil {
+		l.alloc = o.Pool.Alloc
+	}
 	if l.maxOpen == 0 {
 		l.maxOpen = 512
 	}

@@ -36,7 +36,7 @@ func (l *Log) Get(ctx context.Context, id hearth.ID, blockLen, off, n int) (*hea
 			return nil, hearth.ErrMiss
 		}
 		r := plan(p.note(id), span{int64(off), int64(n)})
-		v, err := l.pool.Alloc(ctx, int(r.head.n+r.body.n))
+		v, err := l.alloc(ctx, int(r.head.n+r.body.n))
 		if err != nil {
 			return nil, err
 		}

@@ -57,7 +57,7 @@ func (f *Files) read(ctx context.Context, x *object, s span) (*hearth.View, erro
 	length := x.blockLen(s.index)
 	lo := s.off &^ (hearth.PieceSize - 1)
 	hi := min((s.off+s.n+hearth.PieceSize-1)&^(hearth.PieceSize-1), length)
-	v, err := f.opt.Pool.Alloc(ctx, alignUp(hi-lo))
+	v, err := f.opt.Alloc(ctx, alignUp(hi-lo))
 	if err != nil {
 		return nil, err
 	}

@@ -68,6 +68,8 @@ type Options struct {
 	Dir string
 	// Pool gives the memory of Views and counts the indexes.
 	Pool *hearth.Pool
+	// Alloc is how Get waits for memory of the Pool. Default: Pool.Alloc.
+	Alloc func(ctx context.Context, n int) (*hearth.View, error)
 	// Fresh is the policy's state of a block that is new, Touch the state after a
 	// hit; both get the time from Now. Default: the time itself.
 	Fresh func(now uint32) uint32
@@ -163,6 +165,9 @@ func (opt Options) withDefaults() Options {
 	if opt.Touch == nil {
 		opt.Touch = func(_, now uint32) uint32 { return now }
 	}
+	if opt.Alloc == nil {
+		opt.Alloc = opt.Pool.Alloc
+	}
 	if opt.MaxOpen <= 0 {
 		opt.MaxOpen = 256
 	}
@@ -228,6 +233,17 @@ func (f *Files) Has(id hearth.ID) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return x.holds(id.Index)
+}
+
+// Knows is Has as far as it can be told without reading; not known: Has must read.
+func (f *Files) Knows(id hearth.ID) (held, known bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	x := f.objects[id.Version]
+	if f.closed || x == nil || x.reaping || x.doomed && x.opens == 0 {
+		return false, true
+	}
+	return x.extents != nil && x.holds(id.Index), x.extents != nil
 }
 
 // Stats are figures since Open; sizes in bytes.

@@ -1,0 +1,285 @@
+package disk
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hearthfs/hearth"
+)
+
+const (
+	// defaultPatience is how long a reader waits for a device: tens of times what a
+	// busy spinning disk takes, and an eighth of what a reader may be kept waiting.
+	defaultPatience = 2 * time.Second
+	// looks are the looks that a patience is made of. An operation hangs if it made
+	// no step from one look to the next so many times: a process that was stopped or
+	// starved meanwhile has missed looks, and blames no disk.
+	looks = 4
+	// writerPatience is the writer's, in patiences: nobody waits for it, and one of
+	// its steps may write 4 MiB behind a device's full queue.
+	writerPatience = 5
+	// closePatience is how long Close stands by a writer without a step, in patiences.
+	closePatience = 15
+	// maxLeft bounds the operations that their readers have left, each with a thread
+	// and the memory that the kernel may still write into. With so many a Get is a
+	// miss.
+	maxLeft = 64
+	// maxIdle is how many workers stay for the next call: as many as read at once
+	// from a fast device, at a few KiB each.
+	maxIdle = 32
+)
+
+// pulse tells whoever looks at it what works from what hangs. Even: it is in the
+// hands of a device, and each step makes it another number. Odd: it is not.
+type pulse struct{ n atomic.Uint64 }
+
+func (p *pulse) work() { p.n.Store((p.n.Load() | 1) + 1) }
+func (p *pulse) rest() { p.n.Store(p.n.Load() | 1) }
+
+// watch counts the looks at a pulse that saw no step since the one before.
+type watch struct {
+	last  uint64
+	still int
+}
+
+func (w *watch) look(p *pulse) int {
+	now := p.n.Load()
+	if now%2 == 1 || now != w.last {
+		w.last, w.still = now, 0
+		return 0
+	}
+	w.still++
+	return w.still
+}
+
+// call is one operation on a directory's device that a reader waits for. It is the
+// context of that operation, too: the reader's, by which the operation's wait for
+// memory finds the call.
+type call struct {
+	context.Context
+	op   func()
+	undo func() // what op brought is not wanted any more
+	done chan struct{}
+	tick *time.Timer
+	// over is set by the first of two: the worker whose op has ended, or the reader
+	// who leaves it behind.
+	over atomic.Bool
+	pulse
+	watch
+
+	block hearth.Block // of a Get, and what it brought
+	span  span
+	view  *hearth.View
+	err   error
+}
+
+// guard runs a directory's operations on threads of its own, so that a reader can
+// leave one that hangs in the kernel. What the operation holds stays with it until
+// the kernel gives it back.
+type guard struct {
+	patience time.Duration
+	well     func() bool // the directory is readable
+	ill      func()      // an operation hangs
+	gets     sync.Pool   // of *call
+	handover chan *call  // to a worker that is free now
+	idle     atomic.Int32
+	away     atomic.Int32 // calls that their readers have left and that have not ended
+
+	quit    chan struct{}
+	workers sync.WaitGroup
+	mu      sync.Mutex // guards what follows
+	closed  bool
+	orphans map[*call]struct{}
+}
+
+func newGuard(patience time.Duration, well func() bool, ill func()) *guard {
+	return &guard{patience: patience, well: well, ill: ill,
+		handover: make(chan *call), quit: make(chan struct{}), orphans: map[*call]struct{}{}}
+}
+
+// do runs c.op and reports whether it ended before the reader had to leave; if not,
+// c belongs to its worker, who calls c.undo at the end.
+func (g *guard) do(ctx context.Context, c *call) bool {
+	if g.away.Load() >= maxLeft {
+		return false
+	}
+	c.Context, c.watch = ctx, watch{}
+	c.over.Store(false)
+	c.work()
+	if !g.start(c) {
+		return false
+	}
+	every := g.patience / looks
+	c.tick.Reset(every)
+	defer c.tick.Stop()
+	var gone <-chan struct{} // asked for late: a request's costs a goroutine
+	for {
+		select {
+		case <-c.done:
+			return true
+		case <-gone:
+			return !g.leave(c)
+		case <-c.tick.C:
+		}
+		gone = ctx.Done()
+		still := c.look(&c.pulse)
+		if still >= looks {
+			g.ill()
+		}
+		if still >= looks || still > 0 && !g.well() {
+			return !g.leave(c)
+		}
+		c.tick.Reset(every)
+	}
+}
+
+// start hands the call to a worker who is free, or to a new one.
+func (g *guard) start(c *call) bool {
+	select {
+	case g.handover <- c:
+		return true
+	default:
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.closed {
+		g.workers.Add(1)
+		go g.worker(c)
+	}
+	return !g.closed
+}
+
+func (g *guard) worker(c *call) {
+	defer g.workers.Done()
+	for {
+		c.op()
+		if c.over.CompareAndSwap(false, true) {
+			c.done <- struct{}{}
+		} else {
+			g.returned(c)
+		}
+		if g.idle.Add(1) > maxIdle {
+			g.idle.Add(-1)
+			return
+		}
+		select {
+		case c = <-g.handover:
+			g.idle.Add(-1)
+		case <-g.quit:
+			return
+		}
+	}
+}
+
+// leave gives a call up, unless it has just ended.
+func (g *guard) leave(c *call) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !c.over.CompareAndSwap(false, true) {
+		<-c.done // sent without delay
+		return false
+	}
+	g.orphans[c] = struct{}{}
+	g.away.Add(1)
+	return true
+}
+
+func (g *guard) returned(c *call) {
+	c.undo()
+	g.mu.Lock() // the reader is not yet out of leave, perhaps
+	defer g.mu.Unlock()
+	delete(g.orphans, c)
+	g.away.Add(-1)
+}
+
+// lookAround judges the calls that readers have left before their time was over.
+func (g *guard) lookAround() {
+	g.mu.Lock()
+	hangs := false
+	for c := range g.orphans {
+		hangs = c.look(&c.pulse) >= looks || hangs
+	}
+	g.mu.Unlock()
+	if hangs && g.well() {
+		g.ill()
+	}
+}
+
+// close ends the workers and waits for those that do not hang.
+func (g *guard) close() {
+	g.mu.Lock()
+	if !g.closed {
+		g.closed = true
+		close(g.quit)
+	}
+	g.mu.Unlock()
+	if g.away.Load() == 0 {
+		g.workers.Wait()
+	}
+}
+
+// alloc is Pool.Alloc for the operations of a call: who waits for memory is not
+// waiting for a device.
+func alloc(pool *hearth.Pool) func(context.Context, int) (*hearth.View, error) {
+	return func(ctx context.Context, n int) (*hearth.View, error) {
+		if c, ok := ctx.(*call); ok {
+			c.rest()
+			defer c.work()
+		}
+		return pool.Alloc(ctx, n)
+	}
+}
+
+// read reads a range of a block. A reader who had to leave has a miss, or its
+// context's error.
+func (d *directory) read(ctx context.Context, b hearth.Block, r span) (*hearth.View, error) {
+	c := d.guard.gets.Get().(*call)
+	c.block, c.span = b, r
+	if !d.guard.do(ctx, c) {
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		return nil, hearth.ErrMiss
+	}
+	v, err := c.view, c.err
+	c.Context, c.block, c.view, c.err = nil, hearth.Block{}, nil, nil
+	d.guard.gets.Put(c)
+	return v, err
+}
+
+// newGet makes a call that serves one Get after the other, so that a Get costs no
+// memory.
+func (d *directory) newGet() any {
+	c := newCall()
+	c.op = func() {
+		vol := d.use()
+		if vol == nil {
+			c.err = hearth.ErrMiss
+			return
+		}
+		defer vol.release()
+		c.view, c.err = vol.get(c, c.block, c.span, d.budget)
+	}
+	c.undo = func() {
+		if c.view != nil {
+			c.view.Release()
+		}
+	}
+	return c
+}
+
+func newCall() *call {
+	c := &call{done: make(chan struct{}, 1), tick: time.NewTimer(time.Hour)}
+	c.tick.Stop()
+	return c
+}
+
+// aside runs op, which may wait for the device, and reports whether it has ended in
+// time; if not, undo is called when it has.
+func (d *directory) aside(op, undo func()) bool {
+	c := newCall()
+	c.op, c.undo = op, undo
+	return d.guard.do(context.Background(), c)
+}

@@ -1,0 +1,50 @@
+package disk
+
+import (
+	"fmt"
+	"time"
+)
+
+// hangs ejects a directory whose device does not answer.
+func (d *directory) hangs(what string, since time.Duration) {
+	d.errors.Add(1)
+	d.stalls.Add(1)
+	d.eject(fmt.Errorf("stalled: %s has not come back for %v", what, since), true)
+}
+
+// lookOut looks for what hangs and has no reader beside it: the writer, and
+// operations that their readers have left. It ends with the guard.
+func (d *directory) lookOut() {
+	tick := time.NewTicker(d.opt.Patience / looks)
+	defer tick.Stop()
+	var writer watch
+	for {
+		select {
+		case <-d.guard.quit:
+			return
+		case <-tick.C:
+		}
+		if d.guard.lookAround(); writer.look(&d.pulse) >= writerPatience*looks && d.readable() {
+			d.hangs("the writer", writerPatience*d.opt.Patience)
+		}
+	}
+}
+
+// await waits for the writer's end, unless it hangs: a node must end although its
+// disk does not.
+func (d *directory) await() error {
+	defer d.guard.close()
+	tick := time.NewTicker(d.opt.Patience / looks)
+	defer tick.Stop()
+	var writer watch
+	for {
+		select {
+		case <-d.stopped:
+			return d.closeErr
+		case <-tick.C:
+		}
+		if writer.look(&d.pulse) >= closePatience*looks {
+			return fmt.Errorf("close cache directory %s: its device does not answer", d.path)
+		}
+	}
+}

@@ -1,0 +1,185 @@
+package disk
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/internal/hearthtest"
+)
+
+const testPatience = 40 * time.Millisecond
+
+func TestStalledReadIsAMiss(t *testing.T) {
+	// The device stops answering: eight readers go on with a miss, the next ones do
+	// not ask it, nothing is written to it, and it is used again when it has answered.
+	r := newRig(t, Options{Patience: testPatience})
+	o := small(1, 5000)
+	if err := r.put(o); err != nil {
+		t.Fatal(err)
+	}
+	r.flush()
+	hang := make(chan struct{})
+	r.area(0).setHang(hang)
+	var readers sync.WaitGroup
+	for range 8 {
+		readers.Go(func() {
+			if v, err := r.Get(context.Background(), o.Block(0), 0, 5000); !errors.Is(err, hearth.ErrMiss) {
+				t.Errorf("a stalled directory answered %v, %v", v, err)
+			}
+		})
+	}
+	readers.Wait()
+	s := r.Stats().Dirs[0]
+	if !s.Ejected || s.Reading || !strings.Contains(s.Cause, "stalled") || s.Stalls == 0 || s.Hanging == 0 || s.Errors == 0 {
+		t.Errorf("stats say %+v", s)
+	}
+	asked := r.area(0).gets()
+	if r.holds(o) || r.Has(o.Block(0).ID()) || r.area(0).gets() != asked {
+		t.Error("the stalled directory was asked again")
+	}
+	if err := r.put(small(2, 100)); !errors.Is(err, ErrEjected) {
+		t.Errorf("a Put to it: %v", err)
+	}
+	r.area(0).setHang(nil)
+	if r.heard("returned") != 0 {
+		t.Error("it came back before what hung did")
+	}
+	close(hang)
+	r.until("it is in use again", func() bool { return r.heard("returned") > 0 })
+	if s := r.Stats().Dirs[0]; s.Hanging != 0 || s.Ejected || r.heard("ejected") != 1 {
+		t.Errorf("%+v, ejected %d times", s, r.heard("ejected"))
+	}
+	if !r.holds(o) {
+		t.Error("what it held is gone")
+	}
+}
+
+func TestStalledWriterEjects(t *testing.T) {
+	// A write that does not come back takes the directory out of use; what was
+	// queued stays readable, and all is well when it has come back.
+	stall := make(chan struct{})
+	r := newRig(t, Options{Patience: testPatience})
+	r.area(0).stall = stall
+	o := small(1, 5000)
+	if err := r.put(o); err != nil {
+		t.Fatal(err)
+	}
+	r.until("the directory is ejected", func() bool { return r.heard("ejected") > 0 })
+	if !r.holds(o) {
+		t.Error("what is queued cannot be read")
+	}
+	if r.Takes(small(2, 100).Block(0)) {
+		t.Error("a directory that hangs takes blocks")
+	}
+	close(stall)
+	r.until("it is in use again", func() bool { return r.heard("returned") > 0 })
+}
+
+func TestReaderLeavesAStalledRead(t *testing.T) {
+	// A reader who is killed leaves at once, and the directory is judged without it.
+	r := newRig(t, Options{Patience: testPatience})
+	o := small(1, 5000)
+	if err := r.put(o); err != nil {
+		t.Fatal(err)
+	}
+	r.flush()
+	hang := make(chan struct{})
+	r.area(0).setHang(hang)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := r.Get(ctx, o.Block(0), 0, 5000); !errors.Is(err, context.Canceled) {
+		t.Errorf("the reader's error is %v", err)
+	}
+	r.until("the directory is ejected", func() bool { return r.heard("ejected") > 0 })
+	close(hang)
+	r.until("it is in use again", func() bool { return r.heard("returned") > 0 })
+}
+
+func TestOperationsLeftAreBounded(t *testing.T) {
+	// However many readers are killed, at most 64 of their operations stay behind.
+	r := newRig(t, Options{Patience: time.Minute})
+	g := newGuard(4*time.Millisecond, func() bool { return true }, func() {})
+	hang := make(chan struct{})
+	var begun, undone atomic.Int32
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 3 * maxLeft {
+		c := newCall()
+		c.op = func() { begun.Add(1); <-hang }
+		c.undo = func() { undone.Add(1) }
+		if g.do(ctx, c) {
+			t.Fatal("an operation that hangs has ended")
+		}
+	}
+	close(hang)
+	r.until("all have come back", func() bool { return g.away.Load() == 0 })
+	if begun.Load() != maxLeft || undone.Load() != maxLeft {
+		t.Errorf("%d began, %d were undone, bound %d", begun.Load(), undone.Load(), maxLeft)
+	}
+	g.close()
+}
+
+func TestWaitForMemoryIsNoStall(t *testing.T) {
+	// Readers of a full Pool wait longer than the patience with a device: it is not
+	// the disk's fault, and they get their bytes.
+	pool := hearthtest.Pool(t, 0)
+	var ejected atomic.Int32
+	s, err := Open(Options{Pool: pool, FreeFloor: -1, Patience: testPatience, Dirs: []DirOptions{{Path: t.TempDir(), Budget: 64 << 20}},
+		Events: Events{Ejected: func(string, error) { ejected.Add(1) }}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	o := small(1, 5000)
+	v := hearthtest.View(t, pool, o.Block(0), 1)
+	err = s.Keep(t.Context(), o.Block(0), v)
+	v.Release()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []*hearth.View
+	for _, n := range []int{hearth.BlockSize, 64 << 10, 8 << 10, 4096} {
+		for v := pool.TryAlloc(n); v != nil; v = pool.TryAlloc(n) {
+			all = append(all, v)
+		}
+	}
+	got := make(chan error, 1)
+	go func() {
+		v, err := s.Get(context.Background(), o.Block(0), 0, 5000)
+		if err == nil {
+			v.Release()
+		}
+		got <- err
+	}()
+	select {
+	case err := <-got:
+		t.Errorf("the reader did not wait for memory: %v", err)
+	case <-time.After(4 * testPatience): // longer than any stall may last
+	}
+	for _, v := range all {
+		v.Release()
+	}
+	if err := <-got; err != nil || ejected.Load() != 0 {
+		t.Errorf("the reader got %v, the directory was ejected %d times", err, ejected.Load())
+	}
+}
+
+func TestCloseDoesNotWaitForAStalledDevice(t *testing.T) {
+	// A node ends although its disk does not answer, and says so.
+	stall := make(chan struct{})
+	r := newRig(t, Options{Patience: 4 * time.Millisecond})
+	r.area(0).stall = stall
+	if err := r.put(small(1, 5000)); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.dirs[0].await(); err == nil {
+		t.Error("closed a directory whose writer hangs")
+	}
+	close(stall)
+}
