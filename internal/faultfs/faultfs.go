@@ -1,0 +1,223 @@
+// Package faultfs is a FUSE file system of one file, whose device can be made to
+// fail: the test tool for sick disks.
+//
+// Mount shows a directory with the file Name in it. What it holds is a file on
+// another file system, to which reads and writes are passed while no fault is set.
+// A test puts a loop device over it, ext4 on that, and a cache directory there,
+// since a cache directory within a FUSE mount is refused.
+//
+// Set chooses what reads and writes meet from then on: nothing, EIO, ENOSPC or
+// EROFS for writes, or a stall: they get no answer until another fault is set, and
+// at most until Options.Watchdog has passed, since who waits in the kernel for a
+// disk cannot be killed.
+package faultfs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/hanwen/go-fuse/v2/fs"
+	"github.com/hanwen/go-fuse/v2/fuse"
+)
+
+// Name of the one file in the mount.
+const Name = "disk"
+
+// Fault is what reads and writes meet.
+type Fault string
+
+// The faults.
+const (
+	None     Fault = "none"
+	IOError  Fault = "eio"      // reads and writes fail with EIO
+	NoSpace  Fault = "enospc"   // writes fail with ENOSPC
+	ReadOnly Fault = "readonly" // writes fail with EROFS
+	Stall    Fault = "stall"    // no answer, until the fault is taken away
+)
+
+// ErrUnknown is a fault that there is not.
+var ErrUnknown = errors.New("unknown fault: none, eio, enospc, readonly or stall")
+
+// Options of a mount.
+type Options struct {
+	// Dir is the mount point, an empty directory.
+	Dir string
+	// File is passed through; it exists, and its size stays.
+	File string
+	// Watchdog ends a stall by itself. 0: 60 s.
+	Watchdog time.Duration
+}
+
+// FS is a mounted fault file system.
+type FS struct {
+	server   *fuse.Server
+	watchdog time.Duration
+	file     *os.File
+	stalled  atomic.Int64
+
+	mu     sync.Mutex // guards what follows
+	fault  Fault
+	change chan struct{} // closed at the next Set
+	timer  *time.Timer   // of the watchdog; nil: no stall
+}
+
+// Mount mounts the file system. The process that does must not use it: its own
+// threads could wait for each other.
+func Mount(o Options) (*FS, error) {
+	if o.Watchdog <= 0 {
+		o.Watchdog = time.Minute
+	}
+	file, err := os.OpenFile(o.File, os.O_RDWR, 0)
+	if err != nil {
+		return nil, fmt.Errorf("mount fault file system: %w", err)
+	}
+	f := &FS{watchdog: o.Watchdog, file: file, fault: None, change: make(chan struct{})}
+	f.server, err = fs.Mount(o.Dir, &root{fs: f}, &fs.Options{MountOptions: fuse.MountOptions{
+		FsName: "faultfs", Name: "faultfs", DirectMount: true, MaxBackground: 256, DisableXAttrs: true,
+	}})
+	if err != nil {
+		file.Close()
+		return nil, fmt.Errorf("mount fault file system: %w", err)
+	}
+	return f, nil
+}
+
+// Set changes the fault; what stalls goes on by the new one.
+func (f *FS) Set(fault Fault) error {
+	switch fault {
+	case None, IOError, NoSpace, ReadOnly, Stall:
+	default:
+		return ErrUnknown
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.timer != nil {
+		f.timer.Stop()
+		f.timer = nil
+	}
+	if fault == Stall {
+		f.timer = time.AfterFunc(f.watchdog, func() { _ = f.Set(None) })
+	}
+	f.fault = fault
+	close(f.change)
+	f.change = make(chan struct{})
+	return nil
+}
+
+// Stalled is the number of requests that are waiting for the end of a stall.
+func (f *FS) Stalled() int64 { return f.stalled.Load() }
+
+// meet is the error that a read or a write meets, once it gets an answer.
+func (f *FS) meet(write bool) syscall.Errno {
+	for {
+		f.mu.Lock()
+		fault, change := f.fault, f.change
+		f.mu.Unlock()
+		switch {
+		case fault == Stall:
+			f.stalled.Add(1)
+			<-change
+			f.stalled.Add(-1)
+			continue
+		case fault == IOError:
+			return syscall.EIO
+		case fault == NoSpace && write:
+			return syscall.ENOSPC
+		case fault == ReadOnly && write:
+			return syscall.EROFS
+		}
+		return 0
+	}
+}
+
+// Close takes the mount away, which nobody may use any more.
+func (f *FS) Close() error {
+	_ = f.Set(None)
+	if err := f.server.Unmount(); err != nil {
+		return fmt.Errorf("unmount fault file system: %w", err)
+	}
+	f.server.Wait()
+	return f.file.Close()
+}
+
+// Control answers POST /FAULT, and GET with the number of stalled requests.
+func (f *FS) Control() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost {
+			if err := f.Set(Fault(r.URL.Path[1:])); err != nil {
+				http.Error(w, err.Error(), http.StatusBadRequest)
+			}
+			return
+		}
+		fmt.Fprintln(w, f.Stalled())
+	})
+}
+
+// root is the directory of the one file.
+type root struct {
+	fs.Inode
+	fs *FS
+}
+
+// OnAdd puts the file in its place.
+func (r *root) OnAdd(ctx context.Context) {
+	r.AddChild(Name, r.NewPersistentInode(ctx, &node{fs: r.fs}, fs.StableAttr{Mode: syscall.S_IFREG}), true)
+}
+
+// node is the file. It needs no handles.
+type node struct {
+	fs.Inode
+	fs *FS
+}
+
+// Getattr tells the size of the file behind.
+func (n *node) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut) syscall.Errno {
+	var st syscall.Stat_t
+	if err := syscall.Fstat(int(n.fs.file.Fd()), &st); err != nil {
+		return fs.ToErrno(err)
+	}
+	out.FromStat(&st)
+	out.Mode = syscall.S_IFREG | 0o600
+	return 0
+}
+
+// Setattr changes nothing: the size stays.
+func (n *node) Setattr(ctx context.Context, h fs.FileHandle, _ *fuse.SetAttrIn, out *fuse.AttrOut) syscall.Errno {
+	return n.Getattr(ctx, h, out)
+}
+
+// Open lets no page of the file be cached here: each access meets the fault.
+func (n *node) Open(context.Context, uint32) (fs.FileHandle, uint32, syscall.Errno) {
+	return nil, fuse.FOPEN_DIRECT_IO, 0
+}
+
+// Read reads from the file behind, or meets the fault.
+func (n *node) Read(_ context.Context, _ fs.FileHandle, dest []byte, off int64) (fuse.ReadResult, syscall.Errno) {
+	if no := n.fs.meet(false); no != 0 {
+		return nil, no
+	}
+	got, err := syscall.Pread(int(n.fs.file.Fd()), dest, off)
+	if err != nil {
+		return nil, fs.ToErrno(err)
+	}
+	return fuse.ReadResultData(dest[:got]), 0
+}
+
+// Write writes to the file behind, or meets the fault.
+func (n *node) Write(_ context.Context, _ fs.FileHandle, data []byte, off int64) (uint32, syscall.Errno) {
+	if no := n.fs.meet(true); no != 0 {
+		return 0, no
+	}
+	put, err := syscall.Pwrite(int(n.fs.file.Fd()), data, off)
+	return uint32(max(put, 0)), fs.ToErrno(err)
+}
+
+// Fsync has nothing to do: the tests cut no power.
+func (n *node) Fsync(context.Context, fs.FileHandle, uint32) syscall.Errno { return 0 }
