@@ -158,6 +158,9 @@ func TestEachRuleFailsInItsWay(t *testing.T) {
 		"shift": {faultproxy.Rule{Shift: 7}, func(r *http.Response, data []byte, err error) bool {
 			return r.StatusCode == 206 && len(data) == size && r.Header.Get("Content-Range") == fmt.Sprintf("bytes 7-%d/%d", size+6, size)
 		}},
+		"strip": {faultproxy.Rule{Strip: "range"}, func(r *http.Response, data []byte, err error) bool {
+			return r.StatusCode == 200 && len(data) == size // get asks for a range
+		}},
 		"etag": {faultproxy.Rule{Header: map[string]string{"ETag": `"other"`}}, func(r *http.Response, data []byte, err error) bool {
 			return r.StatusCode == 206 && len(r.Header["Etag"]) == 1 && r.Header.Get("ETag") == `"other"`
 		}},

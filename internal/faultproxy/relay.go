@@ -182,7 +182,7 @@ type exchange struct {
 
 // relay passes the request on and the answer back. An error ends both connections.
 func (x *exchange) relay() error {
-	if _, err := x.server.conn.Write(x.request.raw); err != nil {
+	if _, err := x.server.conn.Write(x.rule.strip(x.request.raw)); err != nil {
 		return errIdle
 	}
 	if !x.request.expects {

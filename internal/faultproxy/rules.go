@@ -1,6 +1,7 @@
 package faultproxy
 
 import (
+	"bytes"
 	"fmt"
 	"strings"
 	"time"
@@ -34,6 +35,9 @@ type Rule struct {
 	Message string `json:"message,omitempty"`
 	// Refuse resets the connection instead of answering.
 	Refuse bool `json:"refuse,omitempty"`
+	// Strip takes a header of this name out of the request, as a server that does
+	// not know it would. A signature that covers it is then wrong.
+	Strip string `json:"strip,omitempty"`
 	// Header is added to the answer, or replaces a header of that name: a
 	// Retry-After, another ETag, another Content-Range.
 	Header map[string]string `json:"header,omitempty"`
@@ -144,6 +148,20 @@ func (r *Rule) answer(method string) []byte {
 		body = ""
 	}
 	return []byte(head.String() + body)
+}
+
+// strip edits the head of a request; a nil Rule leaves it.
+func (r *Rule) strip(head []byte) []byte {
+	if r == nil || r.Strip == "" {
+		return head
+	}
+	var kept []byte
+	for line := range bytes.Lines(head) {
+		if name, _, _ := bytes.Cut(line, []byte(":")); !bytes.EqualFold(name, []byte(r.Strip)) {
+			kept = append(kept, line...)
+		}
+	}
+	return kept
 }
 
 // spoil edits the head of an answer, for what becomes of its body.
