@@ -276,6 +276,7 @@ func (l *listing) flush(last bool) error {
 		now := t.clock.Now()
 		s := *d.state.Load()
 		s.listed, s.took, s.refused, s.age = l.began, time.Duration(now-l.began-l.stopped)*time.Millisecond, l.refused, l.age
+		t.stats.slowest.Store(max(t.stats.slowest.Load(), s.took.Milliseconds())) // two at once may lose one
 		if e.first {
 			s.seen = max(s.seen+1, now*int64(time.Millisecond))
 		}

@@ -5,7 +5,7 @@ import "sync/atomic"
 type counters struct {
 	lookups, nodes, read, heads, probes, listings atomic.Int64
 	entries, written, stale, forgets              atomic.Int64
-	originErrors                                  atomic.Int64
+	originErrors, slowest                         atomic.Int64
 }
 
 // Stats are the tree's figures since it was opened.
@@ -28,6 +28,9 @@ type Stats struct {
 	// Heads, Probes (is there a directory?) and Listings count questions to
 	// origins; Errors those that failed. Entries counts names that listings brought.
 	Heads, Probes, Listings, Errors, Entries int64
+	// Slowest is what the slowest listing took, in milliseconds: names that
+	// listings brought are believed for at most 20 times that, or the bound.
+	Slowest int64
 	// StaleAnswers counts answers from before an origin could not be asked.
 	StaleAnswers int64
 	// Forgets counts versions that readers found gone.
@@ -45,7 +48,7 @@ func (t *Tree) Stats() Stats {
 	s := Stats{Where: db.Dir, Ill: db.Ill, Rebuilds: db.Rebuilds, Moves: db.Moves, DiskBytes: db.DiskBytes, MemoryBytes: db.MemoryBytes,
 		Lookups: c.lookups.Load(), Nodes: c.nodes.Load(), Read: c.read.Load(),
 		Heads: c.heads.Load(), Probes: c.probes.Load(), Listings: c.listings.Load(),
-		Errors: c.originErrors.Load(), Entries: c.entries.Load(),
+		Errors: c.originErrors.Load(), Entries: c.entries.Load(), Slowest: c.slowest.Load(),
 		StaleAnswers: c.stale.Load(), Forgets: c.forgets.Load(), Refused: t.refused.total.Load()}
 	for _, l := range t.links.Load().links {
 		if p := l.down.Load(); p != nil && s.Stale == nil {
@@ -64,6 +67,7 @@ func (s *Stats) Figures() map[string]int64 {
 		"rebuilds": int64(s.Rebuilds), "moves": int64(s.Moves), "disk_bytes": s.DiskBytes, "memory_bytes": s.MemoryBytes,
 		"lookups": s.Lookups, "nodes": s.Nodes, "names_read": s.Read,
 		"heads": s.Heads, "probes": s.Probes, "listings": s.Listings, "origin_errors": s.Errors, "names_listed": s.Entries,
-		"stale_answers": s.StaleAnswers, "forgets": s.Forgets, "refused": s.Refused,
+		"slowest_listing_ms": s.Slowest,
+		"stale_answers":      s.StaleAnswers, "forgets": s.Forgets, "refused": s.Refused,
 	}
 }

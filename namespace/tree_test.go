@@ -248,6 +248,9 @@ func TestSlowListingsLastLonger(t *testing.T) {
 	if n := w.resolve("/x"); n.TTL != 190*time.Second {
 		t.Fatal(n.TTL)
 	}
+	if s := w.tree.Stats(); s.Slowest != 10_000 {
+		t.Fatalf("the slowest listing took %d ms", s.Slowest)
+	}
 }
 
 func TestNegative(t *testing.T) {
