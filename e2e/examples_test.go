@@ -18,6 +18,9 @@ import (
 // default. Only the internet is missing: its public bucket stands at our server.
 func examples(e *env) {
 	o := e.origin()
+	o.Bucket(e.T, "noaa-ghcn-pds")
+	_, err := o.PutBytes(e.ctx, "noaa-ghcn-pds", "csv/by_year/1750.csv", []byte("ITE00100554,17500101,TMAX\n"))
+	e.must(err, "put an object")
 	e.public(o, "noaa-ghcn-pds")
 	e.machine()
 	verbs := regexp.MustCompile(`(?m)^  ([a-z]+)  `).FindAllStringSubmatch(e.sh(o, "hearth --help"), -1)
@@ -79,13 +82,11 @@ func (e *env) examplesOf(o *server, verb string) []string {
 	return lines
 }
 
-// public makes a bucket that everybody may list and read.
+// public lets everybody read and list a bucket, so that requests need no
+// signature.
 func (e *env) public(o *server, bucket string) {
 	e.Helper()
-	o.Bucket(e.T, bucket)
-	_, err := o.PutBytes(e.ctx, bucket, "csv/by_year/1750.csv", []byte("ITE00100554,17500101,TMAX\n"))
-	e.must(err, "put an object")
-	e.aws(o, "s3api", "put-bucket-policy", "--bucket", bucket, "--policy", strings.ReplaceAll(`{"Statement": [
+	e.aws(o, "s3api", "put-bucket-policy", "--bucket", bucket, "--policy", strings.ReplaceAll(`{"Version": "2012-10-17", "Statement": [
 		{"Effect": "Allow", "Principal": "*", "Action": "s3:ListBucket", "Resource": "arn:aws:s3:::BUCKET"},
 		{"Effect": "Allow", "Principal": "*", "Action": "s3:GetObject", "Resource": "arn:aws:s3:::BUCKET/*"}]}`, "BUCKET", bucket))
 }

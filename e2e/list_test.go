@@ -47,6 +47,7 @@ func scenarios() []scenario {
 		{name: "odd-keys", issue: "never-wrong", from: core, limit: time.Minute, origin: "gofakes3", size: is("50 keys"), run: oddKeys},
 		{name: "demo", root: true, from: core, limit: 6 * time.Minute, origin: s3, size: by("200 images", "3,000 images", "3,000 images"), run: demonstration},
 	}
+	list = append(list, neverWrong(is, by)...)
 	for i := range list {
 		if list[i].issue == "" {
 			list[i].issue = "mount"
@@ -58,6 +59,27 @@ func scenarios() []scenario {
 	for _, sc := range sickScenarios() {
 		sc.issue = "never-wrong"
 		list = append(list, sc)
+	}
+	return list
+}
+
+// neverWrong are the scenarios of "one node that is never wrong and never stuck".
+func neverWrong(is func(string) func(level) string, by func(small, reduced, whole string) func(level) string) []scenario {
+	const s3, behind = "versitygw", "versitygw behind the fault proxy"
+	lasts := by("4 s of changes", "12 s of changes", "2 minutes of changes")
+	list := []scenario{
+		{name: "versions-bounded-none", from: core, limit: 2 * time.Minute, origin: s3, size: lasts, run: versions("bounded(1s)", "none", "none")},
+		{name: "versions-bounded-passthrough", from: all, limit: 2 * time.Minute, origin: s3, size: lasts, run: versions("bounded(1s)", "passthrough", "passthrough")},
+		{name: "versions-bounded-auto", from: all, limit: 2 * time.Minute, origin: s3, size: lasts, run: versions("bounded(1s)", "auto", "passthrough")},
+		{name: "versions-strict-plain", from: all, limit: 2 * time.Minute, origin: s3, size: lasts, run: versions("strict", "auto", "plain")},
+		{name: "versions-strict-passthrough", from: core, limit: 2 * time.Minute, origin: s3, size: lasts, run: versions("strict", "passthrough", "passthrough")},
+		{name: "changed-behind-none", from: all, limit: time.Minute, origin: behind, size: is("3 objects"), run: changedBehind("none", false)},
+		{name: "changed-behind-passthrough", from: all, limit: time.Minute, origin: behind, size: is("3 objects"), run: changedBehind("passthrough", false)},
+		{name: "no-if-match-none", from: core, limit: time.Minute, origin: behind, size: is("3 objects"), run: changedBehind("none", true)},
+		{name: "no-if-match-passthrough", from: all, limit: time.Minute, origin: behind, size: is("3 objects"), run: changedBehind("passthrough", true)},
+	}
+	for i := range list {
+		list[i].issue = "never-wrong"
 	}
 	return list
 }

@@ -78,9 +78,9 @@ func printStatus(w io.Writer, s *node.Status, verbose bool) error {
 	}
 	fmt.Fprintf(w, "hearth %s, process %d, up %s\n\n", s.Version, s.PID, time.Duration(s.UptimeS)*time.Second)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "MOUNT\tPREFIX\tOPEN\tFRESHNESS\tWHY")
+	fmt.Fprintln(t, "MOUNT\tPREFIX\tOPEN\tFRESHNESS\tKERNEL TIMEOUTS\tWHY")
 	for _, m := range s.Mounts {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", m.Dir, m.Prefix, m.Open, m.Freshness, m.Why)
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", m.Dir, m.Prefix, m.Open, m.Freshness, m.Timeouts, m.Why)
 	}
 	t = section(w, t)
 	fmt.Fprintln(t, "LINK\tORIGIN\tFRESHNESS\tREQUESTS\tBYTES")
