@@ -197,7 +197,11 @@ func (p *place) unmount(lazy bool) error {
 		if lazy {
 			return runFusermount(nil, "-u", "-z", "--", p.dir)
 		}
-		return runFusermount(nil, "-u", "--", p.dir)
+		err := runFusermount(nil, "-u", "--", p.dir)
+		if errors.Is(err, errBusy) {
+			return busyError(p.dir)
+		}
+		return err
 	}
 	flags := unix.UMOUNT_NOFOLLOW
 	if lazy {
@@ -205,7 +209,7 @@ func (p *place) unmount(lazy bool) error {
 	}
 	err := unix.Unmount(p.dir, flags)
 	if err == unix.EBUSY {
-		return errBusy
+		return busyError(p.dir)
 	}
 	return err
 }

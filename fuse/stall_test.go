@@ -188,7 +188,8 @@ func TestUnmount(t *testing.T) {
 	// at once, and who holds a file reads on.
 	m := mount(t, setup{Files: standardFiles()})
 	_, stop, result := m.background("hold", standardFiles()[4].args(m)...)
-	if _, err := m.try(command{Do: "unmount"}); err == nil || !strings.Contains(err.Error(), "busy") || !strings.Contains(err.Error(), "fuser") {
+	if _, err := m.try(command{Do: "unmount"}); err == nil || !strings.Contains(err.Error(), "busy") || !strings.Contains(err.Error(), "fuser") ||
+		!strings.Contains(err.Error(), "open "+m.path(standardFiles()[4].Key)) {
 		t.Errorf("unmounting a busy mount: %v", err)
 	}
 	if err := mountAgain(t, m.dir); err == nil || !strings.Contains(err.Error(), "mounted there already") {

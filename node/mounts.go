@@ -331,14 +331,16 @@ func (m *mounts) unmount(dir string, lazy bool) error {
 // connection is cut.
 const closeGrace = 2 * time.Second
 
-// closeAll lets no mount in any more and takes all away, though in use.
-func (m *mounts) closeAll() error {
+// closeAll lets no mount in any more and takes all away, though in use; busy is
+// told of those.
+func (m *mounts) closeAll(busy func(dir string, cause error)) error {
 	m.mu.Lock()
 	m.closed = true
 	m.mu.Unlock()
 	var errs []error
 	for _, x := range m.standing() {
-		if x.server.Unmount(false) != nil {
+		if err := x.server.Unmount(false); err != nil {
+			busy(x.Dir, err)
 			if err := x.server.Unmount(true); err != nil {
 				errs = append(errs, err)
 			}

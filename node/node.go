@@ -245,7 +245,9 @@ func (n *Node) Close() (err error) {
 func (n *Node) close() error {
 	var errs []error
 	if n.mounts != nil {
-		errs = append(errs, n.mounts.closeAll())
+		errs = append(errs, n.mounts.closeAll(func(dir string, cause error) {
+			n.events.log.Warn("mount in use: detached; who uses it has "+closeGrace.String()+" to finish", "dir", dir, "cause", cause)
+		}))
 	}
 	n.cancel(errClosed)
 	if n.doors != nil {

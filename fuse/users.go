@@ -1,0 +1,77 @@
+package fuse
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// mostNamed bounds the users that an error names.
+const mostNamed = 3
+
+// busyError says who uses a mount that could not be taken away.
+func busyError(dir string) error {
+	named, more := users(dir)
+	if len(named) == 0 { // mapped, or in another namespace, or another user's
+		return errBusy
+	}
+	who := strings.Join(named, ", ")
+	if more > 0 {
+		who += fmt.Sprintf(" and %d more", more)
+	}
+	return fmt.Errorf("%w; it is used by %s", errBusy, who)
+}
+
+// users names the processes that have a file open below dir, or run or work
+// there. Only the links of /proc are read: they touch nothing of the mount. (A
+// process's maps would tell of mapped files, too, but reading them can wait for a
+// page fault that waits for us.)
+func users(dir string) (named []string, more int) {
+	processes, _ := filepath.Glob("/proc/[0-9]*") // the pattern is right
+	self := strconv.Itoa(os.Getpid())
+	for _, p := range processes {
+		pid := filepath.Base(p)
+		if pid == self {
+			continue
+		}
+		how := use(p, dir)
+		switch {
+		case how == "":
+		case len(named) == mostNamed:
+			more++
+		default:
+			name, _ := os.ReadFile(filepath.Join(p, "comm")) // "" if it has just ended
+			named = append(named, fmt.Sprintf("%s (process %s: %s)", strings.TrimSpace(string(name)), pid, how))
+		}
+	}
+	return named, more
+}
+
+// use is how a process uses what is below dir; "": not at all.
+func use(process, dir string) string {
+	below := func(link string) (string, bool) {
+		to, err := os.Readlink(filepath.Join(process, link))
+		return to, err == nil && (to == dir || strings.HasPrefix(to, dir+"/"))
+	}
+	if _, ok := below("cwd"); ok {
+		return "its working directory"
+	}
+	if to, ok := below("exe"); ok {
+		return "it runs " + to
+	}
+	if _, ok := below("root"); ok {
+		return "its root"
+	}
+	files, err := os.ReadDir(filepath.Join(process, "fd"))
+	if err != nil {
+		return ""
+	}
+	for _, f := range files {
+		if to, ok := below("fd/" + f.Name()); ok {
+			return "open " + to
+		}
+	}
+	return ""
+}
