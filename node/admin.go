@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strconv"
 	"time"
 
@@ -150,6 +152,7 @@ func (c *countingWriter) Write(p []byte) (int, error) {
 // listeners are the doors of a node.
 type listeners struct {
 	socket, metrics, pipe net.Listener
+	made                  string // the socket's directory if it was made for it; "": it was there
 	// warning is why there are no metrics.
 	warning string
 }
@@ -163,9 +166,13 @@ func listen(c Admin) (*listeners, error) {
 		if path == "" {
 			path = DefaultSocket()
 		}
-		var err error
-		if l.socket, err = listenAdmin(path); err != nil {
+		socket, made, err := listenAdmin(path)
+		if err != nil {
 			return nil, err
+		}
+		l.socket = socket
+		if made {
+			l.made = filepath.Dir(path)
 		}
 	}
 	address := c.Listen
@@ -190,8 +197,11 @@ func listen(c Admin) (*listeners, error) {
 func (l *listeners) close() {
 	for _, x := range []net.Listener{l.socket, l.metrics, l.pipe} {
 		if x != nil {
-			x.Close()
+			x.Close() // the socket's file goes with it
 		}
+	}
+	if l.made != "" {
+		os.Remove(l.made) // unless something else lies there
 	}
 }
 

@@ -10,7 +10,9 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -217,23 +219,65 @@ func TestBusyMetricsPort(t *testing.T) {
 func TestAdminSocket(t *testing.T) {
 	// The socket is 0660, a living one is not taken over, a dead one is.
 	path := filepath.Join(t.TempDir(), "d", "s")
-	l, err := listenAdmin(path)
-	if err != nil {
-		t.Fatal(err)
+	l, made, err := listenAdmin(path)
+	if err != nil || !made {
+		t.Fatalf("%v, made the directory: %v", err, made)
 	}
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o660 {
 		t.Errorf("%v, %v", info.Mode(), err)
 	}
-	if _, err := listenAdmin(path); kindOf(err) != KindRefused {
+	if _, _, err := listenAdmin(path); kindOf(err) != KindRefused {
 		t.Errorf("a second node: %v", err)
 	}
 	l.(*net.UnixListener).SetUnlinkOnClose(false)
 	l.Close()
-	l, err = listenAdmin(path)
-	if err != nil {
-		t.Fatalf("over a dead socket: %v", err)
+	l, made, err = listenAdmin(path)
+	if err != nil || made {
+		t.Fatalf("over a dead socket: %v, made the directory: %v", err, made)
 	}
 	l.Close()
+}
+
+func TestSocketDirectoryGoesWithItsNode(t *testing.T) {
+	// What a node made for its socket it takes away, unless another's socket lies
+	// there; what was there before stays. Nodes that start while others end are well.
+	dir := filepath.Join(t.TempDir(), "made")
+	open := func(name string) *listeners {
+		l, err := listen(Admin{Socket: filepath.Join(dir, name), Listen: "-"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	here := func() bool { _, err := os.Stat(dir); return err == nil }
+	first, second := open("first"), open("second")
+	if first.close(); !here() {
+		t.Error("the directory went though a second node's socket lies there")
+	}
+	if second.close(); !here() {
+		t.Error("the directory went with a node that found it there")
+	}
+	if err := os.Remove(dir); err != nil {
+		t.Fatal(err)
+	}
+	if open("alone").close(); here() {
+		t.Error("the directory stayed")
+	}
+	var wg sync.WaitGroup
+	for i := range 2 {
+		wg.Go(func() {
+			for range 200 {
+				l, err := listen(Admin{Socket: filepath.Join(dir, strconv.Itoa(i)), Listen: "-"})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				l.close()
+				_ = os.Remove(dir) // as the one that made it does
+			}
+		})
+	}
+	wg.Wait()
 }
 
 func TestWhoMayAsk(t *testing.T) {

@@ -17,7 +17,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -267,9 +266,6 @@ func (n *Node) close() error {
 	}
 	if n.disk != nil {
 		errs = append(errs, n.disk.Close())
-	}
-	if n.doors != nil && n.doors.socket != nil {
-		os.Remove(n.doors.socket.Addr().String())
 	}
 	return errors.Join(errs...)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/http"
 	"os"
@@ -20,15 +21,38 @@ import (
 const adminGroup = "hearth"
 
 // listenAdmin opens the admin socket: 0660, of the group hearth if there is one.
-// A socket that nobody answers is removed; one that answers is another node.
-func listenAdmin(socket string) (net.Listener, error) {
+// A socket that nobody answers is removed; one that answers is another node. made
+// says that the socket's directory was made for it.
+func listenAdmin(socket string) (l net.Listener, made bool, err error) {
+	// A node that ends takes the directory away that it made, perhaps between two
+	// steps of this one.
+	for range 10 {
+		if made, err = makeSocketDir(filepath.Dir(socket)); err == nil {
+			l, err = listenIn(socket)
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+	}
+	return l, made, err
+}
+
+func makeSocketDir(dir string) (made bool, err error) {
 	mode := os.FileMode(0o700)
 	if os.Geteuid() == 0 {
 		mode = 0o755 // the group must get to the socket
 	}
-	if err := os.MkdirAll(filepath.Dir(socket), mode); err != nil {
-		return nil, fmt.Errorf("make the admin socket's directory: %w", err)
+	err = os.MkdirAll(filepath.Dir(dir), mode)
+	if err == nil {
+		err = os.Mkdir(dir, mode)
 	}
+	if err != nil && !errors.Is(err, fs.ErrExist) {
+		return false, fmt.Errorf("make the admin socket's directory: %w", err)
+	}
+	return err == nil, nil
+}
+
+func listenIn(socket string) (net.Listener, error) {
 	if err := trusted(filepath.Dir(socket)); err != nil {
 		return nil, err
 	}
