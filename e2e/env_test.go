@@ -35,7 +35,7 @@ type env struct {
 }
 
 func newEnv(t *testing.T, s *suite, sc scenario) *env {
-	dir, err := os.MkdirTemp("/var/tmp", "hearth-e2e-")
+	dir, err := os.MkdirTemp(s.base, "scenario-")
 	if err != nil {
 		t.Fatal(err)
 	}

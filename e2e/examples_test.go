@@ -64,6 +64,18 @@ func examples(e *env) {
 			}
 		}
 	}
+	// The caches are kept, and nothing else.
+	for dir, kept := range map[string]string{"/run": "", "/mnt": "", "/tmp": "", "/var/cache": "hearth", "/var/tmp": "hearth " + filepath.Base(e.base)} {
+		entries, err := os.ReadDir(dir)
+		e.must(err, "read %s", dir)
+		var names []string
+		for _, x := range entries {
+			names = append(names, x.Name())
+		}
+		if got := strings.Join(names, " "); got != kept {
+			e.Errorf("%s holds %q after all, expected %q", dir, got, kept)
+		}
+	}
 }
 
 // examplesOf are the two lines that a verb's help shows.
@@ -95,16 +107,16 @@ func (e *env) public(o *server, bucket string) {
 // default, or that an example names.
 func (e *env) machine() {
 	e.Helper()
-	for _, dir := range []string{"/run", "/mnt", "/var/cache"} {
+	for _, dir := range []string{"/run", "/mnt", "/tmp", "/var/cache"} {
 		e.private(dir)
 	}
-	// The scenario's own directory stays where it is in a /var/tmp of its own.
-	own, err := os.Open(e.dir)
-	e.must(err, "open the scenario's directory")
+	// The run's own directory stays where it is in a /var/tmp of the scenario's.
+	own, err := os.Open(e.base)
+	e.must(err, "open the run's directory")
 	defer func() { _ = own.Close() }()
 	e.private("/var/tmp")
-	e.must(os.Mkdir(e.dir, 0o755), "make the scenario's directory again")
-	e.must(unix.Mount(fmt.Sprintf("/proc/self/fd/%d", own.Fd()), e.dir, "", unix.MS_BIND, ""), "show it in its place")
+	e.must(os.Mkdir(e.base, 0o755), "make the run's directory again")
+	e.must(unix.Mount(fmt.Sprintf("/proc/self/fd/%d", own.Fd()), e.base, "", unix.MS_BIND, ""), "show it in its place")
 }
 
 // shell is a command line as a user's shell runs it, with the binary in its PATH

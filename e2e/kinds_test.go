@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"unsafe"
@@ -267,7 +268,7 @@ func (e *env) user() *syscall.Credential {
 	e.must(os.Chmod(device, 0o666), "let users open it")
 	e.must(unix.Mount(device, "/dev/fuse", "", unix.MS_BIND, ""), "show it in its place")
 	e.Cleanup(func() { _ = unix.Unmount("/dev/fuse", unix.MNT_DETACH) })
-	for dir := filepath.Dir(e.hearth); dir != "/" && dir != "/tmp"; dir = filepath.Dir(dir) {
+	for dir := filepath.Dir(e.hearth); strings.HasPrefix(dir, e.base); dir = filepath.Dir(dir) {
 		e.must(os.Chmod(dir, 0o755), "let the user run the binary")
 	}
 	return &syscall.Credential{Uid: 65534, Gid: 65534}

@@ -8,8 +8,9 @@
 // a kernel may offer), nobody (as a user without privileges).
 //
 // The tests run in a mount namespace of their own, so that no mount outlives
-// them; every process they start dies with them; and a watchdog aborts the FUSE
-// connections of a scenario that is over its time.
+// them; every process they start dies with them; a watchdog aborts the FUSE
+// connections of a scenario that is over its time; and all their files lie in one
+// directory, which the process outside of that namespace takes away however they end.
 package e2e
 
 import (
@@ -60,6 +61,7 @@ type result struct {
 type suite struct {
 	level   level
 	repo    string
+	base    string // the directory of all that a run makes
 	hearth  string // the binary under test
 	race    bool
 	variant string
@@ -82,6 +84,15 @@ func TestMain(m *testing.M) {
 func inOwnNamespace() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	base, err := os.MkdirTemp("/var/tmp", "hearth-e2e-")
+	if err == nil {
+		defer removeAll(base)
+		err = os.Chmod(base, 0o755) // users go through it
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "e2e: make a directory:", err)
+		return 1
+	}
 	args := []string{"--mount", "--propagation", "private", "--kill-child", "--fork", "--pid", "--mount-proc"}
 	if os.Getuid() != 0 {
 		args = append([]string{"--user", "--map-root-user"}, args...)
@@ -92,16 +103,14 @@ func inOwnNamespace() int {
 		return 1
 	}
 	inner := []string{"--", self}
-	environ := append(os.Environ(), "HEARTH_E2E_INNER=1")
+	environ := append(os.Environ(), "HEARTH_E2E_INNER="+base, "TMPDIR="+base)
 	if os.Getenv("HEARTH_VARIANT") == "nobody" {
-		dir, err := forNobody(self)
-		if err != nil {
+		if err := forNobody(self, base); err != nil {
 			fmt.Fprintln(os.Stderr, "e2e: prepare for a user without privileges:", err)
 			return 1
 		}
-		defer func() { _ = os.RemoveAll(dir) }()
-		inner = []string{"--", "sh", "-c", asNobodyDoes, filepath.Join(dir, "fuse"), filepath.Join(dir, "e2e.test")}
-		environ = append(environ, "HEARTH_BIN="+filepath.Join(dir, "hearth"), "HEARTH_TOOLS="+dir, "HOME="+dir)
+		inner = []string{"--", "sh", "-c", asNobodyDoes, filepath.Join(base, "device"), filepath.Join(base, "e2e.test")}
+		environ = append(environ, "HEARTH_BIN="+filepath.Join(base, "hearth"), "HEARTH_TOOLS="+base, "HOME="+base)
 	}
 	cmd := exec.CommandContext(ctx, "unshare", slices.Concat(args, inner, os.Args[1:])...)
 	cmd.Env = environ
@@ -123,22 +132,31 @@ func inOwnNamespace() int {
 // does, and goes on as the user nobody.
 const asNobodyDoes = `mknod -m 666 "$0" c 10 229 && mount --bind "$0" /dev/fuse && exec setpriv --reuid 65534 --regid 65534 --clear-groups "$@"`
 
+// removeAll takes the tests' directory away. Where they were killed, the last of
+// their processes may still be about to end and write into it.
+func removeAll(dir string) {
+	var err error
+	for range 100 {
+		if err = os.RemoveAll(dir); err == nil {
+			return
+		}
+		<-time.After(50 * time.Millisecond)
+	}
+	fmt.Fprintln(os.Stderr, "e2e: left behind:", err)
+}
+
 // forNobody puts what that user runs where it may: this test, the binary and the
 // S3 server. The checkout may lie where only its owner gets to.
-func forNobody(self string) (string, error) {
-	dir, err := os.MkdirTemp("/var/tmp", "hearth-e2e-nobody-")
-	if err != nil {
-		return "", err
-	}
+func forNobody(self, dir string) error {
 	build := exec.Command("go", "build", "-o", filepath.Join(dir, "hearth"), "./cmd/hearth")
 	build.Dir = ".."
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
-		return dir, fmt.Errorf("build: %w: %s", err, out)
+		return fmt.Errorf("build: %w: %s", err, out)
 	}
 	server, err := hearthtest.Tool("versitygw")
 	if err != nil {
-		return dir, err
+		return err
 	}
 	for from, to := range map[string]string{self: "e2e.test", server: "versitygw"} {
 		program, err := os.ReadFile(from)
@@ -146,10 +164,10 @@ func forNobody(self string) (string, error) {
 			err = os.WriteFile(filepath.Join(dir, to), program, 0o755)
 		}
 		if err != nil {
-			return dir, err
+			return err
 		}
 	}
-	return dir, os.Chmod(dir, 0o777)
+	return os.Chmod(dir, 0o777)
 }
 
 func TestScenarios(t *testing.T) {
@@ -201,7 +219,7 @@ func newSuite(t *testing.T) *suite {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &suite{level: l, repo: repo, variant: os.Getenv("HEARTH_VARIANT"), hearth: os.Getenv("HEARTH_BIN")}
+	s := &suite{level: l, repo: repo, base: os.Getenv("HEARTH_E2E_INNER"), variant: os.Getenv("HEARTH_VARIANT"), hearth: os.Getenv("HEARTH_BIN")}
 	s.race = s.variant == "race"
 	if s.hearth == "" {
 		s.hearth = filepath.Join(t.TempDir(), "hearth")
