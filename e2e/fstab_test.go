@@ -9,13 +9,17 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
 // fstab mounts by mount(8) and a line of /etc/fstab as the manual has it, with the
 // options that such lines have; umount(8) ends the mount and the process behind it.
 func fstab(e *env) {
 	o := e.origin()
-	list := e.load(o, e.set("D1", 1, 10, 2, 40))
+	set, err := hearthtest.Set("D1")
+	e.must(err, "data set")
+	list := e.load(o, set.Reduced(2, 20))
 	dir, boot, config := e.path("mnt"), e.path("boot"), e.writeConfig(o, settings{})
 	e.must(errors.Join(os.Mkdir(dir, 0o755), os.Mkdir(boot, 0o755)), "make the mount points")
 	line := func(dir, options string) string {

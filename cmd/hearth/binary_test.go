@@ -199,7 +199,8 @@ func TestNodeAnswersCommands(t *testing.T) {
 }
 
 func TestExamplesRun(t *testing.T) {
-	// The two examples of each help run as they stand, as far as a test may run them.
+	// The two examples of each help run as they stand, as far as a unit test may run
+	// them; the scenario "examples" of e2e runs all.
 	h := newHearth(t)
 	h.env = append(h.env, "PAGER=cat")
 	for _, c := range commands() {
