@@ -55,7 +55,7 @@ func killed(e *env) {
 }
 
 // fillSet has objects of the kinds that the disk keeps: packed ones of part of a
-// block and of a whole one, and large ones with a file each; 550 MiB, which the
+// block and of a whole one, and large ones with a file each; 555 MiB, which the
 // limit on the bandwidth makes last longer than the longest fill.
 func fillSet() hearthtest.DataSet {
 	return hearthtest.DataSet{Name: "fill", Groups: []hearthtest.Group{
@@ -111,7 +111,7 @@ func readUntilKilled(e *env, h *hearth, p *proxied, list []hearthtest.File, rng 
 			}
 		})
 	}
-	<-time.After(time.Duration(500+rng.IntN(1500)) * time.Millisecond) // the moment is random on purpose
+	<-time.After(time.Duration(1000+rng.IntN(1500)) * time.Millisecond) // the moment is random on purpose
 	second, before := time.Now(), p.bytes()
 	<-time.After(time.Second) // what is read until now must outlive the kill
 	moment, after := time.Now(), p.bytes()
