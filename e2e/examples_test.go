@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
 // examples runs each example of every verb's help as it stands, by a shell, as the
@@ -22,6 +24,7 @@ func examples(e *env) {
 	_, err := o.PutBytes(e.ctx, "noaa-ghcn-pds", "csv/by_year/1750.csv", []byte("ITE00100554,17500101,TMAX\n"))
 	e.must(err, "put an object")
 	e.public(o, "noaa-ghcn-pds")
+	e.tools()
 	e.machine()
 	verbs := regexp.MustCompile(`(?m)^  ([a-z]+)  `).FindAllStringSubmatch(e.sh(o, "hearth --help"), -1)
 	if len(verbs) < 10 {
@@ -103,6 +106,18 @@ func (e *env) public(o *server, bucket string) {
 		{"Effect": "Allow", "Principal": "*", "Action": "s3:GetObject", "Resource": "arn:aws:s3:::BUCKET/*"}]}`, "BUCKET", bucket))
 }
 
+// tools copies the demo's server to where it is seen in any case: the checkout may
+// lie in a directory that machine covers.
+func (e *env) tools() {
+	e.Helper()
+	from, err := hearthtest.Tool("versitygw")
+	e.must(err, "find the demo's server")
+	program, err := os.ReadFile(from)
+	e.must(err, "read the demo's server")
+	e.must(os.Mkdir(e.path("tools"), 0o755), "make a directory for it")
+	e.must(os.WriteFile(filepath.Join(e.path("tools"), "versitygw"), program, 0o755), "copy the demo's server")
+}
+
 // machine puts empty directories in the place of those that Hearth uses by
 // default, or that an example names.
 func (e *env) machine() {
@@ -124,7 +139,7 @@ func (e *env) machine() {
 func (e *env) shell(o *server, line string) *exec.Cmd {
 	cmd := exec.CommandContext(e.ctx, "sh", "-c", "exec "+line)
 	cmd.Env = append(e.environ(nil), "PATH="+filepath.Dir(e.hearth)+":"+os.Getenv("PATH"), "AWS_ENDPOINT_URL="+o.endpoint,
-		"HEARTH_TOOLS="+filepath.Join(e.repo, ".tools", "bin"))
+		"HEARTH_TOOLS="+e.path("tools"))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	return cmd
 }
