@@ -539,3 +539,34 @@ func TestABodyThatNeverEndsIsReadToItsEnd(t *testing.T) {
 		t.Errorf("%d in flight", n)
 	}
 }
+
+func TestKeysReplacedInTheirFileAreFound(t *testing.T) {
+	// The key is revoked and the file names another: the next request uses it,
+	// without a restart. (HEAD is left out: versitygw answers 404 to an unknown key.)
+	f := newFaulty(t, Config{})
+	name := filepath.Join(t.TempDir(), "credentials")
+	write := func(access, secret string) {
+		t.Helper()
+		text := "[default]\naws_access_key_id = " + access + "\naws_secret_access_key = " + secret + "\n"
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("AWS_SHARED_CREDENTIALS_FILE", name)
+	t.Setenv("AWS_ACCESS_KEY_ID", "")
+	t.Setenv("AWS_SECRET_ACCESS_KEY", "")
+	f.keys.creds.Expire() // those of the environment
+	for what, ask := range map[string]func() error{
+		"get":  func() error { return f.read(t, faultproxy.Rule{}) },
+		"list": func() error { return f.List(t.Context(), hearth.Listing{}, func(hearth.Object) error { return nil }) },
+	} {
+		write("REVOKED", "secret")
+		if err := ask(); !errors.Is(err, os.ErrPermission) {
+			t.Errorf("%s with a key that nobody knows: %v", what, err)
+		}
+		write(f.server.AccessKey, f.server.SecretKey)
+		if err := ask(); err != nil {
+			t.Errorf("%s with the new key: %v", what, err)
+		}
+	}
+}
