@@ -35,6 +35,8 @@ type Link struct {
 type link struct {
 	Link
 	down atomic.Pointer[error] // why the origin could not be asked last; nil: it could
+	// well is when it last answered, by the tree's clock.
+	well atomic.Int64
 }
 
 // linkTable is the links as the tree shows them; it never changes.
@@ -150,9 +152,14 @@ func (table *linkTable) named(name string) *link {
 	return nil
 }
 
-// failed notes that the link's origin cannot be asked now.
-func (t *Tree) failed(l *link, err error) {
+// failed notes that the link's origin cannot be asked now. A question that began
+// before the last answer says nothing of now: it may have waited out an outage that
+// is over, and nobody might ask again for long.
+func (t *Tree) failed(l *link, began int64, err error) {
 	t.stats.originErrors.Add(1)
+	if began < l.well.Load() {
+		return
+	}
 	if l.down.Swap(&err) == nil && t.o.Events.Origin != nil {
 		t.o.Events.Origin(l.Name, err)
 	}
@@ -160,6 +167,7 @@ func (t *Tree) failed(l *link, err error) {
 
 // answered notes that it can.
 func (t *Tree) answered(l *link) {
+	l.well.Store(t.clock.Now())
 	if l.down.Load() != nil && l.down.Swap(nil) != nil && t.o.Events.Origin != nil {
 		t.o.Events.Origin(l.Name, nil)
 	}

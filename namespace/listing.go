@@ -188,7 +188,7 @@ func (l *listing) run() {
 		t.answered(d.link)
 		t.stats.listings.Add(1)
 	case !ours:
-		t.failed(d.link, err)
+		t.failed(d.link, l.began, err)
 	}
 	l.finish(err)
 	if err == nil && l.names == 0 && !l.marker && d.path != "" {

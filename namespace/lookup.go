@@ -251,7 +251,7 @@ func (t *Tree) inquire(ctx context.Context, d *directory, m record.Meaning, gate
 		err = q.both(ctx, gate)
 	}
 	if err != nil && ctx.Err() == nil {
-		t.failed(d.link, err)
+		t.failed(d.link, q.began, err)
 		return err
 	}
 	if err != nil {

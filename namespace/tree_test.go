@@ -328,6 +328,38 @@ func TestStrict(t *testing.T) {
 	}
 }
 
+func TestALateFailureIsOfAnOutageThatIsOver(t *testing.T) {
+	// A listing waits for an origin that is silent and comes back meanwhile. When it
+	// fails at last, others have been answered: the link is not down for that.
+	w := open(t, nil)
+	w.b.put("slow/x", "A", 1)
+	w.b.put("e/y", "A", 1)
+	w.names("/")
+	slow := w.resolve("/slow")
+	reached, release, failed := make(chan struct{}), make(chan struct{}), make(chan error)
+	var once sync.Once
+	w.b.onPage = func(prefix string, _ int) {
+		if prefix == "slow/" {
+			once.Do(func() { close(reached); <-release })
+		}
+	}
+	go func() { failed <- w.tree.ReadDir(context.Background(), slow.ID, "", func(Node) bool { return true }) }()
+	<-reached
+	w.clock.add(time.Second)
+	w.resolve("/e/y")
+	w.b.down(errDown)
+	close(release)
+	if err := <-failed; !errors.Is(err, errDown) {
+		t.Errorf("the listing that waited: %v", err)
+	}
+	if s := w.tree.Stats(); s.Stale != nil {
+		t.Errorf("stale after an answer: %v", s.Stale)
+	}
+	if _, err := w.tree.Resolve(context.Background(), "/slow/new"); !errors.Is(err, errDown) || w.tree.Stats().Stale == nil {
+		t.Errorf("a question of now: %v, stale %v", err, w.tree.Stats().Stale)
+	}
+}
+
 func TestStaleIfError(t *testing.T) {
 	// With the origin away, names known last go on, and stats tell why; what was
 	// never known is an error; a link that does not want that gets errors.

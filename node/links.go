@@ -26,6 +26,7 @@ type link struct {
 	origin    origin.Origin
 	freshness namespace.Freshness
 	failing   atomic.Pointer[string] // what its last fetch failed with; nil: it did not
+	well      atomic.Int64           // when its last fetch succeeded, in Unix nanoseconds
 }
 
 // CheckFreshness reports whether s is a freshness: immutable, bounded(60s) or

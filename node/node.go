@@ -157,19 +157,23 @@ func (n *Node) openDisk() error {
 }
 
 // heard keeps what an origin fails with until it answers again. That a version
-// is gone is an answer; that a reader went away says nothing.
-func (n *Node) heard(o *hearth.Object, err error) {
+// is gone is an answer; that a reader went away says nothing, and a fetch that began
+// before the last answer nothing of now.
+func (n *Node) heard(o *hearth.Object, began time.Time, err error) {
 	l := n.links.named(o.Link)
 	switch {
 	case l == nil || errors.Is(err, context.Canceled):
 	case err == nil || errors.Is(err, hearth.ErrStale):
+		l.well.Store(time.Now().UnixNano())
 		if l.failing.Load() != nil {
 			l.failing.Store(nil)
 			n.events.log.Info("origin answers again", "link", l.Path)
 		}
 	default:
 		cause := explained(err).Error()
-		l.failing.Store(&cause)
+		if began.UnixNano() >= l.well.Load() {
+			l.failing.Store(&cause)
+		}
 		n.events.warn("read "+l.name, "origin cannot be read", "link", l.Path, "key", o.Key, "cause", cause)
 	}
 }

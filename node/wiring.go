@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync/atomic"
+	"time"
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache"
@@ -100,25 +101,28 @@ type watched struct {
 	gone func(*hearth.Object)
 	// weak hears of reads of objects that no tier may keep.
 	weak func(*hearth.Object)
-	// heard is told how each fetch ended.
-	heard func(*hearth.Object, error)
+	// heard is told how each fetch ended, and when it had begun.
+	heard func(o *hearth.Object, began time.Time, err error)
 }
 
 func (w watched) Get(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
+	began := time.Now()
 	v, err := w.bucket.Get(ctx, b, off, n)
-	w.hear(b, err)
+	w.hear(b, began, err)
 	return v, err
 }
 
 func (w watched) GetMany(ctx context.Context, first hearth.Block, n int, each func(hearth.Block, *hearth.View, error) bool) {
+	began := time.Now()
 	w.bucket.GetMany(ctx, first, n, func(b hearth.Block, v *hearth.View, err error) bool {
-		w.hear(b, err)
+		w.hear(b, began, err)
+		defer func() { began = time.Now() }() // of the next block
 		return each(b, v, err)
 	})
 }
 
-func (w watched) hear(b hearth.Block, err error) {
-	w.heard(b.Object, err)
+func (w watched) hear(b hearth.Block, began time.Time, err error) {
+	w.heard(b.Object, began, err)
 	switch {
 	case errors.Is(err, hearth.ErrStale):
 		w.gone(b.Object)

@@ -3,12 +3,14 @@ package node
 import (
 	"context"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/internal/hearthtest"
@@ -199,4 +201,32 @@ func TestKeysOfURLs(t *testing.T) {
 	if l, rest := ls.at("/img/x/y"); l.Path != "/img" || rest != "x/y" {
 		t.Error(l.Path, rest)
 	}
+}
+
+func TestALateFailureDoesNotMakeAnOriginIll(t *testing.T) {
+	// A fetch waited out an outage and fails after another one has succeeded: status
+	// stays ok. One that began afterwards counts, and so does a stream that breaks off
+	// after some of its blocks.
+	n := start(t, t.TempDir(), nil)
+	l := n.links.list()[0]
+	o := &hearth.Object{Link: l.name, Key: "k", Size: 3 * hearth.BlockSize}
+	before := time.Now()
+	n.heard(o, time.Now(), nil)
+	n.heard(o, before, io.ErrUnexpectedEOF)
+	if s := n.Status(t.Context()); s.Says != "ok" {
+		t.Errorf("after a late failure status says %q", s.Says)
+	}
+	w := watched{bucket: breaksOff{}, heard: n.heard, weak: func(*hearth.Object) {}}
+	w.GetMany(t.Context(), o.Block(0), 2, func(hearth.Block, *hearth.View, error) bool { return true })
+	if s := n.Status(t.Context()); s.Says == "ok" {
+		t.Error("a stream broke off, and status says ok")
+	}
+}
+
+// breaksOff yields a block and then an error.
+type breaksOff struct{ hearth.Source }
+
+func (breaksOff) GetMany(_ context.Context, first hearth.Block, _ int, each func(hearth.Block, *hearth.View, error) bool) {
+	each(first, nil, nil)
+	each(first.Object.Block(first.Index+1), nil, io.ErrUnexpectedEOF)
 }
