@@ -76,8 +76,7 @@ func sicknesses() []sickness {
 		{name: "200-for-206", rules: get(faultproxy.Rule{Whole: true}), large: fails, says: "status 200"},
 		{name: "stall", rules: every(faultproxy.Rule{Body: faultproxy.Stall, At: 1000}),
 			lists: fails, small: fails, large: fails, says: "does not answer", silent: true},
-		{name: "black-hole", fall: func(s *sick) { s.must(s.p.BlackHole(true), "drop packets") },
-			rise:  func(s *sick) { s.must(s.p.BlackHole(false), "let packets in") },
+		{name: "black-hole", fall: blackHole(true), rise: blackHole(false),
 			names: fails, lists: fails, small: fails, large: fails, says: "does not answer", silent: true},
 		{name: "stopped", fall: func(s *sick) { s.must(s.o.Command.Process.Signal(syscall.SIGSTOP), "stop the server") },
 			rise:  func(s *sick) { s.must(s.o.Command.Process.Signal(syscall.SIGCONT), "let the server go on") },
@@ -91,6 +90,10 @@ func sicknesses() []sickness {
 		{name: "clock-skewed", rules: every(faultproxy.Skewed()),
 			names: fails, lists: fails, small: fails, large: fails, says: "clock"},
 	}
+}
+
+func blackHole(on bool) func(*sick) {
+	return func(s *sick) { s.must(s.p.BlackHole(on), "drop packets, or let them in") }
 }
 
 // sickScenarios are a row of the table for each fault, and at the level full for
@@ -112,13 +115,10 @@ func sickScenarios() []scenario {
 				run: func(e *env) { sickOrigin(e, k, mode) }})
 		}
 	}
-	for _, fresh := range []string{"bounded(2s)", "immutable", "strict", "bounded(2s)" + failStale} {
-		name, _, _ := strings.Cut(fresh, "(")
-		if strings.HasSuffix(fresh, failStale) {
-			name = "fail-stale"
-		}
-		list = append(list, scenario{name: "away-" + name, from: all, limit: 2 * time.Minute, origin: "versitygw behind the fault proxy",
-			size: func(level) string { return "8 files" }, run: func(e *env) { awayOrigin(e, fresh) }})
+	for _, a := range []away{{"bounded", "bounded(2s)", false, false}, {"silent", "bounded(2s)", false, true}, {"immutable", "immutable", false, false},
+		{"strict", "strict", true, false}, {"fail-stale", "bounded(2s)", true, false}} {
+		list = append(list, scenario{name: "away-" + a.name, from: all, limit: 2 * time.Minute, origin: "versitygw behind the fault proxy",
+			size: func(level) string { return "8 files" }, run: func(e *env) { awayOrigin(e, a) }})
 	}
 	return list
 }
@@ -147,7 +147,10 @@ func sickOrigin(e *env, k sickness, mode string) {
 	}
 	s.readAll(k)
 	if k.silent {
-		s.killReader()
+		s.killReader("read_misses", job{Op: "read", Dir: s.h.dir, Files: s.files["names"][2:3]})
+		if k.names == fails {
+			s.killReader("lookup", job{Op: "stat", Dir: s.h.dir, Files: s.files["cold"][3:4]})
+		}
 	}
 	if k.says != "" {
 		s.logged(k.says)
@@ -249,18 +252,22 @@ func (s *sick) readAll(k sickness) {
 	}
 }
 
-// killReader kills one that waits for the origin.
-func (s *sick) killReader() {
+// killReader kills one that waits for the origin: a count of the kernel's requests
+// says when it does.
+func (s *sick) killReader(count string, j job) {
 	s.Helper()
-	misses := func() int64 { return s.h.status().Mounts[0].Ops["read_misses"] }
-	before := misses()
-	r := s.reader(job{Op: "read", Dir: s.h.dir, Files: s.files["names"][2:3]})
-	s.eventually("a reader that waits", func() bool { return misses() > before })
+	asked := func() int64 { return s.h.status().Mounts[0].Ops[count] }
+	before := asked()
+	r := s.reader(j)
+	s.eventually("a reader that waits", func() bool { return asked() > before })
+	if r.out.String() != "" {
+		s.Fatalf("%s did not wait: %s", j.Op, r.out)
+	}
 	start := time.Now()
 	s.must(r.Process.Kill(), "kill a reader")
 	<-r.done
 	if took := time.Since(start); took > 3*time.Second {
-		s.Errorf("a killed reader ended after %v", took)
+		s.Errorf("a reader killed in %s ended after %v", j.Op, took)
 	}
 }
 
@@ -291,57 +298,72 @@ func (s *sick) recovers() {
 	s.eventually("a status that says ok", func() bool { return s.h.status().Says == "ok" })
 }
 
-// failStale is what a link's configuration says where old names shall not do.
-const failStale = ", stale_if_error: false"
+// away is how names are kept of an origin that is gone.
+type away struct {
+	name, fresh string
+	fails       bool // EIO beyond the bound
+	silent      bool // it is no refusal that tells, but silence
+}
 
 // awayOrigin is gone for longer than names may be old: they and cached files go
 // on, or give EIO, as the link's freshness says, and status and a metric tell.
-func awayOrigin(e *env, fresh string) {
-	fresh, failing := strings.CutSuffix(fresh, failStale)
-	goesOn := fresh != "strict" && !failing
+func awayOrigin(e *env, a away) {
 	s := &sick{env: e, o: e.origin(), files: map[string][]hearthtest.File{}}
 	for i := range 8 {
 		s.put(hearthtest.File{Path: fmt.Sprintf("known/f%02d", i), Size: 100<<10 + int64(i)})
 	}
 	s.p = e.proxy(s.o)
-	set := settings{endpoint: s.p.endpoint, fresh: fresh, origin: fmt.Sprintf(", timeout: %v", sickTimeout)}
-	if failing {
-		set.link = failStale
+	set := settings{endpoint: s.p.endpoint, fresh: a.fresh, origin: fmt.Sprintf(", timeout: %v", sickTimeout)}
+	if a.fails {
+		set.link = ", stale_if_error: false"
 	}
 	s.h = e.mount(s.o, set)
-	known := filepath.Join(s.h.dir, "known")
-	look := func() error {
-		names, err := os.ReadDir(known)
-		if err == nil && len(names) != len(s.cached()) {
-			err = fmt.Errorf("%d names", len(names))
-		}
-		_, stat := os.Stat(filepath.Join(known, "f00"))
-		return errors.Join(err, stat)
-	}
-	e.must(look(), "list while the origin is well")
+	e.must(s.look(), "list while the origin is well")
 	e.good("while the origin is well", epoch(s.h.dir, s.cached(), 1, 4, 0))
-	s.p.Down()
-	if goesOn {
-		if fresh != "immutable" {
-			e.eventually("that names are shown beyond their bound", func() bool {
-				e.must(look(), "list while the origin is away")
-				return s.h.status().Names.Stale != ""
-			})
-			e.tells(s.h, "the last known names are shown", "hearth_names_stale 1")
-		}
-		e.must(look(), "list while the origin is away")
-		e.good("cached, while the origin is away", epoch(s.h.dir, s.cached(), 2, 4, 0))
-	} else {
-		e.eventually("EIO", func() bool { return errors.Is(look(), syscall.EIO) })
-		if _, err := os.ReadFile(filepath.Join(known, "f01")); !errors.Is(err, syscall.EIO) {
+	k := sickness{fall: func(s *sick) { s.p.Down() }, rise: func(s *sick) { s.must(s.p.Up(), "open the port") }}
+	if a.silent {
+		k.fall, k.rise = blackHole(true), blackHole(false)
+	}
+	s.ail(k, true)
+	switch {
+	case a.fails:
+		e.eventually("EIO", func() bool { return errors.Is(s.look(), syscall.EIO) })
+		if _, err := os.ReadFile(filepath.Join(s.h.dir, "known/f01")); !errors.Is(err, syscall.EIO) {
 			e.Errorf("a file beyond its bound: %v", err)
 		}
 		e.tells(s.h, "cannot be asked", "hearth_names_stale 1")
+	case a.fresh != "immutable":
+		e.eventually("that names are shown beyond their bound", func() bool {
+			e.must(s.look(), "list while the origin is away")
+			return s.h.status().Names.Stale != ""
+		})
+		e.tells(s.h, "the last known names are shown", "hearth_names_stale 1")
+		fallthrough
+	default:
+		e.must(s.look(), "list while the origin is away")
+		e.good("cached, while the origin is away", epoch(s.h.dir, s.cached(), 2, 4, 0))
 	}
-	e.must(s.p.Up(), "bring the origin back")
+	s.ail(k, false)
 	s.recovers()
 	e.tells(s.h, "ok", "hearth_names_stale 0")
 	s.h.quit()
+}
+
+// look lists the known directory and looks up a name in it, each within the bound.
+func (s *sick) look() error {
+	s.Helper()
+	known := filepath.Join(s.h.dir, "known")
+	start := time.Now()
+	names, err := os.ReadDir(known)
+	if err == nil && len(names) != len(s.cached()) {
+		err = fmt.Errorf("%d names", len(names))
+	}
+	listed := time.Now()
+	_, stat := os.Stat(filepath.Join(known, "f00"))
+	if most := max(listed.Sub(start), time.Since(listed)); most > 2*sickBound+sickSlack { // the directory's name, and then what is asked of it
+		s.Errorf("a look took %v", most)
+	}
+	return errors.Join(err, stat)
 }
 
 // tells waits until status and the metrics say something.
