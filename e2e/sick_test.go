@@ -113,6 +113,10 @@ func sickScenarios() []scenario {
 			list = append(list, scenario{name: "sick-" + k.name + "-" + mode, root: k.root, from: from, limit: 2 * time.Minute,
 				origin: "versitygw behind the fault proxy", size: func(level) string { return "8 readers" },
 				run: func(e *env) { sickOrigin(e, k, mode) }})
+			if k.silent && mode == "none" {
+				list = append(list, scenario{name: "killed-" + k.name, from: from, limit: time.Minute, origin: "versitygw behind the fault proxy",
+					size: func(level) string { return "2 readers" }, run: func(e *env) { killedReaders(e, k) }})
+			}
 		}
 	}
 	for _, a := range []away{{"bounded", "bounded(2s)", false, false}, {"silent", "bounded(2s)", false, true}, {"immutable", "immutable", false, false},
@@ -138,7 +142,7 @@ type sick struct {
 // names key and cause, what is cached goes on without the origin, nobody is stuck,
 // and when the fault is gone all is well again without a restart.
 func sickOrigin(e *env, k sickness, mode string) {
-	s := newSick(e, k, mode)
+	s := newSick(e, k, mode, sickTimeout)
 	s.ail(k, true)
 	before := s.p.requests()
 	s.good("what is cached, from a sick origin", epoch(s.h.dir, s.cached(), 2, 4, 0))
@@ -146,12 +150,6 @@ func sickOrigin(e *env, k sickness, mode string) {
 		s.Errorf("cached files and names asked the origin %d times", asked)
 	}
 	s.readAll(k)
-	if k.silent {
-		s.killReader("read_misses", job{Op: "read", Dir: s.h.dir, Files: s.files["names"][2:3]})
-		if k.names == fails {
-			s.killReader("lookup", job{Op: "stat", Dir: s.h.dir, Files: s.files["cold"][3:4]})
-		}
-	}
 	if k.says != "" {
 		s.logged(k.says)
 	}
@@ -161,7 +159,20 @@ func sickOrigin(e *env, k sickness, mode string) {
 	s.h.quit()
 }
 
-func newSick(e *env, k sickness, mode string) *sick {
+// killedReaders wait for a silent origin, which would be given up much later than
+// a killed process may stay.
+func killedReaders(e *env, k sickness) {
+	s := newSick(e, k, "none", 10*time.Second)
+	s.ail(k, true)
+	s.killReader("read_misses", job{Op: "read", Dir: s.h.dir, Files: s.files["names"][2:3]})
+	if k.names == fails {
+		s.killReader("lookup", job{Op: "stat", Dir: s.h.dir, Files: s.files["cold"][3:4]})
+	}
+	s.ail(k, false)
+	s.h.quit()
+}
+
+func newSick(e *env, k sickness, mode string, timeout time.Duration) *sick {
 	s := &sick{env: e, o: e.origin(), files: map[string][]hearthtest.File{}}
 	for dir, n := range map[string]int{"known": 8, "names": 4, "cold": 8} {
 		for i := range n {
@@ -170,7 +181,7 @@ func newSick(e *env, k sickness, mode string) *sick {
 		s.put(hearthtest.File{Path: dir + "/large", Size: 3<<20 + 4097})
 	}
 	s.p = e.proxy(s.o)
-	set := settings{endpoint: s.p.endpoint, fresh: "bounded(10m)", origin: fmt.Sprintf(", timeout: %v", sickTimeout), mount: []string{"--open", mode}}
+	set := settings{endpoint: s.p.endpoint, fresh: "bounded(10m)", origin: fmt.Sprintf(", timeout: %v", timeout), mount: []string{"--open", mode}}
 	if mode == "plain" {
 		set.mount = []string{"--open", "passthrough", "--fuse-without", "passthrough"}
 	}
