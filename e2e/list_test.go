@@ -77,6 +77,9 @@ func neverWrong(is func(string) func(level) string, by func(small, reduced, whol
 		{name: "changed-behind-passthrough", from: all, limit: time.Minute, origin: behind, size: is("3 objects"), run: changedBehind("passthrough", false)},
 		{name: "no-if-match-none", from: core, limit: time.Minute, origin: behind, size: is("3 objects"), run: changedBehind("none", true)},
 		{name: "no-if-match-passthrough", from: all, limit: time.Minute, origin: behind, size: is("3 objects"), run: changedBehind("passthrough", true)},
+		{name: "readers-and-signals", from: core, limit: time.Minute, origin: behind, size: is("5 readers"), run: readersAndSignals},
+		{name: "busy-mount", from: core, limit: time.Minute, origin: s3, size: is("2 mounts"), run: busyMount},
+		{name: "aborted", root: true, from: core, limit: time.Minute, origin: behind, size: is("1 abort"), run: aborted},
 	}
 	for i := range list {
 		list[i].issue = "never-wrong"
