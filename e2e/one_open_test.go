@@ -23,31 +23,35 @@ import (
 func changedBehind(open string, stripped bool) func(e *env) {
 	return func(e *env) {
 		o := e.origin()
-		b := &behind{e: e, o: o, large: hearthtest.File{Path: "dir/large", Size: 24<<20 + 4097}, small: hearthtest.File{Path: "dir/small", Size: 100<<10 + 17}}
+		b := &behind{e: e, o: o, large: hearthtest.File{Path: "dir/large", Size: 24<<20 + 4097},
+			small: hearthtest.File{Path: "dir/small", Size: 100<<10 + 17}, kept: hearthtest.File{Path: "dir/kept", Size: 3<<20 + 77}}
 		p := e.proxy(o)
-		set := settings{fresh: "bounded(1s)", endpoint: p.endpoint, mount: []string{"--open", open}}
+		set := settings{endpoint: p.endpoint, mount: []string{"--open", open}}
 		if stripped {
 			e.public(o, o.bucket)
 			p.AddRule(faultproxy.Rule{Verb: faultproxy.Get, Match: "/dir/", Strip: "If-Match"})
 			set.origin = ", anonymous: true"
 		}
-		b.put(b.large, 0)
-		b.put(b.small, 0)
-		h := e.mount(o, set)
-		b.dir = h.dir
-		b.backAndForth()
-		b.mappedOver()
-		b.whole()
-		h.quit()
+		for fresh, test := range map[string]func(){"bounded(1h)": b.backAndForth, "bounded(1s)": b.mappedOver} {
+			set.fresh, set.cache = fresh, "cache-"+fresh
+			for _, f := range []hearthtest.File{b.large, b.small, b.kept} {
+				b.put(f, 0)
+			}
+			h := e.mount(o, set)
+			b.dir = h.dir
+			test()
+			b.whole()
+			h.quit()
+		}
 	}
 }
 
 // behind is what changedBehind works on.
 type behind struct {
-	e            *env
-	o            *server
-	dir          string
-	large, small hearthtest.File
+	e                  *env
+	o                  *server
+	dir                string
+	large, small, kept hearthtest.File
 }
 
 func (b *behind) put(f hearthtest.File, version int) {
@@ -98,6 +102,8 @@ func (b *behind) inode(r *os.File) uint64 {
 
 // backAndForth: A -> B -> A, the same bytes and the same ETag again. An open of the
 // first A keeps what it has and gets no byte of B; each version has its own inode.
+// At a bound of an hour it is the ESTALE alone from which the node learns, so that
+// the next open shows what is there.
 func (b *behind) backAndForth() {
 	const far = 22 << 20
 	f := b.large
@@ -165,8 +171,7 @@ func (b *behind) refresh(f hearthtest.File, version int) {
 // of it goes on over a change, to its last byte, and so does a child process that
 // inherited it.
 func (b *behind) whole() {
-	f := hearthtest.File{Path: "dir/kept", Size: 3<<20 + 77}
-	b.put(f, 0)
+	f := b.kept
 	_, err := readWhole(filepath.Join(b.dir, f.Path), f, 0, make([]byte, 1<<20))
 	b.e.must(err, "read it whole")
 	r := b.open(f)
