@@ -73,6 +73,7 @@ func neverWrong(is func(string) func(level) string, by func(small, reduced, whol
 		{name: "versions-bounded-auto", from: all, limit: 2 * time.Minute, origin: s3, size: lasts, run: versions("bounded(1s)", "auto", "passthrough")},
 		{name: "versions-strict-plain", from: all, limit: 2 * time.Minute, origin: s3, size: lasts, run: versions("strict", "auto", "plain")},
 		{name: "versions-strict-passthrough", from: core, limit: 2 * time.Minute, origin: s3, size: lasts, run: versions("strict", "passthrough", "passthrough")},
+		{name: "versions-no-if-match", from: all, limit: 2 * time.Minute, origin: behind, size: lasts, run: versionsWithoutIfMatch},
 		{name: "changed-behind-none", from: all, limit: time.Minute, origin: behind, size: is("3 objects"), run: changedBehind("none", false)},
 		{name: "changed-behind-passthrough", from: all, limit: time.Minute, origin: behind, size: is("3 objects"), run: changedBehind("passthrough", false)},
 		{name: "no-if-match-none", from: core, limit: time.Minute, origin: behind, size: is("3 objects"), run: changedBehind("none", true)},

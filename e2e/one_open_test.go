@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime/debug"
 	"syscall"
 
 	"github.com/hearthfs/hearth/internal/faultproxy"
@@ -133,8 +132,6 @@ func (b *behind) backAndForth() {
 // are; others come from the same version or not at all (SIGBUS).
 func (b *behind) mappedOver() {
 	const far = 22 << 20
-	debug.SetPanicOnFault(true) // the SIGBUS
-	defer debug.SetPanicOnFault(false)
 	maps := map[string]mappedBytes{}
 	for _, f := range []hearthtest.File{b.large, b.small} {
 		b.put(f, 2)

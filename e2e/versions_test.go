@@ -9,13 +9,16 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
+	"unsafe"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/hearthfs/hearth/internal/faultproxy"
 	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
@@ -39,39 +42,58 @@ type writing struct {
 	start   time.Time
 	objects []*object
 	rules   string // of freshness
+	mapped  bool   // each fifth reader maps files
 }
 
 func (w *writing) now() time.Duration { return time.Since(w.start) }
 
 // versions: 16 readers open, read and close while writers overwrite, delete and
-// add; each open's bytes are held against what the bound allows.
+// add; each open's bytes are held against what the bound allows. The mount is
+// asked for as open, and granted as mode.
 func versions(fresh, open, mode string) func(e *env) {
 	return func(e *env) {
 		o := e.origin()
-		w := &writing{e: e, o: o, start: time.Now(), rules: fresh}
-		w.prepare()
-		if open == "auto" && mode == "passthrough" {
-			ballast := hearthtest.File{Path: "ballast", Size: 72 << 20} // outweighs what is small
-			e.must(o.PutFile(e.ctx, o.bucket, "", ballast, 0), "put the ballast")
-		}
-		h := e.mount(o, settings{fresh: fresh, mount: []string{"--open", open}})
-		if m := h.status().Mounts[0]; m.Open != mode && (e.variant == "" || e.variant == "race") {
-			e.Fatalf("the mount opens by %s (%s), not %s", m.Open, m.Why, mode)
-		}
-		ctx, stop := context.WithCancel(e.ctx)
-		var readers sync.WaitGroup
-		for i := range 16 {
-			readers.Go(func() { w.read(ctx, h.dir, i) })
-		}
-		w.change(map[level]time.Duration{core: 4 * time.Second, all: 12 * time.Second, full: 2 * time.Minute}[e.level])
-		bound := w.bound(h)
-		w.timeouts(h, bound)
-		w.settle(h.dir, bound)
-		stop()
-		readers.Wait()
-		w.judge(bound)
-		h.quit()
+		versionsOf(e, o, settings{fresh: fresh, mount: []string{"--open", open}}, mode)
 	}
+}
+
+// versionsWithoutIfMatch is the same at an origin that never sees an If-Match: it
+// answers each request with what it has by then.
+func versionsWithoutIfMatch(e *env) {
+	o := e.origin()
+	e.public(o)
+	p := e.proxy(o)
+	p.AddRule(faultproxy.Rule{Verb: faultproxy.Get, Strip: "If-Match"})
+	versionsOf(e, o, settings{fresh: "bounded(1s)", mount: []string{"--open", "none"}, endpoint: p.endpoint, origin: ", anonymous: true"}, "none")
+}
+
+func versionsOf(e *env, o *server, set settings, mode string) {
+	w := &writing{e: e, o: o, start: time.Now(), rules: set.fresh}
+	// A fault holds locks of the process that maps. Where the fault proxy, a part of
+	// this process, must bring the page, nobody maps beside the others.
+	w.mapped = set.endpoint == ""
+	w.prepare()
+	if slices.Contains(set.mount, "auto") && mode == "passthrough" {
+		ballast := hearthtest.File{Path: "ballast", Size: 72 << 20} // outweighs what is small
+		e.must(o.PutFile(e.ctx, o.bucket, "", ballast, 0), "put the ballast")
+	}
+	h := e.mount(o, set)
+	if m := h.status().Mounts[0]; m.Open != mode && (e.variant == "" || e.variant == "race") {
+		e.Fatalf("the mount opens by %s (%s), not %s", m.Open, m.Why, mode)
+	}
+	ctx, stop := context.WithCancel(e.ctx)
+	var readers sync.WaitGroup
+	for i := range 16 {
+		readers.Go(func() { w.read(ctx, h.dir, i) })
+	}
+	w.change(map[level]time.Duration{core: 4 * time.Second, all: 12 * time.Second, full: 2 * time.Minute}[e.level])
+	bound := w.bound(h)
+	w.timeouts(h, bound)
+	w.settle(h.dir, bound)
+	stop()
+	readers.Wait()
+	w.judge(bound)
+	h.quit()
 }
 
 // prepare makes the objects: small and of several blocks; some are added later.
@@ -91,7 +113,7 @@ func (w *writing) prepare() {
 }
 
 // change has four writers change their objects for a time: three by requests of
-// their own, one by mc, as a user would. One object of each is changed most.
+// their own, one by the aws CLI, as a user would. One object of each is changed most.
 func (w *writing) change(lasts time.Duration) {
 	over := time.After(lasts)
 	done := make(chan struct{})
@@ -99,7 +121,7 @@ func (w *writing) change(lasts time.Duration) {
 	for i := range 4 {
 		put := w.put
 		if i == 3 {
-			put = w.putByMC
+			put = w.putByAWS
 		}
 		writers.Go(func() {
 			rng := rand.New(rand.NewPCG(uint64(i), 7))
@@ -159,20 +181,17 @@ func (w *writing) put(f hearthtest.File, version int) error {
 	return w.o.PutFile(w.e.ctx, w.o.bucket, "", f, version)
 }
 
-func (w *writing) putByMC(f hearthtest.File, version int) error {
-	tool, err := hearthtest.Tool("mc")
-	if err != nil {
-		return err
-	}
+func (w *writing) putByAWS(f hearthtest.File, version int) error {
 	data := make([]byte, f.Size)
 	hearthtest.Fill(data, f.Path, 0, version)
-	from := w.e.path("by-mc")
+	from := w.e.path("by-aws")
 	if err := os.WriteFile(from, data, 0o600); err != nil {
 		return err
 	}
-	account := strings.Replace(w.o.endpoint, "://", "://"+w.o.access+":"+w.o.secret+"@", 1)
-	if out, code := w.e.run("env", "MC_HOST_origin="+account, tool, "--config-dir", w.e.path("mc"), "--quiet", "cp", from, "origin/"+w.o.bucket+"/"+f.Path); code != 0 {
-		return fmt.Errorf("mc cp: exit %d: %s", code, out)
+	out, code := w.e.run("env", "AWS_ACCESS_KEY_ID="+w.o.access, "AWS_SECRET_ACCESS_KEY="+w.o.secret, "/usr/bin/aws", "--endpoint-url", w.o.endpoint,
+		"s3", "cp", "--quiet", from, "s3://"+w.o.bucket+"/"+f.Path)
+	if code != 0 {
+		return fmt.Errorf("aws s3 cp: exit %d: %s", code, out)
 	}
 	return nil
 }
@@ -180,7 +199,6 @@ func (w *writing) putByMC(f hearthtest.File, version int) error {
 // read is one reader: it opens objects in random order, one after another; an
 // open that ended with ESTALE is followed by another at once.
 func (w *writing) read(ctx context.Context, dir string, n int) {
-	debug.SetPanicOnFault(true) // a mapped page whose version is gone: SIGBUS
 	rng := rand.New(rand.NewPCG(uint64(n), 8))
 	for ctx.Err() == nil {
 		x := w.objects[rng.IntN(len(w.objects))]
@@ -219,7 +237,7 @@ func (w *writing) look(ctx context.Context, dir string, x *object, n int, rng *r
 	}
 	defer func() { _ = f.Close() }()
 	at := f.ReadAt
-	if n%5 == 4 {
+	if w.mapped && n%5 == 4 {
 		m, err := syscall.Mmap(int(f.Fd()), 0, int(x.Size), syscall.PROT_READ, syscall.MAP_SHARED)
 		if err != nil {
 			return s, fmt.Errorf("mmap %s: %w", x.Path, err)
@@ -263,17 +281,21 @@ func (w *writing) piece(s *sighting, x *object, at func([]byte, int64) (int, err
 	return false, s.saw(buf[:n], x.Path, off)
 }
 
-// mappedBytes reads mapped memory; a page that cannot be had is ESTALE here, as a
-// read of it is.
+// mappedBytes reads mapped memory; a page that cannot be had (a SIGBUS to who
+// touches it) is ESTALE here, as a read of it is. The kernel touches the pages
+// within a system call: a fault would hold one of Go's few processors, and the
+// fault proxy may need it to bring the page.
 type mappedBytes []byte
 
-func (m mappedBytes) ReadAt(p []byte, off int64) (n int, err error) {
-	defer func() {
-		if recover() != nil {
-			err = syscall.ESTALE
-		}
-	}()
-	return copy(p, m[off:]), nil
+func (m mappedBytes) ReadAt(p []byte, off int64) (int, error) {
+	n := int(min(int64(len(p)), int64(len(m))-off))
+	local := []unix.Iovec{{Base: &p[0]}}
+	local[0].SetLen(n)
+	got, err := unix.ProcessVMReadv(os.Getpid(), local, []unix.RemoteIovec{{Base: uintptr(unsafe.Pointer(&m[off])), Len: n}}, 0)
+	if errors.Is(err, syscall.EFAULT) || err == nil && got < n {
+		return 0, syscall.ESTALE
+	}
+	return got, err
 }
 
 // bound is the age that the link allows: of names that a listing brought, 20
