@@ -37,6 +37,8 @@ type directory struct {
 	writes   streak
 	reads    streak
 	replaced replacedSet
+	policy   *evict.Policy // told of each request; its memory is counted in the Pool
+	foreign  atomic.Bool   // when last looked at, some of what is held was not ours
 	counters
 	writer
 }
@@ -70,12 +72,17 @@ func newDirectory(do DirOptions, o *Options, node string) (*directory, error) {
 	if err := d.setLimits(); err != nil {
 		return nil, err
 	}
+	d.policy = evict.NewPolicy(d.budget)
 	if err := d.openFirst(); err != nil {
 		if !deviceFailed(err) {
 			return nil, err
 		}
 		d.errors.Add(1)
 		d.eject(err, true)
+	}
+	if !o.Pool.Reserve(evict.Bytes) {
+		d.letGo()
+		return nil, fmt.Errorf("open cache directory %s: no memory for its policy, %d bytes", path, evict.Bytes)
 	}
 	return d, nil
 }
@@ -160,6 +167,7 @@ func (d *directory) use() *volume {
 }
 
 func (d *directory) get(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
+	d.policy.Use(b.ID(), b.Len(), seconds())
 	if v := d.queue.get(b.ID(), off, n); v != nil {
 		d.hit(n)
 		return v, nil
@@ -194,10 +202,10 @@ func (d *directory) hit(n int) {
 	d.hitBytes.Add(int64(n))
 }
 
-// put queues a block for free space, or declines.
+// put queues a block for free space or what the policy would replace, or declines.
 func (d *directory) put(b hearth.Block, v *hearth.View) error {
 	d.replaced.remove(b.Object.Version)
-	err := d.admit(v.Len())
+	err := d.admit(b)
 	if err == nil {
 		err = d.queue.push(item{block: b, view: v})
 	}
@@ -210,14 +218,43 @@ func (d *directory) put(b hearth.Block, v *hearth.View) error {
 
 // admit is a first look at the room, with figures that may be seconds old; the
 // writer looks again.
-func (d *directory) admit(n int) error {
+func (d *directory) admit(b hearth.Block) error {
 	if d.full.Load() > time.Now().UnixNano() {
 		return ErrFull
 	}
-	if !evict.Admit(d.used.Load()+d.queue.pending(), allocated(n), d.limit.Load()) && d.replaced.empty() {
+	if !evict.Fits(d.used.Load()+d.queue.pending(), allocated(b.Len()), d.limit.Load()) &&
+		d.replaced.empty() && d.mayEvict(b.ID()) == nothing {
 		return ErrFull
 	}
 	return nil
+}
+
+// victims says which entries a block may push out, beside those of replaced versions.
+type victims int
+
+const (
+	nothing victims = iota // it goes into free space only
+	foreign                // what is not ours
+	anything
+)
+
+// mayEvict is the policy's word on a Put. Others' blocks give way to ours at once,
+// and ours never to theirs: their owner has them too.
+func (d *directory) mayEvict(id hearth.ID) victims {
+	if d.opt.Owns == nil {
+		if d.policy.Replaces() {
+			return anything
+		}
+		return nothing
+	}
+	ours := d.opt.Owns(id)
+	switch {
+	case ours && d.policy.Replaces():
+		return anything
+	case d.foreign.Load() && (ours || d.policy.Replaces()):
+		return foreign
+	}
+	return nothing
 }
 
 const (

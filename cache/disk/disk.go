@@ -15,9 +15,11 @@
 // as a group. Before each group it looks at what is allocated now and at the
 // space that is free now, so that a directory never holds more than its budget
 // plus one write unit, and less when others fill the file system: the free-space
-// floor wins over the budget. What a Put brings goes into free space only; for a
-// Keep, and when budget or floor have shrunk, blocks go in the order of package
-// evict. Blocks of replaced versions make room for a Put too.
+// floor wins over the budget. What a Put brings goes into free space, or replaces
+// what is worth least, as the policy of package evict has it, which each directory
+// tells of every Get and Put; for a Keep, and when budget or floor have shrunk,
+// blocks go in its order in any case. Blocks of replaced versions and others' blocks
+// make room for a Put too.
 //
 // A disk's errors never reach readers: they are counted, the block is declined
 // or missed. Eight in a row within 30 s eject the directory: failed writes end
@@ -84,6 +86,8 @@ type Options struct {
 	QueueBytes int64
 	// Owns says whether a block is this node's to keep; others go first. nil: all.
 	Owns func(hearth.ID) bool
+	// Pinned says whether a block must stay, whatever the policy thinks. nil: none.
+	Pinned func(hearth.ID) bool
 	// Events are told of what an operator should know.
 	Events Events
 	// Check is how often space and health are looked at when nothing is written.
@@ -230,7 +234,9 @@ func (s *Store) Takes(b hearth.Block) bool {
 		}
 		d = s.dirs[i]
 	}
-	return d.admit(b.Len()) == nil && d.roomSoon(int64(b.Len()))
+	// A block that comes in a run is asked for here only: its reader has it from memory.
+	d.policy.Use(b.ID(), b.Len(), seconds())
+	return d.admit(b) == nil && d.roomSoon(int64(b.Len()))
 }
 
 // target is the directory that takes the block's object now.

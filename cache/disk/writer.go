@@ -100,6 +100,7 @@ func (d *directory) run() {
 }
 
 func (d *directory) shut() {
+	defer d.opt.Pool.Unreserve(evict.Bytes)
 	if vol := d.volume.Swap(nil); vol != nil {
 		err := vol.sync()
 		vol.release()
@@ -136,11 +137,24 @@ func (d *directory) check(now time.Time) {
 	used, limit := d.look()
 	if d.writable() {
 		if used > limit {
-			d.makeRoom(used-limit, true)
+			d.makeRoom(used-limit, anything)
 		}
 		d.compact()
 		d.look()
+		d.lookForeign()
 	}
+}
+
+// lookForeign finds out whether others' blocks may be here to give way to ours.
+func (d *directory) lookForeign() {
+	if d.opt.Owns == nil {
+		return
+	}
+	vol := d.volume.Load()
+	d.candidate, d.entries = d.candidate[:0], d.entries[:0]
+	d.draw(vol.whole, evict.Samples)
+	d.draw(vol.packed, evict.Samples)
+	d.foreign.Store(slices.ContainsFunc(d.candidate, func(c evict.Candidate) bool { return c.Foreign }))
 }
 
 // compact rewrites what eviction has left nearly empty. The copies are there
@@ -153,7 +167,7 @@ func (d *directory) compact() {
 	room := max(0, d.budget/25_000-writeUnit)
 	used, limit := d.look()
 	if used+room > limit {
-		d.makeRoom(used+room-limit, true)
+		d.makeRoom(used+room-limit, anything)
 	}
 	if used, limit := d.look(); used+room > limit {
 		return // not yet: others fill the disk
@@ -178,6 +192,7 @@ func (d *directory) look() (used, limit int64) {
 	}
 	used += d.names
 	limit = d.budget
+	defer func() { d.policy.SetLimit(limit - d.names) }()
 	var st unix.Statfs_t
 	if err := d.opt.statfs(d.path, &st); err == nil {
 		limit = min(limit, used+int64(st.Bavail)*st.Bsize-d.floor)
@@ -210,12 +225,16 @@ func (d *directory) write(batch []item) {
 		}
 		need := allocated(it.view.Len())
 		if short := used + need - limit; short > 0 && need <= limit {
-			d.makeRoom(short, it.keep)
+			may := anything
+			if !it.keep {
+				may = d.mayEvict(it.block.ID())
+			}
+			d.makeRoom(short, may)
 			planned := used - d.used.Load() // by this batch so far
 			used, limit = d.look()
 			used += planned
 		}
-		if !evict.Admit(used, need, limit) {
+		if !evict.Fits(used, need, limit) {
 			d.declined.Add(1)
 			d.finish(it, ErrFull)
 			continue
@@ -285,9 +304,9 @@ func (d *directory) finish(it *item, err error) {
 	it.done <- err
 }
 
-// makeRoom evicts until so many bytes are free: blocks of replaced versions, and,
-// if others may go too, what package evict judges least.
-func (d *directory) makeRoom(bytes int64, others bool) {
+// makeRoom evicts until so many bytes are free: blocks of replaced versions, and
+// of what else may go what package evict judges least.
+func (d *directory) makeRoom(bytes int64, may victims) {
 	vol := d.volume.Load()
 	target := vol.used() - bytes
 	for n := 0; vol.used() > target && n < maxEvictions; n++ {
@@ -298,7 +317,7 @@ func (d *directory) makeRoom(bytes int64, others bool) {
 			d.evicted.Add(1)
 			continue
 		}
-		if !others || !d.evictOne(vol) {
+		if may == nothing || !d.evictOne(vol, may) {
 			return
 		}
 	}
@@ -306,7 +325,7 @@ func (d *directory) makeRoom(bytes int64, others bool) {
 
 // evictOne gives up the worst of some entries, drawn from both areas in
 // proportion to their bytes. False: nothing there can go.
-func (d *directory) evictOne(vol *volume) bool {
+func (d *directory) evictOne(vol *volume, may victims) bool {
 	whole := 0
 	if used := vol.used(); used > 0 {
 		whole = int((vol.whole.used()*evict.Samples + used - 1) / used)
@@ -318,7 +337,14 @@ func (d *directory) evictOne(vol *volume) bool {
 		d.draw(vol.whole, evict.Samples)
 	}
 	for len(d.entries) > 0 {
-		i := evict.Worst(d.candidate, seconds())
+		i := d.policy.Worst(d.candidate, seconds())
+		if i < 0 {
+			return false
+		}
+		if may == foreign && !d.candidate[i].Replaced && !d.candidate[i].Foreign {
+			d.foreign.Store(false) // or so few that it takes the next look to find them
+			return false
+		}
 		if a := d.entries[i].area; a.evict(d.entries[i].id) {
 			d.evicted.Add(1)
 			if a == vol.packed {
@@ -343,6 +369,7 @@ func (d *directory) draw(a area, n int) {
 			Size: e.size, State: e.state,
 			Replaced: d.replaced.has(e.id.Version),
 			Foreign:  d.opt.Owns != nil && !d.opt.Owns(e.id),
+			Pinned:   d.opt.Pinned != nil && d.opt.Pinned(e.id),
 		})
 	})
 }

@@ -1,20 +1,21 @@
-// Package evict judges what a full cache should lose. It is arithmetic only: no
-// I/O, no clock, no memory of its own beside four bytes per entry that the store
-// keeps with its index.
+// Package evict decides for one cache directory which misses are worth writing,
+// and what goes when there is no room. It is arithmetic over (ID, size, now): no
+// I/O and no clock.
 //
-// Each entry has a State of 32 bits: when it was last used, how long it usually
-// waits between two uses, and how many uses that is known from. Fresh makes the
-// State of a new entry, Touch updates it at each hit.
+// Which entry goes. Each entry has a State of 32 bits, four bytes that the store
+// keeps with its index: when it was last used, how long it usually waits between
+// two uses, and how many uses that is known from. Fresh makes the State of a new
+// entry, Touch updates it at each hit. When room is needed the store draws some
+// entries at random (Samples) and gives up the one that Worst names:
 //
-// When room is needed the store draws some entries at random (Samples) and gives
-// up the one that Worst names:
+//  1. never one that is pinned;
 //
-//  1. blocks of a Version that the namespace replaced, since nobody who opens
+//  2. blocks of a Version that the namespace replaced, since nobody who opens
 //     the name today asks for them;
 //
-//  2. blocks that the ring says are not ours: their owner has them too;
+//  3. blocks that the ring says are not ours: their owner has them too;
 //
-//  3. else the entry of the least hit density: what keeping it saves per byte and
+//  4. else the entry of the least hit density: what keeping it saves per byte and
 //     second. A miss costs the entry's bytes and one request, weighed as MissCost
 //     bytes, so
 //
@@ -24,13 +25,22 @@
 // the last one: a busy entry that falls silent loses its worth as fast as it was
 // used, which is how the score ages without anybody walking the entries. An entry
 // that was never used has no interval. It is judged by its neighbours, at
-// freshFactor times the mean interval of the candidates that were used: so a
-// scan loses against entries that wait for the next epoch's use (at most two
-// intervals away), and wins against those that let two intervals pass.
+// freshFactor times the mean interval of the candidates that were used.
 //
-// Admission in this version is: into free space. A random-permutation epoch over
-// twice the cache then hits half of the time, where replacing at each miss throws
-// away what the same epoch still needs; see the simulation in the tests.
+// Which miss is written. No rule is right for every load. A permutation epoch over
+// twice the cache hits half of the time if misses go into free space only, and
+// some 15 % if each one replaces another; of two jobs that follow one another
+// through a set the second hits always in the latter case, and half of the time
+// in the former; a cache of yesterday's set must be replaced. So a Policy lets the
+// rules run, on one small group of the IDs that is chosen by their hash, without
+// bytes: ghosts remember what a cache of the group's share of the limit would
+// hold. One admits into free space only; two admit always, at either factor. What
+// each saves, in bytes and requests, is summed up and aged, and the directory
+// follows the winner. All see the same requests, so that a few popular objects
+// cannot decide the duel by falling into one group. A ghost that never replaces
+// would hold yesterday's set for ever: when it loses it starts again from what
+// the winner holds, as the directory would if it stopped replacing now. And
+// the directory stops replacing only once it has replaced as much as it holds.
 package evict
 
 import "math/bits"
@@ -43,8 +53,6 @@ const (
 	// an entry of the worst sixteenth two times in three; more cost time and gain
 	// little.
 	Samples = 16
-	// freshFactor is the interval of a never used entry in units of the mean one.
-	freshFactor = 3
 )
 
 // A State is, from the high bits: 23 bits of the second of the last use (it wraps
@@ -117,14 +125,20 @@ type Candidate struct {
 	Replaced bool
 	// Foreign: the ring says that the block is not ours.
 	Foreign bool
+	// Pinned: it never goes.
+	Pinned bool
 }
 
-// Worst returns the index of the candidate to give up, or -1 if there is none.
-func Worst(candidates []Candidate, now uint32) int {
-	prior := freshFactor * meanInterval(candidates)
+// Worst returns the index of the candidate to give up, or -1 if none may go.
+// fresh is the factor for those that were never used.
+func Worst(candidates []Candidate, now uint32, fresh float64) int {
+	prior := fresh * meanInterval(candidates)
 	worst, worstClass, worstDensity := -1, 0, 0.0
 	for i := range candidates {
 		c := &candidates[i]
+		if c.Pinned {
+			continue
+		}
 		class, density := 2, 0.0
 		switch {
 		case c.Replaced:
@@ -167,6 +181,6 @@ func meanInterval(candidates []Candidate) float64 {
 	return sum / float64(n)
 }
 
-// Admit is the admission of this version: into free space, that is if used and
-// need together stay within limit (all in bytes).
-func Admit(used, need, limit int64) bool { return used+need <= limit }
+// Fits tells whether there is free space: used and need together stay within
+// limit (all in bytes).
+func Fits(used, need, limit int64) bool { return used+need <= limit }

@@ -70,12 +70,14 @@ func TestWorstOrder(t *testing.T) {
 		{"nothing", nil, -1},
 		{"replaced first", []Candidate{{Size: 1, State: Fresh(0)}, {Size: 1, State: used, Foreign: true}, {Size: 1, State: used, Replaced: true}}, 2},
 		{"then foreign", []Candidate{{Size: 1 << 20, State: Fresh(0)}, {Size: 1, State: used, Foreign: true}}, 1},
+		{"never a pinned one", []Candidate{{Size: 1, State: Fresh(0), Pinned: true, Replaced: true}, {Size: 1, State: used}}, 1},
+		{"only pinned ones", []Candidate{{Size: 1, State: Fresh(0), Pinned: true}}, -1},
 		{"two intervals passed", []Candidate{{Size: 1, State: Fresh(now)}, {Size: 1, State: stale}}, 1},
 		{"scan before epoch", []Candidate{{Size: 1, State: used}, {Size: 1, State: Fresh(now)}}, 1},
 		{"large before small", []Candidate{{Size: 4096, State: used}, {Size: 1 << 20, State: used}}, 1},
 		{"oldest of the never used", []Candidate{{Size: 9, State: Fresh(now)}, {Size: 9, State: Fresh(now - 9)}}, 1},
 	} {
-		if got := Worst(c.in, now); got != c.want {
+		if got := Worst(c.in, now, 3); got != c.want {
 			t.Errorf("%s: %d goes, want %d", c.name, got, c.want)
 		}
 	}
