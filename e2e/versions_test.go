@@ -61,7 +61,7 @@ func versions(fresh, open, mode string) func(e *env) {
 // answers each request with what it has by then.
 func versionsWithoutIfMatch(e *env) {
 	o := e.origin()
-	e.public(o)
+	e.public(o, o.bucket)
 	p := e.proxy(o)
 	p.AddRule(faultproxy.Rule{Verb: faultproxy.Get, Strip: "If-Match"})
 	versionsOf(e, o, settings{fresh: "bounded(1s)", mount: []string{"--open", "none"}, endpoint: p.endpoint, origin: ", anonymous: true"}, "none")

@@ -117,6 +117,9 @@ type TierStatus struct {
 	HitBytes int64  `json:"hit_bytes"`
 	Misses   int64  `json:"misses"`
 	Errors   int64  `json:"errors"`
+	// Written bytes of a disk tier: what its writes came to since it was opened, with
+	// headers, padding and what was written again to make room.
+	Written int64 `json:"written,omitempty"`
 	// Dirs are the directories of a disk tier.
 	Dirs []DirStatus `json:"dirs,omitempty"`
 }
@@ -126,6 +129,8 @@ type DirStatus struct {
 	Path   string `json:"path"`
 	Used   int64  `json:"used"`
 	Budget int64  `json:"budget"`
+	// Replaces: misses replace what is worth least; else they go into free space only.
+	Replaces bool `json:"replaces,omitempty"`
 	// Ill says why the directory is not used any more; "": it is.
 	Ill string `json:"ill,omitempty"`
 	// Stalls counts how often its device did not answer, Hanging the operations that

@@ -89,7 +89,7 @@ func (n *Node) tierStatus() []TierStatus {
 	}
 	t := TierStatus{Name: "disk"}
 	for _, d := range n.disk.Stats().Dirs {
-		x := DirStatus{Path: d.Path, Used: d.Used, Budget: d.Limit, Stalls: d.Stalls, Hanging: d.Hanging}
+		x := DirStatus{Path: d.Path, Used: d.Used, Budget: d.Limit, Stalls: d.Stalls, Hanging: d.Hanging, Replaces: d.Replaces}
 		if d.Ejected {
 			x.Ill = d.Cause
 		}
@@ -97,6 +97,7 @@ func (n *Node) tierStatus() []TierStatus {
 		t.Budget += d.Limit
 		t.Hits += d.Hits
 		t.HitBytes += d.HitBytes
+		t.Written += d.WrittenBytes
 		t.Errors += d.Errors + d.Corrupt
 		t.Dirs = append(t.Dirs, x)
 	}

@@ -91,5 +91,5 @@ func (a *packedArea) close() error { return a.log.Close() }
 
 func (a *packedArea) stats() areaStats {
 	s := a.log.Stats()
-	return areaStats{blocks: s.Blocks, corrupt: s.Corrupt, indexBytes: s.Memory}
+	return areaStats{blocks: s.Blocks, corrupt: s.Corrupt, indexBytes: s.Memory, written: s.Written}
 }

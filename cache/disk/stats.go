@@ -21,8 +21,13 @@ type DirStats struct {
 	Blocks int64
 	// Hits are Gets answered, HitBytes their bytes.
 	Hits, HitBytes int64
-	// PutBytes were written.
-	PutBytes int64
+	// PutBytes of blocks were written. WrittenBytes is what that came to, with
+	// headers, padding and what was written again to make room, since the directory
+	// was last opened.
+	PutBytes, WrittenBytes int64
+	// Replaces: the policy has misses replace what is worth least; else they go into
+	// free space only.
+	Replaces bool
 	// Declined blocks were offered and not taken.
 	Declined int64
 	// Evicted entries were given up: blocks, extents, whole files or versions.
@@ -58,7 +63,7 @@ func (d *directory) stats() DirStats {
 		Hits: d.hits.Load(), HitBytes: d.hitBytes.Load(), PutBytes: d.putBytes.Load(),
 		Declined: d.declined.Load(), Evicted: d.evicted.Load(), Errors: d.errors.Load(),
 		Stalls: d.stalls.Load(), Hanging: int64(d.guard.away.Load()),
-		Reading: true,
+		Reading: true, Replaces: d.policy.Replaces(),
 	}
 	if e := d.ejection.Load(); e != nil {
 		s.Ejected, s.Reading, s.Cause = true, !e.reads, e.cause.Error()
@@ -73,6 +78,7 @@ func (d *directory) stats() DirStats {
 		as := a.stats()
 		s.Blocks += as.blocks
 		s.Corrupt += as.corrupt
+		s.WrittenBytes += as.written
 		s.Errors += as.errors
 		s.IndexBytes += as.indexBytes
 	}

@@ -52,7 +52,7 @@ type entry struct {
 
 // areaStats are an area's figures for Stats.
 type areaStats struct {
-	blocks, corrupt, errors, indexBytes int64
+	blocks, corrupt, errors, indexBytes, written int64
 }
 
 // volume is the opened content of a directory. Each call of a reader holds a

@@ -76,7 +76,7 @@ func (a wholeArea) close() error { return a.files.Close() }
 
 func (a wholeArea) stats() areaStats {
 	s := a.files.Stats()
-	return areaStats{blocks: s.Used / hearth.BlockSize, corrupt: s.Damaged, errors: s.Errors, indexBytes: s.IndexBytes}
+	return areaStats{blocks: s.Used / hearth.BlockSize, corrupt: s.Damaged, errors: s.Errors, indexBytes: s.IndexBytes, written: s.WriteBytes}
 }
 
 // LocalFile implements hearth.LocalFiler.

@@ -1,0 +1,106 @@
+package disk
+
+import (
+	"testing"
+
+	"github.com/hearthfs/hearth"
+)
+
+// askedLater makes the directory's policy see a load under which it pays to
+// replace: each block is asked for again a little later, and then never.
+func askedLater(r *rig) {
+	r.t.Helper()
+	p := r.dirs[0].policy
+	for i := range uint32(20_000) {
+		p.Use(small(1<<20+int(i), 100_000).Block(0).ID(), 100_000, i)
+		if i >= 8 {
+			p.Use(small(1<<20+int(i-8), 100_000).Block(0).ID(), 100_000, i)
+		}
+		if p.Replaces() {
+			return
+		}
+	}
+	r.t.Fatal("the policy never wants to replace")
+}
+
+func TestPutReplacesWhenThatPays(t *testing.T) {
+	// A full directory takes a Put once the policy says so, by evicting, within its budget; pinned blocks stay all the same.
+	pinned := map[hearth.ID]bool{}
+	for i := range 10 {
+		pinned[small(i, 100_000).Block(0).ID()] = true
+	}
+	r := newRig(t, Options{Dirs: []DirOptions{{Budget: 4 << 20}}, Pinned: func(id hearth.ID) bool { return pinned[id] }})
+	fill(r, 0)
+	if r.Takes(small(7000, 100_000).Block(0)) || !isFull(r.put(small(7000, 100_000))) {
+		t.Fatal("a full directory took a Put before the policy said so")
+	}
+	askedLater(r)
+	for i := range 60 {
+		o := small(8000+i, 100_000)
+		if !r.Takes(o.Block(0)) {
+			t.Fatalf("block %d is not taken although the policy says so", i)
+		}
+		if err := r.put(o); err != nil {
+			t.Fatal(err)
+		}
+		r.flush()
+		if !r.holds(o) {
+			t.Fatalf("block %d was taken and is not held", i)
+		}
+	}
+	if used := r.area(0).used(); used > 4<<20 {
+		t.Fatalf("%d used of %d", used, 4<<20)
+	}
+	for i := range 10 {
+		if !r.holds(small(i, 100_000)) {
+			t.Fatalf("pinned block %d is gone", i)
+		}
+	}
+}
+
+func TestOursPushOutTheirs(t *testing.T) {
+	// Our blocks take the room of others' in a full directory whatever the policy says, others' never that of ours, and none is left when all is ours.
+	ours := func(id hearth.ID) bool { return id.Hash()%2 == 0 }
+	r := newRig(t, Options{Dirs: []DirOptions{{Budget: 4 << 20}}, Owns: ours})
+	n := fill(r, 0)
+	kept := map[int]bool{}
+	for i := range n {
+		kept[i] = ours(small(i, 100_000).Block(0).ID())
+	}
+	r.until("others' blocks seen", r.dirs[0].foreign.Load)
+	pushed := 0
+	for i := 1000; pushed < 4 && i < 2000; i++ {
+		o := small(i, 100_000)
+		if !ours(o.Block(0).ID()) {
+			if !isFull(r.put(o)) {
+				t.Fatal("another's block was taken into a full directory")
+			}
+			continue
+		}
+		if err := r.put(o); err != nil {
+			t.Fatal(err)
+		}
+		r.flush()
+		if !r.holds(o) {
+			t.Fatalf("our block %d did not get the room of another's", i)
+		}
+		pushed++
+	}
+	for i, own := range kept {
+		if own && !r.holds(small(i, 100_000)) {
+			t.Fatalf("our block %d made room", i)
+		}
+	}
+}
+
+func TestPolicyMemoryIsCounted(t *testing.T) {
+	// What the policies take is in the Pool while the Store is open, and given back.
+	r := newRig(t, Options{})
+	before := r.pool.Stats().Used
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if after := r.pool.Stats().Used; before-after < 200<<10 {
+		t.Fatalf("%d reserved while open, %d after", before, after)
+	}
+}
