@@ -37,6 +37,7 @@ func scenarios() []scenario {
 		{name: "other-users", root: true, from: core, limit: time.Minute, origin: s3, size: is("10 files"), run: otherUsers},
 		{name: "two-mounts", from: core, limit: time.Minute, origin: s3, size: by("40 files", "200 files", "20,000 files"), run: twoMounts},
 		{name: "budgets", root: true, from: core, limit: 4 * time.Minute, origin: s3, size: by("10 x 48 MiB", "10 x 128 MiB", "10 x 256 MiB"), run: budgets},
+		{name: "eviction", issue: "node", from: all, limit: 4 * time.Minute, origin: behind, size: by("", "2,000 files, half cached", "20,000 files, half cached"), run: eviction},
 		{name: "wired-volume-and-ring", root: true, from: core, limit: 2 * time.Minute, origin: behind, size: by("300 files", "2,000 files", "20,000 files"), run: wired},
 		{name: "commands", from: core, limit: time.Minute, origin: s3, size: by("20 files", "80 files", "20,000 files"), run: commands},
 		{name: "examples", root: true, from: all, limit: 6 * time.Minute, origin: s3, size: is("every help"), run: examples},

@@ -1,0 +1,220 @@
+package e2e
+
+import (
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"sort"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hearthfs/hearth/cache/sim"
+	"github.com/hearthfs/hearth/internal/hearthtest"
+)
+
+// evicting is a mount whose disk holds half of a set, and a simulator that is
+// asked for the same.
+type evicting struct {
+	*env
+	h      *hearth
+	p      *proxied
+	limit  int64
+	load   []sim.Request
+	keys   map[string]uint32 // of files
+	phase  int
+	shares []float64 // by phase, as counted at the origin
+	unique int64
+	cache  string // its directory
+}
+
+// eviction reads a set of twice the disk's budget for four epochs, then scans as
+// much again once, changes to another set, and at last follows Zipf's law on a new
+// mount - always with nothing in the page cache - and counts at the origin.
+func eviction(e *env) {
+	o := e.origin()
+	sets := map[string][]hearthtest.File{}
+	for _, name := range []string{"d1", "scan", "next"} {
+		set := e.set("D1", 10, 100, 20, 100)
+		set.Groups[0].Dir = name + "/class"
+		sets[name] = e.load(o, set)
+	}
+	x := e.evicting(o, sum(sets["d1"])/2, "cache")
+	for range 3 {
+		x.epoch("filling", sets["d1"])
+	}
+	fourth := x.epoch("fourth epoch", sets["d1"])
+	if fourth < 0.44 {
+		e.Errorf("the fourth epoch had %.3f without the origin, at least 0.44", fourth)
+	}
+	x.epoch("scan", sets["scan"])
+	if after := x.epoch("after the scan", sets["d1"]); after < fourth-0.03 {
+		e.Errorf("after the scan %.3f came without the origin, before it %.3f", after, fourth)
+	}
+	x.epoch("another set", sets["next"])
+	x.epoch("another set, again", sets["next"])
+	if third := x.epoch("another set, third epoch", sets["next"]); third < 0.44 {
+		e.Errorf("the third epoch of another set had %.3f without the origin, at least 0.44", third)
+	}
+	x.compare()
+	x.h.quit()
+
+	z := e.evicting(o, sum(sets["d1"])/4, "cache-zipf")
+	got := z.zipf(sets["d1"])
+	lru, s3 := z.simulate(sim.LRU, z.limit).Share(0, 1), z.simulate(sim.S3FIFO, z.limit).Share(0, 1)
+	e.Logf("Zipf: %.3f, LRU simulated %.3f, S3-FIFO simulated %.3f", got, lru, s3)
+	if got < max(lru, s3)-0.03 {
+		e.Errorf("Zipf had %.3f without the origin, LRU simulated %.3f, S3-FIFO %.3f", got, lru, s3)
+	}
+	z.compare()
+	z.h.quit()
+}
+
+func (e *env) evicting(o *server, limit int64, cache string) *evicting {
+	e.Helper()
+	p := e.proxy(o)
+	h := e.mount(o, settings{endpoint: p.endpoint, ram: "16MiB", disk: strconv.FormatInt(limit, 10), cache: cache, fresh: "immutable"})
+	return &evicting{env: e, h: h, p: p, limit: limit, keys: map[string]uint32{}, cache: cache}
+}
+
+// epoch reads a set once in random order, and returns the share of files that
+// the origin was not asked for.
+func (x *evicting) epoch(what string, list []hearthtest.File) float64 {
+	x.Helper()
+	order := rand.New(rand.NewPCG(uint64(x.phase), 8)).Perm(len(list))
+	return x.read(what, list, order)
+}
+
+// zipf reads the i-th file of some order with a chance in proportion to 1/i, three
+// times as often as there are files.
+func (x *evicting) zipf(list []hearthtest.File) float64 {
+	x.Helper()
+	random := rand.New(rand.NewPCG(9, 9))
+	sums, all := make([]float64, len(list)), 0.0
+	for i := range sums {
+		all += 1 / float64(i+1)
+		sums[i] = all
+	}
+	names := random.Perm(len(list))
+	order := make([]int, 3*len(list))
+	for i := range order {
+		order[i] = names[sort.SearchFloat64s(sums, random.Float64()*all)]
+	}
+	return x.read("Zipf", list, order)
+}
+
+// read reads files in order by four threads, each out of the page cache again
+// before the next, and notes the same for the simulator.
+func (x *evicting) read(what string, list []hearthtest.File, order []int) float64 {
+	x.Helper()
+	before := x.p.gets()
+	var next atomic.Int64
+	var mu sync.Mutex // guards failed
+	r := reading{files: len(order)}
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			buf := make([]byte, 256<<10)
+			for i := next.Add(1) - 1; i < int64(len(order)); i = next.Add(1) - 1 {
+				f := list[order[i]]
+				path := filepath.Join(x.h.dir, f.Path)
+				_, err := readWhole(path, f, 0, buf)
+				if err == nil {
+					err = dropPages(path)
+				}
+				if err != nil {
+					mu.Lock()
+					r.errors = append(r.errors, err)
+					mu.Unlock()
+				}
+			}
+		})
+	}
+	wg.Wait()
+	for _, k := range order {
+		r.bytes += list[k].Size
+	}
+	x.good(what, r)
+	for i, k := range order {
+		x.note(list[k], float64(i)/float64(len(order)))
+	}
+	x.phase++
+	share := 1 - float64(x.p.gets()-before)/float64(len(order))
+	x.shares = append(x.shares, share)
+	x.Logf("%s: %.3f without the origin", what, share)
+	return share
+}
+
+// note adds a request to the simulator's load. A file takes whole pages and a header.
+func (x *evicting) note(f hearthtest.File, part float64) {
+	const seconds = 600 // of a phase: longer than the clock's step, as in practice
+	key, ok := x.keys[f.Path]
+	if !ok {
+		key = uint32(len(x.keys))
+		x.keys[f.Path] = key
+		x.unique += f.Size
+	}
+	x.load = append(x.load, sim.Request{Key: key, Size: (f.Size + 512 + 4095) &^ 4095,
+		Now: uint32(1 + seconds*(float64(x.phase)+part)), Phase: x.phase})
+}
+
+// dropPages takes a file out of the page cache.
+func dropPages(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	return unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED)
+}
+
+// simulate runs a policy over what was read.
+func (x *evicting) simulate(make sim.Maker, room int64) *sim.Outcome {
+	return sim.Run(make(room, x.load), x.load)
+}
+
+// names is what the namespace takes of the budget now.
+func (x *evicting) names() (bytes int64) {
+	x.Helper()
+	err := filepath.WalkDir(x.path(filepath.Join(x.cache, "names")), func(_ string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return nil // gone meanwhile
+		}
+		if info, err := d.Info(); err == nil {
+			bytes += info.Sys().(*syscall.Stat_t).Blocks * 512
+		}
+		return nil
+	})
+	x.must(err, "measure the names")
+	return bytes
+}
+
+// compare holds the mount against the simulator, phase by phase, and counts what
+// was written. The room for blocks is the budget less the names, as the node last
+// measured them: it does so each 30 s, so that in a short run it is somewhere
+// between that and the whole budget.
+func (x *evicting) compare() {
+	x.Helper()
+	names := x.names()
+	less, more := x.simulate(sim.Ours, x.limit-names), x.simulate(sim.Ours, x.limit)
+	for phase, share := range x.shares {
+		a, b := less.Share(phase, phase+1), more.Share(phase, phase+1)
+		x.Logf("phase %d: %.3f without the origin, simulated %.3f, and %.3f in %d bytes less", phase, share, b, a, names)
+		if share < min(a, b)-0.04 || share > max(a, b)+0.04 {
+			x.Errorf("phase %d: %.3f without the origin, simulated %.3f to %.3f", phase, share, a, b)
+		}
+	}
+	for _, t := range x.h.status().Tiers {
+		if t.Name != "disk" {
+			continue
+		}
+		x.Logf("%d bytes written, %d asked for", t.Written, x.unique)
+		if t.Written == 0 || float64(t.Written) > 1.5*float64(x.unique) {
+			x.Errorf("%d bytes written for %d that were asked for", t.Written, x.unique)
+		}
+	}
+}
