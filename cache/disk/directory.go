@@ -167,7 +167,6 @@ func (d *directory) use() *volume {
 }
 
 func (d *directory) get(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
-	d.policy.Use(b.ID(), b.Len(), seconds())
 	if v := d.queue.get(b.ID(), off, n); v != nil {
 		d.hit(n)
 		return v, nil
@@ -340,6 +339,17 @@ func (d *directory) localFile(o *hearth.Object) (*os.File, func(), error) {
 		return nil, nil, hearth.ErrMiss
 	}
 	return file, release, err
+}
+
+// useWhole tells the policy that the kernel will read an object by itself: all of
+// it, as far as we know. Of a huge one some blocks of each extent stand for it.
+func (d *directory) useWhole(o *hearth.Object) {
+	const most = 1 << 14 // blocks, well below a millisecond
+	now := seconds()
+	for i := int64(0); i < o.Blocks(); i += 1 + o.Blocks()/most {
+		b := o.Block(i)
+		d.policy.Use(b.ID(), b.Len(), now)
+	}
 }
 
 // diskUsage is what a tree of directories has allocated.

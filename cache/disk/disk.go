@@ -194,6 +194,7 @@ func (o *Options) setDefaults() {
 func (s *Store) Get(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
 	id := b.ID()
 	first := s.place(&id.Version)
+	s.dirs[first].policy.Use(id, b.Len(), seconds()) // a hit or a miss of where it belongs
 	v, err := s.dirs[first].get(ctx, b, off, n)
 	if err == nil || len(s.dirs) == 1 || !errors.Is(err, hearth.ErrMiss) {
 		return v, err
@@ -264,6 +265,7 @@ func (s *Store) LocalFile(o *hearth.Object) (*os.File, func(), error) {
 		return nil, nil, hearth.ErrMiss
 	}
 	first := s.place(&o.Version)
+	s.dirs[first].useWhole(o)
 	file, release, err := s.dirs[first].localFile(o)
 	if err == nil {
 		return file, release, nil

@@ -1,17 +1,20 @@
 package disk
 
 import (
+	"errors"
+	"fmt"
 	"testing"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
 // askedLater makes the directory's policy see a load under which it pays to
 // replace: each block is asked for again a little later, and then never.
-func askedLater(r *rig) {
-	r.t.Helper()
-	p := r.dirs[0].policy
-	for i := range uint32(20_000) {
+func askedLater(t *testing.T, s *Store) {
+	t.Helper()
+	p := s.dirs[0].policy
+	for i := range uint32(40_000) {
 		p.Use(small(1<<20+int(i), 100_000).Block(0).ID(), 100_000, i)
 		if i >= 8 {
 			p.Use(small(1<<20+int(i-8), 100_000).Block(0).ID(), 100_000, i)
@@ -20,7 +23,7 @@ func askedLater(r *rig) {
 			return
 		}
 	}
-	r.t.Fatal("the policy never wants to replace")
+	t.Fatal("the policy never wants to replace")
 }
 
 func TestPutReplacesWhenThatPays(t *testing.T) {
@@ -34,7 +37,7 @@ func TestPutReplacesWhenThatPays(t *testing.T) {
 	if r.Takes(small(7000, 100_000).Block(0)) || !isFull(r.put(small(7000, 100_000))) {
 		t.Fatal("a full directory took a Put before the policy said so")
 	}
-	askedLater(r)
+	askedLater(t, r.Store)
 	for i := range 60 {
 		o := small(8000+i, 100_000)
 		if !r.Takes(o.Block(0)) {
@@ -102,5 +105,60 @@ func TestPolicyMemoryIsCounted(t *testing.T) {
 	}
 	if after := r.pool.Stats().Used; before-after < 200<<10 {
 		t.Fatalf("%d reserved while open, %d after", before, after)
+	}
+}
+
+func TestLargeFilesGoByExtents(t *testing.T) {
+	// A directory full of large files with holes gives up extents for a Put that pays, within its budget, and every byte that is left is right.
+	const budget, held = 96 << 20, 18 // blocks of each object: an extent, and two of the next
+	s := openReal(t, Options{Dirs: []DirOptions{{Path: t.TempDir(), Budget: budget}}})
+	large := func(i int) *hearth.Object { return hearthtest.NewObject(fmt.Sprintf("large/%d", i), 24<<20, 1) }
+	put := func(b hearth.Block) error {
+		v := hearthtest.View(t, s.dirs[0].opt.Pool, b, 1)
+		defer v.Release()
+		err := s.Put(b, v)
+		return errors.Join(err, s.Flush(t.Context()))
+	}
+	full := 0
+	for i := 0; full == 0; i++ {
+		for k := range int64(held) {
+			if err := put(large(i).Block(k)); errors.Is(err, ErrFull) {
+				full = i
+			} else if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	askedLater(t, s)
+	for k := range int64(held) {
+		if err := put(large(1000).Block(k)); err != nil {
+			t.Fatalf("block %d: %v", k, err)
+		}
+	}
+	if used := s.Stats().Dirs[0].Used; used > budget+writeUnit {
+		t.Errorf("%d bytes used of %d", used, budget)
+	}
+	split := 0
+	for i := range full {
+		first, last := 0, 0
+		for k := range int64(held) {
+			if hearthtest.CheckGet(t, s, large(i).Block(k), 0, hearth.BlockSize, 1) {
+				continue // a miss
+			}
+			if k < hearth.ExtentBlocks {
+				first++
+			} else {
+				last++
+			}
+		}
+		if first != 0 && first != hearth.ExtentBlocks || last != 0 && last != held-hearth.ExtentBlocks {
+			t.Errorf("object %d has %d and %d blocks left in its extents: not whole extents", i, first, last)
+		}
+		if (first == 0) != (last == 0) {
+			split++
+		}
+	}
+	if split == 0 {
+		t.Errorf("no object lost one extent and kept the other: %+v", s.Stats().Dirs[0])
 	}
 }

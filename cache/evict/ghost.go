@@ -65,6 +65,9 @@ func (g *ghost) use(r rule, e ghostEntry, limit int64) (hit, full bool) {
 		held.state = Touch(held.state, now)
 		return true, false
 	}
+	for i := 0; i < Samples && g.used > limit && g.n > 0; i++ { // it has shrunk: a few at a time
+		g.evict(now, r.fresh)
+	}
 	if need > limit || !r.replaces && !Fits(g.used, need, limit) {
 		return false, false
 	}
