@@ -17,7 +17,7 @@
 // plus one write unit, and less when others fill the file system: the free-space
 // floor wins over the budget. What a Put brings goes into free space, or replaces
 // what is worth least, as the policy of package evict has it, which each directory
-// tells of every Get and Put; for a Keep, and when budget or floor have shrunk,
+// tells of every request; for a Keep, and when budget or floor have shrunk,
 // blocks go in its order in any case. Blocks of replaced versions and others' blocks
 // make room for a Put too.
 //
@@ -265,9 +265,9 @@ func (s *Store) LocalFile(o *hearth.Object) (*os.File, func(), error) {
 		return nil, nil, hearth.ErrMiss
 	}
 	first := s.place(&o.Version)
-	s.dirs[first].useWhole(o)
 	file, release, err := s.dirs[first].localFile(o)
 	if err == nil {
+		s.dirs[first].useWhole(o)
 		return file, release, nil
 	}
 	for i, d := range s.dirs {

@@ -24,8 +24,9 @@
 // where interval is the mean wait between uses so far and idle the time since
 // the last one: a busy entry that falls silent loses its worth as fast as it was
 // used, which is how the score ages without anybody walking the entries. An entry
-// that was never used has no interval. It is judged by its neighbours, at
-// freshFactor times the mean interval of the candidates that were used.
+// that was never used has no interval. It is judged by its neighbours: by the mean
+// interval of the candidates that were used, times a factor. At 1 this is close to
+// LRU; at 30 an entry must be used again soon, or it goes.
 //
 // Which miss is written. No rule is right for every load. A permutation epoch over
 // twice the cache hits half of the time if misses go into free space only, and

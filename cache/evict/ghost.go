@@ -2,7 +2,7 @@ package evict
 
 const (
 	// ghostEntries bounds what a ghost remembers: enough that chance moves the
-	// share of hits by a point or two, few enough that both fit into a core's cache.
+	// share of hits by a point or two, few enough that all ghosts fit into a core's cache.
 	ghostEntries = 4096
 	// ghostSlots is the size of a ghost's hash table: half full at most.
 	ghostSlots = 2 * ghostEntries
@@ -26,7 +26,7 @@ type rule struct {
 type ghost struct {
 	n        int
 	used     int64
-	admitted int64   // bytes, since ever
+	admitted int64   // bytes, since ever (halved with the group)
 	saved    float64 // what its hits were worth, aged; in bytes
 	doubt    float64 // the variance of saved less the free ghost's: the squares where they differ
 	random   uint64

@@ -13,8 +13,7 @@ import (
 type held struct {
 	key  uint32
 	size int64
-	uses int
-	main bool // S3-FIFO: in the main queue
+	uses int // of S3-FIFO, since it came into its queue, at most 3
 }
 
 // LRU gives up what was used longest ago.
@@ -58,11 +57,11 @@ func S3FIFO(capacity int64, _ []Request) Cache {
 }
 
 type s3fifo struct {
-	limit, written                int64
-	smallUsed, mainUsed, ghostFul int64
-	at                            map[uint32]*held
-	ghosts                        map[uint32]*list.Element
-	small, main, ghost            *list.List // the oldest in front
+	limit, written                 int64
+	smallUsed, mainUsed, ghostUsed int64
+	at                             map[uint32]*held
+	ghosts                         map[uint32]*list.Element
+	small, main, ghost             *list.List // the oldest in front
 }
 
 func (c *s3fifo) Written() int64 { return c.written }
@@ -96,7 +95,7 @@ func (c *s3fifo) Use(r Request) bool {
 }
 
 func (c *s3fifo) toMain(h *held) {
-	h.main, h.uses = true, 0
+	h.uses = 0
 	c.main.PushBack(h)
 	c.mainUsed += h.size
 }
@@ -111,8 +110,8 @@ func (c *s3fifo) evictSmall() {
 		}
 		delete(c.at, h.key)
 		c.ghosts[h.key] = c.ghost.PushBack(held{key: h.key, size: h.size})
-		c.ghostFul += h.size
-		for c.ghostFul > c.limit*9/10 {
+		c.ghostUsed += h.size
+		for c.ghostUsed > c.limit*9/10 {
 			c.forget(c.ghost.Front())
 		}
 		return
@@ -135,7 +134,7 @@ func (c *s3fifo) evictMain() {
 
 func (c *s3fifo) forget(e *list.Element) {
 	h := c.ghost.Remove(e).(held)
-	c.ghostFul -= h.size
+	c.ghostUsed -= h.size
 	delete(c.ghosts, h.key)
 }
 
@@ -152,8 +151,7 @@ func Ristretto(capacity int64, _ []Request) Cache {
 }
 
 type admitting struct {
-	items   *ristretto.Cache[uint64, struct{}]
-	written int64
+	items *ristretto.Cache[uint64, struct{}]
 }
 
 func (c *admitting) Written() int64 { return int64(c.items.Metrics.CostAdded()) }

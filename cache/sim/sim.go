@@ -72,19 +72,6 @@ func Run(c Cache, load []Request) *Outcome {
 	return o
 }
 
-// Unique is the number of bytes of all blocks in a load, each counted once.
-func Unique(load []Request) int64 {
-	seen := map[uint32]bool{}
-	var sum int64
-	for _, r := range load {
-		if !seen[r.Key] {
-			seen[r.Key] = true
-			sum += r.Size
-		}
-	}
-	return sum
-}
-
 // id makes of a key what the real policy sees: the only block of an object.
 func id(key uint32) hearth.ID {
 	var version [16]byte
