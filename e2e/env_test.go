@@ -281,6 +281,7 @@ type settings struct {
 	link     string // more keys of the link
 	ram      string // "": 256MiB
 	disk     string // "": 20GiB
+	floor    string // "": 1GiB
 	cache    string // the cache directory's name below the scenario's; "": cache
 	mount    []string
 	fresh    string
@@ -372,8 +373,8 @@ func (e *env) writeConfig(o *server, set settings) string {
 	if o != nil {
 		origin = fmt.Sprintf("{url: %q, endpoint: %q, region: us-east-1, path_style: true%s}", pick(url, "s3://"+o.bucket), pick(set.endpoint, o.endpoint), set.origin)
 	}
-	text := fmt.Sprintf("links:\n- {path: %s, origin: %s, freshness: %q%s}\n%scache: {ram: %s, disks: [{path: %q, size: %s}], free_floor: 1GiB}\nadmin: {socket: %q, listen: %q}\n%s\n",
-		pick(set.path, "/"), origin, pick(set.fresh, "bounded(60s)"), set.link, set.links, pick(set.ram, "256MiB"), e.path(pick(set.cache, "cache")), pick(set.disk, "20GiB"),
+	text := fmt.Sprintf("links:\n- {path: %s, origin: %s, freshness: %q%s}\n%scache: {ram: %s, disks: [{path: %q, size: %s}], free_floor: %s}\nadmin: {socket: %q, listen: %q}\n%s\n",
+		pick(set.path, "/"), origin, pick(set.fresh, "bounded(60s)"), set.link, set.links, pick(set.ram, "256MiB"), e.path(pick(set.cache, "cache")), pick(set.disk, "20GiB"), pick(set.floor, "1GiB"),
 		strings.TrimSuffix(name, ".yaml")+".sock", freePort(e), set.extra)
 	e.must(os.WriteFile(name, []byte(text), 0o600), "write the configuration")
 	return name

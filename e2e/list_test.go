@@ -3,6 +3,8 @@ package e2e
 import (
 	"fmt"
 	"time"
+
+	"github.com/hearthfs/hearth/internal/faultfs"
 )
 
 // scenarios in the order of the table. Those from core on are part of `make
@@ -37,7 +39,7 @@ func scenarios() []scenario {
 		{name: "other-users", root: true, from: core, limit: time.Minute, origin: s3, size: is("10 files"), run: otherUsers},
 		{name: "two-mounts", from: core, limit: time.Minute, origin: s3, size: by("40 files", "200 files", "20,000 files"), run: twoMounts},
 		{name: "budgets", root: true, from: core, limit: 4 * time.Minute, origin: s3, size: by("10 x 48 MiB", "10 x 128 MiB", "10 x 256 MiB"), run: budgets},
-		{name: "eviction", issue: "node", from: all, limit: 4 * time.Minute, origin: behind, size: by("", "2,000 files, half cached", "20,000 files, half cached"), run: eviction},
+		{name: "eviction", issue: "never-wrong", from: all, limit: 4 * time.Minute, origin: behind, size: by("", "2,000 files, half cached", "20,000 files, half cached"), run: eviction},
 		{name: "wired-volume-and-ring", root: true, from: core, limit: 2 * time.Minute, origin: behind, size: by("300 files", "2,000 files", "20,000 files"), run: wired},
 		{name: "commands", from: core, limit: time.Minute, origin: s3, size: by("20 files", "80 files", "20,000 files"), run: commands},
 		{name: "examples", root: true, from: all, limit: 6 * time.Minute, origin: s3, size: is("every help"), run: examples},
@@ -46,6 +48,12 @@ func scenarios() []scenario {
 		{name: "fstab", root: true, from: core, limit: time.Minute, origin: s3, size: is("40 files"), run: fstab},
 		{name: "wrong-set-ups", from: core, limit: time.Minute, origin: behind, size: is("5 set-ups"), run: wrongSetUps},
 		{name: "odd-keys", issue: "never-wrong", from: core, limit: time.Minute, origin: "gofakes3", size: is("50 keys"), run: oddKeys},
+		{name: "disk-stalls", issue: "never-wrong", root: true, from: core, limit: 3 * time.Minute, origin: behind, size: by("160 files", "800 files", "20,000 files"), run: sickDisk(faultfs.Stall, "none")},
+		{name: "disk-fails", issue: "never-wrong", root: true, from: all, limit: 3 * time.Minute, origin: behind, size: by("160 files", "800 files", "20,000 files"), run: sickDisk(faultfs.IOError, "none")},
+		{name: "disk-fails-passthrough", issue: "never-wrong", root: true, from: all, limit: 3 * time.Minute, origin: behind, size: by("160 files", "800 files", "20,000 files"), run: sickDisk(faultfs.IOError, "passthrough")},
+		{name: "disk-read-only", issue: "never-wrong", root: true, from: all, limit: 3 * time.Minute, origin: s3, size: by("160 files", "800 files", "20,000 files"), run: readOnlyDisk},
+		{name: "disk-full", issue: "never-wrong", root: true, from: all, limit: 3 * time.Minute, origin: s3, size: by("160 files", "800 files", "20,000 files"), run: fullDisk},
+		{name: "cache-removed", issue: "never-wrong", from: all, limit: 3 * time.Minute, origin: s3, size: by("160 files", "800 files", "20,000 files"), run: removedDirectory},
 		{name: "demo", root: true, from: core, limit: 6 * time.Minute, origin: s3, size: by("200 images", "3,000 images", "3,000 images"), run: demonstration},
 	}
 	list = append(list, neverWrong(is, by)...)

@@ -57,16 +57,25 @@ type ejection struct {
 	cause error
 	reads bool // reads are off, too
 	at    time.Time
+	again error // of the last attempt to take it back
+}
+
+// why is the cause for people, with what keeps the directory out since.
+func (e *ejection) why() string {
+	if e.again == nil {
+		return e.cause.Error()
+	}
+	return fmt.Sprintf("%v; tried again: %v", e.cause, e.again)
 }
 
 // eject takes the directory out of use; the first cause stands, but failing reads
-// are worse than failing writes.
-func (d *directory) eject(cause error, reads bool) {
+// are worse than failing writes. False: an earlier cause stands.
+func (d *directory) eject(cause error, reads bool) bool {
 	e := &ejection{cause: cause, reads: reads, at: time.Now()}
 	for {
 		old := d.ejection.Load()
 		if old != nil && (old.reads || !reads) {
-			return
+			return false
 		}
 		if !d.ejection.CompareAndSwap(old, e) {
 			continue
@@ -74,7 +83,7 @@ func (d *directory) eject(cause error, reads bool) {
 		if old == nil && d.events.Ejected != nil {
 			d.events.Ejected(d.path, cause)
 		}
-		return
+		return true
 	}
 }
 
@@ -116,6 +125,8 @@ func (d *directory) tryReturn(now time.Time) {
 	if err := d.reopen(); err != nil {
 		d.backoff = min(max(d.backoff*2, d.opt.RetryAfter), maxBackoff*d.opt.RetryAfter)
 		d.retryAt = now.Add(d.backoff)
+		old := d.ejection.Load()
+		d.ejection.CompareAndSwap(old, &ejection{old.cause, old.reads, old.at, err})
 		return
 	}
 	d.backoff, d.retryAt = 0, time.Time{}

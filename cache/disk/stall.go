@@ -7,9 +7,10 @@ import (
 
 // hangs ejects a directory whose device does not answer.
 func (d *directory) hangs(what string, since time.Duration) {
-	d.errors.Add(1)
-	d.stalls.Add(1)
-	d.eject(fmt.Errorf("stalled: %s has not come back for %v", what, since), true)
+	if d.eject(fmt.Errorf("stalled: %s has not come back for %v", what, since), true) {
+		d.errors.Add(1)
+		d.stalls.Add(1)
+	}
 }
 
 // lookOut looks for what hangs and has no reader beside it: the writer, and

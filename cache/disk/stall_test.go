@@ -36,7 +36,7 @@ func TestStalledReadIsAMiss(t *testing.T) {
 	}
 	readers.Wait()
 	s := r.Stats().Dirs[0]
-	if !s.Ejected || s.Reading || !strings.Contains(s.Cause, "stalled") || s.Stalls == 0 || s.Hanging == 0 || s.Errors == 0 {
+	if !s.Ejected || s.Reading || !strings.Contains(s.Cause, "stalled") || s.Stalls != 1 || s.Hanging == 0 || s.Errors == 0 {
 		t.Errorf("stats say %+v", s)
 	}
 	asked := r.area(0).gets()

@@ -66,7 +66,7 @@ func (d *directory) stats() DirStats {
 		Reading: true, Replaces: d.policy.Replaces(),
 	}
 	if e := d.ejection.Load(); e != nil {
-		s.Ejected, s.Reading, s.Cause = true, !e.reads, e.cause.Error()
+		s.Ejected, s.Reading, s.Cause = true, !e.reads, e.why()
 	}
 	vol := d.use()
 	if vol == nil {

@@ -1,0 +1,293 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hearthfs/hearth/internal/faultfs"
+	"github.com/hearthfs/hearth/internal/hearthtest"
+	"github.com/hearthfs/hearth/node"
+)
+
+// device is an ext4 of its own over a loop device, over a file that lies in a fault
+// file system of another process.
+type device struct {
+	e       *env
+	name    string // below the scenario's directory
+	control string
+}
+
+// device makes one of so many MiB; format is what mke2fs is told besides.
+func (e *env) device(name string, mib int, format ...string) *device {
+	e.Helper()
+	d := &device{e: e, name: name}
+	image, behind, dir := e.path(name+".img"), e.path(name+"-behind"), e.path(name)
+	e.must(os.WriteFile(image, nil, 0o600), "make an image")
+	e.must(os.Truncate(image, int64(mib)<<20), "size the image")
+	e.must(os.Mkdir(behind, 0o755), "make a mount point")
+	e.must(os.Mkdir(dir, 0o755), "make a mount point")
+	program := e.path("faultfs")
+	if _, err := os.Stat(program); err != nil {
+		e.build(e.T, "./internal/faultfs/cmd/faultfs", program)
+	}
+	cmd := exec.Command(program, "-dir", behind, "-file", image, "-watchdog", "40s")
+	in, err := cmd.StdinPipe()
+	e.must(err, "make a pipe")
+	p := e.start(cmd)
+	e.Cleanup(func() { _ = in.Close(); <-p.done })
+	p.waitFor("\n")
+	var said struct{ Control string }
+	e.must(json.Unmarshal([]byte(p.out.String()), &said), "read the control address")
+	d.control = said.Control
+	out, code := e.run("losetup", "--find", "--show", "--direct-io=on", filepath.Join(behind, faultfs.Name))
+	if code != 0 {
+		e.Fatalf("losetup: %s", out)
+	}
+	loop := strings.TrimSpace(out)
+	e.Cleanup(func() {
+		if out, err := exec.Command("losetup", "-d", loop).CombinedOutput(); err != nil {
+			e.Errorf("losetup -d %s: %v: %s", loop, err, out)
+		}
+	})
+	if out, code := e.run("mke2fs", append(append([]string{"-q", "-t", "ext4"}, format...), loop)...); code != 0 {
+		e.Fatalf("mke2fs: %s", out)
+	}
+	e.must(unix.Mount(loop, dir, "ext4", unix.MS_NOATIME, ""), "mount %s", loop)
+	e.Cleanup(func() {
+		d.meet(faultfs.None)
+		if err := unix.Unmount(dir, 0); err != nil {
+			e.Errorf("unmount %s: %v", dir, err)
+			_ = unix.Unmount(dir, unix.MNT_DETACH)
+		}
+	})
+	return d
+}
+
+// meet makes the device meet a fault.
+func (d *device) meet(f faultfs.Fault) {
+	d.e.Helper()
+	r, err := http.Post(d.control+"/"+string(f), "", nil)
+	d.e.must(err, "set the fault %s", f)
+	_ = r.Body.Close()
+	if r.StatusCode != http.StatusOK {
+		d.e.Errorf("set the fault %s: %s", f, r.Status)
+	}
+}
+
+// stalled is the number of requests that the device does not answer.
+func (d *device) stalled() (n int) {
+	d.e.Helper()
+	r, err := http.Get(d.control)
+	d.e.must(err, "ask the fault file system")
+	defer func() { _ = r.Body.Close() }()
+	text, err := io.ReadAll(r.Body)
+	d.e.must(err, "ask the fault file system")
+	_, err = fmt.Sscan(string(text), &n)
+	d.e.must(err, "read %q", text)
+	return n
+}
+
+// remount changes the flags of the mount.
+func (d *device) remount(flags uintptr) {
+	d.e.Helper()
+	d.e.must(unix.Mount("", d.e.path(d.name), "", unix.MS_REMOUNT|unix.MS_NOATIME|flags, ""), "remount")
+}
+
+// cold drops what the kernel holds of the files' bytes, so that reads reach the node.
+func (e *env) cold(dir string, list []hearthtest.File) {
+	e.Helper()
+	for _, f := range list {
+		r, err := os.Open(filepath.Join(dir, f.Path))
+		e.must(err, "open %s", f.Path)
+		err = unix.Fadvise(int(r.Fd()), 0, 0, unix.FADV_DONTNEED)
+		_ = r.Close()
+		e.must(err, "drop the pages of %s", f.Path)
+	}
+}
+
+// diskTier is what status says of the disk tier.
+func (h *hearth) diskTier() node.TierStatus {
+	h.e.Helper()
+	for _, t := range h.status().Tiers {
+		if t.Name == "disk" {
+			return t
+		}
+	}
+	h.e.Fatal("status knows no disk tier")
+	return node.TierStatus{}
+}
+
+// ill is why the first cache directory is out of use; "": it is not.
+func (h *hearth) ill() string { h.e.Helper(); return h.diskTier().Dirs[0].Ill }
+
+// sickSet is read through sick disks: small files and two that lie in files of
+// their own, more than the least RAM budget holds.
+func (e *env) sickSet(o *server) []hearthtest.File {
+	e.Helper()
+	list := e.load(o, e.set("D1", 4, 40, 8, 100))
+	for i := range 2 {
+		f := hearthtest.File{Path: fmt.Sprintf("large/%d", i), Size: 10<<20 + int64(i)}
+		e.must(o.PutFile(e.ctx, o.bucket, "", f, 0), "put %s", f.Path)
+		list = append(list, f)
+	}
+	return list
+}
+
+// sickDisk reads while the cache directory's disk fails by a fault, and after it is
+// well again: every byte is right and no reader sees an error; the directory is
+// ejected, named by status, a counter and a log line, and used again by itself.
+func sickDisk(fault faultfs.Fault, open string) func(e *env) {
+	return func(e *env) {
+		o := e.origin()
+		list := e.sickSet(o)
+		p := e.proxy(o)
+		// Without a journal the file system itself survives failed writes.
+		d := e.device("sick", 384, "-O", "^has_journal")
+		h := e.mount(o, settings{endpoint: p.endpoint, ram: "16MiB", disk: "300MiB", cache: "sick/cache", floor: "1MiB", mount: []string{"--open", open}})
+		e.good("cold", epoch(h.dir, list, 1, 8, 0))
+		e.eventually("the cache is filled", func() bool { return h.diskTier().Used > sum(list)*8/10 })
+		e.cold(h.dir, list)
+		d.meet(fault)
+		for seed := uint64(2); h.ill() == ""; seed++ {
+			e.good("while the disk is sick", epoch(h.dir, list, seed, 8, 0))
+			e.cold(h.dir, list)
+		}
+		begun := time.Now()
+		e.good("with the directory out of use", epoch(h.dir, list, 99, 8, 0))
+		if took := time.Since(begun); took > 30*time.Second {
+			e.Errorf("reading past a sick disk took %v", took)
+		}
+		if t := h.diskTier(); t.Errors == 0 || fault == faultfs.Stall && (t.Dirs[0].Stalls != 1 || d.stalled() == 0) {
+			e.Errorf("the counters say %+v, %d stalled", t, d.stalled())
+		}
+		if s := h.status(); !strings.Contains(s.Says, e.path("sick/cache")) {
+			e.Errorf("status says %q", s.Says)
+		}
+		h.waitFor("cache directory is out of use")
+		d.meet(faultfs.None)
+		e.eventually("the directory is in use again", func() bool { return h.ill() == "" })
+		e.cold(h.dir, list)
+		e.good("with the disk well", epoch(h.dir, list, 100, 8, 0))
+		e.eventually("the cache is filled again", func() bool { return h.diskTier().Used > sum(list)*8/10 })
+		e.cold(h.dir, list)
+		before := p.bytes()
+		e.good("from the disk", epoch(h.dir, list, 101, 8, 0))
+		if asked := p.bytes() - before; asked > sum(list)/10 {
+			e.Errorf("the origin sent %d bytes of %d: the directory is not used", asked, sum(list))
+		}
+		h.quit()
+	}
+}
+
+// readOnlyDisk: the file system turns read-only under the node, as ext4 does at an
+// error, and is writable again later.
+func readOnlyDisk(e *env) {
+	o := e.origin()
+	list := e.sickSet(o)
+	d := e.device("sick", 384)
+	h := e.mount(o, settings{ram: "16MiB", disk: "300MiB", cache: "sick/cache", floor: "1MiB"})
+	half := len(list) / 2
+	e.good("cold, half of it", epoch(h.dir, list[:half], 1, 8, 0))
+	e.eventually("it is written", func() bool { return h.diskTier().Used > sum(list[:half])*8/10 })
+	// A file that is open for writing forbids the remount; an error of the device
+	// does not ask.
+	e.must(os.WriteFile("/proc/sys/vm/drop_caches", []byte("1"), 0), "drop clean pages")
+	if err := unix.Mount("", e.path(d.name), "", unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
+		e.Logf("remount read-only: %v; by the emergency of ext4 instead", err)
+		e.must(unix.Mount("", e.path(d.name), "", unix.MS_REMOUNT, "abort"), "abort the file system")
+	}
+	for seed := uint64(2); h.ill() == ""; seed++ {
+		e.good("read-only", epoch(h.dir, list, seed, 8, 0))
+		e.cold(h.dir, list)
+	}
+	e.good("with the directory out of use", epoch(h.dir, list, 99, 8, 0))
+	h.waitFor("cache directory is out of use")
+	if s := h.status(); !strings.Contains(s.Says, e.path("sick/cache")) || h.diskTier().Errors == 0 {
+		e.Errorf("status says %q, %+v", s.Says, h.diskTier())
+	}
+	h.quit()
+}
+
+// fullDisk: somebody else, or the cache itself, takes the last byte or the last
+// inode of the file system.
+func fullDisk(e *env) {
+	o := e.origin()
+	list := e.sickSet(o)
+	for _, c := range []struct {
+		name   string
+		mib    int
+		format []string
+	}{{"bytes", 24, nil}, {"inodes", 384, []string{"-N", "24"}}} {
+		e.device(c.name, c.mib, c.format...)
+		fillInodes(e, c.name)
+		// The budget is more than there is, and the floor a page: the device says no.
+		h := e.mount(o, settings{ram: "16MiB", disk: "2GiB", cache: c.name + "/cache", floor: "4KiB"})
+		for seed := range uint64(3) {
+			e.good("a disk without room: "+c.name, epoch(h.dir, list, seed, 8, 0))
+			e.cold(h.dir, list)
+		}
+		if t := h.diskTier(); t.Errors == 0 && c.name == "inodes" {
+			e.Errorf("no counter says so: %+v", t)
+		}
+		h.quit()
+	}
+}
+
+// fillInodes takes all but a few inodes of a file system.
+func fillInodes(e *env, name string) {
+	e.Helper()
+	if name != "inodes" {
+		return
+	}
+	var st unix.Statfs_t
+	e.must(unix.Statfs(e.path(name), &st), "statfs")
+	for i := range max(int(st.Ffree)-20, 0) {
+		e.must(os.WriteFile(e.path(fmt.Sprintf("%s/taken-%d", name, i)), nil, 0o600), "take an inode")
+	}
+}
+
+// removedDirectory: rm -rf of the cache directory under a running node; and a
+// second node on the directory of a running one is refused with a clear error.
+func removedDirectory(e *env) {
+	o := e.origin()
+	list := e.sickSet(o)
+	set := settings{ram: "16MiB"}
+	h := e.mount(o, set)
+	e.good("cold", epoch(h.dir, list, 1, 8, 0))
+
+	second := e.path("mnt-second")
+	e.must(os.MkdirAll(second, 0o755), "make a mount point")
+	cmd := exec.Command(e.hearth, "mount", "--config", e.writeConfig(o, set), "s3://"+o.bucket, second)
+	cmd.Env = e.environ(o)
+	p := e.start(cmd)
+	if code := p.exit(30 * time.Second); code != 8 || !strings.Contains(p.out.String(), fmt.Sprintf("in use by process %d", h.Process.Pid)) {
+		e.Errorf("a second node on the directory: exit %d:\n%s", code, p.out)
+	}
+
+	for round := range uint64(3) {
+		if out, code := e.run("rm", "-rf", e.path("cache")); code != 0 {
+			e.Logf("rm -rf: %s", out) // the node writes into it meanwhile
+		}
+		e.cold(h.dir, list)
+		e.good("the cache directory removed", epoch(h.dir, list, round, 8, 0))
+	}
+	h.waitFor("cache directory is out of use")
+	e.eventually("it is filled again", func() bool {
+		e.cold(h.dir, list)
+		e.good("filling it", epoch(h.dir, list, 7, 8, 0))
+		return h.diskTier().Used > sum(list)*8/10
+	})
+	if code := h.terminate(syscall.SIGTERM); code != 0 {
+		e.Errorf("hearth ended with %d", code)
+	}
+}
