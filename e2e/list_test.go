@@ -39,7 +39,6 @@ func scenarios() []scenario {
 		{name: "other-users", root: true, from: core, limit: time.Minute, origin: s3, size: is("10 files"), run: otherUsers},
 		{name: "two-mounts", from: core, limit: time.Minute, origin: s3, size: by("40 files", "200 files", "20,000 files"), run: twoMounts},
 		{name: "budgets", root: true, from: core, limit: 4 * time.Minute, origin: s3, size: by("10 x 48 MiB", "10 x 128 MiB", "10 x 256 MiB"), run: budgets},
-		{name: "eviction", issue: "never-wrong", from: all, limit: 4 * time.Minute, origin: behind, size: by("", "2,000 files, half cached", "20,000 files, half cached"), run: eviction},
 		{name: "wired-volume-and-ring", root: true, from: core, limit: 2 * time.Minute, origin: behind, size: by("300 files", "2,000 files", "20,000 files"), run: wired},
 		{name: "commands", from: core, limit: time.Minute, origin: s3, size: by("20 files", "80 files", "20,000 files"), run: commands},
 		{name: "examples", root: true, from: all, limit: 6 * time.Minute, origin: s3, size: is("every help"), run: examples},
@@ -47,13 +46,6 @@ func scenarios() []scenario {
 		{name: "dead-mount-point", root: true, from: core, limit: time.Minute, origin: s3, size: is("2 mounts"), run: deadMountPoint},
 		{name: "fstab", root: true, from: core, limit: time.Minute, origin: s3, size: is("40 files"), run: fstab},
 		{name: "wrong-set-ups", from: core, limit: time.Minute, origin: behind, size: is("5 set-ups"), run: wrongSetUps},
-		{name: "odd-keys", issue: "never-wrong", from: core, limit: time.Minute, origin: "gofakes3", size: is("50 keys"), run: oddKeys},
-		{name: "disk-stalls", issue: "never-wrong", root: true, from: core, limit: 3 * time.Minute, origin: behind, size: by("160 files", "800 files", "20,000 files"), run: sickDisk(faultfs.Stall, "none")},
-		{name: "disk-fails", issue: "never-wrong", root: true, from: all, limit: 3 * time.Minute, origin: behind, size: by("160 files", "800 files", "20,000 files"), run: sickDisk(faultfs.IOError, "none")},
-		{name: "disk-fails-passthrough", issue: "never-wrong", root: true, from: all, limit: 3 * time.Minute, origin: behind, size: by("160 files", "800 files", "20,000 files"), run: sickDisk(faultfs.IOError, "passthrough")},
-		{name: "disk-read-only", issue: "never-wrong", root: true, from: all, limit: 3 * time.Minute, origin: s3, size: by("160 files", "800 files", "20,000 files"), run: readOnlyDisk},
-		{name: "disk-full", issue: "never-wrong", root: true, from: all, limit: 3 * time.Minute, origin: s3, size: by("160 files", "800 files", "20,000 files"), run: fullDisk},
-		{name: "cache-removed", issue: "never-wrong", from: all, limit: 3 * time.Minute, origin: s3, size: by("160 files", "800 files", "20,000 files"), run: removedDirectory},
 		{name: "demo", root: true, from: core, limit: 6 * time.Minute, origin: s3, size: by("200 images", "3,000 images", "3,000 images"), run: demonstration},
 	}
 	list = append(list, neverWrong(is, by)...)
@@ -90,11 +82,30 @@ func neverWrong(is func(string) func(level) string, by func(small, reduced, whol
 		{name: "readers-and-signals", from: core, limit: time.Minute, origin: behind, size: is("5 readers"), run: readersAndSignals},
 		{name: "busy-mount", from: core, limit: time.Minute, origin: s3, size: is("2 mounts"), run: busyMount},
 		{name: "aborted", root: true, from: core, limit: time.Minute, origin: behind, size: is("1 abort"), run: aborted},
+		{name: "odd-keys", from: core, limit: time.Minute, origin: "gofakes3", size: is("50 keys"), run: oddKeys},
+		{name: "eviction", from: all, limit: 4 * time.Minute, origin: behind, size: by("", "2,000 files, half cached", "20,000 files, half cached"), run: eviction},
 	}
+	list = append(list, sickDisks(by)...)
 	for i := range list {
 		list[i].issue = "never-wrong"
 	}
 	return list
+}
+
+// sickDisks are the scenarios of cache directories that fail, fill up and rot.
+func sickDisks(by func(small, reduced, whole string) func(level) string) []scenario {
+	const s3, behind = "versitygw", "versitygw behind the fault proxy"
+	return []scenario{
+		{name: "disk-stalls", root: true, from: core, limit: 3 * time.Minute, origin: behind, size: by("160 files", "800 files", "20,000 files"), run: sickDisk(faultfs.Stall, "none")},
+		{name: "disk-fails", root: true, from: all, limit: 3 * time.Minute, origin: behind, size: by("160 files", "800 files", "20,000 files"), run: sickDisk(faultfs.IOError, "none")},
+		{name: "disk-fails-passthrough", root: true, from: all, limit: 3 * time.Minute, origin: behind, size: by("160 files", "800 files", "20,000 files"), run: sickDisk(faultfs.IOError, "passthrough")},
+		{name: "disk-read-only", root: true, from: all, limit: 3 * time.Minute, origin: s3, size: by("160 files", "800 files", "20,000 files"), run: readOnlyDisk},
+		{name: "disk-full", root: true, from: all, limit: 3 * time.Minute, origin: s3, size: by("160 files", "800 files", "20,000 files"), run: fullDisk},
+		{name: "flips-none", from: core, limit: 3 * time.Minute, origin: s3, size: by("20 flips", "100 flips", "300 flips"), run: flips("none")},
+		{name: "flips-passthrough", root: true, from: all, limit: 3 * time.Minute, origin: s3, size: by("20 flips", "100 flips", "300 flips"), run: flips("passthrough")},
+		{name: "cache-damaged", from: all, limit: 3 * time.Minute, origin: s3, size: by("160 files", "800 files", "20,000 files"), run: damaged},
+		{name: "cache-removed", from: all, limit: 3 * time.Minute, origin: s3, size: by("160 files", "800 files", "20,000 files"), run: removedDirectory},
+	}
 }
 
 // epochsMasked is the core of reading with everything masked that the kernel

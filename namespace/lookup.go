@@ -93,6 +93,7 @@ func (t *Tree) lookup(ctx context.Context, d *directory, m record.Meaning) (Node
 		t.askQuietly(d, m)
 		return k.answer(t, d, 0)
 	}
+	age := t.age.Load()
 	if err := t.ask(ctx, d, m); err != nil {
 		if ctx.Err() == nil && d.link.believes() && (k.found || d.whole(t)) {
 			t.stats.stale.Add(1)
@@ -100,7 +101,13 @@ func (t *Tree) lookup(ctx context.Context, d *directory, m record.Meaning) (Node
 		}
 		return Node{}, err
 	}
-	if k, err = t.known(d, m); err != nil {
+	k, err = t.known(d, m)
+	if !k.found && err == nil && t.age.Load() != age {
+		// The answer was written down and given up with all names, since the database
+		// was corrupt. That happens a few times at most: then names live in memory.
+		return t.lookup(ctx, d, m)
+	}
+	if err != nil {
 		return Node{}, err
 	}
 	return k.answer(t, d, k.ttl)

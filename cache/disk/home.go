@@ -147,14 +147,21 @@ func refuseForeign(path string) error {
 	if err != nil {
 		return fmt.Errorf("look at cache directory: %w", err)
 	}
-	known := []string{homeFile, lockFile, segmentsDir, objectsDir, namesDir, "lost+found"}
 	for _, e := range entries {
-		if !slices.Contains(known, e.Name()) && !strings.HasPrefix(e.Name(), homeFile+".") && !hasHome(path) {
+		if !ours(e.Name()) && !hasHome(path) {
 			return refuse("cache directory %s is not empty and not hearth's (it holds %q): choose another, or empty it",
 				path, e.Name())
 		}
 	}
 	return nil
+}
+
+// ours tells what a node leaves in its directory: that is known although hearth.json
+// was lost.
+func ours(name string) bool {
+	known := []string{homeFile, lockFile, segmentsDir, objectsDir, namesDir, "lost+found"}
+	return slices.Contains(known, name) || slices.ContainsFunc([]string{homeFile + ".", namesDir + ".", "open-modes.json", "node-ids"},
+		func(prefix string) bool { return strings.HasPrefix(name, prefix) })
 }
 
 func hasHome(path string) bool {

@@ -44,6 +44,24 @@ func TestHomeRefusals(t *testing.T) {
 	}
 }
 
+func TestHomeIsKnownByWhatItHolds(t *testing.T) {
+	// hearth.json was lost, and beside the blocks lies all that a node may leave: it is
+	// ours still.
+	dir := t.TempDir()
+	for _, name := range []string{"names.corrupt-1", "open-modes.json", "open-modes.json.new", "node-ids", homeFile + ".tmp", lockFile} {
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s, err := Open(Options{Pool: hearthtest.Pool(t, 0), Dirs: []DirOptions{{Path: dir}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestFUSEIsRefused(t *testing.T) {
 	// A directory that is still to be made inside of a FUSE mount is refused, and not made.
 	dir := t.TempDir()

@@ -104,8 +104,10 @@ func (d *directory) shut() {
 	if vol := d.volume.Swap(nil); vol != nil {
 		err := vol.sync()
 		vol.release()
-		<-vol.closed // readers in flight end soon
-		d.closeErr = errors.Join(err, vol.closeErr)
+		<-vol.closed                  // readers in flight end soon
+		if d.ejection.Load() == nil { // else its failure was told, and the end of the node is no other
+			d.closeErr = errors.Join(err, vol.closeErr)
+		}
 	}
 	if d.home != nil {
 		d.home.close()
