@@ -33,7 +33,7 @@ const (
 	ownSumAt      = recordSize - 8
 	magic         = "HEARTHSP"
 	formatName    = "FORMAT"
-	formatLine    = "hearth sparse %d\n"
+	formatLine    = "hearth sparse %d %016x\n" // format, sum
 )
 
 // errDamaged says that bytes on disk are not what was written.
@@ -53,26 +53,37 @@ func (e *FormatError) Error() string {
 		e.File, e.Format, formatVersion, filepath.Dir(e.File))
 }
 
+// formatText is what FORMAT holds. The sum keeps a flipped bit from looking like a
+// newer format; every later format has it.
+func formatText(format uint32) string {
+	return fmt.Sprintf(formatLine, format, xxh3.HashString(fmt.Sprint(format)))
+}
+
 // checkFormat refuses a directory of a newer format and marks a new one. A
 // FORMAT that cannot be understood is written anew: every sidecar says its
 // format again.
 func checkFormat(dir string) error {
 	name := filepath.Join(dir, formatName)
-	var format uint32
+	if fi, err := os.Lstat(name); err == nil && !fi.Mode().IsRegular() {
+		if err := os.RemoveAll(name); err != nil {
+			return fmt.Errorf("clear cache format: %w", err)
+		}
+	}
 	data, err := os.ReadFile(name)
-	if err == nil {
-		_, err = fmt.Sscanf(string(data), formatLine, &format)
-	} else if !errors.Is(err, fs.ErrNotExist) {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("read cache format: %w", err)
 	}
-	switch {
-	case err == nil && format > formatVersion:
+	var format uint32
+	var check uint64
+	_, err = fmt.Sscanf(string(data), formatLine, &format, &check)
+	switch known := err == nil && string(data) == formatText(format); {
+	case known && format > formatVersion:
 		return &FormatError{name, format}
-	case err == nil && format == formatVersion:
+	case known && format == formatVersion:
 		return nil
 	}
 	temp := name + ".tmp"
-	if err := os.WriteFile(temp, fmt.Appendf(nil, formatLine, formatVersion), 0o600); err != nil {
+	if err := os.WriteFile(temp, []byte(formatText(formatVersion)), 0o600); err != nil {
 		return fmt.Errorf("write cache format: %w", err)
 	}
 	if err := os.Rename(temp, name); err != nil {

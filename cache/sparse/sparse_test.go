@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 
@@ -131,18 +132,26 @@ func TestNewerFormatsAreRefused(t *testing.T) {
 		t.Fatal("the object is gone")
 	}
 	format := filepath.Join(x.opt.Dir, formatName)
-	if err := os.WriteFile(format, fmt.Appendf(nil, formatLine, formatVersion+1), 0o600); err != nil {
+	if err := os.WriteFile(format, []byte(formatText(formatVersion+1)), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := Open(x.opt); !errors.As(err, &refused) || refused.File != format || refused.Format != formatVersion+1 {
 		t.Fatalf("open: %v", err)
 	}
-	if err := os.WriteFile(format, []byte("???"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	x.reopen() // what cannot be understood is written anew
-	if got, _ := os.ReadFile(format); string(got) != "hearth sparse 1\n" {
-		t.Fatalf("FORMAT is %q", got)
+	// What cannot be understood is written anew, a flipped digit and a directory too.
+	flipped := strings.Replace(formatText(formatVersion), " 1 ", " 3 ", 1)
+	for _, text := range []string{"???", flipped, ""} {
+		err := os.WriteFile(format, []byte(text), 0o600)
+		if text == "" {
+			err = errors.Join(os.Remove(format), os.MkdirAll(filepath.Join(format, "x"), 0o700))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		x.reopen()
+		if got, _ := os.ReadFile(format); string(got) != formatText(formatVersion) {
+			t.Fatalf("FORMAT is %q after %q", got, text)
+		}
 	}
 }
 
