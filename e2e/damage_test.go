@@ -171,4 +171,13 @@ func damaged(e *env) {
 		}
 	}
 	h.quit()
+	// Another bucket of the same keys and sizes, on the directory that the first left.
+	other := *o
+	other.bucket = o.Bucket(e.T, "other")
+	for _, f := range list {
+		e.must(o.PutFile(e.ctx, other.bucket, "", f, 1), "put %s", f.Path)
+	}
+	h = e.mount(&other, set)
+	e.good("another origin's directory", epoch(h.dir, list, 3, 8, 1))
+	h.quit()
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 
 	"golang.org/x/sys/unix"
 )
@@ -36,6 +37,28 @@ func (d *directory) announce(c change) error {
 }
 
 func (d *directory) full(name string) string { return filepath.Join(d.path, name) }
+
+func segmentPattern() *regexp.Regexp { return regexp.MustCompile(`^[0-9a-f]{8}\.segment$`) }
+
+// clear removes what has a name of ours and is no file: it would stand in the way
+// of one.
+func (d *directory) clear() error {
+	names, err := os.ReadDir(d.path)
+	if err != nil {
+		return fmt.Errorf("list %s: %w", d.path, err)
+	}
+	segments := segmentPattern()
+	for _, e := range names {
+		ours := segments.MatchString(e.Name()) || e.Name() == deathsName || e.Name() == deathsTemp
+		if e.Type().IsRegular() || !ours {
+			continue
+		}
+		if err := os.RemoveAll(d.full(e.Name())); err != nil {
+			return fmt.Errorf("clear %s: %w", d.full(e.Name()), err)
+		}
+	}
+	return nil
+}
 
 // probe finds out whether this file system takes O_DIRECT, which some accept at
 // open and refuse at the first write.

@@ -101,6 +101,9 @@ func Open(o Options) (*Log, error) {
 		return nil, fmt.Errorf("create %s: %w", o.Dir, err)
 	}
 	dir := &directory{path: o.Dir, tap: o.tap}
+	if err := dir.clear(); err != nil {
+		return nil, err
+	}
 	if err := dir.probe(); err != nil {
 		return nil, err
 	}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"regexp"
 	"slices"
 	"strconv"
 	"sync"
@@ -99,7 +98,7 @@ func (l *Log) find() ([]*segment, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list %s: %w", l.dir.path, err)
 	}
-	pattern := regexp.MustCompile(`^[0-9a-f]{8}\.segment$`)
+	pattern := segmentPattern()
 	var segments []*segment
 	for _, e := range names {
 		if !e.Type().IsRegular() || !pattern.MatchString(e.Name()) {

@@ -17,6 +17,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+func TestNoFileIsCleared(t *testing.T) {
+	// Directories under the names of the log's files are no reason not to open it, and
+	// make way.
+	dir := t.TempDir()
+	for _, name := range []string{deathsName, deathsTemp, segmentName(0), segmentName(1)} {
+		if err := os.MkdirAll(filepath.Join(dir, name, "x"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l, err := Open(Options{Dir: dir, Pool: hearth.NewPool(0)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Append([]Entry{{ID: hearth.ID{Index: 1}, Data: []byte("bytes")}}); err != nil {
+		t.Error(err)
+	}
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // blockID names the i-th block of the tests.
