@@ -33,7 +33,7 @@
 // leaves it there: with the thread, the memory that the kernel may still write
 // into, and its reference to the volume. The directory is then ejected as stalled,
 // as it is when its writer hangs, and is tried again once all of these have come
-// back. At most 64 operations of a directory are left so; beyond, Get is a miss.
+// back. While 64 operations of a directory are left so, a Get is a miss at once.
 //
 // Each directory belongs to one process (a flock on its lock file) and says whose
 // it is and in what format (hearth.json).
