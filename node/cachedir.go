@@ -3,6 +3,7 @@ package node
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -85,16 +86,19 @@ func cacheDir(d Disk, floor Size) (directory, error) {
 		return directory{}, fmt.Errorf("cache directory %s: %w", d.Path, err)
 	}
 	if err := os.MkdirAll(p, 0o700); err != nil {
-		return directory{}, fmt.Errorf("make cache directory: %w (choose another with --cache-disks)", err)
+		return directory{}, unwritable(p, err)
 	}
-	var fs unix.Statfs_t
-	if err := unix.Statfs(p, &fs); err != nil {
+	if err := unix.Access(p, unix.W_OK|unix.X_OK); err != nil {
+		return directory{}, unwritable(p, err)
+	}
+	var st unix.Statfs_t
+	if err := unix.Statfs(p, &st); err != nil {
 		return directory{}, fmt.Errorf("statfs cache directory %s: %w", p, err)
 	}
-	if fs.Type == unix.FUSE_SUPER_MAGIC {
+	if st.Type == unix.FUSE_SUPER_MAGIC {
 		return directory{}, usage("cache directory %s: %v", p, errFuseCache)
 	}
-	whole := int64(fs.Blocks) * fs.Bsize
+	whole := int64(st.Blocks) * st.Bsize
 	dir := directory{path: p, budget: whole * diskShare / 100, floor: whole * diskFloor / 100}
 	if d.Size.Set() {
 		dir.budget = d.Size.Of(whole)
@@ -103,6 +107,15 @@ func cacheDir(d Disk, floor Size) (directory, error) {
 		dir.floor = floor.Of(whole)
 	}
 	return dir, nil
+}
+
+// unwritable is a cache directory that this process cannot write to.
+func unwritable(p string, err error) error {
+	var in *fs.PathError
+	if errors.As(err, &in) {
+		err = in.Err
+	}
+	return fmt.Errorf("cache directory %s cannot be written: %w; choose another with --cache-disks PATH=SIZE, or let this user write there", p, err)
 }
 
 // size is a number of bytes for people, in the units that the configuration

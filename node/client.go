@@ -141,7 +141,11 @@ func (c *Client) Cat(ctx context.Context, path string, off, n int64, w io.Writer
 		return err
 	}
 	defer resp.Body.Close()
-	got, err := io.Copy(w, resp.Body)
+	to := &taker{w: w}
+	got, err := io.Copy(to, resp.Body)
+	if to.err != nil {
+		return to.err // not the read's fault
+	}
 	if err != nil {
 		return fmt.Errorf("read %s after %d bytes: %w", path, got, err)
 	}
@@ -218,4 +222,15 @@ func (c *Client) unreachable(ctx context.Context, err error) error {
 		why += " (" + err.Error() + ")"
 	}
 	return &Error{Kind: KindUnreachable, Message: why}
+}
+
+// taker keeps what writing failed with.
+type taker struct {
+	w   io.Writer
+	err error
+}
+
+func (t *taker) Write(p []byte) (n int, err error) {
+	n, t.err = t.w.Write(p)
+	return n, t.err
 }

@@ -33,28 +33,51 @@ func (c Config) fromEnvironment() Config {
 // sharedProfile reads the settings of AWS_PROFILE from the shared config, which
 // minio-go reads for credentials only.
 func sharedProfile() map[string]string {
-	home, _ := os.UserHomeDir() // without one there is no file
-	settings := map[string]string{}
-	path := os.Getenv("AWS_CONFIG_FILE")
+	settings, _ := profileIn("AWS_CONFIG_FILE", "config")
+	return settings
+}
+
+// profileName is the profile in force.
+func profileName() string {
+	if name := os.Getenv("AWS_PROFILE"); name != "" {
+		return name
+	}
+	return "default"
+}
+
+// missingProfile is the profile that AWS_PROFILE names and no shared file has; "":
+// there is one, or none is named.
+func missingProfile() string {
+	_, inConfig := profileIn("AWS_CONFIG_FILE", "config")
+	_, inCredentials := profileIn("AWS_SHARED_CREDENTIALS_FILE", "credentials")
+	if inConfig || inCredentials {
+		return ""
+	}
+	return os.Getenv("AWS_PROFILE")
+}
+
+// profileIn reads the profile's settings from the shared file that a variable
+// names, or that of its name in ~/.aws; false: the file has no such profile.
+func profileIn(variable, file string) (settings map[string]string, found bool) {
+	settings = map[string]string{}
+	path := os.Getenv(variable)
 	if path == "" {
-		path = filepath.Join(home, ".aws", "config")
+		home, _ := os.UserHomeDir() // without one there is no file
+		path = filepath.Join(home, ".aws", file)
 	}
 	f, err := os.Open(path)
 	if err != nil {
-		return settings
+		return settings, false
 	}
 	defer f.Close()
-	name := os.Getenv("AWS_PROFILE")
-	if name == "" {
-		name = "default"
-	}
 	inside := false
 	for lines := bufio.NewScanner(f); lines.Scan(); {
 		line := strings.TrimSpace(lines.Text())
 		if section, ok := strings.CutPrefix(line, "["); ok {
 			section = strings.TrimSpace(strings.TrimSuffix(section, "]"))
 			section = strings.TrimSpace(strings.TrimPrefix(section, "profile "))
-			inside = section == name
+			inside = section == profileName()
+			found = found || inside
 			continue
 		}
 		key, value, ok := strings.Cut(line, "=")
@@ -62,7 +85,7 @@ func sharedProfile() map[string]string {
 			settings[strings.TrimSpace(key)] = strings.TrimSpace(value)
 		}
 	}
-	return settings
+	return settings, found
 }
 
 // keyring gives credentials, from where AWS programs take them: environment,

@@ -35,6 +35,8 @@ func (e *Error) explain() (problem, cure string) {
 	switch e.Code {
 	case "NoSuchBucket":
 		return "there is no bucket " + bucket + " at " + e.Endpoint, "check the bucket's name, and that endpoint and credentials are of the account that has it"
+	case "InvalidBucketName":
+		return bucket + " can be no bucket's name", "write 3 to 63 lower-case letters, digits, dots and hyphens"
 	case "RequestTimeTooSkewed":
 		return "this machine's clock and the origin's differ by more than 15 minutes", "set the clock (timedatectl set-ntp true) and try again"
 	case "InvalidAccessKeyId", "XAdminUserNotFound": // versitygw's own word
@@ -85,6 +87,9 @@ func (e *Error) explainNetwork() (problem, cure string) {
 		err       = e.Err
 	)
 	switch {
+	case errors.Is(err, errNoCredentials) && missingProfile() != "":
+		return "there is no profile " + missingProfile() + ", which AWS_PROFILE names",
+			"write it as ~/.aws/config or ~/.aws/credentials has it, or unset AWS_PROFILE (aws configure list-profiles shows them)"
 	case errors.Is(err, errNoCredentials):
 		return "no credentials were found", "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or anonymous: true for a public bucket"
 	case errors.As(err, &name):

@@ -62,6 +62,13 @@ func wrong() []setup {
 			t.Setenv("AWS_SECRET_ACCESS_KEY", "")
 			return Config{URL: "s3://golden/data"}
 		}},
+		{"no-such-profile", func(t *testing.T, _ *ground) Config {
+			t.Setenv("AWS_ACCESS_KEY_ID", "")
+			t.Setenv("AWS_SECRET_ACCESS_KEY", "")
+			t.Setenv("AWS_PROFILE", "absent")
+			return Config{URL: "s3://golden/data"}
+		}},
+		{"invalid-bucket-name", rule(faultproxy.Rule{Status: 400, Code: "InvalidBucketName", Message: "The specified bucket is not valid."})},
 		{"https-on-http-port", func(_ *testing.T, g *ground) Config {
 			return Config{URL: "s3://golden/data", Endpoint: strings.Replace(g.Endpoint, "http", "https", 1)}
 		}},

@@ -163,5 +163,14 @@ func parse(raw string) (*url.URL, error) {
 	if !ok || bucket == "" || strings.ContainsAny(bucket, "?#@: \\") {
 		return nil, fmt.Errorf("origin %q is neither s3://bucket/prefix nor file:///dir", raw)
 	}
+	if i := strings.IndexFunc(bucket, notInBucket); i >= 0 {
+		return nil, fmt.Errorf("origin %q: no bucket's name has %q in it; it is made of lower-case letters, digits, dots and hyphens", raw, bucket[i:i+1])
+	}
 	return &url.URL{Scheme: "s3", Host: bucket, Path: prefix}, nil
+}
+
+// notInBucket are the runes that a bucket's name cannot have, not even the old
+// ones with capitals and underscores.
+func notInBucket(r rune) bool {
+	return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '.' || r == '-' || r == '_')
 }

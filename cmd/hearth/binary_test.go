@@ -84,6 +84,10 @@ func TestExitCodes(t *testing.T) {
 		{"up nonsense", 2, "neither s3://"},
 		{"mount file://" + dir + " " + dir + "/absent", 4, "does not exist"},
 		{"mount -o open=none,freshness=strict file://" + dir + " " + dir, 2, "strict"},
+		{"mount --allow-other --no-allow-other file://" + dir + " " + dir, 2, "exclude each other"},
+		{"up --path-style maybe s3://b", 2, "none of auto, true and false"},
+		{"up s3://Bad_Name!", 2, "lower-case letters"},
+		{"up --cache-disks " + dir + "/a/cache=64MiB file://" + dir, 1, "choose another with --cache-disks"},
 		{"umount " + dir, 4, "nothing is mounted"},
 		{"umount /proc", 8, "not ours"},
 		{"cat --range 5 file://" + dir + "/a", 2, "--range"},
@@ -99,6 +103,43 @@ func TestExitCodes(t *testing.T) {
 		if code != 0 && strings.Count(stderr, "\n") != 1 {
 			t.Errorf("hearth %s: not one line:\n%s", c.args, stderr)
 		}
+	}
+}
+
+func TestAFullStandardOutputIsNamed(t *testing.T) {
+	// What cannot be written is not blamed on the reading.
+	h := newHearth(t)
+	file := writeFile(t, filepath.Join(t.TempDir(), "a"), "hello")
+	for _, verb := range []string{"cat", "ls", "stat"} {
+		full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var problems bytes.Buffer
+		cmd := exec.Command(h.bin, verb, "file://"+file)
+		cmd.Env, cmd.Stdout, cmd.Stderr = h.env, full, &problems
+		err = cmd.Run()
+		full.Close()
+		if want := "hearth: standard output cannot be written: no space left on device\n"; err == nil || problems.String() != want {
+			t.Errorf("%s: %v, %q", verb, err, &problems)
+		}
+	}
+}
+
+func TestNamesOnATerminal(t *testing.T) {
+	// What a terminal would obey is quoted so that a shell reads the same bytes back.
+	for _, name := range []string{"plain.txt", "caf\u00e9", "new\nline", "\x1b[31mred", "it's", "\n", "a\xffb\xfe", "two words", "'\t'", "-rf", "\u2028"} {
+		q := quoted(name)
+		if strings.IndexFunc(q, func(r rune) bool { return r < ' ' || r == 0x7f || r == 0x2028 }) >= 0 {
+			t.Errorf("%q is quoted as %q", name, q)
+		}
+		if back, err := exec.Command("bash", "-c", "printf %s "+strings.Replace(q, "-rf", "./-rf", 1)).Output(); err != nil ||
+			strings.TrimPrefix(string(back), "./") != name {
+			t.Errorf("%q is quoted as %s, which bash reads as %q, %v", name, q, back, err)
+		}
+	}
+	if q := quoted("plain.txt"); q != "plain.txt" {
+		t.Errorf("a plain name is quoted as %s", q)
 	}
 }
 

@@ -205,7 +205,7 @@ func TestValues(t *testing.T) {
 func TestMountOptions(t *testing.T) {
 	// Options as fstab has them are applied, passed over, or refused with the nearest name.
 	s := &settings{}
-	err := mountOptions(s, strings.Split("rw,_netdev,x-systemd.automount,nodev,noexec,allow_other,uid=1000,open=none,cache_ram=64MiB,endpoint=http://h:1", ","))
+	err := mountOptions(s, strings.Split("rw,_netdev,x-systemd.automount,nodev,noexec,allow_other,uid=1000,open=none,cache_ram=64MiB,endpoint=http://h:1,fsname=x,subtype=y", ","), false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -214,17 +214,23 @@ func TestMountOptions(t *testing.T) {
 		s.node.Cache.RAM.Bytes != 64<<20 || s.root.Origin.Endpoint != "http://h:1" {
 		t.Errorf("%+v", s)
 	}
-	for o, want := range map[string]string{"alow_other": "allow_other", "uid": "needs a value", "uid=me": "not a numeric", "foo=1": "unknown option"} {
-		if err := mountOptions(s, []string{o}); err == nil || !strings.Contains(err.Error(), want) || exitCode(err) != exitUsage {
+	for o, want := range map[string]string{"alow_other": "allow_other", "uid": "needs a value", "uid=me": "not a numeric", "foo=1": "unknown option", "_netdef": "nearest is _netdev"} {
+		if err := mountOptions(s, []string{o}, false); err == nil || !strings.Contains(err.Error(), want) || exitCode(err) != exitUsage {
 			t.Errorf("-o %s: %v", o, err)
 		}
+	}
+	if err := mountOptions(s, []string{"foo=1", "alow_other"}, true); err != nil {
+		t.Errorf("sloppy: %v", err)
+	}
+	if err := mountOptions(s, []string{"uid=me"}, true); err == nil {
+		t.Error("sloppy passes over what is known and wrong")
 	}
 }
 
 func TestMountHelper(t *testing.T) {
 	// mount(8) calls mount.hearth with its own habits.
 	args, err := mountHelperArgs(strings.Fields("s3://b/p /mnt/d -s -n -o rw,config=/e.yaml,open=none -t fuse.hearth"))
-	if err != nil || strings.Join(args, " ") != "mount --daemon --config /e.yaml -o rw,open=none -- s3://b/p /mnt/d" {
+	if err != nil || strings.Join(args, " ") != "mount --daemon --sloppy --config /e.yaml -o rw,open=none -- s3://b/p /mnt/d" {
 		t.Errorf("%q, %v", args, err)
 	}
 	if _, err := mountHelperArgs([]string{"s3://b"}); exitCode(err) != exitUsage {

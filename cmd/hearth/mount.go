@@ -18,6 +18,7 @@ type mountFlags struct {
 	options      []string
 	daemon       bool
 	noAllowOther bool
+	sloppy       bool
 }
 
 func mountCommand() *cobra.Command {
@@ -35,6 +36,7 @@ func mountCommand() *cobra.Command {
 	cmd.Flags().StringSliceVarP(&f.options, "options", "o", nil, "options as of mount(8): nodev,allow_other,uid=1000,open=none,...")
 	cmd.Flags().BoolVar(&f.daemon, "daemon", false, "return when the mount answers and serve on behind")
 	cmd.Flags().BoolVar(&f.noAllowOther, "no-allow-other", false, "nobody but who mounts gets in")
+	cmd.Flags().BoolVar(&f.sloppy, "sloppy", false, "pass over -o options that are unknown, as mount(8) does with -s")
 	addParams(cmd, "origin", "freshness", "stale_if_error", "mount", "cache", "fuse", "admin", "log")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		dir, err := filepath.Abs(args[1])
@@ -51,8 +53,11 @@ func (f *mountFlags) mount(cmd *cobra.Command, origin, dir string) error {
 	if err != nil {
 		return err
 	}
-	if err := mountOptions(s, f.options); err != nil {
+	if err := mountOptions(s, f.options, f.sloppy); err != nil {
 		return err
+	}
+	if f.noAllowOther && cmd.Flags().Changed("allow-other") && s.mount.AllowOther != nil && *s.mount.AllowOther {
+		return usagef("--allow-other and --no-allow-other exclude each other: give one")
 	}
 	if f.noAllowOther {
 		no := false

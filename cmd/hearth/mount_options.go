@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"slices"
 	"strconv"
 	"strings"
@@ -8,15 +9,22 @@ import (
 
 // mountOptions applies -o options: those for mount(8) itself are passed over,
 // those for the kernel handed on, all others are the parameters of the table
-// with _ for -.
-func mountOptions(s *settings, options []string) error {
+// with _ for -. sloppy passes over those that nobody knows.
+func mountOptions(s *settings, options []string, sloppy bool) error {
 	for _, o := range options {
-		if err := mountOption(s, strings.TrimSpace(o)); err != nil {
+		err := mountOption(s, strings.TrimSpace(o))
+		if sloppy && errors.Is(err, errUnknownOption) {
+			continue
+		}
+		if err != nil {
 			return err
 		}
 	}
 	return nil
 }
+
+// errUnknownOption is an -o option that is neither ours nor mount(8)'s.
+var errUnknownOption = errors.New("unknown option")
 
 func mountOption(s *settings, o string) error {
 	ignored := []string{"", "defaults", "ro", "rw", "auto", "noauto", "nofail", "_netdev", "user", "users", "nouser",
@@ -25,7 +33,7 @@ func mountOption(s *settings, o string) error {
 	kernel := []string{"nosuid", "nodev", "noexec"}
 	name, value, valued := strings.Cut(o, "=")
 	switch {
-	case slices.Contains(ignored, o), strings.HasPrefix(o, "x-"), strings.HasPrefix(o, "X-"), name == "comment":
+	case slices.Contains(ignored, o), strings.HasPrefix(o, "x-"), strings.HasPrefix(o, "X-"), name == "comment", valued && (name == "fsname" || name == "subtype"):
 		return nil
 	case slices.Contains(kernel, o):
 		s.mount.Options = append(s.mount.Options, o)
@@ -58,10 +66,10 @@ func mountOption(s *settings, o string) error {
 		}
 		return nil
 	}
-	if near := nearest(name, names); near != "" {
-		return usagef("-o %s: unknown option; the nearest is %s", name, near)
+	if near := nearest(name, slices.Concat(names, ignored, kernel)); near != "" {
+		return usagef("-o %s: %w; the nearest is %s", name, errUnknownOption, near)
 	}
-	return usagef("-o %s: unknown option (see hearth mount --help)", name)
+	return usagef("-o %s: %w (see hearth mount --help)", name, errUnknownOption)
 }
 
 // maskOption takes permission bits away, as FUSE's own options do.
@@ -97,6 +105,9 @@ func mountHelperArgs(args []string) ([]string, error) {
 		case strings.HasPrefix(a, "-") && len(a) > 1 && strings.Trim(a[1:], "sfnvrw") == "":
 			if strings.Contains(a, "f") {
 				return []string{"version", "--quiet"}, nil // --fake: all but the mount
+			}
+			if strings.Contains(a, "s") {
+				translated = append(translated, "--sloppy")
 			}
 		default:
 			plain = append(plain, a)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -73,11 +74,13 @@ func onOff(s string) (string, error) {
 	if s == "auto" {
 		return s, nil
 	}
-	b, err := parseBool(s)
-	if b {
-		return "on", err
+	switch b, err := parseBool(s); {
+	case err != nil:
+		return "", fmt.Errorf("%q is none of auto, true and false", s)
+	case b:
+		return "on", nil
 	}
-	return "off", err
+	return "off", nil
 }
 
 func openChoice(s string) (string, error) { return parseChoice(s, "auto", "none", "passthrough") }

@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"io"
-	"os"
 	"strconv"
 	"strings"
 	"unicode"
@@ -15,7 +14,7 @@ import (
 // shown is a name as w gets it: on a terminal quoted where it would not be shown
 // as it is, elsewhere its bytes, as GNU ls does.
 func shown(w io.Writer, name string) string {
-	if f, ok := w.(*os.File); ok {
+	if f, ok := w.(interface{ Fd() uintptr }); ok {
 		if _, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS); err == nil {
 			return quoted(name)
 		}

@@ -2,7 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"os"
 	"strings"
@@ -85,4 +88,28 @@ func bucketURL(url string) string {
 }
 
 // out is where results go; a verb's tests replace it.
-func out(cmd *cobra.Command) io.Writer { return cmd.OutOrStdout() }
+func out(cmd *cobra.Command) io.Writer {
+	if f, ok := cmd.OutOrStdout().(*os.File); ok {
+		return stdout{f}
+	}
+	return cmd.OutOrStdout()
+}
+
+// stdout is standard output, whose errors say so.
+type stdout struct{ *os.File }
+
+func (s stdout) Write(p []byte) (int, error) { return s.wrote(s.File.Write(p)) }
+
+// WriteString is Write without a copy.
+func (s stdout) WriteString(text string) (int, error) { return s.wrote(s.File.WriteString(text)) }
+
+func (stdout) wrote(n int, err error) (int, error) {
+	var in *fs.PathError
+	if errors.As(err, &in) {
+		err = in.Err
+	}
+	if err != nil {
+		err = fmt.Errorf("standard output cannot be written: %w", err)
+	}
+	return n, err
+}
