@@ -82,6 +82,7 @@ func neverWrong(is func(string) func(level) string, by func(small, reduced, whol
 		{name: "readers-and-signals", from: core, limit: time.Minute, origin: behind, size: is("5 readers"), run: readersAndSignals},
 		{name: "busy-mount", from: core, limit: time.Minute, origin: s3, size: is("2 mounts"), run: busyMount},
 		{name: "aborted", root: true, from: core, limit: time.Minute, origin: behind, size: is("1 abort"), run: aborted},
+		{name: "restart-during-outage", from: core, limit: 2 * time.Minute, origin: behind, size: is("20 files"), run: restartDuringOutage},
 		{name: "odd-keys", from: core, limit: time.Minute, origin: "gofakes3", size: is("50 keys"), run: oddKeys},
 		{name: "eviction", from: all, limit: 4 * time.Minute, origin: behind, size: by("", "2,000 files, half cached", "20,000 files, half cached"), run: eviction},
 	}

@@ -147,9 +147,12 @@ type MountStatus struct {
 	Open string `json:"open"`
 	Why  string `json:"why"`
 	// Timeouts are how long the kernel keeps what it was told, in words.
-	Timeouts  string           `json:"timeouts"`
-	Freshness string           `json:"freshness"`
-	Ops       map[string]int64 `json:"ops,omitempty"`
+	Timeouts  string `json:"timeouts"`
+	Freshness string `json:"freshness"`
+	// Warning is what the mount should know: its origin could not be asked when it
+	// was made, and cannot yet; "": all is well.
+	Warning string           `json:"warning,omitempty"`
+	Ops     map[string]int64 `json:"ops,omitempty"`
 }
 
 // MemoryStatus is the RAM budget and what counts against it, in bytes.

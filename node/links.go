@@ -27,6 +27,7 @@ type link struct {
 	freshness namespace.Freshness
 	failing   atomic.Pointer[string] // what its last fetch failed with; nil: it did not
 	well      atomic.Int64           // when its last fetch succeeded, in Unix nanoseconds
+	doubted   atomic.Pointer[string] // why its origin was not tried when the link was made; nil: it was
 }
 
 // CheckFreshness reports whether s is a freshness: immutable, bounded(60s) or
@@ -47,8 +48,9 @@ func parseFreshness(s string) (namespace.Freshness, error) {
 	return f, nil
 }
 
-// add opens a link's origin and asks it whether it can be used.
-func (ls *links) add(ctx context.Context, l Link) (*link, error) {
+// add opens a link's origin and asks it whether it can be used; goOn decides when
+// it cannot.
+func (ls *links) add(ctx context.Context, l Link, goOn func(*link, error) error) (*link, error) {
 	l.Path = cleanPath(l.Path)
 	l.Origin = l.Origin.WithEnvironment()
 	f, err := parseFreshness(l.Freshness)
@@ -63,8 +65,10 @@ func (ls *links) add(ctx context.Context, l Link) (*link, error) {
 	if added.origin, err = origin.Open(ctx, added.config(ls.version)); err != nil {
 		return nil, usage("%v", err) // nothing was asked yet
 	}
-	if err := added.probe(ctx); err != nil {
-		return nil, err
+	if cause := added.probe(ctx); cause != nil {
+		if err := goOn(added, cause); err != nil {
+			return nil, err
+		}
 	}
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -79,11 +83,11 @@ func (ls *links) add(ctx context.Context, l Link) (*link, error) {
 
 // probe asks the origin whether it can be used, and what the link's prefix is:
 // one object is no directory, and a prefix with nothing below it is most likely
-// a mistake.
+// a mistake. What the origin says comes back as it is.
 func (l *link) probe(ctx context.Context) error {
 	can, err := l.origin.Probe(ctx)
 	if err != nil {
-		return explained(err)
+		return err
 	}
 	if can.Objects || l.prefix == "" {
 		return nil
@@ -94,7 +98,7 @@ func (l *link) probe(ctx context.Context) error {
 		return nil
 	})
 	if err != nil || !empty {
-		return explained(err)
+		return err
 	}
 	key := strings.TrimSuffix(l.prefix, "/")
 	if _, err := l.origin.Head(ctx, key); err == nil {

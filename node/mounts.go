@@ -108,11 +108,19 @@ func (n *Node) linkTo(ctx context.Context, r MountRequest) (*link, string, error
 	if l, rest := n.links.covering(*r.Origin); l != nil {
 		return l, rest, nil
 	}
-	l, err := n.links.add(ctx, Link{Path: pathFor(r.Origin.URL), Origin: *r.Origin, Freshness: r.Freshness, FailStale: r.FailStale})
-	if err != nil {
-		return nil, "", err
+	var away error
+	added := Link{Path: pathFor(r.Origin.URL), Origin: *r.Origin, Freshness: r.Freshness, FailStale: r.FailStale}
+	l, err := n.links.add(ctx, added, func(l *link, cause error) error {
+		away = cause
+		return n.goOn(ctx, l, cause)
+	})
+	if err == nil {
+		err = n.addToTree(l)
 	}
-	return l, "", n.addToTree(l)
+	if err == nil && away != nil {
+		n.tryAgain(l, away)
+	}
+	return l, "", err
 }
 
 // checkFreshness holds a mount's freshness, which is short for its link's,

@@ -108,8 +108,9 @@ func (n *Node) open(ctx context.Context) (err error) {
 	}
 	n.mem = cache.NewRAM(n.pool, n.pool.Stats().Budget)
 	n.links = &links{version: n.config.Version}
+	away := map[*link]error{} // origins that failed; whether their links go on, the tree knows
 	for _, l := range n.config.Links {
-		if _, err := n.links.add(ctx, l); err != nil {
+		if _, err := n.links.add(ctx, l, func(l *link, cause error) error { away[l] = cause; return nil }); err != nil {
 			return err
 		}
 	}
@@ -118,7 +119,16 @@ func (n *Node) open(ctx context.Context) (err error) {
 	if n.tiers, err = wire(n.config.Wiring, n.mem, store(n.disk), watched{bucket, n.gone, n.uncacheable, n.heard}); err != nil {
 		return fmt.Errorf("join the ring: %w", err)
 	}
-	return n.openTree()
+	if err := n.openTree(); err != nil {
+		return err
+	}
+	for l, cause := range away {
+		if err := n.goOn(ctx, l, cause); err != nil {
+			return err
+		}
+		n.tryAgain(l, cause)
+	}
+	return nil
 }
 
 // store is the disk tier as the wiring wants it: nil, not a nil pointer in an

@@ -109,7 +109,7 @@ func (x *mounted) status() MountStatus {
 	f := x.server.Stats()
 	ops := maps.Clone(f.Requests)
 	maps.Copy(ops, f.Outcomes)
-	return MountStatus{Dir: x.Dir, Prefix: x.Prefix, Open: string(f.Open), Why: f.Why, Freshness: x.link.freshness.String(),
+	return MountStatus{Dir: x.Dir, Prefix: x.Prefix, Open: string(f.Open), Why: f.Why, Freshness: x.link.freshness.String(), Warning: x.link.warning(),
 		Timeouts: fmt.Sprintf("names %v, absent names %v", f.EntryTimeout.Round(time.Millisecond), f.NegativeTimeout.Round(time.Millisecond)),
 		Ops:      ops}
 }

@@ -104,6 +104,9 @@ func (n *Node) mostlyLarge(ctx context.Context, x *mounted) (bool, error) {
 		sizes = append(sizes, o.Size)
 		return nil
 	})
+	if err != nil && x.link.doubted.Load() != nil && origin.Away(err) {
+		return false, nil // it was never judged; at the next mount it is
+	}
 	if err != nil {
 		return false, explained(err)
 	}

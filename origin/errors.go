@@ -119,6 +119,19 @@ const (
 	unreached              // nobody is there; asking twice more is enough to outlast a restart
 )
 
+// Away reports whether an error says that an origin cannot be asked now: a
+// timeout, nobody there, no such host, 5xx, 401, 403. What is no such error is an
+// answer, or a set-up that waiting does not mend.
+func Away(err error) bool {
+	var e *Error
+	if !errors.As(err, &e) || errors.Is(err, errSpeaksTLS) || errors.Is(err, context.Canceled) {
+		return false
+	}
+	var name *net.DNSError
+	return errors.As(err, &name) || errors.Is(err, fs.ErrPermission) || classify(err) != final || e.Status >= 500 ||
+		errors.Is(err, context.DeadlineExceeded)
+}
+
 func classify(err error) class {
 	var e *Error
 	if errors.As(err, &e) && e.Status/100 > 2 {

@@ -101,6 +101,7 @@ func (f *mountFlags) attach(cmd *cobra.Command, client *node.Client, r node.Moun
 	case err != nil:
 		return true, hintUp(because(ctx, err))
 	}
+	warn(m)
 	say := printer(f.common, out(cmd))
 	if lost := nodeFlags(cmd); len(lost) > 0 {
 		fmt.Fprintf(os.Stderr, "hearth: %s set a node up, and one runs already at %s: ignored\n", strings.Join(lost, ", "), client.Socket())

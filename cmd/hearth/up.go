@@ -108,9 +108,11 @@ func (c *common) start(ctx context.Context, cmd *cobra.Command, config node.Conf
 	}
 	say("%s", n.Banner())
 	for _, m := range config.Mounts {
-		if _, err := n.Mount(ctx, node.MountRequest{Mount: m}); err != nil {
+		made, err := n.Mount(ctx, node.MountRequest{Mount: m})
+		if err != nil {
 			return n, err
 		}
+		warn(made)
 		say("mounted %s", m.Dir)
 	}
 	if mount == nil {
@@ -120,6 +122,7 @@ func (c *common) start(ctx context.Context, cmd *cobra.Command, config node.Conf
 		if err != nil {
 			return n, err
 		}
+		warn(m)
 		end := "Ctrl-C unmounts"
 		if isDaemon() {
 			end = "hearth umount " + m.Dir + " ends it"
@@ -128,6 +131,13 @@ func (c *common) start(ctx context.Context, cmd *cobra.Command, config node.Conf
 	}
 	n.Ready()
 	return n, nil
+}
+
+// warn says what a mount that stands lacks.
+func warn(m *node.MountStatus) {
+	if m.Warning != "" {
+		fmt.Fprintln(os.Stderr, "hearth: warning: "+oneLine(m.Warning))
+	}
 }
 
 // serve waits for the end: a signal, the last unmount of a node that `hearth
