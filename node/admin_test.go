@@ -307,3 +307,40 @@ type recorder struct {
 func (r *recorder) Header() http.Header         { return r.header }
 func (r *recorder) Write(p []byte) (int, error) { return len(p), nil }
 func (r *recorder) WriteHeader(code int)        { r.code = code }
+
+func TestTheRootIsTheTableOfLinks(t *testing.T) {
+	// On a node whose one link stands at /x, / is the tree's root; other paths are
+	// taken within the link. A URL is a key, and what has no name is counted.
+	dir := t.TempDir()
+	fill(t, dir, map[string]string{"a": "hello", "sub/b": "12", "100%25": "", "%41": "1"})
+	if err := os.Symlink("/etc/passwd", filepath.Join(dir, "sub", "out")); err != nil {
+		t.Fatal(err)
+	}
+	n := start(t, dir, func(c *Config) { c.Links[0].Path = "/deep/x" })
+	c := client(t, n)
+	for _, v := range []struct {
+		path      string
+		recursive bool
+		want      string
+		hidden    int64
+	}{{"/", false, "deep", 0}, {"/deep", false, "x", 0}, {"/deep/x", false, "%2541 100%2525 a sub", 0}, {"/sub", false, "b", 1},
+		{"/", true, "deep deep/x deep/x/%2541 deep/x/100%2525 deep/x/a deep/x/sub deep/x/sub/b", 1},
+		{"file://" + dir, true, "%41 100%25 a sub sub/b", 1}, {"file://" + dir + "/%41", false, "%41", 0}, {"file://" + dir + "/sub/", false, "b", 1}} {
+		var names []string
+		hidden, err := c.List(t.Context(), v.path, v.recursive, func(e Entry) error {
+			names = append(names, e.Path)
+			return nil
+		})
+		slices.Sort(names)
+		if got := strings.Join(names, " "); err != nil || got != v.want || hidden != v.hidden {
+			t.Errorf("ls %s: %q, %d hidden, %v; want %q, %d", v.path, got, hidden, err, v.want, v.hidden)
+		}
+	}
+	u, err := c.Usage(t.Context(), "file://"+dir)
+	if err != nil || u.Files != 4 || u.Dirs != 1 || u.Bytes != 8 || u.Hidden != 1 {
+		t.Errorf("du: %+v, %v", u, err)
+	}
+	if refused := n.Status(t.Context()).Names.Figures["refused"]; refused != 1 {
+		t.Errorf("status counts %d keys without a name", refused)
+	}
+}
