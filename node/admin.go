@@ -14,6 +14,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/hearthfs/hearth/node/door"
 )
 
 // errorTrailer and kindTrailer carry what broke an answer whose first bytes were
@@ -160,15 +162,15 @@ type listeners struct {
 // listen opens the admin socket and the metrics address. A busy address is a
 // warning where nobody asked for it, since two users may each run a node.
 func listen(c Admin) (*listeners, error) {
-	l := &listeners{pipe: newPipeListener()}
+	l := &listeners{pipe: door.NewPipe()}
 	if c.Socket != "-" {
 		path := c.Socket
 		if path == "" {
 			path = DefaultSocket()
 		}
-		socket, made, err := listenAdmin(path)
+		socket, made, err := door.Listen(path)
 		if err != nil {
-			return nil, err
+			return nil, &Error{Kind: kindOf(err), Message: err.Error()}
 		}
 		l.socket = socket
 		if made {
@@ -213,18 +215,18 @@ func (n *Node) serveAdmin(ctx context.Context, l *listeners) {
 	health := http.NewServeMux()
 	n.addHealth(health)
 	routes := n.routes()
-	for _, door := range []struct {
+	for _, way := range []struct {
 		listener net.Listener
 		handler  http.Handler
-	}{{l.socket, checkPeer(routes)}, {l.metrics, health}, {l.pipe, routes}} {
-		if door.listener == nil {
+	}{{l.socket, door.Check(routes, answerError)}, {l.metrics, health}, {l.pipe, routes}} {
+		if way.listener == nil {
 			continue
 		}
-		s := &http.Server{Handler: door.handler, ConnContext: connContext,
+		s := &http.Server{Handler: way.handler, ConnContext: door.Note,
 			BaseContext:       func(net.Listener) context.Context { return ctx },
 			ReadHeaderTimeout: 10 * time.Second}
 		n.group.Go(func() error {
-			if err := s.Serve(door.listener); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
+			if err := s.Serve(way.listener); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
 				return fmt.Errorf("admin API: %w", err)
 			}
 			return nil

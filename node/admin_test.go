@@ -1,7 +1,6 @@
 package node
 
 import (
-	"context"
 	"encoding/json"
 	"io"
 	"log/slog"
@@ -16,7 +15,6 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
-	"golang.org/x/sys/unix"
 )
 
 // start makes a node of dir without a disk tier; the test's end closes it.
@@ -216,28 +214,6 @@ func TestBusyMetricsPort(t *testing.T) {
 	}
 }
 
-func TestAdminSocket(t *testing.T) {
-	// The socket is 0660, a living one is not taken over, a dead one is.
-	path := filepath.Join(t.TempDir(), "d", "s")
-	l, made, err := listenAdmin(path)
-	if err != nil || !made {
-		t.Fatalf("%v, made the directory: %v", err, made)
-	}
-	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o660 {
-		t.Errorf("%v, %v", info.Mode(), err)
-	}
-	if _, _, err := listenAdmin(path); kindOf(err) != KindRefused {
-		t.Errorf("a second node: %v", err)
-	}
-	l.(*net.UnixListener).SetUnlinkOnClose(false)
-	l.Close()
-	l, made, err = listenAdmin(path)
-	if err != nil || made {
-		t.Fatalf("over a dead socket: %v, made the directory: %v", err, made)
-	}
-	l.Close()
-}
-
 func TestSocketDirectoryGoesWithItsNode(t *testing.T) {
 	// What a node made for its socket it takes away, unless another's socket lies
 	// there; what was there before stays. Nodes that start while others end are well.
@@ -279,34 +255,6 @@ func TestSocketDirectoryGoesWithItsNode(t *testing.T) {
 	}
 	wg.Wait()
 }
-
-func TestWhoMayAsk(t *testing.T) {
-	// Root and the node's own user may ask; a stranger, and who has no credentials, may not.
-	if !mayAsk(&unix.Ucred{Uid: 0}) || !mayAsk(&unix.Ucred{Uid: uint32(os.Geteuid()), Gid: 12345}) {
-		t.Error("root or the own user is refused")
-	}
-	if mayAsk(&unix.Ucred{Uid: 4_000_000_001, Gid: 4_000_000_001}) {
-		t.Error("a stranger is let in")
-	}
-	h := checkPeer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("let in") }))
-	r, err := http.NewRequestWithContext(context.Background(), http.MethodGet, "/", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	w := &recorder{header: http.Header{}}
-	if h.ServeHTTP(w, r); w.code != http.StatusForbidden {
-		t.Errorf("without credentials: %d", w.code)
-	}
-}
-
-type recorder struct {
-	header http.Header
-	code   int
-}
-
-func (r *recorder) Header() http.Header         { return r.header }
-func (r *recorder) Write(p []byte) (int, error) { return len(p), nil }
-func (r *recorder) WriteHeader(code int)        { r.code = code }
 
 func TestTheRootIsTheTableOfLinks(t *testing.T) {
 	// On a node whose one link stands at /x, / is the tree's root; other paths are

@@ -52,6 +52,16 @@ type directory struct {
 	budget, floor int64
 }
 
+type directories []directory
+
+// first is the first one's path; "": there is none.
+func (ds directories) first() string {
+	if len(ds) == 0 {
+		return ""
+	}
+	return ds[0].path
+}
+
 // cacheDirs makes the cache directories and works out their budgets.
 func cacheDirs(c Cache) ([]directory, error) {
 	if c.NoDisk {

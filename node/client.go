@@ -14,6 +14,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"github.com/hearthfs/hearth/node/door"
 )
 
 // DefaultSocket is where the node of this machine is asked: of the system when
@@ -44,14 +46,20 @@ func Dial(address string) (*Client, error) {
 	if socket == "" {
 		socket = DefaultSocket()
 	}
-	if err := trusted(filepath.Dir(socket)); err != nil {
-		return nil, err
+	if err := door.Trusted(filepath.Dir(socket)); err != nil {
+		return nil, &Error{Kind: kindOf(err), Message: err.Error()}
 	}
 	var d net.Dialer
 	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return d.DialContext(ctx, "unix", socket)
 	}}
 	return &Client{socket: socket, http: &http.Client{Transport: transport}}, nil
+}
+
+// Client returns a Client of this node within its process.
+func (n *Node) Client() *Client {
+	p := n.doors.pipe.(*door.Pipe)
+	return &Client{socket: "(in process)", http: &http.Client{Transport: &http.Transport{DialContext: p.Dial}}}
 }
 
 // Socket is the path that the Client asks at.
@@ -218,7 +226,7 @@ func (c *Client) unreachable(ctx context.Context, err error) error {
 		return &Error{Kind: KindRefused, Message: "not allowed to ask the node at " + c.socket +
 			": become root or a member of the group hearth"}
 	}
-	if !errors.Is(err, os.ErrNotExist) && !isRefused(err) {
+	if !errors.Is(err, os.ErrNotExist) && !door.Deserted(err) {
 		why += " (" + err.Error() + ")"
 	}
 	return &Error{Kind: KindUnreachable, Message: why}

@@ -1,7 +1,6 @@
 package node
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"hash/crc32"
@@ -10,12 +9,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 )
-
-// What a node keeps in its cache directories beside the tiers' own files: two
-// small files, written beside their place and renamed. A damaged one costs time.
 
 // reservedName is the file in each cache directory that outlives the namespace's
 // database: a node id that a kernel may still hold is never given out again.
@@ -81,62 +76,9 @@ func (n *Node) keepReserved(upTo uint64) error {
 		if err := os.WriteFile(name+".new", formatReserved(upTo), 0o600); err == nil {
 			err = os.Rename(name+".new", name)
 			if err != nil {
-				n.events.warn("node ids "+d.path, "node ids are not noted", "dir", d.path, "cause", err)
+				n.events.Trouble("node ids "+d.path, "node ids are not noted", "dir", d.path, "cause", err)
 			}
 		}
 	}
 	return nil
-}
-
-// judgements are what open=auto found per link and prefix, kept over a restart.
-type judgements struct {
-	mu    sync.Mutex // guards large and the file; held across the file's write, which is rare
-	file  string     // "": memory only
-	large map[string]bool
-}
-
-func openJudgements(dirs []directory) *judgements {
-	j := &judgements{large: map[string]bool{}}
-	if len(dirs) == 0 {
-		return j
-	}
-	j.file = filepath.Join(dirs[0].path, "open-modes.json")
-	if text, err := os.ReadFile(j.file); err == nil {
-		j.large = parseJudgements(text)
-	}
-	return j
-}
-
-// parseJudgements reads what put wrote. Of a damaged file nothing is believed:
-// it is judged anew.
-func parseJudgements(text []byte) map[string]bool {
-	var large map[string]bool
-	if json.Unmarshal(text, &large) != nil || large == nil { // "null" is JSON, too
-		return map[string]bool{}
-	}
-	return large
-}
-
-func (j *judgements) get(key string) (large, ok bool) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	large, ok = j.large[key]
-	return large, ok
-}
-
-func (j *judgements) put(key string, large bool) error {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.large[key] = large
-	if j.file == "" {
-		return nil
-	}
-	text, err := json.Marshal(j.large)
-	if err != nil {
-		return err
-	}
-	if err := os.WriteFile(j.file+".new", text, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(j.file+".new", j.file)
 }

@@ -1,7 +1,6 @@
 package node
 
 import (
-	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -54,45 +53,5 @@ func TestADamagedNoteOfNodeIDsGivesNoIDTwice(t *testing.T) {
 	}
 	if got := idsOf(time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC)); got > math.MaxInt64/2 {
 		t.Errorf("in 2100 ids begin at %d", got)
-	}
-}
-
-func FuzzOpenModes(f *testing.F) {
-	j := openJudgements([]directory{{path: f.TempDir()}})
-	if err := j.put("https://s3.example s3://bucket data/", true); err != nil {
-		f.Fatal(err)
-	}
-	whole, err := os.ReadFile(j.file)
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.Add(whole)
-	f.Add(whole[:len(whole)-3])                               // truncated
-	f.Add([]byte(`null`))                                     // foreign
-	f.Add([]byte(`{"a":true,"b":3}`))                         // half of it ours
-	f.Add([]byte(`{"format":2,"modes":{"a":"passthrough"}}`)) // newer
-	f.Add([]byte{})
-	f.Fuzz(func(t *testing.T, text []byte) {
-		// Any bytes are judgements or none; one can be added and read again.
-		d := directory{path: t.TempDir()}
-		if err := os.WriteFile(filepath.Join(d.path, "open-modes.json"), text, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		j := openJudgements([]directory{d})
-		if err := j.put("key", true); err != nil {
-			t.Fatal(err)
-		}
-		if again := openJudgements([]directory{d}); !maps.Equal(again.large, j.large) || !again.large["key"] {
-			t.Fatalf("%q: %v, then %v", text, j.large, again.large)
-		}
-	})
-}
-
-func TestDamagedOpenModesAreJudgedAnew(t *testing.T) {
-	// Of a file that is not whole nothing is believed.
-	for _, text := range []string{`null`, `{"a":true,"b":3}`, `{"a":true`, `[]`, ``} {
-		if got := parseJudgements([]byte(text)); got == nil || len(got) != 0 {
-			t.Errorf("%q: %v", text, got)
-		}
 	}
 }

@@ -57,7 +57,7 @@ func (n *Node) Mount(ctx context.Context, r MountRequest) (*MountStatus, error) 
 		n.mounts.drop(x)
 		return nil, err
 	}
-	n.events.log.Info("mounted", "dir", x.Dir, "prefix", x.Prefix, "link", x.link.Path)
+	n.events.Info("mounted", "dir", x.Dir, "prefix", x.Prefix, "link", x.link.Path)
 	s := x.status()
 	return &s, nil
 }
@@ -97,7 +97,7 @@ func (n *Node) mount(ctx context.Context, x *mounted, r MountRequest) error {
 	// It ends with the mount, which closeAll sees to.
 	go func() {
 		server.Wait()
-		n.events.log.Info("unmounted", "dir", x.Dir)
+		n.events.Info("unmounted", "dir", x.Dir)
 		n.mounts.drop(x)
 	}()
 	return nil
@@ -183,7 +183,7 @@ func (n *Node) fuseOptions(x *mounted, root uint64) (fuse.Options, error) {
 		AllowOther: os.Geteuid() == 0, NoExec: slices.Contains(x.Options, "noexec"),
 		Without: n.config.FuseWithout,
 		Events: fuse.Events{Complaint: func(text string) {
-			n.events.warn("fuse "+x.Dir, "FUSE library", "dir", x.Dir, "cause", text)
+			n.events.Trouble("fuse "+x.Dir, "FUSE library", "dir", x.Dir, "cause", text)
 		}},
 	}
 	if n.disk != nil {

@@ -26,21 +26,21 @@ func (n *Node) namesStatus() NamesStatus {
 func (n *Node) treeEvents() namespace.Events {
 	return namespace.Events{
 		Ill: func(cause error) {
-			n.events.warn("names ill", "names are kept in memory until they move", "cause", cause)
+			n.events.Trouble("names ill", "names are kept in memory until they move", "cause", cause)
 		},
-		Moved:   func(dir string) { n.events.log.Info("names have moved", "dir", dir) },
-		Rebuilt: func(cause error) { n.events.warn("names rebuilt", "names are collected anew", "cause", cause) },
+		Moved:   func(dir string) { n.events.Info("names have moved", "dir", dir) },
+		Rebuilt: func(cause error) { n.events.Trouble("names rebuilt", "names are collected anew", "cause", cause) },
 		Origin: func(link string, err error) {
 			if err == nil {
-				n.events.log.Info("origin can be asked again", "link", link)
+				n.events.Info("origin can be asked again", "link", link)
 				return
 			}
-			n.events.warn("origin "+link, "origin cannot be asked", "link", link, "cause", explained(err))
+			n.events.Trouble("origin "+link, "origin cannot be asked", "link", link, "cause", explained(err))
 		},
 		Refused: func(link, key string) {
-			n.events.warn("refused key "+link, "key cannot be shown", "link", link, "key", key)
+			n.events.Trouble("refused key "+link, "key cannot be shown", "link", link, "key", key)
 		},
-		Log: func(text string) { n.events.log.Debug("names database", "text", text) },
+		Log: func(text string) { n.events.Debug("names database", "text", text) },
 	}
 }
 

@@ -28,7 +28,9 @@ import (
 	"github.com/hearthfs/hearth/cache"
 	"github.com/hearthfs/hearth/cache/disk"
 	"github.com/hearthfs/hearth/namespace"
+	"github.com/hearthfs/hearth/node/judged"
 	"github.com/hearthfs/hearth/node/machine"
+	"github.com/hearthfs/hearth/node/trouble"
 	"github.com/hearthfs/hearth/origin"
 )
 
@@ -40,8 +42,8 @@ type Node struct {
 	config  Config
 	started time.Time
 	limit   int64 // of memory, in bytes
-	dirs    []directory
-	events  *events
+	dirs    directories
+	events  *trouble.Log
 
 	pool   *hearth.Pool
 	disk   *disk.Store // nil: no disk tier
@@ -49,7 +51,7 @@ type Node struct {
 	links  *links
 	tiers  *tiers
 	tree   *namespace.Tree
-	judged *judgements
+	judged *judged.Modes
 	mounts *mounts
 	doors  *listeners
 	// uncached counts blocks read of objects that cannot be kept.
@@ -68,7 +70,7 @@ func New(ctx context.Context, c Config) (*Node, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	n := &Node{config: c, started: time.Now(), limit: machine.MemoryLimit("/"), events: newEvents(c.Log)}
+	n := &Node{config: c, started: time.Now(), limit: machine.MemoryLimit("/"), events: trouble.New(c.Log)}
 	life, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	n.cancel = cancel
 	n.group, n.ctx = errgroup.WithContext(life)
@@ -85,7 +87,7 @@ func New(ctx context.Context, c Config) (*Node, error) {
 	})
 	n.group.Go(func() error { return machine.Watchdog(n.ctx, n.alive) })
 	if n.doors.warning != "" {
-		n.events.log.Warn(n.doors.warning)
+		n.events.Warn(n.doors.warning)
 	}
 	return n, nil
 }
@@ -115,7 +117,7 @@ func (n *Node) open(ctx context.Context) (err error) {
 		}
 	}
 	bucket := origin.NewBucket(n.pool, n.links.origin)
-	n.mounts, n.judged = newMounts(), openJudgements(n.dirs)
+	n.mounts, n.judged = newMounts(), judged.Open(n.dirs.first())
 	if n.tiers, err = wire(n.config.Wiring, n.mem, store(n.disk), watched{bucket, n.gone, n.uncacheable, n.heard}); err != nil {
 		return fmt.Errorf("join the ring: %w", err)
 	}
@@ -146,9 +148,9 @@ func (n *Node) openDisk() error {
 	}
 	o := disk.Options{Pool: n.pool, Events: disk.Events{
 		Ejected: func(path string, cause error) {
-			n.events.warn("eject "+path, "cache directory is out of use", "dir", path, "cause", cause)
+			n.events.Trouble("eject "+path, "cache directory is out of use", "dir", path, "cause", cause)
 		},
-		Returned: func(path string) { n.events.log.Info("cache directory is in use again", "dir", path) },
+		Returned: func(path string) { n.events.Info("cache directory is in use again", "dir", path) },
 	}}
 	if ring, ok := n.config.Wiring.Ring.(interface{ Owns(hearth.ID) bool }); ok {
 		o.Owns = ring.Owns
@@ -177,14 +179,14 @@ func (n *Node) heard(o *hearth.Object, began time.Time, err error) {
 		l.well.Store(time.Now().UnixNano())
 		if l.failing.Load() != nil {
 			l.failing.Store(nil)
-			n.events.log.Info("origin answers again", "link", l.Path)
+			n.events.Info("origin answers again", "link", l.Path)
 		}
 	default:
 		cause := explained(err).Error()
 		if began.UnixNano() >= l.well.Load() {
 			l.failing.Store(&cause)
 		}
-		n.events.warn("read "+l.name, "origin cannot be read", "link", l.Path, "key", o.Key, "cause", cause)
+		n.events.Trouble("read "+l.name, "origin cannot be read", "link", l.Path, "key", o.Key, "cause", cause)
 	}
 }
 
@@ -198,7 +200,7 @@ func (n *Node) gone(o *hearth.Object) {
 // uncacheable hears of reads of objects without a strong ETag.
 func (n *Node) uncacheable(o *hearth.Object) {
 	n.uncached.Add(1)
-	n.events.warn("uncached "+o.Link, "object has no strong ETag: it is served, and never kept", "link", o.Link, "key", o.Key)
+	n.events.Trouble("uncached "+o.Link, "object has no strong ETag: it is served, and never kept", "link", o.Link, "key", o.Key)
 }
 
 // Banner says in one line where the cache is, how large it is, and how to
@@ -259,7 +261,7 @@ func (n *Node) close() error {
 	var errs []error
 	if n.mounts != nil {
 		errs = append(errs, n.mounts.closeAll(func(dir string, cause error) {
-			n.events.log.Warn("mount in use: detached; who uses it has "+closeGrace.String()+" to finish", "dir", dir, "cause", cause)
+			n.events.Warn("mount in use: detached; who uses it has "+closeGrace.String()+" to finish", "dir", dir, "cause", cause)
 		}))
 	}
 	n.cancel(errClosed)

@@ -95,7 +95,7 @@ func (n *Node) mostlyLarge(ctx context.Context, x *mounted) (bool, error) {
 		prefix += rest + "/"
 	}
 	key := x.link.Origin.Endpoint + " " + strings.TrimRight(x.link.Origin.URL, "/") + " " + prefix
-	if large, ok := n.judged.get(key); ok {
+	if large, ok := n.judged.Get(key); ok {
 		return large, nil
 	}
 	var sizes []int64
@@ -111,8 +111,8 @@ func (n *Node) mostlyLarge(ctx context.Context, x *mounted) (bool, error) {
 		return false, explained(err)
 	}
 	large := fuse.MostlyLarge(sizes)
-	if err := n.judged.put(key, large); err != nil {
-		n.events.warn("open modes", "open mode is not kept", "cause", err)
+	if err := n.judged.Put(key, large); err != nil {
+		n.events.Trouble("open modes", "open mode is not kept", "cause", err)
 	}
 	return large, nil
 }

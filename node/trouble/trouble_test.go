@@ -1,4 +1,4 @@
-package node
+package trouble
 
 import (
 	"bytes"
@@ -11,11 +11,11 @@ import (
 func TestEachTroubleIsLoggedOnceInAWhile(t *testing.T) {
 	// A store that fails a thousand times is one line, and a second one a minute later.
 	var out bytes.Buffer
-	e := newEvents(slog.New(slog.NewTextHandler(&out, nil)))
+	e := New(slog.New(slog.NewTextHandler(&out, nil)))
 	for range 1000 {
-		e.warn("disk a", "cannot write", "dir", "/a")
+		e.Trouble("disk a", "cannot write", "dir", "/a")
 	}
-	e.warn("disk b", "cannot write", "dir", "/b")
+	e.Trouble("disk b", "cannot write", "dir", "/b")
 	if n := strings.Count(out.String(), "\n"); n != 2 {
 		t.Errorf("%d lines:\n%s", n, out.String())
 	}

@@ -1,4 +1,6 @@
-package node
+// Package trouble logs each kind of trouble at most once in a while: a store that
+// fails on every read is one line, not a million.
+package trouble
 
 import (
 	"log/slog"
@@ -6,12 +8,10 @@ import (
 	"time"
 )
 
-// events turns what goes wrong inside the tiers into log lines, each kind of
-// trouble at most once in a while: a store that fails on every read is one line,
-// not a million.
-type events struct {
-	log *slog.Logger
-	mu  sync.Mutex // guards last; held for a look-up only
+// Log is a log of what goes wrong inside the tiers.
+type Log struct {
+	*slog.Logger
+	mu sync.Mutex // guards last; held for a look-up only
 	// last is when a kind of trouble was logged, and how often it came since.
 	last map[string]*trouble
 }
@@ -28,24 +28,25 @@ const (
 	mostKinds = 256
 )
 
-func newEvents(log *slog.Logger) *events {
+// New logs to log; nil: slog.Default().
+func New(log *slog.Logger) *Log {
 	if log == nil {
 		log = slog.Default()
 	}
-	return &events{log: log, last: map[string]*trouble{}}
+	return &Log{Logger: log, last: map[string]*trouble{}}
 }
 
-// warn logs message with its cause unless the same kind was logged just before.
-func (e *events) warn(kind, message string, args ...any) {
+// Trouble warns of message with its cause, unless the same kind was logged just before.
+func (e *Log) Trouble(kind, message string, args ...any) {
 	if n, ok := e.allow(kind, time.Now()); ok {
 		if n > 0 {
 			args = append(args, "also_since_last", n)
 		}
-		e.log.Warn(message, args...)
+		e.Warn(message, args...)
 	}
 }
 
-func (e *events) allow(kind string, now time.Time) (int64, bool) {
+func (e *Log) allow(kind string, now time.Time) (int64, bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	t := e.last[kind]

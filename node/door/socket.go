@@ -1,4 +1,6 @@
-package node
+// Package door is how a node is reached: a Unix socket that few may ask at, and a
+// pipe within the process.
+package door
 
 import (
 	"context"
@@ -17,13 +19,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// refusal is an error that is fs.ErrPermission, in words of its own.
+type refusal string
+
+// Error is the line for people.
+func (r refusal) Error() string { return string(r) }
+
+// Unwrap says what it is.
+func (refusal) Unwrap() error { return fs.ErrPermission }
+
 // adminGroup may ask a node that root runs.
 const adminGroup = "hearth"
 
-// listenAdmin opens the admin socket: 0660, of the group hearth if there is one.
+// Listen opens the admin socket: 0660, of the group hearth if there is one.
 // A socket that nobody answers is removed; one that answers is another node. made
 // says that the socket's directory was made for it.
-func listenAdmin(socket string) (l net.Listener, made bool, err error) {
+func Listen(socket string) (l net.Listener, made bool, err error) {
 	// A node that ends takes the directory away that it made, perhaps between two
 	// steps of this one.
 	for range 10 {
@@ -53,7 +64,7 @@ func makeSocketDir(dir string) (made bool, err error) {
 }
 
 func listenIn(socket string) (net.Listener, error) {
-	if err := trusted(filepath.Dir(socket)); err != nil {
+	if err := Trusted(filepath.Dir(socket)); err != nil {
 		return nil, err
 	}
 	// Two nodes that start at once must not remove each other's socket.
@@ -67,9 +78,8 @@ func listenIn(socket string) (net.Listener, error) {
 	}
 	if c, err := net.Dial("unix", socket); err == nil {
 		c.Close()
-		return nil, &Error{Kind: KindRefused, Message: "another node answers at " + socket +
-			" (choose another socket with --admin-socket)"}
-	} else if isRefused(err) {
+		return nil, refusal("another node answers at " + socket + " (choose another socket with --admin-socket)")
+	} else if Deserted(err) {
 		os.Remove(socket)
 	}
 	l, err := net.Listen("unix", socket)
@@ -89,9 +99,9 @@ func listenIn(socket string) (net.Listener, error) {
 	return l, nil
 }
 
-// trusted refuses a directory in which somebody else could put a socket of his
+// Trusted refuses a directory in which somebody else could put a socket of his
 // own in the place of a node's: a default below /tmp has a name that all can guess.
-func trusted(dir string) error {
+func Trusted(dir string) error {
 	var st unix.Stat_t
 	if err := unix.Lstat(dir, &st); err != nil {
 		return nil // nothing is there; who goes on will say so
@@ -105,17 +115,18 @@ func trusted(dir string) error {
 	if ours && (st.Mode&0o022 == 0 || st.Mode&unix.S_ISVTX != 0 || st.Mode&0o002 == 0) {
 		return nil
 	}
-	return &Error{Kind: KindRefused, Message: dir + ", the admin socket's directory, belongs to or is writable for others: " +
-		"set XDG_RUNTIME_DIR, or choose another socket with --admin-socket"}
+	return refusal(dir + ", the admin socket's directory, belongs to or is writable for others: " +
+		"set XDG_RUNTIME_DIR, or choose another socket with --admin-socket")
 }
 
-func isRefused(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }
+// Deserted reports whether a socket has nobody behind it.
+func Deserted(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }
 
-// peerKey is where connContext leaves who asks.
+// peerKey is where Note leaves who asks.
 type peerKey struct{}
 
-// connContext notes the peer's credentials as the kernel knows them.
-func connContext(ctx context.Context, c net.Conn) context.Context {
+// Note leaves in a connection's context the peer's credentials as the kernel knows them.
+func Note(ctx context.Context, c net.Conn) context.Context {
 	u, ok := c.(*net.UnixConn)
 	if !ok {
 		return ctx
@@ -133,14 +144,14 @@ func connContext(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, peerKey{}, cred)
 }
 
-// checkPeer lets root, the node's own user and the group hearth in. The file's
-// mode says the same; this holds where the mode was changed or not asked.
-func checkPeer(next http.Handler) http.Handler {
+// Check lets root, the node's own user and the group hearth in, and has refuse
+// answer all others. The socket's mode says the same; this holds where the mode was
+// changed or not asked.
+func Check(next http.Handler, refuse func(http.ResponseWriter, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		cred, _ := r.Context().Value(peerKey{}).(*unix.Ucred)
 		if cred == nil || !mayAsk(cred) {
-			answerError(w, &Error{Kind: KindRefused,
-				Message: "only root, the node's user and the group hearth may ask this node"})
+			refuse(w, refusal("only root, the node's user and the group hearth may ask this node"))
 			return
 		}
 		next.ServeHTTP(w, r)

@@ -1,0 +1,67 @@
+// Package judged keeps what open=auto found, so that a bucket is judged once and
+// not at each start.
+package judged
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"sync"
+)
+
+// Modes are what open=auto found per link and prefix, kept over a restart.
+type Modes struct {
+	mu    sync.Mutex // guards large and the file; held across the file's write, which is rare
+	file  string     // "": memory only
+	large map[string]bool
+}
+
+// Open reads what was found before from the first cache directory; "": there is
+// none, and nothing is kept.
+func Open(dir string) *Modes {
+	j := &Modes{large: map[string]bool{}}
+	if dir == "" {
+		return j
+	}
+	j.file = filepath.Join(dir, "open-modes.json")
+	if text, err := os.ReadFile(j.file); err == nil {
+		j.large = parse(text)
+	}
+	return j
+}
+
+// parse reads what Put wrote. Of a damaged file nothing is believed: it is judged
+// anew.
+func parse(text []byte) map[string]bool {
+	var large map[string]bool
+	if json.Unmarshal(text, &large) != nil || large == nil { // "null" is JSON, too
+		return map[string]bool{}
+	}
+	return large
+}
+
+// Get is what was found for a link and prefix; false: it was not judged.
+func (j *Modes) Get(key string) (large, ok bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	large, ok = j.large[key]
+	return large, ok
+}
+
+// Put keeps a judgement. An error says that it is kept in memory only.
+func (j *Modes) Put(key string, large bool) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.large[key] = large
+	if j.file == "" {
+		return nil
+	}
+	text, err := json.Marshal(j.large)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(j.file+".new", text, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(j.file+".new", j.file)
+}
