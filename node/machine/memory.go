@@ -125,9 +125,11 @@ func KeepGarbageSmall(ctx context.Context, budget int64) {
 // A read of the device blocks its thread in the kernel and its processor with it,
 // until the runtime notices and hands that on: with one processor a core, an
 // epoch of 16 KiB files from disk ran at 0.42 of ext4's speed, with two at 0.50.
-// What GOMAXPROCS says goes first.
+// What GOMAXPROCS says goes first. Twice the default, however many nodes a process has:
+// doubling what there is ended a test of sixteen nodes by its threads.
 func SpareProcessors() {
 	if os.Getenv("GOMAXPROCS") == "" {
+		runtime.SetDefaultGOMAXPROCS()
 		runtime.GOMAXPROCS(2 * runtime.GOMAXPROCS(0))
 	}
 }
