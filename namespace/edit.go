@@ -259,7 +259,7 @@ func (t *Tree) change(d *directory, f func(*edit) error) error {
 
 // after does what follows an edit, under no lock.
 func (t *Tree) after(e *edit) {
-	t.news.tell(e.changes)
+	t.news.Tell(e.changes)
 	if t.holders.Superseded(e.superseded) {
 		t.sweepHeld()
 	}

@@ -100,7 +100,7 @@ func (t *Tree) tellLink(table *linkTable, at string) error {
 		}
 		dir, changed = next, id
 	}
-	t.news.tell([]Change{{Dir: changed}})
+	t.news.Tell([]Change{{Dir: changed}})
 	return nil
 }
 

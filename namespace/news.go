@@ -2,10 +2,10 @@ package namespace
 
 import (
 	"encoding/binary"
-	"sync"
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/namespace/held"
+	"github.com/hearthfs/hearth/namespace/news"
 	"github.com/hearthfs/hearth/namespace/record"
 	"github.com/hearthfs/hearth/namespace/store"
 )
@@ -15,61 +15,11 @@ import (
 const maxChanges = 1024
 
 // Change says that a name means another thing than before.
-type Change struct {
-	// Dir is the directory's node id.
-	Dir uint64
-	// Name in the mount; "": the directory changed.
-	Name string
-	// Old is the node id that the name meant; 0: none, or not known.
-	Old uint64
-}
-
-// subscribers are told of changes.
-type subscribers struct {
-	mu   sync.RWMutex // guards the rest; not held while they are told
-	next int
-	all  map[int]func(Change)
-}
+type Change = news.Change
 
 // Subscribe has f called for each change, under no lock of the tree's. f must not
 // block. It may still be called once more while cancel runs.
-func (t *Tree) Subscribe(f func(Change)) (cancel func()) {
-	s := &t.news
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.all == nil {
-		s.all = map[int]func(Change){}
-	}
-	s.next++
-	id := s.next
-	s.all[id] = f
-	return func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		delete(s.all, id)
-	}
-}
-
-func (s *subscribers) tell(changes []Change) {
-	if len(changes) == 0 {
-		return
-	}
-	s.mu.RLock()
-	told := make([]func(Change), 0, len(s.all))
-	for _, f := range s.all {
-		told = append(told, f)
-	}
-	s.mu.RUnlock()
-	for _, f := range told {
-		merged := false
-		for _, c := range changes {
-			if c.Name != "" || !merged {
-				f(c)
-			}
-			merged = merged || c.Name == ""
-		}
-	}
-}
+func (t *Tree) Subscribe(f func(Change)) (cancel func()) { return t.news.Add(f) }
 
 // Forget says that a version was found gone: its name is not believed until the
 // origin was asked again, which begins now.

@@ -17,6 +17,7 @@ import (
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/namespace/age"
 	"github.com/hearthfs/hearth/namespace/held"
+	"github.com/hearthfs/hearth/namespace/news"
 	"github.com/hearthfs/hearth/namespace/record"
 	"github.com/hearthfs/hearth/namespace/store"
 )
@@ -94,7 +95,7 @@ type Tree struct {
 	links   atomic.Pointer[linkTable]
 	asks    asks
 	neg     age.Absences
-	news    subscribers
+	news    news.Subscribers
 	holders held.Holders
 	stats   counters
 	// age counts databases: what was known of a listing in an earlier one is void.

@@ -196,7 +196,7 @@ func TestForget(t *testing.T) {
 	defer w.tree.Subscribe(func(c Change) { told <- c })()
 	b := w.b.put("x", "B", 1)
 	w.tree.Forget(&o)
-	if c := <-told; c != (Change{rootID, "x", n.ID}) {
+	if c := <-told; c != (Change{Dir: rootID, Name: "x", Old: n.ID}) {
 		t.Fatalf("%+v", c)
 	}
 	if got := w.resolve("/x"); got.Object != b {

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/hearthfs/hearth/node/machine"
 )
 
 // The default RAM budget: a tenth of the memory, so that a training job keeps
@@ -34,18 +36,6 @@ const (
 	diskFloor = 10 // percent
 )
 
-// DefaultCacheDir is where the cache lies without configuration.
-func DefaultCacheDir() (string, error) {
-	if os.Geteuid() == 0 {
-		return "/var/cache/hearth", nil
-	}
-	dir, err := os.UserCacheDir() // $XDG_CACHE_HOME, else $HOME/.cache
-	if err != nil {
-		return "", fmt.Errorf("find a cache directory: %w (set XDG_CACHE_HOME or cache.disks)", err)
-	}
-	return filepath.Join(dir, "hearth"), nil
-}
-
 // directory is a cache directory with its figures in bytes.
 type directory struct {
 	path          string
@@ -62,6 +52,13 @@ func (ds directories) first() string {
 	return ds[0].path
 }
 
+func (ds directories) paths() (all []string) {
+	for _, d := range ds {
+		all = append(all, d.path)
+	}
+	return all
+}
+
 // cacheDirs makes the cache directories and works out their budgets.
 func cacheDirs(c Cache) ([]directory, error) {
 	if c.NoDisk {
@@ -69,7 +66,7 @@ func cacheDirs(c Cache) ([]directory, error) {
 	}
 	disks := c.Disks
 	if len(disks) == 0 {
-		p, err := DefaultCacheDir()
+		p, err := machine.CacheDir()
 		if err != nil {
 			return nil, err
 		}

@@ -14,7 +14,7 @@ import (
 )
 
 // Config says what a node is made of. The zero Config is a node without links
-// whose cache is DefaultCacheDir. Nothing in it is changed after New.
+// whose cache is machine.CacheDir. Nothing in it is changed after New.
 type Config struct {
 	// Links are the origins and where they stand in the tree. A mount of an origin
 	// that no link covers adds one at run time.
@@ -90,7 +90,7 @@ type Cache struct {
 	// RAM is the budget of every byte of data in memory; zero: 10 % of the memory,
 	// at least 64 MiB and at most 4 GiB.
 	RAM Size
-	// Disks are the cache directories; none: DefaultCacheDir with a tenth of its
+	// Disks are the cache directories; none: machine.CacheDir with a tenth of its
 	// file system.
 	Disks []Disk
 	// FreeFloor is kept free on each file system, whatever the budget; zero: 10 %.

@@ -4,6 +4,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/hearthfs/hearth/node/nodeids"
 )
 
 func TestNodeIDsOutliveTheirDatabase(t *testing.T) {
@@ -23,7 +25,7 @@ func TestNodeIDsOutliveTheirDatabase(t *testing.T) {
 	if err := n.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if upTo := firstID([]directory{{path: cache}}); upTo <= first.Inode {
+	if upTo := nodeids.First([]string{cache}); upTo <= first.Inode {
 		t.Fatalf("noted %d, given out %d", upTo, first.Inode)
 	}
 	if err := os.RemoveAll(where); err != nil {

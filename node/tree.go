@@ -10,6 +10,7 @@ import (
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/fuse"
 	"github.com/hearthfs/hearth/namespace"
+	"github.com/hearthfs/hearth/node/nodeids"
 	"github.com/hearthfs/hearth/origin"
 )
 
@@ -41,9 +42,16 @@ func (l *link) config(version string) origin.Config {
 }
 
 func (n *Node) openTree() error {
-	o := namespace.Options{Events: n.treeEvents(), FirstID: firstID(n.dirs)}
+	o := namespace.Options{Events: n.treeEvents(), FirstID: nodeids.First(n.dirs.paths())}
 	o.Events.Reserved = func(upTo uint64) {
-		n.group.Go(func() error { return n.keepReserved(upTo) })
+		n.group.Go(func() error {
+			for _, dir := range n.dirs.paths() {
+				if err := nodeids.Note(dir, upTo); err != nil {
+					n.events.Trouble("node ids "+dir, "node ids are not noted", "dir", dir, "cause", err)
+				}
+			}
+			return nil
+		})
 	}
 	for _, l := range n.links.list() {
 		o.Links = append(o.Links, l.inTree(n.tiers.ring.List))

@@ -7,6 +7,17 @@ type Stats struct {
 	Dirs []DirStats
 }
 
+// Faults are what went wrong with a directory's device.
+type Faults struct {
+	// Corrupt blocks were found not to be what was written, and dropped.
+	Corrupt int64
+	// Errors are failed system calls.
+	Errors int64
+	// Stalls counts how often the device was found not to answer, Hanging the
+	// operations that have been left to it and not come back.
+	Stalls, Hanging int64
+}
+
 // DirStats are one directory's figures since Open; sizes are in bytes.
 type DirStats struct {
 	// Path as given, made absolute.
@@ -32,13 +43,7 @@ type DirStats struct {
 	Declined int64
 	// Evicted entries were given up: blocks, extents, whole files or versions.
 	Evicted int64
-	// Corrupt blocks were found not to be what was written, and dropped.
-	Corrupt int64
-	// Errors are failed system calls.
-	Errors int64
-	// Stalls counts how often the device was found not to answer, Hanging the
-	// operations that have been left to it and not come back.
-	Stalls, Hanging int64
+	Faults
 	// Ejected: no writes go here now, and Cause says why. Reading: what it holds is
 	// still read.
 	Ejected, Reading bool
@@ -61,8 +66,8 @@ func (d *directory) stats() DirStats {
 		Path: d.path, Budget: d.budget, Floor: d.floor,
 		Used: d.used.Load(), Limit: d.limit.Load(), Queued: d.queue.pending(),
 		Hits: d.hits.Load(), HitBytes: d.hitBytes.Load(), PutBytes: d.putBytes.Load(),
-		Declined: d.declined.Load(), Evicted: d.evicted.Load(), Errors: d.errors.Load(),
-		Stalls: d.stalls.Load(), Hanging: int64(d.guard.away.Load()),
+		Declined: d.declined.Load(), Evicted: d.evicted.Load(),
+		Faults:  Faults{Errors: d.errors.Load(), Stalls: d.stalls.Load(), Hanging: int64(d.guard.away.Load())},
 		Reading: true, Replaces: d.policy.Replaces(),
 	}
 	if e := d.ejection.Load(); e != nil {

@@ -1,4 +1,4 @@
-package node
+package nodeids
 
 import (
 	"math"
@@ -38,15 +38,15 @@ func TestADamagedNoteOfNodeIDsGivesNoIDTwice(t *testing.T) {
 	// The note is cut off, changed, foreign or newer: what comes next is above all
 	// that can have been given out.
 	whole := formatReserved(3 << 20)
-	d := directory{path: t.TempDir()}
+	dir := t.TempDir()
 	for i := range whole {
 		changed := append([]byte(nil), whole...)
 		changed[i] ^= 1
 		for _, text := range [][]byte{whole[:i], changed} {
-			if err := os.WriteFile(filepath.Join(d.path, reservedName), text, 0o600); err != nil {
+			if err := os.WriteFile(filepath.Join(dir, fileName), text, 0o600); err != nil {
 				t.Fatal(err)
 			}
-			if got := firstID([]directory{d}); got <= 3<<20 {
+			if got := First([]string{dir}); got <= 3<<20 {
 				t.Fatalf("%q: the next id is %d", text, got)
 			}
 		}

@@ -1,4 +1,7 @@
-package node
+// Package nodeids keeps in each cache directory how far node ids are in use: a
+// small file, written beside its place and renamed, that outlives the namespace's
+// database. A damaged one costs numbers, and none is given out twice.
+package nodeids
 
 import (
 	"errors"
@@ -12,9 +15,9 @@ import (
 	"time"
 )
 
-// reservedName is the file in each cache directory that outlives the namespace's
+// fileName is the file in each cache directory that outlives the namespace's
 // database: a node id that a kernel may still hold is never given out again.
-const reservedName = "node-ids"
+const fileName = "node-ids"
 
 // reservedLine is its content: format, the highest id in use, CRC-32 of the two.
 // The format stands first so that no beginning of the line is taken for a number
@@ -47,11 +50,11 @@ func idsOf(now time.Time) uint64 {
 	return uint64(now.Unix()-time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC).Unix()) << 20
 }
 
-// firstID is above every node id that was noted in a cache directory.
-func firstID(dirs []directory) uint64 {
+// First is above every node id that was noted in a cache directory.
+func First(dirs []string) uint64 {
 	first := uint64(0)
-	for _, d := range dirs {
-		text, err := os.ReadFile(filepath.Join(d.path, reservedName))
+	for _, dir := range dirs {
+		text, err := os.ReadFile(filepath.Join(dir, fileName))
 		switch upTo, ok := parseReserved(text); {
 		case errors.Is(err, fs.ErrNotExist):
 		case err == nil && ok:
@@ -63,22 +66,17 @@ func firstID(dirs []directory) uint64 {
 	return first
 }
 
-// keepReserved notes in each cache directory how far node ids are in use. A
-// directory that fails has told so elsewhere.
-func (n *Node) keepReserved(upTo uint64) error {
-	for _, d := range n.dirs {
-		name := filepath.Join(d.path, reservedName)
-		if text, err := os.ReadFile(name); err == nil {
-			if noted, ok := parseReserved(text); ok && noted >= upTo {
-				continue // a later reservation was faster
-			}
-		}
-		if err := os.WriteFile(name+".new", formatReserved(upTo), 0o600); err == nil {
-			err = os.Rename(name+".new", name)
-			if err != nil {
-				n.events.Trouble("node ids "+d.path, "node ids are not noted", "dir", d.path, "cause", err)
-			}
+// Note writes in a cache directory that ids are in use up to one, unless a later
+// note was faster.
+func Note(dir string, upTo uint64) error {
+	name := filepath.Join(dir, fileName)
+	if text, err := os.ReadFile(name); err == nil {
+		if noted, ok := parseReserved(text); ok && noted >= upTo {
+			return nil
 		}
 	}
-	return nil
+	if err := os.WriteFile(name+".new", formatReserved(upTo), 0o600); err != nil {
+		return err
+	}
+	return os.Rename(name+".new", name)
 }
