@@ -80,11 +80,11 @@ func (l *Log) moveLocked(ctx context.Context, s *segment) error {
 	if err != nil {
 		return err
 	}
-	notes, _, err := l.notes(s, f, t)
+	c, err := l.contents(s, f, t)
 	if err != nil {
 		return err
 	}
-	for _, n := range notes {
+	for _, n := range c.notes {
 		if ctx.Err() != nil {
 			return fmt.Errorf("compact %s: %w", s.name(), context.Cause(ctx))
 		}

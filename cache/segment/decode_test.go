@@ -250,17 +250,17 @@ func FuzzFiles(f *testing.F) {
 		if err != nil {
 			return // newer
 		}
-		notes, _, err := l.notes(s, file, trailer)
+		found, err := l.contents(s, file, trailer)
 		if err != nil {
 			return
 		}
-		for _, n := range notes {
+		for _, n := range found.notes {
 			if !n.valid(int64(len(text)) + pageSize) {
 				t.Fatalf("%+v in %d bytes", n, len(text))
 			}
 			r := plan(n, span{0, int64(n.length)})
 			b := make([]byte, r.head.n)
-			if r.fill(file, b) != nil || r.verify(b, s.salt) != nil {
+			if r.fill(file, b) != nil || r.verify(b, found.salt) != nil {
 				continue
 			}
 			if i := lengths[n.id]; i > 0 && !bytes.Equal(b[r.at:r.at+int64(n.length)], blockData(i, int(n.length))) {

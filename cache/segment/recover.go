@@ -54,15 +54,16 @@ func (l *Log) load(fresh uint32) error {
 		if _, err := s.measure(f); err != nil {
 			return err
 		}
-		notes, whole, err := l.notes(s, f, trailers[s.slot])
+		c, err := l.contents(s, f, trailers[s.slot])
 		if err != nil {
 			return err
 		}
-		if !whole && len(notes) > 0 {
+		s.salt = c.salt
+		if !c.whole && len(c.notes) > 0 {
 			l.counters.recovered.Add(1)
-			l.reseal(s, f, notes)
+			l.reseal(s, f, c.notes)
 		}
-		return l.enter(s, bury(s, notes, dead[s.number]), fresh)
+		return l.enter(s, bury(s, c.notes, dead[s.number]), fresh)
 	})
 }
 
@@ -203,31 +204,35 @@ func (l *Log) trailer(s *segment, f *file) (seal, error) {
 	return t, nil
 }
 
-// notes returns where a segment's records lie, by its footer (whole) or, where
-// that does not verify, by scanning. The segment learns its salt.
-func (l *Log) notes(s *segment, f *file, t seal) (notes []note, whole bool, err error) {
+// contents is where a segment's records lie and what seals them: by its footer
+// (whole) or, where that does not verify, by scanning.
+type contents struct {
+	notes []note
+	salt  uint64
+	whole bool
+}
+
+func (l *Log) contents(s *segment, f *file, t seal) (contents, error) {
 	if t.format > 0 {
 		footer := aligned(int(footerSize(int(t.count))))
 		l.counters.opened.Add(int64(len(footer)))
 		if err := f.readAt(footer, t.offset); err == nil {
-			notes = make([]note, 0, t.count)
+			notes := make([]note, 0, t.count)
 			if parseFooter(footer, t, func(n note) { notes = append(notes, n) }) {
-				s.salt = t.salt
-				return notes, true, nil
+				return contents{notes: notes, salt: t.salt, whole: true}, nil
 			}
 		}
 	}
 	h, err := l.seal(f, 0, segmentMagic)
 	if err != nil || h.format == 0 || h.number != s.number {
-		return nil, false, err
+		return contents{}, err
 	}
 	size, _, err := f.stat()
 	if err != nil {
-		return nil, false, err
+		return contents{}, err
 	}
-	s.salt = h.salt
-	notes, err = l.scan(f, h.salt, size)
-	return notes, false, err
+	notes, err := l.scan(f, h.salt, size)
+	return contents{notes: notes, salt: h.salt}, err
 }
 
 // seal reads the header page's first or the trailer page's last bytes. A seal
