@@ -66,7 +66,7 @@ func newDirectory(do DirOptions, o *Options, node string) (*directory, error) {
 	d := &directory{path: path, opt: o, events: &o.Events, budget: do.Budget, floor: o.FreeFloor}
 	d.queue = newQueue(max(o.QueueBytes/int64(len(o.Dirs)), hearth.BlockSize))
 	d.writer = writer{node: node, stopped: make(chan struct{})}
-	d.guard = newGuard(o.Patience, d.readable, func() { d.hangs("an operation", o.Patience) })
+	d.guard = newGuard(d.readable, func() { d.hangs("an operation", o.Patience) })
 	d.guard.gets.New = d.newGet
 	d.rest()
 	if err := d.setLimits(); err != nil {

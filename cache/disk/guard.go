@@ -60,14 +60,15 @@ func (w *watch) look(p *pulse) int {
 type call struct {
 	context.Context
 	op   func()
-	undo func() // what op brought is not wanted any more
-	done chan struct{}
-	tick *time.Timer
-	// over is set by the first of two: the worker whose op has ended, or the reader
-	// who leaves it behind.
+	undo func()        // what op brought is not wanted any more
+	done chan struct{} // one word: op has ended, or the call was left
+	// over is set by the first of two: the worker whose op has ended, or the lookout
+	// who leaves it behind; left says which, to who got the word.
 	over atomic.Bool
+	left bool
 	pulse
 	watch
+	before, after *call // in the guard's ring, under its lock
 
 	block hearth.Block // of a Get, and what it brought
 	span  span
@@ -77,26 +78,27 @@ type call struct {
 
 // guard runs a directory's operations on threads of its own, so that a reader can
 // leave one that hangs in the kernel. What the operation holds stays with it until
-// the kernel gives it back.
+// the kernel gives it back. Who waits too long is seen by a lookout (lookAround),
+// so that a reader needs no timer: two switches of goroutines are all it pays.
 type guard struct {
-	patience time.Duration
 	well     func() bool // the directory is readable
 	ill      func()      // an operation hangs
 	gets     sync.Pool   // of *call
 	handover chan *call  // to a worker that is free now
 	idle     atomic.Int32
-	away     atomic.Int32 // calls that their readers have left and that have not ended
+	away     atomic.Int32 // calls that were left and that have not ended
 
 	quit    chan struct{}
 	workers sync.WaitGroup
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards what follows; never held while anything waits
 	closed  bool
-	orphans map[*call]struct{}
+	calls   call // the ring of those under way, those left among them
 }
 
-func newGuard(patience time.Duration, well func() bool, ill func()) *guard {
-	return &guard{patience: patience, well: well, ill: ill,
-		handover: make(chan *call), quit: make(chan struct{}), orphans: map[*call]struct{}{}}
+func newGuard(well func() bool, ill func()) *guard {
+	g := &guard{well: well, ill: ill, handover: make(chan *call), quit: make(chan struct{})}
+	g.calls.before, g.calls.after = &g.calls, &g.calls
+	return g
 }
 
 // do runs c.op and reports whether it ended before the reader had to leave; if not,
@@ -105,51 +107,45 @@ func (g *guard) do(ctx context.Context, c *call) bool {
 	if g.away.Load() >= maxLeft {
 		return false
 	}
-	c.Context, c.watch = ctx, watch{}
+	c.Context, c.watch, c.left = ctx, watch{}, false
 	c.over.Store(false)
 	c.work()
 	if !g.start(c) {
 		return false
 	}
-	every := g.patience / looks
-	c.tick.Reset(every)
-	defer c.tick.Stop()
-	var gone <-chan struct{} // asked for late: a request's costs a goroutine
-	for {
-		select {
-		case <-c.done:
-			return true
-		case <-gone:
-			return !g.leave(c)
-		case <-c.tick.C:
-		}
-		gone = ctx.Done()
-		still := c.look(&c.pulse)
-		if still >= looks {
-			g.ill()
-		}
-		if still >= looks || still > 0 && !g.well() {
-			return !g.leave(c)
-		}
-		c.tick.Reset(every)
+	<-c.done
+	if c.left {
+		return false
 	}
+	g.mu.Lock()
+	c.unlink()
+	g.mu.Unlock()
+	return true
 }
 
 // start hands the call to a worker who is free, or to a new one.
 func (g *guard) start(c *call) bool {
+	g.mu.Lock()
+	open := !g.closed
+	if open {
+		c.before, c.after = g.calls.before, &g.calls
+		c.before.after, c.after.before = c, c
+		g.workers.Add(1) // before close waits for them
+	}
+	g.mu.Unlock()
+	if !open {
+		return false
+	}
 	select {
 	case g.handover <- c:
-		return true
+		g.workers.Done()
 	default:
-	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if !g.closed {
-		g.workers.Add(1)
 		go g.worker(c)
 	}
-	return !g.closed
+	return true
 }
+
+func (c *call) unlink() { c.before.after, c.after.before = c.after, c.before }
 
 func (g *guard) worker(c *call) {
 	defer g.workers.Done()
@@ -173,38 +169,45 @@ func (g *guard) worker(c *call) {
 	}
 }
 
-// leave gives a call up, unless it has just ended.
-func (g *guard) leave(c *call) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if !c.over.CompareAndSwap(false, true) {
-		<-c.done // sent without delay
-		return false
-	}
-	g.orphans[c] = struct{}{}
-	g.away.Add(1)
-	return true
-}
-
+// returned takes back a call that was left.
 func (g *guard) returned(c *call) {
 	c.undo()
-	g.mu.Lock() // the reader is not yet out of leave, perhaps
-	defer g.mu.Unlock()
-	delete(g.orphans, c)
+	g.mu.Lock()
+	c.unlink()
+	g.mu.Unlock()
 	g.away.Add(-1)
 }
 
-// lookAround judges the calls that readers have left before their time was over.
-func (g *guard) lookAround() {
+// lookAround leaves the calls that make no step, and those whose reader is not
+// waiting any more, and reports how many are under way.
+func (g *guard) lookAround() (under int) {
+	well, hang := g.well(), false
 	g.mu.Lock()
-	hangs := false
-	for c := range g.orphans {
-		hangs = c.look(&c.pulse) >= looks || hangs
+	for c := g.calls.after; c != &g.calls; c = c.after {
+		under++
+		still := c.look(&c.pulse)
+		hang = hang || still >= looks
+		switch {
+		case c.over.Load():
+		case still >= looks, still > 0 && !well, c.Err() != nil:
+			g.leave(c)
+		}
 	}
 	g.mu.Unlock()
-	if hangs && g.well() {
+	if hang && well {
 		g.ill()
 	}
+	return under
+}
+
+// leave gives a call up, unless it has just ended.
+func (g *guard) leave(c *call) {
+	if !c.over.CompareAndSwap(false, true) {
+		return
+	}
+	g.away.Add(1)
+	c.left = true
+	c.done <- struct{}{} // there is room: nobody else sends
 }
 
 // close ends the workers and waits for those that do not hang.
@@ -270,11 +273,7 @@ func (d *directory) newGet() any {
 	return c
 }
 
-func newCall() *call {
-	c := &call{done: make(chan struct{}, 1), tick: time.NewTimer(time.Hour)}
-	c.tick.Stop()
-	return c
-}
+func newCall() *call { return &call{done: make(chan struct{}, 1)} }
 
 // aside runs op, which may wait for the device, and reports whether it has ended in
 // time; if not, undo is called when it has.

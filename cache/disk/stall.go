@@ -13,19 +13,20 @@ func (d *directory) hangs(what string, since time.Duration) {
 	}
 }
 
-// lookOut looks for what hangs and has no reader beside it: the writer, and
-// operations that their readers have left. It ends with the guard.
+// lookOut looks for what hangs: the writer, and what readers wait for. It ends
+// with the guard and the last of these.
 func (d *directory) lookOut() {
 	tick := time.NewTicker(d.opt.Patience / looks)
 	defer tick.Stop()
 	var writer watch
-	for {
+	quit := d.guard.quit
+	for under := 1; quit != nil || under > 0; {
 		select {
-		case <-d.guard.quit:
-			return
+		case <-quit:
+			quit = nil // ready for ever: it was seen
 		case <-tick.C:
 		}
-		if d.guard.lookAround(); writer.look(&d.pulse) >= writerPatience*looks && d.readable() {
+		if under = d.guard.lookAround(); writer.look(&d.pulse) >= writerPatience*looks && d.readable() {
 			d.hangs("the writer", writerPatience*d.opt.Patience)
 		}
 	}

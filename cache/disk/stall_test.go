@@ -104,11 +104,21 @@ func TestReaderLeavesAStalledRead(t *testing.T) {
 func TestOperationsLeftAreBounded(t *testing.T) {
 	// However many readers are killed, at most 64 of their operations stay behind.
 	r := newRig(t, Options{Patience: time.Minute})
-	g := newGuard(4*time.Millisecond, func() bool { return true }, func() {})
+	g := newGuard(func() bool { return true }, func() {})
 	hang := make(chan struct{})
 	var begun, undone atomic.Int32
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
+	go func() { // the directory's lookout
+		for tick := time.NewTicker(time.Millisecond); ; {
+			select {
+			case <-tick.C:
+				g.lookAround()
+			case <-g.quit:
+				return
+			}
+		}
+	}()
 	for range 3 * maxLeft {
 		c := newCall()
 		c.op = func() { begun.Add(1); <-hang }
