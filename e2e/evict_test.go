@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -52,8 +53,10 @@ func eviction(e *env) {
 		e.Errorf("the fourth epoch had %.3f without the origin, at least 0.44", fourth)
 	}
 	x.epoch("scan", sets["scan"])
-	if after := x.epoch("after the scan", sets["d1"]); after < fourth-0.03 {
-		e.Errorf("after the scan %.3f came without the origin, before it %.3f", after, fourth)
+	after := x.epoch("after the scan", sets["d1"])
+	// The scan's names take their room from the blocks, whose bytes are half of the set.
+	if named := float64(x.names()) / float64(x.limit) / 2; after < fourth-0.03-named {
+		e.Errorf("after the scan %.3f came without the origin, before it %.3f; names took %.3f of the set", after, fourth, named)
 	}
 	x.epoch("another set", sets["next"])
 	x.epoch("another set, again", sets["next"])
@@ -77,6 +80,9 @@ func eviction(e *env) {
 func (e *env) evicting(o *server, limit int64, cache string) *evicting {
 	e.Helper()
 	p := e.proxy(o)
+	if e.level < full {
+		p.SetFirstByte(15 * time.Millisecond) // an epoch takes several seconds: uses within one count once
+	}
 	h := e.mount(o, settings{endpoint: p.endpoint, ram: "16MiB", disk: strconv.FormatInt(limit, 10), cache: cache, fresh: "immutable"})
 	return &evicting{env: e, h: h, p: p, limit: limit, keys: map[string]uint32{}, cache: cache}
 }

@@ -153,14 +153,12 @@ func (table *linkTable) named(name string) *link {
 }
 
 // failed notes that the link's origin cannot be asked now. A question that began
-// before the last answer says nothing of now: it may have waited out an outage that
-// is over, and nobody might ask again for long.
+// before the last answer says nothing of now, and is only told of: it may have waited
+// out an outage that is over, and nobody might ask again for long.
 func (t *Tree) failed(l *link, began int64, err error) {
 	t.stats.originErrors.Add(1)
-	if began < l.well.Load() {
-		return
-	}
-	if l.down.Swap(&err) == nil && t.o.Events.Origin != nil {
+	late := began < l.well.Load()
+	if (late || l.down.Swap(&err) == nil) && t.o.Events.Origin != nil {
 		t.o.Events.Origin(l.Name, err)
 	}
 }
