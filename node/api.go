@@ -131,6 +131,8 @@ type DirStatus struct {
 	Budget int64  `json:"budget"`
 	// Replaces: misses replace what is worth least; else they go into free space only.
 	Replaces bool `json:"replaces,omitempty"`
+	// Full says why less than a block can be held, and what to do; "": there is room.
+	Full string `json:"full,omitempty"`
 	// Ill says why the directory is not used any more; "": it is.
 	Ill string `json:"ill,omitempty"`
 	// Stalls counts how often its device did not answer, Hanging the operations that

@@ -2,12 +2,6 @@ package node
 
 import (
 	"errors"
-	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/hearthfs/hearth/node/machine"
 )
@@ -59,7 +53,8 @@ func (ds directories) paths() (all []string) {
 	return all
 }
 
-// cacheDirs makes the cache directories and works out their budgets.
+// cacheDirs makes the cache directories and works out their budgets and floors,
+// each from its own file system.
 func cacheDirs(c Cache) ([]directory, error) {
 	if c.NoDisk {
 		return nil, nil
@@ -83,29 +78,14 @@ func cacheDirs(c Cache) ([]directory, error) {
 	return dirs, nil
 }
 
-// errFuseCache refuses a cache within a FUSE mount: a node that reads its own
-// mount, or one that waits for it, would wait for ever.
-var errFuseCache = errors.New("it lies in a FUSE mount, where a cache could wait for itself")
-
 func cacheDir(d Disk, floor Size) (directory, error) {
-	p, err := filepath.Abs(d.Path)
+	p, whole, err := machine.MakeCacheDir(d.Path)
+	if errors.Is(err, machine.ErrInFuse) {
+		return directory{}, usage("%v", err)
+	}
 	if err != nil {
-		return directory{}, fmt.Errorf("cache directory %s: %w", d.Path, err)
+		return directory{}, err
 	}
-	if err := os.MkdirAll(p, 0o700); err != nil {
-		return directory{}, unwritable(p, err)
-	}
-	if err := unix.Access(p, unix.W_OK|unix.X_OK); err != nil {
-		return directory{}, unwritable(p, err)
-	}
-	var st unix.Statfs_t
-	if err := unix.Statfs(p, &st); err != nil {
-		return directory{}, fmt.Errorf("statfs cache directory %s: %w", p, err)
-	}
-	if st.Type == unix.FUSE_SUPER_MAGIC {
-		return directory{}, usage("cache directory %s: %v", p, errFuseCache)
-	}
-	whole := int64(st.Blocks) * st.Bsize
 	dir := directory{path: p, budget: whole * diskShare / 100, floor: whole * diskFloor / 100}
 	if d.Size.Set() {
 		dir.budget = d.Size.Of(whole)
@@ -114,27 +94,4 @@ func cacheDir(d Disk, floor Size) (directory, error) {
 		dir.floor = floor.Of(whole)
 	}
 	return dir, nil
-}
-
-// unwritable is a cache directory that this process cannot write to.
-func unwritable(p string, err error) error {
-	var in *fs.PathError
-	if errors.As(err, &in) {
-		err = in.Err
-	}
-	return fmt.Errorf("cache directory %s cannot be written: %w; choose another with --cache-disks PATH=SIZE, or let this user write there", p, err)
-}
-
-// size is a number of bytes for people, in the units that the configuration
-// reads.
-func size(n int64) string {
-	for _, u := range []struct {
-		name string
-		size float64
-	}{{"TiB", 1 << 40}, {"GiB", 1 << 30}, {"MiB", 1 << 20}} {
-		if float64(n) >= u.size {
-			return fmt.Sprintf("%.1f %s", float64(n)/u.size, u.name)
-		}
-	}
-	return fmt.Sprintf("%d KiB", n>>10)
 }

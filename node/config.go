@@ -93,7 +93,8 @@ type Cache struct {
 	// Disks are the cache directories; none: machine.CacheDir with a tenth of its
 	// file system.
 	Disks []Disk
-	// FreeFloor is kept free on each file system, whatever the budget; zero: 10 %.
+	// FreeFloor is kept free on each file system, whatever the budget; a percentage
+	// is of each; zero: 10 %.
 	FreeFloor Size
 	// NoDisk keeps nothing on disk, for the short-lived node of a command.
 	NoDisk bool

@@ -52,7 +52,7 @@ func readRandomly(t *testing.T, s3 *hearthtest.Server, bucket string, files []he
 		defer mem.Close()
 	}
 	if diskBytes > 0 {
-		store, err = disk.Open(disk.Options{Dirs: []disk.DirOptions{{Path: t.TempDir(), Budget: diskBytes}}, FreeFloor: -1, Pool: pool})
+		store, err = disk.Open(disk.Options{Dirs: []disk.DirOptions{{Path: t.TempDir(), Budget: diskBytes, Floor: -1}}, Pool: pool})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -30,6 +30,7 @@ import (
 	"github.com/hearthfs/hearth/namespace"
 	"github.com/hearthfs/hearth/node/judged"
 	"github.com/hearthfs/hearth/node/machine"
+	"github.com/hearthfs/hearth/node/room"
 	"github.com/hearthfs/hearth/node/trouble"
 	"github.com/hearthfs/hearth/origin"
 )
@@ -88,6 +89,13 @@ func New(ctx context.Context, c Config) (*Node, error) {
 	n.group.Go(func() error { return machine.Watchdog(n.ctx, n.alive) })
 	if n.doors.warning != "" {
 		n.events.Warn(n.doors.warning)
+	}
+	for _, t := range n.tierStatus() {
+		for _, d := range t.Dirs {
+			if d.Full != "" {
+				n.events.Warn(d.Full)
+			}
+		}
 	}
 	return n, nil
 }
@@ -156,10 +164,7 @@ func (n *Node) openDisk() error {
 		o.Owns = ring.Owns
 	}
 	for _, d := range n.dirs {
-		o.Dirs = append(o.Dirs, disk.DirOptions{Path: d.path, Budget: d.budget})
-		if n.config.Cache.FreeFloor.Set() { // else a tenth of each file system
-			o.FreeFloor = max(o.FreeFloor, d.floor)
-		}
+		o.Dirs = append(o.Dirs, disk.DirOptions{Path: d.path, Budget: d.budget, Floor: d.floor})
 	}
 	var err error
 	if n.disk, err = disk.Open(o); errors.Is(err, disk.ErrRefused) {
@@ -203,18 +208,20 @@ func (n *Node) uncacheable(o *hearth.Object) {
 	n.events.Trouble("uncached "+o.Link, "object has no strong ETag: it is served, and never kept", "link", o.Link, "key", o.Key)
 }
 
-// Banner says in one line where the cache is, how large it is, and how to
-// change that.
+// Banner says in one line where the cache is, how large it may become as things
+// are, and how to change that.
 func (n *Node) Banner() string {
 	where := make([]string, 0, len(n.dirs))
-	for _, d := range n.dirs {
-		where = append(where, fmt.Sprintf("%s up to %s", d.path, size(d.budget)))
+	if n.disk != nil {
+		for _, d := range n.disk.Stats().Dirs {
+			where = append(where, roomOf(d).String())
+		}
 	}
 	if len(where) == 0 {
 		where = append(where, "no disk")
 	}
 	return fmt.Sprintf("cache: %s; RAM up to %s (change with --cache-disks PATH=SIZE and --cache-ram SIZE, or cache: in /etc/hearth/hearth.yaml)",
-		strings.Join(where, ", "), size(n.pool.Stats().Budget))
+		strings.Join(where, ", "), room.Size(n.pool.Stats().Budget))
 }
 
 // Socket is where the node answers commands; "-" if nowhere.

@@ -7,6 +7,8 @@ import (
 	"os"
 	"time"
 
+	"github.com/hearthfs/hearth/cache/disk"
+	"github.com/hearthfs/hearth/node/room"
 	"github.com/hearthfs/hearth/origin"
 )
 
@@ -57,6 +59,9 @@ func problems(s *Status) []string {
 			if d.Ill != "" {
 				all = append(all, "cache directory "+d.Path+" is out of use: "+d.Ill)
 			}
+			if d.Full != "" {
+				all = append(all, d.Full)
+			}
 		}
 	}
 	if s.Names.Ill != "" {
@@ -90,7 +95,7 @@ func (n *Node) tierStatus() []TierStatus {
 	t := TierStatus{Name: "disk"}
 	for _, d := range n.disk.Stats().Dirs {
 		x := DirStatus{Path: d.Path, Used: d.Used, Budget: d.Limit, Stalls: d.Stalls, Hanging: d.Hanging, Replaces: d.Replaces}
-		if d.Ejected {
+		if x.Full = roomOf(d).Lack(); d.Ejected {
 			x.Ill = d.Cause
 		}
 		t.Used += d.Used
@@ -103,6 +108,15 @@ func (n *Node) tierStatus() []TierStatus {
 	}
 	t.Misses = n.tiers.own.Stats().Misses
 	return append(tiers, t)
+}
+
+// roomOf is what a directory may hold; of one out of use, at whose room nobody
+// looks, its budget.
+func roomOf(d disk.DirStats) room.Dir {
+	if d.Ejected {
+		d.Limit = d.Budget
+	}
+	return room.Dir{Path: d.Path, Limit: d.Limit, Budget: d.Budget, Floor: d.Floor}
 }
 
 func (x *mounted) status() MountStatus {

@@ -13,7 +13,7 @@ import (
 // difference is what this package costs.
 func BenchmarkGet(b *testing.B) {
 	pool := hearth.NewPool(256 << 20)
-	s, err := Open(Options{Pool: pool, FreeFloor: -1, Dirs: []DirOptions{{Path: b.TempDir(), Budget: 1 << 30}}})
+	s, err := Open(Options{Pool: pool, Dirs: []DirOptions{{Path: b.TempDir(), Budget: 1 << 30, Floor: -1}}})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -61,7 +61,7 @@ func BenchmarkPut(b *testing.B) {
 	for _, size := range []int{2000, 100_000, hearth.BlockSize} {
 		b.Run(fmt.Sprint(size), func(b *testing.B) {
 			pool := hearth.NewPool(256 << 20)
-			s, err := Open(Options{Pool: pool, FreeFloor: -1, Dirs: []DirOptions{{Path: b.TempDir(), Budget: 1 << 40}}})
+			s, err := Open(Options{Pool: pool, Dirs: []DirOptions{{Path: b.TempDir(), Budget: 1 << 40, Floor: -1}}})
 			if err != nil {
 				b.Fatal(err)
 			}

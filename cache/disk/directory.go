@@ -63,7 +63,7 @@ func newDirectory(do DirOptions, o *Options, node string) (*directory, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open cache directory %s: %w", do.Path, err)
 	}
-	d := &directory{path: path, opt: o, events: &o.Events, budget: do.Budget, floor: o.FreeFloor}
+	d := &directory{path: path, opt: o, events: &o.Events, budget: do.Budget, floor: do.Floor}
 	d.queue = newQueue(max(o.QueueBytes/int64(len(o.Dirs)), hearth.BlockSize))
 	d.writer = writer{node: node, stopped: make(chan struct{})}
 	d.guard = newGuard(d.readable, func() { d.hangs("an operation", o.Patience) })

@@ -76,9 +76,6 @@ const maxDirectories = 16
 type Options struct {
 	// Dirs are the cache directories, at least one, at most 16.
 	Dirs []DirOptions
-	// FreeFloor is the number of bytes that stay free on each directory's file
-	// system, whoever fills it. 0: a tenth of it; negative: nothing.
-	FreeFloor int64
 	// Pool is where Views come from, and what indexes are counted against.
 	Pool *hearth.Pool
 	// QueueBytes bounds the blocks that wait to be written, over all directories.
@@ -112,6 +109,9 @@ type DirOptions struct {
 	// Budget is the number of bytes that may be allocated in it. 0: a tenth of its
 	// file system.
 	Budget int64
+	// Floor is the number of bytes that stay free on its file system, whoever fills
+	// it. 0: a tenth of it; negative: nothing.
+	Floor int64
 }
 
 // Events are called when something happens that Stats alone would hide. Each may

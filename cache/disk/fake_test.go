@@ -169,11 +169,11 @@ func newRig(t *testing.T, o Options) *rig {
 	}
 	for i := range o.Dirs {
 		o.Dirs[i].Path = t.TempDir()
+		if o.Dirs[i].Floor == 0 {
+			o.Dirs[i].Floor = -1
+		}
 		r.paths = append(r.paths, o.Dirs[i].Path)
 		r.areas[o.Dirs[i].Path] = newFakeArea()
-	}
-	if o.FreeFloor == 0 {
-		o.FreeFloor = -1
 	}
 	o.Check = 5 * time.Millisecond
 	o.RetryAfter = 20 * time.Millisecond

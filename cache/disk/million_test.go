@@ -22,7 +22,7 @@ func BenchmarkReady(b *testing.B) {
 		n, _ = strconv.Atoi(v)
 	}
 	pool := hearth.NewPool(512 << 20)
-	o := Options{Dirs: []DirOptions{{Path: b.TempDir(), Budget: 64 << 30}}, FreeFloor: -1, Pool: pool}
+	o := Options{Dirs: []DirOptions{{Path: b.TempDir(), Budget: 64 << 30, Floor: -1}}, Pool: pool}
 	fillReady(b, o, n)
 	b.ResetTimer()
 	for range b.N {

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -30,8 +31,11 @@ func openReal(t *testing.T, o Options) *Store {
 		t.Cleanup(func() { goleak.VerifyNone(t) })
 		o.Pool = hearthtest.Pool(t, 64<<20)
 	}
-	if o.FreeFloor == 0 {
-		o.FreeFloor = -1
+	o.Dirs = slices.Clone(o.Dirs)
+	for i := range o.Dirs {
+		if o.Dirs[i].Floor == 0 {
+			o.Dirs[i].Floor = -1
+		}
 	}
 	if o.Check == 0 {
 		o.Check = 5 * time.Millisecond
@@ -56,9 +60,9 @@ func TestStoreSuite(t *testing.T) {
 	for _, n := range []int{1, 3} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			hearthtest.StoreSuite(t, func() hearth.Store {
-				o := Options{Pool: pool, FreeFloor: -1}
+				o := Options{Pool: pool}
 				for range n {
-					o.Dirs = append(o.Dirs, DirOptions{Path: t.TempDir(), Budget: 200 << 20})
+					o.Dirs = append(o.Dirs, DirOptions{Path: t.TempDir(), Budget: 200 << 20, Floor: -1})
 				}
 				s, err := Open(o)
 				if err != nil {
@@ -218,7 +222,7 @@ func TestMain(m *testing.M) {
 		os.Exit(m.Run())
 	}
 	pool := hearth.NewPool(64 << 20)
-	s, err := Open(Options{Pool: pool, FreeFloor: -1, Dirs: []DirOptions{{Path: dir, Budget: 2 << 30}}})
+	s, err := Open(Options{Pool: pool, Dirs: []DirOptions{{Path: dir, Budget: 2 << 30, Floor: -1}}})
 	if err != nil {
 		fmt.Println("error", err)
 		os.Exit(1)
@@ -425,26 +429,11 @@ func TestDirectoryRemovedUnderUs(t *testing.T) {
 	}
 }
 
-// mountTmpfs mounts a small file system, or skips.
-func mountTmpfs(t *testing.T, options string) string {
-	t.Helper()
-	dir := t.TempDir()
-	if err := unix.Mount("hearthtest", dir, "tmpfs", 0, options); err != nil {
-		t.Skipf("no right to mount: %v", err)
-	}
-	t.Cleanup(func() {
-		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
-			t.Errorf("unmount: %v", err)
-		}
-	})
-	return dir
-}
-
 func TestRealFullDisk(t *testing.T) {
 	// A file system of 24 MiB under a budget of 1 GiB fills up, or runs out of inodes: blocks are declined, readers see no error, nothing is ejected.
 	for _, options := range []string{"size=24m", "size=256m,nr_inodes=14"} {
 		t.Run(options, func(t *testing.T) {
-			dir := mountTmpfs(t, options)
+			dir := hearthtest.Tmpfs(t, options)
 			s := openReal(t, Options{Dirs: []DirOptions{{Path: dir, Budget: 1 << 30}}})
 			pool := s.dirs[0].opt.Pool
 			declined := 0
@@ -470,6 +459,41 @@ func TestRealFullDisk(t *testing.T) {
 				t.Errorf("a full disk: %d declined, %+v", declined, st)
 			}
 		})
+	}
+}
+
+func TestLastTenthStaysFree(t *testing.T) {
+	// Told nothing about a floor, a cache with a far larger budget fills its file system up to the last tenth, and never takes of that.
+	t.Cleanup(func() { goleak.VerifyNone(t) })
+	dir := hearthtest.Tmpfs(t, "size=64m")
+	pool := hearthtest.Pool(t, 64<<20)
+	s, err := Open(Options{Pool: pool, Dirs: []DirOptions{{Path: filepath.Join(dir, "cache"), Budget: 1 << 30}}, Check: 5 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	var fs unix.Statfs_t
+	left := int64(1 << 62) // the least that was free
+	for i := range 200 {
+		o := mixed(i)
+		for n := range min(o.Blocks(), 2) {
+			v := hearthtest.View(t, pool, o.Block(n), 1)
+			if i%2 == 0 {
+				_ = s.Keep(t.Context(), o.Block(n), v) // it is kept, or there is no room: the room is what is tested
+			} else {
+				_ = s.Put(o.Block(n), v)
+			}
+			v.Release()
+		}
+		if err := unix.Statfs(dir, &fs); err != nil {
+			t.Fatal(err)
+		}
+		left = min(left, int64(fs.Bavail)*fs.Bsize)
+	}
+	tenth := int64(fs.Blocks) * fs.Bsize / 10
+	t.Logf("%d bytes were free at least, a tenth is %d; %+v", left, tenth, s.Stats().Dirs[0])
+	if left < tenth || left > tenth+writeUnit {
+		t.Errorf("%d bytes were free at least; a tenth is %d", left, tenth)
 	}
 }
 

@@ -140,7 +140,7 @@ func TestWaitForMemoryIsNoStall(t *testing.T) {
 	// the disk's fault, and they get their bytes.
 	pool := hearthtest.Pool(t, 0)
 	var ejected atomic.Int32
-	s, err := Open(Options{Pool: pool, FreeFloor: -1, Patience: testPatience, Dirs: []DirOptions{{Path: t.TempDir(), Budget: 64 << 20}},
+	s, err := Open(Options{Pool: pool, Patience: testPatience, Dirs: []DirOptions{{Path: t.TempDir(), Budget: 64 << 20, Floor: -1}},
 		Events: Events{Ejected: func(string, error) { ejected.Add(1) }}})
 	if err != nil {
 		t.Fatal(err)

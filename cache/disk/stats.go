@@ -23,8 +23,8 @@ type DirStats struct {
 	// Path as given, made absolute.
 	Path string
 	// Used is allocated now (st_blocks; unlinked files that are still open and the
-	// namespace's files included), Limit what may be: the Budget, or less while
-	// the file system has less than Floor free.
+	// namespace's files included), Limit what may be: the Budget, or less, down to
+	// 0, while the file system has less than Floor free.
 	Used, Limit, Budget, Floor int64
 	// Queued is waiting to be written.
 	Queued int64

@@ -165,7 +165,7 @@ func TestForeignBlocksGoFirst(t *testing.T) {
 
 func TestFloorWinsOverBudget(t *testing.T) {
 	// When others fill the file system the directory shrinks, far below its budget, and grows again when there is room.
-	r := newRig(t, Options{Dirs: []DirOptions{{Budget: 8 << 20}}, FreeFloor: 1 << 30})
+	r := newRig(t, Options{Dirs: []DirOptions{{Budget: 8 << 20, Floor: 1 << 30}}})
 	fill(r, 0)
 	if used := r.area(0).used(); used < 7<<20 {
 		t.Fatalf("only %d used of 8 MiB", used)
@@ -176,6 +176,25 @@ func TestFloorWinsOverBudget(t *testing.T) {
 	r.until("no room", func() bool { return isFull(r.put(small(9000, 100_000))) })
 	r.free.Store(1 << 40)
 	r.until("room again", func() bool { return r.put(small(9000, 100_000)) == nil })
+}
+
+func TestEachDirectoryHasItsFloor(t *testing.T) {
+	// Two directories, one with a floor that its file system cannot give: it may hold nothing, never less than that, and the other all of its budget. Told nothing, a tenth stays free.
+	r := newRig(t, Options{Dirs: []DirOptions{{Budget: 8 << 20, Floor: 2 << 40}, {Budget: 8 << 20, Floor: 1 << 20}}})
+	for i, want := range []int64{0, 8 << 20} {
+		if st := r.Stats().Dirs[i]; st.Limit != want {
+			t.Errorf("limit of directory %d: %d, want %d", i, st.Limit, want)
+		}
+	}
+	for _, o := range placed(r, 3) {
+		if err := r.put(o); !isFull(err) {
+			t.Errorf("put where nothing may be held: %v", err)
+		}
+	}
+	d := directory{path: r.paths[0], opt: r.dirs[0].opt}
+	if err := d.setLimits(); err != nil || d.floor != 1<<40/10 || d.budget != 1<<40/10 {
+		t.Errorf("the defaults for 1 TiB: floor %d, budget %d, %v", d.floor, d.budget, err)
+	}
 }
 
 func TestFullFileSystemIsNoFailure(t *testing.T) {

@@ -187,7 +187,7 @@ func (d *directory) compact() {
 }
 
 // look measures what is used, and what may be used now: the budget, or less when
-// others have filled the file system up to the floor.
+// others have filled the file system up to the floor; 0 when beyond.
 func (d *directory) look() (used, limit int64) {
 	if vol := d.volume.Load(); vol != nil {
 		used = vol.used()
@@ -197,7 +197,7 @@ func (d *directory) look() (used, limit int64) {
 	defer func() { d.policy.SetLimit(limit - d.names) }()
 	var st unix.Statfs_t
 	if err := d.opt.statfs(d.path, &st); err == nil {
-		limit = min(limit, used+int64(st.Bavail)*st.Bsize-d.floor)
+		limit = max(0, min(limit, used+int64(st.Bavail)*st.Bsize-d.floor))
 	}
 	d.used.Store(used)
 	d.limit.Store(limit)

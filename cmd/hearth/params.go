@@ -161,7 +161,7 @@ func cacheParams() []param {
 			set: with(text, func(s *settings) *string { return &disk(s).Path })},
 		{key: "cache.disks[].size", kind: "size", def: "10%", help: "its budget; percent of its file system",
 			set: with(parseSize, func(s *settings) *node.Size { return &disk(s).Size })},
-		{key: "cache.free_floor", flag: "cache-free-floor", kind: "size", def: "10%", help: "what always stays free on the file system, whatever the budget",
+		{key: "cache.free_floor", flag: "cache-free-floor", kind: "size", def: "10%", help: "what always stays free on each file system, whatever the budget; percent of each",
 			set: with(parseSize, func(s *settings) *node.Size { return &s.node.Cache.FreeFloor })},
 	}
 }

@@ -32,7 +32,7 @@ func run(url, dir string) error {
 	base := filepath.Dir(dir)
 	// The volume's own pool: node makes one for itself.
 	volume, err := disk.Open(disk.Options{
-		Dirs: []disk.DirOptions{{Path: filepath.Join(base, "volume"), Budget: 20 << 30}}, FreeFloor: 1 << 30, Pool: hearth.NewPool(256 << 20),
+		Dirs: []disk.DirOptions{{Path: filepath.Join(base, "volume"), Budget: 20 << 30, Floor: 1 << 30}}, Pool: hearth.NewPool(256 << 20),
 	})
 	if err != nil {
 		return err

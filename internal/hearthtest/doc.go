@@ -10,6 +10,7 @@
 //
 // Servers: each runs with random keys on a free loopback port over a directory
 // of its own, and ends with the process that started it, killed or not.
+// Tmpfs is a small file system, for what happens when one is full.
 //
 // Stores: StoreSuite states what every hearth.Store does; an implementation
 // passes it in one line.
