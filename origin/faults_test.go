@@ -1,6 +1,7 @@
 package origin
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -347,6 +348,43 @@ func TestConnectionsAndBandwidthAreLimited(t *testing.T) {
 	}
 	if d := time.Since(start); d < 480*time.Millisecond {
 		t.Errorf("2 MiB at 2 MiB/s with a burst of 1 MiB took %v", d)
+	}
+}
+
+func TestALargeRangeIsReadInParallelParts(t *testing.T) {
+	// Twenty blocks of an origin whose first byte is late: two to four requests are
+	// under way at once, never more, and every byte comes in its place.
+	const blocks = 20
+	f := newFaulty(t, Config{})
+	data := content("large", blocks*hearth.BlockSize, 1)
+	if _, err := f.server.PutBytes(t.Context(), "faulty", "large", data); err != nil {
+		t.Fatal(err)
+	}
+	object, err := f.Head(t.Context(), "large")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.proxy.SetFirstByte(300 * time.Millisecond)
+	f.proxy.Reset()
+	source := NewBucket(hearthtest.Pool(t, 2*blocks*hearth.BlockSize), func(string) Origin { return f })
+	next := int64(0)
+	source.GetMany(t.Context(), object.Block(0), blocks, func(b hearth.Block, v *hearth.View, err error) bool {
+		if err != nil {
+			t.Errorf("block %d: %v", next, err)
+			return false
+		}
+		defer v.Release()
+		if b.Index != next || !bytes.Equal(v.Bytes(), data[b.Offset():][:b.Len()]) {
+			t.Errorf("block %d is not what was asked for as block %d", b.Index, next)
+		}
+		next++
+		return true
+	})
+	if next != blocks {
+		t.Errorf("%d blocks of %d", next, blocks)
+	}
+	if most := f.proxy.Stats().Most; most < 2 || most > 4 {
+		t.Errorf("%d requests at once", most)
 	}
 }
 
