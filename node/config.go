@@ -68,7 +68,8 @@ type Origin struct {
 	Identity string `json:"identity,omitempty"`
 	// Connections is the most that are open at once; 0: 64.
 	Connections int `json:"connections,omitempty"`
-	// Bandwidth limits what is read from the origin, bytes/s; 0: no limit.
+	// Bandwidth limits what is read from the origin after a burst of a block (1
+	// MiB), bytes/s; 0: no limit.
 	Bandwidth int64 `json:"bandwidth,omitempty"`
 	// Timeout is how long an answer may stay silent; 0: 10 s.
 	Timeout time.Duration `json:"timeout,omitempty"`

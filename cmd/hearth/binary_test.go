@@ -85,6 +85,8 @@ func TestExitCodes(t *testing.T) {
 		{"mount file://" + dir + " " + dir + "/absent", 4, "does not exist"},
 		{"mount -o open=none,freshness=strict file://" + dir + " " + dir, 2, "strict"},
 		{"mount --allow-other --no-allow-other file://" + dir + " " + dir, 2, "exclude each other"},
+		{"up --connections 0 s3://b", 2, "at least 1"},
+		{"up --bandwidth 5 s3://b", 2, "below 64KiB/s"},
 		{"up --path-style maybe s3://b", 2, "none of auto, true and false"},
 		{"up s3://Bad_Name!", 2, "lower-case letters"},
 		{"up --cache-disks " + dir + "/a/cache=64MiB file://" + dir, 1, "choose another with --cache-disks"},

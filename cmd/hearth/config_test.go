@@ -190,6 +190,16 @@ func TestValues(t *testing.T) {
 	if r, err := parseRate("200MiB/s"); err != nil || r != 200<<20 {
 		t.Error(r, err)
 	}
+	for in, want := range map[string]int64{"64KiB/s": 64 << 10, "0": 0, "100MB/s": 100_000_000, "5": -1, "65535": -1, "-1": -1} {
+		if r, err := parseBandwidth(in); (err != nil) != (want < 0) || err == nil && r != want {
+			t.Errorf("bandwidth %q: %v, %v", in, r, err)
+		}
+	}
+	for in, want := range map[string]int{"1": 1, "64": 64, "0": 0, "00": 0, "-1": 0, "x": 0} {
+		if n, err := parseConnections(in); n != want || (err != nil) != (want == 0) {
+			t.Errorf("connections %q: %v, %v", in, n, err)
+		}
+	}
 	for in, want := range map[string]span{"": {0, -1}, "0-15": {0, 15}, "7-": {7, -1}, "-9": {-1, 9}} {
 		if got, err := parseRange(in); err != nil || got != want {
 			t.Errorf("range %q: %v, %v", in, got, err)

@@ -49,6 +49,19 @@ func parseRate(s string) (int64, error) {
 	return n, nil
 }
 
+// leastBandwidth is the lowest limit on an origin's bandwidth, bytes/s: below it a
+// checked piece, 64 KiB, takes longer than a second.
+const leastBandwidth = 64 << 10
+
+// parseBandwidth reads a rate that is no lower than leastBandwidth, or 0, no limit.
+func parseBandwidth(s string) (int64, error) {
+	n, err := parseRate(s)
+	if err == nil && n > 0 && n < leastBandwidth {
+		return 0, fmt.Errorf("%q is below 64KiB/s, the lowest limit there is; 0 is no limit", s)
+	}
+	return n, err
+}
+
 // parseDuration reads 60s or 24h.
 func parseDuration(s string) (time.Duration, error) {
 	d, err := time.ParseDuration(s)
@@ -75,6 +88,16 @@ func parseCount(s string) (int, error) {
 		return 0, fmt.Errorf("%q is not a number", s)
 	}
 	return int(n), nil
+}
+
+// parseConnections reads a number of connections, which is not 0: without any,
+// nothing could be read.
+func parseConnections(s string) (int, error) {
+	n, err := parseCount(s)
+	if err == nil && n == 0 {
+		return 0, fmt.Errorf("%q connections read nothing: at least 1", s)
+	}
+	return n, err
 }
 
 func parseID(s string) (*uint32, error) {
