@@ -2,8 +2,8 @@
 //
 // HEARTH_E2E chooses how much: core (the default; part of `make test`), all
 // (`make e2e`: every scenario, slices marked REDUCED) or full (the sizes and
-// counts that the issues name; done scenarios of the same commit are not run
-// again). HEARTH_ISSUE=mount takes the scenarios of one issue. HEARTH_VARIANT runs
+// counts that the issues name). HEARTH_RESUME leaves out what was ok before of the
+// same commit. HEARTH_ISSUE=mount takes the scenarios of one issue. HEARTH_VARIANT runs
 // them another way: race (a binary with the race detector), masked (without what
 // a kernel may offer), nobody (as a user without privileges).
 //
@@ -15,7 +15,6 @@ package e2e
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -26,7 +25,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"text/tabwriter"
 	"time"
 
 	"github.com/hearthfs/hearth/internal/hearthtest"
@@ -65,7 +63,7 @@ type suite struct {
 	hearth  string // the binary under test
 	race    bool
 	variant string
-	commit  string
+	kept    kept
 	results []result
 }
 
@@ -115,6 +113,15 @@ func inOwnNamespace() int {
 	cmd := exec.CommandContext(ctx, "unshare", slices.Concat(args, inner, os.Args[1:])...)
 	cmd.Env = environ
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	switch file, err := openKept(".."); {
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "e2e: resume:", err)
+		return 1
+	case file != nil:
+		defer func() { _ = file.Close() }()
+		cmd.ExtraFiles = []*os.File{file} // becomes keptFD
+		cmd.Env = append(cmd.Env, keptVariable+"=yes")
+	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	err = cmd.Run()
 	var exit *exec.ExitError
@@ -184,34 +191,50 @@ func TestScenarios(t *testing.T) {
 		if s.variant == "nobody" && sc.root || s.variant == "masked" && strings.Contains(sc.name, "passthrough") {
 			continue
 		}
-		if r, done := s.done(sc); done {
-			s.results = append(s.results, r)
-			continue
-		}
-		start, ran, size := time.Now(), false, sc.size(s.level)
-		ok := t.Run(sc.name, func(t *testing.T) {
-			ran = true
-			e := newEnv(t, s, sc)
-			sc.run(e)
-			if e.detail != "" {
-				size += ", " + e.detail
-			}
-		})
-		if !ran { // not among those that -run names
-			continue
-		}
-		r := result{Name: sc.name, Size: size, Origin: sc.origin, Result: "ok", Seconds: time.Since(start).Seconds()}
-		if !ok {
-			r.Result = "FAILED"
-		}
-		s.results = append(s.results, r)
-		s.keep(r)
+		s.take(t, sc)
 	}
 }
 
+// take runs a scenario, or takes what an earlier run of this commit found.
+func (s *suite) take(t *testing.T, sc scenario) {
+	start, ran, size := time.Now(), false, sc.size(s.level)
+	earlier, done := s.kept.ok[sc.name]
+	ok := t.Run(sc.name, func(t *testing.T) {
+		ran = true
+		if done {
+			t.Log(earlier.Result)
+			return
+		}
+		e := newEnv(t, s, sc)
+		sc.run(e)
+		if e.detail != "" {
+			size += ", " + e.detail
+		}
+	})
+	if !ran { // not among those that -run names
+		return
+	}
+	if done {
+		s.results = append(s.results, earlier)
+		return
+	}
+	r := result{Name: sc.name, Size: size, Origin: sc.origin, Result: "ok", Seconds: time.Since(start).Seconds()}
+	if !ok {
+		r.Result = "FAILED"
+	}
+	s.results = append(s.results, r)
+	if err := s.kept.add(r); err != nil {
+		t.Error(err)
+	}
+}
+
+// levels by their names in HEARTH_E2E.
+func levels() map[string]level {
+	return map[string]level{"": core, "core": core, "all": all, "full": full}
+}
+
 func newSuite(t *testing.T) *suite {
-	levels := map[string]level{"": core, "core": core, "all": all, "full": full}
-	l, known := levels[os.Getenv("HEARTH_E2E")]
+	l, known := levels()[os.Getenv("HEARTH_E2E")]
 	if !known {
 		t.Fatalf("HEARTH_E2E=%q: core, all or full", os.Getenv("HEARTH_E2E"))
 	}
@@ -225,8 +248,8 @@ func newSuite(t *testing.T) *suite {
 		s.hearth = filepath.Join(t.TempDir(), "hearth")
 		s.build(t, "./cmd/hearth", s.hearth)
 	}
-	if head, err := exec.Command("git", "-C", repo, "rev-parse", "HEAD").Output(); err == nil {
-		s.commit = strings.TrimSpace(string(head))
+	if s.kept, err = inheritKept(); err != nil {
+		t.Fatal(err)
 	}
 	return s
 }
@@ -247,59 +270,10 @@ func (s *suite) build(t *testing.T, pkg, to string) {
 	}
 }
 
-// done finds the scenario's result among those of an earlier full run of this
-// commit; a tree with uncommitted changes has none.
-func (s *suite) done(sc scenario) (result, bool) {
-	if s.level != full || s.commit == "" {
-		return result{}, false
-	}
-	lines, err := os.ReadFile(s.file())
-	if err != nil {
-		return result{}, false
-	}
-	for line := range strings.Lines(string(lines)) {
-		var r result
-		if json.Unmarshal([]byte(line), &r) == nil && r.Name == sc.name && r.Result == "ok" {
-			r.Result = "ok (earlier run of this commit)"
-			return r, true
-		}
-	}
-	return result{}, false
-}
-
-func (s *suite) file() string {
-	name := "full-" + s.commit + ".jsonl"
-	if out, err := exec.Command("git", "-C", s.repo, "status", "--porcelain").Output(); err != nil || len(out) > 0 {
-		name = fmt.Sprintf("full-uncommitted-%d.jsonl", os.Getpid())
-	}
-	return filepath.Join(s.repo, "e2e", "results", name)
-}
-
-func (s *suite) keep(r result) {
-	if s.level != full {
-		return
-	}
-	if err := os.MkdirAll(filepath.Dir(s.file()), 0o755); err != nil {
-		return
-	}
-	f, err := os.OpenFile(s.file(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
-	if err != nil {
-		return
-	}
-	defer func() { _ = f.Close() }()
-	_ = json.NewEncoder(f).Encode(r)
-}
-
-// table prints what ran; "TABLE " lets the tally show it among other output.
+// table prints what ran, a row in each line with tabs between its cells; "TABLE "
+// lets the tally make one table of several runs, among other output.
 func (s *suite) table() {
-	var b strings.Builder
-	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "\nscenario\tsize\torigin\tduration\tresult\n")
 	for _, r := range s.results {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%.1fs\t%s\n", r.Name, r.Size, r.Origin, r.Seconds, r.Result)
-	}
-	_ = w.Flush()
-	for line := range strings.Lines(b.String()) {
-		fmt.Print("TABLE ", line)
+		fmt.Printf("TABLE %s\t%s\t%s\t%.1fs\t%s\n", r.Name, r.Size, r.Origin, r.Seconds, r.Result)
 	}
 }

@@ -1,7 +1,9 @@
 // Tally reads `go test -json` from standard input, shows what failed with its
-// output, and ends with the line "N passed, N failed, N skipped". With -add FILE
-// it adds its counts to those in FILE, so that several runs end in one sum. It
-// exits 1 when a test or a package failed, or when no test ran.
+// output, and ends with one table of the scenarios of all runs, how long they took
+// from the first event on, and the line "N passed, N failed, N skipped". With -add
+// FILE it adds its counts to those in FILE, so that several runs end in one sum. It
+// exits 1 when a test or a package failed, when no test ran, or when they took
+// longer than -most.
 package main
 
 import (
@@ -9,8 +11,10 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"strings"
+	"text/tabwriter"
 	"time"
 )
 
@@ -22,14 +26,31 @@ type event struct {
 type tally struct {
 	passed, failed, skipped int
 	output                  map[string]*strings.Builder
+	table                   []string // rows of scenarios, with tabs between cells
+	began, ended            time.Time
 }
 
 func main() {
 	add := flag.String("add", "", "a file whose counts these are added to")
+	most := flag.Duration("most", 0, "how long all may take from the first event on; 0: no limit")
 	verbose := flag.Bool("v", false, "print each test as it ends")
 	flag.Parse()
 	t := &tally{output: map[string]*strings.Builder{}}
-	in := bufio.NewScanner(os.Stdin)
+	t.read(os.Stdin, *verbose)
+	if *add != "" {
+		if err := t.addTo(*add); err != nil {
+			fmt.Fprintln(os.Stderr, "tally:", err)
+			os.Exit(1)
+		}
+	}
+	if !t.sum(os.Stdout, *most) {
+		os.Exit(1)
+	}
+}
+
+// read takes events up to the end of the input, which is the end of all runs.
+func (t *tally) read(r io.Reader, verbose bool) {
+	in := bufio.NewScanner(r)
 	in.Buffer(nil, 16<<20)
 	for in.Scan() {
 		var e event
@@ -37,19 +58,32 @@ func main() {
 			fmt.Println(in.Text()) // not the test runner's own: a compiler's message
 			continue
 		}
-		t.take(e, *verbose)
-	}
-	ok := t.failed == 0 && t.passed > 0
-	if *add != "" {
-		if err := t.addTo(*add); err != nil {
-			fmt.Fprintln(os.Stderr, "tally:", err)
-			os.Exit(1)
+		if t.began.IsZero() {
+			t.began = time.Now()
 		}
+		t.take(e, verbose)
 	}
-	fmt.Printf("%d passed, %d failed, %d skipped\n", t.passed, t.failed, t.skipped)
-	if !ok {
-		os.Exit(1)
+	t.ended = time.Now()
+}
+
+// sum prints what there is to say at the end, and reports whether all is well.
+func (t *tally) sum(out io.Writer, most time.Duration) bool {
+	if len(t.table) > 0 {
+		w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+		fmt.Fprintf(w, "\nscenario\tsize\torigin\tduration\tresult\n%s\n", strings.Join(t.table, ""))
+		_ = w.Flush() // where standard output is gone, the exit code says the rest
 	}
+	took := time.Duration(0)
+	if !t.began.IsZero() {
+		took = t.ended.Sub(t.began)
+	}
+	late := most > 0 && took > most
+	fmt.Fprintf(out, "took %s", took.Round(time.Second))
+	if late {
+		fmt.Fprintf(out, ": TOO LONG, at most %s are allowed", most)
+	}
+	fmt.Fprintf(out, "\n%d passed, %d failed, %d skipped\n", t.passed, t.failed, t.skipped)
+	return t.failed == 0 && t.passed > 0 && !late
 }
 
 func (t *tally) take(e event, verbose bool) {
@@ -61,8 +95,8 @@ func (t *tally) take(e event, verbose bool) {
 			t.output[key] = &strings.Builder{}
 		}
 		t.output[key].WriteString(e.Output)
-		if strings.HasPrefix(e.Output, "TABLE ") { // a table of scenarios is for the reader
-			fmt.Print(strings.TrimPrefix(e.Output, "TABLE "))
+		if row, ok := strings.CutPrefix(e.Output, "TABLE "); ok {
+			t.table = append(t.table, row)
 		}
 		return
 	case "pass":
