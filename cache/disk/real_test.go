@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -215,11 +216,19 @@ func TestReopenKeepsAll(t *testing.T) {
 const childEnv = "HEARTH_DISK_CHILD"
 
 // TestMain is also the child of the crash and lock tests: it fills a directory
-// and says after each Flush how far it came, until it is killed.
+// and says after each Flush how far it came, until it is killed. With readyEnv it
+// is that of million_test.go.
 func TestMain(m *testing.M) {
 	dir := os.Getenv(childEnv)
 	if dir == "" {
 		os.Exit(m.Run())
+	}
+	if n, err := strconv.Atoi(os.Getenv(readyEnv)); err == nil {
+		if err := beReady(dir, n); err != nil {
+			fmt.Println("error", err)
+			os.Exit(1)
+		}
+		return
 	}
 	pool := hearth.NewPool(64 << 20)
 	s, err := Open(Options{Pool: pool, Dirs: []DirOptions{{Path: dir, Budget: 2 << 30, Floor: -1}}})
@@ -262,11 +271,12 @@ func crashObject(i int) *hearth.Object {
 	return hearthtest.NewObject(fmt.Sprintf("crash/%d", i), size, 1)
 }
 
-// child starts this binary as a process that fills dir.
-func child(t *testing.T, dir string) (*exec.Cmd, *bufio.Scanner) {
+// child starts this binary as a process that fills dir; more are variables that
+// say with what.
+func child(t testing.TB, dir string, more ...string) (*exec.Cmd, *bufio.Scanner) {
 	t.Helper()
 	c := exec.Command(os.Args[0])
-	c.Env = append(os.Environ(), childEnv+"="+dir)
+	c.Env = append(append(os.Environ(), childEnv+"="+dir), more...)
 	c.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGKILL}
 	out, err := c.StdoutPipe()
 	if err != nil {
