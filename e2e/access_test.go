@@ -68,7 +68,7 @@ func (e *env) userLetsIn(o *server, list []hearthtest.File, user, other *syscall
 	cmd := exec.CommandContext(e.ctx, e.hearth, "mount", "--allow-other", "--config", config, "s3://"+o.bucket, dir)
 	cmd.Env, cmd.SysProcAttr = e.environ(o), &syscall.SysProcAttr{Credential: user, Pdeathsig: syscall.SIGKILL}
 	out, _ := cmd.CombinedOutput()
-	if cmd.ProcessState.ExitCode() != 1 || !strings.Contains(string(out), "user_allow_other") || !strings.Contains(string(out), "/etc/fuse.conf") || len(mountsBelow(dir)) > 0 {
+	if cmd.ProcessState.ExitCode() != 1 || !strings.Contains(string(out), "add the line user_allow_other to /etc/fuse.conf") || len(mountsBelow(dir)) > 0 {
 		e.Errorf("allow_other without user_allow_other: exit %d, %d mounts: %s", cmd.ProcessState.ExitCode(), len(mountsBelow(dir)), out)
 	}
 	e.must(os.WriteFile(conf, []byte("user_allow_other\n"), 0o644), "write the line")

@@ -95,7 +95,7 @@ func (p *place) mount(o *Options, maxRead int) (int, error) {
 // that it sends back.
 func (p *place) fusermount(o *Options, maxRead int) (int, error) {
 	if o.AllowOther && !userAllowOther("/etc/fuse.conf") {
-		return -1, errors.New("allow_other as a user: root must add the line\n\tuser_allow_other\nto /etc/fuse.conf; or mount without allow_other")
+		return -1, errors.New("allow_other as a user: root must add the line user_allow_other to /etc/fuse.conf; or mount without allow_other")
 	}
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

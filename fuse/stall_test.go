@@ -290,7 +290,7 @@ func TestUserMounts(t *testing.T) {
 	}
 	if !userAllowOther("/etc/fuse.conf") {
 		_, err = tryMount(t, setup{Dir: dir, AllowOther: true}, nobody)
-		if err == nil || !strings.Contains(err.Error(), "user_allow_other") {
+		if err == nil || !strings.Contains(err.Error(), "add the line user_allow_other to /etc/fuse.conf") {
 			t.Errorf("allow_other as a user: %v", err)
 		}
 	}
