@@ -21,6 +21,8 @@ type Config struct {
 	Links []Link
 	// Cache is the RAM and disk budget.
 	Cache Cache
+	// File is the configuration file that was read, which no mount may hide; "": none.
+	File string
 	// Mounts are made by Start; more come and go through the admin API.
 	Mounts []Mount
 	// Admin is where the node answers its commands and its metrics.

@@ -23,6 +23,7 @@ type mounts struct {
 	byDir  map[string]*mounted
 	closed bool
 	idle   chan struct{} // closed while there is no mount
+	own    machine.Own   // what no mount may hide; never changed
 }
 
 // mounted is one mount; until ready is closed it is only a claim on its Dir.
@@ -33,8 +34,8 @@ type mounted struct {
 	gone   chan struct{}
 }
 
-func newMounts() *mounts {
-	m := &mounts{byDir: map[string]*mounted{}, idle: make(chan struct{})}
+func newMounts(own machine.Own) *mounts {
+	m := &mounts{byDir: map[string]*mounted{}, idle: make(chan struct{}), own: own}
 	close(m.idle)
 	return m
 }
@@ -78,7 +79,7 @@ func (n *Node) mount(ctx context.Context, x *mounted, r MountRequest) error {
 	if err := x.checkFreshness(); err != nil {
 		return err
 	}
-	if err := checkMountPoint(x.Dir); err != nil {
+	if err := n.mounts.checkPoint(x.Dir); err != nil {
 		return err
 	}
 	root, err := n.tree.Root(ctx, x.Prefix)
@@ -143,9 +144,9 @@ func (x *mounted) checkFreshness() error {
 	return nil
 }
 
-// checkMountPoint has a dead mount point of ours cleaned up, then looks for a
-// directory.
-func checkMountPoint(dir string) error {
+// checkPoint has a dead mount point of ours cleaned up, then looks for a directory
+// that is apart from what the node works with.
+func (m *mounts) checkPoint(dir string) error {
 	if err := fuse.Cleanup(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -157,6 +158,9 @@ func checkMountPoint(dir string) error {
 		return fmt.Errorf("mount point: %w", err)
 	case !info.IsDir():
 		return usage("mount point %s is no directory", dir)
+	}
+	if own := m.own.Hidden(dir); own != "" {
+		return &Error{Kind: KindRefused, Message: fmt.Sprintf("mount point %s: the node works with %s, and would wait for its own mount there: choose a directory apart from it", dir, own)}
 	}
 	return nil
 }
@@ -215,24 +219,6 @@ func (n *Node) heldBytes(o *hearth.Object, each func(tier string, bytes int64)) 
 // although it is in use.
 func (n *Node) Unmount(dir string, lazy bool) error {
 	return n.mounts.unmount(filepath.Clean(dir), lazy)
-}
-
-// UnmountDirectly takes away a mount of ours whose node is dead, or is not the
-// one that was asked. lazy detaches it although it is in use.
-func UnmountDirectly(dir string, lazy bool) error {
-	dir, err := machine.RealPath(dir)
-	if err != nil {
-		return fmt.Errorf("unmount: %w", err)
-	}
-	switch kind, err := machine.MountedAt(dir); {
-	case err != nil:
-		return err
-	case kind == "":
-		return &Error{Kind: KindNotFound, Message: "nothing is mounted at " + dir}
-	case kind != "fuse.hearth":
-		return &Error{Kind: KindRefused, Message: fmt.Sprintf("%s is a mount of type %s, not ours", dir, kind)}
-	}
-	return machine.Unmount(dir, lazy)
 }
 
 // Mounts are the mounts that stand, by directory.

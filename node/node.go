@@ -125,7 +125,8 @@ func (n *Node) open(ctx context.Context) (err error) {
 		}
 	}
 	bucket := origin.NewBucket(n.pool, n.links.origin)
-	n.mounts, n.judged = newMounts(), judged.Open(n.dirs.first())
+	own := machine.NewOwn(n.dirs.paths(), strings.TrimPrefix(n.Socket(), "-"), n.config.File)
+	n.mounts, n.judged = newMounts(own), judged.Open(n.dirs.first())
 	if n.tiers, err = wire(n.config.Wiring, n.mem, store(n.disk), watched{bucket, n.gone, n.uncacheable, n.heard}); err != nil {
 		return fmt.Errorf("join the ring: %w", err)
 	}

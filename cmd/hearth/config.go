@@ -77,6 +77,7 @@ func (s *settings) readFile(cmd *cobra.Command) error {
 	if err != nil {
 		return usagef("read the configuration: %v", err)
 	}
+	s.node.File = name
 	return readYAML(s, name, text)
 }
 

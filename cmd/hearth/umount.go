@@ -2,11 +2,13 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"path/filepath"
 
 	"github.com/spf13/cobra"
 
 	"github.com/hearthfs/hearth/node"
+	"github.com/hearthfs/hearth/node/machine"
 )
 
 func umountCommand() *cobra.Command {
@@ -14,13 +16,13 @@ func umountCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "umount DIR | --all", GroupID: "run",
 		Short: "Take a mount away",
-		Long: "Take the mount at DIR away, or all mounts of the node. A mount whose node is dead is\n" +
-			"taken away too.",
+		Long: "Take the mount at DIR away, or all mounts of the node and those of this user whose\n" +
+			"process has died. No node needs to run.",
 		Example: "  hearth umount /mnt\n  hearth umount --all --lazy",
 	}
 	c := addCommon(cmd)
 	cmd.Flags().BoolVar(&lazy, "lazy", false, "detach it now, although it is in use")
-	cmd.Flags().BoolVar(&all, "all", false, "every mount of the node")
+	cmd.Flags().BoolVar(&all, "all", false, "every mount of the node, and every one that died with its node")
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		if all {
 			return between(0)(cmd, args)
@@ -51,15 +53,41 @@ func umountCommand() *cobra.Command {
 			return because(ctx, err)
 		}
 		// A mount of another node, or of one that died: it is ours by its type.
-		return node.UnmountDirectly(dir, lazy)
+		return unmountDirectly(dir, lazy)
 	}
 	return cmd
 }
 
+// ourType is what the mount table calls our mounts.
+const ourType = "fuse.hearth"
+
+// unmountDirectly takes away a mount of ours whose node is dead, or is not the
+// one that was asked. lazy detaches it although it is in use.
+func unmountDirectly(dir string, lazy bool) error {
+	dir, err := machine.RealPath(dir)
+	if err != nil {
+		return fmt.Errorf("unmount: %w", err)
+	}
+	switch kind, err := machine.MountedAt(dir); {
+	case err != nil:
+		return err
+	case kind == "":
+		return &exitError{exitNotFound, fmt.Errorf("nothing is mounted at %s", dir)}
+	case kind != ourType:
+		return &exitError{exitRefused, fmt.Errorf("%s is a mount of type %s, not ours", dir, kind)}
+	}
+	return machine.Unmount(dir, lazy)
+}
+
+// umountAll takes away the mounts of the node, if one runs, and those that died
+// with another. A node that was named must be there.
 func (c *common) umountAll(cmd *cobra.Command, n *node.Client, lazy bool) error {
 	ctx, stop := c.context(cmd.Context())
 	defer stop()
 	s, err := n.Status(ctx)
+	if exitCode(err) == exitUnreachable && c.node == "" {
+		s, err = &node.Status{}, nil
+	}
 	if err != nil {
 		return hintUp(because(ctx, err))
 	}
@@ -69,10 +97,19 @@ func (c *common) umountAll(cmd *cobra.Command, n *node.Client, lazy bool) error 
 			failed = append(failed, err)
 		}
 	}
+	dead, err := machine.DeadMounts(ourType)
+	if err != nil {
+		failed = append(failed, err)
+	}
+	for _, dir := range dead {
+		if err := machine.Unmount(dir, true); err != nil { // nobody can use it any more
+			failed = append(failed, err)
+		}
+	}
 	switch {
 	case len(failed) == 0:
 		return nil
-	case len(failed) < len(s.Mounts):
+	case len(failed) < len(s.Mounts)+len(dead):
 		return &exitError{exitPartly, errors.Join(failed...)}
 	}
 	return errors.Join(failed...)

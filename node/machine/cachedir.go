@@ -51,11 +51,12 @@ func MakeCacheDir(path string) (p string, whole int64, err error) {
 	return p, int64(st.Blocks) * st.Bsize, nil
 }
 
-// unwritable is a cache directory that this process cannot write to.
+// unwritable is a cache directory that this process cannot write to: a failure,
+// whatever the cause is called.
 func unwritable(p string, err error) error {
 	var in *fs.PathError
 	if errors.As(err, &in) {
 		err = in.Err
 	}
-	return fmt.Errorf("cache directory %s cannot be written: %w; choose another with --cache-disks PATH=SIZE, or let this user write there", p, err)
+	return fmt.Errorf("cache directory %s cannot be written: %v; choose another with --cache-disks PATH=SIZE, or let this user write there", p, err)
 }
