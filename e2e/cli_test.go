@@ -62,6 +62,11 @@ func commands(e *env) {
 	if out, code := e.run(e.hearth, "ls", "/", "--node", "unix://"+e.path("none.sock")); code != 5 || !strings.Contains(out, "hearth up") {
 		e.Errorf("without a node: exit %d: %s", code, out)
 	}
+	for _, dir := range []string{e.path("cache"), e.dir} { // the latter holds the cache, the socket and the configuration
+		if out, code := e.run(e.hearth, "mount", "--config", h.config, "s3://"+o.bucket, dir); code != 8 || !strings.Contains(out, "choose a directory apart") {
+			e.Errorf("a mount over the node's own %s: exit %d: %s", dir, code, out)
+		}
+	}
 	if out, code := e.run(e.hearth, "umount", h.dir, "--node", "unix://"+h.socket()); code != 0 {
 		e.Errorf("umount: exit %d: %s", code, out)
 	}
@@ -77,6 +82,7 @@ func commands(e *env) {
 
 // daemon mounts in the background: the command returns when the mount answers,
 // logs go to journald or to a file, and a failure is told by the command itself.
+// The cache's line is the first, whatever else there is to say.
 func daemon(e *env) {
 	o := e.origin()
 	list := e.load(o, e.set("D1", 1, 10, 1, 20))
@@ -105,10 +111,14 @@ func daemon(e *env) {
 	if err != nil || !strings.Contains(string(buf[:n]), "MESSAGE") {
 		e.Errorf("journald received %q, %v", buf[:n], err)
 	}
-	if out, code := mount("umount", dir, "--node", "unix://"+strings.TrimSuffix(config, ".yaml")+".sock"); code != 0 {
-		e.Fatalf("umount: exit %d: %s", code, out)
+	socket := strings.TrimSuffix(config, ".yaml") + ".sock"
+	umount := func() {
+		if out, code := mount("umount", dir, "--node", "unix://"+socket); code != 0 {
+			e.Fatalf("umount: exit %d: %s", code, out)
+		}
+		e.eventually("the daemon's end", func() bool { _, err := os.Stat(socket); return err != nil })
 	}
-	e.eventually("the daemon's end", func() bool { _, err := os.Stat(strings.TrimSuffix(config, ".yaml") + ".sock"); return err != nil })
+	umount()
 	log := e.path("hearth.log")
 	if out, code := mount("mount", "--daemon", "--log-file", log, "--config", config, "s3://"+o.bucket, dir); code != 0 {
 		e.Fatalf("mount --daemon --log-file: exit %d: %s", code, out)
@@ -116,7 +126,13 @@ func daemon(e *env) {
 	if text, err := os.ReadFile(log); err != nil || len(text) == 0 {
 		e.Errorf("the log file: %q, %v", text, err)
 	}
-	mount("umount", dir, "--node", "unix://"+strings.TrimSuffix(config, ".yaml")+".sock")
+	umount()
+	e.must(os.Rename(e.path("journal"), e.path("journal-away")), "take journald away")
+	out, code := mount("mount", "--daemon", "--config", config, "s3://"+o.bucket, dir)
+	if code != 0 || !strings.HasPrefix(out, "cache: ") || !strings.Contains(out, "no journald here") {
+		e.Fatalf("mount --daemon without journald: exit %d: %s", code, out)
+	}
+	umount()
 	if out, code := mount("mount", "--daemon", "--config", config, "s3://no-such-bucket", dir); code == 0 || !strings.Contains(out, "no-such-bucket") {
 		e.Errorf("a mount that cannot be: exit %d: %s", code, out)
 	}
@@ -148,6 +164,43 @@ func deadMountPoint(e *env) {
 	}
 	e.good("mounted as fstab does", epoch(h.dir, list, 2, 2, 0))
 	e.run(e.hearth, "umount", h.dir, "--node", "unix://"+h.socket())
+	e.deadOnes(o)
+}
+
+// deadOnes are cleaned up by umount, one or all: beside a node's own mount, and
+// where no node runs. What another node serves stays.
+func (e *env) deadOnes(o *server) {
+	e.Helper()
+	umount := func(h *hearth, what ...string) {
+		e.Helper()
+		if out, code := e.run(e.hearth, append([]string{"umount", "--config", h.config}, what...)...); code != 0 || out != "" {
+			e.Errorf("umount %v: exit %d: %s", what, code, out)
+		}
+	}
+	other := e.mount(o, settings{cache: "cache-other"})
+	dead := e.mount(o, settings{})
+	dead.kill()
+	h := e.mount(o, settings{})
+	umount(h, "--all")
+	if left := mountsBelow(e.dir); len(left) != 1 || left[0].point != other.dir {
+		e.Errorf("umount --all beside a dead mount left %v, expected %s alone", left, other.dir)
+	}
+	if code := h.exit(30 * time.Second); code != 0 {
+		e.Errorf("after umount --all the node ended with %d", code)
+	}
+	other.quit()
+	for _, what := range []string{"--all", ""} {
+		h := e.mount(o, settings{})
+		h.kill()
+		if what == "" {
+			what = h.dir
+		}
+		umount(h, what)
+		if left := mountsBelow(e.dir); len(left) != 0 {
+			e.Errorf("umount %s without a node left %v", what, left)
+		}
+		umount(h, "--all") // nothing is mounted
+	}
 }
 
 // wrongSetUps: each gives one clear line with the cure and exit code 1, and

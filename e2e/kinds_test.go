@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -289,7 +290,8 @@ func (e *env) mountAs(o *server, set settings) *hearth {
 }
 
 // twoMounts share one node: the second `hearth mount` attaches to it, ends alone,
-// and the first goes on; the last one to end ends the node.
+// and the first goes on. Then the first ends, whose process carries the node, and the
+// second goes on; the last one to end ends the node.
 func twoMounts(e *env) {
 	o := e.origin()
 	list := e.load(o, e.set("D1", 2, 20, 4, 50))
@@ -310,5 +312,19 @@ func twoMounts(e *env) {
 		e.Error("Ctrl-C left the second mount")
 	}
 	e.good("through the first mount, alone", epoch(h.dir, list, 3, 4, 0))
-	h.quit()
+
+	cmd = exec.Command(e.hearth, "mount", "--config", h.config, "s3://"+o.bucket, second)
+	cmd.Env = e.environ(o)
+	p = e.start(cmd)
+	p.waitFor("Ctrl-C unmounts")
+	e.must(h.Process.Signal(os.Interrupt), "Ctrl-C on the mount that carries the node")
+	h.waitFor("still serving " + second + "; Ctrl-C again ends all")
+	if left := mountsBelow(h.dir); len(left) > 0 {
+		e.Errorf("Ctrl-C left the mount that carries the node: %v", left)
+	}
+	e.good("through the second mount, alone", epoch(second, list, 4, 4, 0))
+	p.terminate(os.Interrupt)
+	if code := h.exit(30 * time.Second); code != 0 || !strings.Contains(h.out.String(), "the last mount is gone") || len(mountsBelow(second)) > 0 {
+		e.Errorf("after the last mount's end: exit %d, mounts %v:\n%s", code, mountsBelow(second), h.out)
+	}
 }

@@ -132,13 +132,16 @@ func changes(e *env) {
 }
 
 // strict answers with what the bucket holds at this moment: the open after a
-// finished PUT reads the new version.
+// finished PUT by the aws CLI reads the new version.
 func strict(e *env) {
 	o := e.origin()
 	h := e.mount(o, settings{fresh: "strict"})
 	for version := range 5 {
 		f := hearthtest.File{Path: "one", Size: 200 << 10}
-		e.must(o.PutFile(e.ctx, o.bucket, "", f, version), "put version %d", version)
+		data := make([]byte, f.Size)
+		hearthtest.Fill(data, f.Path, 0, version)
+		e.must(os.WriteFile(e.path("upload"), data, 0o600), "write version %d", version)
+		e.aws(o, "s3", "cp", "--quiet", e.path("upload"), "s3://"+o.bucket+"/one")
 		_, err := readWhole(filepath.Join(h.dir, "one"), f, version, make([]byte, 64<<10))
 		e.must(err, "read version %d", version)
 	}

@@ -21,7 +21,8 @@ type span struct{ off, n int64 }
 
 // treePath is the path in the tree that p means: a path below one of the mounts,
 // else p itself. A node with one link is asked for paths within it, too, wherever
-// it stands; those that lead to it, and the root, are the tree's own.
+// it stands; those that lead to it, and the root, are the tree's own. With a second
+// link that ends: hint says so where a path leads nowhere.
 func (n *Node) treePath(p string) string {
 	p = cleanPath(p)
 	for _, m := range n.Mounts() {
@@ -56,7 +57,7 @@ func (n *Node) resolve(ctx context.Context, asked string) (string, namespace.Nod
 	p := n.treePath(asked)
 	node, err := n.tree.Resolve(ctx, p)
 	if errors.Is(err, fs.ErrNotExist) {
-		return "", namespace.Node{}, &Error{Kind: KindNotFound, Message: asked + ": no such file or directory"}
+		return "", namespace.Node{}, &Error{Kind: KindNotFound, Message: asked + ": no such file or directory" + n.links.hint(p)}
 	}
 	if err != nil {
 		return "", namespace.Node{}, fmt.Errorf("look up %s: %w", asked, explained(err))
@@ -88,9 +89,9 @@ func (n *Node) list(ctx context.Context, asked string, recursive bool, each func
 
 func entryOf(p string, x namespace.Node) Entry {
 	e := Entry{Path: p, Key: x.Object.Key, Dir: x.Dir, ModTime: x.ModTime}
-	if x.Dir {
+	if x.Dir && p != "/" {
 		e.Path = strings.TrimSuffix(p, "/")
-	} else {
+	} else if !x.Dir {
 		e.Size, e.ModTime = x.Object.Size, x.Object.ModTime
 	}
 	e.keepBytes()

@@ -91,11 +91,19 @@ func (n *Node) keyed(ctx context.Context, asked string, dirs bool) (k keyed, err
 	case err != nil:
 		return k, fmt.Errorf("look up %s: %w", asked, explained(err))
 	case k.file == nil && k.dir == nil && whole && !dirs:
-		return k, usage("%s is no object; as a prefix it is for ls and du", asked)
+		return k, usage("%s is a prefix, not an object (ls lists it)", asked)
+	case k.file == nil && k.dir == nil && !dirs && n.isPrefix(ctx, l, key):
+		return k, usage("%s is a prefix, not an object (ls lists it)", asked)
 	case k.file == nil && k.dir == nil:
 		return k, &Error{Kind: KindNotFound, Message: asked + ": no such file or key"}
 	}
 	return k, nil
+}
+
+// isPrefix reports whether keys lie below one that is no object.
+func (n *Node) isPrefix(ctx context.Context, l *link, key string) bool {
+	dir, err := found(n.tree.Prefix(ctx, l.name, key+"/"))
+	return err == nil && dir != nil
 }
 
 // found makes an answer of a look-up that nothing is there.

@@ -43,7 +43,7 @@ func parseFreshness(s string) (namespace.Freshness, error) {
 	}
 	f, err := namespace.ParseFreshness(s)
 	if err != nil {
-		return f, usage("freshness: %v", err)
+		return f, usage("%v", err)
 	}
 	return f, nil
 }
@@ -195,6 +195,23 @@ func (ls *links) sole() string {
 		return all[0].Path
 	}
 	return "/"
+}
+
+// hint names the links of a node that has several, none of which leads to p: what
+// was taken within the only link must name its link since the second came.
+func (ls *links) hint(p string) string {
+	all := ls.list()
+	if l, _ := ls.at(p); l != nil || len(all) < 2 {
+		return ""
+	}
+	var paths []string
+	for _, l := range all[:min(len(all), 8)] {
+		paths = append(paths, l.Path)
+	}
+	if len(all) > 8 {
+		paths = append(paths, "...")
+	}
+	return "; a path begins with one of this node's links: " + strings.Join(paths, ", ")
 }
 
 // pathFor is where a link that is made at run time stands: its URL says it best.

@@ -27,8 +27,11 @@ func explained(err error) error {
 		return err
 	}
 	kind := KindFailed
-	if errors.Is(err, context.DeadlineExceeded) {
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
 		kind = KindTimeout
+	case asked.Code == "InvalidBucketName":
+		kind = KindUsage
 	}
 	return &Error{Kind: kind, Message: origin.Explain(err)}
 }

@@ -62,6 +62,13 @@ func TestExitCodes(t *testing.T) {
 	h := newHearth(t)
 	dir := t.TempDir()
 	writeFile(t, filepath.Join(dir, "a"), "hello")
+	cache := filepath.Join(t.TempDir(), "cache")
+	for _, made := range []string{filepath.Join(dir, "sub"), filepath.Join(cache, "segments")} {
+		if err := os.MkdirAll(made, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	writeFile(t, filepath.Join(dir, "sub", "b"), "below")
 	for _, c := range []struct {
 		args string
 		code int
@@ -90,6 +97,20 @@ func TestExitCodes(t *testing.T) {
 		{"up --path-style maybe s3://b", 2, "none of auto, true and false"},
 		{"up s3://Bad_Name!", 2, "lower-case letters"},
 		{"up --cache-disks " + dir + "/a/cache=64MiB file://" + dir, 1, "choose another with --cache-disks"},
+		{"up --cache-disks /proc/x=64MiB file://" + dir, 1, "choose another with --cache-disks"},
+		{"mount --cache-disks " + cache + "=64MiB file://" + dir + " " + cache, 8, "the node works with " + cache},
+		{"mount --cache-disks " + cache + "=64MiB file://" + dir + " " + cache + "/segments", 8, "choose a directory apart"},
+		{"mount s3:/bkt/pre " + dir, 2, "did you mean s3://bkt/pre?"},
+		{"mount file:/dir " + dir, 2, "did you mean file:///dir?"},
+		{"mount -o foo file://" + dir + " " + dir, 2, "unknown option (see hearth mount --help)"},
+		{"mount --freshness 60 file://" + dir + " " + dir, 2, `hearth: --freshness: "60" is none of immutable`},
+		{"mnt", 2, "the nearest is mount"},
+		{"xyz", 2, "(see hearth --help)"},
+		{"--version", 0, ""},
+		{"cat file://" + dir + "/sub", 2, "is a prefix, not an object (ls lists it)"},
+		{"cat file://" + dir + "/sub/", 2, "is a prefix, not an object (ls lists it)"},
+		{"umount --all", 0, ""},
+		{"umount --all --node unix://" + dir + "/s", 5, "hearth up"},
 		{"umount " + dir, 4, "nothing is mounted"},
 		{"umount /proc", 8, "not ours"},
 		{"cat --range 5 file://" + dir + "/a", 2, "--range"},
@@ -214,6 +235,7 @@ func TestNodeAnswersCommands(t *testing.T) {
 	cmd := h.up(t, "file://"+dir)
 	for args, want := range map[string]string{
 		"ls":                       "a\n",
+		"stat /":                   "path      /\n",
 		"cat /a":                   "hello",
 		"cat file://" + dir + "/a": "hello",
 		"status":                   "ok\n",
@@ -277,11 +299,11 @@ func TestJournal(t *testing.T) {
 	}
 	defer l.Close()
 	t.Setenv("HEARTH_JOURNAL_SOCKET", path)
-	log, done, err := logger(&settings{logLevel: "warn"}, true)
+	log, err := logger(&settings{logLevel: "warn"}, true)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer done()
+	defer log.close()
 	log.Info("not written")
 	log.With("dir", "/c").Warn("cache directory is out of use", "cause", "two\nlines")
 	if err := l.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
@@ -292,6 +314,24 @@ func TestJournal(t *testing.T) {
 	want := "HEARTH_DIR=/c\nHEARTH_CAUSE\n\x09\x00\x00\x00\x00\x00\x00\x00two\nlines\nMESSAGE\n"
 	if err != nil || !strings.HasPrefix(string(buf[:n]), want) || !strings.Contains(string(buf[:n]), "PRIORITY=4\nSYSLOG_IDENTIFIER=hearth\n") {
 		t.Errorf("%q, %v", buf[:n], err)
+	}
+}
+
+func TestWarnings(t *testing.T) {
+	// Where the log tells a cause on the same terminal, the warning does not tell it again.
+	text := "the origin cannot be asked: the secret key does not fit: cure it"
+	for logged, want := range map[bool]string{false: text, true: "the origin cannot be asked"} {
+		if got := warning(text, logged); got != want {
+			t.Errorf("logged %v: %q", logged, got)
+		}
+	}
+	log, err := logger(&settings{logLevel: "warn"}, false)
+	if err != nil || !log.shown {
+		t.Errorf("the log on standard error: %+v, %v", log, err)
+	}
+	t.Setenv("HEARTH_JOURNAL_SOCKET", filepath.Join(t.TempDir(), "none"))
+	if log, err = logger(&settings{}, true); err != nil || log.shown || !strings.Contains(log.lost, "no journald here") {
+		t.Errorf("a daemon's log without journald: %+v, %v", log, err)
 	}
 }
 

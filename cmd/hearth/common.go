@@ -24,6 +24,7 @@ type common struct {
 	noColor        bool
 	timeout        time.Duration
 	node, config   string
+	log            *logbook // of a node that this process starts; nil: none
 }
 
 // addCommon gives cmd the flags of every verb but -o, which mount needs itself.

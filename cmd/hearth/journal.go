@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
-	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -16,26 +15,36 @@ import (
 // another one.
 const journalSocket = "/run/systemd/journal/socket"
 
+// logbook is a log, to be closed at the end.
+type logbook struct {
+	*slog.Logger
+	close func()
+	// shown: it goes to standard error, where warnings go as well.
+	shown bool
+	// lost says why nobody will read it; it is told behind the node's first line.
+	lost string
+}
+
 // logger is where the log goes: a named file, for a daemon journald, else
 // standard error.
-func logger(s *settings, daemon bool) (*slog.Logger, func(), error) {
+func logger(s *settings, daemon bool) (*logbook, error) {
 	if s.logLevel == "" {
 		s.logLevel = "info"
 	}
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(s.logLevel)); err != nil {
-		return nil, nil, usagef("log.level: %v", err)
+		return nil, usagef("log.level: %v", err)
 	}
 	options := &slog.HandlerOptions{Level: level}
 	if s.logFile != "" {
 		f, err := os.OpenFile(s.logFile, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o640)
 		if err != nil {
-			return nil, nil, usagef("open the log: %v", err)
+			return nil, usagef("open the log: %v", err)
 		}
-		return slog.New(slog.NewTextHandler(f, options)), func() { f.Close() }, nil
+		return &logbook{Logger: slog.New(slog.NewTextHandler(f, options)), close: func() { f.Close() }}, nil
 	}
 	if !daemon {
-		return slog.New(slog.NewTextHandler(os.Stderr, options)), func() {}, nil
+		return &logbook{Logger: slog.New(slog.NewTextHandler(os.Stderr, options)), close: func() {}, shown: level <= slog.LevelWarn}, nil
 	}
 	path := os.Getenv("HEARTH_JOURNAL_SOCKET")
 	if path == "" {
@@ -43,10 +52,10 @@ func logger(s *settings, daemon bool) (*slog.Logger, func(), error) {
 	}
 	conn, err := net.Dial("unixgram", path)
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "hearth: no journald here, the log is dropped; --log-file names a file for it")
-		return slog.New(slog.DiscardHandler), func() {}, nil
+		return &logbook{Logger: slog.New(slog.DiscardHandler), close: func() {},
+			lost: "no journald here, the log is dropped; --log-file names a file for it"}, nil
 	}
-	return slog.New(newJournal(conn, level)), func() { conn.Close() }, nil
+	return &logbook{Logger: slog.New(newJournal(conn, level)), close: func() { conn.Close() }}, nil
 }
 
 // journal is a slog.Handler that writes journald's native protocol: one

@@ -67,7 +67,13 @@ func rootCommand() *cobra.Command {
 		SilenceErrors: true, SilenceUsage: true,
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
 		Args:              cobra.ArbitraryArgs,
-		RunE:              unknownVerb,
+	}
+	asked := root.Flags().Bool("version", false, "print the version of this binary")
+	root.RunE = func(cmd *cobra.Command, args []string) error {
+		if *asked {
+			return printVersion(out(cmd))
+		}
+		return unknownVerb(cmd, args)
 	}
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usagef("%v (see %s --help)", err, cmd.CommandPath())

@@ -27,7 +27,11 @@ func mountCommand() *cobra.Command {
 		Short: "Show a bucket as a directory, read-only",
 		Long: "Mount ORIGIN (s3://bucket/prefix, file:///dir, or a path of the running node's tree)\n" +
 			"at DIR. If this machine's node runs, it makes the mount; else a node is started in\n" +
-			"this process and serves until the last mount is gone. Ctrl-C unmounts.",
+			"this process and serves until the last mount is gone. Ctrl-C unmounts.\n\n" +
+			"A bucket of your own: hearth mount s3://bucket/prefix /mnt. Its credentials come as\n" +
+			"the AWS tools take them, in one of three ways: AWS_ACCESS_KEY_ID and\n" +
+			"AWS_SECRET_ACCESS_KEY; AWS_PROFILE, a profile of ~/.aws; or the role of the instance\n" +
+			"or pod (web identity), where there is one. AWS_REGION and AWS_ENDPOINT_URL work too.",
 		Example: "  hearth mount file:///usr/share/doc /mnt\n" +
 			"  hearth mount --anonymous --region us-east-1 s3://noaa-ghcn-pds/ /mnt",
 		Args: exactly("ORIGIN", "DIR"),
@@ -63,6 +67,9 @@ func (f *mountFlags) mount(cmd *cobra.Command, origin, dir string) error {
 		no := false
 		s.mount.AllowOther = &no
 	}
+	if meant := meantURL(origin); meant != "" {
+		return usagef("%s is no origin: did you mean %s?", origin, meant)
+	}
 	request := node.MountRequest{Mount: s.mount, FailStale: s.root.FailStale}
 	request.Dir = dir
 	request.Freshness = s.root.Freshness
@@ -89,6 +96,17 @@ func (f *mountFlags) mount(cmd *cobra.Command, origin, dir string) error {
 	return f.mountHere(cmd, s, request)
 }
 
+// meantURL is the URL that s3:/bucket or file:/dir was most likely meant to be; ""
+// for all else: a path of the tree may begin with "s3:".
+func meantURL(path string) string {
+	for _, scheme := range []string{"s3", "file"} {
+		if rest, ok := strings.CutPrefix(path, scheme+":/"); ok && !isURL(path) {
+			return scheme + "://" + map[string]string{"file": "/"}[scheme] + rest
+		}
+	}
+	return ""
+}
+
 // attach has a running node make the mount, and in the foreground waits for its
 // end. false: no node runs.
 func (f *mountFlags) attach(cmd *cobra.Command, client *node.Client, r node.MountRequest) (bool, error) {
@@ -101,7 +119,7 @@ func (f *mountFlags) attach(cmd *cobra.Command, client *node.Client, r node.Moun
 	case err != nil:
 		return true, hintUp(because(ctx, err))
 	}
-	warn(m)
+	warn(m, false)
 	say := printer(f.common, out(cmd))
 	if lost := nodeFlags(cmd); len(lost) > 0 {
 		fmt.Fprintf(os.Stderr, "hearth: %s set a node up, and one runs already at %s: ignored\n", strings.Join(lost, ", "), client.Socket())
@@ -150,15 +168,13 @@ func (f *mountFlags) mountHere(cmd *cobra.Command, s *settings, r node.MountRequ
 	if s.logLevel == "" && s.logFile == "" && !f.daemon {
 		s.logLevel = "warn" // what else there is to say is said on the terminal
 	}
-	log, closeLog, err := logger(s, f.daemon)
-	if err != nil {
+	if f.log, err = logger(s, f.daemon); err != nil {
 		return err
 	}
-	defer closeLog()
-	config.Log = log
+	defer f.log.close()
 	err = f.run(cmd, config, &r)
 	if err != nil && f.daemon && !isDaemon() { // detached: nobody sees what is printed
-		log.Error("the node ended", "cause", err)
+		f.log.Error("the node ended", "cause", err)
 	}
 	return err
 }

@@ -85,7 +85,13 @@ func onOff(s string) (string, error) {
 
 func openChoice(s string) (string, error) { return parseChoice(s, "auto", "none", "passthrough") }
 
-func freshness(s string) (string, error) { return s, node.CheckFreshness(s) }
+// freshness leaves its own name to who asks: a flag, a variable or a key.
+func freshness(s string) (string, error) {
+	if err := node.CheckFreshness(s); err != nil {
+		return s, errors.New(strings.TrimPrefix(err.Error(), "freshness "))
+	}
+	return s, nil
+}
 
 func negated(s string) (bool, error) {
 	b, err := parseBool(s)

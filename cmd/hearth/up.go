@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -38,12 +39,10 @@ func upCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		log, closeLog, err := logger(s, false)
-		if err != nil {
+		if c.log, err = logger(s, false); err != nil {
 			return err
 		}
-		defer closeLog()
-		config.Log = log
+		defer c.log.close()
 		return c.run(cmd, config, nil)
 	}
 	return cmd
@@ -102,17 +101,21 @@ func printer(c *common, w io.Writer) func(string, ...any) {
 // error the node, if there is one already, is returned for closing.
 func (c *common) start(ctx context.Context, cmd *cobra.Command, config node.Config, mount *node.MountRequest) (*node.Node, error) {
 	say := printer(c, out(cmd))
+	config.Log = c.log.Logger
 	n, err := node.New(ctx, config)
 	if err != nil {
 		return nil, err
 	}
 	say("%s", n.Banner())
+	if c.log.lost != "" {
+		fmt.Fprintln(os.Stderr, "hearth: "+c.log.lost)
+	}
 	for _, m := range config.Mounts {
 		made, err := n.Mount(ctx, node.MountRequest{Mount: m})
 		if err != nil {
 			return n, err
 		}
-		warn(made)
+		warn(made, c.log.shown)
 		say("mounted %s", m.Dir)
 	}
 	if mount == nil {
@@ -122,7 +125,7 @@ func (c *common) start(ctx context.Context, cmd *cobra.Command, config node.Conf
 		if err != nil {
 			return n, err
 		}
-		warn(m)
+		warn(m, c.log.shown)
 		end := "Ctrl-C unmounts"
 		if isDaemon() {
 			end = "hearth umount " + m.Dir + " ends it"
@@ -133,11 +136,20 @@ func (c *common) start(ctx context.Context, cmd *cobra.Command, config node.Conf
 	return n, nil
 }
 
-// warn says what a mount that stands lacks.
-func warn(m *node.MountStatus) {
+// warn says what a mount that stands lacks; where the log is shown on the same
+// terminal, that has the cause already.
+func warn(m *node.MountStatus, logged bool) {
 	if m.Warning != "" {
-		fmt.Fprintln(os.Stderr, "hearth: warning: "+oneLine(m.Warning))
+		fmt.Fprintln(os.Stderr, "hearth: warning: "+oneLine(warning(m.Warning, logged)))
 	}
+}
+
+// warning is text, without the cause behind its first colon if that is logged.
+func warning(text string, logged bool) string {
+	if what, _, ok := strings.Cut(text, ": "); ok && logged {
+		return what
+	}
+	return text
 }
 
 // serve waits for the end: a signal, the last unmount of a node that `hearth

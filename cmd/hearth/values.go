@@ -127,11 +127,18 @@ func parseChoice(s string, choices ...string) (string, error) {
 	return "", fmt.Errorf("%q is not one of %s", s, strings.Join(choices, ", "))
 }
 
-// nearest is the name among names that s most likely was meant to be, or "".
+// nearest is the name among names that s most likely was meant to be, or "". A
+// third of its letters may be wrong, or two where it begins alike; of two that are
+// equally near, the one that begins alike.
 func nearest(s string, names []string) string {
-	best, least := "", max(2, len(s)/3)+1
+	best, least := "", len(s)+1
 	for _, n := range names {
-		if d := distance(s, n); d < least {
+		d, most := 2*distance(s, n), len(s)/3
+		if n != "" && s != "" && n[0] == s[0] {
+			most = max(2, most)
+			d--
+		}
+		if (d+1)/2 <= most && d < least {
 			best, least = n, d
 		}
 	}

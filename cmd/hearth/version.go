@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"runtime"
 	"runtime/debug"
 
@@ -21,21 +22,29 @@ func versionCommand() *cobra.Command {
 		if err := c.checkOutput(); err != nil {
 			return err
 		}
-		commit := "unknown"
-		if info, ok := debug.ReadBuildInfo(); ok {
-			for _, s := range info.Settings {
-				if s.Key == "vcs.revision" {
-					commit = s.Value
-				}
-			}
-		}
 		if c.output != "table" {
-			return c.printJSON(out(cmd), map[string]string{"version": version(), "commit": commit, "go": runtime.Version()})
+			return c.printJSON(out(cmd), map[string]string{"version": version(), "commit": commit(), "go": runtime.Version()})
 		}
-		_, err := fmt.Fprintf(out(cmd), "hearth %s (commit %s, %s)\n", version(), commit, runtime.Version())
-		return err
+		return printVersion(out(cmd))
 	}
 	return cmd
+}
+
+func printVersion(w io.Writer) error {
+	_, err := fmt.Fprintf(w, "hearth %s (commit %s, %s)\n", version(), commit(), runtime.Version())
+	return err
+}
+
+// commit is what this binary was built from, where the go command knew it.
+func commit() string {
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, s := range info.Settings {
+			if s.Key == "vcs.revision" {
+				return s.Value
+			}
+		}
+	}
+	return "unknown"
 }
 
 func completionCommand() *cobra.Command {
