@@ -203,8 +203,8 @@ func (e *env) deadOnes(o *server) {
 	}
 }
 
-// wrongSetUps: each gives one clear line with the cure and exit code 1, and
-// leaves nothing mounted. (The full nine are held by golden tests of package origin.)
+// wrongSetUps: each gives one clear line with the cure and exit code 1, or 2 where
+// the line was written wrong, and leaves nothing mounted. (The full nine are held by golden tests of package origin.)
 func wrongSetUps(e *env) {
 	o := e.origin()
 	_, err := o.PutBytes(e.ctx, o.bucket, "some/object", []byte("content"))
@@ -216,8 +216,10 @@ func wrongSetUps(e *env) {
 		name, url, says string
 		rule            *faultproxy.Rule
 		anonymous       bool
+		code            int // 0: 1
 	}{
 		{name: "no such bucket", url: "s3://nowhere", says: "nowhere"},
+		{name: "no bucket's name", url: "s3://BKT/pre", says: "lower-case letters", code: 2, rule: &faultproxy.Rule{Status: 400, Code: "InvalidBucketName"}},
 		{name: "clock off", says: "clock", rule: ptr(faultproxy.Skewed())},
 		{name: "no right to list", says: "s3:ListBucket", rule: ptr(faultproxy.Denied(faultproxy.List))},
 		{name: "no right to get", says: "s3:GetObject", rule: ptr(faultproxy.Denied(faultproxy.Get))},
@@ -240,7 +242,7 @@ func wrongSetUps(e *env) {
 		out, _ := cmd.CombinedOutput()
 		text := strings.TrimSpace(string(out))
 		last := text[strings.LastIndexByte(text, '\n')+1:]
-		if cmd.ProcessState.ExitCode() != 1 || !strings.Contains(last, c.says) || len(mountsBelow(dir)) > 0 {
+		if cmd.ProcessState.ExitCode() != max(c.code, 1) || !strings.Contains(last, c.says) || len(mountsBelow(dir)) > 0 {
 			e.Errorf("%s: exit %d, %d mounts, last line %q", c.name, cmd.ProcessState.ExitCode(), len(mountsBelow(dir)), last)
 		}
 	}

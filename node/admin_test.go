@@ -64,6 +64,30 @@ func fill(t *testing.T, dir string, files map[string]string) {
 	}
 }
 
+func TestPathsWithASecondLink(t *testing.T) {
+	// What is taken within the only link leads nowhere once there are two: the message
+	// names them, but not to those who named one.
+	dir := t.TempDir()
+	fill(t, dir, map[string]string{"sub/b": "below"})
+	one := Link{Path: "/x", Origin: Origin{URL: "file://" + dir}}
+	two := Link{Path: "/y", Origin: Origin{URL: "file://" + dir}}
+	if _, err := client(t, start(t, dir, func(c *Config) { c.Links = []Link{one} })).Stat(t.Context(), "/sub/b"); err != nil {
+		t.Errorf("with one link: %v", err)
+	}
+	c := client(t, start(t, dir, func(c *Config) { c.Links = []Link{one, two} }))
+	for path, want := range map[string]string{
+		"/sub/b":     "/sub/b: no such file or directory; a path begins with one of this node's links: /x, /y",
+		"/x/nothing": "/x/nothing: no such file or directory",
+	} {
+		if _, err := c.Stat(t.Context(), path); err == nil || err.Error() != want || kindOf(err) != KindNotFound {
+			t.Errorf("with two links: %v, want %s", err, want)
+		}
+	}
+	if s, err := c.Stat(t.Context(), "/y/sub/b"); err != nil || s.Size != 5 {
+		t.Errorf("through the second link: %+v, %v", s, err)
+	}
+}
+
 func TestCommandsThroughTheSocket(t *testing.T) {
 	// What ls, stat, cat and du ask is answered over the socket as the origin has it.
 	before := goleak.IgnoreCurrent()

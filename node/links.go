@@ -205,11 +205,8 @@ func (ls *links) hint(p string) string {
 		return ""
 	}
 	var paths []string
-	for _, l := range all[:min(len(all), 8)] {
+	for _, l := range all {
 		paths = append(paths, l.Path)
-	}
-	if len(all) > 8 {
-		paths = append(paths, "...")
 	}
 	return "; a path begins with one of this node's links: " + strings.Join(paths, ", ")
 }

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/hearthfs/hearth/node"
 )
 
 // asMain makes the test binary behave as hearth itself.
@@ -332,6 +334,17 @@ func TestWarnings(t *testing.T) {
 	t.Setenv("HEARTH_JOURNAL_SOCKET", filepath.Join(t.TempDir(), "none"))
 	if log, err = logger(&settings{}, true); err != nil || log.shown || !strings.Contains(log.lost, "no journald here") {
 		t.Errorf("a daemon's log without journald: %+v, %v", log, err)
+	}
+}
+
+func TestStatusTellsOfHiddenKeys(t *testing.T) {
+	// Keys that have no name are a line of the default screen, where there are any.
+	for refused, want := range map[int64]bool{0: false, 3: true} {
+		var screen strings.Builder
+		s := &node.Status{Says: "ok", Names: node.NamesStatus{Figures: map[string]int64{"refused": refused}}}
+		if err := printStatus(&screen, s, false); err != nil || strings.Contains(screen.String(), "\n3 keys have no name here") != want {
+			t.Errorf("%d refused: %v\n%s", refused, err, &screen)
+		}
 	}
 }
 

@@ -22,7 +22,11 @@ func lsCommand() *cobra.Command {
 		Long: "List the names below a PATH of the running node's tree, or the keys below a URL; for\n" +
 			"a URL no node needs to run. What follows the bucket is a key, byte for byte, and so\n" +
 			"are the names that are listed; one that ends in / is a prefix. On a terminal names\n" +
-			"with characters that it cannot show are quoted for the shell.",
+			"with characters that it cannot show are quoted for the shell.\n\n" +
+			"A PATH is a path below a mount, or one of the tree, which begins with a link's path\n" +
+			"(hearth status names them). While the node has one link, a PATH that does not begin\n" +
+			"so is taken within that link; with a second link it names nothing any more, unless\n" +
+			"one stands at /, as that of hearth up ORIGIN does.",
 		Example: "  hearth ls file:///usr/share/doc\n" +
 			"  hearth ls -l --anonymous --region us-east-1 s3://noaa-ghcn-pds/",
 		Args: between(0, "PATH"),

@@ -93,8 +93,14 @@ func printStatus(w io.Writer, s *node.Status, verbose bool) error {
 		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\n", x.Name, formatBytes(x.Used), formatBytes(x.Budget), x.Hits, formatBytes(x.HitBytes))
 	}
 	fmt.Fprintf(t, "origin\t\t\t%d\t%s\n", s.Origin.Requests, formatBytes(s.Origin.Bytes))
-	if err := t.Flush(); err != nil || !verbose {
+	if err := t.Flush(); err != nil {
 		return err
+	}
+	if n := s.Names.Figures["refused"]; n > 0 {
+		fmt.Fprintf(w, "\n%d keys have no name here and are not shown: the log names them, hearth ls counts them\n", n)
+	}
+	if !verbose {
+		return nil
 	}
 	for _, x := range s.Tiers {
 		for _, d := range x.Dirs {

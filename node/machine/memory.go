@@ -1,6 +1,6 @@
 // Package machine is what a node takes from the machine that it runs on: how much
 // memory it may use, what keeps the Go heap within that, the word to systemd, and
-// the mount table.
+// the mount table, and which places of its own a mount would hide.
 //
 // The memory limit is the smallest of the machine's memory and every limit of a
 // cgroup (version 1 or 2) that the process is in. The heap is held to a budget by
