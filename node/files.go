@@ -89,9 +89,9 @@ func (n *Node) list(ctx context.Context, asked string, recursive bool, each func
 
 func entryOf(p string, x namespace.Node) Entry {
 	e := Entry{Path: p, Key: x.Object.Key, Dir: x.Dir, ModTime: x.ModTime}
-	if x.Dir && p != "/" {
+	if x.Dir {
 		e.Path = strings.TrimSuffix(p, "/")
-	} else if !x.Dir {
+	} else {
 		e.Size, e.ModTime = x.Object.Size, x.Object.ModTime
 	}
 	e.keepBytes()
@@ -105,6 +105,9 @@ func (n *Node) stat(ctx context.Context, asked string) (*Stat, error) {
 	}
 	s := &Stat{Entry: entryOf(p, x), Inode: x.ID, TTLMS: int64(x.TTL / time.Millisecond)}
 	if x.Dir {
+		if p == "/" {
+			s.Path = p // the root's name; elsewhere "/" ends a prefix
+		}
 		return s, nil
 	}
 	o := x.Object
