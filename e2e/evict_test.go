@@ -200,9 +200,8 @@ func (x *evicting) names() (bytes int64) {
 }
 
 // compare holds the mount against the simulator, phase by phase, and counts what
-// was written. The room for blocks is the budget less the names, as the node last
-// measured them: it does so each 30 s, so that in a short run it is somewhere
-// between that and the whole budget.
+// was written. The room for blocks is the budget less the names, which grow with
+// each set: it is somewhere between what the last of them leave and the whole budget.
 func (x *evicting) compare() {
 	x.Helper()
 	names := x.names()

@@ -285,7 +285,7 @@ func (s *Store) LocalFile(o *hearth.Object) (*os.File, func(), error) {
 func (s *Store) NodeID() string { return s.node }
 
 // NamesDirs are where the namespace may lie: in each directory that is in use.
-// What it allocates counts against that directory's budget.
+// What it allocates, measured every 2 s, counts against that directory's budget.
 func (s *Store) NamesDirs() []string {
 	var all []string
 	for _, d := range s.dirs {

@@ -21,8 +21,9 @@ const (
 	// and padding, and so the most by which a budget can be missed: large enough
 	// to keep a device busy, small enough to matter little.
 	writeUnit = 4 << 20
-	// namesEvery is how often the namespace's files are measured.
-	namesEvery = 30 * time.Second
+	// namesEvery is how often the namespace's files are measured, some tens to
+	// hundreds: a new log of it takes 5 MiB at once, more than a write unit.
+	namesEvery = 2 * time.Second
 	// maxEvictions bounds the entries given up in one go, so that a directory that
 	// must shrink by much goes on writing meanwhile.
 	maxEvictions = 1 << 15
