@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -15,24 +16,25 @@ import (
 // budgets reads ten times both budgets through a node in a memory cgroup: its
 // memory and its disk stay within what was configured, and every byte is right.
 func budgets(e *env) {
-	const ram = 64 << 20
+	const ram = 32 << 20
 	disk := map[level]int64{core: 48 << 20, all: 128 << 20, full: 256 << 20}[e.level]
 	o := e.origin()
-	set, err := hearthtest.Set("D1")
-	e.must(err, "data set")
-	small := set.Reduced(100, int(disk*6/100/(110<<10))+1)
-	list := e.load(o, small)
-	large := hearthtest.File{Path: "large/one", Size: disk * 4}
-	e.must(o.PutFile(e.ctx, o.bucket, "", large, 0), "put a large object")
-	list = append(list, large)
-	if got := sum(list); got < 9*disk || got < 5*ram {
-		e.Fatalf("the data, %d bytes, is too small", got)
-	}
+	list := e.tenBudgets(o, max(disk, ram))
 	group := e.cgroup(ram + (256+512)<<20) // the limit leaves room for the page cache that is charged to it
-	h := e.mount(o, settings{ram: "64MiB", disk: strconv.FormatInt(disk, 10),
+	h := e.mount(o, settings{ram: strconv.Itoa(ram), disk: strconv.FormatInt(disk, 10),
 		wrap: []string{"/bin/sh", "-c", "echo $$ > " + group + "/cgroup.procs && exec \"$@\"", "sh"}})
 	for round := range 2 {
 		e.good("ten times both budgets", epoch(h.dir, list, uint64(round), 8, 0))
+		data, names := e.cacheBytes("cache")
+		e.Logf("the cache directory holds %d bytes of data and %d of names; budget %d", data, names, disk)
+		const unit = 4 << 20 // docs/operations.md: by which a budget may be exceeded
+		if data > disk+unit || data < disk/2 {
+			e.Fatalf("the cache directory holds %d bytes of data, budget %d", data, disk)
+		}
+		e.eventually("data gives way to names", func() bool {
+			data, names := e.cacheBytes("cache")
+			return data+names <= disk+unit
+		})
 	}
 	var peak int64
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", h.Process.Pid))
@@ -47,23 +49,50 @@ func budgets(e *env) {
 	if most := int64(ram+256<<20) + names; peak<<10 > most && !e.race {
 		e.Errorf("VmHWM is %d MiB, at most %d MiB", peak>>10, most>>20)
 	}
-	e.Logf("VmHWM %d MiB with cache.ram 64 MiB", peak>>10)
-	var used int64
-	err = filepath.WalkDir(e.path("cache"), func(p string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() || strings.Contains(p, "/names") {
-			return nil // evicted meanwhile, or the namespace's
+	e.Logf("VmHWM %d MiB with cache.ram %d MiB", peak>>10, ram>>20)
+	h.quit()
+}
+
+// tenBudgets loads ten times a budget: six parts small objects, one of such as get
+// a file of their own in a cache directory, and one object of four.
+func (e *env) tenBudgets(o *server, budget int64) []hearthtest.File {
+	e.Helper()
+	set, err := hearthtest.Set("D1")
+	e.must(err, "data set")
+	list := e.load(o, set.Reduced(100, int(budget*6/100/(110<<10))+1))
+	large := []hearthtest.File{{Path: "large/one", Size: budget * 4}}
+	for i := range 8 {
+		large = append(large, hearthtest.File{Path: fmt.Sprintf("middle/%d", i), Size: budget/8 + int64(i)})
+	}
+	for _, f := range large {
+		e.must(o.PutFile(e.ctx, o.bucket, "", f, 0), "put %s", f.Path)
+	}
+	list = append(list, large...)
+	if got := sum(list); got < 10*budget {
+		e.Fatalf("the data, %d bytes, is too small for a budget of %d", got, budget)
+	}
+	return list
+}
+
+// cacheBytes is what a cache directory has allocated for data and for names.
+func (e *env) cacheBytes(dir string) (data, names int64) {
+	e.Helper()
+	err := filepath.WalkDir(e.path(dir), func(p string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return nil // evicted meanwhile
 		}
 		if info, err := d.Info(); err == nil {
-			used += info.Sys().(*syscall.Stat_t).Blocks * 512
+			n := info.Sys().(*syscall.Stat_t).Blocks * 512
+			if strings.Contains(p, "/names") {
+				names += n
+			} else {
+				data += n
+			}
 		}
 		return nil
 	})
 	e.must(err, "measure the cache directory")
-	const unit = 32 << 20 // a write unit: an extent and a batch
-	if used > disk+unit {
-		e.Errorf("the cache directory holds %d bytes, budget %d", used, disk)
-	}
-	h.quit()
+	return data, names
 }
 
 // cgroup makes a memory cgroup of the limit, version 2 or 1, removed at the end.
@@ -72,11 +101,17 @@ func (e *env) cgroup(limit int64) string {
 	for _, c := range []struct{ root, file string }{
 		{"/sys/fs/cgroup", "memory.max"}, {"/sys/fs/cgroup/memory", "memory.limit_in_bytes"},
 	} {
-		dir := fmt.Sprintf("%s/hearth-e2e-%d-%d", c.root, os.Getpid(), e.count)
+		dir := filepath.Join(c.root, "hearth-e2e-"+filepath.Base(e.dir))
 		if os.Mkdir(dir, 0o755) != nil {
 			continue
 		}
-		if err := os.WriteFile(filepath.Join(dir, c.file), []byte(strconv.FormatInt(limit, 10)), 0); err != nil {
+		// Beside version 1 the root of version 2 is a plain tmpfs, which would take any name.
+		f, err := os.OpenFile(filepath.Join(dir, c.file), os.O_WRONLY, 0)
+		if err == nil {
+			_, err = f.WriteString(strconv.FormatInt(limit, 10))
+			err = errors.Join(err, f.Close())
+		}
+		if err != nil {
 			_ = os.Remove(dir)
 			continue
 		}
