@@ -131,7 +131,7 @@ func parseChoice(s string, choices ...string) (string, error) {
 // third of its letters may be wrong, or two where it begins alike; of two that are
 // equally near, the one that begins alike.
 func nearest(s string, names []string) string {
-	best, least := "", len(s)+1
+	best, least := "", 2*len(s)+1
 	for _, n := range names {
 		d, most := 2*distance(s, n), len(s)/3
 		if n != "" && s != "" && n[0] == s[0] {
