@@ -63,7 +63,7 @@ func commands(e *env) {
 		e.Errorf("without a node: exit %d: %s", code, out)
 	}
 	for _, dir := range []string{e.path("cache"), e.dir} { // the latter holds the cache, the socket and the configuration
-		if out, code := e.run(e.hearth, "mount", "--config", h.config, "s3://"+o.bucket, dir); code != 8 || !strings.Contains(out, "choose a directory apart") {
+		if out, code := e.run(e.hearth, "mount", "--daemon", "--config", h.config, "s3://"+o.bucket, dir); code != 8 || !strings.Contains(out, "choose a directory apart") {
 			e.Errorf("a mount over the node's own %s: exit %d: %s", dir, code, out)
 		}
 	}
