@@ -133,6 +133,7 @@ func (d *directory) tryReturn(now time.Time) {
 	d.writes.ok()
 	d.reads.ok()
 	d.full.Store(0)
+	d.look() // who sees it in use again sees what it may hold
 	d.ejection.Store(nil)
 	if d.events.Returned != nil {
 		d.events.Returned(d.path)
