@@ -191,6 +191,8 @@ func (e *env) deadOnes(o *server) {
 	other.quit()
 	for _, what := range []string{"--all", ""} {
 		h := e.mount(o, settings{})
+		used, err := os.Open(h.dir) // who still has it open can do nothing with it
+		e.must(err, "open the mount's root")
 		h.kill()
 		if what == "" {
 			what = h.dir
@@ -199,6 +201,7 @@ func (e *env) deadOnes(o *server) {
 		if left := mountsBelow(e.dir); len(left) != 0 {
 			e.Errorf("umount %s without a node left %v", what, left)
 		}
+		_ = used.Close()
 		umount(h, "--all") // nothing is mounted
 	}
 }

@@ -76,7 +76,7 @@ func unmountDirectly(dir string, lazy bool) error {
 	case kind != ourType:
 		return &exitError{exitRefused, fmt.Errorf("%s is a mount of type %s, not ours", dir, kind)}
 	}
-	return machine.Unmount(dir, lazy)
+	return machine.Unmount(dir, lazy || machine.Dead(dir)) // nobody can use a dead one any more
 }
 
 // umountAll takes away the mounts of the node, if one runs, and those that died
@@ -102,7 +102,7 @@ func (c *common) umountAll(cmd *cobra.Command, n *node.Client, lazy bool) error 
 		failed = append(failed, err)
 	}
 	for _, dir := range dead {
-		if err := machine.Unmount(dir, true); err != nil { // nobody can use it any more
+		if err := machine.Unmount(dir, true); err != nil {
 			failed = append(failed, err)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -17,7 +18,7 @@ import (
 // process is stuck must not be touched.
 func MountedAt(dir string) (string, error) {
 	kind := ""
-	err := eachMount(func(at, of string) {
+	err := eachMount(func(at, of, _ string) {
 		if at == dir {
 			kind = of
 		}
@@ -26,8 +27,8 @@ func MountedAt(dir string) (string, error) {
 }
 
 // eachMount calls f for every line of the mount table, in the order in which the
-// mounts were made.
-func eachMount(f func(dir, kind string)) error {
+// mounts were made; options are the file system's.
+func eachMount(f func(dir, kind, options string)) error {
 	table, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		return fmt.Errorf("read the mount table: %w", err)
@@ -35,26 +36,29 @@ func eachMount(f func(dir, kind string)) error {
 	for line := range strings.Lines(string(table)) {
 		left, right, ok := strings.Cut(line, " - ")
 		fields := strings.Fields(left)
-		if ok && len(fields) > 4 {
-			kind, _, _ := strings.Cut(right, " ")
-			f(unescape(fields[4]), kind)
+		system := strings.Fields(right)
+		if ok && len(fields) > 4 && len(system) > 0 {
+			f(unescape(fields[4]), system[0], system[len(system)-1]) // an empty source is no field
 		}
 	}
 	return nil
 }
 
 // DeadMounts are the directories where a FUSE file system of that type is mounted
-// last whose process has died, those made last first. A mount of another user
-// cannot be told from one that lives.
+// last whose process has died, those made last first: of this user, and for root of
+// all. Another user's that lets nobody in cannot be told from one that lives.
 func DeadMounts(kind string) ([]string, error) {
 	last, order := map[string]string{}, []string{}
-	err := eachMount(func(dir, of string) {
+	mine := "user_id=" + strconv.Itoa(os.Geteuid())
+	err := eachMount(func(dir, of, options string) {
 		last[dir] = of
-		order = append(order, dir)
+		if os.Geteuid() == 0 || slices.Contains(strings.Split(options, ","), mine) {
+			order = append(order, dir)
+		}
 	})
 	var dead []string
 	for _, dir := range slices.Backward(order) {
-		if last[dir] == kind && isDead(dir) {
+		if last[dir] == kind && Dead(dir) {
 			dead = append(dead, dir)
 		}
 		delete(last, dir)
@@ -66,9 +70,9 @@ func DeadMounts(kind string) ([]string, error) {
 // for a dead one at once.
 const deadWait = 2 * time.Second
 
-// isDead asks a mount for its figures. Nothing waits for the answer for long: its
-// process may be stuck, which is not dead.
-func isDead(dir string) bool {
+// Dead reports whether the process of the FUSE mount at dir has died. Nothing waits
+// for its answer for long: it may be stuck, which is not dead.
+func Dead(dir string) bool {
 	answer := make(chan error, 1)
 	go func() {
 		var s unix.Statfs_t
