@@ -1,7 +1,6 @@
 package disk
 
 import (
-	"bytes"
 	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
@@ -12,7 +11,9 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -122,6 +123,47 @@ func (h *home) intact() error {
 	return nil
 }
 
+const (
+	// lockGrace is how long a directory that another process holds is waited for: it
+	// may be about to say that it ends.
+	lockGrace = time.Second
+	// endGrace is how long one that says so is waited for, while it writes what it
+	// has queued.
+	endGrace = 30 * time.Second
+	lockPoll = 20 * time.Millisecond
+)
+
+// acquire takes the lock, or says who has it.
+func acquire(f *os.File, path string) error {
+	for start := time.Now(); ; time.Sleep(lockPoll) {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return nil
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			return fmt.Errorf("lock cache directory %s: %w", path, err)
+		}
+		text := make([]byte, 32)
+		n, _ := f.ReadAt(text, 0)
+		holder, ending := strings.CutSuffix(strings.TrimSpace(string(text[:n])), endsWord)
+		patience := lockGrace
+		if ending {
+			patience = endGrace
+		}
+		if holder == strconv.Itoa(os.Getpid()) || time.Since(start) > patience {
+			return refuse("cache directory %s is in use by process %s: stop that one, or give this one a directory of its own", path, holder)
+		}
+	}
+}
+
+// endsWord stands behind the process id of a holder that is about to end.
+const endsWord = " ends"
+
+// ends says that this process is about to give the directory up.
+func (h *home) ends() {
+	_, _ = h.lock.WriteAt(fmt.Appendf(nil, "%d%s\n", os.Getpid(), endsWord), 0)
+}
+
 func (h *home) close() {
 	if h.lock != nil {
 		h.lock.Close()
@@ -180,15 +222,9 @@ func lock(path string) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("lock cache directory: %w", err)
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		defer f.Close()
-		if !errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, fmt.Errorf("lock cache directory %s: %w", path, err)
-		}
-		text := make([]byte, 32)
-		n, _ := f.Read(text)
-		return nil, refuse("cache directory %s is in use by process %s: stop that one, or give this one a directory of its own",
-			path, bytes.TrimSpace(text[:n]))
+	if err := acquire(f, path); err != nil {
+		f.Close()
+		return nil, err
 	}
 	if err := f.Truncate(0); err == nil { // who holds it is a courtesy, not the lock
 		_, _ = f.WriteAt(fmt.Appendf(nil, "%d\n", os.Getpid()), 0)

@@ -4,9 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -169,4 +172,53 @@ func FuzzParseHome(f *testing.F) {
 			t.Fatalf("%q: %+v, %v", data, text, err)
 		}
 	})
+}
+
+func TestALockIsWaitedForWhereItsHolderEnds(t *testing.T) {
+	// A process holds the directory and says that it ends: who comes next waits, longer
+	// than for one that says nothing, and has the lock when it is given up.
+	dir := t.TempDir()
+	name := filepath.Join(dir, lockFile)
+	if err := os.WriteFile(name, []byte("1"+endsWord+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	holder := exec.Command("flock", name, "sh", "-c", "echo held; exec cat")
+	said, err := holder.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	hold, err := holder.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := holder.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := said.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	got := make(chan error, 1)
+	go func() {
+		f, err := lock(dir)
+		if err == nil {
+			f.Close()
+		}
+		got <- err
+	}()
+	select {
+	case err := <-got:
+		t.Fatalf("did not wait: %v", err)
+	case <-time.After(lockGrace + lockGrace/2):
+	}
+	hold.Close()
+	if err := holder.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-got; err != nil {
+		t.Error(err)
+	}
+	text, err := os.ReadFile(name)
+	if err != nil || strings.TrimSpace(string(text)) != strconv.Itoa(os.Getpid()) {
+		t.Errorf("the lock names %q, %v", text, err)
+	}
 }

@@ -75,8 +75,13 @@ func (d *directory) run() {
 	defer tick.Stop()
 	d.work()
 	d.check(time.Now())
-	for {
+	for ending := false; ; {
 		d.work()
+		if !ending && d.queue.isClosed() {
+			if ending = true; d.home != nil {
+				d.home.ends()
+			}
+		}
 		d.batch = d.queue.take(d.batch, writeUnit)
 		if len(d.batch) > 0 {
 			d.write(d.batch)
