@@ -1,6 +1,7 @@
 package node
 
 import (
+	"bytes"
 	"encoding/json"
 	"io"
 	"log/slog"
@@ -314,5 +315,22 @@ func TestTheRootIsTheTableOfLinks(t *testing.T) {
 	}
 	if refused := n.Status(t.Context()).Names.Figures["refused"]; refused != 1 {
 		t.Errorf("status counts %d keys without a name", refused)
+	}
+}
+
+func TestWhatCannotBeReadIsAnErrorAndNoContent(t *testing.T) {
+	// The file is gone since its name was learnt: cat says so, and gives no byte.
+	dir := t.TempDir()
+	fill(t, dir, map[string]string{"gone": "hello"})
+	c := client(t, start(t, dir, nil))
+	if _, err := c.Stat(t.Context(), "/gone"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(dir, "gone")); err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if err := c.Cat(t.Context(), "/gone", 0, -1, &out); err == nil || out.Len() > 0 {
+		t.Errorf("%v, and %q", err, out.String())
 	}
 }

@@ -215,8 +215,10 @@ func (n *Node) cat(ctx context.Context, asked string, r span, w io.Writer) error
 	buf := make([]byte, min(catBuffer, max(0, end-r.off)))
 	for off := r.off; off < end; {
 		got, err := reader.ReadAt(ctx, buf[:min(int64(len(buf)), end-off)], off)
-		if _, err := w.Write(buf[:got]); err != nil {
-			return fmt.Errorf("write %s: %w", asked, err)
+		if got > 0 { // an empty Write would begin the answer, and an error could not be told any more
+			if _, err := w.Write(buf[:got]); err != nil {
+				return fmt.Errorf("write %s: %w", asked, err)
+			}
 		}
 		off += int64(got)
 		if err != nil && !(errors.Is(err, io.EOF) && off >= end) {
