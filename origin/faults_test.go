@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -606,5 +607,24 @@ func TestKeysReplacedInTheirFileAreFound(t *testing.T) {
 		if err := ask(); err != nil {
 			t.Errorf("%s with the new key: %v", what, err)
 		}
+	}
+}
+
+func TestAnothersCancellationIsALostConnection(t *testing.T) {
+	// net/http tells a request of the cancellation of the one before it on the same
+	// connection: that is asked again. Its own cancellation, and its watch's, stay.
+	theirs := fmt.Errorf("round trip: %w", context.Canceled)
+	a := &answer{}
+	a.ctx, a.cancel = context.WithCancelCause(t.Context())
+	if err := a.cause(theirs); classify(err) != transient || errors.Is(err, context.Canceled) {
+		t.Errorf("another's: %v", err)
+	}
+	a.cancel(errStalled)
+	if err := a.cause(theirs); !errors.Is(err, errStalled) {
+		t.Errorf("the watch's: %v", err)
+	}
+	a.ctx, a.cancel = context.WithCancelCause(t.Context())
+	if a.cancel(nil); classify(a.cause(theirs)) != final {
+		t.Error("its own is asked again")
 	}
 }

@@ -176,10 +176,7 @@ func (s *S3) readAll(a *answer) ([]byte, error) {
 			return text, nil
 		}
 		if err != nil {
-			if cause := context.Cause(a.ctx); cause != nil {
-				err = cause
-			}
-			return nil, err
+			return nil, a.cause(err)
 		}
 	}
 }

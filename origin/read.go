@@ -201,9 +201,7 @@ func (b *body) next(p []byte) (int, error) {
 	n, err := b.in.resp.Body.Read(p)
 	b.in.watch.Stop()
 	if err != nil && err != io.EOF {
-		if cause := context.Cause(b.in.ctx); cause != nil {
-			err = cause
-		}
+		err = b.in.cause(err)
 	}
 	if err == io.EOF && b.off+int64(n) < b.end {
 		err = io.ErrUnexpectedEOF

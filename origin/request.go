@@ -3,6 +3,8 @@ package origin
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"io/fs"
 	"net/http"
 	"net/url"
@@ -35,6 +37,22 @@ func (a *answer) close() {
 	a.watch.Stop()
 	a.resp.Body.Close()
 	a.cancel(nil)
+}
+
+// errGivenUp is a connection that went with another request.
+var errGivenUp = fmt.Errorf("the connection was given up with the request before: %w", io.ErrUnexpectedEOF)
+
+// cause is why a request failed: its watch's word or its caller's, else err. A
+// request that is cancelled as its answer ends may take its connection from the
+// next one, which net/http then tells of a cancellation that is not its own.
+func (a *answer) cause(err error) error {
+	if cause := context.Cause(a.ctx); cause != nil {
+		return cause
+	}
+	if errors.Is(err, context.Canceled) {
+		return errGivenUp
+	}
+	return err
 }
 
 // ask sends a call until it is answered or the budget is spent. The caller
@@ -103,9 +121,7 @@ func (s *S3) send(ctx context.Context, c *call, used *credentials.Value) (*answe
 	a.resp, err = s.transport.RoundTrip(req.WithContext(a.ctx))
 	if err != nil {
 		a.watch.Stop()
-		if cause := context.Cause(a.ctx); cause != nil {
-			err = cause // ours, or the caller's
-		}
+		err = a.cause(err)
 		a.cancel(nil)
 		return nil, err
 	}
