@@ -76,7 +76,7 @@ func sicknesses() []sickness {
 		{name: "200-for-206", rules: get(faultproxy.Rule{Whole: true}), large: fails, says: "status 200"},
 		{name: "stall", rules: every(faultproxy.Rule{Body: faultproxy.Stall, At: 1000}),
 			lists: fails, small: fails, large: fails, says: "does not answer", silent: true},
-		{name: "black-hole", fall: blackHole(true), rise: blackHole(false),
+		{name: "black-hole", root: true, fall: blackHole(true), rise: blackHole(false),
 			names: fails, lists: fails, small: fails, large: fails, says: "does not answer", silent: true},
 		{name: "stopped", fall: func(s *sick) { s.must(s.o.Command.Process.Signal(syscall.SIGSTOP), "stop the server") },
 			rise:  func(s *sick) { s.must(s.o.Command.Process.Signal(syscall.SIGCONT), "let the server go on") },
@@ -114,7 +114,7 @@ func sickScenarios() []scenario {
 				origin: "versitygw behind the fault proxy", size: func(level) string { return "8 readers" },
 				run: func(e *env) { sickOrigin(e, k, mode) }})
 			if k.silent && mode == "none" {
-				list = append(list, scenario{name: "killed-" + k.name, from: from, limit: time.Minute, origin: "versitygw behind the fault proxy",
+				list = append(list, scenario{name: "killed-" + k.name, root: k.root, from: from, limit: time.Minute, origin: "versitygw behind the fault proxy",
 					size: func(level) string { return "2 readers" }, run: func(e *env) { killedReaders(e, k) }})
 			}
 		}
