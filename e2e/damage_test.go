@@ -106,6 +106,7 @@ func flips(open string) func(e *env) {
 				if kind, file := e.pick(rng, kinds); e.flip(rng, file) {
 					met[kind]++
 					done++
+					e.Logf("up %v: flipped a byte of %s", up, file)
 				}
 			}
 			if !up {

@@ -22,7 +22,7 @@ type belief struct {
 }
 
 func (d *directory) belief(t *Tree) belief {
-	b := belief{t: t, f: d.link.Freshness, age: t.age.Load(), now: t.clock.Now()}
+	b := belief{t: t, f: d.link.Freshness, age: t.db.Generation(), now: t.clock.Now()}
 	if l := d.running.Load(); l != nil && l.age == b.age {
 		b.began = l.began
 		b.upTo, b.any, _, _ = l.snapshot()
@@ -35,7 +35,7 @@ func (d *directory) belief(t *Tree) belief {
 // listing and question about the name alone gives.
 func (b *belief) name(sort string, e *record.Entry) time.Duration {
 	switch {
-	case e.Doubted || b.f.Mode == Strict || b.age != b.t.age.Load():
+	case e.Doubted || b.f.Mode == Strict || b.age != b.t.db.Generation():
 		return 0
 	case b.f.Mode == Immutable:
 		return age.Forever
@@ -54,7 +54,7 @@ func (b *belief) listed(sort string) time.Duration {
 // absence is how long it may be believed that what a name can stand for is not
 // there.
 func (b *belief) absence(d *directory, m record.Meaning) time.Duration {
-	if b.f.Mode == Strict || b.age != b.t.age.Load() {
+	if b.f.Mode == Strict || b.age != b.t.db.Generation() {
 		return 0
 	}
 	since := b.t.neg.Since(age.Absence{Dir: d.hash, Sort: m.Segment})

@@ -51,7 +51,7 @@ type dirState struct {
 	seen    int64         // when the present listing was first seen, in Unix ns
 	refused uint64        // keys in it that cannot be shown
 	failed  int64         // when the last listing failed, in Unix ms; not kept
-	age     int64         // Tree.age when this was true; not kept
+	age     int64         // generation of the database that has it; not kept
 }
 
 func (d *directory) release() { d.users.Add(-1) }
@@ -86,14 +86,14 @@ func (d *directory) seen() time.Time {
 // whole reports whether the directory was ever listed to its end.
 func (d *directory) whole(t *Tree) bool {
 	s := d.state.Load()
-	return s.listed > 0 && s.age == t.age.Load()
+	return s.listed > 0 && s.age == t.db.Generation()
 }
 
 // listingLeft is how long the listing may be believed.
 func (d *directory) listingLeft(t *Tree) time.Duration {
 	s := d.state.Load()
 	switch {
-	case s.listed == 0 || s.age != t.age.Load():
+	case s.listed == 0 || s.age != t.db.Generation():
 		return 0
 	case d.link.Freshness.Mode == Immutable:
 		return age.Forever
@@ -108,7 +108,7 @@ func (d *directory) node(t *Tree, sort string, e *record.Entry, ttl time.Duratio
 	n := Node{ID: e.ID, Dir: e.Dir, Name: d.mountName(t, sort, e), TTL: ttl}
 	if e.Dir {
 		n.Object = hearth.Object{Link: d.link.Name, Key: d.prefix() + sort, Size: hearth.PrefixSize}
-		n.ModTime = t.dirs.seen(t, e.ID, d.child(record.Segment(sort)))
+		n.ModTime = t.dirs.seen(t, e.ID)
 		return n
 	}
 	n.Object = object(d.link, e, d.prefix()+sort)
@@ -130,6 +130,8 @@ func (d *directory) mountName(t *Tree, sort string, e *record.Entry) string {
 // directories are those in memory: the ones in use and the ones used last.
 type directories struct {
 	shards [16]dirShard
+	// ids of those in memory, by their hashes: they outlive the database.
+	ids sync.Map
 }
 
 type dirShard struct {
@@ -168,15 +170,22 @@ func (ds *directories) get(t *Tree, id uint64) (*directory, error) {
 	}
 	d.users.Add(1)
 	s.byID[id] = s.order.PushFront(d)
+	ds.ids.Store(d.hash, id)
 	for e := s.order.Back(); e != nil && s.order.Len() > maxDirectories; {
 		old, prev := e.Value.(*directory), e.Prev()
 		if old.users.Load() == 0 {
-			s.order.Remove(e)
-			delete(s.byID, old.id)
+			ds.removeLocked(s, e)
 		}
 		e = prev
 	}
 	return d, nil
+}
+
+// removeLocked takes a directory out of memory.
+func (ds *directories) removeLocked(s *dirShard, e *list.Element) {
+	d := s.order.Remove(e).(*directory)
+	delete(s.byID, d.id)
+	ds.ids.CompareAndDelete(d.hash, d.id)
 }
 
 // drop forgets a directory that is another one now; those who use it finish.
@@ -185,25 +194,19 @@ func (ds *directories) drop(id uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if e := s.byID[id]; e != nil {
-		s.order.Remove(e)
-		delete(s.byID, id)
+		ds.removeLocked(s, e)
 	}
 }
 
-// seen is the mod time of a directory that may not be in memory.
-func (ds *directories) seen(t *Tree, id uint64, p place) time.Time {
-	s := ds.shard(id)
-	s.mu.Lock()
-	e := s.byID[id]
-	s.mu.Unlock()
-	if e != nil {
-		return e.Value.(*directory).seen()
-	}
-	_, state, ok, err := t.directoryRecord(p.hash())
-	if err != nil || !ok || state.seen == 0 {
+// seen is the mod time of a directory. It is in memory from now on, since its id
+// goes out: ids in memory outlive the database.
+func (ds *directories) seen(t *Tree, id uint64) time.Time {
+	d, err := ds.get(t, id)
+	if err != nil {
 		return time.Time{}
 	}
-	return time.Unix(0, state.seen)
+	defer d.release()
+	return d.seen()
 }
 
 // loadDirectory makes the directory of an id from its records.
@@ -228,7 +231,7 @@ func (t *Tree) loadDirectory(id uint64) (*directory, error) {
 		}
 	}
 	d.hash = d.place.hash()
-	age := t.age.Load()
+	age := t.db.Generation()
 	at, state, ok, err := t.directoryRecord(d.hash)
 	if err != nil {
 		return nil, err

@@ -1,6 +1,7 @@
 package namespace
 
 import (
+	"errors"
 	"strings"
 	"time"
 
@@ -30,9 +31,15 @@ type edit struct {
 	keyBuf     []byte
 }
 
-// beginLocked begins an edit.
-func (t *Tree) beginLocked(d *directory) *edit {
-	return &edit{t: t, d: d, w: t.db.Edit(), first: !d.whole(t), pending: map[string]*record.Entry{}, old: map[string]record.Entry{}}
+// beginLocked begins an edit. store.ErrRebuilt: the database changes at the moment.
+func (t *Tree) beginLocked(d *directory) (*edit, error) {
+	w := t.db.Edit()
+	if d.state.Load().age != w.Generation() {
+		if err := t.claim(d, w); err != nil {
+			return nil, err
+		}
+	}
+	return &edit{t: t, d: d, w: w, first: !d.whole(t), pending: map[string]*record.Entry{}, old: map[string]record.Entry{}}, nil
 }
 
 // get is the entry as this edit has it.
@@ -107,7 +114,7 @@ func (e *edit) setFile(sort string, o *hearth.Object, checked int64) error {
 		e.put(sort, was)
 		return nil
 	}
-	if x.ID, err = e.t.ids.next(e.t); err != nil {
+	if x.ID, err = e.t.ids.Next(); err != nil {
 		return err
 	}
 	x.Checked = checked
@@ -120,7 +127,7 @@ func (e *edit) setFile(sort string, o *hearth.Object, checked int64) error {
 	}
 	r := record.Reverse{Parent: e.d.id, Sort: sort}
 	e.buf = r.Append(e.buf[:0])
-	e.keyBuf = idKey(e.keyBuf[:0], kindReverse, x.ID)
+	e.keyBuf = record.IDKey(e.keyBuf[:0], record.KindReverse, x.ID)
 	e.w.Set(e.keyBuf, e.buf)
 	e.put(sort, x)
 	return nil
@@ -139,9 +146,9 @@ func (e *edit) setBesideOf(file string) error {
 func (e *edit) supersede(sort string, was *record.Entry) {
 	r := record.Reverse{Parent: e.d.id, Sort: sort, Superseded: true, Entry: *was}
 	e.buf = r.Append(e.buf[:0])
-	e.keyBuf = idKey(e.keyBuf[:0], kindReverse, was.ID)
+	e.keyBuf = record.IDKey(e.keyBuf[:0], record.KindReverse, was.ID)
 	e.w.Set(e.keyBuf, e.buf)
-	e.keyBuf = idKey(e.keyBuf[:0], kindSuperseded, was.ID)
+	e.keyBuf = record.IDKey(e.keyBuf[:0], record.KindSuperseded, was.ID)
 	e.w.Set(e.keyBuf, held.Since(e.t.clock.Now()))
 	e.superseded++
 }
@@ -157,10 +164,10 @@ func (e *edit) drop(sort string) error {
 		e.supersede(sort, &was)
 	}
 	e.pending[sort] = nil
-	e.keyBuf = nameKey(e.keyBuf[:0], kindEntry, e.d.hash, sort)
+	e.keyBuf = record.NameKey(e.keyBuf[:0], record.KindEntry, e.d.hash, sort)
 	e.w.Delete(e.keyBuf)
 	if name := record.MountName(sort, was.Beside); record.IsShortened(name) {
-		e.keyBuf = nameKey(e.keyBuf[:0], kindHashed, e.d.hash, name)
+		e.keyBuf = record.NameKey(e.keyBuf[:0], record.KindHashed, e.d.hash, name)
 		e.w.Delete(e.keyBuf)
 	}
 	if was.Dir {
@@ -182,11 +189,11 @@ func (e *edit) put(sort string, x record.Entry) {
 	e.pending[sort] = &x
 	e.t.neg.Remove(age.Absence{Dir: e.d.hash, Sort: sort})
 	e.buf = x.Append(e.buf[:0])
-	e.keyBuf = nameKey(e.keyBuf[:0], kindEntry, e.d.hash, sort)
+	e.keyBuf = record.NameKey(e.keyBuf[:0], record.KindEntry, e.d.hash, sort)
 	e.w.Set(e.keyBuf, e.buf)
 	if len(sort) > record.MaxName-len(record.BesideTag) || strings.IndexByte(sort, '%') >= 0 || strings.IndexByte(sort, 0) >= 0 {
 		if name := record.MountName(sort, x.Beside); record.IsShortened(name) {
-			e.keyBuf = nameKey(e.keyBuf[:0], kindHashed, e.d.hash, name)
+			e.keyBuf = record.NameKey(e.keyBuf[:0], record.KindHashed, e.d.hash, name)
 			e.w.Set(e.keyBuf, []byte(sort))
 		}
 	}
@@ -241,20 +248,31 @@ func (e *edit) setState(s dirState) {
 	e.state = &s
 }
 
-// change makes one edit of a directory, and tells of it.
+// change makes one edit of a directory, and tells of it. f runs again when the
+// database is given up meanwhile.
 func (t *Tree) change(d *directory, f func(*edit) error) error {
+	for {
+		e, err := t.changeOnce(d, f)
+		if err == nil {
+			t.after(e)
+		}
+		if !errors.Is(err, store.ErrRebuilt) || errors.Is(err, hearth.ErrStale) {
+			return err
+		}
+	}
+}
+
+func (t *Tree) changeOnce(d *directory, f func(*edit) error) (*edit, error) {
 	d.mu.Lock()
-	e := t.beginLocked(d)
-	err := f(e)
+	defer d.mu.Unlock()
+	e, err := t.beginLocked(d)
+	if err == nil {
+		err = f(e)
+	}
 	if err == nil {
 		err = e.commitLocked()
 	}
-	d.mu.Unlock()
-	if err != nil {
-		return err
-	}
-	t.after(e)
-	return nil
+	return e, err
 }
 
 // after does what follows an edit, under no lock.

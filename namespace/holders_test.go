@@ -12,6 +12,7 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/namespace/held"
+	"github.com/hearthfs/hearth/namespace/record"
 	"github.com/hearthfs/hearth/namespace/store"
 )
 
@@ -116,7 +117,7 @@ func TestSupersededAreBounded(t *testing.T) {
 	mount := mountOn(w.tree)
 	records := func() int {
 		var rows store.Rows
-		if err := w.tree.db.Scan(&rows, []byte{kindSuperseded}, []byte{kindSuperseded + 1}, 1<<20); err != nil {
+		if err := w.tree.db.Scan(&rows, []byte{record.KindSuperseded}, []byte{record.KindSuperseded + 1}, 1<<20); err != nil {
 			t.Fatal(err)
 		}
 		return rows.Len()

@@ -68,7 +68,10 @@ func (t *Tree) Hidden(dir uint64) (int64, error) {
 	return int64(d.state.Load().refused), nil
 }
 
-// Below is Walk of a directory's id; it also counts the keys that are hidden there.
+// Below calls each for everything below a directory: each directory before what is
+// in it, names in the bucket's order, paths from "/" on. Directories that are to be
+// listed are listed some at a time ahead of that. It also counts the keys that are
+// hidden there.
 func (t *Tree) Below(ctx context.Context, dir uint64, each func(path string, n Node) error) (hidden int64, err error) {
 	w := walker{t: t, each: each}
 	err = w.walk(ctx, "", dir)

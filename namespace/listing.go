@@ -20,9 +20,10 @@ const (
 	// listRetry is how long a listing that failed is left alone, unless somebody
 	// waits for it.
 	listRetry = 2 * time.Second
+	// maxRebuilt is how often a request begins anew when the names are given up
+	// meanwhile: one directory may be more than the memory that they have.
+	maxRebuilt = 4
 )
-
-var errRebuilt = errors.New("the names were given up meanwhile")
 
 // listing is one pass over a directory at its origin, shared by all who want one.
 // Pages come in the order of sort names, and each is merged with what the
@@ -32,7 +33,7 @@ type listing struct {
 	t     *Tree
 	d     *directory
 	began int64
-	age   int64           // Tree.age at the beginning
+	age   int64           // generation of the database at the beginning
 	gate  <-chan struct{} // the second page waits for it, or for a reader
 	hurry chan struct{}
 	once  sync.Once // closes hurry
@@ -91,10 +92,18 @@ func (t *Tree) list(ctx context.Context, d *directory, since int64, gate <-chan 
 	}
 }
 
+// since is when a listing must have begun at the earliest for one who asks now.
+func (t *Tree) since(d *directory) int64 {
+	if d.link.Freshness.Mode == Strict {
+		return t.clock.Now() + 1 // none that runs already will do
+	}
+	return 0
+}
+
 // beginListing makes the directory's running listing; the directory's lock is held.
 func (t *Tree) beginListing(d *directory, gate <-chan struct{}) *listing {
 	now := t.clock.Now()
-	l := &listing{t: t, d: d.retain(), began: now, age: t.age.Load(), gate: gate, hurry: make(chan struct{}),
+	l := &listing{t: t, d: d.retain(), began: now, age: t.db.Generation(), gate: gate, hurry: make(chan struct{}),
 		starts: [2]int64{now, now}, progress: progress{moved: make(chan struct{})}}
 	if gate == nil {
 		l.hurryUp()
@@ -135,7 +144,8 @@ func (l *progress) snapshot() (upTo string, any, done bool, moved <-chan struct{
 	return l.upTo, l.any, l.done, l.moved
 }
 
-// passed reports whether the database has a sort name as the listing found it.
+// passed reports whether the database of the listing's beginning has a sort name as
+// the listing found it.
 func (l *progress) passed(sort string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -182,7 +192,7 @@ func (l *listing) run() {
 		err = l.ask()
 		<-t.tokens.listings
 	}
-	ours := t.ctx.Err() != nil || errors.Is(err, errRebuilt)
+	ours := t.ctx.Err() != nil || errors.Is(err, store.ErrRebuilt)
 	switch {
 	case err == nil:
 		t.answered(d.link)
@@ -272,12 +282,14 @@ func (l *listing) refuse(key string) {
 // flush merges a page into the database.
 func (l *listing) flush(last bool) error {
 	t, d := l.t, l.d
-	if l.age != t.age.Load() {
-		return errRebuilt
-	}
 	d.mu.Lock()
-	e := t.beginLocked(d)
-	err := l.merge(e, last)
+	e, err := t.beginLocked(d)
+	if err == nil && e.w.Generation() != l.age {
+		err = store.ErrRebuilt
+	}
+	if err == nil {
+		err = l.merge(e, last)
+	}
 	if err == nil && last {
 		now := t.clock.Now()
 		s := *d.state.Load()
@@ -315,13 +327,13 @@ func (l *listing) merge(e *edit, last bool) error {
 	if l.unordered {
 		return l.mergeUnordered(e, last)
 	}
-	lower := nameKey(nil, kindEntry, l.d.hash, l.last)
+	lower := record.NameKey(nil, record.KindEntry, l.d.hash, l.last)
 	if l.names > len(l.page) {
 		lower = append(lower, 0) // behind it
 	}
-	upper := directoryEnd(l.d.hash)
+	upper := record.DirectoryEnd(l.d.hash)
 	if !last {
-		upper = append(nameKey(nil, kindEntry, l.d.hash, l.page[len(l.page)-1].sort), 0)
+		upper = append(record.NameKey(nil, record.KindEntry, l.d.hash, l.page[len(l.page)-1].sort), 0)
 	}
 	next := 0
 	for {
@@ -400,9 +412,9 @@ func (l *listing) mergeUnordered(e *edit, last bool) error {
 	if !last {
 		return nil
 	}
-	lower := nameKey(nil, kindEntry, l.d.hash, "")
+	lower := record.NameKey(nil, record.KindEntry, l.d.hash, "")
 	for {
-		if err := l.t.db.Scan(&l.rows, lower, directoryEnd(l.d.hash), pageNames); err != nil {
+		if err := l.t.db.Scan(&l.rows, lower, record.DirectoryEnd(l.d.hash), pageNames); err != nil {
 			return err
 		}
 		for i := range l.rows.Len() {
@@ -419,15 +431,5 @@ func (l *listing) mergeUnordered(e *edit, last bool) error {
 			return nil
 		}
 		lower = append(append(lower[:0], l.rows.Key(l.rows.Len()-1)...), 0)
-	}
-}
-
-// directoryEnd is the key behind all of a directory's entries.
-func directoryEnd(dir [16]byte) []byte {
-	key := nameKey(nil, kindEntry, dir, "")
-	for i := len(key) - 1; ; i-- {
-		if key[i]++; key[i] != 0 {
-			return key[:i+1]
-		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/namespace/age"
 	"github.com/hearthfs/hearth/namespace/record"
+	"github.com/hearthfs/hearth/namespace/store"
 )
 
 // Lookup finds a name in a directory. *Absent: there is none.
@@ -36,8 +37,10 @@ func (t *Tree) Lookup(ctx context.Context, dir uint64, name string) (Node, error
 
 // lookupHashed finds a shortened name, whose segment only the listing tells.
 func (t *Tree) lookupHashed(ctx context.Context, d *directory, name string) (Node, error) {
-	for listed := false; ; listed = true {
-		v, ok, err := t.db.Get(nil, nameKey(nil, kindHashed, d.hash, name))
+	listed := int64(-1)
+	for range maxRebuilt {
+		ttl, gen := d.listingLeft(t), t.db.Generation()
+		v, ok, err := t.db.Get(nil, record.NameKey(nil, record.KindHashed, d.hash, name))
 		if err != nil {
 			return Node{}, err
 		}
@@ -48,21 +51,21 @@ func (t *Tree) lookupHashed(ctx context.Context, d *directory, name string) (Nod
 			}
 			return t.lookup(ctx, d, record.Meaning{Segment: record.Segment(string(v)), File: e.Beside})
 		}
-		ttl := d.listingLeft(t)
-		if ttl > 0 || listed {
+		if (ttl > 0 || gen == listed) && gen == t.db.Generation() {
 			return Node{}, &Absent{TTL: ttl}
 		}
-		l, err := t.list(ctx, d, 0, nil)
+		l, err := t.list(ctx, d, t.since(d), nil)
 		if err == nil {
 			err = l.wait(ctx)
 		}
 		if err == nil {
-			err = l.failure()
+			listed, err = l.age, l.failure()
 		}
-		if err != nil {
+		if err != nil && !errors.Is(err, store.ErrRebuilt) {
 			return Node{}, err
 		}
 	}
+	return Node{}, store.ErrRebuilt
 }
 
 // placeNode is the node of a directory that the links make.
@@ -71,7 +74,7 @@ func (t *Tree) placeNode(p place, name string) (Node, error) {
 	if err != nil {
 		return Node{}, err
 	}
-	return Node{ID: id, Dir: true, Name: name, ModTime: t.dirs.seen(t, id, p), TTL: age.DefaultBound}, nil
+	return Node{ID: id, Dir: true, Name: name, ModTime: t.dirs.seen(t, id), TTL: age.DefaultBound}, nil
 }
 
 // lookup finds what a name can stand for: as far as it is known and believed from
@@ -93,8 +96,9 @@ func (t *Tree) lookup(ctx context.Context, d *directory, m record.Meaning) (Node
 		t.askQuietly(d, m)
 		return k.answer(t, d, 0)
 	}
-	age := t.age.Load()
-	if err := t.ask(ctx, d, m); err != nil {
+	gen := t.db.Generation()
+	asked, err := t.ask(ctx, d, m)
+	if err != nil {
 		if ctx.Err() == nil && d.link.believes() && (k.found || d.whole(t)) {
 			t.stats.stale.Add(1)
 			return k.answer(t, d, 0)
@@ -102,7 +106,7 @@ func (t *Tree) lookup(ctx context.Context, d *directory, m record.Meaning) (Node
 		return Node{}, err
 	}
 	k, err = t.known(d, m)
-	if !k.found && err == nil && t.age.Load() != age {
+	if !k.found && err == nil && (asked != gen || t.db.Generation() != gen) {
 		// The answer was written down and given up with all names, since the database
 		// was corrupt. That happens a few times at most: then names live in memory.
 		return t.lookup(ctx, d, m)
@@ -166,23 +170,26 @@ type askKey struct {
 }
 
 type ask struct {
+	gen  int64 // generation of the database at the beginning
 	done chan struct{}
 	err  error // valid once done is closed
 }
 
 // ask asks the origin for a name and waits for the answer, which is then known.
 // A strict link's names are asked for by each alone: a question that began before
-// ours may have been answered before the change that we must see.
-func (t *Tree) ask(ctx context.Context, d *directory, m record.Meaning) error {
+// ours may have been answered before the change that we must see. It also returns
+// the generation of the database that the question began with.
+func (t *Tree) ask(ctx context.Context, d *directory, m record.Meaning) (gen int64, err error) {
 	if d.link.Freshness.Mode == Strict {
-		return t.inquire(ctx, d, m, nil)
+		gen = t.db.Generation()
+		return gen, t.inquire(ctx, d, m, nil)
 	}
 	a := t.askBehind(d, m)
 	select {
 	case <-a.done:
-		return a.err
+		return a.gen, a.err
 	case <-ctx.Done():
-		return context.Cause(ctx)
+		return a.gen, context.Cause(ctx)
 	}
 }
 
@@ -208,7 +215,7 @@ func (t *Tree) askBehind(d *directory, m record.Meaning) *ask {
 	if a := s.byName[key]; a != nil {
 		return a
 	}
-	a := &ask{done: make(chan struct{})}
+	a := &ask{gen: t.db.Generation(), done: make(chan struct{})}
 	s.byName[key] = a
 	d.retain()
 	run := func() {
@@ -377,7 +384,7 @@ func (q *inquiry) both(ctx context.Context, gate <-chan struct{}) error {
 		var moved <-chan struct{}
 		if l != nil {
 			_, _, _, moved = l.snapshot()
-			if l.passed(q.segment + "/") {
+			if l.passed(q.segment+"/") && l.age == q.t.db.Generation() {
 				return nil // what it found is known
 			}
 		}

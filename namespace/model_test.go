@@ -163,7 +163,7 @@ func (m *model) walk(r *rapid.T) {
 	m.clock.add(2 * time.Minute) // everything is listed anew
 	seen := map[string]string{}
 	paths := map[string]bool{}
-	err := m.tree.Walk(context.Background(), "/", func(p string, n Node) error {
+	_, err := m.tree.Below(context.Background(), rootID, func(p string, n Node) error {
 		if paths[p] {
 			return fmt.Errorf("%s comes twice", p)
 		}

@@ -104,7 +104,7 @@ func TestNamesMove(t *testing.T) {
 			t.Fatalf("%s has id %d after the restart, had %d", p, n.ID, want)
 		}
 	}
-	if id, err := w.tree.ids.next(w.tree); err != nil || id <= last {
+	if id, err := w.tree.ids.Next(); err != nil || id <= last {
 		t.Errorf("id %d after %d, %v", id, last, err)
 	}
 }

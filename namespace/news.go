@@ -68,7 +68,7 @@ func (t *Tree) sweepHeld() {
 func (t *Tree) sweepSuperseded(before int64) error {
 	return t.holders.Sweep(before, func(keep func(uint64, []byte) bool) (left int, err error) {
 		var rows store.Rows
-		lower, upper := []byte{kindSuperseded}, []byte{kindSuperseded + 1}
+		lower, upper := []byte{record.KindSuperseded}, []byte{record.KindSuperseded + 1}
 		for more := true; more && t.ctx.Err() == nil; {
 			if err := t.db.Scan(&rows, lower, upper, pageNames); err != nil {
 				return 0, err
@@ -81,7 +81,7 @@ func (t *Tree) sweepSuperseded(before int64) error {
 					continue
 				}
 				w.Delete(key)
-				w.Delete(append([]byte{kindReverse}, key[1:]...))
+				w.Delete(append([]byte{record.KindReverse}, key[1:]...))
 			}
 			if more = rows.Len() == pageNames; more {
 				lower = append(append(lower[:0], rows.Key(pageNames-1)...), 0)

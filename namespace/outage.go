@@ -14,7 +14,7 @@ func (t *Tree) Knows(l Link) (bool, error) {
 	}
 	hash := place{link: &link{Link: l}}.hash()
 	var rows store.Rows
-	err := t.db.Scan(&rows, nameKey(nil, kindEntry, hash, ""), directoryEnd(hash), 1)
+	err := t.db.Scan(&rows, record.NameKey(nil, record.KindEntry, hash, ""), record.DirectoryEnd(hash), 1)
 	if err != nil || rows.Len() == 0 {
 		return false, err
 	}

@@ -1,6 +1,7 @@
 package namespace
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,25 +28,30 @@ func (t *Tree) ReadDir(ctx context.Context, dir uint64, after string, each func(
 	}
 	defer d.release()
 	r := &dirReader{t: t, d: d, each: each, links: t.linksIn(d), many: 32}
-	if after != "" {
-		if err := r.goOnBehind(after); err != nil {
-			return err
-		}
-	}
 	if d.link == nil {
-		_, err := r.upTo("", true)
+		if after != "" {
+			err = r.goOnBehind(ctx, nil, after)
+		}
+		if err == nil {
+			_, err = r.upTo("", true)
+		}
 		return err
 	}
-	for range 3 {
-		l, err := t.follow(ctx, d, after == "")
+	for range maxRebuilt {
+		r.gen = t.db.Generation()
+		var l *listing
+		l, err = t.follow(ctx, d, after == "")
+		if err == nil && after != "" && r.after == nil {
+			err = r.goOnBehind(ctx, l, after)
+		}
 		if err == nil {
 			err = r.read(ctx, l)
 		}
-		if !errors.Is(err, errRebuilt) {
-			return err
+		if !errors.Is(err, store.ErrRebuilt) {
+			break
 		}
 	}
-	return errRebuilt
+	return err
 }
 
 // follow decides what a reader of a directory reads: nil: what the database has;
@@ -56,7 +62,7 @@ func (t *Tree) follow(ctx context.Context, d *directory, start bool) (*listing, 
 		since := int64(0)
 		switch {
 		case start:
-			since = t.clock.Now() + 1 // none that runs already will do
+			since = t.since(d)
 		case whole && d.running.Load() == nil:
 			return nil, nil // the listing that this reader began with
 		}
@@ -95,6 +101,7 @@ type dirReader struct {
 	many  int          // names to read next: a kernel asks for few or for very many
 	rows  store.Rows
 	stop  bool
+	gen   int64 // generation of the database that it reads
 
 	belief belief
 }
@@ -115,17 +122,37 @@ func (t *Tree) linksIn(d *directory) []linkedName {
 	return all
 }
 
-// goOnBehind finds the sort name of a name in the mount.
-func (r *dirReader) goOnBehind(name string) error {
+// goOnBehind finds the sort name of a name in the mount, once the listing has it
+// again that may run: the name was given out, but what it stood for may have been
+// given up since.
+func (r *dirReader) goOnBehind(ctx context.Context, l *listing, name string) error {
 	m, ok := record.ParseName(name)
 	if !ok {
 		return fmt.Errorf("go on behind %q: %w", name, syscall.EINVAL)
+	}
+	for l != nil {
+		l.hurryUp()
+		upTo, any, done, moved := l.snapshot()
+		if err := l.failure(); errors.Is(err, store.ErrRebuilt) {
+			return err
+		}
+		if m.Hashed {
+			_, any, _ = r.t.db.Get(nil, record.NameKey(nil, record.KindHashed, r.d.hash, name))
+		}
+		if done || any && (m.Hashed || upTo >= m.Segment+"/") {
+			break
+		}
+		select {
+		case <-moved:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
 	}
 	sort := m.Segment
 	_, linked := r.t.links.Load().below[r.d.hash][name]
 	switch {
 	case m.Hashed:
-		v, ok, err := r.t.db.Get(nil, nameKey(nil, kindHashed, r.d.hash, name))
+		v, ok, err := r.t.db.Get(nil, record.NameKey(nil, record.KindHashed, r.d.hash, name))
 		if err != nil || !ok {
 			return errors.Join(err, staleID(r.d.id))
 		}
@@ -157,6 +184,9 @@ func (r *dirReader) read(ctx context.Context, l *listing) error {
 		return err
 	}
 	l.hurryUp()
+	if l.age != r.gen {
+		return cmp.Or(l.wait(ctx), store.ErrRebuilt)
+	}
 	for {
 		// How far it is must be known before the database is read: what comes in
 		// between is beyond.
@@ -181,7 +211,7 @@ func (r *dirReader) read(ctx context.Context, l *listing) error {
 // known from before go on.
 func (r *dirReader) rest(l *listing) error {
 	if err := l.failure(); err != nil {
-		if errors.Is(err, errRebuilt) || !r.d.whole(r.t) || !r.d.link.believes() {
+		if errors.Is(err, store.ErrRebuilt) || !r.d.whole(r.t) || !r.d.link.believes() {
 			return err
 		}
 		r.t.stats.stale.Add(1)
@@ -197,9 +227,9 @@ func (r *dirReader) upTo(limit string, all bool) (stop bool, err error) {
 	if r.d.link == nil {
 		return r.linked("", true), nil
 	}
-	upper := directoryEnd(r.d.hash)
+	upper := record.DirectoryEnd(r.d.hash)
 	for !r.stop {
-		lower := nameKey(nil, kindEntry, r.d.hash, "")
+		lower := record.NameKey(nil, record.KindEntry, r.d.hash, "")
 		if r.after != nil {
 			lower = append(append(lower, *r.after...), 0)
 		}
@@ -208,6 +238,9 @@ func (r *dirReader) upTo(limit string, all bool) (stop bool, err error) {
 		r.many = 2 * many
 		if err := r.t.db.Scan(&r.rows, lower, upper, many); err != nil {
 			return false, err
+		}
+		if r.gen != r.t.db.Generation() {
+			return false, store.ErrRebuilt
 		}
 		for i := range r.rows.Len() {
 			sort := string(r.rows.Key(i)[17:])
@@ -259,23 +292,6 @@ func (r *dirReader) give(sort string, value []byte) bool {
 		r.stop = true
 	}
 	return !r.stop
-}
-
-// Walk calls each for everything below a path, or for the file at it: each
-// directory before what is in it, names in the bucket's order. The paths begin
-// with the one given. Directories that are to be listed are listed some at a time
-// ahead of the walk.
-func (t *Tree) Walk(ctx context.Context, path string, each func(path string, n Node) error) error {
-	n, err := t.Resolve(ctx, path)
-	if err != nil {
-		return err
-	}
-	path = strings.TrimRight(path, "/")
-	if !n.Dir {
-		return each(path, n)
-	}
-	w := walker{t: t, each: each}
-	return w.walk(ctx, path, n.ID)
 }
 
 // walkAhead is how many directories are listed ahead of a walk.

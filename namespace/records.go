@@ -2,8 +2,8 @@ package namespace
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -11,41 +11,14 @@ import (
 	"github.com/hearthfs/hearth/namespace/store"
 )
 
-// Kinds of records, the first byte of their keys:
-//
-//	e directory, sort name     an record.Entry
-//	h directory, mount name    the sort name of a shortened name
-//	d directory                its node id and the state of its listing
-//	i node id                  what the id stands for
-//	s node id                  when the id's version was superseded
-//	m ...                      one of the few below
-//
-// Directories are 16 bytes, node ids 8 with the highest first.
 const (
-	kindEntry      = 'e'
-	kindHashed     = 'h'
-	kindDirectory  = 'd'
-	kindReverse    = 'i'
-	kindSuperseded = 's'
-
 	keyFormat  = "mformat"
-	keyIDs     = "mids"
 	keyRefused = "mrefused"
 	keyClock   = "mclock"
 
 	// format of all records; one that is newer is refused.
 	format = 1
 )
-
-func nameKey(buf []byte, kind byte, dir [16]byte, name string) []byte {
-	buf = append(buf, kind)
-	buf = append(buf, dir[:]...)
-	return append(buf, name...)
-}
-
-func idKey(buf []byte, kind byte, id uint64) []byte {
-	return binary.BigEndian.AppendUint64(append(buf, kind), id)
-}
 
 func (t *Tree) checkFormat() error {
 	v, ok, err := t.db.Get(nil, []byte(keyFormat))
@@ -79,7 +52,7 @@ func (t *Tree) noteClock(w *store.Edit) {
 // entry is what the database says of a sort name of the directory.
 func (d *directory) entry(t *Tree, sort string) (record.Entry, bool, error) {
 	var keyBuf, valueBuf [128]byte
-	v, ok, err := t.db.Get(valueBuf[:0], nameKey(keyBuf[:0], kindEntry, d.hash, sort))
+	v, ok, err := t.db.Get(valueBuf[:0], record.NameKey(keyBuf[:0], record.KindEntry, d.hash, sort))
 	if err != nil || !ok {
 		return record.Entry{}, false, err
 	}
@@ -96,7 +69,7 @@ func (t *Tree) reverse(id uint64) (record.Reverse, error) {
 	}
 	var keyBuf [16]byte
 	var valueBuf [128]byte
-	v, ok, err := t.db.Get(valueBuf[:0], idKey(keyBuf[:0], kindReverse, id))
+	v, ok, err := t.db.Get(valueBuf[:0], record.IDKey(keyBuf[:0], record.KindReverse, id))
 	if err != nil {
 		return record.Reverse{}, err
 	}
@@ -110,7 +83,7 @@ func (t *Tree) reverse(id uint64) (record.Reverse, error) {
 // directoryRecord is the node id and the state of a directory; false: it has none.
 func (t *Tree) directoryRecord(hash [16]byte) (uint64, dirState, bool, error) {
 	var keyBuf, valueBuf [64]byte
-	v, ok, err := t.db.Get(valueBuf[:0], nameKey(keyBuf[:0], kindDirectory, hash, ""))
+	v, ok, err := t.db.Get(valueBuf[:0], record.NameKey(keyBuf[:0], record.KindDirectory, hash, ""))
 	if err != nil || !ok {
 		return 0, dirState{}, false, err
 	}
@@ -126,7 +99,7 @@ func setDirectory(w *store.Edit, id uint64, p place, s *dirState) {
 	var buf [256]byte
 	v := record.Directory{ID: id, Listed: s.listed, Took: s.took, Seen: s.seen, Refused: s.refused}
 	var keyBuf [32]byte
-	w.Set(nameKey(keyBuf[:0], kindDirectory, p.hash(), ""), v.Append(buf[:0]))
+	w.Set(record.NameKey(keyBuf[:0], record.KindDirectory, p.hash(), ""), v.Append(buf[:0]))
 	if id == rootID {
 		return // what stands there, the links say
 	}
@@ -134,7 +107,7 @@ func setDirectory(w *store.Edit, id uint64, p place, s *dirState) {
 	if p.link != nil {
 		r.Link = "=" + p.link.Name
 	}
-	w.Set(idKey(keyBuf[:0], kindReverse, id), r.Append(buf[:0]))
+	w.Set(record.IDKey(keyBuf[:0], record.KindReverse, id), r.Append(buf[:0]))
 }
 
 // idOf is the node id of a directory; false: it has none yet.
@@ -152,68 +125,48 @@ func (t *Tree) placeID(p place) (uint64, error) {
 		return id, err
 	}
 	// Two who find the same directory must not give it two ids.
-	t.ids.place.Lock()
-	defer t.ids.place.Unlock()
-	id, ok, err := t.idOf(p)
-	if ok || err != nil {
-		return id, err
-	}
-	if id, err = t.ids.next(t); err != nil {
-		return 0, err
-	}
-	w := t.db.Edit()
-	setDirectory(w, id, p, &dirState{seen: t.clock.Now() * int64(time.Millisecond)})
-	return id, w.Commit(false)
-}
-
-// idBlock is how many node ids are reserved at a time: a synced write each.
-const idBlock = 1 << 20
-
-// ids gives out node ids, each once.
-type ids struct {
-	place sync.Mutex // held while a directory gets its id; taken before mu
-
-	mu       sync.Mutex // guards the rest; held across a synced write per block
-	last     uint64
-	reserved uint64      // ids up to this one are written down as used
-	lost     atomic.Bool // the reservation went with its database
-}
-
-func (i *ids) load(t *Tree) error {
-	v, ok, err := t.db.Get(nil, []byte(keyIDs))
-	if err != nil {
-		return err
-	}
-	i.last = max(rootID, t.o.FirstID)
-	switch {
-	case ok && len(v) == 8:
-		i.last = max(i.last, binary.BigEndian.Uint64(v))
-	case t.db.Stats().Rebuilds > 0:
-		// What was set aside had given out ids, fewer than 2^20 each second since 2020.
-		i.last = max(i.last, uint64(t.clock.Now()/1000-record.Epoch)*idBlock)
-	}
-	i.reserved = i.last
-	return nil
-}
-
-func (i *ids) next(t *Tree) (uint64, error) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if i.last >= i.reserved || i.lost.Load() {
-		i.lost.Store(false)
-		upTo := i.last + idBlock
+	t.placeMu.Lock()
+	defer t.placeMu.Unlock()
+	for {
 		w := t.db.Edit()
-		w.Set([]byte(keyIDs), binary.BigEndian.AppendUint64(nil, upTo))
-		if err := w.Commit(true); err != nil {
-			return 0, fmt.Errorf("reserve node ids: %w", err)
+		id, ok, err := t.idOf(p)
+		if ok || err != nil {
+			return id, err
 		}
-		i.reserved = upTo
-		if told := t.o.Events.Reserved; told != nil {
-			told(upTo)
+		if in, ok := t.dirs.ids.Load(p.hash()); ok && in != uint64(rootID) {
+			id = in.(uint64) // its record went with a database
+		} else if id, err = t.ids.Next(); err != nil {
+			return 0, err
+		}
+		setDirectory(w, id, p, &dirState{seen: t.clock.Now() * int64(time.Millisecond)})
+		if err := w.Commit(false); !errors.Is(err, store.ErrRebuilt) {
+			return id, err
 		}
 	}
-	i.last++
-	return i.last, nil
+}
+
+// claim makes a directory whose database was given up one of the present database:
+// its id stays, and nothing is known of its names. The directory's lock is held.
+func (t *Tree) claim(d *directory, w *store.Edit) error {
+	t.placeMu.Lock()
+	defer t.placeMu.Unlock()
+	was := d.state.Load()
+	s := &dirState{seen: was.seen, failed: was.failed, age: w.Generation()}
+	id, ok, err := t.idOf(d.place)
+	switch {
+	case err != nil:
+		return err
+	case ok && id != d.id:
+		t.dirs.drop(d.id)
+		return fmt.Errorf("%w: %w", store.ErrRebuilt, staleID(d.id)) // it was not in memory when that one was made
+	case !ok:
+		setDirectory(w, d.id, d.place, s)
+		if err := w.Commit(false); err != nil {
+			return err
+		}
+	}
+	d.state.Store(s)
+	return nil
 }
 
 // refusals counts keys that cannot be shown, over all listings kept.

@@ -55,9 +55,7 @@ func (t *Tree) Stats() Stats {
 			s.Stale = *p
 		}
 	}
-	t.ids.mu.Lock()
-	s.LastID = t.ids.last
-	t.ids.mu.Unlock()
+	s.LastID = t.ids.Last()
 	return s
 }
 

@@ -90,7 +90,8 @@ type Tree struct {
 	o       Options
 	db      *store.Store
 	clock   age.Clock
-	ids     ids
+	ids     store.IDs
+	placeMu sync.Mutex // held while a directory gets its id; taken before the IDs' own
 	dirs    directories
 	links   atomic.Pointer[linkTable]
 	asks    asks
@@ -98,8 +99,6 @@ type Tree struct {
 	news    news.Subscribers
 	holders held.Holders
 	stats   counters
-	// age counts databases: what was known of a listing in an earlier one is void.
-	age atomic.Int64
 
 	linkMu  sync.Mutex // guards changes of links
 	refused refusals
@@ -149,7 +148,9 @@ func (t *Tree) load() error {
 	if err := t.checkFormat(); err != nil {
 		return err
 	}
-	if err := t.ids.load(t); err != nil {
+	// A database that is set aside had given out fewer than 2^20 ids a second since 2020.
+	lost := uint64(t.clock.Now()/1000-record.Epoch) * store.IDBlock
+	if err := t.ids.Load(t.db, max(rootID, t.o.FirstID), lost, t.o.Events.Reserved); err != nil {
 		return err
 	}
 	if err := t.loadClock(); err != nil {
@@ -165,8 +166,7 @@ func (t *Tree) load() error {
 // rebuilt is called when the database was replaced by an empty one: ids go on
 // where they were, directories are listed anew. The store's lock is held.
 func (t *Tree) rebuilt(cause error) {
-	t.age.Add(1)
-	t.ids.lost.Store(true)
+	t.ids.Lost()
 	t.refused.total.Store(0)
 	if told := t.o.Events.Rebuilt; told != nil {
 		told(cause)

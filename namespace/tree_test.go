@@ -14,6 +14,7 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/namespace/record"
+	"github.com/hearthfs/hearth/namespace/store"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -42,7 +43,7 @@ func TestKeysAreATree(t *testing.T) {
 		t.Errorf("%d requests for what is known", n)
 	}
 	var walked []string
-	if err := w.tree.Walk(context.Background(), "/", func(p string, n Node) error {
+	if _, err := w.tree.Below(context.Background(), rootID, func(p string, n Node) error {
 		walked = append(walked, p)
 		return nil
 	}); err != nil {
@@ -436,7 +437,7 @@ func TestRestart(t *testing.T) {
 	if n.Object != b {
 		t.Error("the clock went back, and a stale name was believed")
 	}
-	if n.ID <= idBlock {
+	if n.ID <= store.IDBlock {
 		t.Errorf("id %d may have been used before the restart", n.ID)
 	}
 	if _, err := w.tree.Node(context.Background(), 1<<50); !errors.Is(err, hearth.ErrStale) {
@@ -566,7 +567,7 @@ func TestOddKeys(t *testing.T) {
 	}
 	paths := map[string]string{}
 	dirs := 0
-	if err := w.tree.Walk(context.Background(), "/", func(p string, n Node) error {
+	if _, err := w.tree.Below(context.Background(), rootID, func(p string, n Node) error {
 		if n.Dir {
 			dirs++
 		} else {

@@ -3,6 +3,7 @@ package namespace
 import (
 	"strings"
 
+	"github.com/hearthfs/hearth/namespace/record"
 	"github.com/hearthfs/hearth/namespace/store"
 )
 
@@ -39,8 +40,8 @@ func (t *Tree) sweepBehind(id uint64) {
 				if d.running.Load() != nil {
 					return nil // it is asked for: perhaps it is back
 				}
-				lower := nameKey(nil, kindEntry, d.hash, "")
-				if err := t.db.Scan(&rows, lower, directoryEnd(d.hash), pageNames); err != nil {
+				lower := record.NameKey(nil, record.KindEntry, d.hash, "")
+				if err := t.db.Scan(&rows, lower, record.DirectoryEnd(d.hash), pageNames); err != nil {
 					return err
 				}
 				for i := range rows.Len() {

@@ -1,10 +1,19 @@
 package store
 
-import "github.com/cockroachdb/pebble/v2"
+import (
+	"errors"
 
-// Edit is a set of changes that come to pass together.
+	"github.com/cockroachdb/pebble/v2"
+)
+
+// ErrRebuilt says that the database that a change was thought out for was given up.
+var ErrRebuilt = errors.New("the names were given up meanwhile")
+
+// Edit is a set of changes that come to pass together, in the database that was
+// there when it began: what is read of one says nothing of the next.
 type Edit struct {
 	s   *Store
+	gen int64
 	ops []op
 	buf []byte
 }
@@ -15,7 +24,10 @@ type op struct {
 }
 
 // Edit begins an empty set of changes.
-func (s *Store) Edit() *Edit { return &Edit{s: s} }
+func (s *Store) Edit() *Edit { return &Edit{s: s, gen: s.gen.Load()} }
+
+// Generation is that of the database that the Edit is for.
+func (e *Edit) Generation() int64 { return e.gen }
 
 // Set puts a record. Key and value are copied.
 func (e *Edit) Set(key, value []byte) {
@@ -35,12 +47,22 @@ func (e *Edit) Delete(key []byte) {
 func (e *Edit) Len() int { return len(e.ops) }
 
 // Commit makes the changes, and with sync makes them last. The Edit is empty then.
+// ErrRebuilt: its database was given up, nothing was changed.
 func (e *Edit) Commit(sync bool) error {
 	if len(e.ops) == 0 {
 		return nil
 	}
-	err := e.s.try(func(db *pebble.DB) error { return e.applyAll(db, sync) })
+	rebuilt := false
+	err := e.s.try(func(db *pebble.DB) error {
+		if rebuilt = e.gen != e.s.gen.Load(); rebuilt {
+			return nil
+		}
+		return e.applyAll(db, sync)
+	})
 	e.ops, e.buf = e.ops[:0], e.buf[:0]
+	if err == nil && rebuilt {
+		return ErrRebuilt
+	}
 	if !sync {
 		e.s.soon()
 	}

@@ -78,6 +78,7 @@ type Store struct {
 	o      Options
 	disk   *steady
 	doomed atomic.Pointer[error] // why the database must be replaced
+	gen    atomic.Int64          // counts databases; written under mu
 
 	mu       sync.RWMutex // guards the rest; write-locked only to replace the database
 	db       *pebble.DB
@@ -208,6 +209,10 @@ func (s *Store) live() (*pebble.DB, error) {
 	return s.db, nil
 }
 
+// Generation counts the databases that were replaced by an empty one: what was read
+// in an earlier one is void.
+func (s *Store) Generation() int64 { return s.gen.Load() }
+
 // rebuild puts an empty database in the place of a doomed one: on its disk when
 // only its content is bad, else in memory.
 func (s *Store) rebuild() {
@@ -238,6 +243,7 @@ func (s *Store) rebuild() {
 		s.db = nil
 	}
 	s.doomed.Store(nil)
+	s.gen.Add(1)
 	s.log("names start anew: %v", *cause)
 	if s.o.Rebuilt != nil {
 		s.o.Rebuilt(*cause)

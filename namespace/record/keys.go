@@ -1,0 +1,35 @@
+package record
+
+import "encoding/binary"
+
+// Kinds of records, the first byte of their keys. Directories are 16 bytes, node ids
+// 8 with the highest first; what begins with m is one of a few single records.
+const (
+	KindEntry      = 'e' // directory, sort name: an Entry
+	KindHashed     = 'h' // directory, mount name: the sort name of a shortened name
+	KindDirectory  = 'd' // directory: its node id and the state of its listing
+	KindReverse    = 'i' // node id: what the id stands for
+	KindSuperseded = 's' // node id: when the id's version was superseded
+)
+
+// NameKey appends the key of a name in a directory to buf.
+func NameKey(buf []byte, kind byte, dir [16]byte, name string) []byte {
+	buf = append(buf, kind)
+	buf = append(buf, dir[:]...)
+	return append(buf, name...)
+}
+
+// IDKey appends the key of a node id to buf.
+func IDKey(buf []byte, kind byte, id uint64) []byte {
+	return binary.BigEndian.AppendUint64(append(buf, kind), id)
+}
+
+// DirectoryEnd is the key behind all of a directory's entries.
+func DirectoryEnd(dir [16]byte) []byte {
+	key := NameKey(nil, KindEntry, dir, "")
+	for i := len(key) - 1; ; i-- {
+		if key[i]++; key[i] != 0 {
+			return key[:i+1]
+		}
+	}
+}

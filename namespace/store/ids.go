@@ -1,0 +1,80 @@
+package store
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+)
+
+const (
+	// IDBlock is how many ids are reserved at a time: a synced write each.
+	IDBlock = 1 << 20
+
+	keyIDs = "mids"
+)
+
+// IDs gives out node ids, each once: over restarts, crashes, and databases that were
+// given up. Its methods may be called from many goroutines.
+type IDs struct {
+	db   *Store
+	told func(upTo uint64)
+	lost atomic.Bool // the reservation went with its database
+
+	mu       sync.Mutex // guards the rest; held across a synced write per block
+	last     uint64
+	reserved uint64 // ids up to this one are written down as used
+}
+
+// Load begins behind the ids that db has reserved, and behind first; behind lost
+// when the reservation went with a database that was set aside. reserved, which may
+// be nil, is told of each reservation.
+func (g *IDs) Load(db *Store, first, lost uint64, reserved func(upTo uint64)) error {
+	v, ok, err := db.Get(nil, []byte(keyIDs))
+	if err != nil {
+		return err
+	}
+	g.db, g.told, g.last = db, reserved, first
+	switch {
+	case ok && len(v) == 8:
+		g.last = max(g.last, binary.BigEndian.Uint64(v))
+	case db.Stats().Rebuilds > 0:
+		g.last = max(g.last, lost)
+	}
+	g.reserved = g.last
+	return nil
+}
+
+// Lost says that the reservation went with its database. It does not block.
+func (g *IDs) Lost() { g.lost.Store(true) }
+
+// Last is the highest id given out.
+func (g *IDs) Last() uint64 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.last
+}
+
+// Next returns an id that nobody has.
+func (g *IDs) Next() (uint64, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for g.last >= g.reserved || g.lost.Load() {
+		g.lost.Store(false)
+		upTo := g.last + IDBlock
+		w := g.db.Edit()
+		w.Set([]byte(keyIDs), binary.BigEndian.AppendUint64(nil, upTo))
+		if err := w.Commit(true); errors.Is(err, ErrRebuilt) {
+			continue
+		} else if err != nil {
+			return 0, fmt.Errorf("reserve node ids: %w", err)
+		}
+		g.reserved = upTo
+		if g.told != nil {
+			g.told(upTo)
+		}
+	}
+	g.last++
+	return g.last, nil
+}
