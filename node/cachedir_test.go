@@ -59,7 +59,7 @@ func TestCacheDirs(t *testing.T) {
 func TestUnequalFileSystems(t *testing.T) {
 	// A floor in percent is each file system's own: beside a far larger one, a small one keeps its tenth free, and no more.
 	small, large := hearthtest.Tmpfs(t, "size=40m"), t.TempDir()
-	n := start(t, t.TempDir(), func(c *Config) {
+	n := start(t, bucket(t, nil), func(c *Config) {
 		c.Cache.NoDisk, c.Cache.FreeFloor = false, Size{Percent: 10}
 		c.Cache.Disks = []Disk{{Path: large, Size: Size{Bytes: 16 << 20}}, {Path: filepath.Join(small, "c"), Size: Size{Percent: 80}}}
 	})
@@ -82,7 +82,7 @@ func TestFullFileSystem(t *testing.T) {
 		t.Fatal(err)
 	}
 	var said bytes.Buffer
-	n := start(t, t.TempDir(), func(c *Config) {
+	n := start(t, bucket(t, nil), func(c *Config) {
 		c.Cache.NoDisk, c.Cache.Disks = false, []Disk{{Path: filepath.Join(full, "c"), Size: Size{Percent: 50}}}
 		c.Log = slog.New(slog.NewTextHandler(&said, nil))
 	})

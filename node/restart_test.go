@@ -11,12 +11,11 @@ import (
 func TestNodeIDsOutliveTheirDatabase(t *testing.T) {
 	// The namespace's database is lost; a kernel that still holds an inode of the
 	// first run never sees its number mean something else in the second.
-	dir, cache := t.TempDir(), filepath.Join(t.TempDir(), "c")
-	fill(t, dir, map[string]string{"a": "hello"})
+	url, cache := bucket(t, map[string]string{"a": "hello"}), filepath.Join(t.TempDir(), "c")
 	disk := func(c *Config) {
 		c.Cache.NoDisk, c.Cache.Disks, c.Cache.FreeFloor = false, []Disk{{Path: cache, Size: Size{Bytes: 64 << 20}}}, Size{Bytes: 1}
 	}
-	n := start(t, dir, disk)
+	n := start(t, url, disk)
 	first, err := client(t, n).Stat(t.Context(), "/a")
 	if err != nil {
 		t.Fatal(err)
@@ -31,7 +30,7 @@ func TestNodeIDsOutliveTheirDatabase(t *testing.T) {
 	if err := os.RemoveAll(where); err != nil {
 		t.Fatal(err)
 	}
-	again, err := client(t, start(t, dir, disk)).Stat(t.Context(), "/a")
+	again, err := client(t, start(t, url, disk)).Stat(t.Context(), "/a")
 	if err != nil || again.Inode <= first.Inode {
 		t.Errorf("inode %d after %d, %v", again.Inode, first.Inode, err)
 	}
@@ -43,7 +42,7 @@ func TestOneNodePerCacheDirectory(t *testing.T) {
 	disk := func(c *Config) {
 		c.Cache.NoDisk, c.Cache.Disks, c.Cache.FreeFloor = false, []Disk{{Path: cache, Size: Size{Bytes: 64 << 20}}}, Size{Bytes: 1}
 	}
-	start(t, t.TempDir(), disk)
+	start(t, bucket(t, nil), disk)
 	c := Config{Admin: Admin{Socket: "-", Listen: "-"}}
 	disk(&c)
 	n, err := New(t.Context(), c)

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/hearthfs/hearth"
-	"github.com/hearthfs/hearth/internal/hearthtest"
 	"github.com/hearthfs/hearth/namespace"
 )
 
@@ -81,22 +80,11 @@ func TestVolumeAndRingStandInTheWiring(t *testing.T) {
 	// A second store and a loop-back ring are put into the wiring and change no byte:
 	// once the bucket was read, a node with new RAM is served by the volume alone.
 	big := strings.Repeat("0123456789abcdef", 250_000)
-	server := hearthtest.StartS3(t) // file:// keeps nothing that changed just now
-	bucket := server.Bucket(t, "wiring")
-	if _, err := server.PutBytes(t.Context(), bucket, "big", []byte(big)); err != nil {
-		t.Fatal(err)
-	}
-	for _, v := range server.Env() {
-		name, value, _ := strings.Cut(v, "=")
-		t.Setenv(name, value)
-	}
+	url := bucket(t, map[string]string{"big": big})
 	vol := &volume{blocks: map[hearth.ID][]byte{}}
 	for round := range 2 {
 		ring := &loop{}
-		n := start(t, "", func(c *Config) {
-			c.Links[0].Origin = Origin{URL: "s3://" + bucket, Endpoint: server.Endpoint}
-			c.Wiring = Wiring{Volumes: vol, Ring: ring}
-		})
+		n := start(t, url, func(c *Config) { c.Wiring = Wiring{Volumes: vol, Ring: ring} })
 		var out strings.Builder
 		if err := client(t, n).Cat(t.Context(), "/big", 0, -1, &out); err != nil {
 			t.Fatal(err)
@@ -207,7 +195,7 @@ func TestALateFailureDoesNotMakeAnOriginIll(t *testing.T) {
 	// A fetch waited out an outage and fails after another one has succeeded: status
 	// stays ok. One that began afterwards counts, and so does a stream that breaks off
 	// after some of its blocks.
-	n := start(t, t.TempDir(), nil)
+	n := start(t, bucket(t, nil), nil)
 	l := n.links.list()[0]
 	o := &hearth.Object{Link: l.name, Key: "k", Size: 3 * hearth.BlockSize}
 	before := time.Now()

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hearthfs/hearth/internal/hearthtest"
 	"github.com/hearthfs/hearth/node"
 )
 
@@ -35,6 +36,21 @@ func newHearth(t *testing.T) *hearth {
 		"HEARTH_ADMIN_SOCKET=" + filepath.Join(home, "s"), "HEARTH_ADMIN_LISTEN=-",
 		"HEARTH_CACHE_DISKS=" + filepath.Join(home, "cache") + "=64MiB", "HEARTH_CACHE_RAM=32MiB", "HEARTH_CACHE_FREE_FLOOR=1MiB",
 		"AWS_EC2_METADATA_DISABLED=true"}}
+}
+
+// bucket starts a real S3 server for the test, as hearth's environment says from now
+// on, with objects in one bucket.
+func (h *hearth) bucket(t *testing.T, objects map[string]string) (url string) {
+	t.Helper()
+	s := hearthtest.StartS3(t)
+	data := s.Bucket(t, "data")
+	for key, text := range objects {
+		if _, err := s.PutBytes(t.Context(), data, key, []byte(text)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h.env = append(h.env, s.Env()...)
+	return "s3://" + data
 }
 
 func writeFile(t *testing.T, name, text string) string {
@@ -62,23 +78,20 @@ func (h *hearth) run(args ...string) (stdout, stderr string, code int) {
 func TestExitCodes(t *testing.T) {
 	// The binary says what is wrong in one line and ends with the manual's code.
 	h := newHearth(t)
-	dir := t.TempDir()
-	writeFile(t, filepath.Join(dir, "a"), "hello")
-	cache := filepath.Join(t.TempDir(), "cache")
-	for _, made := range []string{filepath.Join(dir, "sub"), filepath.Join(cache, "segments")} {
-		if err := os.MkdirAll(made, 0o700); err != nil {
-			t.Fatal(err)
-		}
+	url := h.bucket(t, map[string]string{"a": "hello", "sub/b": "below"})
+	dir, cache := t.TempDir(), filepath.Join(t.TempDir(), "cache")
+	writeFile(t, filepath.Join(dir, "a"), "no directory")
+	if err := os.MkdirAll(filepath.Join(cache, "segments"), 0o700); err != nil {
+		t.Fatal(err)
 	}
-	writeFile(t, filepath.Join(dir, "sub", "b"), "below")
 	for _, c := range []struct {
 		args string
 		code int
 		want string
 	}{
 		{"version", 0, ""},
-		{"cat file://" + dir + "/a", 0, ""},
-		{"ls file://" + dir + "/nothing", 4, "no such file"},
+		{"cat " + url + "/a", 0, ""},
+		{"ls " + url + "/nothing", 4, "no such file"},
 		{"ls /", 5, "hearth up"},
 		{"status", 5, "hearth up"},
 		{"warmup /x", 2, "not in this version"},
@@ -91,30 +104,30 @@ func TestExitCodes(t *testing.T) {
 		{"up --cache-ram lots", 2, "--cache-ram"},
 		{"up --config /does/not/exist", 2, "configuration"},
 		{"up nonsense", 2, "neither s3://"},
-		{"mount file://" + dir + " " + dir + "/absent", 4, "does not exist"},
-		{"mount -o open=none,freshness=strict file://" + dir + " " + dir, 2, "strict"},
-		{"mount --allow-other --no-allow-other file://" + dir + " " + dir, 2, "exclude each other"},
+		{"mount " + url + " " + dir + "/absent", 4, "does not exist"},
+		{"mount -o open=none,freshness=strict " + url + " " + dir, 2, "strict"},
+		{"mount --allow-other --no-allow-other " + url + " " + dir, 2, "exclude each other"},
 		{"up --connections 0 s3://b", 2, "at least 1"},
 		{"up --bandwidth 5 s3://b", 2, "below 64KiB/s"},
 		{"up --path-style maybe s3://b", 2, "none of auto, true and false"},
 		{"up s3://Bad_Name!", 2, "lower-case letters"},
-		{"up --cache-disks " + dir + "/a/cache=64MiB file://" + dir, 1, "choose another with --cache-disks"},
-		{"up --cache-disks /proc/x=64MiB file://" + dir, 1, "choose another with --cache-disks"},
-		{"mount --cache-disks " + cache + "=64MiB file://" + dir + " " + cache, 8, "the node works with " + cache},
-		{"mount --cache-disks " + cache + "=64MiB file://" + dir + " " + cache + "/segments", 8, "choose a directory apart"},
+		{"up --cache-disks " + dir + "/a/cache=64MiB " + url, 1, "choose another with --cache-disks"},
+		{"up --cache-disks /proc/x=64MiB " + url, 1, "choose another with --cache-disks"},
+		{"mount --cache-disks " + cache + "=64MiB " + url + " " + cache, 8, "the node works with " + cache},
+		{"mount --cache-disks " + cache + "=64MiB " + url + " " + cache + "/segments", 8, "choose a directory apart"},
 		{"mount s3:/bkt/pre " + dir, 2, "did you mean s3://bkt/pre?"},
 		{"mount file:/dir " + dir, 2, "did you mean file:///dir?"},
-		{"mount -o foo file://" + dir + " " + dir, 2, "unknown option (see hearth mount --help)"},
-		{"mount --freshness 60 file://" + dir + " " + dir, 2, `hearth: --freshness: "60" is none of immutable`},
+		{"mount -o foo " + url + " " + dir, 2, "unknown option (see hearth mount --help)"},
+		{"mount --freshness 60 " + url + " " + dir, 2, `hearth: --freshness: "60" is none of immutable`},
 		{"mnt", 2, "the nearest is mount"},
 		{"xyz", 2, "(see hearth --help)"},
-		{"cat file://" + dir + "/sub", 2, "is a prefix, not an object (ls lists it)"},
-		{"cat file://" + dir + "/sub/", 2, "is a prefix, not an object (ls lists it)"},
+		{"cat " + url + "/sub", 2, "is a prefix, not an object (ls lists it)"},
+		{"cat " + url + "/sub/", 2, "is a prefix, not an object (ls lists it)"},
 		{"umount --all", 0, ""},
 		{"umount --all --node unix://" + dir + "/s", 5, "hearth up"},
 		{"umount " + dir, 4, "nothing is mounted"},
 		{"umount /proc", 8, "not ours"},
-		{"cat --range 5 file://" + dir + "/a", 2, "--range"},
+		{"cat --range 5 " + url + "/a", 2, "--range"},
 		{"up --node http://x", 0, ""},
 	} {
 		if strings.HasPrefix(c.args, "up --node") {
@@ -133,14 +146,14 @@ func TestExitCodes(t *testing.T) {
 func TestAFullStandardOutputIsNamed(t *testing.T) {
 	// What cannot be written is not blamed on the reading.
 	h := newHearth(t)
-	file := writeFile(t, filepath.Join(t.TempDir(), "a"), "hello")
+	url := h.bucket(t, map[string]string{"a": "hello"})
 	for _, verb := range []string{"cat", "ls", "stat"} {
 		full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
 		var problems bytes.Buffer
-		cmd := exec.Command(h.bin, verb, "file://"+file)
+		cmd := exec.Command(h.bin, verb, url+"/a")
 		cmd.Env, cmd.Stdout, cmd.Stderr = h.env, full, &problems
 		err = cmd.Run()
 		full.Close()
@@ -170,13 +183,7 @@ func TestNamesOnATerminal(t *testing.T) {
 func TestReadingWithoutANode(t *testing.T) {
 	// ls, stat, cat and du of a URL work where no node runs, and leave nothing behind.
 	h := newHearth(t)
-	dir := t.TempDir()
-	if err := os.Mkdir(filepath.Join(dir, "sub"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	writeFile(t, filepath.Join(dir, "a"), "hello")
-	writeFile(t, filepath.Join(dir, "sub", "b"), strings.Repeat("x", 3<<20))
-	url := "file://" + dir
+	url := h.bucket(t, map[string]string{"a": "hello", "sub/b": strings.Repeat("x", 3<<20)})
 	for args, want := range map[string]string{
 		"--version":                       "(commit ",
 		"ls " + url:                       "a\nsub/\n",
@@ -232,15 +239,14 @@ func (h *hearth) up(t *testing.T, args ...string) *exec.Cmd {
 func TestNodeAnswersCommands(t *testing.T) {
 	// A node answers ls, cat and status until SIGTERM, and then leaves no socket.
 	h := newHearth(t)
-	dir := t.TempDir()
-	writeFile(t, filepath.Join(dir, "a"), "hello")
-	cmd := h.up(t, "file://"+dir)
+	url := h.bucket(t, map[string]string{"a": "hello"})
+	cmd := h.up(t, url)
 	for args, want := range map[string]string{
-		"ls":                       "a\n",
-		"stat /":                   "path      /\n",
-		"cat /a":                   "hello",
-		"cat file://" + dir + "/a": "hello",
-		"status":                   "ok\n",
+		"ls":                "a\n",
+		"stat /":            "path      /\n",
+		"cat /a":            "hello",
+		"cat " + url + "/a": "hello",
+		"status":            "ok\n",
 	} {
 		if stdout, stderr, code := h.run(strings.Fields(args)...); code != 0 || !strings.Contains(stdout, want) {
 			t.Errorf("hearth %s: exit code %d\n%s%s", args, code, stdout, stderr)
@@ -251,7 +257,7 @@ func TestNodeAnswersCommands(t *testing.T) {
 	if err := json.Unmarshal([]byte(stdout), &status); err != nil || status["origin"].(map[string]any)["requests"] == nil {
 		t.Errorf("status -o json: %v\n%s", err, stdout)
 	}
-	if _, stderr, code := h.run("up", "file://"+dir); code != exitRefused || !strings.Contains(stderr, "another node") {
+	if _, stderr, code := h.run("up", url); code != exitRefused || !strings.Contains(stderr, "another node") {
 		t.Errorf("a second node: exit code %d, %s", code, stderr)
 	}
 	if err := cmd.Process.Signal(os.Interrupt); err != nil {
