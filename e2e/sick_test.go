@@ -124,7 +124,10 @@ func sickScenarios() []scenario {
 		list = append(list, scenario{name: "away-" + a.name, from: all, limit: 2 * time.Minute, origin: "versitygw behind the fault proxy",
 			size: func(level) string { return "8 files" }, run: func(e *env) { awayOrigin(e, a) }})
 	}
-	return list
+	return append(list, scenario{name: "sick-cached-speed", from: all, limit: 2 * time.Minute, origin: "versitygw behind the fault proxy",
+		size: func(l level) string {
+			return map[level]string{all: "3 rounds of 300 files (REDUCED)", full: "9 rounds of 1,500 files"}[l]
+		}, run: cachedSpeed})
 }
 
 // sick is an origin that falls ill, and the mount that stands on it.
