@@ -26,6 +26,9 @@ const (
 	again = ".again"
 	// wholeFile in a database of that name says that it is newer than the other.
 	wholeFile = "WHOLE"
+	// partFile in a database says that it is a copy that is not whole: its directories
+	// may say that they are listed, and their entries not be there.
+	partFile = "PART"
 )
 
 // mover moves the database of a Store from a failed disk to a healthy one. Its
@@ -185,6 +188,11 @@ func (s *Store) newSuccessor(dir string) (*successor, error) {
 	if err := s.o.FS.RemoveAll(dir); err != nil {
 		return nil, err
 	}
+	if !strings.HasSuffix(dir, again) {
+		if err := mark(s.o.FS, dir, partFile); err != nil {
+			return nil, err
+		}
+	}
 	n := &successor{dir: dir}
 	n.disk = newSteady(s.o.FS, func(cause error) {
 		if n.live.Load() && n.told.CompareAndSwap(false, true) {
@@ -271,16 +279,28 @@ func (n *successor) makeLast(on vfs.FS) error {
 	if err := n.db.LogData(nil, pebble.Sync); err != nil {
 		return err
 	}
+	var err error
 	if strings.HasSuffix(n.dir, again) {
-		f, err := on.Create(on.PathJoin(n.dir, wholeFile), vfs.WriteCategoryUnspecified)
-		if err != nil {
-			return err
-		}
-		if err := errors.Join(f.Sync(), f.Close(), syncDir(on, n.dir)); err != nil {
-			return err
-		}
+		err = mark(on, n.dir, wholeFile)
+	} else if err = on.Remove(on.PathJoin(n.dir, partFile)); err == nil {
+		err = syncDir(on, n.dir)
+	}
+	if err != nil {
+		return err
 	}
 	return n.disk.cause()
+}
+
+// mark makes a file that is all in its name, there after a power failure too.
+func mark(on vfs.FS, dir, name string) error {
+	if err := on.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	f, err := on.Create(on.PathJoin(dir, name), vfs.WriteCategoryUnspecified)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close(), syncDir(on, dir))
 }
 
 // replaceBy has the copy take the place of the database, and returns that and the
@@ -305,9 +325,12 @@ func (s *Store) replaceBy(n *successor) (old *pebble.DB, from string, err error)
 }
 
 // Exists reports whether there is a database in a directory, under either of its
-// names.
+// names, that is more than a part of another.
 func Exists(dir string) bool {
 	for _, name := range []string{dir, dir + again} {
+		if exists(vfs.Default, filepath.Join(name, partFile)) {
+			continue
+		}
 		if found, err := filepath.Glob(filepath.Join(name, "MANIFEST-*")); err == nil && len(found) > 0 {
 			return true
 		}
@@ -335,5 +358,21 @@ func (s *Store) adopt() {
 	}
 	if err != nil {
 		s.log("names in %s: %v", other, fmt.Errorf("adopt them: %w", err))
+	}
+}
+
+// dropCutOff removes the copies that a process was making when it ended.
+func (s *Store) dropCutOff() {
+	dirs := []string{s.o.Dir}
+	if s.o.Next != nil {
+		dirs = append(dirs, s.o.Next()...)
+	}
+	for _, dir := range dirs {
+		if !exists(s.o.FS, s.o.FS.PathJoin(dir, partFile)) {
+			continue
+		}
+		if err := s.o.FS.RemoveAll(dir); err != nil {
+			s.log("names in %s: %v", dir, fmt.Errorf("remove a part of them: %w", err))
+		}
 	}
 }

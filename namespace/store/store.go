@@ -127,6 +127,7 @@ func (s *Store) open() error {
 		return s.openMemory(nil)
 	}
 	s.adopt()
+	s.dropCutOff()
 	for {
 		err := s.openDir(s.o.Dir)
 		switch {
