@@ -31,6 +31,14 @@ type LocalFiler interface {
 	LocalFile(o *Object) (file *os.File, release func(), err error)
 }
 
+// LocalSampler is a LocalFiler that knows where its files lie, which not every
+// kernel lends from.
+type LocalSampler interface {
+	LocalFiler
+	// Samples names a file of each place that local files may come from now.
+	Samples() []string
+}
+
 // Keeper is a Store that can be made to keep what it is given, which warm-up
 // needs to be honest.
 type Keeper interface {

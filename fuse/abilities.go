@@ -3,10 +3,14 @@ package fuse
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
+	"slices"
 	"strings"
 
 	gofuse "github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
+
+	"github.com/hearthfs/hearth"
 )
 
 // ability is one thing that a kernel may offer and a user may mask.
@@ -43,6 +47,7 @@ func Abilities() []string {
 // masks is what a mount does not use of its kernel.
 type masks struct {
 	bits      uint64
+	unwanted  uint64 // those of bits that nobody masked
 	readAhead bool
 }
 
@@ -98,31 +103,77 @@ func decide(o *Options, k offer, large bool) (Mode, string) {
 	return asked, why
 }
 
-// passthroughGranted tries to register a file in memory with the kernel, which
-// is what needs CAP_SYS_ADMIN.
-func passthroughGranted(raw *gofuse.Server, local bool, masked uint64) error {
+// passthroughGranted tries to register a file with the kernel, which is what needs
+// CAP_SYS_ADMIN: one of each place that files are lent from, until one is taken;
+// where no place is known, one in memory.
+func passthroughGranted(raw backing, offered uint64, o *Options) error {
 	switch {
-	case masked&gofuse.CAP_PASSTHROUGH != 0:
-		return errors.New("masked")
-	case !local:
+	case o.Local == nil:
 		return errors.New("no local tier hands out files")
-	case raw.KernelSettings().Flags64()&gofuse.CAP_PASSTHROUGH == 0:
+	case offered&gofuse.CAP_PASSTHROUGH == 0:
 		return errors.New("the kernel does not offer it (6.9 or later does)")
 	}
-	fd, err := unix.MemfdCreate("hearth-passthrough", unix.MFD_CLOEXEC)
-	if err != nil {
-		return err
+	var samples []string
+	if s, ok := o.Local.(hearth.LocalSampler); ok {
+		samples = s.Samples()
 	}
+	if len(samples) == 0 {
+		fd, err := unix.MemfdCreate("hearth-passthrough", unix.MFD_CLOEXEC)
+		if err != nil {
+			return err
+		}
+		return lendable(raw, fd, "memory")
+	}
+	var refused error
+	for _, name := range samples {
+		fd, err := unix.Open(name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err == nil {
+			err = lendable(raw, fd, name)
+		}
+		if err == nil {
+			return nil
+		}
+		refused = err
+	}
+	return refused
+}
+
+// lendable registers a file, takes it back and closes it.
+func lendable(raw backing, fd int, name string) error {
 	defer unix.Close(fd)
 	id, errno := raw.RegisterBackingFd(&gofuse.BackingMap{Fd: int32(fd)})
-	if errno == unix.EPERM {
-		return errors.New("it needs CAP_SYS_ADMIN")
+	switch errno {
+	case 0:
+		raw.UnregisterBackingFd(id)
+		return nil
+	case unix.EPERM:
+		return errors.New("it needs CAP_SYS_ADMIN, and not that of a user namespace")
+	case unix.ELOOP:
+		return fmt.Errorf("the kernel lends no files of a stacked file system such as overlayfs, on which %s lies: mount a volume there", filepath.Dir(name))
 	}
-	if errno != 0 {
-		return errno
+	return fmt.Errorf("lend %s: %w", name, errno)
+}
+
+// lacks tells what of its kernel's abilities a mount does without, and why;
+// unwanted are those that it would not use, ahead its read-ahead in KiB.
+func (o *Options) lacks(offered, unwanted uint64, passthrough error, ahead int) (all []string) {
+	masked := func(name string) bool {
+		return slices.Contains(o.Without, name) || slices.Contains(o.Without, "all")
 	}
-	raw.UnregisterBackingFd(id)
-	return nil
+	for _, a := range abilityTable() {
+		switch {
+		case a.name == "splice" || a.bit&unwanted != 0 && !masked(a.name): // never used; not here
+		case masked(a.name):
+			all = append(all, a.name+": masked by fuse.without")
+		case a.name == "passthrough" && passthrough != nil:
+			all = append(all, a.name+": "+passthrough.Error())
+		case a.bit != 0 && offered&a.bit == 0:
+			all = append(all, a.name+": the kernel does not offer it")
+		case a.name == "readahead" && ahead < o.MaxReadAhead>>10:
+			all = append(all, fmt.Sprintf("readahead: %d KiB instead of %d: only root may raise it, where /sys can be written", ahead, o.MaxReadAhead>>10))
+		}
+	}
+	return all
 }
 
 // maxRead is the largest READ in bytes: 256 pages, or 32 for a kernel that

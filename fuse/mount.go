@@ -3,6 +3,7 @@ package fuse
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log"
 	"strings"
@@ -21,6 +22,7 @@ type Server struct {
 	place   *place
 	why     string
 	ahead   int // read-ahead in force, in KiB; 0: not known
+	lacks   []string
 	ended   chan struct{}
 }
 
@@ -40,7 +42,8 @@ func Mount(ctx context.Context, o Options) (*Server, error) {
 		return nil, fmt.Errorf("mount %s: %w", o.Dir, err)
 	}
 	if o.Local == nil || !(o.Open == Passthrough || o.Open == Auto && large) {
-		without.bits |= gofuse.CAP_PASSTHROUGH // it would forbid to stack overlays on the mount
+		without.unwanted = gofuse.CAP_PASSTHROUGH // it would forbid to stack overlays on the mount
+		without.bits |= without.unwanted
 	}
 	if err := Cleanup(o.Dir); err != nil {
 		return nil, err
@@ -89,11 +92,14 @@ func (s *Server) protocol(m masks) *gofuse.MountOptions {
 
 // start decides what is left open until INIT, and serves.
 func (s *Server) start(raw *gofuse.Server, m masks, large bool) {
-	offered := raw.KernelSettings().Flags64() &^ m.bits
+	offered := raw.KernelSettings().Flags64()
 	k := offer{
-		noOpen:      offered&gofuse.CAP_NO_OPEN_SUPPORT != 0,
-		noOpenDir:   offered&gofuse.CAP_NO_OPENDIR_SUPPORT != 0,
-		passthrough: passthroughGranted(raw, s.o.Local != nil, m.bits),
+		noOpen:      offered&^m.bits&gofuse.CAP_NO_OPEN_SUPPORT != 0,
+		noOpenDir:   offered&^m.bits&gofuse.CAP_NO_OPENDIR_SUPPORT != 0,
+		passthrough: errors.New("masked"),
+	}
+	if m.bits&gofuse.CAP_PASSTHROUGH == 0 {
+		k.passthrough = passthroughGranted(raw, offered, &s.o)
 	}
 	f := s.files
 	f.mode, s.why = decide(&s.o, k, large)
@@ -106,6 +112,7 @@ func (s *Server) start(raw *gofuse.Server, m masks, large bool) {
 	if !m.readAhead {
 		s.ahead = s.place.readAhead(s.o.MaxReadAhead)
 	}
+	s.lacks = s.o.lacks(offered, m.unwanted, k.passthrough, s.ahead)
 }
 
 // serve answers until the connection ends, then takes everything down.
@@ -170,6 +177,8 @@ type Stats struct {
 	// Open is the mode granted; Why says why that one.
 	Open Mode
 	Why  string
+	// Lacks is what of the kernel's abilities the mount does without, each with the reason.
+	Lacks []string
 	// ReadAheadKiB is the kernel's read-ahead; 0: not known. LargestRead in bytes.
 	ReadAheadKiB int
 	LargestRead  int64
@@ -188,7 +197,7 @@ func (s *Server) Stats() Stats {
 	f := s.files
 	o := &f.ops
 	return Stats{
-		Dir: s.o.Dir, Device: s.place.device(), Open: f.mode, Why: s.why, ReadAheadKiB: s.ahead, LargestRead: o.largestRead.Load(),
+		Dir: s.o.Dir, Device: s.place.device(), Open: f.mode, Why: s.why, Lacks: s.lacks, ReadAheadKiB: s.ahead, LargestRead: o.largestRead.Load(),
 		EntryTimeout: time.Duration(o.entryTimeout.Load()), NegativeTimeout: time.Duration(o.negativeTimeout.Load()),
 		Names: f.holds.len(),
 		Requests: map[string]int64{

@@ -69,6 +69,11 @@ func checkRequests(t *testing.T, name string, s Stats) {
 			t.Errorf("largest READ %d, read-ahead %d KiB", s.LargestRead, s.ReadAheadKiB)
 		}
 	case "masked":
+		for _, name := range slices.DeleteFunc(Abilities(), func(name string) bool { return name == "splice" }) {
+			if !slices.Contains(s.Lacks, name+": masked by fuse.without") {
+				t.Errorf("without everything, %s is not among %q", name, s.Lacks)
+			}
+		}
 		if s.LargestRead > 128<<10 {
 			t.Errorf("largest READ %d without max_pages", s.LargestRead)
 		}

@@ -70,7 +70,8 @@ type Options struct {
 	Root uint64
 	// Reads yields the bytes.
 	Reads hearth.Source
-	// Local hands out whole objects as local files, for Passthrough; may be nil.
+	// Local hands out whole objects as local files, for Passthrough, which is granted
+	// where the kernel takes one of the samples of a LocalSampler; may be nil.
 	Local hearth.LocalFiler
 	// Has reports whether a block is held on this node, so that reads of it pass
 	// those that wait for the origin; nil: none passes.

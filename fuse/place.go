@@ -65,12 +65,12 @@ func attach(o *Options, maxRead int) (*place, int, error) {
 func (p *place) mount(o *Options, maxRead int) (int, error) {
 	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return -1, fmt.Errorf("open /dev/fuse (is the module fuse loaded?): %w", err)
+		return -1, noDevice(err)
 	}
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFCHR || st.Rdev != unix.Mkdev(10, 229) {
 		unix.Close(fd)
-		return -1, errors.New("/dev/fuse is not the FUSE device: load the module (modprobe fuse), or give the container --device /dev/fuse")
+		return -1, noDevice(errors.New("it is not the FUSE device"))
 	}
 	flags := uintptr(unix.MS_RDONLY | unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOATIME)
 	if o.NoExec {
@@ -83,12 +83,31 @@ func (p *place) mount(o *Options, maxRead int) (int, error) {
 	}
 	if err := unix.Mount(o.FSName, p.dir, fsType, flags, data); err != nil {
 		unix.Close(fd)
-		if err == unix.EPERM {
-			return -1, fmt.Errorf("mount(2) needs CAP_SYS_ADMIN: %w", err)
-		}
-		return -1, fmt.Errorf("mount(2): %w", err)
+		return -1, notAllowed(err)
 	}
 	return fd, nil
+}
+
+// noDevice explains why the device of FUSE cannot be had, with the cure.
+func noDevice(err error) error {
+	switch {
+	case errors.Is(err, unix.EACCES):
+		return fmt.Errorf("open /dev/fuse: %w (on the machine: chmod 666 /dev/fuse, as Debian has it; in a container: run as root)", err)
+	case errors.Is(err, unix.EPERM): // the control group's list of devices
+		return fmt.Errorf("open /dev/fuse: %w (this container may not use it: give it --device /dev/fuse --cap-add SYS_ADMIN)", err)
+	}
+	return fmt.Errorf("open /dev/fuse: %w (on the machine: modprobe fuse; a container needs --device /dev/fuse --cap-add SYS_ADMIN)", err)
+}
+
+// notAllowed explains why mount(2) failed, with the cure.
+func notAllowed(err error) error {
+	switch {
+	case errors.Is(err, unix.EPERM):
+		return fmt.Errorf("mount(2) needs CAP_SYS_ADMIN: %w (a container needs --cap-add SYS_ADMIN)", err)
+	case errors.Is(err, unix.EACCES): // what AppArmor answers
+		return fmt.Errorf("mount(2): %w (a security module forbids it: a container needs --security-opt apparmor=unconfined)", err)
+	}
+	return fmt.Errorf("mount(2): %w", err)
 }
 
 // fusermount has the setuid helper mount for a user, and takes the descriptor
@@ -96,6 +115,9 @@ func (p *place) mount(o *Options, maxRead int) (int, error) {
 func (p *place) fusermount(o *Options, maxRead int) (int, error) {
 	if o.AllowOther && !userAllowOther("/etc/fuse.conf") {
 		return -1, errors.New("allow_other as a user: root must add the line user_allow_other to /etc/fuse.conf; or mount without allow_other")
+	}
+	if _, err := os.Stat("/dev/fuse"); err != nil {
+		return -1, noDevice(err)
 	}
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -153,6 +175,9 @@ func runFusermount(files []*os.File, args ...string) error {
 		text := strings.TrimSpace(complaint.String())
 		if strings.Contains(text, "busy") {
 			return errBusy
+		}
+		if strings.Contains(text, "not permitted") {
+			text += " (it works as root: it must be setuid, where nothing like no-new-privileges forbids that, and a container needs --cap-add SYS_ADMIN)"
 		}
 		return fmt.Errorf("%s: %w", text, err)
 	}

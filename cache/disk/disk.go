@@ -130,9 +130,9 @@ type Store struct {
 }
 
 var (
-	_ hearth.Store      = (*Store)(nil)
-	_ hearth.Keeper     = (*Store)(nil)
-	_ hearth.LocalFiler = (*Store)(nil)
+	_ hearth.Store        = (*Store)(nil)
+	_ hearth.Keeper       = (*Store)(nil)
+	_ hearth.LocalSampler = (*Store)(nil)
 )
 
 // Open opens the cache directories. It refuses a directory that a person must
@@ -279,6 +279,17 @@ func (s *Store) LocalFile(o *hearth.Object) (*os.File, func(), error) {
 		}
 	}
 	return nil, nil, hearth.ErrMiss
+}
+
+// Samples names a file of each directory that is in use, as hearth.LocalSampler says.
+func (s *Store) Samples() []string {
+	var all []string
+	for _, d := range s.dirs {
+		if d.writable() {
+			all = append(all, filepath.Join(d.path, homeFile))
+		}
+	}
+	return all
 }
 
 // NodeID is the random id of this node, kept in its first directory.

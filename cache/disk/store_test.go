@@ -265,6 +265,9 @@ func TestFailedWritesEject(t *testing.T) {
 	if st := r.Stats().Dirs[0]; !st.Ejected || !st.Reading || st.Errors != ejectAfter || !strings.Contains(st.Cause, unix.EROFS.Error()) {
 		t.Fatalf("after %d failed writes: %+v", ejectAfter, st)
 	}
+	if got := r.Samples(); !slices.Equal(got, []string{filepath.Join(r.paths[1], homeFile)}) {
+		t.Fatalf("local files may come from %s", got)
+	}
 	if got := r.NamesDirs(); !r.holds(mine[0]) || !slices.Equal(got, []string{filepath.Join(r.paths[1], namesDir)}) {
 		t.Fatalf("a held block is missed, or the namespace is to lie in %s", got)
 	}
