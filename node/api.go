@@ -80,6 +80,8 @@ type Status struct {
 	Mounts   []MountStatus `json:"mounts"`
 	Memory   MemoryStatus  `json:"memory"`
 	Names    NamesStatus   `json:"names"`
+	// Processors are shared with everything else on the machine.
+	Processors ProcessorsStatus `json:"processors"`
 	// Uncached counts blocks that were read of objects without a strong ETag,
 	// which no tier keeps.
 	Uncached int64 `json:"uncached"`
@@ -129,6 +131,10 @@ type DirStatus struct {
 	Path   string `json:"path"`
 	Used   int64  `json:"used"`
 	Budget int64  `json:"budget"`
+	// FileSystem is the type of the one that it lies on; Note is what is to be known
+	// about that, and what to do; "": nothing.
+	FileSystem string `json:"file_system,omitempty"`
+	Note       string `json:"note,omitempty"`
 	// Replaces: misses replace what is worth least; else they go into free space only.
 	Replaces bool `json:"replaces,omitempty"`
 	// Full says why less than a block can be held, and what to do; "": there is room.
@@ -148,6 +154,9 @@ type MountStatus struct {
 	// Open is the mode in force, Why the reason for it.
 	Open string `json:"open"`
 	Why  string `json:"why"`
+	// Lacks is what of the kernel's abilities the mount does without, each with the
+	// reason.
+	Lacks []string `json:"lacks,omitempty"`
 	// Timeouts are how long the kernel keeps what it was told, in words.
 	Timeouts  string `json:"timeouts"`
 	Freshness string `json:"freshness"`
@@ -163,8 +172,22 @@ type MemoryStatus struct {
 	Used   int64 `json:"used"`
 	Idle   int64 `json:"idle"`
 	Views  int64 `json:"views"`
-	// Limit is the smallest of the machine's memory and the cgroup's limit.
-	Limit int64 `json:"limit"`
+	// Limit is the smallest of the machine's memory and the limits of its control
+	// groups, LimitBy the file of the one that it is; "": the machine's.
+	Limit   int64  `json:"limit"`
+	LimitBy string `json:"limit_by,omitempty"`
+	// Heap is what the Go heap is held to.
+	Heap int64 `json:"heap"`
+}
+
+// ProcessorsStatus is what of the machine's processors the node uses.
+type ProcessorsStatus struct {
+	// Threads is how many run Go code at once, at most.
+	Threads int `json:"threads"`
+	// Limit is what the control groups grant, in processors, LimitBy the file that says
+	// so; 0: all.
+	Limit   float64 `json:"limit,omitempty"`
+	LimitBy string  `json:"limit_by,omitempty"`
 }
 
 // NamesStatus is the namespace.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/fuse"
+	"github.com/hearthfs/hearth/node/budget"
 )
 
 // Config says what a node is made of. The zero Config is a node without links
@@ -104,12 +105,7 @@ type Cache struct {
 }
 
 // Disk is one cache directory.
-type Disk struct {
-	// Path of the directory, made if it does not exist.
-	Path string
-	// Size is its budget; a percentage is of the file system; zero: 10 %.
-	Size Size
-}
+type Disk = budget.Disk
 
 // Mount is one mount of the node's tree.
 type Mount struct {
@@ -146,21 +142,7 @@ type Admin struct {
 const DefaultListen = "127.0.0.1:9876"
 
 // Size is a number of bytes or a percentage of a whole. Zero: not set.
-type Size struct {
-	Bytes   int64
-	Percent float64
-}
-
-// Set reports whether the Size says anything.
-func (s Size) Set() bool { return s != Size{} }
-
-// Of gives the Size in bytes of a whole.
-func (s Size) Of(whole int64) int64 {
-	if s.Percent != 0 {
-		return int64(float64(whole) / 100 * s.Percent)
-	}
-	return s.Bytes
-}
+type Size = budget.Size
 
 // Validate reports the first thing in the configuration that cannot be meant,
 // before anything is opened.

@@ -17,6 +17,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -28,6 +29,7 @@ import (
 	"github.com/hearthfs/hearth/cache"
 	"github.com/hearthfs/hearth/cache/disk"
 	"github.com/hearthfs/hearth/namespace"
+	"github.com/hearthfs/hearth/node/budget"
 	"github.com/hearthfs/hearth/node/judged"
 	"github.com/hearthfs/hearth/node/machine"
 	"github.com/hearthfs/hearth/node/room"
@@ -42,8 +44,8 @@ var errClosed = errors.New("the node was closed")
 type Node struct {
 	config  Config
 	started time.Time
-	limit   int64 // of memory, in bytes
-	dirs    directories
+	limits  machine.Limits
+	dirs    budget.Directories
 	events  *trouble.Log
 
 	pool   *hearth.Pool
@@ -71,7 +73,7 @@ func New(ctx context.Context, c Config) (*Node, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	n := &Node{config: c, started: time.Now(), limit: machine.MemoryLimit("/"), events: trouble.New(c.Log)}
+	n := &Node{config: c, started: time.Now(), limits: machine.ReadLimits("/"), events: trouble.New(c.Log)}
 	life, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	n.cancel = cancel
 	n.group, n.ctx = errgroup.WithContext(life)
@@ -81,21 +83,14 @@ func New(ctx context.Context, c Config) (*Node, error) {
 	}
 	n.tellReplaced(n.ctx)
 	n.serveAdmin(n.ctx, n.doors)
-	budget := n.pool.Stats().Budget
+	ram := n.pool.Stats().Budget
 	n.group.Go(func() error {
-		machine.KeepGarbageSmall(n.ctx, budget)
+		machine.KeepGarbageSmall(n.ctx, ram)
 		return nil
 	})
 	n.group.Go(func() error { return machine.Watchdog(n.ctx, n.alive) })
-	if n.doors.warning != "" {
-		n.events.Warn(n.doors.warning)
-	}
-	for _, t := range n.tierStatus() {
-		for _, d := range t.Dirs {
-			if d.Full != "" {
-				n.events.Warn(d.Full)
-			}
-		}
+	for _, warning := range n.warnings(ram) {
+		n.events.Warn(warning)
 	}
 	return n, nil
 }
@@ -106,13 +101,13 @@ func (n *Node) open(ctx context.Context) (err error) {
 	if n.doors, err = listen(n.config.Admin); err != nil {
 		return err
 	}
-	budget := ramBudget(n.config.Cache.RAM, n.limit)
-	machine.LimitHeap(budget)
-	machine.SpareProcessors()
-	n.pool = hearth.NewPool(budget)
-	if n.dirs, err = cacheDirs(n.config.Cache); err != nil {
+	ram, err := n.takeBudgets()
+	if err != nil {
 		return err
 	}
+	machine.LimitHeap(ram, n.limits.Memory)
+	machine.SpareProcessors(n.limits.Processors)
+	n.pool = hearth.NewPool(ram)
 	if err := n.openDisk(); err != nil {
 		return err
 	}
@@ -125,8 +120,8 @@ func (n *Node) open(ctx context.Context) (err error) {
 		}
 	}
 	bucket := origin.NewBucket(n.pool, n.links.origin)
-	own := machine.NewOwn(n.dirs.paths(), strings.TrimPrefix(n.Socket(), "-"), n.config.File)
-	n.mounts, n.judged = newMounts(own), judged.Open(n.dirs.first())
+	own := machine.NewOwn(n.dirs.Paths(), strings.TrimPrefix(n.Socket(), "-"), n.config.File)
+	n.mounts, n.judged = newMounts(own), judged.Open(n.dirs.First())
 	if n.tiers, err = wire(n.config.Wiring, n.mem, store(n.disk), watched{bucket, n.gone, n.uncacheable, n.heard}); err != nil {
 		return fmt.Errorf("join the ring: %w", err)
 	}
@@ -140,6 +135,34 @@ func (n *Node) open(ctx context.Context) (err error) {
 		n.tryAgain(l, cause)
 	}
 	return nil
+}
+
+// takeBudgets works out the RAM budget, which it returns, and makes the cache
+// directories with theirs.
+func (n *Node) takeBudgets() (ram int64, err error) {
+	c := n.config.Cache
+	ram, err = budget.RAM(c.RAM, n.limits)
+	if err == nil && !c.NoDisk {
+		n.dirs, err = budget.Make(c.Disks, c.FreeFloor, ram, n.limits)
+	}
+	if errors.Is(err, budget.ErrUnfit) {
+		err = usage("%v", err)
+	}
+	return ram, err
+}
+
+// warnings are what a person should know at the start.
+func (n *Node) warnings(ram int64) (all []string) {
+	all = append(all, n.doors.warning, budget.Tight(ram, n.limits))
+	for _, d := range n.dirs {
+		all = append(all, d.Note)
+	}
+	for _, t := range n.tierStatus() {
+		for _, d := range t.Dirs {
+			all = append(all, d.Full)
+		}
+	}
+	return slices.DeleteFunc(all, func(s string) bool { return s == "" })
 }
 
 // store is the disk tier as the wiring wants it: nil, not a nil pointer in an
@@ -165,7 +188,7 @@ func (n *Node) openDisk() error {
 		o.Owns = ring.Owns
 	}
 	for _, d := range n.dirs {
-		o.Dirs = append(o.Dirs, disk.DirOptions{Path: d.path, Budget: d.budget, Floor: d.floor})
+		o.Dirs = append(o.Dirs, disk.DirOptions{Path: d.Path, Budget: d.Budget, Floor: d.Floor})
 	}
 	var err error
 	if n.disk, err = disk.Open(o); errors.Is(err, disk.ErrRefused) {

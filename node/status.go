@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"runtime"
 	"time"
 
 	"github.com/hearthfs/hearth/cache/disk"
+	"github.com/hearthfs/hearth/node/machine"
 	"github.com/hearthfs/hearth/node/room"
 	"github.com/hearthfs/hearth/origin"
 )
@@ -18,8 +20,10 @@ func (n *Node) Status(context.Context) *Status {
 	s := &Status{
 		Version: n.config.Version, PID: os.Getpid(), UptimeS: int64(time.Since(n.started) / time.Second),
 		Problems: []string{}, Mounts: []MountStatus{}, Links: []LinkStatus{},
-		Memory: MemoryStatus{Budget: p.Budget, Used: p.Used, Idle: p.Idle, Views: p.Views, Limit: n.limit},
-		Tiers:  n.tierStatus(), Names: n.namesStatus(),
+		Memory: MemoryStatus{Budget: p.Budget, Used: p.Used, Idle: p.Idle, Views: p.Views,
+			Limit: n.limits.Memory, LimitBy: n.limits.MemoryBy, Heap: machine.HeapLimit()},
+		Processors: ProcessorsStatus{Threads: runtime.GOMAXPROCS(0), Limit: n.limits.Processors, LimitBy: n.limits.ProcessorsBy},
+		Tiers:      n.tierStatus(), Names: n.namesStatus(),
 		Uncached: n.uncached.Load(),
 		Origin:   OriginStatus{Verbs: map[string]int64{}},
 	}
@@ -95,6 +99,8 @@ func (n *Node) tierStatus() []TierStatus {
 	t := TierStatus{Name: "disk"}
 	for _, d := range n.disk.Stats().Dirs {
 		x := DirStatus{Path: d.Path, Used: d.Used, Budget: d.Limit, Stalls: d.Stalls, Hanging: d.Hanging, Replaces: d.Replaces}
+		at := n.dirs.At(d.Path)
+		x.FileSystem, x.Note = at.FileSystem, at.Note
 		if x.Full = roomOf(d).Lack(); d.Ejected {
 			x.Ill = d.Cause
 		}
@@ -123,7 +129,7 @@ func (x *mounted) status() MountStatus {
 	f := x.server.Stats()
 	ops := maps.Clone(f.Requests)
 	maps.Copy(ops, f.Outcomes)
-	return MountStatus{Dir: x.Dir, Prefix: x.Prefix, Open: string(f.Open), Why: f.Why, Freshness: x.link.freshness.String(), Warning: x.link.warning(),
+	return MountStatus{Dir: x.Dir, Prefix: x.Prefix, Open: string(f.Open), Why: f.Why, Lacks: f.Lacks, Freshness: x.link.freshness.String(), Warning: x.link.warning(),
 		Timeouts: fmt.Sprintf("names %v, absent names %v", f.EntryTimeout.Round(time.Millisecond), f.NegativeTimeout.Round(time.Millisecond)),
 		Ops:      ops}
 }

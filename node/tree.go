@@ -45,10 +45,10 @@ func (l *link) config(version string) origin.Config {
 }
 
 func (n *Node) openTree() error {
-	o := namespace.Options{Events: n.treeEvents(), FirstID: nodeids.First(n.dirs.paths())}
+	o := namespace.Options{Events: n.treeEvents(), FirstID: nodeids.First(n.dirs.Paths())}
 	o.Events.Reserved = func(upTo uint64) {
 		n.group.Go(func() error {
-			for _, dir := range n.dirs.paths() {
+			for _, dir := range n.dirs.Paths() {
 				if err := nodeids.Note(dir, upTo); err != nil {
 					n.events.Trouble("node ids "+dir, "node ids are not noted", "dir", dir, "cause", err)
 				}

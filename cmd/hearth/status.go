@@ -102,15 +102,38 @@ func printStatus(w io.Writer, s *node.Status, verbose bool) error {
 	if !verbose {
 		return nil
 	}
+	printDetails(w, s)
+	return nil
+}
+
+// printDetails adds what -v shows: mounts, directories, memory, names.
+func printDetails(w io.Writer, s *node.Status) {
+	for _, m := range s.Mounts {
+		for _, lack := range m.Lacks {
+			fmt.Fprintf(w, "\n%s does without %s", m.Dir, lack)
+		}
+	}
 	for _, x := range s.Tiers {
 		for _, d := range x.Dirs {
-			fmt.Fprintf(w, "\ndirectory %s: %s of %s %s", d.Path, formatBytes(d.Used), formatBytes(d.Budget), d.Ill)
+			fmt.Fprintf(w, "\ndirectory %s on %s: %s of %s %s", d.Path, d.FileSystem, formatBytes(d.Used), formatBytes(d.Budget), d.Ill)
+			if d.Note != "" {
+				fmt.Fprint(w, "\n"+d.Note)
+			}
 		}
 	}
 	fmt.Fprintf(w, "\nmemory: %s of %s used, %d views; names: %s in %s; origin: %d errors, %d retries, %d throttled (%s)\n",
 		formatBytes(s.Memory.Used), formatBytes(s.Memory.Budget), s.Memory.Views, counts(s.Names.Figures), s.Names.Where,
 		s.Origin.Errors, s.Origin.Retries, s.Origin.Throttled, counts(s.Origin.Verbs))
-	return nil
+	fmt.Fprintf(w, "this process may use %s of memory%s, its Go heap %s; %d threads run at once%s\n", formatBytes(s.Memory.Limit), by(s.Memory.LimitBy),
+		formatBytes(s.Memory.Heap), s.Processors.Threads, by(s.Processors.LimitBy))
+}
+
+// by names the file that a limit was read in.
+func by(file string) string {
+	if file == "" {
+		return ""
+	}
+	return " (" + file + ")"
 }
 
 // section ends a table and begins the next with widths of its own.

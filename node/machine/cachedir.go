@@ -28,27 +28,56 @@ func cacheDir(uid int) (string, error) {
 // or one that waits for it, would wait for ever.
 var ErrInFuse = errors.New("it lies in a FUSE mount, where a cache could wait for itself")
 
-// MakeCacheDir makes a cache directory, if there is none, and returns its path made
-// absolute and the size of its file system in bytes. One that this process cannot
-// write to is an error that names the cure; one in a FUSE mount is ErrInFuse.
-func MakeCacheDir(path string) (p string, whole int64, err error) {
-	if p, err = filepath.Abs(path); err != nil {
-		return "", 0, fmt.Errorf("cache directory %s: %w", path, err)
+// Place is where a cache directory lies: its path made absolute, the size of its
+// file system in bytes, and that one's type as mount(8) calls it, or a number.
+type Place struct {
+	Path       string
+	Whole      int64
+	FileSystem string
+}
+
+// MakeCacheDir makes a cache directory, if there is none. One that this process
+// cannot write to is an error that names the cure; one in a FUSE mount is ErrInFuse.
+func MakeCacheDir(path string) (Place, error) {
+	p, err := filepath.Abs(path)
+	if err != nil {
+		return Place{}, fmt.Errorf("cache directory %s: %w", path, err)
 	}
 	if err := os.MkdirAll(p, 0o700); err != nil {
-		return "", 0, unwritable(p, err)
+		return Place{}, unwritable(p, err)
 	}
 	if err := unix.Access(p, unix.W_OK|unix.X_OK); err != nil {
-		return "", 0, unwritable(p, err)
+		return Place{}, unwritable(p, err)
 	}
 	var st unix.Statfs_t
 	if err := unix.Statfs(p, &st); err != nil {
-		return "", 0, fmt.Errorf("statfs cache directory %s: %w", p, err)
+		return Place{}, fmt.Errorf("statfs cache directory %s: %w", p, err)
 	}
 	if st.Type == unix.FUSE_SUPER_MAGIC {
-		return "", 0, fmt.Errorf("cache directory %s: %w", p, ErrInFuse)
+		return Place{}, fmt.Errorf("cache directory %s: %w", p, ErrInFuse)
 	}
-	return p, int64(st.Blocks) * st.Bsize, nil
+	return Place{Path: p, Whole: int64(st.Blocks) * st.Bsize, FileSystem: fileSystem(st.Type)}, nil
+}
+
+// fileSystem names a type of file systems.
+func fileSystem(kind int64) string {
+	switch kind {
+	case unix.EXT4_SUPER_MAGIC:
+		return "ext4"
+	case unix.XFS_SUPER_MAGIC:
+		return "xfs"
+	case unix.BTRFS_SUPER_MAGIC:
+		return "btrfs"
+	case unix.TMPFS_MAGIC:
+		return "tmpfs"
+	case unix.RAMFS_MAGIC:
+		return "ramfs"
+	case unix.OVERLAYFS_SUPER_MAGIC:
+		return "overlay"
+	case unix.NFS_SUPER_MAGIC:
+		return "nfs"
+	}
+	return fmt.Sprintf("0x%x", kind)
 }
 
 // unwritable is a cache directory that this process cannot write to: a failure,

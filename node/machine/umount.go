@@ -18,18 +18,22 @@ import (
 // process is stuck must not be touched.
 func MountedAt(dir string) (string, error) {
 	kind := ""
-	err := eachMount(func(at, of, _ string) {
-		if at == dir {
-			kind = of
+	err := eachMount("/", func(m tableEntry) {
+		if m.dir == dir {
+			kind = m.kind
 		}
 	})
 	return kind, err
 }
 
+// tableEntry is a line of the mount table: which directory of the file system is
+// mounted where, what kind of file system it is, and its options.
+type tableEntry struct{ root, dir, kind, options string }
+
 // eachMount calls f for every line of the mount table, in the order in which the
-// mounts were made; options are the file system's.
-func eachMount(f func(dir, kind, options string)) error {
-	table, err := os.ReadFile("/proc/self/mountinfo")
+// mounts were made; root is where /proc is looked for, "/" but in tests.
+func eachMount(root string, f func(tableEntry)) error {
+	table, err := os.ReadFile(filepath.Join(root, "proc/self/mountinfo"))
 	if err != nil {
 		return fmt.Errorf("read the mount table: %w", err)
 	}
@@ -38,7 +42,8 @@ func eachMount(f func(dir, kind, options string)) error {
 		fields := strings.Fields(left)
 		system := strings.Fields(right)
 		if ok && len(fields) > 4 && len(system) > 0 {
-			f(unescape(fields[4]), system[0], system[len(system)-1]) // an empty source is no field
+			// An empty source is no field.
+			f(tableEntry{root: unescape(fields[3]), dir: unescape(fields[4]), kind: system[0], options: system[len(system)-1]})
 		}
 	}
 	return nil
@@ -50,10 +55,10 @@ func eachMount(f func(dir, kind, options string)) error {
 func DeadMounts(kind string) ([]string, error) {
 	last, order := map[string]string{}, []string{}
 	mine := "user_id=" + strconv.Itoa(os.Geteuid())
-	err := eachMount(func(dir, of, options string) {
-		last[dir] = of
-		if os.Geteuid() == 0 || slices.Contains(strings.Split(options, ","), mine) {
-			order = append(order, dir)
+	err := eachMount("/", func(m tableEntry) {
+		last[m.dir] = m.kind
+		if os.Geteuid() == 0 || slices.Contains(strings.Split(m.options, ","), mine) {
+			order = append(order, m.dir)
 		}
 	})
 	var dead []string
