@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"io"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -67,6 +68,7 @@ func (ls *links) add(ctx context.Context, l Link, goOn func(*link, error) error)
 	}
 	if cause := added.probe(ctx); cause != nil {
 		if err := goOn(added, cause); err != nil {
+			added.close()
 			return nil, err
 		}
 	}
@@ -74,6 +76,7 @@ func (ls *links) add(ctx context.Context, l Link, goOn func(*link, error) error)
 	defer ls.mu.Unlock()
 	for _, old := range ls.all {
 		if old.Path == l.Path {
+			added.close()
 			return nil, &Error{Kind: KindRefused, Message: "there is a link at " + l.Path + " already"}
 		}
 	}
@@ -105,6 +108,13 @@ func (l *link) probe(ctx context.Context) error {
 		return usage("%s is one object, not a directory: name the prefix that it lies in", l.Origin.URL)
 	}
 	return &Error{Kind: KindNotFound, Message: "nothing lies below " + l.Origin.URL + ": check the prefix (hearth ls shows what there is)"}
+}
+
+// close gives up what the origin holds: connections, or its directory.
+func (l *link) close() {
+	if o, ok := l.origin.(io.Closer); ok {
+		_ = o.Close() // nobody asks it any more
+	}
 }
 
 // list is a copy of the present links.

@@ -308,6 +308,11 @@ func (n *Node) close() error {
 	if n.tree != nil {
 		errs = append(errs, n.tree.Close())
 	}
+	if n.links != nil {
+		for _, l := range n.links.list() {
+			l.close()
+		}
+	}
 	if n.mem != nil {
 		n.mem.Close()
 	}

@@ -221,7 +221,8 @@ const childEnv = "HEARTH_DISK_CHILD"
 func TestMain(m *testing.M) {
 	dir := os.Getenv(childEnv)
 	if dir == "" {
-		os.Exit(m.Run())
+		goleak.VerifyTestMain(m)
+		return
 	}
 	if n, err := strconv.Atoi(os.Getenv(readyEnv)); err == nil {
 		if err := beReady(dir, n); err != nil {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"go.uber.org/goleak"
 
 	"github.com/hearthfs/hearth/node"
 )
@@ -26,7 +27,7 @@ func TestMain(m *testing.M) {
 		return
 	}
 	flag.Bool("update", false, "write golden files anew")
-	os.Exit(m.Run())
+	goleak.VerifyTestMain(m)
 }
 
 func TestTable(t *testing.T) {
