@@ -171,6 +171,7 @@ func (e *env) start(cmd *exec.Cmd) *process {
 	go func() { _ = cmd.Wait(); close(p.done) }()
 	e.Cleanup(func() {
 		p.kill()
+		e.sound(p.name, p.out.String())
 		if e.Failed() {
 			text := p.out.String()
 			e.Logf("output of %s %v:\n%s", p.name, cmd.Args[1:], text[max(0, len(text)-6000):])
@@ -253,13 +254,14 @@ func (e *env) run(name string, args ...string) (string, int) {
 	if err != nil && !errors.As(err, &exit) {
 		e.Fatalf("run %s %v: %v", name, args, err)
 	}
+	e.sound(filepath.Base(name), string(out))
 	return string(out), cmd.ProcessState.ExitCode()
 }
 
 // environ is a clean environment: nothing of the machine's own credentials.
 func (e *env) environ(o *server) []string {
 	vars := []string{"PATH=" + os.Getenv("PATH"), "HOME=" + e.dir, "AWS_EC2_METADATA_DISABLED=true", "AWS_REGION=us-east-1", "LANG=C.UTF-8",
-		"HEARTH_TOOLS=" + os.Getenv("HEARTH_TOOLS")}
+		"HEARTH_TOOLS=" + os.Getenv("HEARTH_TOOLS"), "HEARTH_LEAKS=yes"}
 	if o != nil {
 		vars = append(vars, "AWS_ACCESS_KEY_ID="+o.access, "AWS_SECRET_ACCESS_KEY="+o.secret)
 	}
@@ -400,6 +402,7 @@ func (h *hearth) kill9() {
 // quit ends the node by SIGTERM: it must unmount and end with 0.
 func (h *hearth) quit() {
 	h.e.Helper()
+	h.idle()
 	if code := h.terminate(syscall.SIGTERM); code != 0 {
 		h.e.Fatalf("hearth ended with %d after SIGTERM:\n%s", code, h.out)
 	}

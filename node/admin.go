@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/hearthfs/hearth/node/door"
+	"github.com/hearthfs/hearth/node/leaks"
 )
 
 // errorTrailer and kindTrailer carry what broke an answer whose first bytes were
@@ -52,6 +53,7 @@ func (n *Node) routes() http.Handler {
 	answer("GET /v1/du", func(r *http.Request) (any, error) { return n.usage(r.Context(), r.FormValue("path")) })
 	mux.HandleFunc("GET /v1/ls", n.serveList)
 	mux.HandleFunc("GET /v1/cat", n.serveCat)
+	mux.HandleFunc("GET /v1/goroutines", leaks.Goroutines)
 	n.addHealth(mux)
 	return mux
 }
@@ -128,9 +130,9 @@ func (n *Node) serveCat(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Trailer", errorTrailer+", "+kindTrailer)
-	out := &countingWriter{w: w}
+	out := &door.Counted{Writer: w}
 	if err := n.cat(r.Context(), r.FormValue("path"), span{off, length}, out); err != nil {
-		if out.n == 0 {
+		if out.N == 0 {
 			w.Header().Del("Trailer")
 			answerError(w, err)
 			return
@@ -138,17 +140,6 @@ func (n *Node) serveCat(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set(errorTrailer, err.Error())
 		w.Header().Set(kindTrailer, string(kindOf(err)))
 	}
-}
-
-type countingWriter struct {
-	w http.ResponseWriter
-	n int64
-}
-
-func (c *countingWriter) Write(p []byte) (int, error) {
-	n, err := c.w.Write(p)
-	c.n += int64(n)
-	return n, err
 }
 
 // listeners are the doors of a node.

@@ -243,7 +243,7 @@ func (w *yamlWalk) fail(n *yaml.Node, format string, args ...any) error {
 
 // otherVariables are HEARTH_ names that are no parameters.
 func otherVariables() []string {
-	return []string{"HEARTH_CONFIG", "HEARTH_NODE", "HEARTH_TOOLS", "HEARTH_JOURNAL_SOCKET", readyFD}
+	return []string{"HEARTH_CONFIG", "HEARTH_NODE", "HEARTH_TOOLS", "HEARTH_JOURNAL_SOCKET", leaksVariable, readyFD}
 }
 
 // checkEnviron refuses variables of a later version, and warns of those that

@@ -86,7 +86,22 @@ func (c *common) run(cmd *cobra.Command, config node.Config, mount *node.MountRe
 		_ = n.Close()
 		return err
 	}
-	return serve(n, mount, signals, say)
+	err = serve(n, mount, signals, say)
+	sayLeft(n)
+	return err
+}
+
+// leaksVariable asks for sayLeft, as the end-to-end tests do.
+const leaksVariable = "HEARTH_LEAKS"
+
+// sayLeft says what a closed node has not given back.
+func sayLeft(n *node.Node) {
+	if os.Getenv(leaksVariable) == "" {
+		return
+	}
+	for _, l := range n.Left() {
+		fmt.Fprintln(os.Stderr, "hearth: left behind:", l)
+	}
 }
 
 func printer(c *common, w io.Writer) func(string, ...any) {
