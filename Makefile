@@ -11,7 +11,7 @@ TALLY = $(GO) run ./e2e/tally $(if $(COUNTS),-add $(COUNTS))
 RUN_E2E = $(GO) test -count 1 -json -timeout 24h ./e2e
 unexport HEARTH_RESUME HEARTH_ISSUE HEARTH_VARIANT
 
-.PHONY: help hearth setup setup-full demo test check race fuzz bench e2e e2e-full clean
+.PHONY: help hearth setup setup-e2e setup-full demo test check race fuzz bench e2e e2e-full clean
 
 help: ## print the targets
 	@sed -n 's/^\([a-z0-9-]*\):[^#]*## /\1\t/p' Makefile | expand -t 12
@@ -21,6 +21,9 @@ hearth: ## build the static binary ./hearth
 
 setup: ## install Debian packages and test tools that are missing
 	@scripts/setup
+
+setup-e2e:
+	@scripts/setup --e2e
 
 setup-full:
 	@scripts/setup --full
@@ -52,7 +55,7 @@ bench: setup-full hearth ## make every figure of docs/benchmarks.md, with its ra
 	HEARTH_BLOCKS=1000000 $(GO) test -run xxx -bench Ready -benchtime 1x -timeout 1h ./cache/disk
 	$(GO) test -run BytesFetched -v ./cache
 
-e2e: setup ## every end-to-end scenario, slices marked REDUCED; the core also masked, as nobody, and with -race (at most 40 minutes)
+e2e: setup-e2e ## every end-to-end scenario, slices marked REDUCED; the core also masked, as nobody, and with -race (at most 40 minutes)
 	@{ HEARTH_E2E=all $(RUN_E2E); \
 	   for v in masked nobody race; do HEARTH_E2E=core HEARTH_VARIANT=$$v $(RUN_E2E); done; } | $(TALLY) -v -most 40m
 

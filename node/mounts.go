@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -347,16 +346,9 @@ func (m *mounts) closeAll(busy func(dir string, cause error)) error {
 			continue
 		case <-late:
 		}
-		if x.abort() {
+		if machine.Abort(x.server.Stats().Device) { // else the end of the process does it
 			<-x.gone
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// abort has the kernel cut a connection: who still uses the mount gets ENOTCONN.
-// Where that cannot be asked for, the end of the process does it.
-func (x *mounted) abort() bool {
-	_, minor, _ := strings.Cut(x.server.Stats().Device, ":")
-	return os.WriteFile(filepath.Join("/sys/fs/fuse/connections", minor, "abort"), []byte("1"), 0) == nil
 }

@@ -89,7 +89,6 @@ func New(ctx context.Context, c Config) (*Node, error) {
 		machine.KeepGarbageSmall(n.ctx, ram)
 		return nil
 	})
-	n.group.Go(func() error { return machine.Watchdog(n.ctx, n.alive) })
 	for _, warning := range n.warnings(ram) {
 		n.events.Warn(warning)
 	}
@@ -257,15 +256,25 @@ func (n *Node) Socket() string {
 	return n.doors.socket.Addr().String()
 }
 
-// Ready tells systemd that the node serves.
-func (n *Node) Ready() { machine.Ready() }
+// Ready tells the service manager once the mounts answer, and from then on how it is.
+func (n *Node) Ready(ctx context.Context) error {
+	n.group.Go(func() error { return machine.Watch(n.ctx, n.alive) })
+	return machine.Ready(ctx, n.alive)
+}
 
-// alive is what the watchdog asks: the node's own API answers.
-func (n *Node) alive(ctx context.Context) error {
+// alive is what the service manager is told: the node's own API and each mount answer.
+func (n *Node) alive(ctx context.Context) (string, error) {
 	c := n.Client()
 	defer c.Close()
-	_, err := c.Status(ctx)
-	return err
+	s, err := c.Status(ctx)
+	for i := 0; err == nil && i < len(s.Mounts); i++ {
+		err = machine.Answers(ctx, s.Mounts[i].Dir)
+	}
+	if err == nil {
+		return s.Says, nil
+	}
+	n.events.Trouble("alive", "the node does not answer", "cause", err)
+	return "", err
 }
 
 // Done is closed when the node ends, by itself or by Close.
@@ -325,5 +334,5 @@ func (n *Node) close() error {
 
 // Left says what a closed node has not given back, an item each: see leaks.Find.
 func (n *Node) Left() []string {
-	return leaks.Find(func() int64 { return n.pool.Stats().Views }, n.dirs.paths())
+	return leaks.Find(func() int64 { return n.pool.Stats().Views }, n.dirs.Paths())
 }

@@ -12,24 +12,29 @@ import (
 )
 
 func umountCommand() *cobra.Command {
-	var lazy, all bool
+	var lazy, all, dead bool
 	cmd := &cobra.Command{
-		Use: "umount DIR | --all", GroupID: "run",
+		Use: "umount DIR | --all | --dead", GroupID: "run",
 		Short: "Take a mount away",
 		Long: "Take the mount at DIR away, or all mounts of the node and those of this user whose\n" +
-			"process has died. No node needs to run.",
+			"process has died, or with --dead the latter alone. No node needs to run.",
 		Example: "  hearth umount /mnt\n  hearth umount --all --lazy",
 	}
 	c := addCommon(cmd)
 	cmd.Flags().BoolVar(&lazy, "lazy", false, "detach it now, although it is in use")
 	cmd.Flags().BoolVar(&all, "all", false, "every mount of the node, and every one that died with its node")
+	cmd.Flags().BoolVar(&dead, "dead", false, "every mount that died with its node, and no other")
+	cmd.MarkFlagsMutuallyExclusive("all", "dead")
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
-		if all {
+		if all || dead {
 			return between(0)(cmd, args)
 		}
 		return exactly("DIR")(cmd, args)
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if dead {
+			return umountDead(nil, 0)
+		}
 		s, err := load(cmd)
 		if err != nil {
 			return err
@@ -97,6 +102,12 @@ func (c *common) umountAll(cmd *cobra.Command, n *node.Client, lazy bool) error 
 			failed = append(failed, err)
 		}
 	}
+	return umountDead(failed, len(s.Mounts))
+}
+
+// umountDead takes away the mounts whose process has died; failed are those of tried
+// that could not be taken away before.
+func umountDead(failed []error, tried int) error {
 	dead, err := machine.DeadMounts(ourType)
 	if err != nil {
 		failed = append(failed, err)
@@ -109,7 +120,7 @@ func (c *common) umountAll(cmd *cobra.Command, n *node.Client, lazy bool) error 
 	switch {
 	case len(failed) == 0:
 		return nil
-	case len(failed) < len(s.Mounts)+len(dead):
+	case len(failed) < tried+len(dead):
 		return &exitError{exitPartly, errors.Join(failed...)}
 	}
 	return errors.Join(failed...)

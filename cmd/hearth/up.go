@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hearthfs/hearth/node"
+	"github.com/hearthfs/hearth/node/machine"
 )
 
 func upCommand() *cobra.Command {
@@ -79,7 +80,9 @@ func (c *common) run(cmd *cobra.Command, config node.Config, mount *node.MountRe
 		if n != nil {
 			_ = n.Close()
 		}
-		return because(ctx, err)
+		err = because(ctx, err)
+		machine.Say(oneLine(err.Error()))
+		return err
 	}
 	say := printer(c, out(cmd))
 	if err := detach(); err != nil {
@@ -117,6 +120,7 @@ func printer(c *common, w io.Writer) func(string, ...any) {
 func (c *common) start(ctx context.Context, cmd *cobra.Command, config node.Config, mount *node.MountRequest) (*node.Node, error) {
 	say := printer(c, out(cmd))
 	config.Log = c.log.Logger
+	machine.Say("starting")
 	n, err := node.New(ctx, config)
 	if err != nil {
 		return nil, err
@@ -126,6 +130,7 @@ func (c *common) start(ctx context.Context, cmd *cobra.Command, config node.Conf
 		fmt.Fprintln(os.Stderr, "hearth: "+c.log.lost)
 	}
 	for _, m := range config.Mounts {
+		machine.Say("mounting " + m.Dir)
 		made, err := n.Mount(ctx, node.MountRequest{Mount: m})
 		if err != nil {
 			return n, err
@@ -147,8 +152,7 @@ func (c *common) start(ctx context.Context, cmd *cobra.Command, config node.Conf
 		}
 		say("mounted %s, read-only (open=%s, freshness %s); %s", m.Dir, m.Open, m.Freshness, end)
 	}
-	n.Ready()
-	return n, nil
+	return n, n.Ready(ctx)
 }
 
 // warn says what a mount that stands lacks; where the log is shown on the same

@@ -3,41 +3,110 @@ package machine
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
+	"golang.org/x/sys/unix"
 )
 
-// Ready tells systemd, if it listens, that the node serves.
-func Ready() { notify(daemon.SdNotifyReady) }
+// answerWait is how long the node and its mounts may take to answer before the
+// service manager is told that they serve; each answers from memory.
+const answerWait = 10 * time.Second
+
+// sayInterval is how often the service manager's word for people is renewed where
+// no watchdog asks for more.
+const sayInterval = 30 * time.Second
+
+// Alive tells in a word how the node is, or why it does not answer.
+type Alive func(context.Context) (says string, err error)
+
+// Ready tells the service manager, if one listens, that the node serves, once it
+// does: a node that does not answer is an error.
+func Ready(ctx context.Context, alive Alive) error {
+	ctx, cancel := context.WithTimeout(ctx, answerWait)
+	defer cancel()
+	says, err := alive(ctx)
+	if err != nil {
+		return err
+	}
+	notify(daemon.SdNotifyReady + "\n" + status(says))
+	return nil
+}
 
 // Stopping tells it that the node is about to end.
-func Stopping() { notify(daemon.SdNotifyStopping) }
+func Stopping() { notify(daemon.SdNotifyStopping + "\n" + status("unmounting")) }
+
+// Say tells it in a line for people what goes on; systemctl status shows it.
+func Say(what string) { notify(status(what)) }
+
+func status(what string) string { return "STATUS=" + strings.ReplaceAll(what, "\n", " ") }
 
 func notify(state string) { _, _ = daemon.SdNotify(false, state) }
 
-// Watchdog tells systemd that the node lives, as often as the unit asks for, as
-// long as alive says so: a node that hangs is restarted.
-func Watchdog(ctx context.Context, alive func(context.Context) error) error {
-	interval, err := daemon.SdWatchdogEnabled(false)
+// Watch tells the service manager, if one listens, how the node is, and feeds its
+// watchdog as often as the unit asks for, as long as alive answers: a node that
+// hangs is restarted.
+func Watch(ctx context.Context, alive Alive) error {
+	watchdog, err := daemon.SdWatchdogEnabled(false)
 	if err != nil {
 		return fmt.Errorf("systemd watchdog: %w", err)
 	}
-	if interval == 0 {
+	if os.Getenv("NOTIFY_SOCKET") == "" {
 		return nil
 	}
-	tick := time.NewTicker(interval / 2)
+	interval := sayInterval
+	if watchdog > 0 {
+		interval = min(interval, watchdog/2)
+	}
+	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	for {
-		check, cancel := context.WithTimeout(ctx, interval/4)
-		if alive(check) == nil {
-			notify(daemon.SdNotifyWatchdog)
-		}
-		cancel()
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
 		}
+		check, cancel := context.WithTimeout(ctx, interval/2)
+		says, err := alive(check)
+		cancel()
+		switch {
+		case ctx.Err() != nil: // Stopping has been said
+		case err != nil:
+			Say("does not answer: " + err.Error())
+		case watchdog > 0:
+			notify(daemon.SdNotifyWatchdog + "\n" + status(says))
+		default:
+			Say(says)
+		}
 	}
+}
+
+// Answers returns once what is mounted at dir answers. Asking for its figures
+// opens nothing and reads nothing, so a mount of this very process may be asked:
+// other threads serve it, and nothing waits for a thread that gets no answer.
+func Answers(ctx context.Context, dir string) error {
+	answer := make(chan error, 1)
+	go func() {
+		var s unix.Statfs_t
+		answer <- unix.Statfs(dir, &s)
+	}()
+	select {
+	case err := <-answer:
+		if err != nil {
+			return fmt.Errorf("the mount at %s: %w", dir, err)
+		}
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("the mount at %s does not answer", dir)
+	}
+}
+
+// Abort has the kernel cut the connection of a FUSE mount, by its device as in
+// /proc/self/mountinfo: who still uses it gets ENOTCONN. false: it cannot be asked.
+func Abort(device string) bool {
+	_, minor, _ := strings.Cut(device, ":")
+	return os.WriteFile(filepath.Join("/sys/fs/fuse/connections", minor, "abort"), []byte("1"), 0) == nil
 }
