@@ -288,15 +288,17 @@ func demonstration(e *env) {
 	}
 }
 
+// bareDevices puts a /dev without FUSE, made at $0, in the place of the machine's.
+const bareDevices = `mount -t tmpfs none "$0" && for d in null zero random urandom; do mknod -m 666 "$0/$d" c 0x$(stat -c %t /dev/$d) 0x$(stat -c %T /dev/$d); done && mount --bind "$0" /dev && exec "$@"`
+
 // withoutFuse runs the demo where there is no /dev/fuse: it says so, and reads
 // through the node.
 func (e *env) withoutFuse(args []string) {
 	e.Helper()
 	dev := e.path("dev")
 	e.must(os.MkdirAll(dev, 0o755), "make a /dev")
-	const bare = `mount -t tmpfs none "$0" && for d in null zero random urandom; do mknod "$0/$d" c 0x$(stat -c %t /dev/$d) 0x$(stat -c %T /dev/$d); done && mount --bind "$0" /dev && exec "$@"`
 	demo := append([]string{e.hearth, "demo", "--dir", e.path("no-fuse")}, args...)
-	cmd := exec.Command("unshare", append([]string{"--mount", "sh", "-c", bare, dev}, demo...)...)
+	cmd := exec.Command("unshare", append([]string{"--mount", "sh", "-c", bareDevices, dev}, demo...)...)
 	cmd.Env = append(e.environ(nil), "HEARTH_TOOLS="+filepath.Join(e.repo, ".tools", "bin"))
 	p := e.start(cmd)
 	if code := p.exit(5 * time.Minute); code != 0 || !strings.Contains(p.out.String(), "no /dev/fuse here") || !strings.Contains(p.out.String(), "Every byte matched") {

@@ -90,6 +90,7 @@ func neverWrong(is func(string) func(level) string, by func(small, reduced, whol
 		{name: "eviction", from: all, limit: 4 * time.Minute, origin: behind, size: by("", "2,000 files, half cached", "20,000 files, half cached"), run: eviction},
 	}
 	list = append(list, sickDisks(by)...)
+	list = append(list, containers(by)...)
 	for i := range list {
 		list[i].issue = "never-wrong"
 	}
@@ -109,6 +110,24 @@ func sickDisks(by func(small, reduced, whole string) func(level) string) []scena
 		{name: "flips-passthrough", root: true, from: all, limit: 3 * time.Minute, origin: s3, size: by("20 flips", "100 flips", "300 flips"), run: flips("passthrough")},
 		{name: "cache-damaged", from: all, limit: 3 * time.Minute, origin: s3, size: by("160 files", "800 files", "20,000 files"), run: damaged},
 		{name: "cache-removed", from: all, limit: 3 * time.Minute, origin: s3, size: by("160 files", "800 files", "20,000 files"), run: removedDirectory},
+	}
+}
+
+// containers are the scenarios of limits, file systems and rights as containers have them.
+func containers(by func(small, reduced, whole string) func(level) string) []scenario {
+	const s3, behind = "versitygw", "versitygw behind the fault proxy"
+	size := by("180 files", "180 files", "820 files")
+	return []scenario{
+		{name: "memory-limit", root: true, from: all, limit: 3 * time.Minute, origin: s3, size: by("", "4 x the limit of 128 MiB", "16 x the limit of 128 MiB"), run: memoryLimit},
+		{name: "cache-on-tmpfs-none", root: true, from: all, limit: 2 * time.Minute, origin: behind, size: size, run: cacheOn("tmpfs", "none", "")},
+		{name: "cache-on-tmpfs-passthrough", root: true, from: all, limit: 2 * time.Minute, origin: behind, size: size, run: cacheOn("tmpfs", "passthrough", "")},
+		{name: "cache-without-o-direct-none", root: true, from: all, limit: 2 * time.Minute, origin: behind, size: size, run: cacheOn("tmpfs", "none", "direct")},
+		{name: "cache-without-o-direct-passthrough", root: true, from: all, limit: 2 * time.Minute, origin: behind, size: size, run: cacheOn("tmpfs", "passthrough", "direct")},
+		{name: "cache-on-overlay-none", root: true, from: all, limit: 2 * time.Minute, origin: behind, size: size, run: cacheOn("overlay", "none", "")},
+		{name: "cache-on-overlay-passthrough", root: true, from: all, limit: 2 * time.Minute, origin: behind, size: size, run: cacheOn("overlay", "passthrough", "")},
+		{name: "no-right-to-mount", root: true, from: all, limit: time.Minute, origin: s3, size: func(level) string { return "6 ways" }, run: noRightToMount},
+		{name: "user-namespace", root: true, from: all, limit: time.Minute, origin: s3, size: by("40 files", "40 files", "40 files"), run: userNamespace},
+		{name: "container", root: true, from: all, limit: time.Minute, origin: s3, size: by("40 files", "40 files", "40 files"), run: container},
 	}
 }
 

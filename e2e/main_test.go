@@ -71,6 +71,9 @@ func TestMain(m *testing.M) {
 	if job := os.Getenv(readerVariable); job != "" {
 		os.Exit(beReader(job))
 	}
+	if calls := os.Getenv(forbidVariable); calls != "" {
+		os.Exit(beForbidden(calls))
+	}
 	if os.Getenv("HEARTH_E2E_INNER") == "" {
 		os.Exit(inOwnNamespace())
 	}

@@ -225,6 +225,35 @@ func TestMetricsDoorShowsNothingElse(t *testing.T) {
 	http.DefaultClient.CloseIdleConnections()
 }
 
+func TestLivenessAndReadiness(t *testing.T) {
+	// A node whose origin cannot be read is not well, and lives: /healthz says 503 and why, /metrics goes on.
+	n := start(t, t.TempDir(), nil)
+	get := func(path string) (int, string) {
+		resp, err := http.Get("http://" + n.doors.metrics.Addr().String() + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		text, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.StatusCode, string(text)
+	}
+	if code, text := get("/healthz"); code != 200 {
+		t.Errorf("/healthz of a well node: %d %s", code, text)
+	}
+	cause := "it is away"
+	n.links.list()[0].failing.Store(&cause)
+	if code, text := get("/healthz"); code != 503 || !strings.Contains(text, cause) {
+		t.Errorf("/healthz while the origin is away: %d %s", code, text)
+	}
+	if code, _ := get("/metrics"); code != 200 {
+		t.Errorf("/metrics while the origin is away: %d", code)
+	}
+	http.DefaultClient.CloseIdleConnections()
+}
+
 func TestBusyMetricsPort(t *testing.T) {
 	// A busy default port is a warning, one that was asked for an error.
 	l, err := net.Listen("tcp", DefaultListen)
