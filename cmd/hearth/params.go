@@ -159,7 +159,7 @@ func linkParams() []param {
 func cacheParams() []param {
 	disk := func(s *settings) *node.Disk { return &s.node.Cache.Disks[len(s.node.Cache.Disks)-1] }
 	return []param{
-		{key: "cache.ram", flag: "cache-ram", kind: "size", def: "10%, at least 64MiB, at most 4GiB", help: "memory for data and its index; percent of the smaller of machine and cgroup",
+		{key: "cache.ram", flag: "cache-ram", kind: "size", def: "10%, at least 64MiB (a quarter, if that is less), at most 4GiB", help: "memory for data and its index; percent of the smaller of machine and cgroup",
 			set: with(parseSize, func(s *settings) *node.Size { return &s.node.Cache.RAM })},
 		{key: "cache.disks", flag: "cache-disks", kind: "list of PATH or PATH=SIZE", def: "/var/cache/hearth, for users $XDG_CACHE_HOME/hearth", help: "cache directories, with commas between them",
 			set: setDisks},
