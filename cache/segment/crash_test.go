@@ -181,6 +181,50 @@ func (s *script) check(t *testing.T, dir string, k int) {
 	}
 }
 
+func TestWhatNoRecordNeedsIsFree(t *testing.T) {
+	// The process dies between the notes of deaths and their punches, in the open
+	// segment and in a closed one, and in the middle of writing the deaths anew: at the
+	// next start nothing of it takes room, and what lives is there.
+	dir := t.TempDir()
+	forbid := false
+	l := open(t, Options{Dir: dir, tap: func(c change) error {
+		if forbid && c.what == "punch" {
+			return fs.ErrPermission
+		}
+		return nil
+	}})
+	const blocks, length = 40, 200_000
+	for i := range blocks {
+		appendAll(t, l, entryOf(i, length), entryOf(1000+i, 3000))
+	}
+	forbid = true
+	for i := range blocks {
+		if i%4 > 0 {
+			l.Evict(blockID(i))
+		}
+	}
+	_ = l.settler.failure() // what the punches failed with
+	kill(t, l)
+	if err := os.WriteFile(filepath.Join(dir, deathsTemp), make([]byte, 1<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l = open(t, Options{Dir: dir})
+	live := blocks/4*recordSize(length) + blocks*roundUp(recordSize(3000), pageSize)
+	slack := int64(l.Stats().Segments) * (tidySlack + 3*pageSize) // header, footer, bookkeeping
+	if got := allocated(t, dir); got > live+slack || l.Stats().Segments < 2 {
+		t.Errorf("%d bytes are allocated for %d of living records, in %d segments", got, live, l.Stats().Segments)
+	}
+	if used := l.Used(); max(used-allocated(t, dir), allocated(t, dir)-used) > int64(l.Stats().Segments)*pageSize {
+		t.Errorf("used %d, allocated %d", used, allocated(t, dir))
+	}
+	for i := range blocks {
+		mustHold(t, l, 1000+i, 3000)
+		if i%4 == 0 {
+			mustHold(t, l, i, length)
+		}
+	}
+}
+
 // damagedLog makes a directory with a closed segment, an open one, and deaths.
 func damagedLog(t testing.TB) (dir string, lengths map[int]int) {
 	dir = t.TempDir()

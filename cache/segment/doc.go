@@ -29,9 +29,10 @@
 // A full segment is closed by its footer: 28 bytes per record, checksummed,
 // synced behind the writer. Open reads footers only. A segment without a valid
 // footer - the one that was open when the process died - is recovered by its
-// record headers and closed then. Header checksums are seeded with a random salt
-// of the segment, so that nothing inside a block's bytes can pass for a record.
-// When one ID lies in two segments, the later segment counts.
+// record headers and closed then. Pages that no living record needs, which a death
+// without its punch or a torn write left, are punched. Header checksums are seeded
+// with a random salt of the segment, so that nothing inside a block's bytes can
+// pass for a record. When one ID lies in two segments, the later segment counts.
 //
 // The index is 256 tables without pointers, 32 bytes an entry, filled to 80-90 %,
 // reserved in the Pool; where the Pool refuses, Append declines.

@@ -41,7 +41,8 @@ func (d *directory) full(name string) string { return filepath.Join(d.path, name
 func segmentPattern() *regexp.Regexp { return regexp.MustCompile(`^[0-9a-f]{8}\.segment$`) }
 
 // clear removes what has a name of ours and is no file: it would stand in the way
-// of one.
+// of one. So does what a process was writing in the deaths' place when it ended:
+// it may be large, and nobody would count it.
 func (d *directory) clear() error {
 	names, err := os.ReadDir(d.path)
 	if err != nil {
@@ -50,7 +51,7 @@ func (d *directory) clear() error {
 	segments := segmentPattern()
 	for _, e := range names {
 		ours := segments.MatchString(e.Name()) || e.Name() == deathsName || e.Name() == deathsTemp
-		if e.Type().IsRegular() || !ours {
+		if e.Type().IsRegular() && e.Name() != deathsTemp || !ours {
 			continue
 		}
 		if err := os.RemoveAll(d.full(e.Name())); err != nil {

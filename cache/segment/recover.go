@@ -63,7 +63,11 @@ func (l *Log) load(fresh uint32) error {
 			l.counters.recovered.Add(1)
 			l.reseal(s, f, c.notes)
 		}
-		return l.enter(s, bury(s, c.notes, dead[s.number]), fresh)
+		alive := bury(s, c.notes, dead[s.number])
+		if err := s.tidy(f, alive, c.end); err != nil {
+			return err
+		}
+		return l.enter(s, alive, fresh)
 	})
 }
 
@@ -128,6 +132,47 @@ func bury(s *segment, notes []note, dead []death) []note {
 		}
 	}
 	return slices.DeleteFunc(notes, func(n note) bool { return buried[n.unit] })
+}
+
+// tidySlack in bytes is what a file system may have allocated to a segment for itself.
+const tidySlack = 64 << 10
+
+// tidy punches what no living record needs, if there is more of it than there may
+// be: a process that ended between the note of a death and the punch left such
+// pages, and so did one that ended within a write. notes are in the order of
+// their offsets, as they were written - others are let be - and the index does not
+// know them yet.
+func (s *segment) tidy(f *file, notes []note, end int64) error {
+	size, allocated, err := f.stat()
+	if err != nil {
+		return err
+	}
+	var gaps []span
+	need, at := pageSize+size-end, int64(pageSize)
+	for _, n := range notes {
+		first, next := n.offset()&^(pageSize-1), roundUp(n.end(), pageSize)
+		if first < at-pageSize { // but for a page that two share
+			return nil
+		}
+		if first > at {
+			gaps = append(gaps, span{at, first - at})
+		}
+		need += next - max(at, first)
+		at = next
+	}
+	if at < end {
+		gaps = append(gaps, span{at, end - at})
+	}
+	if allocated <= need+tidySlack {
+		return nil
+	}
+	for _, g := range gaps {
+		if err := f.punch(g.off, g.n); err != nil {
+			return err
+		}
+	}
+	_, err = s.measure(f)
+	return err
 }
 
 // reseal closes a recovered segment by a footer behind all that the file holds,
@@ -204,12 +249,13 @@ func (l *Log) trailer(s *segment, f *file) (seal, error) {
 	return t, nil
 }
 
-// contents is where a segment's records lie and what seals them: by its footer
-// (whole) or, where that does not verify, by scanning.
+// contents is where a segment's records lie, where they end at most, and what seals
+// them: by its footer (whole) or, where that does not verify, by scanning.
 type contents struct {
 	notes []note
 	salt  uint64
 	whole bool
+	end   int64
 }
 
 func (l *Log) contents(s *segment, f *file, t seal) (contents, error) {
@@ -219,7 +265,7 @@ func (l *Log) contents(s *segment, f *file, t seal) (contents, error) {
 		if err := f.readAt(footer, t.offset); err == nil {
 			notes := make([]note, 0, t.count)
 			if parseFooter(footer, t, func(n note) { notes = append(notes, n) }) {
-				return contents{notes: notes, salt: t.salt, whole: true}, nil
+				return contents{notes: notes, salt: t.salt, whole: true, end: t.offset}, nil
 			}
 		}
 	}
@@ -232,7 +278,7 @@ func (l *Log) contents(s *segment, f *file, t seal) (contents, error) {
 		return contents{}, err
 	}
 	notes, err := l.scan(f, h.salt, size)
-	return contents{notes: notes, salt: h.salt}, err
+	return contents{notes: notes, salt: h.salt, end: roundUp(size, pageSize)}, err
 }
 
 // seal reads the header page's first or the trailer page's last bytes. A seal
