@@ -310,15 +310,29 @@ type hearth struct {
 // shows the mount.
 func (e *env) mount(o *server, set settings) *hearth {
 	e.Helper()
-	e.count++
-	h := &hearth{e: e, dir: e.path(fmt.Sprintf("mnt-%d", e.count))}
-	e.must(os.MkdirAll(h.dir, 0o755), "make the mount point")
-	h.config = e.writeConfig(o, set)
+	h := e.configure(o, set)
 	h.launch(o, set)
 	return h
 }
 
+// configure makes all that a mount needs but its process.
+func (e *env) configure(o *server, set settings) *hearth {
+	e.Helper()
+	e.count++
+	h := &hearth{e: e, dir: e.path(fmt.Sprintf("mnt-%d", e.count))}
+	e.must(os.MkdirAll(h.dir, 0o755), "make the mount point")
+	h.config = e.writeConfig(o, set)
+	return h
+}
+
 func (h *hearth) launch(o *server, set settings) {
+	h.e.Helper()
+	h.spawn(o, set)
+	h.mounted()
+}
+
+// spawn starts the process and does not wait for its mount.
+func (h *hearth) spawn(o *server, set settings) {
 	h.e.Helper()
 	binary := set.binary
 	if binary == "" {
@@ -343,6 +357,11 @@ func (h *hearth) launch(o *server, set settings) {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: set.user}
 	}
 	h.process = h.e.start(cmd)
+}
+
+// mounted waits until the kernel shows the mount.
+func (h *hearth) mounted() {
+	h.e.Helper()
 	h.e.eventually("the mount at "+h.dir, func() bool {
 		select {
 		case <-h.done:
