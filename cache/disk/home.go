@@ -151,9 +151,20 @@ func acquire(f *os.File, path string) error {
 			patience = endGrace
 		}
 		if holder == strconv.Itoa(os.Getpid()) || time.Since(start) > patience {
+			if defunct(holder) {
+				return refuse("cache directory %s is in use by process %s, which was killed and cannot end while a reader waits for its mount: run umount -f on that, as root", path, holder)
+			}
 			return refuse("cache directory %s is in use by process %s: stop that one, or give this one a directory of its own", path, holder)
 		}
 	}
+}
+
+// defunct reports whether a process was killed and has a thread in the kernel that
+// keeps it from ending.
+func defunct(pid string) bool {
+	text, err := os.ReadFile(filepath.Join("/proc", pid, "stat"))
+	_, state, _ := strings.Cut(string(text), ") ") // behind the name
+	return err == nil && strings.HasPrefix(state, "Z")
 }
 
 // endsWord stands behind the process id of a holder that is about to end.

@@ -222,3 +222,35 @@ func TestALockIsWaitedForWhereItsHolderEnds(t *testing.T) {
 		t.Errorf("the lock names %q, %v", text, err)
 	}
 }
+
+func TestHomeOfAKilledProcessThatCannotEnd(t *testing.T) {
+	// The lock's holder was killed and a thread of it hangs in the kernel: the refusal
+	// says how to let it end, and not to stop what runs no more.
+	dead := exec.Command("true")
+	if err := dead.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = dead.Wait() }()
+	pid := strconv.Itoa(dead.Process.Pid)
+	if !hearthtest.Eventually(t.Context(), 10*time.Second, func() bool { return defunct(pid) }) {
+		t.Fatal("it never ended")
+	}
+	dir := t.TempDir()
+	f, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_RDWR|os.O_CREATE, 0o600)
+	if err == nil {
+		defer f.Close()
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for holder, says := range map[string]string{pid: "run umount -f", "1": "stop that one"} {
+		if err := os.WriteFile(f.Name(), []byte(holder+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err := openHome(dir, "", unix.Statfs)
+		if !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "in use by process "+holder) || !strings.Contains(err.Error(), says) {
+			t.Errorf("process %s: %v", holder, err)
+		}
+	}
+}
