@@ -1,6 +1,9 @@
 package node
 
 import (
+	"io"
+	"log/slog"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -41,5 +44,35 @@ func TestAClosedNodeLeavesNothing(t *testing.T) {
 	goleak.VerifyNone(t, before)
 	if views := n.pool.Stats().Views; views != 0 {
 		t.Errorf("%d Views were not released", views)
+	}
+}
+
+func TestANodeEndsThoughItsCacheIsGone(t *testing.T) {
+	// The cache directory is removed, and the node ended before it has noticed: what
+	// could not be written is a warning, not an error.
+	server, dir := hearthtest.StartFakeS3(t), filepath.Join(t.TempDir(), "c")
+	bucket := server.Bucket(t, "bucket")
+	for _, key := range []string{"a", "b"} {
+		if _, err := server.PutBytes(t.Context(), bucket, key, make([]byte, 100<<10)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var log strings.Builder
+	n := start(t, "", func(c *Config) {
+		c.Links = []Link{{Path: "/", Origin: Origin{URL: "s3://" + bucket, Endpoint: server.Endpoint, Region: "us-east-1", PathStyle: "on", Anonymous: true}}}
+		c.Cache.NoDisk, c.Cache.Disks, c.Cache.FreeFloor = false, []Disk{{Path: dir, Size: Size{Bytes: 64 << 20}}}, Size{Bytes: 1}
+		c.Log = slog.New(slog.NewTextHandler(&log, nil))
+	})
+	c := client(t, n)
+	for _, name := range []string{"/a", "/b"} {
+		if err := c.Cat(t.Context(), name, 0, -1, io.Discard); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := n.Close(); err != nil || !strings.Contains(log.String(), "queued for the cache") {
+		t.Errorf("%v; the log:\n%s", err, &log)
 	}
 }

@@ -327,7 +327,9 @@ func (n *Node) close() error {
 		n.mem.Close()
 	}
 	if n.disk != nil {
-		errs = append(errs, n.disk.Close())
+		if err := n.disk.Close(); err != nil { // it costs reads of the next node, no more
+			n.events.Warn("not all that was queued for the cache is written", "cause", err)
+		}
 	}
 	return errors.Join(errs...)
 }
