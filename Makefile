@@ -9,9 +9,9 @@ SHELL := /bin/bash
 # outside leaves anything out.
 TALLY = $(GO) run ./e2e/tally $(if $(COUNTS),-add $(COUNTS))
 RUN_E2E = $(GO) test -count 1 -json -timeout 24h ./e2e
-unexport HEARTH_RESUME HEARTH_ISSUE HEARTH_VARIANT
+unexport HEARTH_RESUME HEARTH_ISSUE HEARTH_VARIANT HEARTH_CHAOS
 
-.PHONY: help hearth setup setup-e2e setup-full demo test check race fuzz bench e2e e2e-full clean
+.PHONY: help hearth setup setup-e2e setup-full demo test check race fuzz chaos bench e2e e2e-full clean
 
 help: ## print the targets
 	@sed -n 's/^\([a-z0-9-]*\):[^#]*## /\1\t/p' Makefile | expand -t 12
@@ -48,6 +48,11 @@ fuzz: ## every fuzzer for FUZZTIME (30s)
 	@for f in $$(grep -rl --include='*_test.go' '^func Fuzz' . | xargs -n1 dirname | sort -u); do \
 	  for name in $$(grep -ho '^func Fuzz[A-Za-z0-9]*' $$f/*_test.go | sed 's/func //'); do \
 	    $(GO) test -run xxx -fuzz "^$$name$$" -fuzztime $(FUZZTIME) $$f || exit 1; done; done
+
+OPS ?= 3000
+chaos: export HEARTH_CHAOS = $(SEED) $(OPS)
+chaos: setup ## random faults and changes under a mount, every read checked; SEED=N replays, OPS=N (3000), VARIANT=race
+	@HEARTH_E2E=full HEARTH_VARIANT=$(VARIANT) $(GO) test -count 1 -v -timeout 24h ./e2e -run '^TestScenarios$$/^chaos'
 
 bench: setup-full hearth ## make every figure of docs/benchmarks.md, with its raw rounds
 	$(GO) run ./bench $(ARGS)

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // cacheFiles are the files of a cache directory by their kind: what follows the
@@ -19,7 +21,7 @@ func (e *env) cacheFiles(skip func(kind string) bool) map[string][]string {
 	root := e.path("cache")
 	kinds := map[string][]string{}
 	err := filepath.WalkDir(root, func(p string, d fs.DirEntry, err error) error {
-		if errors.Is(err, fs.ErrNotExist) {
+		if errors.Is(err, fs.ErrNotExist) || lost(err) {
 			return nil // removed meanwhile
 		}
 		if err != nil || d.IsDir() {
@@ -54,7 +56,7 @@ func (e *env) pick(rng *rand.Rand, kinds map[string][]string) (kind, file string
 func (e *env) flip(rng *rand.Rand, name string) bool {
 	e.Helper()
 	f, err := os.OpenFile(name, os.O_RDWR, 0)
-	if errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EISDIR) || lost(err) {
 		return false
 	}
 	e.must(err, "open %s", name)
@@ -125,19 +127,14 @@ func flips(open string) func(e *env) {
 	}
 }
 
-// damaged truncates, deletes, replaces, locks away and overwrites files of every
-// kind, under a running node and while it is down.
-func damaged(e *env) {
-	o := e.origin()
-	list := e.sickSet(o)
-	set := settings{ram: "16MiB"}
-	h := e.mount(o, set)
-	e.good("cold", epoch(h.dir, list, 1, 8, 0))
-	rng := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 9))
-	for _, m := range []struct {
-		name string
-		do   func(file string) error
-	}{
+// harm is a way to damage a file.
+type harm struct {
+	name string
+	do   func(file string) error
+}
+
+func harms() []harm {
+	return []harm{
 		{"truncated to half", func(file string) error {
 			s, err := os.Stat(file)
 			if err != nil {
@@ -152,7 +149,22 @@ func damaged(e *env) {
 			return errors.Join(os.Remove(file), os.MkdirAll(filepath.Join(file, "x"), 0o755))
 		}},
 		{"foreign", func(file string) error { return os.WriteFile(file, []byte("somebody else's\n"), 0o600) }},
-	} {
+	}
+}
+
+// lost tells the error of a file system whose device had lost writes.
+func lost(err error) bool { return errors.Is(err, unix.EUCLEAN) || errors.Is(err, unix.EIO) }
+
+// damaged truncates, deletes, replaces, locks away and overwrites files of every
+// kind, under a running node and while it is down.
+func damaged(e *env) {
+	o := e.origin()
+	list := e.sickSet(o)
+	set := settings{ram: "16MiB"}
+	h := e.mount(o, set)
+	e.good("cold", epoch(h.dir, list, 1, 8, 0))
+	rng := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 9))
+	for _, m := range harms() {
 		for _, up := range []bool{true, false} {
 			if !up {
 				h.quit()

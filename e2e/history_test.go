@@ -31,6 +31,18 @@ type sighting struct {
 	blank        bool          // no page was read: there is no version to look at
 	stale        bool          // a call ended with ESTALE, a mapped page with SIGBUS
 	asked, told  time.Duration // stale: that call began and ended
+	// What a run that changes its rules as it goes notes of each open:
+	bound time.Duration // more than check's own
+	away  bool          // what was known last may be shown, however old
+	life  int           // of the node: what it knew in another it may have forgotten
+}
+
+// since is the moment from which on what was current may be seen.
+func (s sighting) since(bound time.Duration) time.Duration {
+	if s.away {
+		return 0
+	}
+	return s.opened - max(bound, s.bound)
 }
 
 // current are the versions that the key may have had at a moment of [from, to].
@@ -49,7 +61,7 @@ func (h history) current(from, to time.Duration) []int {
 func (h history) check(sightings []sighting, bound time.Duration) error {
 	var wrong []error
 	for i, s := range sightings {
-		if may := h.current(s.opened-bound, s.open); !s.blank && !slices.Contains(may, s.version) {
+		if may := h.current(s.since(bound), s.open); !s.blank && !slices.Contains(may, s.version) {
 			wrong = append(wrong, fmt.Errorf("an open at %v shows version %d, it may be one of %v", s.opened, s.version, may))
 		}
 		if s.stale && !h.mayBeStale(s, sightings[:i], bound) {
@@ -64,8 +76,11 @@ func (h history) check(sightings []sighting, bound time.Duration) error {
 // known when s was opened. It learned at the earliest within the call of an
 // earlier ESTALE, and a version that an earlier open saw.
 func (h history) mayBeStale(s sighting, before []sighting, bound time.Duration) bool {
-	since, known := s.opened-bound, 0
+	since, known := s.since(bound), 0
 	for _, b := range before {
+		if b.life != s.life {
+			continue
+		}
 		if b.stale && b.told < s.opened {
 			since = max(since, b.asked)
 		}

@@ -90,6 +90,7 @@ func neverWrong(is func(string) func(level) string, by func(small, reduced, whol
 		{name: "eviction", from: all, limit: 4 * time.Minute, origin: behind, size: by("", "2,000 files, half cached", "20,000 files, half cached"), run: eviction},
 		{name: "crash-matrix", root: true, from: all, limit: 4 * time.Minute, origin: behind, size: by("", "15 kills", "200 kills"), run: crashMatrix},
 	}
+	list = append(list, scenario{name: "chaos", root: true, from: all, limit: chaosLimit(), origin: behind, size: by("", "a slice", "the whole run"), run: chaosRun})
 	list = append(list, sickDisks(by)...)
 	list = append(list, containers(by)...)
 	for i := range list {

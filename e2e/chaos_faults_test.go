@@ -1,0 +1,239 @@
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hearthfs/hearth/internal/faultfs"
+	"github.com/hearthfs/hearth/internal/hearthtest"
+)
+
+// launch draws a mode and starts the node in it.
+func (c *chaos) launch() {
+	modes := chaosModes()
+	c.mode = modes[c.draw("modes", len(modes))]
+	c.mount()
+}
+
+func (c *chaos) mount() {
+	c.e.Helper()
+	c.life++
+	c.rules = c.mode.fresh
+	c.h = c.e.mount(c.writing.o, settings{endpoint: c.p.endpoint, fresh: c.mode.fresh, mount: c.mode.args, ram: "16MiB", disk: "64MiB", floor: "1MiB",
+		origin: fmt.Sprintf(", timeout: %v", chaosTimeout)})
+	c.add("lives in " + c.mode.fresh + ", " + c.mode.open)
+}
+
+// leave has nobody use the mount any more.
+func (c *chaos) leave() {
+	c.release(len(c.held))
+	c.goOn(len(c.stop))
+}
+
+// end ends the node. What is listed after it may be believed as long as the listings
+// before it took.
+func (c *chaos) end(kill bool) {
+	c.e.Helper()
+	c.leave()
+	if c.mode.fresh != "strict" && c.mode.fresh != "immutable" {
+		c.slow = max(c.slow, c.bound(c.h))
+	}
+	if kill {
+		c.h.kill9()
+		return
+	}
+	c.h.quit()
+}
+
+// restart ends the node by SIGTERM or SIGKILL and starts it in another mode, in half of
+// the cases with what was damaged meanwhile. A node that starts needs its disk and, for
+// names that are not known, its origin.
+func (c *chaos) restart(rng *rand.Rand, kill bool) {
+	if kill {
+		c.faults["node: kill -9"]++
+	}
+	c.mendDisk()
+	c.end(kill)
+	c.heal()
+	if rng.IntN(2) == 0 {
+		c.damage(rng, false)
+	}
+	c.launch()
+	c.note("%s, %s", c.mode.fresh, c.mode.open)
+}
+
+// fallIll gives the origin one of the faults of the scenarios of sick origins.
+func (c *chaos) fallIll(*rand.Rand) {
+	if c.ill != "" {
+		return
+	}
+	kinds := slices.DeleteFunc(sicknesses(), func(k sickness) bool { return k.name == "dns-gone" }) // the origin is known by its address here
+	k := kinds[c.draw("origin", len(kinds))]
+	c.ill = k.name
+	c.note("%s", k.name)
+	c.faults["origin: "+k.name]++
+	c.sickness = append(c.sickness, span{from: c.now()})
+	c.ail(k, true)
+	c.cure = func() { c.ail(k, false) }
+}
+
+// heal takes the origin's fault away.
+func (c *chaos) heal() {
+	if c.ill == "" {
+		return
+	}
+	c.cure()
+	c.sickness[len(c.sickness)-1].to = c.now()
+	c.ill = ""
+}
+
+// breakDisk gives the cache's disk a fault. A file that was handed to the kernel waits
+// for its disk or has its errors (docs/semantics.md), so that mode's disk stays well.
+func (c *chaos) breakDisk(*rand.Rand) {
+	if c.bad != "" || c.mode.open == "passthrough" {
+		return
+	}
+	kinds := []faultfs.Fault{faultfs.IOError, faultfs.Stall, faultfs.ReadOnly, faultfs.NoSpace}
+	f := kinds[c.draw("disk", len(kinds))]
+	c.bad = string(f)
+	c.note("%s", f)
+	c.faults["disk: "+string(f)]++
+	c.disk.meet(f)
+}
+
+func (c *chaos) mendDisk() {
+	if c.bad != "" {
+		c.disk.meet(faultfs.None)
+		c.bad = ""
+	}
+}
+
+// damage harms a few files of the cache, as the scenarios of damaged caches do.
+func (c *chaos) damage(rng *rand.Rand, up bool) {
+	if c.bad != "" {
+		return // the disk would not let us
+	}
+	h, times := harm{"flipped", nil}, 4+rng.IntN(8)
+	if c.rng.IntN(2) == 0 {
+		h, times = harms()[c.draw("harms", len(harms()))], 1+rng.IntN(3)
+	}
+	kinds := c.e.cacheFiles(func(kind string) bool { return up && c.mode.open == "passthrough" && kind == "data" })
+	for range times {
+		if len(kinds) == 0 {
+			return
+		}
+		kind, file := c.e.pick(rng, kinds)
+		c.note("%s %s", kind, h.name)
+		if h.do == nil {
+			if c.e.flip(rng, file) {
+				c.faults["file: "+h.name]++
+			}
+		} else if h.do(file) == nil { // else it is gone, or a directory since an earlier one
+			c.faults["file: "+h.name]++
+		}
+	}
+}
+
+// remove takes away all that lies in the cache directory, under the running node.
+func (c *chaos) remove(*rand.Rand) {
+	if c.bad != "" || c.mode.open == "passthrough" {
+		return
+	}
+	c.faults["cache removed"]++
+	list, _ := filepath.Glob(c.e.path("cache") + "/*")
+	for _, name := range list {
+		_ = os.RemoveAll(name) // the node writes into it meanwhile
+	}
+}
+
+// drop has the kernel forget the pages of every object.
+func (c *chaos) drop(*rand.Rand) {
+	c.faults["caches dropped"]++
+	for _, x := range c.objects {
+		if k := c.open(x); k != nil {
+			_ = unix.Fadvise(int(k.f.Fd()), 0, 0, unix.FADV_DONTNEED)
+			k.close(c)
+		}
+	}
+}
+
+// cat starts a reader in a process of its own.
+func (c *chaos) cat(x *object) (*exec.Cmd, *os.File) {
+	to, err := os.CreateTemp(c.e.dir, "cat-")
+	c.e.must(err, "make a file")
+	cmd := exec.CommandContext(c.e.ctx, "cat", filepath.Join(c.h.dir, x.Path))
+	cmd.Stdout = to
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	c.e.must(cmd.Start(), "start a reader")
+	return cmd, to
+}
+
+// killReader kills a reader at a random moment: it is gone within three seconds, and two
+// for a busy machine.
+func (c *chaos) killReader(rng *rand.Rand) {
+	cmd, to := c.cat(c.any(rng))
+	<-time.After(time.Duration(rng.IntN(8)) * time.Millisecond)
+	began := time.Now()
+	_ = cmd.Process.Kill() // it may have ended
+	_ = cmd.Wait()
+	if took := time.Since(began); took > 5*time.Second {
+		c.add("errors that nothing explains")
+		c.e.Errorf("a killed reader ended after %v (origin %q, disk %q)", took, c.ill, c.bad)
+	}
+	c.faults["reader killed"]++
+	_ = errors.Join(to.Close(), os.Remove(to.Name()))
+}
+
+// stopped is a reader that SIGSTOP holds.
+type stopped struct {
+	x   *object
+	cmd *exec.Cmd
+	to  *os.File
+	s   sighting
+}
+
+func (c *chaos) stopReader(rng *rand.Rand) {
+	if len(c.stop) > 2 {
+		c.goOn(1)
+	}
+	r := &stopped{x: c.any(rng), s: sighting{blank: true, opened: c.now(), life: c.life}}
+	r.cmd, r.to = c.cat(r.x)
+	_ = r.cmd.Process.Signal(syscall.SIGSTOP) // it may have ended
+	c.stop = append(c.stop, r)
+	c.faults["reader stopped"]++
+}
+
+// goOn lets the n readers that are stopped longest go on, and looks at what they read.
+func (c *chaos) goOn(n int) {
+	for ; n > 0 && len(c.stop) > 0; n-- {
+		r := c.stop[0]
+		c.stop = c.stop[1:]
+		_ = r.cmd.Process.Signal(syscall.SIGCONT)
+		err := r.cmd.Wait()
+		r.s.open = c.now()
+		// When it opened the file nobody knows: at some moment until now.
+		r.s.bound, r.s.away = c.allowed(r.s.opened, r.s.open)
+		if err == nil {
+			c.readCopy(r)
+		}
+		_ = errors.Join(r.to.Close(), os.Remove(r.to.Name()))
+	}
+}
+
+// readCopy holds what a reader wrote against what it may have read.
+func (c *chaos) readCopy(r *stopped) {
+	k := &held{x: r.x, f: r.to, s: r.s}
+	for off := int64(0); off < r.x.Size && c.read(k, off, 64*hearthtest.PageSize); off += 64 * hearthtest.PageSize {
+	}
+	k.f = nil
+	k.close(c)
+}
