@@ -28,6 +28,7 @@ import (
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache"
 	"github.com/hearthfs/hearth/cache/disk"
+	"github.com/hearthfs/hearth/internal/flight"
 	"github.com/hearthfs/hearth/namespace"
 	"github.com/hearthfs/hearth/node/budget"
 	"github.com/hearthfs/hearth/node/judged"
@@ -203,7 +204,7 @@ func (n *Node) openDisk() error {
 func (n *Node) heard(o *hearth.Object, began time.Time, err error) {
 	l := n.links.named(o.Link)
 	switch {
-	case l == nil || errors.Is(err, context.Canceled):
+	case l == nil || errors.Is(err, context.Canceled) || errors.Is(err, flight.ErrUnwanted):
 	case err == nil || errors.Is(err, hearth.ErrStale):
 		l.well.Store(time.Now().UnixNano())
 		if l.failing.Load() != nil {

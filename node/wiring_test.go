@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/internal/flight"
 	"github.com/hearthfs/hearth/namespace"
 )
 
@@ -193,14 +195,15 @@ func TestKeysOfURLs(t *testing.T) {
 
 func TestALateFailureDoesNotMakeAnOriginIll(t *testing.T) {
 	// A fetch waited out an outage and fails after another one has succeeded: status
-	// stays ok. One that began afterwards counts, and so does a stream that breaks off
-	// after some of its blocks.
+	// stays ok, as it does when all readers went away. One that began afterwards counts,
+	// and so does a stream that breaks off after some of its blocks.
 	n := start(t, bucket(t, nil), nil)
 	l := n.links.list()[0]
 	o := &hearth.Object{Link: l.name, Key: "k", Size: 3 * hearth.BlockSize}
 	before := time.Now()
 	n.heard(o, time.Now(), nil)
 	n.heard(o, before, io.ErrUnexpectedEOF)
+	n.heard(o, time.Now(), fmt.Errorf("get s3://b/k: %w", flight.ErrUnwanted))
 	if s := n.Status(t.Context()); s.Says != "ok" {
 		t.Errorf("after a late failure status says %q", s.Says)
 	}
