@@ -21,9 +21,10 @@ const (
 	// and padding, and so the most by which a budget can be missed: large enough
 	// to keep a device busy, small enough to matter little.
 	writeUnit = 4 << 20
-	// namesEvery is how often the namespace's files are measured, some tens to
-	// hundreds: a new log of it takes 5 MiB at once, more than a write unit.
-	namesEvery = 2 * time.Second
+	// namesEvery is how often the namespace's files are measured while there is
+	// something to write, some tens to hundreds: while a directory is listed they
+	// grow by more than a write unit in a second or two.
+	namesEvery = 250 * time.Millisecond
 	// maxEvictions bounds the entries given up in one go, so that a directory that
 	// must shrink by much goes on writing meanwhile.
 	maxEvictions = 1 << 15
@@ -139,9 +140,6 @@ func (d *directory) check(now time.Time) {
 	if d.volume.Load() == nil {
 		return
 	}
-	if now.Sub(d.namesAt) > namesEvery {
-		d.names, d.namesAt = diskUsage(filepath.Join(d.path, namesDir))+diskUsage(filepath.Join(d.path, namesAgain)), now
-	}
 	used, limit := d.look()
 	if d.writable() {
 		if used > limit {
@@ -197,6 +195,9 @@ func (d *directory) compact() {
 func (d *directory) look() (used, limit int64) {
 	if vol := d.volume.Load(); vol != nil {
 		used = vol.used()
+	}
+	if now := time.Now(); now.Sub(d.namesAt) > namesEvery {
+		d.names, d.namesAt = diskUsage(filepath.Join(d.path, namesDir))+diskUsage(filepath.Join(d.path, namesAgain)), now
 	}
 	used += d.names
 	limit = d.budget

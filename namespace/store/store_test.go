@@ -71,6 +71,28 @@ func check(t *testing.T, s *Store, n int) (have int) {
 	return have
 }
 
+func TestTakesWhatItWrites(t *testing.T) {
+	// A log does not take room of the disk before there is something to write: the cache's budget counts it.
+	dir := t.TempDir() + "/names"
+	s := mustOpen(t, Options{Dir: dir})
+	fill(t, s, 0, 3000, false)
+	list, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var taken int64
+	for _, f := range list {
+		info, err := f.Info()
+		if err != nil {
+			t.Fatal(err)
+		}
+		taken += info.Sys().(*syscall.Stat_t).Blocks * 512
+	}
+	if taken == 0 || taken > 1<<20 {
+		t.Errorf("records of 450 KiB take %d bytes", taken)
+	}
+}
+
 func TestRestart(t *testing.T) {
 	// What was put is there after a restart, in order, and what was deleted is not.
 	dir := t.TempDir() + "/names"
