@@ -101,6 +101,9 @@ func (d *directory) writeFailed(err error) {
 		d.full.Store(time.Now().Add(fullFor).UnixNano())
 		return
 	}
+	if shortOfDescriptors(err) {
+		return
+	}
 	if d.writes.failed(time.Now()) {
 		d.eject(fmt.Errorf("%d writes failed in a row: %w", ejectAfter, err), false)
 	}
@@ -108,9 +111,18 @@ func (d *directory) writeFailed(err error) {
 
 func (d *directory) readFailed(err error) {
 	d.errors.Add(1)
+	if shortOfDescriptors(err) {
+		return
+	}
 	if d.reads.failed(time.Now()) {
 		d.eject(fmt.Errorf("%d reads failed in a row: %w", ejectAfter, err), true)
 	}
+}
+
+// shortOfDescriptors: an open file too many of this process, or of the machine, says
+// nothing about a directory. It is a miss, or a block that is not kept.
+func shortOfDescriptors(err error) bool {
+	return errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE)
 }
 
 // tryReturn takes an ejected directory back if it is well. Only the writer

@@ -254,3 +254,21 @@ func TestHomeOfAKilledProcessThatCannotEnd(t *testing.T) {
 		}
 	}
 }
+
+func TestTooManyOpenFilesIsNoVerdict(t *testing.T) {
+	// A process that is short of descriptors counts errors, and keeps its directory; a device that fails loses it.
+	d := &directory{events: &Events{}}
+	for range 3 * ejectAfter {
+		d.writeFailed(fmt.Errorf("create: %w", unix.EMFILE))
+		d.readFailed(fmt.Errorf("open: %w", unix.ENFILE))
+	}
+	if e := d.ejection.Load(); e != nil || d.errors.Load() != 6*ejectAfter {
+		t.Errorf("ejected: %v, %d errors", e, d.errors.Load())
+	}
+	for range ejectAfter {
+		d.writeFailed(fmt.Errorf("create: %w", unix.EIO))
+	}
+	if d.writable() {
+		t.Error("a failing device is still written to")
+	}
+}

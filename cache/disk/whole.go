@@ -17,7 +17,8 @@ type wholeArea struct{ files *sparse.Files }
 func openWhole(dir string, o *Options, sick func(error)) (area, error) {
 	files, err := sparse.Open(sparse.Options{
 		Dir: objectsPath(dir), Pool: o.Pool, Alloc: alloc(o.Pool), Fresh: evict.Fresh, Touch: evict.Touch,
-		Events: sparse.Events{Damaged: func(_ string, _ int64, err error) { ifDevice(err, sick) }},
+		MaxOpen: min(256, max(1, openFiles(len(o.Dirs))/2)), // of two descriptors: another quarter of the limit
+		Events:  sparse.Events{Damaged: func(_ string, _ int64, err error) { ifDevice(err, sick) }},
 	})
 	if err != nil {
 		return nil, err
