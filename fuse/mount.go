@@ -207,6 +207,7 @@ func (s *Server) Stats() Stats {
 		Outcomes: map[string]int64{
 			"read_bytes": o.readBytes.Load(), "read_misses": o.misses.Load(), "interrupted": o.interrupts.Load(),
 			"stale": o.staled.Load(), "errors": o.errors.Load(), "lent": o.lent.Load(), "complaints": o.complaints.Load(),
+			"lent_files": f.opens.lent.Load(), "taken_back": f.opens.takenBack.Load(),
 			"news_told": s.newsOps.told.Load(), "news_merged": s.newsOps.merged.Load(), "news_lost": s.newsOps.lost.Load(),
 		},
 	}

@@ -3,6 +3,7 @@ package fuse
 import (
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	gofuse "github.com/hanwen/go-fuse/v2/fuse"
@@ -62,6 +63,8 @@ type opens struct {
 	kernel backing
 	local  hearth.LocalFiler
 
+	lent, takenBack atomic.Int64 // files, not opens
+
 	mu   sync.Mutex // guards byID and users; taken before an openFile's own
 	byID map[uint64]*openFile
 }
@@ -114,6 +117,7 @@ func (p *opens) lend(o *hearth.Object) (int32, func(), bool) {
 		release()
 		return 0, nil, false
 	}
+	p.lent.Add(1)
 	return id, release, true
 }
 
@@ -156,6 +160,7 @@ func (p *opens) takeBack(file *openFile) {
 	if file.lent {
 		p.kernel.UnregisterBackingFd(file.id)
 		file.release()
+		p.takenBack.Add(1)
 	}
 }
 

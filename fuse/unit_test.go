@@ -401,6 +401,9 @@ func TestOpensOfOneInodeAgree(t *testing.T) {
 	if len(k.backing) != 0 || local.out != 0 {
 		t.Errorf("left after close: %d backing ids, %d files", len(k.backing), local.out)
 	}
+	if lent, back := p.lent.Load(), p.takenBack.Load(); lent < 1 || lent != back {
+		t.Errorf("%d files were lent, %d taken back", lent, back)
+	}
 }
 
 func TestHoldsAndRecords(t *testing.T) {
