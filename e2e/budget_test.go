@@ -36,21 +36,28 @@ func budgets(e *env) {
 			return data+names <= disk+unit
 		})
 	}
+	h.boundedMemory(ram, len(list))
+	h.quit()
+}
+
+// boundedMemory fails the scenario if the node's memory was ever above cache.ram,
+// what names, queues and the runtime may take, and 64 bytes for each name that
+// the kernel holds.
+func (h *hearth) boundedMemory(ram int64, names int) {
+	h.e.Helper()
 	var peak int64
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", h.Process.Pid))
-	e.must(err, "read the process's status")
+	h.e.must(err, "read the process's status")
 	for line := range strings.Lines(string(status)) {
 		if v, ok := strings.CutPrefix(line, "VmHWM:"); ok {
 			_, err := fmt.Sscanf(v, "%d", &peak)
-			e.must(err, "read VmHWM")
+			h.e.must(err, "read VmHWM")
 		}
 	}
-	names := int64(len(list)) * 64
-	if most := int64(ram+256<<20) + names; peak<<10 > most && !e.race {
-		e.Errorf("VmHWM is %d MiB, at most %d MiB", peak>>10, most>>20)
+	if most := ram + 256<<20 + 64*int64(names); peak<<10 > most && !h.e.race {
+		h.e.Errorf("VmHWM is %d MiB, at most %d MiB", peak>>10, most>>20)
 	}
-	e.Logf("VmHWM %d MiB with cache.ram %d MiB", peak>>10, ram>>20)
-	h.quit()
+	h.e.Logf("VmHWM %d MiB with cache.ram %d MiB", peak>>10, ram>>20)
 }
 
 // tenBudgets loads ten times a budget: six parts small objects, one of such as get

@@ -22,8 +22,6 @@ const (
 	crashBudget = 96 << 20
 	crashShrunk = 32 << 20
 	crashReady  = 10 * time.Second
-	// writeUnit is by how much a budget may be exceeded: docs/operations.md.
-	writeUnit = 4 << 20
 	// crashSeed is the variable that replays a run's choices.
 	crashSeed = "HEARTH_CRASH_SEED"
 )

@@ -49,7 +49,15 @@ func (e *env) device(name string, mib int, format ...string) *device {
 	var said struct{ Control string }
 	e.must(json.Unmarshal([]byte(p.out.String()), &said), "read the control address")
 	d.control = said.Control
-	out, code := e.run("losetup", "--find", "--show", "--direct-io=on", filepath.Join(behind, faultfs.Name))
+	e.ext4(filepath.Join(behind, faultfs.Name), dir, func() { d.meet(faultfs.None) }, format...)
+	return d
+}
+
+// ext4 makes a file system in a file, over a loop device, and mounts it; before is
+// called before it is unmounted. format is what mke2fs is told besides.
+func (e *env) ext4(file, dir string, before func(), format ...string) {
+	e.Helper()
+	out, code := e.run("losetup", "--find", "--show", "--direct-io=on", file)
 	if code != 0 {
 		e.Fatalf("losetup: %s", out)
 	}
@@ -64,13 +72,14 @@ func (e *env) device(name string, mib int, format ...string) *device {
 	}
 	e.must(unix.Mount(loop, dir, "ext4", unix.MS_NOATIME, ""), "mount %s", loop)
 	e.Cleanup(func() {
-		d.meet(faultfs.None)
+		if before != nil {
+			before()
+		}
 		if err := unix.Unmount(dir, 0); err != nil {
 			e.Errorf("unmount %s: %v", dir, err)
 			_ = unix.Unmount(dir, unix.MNT_DETACH)
 		}
 	})
-	return d
 }
 
 // meet makes the device meet a fault.

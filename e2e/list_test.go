@@ -93,6 +93,7 @@ func neverWrong(is func(string) func(level) string, by func(small, reduced, whol
 	list = append(list, scenario{name: "chaos", root: true, from: all, limit: chaosLimit(), origin: behind, size: by("", "a slice", "the whole run"), run: chaosRun})
 	list = append(list, sickDisks(by)...)
 	list = append(list, containers(by)...)
+	list = append(list, limits(by)...)
 	for i := range list {
 		list[i].issue = "never-wrong"
 	}

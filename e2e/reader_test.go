@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,7 +20,7 @@ import (
 // job is what a reader in a process of its own does. Its system calls are made
 // one by one, as a program makes them that knows nothing of Hearth.
 type job struct {
-	Op    string // stat, open, read, or readdir of the first file's directory
+	Op    string // stat, open, read, random (read in random pieces), hold (open all and keep them so), or readdir of the first file's directory
 	Dir   string // of the mount
 	Files []hearthtest.File
 	Loop  bool // again and again, until its standard input ends
@@ -33,7 +34,7 @@ type account struct {
 	Wrong   []string       // bytes, names and sizes that were not right
 }
 
-// readerVariable holds the job; it makes a process of this test a reader.
+// readerVariable names the file that holds the job; it makes a process of this test a reader.
 const readerVariable = "HEARTH_E2E_READER"
 
 // reader is such a process, seen from the scenario.
@@ -48,21 +49,24 @@ func (e *env) reader(j job) *reader {
 	e.must(err, "write a reader's job")
 	self, err := os.Executable()
 	e.must(err, "find this test")
+	e.count++
+	name := e.path(fmt.Sprintf("job-%d", e.count))
+	e.must(os.WriteFile(name, text, 0o600), "write a reader's job")
 	cmd := exec.Command(self)
-	cmd.Env = append(os.Environ(), readerVariable+"="+string(text))
+	cmd.Env = append(os.Environ(), readerVariable+"="+name)
 	in, err := cmd.StdinPipe()
 	e.must(err, "make a pipe")
 	return &reader{process: e.start(cmd), end: func() { _ = in.Close() }}
 }
 
 // result waits for the account.
-func (r *reader) result(s *sick, within time.Duration) account {
-	s.Helper()
+func (r *reader) result(within time.Duration) account {
+	r.env.Helper()
 	var a account
 	over := time.Now().Add(within)
-	s.eventually("the account of "+r.name, func() bool {
+	r.env.eventually("the account of "+r.name, func() bool {
 		if time.Now().After(over) {
-			s.Fatalf("%s did not end within %v", r.name, within)
+			r.env.Fatalf("%s did not end within %v", r.name, within)
 		}
 		return json.Unmarshal([]byte(r.out.String()), &a) == nil
 	})
@@ -83,9 +87,13 @@ func (r *reader) stuck() bool {
 
 // beReader does the job of this process, says what came of it, and stays until its
 // standard input ends, so that others can look at its state.
-func beReader(text string) int {
+func beReader(name string) int {
 	var j job
-	if err := json.Unmarshal([]byte(text), &j); err != nil {
+	text, err := os.ReadFile(name)
+	if err == nil {
+		err = json.Unmarshal(text, &j)
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "reader:", err)
 		return 1
 	}
@@ -110,7 +118,10 @@ func beReader(text string) int {
 	return 0
 }
 
-type worker struct{ account }
+type worker struct {
+	account
+	held []int // descriptors, of hold
+}
 
 // call makes one system call and notes its time and error.
 func (w *worker) call(do func() error) bool {
@@ -133,8 +144,11 @@ func (w *worker) wrong(format string, args ...any) bool {
 }
 
 func (w *worker) do(j job) bool {
-	if j.Op == "readdir" {
+	switch j.Op {
+	case "readdir":
 		return w.list(j)
+	case "hold":
+		return w.hold(j)
 	}
 	well := true
 	for _, f := range j.Files {
@@ -152,8 +166,12 @@ func (w *worker) do(j job) bool {
 			well = false
 			continue
 		}
-		if j.Op == "read" {
-			well = w.read(fd, f) && well
+		if j.Op == "read" || j.Op == "random" {
+			if j.Op == "read" {
+				well = w.read(fd, f) && well
+			} else {
+				well = w.random(fd, f) && well
+			}
 			_ = unix.Fadvise(fd, 0, 0, unix.FADV_DONTNEED) // so that Hearth is asked again
 		}
 		w.call(func() error { return unix.Close(fd) })
@@ -176,6 +194,56 @@ func (w *worker) read(fd int, f hearthtest.File) bool {
 			return off == f.Size || w.wrong("%s: ends at %d of %d", f.Path, off, f.Size)
 		}
 	}
+}
+
+// random reads about half of a file's pieces of 128 KiB, each at random.
+func (w *worker) random(fd int, f hearthtest.File) bool {
+	const piece = 128 << 10
+	pieces := (f.Size + piece - 1) / piece
+	for range (pieces + 1) / 2 {
+		if !w.piece(fd, f, rand.Int64N(pieces)*piece, piece) {
+			return false
+		}
+	}
+	return true
+}
+
+// piece reads n bytes at an offset, fewer at the end.
+func (w *worker) piece(fd int, f hearthtest.File, off, n int64) bool {
+	buf, got := make([]byte, min(n, f.Size-off)), 0
+	if !w.call(func() (err error) { got, err = unix.Pread(fd, buf, off); return err }) {
+		return false
+	}
+	if got != len(buf) {
+		return w.wrong("%s: %d bytes of %d at %d", f.Path, got, len(buf), off)
+	}
+	if err := hearthtest.Check(buf, f.Path, off, 0); err != nil {
+		return w.wrong("%v", err)
+	}
+	return true
+}
+
+// hold opens what is not open yet and reads a page of each file, which then stays
+// open until this process ends.
+func (w *worker) hold(j job) bool {
+	for _, f := range j.Files[len(w.held):] {
+		fd := -1
+		if !w.call(func() (err error) {
+			fd, err = unix.Open(filepath.Join(j.Dir, f.Path), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+			return err
+		}) {
+			return false
+		}
+		w.held = append(w.held, fd)
+	}
+	for i, f := range j.Files {
+		off := rand.Int64N((f.Size+4095)/4096) * 4096
+		_ = unix.Fadvise(w.held[i], 0, 0, unix.FADV_DONTNEED) // so that Hearth is asked
+		if !w.piece(w.held[i], f, off, 4096) {
+			return false
+		}
+	}
+	return true
 }
 
 // list reads the first file's directory, which holds the files and no other.

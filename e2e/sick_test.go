@@ -246,7 +246,7 @@ func (s *sick) readAll(k sickness) {
 		if jobs[i].Loop {
 			r.end()
 		}
-		got := r.result(s, sickBound+sickSlack)
+		got := r.result(sickBound + sickSlack)
 		what := fmt.Sprintf("%s of %s", jobs[i].Op, jobs[i].Files[0].Path)
 		if got.Longest > sickBound+sickSlack {
 			s.Errorf("%s: one system call took %v, the bound is %v", what, got.Longest, sickBound)
