@@ -140,6 +140,9 @@ func Open(o Options) (*Tree, error) {
 	return t, nil
 }
 
+// Records are those of the database, for a check of them.
+func (t *Tree) Records() *store.Store { return t.db }
+
 // Kept reports whether there are names in a directory.
 func Kept(dir string) bool { return store.Exists(dir) }
 

@@ -15,7 +15,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/hearthfs/hearth/cache/check"
 	"github.com/hearthfs/hearth/node/door"
+	"github.com/hearthfs/hearth/node/fsck"
 	"github.com/hearthfs/hearth/node/leaks"
 )
 
@@ -54,6 +56,12 @@ func (n *Node) routes() http.Handler {
 	mux.HandleFunc("GET /v1/ls", n.serveList)
 	mux.HandleFunc("GET /v1/cat", n.serveCat)
 	mux.HandleFunc("GET /v1/goroutines", leaks.Goroutines)
+	mux.HandleFunc("POST /v1/fsck", func(w http.ResponseWriter, r *http.Request) {
+		repair, _ := strconv.ParseBool(r.FormValue("repair"))
+		fsck.Serve(w, repair, func(run *check.Run) error {
+			return n.parts().Live(r.Context(), r.FormValue("dir"), run)
+		})
+	})
 	n.addHealth(mux)
 	return mux
 }

@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"os"
 	"time"
+
+	"github.com/hearthfs/hearth/cache/scrub"
 )
 
 // Error is what the admin API answers when it does not do what was asked: a
@@ -145,6 +147,8 @@ type DirStatus struct {
 	// have been left to it and not come back.
 	Stalls  int64 `json:"stalls"`
 	Hanging int64 `json:"hanging"`
+	// Scrub is what is read again behind the readers, and what it found.
+	Scrub scrub.Stats `json:"scrub"`
 }
 
 // MountStatus is one mount.

@@ -16,6 +16,7 @@ import (
 	"strings"
 
 	"github.com/hearthfs/hearth/node/door"
+	"github.com/hearthfs/hearth/node/fsck"
 )
 
 // DefaultSocket is where the node of this machine is asked: of the system when
@@ -135,6 +136,17 @@ func (c *Client) List(ctx context.Context, path string, recursive bool, each fun
 func (c *Client) Usage(ctx context.Context, path string) (*Usage, error) {
 	u := &Usage{}
 	return u, c.call(ctx, http.MethodGet, "/v1/du?"+url.Values{"path": {path}}.Encode(), nil, u)
+}
+
+// Fsck has the node check one of its cache directories, and tells of it.
+func (c *Client) Fsck(ctx context.Context, dir string, repair bool, tell func(fsck.Event)) error {
+	q := url.Values{"dir": {dir}, "repair": {strconv.FormatBool(repair)}}
+	body, err := c.do(ctx, http.MethodPost, "/v1/fsck?"+q.Encode(), nil)
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	return fsck.Receive(ctx, body, tell)
 }
 
 // Cat writes bytes [off, off+n) of the file at path to w; n < 0: to its end.

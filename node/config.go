@@ -100,6 +100,10 @@ type Cache struct {
 	// FreeFloor is kept free on each file system, whatever the budget; a percentage
 	// is of each; zero: 10 %.
 	FreeFloor Size
+	// Scrub is how many bytes a second of each directory are read again and verified
+	// behind the readers; 0: none. A pass begins ScrubEvery after the last; 0: 24 h.
+	Scrub      int64
+	ScrubEvery time.Duration
 	// NoDisk keeps nothing on disk, for the short-lived node of a command.
 	NoDisk bool
 }

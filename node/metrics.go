@@ -5,6 +5,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/hearthfs/hearth/node/metric"
 )
 
 // register exports a node's status and the process's own figures.
@@ -23,69 +25,52 @@ func (collector) Describe(chan<- *prometheus.Desc) {}
 // Collect sends the figures of one status document.
 func (c collector) Collect(out chan<- prometheus.Metric) {
 	s := c.node.Status(context.Background())
-	m := sink(out)
-	m.gauge("hearth_problems", "What status says is wrong, counted.", int64(len(s.Problems)))
+	m := metric.Sink(out)
+	m.Gauge("hearth_problems", "What status says is wrong, counted.", int64(len(s.Problems)))
 	for verb, n := range s.Origin.Verbs {
-		m.count("hearth_origin_requests_total", "Requests to origins.", n, "verb", verb)
+		m.Count("hearth_origin_requests_total", "Requests to origins.", n, "verb", verb)
 	}
-	m.count("hearth_origin_bytes_total", "Bytes read from origins.", s.Origin.Bytes)
-	m.count("hearth_origin_errors_total", "Requests to origins that failed.", s.Origin.Errors)
-	m.count("hearth_origin_retries_total", "Requests to origins that were sent again.", s.Origin.Retries)
-	m.count("hearth_origin_throttled_total", "Answers of origins that asked to slow down.", s.Origin.Throttled)
-	m.count("hearth_uncached_reads_total", "Blocks read of objects without a strong ETag, which no tier keeps.", s.Uncached)
+	m.Count("hearth_origin_bytes_total", "Bytes read from origins.", s.Origin.Bytes)
+	m.Count("hearth_origin_errors_total", "Requests to origins that failed.", s.Origin.Errors)
+	m.Count("hearth_origin_retries_total", "Requests to origins that were sent again.", s.Origin.Retries)
+	m.Count("hearth_origin_throttled_total", "Answers of origins that asked to slow down.", s.Origin.Throttled)
+	m.Count("hearth_uncached_reads_total", "Blocks read of objects without a strong ETag, which no tier keeps.", s.Uncached)
 	for _, t := range s.Tiers {
-		m.gauge("hearth_tier_used_bytes", "Bytes held by a tier.", t.Used, "tier", t.Name)
-		m.gauge("hearth_tier_budget_bytes", "Bytes a tier may hold.", t.Budget, "tier", t.Name)
-		m.count("hearth_tier_hits_total", "Reads answered by a tier.", t.Hits, "tier", t.Name)
-		m.count("hearth_tier_hit_bytes_total", "Bytes answered by a tier.", t.HitBytes, "tier", t.Name)
-		m.count("hearth_tier_misses_total", "Reads that a tier did not hold.", t.Misses, "tier", t.Name)
-		m.count("hearth_tier_errors_total", "Errors of a tier, each a miss.", t.Errors, "tier", t.Name)
+		m.Gauge("hearth_tier_used_bytes", "Bytes held by a tier.", t.Used, "tier", t.Name)
+		m.Gauge("hearth_tier_budget_bytes", "Bytes a tier may hold.", t.Budget, "tier", t.Name)
+		m.Count("hearth_tier_hits_total", "Reads answered by a tier.", t.Hits, "tier", t.Name)
+		m.Count("hearth_tier_hit_bytes_total", "Bytes answered by a tier.", t.HitBytes, "tier", t.Name)
+		m.Count("hearth_tier_misses_total", "Reads that a tier did not hold.", t.Misses, "tier", t.Name)
+		m.Count("hearth_tier_errors_total", "Errors of a tier, each a miss.", t.Errors, "tier", t.Name)
 		for _, d := range t.Dirs {
 			ill := int64(0)
 			if d.Ill != "" {
 				ill = 1
 			}
-			m.gauge("hearth_dir_used_bytes", "Bytes allocated in a cache directory.", d.Used, "dir", d.Path)
-			m.count("hearth_dir_stalls_total", "Times that a cache directory's device did not answer.", d.Stalls, "dir", d.Path)
-			m.gauge("hearth_dir_hanging", "Operations left to a cache directory's device that have not come back.", d.Hanging, "dir", d.Path)
-			m.gauge("hearth_dir_ill", "1 while a cache directory is out of use.", ill, "dir", d.Path)
+			m.Gauge("hearth_dir_used_bytes", "Bytes allocated in a cache directory.", d.Used, "dir", d.Path)
+			m.Count("hearth_dir_stalls_total", "Times that a cache directory's device did not answer.", d.Stalls, "dir", d.Path)
+			m.Gauge("hearth_dir_hanging", "Operations left to a cache directory's device that have not come back.", d.Hanging, "dir", d.Path)
+			m.Count("hearth_scrub_bytes_total", "Bytes of a cache directory that were read again and verified.", d.Scrub.Bytes, "dir", d.Path)
+			m.Count("hearth_scrub_bad_total", "What that found not to be what was written, and dropped.", d.Scrub.Bad, "dir", d.Path)
+			m.Gauge("hearth_scrub_rate_bytes", "Bytes per second that are read again now.", d.Scrub.Now, "dir", d.Path)
+			m.Gauge("hearth_scrub_last_pass_seconds", "When the last whole pass ended, in Unix time; 0: none has.", d.Scrub.Last.Ended, "dir", d.Path)
+			m.Gauge("hearth_dir_ill", "1 while a cache directory is out of use.", ill, "dir", d.Path)
 		}
 	}
 	for _, x := range s.Mounts {
 		for op, n := range x.Ops {
-			m.counts("hearth_mount_ops_total", "Requests of the kernel.", n, []string{"dir", "op"}, x.Dir, op)
+			m.Counts("hearth_mount_ops_total", "Requests of the kernel.", n, []string{"dir", "op"}, x.Dir, op)
 		}
 	}
-	m.gauge("hearth_memory_budget_bytes", "The RAM budget.", s.Memory.Budget)
-	m.gauge("hearth_memory_used_bytes", "What counts against the RAM budget.", s.Memory.Used)
-	m.gauge("hearth_memory_views", "Views alive.", s.Memory.Views)
+	m.Gauge("hearth_memory_budget_bytes", "The RAM budget.", s.Memory.Budget)
+	m.Gauge("hearth_memory_used_bytes", "What counts against the RAM budget.", s.Memory.Used)
+	m.Gauge("hearth_memory_views", "Views alive.", s.Memory.Views)
 	for name, n := range s.Names.Figures {
-		m.gauge("hearth_names", "Figures of the namespace.", n, "figure", name)
+		m.Gauge("hearth_names", "Figures of the namespace.", n, "figure", name)
 	}
 	stale := int64(0)
 	if s.Names.Stale != "" {
 		stale = 1
 	}
-	m.gauge("hearth_names_stale", "1 while an origin cannot be asked and last known names are shown.", stale)
+	m.Gauge("hearth_names_stale", "1 while an origin cannot be asked and last known names are shown.", stale)
 }
-
-type sink chan<- prometheus.Metric
-
-// gauge sends a figure with at most one label, given as name and value.
-func (s sink) gauge(name, help string, v int64, label ...string) {
-	s.send(prometheus.NewDesc(name, help, names(label), nil), prometheus.GaugeValue, v, label)
-}
-
-func (s sink) count(name, help string, v int64, label ...string) {
-	s.send(prometheus.NewDesc(name, help, names(label), nil), prometheus.CounterValue, v, label)
-}
-
-func (s sink) counts(name, help string, v int64, labels []string, values ...string) {
-	s <- prometheus.MustNewConstMetric(prometheus.NewDesc(name, help, labels, nil), prometheus.CounterValue, float64(v), values...)
-}
-
-func (s sink) send(d *prometheus.Desc, kind prometheus.ValueType, v int64, label []string) {
-	s <- prometheus.MustNewConstMetric(d, kind, float64(v), label[len(names(label)):]...)
-}
-
-func names(label []string) []string { return label[:len(label)/2] }

@@ -27,15 +27,18 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache"
+	"github.com/hearthfs/hearth/cache/check"
 	"github.com/hearthfs/hearth/cache/disk"
 	"github.com/hearthfs/hearth/internal/flight"
 	"github.com/hearthfs/hearth/namespace"
 	"github.com/hearthfs/hearth/node/budget"
+	"github.com/hearthfs/hearth/node/fsck"
 	"github.com/hearthfs/hearth/node/judged"
 	"github.com/hearthfs/hearth/node/leaks"
 	"github.com/hearthfs/hearth/node/machine"
 	"github.com/hearthfs/hearth/node/room"
 	"github.com/hearthfs/hearth/node/trouble"
+	"github.com/hearthfs/hearth/node/watch"
 	"github.com/hearthfs/hearth/origin"
 )
 
@@ -123,7 +126,7 @@ func (n *Node) open(ctx context.Context) (err error) {
 	bucket := origin.NewBucket(n.pool, n.links.origin)
 	own := machine.NewOwn(n.dirs.Paths(), strings.TrimPrefix(n.Socket(), "-"), n.config.File)
 	n.mounts, n.judged = newMounts(own), judged.Open(n.dirs.First())
-	if n.tiers, err = wire(n.config.Wiring, n.mem, store(n.disk), watched{bucket, n.gone, n.uncacheable, n.heard}); err != nil {
+	if n.tiers, err = wire(n.config.Wiring, n.mem, store(n.disk), watch.Bucket{Source: bucket, Gone: n.gone, Weak: n.uncacheable, Heard: n.heard}); err != nil {
 		return fmt.Errorf("join the ring: %w", err)
 	}
 	if err := n.openTree(); err != nil {
@@ -184,7 +187,11 @@ func (n *Node) openDisk() error {
 			n.events.Trouble("eject "+path, "cache directory is out of use", "dir", path, "cause", cause)
 		},
 		Returned: func(path string) { n.events.Info("cache directory is in use again", "dir", path) },
+		Found: func(f check.Finding) {
+			n.events.Trouble("scrub", "the scrub dropped what is damaged", "what", f.String())
+		},
 	}}
+	o.Scrub, o.ScrubEvery = n.config.Cache.Scrub, n.config.Cache.ScrubEvery
 	if ring, ok := n.config.Wiring.Ring.(interface{ Owns(hearth.ID) bool }); ok {
 		o.Owns = ring.Owns
 	}
@@ -196,6 +203,15 @@ func (n *Node) openDisk() error {
 		return &Error{Kind: KindRefused, Message: err.Error()}
 	}
 	return err
+}
+
+// parts are what fsck checks.
+func (n *Node) parts() fsck.Node {
+	p := fsck.Node{Names: n.tree.Records()}
+	if n.disk != nil {
+		p.Disk = n.disk
+	}
+	return p
 }
 
 // heard keeps what an origin fails with until it answers again. That a version

@@ -2,9 +2,7 @@ package node
 
 import (
 	"context"
-	"errors"
 	"sync/atomic"
-	"time"
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache"
@@ -89,44 +87,4 @@ func hot(mem *cache.RAM, disk hearth.Store) cache.Admit {
 		return cache.Keep(mem)
 	}
 	return cache.Hot(mem.Stats().Budget)
-}
-
-// watched is the bucket with an ear: a version that is found gone is forgotten
-// at once, whoever read it, and what cannot be kept is counted.
-type watched struct {
-	bucket interface {
-		hearth.Source
-		hearth.ManyGetter
-	}
-	gone func(*hearth.Object)
-	// weak hears of reads of objects that no tier may keep.
-	weak func(*hearth.Object)
-	// heard is told how each fetch ended, and when it had begun.
-	heard func(o *hearth.Object, began time.Time, err error)
-}
-
-func (w watched) Get(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
-	began := time.Now()
-	v, err := w.bucket.Get(ctx, b, off, n)
-	w.hear(b, began, err)
-	return v, err
-}
-
-func (w watched) GetMany(ctx context.Context, first hearth.Block, n int, each func(hearth.Block, *hearth.View, error) bool) {
-	began := time.Now()
-	w.bucket.GetMany(ctx, first, n, func(b hearth.Block, v *hearth.View, err error) bool {
-		w.hear(b, began, err)
-		defer func() { began = time.Now() }() // of the next block
-		return each(b, v, err)
-	})
-}
-
-func (w watched) hear(b hearth.Block, began time.Time, err error) {
-	w.heard(b.Object, began, err)
-	switch {
-	case errors.Is(err, hearth.ErrStale):
-		w.gone(b.Object)
-	case !b.Object.Cacheable():
-		w.weak(b.Object)
-	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/internal/flight"
 	"github.com/hearthfs/hearth/namespace"
+	"github.com/hearthfs/hearth/node/watch"
 )
 
 // volume stands where remote volumes will: a Store with counters.
@@ -207,7 +208,7 @@ func TestALateFailureDoesNotMakeAnOriginIll(t *testing.T) {
 	if s := n.Status(t.Context()); s.Says != "ok" {
 		t.Errorf("after a late failure status says %q", s.Says)
 	}
-	w := watched{bucket: breaksOff{}, heard: n.heard, weak: func(*hearth.Object) {}}
+	w := watch.Bucket{Source: breaksOff{}, Heard: n.heard, Weak: func(*hearth.Object) {}}
 	w.GetMany(t.Context(), o.Block(0), 2, func(hearth.Block, *hearth.View, error) bool { return true })
 	if s := n.Status(t.Context()); s.Says == "ok" {
 		t.Error("a stream broke off, and status says ok")

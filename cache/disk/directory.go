@@ -36,9 +36,10 @@ type directory struct {
 	ejection atomic.Pointer[ejection] // nil: in use
 	writes   streak
 	reads    streak
-	replaced replacedSet
+	replaced evict.Replaced
 	policy   *evict.Policy // told of each request; its memory is counted in the Pool
-	foreign  atomic.Bool   // when last looked at, some of what is held was not ours
+	scrub    scrubbing
+	foreign  atomic.Bool // when last looked at, some of what is held was not ours
 	counters
 	writer
 }
@@ -80,6 +81,7 @@ func newDirectory(do DirOptions, o *Options, node string) (*directory, error) {
 		d.errors.Add(1)
 		d.eject(err, true)
 	}
+	d.scrub = d.newScrub()
 	if !o.Pool.Reserve(evict.Bytes) {
 		d.letGo()
 		return nil, fmt.Errorf("open cache directory %s: no memory for its policy, %d bytes", path, evict.Bytes)
@@ -203,7 +205,7 @@ func (d *directory) hit(n int) {
 
 // put queues a block for free space or what the policy would replace, or declines.
 func (d *directory) put(b hearth.Block, v *hearth.View) error {
-	d.replaced.remove(b.Object.Version)
+	d.replaced.Remove(b.Object.Version)
 	err := d.admit(b)
 	if err == nil {
 		err = d.queue.push(item{block: b, view: v})
@@ -222,7 +224,7 @@ func (d *directory) admit(b hearth.Block) error {
 		return ErrFull
 	}
 	if !evict.Fits(d.used.Load()+d.queue.pending(), allocated(b.Len()), d.limit.Load()) &&
-		d.replaced.empty() && d.mayEvict(b.ID()) == nothing {
+		d.replaced.Empty() && d.mayEvict(b.ID()) == nothing {
 		return ErrFull
 	}
 	return nil

@@ -50,6 +50,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/cache/check"
 )
 
 // Why a block is not taken, or a directory not opened.
@@ -57,6 +58,8 @@ var (
 	// ErrRefused: the directory cannot be the cache, and a person must decide; the
 	// error's text says what.
 	ErrRefused = errors.New("cache directory refused")
+	// ErrInUse: refused, since another process has it.
+	ErrInUse = errors.New("cache directory is in use")
 	// ErrFull: declined, since there is no room that nothing else wants.
 	ErrFull = errors.New("cache directory is full")
 	// ErrEjected: no directory takes writes now.
@@ -97,6 +100,11 @@ type Options struct {
 	// the directory is out of use until it answers again. 0: 2 s.
 	Patience time.Duration
 
+	// Scrub is how many bytes a second are read again and verified in each directory,
+	// behind the readers; 0: none. A pass begins ScrubEvery after the last began; 0: 24 h.
+	Scrub      int64
+	ScrubEvery time.Duration
+
 	// For tests: how areas are opened and free space is asked.
 	open   func(d *directory) (*volume, error)
 	statfs statfsFunc
@@ -121,6 +129,8 @@ type Events struct {
 	Ejected func(path string, cause error)
 	// Returned: it is in use again.
 	Returned func(path string)
+	// Found: the scrub found bytes that are not what was written, and dropped them.
+	Found func(check.Finding)
 }
 
 // Store is the disk tier.
@@ -159,6 +169,7 @@ func Open(o Options) (*Store, error) {
 		}
 		s.dirs = append(s.dirs, d)
 		go d.run()
+		go d.scrubs()
 		go d.lookOut()
 	}
 	if len(failed) == len(s.dirs) {
@@ -180,6 +191,9 @@ func (o *Options) setDefaults() {
 	}
 	if o.Patience <= 0 {
 		o.Patience = defaultPatience
+	}
+	if o.ScrubEvery <= 0 {
+		o.ScrubEvery = 24 * time.Hour
 	}
 	if o.open == nil {
 		o.open = openVolume
@@ -310,6 +324,7 @@ func (s *Store) NamesDirs() []string {
 // Close writes what is queued, and gives the directories back.
 func (s *Store) Close() error {
 	for _, d := range s.dirs {
+		d.scrub.end()
 		d.queue.close()
 	}
 	var errs []error

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/hearthfs/hearth/cache/direct"
 	"golang.org/x/sys/unix"
 )
 
@@ -254,7 +255,7 @@ func probe(path string) error {
 	name := filepath.Join(path, homeFile+".probe")
 	defer os.Remove(name)
 	want := []byte(randomID())
-	if err := writeDurably(name, want); err != nil {
+	if err := direct.WriteDurably(name, want); err != nil {
 		return fmt.Errorf("probe cache directory: %w", err)
 	}
 	got, err := os.ReadFile(name)

@@ -16,6 +16,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/hearthfs/hearth/cache/direct"
+	"github.com/hearthfs/hearth/cache/scrub"
 )
 
 // What lies in a cache directory.
@@ -82,8 +85,7 @@ func openHome(path, node string, statfs statfsFunc) (_ *home, err error) {
 	text, err := readHome(path)
 	switch {
 	case err == nil && text.Format > homeFormat:
-		return nil, refuse("cache directory %s has format %d, this version of hearth knows %d: run the newer hearth, or give this one another directory",
-			path, text.Format, homeFormat)
+		return nil, newerHome(path, text)
 	case err == nil:
 	case errors.Is(err, errDamaged), errors.Is(err, fs.ErrNotExist):
 		// The blocks speak for themselves; only the ids are new.
@@ -95,11 +97,16 @@ func openHome(path, node string, statfs statfsFunc) (_ *home, err error) {
 	}
 	h.node, h.id = text.Node, text.Directory
 	for _, dir := range []string{segmentsDir, objectsDir, namesDir} {
-		if err := makeDir(filepath.Join(path, dir)); err != nil {
+		if err := direct.MakeDir(filepath.Join(path, dir)); err != nil {
 			return nil, err
 		}
 	}
 	return h, nil
+}
+
+func newerHome(path string, text homeText) error {
+	return refuse("cache directory %s has format %d, this version of hearth knows %d: run the newer hearth, or give this one another directory",
+		path, text.Format, homeFormat)
 }
 
 // intact says why the directory is no longer ours: it was removed or replaced.
@@ -152,9 +159,9 @@ func acquire(f *os.File, path string) error {
 		}
 		if holder == strconv.Itoa(os.Getpid()) || time.Since(start) > patience {
 			if defunct(holder) {
-				return refuse("cache directory %s is in use by process %s, which was killed and cannot end while a reader waits for its mount: run umount -f on that, as root", path, holder)
+				return inUse("cache directory %s is in use by process %s, which was killed and cannot end while a reader waits for its mount: run umount -f on that, as root", path, holder)
 			}
-			return refuse("cache directory %s is in use by process %s: stop that one, or give this one a directory of its own", path, holder)
+			return inUse("cache directory %s is in use by process %s: stop that one, or give this one a directory of its own", path, holder)
 		}
 	}
 }
@@ -213,7 +220,7 @@ func refuseForeign(path string) error {
 // was lost.
 func ours(name string) bool {
 	known := []string{homeFile, lockFile, segmentsDir, objectsDir, namesDir, "lost+found"}
-	return slices.Contains(known, name) || slices.ContainsFunc([]string{homeFile + ".", namesDir + ".", "open-modes.json", "node-ids"},
+	return slices.Contains(known, name) || slices.ContainsFunc([]string{homeFile + ".", namesDir + ".", "open-modes.json", "node-ids", scrub.FileName},
 		func(prefix string) bool { return strings.HasPrefix(name, prefix) })
 }
 
@@ -226,7 +233,7 @@ func hasHome(path string) bool {
 // with the process, however it ends.
 func lock(path string) (*os.File, error) {
 	name := filepath.Join(path, lockFile)
-	if err := clearWay(name, false); err != nil {
+	if err := direct.ClearWay(name, false); err != nil {
 		return nil, err
 	}
 	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
@@ -276,10 +283,10 @@ func writeHome(path, node string) (homeText, error) {
 		return t, fmt.Errorf("write cache directory's id: %w", err)
 	}
 	name := filepath.Join(path, homeFile)
-	if err := clearWay(name, false); err != nil {
+	if err := direct.ClearWay(name, false); err != nil {
 		return t, err
 	}
-	if err := writeDurably(name, append(data, '\n')); err != nil {
+	if err := direct.WriteDurably(name, append(data, '\n')); err != nil {
 		return t, fmt.Errorf("write cache directory's id: %w", err)
 	}
 	return t, nil
@@ -291,58 +298,23 @@ func randomID() string {
 	return hex.EncodeToString(id[:])
 }
 
-// writeDurably writes a small file so that after a crash it is whole or absent.
-func writeDurably(name string, data []byte) error {
-	tmp := name + ".tmp"
-	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(data)
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(tmp, name)
-	}
-	if err != nil {
-		os.Remove(tmp)
-		return err
-	}
-	dir, err := os.Open(filepath.Dir(name))
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
-}
-
-// makeDir makes a directory of ours, in the place of whatever else has its name.
-func makeDir(name string) error {
-	if err := clearWay(name, true); err != nil {
-		return err
-	}
-	if err := os.MkdirAll(name, 0o700); err != nil {
-		return fmt.Errorf("make cache directory: %w", err)
-	}
-	return nil
-}
-
-// clearWay removes what stands under one of our names and is not of its kind.
-func clearWay(name string, dir bool) error {
-	fi, err := os.Lstat(name)
-	if err != nil || fi.IsDir() == dir && (dir || fi.Mode().IsRegular()) {
-		return nil
-	}
-	if err := os.RemoveAll(name); err != nil {
-		return fmt.Errorf("clear cache directory: %w", err)
-	}
-	return nil
-}
-
 // refusal is an error that a person must mend; its text says how.
-type refusal struct{ text string }
+type refusal struct {
+	text string
+	kind error
+}
 
-func refuse(format string, args ...any) error { return &refusal{fmt.Sprintf(format, args...)} }
+func refuse(format string, args ...any) error {
+	return &refusal{text: fmt.Sprintf(format, args...)}
+}
+
+func inUse(format string, args ...any) error {
+	return &refusal{text: fmt.Sprintf(format, args...), kind: ErrInUse}
+}
 
 func (r *refusal) Error() string { return r.text }
 
 // Is makes a refusal an ErrRefused.
-func (r *refusal) Is(target error) bool { return target == ErrRefused }
+func (r *refusal) Is(target error) bool {
+	return target == ErrRefused || r.kind != nil && target == r.kind
+}

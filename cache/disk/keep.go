@@ -116,6 +116,6 @@ func (s *Store) Has(id hearth.ID) bool {
 // Put of the same version takes that back.
 func (s *Store) Replaced(o *hearth.Object) {
 	for _, d := range s.dirs {
-		d.replaced.add(o.Version, o.Blocks())
+		d.replaced.Add(o.Version, o.Blocks())
 	}
 }

@@ -1,6 +1,10 @@
 package disk
 
-import "path/filepath"
+import (
+	"path/filepath"
+
+	"github.com/hearthfs/hearth/cache/scrub"
+)
 
 // Stats are the figures of each directory, in the order of Options.Dirs.
 type Stats struct {
@@ -50,6 +54,8 @@ type DirStats struct {
 	Cause            string
 	// IndexBytes is the memory of the indexes, counted in the Pool.
 	IndexBytes int64
+	// Scrub are the figures of what is read again behind the readers.
+	Scrub scrub.Stats
 }
 
 // Stats returns the present figures.
@@ -68,6 +74,7 @@ func (d *directory) stats() DirStats {
 		Hits: d.hits.Load(), HitBytes: d.hitBytes.Load(), PutBytes: d.putBytes.Load(),
 		Declined: d.declined.Load(), Evicted: d.evicted.Load(),
 		Faults:  Faults{Errors: d.errors.Load(), Stalls: d.stalls.Load(), Hanging: int64(d.guard.away.Load())},
+		Scrub:   d.scrub.Stats(),
 		Reading: true, Replaces: d.policy.Replaces(),
 	}
 	if e := d.ejection.Load(); e != nil {

@@ -133,7 +133,7 @@ func TestReplacedMakesRoom(t *testing.T) {
 	if err := r.put(back); err != nil && !isFull(err) {
 		t.Fatal(err)
 	}
-	if !r.dirs[0].replaced.empty() {
+	if !r.dirs[0].replaced.Empty() {
 		t.Fatal("a version that was put again is still among the replaced")
 	}
 }

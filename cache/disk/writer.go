@@ -108,6 +108,7 @@ func (d *directory) run() {
 
 func (d *directory) shut() {
 	defer d.opt.Pool.Unreserve(evict.Bytes)
+	<-d.scrub.ended
 	if vol := d.volume.Swap(nil); vol != nil {
 		err := vol.sync()
 		vol.release()
@@ -320,7 +321,7 @@ func (d *directory) makeRoom(bytes int64, may victims) {
 	target := vol.used() - bytes
 	for n := 0; vol.used() > target && n < maxEvictions; n++ {
 		d.work()
-		if version, blocks, ok := d.replaced.pop(); ok {
+		if version, blocks, ok := d.replaced.Pop(); ok {
 			vol.packed.forget(version, blocks)
 			vol.whole.forget(version, blocks)
 			d.evicted.Add(1)
@@ -376,7 +377,7 @@ func (d *directory) draw(a area, n int) {
 		d.entries = append(d.entries, pick{a, e.id})
 		d.candidate = append(d.candidate, evict.Candidate{
 			Size: e.size, State: e.state,
-			Replaced: d.replaced.has(e.id.Version),
+			Replaced: d.replaced.Has(e.id.Version),
 			Foreign:  d.opt.Owns != nil && !d.opt.Owns(e.id),
 			Pinned:   d.opt.Pinned != nil && d.opt.Pinned(e.id),
 		})

@@ -182,7 +182,7 @@ func (l *Log) beginLocked() error {
 		return fmt.Errorf("make a salt: %w", err)
 	}
 	s := &segment{log: l, number: number, salt: binary.LittleEndian.Uint64(salt[:])}
-	f, err := l.dir.open(s.name(), unix.O_CREAT|unix.O_TRUNC, true)
+	f, err := l.dir.Open(s.name(), unix.O_CREAT|unix.O_TRUNC, true)
 	if err != nil {
 		return err
 	}
@@ -207,7 +207,7 @@ func (l *Log) flushLocked() error {
 		return nil
 	}
 	w.pad()
-	err := w.file.writeAt(w.stage[:w.filled], w.tail)
+	err := w.file.WriteAt(w.stage[:w.filled], w.tail)
 	if err == nil {
 		_, err = w.segment.measure(w.file)
 	}
@@ -306,7 +306,7 @@ func (l *Log) writeFooter(s *segment, f *file, entries []byte, end int64) error 
 	}
 	footer := entries[:size]
 	putFooter(footer, seal{format: Format, number: s.number, salt: s.salt, count: uint32(count), offset: end})
-	if err := f.writeAt(footer, end); err != nil {
+	if err := f.WriteAt(footer, end); err != nil {
 		return err
 	}
 	l.counters.written.Add(int64(size))

@@ -110,7 +110,7 @@ func BenchmarkRaw100KiB(b *testing.B) {
 			s := slots[r.IntN(len(slots)-1)]
 			f, err := s.acquire()
 			if err == nil {
-				err = f.readAt(buf, pageSize+int64(r.IntN(150))*n)
+				err = f.ReadAt(buf, pageSize+int64(r.IntN(150))*n)
 				s.release()
 			}
 			if err != nil {

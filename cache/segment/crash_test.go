@@ -38,7 +38,7 @@ type step struct {
 func record(t *testing.T) *script {
 	s := &script{lengths: map[int]int{}}
 	l := open(t, Options{Dir: t.TempDir(), tap: func(c change) error {
-		c.data = bytes.Clone(c.data)
+		c.Data = bytes.Clone(c.Data)
 		s.changes = append(s.changes, c)
 		return nil
 	}})
@@ -84,23 +84,23 @@ func record(t *testing.T) *script {
 // apply makes one change in dir; of a write only the first most bytes.
 func apply(t *testing.T, dir string, c change, most int) {
 	t.Helper()
-	name := filepath.Join(dir, c.name)
+	name := filepath.Join(dir, c.Name)
 	var err error
-	switch c.what {
+	switch c.What {
 	case "create":
 		err = os.WriteFile(name, nil, 0o600)
 	case "remove":
 		err = os.Remove(name)
 	case "rename":
-		err = os.Rename(name, filepath.Join(dir, c.to))
+		err = os.Rename(name, filepath.Join(dir, c.To))
 	case "write", "punch":
-		data := c.data[:min(most, len(c.data))]
-		if c.what == "punch" {
-			data = make([]byte, c.n)
+		data := c.Data[:min(most, len(c.Data))]
+		if c.What == "punch" {
+			data = make([]byte, c.N)
 		}
 		var f *os.File
 		if f, err = os.OpenFile(name, os.O_WRONLY, 0); err == nil {
-			_, err = f.WriteAt(data, c.off)
+			_, err = f.WriteAt(data, c.Off)
 			_ = f.Close()
 		}
 	}
@@ -125,12 +125,12 @@ func TestAnyPrefixOfTheWrites(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 8))
 	stride := max(1, len(s.changes)/40)
 	for k := range s.changes {
-		if k%stride == 0 || s.changes[k].what == "rename" || s.changes[k].what == "remove" {
+		if k%stride == 0 || s.changes[k].What == "rename" || s.changes[k].What == "remove" {
 			s.check(t, copyDir(t, mirror), k)
 		}
-		if c := s.changes[k]; c.what == "write" && k%stride == 0 {
+		if c := s.changes[k]; c.What == "write" && k%stride == 0 {
 			torn := copyDir(t, mirror)
-			apply(t, torn, c, r.IntN(len(c.data)+1)&^511)
+			apply(t, torn, c, r.IntN(len(c.Data)+1)&^511)
 			s.check(t, torn, k)
 		}
 		apply(t, mirror, s.changes[k], 1<<30)
@@ -188,7 +188,7 @@ func TestWhatNoRecordNeedsIsFree(t *testing.T) {
 	dir := t.TempDir()
 	forbid := false
 	l := open(t, Options{Dir: dir, tap: func(c change) error {
-		if forbid && c.what == "punch" {
+		if forbid && c.What == "punch" {
 			return fs.ErrPermission
 		}
 		return nil
@@ -424,7 +424,7 @@ func TestFull(t *testing.T) {
 	dir, lengths := damagedLog(t)
 	refuse := true
 	l := open(t, Options{Dir: dir, tap: func(c change) error {
-		if refuse && c.what == "write" {
+		if refuse && c.What == "write" {
 			return fs.ErrPermission
 		}
 		return nil

@@ -57,22 +57,22 @@ func parseDeath(b []byte) death {
 // load opens the file and returns its notes by segment, those that do not belong
 // to a segment of known numbers left out. A damaged file is begun anew.
 func (d *deaths) load(known func(number uint32) bool) (map[uint32][]death, error) {
-	f, err := d.dir.open(deathsName, unix.O_CREAT, false)
+	f, err := d.dir.Open(deathsName, unix.O_CREAT, false)
 	if err != nil {
 		return nil, err
 	}
 	d.file = f
-	size, _, err := f.stat()
+	size, _, err := f.Stat()
 	if err != nil {
 		return nil, err
 	}
 	text := make([]byte, size)
-	if err := f.readAt(text, 0); err != nil {
+	if err := f.ReadAt(text, 0); err != nil {
 		return nil, err
 	}
 	s, ok := parseSeal(text, deathsMagic)
 	if ok && s.format > Format {
-		return nil, d.dir.newer(deathsName, s.format)
+		return nil, newer(d.dir, deathsName, s.format)
 	}
 	if !ok {
 		return nil, d.rewrite(nil)
@@ -96,7 +96,7 @@ func (d *deaths) add(number, unit uint32, salt uint64) error {
 	note := appendDeath(b[:0], newDeath(number, unit, salt))
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if err := d.file.writeAt(note, d.size); err != nil {
+	if err := d.file.WriteAt(note, d.size); err != nil {
 		return err
 	}
 	d.size += deathSize
@@ -115,7 +115,7 @@ func (d *deaths) prune(known func(number uint32) bool) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	text := make([]byte, d.size-sealSize)
-	if err := d.file.readAt(text, sealSize); err != nil {
+	if err := d.file.ReadAt(text, sealSize); err != nil {
 		return err
 	}
 	kept := text[:0]
@@ -140,21 +140,21 @@ func (d *deaths) rewriteLocked(notes []byte) error {
 	text := make([]byte, sealSize, sealSize+len(notes))
 	putSeal(text, deathsMagic, seal{format: Format})
 	text = append(text, notes...)
-	f, err := d.dir.open(deathsTemp, unix.O_CREAT|unix.O_TRUNC, false)
+	f, err := d.dir.Open(deathsTemp, unix.O_CREAT|unix.O_TRUNC, false)
 	if err != nil {
 		return err
 	}
-	if err = f.writeAt(text, 0); err == nil {
-		err = d.dir.rename(deathsTemp, deathsName)
+	if err = f.WriteAt(text, 0); err == nil {
+		err = d.dir.Rename(deathsTemp, deathsName)
 	}
 	if err != nil {
-		f.close()
+		f.Close()
 		return err
 	}
 	if d.file != nil {
-		d.file.close()
+		d.file.Close()
 	}
-	f.name = deathsName
+	f.Name = deathsName
 	d.file, d.size, d.pruned = f, int64(len(text)), int64(len(text))
 	return nil
 }
@@ -169,18 +169,18 @@ func (d *deaths) bytes() int64 {
 func (d *deaths) sync() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.file.sync()
+	return d.file.Sync()
 }
 
 func (d *deaths) close() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.file != nil {
-		d.file.close()
+		d.file.Close()
 		d.file = nil
 	}
 }
 
-func (d *directory) newer(name string, format uint32) error {
-	return fmt.Errorf("open %s: written in format %d by a newer Hearth, this one reads up to %d", d.full(name), format, Format)
+func newer(d *directory, name string, format uint32) error {
+	return fmt.Errorf("open %s: written in format %d by a newer Hearth, this one reads up to %d", d.Full(name), format, Format)
 }

@@ -232,7 +232,7 @@ func FuzzFiles(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text, deaths []byte) {
 		// Without Open's goroutines, which make each run cover something else.
 		work := t.TempDir()
-		l := &Log{dir: &directory{path: work}}
+		l := &Log{dir: &directory{Path: work}}
 		for name, b := range map[string][]byte{segmentName(1): text, deathsName: deaths} {
 			if err := os.WriteFile(filepath.Join(work, name), b, 0o600); err != nil {
 				t.Fatal(err)
@@ -240,11 +240,11 @@ func FuzzFiles(f *testing.F) {
 		}
 		d := deathsOf(t, l.dir)
 		defer d.close()
-		file, err := l.dir.open(segmentName(1), 0, true)
+		file, err := l.dir.Open(segmentName(1), 0, true)
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer file.close()
+		defer file.Close()
 		s := &segment{log: l, number: 1}
 		trailer, err := l.trailer(s, file)
 		if err != nil {

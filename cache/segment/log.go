@@ -8,9 +8,9 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
-	"unsafe"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/cache/direct"
 )
 
 // ErrDeclined is returned by Append for blocks that the Pool leaves no memory to
@@ -100,11 +100,11 @@ func Open(o Options) (*Log, error) {
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("create %s: %w", o.Dir, err)
 	}
-	dir := &directory{path: o.Dir, tap: o.tap}
-	if err := dir.clear(); err != nil {
+	dir := &directory{Path: o.Dir, Tap: o.tap}
+	if err := dir.Clear(ours(), deathsTemp); err != nil {
 		return nil, err
 	}
-	if err := dir.probe(); err != nil {
+	if err := dir.Probe(); err != nil {
 		return nil, err
 	}
 	size := o.SegmentSize
@@ -189,13 +189,13 @@ func (l *Log) Sync() error {
 	l.settler.wait()
 	err := l.settler.failure()
 	if s := l.writer.segment; s != nil {
-		err = errors.Join(err, s.sync(l.writer.file), l.dir.sync())
+		err = errors.Join(err, s.sync(l.writer.file), l.dir.Sync())
 	}
 	return errors.Join(err, l.deaths.sync())
 }
 
 func (l *Log) errClosed(verb string) error {
-	return fmt.Errorf("%s %s: %w", verb, l.dir.path, fs.ErrClosed)
+	return fmt.Errorf("%s %s: %w", verb, l.dir.Path, fs.ErrClosed)
 }
 
 // Has reports whether the block is held, without reading it.
@@ -264,7 +264,7 @@ func (l *Log) settle(s *segment) error {
 		return err
 	}
 	defer s.release()
-	return errors.Join(s.sync(f), l.dir.sync())
+	return errors.Join(s.sync(f), l.dir.Sync())
 }
 
 func (t *settler) add(s *segment) {
@@ -301,11 +301,7 @@ func (t *settler) stop() error {
 }
 
 // aligned returns n bytes, n a multiple of a page, that O_DIRECT takes.
-func aligned(n int) []byte {
-	b := make([]byte, n+pageSize)
-	skip := int(-uintptr(unsafe.Pointer(&b[0])) % pageSize)
-	return b[skip : skip+n : skip+n]
-}
+func aligned(n int) []byte { return direct.Aligned(n) }
 
 // wait gets the turn unless ctx ends first.
 func (l *Log) wait(ctx context.Context) error {
@@ -313,6 +309,6 @@ func (l *Log) wait(ctx context.Context) error {
 	case l.turn <- struct{}{}:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("wait to write %s: %w", l.dir.path, context.Cause(ctx))
+		return fmt.Errorf("wait to write %s: %w", l.dir.Path, context.Cause(ctx))
 	}
 }

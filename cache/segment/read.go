@@ -8,6 +8,7 @@ import (
 	"io/fs"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/cache/check"
 	"github.com/zeebo/xxh3"
 	"golang.org/x/sys/unix"
 )
@@ -128,10 +129,10 @@ func plan(n note, want span) ranges {
 }
 
 func (r *ranges) fill(f *file, b []byte) error {
-	if err := f.readAt(b[:r.head.n], r.head.off); err != nil || r.body.n == 0 {
+	if err := f.ReadAt(b[:r.head.n], r.head.off); err != nil || r.body.n == 0 {
 		return err
 	}
-	return f.readAt(b[r.head.n:], r.body.off)
+	return f.ReadAt(b[r.head.n:], r.body.off)
 }
 
 func (r *ranges) verify(b []byte, salt uint64) error {
@@ -154,11 +155,4 @@ func (r *ranges) verify(b []byte, salt uint64) error {
 	return nil
 }
 
-func zero(b []byte) bool {
-	for _, c := range b {
-		if c != 0 {
-			return false
-		}
-	}
-	return true
-}
+func zero(b []byte) bool { return check.Zero(b) }

@@ -7,8 +7,9 @@ import (
 	"os"
 	"slices"
 	"strconv"
-	"sync"
 	"sync/atomic"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/hearthfs/hearth"
 )
@@ -73,35 +74,20 @@ func (l *Log) load(fresh uint32) error {
 
 // forEach calls do for all segments, several at once, the newest first.
 func forEach(segments []*segment, do func(*segment) error) error {
-	queue := make(chan *segment)
-	var wg sync.WaitGroup
-	var mu sync.Mutex // guards failed
-	var failed error
-	for range loaders {
-		wg.Go(func() {
-			for s := range queue {
-				if err := do(s); err != nil {
-					mu.Lock()
-					failed = errors.Join(failed, err)
-					mu.Unlock()
-				}
-			}
-		})
-	}
+	var g errgroup.Group
+	g.SetLimit(loaders)
 	for _, s := range slices.Backward(segments) {
-		queue <- s
+		g.Go(func() error { return do(s) })
 	}
-	close(queue)
-	wg.Wait()
-	return failed
+	return g.Wait()
 }
 
 // find gives each file named as a segment its slot, in order of number, so that
 // a later segment has a larger slot while Open runs. Other names are left alone.
 func (l *Log) find() ([]*segment, error) {
-	names, err := os.ReadDir(l.dir.path)
+	names, err := os.ReadDir(l.dir.Path)
 	if err != nil {
-		return nil, fmt.Errorf("list %s: %w", l.dir.path, err)
+		return nil, fmt.Errorf("list %s: %w", l.dir.Path, err)
 	}
 	pattern := segmentPattern()
 	var segments []*segment
@@ -143,7 +129,7 @@ const tidySlack = 64 << 10
 // their offsets, as they were written - others are let be - and the index does not
 // know them yet.
 func (s *segment) tidy(f *file, notes []note, end int64) error {
-	size, allocated, err := f.stat()
+	size, allocated, err := f.Stat()
 	if err != nil {
 		return err
 	}
@@ -167,7 +153,7 @@ func (s *segment) tidy(f *file, notes []note, end int64) error {
 		return nil
 	}
 	for _, g := range gaps {
-		if err := f.punch(g.off, g.n); err != nil {
+		if err := f.Punch(g.off, g.n); err != nil {
 			return err
 		}
 	}
@@ -179,7 +165,7 @@ func (s *segment) tidy(f *file, notes []note, end int64) error {
 // so that the next Open need not scan it. On a full or failing disk it stays as
 // it is.
 func (l *Log) reseal(s *segment, f *file, notes []note) {
-	size, _, err := f.stat()
+	size, _, err := f.Stat()
 	if err != nil {
 		return
 	}
@@ -238,7 +224,7 @@ func (l *Log) enter(s *segment, notes []note, fresh uint32) error {
 
 // trailer reads a segment's trailer. Format 0: there is none that fits the file.
 func (l *Log) trailer(s *segment, f *file) (seal, error) {
-	size, _, err := f.stat()
+	size, _, err := f.Stat()
 	if err != nil {
 		return seal{}, err
 	}
@@ -262,7 +248,7 @@ func (l *Log) contents(s *segment, f *file, t seal) (contents, error) {
 	if t.format > 0 {
 		footer := aligned(int(footerSize(int(t.count))))
 		l.counters.opened.Add(int64(len(footer)))
-		if err := f.readAt(footer, t.offset); err == nil {
+		if err := f.ReadAt(footer, t.offset); err == nil {
 			notes := make([]note, 0, t.count)
 			if parseFooter(footer, t, func(n note) { notes = append(notes, n) }) {
 				return contents{notes: notes, salt: t.salt, whole: true, end: t.offset}, nil
@@ -273,7 +259,7 @@ func (l *Log) contents(s *segment, f *file, t seal) (contents, error) {
 	if err != nil || h.format == 0 || h.number != s.number {
 		return contents{}, err
 	}
-	size, _, err := f.stat()
+	size, _, err := f.Stat()
 	if err != nil {
 		return contents{}, err
 	}
@@ -289,7 +275,7 @@ func (l *Log) seal(f *file, off int64, magic string) (seal, error) {
 	}
 	page := aligned(pageSize)
 	l.counters.opened.Add(pageSize)
-	err := f.readAt(page, off)
+	err := f.ReadAt(page, off)
 	if errors.Is(err, io.ErrUnexpectedEOF) {
 		return seal{}, nil
 	}
@@ -304,7 +290,7 @@ func (l *Log) seal(f *file, off int64, magic string) (seal, error) {
 		return seal{}, nil
 	}
 	if s.format > Format {
-		return seal{}, l.dir.newer(f.name, s.format)
+		return seal{}, newer(l.dir, f.Name, s.format)
 	}
 	return s, nil
 }
@@ -325,7 +311,7 @@ func (l *Log) scan(f *file, salt uint64, size int64) ([]note, error) {
 			base = at &^ (pageSize - 1)
 			have = min(scanWindow, size-base)
 			l.counters.opened.Add(have)
-			if err := f.readAt(window[:roundUp(have, pageSize)], base); err != nil && !errors.Is(err, io.ErrUnexpectedEOF) {
+			if err := f.ReadAt(window[:roundUp(have, pageSize)], base); err != nil && !errors.Is(err, io.ErrUnexpectedEOF) {
 				return nil, err
 			}
 		}

@@ -4,9 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"regexp"
 	"sync"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/cache/direct"
 )
 
 // segment is one file of the log.
@@ -33,6 +35,22 @@ type segment struct {
 	pages []uint8
 }
 
+type (
+	directory = direct.Directory
+	file      = direct.File
+	change    = direct.Change
+)
+
+func segmentPattern() *regexp.Regexp { return regexp.MustCompile(`^[0-9a-f]{8}\.segment$`) }
+
+// ours tells the names of a Log's files.
+func ours() func(name string) bool {
+	segments := segmentPattern()
+	return func(name string) bool {
+		return segments.MatchString(name) || name == deathsName || name == deathsTemp
+	}
+}
+
 func segmentName(number uint32) string { return fmt.Sprintf("%08x.segment", number) }
 
 func (s *segment) name() string { return segmentName(s.number) }
@@ -42,13 +60,13 @@ func (s *segment) acquire() (*file, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.log.closed.Load() {
-		return nil, fmt.Errorf("open %s: %w", s.log.dir.full(s.name()), fs.ErrClosed)
+		return nil, fmt.Errorf("open %s: %w", s.log.dir.Full(s.name()), fs.ErrClosed)
 	}
 	if s.file == nil {
 		if s.gone {
-			return nil, fmt.Errorf("open %s: %w", s.log.dir.full(s.name()), fs.ErrNotExist)
+			return nil, fmt.Errorf("open %s: %w", s.log.dir.Full(s.name()), fs.ErrNotExist)
 		}
-		f, err := s.log.dir.open(s.name(), 0, true)
+		f, err := s.log.dir.Open(s.name(), 0, true)
 		if err != nil {
 			return nil, err
 		}
@@ -79,7 +97,7 @@ func (s *segment) release() {
 // closeLocked closes the file; only now the space of an unlinked one is free.
 func (s *segment) closeLocked() {
 	if s.file != nil {
-		s.file.close()
+		s.file.Close()
 		s.file = nil
 		s.log.opened.Add(-1)
 	}
@@ -117,7 +135,7 @@ func (l *Log) closeIdle() {
 func (s *segment) measure(f *file) (int64, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	_, allocated, err := f.stat()
+	_, allocated, err := f.Stat()
 	if err != nil {
 		return 0, err
 	}
@@ -130,7 +148,7 @@ func (s *segment) measure(f *file) (int64, error) {
 // sync makes the file durable. What was written through the page cache gets its
 // blocks only now, a few more or less than the file system had reckoned.
 func (s *segment) sync(f *file) error {
-	if err := f.sync(); err != nil {
+	if err := f.Sync(); err != nil {
 		return err
 	}
 	_, err := s.measure(f)
@@ -208,7 +226,7 @@ func (s *segment) emptyLocked() bool {
 // retire unlinks a segment that emptyLocked reported and returns the bytes freed
 // now; while somebody still reads it, the last release frees them.
 func (l *Log) retire(s *segment) (int64, error) {
-	err := l.dir.remove(s.name())
+	err := l.dir.Remove(s.name())
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil // somebody else emptied the directory
 	}
@@ -253,7 +271,7 @@ func (l *Log) drop(id hearth.ID, p place) (int64, error) {
 		return 0, err
 	}
 	defer s.release()
-	if err := f.punch(free.off, free.n); err != nil {
+	if err := f.Punch(free.off, free.n); err != nil {
 		return 0, err
 	}
 	gained, err := s.measure(f)

@@ -456,7 +456,7 @@ func TestDeviceErrorsAreReturned(t *testing.T) {
 	// A write that the device refuses is an error that names file and cause; the log goes on when it is well again.
 	broken := ""
 	l := open(t, Options{Dir: t.TempDir(), tap: func(c change) error {
-		if c.what == broken {
+		if c.What == broken {
 			return unix.ENOSPC
 		}
 		return nil
@@ -520,13 +520,13 @@ func TestEmptiedBehindOurBack(t *testing.T) {
 func TestWithoutDirectWrites(t *testing.T) {
 	// Where the file system refuses O_DIRECT, everything works through the page cache.
 	o := Options{Dir: t.TempDir(), tap: func(c change) error {
-		if c.what == "probe" {
+		if c.What == "probe" {
 			return unix.EINVAL
 		}
 		return nil
 	}}
 	l := open(t, o)
-	if l.dir.direct {
+	if l.dir.Direct {
 		t.Fatal("still direct")
 	}
 	for i, n := range lengths() {

@@ -4,8 +4,6 @@ import (
 	"context"
 	"math/bits"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/hearthfs/hearth"
 )
 
@@ -99,16 +97,8 @@ func (f *Files) punch(x *object, first, n int64) (freed int64) {
 // punchData gives the bytes of n blocks back to the file system, with the odd
 // end of the last one.
 func (f *Files) punchData(x *object, first, n int64) {
-	const mode = unix.FALLOC_FL_PUNCH_HOLE | unix.FALLOC_FL_KEEP_SIZE
-	for {
-		err := unix.Fallocate(x.handle.data, mode, first*hearth.BlockSize, n*hearth.BlockSize)
-		if err == unix.EINTR {
-			continue
-		}
-		if err != nil {
-			f.counts.errors.Add(1)
-		}
-		return
+	if punchRange(x.handle.data, first*hearth.BlockSize, n*hearth.BlockSize) != nil {
+		f.counts.errors.Add(1)
 	}
 }
 

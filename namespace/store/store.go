@@ -345,19 +345,20 @@ func (r *Rows) add(b []byte) {
 // Scan reads up to n records in [lower, upper) into rows. No iterator outlives
 // it: one that is open keeps files alive.
 func (s *Store) Scan(rows *Rows, lower, upper []byte, n int) error {
-	err := s.try(func(db *pebble.DB) error {
-		rows.data, rows.ends = rows.data[:0], rows.ends[:0]
-		it, err := db.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: upper})
-		if err != nil {
-			return err
-		}
-		for ok := it.First(); ok && n > rows.Len(); ok = it.Next() {
-			rows.add(it.Key())
-			rows.add(it.Value())
-		}
-		return it.Close() // gives the iteration's error, too
-	})
-	return err
+	return s.try(func(db *pebble.DB) error { return rows.scan(db, lower, upper, n) })
+}
+
+func (r *Rows) scan(db *pebble.DB, lower, upper []byte, n int) error {
+	r.data, r.ends = r.data[:0], r.ends[:0]
+	it, err := db.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: upper})
+	if err != nil {
+		return err
+	}
+	for ok := it.First(); ok && n > r.Len(); ok = it.Next() {
+		r.add(it.Key())
+		r.add(it.Value())
+	}
+	return it.Close() // gives the iteration's error, too
 }
 
 // soon has what was committed synced a little later.

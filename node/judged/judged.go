@@ -9,6 +9,9 @@ import (
 	"sync"
 )
 
+// FileName is the file in the first cache directory.
+const FileName = "open-modes.json"
+
 // Modes are what open=auto found per link and prefix, kept over a restart.
 type Modes struct {
 	mu    sync.Mutex // guards large and the file; held across the file's write, which is rare
@@ -23,11 +26,17 @@ func Open(dir string) *Modes {
 	if dir == "" {
 		return j
 	}
-	j.file = filepath.Join(dir, "open-modes.json")
+	j.file = filepath.Join(dir, FileName)
 	if text, err := os.ReadFile(j.file); err == nil {
 		j.large = parse(text)
 	}
 	return j
+}
+
+// Whole reports whether the file of a cache directory, if there is one, can be read.
+func Whole(text []byte) bool {
+	var large map[string]bool
+	return json.Unmarshal(text, &large) == nil && large != nil
 }
 
 // parse reads what Put wrote. Of a damaged file nothing is believed: it is judged

@@ -66,6 +66,22 @@ func First(dirs []string) uint64 {
 	return first
 }
 
+// Check reports whether the note in a cache directory, if there is one, can be read.
+// mend replaces one that cannot by a number above every id that was given out.
+func Check(dir string) (ok bool, mend func() error) {
+	text, err := os.ReadFile(filepath.Join(dir, fileName))
+	if err == nil {
+		_, ok = parseReserved(text)
+	}
+	return ok || errors.Is(err, fs.ErrNotExist), func() error {
+		name := filepath.Join(dir, fileName)
+		if err := os.WriteFile(name+".new", formatReserved(idsOf(time.Now())), 0o600); err != nil {
+			return err
+		}
+		return os.Rename(name+".new", name)
+	}
+}
+
 // Note writes in a cache directory that ids are in use up to one, unless a later
 // note was faster.
 func Note(dir string, upTo uint64) error {

@@ -1,4 +1,4 @@
-package disk
+package evict
 
 import "sync"
 
@@ -6,14 +6,15 @@ import "sync"
 // forgotten first, and then goes by density like any other.
 const maxReplaced = 1 << 14
 
-// replacedSet remembers, oldest first, versions whose name means another now.
-type replacedSet struct {
+// Replaced remembers, oldest first, versions whose name means another now.
+type Replaced struct {
 	mu     sync.Mutex // guards what follows
 	blocks map[[16]byte]int64
 	order  [][16]byte // may hold versions that were taken back since
 }
 
-func (r *replacedSet) add(version [16]byte, blocks int64) {
+// Add remembers a version that has so many blocks.
+func (r *Replaced) Add(version [16]byte, blocks int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.blocks == nil {
@@ -29,28 +30,30 @@ func (r *replacedSet) add(version [16]byte, blocks int64) {
 	r.order = append(r.order, version)
 }
 
-// remove takes a version back: its bytes were wanted again.
-func (r *replacedSet) remove(version [16]byte) {
+// Remove takes a version back: its bytes were wanted again.
+func (r *Replaced) Remove(version [16]byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.blocks, version)
 }
 
-func (r *replacedSet) has(version [16]byte) bool {
+// Has reports whether a version is remembered.
+func (r *Replaced) Has(version [16]byte) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	_, ok := r.blocks[version]
 	return ok
 }
 
-func (r *replacedSet) empty() bool {
+// Empty reports whether none is.
+func (r *Replaced) Empty() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return len(r.blocks) == 0
 }
 
-// pop takes the oldest version out.
-func (r *replacedSet) pop() (version [16]byte, blocks int64, ok bool) {
+// Pop takes the oldest version out.
+func (r *Replaced) Pop() (version [16]byte, blocks int64, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for len(r.order) > 0 && !ok {
@@ -59,7 +62,7 @@ func (r *replacedSet) pop() (version [16]byte, blocks int64, ok bool) {
 	return version, blocks, ok
 }
 
-func (r *replacedSet) popLocked() (version [16]byte, blocks int64, ok bool) {
+func (r *Replaced) popLocked() (version [16]byte, blocks int64, ok bool) {
 	version = r.order[0]
 	r.order = r.order[1:]
 	blocks, ok = r.blocks[version]

@@ -1,0 +1,299 @@
+// Package scrub reads again, behind the readers, what a cache directory holds, so
+// that bytes that rot are found before somebody wants them.
+//
+// A pass reads each block once, at a rate of bytes per second, and drops what does
+// not verify, as a reader would. It gives way: before each megabyte it waits a
+// little for a moment in which nobody reads. Passes begin Every apart, or at once
+// after one another where they take longer. Where a pass is, and what the last whole
+// one found, is written down once a minute, so that a restart goes on there.
+//
+// A directory that is out of use, or whose device does not answer, ends the attempt;
+// the pass goes on there a while later.
+package scrub
+
+import (
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/hearthfs/hearth/cache/check"
+)
+
+const (
+	// FileName is what a pass is written down in, in its cache directory.
+	FileName = "scrub.json"
+	// noteEvery is how often; what was checked since is checked again after a crash.
+	noteEvery = time.Minute
+	// againAfter is how long a directory that could not be checked is left alone.
+	againAfter = 10 * time.Second
+	// burst is more than the largest single read.
+	burst = 2 << 20
+	// yieldStep and yieldMost are how often, and for how long at most, a moment
+	// without readers is looked for before each read.
+	yieldStep = 5 * time.Millisecond
+	yieldMost = 100 * time.Millisecond
+)
+
+// Place is how far a pass has come: segments by number, then objects by version.
+type Place struct {
+	// Segment is the first that is still to be checked. Objects: all of them were, and
+	// Object is the first object that is.
+	Segment uint32
+	Objects bool
+	Object  [16]byte
+}
+
+// Target is what is scrubbed.
+type Target struct {
+	// Check checks all from a place on, and says how far it is.
+	Check func(ctx context.Context, r *check.Run, from Place, at func(Place)) error
+	// Busy reports whether somebody reads now.
+	Busy func() bool
+	// Note keeps how far a pass is over a restart, as well as it can.
+	Note func(text []byte)
+	// Found hears of each finding.
+	Found func(check.Finding)
+}
+
+// Stats are a directory's figures.
+type Stats struct {
+	// Rate is the most bytes per second; 0: it is off.
+	Rate int64 `json:"rate_bps"`
+	// Running: a pass is under way; Now is what it reads, in bytes per second.
+	Running bool  `json:"running"`
+	Now     int64 `json:"now_bps"`
+	// Blocks and Bytes were checked since the node started, Bad of the blocks and
+	// files not what was written, and dropped.
+	Blocks int64 `json:"blocks"`
+	Bytes  int64 `json:"bytes"`
+	Bad    int64 `json:"bad"`
+	// Last is the last whole pass, or zero.
+	Last Pass `json:"last"`
+}
+
+// Says is what the scrub of a directory has done, and does; size puts a number of
+// bytes into words.
+func (s Stats) Says(size func(int64) string) string {
+	if s.Rate <= 0 {
+		return "off"
+	}
+	last := "no whole pass yet"
+	if s.Last.Ended > 0 {
+		last = fmt.Sprintf("last whole pass %s, %s, %d bad", time.Unix(s.Last.Ended, 0).Format(time.RFC3339), size(s.Last.Bytes), s.Last.Bad)
+	}
+	now := "waiting for the next"
+	if s.Running {
+		now = fmt.Sprintf("now %s/s of %s/s", size(s.Now), size(s.Rate))
+	}
+	return fmt.Sprintf("%s; %s; since the start %s checked, %d bad", last, now, size(s.Bytes), s.Bad)
+}
+
+// Pass is one pass over a directory. Times are Unix seconds; Ended is 0 while it is
+// not whole.
+type Pass struct {
+	Begun  int64 `json:"begun"`
+	Ended  int64 `json:"ended"`
+	Blocks int64 `json:"blocks"`
+	Bytes  int64 `json:"bytes"`
+	Bad    int64 `json:"bad"`
+}
+
+// state is the content of the file.
+type state struct {
+	Now     Pass   `json:"now"`
+	Last    Pass   `json:"last"`
+	Segment uint32 `json:"segment"`
+	Objects bool   `json:"objects"`
+	Object  string `json:"object"`
+}
+
+// Scrub scrubs one directory.
+type Scrub struct {
+	t       Target
+	rate    int64
+	every   time.Duration
+	limiter *rate.Limiter
+	run     check.Run
+
+	mu      sync.Mutex // guards the rest
+	state   state
+	base    Pass // of state.Now when run's figures were 0
+	running bool
+	noted   time.Time
+	marks   [2]mark // of bytes, the older first, a second apart
+}
+
+type mark struct {
+	at    time.Time
+	bytes int64
+}
+
+// New makes the scrub of a directory, which reads up to perSecond bytes a second and
+// begins a pass every so often; noted is what Note was given last. Run does the work.
+func New(t Target, noted []byte, perSecond int64, every time.Duration) *Scrub {
+	s := &Scrub{t: t, rate: perSecond, every: every, limiter: rate.NewLimiter(rate.Limit(perSecond), burst)}
+	s.run.Repair = true
+	s.run.Pace = s.pace
+	s.run.Found = func(f check.Finding) {
+		if t.Found != nil {
+			t.Found(f)
+		}
+	}
+	s.state, _ = parse(noted, time.Now())
+	s.base = s.state.Now
+	return s
+}
+
+// Whole reports whether a scrub could go on by what was noted.
+func Whole(text []byte) bool {
+	_, ok := parse(text, time.Now())
+	return ok
+}
+
+// parse reads what a scrub noted; false: it is damaged, and a pass begins anew.
+func parse(text []byte, now time.Time) (state, bool) {
+	var st state
+	if json.Unmarshal(text, &st) != nil || st.Now.Begun > now.Unix() || st.Last.Ended > now.Unix() {
+		return state{}, false
+	}
+	if at, err := hex.DecodeString(st.Object); err != nil || len(at) != 16 {
+		return state{}, false
+	}
+	return st, true
+}
+
+// Run scrubs until ctx ends.
+func (s *Scrub) Run(ctx context.Context) {
+	if s.rate <= 0 {
+		return
+	}
+	defer s.note(true)
+	for ctx.Err() == nil {
+		wait := s.pass(ctx)
+		t := time.NewTimer(wait)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+		}
+		t.Stop()
+	}
+}
+
+// pass goes on with a pass, or begins the next if it is time, and returns how long
+// there is nothing to do.
+func (s *Scrub) pass(ctx context.Context) (wait time.Duration) {
+	from, wait := s.begin(time.Now())
+	if wait > 0 {
+		return wait
+	}
+	err := s.t.Check(ctx, &s.run, from, s.at)
+	s.mu.Lock()
+	s.running = false
+	s.countLocked()
+	if err == nil {
+		s.state.Now.Ended = time.Now().Unix()
+		s.state.Last = s.state.Now
+	}
+	s.mu.Unlock()
+	s.note(true)
+	if err != nil {
+		return againAfter
+	}
+	return 0
+}
+
+// begin says where to go on.
+func (s *Scrub) begin(now time.Time) (from Place, wait time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st := &s.state
+	if st.Now.Begun == 0 || st.Now.Ended != 0 {
+		if next := time.Unix(st.Now.Begun, 0).Add(s.every); st.Now.Begun != 0 && next.After(now) {
+			return from, next.Sub(now)
+		}
+		*st = state{Now: Pass{Begun: now.Unix()}, Last: st.Last, Object: hex.EncodeToString(make([]byte, 16))}
+		s.base = st.Now
+		s.base.Blocks, s.base.Bytes, s.base.Bad = -s.run.Blocks.Load(), -s.run.Bytes.Load(), -s.run.Bad.Load()
+	}
+	from = Place{Segment: st.Segment, Objects: st.Objects}
+	object, _ := hex.DecodeString(st.Object)
+	copy(from.Object[:], object)
+	s.running = true
+	s.marks = [2]mark{{now, s.run.Bytes.Load()}, {now, s.run.Bytes.Load()}}
+	return from, 0
+}
+
+// at is told how far the pass is.
+func (s *Scrub) at(p Place) {
+	s.mu.Lock()
+	s.state.Segment, s.state.Objects, s.state.Object = p.Segment, p.Objects, hex.EncodeToString(p.Object[:])
+	s.countLocked()
+	s.mu.Unlock()
+	s.note(false)
+}
+
+func (s *Scrub) countLocked() {
+	p := &s.state.Now
+	p.Blocks, p.Bytes, p.Bad = s.base.Blocks+s.run.Blocks.Load(), s.base.Bytes+s.run.Bytes.Load(), s.base.Bad+s.run.Bad.Load()
+}
+
+// note writes the state down, if it is time or must be.
+func (s *Scrub) note(must bool) {
+	s.mu.Lock()
+	if !must && time.Since(s.noted) < noteEvery {
+		s.mu.Unlock()
+		return
+	}
+	s.noted = time.Now()
+	text, err := json.Marshal(s.state)
+	s.mu.Unlock()
+	if err == nil {
+		s.t.Note(append(text, '\n'))
+	}
+}
+
+// pace waits until n bytes may be read.
+func (s *Scrub) pace(ctx context.Context, n int64) error {
+	for waited := time.Duration(0); s.t.Busy() && waited < yieldMost; waited += yieldStep {
+		t := time.NewTimer(yieldStep)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return context.Cause(ctx)
+		}
+	}
+	s.mark(time.Now())
+	for ; n > 0; n -= burst {
+		if err := s.limiter.WaitN(ctx, int(min(n, burst))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Scrub) mark(now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if now.Sub(s.marks[1].at) >= time.Second {
+		s.marks[0], s.marks[1] = s.marks[1], mark{now, s.run.Bytes.Load()}
+	}
+}
+
+// Stats returns the present figures.
+func (s *Scrub) Stats() Stats {
+	now := time.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st := Stats{Rate: s.rate, Running: s.running, Blocks: s.run.Blocks.Load(), Bytes: s.run.Bytes.Load(),
+		Bad: s.run.Bad.Load(), Last: s.state.Last}
+	if took := now.Sub(s.marks[0].at); s.running && took > 0 {
+		st.Now = int64(float64(st.Bytes-s.marks[0].bytes) / took.Seconds())
+	}
+	return st
+}

@@ -1,0 +1,150 @@
+package scrub
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hearthfs/hearth/cache/check"
+)
+
+// fake is a directory of so many segments of a megabyte, of which one may be bad.
+type fake struct {
+	segments, bad uint32
+	busy          bool
+
+	mu    sync.Mutex // guards the rest
+	from  []uint32   // where each check began
+	noted []byte
+}
+
+func (f *fake) begun() []uint32 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.from)
+}
+
+func (f *fake) last() []byte {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.noted
+}
+
+func (f *fake) target() Target {
+	note := func(text []byte) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.noted = text
+	}
+	return Target{Busy: func() bool { return f.busy }, Note: note,
+		Check: func(ctx context.Context, r *check.Run, from Place, at func(Place)) error {
+			f.mu.Lock()
+			f.from = append(f.from, from.Segment)
+			f.mu.Unlock()
+			for i := from.Segment; i < f.segments; i++ {
+				if err := r.Read(ctx, 1<<20); err != nil {
+					return err
+				}
+				r.Bytes.Add(1 << 20)
+				r.Blocks.Add(1)
+				if i == f.bad {
+					r.Tell(check.InFile(check.Damaged, "x", 0, "bad"))
+				}
+				at(Place{Segment: i + 1})
+			}
+			return nil
+		}}
+}
+
+func TestPassesArePacedAndApart(t *testing.T) {
+	// 100 MiB at 1 MiB/s take 98 s after the burst; the next pass begins an hour after the first did, and what a pass found is counted.
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{segments: 100, bad: 7}
+		s := New(f.target(), nil, 1<<20, time.Hour)
+		ctx, cancel := context.WithCancel(t.Context())
+		go s.Run(ctx)
+		time.Sleep(97 * time.Second)
+		synctest.Wait()
+		if st := s.Stats(); !st.Running || st.Last.Ended != 0 || st.Now < 1<<19 || st.Now > 2<<20 {
+			t.Errorf("before its end: %+v", st)
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if st := s.Stats(); st.Running || st.Last.Ended == 0 || st.Last.Bytes != 100<<20 || st.Last.Bad != 1 || st.Bad != 1 {
+			t.Errorf("after it: %+v", st)
+		}
+		time.Sleep(58 * time.Minute)
+		synctest.Wait()
+		if len(f.begun()) != 1 {
+			t.Errorf("passes before the hour is over: %v", f.begun())
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if len(f.begun()) != 2 {
+			t.Errorf("passes after an hour: %v", f.begun())
+		}
+		cancel()
+		synctest.Wait()
+	})
+}
+
+func TestAPassGoesOnAfterARestart(t *testing.T) {
+	// The process ends in the middle of a pass: the next goes on there, with the figures of before.
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{segments: 100, bad: 7}
+		ctx, cancel := context.WithCancel(t.Context())
+		go New(f.target(), nil, 1<<20, time.Hour).Run(ctx)
+		time.Sleep(50 * time.Second)
+		cancel()
+		synctest.Wait()
+		if !Whole(f.last()) {
+			t.Fatalf("noted: %s", f.last())
+		}
+		s := New(f.target(), f.last(), 1<<20, time.Hour)
+		ctx, cancel = context.WithCancel(t.Context())
+		go s.Run(ctx)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if st := s.Stats(); f.begun()[1] < 45 || f.begun()[1] > 55 || st.Last.Bytes != 100<<20 || st.Last.Bad != 1 || st.Bad != 0 {
+			t.Errorf("from %v: %+v", f.begun(), st)
+		}
+		cancel()
+		synctest.Wait()
+	})
+}
+
+func TestReadersGoFirst(t *testing.T) {
+	// While somebody reads, each megabyte waits a tenth of a second more; 0 bytes a second is off.
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{segments: 20, bad: 99, busy: true}
+		s := New(f.target(), nil, 1<<40, time.Hour)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go s.Run(ctx)
+		time.Sleep(1900 * time.Millisecond)
+		synctest.Wait()
+		if st := s.Stats(); !st.Running {
+			t.Errorf("it did not wait: %+v", st)
+		}
+		time.Sleep(200 * time.Millisecond)
+		synctest.Wait()
+		if st := s.Stats(); st.Running {
+			t.Errorf("it waits for ever: %+v", st)
+		}
+		New(f.target(), nil, 0, time.Hour).Run(ctx)
+		cancel()
+		synctest.Wait()
+	})
+}
+
+func TestDamagedNotesBeginAnew(t *testing.T) {
+	// What cannot be read, or speaks of the future, is no place to go on.
+	for _, text := range []string{"", "{", `{"object":"zz"}`, `{"now":{"begun":99999999999},"object":"00000000000000000000000000000000"}`} {
+		if Whole([]byte(text)) {
+			t.Errorf("%q is believed", text)
+		}
+	}
+}

@@ -1,0 +1,341 @@
+package segment
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/cache/check"
+)
+
+const (
+	// checkAtOnce is how many places are taken out of the index at a time, 28 bytes
+	// each: few enough not to count in memory, enough that a pass over the index for
+	// them does not count in time.
+	checkAtOnce = 1 << 16
+	// runMost is the most that is read at once, runGap what is read along between two
+	// records rather than asking the device again.
+	runMost = stageSize
+	runGap  = 64 << 10
+)
+
+// Check reads each held block of the segments from number on, and the header page
+// and footer of those that are closed, and compares checksums. What a reader, the
+// writer or eviction does meanwhile is no damage: a record that does not verify is
+// read again by itself as long as the index says that it is there. With r.Repair a
+// bad block is dropped as a reader drops it, and a bad header page or footer made
+// anew. passed, which may be nil, is told of each segment that is done.
+func (l *Log) Check(ctx context.Context, r *check.Run, from uint32, passed func(number uint32)) error {
+	var due []*segment
+	for _, s := range *l.slots.Load() {
+		if s != nil && s.number >= from {
+			due = append(due, s)
+		}
+	}
+	slices.SortFunc(due, func(a, b *segment) int { return cmp.Compare(a.number, b.number) })
+	for len(due) > 0 {
+		n, records := 0, 0
+		for ; n < len(due) && (n == 0 || records < checkAtOnce); n++ {
+			due[n].mu.Lock()
+			records += due[n].records
+			due[n].mu.Unlock()
+		}
+		held := l.index.held(due[:n])
+		for _, s := range due[:n] {
+			if err := l.checkSegment(ctx, r, s, held[s.slot]); err != nil {
+				return err
+			}
+			if passed != nil {
+				passed(s.number)
+			}
+		}
+		due = due[n:]
+	}
+	return nil
+}
+
+// held is what the index places in some segments, by slot.
+func (x *index) held(segments []*segment) map[uint32][]note {
+	notes := make(map[uint32][]note, len(segments))
+	for _, s := range segments {
+		notes[s.slot] = nil
+	}
+	for i := range x.shards {
+		s := &x.shards[i]
+		s.mu.Lock()
+		for j := range s.slots {
+			e := &s.slots[j]
+			if _, want := notes[e.place().slot]; want && !e.free() {
+				notes[e.place().slot] = append(notes[e.place().slot], e.place().note(e.id()))
+			}
+		}
+		s.mu.Unlock()
+	}
+	return notes
+}
+
+func (l *Log) checkSegment(ctx context.Context, r *check.Run, s *segment, notes []note) error {
+	r.Files.Add(1)
+	for run := range runsOf(notes) {
+		bad, err := l.checkRun(ctx, r, s, run)
+		if err != nil {
+			return err
+		}
+		for _, n := range bad {
+			if err := l.confirm(ctx, r, s, n); err != nil {
+				return err
+			}
+		}
+	}
+	return l.checkSeals(ctx, r, s)
+}
+
+// runsOf cuts records into pieces that one read brings.
+func runsOf(notes []note) func(yield func([]note) bool) {
+	slices.SortFunc(notes, func(a, b note) int { return cmp.Compare(a.unit, b.unit) })
+	return func(yield func([]note) bool) {
+		for len(notes) > 0 {
+			start, n := notes[0].offset()&^(pageSize-1), 1
+			for n < len(notes) && notes[n].offset()-notes[n-1].end() <= runGap &&
+				roundUp(notes[n].end(), pageSize)-start <= runMost {
+				n++
+			}
+			if !yield(notes[:n]) {
+				return
+			}
+			notes = notes[n:]
+		}
+	}
+}
+
+// checkRun reads neighbours at once and returns those that do not verify: all of
+// them where the read fails.
+func (l *Log) checkRun(ctx context.Context, r *check.Run, s *segment, run []note) (bad []note, err error) {
+	off := run[0].offset() &^ (pageSize - 1)
+	size := roundUp(run[len(run)-1].end(), pageSize) - off
+	if err := r.Read(ctx, size); err != nil {
+		return nil, err
+	}
+	v, err := l.alloc(ctx, int(size))
+	if err != nil {
+		return nil, err
+	}
+	var wrong []note
+	err = r.Do(func() {
+		defer v.Release()
+		f, err := s.acquire()
+		if err == nil {
+			defer s.release()
+			err = f.ReadAt(v.Bytes(), off)
+		}
+		for _, n := range run {
+			if err != nil || verifyAll(n, s.salt, v.Bytes()[n.offset()-off:]) != nil {
+				wrong = append(wrong, n)
+			}
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	r.Bytes.Add(size)
+	r.Blocks.Add(int64(len(run)))
+	return wrong, nil
+}
+
+// verifyAll verifies a record whose first byte is b's.
+func verifyAll(n note, salt uint64, b []byte) error {
+	p := plan(n, span{0, int64(n.length)})
+	p.header, p.at = 0, int64(headerSize(int(n.length)))
+	p.head.n = n.end() - n.offset()
+	return p.verify(b, salt)
+}
+
+// confirm reads a record by itself as Get does, for as long as it is where the
+// index says.
+func (l *Log) confirm(ctx context.Context, r *check.Run, s *segment, n note) error {
+	p := place{slot: s.slot, unit: n.unit, length: n.length}
+	how := plan(n, span{0, int64(n.length)})
+	if at, ok := l.index.get(n.id, nil); !ok || at != p {
+		return nil // evicted or moved meanwhile
+	}
+	v, err := l.alloc(ctx, int(how.head.n))
+	if err != nil {
+		return err
+	}
+	var f *check.Finding
+	var failed error
+	if err := r.Do(func() {
+		defer v.Release()
+		f, failed = l.readAgain(r, s, n, v)
+	}); err != nil {
+		return err
+	}
+	if f != nil {
+		r.Tell(*f)
+	}
+	return failed
+}
+
+func (l *Log) readAgain(r *check.Run, s *segment, n note, v *hearth.View) (*check.Finding, error) {
+	p := place{slot: s.slot, unit: n.unit, length: n.length}
+	how := plan(n, span{0, int64(n.length)})
+	part, err := l.read(&how, p.slot, v)
+	if err == nil {
+		part.Release()
+		return nil, nil
+	}
+	if at, ok := l.index.get(n.id, nil); !ok || at != p {
+		return nil, nil
+	}
+	if !errors.Is(err, errMismatch) && !errors.Is(err, unix.EIO) {
+		return nil, err // closed, or no descriptor: says nothing about the block
+	}
+	f := found(l, s, n, err)
+	if !r.Repair {
+		return &f, nil
+	}
+	if _, ok := l.index.remove(n.id, &p); ok {
+		_, err := l.drop(n.id, p)
+		f.Repaired = err == nil
+		l.counters.corrupt.Add(1)
+		l.settler.fail(err)
+	}
+	return &f, nil
+}
+
+func found(l *Log, s *segment, n note, bad error) check.Finding {
+	switch {
+	case errors.Is(bad, errEvicted):
+		bad = errors.New("its bytes are zero: it was evicted before a power loss, or the device lost it")
+	case errors.Is(bad, errMismatch):
+		bad = errors.New("its bytes are not what was written")
+	}
+	return check.InBlock(l.dir.Full(s.name()), n.offset(), n.id.Version, n.id.Index, bad)
+}
+
+// seals is what is wrong with the pages that say what a segment is; "": nothing.
+type seals struct{ header, footer string }
+
+// readSeals looks at a segment's header page and, where closed, at its footer.
+func (l *Log) readSeals(s *segment, f *file, closed bool) (wrong seals, err error) {
+	page := aligned(pageSize)
+	if err := f.ReadAt(page, 0); err != nil {
+		return wrong, err
+	}
+	h, ok := parseSeal(page, segmentMagic)
+	switch {
+	case !ok, h.number != s.number, h.format <= Format && !zero(page[sealSize:]):
+		wrong.header = "its header page is not what was written"
+	case s.salt != 0 && h.salt != s.salt:
+		wrong.header = "its header page is another segment's"
+	}
+	if !closed {
+		return wrong, nil
+	}
+	t, err := l.trailer(s, f)
+	if err != nil {
+		return wrong, err
+	}
+	if c, err := l.contents(s, f, t); err != nil {
+		return wrong, err
+	} else if !c.whole {
+		wrong.footer = "its index is not what was written: the next start reads every header instead"
+	}
+	return wrong, nil
+}
+
+// checkSeals reads the header page and footer of a closed segment.
+func (l *Log) checkSeals(ctx context.Context, r *check.Run, s *segment) error {
+	s.mu.Lock()
+	closed := s.sealed && !s.gone
+	s.mu.Unlock()
+	if !closed {
+		return nil
+	}
+	if err := r.Read(ctx, 2*pageSize); err != nil {
+		return err
+	}
+	wrong, err := l.sealsOf(r, s)
+	if err != nil || wrong == (seals{}) {
+		return err
+	}
+	// Its footer may only just be written: who does that has the turn.
+	if err := l.wait(ctx); err != nil {
+		return err
+	}
+	defer func() { <-l.turn }()
+	if l.closed.Load() {
+		return l.errClosed("check")
+	}
+	wrong, err = l.sealsOf(r, s)
+	if err != nil {
+		return err
+	}
+	l.tellSeals(r, s, wrong)
+	return nil
+}
+
+func (l *Log) sealsOf(r *check.Run, s *segment) (wrong seals, err error) {
+	var got seals
+	var failed error
+	if err := r.Do(func() {
+		f, err := s.acquire()
+		if failed = err; err == nil {
+			got, failed = l.readSeals(s, f, true)
+			s.release()
+		}
+	}); err != nil {
+		return seals{}, err
+	}
+	if errors.Is(failed, fs.ErrNotExist) { // its last block was evicted meanwhile
+		return seals{}, nil
+	}
+	if errors.Is(failed, unix.EIO) {
+		return seals{header: failed.Error()}, nil
+	}
+	return got, failed
+}
+
+// tellSeals tells of bad seals, and makes them anew where that is wanted. The caller
+// has the turn.
+func (l *Log) tellSeals(r *check.Run, s *segment, wrong seals) {
+	name := l.dir.Full(s.name())
+	if wrong.header != "" {
+		f := check.InFile(check.Damaged, name, 0, wrong.header)
+		f.Repaired = r.Repair && l.repairSeal(s, l.rewriteHeader) == nil
+		r.Tell(f)
+	}
+	if wrong.footer != "" {
+		f := check.InFile(check.Damaged, name, -1, wrong.footer)
+		f.Repaired = r.Repair && l.repairSeal(s, func(s *segment, file *file) error {
+			l.reseal(s, file, l.index.held([]*segment{s})[s.slot])
+			again, err := l.readSeals(s, file, true)
+			if err == nil && again.footer != "" {
+				err = fmt.Errorf("write footer of %s: %w", name, errMismatch)
+			}
+			return err
+		}) == nil
+		r.Tell(f)
+	}
+}
+
+func (l *Log) repairSeal(s *segment, write func(*segment, *file) error) error {
+	f, err := s.acquire()
+	if err != nil {
+		return err
+	}
+	defer s.release()
+	return write(s, f)
+}
+
+func (l *Log) rewriteHeader(s *segment, f *file) error {
+	page := aligned(pageSize)
+	putSeal(page, segmentMagic, seal{format: Format, number: s.number, salt: s.salt})
+	return f.WriteAt(page, 0)
+}

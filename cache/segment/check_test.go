@@ -1,0 +1,176 @@
+package segment
+
+import (
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/cache/check"
+	"github.com/hearthfs/hearth/internal/hearthtest"
+)
+
+func checkID(i int) hearth.ID {
+	return hearth.ID{Version: [16]byte{byte(i), byte(i >> 8), 7}, Index: 0}
+}
+
+func checkEntry(i int) Entry {
+	data := make([]byte, 100+i*977%200_000)
+	r := rand.New(rand.NewPCG(uint64(i), 1))
+	for j := range data {
+		data[j] = byte(r.Uint32())
+	}
+	return Entry{ID: checkID(i), Data: data}
+}
+
+// told collects findings.
+func told(run *check.Run) *[]check.Finding {
+	var all []check.Finding
+	run.Found = func(f check.Finding) { all = append(all, f) }
+	return &all
+}
+
+func TestCheckFindsEveryChangedBlock(t *testing.T) {
+	// A byte is changed in some blocks of a log in use: a check names each of them and no other, one with repair drops them, the next is clean, and so it is once the log is closed.
+	dir, pool := t.TempDir(), hearthtest.Pool(t, 64<<20)
+	l, err := Open(Options{Dir: dir, Pool: pool, SegmentSize: 4 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const blocks = 120
+	for i := range blocks {
+		if err := l.Append([]Entry{checkEntry(i)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	bad := map[hearth.ID]bool{}
+	for i := 3; i < blocks; i += 10 {
+		p, _ := l.index.get(checkID(i), nil)
+		s := (*l.slots.Load())[p.slot]
+		flipByte(t, filepath.Join(dir, s.name()), p.note(checkID(i)).offset()+int64(headerSize(int(p.length)))+int64(i))
+		bad[checkID(i)] = true
+	}
+	for _, repair := range []bool{false, true} {
+		r := &check.Run{Repair: repair}
+		found := told(r)
+		if err := l.Check(t.Context(), r, 0, nil); err != nil || len(*found) != len(bad) || r.Blocks.Load() != blocks {
+			t.Fatalf("repair %v: %d findings of %d, %d blocks, %v", repair, len(*found), len(bad), r.Blocks.Load(), err)
+		}
+	}
+	r := &check.Run{}
+	if err := l.Check(t.Context(), r, 0, nil); err != nil || r.Bad.Load() != 0 || r.Blocks.Load() != int64(blocks-len(bad)) {
+		t.Fatalf("again: %d bad of %d, %v", r.Bad.Load(), r.Blocks.Load(), err)
+	}
+	for i := range blocks {
+		if l.Has(checkID(i)) == bad[checkID(i)] {
+			t.Errorf("block %d: held %v", i, !bad[checkID(i)])
+		}
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	closed := &check.Run{}
+	if err := CheckClosed(t.Context(), Options{Dir: dir, Pool: pool}, closed); err != nil || closed.Bad.Load() != 0 || closed.Blocks.Load() != int64(blocks-len(bad)) {
+		t.Fatalf("closed: %d bad of %d, %v", closed.Bad.Load(), closed.Blocks.Load(), err)
+	}
+}
+
+func TestCheckOfWhatChangesIsClean(t *testing.T) {
+	// Blocks are appended, evicted and moved while a log is checked: nothing is damaged.
+	pool := hearthtest.Pool(t, 64<<20)
+	l, err := Open(Options{Dir: t.TempDir(), Pool: pool, SegmentSize: 4 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for i := range 900 {
+			if err := l.Append([]Entry{checkEntry(i)}); err != nil {
+				t.Error(err)
+			}
+			if i > 60 {
+				l.Evict(checkID(i - 60 - i%7))
+			}
+			if i%50 == 0 {
+				if _, err := l.Compact(t.Context()); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	})
+	done := make(chan struct{})
+	go func() { wg.Wait(); close(done) }()
+	for over := false; !over; {
+		select {
+		case <-done:
+			over = true
+		default:
+		}
+		r := &check.Run{Repair: true}
+		found := told(r)
+		if err := l.Check(t.Context(), r, 0, nil); err != nil || len(*found) > 0 {
+			t.Fatalf("%v, %v", *found, err)
+		}
+	}
+}
+
+func TestCheckClosedRepairs(t *testing.T) {
+	// Blocks, a header page, a footer and the file of deaths of a closed log are changed: a look names them and changes nothing; a repair mends all, drops only those blocks, and the next look is clean.
+	dir, pool := t.TempDir(), hearthtest.Pool(t, 64<<20)
+	o := Options{Dir: dir, Pool: pool, SegmentSize: 4 << 20}
+	l, err := Open(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const blocks = 120
+	for i := range blocks {
+		if err := l.Append([]Entry{checkEntry(i)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p, _ := l.index.get(checkID(50), nil)
+	at := filepath.Join(dir, (*l.slots.Load())[p.slot].name())
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	flipByte(t, at, p.note(checkID(50)).offset()+int64(headerSize(int(p.length)))+9)
+	flipByte(t, filepath.Join(dir, segmentName(1)), 17)
+	second, err := os.Stat(filepath.Join(dir, segmentName(2)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	flipByte(t, filepath.Join(dir, segmentName(2)), second.Size()-50)
+	flipByte(t, filepath.Join(dir, deathsName), 10)
+	for _, repair := range []bool{false, true} {
+		r := &check.Run{Repair: repair}
+		found := told(r)
+		if err := CheckClosed(t.Context(), o, r); err != nil || len(*found) != 4 || r.Repaired.Load() == 0 == repair {
+			t.Fatalf("repair %v: %v, %v", repair, *found, err)
+		}
+	}
+	r := &check.Run{}
+	found := told(r)
+	if err := CheckClosed(t.Context(), o, r); err != nil || len(*found) > 0 || r.Blocks.Load() != blocks-1 {
+		t.Fatalf("after the repair: %d blocks, %v, %v", r.Blocks.Load(), *found, err)
+	}
+}
+
+func flipByte(t *testing.T, name string, off int64) {
+	t.Helper()
+	f, err := os.OpenFile(name, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	var b [1]byte
+	if _, err := f.ReadAt(b[:], off); err != nil {
+		t.Fatal(err)
+	}
+	b[0] ^= 4
+	if _, err := f.WriteAt(b[:], off); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,375 @@
+package segment
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hearthfs/hearth/cache/check"
+)
+
+// leakMost is how much more than its blocks need a segment may occupy before it is
+// worth a line: a write that was cut short leaves about a megabyte.
+const leakMost = 2 << 20
+
+// CheckClosed checks a directory that no Log has open, and that the caller has the
+// lock of, as Log.Check does one in use; and what a Log mends when it opens it: the
+// file of deaths, names, writes that were cut short. Without r.Repair nothing is
+// changed. With it, findings are told once they were repaired: the directory is
+// opened, which mends what it can, and each bad block is dropped. o.Budget is the
+// directory's, 0 if it is not known.
+func CheckClosed(ctx context.Context, o Options, r *check.Run) error {
+	c := &closed{ctx: ctx, r: r, log: &Log{dir: &directory{Path: o.Dir, Look: true}, pool: o.Pool, alloc: o.Pool.Alloc, maxOpen: 1}}
+	c.log.slots.Store(&[]*segment{})
+	c.log.deaths = &deaths{dir: c.log.dir}
+	err := c.all()
+	for _, s := range *c.log.slots.Load() {
+		s.mu.Lock()
+		s.closeLocked()
+		s.mu.Unlock()
+	}
+	if r.Repair {
+		return errors.Join(err, c.repair(o))
+	}
+	return err
+}
+
+// closed is a check of a directory that no Log has open.
+type closed struct {
+	ctx   context.Context
+	r     *check.Run
+	log   *Log
+	later []mend
+}
+
+// mend is a finding that is to be repaired. do, which may be nil, does what opening
+// the directory did not.
+type mend struct {
+	finding check.Finding
+	do      func(l *Log) error
+}
+
+func (c *closed) tell(f check.Finding, do func(l *Log) error) {
+	if c.r.Repair && f.Kind != check.Refused {
+		c.later = append(c.later, mend{f, do})
+		return
+	}
+	c.r.Tell(f)
+}
+
+func (c *closed) repair(o Options) error {
+	if len(c.later) == 0 {
+		return nil
+	}
+	l, err := Open(o)
+	for _, m := range c.later {
+		switch {
+		case err != nil:
+		case m.do == nil:
+			m.finding.Repaired = true
+		default:
+			m.finding.Repaired = m.do(l) == nil
+		}
+		c.r.Tell(m.finding)
+	}
+	if err != nil {
+		return err
+	}
+	return l.Close()
+}
+
+func (c *closed) all() error {
+	if err := c.names(); err != nil {
+		return err
+	}
+	segments, err := c.log.find()
+	if err != nil {
+		return err
+	}
+	if len(segments) > 0 {
+		c.log.dir.ProbeRead(segments[0].name())
+	}
+	dead, err := c.deaths()
+	if err != nil {
+		return err
+	}
+	for _, s := range segments {
+		if err := c.segment(s, dead[s.number]); err != nil {
+			return err
+		}
+		s.mu.Lock()
+		s.closeLocked()
+		s.mu.Unlock()
+	}
+	return nil
+}
+
+// names looks for what is no file of ours.
+func (c *closed) names() error {
+	names, err := os.ReadDir(c.log.dir.Path)
+	if err != nil {
+		return fmt.Errorf("list %s: %w", c.log.dir.Path, err)
+	}
+	ours := ours()
+	for _, e := range names {
+		name, full := e.Name(), c.log.dir.Full(e.Name())
+		switch {
+		case ours(name) && name != deathsTemp && e.Type().IsRegular():
+		case ours(name) && !e.Type().IsRegular():
+			c.tell(check.InFile(check.Damaged, full, -1, "it stands where a file of ours belongs"), nil)
+		case name == deathsTemp || name == "probe.tmp":
+			c.tell(check.InFile(check.Leftover, full, -1, "a process that ended left it behind"), func(*Log) error {
+				if err := os.RemoveAll(full); !errors.Is(err, fs.ErrNotExist) {
+					return err
+				}
+				return nil
+			})
+		default:
+			c.tell(check.InFile(check.Refused, full, -1, "it is not hearth's: move it away"), nil)
+		}
+	}
+	return nil
+}
+
+// deaths reads the file of deaths.
+func (c *closed) deaths() (map[uint32][]death, error) {
+	name := c.log.dir.Full(deathsName)
+	text, err := os.ReadFile(name)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && len(text) == 0 {
+		return nil, nil
+	}
+	c.r.Files.Add(1)
+	c.r.Bytes.Add(int64(len(text)))
+	if err != nil {
+		c.tell(check.InFile(check.Damaged, name, -1, err.Error()), nil)
+		return nil, nil
+	}
+	s, ok := parseSeal(text, deathsMagic)
+	switch {
+	case ok && s.format > Format:
+		c.tell(check.InFile(check.Refused, name, 0, newer(c.log.dir, deathsName, s.format).Error()), nil)
+		return nil, nil
+	case !ok:
+		c.tell(check.InFile(check.Damaged, name, 0, "its header is not what was written"), nil)
+		return nil, nil
+	}
+	notes := map[uint32][]death{}
+	for at := sealSize; at+deathSize <= len(text); at += deathSize {
+		n := parseDeath(text[at:])
+		notes[n.number] = append(notes[n.number], n)
+	}
+	return notes, nil
+}
+
+// segment checks one file: what says what it is, then its records.
+func (c *closed) segment(s *segment, dead []death) error {
+	c.r.Files.Add(1)
+	name := c.log.dir.Full(s.name())
+	f, err := s.acquire()
+	if err != nil {
+		c.tell(check.InFile(check.Damaged, name, -1, err.Error()), nil)
+		return nil
+	}
+	defer s.release()
+	t, err := c.log.trailer(s, f)
+	wrote := t.format > 0
+	var was contents
+	if err == nil {
+		was, err = c.log.contents(s, f, t)
+	}
+	if err != nil {
+		kind := check.Refused // newer
+		if errors.Is(err, unix.EIO) {
+			kind = check.Damaged
+		}
+		c.tell(check.InFile(kind, name, -1, err.Error()), nil)
+		return nil
+	}
+	s.salt = was.salt
+	wrote, err = c.seals(s, f, wrote)
+	if err != nil {
+		return err
+	}
+	if !was.whole && s.salt != 0 { // else no header can be told from other bytes
+		if err := c.gaps(s, f, was.notes, wrote); err != nil {
+			return err
+		}
+	}
+	living := bury(s, was.notes, dead)
+	for run := range runsOf(living) {
+		bad, err := c.log.checkRun(c.ctx, c.r, s, run)
+		if err != nil {
+			return err
+		}
+		for _, n := range bad {
+			if err := c.record(s, f, n); err != nil {
+				return err
+			}
+		}
+	}
+	c.leaks(s, f, living)
+	return nil
+}
+
+// seals looks at the header page, and at a footer that is there or was, and reports
+// whether there is or was one.
+func (c *closed) seals(s *segment, f *file, wrote bool) (bool, error) {
+	if size, _, err := f.Stat(); err == nil && !wrote && size > 2*pageSize && size%pageSize == 0 {
+		page := aligned(pageSize)
+		if f.ReadAt(page, size-pageSize) == nil {
+			wrote = sealedOnce(page[pageSize-sealSize:])
+		}
+	}
+	wrong, err := c.log.readSeals(s, f, wrote)
+	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, unix.EIO) {
+		wrong, err = seals{header: "its header page cannot be read: " + err.Error()}, nil
+	}
+	if err != nil {
+		return wrote, err
+	}
+	name, number := c.log.dir.Full(s.name()), s.number
+	if wrong.header != "" {
+		c.tell(check.InFile(check.Damaged, name, 0, wrong.header), func(l *Log) error {
+			if s := l.numbered(number); s != nil {
+				return l.repairSeal(s, l.rewriteHeader)
+			}
+			return nil // nothing in it could be found
+		})
+	}
+	if wrong.footer != "" {
+		c.tell(check.InFile(check.Damaged, name, -1, wrong.footer), nil)
+	}
+	return wrote, nil
+}
+
+// sealedOnce reports whether a segment's last bytes were a trailer.
+func sealedOnce(b []byte) bool {
+	if bytes.HasPrefix(b, []byte(trailerMagic)) {
+		return true
+	}
+	_, ok := parseSeal(append([]byte(trailerMagic), b[len(trailerMagic):]...), trailerMagic)
+	return ok
+}
+
+// gaps looks for bytes in a segment without a footer that belong to no record: their
+// header is damaged, or, at the end, never was written whole.
+func (c *closed) gaps(s *segment, f *file, notes []note, footer bool) error {
+	size, _, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	name, notes := c.log.dir.Full(s.name()), slices.Clone(notes)
+	slices.SortFunc(notes, func(a, b note) int { return cmp.Compare(a.unit, b.unit) })
+	if !footer {
+		notes = append(notes, note{unit: uint32(roundUp(size, unitSize) / unitSize)})
+	}
+	at := int64(pageSize)
+	for _, n := range notes {
+		if err := c.r.Read(c.ctx, n.offset()-at); err != nil {
+			return err
+		}
+		where := f.Content(at, min(n.offset(), size))
+		switch {
+		case where < 0:
+		case n.length == 0:
+			c.tell(check.InFile(check.Leftover, name, where, "bytes behind the last block: a write that was cut short, or a damaged header"), nil)
+		default:
+			c.tell(check.InFile(check.Damaged, name, where, "the header of a block is not what was written"), nil)
+		}
+		at = n.end()
+	}
+	return nil
+}
+
+// record reads a bad record by itself and tells of it.
+func (c *closed) record(s *segment, f *file, n note) error {
+	how := plan(n, span{0, int64(n.length)})
+	buf := aligned(int(how.head.n))
+	err := how.fill(f, buf)
+	if err == nil {
+		err = how.verify(buf, s.salt)
+	}
+	if err == nil {
+		return nil
+	}
+	number := s.number
+	if errors.Is(err, io.ErrUnexpectedEOF) {
+		err = errors.New("the file ends before it does")
+	}
+	c.tell(found(c.log, s, n, err), func(l *Log) error {
+		s := l.numbered(number)
+		if s == nil {
+			return nil
+		}
+		p := place{slot: s.slot, unit: n.unit, length: n.length}
+		if _, ok := l.index.remove(n.id, &p); !ok {
+			return nil // a later copy counts
+		}
+		l.counters.corrupt.Add(1)
+		_, err := l.drop(n.id, p)
+		return err
+	})
+	return nil
+}
+
+func (l *Log) numbered(number uint32) *segment {
+	for _, s := range *l.slots.Load() {
+		if s != nil && s.number == number {
+			return s
+		}
+	}
+	return nil
+}
+
+// leaks looks for pages that no living record needs and that were not given back:
+// the process was killed between noting a death and punching. Only where the file
+// system is known to count exactly.
+func (c *closed) leaks(s *segment, f *file, living []note) {
+	size, allocated, err := f.Stat()
+	if err != nil || !f.Counts() {
+		return
+	}
+	var free []span
+	var unneeded int64
+	at := int64(pageSize)
+	t, err := c.log.trailer(s, f)
+	if err != nil || t.format == 0 {
+		return // what its end is the next start says
+	}
+	for _, n := range append(slices.Clone(living), note{unit: uint32(t.offset / unitSize)}) {
+		if gap := n.offset()&^(pageSize-1) - at; gap > 0 {
+			free = append(free, span{at, gap})
+			unneeded += gap
+		}
+		at = max(at, roundUp(n.end(), pageSize))
+	}
+	leaked := allocated - (size - unneeded)
+	if leaked <= leakMost {
+		return
+	}
+	number := s.number
+	cause := fmt.Sprintf("%d bytes of it are no block's and were not given back", leaked)
+	c.tell(check.InFile(check.Leftover, c.log.dir.Full(s.name()), -1, cause), func(l *Log) error {
+		s := l.numbered(number)
+		if s == nil {
+			return nil
+		}
+		return l.repairSeal(s, func(s *segment, f *file) error {
+			for _, gap := range free {
+				if err := f.Punch(gap.off, gap.n); err != nil {
+					return err
+				}
+			}
+			_, err := s.measure(f)
+			return err
+		})
+	})
+}

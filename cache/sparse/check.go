@@ -1,0 +1,286 @@
+package sparse
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/cache/check"
+	"github.com/hearthfs/hearth/cache/direct"
+)
+
+// Check reads each held block of the objects from version on and compares it with
+// its record, and looks at every record and sidecar header. What writers and eviction
+// do meanwhile is no damage. With r.Repair a bad block is dropped as a reader drops
+// it, an object without a readable sidecar as a whole. passed, which may be nil, is
+// told of each object that is done.
+func (f *Files) Check(ctx context.Context, r *check.Run, from [16]byte, passed func(version [16]byte)) error {
+	f.mu.Lock()
+	due := make([][16]byte, 0, len(f.objects))
+	for version := range f.objects {
+		if bytes.Compare(version[:], from[:]) >= 0 {
+			due = append(due, version)
+		}
+	}
+	f.mu.Unlock()
+	slices.SortFunc(due, func(a, b [16]byte) int { return bytes.Compare(a[:], b[:]) })
+	for _, version := range due {
+		r.Files.Add(1)
+		if err := f.checkObject(ctx, r, version); err != nil {
+			return err
+		}
+		if passed != nil {
+			passed(version)
+		}
+	}
+	return nil
+}
+
+func (f *Files) checkObject(ctx context.Context, r *check.Run, version [16]byte) error {
+	if err := r.Read(ctx, headerSize); err != nil {
+		return err
+	}
+	var bad *check.Finding
+	if err := r.Do(func() { bad = f.checkHeader(r, version) }); err != nil {
+		return err
+	}
+	if bad != nil {
+		r.Tell(*bad)
+		return nil
+	}
+	for index := int64(0); ; index++ {
+		s := &blockCheck{files: f, r: r, index: index}
+		if err := s.run(ctx, version); err != nil || s.done {
+			return err
+		}
+	}
+}
+
+// checkHeader reads a sidecar's header, twice before it believes that it is bad: it
+// may only just be made.
+func (f *Files) checkHeader(r *check.Run, version [16]byte) *check.Finding {
+	x := &object{version: version}
+	var cause error
+	for range 2 {
+		if cause = f.headerOf(x); cause == nil || errors.Is(cause, unix.ENOENT) {
+			return nil
+		}
+		f.mu.Lock()
+		present := f.objects[version]
+		gone := present == nil || present.unmade || present.reaping || present.doomed || f.closed
+		f.mu.Unlock()
+		if gone {
+			return nil
+		}
+	}
+	var newer *FormatError
+	if errors.As(cause, &newer) {
+		bad := check.InFile(check.Refused, f.path(x.sumsName()), 0, cause.Error())
+		return &bad
+	}
+	bad := check.InFile(check.Damaged, f.path(x.sumsName()), 0, cause.Error())
+	if r.Repair {
+		f.EvictObject(version)
+		f.noteDamage(x.sumsName(), -1, cause, 1)
+		f.mu.Lock()
+		present := f.objects[version]
+		bad.Repaired = present == nil || present.doomed // as soon as nobody reads it
+		f.mu.Unlock()
+	}
+	return &bad
+}
+
+func (f *Files) headerOf(x *object) error {
+	buf, err := readPages(f.dir, x.sumsName(), 0, headerSize)
+	if err != nil {
+		return err
+	}
+	h, err := decodeHeader(buf)
+	switch {
+	case err != nil:
+		return err
+	case h.format > formatVersion:
+		return &FormatError{f.path(x.sumsName()), h.format}
+	case h.version != x.version:
+		return fmt.Errorf("sidecar of another object: %w", errDamaged)
+	}
+	return nil
+}
+
+// readPages reads n bytes at off of a file below dir from the device, past the page
+// cache where it can; fewer at the file's end.
+func readPages(dir int, name string, off int64, n int) ([]byte, error) {
+	from := off &^ (align - 1)
+	buf := direct.Aligned(alignUp(int(off-from) + n))
+	got, err := readPast(dir, name, buf, from)
+	if err != nil {
+		return nil, err
+	}
+	return buf[min(int(off-from), got):min(int(off-from)+n, got)], nil
+}
+
+func readPast(dir int, name string, buf []byte, off int64) (int, error) {
+	const flags = unix.O_RDONLY | unix.O_NOFOLLOW | unix.O_CLOEXEC
+	for _, past := range []int{unix.O_DIRECT, 0} {
+		fd, err := unix.Openat(dir, name, flags|past, 0)
+		if err == unix.EINVAL && past != 0 {
+			continue
+		}
+		if err != nil {
+			return 0, err
+		}
+		got, err := pread(fd, buf, off)
+		if past == 0 {
+			_ = unix.Fadvise(fd, off, int64(len(buf)), unix.FADV_DONTNEED)
+		}
+		unix.Close(fd)
+		if err != unix.EINVAL || past == 0 {
+			return got, err
+		}
+	}
+	return 0, unix.EINVAL
+}
+
+// blockCheck is the check of one block; it holds its object only while it runs.
+type blockCheck struct {
+	files *Files
+	r     *check.Run
+	index int64
+	done  bool // there is no such block
+}
+
+func (s *blockCheck) run(ctx context.Context, version [16]byte) error {
+	if err := s.r.Read(ctx, recordSize); err != nil {
+		return err
+	}
+	v, err := s.files.opt.Alloc(ctx, hearth.BlockSize)
+	if err != nil {
+		return err
+	}
+	var bad *check.Finding
+	var failed error
+	done, read := false, int64(0)
+	if err := s.r.Do(func() {
+		defer v.Release()
+		x, err := s.files.acquire(ctx, version)
+		if done = errors.Is(err, hearth.ErrMiss); err != nil {
+			failed = err
+			return
+		}
+		defer s.files.unpin(x)
+		if done = s.index >= x.blocks(); !done {
+			bad, read = s.look(x, v.Bytes())
+		}
+	}); err != nil {
+		return err
+	}
+	s.done = done
+	if failed != nil && !done {
+		return failed
+	}
+	if bad != nil {
+		s.r.Tell(*bad)
+	}
+	if read == 0 {
+		return nil
+	}
+	s.r.Blocks.Add(1)
+	s.r.Bytes.Add(read)
+	return s.r.Read(ctx, read) // what was a hole costs no time
+}
+
+// seen is what the index says of a block, and whether somebody is at it.
+type seen struct {
+	held, busy bool
+	holes      uint64
+}
+
+func (s *blockCheck) seen(x *object) seen {
+	s.files.mu.Lock()
+	defer s.files.mu.Unlock()
+	return seen{x.holds(s.index), x.extents[s.index/hearth.ExtentBlocks].writers != 0, x.holes}
+}
+
+// look reads the block's record and bytes. Bad is what stays so while nobody changes
+// the object.
+func (s *blockCheck) look(x *object, buf []byte) (bad *check.Finding, read int64) {
+	f := s.files
+	before := s.seen(x)
+	if before.busy {
+		return nil, 0
+	}
+	cause, name, off := s.verify(x, before.held, buf)
+	if before.held {
+		read = int64(x.blockLen(s.index))
+	}
+	if cause == nil {
+		if before.held && x.handle.direct {
+			f.vouch(x, s.index, before.holes)
+		}
+		return nil, read
+	}
+	if s.seen(x) != before {
+		return nil, read
+	}
+	finding := check.InBlock(f.path(name), off, x.version, s.index, cause)
+	switch {
+	case !s.r.Repair:
+	case before.held:
+		_ = f.lose(x, s.index, before.holes, cause) // it is told of here
+		finding.Repaired = true
+	default:
+		finding.Repaired = s.clear(x)
+	}
+	return &finding, read
+}
+
+// verify says what is wrong with a block, and where.
+func (s *blockCheck) verify(x *object, held bool, buf []byte) (cause error, name string, off int64) {
+	f, at := s.files, recordOffset(s.index)
+	text, err := readPages(f.dir, x.sumsName(), at, recordSize)
+	var want sums
+	switch {
+	case err != nil:
+		return err, x.sumsName(), at
+	case len(text) < recordSize && held, len(text) == recordSize && held && !decodeRecord(text, x.id(s.index), &want):
+		return fmt.Errorf("its record: %w", errDamaged), x.sumsName(), at
+	case !held && len(text) == recordSize && !check.Zero(text) && !decodeRecord(text, x.id(s.index), &want):
+		return fmt.Errorf("record of a block that is not held: %w", errDamaged), x.sumsName(), at
+	case !held:
+		return nil, "", 0
+	}
+	n, start := x.blockLen(s.index), s.index*hearth.BlockSize
+	direct, err := f.readData(x, buf[:alignUp(n)], start, n)
+	if !direct {
+		_ = unix.Fadvise(x.handle.data, start, int64(n), unix.FADV_DONTNEED)
+	}
+	if err == nil && !matches(buf[:n], want[:]) {
+		err = fmt.Errorf("its bytes: %w", errDamaged)
+	}
+	return err, x.dataName(), start
+}
+
+// clear makes the record of a block that is not held a record of none.
+func (s *blockCheck) clear(x *object) bool {
+	f := s.files
+	e := &x.extents[s.index/hearth.ExtentBlocks]
+	f.mu.Lock()
+	free := e.writers == 0 && x.opens == 0 && !x.holds(s.index)
+	if free {
+		e.writers = punching
+	}
+	f.mu.Unlock()
+	if !free {
+		return false
+	}
+	f.punch(x, s.index, 1)
+	f.mu.Lock()
+	e.writers = 0
+	f.mu.Unlock()
+	return true
+}

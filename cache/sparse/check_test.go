@@ -1,0 +1,161 @@
+package sparse
+
+import (
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/hearthfs/hearth/cache/check"
+)
+
+func flipByte(t *testing.T, name string, off int64) {
+	t.Helper()
+	f, err := os.OpenFile(name, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	var b [1]byte
+	if _, err := f.ReadAt(b[:], off); err != nil {
+		t.Fatal(err)
+	}
+	b[0] ^= 4
+	if _, err := f.WriteAt(b[:], off); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// looked runs a check and returns what it found.
+func looked(t *testing.T, repair bool, do func(r *check.Run) error) ([]check.Finding, *check.Run) {
+	t.Helper()
+	var all []check.Finding
+	r := &check.Run{Repair: repair, Found: func(f check.Finding) { all = append(all, f) }}
+	if err := do(r); err != nil {
+		t.Fatal(err)
+	}
+	return all, r
+}
+
+func TestCheckFindsEveryChangedBlock(t *testing.T) {
+	// A byte of a block, one of a record, one of the record of a hole and one of a sidecar's header are changed: a check names each, of open and of closed files alike; one with repair drops those, and the next is clean.
+	modes(t, func(t *testing.T, opt Options) {
+		for _, open := range []bool{true, false} {
+			x := start(t, opt)
+			a, dataA := sample(1, 20*mib+17)
+			b, dataB := sample(2, 3*mib)
+			x.putAll(b, dataB)
+			x.put(a, dataA, 0, 1, 2, 3, 18, 20)
+			run := func(r *check.Run) error { return x.Files.Check(t.Context(), r, [16]byte{}, nil) }
+			if !open {
+				x.stop()
+				run = func(r *check.Run) error { return CheckClosed(t.Context(), x.opt.Dir, r) }
+			}
+			if all, r := looked(t, false, run); len(all) > 0 || r.Blocks.Load() != 9 {
+				t.Fatalf("clean: %v, %d blocks", all, r.Blocks.Load())
+			}
+			flipByte(t, x.dataFile(a), mib+77)
+			flipByte(t, x.sumsFile(a), recordOffset(18)+20)
+			if err := os.WriteFile(x.sumsFile(a)+".x", nil, 0o600); err != nil { // foreign
+				t.Fatal(err)
+			}
+			flipByte(t, x.sumsFile(a), recordOffset(7))
+			flipByte(t, x.sumsFile(b), 40)
+			bad, refused := 4, 1
+			if open {
+				refused = 0 // names are looked at by Open
+			}
+			for _, repair := range []bool{false, true} {
+				all, r := looked(t, repair, run)
+				if len(all) != bad+refused || int(r.Bad.Load()) != bad || int(r.Repaired.Load()) != map[bool]int{true: bad}[repair] {
+					t.Fatalf("open %v, repair %v: %v", open, repair, all)
+				}
+			}
+			if all, r := looked(t, false, run); len(all) != refused || r.Blocks.Load() != 4 {
+				t.Fatalf("open %v, after the repair: %v, %d blocks", open, all, r.Blocks.Load())
+			}
+			if !open {
+				x.reopen()
+			}
+			for i := range a.Blocks() {
+				if want := i == 0 || i == 2 || i == 3 || i == 20; x.has(a, dataA, i) != want {
+					t.Errorf("open %v: block %d is held: %v", open, i, !want)
+				}
+			}
+			for _, name := range []string{x.dataFile(a), x.sumsFile(a), x.sumsFile(a) + ".x"} {
+				if err := os.Remove(name); err != nil {
+					t.Fatal(err)
+				}
+			}
+			x.stop()
+		}
+	})
+}
+
+func TestCheckClosedNamesWhatIsLeft(t *testing.T) {
+	// Halves of pairs, a file of another size, FORMAT of a newer version.
+	x := start(t, Options{})
+	a, dataA := sample(1, 3*mib)
+	x.putAll(a, dataA)
+	x.stop()
+	orphan := filepath.Join(x.opt.Dir, strings.Repeat("ab", 16)+dataSuffix)
+	if err := os.WriteFile(orphan, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(x.dataFile(a), 2*mib); err != nil {
+		t.Fatal(err)
+	}
+	closed := func(r *check.Run) error { return CheckClosed(t.Context(), x.opt.Dir, r) }
+	if all, _ := looked(t, false, closed); len(all) != 3 { // its size, and the block that is cut off
+		t.Fatalf("%v", all)
+	}
+	looked(t, true, closed)
+	if all, r := looked(t, false, closed); len(all) != 0 || r.Blocks.Load() != 2 {
+		t.Fatalf("after the repair: %v, %d blocks", all, r.Blocks.Load())
+	}
+	if err := os.WriteFile(filepath.Join(x.opt.Dir, formatName), []byte(formatText(2)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if all, _ := looked(t, true, closed); len(all) != 1 || all[0].Kind != check.Refused {
+		t.Fatalf("a newer format: %v", all)
+	}
+}
+
+func TestCheckOfWhatChangesIsClean(t *testing.T) {
+	// Blocks are written and evicted while a check runs: nothing is damaged.
+	x := start(t, Options{})
+	a, dataA := sample(1, 40*mib)
+	b, dataB := sample(2, 2*mib)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		rng := rand.New(rand.NewPCG(1, 2))
+		for range 300 {
+			i := rng.Int64N(a.Blocks())
+			if err := x.Put(a, i, piece(a, dataA, i)); err != nil {
+				continue // busy: it is being evicted
+			}
+			if rng.IntN(3) == 0 {
+				x.EvictExtent(a.Block(rng.Int64N(a.Blocks())).ID())
+			}
+			if rng.IntN(5) == 0 {
+				_ = x.Put(b, 0, piece(b, dataB, 0))
+				x.EvictObject(b.Version)
+			}
+		}
+	})
+	done := make(chan struct{})
+	go func() { wg.Wait(); close(done) }()
+	for over := false; !over; {
+		select {
+		case <-done:
+			over = true
+		default:
+		}
+		all, _ := looked(t, true, func(r *check.Run) error { return x.Files.Check(t.Context(), r, [16]byte{}, nil) })
+		if len(all) > 0 {
+			t.Fatalf("%v", all)
+		}
+	}
+}

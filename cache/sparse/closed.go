@@ -1,0 +1,295 @@
+package sparse
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/cache/check"
+	"github.com/hearthfs/hearth/cache/direct"
+)
+
+// leakMost is how much more than its blocks a file may occupy before it is worth a
+// line: a write that was cut short leaves an extent at most, and the next use of the
+// file gives it back.
+const leakMost = hearth.ExtentBlocks * hearth.BlockSize
+
+// CheckClosed checks a directory that no Files has open, and that the caller has the
+// lock of: what Files.Check does, FORMAT, names, and halves of pairs. Without
+// r.Repair nothing is changed.
+func CheckClosed(ctx context.Context, dir string, r *check.Run) error {
+	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open %s: %w", dir, err)
+	}
+	defer unix.Close(fd)
+	c := &closed{ctx: ctx, r: r, path: dir, dir: fd, found: map[[16]byte]halves{}, buf: direct.Aligned(hearth.BlockSize)}
+	if ok, err := c.format(); err != nil || !ok {
+		return err
+	}
+	if err := c.names(); err != nil {
+		return err
+	}
+	versions := slices.SortedFunc(maps.Keys(c.found), func(a, b [16]byte) int { return bytes.Compare(a[:], b[:]) })
+	for _, version := range versions {
+		if err := c.object(&object{version: version}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// closed is a check of a directory that nobody has open.
+type closed struct {
+	ctx   context.Context
+	r     *check.Run
+	path  string
+	dir   int
+	found map[[16]byte]halves
+	buf   []byte
+}
+
+// tell tells of a finding, after mend where it is to be repaired.
+func (c *closed) tell(f check.Finding, mend func() error) {
+	f.Repaired = c.r.Repair && f.Kind != check.Refused && mend() == nil
+	c.r.Tell(f)
+}
+
+func (c *closed) full(name string) string { return filepath.Join(c.path, name) }
+
+// format looks at FORMAT; false: all of it is a newer version's.
+func (c *closed) format() (ok bool, err error) {
+	name := c.full(formatName)
+	text, err := os.ReadFile(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return true, nil // made by the next start
+	}
+	var format uint32
+	var sum uint64
+	_, bad := fmt.Sscanf(string(text), formatLine, &format, &sum)
+	switch {
+	case err != nil, bad != nil, string(text) != formatText(format), format == 0:
+		c.tell(check.InFile(check.Damaged, name, 0, "it is not what was written"), func() error { return checkFormat(c.path) })
+	case format > formatVersion:
+		c.tell(check.InFile(check.Refused, name, 0, (&FormatError{name, format}).Error()), nil)
+		return false, nil
+	}
+	c.r.Files.Add(1)
+	return true, nil
+}
+
+func (c *closed) names() error {
+	entries, err := os.ReadDir(c.path)
+	if err != nil {
+		return fmt.Errorf("list %s: %w", c.path, err)
+	}
+	for _, e := range entries {
+		name := e.Name()
+		version, data, ours := parseName(name)
+		remove := func() error { return os.RemoveAll(c.full(name)) }
+		switch {
+		case ours && e.Type().IsRegular():
+			h := c.found[version]
+			h.data, h.sums = h.data || data, h.sums || !data
+			c.found[version] = h
+		case ours:
+			c.tell(check.InFile(check.Damaged, c.full(name), -1, "it stands where a file of ours belongs"), remove)
+		case name == formatName+".tmp":
+			c.tell(check.InFile(check.Leftover, c.full(name), -1, "a process that ended left it behind"), remove)
+		case name != formatName:
+			c.tell(check.InFile(check.Refused, c.full(name), -1, "it is not hearth's: move it away"), nil)
+		}
+	}
+	return nil
+}
+
+// object checks a pair of files.
+func (c *closed) object(x *object) error {
+	c.r.Files.Add(1)
+	h := c.found[x.version]
+	give := func() error { // both halves, whichever there is
+		for _, name := range []string{x.dataName(), x.sumsName()} {
+			if err := unix.Unlinkat(c.dir, name, 0); err != nil && err != unix.ENOENT {
+				return err
+			}
+		}
+		return nil
+	}
+	switch {
+	case !h.sums:
+		c.tell(check.InFile(check.Leftover, c.full(x.dataName()), -1, "its checksums are missing"), give)
+		return nil
+	case !h.data:
+		c.tell(check.InFile(check.Leftover, c.full(x.sumsName()), -1, "its data file is missing"), give)
+		return nil
+	}
+	f := &Files{dir: c.dir, opt: Options{Dir: c.path}}
+	err := f.headerOf(x)
+	var newer *FormatError
+	if errors.As(err, &newer) {
+		c.tell(check.InFile(check.Refused, c.full(x.sumsName()), 0, err.Error()), nil)
+		return nil
+	}
+	if err != nil {
+		c.tell(check.InFile(check.Damaged, c.full(x.sumsName()), 0, err.Error()), give)
+		return nil
+	}
+	text, err := readPages(c.dir, x.sumsName(), 0, headerSize)
+	if err != nil {
+		return fmt.Errorf("read %s: %w", c.full(x.sumsName()), err)
+	}
+	head, err := decodeHeader(text)
+	if err != nil {
+		return fmt.Errorf("read %s: %w", c.full(x.sumsName()), err)
+	}
+	return c.pair(x, head.size, give)
+}
+
+// pair opens both files; a check that changes nothing opens them for reading.
+func (c *closed) pair(x *object, size int64, give func() error) error {
+	access := unix.O_RDONLY
+	if c.r.Repair {
+		access = unix.O_RDWR
+	}
+	open := func(name string) (*os.File, error) {
+		fd, err := unix.Openat(c.dir, name, access|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return nil, fmt.Errorf("open %s: %w", c.full(name), err)
+		}
+		return os.NewFile(uintptr(fd), c.full(name)), nil
+	}
+	data, err := open(x.dataName())
+	if err != nil {
+		return err
+	}
+	defer data.Close()
+	sums, err := open(x.sumsName())
+	if err != nil {
+		return err
+	}
+	defer sums.Close()
+	var st unix.Stat_t
+	if err := unix.Fstat(int(data.Fd()), &st); err != nil {
+		return fmt.Errorf("stat %s: %w", data.Name(), err)
+	}
+	if st.Size != size {
+		kind := check.Damaged
+		if st.Size == 0 {
+			kind = check.Leftover // made, and no more
+		}
+		c.tell(check.InFile(kind, data.Name(), -1, fmt.Sprintf("it has %d bytes, its object %d", st.Size, size)),
+			func() error { return data.Truncate(size) })
+	}
+	x.size = size
+	held, err := c.blocks(x, data, sums)
+	if err != nil {
+		return err
+	}
+	if len(held) == 0 && c.r.Repair {
+		return give() // nothing is left in it
+	}
+	return c.leak(x, &st, held, data)
+}
+
+// blocks checks each record and the block that it speaks of, and returns the held
+// ones that are right.
+func (c *closed) blocks(x *object, data, sidecar *os.File) (held map[int64]bool, err error) {
+	const batch = 448
+	held = map[int64]bool{}
+	for first := int64(0); first < x.blocks(); first += batch {
+		text, err := readPages(c.dir, x.sumsName(), recordOffset(first), batch*recordSize)
+		if err != nil {
+			c.tell(check.InFile(check.Damaged, sidecar.Name(), recordOffset(first), err.Error()), func() error { return err })
+			continue
+		}
+		for i := range min(int64(len(text)/recordSize), x.blocks()-first) {
+			record := text[i*recordSize:][:recordSize]
+			if check.Zero(record) {
+				continue
+			}
+			good, err := c.block(x, first+i, record, data, sidecar)
+			if err != nil {
+				return nil, err
+			}
+			if good {
+				held[first+i] = true
+			}
+		}
+	}
+	return held, nil
+}
+
+func (c *closed) block(x *object, index int64, record []byte, data, sidecar *os.File) (good bool, err error) {
+	forget := func() error { // the record first: it must never speak of a hole
+		var none [recordSize]byte
+		if err := pwrite(int(sidecar.Fd()), none[:], recordOffset(index)); err != nil {
+			return err
+		}
+		return punchRange(int(data.Fd()), index*hearth.BlockSize, hearth.BlockSize)
+	}
+	var want sums
+	if !decodeRecord(record, x.id(index), &want) {
+		f := check.InBlock(sidecar.Name(), recordOffset(index), x.version, index, fmt.Errorf("its record: %w", errDamaged))
+		c.tell(f, forget)
+		return false, nil
+	}
+	n := x.blockLen(index)
+	if err := c.r.Read(c.ctx, int64(n)); err != nil {
+		return false, err
+	}
+	c.r.Blocks.Add(1)
+	c.r.Bytes.Add(int64(n))
+	got, err := readPast(c.dir, x.dataName(), c.buf[:alignUp(n)], index*hearth.BlockSize)
+	switch {
+	case err == nil && got < n:
+		err = errors.New("the file ends before it does")
+	case err == nil && !matches(c.buf[:n], want[:]):
+		err = fmt.Errorf("its bytes: %w", errDamaged)
+	}
+	if err != nil {
+		c.tell(check.InBlock(data.Name(), index*hearth.BlockSize, x.version, index, err), forget)
+	}
+	return err == nil, nil
+}
+
+// leak looks for bytes that no record speaks of.
+func (c *closed) leak(x *object, st *unix.Stat_t, held map[int64]bool, data *os.File) error {
+	leaked := allocated(st) - int64(len(held))*hearth.BlockSize
+	if leaked <= leakMost {
+		return nil
+	}
+	c.tell(check.InFile(check.Leftover, data.Name(), -1, fmt.Sprintf("%d bytes of it are no block's and were not given back", leaked)), func() error {
+		for i := range x.blocks() {
+			if !held[i] {
+				if err := punchRange(int(data.Fd()), i*hearth.BlockSize, hearth.BlockSize); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+	return nil
+}
+
+// punchRange makes a hole; a file system that cannot is no error.
+func punchRange(fd int, off, n int64) error {
+	const mode = unix.FALLOC_FL_PUNCH_HOLE | unix.FALLOC_FL_KEEP_SIZE
+	for {
+		err := unix.Fallocate(fd, mode, off, n)
+		if err == unix.EOPNOTSUPP {
+			return nil
+		}
+		if err != unix.EINTR {
+			return err
+		}
+	}
+}

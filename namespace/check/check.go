@@ -1,0 +1,135 @@
+// Package check goes through the records of the namespace's database: each can be
+// read, and each name's node id leads back to it. The checksums of the database's
+// blocks are compared on the way.
+package check
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+
+	"github.com/hearthfs/hearth/namespace/record"
+	"github.com/hearthfs/hearth/namespace/store"
+)
+
+// The first bytes of keys, as package namespace has them.
+const (
+	kindEntry     = 'e'
+	kindHashed    = 'h'
+	kindDirectory = 'd'
+	kindReverse   = 'i'
+
+	entryName = 17 // where the name begins, behind kind and directory
+	atOnce    = 1000
+	rootID    = 1
+)
+
+// DB is a database in use, or one that is looked at.
+type DB interface {
+	// Get appends the value of key to buf; false: there is none.
+	Get(buf, key []byte) ([]byte, bool, error)
+	// Scan reads up to n records in [lower, upper).
+	Scan(rows *store.Rows, lower, upper []byte, n int) error
+}
+
+// Records checks all of them and calls bad with each that is not as it should be: by
+// its key, and why. A name that changes meanwhile is no damage. step is
+// called with the records and bytes of each piece. An error is the database's.
+func Records(ctx context.Context, db DB, bad func(key, why string), step func(records, bytes int64)) error {
+	var rows store.Rows
+	lower, upper := []byte{0}, []byte{0xff}
+	for {
+		if err := ctx.Err(); err != nil {
+			return context.Cause(ctx)
+		}
+		if err := db.Scan(&rows, lower, upper, atOnce); err != nil {
+			return err
+		}
+		bytes := 0
+		for i := range rows.Len() {
+			bytes += len(rows.Key(i)) + len(rows.Value(i))
+			if err := one(db, rows.Key(i), rows.Value(i), bad); err != nil {
+				return err
+			}
+		}
+		step(int64(rows.Len()), int64(bytes))
+		if rows.Len() < atOnce {
+			return nil
+		}
+		lower = append(append(lower[:0], rows.Key(rows.Len()-1)...), 0)
+	}
+}
+
+// one checks a record, twice if it is bad: its other half may be on its way.
+func one(db DB, key, value []byte, bad func(key, why string)) error {
+	why, err := wrong(db, key, value)
+	if err != nil || why == "" {
+		return err
+	}
+	value, held, err := db.Get(nil, key)
+	if err != nil || !held {
+		return err
+	}
+	if why, err = wrong(db, key, value); err == nil && why != "" {
+		bad(fmt.Sprintf("%q", key), why)
+	}
+	return err
+}
+
+// wrong says what is wrong with a record; "": nothing.
+func wrong(db DB, key, value []byte) (why string, err error) {
+	var unreadable error
+	switch key[0] {
+	case kindEntry:
+		e, err := record.ParseEntry(value)
+		if err == nil && len(key) <= entryName {
+			return "an entry without a name", nil
+		}
+		if err == nil {
+			return leadsBack(db, e, string(key[entryName:]))
+		}
+		unreadable = err
+	case kindHashed:
+		if len(value) == 0 {
+			return "a shortened name of nothing", nil
+		}
+	case kindDirectory:
+		d, err := record.ParseDirectory(value)
+		if err == nil && d.ID != rootID {
+			_, held, err := reverse(db, d.ID)
+			if err != nil || held {
+				return "", err
+			}
+			return fmt.Sprintf("node id %d of a directory leads nowhere", d.ID), nil
+		}
+		unreadable = err
+	case kindReverse:
+		_, unreadable = record.ParseReverse(value)
+	}
+	if unreadable != nil {
+		return unreadable.Error(), nil
+	}
+	return "", nil
+}
+
+func reverse(db DB, id uint64) (r record.Reverse, held bool, err error) {
+	v, held, err := db.Get(nil, binary.BigEndian.AppendUint64([]byte{kindReverse}, id))
+	if err != nil || !held {
+		return r, false, err
+	}
+	r, err = record.ParseReverse(v)
+	return r, err == nil, nil
+}
+
+// leadsBack: the node id of a name is that name's.
+func leadsBack(db DB, e record.Entry, name string) (why string, err error) {
+	r, held, err := reverse(db, e.ID)
+	switch {
+	case err != nil, e.Dir && e.ID == rootID:
+	case !held:
+		why = fmt.Sprintf("node id %d leads nowhere", e.ID)
+	case e.Dir != r.Dir, !e.Dir && (r.Superseded || r.Sort != name):
+		why = fmt.Sprintf("node id %d leads to something else", e.ID)
+	}
+	return why, err
+}

@@ -1,0 +1,69 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// Look is a database that no process uses, opened to be read and not changed.
+type Look struct {
+	db *pebble.DB
+	// Dir is where it lies.
+	Dir string
+}
+
+// OpenLook opens the database that the next start would take in dir: its copy, if
+// that is newer. It reads every level, and so every block's checksum, once.
+func OpenLook(dir string) (l *Look, err error) {
+	if exists(vfs.Default, filepath.Join(dir+again, wholeFile)) {
+		dir += again
+	}
+	// Its options only; it is never opened.
+	s := &Store{o: Options{CacheBytes: defaultCache}}
+	o := s.options(newSteady(vfs.Default, nil, nil), func(error) {})
+	o.ReadOnly = true
+	db, err := openPebble(dir, o)
+	if err != nil {
+		return nil, fmt.Errorf("open the names in %s: %w", dir, err)
+	}
+	l = &Look{db: db, Dir: dir}
+	if err := s.guarded(db, func(db *pebble.DB) error { return db.CheckLevels(nil) }); err != nil {
+		return nil, errors.Join(fmt.Errorf("read the names in %s: %w", dir, err), l.Close())
+	}
+	return l, nil
+}
+
+// Get is Store.Get.
+func (l *Look) Get(buf, key []byte) ([]byte, bool, error) {
+	v, closer, err := l.db.Get(key)
+	if errors.Is(err, pebble.ErrNotFound) {
+		return buf, false, nil
+	}
+	if err != nil {
+		return buf, false, fmt.Errorf("read the names in %s: %w", l.Dir, err)
+	}
+	buf = append(buf, v...)
+	return buf, true, closer.Close()
+}
+
+// Scan is Store.Scan.
+func (l *Look) Scan(rows *Rows, lower, upper []byte, n int) error {
+	if err := rows.scan(l.db, lower, upper, n); err != nil {
+		return fmt.Errorf("read the names in %s: %w", l.Dir, err)
+	}
+	return nil
+}
+
+// Close ends the look.
+func (l *Look) Close() error {
+	closeQuietly(l.db)
+	return nil
+}
+
+// SetAside puts a database that nobody uses and that is not to be believed beside its
+// place, as a start does with one that it cannot open.
+func SetAside(dir string) error { return setAside(vfs.Default, dir) }

@@ -1,0 +1,116 @@
+// Package fsck checks the cache directories of a node from within it, through what it
+// has open, so that what is written, moved or evicted meanwhile is no damage; package
+// stopped checks those that no process uses. Both give the same findings, and tell of
+// them in the same way.
+package fsck
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/hearthfs/hearth/cache/check"
+	"github.com/hearthfs/hearth/cache/scrub"
+	names "github.com/hearthfs/hearth/namespace/check"
+	"github.com/hearthfs/hearth/namespace/store"
+	"github.com/hearthfs/hearth/node/judged"
+	"github.com/hearthfs/hearth/node/nodeids"
+)
+
+// Node is what of a node is checked.
+type Node struct {
+	// Disk is its disk tier, which checks what lies in a directory; nil: it has none.
+	Disk interface {
+		Check(ctx context.Context, r *check.Run, dir string) error
+	}
+	// Names are its names.
+	Names *store.Store
+}
+
+// Live checks a directory of a node from within it. Names that are not to be believed
+// are not repaired so: a kernel knows their numbers.
+func (n Node) Live(ctx context.Context, dir string, r *check.Run) error {
+	if n.Disk == nil {
+		return fmt.Errorf("check %s: this node keeps nothing on disk", dir)
+	}
+	if where := n.Names.Stats().Dir; strings.HasPrefix(where, dir+"/") {
+		if err := n.names(ctx, where, r); err != nil {
+			return err
+		}
+	}
+	if err := Small(dir, true, r); err != nil {
+		return err
+	}
+	return n.Disk.Check(ctx, r, dir)
+}
+
+func (n Node) names(ctx context.Context, where string, r *check.Run) error {
+	before := n.Names.Stats().Rebuilds
+	err := Records(ctx, n.Names, r, func(key, why string) {
+		r.Tell(check.InFile(check.Damaged, where, -1, "record "+key+": "+why+"; stop the node and run hearth fsck --repair"))
+	})
+	if err != nil {
+		return fmt.Errorf("check the names in %s: %w", where, err)
+	}
+	if n.Names.Stats().Rebuilds > before {
+		f := check.InFile(check.Damaged, where, -1, "its database is not what was written: the node has set it aside and lists anew")
+		f.Repaired = true
+		r.Tell(f)
+	}
+	return nil
+}
+
+// Records checks names, and calls bad with each record that is not as it should be.
+func Records(ctx context.Context, db names.DB, r *check.Run, bad func(key, why string)) error {
+	r.Files.Add(1)
+	return names.Records(ctx, db, bad, func(_, bytes int64) { r.Bytes.Add(bytes) })
+}
+
+// Small reads the small files of a directory and, where it is not in use, names what
+// was left over.
+func Small(dir string, used bool, r *check.Run) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return fmt.Errorf("check %s: %w", dir, err)
+	}
+	for _, e := range entries {
+		name := filepath.Join(dir, e.Name())
+		remove := func() error { return os.RemoveAll(name) }
+		switch {
+		case strings.HasSuffix(e.Name(), ".new"), strings.HasSuffix(e.Name(), ".tmp"), strings.Contains(e.Name(), ".probe"):
+			if used {
+				continue // it may be about to be renamed
+			}
+			tell(r, check.InFile(check.Leftover, name, -1, "a process that ended left it behind"), remove)
+		case e.Name() == judged.FileName:
+			file(r, name, judged.Whole, remove)
+		case e.Name() == scrub.FileName:
+			file(r, name, scrub.Whole, remove)
+		}
+	}
+	r.Files.Add(1)
+	if ok, mend := nodeids.Check(dir); !ok {
+		tell(r, check.InFile(check.Damaged, filepath.Join(dir, "node-ids"), -1, "it is not what was written"), mend)
+	}
+	return nil
+}
+
+func file(r *check.Run, name string, whole func([]byte) bool, mend func() error) {
+	r.Files.Add(1)
+	text, err := os.ReadFile(name)
+	r.Bytes.Add(int64(len(text)))
+	if err == nil && !whole(text) {
+		err = errors.New("it is not what was written")
+	}
+	if err != nil {
+		tell(r, check.InFile(check.Damaged, name, -1, err.Error()), mend)
+	}
+}
+
+func tell(r *check.Run, f check.Finding, mend func() error) {
+	f.Repaired = r.Repair && mend() == nil
+	r.Tell(f)
+}

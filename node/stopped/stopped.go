@@ -1,0 +1,114 @@
+// Package stopped checks whole cache directories that no process uses: every block of
+// every file is read from the device and compared with its checksums, headers, indexes
+// and small files are read, names and their node ids are compared, and what belongs to
+// nothing is named. The directory's lock is held meanwhile.
+//
+// With repair each check drops what is bad, and nothing else: blocks go one by one,
+// names as a whole, set aside, since one that is missing would be a wrong answer. They
+// are fetched and listed again.
+package stopped
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/cache/check"
+	"github.com/hearthfs/hearth/cache/disk"
+	"github.com/hearthfs/hearth/cache/segment"
+	"github.com/hearthfs/hearth/cache/sparse"
+	"github.com/hearthfs/hearth/namespace"
+	"github.com/hearthfs/hearth/namespace/store"
+	"github.com/hearthfs/hearth/node/fsck"
+)
+
+// namesDir is the directory of the names in a cache directory.
+const namesDir = "names"
+
+// Check checks a directory that no process uses; disk.ErrInUse: one does.
+func Check(ctx context.Context, dir string, r *check.Run) error {
+	release, err := disk.Own(dir)
+	if err != nil {
+		return err
+	}
+	defer release()
+	disk.CheckHome(dir, r.Repair, r)
+	if err := fsck.Small(dir, false, r); err != nil {
+		return err
+	}
+	if err := checkNames(ctx, dir, r); err != nil {
+		return err
+	}
+	// The index of a directory that is opened for repair must find room, or blocks
+	// that are right would be left out of it.
+	pool := hearth.NewPool(1 << 50)
+	segments, objects := filepath.Join(dir, "segments"), filepath.Join(dir, "objects")
+	return errors.Join(
+		area(segments, r, func() error {
+			return segment.CheckClosed(ctx, segment.Options{Dir: segments, Pool: pool}, r)
+		}),
+		area(objects, r, func() error { return sparse.CheckClosed(ctx, objects, r) }))
+}
+
+// area calls do for a directory that is one; one that is missing is made by the next
+// start.
+func area(dir string, r *check.Run, do func() error) error {
+	fi, err := os.Lstat(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil && !fi.IsDir() {
+		f := check.InFile(check.Damaged, dir, -1, "it stands where a directory of ours belongs")
+		f.Repaired = r.Repair && os.Remove(dir) == nil
+		r.Tell(f)
+		return nil
+	}
+	return do()
+}
+
+// checkNames checks the names, and with repair sets aside what is not to be
+// believed.
+func checkNames(ctx context.Context, dir string, r *check.Run) error {
+	where := filepath.Join(dir, namesDir)
+	if !namespace.Kept(where) {
+		return nil
+	}
+	dropPages(where)
+	var bad []check.Finding
+	look, err := store.OpenLook(where)
+	if err == nil {
+		where = look.Dir
+		err = fsck.Records(ctx, look, r, func(key, why string) {
+			bad = append(bad, check.InFile(check.Damaged, where, -1, "record "+key+": "+why))
+		})
+		_ = look.Close() // it was only read
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if err != nil {
+		bad = append(bad, check.InFile(check.Damaged, where, -1, err.Error()))
+	}
+	repaired := r.Repair && len(bad) > 0 && store.SetAside(where) == nil
+	for _, f := range bad {
+		f.Repaired = repaired
+		r.Tell(f)
+	}
+	return nil
+}
+
+// dropPages has the files below a directory read from the device.
+func dropPages(dir string) {
+	files, _ := filepath.Glob(filepath.Join(dir, "*"))
+	for _, name := range files {
+		if f, err := os.Open(name); err == nil {
+			_ = unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED)
+			f.Close()
+		}
+	}
+}
