@@ -113,6 +113,9 @@ func sickDisks(by func(small, reduced, whole string) func(level) string) []scena
 		{name: "flips-passthrough", root: true, from: all, limit: 3 * time.Minute, origin: s3, size: by("20 flips", "100 flips", "300 flips"), run: flips("passthrough")},
 		{name: "cache-damaged", from: all, limit: 3 * time.Minute, origin: s3, size: by("160 files", "800 files", "20,000 files"), run: damaged},
 		{name: "cache-removed", from: all, limit: 3 * time.Minute, origin: s3, size: by("160 files", "800 files", "20,000 files"), run: removedDirectory},
+		{name: "fsck-stopped", from: all, limit: 3 * time.Minute, origin: behind, size: by("12 flips", "12 flips, 800 files", "12 flips, 20,000 files"), run: fsckStopped},
+		{name: "fsck-running", from: all, limit: 3 * time.Minute, origin: behind, size: by("12 flips", "12 flips, 800 files", "12 flips, 20,000 files"), run: fsckRunning},
+		{name: "scrub", from: all, limit: 3 * time.Minute, origin: behind, size: by("8 flips", "8 flips, 800 files", "8 flips, 20,000 files"), run: scrubbed},
 	}
 }
 

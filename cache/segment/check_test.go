@@ -112,6 +112,7 @@ func TestCheckOfWhatChangesIsClean(t *testing.T) {
 		r := &check.Run{Repair: true}
 		found := told(r)
 		if err := l.Check(t.Context(), r, 0, nil); err != nil || len(*found) > 0 {
+			<-done
 			t.Fatalf("%v, %v", *found, err)
 		}
 	}

@@ -155,6 +155,7 @@ func TestCheckOfWhatChangesIsClean(t *testing.T) {
 		}
 		all, _ := looked(t, true, func(r *check.Run) error { return x.Files.Check(t.Context(), r, [16]byte{}, nil) })
 		if len(all) > 0 {
+			<-done
 			t.Fatalf("%v", all)
 		}
 	}

@@ -19,10 +19,15 @@ import (
 // defaultConfig is read if it exists; a file named by --config must.
 const defaultConfig = "/etc/hearth/hearth.yaml"
 
+// defaultScrub is in bytes per second: a terabyte in a day and a half, by a
+// hundredth of a disk's work or less.
+const defaultScrub = 8 << 20
+
 // load gathers the settings: defaults, then the file, the environment, the flags.
 func load(cmd *cobra.Command) (*settings, error) {
 	s := &settings{}
 	s.node.Version = version()
+	s.node.Cache.Scrub = defaultScrub
 	if err := s.readFile(cmd); err != nil {
 		return nil, err
 	}

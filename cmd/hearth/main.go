@@ -46,7 +46,7 @@ func commands() []*cobra.Command {
 	return []*cobra.Command{
 		demoCommand(), upCommand(), mountCommand(), umountCommand(),
 		lsCommand(), statCommand(), catCommand(), duCommand(),
-		statusCommand(),
+		statusCommand(), fsckCommand(),
 		versionCommand(), completionCommand(),
 	}
 }
@@ -54,7 +54,7 @@ func commands() []*cobra.Command {
 // laterVerbs are those of CLI.md that this version refuses.
 func laterVerbs() []string {
 	return []string{"gateway", "warmup", "pin", "unpin", "evict", "explain", "jobs", "trace",
-		"doctor", "fsck", "bench", "originbench", "ring", "volume", "config", "debug", "top"}
+		"doctor", "bench", "originbench", "ring", "volume", "config", "debug", "top"}
 }
 
 func rootCommand() *cobra.Command {
@@ -79,7 +79,7 @@ func rootCommand() *cobra.Command {
 		return usagef("%v (see %s --help)", err, cmd.CommandPath())
 	})
 	root.AddGroup(&cobra.Group{ID: "run", Title: "RUN"}, &cobra.Group{ID: "data", Title: "DATA"},
-		&cobra.Group{ID: "see", Title: "SEE"}, &cobra.Group{ID: "admin", Title: "ADMIN"})
+		&cobra.Group{ID: "see", Title: "SEE"}, &cobra.Group{ID: "check", Title: "CHECK"}, &cobra.Group{ID: "admin", Title: "ADMIN"})
 	root.AddCommand(commands()...)
 	for _, name := range laterVerbs() {
 		root.AddCommand(&cobra.Command{Use: name, Hidden: true, DisableFlagParsing: true,

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/hearthfs/hearth/node"
 )
@@ -169,6 +170,10 @@ func cacheParams() []param {
 			set: with(parseSize, func(s *settings) *node.Size { return &disk(s).Size })},
 		{key: "cache.free_floor", flag: "cache-free-floor", kind: "size", def: "10%", help: "what always stays free on each file system, whatever the budget; percent of each",
 			set: with(parseSize, func(s *settings) *node.Size { return &s.node.Cache.FreeFloor })},
+		{key: "cache.scrub", flag: "cache-scrub", kind: "rate", def: "8MiB/s", help: "what is read again of each directory, behind the readers, to find and drop bytes that rot; 0: nothing",
+			set: with(parseRate, func(s *settings) *int64 { return &s.node.Cache.Scrub })},
+		{key: "cache.scrub_every", flag: "cache-scrub-every", kind: "duration", def: "24h", help: "the least time from the begin of one such pass to the next",
+			set: with(parseDuration, func(s *settings) *time.Duration { return &s.node.Cache.ScrubEvery })},
 	}
 }
 

@@ -14,12 +14,19 @@ import (
 // shown is a name as w gets it: on a terminal quoted where it would not be shown
 // as it is, elsewhere its bytes, as GNU ls does.
 func shown(w io.Writer, name string) string {
-	if f, ok := w.(interface{ Fd() uintptr }); ok {
-		if _, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS); err == nil {
-			return quoted(name)
-		}
+	if isTerminal(w) {
+		return quoted(name)
 	}
 	return name
+}
+
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(interface{ Fd() uintptr })
+	if !ok {
+		return false
+	}
+	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+	return err == nil
 }
 
 // quoted is a name that a shell reads back byte for byte, with nothing in it that

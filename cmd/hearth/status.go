@@ -96,6 +96,11 @@ func printStatus(w io.Writer, s *node.Status, verbose bool) error {
 	if err := t.Flush(); err != nil {
 		return err
 	}
+	for _, x := range s.Tiers {
+		for _, d := range x.Dirs {
+			fmt.Fprintf(w, "\nscrub of %s: %s\n", d.Path, d.Scrub.Says(formatBytes))
+		}
+	}
 	if n := s.Names.Figures["refused"]; n > 0 {
 		fmt.Fprintf(w, "\n%d keys have no name here and are not shown: the log names them, hearth ls counts them\n", n)
 	}
