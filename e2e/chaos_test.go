@@ -175,7 +175,7 @@ func (c *chaos) step(n int) {
 	list := []operation{
 		{"look", 24, func(rng *rand.Rand) { c.look(c.any(rng), rng) }},
 		{"read whole", 8, func(rng *rand.Rand) { c.whole(c.any(rng)) }},
-		{"burst", 6, c.burst}, {"list", 6, c.list}, {"change", 20, c.change},
+		{"look, change, look again", 5, c.lookAgain}, {"burst", 6, c.burst}, {"list", 6, c.list}, {"change", 20, c.change},
 		{"hold", 6, c.hold}, {"read what is held", 8, c.readHeld}, {"release", 3, func(*rand.Rand) { c.release(1) }},
 		{"kill a reader", 3, c.killReader}, {"stop a reader", 2, c.stopReader}, {"let a reader go on", 3, func(*rand.Rand) { c.goOn(1) }},
 		{"drop the page cache", 2, c.drop}, {"let the bound pass", 2, c.pass},
@@ -394,9 +394,10 @@ func (c *chaos) list(rng *rand.Rand) {
 }
 
 // change writes, deletes or brings back an object, past the proxy.
-func (c *chaos) change(rng *rand.Rand) {
+func (c *chaos) change(rng *rand.Rand) { c.write(rng.IntN(len(c.objects)), rng.IntN(10)) }
+
+func (c *chaos) write(at, dice int) {
 	c.version++
-	at, dice := rng.IntN(len(c.objects)), rng.IntN(10)
 	if at < 3 {
 		dice = max(dice, 1) // its directory stays
 	}
@@ -405,6 +406,16 @@ func (c *chaos) change(rng *rand.Rand) {
 	}
 	c.e.must(c.changeOne(c.objects[at], c.version, dice, c.writing.put), "change %s", c.objects[at].Path)
 	c.add("changes")
+}
+
+// lookAgain sees an object, changes it, and sees it again once the bound has passed.
+func (c *chaos) lookAgain(rng *rand.Rand) {
+	at := rng.IntN(len(c.objects))
+	c.look(c.objects[at], rng)
+	c.write(at, 3+rng.IntN(7))
+	bound, _ := c.allowed(c.now(), c.now())
+	<-time.After(min(bound, 2*time.Second)) // longer where a listing was slow: that bound is others' to wait for
+	c.look(c.objects[at], rng)
 }
 
 func (c *chaos) hold(rng *rand.Rand) {
