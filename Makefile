@@ -11,13 +11,17 @@ TALLY = $(GO) run ./e2e/tally $(if $(COUNTS),-add $(COUNTS))
 RUN_E2E = $(GO) test -count 1 -json -timeout 24h ./e2e
 unexport HEARTH_RESUME HEARTH_ISSUE HEARTH_VARIANT HEARTH_CHAOS
 
-.PHONY: help hearth setup setup-e2e setup-full demo test check race fuzz chaos bench e2e e2e-full clean
+.PHONY: help hearth dist setup setup-e2e setup-full demo test check race fuzz chaos bench e2e e2e-full clean
 
 help: ## print the targets
 	@sed -n 's/^\([a-z0-9-]*\):[^#]*## /\1\t/p' Makefile | expand -t 12
 
 hearth: ## build the static binary ./hearth
 	CGO_ENABLED=0 $(GO) build -buildvcs=auto -trimpath -ldflags '-s -w' -o hearth ./cmd/hearth
+
+dist: ## packages in dist/: the static binary, a .deb, an OCI image archive, their checksums
+	@scripts/setup --dist
+	@GO="$(GO)" scripts/dist
 
 setup: ## install Debian packages and test tools that are missing
 	@scripts/setup
@@ -70,4 +74,4 @@ e2e-full: setup-full ## the sizes and counts that the issues name; resumable; IS
 	   for v in masked nobody race; do HEARTH_E2E=core HEARTH_ISSUE=$(ISSUE) HEARTH_VARIANT=$$v $(RUN_E2E); done; } | $(TALLY) -v
 
 clean: ## remove what was built here
-	rm -rf hearth .tools $(RESULTS)
+	rm -rf hearth dist .tools $(RESULTS)

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hearthfs/hearth/cmd/hearth/quote"
 	"github.com/hearthfs/hearth/internal/hearthtest"
 	"github.com/hearthfs/hearth/node"
 )
@@ -166,7 +167,7 @@ func TestAFullStandardOutputIsNamed(t *testing.T) {
 func TestNamesOnATerminal(t *testing.T) {
 	// What a terminal would obey is quoted so that a shell reads the same bytes back.
 	for _, name := range []string{"plain.txt", "caf\u00e9", "new\nline", "\x1b[31mred", "it's", "\n", "a\xffb\xfe", "two words", "'\t'", "-rf", "\u2028"} {
-		q := quoted(name)
+		q := quote.Name(name)
 		if strings.IndexFunc(q, func(r rune) bool { return r < ' ' || r == 0x7f || r == 0x2028 }) >= 0 {
 			t.Errorf("%q is quoted as %q", name, q)
 		}
@@ -175,7 +176,7 @@ func TestNamesOnATerminal(t *testing.T) {
 			t.Errorf("%q is quoted as %s, which bash reads as %q, %v", name, q, back, err)
 		}
 	}
-	if q := quoted("plain.txt"); q != "plain.txt" {
+	if q := quote.Name("plain.txt"); q != "plain.txt" {
 		t.Errorf("a plain name is quoted as %s", q)
 	}
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/hearthfs/hearth/cmd/hearth/quote"
 	"github.com/hearthfs/hearth/node"
 )
 
@@ -30,7 +31,7 @@ func duCommand() *cobra.Command {
 			if c.output != "table" {
 				return c.printJSON(out(cmd), u)
 			}
-			_, err = fmt.Fprintf(out(cmd), "%s\t%d files, %d directories\t%s\n", formatBytes(u.Bytes), u.Files, u.Dirs, shown(out(cmd), u.Path))
+			_, err = fmt.Fprintf(out(cmd), "%s\t%d files, %d directories\t%s\n", formatBytes(u.Bytes), u.Files, u.Dirs, quote.Shown(out(cmd), u.Path))
 			warnHidden(u.Hidden)
 			return err
 		})

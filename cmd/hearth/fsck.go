@@ -11,6 +11,7 @@ import (
 
 	"github.com/hearthfs/hearth/cache/check"
 	"github.com/hearthfs/hearth/cache/disk"
+	"github.com/hearthfs/hearth/cmd/hearth/quote"
 	"github.com/hearthfs/hearth/node/fsck"
 	"github.com/hearthfs/hearth/node/machine"
 	"github.com/hearthfs/hearth/node/stopped"
@@ -45,8 +46,8 @@ func fsckCommand() *cobra.Command {
 		ctx, stop := c.context(cmd.Context())
 		defer stop()
 		w := out(cmd)
-		p := &fsck.Printer{Out: w, Form: c.output, Size: formatBytes, Name: func(text string) string { return shown(w, text) }}
-		if !c.quiet && isTerminal(os.Stderr) {
+		p := &fsck.Printer{Out: w, Form: c.output, Size: formatBytes, Name: func(text string) string { return quote.Shown(w, text) }}
+		if !c.quiet && quote.IsTerminal(os.Stderr) {
 			p.Terminal = os.Stderr
 		}
 		f := &fsckRun{common: c, settings: s, print: p, repair: repair}

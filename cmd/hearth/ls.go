@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/hearthfs/hearth/cmd/hearth/quote"
 	"github.com/hearthfs/hearth/node"
 )
 
@@ -129,7 +130,7 @@ func (p *entryPrinter) print(e node.Entry) error {
 		name += "/"
 	}
 	if p.end == "\n" {
-		name = shown(p.out, name)
+		name = quote.Shown(p.out, name)
 	}
 	if !p.long {
 		_, err := io.WriteString(p.out, name+p.end)

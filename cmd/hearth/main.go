@@ -14,6 +14,8 @@ import (
 	"slices"
 
 	"github.com/spf13/cobra"
+
+	"github.com/hearthfs/hearth/cmd/hearth/quote"
 )
 
 func main() {
@@ -35,7 +37,7 @@ func finish(err error) int {
 	if err != nil {
 		e, ok := err.(*exitError)
 		if !ok || e.err != nil {
-			fmt.Fprintln(os.Stderr, "hearth: "+oneLine(err.Error()))
+			fmt.Fprintln(os.Stderr, "hearth: "+quote.Text(err.Error()))
 		}
 	}
 	return exitCode(err)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/hearthfs/hearth/cmd/hearth/quote"
 	"github.com/hearthfs/hearth/node"
 )
 
@@ -46,13 +47,13 @@ func printStat(w io.Writer, s *node.Stat, verbose bool) error {
 	if s.Dir {
 		kind = "directory"
 	}
-	fmt.Fprintf(t, "path\t%s\nkind\t%s\n", quoted(s.Path), kind)
+	fmt.Fprintf(t, "path\t%s\nkind\t%s\n", quote.Name(s.Path), kind)
 	if !s.Dir {
 		fmt.Fprintf(t, "size\t%d (%s)\n", s.Size, formatBytes(s.Size))
 	}
 	fmt.Fprintf(t, "modified\t%s\n", stamp(s.ModTime))
 	if verbose {
-		fmt.Fprintf(t, "link\t%s\nkey\t%s\ninode\t%d\nkernel keeps\t%s\n", s.Link, quoted(s.Key), s.Inode,
+		fmt.Fprintf(t, "link\t%s\nkey\t%s\ninode\t%d\nkernel keeps\t%s\n", s.Link, quote.Name(s.Key), s.Inode,
 			time.Duration(s.TTLMS)*time.Millisecond)
 		if !s.Dir {
 			fmt.Fprintf(t, "version\t%s\netag\t%s\ncacheable\t%v\nblocks\t%d\n", s.Version, s.ETag, s.Cacheable, s.Blocks)

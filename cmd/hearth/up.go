@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/hearthfs/hearth/cmd/hearth/quote"
 	"github.com/hearthfs/hearth/node"
 	"github.com/hearthfs/hearth/node/machine"
 )
@@ -81,7 +82,7 @@ func (c *common) run(cmd *cobra.Command, config node.Config, mount *node.MountRe
 			_ = n.Close()
 		}
 		err = because(ctx, err)
-		machine.Say(oneLine(err.Error()))
+		machine.Say(quote.Text(err.Error()))
 		return err
 	}
 	say := printer(c, out(cmd))
@@ -159,7 +160,7 @@ func (c *common) start(ctx context.Context, cmd *cobra.Command, config node.Conf
 // terminal, that has the cause already.
 func warn(m *node.MountStatus, logged bool) {
 	if m.Warning != "" {
-		fmt.Fprintln(os.Stderr, "hearth: warning: "+oneLine(warning(m.Warning, logged)))
+		fmt.Fprintln(os.Stderr, "hearth: warning: "+quote.Text(warning(m.Warning, logged)))
 	}
 }
 

@@ -1,4 +1,5 @@
-package main
+// Package quote shows names and texts that may hold any bytes to people.
+package quote
 
 import (
 	"fmt"
@@ -11,16 +12,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// shown is a name as w gets it: on a terminal quoted where it would not be shown
+// Shown is a name as w gets it: on a terminal quoted where it would not be shown
 // as it is, elsewhere its bytes, as GNU ls does.
-func shown(w io.Writer, name string) string {
-	if isTerminal(w) {
-		return quoted(name)
+func Shown(w io.Writer, name string) string {
+	if IsTerminal(w) {
+		return Name(name)
 	}
 	return name
 }
 
-func isTerminal(w io.Writer) bool {
+// IsTerminal reports whether w is a terminal.
+func IsTerminal(w io.Writer) bool {
 	f, ok := w.(interface{ Fd() uintptr })
 	if !ok {
 		return false
@@ -29,9 +31,9 @@ func isTerminal(w io.Writer) bool {
 	return err == nil
 }
 
-// quoted is a name that a shell reads back byte for byte, with nothing in it that
+// Name is a name that a shell reads back byte for byte, with nothing in it that
 // a terminal would obey: 'new'$'\\n”line'. Harmless names stay as they are.
-func quoted(name string) string {
+func Name(name string) string {
 	if name != "" && strings.IndexFunc(name, special) < 0 && utf8.ValidString(name) {
 		return name
 	}
@@ -78,9 +80,9 @@ func escaped(c byte) string {
 	return fmt.Sprintf(`\%03o`, c)
 }
 
-// oneLine is an error's text with nothing in it that a terminal would obey: names
+// Text is an error's text with nothing in it that a terminal would obey: names
 // in it may hold anything.
-func oneLine(s string) string {
+func Text(s string) string {
 	var b strings.Builder
 	for i := 0; i < len(s); {
 		r, n := utf8.DecodeRuneInString(s[i:])
