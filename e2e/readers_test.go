@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/hearthfs/hearth/internal/faultproxy"
 	"github.com/hearthfs/hearth/internal/hearthtest"
+	"github.com/hearthfs/hearth/node/machine"
 )
 
 // interrupted reads a file while a timer sends SIGALRM each 3 ms, without
@@ -235,5 +237,36 @@ func aborted(e *env) {
 	if n := len(mountsBelow(h.dir)); n != 1 {
 		e.Errorf("%d mounts at one place", n)
 	}
+	h.quit()
+}
+
+// cutOff is what a node does about the mount of one before it that was killed and
+// cannot end: a mount that does not answer is cut off, its readers get an error, and
+// one that does answer is left alone.
+func cutOff(e *env) {
+	o := e.origin()
+	list := e.load(o, e.set("D1", 1, 10, 1, 20))
+	h := e.mount(o, settings{})
+	e.good("before", epoch(h.dir, list, 1, 4, 0))
+	const kind = "fuse.hearth"
+	if cut := machine.CutOff(e.ctx, kind, []string{h.dir, e.path("none")}); cut != nil {
+		e.Fatalf("%v was cut off, and answers", cut)
+	}
+	e.must(h.Process.Signal(unix.SIGSTOP), "stop the node")
+	e.must(os.WriteFile("/proc/sys/vm/drop_caches", []byte("2"), 0), "drop what the kernel knows")
+	reader := make(chan error, 1)
+	go func() { _, err := os.ReadDir(filepath.Join(h.dir, "none")); reader <- err }()
+	if cut := machine.CutOff(e.ctx, kind, []string{h.dir}); !slices.Equal(cut, []string{h.dir}) {
+		e.Errorf("cut off: %v", cut)
+	}
+	if err := <-reader; !errors.Is(err, unix.ENOTCONN) && !errors.Is(err, unix.ECONNABORTED) {
+		e.Errorf("who waited got %v", err)
+	}
+	e.must(h.Process.Signal(unix.SIGCONT), "let the node go on")
+	if code := h.exit(30 * time.Second); code != 0 && code != 1 {
+		e.Errorf("the node ended with %d after its mount was cut off:\n%s", code, h.out)
+	}
+	h.launch(o, settings{})
+	e.good("mounted again", epoch(h.dir, list, 2, 4, 0))
 	h.quit()
 }

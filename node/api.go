@@ -16,10 +16,14 @@ import (
 type Error struct {
 	Kind    Kind   `json:"kind"`
 	Message string `json:"error"`
+	cause   error
 }
 
 // Error is the line for people.
 func (e *Error) Error() string { return e.Message }
+
+// Unwrap is what the line was made of; nil where it came from another process.
+func (e *Error) Unwrap() error { return e.cause }
 
 // Kind is the class of an Error; its text is part of the API.
 type Kind string

@@ -200,7 +200,7 @@ func (n *Node) openDisk() error {
 	}
 	var err error
 	if n.disk, err = disk.Open(o); errors.Is(err, disk.ErrRefused) {
-		return &Error{Kind: KindRefused, Message: err.Error()}
+		return &Error{KindRefused, err.Error(), err}
 	}
 	return err
 }

@@ -60,6 +60,9 @@ var (
 	ErrRefused = errors.New("cache directory refused")
 	// ErrInUse: refused, since another process has it.
 	ErrInUse = errors.New("cache directory is in use")
+	// ErrHung: in use, by a process that was killed and cannot end before the readers
+	// of its mount have got an answer.
+	ErrHung = errors.New("cache directory is held by a killed process")
 	// ErrFull: declined, since there is no room that nothing else wants.
 	ErrFull = errors.New("cache directory is full")
 	// ErrEjected: no directory takes writes now.

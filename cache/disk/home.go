@@ -159,9 +159,9 @@ func acquire(f *os.File, path string) error {
 		}
 		if holder == strconv.Itoa(os.Getpid()) || time.Since(start) > patience {
 			if defunct(holder) {
-				return inUse("cache directory %s is in use by process %s, which was killed and cannot end while a reader waits for its mount: run umount -f on that, as root", path, holder)
+				return refuseAs(ErrHung, "cache directory %s is in use by process %s, which was killed and cannot end while a reader waits for its mount: run umount -f on that, as root", path, holder)
 			}
-			return inUse("cache directory %s is in use by process %s: stop that one, or give this one a directory of its own", path, holder)
+			return refuseAs(ErrInUse, "cache directory %s is in use by process %s: stop that one, or give this one a directory of its own", path, holder)
 		}
 	}
 }
@@ -308,13 +308,13 @@ func refuse(format string, args ...any) error {
 	return &refusal{text: fmt.Sprintf(format, args...)}
 }
 
-func inUse(format string, args ...any) error {
-	return &refusal{text: fmt.Sprintf(format, args...), kind: ErrInUse}
+func refuseAs(kind error, format string, args ...any) error {
+	return &refusal{text: fmt.Sprintf(format, args...), kind: kind}
 }
 
 func (r *refusal) Error() string { return r.text }
 
 // Is makes a refusal an ErrRefused.
 func (r *refusal) Is(target error) bool {
-	return target == ErrRefused || r.kind != nil && target == r.kind
+	return target == ErrRefused || r.kind != nil && target == r.kind || target == ErrInUse && r.kind == ErrHung
 }

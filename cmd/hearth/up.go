@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/hearthfs/hearth/cache/disk"
 	"github.com/hearthfs/hearth/cmd/hearth/quote"
 	"github.com/hearthfs/hearth/node"
 	"github.com/hearthfs/hearth/node/machine"
@@ -123,6 +125,9 @@ func (c *common) start(ctx context.Context, cmd *cobra.Command, config node.Conf
 	config.Log = c.log.Logger
 	machine.Say("starting")
 	n, err := node.New(ctx, config)
+	if errors.Is(err, disk.ErrHung) && c.cutOff(ctx, config, mount) {
+		n, err = node.New(ctx, config)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -154,6 +159,23 @@ func (c *common) start(ctx context.Context, cmd *cobra.Command, config node.Conf
 		say("mounted %s, read-only (open=%s, freshness %s); %s", m.Dir, m.Open, m.Freshness, end)
 	}
 	return n, n.Ready(ctx)
+}
+
+// cutOff lets a killed node end whose mounts were where ours will be: a thread of it
+// is in the kernel, behind a reader who waits for its answer.
+func (c *common) cutOff(ctx context.Context, config node.Config, mount *node.MountRequest) bool {
+	var dirs []string
+	for _, m := range config.Mounts {
+		dirs = append(dirs, m.Dir)
+	}
+	if mount != nil {
+		dirs = append(dirs, mount.Dir)
+	}
+	cut := machine.CutOff(ctx, ourType, dirs)
+	for _, dir := range cut {
+		c.log.Warn("the node before was killed and could not end: its mount is cut off", "dir", dir)
+	}
+	return len(cut) > 0
 }
 
 // warn says what a mount that stands lacks; where the log is shown on the same

@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -27,8 +28,8 @@ func MountedAt(dir string) (string, error) {
 }
 
 // tableEntry is a line of the mount table: which directory of the file system is
-// mounted where, what kind of file system it is, and its options.
-type tableEntry struct{ root, dir, kind, options string }
+// mounted where, what kind of file system it is on which device, and its options.
+type tableEntry struct{ device, root, dir, kind, options string }
 
 // eachMount calls f for every line of the mount table, in the order in which the
 // mounts were made; root is where /proc is looked for, "/" but in tests.
@@ -43,7 +44,7 @@ func eachMount(root string, f func(tableEntry)) error {
 		system := strings.Fields(right)
 		if ok && len(fields) > 4 && len(system) > 0 {
 			// An empty source is no field.
-			f(tableEntry{root: unescape(fields[3]), dir: unescape(fields[4]), kind: system[0], options: system[len(system)-1]})
+			f(tableEntry{device: fields[2], root: unescape(fields[3]), dir: unescape(fields[4]), kind: system[0], options: system[len(system)-1]})
 		}
 	}
 	return nil
@@ -91,6 +92,37 @@ func Dead(dir string) bool {
 	case <-late.C:
 		return false
 	}
+}
+
+// CutOff has the kernel end the connections of those of dirs on which a FUSE file
+// system of that type is mounted that does not answer, and returns them: their
+// process can end then, and who waits there gets ENOTCONN.
+func CutOff(ctx context.Context, kind string, dirs []string) (cut []string) {
+	ctx, cancel := context.WithTimeout(ctx, deadWait)
+	defer cancel()
+	for _, dir := range dirs {
+		real, err := filepath.Abs(dir)
+		if err == nil {
+			real, err = RealPath(real)
+		}
+		if err != nil {
+			continue
+		}
+		var top tableEntry
+		_ = eachMount("/", func(m tableEntry) {
+			if m.dir == real {
+				top = m
+			}
+		})
+		if top.kind != kind || Answers(ctx, real) == nil {
+			continue
+		}
+		// umount -f says that it is busy, and has done it.
+		if Abort(top.device) || unix.Unmount(real, unix.MNT_FORCE|unix.UMOUNT_NOFOLLOW) != unix.EPERM {
+			cut = append(cut, dir)
+		}
+	}
+	return cut
 }
 
 // unescape undoes the mount table's octal escapes.
