@@ -18,7 +18,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/hearthfs/hearth/internal/faultfs"
 	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
@@ -28,7 +27,7 @@ import (
 // error for a second, a failed listing is left alone for two.
 const (
 	chaosTimeout = 400 * time.Millisecond
-	chaosStall   = 2 * time.Second
+	chaosStall   = 4 * time.Second
 	chaosGrace   = 3 * time.Second
 )
 
@@ -253,17 +252,10 @@ func (c *chaos) failed(what string, err error, began time.Duration) {
 }
 
 // watch begins a system call and returns what ends it: one that takes longer than it may
-// fails the run, which shows what the node does meanwhile. Names are not guarded against
-// a disk that does not answer (docs/failures.md): who waits for one that stalls is
-// counted, and the disk answers again.
+// fails the run, which shows what the node does meanwhile.
 func (c *chaos) watch(what string) (ended func()) {
 	const most = 3*chaosTimeout + chaosStall + sickSlack
 	late := time.AfterFunc(most, func() {
-		if c.bad == string(faultfs.Stall) {
-			c.add("waits for names on a stalled disk")
-			c.disk.meet(faultfs.None)
-			return
-		}
 		c.add("errors that nothing explains")
 		c.e.Errorf("%s takes longer than %v in life %d (%s, %s; origin %q, disk %q); the node's goroutines:\n%s",
 			what, most, c.life, c.mode.fresh, c.mode.open, c.ill, c.bad, c.h.goroutines())

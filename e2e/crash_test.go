@@ -246,6 +246,7 @@ func (c *crashes) kill9() {
 		c.e.Logf("the killed node cannot end")
 		hung := c.h.process
 		c.h.launch(c.o, c.set)
+		c.h.waitFor("mounted " + c.h.dir)
 		select {
 		case <-hung.done:
 		case <-time.After(crashReady):

@@ -267,6 +267,7 @@ func cutOff(e *env) {
 		e.Errorf("the node ended with %d after its mount was cut off:\n%s", code, h.out)
 	}
 	h.launch(o, settings{})
+	h.waitFor("mounted " + h.dir) // the dead one is in the table meanwhile
 	e.good("mounted again", epoch(h.dir, list, 2, 4, 0))
 	h.quit()
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"slices"
 	"sync"
 	"testing"
@@ -603,7 +604,7 @@ func TestOddKeys(t *testing.T) {
 	}
 	// A cold tree finds shortened names by the listing.
 	cold := open(t, nil)
-	cold.b.objects = w.b.objects
+	cold.b.objects = maps.Clone(w.b.objects)
 	if n := cold.resolve(paths[long+"/in"]); n.Object.Key != long+"/in" {
 		t.Errorf("%+v", n)
 	}

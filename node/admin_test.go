@@ -227,7 +227,7 @@ func TestMetricsDoorShowsNothingElse(t *testing.T) {
 
 func TestLivenessAndReadiness(t *testing.T) {
 	// A node whose origin cannot be read is not well, and lives: /healthz says 503 and why, /metrics goes on.
-	n := start(t, t.TempDir(), nil)
+	n := start(t, bucket(t, nil), nil)
 	get := func(path string) (int, string) {
 		resp, err := http.Get("http://" + n.doors.metrics.Addr().String() + path)
 		if err != nil {

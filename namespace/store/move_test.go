@@ -1,6 +1,7 @@
 package store
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -260,5 +261,55 @@ func TestMoveCutOffElsewhere(t *testing.T) {
 	}
 	if whole == 0 || none == 0 {
 		t.Errorf("%d whole, %d none", whole, none)
+	}
+}
+
+func TestADiskThatDoesNotAnswer(t *testing.T) {
+	// The disk stalls: a look-up and a change take its patience and no more, names start
+	// anew in memory, and go back once the disk answers.
+	mem := vfs.NewMem()
+	var gate sync.RWMutex // write-locked while the disk stalls
+	fs := errorfs.Wrap(mem, errorfs.InjectorFunc(func(errorfs.Op) error {
+		gate.RLock()
+		defer gate.RUnlock()
+		return nil
+	}))
+	ill, moved := make(chan error, 1), make(chan string, 1)
+	const patience = 50 * time.Millisecond
+	var well atomic.Bool
+	s := mustOpen(t, Options{Dir: "names", FS: fs, CacheBytes: 1, Patience: patience, Retry: time.Millisecond,
+		Ill: func(err error) { ill <- err }, Moved: func(dir string) { moved <- dir },
+		Next: func() []string {
+			if well.Load() {
+				return []string{"names"}
+			}
+			return nil
+		}})
+	fill(t, s, 0, 3000, true)
+	if err := s.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	gate.Lock()
+	start := time.Now()
+	if _, _, err := s.Get(nil, key(1500)); err != nil {
+		t.Error(err)
+	}
+	fill(t, s, 5000, 5001, true)
+	if took := time.Since(start); took > 8*patience+2*time.Second {
+		t.Errorf("a look-up and a change took %v, the patience is %v", took, patience)
+	}
+	if v, ok, err := s.Get(nil, key(5000)); !ok || err != nil {
+		t.Errorf("what was written then: %q, %v, %v", v, ok, err)
+	}
+	if err := <-ill; !errors.Is(err, syscall.ETIMEDOUT) {
+		t.Errorf("ill of %v", err)
+	}
+	gate.Unlock()
+	well.Store(true)
+	if dir := <-moved; dir != "names" || s.Stats().Ill != nil {
+		t.Errorf("moved to %s, %+v", dir, s.Stats())
+	}
+	if _, ok, err := s.Get(nil, key(5000)); !ok || err != nil {
+		t.Errorf("after the move: %v, %v", ok, err)
 	}
 }

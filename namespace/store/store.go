@@ -7,7 +7,8 @@
 // What is kept is a cache. So a database that turns out corrupt, when it is
 // opened or later, is set aside (DIR.corrupt-N) and an empty one takes its place;
 // one whose disk cannot be read, or that outgrew the memory it was given, is
-// replaced by an empty one in memory. Readers then see misses, never an error.
+// replaced by an empty one in memory. Readers then see misses, never an error. A disk
+// that does not answer is one that cannot be read (patient.go).
 //
 // A store whose disk failed moves to the next healthy directory (move.go): what it
 // has is copied there piece by piece, commits go to both meanwhile, and then the
@@ -50,6 +51,9 @@ type Options struct {
 	Dir string
 	// FS that Dir lies on; nil: the operating system's.
 	FS vfs.FS
+	// Patience is how long the disk may take for one operation, before it counts as
+	// failed; 0: 2 s.
+	Patience time.Duration
 	// CacheBytes of Pebble's block cache; 0: 16 MiB.
 	CacheBytes int64
 	// MemoryBytes is how much of the database may live in memory, because it is
@@ -101,6 +105,10 @@ func Open(o Options) (*Store, error) {
 	if o.FS == nil {
 		o.FS = vfs.Default
 	}
+	if o.Patience == 0 {
+		o.Patience = defaultPatience
+	}
+	o.FS = &patient{FS: o.FS, patience: o.Patience}
 	if o.CacheBytes == 0 {
 		o.CacheBytes = defaultCache
 	}
