@@ -226,7 +226,7 @@ func (c *crashes) settled(p phase) {
 // strays says what lies in a cache directory that no node has use for.
 func (e *env) strays(cache string) error {
 	e.Helper()
-	ours := regexp.MustCompile(`^(lock|hearth\.json|node-ids|open-modes\.json|segments/(deaths|[0-9a-f]{8}\.segment)|objects/(FORMAT|[0-9a-f]{32}\.(data|sums))|names/.*)$`)
+	ours := regexp.MustCompile(`^(lock|hearth\.json|node-ids|open-modes\.json|scrub\.json|segments/(deaths|[0-9a-f]{8}\.segment)|objects/(FORMAT|[0-9a-f]{32}\.(data|sums))|names/.*)$`)
 	root := e.path(cache)
 	var all []error
 	names, halves := 0, map[string]int{}
