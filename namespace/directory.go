@@ -181,6 +181,14 @@ func (ds *directories) get(t *Tree, id uint64) (*directory, error) {
 	return d, nil
 }
 
+// has reports whether an id is that of a directory in memory.
+func (ds *directories) has(id uint64) bool {
+	s := ds.shard(id)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.byID[id] != nil
+}
+
 // removeLocked takes a directory out of memory.
 func (ds *directories) removeLocked(s *dirShard, e *list.Element) {
 	d := s.order.Remove(e).(*directory)

@@ -49,6 +49,9 @@ func (t *Tree) lookupHashed(ctx context.Context, d *directory, name string) (Nod
 			if err != nil {
 				return Node{}, err
 			}
+			if gen != t.db.Generation() {
+				continue
+			}
 			return t.lookup(ctx, d, record.Meaning{Segment: record.Segment(string(v)), File: e.Beside})
 		}
 		if (ttl > 0 || gen == listed) && gen == t.db.Generation() {
@@ -80,7 +83,7 @@ func (t *Tree) placeNode(p place, name string) (Node, error) {
 // lookup finds what a name can stand for: as far as it is known and believed from
 // the database, else at the origin.
 func (t *Tree) lookup(ctx context.Context, d *directory, m record.Meaning) (Node, error) {
-	k, err := t.known(d, m)
+	k, sure, err := t.last(d, m)
 	if err != nil {
 		return Node{}, err
 	}
@@ -91,7 +94,7 @@ func (t *Tree) lookup(ctx context.Context, d *directory, m record.Meaning) (Node
 		return k.answer(t, d, ttl)
 	}
 	down := d.link.down.Load() != nil && d.link.believes()
-	if down && (k.found && !k.Doubted || !k.found && d.whole(t)) {
+	if down && sure && !k.Doubted {
 		t.stats.stale.Add(1)
 		t.askQuietly(d, m)
 		return k.answer(t, d, 0)
@@ -99,9 +102,11 @@ func (t *Tree) lookup(ctx context.Context, d *directory, m record.Meaning) (Node
 	gen := t.db.Generation()
 	asked, err := t.ask(ctx, d, m)
 	if err != nil {
-		if ctx.Err() == nil && d.link.believes() && (k.found || d.whole(t)) {
-			t.stats.stale.Add(1)
-			return k.answer(t, d, 0)
+		if ctx.Err() == nil && d.link.believes() {
+			if k, sure, known := t.last(d, m); known == nil && sure { // what others learnt meanwhile
+				t.stats.stale.Add(1)
+				return k.answer(t, d, 0)
+			}
 		}
 		return Node{}, err
 	}
@@ -115,6 +120,14 @@ func (t *Tree) lookup(ctx context.Context, d *directory, m record.Meaning) (Node
 		return Node{}, err
 	}
 	return k.answer(t, d, k.ttl)
+}
+
+// last is what the database has for a name, and whether it is sure of it: it has the
+// name, or has had the whole directory since before it was looked up there.
+func (t *Tree) last(d *directory, m record.Meaning) (k knowledge, sure bool, err error) {
+	gen, whole := t.db.Generation(), d.whole(t)
+	k, err = t.known(d, m)
+	return k, err == nil && (k.found || whole) && gen == t.db.Generation(), err
 }
 
 // knowledge is what the database has for a name.

@@ -27,7 +27,7 @@ func (t *Tree) ReadDir(ctx context.Context, dir uint64, after string, each func(
 		return err
 	}
 	defer d.release()
-	r := &dirReader{t: t, d: d, each: each, links: t.linksIn(d), many: 32}
+	r := &dirReader{t: t, d: d, each: each, links: t.linksIn(d), many: 32, gen: t.db.Generation()}
 	if d.link == nil {
 		if after != "" {
 			err = r.goOnBehind(ctx, nil, after)
@@ -153,7 +153,10 @@ func (r *dirReader) goOnBehind(ctx context.Context, l *listing, name string) err
 	switch {
 	case m.Hashed:
 		v, ok, err := r.t.db.Get(nil, record.NameKey(nil, record.KindHashed, r.d.hash, name))
-		if err != nil || !ok {
+		switch {
+		case err == nil && r.gen != r.t.db.Generation():
+			return store.ErrRebuilt
+		case err != nil || !ok:
 			return errors.Join(err, staleID(r.d.id))
 		}
 		sort = string(v)
@@ -171,6 +174,9 @@ func (r *dirReader) goOnBehind(ctx context.Context, l *listing, name string) err
 		if isDir && (!isFile || file.Beside) {
 			sort += "/"
 		}
+	}
+	if r.gen != r.t.db.Generation() {
+		return store.ErrRebuilt
 	}
 	r.after = &sort
 	r.links = slices.DeleteFunc(r.links, func(l linkedName) bool { return l.sort <= sort })

@@ -121,6 +121,9 @@ func TestRebuiltWhileAsked(t *testing.T) {
 		wg.Wait()
 		rebuilds += r.tree.Stats().Rebuilds
 		for dir, id := range r.dirs {
+			if n, err := r.tree.Node(t.Context(), id); err != nil || !n.Dir {
+				t.Errorf("%s by its id: %+v, %v", dir, n, err)
+			}
 			if now := r.resolve(dir).ID; now != id {
 				t.Errorf("%s was %d and is %d", dir, id, now)
 			}

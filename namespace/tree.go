@@ -268,6 +268,10 @@ func (t *Tree) Node(_ context.Context, id uint64) (Node, error) {
 // node also reports whether the id's name means another version by now.
 func (t *Tree) node(id uint64) (n Node, superseded bool, err error) {
 	t.stats.nodes.Add(1)
+	if t.dirs.has(id) { // though its record may have gone with a database
+		n, err := t.directoryNode(id)
+		return n, false, err
+	}
 	for range 2 {
 		r, err := t.reverse(id)
 		if err != nil {

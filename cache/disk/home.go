@@ -11,13 +11,13 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/hearthfs/hearth/cache/direct"
+	"github.com/hearthfs/hearth/cache/holder"
 	"github.com/hearthfs/hearth/cache/scrub"
 )
 
@@ -150,36 +150,27 @@ func acquire(f *os.File, path string) error {
 		if !errors.Is(err, unix.EWOULDBLOCK) {
 			return fmt.Errorf("lock cache directory %s: %w", path, err)
 		}
-		text := make([]byte, 32)
+		text := make([]byte, 64)
 		n, _ := f.ReadAt(text, 0)
-		holder, ending := strings.CutSuffix(strings.TrimSpace(string(text[:n])), endsWord)
+		by := holder.Parse(string(text[:n]))
 		patience := lockGrace
-		if ending {
+		if by.Ends {
 			patience = endGrace
 		}
-		if holder == strconv.Itoa(os.Getpid()) || time.Since(start) > patience {
-			if defunct(holder) {
-				return refuseAs(ErrHung, "cache directory %s is in use by process %s, which was killed and cannot end while a reader waits for its mount: run umount -f on that, as root", path, holder)
+		if by.IsSelf() || time.Since(start) > patience {
+			if by.Defunct() {
+				return refuseAs(ErrHung, "cache directory %s is in use by process %s, which was killed and cannot end while a reader waits for its mount: run umount -f on that, as root", path, by.PID)
 			}
-			return refuseAs(ErrInUse, "cache directory %s is in use by process %s: stop that one, or give this one a directory of its own", path, holder)
+			return refuseAs(ErrInUse, "cache directory %s is in use by process %s: stop that one, or give this one a directory of its own", path, by.PID)
 		}
 	}
 }
 
-// defunct reports whether a process was killed and has a thread in the kernel that
-// keeps it from ending.
-func defunct(pid string) bool {
-	text, err := os.ReadFile(filepath.Join("/proc", pid, "stat"))
-	_, state, _ := strings.Cut(string(text), ") ") // behind the name
-	return err == nil && strings.HasPrefix(state, "Z")
-}
-
-// endsWord stands behind the process id of a holder that is about to end.
-const endsWord = " ends"
-
 // ends says that this process is about to give the directory up.
 func (h *home) ends() {
-	_, _ = h.lock.WriteAt(fmt.Appendf(nil, "%d%s\n", os.Getpid(), endsWord), 0)
+	self := holder.Self()
+	self.Ends = true
+	_, _ = h.lock.WriteAt([]byte(self.String()), 0)
 }
 
 func (h *home) close() {
@@ -245,7 +236,7 @@ func lock(path string) (*os.File, error) {
 		return nil, err
 	}
 	if err := f.Truncate(0); err == nil { // who holds it is a courtesy, not the lock
-		_, _ = f.WriteAt(fmt.Appendf(nil, "%d\n", os.Getpid()), 0)
+		_, _ = f.WriteAt([]byte(holder.Self().String()), 0)
 	}
 	return f, nil
 }

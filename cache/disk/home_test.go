@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/cache/holder"
 	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
@@ -179,19 +180,19 @@ func TestALockIsWaitedForWhereItsHolderEnds(t *testing.T) {
 	// than for one that says nothing, and has the lock when it is given up.
 	dir := t.TempDir()
 	name := filepath.Join(dir, lockFile)
-	if err := os.WriteFile(name, []byte("1"+endsWord+"\n"), 0o600); err != nil {
+	if err := os.WriteFile(name, []byte("1 ends\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	holder := exec.Command("flock", name, "sh", "-c", "echo held; exec cat")
-	said, err := holder.StdoutPipe()
+	held := exec.Command("flock", name, "sh", "-c", "echo held; exec cat")
+	said, err := held.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	hold, err := holder.StdinPipe()
+	hold, err := held.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := holder.Start(); err != nil {
+	if err := held.Start(); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := said.Read(make([]byte, 1)); err != nil {
@@ -211,14 +212,14 @@ func TestALockIsWaitedForWhereItsHolderEnds(t *testing.T) {
 	case <-time.After(lockGrace + lockGrace/2):
 	}
 	hold.Close()
-	if err := holder.Wait(); err != nil {
+	if err := held.Wait(); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-got; err != nil {
 		t.Error(err)
 	}
 	text, err := os.ReadFile(name)
-	if err != nil || strings.TrimSpace(string(text)) != strconv.Itoa(os.Getpid()) {
+	if err != nil || !holder.Parse(string(text)).IsSelf() {
 		t.Errorf("the lock names %q, %v", text, err)
 	}
 }
@@ -232,7 +233,7 @@ func TestHomeOfAKilledProcessThatCannotEnd(t *testing.T) {
 	}
 	defer func() { _ = dead.Wait() }()
 	pid := strconv.Itoa(dead.Process.Pid)
-	if !hearthtest.Eventually(t.Context(), 10*time.Second, func() bool { return defunct(pid) }) {
+	if !hearthtest.Eventually(t.Context(), 10*time.Second, func() bool { return holder.Parse(pid).Defunct() }) {
 		t.Fatal("it never ended")
 	}
 	dir := t.TempDir()

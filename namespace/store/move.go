@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -154,7 +155,7 @@ func (s *Store) moveTo(dir string) error {
 	s.mu.Unlock()
 	err = s.copyTo(n)
 	if err == nil {
-		err = n.makeLast(s.o.FS)
+		err = n.makeLast(s.on(dir))
 	}
 	var old *pebble.DB
 	var from string
@@ -168,12 +169,12 @@ func (s *Store) moveTo(dir string) error {
 		}
 		s.mu.Unlock()
 		closeQuietly(n.db)
-		_ = s.o.FS.RemoveAll(dir) // the next attempt does it
+		_ = s.on(dir).RemoveAll(dir) // the next attempt does it
 		return err
 	}
 	closeQuietly(old)
 	if from != "" {
-		_ = s.o.FS.RemoveAll(from) // else it is found at the next start: older, not wrong
+		_ = s.on(from).RemoveAll(from) // else it is found at the next start: older, not wrong
 	}
 	s.soon()
 	s.move.done.Add(1)
@@ -185,16 +186,16 @@ func (s *Store) moveTo(dir string) error {
 }
 
 func (s *Store) newSuccessor(dir string) (*successor, error) {
-	if err := s.o.FS.RemoveAll(dir); err != nil {
+	if err := s.on(dir).RemoveAll(dir); err != nil {
 		return nil, err
 	}
 	if !strings.HasSuffix(dir, again) {
-		if err := mark(s.o.FS, dir, partFile); err != nil {
+		if err := mark(s.on(dir), dir, partFile); err != nil {
 			return nil, err
 		}
 	}
 	n := &successor{dir: dir}
-	n.disk = newSteady(s.o.FS, func(cause error) {
+	n.disk = newSteady(s.on(dir), func(cause error) {
 		if n.live.Load() && n.told.CompareAndSwap(false, true) {
 			s.becameIll(cause)
 		}
@@ -341,20 +342,21 @@ func Exists(dir string) bool {
 // adopt gives a database that was moved within its cache directory its proper
 // name back. What was not copied to its end goes.
 func (s *Store) adopt() {
-	other := s.o.Dir + again
-	if !exists(s.o.FS, other) {
+	other, on := s.o.Dir+again, s.on(s.o.Dir)
+	if !exists(on, other) {
 		return
 	}
-	err := error(nil)
-	if exists(s.o.FS, s.o.FS.PathJoin(other, wholeFile)) {
-		if err = s.o.FS.RemoveAll(s.o.Dir); err == nil {
-			err = s.o.FS.Rename(other, s.o.Dir)
+	_, err := on.Stat(on.PathJoin(other, wholeFile))
+	switch {
+	case err == nil:
+		if err = on.RemoveAll(s.o.Dir); err == nil {
+			err = on.Rename(other, s.o.Dir)
 		}
 		if err == nil {
-			err = s.o.FS.Remove(s.o.FS.PathJoin(s.o.Dir, wholeFile))
+			err = on.Remove(on.PathJoin(s.o.Dir, wholeFile))
 		}
-	} else {
-		err = s.o.FS.RemoveAll(other)
+	case errors.Is(err, os.ErrNotExist):
+		err = on.RemoveAll(other)
 	}
 	if err != nil {
 		s.log("names in %s: %v", other, fmt.Errorf("adopt them: %w", err))
@@ -368,10 +370,11 @@ func (s *Store) dropCutOff() {
 		dirs = append(dirs, s.o.Next()...)
 	}
 	for _, dir := range dirs {
-		if !exists(s.o.FS, s.o.FS.PathJoin(dir, partFile)) {
+		on := s.on(dir)
+		if !exists(on, on.PathJoin(dir, partFile)) {
 			continue
 		}
-		if err := s.o.FS.RemoveAll(dir); err != nil {
+		if err := on.RemoveAll(dir); err != nil {
 			s.log("names in %s: %v", dir, fmt.Errorf("remove a part of them: %w", err))
 		}
 	}

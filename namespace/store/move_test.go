@@ -313,3 +313,34 @@ func TestADiskThatDoesNotAnswer(t *testing.T) {
 		t.Errorf("after the move: %v, %v", ok, err)
 	}
 }
+
+func TestNamesMoveFromADiskThatHangs(t *testing.T) {
+	// The disk that the names lie on hangs and does not come back: they move to the
+	// next directory, which its hanging does not concern, and stay well there.
+	mem := vfs.NewMem()
+	gate := make(chan struct{})
+	var stalls atomic.Bool
+	fs := errorfs.Wrap(mem, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if stalls.Load() && strings.HasPrefix(op.Path, "a/") {
+			<-gate
+		}
+		return nil
+	}))
+	moved := make(chan string, 1)
+	s := mustOpen(t, Options{Dir: "a/names", FS: fs, Patience: 50 * time.Millisecond, Retry: time.Millisecond,
+		Moved: func(dir string) { moved <- dir }, Next: func() []string { return []string{"b/names"} }})
+	defer close(gate)
+	fill(t, s, 0, 10, true)
+	stalls.Store(true)
+	fill(t, s, 10, 20, true)
+	if dir := <-moved; dir != "b/names" {
+		t.Errorf("moved to %s", dir)
+	}
+	fill(t, s, 20, 30, true)
+	if st := s.Stats(); st.Dir != "b/names" || st.Ill != nil || st.Rebuilds != 0 {
+		t.Errorf("%+v", st)
+	}
+	if n := check(t, s, 30); n != 30 {
+		t.Errorf("%d of 30 records", n)
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -17,12 +18,16 @@ const (
 	// syncPatience times that is how long it may take to sync: what others have written
 	// may go first.
 	syncPatience = 2
+	// patienceLooks is how often it is looked at meanwhile: a process that was stopped, or
+	// got no processor, has waited for one of them only.
+	patienceLooks = 8
 )
 
 // patient is a disk that may stop to answer: what takes longer than its patience
 // fails, and so does at once whatever is asked for until all of that has come back.
 // Each operation runs in a goroutine of its own, on memory of its own, since one
-// that hangs may be done at any later time.
+// that hangs may be done at any later time. Nobody waits for such a goroutine: it
+// ends with the disk's answer, or with the process.
 type patient struct {
 	vfs.FS
 	patience time.Duration
@@ -42,7 +47,7 @@ func within[T any](p *patient, what, name string, op func() (T, error), undo fun
 		return v, p.stalled(what, name)
 	}
 	var state atomic.Int32
-	done := make(chan struct{})
+	done, counted := make(chan struct{}), make(chan struct{})
 	var got T
 	var failed error
 	go func() {
@@ -54,24 +59,28 @@ func within[T any](p *patient, what, name string, op func() (T, error), undo fun
 		if failed == nil && undo != nil {
 			undo(got)
 		}
+		<-counted
 		p.hanging.Add(-1)
 	}()
-	patience := p.patience
+	many := patienceLooks
 	if what == "sync" {
-		patience *= syncPatience
+		many *= syncPatience
 	}
-	t := time.NewTimer(patience)
+	t := time.NewTicker(p.patience / patienceLooks)
 	defer t.Stop()
-	select {
-	case <-done:
-	case <-t.C:
-		p.hanging.Add(1) // before it can come back
-		if state.CompareAndSwap(running, late) {
-			return v, p.stalled(what, name)
+	for range many {
+		select {
+		case <-done:
+			return got, failed
+		case <-t.C:
 		}
-		p.hanging.Add(-1)
-		<-done
 	}
+	if state.CompareAndSwap(running, late) {
+		p.hanging.Add(1)
+		close(counted)
+		return v, p.stalled(what, name)
+	}
+	<-done
 	return got, failed
 }
 
@@ -171,6 +180,7 @@ type patientFile struct {
 	vfs.File
 	p    *patient
 	name string
+	busy sync.RWMutex // read-locked by what has not come back
 }
 
 // Read is part of vfs.File, as is what follows.
@@ -183,7 +193,7 @@ func (f *patientFile) ReadAt(b []byte, off int64) (int, error) {
 
 func (f *patientFile) read(b []byte, op func([]byte) (int, error)) (int, error) {
 	own := make([]byte, len(b))
-	n, err := within(f.p, "read", f.name, func() (int, error) { return op(own) }, nil)
+	n, err := within(f.p, "read", f.name, f.counted(op, own), nil)
 	copy(b, own[:n])
 	return n, err
 }
@@ -198,7 +208,16 @@ func (f *patientFile) WriteAt(b []byte, off int64) (int, error) {
 
 func (f *patientFile) write(b []byte, op func([]byte) (int, error)) (int, error) {
 	own := append([]byte(nil), b...)
-	return within(f.p, "write", f.name, func() (int, error) { return op(own) }, nil)
+	return within(f.p, "write", f.name, f.counted(op, own), nil)
+}
+
+// counted has Close wait for an operation on the file.
+func (f *patientFile) counted(op func([]byte) (int, error), b []byte) func() (int, error) {
+	return func() (int, error) {
+		f.busy.RLock()
+		defer f.busy.RUnlock()
+		return op(b)
+	}
 }
 
 // Sync is part of vfs.File.
@@ -230,10 +249,15 @@ func (f *patientFile) Prefetch(off, n int64) error {
 // Fd is part of vfs.File: none, which would be a way around us.
 func (f *patientFile) Fd() uintptr { return vfs.InvalidFd }
 
-// Close is part of vfs.File. On a disk that hangs it goes on behind.
+// Close is part of vfs.File. On a disk that hangs it goes on behind, once what was
+// asked of the file has come back.
 func (f *patientFile) Close() error {
 	if f.p.hanging.Load() > 0 {
-		go func() { _ = f.File.Close() }()
+		go func() {
+			f.busy.Lock()
+			defer f.busy.Unlock()
+			_ = f.File.Close()
+		}()
 		return f.p.stalled("close", f.name)
 	}
 	return f.p.do("close", f.name, f.File.Close)

@@ -43,6 +43,7 @@ const (
 	syncAfter     = 500 * time.Millisecond
 	maxRebuilds   = 3 // on one disk by one process; a disk that needs more is sick
 	keptCorrupt   = 2 // directories set aside that are kept for a look
+	openTries     = 3 // of a database whose disk does not answer
 )
 
 // Options of a Store. The zero value keeps everything in memory.
@@ -84,6 +85,8 @@ type Store struct {
 	doomed atomic.Pointer[error] // why the database must be replaced
 	gen    atomic.Int64          // counts databases; written under mu
 
+	disks sync.Map // cache directory to its *patient
+
 	mu       sync.RWMutex // guards the rest; write-locked only to replace the database
 	db       *pebble.DB
 	rebuilds int
@@ -108,7 +111,6 @@ func Open(o Options) (*Store, error) {
 	if o.Patience == 0 {
 		o.Patience = defaultPatience
 	}
-	o.FS = &patient{FS: o.FS, patience: o.Patience}
 	if o.CacheBytes == 0 {
 		o.CacheBytes = defaultCache
 	}
@@ -136,29 +138,43 @@ func (s *Store) open() error {
 	}
 	s.adopt()
 	s.dropCutOff()
-	for {
+	for tries := 1; ; {
 		err := s.openDir(s.o.Dir)
 		switch {
 		case err == nil:
 			return nil
 		case errors.Is(err, errBusy):
 			return fmt.Errorf("open the names in %s: %w", s.o.Dir, err)
-		case s.rebuilds >= maxRebuilds:
+		case errors.Is(err, syscall.ETIMEDOUT) && tries < openTries:
+			tries++
+			continue
+		case s.rebuilds >= maxRebuilds || errors.Is(err, syscall.ETIMEDOUT):
 			return s.openMemory(err)
 		}
 		s.rebuilds++
 		s.log("names in %s cannot be used and are set aside: %v", s.o.Dir, err)
-		if err := setAside(s.o.FS, s.o.Dir); err != nil {
+		if err := setAside(s.on(s.o.Dir), s.o.Dir); err != nil {
 			return s.openMemory(err)
 		}
 	}
 }
 
+// on is the disk that a database's directory lies on, each with a patience of its own.
+func (s *Store) on(dir string) vfs.FS {
+	disk, _ := s.disks.LoadOrStore(filepath.Dir(dir), &patient{FS: s.o.FS, patience: s.o.Patience})
+	return disk.(*patient)
+}
+
 func (s *Store) openDir(dir string) (err error) {
 	s.where = dir
-	s.disk = newSteady(s.o.FS, s.becameIll, s.tooMuch)
+	s.disk = newSteady(s.on(dir), s.becameIll, s.tooMuch)
 	s.disk.limit = s.o.MemoryBytes
-	s.db, err = openPebble(dir, s.options(s.disk, s.doom))
+	disk := s.disk
+	s.db, err = openPebble(dir, s.options(disk, func(err error) {
+		if !disk.retired.Load() { // else it is no more
+			s.doom(err)
+		}
+	}))
 	return err
 }
 
@@ -231,13 +247,14 @@ func (s *Store) rebuild() {
 	if cause == nil || s.db == nil {
 		return
 	}
+	s.disk.retired.Store(true)
 	clean := closeQuietly(s.db)
 	s.rebuilds++
 	s.next = nil // it would get the content of two databases
 	ill := s.disk.cause() != nil || !pebble.IsCorruptionError(*cause) || !clean
 	var err error
 	if s.where != "" && !ill && s.rebuilds <= maxRebuilds {
-		if err = setAside(s.o.FS, s.where); err == nil {
+		if err = setAside(s.on(s.where), s.where); err == nil {
 			err = s.openDir(s.where)
 		}
 	}
@@ -279,11 +296,14 @@ func (s *Store) try(op func(*pebble.DB) error) error {
 			return err
 		}
 		err = s.guarded(db, op)
+		failed := err != nil && !errors.Is(err, pebble.ErrNotFound)
+		if failed {
+			s.doom(err) // while it is this database's
+		}
 		s.mu.RUnlock()
-		if err == nil || errors.Is(err, pebble.ErrNotFound) {
+		if !failed {
 			return err
 		}
-		s.doom(err)
 	}
 	return errors.New("names: the database failed twice")
 }
@@ -311,62 +331,15 @@ func (s *Store) Get(buf, key []byte) ([]byte, bool, error) {
 			buf = append(buf, v...)
 			err = closer.Close()
 		}
+		missing := errors.Is(err, pebble.ErrNotFound)
+		if err != nil && !missing {
+			s.doom(err) // the next round asks an empty database
+		}
 		s.mu.RUnlock()
-		if err == nil {
-			return buf, true, nil
+		if err == nil || missing {
+			return buf, !missing, nil
 		}
-		if errors.Is(err, pebble.ErrNotFound) {
-			return buf, false, nil
-		}
-		s.doom(err) // the next round asks an empty database
 	}
-}
-
-// Rows are records that Scan found, in one piece of memory that may be reused.
-type Rows struct {
-	data []byte
-	ends []int // of keys and values, alternating
-}
-
-// Len is the number of records.
-func (r *Rows) Len() int { return len(r.ends) / 2 }
-
-// Key of record i, valid until the Rows are scanned into again.
-func (r *Rows) Key(i int) []byte { return r.at(2 * i) }
-
-// Value of record i, valid as the key.
-func (r *Rows) Value(i int) []byte { return r.at(2*i + 1) }
-
-func (r *Rows) at(i int) []byte {
-	start := 0
-	if i > 0 {
-		start = r.ends[i-1]
-	}
-	return r.data[start:r.ends[i]:r.ends[i]]
-}
-
-func (r *Rows) add(b []byte) {
-	r.data = append(r.data, b...)
-	r.ends = append(r.ends, len(r.data))
-}
-
-// Scan reads up to n records in [lower, upper) into rows. No iterator outlives
-// it: one that is open keeps files alive.
-func (s *Store) Scan(rows *Rows, lower, upper []byte, n int) error {
-	return s.try(func(db *pebble.DB) error { return rows.scan(db, lower, upper, n) })
-}
-
-func (r *Rows) scan(db *pebble.DB, lower, upper []byte, n int) error {
-	r.data, r.ends = r.data[:0], r.ends[:0]
-	it, err := db.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: upper})
-	if err != nil {
-		return err
-	}
-	for ok := it.First(); ok && n > r.Len(); ok = it.Next() {
-		r.add(it.Key())
-		r.add(it.Value())
-	}
-	return it.Close() // gives the iteration's error, too
 }
 
 // soon has what was committed synced a little later.

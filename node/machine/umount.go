@@ -98,8 +98,6 @@ func Dead(dir string) bool {
 // system of that type is mounted that does not answer, and returns them: their
 // process can end then, and who waits there gets ENOTCONN.
 func CutOff(ctx context.Context, kind string, dirs []string) (cut []string) {
-	ctx, cancel := context.WithTimeout(ctx, deadWait)
-	defer cancel()
 	for _, dir := range dirs {
 		real, err := filepath.Abs(dir)
 		if err == nil {
@@ -114,7 +112,7 @@ func CutOff(ctx context.Context, kind string, dirs []string) (cut []string) {
 				top = m
 			}
 		})
-		if top.kind != kind || Answers(ctx, real) == nil {
+		if top.kind != kind || answersIn(ctx, real, deadWait) || ctx.Err() != nil {
 			continue
 		}
 		// umount -f says that it is busy, and has done it.
@@ -123,6 +121,12 @@ func CutOff(ctx context.Context, kind string, dirs []string) (cut []string) {
 		}
 	}
 	return cut
+}
+
+func answersIn(ctx context.Context, dir string, most time.Duration) bool {
+	ctx, cancel := context.WithTimeout(ctx, most)
+	defer cancel()
+	return Answers(ctx, dir) == nil
 }
 
 // unescape undoes the mount table's octal escapes.

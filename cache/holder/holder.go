@@ -1,0 +1,69 @@
+// Package holder tells which process has a cache directory: what its lock file holds.
+package holder
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Holder is a process, as another may read of it: its id, the set of processes that
+// the id is of, such as pid:[4026531836] - two containers that share a directory may
+// both be process 1 - and whether it is about to end.
+type Holder struct {
+	PID    string
+	within string
+	Ends   bool
+}
+
+const endsWord = "ends"
+
+// Self is this process.
+func Self() Holder {
+	within, err := os.Readlink("/proc/self/ns/pid")
+	if err != nil {
+		within = "pid:[]"
+	}
+	return Holder{PID: strconv.Itoa(os.Getpid()), within: within}
+}
+
+// Parse reads what String wrote, or a bare id.
+func Parse(text string) Holder {
+	words := strings.Fields(text)
+	h := Holder{PID: "unknown", within: Self().within, Ends: slices.Contains(words, endsWord)}
+	if len(words) > 0 {
+		h.PID = words[0]
+	}
+	if len(words) > 1 && words[1] != endsWord {
+		h.within = words[1]
+	}
+	return h
+}
+
+// String is a line for the lock file.
+func (h Holder) String() string {
+	line := h.PID + " " + h.within
+	if h.Ends {
+		line += " " + endsWord
+	}
+	return line + "\n"
+}
+
+// IsSelf reports whether it is this process.
+func (h Holder) IsSelf() bool {
+	self := Self()
+	return h.PID == self.PID && h.within == self.within
+}
+
+// Defunct reports whether it was killed and has a thread in the kernel that keeps it
+// from ending. Of other containers' processes nobody knows.
+func (h Holder) Defunct() bool {
+	if h.within != Self().within {
+		return false
+	}
+	text, err := os.ReadFile(filepath.Join("/proc", h.PID, "stat"))
+	_, state, _ := strings.Cut(string(text), ") ") // behind the name
+	return err == nil && strings.HasPrefix(state, "Z")
+}
