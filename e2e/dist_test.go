@@ -1,9 +1,12 @@
 package e2e
 
 import (
+	"compress/gzip"
+	"debug/elf"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -28,6 +31,7 @@ func dist(e *env) {
 	e.must(err, "data set")
 	list := e.load(o, set.Reduced(2, 20))
 	e.make("dist")
+	e.staticBinary(e.packaged("hearth-*-linux-" + runtime.GOARCH))
 	sums, err := os.ReadFile(filepath.Join(e.repo, "dist", "SHA256SUMS"))
 	e.must(err, "read the checksums")
 	e.inDebian(o, list, e.packaged("hearth_*_"+runtime.GOARCH+".deb"))
@@ -87,6 +91,7 @@ func (e *env) inDebian(o *server, list []hearthtest.File, deb string) {
 	if links, _ := filepath.Glob(at("etc/systemd/system/*/hearth.service")); len(links) > 0 || len(e.daemons("/usr/bin/hearth")) > 0 {
 		e.Errorf("the installation enabled or started something: %v", links)
 	}
+	e.inPackage(at)
 	unit, err := os.ReadFile(at("usr/lib/systemd/system/hearth.service"))
 	e.must(err, "read the installed unit")
 	_, line, _ := strings.Cut(string(unit), "\nExecStart=")
@@ -128,6 +133,47 @@ func (e *env) inDebian(o *server, list []hearthtest.File, deb string) {
 	}
 	if len(after) < len(before) {
 		e.Errorf("%d names before, %d after", len(before), len(after))
+	}
+}
+
+// staticBinary needs no loader and no library, and says its version.
+func (e *env) staticBinary(name string) {
+	e.Helper()
+	f, err := elf.Open(name)
+	e.must(err, "read %s", name)
+	defer f.Close()
+	libraries, err := f.ImportedLibraries()
+	if err != nil || len(libraries) > 0 || slices.ContainsFunc(f.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP }) {
+		e.Errorf("%s is not static: %v, %v", name, libraries, err)
+	}
+	if out, err := exec.CommandContext(e.ctx, name, "--version").CombinedOutput(); err != nil || !strings.HasPrefix(string(out), "hearth ") {
+		e.Errorf("%s --version: %v\n%s", name, err, out)
+	}
+}
+
+// inPackage looks at what the package brings beside the binary and the unit.
+func (e *env) inPackage(at func(string) string) {
+	e.Helper()
+	for name, says := range map[string]string{
+		"etc/hearth/hearth.yaml":                       "origin",
+		"usr/share/doc/hearth/README.Debian":           "PRUNEFS",
+		"usr/share/man/man1/hearth.1.gz":               "umount",
+		"usr/share/man/man5/hearth.yaml.5.gz":          "free_floor",
+		"usr/share/man/man8/mount.hearth.8.gz":         "umount",
+		"usr/share/bash-completion/completions/hearth": "hearth",
+	} {
+		f, err := os.Open(at(name))
+		e.must(err, "open %s of the package", name)
+		r := io.Reader(f)
+		if strings.HasSuffix(name, ".gz") {
+			r, err = gzip.NewReader(f)
+			e.must(err, "unpack %s", name)
+		}
+		text, err := io.ReadAll(r)
+		_ = f.Close()
+		if err != nil || !strings.Contains(string(text), says) {
+			e.Errorf("%s does not say %s (%v)", name, says, err)
+		}
 	}
 }
 

@@ -112,7 +112,7 @@ func CutOff(ctx context.Context, kind string, dirs []string) (cut []string) {
 				top = m
 			}
 		})
-		if top.kind != kind || answersIn(ctx, real, deadWait) || ctx.Err() != nil {
+		if top.kind != kind || !silent(ctx, real) {
 			continue
 		}
 		// umount -f says that it is busy, and has done it.
@@ -123,10 +123,12 @@ func CutOff(ctx context.Context, kind string, dirs []string) (cut []string) {
 	return cut
 }
 
-func answersIn(ctx context.Context, dir string, most time.Duration) bool {
-	ctx, cancel := context.WithTimeout(ctx, most)
+// silent reports whether what is mounted at dir gives no answer for deadWait, an error
+// included.
+func silent(ctx context.Context, dir string) bool {
+	waiting, cancel := context.WithTimeout(ctx, deadWait)
 	defer cancel()
-	return Answers(ctx, dir) == nil
+	return Answers(waiting, dir) != nil && waiting.Err() != nil && ctx.Err() == nil
 }
 
 // unescape undoes the mount table's octal escapes.
