@@ -88,7 +88,8 @@ type Run struct {
 	// Pace is asked before n bytes are read, and may wait; nil: no wait.
 	Pace func(ctx context.Context, n int64) error
 	// Step runs what may wait for the device, on a thread that can be left there;
-	// false: it was, and owns what it uses. nil: on the caller's.
+	// false: it was, and owns what it uses until it ends, or op was never begun and
+	// will not be any more. nil: on the caller's.
 	Step func(op func()) (ended bool)
 
 	// Files, Blocks and Bytes were checked; Bad findings were made, Repaired of them
@@ -107,16 +108,26 @@ func (r *Run) Read(ctx context.Context, n int64) error {
 	return r.Pace(ctx, n)
 }
 
-// Do runs one step.
-func (r *Run) Do(op func()) error {
+// Do runs one step. What op is given to release, such as memory, it releases as it
+// ends, be it long after Do; never, which may be nil, does so where op was not begun.
+func (r *Run) Do(op, never func()) error {
 	if r.Step == nil {
 		op()
 		return nil
 	}
-	if !r.Step(op) {
-		return ErrLeft
+	var begun atomic.Bool
+	first := func() bool { return begun.CompareAndSwap(false, true) }
+	if r.Step(func() {
+		if first() {
+			op()
+		}
+	}) {
+		return nil
 	}
-	return nil
+	if first() && never != nil {
+		never()
+	}
+	return ErrLeft
 }
 
 // Tell counts a finding and passes it on.

@@ -139,7 +139,7 @@ func (l *Log) checkRun(ctx context.Context, r *check.Run, s *segment, run []note
 				wrong = append(wrong, n)
 			}
 		}
-	})
+	}, v.Release)
 	if err != nil {
 		return nil, err
 	}
@@ -173,7 +173,7 @@ func (l *Log) confirm(ctx context.Context, r *check.Run, s *segment, n note) err
 	if err := r.Do(func() {
 		defer v.Release()
 		f, failed = l.readAgain(r, s, n, v)
-	}); err != nil {
+	}, v.Release); err != nil {
 		return err
 	}
 	if f != nil {
@@ -290,7 +290,7 @@ func (l *Log) sealsOf(r *check.Run, s *segment) (wrong seals, err error) {
 			got, failed = l.readSeals(s, f, true)
 			s.release()
 		}
-	}); err != nil {
+	}, nil); err != nil {
 		return seals{}, err
 	}
 	if errors.Is(failed, fs.ErrNotExist) { // its last block was evicted meanwhile

@@ -1,6 +1,7 @@
 package segment
 
 import (
+	"errors"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -173,5 +174,26 @@ func flipByte(t *testing.T, name string, off int64) {
 	b[0] ^= 4
 	if _, err := f.WriteAt(b[:], off); err != nil {
 		t.Fatal(err)
+	}
+}
+
+func TestACheckOfAnEjectedDirectoryLeavesNoMemory(t *testing.T) {
+	// The directory is ejected between two steps of a check: it ends, and the memory for what was not read is free.
+	l := open(t, Options{Dir: t.TempDir()})
+	appendAll(t, l, entryOf(1, 70_000))
+	for allowed := range 2 { // the second: the block is damaged, and read by itself
+		steps := 0
+		r := &check.Run{Step: func(op func()) bool {
+			if steps++; steps > allowed {
+				return false
+			}
+			op()
+			return true
+		}}
+		if err := l.Check(t.Context(), r, 0, nil); !errors.Is(err, check.ErrLeft) || l.pool.Stats().Views != 0 {
+			t.Errorf("ejected after %d steps: %d Views are kept, %v", allowed, l.pool.Stats().Views, err)
+		}
+		p, _ := l.index.get(blockID(1), nil)
+		flipByte(t, l.dir.Full((*l.slots.Load())[p.slot].name()), p.note(blockID(1)).offset()+5000)
 	}
 }

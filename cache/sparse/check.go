@@ -46,7 +46,7 @@ func (f *Files) checkObject(ctx context.Context, r *check.Run, version [16]byte)
 		return err
 	}
 	var bad *check.Finding
-	if err := r.Do(func() { bad = f.checkHeader(r, version) }); err != nil {
+	if err := r.Do(func() { bad = f.checkHeader(r, version) }, nil); err != nil {
 		return err
 	}
 	if bad != nil {
@@ -176,7 +176,7 @@ func (s *blockCheck) run(ctx context.Context, version [16]byte) error {
 		if done = s.index >= x.blocks(); !done {
 			bad, read = s.look(x, v.Bytes())
 		}
-	}); err != nil {
+	}, v.Release); err != nil {
 		return err
 	}
 	s.done = done

@@ -1,6 +1,7 @@
 package sparse
 
 import (
+	"errors"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -158,5 +159,23 @@ func TestCheckOfWhatChangesIsClean(t *testing.T) {
 			<-done
 			t.Fatalf("%v", all)
 		}
+	}
+}
+
+func TestACheckOfAnEjectedDirectoryLeavesNoMemory(t *testing.T) {
+	// The directory is ejected behind the header of a file: the check ends, and the memory for its first block is free.
+	x := start(t, Options{})
+	a, dataA := sample(1, 2*mib)
+	x.putAll(a, dataA)
+	steps := 0
+	r := &check.Run{Step: func(op func()) bool {
+		if steps++; steps > 1 {
+			return false
+		}
+		op()
+		return true
+	}}
+	if err := x.Files.Check(t.Context(), r, [16]byte{}, nil); !errors.Is(err, check.ErrLeft) || x.pool.Stats().Views != 0 {
+		t.Errorf("%d Views are kept, %v", x.pool.Stats().Views, err)
 	}
 }
