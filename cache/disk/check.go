@@ -36,7 +36,12 @@ func (d *directory) verify(ctx context.Context, r *check.Run, from scrub.Place, 
 	}
 	defer vol.release()
 	r.Step = func(op func()) bool {
-		return d.readable() && d.volume.Load() == vol && d.aside(op, func() {})
+		return d.readable() && d.volume.Load() == vol && d.aside(func() {
+			if vol.tryRetain() { // one that is left stays in front of Close
+				defer vol.release()
+				op()
+			}
+		}, func() {})
 	}
 	packed, isLog := vol.packed.(*packedArea)
 	whole, isFiles := vol.whole.(wholeArea)

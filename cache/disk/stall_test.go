@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/cache/check"
+	"github.com/hearthfs/hearth/cache/scrub"
 	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
@@ -192,4 +194,26 @@ func TestCloseDoesNotWaitForAStalledDevice(t *testing.T) {
 		t.Error("closed a directory whose writer hangs")
 	}
 	close(stall)
+}
+
+func TestACheckThatIsLeftKeepsItsFilesOpen(t *testing.T) {
+	// A step of a check hangs and is left: the directory goes out of use, and what the step works on is closed once it has ended, not before.
+	r := newRig(t, Options{Patience: testPatience})
+	d, run := r.dirs[0], &check.Run{}
+	if err := d.verify(t.Context(), run, scrub.Place{}, func(scrub.Place) {}); err != nil {
+		t.Fatal(err)
+	}
+	vol, hang := d.volume.Load(), make(chan struct{})
+	if err := run.Do(func() { <-hang }, nil); !errors.Is(err, check.ErrLeft) {
+		t.Errorf("a step that hangs: %v", err)
+	}
+	r.until("the directory has let go of it", func() bool { return d.volume.Load() == nil })
+	select {
+	case <-vol.closed:
+		t.Error("it is closed under the step")
+	default:
+	}
+	close(hang)
+	<-vol.closed
+	r.until("it is in use again", func() bool { return r.heard("returned") > 0 })
 }

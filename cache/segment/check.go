@@ -261,59 +261,69 @@ func (l *Log) checkSeals(ctx context.Context, r *check.Run, s *segment) error {
 	if err := r.Read(ctx, 2*pageSize); err != nil {
 		return err
 	}
-	wrong, err := l.sealsOf(r, s)
-	if err != nil || wrong == (seals{}) {
+	var wrong seals
+	var failed error
+	if err := r.Do(func() { wrong, failed = l.sealsOf(s) }, nil); err != nil {
 		return err
 	}
-	// Its footer may only just be written: who does that has the turn.
+	if failed != nil || wrong == (seals{}) {
+		return failed
+	}
+	// Its footer may only just be written: who does that has the turn. A step that is
+	// left in the device keeps it, and nobody who hears of a finding has it.
 	if err := l.wait(ctx); err != nil {
 		return err
 	}
-	defer func() { <-l.turn }()
-	if l.closed.Load() {
-		return l.errClosed("check")
-	}
-	wrong, err = l.sealsOf(r, s)
-	if err != nil {
+	pass := func() { <-l.turn }
+	var bad []check.Finding
+	if err := r.Do(func() {
+		defer pass()
+		bad, failed = l.badSeals(s, r.Repair)
+	}, pass); err != nil {
 		return err
 	}
-	l.tellSeals(r, s, wrong)
-	return nil
+	for _, f := range bad {
+		r.Tell(f)
+	}
+	return failed
 }
 
-func (l *Log) sealsOf(r *check.Run, s *segment) (wrong seals, err error) {
-	var got seals
-	var failed error
-	if err := r.Do(func() {
-		f, err := s.acquire()
-		if failed = err; err == nil {
-			got, failed = l.readSeals(s, f, true)
-			s.release()
-		}
-	}, nil); err != nil {
-		return seals{}, err
-	}
-	if errors.Is(failed, fs.ErrNotExist) { // its last block was evicted meanwhile
+// sealsOf reads the pages of a closed segment that say what it is.
+func (l *Log) sealsOf(s *segment) (seals, error) {
+	f, err := s.acquire()
+	if errors.Is(err, fs.ErrNotExist) { // its last block was evicted meanwhile
 		return seals{}, nil
 	}
-	if errors.Is(failed, unix.EIO) {
-		return seals{header: failed.Error()}, nil
+	if err != nil {
+		return seals{}, err
 	}
-	return got, failed
+	defer s.release()
+	wrong, err := l.readSeals(s, f, true)
+	if errors.Is(err, unix.EIO) {
+		return seals{header: err.Error()}, nil
+	}
+	return wrong, err
 }
 
-// tellSeals tells of bad seals, and makes them anew where that is wanted. The caller
-// has the turn.
-func (l *Log) tellSeals(r *check.Run, s *segment, wrong seals) {
+// badSeals is what is wrong with the seals of a segment, made anew with repair. The
+// caller has the turn.
+func (l *Log) badSeals(s *segment, repair bool) (bad []check.Finding, err error) {
+	if l.closed.Load() {
+		return nil, l.errClosed("check")
+	}
+	wrong, err := l.sealsOf(s)
+	if err != nil {
+		return nil, err
+	}
 	name := l.dir.Full(s.name())
 	if wrong.header != "" {
 		f := check.InFile(check.Damaged, name, 0, wrong.header)
-		f.Repaired = r.Repair && l.repairSeal(s, l.rewriteHeader) == nil
-		r.Tell(f)
+		f.Repaired = repair && l.repairSeal(s, l.rewriteHeader) == nil
+		bad = append(bad, f)
 	}
 	if wrong.footer != "" {
 		f := check.InFile(check.Damaged, name, -1, wrong.footer)
-		f.Repaired = r.Repair && l.repairSeal(s, func(s *segment, file *file) error {
+		f.Repaired = repair && l.repairSeal(s, func(s *segment, file *file) error {
 			l.reseal(s, file, l.index.held([]*segment{s})[s.slot])
 			again, err := l.readSeals(s, file, true)
 			if err == nil && again.footer != "" {
@@ -321,8 +331,9 @@ func (l *Log) tellSeals(r *check.Run, s *segment, wrong seals) {
 			}
 			return err
 		}) == nil
-		r.Tell(f)
+		bad = append(bad, f)
 	}
+	return bad, nil
 }
 
 func (l *Log) repairSeal(s *segment, write func(*segment, *file) error) error {

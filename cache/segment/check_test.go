@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache/check"
@@ -195,5 +196,86 @@ func TestACheckOfAnEjectedDirectoryLeavesNoMemory(t *testing.T) {
 		}
 		p, _ := l.index.get(blockID(1), nil)
 		flipByte(t, l.dir.Full((*l.slots.Load())[p.slot].name()), p.note(blockID(1)).offset()+5000)
+	}
+}
+
+// sealedLog is an open log with closed segments, the header page and the footer of
+// the first of which are damaged, as tap sees it.
+func sealedLog(t *testing.T, tap func(change) error) *Log {
+	l := open(t, Options{Dir: t.TempDir(), tap: tap})
+	for i := range 60 {
+		appendAll(t, l, entryOf(i, 100_000))
+	}
+	name := l.dir.Full(segmentName(1))
+	st, err := os.Stat(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	flipByte(t, name, 17)
+	flipByte(t, name, st.Size()-50)
+	return l
+}
+
+func TestAListenerHoldsNoWriterUp(t *testing.T) {
+	// Whoever hears of bad seals may take its time: the log is written meanwhile.
+	for _, repair := range []bool{false, true} {
+		l := sealedLog(t, nil)
+		heard := 0
+		r := &check.Run{Repair: repair, Found: func(f check.Finding) {
+			if heard++; f.Repaired != repair {
+				t.Errorf("repair %v: %v", repair, f)
+			}
+			select {
+			case l.turn <- struct{}{}:
+				<-l.turn
+			default:
+				t.Errorf("repair %v: the writer waits for who hears of %v", repair, f)
+			}
+		}}
+		if err := l.Check(t.Context(), r, 0, nil); err != nil || heard != 2 {
+			t.Errorf("repair %v: %d findings, %v", repair, heard, err)
+		}
+	}
+}
+
+func TestARepairThatHangsIsLeft(t *testing.T) {
+	// The device hangs while a header page is made anew: the check leaves it there, and the log is written again once the device has answered.
+	write, hang := make(chan struct{}, 1), make(chan struct{})
+	broken := false
+	l := sealedLog(t, func(c change) error {
+		if broken && c.What == "write" && c.Off == 0 {
+			write <- struct{}{}
+			<-hang
+		}
+		return nil
+	})
+	broken = true
+	r := &check.Run{Repair: true, Step: func(op func()) bool {
+		ended := make(chan struct{})
+		go func() { defer close(ended); op() }()
+		select {
+		case <-ended:
+			return true
+		case <-write:
+			return false
+		}
+	}}
+	over := make(chan error, 1)
+	go func() { over <- l.Check(t.Context(), r, 0, nil) }()
+	select {
+	case err := <-over:
+		if !errors.Is(err, check.ErrLeft) {
+			t.Error(err)
+		}
+		close(hang)
+	case <-time.After(10 * time.Second):
+		t.Error("the check waits for the device")
+		close(hang)
+		<-over
+	}
+	appendAll(t, l, entryOf(99, 100))
+	mustHold(t, l, 99, 100)
+	if found := (&check.Run{}); l.Check(t.Context(), found, 0, nil) != nil || found.Bad.Load() > 0 {
+		t.Errorf("%d seals are bad after the repair", found.Bad.Load())
 	}
 }
