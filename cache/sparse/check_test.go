@@ -1,6 +1,7 @@
 package sparse
 
 import (
+	"context"
 	"errors"
 	"math/rand/v2"
 	"os"
@@ -9,6 +10,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache/check"
 )
 
@@ -177,5 +179,69 @@ func TestACheckOfAnEjectedDirectoryLeavesNoMemory(t *testing.T) {
 	}}
 	if err := x.Files.Check(t.Context(), r, [16]byte{}, nil); !errors.Is(err, check.ErrLeft) || x.pool.Stats().Views != 0 {
 		t.Errorf("%d Views are kept, %v", x.pool.Stats().Views, err)
+	}
+}
+
+func TestRecordsThatCannotBeReadCostNoBlocks(t *testing.T) {
+	// A closed file of more than one batch of records: the second cannot be read. Its blocks stay as they are, be the rest right or bad, and count again once it can be.
+	for _, hurt := range []bool{false, true} {
+		x := start(t, Options{})
+		one, bytes := sample(1, mib)
+		a := &hearth.Object{Key: one.Key, ETag: one.ETag, Size: 470 * mib, Version: one.Version}
+		for i := range int64(21) {
+			if err := x.Put(a, 447+i, piece(one, bytes, 0)); err != nil { // one of the first batch
+				t.Fatal(err)
+			}
+		}
+		x.stop()
+		left := int64(21)
+		if hurt {
+			flipByte(t, x.dataFile(a), 447*mib+77)
+			left--
+		}
+		sums, away := x.sumsFile(a), x.sumsFile(a)+".away"
+		var all []check.Finding
+		r := &check.Run{Repair: true, Found: func(f check.Finding) {
+			if all = append(all, f); f.Block >= 0 {
+				return
+			}
+			if err := os.Rename(away, sums); err != nil {
+				t.Error(err)
+			}
+		}}
+		r.Pace = func(context.Context, int64) error { // asked before the first block is read
+			r.Pace = nil
+			return errors.Join(os.Rename(sums, away), os.Symlink(away, sums))
+		}
+		if err := CheckClosed(t.Context(), x.opt.Dir, r); err != nil {
+			t.Fatal(err)
+		}
+		if last := all[len(all)-1]; int64(len(all)) != 22-left || last.Block >= 0 || last.Repaired || last.Kind != check.Damaged {
+			t.Errorf("hurt %v: %v", hurt, all)
+		}
+		all, r = looked(t, true, func(r *check.Run) error { return CheckClosed(t.Context(), x.opt.Dir, r) })
+		if len(all) > 0 || r.Blocks.Load() != left {
+			t.Errorf("hurt %v: %d blocks are left of %d, %v", hurt, r.Blocks.Load(), left, all)
+		}
+	}
+}
+
+func TestBadBlocksAreNoLeak(t *testing.T) {
+	// More blocks of a closed file than may leak are bad: each is told, with and without repair, and nothing else.
+	x := start(t, Options{})
+	a, dataA := sample(1, 20*mib)
+	x.putAll(a, dataA)
+	x.stop()
+	for i := range int64(18) {
+		flipByte(t, x.dataFile(a), i*mib+5)
+	}
+	for _, repair := range []bool{false, true} {
+		all, r := looked(t, repair, func(r *check.Run) error { return CheckClosed(t.Context(), x.opt.Dir, r) })
+		if len(all) != 18 || (r.Repaired.Load() == 18) != repair {
+			t.Errorf("repair %v: %d findings, the last %v", repair, len(all), all[len(all)-1])
+		}
+	}
+	if all, r := looked(t, false, func(r *check.Run) error { return CheckClosed(t.Context(), x.opt.Dir, r) }); len(all) > 0 || r.Blocks.Load() != 2 {
+		t.Errorf("after the repair: %d blocks, %v", r.Blocks.Load(), all)
 	}
 }

@@ -177,9 +177,9 @@ func (c *closed) pair(x *object, size int64, give func() error) error {
 		return err
 	}
 	defer sums.Close()
-	var st unix.Stat_t
-	if err := unix.Fstat(int(data.Fd()), &st); err != nil {
-		return fmt.Errorf("stat %s: %w", data.Name(), err)
+	st, err := stat(data)
+	if err != nil {
+		return err
 	}
 	if st.Size != size {
 		kind := check.Damaged
@@ -190,25 +190,33 @@ func (c *closed) pair(x *object, size int64, give func() error) error {
 			func() error { return data.Truncate(size) })
 	}
 	x.size = size
-	held, err := c.blocks(x, data, sums)
-	if err != nil {
+	held, known, err := c.blocks(x, data, sums)
+	if err != nil || !known {
 		return err
 	}
 	if len(held) == 0 && c.r.Repair {
 		return give() // nothing is left in it
 	}
-	return c.leak(x, &st, held, data)
+	return c.leak(x, held, data)
 }
 
-// blocks checks each record and the block that it speaks of, and returns the held
-// ones that are right.
-func (c *closed) blocks(x *object, data, sidecar *os.File) (held map[int64]bool, err error) {
+func stat(f *os.File) (st unix.Stat_t, err error) {
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return st, fmt.Errorf("stat %s: %w", f.Name(), err)
+	}
+	return st, nil
+}
+
+// blocks checks each record and the block that it speaks of. held are the blocks that
+// stay, right or not; known: no others have a record.
+func (c *closed) blocks(x *object, data, sidecar *os.File) (held map[int64]bool, known bool, err error) {
 	const batch = 448
-	held = map[int64]bool{}
+	held, known = map[int64]bool{}, true
 	for first := int64(0); first < x.blocks(); first += batch {
 		text, err := readPages(c.dir, x.sumsName(), recordOffset(first), batch*recordSize)
 		if err != nil {
 			c.tell(check.InFile(check.Damaged, sidecar.Name(), recordOffset(first), err.Error()), func() error { return err })
+			known = false
 			continue
 		}
 		for i := range min(int64(len(text)/recordSize), x.blocks()-first) {
@@ -216,35 +224,39 @@ func (c *closed) blocks(x *object, data, sidecar *os.File) (held map[int64]bool,
 			if check.Zero(record) {
 				continue
 			}
-			good, err := c.block(x, first+i, record, data, sidecar)
+			stays, err := c.block(x, first+i, record, data, sidecar)
 			if err != nil {
-				return nil, err
+				return nil, false, err
 			}
-			if good {
+			if stays {
 				held[first+i] = true
 			}
 		}
 	}
-	return held, nil
+	return held, known, nil
 }
 
-func (c *closed) block(x *object, index int64, record []byte, data, sidecar *os.File) (good bool, err error) {
+// block checks a block that has a record; stays: it was not made one of none.
+func (c *closed) block(x *object, index int64, record []byte, data, sidecar *os.File) (stays bool, err error) {
+	stays = true
 	forget := func() error { // the record first: it must never speak of a hole
 		var none [recordSize]byte
 		if err := pwrite(int(sidecar.Fd()), none[:], recordOffset(index)); err != nil {
 			return err
 		}
-		return punchRange(int(data.Fd()), index*hearth.BlockSize, hearth.BlockSize)
+		err := punchRange(int(data.Fd()), index*hearth.BlockSize, hearth.BlockSize)
+		stays = err != nil
+		return err
 	}
 	var want sums
 	if !decodeRecord(record, x.id(index), &want) {
 		f := check.InBlock(sidecar.Name(), recordOffset(index), x.version, index, fmt.Errorf("its record: %w", errDamaged))
 		c.tell(f, forget)
-		return false, nil
+		return stays, nil
 	}
 	n := x.blockLen(index)
 	if err := c.r.Read(c.ctx, int64(n)); err != nil {
-		return false, err
+		return true, err
 	}
 	c.r.Blocks.Add(1)
 	c.r.Bytes.Add(int64(n))
@@ -258,12 +270,16 @@ func (c *closed) block(x *object, index int64, record []byte, data, sidecar *os.
 	if err != nil {
 		c.tell(check.InBlock(data.Name(), index*hearth.BlockSize, x.version, index, err), forget)
 	}
-	return err == nil, nil
+	return stays, nil
 }
 
 // leak looks for bytes that no record speaks of.
-func (c *closed) leak(x *object, st *unix.Stat_t, held map[int64]bool, data *os.File) error {
-	leaked := allocated(st) - int64(len(held))*hearth.BlockSize
+func (c *closed) leak(x *object, held map[int64]bool, data *os.File) error {
+	st, err := stat(data) // again: bad blocks were given back
+	if err != nil {
+		return err
+	}
+	leaked := allocated(&st) - int64(len(held))*hearth.BlockSize
 	if leaked <= leakMost {
 		return nil
 	}
