@@ -18,6 +18,7 @@ import (
 
 	"github.com/hearthfs/hearth/internal/hearthtest"
 	"github.com/hearthfs/hearth/namespace/age"
+	"github.com/hearthfs/hearth/namespace/record"
 	"github.com/hearthfs/hearth/namespace/store"
 )
 
@@ -98,7 +99,7 @@ func TestNewerFormat(t *testing.T) {
 		t.Fatal(err)
 	}
 	e := db.Edit()
-	e.Set([]byte(keyFormat), []byte{format + 1})
+	e.Set([]byte(record.FormatKey), []byte{record.Format + 1})
 	if err := errors.Join(e.Commit(true), db.Close()); err != nil {
 		t.Fatal(err)
 	}

@@ -12,26 +12,22 @@ import (
 )
 
 const (
-	keyFormat  = "mformat"
 	keyRefused = "mrefused"
 	keyClock   = "mclock"
-
-	// format of all records; one that is newer is refused.
-	format = 1
 )
 
 func (t *Tree) checkFormat() error {
-	v, ok, err := t.db.Get(nil, []byte(keyFormat))
+	v, ok, err := t.db.Get(nil, []byte(record.FormatKey))
 	switch {
 	case err != nil:
 		return err
-	case ok && (len(v) != 1 || v[0] > format):
-		return fmt.Errorf("the names in %s were written by a newer version", t.o.Dir)
+	case ok && record.Newer(v):
+		return fmt.Errorf("the names in %s: %w", t.o.Dir, store.ErrNewer)
 	case ok:
 		return nil
 	}
 	e := t.db.Edit()
-	e.Set([]byte(keyFormat), []byte{format})
+	e.Set([]byte(record.FormatKey), []byte{record.Format})
 	return e.Commit(false)
 }
 

@@ -32,6 +32,16 @@ type DB interface {
 	Scan(rows *store.Rows, lower, upper []byte, n int) error
 }
 
+// Known gives store.ErrNewer for records of a format that this version does not know:
+// it can judge none of them.
+func Known(db DB) error {
+	v, held, err := db.Get(nil, []byte(record.FormatKey))
+	if err == nil && held && record.Newer(v) {
+		return store.ErrNewer
+	}
+	return err
+}
+
 // Records checks all of them and calls bad with each that is not as it should be: by
 // its key, and why. A name that changes meanwhile is no damage. step is
 // called with the records and bytes of each piece. An error is the database's.

@@ -12,6 +12,16 @@ const (
 	KindSuperseded = 's' // node id: when the id's version was superseded
 )
 
+const (
+	// FormatKey is the single record of the format of all.
+	FormatKey = "mformat"
+	// Format is the one that is written, in one byte; one that is newer is refused.
+	Format = 1
+)
+
+// Newer reports whether the record at FormatKey is a newer version's.
+func Newer(value []byte) bool { return len(value) != 1 || value[0] > Format }
+
 // NameKey appends the key of a name in a directory to buf.
 func NameKey(buf []byte, kind byte, dir [16]byte, name string) []byte {
 	buf = append(buf, kind)

@@ -17,7 +17,7 @@ type Look struct {
 }
 
 // OpenLook opens the database that the next start would take in dir: its copy, if
-// that is newer. It reads every level, and so every block's checksum, once.
+// that is newer. ErrNewer: this version cannot read it.
 func OpenLook(dir string) (l *Look, err error) {
 	if exists(vfs.Default, filepath.Join(dir+again, wholeFile)) {
 		dir += again
@@ -30,11 +30,16 @@ func OpenLook(dir string) (l *Look, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the names in %s: %w", dir, err)
 	}
-	l = &Look{db: db, Dir: dir}
-	if err := s.guarded(db, func(db *pebble.DB) error { return db.CheckLevels(nil) }); err != nil {
-		return nil, errors.Join(fmt.Errorf("read the names in %s: %w", dir, err), l.Close())
+	return &Look{db: db, Dir: dir}, nil
+}
+
+// Verify reads every level, and so every block's checksum, once.
+func (l *Look) Verify() error {
+	err := new(Store).guarded(l.db, func(db *pebble.DB) error { return db.CheckLevels(nil) })
+	if err != nil {
+		return fmt.Errorf("read the names in %s: %w", l.Dir, err)
 	}
-	return l, nil
+	return nil
 }
 
 // Get is Store.Get.

@@ -1,12 +1,30 @@
 package store
 
 import (
+	"errors"
 	"fmt"
+	"strconv"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/bloom"
 	"github.com/cockroachdb/pebble/v2/sstable"
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/atomicfs"
 )
+
+// ErrNewer: a newer version wrote the database. It is never touched.
+var ErrNewer = errors.New("written by a newer version of hearth: run that one, or use another directory")
+
+// newerFormat reports whether a database's format is one that this Pebble has not
+// heard of.
+func newerFormat(on vfs.FS, dir string) bool {
+	text, err := atomicfs.ReadMarker(on, dir, "format-version")
+	if err != nil {
+		return false
+	}
+	n, err := strconv.ParseUint(text, 10, 64)
+	return err == nil && n > uint64(pebble.FormatNewest)
+}
 
 // options are Pebble's, for a small database of small records on a file system;
 // doom is told what makes the database useless.

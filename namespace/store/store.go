@@ -143,7 +143,7 @@ func (s *Store) open() error {
 		switch {
 		case err == nil:
 			return nil
-		case errors.Is(err, errBusy):
+		case errors.Is(err, errBusy), errors.Is(err, ErrNewer):
 			return fmt.Errorf("open the names in %s: %w", s.o.Dir, err)
 		case errors.Is(err, syscall.ETIMEDOUT) && tries < openTries:
 			tries++
@@ -184,7 +184,10 @@ func openPebble(dir string, o *pebble.Options) (db *pebble.DB, err error) {
 			err = fmt.Errorf("open: %v", r)
 		}
 	}()
-	return pebble.Open(dir, o)
+	if db, err = pebble.Open(dir, o); err != nil && newerFormat(o.FS, dir) {
+		err = fmt.Errorf("%w: %w", ErrNewer, err)
+	}
+	return db, err
 }
 
 // becameIll tells that the disk failed, and has the database moved.

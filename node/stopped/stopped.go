@@ -23,6 +23,7 @@ import (
 	"github.com/hearthfs/hearth/cache/segment"
 	"github.com/hearthfs/hearth/cache/sparse"
 	"github.com/hearthfs/hearth/namespace"
+	names "github.com/hearthfs/hearth/namespace/check"
 	"github.com/hearthfs/hearth/namespace/store"
 	"github.com/hearthfs/hearth/node/fsck"
 )
@@ -83,10 +84,14 @@ func checkNames(ctx context.Context, dir string, r *check.Run) error {
 	look, err := store.OpenLook(where)
 	if err == nil {
 		where = look.Dir
-		err = fsck.Records(ctx, look, r, func(key, why string) {
+		err = readNames(ctx, look, r, func(key, why string) {
 			bad = append(bad, check.InFile(check.Damaged, where, -1, "record "+key+": "+why))
 		})
 		_ = look.Close() // it was only read
+	}
+	if errors.Is(err, store.ErrNewer) {
+		r.Tell(check.InFile(check.Refused, where, -1, err.Error()))
+		return nil
 	}
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -100,6 +105,17 @@ func checkNames(ctx context.Context, dir string, r *check.Run) error {
 		r.Tell(f)
 	}
 	return nil
+}
+
+// readNames reads all of them, unless a newer version wrote them.
+func readNames(ctx context.Context, look *store.Look, r *check.Run, bad func(key, why string)) error {
+	if err := names.Known(look); err != nil {
+		return err
+	}
+	if err := look.Verify(); err != nil {
+		return err
+	}
+	return fsck.Records(ctx, look, r, bad)
 }
 
 // dropPages has the files below a directory read from the device.

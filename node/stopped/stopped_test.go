@@ -1,0 +1,69 @@
+package stopped
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/hearthfs/hearth/cache/check"
+	"github.com/hearthfs/hearth/namespace/record"
+	"github.com/hearthfs/hearth/namespace/store"
+)
+
+// keepNames makes names that this version cannot read: a record of no format of ours.
+func keepNames(t *testing.T, format byte) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	db, err := store.Open(store.Options{Dir: filepath.Join(dir, namesDir)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := db.Edit()
+	e.Set([]byte(record.FormatKey), []byte{format})
+	e.Set(record.NameKey(nil, record.KindEntry, [16]byte{1}, "name"), []byte{0xff})
+	if err := errors.Join(e.Commit(true), db.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// repaired checks the names with repair.
+func repaired(t *testing.T, dir string) (all []check.Finding) {
+	t.Helper()
+	r := &check.Run{Repair: true, Found: func(f check.Finding) { all = append(all, f) }}
+	if err := checkNames(t.Context(), dir, r); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func TestNamesOfANewerVersionAreNotTouched(t *testing.T) {
+	// A newer version wrote the records, or a newer Pebble the database: a repair refuses them and sets nothing aside, nor does a start.
+	records, database := keepNames(t, record.Format+1), keepNames(t, record.Format)
+	markers, err := filepath.Glob(filepath.Join(database, namesDir, "marker.format-version.*"))
+	if err != nil || len(markers) != 1 {
+		t.Fatal(markers, err)
+	}
+	if err := os.Rename(markers[0], filepath.Join(database, namesDir, "marker.format-version.999999.999")); err != nil {
+		t.Fatal(err)
+	}
+	if db, err := store.Open(store.Options{Dir: filepath.Join(database, namesDir)}); !errors.Is(err, store.ErrNewer) {
+		t.Errorf("a start: %v", err)
+		if err == nil {
+			_ = db.Close()
+		}
+	}
+	for what, dir := range map[string]string{"records": records, "database": database} {
+		if all := repaired(t, dir); len(all) != 1 || all[0].Kind != check.Refused || all[0].Repaired {
+			t.Errorf("%s: %v", what, all)
+		}
+		if names, err := os.ReadDir(dir); err != nil || len(names) != 1 || names[0].Name() != namesDir {
+			t.Errorf("%s: %v, %v", what, names, err)
+		}
+	}
+	ours := keepNames(t, record.Format)
+	if all := repaired(t, ours); len(all) != 1 || all[0].Kind != check.Damaged || !all[0].Repaired {
+		t.Errorf("damaged: %v", all)
+	}
+}
