@@ -359,7 +359,8 @@ func (h *hearth) spawn(o *server, set settings) {
 	h.process = h.e.start(cmd)
 }
 
-// mounted waits until the kernel shows the mount.
+// mounted waits until the kernel shows the mount, and so does the node, if it has a
+// socket to be asked at.
 func (h *hearth) mounted() {
 	h.e.Helper()
 	h.e.eventually("the mount at "+h.dir, func() bool {
@@ -374,6 +375,10 @@ func (h *hearth) mounted() {
 	h.e.must(err, "dial the node")
 	h.client = client
 	h.e.Cleanup(client.Close)
+	h.e.eventually("the node's word of its mount", func() bool {
+		s, err := client.Status(h.e.ctx)
+		return err != nil || len(s.Mounts) > 0
+	})
 }
 
 func (h *hearth) socket() string { return strings.TrimSuffix(h.config, ".yaml") + ".sock" }
