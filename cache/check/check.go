@@ -13,12 +13,16 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
+
+	"golang.org/x/sys/unix"
 )
 
-// ErrLeft ends a check whose device did not answer in time.
-var ErrLeft = errors.New("the device does not answer")
+// ErrLeft ends a check whose device did not answer in time, or whose directory is out
+// of use.
+var ErrLeft = errors.New("it is out of use, or its device does not answer")
 
 // Kind is the class of a Finding; its text is part of the output.
 type Kind string
@@ -57,6 +61,23 @@ func InFile(kind Kind, file string, offset int64, cause string) Finding {
 // InBlock is a Finding about a damaged block.
 func InBlock(file string, offset int64, version [16]byte, block int64, cause error) Finding {
 	return Finding{Kind: Damaged, File: file, Offset: offset, Version: hex.EncodeToString(version[:]), Block: block, Cause: cause.Error()}
+}
+
+// Unreadable reports whether an error of opening or reading a file is the file's own,
+// and stays until somebody mends it: something else stands there, or its rights or the
+// file system keep it from being read. It is told of as Unread, nothing of it is
+// dropped, and a check goes on behind it. Beside it only bytes that do not verify, a
+// file that ends early, and EIO are findings: a process that is short of descriptors
+// or memory says nothing about a file, and ends the check.
+func Unreadable(err error) bool {
+	own := []error{unix.EACCES, unix.EPERM, unix.EISDIR, unix.ENOTDIR, unix.ELOOP, unix.ENXIO, unix.ESPIPE,
+		unix.EUCLEAN, unix.EBADMSG, unix.ENODATA}
+	return slices.ContainsFunc(own, func(e error) bool { return errors.Is(err, e) })
+}
+
+// Unread is the Finding about a file that is Unreadable.
+func Unread(file string, err error) Finding {
+	return InFile(Damaged, file, -1, "it cannot be read: "+err.Error())
 }
 
 // String is the finding's line.

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hearthfs/hearth/cache/check"
+	"github.com/hearthfs/hearth/cache/disk/layout"
 	"github.com/hearthfs/hearth/cache/scrub"
 )
 
@@ -135,7 +136,7 @@ func CheckHome(path string, repair bool, r *check.Run) {
 	if err == nil {
 		return
 	}
-	f := check.InFile(check.Damaged, filepath.Join(path, homeFile), -1, err.Error())
+	f := check.InFile(check.Damaged, filepath.Join(path, layout.Home), -1, err.Error())
 	if repair {
 		_, err := writeHome(path, "")
 		f.Repaired = err == nil

@@ -51,6 +51,7 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache/check"
+	"github.com/hearthfs/hearth/cache/disk/layout"
 )
 
 // Why a block is not taken, or a directory not opened.
@@ -303,7 +304,7 @@ func (s *Store) Samples() []string {
 	var all []string
 	for _, d := range s.dirs {
 		if d.writable() {
-			all = append(all, filepath.Join(d.path, homeFile))
+			all = append(all, filepath.Join(d.path, layout.Home))
 		}
 	}
 	return all
@@ -318,7 +319,7 @@ func (s *Store) NamesDirs() []string {
 	var all []string
 	for _, d := range s.dirs {
 		if d.writable() {
-			all = append(all, filepath.Join(d.path, namesDir))
+			all = append(all, filepath.Join(d.path, layout.Names))
 		}
 	}
 	return all

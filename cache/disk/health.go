@@ -10,8 +10,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/hearthfs/hearth/cache/direct"
 	"golang.org/x/sys/unix"
+
+	"github.com/hearthfs/hearth/cache/direct"
+	"github.com/hearthfs/hearth/cache/disk/layout"
 )
 
 const (
@@ -252,7 +254,7 @@ func device(path string) uint64 {
 
 // probe writes a small file through to the device and reads it back.
 func probe(path string) error {
-	name := filepath.Join(path, homeFile+".probe")
+	name := filepath.Join(path, layout.Home+".probe")
 	defer os.Remove(name)
 	want := []byte(randomID())
 	if err := direct.WriteDurably(name, want); err != nil {

@@ -10,25 +10,13 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/hearthfs/hearth/cache/direct"
+	"github.com/hearthfs/hearth/cache/disk/layout"
 	"github.com/hearthfs/hearth/cache/holder"
-	"github.com/hearthfs/hearth/cache/scrub"
-)
-
-// What lies in a cache directory.
-const (
-	homeFile    = "hearth.json" // format version and ids
-	lockFile    = "lock"        // flocked while a node runs; holds its process id
-	segmentsDir = "segments"    // small objects, packed: package segment
-	objectsDir  = "objects"     // large objects, one sparse file each: package sparse
-	namesDir    = "names"       // the namespace's, not ours
-	namesAgain  = "names.again" // where it copies itself to after a failure
 )
 
 // homeFormat is the version of the directory's layout. Segments, objects and
@@ -96,7 +84,7 @@ func openHome(path, node string, statfs statfsFunc) (_ *home, err error) {
 		return nil, err
 	}
 	h.node, h.id = text.Node, text.Directory
-	for _, dir := range []string{segmentsDir, objectsDir, namesDir} {
+	for _, dir := range []string{layout.Segments, layout.Objects, layout.Names} {
 		if err := direct.MakeDir(filepath.Join(path, dir)); err != nil {
 			return nil, err
 		}
@@ -115,14 +103,14 @@ func (h *home) intact() error {
 	if err != nil {
 		return fmt.Errorf("check cache directory: %w", err)
 	}
-	there, err := os.Stat(filepath.Join(h.path, lockFile))
+	there, err := os.Stat(filepath.Join(h.path, layout.Lock))
 	if err != nil {
 		return fmt.Errorf("check cache directory: %w", err)
 	}
 	if !os.SameFile(ours, there) {
 		return fmt.Errorf("check cache directory %s: it was replaced", h.path)
 	}
-	for _, dir := range []string{segmentsDir, objectsDir} {
+	for _, dir := range []string{layout.Segments, layout.Objects} {
 		if fi, err := os.Stat(filepath.Join(h.path, dir)); err != nil || !fi.IsDir() {
 			return fmt.Errorf("check cache directory %s: %s was removed", h.path, dir)
 		}
@@ -199,7 +187,7 @@ func refuseForeign(path string) error {
 		return fmt.Errorf("look at cache directory: %w", err)
 	}
 	for _, e := range entries {
-		if !ours(e.Name()) && !hasHome(path) {
+		if ours, _ := layout.Ours(e.Name()); !ours && !hasHome(path) {
 			return refuse("cache directory %s is not empty and not hearth's (it holds %q): choose another, or empty it",
 				path, e.Name())
 		}
@@ -207,23 +195,15 @@ func refuseForeign(path string) error {
 	return nil
 }
 
-// ours tells what a node leaves in its directory: that is known although hearth.json
-// was lost.
-func ours(name string) bool {
-	known := []string{homeFile, lockFile, segmentsDir, objectsDir, namesDir, "lost+found"}
-	return slices.Contains(known, name) || slices.ContainsFunc([]string{homeFile + ".", namesDir + ".", "open-modes.json", "node-ids", scrub.FileName},
-		func(prefix string) bool { return strings.HasPrefix(name, prefix) })
-}
-
 func hasHome(path string) bool {
-	_, err := os.Lstat(filepath.Join(path, homeFile))
+	_, err := os.Lstat(filepath.Join(path, layout.Home))
 	return err == nil
 }
 
 // lock takes the directory for this process. The lock is the kernel's and goes
 // with the process, however it ends.
 func lock(path string) (*os.File, error) {
-	name := filepath.Join(path, lockFile)
+	name := filepath.Join(path, layout.Lock)
 	if err := direct.ClearWay(name, false); err != nil {
 		return nil, err
 	}
@@ -243,7 +223,7 @@ func lock(path string) (*os.File, error) {
 
 func readHome(path string) (homeText, error) {
 	var t homeText
-	name := filepath.Join(path, homeFile)
+	name := filepath.Join(path, layout.Home)
 	if fi, err := os.Lstat(name); err == nil && !fi.Mode().IsRegular() {
 		return t, errDamaged
 	}
@@ -273,7 +253,7 @@ func writeHome(path, node string) (homeText, error) {
 	if err != nil {
 		return t, fmt.Errorf("write cache directory's id: %w", err)
 	}
-	name := filepath.Join(path, homeFile)
+	name := filepath.Join(path, layout.Home)
 	if err := direct.ClearWay(name, false); err != nil {
 		return t, err
 	}

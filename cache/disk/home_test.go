@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/cache/disk/layout"
 	"github.com/hearthfs/hearth/cache/holder"
 	"github.com/hearthfs/hearth/internal/hearthtest"
 )
@@ -30,7 +31,7 @@ func TestHomeRefusals(t *testing.T) {
 		name, file, text, says string
 	}{
 		{"foreign", "thesis.tex", "precious", `is not empty and not hearth's (it holds "thesis.tex"): choose another`},
-		{"newer", homeFile, sealed(homeFormat + 1), "has format 2, this version of hearth knows 1: run the newer hearth"},
+		{"newer", layout.Home, sealed(homeFormat + 1), "has format 2, this version of hearth knows 1: run the newer hearth"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -52,7 +53,7 @@ func TestHomeIsKnownByWhatItHolds(t *testing.T) {
 	// hearth.json was lost, and beside the blocks lies all that a node may leave: it is
 	// ours still.
 	dir := t.TempDir()
-	for _, name := range []string{"names.corrupt-1", "open-modes.json", "open-modes.json.new", "node-ids", homeFile + ".tmp", lockFile} {
+	for _, name := range []string{"names.corrupt-1", "open-modes.json", "open-modes.json.new", "node-ids", layout.Home + ".tmp", layout.Lock} {
 		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -95,19 +96,19 @@ func TestHomeHeals(t *testing.T) {
 	}{
 		{"new", func() error { return nil }},
 		{"untouched", func() error { return nil }},
-		{"id damaged", func() error { return os.WriteFile(filepath.Join(dir, homeFile), []byte(`{"format":2,`), 0o600) }},
-		{"id removed", func() error { return os.Remove(filepath.Join(dir, homeFile)) }},
+		{"id damaged", func() error { return os.WriteFile(filepath.Join(dir, layout.Home), []byte(`{"format":2,`), 0o600) }},
+		{"id removed", func() error { return os.Remove(filepath.Join(dir, layout.Home)) }},
 		{"id replaced by a directory", func() error {
-			return errors.Join(os.Remove(filepath.Join(dir, homeFile)), os.MkdirAll(filepath.Join(dir, homeFile, "x"), 0o700))
+			return errors.Join(os.Remove(filepath.Join(dir, layout.Home)), os.MkdirAll(filepath.Join(dir, layout.Home, "x"), 0o700))
 		}},
 		{"lock replaced by a directory", func() error {
-			return errors.Join(os.Remove(filepath.Join(dir, lockFile)), os.Mkdir(filepath.Join(dir, lockFile), 0o700))
+			return errors.Join(os.Remove(filepath.Join(dir, layout.Lock)), os.Mkdir(filepath.Join(dir, layout.Lock), 0o700))
 		}},
 		{"objects replaced by a file", func() error {
-			return errors.Join(os.RemoveAll(filepath.Join(dir, objectsDir)), os.WriteFile(filepath.Join(dir, objectsDir), nil, 0o600))
+			return errors.Join(os.RemoveAll(filepath.Join(dir, layout.Objects)), os.WriteFile(filepath.Join(dir, layout.Objects), nil, 0o600))
 		}},
-		{"half-written id", func() error { return os.WriteFile(filepath.Join(dir, homeFile+".tmp"), []byte(`{`), 0o600) }},
-		{"mode 000", func() error { return os.Chmod(filepath.Join(dir, homeFile), 0) }},
+		{"half-written id", func() error { return os.WriteFile(filepath.Join(dir, layout.Home+".tmp"), []byte(`{`), 0o600) }},
+		{"mode 000", func() error { return os.Chmod(filepath.Join(dir, layout.Home), 0) }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if err := c.harm(); err != nil {
@@ -132,7 +133,7 @@ func TestHomeHeals(t *testing.T) {
 func TestCopiedDirectoryKeepsItsNode(t *testing.T) {
 	// The id in a directory is readable; a second directory without one gets the same.
 	one, two := t.TempDir(), t.TempDir()
-	if err := os.WriteFile(filepath.Join(one, homeFile), []byte(sealed(1)), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(one, layout.Home), []byte(sealed(1)), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	text, err := readHome(one)
@@ -179,7 +180,7 @@ func TestALockIsWaitedForWhereItsHolderEnds(t *testing.T) {
 	// A process holds the directory and says that it ends: who comes next waits, longer
 	// than for one that says nothing, and has the lock when it is given up.
 	dir := t.TempDir()
-	name := filepath.Join(dir, lockFile)
+	name := filepath.Join(dir, layout.Lock)
 	if err := os.WriteFile(name, []byte("1 ends\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -237,7 +238,7 @@ func TestHomeOfAKilledProcessThatCannotEnd(t *testing.T) {
 		t.Fatal("it never ended")
 	}
 	dir := t.TempDir()
-	f, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_RDWR|os.O_CREATE, 0o600)
+	f, err := os.OpenFile(filepath.Join(dir, layout.Lock), os.O_RDWR|os.O_CREATE, 0o600)
 	if err == nil {
 		defer f.Close()
 		err = unix.Flock(int(f.Fd()), unix.LOCK_EX)

@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/cache/disk/layout"
 	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
@@ -318,7 +319,7 @@ func TestKillKeepsWhatWasFlushed(t *testing.T) {
 					}
 				}
 			}
-			if used := diskUsage(filepath.Join(dir, segmentsDir)) + diskUsage(filepath.Join(dir, objectsDir)); used < s.Stats().Dirs[0].Used || used > s.Stats().Dirs[0].Used+64<<10 {
+			if used := diskUsage(filepath.Join(dir, layout.Segments)) + diskUsage(filepath.Join(dir, layout.Objects)); used < s.Stats().Dirs[0].Used || used > s.Stats().Dirs[0].Used+64<<10 {
 				t.Errorf("%d bytes on disk, %d counted", used, s.Stats().Dirs[0].Used)
 			}
 		})
@@ -378,7 +379,7 @@ func flip(t *testing.T, dir string, rng *rand.Rand, n int) {
 	t.Helper()
 	var files []string
 	err := filepath.WalkDir(dir, func(name string, e fs.DirEntry, err error) error {
-		if err == nil && e.Type().IsRegular() && e.Name() != lockFile {
+		if err == nil && e.Type().IsRegular() && e.Name() != layout.Lock {
 			files = append(files, name)
 		}
 		return nil
@@ -424,7 +425,7 @@ func TestDirectoryRemovedUnderUs(t *testing.T) {
 			b := mixed(i).Block(0)
 			hearthtest.CheckGet(t, s, b, 0, b.Len(), 1)
 		}
-		_, err := os.Stat(filepath.Join(dir, homeFile))
+		_, err := os.Stat(filepath.Join(dir, layout.Home))
 		return err == nil && !s.Stats().Dirs[0].Ejected
 	}) {
 		t.Fatalf("the directory did not come back: %+v", s.Stats())

@@ -3,6 +3,7 @@ package disk
 import (
 	"path/filepath"
 
+	"github.com/hearthfs/hearth/cache/disk/layout"
 	"github.com/hearthfs/hearth/cache/scrub"
 )
 
@@ -98,5 +99,5 @@ func (d *directory) stats() DirStats {
 }
 
 // segmentsPath and objectsPath are where the two areas of a directory lie.
-func segmentsPath(dir string) string { return filepath.Join(dir, segmentsDir) }
-func objectsPath(dir string) string  { return filepath.Join(dir, objectsDir) }
+func segmentsPath(dir string) string { return filepath.Join(dir, layout.Segments) }
+func objectsPath(dir string) string  { return filepath.Join(dir, layout.Objects) }

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/cache/disk/layout"
 	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
@@ -237,7 +238,7 @@ func placed(r *rig, n int) (objects []*hearth.Object) {
 // is called: the name of the probe's file is taken.
 func unwell(t *testing.T, path string) func() {
 	t.Helper()
-	name := filepath.Join(path, homeFile+".probe.tmp")
+	name := filepath.Join(path, layout.Home+".probe.tmp")
 	if err := os.Mkdir(name, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -265,10 +266,10 @@ func TestFailedWritesEject(t *testing.T) {
 	if st := r.Stats().Dirs[0]; !st.Ejected || !st.Reading || st.Errors != ejectAfter || !strings.Contains(st.Cause, unix.EROFS.Error()) {
 		t.Fatalf("after %d failed writes: %+v", ejectAfter, st)
 	}
-	if got := r.Samples(); !slices.Equal(got, []string{filepath.Join(r.paths[1], homeFile)}) {
+	if got := r.Samples(); !slices.Equal(got, []string{filepath.Join(r.paths[1], layout.Home)}) {
 		t.Fatalf("local files may come from %s", got)
 	}
-	if got := r.NamesDirs(); !r.holds(mine[0]) || !slices.Equal(got, []string{filepath.Join(r.paths[1], namesDir)}) {
+	if got := r.NamesDirs(); !r.holds(mine[0]) || !slices.Equal(got, []string{filepath.Join(r.paths[1], layout.Names)}) {
 		t.Fatalf("a held block is missed, or the namespace is to lie in %s", got)
 	}
 	for _, o := range mine[1:] {

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/cache/disk/layout"
 	"github.com/hearthfs/hearth/cache/evict"
 )
 
@@ -198,7 +199,7 @@ func (d *directory) look() (used, limit int64) {
 		used = vol.used()
 	}
 	if now := time.Now(); now.Sub(d.namesAt) > namesEvery {
-		d.names, d.namesAt = diskUsage(filepath.Join(d.path, namesDir))+diskUsage(filepath.Join(d.path, namesAgain)), now
+		d.names, d.namesAt = diskUsage(filepath.Join(d.path, layout.Names))+diskUsage(filepath.Join(d.path, layout.NamesAgain)), now
 	}
 	used += d.names
 	limit = d.budget

@@ -8,11 +8,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/hearthfs/hearth/cache/check"
+	"github.com/hearthfs/hearth/cache/disk/layout"
 	"github.com/hearthfs/hearth/cache/scrub"
 	names "github.com/hearthfs/hearth/namespace/check"
 	"github.com/hearthfs/hearth/namespace/store"
@@ -69,45 +73,52 @@ func Records(ctx context.Context, db names.DB, r *check.Run, bad func(key, why s
 	return names.Records(ctx, db, bad, func(_, bytes int64) { r.Bytes.Add(bytes) })
 }
 
-// Small reads the small files of a directory and, where it is not in use, names what
-// was left over.
+// Small reads the small files of a directory, names what is not hearth's and, where
+// the directory is not in use, what was left over.
 func Small(dir string, used bool, r *check.Run) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return fmt.Errorf("check %s: %w", dir, err)
 	}
+	files := map[string]func([]byte) bool{judged.FileName: judged.Whole, scrub.FileName: scrub.Whole, nodeids.FileName: nodeids.Whole}
 	for _, e := range entries {
 		name := filepath.Join(dir, e.Name())
-		remove := func() error { return os.RemoveAll(name) }
-		switch {
-		case strings.HasSuffix(e.Name(), ".new"), strings.HasSuffix(e.Name(), ".tmp"), strings.Contains(e.Name(), ".probe"):
-			if used {
-				continue // it may be about to be renamed
-			}
-			tell(r, check.InFile(check.Leftover, name, -1, "a process that ended left it behind"), remove)
-		case e.Name() == judged.FileName:
-			file(r, name, judged.Whole, remove)
-		case e.Name() == scrub.FileName:
-			file(r, name, scrub.Whole, remove)
+		mend := func() error { return os.Remove(name) }
+		if e.Name() == nodeids.FileName {
+			mend = func() error { return nodeids.Renew(dir) }
 		}
-	}
-	r.Files.Add(1)
-	if ok, mend := nodeids.Check(dir); !ok {
-		tell(r, check.InFile(check.Damaged, filepath.Join(dir, "node-ids"), -1, "it is not what was written"), mend)
+		whole, small := files[e.Name()]
+		switch ours, temporary := layout.Ours(e.Name()); {
+		case !ours, (small || temporary) && !e.Type().IsRegular():
+			r.Tell(check.InFile(check.Refused, name, -1, "it is not hearth's: move it away"))
+		case temporary && used: // it may be about to be renamed
+		case temporary:
+			tell(r, check.InFile(check.Leftover, name, -1, "a process that ended left it behind"), mend)
+		case small:
+			if err := file(r, name, whole, mend); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }
 
-func file(r *check.Run, name string, whole func([]byte) bool, mend func() error) {
+func file(r *check.Run, name string, whole func([]byte) bool, mend func() error) error {
 	r.Files.Add(1)
 	text, err := os.ReadFile(name)
 	r.Bytes.Add(int64(len(text)))
-	if err == nil && !whole(text) {
-		err = errors.New("it is not what was written")
-	}
-	if err != nil {
+	switch {
+	case errors.Is(err, fs.ErrNotExist): // meanwhile
+	case check.Unreadable(err):
+		r.Tell(check.Unread(name, err))
+	case errors.Is(err, unix.EIO):
 		tell(r, check.InFile(check.Damaged, name, -1, err.Error()), mend)
+	case err != nil:
+		return fmt.Errorf("check: %w", err)
+	case !whole(text):
+		tell(r, check.InFile(check.Damaged, name, -1, "it is not what was written"), mend)
 	}
+	return nil
 }
 
 func tell(r *check.Run, f check.Finding, mend func() error) {

@@ -7,10 +7,12 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+
+	"github.com/hearthfs/hearth/cache/disk/layout"
 )
 
 // FileName is the file in the first cache directory.
-const FileName = "open-modes.json"
+const FileName = layout.OpenModes
 
 // Modes are what open=auto found per link and prefix, kept over a restart.
 type Modes struct {

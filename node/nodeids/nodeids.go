@@ -13,11 +13,13 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/hearthfs/hearth/cache/disk/layout"
 )
 
-// fileName is the file in each cache directory that outlives the namespace's
+// FileName is the file in each cache directory that outlives the namespace's
 // database: a node id that a kernel may still hold is never given out again.
-const fileName = "node-ids"
+const FileName = layout.NodeIDs
 
 // reservedLine is its content: format, the highest id in use, CRC-32 of the two.
 // The format stands first so that no beginning of the line is taken for a number
@@ -54,7 +56,7 @@ func idsOf(now time.Time) uint64 {
 func First(dirs []string) uint64 {
 	first := uint64(0)
 	for _, dir := range dirs {
-		text, err := os.ReadFile(filepath.Join(dir, fileName))
+		text, err := os.ReadFile(filepath.Join(dir, FileName))
 		switch upTo, ok := parseReserved(text); {
 		case errors.Is(err, fs.ErrNotExist):
 		case err == nil && ok:
@@ -66,26 +68,26 @@ func First(dirs []string) uint64 {
 	return first
 }
 
-// Check reports whether the note in a cache directory, if there is one, can be read.
-// mend replaces one that cannot by a number above every id that was given out.
-func Check(dir string) (ok bool, mend func() error) {
-	text, err := os.ReadFile(filepath.Join(dir, fileName))
-	if err == nil {
-		_, ok = parseReserved(text)
+// Whole reports whether a note can be read.
+func Whole(text []byte) bool {
+	_, ok := parseReserved(text)
+	return ok
+}
+
+// Renew replaces the note in a cache directory by a number above every id that was
+// given out.
+func Renew(dir string) error {
+	name := filepath.Join(dir, FileName)
+	if err := os.WriteFile(name+".new", formatReserved(idsOf(time.Now())), 0o600); err != nil {
+		return err
 	}
-	return ok || errors.Is(err, fs.ErrNotExist), func() error {
-		name := filepath.Join(dir, fileName)
-		if err := os.WriteFile(name+".new", formatReserved(idsOf(time.Now())), 0o600); err != nil {
-			return err
-		}
-		return os.Rename(name+".new", name)
-	}
+	return os.Rename(name+".new", name)
 }
 
 // Note writes in a cache directory that ids are in use up to one, unless a later
 // note was faster.
 func Note(dir string, upTo uint64) error {
-	name := filepath.Join(dir, fileName)
+	name := filepath.Join(dir, FileName)
 	if text, err := os.ReadFile(name); err == nil {
 		if noted, ok := parseReserved(text); ok && noted >= upTo {
 			return nil

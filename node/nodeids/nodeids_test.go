@@ -43,7 +43,7 @@ func TestADamagedNoteOfNodeIDsGivesNoIDTwice(t *testing.T) {
 		changed := append([]byte(nil), whole...)
 		changed[i] ^= 1
 		for _, text := range [][]byte{whole[:i], changed} {
-			if err := os.WriteFile(filepath.Join(dir, fileName), text, 0o600); err != nil {
+			if err := os.WriteFile(filepath.Join(dir, FileName), text, 0o600); err != nil {
 				t.Fatal(err)
 			}
 			if got := First([]string{dir}); got <= 3<<20 {

@@ -1,0 +1,37 @@
+// Package layout names what lies at the top of a cache directory, whoever makes it.
+package layout
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/hearthfs/hearth/cache/scrub"
+)
+
+// What lies in a cache directory.
+const (
+	Home       = "hearth.json" // format version and ids
+	Lock       = "lock"        // flocked while a node runs; holds its process id
+	Segments   = "segments"    // small objects, packed: package segment
+	Objects    = "objects"     // large objects, one sparse file each: package sparse
+	Names      = "names"       // the namespace's
+	NamesAgain = "names.again" // where it copies itself to after a failure
+	OpenModes  = "open-modes.json"
+	NodeIDs    = "node-ids"
+)
+
+// Ours tells the names that a node makes at the top of its directory, known although
+// hearth.json was lost. temporary: only while a file is written, so that a process
+// that ended left it behind.
+func Ours(name string) (ours, temporary bool) {
+	stay := []string{Home, Lock, Segments, Objects, OpenModes, NodeIDs, scrub.FileName, "lost+found"}
+	pass := []string{Home + ".tmp", Home + ".probe", Home + ".probe.tmp", OpenModes + ".new", NodeIDs + ".new", scrub.FileName + ".new"}
+	if slices.Contains(stay, name) || slices.Contains(pass, name) {
+		return true, slices.Contains(pass, name)
+	}
+	names, number, aside := strings.Cut(name, ".corrupt-")
+	if aside && (number == "" || strings.Trim(number, "0123456789") != "") {
+		return false, false
+	}
+	return names == Names || names == NamesAgain, false
+}
