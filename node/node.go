@@ -188,8 +188,13 @@ func (n *Node) openDisk() error {
 		},
 		Returned: func(path string) { n.events.Info("cache directory is in use again", "dir", path) },
 		Found: func(f check.Finding) {
-			n.events.Trouble("scrub", "the scrub dropped what is damaged", "what", f.String())
+			says := "the scrub dropped what is damaged"
+			if !f.Repaired {
+				says = "the scrub found what it cannot mend"
+			}
+			n.events.Trouble("scrub", says, "what", f.String())
 		},
+		ScrubFailed: func(cause error) { n.events.Trouble("scrub failed", "the scrub is held up", "cause", cause) },
 	}}
 	o.Scrub, o.ScrubEvery = n.config.Cache.Scrub, n.config.Cache.ScrubEvery
 	if ring, ok := n.config.Wiring.Ring.(interface{ Owns(hearth.ID) bool }); ok {

@@ -2,7 +2,9 @@ package disk
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -21,7 +23,9 @@ func (s *Store) Check(ctx context.Context, r *check.Run, path string) error {
 	if i < 0 {
 		return fmt.Errorf("check %s: it is no cache directory of this node", path)
 	}
-	CheckHome(path, false, r)
+	if err := CheckHome(path, false, r); err != nil {
+		return err
+	}
 	return s.dirs[i].verify(ctx, r, scrub.Place{}, func(scrub.Place) {})
 }
 
@@ -33,7 +37,7 @@ func (d *directory) verify(ctx context.Context, r *check.Run, from scrub.Place, 
 		if vol != nil {
 			vol.release()
 		}
-		return fmt.Errorf("check %s: %w", d.path, ErrEjected)
+		return fmt.Errorf("check %s: %w", d.path, check.ErrLeft)
 	}
 	defer vol.release()
 	r.Step = func(op func()) bool {
@@ -89,7 +93,8 @@ func (d *directory) newScrub() scrubbing {
 		}, func() {})
 	}
 	s := scrubbing{ended: make(chan struct{})}
-	s.Scrub = scrub.New(scrub.Target{Check: d.verify, Busy: d.guard.busy, Found: d.events.Found, Note: note}, noted, d.opt.Scrub, d.opt.ScrubEvery)
+	t := scrub.Target{Check: d.verify, Busy: d.guard.busy, Found: d.events.Found, Failed: d.events.ScrubFailed, Note: note}
+	s.Scrub = scrub.New(t, noted, d.opt.Scrub, d.opt.ScrubEvery)
 	s.ctx, s.end = context.WithCancel(context.Background())
 	return s
 }
@@ -130,16 +135,23 @@ func Own(path string) (release func(), err error) {
 
 // CheckHome reads hearth.json of a directory that Own has taken. With repair one that
 // is damaged or missing is made anew: its ids are new then, and what it holds stays.
-func CheckHome(path string, repair bool, r *check.Run) {
+func CheckHome(path string, repair bool, r *check.Run) error {
 	r.Files.Add(1)
+	name := filepath.Join(path, layout.Home)
 	_, err := readHome(path)
-	if err == nil {
-		return
+	switch {
+	case err == nil:
+	case check.Unreadable(err):
+		r.Tell(check.Unread(name, err))
+	case errors.Is(err, errDamaged), errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.EIO):
+		f := check.InFile(check.Damaged, name, -1, err.Error())
+		if repair {
+			_, err := writeHome(path, "")
+			f.Repaired = err == nil
+		}
+		r.Tell(f)
+	default:
+		return fmt.Errorf("check %s: %w", path, err)
 	}
-	f := check.InFile(check.Damaged, filepath.Join(path, layout.Home), -1, err.Error())
-	if repair {
-		_, err := writeHome(path, "")
-		f.Repaired = err == nil
-	}
-	r.Tell(f)
+	return nil
 }

@@ -133,8 +133,10 @@ type Events struct {
 	Ejected func(path string, cause error)
 	// Returned: it is in use again.
 	Returned func(path string)
-	// Found: the scrub found bytes that are not what was written, and dropped them.
-	Found func(check.Finding)
+	// Found: the scrub found bytes that are not what was written, and dropped them, or
+	// what cannot be read. ScrubFailed: it cannot go on for now, and why, once in a row.
+	Found       func(check.Finding)
+	ScrubFailed func(cause error)
 }
 
 // Store is the disk tier.

@@ -1,6 +1,7 @@
 package disk
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -14,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/cache/check"
 	"github.com/hearthfs/hearth/cache/disk/layout"
 	"github.com/hearthfs/hearth/cache/holder"
 	"github.com/hearthfs/hearth/internal/hearthtest"
@@ -272,5 +274,74 @@ func TestTooManyOpenFilesIsNoVerdict(t *testing.T) {
 	}
 	if d.writable() {
 		t.Error("a failing device is still written to")
+	}
+}
+
+func TestACheckShortOfDescriptorsDropsNothing(t *testing.T) {
+	// At each of its steps in turn a check that repairs finds no descriptor left: it ends with that error or has no need of one, and finds and drops nothing.
+	dir := t.TempDir()
+	open := func(step func(s *Store)) {
+		s, err := Open(Options{Dirs: []DirOptions{{Path: dir, Budget: 64 << 20, Floor: -1}}, Pool: hearthtest.Pool(t, 64<<20), Check: time.Hour})
+		if err != nil {
+			t.Fatal(err)
+		}
+		step(s)
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	open(func(s *Store) {
+		for i := range 10 {
+			o := mixed(i)
+			for j := range min(o.Blocks(), 3) {
+				v := hearthtest.View(t, s.dirs[0].opt.Pool, o.Block(j), 1)
+				if err := s.Keep(t.Context(), o.Block(j), v); err != nil {
+					t.Fatal(err)
+				}
+				v.Release()
+			}
+		}
+	})
+	var was unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
+		t.Fatal(err)
+	}
+	limit := func(n uint64) {
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: n, Max: was.Max}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	defer limit(was.Cur)
+	blocks, short := int64(0), 0
+	for at, over := -1, false; !over; at++ { // -1: without a limit
+		open(func(s *Store) {
+			steps := 0
+			r := &check.Run{Repair: true, Found: func(f check.Finding) { t.Errorf("short at step %d: %s", at, f) }}
+			r.Pace = func(context.Context, int64) error {
+				if steps++; steps == at {
+					limit(0)
+				}
+				return nil
+			}
+			if at == 0 {
+				limit(0)
+			}
+			err := s.Check(t.Context(), r, dir)
+			limit(was.Cur)
+			over = steps < at
+			switch {
+			case errors.Is(err, unix.EMFILE):
+				short++
+			case err != nil:
+				t.Errorf("short at step %d: %v", at, err)
+			case at < 0, over:
+				if blocks = max(blocks, r.Blocks.Load()); r.Blocks.Load() != blocks {
+					t.Errorf("%d blocks are left of %d", r.Blocks.Load(), blocks)
+				}
+			}
+		})
+	}
+	if short < 10 || blocks < 14 {
+		t.Errorf("%d checks came to feel it, of %d blocks", short, blocks)
 	}
 }

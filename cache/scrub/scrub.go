@@ -8,13 +8,15 @@
 // one found, is written down once a minute, so that a restart goes on there.
 //
 // A directory that is out of use, or whose device does not answer, ends the attempt;
-// the pass goes on there a while later.
+// the pass goes on there a while later. So does any other error that says nothing about
+// what is held, as of a process that is short of descriptors; that is counted and told.
 package scrub
 
 import (
 	"context"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -56,8 +58,9 @@ type Target struct {
 	Busy func() bool
 	// Note keeps how far a pass is over a restart, as well as it can.
 	Note func(text []byte)
-	// Found hears of each finding.
-	Found func(check.Finding)
+	// Found hears of each finding, Failed why an attempt ended early, once in a row.
+	Found  func(check.Finding)
+	Failed func(cause error)
 }
 
 // Stats are a directory's figures.
@@ -72,6 +75,10 @@ type Stats struct {
 	Blocks int64 `json:"blocks"`
 	Bytes  int64 `json:"bytes"`
 	Bad    int64 `json:"bad"`
+	// Failed attempts ended in an error since then; Cause is that of the last, "" once
+	// the pass went on to its end.
+	Failed int64  `json:"failed"`
+	Cause  string `json:"cause,omitempty"`
 	// Last is the last whole pass, or zero.
 	Last Pass `json:"last"`
 }
@@ -89,6 +96,9 @@ func (s Stats) Says(size func(int64) string) string {
 	now := "waiting for the next"
 	if s.Running {
 		now = fmt.Sprintf("now %s/s of %s/s", size(s.Now), size(s.Rate))
+	}
+	if s.Cause != "" {
+		now = fmt.Sprintf("held up: %s (%d times)", s.Cause, s.Failed)
 	}
 	return fmt.Sprintf("%s; %s; since the start %s checked, %d bad", last, now, size(s.Bytes), s.Bad)
 }
@@ -126,6 +136,8 @@ type Scrub struct {
 	running bool
 	noted   time.Time
 	marks   [2]mark // of bytes, the older first, a second apart
+	failed  int64   // attempts, the last by cause
+	cause   string
 }
 
 type mark struct {
@@ -198,13 +210,30 @@ func (s *Scrub) pass(ctx context.Context) (wait time.Duration) {
 	if err == nil {
 		s.state.Now.Ended = time.Now().Unix()
 		s.state.Last = s.state.Now
+		s.cause = ""
 	}
 	s.mu.Unlock()
 	s.note(true)
 	if err != nil {
+		s.fail(ctx, err)
 		return againAfter
 	}
 	return 0
+}
+
+// fail counts an attempt that ended early, and tells of it where nobody else does.
+func (s *Scrub) fail(ctx context.Context, err error) {
+	if ctx.Err() != nil || errors.Is(err, check.ErrLeft) {
+		return
+	}
+	s.mu.Lock()
+	again := s.cause == err.Error()
+	s.failed++
+	s.cause = err.Error()
+	s.mu.Unlock()
+	if !again && s.t.Failed != nil {
+		s.t.Failed(err)
+	}
 }
 
 // begin says where to go on.
@@ -291,7 +320,7 @@ func (s *Scrub) Stats() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := Stats{Rate: s.rate, Running: s.running, Blocks: s.run.Blocks.Load(), Bytes: s.run.Bytes.Load(),
-		Bad: s.run.Bad.Load(), Last: s.state.Last}
+		Bad: s.run.Bad.Load(), Failed: s.failed, Cause: s.cause, Last: s.state.Last}
 	if took := now.Sub(s.marks[0].at); s.running && took > 0 {
 		st.Now = int64(float64(st.Bytes-s.marks[0].bytes) / took.Seconds())
 	}

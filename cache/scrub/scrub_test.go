@@ -2,7 +2,10 @@ package scrub
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -15,6 +18,7 @@ import (
 type fake struct {
 	segments, bad uint32
 	busy          bool
+	failing       error // of each check, at segment 5
 
 	mu    sync.Mutex // guards the rest
 	from  []uint32   // where each check began
@@ -47,6 +51,9 @@ func (f *fake) target() Target {
 			for i := from.Segment; i < f.segments; i++ {
 				if err := r.Read(ctx, 1<<20); err != nil {
 					return err
+				}
+				if f.failing != nil && i == 5 {
+					return f.failing
 				}
 				r.Bytes.Add(1 << 20)
 				r.Blocks.Add(1)
@@ -147,4 +154,35 @@ func TestDamagedNotesBeginAnew(t *testing.T) {
 			t.Errorf("%q is believed", text)
 		}
 	}
+}
+
+func TestAPassThatFailsIsTold(t *testing.T) {
+	// Each attempt ends in the same error: all are counted, the cause is told once and shown; one without it goes on to the end. A device that does not answer is told by others.
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{segments: 20, bad: 99, failing: errors.New("no descriptor")}
+		var told []string
+		target := f.target()
+		target.Failed = func(cause error) { told = append(told, cause.Error()) }
+		s := New(target, nil, 1<<40, time.Hour)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go s.Run(ctx)
+		time.Sleep(35 * time.Second)
+		synctest.Wait()
+		size := func(n int64) string { return fmt.Sprint(n) }
+		if st := s.Stats(); st.Failed != 4 || len(told) != 1 || !strings.Contains(st.Says(size), "no descriptor (4 times)") {
+			t.Errorf("%v; %s", told, st.Says(size))
+		}
+		f.failing = check.ErrLeft
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		f.failing = nil
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if st := s.Stats(); st.Failed != 4 || len(told) != 1 || st.Cause != "" || st.Last.Ended == 0 {
+			t.Errorf("%v; %s", told, st.Says(size))
+		}
+		cancel()
+		synctest.Wait()
+	})
 }

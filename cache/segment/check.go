@@ -48,7 +48,10 @@ func (l *Log) Check(ctx context.Context, r *check.Run, from uint32, passed func(
 		}
 		held := l.index.held(due[:n])
 		for _, s := range due[:n] {
-			if err := l.checkSegment(ctx, r, s, held[s.slot]); err != nil {
+			err := l.checkSegment(ctx, r, s, held[s.slot])
+			if check.Unreadable(err) {
+				r.Tell(check.Unread(l.dir.Full(s.name()), err))
+			} else if err != nil {
 				return err
 			}
 			if passed != nil {

@@ -161,6 +161,57 @@ func TestCheckClosedRepairs(t *testing.T) {
 	}
 }
 
+func TestCheckGoesOnBehindWhatCannotBeRead(t *testing.T) {
+	// A directory stands in the place of a segment: it is told, nothing of it is dropped, and the other segments are checked.
+	dir, pool := t.TempDir(), hearthtest.Pool(t, 64<<20)
+	l, err := Open(Options{Dir: dir, Pool: pool, SegmentSize: 3 << 20, OpenFiles: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	for i := range 120 {
+		if err := l.Append([]Entry{checkEntry(i)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := &check.Run{}
+	if err := l.Check(t.Context(), r, 0, nil); err != nil || r.Bad.Load() != 0 || r.Blocks.Load() != 120 {
+		t.Fatalf("%d bad of %d, %v", r.Bad.Load(), r.Blocks.Load(), err)
+	}
+	s := (*l.slots.Load())[1]
+	s.mu.Lock()
+	if s.users == 0 {
+		s.closeLocked()
+	}
+	lost := int64(s.records)
+	s.mu.Unlock()
+	name := filepath.Join(dir, s.name())
+	if err := os.Rename(name, name+".away"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(name, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	last := uint32(0)
+	r = &check.Run{Repair: true}
+	found := told(r)
+	err = l.Check(t.Context(), r, 0, func(number uint32) { last = number })
+	if err != nil || len(*found) != 1 || (*found)[0].File != name || (*found)[0].Repaired || last <= s.number || lost == 0 {
+		t.Fatalf("%v up to segment %d, %v", *found, last, err)
+	}
+	for i := range 120 {
+		if !l.Has(checkID(i)) {
+			t.Errorf("block %d was dropped", i)
+		}
+	}
+	if err := os.Remove(name); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(name+".away", name); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func flipByte(t *testing.T, name string, off int64) {
 	t.Helper()
 	f, err := os.OpenFile(name, os.O_RDWR, 0)

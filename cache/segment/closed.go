@@ -149,8 +149,7 @@ func (c *closed) deaths() (map[uint32][]death, error) {
 	c.r.Files.Add(1)
 	c.r.Bytes.Add(int64(len(text)))
 	if err != nil {
-		c.tell(check.InFile(check.Damaged, name, -1, err.Error()), nil)
-		return nil, nil
+		return nil, c.unread(name, err)
 	}
 	s, ok := parseSeal(text, deathsMagic)
 	switch {
@@ -175,8 +174,7 @@ func (c *closed) segment(s *segment, dead []death) error {
 	name := c.log.dir.Full(s.name())
 	f, err := s.acquire()
 	if err != nil {
-		c.tell(check.InFile(check.Damaged, name, -1, err.Error()), nil)
-		return nil
+		return c.unread(name, err)
 	}
 	defer s.release()
 	t, err := c.log.trailer(s, f)
@@ -185,13 +183,13 @@ func (c *closed) segment(s *segment, dead []death) error {
 	if err == nil {
 		was, err = c.log.contents(s, f, t)
 	}
-	if err != nil {
-		kind := check.Refused // newer
-		if errors.Is(err, unix.EIO) {
-			kind = check.Damaged
-		}
-		c.tell(check.InFile(kind, name, -1, err.Error()), nil)
+	var no unix.Errno
+	if err != nil && !errors.As(err, &no) { // newer
+		c.tell(check.InFile(check.Refused, name, -1, err.Error()), nil)
 		return nil
+	}
+	if err != nil {
+		return c.unread(name, err)
 	}
 	s.salt = was.salt
 	wrote, err = c.seals(s, f, wrote)
@@ -216,6 +214,20 @@ func (c *closed) segment(s *segment, dead []death) error {
 		}
 	}
 	c.leaks(s, f, living)
+	return nil
+}
+
+// unread tells of a file that cannot be opened or read, unless that says nothing about
+// it.
+func (c *closed) unread(name string, err error) error {
+	switch {
+	case check.Unreadable(err):
+		c.tell(check.Unread(name, err), nil)
+	case errors.Is(err, unix.EIO):
+		c.tell(check.InFile(check.Damaged, name, -1, err.Error()), nil)
+	default:
+		return err
+	}
 	return nil
 }
 
@@ -301,8 +313,11 @@ func (c *closed) record(s *segment, f *file, n note) error {
 		return nil
 	}
 	number := s.number
-	if errors.Is(err, io.ErrUnexpectedEOF) {
+	switch {
+	case errors.Is(err, io.ErrUnexpectedEOF):
 		err = errors.New("the file ends before it does")
+	case !errors.Is(err, errMismatch) && !errors.Is(err, unix.EIO):
+		return err
 	}
 	c.tell(found(c.log, s, n, err), func(l *Log) error {
 		s := l.numbered(number)

@@ -31,7 +31,11 @@ func (f *Files) Check(ctx context.Context, r *check.Run, from [16]byte, passed f
 	slices.SortFunc(due, func(a, b [16]byte) int { return bytes.Compare(a[:], b[:]) })
 	for _, version := range due {
 		r.Files.Add(1)
-		if err := f.checkObject(ctx, r, version); err != nil {
+		err := f.checkObject(ctx, r, version)
+		if check.Unreadable(err) {
+			x := &object{version: version}
+			r.Tell(check.Unread(f.path(x.dataName()), err))
+		} else if err != nil {
 			return err
 		}
 		if passed != nil {
@@ -46,12 +50,16 @@ func (f *Files) checkObject(ctx context.Context, r *check.Run, version [16]byte)
 		return err
 	}
 	var bad *check.Finding
-	if err := r.Do(func() { bad = f.checkHeader(r, version) }, nil); err != nil {
+	var there bool
+	var failed error
+	if err := r.Do(func() { there, bad, failed = f.checkHeader(r, version) }, nil); err != nil {
 		return err
 	}
 	if bad != nil {
 		r.Tell(*bad)
-		return nil
+	}
+	if failed != nil || !there {
+		return failed
 	}
 	for index := int64(0); ; index++ {
 		s := &blockCheck{files: f, r: r, index: index}
@@ -61,38 +69,47 @@ func (f *Files) checkObject(ctx context.Context, r *check.Run, version [16]byte)
 	}
 }
 
+// damage reports whether an error says that bytes are not what was written, or that
+// the device cannot give them back.
+func damage(err error) bool { return errors.Is(err, errDamaged) || errors.Is(err, unix.EIO) }
+
 // checkHeader reads a sidecar's header, twice before it believes that it is bad: it
-// may only just be made.
-func (f *Files) checkHeader(r *check.Run, version [16]byte) *check.Finding {
+// may only just be made. there: it is good, and so are the blocks worth a look.
+func (f *Files) checkHeader(r *check.Run, version [16]byte) (there bool, bad *check.Finding, err error) {
 	x := &object{version: version}
 	var cause error
 	for range 2 {
-		if cause = f.headerOf(x); cause == nil || errors.Is(cause, unix.ENOENT) {
-			return nil
+		if cause = f.headerOf(x); cause == nil {
+			return true, nil, nil
+		}
+		if errors.Is(cause, unix.ENOENT) { // not yet made, or removed by hand
+			return false, nil, nil
 		}
 		f.mu.Lock()
 		present := f.objects[version]
 		gone := present == nil || present.unmade || present.reaping || present.doomed || f.closed
 		f.mu.Unlock()
 		if gone {
-			return nil
+			return false, nil, nil
 		}
 	}
 	var newer *FormatError
-	if errors.As(cause, &newer) {
-		bad := check.InFile(check.Refused, f.path(x.sumsName()), 0, cause.Error())
-		return &bad
-	}
-	bad := check.InFile(check.Damaged, f.path(x.sumsName()), 0, cause.Error())
-	if r.Repair {
+	name := f.path(x.sumsName())
+	finding := check.InFile(check.Damaged, name, 0, cause.Error())
+	switch {
+	case errors.As(cause, &newer):
+		finding.Kind = check.Refused
+	case !damage(cause):
+		return false, nil, fmt.Errorf("read %s: %w", name, cause)
+	case r.Repair:
 		f.EvictObject(version)
 		f.noteDamage(x.sumsName(), -1, cause, 1)
 		f.mu.Lock()
 		present := f.objects[version]
-		bad.Repaired = present == nil || present.doomed // as soon as nobody reads it
+		finding.Repaired = present == nil || present.doomed // as soon as nobody reads it
 		f.mu.Unlock()
 	}
-	return &bad
+	return false, &finding, nil
 }
 
 func (f *Files) headerOf(x *object) error {
@@ -174,7 +191,7 @@ func (s *blockCheck) run(ctx context.Context, version [16]byte) error {
 		}
 		defer s.files.unpin(x)
 		if done = s.index >= x.blocks(); !done {
-			bad, read = s.look(x, v.Bytes())
+			bad, read, failed = s.look(x, v.Bytes())
 		}
 	}, v.Release); err != nil {
 		return err
@@ -207,12 +224,12 @@ func (s *blockCheck) seen(x *object) seen {
 }
 
 // look reads the block's record and bytes. Bad is what stays so while nobody changes
-// the object.
-func (s *blockCheck) look(x *object, buf []byte) (bad *check.Finding, read int64) {
+// the object; an error says nothing about them.
+func (s *blockCheck) look(x *object, buf []byte) (bad *check.Finding, read int64, err error) {
 	f := s.files
 	before := s.seen(x)
 	if before.busy {
-		return nil, 0
+		return nil, 0, nil
 	}
 	cause, name, off := s.verify(x, before.held, buf)
 	if before.held {
@@ -222,10 +239,13 @@ func (s *blockCheck) look(x *object, buf []byte) (bad *check.Finding, read int64
 		if before.held && x.handle.direct {
 			f.vouch(x, s.index, before.holes)
 		}
-		return nil, read
+		return nil, read, nil
 	}
 	if s.seen(x) != before {
-		return nil, read
+		return nil, read, nil
+	}
+	if !damage(cause) {
+		return nil, read, fmt.Errorf("read %s: %w", f.path(name), cause)
 	}
 	finding := check.InBlock(f.path(name), off, x.version, s.index, cause)
 	switch {
@@ -236,7 +256,7 @@ func (s *blockCheck) look(x *object, buf []byte) (bad *check.Finding, read int64
 	default:
 		finding.Repaired = s.clear(x)
 	}
-	return &finding, read
+	return &finding, read, nil
 }
 
 // verify says what is wrong with a block, and where.

@@ -245,3 +245,45 @@ func TestBadBlocksAreNoLeak(t *testing.T) {
 		t.Errorf("after the repair: %d blocks, %v", r.Blocks.Load(), all)
 	}
 }
+
+func TestCheckGoesOnBehindWhatCannotBeRead(t *testing.T) {
+	// A directory stands in the place of one object's data, one in that of another's sidecar: both are told and not dropped, open and closed, and all other blocks are checked.
+	modes(t, func(t *testing.T, opt Options) {
+		opt.MaxOpen = 1
+		x := start(t, opt)
+		for i := range uint64(5) {
+			o, data := sample(i+1, 2*mib)
+			x.putAll(o, data)
+		}
+		a, _ := sample(1, 2*mib)
+		b, _ := sample(2, 2*mib)
+		for _, name := range []string{x.dataFile(a), x.sumsFile(b)} {
+			if err := os.Rename(name, name+".away"); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.MkdirAll(filepath.Join(name, "kept"), 0o700); err != nil {
+				t.Fatal(err)
+			}
+		}
+		open := func(r *check.Run) error { return x.Files.Check(t.Context(), r, [16]byte{}, nil) }
+		closed := func(r *check.Run) error { return CheckClosed(t.Context(), x.opt.Dir, r) }
+		for _, repair := range []bool{false, true} {
+			if all, r := looked(t, repair, open); len(all) != 2 || r.Repaired.Load() != 0 || r.Blocks.Load() != 6 {
+				t.Errorf("open, repair %v: %d blocks, %v", repair, r.Blocks.Load(), all)
+			}
+		}
+		x.stop()
+		// Two directories, with the halves that they stand beside, and two names that are not ours.
+		if all, r := looked(t, true, closed); len(all) != 6 || r.Repaired.Load() != 0 || r.Blocks.Load() != 6 {
+			t.Errorf("closed: %d blocks, %v", r.Blocks.Load(), all)
+		}
+		for _, name := range []string{x.dataFile(a), x.sumsFile(b)} {
+			if _, err := os.Stat(filepath.Join(name, "kept")); err != nil {
+				t.Error(err)
+			}
+			if err := os.RemoveAll(name); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}

@@ -41,7 +41,11 @@ func CheckClosed(ctx context.Context, dir string, r *check.Run) error {
 	}
 	versions := slices.SortedFunc(maps.Keys(c.found), func(a, b [16]byte) int { return bytes.Compare(a[:], b[:]) })
 	for _, version := range versions {
-		if err := c.object(&object{version: version}); err != nil {
+		x := &object{version: version}
+		err := c.object(x)
+		if check.Unreadable(err) {
+			r.Tell(check.Unread(c.full(x.dataName()), err))
+		} else if err != nil {
 			return err
 		}
 	}
@@ -77,6 +81,10 @@ func (c *closed) format() (ok bool, err error) {
 	var sum uint64
 	_, bad := fmt.Sscanf(string(text), formatLine, &format, &sum)
 	switch {
+	case check.Unreadable(err):
+		c.r.Tell(check.Unread(name, err))
+	case err != nil && !damage(err):
+		return false, fmt.Errorf("check: %w", err)
 	case err != nil, bad != nil, string(text) != formatText(format), format == 0:
 		c.tell(check.InFile(check.Damaged, name, 0, "it is not what was written"), func() error { return checkFormat(c.path) })
 	case format > formatVersion:
@@ -95,7 +103,7 @@ func (c *closed) names() error {
 	for _, e := range entries {
 		name := e.Name()
 		version, data, ours := parseName(name)
-		remove := func() error { return os.RemoveAll(c.full(name)) }
+		remove := func() error { return os.Remove(c.full(name)) } // what somebody put into a directory stays
 		switch {
 		case ours && e.Type().IsRegular():
 			h := c.found[version]
@@ -139,9 +147,12 @@ func (c *closed) object(x *object) error {
 		c.tell(check.InFile(check.Refused, c.full(x.sumsName()), 0, err.Error()), nil)
 		return nil
 	}
-	if err != nil {
+	if damage(err) {
 		c.tell(check.InFile(check.Damaged, c.full(x.sumsName()), 0, err.Error()), give)
 		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read %s: %w", c.full(x.sumsName()), err)
 	}
 	text, err := readPages(c.dir, x.sumsName(), 0, headerSize)
 	if err != nil {
@@ -214,6 +225,9 @@ func (c *closed) blocks(x *object, data, sidecar *os.File) (held map[int64]bool,
 	held, known = map[int64]bool{}, true
 	for first := int64(0); first < x.blocks(); first += batch {
 		text, err := readPages(c.dir, x.sumsName(), recordOffset(first), batch*recordSize)
+		if err != nil && !damage(err) {
+			return nil, false, fmt.Errorf("read %s: %w", sidecar.Name(), err)
+		}
 		if err != nil {
 			c.tell(check.InFile(check.Damaged, sidecar.Name(), recordOffset(first), err.Error()), func() error { return err })
 			known = false
@@ -266,6 +280,8 @@ func (c *closed) block(x *object, index int64, record []byte, data, sidecar *os.
 		err = errors.New("the file ends before it does")
 	case err == nil && !matches(c.buf[:n], want[:]):
 		err = fmt.Errorf("its bytes: %w", errDamaged)
+	case err != nil && !damage(err):
+		return false, fmt.Errorf("read %s: %w", data.Name(), err)
 	}
 	if err != nil {
 		c.tell(check.InBlock(data.Name(), index*hearth.BlockSize, x.version, index, err), forget)

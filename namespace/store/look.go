@@ -24,11 +24,12 @@ func OpenLook(dir string) (l *Look, err error) {
 	}
 	// Its options only; it is never opened.
 	s := &Store{o: Options{CacheBytes: defaultCache}}
-	o := s.options(newSteady(vfs.Default, nil, nil), func(error) {})
+	disk := newSteady(vfs.Default, nil, nil)
+	o := s.options(disk, func(error) {})
 	o.ReadOnly = true
 	db, err := openPebble(dir, o)
-	if err != nil {
-		return nil, fmt.Errorf("open the names in %s: %w", dir, err)
+	if err != nil { // what failed first, behind which Pebble may have seen an empty memory
+		return nil, fmt.Errorf("open the names in %s: %w", dir, errors.Join(disk.cause(), err))
 	}
 	return &Look{db: db, Dir: dir}, nil
 }

@@ -38,7 +38,9 @@ func Check(ctx context.Context, dir string, r *check.Run) error {
 		return err
 	}
 	defer release()
-	disk.CheckHome(dir, r.Repair, r)
+	if err := disk.CheckHome(dir, r.Repair, r); err != nil {
+		return err
+	}
 	if err := fsck.Small(dir, false, r); err != nil {
 		return err
 	}
@@ -96,7 +98,13 @@ func checkNames(ctx context.Context, dir string, r *check.Run) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	if err != nil {
+	switch {
+	case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ENOMEM):
+		return err // of this process, not of the names
+	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
+		r.Tell(check.Unread(where, err))
+		return nil
+	case err != nil:
 		bad = append(bad, check.InFile(check.Damaged, where, -1, err.Error()))
 	}
 	repaired := r.Repair && len(bad) > 0 && store.SetAside(where) == nil

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/hearthfs/hearth/cache/check"
 	"github.com/hearthfs/hearth/namespace/record"
 	"github.com/hearthfs/hearth/namespace/store"
@@ -65,5 +67,40 @@ func TestNamesOfANewerVersionAreNotTouched(t *testing.T) {
 	ours := keepNames(t, record.Format)
 	if all := repaired(t, ours); len(all) != 1 || all[0].Kind != check.Damaged || !all[0].Repaired {
 		t.Errorf("damaged: %v", all)
+	}
+}
+
+func TestACheckShortOfDescriptorsDropsNothing(t *testing.T) {
+	// A repair of a sound cache may open no file, then one, two, and so on: it ends with an error until there are enough, and never finds anything.
+	dir := cache(t)
+	write(t, filepath.Join(dir, "scrub.json"), `{"object":"00000000000000000000000000000000"}`)
+	var was unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
+		t.Fatal(err)
+	}
+	limit := func(n uint64) {
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: n, Max: was.Max}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	defer limit(was.Cur)
+	failed := 0
+	for n := uint64(0); ; n++ {
+		r := &check.Run{Repair: true, Found: func(f check.Finding) { t.Errorf("with descriptors up to %d: %s", n, f) }}
+		limit(n)
+		err := Check(t.Context(), dir, r)
+		limit(was.Cur)
+		if err == nil {
+			if r.Blocks.Load() != 3 {
+				t.Errorf("with descriptors up to %d: %d blocks", n, r.Blocks.Load())
+			}
+			break
+		}
+		if failed++; !errors.Is(err, unix.EMFILE) {
+			t.Errorf("with descriptors up to %d: %v", n, err)
+		}
+	}
+	if failed < 3 {
+		t.Errorf("only %d checks failed", failed)
 	}
 }
