@@ -156,21 +156,24 @@ func New(t Target, noted []byte, perSecond int64, every time.Duration) *Scrub {
 			t.Found(f)
 		}
 	}
-	s.state, _ = parse(noted, time.Now())
+	s.state, _ = parse(noted)
+	if now := time.Now().Unix(); s.state.Now.Begun > now || s.state.Last.Ended > now {
+		s.state = state{} // the clock went back: by these times the next pass might be years away
+	}
 	s.base = s.state.Now
 	return s
 }
 
-// Whole reports whether a scrub could go on by what was noted.
+// Whole reports whether what was noted can be read.
 func Whole(text []byte) bool {
-	_, ok := parse(text, time.Now())
+	_, ok := parse(text)
 	return ok
 }
 
 // parse reads what a scrub noted; false: it is damaged, and a pass begins anew.
-func parse(text []byte, now time.Time) (state, bool) {
+func parse(text []byte) (state, bool) {
 	var st state
-	if json.Unmarshal(text, &st) != nil || st.Now.Begun > now.Unix() || st.Last.Ended > now.Unix() {
+	if json.Unmarshal(text, &st) != nil {
 		return state{}, false
 	}
 	if at, err := hex.DecodeString(st.Object); err != nil || len(at) != 16 {

@@ -148,11 +148,15 @@ func TestReadersGoFirst(t *testing.T) {
 }
 
 func TestDamagedNotesBeginAnew(t *testing.T) {
-	// What cannot be read, or speaks of the future, is no place to go on.
-	for _, text := range []string{"", "{", `{"object":"zz"}`, `{"now":{"begun":99999999999},"object":"00000000000000000000000000000000"}`} {
+	// What cannot be read is no place to go on. Nor is what speaks of the future, since the clock went back: but that is whole.
+	for _, text := range []string{"", "{", `{"object":"zz"}`} {
 		if Whole([]byte(text)) {
 			t.Errorf("%q is believed", text)
 		}
+	}
+	later := []byte(`{"now":{"begun":99999999999},"segment":7,"object":"00000000000000000000000000000000"}`)
+	if s := New((&fake{}).target(), later, 1, time.Hour); !Whole(later) || s.state.Segment != 0 {
+		t.Errorf("after the clock went back: whole %v, %+v", Whole(later), s.state)
 	}
 }
 

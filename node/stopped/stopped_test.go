@@ -70,6 +70,16 @@ func TestNamesOfANewerVersionAreNotTouched(t *testing.T) {
 	}
 }
 
+func TestAClockThatWentBackIsNoDamage(t *testing.T) {
+	// The scrub noted a time that is still to come.
+	dir := cache(t)
+	write(t, filepath.Join(dir, "scrub.json"), `{"now":{"begun":99999999999},"object":"00000000000000000000000000000000"}`)
+	r := &check.Run{Found: func(f check.Finding) { t.Errorf("%s", f) }}
+	if err := Check(t.Context(), dir, r); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestACheckShortOfDescriptorsDropsNothing(t *testing.T) {
 	// A repair of a sound cache may open no file, then one, two, and so on: it ends with an error until there are enough, and never finds anything.
 	dir := cache(t)
