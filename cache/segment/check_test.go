@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache/check"
 	"github.com/hearthfs/hearth/internal/hearthtest"
@@ -209,6 +211,50 @@ func TestCheckGoesOnBehindWhatCannotBeRead(t *testing.T) {
 	}
 	if err := os.Rename(name+".away", name); err != nil {
 		t.Fatal(err)
+	}
+}
+
+func TestARepairThatDidNotHoldIsNotTold(t *testing.T) {
+	// A footer is damaged, and the file system takes no other: the log opens all the same, and the finding is not called repaired; once it can be written it is.
+	dir, pool := t.TempDir(), hearthtest.Pool(t, 64<<20)
+	o := Options{Dir: dir, Pool: pool, SegmentSize: 3 << 20}
+	l, err := Open(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 30 {
+		if err := l.Append([]Entry{checkEntry(i)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	name := filepath.Join(dir, segmentName(1))
+	size, err := os.Stat(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	flipByte(t, name, size.Size()-50)
+	empty := filepath.Join(dir, segmentName(99))
+	if err := os.WriteFile(empty, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, full := range []bool{true, false} {
+		o.tap = func(c change) error {
+			if full && c.What == "write" && c.Name == segmentName(1) {
+				return unix.ENOSPC
+			}
+			return nil
+		}
+		r := &check.Run{Repair: true}
+		found := told(r)
+		if err := CheckClosed(t.Context(), o, r); err != nil || len(*found) == 0 || (*found)[0].Repaired == full {
+			t.Errorf("full %v: %v, %v", full, *found, err)
+		}
+		if last := (*found)[len(*found)-1]; full && (last.File != empty || last.Kind != check.Leftover || !last.Repaired) {
+			t.Errorf("a segment that was only just made: %v", *found)
+		}
 	}
 }
 

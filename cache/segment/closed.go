@@ -27,15 +27,8 @@ const leakMost = 2 << 20
 // opened, which mends what it can, and each bad block is dropped. o.Budget is the
 // directory's, 0 if it is not known.
 func CheckClosed(ctx context.Context, o Options, r *check.Run) error {
-	c := &closed{ctx: ctx, r: r, log: &Log{dir: &directory{Path: o.Dir, Look: true}, pool: o.Pool, alloc: o.Pool.Alloc, maxOpen: 1}}
-	c.log.slots.Store(&[]*segment{})
-	c.log.deaths = &deaths{dir: c.log.dir}
+	c := look(ctx, o, r, func(string) bool { return true })
 	err := c.all()
-	for _, s := range *c.log.slots.Load() {
-		s.mu.Lock()
-		s.closeLocked()
-		s.mu.Unlock()
-	}
 	if r.Repair {
 		return errors.Join(err, c.repair(o))
 	}
@@ -47,11 +40,19 @@ type closed struct {
 	ctx   context.Context
 	r     *check.Run
 	log   *Log
+	due   func(segment string) bool // by its path: it is checked
 	later []mend
 }
 
-// mend is a finding that is to be repaired. do, which may be nil, does what opening
-// the directory did not.
+func look(ctx context.Context, o Options, r *check.Run, due func(segment string) bool) *closed {
+	l := &Log{dir: &directory{Path: o.Dir, Look: true}, pool: o.Pool, alloc: o.Pool.Alloc, maxOpen: 1}
+	l.slots.Store(&[]*segment{})
+	l.deaths = &deaths{dir: l.dir}
+	return &closed{ctx: ctx, r: r, log: l, due: due}
+}
+
+// mend is a finding that is to be repaired. do does what opening the directory did
+// not; nil: that may have, and who tells of it looks again.
 type mend struct {
 	finding check.Finding
 	do      func(l *Log) error
@@ -70,23 +71,57 @@ func (c *closed) repair(o Options) error {
 		return nil
 	}
 	l, err := Open(o)
-	for _, m := range c.later {
-		switch {
-		case err != nil:
-		case m.do == nil:
-			m.finding.Repaired = true
-		default:
-			m.finding.Repaired = m.do(l) == nil
+	if err == nil {
+		for i := range c.later {
+			m := &c.later[i]
+			m.finding.Repaired = m.do != nil && m.do(l) == nil
 		}
+		err = l.Close()
+	}
+	if err == nil {
+		err = c.again(o)
+	}
+	for _, m := range c.later {
 		c.r.Tell(m.finding)
 	}
-	if err != nil {
+	return err
+}
+
+// again looks at the files that opening the directory was to mend, and notes which of
+// them it did.
+func (c *closed) again(o Options) error {
+	type what struct {
+		kind check.Kind
+		file string
+	}
+	due, left := map[string]bool{}, map[what]bool{}
+	for _, m := range c.later {
+		if m.do == nil {
+			due[m.finding.File] = true
+		}
+	}
+	if len(due) == 0 {
+		return nil
+	}
+	r := &check.Run{Pace: c.r.Pace, Step: c.r.Step, Found: func(f check.Finding) { left[what{f.Kind, f.File}] = true }}
+	if err := look(c.ctx, o, r, func(file string) bool { return due[file] }).all(); err != nil {
 		return err
 	}
-	return l.Close()
+	for i := range c.later {
+		f := &c.later[i].finding
+		f.Repaired = f.Repaired || due[f.File] && c.later[i].do == nil && !left[what{f.Kind, f.File}]
+	}
+	return nil
 }
 
 func (c *closed) all() error {
+	defer func() {
+		for _, s := range *c.log.slots.Load() {
+			s.mu.Lock()
+			s.closeLocked()
+			s.mu.Unlock()
+		}
+	}()
 	if err := c.names(); err != nil {
 		return err
 	}
@@ -102,6 +137,9 @@ func (c *closed) all() error {
 		return err
 	}
 	for _, s := range segments {
+		if !c.due(c.log.dir.Full(s.name())) {
+			continue
+		}
 		if err := c.segment(s, dead[s.number]); err != nil {
 			return err
 		}
@@ -177,6 +215,10 @@ func (c *closed) segment(s *segment, dead []death) error {
 		return c.unread(name, err)
 	}
 	defer s.release()
+	if size, _, err := f.Stat(); err == nil && size == 0 {
+		c.tell(check.InFile(check.Leftover, name, -1, "a process that ended had only just made it"), nil)
+		return nil
+	}
 	t, err := c.log.trailer(s, f)
 	wrote := t.format > 0
 	var was contents
