@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/hearthfs/hearth/cache/check"
 	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
@@ -182,11 +183,53 @@ func (c *crashes) hold(seen map[*object]int) {
 }
 
 // atRest looks at what a killed node left: no more data than its budget and one
-// write unit.
+// write unit, and nothing that is damaged, or dead and not given back, but for what
+// its last write left behind.
 func (c *crashes) atRest(cache string) {
 	c.e.Helper()
 	if data, names := c.e.cacheBytes(cache); data > crashBudget+writeUnit {
 		c.e.Errorf("a killed node left %d bytes of data and %d of names; budget %d", data, names, crashBudget)
+	}
+	if _, err := os.Lstat(filepath.Join(c.e.path(cache), "hearth.json")); errors.Is(err, fs.ErrNotExist) {
+		return // it was about to make the directory
+	}
+	found, _ := c.h.tryFsck()
+	for _, f := range found.Findings {
+		if c.left++; f.Kind != check.Leftover {
+			c.e.Errorf("a killed node left: %s", f)
+		}
+	}
+}
+
+// quit ends the node that runs, and checks what it leaves: nothing that a check finds.
+func (c *crashes) quit() {
+	c.e.Helper()
+	c.h.quit()
+	c.clean++
+	for _, f := range c.h.fsck(0).Findings {
+		c.e.Errorf("a node that ended left: %s", f)
+	}
+}
+
+// kept holds what the reopened node has on its disk against what was there before
+// the kill.
+func (c *crashes) kept(p phase) {
+	c.e.Helper()
+	var warm, lost int64
+	for _, x := range c.objects[1:] { // the first was read to see that it serves
+		if v, ok := c.held[x]; !ok || v != c.last[x] {
+			continue
+		}
+		warm += x.Size
+		s, err := c.h.client.Stat(c.e.ctx, "/"+x.Path)
+		c.e.must(err, "stat %s", x.Path)
+		if s.Held["disk"] != s.Blocks {
+			lost += x.Size
+		}
+	}
+	c.e.Logf("of %d bytes the kill in phase %s lost %d", warm, p.name, lost)
+	if float64(lost) > p.lost*float64(warm) {
+		c.e.Errorf("after the kill in phase %s %d bytes of %d are gone", p.name, lost, warm)
 	}
 }
 

@@ -26,13 +26,22 @@ type checked struct {
 // fsck runs `hearth fsck` and expects its exit code.
 func (h *hearth) fsck(code int, args ...string) (c checked) {
 	h.e.Helper()
-	args = append([]string{"fsck", "-o", "json", "--config", h.config}, args...)
-	out, got := h.e.run(h.e.hearth, args...)
+	c, got := h.tryFsck(args...)
 	if got != code {
-		h.e.Fatalf("hearth %v: exit %d, not %d:\n%s", args, got, code, out)
+		h.e.Fatalf("hearth fsck %v: exit %d, not %d: %+v", args, got, code, c)
 	}
-	h.e.must(json.Unmarshal([]byte(out), &c), "read what fsck printed: %s", out)
 	return c
+}
+
+// tryFsck runs it and returns its exit code.
+func (h *hearth) tryFsck(args ...string) (c checked, code int) {
+	h.e.Helper()
+	args = append([]string{"fsck", "-o", "json", "--config", h.config}, args...)
+	out, code := h.e.run(h.e.hearth, args...)
+	if err := json.Unmarshal([]byte(out), &c); err != nil {
+		h.e.Fatalf("hearth %v: exit %d, %v:\n%s", args, code, err, out)
+	}
+	return c, code
 }
 
 // settled waits until what was read is written: the cache grows no more.
