@@ -26,10 +26,12 @@ func (n *Node) namesStatus() NamesStatus {
 func (n *Node) treeEvents() namespace.Events {
 	return namespace.Events{
 		Ill: func(cause error) {
-			n.events.Trouble("names ill", "names are kept in memory until they move", "cause", cause)
+			n.events.Trouble("names ill", "names are kept in memory until they move", "cause", cause.Error())
 		},
-		Moved:   func(dir string) { n.events.Info("names have moved", "dir", dir) },
-		Rebuilt: func(cause error) { n.events.Trouble("names rebuilt", "names are collected anew", "cause", cause) },
+		Moved: func(dir string) { n.events.Info("names have moved", "dir", dir) },
+		Rebuilt: func(cause error) {
+			n.events.Trouble("names rebuilt", "names are collected anew", "cause", cause.Error()) // without the stack that Pebble's have
+		},
 		Origin: func(link string, err error) {
 			if err == nil {
 				n.events.Info("origin can be asked again", "link", link)

@@ -73,8 +73,8 @@ type Options struct {
 	Log func(text string)
 	// Ill is called when the disk that the database is on fails; may be nil.
 	Ill func(cause error)
-	// Rebuilt is called when the database was replaced by an empty one, under the
-	// store's lock: it must not use the store. May be nil.
+	// Rebuilt is called when the database was replaced by an empty one, by Open or
+	// later, under the store's lock: it must not use the store. May be nil.
 	Rebuilt func(cause error)
 }
 
@@ -155,6 +155,9 @@ func (s *Store) open() error {
 		s.log("names in %s cannot be used and are set aside: %v", s.o.Dir, err)
 		if err := setAside(s.on(s.o.Dir), s.o.Dir); err != nil {
 			return s.openMemory(err)
+		}
+		if s.o.Rebuilt != nil {
+			s.o.Rebuilt(err)
 		}
 	}
 }

@@ -224,8 +224,11 @@ func TestTooMuchMemory(t *testing.T) {
 func TestCorruption(t *testing.T) {
 	// Whatever bytes change in whatever file, the store opens, gives what was put
 	// or nothing, takes new records, and keeps the broken one aside.
-	rebuilds := 0
+	rebuilds, told := 0, 0
 	defer func() {
+		if told != rebuilds {
+			t.Errorf("%d rebuilds, told of %d", rebuilds, told)
+		}
 		if rebuilds < 3 {
 			t.Errorf("%d rebuilds: the damage is not met", rebuilds)
 		}
@@ -245,7 +248,7 @@ func TestCorruption(t *testing.T) {
 			t.Fatal(err)
 		}
 		damage(t, dir, rand.New(rand.NewPCG(seed, 2)))
-		s, err = Open(Options{Dir: dir})
+		s, err = Open(Options{Dir: dir, Rebuilt: func(error) { told++ }})
 		if err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
