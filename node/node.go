@@ -17,6 +17,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -187,6 +188,9 @@ func (n *Node) openDisk() error {
 			n.events.Trouble("eject "+path, "cache directory is out of use", "dir", path, "cause", cause)
 		},
 		Returned: func(path string) { n.events.Info("cache directory is in use again", "dir", path) },
+		Full: func(path string, cause error) {
+			n.events.Trouble("full "+path, "cache directory has no room", "dir", path, "cause", cause)
+		},
 		Found: func(f check.Finding) {
 			says := "the scrub dropped what is damaged"
 			if !f.Repaired {
@@ -196,6 +200,9 @@ func (n *Node) openDisk() error {
 		},
 		ScrubFailed: func(cause error) { n.events.Trouble("scrub failed", "the scrub is held up", "cause", cause) },
 	}}
+	o.Events.Damaged = func(file string, cause error) {
+		n.events.Trouble("damaged "+filepath.Dir(file), "what a cache file held is read from the origin", "file", file, "cause", cause)
+	}
 	o.Scrub, o.ScrubEvery = n.config.Cache.Scrub, n.config.Cache.ScrubEvery
 	if ring, ok := n.config.Wiring.Ring.(interface{ Owns(hearth.ID) bool }); ok {
 		o.Owns = ring.Owns

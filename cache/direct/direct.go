@@ -143,7 +143,7 @@ func (d *Directory) Open(name string, flags int, direct bool) (*File, error) {
 		access = unix.O_RDONLY
 	}
 	for {
-		fd, err := unix.Open(d.Full(name), access|unix.O_CLOEXEC|flags, 0o600)
+		fd, err := d.open(name, access|flags)
 		if err == nil {
 			return &File{dir: d, Name: name, FD: fd, direct: direct}, nil
 		}
@@ -151,6 +151,14 @@ func (d *Directory) Open(name string, flags int, direct bool) (*File, error) {
 			return nil, fmt.Errorf("open %s: %w", d.Full(name), err)
 		}
 	}
+}
+
+// open opens a file of ours; who only looks changes nothing.
+func (d *Directory) open(name string, flags int) (int, error) {
+	if d.Look {
+		return unix.Open(d.Full(name), flags|unix.O_CLOEXEC, 0)
+	}
+	return OpenAt(unix.AT_FDCWD, d.Full(name), flags, 0o600)
 }
 
 // Remove unlinks a file.

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"sync/atomic"
@@ -17,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/cache/direct"
 	"github.com/hearthfs/hearth/cache/evict"
 )
 
@@ -102,6 +102,9 @@ func (d *directory) openFirst() error {
 	vol, err := d.opt.open(d)
 	if err != nil {
 		h.close()
+		if errors.As(err, new(*direct.FormatError)) {
+			return refuse("cache directory %s: %v", d.path, err)
+		}
 		return err
 	}
 	d.home, d.last = h, identity{h.id, device(d.path)}
@@ -352,21 +355,4 @@ func (d *directory) useWhole(o *hearth.Object) {
 		b := o.Block(i)
 		d.policy.Use(b.ID(), b.Len(), now)
 	}
-}
-
-// diskUsage is what a tree of directories has allocated.
-func diskUsage(root string) int64 {
-	var sum int64
-	_ = filepath.WalkDir(root, func(_ string, e fs.DirEntry, err error) error {
-		if err != nil {
-			return nil // gone meanwhile: Pebble removes files as it goes
-		}
-		if fi, err := e.Info(); err == nil {
-			if st, ok := fi.Sys().(*syscall.Stat_t); ok {
-				sum += st.Blocks * 512
-			}
-		}
-		return nil
-	})
-	return sum
 }

@@ -133,10 +133,15 @@ type Events struct {
 	Ejected func(path string, cause error)
 	// Returned: it is in use again.
 	Returned func(path string)
+	// Full: its file system said that it has no room or no inodes; it is asked again 10 s later.
+	Full func(path string, cause error)
 	// Found: the scrub found bytes that are not what was written, and dropped them, or
 	// what cannot be read. ScrubFailed: it cannot go on for now, and why, once in a row.
 	Found       func(check.Finding)
 	ScrubFailed func(cause error)
+	// Damaged: a file of the cache, or some of it, is of no use, and what it held is a
+	// miss: its bytes are not what was written, or of a newer format.
+	Damaged func(file string, cause error)
 }
 
 // Store is the disk tier.
@@ -200,6 +205,9 @@ func (o *Options) setDefaults() {
 	}
 	if o.ScrubEvery <= 0 {
 		o.ScrubEvery = 24 * time.Hour
+	}
+	if o.Events.Damaged == nil {
+		o.Events.Damaged = func(string, error) {}
 	}
 	if o.open == nil {
 		o.open = openVolume

@@ -189,6 +189,7 @@ func newRig(t *testing.T, o Options) *rig {
 	o.Events = Events{
 		Ejected:  func(string, error) { r.say("ejected") },
 		Returned: func(string) { r.say("returned") },
+		Full:     func(string, error) { r.say("full") },
 	}
 	s, err := Open(o)
 	if err != nil {

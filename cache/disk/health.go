@@ -1,10 +1,8 @@
 package disk
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
@@ -102,6 +100,9 @@ func (d *directory) writeFailed(err error) {
 	d.errors.Add(1)
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
 		d.full.Store(time.Now().Add(fullFor).UnixNano())
+		if d.events.Full != nil {
+			d.events.Full(d.path, err)
+		}
 		return
 	}
 	if shortOfDescriptors(err) {
@@ -186,7 +187,7 @@ func (d *directory) retire() {
 // old volume until the device has proved itself.
 func (d *directory) reopen() error {
 	if d.home != nil {
-		if err := probe(d.path); err != nil {
+		if err := direct.Prove(filepath.Join(d.path, layout.Home+".probe")); err != nil {
 			return err
 		}
 		d.retire()
@@ -208,7 +209,7 @@ func (d *directory) reopen() error {
 			return err
 		}
 		d.home, d.last = h, identity{h.id, device(d.path)}
-		if err := probe(d.path); err != nil {
+		if err := direct.Prove(filepath.Join(d.path, layout.Home+".probe")); err != nil {
 			return err
 		}
 	}
@@ -250,22 +251,4 @@ func device(path string) uint64 {
 			return 0
 		}
 	}
-}
-
-// probe writes a small file through to the device and reads it back.
-func probe(path string) error {
-	name := filepath.Join(path, layout.Home+".probe")
-	defer os.Remove(name)
-	want := []byte(randomID())
-	if err := direct.WriteDurably(name, want); err != nil {
-		return fmt.Errorf("probe cache directory: %w", err)
-	}
-	got, err := os.ReadFile(name)
-	if err != nil {
-		return fmt.Errorf("probe cache directory: %w", err)
-	}
-	if !bytes.Equal(got, want) {
-		return fmt.Errorf("probe cache directory %s: it reads other bytes than were written", path)
-	}
-	return nil
 }

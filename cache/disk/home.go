@@ -70,6 +70,9 @@ func openHome(path, node string, statfs statfsFunc) (_ *home, err error) {
 			h.close()
 		}
 	}()
+	if err = direct.ClearWay(filepath.Join(path, layout.Home), false); err != nil {
+		return nil, err
+	}
 	text, err := readHome(path)
 	switch {
 	case err == nil && text.Format > homeFormat:
@@ -89,6 +92,7 @@ func openHome(path, node string, statfs statfsFunc) (_ *home, err error) {
 			return nil, err
 		}
 	}
+	direct.Reclaim(filepath.Join(path, layout.Names))
 	return h, nil
 }
 

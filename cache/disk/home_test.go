@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -92,6 +93,7 @@ func TestHomeHeals(t *testing.T) {
 	dir := t.TempDir()
 	pool := hearthtest.Pool(t, 64<<20)
 	b := small(1, 5000).Block(0)
+	names := filepath.Join(dir, layout.Names, "LOCK") // who opens it takes what it may not open for what somebody holds
 	for _, c := range []struct {
 		name string
 		harm func() error
@@ -110,16 +112,37 @@ func TestHomeHeals(t *testing.T) {
 			return errors.Join(os.RemoveAll(filepath.Join(dir, layout.Objects)), os.WriteFile(filepath.Join(dir, layout.Objects), nil, 0o600))
 		}},
 		{"half-written id", func() error { return os.WriteFile(filepath.Join(dir, layout.Home+".tmp"), []byte(`{`), 0o600) }},
-		{"mode 000", func() error { return os.Chmod(filepath.Join(dir, layout.Home), 0) }},
+		{"id locked away", func() error { return os.Chmod(filepath.Join(dir, layout.Home), 0) }},
+		{"lock locked away", func() error { return os.Chmod(filepath.Join(dir, layout.Lock), 0) }},
+		{"objects locked away", func() error { return os.Chmod(filepath.Join(dir, layout.Objects), 0) }},
+		{"all files locked away", func() error {
+			if err := os.WriteFile(names, nil, 0o600); err != nil {
+				return err
+			}
+			return filepath.WalkDir(dir, func(name string, e fs.DirEntry, err error) error {
+				if err == nil && !e.IsDir() {
+					err = os.Chmod(name, 0)
+				}
+				return err
+			})
+		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if err := c.harm(); err != nil {
 				t.Fatal(err)
 			}
-			if os.Getuid() != 0 && c.name == "mode 000" {
-				t.Skip("only root reads it then")
+			var s *Store
+			err := hearthtest.ObeyingModes(func() (err error) {
+				s, err = Open(Options{Pool: pool, Dirs: []DirOptions{{Path: dir, Budget: 64 << 20, Floor: -1}}})
+				return err
+			})
+			if err != nil {
+				t.Fatal(err)
 			}
-			s := openReal(t, Options{Pool: pool, Dirs: []DirOptions{{Path: dir, Budget: 64 << 20}}})
+			defer s.Close()
+			if fi, err := os.Stat(names); err == nil && fi.Mode() != 0o600 {
+				t.Errorf("a file of the names has mode %v", fi.Mode())
+			}
 			if c.name != "new" && hearthtest.CheckGet(t, s, b, 0, b.Len(), 1) {
 				t.Error("the block is lost")
 			}

@@ -22,7 +22,7 @@ func openPacked(dir string, o *Options, budget int64) (area, error) {
 	log, err := segment.Open(segment.Options{
 		Dir: segmentsPath(dir), Pool: o.Pool, Alloc: alloc(o.Pool), Budget: budget, OpenFiles: openFiles(len(o.Dirs)),
 		Touch: func(state uint32) uint32 { return evict.Touch(state, seconds()) },
-		Fresh: evict.Fresh(seconds()),
+		Fresh: evict.Fresh(seconds()), Damaged: o.Events.Damaged,
 	})
 	if err != nil {
 		return nil, err

@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/cache/direct"
 	"github.com/hearthfs/hearth/cache/disk/layout"
 	"github.com/hearthfs/hearth/internal/hearthtest"
 )
@@ -98,7 +99,7 @@ func TestBudgetHoldsUnderLoad(t *testing.T) {
 			case <-stop:
 				return
 			case <-time.After(time.Millisecond):
-				most.Store(max(most.Load(), diskUsage(dir)))
+				most.Store(max(most.Load(), direct.Usage(dir)))
 			}
 		}
 	})
@@ -319,7 +320,7 @@ func TestKillKeepsWhatWasFlushed(t *testing.T) {
 					}
 				}
 			}
-			if used := diskUsage(filepath.Join(dir, layout.Segments)) + diskUsage(filepath.Join(dir, layout.Objects)); used < s.Stats().Dirs[0].Used || used > s.Stats().Dirs[0].Used+64<<10 {
+			if used := direct.Usage(filepath.Join(dir, layout.Segments)) + direct.Usage(filepath.Join(dir, layout.Objects)); used < s.Stats().Dirs[0].Used || used > s.Stats().Dirs[0].Used+64<<10 {
 				t.Errorf("%d bytes on disk, %d counted", used, s.Stats().Dirs[0].Used)
 			}
 		})

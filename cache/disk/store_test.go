@@ -219,8 +219,8 @@ func TestFullFileSystemIsNoFailure(t *testing.T) {
 	if err := r.put(small(100, 1000)); !isFull(err) {
 		t.Fatalf("put right after ENOSPC: %v", err)
 	}
-	if st := r.Stats().Dirs[0]; st.Ejected || st.Errors != 20 {
-		t.Fatalf("%+v", st)
+	if st := r.Stats().Dirs[0]; st.Ejected || st.Errors != 20 || r.heard("full") != 20 {
+		t.Fatalf("%+v, told %d times", st, r.heard("full"))
 	}
 }
 
@@ -285,6 +285,43 @@ func TestFailedWritesEject(t *testing.T) {
 			t.Fatal("a block is missed after the return")
 		}
 	}
+}
+
+func TestReadOnlyDirectoryUnmounted(t *testing.T) {
+	// What failed writes left readable goes away below the node, as by umount -l: it is let go, so that the disk can be repaired, and used again once it is there.
+	r := newRig(t, Options{Dirs: []DirOptions{{Budget: 16 << 20}, {Budget: 16 << 20}}})
+	mine := placed(r, ejectAfter)
+	r.area(0).setPutFail(unix.EROFS)
+	for _, o := range mine {
+		if err := r.keep(t.Context(), o); !errors.Is(err, unix.EROFS) {
+			t.Fatalf("write to a sick disk: %v", err)
+		}
+	}
+	if st := r.Stats().Dirs[0]; !st.Ejected || !st.Reading {
+		t.Fatalf("after failed writes: %+v", st)
+	}
+	text, err := os.ReadFile(filepath.Join(r.paths[0], layout.Home))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A file stands in its place, where no directory can be made; both swap at once, since
+	// the writer makes anew what is missing.
+	other := filepath.Join(t.TempDir(), "other")
+	if err := os.WriteFile(other, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	swap := func() {
+		if err := unix.Renameat2(unix.AT_FDCWD, other, unix.AT_FDCWD, r.paths[0], unix.RENAME_EXCHANGE); err != nil {
+			t.Fatal(err)
+		}
+	}
+	swap()
+	r.until("let go", func() bool { st := r.Stats().Dirs[0]; return st.Ejected && !st.Reading })
+	if err := errors.Join(os.RemoveAll(other), os.Mkdir(other, 0o700), os.WriteFile(filepath.Join(other, layout.Home), text, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	swap()
+	r.until("returned", func() bool { return r.heard("returned") == 1 && !r.Stats().Dirs[0].Ejected })
 }
 
 func TestFailedReadsEject(t *testing.T) {

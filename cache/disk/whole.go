@@ -7,23 +7,30 @@ import (
 	"syscall"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/cache/direct"
 	"github.com/hearthfs/hearth/cache/evict"
 	"github.com/hearthfs/hearth/cache/sparse"
 )
 
 // wholeArea is the area of objects that have a file of their own.
-type wholeArea struct{ files *sparse.Files }
+type wholeArea struct {
+	files   *sparse.Files
+	damaged func(file string, cause error)
+}
 
 func openWhole(dir string, o *Options, sick func(error)) (area, error) {
 	files, err := sparse.Open(sparse.Options{
 		Dir: objectsPath(dir), Pool: o.Pool, Alloc: alloc(o.Pool), Fresh: evict.Fresh, Touch: evict.Touch,
 		MaxOpen: min(256, max(1, openFiles(len(o.Dirs))/2)), // of two descriptors: another quarter of the limit
-		Events:  sparse.Events{Damaged: func(_ string, _ int64, err error) { ifDevice(err, sick) }},
+		Events: sparse.Events{Damaged: func(file string, _ int64, err error) {
+			ifDevice(err, sick)
+			o.Events.Damaged(file, err)
+		}},
 	})
 	if err != nil {
 		return nil, err
 	}
-	return wholeArea{files}, nil
+	return wholeArea{files, o.Events.Damaged}, nil
 }
 
 // ifDevice tells sick of what the device said; bytes that are not what was
@@ -36,7 +43,22 @@ func ifDevice(err error, sick func(error)) {
 }
 
 func (a wholeArea) get(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
-	return a.files.Get(ctx, b, off, n)
+	v, err := a.files.Get(ctx, b, off, n)
+	if a.newer(err) {
+		err = hearth.ErrMiss
+	}
+	return v, err
+}
+
+// newer tells of an object's file that a newer hearth wrote: it is let be, and no
+// verdict on the device.
+func (a wholeArea) newer(err error) bool {
+	var format *direct.FormatError
+	if !errors.As(err, &format) {
+		return false
+	}
+	a.damaged(format.File, format)
+	return true
 }
 
 func (a wholeArea) has(id hearth.ID) bool { return a.files.Has(id) }
@@ -51,7 +73,7 @@ func (a wholeArea) put(items []item) error {
 	}
 	b := items[0].block
 	err := a.files.PutMany(b.Object, b.Index, run)
-	if errors.Is(err, sparse.ErrBusy) || errors.Is(err, sparse.ErrMemory) {
+	if errors.Is(err, sparse.ErrBusy) || errors.Is(err, sparse.ErrMemory) || a.newer(err) {
 		return errors.Join(errDeclined, err)
 	}
 	return err

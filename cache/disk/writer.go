@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/cache/direct"
 	"github.com/hearthfs/hearth/cache/disk/layout"
 	"github.com/hearthfs/hearth/cache/evict"
 )
@@ -126,7 +127,7 @@ func (d *directory) shut() {
 // check looks after the directory: is it still there, well, and within its limits?
 func (d *directory) check(now time.Time) {
 	d.lookedAt = now
-	if d.home != nil && d.writable() {
+	if d.home != nil && d.readable() { // a disk that turned read-only may be unmounted, too
 		if err := d.home.intact(); err != nil {
 			d.errors.Add(1)
 			d.eject(err, true) // what it held is gone, and its space must become free
@@ -199,7 +200,7 @@ func (d *directory) look() (used, limit int64) {
 		used = vol.used()
 	}
 	if now := time.Now(); now.Sub(d.namesAt) > namesEvery {
-		d.names, d.namesAt = diskUsage(filepath.Join(d.path, layout.Names))+diskUsage(filepath.Join(d.path, layout.NamesAgain)), now
+		d.names, d.namesAt = direct.Usage(filepath.Join(d.path, layout.Names))+direct.Usage(filepath.Join(d.path, layout.NamesAgain)), now
 	}
 	used += d.names
 	limit = d.budget

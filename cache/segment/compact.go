@@ -120,7 +120,7 @@ func (l *Log) moveRecordLocked(n note, p place) error {
 	if !errors.Is(err, errMismatch) {
 		return errors.Join(err, dropErr)
 	}
-	l.counters.corrupt.Add(1)
+	l.corrupt(p.slot, n)
 	return dropErr
 }
 

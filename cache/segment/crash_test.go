@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -316,7 +317,8 @@ func TestFlippedBits(t *testing.T) {
 func TestFlippedWhileOpen(t *testing.T) {
 	// A block goes bad under a running log: a miss, counted, and the block can be put again.
 	dir := t.TempDir()
-	l := open(t, Options{Dir: dir})
+	var told []string
+	l := open(t, Options{Dir: dir, Damaged: func(file string, cause error) { told = append(told, file+": "+cause.Error()) }})
 	appendAll(t, l, entryOf(1, 70_000), entryOf(2, 70_000), entryOf(3, 300))
 	name := filepath.Join(dir, segmentName(1))
 	text, err := os.ReadFile(name)
@@ -343,6 +345,9 @@ func TestFlippedWhileOpen(t *testing.T) {
 	mustHold(t, l, 3, 300)
 	if l.Stats().Corrupt != 1 || l.Has(blockID(1)) {
 		t.Errorf("%+v", l.Stats())
+	}
+	if len(told) != 1 || !strings.HasPrefix(told[0], name) || !strings.Contains(told[0], blockID(1).String()) {
+		t.Errorf("told: %q", told)
 	}
 	appendAll(t, l, entryOf(1, 70_000))
 	mustHold(t, l, 1, 70_000)

@@ -2,9 +2,9 @@ package segment
 
 import (
 	"encoding/binary"
-	"fmt"
 	"sync"
 
+	"github.com/hearthfs/hearth/cache/direct"
 	"github.com/zeebo/xxh3"
 	"golang.org/x/sys/unix"
 )
@@ -182,5 +182,5 @@ func (d *deaths) close() {
 }
 
 func newer(d *directory, name string, format uint32) error {
-	return fmt.Errorf("open %s: written in format %d by a newer Hearth, this one reads up to %d", d.Full(name), format, Format)
+	return &direct.FormatError{File: d.Full(name), Format: format, Known: Format}
 }

@@ -38,6 +38,9 @@ type Options struct {
 	Touch func(state uint32) uint32
 	// Fresh is the State of blocks found by Open.
 	Fresh uint32
+	// Damaged: Get or Compact dropped a block whose bytes are not what was written. May
+	// be nil; it must not block.
+	Damaged func(file string, cause error)
 
 	tap func(change) error // tests see and forbid changes
 }
@@ -73,6 +76,7 @@ type counters struct {
 	appended, appendedBytes, written, declined   atomic.Int64
 	hits, hitBytes, read, corrupt, evicted       atomic.Int64
 	compacted, rewritten, recovered, opened, bad atomic.Int64
+	damaged                                      func(file string, cause error) // nil: nobody is told
 }
 
 // Stats are a Log's figures since Open.
@@ -120,6 +124,7 @@ func Open(o Options) (*Log, error) {
 		l.maxOpen = 512
 	}
 	l.slots.Store(&[]*segment{})
+	l.counters.damaged = o.Damaged
 	if err := l.writer.init(o.Pool, size); err != nil {
 		return nil, err
 	}

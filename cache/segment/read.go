@@ -59,13 +59,21 @@ func (l *Log) Get(ctx context.Context, id hearth.ID, blockLen, off, n int) (*hea
 		l.settler.fail(dropErr)
 		if errors.Is(err, errMismatch) {
 			if !errors.Is(err, errEvicted) {
-				l.counters.corrupt.Add(1)
+				l.corrupt(p.slot, p.note(id))
 			}
 			return nil, hearth.ErrMiss
 		}
 		return nil, err
 	}
 	return nil, hearth.ErrMiss
+}
+
+// corrupt counts a block that did not verify, and tells of it.
+func (l *Log) corrupt(slot uint32, n note) {
+	l.counters.corrupt.Add(1)
+	if slots := *l.slots.Load(); l.counters.damaged != nil && int(slot) < len(slots) && slots[slot] != nil {
+		l.counters.damaged(l.dir.Full(slots[slot].name()), fmt.Errorf("block %v at %d: %w", n.id, n.offset(), errMismatch))
+	}
 }
 
 // errEvicted: the header is zero; the note of its death was lost with the power.

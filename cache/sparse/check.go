@@ -122,7 +122,7 @@ func (f *Files) headerOf(x *object) error {
 	case err != nil:
 		return err
 	case h.format > formatVersion:
-		return &FormatError{f.path(x.sumsName()), h.format}
+		return newer(f.path(x.sumsName()), h.format)
 	case h.version != x.version:
 		return fmt.Errorf("sidecar of another object: %w", errDamaged)
 	}

@@ -88,7 +88,7 @@ func (c *closed) format() (ok bool, err error) {
 	case err != nil, bad != nil, string(text) != formatText(format), format == 0:
 		c.tell(check.InFile(check.Damaged, name, 0, "it is not what was written"), func() error { return checkFormat(c.path) })
 	case format > formatVersion:
-		c.tell(check.InFile(check.Refused, name, 0, (&FormatError{name, format}).Error()), nil)
+		c.tell(check.InFile(check.Refused, name, 0, newer(name, format).Error()), nil)
 		return false, nil
 	}
 	c.r.Files.Add(1)
@@ -142,8 +142,7 @@ func (c *closed) object(x *object) error {
 	}
 	f := &Files{dir: c.dir, opt: Options{Dir: c.path}}
 	err := f.headerOf(x)
-	var newer *FormatError
-	if errors.As(err, &newer) {
+	if errors.As(err, new(*FormatError)) {
 		c.tell(check.InFile(check.Refused, c.full(x.sumsName()), 0, err.Error()), nil)
 		return nil
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/zeebo/xxh3"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/cache/direct"
 )
 
 // A sidecar is a header of 64 bytes and one record of 144 bytes per block, both
@@ -40,17 +41,10 @@ const (
 var errDamaged = errors.New("damaged")
 
 // FormatError says that a file was written by a newer version of Hearth.
-type FormatError struct {
-	// File is its path, Format the version that it has.
-	File   string
-	Format uint32
-}
+type FormatError = direct.FormatError
 
-// Error names the file and the cure.
-func (e *FormatError) Error() string {
-	return fmt.Sprintf("%s has cache format %d, this version of hearth reads up to %d: "+
-		"run the newer hearth again, or remove %s to start with an empty cache",
-		e.File, e.Format, formatVersion, filepath.Dir(e.File))
+func newer(file string, format uint32) error {
+	return &FormatError{File: file, Format: format, Known: formatVersion}
 }
 
 // formatText is what FORMAT holds. The sum keeps a flipped bit from looking like a
@@ -64,10 +58,8 @@ func formatText(format uint32) string {
 // format again.
 func checkFormat(dir string) error {
 	name := filepath.Join(dir, formatName)
-	if fi, err := os.Lstat(name); err == nil && !fi.Mode().IsRegular() {
-		if err := os.RemoveAll(name); err != nil {
-			return fmt.Errorf("clear cache format: %w", err)
-		}
+	if err := direct.ClearWay(name, false); err != nil {
+		return err
 	}
 	data, err := os.ReadFile(name)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -78,7 +70,7 @@ func checkFormat(dir string) error {
 	_, err = fmt.Sscanf(string(data), formatLine, &format, &check)
 	switch known := err == nil && string(data) == formatText(format); {
 	case known && format > formatVersion:
-		return &FormatError{name, format}
+		return newer(name, format)
 	case known && format == formatVersion:
 		return nil
 	}

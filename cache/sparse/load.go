@@ -70,7 +70,7 @@ func (f *Files) readHeader(x *object) (size int64, err error) {
 		x.refused = true
 		f.sample.update(x)
 		f.mu.Unlock()
-		return 0, f.failed(&FormatError{name, h.format})
+		return 0, f.failed(newer(name, h.format))
 	case h.version != x.version:
 		return 0, fmt.Errorf("sidecar of another object: %w", errDamaged)
 	}

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/cache/direct"
 )
 
 const (
@@ -296,29 +297,29 @@ func (f *Files) path(name string) string { return filepath.Join(f.opt.Dir, name)
 
 // open opens both descriptors.
 func (f *Files) open(x *object) (*handle, error) {
-	data, direct, err := f.openData(x, 0)
+	data, odirect, err := f.openData(x, 0)
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", f.path(x.dataName()), err)
 	}
-	sums, err := unix.Openat(f.dir, x.sumsName(), unix.O_RDWR|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	sums, err := direct.OpenAt(f.dir, x.sumsName(), unix.O_RDWR|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		unix.Close(data)
 		return nil, fmt.Errorf("open %s: %w", f.path(x.sumsName()), err)
 	}
-	return &handle{data: data, sums: sums, direct: direct}, nil
+	return &handle{data: data, sums: sums, direct: odirect}, nil
 }
 
 // openData opens the data file, without O_DIRECT where that is refused.
-func (f *Files) openData(x *object, flags int) (fd int, direct bool, err error) {
-	flags |= unix.O_RDWR | unix.O_NOFOLLOW | unix.O_CLOEXEC
+func (f *Files) openData(x *object, flags int) (fd int, odirect bool, err error) {
+	flags |= unix.O_RDWR | unix.O_NOFOLLOW
 	if f.direct.Load() {
-		fd, err = unix.Openat(f.dir, x.dataName(), flags|unix.O_DIRECT, 0o600)
+		fd, err = direct.OpenAt(f.dir, x.dataName(), flags|unix.O_DIRECT, 0o600)
 		if err != unix.EINVAL {
 			return fd, true, err
 		}
 		f.direct.Store(false)
 	}
-	fd, err = unix.Openat(f.dir, x.dataName(), flags&^unix.O_EXCL, 0o600)
+	fd, err = direct.OpenAt(f.dir, x.dataName(), flags&^unix.O_EXCL, 0o600)
 	return fd, false, err
 }
 

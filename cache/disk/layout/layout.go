@@ -4,8 +4,6 @@ package layout
 import (
 	"slices"
 	"strings"
-
-	"github.com/hearthfs/hearth/cache/scrub"
 )
 
 // What lies in a cache directory.
@@ -18,14 +16,15 @@ const (
 	NamesAgain = "names.again" // where it copies itself to after a failure
 	OpenModes  = "open-modes.json"
 	NodeIDs    = "node-ids"
+	Scrub      = "scrub.json" // where the scrub is
 )
 
 // Ours tells the names that a node makes at the top of its directory, known although
 // hearth.json was lost. temporary: only while a file is written, so that a process
 // that ended left it behind.
 func Ours(name string) (ours, temporary bool) {
-	stay := []string{Home, Lock, Segments, Objects, OpenModes, NodeIDs, scrub.FileName, "lost+found"}
-	pass := []string{Home + ".tmp", Home + ".probe", Home + ".probe.tmp", OpenModes + ".new", NodeIDs + ".new", scrub.FileName + ".new"}
+	stay := []string{Home, Lock, Segments, Objects, OpenModes, NodeIDs, Scrub, "lost+found"}
+	pass := []string{Home + ".tmp", Home + ".probe", Home + ".probe.tmp", OpenModes + ".new", NodeIDs + ".new", Scrub + ".new"}
 	if slices.Contains(stay, name) || slices.Contains(pass, name) {
 		return true, slices.Contains(pass, name)
 	}
