@@ -122,13 +122,7 @@ func newCrashes(e *env) *crashes {
 	o := e.origin()
 	c := &crashes{writing: &writing{e: e, o: o, start: time.Now(), rules: "bounded(500ms)"}, p: e.proxy(o), nodes: map[changing]*hearth{},
 		last: map[*object]int{}, held: map[*object]int{}, counts: map[string]int{}}
-	c.seed = uint64(time.Now().UnixNano())
-	if text := os.Getenv(crashSeed); text != "" {
-		var err error
-		c.seed, err = strconv.ParseUint(text, 10, 64)
-		e.must(err, "read %s", crashSeed)
-	}
-	e.Logf("%s=%d", crashSeed, c.seed)
+	c.seed = e.seed(crashSeed)
 	c.rng = rand.New(rand.NewPCG(c.seed, 12))
 	// Packed objects of part of a block and of a whole one, and such as get a file.
 	for _, f := range e.load(o, hearthtest.DataSet{Groups: []hearthtest.Group{

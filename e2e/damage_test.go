@@ -1,18 +1,42 @@
 package e2e
 
 import (
+	"bytes"
+	"encoding/binary"
 	"errors"
+	"fmt"
 	"io/fs"
 	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
+	"github.com/zeebo/xxh3"
 	"golang.org/x/sys/unix"
+
+	"github.com/hearthfs/hearth/internal/hearthtest"
 )
+
+// damageSeed is the variable that replays a run's choices of files, bytes and harms.
+const damageSeed = "HEARTH_DAMAGE_SEED"
+
+// seed is what a variable says, so that a run makes the same choices again, or drawn;
+// it is logged.
+func (e *env) seed(variable string) uint64 {
+	e.Helper()
+	seed := uint64(time.Now().UnixNano())
+	if text := os.Getenv(variable); text != "" {
+		var err error
+		seed, err = strconv.ParseUint(text, 10, 64)
+		e.must(err, "read %s", variable)
+	}
+	e.Logf("%s=%d", variable, seed)
+	return seed
+}
 
 // cacheFiles are the files of a cache directory by their kind: what follows the
 // first dot of a name, or the name itself.
@@ -31,7 +55,11 @@ func (e *env) cacheFiles(skip func(kind string) bool) map[string][]string {
 		if _, suffix, ok := strings.Cut(kind, "."); ok {
 			kind = suffix
 		}
-		if rel, _ := filepath.Rel(root, p); strings.HasPrefix(rel, "names") {
+		rel, _ := filepath.Rel(root, p)
+		if strings.HasPrefix(rel, "names.corrupt") {
+			return nil // set aside: nobody reads it
+		}
+		if strings.HasPrefix(rel, "names") {
 			kind = "names/" + strings.TrimRight(kind, "0123456789")
 		}
 		if !skip(kind) {
@@ -52,6 +80,16 @@ func (e *env) pick(rng *rand.Rand, kinds map[string][]string) (kind, file string
 	return kind, files[rng.IntN(len(files))]
 }
 
+// rarest draws a file of a kind that was tried least.
+func (e *env) rarest(rng *rand.Rand, kinds map[string][]string, tried map[string]int) (kind, file string) {
+	e.Helper()
+	names := slices.Sorted(maps.Keys(kinds))
+	rng.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
+	kind = slices.MinFunc(names, func(a, b string) int { return tried[a] - tried[b] })
+	tried[kind]++
+	return kind, kinds[kind][rng.IntN(len(kinds[kind]))]
+}
+
 // flip changes one byte of a file; false: it is empty, or gone.
 func (e *env) flip(rng *rand.Rand, name string) bool {
 	e.Helper()
@@ -66,10 +104,14 @@ func (e *env) flip(rng *rand.Rand, name string) bool {
 	if s.Size() == 0 {
 		return false
 	}
-	// Half of the bytes lie in the first page: headers are small.
-	off := rng.Int64N(s.Size())
-	if rng.IntN(2) == 0 {
-		off = rng.Int64N(min(s.Size(), 4096))
+	// A third lies in the first page, where headers are, and a third in the last, where
+	// indexes and their trailers end.
+	off, page := rng.Int64N(s.Size()), min(s.Size(), 4096)
+	switch rng.IntN(3) {
+	case 0:
+		off = rng.Int64N(page)
+	case 1:
+		off = s.Size() - 1 - rng.Int64N(page)
 	}
 	var b [1]byte
 	_, err = f.ReadAt(b[:], off)
@@ -80,50 +122,132 @@ func (e *env) flip(rng *rand.Rand, name string) bool {
 	return true
 }
 
+// openArgs are the flags of a mount in an open mode; plain is what passthrough
+// becomes where the kernel does not grant it.
+func openArgs(mode string) []string {
+	if mode == "plain" {
+		return []string{"--open", "passthrough", "--fuse-without", "passthrough"}
+	}
+	return []string{"--open", mode}
+}
+
+// rot is a cache whose bytes change, over the lives of its node.
+type rot struct {
+	*env
+	o        *server
+	set      settings
+	h        *hearth
+	open     string
+	rng      *rand.Rand
+	errors   int64 // of the disk tier, in the lives before
+	rebuilds int64 // of the names
+	log      strings.Builder
+}
+
+// live starts the node, or ends it and keeps what it counted and logged.
+func (r *rot) live(on bool) {
+	r.Helper()
+	if on {
+		r.h.launch(r.o, r.set)
+		return
+	}
+	r.errors += r.h.diskTier().Errors
+	r.rebuilds += r.h.status().Names.Figures["rebuilds"]
+	r.h.quit()
+	r.log.WriteString(r.h.out.String())
+}
+
+// spare: a file that was verified and handed to the kernel is the local file
+// system's word until the node ends (docs/semantics.md).
+func (r *rot) spare(up bool) func(kind string) bool {
+	return func(kind string) bool { return up && r.open == "passthrough" && kind == "data" }
+}
+
+// aim changes a byte of a small object, which every read of it verifies.
+func (r *rot) aim() {
+	r.Helper()
+	small, _ := r.blocks()
+	b := small[r.rng.IntN(len(small))]
+	r.flipAt(b.file, b.off+r.rng.Int64N(b.len))
+}
+
+// rereads reads all and holds what it counts against where the bytes came from: the
+// disk tier found what was aimed at, and memory did not stand in for it.
+func (r *rot) rereads(list []hearthtest.File, seed uint64) {
+	r.Helper()
+	before := r.h.status()
+	r.good("after flips", epoch(r.h.dir, list, seed, 8, 0))
+	after := r.h.status()
+	ram, disk := after.Tiers[0].HitBytes-before.Tiers[0].HitBytes, after.Tiers[1].HitBytes-before.Tiers[1].HitBytes
+	r.Logf("%d bytes from memory, %d from the disk; its errors %d", ram, disk, after.Tiers[1].Errors-before.Tiers[1].Errors)
+	if ram > disk/10 {
+		r.Errorf("memory gave %d bytes, the disk %d: what was changed is not what was read", ram, disk)
+	}
+	if after.Tiers[1].Errors <= before.Tiers[1].Errors {
+		r.Errorf("no error is counted after a byte that was read had changed: %+v", after.Tiers[1])
+	}
+}
+
 // flips changes single bytes of every kind of file in the cache directory, in turn
 // under a running node and while it is down: no byte that a reader gets is wrong,
-// and no read fails.
+// no read fails, and counters and the log tell of it.
 func flips(open string) func(e *env) {
 	return func(e *env) {
-		count := map[level]int{core: 20, all: 100, full: 300}[e.level]
+		count := map[level]int{core: 20, all: 60, full: 300}[e.level]
 		const batch = 10
 		o := e.origin()
 		list := e.sickSet(o)
-		set := settings{ram: "16MiB", mount: []string{"--open", open}}
-		h := e.mount(o, set)
-		e.good("cold", epoch(h.dir, list, 1, 8, 0))
-		seed := uint64(time.Now().UnixNano())
-		e.Logf("seed %d", seed)
-		rng := rand.New(rand.NewPCG(seed, 8))
-		met := map[string]int{}
+		set := settings{ram: "16MiB", mount: openArgs(open)} // no node has less
+		seed := e.seed(damageSeed)
+		r := &rot{env: e, o: o, set: set, h: e.mount(o, set), open: open, rng: rand.New(rand.NewPCG(seed, 8))}
+		e.good("cold", epoch(r.h.dir, list, 1, 8, 0))
+		r.live(false) // the names get a table
+		r.live(true)
+		wanted := []string{"segment", "data", "sums", "deaths", "json", "names/log", "names/sst", "names/MANIFEST-"}
+		met, tried := map[string]int{}, map[string]int{}
+		for _, kind := range wanted {
+			tried[kind] = -1
+		}
 		for round, done := 0, 0; done < count; round++ {
 			up := round%2 == 0
 			if !up {
-				h.quit()
+				r.live(false)
 			}
-			// A file that was verified and handed to the kernel is the local file system's
-			// word until the node ends: docs/semantics.md.
-			kinds := e.cacheFiles(func(kind string) bool { return up && open == "passthrough" && kind == "data" })
-			for range batch {
-				if kind, file := e.pick(rng, kinds); e.flip(rng, file) {
+			r.aim()
+			kinds := e.cacheFiles(r.spare(up))
+			for n := 0; n < batch; {
+				if kind, file := e.rarest(r.rng, kinds, tried); e.flip(r.rng, file) {
 					met[kind]++
-					done++
+					n++
 					e.Logf("up %v: flipped a byte of %s", up, file)
 				}
 			}
+			done += batch
 			if !up {
-				h.launch(o, set)
+				r.live(true)
 			}
-			e.cold(h.dir, list)
-			e.good("after flips", epoch(h.dir, list, seed+uint64(round), 8, 0))
+			e.cold(r.h.dir, list)
+			r.rereads(list, seed+uint64(round))
 		}
-		e.Logf("flipped by kind: %v; status: %+v", met, h.diskTier())
-		for _, kind := range []string{"segment", "data", "sums", "deaths", "json", "names/log"} {
+		r.live(false)
+		e.Logf("flipped by kind: %v; %d errors, %d databases of names begun anew", met, r.errors, r.rebuilds)
+		for _, kind := range wanted {
 			if met[kind] == 0 && e.level > core {
 				e.Errorf("no byte of a %s was flipped", kind)
 			}
 		}
-		h.quit()
+		told := []string{"what a cache file held is read from the origin"}
+		if e.level > core {
+			told = append(told, "names are collected anew")
+			if r.rebuilds == 0 {
+				e.Error("no database of names was begun anew")
+			}
+		}
+		for _, line := range told {
+			if !strings.Contains(r.log.String(), line) {
+				e.Errorf("the log does not say %q:\n%s", line, r.log.String())
+			}
+		}
 	}
 }
 
@@ -155,42 +279,159 @@ func harms() []harm {
 // lost tells the error of a file system whose device had lost writes.
 func lost(err error) bool { return errors.Is(err, unix.EUCLEAN) || errors.Is(err, unix.EIO) }
 
+// withoutOverride has root obey the modes of files, as users do. The right to mount
+// stays.
+func withoutOverride() []string {
+	if os.Getuid() != 0 {
+		return nil
+	}
+	const less = "-dac_override,-dac_read_search"
+	return []string{"setpriv", "--bounding-set", less, "--inh-caps", less}
+}
+
+// obeys fails the scenario if the node may open files whatever their modes are.
+func (h *hearth) obeys() {
+	h.e.Helper()
+	caps, err := strconv.ParseUint(h.e.figure(fmt.Sprintf("/proc/%d/status", h.Process.Pid), "CapEff:"), 16, 64)
+	h.e.must(err, "read the node's capabilities")
+	if caps&(1<<unix.CAP_DAC_OVERRIDE|1<<unix.CAP_DAC_READ_SEARCH) != 0 {
+		h.e.Fatalf("the node has capabilities %x: chmod 000 is nothing to it", caps)
+	}
+}
+
 // damaged truncates, deletes, replaces, locks away and overwrites files of every
 // kind, under a running node and while it is down.
-func damaged(e *env) {
-	o := e.origin()
-	list := e.sickSet(o)
-	set := settings{ram: "16MiB"}
-	h := e.mount(o, set)
-	e.good("cold", epoch(h.dir, list, 1, 8, 0))
-	rng := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 9))
-	for _, m := range harms() {
-		for _, up := range []bool{true, false} {
-			if !up {
-				h.quit()
-			}
-			kinds := e.cacheFiles(func(kind string) bool { return false })
-			for kind, files := range kinds {
-				file := files[rng.IntN(len(files))]
-				if err := m.do(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
-					e.Fatalf("%s: %s of kind %s: %v", m.name, file, kind, err)
+func damaged(open string) func(e *env) {
+	return func(e *env) {
+		o := e.origin()
+		list := e.sickSet(o)
+		set := settings{ram: "16MiB", mount: openArgs(open), wrap: withoutOverride()}
+		rng := rand.New(rand.NewPCG(e.seed(damageSeed), 9))
+		r := &rot{env: e, o: o, set: set, h: e.mount(o, set), open: open, rng: rng}
+		r.h.obeys()
+		e.good("cold", epoch(r.h.dir, list, 1, 8, 0))
+		for _, m := range harms() {
+			for _, up := range []bool{true, false} {
+				if !up {
+					r.live(false)
 				}
+				kinds := e.cacheFiles(r.spare(up))
+				for _, kind := range slices.Sorted(maps.Keys(kinds)) {
+					file := kinds[kind][rng.IntN(len(kinds[kind]))]
+					if err := m.do(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
+						e.Fatalf("%s: %s of kind %s: %v", m.name, file, kind, err)
+					}
+				}
+				if !up {
+					r.live(true)
+				}
+				e.cold(r.h.dir, list)
+				e.good(m.name, epoch(r.h.dir, list, 2, 8, 0))
 			}
-			if !up {
-				h.launch(o, set)
+		}
+		r.newer(list)
+		r.live(false)
+		if said := "what a cache file held is read from the origin"; r.errors == 0 || r.rebuilds == 0 || !strings.Contains(r.log.String(), said) {
+			e.Errorf("%d errors and %d databases of names begun anew are counted, and the log says:\n%s", r.errors, r.rebuilds, r.log.String())
+		}
+		// Another bucket of the same keys and sizes, on the directory that the first left.
+		other := *o
+		other.bucket = o.Bucket(e.T, "other")
+		for _, f := range list {
+			e.must(o.PutFile(e.ctx, other.bucket, "", f, 1), "put %s", f.Path)
+		}
+		h := e.mount(&other, set)
+		e.good("another origin's directory", epoch(h.dir, list, 3, 8, 1))
+		h.quit()
+	}
+}
+
+// newer gives files the format of a later version, rightly sealed, under the running
+// node: it goes on. The next one serves without a large object's file, which it names;
+// it refuses what says more than that, with the cure, and starts once that was done.
+// Whatever a newer version wrote stays as it is.
+func (r *rot) newer(list []hearthtest.File) {
+	r.Helper()
+	r.refilled(list)
+	sums, _ := filepath.Glob(r.path("cache/objects/*.sums"))
+	segments, _ := filepath.Glob(r.path("cache/segments/*.segment"))
+	for _, c := range []struct {
+		file  string
+		raise func(file string)
+		cure  string // what the line says to remove; "": the node starts
+	}{
+		{sums[0], func(file string) { r.raise(file, 0) }, ""},
+		{r.path("cache/objects/FORMAT"), func(file string) {
+			r.must(os.WriteFile(file, []byte("hearth sparse 2 "+sumOfTwo+"\n"), 0o600), "write %s", file)
+		}, r.path("cache/objects")},
+		{segments[0], func(file string) {
+			s, err := os.Stat(file)
+			r.must(err, "stat %s", file)
+			r.raise(file, 0)
+			r.raise(file, s.Size()-64)
+		}, r.path("cache/segments")},
+	} {
+		c.raise(c.file)
+		before, err := os.ReadFile(c.file)
+		r.must(err, "read %s", c.file)
+		r.cold(r.h.dir, list)
+		r.good("a newer "+filepath.Base(c.file)+", under the node", epoch(r.h.dir, list, 4, 8, 0))
+		r.live(false)
+		if c.cure == "" {
+			r.live(true)
+			for seed := range uint64(12) { // more often than a device may fail
+				r.cold(r.h.dir, list)
+				r.good("without a newer file", epoch(r.h.dir, list[len(list)-2:], seed, 2, 0))
 			}
-			e.cold(h.dir, list)
-			e.good(m.name, epoch(h.dir, list, 2, 8, 0))
+			r.h.waitFor("what a cache file held is read from the origin")
+			if ill := r.h.ill(); ill != "" || !strings.Contains(r.h.out.String(), c.file+" has cache format 2") {
+				r.Errorf("directory %q; the log does not name %s:\n%s", ill, c.file, r.h.out)
+			}
+		} else {
+			r.h.spawn(r.o, r.set)
+			if code := r.h.exit(30 * time.Second); code != 8 || !strings.Contains(r.h.out.String(), c.file+" has cache format 2") ||
+				!strings.Contains(r.h.out.String(), "run the newer hearth again, or remove "+c.cure+" ") {
+				r.Errorf("a newer %s: exit %d:\n%s", c.file, code, r.h.out)
+			}
+		}
+		if after, err := os.ReadFile(c.file); err != nil || !bytes.Equal(before, after) {
+			r.Errorf("%s was changed, %v", c.file, err)
+		}
+		if c.cure != "" {
+			r.must(os.RemoveAll(c.cure), "do as the line says")
+			r.live(true)
+			r.good("after the cure", epoch(r.h.dir, list, 5, 8, 0))
 		}
 	}
-	h.quit()
-	// Another bucket of the same keys and sizes, on the directory that the first left.
-	other := *o
-	other.bucket = o.Bucket(e.T, "other")
-	for _, f := range list {
-		e.must(o.PutFile(e.ctx, other.bucket, "", f, 1), "put %s", f.Path)
+}
+
+// refilled has every large object lie in the cache, and several segments closed.
+func (r *rot) refilled(list []hearthtest.File) {
+	r.Helper()
+	r.live(false)
+	r.must(os.RemoveAll(r.path("cache")), "remove the cache")
+	r.live(true)
+	r.good("filling the cache", epoch(r.h.dir, list, 3, 8, 0))
+	r.live(false)
+	r.live(true)
+	r.cold(r.h.dir, list)
+	r.good("from the cache", epoch(r.h.dir, list, 3, 8, 0))
+}
+
+// raise gives a seal of 64 bytes - a segment's header or trailer, a sidecar's header -
+// the next format and the checksum of that.
+func (r *rot) raise(name string, off int64) {
+	r.Helper()
+	f, err := os.OpenFile(name, os.O_RDWR, 0)
+	r.must(err, "open %s", name)
+	seal := make([]byte, 64)
+	_, err = f.ReadAt(seal, off)
+	r.must(err, "read %s", name)
+	if binary.LittleEndian.Uint64(seal[56:]) != xxh3.Hash(seal[:56]) || seal[8] != 1 {
+		r.Fatalf("%s has no seal of format 1 at %d: %q", name, off, seal)
 	}
-	h = e.mount(&other, set)
-	e.good("another origin's directory", epoch(h.dir, list, 3, 8, 1))
-	h.quit()
+	seal[8] = 2
+	binary.LittleEndian.PutUint64(seal[56:], xxh3.Hash(seal[:56]))
+	_, err = f.WriteAt(seal, off)
+	r.must(errors.Join(err, f.Close()), "write %s", name)
 }

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -23,14 +24,14 @@ import (
 // file system of another process.
 type device struct {
 	e       *env
-	name    string // below the scenario's directory
+	loop    string
 	control string
 }
 
 // device makes one of so many MiB; format is what mke2fs is told besides.
 func (e *env) device(name string, mib int, format ...string) *device {
 	e.Helper()
-	d := &device{e: e, name: name}
+	d := &device{e: e}
 	image, behind, dir := e.path(name+".img"), e.path(name+"-behind"), e.path(name)
 	e.must(os.WriteFile(image, nil, 0o600), "make an image")
 	e.must(os.Truncate(image, int64(mib)<<20), "size the image")
@@ -49,19 +50,19 @@ func (e *env) device(name string, mib int, format ...string) *device {
 	var said struct{ Control string }
 	e.must(json.Unmarshal([]byte(p.out.String()), &said), "read the control address")
 	d.control = said.Control
-	e.ext4(filepath.Join(behind, faultfs.Name), dir, func() { d.meet(faultfs.None) }, format...)
+	d.loop = e.ext4(filepath.Join(behind, faultfs.Name), dir, func() { d.meet(faultfs.None) }, format...)
 	return d
 }
 
 // ext4 makes a file system in a file, over a loop device, and mounts it; before is
 // called before it is unmounted. format is what mke2fs is told besides.
-func (e *env) ext4(file, dir string, before func(), format ...string) {
+func (e *env) ext4(file, dir string, before func(), format ...string) (loop string) {
 	e.Helper()
 	out, code := e.run("losetup", "--find", "--show", "--direct-io=on", file)
 	if code != 0 {
 		e.Fatalf("losetup: %s", out)
 	}
-	loop := strings.TrimSpace(out)
+	loop = strings.TrimSpace(out)
 	e.Cleanup(func() {
 		if out, err := exec.Command("losetup", "-d", loop).CombinedOutput(); err != nil {
 			e.Errorf("losetup -d %s: %v: %s", loop, err, out)
@@ -80,6 +81,7 @@ func (e *env) ext4(file, dir string, before func(), format ...string) {
 			_ = unix.Unmount(dir, unix.MNT_DETACH)
 		}
 	})
+	return loop
 }
 
 // meet makes the device meet a fault.
@@ -104,12 +106,6 @@ func (d *device) stalled() (n int) {
 	_, err = fmt.Sscan(string(text), &n)
 	d.e.must(err, "read %q", text)
 	return n
-}
-
-// remount changes the flags of the mount.
-func (d *device) remount(flags uintptr) {
-	d.e.Helper()
-	d.e.must(unix.Mount("", d.e.path(d.name), "", unix.MS_REMOUNT|unix.MS_NOATIME|flags, ""), "remount")
 }
 
 // cold drops what the kernel holds of the files' bytes, so that reads reach the node.
@@ -198,23 +194,22 @@ func sickDisk(fault faultfs.Fault, open string) func(e *env) {
 	}
 }
 
-// readOnlyDisk: the file system turns read-only under the node, as ext4 does at an
-// error, and is writable again later.
+// readOnlyDisk: the file system of the first of two directories turns read-only under
+// the node, as ext4 does at an error. The names move to the other one; once it is
+// unmounted, repaired and mounted again, the directory is used again by itself.
 func readOnlyDisk(e *env) {
 	o := e.origin()
 	list := e.sickSet(o)
+	p := e.proxy(o)
 	d := e.device("sick", 384)
-	h := e.mount(o, settings{ram: "16MiB", disk: "300MiB", cache: "sick/cache", floor: "1MiB"})
+	h := e.mount(o, settings{endpoint: p.endpoint, ram: "16MiB", cache: "sick/cache", floor: "1MiB", disk: fmt.Sprintf("300MiB}, {path: %q, size: 300MiB", e.path("well"))})
 	half := len(list) / 2
 	e.good("cold, half of it", epoch(h.dir, list[:half], 1, 8, 0))
 	e.eventually("it is written", func() bool { return h.diskTier().Used > sum(list[:half])*8/10 })
-	// A file that is open for writing forbids the remount; an error of the device
-	// does not ask.
+	// A file that is open for writing forbids a remount; an error of the device does
+	// not ask.
 	e.must(os.WriteFile("/proc/sys/vm/drop_caches", []byte("1"), 0), "drop clean pages")
-	if err := unix.Mount("", e.path(d.name), "", unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
-		e.Logf("remount read-only: %v; by the emergency of ext4 instead", err)
-		e.must(unix.Mount("", e.path(d.name), "", unix.MS_REMOUNT, "abort"), "abort the file system")
-	}
+	e.must(unix.Mount("", e.path("sick"), "", unix.MS_REMOUNT, "abort"), "abort the file system")
 	for seed := uint64(2); h.ill() == ""; seed++ {
 		e.good("read-only", epoch(h.dir, list, seed, 8, 0))
 		e.cold(h.dir, list)
@@ -223,6 +218,28 @@ func readOnlyDisk(e *env) {
 	h.waitFor("cache directory is out of use")
 	if s := h.status(); !strings.Contains(s.Says, e.path("sick/cache")) || h.diskTier().Errors == 0 {
 		e.Errorf("status says %q, %+v", s.Says, h.diskTier())
+	}
+	e.eventually("the names have moved", func() bool { return h.status().Names.Where == e.path("well/names") })
+	e.must(unix.Unmount(e.path("sick"), unix.MNT_DETACH), "unmount what is in use")
+	e.eventually("the node has let the file system go, and it is repaired", func() bool {
+		e.cold(h.dir, list)
+		e.good("unmounted", epoch(h.dir, list[:half], 98, 8, 0))
+		_, code := e.run("e2fsck", "-fy", d.loop)
+		return code <= 1 // all is well, or was mended
+	})
+	if entries, err := os.ReadDir(e.path("sick")); err != nil || len(entries) > 0 {
+		e.Errorf("below the mount point lie %v, %v", entries, err)
+	}
+	e.must(unix.Mount(d.loop, e.path("sick"), "ext4", unix.MS_NOATIME, ""), "mount it again")
+	e.eventually("the directory is in use again", func() bool { return h.ill() == "" })
+	e.cold(h.dir, list)
+	e.good("with the disk well", epoch(h.dir, list, 100, 8, 0))
+	e.eventually("all is written", func() bool { return h.diskTier().Used > sum(list)*8/10 && h.diskTier().Dirs[0].Used > 0 })
+	e.cold(h.dir, list)
+	before := p.bytes()
+	e.good("from the disks", epoch(h.dir, list, 101, 8, 0))
+	if asked := p.bytes() - before; asked > sum(list)/10 {
+		e.Errorf("the origin sent %d bytes of %d: a directory is not used", asked, sum(list))
 	}
 	h.quit()
 }
@@ -245,11 +262,35 @@ func fullDisk(e *env) {
 			e.good("a disk without room: "+c.name, epoch(h.dir, list, seed, 8, 0))
 			e.cold(h.dir, list)
 		}
-		if t := h.diskTier(); t.Errors == 0 && c.name == "inodes" {
-			e.Errorf("no counter says so: %+v", t)
+		switch t := h.diskTier(); c.name {
+		case "inodes":
+			if h.waitFor("cache directory has no room"); t.Errors == 0 {
+				e.Errorf("no counter says so: %+v", t)
+			}
+		case "bytes":
+			if t.Budget > 24<<20 || t.Used > t.Budget {
+				e.Errorf("of 24 MiB the tier may use %d and uses %d", t.Budget, t.Used)
+			}
+			e.takeAll(filepath.Join(e.path(c.name), "taken"))
+			e.cold(h.dir, list)
+			e.good("a disk without a byte", epoch(h.dir, list, 9, 8, 0))
 		}
 		h.quit()
 	}
+}
+
+// takeAll writes a file until its file system is full.
+func (e *env) takeAll(name string) {
+	e.Helper()
+	f, err := os.Create(name)
+	e.must(err, "create %s", name)
+	for buf := make([]byte, 4096); err == nil; {
+		_, err = f.Write(buf)
+	}
+	if !errors.Is(err, unix.ENOSPC) {
+		e.Fatalf("fill the disk: %v", err)
+	}
+	_ = f.Close() // it may lack the room for what it holds
 }
 
 // fillInodes takes all but a few inodes of a file system.

@@ -184,10 +184,7 @@ func newSick(e *env, k sickness, mode string, timeout time.Duration) *sick {
 		s.put(hearthtest.File{Path: dir + "/large", Size: 3<<20 + 4097})
 	}
 	s.p = e.proxy(s.o)
-	set := settings{endpoint: s.p.endpoint, fresh: "bounded(10m)", origin: fmt.Sprintf(", timeout: %v", timeout), mount: []string{"--open", mode}}
-	if mode == "plain" {
-		set.mount = []string{"--open", "passthrough", "--fuse-without", "passthrough"}
-	}
+	set := settings{endpoint: s.p.endpoint, fresh: "bounded(10m)", origin: fmt.Sprintf(", timeout: %v", timeout), mount: openArgs(mode)}
 	if k.root {
 		s.names = e.nameServer()
 		set.endpoint = strings.Replace(s.p.endpoint, "127.0.0.1", "origin.hearth.test", 1)
