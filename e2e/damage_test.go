@@ -171,6 +171,16 @@ func (r *rot) aim() {
 	r.flipAt(b.file, b.off+r.rng.Int64N(b.len))
 }
 
+// aimAtNames changes a byte that the next start reads: of a checksum in the manifest.
+func (r *rot) aimAtNames() {
+	r.Helper()
+	names, err := filepath.Glob(r.path("cache/names/MANIFEST-*"))
+	r.must(err, "list the names")
+	for _, name := range names {
+		r.flipAt(name, 1)
+	}
+}
+
 // rereads reads all and holds what it counts against where the bytes came from: the
 // disk tier found what was aimed at, and memory did not stand in for it.
 func (r *rot) rereads(list []hearthtest.File, seed uint64) {
@@ -224,6 +234,9 @@ func flips(open string) func(e *env) {
 			}
 			done += batch
 			if !up {
+				if r.rebuilds == 0 && done >= count {
+					r.aimAtNames()
+				}
 				r.live(true)
 			}
 			e.cold(r.h.dir, list)
