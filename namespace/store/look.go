@@ -27,7 +27,7 @@ func OpenLook(dir string) (l *Look, err error) {
 	disk := newSteady(vfs.Default, nil, nil)
 	o := s.options(disk, func(error) {})
 	o.ReadOnly = true
-	db, err := openPebble(dir, o)
+	db, err := openWhole(dir, o)
 	if err != nil { // what failed first, behind which Pebble may have seen an empty memory
 		return nil, fmt.Errorf("open the names in %s: %w", dir, errors.Join(disk.cause(), err))
 	}

@@ -173,7 +173,7 @@ func (s *Store) openDir(dir string) (err error) {
 	s.disk = newSteady(s.on(dir), s.becameIll, s.tooMuch)
 	s.disk.limit = s.o.MemoryBytes
 	disk := s.disk
-	s.db, err = openPebble(dir, s.options(disk, func(err error) {
+	s.db, err = openWhole(dir, s.options(disk, func(err error) {
 		if !disk.retired.Load() { // else it is no more
 			s.doom(err)
 		}

@@ -269,6 +269,52 @@ func TestCorruption(t *testing.T) {
 	}
 }
 
+func TestDamagedManifestLosesAllOrNothing(t *testing.T) {
+	// Of a database whose manifest is damaged anywhere, be it in a header, either all
+	// records are there or none: never those that were logged last without those before.
+	lost := 0
+	for seed := range uint64(16) {
+		dir := filepath.Join(t.TempDir(), "names")
+		s, err := Open(Options{Dir: dir})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range 3 {
+			fill(t, s, 100*i, 100*i+100, false)
+			if err := s.Flush(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		fill(t, s, 300, 400, false)
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		manifests, _ := filepath.Glob(dir + "/MANIFEST-*")
+		data, err := os.ReadFile(manifests[len(manifests)-1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := rand.New(rand.NewPCG(seed, 3))
+		for range 1 + r.IntN(2) {
+			data[r.IntN(len(data))] ^= byte(1 << r.IntN(8))
+		}
+		if err := os.WriteFile(manifests[len(manifests)-1], data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		s = mustOpen(t, Options{Dir: dir})
+		switch n := check(t, s, 400); n {
+		case 0:
+			lost++
+		case 400:
+		default:
+			t.Errorf("seed %d: %d of 400 records", seed, n)
+		}
+	}
+	if lost == 0 {
+		t.Error("the damage is not met")
+	}
+}
+
 // damage flips bytes in a file, cuts it, or removes it.
 func damage(t *testing.T, dir string, r *rand.Rand) {
 	t.Helper()
