@@ -122,15 +122,6 @@ func (e *env) flip(rng *rand.Rand, name string) bool {
 	return true
 }
 
-// openArgs are the flags of a mount in an open mode; plain is what passthrough
-// becomes where the kernel does not grant it.
-func openArgs(mode string) []string {
-	if mode == "plain" {
-		return []string{"--open", "passthrough", "--fuse-without", "passthrough"}
-	}
-	return []string{"--open", mode}
-}
-
 // rot is a cache whose bytes change, over the lives of its node.
 type rot struct {
 	*env
@@ -207,7 +198,7 @@ func flips(open string) func(e *env) {
 		const batch = 10
 		o := e.origin()
 		list := e.sickSet(o)
-		set := settings{ram: "16MiB", mount: openArgs(open)} // no node has less
+		set := settings{ram: "16MiB", mount: opens(open)} // no node has less
 		seed := e.seed(damageSeed)
 		r := &rot{env: e, o: o, set: set, h: e.mount(o, set), open: open, rng: rand.New(rand.NewPCG(seed, 8))}
 		e.good("cold", epoch(r.h.dir, list, 1, 8, 0))
@@ -318,7 +309,7 @@ func damaged(open string) func(e *env) {
 	return func(e *env) {
 		o := e.origin()
 		list := e.sickSet(o)
-		set := settings{ram: "16MiB", mount: openArgs(open), wrap: withoutOverride()}
+		set := settings{ram: "16MiB", mount: opens(open), wrap: withoutOverride()}
 		rng := rand.New(rand.NewPCG(e.seed(damageSeed), 9))
 		r := &rot{env: e, o: o, set: set, h: e.mount(o, set), open: open, rng: rng}
 		r.h.obeys()

@@ -269,6 +269,7 @@ func (w *worker) list(j job) bool {
 		}
 		_, _, names = unix.ParseDirent(buf[:n], -1, names)
 	}
+	_ = unix.Fadvise(fd, 0, 0, unix.FADV_DONTNEED) // so that Hearth is asked again
 	if len(names) != len(j.Files) {
 		return w.wrong("%s: %d names of %d", dir, len(names), len(j.Files))
 	}

@@ -9,11 +9,15 @@ import (
 	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
+// leastRatio is what is left of the speed of cached reads while others hang. It is about
+// 1 on an idle machine; what is measured in one run, in turn, is apart by this much
+// only if somebody waits.
+const leastRatio = 0.3
+
 // cachedSpeed reads what is cached, from the disk tier and RAM and not the kernel's
 // pages, in turn while eight readers hang on an origin that stalls in its bodies and
-// while it is well. The table shows the ratio of the two; that nobody waits is the
-// test: no request reaches the origin, and no epoch takes as long as a reader that
-// hangs.
+// while it is well. No request for it reaches the origin, the eight hang meanwhile, and
+// the medians of the two are not far apart: the table shows their ratio.
 func cachedSpeed(e *env) {
 	s := &sick{env: e, o: e.origin(), files: map[string][]hearthtest.File{}}
 	rounds := map[level]int{all: 3, full: 9}[e.level]
@@ -57,10 +61,16 @@ func cachedSpeed(e *env) {
 			<-r.done
 		}
 		s.ail(stall, false)
+		s.p.Down() // ends what is stalled: the kernel takes back no read-ahead of who was killed
+		e.must(s.p.Up(), "bring the origin back")
 		well = append(well, timed("while the origin is well", uint64(round)+3))
 	}
 	slices.Sort(well)
 	slices.Sort(ill)
-	e.detail = fmt.Sprintf("cached reads at %.2f of well", float64(well[len(well)/2])/float64(ill[len(ill)/2]))
+	ratio := float64(well[len(well)/2]) / float64(ill[len(ill)/2])
+	e.detail = fmt.Sprintf("cached reads at %.2f of well", ratio)
+	if ratio < leastRatio {
+		e.Errorf("cached reads at %.2f of their speed while others hang, less than %.1f: %v, and well %v", ratio, leastRatio, ill, well)
+	}
 	s.h.quit()
 }
