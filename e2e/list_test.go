@@ -69,12 +69,17 @@ func scenarios() []scenario {
 func neverWrong(is func(string) func(level) string, by func(small, reduced, whole string) func(level) string) []scenario {
 	const s3, behind = "versitygw", "versitygw behind the fault proxy"
 	lasts := by("3 s of changes", "12 s of changes", "2 minutes of changes")
+	briefly := by("", "2 s of changes", "2 minutes of changes")
 	list := []scenario{
-		{name: "versions-bounded-none", from: core, limit: 2 * time.Minute, origin: s3, size: lasts, run: versions("bounded(1s)", "none", "none")},
-		{name: "versions-bounded-passthrough", from: all, limit: 2 * time.Minute, origin: s3, size: lasts, run: versions("bounded(1s)", "passthrough", "passthrough")},
-		{name: "versions-bounded-auto", from: all, limit: 2 * time.Minute, origin: s3, size: lasts, run: versions("bounded(1s)", "auto", "passthrough")},
-		{name: "versions-strict-plain", from: all, limit: 2 * time.Minute, origin: s3, size: lasts, run: versions("strict", "auto", "plain")},
-		{name: "versions-strict-passthrough", from: core, limit: 2 * time.Minute, origin: s3, size: lasts, run: versions("strict", "passthrough", "passthrough")},
+		{name: "versions-bounded-none", from: core, limit: 2 * time.Minute, origin: s3, size: lasts, run: versions("bounded(1s)", "none", "none", longSlice)},
+		{name: "versions-bounded-passthrough", from: all, limit: 2 * time.Minute, origin: s3, size: lasts, run: versions("bounded(1s)", "passthrough", "passthrough", longSlice)},
+		{name: "versions-bounded-auto", from: all, limit: 2 * time.Minute, origin: s3, size: lasts, run: versions("bounded(1s)", "auto", "passthrough", longSlice)},
+		{name: "versions-strict-plain", from: all, limit: 2 * time.Minute, origin: s3, size: lasts, run: versions("strict", "auto", "plain", longSlice)},
+		{name: "versions-strict-passthrough", from: core, limit: 2 * time.Minute, origin: s3, size: lasts, run: versions("strict", "passthrough", "passthrough", longSlice)},
+		{name: "versions-bounded-plain", from: all, limit: 2 * time.Minute, origin: s3, size: briefly, run: versions("bounded(1s)", "plain", "plain", shortSlice)},
+		{name: "versions-immutable-none", from: all, limit: 2 * time.Minute, origin: s3, size: briefly, run: versions("immutable", "none", "none", shortSlice)},
+		{name: "versions-immutable-passthrough", from: all, limit: 2 * time.Minute, origin: s3, size: briefly, run: versions("immutable", "passthrough", "passthrough", shortSlice)},
+		{name: "versions-immutable-plain", from: all, limit: 2 * time.Minute, origin: s3, size: briefly, run: versions("immutable", "plain", "plain", shortSlice)},
 		{name: "versions-no-if-match", from: all, limit: 2 * time.Minute, origin: behind, size: lasts, run: versionsWithoutIfMatch},
 		{name: "changed-behind-none", from: all, limit: time.Minute, origin: behind, size: is("3 objects"), run: changedBehind("none", false)},
 		{name: "changed-behind-passthrough", from: all, limit: time.Minute, origin: behind, size: is("3 objects"), run: changedBehind("passthrough", false)},

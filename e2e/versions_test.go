@@ -26,6 +26,12 @@ import (
 // counts from when it got the answer, and this machine may be busy meanwhile.
 const overload = 500 * time.Millisecond
 
+// Of the changes under a mount, at the level all.
+const longSlice, shortSlice = 12 * time.Second, 2 * time.Second
+
+// forever is a bound that nothing outlives.
+const forever = 1000 * time.Hour
+
 // object is one key that a writer changes while readers look.
 type object struct {
 	hearthtest.File
@@ -49,11 +55,12 @@ func (w *writing) now() time.Duration { return time.Since(w.start) }
 
 // versions: 16 readers open, read and close while writers overwrite, delete and
 // add; each open's bytes are held against what the bound allows. The mount is
-// asked for as open, and granted as mode.
-func versions(fresh, open, mode string) func(e *env) {
+// asked for as open, and granted as mode; at the level all the changes take a slice of
+// what they take in full.
+func versions(fresh, open, mode string, slice time.Duration) func(e *env) {
 	return func(e *env) {
 		o := e.origin()
-		versionsOf(e, o, settings{fresh: fresh, mount: []string{"--open", open}}, mode)
+		versionsOf(e, o, settings{fresh: fresh, mount: opens(open)}, mode, slice)
 	}
 }
 
@@ -64,10 +71,10 @@ func versionsWithoutIfMatch(e *env) {
 	e.public(o, o.bucket)
 	p := e.proxy(o)
 	p.AddRule(faultproxy.Rule{Verb: faultproxy.Get, Strip: "If-Match"})
-	versionsOf(e, o, settings{fresh: "bounded(1s)", mount: []string{"--open", "none"}, endpoint: p.endpoint, origin: ", anonymous: true"}, "none")
+	versionsOf(e, o, settings{fresh: "bounded(1s)", mount: []string{"--open", "none"}, endpoint: p.endpoint, origin: ", anonymous: true"}, "none", longSlice)
 }
 
-func versionsOf(e *env, o *server, set settings, mode string) {
+func versionsOf(e *env, o *server, set settings, mode string, slice time.Duration) {
 	w := &writing{e: e, o: o, start: time.Now(), rules: set.fresh}
 	// A fault holds locks of the process that maps. Where the fault proxy, a part of
 	// this process, must bring the page, nobody maps beside the others.
@@ -86,7 +93,7 @@ func versionsOf(e *env, o *server, set settings, mode string) {
 	for i := range 16 {
 		readers.Go(func() { w.read(ctx, h.dir, i) })
 	}
-	w.change(map[level]time.Duration{core: 3 * time.Second, all: 12 * time.Second, full: 2 * time.Minute}[e.level])
+	w.change(map[level]time.Duration{core: 3 * time.Second, all: slice, full: 2 * time.Minute}[e.level])
 	bound := w.bound(h)
 	w.timeouts(h, bound)
 	w.settle(h.dir, bound)
@@ -301,8 +308,11 @@ func (m mappedBytes) ReadAt(p []byte, off int64) (int, error) {
 // bound is the age that the link allows: of names that a listing brought, 20
 // times what the slowest took, if that is more.
 func (w *writing) bound(h *hearth) time.Duration {
-	if w.rules == "strict" {
+	switch w.rules {
+	case "strict":
 		return 0
+	case "immutable":
+		return forever
 	}
 	bound, err := time.ParseDuration(strings.TrimSuffix(strings.TrimPrefix(w.rules, "bounded("), ")"))
 	w.e.must(err, "the bound")
@@ -310,20 +320,28 @@ func (w *writing) bound(h *hearth) time.Duration {
 	return max(bound, 20*slowest)
 }
 
-// timeouts looks for what `hearth status` shows of the kernel's timeouts: none on
-// a strict mount, else no more than the bound.
+// timeouts looks for what `hearth status` shows of the kernel's timeouts after names
+// were looked up, there and not there: none on a strict mount, else some, and no more
+// than the bound. A name whose time is just over is given to the kernel for none, so
+// others are looked up until one is not.
 func (w *writing) timeouts(h *hearth, bound time.Duration) {
-	mount := h.statusJSON()["mounts"].([]any)[0].(map[string]any)
-	text := fmt.Sprint(mount["timeouts"])
-	names, absents, ok := strings.Cut(strings.TrimPrefix(text, "names "), ", absent names ")
-	if !ok {
-		w.e.Fatalf("status shows the kernel's timeouts as %q", text)
-	}
-	for _, t := range []string{names, absents} {
-		if d, err := time.ParseDuration(t); err != nil || d > bound || bound == 0 && d != 0 {
-			w.e.Errorf("status shows the kernel's timeouts as %q, at a bound of %v (%v)", text, bound, err)
+	n := 0
+	w.e.eventually("timeouts that are in force", func() bool {
+		n++
+		_, err := os.Stat(filepath.Join(h.dir, fmt.Sprintf("dir-%d/none-%d", n%3, n)))
+		if !errors.Is(err, fs.ErrNotExist) {
+			w.e.Fatalf("a name that is not there: %v", err)
 		}
-	}
+		mount := h.statusJSON()["mounts"].([]any)[0].(map[string]any)
+		text := fmt.Sprint(mount["timeouts"])
+		names, absents, ok := strings.Cut(strings.TrimPrefix(text, "names "), ", absent names ")
+		known, err := time.ParseDuration(names)
+		absent, err2 := time.ParseDuration(absents)
+		if err = errors.Join(err, err2); !ok || err != nil || max(known, absent) > bound {
+			w.e.Fatalf("status shows the kernel's timeouts as %q, at a bound of %v (%v)", text, bound, err)
+		}
+		return bound == 0 || min(known, absent) > 0
+	})
 	if out, _ := w.e.run(w.e.hearth, "status", "--node", "unix://"+h.socket()); !strings.Contains(out, "names ") {
 		w.e.Errorf("status shows no timeouts:\n%s", out)
 	}
@@ -332,6 +350,9 @@ func (w *writing) timeouts(h *hearth, bound time.Duration) {
 // settle waits until the bound has passed since the last change; then each name
 // means its last version.
 func (w *writing) settle(dir string, bound time.Duration) {
+	if bound == forever {
+		return // the last version may never be shown
+	}
 	if bound > 0 {
 		<-time.After(bound + overload) // it is what is promised after this that counts
 	}
@@ -347,7 +368,7 @@ func (w *writing) settle(dir string, bound time.Duration) {
 
 // judge holds all that was seen against all that was written.
 func (w *writing) judge(bound time.Duration) {
-	changes, opens, stale, wrong, held := 0, 0, 0, 0, 0
+	changes, opens, stale, wrong, held, met := 0, 0, 0, 0, 0, 0
 	if bound > 0 {
 		bound += overload
 	}
@@ -367,11 +388,17 @@ func (w *writing) judge(bound time.Duration) {
 		if len(versions) > 1 {
 			held++
 		}
+		if n := len(x.past); n > 1 && len(x.seen) > 0 && x.seen[len(x.seen)-1].opened > x.past[1].ended {
+			met++
+		}
 		changes, opens = changes+len(x.past)-1, opens+len(x.seen)
 	}
 	w.e.Logf("%s: %d changes, %d opens, %d ESTALE, %d of %d objects seen in more than one version, %d wrong (bound %v)",
 		w.rules, changes, opens, stale, held, len(w.objects), wrong, bound)
-	if held < len(w.objects)/2 {
+	if met < len(w.objects)/2 {
+		w.e.Errorf("only %d of %d objects were opened after a change", met, len(w.objects))
+	}
+	if bound < forever && held < len(w.objects)/2 {
 		w.e.Errorf("only %d of %d objects were seen in more than one version", held, len(w.objects))
 	}
 }
