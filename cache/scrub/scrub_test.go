@@ -18,11 +18,17 @@ import (
 type fake struct {
 	segments, bad uint32
 	busy          bool
-	failing       error // of each check, at segment 5
 
 	mu    sync.Mutex // guards the rest
 	from  []uint32   // where each check began
 	noted []byte
+	error error // of each check, at segment 5
+}
+
+func (f *fake) fail(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.error = err
 }
 
 func (f *fake) begun() []uint32 {
@@ -47,13 +53,14 @@ func (f *fake) target() Target {
 		Check: func(ctx context.Context, r *check.Run, from Place, at func(Place)) error {
 			f.mu.Lock()
 			f.from = append(f.from, from.Segment)
+			failing := f.error
 			f.mu.Unlock()
 			for i := from.Segment; i < f.segments; i++ {
 				if err := r.Read(ctx, 1<<20); err != nil {
 					return err
 				}
-				if f.failing != nil && i == 5 {
-					return f.failing
+				if failing != nil && i == 5 {
+					return failing
 				}
 				r.Bytes.Add(1 << 20)
 				r.Blocks.Add(1)
@@ -163,7 +170,7 @@ func TestDamagedNotesBeginAnew(t *testing.T) {
 func TestAPassThatFailsIsTold(t *testing.T) {
 	// Each attempt ends in the same error: all are counted, the cause is told once and shown; one without it goes on to the end. A device that does not answer is told by others.
 	synctest.Test(t, func(t *testing.T) {
-		f := &fake{segments: 20, bad: 99, failing: errors.New("no descriptor")}
+		f := &fake{segments: 20, bad: 99, error: errors.New("no descriptor")}
 		var told []string
 		target := f.target()
 		target.Failed = func(cause error) { told = append(told, cause.Error()) }
@@ -177,10 +184,10 @@ func TestAPassThatFailsIsTold(t *testing.T) {
 		if st := s.Stats(); st.Failed != 4 || len(told) != 1 || !strings.Contains(st.Says(size), "no descriptor (4 times)") {
 			t.Errorf("%v; %s", told, st.Says(size))
 		}
-		f.failing = check.ErrLeft
+		f.fail(check.ErrLeft)
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
-		f.failing = nil
+		f.fail(nil)
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		if st := s.Stats(); st.Failed != 4 || len(told) != 1 || st.Cause != "" || st.Last.Ended == 0 {
