@@ -291,6 +291,9 @@ func (l *Log) sealLocked() error {
 		return err
 	}
 	if err := l.writeFooter(s, f, w.footer, w.tail); err != nil {
+		s.mu.Lock()
+		s.bare = true
+		s.mu.Unlock()
 		return err
 	}
 	l.settler.add(s)

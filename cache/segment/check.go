@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"slices"
 
@@ -301,9 +302,12 @@ func (l *Log) sealsOf(s *segment) (seals, error) {
 		return seals{}, err
 	}
 	defer s.release()
-	wrong, err := l.readSeals(s, f, true)
-	if errors.Is(err, unix.EIO) {
-		return seals{header: err.Error()}, nil
+	s.mu.Lock()
+	bare := s.bare // a full disk's fault: no bytes are wrong
+	s.mu.Unlock()
+	wrong, err := l.readSeals(s, f, !bare)
+	if errors.Is(err, unix.EIO) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return seals{header: "its header page cannot be read: " + err.Error()}, nil
 	}
 	return wrong, err
 }
@@ -327,7 +331,11 @@ func (l *Log) badSeals(s *segment, repair bool) (bad []check.Finding, err error)
 	if wrong.footer != "" {
 		f := check.InFile(check.Damaged, name, -1, wrong.footer)
 		f.Repaired = repair && l.repairSeal(s, func(s *segment, file *file) error {
-			l.reseal(s, file, l.index.held([]*segment{s})[s.slot])
+			notes := l.index.held([]*segment{s})[s.slot]
+			slices.SortFunc(notes, func(a, b note) int { return cmp.Compare(a.unit, b.unit) })
+			if err := l.reseal(s, file, notes); err != nil {
+				return err
+			}
 			again, err := l.readSeals(s, file, true)
 			if err == nil && again.footer != "" {
 				err = fmt.Errorf("write footer of %s: %w", name, errMismatch)

@@ -1,10 +1,12 @@
 package segment
 
 import (
+	"cmp"
 	"errors"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -374,5 +376,84 @@ func TestARepairThatHangsIsLeft(t *testing.T) {
 	mustHold(t, l, 99, 100)
 	if found := (&check.Run{}); l.Check(t.Context(), found, 0, nil) != nil || found.Bad.Load() > 0 {
 		t.Errorf("%d seals are bad after the repair", found.Bad.Load())
+	}
+}
+
+func TestARepairedFooterIsInOrder(t *testing.T) {
+	// A footer is made anew from the index: its records are in the order of their offsets, or the next start would punch no page that nobody needs.
+	l := sealedLog(t, nil)
+	r := &check.Run{Repair: true}
+	if err := l.Check(t.Context(), r, 0, nil); err != nil || r.Repaired.Load() != 2 {
+		t.Fatalf("%d repaired, %v", r.Repaired.Load(), err)
+	}
+	s := l.numbered(1)
+	if err := l.repairSeal(s, func(s *segment, f *file) error {
+		tr, err := l.trailer(s, f)
+		if err != nil {
+			return err
+		}
+		c, err := l.contents(s, f, tr)
+		if len(c.notes) < 20 || !c.whole || !slices.IsSortedFunc(c.notes, func(a, b note) int { return cmp.Compare(a.unit, b.unit) }) {
+			t.Errorf("whole %v: %v", c.whole, c.notes)
+		}
+		return err
+	}); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestNoFooterOnAFullDiskIsNoDamage(t *testing.T) {
+	// The disk is full when a segment is closed, and at the next start: there is no footer, and a check finds nothing.
+	dir := t.TempDir()
+	refuse := false
+	tap := func(c change) error {
+		if refuse && c.What == "write" {
+			return unix.ENOSPC
+		}
+		return nil
+	}
+	l, err := Open(Options{Dir: dir, Pool: hearth.NewPool(64 << 20), SegmentSize: 4 << 20, tap: tap})
+	if err != nil {
+		t.Fatal(err)
+	}
+	appendAll(t, l, entryOf(1, 100_000))
+	refuse = true
+	l.turn <- struct{}{}
+	err = l.sealLocked()
+	<-l.turn
+	if !errors.Is(err, unix.ENOSPC) {
+		t.Fatal(err)
+	}
+	for _, again := range []bool{false, true} {
+		r := &check.Run{}
+		found := told(r)
+		if err := l.Check(t.Context(), r, 0, nil); err != nil || len(*found) > 0 || r.Blocks.Load() != 1 {
+			t.Errorf("again %v: %v, %d blocks, %v", again, *found, r.Blocks.Load(), err)
+		}
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+		if !again {
+			l = open(t, Options{Dir: dir, tap: tap})
+		}
+	}
+}
+
+func TestACutSegmentEndsNoCheck(t *testing.T) {
+	// A segment is cut within its header page: each block and the page are told, with repair all go, and the check comes to its end.
+	l := sealedLog(t, nil)
+	held := l.Stats().Blocks
+	if err := os.Truncate(l.dir.Full(segmentName(1)), 1000); err != nil {
+		t.Fatal(err)
+	}
+	for _, repair := range []bool{false, true} {
+		r := &check.Run{Repair: repair}
+		found := told(r)
+		if err := l.Check(t.Context(), r, 0, nil); err != nil || len(*found) < 20 || r.Blocks.Load() != held {
+			t.Errorf("repair %v: %d findings, %d blocks of %d, %v", repair, len(*found), r.Blocks.Load(), held, err)
+		}
+	}
+	if l.numbered(1) != nil {
+		t.Error("a segment without blocks is there")
 	}
 }

@@ -62,7 +62,7 @@ func (l *Log) load(fresh uint32) error {
 		s.salt = c.salt
 		if !c.whole && len(c.notes) > 0 {
 			l.counters.recovered.Add(1)
-			l.reseal(s, f, c.notes)
+			s.bare = l.reseal(s, f, c.notes) != nil
 		}
 		alive := bury(s, c.notes, dead[s.number])
 		if err := s.tidy(f, alive, c.end); err != nil {
@@ -163,11 +163,11 @@ func (s *segment) tidy(f *file, notes []note, end int64) error {
 
 // reseal closes a recovered segment by a footer behind all that the file holds,
 // so that the next Open need not scan it. On a full or failing disk it stays as
-// it is.
-func (l *Log) reseal(s *segment, f *file, notes []note) {
+// it is. notes are in the order of their offsets, as tidy wants them.
+func (l *Log) reseal(s *segment, f *file, notes []note) error {
 	size, _, err := f.Stat()
 	if err != nil {
-		return
+		return err
 	}
 	end := roundUp(size, pageSize)
 	entries := make([]byte, 0, len(notes)*noteSize)
@@ -175,9 +175,10 @@ func (l *Log) reseal(s *segment, f *file, notes []note) {
 		entries = appendNote(entries, n)
 	}
 	if err := l.writeFooter(s, f, entries, end); err != nil {
-		return
+		return err
 	}
 	l.settler.add(s)
+	return nil
 }
 
 // enter counts the notes as living and puts them into the index. Those that a

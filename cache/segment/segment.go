@@ -25,6 +25,7 @@ type segment struct {
 	users     int   // of file
 	used      int64 // Log.clock when file was last asked for
 	sealed    bool  // no more appends
+	bare      bool  // its footer could not be written
 	gone      bool  // unlinked, or about to be
 	stuck     bool  // Compact cannot find its records
 	records   int   // living
