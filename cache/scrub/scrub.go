@@ -278,7 +278,7 @@ func (s *Scrub) countLocked() {
 // note writes the state down, if it is time or must be.
 func (s *Scrub) note(must bool) {
 	s.mu.Lock()
-	if !must && time.Since(s.noted) < noteEvery {
+	if s.state.Now.Begun == 0 || !must && time.Since(s.noted) < noteEvery { // no pass yet: no place
 		s.mu.Unlock()
 		return
 	}

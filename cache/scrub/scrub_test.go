@@ -197,3 +197,14 @@ func TestAPassThatFailsIsTold(t *testing.T) {
 		synctest.Wait()
 	})
 }
+
+func TestWhatHasNotBegunIsNotNoted(t *testing.T) {
+	// The node ends before the first pass: nothing is written down that a check would take for damage.
+	f := &fake{segments: 1}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	New(f.target(), nil, 1<<20, time.Hour).Run(ctx)
+	if f.last() != nil {
+		t.Errorf("noted: %s", f.last())
+	}
+}
