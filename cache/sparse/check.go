@@ -252,7 +252,7 @@ func (s *blockCheck) look(x *object, buf []byte) (bad *check.Finding, read int64
 	case !s.r.Repair:
 	case before.held:
 		_ = f.lose(x, s.index, before.holes, cause) // it is told of here
-		finding.Repaired = true
+		finding.Repaired = s.gone(x)
 	default:
 		finding.Repaired = s.clear(x)
 	}
@@ -283,6 +283,13 @@ func (s *blockCheck) verify(x *object, held bool, buf []byte) (cause error, name
 		err = fmt.Errorf("its bytes: %w", errDamaged)
 	}
 	return err, x.dataName(), start
+}
+
+// gone: a block that was lost is not found again by the next start. One of a file that
+// is handed out is: its record stays, and its bytes.
+func (s *blockCheck) gone(x *object) bool {
+	text, err := readPages(s.files.dir, x.sumsName(), recordOffset(s.index), recordSize)
+	return err == nil && check.Zero(text) || s.seen(x).held // written again meanwhile
 }
 
 // clear makes the record of a block that is not held a record of none.

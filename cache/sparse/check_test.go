@@ -287,3 +287,30 @@ func TestCheckGoesOnBehindWhatCannotBeRead(t *testing.T) {
 		}
 	})
 }
+
+func TestABlockThatIsHandedOutIsNotRepaired(t *testing.T) {
+	// A block of a file that the kernel reads by itself is bad: a check with repair forgets it, but its record and bytes stay, and so it says; the next start finds it, and then it goes.
+	x := start(t, Options{})
+	a, dataA := sample(1, 3*mib)
+	x.putAll(a, dataA)
+	release := x.local(a, dataA)
+	if release == nil && <-x.verified {
+		release = x.local(a, dataA)
+	}
+	if release == nil {
+		t.Fatal("not handed out")
+	}
+	flipByte(t, x.dataFile(a), mib+77)
+	run := func(r *check.Run) error { return x.Files.Check(t.Context(), r, [16]byte{}, nil) }
+	if all, _ := looked(t, true, run); len(all) != 1 || all[0].Repaired {
+		t.Errorf("handed out: %v", all)
+	}
+	release()
+	x.reopen()
+	if all, _ := looked(t, true, run); len(all) != 1 || !all[0].Repaired {
+		t.Errorf("after a restart: %v", all)
+	}
+	if all, _ := looked(t, true, run); len(all) != 0 {
+		t.Errorf("again: %v", all)
+	}
+}
