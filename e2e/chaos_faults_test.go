@@ -27,6 +27,7 @@ func (c *chaos) launch() {
 func (c *chaos) mount() {
 	c.e.Helper()
 	c.life++
+	c.spoilt = false
 	c.rules = c.mode.fresh
 	c.h = c.e.mount(c.writing.o, settings{endpoint: c.p.endpoint, fresh: c.mode.fresh, mount: opens(c.mode.open), ram: "16MiB", disk: "64MiB", floor: "1MiB",
 		origin: fmt.Sprintf(", timeout: %v", chaosTimeout)})
@@ -129,7 +130,7 @@ func (c *chaos) breakDisk(*rand.Rand) {
 	}
 	kinds := []faultfs.Fault{faultfs.IOError, faultfs.Stall, faultfs.ReadOnly, faultfs.NoSpace}
 	f := kinds[c.draw("disk", len(kinds))]
-	c.bad, c.whole = string(f), nil
+	c.bad, c.whole, c.spoilt = string(f), nil, true
 	c.note("%s", f)
 	c.faults["disk: "+string(f)]++
 	c.disk.meet(f)
@@ -174,7 +175,7 @@ func (c *chaos) remove(*rand.Rand) {
 	if c.bad != "" || c.mode.open == "passthrough" {
 		return
 	}
-	c.whole = nil
+	c.whole, c.spoilt = nil, true
 	c.faults["cache removed"]++
 	list, _ := filepath.Glob(c.e.path("cache") + "/*")
 	for _, name := range list {

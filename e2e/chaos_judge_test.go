@@ -41,7 +41,7 @@ func (c *chaos) needsBytes(k *held) need {
 		switch {
 		case whole && !k.s.blank && k.s.version == version:
 			return right
-		case k.x.Size <= 1<<20: // one block
+		case k.x.Size <= 1<<20 && !c.spoilt: // one block
 			return kind.small
 		}
 		return kind.large

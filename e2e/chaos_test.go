@@ -65,7 +65,10 @@ type chaos struct {
 	sickness []span // when the origin was ill
 	// whole has the version of which an object is whole in the cache, while the origin's
 	// fault stands and nothing harms the cache.
-	whole   map[*object]int
+	whole map[*object]int
+	// spoilt: this life's cache has failed, and may take nothing for a while. Then parts of
+	// a block are asked for, not the whole.
+	spoilt  bool
 	version int
 	trace   []string
 
