@@ -349,6 +349,7 @@ func TestALateFailureIsOfAnOutageThatIsOver(t *testing.T) {
 	<-reached
 	w.clock.add(time.Second)
 	w.resolve("/e/y")
+	w.idle("/e") // what was asked behind it is of now
 	w.b.down(errDown)
 	close(release)
 	if err := <-failed; !errors.Is(err, errDown) {
