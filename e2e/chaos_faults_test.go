@@ -248,7 +248,7 @@ func (c *chaos) goOn(n int) {
 		err := r.cmd.Wait()
 		r.s.open = c.now()
 		// When it opened the file nobody knows: at some moment until now.
-		r.s.bound, r.s.away = c.allowed(r.s.opened, r.s.open, c.needsName(r.x, r.s.opened))
+		r.s.bound, r.s.away = c.allowed(r.s.opened, r.s.open)
 		if err == nil {
 			c.readCopy(r)
 		}

@@ -22,18 +22,6 @@ func needsList(k sickness) outcome { return k.lists }
 // needsPath of who opens by a path: a directory's name is found by a listing.
 func needsPath(k sickness) outcome { return max(k.names, k.lists) }
 
-// needsName of an object, from a moment on. That there is none is known once nothing is
-// listed below the name, either.
-func (c *chaos) needsName(x *object, from time.Duration) need {
-	gone := slices.Contains(x.past.current(from, c.now()), absent)
-	return func(k sickness) outcome {
-		if gone {
-			return needsPath(k)
-		}
-		return k.names
-	}
-}
-
 // needsBytes of the object that is open: what is whole in the cache needs nothing.
 func (c *chaos) needsBytes(k *held) need {
 	version, whole := c.whole[k.x]
@@ -57,8 +45,9 @@ func (c *chaos) excused(from, to time.Duration, of need) bool {
 }
 
 // allowed is how old names may be by now, and whether the last known ones may be shown
-// within from and to, however old, to who needs this of the origin.
-func (c *chaos) allowed(from, to time.Duration, of need) (bound time.Duration, away bool) {
+// within from and to, however old: an origin whose listings fail counts as away, though
+// it would answer for a single name.
+func (c *chaos) allowed(from, to time.Duration) (bound time.Duration, away bool) {
 	switch c.mode.fresh {
 	case "strict":
 		return 0, false
@@ -66,7 +55,7 @@ func (c *chaos) allowed(from, to time.Duration, of need) (bound time.Duration, a
 		return 0, true
 	}
 	bound = max(c.bound(c.h), c.slow) + overload
-	return bound, c.excused(from-bound, to, of)
+	return bound, c.excused(from-bound, to, needsPath)
 }
 
 // failed judges an error of a system call that began then and needed this of the origin.

@@ -233,7 +233,7 @@ func (c *chaos) open(x *object) *held {
 	f, err := os.Open(filepath.Join(c.h.dir, x.Path))
 	ended()
 	k.s.open = c.now()
-	k.s.bound, k.s.away = c.allowed(k.s.opened, k.s.open, c.needsName(x, k.s.opened))
+	k.s.bound, k.s.away = c.allowed(k.s.opened, k.s.open)
 	switch {
 	case err == nil:
 		k.f = f
@@ -339,7 +339,7 @@ func (c *chaos) list(rng *rand.Rand) {
 		c.failed("list "+dir, err, began, needsList)
 		return
 	}
-	bound, away := c.allowed(began, ended, needsList)
+	bound, away := c.allowed(began, ended)
 	since := began - bound
 	if away {
 		since = 0
@@ -376,7 +376,7 @@ func (c *chaos) lookAgain(rng *rand.Rand) {
 	at := rng.IntN(len(c.objects))
 	c.look(c.objects[at], rng)
 	c.write(at, 3+rng.IntN(7))
-	bound, _ := c.allowed(c.now(), c.now(), needsList)
+	bound, _ := c.allowed(c.now(), c.now())
 	<-time.After(min(bound, 2*time.Second)) // longer where a listing was slow: that bound is others' to wait for
 	c.look(c.objects[at], rng)
 }
@@ -427,7 +427,7 @@ func (c *chaos) finish() {
 	}
 	c.leave()
 	c.pass(nil)
-	bound, _ := c.allowed(c.now(), c.now(), needsList)
+	bound, _ := c.allowed(c.now(), c.now())
 	over := c.now() + bound + 3*chaosTimeout + chaosGrace + machineSlack
 	left := slices.Clone(c.objects)
 	for {

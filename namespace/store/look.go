@@ -9,6 +9,9 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
+// ErrUnmade says that a process ended while it made a database: there is none yet.
+var ErrUnmade = errors.New("a database in the making, that a process left when it ended")
+
 // Look is a database that no process uses, opened to be read and not changed.
 type Look struct {
 	db *pebble.DB
@@ -17,7 +20,7 @@ type Look struct {
 }
 
 // OpenLook opens the database that the next start would take in dir: its copy, if
-// that is newer. ErrNewer: this version cannot read it.
+// that is newer. ErrNewer: this version cannot read it. ErrUnmade: there is none yet.
 func OpenLook(dir string) (l *Look, err error) {
 	if exists(vfs.Default, filepath.Join(dir+again, wholeFile)) {
 		dir += again
@@ -28,6 +31,9 @@ func OpenLook(dir string) (l *Look, err error) {
 	o := s.options(disk, func(error) {})
 	o.ReadOnly = true
 	db, err := openWhole(dir, o)
+	if errors.Is(err, pebble.ErrDBDoesNotExist) && disk.cause() == nil {
+		return nil, fmt.Errorf("%s: %w", dir, ErrUnmade)
+	}
 	if err != nil { // what failed first, behind which Pebble may have seen an empty memory
 		return nil, fmt.Errorf("open the names in %s: %w", dir, errors.Join(disk.cause(), err))
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/record"
@@ -17,8 +18,11 @@ import (
 // opening it tells.
 func checkManifest(on vfs.FS, dir string) error {
 	d, err := pebble.Peek(dir, on)
-	if err != nil || !d.Exists {
+	if err != nil {
 		return nil
+	}
+	if !d.Exists {
+		return checkUnmade(on, dir)
 	}
 	f, err := on.Open(d.ManifestFilename)
 	if err != nil {
@@ -37,6 +41,21 @@ func checkManifest(on vfs.FS, dir string) error {
 			return fmt.Errorf("%s is damaged at %d: %w", d.ManifestFilename, r.Offset(), err)
 		}
 	}
+}
+
+// checkUnmade is for a directory in which no marker names a manifest. Pebble makes a
+// new database there, and takes what an old one has logged for its own.
+func checkUnmade(on vfs.FS, dir string) error {
+	names, err := on.List(dir)
+	if err != nil {
+		return nil
+	}
+	for _, name := range names {
+		if strings.HasSuffix(name, ".log") || strings.HasSuffix(name, ".sst") {
+			return fmt.Errorf("%s has %s, and nothing that names its manifest", dir, name)
+		}
+	}
+	return nil
 }
 
 // openWhole opens a database that lies in a directory, unless its manifest is damaged.

@@ -315,6 +315,45 @@ func TestDamagedManifestLosesAllOrNothing(t *testing.T) {
 	}
 }
 
+func TestAManifestThatNothingNames(t *testing.T) {
+	// The marker that names the manifest is gone: nothing of the database is taken for the
+	// whole, be it in a log that a new one would replay. Where a process ended before there
+	// was one, there is no database, and no damage.
+	dir := filepath.Join(t.TempDir(), "names")
+	s, err := Open(Options{Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	fill(t, s, 0, 100, false)
+	if err := s.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	fill(t, s, 100, 200, false)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	markers, err := filepath.Glob(dir + "/marker.manifest*")
+	if err != nil || len(markers) == 0 {
+		t.Fatal(markers, err)
+	}
+	for _, m := range markers {
+		if err := os.Remove(m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s = mustOpen(t, Options{Dir: dir})
+	if n := check(t, s, 200); n != 0 || s.Stats().Rebuilds != 1 {
+		t.Errorf("%d records, %+v", n, s.Stats())
+	}
+	made := filepath.Join(t.TempDir(), "made")
+	if err := errors.Join(os.Mkdir(made, 0o700), os.WriteFile(made+"/MANIFEST-000001", nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := OpenLook(made); !errors.Is(err, ErrUnmade) {
+		t.Errorf("a database in the making: %v", err)
+	}
+}
+
 // damage flips bytes in a file, cuts it, or removes it.
 func damage(t *testing.T, dir string, r *rand.Rand) {
 	t.Helper()

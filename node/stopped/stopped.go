@@ -104,6 +104,8 @@ func checkNames(ctx context.Context, dir string, r *check.Run) error {
 	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
 		r.Tell(check.Unread(where, err))
 		return nil
+	case errors.Is(err, store.ErrUnmade):
+		bad = append(bad, check.InFile(check.Leftover, where, -1, store.ErrUnmade.Error()))
 	case err != nil:
 		bad = append(bad, check.InFile(check.Damaged, where, -1, err.Error()))
 	}
