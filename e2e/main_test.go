@@ -156,7 +156,7 @@ func removeAll(dir string) {
 }
 
 // forNobody puts what that user runs where it may: this test, the binary and the
-// S3 server. The checkout may lie where only its owner gets to.
+// S3 servers. The checkout may lie where only its owner gets to.
 func forNobody(self, dir string) error {
 	build := exec.Command("go", "build", "-o", filepath.Join(dir, "hearth"), "./cmd/hearth")
 	build.Dir = ".."
@@ -164,11 +164,15 @@ func forNobody(self, dir string) error {
 	if out, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("build: %w: %s", err, out)
 	}
-	server, err := hearthtest.Tool("versitygw")
-	if err != nil {
-		return err
+	programs := map[string]string{self: "e2e.test"}
+	for _, server := range []string{"versitygw", "gofakes3"} {
+		path, err := hearthtest.Tool(server)
+		if err != nil {
+			return err
+		}
+		programs[path] = server
 	}
-	for from, to := range map[string]string{self: "e2e.test", server: "versitygw"} {
+	for from, to := range programs {
 		program, err := os.ReadFile(from)
 		if err == nil {
 			err = os.WriteFile(filepath.Join(dir, to), program, 0o755)

@@ -184,27 +184,15 @@ func killedReaders(e *env, k sickness, mode string) {
 	s := newSick(e, k, mode, defaultTimeout)
 	s.ail(k, true)
 	cold := s.files["cold"]
-	waiting := map[string]*reader{
-		"read":    s.waiting("read_misses", job{Op: "read", Dir: s.h.dir, Files: s.files["names"][2:3]}),
-		"readdir": s.waiting("readdir", job{Op: "readdir", Dir: s.h.dir, Files: cold}),
-	}
+	jobs := []job{{Op: "read", Dir: s.h.dir, Files: s.files["names"][2:3]}, {Op: "readdir", Dir: s.h.dir, Files: cold}}
 	if k.names == fails {
-		waiting["stat"] = s.waiting("lookup", job{Op: "stat", Dir: s.h.dir, Files: cold[3:4]})
-		waiting["open"] = s.waiting("lookup", job{Op: "open", Dir: s.h.dir, Files: cold[5:6]})
+		jobs = append(jobs, job{Op: "stat", Dir: s.h.dir, Files: cold[3:4]}, job{Op: "open", Dir: s.h.dir, Files: cold[5:6]})
 	}
-	for op, r := range waiting {
-		if r.out.String() != "" {
-			s.Errorf("%s did not wait: %s", op, r.out)
-		}
-	}
-	start := time.Now()
-	for _, r := range waiting {
-		s.must(r.Process.Kill(), "kill a reader")
-	}
-	for op, r := range waiting {
-		<-r.done
-		if took := time.Since(start); took > killBound+machineSlack {
-			s.Errorf("a reader killed in %s ended after %v", op, took)
+	if e.variant != "masked" {
+		s.killTogether(jobs)
+	} else { // without parallel_dirops one waits for the other in the kernel
+		for _, j := range jobs {
+			s.killTogether([]job{j})
 		}
 	}
 	s.ail(k, false)
@@ -303,6 +291,31 @@ func (s *sick) readAll(k sickness) {
 		s.eventually("that no reader is in state D", func() bool { return !r.stuck() })
 		if r.end(); r.exit(10*time.Second) != 0 {
 			s.Errorf("reader %d ended with %d", i, r.ProcessState.ExitCode())
+		}
+	}
+}
+
+// killTogether kills readers that wait for the origin side by side.
+func (s *sick) killTogether(jobs []job) {
+	s.Helper()
+	counts := map[string]string{"read": "read_misses", "readdir": "readdir", "stat": "lookup", "open": "lookup"}
+	var waiting []*reader
+	for _, j := range jobs {
+		waiting = append(waiting, s.waiting(counts[j.Op], j))
+	}
+	for i, r := range waiting {
+		if r.out.String() != "" {
+			s.Errorf("%s did not wait: %s", jobs[i].Op, r.out)
+		}
+	}
+	start := time.Now()
+	for _, r := range waiting {
+		s.must(r.Process.Kill(), "kill a reader")
+	}
+	for i, r := range waiting {
+		<-r.done
+		if took := time.Since(start); took > killBound+machineSlack {
+			s.Errorf("a reader killed in %s ended after %v", jobs[i].Op, took)
 		}
 	}
 }
