@@ -284,8 +284,8 @@ func TestExamplesRun(t *testing.T) {
 		}
 		for _, line := range lines {
 			args := strings.Fields(line)[1:]
-			if c.Name() == "demo" || c.Name() == "up" || c.Name() == "mount" || c.Name() == "umount" || c.Name() == "status" || strings.Contains(line, "s3://") {
-				// They need a mount point or a network: only their flags are tried.
+			if c.Name() == "demo" || c.Name() == "fsck" || c.Name() == "up" || c.Name() == "mount" || c.Name() == "umount" || c.Name() == "status" || strings.Contains(line, "s3://") {
+				// They need a mount point, a cache or a network: only their flags are tried.
 				found, rest, err := rootCommand().Find(args)
 				if err != nil || found.ParseFlags(rest) != nil {
 					t.Errorf("%s: does not parse", line)
