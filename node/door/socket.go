@@ -37,7 +37,7 @@ const adminGroup = "hearth"
 func Listen(socket string) (l net.Listener, made bool, err error) {
 	// A node that ends takes the directory away that it made, perhaps between two
 	// steps of this one.
-	for range 100 {
+	for range 1000 {
 		if made, err = makeSocketDir(filepath.Dir(socket)); err == nil {
 			l, err = listenIn(socket)
 		}
