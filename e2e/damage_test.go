@@ -113,12 +113,7 @@ func (e *env) flip(rng *rand.Rand, name string) bool {
 	case 1:
 		off = s.Size() - 1 - rng.Int64N(page)
 	}
-	var b [1]byte
-	_, err = f.ReadAt(b[:], off)
-	e.must(err, "read a byte of %s", name)
-	b[0] ^= byte(1 + rng.IntN(255))
-	_, err = f.WriteAt(b[:], off)
-	e.must(err, "flip a byte of %s", name)
+	hearthtest.FlipByte(e, name, off, byte(1+rng.IntN(255)))
 	return true
 }
 
@@ -159,7 +154,7 @@ func (r *rot) aim() {
 	r.Helper()
 	small, _ := r.blocks()
 	b := small[r.rng.IntN(len(small))]
-	r.flipAt(b.file, b.off+r.rng.Int64N(b.len))
+	hearthtest.FlipByte(r, b.file, b.off+r.rng.Int64N(b.len), 0x40)
 }
 
 // aimAtNames changes a byte that the next start reads: of a checksum in the manifest.
@@ -168,7 +163,7 @@ func (r *rot) aimAtNames() {
 	names, err := filepath.Glob(r.path("cache/names/MANIFEST-*"))
 	r.must(err, "list the names")
 	for _, name := range names {
-		r.flipAt(name, 1)
+		hearthtest.FlipByte(r, name, 1, 0x40)
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -97,19 +96,6 @@ func (e *env) blocks() (small, large []stored) {
 	return small, large
 }
 
-// flipAt changes a byte of a file.
-func (e *env) flipAt(name string, off int64) {
-	e.Helper()
-	f, err := os.OpenFile(name, os.O_RDWR, 0)
-	e.must(err, "open %s", name)
-	var b [1]byte
-	_, err = f.ReadAt(b[:], off)
-	e.must(err, "read a byte of %s", name)
-	b[0] ^= 0x40
-	_, err = f.WriteAt(b[:], off)
-	e.must(errors.Join(err, f.Close()), "flip a byte of %s", name)
-}
-
 // hurtBlocks changes a byte in each of so many blocks, no two in one block: half in
 // segments, half in large files, of which one byte lies in a block's checksums.
 func (e *env) hurtBlocks(rng *rand.Rand, n int) (all []hurt) {
@@ -121,18 +107,18 @@ func (e *env) hurtBlocks(rng *rand.Rand, n int) (all []hurt) {
 	for i, at := range rng.Perm(len(small))[:n/2] {
 		b := small[at]
 		off := []int64{0, b.len - 1, rng.Int64N(b.len)}[i%3]
-		e.flipAt(b.file, b.off+off)
+		hearthtest.FlipByte(e, b.file, b.off+off, 0x40)
 		all = append(all, hurt{b.file, b.len})
 	}
 	for i, at := range rng.Perm(len(large))[:n-n/2] {
 		b := large[at]
 		if i == 0 {
 			sums := strings.TrimSuffix(b.file, "data") + "sums"
-			e.flipAt(sums, 64+144*(b.off>>20)+8+rng.Int64N(16))
+			hearthtest.FlipByte(e, sums, 64+144*(b.off>>20)+8+rng.Int64N(16), 0x40)
 			all = append(all, hurt{sums, b.len})
 			continue
 		}
-		e.flipAt(b.file, b.off+rng.Int64N(b.len))
+		hearthtest.FlipByte(e, b.file, b.off+rng.Int64N(b.len), 0x40)
 		all = append(all, hurt{b.file, b.len})
 	}
 	return all
@@ -234,7 +220,7 @@ func (h *hearth) fsckOthers(dropped int) {
 	names := []string{segments[0], segments[1], e.path("cache/segments/deaths"), e.path("cache/objects/FORMAT"),
 		e.path("cache/hearth.json"), e.path("cache/node-ids"), e.path("cache/scrub.json")}
 	for i, off := range []int64{20, last.Size() - 40, 20, 5, 20, 10, 0} {
-		e.flipAt(names[i], off)
+		hearthtest.FlipByte(e, names[i], off, 0x40)
 	}
 	orphan := e.path("cache/objects/" + strings.Repeat("ab", 16) + ".data")
 	e.must(os.WriteFile(orphan, bytes.Repeat([]byte("x"), 5000), 0o600), "write %s", orphan)

@@ -325,16 +325,8 @@ func TestACheckShortOfDescriptorsDropsNothing(t *testing.T) {
 			}
 		}
 	})
-	var was unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
-		t.Fatal(err)
-	}
-	limit := func(n uint64) {
-		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: n, Max: was.Max}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	defer limit(was.Cur)
+	limit, lift := hearthtest.OpenFiles(t)
+	defer lift()
 	blocks, short := int64(0), 0
 	for at, over := -1, false; !over; at++ { // -1: without a limit
 		open(func(s *Store) {
@@ -350,7 +342,7 @@ func TestACheckShortOfDescriptorsDropsNothing(t *testing.T) {
 				limit(0)
 			}
 			err := s.Check(t.Context(), r, dir)
-			limit(was.Cur)
+			lift()
 			over = steps < at
 			switch {
 			case errors.Is(err, unix.EMFILE):

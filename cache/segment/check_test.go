@@ -55,7 +55,7 @@ func TestCheckFindsEveryChangedBlock(t *testing.T) {
 	for i := 3; i < blocks; i += 10 {
 		p, _ := l.index.get(checkID(i), nil)
 		s := (*l.slots.Load())[p.slot]
-		flipByte(t, filepath.Join(dir, s.name()), p.note(checkID(i)).offset()+int64(headerSize(int(p.length)))+int64(i))
+		hearthtest.FlipByte(t, filepath.Join(dir, s.name()), p.note(checkID(i)).offset()+int64(headerSize(int(p.length)))+int64(i), 4)
 		bad[checkID(i)] = true
 	}
 	for _, repair := range []bool{false, true} {
@@ -143,14 +143,14 @@ func TestCheckClosedRepairs(t *testing.T) {
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
-	flipByte(t, at, p.note(checkID(50)).offset()+int64(headerSize(int(p.length)))+9)
-	flipByte(t, filepath.Join(dir, segmentName(1)), 17)
+	hearthtest.FlipByte(t, at, p.note(checkID(50)).offset()+int64(headerSize(int(p.length)))+9, 4)
+	hearthtest.FlipByte(t, filepath.Join(dir, segmentName(1)), 17, 4)
 	second, err := os.Stat(filepath.Join(dir, segmentName(2)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	flipByte(t, filepath.Join(dir, segmentName(2)), second.Size()-50)
-	flipByte(t, filepath.Join(dir, deathsName), 10)
+	hearthtest.FlipByte(t, filepath.Join(dir, segmentName(2)), second.Size()-50, 4)
+	hearthtest.FlipByte(t, filepath.Join(dir, deathsName), 10, 4)
 	for _, repair := range []bool{false, true} {
 		r := &check.Run{Repair: repair}
 		found := told(r)
@@ -237,7 +237,7 @@ func TestARepairThatDidNotHoldIsNotTold(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	flipByte(t, name, size.Size()-50)
+	hearthtest.FlipByte(t, name, size.Size()-50, 4)
 	empty := filepath.Join(dir, segmentName(99))
 	if err := os.WriteFile(empty, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -260,23 +260,6 @@ func TestARepairThatDidNotHoldIsNotTold(t *testing.T) {
 	}
 }
 
-func flipByte(t *testing.T, name string, off int64) {
-	t.Helper()
-	f, err := os.OpenFile(name, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	var b [1]byte
-	if _, err := f.ReadAt(b[:], off); err != nil {
-		t.Fatal(err)
-	}
-	b[0] ^= 4
-	if _, err := f.WriteAt(b[:], off); err != nil {
-		t.Fatal(err)
-	}
-}
-
 func TestACheckOfAnEjectedDirectoryLeavesNoMemory(t *testing.T) {
 	// The directory is ejected between two steps of a check: it ends, and the memory for what was not read is free.
 	l := open(t, Options{Dir: t.TempDir()})
@@ -294,7 +277,7 @@ func TestACheckOfAnEjectedDirectoryLeavesNoMemory(t *testing.T) {
 			t.Errorf("ejected after %d steps: %d Views are kept, %v", allowed, l.pool.Stats().Views, err)
 		}
 		p, _ := l.index.get(blockID(1), nil)
-		flipByte(t, l.dir.Full((*l.slots.Load())[p.slot].name()), p.note(blockID(1)).offset()+5000)
+		hearthtest.FlipByte(t, l.dir.Full((*l.slots.Load())[p.slot].name()), p.note(blockID(1)).offset()+5000, 4)
 	}
 }
 
@@ -310,8 +293,8 @@ func sealedLog(t *testing.T, tap func(change) error) *Log {
 	if err != nil {
 		t.Fatal(err)
 	}
-	flipByte(t, name, 17)
-	flipByte(t, name, st.Size()-50)
+	hearthtest.FlipByte(t, name, 17, 4)
+	hearthtest.FlipByte(t, name, st.Size()-50, 4)
 	return l
 }
 

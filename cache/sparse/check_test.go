@@ -14,24 +14,8 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache/check"
+	"github.com/hearthfs/hearth/internal/hearthtest"
 )
-
-func flipByte(t *testing.T, name string, off int64) {
-	t.Helper()
-	f, err := os.OpenFile(name, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	var b [1]byte
-	if _, err := f.ReadAt(b[:], off); err != nil {
-		t.Fatal(err)
-	}
-	b[0] ^= 4
-	if _, err := f.WriteAt(b[:], off); err != nil {
-		t.Fatal(err)
-	}
-}
 
 // looked runs a check and returns what it found.
 func looked(t *testing.T, repair bool, do func(r *check.Run) error) ([]check.Finding, *check.Run) {
@@ -61,13 +45,13 @@ func TestCheckFindsEveryChangedBlock(t *testing.T) {
 			if all, r := looked(t, false, run); len(all) > 0 || r.Blocks.Load() != 9 {
 				t.Fatalf("clean: %v, %d blocks", all, r.Blocks.Load())
 			}
-			flipByte(t, x.dataFile(a), mib+77)
-			flipByte(t, x.sumsFile(a), recordOffset(18)+20)
+			hearthtest.FlipByte(t, x.dataFile(a), mib+77, 4)
+			hearthtest.FlipByte(t, x.sumsFile(a), recordOffset(18)+20, 4)
 			if err := os.WriteFile(x.sumsFile(a)+".x", nil, 0o600); err != nil { // foreign
 				t.Fatal(err)
 			}
-			flipByte(t, x.sumsFile(a), recordOffset(7))
-			flipByte(t, x.sumsFile(b), 40)
+			hearthtest.FlipByte(t, x.sumsFile(a), recordOffset(7), 4)
+			hearthtest.FlipByte(t, x.sumsFile(b), 40, 4)
 			bad, refused := 4, 1
 			if open {
 				refused = 0 // names are looked at by Open
@@ -222,7 +206,7 @@ func TestRecordsThatCannotBeReadCostNoBlocks(t *testing.T) {
 		x.stop()
 		left := int64(21)
 		if hurt {
-			flipByte(t, x.dataFile(a), 447*mib+77)
+			hearthtest.FlipByte(t, x.dataFile(a), 447*mib+77, 4)
 			left--
 		}
 		sick := sickFile(t, x.sumsFile(a))
@@ -258,7 +242,7 @@ func TestBadBlocksAreNoLeak(t *testing.T) {
 	x.putAll(a, dataA)
 	x.stop()
 	for i := range int64(18) {
-		flipByte(t, x.dataFile(a), i*mib+5)
+		hearthtest.FlipByte(t, x.dataFile(a), i*mib+5, 4)
 	}
 	for _, repair := range []bool{false, true} {
 		all, r := looked(t, repair, func(r *check.Run) error { return CheckClosed(t.Context(), x.opt.Dir, r) })
@@ -325,7 +309,7 @@ func TestABlockThatIsHandedOutIsNotRepaired(t *testing.T) {
 	if release == nil {
 		t.Fatal("not handed out")
 	}
-	flipByte(t, x.dataFile(a), mib+77)
+	hearthtest.FlipByte(t, x.dataFile(a), mib+77, 4)
 	run := func(r *check.Run) error { return x.Files.Check(t.Context(), r, [16]byte{}, nil) }
 	if all, _ := looked(t, true, run); len(all) != 1 || all[0].Repaired {
 		t.Errorf("handed out: %v", all)

@@ -87,11 +87,6 @@ func Skewed() Rule {
 	return Rule{Status: 403, Code: "RequestTimeTooSkewed", Message: "The difference between the request time and the server's time is too large."}
 }
 
-// Busy answers SlowDown.
-func Busy(times int64) Rule {
-	return Rule{Status: 503, Code: "SlowDown", Message: "Please reduce your request rate.", Times: times}
-}
-
 // Denied answers AccessDenied for a verb.
 func Denied(verb string) Rule {
 	return Rule{Verb: verb, Status: 403, Code: "AccessDenied", Message: "Access Denied."}

@@ -2,6 +2,7 @@ package machine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -18,13 +19,18 @@ import (
 // nothing is. Only the mount table is read: a mount whose
 // process is stuck must not be touched.
 func MountedAt(dir string) (string, error) {
-	kind := ""
-	err := eachMount("/", func(m tableEntry) {
+	top, err := topMount(dir)
+	return top.kind, err
+}
+
+// topMount is what is mounted at dir last; the zero value: nothing.
+func topMount(dir string) (top tableEntry, err error) {
+	err = eachMount("/", func(m tableEntry) {
 		if m.dir == dir {
-			kind = m.kind
+			top = m
 		}
 	})
-	return kind, err
+	return top, err
 }
 
 // tableEntry is a line of the mount table: which directory of the file system is
@@ -79,19 +85,9 @@ const deadWait = 2 * time.Second
 // Dead reports whether the process of the FUSE mount at dir has died. Nothing waits
 // for its answer for long: it may be stuck, which is not dead.
 func Dead(dir string) bool {
-	answer := make(chan error, 1)
-	go func() {
-		var s unix.Statfs_t
-		answer <- unix.Statfs(dir, &s)
-	}()
-	late := time.NewTimer(deadWait)
-	defer late.Stop()
-	select {
-	case err := <-answer:
-		return err == unix.ENOTCONN
-	case <-late.C:
-		return false
-	}
+	ctx, cancel := context.WithTimeout(context.Background(), deadWait)
+	defer cancel()
+	return errors.Is(Answers(ctx, dir), unix.ENOTCONN)
 }
 
 // CutOff has the kernel end the connections of those of dirs on which a FUSE file
@@ -106,13 +102,8 @@ func CutOff(ctx context.Context, kind string, dirs []string) (cut []string) {
 		if err != nil {
 			continue
 		}
-		var top tableEntry
-		_ = eachMount("/", func(m tableEntry) {
-			if m.dir == real {
-				top = m
-			}
-		})
-		if top.kind != kind || !silent(ctx, real) {
+		top, err := topMount(real)
+		if err != nil || top.kind != kind || !silent(ctx, real) {
 			continue
 		}
 		// umount -f says that it is busy, and has done it.

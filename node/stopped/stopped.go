@@ -20,6 +20,7 @@ import (
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache/check"
 	"github.com/hearthfs/hearth/cache/disk"
+	"github.com/hearthfs/hearth/cache/disk/layout"
 	"github.com/hearthfs/hearth/cache/segment"
 	"github.com/hearthfs/hearth/cache/sparse"
 	"github.com/hearthfs/hearth/namespace"
@@ -27,9 +28,6 @@ import (
 	"github.com/hearthfs/hearth/namespace/store"
 	"github.com/hearthfs/hearth/node/fsck"
 )
-
-// namesDir is the directory of the names in a cache directory.
-const namesDir = "names"
 
 // Check checks a directory that no process uses; disk.ErrInUse: one does.
 func Check(ctx context.Context, dir string, r *check.Run) error {
@@ -77,7 +75,7 @@ func area(dir string, r *check.Run, do func() error) error {
 // checkNames checks the names, and with repair sets aside what is not to be
 // believed.
 func checkNames(ctx context.Context, dir string, r *check.Run) error {
-	where := filepath.Join(dir, namesDir)
+	where := filepath.Join(dir, layout.Names)
 	if !namespace.Kept(where) {
 		return nil
 	}

@@ -9,6 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hearthfs/hearth/cache/check"
+	"github.com/hearthfs/hearth/cache/disk/layout"
+	"github.com/hearthfs/hearth/internal/hearthtest"
 	"github.com/hearthfs/hearth/namespace/record"
 	"github.com/hearthfs/hearth/namespace/store"
 )
@@ -17,7 +19,7 @@ import (
 func keepNames(t *testing.T, format byte) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
-	db, err := store.Open(store.Options{Dir: filepath.Join(dir, namesDir)})
+	db, err := store.Open(store.Options{Dir: filepath.Join(dir, layout.Names)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,14 +45,14 @@ func repaired(t *testing.T, dir string) (all []check.Finding) {
 func TestNamesOfANewerVersionAreNotTouched(t *testing.T) {
 	// A newer version wrote the records, or a newer Pebble the database: a repair refuses them and sets nothing aside, nor does a start.
 	records, database := keepNames(t, record.Format+1), keepNames(t, record.Format)
-	markers, err := filepath.Glob(filepath.Join(database, namesDir, "marker.format-version.*"))
+	markers, err := filepath.Glob(filepath.Join(database, layout.Names, "marker.format-version.*"))
 	if err != nil || len(markers) != 1 {
 		t.Fatal(markers, err)
 	}
-	if err := os.Rename(markers[0], filepath.Join(database, namesDir, "marker.format-version.999999.999")); err != nil {
+	if err := os.Rename(markers[0], filepath.Join(database, layout.Names, "marker.format-version.999999.999")); err != nil {
 		t.Fatal(err)
 	}
-	if db, err := store.Open(store.Options{Dir: filepath.Join(database, namesDir)}); !errors.Is(err, store.ErrNewer) {
+	if db, err := store.Open(store.Options{Dir: filepath.Join(database, layout.Names)}); !errors.Is(err, store.ErrNewer) {
 		t.Errorf("a start: %v", err)
 		if err == nil {
 			_ = db.Close()
@@ -60,7 +62,7 @@ func TestNamesOfANewerVersionAreNotTouched(t *testing.T) {
 		if all := repaired(t, dir); len(all) != 1 || all[0].Kind != check.Refused || all[0].Repaired {
 			t.Errorf("%s: %v", what, all)
 		}
-		if names, err := os.ReadDir(dir); err != nil || len(names) != 1 || names[0].Name() != namesDir {
+		if names, err := os.ReadDir(dir); err != nil || len(names) != 1 || names[0].Name() != layout.Names {
 			t.Errorf("%s: %v, %v", what, names, err)
 		}
 	}
@@ -84,22 +86,14 @@ func TestACheckShortOfDescriptorsDropsNothing(t *testing.T) {
 	// A repair of a sound cache may open no file, then one, two, and so on: it ends with an error until there are enough, and never finds anything.
 	dir := cache(t)
 	write(t, filepath.Join(dir, "scrub.json"), `{"object":"00000000000000000000000000000000"}`)
-	var was unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
-		t.Fatal(err)
-	}
-	limit := func(n uint64) {
-		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: n, Max: was.Max}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	defer limit(was.Cur)
+	limit, lift := hearthtest.OpenFiles(t)
+	defer lift()
 	failed := 0
 	for n := uint64(0); ; n++ {
 		r := &check.Run{Repair: true, Found: func(f check.Finding) { t.Errorf("with descriptors up to %d: %s", n, f) }}
 		limit(n)
 		err := Check(t.Context(), dir, r)
-		limit(was.Cur)
+		lift()
 		if err == nil {
 			if r.Blocks.Load() != 3 {
 				t.Errorf("with descriptors up to %d: %d blocks", n, r.Blocks.Load())
