@@ -156,7 +156,7 @@ func TestAbsentOriginNamesTheCure(t *testing.T) {
 	// A bucket that cannot be asked ends the start with one line, and leaves nothing open.
 	socket := filepath.Join(t.TempDir(), "s")
 	_, err := New(t.Context(), Config{Cache: Cache{NoDisk: true}, Admin: Admin{Socket: socket, Listen: "-"},
-		Links: []Link{{Path: "/", Origin: Origin{URL: "file:///does/not/exist"}}}})
+		Links: []Link{{Path: "/", Origin: Origin{URL: "s3://absent", Endpoint: "http://127.0.0.1:1", Anonymous: true}}}})
 	if err == nil || strings.Contains(err.Error(), "\n") {
 		t.Errorf("%v", err)
 	}
