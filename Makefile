@@ -69,9 +69,10 @@ e2e: setup-e2e ## every end-to-end scenario, slices marked REDUCED; the core als
 	   for v in masked nobody race; do HEARTH_E2E=core HEARTH_VARIANT=$$v $(RUN_E2E); done; } | $(TALLY) -v -most 40m
 
 e2e-full: export HEARTH_RESUME = yes
-e2e-full: setup-full ## the sizes and counts that the issues name; resumable; ISSUE=mount takes one issue's
+e2e-full: setup-full ## the sizes and counts that the issues name, and all with -race; resumable; ISSUE=mount takes one issue's
 	@{ HEARTH_E2E=full HEARTH_ISSUE=$(ISSUE) $(RUN_E2E); \
-	   for v in masked nobody race; do HEARTH_E2E=core HEARTH_ISSUE=$(ISSUE) HEARTH_VARIANT=$$v $(RUN_E2E); done; } | $(TALLY) -v
+	   for v in masked nobody; do HEARTH_E2E=core HEARTH_ISSUE=$(ISSUE) HEARTH_VARIANT=$$v $(RUN_E2E); done; \
+	   HEARTH_E2E=all HEARTH_ISSUE=$(ISSUE) HEARTH_VARIANT=race $(RUN_E2E); } | $(TALLY) -v
 
 clean: ## remove what was built here
 	rm -rf hearth dist .tools $(RESULTS)

@@ -258,10 +258,11 @@ func (e *env) run(name string, args ...string) (string, int) {
 	return string(out), cmd.ProcessState.ExitCode()
 }
 
-// environ is a clean environment: nothing of the machine's own credentials.
+// environ is a clean environment: nothing of the machine's own credentials, and no
+// second of waiting at the end of each program with the race detector.
 func (e *env) environ(o *server) []string {
 	vars := []string{"PATH=" + os.Getenv("PATH"), "HOME=" + e.dir, "AWS_EC2_METADATA_DISABLED=true", "AWS_REGION=us-east-1", "LANG=C.UTF-8",
-		"HEARTH_TOOLS=" + os.Getenv("HEARTH_TOOLS"), "HEARTH_LEAKS=yes"}
+		"HEARTH_TOOLS=" + os.Getenv("HEARTH_TOOLS"), "HEARTH_LEAKS=yes", "GORACE=atexit_sleep_ms=0"}
 	if o != nil {
 		vars = append(vars, "AWS_ACCESS_KEY_ID="+o.access, "AWS_SECRET_ACCESS_KEY="+o.secret)
 	}
