@@ -93,7 +93,7 @@ func neverWrong(is func(string) func(level) string, by func(small, reduced, whol
 		{name: "odd-keys", from: core, limit: time.Minute, origin: "gofakes3", size: is("50 keys"), run: oddKeys},
 		{name: "service-unit", root: true, from: all, limit: time.Minute, origin: "none", size: is("1 unit, 1 line of fstab"), run: serviceUnit},
 		{name: "service", root: true, from: all, limit: 2 * time.Minute, origin: s3, size: is("7 starts, 40 files"), run: service},
-		{name: "dist", root: true, from: full, limit: 3 * time.Minute, origin: s3, size: is("1 .deb, 1 image"), run: dist},
+		{name: "dist", root: true, static: true, from: full, limit: 3 * time.Minute, origin: s3, size: is("1 .deb, 1 image"), run: dist},
 		{name: "eviction", from: all, limit: 4 * time.Minute, origin: behind, size: by("", "2,000 files, half cached", "20,000 files, half cached"), run: eviction},
 		{name: "crash-matrix", root: true, from: all, limit: 4 * time.Minute, origin: behind, size: by("", "15 kills", "200 kills"), run: crashMatrix},
 	}
@@ -133,7 +133,7 @@ func containers(by func(small, reduced, whole string) func(level) string) []scen
 	const s3, behind = "versitygw", "versitygw behind the fault proxy"
 	size := by("180 files", "180 files", "820 files")
 	return []scenario{
-		{name: "memory-limit", root: true, from: all, limit: 3 * time.Minute, origin: s3, size: by("", "4 x the limit of 128 MiB", "16 x the limit of 128 MiB"), run: memoryLimit},
+		{name: "memory-limit", root: true, static: true, from: all, limit: 3 * time.Minute, origin: s3, size: by("", "4 x the limit of 128 MiB", "16 x the limit of 128 MiB"), run: memoryLimit},
 		{name: "cache-on-tmpfs-none", root: true, from: all, limit: 2 * time.Minute, origin: behind, size: size, run: cacheOn("tmpfs", "none", "")},
 		{name: "cache-on-tmpfs-passthrough", root: true, from: all, limit: 2 * time.Minute, origin: behind, size: size, run: cacheOn("tmpfs", "passthrough", "")},
 		{name: "cache-without-o-direct-none", root: true, from: all, limit: 2 * time.Minute, origin: behind, size: size, run: cacheOn("tmpfs", "none", "direct")},
@@ -142,7 +142,7 @@ func containers(by func(small, reduced, whole string) func(level) string) []scen
 		{name: "cache-on-overlay-passthrough", root: true, from: all, limit: 2 * time.Minute, origin: behind, size: size, run: cacheOn("overlay", "passthrough", "")},
 		{name: "no-right-to-mount", root: true, from: all, limit: time.Minute, origin: s3, size: func(level) string { return "6 ways" }, run: noRightToMount},
 		{name: "user-namespace", root: true, from: all, limit: time.Minute, origin: s3, size: by("40 files", "40 files", "40 files"), run: userNamespace},
-		{name: "container", root: true, from: all, limit: time.Minute, origin: s3, size: by("40 files", "40 files", "40 files"), run: container},
+		{name: "container", root: true, static: true, from: all, limit: time.Minute, origin: s3, size: by("40 files", "40 files", "40 files"), run: container},
 	}
 }
 

@@ -52,9 +52,15 @@ type successor struct {
 	live, told atomic.Bool
 }
 
-func (m *mover) start(s *Store) {
+// prepare lets begin be called.
+func (m *mover) prepare() {
 	m.wake = make(chan struct{}, 1)
 	m.ctx, m.cancel = context.WithCancel(context.Background())
+}
+
+// start has the database of a Store that is open moved; a disk that failed meanwhile
+// has woken it already.
+func (m *mover) start(s *Store) {
 	if s.o.Next != nil && s.o.Dir != "" {
 		m.work.Go(func() { s.moveBehind() })
 	}

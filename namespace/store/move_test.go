@@ -100,6 +100,29 @@ func TestMove(t *testing.T) {
 	}
 }
 
+func TestMoveFromADiskThatFailsWhileItIsOpened(t *testing.T) {
+	// The disk fails at any of the writes of a first start, before the database is
+	// there to be moved: it moves as soon as it is, with what was put meanwhile.
+	for after := range int64(12) {
+		d := newDisks()
+		d.fail("a", after)
+		s, err := Open(Options{Dir: "a/names", FS: d, Retry: time.Millisecond,
+			Next: func() []string { return []string{"a/names", "b/names"} }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		fill(t, s, 0, 100, false)
+		eventually(t, "moved", func() bool { return s.Stats().Dir == "b/names" })
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		s = mustOpen(t, Options{Dir: "b/names", FS: d.mem})
+		if n := check(t, s, 100); n != 100 {
+			t.Errorf("a disk that fails after %d writes: %d records", after, n)
+		}
+	}
+}
+
 func gkey(g int, i int64) []byte { return fmt.Appendf(nil, "%c%06d", "aglz"[g], i) }
 
 // writeUntil puts records one by one, removes every third again, and reads others

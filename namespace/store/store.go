@@ -121,13 +121,14 @@ func Open(o Options) (*Store, error) {
 		}
 	}
 	s := &Store{o: o}
-	s.move.start(s)
+	s.move.prepare()
 	s.timer = time.AfterFunc(time.Hour, s.syncBehind)
 	s.timer.Stop()
 	if err := s.open(); err != nil {
 		s.move.stop()
 		return nil, err
 	}
+	s.move.start(s)
 	return s, nil
 }
 
