@@ -89,15 +89,23 @@ func Watch(repair bool, do func(r *check.Run) error, tell func(Event)) error {
 	return nil
 }
 
+// readWithin is how long an asker may leave an Event unread: a check holds its cache
+// directory open meanwhile, also one that is to be let go.
+const readWithin = 30 * time.Second
+
 // Serve answers with one Event a line. It ends with {"done"} or {"error"}, so that an
-// answer that broke off is never taken for a clean cache.
+// answer that broke off is never taken for a clean cache. The request of an asker who
+// reads nothing for 30 s is cancelled.
 func Serve(w http.ResponseWriter, repair bool, do func(r *check.Run) error) {
-	e := json.NewEncoder(w)
+	serve(w, readWithin, repair, do)
+}
+
+func serve(w http.ResponseWriter, within time.Duration, repair bool, do func(r *check.Run) error) {
+	e, c := json.NewEncoder(w), http.NewResponseController(w)
 	tell := func(x Event) {
+		_ = c.SetWriteDeadline(time.Now().Add(within))
 		_ = e.Encode(x) // the asker went away
-		if f, ok := w.(http.Flusher); ok {
-			f.Flush()
-		}
+		_ = c.Flush()
 	}
 	if err := Watch(repair, do, tell); err != nil {
 		tell(Event{Error: err.Error()})
