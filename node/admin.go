@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/hearthfs/hearth/cache/check"
+	"github.com/hearthfs/hearth/node/answer"
 	"github.com/hearthfs/hearth/node/door"
 	"github.com/hearthfs/hearth/node/fsck"
 	"github.com/hearthfs/hearth/node/leaks"
@@ -82,7 +83,7 @@ func (n *Node) addHealth(mux *http.ServeMux) {
 }
 
 func answerError(w http.ResponseWriter, err error) {
-	e := &Error{Kind: kindOf(err), Message: err.Error()}
+	e := &Error{Kind: answer.KindOf(err), Message: err.Error()}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(httpStatus(e.Kind))
 	_ = json.NewEncoder(w).Encode(e) // the asker went away
@@ -124,7 +125,7 @@ func (n *Node) serveList(w http.ResponseWriter, r *http.Request) {
 	case err != nil && !sent:
 		answerError(w, err)
 	case err != nil:
-		_ = e.Encode(&Error{Kind: kindOf(err), Message: err.Error()})
+		_ = e.Encode(&Error{Kind: answer.KindOf(err), Message: err.Error()})
 	default:
 		_ = e.Encode(listEnd{End: true, Hidden: hidden})
 	}
@@ -146,7 +147,7 @@ func (n *Node) serveCat(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		w.Header().Set(errorTrailer, err.Error())
-		w.Header().Set(kindTrailer, string(kindOf(err)))
+		w.Header().Set(kindTrailer, string(answer.KindOf(err)))
 	}
 }
 
@@ -169,7 +170,7 @@ func listen(c Admin) (*listeners, error) {
 		}
 		socket, made, err := door.Listen(path)
 		if err != nil {
-			return nil, &Error{Kind: kindOf(err), Message: err.Error()}
+			return nil, &Error{Kind: answer.KindOf(err), Message: err.Error()}
 		}
 		l.socket = socket
 		if made {

@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/hearthfs/hearth/internal/hearthtest"
+	"github.com/hearthfs/hearth/node/answer"
 )
 
 // start makes a node of a bucket without a disk tier; the test's end closes it.
@@ -90,7 +91,7 @@ func TestPathsWithASecondLink(t *testing.T) {
 		"/sub/b":     "/sub/b: no such file or directory; a path begins with one of this node's links: /x, /y",
 		"/x/nothing": "/x/nothing: no such file or directory",
 	} {
-		if _, err := c.Stat(t.Context(), path); err == nil || err.Error() != want || kindOf(err) != KindNotFound {
+		if _, err := c.Stat(t.Context(), path); err == nil || err.Error() != want || answer.KindOf(err) != KindNotFound {
 			t.Errorf("with two links: %v, want %s", err, want)
 		}
 	}
@@ -148,11 +149,11 @@ func TestCommandsThroughTheSocket(t *testing.T) {
 		t.Errorf("stat: %+v, %v", s, err)
 	}
 	for path, kind := range map[string]Kind{"/nothing": KindNotFound, "s3://other/x": KindNoLink} {
-		if _, err := c.Stat(ctx, path); kindOf(err) != kind {
-			t.Errorf("stat %s: %v (%s), want %s", path, err, kindOf(err), kind)
+		if _, err := c.Stat(ctx, path); answer.KindOf(err) != kind {
+			t.Errorf("stat %s: %v (%s), want %s", path, err, answer.KindOf(err), kind)
 		}
 	}
-	if err := c.Cat(ctx, "/sub", 0, -1, io.Discard); kindOf(err) != KindUsage {
+	if err := c.Cat(ctx, "/sub", 0, -1, io.Discard); answer.KindOf(err) != KindUsage {
 		t.Errorf("cat of a directory: %v", err)
 	}
 }

@@ -1,59 +1,29 @@
 package node
 
 import (
-	"context"
-	"errors"
-	"io/fs"
 	"net/http"
-	"os"
 	"time"
 
 	"github.com/hearthfs/hearth/cache/scrub"
+	"github.com/hearthfs/hearth/node/answer"
 )
 
-// Error is what the admin API answers when it does not do what was asked: a
-// kind, which a command turns into its exit code, and one line for people.
-type Error struct {
-	Kind    Kind   `json:"kind"`
-	Message string `json:"error"`
-	cause   error
-}
-
-// Error is the line for people.
-func (e *Error) Error() string { return e.Message }
-
-// Unwrap is what the line was made of; nil where it came from another process.
-func (e *Error) Unwrap() error { return e.cause }
-
-// Kind is the class of an Error; its text is part of the API.
-type Kind string
+// Error and Kind are what the admin API answers when it does not do what was asked.
+type (
+	Error = answer.Error
+	Kind  = answer.Kind
+)
 
 // The kinds of errors.
 const (
-	KindFailed      Kind = "failed"
-	KindUsage       Kind = "usage"
-	KindNotFound    Kind = "not_found"
-	KindNoLink      Kind = "no_link" // the node has no link to this origin
-	KindRefused     Kind = "refused"
-	KindTimeout     Kind = "timeout"
-	KindUnreachable Kind = "unreachable"
+	KindFailed      = answer.KindFailed
+	KindUsage       = answer.KindUsage
+	KindNotFound    = answer.KindNotFound
+	KindNoLink      = answer.KindNoLink
+	KindRefused     = answer.KindRefused
+	KindTimeout     = answer.KindTimeout
+	KindUnreachable = answer.KindUnreachable
 )
-
-// kindOf sorts any error of ours into a Kind.
-func kindOf(err error) Kind {
-	var e *Error
-	switch {
-	case errors.As(err, &e):
-		return e.Kind
-	case errors.Is(err, fs.ErrNotExist):
-		return KindNotFound
-	case errors.Is(err, fs.ErrPermission):
-		return KindRefused
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
-		return KindTimeout
-	}
-	return KindFailed
-}
 
 // httpStatus is the status line of a Kind, for those who look with curl.
 func httpStatus(k Kind) int {

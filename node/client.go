@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/hearthfs/hearth/node/answer"
 	"github.com/hearthfs/hearth/node/door"
 	"github.com/hearthfs/hearth/node/fsck"
 )
@@ -48,7 +49,7 @@ func Dial(address string) (*Client, error) {
 		socket = DefaultSocket()
 	}
 	if err := door.Trusted(filepath.Dir(socket)); err != nil {
-		return nil, &Error{Kind: kindOf(err), Message: err.Error()}
+		return nil, &Error{Kind: answer.KindOf(err), Message: err.Error()}
 	}
 	var d net.Dialer
 	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {

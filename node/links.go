@@ -31,13 +31,6 @@ type link struct {
 	doubted   atomic.Pointer[string] // why its origin was not tried when the link was made; nil: it was
 }
 
-// CheckFreshness reports whether s is a freshness: immutable, bounded(60s) or
-// strict.
-func CheckFreshness(s string) error {
-	_, err := parseFreshness(s)
-	return err
-}
-
 func parseFreshness(s string) (namespace.Freshness, error) {
 	if s == "" {
 		s = "bounded(60s)"

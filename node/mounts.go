@@ -42,7 +42,7 @@ func newMounts(own machine.Own) *mounts {
 // Mount makes a mount and returns when it answers.
 func (n *Node) Mount(ctx context.Context, r MountRequest) (*MountStatus, error) {
 	m := r.Mount
-	if err := m.validate(); err != nil {
+	if err := validateMount(&m); err != nil {
 		return nil, err
 	}
 	if !filepath.IsAbs(m.Dir) {

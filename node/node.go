@@ -212,7 +212,7 @@ func (n *Node) openDisk() error {
 	}
 	var err error
 	if n.disk, err = disk.Open(o); errors.Is(err, disk.ErrRefused) {
-		return &Error{KindRefused, err.Error(), err}
+		return &Error{Kind: KindRefused, Message: err.Error(), Cause: err}
 	}
 	return err
 }

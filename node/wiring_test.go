@@ -16,6 +16,7 @@ import (
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/internal/flight"
 	"github.com/hearthfs/hearth/namespace"
+	"github.com/hearthfs/hearth/node/answer"
 	"github.com/hearthfs/hearth/node/watch"
 )
 
@@ -146,7 +147,7 @@ func TestNodesThatCannotBe(t *testing.T) {
 		if err == nil {
 			n.Close()
 		}
-		if err == nil || kindOf(err) != KindUsage || !strings.Contains(err.Error(), want) {
+		if err == nil || answer.KindOf(err) != KindUsage || !strings.Contains(err.Error(), want) {
 			t.Errorf("want %q: %v", want, err)
 		}
 	}
@@ -182,7 +183,7 @@ func TestKeysOfURLs(t *testing.T) {
 		}
 	}
 	for _, url := range []string{"s3://ab/k", "s3://b/pk", "file:///dd"} {
-		if _, _, err := ls.holding(url); kindOf(err) != KindNoLink {
+		if _, _, err := ls.holding(url); answer.KindOf(err) != KindNoLink {
 			t.Errorf("%s lies in no link: %v", url, err)
 		}
 	}

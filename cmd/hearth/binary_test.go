@@ -4,14 +4,13 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
+	"github.com/hearthfs/hearth/cmd/hearth/cli"
 	"github.com/hearthfs/hearth/cmd/hearth/quote"
 	"github.com/hearthfs/hearth/internal/hearthtest"
 	"github.com/hearthfs/hearth/node"
@@ -258,7 +257,7 @@ func TestNodeAnswersCommands(t *testing.T) {
 	if err := json.Unmarshal([]byte(stdout), &status); err != nil || status["origin"].(map[string]any)["requests"] == nil {
 		t.Errorf("status -o json: %v\n%s", err, stdout)
 	}
-	if _, stderr, code := h.run("up", url); code != exitRefused || !strings.Contains(stderr, "another node") {
+	if _, stderr, code := h.run("up", url); code != cli.ExitRefused || !strings.Contains(stderr, "another node") {
 		t.Errorf("a second node: exit code %d, %s", code, stderr)
 	}
 	if err := cmd.Process.Signal(os.Interrupt); err != nil {
@@ -267,7 +266,7 @@ func TestNodeAnswersCommands(t *testing.T) {
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("Ctrl-C: %v", err)
 	}
-	if _, _, code := h.run("status"); code != exitUnreachable {
+	if _, _, code := h.run("status"); code != cli.ExitUnreachable {
 		t.Errorf("after its end: exit code %d", code)
 	}
 }
@@ -299,33 +298,6 @@ func TestExamplesRun(t *testing.T) {
 	}
 }
 
-func TestJournal(t *testing.T) {
-	// A record is one datagram of fields that journald can search by.
-	path := filepath.Join(t.TempDir(), "journal")
-	l, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	t.Setenv("HEARTH_JOURNAL_SOCKET", path)
-	log, err := logger(&settings{logLevel: "warn"}, true)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer log.close()
-	log.Info("not written")
-	log.With("dir", "/c").Warn("cache directory is out of use", "cause", "two\nlines")
-	if err := l.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
-		t.Fatal(err)
-	}
-	buf := make([]byte, 4096)
-	n, err := l.Read(buf)
-	want := "HEARTH_DIR=/c\nHEARTH_CAUSE\n\x09\x00\x00\x00\x00\x00\x00\x00two\nlines\nMESSAGE\n"
-	if err != nil || !strings.HasPrefix(string(buf[:n]), want) || !strings.Contains(string(buf[:n]), "PRIORITY=4\nSYSLOG_IDENTIFIER=hearth\n") {
-		t.Errorf("%q, %v", buf[:n], err)
-	}
-}
-
 func TestWarnings(t *testing.T) {
 	// Where the log tells a cause on the same terminal, the warning does not tell it again.
 	text := "the origin cannot be asked: the secret key does not fit: cure it"
@@ -333,14 +305,6 @@ func TestWarnings(t *testing.T) {
 		if got := warning(text, logged); got != want {
 			t.Errorf("logged %v: %q", logged, got)
 		}
-	}
-	log, err := logger(&settings{logLevel: "warn"}, false)
-	if err != nil || !log.shown {
-		t.Errorf("the log on standard error: %+v, %v", log, err)
-	}
-	t.Setenv("HEARTH_JOURNAL_SOCKET", filepath.Join(t.TempDir(), "none"))
-	if log, err = logger(&settings{}, true); err != nil || log.shown || !strings.Contains(log.lost, "no journald here") {
-		t.Errorf("a daemon's log without journald: %+v, %v", log, err)
 	}
 }
 

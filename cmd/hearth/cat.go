@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/hearthfs/hearth/cmd/hearth/cli"
 	"github.com/hearthfs/hearth/node"
 )
 
@@ -21,7 +22,7 @@ func catCommand() *cobra.Command {
 			"  hearth cat --range 0-15 file:///usr/lib/os-release",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return usagef("PATH is missing: hearth %s", cmd.Use)
+				return cli.Usagef("PATH is missing: hearth %s", cmd.Use)
 			}
 			return nil
 		},
@@ -34,12 +35,12 @@ func catCommand() *cobra.Command {
 			return err
 		}
 		for _, path := range args {
-			err := c.withNode(cmd, path, func(ctx context.Context, n *node.Client) error {
+			err := withNode(c, cmd, path, func(ctx context.Context, n *node.Client) error {
 				off, length, err := r.of(ctx, n, path)
 				if err != nil {
 					return err
 				}
-				return n.Cat(ctx, path, off, length, out(cmd))
+				return n.Cat(ctx, path, off, length, cli.Out(cmd))
 			})
 			if err != nil {
 				return err
@@ -67,7 +68,7 @@ func parseRange(s string) (span, error) {
 		r.last, err = strconv.ParseInt(b, 10, 64)
 	}
 	if err != nil || !ok || r == (span{-1, -1}) || r.first < 0 && r.last < 0 || r.last >= 0 && r.first > r.last {
-		return r, usagef("--range: %q is not FIRST-LAST, FIRST- or -N", s)
+		return r, cli.Usagef("--range: %q is not FIRST-LAST, FIRST- or -N", s)
 	}
 	return r, nil
 }

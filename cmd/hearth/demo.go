@@ -6,12 +6,13 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/hearthfs/hearth/cmd/hearth/cli"
 	"github.com/hearthfs/hearth/cmd/hearth/demo"
 )
 
 func demoCommand() *cobra.Command {
 	o := demo.Options{Out: os.Stdout}
-	var c *common
+	var c *cli.Common
 	cmd := &cobra.Command{
 		Use: "demo", GroupID: "run",
 		Short: "Show the main job on data of its own: no account, no cluster",
@@ -21,23 +22,23 @@ func demoCommand() *cobra.Command {
 			"minute. Exits 0 only if every byte matched. --origin reads a bucket of your own instead.",
 		Example: "  hearth demo\n" +
 			"  hearth demo --images 500 --large 1",
-		Args: exactly(),
+		Args: cli.Exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			self, err := os.Executable()
 			if err != nil {
 				return err
 			}
 			o.Hearth = self
-			ctx, stop := c.context(cmd.Context())
+			ctx, stop := c.Context(cmd.Context())
 			defer stop()
-			err = because(ctx, demo.Run(ctx, o))
+			err = cli.Because(ctx, demo.Run(ctx, o))
 			if errors.Is(err, demo.ErrNothing) {
-				return usagef("%v", err)
+				return cli.Usagef("%v", err)
 			}
 			return err
 		},
 	}
-	c = addCommon(cmd)
+	c = cli.AddCommon(cmd)
 	cmd.Flags().StringVar(&o.Origin, "origin", "", "a bucket of your own, s3://BUCKET/PREFIX, read only")
 	cmd.Flags().StringVar(&o.Dir, "dir", "", "where data and cache lie (default: a temporary directory, removed at the end)")
 	cmd.Flags().IntVar(&o.Images, "images", 3000, "how many small pictures")

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/hearthfs/hearth/cmd/hearth/cli"
 	"github.com/hearthfs/hearth/cmd/hearth/quote"
 	"github.com/hearthfs/hearth/node"
 )
@@ -18,20 +19,20 @@ func duCommand() *cobra.Command {
 			"that of a URL and a /, from one recursive listing.",
 		Example: "  hearth du file:///usr/share/doc\n" +
 			"  hearth du -o json file:///usr/share/doc",
-		Args: between(0, "PATH"),
+		Args: cli.Between(0, "PATH"),
 	}
 	c := addData(cmd)
-	addOutput(cmd, c)
+	cli.AddOutput(cmd, c)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return c.withNode(cmd, target(args), func(ctx context.Context, n *node.Client) error {
+		return withNode(c, cmd, target(args), func(ctx context.Context, n *node.Client) error {
 			u, err := n.Usage(ctx, target(args))
 			if err != nil {
 				return err
 			}
-			if c.output != "table" {
-				return c.printJSON(out(cmd), u)
+			if c.Output != "table" {
+				return c.PrintJSON(cli.Out(cmd), u)
 			}
-			_, err = fmt.Fprintf(out(cmd), "%s\t%d files, %d directories\t%s\n", formatBytes(u.Bytes), u.Files, u.Dirs, quote.Shown(out(cmd), u.Path))
+			_, err = fmt.Fprintf(cli.Out(cmd), "%s\t%d files, %d directories\t%s\n", cli.Bytes(u.Bytes), u.Files, u.Dirs, quote.Shown(cli.Out(cmd), u.Path))
 			warnHidden(u.Hidden)
 			return err
 		})

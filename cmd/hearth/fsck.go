@@ -11,7 +11,9 @@ import (
 
 	"github.com/hearthfs/hearth/cache/check"
 	"github.com/hearthfs/hearth/cache/disk"
+	"github.com/hearthfs/hearth/cmd/hearth/cli"
 	"github.com/hearthfs/hearth/cmd/hearth/quote"
+	"github.com/hearthfs/hearth/cmd/hearth/settings"
 	"github.com/hearthfs/hearth/node/fsck"
 	"github.com/hearthfs/hearth/node/machine"
 	"github.com/hearthfs/hearth/node/stopped"
@@ -28,14 +30,14 @@ func fsckCommand() *cobra.Command {
 		Example: "  hearth fsck /var/cache/hearth\n  hearth fsck --repair -o json /var/cache/hearth",
 		Args:    cobra.ArbitraryArgs,
 	}
-	c := addCommon(cmd)
-	addOutput(cmd, c)
+	c := cli.AddCommon(cmd)
+	cli.AddOutput(cmd, c)
 	cmd.Flags().BoolVar(&repair, "repair", false, "drop what is bad, remove what was left over")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if err := c.checkOutput(); err != nil {
+		if err := c.CheckOutput(); err != nil {
 			return err
 		}
-		s, err := load(cmd)
+		s, err := settings.Load(cmd)
 		if err != nil {
 			return err
 		}
@@ -43,18 +45,18 @@ func fsckCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		ctx, stop := c.context(cmd.Context())
+		ctx, stop := c.Context(cmd.Context())
 		defer stop()
-		w := out(cmd)
-		p := &fsck.Printer{Out: w, Form: c.output, Size: formatBytes, Name: func(text string) string { return quote.Shown(w, text) }}
-		if !c.quiet && quote.IsTerminal(os.Stderr) {
+		w := cli.Out(cmd)
+		p := &fsck.Printer{Out: w, Form: c.Output, Size: cli.Bytes, Name: func(text string) string { return quote.Shown(w, text) }}
+		if !c.Quiet && quote.IsTerminal(os.Stderr) {
 			p.Terminal = os.Stderr
 		}
-		f := &fsckRun{common: c, settings: s, print: p, repair: repair}
+		f := &fsckRun{Common: c, settings: s, print: p, repair: repair}
 		for _, dir := range dirs {
 			if err := f.check(ctx, dir); err != nil {
 				p.Clear()
-				return because(ctx, err)
+				return cli.Because(ctx, err)
 			}
 		}
 		return f.result()
@@ -63,8 +65,8 @@ func fsckCommand() *cobra.Command {
 }
 
 // checkedDirs are the directories that are named, else those of the configuration.
-func checkedDirs(s *settings, args []string) (dirs []string, err error) {
-	for _, d := range s.node.Cache.Disks {
+func checkedDirs(s *settings.Settings, args []string) (dirs []string, err error) {
+	for _, d := range s.Cache.Disks {
 		if len(args) == 0 {
 			dirs = append(dirs, d.Path)
 		}
@@ -78,8 +80,8 @@ func checkedDirs(s *settings, args []string) (dirs []string, err error) {
 
 // fsckRun is one run of the verb.
 type fsckRun struct {
-	*common
-	settings *settings
+	*cli.Common
+	settings *settings.Settings
 	print    *fsck.Printer
 	repair   bool
 }
@@ -93,18 +95,18 @@ func (f *fsckRun) check(ctx context.Context, dir string) error {
 	err = fsck.Watch(f.repair, func(r *check.Run) error { return stopped.Check(ctx, dir, r) }, f.print.Tell)
 	if !errors.Is(err, disk.ErrInUse) {
 		if errors.Is(err, disk.ErrRefused) {
-			err = &exitError{exitRefused, err}
+			err = &cli.ExitError{Code: cli.ExitRefused, Err: err}
 		}
 		return err
 	}
-	n, dialErr := f.client(f.settings)
+	n, dialErr := dial(f.Common, f.settings)
 	if dialErr != nil {
 		return dialErr
 	}
 	defer n.Close()
 	asked := n.Fsck(ctx, dir, f.repair, f.print.Tell)
-	if exitCode(asked) == exitUnreachable {
-		asked = &exitError{exitRefused, fmt.Errorf("%w; or name its node with --node (%w)", err, asked)}
+	if cli.ExitCode(asked) == cli.ExitUnreachable {
+		asked = &cli.ExitError{Code: cli.ExitRefused, Err: fmt.Errorf("%w; or name its node with --node (%w)", err, asked)}
 	}
 	return asked
 }
@@ -116,9 +118,9 @@ func (f *fsckRun) result() error {
 	case err != nil:
 		return err
 	case sum.Bad > sum.Repaired:
-		return &exitError{code: exitFailed}
+		return &cli.ExitError{Code: cli.ExitFailed}
 	case sum.Refused > 0:
-		return &exitError{code: exitRefused}
+		return &cli.ExitError{Code: cli.ExitRefused}
 	}
 	return nil
 }

@@ -14,6 +14,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/hearthfs/hearth/cmd/hearth/settings"
 	"github.com/hearthfs/hearth/node/budget"
 	"github.com/hearthfs/hearth/node/machine"
 )
@@ -94,11 +95,11 @@ func TestKubernetesExample(t *testing.T) {
 		t.Errorf("%v: %v", c.Command, err)
 	}
 	file := cmd.Flag("config").Value.String()
-	s := &settings{}
-	if err := readYAML(s, "hearth.yaml", []byte(all["ConfigMap"].Data[filepath.Base(file)])); err != nil {
+	s := &settings.Settings{}
+	if err := settings.ReadYAML(s, "hearth.yaml", []byte(all["ConfigMap"].Data[filepath.Base(file)])); err != nil {
 		t.Fatal(err)
 	}
-	config, err := s.nodeConfig("")
+	config, err := nodeConfig(s, "")
 	if err == nil {
 		err = config.Validate()
 	}
@@ -118,7 +119,7 @@ func TestKubernetesExample(t *testing.T) {
 	if c.LivenessProbe.HTTPGet.Path != "/metrics" || c.ReadinessProbe.HTTPGet.Path != "/healthz" {
 		t.Errorf("probes %+v, %+v", c.LivenessProbe, c.ReadinessProbe)
 	}
-	limit, err := parseBytes(c.Resources.Limits["memory"] + "B")
+	limit, err := settings.ParseBytes(c.Resources.Limits["memory"] + "B")
 	if err != nil {
 		t.Fatal(err)
 	}

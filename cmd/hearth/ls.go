@@ -7,10 +7,10 @@ import (
 	"io"
 	"os"
 	"strconv"
-	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/hearthfs/hearth/cmd/hearth/cli"
 	"github.com/hearthfs/hearth/cmd/hearth/quote"
 	"github.com/hearthfs/hearth/node"
 )
@@ -30,16 +30,16 @@ func lsCommand() *cobra.Command {
 			"one stands at /, as that of hearth up ORIGIN does.",
 		Example: "  hearth ls file:///usr/share/doc\n" +
 			"  hearth ls -l --anonymous --region us-east-1 s3://noaa-ghcn-pds/",
-		Args: between(0, "PATH"),
+		Args: cli.Between(0, "PATH"),
 	}
 	c := addData(cmd)
-	addOutput(cmd, c)
+	cli.AddOutput(cmd, c)
 	cmd.Flags().BoolVarP(&long, "long", "l", false, "size and time too")
 	cmd.Flags().BoolVarP(&recursive, "recursive", "R", false, "everything below")
 	cmd.Flags().BoolVarP(&zero, "zero", "0", false, "end each line with a NUL, and quote nothing")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return c.withNode(cmd, target(args), func(ctx context.Context, n *node.Client) error {
-			p := &entryPrinter{common: c, long: long, out: out(cmd), end: "\n"}
+		return withNode(c, cmd, target(args), func(ctx context.Context, n *node.Client) error {
+			p := &entryPrinter{Common: c, long: long, out: cli.Out(cmd), end: "\n"}
 			if zero {
 				p.end = "\x00"
 			}
@@ -70,41 +70,10 @@ func target(args []string) string {
 	return args[0]
 }
 
-// addData gives cmd the flags of the verbs that read the tree.
-func addData(cmd *cobra.Command) *common {
-	c := addCommon(cmd)
-	addParams(cmd, "origin")
-	return c
-}
-
-// withNode runs do with whoever answers for target.
-func (c *common) withNode(cmd *cobra.Command, target string, do func(context.Context, *node.Client) error) error {
-	if err := c.checkOutput(); err != nil {
-		return err
-	}
-	ctx, stop := c.context(cmd.Context())
-	defer stop()
-	n, done, err := c.reach(ctx, cmd, target)
-	if err != nil {
-		return because(ctx, err)
-	}
-	defer done()
-	return hintUp(because(ctx, do(ctx, n)))
-}
-
-// because is the reason that a context was ended, which says more than the
-// error that followed from it.
-func because(ctx context.Context, err error) error {
-	if err != nil && ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	return err
-}
-
 // entryPrinter writes a listing line by line as it comes; columns are aligned
 // within a batch, so that a listing of any length starts at once.
 type entryPrinter struct {
-	*common
+	*cli.Common
 	long bool
 	out  io.Writer
 	end  string // of a line: a newline, or a NUL before names that may hold one
@@ -119,9 +88,9 @@ const batchRows = 256
 
 func (p *entryPrinter) print(e node.Entry) error {
 	switch {
-	case p.output == "jsonl":
-		return p.printJSON(p.out, e)
-	case p.output == "json":
+	case p.Output == "jsonl":
+		return p.PrintJSON(p.out, e)
+	case p.Output == "json":
 		p.all = append(p.all, e)
 		return nil
 	}
@@ -140,18 +109,18 @@ func (p *entryPrinter) print(e node.Entry) error {
 	if !e.Dir {
 		size = strconv.FormatInt(e.Size, 10)
 	}
-	if p.rows = append(p.rows, row{size, stamp(e.ModTime), name}); len(p.rows) < batchRows {
+	if p.rows = append(p.rows, row{size, cli.Stamp(e.ModTime), name}); len(p.rows) < batchRows {
 		return nil
 	}
 	return p.flush()
 }
 
 func (p *entryPrinter) flush() error {
-	if p.output == "json" {
+	if p.Output == "json" {
 		if p.all == nil {
 			p.all = []node.Entry{}
 		}
-		return p.printJSON(p.out, p.all)
+		return p.PrintJSON(p.out, p.all)
 	}
 	size, time := 0, 0
 	for _, r := range p.rows {
@@ -164,11 +133,4 @@ func (p *entryPrinter) flush() error {
 	}
 	p.rows = p.rows[:0]
 	return nil
-}
-
-func stamp(t time.Time) string {
-	if t.IsZero() {
-		return "-"
-	}
-	return t.UTC().Format("2006-01-02T15:04:05Z")
 }

@@ -15,7 +15,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/hearthfs/hearth/cmd/hearth/cli"
 	"github.com/hearthfs/hearth/cmd/hearth/quote"
+	"github.com/hearthfs/hearth/cmd/hearth/settings"
 )
 
 func main() {
@@ -35,12 +37,12 @@ func main() {
 // finish says what went wrong, in one line, and gives the exit code.
 func finish(err error) int {
 	if err != nil {
-		e, ok := err.(*exitError)
-		if !ok || e.err != nil {
+		e, ok := err.(*cli.ExitError)
+		if !ok || e.Err != nil {
 			fmt.Fprintln(os.Stderr, "hearth: "+quote.Text(err.Error()))
 		}
 	}
-	return exitCode(err)
+	return cli.ExitCode(err)
 }
 
 // commands are all verbs of this version, in the order of the help.
@@ -73,19 +75,19 @@ func rootCommand() *cobra.Command {
 	asked := root.Flags().Bool("version", false, "print the version of this binary")
 	root.RunE = func(cmd *cobra.Command, args []string) error {
 		if *asked {
-			return printVersion(out(cmd))
+			return printVersion(cli.Out(cmd))
 		}
 		return unknownVerb(cmd, args)
 	}
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return usagef("%v (see %s --help)", err, cmd.CommandPath())
+		return cli.Usagef("%v (see %s --help)", err, cmd.CommandPath())
 	})
 	root.AddGroup(&cobra.Group{ID: "run", Title: "RUN"}, &cobra.Group{ID: "data", Title: "DATA"},
 		&cobra.Group{ID: "see", Title: "SEE"}, &cobra.Group{ID: "check", Title: "CHECK"}, &cobra.Group{ID: "admin", Title: "ADMIN"})
 	root.AddCommand(commands()...)
 	for _, name := range laterVerbs() {
 		root.AddCommand(&cobra.Command{Use: name, Hidden: true, DisableFlagParsing: true,
-			RunE: func(*cobra.Command, []string) error { return usagef("%s: %w", name, errLater) }})
+			RunE: func(*cobra.Command, []string) error { return cli.Usagef("%s: %w", name, settings.ErrLater) }})
 	}
 	root.SetHelpCommand(helpCommand(root))
 	return root
@@ -102,10 +104,10 @@ func unknownVerb(cmd *cobra.Command, args []string) error {
 		}
 	}
 	slices.Sort(names)
-	if near := nearest(args[0], names); near != "" {
-		return usagef("no command %q; the nearest is %s", args[0], near)
+	if near := cli.Nearest(args[0], names); near != "" {
+		return cli.Usagef("no command %q; the nearest is %s", args[0], near)
 	}
-	return usagef("no command %q (see hearth --help)", args[0])
+	return cli.Usagef("no command %q (see hearth --help)", args[0])
 }
 
 // version of this build, as the go command took it from the tags and commits.

@@ -10,17 +10,19 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/hearthfs/hearth/cmd/hearth/cli"
 	"github.com/hearthfs/hearth/cmd/hearth/manual"
+	"github.com/hearthfs/hearth/cmd/hearth/settings"
 )
 
 // manualPages are those that the packages carry, by file.
 func manualPages() map[string]string {
 	blank := &cobra.Command{}
-	addOutput(blank, addCommon(blank))
+	cli.AddOutput(blank, cli.AddCommon(blank))
 	var keys []manual.Key
-	for _, p := range params() {
-		if p.set != nil && !p.flagOnly {
-			keys = append(keys, manual.Key{Name: p.key, Flag: p.flag, Variable: p.env(), Kind: p.kind, Default: p.def, Help: p.help})
+	for _, p := range settings.Params() {
+		if !p.Later() && !p.FlagOnly {
+			keys = append(keys, manual.Key{Name: p.Key, Flag: p.Flag, Variable: p.Variable(), Kind: p.Kind, Default: p.Default, Help: p.Help})
 		}
 	}
 	var codes []string
@@ -28,9 +30,9 @@ func manualPages() map[string]string {
 		code    int
 		meaning string
 	}{
-		{exitDone, "done"}, {exitFailed, "failed"}, {exitUsage, "wrong usage or configuration"}, {exitPartly, "partly done"},
-		{exitNotFound, "not found"}, {exitUnreachable, "no node answers"}, {exitUnhealthy, "a node that is not well (status)"},
-		{exitTimeout, "timed out"}, {exitRefused, "refused"}, {exitInterrupted, "interrupted"},
+		{cli.ExitDone, "done"}, {cli.ExitFailed, "failed"}, {cli.ExitUsage, "wrong usage or configuration"}, {cli.ExitPartly, "partly done"},
+		{cli.ExitNotFound, "not found"}, {cli.ExitUnreachable, "no node answers"}, {cli.ExitUnhealthy, "a node that is not well (status)"},
+		{cli.ExitTimeout, "timed out"}, {cli.ExitRefused, "refused"}, {cli.ExitInterrupted, "interrupted"},
 	} {
 		codes = append(codes, fmt.Sprint(c.code, " ", c.meaning))
 	}

@@ -9,12 +9,15 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/hearthfs/hearth/cmd/hearth/cli"
+	"github.com/hearthfs/hearth/cmd/hearth/daemon"
+	"github.com/hearthfs/hearth/cmd/hearth/settings"
 	"github.com/hearthfs/hearth/node"
 )
 
 // mountFlags are those of mount that are no parameters.
 type mountFlags struct {
-	*common
+	*cli.Common
 	options      []string
 	daemon       bool
 	noAllowOther bool
@@ -34,18 +37,18 @@ func mountCommand() *cobra.Command {
 			"or pod (web identity), where there is one. AWS_REGION and AWS_ENDPOINT_URL work too.",
 		Example: "  hearth mount file:///usr/share/doc /mnt\n" +
 			"  hearth mount --anonymous --region us-east-1 s3://noaa-ghcn-pds/ /mnt",
-		Args: exactly("ORIGIN", "DIR"),
+		Args: cli.Exactly("ORIGIN", "DIR"),
 	}
-	f := &mountFlags{common: addCommon(cmd)}
+	f := &mountFlags{Common: cli.AddCommon(cmd)}
 	cmd.Flags().StringSliceVarP(&f.options, "options", "o", nil, "options as of mount(8): nodev,allow_other,uid=1000,open=none,...")
 	cmd.Flags().BoolVar(&f.daemon, "daemon", false, "return when the mount answers and serve on behind")
 	cmd.Flags().BoolVar(&f.noAllowOther, "no-allow-other", false, "nobody but who mounts gets in")
 	cmd.Flags().BoolVar(&f.sloppy, "sloppy", false, "pass over -o options that are unknown, as mount(8) does with -s")
-	addParams(cmd, "origin", "freshness", "stale_if_error", "mount", "cache", "fuse", "admin", "log")
+	settings.AddFlags(cmd, "origin", "freshness", "stale_if_error", "mount", "cache", "fuse", "admin", "log")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		dir, err := filepath.Abs(args[1])
 		if err != nil {
-			return usagef("%s: %v", args[1], err)
+			return cli.Usagef("%s: %v", args[1], err)
 		}
 		return f.mount(cmd, args[0], dir)
 	}
@@ -53,35 +56,35 @@ func mountCommand() *cobra.Command {
 }
 
 func (f *mountFlags) mount(cmd *cobra.Command, origin, dir string) error {
-	s, err := load(cmd)
+	s, err := settings.Load(cmd)
 	if err != nil {
 		return err
 	}
-	if err := mountOptions(s, f.options, f.sloppy); err != nil {
+	if err := s.MountOptions(f.options, f.sloppy); err != nil {
 		return err
 	}
-	if f.noAllowOther && cmd.Flags().Changed("allow-other") && s.mount.AllowOther != nil && *s.mount.AllowOther {
-		return usagef("--allow-other and --no-allow-other exclude each other: give one")
+	if f.noAllowOther && cmd.Flags().Changed("allow-other") && s.Mount.AllowOther != nil && *s.Mount.AllowOther {
+		return cli.Usagef("--allow-other and --no-allow-other exclude each other: give one")
 	}
 	if f.noAllowOther {
 		no := false
-		s.mount.AllowOther = &no
+		s.Mount.AllowOther = &no
 	}
 	if meant := meantURL(origin); meant != "" {
-		return usagef("%s is no origin: did you mean %s?", origin, meant)
+		return cli.Usagef("%s is no origin: did you mean %s?", origin, meant)
 	}
-	request := node.MountRequest{Mount: s.mount, FailStale: s.root.FailStale}
+	request := node.MountRequest{Mount: s.Mount, FailStale: s.Root.FailStale}
 	request.Dir = dir
-	request.Freshness = s.root.Freshness
+	request.Freshness = s.Root.Freshness
 	if isURL(origin) {
-		o := s.root.Origin
+		o := s.Root.Origin
 		o.URL = origin
 		o = o.WithEnvironment()
 		request.Origin = &o
 	} else {
 		request.Prefix = origin
 	}
-	client, err := f.client(s)
+	client, err := dial(f.Common, s)
 	if err != nil {
 		return err
 	}
@@ -90,8 +93,8 @@ func (f *mountFlags) mount(cmd *cobra.Command, origin, dir string) error {
 	if attached || err != nil {
 		return err
 	}
-	if f.daemon && !isDaemon() {
-		return daemonize()
+	if f.daemon && !daemon.Child() {
+		return daemon.Start()
 	}
 	return f.mountHere(cmd, s, request)
 }
@@ -110,23 +113,23 @@ func meantURL(path string) string {
 // attach has a running node make the mount, and in the foreground waits for its
 // end. false: no node runs.
 func (f *mountFlags) attach(cmd *cobra.Command, client *node.Client, r node.MountRequest) (bool, error) {
-	ctx, stop := f.context(cmd.Context())
+	ctx, stop := f.Context(cmd.Context())
 	defer stop()
 	m, err := client.Mount(ctx, r)
 	switch {
-	case exitCode(err) == exitUnreachable && f.node == "":
+	case cli.ExitCode(err) == cli.ExitUnreachable && f.Node == "":
 		return false, nil
 	case err != nil:
-		return true, hintUp(because(ctx, err))
+		return true, cli.HintUp(cli.Because(ctx, err))
 	}
 	warn(m, false)
-	say := printer(f.common, out(cmd))
+	say := f.Printer(cli.Out(cmd))
 	if lost := nodeFlags(cmd); len(lost) > 0 {
 		fmt.Fprintf(os.Stderr, "hearth: %s set a node up, and one runs already at %s: ignored\n", strings.Join(lost, ", "), client.Socket())
 	}
 	say("mounted %s, read-only (open=%s, freshness %s), by the node at %s", m.Dir, m.Open, m.Freshness, client.Socket())
 	if f.daemon {
-		return true, detach()
+		return true, daemon.Detach()
 	}
 	say("Ctrl-C unmounts")
 	err = client.WaitUnmounted(ctx, r.Dir)
@@ -142,11 +145,11 @@ func (f *mountFlags) attach(cmd *cobra.Command, client *node.Client, r node.Moun
 
 // nodeFlags are the flags given that a running node cannot take any more.
 func nodeFlags(cmd *cobra.Command) (given []string) {
-	for _, p := range params() {
-		switch p.group() {
+	for _, p := range settings.Params() {
+		switch p.Group() {
 		case "cache", "fuse", "log":
-			if f := cmd.Flags().Lookup(p.flag); p.flag != "" && f != nil && f.Changed {
-				given = append(given, "--"+p.flag)
+			if f := cmd.Flags().Lookup(p.Flag); p.Flag != "" && f != nil && f.Changed {
+				given = append(given, "--"+p.Flag)
 			}
 		}
 	}
@@ -156,25 +159,26 @@ func nodeFlags(cmd *cobra.Command) (given []string) {
 // mountHere starts a node in this process for the mount. The origin is one of the
 // links that the configuration names, or becomes a link named by it, beside which
 // a second origin finds its place.
-func (f *mountFlags) mountHere(cmd *cobra.Command, s *settings, r node.MountRequest) error {
-	config, err := s.nodeConfig("")
+func (f *mountFlags) mountHere(cmd *cobra.Command, s *settings.Settings, r node.MountRequest) error {
+	config, err := nodeConfig(s, "")
 	if err != nil {
 		return err
 	}
 	if len(config.Links) == 0 && r.Origin == nil {
-		return usagef("no node runs and no origin is configured: %s names nothing", r.Prefix)
+		return cli.Usagef("no node runs and no origin is configured: %s names nothing", r.Prefix)
 	}
 	config.Mounts = nil // those are for `hearth up`
-	if s.logLevel == "" && s.logFile == "" && !f.daemon {
-		s.logLevel = "warn" // what else there is to say is said on the terminal
+	if s.LogLevel == "" && s.LogFile == "" && !f.daemon {
+		s.LogLevel = "warn" // what else there is to say is said on the terminal
 	}
-	if f.log, err = logger(s, f.daemon); err != nil {
+	log, err := daemon.OpenLog(s, f.daemon)
+	if err != nil {
 		return err
 	}
-	defer f.log.close()
-	err = f.run(cmd, config, &r)
-	if err != nil && f.daemon && !isDaemon() { // detached: nobody sees what is printed
-		f.log.Error("the node ended", "cause", err)
+	defer log.Close()
+	err = (&serving{f.Common, log}).run(cmd, config, &r)
+	if err != nil && f.daemon && !daemon.Child() { // detached: nobody sees what is printed
+		log.Error("the node ended", "cause", err)
 	}
 	return err
 }

@@ -2,54 +2,52 @@ package main
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"io"
-	"io/fs"
 	"log/slog"
 	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/hearthfs/hearth/cmd/hearth/cli"
+	"github.com/hearthfs/hearth/cmd/hearth/settings"
 	"github.com/hearthfs/hearth/node"
 )
 
 // reach finds who answers for a PATH or URL: the running node for a path of its
 // tree, for a URL too if a link covers it; else a node of this process, in RAM,
 // without mount, disk and socket, for as long as the verb runs.
-func (c *common) reach(ctx context.Context, cmd *cobra.Command, target string) (*node.Client, func(), error) {
-	s, err := load(cmd)
+func reach(ctx context.Context, c *cli.Common, cmd *cobra.Command, target string) (*node.Client, func(), error) {
+	s, err := settings.Load(cmd)
 	if err != nil {
 		return nil, nil, err
 	}
-	client, err := c.client(s)
+	client, err := dial(c, s)
 	if err != nil {
 		return nil, nil, err
 	}
 	if !isURL(target) {
 		return client, client.Close, nil
 	}
-	o := s.root.Origin
+	o := s.Root.Origin
 	o.URL = target
 	if status, err := client.Status(ctx); err == nil && status.Covers(o.WithEnvironment()) {
 		return client, client.Close, nil
 	}
 	client.Close()
-	return c.inProcess(ctx, s, target)
+	return inProcess(ctx, s, target)
 }
 
-func (c *common) inProcess(ctx context.Context, s *settings, url string) (*node.Client, func(), error) {
-	root := s.root
+func inProcess(ctx context.Context, s *settings.Settings, url string) (*node.Client, func(), error) {
+	root := s.Root
 	root.Path, root.Origin.URL = "/", linkURL(url)
 	short := node.Config{
 		Links: []node.Link{root}, Version: version(),
-		Cache: node.Cache{RAM: s.node.Cache.RAM, NoDisk: true},
+		Cache: node.Cache{RAM: s.Cache.RAM, NoDisk: true},
 		Admin: node.Admin{Socket: "-", Listen: "-"},
 		Log:   slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError})),
 	}
 	n, err := node.New(ctx, short)
-	if exitCode(err) == exitNotFound {
+	if cli.ExitCode(err) == cli.ExitNotFound {
 		// A listing may hide what the very key would find.
 		short.Links[0].Origin.URL = bucketURL(url)
 		n, err = node.New(ctx, short)
@@ -62,6 +60,28 @@ func (c *common) inProcess(ctx context.Context, s *settings, url string) (*node.
 		client.Close()
 		_ = n.Close()
 	}, nil
+}
+
+// addData gives cmd the flags of the verbs that read the tree.
+func addData(cmd *cobra.Command) *cli.Common {
+	c := cli.AddCommon(cmd)
+	settings.AddFlags(cmd, "origin")
+	return c
+}
+
+// withNode runs do with whoever answers for target.
+func withNode(c *cli.Common, cmd *cobra.Command, target string, do func(context.Context, *node.Client) error) error {
+	if err := c.CheckOutput(); err != nil {
+		return err
+	}
+	ctx, stop := c.Context(cmd.Context())
+	defer stop()
+	n, done, err := reach(ctx, c, cmd, target)
+	if err != nil {
+		return cli.Because(ctx, err)
+	}
+	defer done()
+	return cli.HintUp(cli.Because(ctx, do(ctx, n)))
 }
 
 // isURL tells a URL from a path, which may hold "://" as well.
@@ -87,29 +107,22 @@ func bucketURL(url string) string {
 	return linkURL(url)
 }
 
-// out is where results go; a verb's tests replace it.
-func out(cmd *cobra.Command) io.Writer {
-	if f, ok := cmd.OutOrStdout().(*os.File); ok {
-		return stdout{f}
+// dial is a client of the node that --node, the configuration or the default names.
+func dial(c *cli.Common, s *settings.Settings) (*node.Client, error) {
+	address := c.Node
+	if address == "" {
+		address = os.Getenv("HEARTH_NODE")
 	}
-	return cmd.OutOrStdout()
+	if address == "" {
+		address = s.Admin.Socket
+	}
+	return node.Dial(address)
 }
 
-// stdout is standard output, whose errors say so.
-type stdout struct{ *os.File }
-
-func (s stdout) Write(p []byte) (int, error) { return s.wrote(s.File.Write(p)) }
-
-// WriteString is Write without a copy.
-func (s stdout) WriteString(text string) (int, error) { return s.wrote(s.File.WriteString(text)) }
-
-func (stdout) wrote(n int, err error) (int, error) {
-	var in *fs.PathError
-	if errors.As(err, &in) {
-		err = in.Err
-	}
-	if err != nil {
-		err = fmt.Errorf("standard output cannot be written: %w", err)
-	}
-	return n, err
+// nodeConfig is what a node is started with; origin is the command's argument,
+// which goes before all else.
+func nodeConfig(s *settings.Settings, origin string) (node.Config, error) {
+	c := node.Config{Links: s.Tree(origin), Cache: s.Cache, File: s.File, Mounts: s.Mounts,
+		Admin: s.Admin, FuseWithout: s.FuseWithout, Version: version()}
+	return c, c.Validate()
 }

@@ -9,6 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/hearthfs/hearth/cmd/hearth/cli"
+	"github.com/hearthfs/hearth/cmd/hearth/settings"
 	"github.com/hearthfs/hearth/node"
 )
 
@@ -20,30 +22,30 @@ func statusCommand() *cobra.Command {
 		Long: "Show what the node is doing. The first line says what is wrong, or ok; the exit\n" +
 			"code is 6 when something is, 5 when no node runs.",
 		Example: "  hearth status\n  hearth status -o json",
-		Args:    exactly(),
+		Args:    cli.Exactly(),
 	}
-	c := addCommon(cmd)
-	addOutput(cmd, c)
+	c := cli.AddCommon(cmd)
+	cli.AddOutput(cmd, c)
 	cmd.Flags().BoolVar(&watch, "watch", false, "again every two seconds")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := c.checkOutput(); err != nil {
+		if err := c.CheckOutput(); err != nil {
 			return err
 		}
-		s, err := load(cmd)
+		s, err := settings.Load(cmd)
 		if err != nil {
 			return err
 		}
-		n, err := c.client(s)
+		n, err := dial(c, s)
 		if err != nil {
 			return err
 		}
 		defer n.Close()
-		ctx, stop := c.context(cmd.Context())
+		ctx, stop := c.Context(cmd.Context())
 		defer stop()
 		for {
-			err := c.showStatus(ctx, out(cmd), n)
-			if !watch || err != nil && exitCode(err) != exitUnhealthy {
-				return hintUp(because(ctx, err))
+			err := showStatus(ctx, c, cli.Out(cmd), n)
+			if !watch || err != nil && cli.ExitCode(err) != cli.ExitUnhealthy {
+				return cli.HintUp(cli.Because(ctx, err))
 			}
 			select {
 			case <-ctx.Done():
@@ -55,18 +57,18 @@ func statusCommand() *cobra.Command {
 	return cmd
 }
 
-func (c *common) showStatus(ctx context.Context, w io.Writer, n *node.Client) error {
+func showStatus(ctx context.Context, c *cli.Common, w io.Writer, n *node.Client) error {
 	s, err := n.Status(ctx)
 	if err != nil {
 		return err
 	}
-	if c.output == "table" {
-		err = printStatus(w, s, c.verbose)
+	if c.Output == "table" {
+		err = printStatus(w, s, c.Verbose)
 	} else {
-		err = c.printJSON(w, s)
+		err = c.PrintJSON(w, s)
 	}
 	if err == nil && len(s.Problems) > 0 {
-		return &exitError{code: exitUnhealthy}
+		return &cli.ExitError{Code: cli.ExitUnhealthy}
 	}
 	return err
 }
@@ -82,23 +84,23 @@ func printStatus(w io.Writer, s *node.Status, verbose bool) error {
 	for _, m := range s.Mounts {
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", m.Dir, m.Prefix, m.Open, m.Freshness, m.Timeouts, m.Why)
 	}
-	t = section(w, t)
+	t = cli.Section(w, t)
 	fmt.Fprintln(t, "LINK\tORIGIN\tFRESHNESS\tREQUESTS\tBYTES")
 	for _, l := range s.Links {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\n", l.Path, l.URL, l.Freshness, l.Origin.Requests, formatBytes(l.Origin.Bytes))
+		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\n", l.Path, l.URL, l.Freshness, l.Origin.Requests, cli.Bytes(l.Origin.Bytes))
 	}
-	t = section(w, t)
+	t = cli.Section(w, t)
 	fmt.Fprintln(t, "TIER\tUSED\tBUDGET\tHITS\tHIT BYTES")
 	for _, x := range s.Tiers {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\n", x.Name, formatBytes(x.Used), formatBytes(x.Budget), x.Hits, formatBytes(x.HitBytes))
+		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\n", x.Name, cli.Bytes(x.Used), cli.Bytes(x.Budget), x.Hits, cli.Bytes(x.HitBytes))
 	}
-	fmt.Fprintf(t, "origin\t\t\t%d\t%s\n", s.Origin.Requests, formatBytes(s.Origin.Bytes))
+	fmt.Fprintf(t, "origin\t\t\t%d\t%s\n", s.Origin.Requests, cli.Bytes(s.Origin.Bytes))
 	if err := t.Flush(); err != nil {
 		return err
 	}
 	for _, x := range s.Tiers {
 		for _, d := range x.Dirs {
-			fmt.Fprintf(w, "\nscrub of %s: %s\n", d.Path, d.Scrub.Says(formatBytes))
+			fmt.Fprintf(w, "\nscrub of %s: %s\n", d.Path, d.Scrub.Says(cli.Bytes))
 		}
 	}
 	if n := s.Names.Figures["refused"]; n > 0 {
@@ -120,17 +122,17 @@ func printDetails(w io.Writer, s *node.Status) {
 	}
 	for _, x := range s.Tiers {
 		for _, d := range x.Dirs {
-			fmt.Fprintf(w, "\ndirectory %s on %s: %s of %s %s", d.Path, d.FileSystem, formatBytes(d.Used), formatBytes(d.Budget), d.Ill)
+			fmt.Fprintf(w, "\ndirectory %s on %s: %s of %s %s", d.Path, d.FileSystem, cli.Bytes(d.Used), cli.Bytes(d.Budget), d.Ill)
 			if d.Note != "" {
 				fmt.Fprint(w, "\n"+d.Note)
 			}
 		}
 	}
 	fmt.Fprintf(w, "\nmemory: %s of %s used, %d views; names: %s in %s; origin: %d errors, %d retries, %d throttled (%s)\n",
-		formatBytes(s.Memory.Used), formatBytes(s.Memory.Budget), s.Memory.Views, counts(s.Names.Figures), s.Names.Where,
-		s.Origin.Errors, s.Origin.Retries, s.Origin.Throttled, counts(s.Origin.Verbs))
-	fmt.Fprintf(w, "this process may use %s of memory%s, its Go heap %s; %d threads run at once%s\n", formatBytes(s.Memory.Limit), by(s.Memory.LimitBy),
-		formatBytes(s.Memory.Heap), s.Processors.Threads, by(s.Processors.LimitBy))
+		cli.Bytes(s.Memory.Used), cli.Bytes(s.Memory.Budget), s.Memory.Views, cli.Counts(s.Names.Figures), s.Names.Where,
+		s.Origin.Errors, s.Origin.Retries, s.Origin.Throttled, cli.Counts(s.Origin.Verbs))
+	fmt.Fprintf(w, "this process may use %s of memory%s, its Go heap %s; %d threads run at once%s\n", cli.Bytes(s.Memory.Limit), by(s.Memory.LimitBy),
+		cli.Bytes(s.Memory.Heap), s.Processors.Threads, by(s.Processors.LimitBy))
 }
 
 // by names the file that a limit was read in.
@@ -139,11 +141,4 @@ func by(file string) string {
 		return ""
 	}
 	return " (" + file + ")"
-}
-
-// section ends a table and begins the next with widths of its own.
-func section(w io.Writer, t *tabwriter.Writer) *tabwriter.Writer {
-	_ = t.Flush() // the last one's error is reported
-	fmt.Fprintln(w)
-	return tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 }

@@ -7,6 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/hearthfs/hearth/cmd/hearth/cli"
+	"github.com/hearthfs/hearth/cmd/hearth/settings"
 	"github.com/hearthfs/hearth/node"
 	"github.com/hearthfs/hearth/node/machine"
 )
@@ -20,42 +22,42 @@ func umountCommand() *cobra.Command {
 			"process has died, or with --dead the latter alone. No node needs to run.",
 		Example: "  hearth umount /mnt\n  hearth umount --all --lazy",
 	}
-	c := addCommon(cmd)
+	c := cli.AddCommon(cmd)
 	cmd.Flags().BoolVar(&lazy, "lazy", false, "detach it now, although it is in use")
 	cmd.Flags().BoolVar(&all, "all", false, "every mount of the node, and every one that died with its node")
 	cmd.Flags().BoolVar(&dead, "dead", false, "every mount that died with its node, and no other")
 	cmd.MarkFlagsMutuallyExclusive("all", "dead")
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		if all || dead {
-			return between(0)(cmd, args)
+			return cli.Between(0)(cmd, args)
 		}
-		return exactly("DIR")(cmd, args)
+		return cli.Exactly("DIR")(cmd, args)
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if dead {
 			return umountDead(nil, 0)
 		}
-		s, err := load(cmd)
+		s, err := settings.Load(cmd)
 		if err != nil {
 			return err
 		}
-		n, err := c.client(s)
+		n, err := dial(c, s)
 		if err != nil {
 			return err
 		}
 		defer n.Close()
 		if all {
-			return c.umountAll(cmd, n, lazy)
+			return umountAll(c, cmd, n, lazy)
 		}
 		dir, err := filepath.Abs(args[0])
 		if err != nil {
-			return usagef("%s: %v", args[0], err)
+			return cli.Usagef("%s: %v", args[0], err)
 		}
-		ctx, stop := c.context(cmd.Context())
+		ctx, stop := c.Context(cmd.Context())
 		defer stop()
 		err = n.Unmount(ctx, dir, lazy)
-		if code := exitCode(err); code != exitUnreachable && code != exitNotFound {
-			return because(ctx, err)
+		if code := cli.ExitCode(err); code != cli.ExitUnreachable && code != cli.ExitNotFound {
+			return cli.Because(ctx, err)
 		}
 		// A mount of another node, or of one that died: it is ours by its type.
 		return unmountDirectly(dir, lazy)
@@ -77,24 +79,24 @@ func unmountDirectly(dir string, lazy bool) error {
 	case err != nil:
 		return err
 	case kind == "":
-		return &exitError{exitNotFound, fmt.Errorf("nothing is mounted at %s", dir)}
+		return &cli.ExitError{Code: cli.ExitNotFound, Err: fmt.Errorf("nothing is mounted at %s", dir)}
 	case kind != ourType:
-		return &exitError{exitRefused, fmt.Errorf("%s is a mount of type %s, not ours", dir, kind)}
+		return &cli.ExitError{Code: cli.ExitRefused, Err: fmt.Errorf("%s is a mount of type %s, not ours", dir, kind)}
 	}
 	return machine.Unmount(dir, lazy || machine.Dead(dir)) // nobody can use a dead one any more
 }
 
 // umountAll takes away the mounts of the node, if one runs, and those that died
 // with another. A node that was named must be there.
-func (c *common) umountAll(cmd *cobra.Command, n *node.Client, lazy bool) error {
-	ctx, stop := c.context(cmd.Context())
+func umountAll(c *cli.Common, cmd *cobra.Command, n *node.Client, lazy bool) error {
+	ctx, stop := c.Context(cmd.Context())
 	defer stop()
 	s, err := n.Status(ctx)
-	if exitCode(err) == exitUnreachable && c.node == "" {
+	if cli.ExitCode(err) == cli.ExitUnreachable && c.Node == "" {
 		s, err = &node.Status{}, nil
 	}
 	if err != nil {
-		return hintUp(because(ctx, err))
+		return cli.HintUp(cli.Because(ctx, err))
 	}
 	var failed []error
 	for _, m := range s.Mounts {
@@ -121,7 +123,7 @@ func umountDead(failed []error, tried int) error {
 	case len(failed) == 0:
 		return nil
 	case len(failed) < tried+len(dead):
-		return &exitError{exitPartly, errors.Join(failed...)}
+		return &cli.ExitError{Code: cli.ExitPartly, Err: errors.Join(failed...)}
 	}
 	return errors.Join(failed...)
 }

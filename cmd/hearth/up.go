@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/signal"
 	"strings"
@@ -13,7 +12,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hearthfs/hearth/cache/disk"
+	"github.com/hearthfs/hearth/cmd/hearth/cli"
+	"github.com/hearthfs/hearth/cmd/hearth/daemon"
 	"github.com/hearthfs/hearth/cmd/hearth/quote"
+	"github.com/hearthfs/hearth/cmd/hearth/settings"
 	"github.com/hearthfs/hearth/node"
 	"github.com/hearthfs/hearth/node/machine"
 )
@@ -26,12 +28,12 @@ func upCommand() *cobra.Command {
 			"configuration names. SIGTERM and Ctrl-C unmount and end it.",
 		Example: "  hearth up file:///usr/share/doc\n" +
 			"  hearth up --cache-ram 256MiB --cache-disks /var/tmp/hearth=1GiB file:///usr/share/doc",
-		Args: between(0, "ORIGIN"),
+		Args: cli.Between(0, "ORIGIN"),
 	}
-	c := addCommon(cmd)
-	addParams(cmd, "origin", "freshness", "stale_if_error", "cache", "fuse", "admin", "log")
+	c := cli.AddCommon(cmd)
+	settings.AddFlags(cmd, "origin", "freshness", "stale_if_error", "cache", "fuse", "admin", "log")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		s, err := load(cmd)
+		s, err := settings.Load(cmd)
 		if err != nil {
 			return err
 		}
@@ -39,28 +41,35 @@ func upCommand() *cobra.Command {
 		if len(args) > 0 {
 			origin = args[0]
 		}
-		config, err := s.nodeConfig(origin)
+		config, err := nodeConfig(s, origin)
 		if err != nil {
 			return err
 		}
-		if c.log, err = logger(s, false); err != nil {
+		log, err := daemon.OpenLog(s, false)
+		if err != nil {
 			return err
 		}
-		defer c.log.close()
-		return c.run(cmd, config, nil)
+		defer log.Close()
+		return (&serving{c, log}).run(cmd, config, nil)
 	}
 	return cmd
 }
 
+// serving is a node that this process starts, with its log.
+type serving struct {
+	*cli.Common
+	log *daemon.Log
+}
+
 // run starts a node and serves until it is told to end. mount is what `hearth
 // mount` adds: its own mount, whose end is the node's if no other is left.
-func (c *common) run(cmd *cobra.Command, config node.Config, mount *node.MountRequest) error {
+func (c *serving) run(cmd *cobra.Command, config node.Config, mount *node.MountRequest) error {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	defer signal.Stop(signals)
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
-	ctx, release := c.limit(ctx)
+	ctx, release := c.Limit(ctx)
 	defer release()
 	starting := make(chan error, 1)
 	var n *node.Node
@@ -73,22 +82,22 @@ func (c *common) run(cmd *cobra.Command, config node.Config, mount *node.MountRe
 	select {
 	case err = <-starting:
 	case <-signals:
-		cancel(errInterrupted)
+		cancel(cli.ErrInterrupted)
 		err = <-starting
 		if err == nil {
-			err = errInterrupted
+			err = cli.ErrInterrupted
 		}
 	}
 	if err != nil {
 		if n != nil {
 			_ = n.Close()
 		}
-		err = because(ctx, err)
+		err = cli.Because(ctx, err)
 		machine.Say(quote.Text(err.Error()))
 		return err
 	}
-	say := printer(c, out(cmd))
-	if err := detach(); err != nil {
+	say := c.Printer(cli.Out(cmd))
+	if err := daemon.Detach(); err != nil {
 		_ = n.Close()
 		return err
 	}
@@ -97,12 +106,9 @@ func (c *common) run(cmd *cobra.Command, config node.Config, mount *node.MountRe
 	return err
 }
 
-// leaksVariable asks for sayLeft, as the end-to-end tests do.
-const leaksVariable = "HEARTH_LEAKS"
-
-// sayLeft says what a closed node has not given back.
+// sayLeft says what a closed node has not given back, as the end-to-end tests ask.
 func sayLeft(n *node.Node) {
-	if os.Getenv(leaksVariable) == "" {
+	if os.Getenv(settings.LeaksVariable) == "" {
 		return
 	}
 	for _, l := range n.Left() {
@@ -110,18 +116,10 @@ func sayLeft(n *node.Node) {
 	}
 }
 
-func printer(c *common, w io.Writer) func(string, ...any) {
-	return func(format string, args ...any) {
-		if !c.quiet {
-			fmt.Fprintf(w, format+"\n", args...)
-		}
-	}
-}
-
 // start makes the node and the mounts, saying where the cache is first. On an
 // error the node, if there is one already, is returned for closing.
-func (c *common) start(ctx context.Context, cmd *cobra.Command, config node.Config, mount *node.MountRequest) (*node.Node, error) {
-	say := printer(c, out(cmd))
+func (c *serving) start(ctx context.Context, cmd *cobra.Command, config node.Config, mount *node.MountRequest) (*node.Node, error) {
+	say := c.Printer(cli.Out(cmd))
 	config.Log = c.log.Logger
 	machine.Say("starting")
 	n, err := node.New(ctx, config)
@@ -132,8 +130,8 @@ func (c *common) start(ctx context.Context, cmd *cobra.Command, config node.Conf
 		return nil, err
 	}
 	say("%s", n.Banner())
-	if c.log.lost != "" {
-		fmt.Fprintln(os.Stderr, "hearth: "+c.log.lost)
+	if c.log.Lost != "" {
+		fmt.Fprintln(os.Stderr, "hearth: "+c.log.Lost)
 	}
 	for _, m := range config.Mounts {
 		machine.Say("mounting " + m.Dir)
@@ -141,7 +139,7 @@ func (c *common) start(ctx context.Context, cmd *cobra.Command, config node.Conf
 		if err != nil {
 			return n, err
 		}
-		warn(made, c.log.shown)
+		warn(made, c.log.Shown)
 		say("mounted %s", m.Dir)
 	}
 	if mount == nil {
@@ -151,9 +149,9 @@ func (c *common) start(ctx context.Context, cmd *cobra.Command, config node.Conf
 		if err != nil {
 			return n, err
 		}
-		warn(m, c.log.shown)
+		warn(m, c.log.Shown)
 		end := "Ctrl-C unmounts"
-		if isDaemon() {
+		if daemon.Child() {
 			end = "hearth umount " + m.Dir + " ends it"
 		}
 		say("mounted %s, read-only (open=%s, freshness %s); %s", m.Dir, m.Open, m.Freshness, end)
@@ -163,7 +161,7 @@ func (c *common) start(ctx context.Context, cmd *cobra.Command, config node.Conf
 
 // cutOff lets a killed node end whose mounts were where ours will be: a thread of it
 // is in the kernel, behind a reader who waits for its answer.
-func (c *common) cutOff(ctx context.Context, config node.Config, mount *node.MountRequest) bool {
+func (c *serving) cutOff(ctx context.Context, config node.Config, mount *node.MountRequest) bool {
 	var dirs []string
 	for _, m := range config.Mounts {
 		dirs = append(dirs, m.Dir)

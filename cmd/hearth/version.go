@@ -7,6 +7,8 @@ import (
 	"runtime/debug"
 
 	"github.com/spf13/cobra"
+
+	"github.com/hearthfs/hearth/cmd/hearth/cli"
 )
 
 func versionCommand() *cobra.Command {
@@ -14,18 +16,18 @@ func versionCommand() *cobra.Command {
 		Use: "version", GroupID: "admin",
 		Short:   "Print the version of this binary",
 		Example: "  hearth version\n  hearth version -o json",
-		Args:    exactly(),
+		Args:    cli.Exactly(),
 	}
-	c := addCommon(cmd)
-	addOutput(cmd, c)
+	c := cli.AddCommon(cmd)
+	cli.AddOutput(cmd, c)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := c.checkOutput(); err != nil {
+		if err := c.CheckOutput(); err != nil {
 			return err
 		}
-		if c.output != "table" {
-			return c.printJSON(out(cmd), map[string]string{"version": version(), "commit": commit(), "go": runtime.Version()})
+		if c.Output != "table" {
+			return c.PrintJSON(cli.Out(cmd), map[string]string{"version": version(), "commit": commit(), "go": runtime.Version()})
 		}
-		return printVersion(out(cmd))
+		return printVersion(cli.Out(cmd))
 	}
 	return cmd
 }
@@ -52,18 +54,18 @@ func completionCommand() *cobra.Command {
 		Use: "completion bash|zsh|fish", GroupID: "admin",
 		Short:   "Print the completion script of a shell",
 		Example: "  hearth completion bash\n  hearth completion zsh",
-		Args:    exactly("SHELL"), ValidArgs: []string{"bash", "zsh", "fish"},
+		Args:    cli.Exactly("SHELL"), ValidArgs: []string{"bash", "zsh", "fish"},
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		switch args[0] {
 		case "bash":
-			return cmd.Root().GenBashCompletionV2(out(cmd), true)
+			return cmd.Root().GenBashCompletionV2(cli.Out(cmd), true)
 		case "zsh":
-			return cmd.Root().GenZshCompletion(out(cmd))
+			return cmd.Root().GenZshCompletion(cli.Out(cmd))
 		case "fish":
-			return cmd.Root().GenFishCompletion(out(cmd), true)
+			return cmd.Root().GenFishCompletion(cli.Out(cmd), true)
 		}
-		return usagef("%q is not one of bash, zsh, fish", args[0])
+		return cli.Usagef("%q is not one of bash, zsh, fish", args[0])
 	}
 	return cmd
 }

@@ -13,6 +13,7 @@ import (
 	"fmt"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/node/config"
 	"github.com/hearthfs/hearth/node/machine"
 	"github.com/hearthfs/hearth/node/room"
 )
@@ -21,22 +22,11 @@ import (
 // the cure.
 var ErrUnfit = errors.New("cannot work here")
 
-// Size is a number of bytes or a percentage of a whole. Zero: not set.
-type Size struct {
-	Bytes   int64
-	Percent float64
-}
-
-// Set reports whether the Size says anything.
-func (s Size) Set() bool { return s != Size{} }
-
-// Of gives the Size in bytes of a whole.
-func (s Size) Of(whole int64) int64 {
-	if s.Percent != 0 {
-		return int64(float64(whole) / 100 * s.Percent)
-	}
-	return s.Bytes
-}
+// Size and Disk are what a node is told.
+type (
+	Size = config.Size
+	Disk = config.Disk
+)
 
 // The default RAM budget: a tenth of the memory, so that a training job keeps its
 // nine; never so little that one reader fills it, but in a small container, where a
@@ -94,14 +84,6 @@ const (
 // leastDisk is the least budget of a cache directory in bytes: what the disk tier
 // writes at once.
 const leastDisk = 4 << 20
-
-// Disk is one cache directory.
-type Disk struct {
-	// Path of the directory, made if it does not exist.
-	Path string
-	// Size is its budget; a percentage is of the file system; zero: 10 %.
-	Size Size
-}
 
 // Directory is a cache directory with its figures in bytes.
 type Directory struct {

@@ -1,4 +1,6 @@
-package main
+// Package daemon runs a command behind, away from its terminal, and opens the log
+// that it then needs: a file's, or journald's.
+package daemon
 
 import (
 	"errors"
@@ -10,18 +12,18 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/hearthfs/hearth/cmd/hearth/cli"
+	"github.com/hearthfs/hearth/cmd/hearth/settings"
 )
 
-// readyFD names, in the environment of a detached process, the descriptor on
-// which its parent waits for the word that the mount answers.
-const readyFD = "HEARTH_DAEMON_READY_FD"
+// Child reports whether this process was started by Start.
+func Child() bool { return os.Getenv(settings.ReadyVariable) != "" }
 
-func isDaemon() bool { return os.Getenv(readyFD) != "" }
-
-// daemonize starts this command again in a session of its own and returns when
+// Start starts this command again in a session of its own and returns when
 // it says that the mount answers. Until then the two share their output, so what
 // goes wrong is printed where it was asked for; the child's exit code is ours.
-func daemonize() error {
+func Start() error {
 	self, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("find this binary: %w", err)
@@ -33,7 +35,7 @@ func daemonize() error {
 	defer r.Close()
 	child := exec.Command(self, os.Args[1:]...)
 	child.Args[0] = os.Args[0] // mount.hearth stays mount.hearth
-	child.Env = append(os.Environ(), readyFD+"=3")
+	child.Env = append(os.Environ(), settings.ReadyVariable+"=3")
 	child.Stdout, child.Stderr = os.Stdout, os.Stderr
 	child.ExtraFiles = []*os.File{w}
 	child.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -48,21 +50,21 @@ func daemonize() error {
 	var exit *exec.ExitError
 	switch err := child.Wait(); {
 	case errors.As(err, &exit) && exit.ExitCode() > 0:
-		return &exitError{code: exit.ExitCode()} // it has said why
+		return &cli.ExitError{Code: exit.ExitCode()} // it has said why
 	case err != nil:
 		return fmt.Errorf("the daemon ended before the mount answered: %w", err)
 	}
 	return nil
 }
 
-// detach gives up the terminal and tells the parent; in a process that is no
+// Detach gives up the terminal and tells the parent; in a process that is no
 // daemon it does nothing.
-func detach() error {
-	fd, err := strconv.Atoi(os.Getenv(readyFD))
+func Detach() error {
+	fd, err := strconv.Atoi(os.Getenv(settings.ReadyVariable))
 	if err != nil {
 		return nil
 	}
-	os.Unsetenv(readyFD)
+	os.Unsetenv(settings.ReadyVariable)
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
 		return fmt.Errorf("detach: %w", err)

@@ -1,4 +1,4 @@
-package main
+package settings
 
 import (
 	"bytes"
@@ -13,77 +13,73 @@ import (
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
 
-	"github.com/hearthfs/hearth/node"
+	"github.com/hearthfs/hearth/cmd/hearth/cli"
+	"github.com/hearthfs/hearth/node/config"
 )
-
-// defaultConfig is read if it exists; a file named by --config must.
-const defaultConfig = "/etc/hearth/hearth.yaml"
 
 // defaultScrub is in bytes per second: a terabyte in a day and a half, by a
 // hundredth of a disk's work or less.
 const defaultScrub = 8 << 20
 
-// load gathers the settings: defaults, then the file, the environment, the flags.
-func load(cmd *cobra.Command) (*settings, error) {
-	s := &settings{}
-	s.node.Version = version()
-	s.node.Cache.Scrub = defaultScrub
+// Load gathers the settings: defaults, then the file, the environment, the flags.
+func Load(cmd *cobra.Command) (*Settings, error) {
+	s := &Settings{}
+	s.Cache.Scrub = defaultScrub
 	if err := s.readFile(cmd); err != nil {
 		return nil, err
 	}
 	if err := checkEnviron(os.Environ(), os.Stderr); err != nil {
 		return nil, err
 	}
-	for _, p := range params() {
-		v, ok := os.LookupEnv(p.env())
-		if p.env() == "" || !ok || v == "" {
+	for _, p := range Params() {
+		v, ok := os.LookupEnv(p.Variable())
+		if p.Variable() == "" || !ok || v == "" {
 			continue
 		}
 		if err := p.set(s, v); err != nil {
-			return nil, usagef("%s: %v", p.env(), err)
+			return nil, cli.Usagef("%s: %v", p.Variable(), err)
 		}
 	}
 	if v := cmd.Flags().Lookup("verbose"); v != nil && v.Changed {
-		s.logLevel = "debug"
+		s.LogLevel = "debug"
 	}
-	for _, p := range params() {
-		f := cmd.Flags().Lookup(p.flag)
-		if p.flag == "" || f == nil || !f.Changed {
+	for _, p := range Params() {
+		f := cmd.Flags().Lookup(p.Flag)
+		if p.Flag == "" || f == nil || !f.Changed {
 			continue
 		}
 		if err := p.set(s, f.Value.String()); err != nil {
-			return nil, usagef("--%s: %v", p.flag, err)
+			return nil, cli.Usagef("--%s: %v", p.Flag, err)
 		}
 	}
 	return s, nil
 }
 
-// nodeConfig is what a node is started with; origin is the command's argument,
-// which goes before all else.
-func (s *settings) nodeConfig(origin string) (node.Config, error) {
-	c := s.node
-	root := s.root
+// Tree is the links with the one at / before them that a command's origin makes, or
+// the file's, if the command has none.
+func (s *Settings) Tree(origin string) []config.Link {
+	root := s.Root
 	if origin != "" {
 		root.Origin.URL = origin
 	}
-	if root.Origin.URL != "" {
-		root.Path = "/"
-		c.Links = append([]node.Link{root}, c.Links...)
+	if root.Origin.URL == "" {
+		return s.Links
 	}
-	return c, c.Validate()
+	root.Path = "/"
+	return append([]config.Link{root}, s.Links...)
 }
 
-func (s *settings) readFile(cmd *cobra.Command) error {
+func (s *Settings) readFile(cmd *cobra.Command) error {
 	name, named := configFile(cmd)
 	text, err := os.ReadFile(name)
 	if errors.Is(err, fs.ErrNotExist) && !named {
 		return nil
 	}
 	if err != nil {
-		return usagef("read the configuration: %v", err)
+		return cli.Usagef("read the configuration: %v", err)
 	}
-	s.node.File = name
-	return readYAML(s, name, text)
+	s.File = name
+	return ReadYAML(s, name, text)
 }
 
 func configFile(cmd *cobra.Command) (name string, named bool) {
@@ -93,27 +89,27 @@ func configFile(cmd *cobra.Command) (name string, named bool) {
 	if v := os.Getenv("HEARTH_CONFIG"); v != "" {
 		return v, true
 	}
-	return defaultConfig, false
+	return cli.DefaultConfig, false
 }
 
-// readYAML applies a file strictly: a key that no row of the table has is an
+// ReadYAML applies a file strictly: a key that no row of the table has is an
 // error with its line and the nearest name.
-func readYAML(s *settings, name string, text []byte) error {
+func ReadYAML(s *Settings, name string, text []byte) error {
 	d := yaml.NewDecoder(bytes.NewReader(text))
 	var doc, more yaml.Node
 	switch err := d.Decode(&doc); {
 	case errors.Is(err, io.EOF):
 		return nil
 	case err != nil:
-		return usagef("%s: %v", name, err)
+		return cli.Usagef("%s: %v", name, err)
 	}
 	if err := d.Decode(&more); !errors.Is(err, io.EOF) {
-		return usagef("%s:%d: a second document", name, more.Line)
+		return cli.Usagef("%s:%d: a second document", name, more.Line)
 	}
-	w := &yamlWalk{settings: s, name: name, rows: map[string]param{}}
-	for _, p := range params() {
-		if !p.flagOnly {
-			w.rows[p.key] = p
+	w := &yamlWalk{settings: s, name: name, rows: map[string]Param{}}
+	for _, p := range Params() {
+		if !p.FlagOnly {
+			w.rows[p.Key] = p
 		}
 	}
 	root := doc.Content[0]
@@ -124,9 +120,9 @@ func readYAML(s *settings, name string, text []byte) error {
 }
 
 type yamlWalk struct {
-	settings *settings
+	settings *Settings
 	name     string
-	rows     map[string]param
+	rows     map[string]Param
 }
 
 func (w *yamlWalk) walk(key string, n *yaml.Node) error {
@@ -165,7 +161,7 @@ func (w *yamlWalk) mapping(key string, n *yaml.Node) error {
 		}
 		seen[child] = true
 		if p, ok := w.rows[child]; ok && p.set == nil {
-			return w.fail(k, "%s: %v", child, errLater)
+			return w.fail(k, "%s: %v", child, ErrLater)
 		}
 		if _, ok := w.rows[child]; !ok && !w.below(child+".") && !w.below(child+"[]") {
 			return w.unknown(k, key, child)
@@ -188,7 +184,7 @@ func (w *yamlWalk) sequence(key string, n *yaml.Node) error {
 		return nil
 	}
 	p, ok := w.rows[key]
-	if !ok || !strings.HasPrefix(p.kind, "list") && key != "mounts[].options" {
+	if !ok || !strings.HasPrefix(p.Kind, "list") && key != "mounts[].options" {
 		return w.fail(n, "%s is not a list", key)
 	}
 	var values []string
@@ -202,14 +198,14 @@ func (w *yamlWalk) sequence(key string, n *yaml.Node) error {
 }
 
 // grow adds the element of a list that the keys behind it then fill.
-func (s *settings) grow(key string) {
+func (s *Settings) grow(key string) {
 	switch key {
 	case "links":
-		s.node.Links = append(s.node.Links, node.Link{Path: "/"})
+		s.Links = append(s.Links, config.Link{Path: "/"})
 	case "mounts":
-		s.node.Mounts = append(s.node.Mounts, node.Mount{})
+		s.Mounts = append(s.Mounts, config.Mount{})
 	case "cache.disks":
-		s.node.Cache.Disks = append(s.node.Cache.Disks, node.Disk{})
+		s.Cache.Disks = append(s.Cache.Disks, config.Disk{})
 	}
 }
 
@@ -236,31 +232,40 @@ func (w *yamlWalk) unknown(n *yaml.Node, parent, key string) error {
 		}
 	}
 	slices.Sort(here)
-	if near := nearest(n.Value, here); near != "" {
+	if near := cli.Nearest(n.Value, here); near != "" {
 		return w.fail(n, "unknown key %s; the nearest is %s", key, near)
 	}
 	return w.fail(n, "unknown key %s; here may stand: %s", key, strings.Join(here, ", "))
 }
 
 func (w *yamlWalk) fail(n *yaml.Node, format string, args ...any) error {
-	return usagef("%s:%d: %s", w.name, n.Line, fmt.Sprintf(format, args...))
+	return cli.Usagef("%s:%d: %s", w.name, n.Line, fmt.Sprintf(format, args...))
 }
+
+// Variables that are no parameters: LeaksVariable asks a node for what it has not
+// given back at its end, ReadyVariable has a detached process tell on that descriptor
+// that its mount answers, and JournalVariable names another socket than journald's.
+const (
+	LeaksVariable   = "HEARTH_LEAKS"
+	ReadyVariable   = "HEARTH_DAEMON_READY_FD"
+	JournalVariable = "HEARTH_JOURNAL_SOCKET"
+)
 
 // otherVariables are HEARTH_ names that are no parameters.
 func otherVariables() []string {
-	return []string{"HEARTH_CONFIG", "HEARTH_NODE", "HEARTH_TOOLS", "HEARTH_JOURNAL_SOCKET", leaksVariable, readyFD}
+	return []string{"HEARTH_CONFIG", "HEARTH_NODE", "HEARTH_TOOLS", JournalVariable, LeaksVariable, ReadyVariable}
 }
 
 // checkEnviron refuses variables of a later version, and warns of those that
 // look like one of ours: a typo would otherwise do nothing, in silence.
 func checkEnviron(environ []string, warn io.Writer) error {
 	known := otherVariables()
-	for _, p := range params() {
-		known = append(known, p.env())
+	for _, p := range Params() {
+		known = append(known, p.Variable())
 	}
 	later := func(name string) bool {
-		return slices.ContainsFunc(laterParams(), func(p param) bool {
-			return strings.HasPrefix(name+"_", "HEARTH_"+strings.ToUpper(p.key)+"_")
+		return slices.ContainsFunc(laterParams(), func(p Param) bool {
+			return strings.HasPrefix(name+"_", "HEARTH_"+strings.ToUpper(p.Key)+"_")
 		})
 	}
 	for _, pair := range environ {
@@ -268,9 +273,9 @@ func checkEnviron(environ []string, warn io.Writer) error {
 		switch {
 		case !strings.HasPrefix(name, "HEARTH_") || value == "" || slices.Contains(known, name):
 		case later(name):
-			return usagef("%s: %w", name, errLater)
+			return cli.Usagef("%s: %w", name, ErrLater)
 		default:
-			if near := nearest(name, known); near != "" {
+			if near := cli.Nearest(name, known); near != "" {
 				fmt.Fprintf(warn, "hearth: %s is no variable of hearth's and does nothing; the nearest is %s\n", name, near)
 			}
 		}

@@ -1,19 +1,21 @@
-package main
+package settings
 
 import (
 	"fmt"
 	"strings"
+
+	"github.com/hearthfs/hearth/cmd/hearth/cli"
 )
 
-// reference is docs/configuration.md, made from the table; a test fails when
+// Reference is docs/configuration.md, made from the table; a test fails when
 // the page is not what this gives.
-func reference() string {
+func Reference() string {
 	var b strings.Builder
 	b.WriteString(`# Configuration
 
 This page is made from the table in cmd/hearth (go test ./cmd/hearth -run Reference -update).
 
-A flag goes before the environment, the environment before the file (` + defaultConfig + `, or --config FILE,
+A flag goes before the environment, the environment before the file (` + cli.DefaultConfig + `, or --config FILE,
 or HEARTH_CONFIG), the file before the default. The file is strict: a key that is not on this page is refused
 with its line. Two lines are enough to start:
 
@@ -26,31 +28,31 @@ at the next start unless the table says "at once".
 
 `)
 	group := ""
-	for _, p := range params() {
+	for _, p := range Params() {
 		if p.set == nil {
 			continue
 		}
-		if g := p.group(); g != group {
+		if g := p.Group(); g != group {
 			group = g
 			fmt.Fprintf(&b, "\n## %s\n\n| key | flag | environment | value | default | effect |\n|---|---|---|---|---|---|\n", group)
 		}
-		key, flag, env := code(p.key), "", code(p.env())
-		if p.flagOnly {
+		key, flag, env := code(p.Key), "", code(p.Variable())
+		if p.FlagOnly {
 			key = ""
 		}
-		if p.flag != "" {
-			flag = code("--" + p.flag)
+		if p.Flag != "" {
+			flag = code("--" + p.Flag)
 		}
-		help := p.help
-		if p.live {
+		help := p.Help
+		if p.Live {
 			help += " (at once)"
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", key, flag, env, p.kind, p.def, strings.ReplaceAll(help, "|", `\|`))
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", key, flag, env, p.Kind, p.Default, strings.ReplaceAll(help, "|", `\|`))
 	}
 	b.WriteString("\n## later\n\nThese keys are refused (\"not in this version\"): ")
 	var later []string
 	for _, p := range laterParams() {
-		later = append(later, code(p.key))
+		later = append(later, code(p.Key))
 	}
 	b.WriteString(strings.Join(later, ", ") + ".\n")
 	return b.String()

@@ -1,8 +1,7 @@
-package main
+package settings
 
 import (
 	"bytes"
-	"flag"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,36 +9,21 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"go.uber.org/goleak"
 
-	"github.com/hearthfs/hearth/node"
+	"github.com/hearthfs/hearth/cmd/hearth/cli"
+	"github.com/hearthfs/hearth/node/config"
 )
-
-// updating is a function, since a package has no state but errors.
-func updating() bool {
-	f := flag.Lookup("update")
-	return f != nil && f.Value.String() == "true"
-}
-
-func TestMain(m *testing.M) {
-	if os.Getenv(asMain) != "" {
-		main()
-		return
-	}
-	flag.Bool("update", false, "write golden files anew")
-	goleak.VerifyTestMain(m)
-}
 
 func TestTable(t *testing.T) {
 	// Every row of the table has what flags, environment and page need, once.
 	keys, flags := map[string]bool{}, map[string]bool{}
-	for _, p := range params() {
-		if keys[p.key] || p.flag != "" && flags[p.flag] {
-			t.Errorf("%s (--%s) stands twice", p.key, p.flag)
+	for _, p := range Params() {
+		if keys[p.Key] || p.Flag != "" && flags[p.Flag] {
+			t.Errorf("%s (--%s) stands twice", p.Key, p.Flag)
 		}
-		keys[p.key], flags[p.flag] = true, true
-		if p.set != nil && (p.kind == "" || p.def == "" || p.help == "") {
-			t.Errorf("%s has no kind, default or help", p.key)
+		keys[p.Key], flags[p.Flag] = true, true
+		if p.set != nil && (p.Kind == "" || p.Default == "" || p.Help == "") {
+			t.Errorf("%s has no kind, default or help", p.Key)
 		}
 	}
 	for _, key := range []string{"origin", "links[].path", "links[].origin", "links[].freshness", "cache.ram", "cache.disks[].path",
@@ -51,23 +35,10 @@ func TestTable(t *testing.T) {
 	}
 }
 
-func TestReferencePage(t *testing.T) {
-	// The page in docs/ is what the table says today.
-	page := filepath.Join("..", "..", "docs", "configuration.md")
-	if updating() {
-		if err := os.WriteFile(page, []byte(reference()), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if have, err := os.ReadFile(page); err != nil || string(have) != reference() {
-		t.Errorf("%s is stale (%v): go test ./cmd/hearth -run Reference -update", page, err)
-	}
-}
-
 func TestFileOfTheManual(t *testing.T) {
 	// The keys of the manual that this version has are read as they stand there.
-	s := &settings{}
-	err := readYAML(s, "hearth.yaml", []byte(`
+	s := &Settings{}
+	err := ReadYAML(s, "hearth.yaml", []byte(`
 origin: s3://datasets
 links: [{path: /imagenet, origin: {url: "s3://datasets/imagenet", endpoint: "http://h:9000", path_style: true}, freshness: immutable, stale_if_error: false}]
 cache: {ram: 20%, disks: [{path: /nvme0/hearth, size: 80%}, {path: /nvme1, size: 1.5TB}], free_floor: 10%}
@@ -78,27 +49,24 @@ fuse: {without: [passthrough, opendir]}
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := s.nodeConfig("")
-	if err != nil {
-		t.Fatal(err)
+	links := s.Tree("")
+	if len(links) != 2 || links[0].Path != "/" || links[0].Origin.URL != "s3://datasets" {
+		t.Errorf("the origin is no link at /: %+v", links)
 	}
-	if len(c.Links) != 2 || c.Links[0].Path != "/" || c.Links[0].Origin.URL != "s3://datasets" {
-		t.Errorf("the origin is no link at /: %+v", c.Links)
+	want := config.Link{Path: "/imagenet", Freshness: "immutable", FailStale: true,
+		Origin: config.Origin{URL: "s3://datasets/imagenet", Endpoint: "http://h:9000", PathStyle: "on"}}
+	if links[1] != want {
+		t.Errorf("link %+v, want %+v", links[1], want)
 	}
-	want := node.Link{Path: "/imagenet", Freshness: "immutable", FailStale: true,
-		Origin: node.Origin{URL: "s3://datasets/imagenet", Endpoint: "http://h:9000", PathStyle: "on"}}
-	if c.Links[1] != want {
-		t.Errorf("link %+v, want %+v", c.Links[1], want)
+	if s.Cache.RAM.Percent != 20 || len(s.Cache.Disks) != 2 || s.Cache.Disks[1].Size.Bytes != 1_500_000_000_000 || s.Cache.FreeFloor.Percent != 10 {
+		t.Errorf("cache %+v", s.Cache)
 	}
-	if c.Cache.RAM.Percent != 20 || len(c.Cache.Disks) != 2 || c.Cache.Disks[1].Size.Bytes != 1_500_000_000_000 || c.Cache.FreeFloor.Percent != 10 {
-		t.Errorf("cache %+v", c.Cache)
-	}
-	m := c.Mounts[0]
+	m := s.Mounts[0]
 	if m.Dir != "/mnt/d" || m.Prefix != "imagenet/" || m.Open != "auto" || m.AllowOther == nil || !*m.AllowOther || len(m.Options) != 2 {
 		t.Errorf("mount %+v", m)
 	}
-	if c.Admin.Listen != "127.0.0.1:9876" || len(c.FuseWithout) != 2 {
-		t.Errorf("admin %+v, without %v", c.Admin, c.FuseWithout)
+	if s.Admin.Listen != "127.0.0.1:9876" || len(s.FuseWithout) != 2 {
+		t.Errorf("admin %+v, without %v", s.Admin, s.FuseWithout)
 	}
 }
 
@@ -124,13 +92,13 @@ func TestFileIsStrict(t *testing.T) {
 		"origin: [\n":                                          "hearth.yaml:",
 		"mount: {open: none}\n":                                "unknown key mount; the nearest is mounts",
 	} {
-		err := readYAML(&settings{}, "hearth.yaml", []byte(text))
-		if err == nil || !strings.Contains(err.Error(), want) || exitCode(err) != exitUsage {
-			t.Errorf("%q: %v (exit code %d), want %q", text, err, exitCode(err), want)
+		err := ReadYAML(&Settings{}, "hearth.yaml", []byte(text))
+		if err == nil || !strings.Contains(err.Error(), want) || cli.ExitCode(err) != cli.ExitUsage {
+			t.Errorf("%q: %v (exit code %d), want %q", text, err, cli.ExitCode(err), want)
 		}
 	}
 	for _, text := range []string{"", "# nothing\n", "origin: s3://a\n", "cache: {}\n"} {
-		if err := readYAML(&settings{}, "hearth.yaml", []byte(text)); err != nil {
+		if err := ReadYAML(&Settings{}, "hearth.yaml", []byte(text)); err != nil {
 			t.Errorf("%q: %v", text, err)
 		}
 	}
@@ -146,30 +114,30 @@ func TestOrderOfSettings(t *testing.T) {
 	t.Setenv("HEARTH_CACHE_RAM", "200MiB")
 	t.Setenv("HEARTH_CACHE_DISKS", "/env=1GiB,/env2")
 	cmd := &cobra.Command{}
-	addCommon(cmd)
-	addParams(cmd, "origin", "cache", "log")
+	cli.AddCommon(cmd)
+	AddFlags(cmd, "origin", "cache", "log")
 	if err := cmd.ParseFlags([]string{"--config", file, "--cache-ram", "300MiB", "--anonymous"}); err != nil {
 		t.Fatal(err)
 	}
-	s, err := load(cmd)
+	s, err := Load(cmd)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s.node.Cache.RAM.Bytes != 300<<20 || s.root.Origin.URL != "s3://file" || !s.root.Origin.Anonymous || s.logLevel != "error" {
+	if s.Cache.RAM.Bytes != 300<<20 || s.Root.Origin.URL != "s3://file" || !s.Root.Origin.Anonymous || s.LogLevel != "error" {
 		t.Errorf("settings %+v", s)
 	}
-	if d := s.node.Cache.Disks; len(d) != 2 || d[0] != (node.Disk{Path: "/env", Size: node.Size{Bytes: 1 << 30}}) || d[1].Path != "/env2" {
+	if d := s.Cache.Disks; len(d) != 2 || d[0] != (config.Disk{Path: "/env", Size: config.Size{Bytes: 1 << 30}}) || d[1].Path != "/env2" {
 		t.Errorf("disks %+v", d)
 	}
 	t.Setenv("HEARTH_CACHE_FREE_FLOOR", "x")
-	if _, err := load(cmd); err == nil || !strings.Contains(err.Error(), "HEARTH_CACHE_FREE_FLOOR") || exitCode(err) != exitUsage {
+	if _, err := Load(cmd); err == nil || !strings.Contains(err.Error(), "HEARTH_CACHE_FREE_FLOOR") || cli.ExitCode(err) != cli.ExitUsage {
 		t.Errorf("a bad variable: %v", err)
 	}
 }
 
 func TestValues(t *testing.T) {
 	// Sizes and durations read as the manual says, and nothing else does.
-	for in, want := range map[string]node.Size{
+	for in, want := range map[string]config.Size{
 		"512MiB": {Bytes: 512 << 20}, "1.5TB": {Bytes: 1_500_000_000_000}, "20%": {Percent: 20}, "0.5 %": {Percent: 0.5},
 		"4096": {Bytes: 4096}, "1GiB": {Bytes: 1 << 30},
 	} {
@@ -201,51 +169,30 @@ func TestValues(t *testing.T) {
 			t.Errorf("connections %q: %v, %v", in, n, err)
 		}
 	}
-	for in, want := range map[string]span{"": {0, -1}, "0-15": {0, 15}, "7-": {7, -1}, "-9": {-1, 9}} {
-		if got, err := parseRange(in); err != nil || got != want {
-			t.Errorf("range %q: %v, %v", in, got, err)
-		}
-	}
-	for _, in := range []string{"-", "5", "9-3", "a-b", "--1"} {
-		if _, err := parseRange(in); exitCode(err) != exitUsage {
-			t.Errorf("range %q: %v", in, err)
-		}
-	}
 }
 
 func TestMountOptions(t *testing.T) {
 	// Options as fstab has them are applied, passed over, or refused with the nearest name.
-	s := &settings{}
-	err := mountOptions(s, strings.Split("rw,_netdev,x-systemd.automount,nodev,noexec,allow_other,uid=1000,open=none,cache_ram=64MiB,endpoint=http://h:1,fsname=x,subtype=y", ","), false)
+	s := &Settings{}
+	err := s.MountOptions(strings.Split("rw,_netdev,x-systemd.automount,nodev,noexec,allow_other,uid=1000,open=none,cache_ram=64MiB,endpoint=http://h:1,fsname=x,subtype=y", ","), false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := s.mount
+	m := s.Mount
 	if m.Open != "none" || m.UID == nil || *m.UID != 1000 || m.AllowOther == nil || len(m.Options) != 2 ||
-		s.node.Cache.RAM.Bytes != 64<<20 || s.root.Origin.Endpoint != "http://h:1" {
+		s.Cache.RAM.Bytes != 64<<20 || s.Root.Origin.Endpoint != "http://h:1" {
 		t.Errorf("%+v", s)
 	}
 	for o, want := range map[string]string{"alow_other": "allow_other", "uid": "needs a value", "uid=me": "not a numeric", "foo=1": "unknown option", "_netdef": "nearest is _netdev"} {
-		if err := mountOptions(s, []string{o}, false); err == nil || !strings.Contains(err.Error(), want) || exitCode(err) != exitUsage {
+		if err := s.MountOptions([]string{o}, false); err == nil || !strings.Contains(err.Error(), want) || cli.ExitCode(err) != cli.ExitUsage {
 			t.Errorf("-o %s: %v", o, err)
 		}
 	}
-	if err := mountOptions(s, []string{"foo=1", "alow_other"}, true); err != nil {
+	if err := s.MountOptions([]string{"foo=1", "alow_other"}, true); err != nil {
 		t.Errorf("sloppy: %v", err)
 	}
-	if err := mountOptions(s, []string{"uid=me"}, true); err == nil {
+	if err := s.MountOptions([]string{"uid=me"}, true); err == nil {
 		t.Error("sloppy passes over what is known and wrong")
-	}
-}
-
-func TestMountHelper(t *testing.T) {
-	// mount(8) calls mount.hearth with its own habits.
-	args, err := mountHelperArgs(strings.Fields("s3://b/p /mnt/d -s -n -o rw,config=/e.yaml,open=none -t fuse.hearth"))
-	if err != nil || strings.Join(args, " ") != "mount --daemon --sloppy --config /e.yaml -o rw,open=none -- s3://b/p /mnt/d" {
-		t.Errorf("%q, %v", args, err)
-	}
-	if _, err := mountHelperArgs([]string{"s3://b"}); exitCode(err) != exitUsage {
-		t.Errorf("without a directory: %v", err)
 	}
 }
 
@@ -253,10 +200,10 @@ func TestVariablesThatDoNothingAreNamed(t *testing.T) {
 	// A variable of a later version is refused, a typo is told with the nearest
 	// name, and what is ours, or nobody's, passes without a word.
 	var said bytes.Buffer
-	if err := checkEnviron([]string{"HEARTH_CLUSTER_NAME=prod"}, &said); exitCode(err) != exitUsage {
+	if err := checkEnviron([]string{"HEARTH_CLUSTER_NAME=prod"}, &said); cli.ExitCode(err) != cli.ExitUsage {
 		t.Errorf("a later version's variable: %v", err)
 	}
-	if err := checkEnviron([]string{"HEARTH_JOIN=10.0.0.5"}, &said); exitCode(err) != exitUsage {
+	if err := checkEnviron([]string{"HEARTH_JOIN=10.0.0.5"}, &said); cli.ExitCode(err) != cli.ExitUsage {
 		t.Errorf("a later version's variable: %v", err)
 	}
 	if err := checkEnviron([]string{"HEARTH_CACHE_RAM=1GiB", "HEARTH_NODE=unix:///x", "PATH=/bin"}, &said); err != nil || said.Len() > 0 {

@@ -1,4 +1,4 @@
-package main
+package settings
 
 import (
 	"fmt"
@@ -9,11 +9,11 @@ import (
 
 	"github.com/dustin/go-humanize"
 
-	"github.com/hearthfs/hearth/node"
+	"github.com/hearthfs/hearth/node/config"
 )
 
-// parseBytes reads 512MiB, 1.5TB or 4096.
-func parseBytes(s string) (int64, error) {
+// ParseBytes reads 512MiB, 1.5TB or 4096.
+func ParseBytes(s string) (int64, error) {
 	n, err := humanize.ParseBytes(s)
 	if err != nil || n > math.MaxInt64 {
 		return 0, fmt.Errorf("%q is not a size such as 512MiB or 1.5TB", s)
@@ -21,28 +21,28 @@ func parseBytes(s string) (int64, error) {
 	return int64(n), nil
 }
 
-// parseSize reads what parseBytes reads, or a percentage such as 20%.
-func parseSize(s string) (node.Size, error) {
+// parseSize reads what ParseBytes reads, or a percentage such as 20%.
+func parseSize(s string) (config.Size, error) {
 	if p, ok := strings.CutSuffix(strings.TrimSpace(s), "%"); ok {
 		f, err := strconv.ParseFloat(strings.TrimSpace(p), 64)
 		if err != nil || !(f > 0 && f <= 100) {
-			return node.Size{}, fmt.Errorf("%q is not a percentage above 0%% and up to 100%%", s)
+			return config.Size{}, fmt.Errorf("%q is not a percentage above 0%% and up to 100%%", s)
 		}
-		return node.Size{Percent: f}, nil
+		return config.Size{Percent: f}, nil
 	}
-	n, err := parseBytes(s)
+	n, err := ParseBytes(s)
 	if err != nil {
-		return node.Size{}, fmt.Errorf("%q is not a size such as 512MiB, 1.5TB or 20%%", s)
+		return config.Size{}, fmt.Errorf("%q is not a size such as 512MiB, 1.5TB or 20%%", s)
 	}
 	if n == 0 {
-		return node.Size{}, fmt.Errorf("a size of 0 is not possible here")
+		return config.Size{}, fmt.Errorf("a size of 0 is not possible here")
 	}
-	return node.Size{Bytes: n}, nil
+	return config.Size{Bytes: n}, nil
 }
 
 // parseRate reads 200MiB/s or 200MiB.
 func parseRate(s string) (int64, error) {
-	n, err := parseBytes(strings.TrimSuffix(strings.TrimSpace(s), "/s"))
+	n, err := ParseBytes(strings.TrimSuffix(strings.TrimSpace(s), "/s"))
 	if err != nil {
 		return 0, fmt.Errorf("%q is not a rate such as 200MiB/s", s)
 	}
@@ -116,59 +116,4 @@ func parseMode(s string) (uint32, error) {
 		return 0, fmt.Errorf("%q is not a mode such as 0444", s)
 	}
 	return uint32(n), nil
-}
-
-func parseChoice(s string, choices ...string) (string, error) {
-	for _, c := range choices {
-		if s == c {
-			return s, nil
-		}
-	}
-	return "", fmt.Errorf("%q is not one of %s", s, strings.Join(choices, ", "))
-}
-
-// nearest is the name among names that s most likely was meant to be, or "". A
-// third of its letters may be wrong, or two where it begins alike; of two that are
-// equally near, the one that begins alike.
-func nearest(s string, names []string) string {
-	best, least := "", 2*len(s)+1
-	for _, n := range names {
-		d, most := 2*distance(s, n), len(s)/3
-		if n != "" && s != "" && n[0] == s[0] {
-			most = max(2, most)
-			d--
-		}
-		if (d+1)/2 <= most && d < least {
-			best, least = n, d
-		}
-	}
-	return best
-}
-
-// distance counts the insertions, deletions and replacements between a and b.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		left := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := left
-			if a[i] != b[j] {
-				cost = 1 + min(left, row[j], row[j+1])
-			}
-			left, row[j+1] = row[j+1], cost
-		}
-	}
-	return row[len(b)]
-}
-
-// formatBytes is a number of bytes for people.
-func formatBytes(n int64) string {
-	if n < 0 {
-		return "-" + humanize.IBytes(uint64(-n))
-	}
-	return humanize.IBytes(uint64(n))
 }

@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"bytes"
@@ -9,53 +9,54 @@ import (
 	"net"
 	"os"
 	"strings"
+
+	"github.com/hearthfs/hearth/cmd/hearth/cli"
+	"github.com/hearthfs/hearth/cmd/hearth/settings"
 )
 
 // journalSocket is where journald takes datagrams; HEARTH_JOURNAL_SOCKET names
 // another one.
 const journalSocket = "/run/systemd/journal/socket"
 
-// logbook is a log, to be closed at the end.
-type logbook struct {
+// Log is a log, to be closed at the end.
+type Log struct {
 	*slog.Logger
-	close func()
-	// shown: it goes to standard error, where warnings go as well.
-	shown bool
-	// lost says why nobody will read it; it is told behind the node's first line.
-	lost string
+	// Close ends it.
+	Close func()
+	// Shown: it goes to standard error, where warnings go as well.
+	Shown bool
+	// Lost says why nobody will read it; it is told behind the node's first line.
+	Lost string
 }
 
-// logger is where the log goes: a named file, for a daemon journald, else
+// OpenLog is where the log goes: a named file, for a daemon journald, else
 // standard error.
-func logger(s *settings, daemon bool) (*logbook, error) {
-	if s.logLevel == "" {
-		s.logLevel = "info"
-	}
-	var level slog.Level
-	if err := level.UnmarshalText([]byte(s.logLevel)); err != nil {
-		return nil, usagef("log.level: %v", err)
+func OpenLog(s *settings.Settings, daemon bool) (*Log, error) {
+	level := slog.LevelInfo
+	if err := level.UnmarshalText([]byte(s.LogLevel)); s.LogLevel != "" && err != nil {
+		return nil, cli.Usagef("log.level: %v", err)
 	}
 	options := &slog.HandlerOptions{Level: level}
-	if s.logFile != "" {
-		f, err := os.OpenFile(s.logFile, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o640)
+	if s.LogFile != "" {
+		f, err := os.OpenFile(s.LogFile, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o640)
 		if err != nil {
-			return nil, usagef("open the log: %v", err)
+			return nil, cli.Usagef("open the log: %v", err)
 		}
-		return &logbook{Logger: slog.New(slog.NewTextHandler(f, options)), close: func() { f.Close() }}, nil
+		return &Log{Logger: slog.New(slog.NewTextHandler(f, options)), Close: func() { f.Close() }}, nil
 	}
 	if !daemon {
-		return &logbook{Logger: slog.New(slog.NewTextHandler(os.Stderr, options)), close: func() {}, shown: level <= slog.LevelWarn}, nil
+		return &Log{Logger: slog.New(slog.NewTextHandler(os.Stderr, options)), Close: func() {}, Shown: level <= slog.LevelWarn}, nil
 	}
-	path := os.Getenv("HEARTH_JOURNAL_SOCKET")
+	path := os.Getenv(settings.JournalVariable)
 	if path == "" {
 		path = journalSocket
 	}
 	conn, err := net.Dial("unixgram", path)
 	if err != nil {
-		return &logbook{Logger: slog.New(slog.DiscardHandler), close: func() {},
-			lost: "no journald here, the log is dropped; --log-file names a file for it"}, nil
+		return &Log{Logger: slog.New(slog.DiscardHandler), Close: func() {},
+			Lost: "no journald here, the log is dropped; --log-file names a file for it"}, nil
 	}
-	return &logbook{Logger: slog.New(newJournal(conn, level)), close: func() { conn.Close() }}, nil
+	return &Log{Logger: slog.New(newJournal(conn, level)), Close: func() { conn.Close() }}, nil
 }
 
 // journal is a slog.Handler that writes journald's native protocol: one

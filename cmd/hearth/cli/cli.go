@@ -1,0 +1,119 @@
+// Package cli is what every verb of the command has in common: the flags that all
+// have, a context that Ctrl-C and --timeout end, one table from errors to exit
+// codes, and how results are written for people and for programs.
+package cli
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hearthfs/hearth/node/answer"
+)
+
+// DefaultConfig is read if it exists; a file named by --config must.
+const DefaultConfig = "/etc/hearth/hearth.yaml"
+
+// Common are the flags that every verb has.
+type Common struct {
+	Output         string // table, json or jsonl
+	Quiet, Verbose bool
+	NoColor        bool
+	Timeout        time.Duration // 0: none
+	Node, Config   string        // as given; "": the default
+}
+
+// AddCommon gives cmd the flags of every verb but -o, which mount needs itself.
+func AddCommon(cmd *cobra.Command) *Common {
+	c := &Common{Output: "table"}
+	f := cmd.Flags()
+	f.BoolVarP(&c.Quiet, "quiet", "q", false, "print results and errors only")
+	f.BoolVarP(&c.Verbose, "verbose", "v", false, "print more")
+	f.BoolVar(&c.NoColor, "no-color", false, "no colours (also NO_COLOR, and where the output is no terminal)")
+	f.DurationVar(&c.Timeout, "timeout", 0, "give up after this long (exit code 7)")
+	f.StringVar(&c.Node, "node", "", "the node to ask: unix://PATH (default: this machine's)")
+	f.StringVar(&c.Config, "config", "", "configuration file (default "+DefaultConfig+")")
+	return c
+}
+
+// AddOutput gives cmd the flag of a verb that prints tables and documents.
+func AddOutput(cmd *cobra.Command, c *Common) {
+	cmd.Flags().StringVarP(&c.Output, "output", "o", "table", "table, json or jsonl")
+}
+
+// Context of a short verb: ended by Ctrl-C, SIGTERM and --timeout.
+func (c *Common) Context(parent context.Context) (context.Context, func()) {
+	if parent == nil {
+		parent = context.Background()
+	}
+	ctx, cancel := context.WithCancelCause(parent)
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	done := make(chan struct{})
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		select {
+		case <-signals:
+			cancel(ErrInterrupted)
+		case <-done:
+		}
+	}()
+	stop := func() {
+		signal.Stop(signals)
+		close(done)
+		<-stopped
+		cancel(nil)
+	}
+	ctx, release := c.Limit(ctx)
+	return ctx, func() { release(); stop() }
+}
+
+// Limit ends a context after --timeout.
+func (c *Common) Limit(ctx context.Context) (context.Context, func()) {
+	if c.Timeout <= 0 {
+		return ctx, func() {}
+	}
+	late := &answer.Error{Kind: answer.KindTimeout, Message: fmt.Sprintf("timed out after %v", c.Timeout)}
+	return context.WithTimeoutCause(ctx, c.Timeout, late)
+}
+
+// HintUp tells who finds no node how to start one.
+func HintUp(err error) error {
+	if ExitCode(err) == ExitUnreachable {
+		return &ExitError{ExitUnreachable, fmt.Errorf("%w; start one with: hearth up ORIGIN", err)}
+	}
+	return err
+}
+
+// Exactly is the number of arguments a verb takes, named in its error.
+func Exactly(names ...string) cobra.PositionalArgs {
+	return Between(len(names), names...)
+}
+
+// Between is the same for a verb that needs only the first of them.
+func Between(least int, names ...string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		switch {
+		case len(args) < least:
+			return Usagef("%s is missing: hearth %s", names[len(args)], cmd.Use)
+		case len(args) > len(names):
+			return Usagef("%q is one argument too many: hearth %s", args[len(names)], cmd.Use)
+		}
+		return nil
+	}
+}
+
+// Because is the reason that a context was ended, which says more than the
+// error that followed from it.
+func Because(ctx context.Context, err error) error {
+	if err != nil && ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
+}

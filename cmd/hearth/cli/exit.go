@@ -1,0 +1,88 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"github.com/hearthfs/hearth/node/answer"
+)
+
+// The exit codes of every command.
+const (
+	ExitDone        = 0
+	ExitFailed      = 1
+	ExitUsage       = 2
+	ExitPartly      = 3
+	ExitNotFound    = 4
+	ExitUnreachable = 5
+	ExitUnhealthy   = 6
+	ExitTimeout     = 7
+	ExitRefused     = 8
+	ExitInterrupted = 130
+)
+
+// ExitError ends the command with a code. Without an error nothing is printed:
+// what there was to say has been said.
+type ExitError struct {
+	Code int
+	Err  error
+}
+
+// Error is the line for people.
+func (e *ExitError) Error() string {
+	if e.Err == nil {
+		return fmt.Sprintf("exit code %d", e.Code)
+	}
+	return e.Err.Error()
+}
+
+// Unwrap is what went wrong; nil: it has been said.
+func (e *ExitError) Unwrap() error { return e.Err }
+
+// Usagef is an error of whoever typed the command, or wrote the file it reads.
+func Usagef(format string, args ...any) error {
+	return &ExitError{ExitUsage, fmt.Errorf(format, args...)}
+}
+
+// ErrInterrupted is the cause of a context that Ctrl-C or SIGTERM ended.
+var ErrInterrupted = errors.New("interrupted")
+
+// ExitCode is the one place that turns an error into an exit code.
+func ExitCode(err error) int {
+	var exit *ExitError
+	var said *answer.Error
+	switch {
+	case err == nil:
+		return ExitDone
+	case errors.As(err, &exit):
+		return exit.Code
+	case errors.Is(err, ErrInterrupted):
+		return ExitInterrupted
+	case errors.As(err, &said):
+		return kindCode(said.Kind)
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
+		return ExitTimeout
+	case errors.Is(err, fs.ErrNotExist):
+		return ExitNotFound
+	}
+	return ExitFailed
+}
+
+func kindCode(k answer.Kind) int {
+	switch k {
+	case answer.KindUsage:
+		return ExitUsage
+	case answer.KindNotFound, answer.KindNoLink:
+		return ExitNotFound
+	case answer.KindRefused:
+		return ExitRefused
+	case answer.KindTimeout:
+		return ExitTimeout
+	case answer.KindUnreachable:
+		return ExitUnreachable
+	}
+	return ExitFailed
+}

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/hearthfs/hearth/cmd/hearth/cli"
+	"github.com/hearthfs/hearth/cmd/hearth/settings"
+)
+
+// updating is a function, since a package has no state but errors.
+func updating() bool {
+	f := flag.Lookup("update")
+	return f != nil && f.Value.String() == "true"
+}
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asMain) != "" {
+		main()
+		return
+	}
+	flag.Bool("update", false, "write golden files anew")
+	goleak.VerifyTestMain(m)
+}
+
+func TestReferencePage(t *testing.T) {
+	// The page in docs/ is what the table says today.
+	page := filepath.Join("..", "..", "docs", "configuration.md")
+	if updating() {
+		if err := os.WriteFile(page, []byte(settings.Reference()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if have, err := os.ReadFile(page); err != nil || string(have) != settings.Reference() {
+		t.Errorf("%s is stale (%v): go test ./cmd/hearth -run Reference -update", page, err)
+	}
+}
+
+func TestMountHelper(t *testing.T) {
+	// mount(8) calls mount.hearth with its own habits.
+	args, err := mountHelperArgs(strings.Fields("s3://b/p /mnt/d -s -n -o rw,config=/e.yaml,open=none -t fuse.hearth"))
+	if err != nil || strings.Join(args, " ") != "mount --daemon --sloppy --config /e.yaml -o rw,open=none -- s3://b/p /mnt/d" {
+		t.Errorf("%q, %v", args, err)
+	}
+	if _, err := mountHelperArgs([]string{"s3://b"}); cli.ExitCode(err) != cli.ExitUsage {
+		t.Errorf("without a directory: %v", err)
+	}
+}
+
+func TestRanges(t *testing.T) {
+	// Ranges read as HTTP has them, and nothing else does.
+	for in, want := range map[string]span{"": {0, -1}, "0-15": {0, 15}, "7-": {7, -1}, "-9": {-1, 9}} {
+		if got, err := parseRange(in); err != nil || got != want {
+			t.Errorf("range %q: %v, %v", in, got, err)
+		}
+	}
+	for _, in := range []string{"-", "5", "9-3", "a-b", "--1"} {
+		if _, err := parseRange(in); cli.ExitCode(err) != cli.ExitUsage {
+			t.Errorf("range %q: %v", in, err)
+		}
+	}
+}

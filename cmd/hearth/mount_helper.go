@@ -1,0 +1,51 @@
+package main
+
+import (
+	"strings"
+
+	"github.com/hearthfs/hearth/cmd/hearth/cli"
+)
+
+// mountHelperArgs turns the arguments that mount(8) gives to mount.hearth into
+// those of `hearth mount`: SPEC DIR [-sfnv] [-N ns] [-o options] [-t type].
+func mountHelperArgs(args []string) ([]string, error) {
+	translated := []string{"mount", "--daemon"}
+	var plain []string
+	for i := 0; i < len(args); i++ {
+		switch a := args[i]; {
+		case a == "-o" || a == "-t" || a == "-N":
+			if i++; i == len(args) {
+				return nil, cli.Usagef("%s needs a value", a)
+			}
+			if a == "-o" {
+				translated = append(translated, helperOptions(args[i])...)
+			}
+		case strings.HasPrefix(a, "-") && len(a) > 1 && strings.Trim(a[1:], "sfnvrw") == "":
+			if strings.Contains(a, "f") {
+				return []string{"version", "--quiet"}, nil // --fake: all but the mount
+			}
+			if strings.Contains(a, "s") {
+				translated = append(translated, "--sloppy")
+			}
+		default:
+			plain = append(plain, a)
+		}
+	}
+	if len(plain) != 2 {
+		return nil, cli.Usagef("mount.hearth ORIGIN DIR [-o options]")
+	}
+	return append(append(translated, "--"), plain...), nil
+}
+
+// helperOptions takes config= out of the options, which is no parameter.
+func helperOptions(options string) []string {
+	var rest, args []string
+	for _, o := range strings.Split(options, ",") {
+		if file, ok := strings.CutPrefix(o, "config="); ok {
+			args = append(args, "--config", file)
+			continue
+		}
+		rest = append(rest, o)
+	}
+	return append(args, "-o", strings.Join(rest, ","))
+}

@@ -1,0 +1,91 @@
+package settings
+
+import (
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/hearthfs/hearth/cmd/hearth/cli"
+)
+
+// MountOptions applies -o options: those for mount(8) itself are passed over,
+// those for the kernel handed on, all others are the parameters of the table
+// with _ for -. sloppy passes over those that nobody knows.
+func (s *Settings) MountOptions(options []string, sloppy bool) error {
+	for _, o := range options {
+		err := mountOption(s, strings.TrimSpace(o))
+		if sloppy && errors.Is(err, errUnknownOption) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// errUnknownOption is an -o option that is neither ours nor mount(8)'s.
+var errUnknownOption = errors.New("unknown option")
+
+func mountOption(s *Settings, o string) error {
+	ignored := []string{"", "defaults", "ro", "rw", "auto", "noauto", "nofail", "_netdev", "user", "users", "nouser",
+		"owner", "group", "suid", "dev", "exec", "async", "sync", "atime", "noatime", "diratime", "nodiratime",
+		"relatime", "norelatime", "strictatime", "lazytime", "nolazytime", "default_permissions", "silent", "loud"}
+	kernel := []string{"nosuid", "nodev", "noexec"}
+	name, value, valued := strings.Cut(o, "=")
+	switch {
+	case slices.Contains(ignored, o), strings.HasPrefix(o, "x-"), strings.HasPrefix(o, "X-"), name == "comment", valued && (name == "fsname" || name == "subtype"):
+		return nil
+	case slices.Contains(kernel, o):
+		s.Mount.Options = append(s.Mount.Options, o)
+		return nil
+	case valued && (name == "umask" || name == "fmask" || name == "dmask"):
+		return maskOption(s, name, value)
+	case o == "no_allow_other":
+		no := false
+		s.Mount.AllowOther = &no
+		return nil
+	}
+	var names []string
+	for _, p := range Params() {
+		if p.Flag == "" {
+			continue
+		}
+		option := strings.ReplaceAll(p.Flag, "-", "_")
+		names = append(names, option)
+		if name != option {
+			continue
+		}
+		if !valued {
+			if !strings.HasPrefix(p.Kind, "bool") {
+				return cli.Usagef("-o %s: it needs a value", o)
+			}
+			value = "true"
+		}
+		if err := p.set(s, value); err != nil {
+			return cli.Usagef("-o %s: %v", name, err)
+		}
+		return nil
+	}
+	if near := cli.Nearest(name, slices.Concat(names, ignored, kernel)); near != "" {
+		return cli.Usagef("-o %s: %w; the nearest is %s", name, errUnknownOption, near)
+	}
+	return cli.Usagef("-o %s: %w (see hearth mount --help)", name, errUnknownOption)
+}
+
+// maskOption takes permission bits away, as FUSE's own options do.
+func maskOption(s *Settings, name, value string) error {
+	mask, err := strconv.ParseUint(value, 8, 32)
+	if err != nil || mask > 0o777 {
+		return cli.Usagef("-o %s: %q is not a mask such as 022", name, value)
+	}
+	mode := 0o777 &^ uint32(mask)
+	if name != "dmask" {
+		s.Mount.FileMode = mode
+	}
+	if name != "fmask" {
+		s.Mount.DirMode = mode
+	}
+	return nil
+}

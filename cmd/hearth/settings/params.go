@@ -1,0 +1,250 @@
+// Package settings is the one table of all that can be configured. From it come
+// flags, names in the environment, keys of the file, mount(8) options and the
+// reference page; Load gathers the values, the later going before the earlier:
+// defaults, the file, the environment, flags. The file is read strictly: a key that
+// no row of the table has is an error with its line and the nearest name.
+package settings
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hearthfs/hearth/cmd/hearth/cli"
+	"github.com/hearthfs/hearth/namespace/age"
+	"github.com/hearthfs/hearth/node/config"
+)
+
+// Settings are everything that flags, environment and file can say.
+type Settings struct {
+	Links       []config.Link
+	Cache       config.Cache
+	Mounts      []config.Mount
+	Admin       config.Admin
+	FuseWithout []string
+	// File is the configuration file that was read; "": none.
+	File string
+	// Root is the link that `origin` makes.
+	Root config.Link
+	// Mount is what the flags say about the mount of this command.
+	Mount    config.Mount
+	LogLevel string // "": info
+	LogFile  string // "": none
+}
+
+// Param is one row of the one table that flags, environment names, the file's
+// keys and the reference page are made from.
+type Param struct {
+	Key     string // in the file: cache.ram; with [] for the elements of a list
+	Flag    string // on the command line; "": none
+	Kind    string // what the value looks like
+	Default string // in words
+	Help    string
+	// Live: a change takes effect without a restart.
+	Live bool
+	// FlagOnly: it speaks about one command, so the file does not know it.
+	FlagOnly bool
+	// set reads a value; nil: the key is of a later version.
+	set func(*Settings, string) error
+}
+
+// Later reports whether this version only knows the key's name.
+func (p Param) Later() bool { return p.set == nil }
+
+// Variable is the parameter's name in the environment; elements of lists have none.
+func (p Param) Variable() string {
+	if p.Flag == "" || strings.Contains(p.Key, "[]") {
+		return ""
+	}
+	return "HEARTH_" + strings.ToUpper(strings.ReplaceAll(p.Key, ".", "_"))
+}
+
+// Group is the first part of the key.
+func (p Param) Group() string {
+	g, _, _ := strings.Cut(strings.ReplaceAll(p.Key, "[]", ""), ".")
+	return g
+}
+
+// ErrLater refuses what only a later version has.
+var ErrLater = errors.New("not in this version")
+
+// Params is the table.
+func Params() []Param {
+	return slices.Concat(originParams(), linkParams(), cacheParams(), mountParams(), nodeParams(), laterParams())
+}
+
+// with makes a set function of a parser and a field.
+func with[T any](parse func(string) (T, error), field func(*Settings) *T) func(*Settings, string) error {
+	return func(s *Settings, v string) error {
+		x, err := parse(v)
+		if err == nil {
+			*field(s) = x
+		}
+		return err
+	}
+}
+
+func text(s string) (string, error) { return s, nil }
+
+func onOff(s string) (string, error) {
+	if s == "auto" {
+		return s, nil
+	}
+	switch b, err := parseBool(s); {
+	case err != nil:
+		return "", fmt.Errorf("%q is none of auto, true and false", s)
+	case b:
+		return "on", nil
+	}
+	return "off", nil
+}
+
+func openChoice(s string) (string, error) { return cli.Choice(s, "auto", "none", "passthrough") }
+
+// freshness leaves its own name to who asks: a flag, a variable or a key.
+func freshness(s string) (string, error) {
+	if s == "" {
+		return s, nil
+	}
+	if _, err := age.ParseFreshness(s); err != nil {
+		return s, errors.New(strings.TrimPrefix(err.Error(), "freshness "))
+	}
+	return s, nil
+}
+
+func negated(s string) (bool, error) {
+	b, err := parseBool(s)
+	return !b, err
+}
+
+// originOf gives the rows of an origin below key; field finds it in settings.
+func originOf(key, flag string, field func(*Settings) *config.Origin) []Param {
+	name := func(s string) string {
+		if flag == "" {
+			return ""
+		}
+		return s
+	}
+	return []Param{
+		{Key: key, Flag: flag, Kind: "url", Default: "none", Help: "bucket to show: s3://bucket/prefix or file:///dir; AWS_* variables work unchanged",
+			set: with(text, func(s *Settings) *string { return &field(s).URL })},
+		{Key: key + ".url", Kind: "url", Default: "none", Help: "the same, where `origin` has more to say",
+			set: with(text, func(s *Settings) *string { return &field(s).URL })},
+		{Key: key + ".endpoint", Flag: name("endpoint"), Kind: "url", Default: "AWS", Help: "S3 server other than AWS: http://host:9000",
+			set: with(text, func(s *Settings) *string { return &field(s).Endpoint })},
+		{Key: key + ".region", Flag: name("region"), Kind: "text", Default: "AWS_REGION, else asked for", Help: "region of the bucket",
+			set: with(text, func(s *Settings) *string { return &field(s).Region })},
+		{Key: key + ".path_style", Flag: name("path-style"), Kind: "auto, true or false", Default: "auto", Help: "bucket in the path instead of the host name",
+			set: with(onOff, func(s *Settings) *string { return &field(s).PathStyle })},
+		{Key: key + ".anonymous", Flag: name("anonymous"), Kind: "bool", Default: "false", Help: "ask without credentials, for public buckets",
+			set: with(parseBool, func(s *Settings) *bool { return &field(s).Anonymous })},
+		{Key: key + ".ca_file", Flag: name("ca-file"), Kind: "path", Default: "the system's", Help: "PEM file of a CA to trust besides the system's",
+			set: with(text, func(s *Settings) *string { return &field(s).CAFile })},
+		{Key: key + ".identity", Flag: name("identity"), Kind: "text", Default: "scheme, endpoint and bucket", Help: "what names the bucket in versions, for one bucket behind several endpoints",
+			set: with(text, func(s *Settings) *string { return &field(s).Identity })},
+		{Key: key + ".connections", Flag: name("connections"), Kind: "number", Default: "64", Help: "connections to the origin, at most; at least 1",
+			set: with(parseConnections, func(s *Settings) *int { return &field(s).Connections })},
+		{Key: key + ".bandwidth", Flag: name("bandwidth"), Kind: "rate", Default: "no limit", Help: "bytes per second from the origin, at most, after a burst of 1MiB: 200MiB/s; at least 64KiB/s",
+			set: with(parseBandwidth, func(s *Settings) *int64 { return &field(s).Bandwidth })},
+		{Key: key + ".timeout", Flag: name("origin-timeout"), Kind: "duration", Default: "10s", Help: "how long the origin may stay silent; a request is given up within three times that",
+			set: with(parseDuration, durationOf(field))},
+	}
+}
+
+func originParams() []Param {
+	rows := originOf("origin", "origin", func(s *Settings) *config.Origin { return &s.Root.Origin })
+	return append(rows,
+		Param{Key: "freshness", Flag: "freshness", Kind: "freshness", Default: "bounded(60s)",
+			Help: "how old a name may be: immutable, bounded(60s) or strict",
+			set:  with(freshness, func(s *Settings) *string { return &s.Root.Freshness })},
+		Param{Key: "stale_if_error", Flag: "stale-if-error", Kind: "bool", Default: "true",
+			Help: "show the last known names while the origin cannot be asked, instead of EIO",
+			set:  with(negated, func(s *Settings) *bool { return &s.Root.FailStale })})
+}
+
+func linkParams() []Param {
+	link := func(s *Settings) *config.Link { return &s.Links[len(s.Links)-1] }
+	rows := []Param{
+		{Key: "links[].path", Kind: "path", Default: "/", Help: "where the link stands in the tree",
+			set: with(text, func(s *Settings) *string { return &link(s).Path })},
+		{Key: "links[].freshness", Kind: "freshness", Default: "bounded(60s)", Help: "how old a name may be: immutable, bounded(60s) or strict",
+			set: with(freshness, func(s *Settings) *string { return &link(s).Freshness })},
+		{Key: "links[].stale_if_error", Kind: "bool", Default: "true", Help: "show the last known names while the origin cannot be asked, instead of EIO",
+			set: with(negated, func(s *Settings) *bool { return &link(s).FailStale })},
+	}
+	return append(rows, originOf("links[].origin", "", func(s *Settings) *config.Origin { return &link(s).Origin })...)
+}
+
+func cacheParams() []Param {
+	disk := func(s *Settings) *config.Disk { return &s.Cache.Disks[len(s.Cache.Disks)-1] }
+	return []Param{
+		{Key: "cache.ram", Flag: "cache-ram", Kind: "size", Default: "10%, at least 64MiB (a quarter, if that is less), at most 4GiB", Help: "memory for data and its index; percent of the smaller of machine and cgroup",
+			set: with(parseSize, func(s *Settings) *config.Size { return &s.Cache.RAM })},
+		{Key: "cache.disks", Flag: "cache-disks", Kind: "list of PATH or PATH=SIZE", Default: "/var/cache/hearth, for users $XDG_CACHE_HOME/hearth", Help: "cache directories, with commas between them",
+			set: setDisks},
+		{Key: "cache.disks[].path", Kind: "path", Default: "none", Help: "cache directory, made if missing",
+			set: with(text, func(s *Settings) *string { return &disk(s).Path })},
+		{Key: "cache.disks[].size", Kind: "size", Default: "10%", Help: "its budget; percent of its file system",
+			set: with(parseSize, func(s *Settings) *config.Size { return &disk(s).Size })},
+		{Key: "cache.free_floor", Flag: "cache-free-floor", Kind: "size", Default: "10%", Help: "what always stays free on each file system, whatever the budget; percent of each",
+			set: with(parseSize, func(s *Settings) *config.Size { return &s.Cache.FreeFloor })},
+		{Key: "cache.scrub", Flag: "cache-scrub", Kind: "rate", Default: "8MiB/s", Help: "what is read again of each directory, behind the readers, to find and drop bytes that rot; 0: nothing",
+			set: with(parseRate, func(s *Settings) *int64 { return &s.Cache.Scrub })},
+		{Key: "cache.scrub_every", Flag: "cache-scrub-every", Kind: "duration", Default: "24h", Help: "the least time from the begin of one such pass to the next",
+			set: with(parseDuration, func(s *Settings) *time.Duration { return &s.Cache.ScrubEvery })},
+	}
+}
+
+// setDisks reads PATH[=SIZE],... as flags and the environment have it.
+func setDisks(s *Settings, v string) error {
+	var disks []config.Disk
+	for _, one := range strings.Split(v, ",") {
+		path, size, sized := strings.Cut(strings.TrimSpace(one), "=")
+		d := config.Disk{Path: path}
+		if path == "" {
+			return errors.New("a cache directory has no path")
+		}
+		if sized {
+			n, err := parseSize(size)
+			if err != nil {
+				return err
+			}
+			d.Size = n
+		}
+		disks = append(disks, d)
+	}
+	s.Cache.Disks = disks
+	return nil
+}
+
+// AddFlags gives cmd the flags of the table's rows whose key is in one of the
+// groups.
+func AddFlags(cmd *cobra.Command, groups ...string) {
+	for _, p := range Params() {
+		if p.Flag == "" || !slices.Contains(groups, p.Group()) {
+			continue
+		}
+		help := p.Help
+		if p.Default != "none" && p.Default != "false" {
+			help += " (default " + p.Default + ")"
+		}
+		if strings.HasPrefix(p.Kind, "bool") {
+			cmd.Flags().Bool(p.Flag, p.Default == "true", p.Help)
+			continue
+		}
+		word, _, _ := strings.Cut(p.Kind, ",")
+		word, _, _ = strings.Cut(word, " ")
+		cmd.Flags().Var(&textFlag{kind: word}, p.Flag, help)
+	}
+}
+
+// textFlag keeps what was written; the table's row reads it.
+type textFlag struct{ value, kind string }
+
+func (f *textFlag) String() string     { return f.value }
+func (f *textFlag) Set(s string) error { f.value = s; return nil }
+func (f *textFlag) Type() string       { return f.kind }

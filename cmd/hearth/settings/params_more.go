@@ -1,0 +1,90 @@
+package settings
+
+import (
+	"strings"
+	"time"
+
+	"github.com/hearthfs/hearth/cmd/hearth/cli"
+	"github.com/hearthfs/hearth/node/config"
+)
+
+func durationOf(field func(*Settings) *config.Origin) func(*Settings) *time.Duration {
+	return func(s *Settings) *time.Duration { return &field(s).Timeout }
+}
+
+// mountOf gives the rows of a mount. Those of the file are keys of mounts[];
+// those of the command line speak about the mount of this command.
+func mountOf(prefix, flagged string, m func(*Settings) *config.Mount) []Param {
+	row := func(name, kind, def, help string, set func(*Settings, string) error) Param {
+		p := Param{Key: prefix + name, Kind: kind, Default: def, Help: help, set: set}
+		if flagged != "" {
+			p.Key, p.Flag, p.FlagOnly = flagged+name, strings.ReplaceAll(name, "_", "-"), true
+		}
+		return p
+	}
+	return []Param{
+		row("open", "auto, none or passthrough", "auto", "how the kernel opens files: none is best for many small files, passthrough for large ones",
+			with(openChoice, func(s *Settings) *string { return &m(s).Open })),
+		row("allow_other", "bool", "true for root, else false", "let other users in",
+			func(s *Settings, v string) error {
+				b, err := parseBool(v)
+				m(s).AllowOther = &b
+				return err
+			}),
+		row("uid", "number", "who mounts", "owner of all files",
+			with(parseID, func(s *Settings) **uint32 { return &m(s).UID })),
+		row("gid", "number", "who mounts", "group of all files",
+			with(parseID, func(s *Settings) **uint32 { return &m(s).GID })),
+		row("file_mode", "mode", "0444", "permission bits of files",
+			with(parseMode, func(s *Settings) *uint32 { return &m(s).FileMode })),
+		row("dir_mode", "mode", "0555", "permission bits of directories",
+			with(parseMode, func(s *Settings) *uint32 { return &m(s).DirMode })),
+	}
+}
+
+func mountParams() []Param {
+	element := func(s *Settings) *config.Mount { return &s.Mounts[len(s.Mounts)-1] }
+	rows := []Param{
+		{Key: "mounts[].path", Kind: "path", Default: "none", Help: "mount point",
+			set: with(text, func(s *Settings) *string { return &element(s).Dir })},
+		{Key: "mounts[].prefix", Kind: "path", Default: "the tree's root", Help: "path in the tree that becomes the mount's root",
+			set: with(text, func(s *Settings) *string { return &element(s).Prefix })},
+		{Key: "mounts[].freshness", Kind: "freshness", Default: "the link's", Help: "short for the link's freshness; two mounts that differ are refused",
+			set: with(freshness, func(s *Settings) *string { return &element(s).Freshness })},
+		{Key: "mounts[].options", Kind: "text", Default: "none", Help: "mount(8) options for the kernel: nodev, nosuid, noexec",
+			set: func(s *Settings, v string) error {
+				element(s).Options = strings.Split(v, ",")
+				return nil
+			}},
+	}
+	rows = append(rows, mountOf("mounts[].", "", element)...)
+	return append(rows, mountOf("", "mount.", func(s *Settings) *config.Mount { return &s.Mount })...)
+}
+
+func nodeParams() []Param {
+	return []Param{
+		{Key: "fuse.without", Flag: "fuse-without", Kind: "list", Default: "none", Help: "kernel abilities to do without: passthrough,opendir,...",
+			set: func(s *Settings, v string) error {
+				s.FuseWithout = strings.Split(v, ",")
+				return nil
+			}},
+		{Key: "admin.socket", Flag: "admin-socket", Kind: "path", Default: "/run/hearth/hearth.sock, for users $XDG_RUNTIME_DIR/hearth/hearth.sock", Help: "where the node answers commands",
+			set: with(text, func(s *Settings) *string { return &s.Admin.Socket })},
+		{Key: "admin.listen", Flag: "metrics-listen", Kind: "address", Default: config.DefaultListen, Help: "plain TCP address of /metrics and /healthz; \"-\": none",
+			set: with(text, func(s *Settings) *string { return &s.Admin.Listen })},
+		{Key: "log.level", Flag: "log-level", Kind: "debug, info, warn or error", Default: "info; warn on the terminal of hearth mount", Help: "the least that is logged",
+			set: with(func(v string) (string, error) { return cli.Choice(v, "debug", "info", "warn", "error") },
+				func(s *Settings) *string { return &s.LogLevel })},
+		{Key: "log.file", Flag: "log-file", Kind: "path", Default: "standard error; journald with --daemon", Help: "file that the log goes to",
+			set: with(text, func(s *Settings) *string { return &s.LogFile })},
+	}
+}
+
+// laterParams are keys that CLI.md names and this version does not have.
+func laterParams() []Param {
+	var rows []Param
+	for _, key := range []string{"node", "join", "cluster", "s3", "volumes"} {
+		rows = append(rows, Param{Key: key})
+	}
+	return rows
+}
