@@ -26,13 +26,17 @@ func examples(e *env) {
 	e.public(o, "noaa-ghcn-pds")
 	e.tools()
 	e.machine()
-	verbs := regexp.MustCompile(`(?m)^  ([a-z]+)  `).FindAllStringSubmatch(e.sh(o, "hearth --help"), -1)
-	if len(verbs) < 10 {
-		e.Fatalf("the help lists the verbs %v", verbs)
-	}
+	verbs := regexp.MustCompile(`(?m)^  ([a-z]+)  `)
 	lines := map[string][]string{"": e.examplesOf(o, "")}
-	for _, v := range verbs {
+	for _, v := range verbs.FindAllStringSubmatch(e.sh(o, "hearth --help"), -1) {
 		lines[v[1]] = e.examplesOf(o, v[1])
+		_, below, _ := strings.Cut(e.sh(o, "hearth "+v[1]+" --help"), "Available Commands:")
+		for _, w := range verbs.FindAllStringSubmatch(below, -1) {
+			lines[v[1]+" "+w[1]] = e.examplesOf(o, v[1]+" "+w[1])
+		}
+	}
+	if len(lines) < 15 {
+		e.Fatalf("the help lists the verbs %v", lines)
 	}
 	for _, line := range lines["up"] {
 		node := e.background(o, line)

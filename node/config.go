@@ -4,12 +4,14 @@ import (
 	"fmt"
 	"log/slog"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/fuse"
 	"github.com/hearthfs/hearth/node/config"
+	"github.com/hearthfs/hearth/origin"
 )
 
 // Config says what a node is made of. The zero Config is a node without links
@@ -50,54 +52,106 @@ type (
 // DefaultListen is the address of /metrics and /healthz.
 const DefaultListen = config.DefaultListen
 
-// Validate reports the first thing in the configuration that cannot be meant,
-// before anything is opened.
+// Problem is what in a Config cannot be meant, and where it stands, as the file
+// names it: links[1].origin.
+type Problem struct {
+	Key string
+	Err error
+}
+
+// Validate reports the first of the Problems.
 func (c *Config) Validate() error {
-	paths := map[string]bool{}
-	for _, l := range c.Links {
-		p := cleanPath(l.Path)
-		switch {
-		case l.Origin.URL == "":
-			return usage("link %s has no origin", p)
-		case paths[p]:
-			return usage("two links have the path %s", p)
-		}
-		paths[p] = true
-		if _, err := parseFreshness(l.Freshness); err != nil {
-			return err
+	if all := c.Problems(); len(all) > 0 {
+		return all[0].Err
+	}
+	return nil
+}
+
+// Problems are all that in the configuration cannot be meant, found before anything
+// is opened.
+func (c *Config) Problems() (all []Problem) {
+	add := func(key string, err error) {
+		if err != nil {
+			all = append(all, Problem{key, err})
 		}
 	}
+	c.checkLinks(add)
 	if r := c.Cache.RAM; r.Set() && r.Percent == 0 && r.Bytes < hearth.MinRAM {
-		return usage("cache.ram is below %d MiB, the smallest that works", hearth.MinRAM>>20)
+		add("cache.ram", usage("cache.ram is below %d MiB, the smallest that works", hearth.MinRAM>>20))
 	}
-	for _, d := range c.Cache.Disks {
+	for i, d := range c.Cache.Disks {
 		if d.Path == "" {
-			return usage("a directory of cache.disks has no path")
+			add(fmt.Sprintf("cache.disks[%d]", i), usage("a directory of cache.disks has no path"))
 		}
 	}
 	known := append(fuse.Abilities(), "all")
 	for _, name := range c.FuseWithout {
 		if !slices.Contains(known, name) {
-			return usage("fuse.without: %q is none of the fuse abilities %s", name, strings.Join(known, ", "))
+			add("fuse.without", usage("fuse.without: %q is none of the fuse abilities %s", name, strings.Join(known, ", ")))
 		}
 	}
 	dirs := map[string]bool{}
-	for i := range c.Mounts {
-		m := &c.Mounts[i]
+	for i, m := range c.Mounts {
+		key := fmt.Sprintf("mounts[%d]", i)
 		if dirs[m.Dir] {
-			return usage("two mounts have the path %s", m.Dir)
+			add(key, usage("two mounts have the path %s", m.Dir))
+			continue
 		}
 		dirs[m.Dir] = true
 		if err := validateMount(m); err != nil {
-			return err
+			add(key, err)
+			continue
 		}
+		add(key, c.checkMount(m))
 	}
-	return nil
+	return all
 }
 
-func validateMount(m *Mount) error {
+func (c *Config) checkLinks(add func(string, error)) {
+	paths := map[string]bool{}
+	for i, l := range c.Links {
+		key, p := fmt.Sprintf("links[%d]", i), cleanPath(l.Path)
+		_, err := origin.Prefix(l.Origin.URL)
+		switch {
+		case l.Origin.URL == "":
+			add(key, usage("link %s has no origin", p))
+		case err != nil:
+			add(key+".origin", usage("%v", err))
+		}
+		if paths[p] {
+			add(key, usage("two links have the path %s", p))
+		}
+		paths[p] = true
+		_, err = parseFreshness(l.Freshness)
+		add(key+".freshness", err)
+	}
+}
+
+// checkMount holds a mount against the link that it will be of, if it lies in one.
+func (c *Config) checkMount(m Mount) error {
+	var of *Link
+	for i, l := range c.Links {
+		_, ok := below(cleanPath(m.Prefix), cleanPath(l.Path))
+		if ok && (of == nil || len(cleanPath(l.Path)) > len(cleanPath(of.Path))) {
+			of = &c.Links[i]
+		}
+	}
+	if of == nil {
+		return nil
+	}
+	f, err := parseFreshness(of.Freshness)
+	if err != nil {
+		return nil // told of the link
+	}
+	return checkFreshness(m, f, cleanPath(of.Path))
+}
+
+func validateMount(m Mount) error {
 	if m.Dir == "" {
 		return usage("a mount has no path")
+	}
+	if !filepath.IsAbs(m.Dir) {
+		return usage("mount point %s is no absolute path", m.Dir)
 	}
 	if _, err := openMode(m.Open); err != nil {
 		return err

@@ -13,6 +13,7 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/fuse"
+	"github.com/hearthfs/hearth/namespace"
 	"github.com/hearthfs/hearth/node/machine"
 )
 
@@ -42,11 +43,8 @@ func newMounts(own machine.Own) *mounts {
 // Mount makes a mount and returns when it answers.
 func (n *Node) Mount(ctx context.Context, r MountRequest) (*MountStatus, error) {
 	m := r.Mount
-	if err := validateMount(&m); err != nil {
+	if err := validateMount(m); err != nil {
 		return nil, err
-	}
-	if !filepath.IsAbs(m.Dir) {
-		return nil, usage("mount point %s is no absolute path", m.Dir)
 	}
 	m.Dir = filepath.Clean(m.Dir)
 	x := &mounted{Mount: m, gone: make(chan struct{})}
@@ -75,7 +73,7 @@ func (n *Node) mount(ctx context.Context, x *mounted, r MountRequest) error {
 	if x.link, err = n.links.forMount(x.Prefix); err != nil {
 		return err
 	}
-	if err := x.checkFreshness(); err != nil {
+	if err := checkFreshness(x.Mount, x.link.freshness, x.link.Path); err != nil {
 		return err
 	}
 	if err := n.mounts.checkPoint(x.Dir); err != nil {
@@ -123,22 +121,22 @@ func (n *Node) linkTo(ctx context.Context, r MountRequest) (*link, string, error
 	return l, "", err
 }
 
-// checkFreshness holds a mount's freshness, which is short for its link's,
-// against the link's own.
-func (x *mounted) checkFreshness() error {
-	if x.link.strict() && x.Open == string(fuse.None) {
-		return usage("mount %s: open=none cannot be strict: the kernel would open files without asking", x.Dir)
+// checkFreshness holds a mount's freshness, which is short for its link's, against
+// the link's own.
+func checkFreshness(m Mount, own namespace.Freshness, link string) error {
+	if own.Mode == namespace.Strict && m.Open == string(fuse.None) {
+		return usage("mount %s: open=none cannot be strict: the kernel would open files without asking", m.Dir)
 	}
-	if x.Freshness == "" {
+	if m.Freshness == "" {
 		return nil
 	}
-	f, err := parseFreshness(x.Freshness)
+	f, err := parseFreshness(m.Freshness)
 	if err != nil {
 		return err
 	}
-	if f != x.link.freshness {
+	if f != own {
 		return &Error{Kind: KindRefused, Message: fmt.Sprintf("mount %s: freshness %s differs from %v, which its link %s has",
-			x.Dir, x.Freshness, x.link.freshness, x.link.Path)}
+			m.Dir, m.Freshness, own, link)}
 	}
 	return nil
 }

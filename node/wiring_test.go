@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -142,6 +143,9 @@ func TestNodesThatCannotBe(t *testing.T) {
 		"neither s3://":  {Links: []Link{{Origin: Origin{URL: "ftp://x"}}}, Cache: Cache{NoDisk: true}, Admin: Admin{Socket: "-", Listen: "-"}},
 		"fuse abilities": {FuseWithout: []string{"wings"}},
 		"freshness":      {Links: []Link{{Origin: Origin{URL: "s3://a"}, Freshness: "soon"}}},
+		"no absolute":    {Mounts: []Mount{{Dir: "a"}}},
+		"cannot be strict": {Links: []Link{{Path: "/a", Origin: Origin{URL: "s3://a"}, Freshness: "strict"}},
+			Mounts: []Mount{{Dir: "/m", Prefix: "a/b", Open: "none"}}},
 	} {
 		n, err := New(t.Context(), c)
 		if err == nil {
@@ -150,6 +154,29 @@ func TestNodesThatCannotBe(t *testing.T) {
 		if err == nil || answer.KindOf(err) != KindUsage || !strings.Contains(err.Error(), want) {
 			t.Errorf("want %q: %v", want, err)
 		}
+	}
+}
+
+func TestProblemsAreAllNamed(t *testing.T) {
+	// Everything that cannot be meant is found at once, each with the place that it has in the file.
+	c := Config{
+		Links: []Link{{Path: "/", Origin: Origin{URL: "s3://a"}}, {Path: "/x", Origin: Origin{URL: "nonsense"}}, {Path: "x/", Freshness: "soon"}},
+		Cache: Cache{RAM: Size{Bytes: 1}, Disks: []Disk{{Path: "/d"}, {}}}, FuseWithout: []string{"wings"},
+		Mounts: []Mount{{Dir: "/m", Freshness: "bounded(60s)"}, {Dir: "/m"}, {Dir: "/n", Freshness: "strict"}, {}},
+	}
+	var keys []string
+	for _, p := range c.Problems() {
+		keys = append(keys, p.Key)
+		if p.Err == nil {
+			t.Errorf("%s has no error", p.Key)
+		}
+	}
+	want := []string{"links[1].origin", "links[2]", "links[2]", "links[2].freshness", "cache.ram", "cache.disks[1]", "fuse.without", "mounts[1]", "mounts[2]", "mounts[3]"}
+	if !slices.Equal(keys, want) {
+		t.Errorf("problems at %q, want %q", keys, want)
+	}
+	if err := c.Validate(); err == nil || !strings.Contains(err.Error(), "nonsense") {
+		t.Errorf("the first problem: %v", err)
 	}
 }
 

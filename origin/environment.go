@@ -12,9 +12,9 @@ import (
 	"github.com/minio/minio-go/v7/pkg/credentials"
 )
 
-// fromEnvironment fills what a Config leaves open from the AWS variables, then
+// FromEnvironment fills what a Config leaves open from the AWS variables, then
 // from the shared config's profile.
-func (c Config) fromEnvironment() Config {
+func (c Config) FromEnvironment() Config {
 	profile := sharedProfile()
 	first := func(values ...string) string {
 		for _, v := range values {

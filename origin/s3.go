@@ -58,7 +58,7 @@ const (
 )
 
 func newS3(_ context.Context, c Config, u *url.URL) (*S3, error) {
-	c = c.fromEnvironment()
+	c = c.FromEnvironment()
 	s := &S3{link: c.Link, bucket: u.Host, anonymous: c.Anonymous, agent: []string{c.UserAgent}, identity: c.Identity,
 		fixedRegion: c.Region != "", timeout: c.Timeout, keys: newKeyring()}
 	s.prefix, _ = Prefix(c.URL) // it was parsed before

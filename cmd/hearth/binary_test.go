@@ -23,6 +23,7 @@ const asMain = "HEARTH_TEST_AS_MAIN"
 type hearth struct {
 	bin string
 	env []string
+	dir string // where it is run; "": here
 }
 
 func newHearth(t *testing.T) *hearth {
@@ -64,7 +65,7 @@ func writeFile(t *testing.T, name, text string) string {
 func (h *hearth) run(args ...string) (stdout, stderr string, code int) {
 	var out, problems bytes.Buffer
 	cmd := exec.Command(h.bin, args...)
-	cmd.Env, cmd.Stdout, cmd.Stderr = h.env, &out, &problems
+	cmd.Env, cmd.Dir, cmd.Stdout, cmd.Stderr = h.env, h.dir, &out, &problems
 	err := cmd.Run()
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
@@ -276,10 +277,18 @@ func TestExamplesRun(t *testing.T) {
 	// them; the scenario "examples" of e2e runs all.
 	h := newHearth(t)
 	h.env = append(h.env, "PAGER=cat")
-	for _, c := range commands() {
+	path := t.TempDir()
+	if err := os.Symlink(h.bin, filepath.Join(path, "hearth")); err != nil {
+		t.Fatal(err)
+	}
+	verbs := commands()
+	for _, c := range verbs {
+		verbs = append(verbs, c.Commands()...)
+	}
+	for _, c := range verbs {
 		lines := strings.Split(c.Example, "\n")
 		if len(lines) != 2 {
-			t.Errorf("hearth %s has %d examples", c.Name(), len(lines))
+			t.Errorf("%s has %d examples", c.CommandPath(), len(lines))
 		}
 		for _, line := range lines {
 			args := strings.Fields(line)[1:]
@@ -291,8 +300,10 @@ func TestExamplesRun(t *testing.T) {
 				}
 				continue
 			}
-			if stdout, stderr, code := h.run(args...); code != 0 {
-				t.Errorf("%s: exit code %d\n%s%s", line, code, stdout, stderr)
+			cmd := exec.Command("sh", "-c", line)
+			cmd.Env = append(h.env, "PATH="+path+":"+os.Getenv("PATH"))
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Errorf("%s: %v\n%s", line, err, out)
 			}
 		}
 	}

@@ -51,14 +51,14 @@ func commands() []*cobra.Command {
 		demoCommand(), upCommand(), mountCommand(), umountCommand(),
 		lsCommand(), statCommand(), catCommand(), duCommand(),
 		statusCommand(), fsckCommand(),
-		versionCommand(), completionCommand(),
+		configCommand(), versionCommand(), completionCommand(),
 	}
 }
 
 // laterVerbs are those of CLI.md that this version refuses.
 func laterVerbs() []string {
 	return []string{"gateway", "warmup", "pin", "unpin", "evict", "explain", "jobs", "trace",
-		"doctor", "bench", "originbench", "ring", "volume", "config", "debug", "top"}
+		"doctor", "bench", "originbench", "ring", "volume", "debug", "top"}
 }
 
 func rootCommand() *cobra.Command {
@@ -107,7 +107,7 @@ func unknownVerb(cmd *cobra.Command, args []string) error {
 	if near := cli.Nearest(args[0], names); near != "" {
 		return cli.Usagef("no command %q; the nearest is %s", args[0], near)
 	}
-	return cli.Usagef("no command %q (see hearth --help)", args[0])
+	return cli.Usagef("no command %q (see %s --help)", args[0], cmd.CommandPath())
 }
 
 // version of this build, as the go command took it from the tags and commits.

@@ -52,7 +52,11 @@ func commit() string {
 func completionCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "completion bash|zsh|fish", GroupID: "admin",
-		Short:   "Print the completion script of a shell",
+		Short: "Print the completion script of a shell",
+		Long: "Print the script that makes a shell complete verbs, flags, their words, and keys of the\n" +
+			"configuration. For this session: source <(hearth completion bash), which needs the package\n" +
+			"bash-completion; for all: into /etc/bash_completion.d, a directory of zsh's fpath as _hearth,\n" +
+			"or fish's completions as hearth.fish.",
 		Example: "  hearth completion bash\n  hearth completion zsh",
 		Args:    cli.Exactly("SHELL"), ValidArgs: []string{"bash", "zsh", "fish"},
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -44,6 +45,24 @@ func AddCommon(cmd *cobra.Command) *Common {
 // AddOutput gives cmd the flag of a verb that prints tables and documents.
 func AddOutput(cmd *cobra.Command, c *Common) {
 	cmd.Flags().StringVarP(&c.Output, "output", "o", "table", "table, json or jsonl")
+	Complete(cmd, "output", "table", "json", "jsonl")
+}
+
+// Complete gives the shell the words that a flag takes.
+func Complete(cmd *cobra.Command, flag string, words ...string) {
+	_ = cmd.RegisterFlagCompletionFunc(flag, Words(words...)) // fails for what is no flag
+}
+
+// Words completes an argument from those words, and from no files.
+func Words(words ...string) cobra.CompletionFunc {
+	return func(_ *cobra.Command, _ []string, begun string) (fit []string, _ cobra.ShellCompDirective) {
+		for _, w := range words {
+			if strings.HasPrefix(w, begun) {
+				fit = append(fit, w)
+			}
+		}
+		return fit, cobra.ShellCompDirectiveNoFileComp
+	}
 }
 
 // Context of a short verb: ended by Ctrl-C, SIGTERM and --timeout.
@@ -101,9 +120,9 @@ func Between(least int, names ...string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		switch {
 		case len(args) < least:
-			return Usagef("%s is missing: hearth %s", names[len(args)], cmd.Use)
+			return Usagef("%s is missing: %s", names[len(args)], usage(cmd))
 		case len(args) > len(names):
-			return Usagef("%q is one argument too many: hearth %s", args[len(names)], cmd.Use)
+			return Usagef("%q is one argument too many: %s", args[len(names)], usage(cmd))
 		}
 		return nil
 	}
@@ -116,4 +135,12 @@ func Because(ctx context.Context, err error) error {
 		return context.Cause(ctx)
 	}
 	return err
+}
+
+// usage is how a command is called.
+func usage(cmd *cobra.Command) string {
+	if cmd.HasParent() {
+		return cmd.Parent().CommandPath() + " " + cmd.Use
+	}
+	return cmd.Use
 }

@@ -65,6 +65,7 @@ func TestContextEnds(t *testing.T) {
 func TestArguments(t *testing.T) {
 	// A missing argument is named, and so is one too many.
 	cmd := &cobra.Command{Use: "stat PATH"}
+	(&cobra.Command{Use: "hearth"}).AddCommand(cmd)
 	for want, args := range map[string][]string{
 		"PATH is missing: hearth stat PATH":              {},
 		`"b" is one argument too many: hearth stat PATH`: {"a", "b"},

@@ -70,6 +70,19 @@ func (c *Common) PrintJSON(w io.Writer, v any) error {
 	return e.Encode(v)
 }
 
+// PrintList writes all of a list as one document, or as a line each with -o jsonl.
+func PrintList[T any](c *Common, w io.Writer, all []T) error {
+	if c.Output == "json" {
+		return c.PrintJSON(w, all)
+	}
+	for _, v := range all {
+		if err := c.PrintJSON(w, v); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Bytes is a number of bytes for people.
 func Bytes(n int64) string {
 	if n < 0 {

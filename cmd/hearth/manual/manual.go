@@ -26,17 +26,7 @@ func Command(root *cobra.Command, common *pflag.FlagSet, codes []string) string 
 	p.section("DESCRIPTION", escape(root.Long)+"\n.PP\nAs mount.hearth it is the helper of mount(8) for lines of fstab(5).")
 	p.section("COMMANDS", "")
 	for _, c := range root.Commands() {
-		if c.Hidden {
-			continue
-		}
-		fmt.Fprintf(&p, ".SS hearth %s\n", escape(c.Use))
-		text := c.Long
-		if text == "" {
-			text = c.Short + "."
-		}
-		p.text(text)
-		p.options(c.Flags(), func(f *pflag.Flag) bool { return common.Lookup(f.Name) == nil && f.Name != "help" })
-		fmt.Fprintf(&p, ".PP\nExamples:\n.PP\n.EX\n%s\n.EE\n", escape(c.Example))
+		p.command(c, common)
 	}
 	p.section("COMMON OPTIONS", "")
 	p.options(common, func(*pflag.Flag) bool { return true })
@@ -50,6 +40,24 @@ func Command(root *cobra.Command, common *pflag.FlagSet, codes []string) string 
 		".TP\n/run/hearth/hearth.sock\nwhere root's node answers commands")
 	p.section("SEE ALSO", ".BR hearth.yaml (5),\n.BR mount (8),\n.BR fstab (5),\n.BR fusermount3 (1)")
 	return p.String()
+}
+
+// command is a verb, and those below it.
+func (p *page) command(c *cobra.Command, common *pflag.FlagSet) {
+	if c.Hidden {
+		return
+	}
+	fmt.Fprintf(p, ".SS %s %s\n", escape(c.Parent().CommandPath()), escape(c.Use))
+	text := c.Long
+	if text == "" {
+		text = c.Short + "."
+	}
+	p.text(text)
+	p.options(c.Flags(), func(f *pflag.Flag) bool { return common.Lookup(f.Name) == nil && f.Name != "help" })
+	fmt.Fprintf(p, ".PP\nExamples:\n.PP\n.EX\n%s\n.EE\n", escape(c.Example))
+	for _, below := range c.Commands() {
+		p.command(below, common)
+	}
 }
 
 // Configuration is hearth.yaml(5): every key that the file may hold.

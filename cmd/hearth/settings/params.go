@@ -34,6 +34,10 @@ type Settings struct {
 	Mount    config.Mount
 	LogLevel string // "": info
 	LogFile  string // "": none
+	// given are the values as they were written, the later in force.
+	given []Value
+	// lines of the file are those of its keys and elements: links[0].path.
+	lines map[string]int
 }
 
 // Param is one row of the one table that flags, environment names, the file's
@@ -221,6 +225,16 @@ func setDisks(s *Settings, v string) error {
 	return nil
 }
 
+// Groups are those of all keys that have a flag.
+func Groups() (all []string) {
+	for _, p := range Params() {
+		if g := p.Group(); p.Flag != "" && !slices.Contains(all, g) {
+			all = append(all, g)
+		}
+	}
+	return all
+}
+
 // AddFlags gives cmd the flags of the table's rows whose key is in one of the
 // groups.
 func AddFlags(cmd *cobra.Command, groups ...string) {
@@ -239,7 +253,19 @@ func AddFlags(cmd *cobra.Command, groups ...string) {
 		word, _, _ := strings.Cut(p.Kind, ",")
 		word, _, _ = strings.Cut(word, " ")
 		cmd.Flags().Var(&textFlag{kind: word}, p.Flag, help)
+		if words := p.words(); len(words) > 0 {
+			cli.Complete(cmd, p.Flag, words...)
+		}
 	}
+}
+
+// words are those that the parameter takes and no others; none: it takes more.
+func (p Param) words() []string {
+	before, last, ok := strings.Cut(p.Kind, " or ")
+	if !ok || strings.HasPrefix(p.Kind, "list") {
+		return nil
+	}
+	return append(strings.Split(before, ", "), last)
 }
 
 // textFlag keeps what was written; the table's row reads it.

@@ -17,7 +17,9 @@ This page is made from the table in cmd/hearth (go test ./cmd/hearth -run Refere
 
 A flag goes before the environment, the environment before the file (` + cli.DefaultConfig + `, or --config FILE,
 or HEARTH_CONFIG), the file before the default. The file is strict: a key that is not on this page is refused
-with its line. Two lines are enough to start:
+with its line. "hearth config show" prints every value in force and where it comes from, "hearth config explain KEY"
+one key, "hearth config validate FILE" every error of a file, "hearth config init" a first file for this machine.
+Two lines are enough to start:
 
 ` + "```yaml\norigin: s3://bucket/prefix\ncache: {ram: 20%, disks: [{path: /nvme0/hearth, size: 80%}]}\n```" + `
 

@@ -1,7 +1,6 @@
 package settings
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -11,7 +10,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"go.yaml.in/yaml/v3"
 
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
 	"github.com/hearthfs/hearth/node/config"
@@ -36,19 +34,20 @@ func Load(cmd *cobra.Command) (*Settings, error) {
 		if p.Variable() == "" || !ok || v == "" {
 			continue
 		}
-		if err := p.set(s, v); err != nil {
+		if err := s.take(p, Value{Key: p.Key, Value: v, Source: FromEnv, Where: p.Variable()}); err != nil {
 			return nil, cli.Usagef("%s: %v", p.Variable(), err)
 		}
 	}
-	if v := cmd.Flags().Lookup("verbose"); v != nil && v.Changed {
-		s.LogLevel = "debug"
-	}
+	verbose := cmd.Flags().Lookup("verbose")
 	for _, p := range Params() {
+		if p.Key == "log.level" && verbose != nil && verbose.Changed {
+			_ = s.take(p, Value{Key: p.Key, Value: "debug", Source: FromFlag, Where: "--verbose"})
+		}
 		f := cmd.Flags().Lookup(p.Flag)
 		if p.Flag == "" || f == nil || !f.Changed {
 			continue
 		}
-		if err := p.set(s, f.Value.String()); err != nil {
+		if err := s.take(p, Value{Key: p.Key, Value: f.Value.String(), Source: FromFlag, Where: "--" + p.Flag}); err != nil {
 			return nil, cli.Usagef("--%s: %v", p.Flag, err)
 		}
 	}
@@ -70,7 +69,7 @@ func (s *Settings) Tree(origin string) []config.Link {
 }
 
 func (s *Settings) readFile(cmd *cobra.Command) error {
-	name, named := configFile(cmd)
+	name, named := File(cmd)
 	text, err := os.ReadFile(name)
 	if errors.Is(err, fs.ErrNotExist) && !named {
 		return nil
@@ -78,11 +77,12 @@ func (s *Settings) readFile(cmd *cobra.Command) error {
 	if err != nil {
 		return cli.Usagef("read the configuration: %v", err)
 	}
-	s.File = name
 	return ReadYAML(s, name, text)
 }
 
-func configFile(cmd *cobra.Command) (name string, named bool) {
+// File is the configuration file of a command, and whether it was named: one that
+// was not need not exist.
+func File(cmd *cobra.Command) (name string, named bool) {
 	if f := cmd.Flags().Lookup("config"); f != nil && f.Changed {
 		return f.Value.String(), true
 	}
@@ -90,156 +90,6 @@ func configFile(cmd *cobra.Command) (name string, named bool) {
 		return v, true
 	}
 	return cli.DefaultConfig, false
-}
-
-// ReadYAML applies a file strictly: a key that no row of the table has is an
-// error with its line and the nearest name.
-func ReadYAML(s *Settings, name string, text []byte) error {
-	d := yaml.NewDecoder(bytes.NewReader(text))
-	var doc, more yaml.Node
-	switch err := d.Decode(&doc); {
-	case errors.Is(err, io.EOF):
-		return nil
-	case err != nil:
-		return cli.Usagef("%s: %v", name, err)
-	}
-	if err := d.Decode(&more); !errors.Is(err, io.EOF) {
-		return cli.Usagef("%s:%d: a second document", name, more.Line)
-	}
-	w := &yamlWalk{settings: s, name: name, rows: map[string]Param{}}
-	for _, p := range Params() {
-		if !p.FlagOnly {
-			w.rows[p.Key] = p
-		}
-	}
-	root := doc.Content[0]
-	if root.Kind == yaml.ScalarNode && root.Tag == "!!null" {
-		return nil
-	}
-	return w.walk("", root)
-}
-
-type yamlWalk struct {
-	settings *Settings
-	name     string
-	rows     map[string]Param
-}
-
-func (w *yamlWalk) walk(key string, n *yaml.Node) error {
-	if n.Kind == yaml.AliasNode {
-		n = n.Alias
-	}
-	switch n.Kind {
-	case yaml.MappingNode:
-		return w.mapping(key, n)
-	case yaml.SequenceNode:
-		return w.sequence(key, n)
-	}
-	p, ok := w.rows[key]
-	switch {
-	case !ok:
-		return w.fail(n, "%s is not a single value", key)
-	case n.Tag == "!!null":
-		return w.fail(n, "%s has no value", key)
-	}
-	if err := p.set(w.settings, n.Value); err != nil {
-		return w.fail(n, "%s: %v", key, err)
-	}
-	return nil
-}
-
-func (w *yamlWalk) mapping(key string, n *yaml.Node) error {
-	if key != "" && !w.below(key+".") {
-		return w.fail(n, "%s has no keys below it", key)
-	}
-	seen := map[string]bool{}
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		k := n.Content[i]
-		child := strings.TrimPrefix(key+"."+k.Value, ".")
-		if seen[child] {
-			return w.fail(k, "%s stands here twice", child)
-		}
-		seen[child] = true
-		if p, ok := w.rows[child]; ok && p.set == nil {
-			return w.fail(k, "%s: %v", child, ErrLater)
-		}
-		if _, ok := w.rows[child]; !ok && !w.below(child+".") && !w.below(child+"[]") {
-			return w.unknown(k, key, child)
-		}
-		if err := w.walk(child, n.Content[i+1]); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (w *yamlWalk) sequence(key string, n *yaml.Node) error {
-	if w.below(key + "[].") {
-		for _, e := range n.Content {
-			w.settings.grow(key)
-			if err := w.walk(key+"[]", e); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	p, ok := w.rows[key]
-	if !ok || !strings.HasPrefix(p.Kind, "list") && key != "mounts[].options" {
-		return w.fail(n, "%s is not a list", key)
-	}
-	var values []string
-	for _, e := range n.Content {
-		values = append(values, e.Value)
-	}
-	if err := p.set(w.settings, strings.Join(values, ",")); err != nil {
-		return w.fail(n, "%s: %v", key, err)
-	}
-	return nil
-}
-
-// grow adds the element of a list that the keys behind it then fill.
-func (s *Settings) grow(key string) {
-	switch key {
-	case "links":
-		s.Links = append(s.Links, config.Link{Path: "/"})
-	case "mounts":
-		s.Mounts = append(s.Mounts, config.Mount{})
-	case "cache.disks":
-		s.Cache.Disks = append(s.Cache.Disks, config.Disk{})
-	}
-}
-
-func (w *yamlWalk) below(prefix string) bool {
-	for key := range w.rows {
-		if strings.HasPrefix(key, prefix) {
-			return true
-		}
-	}
-	return false
-}
-
-// unknown names the key most likely meant among those that may stand there.
-func (w *yamlWalk) unknown(n *yaml.Node, parent, key string) error {
-	var here []string
-	for k := range w.rows {
-		rest, ok := strings.CutPrefix(k, strings.TrimPrefix(parent+".", "."))
-		if !ok {
-			continue
-		}
-		rest, _, _ = strings.Cut(strings.ReplaceAll(rest, "[]", ""), ".")
-		if !slices.Contains(here, rest) {
-			here = append(here, rest)
-		}
-	}
-	slices.Sort(here)
-	if near := cli.Nearest(n.Value, here); near != "" {
-		return w.fail(n, "unknown key %s; the nearest is %s", key, near)
-	}
-	return w.fail(n, "unknown key %s; here may stand: %s", key, strings.Join(here, ", "))
-}
-
-func (w *yamlWalk) fail(n *yaml.Node, format string, args ...any) error {
-	return cli.Usagef("%s:%d: %s", w.name, n.Line, fmt.Sprintf(format, args...))
 }
 
 // Variables that are no parameters: LeaksVariable asks a node for what it has not

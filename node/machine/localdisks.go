@@ -1,0 +1,59 @@
+package machine
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// LocalDisk is a file system on a block device of this machine, with sizes in bytes.
+type LocalDisk struct {
+	Dir, FileSystem string
+	Whole, Free     int64
+	// Rotating: the device has moving parts.
+	Rotating bool
+}
+
+// LocalDisks are the file systems besides the system's own that a cache may lie on:
+// those of a block device, whole, that this process may write to, each device once, in
+// the order of the mount table; root is where /proc and /sys are looked for, "/" but
+// in tests.
+func LocalDisks(root string) (found []LocalDisk, err error) {
+	var system string
+	seen := map[string]bool{}
+	err = eachMount(root, func(m tableEntry) {
+		if m.dir == "/" {
+			system = m.device
+		}
+		whole := m.root == "/" || m.kind == "btrfs" // whose subvolumes have names
+		if !slices.Contains([]string{"ext4", "xfs", "btrfs", "f2fs"}, m.kind) || !whole || within(m.dir, "/boot") ||
+			m.device == system || seen[m.device] || unix.Access(filepath.Join(root, m.dir), unix.W_OK|unix.X_OK) != nil {
+			return
+		}
+		var st unix.Statfs_t
+		if unix.Statfs(filepath.Join(root, m.dir), &st) != nil {
+			return
+		}
+		seen[m.device] = true
+		found = append(found, LocalDisk{Dir: m.dir, FileSystem: m.kind, Whole: int64(st.Blocks) * st.Bsize,
+			Free: int64(st.Bavail) * st.Bsize, Rotating: rotating(root, m.device)})
+	})
+	return found, err
+}
+
+// rotating asks for the device, or, for a partition, for the one that it is of.
+func rotating(root, device string) bool {
+	for _, queue := range []string{"queue", "../queue"} {
+		dir, err := filepath.EvalSymlinks(filepath.Join(root, "sys/dev/block", device))
+		if err != nil {
+			return false
+		}
+		if text, err := os.ReadFile(filepath.Join(dir, queue, "rotational")); err == nil {
+			return strings.TrimSpace(string(text)) == "1"
+		}
+	}
+	return false
+}
