@@ -50,6 +50,7 @@ func scenarios() []scenario {
 		{name: "demo-kept", root: true, from: core, limit: 2 * time.Minute, origin: s3, size: is("41 files; 12 of one's own"), run: demoKept},
 	}
 	list = append(list, neverWrong(is, by)...)
+	list = append(list, observed(is)...)
 	for i := range list {
 		if list[i].issue == "" {
 			list[i].issue = "mount"

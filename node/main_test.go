@@ -1,6 +1,7 @@
 package node
 
 import (
+	"flag"
 	"io"
 	"log/slog"
 	"os"
@@ -13,7 +14,10 @@ import (
 	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	flag.Bool("update", false, "write generated pages anew")
+	goleak.VerifyTestMain(m)
+}
 
 func TestAClosedNodeLeavesNothing(t *testing.T) {
 	// A node that listed and read a bucket through every tier is closed: no View of it

@@ -24,16 +24,20 @@ func (collector) Describe(chan<- *prometheus.Desc) {}
 
 // Collect sends the figures of one status document.
 func (c collector) Collect(out chan<- prometheus.Metric) {
-	s := c.node.Status(context.Background())
-	m := metric.Sink(out)
-	m.Gauge("hearth_problems", "What status says is wrong, counted.", int64(len(s.Problems)))
+	export(c.node.Status(context.Background()), out)
+}
+
+// export sends a status document's figures. docs/metrics.md is made from what it
+// says of them.
+func export(s *Status, m metric.Sink) {
+	m.Gauge("hearth_problems", "Problem lines of status; alert on more than 0.", int64(len(s.Problems)))
 	for verb, n := range s.Origin.Verbs {
-		m.Count("hearth_origin_requests_total", "Requests to origins.", n, "verb", verb)
+		m.Count("hearth_origin_requests_total", "Attempts sent to origins, retries included.", n, "verb", verb)
 	}
-	m.Count("hearth_origin_bytes_total", "Bytes read from origins.", s.Origin.Bytes)
-	m.Count("hearth_origin_errors_total", "Requests to origins that failed.", s.Origin.Errors)
-	m.Count("hearth_origin_retries_total", "Requests to origins that were sent again.", s.Origin.Retries)
-	m.Count("hearth_origin_throttled_total", "Answers of origins that asked to slow down.", s.Origin.Throttled)
+	m.Count("hearth_origin_bytes_total", "Bytes of bodies read from origins.", s.Origin.Bytes)
+	m.Count("hearth_origin_errors_total", "Attempts at origins that failed; a missing key counts too, and the If-Match probe at the start.", s.Origin.Errors)
+	m.Count("hearth_origin_retries_total", "Attempts at origins that were sent again.", s.Origin.Retries)
+	m.Count("hearth_origin_throttled_total", "Answers of origins that asked to slow down: 429, 503 or SlowDown.", s.Origin.Throttled)
 	m.Count("hearth_uncached_reads_total", "Blocks read of objects without a strong ETag, which no tier keeps.", s.Uncached)
 	for _, t := range s.Tiers {
 		m.Gauge("hearth_tier_used_bytes", "Bytes held by a tier.", t.Used, "tier", t.Name)
@@ -41,31 +45,31 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 		m.Count("hearth_tier_hits_total", "Reads answered by a tier.", t.Hits, "tier", t.Name)
 		m.Count("hearth_tier_hit_bytes_total", "Bytes answered by a tier.", t.HitBytes, "tier", t.Name)
 		m.Count("hearth_tier_misses_total", "Reads that a tier did not hold.", t.Misses, "tier", t.Name)
-		m.Count("hearth_tier_errors_total", "Errors of a tier, each a miss.", t.Errors, "tier", t.Name)
+		m.Count("hearth_tier_errors_total", "Failed system calls and damaged blocks of a tier, each a miss.", t.Errors, "tier", t.Name)
 		for _, d := range t.Dirs {
 			ill := int64(0)
 			if d.Ill != "" {
 				ill = 1
 			}
-			m.Gauge("hearth_dir_used_bytes", "Bytes allocated in a cache directory.", d.Used, "dir", d.Path)
+			m.Gauge("hearth_dir_used_bytes", "Bytes allocated in a cache directory, the names included.", d.Used, "dir", d.Path)
 			m.Count("hearth_dir_stalls_total", "Times that a cache directory's device did not answer.", d.Stalls, "dir", d.Path)
 			m.Gauge("hearth_dir_hanging", "Operations left to a cache directory's device that have not come back.", d.Hanging, "dir", d.Path)
 			m.Count("hearth_scrub_bytes_total", "Bytes of a cache directory that were read again and verified.", d.Scrub.Bytes, "dir", d.Path)
-			m.Count("hearth_scrub_bad_total", "What that found not to be what was written, and dropped, or could not read.", d.Scrub.Bad, "dir", d.Path)
-			m.Count("hearth_scrub_failed_total", "Attempts at that which ended in an error.", d.Scrub.Failed, "dir", d.Path)
-			m.Gauge("hearth_scrub_rate_bytes", "Bytes per second that are read again now.", d.Scrub.Now, "dir", d.Path)
-			m.Gauge("hearth_scrub_last_pass_seconds", "When the last whole pass ended, in Unix time; 0: none has.", d.Scrub.Last.Ended, "dir", d.Path)
+			m.Count("hearth_scrub_bad_total", "What the scrub found not to be what was written, and dropped, or could not read; alert on it: the disk changes bytes.", d.Scrub.Bad, "dir", d.Path)
+			m.Count("hearth_scrub_failed_total", "Attempts at the scrub that ended in an error, as of a process short of descriptors; it goes on there 10 s later.", d.Scrub.Failed, "dir", d.Path)
+			m.Gauge("hearth_scrub_rate_bytes", "Bytes per second of a cache directory that are read again and verified now.", d.Scrub.Now, "dir", d.Path)
+			m.Gauge("hearth_scrub_last_pass_seconds", "When the last whole pass of the scrub ended, in Unix time; 0: none has.", d.Scrub.Last.Ended, "dir", d.Path)
 			m.Gauge("hearth_dir_ill", "1 while a cache directory is out of use.", ill, "dir", d.Path)
 		}
 	}
 	for _, x := range s.Mounts {
 		for op, n := range x.Ops {
-			m.Counts("hearth_mount_ops_total", "Requests of the kernel.", n, []string{"dir", "op"}, x.Dir, op)
+			m.Counts("hearth_mount_ops_total", "What the kernel asked of a mount, and what came of it.", n, []string{"dir", "op"}, x.Dir, op)
 		}
 	}
-	m.Gauge("hearth_memory_budget_bytes", "The RAM budget.", s.Memory.Budget)
-	m.Gauge("hearth_memory_used_bytes", "What counts against the RAM budget.", s.Memory.Used)
-	m.Gauge("hearth_memory_views", "Views alive.", s.Memory.Views)
+	m.Gauge("hearth_memory_budget_bytes", "The RAM budget in bytes.", s.Memory.Budget)
+	m.Gauge("hearth_memory_used_bytes", "Bytes that count against the RAM budget.", s.Memory.Used)
+	m.Gauge("hearth_memory_views", "Views alive; a number that only grows is a bug.", s.Memory.Views)
 	for name, n := range s.Names.Figures {
 		m.Gauge("hearth_names", "Figures of the namespace.", n, "figure", name)
 	}

@@ -1,0 +1,143 @@
+package e2e
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/hearthfs/hearth/internal/hearthtest"
+)
+
+// observed are the scenarios of what Prometheus and Grafana are given.
+func observed(is func(string) func(level) string) []scenario {
+	return []scenario{
+		{name: "dashboard", issue: "warm-up", from: all, limit: time.Minute, origin: "versitygw", size: is("20 files"), run: dashboard},
+		{name: "alert-rules", issue: "warm-up", from: full, limit: time.Minute, origin: "versitygw", size: is("9 rules"), run: alertRules},
+	}
+}
+
+// dashboard: every query of the dashboard, and every expression of the alert rules,
+// asks for metrics, labels and values that a live node exports.
+func dashboard(e *env) {
+	o := e.origin()
+	set, err := hearthtest.Set("D1")
+	e.must(err, "data set")
+	list := e.load(o, set.Reduced(1, 20))
+	h := e.mount(o, settings{})
+	e.good("through the mount", epoch(h.dir, list, 1, 2, 0))
+	live := map[string][]string{"up": {""}} // Prometheus's own
+	for line := range strings.Lines(h.metrics()) {
+		if series, _, ok := strings.Cut(line, " "); ok && !strings.HasPrefix(line, "#") {
+			name, labels, _ := strings.Cut(series, "{")
+			live[name] = append(live[name], labels)
+		}
+	}
+	queries := append(e.queries("deploy/grafana/hearth.json"), e.rules("deploy/prometheus/alerts.yml")...)
+	if len(queries) < 30 {
+		e.Fatalf("only %d queries were found", len(queries))
+	}
+	for _, q := range queries {
+		for _, s := range selectors(q) {
+			if live[s.name] == nil {
+				e.Errorf("%s: a live node exports no %s", q, s.name)
+			}
+			for _, want := range s.labels {
+				if !slices.ContainsFunc(live[s.name], func(labels string) bool { return strings.Contains(labels, want) }) {
+					e.Errorf("%s: a live node exports no %s with %s", q, s.name, want)
+				}
+			}
+		}
+	}
+}
+
+// queries are the expressions of a dashboard, those of its variables included.
+func (e *env) queries(file string) (all []string) {
+	e.Helper()
+	text, err := os.ReadFile(filepath.Join("..", file))
+	e.must(err, "read the dashboard")
+	var d struct {
+		Panels []struct {
+			Targets []struct{ Expr string }
+		}
+		Templating struct {
+			List []struct{ Type, Query string }
+		}
+	}
+	e.must(json.Unmarshal(text, &d), "read %s", file)
+	for _, p := range d.Panels {
+		for _, t := range p.Targets {
+			all = append(all, t.Expr)
+		}
+	}
+	for _, v := range d.Templating.List {
+		if inner, ok := strings.CutPrefix(v.Query, "label_values("); ok && v.Type == "query" {
+			all = append(all, inner[:strings.LastIndexByte(inner, ',')])
+		}
+	}
+	return all
+}
+
+// rules are the expressions of a file of alert rules.
+func (e *env) rules(file string) (all []string) {
+	e.Helper()
+	text, err := os.ReadFile(filepath.Join("..", file))
+	e.must(err, "read the alert rules")
+	var r struct {
+		Groups []struct{ Rules []struct{ Expr string } }
+	}
+	e.must(yaml.Unmarshal(text, &r), "read %s", file)
+	for _, g := range r.Groups {
+		for _, rule := range g.Rules {
+			all = append(all, rule.Expr)
+		}
+	}
+	return all
+}
+
+// selector is a metric that an expression asks for, and the label="value" that it
+// must have, as the exposition format writes them.
+type selector struct {
+	name   string
+	labels []string
+}
+
+// selectors takes a PromQL expression apart as far as its metrics go.
+func selectors(expr string) (all []selector) {
+	expr = regexp.MustCompile(`\b(by|without|on|ignoring) *\([^)]*\)|\[[^\]]*\]`).ReplaceAllString(expr, " ")
+	for _, m := range regexp.MustCompile(`([a-zA-Z_:][a-zA-Z0-9_:]*) *(\{[^}]*\}|\()?`).FindAllStringSubmatch(expr, -1) {
+		if m[2] == "(" || slices.Contains([]string{"and", "or", "unless", "bool", "offset"}, m[1]) {
+			continue
+		}
+		s := selector{name: m[1]}
+		for _, l := range regexp.MustCompile(`(\w+)=~?"([^"$]*)"`).FindAllStringSubmatch(m[2], -1) {
+			for _, value := range strings.Split(l[2], "|") {
+				if l[1] != "job" && l[1] != "instance" { // which Prometheus adds
+					s.labels = append(s.labels, l[1]+`="`+value+`"`)
+				}
+			}
+		}
+		all = append(all, s)
+	}
+	return all
+}
+
+// alertRules: Debian's promtool finds nothing wrong with the alert rules, and they
+// say of made-up figures what they should.
+func alertRules(e *env) {
+	promtool, err := hearthtest.Tool("promtool")
+	e.must(err, "find promtool, which make setup-full takes out of Debian's package prometheus")
+	for _, args := range [][]string{{"check", "rules", "alerts.yml"}, {"test", "rules", "alerts_test.yml"}} {
+		cmd := exec.CommandContext(e.ctx, promtool, args...)
+		cmd.Dir = filepath.Join("..", "deploy", "prometheus")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			e.Errorf("promtool %v: %v\n%s", args, err, out)
+		}
+	}
+}
