@@ -1,21 +1,21 @@
 package origin
 
 import (
-	"bufio"
 	"context"
 	"net/http"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/minio/minio-go/v7/pkg/credentials"
+
+	"github.com/hearthfs/hearth/origin/profile"
 )
 
 // FromEnvironment fills what a Config leaves open from the AWS variables, then
 // from the shared config's profile.
 func (c Config) FromEnvironment() Config {
-	profile := sharedProfile()
+	file := profile.Settings()
 	first := func(values ...string) string {
 		for _, v := range values {
 			if v != "" {
@@ -24,68 +24,10 @@ func (c Config) FromEnvironment() Config {
 		}
 		return ""
 	}
-	c.Endpoint = first(c.Endpoint, os.Getenv("AWS_ENDPOINT_URL_S3"), os.Getenv("AWS_ENDPOINT_URL"), profile["endpoint_url"])
-	c.Region = first(c.Region, os.Getenv("AWS_REGION"), os.Getenv("AWS_DEFAULT_REGION"), profile["region"])
-	c.CAFile = first(c.CAFile, os.Getenv("AWS_CA_BUNDLE"), profile["ca_bundle"])
+	c.Endpoint = first(c.Endpoint, os.Getenv("AWS_ENDPOINT_URL_S3"), os.Getenv("AWS_ENDPOINT_URL"), file["endpoint_url"])
+	c.Region = first(c.Region, os.Getenv("AWS_REGION"), os.Getenv("AWS_DEFAULT_REGION"), file["region"])
+	c.CAFile = first(c.CAFile, os.Getenv("AWS_CA_BUNDLE"), file["ca_bundle"])
 	return c
-}
-
-// sharedProfile reads the settings of AWS_PROFILE from the shared config, which
-// minio-go reads for credentials only.
-func sharedProfile() map[string]string {
-	settings, _ := profileIn("AWS_CONFIG_FILE", "config")
-	return settings
-}
-
-// profileName is the profile in force.
-func profileName() string {
-	if name := os.Getenv("AWS_PROFILE"); name != "" {
-		return name
-	}
-	return "default"
-}
-
-// missingProfile is the profile that AWS_PROFILE names and no shared file has; "":
-// there is one, or none is named.
-func missingProfile() string {
-	_, inConfig := profileIn("AWS_CONFIG_FILE", "config")
-	_, inCredentials := profileIn("AWS_SHARED_CREDENTIALS_FILE", "credentials")
-	if inConfig || inCredentials {
-		return ""
-	}
-	return os.Getenv("AWS_PROFILE")
-}
-
-// profileIn reads the profile's settings from the shared file that a variable
-// names, or that of its name in ~/.aws; false: the file has no such profile.
-func profileIn(variable, file string) (settings map[string]string, found bool) {
-	settings = map[string]string{}
-	path := os.Getenv(variable)
-	if path == "" {
-		home, _ := os.UserHomeDir() // without one there is no file
-		path = filepath.Join(home, ".aws", file)
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return settings, false
-	}
-	defer f.Close()
-	inside := false
-	for lines := bufio.NewScanner(f); lines.Scan(); {
-		line := strings.TrimSpace(lines.Text())
-		if section, ok := strings.CutPrefix(line, "["); ok {
-			section = strings.TrimSpace(strings.TrimSuffix(section, "]"))
-			section = strings.TrimSpace(strings.TrimPrefix(section, "profile "))
-			inside = section == profileName()
-			found = found || inside
-			continue
-		}
-		key, value, ok := strings.Cut(line, "=")
-		if inside && ok && !strings.HasPrefix(line, "#") && !strings.HasPrefix(line, ";") {
-			settings[strings.TrimSpace(key)] = strings.TrimSpace(value)
-		}
-	}
-	return settings, found
 }
 
 // keyring gives credentials, from where AWS programs take them: environment,
@@ -108,14 +50,19 @@ const searchAgain = 5 * time.Second
 // is silent holds every request up for as long as a search takes.
 const renewAgain = time.Minute
 
-func newKeyring() *keyring {
-	providers := []credentials.Provider{&credentials.EnvAWS{}, &credentials.FileAWSCredentials{}}
+// providers are the places, the first that has credentials goes before all others.
+func providers() []credentials.Provider {
+	all := []credentials.Provider{&credentials.EnvAWS{}, &credentials.FileAWSCredentials{}}
 	if metadata() {
-		providers = append(providers, &credentials.IAM{})
+		all = append(all, &credentials.IAM{})
 	}
+	return all
+}
+
+func newKeyring() *keyring {
 	return &keyring{
 		turn:   make(chan struct{}, 1),
-		creds:  credentials.NewChainCredentials(providers),
+		creds:  credentials.NewChainCredentials(providers()),
 		client: &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true}},
 	}
 }

@@ -9,20 +9,30 @@ import (
 	"net/url"
 	"strings"
 	"syscall"
+
+	"github.com/hearthfs/hearth/origin/profile"
 )
 
 // Explain says in one line what is wrong and what cures it. An error that is not
 // an origin's comes back as its own words.
 func Explain(err error) string {
+	problem, cure := Diagnose(err)
+	if cure == "" {
+		return problem
+	}
+	return problem + "; " + cure
+}
+
+// Diagnose is Explain with the cure apart; "": none is known.
+func Diagnose(err error) (problem, cure string) {
 	var e *Error
 	if !errors.As(err, &e) {
-		return oneLine(err.Error())
+		return oneLine(err.Error()), ""
 	}
-	problem, cure := e.explain()
-	if cure == "" {
-		return oneLine(e.Error())
+	if problem, cure = e.explain(); cure == "" {
+		return oneLine(e.Error()), ""
 	}
-	return oneLine(e.Where + ": " + problem + "; " + cure)
+	return oneLine(e.Where + ": " + problem), oneLine(cure)
 }
 
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
@@ -87,8 +97,8 @@ func (e *Error) explainNetwork() (problem, cure string) {
 		err       = e.Err
 	)
 	switch {
-	case errors.Is(err, errNoCredentials) && missingProfile() != "":
-		return "there is no profile " + missingProfile() + ", which AWS_PROFILE names",
+	case errors.Is(err, errNoCredentials) && profile.Missing() != "":
+		return "there is no profile " + profile.Missing() + ", which AWS_PROFILE names",
 			"write it as ~/.aws/config or ~/.aws/credentials has it, or unset AWS_PROFILE (aws configure list-profiles shows them)"
 	case errors.Is(err, errNoCredentials):
 		return "no credentials were found", "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or anonymous: true for a public bucket"

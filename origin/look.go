@@ -1,0 +1,82 @@
+package origin
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/url"
+	"os"
+	"time"
+
+	"github.com/minio/minio-go/v7/pkg/credentials"
+
+	"github.com/hearthfs/hearth/origin/profile"
+)
+
+// Credentials say where keys come from, never what they are.
+type Credentials struct {
+	// Source in words.
+	Source string
+	// Expires is when they end; zero: never, or nobody says.
+	Expires time.Time
+	// Renewed: whoever gives them gives new ones before they end.
+	Renewed bool
+}
+
+// Credentials looks in each place in turn, as a first request would.
+func (s *S3) Credentials(ctx context.Context) (Credentials, error) {
+	if s.anonymous {
+		return Credentials{Source: "none are sent (anonymous)"}, nil
+	}
+	for _, p := range providers() {
+		// As the chain has it: what fails in one place is looked for in the next.
+		v, _ := p.RetrieveWithCredContext(&credentials.CredContext{Client: s.keys.client, Context: ctx})
+		if v.AccessKeyID == "" {
+			continue
+		}
+		c := Credentials{Expires: v.Expiration, Source: "the variables AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"}
+		switch p.(type) {
+		case *credentials.FileAWSCredentials:
+			c.Source = "profile " + profile.Name() + " of the shared AWS files"
+		case *credentials.IAM:
+			c.Source, c.Renewed = service(), true
+		}
+		return c, nil
+	}
+	return Credentials{}, s.wrap("probe", s.prefix, errNoCredentials)
+}
+
+// service is who minio-go asks for the credentials of a role.
+func service() string {
+	switch {
+	case os.Getenv("AWS_WEB_IDENTITY_TOKEN_FILE") != "":
+		return "a web identity (AWS_WEB_IDENTITY_TOKEN_FILE)"
+	case os.Getenv("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI") != "", os.Getenv("AWS_CONTAINER_CREDENTIALS_FULL_URI") != "":
+		return "the container's role"
+	}
+	return "the instance's role"
+}
+
+// ErrNoDate: an origin's answer does not say what its clock shows.
+var ErrNoDate = errors.New("the origin's answer has no Date")
+
+// Ahead is by how much this machine's clock is ahead of the origin's, within a
+// second, as the Date of an answer tells. The question is not signed: wrong
+// credentials, and a clock too far off for them, get an answer as well.
+func (s *S3) Ahead(ctx context.Context) (time.Duration, error) {
+	p := s.place.Load()
+	req := &http.Request{Method: http.MethodHead, URL: &url.URL{Scheme: p.scheme, Host: p.host, Path: p.base + "/"}, Host: p.host,
+		Header: http.Header{"User-Agent": s.agent}, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}
+	began := time.Now()
+	resp, err := s.transport.RoundTrip(req.WithContext(ctx))
+	if err != nil {
+		return 0, s.wrap("probe", "", err)
+	}
+	resp.Body.Close()
+	date, err := http.ParseTime(resp.Header.Get("Date"))
+	if err != nil {
+		return 0, ErrNoDate
+	}
+	middle := began.Add(time.Since(began) / 2)
+	return middle.Sub(date.Add(time.Second / 2)), nil // a Date is cut off to whole seconds
+}
