@@ -186,22 +186,14 @@ func refuseFUSE(path string, statfs statfsFunc) error {
 
 // refuseForeign keeps us from filling, and one day emptying, somebody else's directory.
 func refuseForeign(path string) error {
-	entries, err := os.ReadDir(path)
+	name, err := layout.Foreign(path)
 	if err != nil {
 		return fmt.Errorf("look at cache directory: %w", err)
 	}
-	for _, e := range entries {
-		if ours, _ := layout.Ours(e.Name()); !ours && !hasHome(path) {
-			return refuse("cache directory %s is not empty and not hearth's (it holds %q): choose another, or empty it",
-				path, e.Name())
-		}
+	if name != "" {
+		return refuse("cache directory %s is not empty and not hearth's (it holds %q): choose another, or empty it", path, name)
 	}
 	return nil
-}
-
-func hasHome(path string) bool {
-	_, err := os.Lstat(filepath.Join(path, layout.Home))
-	return err == nil
 }
 
 // lock takes the directory for this process. The lock is the kernel's and goes

@@ -123,44 +123,45 @@ func (ds Directories) At(path string) Directory {
 	return Directory{Path: path}
 }
 
+// Disks are those that are configured, else machine.CacheDir.
+func Disks(configured []Disk) ([]Disk, error) {
+	if len(configured) > 0 {
+		return configured, nil
+	}
+	p, err := machine.CacheDir()
+	return []Disk{{Path: p}}, err
+}
+
 // Make makes the cache directories, by default machine.CacheDir, and works out
 // their budgets and floors, each from its own file system. ram is the RAM budget:
 // directories in memory share what it leaves of the limits.
 func Make(disks []Disk, floor Size, ram int64, l machine.Limits) (Directories, error) {
-	if len(disks) == 0 {
-		p, err := machine.CacheDir()
-		if err != nil {
-			return nil, err
-		}
-		disks = []Disk{{Path: p}}
+	disks, err := Disks(disks)
+	if err != nil {
+		return nil, err
 	}
 	left := max(l.Memory-ram-machine.Beside, 0)
 	var dirs Directories
 	for _, d := range disks {
-		dir, err := directory(d, floor)
+		place, err := machine.MakeCacheDir(d.Path)
+		if errors.Is(err, machine.ErrInFuse) {
+			return nil, unfit("%v", err)
+		}
 		if err != nil {
 			return nil, err
 		}
-		switch dir.FileSystem {
-		case "tmpfs", "ramfs":
-			dir.inMemory(left, l)
+		dir := At(d, place, floor, left, l)
+		if dir.inRAM() {
 			left = max(left-dir.Budget, 0)
-		case "overlay":
-			dir.Note = fmt.Sprintf("cache directory %s lies on an overlay file system, as a container's own root does: it ends with the container; mount a volume there", dir.Path)
 		}
 		dirs = append(dirs, dir)
 	}
 	return dirs, nil
 }
 
-func directory(d Disk, floor Size) (Directory, error) {
-	place, err := machine.MakeCacheDir(d.Path)
-	if errors.Is(err, machine.ErrInFuse) {
-		return Directory{}, unfit("%v", err)
-	}
-	if err != nil {
-		return Directory{}, err
-	}
+// At works out a directory's figures at its place; left is the memory that one in
+// memory may take, in bytes.
+func At(d Disk, place machine.Place, floor Size, left int64, l machine.Limits) Directory {
 	dir := Directory{Path: place.Path, Budget: place.Whole * diskShare / 100, Floor: place.Whole * diskFloor / 100, FileSystem: place.FileSystem}
 	if d.Size.Set() {
 		dir.Budget = d.Size.Of(place.Whole)
@@ -168,8 +169,16 @@ func directory(d Disk, floor Size) (Directory, error) {
 	if floor.Set() {
 		dir.Floor = floor.Of(place.Whole)
 	}
-	return dir, nil
+	switch {
+	case dir.inRAM():
+		dir.inMemory(left, l)
+	case dir.FileSystem == "overlay":
+		dir.Note = fmt.Sprintf("cache directory %s lies on an overlay file system, as a container's own root does: it ends with the container; mount a volume there", dir.Path)
+	}
+	return dir
 }
+
+func (d *Directory) inRAM() bool { return d.FileSystem == "tmpfs" || d.FileSystem == "ramfs" }
 
 // inMemory holds a directory to the memory that is left for it.
 func (d *Directory) inMemory(left int64, l machine.Limits) {

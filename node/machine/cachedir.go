@@ -28,12 +28,14 @@ func cacheDir(uid int) (string, error) {
 // or one that waits for it, would wait for ever.
 var ErrInFuse = errors.New("it lies in a FUSE mount, where a cache could wait for itself")
 
-// Place is where a cache directory lies: its path made absolute, the size of its
-// file system in bytes, and that one's type as mount(8) calls it, or a number.
+// Place is where a cache directory lies: its path made absolute, its file system's
+// size and what of it is free for this user in bytes, the inodes that are free (-1: as
+// many as one likes), and its type as mount(8) calls it, or a number.
 type Place struct {
-	Path       string
-	Whole      int64
-	FileSystem string
+	Path        string
+	Whole, Free int64
+	Inodes      int64
+	FileSystem  string
 }
 
 // MakeCacheDir makes a cache directory, if there is none. One that this process
@@ -46,17 +48,27 @@ func MakeCacheDir(path string) (Place, error) {
 	if err := os.MkdirAll(p, 0o700); err != nil {
 		return Place{}, unwritable(p, err)
 	}
-	if err := unix.Access(p, unix.W_OK|unix.X_OK); err != nil {
+	return PlaceOf(p, p)
+}
+
+// PlaceOf is the Place of a cache directory as that of at, which exists, has it: p
+// itself, or the directory in which it would be made.
+func PlaceOf(p, at string) (Place, error) {
+	if err := unix.Access(at, unix.W_OK|unix.X_OK); err != nil {
 		return Place{}, unwritable(p, err)
 	}
 	var st unix.Statfs_t
-	if err := unix.Statfs(p, &st); err != nil {
+	if err := unix.Statfs(at, &st); err != nil {
 		return Place{}, fmt.Errorf("statfs cache directory %s: %w", p, err)
 	}
 	if st.Type == unix.FUSE_SUPER_MAGIC {
 		return Place{}, fmt.Errorf("cache directory %s: %w", p, ErrInFuse)
 	}
-	return Place{Path: p, Whole: int64(st.Blocks) * st.Bsize, FileSystem: fileSystem(st.Type)}, nil
+	place := Place{Path: p, Whole: int64(st.Blocks) * st.Bsize, Free: int64(st.Bavail) * st.Bsize, Inodes: int64(st.Ffree), FileSystem: fileSystem(st.Type)}
+	if st.Files == 0 { // btrfs and others make them as they are needed
+		place.Inodes = -1
+	}
+	return place, nil
 }
 
 // fileSystem names a type of file systems.

@@ -4,11 +4,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
 func TestLimits(t *testing.T) {
@@ -20,7 +21,10 @@ func TestLimits(t *testing.T) {
 	for _, tree := range trees {
 		t.Run(strings.TrimSuffix(filepath.Base(tree), ".txt"), func(t *testing.T) {
 			root := t.TempDir()
-			want := unpack(t, tree, root)
+			want := hearthtest.Unpack(t, tree, root)
+			if len(want) != 4 {
+				t.Fatalf("it wants %v", want)
+			}
 			l := ReadLimits(root)
 			if m := ReadLimits(t.TempDir()).Memory; l.Memory == m {
 				want["memory"] = strings.Replace(want["memory"], "machine", fmt.Sprint(m), 1)
@@ -32,38 +36,6 @@ func TestLimits(t *testing.T) {
 			}
 		})
 	}
-}
-
-// unpack makes a recorded tree below root and returns what its head wants. The
-// names in it, such as those with a colon, are no names of files in a Go module.
-func unpack(t *testing.T, tree, root string) map[string]string {
-	t.Helper()
-	text, err := os.ReadFile(tree)
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := map[string]string{}
-	for _, m := range regexp.MustCompile(`(?m)^want (\S+) (\S+)$`).FindAllStringSubmatch(string(text), -1) {
-		want[m[1]] = m[2]
-	}
-	marks := regexp.MustCompile(`(?m)^-- (.+) --\n`).FindAllStringSubmatchIndex(string(text), -1)
-	for i, m := range marks {
-		end := len(text)
-		if i+1 < len(marks) {
-			end = marks[i+1][0]
-		}
-		p := filepath.Join(root, string(text[m[2]:m[3]]))
-		if err := os.MkdirAll(filepath.Dir(p), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(p, text[m[1]:end], 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if len(want) != 4 || len(marks) < 2 {
-		t.Fatalf("%s: wants %v, %d files", tree, want, len(marks))
-	}
-	return want
 }
 
 func TestLimitsOfThisProcess(t *testing.T) {

@@ -2,6 +2,8 @@
 package layout
 
 import (
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 )
@@ -33,4 +35,22 @@ func Ours(name string) (ours, temporary bool) {
 		return false, false
 	}
 	return names == Names || names == NamesAgain, false
+}
+
+// Foreign is a name that somebody else put into a directory that is not Hearth's,
+// as hearth.json says; "": it is Hearth's, or nothing else lies in it.
+func Foreign(dir string) (name string, err error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return "", err
+	}
+	if _, err := os.Lstat(filepath.Join(dir, Home)); err == nil {
+		return "", nil
+	}
+	for _, e := range entries {
+		if ours, _ := Ours(e.Name()); !ours {
+			return e.Name(), nil
+		}
+	}
+	return "", nil
 }
