@@ -9,6 +9,7 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/namespace"
+	"github.com/hearthfs/hearth/node/origins"
 	"github.com/hearthfs/hearth/origin"
 )
 
@@ -56,7 +57,7 @@ func (ls *links) add(ctx context.Context, l Link, goOn func(*link, error) error)
 	if added.prefix, err = origin.Prefix(l.Origin.URL); err != nil {
 		return nil, usage("%v", err)
 	}
-	if added.origin, err = origin.Open(ctx, added.config(ls.version)); err != nil {
+	if added.origin, err = origin.Open(ctx, origins.Config(l.Origin, added.name, ls.version)); err != nil {
 		return nil, usage("%v", err) // nothing was asked yet
 	}
 	if cause := added.probe(ctx); cause != nil {

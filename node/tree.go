@@ -36,14 +36,6 @@ func explained(err error) error {
 	return &Error{Kind: kind, Message: origin.Explain(err)}
 }
 
-// config is the link's origin as package origin has it.
-func (l *link) config(version string) origin.Config {
-	o := l.Origin
-	return origin.Config{URL: o.URL, Link: l.name, Endpoint: o.Endpoint, Region: o.Region, PathStyle: o.PathStyle,
-		Anonymous: o.Anonymous, CAFile: o.CAFile, Identity: o.Identity, UserAgent: "hearth/" + version,
-		Connections: o.Connections, Bandwidth: o.Bandwidth, Timeout: o.Timeout}
-}
-
 func (n *Node) openTree() error {
 	o := namespace.Options{Events: n.treeEvents(), FirstID: nodeids.First(n.dirs.Paths())}
 	o.Events.Reserved = func(upTo uint64) {

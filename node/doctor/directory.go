@@ -1,0 +1,212 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hearthfs/hearth/cache/direct"
+	"github.com/hearthfs/hearth/cache/disk/layout"
+	"github.com/hearthfs/hearth/cache/holder"
+	"github.com/hearthfs/hearth/node/budget"
+	"github.com/hearthfs/hearth/node/machine"
+)
+
+// directory is a cache directory that is looked at, and what was found.
+type directory struct {
+	disk   budget.Disk
+	floor  budget.Size
+	memory int64 // that one in memory may take, in bytes
+	limits machine.Limits
+	node   *Running // nil: none runs
+
+	ground
+	content
+	budget.Directory
+	device
+}
+
+// ground is where a directory lies.
+type ground struct {
+	path   string
+	at     string // itself, or the nearest one above it that is there
+	place  machine.Place
+	failed error // why it can be none
+	owner  uint32
+	mode   os.FileMode
+	uid    uint32 // who looks
+}
+
+// content is what lies in it.
+type content struct {
+	foreign string // a name that is not ours; "": none
+	locked  bool   // by a process
+	holder  holder.Holder
+	used    int64 // bytes
+	blind   error // why that cannot be told
+}
+
+// device is how files are written and read there.
+type device struct {
+	broken              error
+	direct, punch       bool
+	written             int64 // bytes
+	writeRate, readRate float64
+}
+
+// look looks at a directory, step by step: what a step finds decides whether there
+// is a next one.
+func (d *directory) look(ctx context.Context, tell func(...Finding)) {
+	d.ground = lookGround(d.disk.Path)
+	tell(d.judgeGround()...)
+	if d.failed != nil {
+		return
+	}
+	if d.at == d.path {
+		d.content = lookContent(d.path)
+	}
+	d.Directory = budget.At(d.disk, d.place, d.floor, d.memory, d.limits)
+	tell(d.judgeContent()...)
+	if d.foreign != "" || ctx.Err() != nil {
+		return
+	}
+	tell(d.judgeSpace())
+	d.device = tryDevice(ctx, d.at, min(mostWritten, d.place.Free/4))
+	tell(d.judgeDevice()...)
+}
+
+func lookGround(path string) (g ground) {
+	g.uid = uint32(os.Geteuid())
+	if g.path, g.failed = filepath.Abs(path); g.failed != nil {
+		return g
+	}
+	for g.at = g.path; ; g.at = filepath.Dir(g.at) {
+		info, err := os.Stat(g.at)
+		if errors.Is(err, os.ErrNotExist) && g.at != "/" {
+			continue
+		}
+		if err == nil && !info.IsDir() {
+			err = fmt.Errorf("%s is no directory", g.at)
+		}
+		if err != nil {
+			g.failed = err
+			return g
+		}
+		g.mode = info.Mode()
+		if st, ok := info.Sys().(*syscall.Stat_t); ok {
+			g.owner = st.Uid
+		}
+		g.place, g.failed = machine.PlaceOf(g.path, g.at)
+		return g
+	}
+}
+
+// lookContent looks who has the directory. The lock is taken for a moment, as readers
+// take it: a node that starts just then tries again.
+func lookContent(path string) (c content) {
+	if c.foreign, c.blind = layout.Foreign(path); c.blind != nil {
+		return c
+	}
+	if f, err := os.Open(filepath.Join(path, layout.Lock)); err == nil {
+		defer f.Close()
+		c.locked = errors.Is(unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB), unix.EWOULDBLOCK)
+		text := make([]byte, 64)
+		n, _ := f.ReadAt(text, 0)
+		c.holder = holder.Parse(string(text[:n]))
+	}
+	if c.foreign == "" {
+		c.used = direct.Usage(path)
+	}
+	return c
+}
+
+const (
+	// mostWritten is what is written and read to learn how fast a device is: the SSD
+	// that is meant takes a few hundredths of a second for it.
+	mostWritten = 8 << 20
+	step        = 1 << 20
+	// longest is how long each of writing and reading goes on.
+	longest = 2 * time.Second
+)
+
+// tryDevice writes and reads up to n bytes of a file without a name in dir.
+func tryDevice(ctx context.Context, dir string, n int64) (d device) {
+	fd, err := nameless(dir)
+	if err != nil {
+		d.broken = err
+		return d
+	}
+	defer unix.Close(fd)
+	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
+	if err == nil {
+		_, err = unix.FcntlInt(uintptr(fd), unix.F_SETFL, flags|unix.O_DIRECT)
+	}
+	buf := direct.Aligned(step)
+	for i := range buf {
+		buf[i] = byte(i * 7) // what a device could not leave out
+	}
+	d.direct = err == nil
+	if d.direct { // some accept it here and refuse it at the first write
+		if _, err := unix.Pwrite(fd, buf[:4096], 0); errors.Is(err, unix.EINVAL) {
+			d.direct = false
+			_, _ = unix.FcntlInt(uintptr(fd), unix.F_SETFL, flags)
+		}
+	}
+	d.measure(ctx, fd, buf, max(n/step, 1))
+	d.punch = unix.Fallocate(fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, step/2) == nil
+	return d
+}
+
+// measure writes steps and reads them again.
+func (d *device) measure(ctx context.Context, fd int, buf []byte, steps int64) {
+	began := time.Now()
+	for off := int64(0); off < steps*step && time.Since(began) < longest && ctx.Err() == nil; off += step {
+		n, err := unix.Pwrite(fd, buf, off)
+		if err == nil && n < len(buf) {
+			err = unix.ENOSPC
+		}
+		if err != nil {
+			d.broken = fmt.Errorf("write: %w", err)
+			return
+		}
+		d.written += step
+	}
+	if err := unix.Fdatasync(fd); err != nil {
+		d.broken = fmt.Errorf("sync: %w", err)
+		return
+	}
+	d.writeRate = float64(d.written) / time.Since(began).Seconds()
+	_ = unix.Fadvise(fd, 0, 0, unix.FADV_DONTNEED) // or memory would answer
+	began = time.Now()
+	read := int64(0)
+	for off := int64(0); off < d.written && time.Since(began) < longest && ctx.Err() == nil; off += step {
+		if _, err := unix.Pread(fd, buf, off); err != nil {
+			d.broken = fmt.Errorf("read: %w", err)
+			return
+		}
+		read += step
+	}
+	d.readRate = float64(read) / time.Since(began).Seconds()
+}
+
+// nameless makes a file in dir that goes with its descriptor, however this process
+// ends; where the file system has none, one whose name is gone at once.
+func nameless(dir string) (fd int, err error) {
+	fd, err = unix.Open(dir, unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
+	if !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.EISDIR) && !errors.Is(err, unix.ENOENT) {
+		return fd, err
+	}
+	f, err := os.CreateTemp(dir, ".hearth-doctor-")
+	if err != nil {
+		return -1, err
+	}
+	defer f.Close()
+	os.Remove(f.Name())
+	return unix.Dup(int(f.Fd()))
+}

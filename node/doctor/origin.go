@@ -1,0 +1,156 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/hearthfs/hearth/origin"
+)
+
+// bucket is an origin that is looked at.
+type bucket struct {
+	name   string
+	config origin.Config
+}
+
+// A doctor is less patient than a node: it is to find out, not to get through.
+const (
+	originPatience = 5 * time.Second
+	originAttempts = 2
+)
+
+// look looks at credentials, clock and abilities of an origin, each of which may
+// fail without the others.
+func (b bucket) look(ctx context.Context, tell func(...Finding)) {
+	c := b.config
+	if c.Timeout <= 0 || c.Timeout > originPatience {
+		c.Timeout = originPatience
+	}
+	c.Retry = origin.Retry{Attempts: originAttempts, Within: c.Timeout}
+	o, err := origin.Open(ctx, c)
+	if err != nil {
+		tell(b.judgeProbe(origin.Abilities{}, err))
+		return
+	}
+	if closer, ok := o.(interface{ Close() error }); ok {
+		defer closer.Close()
+	}
+	if k, ok := o.(interface {
+		Credentials(context.Context) (origin.Credentials, error)
+	}); ok {
+		have, err := k.Credentials(ctx)
+		tell(b.judgeCredentials(have, time.Now(), err))
+		if err != nil {
+			return // without any the probe says the same
+		}
+	}
+	if k, ok := o.(interface {
+		Ahead(context.Context) (time.Duration, error)
+	}); ok {
+		asking, cancel := context.WithTimeout(ctx, c.Timeout)
+		ahead, err := k.Ahead(asking)
+		cancel()
+		tell(b.judgeClock(ahead, err)...)
+	}
+	can, err := o.Probe(ctx)
+	tell(b.judgeProbe(can, err))
+}
+
+// endsSoon is when credentials that nobody renews are no good for a job any more.
+const endsSoon = time.Hour
+
+func (b bucket) judgeCredentials(c origin.Credentials, now time.Time, err error) Finding {
+	f := Finding{Check: "credentials", Subject: b.name, Verdict: OK, Found: "from " + c.Source}
+	if strings.HasPrefix(c.Source, "none") {
+		f.Found = c.Source
+	}
+	left := c.Expires.Sub(now).Round(time.Second)
+	switch {
+	case err != nil:
+		return b.failed("credentials", err)
+	case c.Expires.IsZero():
+	case left <= 0:
+		f.Verdict, f.Cure = Fail, "renew them (aws sso login, or a new AWS_SESSION_TOKEN)"
+		f.Found += fmt.Sprintf(", expired %v ago", -left)
+	case c.Renewed:
+		f.Found += fmt.Sprintf(", renewed before they expire in %v", left)
+	default:
+		f.Found += fmt.Sprintf(", expire in %v", left)
+		if left < endsSoon {
+			f.Verdict, f.Cure = Warn, "renew them before a long job (aws sso login, or a new AWS_SESSION_TOKEN)"
+		}
+	}
+	return f
+}
+
+// S3 refuses signatures that are off by more than 15 minutes; a minute off is a clock
+// that nobody sets.
+const (
+	clockOff    = time.Minute
+	clockBeyond = 15 * time.Minute
+)
+
+func (b bucket) judgeClock(ahead time.Duration, err error) []Finding {
+	f := Finding{Check: "clock", Subject: b.name, Verdict: OK}
+	switch {
+	case errors.Is(err, origin.ErrNoDate):
+		f.Found = "not compared: " + err.Error()
+		return []Finding{f}
+	case err != nil:
+		return nil // whoever cannot be asked is named by the probe
+	}
+	off, word := ahead.Abs().Round(time.Second), "ahead of"
+	if ahead < 0 {
+		word = "behind"
+	}
+	f.Found = fmt.Sprintf("this machine is %v %s the origin", off, word)
+	switch {
+	case off <= 2*time.Second:
+		f.Found = "the same as the origin's"
+	case off > clockBeyond:
+		f.Verdict, f.Cure = Fail, "set the clock (timedatectl set-ntp true): S3 refuses what is more than 15 minutes off"
+	case off > clockOff:
+		f.Verdict, f.Cure = Warn, "set the clock (timedatectl set-ntp true): S3 refuses what is more than 15 minutes off"
+	}
+	return []Finding{f}
+}
+
+func (b bucket) failed(check string, err error) Finding {
+	problem, cure := origin.Diagnose(err)
+	if cure == "" {
+		cure = "check the origin's name, and that it is there and may be read"
+	}
+	return Finding{check, b.name, Fail, problem, cure}
+}
+
+// farAway is a round trip that makes every cold look-up felt.
+const farAway = 500 * time.Millisecond
+
+func (b bucket) judgeProbe(a origin.Abilities, err error) Finding {
+	if err != nil {
+		return b.failed("origin", err)
+	}
+	f := Finding{Check: "origin", Subject: b.name, Verdict: OK, Found: fmt.Sprintf("answers within %v", a.RoundTrip.Round(time.Millisecond/10))}
+	if a.Region != "" {
+		f.Found += ", region " + a.Region
+	}
+	switch {
+	case !a.Objects:
+		f.Verdict, f.Cure = Warn, "check the prefix (hearth ls shows what there is); without an object nothing else can be tried"
+		f.Found += ", and has no object there"
+	case !a.StrongETag:
+		f.Verdict, f.Cure = Warn, "use an endpoint whose ETags are strong (of a file:// origin: wait two seconds after a change)"
+		f.Found += ", ranges; its ETags are weak or missing, so nothing can be cached"
+	case !a.IfMatch:
+		f.Verdict, f.Cure = Warn, "use an endpoint that knows If-Match, where objects are overwritten; nothing wrong is served without it"
+		f.Found += ", ranges, strong ETags; it ignores If-Match, so that a change is seen a round trip later"
+	case a.RoundTrip > farAway:
+		f.Verdict, f.Cure = Warn, "use an endpoint that is nearer, if there is one: each cold look-up waits that long"
+	default:
+		f.Found += ", ranges, If-Match, strong ETags"
+	}
+	return f
+}

@@ -1,0 +1,128 @@
+package doctor
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/hearthfs/hearth/node/budget"
+	"github.com/hearthfs/hearth/node/machine"
+	"github.com/hearthfs/hearth/node/room"
+)
+
+// system is what of the machine a node depends on.
+type system struct {
+	release string // of the kernel
+	files   int64  // descriptors that a process may have; 0: not known
+	limits  machine.Limits
+	// available is memory that can be had without swapping, swap what may be swapped
+	// to, in bytes; 0: not known, none.
+	available, swap int64
+}
+
+// readSystem reads what the kernel tells; root is where /proc is looked for.
+func readSystem(root string, limits machine.Limits) system {
+	s := system{limits: limits}
+	release, _ := os.ReadFile(filepath.Join(root, "proc/sys/kernel/osrelease")) // what is not told is left out
+	s.release = strings.TrimSpace(string(release))
+	if words := row(root, "proc/self/limits", "Max open files"); len(words) > 0 {
+		s.files, _ = strconv.ParseInt(words[0], 10, 64)
+	}
+	for name, to := range map[string]*int64{"MemAvailable:": &s.available, "SwapTotal:": &s.swap} {
+		if words := row(root, "proc/meminfo", name); len(words) > 0 {
+			kib, _ := strconv.ParseInt(words[0], 10, 64)
+			*to = kib << 10
+		}
+	}
+	return s
+}
+
+// row is what stands behind a name in a file of /proc.
+func row(root, file, name string) []string {
+	text, _ := os.ReadFile(filepath.Join(root, file))
+	for line := range strings.Lines(string(text)) {
+		if rest, ok := strings.CutPrefix(line, name); ok {
+			return strings.Fields(rest)
+		}
+	}
+	return nil
+}
+
+func (s system) judge(ram budget.Size) []Finding {
+	return []Finding{s.kernel(), s.openFiles(), s.memory(ram), s.processors()}
+}
+
+func (s system) kernel() Finding {
+	if s.release == "" {
+		return Finding{"kernel", "", Warn, "/proc does not tell its version", "mount /proc: hearth reads its mount table and its limits there"}
+	}
+	return Finding{Check: "kernel", Verdict: OK, Found: "Linux " + s.release}
+}
+
+// leastFiles were tried; enoughFiles do for a small cache (docs/operations.md has the sum).
+const (
+	leastFiles  = 320
+	enoughFiles = 1024
+)
+
+func (s system) openFiles() Finding {
+	f := Finding{Check: "open files", Verdict: OK, Found: fmt.Sprintf("%d at most", s.files)}
+	switch {
+	case s.files == 0: // unlimited, or not told
+		f.Found = "no limit"
+	case s.files < leastFiles:
+		f.Verdict, f.Cure = Fail, "raise the limit: ulimit -n 65536, LimitNOFILE=65536 in a unit, --ulimit nofile=65536 for a container"
+	case s.files < enoughFiles:
+		f.Verdict, f.Cure = Warn, "fewer cache files stay open: ulimit -n 65536, LimitNOFILE=65536 in a unit, --ulimit nofile=65536 for a container"
+	}
+	return f
+}
+
+func (s system) memory(asked budget.Size) Finding {
+	f := Finding{Check: "memory", Verdict: OK}
+	by := s.limits.MemoryBy
+	if by == "" {
+		by = "all that the machine has"
+	}
+	ram, err := budget.RAM(asked, s.limits)
+	if err != nil {
+		f.Verdict = Fail
+		f.Found, f.Cure = apart(err.Error(), ": ")
+		return f
+	}
+	f.Found = fmt.Sprintf("cache.ram takes %s of the %s that a process may use (%s)", room.Size(ram), room.Size(s.limits.Memory), by)
+	if tight := budget.Tight(ram, s.limits); tight != "" {
+		f.Verdict = Warn
+		f.Found, f.Cure = apart(tight, "; ")
+		return f
+	}
+	if s.available > 0 && s.available < ram+machine.Beside {
+		f.Verdict, f.Cure = Warn, "end what takes it, or lower cache.ram (--cache-ram)"
+		f.Found += fmt.Sprintf(", and only %s are free now", room.Size(s.available))
+		if s.swap > 0 {
+			f.Found += ", so that the cache would be swapped out"
+		}
+	}
+	return f
+}
+
+func (s system) processors() Finding {
+	f := Finding{Check: "processors", Verdict: OK, Found: "all that the machine has"}
+	if s.limits.Processors > 0 {
+		f.Found = fmt.Sprintf("%.2g of them (%s)", s.limits.Processors, s.limits.ProcessorsBy)
+	}
+	if s.limits.Processors > 0 && s.limits.Processors < 1 {
+		f.Verdict, f.Cure = Warn, "grant at least one: a quota that is spent stops every reader for the rest of its period"
+	}
+	return f
+}
+
+// apart takes the cure off a line, behind the last sep.
+func apart(line, sep string) (found, cure string) {
+	if i := strings.LastIndex(line, sep); i >= 0 {
+		return line[:i], line[i+len(sep):]
+	}
+	return line, ""
+}

@@ -1,0 +1,15 @@
+// Package origins turns what a node is told of an origin into what opens it.
+package origins
+
+import (
+	"github.com/hearthfs/hearth/node/config"
+	"github.com/hearthfs/hearth/origin"
+)
+
+// Config is o as package origin has it, under the name that its Objects carry, asked
+// by this version of the program.
+func Config(o config.Origin, link, version string) origin.Config {
+	return origin.Config{URL: o.URL, Link: link, Endpoint: o.Endpoint, Region: o.Region, PathStyle: o.PathStyle,
+		Anonymous: o.Anonymous, CAFile: o.CAFile, Identity: o.Identity, UserAgent: "hearth/" + version,
+		Connections: o.Connections, Bandwidth: o.Bandwidth, Timeout: o.Timeout}
+}
