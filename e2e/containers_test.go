@@ -293,6 +293,7 @@ func noRightToMount(e *env) {
 	}{
 		{"no /dev/fuse", []string{"unshare", "--mount", "sh", "-c", "umount /dev/fuse; " + bareDevices, dev}, nil, nil, "open /dev/fuse: no such file or directory (on the machine: modprobe fuse; a container needs --device /dev/fuse --cap-add SYS_ADMIN)"},
 		{"no /dev/fuse, as a user", []string{"unshare", "--mount", "sh", "-c", "umount /dev/fuse; " + bareDevices, dev, "setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"}, nil, nil, "a container needs --device /dev/fuse --cap-add SYS_ADMIN"},
+		{"a device of root's alone", []string{"unshare", "--mount", "sh", "-c", strings.Replace(asNobodyDoes, "666", "600", 1), e.path("fuse-600")}, nil, nil, "open /dev/fuse: permission denied (on the machine: chmod 666 /dev/fuse, as Debian has it; in a container: run as root)"},
 		{"no CAP_SYS_ADMIN", []string{"setpriv", "--bounding-set", "-sys_admin", "--inh-caps", "-sys_admin"}, nil, nil, "mount(2) needs CAP_SYS_ADMIN: operation not permitted (a container needs --cap-add SYS_ADMIN)"},
 		{"a security module", wrap, environ, nil, "a security module forbids it: a container needs --security-opt apparmor=unconfined"},
 		{"no fusermount3", nil, []string{"PATH=/nonexistent"}, user, "mounting as a user needs fusermount3 (Debian: apt-get install fuse3)"},

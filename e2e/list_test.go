@@ -141,7 +141,7 @@ func containers(by func(small, reduced, whole string) func(level) string) []scen
 		{name: "cache-without-o-direct-passthrough", root: true, from: all, limit: 2 * time.Minute, origin: behind, size: size, run: cacheOn("tmpfs", "passthrough", "direct")},
 		{name: "cache-on-overlay-none", root: true, from: all, limit: 2 * time.Minute, origin: behind, size: size, run: cacheOn("overlay", "none", "")},
 		{name: "cache-on-overlay-passthrough", root: true, from: all, limit: 2 * time.Minute, origin: behind, size: size, run: cacheOn("overlay", "passthrough", "")},
-		{name: "no-right-to-mount", root: true, from: all, limit: time.Minute, origin: s3, size: func(level) string { return "6 ways" }, run: noRightToMount},
+		{name: "no-right-to-mount", root: true, from: all, limit: time.Minute, origin: s3, size: func(level) string { return "7 ways" }, run: noRightToMount},
 		{name: "user-namespace", root: true, from: all, limit: time.Minute, origin: s3, size: by("40 files", "40 files", "40 files"), run: userNamespace},
 		{name: "container", root: true, static: true, from: all, limit: time.Minute, origin: s3, size: by("40 files", "40 files", "40 files"), run: container},
 	}

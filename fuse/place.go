@@ -116,7 +116,8 @@ func (p *place) fusermount(o *Options, maxRead int) (int, error) {
 	if o.AllowOther && !userAllowOther("/etc/fuse.conf") {
 		return -1, errors.New("allow_other as a user: root must add the line user_allow_other to /etc/fuse.conf; or mount without allow_other")
 	}
-	if _, err := os.Stat("/dev/fuse"); err != nil {
+	// The helper opens it with this user's own rights.
+	if err := unix.Access("/dev/fuse", unix.R_OK|unix.W_OK); err != nil {
 		return -1, noDevice(err)
 	}
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
