@@ -63,7 +63,7 @@ func scenarios() []scenario {
 		sc.issue = "never-wrong"
 		list = append(list, sc)
 	}
-	return list
+	return append(list, warmUpChecks()...)
 }
 
 // neverWrong are the scenarios of "one node that is never wrong and never stuck".

@@ -50,7 +50,7 @@ func commands() []*cobra.Command {
 	return []*cobra.Command{
 		demoCommand(), upCommand(), mountCommand(), umountCommand(),
 		lsCommand(), statCommand(), catCommand(), duCommand(),
-		statusCommand(), fsckCommand(),
+		statusCommand(), doctorCommand(), fsckCommand(),
 		configCommand(), versionCommand(), completionCommand(),
 	}
 }
@@ -58,7 +58,7 @@ func commands() []*cobra.Command {
 // laterVerbs are those of CLI.md that this version refuses.
 func laterVerbs() []string {
 	return []string{"gateway", "warmup", "pin", "unpin", "evict", "explain", "jobs", "trace",
-		"doctor", "bench", "originbench", "ring", "volume", "debug", "top"}
+		"bench", "originbench", "ring", "volume", "debug", "top"}
 }
 
 func rootCommand() *cobra.Command {

@@ -1,0 +1,141 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hearthfs/hearth/cmd/hearth/cli"
+	"github.com/hearthfs/hearth/cmd/hearth/quote"
+	"github.com/hearthfs/hearth/cmd/hearth/settings"
+	"github.com/hearthfs/hearth/node"
+	"github.com/hearthfs/hearth/node/doctor"
+)
+
+func doctorCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "doctor [ORIGIN]", GroupID: "check",
+		Short: "Look whether hearth can work here, and say what to do where it cannot",
+		Long: "Look at what the configuration names - FUSE by a mount that is taken away at once, limits, memory,\n" +
+			"cache directories and their speed, addresses, the node if one runs, and of each origin credentials,\n" +
+			"clock and abilities - or at ORIGIN alone. A line for each check: OK, WARN or FAIL, what was found,\n" +
+			"and the cure. Nothing is left behind, and nothing is waited for longer than 20 seconds. Exit code 6:\n" +
+			"something FAILs.",
+		Example: "  hearth doctor file:///usr/share/doc\n" +
+			"  hearth doctor --anonymous --region us-east-1 s3://noaa-ghcn-pds/",
+		Args: cli.Between(0, "ORIGIN"),
+	}
+	c := cli.AddCommon(cmd)
+	cli.AddOutput(cmd, c)
+	settings.AddFlags(cmd, "origin", "cache", "fuse", "admin")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := c.CheckOutput(); err != nil {
+			return err
+		}
+		o, err := doctorOptions(c, cmd, args)
+		if err != nil {
+			return err
+		}
+		ctx, stop := c.Context(cmd.Context())
+		defer stop()
+		found, err := doctor.Run(ctx, o)
+		if err != nil {
+			return cli.Because(ctx, err)
+		}
+		if err := printFindings(cli.Out(cmd), c, found); err != nil {
+			return err
+		}
+		if doctor.Failed(found) {
+			return &cli.ExitError{Code: cli.ExitUnhealthy}
+		}
+		return nil
+	}
+	return cmd
+}
+
+// doctorOptions are what is looked at: all that the configuration names, or ORIGIN.
+func doctorOptions(c *cli.Common, cmd *cobra.Command, args []string) (o doctor.Options, err error) {
+	s, err := settings.Load(cmd)
+	if err != nil {
+		return o, err
+	}
+	origin := ""
+	if o.Alone = len(args) > 0; o.Alone {
+		origin = args[0]
+	}
+	if o.Alone && !isURL(origin) {
+		return o, cli.Usagef("%s is no origin: write s3://bucket/prefix or file:///dir", origin)
+	}
+	config, err := nodeConfig(s, origin)
+	if err != nil && !o.Alone {
+		return o, err
+	}
+	o.Links, o.Version, o.Cache, o.Admin, o.Without = config.Links, config.Version, config.Cache, config.Admin, config.FuseWithout
+	if o.Alone {
+		o.Links = o.Links[:1]
+	}
+	for _, m := range config.Mounts {
+		o.AllowOther = o.AllowOther || m.AllowOther != nil && *m.AllowOther
+	}
+	if o.Admin.Socket == "" {
+		o.Admin.Socket = node.DefaultSocket()
+	}
+	o.Node = func(ctx context.Context) (*doctor.Running, error) { return askHow(ctx, c, s) }
+	return o, nil
+}
+
+// askHow asks the node how it is; nil: none runs.
+func askHow(ctx context.Context, c *cli.Common, s *settings.Settings) (*doctor.Running, error) {
+	n, err := dial(c, s)
+	if err != nil {
+		return nil, err
+	}
+	defer n.Close()
+	status, err := n.Status(ctx)
+	if err != nil {
+		if cli.ExitCode(err) == cli.ExitUnreachable {
+			return nil, nil
+		}
+		return nil, err
+	}
+	return &doctor.Running{Version: status.Version, PID: status.PID, Says: status.Says, Well: len(status.Problems) == 0}, nil
+}
+
+// printFindings writes a line for each finding, or the document.
+func printFindings(w io.Writer, c *cli.Common, found []doctor.Finding) error {
+	count := map[doctor.Verdict]int{}
+	for _, f := range found {
+		count[f.Verdict]++
+		if c.Output == "jsonl" {
+			if err := c.PrintJSON(w, f); err != nil {
+				return err
+			}
+		}
+	}
+	switch c.Output {
+	case "jsonl":
+		return nil
+	case "json":
+		return c.PrintJSON(w, map[string]any{"checks": found, "ok": count[doctor.OK], "warn": count[doctor.Warn], "fail": count[doctor.Fail]})
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, f := range found {
+		line := f.Found
+		if f.Subject != "" {
+			line = f.Subject + ": " + line
+		}
+		if f.Cure != "" {
+			line += "; " + f.Cure
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\n", f.Verdict, f.Check, strings.ReplaceAll(quote.Text(line), "\t", " "))
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(w, "\n%d checks: %d OK, %d WARN, %d FAIL\n", len(found), count[doctor.OK], count[doctor.Warn], count[doctor.Fail])
+	return err
+}

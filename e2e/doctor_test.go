@@ -1,0 +1,82 @@
+package e2e
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/hearthfs/hearth/node/doctor"
+)
+
+// warmUpChecks are the scenarios of what looks at a node and its machine.
+func warmUpChecks() []scenario {
+	is := func(text string) func(level) string { return func(level) string { return text } }
+	return []scenario{
+		{name: "doctor", issue: "warm-up", root: true, from: all, limit: time.Minute, origin: "versitygw", size: is("3 looks"), run: doctorLooks},
+	}
+}
+
+// doctorLooks has doctor look at this machine as root, as a user without privileges,
+// and beside a node: its mount is real and gone again, and what each may have is told.
+func doctorLooks(e *env) {
+	o := e.origin()
+	_, err := o.PutBytes(e.ctx, o.bucket, "key", []byte("value"))
+	e.must(err, "put an object")
+	user := e.user()
+	examine := func(h *hearth, as *syscall.Credential) map[string]doctor.Finding {
+		e.Helper()
+		cmd := exec.CommandContext(e.ctx, e.hearth, "doctor", "-o", "json", "--config", h.config)
+		cmd.Env = append(e.environ(o), "TMPDIR="+e.path("tmp"))
+		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Credential: as}
+		text, err := cmd.Output()
+		var doc struct{ Checks []doctor.Finding }
+		if json.Unmarshal(text, &doc) != nil || err != nil {
+			e.Errorf("doctor: %v: %s", err, text)
+		}
+		found := map[string]doctor.Finding{}
+		for _, f := range doc.Checks {
+			found[f.Check] = f
+			if f.Check == "mount" {
+				found["mount "+f.Subject] = f
+			}
+		}
+		if left, _ := os.ReadDir(e.path("tmp")); len(left) > 0 || len(mountsBelow(e.path("tmp"))) > 0 {
+			e.Errorf("doctor left %v behind", left)
+		}
+		return found
+	}
+	e.must(os.Mkdir(e.path("tmp"), 0o777), "make a place for mounts")
+	e.must(os.Chmod(e.path("tmp"), 0o777), "let the user mount there")
+	set := settings{cache: "doctored"}
+	own := &hearth{config: e.writeConfig(o, set)}
+	if f := examine(own, nil)["mount "]; f.Verdict != doctor.OK || !strings.Contains(f.Found, "mount(2)") {
+		e.Errorf("as root: %+v", f)
+	}
+	if _, err := os.Stat(e.path("doctored")); err == nil {
+		e.Error("doctor made the cache directory")
+	}
+	e.must(os.Chown(own.config, 65534, 65534), "give the configuration to the user")
+	found := examine(own, user)
+	if f := found["mount "]; f.Verdict != doctor.OK || !strings.Contains(f.Found, "fusermount3") {
+		e.Errorf("as a user: %+v", f)
+	}
+	if f := found["mount passthrough"]; f.Verdict != doctor.Warn || !strings.Contains(f.Found, "CAP_SYS_ADMIN") || !strings.Contains(f.Cure, "mount as root") {
+		e.Errorf("what a user lacks: %+v", f)
+	}
+	h := e.mount(o, settings{})
+	found = examine(h, nil)
+	if f := found["node"]; f.Verdict != doctor.OK || !strings.Contains(f.Found, "all is well") {
+		e.Errorf("beside a node: %+v", f)
+	}
+	if f := found["cache content"]; f.Verdict != doctor.OK || !strings.Contains(f.Found, "in use by the node") {
+		e.Errorf("the node's cache: %+v", f)
+	}
+	if names, err := os.ReadDir(h.dir); err != nil || len(names) != 1 {
+		e.Errorf("the node's mount after all: %s: %v, %v", filepath.Base(h.dir), names, err)
+	}
+	h.quit()
+}
