@@ -17,10 +17,11 @@ import (
 type Credentials struct {
 	// Source in words.
 	Source string
-	// Expires is when they end; zero: never, or nobody says.
+	// Expires is when they end, and where they come from is asked for new ones; zero:
+	// never, or nobody says.
 	Expires time.Time
-	// Renewed: whoever gives them gives new ones before they end.
-	Renewed bool
+	// Token: they have a session token, so they do end.
+	Token bool
 }
 
 // Credentials looks in each place in turn, as a first request would.
@@ -34,12 +35,12 @@ func (s *S3) Credentials(ctx context.Context) (Credentials, error) {
 		if v.AccessKeyID == "" {
 			continue
 		}
-		c := Credentials{Expires: v.Expiration, Source: "the variables AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"}
+		c := Credentials{Expires: v.Expiration, Token: v.SessionToken != "", Source: "the variables AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"}
 		switch p.(type) {
 		case *credentials.FileAWSCredentials:
 			c.Source = "profile " + profile.Name() + " of the shared AWS files"
 		case *credentials.IAM:
-			c.Source, c.Renewed = service(), true
+			c.Source = service()
 		}
 		return c, nil
 	}

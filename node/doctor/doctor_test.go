@@ -164,8 +164,8 @@ func TestOriginVerdicts(t *testing.T) {
 	// Credentials, clock and abilities of an origin, from the best to the worst.
 	l := bucket{name: "s3://b/p"}
 	now := time.Unix(1e9, 0)
-	from := func(expires time.Duration, renewed bool) Finding {
-		return l.judgeCredentials(origin.Credentials{Source: "the variables", Expires: now.Add(expires), Renewed: renewed}, now, nil)
+	from := func(expires time.Duration) Finding {
+		return l.judgeCredentials(origin.Credentials{Source: "the variables", Expires: now.Add(expires), Token: true}, now, nil)
 	}
 	can := func(change func(*origin.Abilities)) Finding {
 		a := origin.Abilities{Objects: true, Range: true, IfMatch: true, StrongETag: true, Region: "eu-central-1", RoundTrip: 12 * time.Millisecond}
@@ -179,10 +179,9 @@ func TestOriginVerdicts(t *testing.T) {
 	}{
 		"for ever":    {l.judgeCredentials(origin.Credentials{Source: "profile p"}, now, nil), verdict{"credentials", OK, "from profile p", ""}},
 		"anonymous":   {l.judgeCredentials(origin.Credentials{Source: "none are sent (anonymous)"}, now, nil), verdict{"credentials", OK, "none are sent", ""}},
-		"a role":      {from(time.Minute, true), verdict{"credentials", OK, "renewed before they expire in 1m0s", ""}},
-		"long":        {from(8*time.Hour, false), verdict{"credentials", OK, "expire in 8h0m0s", ""}},
-		"soon":        {from(10*time.Minute, false), verdict{"credentials", Warn, "expire in 10m0s", "before a long job"}},
-		"expired":     {from(-time.Hour, false), verdict{"credentials", Fail, "expired 1h0m0s ago", "aws sso login"}},
+		"a role":      {from(time.Minute), verdict{"credentials", OK, "for 1m0s, then asked for again", ""}},
+		"a token":     {l.judgeCredentials(origin.Credentials{Source: "the variables", Token: true}, now, nil), verdict{"credentials", Warn, "whose end nobody tells", "a profile or a role"}},
+		"expired":     {from(-time.Hour), verdict{"credentials", Fail, "expired 1h0m0s ago", "aws sso login"}},
 		"same clock":  {clock(-time.Second), verdict{"clock", OK, "the same", ""}},
 		"a bit":       {clock(50 * time.Second), verdict{"clock", OK, "50s ahead of", ""}},
 		"a minute":    {clock(-61 * time.Second), verdict{"clock", Warn, "1m1s behind", "timedatectl set-ntp true"}},

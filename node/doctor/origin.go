@@ -59,29 +59,25 @@ func (b bucket) look(ctx context.Context, tell func(...Finding)) {
 	tell(b.judgeProbe(can, err))
 }
 
-// endsSoon is when credentials that nobody renews are no good for a job any more.
-const endsSoon = time.Hour
-
 func (b bucket) judgeCredentials(c origin.Credentials, now time.Time, err error) Finding {
+	if err != nil {
+		return b.failed("credentials", err)
+	}
 	f := Finding{Check: "credentials", Subject: b.name, Verdict: OK, Found: "from " + c.Source}
 	if strings.HasPrefix(c.Source, "none") {
 		f.Found = c.Source
 	}
 	left := c.Expires.Sub(now).Round(time.Second)
 	switch {
-	case err != nil:
-		return b.failed("credentials", err)
+	case c.Expires.IsZero() && c.Token:
+		f.Verdict, f.Cure = Warn, "for long jobs take them from a profile or a role, which is asked for new ones; a node takes new variables at its next start only"
+		f.Found += ", with a session token, whose end nobody tells"
 	case c.Expires.IsZero():
 	case left <= 0:
-		f.Verdict, f.Cure = Fail, "renew them (aws sso login, or a new AWS_SESSION_TOKEN)"
+		f.Verdict, f.Cure = Fail, "renew them (aws sso login, or whatever gives them)"
 		f.Found += fmt.Sprintf(", expired %v ago", -left)
-	case c.Renewed:
-		f.Found += fmt.Sprintf(", renewed before they expire in %v", left)
 	default:
-		f.Found += fmt.Sprintf(", expire in %v", left)
-		if left < endsSoon {
-			f.Verdict, f.Cure = Warn, "renew them before a long job (aws sso login, or a new AWS_SESSION_TOKEN)"
-		}
+		f.Found += fmt.Sprintf(", for %v, then asked for again", left)
 	}
 	return f
 }
