@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hearthfs/hearth/cache/check"
+	"github.com/hearthfs/hearth/cache/disk/label"
 	"github.com/hearthfs/hearth/cache/disk/layout"
 	"github.com/hearthfs/hearth/cache/scrub"
 )
@@ -119,8 +120,8 @@ func Own(path string) (release func(), err error) {
 	if err := refuseForeign(path); err != nil {
 		return nil, err
 	}
-	text, err := readHome(path)
-	if err == nil && text.Format > homeFormat {
+	text, err := label.Read(path)
+	if err == nil && text.Format > label.Format {
 		return nil, newerHome(path, text)
 	}
 	if _, none := os.Stat(segmentsPath(path)); err != nil && none != nil {
@@ -138,15 +139,15 @@ func Own(path string) (release func(), err error) {
 func CheckHome(path string, repair bool, r *check.Run) error {
 	r.Files.Add(1)
 	name := filepath.Join(path, layout.Home)
-	_, err := readHome(path)
+	_, err := label.Read(path)
 	switch {
 	case err == nil:
 	case check.Unreadable(err):
 		r.Tell(check.Unread(name, err))
-	case errors.Is(err, errDamaged), errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.EIO):
+	case errors.Is(err, label.ErrDamaged), errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.EIO):
 		f := check.InFile(check.Damaged, name, -1, err.Error())
 		if repair {
-			_, err := writeHome(path, "")
+			_, err := label.Write(path, "")
 			f.Repaired = err == nil
 		}
 		r.Tell(f)

@@ -72,7 +72,6 @@ var (
 	errQueueFull = errors.New("write queue is full")
 	errQueued    = errors.New("queued already")
 	errClosed    = errors.New("disk cache is closed")
-	errDamaged   = errors.New("damaged")
 	errDeclined  = errors.New("declined") // by an area, for a reason that is no device's
 )
 

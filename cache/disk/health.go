@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hearthfs/hearth/cache/direct"
+	"github.com/hearthfs/hearth/cache/disk/label"
 	"github.com/hearthfs/hearth/cache/disk/layout"
 )
 
@@ -230,7 +231,7 @@ type identity struct {
 // sameDisk keeps a directory from being made anew below a mount point whose file
 // system has gone: that disk was never meant for the cache.
 func (d *directory) sameDisk() error {
-	if text, err := readHome(d.path); d.last.id == "" || err == nil && text.Directory == d.last.id {
+	if text, err := label.Read(d.path); d.last.id == "" || err == nil && text.Directory == d.last.id {
 		return nil
 	}
 	if now := device(d.path); now != d.last.device {

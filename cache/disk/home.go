@@ -1,12 +1,8 @@
 package disk
 
 import (
-	"crypto/rand"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -15,13 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hearthfs/hearth/cache/direct"
+	"github.com/hearthfs/hearth/cache/disk/label"
 	"github.com/hearthfs/hearth/cache/disk/layout"
 	"github.com/hearthfs/hearth/cache/holder"
 )
-
-// homeFormat is the version of the directory's layout. Segments, objects and
-// names have versions of their own.
-const homeFormat = 1
 
 // home is a cache directory that this process owns: locked, and known by its ids.
 type home struct {
@@ -29,22 +22,6 @@ type home struct {
 	node string   // id of the node, equal in all of its directories
 	id   string   // id of this directory: placement hangs on it, not on the path
 	lock *os.File // holds the flock
-}
-
-// homeText is the content of hearth.json. Every later format keeps these four
-// fields, so that an older program can say that it is older.
-type homeText struct {
-	Format    int    `json:"format"`
-	Node      string `json:"node"`
-	Directory string `json:"directory"`
-	// Check is the CRC-32C of the other three: a flipped bit is damage, and must
-	// not look like a newer format.
-	Check string `json:"check"`
-}
-
-func (t homeText) check() string {
-	text := fmt.Sprintf("%d %s %s", t.Format, t.Node, t.Directory)
-	return fmt.Sprintf("%08x", crc32.Checksum([]byte(text), crc32.MakeTable(crc32.Castagnoli)))
 }
 
 // openHome makes the directory at path this process's own. It refuses (ErrRefused)
@@ -73,14 +50,14 @@ func openHome(path, node string, statfs statfsFunc) (_ *home, err error) {
 	if err = direct.ClearWay(filepath.Join(path, layout.Home), false); err != nil {
 		return nil, err
 	}
-	text, err := readHome(path)
+	text, err := label.Read(path)
 	switch {
-	case err == nil && text.Format > homeFormat:
+	case err == nil && text.Format > label.Format:
 		return nil, newerHome(path, text)
 	case err == nil:
-	case errors.Is(err, errDamaged), errors.Is(err, fs.ErrNotExist):
+	case errors.Is(err, label.ErrDamaged), errors.Is(err, fs.ErrNotExist):
 		// The blocks speak for themselves; only the ids are new.
-		if text, err = writeHome(path, node); err != nil {
+		if text, err = label.Write(path, node); err != nil {
 			return nil, err
 		}
 	default:
@@ -96,9 +73,9 @@ func openHome(path, node string, statfs statfsFunc) (_ *home, err error) {
 	return h, nil
 }
 
-func newerHome(path string, text homeText) error {
+func newerHome(path string, text label.Label) error {
 	return refuse("cache directory %s has format %d, this version of hearth knows %d: run the newer hearth, or give this one another directory",
-		path, text.Format, homeFormat)
+		path, text.Format, label.Format)
 }
 
 // intact says why the directory is no longer ours: it was removed or replaced.
@@ -215,54 +192,6 @@ func lock(path string) (*os.File, error) {
 		_, _ = f.WriteAt([]byte(holder.Self().String()), 0)
 	}
 	return f, nil
-}
-
-func readHome(path string) (homeText, error) {
-	var t homeText
-	name := filepath.Join(path, layout.Home)
-	if fi, err := os.Lstat(name); err == nil && !fi.Mode().IsRegular() {
-		return t, errDamaged
-	}
-	data, err := os.ReadFile(name)
-	if err != nil {
-		return t, fmt.Errorf("read cache directory's id: %w", err)
-	}
-	return parseHome(data)
-}
-
-func parseHome(data []byte) (homeText, error) {
-	var t homeText
-	if json.Unmarshal(data, &t) != nil || t.Check != t.check() || t.Format < 1 {
-		return t, errDamaged
-	}
-	return t, nil
-}
-
-// writeHome makes a new hearth.json, durable before anything is stored.
-func writeHome(path, node string) (homeText, error) {
-	if node == "" {
-		node = randomID()
-	}
-	t := homeText{Format: homeFormat, Node: node, Directory: randomID()}
-	t.Check = t.check()
-	data, err := json.Marshal(t)
-	if err != nil {
-		return t, fmt.Errorf("write cache directory's id: %w", err)
-	}
-	name := filepath.Join(path, layout.Home)
-	if err := direct.ClearWay(name, false); err != nil {
-		return t, err
-	}
-	if err := direct.WriteDurably(name, append(data, '\n')); err != nil {
-		return t, fmt.Errorf("write cache directory's id: %w", err)
-	}
-	return t, nil
-}
-
-func randomID() string {
-	var id [16]byte
-	_, _ = rand.Read(id[:]) // never fails
-	return hex.EncodeToString(id[:])
 }
 
 // refusal is an error that a person must mend; its text says how.

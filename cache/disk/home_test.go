@@ -17,6 +17,7 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache/check"
+	"github.com/hearthfs/hearth/cache/disk/label"
 	"github.com/hearthfs/hearth/cache/disk/layout"
 	"github.com/hearthfs/hearth/cache/holder"
 	"github.com/hearthfs/hearth/internal/hearthtest"
@@ -24,8 +25,8 @@ import (
 
 // sealed is a hearth.json of a format.
 func sealed(format int) string {
-	t := homeText{Format: format, Node: randomID(), Directory: randomID()}
-	return fmt.Sprintf(`{"format":%d,"node":%q,"directory":%q,"check":%q,"later":[1]}`, t.Format, t.Node, t.Directory, t.check())
+	t := label.Label{Format: format, Node: label.NewID(), Directory: label.NewID()}
+	return fmt.Sprintf(`{"format":%d,"node":%q,"directory":%q,"check":%q,"later":[1]}`, t.Format, t.Node, t.Directory, t.Sum())
 }
 
 func TestHomeRefusals(t *testing.T) {
@@ -34,7 +35,7 @@ func TestHomeRefusals(t *testing.T) {
 		name, file, text, says string
 	}{
 		{"foreign", "thesis.tex", "precious", `is not empty and not hearth's (it holds "thesis.tex"): choose another`},
-		{"newer", layout.Home, sealed(homeFormat + 1), "has format 2, this version of hearth knows 1: run the newer hearth"},
+		{"newer", layout.Home, sealed(label.Format + 1), "has format 2, this version of hearth knows 1: run the newer hearth"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -161,12 +162,12 @@ func TestCopiedDirectoryKeepsItsNode(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(one, layout.Home), []byte(sealed(1)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	text, err := readHome(one)
+	text, err := label.Read(one)
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := openReal(t, Options{Dirs: []DirOptions{{Path: one, Budget: 32 << 20}, {Path: two, Budget: 32 << 20}}})
-	other, err := readHome(two)
+	other, err := label.Read(two)
 	if err != nil || s.NodeID() != text.Node || other.Node != text.Node || other.Directory == text.Directory {
 		t.Fatalf("node %s, first %+v, second %+v, %v", s.NodeID(), text, other, err)
 	}
@@ -194,8 +195,8 @@ func FuzzParseHome(f *testing.F) {
 	f.Add([]byte(`null`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		// Any bytes give a text whose check holds, or "damaged".
-		text, err := parseHome(data)
-		if (err == nil) != (text.Check == text.check() && text.Format >= 1) {
+		text, err := label.Parse(data)
+		if (err == nil) != (text.Check == text.Sum() && text.Format >= 1) {
 			t.Fatalf("%q: %+v, %v", data, text, err)
 		}
 	})

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hearthfs/hearth/cache/direct"
+	"github.com/hearthfs/hearth/cache/disk/label"
 	"github.com/hearthfs/hearth/cache/disk/layout"
 	"github.com/hearthfs/hearth/cache/holder"
 	"github.com/hearthfs/hearth/node/budget"
@@ -46,6 +47,7 @@ type ground struct {
 // content is what lies in it.
 type content struct {
 	foreign string // a name that is not ours; "": none
+	format  int    // of hearth.json; 0: there is none that can be read
 	locked  bool   // by a process
 	holder  holder.Holder
 	used    int64 // bytes
@@ -112,6 +114,9 @@ func lookGround(path string) (g ground) {
 func lookContent(path string) (c content) {
 	if c.foreign, c.blind = layout.Foreign(path); c.blind != nil {
 		return c
+	}
+	if l, err := label.Read(path); err == nil {
+		c.format = l.Format
 	}
 	if f, err := os.Open(filepath.Join(path, layout.Lock)); err == nil {
 		defer f.Close()
