@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"syscall"
@@ -22,6 +23,11 @@ const scanNames = 1024
 // bucket's order, until each returns false. Names come while the directory is
 // being listed, as its pages do.
 func (t *Tree) ReadDir(ctx context.Context, dir uint64, after string, each func(Node) bool) error {
+	return t.ReadSince(ctx, dir, math.MaxInt64, after, each)
+}
+
+// ReadSince is ReadDir for one to whom what was listed since then (Unix ms) is new enough.
+func (t *Tree) ReadSince(ctx context.Context, dir uint64, since int64, after string, each func(Node) bool) error {
 	d, err := t.dirs.get(t, dir)
 	if err != nil {
 		return err
@@ -40,7 +46,9 @@ func (t *Tree) ReadDir(ctx context.Context, dir uint64, after string, each func(
 	for range maxRebuilt {
 		r.gen = t.db.Generation()
 		var l *listing
-		l, err = t.follow(ctx, d, after == "")
+		if err = nil; !d.whole(t) || t.clock.Trusted(d.state.Load().listed) < since {
+			l, err = t.follow(ctx, d, after == "")
+		}
 		if err == nil && after != "" && r.after == nil {
 			err = r.goOnBehind(ctx, l, after)
 		}
@@ -68,6 +76,7 @@ func (t *Tree) follow(ctx context.Context, d *directory, start bool) (*listing, 
 		}
 		return t.list(ctx, d, since, nil)
 	}
+	l := d.running.Load() // before what it brings, or it could end between the two, and another begin
 	ttl := d.listingLeft(t)
 	switch {
 	case ttl > 0:
@@ -80,8 +89,9 @@ func (t *Tree) follow(ctx context.Context, d *directory, start bool) (*listing, 
 		t.kick(d)
 		return nil, nil
 	}
-	if l := d.running.Load(); l != nil && age.Left(l.began, t.clock.Now(), d.link.Freshness.Life()) == 0 {
-		// It began too long ago for those who come now; what it took decides then.
+	if l != nil && age.Left(l.began, t.clock.Now(), d.link.Freshness.Life()) > 0 {
+		return l, nil
+	} else if l != nil { // It began too long ago for those who come now; what it took decides then.
 		l.hurryUp()
 		if err := l.wait(ctx); err != nil {
 			return nil, err

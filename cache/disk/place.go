@@ -3,7 +3,19 @@ package disk
 import (
 	"encoding/binary"
 	"math"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/cache/segment"
+	"github.com/hearthfs/hearth/cache/sparse"
 )
+
+// Needs is the index of an object's directory, and about the bytes it takes there.
+func (s *Store) Needs(o *hearth.Object) (dir int, bytes int64) {
+	if dir = s.place(&o.Version); isWhole(o, s.dirs[dir].budget) {
+		return dir, sparse.Needs(o.Size)
+	}
+	return dir, segment.Needs(o)
+}
 
 // place is the index of the object's directory: the best of weighted rendezvous
 // hashing, so that a directory more or less moves only its own share.

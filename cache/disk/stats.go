@@ -31,10 +31,8 @@ type DirStats struct {
 	// namespace's files included), Limit what may be: the Budget, or less, down to
 	// 0, while the file system has less than Floor free.
 	Used, Limit, Budget, Floor int64
-	// Queued is waiting to be written.
-	Queued int64
-	// Blocks are held.
-	Blocks int64
+	// Queued bytes wait to be written; Blocks are held.
+	Queued, Blocks int64
 	// Hits are Gets answered, HitBytes their bytes.
 	Hits, HitBytes int64
 	// PutBytes of blocks were written. WrittenBytes is what that came to, with
@@ -44,10 +42,9 @@ type DirStats struct {
 	// Replaces: the policy has misses replace what is worth least; else they go into
 	// free space only.
 	Replaces bool
-	// Declined blocks were offered and not taken.
-	Declined int64
-	// Evicted entries were given up: blocks, extents, whole files or versions.
-	Evicted int64
+	// Declined blocks were offered and not taken. Evicted entries were given up: blocks,
+	// extents, whole files or versions.
+	Declined, Evicted int64
 	Faults
 	// Ejected: no writes go here now, and Cause says why. Reading: what it holds is
 	// still read.

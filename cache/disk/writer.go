@@ -42,16 +42,15 @@ type writer struct {
 	retryAt time.Time // of an ejected directory
 	backoff time.Duration
 
-	evictions int   // from the packed area since it was compact
-	names     int64 // bytes allocated by the namespace
-	namesAt   time.Time
-	lookedAt  time.Time
-	random    uint64
-	batch     []item
-	packed    []item
-	whole     []item
-	candidate []evict.Candidate
-	entries   []pick
+	evictions     int   // from the packed area since it was compact
+	names         int64 // bytes allocated by the namespace
+	namesAt       time.Time
+	lookedAt      time.Time
+	random        uint64
+	batch         []item
+	packed, whole []item
+	candidate     []evict.Candidate
+	entries       []pick
 
 	pulse                  // of the goroutine
 	stopped  chan struct{} // closed when the writer ended

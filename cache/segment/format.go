@@ -89,6 +89,17 @@ func recordSize(length int) int64 {
 	return roundUp(n, pageSize)
 }
 
+// Needs is about what an object's blocks take on disk, in bytes: their records, and
+// their entries of a footer.
+func Needs(o *hearth.Object) int64 {
+	full, rest := o.Size/hearth.BlockSize, int(o.Size%hearth.BlockSize)
+	n := full * (recordSize(hearth.BlockSize) + noteSize)
+	if rest > 0 {
+		n += recordSize(rest) + noteSize
+	}
+	return n
+}
+
 func roundUp(n, to int64) int64 { return (n + to - 1) / to * to }
 
 // note says where a record lies: an entry of a footer.

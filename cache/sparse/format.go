@@ -47,6 +47,12 @@ func newer(file string, format uint32) error {
 	return &FormatError{File: file, Format: format, Known: formatVersion}
 }
 
+// Needs is what an object of so many bytes takes on disk: its data and its sidecar.
+func Needs(size int64) int64 {
+	page := func(n int64) int64 { return (n + 4095) &^ 4095 }
+	return page(size) + page(headerSize+recordSize*((size+hearth.BlockSize-1)/hearth.BlockSize))
+}
+
 // formatText is what FORMAT holds. The sum keeps a flipped bit from looking like a
 // newer format; every later format has it.
 func formatText(format uint32) string {

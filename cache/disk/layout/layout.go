@@ -19,13 +19,14 @@ const (
 	OpenModes  = "open-modes.json"
 	NodeIDs    = "node-ids"
 	Scrub      = "scrub.json" // where the scrub is
+	Jobs       = "jobs"       // warm-ups: a record each, and the list of what was asked for
 )
 
 // Ours tells the names that a node makes at the top of its directory, known although
 // hearth.json was lost. temporary: only while a file is written, so that a process
 // that ended left it behind.
 func Ours(name string) (ours, temporary bool) {
-	stay := []string{Home, Lock, Segments, Objects, OpenModes, NodeIDs, Scrub, "lost+found"}
+	stay := []string{Home, Lock, Segments, Objects, OpenModes, NodeIDs, Scrub, Jobs, "lost+found"}
 	pass := []string{Home + ".tmp", Home + ".probe", Home + ".probe.tmp", OpenModes + ".new", NodeIDs + ".new", Scrub + ".new"}
 	if slices.Contains(stay, name) || slices.Contains(pass, name) {
 		return true, slices.Contains(pass, name)
