@@ -1,0 +1,285 @@
+package warmup
+
+import (
+	"context"
+	"time"
+
+	"github.com/hearthfs/hearth"
+)
+
+const (
+	// checkpointEvery is how often what has ended is flushed, asked for and counted.
+	checkpointEvery = time.Second
+	// window bounds the steps that have begun and are not counted: while one waits for
+	// an origin 10 s away, others go on; it is about 4 MiB of names.
+	window = 8192
+	// brokenAfter failures in a row it is the origin and not the objects: the job
+	// fails rather than go on through all of them.
+	brokenAfter = 64
+)
+
+// item is a step of the walk: some blocks of a file, or why there is nothing to load.
+type item struct {
+	ref      *ref
+	first, n int64
+	last     bool // of its file
+	renewed  bool // it was begun with another version: all of this one is loaded
+	out      outcome
+	done     chan struct{} // closed once out is whole
+}
+
+// commit counts what has ended, in order.
+type commit struct {
+	job     *job
+	pending []*item // ended, not counted
+	failed  int     // in a row
+}
+
+// run takes steps in order until the channel is closed or the context ends.
+func (c *commit) run(ctx context.Context, order <-chan *item) error {
+	tick := time.NewTicker(checkpointEvery)
+	defer tick.Stop()
+	for {
+		var next *item
+		select {
+		case it, more := <-order:
+			if !more {
+				return c.checkpoint(ctx)
+			}
+			next = it
+		case <-tick.C:
+			if err := c.checkpoint(ctx); err != nil {
+				return err
+			}
+			continue
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		for ended := false; !ended; {
+			select {
+			case <-next.done:
+				ended = true
+			case <-tick.C:
+				if err := c.checkpoint(ctx); err != nil {
+					return err
+				}
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		}
+		if err := c.take(ctx, next); err != nil {
+			return err
+		}
+	}
+}
+
+// take notes a step that has ended.
+func (c *commit) take(ctx context.Context, it *item) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx) // what ended then was cut short, and is done again
+	}
+	c.pending = append(c.pending, it)
+	if it.out.failed == 0 || it.out.stale {
+		c.failed = 0
+	} else if c.failed++; c.failed == brokenAfter {
+		c.pending = c.pending[:max(0, len(c.pending)-brokenAfter)]
+		if err := c.checkpoint(ctx); err != nil {
+			return err
+		}
+		return &failure{kindFailed, "the last 64 files could not be loaded, one after the other: " + it.out.cause}
+	}
+	if len(c.pending) >= window/2 {
+		return c.checkpoint(ctx)
+	}
+	return nil
+}
+
+// checkpoint makes sure of what is pending, counts it and saves the record.
+func (c *commit) checkpoint(ctx context.Context) error {
+	j := c.job
+	for _, it := range c.pending {
+		if it.out.stale && !c.skips(it) {
+			it.out = j.loader.replaced(ctx, it.ref) // of a file of several steps
+		}
+	}
+	if err := c.ensure(ctx); err != nil {
+		return err
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	for _, it := range c.pending {
+		if j.rec.Pass == 0 {
+			c.count(it)
+		} else {
+			c.review(it)
+		}
+		j.rec.Cursor.at(it)
+	}
+	clear(c.pending)
+	c.pending = c.pending[:0]
+	j.save()
+	return nil
+}
+
+// skips reports whether an earlier step of the file has found it replaced.
+func (c *commit) skips(it *item) bool {
+	for _, x := range c.pending {
+		if x == it {
+			break
+		}
+		if x.ref == it.ref && (x.out.changed || x.out.vanished || x.out.stale) {
+			return true
+		}
+	}
+	part := c.job.rec.Cursor.File
+	return it.first > 0 && part != nil && part.Replaced
+}
+
+// ensure has what was loaded brought to the device and asks for each block of it;
+// what was lost is loaded once more.
+func (c *commit) ensure(ctx context.Context) error {
+	j := c.job
+	loaded := int64(0)
+	for _, it := range c.pending {
+		loaded += it.out.loaded
+	}
+	if loaded > 0 {
+		j.flush(ctx)
+	}
+	var again []*item
+	for _, it := range c.pending {
+		if it.out.well() && it.out.lost(j.loader.keeper) > 0 {
+			again = append(again, it)
+		}
+	}
+	if len(again) == 0 {
+		return nil
+	}
+	for _, it := range again {
+		j.loader.load(ctx, it.out.object, it.out.first, it.out.n)
+	}
+	j.flush(ctx)
+	for _, it := range again {
+		if lost := it.out.lost(j.loader.keeper); lost > 0 {
+			it.out.notKept, it.out.cause = lost, causeDeclined
+			taken := min(lost, it.out.loaded)
+			it.out.loaded -= taken
+			it.out.held -= lost - taken
+		}
+	}
+	return nil
+}
+
+// count adds a step to the counters.
+func (c *commit) count(it *item) {
+	r := &c.job.rec
+	part := r.Cursor.part(it)
+	add := func(verdict int, bytes int64) {
+		if bytes > 0 {
+			r.Counters.of(verdict).Bytes += bytes
+			part.Bytes += bytes
+			part.Verdict = max(part.Verdict, verdict)
+		}
+	}
+	out := &it.out
+	if out.cause != "" && (out.notKept > 0 || out.failed > 0) && !part.Replaced {
+		r.sample(it.ref.path(), out.cause)
+	}
+	switch {
+	case part.Replaced:
+	case it.ref.absent != "" && it.ref.part == nil:
+		part.Verdict = wasFailed
+		r.sample(it.ref.path(), it.ref.absent)
+	case out.vanished || it.ref.absent != "":
+		add(wasVanished, it.ref.object.Size-part.Bytes)
+		part.Verdict, part.Replaced = max(part.Verdict, wasVanished), true
+		r.sample(it.ref.path(), "it vanished from the origin")
+	case out.changed:
+		// What was counted of the old version stays: the sum is the new one's size.
+		left := max(0, out.object.Size-part.Bytes)
+		for _, x := range []struct {
+			verdict int
+			bytes   int64
+		}{{wasFailed, out.failed}, {wasNotKept, out.notKept}, {wasChanged, left}} {
+			n := min(x.bytes, left)
+			add(x.verdict, n)
+			left -= n
+		}
+		part.Verdict, part.Replaced = max(part.Verdict, wasChanged), true
+	default:
+		add(wasPresent, out.held)
+		add(wasDone, out.loaded)
+		add(wasNotKept, out.notKept)
+		add(wasFailed, out.failed)
+	}
+	if it.last {
+		r.Counters.of(part.Verdict).Files++
+	}
+}
+
+// review notes what a later pass found: what had been evicted and is here again, or
+// is lost.
+func (c *commit) review(it *item) {
+	r, out := &c.job.rec, &it.out
+	r.Reloaded += out.loaded
+	if lost := out.notKept + out.failed; lost > 0 && !out.vanished {
+		r.Lost += lost
+		r.sample(it.ref.path(), "it was evicted before the job's end: "+out.cause)
+	}
+}
+
+// part is what was counted of a step's file so far.
+func (c *Cursor) part(it *item) *Part {
+	if c.File == nil {
+		c.File = &Part{Version: versionText(&it.ref.object)}
+	}
+	return c.File
+}
+
+// at moves the cursor behind a step.
+func (c *Cursor) at(it *item) {
+	part := c.File
+	*c = it.ref.at
+	if it.last {
+		return
+	}
+	if part == nil {
+		part = &Part{Version: versionText(&it.ref.object)}
+	}
+	part.Blocks = it.first + it.n
+	c.File = part
+	if it.ref.dir == 0 {
+		c.Root-- // the target's file is not whole yet
+	}
+}
+
+// steps cuts a file into steps.
+func steps(r *ref, each func(*item) error) error {
+	one := func(it item) error {
+		it.ref, it.done = r, make(chan struct{})
+		return each(&it)
+	}
+	blocks := r.object.Blocks()
+	switch {
+	case r.absent != "" || blocks == 0:
+		return one(item{last: true, renewed: r.absent == "" && r.part != nil})
+	case r.part != nil && r.part.Replaced:
+		return one(item{first: blocks, last: true})
+	case r.part != nil && r.part.Version != versionText(&r.object):
+		return one(item{n: blocks, last: true, renewed: true})
+	}
+	first := int64(0)
+	if r.part != nil {
+		first = r.part.Blocks
+	}
+	for {
+		n := min(hearth.ExtentBlocks-first%hearth.ExtentBlocks, blocks-first)
+		if err := one(item{first: first, n: n, last: first+n >= blocks}); err != nil {
+			return err
+		}
+		if first += n; first >= blocks {
+			return nil
+		}
+	}
+}

@@ -1,0 +1,39 @@
+// Package warmup makes a set of paths present before somebody needs them, and says
+// truly how far it is.
+//
+// A job is a Record, kept by a Records store of two methods, and an idempotent
+// step: load an extent. The step asks the Keeper which of its blocks are held,
+// fetches the others through the node's shared attempts, so that readers and jobs
+// that want the same bytes share one request, and has the Keeper keep each View
+// before it takes the next. What is held costs no request, so a step may be done
+// again at any time.
+//
+// Nothing holds a list in memory. A count goes over the tree as fast as listings
+// come, several directories at a time, and sums up what there is; whatever it lists
+// is in the namespace's database from then on. Behind it, or beside it, the walk goes
+// over the same tree in the bucket's order; a directory that was listed since the
+// job began is read from the database, one that is being listed is followed, so each
+// is listed once for both, and over a restart as well. A list of paths that was given
+// lies in a file.
+//
+//	walk -> extents in order -> gate -> load, many at once -> commit, in order
+//
+// The commit takes extents in the order of the walk as far as they have ended. About
+// once a second it has the Keeper flush, asks it for every block of them, loads what
+// was lost once more, and only then counts them, moves the cursor behind them and
+// saves the Record. What is shown is what was saved: counters never fall, also when
+// the process is killed at any byte; the next one goes on at the cursor. At the end
+// of all a second walk asks for every block again. What was evicted meanwhile is loaded
+// once more, and what then is missing is counted as lost.
+//
+// Each file ends in one category: present (all of it was held before it was asked
+// for), done, changed (its version was replaced meanwhile; the new one is loaded),
+// vanished, not kept (no tier would have it), failed. So do its bytes, by blocks:
+// those of a file that is done may have been present in part.
+//
+// The gate grows the number of steps under way while that brings more, and halves
+// it when an origin asks to slow down. Running jobs have equal shares of it. While
+// readers are active it lets two steps through and has each rest as long as it
+// worked and twice that; a quarter of a second after the last reader it is as wide
+// as before.
+package warmup

@@ -1,0 +1,294 @@
+package warmup
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hearthfs/hearth"
+)
+
+// Options are what an Engine works with.
+type Options struct {
+	// Source is the node's shared attempts, which put what they fetch into Keeper.
+	Source hearth.Source
+	// Keeper is the disk tier; nil: there is none, and only names can be made present.
+	Keeper hearth.Keeper
+	// Room says what fits; nil: everything does.
+	Room  Room
+	Names Names
+	// Records keep jobs; nil: Files do. Files keep lists.
+	Records Records
+	Files   *Files
+	// Readers counts the requests of readers so far, Throttled the answers of origins
+	// that asked to slow down. Connections are those that warm-up may use.
+	Readers, Throttled func() int64
+	Connections        func() int
+	// Log is told what should be known and stops nothing.
+	Log func(what string, err error)
+}
+
+// Engine runs jobs.
+type Engine struct {
+	o      Options
+	gate   *gate
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	work   sync.WaitGroup
+
+	mu      sync.Mutex // guards the rest
+	closed  bool
+	shown   map[string]*shown
+	changed chan struct{} // closed when a shown record changed
+}
+
+// shown is a job as it was saved last.
+type shown struct {
+	record Record
+	stop   context.CancelCauseFunc // nil: it does not run
+	pace   pace
+}
+
+// Open goes on with the jobs that are not over.
+func Open(o Options) (*Engine, error) {
+	if o.Records == nil {
+		o.Records = o.Files
+	}
+	e := &Engine{o: o, gate: newGate(), shown: map[string]*shown{}, changed: make(chan struct{})}
+	e.ctx, e.cancel = context.WithCancelCause(context.Background())
+	all, err := o.Records.Load()
+	if err != nil {
+		return nil, err
+	}
+	e.work.Go(func() {
+		e.gate.run(e.ctx, pressure{readers: o.Readers, throttled: o.Throttled, most: o.Connections})
+	})
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, r := range all {
+		e.shown[r.ID] = &shown{record: r}
+		if !r.State.Over() {
+			e.startLocked(r)
+		}
+	}
+	return e, nil
+}
+
+// Close ends the work on all jobs; the next Engine goes on with them.
+func (e *Engine) Close() {
+	e.mu.Lock()
+	e.closed = true
+	e.mu.Unlock()
+	e.cancel(errClosed)
+	e.work.Wait()
+}
+
+// Submit begins a job; list is that of a request which has one, its paths separated by
+// NUL where nul is set. canonical makes paths such as mean the same after a restart.
+func (e *Engine) Submit(q Request, list io.Reader, nul bool, canonical func(string) string) (Record, error) {
+	if e.o.Keeper == nil && !q.MetadataOnly {
+		return Record{}, Refusal("this node has no disk tier, so that nothing can be kept for later: start it with --cache-disks PATH=SIZE, " +
+			"or warm up names alone with --metadata-only")
+	}
+	r := Record{ID: newID(), Request: q, State: Queued, Times: Times{Created: time.Now()}}
+	r.Targets = nil
+	for _, t := range q.Targets {
+		r.Targets = append(r.Targets, canonical(t))
+	}
+	if q.List != "" {
+		if err := e.o.Files.Spool(r.ID, list, nul, canonical); err != nil {
+			return Record{}, err
+		}
+	}
+	if err := e.o.Records.Save(r); err != nil {
+		return Record{}, err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return Record{}, errClosed
+	}
+	e.forgetLocked()
+	e.shown[r.ID] = &shown{record: r}
+	e.startLocked(r)
+	return r, nil
+}
+
+// newID is 8 hex digits: few enough to be typed.
+func newID() string {
+	var b [4]byte
+	_, _ = rand.Read(b[:]) // it never fails
+	return hex.EncodeToString(b[:])
+}
+
+// forgetLocked drops the oldest ended jobs beyond the history; their files go at the
+// next start.
+func (e *Engine) forgetLocked() {
+	for len(e.shown) > maxHistory {
+		var oldest *Record
+		for _, s := range e.shown {
+			if s.record.State.Over() && s.stop == nil && (oldest == nil || s.record.Created.Before(oldest.Created)) {
+				oldest = &s.record
+			}
+		}
+		if oldest == nil {
+			return
+		}
+		delete(e.shown, oldest.ID)
+	}
+}
+
+// startLocked runs a job on a goroutine of its own.
+func (e *Engine) startLocked(r Record) {
+	ctx, stop := context.WithCancelCause(e.ctx)
+	e.shown[r.ID].stop = stop
+	j := &job{engine: e, rec: r, loader: newLoader(e.o.Source, e.o.Keeper, e.o.Names, r.Rate), share: e.gate.join()}
+	e.work.Go(func() {
+		defer stop(nil)
+		defer j.share.leave()
+		j.end(j.guarded(ctx))
+	})
+}
+
+// guarded makes a panic the job's own failure.
+func (j *job) guarded(ctx context.Context) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %v", p)
+		}
+	}()
+	return j.run(ctx)
+}
+
+// end notes how a run ended; one that the node's end broke off is no end.
+func (j *job) end(err error) {
+	r := &j.rec
+	var f *failure
+	switch {
+	case errors.Is(err, errClosed):
+		j.engine.stopped(r.ID)
+		return
+	case errors.Is(err, errCancelled):
+		r.State = Cancelled
+	case errors.As(err, &f):
+		r.State, r.Kind, r.Error = Failed, f.kind, f.text
+	case err != nil:
+		r.State, r.Kind, r.Error = Failed, kindFailed, err.Error()
+	case r.Counters.NotKept.Files+r.Counters.Failed.Files > 0 || r.Lost > 0:
+		r.State = Partly
+	default:
+		r.State = Done
+	}
+	now := time.Now()
+	r.Ended = &now
+	r.Cursor.File = nil
+	j.plan.Lock()
+	if !r.Plan.Counted {
+		r.Plan = j.plan.Plan
+	}
+	j.plan.Unlock()
+	j.engine.stopped(r.ID)
+	j.save()
+}
+
+// stopped notes that nobody works on a job any more.
+func (e *Engine) stopped(id string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if s := e.shown[id]; s != nil {
+		s.stop = nil
+	}
+}
+
+// keep saves a record, and shows it once it is saved, or over.
+func (e *Engine) keep(r *Record) {
+	saved := r.clone()
+	if err := e.o.Records.Save(saved); err != nil {
+		e.told("a job's progress cannot be saved", err)
+		if !saved.State.Over() {
+			return // the next checkpoint tries again
+		}
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if s := e.shown[saved.ID]; s != nil {
+		s.record = saved
+		s.pace.note(time.Now(), saved.Counters.Held().Bytes)
+	}
+	close(e.changed)
+	e.changed = make(chan struct{})
+}
+
+func (e *Engine) told(what string, err error) {
+	if e.o.Log != nil {
+		e.o.Log(what, err)
+	}
+}
+
+func unknown(id string) error { return Unknown("there is no job " + id + " (hearth jobs lists them)") }
+
+// Get is a job as it was saved last, and a channel that is closed when any job has
+// changed since.
+func (e *Engine) Get(id string) (View, <-chan struct{}, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	s := e.shown[id]
+	if s == nil {
+		return View{}, nil, unknown(id)
+	}
+	return s.view(), e.changed, nil
+}
+
+// List is all jobs, the latest first.
+func (e *Engine) List() []View {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	all := make([]View, 0, len(e.shown))
+	for _, s := range e.shown {
+		all = append(all, s.view())
+	}
+	slices.SortFunc(all, func(a, b View) int { return cmp.Or(b.Created.Compare(a.Created), cmp.Compare(a.ID, b.ID)) })
+	return all
+}
+
+// Cancel ends a job; what it loaded stays.
+func (e *Engine) Cancel(id string) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	switch s := e.shown[id]; {
+	case s == nil:
+		return unknown(id)
+	case s.stop == nil:
+		return Refusal("the job " + id + " is over: " + string(s.record.State))
+	default:
+		s.stop(errCancelled)
+		return nil
+	}
+}
+
+// Retry begins a job that is over again, under its id; what is held costs nothing.
+func (e *Engine) Retry(id string) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	s := e.shown[id]
+	switch {
+	case s == nil:
+		return unknown(id)
+	case s.stop != nil || !s.record.State.Over():
+		return Refusal("the job " + id + " is not over")
+	case e.closed:
+		return errClosed
+	}
+	old := s.record
+	s.record = Record{ID: id, Request: old.Request, State: Queued, Times: Times{Created: time.Now()}}
+	s.pace = pace{}
+	e.startLocked(s.record)
+	return nil
+}

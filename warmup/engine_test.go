@@ -1,0 +1,438 @@
+package warmup
+
+import (
+	"errors"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hearthfs/hearth/cache"
+)
+
+func TestEverythingIsLoadedOnce(t *testing.T) {
+	// A whole tree with odd names is loaded: each byte and each directory is asked for
+	// once, the sums are those of the bucket, and a second job finds all of it present.
+	w := newWorld(t)
+	w.fill()
+	w.open()
+	v := w.over(w.start("/"))
+	want := w.bucket.total()
+	if v.State != Done || v.Counters.Sum() != want || v.Plan.Total != want || v.FilesDone != want.Files || v.BytesDone != want.Bytes || v.BytesTotal != want.Bytes {
+		t.Fatalf("want %+v\n%+v", want, v)
+	}
+	if v.Counters.Present.Bytes != 0 || v.Counters.Present.Files != 6 { // the empty ones
+		t.Errorf("present before: %+v", v.Counters.Present)
+	}
+	w.holds()
+	const dirs = 15 // the root, d0 to d5, a, a/y, "sp ace", ü, dots, dots/.., t and the empty segment in it
+	if w.bucket.bytes != want.Bytes || w.bucket.lists != dirs {
+		t.Errorf("%d bytes of %d asked for, by %d listings", w.bucket.bytes, want.Bytes, w.bucket.lists)
+	}
+	v = w.over(w.start("/d3"))
+	if v.State != Done || v.Counters.Present != (Tally{41, 17<<20 + 1000*40*39/2}) || v.Counters.Done.Files != 0 || w.bucket.bytes != want.Bytes {
+		t.Errorf("again: %+v, %d bytes asked for", v.Counters, w.bucket.bytes)
+	}
+}
+
+func TestKillsAtAnyMoment(t *testing.T) {
+	// Processes are killed while they list and load, and what was not flushed is lost.
+	// The job goes on under its id, its counters never fall and add up in the end.
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	for range 8 {
+		w := newWorld(t)
+		w.fill()
+		want := w.bucket.total()
+		w.open()
+		id := w.start("/")
+		kills := 0
+		for range 5 {
+			killed := make(chan struct{})
+			var once sync.Once
+			w.bucket.mu.Lock()
+			gets, pages := w.bucket.gets+random.IntN(80), w.bucket.lists+random.IntN(30)
+			w.bucket.onGet = func(n int, _ string) {
+				if n > gets {
+					once.Do(func() { close(killed) })
+				}
+			}
+			w.bucket.onPage = func(n int) {
+				if n > pages {
+					once.Do(func() { close(killed) })
+				}
+			}
+			w.bucket.mu.Unlock()
+			if !w.until(id, killed) {
+				break
+			}
+			w.kill()
+			w.open()
+			kills++
+		}
+		v := w.over(id)
+		if v.State != Done || v.Counters.Sum() != want || v.Plan.Total != want {
+			t.Fatalf("want %+v\n%+v", want, v)
+		}
+		w.holds()
+		t.Logf("%d kills, %d bytes of %d, %d listings", kills, w.bucket.bytes, want.Bytes, w.bucket.lists)
+	}
+}
+
+func TestWhatChangesMeanwhile(t *testing.T) {
+	// Small and large objects change or vanish between the listing and their loading,
+	// and while they are loaded. Each is counted once, and the new version is loaded.
+	w := newWorld(t)
+	w.fill()
+	w.bucket.put("mid", "e", 33<<20)
+	w.open()
+	if _, err := w.engine.Submit(Request{Targets: []string{"/"}, MetadataOnly: true}, nil, false, asIs); err != nil {
+		t.Fatal(err)
+	}
+	w.over(w.engine.List()[0].ID)
+	before := w.bucket.total()
+	w.bucket.put("d5/f07", "new", 9999)
+	w.bucket.remove("d5/f08")
+	var once sync.Once
+	began := make(chan struct{})
+	large := 0
+	w.bucket.onGet = func(_ int, key string) {
+		w.bucket.mu.Lock()
+		if key == "large" {
+			large++
+		}
+		late := large == 2
+		w.bucket.mu.Unlock()
+		if late {
+			once.Do(func() {
+				w.bucket.put("large", "new", 50<<20)
+				w.bucket.remove("mid")
+				close(began)
+			})
+		}
+		if key == "mid" {
+			<-began
+		}
+	}
+	v := w.over(w.start("/"))
+	<-began
+	c := v.Counters
+	if v.State != Done || c.Changed.Files != 2 || c.Vanished.Files != 2 || c.Vanished.Bytes != 33<<20+8000 {
+		t.Errorf("%+v", v)
+	}
+	if sum, want := c.Sum(), (Tally{before.Files, before.Bytes + 10<<20 - 5 + 2999}); sum != want {
+		t.Errorf("sum %+v, want %+v", sum, want)
+	}
+	w.holds()
+}
+
+func TestWhatIsEvictedBeforeTheEnd(t *testing.T) {
+	// A block is evicted after it was counted: it is loaded again.
+	w := newWorld(t)
+	w.fill()
+	evicted := 0
+	w.records.saved = func() {
+		if evicted == 0 {
+			evicted = w.keeper.evict(func(h *fakeHeld) bool { return h.block.Object.Key == "d3/large" && h.flushed })
+		}
+	}
+	w.open()
+	v := w.over(w.start("/"))
+	if evicted == 0 || v.State != Done || v.Lost != 0 || v.Reloaded != 17<<20 || v.Counters.Sum() != w.bucket.total() {
+		t.Errorf("%d evicted: %+v", evicted, v)
+	}
+	w.holds()
+}
+
+func TestLostIsSaid(t *testing.T) {
+	// What a tier gives up as soon as it was counted is told, and nothing is called done.
+	w := newWorld(t)
+	w.bucket.put("keeps", "e", 10)
+	w.bucket.put("loses", "e", 10)
+	w.records.saved = func() {
+		w.keeper.evict(func(h *fakeHeld) bool { return h.block.Object.Key == "loses" })
+	}
+	w.open()
+	if v := w.over(w.start("/")); v.State != Partly || v.Lost != 10 || v.Reloaded != 10 || len(v.Samples) == 0 {
+		t.Errorf("%+v", v)
+	}
+}
+
+func TestTwoJobsFetchEachByteOnce(t *testing.T) {
+	// Two overlapping jobs, and a reader, share what is under way through the tier.
+	w := newWorld(t)
+	w.fill()
+	tier := cache.Through(w.keeper, w.bucket, cache.Always)
+	t.Cleanup(tier.Close)
+	w.source = tier
+	w.open()
+	a, b := w.start("/"), w.start("/d3")
+	x := w.over(a)
+	y := w.over(b)
+	if want := w.bucket.total(); x.State != Done || y.State != Done || w.bucket.bytes != want.Bytes {
+		t.Errorf("%d of %d bytes: %+v, %+v", w.bucket.bytes, want.Bytes, x.Counters, y.Counters)
+	}
+	w.holds()
+}
+
+func TestWhatDoesNotFitIsRefused(t *testing.T) {
+	// One percent too small is refused with the numbers, one percent to spare is loaded.
+	for spare, state := range map[float64]State{0.99: Failed, 1.01: Done} {
+		w := newWorld(t)
+		w.fill()
+		w.room = fakeRoom(float64(w.bucket.total().Bytes) * spare)
+		w.open()
+		v := w.over(w.start("/"))
+		if v.State != state || (state == Failed) != (v.Kind == kindRefused && strings.Contains(v.Error, "--cache-disks")) {
+			t.Errorf("%v: %s %s %s", spare, v.State, v.Kind, v.Error)
+		}
+	}
+}
+
+func TestWhatNoTierKeeps(t *testing.T) {
+	// A full tier and objects without a strong ETag: what is not kept is counted, with
+	// its reason.
+	w := newWorld(t)
+	w.fill()
+	w.bucket.put("weak", "W/x", 1234)
+	w.keeper.budget = 50 << 20
+	w.open()
+	v := w.over(w.start("/"))
+	c := v.Counters
+	if v.State != Partly || c.Sum() != w.bucket.total() || c.NotKept.Bytes < 7<<20 || c.Done.Bytes > 50<<20 {
+		t.Errorf("%+v", v)
+	}
+	weak := slices.ContainsFunc(v.Samples, func(s Sample) bool { return s.Path == "/weak" && s.Cause == causeWeak })
+	full := slices.ContainsFunc(v.Samples, func(s Sample) bool { return strings.Contains(s.Cause, errFakeFull.Error()) })
+	if !full || !weak && len(v.Samples) < maxSamples {
+		t.Errorf("%+v", v.Samples)
+	}
+}
+
+func TestAnOriginThatIsAwayFailsTheJob(t *testing.T) {
+	// The origin goes away in the middle: the job fails with the reason rather than
+	// try all that is left, and a retry goes on with what is there.
+	w := newWorld(t)
+	for i := range 600 {
+		w.bucket.put("f"+strings.Repeat("x", i%200)+string(rune('a'+i/200)), "e", 10)
+	}
+	w.open()
+	away := errors.New("nobody answers")
+	w.bucket.onGet = func(n int, _ string) {
+		if n == 300 {
+			w.bucket.mu.Lock()
+			w.bucket.fail = away
+			w.bucket.mu.Unlock()
+		}
+	}
+	id := w.start("/")
+	v := w.over(id)
+	if v.State != Failed || !strings.Contains(v.Error, away.Error()) || v.Counters.Done.Files == 0 {
+		t.Fatalf("%+v", v)
+	}
+	w.bucket.mu.Lock()
+	w.bucket.fail, w.bucket.onGet = nil, nil
+	w.bucket.mu.Unlock()
+	w.records.mu.Lock()
+	clear(w.records.last) // a retry begins anew
+	w.records.mu.Unlock()
+	if err := w.engine.Retry(id); err != nil {
+		t.Fatal(err)
+	}
+	v = w.over(id)
+	if v.State != Done || v.Counters.Sum().Files != 600 || v.Counters.Present.Files == 0 {
+		t.Errorf("%+v", v)
+	}
+}
+
+func TestLists(t *testing.T) {
+	// A list with missing, duplicate and odd names, by lines and by NUL: what is there
+	// is loaded once, what is not is named, and the job ends in part.
+	for _, nul := range []bool{false, true} {
+		w := newWorld(t)
+		w.fill()
+		w.open()
+		items := []string{"/d1/f05", "/nothing", "/d1/f05", "", "/%2541", "/d2", "/sp ace/new\nline"}
+		end := "\n"
+		if nul {
+			end = "\x00"
+		}
+		r, err := w.engine.Submit(Request{List: "-"}, strings.NewReader(strings.Join(items, end)), nul, asIs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		v := w.over(r.ID)
+		missing := int64(1)
+		if !nul {
+			missing = 3 // the two halves of a name
+		}
+		if c := v.Counters; v.State != Partly || c.Failed != (Tally{missing, 0}) || c.Sum().Files != 43+missing+(1-(missing-1)/2) ||
+			v.Samples[0] != (Sample{"/nothing", "no such file or directory"}) {
+			t.Errorf("nul %v: %+v", nul, v)
+		}
+	}
+}
+
+func TestNamesAlone(t *testing.T) {
+	// --metadata-only lists everything and loads nothing, --dry-run counts what a job
+	// would ask for; without a tier to keep bytes the first goes on, the other is refused.
+	w := newWorld(t)
+	w.fill()
+	w.open()
+	want := w.bucket.total()
+	submit := func(q Request) View {
+		t.Helper()
+		q.Targets = []string{"/"}
+		r, err := w.engine.Submit(q, nil, false, asIs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return w.over(r.ID)
+	}
+	if v := submit(Request{MetadataOnly: true}); v.State != Done || v.Counters.Done.Files != want.Files || w.bucket.gets != 0 {
+		t.Errorf("names alone: %+v, %d requests for bytes", v, w.bucket.gets)
+	}
+	plan := submit(Request{DryRun: true}).Plan
+	if plan.Total != want || plan.Requests != want.Files-6-2+3+2 || plan.Held.Bytes != 0 || w.bucket.gets != 0 {
+		t.Errorf("dry run: %+v", plan)
+	}
+	w.over(w.start("/"))
+	if plan = submit(Request{DryRun: true}).Plan; plan.Held != want || plan.Requests != 0 {
+		t.Errorf("dry run of what is there: %+v", plan)
+	}
+	w.engine.o.Keeper = nil
+	if _, err := w.engine.Submit(Request{}, nil, false, asIs); !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), "--cache-disks") {
+		t.Errorf("without a tier: %v", err)
+	}
+	submit(Request{MetadataOnly: true})
+}
+
+func TestCancel(t *testing.T) {
+	// A job is cancelled while it loads: it ends, keeps what it has, and stays ended
+	// over a restart.
+	w := newWorld(t)
+	w.fill()
+	w.open()
+	reached, go1 := make(chan struct{}), make(chan struct{})
+	w.bucket.onGet = func(n int, _ string) {
+		if n == 20 {
+			close(reached)
+		}
+		if n >= 20 {
+			<-go1
+		}
+	}
+	id := w.start("/")
+	<-reached
+	if err := w.engine.Retry(id); !errors.Is(err, fs.ErrPermission) {
+		t.Errorf("retry of a job that runs: %v", err)
+	}
+	if err := w.engine.Cancel(id); err != nil {
+		t.Fatal(err)
+	}
+	close(go1)
+	if v := w.over(id); v.State != Cancelled || v.Ended == nil {
+		t.Errorf("%+v", v)
+	}
+	if err := w.engine.Cancel(id); !errors.Is(err, fs.ErrPermission) {
+		t.Errorf("cancel of a job that is over: %v", err)
+	}
+	if err := w.engine.Cancel("nothing"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("cancel of no job: %v", err)
+	}
+	w.kill()
+	w.open()
+	if v, _, err := w.engine.Get(id); err != nil || v.State != Cancelled {
+		t.Errorf("after a restart: %+v, %v", v, err)
+	}
+}
+
+func TestRecordsThatAreNone(t *testing.T) {
+	// Damaged and foreign records are set aside, saves and lists that broke off are
+	// removed, and only a hundred ended jobs are remembered.
+	f := &Files{Dir: t.TempDir()}
+	for i := range maxHistory + 10 {
+		r := Record{ID: newID(), State: Done, Times: Times{Created: time.Unix(int64(1000+i), 0)}}
+		if err := f.Save(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	running := Record{ID: "running", State: Loading, Times: Times{Created: time.Unix(1, 0)}}
+	if err := f.Save(running); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{"bad.json": "{", "other.json": `{"id":"another","state":"done"}`, "none.json": `{"id":"none"}`,
+		"x.json.new": "{", "left.list": "/a", "running.list": "/a\x00"} {
+		if err := os.WriteFile(filepath.Join(f.Dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	told := 0
+	f.Log = func(string, error) { told++ }
+	all, err := f.Load()
+	if err != nil || len(all) != maxHistory+1 || told != 3 || all[maxHistory].ID != "running" || all[maxHistory-1].Created.Unix() != 1010 {
+		t.Errorf("%d records, told %d times, %v", len(all), told, err)
+	}
+	entries, err := os.ReadDir(f.Dir)
+	if err != nil || len(entries) != maxHistory+1+3+1 {
+		t.Errorf("%d files, %v", len(entries), err)
+	}
+}
+
+func TestReadersGoFirst(t *testing.T) {
+	// While readers are active two steps are under way and rest; afterwards they are
+	// many again.
+	p := pilot{steps: firstSteps}
+	for i := range 20 {
+		p.fly(float64(1000*(i+1)), true, false, 56)
+	}
+	if p.steps != 56 {
+		t.Errorf("%d steps while the rate grows, want all", p.steps)
+	}
+	if p.fly(1000, true, true, 56); p.steps != 28 {
+		t.Errorf("%d steps after SlowDown", p.steps)
+	}
+	for range 9 {
+		p.fly(5000, true, false, 56)
+	}
+	if p.steps != 28 {
+		t.Errorf("%d steps right after SlowDown", p.steps)
+	}
+	g := newGate()
+	s := g.join()
+	g.busy = true
+	for range busySteps {
+		if err := s.enter(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	entered := make(chan error)
+	go func() { entered <- s.enter(t.Context()) }()
+	select {
+	case <-entered:
+		t.Fatal("a third step while readers are active")
+	case <-time.After(10 * time.Millisecond):
+	}
+	g.mu.Lock()
+	g.busy = false
+	g.wakeLocked()
+	g.mu.Unlock()
+	if err := <-entered; err != nil {
+		t.Fatal(err)
+	}
+	other := g.join()
+	for range firstSteps / 2 {
+		if err := other.enter(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if s.flying != 3 || other.flying != firstSteps/2 {
+		t.Errorf("%d and %d steps", s.flying, other.flying)
+	}
+}

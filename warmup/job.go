@@ -1,0 +1,337 @@
+package warmup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/hearthfs/hearth"
+)
+
+// failure ends a job early.
+type failure struct{ kind, text string }
+
+func (f *failure) Error() string { return f.text }
+
+// Causes of the end of a job's context.
+var (
+	errCancelled = errors.New("the job was cancelled")
+	errClosed    = errors.New("the node ends")
+)
+
+// lastPass only looks: pass 1 loads again what was evicted meanwhile.
+const lastPass = 2
+
+// job is a Record at work.
+type job struct {
+	engine *Engine
+	loader *loader
+	share  *share
+	began  time.Time // of this run, with the time worked before
+	before float64
+
+	rec Record // of the goroutine that runs it; what was saved of it, the engine shows
+
+	plan struct {
+		sync.Mutex // guards the rest
+		Plan
+		absent  []Sample // targets that are not there; their number is absents
+		absents int64
+	}
+}
+
+// run works on the job until it is over or the context ends, and says what it ended
+// with: nil is an end of all its passes.
+func (j *job) run(ctx context.Context) error {
+	r := &j.rec
+	if r.Started == nil {
+		now := time.Now()
+		r.Started = &now
+	}
+	if r.State == Queued {
+		r.State = Listing
+	}
+	j.began, j.before = time.Now(), r.Worked
+	j.plan.Plan = r.Plan
+	if !r.Plan.Counted {
+		j.plan.Plan = Plan{}
+	}
+	j.save()
+	if r.MetadataOnly || r.DryRun {
+		return j.onlyCount(ctx)
+	}
+	for r.Pass <= lastPass {
+		if err := j.pass(ctx); err != nil {
+			return err
+		}
+		again := r.Pass == 0 && r.Counters.NotKept.Files+r.Counters.Failed.Files == 0 || r.Pass == 1 && r.Reloaded > 0
+		if r.Pass == 0 {
+			r.Plan.Total = r.Counters.Sum()
+		}
+		if !again {
+			return nil
+		}
+		r.Pass, r.Cursor = r.Pass+1, Cursor{}
+		j.save()
+	}
+	return nil
+}
+
+// onlyCount is the run of a job that loads nothing.
+func (j *job) onlyCount(ctx context.Context) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	var saving sync.WaitGroup
+	defer saving.Wait()
+	defer stop()
+	ended := make(chan error, 1)
+	saving.Go(func() { ended <- j.count(ctx) })
+	tick := time.NewTicker(checkpointEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			j.save()
+		case err := <-ended:
+			if err == nil && j.rec.MetadataOnly {
+				j.rec.Counters.Done.Files = j.plan.Total.Files - j.plan.absents
+				j.rec.Counters.Failed.Files = j.plan.absents
+				j.rec.Samples = j.plan.absent
+			}
+			return err
+		}
+	}
+}
+
+// pass walks over all behind the cursor, and counts beside it where that is not done.
+func (j *job) pass(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var work sync.WaitGroup
+	defer work.Wait()
+	defer cancel(nil) // before that
+	counted := make(chan struct{})
+	if j.plan.Counted {
+		close(counted)
+	} else {
+		work.Go(func() {
+			defer close(counted)
+			if err := j.count(ctx); err != nil {
+				cancel(err)
+			}
+		})
+	}
+	order := make(chan *item, window)
+	from := j.rec.Cursor
+	work.Go(func() {
+		defer close(order)
+		if err := j.walk(ctx, from, order, &work); err != nil {
+			cancel(err)
+		}
+	})
+	c := &commit{job: j}
+	if err := c.run(ctx, order); err != nil {
+		return first(ctx, err)
+	}
+	// The channel is closed by a walk that failed, too.
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	select {
+	case <-counted:
+	case <-ctx.Done():
+	}
+	j.save()
+	return context.Cause(ctx)
+}
+
+// first is what ended the context, since other errors followed from that.
+func first(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+// walk begins the steps in order.
+func (j *job) walk(ctx context.Context, from Cursor, order chan<- *item, work *sync.WaitGroup) error {
+	w := j.over()
+	w.each = func(r ref) error {
+		return steps(&r, func(it *item) error {
+			select {
+			case order <- it:
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+			if j.present(it) {
+				close(it.done)
+				return nil
+			}
+			if err := j.share.enter(ctx); err != nil {
+				return err
+			}
+			work.Go(func() { j.step(ctx, it) })
+			return nil
+		})
+	}
+	return w.from(ctx, from)
+}
+
+// over is the walk over what the job was asked for.
+func (j *job) over() walk {
+	since := j.rec.Created.UnixMilli()
+	return walk{names: j.engine.o.Names, since: since, targets: j.targets, listed: j.rec.List != "", breathe: j.engine.gate.breathe}
+}
+
+// targets calls each for what the job was asked for, from a cursor on.
+func (j *job) targets(from Cursor, each func(target string, at, next Cursor) error) error {
+	if j.rec.List == "" {
+		for i := from.Target; i < len(j.rec.Targets); i++ {
+			if err := each(j.rec.Targets[i], Cursor{Target: i}, Cursor{Target: i + 1}); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	i := from.Target
+	return j.engine.o.Files.items(j.rec.ID, from.Offset, func(path string, at, next int64) error {
+		i++
+		return each(path, Cursor{Target: i - 1, Offset: at}, Cursor{Target: i, Offset: next})
+	})
+}
+
+// present reports whether a step needs no request, and is over.
+func (j *job) present(it *item) bool {
+	o := &it.ref.object
+	if it.ref.absent != "" || it.n == 0 && !it.renewed {
+		return true
+	}
+	if it.renewed || !o.Cacheable() {
+		return false
+	}
+	it.out = outcome{object: o, first: it.first, n: it.n}
+	if it.out.lost(j.loader.keeper) == 0 {
+		it.out.held = it.out.bytes()
+		return true
+	}
+	if j.rec.Pass == lastPass {
+		it.out.notKept, it.out.cause = it.out.lost(j.loader.keeper), "the cache has no room for it beside what else is read"
+		return true
+	}
+	return false
+}
+
+// step loads one item.
+func (j *job) step(ctx context.Context, it *item) {
+	began := time.Now()
+	if !it.renewed {
+		it.out = j.loader.load(ctx, &it.ref.object, it.first, it.n)
+	}
+	if it.renewed || it.out.stale && it.first == 0 && it.last {
+		it.out = j.loader.replaced(ctx, it.ref)
+	}
+	loaded := it.out.loaded
+	close(it.done) // the commit has it from here on
+	j.share.exit(ctx, loaded, time.Since(began))
+}
+
+// count sums up what there is, and refuses what cannot fit.
+func (j *job) count(ctx context.Context) error {
+	o := &j.engine.o
+	fit := newFit(o.Room)
+	c := &count{walk: j.over()}
+	c.hidden = func(n int64) {
+		j.plan.Lock()
+		defer j.plan.Unlock()
+		j.plan.Hidden += n
+	}
+	c.each = func(r ref) error {
+		found := Plan{Total: Tally{1, r.object.Size}}
+		if j.rec.DryRun && r.absent == "" {
+			found.Held, found.Requests = held(o.Keeper, &r.object)
+		}
+		j.plan.Lock()
+		defer j.plan.Unlock()
+		j.plan.Total.add(found.Total)
+		j.plan.Held.add(found.Held)
+		j.plan.Requests += found.Requests
+		if r.absent != "" {
+			if j.plan.absents++; len(j.plan.absent) < maxSamples {
+				j.plan.absent = append(j.plan.absent, Sample{r.target, r.absent})
+			}
+			return nil
+		}
+		if j.rec.MetadataOnly {
+			return nil
+		}
+		j.plan.Needs = fit.add(&r.object)
+		if j.rec.DryRun {
+			return nil
+		}
+		return fit.refusal(false)
+	}
+	if err := c.all(ctx); err != nil {
+		return first(ctx, err)
+	}
+	if !j.rec.DryRun && !j.rec.MetadataOnly {
+		if err := fit.refusal(true); err != nil {
+			return err
+		}
+	}
+	j.plan.Lock()
+	defer j.plan.Unlock()
+	j.plan.Room, j.plan.Counted = fit.room(), true
+	return nil
+}
+
+// held is what of an object is held, and the requests that the rest takes.
+func held(k hearth.Keeper, o *hearth.Object) (t Tally, requests int64) {
+	if k == nil || !o.Cacheable() {
+		return t, 0
+	}
+	running := false
+	for i := range o.Blocks() {
+		b := o.Block(i)
+		if k.Has(b.ID()) {
+			t.Bytes += int64(b.Len())
+			running = false
+			continue
+		}
+		if !running || i%hearth.ExtentBlocks == 0 {
+			requests++
+		}
+		running = true
+	}
+	if t.Bytes == o.Size {
+		t.Files = 1
+	}
+	return t, requests
+}
+
+// save makes what was counted last, and shows it.
+func (j *job) save() {
+	r := &j.rec
+	j.plan.Lock()
+	total := r.Plan.Total
+	if r.Pass == 0 && !r.Plan.Counted {
+		r.Plan = j.plan.Plan
+		if !r.Plan.Counted && total.Files > r.Plan.Total.Files {
+			r.Plan.Total = total // it is counted again, after a restart
+		}
+	}
+	if r.State == Listing && r.Plan.Counted {
+		r.State = Loading
+	}
+	j.plan.Unlock()
+	r.Worked = j.before + time.Since(j.began).Seconds()
+	j.engine.keep(r)
+}
+
+// flush brings what was loaded to the device. Where it fails, Has tells what is held.
+func (j *job) flush(ctx context.Context) {
+	if err := j.loader.keeper.Flush(ctx); err != nil && ctx.Err() == nil {
+		j.engine.told("warm-up cannot flush the disk tier", fmt.Errorf("job %s: %w", j.rec.ID, err))
+	}
+}

@@ -1,0 +1,207 @@
+package warmup
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+
+	"golang.org/x/time/rate"
+
+	"github.com/hearthfs/hearth"
+)
+
+// outcome is what became of a step, in bytes.
+type outcome struct {
+	held    int64 // before the step
+	loaded  int64
+	notKept int64
+	failed  int64
+	// stale: the version is gone; what it meant is not known yet. changed: all of the
+	// new version, object, was loaded instead. vanished: there is none.
+	stale, changed, vanished bool
+	object                   *hearth.Object // whose blocks [first, first+n) these are
+	first                    int64
+	n                        int64
+	cause                    string // of what was not kept or failed
+}
+
+// well reports whether all blocks should be held now.
+func (o *outcome) well() bool {
+	return !o.stale && !o.vanished && o.notKept == 0 && o.failed == 0 && o.object != nil
+}
+
+// add adds what became of a further part of the same object.
+func (o *outcome) add(x outcome) {
+	o.held, o.loaded, o.notKept, o.failed = o.held+x.held, o.loaded+x.loaded, o.notKept+x.notKept, o.failed+x.failed
+	o.stale = o.stale || x.stale
+	if o.cause == "" {
+		o.cause = x.cause
+	}
+}
+
+// lost is the bytes of its blocks that are not held.
+func (o *outcome) lost(k hearth.Keeper) (bytes int64) {
+	for i := range o.n {
+		if b := o.object.Block(o.first + i); !k.Has(b.ID()) {
+			bytes += int64(b.Len())
+		}
+	}
+	return bytes
+}
+
+// loader makes blocks present.
+type loader struct {
+	source hearth.Source
+	keeper hearth.Keeper
+	names  Names
+	rate   *rate.Limiter // nil: none
+	run    int           // blocks that are asked for by one request, at most
+}
+
+// newLoader limits requests to what a rate in bytes a second lets through in a
+// quarter of a second, so that it is even; 0: no limit.
+func newLoader(source hearth.Source, keeper hearth.Keeper, names Names, limit int64) *loader {
+	l := &loader{source: source, keeper: keeper, names: names, run: hearth.ExtentBlocks}
+	if limit > 0 {
+		l.rate = rate.NewLimiter(rate.Limit(limit), hearth.BlockSize)
+		l.run = int(max(1, min(limit/4/hearth.BlockSize, hearth.ExtentBlocks)))
+	}
+	return l
+}
+
+const (
+	causeWeak     = "it has no strong ETag, so that no tier keeps it"
+	causeDeclined = "the disk tier took it and did not keep it"
+	causeChanging = "it changes while it is loaded"
+)
+
+// load makes blocks [first, first+n) of an object present. It may be done again at
+// any time: what is held costs nothing.
+func (l *loader) load(ctx context.Context, o *hearth.Object, first, n int64) outcome {
+	out := outcome{object: o, first: first, n: n}
+	if !o.Cacheable() {
+		for i := range n {
+			out.notKept += int64(o.Block(first + i).Len())
+		}
+		out.cause = causeWeak
+		return out
+	}
+	for i := int64(0); i < n; {
+		b := o.Block(first + i)
+		if l.keeper.Has(b.ID()) {
+			out.held += int64(b.Len())
+			i++
+			continue
+		}
+		run := int64(1)
+		for i+run < n && run < int64(l.run) && !l.keeper.Has(o.Block(first+i+run).ID()) {
+			run++
+		}
+		if err := l.fetch(ctx, b, int(run), &out); err != nil {
+			out.stale = errors.Is(err, hearth.ErrStale)
+			out.cause = cause(err)
+			out.failed = max(0, out.lost(l.keeper)-out.notKept)
+			out.held = out.bytes() - out.loaded - out.notKept - out.failed
+			return out
+		}
+		i += run
+	}
+	return out
+}
+
+// bytes of its blocks.
+func (o *outcome) bytes() (sum int64) {
+	for i := range o.n {
+		sum += int64(o.object.Block(o.first + i).Len())
+	}
+	return sum
+}
+
+// fetch brings a run of missing blocks and has each kept before it takes the next.
+func (l *loader) fetch(ctx context.Context, first hearth.Block, n int, out *outcome) error {
+	if err := l.wait(ctx, first, n); err != nil {
+		return err
+	}
+	var failed error
+	each := func(b hearth.Block, v *hearth.View, err error) bool {
+		if err != nil {
+			failed = err
+			return false
+		}
+		err = l.keep(ctx, b, v)
+		v.Release()
+		switch {
+		case err == nil:
+			out.loaded += int64(b.Len())
+		case ctx.Err() != nil:
+			failed = context.Cause(ctx)
+			return false
+		default:
+			out.notKept += int64(b.Len())
+			if out.cause == "" {
+				out.cause = err.Error()
+			}
+		}
+		return true
+	}
+	many, ok := l.source.(hearth.ManyGetter)
+	if ok && n > 1 {
+		many.GetMany(ctx, first, n, each)
+		return failed
+	}
+	for i := range n {
+		b := first.Object.Block(first.Index + int64(i))
+		v, err := l.source.Get(ctx, b, 0, b.Len())
+		if !each(b, v, err) {
+			return failed
+		}
+	}
+	return nil
+}
+
+// keep has a block kept that the source has not put into the tier on its way: what
+// is queued there is seen to by the commit.
+func (l *loader) keep(ctx context.Context, b hearth.Block, v *hearth.View) error {
+	if l.keeper.Has(b.ID()) {
+		return nil
+	}
+	return l.keeper.Keep(ctx, b, v)
+}
+
+// wait holds a run back until the rate lets it through.
+func (l *loader) wait(ctx context.Context, first hearth.Block, n int) error {
+	if l.rate == nil {
+		return nil
+	}
+	for i := range n {
+		if err := l.rate.WaitN(ctx, first.Object.Block(first.Index+int64(i)).Len()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// changes is how often in a row a file may change before it is given up.
+const changes = 3
+
+// replaced loads all of the version that a file's name means now.
+func (l *loader) replaced(ctx context.Context, r *ref) outcome {
+	for range changes {
+		o, err := r.again(ctx, l.names)
+		if errors.Is(err, fs.ErrNotExist) {
+			return outcome{vanished: true, cause: cause(err)}
+		}
+		if err != nil {
+			return outcome{changed: true, object: &r.object, failed: r.object.Size, cause: cause(err)}
+		}
+		out := outcome{object: &o, n: o.Blocks()}
+		for first := int64(0); first < o.Blocks() && !out.stale; first += hearth.ExtentBlocks {
+			out.add(l.load(ctx, &o, first, min(hearth.ExtentBlocks, o.Blocks()-first)))
+		}
+		if !out.stale {
+			out.changed = true
+			return out
+		}
+	}
+	return outcome{changed: true, object: &r.object, failed: r.object.Size, cause: causeChanging}
+}

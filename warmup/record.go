@@ -1,0 +1,190 @@
+package warmup
+
+import (
+	"time"
+)
+
+// State of a job.
+type State string
+
+// The states: the first three are those of a job that is not over.
+const (
+	Queued    State = "queued"
+	Listing   State = "listing" // and loading; its totals are not known yet
+	Loading   State = "loading"
+	Done      State = "done"
+	Partly    State = "partly" // ended, and not all of it is present
+	Failed    State = "failed" // ended early
+	Cancelled State = "cancelled"
+)
+
+// Over reports whether a job in the state has ended.
+func (s State) Over() bool { return s == Done || s == Partly || s == Failed || s == Cancelled }
+
+// Request is what a job was asked for.
+type Request struct {
+	// Targets are paths of the tree and URLs; none: the job has a list of them.
+	Targets []string `json:"targets,omitempty"`
+	// List is where a list came from, for people; "": it is none.
+	List string `json:"list,omitempty"`
+	// MetadataOnly lists, and loads nothing.
+	MetadataOnly bool `json:"metadata_only,omitempty"`
+	// DryRun counts what would be loaded, and loads nothing.
+	DryRun bool `json:"dry_run,omitempty"`
+	// Rate limits what is asked of origins, in bytes a second; 0: nothing does.
+	Rate int64 `json:"rate,omitempty"`
+}
+
+// Tally counts files and their bytes.
+type Tally struct {
+	Files int64 `json:"files"`
+	Bytes int64 `json:"bytes"`
+}
+
+func (t *Tally) add(x Tally) { t.Files += x.Files; t.Bytes += x.Bytes }
+
+// Counters are what has become of a job's files, as the package comment says.
+type Counters struct {
+	Done     Tally `json:"done"`
+	Present  Tally `json:"present"`
+	Changed  Tally `json:"changed"`
+	Vanished Tally `json:"vanished"`
+	NotKept  Tally `json:"not_kept"`
+	Failed   Tally `json:"failed"`
+}
+
+// Sum is all categories together.
+func (c *Counters) Sum() Tally {
+	var sum Tally
+	for _, t := range []Tally{c.Done, c.Present, c.Changed, c.Vanished, c.NotKept, c.Failed} {
+		sum.add(t)
+	}
+	return sum
+}
+
+// Held is what stands in a tier.
+func (c *Counters) Held() Tally {
+	held := c.Done
+	held.add(c.Present)
+	held.add(c.Changed)
+	return held
+}
+
+// Plan is what the count found; its fields are whole once Counted is set.
+type Plan struct {
+	Counted bool `json:"counted"`
+	// Total is all that was found, Held the part of it that was held at that moment
+	// (of a dry run; else 0), with the files that were held as a whole.
+	Total Tally `json:"total"`
+	Held  Tally `json:"held"`
+	// Requests are those that loading takes (of a dry run).
+	Requests int64 `json:"requests,omitempty"`
+	// Needs are the bytes that all of it takes on disk, Room what it may take there.
+	Needs int64 `json:"needs,omitempty"`
+	Room  int64 `json:"room,omitempty"`
+	// Hidden counts keys that have no name, and so are not loaded.
+	Hidden int64 `json:"hidden,omitempty"`
+}
+
+// Cursor is how far a walk has been counted: everything before it, and of the file
+// at it the first Blocks.
+type Cursor struct {
+	// Target is the index of the target, Offset where it stands in a list.
+	Target int   `json:"target"`
+	Offset int64 `json:"offset,omitempty"`
+	// Root tells the file from the directory of a target that is both; Path is that
+	// of the last file below a directory, "" before the first.
+	Root int    `json:"root,omitempty"`
+	Path string `json:"path,omitempty"`
+	// File is there while the file at the cursor is not whole.
+	File *Part `json:"file,omitempty"`
+}
+
+// Part is what was counted of a file.
+type Part struct {
+	Version string `json:"version"`
+	Blocks  int64  `json:"blocks"`
+	Bytes   int64  `json:"bytes"`
+	Verdict int    `json:"verdict"`
+	// Replaced: its version changed, and all of the new one has been counted.
+	Replaced bool `json:"replaced,omitempty"`
+}
+
+// Sample is one file that is not present, and why.
+type Sample struct {
+	Path  string `json:"path"`
+	Cause string `json:"cause"`
+}
+
+// maxSamples of causes are kept of a job.
+const maxSamples = 20
+
+// Times of a job; zero: not yet.
+type Times struct {
+	Created time.Time  `json:"created"`
+	Started *time.Time `json:"started,omitempty"`
+	Ended   *time.Time `json:"ended,omitempty"`
+	// Worked is how long it has run, in seconds, without the time that its node was
+	// away.
+	Worked float64 `json:"worked_s"`
+}
+
+// Record is a job. It is whole in itself: whoever has it can go on with the job.
+type Record struct {
+	ID string `json:"id"`
+	Request
+	State State `json:"state"`
+	// Kind and Error say why a job failed: refused, not_found or failed.
+	Kind  string `json:"kind,omitempty"`
+	Error string `json:"error,omitempty"`
+	Times
+	Plan     Plan     `json:"plan"`
+	Counters Counters `json:"counters"`
+	// Reloaded bytes were evicted before the job's end and loaded again; Lost bytes
+	// were evicted and are missing at its end.
+	Reloaded int64 `json:"reloaded_bytes,omitempty"`
+	Lost     int64 `json:"lost_bytes,omitempty"`
+	// Pass is 0 for the first walk, then those that look at it again.
+	Pass   int    `json:"pass,omitempty"`
+	Cursor Cursor `json:"cursor"`
+	// Samples are the first causes of what is not kept, vanished or failed.
+	Samples []Sample `json:"samples,omitempty"`
+}
+
+// clone is a copy that shares nothing that changes.
+func (r *Record) clone() Record {
+	c := *r
+	if r.Cursor.File != nil {
+		part := *r.Cursor.File
+		c.Cursor.File = &part
+	}
+	c.Samples = append([]Sample(nil), r.Samples...)
+	return c
+}
+
+func (r *Record) sample(path, cause string) {
+	if len(r.Samples) < maxSamples {
+		r.Samples = append(r.Samples, Sample{path, cause})
+	}
+}
+
+// Kinds of failures, as the admin API has them.
+const (
+	kindRefused  = "refused"
+	kindNotFound = "not_found"
+	kindFailed   = "failed"
+)
+
+// verdict orders categories: of a file's extents the worst decides.
+const (
+	wasPresent = iota
+	wasDone
+	wasChanged
+	wasVanished
+	wasNotKept
+	wasFailed
+)
+
+func (c *Counters) of(verdict int) *Tally {
+	return []*Tally{&c.Present, &c.Done, &c.Changed, &c.Vanished, &c.NotKept, &c.Failed}[verdict]
+}

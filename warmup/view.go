@@ -1,0 +1,81 @@
+package warmup
+
+import (
+	"math"
+	"time"
+)
+
+// View is a job as it is shown.
+type View struct {
+	Record
+	Progress
+}
+
+// Progress is how far a job is, as of its last checkpoint. Totals are 0 until the
+// count has ended.
+type Progress struct {
+	Job        string `json:"job"`
+	Phase      string `json:"phase"`
+	FilesDone  int64  `json:"files_done"`
+	FilesTotal int64  `json:"files_total"`
+	BytesDone  int64  `json:"bytes_done"`
+	BytesTotal int64  `json:"bytes_total"`
+	// RateBPS is bytes made present per second lately.
+	RateBPS int64 `json:"rate_bps"`
+	// ETAS is how many seconds it will take at that rate; -1: not known.
+	ETAS int64 `json:"eta_s"`
+	// Errors are files that are not kept or failed, Found those found so far.
+	Errors int64 `json:"errors"`
+	Found  int64 `json:"files_found"`
+}
+
+func (s *shown) view() View {
+	r := s.record.clone()
+	held := r.Counters.Held()
+	p := Progress{Job: r.ID, Phase: string(r.State), FilesDone: held.Files, BytesDone: held.Bytes, ETAS: -1,
+		Errors: r.Counters.NotKept.Files + r.Counters.Failed.Files, Found: r.Plan.Total.Files}
+	if r.Pass > 0 && !r.State.Over() {
+		p.Phase = "verifying"
+	}
+	if r.Plan.Counted {
+		p.FilesTotal, p.BytesTotal = r.Plan.Total.Files, r.Plan.Total.Bytes
+	}
+	if !r.State.Over() {
+		p.RateBPS = s.pace.rate()
+	}
+	left := r.Plan.Total.Bytes - r.Counters.Sum().Bytes
+	switch {
+	case r.State.Over():
+		p.ETAS = 0
+	case r.Plan.Counted && p.RateBPS > 0:
+		p.ETAS = int64(math.Ceil(float64(max(0, left)) / float64(p.RateBPS)))
+	}
+	return View{r, p}
+}
+
+// paceNotes are enough for ten seconds of checkpoints.
+const paceNotes = 10
+
+// pace is how fast a counter grew lately.
+type pace struct {
+	at    [paceNotes]time.Time
+	value [paceNotes]int64
+	n     int
+}
+
+func (p *pace) note(at time.Time, value int64) {
+	p.at[p.n%paceNotes], p.value[p.n%paceNotes] = at, value
+	p.n++
+}
+
+func (p *pace) rate() int64 {
+	if p.n < 2 {
+		return 0
+	}
+	last, first := (p.n-1)%paceNotes, max(0, p.n-paceNotes)%paceNotes
+	took := p.at[last].Sub(p.at[first]).Seconds()
+	if took <= 0 {
+		return 0
+	}
+	return int64(float64(p.value[last]-p.value[first]) / took)
+}

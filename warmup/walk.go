@@ -1,0 +1,304 @@
+package warmup
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"io/fs"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/namespace"
+)
+
+// Names is the tree that jobs go over; but for Find it is the namespace's.
+type Names interface {
+	// Find is what a target means: a file, a directory, or one of each.
+	Find(ctx context.Context, target string) ([]namespace.Node, error)
+	ReadSince(ctx context.Context, dir uint64, since int64, after string, each func(namespace.Node) bool) error
+	Lookup(ctx context.Context, dir uint64, name string) (namespace.Node, error)
+	Hidden(dir uint64) (int64, error)
+}
+
+// pageNames of a directory are held at a time.
+const pageNames = 512
+
+// ref is a file where the walk found it.
+type ref struct {
+	at     Cursor // as it is once the file is counted
+	target string
+	dir    uint64 // 0: the target itself
+	name   string
+	object hearth.Object
+	part   *Part  // what was counted of it before; nil: nothing
+	absent string // why there is nothing to load; "": there is
+}
+
+func (r *ref) path() string {
+	if r.dir == 0 {
+		return r.target
+	}
+	return strings.TrimSuffix(r.target, "/") + "/" + r.at.Path
+}
+
+// again asks what the file's name means now.
+func (r *ref) again(ctx context.Context, names Names) (hearth.Object, error) {
+	if r.dir != 0 {
+		n, err := names.Lookup(ctx, r.dir, r.name)
+		if err == nil && n.Dir {
+			err = fs.ErrNotExist
+		}
+		return n.Object, err
+	}
+	roots, err := names.Find(ctx, r.target)
+	if err != nil {
+		return hearth.Object{}, err
+	}
+	for _, n := range roots {
+		if !n.Dir {
+			return n.Object, nil
+		}
+	}
+	return hearth.Object{}, fs.ErrNotExist
+}
+
+func versionText(o *hearth.Object) string { return hex.EncodeToString(o.Version[:]) }
+
+// walk goes over what a job was asked for, in order.
+type walk struct {
+	names Names
+	since int64 // Unix ms: directories that were listed later are not listed again
+	// targets calls each for the targets from the one at the cursor on.
+	targets func(from Cursor, each func(target string, at, next Cursor) error) error
+	// listed: they are a list's, of which one that cannot be looked up stops nothing.
+	listed bool
+	each   func(r ref) error
+	// breathe is called after each page, with the time that it took.
+	breathe func(ctx context.Context, took time.Duration)
+}
+
+// absent passes on a target that cannot be looked up, unless that ends the walk.
+func (w *walk) absent(ctx context.Context, r ref, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if !w.listed && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	r.absent = cause(err)
+	return w.each(r)
+}
+
+// page reads names of a directory behind one of them, at most pageNames.
+func (w *walk) page(ctx context.Context, dir uint64, after string, page []namespace.Node) ([]namespace.Node, error) {
+	began := time.Now()
+	page = page[:0]
+	err := w.names.ReadSince(ctx, dir, w.since, after, func(n namespace.Node) bool {
+		page = append(page, n)
+		return len(page) < pageNames
+	})
+	w.breathe(ctx, time.Since(began))
+	if err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	return page, err
+}
+
+// from goes over all behind a cursor, and the rest of the file at it.
+func (w *walk) from(ctx context.Context, start Cursor) error {
+	return w.targets(start, func(target string, at, next Cursor) error {
+		resumed := Cursor{}
+		if at.Target == start.Target {
+			resumed = start
+		}
+		roots, err := w.names.Find(ctx, target)
+		if err != nil {
+			return w.absent(ctx, ref{at: next, target: target}, err)
+		}
+		for i, n := range roots {
+			at.Root = i
+			switch {
+			case i < resumed.Root:
+			case !n.Dir:
+				at.Root++
+				r := ref{at: at, target: target, object: n.Object}
+				if i == resumed.Root && resumed.Path == "" {
+					r.part = resumed.File
+				}
+				err = w.each(r)
+			case i == resumed.Root:
+				err = w.behind(ctx, here{at: at, target: target, dir: n.ID}, resumed.Path, resumed.File)
+			default:
+				err = w.below(ctx, here{at: at, target: target, dir: n.ID}, "")
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func cause(err error) string {
+	if errors.Is(err, fs.ErrNotExist) {
+		return "no such file or directory"
+	}
+	return err.Error()
+}
+
+// here is a directory of the walk.
+type here struct {
+	at     Cursor
+	target string
+	dir    uint64
+	path   string // below the target; "" or ending in "/"
+}
+
+func (h here) file(n namespace.Node) ref {
+	at := h.at
+	at.Path = h.path + n.Name
+	return ref{at: at, target: h.target, dir: h.dir, name: n.Name, object: n.Object}
+}
+
+func (h here) child(n namespace.Node) here {
+	h.dir, h.path = n.ID, h.path+n.Name+"/"
+	return h
+}
+
+// behind goes over what lies below a directory behind a path, of which part was
+// counted.
+func (w *walk) behind(ctx context.Context, h here, path string, part *Part) error {
+	name, rest, deeper := strings.Cut(path, "/")
+	if name == "" {
+		return w.below(ctx, h, "")
+	}
+	n, err := w.names.Lookup(ctx, h.dir, name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && part != nil && !deeper:
+		r := h.file(namespace.Node{Name: name})
+		r.part, r.absent = part, cause(err)
+		err = w.each(r)
+	case errors.Is(err, fs.ErrNotExist):
+		err = nil
+	case err == nil && n.Dir && deeper:
+		err = w.behind(ctx, h.child(n), rest, part)
+	case err == nil && !n.Dir && !deeper && part != nil:
+		r := h.file(n)
+		r.part = part
+		err = w.each(r)
+	}
+	if err != nil {
+		return err
+	}
+	return w.below(ctx, h, name)
+}
+
+// below goes over what lies below a directory behind the name after.
+func (w *walk) below(ctx context.Context, h here, after string) error {
+	var page []namespace.Node
+	for {
+		var err error
+		if page, err = w.page(ctx, h.dir, after, page); err != nil {
+			return err
+		}
+		for _, n := range page {
+			if n.Dir {
+				err = w.below(ctx, h.child(n), "")
+			} else {
+				err = w.each(h.file(n))
+			}
+			if err != nil {
+				return err
+			}
+		}
+		if len(page) < pageNames {
+			return nil
+		}
+		after = page[len(page)-1].Name
+	}
+}
+
+// countAhead is how many directories are read at a time by a count: the namespace
+// has 32 listings, of which readers want some.
+const countAhead = 16
+
+// count goes over all of it in no order, several directories at a time.
+type count struct {
+	walk
+	tokens chan struct{}
+	work   sync.WaitGroup
+	fail   func(error)
+	hidden func(int64)
+}
+
+// all calls each of the walk for every file, also several at a time.
+func (c *count) all(ctx context.Context) error {
+	c.tokens = make(chan struct{}, countAhead)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	c.fail = func(err error) { cancel(err) }
+	err := c.targets(Cursor{}, func(target string, _, _ Cursor) error {
+		c.aside(ctx, func() error {
+			roots, err := c.names.Find(ctx, target)
+			if err != nil {
+				return c.absent(ctx, ref{target: target}, err)
+			}
+			for _, n := range roots {
+				if n.Dir {
+					err = c.directory(ctx, n.ID)
+				} else {
+					err = c.each(ref{object: n.Object})
+				}
+				if err != nil {
+					return err
+				}
+			}
+			return err
+		})
+		return context.Cause(ctx)
+	})
+	c.work.Wait()
+	return first(ctx, err)
+}
+
+// aside runs do beside others if few run, else at once.
+func (c *count) aside(ctx context.Context, do func() error) {
+	select {
+	case c.tokens <- struct{}{}:
+		c.work.Go(func() {
+			defer func() { <-c.tokens }()
+			if err := do(); err != nil {
+				c.fail(err)
+			}
+		})
+	default:
+		if err := do(); err != nil {
+			c.fail(err)
+		}
+	}
+}
+
+func (c *count) directory(ctx context.Context, dir uint64) error {
+	var page []namespace.Node
+	for after := ""; ctx.Err() == nil; after = page[len(page)-1].Name {
+		var err error
+		if page, err = c.page(ctx, dir, after, page); err != nil {
+			return err
+		}
+		for _, n := range page {
+			if n.Dir {
+				c.aside(ctx, func() error { return c.directory(ctx, n.ID) })
+			} else if err := c.each(ref{object: n.Object}); err != nil {
+				return err
+			}
+		}
+		if len(page) < pageNames {
+			hidden, err := c.names.Hidden(dir)
+			c.hidden(hidden)
+			return err
+		}
+	}
+	return context.Cause(ctx)
+}
