@@ -41,8 +41,10 @@ func examples(e *env) {
 	for _, line := range lines["up"] {
 		node := e.background(o, line)
 		node.waitFor("serving at")
-		for _, line := range lines["status"] {
-			e.sh(o, line)
+		for _, verb := range []string{"status", "warmup", "jobs"} {
+			for _, line := range lines[verb] {
+				e.sh(o, line)
+			}
 		}
 		if code := node.terminate(os.Interrupt); code != 0 {
 			e.Errorf("%s: exit %d after Ctrl-C:\n%s", line, code, node.out)
@@ -62,7 +64,7 @@ func examples(e *env) {
 	}
 	for verb, examples := range lines {
 		switch verb {
-		case "up", "status", "mount", "umount":
+		case "up", "status", "warmup", "jobs", "mount", "umount":
 		case "":
 			e.sh(o, examples[0])
 		default:

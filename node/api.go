@@ -6,6 +6,8 @@ import (
 
 	"github.com/hearthfs/hearth/cache/scrub"
 	"github.com/hearthfs/hearth/node/answer"
+	"github.com/hearthfs/hearth/node/jobs"
+	"github.com/hearthfs/hearth/warmup"
 )
 
 // Error and Kind are what the admin API answers when it does not do what was asked.
@@ -54,8 +56,12 @@ type Status struct {
 	Links    []LinkStatus  `json:"links"`
 	Tiers    []TierStatus  `json:"tiers"`
 	Mounts   []MountStatus `json:"mounts"`
-	Memory   MemoryStatus  `json:"memory"`
-	Names    NamesStatus   `json:"names"`
+	// Jobs are warm-ups that are not over; Warmup is what has become of the files of all
+	// since the node started.
+	Jobs   []jobs.Line     `json:"jobs"`
+	Warmup warmup.Counters `json:"warmup"`
+	Memory MemoryStatus    `json:"memory"`
+	Names  NamesStatus     `json:"names"`
 	// Processors are shared with everything else on the machine.
 	Processors ProcessorsStatus `json:"processors"`
 	// Uncached counts blocks that were read of objects without a strong ETag,

@@ -18,6 +18,7 @@ import (
 	"github.com/hearthfs/hearth/node/answer"
 	"github.com/hearthfs/hearth/node/door"
 	"github.com/hearthfs/hearth/node/fsck"
+	"github.com/hearthfs/hearth/node/jobs"
 )
 
 // DefaultSocket is where the node of this machine is asked: of the system when
@@ -149,6 +150,9 @@ func (c *Client) Fsck(ctx context.Context, dir string, repair bool, tell func(fs
 	defer body.Close()
 	return fsck.Receive(ctx, body, tell)
 }
+
+// Jobs asks about warm-ups.
+func (c *Client) Jobs() *jobs.Client { return &jobs.Client{Send: c.send} }
 
 // Cat writes bytes [off, off+n) of the file at path to w; n < 0: to its end.
 func (c *Client) Cat(ctx context.Context, path string, off, n int64, w io.Writer) error {

@@ -6,6 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"github.com/hearthfs/hearth/node/jobs"
 	"github.com/hearthfs/hearth/node/metric"
 )
 
@@ -73,6 +74,7 @@ func export(s *Status, m metric.Sink) {
 	for name, n := range s.Names.Figures {
 		m.Gauge("hearth_names", "Figures of the namespace.", n, "figure", name)
 	}
+	jobs.Export(s.Jobs, s.Warmup, m)
 	stale := int64(0)
 	if s.Names.Stale != "" {
 		stale = 1

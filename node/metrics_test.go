@@ -70,8 +70,9 @@ func labels() map[string]string {
 		"op": "what the kernel asked: `lookup`, `getattr`, `open`, `read`, `readdir`, `forget`; what came of it: `read_bytes`; `read_misses` (not held here); " +
 			"`lent` (opens by passthrough); `lent_files`, `taken_back` (files of such opens: their difference is lent now); `stale` (ESTALE); `interrupted`; " +
 			"`errors` (EIO and such); `complaints` (the FUSE library's); `news_told`, `news_merged`, `news_lost` (notifications)",
-		"tier": "`ram`, `disk`",
-		"verb": "`get`, `head`, `list`",
+		"outcome": "`done`, `present` (held before), `changed` (another version was loaded), `vanished`, `not_kept` (no tier would), `failed`",
+		"tier":    "`ram`, `disk`",
+		"verb":    "`get`, `head`, `list`",
 	}
 }
 

@@ -34,6 +34,7 @@ import (
 	"github.com/hearthfs/hearth/namespace"
 	"github.com/hearthfs/hearth/node/budget"
 	"github.com/hearthfs/hearth/node/fsck"
+	"github.com/hearthfs/hearth/node/jobs"
 	"github.com/hearthfs/hearth/node/judged"
 	"github.com/hearthfs/hearth/node/leaks"
 	"github.com/hearthfs/hearth/node/machine"
@@ -62,6 +63,7 @@ type Node struct {
 	tree   *namespace.Tree
 	judged *judged.Modes
 	mounts *mounts
+	jobs   *jobs.Jobs
 	doors  *listeners
 	// uncached counts blocks read of objects that cannot be kept.
 	uncached atomic.Int64
@@ -139,7 +141,7 @@ func (n *Node) open(ctx context.Context) (err error) {
 		}
 		n.tryAgain(l, cause)
 	}
-	return nil
+	return n.openJobs()
 }
 
 // takeBudgets works out the RAM budget, which it returns, and makes the cache
@@ -335,6 +337,9 @@ func (n *Node) close() error {
 		}))
 	}
 	n.cancel(errClosed)
+	if n.jobs != nil {
+		n.jobs.Close()
+	}
 	if n.doors != nil {
 		n.doors.close()
 	}

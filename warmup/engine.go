@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"slices"
 	"sync"
 	"time"
@@ -31,6 +32,8 @@ type Options struct {
 	// that asked to slow down. Connections are those that warm-up may use.
 	Readers, Throttled func() int64
 	Connections        func() int
+	// Explain puts an error into a line for people; nil: its text.
+	Explain func(error) string
 	// Log is told what should be known and stops nothing.
 	Log func(what string, err error)
 }
@@ -45,6 +48,7 @@ type Engine struct {
 
 	mu      sync.Mutex // guards the rest
 	closed  bool
+	total   Counters // of all jobs since Open
 	shown   map[string]*shown
 	changed chan struct{} // closed when a shown record changed
 }
@@ -60,6 +64,9 @@ type shown struct {
 func Open(o Options) (*Engine, error) {
 	if o.Records == nil {
 		o.Records = o.Files
+	}
+	if o.Explain == nil {
+		o.Explain = error.Error
 	}
 	e := &Engine{o: o, gate: newGate(), shown: map[string]*shown{}, changed: make(chan struct{})}
 	e.ctx, e.cancel = context.WithCancelCause(context.Background())
@@ -149,7 +156,7 @@ func (e *Engine) forgetLocked() {
 func (e *Engine) startLocked(r Record) {
 	ctx, stop := context.WithCancelCause(e.ctx)
 	e.shown[r.ID].stop = stop
-	j := &job{engine: e, rec: r, loader: newLoader(e.o.Source, e.o.Keeper, e.o.Names, r.Rate), share: e.gate.join()}
+	j := &job{engine: e, rec: r, loader: newLoader(&e.o, r.Rate), share: e.gate.join()}
 	e.work.Go(func() {
 		defer stop(nil)
 		defer j.share.leave()
@@ -180,7 +187,7 @@ func (j *job) end(err error) {
 	case errors.As(err, &f):
 		r.State, r.Kind, r.Error = Failed, f.kind, f.text
 	case err != nil:
-		r.State, r.Kind, r.Error = Failed, kindFailed, err.Error()
+		r.State, r.Kind, r.Error = Failed, kindFailed, j.engine.o.cause(err)
 	case r.Counters.NotKept.Files+r.Counters.Failed.Files > 0 || r.Lost > 0:
 		r.State = Partly
 	default:
@@ -219,6 +226,10 @@ func (e *Engine) keep(r *Record) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if s := e.shown[saved.ID]; s != nil {
+		for v := range wasFailed + 1 {
+			was, is := s.record.Counters.of(v), saved.Counters.of(v)
+			e.total.of(v).add(Tally{is.Files - was.Files, is.Bytes - was.Bytes})
+		}
 		s.record = saved
 		s.pace.note(time.Now(), saved.Counters.Held().Bytes)
 	}
@@ -230,6 +241,14 @@ func (e *Engine) told(what string, err error) {
 	if e.o.Log != nil {
 		e.o.Log(what, err)
 	}
+}
+
+// cause is an error in words.
+func (o *Options) cause(err error) string {
+	if errors.Is(err, fs.ErrNotExist) {
+		return "no such file or directory"
+	}
+	return o.Explain(err)
 }
 
 func unknown(id string) error { return Unknown("there is no job " + id + " (hearth jobs lists them)") }
@@ -244,6 +263,16 @@ func (e *Engine) Get(id string) (View, <-chan struct{}, error) {
 		return View{}, nil, unknown(id)
 	}
 	return s.view(), e.changed, nil
+}
+
+// Done is closed when the Engine ends.
+func (e *Engine) Done() <-chan struct{} { return e.ctx.Done() }
+
+// Total is what has become of all jobs' files since Open.
+func (e *Engine) Total() Counters {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.total
 }
 
 // List is all jobs, the latest first.

@@ -272,10 +272,25 @@ func (f *fakeRecords) Save(r Record) error {
 // fakeNames is a namespace, and how targets are found in it: paths.
 type fakeNames struct{ *namespace.Tree }
 
+func entry(n namespace.Node) Entry {
+	return Entry{ID: n.ID, Dir: n.Dir, Name: n.Name, Object: n.Object}
+}
+
 // Find is Names'.
-func (n fakeNames) Find(ctx context.Context, target string) ([]namespace.Node, error) {
+func (n fakeNames) Find(ctx context.Context, target string) ([]Entry, error) {
 	x, err := n.Resolve(ctx, target)
-	return []namespace.Node{x}, err
+	return []Entry{entry(x)}, err
+}
+
+// ReadSince is Names'.
+func (n fakeNames) ReadSince(ctx context.Context, dir uint64, since int64, after string, each func(Entry) bool) error {
+	return n.Tree.ReadSince(ctx, dir, since, after, func(x namespace.Node) bool { return each(entry(x)) })
+}
+
+// Lookup is Names'.
+func (n fakeNames) Lookup(ctx context.Context, dir uint64, name string) (Entry, error) {
+	x, err := n.Tree.Lookup(ctx, dir, name)
+	return entry(x), err
 }
 
 // fakeRoom has one directory in which an object takes what it holds.

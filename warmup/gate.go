@@ -192,6 +192,17 @@ func (g *gate) run(ctx context.Context, p pressure) {
 	seen, slowed, looked := p.readers(), p.throttled(), time.Now()
 	var active time.Time
 	for {
+		g.mu.Lock()
+		idle, changed := g.jobs == 0, g.changed
+		g.mu.Unlock()
+		if idle { // nobody looks at readers for nothing
+			select {
+			case <-changed:
+				continue
+			case <-ctx.Done():
+				return
+			}
+		}
 		select {
 		case <-tick.C:
 		case <-ctx.Done():

@@ -182,7 +182,7 @@ func (j *job) walk(ctx context.Context, from Cursor, order chan<- *item, work *s
 // over is the walk over what the job was asked for.
 func (j *job) over() walk {
 	since := j.rec.Created.UnixMilli()
-	return walk{names: j.engine.o.Names, since: since, targets: j.targets, listed: j.rec.List != "", breathe: j.engine.gate.breathe}
+	return walk{Options: &j.engine.o, since: since, targets: j.targets, listed: j.rec.List != "", breathe: j.engine.gate.breathe}
 }
 
 // targets calls each for what the job was asked for, from a cursor on.

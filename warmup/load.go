@@ -51,17 +51,16 @@ func (o *outcome) lost(k hearth.Keeper) (bytes int64) {
 
 // loader makes blocks present.
 type loader struct {
-	source hearth.Source
+	*Options
 	keeper hearth.Keeper
-	names  Names
 	rate   *rate.Limiter // nil: none
 	run    int           // blocks that are asked for by one request, at most
 }
 
 // newLoader limits requests to what a rate in bytes a second lets through in a
 // quarter of a second, so that it is even; 0: no limit.
-func newLoader(source hearth.Source, keeper hearth.Keeper, names Names, limit int64) *loader {
-	l := &loader{source: source, keeper: keeper, names: names, run: hearth.ExtentBlocks}
+func newLoader(o *Options, limit int64) *loader {
+	l := &loader{Options: o, keeper: o.Keeper, run: hearth.ExtentBlocks}
 	if limit > 0 {
 		l.rate = rate.NewLimiter(rate.Limit(limit), hearth.BlockSize)
 		l.run = int(max(1, min(limit/4/hearth.BlockSize, hearth.ExtentBlocks)))
@@ -99,7 +98,7 @@ func (l *loader) load(ctx context.Context, o *hearth.Object, first, n int64) out
 		}
 		if err := l.fetch(ctx, b, int(run), &out); err != nil {
 			out.stale = errors.Is(err, hearth.ErrStale)
-			out.cause = cause(err)
+			out.cause = l.cause(err)
 			out.failed = max(0, out.lost(l.keeper)-out.notKept)
 			out.held = out.bytes() - out.loaded - out.notKept - out.failed
 			return out
@@ -144,14 +143,14 @@ func (l *loader) fetch(ctx context.Context, first hearth.Block, n int, out *outc
 		}
 		return true
 	}
-	many, ok := l.source.(hearth.ManyGetter)
+	many, ok := l.Source.(hearth.ManyGetter)
 	if ok && n > 1 {
 		many.GetMany(ctx, first, n, each)
 		return failed
 	}
 	for i := range n {
 		b := first.Object.Block(first.Index + int64(i))
-		v, err := l.source.Get(ctx, b, 0, b.Len())
+		v, err := l.Source.Get(ctx, b, 0, b.Len())
 		if !each(b, v, err) {
 			return failed
 		}
@@ -187,12 +186,12 @@ const changes = 3
 // replaced loads all of the version that a file's name means now.
 func (l *loader) replaced(ctx context.Context, r *ref) outcome {
 	for range changes {
-		o, err := r.again(ctx, l.names)
+		o, err := r.again(ctx, l.Names)
 		if errors.Is(err, fs.ErrNotExist) {
-			return outcome{vanished: true, cause: cause(err)}
+			return outcome{vanished: true, cause: l.cause(err)}
 		}
 		if err != nil {
-			return outcome{changed: true, object: &r.object, failed: r.object.Size, cause: cause(err)}
+			return outcome{changed: true, object: &r.object, failed: r.object.Size, cause: l.cause(err)}
 		}
 		out := outcome{object: &o, n: o.Blocks()}
 		for first := int64(0); first < o.Blocks() && !out.stale; first += hearth.ExtentBlocks {

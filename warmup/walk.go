@@ -10,15 +10,29 @@ import (
 	"time"
 
 	"github.com/hearthfs/hearth"
-	"github.com/hearthfs/hearth/namespace"
 )
 
-// Names is the tree that jobs go over; but for Find it is the namespace's.
+// Entry is a name of the tree and what it means.
+type Entry struct {
+	// ID of a directory, as the tree has it.
+	ID   uint64
+	Dir  bool
+	Name string
+	// Object is a file's version.
+	Object hearth.Object
+}
+
+// Names is the tree that jobs go over.
 type Names interface {
 	// Find is what a target means: a file, a directory, or one of each.
-	Find(ctx context.Context, target string) ([]namespace.Node, error)
-	ReadSince(ctx context.Context, dir uint64, since int64, after string, each func(namespace.Node) bool) error
-	Lookup(ctx context.Context, dir uint64, name string) (namespace.Node, error)
+	Find(ctx context.Context, target string) ([]Entry, error)
+	// ReadSince calls each for the names of a directory behind the name after, in the
+	// bucket's order, until it returns false. What was listed since then (Unix ms) is
+	// new enough; else the tree's own rules say whether it is listed again.
+	ReadSince(ctx context.Context, dir uint64, since int64, after string, each func(Entry) bool) error
+	// Lookup finds a name in a directory.
+	Lookup(ctx context.Context, dir uint64, name string) (Entry, error)
+	// Hidden counts the keys right below a directory that have no name.
 	Hidden(dir uint64) (int64, error)
 }
 
@@ -68,7 +82,7 @@ func versionText(o *hearth.Object) string { return hex.EncodeToString(o.Version[
 
 // walk goes over what a job was asked for, in order.
 type walk struct {
-	names Names
+	*Options
 	since int64 // Unix ms: directories that were listed later are not listed again
 	// targets calls each for the targets from the one at the cursor on.
 	targets func(from Cursor, each func(target string, at, next Cursor) error) error
@@ -87,15 +101,15 @@ func (w *walk) absent(ctx context.Context, r ref, err error) error {
 	if !w.listed && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	r.absent = cause(err)
+	r.absent = w.cause(err)
 	return w.each(r)
 }
 
 // page reads names of a directory behind one of them, at most pageNames.
-func (w *walk) page(ctx context.Context, dir uint64, after string, page []namespace.Node) ([]namespace.Node, error) {
+func (w *walk) page(ctx context.Context, dir uint64, after string, page []Entry) ([]Entry, error) {
 	began := time.Now()
 	page = page[:0]
-	err := w.names.ReadSince(ctx, dir, w.since, after, func(n namespace.Node) bool {
+	err := w.Names.ReadSince(ctx, dir, w.since, after, func(n Entry) bool {
 		page = append(page, n)
 		return len(page) < pageNames
 	})
@@ -113,7 +127,7 @@ func (w *walk) from(ctx context.Context, start Cursor) error {
 		if at.Target == start.Target {
 			resumed = start
 		}
-		roots, err := w.names.Find(ctx, target)
+		roots, err := w.Names.Find(ctx, target)
 		if err != nil {
 			return w.absent(ctx, ref{at: next, target: target}, err)
 		}
@@ -141,13 +155,6 @@ func (w *walk) from(ctx context.Context, start Cursor) error {
 	})
 }
 
-func cause(err error) string {
-	if errors.Is(err, fs.ErrNotExist) {
-		return "no such file or directory"
-	}
-	return err.Error()
-}
-
 // here is a directory of the walk.
 type here struct {
 	at     Cursor
@@ -156,13 +163,13 @@ type here struct {
 	path   string // below the target; "" or ending in "/"
 }
 
-func (h here) file(n namespace.Node) ref {
+func (h here) file(n Entry) ref {
 	at := h.at
 	at.Path = h.path + n.Name
 	return ref{at: at, target: h.target, dir: h.dir, name: n.Name, object: n.Object}
 }
 
-func (h here) child(n namespace.Node) here {
+func (h here) child(n Entry) here {
 	h.dir, h.path = n.ID, h.path+n.Name+"/"
 	return h
 }
@@ -174,11 +181,11 @@ func (w *walk) behind(ctx context.Context, h here, path string, part *Part) erro
 	if name == "" {
 		return w.below(ctx, h, "")
 	}
-	n, err := w.names.Lookup(ctx, h.dir, name)
+	n, err := w.Names.Lookup(ctx, h.dir, name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && part != nil && !deeper:
-		r := h.file(namespace.Node{Name: name})
-		r.part, r.absent = part, cause(err)
+		r := h.file(Entry{Name: name})
+		r.part, r.absent = part, w.cause(err)
 		err = w.each(r)
 	case errors.Is(err, fs.ErrNotExist):
 		err = nil
@@ -197,7 +204,7 @@ func (w *walk) behind(ctx context.Context, h here, path string, part *Part) erro
 
 // below goes over what lies below a directory behind the name after.
 func (w *walk) below(ctx context.Context, h here, after string) error {
-	var page []namespace.Node
+	var page []Entry
 	for {
 		var err error
 		if page, err = w.page(ctx, h.dir, after, page); err != nil {
@@ -241,7 +248,7 @@ func (c *count) all(ctx context.Context) error {
 	c.fail = func(err error) { cancel(err) }
 	err := c.targets(Cursor{}, func(target string, _, _ Cursor) error {
 		c.aside(ctx, func() error {
-			roots, err := c.names.Find(ctx, target)
+			roots, err := c.Names.Find(ctx, target)
 			if err != nil {
 				return c.absent(ctx, ref{target: target}, err)
 			}
@@ -281,7 +288,7 @@ func (c *count) aside(ctx context.Context, do func() error) {
 }
 
 func (c *count) directory(ctx context.Context, dir uint64) error {
-	var page []namespace.Node
+	var page []Entry
 	for after := ""; ctx.Err() == nil; after = page[len(page)-1].Name {
 		var err error
 		if page, err = c.page(ctx, dir, after, page); err != nil {
@@ -295,7 +302,7 @@ func (c *count) directory(ctx context.Context, dir uint64) error {
 			}
 		}
 		if len(page) < pageNames {
-			hidden, err := c.names.Hidden(dir)
+			hidden, err := c.Names.Hidden(dir)
 			c.hidden(hidden)
 			return err
 		}

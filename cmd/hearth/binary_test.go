@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -95,7 +96,15 @@ func TestExitCodes(t *testing.T) {
 		{"ls " + url + "/nothing", 4, "no such file"},
 		{"ls /", 5, "hearth up"},
 		{"status", 5, "hearth up"},
-		{"warmup /x", 2, "not in this version"},
+		{"warmup /x", 5, "hearth up"},
+		{"warmup /x -f -", 2, "either paths or a list"},
+		{"warmup --wait=200% /x", 2, "not a percentage"},
+		{"warmup --rate fast /x", 2, "not a rate"},
+		{"warmup --pin /x", 2, "not in this version"},
+		{"warmup --check /x", 2, "not in this version"},
+		{"warmup --detach --dry-run /x", 2, "detach"},
+		{"jobs wait", 2, "ID is missing"},
+		{"jobs a b", 2, "one argument too many"},
 		{"gateway --anything", 2, "not in this version"},
 		{"lss", 2, "the nearest is ls"},
 		{"ls --recursiv /", 2, "recursiv"},
@@ -248,6 +257,9 @@ func TestNodeAnswersCommands(t *testing.T) {
 		"cat /a":            "hello",
 		"cat " + url + "/a": "hello",
 		"status":            "ok\n",
+
+		"warmup --metadata-only /": "done in",
+		"jobs":                     "STATE",
 	} {
 		if stdout, stderr, code := h.run(strings.Fields(args)...); code != 0 || !strings.Contains(stdout, want) {
 			t.Errorf("hearth %s: exit code %d\n%s%s", args, code, stdout, stderr)
@@ -292,8 +304,9 @@ func TestExamplesRun(t *testing.T) {
 		}
 		for _, line := range lines {
 			args := strings.Fields(line)[1:]
-			if c.Name() == "demo" || c.Name() == "fsck" || c.Name() == "up" || c.Name() == "mount" || c.Name() == "umount" || c.Name() == "status" || strings.Contains(line, "s3://") {
-				// They need a mount point, a cache or a network: only their flags are tried.
+			apart := []string{"demo", "fsck", "up", "mount", "umount", "status", "warmup", "jobs"}
+			if slices.Contains(apart, c.Name()) || strings.Contains(line, "s3://") {
+				// They need a mount point, a cache, a node or a network: only their flags are tried.
 				found, rest, err := rootCommand().Find(args)
 				if err != nil || found.ParseFlags(rest) != nil {
 					t.Errorf("%s: does not parse", line)

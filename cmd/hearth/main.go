@@ -49,15 +49,15 @@ func finish(err error) int {
 func commands() []*cobra.Command {
 	return []*cobra.Command{
 		demoCommand(), upCommand(), mountCommand(), umountCommand(),
-		lsCommand(), statCommand(), catCommand(), duCommand(),
-		statusCommand(), doctorCommand(), fsckCommand(),
+		warmupCommand(), lsCommand(), statCommand(), catCommand(), duCommand(),
+		statusCommand(), jobsCommand(), doctorCommand(), fsckCommand(),
 		configCommand(), versionCommand(), completionCommand(),
 	}
 }
 
 // laterVerbs are those of CLI.md that this version refuses.
 func laterVerbs() []string {
-	return []string{"gateway", "warmup", "pin", "unpin", "evict", "explain", "jobs", "trace",
+	return []string{"gateway", "pin", "unpin", "evict", "explain", "trace",
 		"bench", "originbench", "ring", "volume", "debug", "top"}
 }
 

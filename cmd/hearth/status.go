@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
+	"github.com/hearthfs/hearth/cmd/hearth/progress"
 	"github.com/hearthfs/hearth/cmd/hearth/settings"
 	"github.com/hearthfs/hearth/node"
 )
@@ -97,6 +98,9 @@ func printStatus(w io.Writer, s *node.Status, verbose bool) error {
 	fmt.Fprintf(t, "origin\t\t\t%d\t%s\n", s.Origin.Requests, cli.Bytes(s.Origin.Bytes))
 	if err := t.Flush(); err != nil {
 		return err
+	}
+	for _, j := range s.Jobs {
+		fmt.Fprintf(w, "\njob %s: %s\n", j.Job, progress.Line(j.What, &j.Progress))
 	}
 	for _, x := range s.Tiers {
 		for _, d := range x.Dirs {

@@ -197,7 +197,7 @@ func cacheParams() []Param {
 		{Key: "cache.free_floor", Flag: "cache-free-floor", Kind: "size", Default: "10%", Help: "what always stays free on each file system, whatever the budget; percent of each",
 			set: with(parseSize, func(s *Settings) *config.Size { return &s.Cache.FreeFloor })},
 		{Key: "cache.scrub", Flag: "cache-scrub", Kind: "rate", Default: "8MiB/s", Help: "what is read again of each directory, behind the readers, to find and drop bytes that rot; 0: nothing",
-			set: with(parseRate, func(s *Settings) *int64 { return &s.Cache.Scrub })},
+			set: with(ParseRate, func(s *Settings) *int64 { return &s.Cache.Scrub })},
 		{Key: "cache.scrub_every", Flag: "cache-scrub-every", Kind: "duration", Default: "24h", Help: "the least time from the begin of one such pass to the next",
 			set: with(parseDuration, func(s *Settings) *time.Duration { return &s.Cache.ScrubEvery })},
 	}

@@ -156,7 +156,7 @@ func TestValues(t *testing.T) {
 	if _, err := parseDuration("-1s"); err == nil {
 		t.Error("a negative duration")
 	}
-	if r, err := parseRate("200MiB/s"); err != nil || r != 200<<20 {
+	if r, err := ParseRate("200MiB/s"); err != nil || r != 200<<20 {
 		t.Error(r, err)
 	}
 	for in, want := range map[string]int64{"64KiB/s": 64 << 10, "0": 0, "100MB/s": 100_000_000, "5": -1, "65535": -1, "-1": -1} {

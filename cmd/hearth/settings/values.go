@@ -40,8 +40,8 @@ func parseSize(s string) (config.Size, error) {
 	return config.Size{Bytes: n}, nil
 }
 
-// parseRate reads 200MiB/s or 200MiB.
-func parseRate(s string) (int64, error) {
+// ParseRate reads 200MiB/s or 200MiB.
+func ParseRate(s string) (int64, error) {
 	n, err := ParseBytes(strings.TrimSuffix(strings.TrimSpace(s), "/s"))
 	if err != nil {
 		return 0, fmt.Errorf("%q is not a rate such as 200MiB/s", s)
@@ -55,7 +55,7 @@ const leastBandwidth = 64 << 10
 
 // parseBandwidth reads a rate that is no lower than leastBandwidth, or 0, no limit.
 func parseBandwidth(s string) (int64, error) {
-	n, err := parseRate(s)
+	n, err := ParseRate(s)
 	if err == nil && n > 0 && n < leastBandwidth {
 		return 0, fmt.Errorf("%q is below 64KiB/s, the lowest limit there is; 0 is no limit", s)
 	}

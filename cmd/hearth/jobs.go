@@ -1,0 +1,113 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hearthfs/hearth/cmd/hearth/cli"
+	"github.com/hearthfs/hearth/cmd/hearth/progress"
+	"github.com/hearthfs/hearth/cmd/hearth/quote"
+	"github.com/hearthfs/hearth/node/jobs"
+	"github.com/hearthfs/hearth/warmup"
+)
+
+func jobsCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "jobs [ID] | jobs wait|cancel|retry ID", GroupID: "see",
+		Short: "Warm-ups of the node: those at work, and the last that ended",
+		Long: "List the node's warm-ups, the latest first, or show one. hearth jobs wait ID follows one until it\n" +
+			"is over and ends as hearth warmup does, cancel ends one (what it loaded stays), retry begins one\n" +
+			"that is over again (what is present costs nothing).",
+		Example: "  hearth jobs\n  hearth jobs -o json",
+		Args:    cli.Between(0, "ID"),
+	}
+	c := cli.AddCommon(cmd)
+	cli.AddOutput(cmd, c)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return withJobs(c, cmd, func(ctx context.Context, n *jobs.Client) error {
+			if len(args) == 0 {
+				return listJobs(ctx, c, cmd, n)
+			}
+			v, err := n.Get(ctx, args[0])
+			if err != nil {
+				return err
+			}
+			return showJob(c, cmd, v)
+		})
+	}
+	cmd.AddCommand(
+		jobCommand("wait ID", "Follow a warm-up until it is over", func(ctx context.Context, w *waiter, id string) error {
+			v, err := w.wait(ctx, id)
+			if err != nil {
+				return err
+			}
+			return w.result(v)
+		}),
+		jobCommand("cancel ID", "End a warm-up; what it loaded stays", func(ctx context.Context, w *waiter, id string) error {
+			return w.jobs.Cancel(ctx, id)
+		}),
+		jobCommand("retry ID", "Begin a warm-up that is over again", func(ctx context.Context, w *waiter, id string) error {
+			return w.jobs.Retry(ctx, id)
+		}))
+	return cmd
+}
+
+// jobCommand does something with one job.
+func jobCommand(use, short string, do func(ctx context.Context, w *waiter, id string) error) *cobra.Command {
+	cmd := &cobra.Command{Use: use, Short: short, Args: cli.Exactly("ID"), Example: "  hearth jobs " + use}
+	c := cli.AddCommon(cmd)
+	cli.AddOutput(cmd, c)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return withJobs(c, cmd, func(ctx context.Context, n *jobs.Client) error {
+			return do(ctx, &waiter{c: c, cmd: cmd, jobs: n, enough: 1}, args[0])
+		})
+	}
+	return cmd
+}
+
+func listJobs(ctx context.Context, c *cli.Common, cmd *cobra.Command, n *jobs.Client) error {
+	all, err := n.List(ctx)
+	if err != nil {
+		return err
+	}
+	out := cli.Out(cmd)
+	switch c.Output {
+	case "json":
+		return c.PrintJSON(out, all)
+	case "jsonl":
+		for _, v := range all {
+			if err := c.PrintJSON(out, v); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "ID\tSTATE\tFILES\tBYTES\tERRORS\tBEGAN\tWHAT")
+	for _, v := range all {
+		fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%d\t%s\t%s\n", v.ID, v.Phase, v.FilesDone, cli.Bytes(v.BytesDone), v.Errors, cli.Stamp(v.Created), quote.Shown(out, jobs.What(v.Request)))
+	}
+	return t.Flush()
+}
+
+func showJob(c *cli.Common, cmd *cobra.Command, v *warmup.View) error {
+	out := cli.Out(cmd)
+	if c.Output != "table" {
+		return c.PrintJSON(out, v)
+	}
+	fmt.Fprintf(out, "job      %s: %s\nbegan    %s, worked %v\n", v.ID, quote.Shown(out, jobs.What(v.Request)), cli.Stamp(v.Created), progress.Took(v))
+	if v.Plan.Counted {
+		fmt.Fprintf(out, "found    %d files, %s\n", v.Plan.Total.Files, cli.Bytes(v.Plan.Total.Bytes))
+	}
+	if !v.State.Over() {
+		_, err := fmt.Fprintf(out, "now      %s\n", progress.Line(jobs.What(v.Request), &v.Progress))
+		return err
+	}
+	if v.Error != "" {
+		fmt.Fprintf(out, "error    %s\n", v.Error)
+	}
+	return printOutcome(out, v)
+}

@@ -1,0 +1,172 @@
+// Package progress shows a job of the node to whoever waits for it: one event with
+// three faces. On a terminal it is one line that is written again, elsewhere a line
+// each ten seconds, for programs a line of JSON for each event. A percentage is shown
+// only once it is known of what.
+package progress
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/hearthfs/hearth/cmd/hearth/cli"
+	"github.com/hearthfs/hearth/cmd/hearth/quote"
+	"github.com/hearthfs/hearth/node/jobs"
+	"github.com/hearthfs/hearth/warmup"
+)
+
+// lineEvery is how often a line is written where no terminal is.
+const lineEvery = 10 * time.Second
+
+// Printer shows a job.
+type Printer struct {
+	// Out takes JSON lines; nil: none are wanted.
+	Out io.Writer
+	// Terminal takes the line that is written again, Log those each ten seconds; nil:
+	// nobody sees that.
+	Terminal, Log io.Writer
+
+	logged time.Time
+	shown  bool // a line stands on the terminal
+}
+
+// Tell shows one event.
+func (p *Printer) Tell(v *warmup.View) error {
+	if p.Out != nil {
+		return json.NewEncoder(p.Out).Encode(v.Progress)
+	}
+	switch now := time.Now(); {
+	case p.Terminal != nil:
+		p.shown = true
+		fmt.Fprintf(p.Terminal, "\r\x1b[K%s", Line(jobs.What(v.Request), &v.Progress))
+	case p.Log != nil && p.logged.IsZero():
+		p.logged = now // the first line is due in ten seconds
+	case p.Log != nil && now.Sub(p.logged) >= lineEvery:
+		p.logged = now
+		fmt.Fprintln(p.Log, Line(jobs.What(v.Request), &v.Progress))
+	}
+	return nil
+}
+
+// Clear takes what the terminal shows away.
+func (p *Printer) Clear() {
+	if p.shown {
+		fmt.Fprint(p.Terminal, "\r\x1b[K")
+		p.shown = false
+	}
+}
+
+// mostName is how much of what a job was asked for fits into its line.
+const mostName = 24
+
+// Line is how far a job of what was asked for is, for people:
+//
+//	imagenet/train  61%  812k/1.28M files  82.4/134 GiB  2.1 GiB/s  ETA 24s  3 errors
+func Line(what string, v *warmup.Progress) string {
+	name := quote.Name(strings.TrimPrefix(what, "/"))
+	if name == "''" {
+		name = "/"
+	}
+	if r := []rune(name); len(r) > mostName {
+		name = "..." + string(r[len(r)-mostName+3:])
+	}
+	parts := []string{name}
+	if !counted(v) {
+		parts = append(parts, fmt.Sprintf("listing... %s found", Short(v.Found)))
+		if v.FilesDone > 0 {
+			parts = append(parts, fmt.Sprintf("%s files  %s", Short(v.FilesDone), cli.Bytes(v.BytesDone)))
+		}
+	} else {
+		parts = append(parts, fmt.Sprintf("%d%%", int(100*Share(v))), fmt.Sprintf("%s/%s files", Short(v.FilesDone), Short(v.FilesTotal)),
+			cli.Bytes(v.BytesDone)+"/"+cli.Bytes(v.BytesTotal))
+	}
+	if v.Phase == "verifying" {
+		parts = append(parts, v.Phase)
+	}
+	if v.RateBPS > 0 {
+		parts = append(parts, cli.Bytes(v.RateBPS)+"/s")
+	}
+	if v.ETAS > 0 {
+		parts = append(parts, "ETA "+(time.Duration(v.ETAS)*time.Second).String())
+	}
+	if v.Errors > 0 {
+		parts = append(parts, fmt.Sprintf("%d errors", v.Errors))
+	}
+	return strings.Join(parts, "  ")
+}
+
+// counted reports whether it is known of what the job is a part.
+func counted(v *warmup.Progress) bool {
+	return v.Phase != string(warmup.Queued) && v.Phase != string(warmup.Listing)
+}
+
+// Share is how much of a job is present, 0 to 1; 0 until it is known of what.
+func Share(v *warmup.Progress) float64 {
+	switch {
+	case !counted(v):
+		return 0
+	case v.BytesTotal > 0:
+		return min(1, float64(v.BytesDone)/float64(v.BytesTotal))
+	case v.FilesTotal > 0:
+		return min(1, float64(v.FilesDone)/float64(v.FilesTotal))
+	}
+	return 1
+}
+
+// Short is a count in at most four digits: 999, 1.28k, 812k, 1.28M.
+func Short(n int64) string {
+	const units = "kMGTPE"
+	f, unit := float64(n), -1
+	for f >= 999.5 && unit+1 < len(units) {
+		f /= 1000
+		unit++
+	}
+	switch {
+	case unit < 0:
+		return fmt.Sprint(n)
+	case f < 9.995:
+		return fmt.Sprintf("%.2f%c", f, units[unit])
+	case f < 99.95:
+		return fmt.Sprintf("%.1f%c", f, units[unit])
+	}
+	return fmt.Sprintf("%.0f%c", f, units[unit])
+}
+
+// Outcome is what became of a job's files, in a line, those categories alone that
+// there are.
+func Outcome(v *warmup.View) string {
+	var parts []string
+	c := &v.Counters
+	for _, x := range []struct {
+		name  string
+		tally warmup.Tally
+	}{{"loaded", c.Done}, {"present before", c.Present}, {"changed meanwhile", c.Changed}, {"vanished", c.Vanished},
+		{"not kept", c.NotKept}, {"failed", c.Failed}} {
+		if x.tally != (warmup.Tally{}) {
+			parts = append(parts, fmt.Sprintf("%s %d files, %s", x.name, x.tally.Files, cli.Bytes(x.tally.Bytes)))
+		}
+	}
+	if v.MetadataOnly {
+		parts = []string{fmt.Sprintf("names of %d files", c.Done.Files)}
+		if c.Failed.Files > 0 {
+			parts = append(parts, fmt.Sprintf("%d not found", c.Failed.Files))
+		}
+	}
+	if v.Lost > 0 {
+		parts = append(parts, "evicted before the end "+cli.Bytes(v.Lost))
+	}
+	if v.Plan.Hidden > 0 {
+		parts = append(parts, fmt.Sprintf("%d keys without a name", v.Plan.Hidden))
+	}
+	if len(parts) == 0 {
+		return "nothing"
+	}
+	return strings.Join(parts, "; ")
+}
+
+// Took is how long a job has run.
+func Took(v *warmup.View) time.Duration {
+	return time.Duration(v.Worked * float64(time.Second)).Round(100 * time.Millisecond)
+}

@@ -1,0 +1,60 @@
+package progress
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/hearthfs/hearth/warmup"
+)
+
+func TestLinesForPeople(t *testing.T) {
+	// No percentage before the listing has ended; the line of the manual after it.
+	listing := warmup.Progress{Phase: "listing", Found: 812_000}
+	if got := Line("/imagenet/train", &listing); got != "imagenet/train  listing... 812k found" {
+		t.Errorf("%q", got)
+	}
+	loading := warmup.Progress{Phase: "loading", FilesDone: 812_000, FilesTotal: 1_280_000, BytesDone: 82 << 30, BytesTotal: 134 << 30,
+		RateBPS: 2 << 30, ETAS: 24, Errors: 3}
+	if got := Line("/imagenet/train", &loading); got != "imagenet/train  61%  812k/1.28M files  82 GiB/134 GiB  2.0 GiB/s  ETA 24s  3 errors" {
+		t.Errorf("%q", got)
+	}
+	odd := Line("/"+strings.Repeat("x", 100)+"\x1b[31m", &listing)
+	if strings.ContainsRune(odd, 0x1b) || len(odd) > 80 {
+		t.Errorf("%q", odd)
+	}
+	if Share(&listing) != 0 || Share(&warmup.Progress{Phase: "done"}) != 1 || Share(&warmup.Progress{Phase: "done", FilesTotal: 4, FilesDone: 1}) != 0.25 {
+		t.Error("wrong shares")
+	}
+	for n, want := range map[int64]string{0: "0", 999: "999", 1000: "1.00k", 9_995: "10.0k", 99_949: "99.9k", 999_499: "999k", 999_500: "1.00M", 1_280_000: "1.28M"} {
+		if got := Short(n); got != want {
+			t.Errorf("%d: %s, want %s", n, got, want)
+		}
+	}
+}
+
+func TestLinesForPrograms(t *testing.T) {
+	// The keys of the JSON lines are those that scripts read.
+	var out bytes.Buffer
+	p := Printer{Out: &out}
+	if err := p.Tell(&warmup.View{Record: warmup.Record{ID: "x"}, Progress: warmup.Progress{Job: "x", Phase: "loading", ETAS: -1}}); err != nil {
+		t.Fatal(err)
+	}
+	var doc map[string]any
+	if err := json.Unmarshal(out.Bytes(), &doc); err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range []string{"job", "phase", "files_done", "files_total", "bytes_done", "bytes_total", "rate_bps", "eta_s", "errors"} {
+		if _, ok := doc[key]; !ok {
+			t.Errorf("no %s in %s", key, &out)
+		}
+	}
+	var log bytes.Buffer
+	quiet := Printer{Log: &log}
+	for range 3 {
+		if err := quiet.Tell(&warmup.View{}); err != nil || log.Len() > 0 {
+			t.Errorf("%q within ten seconds, %v", &log, err)
+		}
+	}
+}

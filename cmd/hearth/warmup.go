@@ -1,0 +1,294 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hearthfs/hearth/cmd/hearth/cli"
+	"github.com/hearthfs/hearth/cmd/hearth/progress"
+	"github.com/hearthfs/hearth/cmd/hearth/quote"
+	"github.com/hearthfs/hearth/cmd/hearth/settings"
+	"github.com/hearthfs/hearth/node/jobs"
+	"github.com/hearthfs/hearth/warmup"
+)
+
+// warmupFlags are those of the verb.
+type warmupFlags struct {
+	list, rate, wait   string
+	nul, metadata, dry bool
+	detach             bool
+	pin, replicas      string // of later versions
+	check              bool
+	request            warmup.Request
+	enough             float64 // of the job, 0 to 1, that is waited for
+}
+
+func warmupCommand() *cobra.Command {
+	f := &warmupFlags{}
+	cmd := &cobra.Command{
+		Use: "warmup [PATH|URL]... | -f LIST", GroupID: "data",
+		Short: "Load a directory or a list into the disk cache before a job",
+		Long: "Have the node load what lies below paths, or all that a list names, into its disk cache, and wait.\n" +
+			"The job belongs to the node: Ctrl-C leaves it, and it goes on after a restart of the node. Exit code\n" +
+			"3: not all of it is present (the lines before say why), 8: it does not fit.",
+		Example: "  hearth warmup --dry-run /\n  hearth warmup /",
+		Args:    cobra.ArbitraryArgs,
+	}
+	c := cli.AddCommon(cmd)
+	cli.AddOutput(cmd, c)
+	s := cmd.Flags()
+	s.StringVarP(&f.list, "file", "f", "", "load what this file names, a path or URL a line (-: standard input)")
+	s.BoolVarP(&f.nul, "null", "0", false, "the list's paths are separated by NUL")
+	s.BoolVar(&f.metadata, "metadata-only", false, "list names, load nothing; needs no disk cache")
+	s.StringVar(&f.rate, "rate", "", "ask the origin for no more than this, such as 200MiB/s")
+	s.StringVar(&f.wait, "wait", "100%", "come back once so much is present; the job goes on")
+	s.Lookup("wait").NoOptDefVal = "100%"
+	s.BoolVar(&f.detach, "detach", false, "print the job's id and come back at once")
+	s.BoolVar(&f.dry, "dry-run", false, "list, and say what would be loaded, whether it fits (else exit code 8), and how long it may take")
+	s.StringVar(&f.pin, "pin", "", "")
+	s.StringVar(&f.replicas, "replicas", "", "")
+	s.BoolVar(&f.check, "check", false, "")
+	s.Lookup("pin").NoOptDefVal = "24h"
+	for _, later := range []string{"pin", "replicas", "check"} {
+		s.Lookup(later).Hidden = true
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := f.read(cmd, args); err != nil {
+			return err
+		}
+		return withJobs(c, cmd, func(ctx context.Context, n *jobs.Client) error { return f.run(ctx, c, cmd, n) })
+	}
+	return cmd
+}
+
+// read checks what was asked for.
+func (f *warmupFlags) read(cmd *cobra.Command, args []string) error {
+	for _, later := range []string{"pin", "replicas", "check"} {
+		if cmd.Flags().Changed(later) {
+			return cli.Usagef("--%s: %w", later, settings.ErrLater)
+		}
+	}
+	if (len(args) == 0) == (f.list == "") {
+		return cli.Usagef("name either paths or a list with -f: hearth %s", cmd.Use)
+	}
+	for _, pair := range [][2]string{{"detach", "wait"}, {"detach", "dry-run"}, {"metadata-only", "dry-run"}} {
+		if cmd.Flags().Changed(pair[0]) && cmd.Flags().Changed(pair[1]) {
+			return cli.Usagef("--%s and --%s exclude each other", pair[0], pair[1])
+		}
+	}
+	if f.nul && f.list == "" {
+		return cli.Usagef("-0 is for a list: -f LIST")
+	}
+	f.request = warmup.Request{Targets: args, List: f.list, MetadataOnly: f.metadata, DryRun: f.dry}
+	percent, ok := strings.CutSuffix(f.wait, "%")
+	n, err := strconv.ParseFloat(percent, 64)
+	if err != nil || !ok || !(n > 0 && n <= 100) {
+		return cli.Usagef("--wait: %q is not a percentage above 0%% and up to 100%%", f.wait)
+	}
+	f.enough = n / 100
+	if f.rate != "" {
+		if f.request.Rate, err = settings.ParseRate(f.rate); err != nil || f.request.Rate <= 0 {
+			return cli.Usagef("--rate: %q is not a rate such as 200MiB/s", f.rate)
+		}
+	}
+	return nil
+}
+
+// withJobs runs do with the jobs of the node that runs.
+func withJobs(c *cli.Common, cmd *cobra.Command, do func(context.Context, *jobs.Client) error) error {
+	if err := c.CheckOutput(); err != nil {
+		return err
+	}
+	s, err := settings.Load(cmd)
+	if err != nil {
+		return err
+	}
+	n, err := dial(c, s)
+	if err != nil {
+		return err
+	}
+	defer n.Close()
+	ctx, stop := c.Context(cmd.Context())
+	defer stop()
+	return cli.HintUp(cli.Because(ctx, do(ctx, n.Jobs())))
+}
+
+func (f *warmupFlags) run(ctx context.Context, c *cli.Common, cmd *cobra.Command, n *jobs.Client) error {
+	var list io.Reader
+	switch f.list {
+	case "":
+	case "-":
+		list = cmd.InOrStdin()
+	default:
+		file, err := os.Open(f.list)
+		if err != nil {
+			return fmt.Errorf("read the list: %w", err)
+		}
+		defer file.Close()
+		list = file
+	}
+	v, err := n.Submit(ctx, f.request, list, f.nul)
+	if err != nil {
+		return err
+	}
+	if f.detach {
+		if c.Output != "table" {
+			return c.PrintJSON(cli.Out(cmd), v)
+		}
+		_, err := fmt.Fprintln(cli.Out(cmd), v.ID)
+		return err
+	}
+	w := &waiter{c: c, cmd: cmd, jobs: n, enough: f.enough}
+	if v, err = w.wait(ctx, v.ID); err != nil {
+		return err
+	}
+	if f.dry && v.State == warmup.Done {
+		return w.plan(ctx, v)
+	}
+	return w.result(v)
+}
+
+// waiter waits for a job and shows it.
+type waiter struct {
+	c      *cli.Common
+	cmd    *cobra.Command
+	jobs   *jobs.Client
+	enough float64
+}
+
+// wait follows a job until it is over or there is enough of it.
+func (w *waiter) wait(ctx context.Context, id string) (last *warmup.View, err error) {
+	p := &progress.Printer{}
+	switch {
+	case w.c.Output == "jsonl":
+		p.Out = cli.Out(w.cmd)
+	case w.c.Quiet || w.c.Output == "json":
+	case quote.IsTerminal(os.Stderr):
+		p.Terminal = os.Stderr
+	default:
+		p.Log = os.Stderr
+	}
+	var broken error
+	err = w.jobs.Watch(ctx, id, func(v warmup.View) bool {
+		last = &v
+		broken = p.Tell(&v)
+		return broken == nil && (w.enough >= 1 || progress.Share(&v.Progress) < w.enough)
+	})
+	p.Clear()
+	switch code := cli.ExitCode(cli.Because(ctx, err)); {
+	case broken != nil:
+		return nil, broken
+	case code == cli.ExitInterrupted, code == cli.ExitTimeout, err != nil && code == cli.ExitUnreachable && last != nil:
+		return nil, &cli.ExitError{Code: code, Err: fmt.Errorf("%w: the job %s goes on; come back with: hearth jobs wait %s", cli.Because(ctx, err), id, id)}
+	}
+	return last, err
+}
+
+// result prints how a job ended and gives its exit code.
+func (w *waiter) result(v *warmup.View) error {
+	out := cli.Out(w.cmd)
+	switch w.c.Output {
+	case "json":
+		if err := w.c.PrintJSON(out, v); err != nil {
+			return err
+		}
+	case "table":
+		if err := printOutcome(out, v); err != nil {
+			return err
+		}
+	}
+	code := cli.ExitFailed
+	switch {
+	case v.State == warmup.Done, !v.State.Over(): // enough was present
+		return nil
+	case v.State == warmup.Partly:
+		return &cli.ExitError{Code: cli.ExitPartly}
+	case v.State == warmup.Cancelled:
+		return &cli.ExitError{Code: code, Err: fmt.Errorf("the job %s was cancelled", v.ID)}
+	case v.Kind == "refused":
+		code = cli.ExitRefused
+	case v.Kind == "not_found":
+		code = cli.ExitNotFound
+	}
+	return &cli.ExitError{Code: code, Err: fmt.Errorf("the job %s failed: %s", v.ID, v.Error)}
+}
+
+// printOutcome prints what became of a job, and the first causes of what is missing.
+func printOutcome(out io.Writer, v *warmup.View) error {
+	for _, s := range v.Samples {
+		fmt.Fprintf(out, "%s: %s\n", quote.Shown(out, s.Path), s.Cause)
+	}
+	_, err := fmt.Fprintf(out, "%s %s in %v: %s\n", v.ID, v.State, progress.Took(v), progress.Outcome(v))
+	return err
+}
+
+// plan prints what a job would do.
+func (w *waiter) plan(ctx context.Context, v *warmup.View) error {
+	p := &v.Plan
+	left := warmup.Tally{Files: p.Total.Files - p.Held.Files, Bytes: p.Total.Bytes - p.Held.Bytes}
+	fits := p.Needs <= p.Room
+	took, known := w.estimate(ctx, left)
+	out := cli.Out(w.cmd)
+	if w.c.Output != "table" {
+		doc := struct {
+			*warmup.Plan
+			Load warmup.Tally `json:"load"`
+			Fits bool         `json:"fits"`
+			ETAS *int64       `json:"eta_s"` // null: no job has measured a rate yet
+		}{Plan: p, Load: left, Fits: fits}
+		if known {
+			s := int64(math.Ceil(took.Seconds()))
+			doc.ETAS = &s
+		}
+		if err := w.c.PrintJSON(out, doc); err != nil {
+			return err
+		}
+	} else {
+		fmt.Fprintf(out, "found    %d files, %s\npresent  %d files, %s\nload     %d files, %s by %d requests\n", p.Total.Files, cli.Bytes(p.Total.Bytes),
+			p.Held.Files, cli.Bytes(p.Held.Bytes), left.Files, cli.Bytes(left.Bytes), p.Requests)
+		says := "it fits"
+		if !fits {
+			says = "it does not fit: raise --cache-disks PATH=SIZE of the node, or warm up less"
+		}
+		fmt.Fprintf(out, "disk     %s of the %s that the cache may hold: %s\n", cli.Bytes(p.Needs), cli.Bytes(p.Room), says)
+		if known {
+			fmt.Fprintf(out, "time     about %v at the rate of the last job\n", took)
+		} else {
+			fmt.Fprintln(out, "time     not known: no job has loaded enough yet")
+		}
+	}
+	if !fits {
+		return &cli.ExitError{Code: cli.ExitRefused}
+	}
+	return nil
+}
+
+// measured is the least that a job must have worked, in seconds, and loaded so that
+// its rate tells something.
+const measured = 1
+
+// estimate is how long loading may take, by the last job that measured a rate: the
+// longer of what its bytes and its files say.
+func (w *waiter) estimate(ctx context.Context, left warmup.Tally) (time.Duration, bool) {
+	all, err := w.jobs.List(ctx)
+	if err != nil {
+		return 0, false
+	}
+	for _, v := range all {
+		done := v.Counters.Done
+		if v.Worked < measured || done.Bytes == 0 || done.Files == 0 || v.Rate > 0 {
+			continue
+		}
+		seconds := v.Worked * max(float64(left.Bytes)/float64(done.Bytes), float64(left.Files)/float64(done.Files))
+		return time.Duration(seconds * float64(time.Second)).Round(time.Second), true
+	}
+	return 0, false
+}

@@ -1,0 +1,163 @@
+// Package jobs is warm-up's place in a node: what the engine sees of the node's
+// parts, its records in a cache directory, its API and its figures.
+package jobs
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/namespace"
+	"github.com/hearthfs/hearth/node/answer"
+	"github.com/hearthfs/hearth/node/metric"
+	"github.com/hearthfs/hearth/warmup"
+)
+
+// Parts are what of a node warm-up works with.
+type Parts struct {
+	// Source is the tier of the node's own blocks, Disk what stands in it; nil: none.
+	Source hearth.Source
+	Disk   Disk
+	Tree   *namespace.Tree
+	// Rooms are as warmup.Room has them.
+	Rooms func() []int64
+	// Dir keeps the jobs; "": nothing does.
+	Dir string
+	// Find is what a target means that Canonical has made one: a path of the tree or a
+	// URL. Check says in words why there is nothing at what somebody asked for.
+	Find      func(ctx context.Context, target string) ([]namespace.Node, error)
+	Check     func(ctx context.Context, asked string) error
+	Canonical func(asked string) string
+	// Readers, Throttled and Connections are as warmup.Options has them.
+	Readers, Throttled func() int64
+	Connections        func() int
+	// Explain puts an error into a line with its cure.
+	Explain func(error) string
+	Log     func(what string, err error)
+}
+
+// Disk is a disk tier.
+type Disk interface {
+	hearth.Keeper
+	Needs(o *hearth.Object) (dir int, bytes int64)
+}
+
+// Jobs are a node's.
+type Jobs struct {
+	parts  Parts
+	engine *warmup.Engine
+}
+
+// Open goes on with the jobs that are not over.
+func Open(p Parts) (*Jobs, error) {
+	files := &warmup.Files{Dir: p.Dir, Log: p.Log}
+	o := warmup.Options{Source: p.Source, Names: names{p}, Files: files, Readers: p.Readers, Throttled: p.Throttled, Connections: p.Connections,
+		Explain: p.Explain, Log: p.Log}
+	if p.Disk != nil {
+		o.Keeper, o.Room = p.Disk, room{p.Disk, p.Rooms}
+	}
+	engine, err := warmup.Open(o)
+	if err != nil {
+		return nil, err
+	}
+	return &Jobs{p, engine}, nil
+}
+
+// Close ends the work; the next node goes on with it.
+func (j *Jobs) Close() { j.engine.Close() }
+
+// names is the tree as warm-up sees it.
+type names struct{ parts Parts }
+
+func entry(n namespace.Node) warmup.Entry {
+	return warmup.Entry{ID: n.ID, Dir: n.Dir, Name: n.Name, Object: n.Object}
+}
+
+// Find is warmup.Names'.
+func (n names) Find(ctx context.Context, target string) (all []warmup.Entry, err error) {
+	nodes, err := n.parts.Find(ctx, target)
+	for _, x := range nodes {
+		all = append(all, entry(x))
+	}
+	if kind := answer.KindOf(err); err != nil && (kind == answer.KindNotFound || kind == answer.KindNoLink) {
+		err = warmup.Unknown(err.Error())
+	}
+	return all, err
+}
+
+// ReadSince is warmup.Names'.
+func (n names) ReadSince(ctx context.Context, dir uint64, since int64, after string, each func(warmup.Entry) bool) error {
+	return n.parts.Tree.ReadSince(ctx, dir, since, after, func(x namespace.Node) bool { return each(entry(x)) })
+}
+
+// Lookup is warmup.Names'.
+func (n names) Lookup(ctx context.Context, dir uint64, name string) (warmup.Entry, error) {
+	x, err := n.parts.Tree.Lookup(ctx, dir, name)
+	return entry(x), err
+}
+
+// Hidden is warmup.Names'.
+func (n names) Hidden(dir uint64) (int64, error) { return n.parts.Tree.Hidden(dir) }
+
+// room is the disk tier's.
+type room struct {
+	Disk
+	rooms func() []int64
+}
+
+// Rooms is warmup.Room's.
+func (r room) Rooms() []int64 { return r.rooms() }
+
+// Line is a job in a node's status.
+type Line struct {
+	// What was asked for: its targets, or where its list came from.
+	What string `json:"what"`
+	warmup.Progress
+}
+
+// What is what a job was asked for, in one line.
+func What(r warmup.Request) string {
+	if r.List != "" {
+		return "list " + r.List
+	}
+	return strings.Join(r.Targets, " ")
+}
+
+// Lines are the jobs that are not over.
+func (j *Jobs) Lines() []Line {
+	lines := []Line{}
+	for _, v := range j.engine.List() {
+		if !v.State.Over() {
+			lines = append(lines, Line{What(v.Request), v.Progress})
+		}
+	}
+	return lines
+}
+
+// Total is what has become of all jobs' files since the node started.
+func (j *Jobs) Total() warmup.Counters { return j.engine.Total() }
+
+// Export sends the figures of the jobs that are not over, and of all since the start.
+func Export(lines []Line, t warmup.Counters, m metric.Sink) {
+	var done, total, rate int64
+	for _, l := range lines {
+		done += l.BytesDone
+		total += l.BytesTotal
+		rate += l.RateBPS
+	}
+	m.Gauge("hearth_warmup_running_jobs", "Warm-up jobs that are not over.", int64(len(lines)))
+	m.Gauge("hearth_warmup_running_done_bytes", "Bytes that running warm-up jobs have made or found present.", done)
+	m.Gauge("hearth_warmup_running_found_bytes", "Bytes that running warm-up jobs were asked for, once they have listed them.", total)
+	m.Gauge("hearth_warmup_rate_bytes", "Bytes per second that running warm-up jobs make present.", rate)
+	for _, x := range []struct {
+		outcome string
+		tally   warmup.Tally
+	}{{"done", t.Done}, {"present", t.Present}, {"changed", t.Changed}, {"vanished", t.Vanished}, {"not_kept", t.NotKept}, {"failed", t.Failed}} {
+		m.Count("hearth_warmup_files_total", "Files of warm-up jobs, by what became of them.", x.tally.Files, "outcome", x.outcome)
+		m.Count("hearth_warmup_bytes_total", "Bytes of these files.", x.tally.Bytes, "outcome", x.outcome)
+	}
+}
+
+// errEnded is the end of a watch of a job that is not over.
+var errEnded = errors.New("the node ended; the job goes on once it is back")
