@@ -188,6 +188,9 @@ func (t *Tier) Has(id hearth.ID) bool {
 	return t.held != nil && t.held.Has(id) || t.below != nil && t.below.Has(id)
 }
 
+// Fetching reports whether the whole block is on its way into the store.
+func (t *Tier) Fetching(id hearth.ID) bool { return t.whole.Flying(id) }
+
 // keeps reports whether a block that is fetched may be found again, and asked for
 // by Has.
 func (t *Tier) keeps() bool {

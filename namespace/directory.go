@@ -2,8 +2,6 @@ package namespace
 
 import (
 	"container/list"
-	"crypto/sha256"
-	"encoding/binary"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -14,18 +12,6 @@ import (
 	"github.com/hearthfs/hearth/namespace/age"
 	"github.com/hearthfs/hearth/namespace/record"
 )
-
-// directoryHash is a directory's key in the database, the same on every node.
-func directoryHash(link, origin, path string) [16]byte {
-	h := sha256.New()
-	var n [8]byte
-	for _, s := range []string{link, origin, path} {
-		binary.LittleEndian.PutUint64(n[:], uint64(len(s)))
-		h.Write(n[:])
-		h.Write([]byte(s))
-	}
-	return [16]byte(h.Sum(nil)[:16])
-}
 
 // directory is one directory in memory. There is at most one for each id, so
 // that its lock holds.

@@ -57,9 +57,9 @@ type place struct {
 
 func (p place) hash() [16]byte {
 	if p.link == nil {
-		return directoryHash("", "", p.path)
+		return record.DirectoryHash("", "", p.path)
 	}
-	return directoryHash(p.link.Name, p.link.Prefix+"\x00"+p.link.Identity, p.path)
+	return record.DirectoryHash(p.link.Name, p.link.Prefix+"\x00"+p.link.Identity, p.path)
 }
 
 // child is the place of a segment below p.

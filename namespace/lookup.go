@@ -14,6 +14,13 @@ import (
 	"github.com/hearthfs/hearth/namespace/store"
 )
 
+// quiet is the key of a context that Quiet made.
+type quiet struct{}
+
+// Quiet is a context of look-ups that ask no origin: a name is what it is known as,
+// with a TTL of 0 where that is not believed any more, and else *Absent.
+func Quiet(ctx context.Context) context.Context { return context.WithValue(ctx, quiet{}, true) }
+
 // Lookup finds a name in a directory. *Absent: there is none.
 func (t *Tree) Lookup(ctx context.Context, dir uint64, name string) (Node, error) {
 	t.stats.lookups.Add(1)
@@ -54,7 +61,7 @@ func (t *Tree) lookupHashed(ctx context.Context, d *directory, name string) (Nod
 			}
 			return t.lookup(ctx, d, record.Meaning{Segment: record.Segment(string(v)), File: e.Beside})
 		}
-		if (ttl > 0 || gen == listed) && gen == t.db.Generation() {
+		if (ttl > 0 || gen == listed || ctx.Value(quiet{}) != nil) && gen == t.db.Generation() {
 			return Node{}, &Absent{TTL: ttl}
 		}
 		l, err := t.list(ctx, d, t.since(d), nil)
@@ -86,6 +93,9 @@ func (t *Tree) lookup(ctx context.Context, d *directory, m record.Meaning) (Node
 	k, sure, err := t.last(d, m)
 	if err != nil {
 		return Node{}, err
+	}
+	if ctx.Value(quiet{}) != nil {
+		return k.answer(t, d, k.ttl)
 	}
 	if ttl := k.ttl; ttl > 0 {
 		if s := d.state.Load(); 2*ttl < d.link.Freshness.ListingLife(s.took) {

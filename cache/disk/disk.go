@@ -253,18 +253,24 @@ func (s *Store) Put(b hearth.Block, v *hearth.View) error {
 // are still on their way, or they would be fetched whole, declined, and fetched
 // again with the next range.
 func (s *Store) Takes(b hearth.Block) bool {
-	version := b.Object.Version
-	d := s.dirs[s.place(&version)]
-	if !d.writable() {
-		i := s.nextWritable(&version)
-		if i < 0 {
-			return false
-		}
-		d = s.dirs[i]
+	d := s.taker(b.Object.Version)
+	if d == nil {
+		return false
 	}
 	// A block that comes in a run is asked for here only: its reader has it from memory.
 	d.policy.Use(b.ID(), b.Len(), seconds())
 	return d.admit(b) == nil && d.roomSoon(int64(b.Len()))
+}
+
+// taker is the directory that takes an object now; nil: none does.
+func (s *Store) taker(version [16]byte) *directory {
+	if first := s.dirs[s.place(&version)]; first.writable() {
+		return first
+	}
+	if i := s.nextWritable(&version); i >= 0 {
+		return s.dirs[i]
+	}
+	return nil
 }
 
 // target is the directory that takes the block's object now.
@@ -272,17 +278,12 @@ func (s *Store) target(b hearth.Block, v *hearth.View) (*directory, error) {
 	if v.Len() != b.Len() || !b.Object.Cacheable() {
 		return nil, fmt.Errorf("put block %v of %d bytes: only whole blocks of objects with a strong ETag are kept", b.ID(), v.Len())
 	}
-	version := b.Object.Version
-	first := s.place(&version)
-	if s.dirs[first].writable() {
-		return s.dirs[first], nil
-	}
-	i := s.nextWritable(&version)
-	if i < 0 {
-		s.dirs[first].declined.Add(1)
+	d := s.taker(b.Object.Version)
+	if d == nil {
+		s.dirs[s.place(&b.Object.Version)].declined.Add(1)
 		return nil, fmt.Errorf("put block %v: %w", b.ID(), ErrEjected)
 	}
-	return s.dirs[i], nil
+	return d, nil
 }
 
 // LocalFile hands out an object that is whole in one sparse file. What is still

@@ -140,6 +140,16 @@ func (g *Group[K, V]) Join(ctx context.Context, key K) (v V, joined bool, err er
 	return v, true, err
 }
 
+// Flying reports whether an attempt is under way for key.
+func (g *Group[K, V]) Flying(key K) bool {
+	if g.flying.Load() == 0 {
+		return false
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.calls[key] != nil
+}
+
 // Lead starts one attempt for as many of keys, from the first on, as no attempt
 // is under way for; nil if the first is taken already. The caller waits for each of
 // them by Run.Wait and, when it goes before the last, calls Run.Leave. work calls Run.Finish for each key, in any order; who waits for

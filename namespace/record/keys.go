@@ -1,6 +1,9 @@
 package record
 
-import "encoding/binary"
+import (
+	"crypto/sha256"
+	"encoding/binary"
+)
 
 // Kinds of records, the first byte of their keys. Directories are 16 bytes, node ids
 // 8 with the highest first; what begins with m is one of a few single records.
@@ -42,4 +45,16 @@ func DirectoryEnd(dir [16]byte) []byte {
 			return key[:i+1]
 		}
 	}
+}
+
+// DirectoryHash is a directory's key in the database, the same on every node.
+func DirectoryHash(link, origin, path string) [16]byte {
+	h := sha256.New()
+	var n [8]byte
+	for _, s := range []string{link, origin, path} {
+		binary.LittleEndian.PutUint64(n[:], uint64(len(s)))
+		h.Write(n[:])
+		h.Write([]byte(s))
+	}
+	return [16]byte(h.Sum(nil)[:16])
 }

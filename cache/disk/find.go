@@ -1,0 +1,58 @@
+package disk
+
+import "github.com/hearthfs/hearth"
+
+// Find tells in which directory a block is held, and how: queued (for its writer),
+// segment or sparse; "": in none. unread: the index of the object's file has not been
+// read since the start, and only that tells. Nothing is read for the answer, and no
+// policy hears of it.
+func (s *Store) Find(id hearth.ID) (dir, kind string, unread bool) {
+	for _, d := range s.dirs {
+		if d.queue.has(id) {
+			return d.path, "queued", false
+		}
+		vol := d.use()
+		if vol == nil {
+			continue
+		}
+		packed := vol.packed.has(id)
+		held, known := vol.knows(id)
+		vol.release()
+		switch {
+		case !d.readable():
+		case packed:
+			return d.path, "segment", false
+		case held:
+			return d.path, "sparse", false
+		case !known:
+			dir, kind, unread = d.path, "sparse", true
+		}
+	}
+	return dir, kind, unread
+}
+
+// Whole reports whether an object is whole in a file of its own, and whether LocalFile
+// would hand it out at once.
+func (s *Store) Whole(o *hearth.Object) (whole, verified bool) {
+	for _, d := range s.dirs {
+		vol := d.use()
+		if vol == nil {
+			continue
+		}
+		if a, ok := vol.whole.(wholeArea); ok && d.readable() && !whole {
+			whole, verified = a.files.Whole(o)
+		}
+		vol.release()
+	}
+	return whole, verified
+}
+
+// WouldTake is Takes for who only wonders: it names the directory, or says why the
+// block would be declined; no policy hears of it, and nobody waits.
+func (s *Store) WouldTake(b hearth.Block) (dir string, err error) {
+	d := s.taker(b.Object.Version)
+	if d == nil {
+		return "", ErrEjected
+	}
+	return d.path, d.admit(b)
+}
