@@ -9,7 +9,9 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/hearthfs/hearth/internal/hearthtest"
 	"github.com/hearthfs/hearth/node/doctor"
+	"github.com/hearthfs/hearth/node/explain"
 )
 
 // warmUpChecks are the scenarios of what looks at a node and its machine.
@@ -17,6 +19,7 @@ func warmUpChecks() []scenario {
 	is := func(text string) func(level) string { return func(level) string { return text } }
 	return []scenario{
 		{name: "doctor", issue: "warm-up", root: true, from: all, limit: time.Minute, origin: "versitygw", size: is("3 looks"), run: doctorLooks},
+		{name: "explain", issue: "warm-up", from: all, limit: time.Minute, origin: "versitygw", size: is("1 object of 3 MiB"), run: explained},
 	}
 }
 
@@ -77,6 +80,56 @@ func doctorLooks(e *env) {
 	}
 	if names, err := os.ReadDir(h.dir); err != nil || len(names) != 1 {
 		e.Errorf("the node's mount after all: %s: %v, %v", filepath.Base(h.dir), names, err)
+	}
+	h.quit()
+}
+
+// explained asks what a read would do before and after a large object was read through
+// a mount that lends files, and holds the word on lending against what an open is then.
+func explained(e *env) {
+	o := e.origin()
+	f := hearthtest.File{Path: "d/large", Size: 3<<20 + 5}
+	e.must(o.PutFile(e.ctx, o.bucket, "", f, 0), "put an object")
+	h := e.mount(o, settings{mount: []string{"--open", "passthrough"}})
+	name := filepath.Join(h.dir, f.Path)
+	ask := func() (x explain.Explanation) {
+		e.Helper()
+		out, code := e.run(e.hearth, "explain", name+"@2MiB", "-o", "json", "--node", "unix://"+h.socket())
+		if err := json.Unmarshal([]byte(out), &x); err != nil || code != 0 || len(x.Mounts) != 1 {
+			e.Fatalf("explain: exit %d, %v: %s", code, err, out)
+		}
+		return x
+	}
+	if x := ask(); x.Read.By != "origin" || x.Read.Offset != 2<<20 || x.Read.GetN != 1<<20 || x.Read.Kept == "" || x.Mounts[0].Lent {
+		e.Errorf("before it was read: %+v %+v", x.Read, x.Mounts)
+	}
+	read := func() {
+		e.Helper()
+		text, err := os.ReadFile(name)
+		e.must(err, "read %s", name)
+		e.must(hearthtest.Check(text, f.Path, 0, 0), "compare %s", name)
+	}
+	read()
+	before := h.status().Mounts[0].Ops["lent"]
+	if h.status().Mounts[0].Open == "passthrough" {
+		e.eventually("the file is lent", func() bool {
+			x := ask()
+			if !x.Mounts[0].Lent {
+				read() // an open begins what verifies it
+			}
+			return x.Mounts[0].Lent
+		})
+		before = h.status().Mounts[0].Ops["lent"]
+		read()
+		if got := h.status().Mounts[0].Ops["lent"]; got != before+1 {
+			e.Errorf("explain says lent, and %d opens were lent, then %d", before, got)
+		}
+	}
+	if x := ask(); x.Read.By != "disk" || len(x.Held) != 1 || x.Held[0].Kind != "sparse" {
+		e.Errorf("after it was read: %+v %+v", x.Held, x.Read)
+	}
+	if out, code := e.run(e.hearth, "explain", name, "--node", "unix://"+h.socket()); code != 0 || !strings.Contains(out, "a read at 0  is served from ") || !strings.Contains(out, "disk "+e.path("cache")+" (sparse)") {
+		e.Errorf("for people: exit %d:\n%s", code, out)
 	}
 	h.quit()
 }

@@ -41,7 +41,7 @@ func examples(e *env) {
 	for _, line := range lines["up"] {
 		node := e.background(o, line)
 		node.waitFor("serving at")
-		for _, verb := range []string{"status", "warmup", "jobs"} {
+		for _, verb := range []string{"status", "explain", "warmup", "jobs"} {
 			for _, line := range lines[verb] {
 				e.sh(o, line)
 			}
@@ -64,7 +64,7 @@ func examples(e *env) {
 	}
 	for verb, examples := range lines {
 		switch verb {
-		case "up", "status", "warmup", "jobs", "mount", "umount":
+		case "up", "status", "explain", "warmup", "jobs", "mount", "umount":
 		case "":
 			e.sh(o, examples[0])
 		default:

@@ -53,6 +53,7 @@ func (n *Node) routes() http.Handler {
 		return struct{}{}, n.waitUnmounted(r.Context(), r.FormValue("dir"))
 	})
 	answer("GET /v1/stat", func(r *http.Request) (any, error) { return n.stat(r.Context(), r.FormValue("path")) })
+	answer("GET /v1/explain", n.serveExplain)
 	answer("GET /v1/du", func(r *http.Request) (any, error) { return n.usage(r.Context(), r.FormValue("path")) })
 	n.jobs.Serve(mux, answer)
 	mux.HandleFunc("GET /v1/ls", n.serveList)

@@ -105,6 +105,7 @@ func TestExitCodes(t *testing.T) {
 		{"warmup --detach --dry-run /x", 2, "detach"},
 		{"jobs wait", 2, "ID is missing"},
 		{"jobs a b", 2, "one argument too many"},
+		{"explain /x", 5, "hearth up"},
 		{"gateway --anything", 2, "not in this version"},
 		{"lss", 2, "the nearest is ls"},
 		{"ls --recursiv /", 2, "recursiv"},
@@ -260,6 +261,7 @@ func TestNodeAnswersCommands(t *testing.T) {
 
 		"warmup --metadata-only /": "done in",
 		"jobs":                     "STATE",
+		"explain /a@2":             "a read at 2  ",
 	} {
 		if stdout, stderr, code := h.run(strings.Fields(args)...); code != 0 || !strings.Contains(stdout, want) {
 			t.Errorf("hearth %s: exit code %d\n%s%s", args, code, stdout, stderr)
@@ -304,7 +306,7 @@ func TestExamplesRun(t *testing.T) {
 		}
 		for _, line := range lines {
 			args := strings.Fields(line)[1:]
-			apart := []string{"demo", "fsck", "up", "mount", "umount", "status", "warmup", "jobs"}
+			apart := []string{"demo", "fsck", "up", "mount", "umount", "status", "explain", "warmup", "jobs"}
 			if slices.Contains(apart, c.Name()) || strings.Contains(line, "s3://") {
 				// They need a mount point, a cache, a node or a network: only their flags are tried.
 				found, rest, err := rootCommand().Find(args)

@@ -50,14 +50,14 @@ func commands() []*cobra.Command {
 	return []*cobra.Command{
 		demoCommand(), upCommand(), mountCommand(), umountCommand(),
 		warmupCommand(), lsCommand(), statCommand(), catCommand(), duCommand(),
-		statusCommand(), jobsCommand(), doctorCommand(), fsckCommand(),
+		statusCommand(), explainCommand(), jobsCommand(), doctorCommand(), fsckCommand(),
 		configCommand(), versionCommand(), completionCommand(),
 	}
 }
 
 // laterVerbs are those of CLI.md that this version refuses.
 func laterVerbs() []string {
-	return []string{"gateway", "pin", "unpin", "evict", "explain", "trace",
+	return []string{"gateway", "pin", "unpin", "evict", "trace",
 		"bench", "originbench", "ring", "volume", "debug", "top"}
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -62,6 +63,15 @@ func TestRanges(t *testing.T) {
 	for _, in := range []string{"-", "5", "9-3", "a-b", "--1"} {
 		if _, err := parseRange(in); cli.ExitCode(err) != cli.ExitUsage {
 			t.Errorf("range %q: %v", in, err)
+		}
+	}
+}
+
+func TestOffsets(t *testing.T) {
+	// What stands behind the last @ is an offset, if it is a size; else it is of the name.
+	for arg, want := range map[string]string{"/a": "/a 0", "/a@5": "/a 5", "/a@4KiB": "/a 4096", "/a@b": "/a@b 0", "/a@1@0": "/a@1 0", "/a@": "/a@ 0", "s3://b/k@7": "s3://b/k 7"} {
+		if path, offset := atOffset(arg); fmt.Sprint(path, " ", offset) != want {
+			t.Errorf("%s: %s at %d, want %s", arg, path, offset, want)
 		}
 	}
 }

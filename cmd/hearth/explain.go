@@ -1,0 +1,113 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hearthfs/hearth/cmd/hearth/cli"
+	"github.com/hearthfs/hearth/cmd/hearth/quote"
+	"github.com/hearthfs/hearth/cmd/hearth/settings"
+	"github.com/hearthfs/hearth/node/explain"
+)
+
+func explainCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "explain PATH[@OFFSET]", GroupID: "see",
+		Short: "Say where a file's bytes are, and what a read of it would do now",
+		Long: "Ask the running node what it has of a file: which tier holds which bytes, the version, how long the\n" +
+			"name may still be believed, whether each mount's kernel would be lent the file, and what a read at\n" +
+			"OFFSET (0, or a size such as 4KiB) would do: memory, disk, or a GET of how many bytes. Nothing is\n" +
+			"read for it; only a name that is not known at all is asked for. Of a name that ends in @ and a\n" +
+			"number, write the offset too: name@1@0.",
+		Example: "  hearth explain /base-files/copyright\n" +
+			"  hearth explain -o json /base-files/copyright@4KiB",
+		Args: cli.Exactly("PATH"),
+	}
+	c := cli.AddCommon(cmd)
+	cli.AddOutput(cmd, c)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := c.CheckOutput(); err != nil {
+			return err
+		}
+		s, err := settings.Load(cmd)
+		if err != nil {
+			return err
+		}
+		n, err := dial(c, s)
+		if err != nil {
+			return err
+		}
+		defer n.Close()
+		ctx, stop := c.Context(cmd.Context())
+		defer stop()
+		path, offset := atOffset(args[0])
+		e, err := n.Explain(ctx, path, offset)
+		if err != nil {
+			return cli.HintUp(cli.Because(ctx, err))
+		}
+		if c.Output != "table" {
+			return c.PrintJSON(cli.Out(cmd), e)
+		}
+		return printExplanation(cli.Out(cmd), e)
+	}
+	return cmd
+}
+
+// atOffset takes the offset off a path.
+func atOffset(arg string) (path string, offset int64) {
+	if i := strings.LastIndexByte(arg, '@'); i > 0 {
+		if n, err := settings.ParseBytes(arg[i+1:]); err == nil {
+			return arg[:i], n
+		}
+	}
+	return arg, 0
+}
+
+func printExplanation(w io.Writer, e *explain.Explanation) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(t, "path\t%s\n", quote.Name(e.Path))
+	if !e.Dir {
+		fmt.Fprintf(t, "object\t%s of %s (link %s), %s (%d bytes)\nversion\t%s, ETag %s\n", quote.Name(e.Key), e.Origin, e.Link, cli.Bytes(e.Size), e.Size, e.Version, e.ETag)
+	}
+	fmt.Fprintf(t, "name\t%s: %s\n", e.Name.Freshness, quote.Text(e.Name.Says))
+	for i, h := range e.Held {
+		label := ""
+		if i == 0 {
+			label = "held"
+		}
+		fmt.Fprintf(t, "%s\t%d-%d\t%s\n", label, h.From, h.To, where(h))
+	}
+	for _, m := range e.Mounts {
+		lent := "not lent"
+		if m.Lent {
+			lent = "lent"
+		}
+		fmt.Fprintf(t, "kernel\t%s: %s: %s\n", m.Dir, lent, quote.Text(m.Why))
+	}
+	if e.Read != nil {
+		fmt.Fprintf(t, "a read at %d\t%s\n", e.Read.Offset, quote.Text(e.Read.Says))
+	}
+	return t.Flush()
+}
+
+// where says which tiers hold a range.
+func where(h explain.Held) string {
+	var all []string
+	if h.RAM {
+		all = append(all, "ram")
+	}
+	switch {
+	case h.Unread:
+		all = append(all, fmt.Sprintf("perhaps disk %s (%s): its index is not read yet", h.Disk, h.Kind))
+	case h.Disk != "":
+		all = append(all, fmt.Sprintf("disk %s (%s)", h.Disk, h.Kind))
+	}
+	if len(all) == 0 {
+		return "nothing"
+	}
+	return strings.Join(all, ", ")
+}

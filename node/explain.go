@@ -1,0 +1,77 @@
+package node
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/namespace"
+	"github.com/hearthfs/hearth/node/answer"
+	"github.com/hearthfs/hearth/node/explain"
+)
+
+// serveExplain answers where a file's bytes are and what a read at off would do.
+func (n *Node) serveExplain(r *http.Request) (any, error) {
+	off, err := strconv.ParseInt(r.FormValue("off"), 10, 64)
+	if err != nil || off < 0 {
+		return nil, usage("explain: an offset is a number of bytes, 0 or more")
+	}
+	return n.explain(r.Context(), r.FormValue("path"), off)
+}
+
+// explain looks the name up as it is known, so that the answer tells how fresh that is;
+// only what is not known at all is asked for.
+func (n *Node) explain(ctx context.Context, asked string, off int64) (*explain.Explanation, error) {
+	name := explain.Name{Path: asked}
+	p, x, err := n.resolve(namespace.Quiet(ctx), asked)
+	if err != nil && answer.KindOf(err) == KindNotFound {
+		name.Asked = true
+		p, x, err = n.resolve(ctx, asked)
+	}
+	if err != nil {
+		return nil, err
+	}
+	name.Dir, name.Left = x.Dir, x.TTL
+	var l *link
+	if isURL(asked) {
+		l, _, err = n.links.holding(asked)
+	} else if l, _ = n.links.at(p); l == nil {
+		err = usage("%s is a directory that the links make: it names no keys", asked)
+	}
+	if err != nil {
+		return nil, err
+	}
+	name.Link, name.Origin, name.Freshness = l.Path, l.Origin.URL, l.freshness
+	for _, cause := range []*string{l.failing.Load(), l.doubted.Load()} {
+		if cause != nil {
+			name.Away = *cause
+		}
+	}
+	return explain.Of(name, &x.Object, off, n.knowledge(l, p)), nil
+}
+
+// knowledge is what the tiers know without reading.
+func (n *Node) knowledge(l *link, p string) explain.Node {
+	k := explain.Node{RAM: n.mem.Has, Fetching: func(id hearth.ID) bool {
+		return n.tiers.reads.Fetching(id) || n.tiers.own.Fetching(id)
+	}}
+	if n.disk != nil {
+		k.Find, k.Whole, k.WouldTake = n.disk.Find, n.disk.Whole, n.disk.WouldTake
+	}
+	for _, x := range n.mounts.standing() {
+		if _, shows := below(p, x.Prefix); shows || isURL(p) && x.link == l {
+			s := x.server.Stats()
+			k.Mounts = append(k.Mounts, explain.Mount{Dir: x.Dir, Open: string(s.Open), Why: s.Why})
+		}
+	}
+	return k
+}
+
+// Explain asks where the bytes of the file at path are, and what a read at off would do.
+func (c *Client) Explain(ctx context.Context, path string, off int64) (*explain.Explanation, error) {
+	e := &explain.Explanation{}
+	q := url.Values{"path": {path}, "off": {strconv.FormatInt(off, 10)}}
+	return e, c.call(ctx, http.MethodGet, "/v1/explain?"+q.Encode(), nil, e)
+}
