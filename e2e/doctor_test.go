@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/hearthfs/hearth/internal/faultfs"
 	"github.com/hearthfs/hearth/internal/hearthtest"
 	"github.com/hearthfs/hearth/node/doctor"
 	"github.com/hearthfs/hearth/node/explain"
@@ -19,6 +20,7 @@ func warmUpChecks() []scenario {
 	is := func(text string) func(level) string { return func(level) string { return text } }
 	return []scenario{
 		{name: "doctor", issue: "warm-up", root: true, from: all, limit: time.Minute, origin: "versitygw", size: is("3 looks"), run: doctorLooks},
+		{name: "doctor-stalled-disk", issue: "warm-up", root: true, from: all, limit: time.Minute, origin: "none", size: is("1 disk"), run: doctorOfAStalledDisk},
 		{name: "explain", issue: "warm-up", from: all, limit: time.Minute, origin: "versitygw", size: is("1 object of 3 MiB"), run: explained},
 	}
 }
@@ -82,6 +84,24 @@ func doctorLooks(e *env) {
 		e.Errorf("the node's mount after all: %s: %v, %v", filepath.Base(h.dir), names, err)
 	}
 	h.quit()
+}
+
+// doctorOfAStalledDisk has doctor look at a disk that does not answer: it says so and
+// ends at its bound, though a thread that waits for a device cannot be killed.
+func doctorOfAStalledDisk(e *env) {
+	d := e.device("sick", 64, "-O", "^has_journal")
+	e.must(os.WriteFile(e.path("empty.yaml"), nil, 0o600), "write a configuration")
+	d.meet(faultfs.Stall)
+	began := time.Now()
+	out, code := e.run(e.hearth, "doctor", "--config", e.path("empty.yaml"), "--cache-ram", "32MiB", "--cache-disks", e.path("sick/cache")+"=32MiB",
+		"--cache-free-floor", "1MiB", "--admin-socket", e.path("s"), "--metrics-listen", "-")
+	if took := time.Since(began); code != 6 || took > 12*time.Second || !strings.Contains(out, e.path("sick/cache")+": no answer within 10s; look at the device (dmesg)") {
+		e.Errorf("exit %d after %v:\n%s", code, took, out)
+	}
+	if !strings.Contains(out, "OK    mount ") {
+		e.Errorf("the disk is in the mount's way:\n%s", out)
+	}
+	d.meet(faultfs.None)
 }
 
 // explained asks what a read would do before and after a large object was read through

@@ -2,8 +2,12 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
+	"os"
+	"os/exec"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -32,6 +36,8 @@ func doctorCommand() *cobra.Command {
 	c := cli.AddCommon(cmd)
 	cli.AddOutput(cmd, c)
 	settings.AddFlags(cmd, "origin", "cache", "fuse", "admin")
+	index := cmd.Flags().Int(lookFlag, -1, "take one look for another doctor")
+	_ = cmd.Flags().MarkHidden(lookFlag) // it exists
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := c.CheckOutput(); err != nil {
 			return err
@@ -42,6 +48,12 @@ func doctorCommand() *cobra.Command {
 		}
 		ctx, stop := c.Context(cmd.Context())
 		defer stop()
+		if *index >= 0 {
+			return doctor.LookAt(ctx, o, *index, func(found ...doctor.Finding) {
+				_ = printFindings(cli.Out(cmd), &cli.Common{Output: "jsonl"}, found) // who asked went away
+			})
+		}
+		o.Apart = lookApart
 		found, err := doctor.Run(ctx, o)
 		if err != nil {
 			return cli.Because(ctx, err)
@@ -55,6 +67,40 @@ func doctorCommand() *cobra.Command {
 		return nil
 	}
 	return cmd
+}
+
+// lookFlag is how doctor has itself take one look in a process of its own.
+const lookFlag = "look"
+
+// lookApart runs this very command again for one look. One that does not come back
+// is killed, and not waited for: it may be in the hands of a device.
+func lookApart(ctx context.Context, index int, tell func(...doctor.Finding)) error {
+	self, err := os.Executable()
+	verb := slices.Index(os.Args, "doctor")
+	if err != nil || verb < 0 {
+		return fmt.Errorf("find this command: %w", err)
+	}
+	cmd := exec.CommandContext(ctx, self, slices.Insert(slices.Clone(os.Args[1:]), verb, fmt.Sprintf("--%s=%d", lookFlag, index))...)
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		return err
+	}
+	d, told := json.NewDecoder(out), false
+	for {
+		var f doctor.Finding
+		if d.Decode(&f) != nil {
+			break
+		}
+		tell(f)
+		told = true
+	}
+	if err := cmd.Wait(); !told && ctx.Err() == nil {
+		return fmt.Errorf("another process found nothing: %w", err)
+	}
+	return nil
 }
 
 // doctorOptions are what is looked at: all that the configuration names, or ORIGIN.
@@ -81,7 +127,9 @@ func doctorOptions(c *cli.Common, cmd *cobra.Command, args []string) (o doctor.O
 	for _, m := range config.Mounts {
 		o.AllowOther = o.AllowOther || m.AllowOther != nil && *m.AllowOther
 	}
-	if o.Admin.Socket == "" {
+	if n, err := dial(c, s); err == nil {
+		o.Admin.Socket = n.Socket()
+	} else if o.Admin.Socket == "" {
 		o.Admin.Socket = node.DefaultSocket()
 	}
 	o.Node = func(ctx context.Context) (*doctor.Running, error) { return askHow(ctx, c, s) }

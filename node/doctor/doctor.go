@@ -7,9 +7,10 @@
 // so that each verdict is tested without the machine that would earn it.
 //
 // Looks run beside each other, and each is given up after a bound of its own: what has
-// been found until then counts, and that no more came is a finding. What a look was
-// waiting for then - a device, a mount helper - keeps its goroutine; the process is a
-// command and about to end. Nothing is left behind: files that are written to are
+// been found until then counts, and that no more came is a finding. A thread that waits
+// for a device cannot be killed, and would keep its process from ending: what may wait so
+// is done by processes of their own (Options.Apart), which are left to their device. Other
+// looks that are given up keep a goroutine of a command that is about to end. Nothing is left behind: files that are written to are
 // never seen under a name where the file system can do that, a cache directory that
 // does not exist is not made, an address that is free is given back.
 package doctor
@@ -64,6 +65,9 @@ type Options struct {
 	Version string
 	// Node asks the node at the admin socket how it is; nil, nil: none runs.
 	Node func(ctx context.Context) (*Running, error)
+	// Apart has another process take LookAt with these Options and hands on what that
+	// tells; an error: it could not be begun. nil: this process does it.
+	Apart func(ctx context.Context, index int, tell func(...Finding)) error
 }
 
 // Running is a node that answers.
@@ -98,7 +102,7 @@ func Run(ctx context.Context, o Options) ([]Finding, error) {
 	if !o.Alone {
 		running, say := askNode(ctx, o)
 		found = append(found, say...)
-		found = append(found, together(ctx, o.local(running))...)
+		found = append(found, together(ctx, o.apart(o.local(running)))...)
 	}
 	var asked []look
 	for _, l := range o.Links {
@@ -141,6 +145,32 @@ func (o Options) local(running *Running) []look {
 		all = append(all, look{"cache directory", d.Path, diskBound, x.look})
 	}
 	return all
+}
+
+// apart has looks that ask a device done by processes of their own.
+func (o Options) apart(looks []look) []look {
+	for i, l := range looks {
+		if o.Apart == nil || l.check != "cache directory" && l.check != "mount" {
+			continue
+		}
+		looks[i].at = func(ctx context.Context, tell func(...Finding)) {
+			if o.Apart(ctx, i, tell) != nil {
+				l.at(ctx, tell)
+			}
+		}
+	}
+	return looks
+}
+
+// LookAt is what a process of its own does for Run.
+func LookAt(ctx context.Context, o Options, index int, tell func(...Finding)) error {
+	running, _ := askNode(ctx, o)
+	looks := o.local(running)
+	if index >= len(looks) {
+		return fmt.Errorf("look %d of %d", index, len(looks))
+	}
+	looks[index].at(ctx, tell)
+	return nil
 }
 
 // together runs looks beside each other.

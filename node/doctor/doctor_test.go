@@ -296,3 +296,27 @@ func TestAnAddressThatIsInUse(t *testing.T) {
 		s.Close()
 	}
 }
+
+func TestLooksApart(t *testing.T) {
+	// What asks a device is done by another process; where that cannot be begun, by this one.
+	here := func(f string) func(context.Context, func(...Finding)) {
+		return func(_ context.Context, tell func(...Finding)) { tell(Finding{Check: f, Verdict: OK, Found: "here"}) }
+	}
+	o := Options{Apart: func(_ context.Context, index int, tell func(...Finding)) error {
+		if index == 2 {
+			return errors.New("no more processes")
+		}
+		tell(Finding{Check: "apart", Verdict: OK, Found: "there"})
+		return nil
+	}}
+	found := together(t.Context(), o.apart([]look{{"machine", "", nodeBound, here("machine")}, {"mount", "", nodeBound, here("mount")}, {"cache directory", "/c", nodeBound, here("disk")}}))
+	compare(t, "all", found, verdict{"machine", OK, "here", ""}, verdict{"apart", OK, "there", ""}, verdict{"disk", OK, "here", ""})
+	o = Options{Cache: config.Cache{Disks: []budget.Disk{{Path: t.TempDir()}}}}
+	var told []Finding
+	if err := LookAt(t.Context(), o, 3, func(f ...Finding) { told = append(told, f...) }); err != nil || len(told) == 0 || told[0].Check != "cache directory" {
+		t.Errorf("%+v, %v", told, err)
+	}
+	if err := LookAt(t.Context(), o, 4, nil); err == nil {
+		t.Error("a look that there is not")
+	}
+}

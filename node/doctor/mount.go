@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache/disk/layout"
@@ -133,13 +134,25 @@ func (nothing) Get(context.Context, hearth.Block, int, int) (*hearth.View, error
 // LocalFile has none.
 func (nothing) LocalFile(*hearth.Object) (*os.File, func(), error) { return nil, nil, hearth.ErrMiss }
 
+// sampleWait is how long a cache directory may take to say whether it has a file: one
+// that does not answer is another look's finding.
+const sampleWait = time.Second
+
 // Samples are a file of each cache directory that is there, as the disk tier names
 // them: whether the kernel lends files hangs on where they lie.
 func (n nothing) Samples() (all []string) {
 	for _, d := range n.Cache.Disks {
-		name := filepath.Join(d.Path, layout.Home)
-		if info, err := os.Stat(name); err == nil && info.Mode().IsRegular() {
-			all = append(all, name)
+		name, there := filepath.Join(d.Path, layout.Home), make(chan bool, 1)
+		go func() {
+			info, err := os.Stat(name)
+			there <- err == nil && info.Mode().IsRegular()
+		}()
+		select {
+		case yes := <-there:
+			if yes {
+				all = append(all, name)
+			}
+		case <-time.After(sampleWait):
 		}
 	}
 	return all
