@@ -299,7 +299,7 @@ func TestNamesAlone(t *testing.T) {
 		t.Errorf("names alone: %+v, %d requests for bytes", v, w.bucket.gets)
 	}
 	plan := submit(Request{DryRun: true}).Plan
-	if plan.Total != want || plan.Requests != want.Files-6-2+3+2 || plan.Held.Bytes != 0 || w.bucket.gets != 0 {
+	if plan.Total != want || plan.Requests != want.Files-6-2+11+5 || plan.Held.Bytes != 0 || w.bucket.gets != 0 {
 		t.Errorf("dry run: %+v", plan)
 	}
 	w.over(w.start("/"))
@@ -408,12 +408,12 @@ func TestReadersGoFirst(t *testing.T) {
 	s := g.join()
 	g.busy = true
 	for range busySteps {
-		if err := s.enter(t.Context()); err != nil {
+		if err := s.enter(t.Context(), false); err != nil {
 			t.Fatal(err)
 		}
 	}
 	entered := make(chan error)
-	go func() { entered <- s.enter(t.Context()) }()
+	go func() { entered <- s.enter(t.Context(), false) }()
 	select {
 	case <-entered:
 		t.Fatal("a third step while readers are active")
@@ -428,7 +428,7 @@ func TestReadersGoFirst(t *testing.T) {
 	}
 	other := g.join()
 	for range firstSteps / 2 {
-		if err := other.enter(t.Context()); err != nil {
+		if err := other.enter(t.Context(), false); err != nil {
 			t.Fatal(err)
 		}
 	}

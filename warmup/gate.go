@@ -23,6 +23,9 @@ const (
 	readersEvery = 50 * time.Millisecond
 	// readersLast is how long readers count as active after their last request.
 	readersLast = 250 * time.Millisecond
+	// largeSteps of several blocks are under way at most. Eight streams fill any link
+	// worth using, and a kill loses no more than a block of each.
+	largeSteps = 8
 	// requestUnits is what a request counts beside its bytes where throughput is
 	// compared, so that many small objects count as what they cost.
 	requestUnits = 64 << 10
@@ -68,6 +71,7 @@ type gate struct {
 	steps   int
 	busy    bool // readers are active
 	flying  int
+	large   int // of them, those of several blocks
 	jobs    int
 	full    bool  // all steps were under way since the last look
 	units   int64 // that ended since then
@@ -106,8 +110,8 @@ func (g *gate) wakeLocked() {
 	g.changed = make(chan struct{})
 }
 
-// enter waits until a step of the job may begin.
-func (s *share) enter(ctx context.Context) error {
+// enter waits until a step of the job may begin; large: it has several blocks.
+func (s *share) enter(ctx context.Context, large bool) error {
 	g := s.gate
 	for {
 		g.mu.Lock()
@@ -116,7 +120,10 @@ func (s *share) enter(ctx context.Context) error {
 			most = busySteps
 		}
 		g.full = g.full || g.flying+1 >= most
-		if g.flying < most && s.flying < (most+g.jobs-1)/g.jobs {
+		if g.flying < most && s.flying < (most+g.jobs-1)/g.jobs && !(large && g.large >= largeSteps) {
+			if large {
+				g.large++
+			}
 			g.flying++
 			s.flying++
 			g.mu.Unlock()
@@ -134,7 +141,7 @@ func (s *share) enter(ctx context.Context) error {
 
 // exit ends a step that fetched so many bytes; while readers are active it rests
 // before the next may begin.
-func (s *share) exit(ctx context.Context, bytes int64, took time.Duration) {
+func (s *share) exit(ctx context.Context, large bool, bytes int64, took time.Duration) {
 	g := s.gate
 	g.mu.Lock()
 	g.units += bytes + requestUnits
@@ -150,6 +157,9 @@ func (s *share) exit(ctx context.Context, bytes int64, took time.Duration) {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if large {
+		g.large--
+	}
 	g.flying--
 	s.flying--
 	g.wakeLocked()

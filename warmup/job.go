@@ -169,7 +169,7 @@ func (j *job) walk(ctx context.Context, from Cursor, order chan<- *item, work *s
 				close(it.done)
 				return nil
 			}
-			if err := j.share.enter(ctx); err != nil {
+			if err := j.share.enter(ctx, it.n > 1 || it.renewed); err != nil {
 				return err
 			}
 			work.Go(func() { j.step(ctx, it) })
@@ -234,7 +234,7 @@ func (j *job) step(ctx context.Context, it *item) {
 	}
 	loaded := it.out.loaded
 	close(it.done) // the commit has it from here on
-	j.share.exit(ctx, loaded, time.Since(began))
+	j.share.exit(ctx, it.n > 1 || it.renewed, loaded, time.Since(began))
 }
 
 // count sums up what there is, and refuses what cannot fit.
@@ -291,18 +291,20 @@ func held(k hearth.Keeper, o *hearth.Object) (t Tally, requests int64) {
 	if k == nil || !o.Cacheable() {
 		return t, 0
 	}
-	running := false
+	run := 0
 	for i := range o.Blocks() {
 		b := o.Block(i)
 		if k.Has(b.ID()) {
 			t.Bytes += int64(b.Len())
-			running = false
+			run = 0
 			continue
 		}
-		if !running || i%hearth.ExtentBlocks == 0 {
+		if run == mostRun || i%hearth.ExtentBlocks == 0 {
+			run = 0
+		}
+		if run++; run == 1 {
 			requests++
 		}
-		running = true
 	}
 	if t.Bytes == o.Size {
 		t.Files = 1

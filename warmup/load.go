@@ -57,13 +57,18 @@ type loader struct {
 	run    int           // blocks that are asked for by one request, at most
 }
 
+// mostRun is how many blocks are asked for by one request. 4 MiB take longer than the
+// first byte does, on any link worth using; what of a longer answer waits in buffers is
+// lost by a kill.
+const mostRun = 4
+
 // newLoader limits requests to what a rate in bytes a second lets through in a
 // quarter of a second, so that it is even; 0: no limit.
 func newLoader(o *Options, limit int64) *loader {
-	l := &loader{Options: o, keeper: o.Keeper, run: hearth.ExtentBlocks}
+	l := &loader{Options: o, keeper: o.Keeper, run: mostRun}
 	if limit > 0 {
 		l.rate = rate.NewLimiter(rate.Limit(limit), hearth.BlockSize)
-		l.run = int(max(1, min(limit/4/hearth.BlockSize, hearth.ExtentBlocks)))
+		l.run = int(max(1, min(limit/4/hearth.BlockSize, mostRun)))
 	}
 	return l
 }
@@ -127,7 +132,7 @@ func (l *loader) fetch(ctx context.Context, first hearth.Block, n int, out *outc
 			failed = err
 			return false
 		}
-		err = l.keep(ctx, b, v)
+		err = l.keeper.Keep(ctx, b, v) // also where the source has put it: what waits in a queue is lost by a kill
 		v.Release()
 		switch {
 		case err == nil:
@@ -156,15 +161,6 @@ func (l *loader) fetch(ctx context.Context, first hearth.Block, n int, out *outc
 		}
 	}
 	return nil
-}
-
-// keep has a block kept that the source has not put into the tier on its way: what
-// is queued there is seen to by the commit.
-func (l *loader) keep(ctx context.Context, b hearth.Block, v *hearth.View) error {
-	if l.keeper.Has(b.ID()) {
-		return nil
-	}
-	return l.keeper.Keep(ctx, b, v)
 }
 
 // wait holds a run back until the rate lets it through.

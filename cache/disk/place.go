@@ -1,10 +1,10 @@
 package disk
 
 import (
-	"encoding/binary"
 	"math"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/cache/disk/rendezvous"
 	"github.com/hearthfs/hearth/cache/segment"
 	"github.com/hearthfs/hearth/cache/sparse"
 )
@@ -33,20 +33,9 @@ func (s *Store) best(version *[16]byte, writable bool) int {
 		if writable && !d.writable() {
 			continue
 		}
-		if score := rendezvous(version, d.seed, d.budget); score < least {
+		if score := rendezvous.Score(version, d.seed, d.budget); score < least {
 			best, least = i, score
 		}
 	}
 	return best
-}
-
-// rendezvous draws from an exponential distribution of rate weight: the least of
-// several draws falls to each in proportion to its weight.
-func rendezvous(version *[16]byte, seed uint64, weight int64) float64 {
-	h := binary.LittleEndian.Uint64(version[:8]) ^ seed
-	h = (h ^ h>>30) * 0xbf58476d1ce4e5b9
-	h = (h ^ h>>27) * 0x94d049bb133111eb
-	h ^= h >> 31
-	u := (float64(h>>11) + 0.5) / (1 << 53)
-	return -math.Log(u) / float64(max(weight, 1))
 }

@@ -90,22 +90,33 @@ func (q *queue) push(it item) error {
 		return errClosed
 	}
 	n := queueCost(it.view)
+	id := it.block.ID()
+	if q.has(id) {
+		return q.joinLocked(it)
+	}
 	if q.bytes+n > q.max && q.bytes > 0 { // one block always fits
 		return errQueueFull
 	}
-	id := it.block.ID()
 	s := q.shard(id)
 	s.Lock()
-	if s.views[id] != nil {
-		s.Unlock()
-		return errQueued
-	}
 	s.views[id] = it.view.Retain()
 	q.blocks.Add(1)
 	s.Unlock()
 	q.bytes += n
 	q.addLocked(it)
 	return nil
+}
+
+// joinLocked has a Keep wait for a block that a Put has queued, which is then kept, too;
+// errQueued where it cannot, since the writer has the block already.
+func (q *queue) joinLocked(it item) error {
+	for i := len(q.items) - 1; i >= 0 && it.keep; i-- {
+		if x := &q.items[i]; x.view != nil && x.done == nil && x.block.ID() == it.block.ID() {
+			x.keep, x.done = true, it.done
+			return nil
+		}
+	}
+	return errQueued
 }
 
 // mark appends a mark and returns the channel that is told when everything

@@ -14,6 +14,7 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache/disk/layout"
+	"github.com/hearthfs/hearth/cache/disk/rendezvous"
 	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
@@ -380,7 +381,7 @@ func TestRendezvousIsWeighted(t *testing.T) {
 		best, second := -1, -1
 		score := []float64{math.Inf(1), math.Inf(1), math.Inf(1)}
 		for d, b := range budgets {
-			score[d] = rendezvous(&o.Version, uint64(d)*0x9e3779b97f4a7c15+1, b)
+			score[d] = rendezvous.Score(&o.Version, uint64(d)*0x9e3779b97f4a7c15+1, b)
 			if best < 0 || score[d] < score[best] {
 				best = d
 			}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -118,7 +119,12 @@ func withJobs(c *cli.Common, cmd *cobra.Command, do func(context.Context, *jobs.
 	defer n.Close()
 	ctx, stop := c.Context(cmd.Context())
 	defer stop()
-	return cli.HintUp(cli.Because(ctx, do(ctx, n.Jobs())))
+	err = do(ctx, n.Jobs())
+	var said *cli.ExitError
+	if errors.As(err, &said) {
+		return err
+	}
+	return cli.HintUp(cli.Because(ctx, err))
 }
 
 func (f *warmupFlags) run(ctx context.Context, c *cli.Common, cmd *cobra.Command, n *jobs.Client) error {

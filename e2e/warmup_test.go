@@ -1,0 +1,229 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/hearthfs/hearth/internal/faultproxy"
+	"github.com/hearthfs/hearth/internal/hearthtest"
+	"github.com/hearthfs/hearth/warmup"
+)
+
+// warmUps are the scenarios of "warm up before the job".
+func warmUps(by func(small, reduced, whole string) func(level) string) []scenario {
+	const behind = "versitygw behind the fault proxy"
+	list := []scenario{
+		{name: "warmup-kills", from: all, limit: 3 * time.Minute, origin: behind, size: by("", "2,000 x 16 KiB, 2 x 48 MiB, 5 kills", "4 x: 50,000 x 16 KiB, 4 x 512 MiB, 5 kills"), run: warmUpKilled},
+		{name: "warmup-jobs", from: all, limit: 2 * time.Minute, origin: behind, size: by("", "500 files", "20,000 files"), run: warmUpJobs},
+	}
+	for i := range list {
+		list[i].issue = "warm-up"
+	}
+	return list
+}
+
+// ask runs a verb against the node and returns its output and exit code.
+func (h *hearth) ask(args ...string) (string, int) {
+	h.e.Helper()
+	return h.e.run(h.e.hearth, append(args, "--node", "unix://"+h.socket())...)
+}
+
+// job is a verb that ends with one job's document and a code.
+func (h *hearth) job(code int, args ...string) (v warmup.View) {
+	h.e.Helper()
+	out, got := h.ask(append(args, "-o", "json")...)
+	doc, _, _ := strings.Cut(out, "\nhearth: ")
+	if err := json.Unmarshal([]byte(doc), &v); err != nil || got != code {
+		h.e.Fatalf("hearth %v: exit %d, want %d, %v:\n%s", args, got, code, err, out)
+	}
+	return v
+}
+
+// warmSet is what is warmed up: small objects in many directories, and large ones.
+func warmSet(l level) hearthtest.DataSet {
+	small, large := hearthtest.Group{Dir: "w/small", Dirs: 40, Files: 50, Min: 16 << 10, Max: 16 << 10},
+		hearthtest.Group{Dir: "w/large", Dirs: 1, Files: 2, Min: 48 << 20, Max: 48 << 20}
+	if l == full {
+		small.Dirs, small.Files = 50, 1000
+		large.Files, large.Min, large.Max = 4, 512<<20, 512<<20
+	}
+	return hearthtest.DataSet{Name: "warm", Groups: []hearthtest.Group{large, small}}
+}
+
+// warmUpKilled warms up through an origin 30 ms away. Its node is killed five times
+// with SIGKILL, first while it lists, then at bytes drawn at random; nobody does
+// anything but start it again. Then the origin goes away, and an epoch reads all.
+func warmUpKilled(e *env) {
+	o := e.origin()
+	list := e.load(o, warmSet(e.level))
+	total := warmup.Tally{Files: int64(len(list)), Bytes: sum(list)}
+	p := e.proxy(o)
+	p.SetFirstByte(30 * time.Millisecond)
+	// Long-lived names: a job that takes minutes lists once, too, and a slow machine
+	// must not count for more.
+	set := settings{endpoint: p.endpoint, fresh: "bounded(10m)", cache: "whole"}
+	h := e.mount(o, set)
+	before := p.Stats()
+	if v := h.job(0, "warmup", "/"); v.Counters.Sum() != total || v.Counters.Done != total {
+		e.Fatalf("without a kill: %+v, want %+v", v, total)
+	}
+	lists := p.Stats().List.Requests - before.List.Requests
+	h.quit()
+	seed := e.seed("HEARTH_WARMUP_SEED")
+	rng := rand.New(rand.NewPCG(seed, 1))
+	for run := range map[level]int{core: 1, all: 1, full: 4}[e.level] {
+		set.cache = fmt.Sprintf("cache-%d", run)
+		h := e.mount(o, set)
+		p.Reset()
+		out, code := h.ask("warmup", "/", "--detach")
+		if id := strings.TrimSpace(out); code != 0 || len(id) != 8 {
+			e.Fatalf("warmup --detach: exit %d, %s", code, out)
+		} else {
+			e.killJob(h, o, set, p, killsOf(rng, total.Bytes))
+		}
+		v := h.job(0, "jobs", "wait", strings.TrimSpace(out))
+		s := p.Stats()
+		if v.Counters.Sum() != total || v.State != warmup.Done {
+			e.Errorf("after the kills: %+v, want %+v", v, total)
+		}
+		mostBytes, mostLists := 1.02*float64(total.Bytes), 1.5*float64(lists)
+		if e.level != full { // of so little, what is under way at a kill is more
+			mostBytes += 5 * 16 << 20
+			mostLists = float64(lists + 5*9)
+		}
+		if float64(s.Get.Bytes) > mostBytes || float64(s.List.Requests) > mostLists {
+			e.Errorf("%d bytes of %d asked for, and %d listings, %d without a kill", s.Get.Bytes, total.Bytes, s.List.Requests, lists)
+		}
+		e.detail = fmt.Sprintf("%.3f of the bytes, %.2f of the listings", float64(s.Get.Bytes)/float64(total.Bytes), float64(s.List.Requests)/float64(lists))
+		p.Down()
+		before := p.Stats().Requests()
+		e.good("without the origin", epoch(h.dir, list, 5, 4, 0))
+		if n := p.Stats().Requests() - before; n != 0 {
+			e.Errorf("that asked the origin %d times", n)
+		}
+		e.must(p.Up(), "open the proxy again")
+		h.quit()
+	}
+}
+
+// killsOf are the bytes after which a run's node is killed; the first is killed while
+// it lists, whatever has come by then.
+func killsOf(rng *rand.Rand, total int64) (at [5]int64) {
+	for i := 1; i < len(at); i++ {
+		at[i] = rng.Int64N(total)
+	}
+	slices.Sort(at[:])
+	return at
+}
+
+// killJob kills the node at each point and starts it again.
+func (e *env) killJob(h *hearth, o *server, set settings, p *proxied, points [5]int64) {
+	e.Helper()
+	for i, bytes := range points {
+		e.eventually("the moment of a kill", func() bool {
+			return i == 0 && p.Stats().List.Requests >= 5 || i > 0 && p.bytes() >= bytes
+		})
+		h.kill9()
+		h.launch(o, set)
+	}
+}
+
+// warmUpJobs has jobs of every kind: two that overlap, one that is left by Ctrl-C and
+// cancelled, a list with missing, duplicate and odd names, one behind SlowDown, and one
+// that does not fit.
+func warmUpJobs(e *env) {
+	o := e.origin()
+	list := e.load(o, e.set("D1", 2, 60, 5, 100))
+	for _, key := range []string{"odd/100%25", "odd/new\nline", "odd/sp ace"} {
+		_, err := o.PutBytes(e.ctx, o.bucket, key, []byte(key))
+		e.must(err, "put %q", key)
+	}
+	total := sum(list)
+	p := e.proxy(o)
+	p.SetFirstByte(20 * time.Millisecond)
+	set := settings{endpoint: p.endpoint}
+	h := e.mount(o, set)
+	odd := filepath.Join(h.dir, "odd")
+	names, err := os.ReadDir(odd)
+	e.must(err, "read the odd names")
+
+	text := h.dir + "/" + list[0].Path + "\x00/nothing\x00" + h.dir + "/" + list[0].Path + "\x00"
+	for _, n := range names {
+		text += filepath.Join(odd, n.Name()) + "\x00"
+	}
+	e.must(os.WriteFile(e.path("list"), []byte(text), 0o600), "write a list")
+	v := h.job(3, "warmup", "-f", e.path("list"), "-0")
+	if c := v.Counters; c.Failed.Files != 1 || c.Done.Files+c.Present.Files != 5 || v.Samples[0].Path != "/nothing" {
+		e.Errorf("the list: %+v", v)
+	}
+
+	e.ctrlC(h, list[0].Path)
+	p.AddRule(faultproxy.Rule{Verb: faultproxy.Get, Percent: 20, Times: 60, Status: 503, Code: "SlowDown"})
+	before := p.bytes()
+	out, code := h.ask("warmup", "/", "--detach")
+	if code != 0 {
+		e.Fatalf("warmup --detach: exit %d, %s", code, out)
+	}
+	again := h.job(0, "warmup", "s3://"+o.bucket)
+	first := h.job(0, "jobs", "wait", strings.TrimSpace(out))
+	if first.Counters.Sum() != again.Counters.Sum() || first.FilesDone != int64(len(list)+3) {
+		e.Errorf("two that overlap: %+v and %+v", first.Counters, again.Counters)
+	}
+	if got := p.bytes() - before; float64(got) > 1.02*float64(total)+100<<10 {
+		e.Errorf("two that overlap asked for %d bytes of %d", got, total)
+	}
+	p.ClearRules()
+	p.Down()
+	e.good("without the origin", epoch(h.dir, list, 6, 4, 0))
+	e.must(p.Up(), "open the proxy again")
+	if out, code := h.ask("jobs"); code != 0 || strings.Count(out, "\n") != 5 {
+		e.Errorf("jobs: exit %d\n%s", code, out)
+	}
+	h.quit()
+
+	set.disk, set.floor, set.cache = "8MiB", "1KiB", "small"
+	h = e.mount(o, set)
+	if out, code := h.ask("warmup", "/"); code != 8 || !strings.Contains(out, "--cache-disks") {
+		e.Errorf("%d bytes into 8 MiB: exit %d, %s", total, code, out)
+	}
+	if out, code := h.ask("warmup", "--dry-run", "/"); code != 8 || !strings.Contains(out, "does not fit") {
+		e.Errorf("dry run of that: exit %d, %s", code, out)
+	}
+	h.quit()
+}
+
+// ctrlC leaves a job by Ctrl-C, which then goes on, and cancels it.
+func (e *env) ctrlC(h *hearth, path string) {
+	e.Helper()
+	cmd := exec.Command(e.hearth, "warmup", "/"+filepath.Dir(path), "--rate", "100KB/s", "--node", "unix://"+h.socket())
+	cmd.Env = e.environ(nil)
+	left := e.start(cmd)
+	var id string
+	e.eventually("the job at work", func() bool {
+		s := h.status()
+		if len(s.Jobs) == 1 && s.Jobs[0].Phase != string(warmup.Queued) {
+			id = s.Jobs[0].Job
+		}
+		return id != ""
+	})
+	if code := left.terminate(syscall.SIGINT); code != 130 || !strings.Contains(left.out.String(), "hearth jobs wait "+id) {
+		e.Errorf("after Ctrl-C: exit %d\n%s", code, left.out)
+	}
+	if v, err := h.client.Jobs().Get(e.ctx, id); err != nil || v.State.Over() {
+		e.Errorf("the job does not go on: %+v, %v", v, err)
+	}
+	if out, code := h.ask("jobs", "cancel", id); code != 0 {
+		e.Errorf("cancel: exit %d, %s", code, out)
+	}
+	if out, code := h.ask("jobs", "wait", id); code != 1 || !strings.Contains(out, "cancelled") {
+		e.Errorf("after the cancel: exit %d, %s", code, out)
+	}
+}
