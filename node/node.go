@@ -34,7 +34,6 @@ import (
 	"github.com/hearthfs/hearth/namespace"
 	"github.com/hearthfs/hearth/node/budget"
 	"github.com/hearthfs/hearth/node/fsck"
-	"github.com/hearthfs/hearth/node/jobs"
 	"github.com/hearthfs/hearth/node/judged"
 	"github.com/hearthfs/hearth/node/leaks"
 	"github.com/hearthfs/hearth/node/machine"
@@ -42,6 +41,7 @@ import (
 	"github.com/hearthfs/hearth/node/trouble"
 	"github.com/hearthfs/hearth/node/watch"
 	"github.com/hearthfs/hearth/origin"
+	"github.com/hearthfs/hearth/warmup"
 )
 
 // errClosed is the cause of the context of a node that was told to end.
@@ -63,7 +63,7 @@ type Node struct {
 	tree   *namespace.Tree
 	judged *judged.Modes
 	mounts *mounts
-	jobs   *jobs.Jobs
+	jobs   warmUps
 	doors  *listeners
 	// uncached counts blocks read of objects that cannot be kept.
 	uncached atomic.Int64
@@ -185,7 +185,9 @@ func (n *Node) openDisk() error {
 	if len(n.dirs) == 0 {
 		return nil
 	}
-	o := disk.Options{Pool: n.pool, Events: disk.Events{
+	n.jobs.pins = &warmup.Pins{Reserve: n.pool.Reserve, Unreserve: n.pool.Unreserve}
+	pinned := func(id hearth.ID) bool { return n.jobs.pins.Has(id.Version) }
+	o := disk.Options{Pool: n.pool, Pinned: pinned, Events: disk.Events{
 		Ejected: func(path string, cause error) {
 			n.events.Trouble("eject "+path, "cache directory is out of use", "dir", path, "cause", cause)
 		},
@@ -337,7 +339,7 @@ func (n *Node) close() error {
 		}))
 	}
 	n.cancel(errClosed)
-	if n.jobs != nil {
+	if n.jobs.Jobs != nil {
 		n.jobs.Close()
 	}
 	if n.doors != nil {

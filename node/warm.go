@@ -10,7 +10,14 @@ import (
 	"github.com/hearthfs/hearth/cache/disk/layout"
 	"github.com/hearthfs/hearth/namespace"
 	"github.com/hearthfs/hearth/node/jobs"
+	"github.com/hearthfs/hearth/warmup"
 )
+
+// warmUps are the node's jobs, and what the disk tier must not give up for them.
+type warmUps struct {
+	*jobs.Jobs
+	pins *warmup.Pins
+}
 
 // openJobs goes on with the warm-ups that are not over.
 func (n *Node) openJobs() (err error) {
@@ -20,9 +27,9 @@ func (n *Node) openJobs() (err error) {
 		Explain: func(err error) string { return explained(err).Error() },
 		Log:     func(what string, err error) { n.events.Trouble(what, what, "cause", err) }}
 	if n.disk != nil {
-		p.Disk, p.Dir = n.disk, filepath.Join(n.dirs.First(), layout.Jobs)
+		p.Disk, p.Pins, p.Dir = n.disk, n.jobs.pins, filepath.Join(n.dirs.First(), layout.Jobs)
 	}
-	n.jobs, err = jobs.Open(p)
+	n.jobs.Jobs, err = jobs.Open(p)
 	return err
 }
 

@@ -2,6 +2,7 @@ package node
 
 import (
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -124,5 +125,33 @@ func TestWarmUpThatIsRefused(t *testing.T) {
 	}
 	if _, err := c.Jobs().Get(t.Context(), "none"); answer.KindOf(err) != KindNotFound {
 		t.Errorf("a job that there is not: %v", err)
+	}
+}
+
+func TestWarmUpIntoAFullCache(t *testing.T) {
+	// The cache is full of what was read often; a set that fits takes its place, small
+	// objects and large ones, and stays.
+	objects := map[string]string{}
+	for i := range 60 {
+		objects[fmt.Sprintf("old/f%02d", i)] = strings.Repeat(fmt.Sprint(i%10), 900<<10)
+	}
+	for i := range 80 {
+		objects[fmt.Sprintf("new/f%02d", i)] = strings.Repeat(fmt.Sprint(i%10), 200<<10)
+	}
+	for i := range 2 {
+		objects[fmt.Sprintf("new/large%d", i)] = strings.Repeat(fmt.Sprint(i), 6<<20)
+	}
+	c := client(t, start(t, bucket(t, objects), withDisk(filepath.Join(t.TempDir(), "cache"), 36<<20)))
+	for range 3 {
+		for key := range objects {
+			if strings.HasPrefix(key, "old/") {
+				if err := c.Cat(t.Context(), "/"+key, 0, -1, io.Discard); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	if v := ended(t, c, warmup.Request{Targets: []string{"/new"}}, ""); v.State != warmup.Done || v.Counters.Done.Files != 82 {
+		t.Errorf("%+v", v)
 	}
 }

@@ -22,6 +22,8 @@ type Options struct {
 	Source hearth.Source
 	// Keeper is the disk tier; nil: there is none, and only names can be made present.
 	Keeper hearth.Keeper
+	// Pins are told what belongs to the jobs at work; nil: nobody asks.
+	Pins *Pins
 	// Room says what fits; nil: everything does.
 	Room  Room
 	Names Names
@@ -157,9 +159,11 @@ func (e *Engine) startLocked(r Record) {
 	ctx, stop := context.WithCancelCause(e.ctx)
 	e.shown[r.ID].stop = stop
 	j := &job{engine: e, rec: r, loader: newLoader(&e.o, r.Rate), share: e.gate.join()}
+	j.loader.pins = e.o.Pins.open()
 	e.work.Go(func() {
 		defer stop(nil)
 		defer j.share.leave()
+		defer j.loader.pins.close()
 		j.end(j.guarded(ctx))
 	})
 }

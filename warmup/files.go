@@ -48,7 +48,7 @@ func (f *Files) Save(r Record) error {
 	}
 	text, err := json.Marshal(&r)
 	if err == nil {
-		err = os.MkdirAll(f.Dir, 0o700)
+		err = f.make()
 	}
 	name := filepath.Join(f.Dir, r.ID+recordSuffix)
 	if err == nil {
@@ -59,6 +59,14 @@ func (f *Files) Save(r Record) error {
 	}
 	if err != nil {
 		return fmt.Errorf("save the job %s: %w", r.ID, err)
+	}
+	return nil
+}
+
+// make makes the directory, but not the one that it lies in: that is the disk tier's.
+func (f *Files) make() error {
+	if err := os.Mkdir(f.Dir, 0o700); !errors.Is(err, fs.ErrExist) {
+		return err
 	}
 	return nil
 }
@@ -165,7 +173,7 @@ func (f *Files) Spool(id string, list io.Reader, nul bool, canonical func(string
 	if f.Dir == "" {
 		return Refusal("a list is kept on disk, and this node has no disk tier: start it with --cache-disks PATH=SIZE")
 	}
-	if err := os.MkdirAll(f.Dir, 0o700); err != nil {
+	if err := f.make(); err != nil {
 		return fmt.Errorf("keep the list: %w", err)
 	}
 	name := filepath.Join(f.Dir, id+listSuffix)

@@ -115,6 +115,9 @@ func (j *job) pass(ctx context.Context) error {
 	counted := make(chan struct{})
 	if j.plan.Counted {
 		close(counted)
+		if j.rec.Pass == 0 { // what was loaded before a restart must stay as well
+			work.Go(func() { j.pinAll(ctx) })
+		}
 	} else {
 		work.Go(func() {
 			defer close(counted)
@@ -159,6 +162,7 @@ func first(ctx context.Context, err error) error {
 func (j *job) walk(ctx context.Context, from Cursor, order chan<- *item, work *sync.WaitGroup) error {
 	w := j.over()
 	w.each = func(r ref) error {
+		j.pin(&r)
 		return steps(&r, func(it *item) error {
 			select {
 			case order <- it:
@@ -237,6 +241,20 @@ func (j *job) step(ctx context.Context, it *item) {
 	j.share.exit(ctx, it.n > 1 || it.renewed, loaded, time.Since(began))
 }
 
+// pin keeps an object from being given up while the job runs.
+func (j *job) pin(r *ref) {
+	if r.absent == "" && !j.rec.DryRun && !j.rec.MetadataOnly && !j.loader.pins.add(r.object.Version) {
+		j.engine.told("a warm-up has no memory to keep what it loads from being evicted", errors.New("raise --cache-ram"))
+	}
+}
+
+// pinAll pins all that the job was asked for, as far as it is known.
+func (j *job) pinAll(ctx context.Context) {
+	c := &count{walk: j.over(), hidden: func(int64) {}}
+	c.each = func(r ref) error { j.pin(&r); return nil }
+	_ = c.all(ctx) // the walk hears of the same error
+}
+
 // count sums up what there is, and refuses what cannot fit.
 func (j *job) count(ctx context.Context) error {
 	o := &j.engine.o
@@ -248,6 +266,7 @@ func (j *job) count(ctx context.Context) error {
 		j.plan.Hidden += n
 	}
 	c.each = func(r ref) error {
+		j.pin(&r)
 		found := Plan{Total: Tally{1, r.object.Size}}
 		if j.rec.DryRun && r.absent == "" {
 			found.Held, found.Requests = held(o.Keeper, &r.object)

@@ -111,9 +111,8 @@ func (s *Store) Has(id hearth.ID) bool {
 	return false
 }
 
-// Replaced says that the namespace knows a newer version of o's name: its blocks
-// are still served to who has it open, and go first when room is needed. A later
-// Put of the same version takes that back.
+// Replaced says that the namespace knows a newer version of o's name: its blocks are still
+// served, and go first when room is needed. A later Put of the version takes that back.
 func (s *Store) Replaced(o *hearth.Object) {
 	for _, d := range s.dirs {
 		d.replaced.Add(o.Version, o.Blocks())

@@ -107,8 +107,7 @@ func (q *queue) push(it item) error {
 	return nil
 }
 
-// joinLocked has a Keep wait for a block that a Put has queued, which is then kept, too;
-// errQueued where it cannot, since the writer has the block already.
+// joinLocked has a Keep wait for what a Put has queued, unless the writer has it already.
 func (q *queue) joinLocked(it item) error {
 	for i := len(q.items) - 1; i >= 0 && it.keep; i-- {
 		if x := &q.items[i]; x.view != nil && x.done == nil && x.block.ID() == it.block.ID() {

@@ -23,13 +23,13 @@ const (
 	// and padding, and so the most by which a budget can be missed: large enough
 	// to keep a device busy, small enough to matter little.
 	writeUnit = 4 << 20
-	// namesEvery is how often the namespace's files are measured while there is
-	// something to write, some tens to hundreds: while a directory is listed they
-	// grow by more than a write unit in a second or two.
+	// namesEvery is how often the namespace's files are measured while something is written:
+	// while a directory is listed they grow by more than a write unit in a second or two.
 	namesEvery = 250 * time.Millisecond
 	// maxEvictions bounds the entries given up in one go, so that a directory that
 	// must shrink by much goes on writing meanwhile.
 	maxEvictions = 1 << 15
+	pinTries     = 64 // samples that may all be pinned: enough where one block of a hundred is not
 )
 
 // writer is what only the writer goroutine uses (and newDirectory before it runs).
@@ -328,8 +328,10 @@ func (d *directory) makeRoom(bytes int64, may victims) {
 			d.evicted.Add(1)
 			continue
 		}
-		if may == nothing || !d.evictOne(vol, may) {
-			return
+		for tries := pinTries; may == nothing || !d.evictOne(vol, may); tries-- {
+			if may != anything || d.opt.Pinned == nil || tries == 0 {
+				return
+			}
 		}
 	}
 }

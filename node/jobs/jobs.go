@@ -20,6 +20,8 @@ type Parts struct {
 	Source hearth.Source
 	Disk   Disk
 	Tree   *namespace.Tree
+	// Pins are asked by Disk what it must not give up.
+	Pins *warmup.Pins
 	// Rooms are as warmup.Room has them.
 	Rooms func() []int64
 	// Dir keeps the jobs; "": nothing does.
@@ -55,7 +57,7 @@ func Open(p Parts) (*Jobs, error) {
 	o := warmup.Options{Source: p.Source, Names: names{p}, Files: files, Readers: p.Readers, Throttled: p.Throttled, Connections: p.Connections,
 		Explain: p.Explain, Log: p.Log}
 	if p.Disk != nil {
-		o.Keeper, o.Room = p.Disk, room{p.Disk, p.Rooms}
+		o.Keeper, o.Room, o.Pins = p.Disk, room{p.Disk, p.Rooms}, p.Pins
 	}
 	engine, err := warmup.Open(o)
 	if err != nil {

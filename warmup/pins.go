@@ -1,0 +1,160 @@
+package warmup
+
+import (
+	"encoding/binary"
+	"sync"
+	"sync/atomic"
+)
+
+// Pins are the objects of the jobs at work, which the disk tier must not give up to
+// make room for the rest of them: what was used often is worth more to it than what
+// was just loaded. An object that is none of them is taken for one in at most one case
+// of a hundred, and then stays a while longer. The zero value has none.
+type Pins struct {
+	// Reserve counts memory against a budget, or says that there is none; Unreserve
+	// gives it back. nil: it is not counted.
+	Reserve   func(bytes int64) bool
+	Unreserve func(bytes int64)
+
+	mu  sync.Mutex // guards changes of all
+	all atomic.Pointer[[]*pinned]
+}
+
+// Has reports whether an object is pinned, by its version.
+func (p *Pins) Has(version [16]byte) bool {
+	all := p.all.Load()
+	if all == nil {
+		return false
+	}
+	for _, x := range *all {
+		if x.has(version) {
+			return true
+		}
+	}
+	return false
+}
+
+// open makes the pins of one job.
+func (p *Pins) open() *pinned {
+	x := &pinned{of: p}
+	if p != nil {
+		p.change(func(all []*pinned) []*pinned { return append(all, x) })
+	}
+	return x
+}
+
+func (p *Pins) change(to func([]*pinned) []*pinned) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var all []*pinned
+	if old := p.all.Load(); old != nil {
+		all = append(all, *old...)
+	}
+	all = to(all)
+	p.all.Store(&all)
+}
+
+const (
+	// pinBits for each object and pinProbes of them take one stranger in a hundred
+	// for one of ours.
+	pinBits   = 10
+	pinProbes = 6
+	// firstPins are the objects of a job's first sieve; each further one holds twice
+	// as many.
+	firstPins = 1 << 12
+)
+
+// pinned are the objects of one job: sieves (Bloom filters), each twice as large as
+// the one before.
+type pinned struct {
+	of     *Pins      // nil: nobody asks
+	mu     sync.Mutex // guards adding
+	sieves atomic.Pointer[[]*sieve]
+	lacks  bool // there was no memory for a further sieve
+}
+
+type sieve struct {
+	words []atomic.Uint64
+	left  int // objects that it still takes
+}
+
+// add pins an object; false: there is no memory for it.
+func (x *pinned) add(version [16]byte) bool {
+	if x.of == nil || x.has(version) {
+		return true
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	var all []*sieve
+	if p := x.sieves.Load(); p != nil {
+		all = *p
+	}
+	if n := len(all); n == 0 || all[n-1].left == 0 {
+		objects := firstPins << n
+		bytes := int64(objects * pinBits / 8)
+		if x.lacks || x.of.Reserve != nil && !x.of.Reserve(bytes) {
+			x.lacks = true
+			return false
+		}
+		grown := append(append([]*sieve(nil), all...), &sieve{words: make([]atomic.Uint64, bytes/8), left: objects})
+		all = grown
+		x.sieves.Store(&grown)
+	}
+	last := all[len(all)-1]
+	last.left--
+	last.probe(version, func(word *atomic.Uint64, bit uint64) bool {
+		word.Or(bit)
+		return true
+	})
+	return true
+}
+
+func (x *pinned) has(version [16]byte) bool {
+	all := x.sieves.Load()
+	if all == nil {
+		return false
+	}
+	for _, s := range *all {
+		if s.probe(version, func(word *atomic.Uint64, bit uint64) bool { return word.Load()&bit != 0 }) {
+			return true
+		}
+	}
+	return false
+}
+
+// probe calls each for the bits of a version, until it returns false.
+func (s *sieve) probe(version [16]byte, each func(word *atomic.Uint64, bit uint64) bool) bool {
+	// Versions are SHA-256 output: two halves are two hashes.
+	at, step := binary.LittleEndian.Uint64(version[:8]), binary.LittleEndian.Uint64(version[8:])|1
+	for range pinProbes {
+		bit := at % uint64(len(s.words)*64)
+		if !each(&s.words[bit/64], 1<<(bit%64)) {
+			return false
+		}
+		at += step
+	}
+	return true
+}
+
+// close unpins all.
+func (x *pinned) close() {
+	if x.of == nil {
+		return
+	}
+	x.of.change(func(all []*pinned) []*pinned {
+		var rest []*pinned
+		for _, y := range all {
+			if y != x {
+				rest = append(rest, y)
+			}
+		}
+		return rest
+	})
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if all := x.sieves.Load(); all != nil && x.of.Unreserve != nil {
+		for _, s := range *all {
+			x.of.Unreserve(int64(len(s.words) * 8))
+		}
+	}
+}
