@@ -229,7 +229,7 @@ func (w *walk) below(ctx context.Context, h here, after string) error {
 
 // countAhead is how many directories are read at a time by a count: each is a
 // listing that a kill loses, and the namespace has 32, of which readers want some.
-const countAhead = 8
+const countAhead = 6
 
 // count goes over all of it in no order, several directories at a time.
 type count struct {
