@@ -37,7 +37,7 @@ type commit struct {
 
 // run takes steps in order until the channel is closed or the context ends.
 func (c *commit) run(ctx context.Context, order <-chan *item) error {
-	tick := time.NewTicker(checkpointEvery)
+	tick := time.NewTicker(c.job.engine.o.checkpoint)
 	defer tick.Stop()
 	for {
 		var next *item

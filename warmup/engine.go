@@ -38,6 +38,8 @@ type Options struct {
 	Explain func(error) string
 	// Log is told what should be known and stops nothing.
 	Log func(what string, err error)
+
+	checkpoint time.Duration // tests are in a hurry; 0: checkpointEvery
 }
 
 // Engine runs jobs.
@@ -66,6 +68,9 @@ type shown struct {
 func Open(o Options) (*Engine, error) {
 	if o.Records == nil {
 		o.Records = o.Files
+	}
+	if o.checkpoint == 0 {
+		o.checkpoint = checkpointEvery
 	}
 	if o.Explain == nil {
 		o.Explain = error.Error

@@ -1,6 +1,7 @@
 package warmup
 
 import (
+	"context"
 	"errors"
 	"io/fs"
 	"math/rand/v2"
@@ -9,7 +10,9 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hearthfs/hearth/cache"
@@ -46,12 +49,26 @@ func TestKillsAtAnyMoment(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
-	for range 8 {
+	for round := range 8 {
 		w := newWorld(t)
+		w.every = time.Millisecond
 		w.fill()
 		want := w.bucket.total()
 		w.open()
-		id := w.start("/")
+		id := ""
+		if round%2 == 0 {
+			id = w.start("/")
+		} else {
+			for _, key := range []string{"a-b", "100%25", "%41", "sp ace/new\nline", "ü/ö", "dots/../up", "t//empty segment"} {
+				w.bucket.remove(key)
+			}
+			want = w.bucket.total()
+			r, err := w.engine.Submit(Request{List: "-"}, strings.NewReader("/d3\n/a\n/large\n/d0\n/d1\n/d2\n/d4\n/d5"), false, asIs)
+			if err != nil {
+				t.Fatal(err)
+			}
+			id = r.ID
+		}
 		kills := 0
 		for range 5 {
 			killed := make(chan struct{})
@@ -161,6 +178,30 @@ func TestLostIsSaid(t *testing.T) {
 	w.open()
 	if v := w.over(w.start("/")); v.State != Partly || v.Lost != 10 || v.Reloaded != 10 || len(v.Samples) == 0 {
 		t.Errorf("%+v", v)
+	}
+}
+
+func TestWhatAFlushLoses(t *testing.T) {
+	// A tier takes blocks and has not got them after the flush: they are loaded once
+	// more, and what is lost again is not kept, whatever the tier said.
+	for _, again := range []bool{false, true} {
+		w := newWorld(t)
+		w.fill()
+		lost := 0
+		w.keeper.loses = func(key string) bool {
+			if key != "d2/f30" || lost > 0 && !again {
+				return false
+			}
+			lost++
+			return true
+		}
+		w.open()
+		v := w.over(w.start("/"))
+		total := w.bucket.total()
+		if again && (v.State != Partly || v.Counters.NotKept != (Tally{1, 30_000}) || len(v.Samples) != 1) ||
+			!again && (v.State != Done || v.Counters.Done.Bytes != total.Bytes) || v.Counters.Sum() != total || w.bucket.bytes != total.Bytes+30_000 {
+			t.Errorf("again %v: %+v, %d bytes asked for", again, v, w.bucket.bytes)
+		}
 	}
 }
 
@@ -383,6 +424,46 @@ func TestRecordsThatAreNone(t *testing.T) {
 	if err != nil || len(entries) != maxHistory+1+3+1 {
 		t.Errorf("%d files, %v", len(entries), err)
 	}
+}
+
+func TestTheGateListensForReaders(t *testing.T) {
+	// A reader's request narrows the gate within a tenth of a second; half a second after
+	// the last one it is as wide as before.
+	synctest.Test(t, func(t *testing.T) {
+		g := newGate()
+		s := g.join()
+		ctx, stop := context.WithCancel(t.Context())
+		var reads atomic.Int64
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			g.run(ctx, pressure{readers: reads.Load, throttled: func() int64 { return 0 }, most: func() int { return 56 }})
+		}()
+		width := func() (n int) {
+			g.mu.Lock()
+			defer g.mu.Unlock()
+			if g.busy {
+				return busySteps
+			}
+			return g.steps
+		}
+		for range 3 {
+			for range 10 {
+				reads.Add(1)
+				time.Sleep(100 * time.Millisecond)
+			}
+			if width() != busySteps {
+				t.Errorf("%d steps while readers read", width())
+			}
+			time.Sleep(500 * time.Millisecond)
+			if width() != firstSteps {
+				t.Errorf("%d steps half a second later", width())
+			}
+		}
+		stop()
+		<-ended
+		s.leave()
+	})
 }
 
 func TestReadersGoFirst(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -165,6 +166,7 @@ type fakeKeeper struct {
 	blocks map[hearth.ID]*fakeHeld
 	budget int64 // 0: none
 	used   int64
+	loses  func(key string) bool // what a flush finds gone, though it was taken; nil: nothing
 }
 
 type fakeHeld struct {
@@ -206,7 +208,11 @@ func (k *fakeKeeper) Get(_ context.Context, b hearth.Block, _, n int) (*hearth.V
 func (k *fakeKeeper) Flush(context.Context) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	for _, h := range k.blocks {
+	for id, h := range k.blocks {
+		if !h.flushed && k.loses != nil && k.loses(h.block.Object.Key) {
+			delete(k.blocks, id)
+			continue
+		}
 		h.flushed = true
 	}
 	return nil
@@ -269,7 +275,8 @@ func (f *fakeRecords) Save(r Record) error {
 	return f.Records.Save(r)
 }
 
-// fakeNames is a namespace, and how targets are found in it: paths.
+// fakeNames is a namespace, and how targets are found in it: paths, which mean the file
+// beside a directory, too.
 type fakeNames struct{ *namespace.Tree }
 
 func entry(n namespace.Node) Entry {
@@ -279,6 +286,9 @@ func entry(n namespace.Node) Entry {
 // Find is Names'.
 func (n fakeNames) Find(ctx context.Context, target string) ([]Entry, error) {
 	x, err := n.Resolve(ctx, target)
+	if file, none := n.Resolve(ctx, target+"%F"); none == nil { // beside a directory of its name
+		return []Entry{entry(file), entry(x)}, err
+	}
 	return []Entry{entry(x)}, err
 }
 
@@ -313,6 +323,7 @@ type world struct {
 	source  hearth.Source
 	room    Room
 	readers func() int64
+	every   time.Duration // between checkpoints; 0: as ever
 	engine  *Engine
 }
 
@@ -342,7 +353,7 @@ func (w *world) open() *Engine {
 	w.t.Helper()
 	e, err := Open(Options{Source: w.source, Keeper: w.keeper, Room: w.room, Names: fakeNames{w.tree}, Records: w.records, Files: w.files,
 		Readers: w.readers, Throttled: func() int64 { return 0 }, Connections: func() int { return 56 },
-		Log: func(what string, err error) { w.t.Log(what, err) }})
+		Log: func(what string, err error) { w.t.Log(what, err) }, checkpoint: w.every})
 	if err != nil {
 		w.t.Fatal(err)
 	}

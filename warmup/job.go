@@ -88,7 +88,7 @@ func (j *job) onlyCount(ctx context.Context) error {
 	defer stop()
 	ended := make(chan error, 1)
 	saving.Go(func() { ended <- j.count(ctx) })
-	tick := time.NewTicker(checkpointEvery)
+	tick := time.NewTicker(j.engine.o.checkpoint)
 	defer tick.Stop()
 	for {
 		select {
