@@ -11,6 +11,7 @@ import (
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/fuse"
 	"github.com/hearthfs/hearth/node/config"
+	"github.com/hearthfs/hearth/node/wiring"
 	"github.com/hearthfs/hearth/origin"
 )
 
@@ -35,7 +36,7 @@ type Config struct {
 	// Log receives events; nil: slog.Default().
 	Log *slog.Logger
 	// Wiring is what stands where later tiers will; zero: nothing.
-	Wiring Wiring
+	Wiring wiring.Wiring
 }
 
 // What a node is told lies in a package of its own, which needs no node.

@@ -55,7 +55,7 @@ func (n *Node) explain(ctx context.Context, asked string, off int64) (*explain.E
 // knowledge is what the tiers know without reading.
 func (n *Node) knowledge(l *link, p string) explain.Node {
 	k := explain.Node{RAM: n.mem.Has, Fetching: func(id hearth.ID) bool {
-		return n.tiers.reads.Fetching(id) || n.tiers.own.Fetching(id)
+		return n.tiers.Reads.Fetching(id) || n.tiers.Own.Fetching(id)
 	}}
 	if n.disk != nil {
 		k.Find, k.Whole, k.WouldTake = n.disk.Find, n.disk.Whole, n.disk.WouldTake

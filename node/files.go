@@ -210,7 +210,7 @@ func (n *Node) cat(ctx context.Context, asked string, r span, w io.Writer) error
 	if r.n >= 0 {
 		end = min(end, r.off+r.n)
 	}
-	reader := cache.NewReader(n.tiers.reads, &o, cache.ReaderOptions{})
+	reader := cache.NewReader(n.tiers.Reads, &o, cache.ReaderOptions{})
 	defer reader.Close()
 	buf := make([]byte, min(catBuffer, max(0, end-r.off)))
 	for off := r.off; off < end; {

@@ -177,7 +177,7 @@ func (n *Node) fuseOptions(x *mounted, root uint64) (fuse.Options, error) {
 	}
 	o := fuse.Options{
 		Dir: x.Dir, FSName: x.link.Origin.URL, Tree: n.tree, Root: root,
-		Reads: n.tiers.reads, Has: n.has, Held: n.heldBytes, Open: open,
+		Reads: n.tiers.Reads, Has: n.has, Held: n.heldBytes, Open: open,
 		Large:    func(ctx context.Context) (bool, error) { return n.mostlyLarge(ctx, x) },
 		Strict:   x.link.strict(),
 		FileMode: x.FileMode, DirMode: x.DirMode,

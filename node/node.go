@@ -3,7 +3,7 @@
 //
 // New takes the RAM budget (a tenth of the memory, unless told), opens the disk
 // tier, the origins and the namespace, and stacks them into one Source by the
-// expression in wiring.go; nothing outside this package knows what stands above
+// expression in node/wiring; nothing outside this package knows what stands above
 // or below it. The tiers count and report; only here is anything logged or
 // exported. Mounts come and go at run time: a mount of an origin that no link
 // covers first makes a link named by it, so that several mounts share one cache.
@@ -40,6 +40,7 @@ import (
 	"github.com/hearthfs/hearth/node/room"
 	"github.com/hearthfs/hearth/node/trouble"
 	"github.com/hearthfs/hearth/node/watch"
+	"github.com/hearthfs/hearth/node/wiring"
 	"github.com/hearthfs/hearth/origin"
 	"github.com/hearthfs/hearth/warmup"
 )
@@ -59,7 +60,7 @@ type Node struct {
 	disk   *disk.Store // nil: no disk tier
 	mem    *cache.RAM
 	links  *links
-	tiers  *tiers
+	tiers  *wiring.Tiers
 	tree   *namespace.Tree
 	judged *judged.Modes
 	mounts *mounts
@@ -129,7 +130,7 @@ func (n *Node) open(ctx context.Context) (err error) {
 	bucket := origin.NewBucket(n.pool, n.links.origin)
 	own := machine.NewOwn(n.dirs.Paths(), strings.TrimPrefix(n.Socket(), "-"), n.config.File)
 	n.mounts, n.judged = newMounts(own), judged.Open(n.dirs.First())
-	if n.tiers, err = wire(n.config.Wiring, n.mem, store(n.disk), watch.Bucket{Source: bucket, Gone: n.gone, Weak: n.uncacheable, Heard: n.heard}); err != nil {
+	if n.tiers, err = wiring.Wire(n.config.Wiring, n.mem, store(n.disk), watch.Bucket{Source: bucket, Gone: n.gone, Weak: n.uncacheable, Heard: n.heard}); err != nil {
 		return fmt.Errorf("join the ring: %w", err)
 	}
 	if err := n.openTree(); err != nil {
@@ -349,7 +350,7 @@ func (n *Node) close() error {
 		errs = append(errs, err)
 	}
 	if n.tiers != nil {
-		n.tiers.close()
+		n.tiers.Close()
 	}
 	if n.tree != nil {
 		errs = append(errs, n.tree.Close())

@@ -112,7 +112,7 @@ func (n *Node) tierStatus() []TierStatus {
 		t.Errors += d.Errors + d.Corrupt
 		t.Dirs = append(t.Dirs, x)
 	}
-	t.Misses = n.tiers.own.Stats().Misses
+	t.Misses = n.tiers.Own.Stats().Misses
 	return append(tiers, t)
 }
 

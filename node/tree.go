@@ -49,7 +49,7 @@ func (n *Node) openTree() error {
 		})
 	}
 	for _, l := range n.links.list() {
-		o.Links = append(o.Links, l.inTree(n.tiers.ring.List))
+		o.Links = append(o.Links, l.inTree(n.tiers.Ring.List))
 	}
 	if n.disk != nil {
 		o.Dir, o.Next = namesDir(n.disk.NamesDirs()), n.disk.NamesDirs
@@ -84,7 +84,7 @@ func (l *link) inTree(list func(namespace.Origin) namespace.Origin) namespace.Li
 }
 
 // addToTree makes a link that was added at run time part of the tree.
-func (n *Node) addToTree(l *link) error { return n.tree.AddLink(l.inTree(n.tiers.ring.List)) }
+func (n *Node) addToTree(l *link) error { return n.tree.AddLink(l.inTree(n.tiers.Ring.List)) }
 
 // sampleKeys is how many keys one LIST gives, and what open=auto judges by.
 const sampleKeys = 1000

@@ -2,7 +2,6 @@ package node
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -19,6 +18,7 @@ import (
 	"github.com/hearthfs/hearth/namespace"
 	"github.com/hearthfs/hearth/node/answer"
 	"github.com/hearthfs/hearth/node/watch"
+	"github.com/hearthfs/hearth/node/wiring"
 )
 
 // volume stands where remote volumes will: a Store with counters.
@@ -89,7 +89,7 @@ func TestVolumeAndRingStandInTheWiring(t *testing.T) {
 	vol := &volume{blocks: map[hearth.ID][]byte{}}
 	for round := range 2 {
 		ring := &loop{}
-		n := start(t, url, func(c *Config) { c.Wiring = Wiring{Volumes: vol, Ring: ring} })
+		n := start(t, url, func(c *Config) { c.Wiring = wiring.Wiring{Volumes: vol, Ring: ring} })
 		var out strings.Builder
 		if err := client(t, n).Cat(t.Context(), "/big", 0, -1, &out); err != nil {
 			t.Fatal(err)
@@ -109,26 +109,6 @@ func TestVolumeAndRingStandInTheWiring(t *testing.T) {
 	}
 	if vol.hits == 0 {
 		t.Error("the volume was never read")
-	}
-}
-
-func TestAloneServesItsOwn(t *testing.T) {
-	// Without a ring its parts pass through, and Fill at the owner is a read of one's own.
-	a := &alone{}
-	vol := &volume{blocks: map[hearth.ID][]byte{}}
-	o := &hearth.Object{Key: "k", ETag: "e", Size: 3}
-	if _, err := a.Fill().Get(t.Context(), o.Block(0), 0, 3); !errors.Is(err, hearth.ErrMiss) {
-		t.Errorf("before Serve: %v", err)
-	}
-	if a.Former(vol) != hearth.Source(vol) || a.Route(vol, nil) != hearth.Source(vol) {
-		t.Error("Former or Route does not pass through")
-	}
-	if err := errors.Join(a.Serve(vol, vol), vol.Put(o.Block(0), hearth.NewView([]byte("abc")))); err != nil {
-		t.Fatal(err)
-	}
-	v, err := a.Fill().Get(t.Context(), o.Block(0), 1, 2)
-	if err != nil || string(v.Bytes()) != "bc" {
-		t.Error(v, err)
 	}
 }
 

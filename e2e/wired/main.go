@@ -17,6 +17,7 @@ import (
 	"github.com/hearthfs/hearth/cache/disk"
 	"github.com/hearthfs/hearth/namespace"
 	"github.com/hearthfs/hearth/node"
+	"github.com/hearthfs/hearth/node/wiring"
 )
 
 func main() {
@@ -44,7 +45,7 @@ func run(url, dir string) error {
 		Cache: node.Cache{RAM: node.Size{Bytes: 256 << 20}, FreeFloor: node.Size{Bytes: 1 << 30},
 			Disks: []node.Disk{{Path: os.Getenv("WIRED_CACHE"), Size: node.Size{Bytes: 20 << 30}}}},
 		Admin:  node.Admin{Socket: os.Getenv("WIRED_SOCKET"), Listen: "-"},
-		Wiring: node.Wiring{Volumes: volume, Ring: ring},
+		Wiring: wiring.Wiring{Volumes: volume, Ring: ring},
 	})
 	if err != nil {
 		return err

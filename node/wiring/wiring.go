@@ -1,4 +1,6 @@
-package node
+// Package wiring is the read side of a node in one expression: what is asked after
+// what, and what each tier keeps of it.
+package wiring
 
 import (
 	"context"
@@ -49,32 +51,35 @@ func (a *alone) Get(ctx context.Context, b hearth.Block, off, n int) (*hearth.Vi
 	return nil, hearth.ErrMiss
 }
 
-// tiers are the values of the read side's expression.
-type tiers struct {
-	backing, own, theirs, owned, reads *cache.Tier
-	local                              hearth.Source
-	ring                               Ring
+// Tiers are the values of the read side's expression.
+type Tiers struct {
+	// Reads is what this node's readers use, Own the way of its own blocks.
+	Reads, Own             *cache.Tier
+	backing, theirs, owned *cache.Tier
+	local                  hearth.Source
+	// Ring is the nodes around it, or none.
+	Ring Ring
 }
 
-// wire is the architecture: the read side in one expression.
-func wire(w Wiring, mem *cache.RAM, disk hearth.Store, bucket hearth.Source) (*tiers, error) {
+// Wire is the architecture: the read side in one expression. disk may be nil.
+func Wire(w Wiring, mem *cache.RAM, disk hearth.Store, bucket hearth.Source) (*Tiers, error) {
 	volumes, ring := w.Volumes, w.Ring
 	if ring == nil {
 		ring = &alone{}
 	}
-	t := &tiers{ring: ring}
+	t := &Tiers{Ring: ring}
 	t.backing = cache.Through(volumes, bucket, cache.Always)                  // what lasts
-	t.own = cache.Through(disk, ring.Former(t.backing), cache.Keep(disk))     // this node's own blocks
+	t.Own = cache.Through(disk, ring.Former(t.backing), cache.Keep(disk))     // this node's own blocks
 	t.theirs = cache.Through(disk, ring.Fill(), cache.Keep(disk))             // others' blocks: a copy here
-	t.owned = cache.Through(mem, t.own, cache.Keep(mem))                      // what peers may Fill from
-	t.reads = cache.Through(mem, ring.Route(t.own, t.theirs), hot(mem, disk)) // what readers use
+	t.owned = cache.Through(mem, t.Own, cache.Keep(mem))                      // what peers may Fill from
+	t.Reads = cache.Through(mem, ring.Route(t.Own, t.theirs), hot(mem, disk)) // what readers use
 	t.local = cache.Local(mem, disk)
 	return t, ring.Serve(t.owned, t.local)
 }
 
-// close ends the attempts under way, each tier before what it reads from.
-func (t *tiers) close() {
-	for _, tier := range []*cache.Tier{t.reads, t.owned, t.theirs, t.own, t.backing} {
+// Close ends the attempts under way, each tier before what it reads from.
+func (t *Tiers) Close() {
+	for _, tier := range []*cache.Tier{t.Reads, t.owned, t.theirs, t.Own, t.backing} {
 		tier.Close()
 	}
 }
