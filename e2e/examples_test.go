@@ -46,6 +46,10 @@ func examples(e *env) {
 				e.sh(o, line)
 			}
 		}
+		for i, line := range lines["jobs retry"] {
+			e.sh(o, line)
+			e.sh(o, lines["jobs wait"][i])
+		}
 		if code := node.terminate(os.Interrupt); code != 0 {
 			e.Errorf("%s: exit %d after Ctrl-C:\n%s", line, code, node.out)
 		}
@@ -64,7 +68,8 @@ func examples(e *env) {
 	}
 	for verb, examples := range lines {
 		switch verb {
-		case "up", "status", "explain", "warmup", "jobs", "mount", "umount":
+		case "up", "status", "explain", "warmup", "jobs", "jobs wait", "jobs retry", "mount", "umount":
+		case "jobs cancel": // there is none at work
 		case "":
 			e.sh(o, examples[0])
 		default:

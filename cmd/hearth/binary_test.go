@@ -261,6 +261,7 @@ func TestNodeAnswersCommands(t *testing.T) {
 
 		"warmup --metadata-only /": "done in",
 		"jobs":                     "STATE",
+		"jobs latest":              "job      ",
 		"explain /a@2":             "a read at 2  ",
 	} {
 		if stdout, stderr, code := h.run(strings.Fields(args)...); code != 0 || !strings.Contains(stdout, want) {
@@ -306,7 +307,7 @@ func TestExamplesRun(t *testing.T) {
 		}
 		for _, line := range lines {
 			args := strings.Fields(line)[1:]
-			apart := []string{"demo", "fsck", "up", "mount", "umount", "status", "explain", "warmup", "jobs"}
+			apart := []string{"demo", "fsck", "up", "mount", "umount", "status", "explain", "warmup", "jobs", "wait", "cancel", "retry"}
 			if slices.Contains(apart, c.Name()) || strings.Contains(line, "s3://") {
 				// They need a mount point, a cache, a node or a network: only their flags are tried.
 				found, rest, err := rootCommand().Find(args)

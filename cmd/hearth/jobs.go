@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -20,7 +22,7 @@ func jobsCommand() *cobra.Command {
 		Short: "Warm-ups of the node: those at work, and the last that ended",
 		Long: "List the node's warm-ups, the latest first, or show one. hearth jobs wait ID follows one until it\n" +
 			"is over and ends as hearth warmup does, cancel ends one (what it loaded stays), retry begins one\n" +
-			"that is over again (what is present costs nothing).",
+			"that is over again (what is present costs nothing). ID may be latest: the one that began last.",
 		Example: "  hearth jobs\n  hearth jobs -o json",
 		Args:    cli.Between(0, "ID"),
 	}
@@ -31,7 +33,11 @@ func jobsCommand() *cobra.Command {
 			if len(args) == 0 {
 				return listJobs(ctx, c, cmd, n)
 			}
-			v, err := n.Get(ctx, args[0])
+			id, err := jobID(ctx, n, args[0])
+			if err != nil {
+				return err
+			}
+			v, err := n.Get(ctx, id)
 			if err != nil {
 				return err
 			}
@@ -55,14 +61,35 @@ func jobsCommand() *cobra.Command {
 	return cmd
 }
 
+// jobID is the id that is meant: latest is the job that began last.
+func jobID(ctx context.Context, n *jobs.Client, name string) (string, error) {
+	if name != "latest" {
+		return name, nil
+	}
+	all, err := n.List(ctx)
+	if err != nil {
+		return "", err
+	}
+	if len(all) == 0 {
+		return "", &cli.ExitError{Code: cli.ExitNotFound, Err: errors.New("there is no job yet: begin one with hearth warmup PATH")}
+	}
+	return all[0].ID, nil
+}
+
 // jobCommand does something with one job.
 func jobCommand(use, short string, do func(ctx context.Context, w *waiter, id string) error) *cobra.Command {
-	cmd := &cobra.Command{Use: use, Short: short, Args: cli.Exactly("ID"), Example: "  hearth jobs " + use}
+	verb, _, _ := strings.Cut(use, " ")
+	cmd := &cobra.Command{Use: use, Short: short, Args: cli.Exactly("ID"),
+		Example: "  hearth jobs " + verb + " latest\n  hearth jobs " + verb + " latest -q"}
 	c := cli.AddCommon(cmd)
 	cli.AddOutput(cmd, c)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return withJobs(c, cmd, func(ctx context.Context, n *jobs.Client) error {
-			return do(ctx, &waiter{c: c, cmd: cmd, jobs: n, enough: 1}, args[0])
+			id, err := jobID(ctx, n, args[0])
+			if err != nil {
+				return err
+			}
+			return do(ctx, &waiter{c: c, cmd: cmd, jobs: n, enough: 1}, id)
 		})
 	}
 	return cmd
