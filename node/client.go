@@ -52,9 +52,8 @@ func Dial(address string) (*Client, error) {
 	if err := door.Trusted(filepath.Dir(socket)); err != nil {
 		return nil, &Error{Kind: answer.KindOf(err), Message: err.Error()}
 	}
-	var d net.Dialer
 	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return d.DialContext(ctx, "unix", socket)
+		return door.Dial(ctx, socket)
 	}}
 	return &Client{socket: socket, http: &http.Client{Transport: transport}}, nil
 }

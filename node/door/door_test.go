@@ -1,16 +1,24 @@
 package door
 
 import (
+	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strconv"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/hearthfs/hearth/cache/holder"
+	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
 func TestAdminSocket(t *testing.T) {
@@ -33,6 +41,79 @@ func TestAdminSocket(t *testing.T) {
 		t.Fatalf("over a dead socket: %v, made the directory: %v", err, made)
 	}
 	l.Close()
+}
+
+// TestMain is a node that listens and leaves its socket to a child, where it is asked
+// to be: then nothing ends with it, as where a thread of it hangs in the kernel.
+func TestMain(m *testing.M) {
+	socket := os.Getenv("HEARTH_TEST_LISTEN")
+	if socket == "" {
+		os.Exit(m.Run())
+	}
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		panic(err)
+	}
+	f, err := l.(*net.UnixListener).File()
+	if err != nil {
+		panic(err)
+	}
+	child := exec.Command("cat")
+	child.Stdin, child.ExtraFiles = os.Stdin, []*os.File{f} // it ends with the test
+	if err := child.Start(); err != nil {
+		panic(err)
+	}
+	fmt.Println("listening")
+	select {}
+}
+
+func TestKilledNodeThatCannotEnd(t *testing.T) {
+	// Its socket takes connections, and is deserted: who asks is told at once, and the
+	// next node takes it over.
+	socket := filepath.Join(t.TempDir(), "s")
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), "HEARTH_TEST_LISTEN="+socket)
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = stdin.Close() }()
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if line, err := bufio.NewReader(stdout).ReadString('\n'); line != "listening\n" {
+		t.Fatal(line, err)
+	}
+	c, err := Dial(t.Context(), socket)
+	if err != nil {
+		t.Fatalf("while it lives: %v", err)
+	}
+	c.Close()
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	pid := strconv.Itoa(cmd.Process.Pid)
+	if !hearthtest.Eventually(t.Context(), 20*time.Second, holder.Parse(pid).Defunct) { // not waited for: a zombie
+		t.Fatal("it lives on")
+	}
+	if c, err := net.Dial("unix", socket); err != nil {
+		t.Fatalf("its socket takes no connections: %v", err)
+	} else {
+		c.Close()
+	}
+	if c, err := Dial(t.Context(), socket); !Deserted(err) {
+		t.Errorf("%v, %v", c, err)
+	}
+	l, _, err := Listen(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Close()
+	_ = cmd.Wait() // killed
 }
 
 func TestWhoMayAsk(t *testing.T) {

@@ -17,6 +17,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/hearthfs/hearth/cache/holder"
 )
 
 // refusal is an error that is fs.ErrPermission, in words of its own.
@@ -76,7 +78,7 @@ func listenIn(socket string) (net.Listener, error) {
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
 		return nil, fmt.Errorf("lock the admin socket: %w", err)
 	}
-	if c, err := net.Dial("unix", socket); err == nil {
+	if c, err := Dial(context.Background(), socket); err == nil {
 		c.Close()
 		return nil, refusal("another node answers at " + socket + " (choose another socket with --admin-socket)")
 	} else if Deserted(err) {
@@ -119,6 +121,22 @@ func Trusted(dir string) error {
 		"set XDG_RUNTIME_DIR, or choose another socket with --admin-socket")
 }
 
+// Dial connects to a node's socket. Deserted also where the node was killed and cannot
+// end, as a thread of it is in the kernel: that still takes connections for it, and
+// nobody will ever answer.
+func Dial(ctx context.Context, socket string) (net.Conn, error) {
+	var d net.Dialer
+	c, err := d.DialContext(ctx, "unix", socket)
+	if err != nil {
+		return nil, err
+	}
+	if cred := credentials(c); cred != nil && holder.Parse(strconv.Itoa(int(cred.Pid))).Defunct() {
+		c.Close()
+		return nil, fmt.Errorf("dial unix %s: its process was killed: %w", socket, syscall.ECONNREFUSED)
+	}
+	return c, nil
+}
+
 // Deserted reports whether a socket has nobody behind it.
 func Deserted(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }
 
@@ -127,21 +145,29 @@ type peerKey struct{}
 
 // Note leaves in a connection's context the peer's credentials as the kernel knows them.
 func Note(ctx context.Context, c net.Conn) context.Context {
+	if cred := credentials(c); cred != nil {
+		return context.WithValue(ctx, peerKey{}, cred)
+	}
+	return ctx
+}
+
+// credentials of the peer; nil: the kernel does not know them.
+func credentials(c net.Conn) *unix.Ucred {
 	u, ok := c.(*net.UnixConn)
 	if !ok {
-		return ctx
+		return nil
 	}
 	raw, err := u.SyscallConn()
 	if err != nil {
-		return ctx
+		return nil
 	}
 	var cred *unix.Ucred
 	if raw.Control(func(fd uintptr) {
 		cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
 	}) != nil || err != nil {
-		return ctx
+		return nil
 	}
-	return context.WithValue(ctx, peerKey{}, cred)
+	return cred
 }
 
 // Check lets root, the node's own user and the group hearth in, and has refuse
