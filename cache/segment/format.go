@@ -89,13 +89,17 @@ func recordSize(length int) int64 {
 	return roundUp(n, pageSize)
 }
 
-// Needs is about what an object's blocks take on disk, in bytes: their records, and
-// their entries of a footer.
+// Needs is about what an object's blocks take on disk, in bytes: their records, their
+// entries of a footer, and of a packed one its share of the half page that a batch of
+// about four ends with.
 func Needs(o *hearth.Object) int64 {
 	full, rest := o.Size/hearth.BlockSize, int(o.Size%hearth.BlockSize)
 	n := full * (recordSize(hearth.BlockSize) + noteSize)
 	if rest > 0 {
 		n += recordSize(rest) + noteSize
+	}
+	if packed(rest) && rest > 0 {
+		n += pageSize / 2 / 4
 	}
 	return n
 }

@@ -1,0 +1,38 @@
+package node
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/hearthfs/hearth/warmup"
+)
+
+func TestWhatFitsIsKnownBefore(t *testing.T) {
+	// What a set takes on disk is measured; one percent less is refused, and one percent
+	// more is room enough. (Of objects up to 64 KiB it depends on how they come how many
+	// share a page, and that is known to some percent only.)
+	objects := map[string]string{}
+	for i := range 300 {
+		objects[fmt.Sprintf("d%d/f%04d", i%5, i)] = strings.Repeat(fmt.Sprint(i%10), 100_000)
+	}
+	for i := range 3 {
+		objects[fmt.Sprintf("large%d", i)] = strings.Repeat(fmt.Sprint(i), 8<<20)
+	}
+	url := bucket(t, objects)
+	n := start(t, url, withDisk(filepath.Join(t.TempDir(), "cache"), 200<<20))
+	c := client(t, n)
+	v := ended(t, c, warmup.Request{Targets: []string{"/"}}, "")
+	used := n.disk.Stats().Dirs[0].Used
+	if v.State != warmup.Done {
+		t.Fatalf("%+v", v)
+	}
+	for spare, state := range map[float64]warmup.State{0.99: warmup.Failed, 1.01: warmup.Done} {
+		c := client(t, start(t, url, withDisk(filepath.Join(t.TempDir(), "cache"), int64(spare*float64(used)))))
+		v := ended(t, c, warmup.Request{Targets: []string{"/"}}, "")
+		if v.State != state {
+			t.Errorf("%v of the %d that it took: %s, %s, estimated %d of %d", spare, used, v.State, v.Error, v.Plan.Needs, v.Plan.Room)
+		}
+	}
+}
