@@ -162,3 +162,19 @@ func TestLargeFilesGoByExtents(t *testing.T) {
 		t.Errorf("no object lost one extent and kept the other: %+v", s.Stats().Dirs[0])
 	}
 }
+
+func TestTheFloorWinsOverPins(t *testing.T) {
+	// All of a directory is pinned: a Keep finds no room. When others fill the file
+	// system it goes all the same, since the floor is a promise.
+	r := newRig(t, Options{Dirs: []DirOptions{{Budget: 8 << 20, Floor: 1 << 30}}, Pinned: func(hearth.ID) bool { return true }})
+	fill(r, 0)
+	o := small(9000, 100_000)
+	v := hearthtest.View(t, r.pool, o.Block(0), 0)
+	defer v.Release()
+	if err := r.Keep(t.Context(), o.Block(0), v); !isFull(err) {
+		t.Errorf("a Keep where all is pinned: %v", err)
+	}
+	before := r.area(0).used()
+	r.free.Store(1<<30 - 5<<20)
+	r.until("5 MiB given back", func() bool { return r.area(0).used() <= before-5<<20 })
+}

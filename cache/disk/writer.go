@@ -19,15 +19,13 @@ import (
 )
 
 const (
-	// writeUnit is the most that one group commit writes, in bytes before headers
-	// and padding, and so the most by which a budget can be missed: large enough
-	// to keep a device busy, small enough to matter little.
+	// writeUnit is the most that one group commit writes, in bytes before headers and padding, and so the
+	// most by which a budget can be missed: large enough to keep a device busy, small enough to matter little.
 	writeUnit = 4 << 20
 	// namesEvery is how often the namespace's files are measured while something is written:
 	// while a directory is listed they grow by more than a write unit in a second or two.
 	namesEvery = 250 * time.Millisecond
-	// maxEvictions bounds the entries given up in one go, so that a directory that
-	// must shrink by much goes on writing meanwhile.
+	// maxEvictions in one go, so that a directory that must shrink by much goes on writing meanwhile.
 	maxEvictions = 1 << 15
 	pinTries     = 64 // samples that may all be pinned: enough where one block of a hundred is not
 )
@@ -43,6 +41,7 @@ type writer struct {
 	backoff time.Duration
 
 	evictions     int   // from the packed area since it was compact
+	shrinking     bool  // what is pinned may go
 	names         int64 // bytes allocated by the namespace
 	namesAt       time.Time
 	lookedAt      time.Time
@@ -63,8 +62,7 @@ type pick struct {
 	id   hearth.ID
 }
 
-// allocated estimates what n bytes occupy on the device: header and padding. What
-// they really occupy is measured before the next group.
+// allocated estimates what n bytes occupy with header and padding; it is measured before the next group.
 func allocated(n int) int64 { return (int64(n) + 512 + 4095) &^ 4095 }
 
 // seconds is the clock of package evict.
@@ -146,6 +144,11 @@ func (d *directory) check(now time.Time) {
 	if d.writable() {
 		if used > limit {
 			d.makeRoom(used-limit, anything)
+			d.shrinking = true // the floor wins over what is pinned, which goes last
+			if used, limit := d.look(); used > limit {
+				d.makeRoom(used-limit, anything)
+			}
+			d.shrinking = false
 		}
 		d.compact()
 		d.look()
@@ -165,9 +168,8 @@ func (d *directory) lookForeign() {
 	d.foreign.Store(slices.ContainsFunc(d.candidate, func(c evict.Candidate) bool { return c.Foreign }))
 }
 
-// compact rewrites what eviction has left nearly empty. The copies are there
-// before the originals go: up to 15 % of a segment's size, which is less than the
-// write unit that a budget may be missed by, but in directories of over 100 GiB.
+// compact rewrites what eviction has left nearly empty. The copies are there before the originals go: up to 15 % of a
+// segment's size, which is less than the write unit that a budget may be missed by, but in directories of over 100 GiB.
 func (d *directory) compact() {
 	if d.evictions == 0 {
 		return
@@ -315,8 +317,7 @@ func (d *directory) finish(it *item, err error) {
 	it.done <- err
 }
 
-// makeRoom evicts until so many bytes are free: blocks of replaced versions, and
-// of what else may go what package evict judges least.
+// makeRoom evicts until so many bytes are free: blocks of replaced versions, else what package evict judges least.
 func (d *directory) makeRoom(bytes int64, may victims) {
 	vol := d.volume.Load()
 	target := vol.used() - bytes
@@ -336,8 +337,7 @@ func (d *directory) makeRoom(bytes int64, may victims) {
 	}
 }
 
-// evictOne gives up the worst of some entries, drawn from both areas in
-// proportion to their bytes. False: nothing there can go.
+// evictOne gives up the worst of some entries, drawn from both areas by their bytes. False: nothing there can go.
 func (d *directory) evictOne(vol *volume, may victims) bool {
 	whole := 0
 	if used := vol.used(); used > 0 {
@@ -382,7 +382,7 @@ func (d *directory) draw(a area, n int) {
 			Size: e.size, State: e.state,
 			Replaced: d.replaced.Has(e.id.Version),
 			Foreign:  d.opt.Owns != nil && !d.opt.Owns(e.id),
-			Pinned:   d.opt.Pinned != nil && d.opt.Pinned(e.id),
+			Pinned:   d.opt.Pinned != nil && !d.shrinking && d.opt.Pinned(e.id),
 		})
 	})
 }
