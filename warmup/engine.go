@@ -240,7 +240,7 @@ func (e *Engine) keep(r *Record) {
 			e.total.of(v).add(Tally{is.Files - was.Files, is.Bytes - was.Bytes})
 		}
 		s.record = saved
-		s.pace.note(time.Now(), saved.Counters.Held().Bytes)
+		s.pace.note(time.Now(), saved.Counters.Done.Bytes+saved.Counters.Changed.Bytes)
 	}
 	close(e.changed)
 	e.changed = make(chan struct{})

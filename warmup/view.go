@@ -20,7 +20,7 @@ type Progress struct {
 	FilesTotal int64  `json:"files_total"`
 	BytesDone  int64  `json:"bytes_done"`
 	BytesTotal int64  `json:"bytes_total"`
-	// RateBPS is bytes made present per second lately.
+	// RateBPS is bytes loaded per second lately; what was present does not count.
 	RateBPS int64 `json:"rate_bps"`
 	// ETAS is how many seconds it will take at that rate; -1: not known.
 	ETAS int64 `json:"eta_s"`

@@ -65,9 +65,9 @@ const mostName = 24
 //
 //	imagenet/train  61%  812k/1.28M files  82.4/134 GiB  2.1 GiB/s  ETA 24s  3 errors
 func Line(what string, v *warmup.Progress) string {
-	name := quote.Name(strings.TrimPrefix(what, "/"))
-	if name == "''" {
-		name = "/"
+	name := what
+	if what != "/" {
+		name = quote.Name(strings.TrimPrefix(what, "/"))
 	}
 	if r := []rune(name); len(r) > mostName {
 		name = "..." + string(r[len(r)-mostName+3:])

@@ -15,6 +15,9 @@ func TestLinesForPeople(t *testing.T) {
 	if got := Line("/imagenet/train", &listing); got != "imagenet/train  listing... 812k found" {
 		t.Errorf("%q", got)
 	}
+	if got := Line("/", &listing); !strings.HasPrefix(got, "/  listing") {
+		t.Errorf("%q", got)
+	}
 	loading := warmup.Progress{Phase: "loading", FilesDone: 812_000, FilesTotal: 1_280_000, BytesDone: 82 << 30, BytesTotal: 134 << 30,
 		RateBPS: 2 << 30, ETAS: 24, Errors: 3}
 	if got := Line("/imagenet/train", &loading); got != "imagenet/train  61%  812k/1.28M files  82 GiB/134 GiB  2.0 GiB/s  ETA 24s  3 errors" {
