@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
@@ -22,9 +23,10 @@ const asMain = "HEARTH_TEST_AS_MAIN"
 
 // hearth runs the binary in a home of its own.
 type hearth struct {
-	bin string
-	env []string
-	dir string // where it is run; "": here
+	bin  string
+	env  []string
+	dir  string               // where it is run; "": here
+	attr *syscall.SysProcAttr // how it is started; nil: as usual
 }
 
 func newHearth(t *testing.T) *hearth {
@@ -66,7 +68,7 @@ func writeFile(t *testing.T, name, text string) string {
 func (h *hearth) run(args ...string) (stdout, stderr string, code int) {
 	var out, problems bytes.Buffer
 	cmd := exec.Command(h.bin, args...)
-	cmd.Env, cmd.Dir, cmd.Stdout, cmd.Stderr = h.env, h.dir, &out, &problems
+	cmd.Env, cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = h.env, h.dir, &out, &problems, h.attr
 	err := cmd.Run()
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
