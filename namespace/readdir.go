@@ -26,6 +26,9 @@ func (t *Tree) ReadDir(ctx context.Context, dir uint64, after string, each func(
 	return t.ReadSince(ctx, dir, math.MaxInt64, after, each)
 }
 
+// Now is the clock of listings, in Unix ms; it never goes back while the tree is open.
+func (t *Tree) Now() int64 { return t.clock.Now() }
+
 // ReadSince is ReadDir for one to whom what was listed since then (Unix ms) is new enough.
 func (t *Tree) ReadSince(ctx context.Context, dir uint64, since int64, after string, each func(Node) bool) error {
 	d, err := t.dirs.get(t, dir)

@@ -142,7 +142,7 @@ func (c *commit) ensure(ctx context.Context) error {
 	j := c.job
 	loaded := int64(0)
 	for _, it := range c.pending {
-		loaded += it.out.loaded
+		loaded += it.out.loaded + it.out.held // somebody else's write may be under way
 	}
 	if loaded > 0 {
 		j.flush(ctx)
@@ -231,7 +231,7 @@ func (c *commit) review(it *item) {
 
 // part is what was counted of a step's file so far.
 func (c *Cursor) part(it *item) *Part {
-	if c.File == nil {
+	if c.File == nil || it.ref.part == nil && it.first == 0 { // else it is of a file that is no more
 		c.File = &Part{Version: versionText(&it.ref.object)}
 	}
 	return c.File

@@ -6,7 +6,6 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
 	"slices"
@@ -42,6 +41,10 @@ type Options struct {
 	checkpoint time.Duration // tests are in a hurry; 0: checkpointEvery
 }
 
+// mostJobs are at work at a time, of which each may hold some megabytes of names; the
+// others are queued.
+const mostJobs = 8
+
 // Engine runs jobs.
 type Engine struct {
 	o      Options
@@ -49,6 +52,7 @@ type Engine struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	work   sync.WaitGroup
+	atWork chan struct{} // of a capacity of mostJobs
 
 	mu      sync.Mutex // guards the rest
 	closed  bool
@@ -75,7 +79,7 @@ func Open(o Options) (*Engine, error) {
 	if o.Explain == nil {
 		o.Explain = error.Error
 	}
-	e := &Engine{o: o, gate: newGate(), shown: map[string]*shown{}, changed: make(chan struct{})}
+	e := &Engine{o: o, gate: newGate(), atWork: make(chan struct{}, mostJobs), shown: map[string]*shown{}, changed: make(chan struct{})}
 	e.ctx, e.cancel = context.WithCancelCause(context.Background())
 	all, err := o.Records.Load()
 	if err != nil {
@@ -111,7 +115,7 @@ func (e *Engine) Submit(q Request, list io.Reader, nul bool, canonical func(stri
 		return Record{}, Refusal("this node has no disk tier, so that nothing can be kept for later: start it with --cache-disks PATH=SIZE, " +
 			"or warm up names alone with --metadata-only")
 	}
-	r := Record{ID: newID(), Request: q, State: Queued, Times: Times{Created: time.Now()}}
+	r := Record{ID: newID(), Request: q, State: Queued, Times: Times{Created: time.Now()}, Since: e.o.Names.Now()}
 	r.Targets = nil
 	for _, t := range q.Targets {
 		r.Targets = append(r.Targets, canonical(t))
@@ -163,24 +167,22 @@ func (e *Engine) forgetLocked() {
 func (e *Engine) startLocked(r Record) {
 	ctx, stop := context.WithCancelCause(e.ctx)
 	e.shown[r.ID].stop = stop
-	j := &job{engine: e, rec: r, loader: newLoader(&e.o, r.Rate), share: e.gate.join()}
-	j.loader.pins = e.o.Pins.open()
+	j := &job{engine: e, rec: r, loader: newLoader(&e.o, r.Rate), began: time.Now(), before: r.Worked}
 	e.work.Go(func() {
 		defer stop(nil)
-		defer j.share.leave()
-		defer j.loader.pins.close()
-		j.end(j.guarded(ctx))
-	})
-}
-
-// guarded makes a panic the job's own failure.
-func (j *job) guarded(ctx context.Context) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("panic: %v", p)
+		select { // until then it is queued
+		case e.atWork <- struct{}{}:
+			defer func() { <-e.atWork }()
+		case <-ctx.Done():
+			j.end(context.Cause(ctx))
+			return
 		}
-	}()
-	return j.run(ctx)
+		j.share = e.gate.join()
+		defer j.share.leave()
+		j.loader.pins = e.o.Pins.open()
+		defer j.loader.pins.close()
+		j.end(guarded(func() error { return j.run(ctx) }))
+	})
 }
 
 // end notes how a run ended; one that the node's end broke off is no end.
@@ -325,7 +327,7 @@ func (e *Engine) Retry(id string) error {
 		return errClosed
 	}
 	old := s.record
-	s.record = Record{ID: id, Request: old.Request, State: Queued, Times: Times{Created: time.Now()}}
+	s.record = Record{ID: id, Request: old.Request, State: Queued, Times: Times{Created: time.Now()}, Since: e.o.Names.Now()}
 	s.pace = pace{}
 	e.startLocked(s.record)
 	return nil

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/hearthfs/hearth/cache"
+	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
 func TestEverythingIsLoadedOnce(t *testing.T) {
@@ -391,6 +392,89 @@ func TestCancel(t *testing.T) {
 	w.open()
 	if v, _, err := w.engine.Get(id); err != nil || v.State != Cancelled {
 		t.Errorf("after a restart: %+v, %v", v, err)
+	}
+}
+
+func TestOnlySomeJobsAreAtWork(t *testing.T) {
+	// Of ten jobs eight are at work and two queued; a queued one can be cancelled, and
+	// the other is begun once there is room.
+	w := newWorld(t)
+	w.fill()
+	w.open()
+	release := make(chan struct{})
+	w.bucket.onGet = func(int, string) { <-release }
+	var ids []string
+	for range mostJobs + 2 {
+		ids = append(ids, w.start("/"))
+	}
+	queued := func() (q []string) {
+		for _, v := range w.engine.List() {
+			if v.State == Queued {
+				q = append(q, v.ID)
+			}
+		}
+		return q
+	}
+	if !hearthtest.Eventually(t.Context(), 20*time.Second, func() bool { return len(queued()) == 2 }) {
+		t.Fatalf("%d jobs are queued", len(queued()))
+	}
+	gone := queued()[0]
+	if err := w.engine.Cancel(gone); err != nil {
+		t.Fatal(err)
+	}
+	if v := w.over(gone); v.State != Cancelled || v.Worked > 60 {
+		t.Errorf("%+v", v)
+	}
+	close(release)
+	for _, id := range ids {
+		if v := w.over(id); id != gone && v.State != Done {
+			t.Errorf("%+v", v)
+		}
+	}
+	w.holds()
+}
+
+func TestAPanicEndsItsJobAlone(t *testing.T) {
+	// A step panics: the job fails and says so, also after a restart; another goes on.
+	w := newWorld(t)
+	w.fill()
+	w.open()
+	w.bucket.onGet = func(_ int, key string) {
+		if key == "d5/f07" {
+			panic("a bug")
+		}
+	}
+	id := w.start("/d5")
+	if v := w.over(id); v.State != Failed || !strings.Contains(v.Error, "a bug") {
+		t.Errorf("%+v", v)
+	}
+	if v := w.over(w.start("/d4")); v.State != Done {
+		t.Errorf("%+v", v)
+	}
+	w.kill()
+	w.open()
+	if v, _, err := w.engine.Get(id); err != nil || v.State != Failed {
+		t.Errorf("after a restart: %+v, %v", v, err)
+	}
+}
+
+func TestRecordsThatCannotBeRead(t *testing.T) {
+	// What the disk does not give is left as it is, its list too, and stops nothing.
+	f := &Files{Dir: t.TempDir()}
+	told := 0
+	f.Log = func(string, error) { told++ }
+	if err := errors.Join(os.Mkdir(filepath.Join(f.Dir, "x.json"), 0o700), os.WriteFile(filepath.Join(f.Dir, "x.list"), []byte("/a\x00"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if all, err := f.Load(); err != nil || len(all) != 0 || told != 1 {
+		t.Errorf("%d records, told %d times, %v", len(all), told, err)
+	}
+	if entries, err := os.ReadDir(f.Dir); err != nil || len(entries) != 2 {
+		t.Errorf("%v, %v", entries, err)
+	}
+	f.Dir = filepath.Join(f.Dir, "x.list")
+	if all, err := f.Load(); err != nil || len(all) != 0 || told != 2 {
+		t.Errorf("no directory: %d records, told %d times, %v", len(all), told, err)
 	}
 }
 

@@ -93,16 +93,24 @@ func (f *Files) Load() ([]Record, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
-	if err != nil {
-		return nil, fmt.Errorf("read the jobs: %w", err)
+	if err != nil { // a disk that fails is no reason not to start
+		f.told("jobs cannot be read, and do not go on", err)
+		return nil, nil
 	}
 	var all []Record
+	unread := map[string]bool{}
 	for _, e := range entries {
 		id, ours := strings.CutSuffix(e.Name(), recordSuffix)
 		if !ours {
 			continue
 		}
 		r, err := f.read(id)
+		var failed *fs.PathError
+		if errors.As(err, &failed) { // it may be sound
+			f.told("a job's record cannot be read, so that it does not go on", err)
+			unread[id] = true
+			continue
+		}
 		if err != nil {
 			name := filepath.Join(f.Dir, e.Name())
 			f.told("set aside a job's record that cannot be read", errors.Join(err, os.Rename(name, name+badSuffix)))
@@ -114,7 +122,7 @@ func (f *Files) Load() ([]Record, error) {
 	for _, e := range entries {
 		id, isList := strings.CutSuffix(e.Name(), listSuffix)
 		known := func(r Record) bool { return r.ID == id }
-		if isList && !slices.ContainsFunc(all, known) || strings.HasSuffix(e.Name(), newSuffix) {
+		if isList && !slices.ContainsFunc(all, known) && !unread[id] || strings.HasSuffix(e.Name(), newSuffix) {
 			f.remove(e.Name())
 		}
 	}

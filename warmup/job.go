@@ -87,7 +87,7 @@ func (j *job) onlyCount(ctx context.Context) error {
 	defer saving.Wait()
 	defer stop()
 	ended := make(chan error, 1)
-	saving.Go(func() { ended <- j.count(ctx) })
+	saving.Go(func() { ended <- guarded(func() error { return j.count(ctx) }) })
 	tick := time.NewTicker(j.engine.o.checkpoint)
 	defer tick.Stop()
 	for {
@@ -116,23 +116,21 @@ func (j *job) pass(ctx context.Context) error {
 	if j.plan.Counted {
 		close(counted)
 		if j.rec.Pass == 0 { // what was loaded before a restart must stay as well
-			work.Go(func() { j.pinAll(ctx) })
+			start(&work, cancel, func() error { j.pinAll(ctx); return nil })
 		}
 	} else {
-		work.Go(func() {
+		start(&work, cancel, func() error {
 			defer close(counted)
-			if err := j.count(ctx); err != nil {
-				cancel(err)
-			}
+			return j.count(ctx)
 		})
 	}
 	order := make(chan *item, window)
 	from := j.rec.Cursor
-	work.Go(func() {
+	start(&work, cancel, func() error {
 		defer close(order)
-		if err := j.walk(ctx, from, order, &work); err != nil {
-			cancel(err)
-		}
+		return j.walk(ctx, from, order, func(it *item) {
+			start(&work, cancel, func() error { j.step(ctx, it); return nil })
+		})
 	})
 	c := &commit{job: j}
 	if err := c.run(ctx, order); err != nil {
@@ -150,6 +148,25 @@ func (j *job) pass(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
+// start runs do beside the job; its error, or panic, ends that alone.
+func start(work *sync.WaitGroup, end context.CancelCauseFunc, do func() error) {
+	work.Go(func() {
+		if err := guarded(do); err != nil {
+			end(err)
+		}
+	})
+}
+
+// guarded makes a panic an error.
+func guarded(do func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %v", p)
+		}
+	}()
+	return do()
+}
+
 // first is what ended the context, since other errors followed from that.
 func first(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
@@ -159,7 +176,7 @@ func first(ctx context.Context, err error) error {
 }
 
 // walk begins the steps in order.
-func (j *job) walk(ctx context.Context, from Cursor, order chan<- *item, work *sync.WaitGroup) error {
+func (j *job) walk(ctx context.Context, from Cursor, order chan<- *item, begin func(*item)) error {
 	w := j.over()
 	w.each = func(r ref) error {
 		j.pin(&r)
@@ -176,7 +193,7 @@ func (j *job) walk(ctx context.Context, from Cursor, order chan<- *item, work *s
 			if err := j.share.enter(ctx, it.n > 1 || it.renewed); err != nil {
 				return err
 			}
-			work.Go(func() { j.step(ctx, it) })
+			begin(it)
 			return nil
 		})
 	}
@@ -185,8 +202,7 @@ func (j *job) walk(ctx context.Context, from Cursor, order chan<- *item, work *s
 
 // over is the walk over what the job was asked for.
 func (j *job) over() walk {
-	since := j.rec.Created.UnixMilli()
-	return walk{Options: &j.engine.o, since: since, targets: j.targets, listed: j.rec.List != "", breathe: j.engine.gate.breathe}
+	return walk{Options: &j.engine.o, since: j.rec.Since, targets: j.targets, listed: j.rec.List != "", breathe: j.engine.gate.breathe}
 }
 
 // targets calls each for what the job was asked for, from a cursor on.

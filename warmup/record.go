@@ -145,7 +145,10 @@ type Record struct {
 	Reloaded int64 `json:"reloaded_bytes,omitempty"`
 	Lost     int64 `json:"lost_bytes,omitempty"`
 	// Pass is 0 for the first walk, then those that look at it again.
-	Pass   int    `json:"pass,omitempty"`
+	Pass int `json:"pass,omitempty"`
+	// Since is the clock of listings when the job began: what was listed later is new
+	// enough for it.
+	Since  int64  `json:"since_ms"`
 	Cursor Cursor `json:"cursor"`
 	// Samples are the first causes of what is not kept, vanished or failed.
 	Samples []Sample `json:"samples,omitempty"`

@@ -34,6 +34,8 @@ type Names interface {
 	Lookup(ctx context.Context, dir uint64, name string) (Entry, error)
 	// Hidden counts the keys right below a directory that have no name.
 	Hidden(dir uint64) (int64, error)
+	// Now is the clock of listings, in Unix ms.
+	Now() int64
 }
 
 // pageNames of a directory are held at a time.
@@ -120,6 +122,9 @@ func (w *walk) page(ctx context.Context, dir uint64, after string, page []Entry)
 	return page, err
 }
 
+// What a target may be: a file, a directory, or both.
+const fileRoot, dirRoot = 0, 1
+
 // from goes over all behind a cursor, and the rest of the file at it.
 func (w *walk) from(ctx context.Context, start Cursor) error {
 	return w.targets(start, func(target string, at, next Cursor) error {
@@ -131,7 +136,11 @@ func (w *walk) from(ctx context.Context, start Cursor) error {
 		if err != nil {
 			return w.absent(ctx, ref{at: next, target: target}, err)
 		}
-		for i, n := range roots {
+		for _, n := range roots {
+			i := fileRoot // also where the other has come or gone since
+			if n.Dir {
+				i = dirRoot
+			}
 			at.Root = i
 			switch {
 			case i < resumed.Root:
@@ -276,7 +285,7 @@ func (c *count) aside(ctx context.Context, do func() error) {
 	case c.tokens <- struct{}{}:
 		c.work.Go(func() {
 			defer func() { <-c.tokens }()
-			if err := do(); err != nil {
+			if err := guarded(do); err != nil {
 				c.fail(err)
 			}
 		})

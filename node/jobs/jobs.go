@@ -100,6 +100,8 @@ func (n names) Lookup(ctx context.Context, dir uint64, name string) (warmup.Entr
 }
 
 // Hidden is warmup.Names'.
+func (n names) Now() int64 { return n.parts.Tree.Now() }
+
 func (n names) Hidden(dir uint64) (int64, error) { return n.parts.Tree.Hidden(dir) }
 
 // room is the disk tier's.
