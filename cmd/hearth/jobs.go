@@ -53,12 +53,26 @@ func jobsCommand() *cobra.Command {
 			return w.result(v)
 		}),
 		jobCommand("cancel ID", "End a warm-up; what it loaded stays", func(ctx context.Context, w *waiter, id string) error {
-			return w.jobs.Cancel(ctx, id)
+			return w.said(w.jobs.Cancel(ctx, id), id, "is cancelled")
 		}),
 		jobCommand("retry ID", "Begin a warm-up that is over again", func(ctx context.Context, w *waiter, id string) error {
-			return w.jobs.Retry(ctx, id)
+			return w.said(w.jobs.Retry(ctx, id), id, "begins again; hearth jobs wait "+id+" follows it")
 		}))
 	return cmd
+}
+
+// said tells what was done with a job, unless that failed.
+func (w *waiter) said(err error, id, what string) error {
+	if err != nil {
+		return err
+	}
+	if w.c.Output != "table" {
+		return w.c.PrintJSON(cli.Out(w.cmd), map[string]string{"job": id})
+	}
+	if !w.c.Quiet {
+		_, err = fmt.Fprintf(cli.Out(w.cmd), "the job %s %s\n", id, what)
+	}
+	return err
 }
 
 // jobID is the id that is meant: latest is the job that began last.
@@ -80,7 +94,7 @@ func jobID(ctx context.Context, n *jobs.Client, name string) (string, error) {
 func jobCommand(use, short string, do func(ctx context.Context, w *waiter, id string) error) *cobra.Command {
 	verb, _, _ := strings.Cut(use, " ")
 	cmd := &cobra.Command{Use: use, Short: short, Args: cli.Exactly("ID"),
-		Example: "  hearth jobs " + verb + " latest\n  hearth jobs " + verb + " latest -q"}
+		Example: "  hearth jobs " + verb + " latest\n  hearth jobs " + verb + " latest -o json"}
 	c := cli.AddCommon(cmd)
 	cli.AddOutput(cmd, c)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
