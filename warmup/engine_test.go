@@ -321,6 +321,19 @@ func TestLists(t *testing.T) {
 	}
 }
 
+func TestAListThatIsSeparatedOtherwise(t *testing.T) {
+	// A list with NUL that is not said to have it is refused, and leaves nothing.
+	w := newWorld(t)
+	w.open()
+	r, err := w.engine.Submit(Request{List: "-"}, strings.NewReader("/d1\x00/d2\x00"), false, asIs)
+	if !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), "(-0)") {
+		t.Errorf("%+v, %v", r, err)
+	}
+	if entries, err := os.ReadDir(w.files.Dir); err != nil || len(entries) != 0 {
+		t.Errorf("%v, %v", entries, err)
+	}
+}
+
 func TestNamesAlone(t *testing.T) {
 	// --metadata-only lists everything and loads nothing, --dry-run counts what a job
 	// would ask for; without a tier to keep bytes the first goes on, the other is refused.

@@ -195,12 +195,20 @@ func (f *Files) Spool(id string, list io.Reader, nul bool, canonical func(string
 	if nul {
 		scan.Split(upToNUL)
 	}
-	for scan.Scan() {
-		if scan.Text() != "" {
-			out.WriteString(canonical(scan.Text()) + "\x00") // its error comes back from Flush
+	size := 0
+	for err == nil && scan.Scan() {
+		switch path := scan.Text(); {
+		case strings.Contains(path, "\x00"):
+			err = Refusal("the list has NUL in a line: say that it is separated by NUL (-0)")
+		case size > maxList:
+			err = Refusal(fmt.Sprintf("the list is longer than %d bytes: warm up directories, or several lists", maxList))
+		case path != "":
+			var n int
+			n, err = out.WriteString(canonical(path) + "\x00")
+			size += n
 		}
 	}
-	err = scan.Err()
+	err = errors.Join(err, scan.Err())
 	if errors.Is(err, bufio.ErrTooLong) {
 		err = Refusal(fmt.Sprintf("a path of the list is longer than %d bytes; is it separated by NUL (-0)?", maxLine))
 	}
@@ -211,6 +219,9 @@ func (f *Files) Spool(id string, list io.Reader, nul bool, canonical func(string
 	}
 	return nil
 }
+
+// maxList is some ten million paths: the cache's disk is for blocks.
+const maxList = 1 << 30
 
 func upToNUL(data []byte, end bool) (advance int, token []byte, err error) {
 	if i := bytes.IndexByte(data, 0); i >= 0 {

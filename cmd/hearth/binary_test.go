@@ -263,12 +263,19 @@ func TestNodeAnswersCommands(t *testing.T) {
 
 		"warmup --metadata-only /": "done in",
 		"jobs":                     "STATE",
-		"jobs latest":              "job      ",
 		"explain /a@2":             "a read at 2  ",
 	} {
 		if stdout, stderr, code := h.run(strings.Fields(args)...); code != 0 || !strings.Contains(stdout, want) {
 			t.Errorf("hearth %s: exit code %d\n%s%s", args, code, stdout, stderr)
 		}
+	}
+	// What a shell makes of * may be more than a request's line may hold.
+	many := slices.Repeat([]string{strings.Repeat("/.", 20) + "/a"}, 2_000)
+	if stdout, stderr, code := h.run(append([]string{"warmup", "--metadata-only"}, many...)...); code != 0 || !strings.Contains(stdout, "done in") {
+		t.Errorf("hearth warmup of %d paths: exit code %d\n%s%s", len(many), code, stdout, stderr)
+	}
+	if stdout, _, code := h.run("jobs", "latest"); code != 0 || !strings.Contains(stdout, "list arguments") {
+		t.Errorf("hearth jobs latest: exit code %d\n%s", code, stdout)
 	}
 	stdout, _, _ := h.run("status", "-o", "json")
 	var status map[string]any

@@ -127,6 +127,9 @@ func withJobs(c *cli.Common, cmd *cobra.Command, do func(context.Context, *jobs.
 	return cli.HintUp(cli.Because(ctx, err))
 }
 
+// maxTargets is how many bytes of paths a request may hold; with more they are a list.
+const maxTargets = 64 << 10
+
 func (f *warmupFlags) run(ctx context.Context, c *cli.Common, cmd *cobra.Command, n *jobs.Client) error {
 	var list io.Reader
 	switch f.list {
@@ -140,6 +143,10 @@ func (f *warmupFlags) run(ctx context.Context, c *cli.Common, cmd *cobra.Command
 		}
 		defer file.Close()
 		list = file
+	}
+	if given := strings.Join(f.request.Targets, "\x00"); len(given) > maxTargets { // what * makes of a directory
+		f.request.List, f.request.Targets, f.nul = "arguments", nil, true
+		list = strings.NewReader(given)
 	}
 	v, err := n.Submit(ctx, f.request, list, f.nul)
 	if err != nil {
