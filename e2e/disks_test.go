@@ -139,7 +139,10 @@ func (h *hearth) ill() string { h.e.Helper(); return h.diskTier().Dirs[0].Ill }
 // their own, more than the least RAM budget holds.
 func (e *env) sickSet(o *server) []hearthtest.File {
 	e.Helper()
-	list := e.load(o, e.set("D1", 4, 40, 8, 100))
+	set, err := hearthtest.Set("D1")
+	e.must(err, "data set")
+	n := map[level][2]int{core: {4, 40}, all: {8, 100}, full: {20, 100}}[e.level] // what the sick devices hold
+	list := e.load(o, set.Reduced(n[0], n[1]))
 	for i := range 2 {
 		f := hearthtest.File{Path: fmt.Sprintf("large/%d", i), Size: 10<<20 + int64(i)}
 		e.must(o.PutFile(e.ctx, o.bucket, "", f, 0), "put %s", f.Path)

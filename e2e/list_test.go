@@ -70,8 +70,8 @@ func scenarios() []scenario {
 // neverWrong are the scenarios of "one node that is never wrong and never stuck".
 func neverWrong(is func(string) func(level) string, by func(small, reduced, whole string) func(level) string) []scenario {
 	const s3, behind = "versitygw", "versitygw behind the fault proxy"
-	lasts := by("3 s of changes", "12 s of changes", "2 minutes of changes")
-	briefly := by("", "2 s of changes", "2 minutes of changes")
+	lasts := by("3 s of changes", "12 s of changes", "1 minute of changes")
+	briefly := by("", "2 s of changes", "10 s of changes")
 	list := []scenario{
 		{name: "versions-bounded-none", from: core, limit: 2 * time.Minute, origin: s3, size: lasts, run: versions("bounded(1s)", "none", "none", longSlice)},
 		{name: "versions-bounded-passthrough", from: all, limit: 2 * time.Minute, origin: s3, size: lasts, run: versions("bounded(1s)", "passthrough", "passthrough", longSlice)},
@@ -113,20 +113,20 @@ func neverWrong(is func(string) func(level) string, by func(small, reduced, whol
 func sickDisks(by func(small, reduced, whole string) func(level) string) []scenario {
 	const s3, behind = "versitygw", "versitygw behind the fault proxy"
 	return []scenario{
-		{name: "disk-stalls", root: true, from: core, limit: 3 * time.Minute, origin: behind, size: by("160 files", "800 files", "20,000 files"), run: sickDisk(faultfs.Stall, "none")},
-		{name: "disk-fails", root: true, from: all, limit: 3 * time.Minute, origin: behind, size: by("160 files", "800 files", "20,000 files"), run: sickDisk(faultfs.IOError, "none")},
-		{name: "disk-fails-passthrough", root: true, from: all, limit: 3 * time.Minute, origin: behind, size: by("160 files", "800 files", "20,000 files"), run: sickDisk(faultfs.IOError, "passthrough")},
-		{name: "disk-read-only", root: true, from: all, limit: 3 * time.Minute, origin: behind, size: by("160 files", "800 files", "20,000 files"), run: readOnlyDisk},
-		{name: "disk-full", root: true, from: all, limit: 3 * time.Minute, origin: s3, size: by("160 files", "800 files", "20,000 files"), run: fullDisk},
+		{name: "disk-stalls", root: true, from: core, limit: 3 * time.Minute, origin: behind, size: by("160 files", "800 files", "2,000 files"), run: sickDisk(faultfs.Stall, "none")},
+		{name: "disk-fails", root: true, from: all, limit: 3 * time.Minute, origin: behind, size: by("160 files", "800 files", "2,000 files"), run: sickDisk(faultfs.IOError, "none")},
+		{name: "disk-fails-passthrough", root: true, from: all, limit: 3 * time.Minute, origin: behind, size: by("160 files", "800 files", "2,000 files"), run: sickDisk(faultfs.IOError, "passthrough")},
+		{name: "disk-read-only", root: true, from: all, limit: 3 * time.Minute, origin: behind, size: by("160 files", "800 files", "2,000 files"), run: readOnlyDisk},
+		{name: "disk-full", root: true, from: all, limit: 3 * time.Minute, origin: s3, size: by("160 files", "800 files", "2,000 files"), run: fullDisk},
 		{name: "flips-none", from: core, limit: 3 * time.Minute, origin: s3, size: by("20 flips", "60 flips", "300 flips"), run: flips("none")},
 		{name: "flips-passthrough", root: true, from: all, limit: 3 * time.Minute, origin: s3, size: by("", "60 flips", "300 flips"), run: flips("passthrough")},
 		{name: "flips-plain", from: all, limit: 3 * time.Minute, origin: s3, size: by("", "60 flips", "300 flips"), run: flips("plain")},
-		{name: "cache-damaged-passthrough", root: true, from: all, limit: 3 * time.Minute, origin: s3, size: by("", "800 files", "20,000 files"), run: damaged("passthrough")},
-		{name: "cache-damaged", from: all, limit: 3 * time.Minute, origin: s3, size: by("160 files", "800 files", "20,000 files"), run: damaged("none")},
-		{name: "cache-removed", from: all, limit: 3 * time.Minute, origin: s3, size: by("160 files", "800 files", "20,000 files"), run: removedDirectory},
-		{name: "fsck-stopped", from: all, limit: 3 * time.Minute, origin: behind, size: by("12 flips", "12 flips, 800 files", "12 flips, 20,000 files"), run: fsckStopped},
-		{name: "fsck-running", from: all, limit: 3 * time.Minute, origin: behind, size: by("12 flips", "12 flips, 800 files", "12 flips, 20,000 files"), run: fsckRunning},
-		{name: "scrub", from: all, limit: 3 * time.Minute, origin: behind, size: by("8 flips", "8 flips, 800 files", "8 flips, 20,000 files"), run: scrubbed},
+		{name: "cache-damaged-passthrough", root: true, from: all, limit: 3 * time.Minute, origin: s3, size: by("", "800 files", "2,000 files"), run: damaged("passthrough")},
+		{name: "cache-damaged", from: all, limit: 3 * time.Minute, origin: s3, size: by("160 files", "800 files", "2,000 files"), run: damaged("none")},
+		{name: "cache-removed", from: all, limit: 3 * time.Minute, origin: s3, size: by("160 files", "800 files", "2,000 files"), run: removedDirectory},
+		{name: "fsck-stopped", from: all, limit: 3 * time.Minute, origin: behind, size: by("12 flips", "12 flips, 800 files", "12 flips, 2,000 files"), run: fsckStopped},
+		{name: "fsck-running", from: all, limit: 3 * time.Minute, origin: behind, size: by("12 flips", "12 flips, 800 files", "12 flips, 2,000 files"), run: fsckRunning},
+		{name: "scrub", from: all, limit: 3 * time.Minute, origin: behind, size: by("8 flips", "8 flips, 800 files", "8 flips, 2,000 files"), run: scrubbed},
 	}
 }
 

@@ -93,7 +93,7 @@ func versionsOf(e *env, o *server, set settings, mode string, slice time.Duratio
 	for i := range 16 {
 		readers.Go(func() { w.read(ctx, h.dir, i) })
 	}
-	w.change(map[level]time.Duration{core: 3 * time.Second, all: slice, full: 2 * time.Minute}[e.level])
+	w.change(map[level]time.Duration{core: 3 * time.Second, all: slice, full: slice * 5}[e.level])
 	bound := w.bound(h)
 	w.timeouts(h, bound)
 	w.settle(h.dir, bound)
