@@ -63,11 +63,14 @@ func (e *env) ext4(file, dir string, before func(), format ...string) (loop stri
 		e.Fatalf("losetup: %s", out)
 	}
 	loop = strings.TrimSpace(out)
-	e.Cleanup(func() {
-		if out, err := exec.Command("losetup", "-d", loop).CombinedOutput(); err != nil {
-			e.Errorf("losetup -d %s: %v: %s", loop, err, out)
-		}
-	})
+	// In use it is not detached but marked to go with its last user, which is this
+	// process, however that ends.
+	last, err := os.Open(loop)
+	e.must(err, "open %s", loop)
+	e.Cleanup(func() { _ = last.Close() })
+	if out, code := e.run("losetup", "-d", loop); code != 0 {
+		e.Fatalf("losetup -d %s: %s", loop, out)
+	}
 	if out, code := e.run("mke2fs", append(append([]string{"-q", "-t", "ext4"}, format...), loop)...); code != 0 {
 		e.Fatalf("mke2fs: %s", out)
 	}
