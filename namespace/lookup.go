@@ -184,6 +184,7 @@ func (t *Tree) known(d *directory, m record.Meaning) (knowledge, error) {
 type asks struct {
 	mu     sync.Mutex // guards byName
 	byName map[askKey]*ask
+	newest age.Answered // of all that have ended
 }
 
 type askKey struct {
@@ -271,7 +272,7 @@ func (t *Tree) askBehind(d *directory, m record.Meaning) *ask {
 func (t *Tree) inquire(ctx context.Context, d *directory, m record.Meaning, gate <-chan struct{}) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	q := &inquiry{t: t, d: d, segment: m.Segment, beside: m.File, began: t.clock.Now()}
+	q := &inquiry{t: t, d: d, segment: m.Segment, beside: m.File, began: t.clock.Now(), asked: time.Now()}
 	k, err := t.known(d, m)
 	switch {
 	case err != nil:
@@ -305,6 +306,7 @@ type inquiry struct {
 	segment string
 	beside  bool // the file beside a directory is asked for: that there is one is no answer
 	began   int64
+	asked   time.Time // the same, finer
 	file    finding
 	dir     finding
 	object  hearth.Object // of the file
@@ -445,6 +447,9 @@ func (q *inquiry) keep() error {
 		return nil // the listing knows
 	}
 	return t.change(q.d, func(e *edit) error {
+		if !t.asks.newest.Newest(age.Absence{Dir: q.d.hash, Sort: q.segment}, q.asked) {
+			return nil // others know better
+		}
 		var err error
 		switch {
 		case q.dir.found:

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -327,6 +328,63 @@ func TestStrict(t *testing.T) {
 	}
 	if err := w.tree.ReadDir(ctx, rootID, "", func(Node) bool { return true }); !errors.Is(err, errDown) {
 		t.Error(err)
+	}
+}
+
+// heldHead is a bucket of which one answer about a key comes late.
+type heldHead struct {
+	Origin
+	armed          atomic.Bool
+	asked, release chan struct{}
+}
+
+func (h *heldHead) Head(ctx context.Context, key string) (hearth.Object, error) {
+	o, err := h.Origin.Head(ctx, key)
+	if h.armed.CompareAndSwap(true, false) {
+		close(h.asked)
+		<-h.release
+	}
+	return o, err
+}
+
+func TestALateAnswerIsOlder(t *testing.T) {
+	// Two ask a strict link for a name, and the first is answered last, with what was
+	// so before a change that the second saw: what the second saw stays.
+	ctx := context.Background()
+	for _, etags := range [][2]string{{"A", "B"}, {"", "B"}, {"A", ""}} {
+		h := &heldHead{asked: make(chan struct{}), release: make(chan struct{})}
+		w := open(t, func(o *Options) {
+			o.Links[0].Freshness = Freshness{Mode: Strict}
+			h.Origin, o.Links[0].Origin = o.Links[0].Origin, h
+		})
+		put := func(etag string) {
+			if w.b.remove("x"); etag != "" {
+				w.b.put("x", etag, 1)
+			}
+		}
+		put(etags[0])
+		w.names("/")
+		h.armed.Store(true)
+		first := make(chan Node)
+		go func() {
+			n, _ := w.tree.Lookup(ctx, rootID, "x") // absent: none
+			first <- n
+		}()
+		<-h.asked
+		put(etags[1])
+		second, err := w.tree.Lookup(ctx, rootID, "x")
+		if (err == nil) != (etags[1] != "") || second.Object.ETag != etags[1] {
+			t.Fatalf("%q: the second sees %+v, %v", etags, second, err)
+		}
+		close(h.release)
+		if n := <-first; n.Object.ETag != etags[1] || n.ID != second.ID {
+			t.Errorf("%q: the first sees %+v", etags, n)
+		}
+		if err == nil {
+			if _, superseded, err := w.tree.node(second.ID); superseded || err != nil {
+				t.Errorf("%q: what the second saw is superseded: %v, %v", etags, superseded, err)
+			}
+		}
 	}
 }
 

@@ -1,0 +1,39 @@
+package age
+
+import (
+	"sync"
+	"time"
+)
+
+// Answered remembers of the names that were asked for last when the newest question
+// that was answered had begun: an answer to one that began before that comes late, and
+// is older than what others have been told. The zero value is ready.
+type Answered struct {
+	mu sync.Mutex // guards at
+	at map[Absence]time.Time
+}
+
+// maxAnswered names are remembered, about 200 bytes each: many more than questions
+// are under way.
+const maxAnswered = 4096
+
+// Newest notes an answer to a question that began then. false: it comes late.
+func (a *Answered) Newest(x Absence, began time.Time) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	last, known := a.at[x]
+	if known && last.After(began) {
+		return false
+	}
+	if a.at == nil {
+		a.at = map[Absence]time.Time{}
+	}
+	if !known && len(a.at) >= maxAnswered {
+		for old := range a.at {
+			delete(a.at, old)
+			break
+		}
+	}
+	a.at[x] = began
+	return true
+}
