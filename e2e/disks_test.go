@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -79,7 +80,13 @@ func (e *env) ext4(file, dir string, before func(), format ...string) (loop stri
 		if before != nil {
 			before()
 		}
-		if err := unix.Unmount(dir, 0); err != nil {
+		// Who was held by the device, and killed meanwhile, takes a moment to end.
+		var err error
+		hearthtest.Eventually(context.Background(), 10*time.Second, func() bool {
+			err = unix.Unmount(dir, 0)
+			return !errors.Is(err, unix.EBUSY)
+		})
+		if err != nil {
 			e.Errorf("unmount %s: %v", dir, err)
 			_ = unix.Unmount(dir, unix.MNT_DETACH)
 		}

@@ -176,7 +176,7 @@ func (n *Node) fuseOptions(x *mounted, root uint64) (fuse.Options, error) {
 		return fuse.Options{}, err
 	}
 	o := fuse.Options{
-		Dir: x.Dir, FSName: x.link.Origin.URL, Tree: n.tree, Root: root,
+		Dir: x.Dir, FSName: x.link.Origin.URL, Tree: n.tree.Tree, Root: root,
 		Reads: n.tiers.Reads, Has: n.has, Held: n.heldBytes, Open: open,
 		Large:    func(ctx context.Context) (bool, error) { return n.mostlyLarge(ctx, x) },
 		Strict:   x.link.strict(),

@@ -31,7 +31,6 @@ import (
 	"github.com/hearthfs/hearth/cache/check"
 	"github.com/hearthfs/hearth/cache/disk"
 	"github.com/hearthfs/hearth/internal/flight"
-	"github.com/hearthfs/hearth/namespace"
 	"github.com/hearthfs/hearth/node/budget"
 	"github.com/hearthfs/hearth/node/fsck"
 	"github.com/hearthfs/hearth/node/judged"
@@ -61,7 +60,7 @@ type Node struct {
 	mem    *cache.RAM
 	links  *links
 	tiers  *wiring.Tiers
-	tree   *namespace.Tree
+	tree   names
 	judged *judged.Modes
 	mounts *mounts
 	jobs   warmUps
@@ -255,7 +254,7 @@ func (n *Node) heard(o *hearth.Object, began time.Time, err error) {
 
 // gone hears of versions that the origin does not have any more.
 func (n *Node) gone(o *hearth.Object) {
-	if n.tree != nil {
+	if n.tree.Tree != nil {
 		n.tree.Forget(o)
 	}
 }
@@ -352,8 +351,8 @@ func (n *Node) close() error {
 	if n.tiers != nil {
 		n.tiers.Close()
 	}
-	if n.tree != nil {
-		errs = append(errs, n.tree.Close())
+	if n.tree.Tree != nil {
+		errs = append(errs, n.tree.close())
 	}
 	if n.links != nil {
 		for _, l := range n.links.list() {

@@ -52,3 +52,18 @@ func TestOneNodePerCacheDirectory(t *testing.T) {
 	}
 	t.Log(err)
 }
+
+func TestClosedWhileItLists(t *testing.T) {
+	// A name that is not there has its directory listed behind; the node ends meanwhile,
+	// while node ids are still given out and noted.
+	url := bucket(t, map[string]string{"a": "1", "b/c": "2"})
+	for range 20 {
+		n := start(t, url, nil)
+		if _, err := client(t, n).Stat(t.Context(), "/none"); err == nil {
+			t.Fatal("it is there")
+		}
+		if err := n.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"slices"
 	"strings"
+	"sync"
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/fuse"
@@ -36,41 +38,42 @@ func explained(err error) error {
 	return &Error{Kind: kind, Message: origin.Explain(err)}
 }
 
+// names are the tree, and the notes of node ids that are being written beside it: the
+// tree asks for them until it is closed.
+type names struct {
+	*namespace.Tree
+	noting sync.WaitGroup
+}
+
+func (n *names) close() error {
+	defer n.noting.Wait()
+	return n.Tree.Close()
+}
+
 func (n *Node) openTree() error {
 	o := namespace.Options{Events: n.treeEvents(), FirstID: nodeids.First(n.dirs.Paths())}
 	o.Events.Reserved = func(upTo uint64) {
-		n.group.Go(func() error {
+		n.tree.noting.Go(func() {
 			for _, dir := range n.dirs.Paths() {
 				if err := nodeids.Note(dir, upTo); err != nil {
 					n.events.Trouble("node ids "+dir, "node ids are not noted", "dir", dir, "cause", err)
 				}
 			}
-			return nil
 		})
 	}
 	for _, l := range n.links.list() {
 		o.Links = append(o.Links, l.inTree(n.tiers.Ring.List))
 	}
 	if n.disk != nil {
-		o.Dir, o.Next = namesDir(n.disk.NamesDirs()), n.disk.NamesDirs
-	}
-	var err error
-	n.tree, err = namespace.Open(o)
-	return err
-}
-
-// namesDir is where names are kept: where they moved to before the last restart,
-// else in the first directory; "" if there is none.
-func namesDir(dirs []string) string {
-	for _, dir := range dirs {
-		if namespace.Kept(dir) {
-			return dir
+		o.Next = n.disk.NamesDirs
+		// Where they moved to before the last restart, else the first directory.
+		if dirs := n.disk.NamesDirs(); len(dirs) > 0 {
+			o.Dir = dirs[max(0, slices.IndexFunc(dirs, namespace.Kept))]
 		}
 	}
-	if len(dirs) == 0 {
-		return ""
-	}
-	return dirs[0]
+	var err error
+	n.tree.Tree, err = namespace.Open(o)
+	return err
 }
 
 // inTree is the link as the namespace has it; list decorates its origin.
