@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
 	"github.com/hearthfs/hearth/cmd/hearth/quote"
 	"github.com/hearthfs/hearth/cmd/hearth/settings"
+	"github.com/hearthfs/hearth/node"
 	"github.com/hearthfs/hearth/node/explain"
 )
 
@@ -30,29 +32,17 @@ func explainCommand() *cobra.Command {
 	c := cli.AddCommon(cmd)
 	cli.AddOutput(cmd, c)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if err := c.CheckOutput(); err != nil {
-			return err
-		}
-		s, err := settings.Load(cmd)
-		if err != nil {
-			return err
-		}
-		n, err := dial(c, s)
-		if err != nil {
-			return err
-		}
-		defer n.Close()
-		ctx, stop := c.Context(cmd.Context())
-		defer stop()
-		path, offset := atOffset(args[0])
-		e, err := n.Explain(ctx, path, offset)
-		if err != nil {
-			return cli.HintUp(cli.Because(ctx, err))
-		}
-		if c.Output != "table" {
-			return c.PrintJSON(cli.Out(cmd), e)
-		}
-		return printExplanation(cli.Out(cmd), e)
+		return askNode(c, cmd, func(ctx context.Context, n *node.Client) error {
+			path, offset := atOffset(args[0])
+			e, err := n.Explain(ctx, path, offset)
+			if err != nil {
+				return cli.HintUp(cli.Because(ctx, err))
+			}
+			if c.Output != "table" {
+				return c.PrintJSON(cli.Out(cmd), e)
+			}
+			return printExplanation(cli.Out(cmd), e)
+		})
 	}
 	return cmd
 }

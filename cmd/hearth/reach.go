@@ -62,6 +62,25 @@ func inProcess(ctx context.Context, s *settings.Settings, url string) (*node.Cli
 	}, nil
 }
 
+// askNode runs do with the node that runs on this machine, or that --node names.
+func askNode(c *cli.Common, cmd *cobra.Command, do func(context.Context, *node.Client) error) error {
+	if err := c.CheckOutput(); err != nil {
+		return err
+	}
+	s, err := settings.Load(cmd)
+	if err != nil {
+		return err
+	}
+	n, err := dial(c, s)
+	if err != nil {
+		return err
+	}
+	defer n.Close()
+	ctx, stop := c.Context(cmd.Context())
+	defer stop()
+	return do(ctx, n)
+}
+
 // addData gives cmd the flags of the verbs that read the tree.
 func addData(cmd *cobra.Command) *cli.Common {
 	c := cli.AddCommon(cmd)

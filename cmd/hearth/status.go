@@ -11,7 +11,6 @@ import (
 
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
 	"github.com/hearthfs/hearth/cmd/hearth/progress"
-	"github.com/hearthfs/hearth/cmd/hearth/settings"
 	"github.com/hearthfs/hearth/node"
 )
 
@@ -29,31 +28,19 @@ func statusCommand() *cobra.Command {
 	cli.AddOutput(cmd, c)
 	cmd.Flags().BoolVar(&watch, "watch", false, "again every two seconds")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := c.CheckOutput(); err != nil {
-			return err
-		}
-		s, err := settings.Load(cmd)
-		if err != nil {
-			return err
-		}
-		n, err := dial(c, s)
-		if err != nil {
-			return err
-		}
-		defer n.Close()
-		ctx, stop := c.Context(cmd.Context())
-		defer stop()
-		for {
-			err := showStatus(ctx, c, cli.Out(cmd), n)
-			if !watch || err != nil && cli.ExitCode(err) != cli.ExitUnhealthy {
-				return cli.HintUp(cli.Because(ctx, err))
+		return askNode(c, cmd, func(ctx context.Context, n *node.Client) error {
+			for {
+				err := showStatus(ctx, c, cli.Out(cmd), n)
+				if !watch || err != nil && cli.ExitCode(err) != cli.ExitUnhealthy {
+					return cli.HintUp(cli.Because(ctx, err))
+				}
+				select {
+				case <-ctx.Done():
+					return nil
+				case <-time.After(2 * time.Second):
+				}
 			}
-			select {
-			case <-ctx.Done():
-				return nil
-			case <-time.After(2 * time.Second):
-			}
-		}
+		})
 	}
 	return cmd
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/hearthfs/hearth/cmd/hearth/progress"
 	"github.com/hearthfs/hearth/cmd/hearth/quote"
 	"github.com/hearthfs/hearth/cmd/hearth/settings"
+	"github.com/hearthfs/hearth/node"
 	"github.com/hearthfs/hearth/node/jobs"
 	"github.com/hearthfs/hearth/warmup"
 )
@@ -105,26 +106,14 @@ func (f *warmupFlags) read(cmd *cobra.Command, args []string) error {
 
 // withJobs runs do with the jobs of the node that runs.
 func withJobs(c *cli.Common, cmd *cobra.Command, do func(context.Context, *jobs.Client) error) error {
-	if err := c.CheckOutput(); err != nil {
-		return err
-	}
-	s, err := settings.Load(cmd)
-	if err != nil {
-		return err
-	}
-	n, err := dial(c, s)
-	if err != nil {
-		return err
-	}
-	defer n.Close()
-	ctx, stop := c.Context(cmd.Context())
-	defer stop()
-	err = do(ctx, n.Jobs())
-	var said *cli.ExitError
-	if errors.As(err, &said) {
-		return err
-	}
-	return cli.HintUp(cli.Because(ctx, err))
+	return askNode(c, cmd, func(ctx context.Context, n *node.Client) error {
+		err := do(ctx, n.Jobs())
+		var said *cli.ExitError
+		if errors.As(err, &said) {
+			return err
+		}
+		return cli.HintUp(cli.Because(ctx, err))
+	})
 }
 
 // maxTargets is how many bytes of paths a request may hold; with more they are a list.
