@@ -94,12 +94,11 @@ func versionsOf(e *env, o *server, set settings, mode string, slice time.Duratio
 		readers.Go(func() { w.read(ctx, h.dir, i) })
 	}
 	w.change(map[level]time.Duration{core: 3 * time.Second, all: slice, full: slice * 5}[e.level])
-	bound := w.bound(h)
-	w.timeouts(h, bound)
-	w.settle(h.dir, bound)
+	w.timeouts(h)
+	w.settle(h)
 	stop()
 	readers.Wait()
-	w.judge(bound)
+	w.judge(w.bound(h))
 	h.quit()
 }
 
@@ -306,7 +305,8 @@ func (m mappedBytes) ReadAt(p []byte, off int64) (int, error) {
 }
 
 // bound is the age that the link allows: of names that a listing brought, 20
-// times what the slowest took, if that is more.
+// times what the slowest took, if that is more. It grows with each slower listing
+// and so is asked for after what it is held against.
 func (w *writing) bound(h *hearth) time.Duration {
 	switch w.rules {
 	case "strict":
@@ -324,7 +324,7 @@ func (w *writing) bound(h *hearth) time.Duration {
 // were looked up, there and not there: none on a strict mount, else some, and no more
 // than the bound. A name whose time is just over is given to the kernel for none, so
 // others are looked up until one is not.
-func (w *writing) timeouts(h *hearth, bound time.Duration) {
+func (w *writing) timeouts(h *hearth) {
 	n := 0
 	w.e.eventually("timeouts that are in force", func() bool {
 		n++
@@ -333,7 +333,7 @@ func (w *writing) timeouts(h *hearth, bound time.Duration) {
 			w.e.Fatalf("a name that is not there: %v", err)
 		}
 		mount := h.statusJSON()["mounts"].([]any)[0].(map[string]any)
-		text := fmt.Sprint(mount["timeouts"])
+		text, bound := fmt.Sprint(mount["timeouts"]), w.bound(h)
 		names, absents, ok := strings.Cut(strings.TrimPrefix(text, "names "), ", absent names ")
 		known, err := time.ParseDuration(names)
 		absent, err2 := time.ParseDuration(absents)
@@ -349,16 +349,20 @@ func (w *writing) timeouts(h *hearth, bound time.Duration) {
 
 // settle waits until the bound has passed since the last change; then each name
 // means its last version.
-func (w *writing) settle(dir string, bound time.Duration) {
-	if bound == forever {
+func (w *writing) settle(h *hearth) {
+	if w.bound(h) == forever {
 		return // the last version may never be shown
 	}
-	if bound > 0 {
-		<-time.After(bound + overload) // it is what is promised after this that counts
+	for last := w.now(); ; {
+		left := w.bound(h) + overload - (w.now() - last)
+		if w.bound(h) == 0 || left <= 0 {
+			break
+		}
+		<-time.After(left) // it is what is promised after this that counts
 	}
 	rng := rand.New(rand.NewPCG(9, 9))
 	for _, x := range w.objects {
-		s, err := w.look(w.e.ctx, dir, x, 0, rng)
+		s, err := w.look(w.e.ctx, h.dir, x, 0, rng)
 		last := x.past[len(x.past)-1].version
 		if err != nil || s.stale || s.version != last {
 			w.e.Errorf("%s after all changes: %+v, %v; its version is %d", x.Path, s, err, last)
