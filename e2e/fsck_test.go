@@ -13,13 +13,13 @@ import (
 
 	"github.com/hearthfs/hearth/cache/check"
 	"github.com/hearthfs/hearth/internal/hearthtest"
-	"github.com/hearthfs/hearth/node/fsck"
+	"github.com/hearthfs/hearth/node/fsck/report"
 )
 
 // checked is what `hearth fsck -o json` printed.
 type checked struct {
 	Findings []check.Finding
-	Summary  fsck.Summary
+	Summary  report.Summary
 }
 
 // fsck runs `hearth fsck` and expects its exit code.

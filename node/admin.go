@@ -17,16 +17,10 @@ import (
 
 	"github.com/hearthfs/hearth/cache/check"
 	"github.com/hearthfs/hearth/node/answer"
+	"github.com/hearthfs/hearth/node/api"
 	"github.com/hearthfs/hearth/node/door"
-	"github.com/hearthfs/hearth/node/fsck"
+	"github.com/hearthfs/hearth/node/fsck/report"
 	"github.com/hearthfs/hearth/node/leaks"
-)
-
-// errorTrailer and kindTrailer carry what broke an answer whose first bytes were
-// sent already.
-const (
-	errorTrailer = "Hearth-Error"
-	kindTrailer  = "Hearth-Kind"
 )
 
 // routes is the admin API: HTTP and JSON, errors as {"kind", "error"}.
@@ -61,7 +55,7 @@ func (n *Node) routes() http.Handler {
 	mux.HandleFunc("GET /v1/goroutines", leaks.Goroutines)
 	mux.HandleFunc("POST /v1/fsck", func(w http.ResponseWriter, r *http.Request) {
 		repair, _ := strconv.ParseBool(r.FormValue("repair"))
-		fsck.Serve(w, repair, func(run *check.Run) error {
+		report.Serve(w, repair, func(run *check.Run) error {
 			return n.parts().Live(r.Context(), r.FormValue("dir"), run)
 		})
 	})
@@ -87,7 +81,7 @@ func (n *Node) addHealth(mux *http.ServeMux) {
 func answerError(w http.ResponseWriter, err error) {
 	e := &Error{Kind: answer.KindOf(err), Message: err.Error()}
 	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(httpStatus(e.Kind))
+	w.WriteHeader(api.HTTPStatus(e.Kind))
 	_ = json.NewEncoder(w).Encode(e) // the asker went away
 }
 
@@ -99,13 +93,6 @@ func (n *Node) serveMount(r *http.Request) (any, error) {
 		return nil, usage("mount: %v", err)
 	}
 	return n.Mount(r.Context(), m)
-}
-
-// listEnd is the last line of a listing that is whole.
-type listEnd struct {
-	End bool `json:"end"`
-	// Hidden counts keys that have no name.
-	Hidden int64 `json:"hidden,omitempty"`
 }
 
 // serveList streams one Entry a line and ends with {"end":true} or an error, so
@@ -129,7 +116,7 @@ func (n *Node) serveList(w http.ResponseWriter, r *http.Request) {
 	case err != nil:
 		_ = e.Encode(&Error{Kind: answer.KindOf(err), Message: err.Error()})
 	default:
-		_ = e.Encode(listEnd{End: true, Hidden: hidden})
+		_ = e.Encode(api.ListEnd{End: true, Hidden: hidden})
 	}
 }
 
@@ -140,7 +127,7 @@ func (n *Node) serveCat(w http.ResponseWriter, r *http.Request) {
 		answerError(w, usage("cat: off and n are numbers of bytes"))
 		return
 	}
-	w.Header().Set("Trailer", errorTrailer+", "+kindTrailer)
+	w.Header().Set("Trailer", api.ErrorTrailer+", "+api.KindTrailer)
 	out := &door.Counted{Writer: w}
 	if err := n.cat(r.Context(), r.FormValue("path"), span{off, length}, out); err != nil {
 		if out.N == 0 {
@@ -148,8 +135,8 @@ func (n *Node) serveCat(w http.ResponseWriter, r *http.Request) {
 			answerError(w, err)
 			return
 		}
-		w.Header().Set(errorTrailer, err.Error())
-		w.Header().Set(kindTrailer, string(answer.KindOf(err)))
+		w.Header().Set(api.ErrorTrailer, err.Error())
+		w.Header().Set(api.KindTrailer, string(answer.KindOf(err)))
 	}
 }
 

@@ -1,13 +1,9 @@
 package node
 
 import (
-	"net/http"
-	"time"
-
-	"github.com/hearthfs/hearth/cache/scrub"
 	"github.com/hearthfs/hearth/node/answer"
-	"github.com/hearthfs/hearth/node/jobs"
-	"github.com/hearthfs/hearth/warmup"
+	"github.com/hearthfs/hearth/node/api"
+	"github.com/hearthfs/hearth/node/door"
 )
 
 // Error and Kind are what the admin API answers when it does not do what was asked.
@@ -27,224 +23,30 @@ const (
 	KindUnreachable = answer.KindUnreachable
 )
 
-// httpStatus is the status line of a Kind, for those who look with curl.
-func httpStatus(k Kind) int {
-	switch k {
-	case KindUsage:
-		return http.StatusBadRequest
-	case KindNotFound, KindNoLink:
-		return http.StatusNotFound
-	case KindRefused:
-		return http.StatusForbidden
-	case KindTimeout:
-		return http.StatusGatewayTimeout
-	}
-	return http.StatusInternalServerError
-}
+// What is asked and answered lies in a package of its own, which needs no node.
+type (
+	Client           = api.Client
+	Status           = api.Status
+	OriginStatus     = api.OriginStatus
+	LinkStatus       = api.LinkStatus
+	TierStatus       = api.TierStatus
+	DirStatus        = api.DirStatus
+	MountStatus      = api.MountStatus
+	MemoryStatus     = api.MemoryStatus
+	ProcessorsStatus = api.ProcessorsStatus
+	NamesStatus      = api.NamesStatus
+	Entry            = api.Entry
+	Stat             = api.Stat
+	Usage            = api.Usage
+	MountRequest     = api.MountRequest
+)
 
-// Status is one look at a node. Its keys are stable: keys are added, none is
-// renamed or given another meaning.
-type Status struct {
-	// Says is the first line: "ok", or what is wrong.
-	Says string `json:"says"`
-	// Problems are all of them, the worst first; none: healthy.
-	Problems []string      `json:"problems"`
-	Version  string        `json:"version"`
-	PID      int           `json:"pid"`
-	UptimeS  int64         `json:"uptime_s"`
-	Origin   OriginStatus  `json:"origin"`
-	Links    []LinkStatus  `json:"links"`
-	Tiers    []TierStatus  `json:"tiers"`
-	Mounts   []MountStatus `json:"mounts"`
-	// Jobs are warm-ups that are not over; Warmup is what has become of the files of all
-	// since the node started.
-	Jobs   []jobs.Line     `json:"jobs"`
-	Warmup warmup.Counters `json:"warmup"`
-	Memory MemoryStatus    `json:"memory"`
-	Names  NamesStatus     `json:"names"`
-	// Processors are shared with everything else on the machine.
-	Processors ProcessorsStatus `json:"processors"`
-	// Uncached counts blocks that were read of objects without a strong ETag,
-	// which no tier keeps.
-	Uncached int64 `json:"uncached"`
-}
+// Dial returns a Client of the node at address: a path, unix://path, or "" for
+// DefaultSocket. It does not connect yet.
+func Dial(address string) (*Client, error) { return api.Dial(address) }
 
-// OriginStatus are requests to the origins since the node started.
-type OriginStatus struct {
-	Requests  int64 `json:"requests"`
-	Bytes     int64 `json:"bytes"`
-	Errors    int64 `json:"errors"`
-	Retries   int64 `json:"retries"`
-	Throttled int64 `json:"throttled"`
-	// Verbs are the requests by verb: get, head, list.
-	Verbs map[string]int64 `json:"verbs"`
-}
+// DefaultSocket is where the node of this machine is asked.
+func DefaultSocket() string { return api.DefaultSocket() }
 
-// LinkStatus is one link.
-type LinkStatus struct {
-	Path      string       `json:"path"`
-	URL       string       `json:"url"`
-	Endpoint  string       `json:"endpoint,omitempty"`
-	Freshness string       `json:"freshness"`
-	Origin    OriginStatus `json:"origin"`
-	// Failing is what the last fetch of an object failed with; "": it did not.
-	Failing string `json:"failing,omitempty"`
-}
-
-// TierStatus is one tier of the cache, the fastest first. Used and Budget are
-// bytes; Hits and HitBytes are reads that this tier answered.
-type TierStatus struct {
-	Name     string `json:"name"`
-	Used     int64  `json:"used"`
-	Budget   int64  `json:"budget"`
-	Hits     int64  `json:"hits"`
-	HitBytes int64  `json:"hit_bytes"`
-	Misses   int64  `json:"misses"`
-	Errors   int64  `json:"errors"`
-	// Written bytes of a disk tier: what its writes came to since it was opened, with
-	// headers, padding and what was written again to make room.
-	Written int64 `json:"written,omitempty"`
-	// Dirs are the directories of a disk tier.
-	Dirs []DirStatus `json:"dirs,omitempty"`
-}
-
-// DirStatus is one cache directory.
-type DirStatus struct {
-	Path   string `json:"path"`
-	Used   int64  `json:"used"`
-	Budget int64  `json:"budget"`
-	// FileSystem is the type of the one that it lies on; Note is what is to be known
-	// about that, and what to do; "": nothing.
-	FileSystem string `json:"file_system,omitempty"`
-	Note       string `json:"note,omitempty"`
-	// Replaces: misses replace what is worth least; else they go into free space only.
-	Replaces bool `json:"replaces,omitempty"`
-	// Full says why less than a block can be held, and what to do; "": there is room.
-	Full string `json:"full,omitempty"`
-	// Ill says why the directory is not used any more; "": it is.
-	Ill string `json:"ill,omitempty"`
-	// Stalls counts how often its device did not answer, Hanging the operations that
-	// have been left to it and not come back.
-	Stalls  int64 `json:"stalls"`
-	Hanging int64 `json:"hanging"`
-	// Scrub is what is read again behind the readers, and what it found.
-	Scrub scrub.Stats `json:"scrub"`
-}
-
-// MountStatus is one mount.
-type MountStatus struct {
-	Dir    string `json:"dir"`
-	Prefix string `json:"prefix"`
-	// Open is the mode in force, Why the reason for it.
-	Open string `json:"open"`
-	Why  string `json:"why"`
-	// Lacks is what of the kernel's abilities the mount does without, each with the
-	// reason.
-	Lacks []string `json:"lacks,omitempty"`
-	// Timeouts are how long the kernel keeps what it was told, in words.
-	Timeouts  string `json:"timeouts"`
-	Freshness string `json:"freshness"`
-	// Warning is what the mount should know: its origin could not be asked when it
-	// was made, and cannot yet; "": all is well.
-	Warning string           `json:"warning,omitempty"`
-	Ops     map[string]int64 `json:"ops,omitempty"`
-}
-
-// MemoryStatus is the RAM budget and what counts against it, in bytes.
-type MemoryStatus struct {
-	Budget int64 `json:"budget"`
-	Used   int64 `json:"used"`
-	Idle   int64 `json:"idle"`
-	Views  int64 `json:"views"`
-	// Limit is the smallest of the machine's memory and the limits of its control
-	// groups, LimitBy the file of the one that it is; "": the machine's.
-	Limit   int64  `json:"limit"`
-	LimitBy string `json:"limit_by,omitempty"`
-	// Heap is what the Go heap is held to.
-	Heap int64 `json:"heap"`
-}
-
-// ProcessorsStatus is what of the machine's processors the node uses.
-type ProcessorsStatus struct {
-	// Threads is how many run Go code at once, at most.
-	Threads int `json:"threads"`
-	// Limit is what the control groups grant, in processors, LimitBy the file that says
-	// so; 0: all.
-	Limit   float64 `json:"limit,omitempty"`
-	LimitBy string  `json:"limit_by,omitempty"`
-}
-
-// NamesStatus is the namespace.
-type NamesStatus struct {
-	// Where the names are kept; "memory" if nowhere else.
-	Where string `json:"where"`
-	// Figures as the namespace counts them.
-	Figures map[string]int64 `json:"figures"`
-	// Ill says why names are not kept on disk any more; "": they are.
-	Ill string `json:"ill,omitempty"`
-	// Stale says why an origin could not be asked lately and last known names
-	// are shown; "": all is fresh.
-	Stale string `json:"stale,omitempty"`
-}
-
-// Covers reports whether a link of the node leads to what o names.
-func (s *Status) Covers(o Origin) bool {
-	for _, l := range s.Links {
-		if leadsTo(Origin{URL: l.URL, Endpoint: l.Endpoint}, o) {
-			return true
-		}
-	}
-	return false
-}
-
-// Entry is one line of a listing.
-type Entry struct {
-	// Path relative to what was asked for: names of the mount, or, where a URL was
-	// asked for, the key's bytes.
-	Path string `json:"path"`
-	// Key at the origin; of a directory the prefix that its keys have. "": none.
-	Key string `json:"key"`
-	// PathBytes and KeyBytes are there where Path and Key are not UTF-8, which
-	// JSON cannot say.
-	PathBytes []byte `json:"path_base64,omitempty"`
-	KeyBytes  []byte `json:"key_base64,omitempty"`
-
-	Dir     bool      `json:"dir"`
-	Size    int64     `json:"size"`
-	ModTime time.Time `json:"mod_time"`
-}
-
-// Stat is what the node knows about one name.
-type Stat struct {
-	Entry
-	Link    string `json:"link"`
-	ETag    string `json:"etag,omitempty"`
-	Version string `json:"version,omitempty"`
-	Inode   uint64 `json:"inode"`
-	// TTLMS is how long the kernel may keep this answer now, in milliseconds.
-	TTLMS int64 `json:"ttl_ms"`
-	// Cacheable is false for an object without a strong ETag.
-	Cacheable bool  `json:"cacheable"`
-	Blocks    int64 `json:"blocks"`
-	// Held is how many of the blocks each tier holds.
-	Held map[string]int64 `json:"held,omitempty"`
-}
-
-// Usage is a sum of sizes below a path.
-type Usage struct {
-	Path  string `json:"path"`
-	Files int64  `json:"files"`
-	Dirs  int64  `json:"dirs"`
-	Bytes int64  `json:"bytes"`
-	// Hidden counts keys that have no name, so that they are not in the sums.
-	Hidden int64 `json:"hidden,omitempty"`
-}
-
-// MountRequest asks a running node for a mount. With an Origin that no link
-// covers, a link named by it is made first.
-type MountRequest struct {
-	Mount
-	Origin *Origin `json:"origin,omitempty"`
-	// FailStale is that of a link that is made.
-	FailStale bool `json:"fail_stale,omitempty"`
-}
+// Client returns a Client of this node within its process.
+func (n *Node) Client() *Client { return api.Over(n.doors.pipe.(*door.Pipe).Dial) }

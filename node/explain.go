@@ -3,7 +3,6 @@ package node
 import (
 	"context"
 	"net/http"
-	"net/url"
 	"strconv"
 
 	"github.com/hearthfs/hearth"
@@ -67,11 +66,4 @@ func (n *Node) knowledge(l *link, p string) explain.Node {
 		}
 	}
 	return k
-}
-
-// Explain asks where the bytes of the file at path are, and what a read at off would do.
-func (c *Client) Explain(ctx context.Context, path string, off int64) (*explain.Explanation, error) {
-	e := &explain.Explanation{}
-	q := url.Values{"path": {path}, "off": {strconv.FormatInt(off, 10)}}
-	return e, c.call(ctx, http.MethodGet, "/v1/explain?"+q.Encode(), nil, e)
 }

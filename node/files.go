@@ -94,7 +94,7 @@ func entryOf(p string, x namespace.Node) Entry {
 	} else {
 		e.Size, e.ModTime = x.Object.Size, x.Object.ModTime
 	}
-	e.keepBytes()
+	e.KeepBytes()
 	return e
 }
 
@@ -143,7 +143,7 @@ func (n *Node) usage(ctx context.Context, asked string) (*Usage, error) {
 	if isURL(asked) {
 		k, err := n.keyed(ctx, asked, true)
 		if err == nil && k.file != nil {
-			u.add(*k.file)
+			count(u, *k.file)
 		}
 		if err == nil && k.dir != nil {
 			err = n.addBelow(ctx, u, k)
@@ -155,7 +155,7 @@ func (n *Node) usage(ctx context.Context, asked string) (*Usage, error) {
 		return nil, err
 	}
 	if !x.Dir {
-		u.add(x)
+		count(u, x)
 		return u, nil
 	}
 	return u, n.addBelow(ctx, u, keyed{dir: &x})
@@ -165,14 +165,14 @@ func (n *Node) usage(ctx context.Context, asked string) (*Usage, error) {
 func (n *Node) addBelow(ctx context.Context, u *Usage, k keyed) (err error) {
 	u.Hidden, err = n.tree.Below(ctx, k.dir.ID, func(_ string, x namespace.Node) error {
 		if k.file == nil || k.file.ID != x.ID {
-			u.add(x)
+			count(u, x)
 		}
 		return nil
 	})
 	return explained(err)
 }
 
-func (u *Usage) add(x namespace.Node) {
+func count(u *Usage, x namespace.Node) {
 	if x.Dir {
 		u.Dirs++
 		return

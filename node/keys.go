@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"path"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/namespace"
@@ -186,24 +185,4 @@ func (n *Node) listDir(ctx context.Context, id uint64, each func(namespace.Node)
 		return 0, err
 	}
 	return n.tree.Hidden(id)
-}
-
-// keepBytes adds what JSON cannot say: a key or path that is not UTF-8.
-func (e *Entry) keepBytes() {
-	if !utf8.ValidString(e.Path) {
-		e.PathBytes = []byte(e.Path)
-	}
-	if !utf8.ValidString(e.Key) {
-		e.KeyBytes = []byte(e.Key)
-	}
-}
-
-// restore undoes what JSON did to a key or path that is not UTF-8.
-func (e *Entry) restore() {
-	if e.PathBytes != nil {
-		e.Path = string(e.PathBytes)
-	}
-	if e.KeyBytes != nil {
-		e.Key = string(e.KeyBytes)
-	}
 }

@@ -53,7 +53,7 @@ func (ls *links) add(ctx context.Context, l Link, goOn func(*link, error) error)
 		return nil, err
 	}
 	// Names are kept over a restart: another bucket at the same path is another link.
-	added := &link{Link: l, name: l.Path + " " + l.Origin.Endpoint + " " + bare(l.Origin.URL), freshness: f}
+	added := &link{Link: l, name: l.Path + " " + l.Origin.Endpoint + " " + strings.TrimRight(l.Origin.URL, "/"), freshness: f}
 	if added.prefix, err = origin.Prefix(l.Origin.URL); err != nil {
 		return nil, usage("%v", err)
 	}
@@ -172,21 +172,11 @@ func (ls *links) forMount(p string) (*link, error) {
 	return found, nil
 }
 
-// leadsTo reports whether what o names lies in the link's origin. An endpoint
-// that is asked for must be the link's: two may be two buckets.
-func leadsTo(link, o Origin) bool {
-	_, ok := below(bare(o.URL), bare(link.URL))
-	return ok && (o.Endpoint == "" || o.Endpoint == link.Endpoint)
-}
-
-func bare(url string) string { return strings.TrimRight(url, "/") }
-
 // covering is the link whose origin holds what o names, and o's path in it.
 func (ls *links) covering(o Origin) (found *link, rest string) {
 	for _, l := range ls.list() {
-		if leadsTo(l.Origin, o) && (found == nil || len(l.Origin.URL) > len(found.Origin.URL)) {
-			r, _ := below(bare(o.URL), bare(l.Origin.URL))
-			found, rest = l, strings.TrimPrefix(r, "/")
+		if o.In(l.Origin) && (found == nil || len(l.Origin.URL) > len(found.Origin.URL)) {
+			found, rest = l, o.Below(l.Origin)
 		}
 	}
 	return found, rest

@@ -34,7 +34,7 @@ func (n *Node) Status(context.Context) *Status {
 			x.Failing = *cause
 		}
 		s.Links = append(s.Links, x)
-		s.Origin.add(o)
+		s.Origin.Add(o)
 	}
 	for _, x := range n.mounts.standing() {
 		s.Mounts = append(s.Mounts, x.status())
@@ -77,17 +77,6 @@ func problems(s *Status) []string {
 func originStatus(o origin.Stats) OriginStatus {
 	return OriginStatus{Requests: o.Gets + o.Heads + o.Lists, Bytes: o.Bytes, Errors: o.Errors, Retries: o.Retries,
 		Throttled: o.Throttled, Verbs: map[string]int64{"get": o.Gets, "head": o.Heads, "list": o.Lists}}
-}
-
-func (o *OriginStatus) add(x OriginStatus) {
-	o.Requests += x.Requests
-	o.Bytes += x.Bytes
-	o.Errors += x.Errors
-	o.Retries += x.Retries
-	o.Throttled += x.Throttled
-	for verb, n := range x.Verbs {
-		o.Verbs[verb] += n
-	}
 }
 
 func (n *Node) tierStatus() []TierStatus {

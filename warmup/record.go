@@ -1,6 +1,7 @@
 package warmup
 
 import (
+	"strings"
 	"time"
 )
 
@@ -33,6 +34,14 @@ type Request struct {
 	DryRun bool `json:"dry_run,omitempty"`
 	// Rate limits what is asked of origins, in bytes a second; 0: nothing does.
 	Rate int64 `json:"rate,omitempty"`
+}
+
+// What is what was asked for, in one line.
+func (q *Request) What() string {
+	if q.List != "" {
+		return "list " + q.List
+	}
+	return strings.Join(q.Targets, " ")
 }
 
 // Tally counts files and their bytes.

@@ -1,6 +1,7 @@
 package warmup
 
 import (
+	"errors"
 	"math"
 	"time"
 )
@@ -52,6 +53,22 @@ func (s *shown) view() View {
 	}
 	return View{r, p}
 }
+
+// Line is a job in a node's status.
+type Line struct {
+	// What was asked for.
+	What string `json:"what"`
+	Progress
+}
+
+// Update is one line of a watch: a job, or why there will be no more of it.
+type Update struct {
+	Job   *View  `json:"view,omitempty"`
+	Error string `json:"error,omitempty"`
+}
+
+// ErrEnded is the end of a watch of a job that is not over.
+var ErrEnded = errors.New("the node ended; the job goes on once it is back")
 
 // paceNotes are enough for ten seconds of checkpoints.
 const paceNotes = 10

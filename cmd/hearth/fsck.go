@@ -14,7 +14,7 @@ import (
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
 	"github.com/hearthfs/hearth/cmd/hearth/quote"
 	"github.com/hearthfs/hearth/cmd/hearth/settings"
-	"github.com/hearthfs/hearth/node/fsck"
+	"github.com/hearthfs/hearth/node/fsck/report"
 	"github.com/hearthfs/hearth/node/machine"
 	"github.com/hearthfs/hearth/node/stopped"
 )
@@ -48,7 +48,7 @@ func fsckCommand() *cobra.Command {
 		ctx, stop := c.Context(cmd.Context())
 		defer stop()
 		w := cli.Out(cmd)
-		p := &fsck.Printer{Out: w, Form: c.Output, Size: cli.Bytes, Name: func(text string) string { return quote.Shown(w, text) }}
+		p := &report.Printer{Out: w, Form: c.Output, Size: cli.Bytes, Name: func(text string) string { return quote.Shown(w, text) }}
 		if !c.Quiet && quote.IsTerminal(os.Stderr) {
 			p.Terminal = os.Stderr
 		}
@@ -82,7 +82,7 @@ func checkedDirs(s *settings.Settings, args []string) (dirs []string, err error)
 type fsckRun struct {
 	*cli.Common
 	settings *settings.Settings
-	print    *fsck.Printer
+	print    *report.Printer
 	repair   bool
 }
 
@@ -92,7 +92,7 @@ func (f *fsckRun) check(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
-	err = fsck.Watch(f.repair, func(r *check.Run) error { return stopped.Check(ctx, dir, r) }, f.print.Tell)
+	err = report.Watch(f.repair, func(r *check.Run) error { return stopped.Check(ctx, dir, r) }, f.print.Tell)
 	if !errors.Is(err, disk.ErrInUse) {
 		if errors.Is(err, disk.ErrRefused) {
 			err = &cli.ExitError{Code: cli.ExitRefused, Err: err}

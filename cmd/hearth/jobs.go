@@ -12,7 +12,7 @@ import (
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
 	"github.com/hearthfs/hearth/cmd/hearth/progress"
 	"github.com/hearthfs/hearth/cmd/hearth/quote"
-	"github.com/hearthfs/hearth/node/jobs"
+	"github.com/hearthfs/hearth/node/api"
 	"github.com/hearthfs/hearth/warmup"
 )
 
@@ -29,7 +29,7 @@ func jobsCommand() *cobra.Command {
 	c := cli.AddCommon(cmd)
 	cli.AddOutput(cmd, c)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return withJobs(c, cmd, func(ctx context.Context, n *jobs.Client) error {
+		return withJobs(c, cmd, func(ctx context.Context, n *api.Jobs) error {
 			if len(args) == 0 {
 				return listJobs(ctx, c, cmd, n)
 			}
@@ -76,7 +76,7 @@ func (w *waiter) said(err error, id, what string) error {
 }
 
 // jobID is the id that is meant: latest is the job that began last.
-func jobID(ctx context.Context, n *jobs.Client, name string) (string, error) {
+func jobID(ctx context.Context, n *api.Jobs, name string) (string, error) {
 	if name != "latest" {
 		return name, nil
 	}
@@ -98,7 +98,7 @@ func jobCommand(use, short string, do func(ctx context.Context, w *waiter, id st
 	c := cli.AddCommon(cmd)
 	cli.AddOutput(cmd, c)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return withJobs(c, cmd, func(ctx context.Context, n *jobs.Client) error {
+		return withJobs(c, cmd, func(ctx context.Context, n *api.Jobs) error {
 			id, err := jobID(ctx, n, args[0])
 			if err != nil {
 				return err
@@ -109,7 +109,7 @@ func jobCommand(use, short string, do func(ctx context.Context, w *waiter, id st
 	return cmd
 }
 
-func listJobs(ctx context.Context, c *cli.Common, cmd *cobra.Command, n *jobs.Client) error {
+func listJobs(ctx context.Context, c *cli.Common, cmd *cobra.Command, n *api.Jobs) error {
 	all, err := n.List(ctx)
 	if err != nil {
 		return err
@@ -129,7 +129,7 @@ func listJobs(ctx context.Context, c *cli.Common, cmd *cobra.Command, n *jobs.Cl
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "ID\tSTATE\tFILES\tBYTES\tERRORS\tBEGAN\tWHAT")
 	for _, v := range all {
-		fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%d\t%s\t%s\n", v.ID, v.Phase, v.FilesDone, cli.Bytes(v.BytesDone), v.Errors, cli.Stamp(v.Created), quote.Shown(out, jobs.What(v.Request)))
+		fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%d\t%s\t%s\n", v.ID, v.Phase, v.FilesDone, cli.Bytes(v.BytesDone), v.Errors, cli.Stamp(v.Created), quote.Shown(out, v.What()))
 	}
 	return t.Flush()
 }
@@ -139,12 +139,12 @@ func showJob(c *cli.Common, cmd *cobra.Command, v *warmup.View) error {
 	if c.Output != "table" {
 		return c.PrintJSON(out, v)
 	}
-	fmt.Fprintf(out, "job      %s: %s\nbegan    %s, worked %v\n", v.ID, quote.Shown(out, jobs.What(v.Request)), cli.Stamp(v.Created), progress.Took(v))
+	fmt.Fprintf(out, "job      %s: %s\nbegan    %s, worked %v\n", v.ID, quote.Shown(out, v.What()), cli.Stamp(v.Created), progress.Took(v))
 	if v.Plan.Counted {
 		fmt.Fprintf(out, "found    %d files, %s\n", v.Plan.Total.Files, cli.Bytes(v.Plan.Total.Bytes))
 	}
 	if !v.State.Over() {
-		_, err := fmt.Fprintf(out, "now      %s\n", progress.Line(jobs.What(v.Request), &v.Progress))
+		_, err := fmt.Fprintf(out, "now      %s\n", progress.Line(v.What(), &v.Progress))
 		return err
 	}
 	if v.Error != "" {

@@ -18,7 +18,7 @@ import (
 	"github.com/hearthfs/hearth/cmd/hearth/quote"
 	"github.com/hearthfs/hearth/cmd/hearth/settings"
 	"github.com/hearthfs/hearth/node"
-	"github.com/hearthfs/hearth/node/jobs"
+	"github.com/hearthfs/hearth/node/api"
 	"github.com/hearthfs/hearth/warmup"
 )
 
@@ -66,7 +66,7 @@ func warmupCommand() *cobra.Command {
 		if err := f.read(cmd, args); err != nil {
 			return err
 		}
-		return withJobs(c, cmd, func(ctx context.Context, n *jobs.Client) error { return f.run(ctx, c, cmd, n) })
+		return withJobs(c, cmd, func(ctx context.Context, n *api.Jobs) error { return f.run(ctx, c, cmd, n) })
 	}
 	return cmd
 }
@@ -105,7 +105,7 @@ func (f *warmupFlags) read(cmd *cobra.Command, args []string) error {
 }
 
 // withJobs runs do with the jobs of the node that runs.
-func withJobs(c *cli.Common, cmd *cobra.Command, do func(context.Context, *jobs.Client) error) error {
+func withJobs(c *cli.Common, cmd *cobra.Command, do func(context.Context, *api.Jobs) error) error {
 	return askNode(c, cmd, func(ctx context.Context, n *node.Client) error {
 		err := do(ctx, n.Jobs())
 		var said *cli.ExitError
@@ -119,7 +119,7 @@ func withJobs(c *cli.Common, cmd *cobra.Command, do func(context.Context, *jobs.
 // maxTargets is how many bytes of paths a request may hold; with more they are a list.
 const maxTargets = 64 << 10
 
-func (f *warmupFlags) run(ctx context.Context, c *cli.Common, cmd *cobra.Command, n *jobs.Client) error {
+func (f *warmupFlags) run(ctx context.Context, c *cli.Common, cmd *cobra.Command, n *api.Jobs) error {
 	var list io.Reader
 	switch f.list {
 	case "":
@@ -162,7 +162,7 @@ func (f *warmupFlags) run(ctx context.Context, c *cli.Common, cmd *cobra.Command
 type waiter struct {
 	c      *cli.Common
 	cmd    *cobra.Command
-	jobs   *jobs.Client
+	jobs   *api.Jobs
 	enough float64
 }
 

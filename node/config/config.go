@@ -61,6 +61,24 @@ func (o Origin) WithEnvironment() Origin {
 	return o
 }
 
+// In reports whether what o names lies in what whole does. An endpoint that is asked
+// for must be the same: two may be two buckets.
+func (o Origin) In(whole Origin) bool {
+	_, ok := o.below(whole)
+	return ok && (o.Endpoint == "" || o.Endpoint == whole.Endpoint)
+}
+
+// Below is o's path in whole, which it lies In.
+func (o Origin) Below(whole Origin) string {
+	rest, _ := o.below(whole)
+	return strings.TrimPrefix(rest, "/")
+}
+
+func (o Origin) below(whole Origin) (string, bool) {
+	rest, ok := strings.CutPrefix(strings.TrimRight(o.URL, "/")+"/", strings.TrimRight(whole.URL, "/")+"/")
+	return strings.TrimSuffix(rest, "/"), ok
+}
+
 // Cache is the budget of the tiers on this machine.
 type Cache struct {
 	// RAM is the budget of every byte of data in memory; zero: 10 % of the memory,

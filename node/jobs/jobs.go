@@ -4,8 +4,6 @@ package jobs
 
 import (
 	"context"
-	"errors"
-	"strings"
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/namespace"
@@ -113,27 +111,12 @@ type room struct {
 // Rooms is warmup.Room's.
 func (r room) Rooms() []int64 { return r.rooms() }
 
-// Line is a job in a node's status.
-type Line struct {
-	// What was asked for: its targets, or where its list came from.
-	What string `json:"what"`
-	warmup.Progress
-}
-
-// What is what a job was asked for, in one line.
-func What(r warmup.Request) string {
-	if r.List != "" {
-		return "list " + r.List
-	}
-	return strings.Join(r.Targets, " ")
-}
-
 // Lines are the jobs that are not over.
-func (j *Jobs) Lines() []Line {
-	lines := []Line{}
+func (j *Jobs) Lines() []warmup.Line {
+	lines := []warmup.Line{}
 	for _, v := range j.engine.List() {
 		if !v.State.Over() {
-			lines = append(lines, Line{What(v.Request), v.Progress})
+			lines = append(lines, warmup.Line{What: v.What(), Progress: v.Progress})
 		}
 	}
 	return lines
@@ -143,7 +126,7 @@ func (j *Jobs) Lines() []Line {
 func (j *Jobs) Total() warmup.Counters { return j.engine.Total() }
 
 // Export sends the figures of the jobs that are not over, and of all since the start.
-func Export(lines []Line, t warmup.Counters, m metric.Sink) {
+func Export(lines []warmup.Line, t warmup.Counters, m metric.Sink) {
 	var done, total, rate int64
 	for _, l := range lines {
 		done += l.BytesDone
@@ -162,6 +145,3 @@ func Export(lines []Line, t warmup.Counters, m metric.Sink) {
 		m.Count("hearth_warmup_bytes_total", "Bytes of these files.", x.tally.Bytes, "outcome", x.outcome)
 	}
 }
-
-// errEnded is the end of a watch of a job that is not over.
-var errEnded = errors.New("the node ended; the job goes on once it is back")

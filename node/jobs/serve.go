@@ -1,12 +1,8 @@
 package jobs
 
 import (
-	"context"
 	"encoding/json"
-	"errors"
-	"io"
 	"net/http"
-	"net/url"
 	"strconv"
 
 	"github.com/hearthfs/hearth/node/answer"
@@ -57,17 +53,11 @@ func (j *Jobs) submit(r *http.Request) (any, error) {
 	return view, err
 }
 
-// line is one of a watch: a job, or why there will be no more.
-type line struct {
-	Job   *warmup.View `json:"view,omitempty"`
-	Error string       `json:"error,omitempty"`
-}
-
 // watch answers with a line for each change of a job until that is over, so that an
 // answer that broke off is never taken for its end.
 func (j *Jobs) watch(w http.ResponseWriter, r *http.Request) {
 	e := json.NewEncoder(w)
-	tell := func(l line) {
+	tell := func(l warmup.Update) {
 		_ = e.Encode(l) // the asker went away
 		if f, ok := w.(http.Flusher); ok {
 			f.Flush()
@@ -76,10 +66,10 @@ func (j *Jobs) watch(w http.ResponseWriter, r *http.Request) {
 	for {
 		v, changed, err := j.engine.Get(r.PathValue("id"))
 		if err != nil {
-			tell(line{Error: err.Error()})
+			tell(warmup.Update{Error: err.Error()})
 			return
 		}
-		tell(line{Job: &v})
+		tell(warmup.Update{Job: &v})
 		if v.State.Over() {
 			return
 		}
@@ -88,100 +78,8 @@ func (j *Jobs) watch(w http.ResponseWriter, r *http.Request) {
 		case <-r.Context().Done():
 			return
 		case <-j.engine.Done():
-			tell(line{Error: errEnded.Error()})
+			tell(warmup.Update{Error: warmup.ErrEnded.Error()})
 			return
 		}
 	}
-}
-
-// Client asks a node about its jobs.
-type Client struct {
-	// Send sends a request and gives the answer if it is one, else the node's error.
-	Send func(*http.Request) (*http.Response, error)
-}
-
-// Submit begins a job; list is that of a request that has one, its paths separated by
-// NUL where nul is set.
-func (c *Client) Submit(ctx context.Context, q warmup.Request, list io.Reader, nul bool) (*warmup.View, error) {
-	v := url.Values{"target": q.Targets, "list": {q.List}, "metadata_only": {strconv.FormatBool(q.MetadataOnly)},
-		"dry_run": {strconv.FormatBool(q.DryRun)}, "rate": {strconv.FormatInt(q.Rate, 10)}, "nul": {strconv.FormatBool(nul)}}
-	view := &warmup.View{}
-	return view, c.ask(ctx, http.MethodPost, "?"+v.Encode(), list, view)
-}
-
-// List gives all jobs, the latest first.
-func (c *Client) List(ctx context.Context) (all []warmup.View, err error) {
-	return all, c.ask(ctx, http.MethodGet, "", nil, &all)
-}
-
-// Get gives one job.
-func (c *Client) Get(ctx context.Context, id string) (*warmup.View, error) {
-	view := &warmup.View{}
-	return view, c.ask(ctx, http.MethodGet, "/"+url.PathEscape(id), nil, view)
-}
-
-// Cancel ends a job.
-func (c *Client) Cancel(ctx context.Context, id string) error {
-	return c.ask(ctx, http.MethodPost, "/"+url.PathEscape(id)+"/cancel", nil, nil)
-}
-
-// Retry begins a job that is over again.
-func (c *Client) Retry(ctx context.Context, id string) error {
-	return c.ask(ctx, http.MethodPost, "/"+url.PathEscape(id)+"/retry", nil, nil)
-}
-
-// Watch calls each with a job now and at each change, until it is over or each
-// returns false.
-func (c *Client) Watch(ctx context.Context, id string, each func(warmup.View) bool) error {
-	body, err := c.open(ctx, http.MethodGet, "/"+url.PathEscape(id)+"/watch", nil)
-	if err != nil {
-		return err
-	}
-	defer body.Close()
-	d := json.NewDecoder(body)
-	for {
-		var l line
-		switch err := d.Decode(&l); {
-		case ctx.Err() != nil:
-			return context.Cause(ctx)
-		case err != nil:
-			return &answer.Error{Kind: answer.KindUnreachable, Message: errEnded.Error()}
-		case l.Error == errEnded.Error():
-			return &answer.Error{Kind: answer.KindUnreachable, Message: l.Error}
-		case l.Job == nil:
-			return &answer.Error{Kind: answer.KindNotFound, Message: l.Error}
-		}
-		if !each(*l.Job) || l.Job.State.Over() {
-			return nil
-		}
-	}
-}
-
-func (c *Client) open(ctx context.Context, method, rest string, body io.Reader) (io.ReadCloser, error) {
-	req, err := http.NewRequestWithContext(ctx, method, "http://hearth/v1/jobs"+rest, body)
-	if err != nil {
-		return nil, err
-	}
-	resp, err := c.Send(req)
-	if err != nil {
-		return nil, err
-	}
-	return resp.Body, nil
-}
-
-func (c *Client) ask(ctx context.Context, method, rest string, body io.Reader, out any) error {
-	in, err := c.open(ctx, method, rest, body)
-	if err != nil {
-		return err
-	}
-	defer in.Close()
-	if out == nil {
-		_, err = io.Copy(io.Discard, in)
-	} else {
-		err = json.NewDecoder(in).Decode(out)
-	}
-	if err != nil && ctx.Err() == nil {
-		return &answer.Error{Kind: answer.KindUnreachable, Message: "read the node's answer: " + err.Error(), Cause: errors.Unwrap(err)}
-	}
-	return err
 }

@@ -13,7 +13,6 @@ import (
 
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
 	"github.com/hearthfs/hearth/cmd/hearth/quote"
-	"github.com/hearthfs/hearth/node/jobs"
 	"github.com/hearthfs/hearth/warmup"
 )
 
@@ -40,12 +39,12 @@ func (p *Printer) Tell(v *warmup.View) error {
 	switch now := time.Now(); {
 	case p.Terminal != nil:
 		p.shown = true
-		fmt.Fprintf(p.Terminal, "\r\x1b[K%s", Line(jobs.What(v.Request), &v.Progress))
+		fmt.Fprintf(p.Terminal, "\r\x1b[K%s", Line(v.What(), &v.Progress))
 	case p.Log != nil && p.logged.IsZero():
 		p.logged = now // the first line is due in ten seconds
 	case p.Log != nil && now.Sub(p.logged) >= lineEvery:
 		p.logged = now
-		fmt.Fprintln(p.Log, Line(jobs.What(v.Request), &v.Progress))
+		fmt.Fprintln(p.Log, Line(v.What(), &v.Progress))
 	}
 	return nil
 }

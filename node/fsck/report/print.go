@@ -1,4 +1,4 @@
-package fsck
+package report
 
 import (
 	"encoding/json"

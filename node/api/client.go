@@ -1,4 +1,4 @@
-package node
+package api
 
 import (
 	"bytes"
@@ -17,8 +17,8 @@ import (
 
 	"github.com/hearthfs/hearth/node/answer"
 	"github.com/hearthfs/hearth/node/door"
-	"github.com/hearthfs/hearth/node/fsck"
-	"github.com/hearthfs/hearth/node/jobs"
+	"github.com/hearthfs/hearth/node/explain"
+	"github.com/hearthfs/hearth/node/fsck/report"
 )
 
 // DefaultSocket is where the node of this machine is asked: of the system when
@@ -33,6 +33,13 @@ func DefaultSocket() string {
 	return filepath.Join(os.TempDir(), "hearth-"+strconv.Itoa(os.Geteuid()), "hearth.sock")
 }
 
+// ErrorTrailer and KindTrailer carry what broke an answer whose first bytes were
+// sent already.
+const (
+	ErrorTrailer = "Hearth-Error"
+	KindTrailer  = "Hearth-Kind"
+)
+
 // Client asks a node through its admin API.
 type Client struct {
 	socket string
@@ -44,13 +51,13 @@ type Client struct {
 func Dial(address string) (*Client, error) {
 	socket := strings.TrimPrefix(address, "unix://")
 	if strings.Contains(socket, "://") {
-		return nil, usage("node address %q: only unix://PATH is in this version", address)
+		return nil, &answer.Error{Kind: answer.KindUsage, Message: fmt.Sprintf("node address %q: only unix://PATH is in this version", address)}
 	}
 	if socket == "" {
 		socket = DefaultSocket()
 	}
 	if err := door.Trusted(filepath.Dir(socket)); err != nil {
-		return nil, &Error{Kind: answer.KindOf(err), Message: err.Error()}
+		return nil, &answer.Error{Kind: answer.KindOf(err), Message: err.Error()}
 	}
 	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return door.Dial(ctx, socket)
@@ -58,10 +65,9 @@ func Dial(address string) (*Client, error) {
 	return &Client{socket: socket, http: &http.Client{Transport: transport}}, nil
 }
 
-// Client returns a Client of this node within its process.
-func (n *Node) Client() *Client {
-	p := n.doors.pipe.(*door.Pipe)
-	return &Client{socket: "(in process)", http: &http.Client{Transport: &http.Transport{DialContext: p.Dial}}}
+// Over returns a Client that connects by dial, for one within the node's process.
+func Over(dial func(ctx context.Context, network, address string) (net.Conn, error)) *Client {
+	return &Client{socket: "(in process)", http: &http.Client{Transport: &http.Transport{DialContext: dial}}}
 }
 
 // Socket is the path that the Client asks at.
@@ -115,8 +121,8 @@ func (c *Client) List(ctx context.Context, path string, recursive bool, each fun
 	for {
 		var line struct {
 			Entry
-			*Error
-			listEnd
+			*answer.Error
+			ListEnd
 		}
 		switch err := d.Decode(&line); {
 		case err != nil:
@@ -140,18 +146,25 @@ func (c *Client) Usage(ctx context.Context, path string) (*Usage, error) {
 }
 
 // Fsck has the node check one of its cache directories, and tells of it.
-func (c *Client) Fsck(ctx context.Context, dir string, repair bool, tell func(fsck.Event)) error {
+func (c *Client) Fsck(ctx context.Context, dir string, repair bool, tell func(report.Event)) error {
 	q := url.Values{"dir": {dir}, "repair": {strconv.FormatBool(repair)}}
 	body, err := c.do(ctx, http.MethodPost, "/v1/fsck?"+q.Encode(), nil)
 	if err != nil {
 		return err
 	}
 	defer body.Close()
-	return fsck.Receive(ctx, body, tell)
+	return report.Receive(ctx, body, tell)
+}
+
+// Explain asks where the bytes of the file at path are, and what a read at off would do.
+func (c *Client) Explain(ctx context.Context, path string, off int64) (*explain.Explanation, error) {
+	e := &explain.Explanation{}
+	q := url.Values{"path": {path}, "off": {strconv.FormatInt(off, 10)}}
+	return e, c.call(ctx, http.MethodGet, "/v1/explain?"+q.Encode(), nil, e)
 }
 
 // Jobs asks about warm-ups.
-func (c *Client) Jobs() *jobs.Client { return &jobs.Client{Send: c.send} }
+func (c *Client) Jobs() *Jobs { return &Jobs{c.send} }
 
 // Cat writes bytes [off, off+n) of the file at path to w; n < 0: to its end.
 func (c *Client) Cat(ctx context.Context, path string, off, n int64, w io.Writer) error {
@@ -173,8 +186,8 @@ func (c *Client) Cat(ctx context.Context, path string, off, n int64, w io.Writer
 	if err != nil {
 		return fmt.Errorf("read %s after %d bytes: %w", path, got, err)
 	}
-	if why := resp.Trailer.Get(errorTrailer); why != "" {
-		return &Error{Kind: Kind(resp.Trailer.Get(kindTrailer)), Message: why}
+	if why := resp.Trailer.Get(ErrorTrailer); why != "" {
+		return &answer.Error{Kind: answer.Kind(resp.Trailer.Get(KindTrailer)), Message: why}
 	}
 	return nil
 }
@@ -226,9 +239,9 @@ func (c *Client) send(req *http.Request) (*http.Response, error) {
 		return resp, nil
 	}
 	defer resp.Body.Close()
-	e := &Error{}
+	e := &answer.Error{}
 	if err := json.NewDecoder(resp.Body).Decode(e); err != nil || e.Message == "" {
-		return nil, &Error{Kind: KindFailed, Message: "the node answered " + resp.Status}
+		return nil, &answer.Error{Kind: answer.KindFailed, Message: "the node answered " + resp.Status}
 	}
 	return nil, e
 }
@@ -239,13 +252,13 @@ func (c *Client) unreachable(ctx context.Context, err error) error {
 	}
 	why := "no node answers at " + c.socket
 	if errors.Is(err, os.ErrPermission) {
-		return &Error{Kind: KindRefused, Message: "not allowed to ask the node at " + c.socket +
+		return &answer.Error{Kind: answer.KindRefused, Message: "not allowed to ask the node at " + c.socket +
 			": become root or a member of the group hearth"}
 	}
 	if !errors.Is(err, os.ErrNotExist) && !door.Deserted(err) {
 		why += " (" + err.Error() + ")"
 	}
-	return &Error{Kind: KindUnreachable, Message: why}
+	return &answer.Error{Kind: answer.KindUnreachable, Message: why}
 }
 
 // taker keeps what writing failed with.
@@ -257,4 +270,19 @@ type taker struct {
 func (t *taker) Write(p []byte) (n int, err error) {
 	n, t.err = t.w.Write(p)
 	return n, t.err
+}
+
+// HTTPStatus is the status line of a Kind, for those who look with curl.
+func HTTPStatus(k answer.Kind) int {
+	switch k {
+	case answer.KindUsage:
+		return http.StatusBadRequest
+	case answer.KindNotFound, answer.KindNoLink:
+		return http.StatusNotFound
+	case answer.KindRefused:
+		return http.StatusForbidden
+	case answer.KindTimeout:
+		return http.StatusGatewayTimeout
+	}
+	return http.StatusInternalServerError
 }

@@ -1,4 +1,6 @@
-package fsck
+// Package report is what a check of a cache directory tells: findings, how far it is
+// and its end, from where it runs to a screen.
+package report
 
 import (
 	"context"
