@@ -22,6 +22,7 @@ func warmUps(by func(small, reduced, whole string) func(level) string) []scenari
 	const behind = "versitygw behind the fault proxy"
 	list := []scenario{
 		{name: "warmup-kills", from: all, limit: 3 * time.Minute, origin: behind, size: by("", "2,000 x 16 KiB, 2 x 48 MiB, 5 kills", "4 x: 50,000 x 16 KiB, 4 x 512 MiB, 5 kills"), run: warmUpKilled},
+		{name: "warmup-clock", root: true, from: all, limit: 2 * time.Minute, origin: behind, size: by("", "2,000 x 16 KiB, 2 x 48 MiB, 5 clocks", "50,000 x 16 KiB, 4 x 512 MiB, 5 clocks"), run: warmUpMoved},
 		{name: "warmup-jobs", from: all, limit: 2 * time.Minute, origin: behind, size: by("", "500 files", "20,000 files"), run: warmUpJobs},
 	}
 	for i := range list {
@@ -134,6 +135,55 @@ func (e *env) killJob(h *hearth, o *server, set settings, p *proxied, points [5]
 		h.kill9()
 		h.launch(o, set)
 	}
+}
+
+// warmUpMoved moves the node's clock while it warms up and while it is down, by hours
+// and both ways: nothing is loaded twice or left out, and the job ends.
+func warmUpMoved(e *env) {
+	binary := e.path("wired")
+	e.build(e.T, "./e2e/wired", binary)
+	o := e.origin()
+	list := e.load(o, warmSet(e.level))
+	total := warmup.Tally{Files: int64(len(list)), Bytes: sum(list)}
+	p := e.proxy(o)
+	p.SetFirstByte(10 * time.Millisecond)
+	set := settings{endpoint: p.endpoint, binary: binary}
+	h := e.configure(o, set)
+	clock := e.path("clock")
+	set.environ = []string{"WIRED_ENDPOINT=" + p.endpoint, "WIRED_SOCKET=" + h.socket(), "WIRED_CACHE=" + e.path("cache"), "WIRED_CLOCK=" + clock}
+	is := func(by string) { e.must(os.WriteFile(clock, []byte(by), 0o600), "set the clock") }
+	at := func(part float64) {
+		e.eventually("the moment of another clock", func() bool { return float64(p.bytes()) >= part*float64(total.Bytes) })
+	}
+	is("0s")
+	h.launch(o, set)
+	p.Reset()
+	out, code := h.ask("warmup", "/", "--detach")
+	if code != 0 {
+		e.Fatalf("warmup --detach: exit %d, %s", code, out)
+	}
+	for i, by := range []string{"3h", "-6h"} { // while it lists, and while it loads
+		at(0.1 * float64(i))
+		is(by)
+		e.must(h.Process.Signal(syscall.SIGUSR1), "move the clock")
+	}
+	for i, by := range []string{"-48h", "30s", "72h"} {
+		at(0.3 + 0.2*float64(i))
+		h.kill9()
+		is(by)
+		h.launch(o, set)
+	}
+	v := h.job(0, "jobs", "wait", strings.TrimSpace(out))
+	if v.Counters.Sum() != total || v.State != warmup.Done || v.Worked < 0 {
+		e.Errorf("after five clocks: %+v, want %+v", v, total)
+	}
+	if got := p.bytes(); float64(got) > 1.02*float64(total.Bytes)+3*32<<20 { // what is under way at a kill
+		e.Errorf("%d bytes of %d asked for", got, total.Bytes)
+	}
+	p.Down()
+	e.good("without the origin", epoch(h.dir, list, 7, 4, 0))
+	e.must(p.Up(), "open the proxy again")
+	h.quit()
 }
 
 // warmUpJobs has jobs of every kind: two that overlap, one that is left by Ctrl-C and

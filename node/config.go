@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/fuse"
@@ -35,6 +36,8 @@ type Config struct {
 	Version string
 	// Log receives events; nil: slog.Default().
 	Log *slog.Logger
+	// Clock tells names how old they are; nil: the machine's.
+	Clock func() time.Time
 	// Wiring is what stands where later tiers will; zero: nothing.
 	Wiring wiring.Wiring
 }

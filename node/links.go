@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/namespace"
@@ -27,9 +28,9 @@ type link struct {
 	prefix    string // of its keys
 	origin    origin.Origin
 	freshness namespace.Freshness
-	failing   atomic.Pointer[string] // what its last fetch failed with; nil: it did not
-	well      atomic.Int64           // when its last fetch succeeded, in Unix nanoseconds
-	doubted   atomic.Pointer[string] // why its origin was not tried when the link was made; nil: it was
+	failing   atomic.Pointer[string]    // what its last fetch failed with; nil: it did not
+	well      atomic.Pointer[time.Time] // when its last fetch succeeded
+	doubted   atomic.Pointer[string]    // why its origin was not tried when the link was made; nil: it was
 }
 
 func parseFreshness(s string) (namespace.Freshness, error) {

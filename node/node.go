@@ -238,14 +238,15 @@ func (n *Node) heard(o *hearth.Object, began time.Time, err error) {
 	switch {
 	case l == nil || errors.Is(err, context.Canceled) || errors.Is(err, flight.ErrUnwanted):
 	case err == nil || errors.Is(err, hearth.ErrStale):
-		l.well.Store(time.Now().UnixNano())
+		now := time.Now()
+		l.well.Store(&now)
 		if l.failing.Load() != nil {
 			l.failing.Store(nil)
 			n.events.Info("origin answers again", "link", l.Path)
 		}
 	default:
 		cause := explained(err).Error()
-		if began.UnixNano() >= l.well.Load() {
+		if well := l.well.Load(); well == nil || !began.Before(*well) {
 			l.failing.Store(&cause)
 		}
 		n.events.Trouble("read "+l.name, "origin cannot be read", "link", l.Path, "key", o.Key, "cause", cause)

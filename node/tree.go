@@ -51,7 +51,7 @@ func (n *names) close() error {
 }
 
 func (n *Node) openTree() error {
-	o := namespace.Options{Events: n.treeEvents(), FirstID: nodeids.First(n.dirs.Paths())}
+	o := namespace.Options{Events: n.treeEvents(), FirstID: nodeids.First(n.dirs.Paths()), Clock: n.config.Clock}
 	o.Events.Reserved = func(upTo uint64) {
 		n.tree.noting.Go(func() {
 			for _, dir := range n.dirs.Paths() {

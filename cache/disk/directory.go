@@ -46,9 +46,10 @@ type directory struct {
 
 // counters are what Stats shows.
 type counters struct {
-	used, limit    atomic.Int64 // bytes: as of the last look
-	full           atomic.Int64 // until then (Unix ns) the file system is believed to be full
-	slow           atomic.Int64 // until then (Unix ns) nobody waits for the writer
+	used, limit atomic.Int64 // bytes: as of the last look
+	// Until full the file system is believed to be full, until slow nobody waits for the
+	// writer. Kept whole, they hold out against a wall clock that is set.
+	full, slow     atomic.Pointer[time.Time]
 	hits, hitBytes atomic.Int64
 	putBytes       atomic.Int64
 	declined       atomic.Int64
@@ -223,7 +224,7 @@ func (d *directory) put(b hearth.Block, v *hearth.View) error {
 // admit is a first look at the room, with figures that may be seconds old; the
 // writer looks again.
 func (d *directory) admit(b hearth.Block) error {
-	if d.full.Load() > time.Now().UnixNano() {
+	if ahead(&d.full) {
 		return ErrFull
 	}
 	if !evict.Fits(d.used.Load()+d.queue.pending(), allocated(b.Len()), d.limit.Load()) &&
@@ -231,6 +232,11 @@ func (d *directory) admit(b hearth.Block) error {
 		return ErrFull
 	}
 	return nil
+}
+
+func ahead(at *atomic.Pointer[time.Time]) bool {
+	until := at.Load()
+	return until != nil && time.Now().Before(*until)
 }
 
 // victims says which entries a block may push out, beside those of replaced versions.
@@ -279,14 +285,15 @@ func (d *directory) roomSoon(n int64) bool {
 	if d.queue.pending()+need <= d.queue.max {
 		return true
 	}
-	if d.slow.Load() > time.Now().UnixNano() {
+	if ahead(&d.slow) {
 		return false
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), roomWait)
 	defer cancel()
 	for d.queue.pending() > 0 && d.queue.pending()+need > d.queue.max {
 		if d.queue.wait(ctx, need) != nil {
-			d.slow.Store(time.Now().Add(slowFor).UnixNano())
+			until := time.Now().Add(slowFor)
+			d.slow.Store(&until)
 			return false
 		}
 	}

@@ -100,7 +100,8 @@ func (d *directory) readable() bool {
 func (d *directory) writeFailed(err error) {
 	d.errors.Add(1)
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
-		d.full.Store(time.Now().Add(fullFor).UnixNano())
+		until := time.Now().Add(fullFor)
+		d.full.Store(&until)
 		if d.events.Full != nil {
 			d.events.Full(d.path, err)
 		}
@@ -149,7 +150,7 @@ func (d *directory) tryReturn(now time.Time) {
 	d.backoff, d.retryAt = 0, time.Time{}
 	d.writes.ok()
 	d.reads.ok()
-	d.full.Store(0)
+	d.full.Store(nil)
 	d.look() // who sees it in use again sees what it may hold
 	d.ejection.Store(nil)
 	if d.events.Returned != nil {

@@ -208,7 +208,7 @@ func TestFullFileSystemIsNoFailure(t *testing.T) {
 	r.flush()
 	for i := range 20 {
 		r.area(0).setFail(unix.ENOSPC)
-		r.dirs[0].full.Store(0) // as if ten seconds had passed
+		r.dirs[0].full.Store(nil) // as if ten seconds had passed
 		if err := r.keep(t.Context(), small(1+i, 1000)); !errors.Is(err, unix.ENOSPC) {
 			t.Fatalf("keep on a full disk: %v", err)
 		}

@@ -1,17 +1,20 @@
 // Wired is a Hearth whose wiring holds a second disk where the volume will stand
 // and a loop-back Source where the ring will stand: the proof that each of them
-// is one more value in the wiring. It takes the arguments of
+// is one more value in the wiring. Its clock can be moved, too. It takes the arguments of
 // `hearth mount --config FILE ORIGIN DIR` and, from the environment, what the
 // end-to-end tests set.
 package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache/disk"
@@ -45,6 +48,7 @@ func run(url, dir string) error {
 		Cache: node.Cache{RAM: node.Size{Bytes: 256 << 20}, FreeFloor: node.Size{Bytes: 1 << 30},
 			Disks: []node.Disk{{Path: os.Getenv("WIRED_CACHE"), Size: node.Size{Bytes: 20 << 30}}}},
 		Admin:  node.Admin{Socket: os.Getenv("WIRED_SOCKET"), Listen: "-"},
+		Clock:  movedClock(ctx, os.Getenv("WIRED_CLOCK")),
 		Wiring: wiring.Wiring{Volumes: volume, Ring: ring},
 	})
 	if err != nil {
@@ -58,6 +62,38 @@ func run(url, dir string) error {
 	case <-n.Done():
 	}
 	return n.Close()
+}
+
+// movedClock is a wall clock that is wrong by what file holds, such as -2h, at the
+// start and again at each SIGUSR1; nil: right, for there is no file.
+func movedClock(ctx context.Context, file string) func() time.Time {
+	if file == "" {
+		return nil
+	}
+	var by atomic.Int64
+	read := func() {
+		text, err := os.ReadFile(file)
+		d, err2 := time.ParseDuration(string(text))
+		if err := errors.Join(err, err2); err != nil {
+			fmt.Fprintln(os.Stderr, "wired: the clock stays:", err)
+			return
+		}
+		by.Store(int64(d))
+	}
+	read()
+	moved := make(chan os.Signal, 1)
+	signal.Notify(moved, syscall.SIGUSR1)
+	go func() {
+		for {
+			select {
+			case <-moved:
+				read()
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return func() time.Time { return time.Now().Round(0).Add(time.Duration(by.Load())) } // Round: no monotonic reading, which nobody can set
 }
 
 // loop is a ring of one that owns every second block only: the others are asked
