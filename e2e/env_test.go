@@ -170,7 +170,9 @@ func (e *env) start(cmd *exec.Cmd) *process {
 	e.must(cmd.Start(), "start %s", p.name)
 	go func() { _ = cmd.Wait(); close(p.done) }()
 	e.Cleanup(func() {
+		cut := time.AfterFunc(20*time.Second, func() { abortBelow(e.dir) }) // a thread of it may be behind a reader, whom nobody answers any more
 		p.kill()
+		cut.Stop()
 		e.sound(p.name, p.out.String())
 		if e.Failed() {
 			text := p.out.String()

@@ -148,12 +148,10 @@ type listeners struct {
 	warning string
 }
 
-// listen opens the admin socket and the metrics address. A busy address is a
-// warning where nobody asked for it, since two users may each run a node.
-func listen(c Admin) (*listeners, error) {
+// listen opens the admin socket; "": the default one, "-": none.
+func listen(path string) (*listeners, error) {
 	l := &listeners{pipe: door.NewPipe()}
-	if c.Socket != "-" {
-		path := c.Socket
+	if path != "-" {
 		if path == "" {
 			path = DefaultSocket()
 		}
@@ -166,23 +164,27 @@ func listen(c Admin) (*listeners, error) {
 			l.made = filepath.Dir(path)
 		}
 	}
-	address := c.Listen
-	if address == "-" {
-		return l, nil
-	}
+	return l, nil
+}
+
+// listenForMetrics opens their address. A busy one is a warning where nobody asked
+// for it, since two users may each run a node.
+func (l *listeners) listenForMetrics(address string) (err error) {
+	asked := address != "" && address != DefaultListen
 	if address == "" {
 		address = DefaultListen
 	}
-	var err error
-	if l.metrics, err = net.Listen("tcp", address); err == nil {
-		return l, nil
+	if address != "-" {
+		l.metrics, err = net.Listen("tcp", address)
 	}
-	if c.Listen == "" || c.Listen == DefaultListen {
-		l.warning = fmt.Sprintf("no metrics: %v (choose another address with --metrics-listen)", err)
-		return l, nil
+	switch {
+	case err == nil:
+		return nil
+	case asked:
+		return fmt.Errorf("listen for metrics: %w", err)
 	}
-	l.close()
-	return nil, fmt.Errorf("listen for metrics: %w", err)
+	l.warning = fmt.Sprintf("no metrics: %v (choose another address with --metrics-listen)", err)
+	return nil
 }
 
 func (l *listeners) close() {

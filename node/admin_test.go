@@ -261,8 +261,8 @@ func TestBusyMetricsPort(t *testing.T) {
 	if err == nil {
 		defer l.Close()
 	}
-	doors, err := listen(Admin{Socket: "-"})
-	if err != nil || doors.warning == "" || doors.metrics != nil {
+	doors := &listeners{}
+	if err := doors.listenForMetrics(""); err != nil || doors.warning == "" || doors.metrics != nil {
 		t.Errorf("the default port: %v, %+v", err, doors)
 	}
 	doors.close()
@@ -271,7 +271,7 @@ func TestBusyMetricsPort(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer busy.Close()
-	if _, err := listen(Admin{Socket: "-", Listen: busy.Addr().String()}); err == nil {
+	if err := doors.listenForMetrics(busy.Addr().String()); err == nil {
 		t.Error("a busy port that was asked for is no error")
 	}
 }
@@ -281,7 +281,7 @@ func TestSocketDirectoryGoesWithItsNode(t *testing.T) {
 	// there; what was there before stays. Nodes that start while others end are well.
 	dir := filepath.Join(t.TempDir(), "made")
 	open := func(name string) *listeners {
-		l, err := listen(Admin{Socket: filepath.Join(dir, name), Listen: "-"})
+		l, err := listen(filepath.Join(dir, name))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -305,7 +305,7 @@ func TestSocketDirectoryGoesWithItsNode(t *testing.T) {
 	for i := range 2 {
 		wg.Go(func() {
 			for range 200 {
-				l, err := listen(Admin{Socket: filepath.Join(dir, strconv.Itoa(i)), Listen: "-"})
+				l, err := listen(filepath.Join(dir, strconv.Itoa(i)))
 				if err != nil {
 					t.Error(err)
 					return

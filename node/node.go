@@ -105,7 +105,7 @@ func New(ctx context.Context, c Config) (*Node, error) {
 // open makes the parts in dependency order.
 func (n *Node) open(ctx context.Context) (err error) {
 	// The socket first: it tells a second node before anything else is touched.
-	if n.doors, err = listen(n.config.Admin); err != nil {
+	if n.doors, err = listen(n.config.Admin.Socket); err != nil {
 		return err
 	}
 	ram, err := n.takeBudgets()
@@ -116,6 +116,10 @@ func (n *Node) open(ctx context.Context) (err error) {
 	machine.SpareProcessors(n.limits.Processors)
 	n.pool = hearth.NewPool(ram)
 	if err := n.openDisk(); err != nil {
+		return err
+	}
+	// Behind the disk: a killed node that cannot end holds both, and is known by the disk.
+	if err := n.doors.listenForMetrics(n.config.Admin.Listen); err != nil {
 		return err
 	}
 	n.mem = cache.NewRAM(n.pool, n.pool.Stats().Budget)

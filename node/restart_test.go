@@ -1,10 +1,22 @@
 package node
 
 import (
+	"errors"
+	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strconv"
 	"testing"
+	"time"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/cache/disk"
+	"github.com/hearthfs/hearth/cache/disk/layout"
+	"github.com/hearthfs/hearth/cache/holder"
+	"github.com/hearthfs/hearth/internal/hearthtest"
 	"github.com/hearthfs/hearth/node/nodeids"
 )
 
@@ -65,5 +77,41 @@ func TestClosedWhileItLists(t *testing.T) {
 		if err := n.Close(); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+func TestAfterAKilledNodeThatCannotEnd(t *testing.T) {
+	// It holds its cache directory and its metrics' port. The directory tells what is
+	// wrong, and is looked at first: who starts a node has the other cut off then.
+	killed := exec.Command("true")
+	if err := killed.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = killed.Wait() }()
+	pid := strconv.Itoa(killed.Process.Pid)
+	if !hearthtest.Eventually(t.Context(), 10*time.Second, holder.Parse(pid).Defunct) { // not waited for: a zombie
+		t.Fatal("it lives on")
+	}
+	dir := t.TempDir()
+	lock, err := os.OpenFile(filepath.Join(dir, layout.Lock), os.O_RDWR|os.O_CREATE, 0o600)
+	if err == nil {
+		defer lock.Close()
+		_, err = lock.WriteString(pid + "\n")
+	}
+	if err == nil {
+		err = unix.Flock(int(lock.Fd()), unix.LOCK_EX)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	port, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer port.Close()
+	n, err := New(t.Context(), Config{Cache: Cache{RAM: Size{Bytes: hearth.MinRAM}, Disks: []Disk{{Path: dir, Size: Size{Bytes: 64 << 20}}}},
+		Admin: Admin{Socket: filepath.Join(t.TempDir(), "s"), Listen: port.Addr().String()}})
+	if !errors.Is(err, disk.ErrHung) {
+		t.Errorf("%v, %v", n, err)
 	}
 }
