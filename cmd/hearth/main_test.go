@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-func TestReferencePage(t *testing.T) {
+func TestReferencePageIsCurrent(t *testing.T) {
 	// The page in docs/ is what the table says today.
 	page := filepath.Join("..", "..", "docs", "configuration.md")
 	if updating() {

@@ -15,7 +15,7 @@ import (
 	"github.com/hearthfs/hearth/cmd/hearth/settings"
 )
 
-// manualPages are those that the packages carry, by file.
+// manualPages are those that the packages carry, and the same for who reads the repository, by file.
 func manualPages() map[string]string {
 	blank := &cobra.Command{}
 	cli.AddOutput(blank, cli.AddCommon(blank))
@@ -36,14 +36,18 @@ func manualPages() map[string]string {
 	} {
 		codes = append(codes, fmt.Sprint(c.code, " ", c.meaning))
 	}
-	return map[string]string{"hearth.1": manual.Command(rootCommand(), blank.Flags(), codes), "hearth.yaml.5": manual.Configuration(keys)}
+	return map[string]string{
+		"deploy/man/hearth.1":      manual.Command(rootCommand(), blank.Flags(), codes),
+		"deploy/man/hearth.yaml.5": manual.Configuration(keys),
+		"docs/cli.md":              manual.Markdown(rootCommand(), blank.Flags(), codes),
+	}
 }
 
 func TestManualPagesAreCurrent(t *testing.T) {
 	// The manual pages are what the commands and the table say today, and man(1) sets
 	// them without a warning.
 	for name, page := range manualPages() {
-		file := filepath.Join("..", "..", "deploy", "man", name)
+		file := filepath.Join("..", "..", name)
 		if updating() {
 			if err := os.WriteFile(file, []byte(page), 0o644); err != nil {
 				t.Fatal(err)
@@ -52,8 +56,8 @@ func TestManualPagesAreCurrent(t *testing.T) {
 		if have, err := os.ReadFile(file); err != nil || string(have) != page {
 			t.Errorf("%s is stale (%v): go test ./cmd/hearth -run Manual -update", file, err)
 		}
-		if _, err := exec.LookPath("groff"); err != nil {
-			continue // a machine without man
+		if _, err := exec.LookPath("groff"); err != nil || strings.HasSuffix(name, ".md") {
+			continue // a machine without man, or no page of man's
 		}
 		cmd := exec.Command("groff", "-man", "-Tutf8", "-ww", "-z", "-rCHECKSTYLE=10")
 		cmd.Stdin = strings.NewReader(page)
@@ -61,10 +65,10 @@ func TestManualPagesAreCurrent(t *testing.T) {
 			t.Errorf("%s: %v: %s", name, err, out)
 		}
 	}
-	whole := manualPages()["hearth.1"]
+	pages := manualPages()
 	for _, c := range commands() {
-		if !strings.Contains(whole, ".SS hearth "+c.Name()) {
-			t.Errorf("hearth.1 says nothing of %s", c.Name())
+		if !strings.Contains(pages["deploy/man/hearth.1"], ".SS hearth "+c.Name()) || !strings.Contains(pages["docs/cli.md"], "\n## hearth "+c.Name()+"\n") {
+			t.Errorf("hearth.1 or docs/cli.md says nothing of %s", c.Name())
 		}
 	}
 }
