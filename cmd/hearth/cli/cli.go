@@ -37,7 +37,7 @@ func AddCommon(cmd *cobra.Command) *Common {
 	f.BoolVarP(&c.Verbose, "verbose", "v", false, "print more")
 	f.BoolVar(&c.NoColor, "no-color", false, "no colours (also NO_COLOR, and where the output is no terminal)")
 	f.DurationVar(&c.Timeout, "timeout", 0, "give up after this long (exit code 7)")
-	f.StringVar(&c.Node, "node", "", "the node to ask: unix://PATH (default: this machine's)")
+	f.StringVar(&c.Node, "node", "", "the node to ask: unix://PATH (also HEARTH_NODE; default: this machine's)")
 	f.StringVar(&c.Config, "config", "", "configuration file (default "+DefaultConfig+")")
 	return c
 }
