@@ -52,6 +52,7 @@ func scenarios() []scenario {
 	list = append(list, neverWrong(is, by)...)
 	list = append(list, observed(is)...)
 	list = append(list, warmUps(by)...)
+	list = append(list, docPages(is)...)
 	for i := range list {
 		if list[i].issue == "" {
 			list[i].issue = "mount"
