@@ -14,6 +14,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/hearthfs/hearth/cmd/hearth/cli"
 	"github.com/hearthfs/hearth/cmd/hearth/settings"
 	"github.com/hearthfs/hearth/node/budget"
 	"github.com/hearthfs/hearth/node/machine"
@@ -25,29 +26,49 @@ type manifest struct {
 	Metadata struct{ Name, Namespace string }
 	Data     map[string]string
 	Spec     struct {
-		pod      `yaml:",inline"`
-		Template struct{ Spec pod }
+		pod              `yaml:",inline"`
+		Template         struct{ Spec pod }
+		PodFailurePolicy struct {
+			Rules []struct {
+				Action      string
+				OnExitCodes struct {
+					ContainerName string `yaml:"containerName"`
+					Operator      string
+					Values        []int
+				} `yaml:"onExitCodes"`
+			}
+		} `yaml:"podFailurePolicy"`
 	}
 }
 
 type pod struct {
-	TerminationGracePeriodSeconds int `yaml:"terminationGracePeriodSeconds"`
-	Containers                    []struct {
-		Command         []string
-		SecurityContext struct{ Privileged bool } `yaml:"securityContext"`
-		Ports           []struct {
-			ContainerPort int `yaml:"containerPort"`
-		}
-		LivenessProbe  probe `yaml:"livenessProbe"`
-		ReadinessProbe probe `yaml:"readinessProbe"`
-		Resources      struct{ Limits map[string]string }
-		VolumeMounts   []struct {
-			Name             string
-			MountPath        string `yaml:"mountPath"`
-			MountPropagation string `yaml:"mountPropagation"`
-		} `yaml:"volumeMounts"`
+	TerminationGracePeriodSeconds int         `yaml:"terminationGracePeriodSeconds"`
+	InitContainers                []container `yaml:"initContainers"`
+	Containers                    []container
+	Volumes                       []volume
+}
+
+type container struct {
+	Name            string
+	Command         []string
+	SecurityContext struct {
+		Privileged bool
+		RunAsUser  *int `yaml:"runAsUser"`
+	} `yaml:"securityContext"`
+	Ports []struct {
+		ContainerPort int `yaml:"containerPort"`
 	}
-	Volumes []volume
+	LivenessProbe  probe `yaml:"livenessProbe"`
+	ReadinessProbe probe `yaml:"readinessProbe"`
+	Resources      struct{ Limits map[string]string }
+	VolumeMounts   []volumeMount `yaml:"volumeMounts"`
+}
+
+type volumeMount struct {
+	Name             string
+	MountPath        string `yaml:"mountPath"`
+	MountPropagation string `yaml:"mountPropagation"`
+	ReadOnly         bool   `yaml:"readOnly"`
 }
 
 type volume struct {
@@ -106,7 +127,7 @@ func TestKubernetesExample(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	checkVolumes(t, p, map[string]string{filepath.Dir(file): "config", config.Cache.Disks[0].Path: "cache", filepath.Dir(config.Mounts[0].Dir): "volume"})
+	checkVolumes(t, p, map[string]string{filepath.Dir(file): "config", config.Cache.Disks[0].Path: "cache", filepath.Dir(config.Mounts[0].Dir): "volume", "/run/hearth": "socket"})
 	if !c.SecurityContext.Privileged {
 		t.Error("Bidirectional is refused to what is not privileged")
 	}
@@ -136,6 +157,50 @@ func TestKubernetesExample(t *testing.T) {
 	seen := filepath.Join(m.MountPath, filepath.Base(config.Mounts[0].Dir))
 	if !slices.ContainsFunc(reader.Containers[0].Command, func(s string) bool { return strings.Contains(s, seen) }) {
 		t.Errorf("the reader reads %v, not %s", reader.Containers[0].Command, seen)
+	}
+}
+
+func TestKubernetesJob(t *testing.T) {
+	// The job's init container is a warm-up that this binary takes, asks the node of daemonset.yaml at its socket as root, and fails the job on the codes that another try does not change; the job reads what it loaded.
+	set := manifests(t, "daemonset.yaml")["DaemonSet"].Spec.Template.Spec
+	job := manifests(t, "job.yaml")["Job"].Spec
+	warm, reader := job.Template.Spec.InitContainers[0], job.Template.Spec.Containers[0]
+	cmd, args, err := rootCommand().Find(warm.Command[1:])
+	if err != nil || warm.Command[0] != "hearth" || cmd.Name() != "warmup" {
+		t.Fatalf("%v runs %s, %v", warm.Command, cmd.Name(), err)
+	}
+	if err := errors.Join(cmd.ParseFlags(args), cmd.ValidateArgs(cmd.Flags().Args())); err != nil || cmd.Flags().NArg() != 1 {
+		t.Errorf("%v: %d paths, %v", warm.Command, cmd.Flags().NArg(), err)
+	}
+	socket := func(p pod, mounts []volumeMount) (host, in string) {
+		for _, m := range mounts {
+			i := slices.IndexFunc(p.Volumes, func(v volume) bool { return v.Name == m.Name })
+			if m.Name == "socket" && i >= 0 {
+				return p.Volumes[i].HostPath.Path, m.MountPath
+			}
+		}
+		return "", ""
+	}
+	for what, c := range map[string]struct {
+		pod    pod
+		mounts []volumeMount
+	}{"node": {set, set.Containers[0].VolumeMounts}, "job": {job.Template.Spec, warm.VolumeMounts}} {
+		if host, in := socket(c.pod, c.mounts); host != "/run/hearth" || in != "/run/hearth" { // root's socket, see hearth.yaml(5)
+			t.Errorf("the socket of the %s: %s of the machine at %s", what, host, in)
+		}
+	}
+	if u := warm.SecurityContext.RunAsUser; u == nil || *u != 0 {
+		t.Error("the init container is not root's")
+	}
+	rule := job.PodFailurePolicy.Rules[0]
+	if on := rule.OnExitCodes; rule.Action != "FailJob" || on.ContainerName != warm.Name || on.Operator != "In" ||
+		!slices.Equal(on.Values, []int{cli.ExitUsage, cli.ExitPartly, cli.ExitNotFound, cli.ExitRefused}) {
+		t.Errorf("the job fails on %+v", rule)
+	}
+	volume := reader.VolumeMounts[0]
+	reads := filepath.Join(volume.MountPath, "data", cmd.Flags().Arg(0))
+	if volume.MountPropagation != "HostToContainer" || !strings.Contains(strings.Join(reader.Command, " "), reads+" ") {
+		t.Errorf("%v does not read %s, propagation %q", reader.Command, reads, volume.MountPropagation)
 	}
 }
 
