@@ -3,8 +3,10 @@ package hearth
 import (
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -51,13 +53,53 @@ func says(text string, parts []string) bool {
 
 func TestTroubleshootingIsCurrent(t *testing.T) {
 	// Each text that the page is keyed by is still said, and each line with which an
-	// origin is explained has its key there.
+	// origin is explained, or a warm-up refused, broken off or warned of, has its key there.
+	said, keys := texts(t), keysOf(t)
+	for _, parts := range keys {
+		found := false
+		for _, text := range said {
+			found = found || says(text, parts)
+		}
+		if !found {
+			t.Errorf("nothing says %q any more", parts)
+		}
+	}
+	if len(keys) < 50 {
+		t.Errorf("the page has %d keys", len(keys))
+	}
+	for file, text := range said {
+		lines := []string{text}
+		switch {
+		case strings.HasPrefix(file, "warmup/"):
+			lines = warnings(text)
+		case !strings.Contains(file, "testdata/explain/"):
+			continue
+		}
+		for _, line := range lines {
+			if !slices.ContainsFunc(keys, func(key []string) bool { return says(line, key) || len(key) == 1 && strings.HasPrefix(key[0], line) }) {
+				t.Errorf("docs/troubleshooting.md has no key for %s: %s", file, line)
+			}
+		}
+	}
+}
+
+// warnings are what a package of jobs says to its user of what it did not do: refusals,
+// causes, and lines for the log, each as its first literal.
+func warnings(source string) (all []string) {
+	for _, m := range regexp.MustCompile(`(?:\b(?:Refusal|Unknown|told|Sprintf)\(|sample\(.*, |failure\{kind\w+, |\bcause\w*\s+= |errors\.New\()"([^"]{10,})"`).FindAllStringSubmatch(source, -1) {
+		all = append(all, strings.TrimSpace(m[1]))
+	}
+	return all
+}
+
+// keysOf are the texts that docs/troubleshooting.md is keyed by, each as the parts
+// between its "...".
+func keysOf(t *testing.T) (keys [][]string) {
+	t.Helper()
 	page, err := os.ReadFile("docs/troubleshooting.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	said := texts(t)
-	var keys [][]string
 	_, tables, _ := strings.Cut(string(page), "\n## The origin")
 	for line := range strings.Lines(tables) {
 		columns := strings.Split(line, " | ")
@@ -73,30 +115,118 @@ func TestTroubleshootingIsCurrent(t *testing.T) {
 			}
 			if len(parts) == 0 {
 				t.Errorf("%q says nothing", key[1])
+				continue
 			}
 			keys = append(keys, parts)
-			found := false
-			for _, text := range said {
-				found = found || says(text, parts)
+		}
+	}
+	return keys
+}
+
+// pages are what people read, by file: the text with its code taken out, in which
+// nothing links.
+func pages(t *testing.T) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	fence, code := regexp.MustCompile("(?ms)^ *```.*?^ *```"), regexp.MustCompile("`[^`\n]*`")
+	for _, dir := range []string{".", "docs"} {
+		err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
+			switch {
+			case err != nil:
+				return err
+			case dir == "." && d.IsDir() && p != ".":
+				return fs.SkipDir
+			case d.IsDir() || !strings.HasSuffix(p, ".md"):
+				return nil
 			}
-			if !found {
-				t.Errorf("nothing says %q any more", key[1])
+			text, err := os.ReadFile(p)
+			all[p] = fence.ReplaceAllString(string(text), "")
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for p, text := range all {
+		all[p] = code.ReplaceAllStringFunc(text, func(s string) string {
+			if strings.Contains(s, "](") {
+				return ""
+			}
+			return s
+		})
+	}
+	return all
+}
+
+// anchors are the places of a page that a link may name: its headings as they are
+// shown, in small letters, with hyphens for blanks and without other signs.
+func anchors(page string) map[string]bool {
+	all := map[string]bool{}
+	for _, m := range regexp.MustCompile("(?m)^#+ +(.+)$").FindAllStringSubmatch(page, -1) {
+		name := strings.ReplaceAll(strings.ToLower(strings.ReplaceAll(m[1], "`", "")), " ", "-")
+		all[regexp.MustCompile(`[^\p{L}\p{N}_-]`).ReplaceAllString(name, "")] = true
+	}
+	return all
+}
+
+func TestLinksOfPagesAreCurrent(t *testing.T) {
+	// Each link of a page leads to a file of the repository, and to a heading where it names one; and each page of docs/ is found from docs/README.md, and that from README.md.
+	all := pages(t)
+	links := map[string]bool{}
+	for from, text := range all {
+		for _, m := range regexp.MustCompile(`\]\(([^)\s]+)\)`).FindAllStringSubmatch(text, -1) {
+			if strings.Contains(m[1], "://") {
+				continue
+			}
+			file, place, _ := strings.Cut(m[1], "#")
+			to := from
+			if file != "" {
+				to = filepath.Join(filepath.Dir(from), file)
+			}
+			links[from+" "+to] = true
+			if _, err := os.Stat(to); err != nil {
+				t.Errorf("%s links to %s: %v", from, m[1], err)
+			} else if place != "" && !anchors(all[to])[place] {
+				t.Errorf("%s links to %s, and there is no such heading", from, m[1])
 			}
 		}
 	}
-	if len(keys) < 50 {
-		t.Errorf("the page has %d keys", len(keys))
+	if len(links) < 50 {
+		t.Errorf("the pages have %d links", len(links))
 	}
-	for file, text := range said {
-		if !strings.Contains(file, "testdata/explain/") {
+	for p := range all {
+		index := "docs/README.md"
+		switch {
+		case p == index:
+			index = "README.md"
+		case !strings.HasPrefix(p, "docs/"):
 			continue
 		}
-		known := false
-		for _, key := range keys {
-			known = known || says(text, key)
+		if !links[index+" "+p] {
+			t.Errorf("%s does not link to %s", index, p)
 		}
-		if !known {
-			t.Errorf("docs/troubleshooting.md has no key for %s: %s", file, text)
+	}
+}
+
+func TestScriptsOfRecipesAreCurrent(t *testing.T) {
+	// A shell reads the scripts that people are told to install, and shellcheck, where it is, finds nothing in them or in ours.
+	scripts, err := filepath.Glob("deploy/slurm/*")
+	more, _ := filepath.Glob("scripts/*")
+	if err != nil || len(scripts) != 3 || len(more) == 0 {
+		t.Fatalf("scripts %v and %v, %v", scripts, more, err)
+	}
+	for _, s := range scripts {
+		if out, err := exec.Command("sh", "-n", s).CombinedOutput(); err != nil {
+			t.Errorf("%s: %v: %s", s, err, out)
 		}
+		if info, err := os.Stat(s); err != nil || info.Mode()&0o111 != 0o111 {
+			t.Errorf("%s cannot be run: %v", s, err)
+		}
+	}
+	if _, err := exec.LookPath("shellcheck"); err != nil {
+		return // a machine without it
+	}
+	if out, err := exec.Command("shellcheck", append(scripts, more...)...).CombinedOutput(); err != nil {
+		t.Errorf("shellcheck: %v: %s", err, out)
 	}
 }
