@@ -209,13 +209,23 @@ func TestLinksOfPagesAreCurrent(t *testing.T) {
 }
 
 func TestScriptsOfRecipesAreCurrent(t *testing.T) {
-	// A shell reads the scripts that people are told to install, and shellcheck, where it is, finds nothing in them or in ours.
+	// A shell reads the scripts that people are told to install, their page has what they may be told, and shellcheck, where it is, finds nothing in them or in ours.
 	scripts, err := filepath.Glob("deploy/slurm/*")
 	more, _ := filepath.Glob("scripts/*")
 	if err != nil || len(scripts) != 3 || len(more) == 0 {
 		t.Fatalf("scripts %v and %v, %v", scripts, more, err)
 	}
+	page, err := os.ReadFile("docs/recipes/slurm.md")
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, s := range scripts {
+		text, err := os.ReadFile(s)
+		for _, m := range regexp.MustCompile(`\$\{(HEARTH_SLURM_\w+):-([^}]*)\}`).FindAllStringSubmatch(string(text), -1) {
+			if row := "\n| `" + m[1] + "` | `" + m[2] + "` | "; err != nil || !strings.Contains(string(page), row) {
+				t.Errorf("%s takes %s, by default %q, and the page does not say so (%v)", s, m[1], m[2], err)
+			}
+		}
 		if out, err := exec.Command("sh", "-n", s).CombinedOutput(); err != nil {
 			t.Errorf("%s: %v: %s", s, err, out)
 		}

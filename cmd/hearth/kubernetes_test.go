@@ -197,6 +197,18 @@ func TestKubernetesJob(t *testing.T) {
 		!slices.Equal(on.Values, []int{cli.ExitUsage, cli.ExitPartly, cli.ExitNotFound, cli.ExitRefused}) {
 		t.Errorf("the job fails on %+v", rule)
 	}
+	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "recipes", "kubernetes.md"))
+	whole, unread := os.ReadFile(filepath.Join("..", "..", "deploy", "kubernetes", "job.yaml"))
+	_, shown, _ := strings.Cut(string(page), "```yaml\n")
+	shown, _, _ = strings.Cut(shown, "```")
+	for line := range strings.Lines(shown) {
+		if !strings.Contains(string(whole), " "+strings.TrimSpace(line)+"\n") {
+			t.Errorf("the page shows %q, which job.yaml does not have", line)
+		}
+	}
+	if err := errors.Join(err, unread); err != nil || strings.Count(shown, "\n") < 5 {
+		t.Errorf("the page shows %q: %v", shown, err)
+	}
 	volume := reader.VolumeMounts[0]
 	reads := filepath.Join(volume.MountPath, "data", cmd.Flags().Arg(0))
 	if volume.MountPropagation != "HostToContainer" || !strings.Contains(strings.Join(reader.Command, " "), reads+" ") {
