@@ -169,9 +169,11 @@ func (c *crashes) judge() map[*object]int {
 	return last
 }
 
-// hold notes what the disk holds whole, of the versions that were seen last.
+// hold notes what the disk holds whole, of the versions that were seen last, once
+// nothing waits to be written.
 func (c *crashes) hold(seen map[*object]int) {
 	c.e.Helper()
+	c.e.eventually("all to be written", func() bool { return c.h.diskTier().Dirs[0].Queued == 0 })
 	clear(c.held)
 	for _, x := range c.objects {
 		s, err := c.h.client.Stat(c.e.ctx, "/"+x.Path)

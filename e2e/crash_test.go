@@ -41,9 +41,8 @@ type phase struct {
 	starting bool
 	// lost is the share of what was held that a reopened node may have to fetch again.
 	// A kill takes nothing from the page cache, so how often it is synced does not
-	// count; and what was held in the write queue, a quarter of the RAM, is written long
-	// before the kill. So only eviction may take some of it, for what is new; none was
-	// seen to. 0.05 of at most 56 MB is less than one segment of 4 MiB.
+	// count, and the write queue was seen empty. So only eviction may take some of it,
+	// for what is new; none was seen to. 0.05 of at most 56 MB is less than one segment of 4 MiB.
 	lost float64
 	// before happens at the origin before it, during while it is counted.
 	before func(c *crashes)

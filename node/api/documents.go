@@ -94,6 +94,8 @@ type DirStatus struct {
 	Path   string `json:"path"`
 	Used   int64  `json:"used"`
 	Budget int64  `json:"budget"`
+	// Queued bytes wait to be written: a kill would lose them.
+	Queued int64 `json:"queued"`
 	// FileSystem is the type of the one that it lies on; Note is what is to be known
 	// about that, and what to do; "": nothing.
 	FileSystem string `json:"file_system,omitempty"`
