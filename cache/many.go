@@ -84,7 +84,7 @@ func (t *Tier) run(ctx context.Context, first hearth.Block, n int, each func(hea
 	for i := range ids {
 		ids[i] = hearth.ID{Version: first.Object.Version, Index: first.Index + int64(i)}
 	}
-	r, err := t.whole.Lead(ids, func(ctx context.Context, r *flight.Run[hearth.ID, *hearth.View]) { t.bring(ctx, r, first) })
+	r, err := t.whole.Lead(ctx, ids, func(ctx context.Context, r *flight.Run[hearth.ID, *hearth.View]) { t.bring(ctx, r, first) })
 	if err != nil {
 		each(first, nil, err)
 		return 0, false
@@ -94,7 +94,7 @@ func (t *Tier) run(ctx context.Context, first hearth.Block, n int, each func(hea
 		if !joined {
 			return 0, true // it has just ended: the store may have the block now
 		}
-		t.shared.Add(1)
+		t.joined(first.Len())
 		return 1, each(first, v, err) && err == nil
 	}
 	defer r.Leave()

@@ -24,7 +24,7 @@ type Tier struct {
 	whole  *flight.Group[hearth.ID, *hearth.View] // whole blocks, on their way into the store
 	ranges *flight.Twins[span, *hearth.View]      // ranges, straight from next
 
-	hits, hitBytes, misses, fetches, fetchedBytes, shared, declined, failures atomic.Int64
+	hits, hitBytes, misses, fetches, fetchedBytes, shared, sharedBytes, declined, failures atomic.Int64
 }
 
 // span is a range of a block, which is shared with equal ones only.
@@ -78,7 +78,7 @@ func (t *Tier) Get(ctx context.Context, b hearth.Block, off, n int) (*hearth.Vie
 		return nil, context.Cause(ctx)
 	}
 	if v, joined, err := t.whole.Join(ctx, b.ID()); joined {
-		t.shared.Add(1)
+		t.joined(n)
 		if err != nil {
 			return nil, err
 		}
@@ -116,12 +116,18 @@ func (t *Tier) fill(ctx context.Context, b hearth.Block, off, n int) (*hearth.Vi
 		return v, err
 	})
 	if shared {
-		t.shared.Add(1)
+		t.joined(n)
 	}
 	if err != nil {
 		return nil, err
 	}
 	return cut(v, off, n), nil
+}
+
+// joined counts n bytes that another's attempt brings, too.
+func (t *Tier) joined(n int) {
+	t.shared.Add(1)
+	t.sharedBytes.Add(int64(n))
 }
 
 // meanwhile looks into the store again from within an attempt: between our miss
@@ -143,7 +149,7 @@ func (t *Tier) straight(ctx context.Context, b hearth.Block, off, n int) (*heart
 		return t.fetch(ctx, b, off, n)
 	})
 	if shared {
-		t.shared.Add(1)
+		t.joined(n)
 	}
 	return v, err
 }
@@ -224,8 +230,9 @@ type TierStats struct {
 	Hits, HitBytes, Misses int64
 	// Fetches counts Views that next yielded, with their bytes.
 	Fetches, FetchedBytes int64
-	// Shared counts reads that waited for an attempt which another had started.
-	Shared int64
+	// Shared counts reads that waited for an attempt which another had started, with
+	// the bytes asked for.
+	Shared, SharedBytes int64
 	// Declined counts Puts that the store refused; Errors counts Gets that failed
 	// in the store other than by a miss.
 	Declined, Errors int64
@@ -235,7 +242,7 @@ type TierStats struct {
 func (t *Tier) Stats() TierStats {
 	return TierStats{
 		Hits: t.hits.Load(), HitBytes: t.hitBytes.Load(), Misses: t.misses.Load(),
-		Fetches: t.fetches.Load(), FetchedBytes: t.fetchedBytes.Load(), Shared: t.shared.Load(),
+		Fetches: t.fetches.Load(), FetchedBytes: t.fetchedBytes.Load(), Shared: t.shared.Load(), SharedBytes: t.sharedBytes.Load(),
 		Declined: t.declined.Load(), Errors: t.failures.Load(),
 	}
 }

@@ -47,7 +47,7 @@ func (f *fileSystem) ReadDir(cancel <-chan struct{}, in *gofuse.ReadIn, out *gof
 // behind the first name waits for the next request.
 func (f *fileSystem) list(cancel <-chan struct{}, in *gofuse.ReadIn, add func(gofuse.DirEntry, *namespace.Node) bool) gofuse.Status {
 	f.ops.readDirs.Add(1)
-	r := f.requestIn(cancel, in.NodeId)
+	r := f.requestIn(cancel, &in.InHeader)
 	defer r.finish()
 	dir := f.toTree(in.NodeId)
 	after, ok := f.tickets.name(dir, in.Offset)

@@ -11,6 +11,7 @@ import (
 	gofuse "github.com/hanwen/go-fuse/v2/fuse"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/internal/waits"
 	"github.com/hearthfs/hearth/namespace"
 )
 
@@ -113,19 +114,22 @@ func (f *fileSystem) toKernel(id uint64) (uint64, bool) {
 	return id, id != rootID
 }
 
-func (f *fileSystem) request(cancel <-chan struct{}) *request {
-	return &request{cancel: cancel, grace: f.grace}
+// request is one that, where it waits, waits for names.
+func (f *fileSystem) request(cancel <-chan struct{}, in *gofuse.InHeader) *request {
+	return &request{cancel: cancel, grace: f.grace, ledger: f.o.Events.Waits, thread: in.Pid, cause: waits.List, about: f.o.FSName}
 }
 
 // requestIn is a request for which the kernel holds a directory's lock.
-func (f *fileSystem) requestIn(cancel <-chan struct{}, dir uint64) *request {
-	return &request{cancel: cancel, grace: f.grace, news: f.news, dir: dir}
+func (f *fileSystem) requestIn(cancel <-chan struct{}, in *gofuse.InHeader) *request {
+	r := f.request(cancel, in)
+	r.news, r.dir = f.news, in.NodeId
+	return r
 }
 
 // Lookup answers LOOKUP. It writes nothing: the id was there before.
 func (f *fileSystem) Lookup(cancel <-chan struct{}, in *gofuse.InHeader, name string, out *gofuse.EntryOut) gofuse.Status {
 	f.ops.lookups.Add(1)
-	r := f.requestIn(cancel, in.NodeId)
+	r := f.requestIn(cancel, in)
 	defer r.finish()
 	n, err := f.tree.Lookup(r, f.toTree(in.NodeId), name)
 	if err != nil {
@@ -166,7 +170,7 @@ func (f *fileSystem) Forget(id, n uint64) {
 // GetAttr answers GETATTR without asking the origin.
 func (f *fileSystem) GetAttr(cancel <-chan struct{}, in *gofuse.GetAttrIn, out *gofuse.AttrOut) gofuse.Status {
 	f.ops.getattrs.Add(1)
-	r := f.request(cancel)
+	r := f.request(cancel, &in.InHeader)
 	defer r.finish()
 	id := f.toTree(in.NodeId)
 	now := time.Now()

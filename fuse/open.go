@@ -20,7 +20,7 @@ func (f *fileSystem) Open(cancel <-chan struct{}, in *gofuse.OpenIn, out *gofuse
 	if in.Flags&(syscall.O_WRONLY|syscall.O_RDWR|syscall.O_TRUNC) != 0 {
 		return gofuse.EROFS
 	}
-	r := f.request(cancel)
+	r := f.request(cancel, &in.InHeader)
 	defer r.finish()
 	n, err := f.tree.Open(r, f.toTree(in.NodeId))
 	if err == nil && n.ID != in.NodeId {

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/internal/waits"
 	"github.com/hearthfs/hearth/namespace"
 )
 
@@ -105,6 +106,9 @@ type Options struct {
 type Events struct {
 	// Complaint is a line of the FUSE library: a reply that the kernel refused, a panic.
 	Complaint func(text string)
+	// Waits counts what requests wait for; names are asked of what FSName names. It is
+	// nothing that is called back.
+	Waits *waits.Ledger
 }
 
 // MostlyLarge is Auto's rule over the sizes of a sample of objects: half of the

@@ -2,7 +2,6 @@ package fuse
 
 import (
 	"container/list"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -13,13 +12,14 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache"
+	"github.com/hearthfs/hearth/internal/waits"
 )
 
 // Read answers READ with the exact bytes of the range that lies in the file, or
 // with an error: the kernel takes a short answer for the end of the file.
 func (f *fileSystem) Read(cancel <-chan struct{}, in *gofuse.ReadIn, buf []byte) (gofuse.ReadResult, gofuse.Status) {
 	f.ops.reads.Add(1)
-	r := f.request(cancel)
+	r := f.request(cancel, &in.InHeader)
 	defer r.finish()
 	rec, err := f.record(r, in.NodeId)
 	if err != nil {
@@ -36,6 +36,7 @@ func (f *fileSystem) Read(cancel <-chan struct{}, in *gofuse.ReadIn, buf []byte)
 	if n > f.ops.largestRead.Load() {
 		f.ops.largestRead.Store(n)
 	}
+	r.cause, r.about = waits.Origin, rec.node.Object.Version
 	a, err := f.read(r, rec, off, buf[:n])
 	if err != nil {
 		return nil, f.readFailed(r, rec, err)
@@ -44,9 +45,16 @@ func (f *fileSystem) Read(cancel <-chan struct{}, in *gofuse.ReadIn, buf []byte)
 	return a, gofuse.OK
 }
 
-func (f *fileSystem) read(ctx context.Context, rec *record, off int64, buf []byte) (_ *answer, err error) {
+func (f *fileSystem) read(ctx *request, rec *record, off int64, buf []byte) (_ *answer, err error) {
 	o := &rec.node.Object
-	if !f.held(o, off, len(buf)) {
+	if f.held(o, off, len(buf)) {
+		began := time.Now()
+		defer func() {
+			if !ctx.waited() { // for others, since it was held no more
+				ctx.ledger.Add(waits.Disk, time.Since(began))
+			}
+		}()
+	} else {
 		f.ops.misses.Add(1)
 		if x := rec.failure.Load(); x != nil && time.Since(x.at) < askAgain {
 			return nil, x.err

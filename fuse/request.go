@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/hearthfs/hearth/internal/waits"
 )
 
 // grace is how long a request goes on after an INTERRUPT. A signal is no wish to
@@ -20,7 +22,13 @@ type request struct {
 	news   *news  // told while the request waits
 	dir    uint64 // the directory whose lock the kernel holds for the request, or 0
 
-	mu     sync.Mutex // guards the rest; held for a few instructions; taken before news.mu
+	ledger *waits.Ledger // takes what the thread waits, for what cause and about what
+	thread uint32
+	cause  waits.Cause
+	about  any
+
+	mu     sync.Mutex // guards the rest; held for a few instructions; taken before news.mu and the ledger's
+	wait   *waits.Wait
 	done   chan struct{}
 	over   bool // finished, or its grace has passed
 	gaveUp bool // its grace has passed
@@ -46,6 +54,7 @@ func (r *request) Done() <-chan struct{} {
 			if r.dir != 0 {
 				r.news.stall(r.dir)
 			}
+			r.wait = r.ledger.Begin(r.thread, r.cause, r.about)
 			go r.watch(r.done)
 		}
 	}
@@ -92,9 +101,17 @@ func (r *request) end(gaveUp bool) {
 		return
 	}
 	close(r.done)
+	r.wait.End()
 	if r.dir != 0 {
 		r.news.free(r.dir)
 	}
+}
+
+// waited reports whether somebody waited for anything on behalf of the request.
+func (r *request) waited() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.done != nil
 }
 
 // interrupted reports whether an INTERRUPT has ended the request.

@@ -21,7 +21,7 @@ func (f *fileSystem) GetXAttr(cancel <-chan struct{}, in *gofuse.InHeader, name 
 	if !ours {
 		return 0, gofuse.ENODATA
 	}
-	r := f.request(cancel)
+	r := f.request(cancel, in)
 	defer r.finish()
 	rec, err := f.record(r, in.NodeId)
 	if err != nil {
@@ -39,7 +39,7 @@ func (f *fileSystem) GetXAttr(cancel <-chan struct{}, in *gofuse.InHeader, name 
 
 // ListXAttr answers LISTXATTR.
 func (f *fileSystem) ListXAttr(cancel <-chan struct{}, in *gofuse.InHeader, dest []byte) (uint32, gofuse.Status) {
-	r := f.request(cancel)
+	r := f.request(cancel, in)
 	defer r.finish()
 	rec, err := f.record(r, in.NodeId)
 	if err != nil {

@@ -39,6 +39,7 @@ func export(s *Status, m metric.Sink) {
 	m.Count("hearth_origin_errors_total", "Attempts at origins that failed; a missing key counts too, and the If-Match probe at the start.", s.Origin.Errors)
 	m.Count("hearth_origin_retries_total", "Attempts at origins that were sent again.", s.Origin.Retries)
 	m.Count("hearth_origin_throttled_total", "Answers of origins that asked to slow down: 429, 503 or SlowDown.", s.Origin.Throttled)
+	exportSeen(s, m)
 	m.Count("hearth_uncached_reads_total", "Blocks read of objects without a strong ETag, which no tier keeps.", s.Uncached)
 	for _, t := range s.Tiers {
 		m.Gauge("hearth_tier_used_bytes", "Bytes held by a tier.", t.Used, "tier", t.Name)
@@ -80,4 +81,21 @@ func export(s *Status, m metric.Sink) {
 		stale = 1
 	}
 	m.Gauge("hearth_names_stale", "1 while an origin cannot be asked and last known names are shown.", stale)
+}
+
+// exportSeen sends what is counted beside the node's parts.
+func exportSeen(s *Status, m metric.Sink) {
+	m.Times("hearth_origin_first_byte_seconds", "How long answers of origins let wait for their first byte; those that ask to slow down count, too.", s.Origin.FirstByte)
+	for cause, v := range s.Waits {
+		m.Seconds("hearth_wait_seconds_total", "Time that readers waited, by cause; of requests that wait at once for one thread it counts once.", v, "cause", cause)
+	}
+	for purpose, x := range s.Egress.Asked {
+		m.Count("hearth_egress_requests_total", "What origins were asked for: fetches of blocks, HEAD and LIST.", x.Requests, "purpose", purpose)
+		m.Count("hearth_egress_bytes_total", "Bytes that came of it.", x.Bytes, "purpose", purpose)
+	}
+	for by, x := range s.Egress.Avoided {
+		m.Count("hearth_egress_avoided_requests_total", "Reads for which no origin was asked.", x.Requests, "by", by)
+		m.Count("hearth_egress_avoided_bytes_total", "Bytes of these reads.", x.Bytes, "by", by)
+	}
+	m.Gauge("hearth_listings_running", "Directories that are being listed at their origin.", int64(len(s.Names.Listings)))
 }

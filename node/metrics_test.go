@@ -61,7 +61,9 @@ func populate(v reflect.Value) {
 // labels that metrics may have, and what bounds their values.
 func labels() map[string]string {
 	return map[string]string{
-		"dir": "paths of cache directories and mount points, as many as are configured",
+		"by":    "`ram`, `disk` (the tier answered), `joined` (another's fetch was under way)",
+		"cause": "`origin` (bytes of objects), `throttled` (pauses that an origin asked for), `disk` (bytes that a cache directory or memory holds), `list` (names: look-ups, attributes, listings)",
+		"dir":   "paths of cache directories and mount points, as many as are configured",
 		"figure": "`disk_bytes`, `memory_bytes` (what the names take); `lookups`, `nodes`, `names_read` (answers by name, by id, in listings); " +
 			"`heads`, `probes`, `listings`, `origin_errors` (questions to origins: HEAD, \"is there a directory?\", whole listings, failures); `names_listed`; " +
 			"`slowest_listing_ms` (names that listings brought are believed for at most 20 times that, if it is more than the bound); " +
@@ -71,6 +73,7 @@ func labels() map[string]string {
 			"`lent` (opens by passthrough); `lent_files`, `taken_back` (files of such opens: their difference is lent now); `stale` (ESTALE); `interrupted`; " +
 			"`errors` (EIO and such); `complaints` (the FUSE library's); `news_told`, `news_merged`, `news_lost` (notifications)",
 		"outcome": "`done`, `present` (held before), `changed` (another version was loaded), `vanished`, `not_kept` (no tier would), `failed`",
+		"purpose": "`readers` (read-ahead included), `warm_up`, `names`",
 		"tier":    "`ram`, `disk`",
 		"verb":    "`get`, `head`, `list`",
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/fuse"
 	"github.com/hearthfs/hearth/namespace"
+	"github.com/hearthfs/hearth/node/history"
 	"github.com/hearthfs/hearth/node/machine"
 )
 
@@ -22,8 +23,9 @@ type mounts struct {
 	mu     sync.Mutex // guards the fields; never held while a mount is made or taken away
 	byDir  map[string]*mounted
 	closed bool
-	idle   chan struct{} // closed while there is no mount
-	own    machine.Own   // what no mount may hide; never changed
+	idle   chan struct{}  // closed while there is no mount
+	own    machine.Own    // what no mount may hide; never changed
+	past   history.Sample // of mounts that are gone
 }
 
 // mounted is one mount; until ready is closed it is only a claim on its Dir.
@@ -183,7 +185,7 @@ func (n *Node) fuseOptions(x *mounted, root uint64) (fuse.Options, error) {
 		FileMode: x.FileMode, DirMode: x.DirMode,
 		AllowOther: os.Geteuid() == 0, NoExec: slices.Contains(x.Options, "noexec"),
 		Without: n.config.FuseWithout,
-		Events: fuse.Events{Complaint: func(text string) {
+		Events: fuse.Events{Waits: n.seen.waits, Complaint: func(text string) {
 			n.events.Trouble("fuse "+x.Dir, "FUSE library", "dir", x.Dir, "cause", text)
 		}},
 	}
@@ -274,6 +276,10 @@ func (m *mounts) stand(x *mounted, s *fuse.Server) {
 func (m *mounts) drop(x *mounted) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if x.server != nil {
+		f := x.server.Stats()
+		m.past.Mount(f.Requests, f.Outcomes)
+	}
 	delete(m.byDir, x.Dir)
 	close(x.gone)
 	if len(m.byDir) == 0 {

@@ -21,7 +21,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -31,8 +30,10 @@ import (
 	"github.com/hearthfs/hearth/cache/check"
 	"github.com/hearthfs/hearth/cache/disk"
 	"github.com/hearthfs/hearth/internal/flight"
+	"github.com/hearthfs/hearth/internal/waits"
 	"github.com/hearthfs/hearth/node/budget"
 	"github.com/hearthfs/hearth/node/fsck"
+	"github.com/hearthfs/hearth/node/history"
 	"github.com/hearthfs/hearth/node/judged"
 	"github.com/hearthfs/hearth/node/leaks"
 	"github.com/hearthfs/hearth/node/machine"
@@ -65,8 +66,7 @@ type Node struct {
 	mounts *mounts
 	jobs   warmUps
 	doors  *listeners
-	// uncached counts blocks read of objects that cannot be kept.
-	uncached atomic.Int64
+	seen   seen
 
 	closed sync.Once
 	group  *errgroup.Group
@@ -85,12 +85,17 @@ func New(ctx context.Context, c Config) (*Node, error) {
 	life, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	n.cancel = cancel
 	n.group, n.ctx = errgroup.WithContext(life)
+	n.seen.waits, n.seen.reads = waits.New(), history.New(n.sample)
 	if err := n.open(ctx); err != nil {
 		n.close()
 		return nil, err
 	}
 	n.tellReplaced(n.ctx)
 	n.serveAdmin(n.ctx, n.doors)
+	n.group.Go(func() error {
+		n.seen.reads.Run(n.ctx)
+		return nil
+	})
 	ram := n.pool.Stats().Budget
 	n.group.Go(func() error {
 		machine.KeepGarbageSmall(n.ctx, ram)
@@ -133,7 +138,8 @@ func (n *Node) open(ctx context.Context) (err error) {
 	bucket := origin.NewBucket(n.pool, n.links.origin)
 	own := machine.NewOwn(n.dirs.Paths(), strings.TrimPrefix(n.Socket(), "-"), n.config.File)
 	n.mounts, n.judged = newMounts(own), judged.Open(n.dirs.First())
-	if n.tiers, err = wiring.Wire(n.config.Wiring, n.mem, store(n.disk), watch.Bucket{Source: bucket, Gone: n.gone, Weak: n.uncacheable, Heard: n.heard}); err != nil {
+	if n.tiers, err = wiring.Wire(n.config.Wiring, n.mem, store(n.disk), watch.Bucket{Source: bucket, Gone: n.gone, Weak: n.uncacheable, Heard: n.heard,
+		Egress: &n.seen.egress, Waits: n.seen.waits}); err != nil {
 		return fmt.Errorf("join the ring: %w", err)
 	}
 	if err := n.openTree(); err != nil {
@@ -266,7 +272,7 @@ func (n *Node) gone(o *hearth.Object) {
 
 // uncacheable hears of reads of objects without a strong ETag.
 func (n *Node) uncacheable(o *hearth.Object) {
-	n.uncached.Add(1)
+	n.seen.uncached.Add(1)
 	n.events.Trouble("uncached "+o.Link, "object has no strong ETag: it is served, and never kept", "link", o.Link, "key", o.Key)
 }
 

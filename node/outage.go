@@ -19,7 +19,7 @@ func (n *Node) goOn(ctx context.Context, l *link, cause error) error {
 	if ctx.Err() != nil || !origin.Away(cause) {
 		return explained(cause)
 	}
-	known, err := n.tree.Knows(l.inTree(n.tiers.Ring.List))
+	known, err := n.tree.Knows(n.inTree(l))
 	if err != nil || !known {
 		return explained(cause)
 	}

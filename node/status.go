@@ -11,6 +11,7 @@ import (
 	"github.com/hearthfs/hearth/cache/disk"
 	"github.com/hearthfs/hearth/node/machine"
 	"github.com/hearthfs/hearth/node/room"
+	"github.com/hearthfs/hearth/node/watch"
 	"github.com/hearthfs/hearth/origin"
 )
 
@@ -24,12 +25,12 @@ func (n *Node) Status(context.Context) *Status {
 			Limit: n.limits.Memory, LimitBy: n.limits.MemoryBy, Heap: machine.HeapLimit()},
 		Processors: ProcessorsStatus{Threads: runtime.GOMAXPROCS(0), Limit: n.limits.Processors, LimitBy: n.limits.ProcessorsBy},
 		Tiers:      n.tierStatus(), Names: n.namesStatus(), Jobs: n.jobs.Lines(), Warmup: n.jobs.Total(),
-		Uncached: n.uncached.Load(),
-		Origin:   OriginStatus{Verbs: map[string]int64{}},
+		Origin: OriginStatus{Verbs: map[string]int64{}},
 	}
 	for _, l := range n.links.list() {
-		o := originStatus(l.origin.Stats())
-		x := LinkStatus{Path: l.Path, URL: l.Origin.URL, Endpoint: l.Origin.Endpoint, Freshness: l.freshness.String(), Origin: o}
+		stats := l.origin.Stats()
+		o := originStatus(stats)
+		x := LinkStatus{Path: l.Path, URL: l.Origin.URL, Endpoint: l.Origin.Endpoint, Freshness: l.freshness.String(), Origin: o, LastError: watch.LastError(stats)}
 		if cause := l.failing.Load(); cause != nil {
 			x.Failing = *cause
 		}
@@ -39,6 +40,7 @@ func (n *Node) Status(context.Context) *Status {
 	for _, x := range n.mounts.standing() {
 		s.Mounts = append(s.Mounts, x.status())
 	}
+	n.observe(s)
 	s.Problems = append(s.Problems, problems(s)...)
 	if s.Says = "ok"; len(s.Problems) > 0 {
 		s.Says = s.Problems[0]
@@ -76,7 +78,7 @@ func problems(s *Status) []string {
 
 func originStatus(o origin.Stats) OriginStatus {
 	return OriginStatus{Requests: o.Gets + o.Heads + o.Lists, Bytes: o.Bytes, Errors: o.Errors, Retries: o.Retries,
-		Throttled: o.Throttled, Verbs: map[string]int64{"get": o.Gets, "head": o.Heads, "list": o.Lists}}
+		Throttled: o.Throttled, Verbs: map[string]int64{"get": o.Gets, "head": o.Heads, "list": o.Lists}, FirstByte: watch.FirstByte(o)}
 }
 
 func (n *Node) tierStatus() []TierStatus {

@@ -62,7 +62,7 @@ func (n *Node) openTree() error {
 		})
 	}
 	for _, l := range n.links.list() {
-		o.Links = append(o.Links, l.inTree(n.tiers.Ring.List))
+		o.Links = append(o.Links, n.inTree(l))
 	}
 	if n.disk != nil {
 		o.Next = n.disk.NamesDirs
@@ -87,7 +87,7 @@ func (l *link) inTree(list func(namespace.Origin) namespace.Origin) namespace.Li
 }
 
 // addToTree makes a link that was added at run time part of the tree.
-func (n *Node) addToTree(l *link) error { return n.tree.AddLink(l.inTree(n.tiers.Ring.List)) }
+func (n *Node) addToTree(l *link) error { return n.tree.AddLink(n.inTree(l)) }
 
 // sampleKeys is how many keys one LIST gives, and what open=auto judges by.
 const sampleKeys = 1000

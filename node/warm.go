@@ -10,6 +10,7 @@ import (
 	"github.com/hearthfs/hearth/cache/disk/layout"
 	"github.com/hearthfs/hearth/namespace"
 	"github.com/hearthfs/hearth/node/jobs"
+	"github.com/hearthfs/hearth/node/watch"
 	"github.com/hearthfs/hearth/warmup"
 )
 
@@ -21,7 +22,7 @@ type warmUps struct {
 
 // openJobs goes on with the warm-ups that are not over.
 func (n *Node) openJobs() (err error) {
-	p := jobs.Parts{Source: n.tiers.Own, Tree: n.tree.Tree, Rooms: n.rooms, Find: n.find, Canonical: n.canonical,
+	p := jobs.Parts{Source: watch.WarmUp{Source: n.tiers.Own}, Tree: n.tree.Tree, Rooms: n.rooms, Find: n.find, Canonical: n.canonical,
 		Check:   func(ctx context.Context, asked string) error { _, err := n.find(ctx, n.canonical(asked)); return err },
 		Readers: n.readers, Throttled: n.throttled, Connections: n.forWarmUp,
 		Explain: func(err error) string { return explained(err).Error() },

@@ -149,7 +149,7 @@ func (s *S3) page(ctx context.Context, q hearth.Listing, from cursor, want int) 
 			}
 			return p, err
 		}
-		s.failed(err)
+		s.failed("list", q.Prefix, err)
 		if last := b.spend(ctx, err); last != nil {
 			return nil, s.wrap("list", q.Prefix, last)
 		}
@@ -172,6 +172,7 @@ func (s *S3) readAll(a *answer) ([]byte, error) {
 		a.watch.Stop()
 		text = text[:len(text)+n]
 		s.counts.bytes.Add(int64(n))
+		s.counts.names.Add(int64(n))
 		if err == io.EOF {
 			return text, nil
 		}

@@ -39,6 +39,7 @@ import (
 	"time"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/origin/latency"
 )
 
 // Origin is an object store that holds the truth.
@@ -80,13 +81,23 @@ type Abilities struct {
 // Stats are an origin's figures. Requests are attempts, retries included.
 type Stats struct {
 	Gets, Heads, Lists int64
-	// Bytes of bodies that were read.
-	Bytes int64
+	// Bytes of bodies that were read, NameBytes of them those of listings.
+	Bytes, NameBytes int64
 	// Errors are attempts that failed, Retries those tried again, Throttled those
 	// that were answered SlowDown or 429, Resumed bodies that went on at an offset.
 	Errors, Retries, Throttled, Resumed int64
 	// InFlight are connections in use.
 	InFlight int64
+	// FirstByte is how long answers let wait for their first byte, those of errors too.
+	FirstByte latency.Stats
+	// Last is what failed last of what Errors counts; nil: nothing did.
+	Last *Failure
+}
+
+// Failure is when an attempt failed, and why, as Explain has it.
+type Failure struct {
+	At   time.Time
+	Says string
 }
 
 // Config says where an origin is and how it is reached.

@@ -99,6 +99,7 @@ func (b *body) open() error {
 		}
 		a.close()
 		b.s.counts.errors.Add(1)
+		b.s.note("get", o.Key, err)
 		if errors.Is(err, hearth.ErrStale) && b.current() {
 			err = fmt.Errorf("%w: %v, and then it was that again", errContradiction, err)
 		}
@@ -215,7 +216,7 @@ func (b *body) resume(err error) error {
 		b.in.close()
 		b.in = nil
 	}
-	b.s.failed(err)
+	b.s.failed("get", b.object.Key, err)
 	if last := b.budget.spend(b.ctx, err); last != nil {
 		return b.s.wrap("get", b.object.Key, last)
 	}

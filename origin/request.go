@@ -65,7 +65,7 @@ func (s *S3) ask(ctx context.Context, c *call, b *budget) (*answer, error) {
 		if err == nil {
 			return a, nil
 		}
-		s.failed(err)
+		s.failed(c.op, c.key+queryKey(c), err)
 		if renewed < 2 && s.renew(err, &used) {
 			renewed++
 			continue
@@ -89,13 +89,21 @@ func queryKey(c *call) string {
 
 // failed counts an attempt without an answer. That a name or a version is not
 // there is an answer.
-func (s *S3) failed(err error) {
+func (s *S3) failed(op, key string, err error) {
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, hearth.ErrStale) {
 		return
 	}
 	s.counts.errors.Add(1)
+	s.note(op, key, err)
 	if classify(err) == throttled {
 		s.counts.throttled.Add(1)
+	}
+}
+
+// note keeps what failed last; an attempt that nobody waited for any more did not.
+func (s *S3) note(op, key string, err error) {
+	if !errors.Is(err, context.Canceled) {
+		s.counts.last.Store(&Failure{time.Now(), Explain(s.wrap(op, key, err))})
 	}
 }
 
@@ -118,6 +126,7 @@ func (s *S3) send(ctx context.Context, c *call, used *credentials.Value) (*answe
 	a := &answer{}
 	a.ctx, a.cancel = context.WithCancelCause(ctx)
 	a.watch = time.AfterFunc(s.timeout, func() { a.cancel(errStalled) })
+	began := time.Now()
 	a.resp, err = s.transport.RoundTrip(req.WithContext(a.ctx))
 	if err != nil {
 		a.watch.Stop()
@@ -125,6 +134,8 @@ func (s *S3) send(ctx context.Context, c *call, used *credentials.Value) (*answe
 		a.cancel(nil)
 		return nil, err
 	}
+	now := time.Now()
+	s.counts.firstByte.Observe(now.Sub(began), now)
 	if a.resp.StatusCode/100 != 2 {
 		e := readError(a.resp)
 		a.close()

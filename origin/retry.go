@@ -5,6 +5,8 @@ import (
 	"errors"
 	"math/rand/v2"
 	"time"
+
+	"github.com/hearthfs/hearth/internal/waits"
 )
 
 // Retry is what one request may spend on being asked again.
@@ -64,6 +66,9 @@ func (b *budget) spend(ctx context.Context, err error) error {
 	}
 	if time.Now().Add(pause).After(b.until) {
 		return err
+	}
+	if kind == throttled {
+		defer waits.SlowDown(ctx)()
 	}
 	timer := time.NewTimer(pause)
 	defer timer.Stop()

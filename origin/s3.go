@@ -18,6 +18,8 @@ import (
 	"github.com/hearthfs/hearth"
 	"github.com/minio/minio-go/v7/pkg/credentials"
 	"golang.org/x/time/rate"
+
+	"github.com/hearthfs/hearth/origin/latency"
 )
 
 // S3 is a bucket behind an S3 endpoint.
@@ -48,7 +50,9 @@ type place struct {
 }
 
 type counters struct {
-	gets, heads, lists, bytes, errors, retries, throttled, resumed, inFlight atomic.Int64
+	gets, heads, lists, bytes, names, errors, retries, throttled, resumed, inFlight atomic.Int64
+	firstByte                                                                       latency.Histogram
+	last                                                                            atomic.Pointer[Failure]
 }
 
 const (
@@ -205,8 +209,8 @@ func (s *S3) Close() error {
 // Stats returns the figures since the start.
 func (s *S3) Stats() Stats {
 	c := &s.counts
-	return Stats{Gets: c.gets.Load(), Heads: c.heads.Load(), Lists: c.lists.Load(), Bytes: c.bytes.Load(), Errors: c.errors.Load(),
-		Retries: c.retries.Load(), Throttled: c.throttled.Load(), Resumed: c.resumed.Load(), InFlight: c.inFlight.Load()}
+	return Stats{Gets: c.gets.Load(), Heads: c.heads.Load(), Lists: c.lists.Load(), Bytes: c.bytes.Load(), NameBytes: c.names.Load(), Errors: c.errors.Load(),
+		Retries: c.retries.Load(), Throttled: c.throttled.Load(), Resumed: c.resumed.Load(), InFlight: c.inFlight.Load(), FirstByte: c.firstByte.Stats(time.Now()), Last: c.last.Load()}
 }
 
 // Head asks what a key names now.

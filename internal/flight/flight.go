@@ -104,7 +104,7 @@ func (g *Group[K, V]) Do(ctx context.Context, key K, work func(context.Context) 
 			g.joinLocked(c)
 			g.mu.Unlock()
 		} else {
-			r, err := g.leadLocked([]K{key}, func(ctx context.Context, r *Run[K, V]) {
+			r, err := g.leadLocked(ctx, []K{key}, func(ctx context.Context, r *Run[K, V]) {
 				v, err := work(ctx)
 				r.Finish(0, v, err)
 			})
@@ -154,7 +154,7 @@ func (g *Group[K, V]) Flying(key K) bool {
 // is under way for; nil if the first is taken already. The caller waits for each of
 // them by Run.Wait and, when it goes before the last, calls Run.Leave. work calls Run.Finish for each key, in any order; who waits for
 // a key that it does not finish makes an attempt of its own, unless work panicked.
-func (g *Group[K, V]) Lead(keys []K, work func(context.Context, *Run[K, V])) (*Run[K, V], error) {
+func (g *Group[K, V]) Lead(ctx context.Context, keys []K, work func(context.Context, *Run[K, V])) (*Run[K, V], error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	free := 0
@@ -164,7 +164,7 @@ func (g *Group[K, V]) Lead(keys []K, work func(context.Context, *Run[K, V])) (*R
 	if free == 0 && !g.closed {
 		return nil, nil
 	}
-	return g.leadLocked(keys[:free], work)
+	return g.leadLocked(ctx, keys[:free], work)
 }
 
 // Close cancels every attempt and waits until none runs. Calls made afterwards
@@ -179,11 +179,12 @@ func (g *Group[K, V]) Close() {
 	g.working.Wait()
 }
 
-func (g *Group[K, V]) leadLocked(keys []K, work func(context.Context, *Run[K, V])) (*Run[K, V], error) {
+func (g *Group[K, V]) leadLocked(of context.Context, keys []K, work func(context.Context, *Run[K, V])) (*Run[K, V], error) {
 	if g.closed {
 		return nil, ErrClosed
 	}
-	ctx, cancel := context.WithCancelCause(context.Background()) // an attempt belongs to nobody's context
+	// An attempt belongs to nobody's context; whom it was begun for is known in it.
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(of))
 	r := &Run[K, V]{g: g, of: attempt{ctx: ctx, cancel: cancel, wanted: len(keys)}, keys: keys, calls: make([]*call[V], len(keys))}
 	r.of.forget = r.forgetLocked
 	for i, key := range keys {

@@ -194,7 +194,7 @@ func TestARunFinishesOneByOne(t *testing.T) {
 		for _, k := range keys {
 			values[k] = newCounted(k)
 		}
-		r, err := g.Lead(keys, func(ctx context.Context, r *Run[string, *counted]) {
+		r, err := g.Lead(t.Context(), keys, func(ctx context.Context, r *Run[string, *counted]) {
 			for i := range r.Len() {
 				<-step
 				if !r.Finish(i, values[keys[i]], nil) && i < r.Len()-1 {
@@ -205,7 +205,7 @@ func TestARunFinishesOneByOne(t *testing.T) {
 		if err != nil || r.Len() != 4 {
 			t.Fatalf("leads %v, %v", r, err)
 		}
-		if r, err := g.Lead(keys[2:], nil); r != nil || err != nil {
+		if r, err := g.Lead(t.Context(), keys[2:], nil); r != nil || err != nil {
 			t.Fatalf("a key was taken twice: %v, %v", r, err)
 		}
 		got := make(chan *counted)
@@ -244,7 +244,7 @@ func TestARunThatNobodyWantsStops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, step := newGroup(), make(chan struct{})
 		finished := make(chan int, 1)
-		r, _ := g.Lead([]string{"a", "b", "c", "d"}, func(ctx context.Context, r *Run[string, *counted]) {
+		r, _ := g.Lead(t.Context(), []string{"a", "b", "c", "d"}, func(ctx context.Context, r *Run[string, *counted]) {
 			i := 0
 			for more := true; more && i < r.Len(); i++ {
 				select {
@@ -282,7 +282,7 @@ func TestWhatARunLeavesIsTriedAgain(t *testing.T) {
 		for _, panics := range []bool{false, true} {
 			g, gate := newGroup(), make(chan struct{})
 			bad := errors.New("bad")
-			r, _ := g.Lead([]string{"a", "b"}, func(ctx context.Context, r *Run[string, *counted]) {
+			r, _ := g.Lead(t.Context(), []string{"a", "b"}, func(ctx context.Context, r *Run[string, *counted]) {
 				<-gate
 				if panics {
 					panic("boom")
@@ -335,7 +335,7 @@ func TestCloseEndsWhatRuns(t *testing.T) {
 		if _, _, err := g.Do(t.Context(), "a", nil); !errors.Is(err, ErrClosed) {
 			t.Fatalf("afterwards %v", err)
 		}
-		if _, err := g.Lead([]string{"a"}, nil); !errors.Is(err, ErrClosed) {
+		if _, err := g.Lead(t.Context(), []string{"a"}, nil); !errors.Is(err, ErrClosed) {
 			t.Fatalf("afterwards %v", err)
 		}
 	})
@@ -415,7 +415,7 @@ func member(ctx context.Context, c crowd, p, n int) {
 		check(key, v, err)
 	case 2:
 		keys := []string{fmt.Sprint(p % 5), fmt.Sprint(p%5 + 1), fmt.Sprint(p%5 + 2)}
-		r, _ := g.Lead(keys, func(ctx context.Context, r *Run[string, *counted]) {
+		r, _ := g.Lead(context.Background(), keys, func(ctx context.Context, r *Run[string, *counted]) {
 			for i := range r.Len() {
 				v, err := work(ctx)
 				if err == nil {

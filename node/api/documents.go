@@ -8,6 +8,7 @@ import (
 
 	"github.com/hearthfs/hearth/cache/scrub"
 	"github.com/hearthfs/hearth/node/config"
+	"github.com/hearthfs/hearth/node/figures"
 	"github.com/hearthfs/hearth/warmup"
 )
 
@@ -33,6 +34,12 @@ type Status struct {
 	Names  NamesStatus     `json:"names"`
 	// Processors are shared with everything else on the machine.
 	Processors ProcessorsStatus `json:"processors"`
+	// Reads are what mounts were asked for over time. Waits is how many seconds readers
+	// waited, by cause: origin, throttled, disk, list. Egress is what origins were asked
+	// for, and what not.
+	Reads  figures.Reads      `json:"reads"`
+	Waits  map[string]float64 `json:"waited_s"`
+	Egress figures.Egress     `json:"egress"`
 	// Uncached counts blocks that were read of objects without a strong ETag,
 	// which no tier keeps.
 	Uncached int64 `json:"uncached"`
@@ -46,7 +53,8 @@ type OriginStatus struct {
 	Retries   int64 `json:"retries"`
 	Throttled int64 `json:"throttled"`
 	// Verbs are the requests by verb: get, head, list.
-	Verbs map[string]int64 `json:"verbs"`
+	Verbs     map[string]int64  `json:"verbs"`
+	FirstByte figures.FirstByte `json:"first_byte"`
 }
 
 // Add adds the requests of x.
@@ -56,6 +64,7 @@ func (o *OriginStatus) Add(x OriginStatus) {
 	o.Errors += x.Errors
 	o.Retries += x.Retries
 	o.Throttled += x.Throttled
+	o.FirstByte.Add(x.FirstByte)
 	for verb, n := range x.Verbs {
 		o.Verbs[verb] += n
 	}
@@ -70,6 +79,8 @@ type LinkStatus struct {
 	Origin    OriginStatus `json:"origin"`
 	// Failing is what the last fetch of an object failed with; "": it did not.
 	Failing string `json:"failing,omitempty"`
+	// LastError is what failed last, though it may have been tried again with success.
+	LastError *figures.Failure `json:"last_error,omitempty"`
 }
 
 // TierStatus is one tier of the cache, the fastest first. Used and Budget are
@@ -163,6 +174,8 @@ type NamesStatus struct {
 	Where string `json:"where"`
 	// Figures as the namespace counts them.
 	Figures map[string]int64 `json:"figures"`
+	// Listings are directories that are being listed now, the longest first.
+	Listings []figures.Listing `json:"listings,omitempty"`
 	// Ill says why names are not kept on disk any more; "": they are.
 	Ill string `json:"ill,omitempty"`
 	// Stale says why an origin could not be asked lately and last known names

@@ -1,0 +1,116 @@
+package e2e
+
+import (
+	"bufio"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/hearthfs/hearth/internal/faultproxy"
+	"github.com/hearthfs/hearth/internal/hearthtest"
+)
+
+// waited: what a reader waits by the kernel's word (strace -T), the node counts by cause,
+// within a tenth: behind an origin that is slow, that throttles, and that lists.
+func waited(e *env) {
+	o := e.origin()
+	p := e.proxy(o)
+	var slow, throttled []string
+	list := e.load(o, hearthtest.DataSet{Name: "waits", Groups: []hearthtest.Group{
+		{Dir: "slow", Dirs: 1, Files: 25, Min: 16 << 10, Max: 160 << 10}, {Dir: "large", Dirs: 1, Files: 1, Min: 12 << 20, Max: 12 << 20},
+		{Dir: "throttled", Dirs: 1, Files: 6, Min: 16 << 10, Max: 160 << 10}, {Dir: "wide", Dirs: 1, Files: 2500, Min: 1, Max: 1}}})
+	h := e.mount(o, settings{endpoint: p.endpoint, mount: []string{"--open", "none"}})
+	for _, f := range list {
+		switch name := filepath.Join(h.dir, f.Path); {
+		case strings.HasPrefix(f.Path, "throttled"):
+			throttled = append(throttled, name)
+		case !strings.HasPrefix(f.Path, "wide"):
+			slow = append(slow, name)
+		}
+	}
+	p.SetFirstByte(60 * time.Millisecond)
+	e.detail = h.waits("slow", 0.5, "origin", append([]string{"cat"}, slow...)...)
+	p.AddRule(faultproxy.Rule{Verb: faultproxy.Get, Status: 503, Code: "SlowDown", Percent: 50, Header: map[string]string{"Retry-After": "1"}})
+	e.detail += h.waits("throttled", 0.5, "throttled", append([]string{"cat"}, throttled...)...)
+	p.ClearRules()
+	if s := h.status(); s.Origin.Throttled == 0 || len(s.Links) != 1 || s.Links[0].LastError == nil || !strings.Contains(s.Links[0].LastError.Says, "SlowDown") ||
+		s.Origin.FirstByte.Count == 0 || s.Origin.FirstByte.WorstMS < 60 {
+		e.Errorf("of the origin's health status says: %+v, %+v", s.Origin, s.Links)
+	}
+	p.AddRule(faultproxy.Rule{Verb: faultproxy.List, Delay: faultproxy.Duration(400 * time.Millisecond)})
+	seen := make(chan string, 1)
+	go func() { seen <- h.listed() }()
+	e.detail += h.waits("listed", 0.9, "list", "ls", "-U", filepath.Join(h.dir, "wide"))
+	if line := <-seen; !strings.Contains(line, "wide/") || !strings.Contains(line, "names") {
+		e.Errorf("while a directory was listed, status said: %q", line)
+	}
+	if s := h.status(); s.Egress.Asked["readers"].Bytes < sum(list)-2500 || s.Egress.Asked["readers"].Requests == 0 || s.Egress.Asked["names"].Requests == 0 {
+		e.Errorf("the ledger of what was asked: %+v", s.Egress)
+	}
+	h.quit()
+}
+
+// listed is the line of status about a listing, once it has found names.
+func (h *hearth) listed() string {
+	for tick := time.NewTicker(20 * time.Millisecond); h.e.ctx.Err() == nil; <-tick.C {
+		s, err := h.client.Status(h.e.ctx)
+		if err != nil {
+			return err.Error()
+		}
+		for _, l := range s.Names.Listings {
+			if l.Names > 0 {
+				return fmt.Sprintf("%s%s: %d names", l.Origin, l.Prefix, l.Names)
+			}
+		}
+	}
+	return "nothing"
+}
+
+// waits runs a reader under strace and holds what it waited on the mount against what
+// the node has counted meanwhile, a part of which at least has a cause.
+func (h *hearth) waits(what string, part float64, cause string, args ...string) string {
+	h.e.Helper()
+	before := h.status().Waits
+	strace := h.traced(args...)
+	total, of := 0.0, 0.0
+	for name, s := range h.status().Waits {
+		if total += s - before[name]; name == cause {
+			of = s - before[name]
+		}
+	}
+	if strace == 0 || math.Abs(total-strace) > 0.1*strace {
+		h.e.Errorf("%s: the node counts %.3f s, strace %.3f s", what, total, strace)
+	}
+	if of < part*total {
+		h.e.Errorf("%s: %.3f of %.3f s are put down to %s", what, of, total, cause)
+	}
+	return fmt.Sprintf("%s %.2f of %.2f s; ", what, total, strace)
+}
+
+// traced runs a program under strace and adds up its system calls on the mount, in
+// seconds.
+func (h *hearth) traced(args ...string) (sum float64) {
+	h.e.Helper()
+	h.e.count++
+	log := h.e.path(fmt.Sprintf("strace-%d", h.e.count))
+	if out, code := h.e.run("strace", append([]string{"-f", "-T", "-y", "-s", "0", "-o", log}, args...)...); code != 0 {
+		h.e.Fatalf("strace %.80v: exit %d, %.2000s", args, code, out)
+	}
+	f, err := os.Open(log)
+	h.e.must(err, "open what strace wrote")
+	defer func() { _ = f.Close() }()
+	took := regexp.MustCompile(`<(\d+\.\d+)>$`)
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		if m := took.FindStringSubmatch(lines.Text()); m != nil && strings.Contains(lines.Text(), h.dir) && !strings.Contains(lines.Text(), "execve(") {
+			s, err := strconv.ParseFloat(m[1], 64)
+			h.e.must(err, "read %q", lines.Text())
+			sum += s
+		}
+	}
+	return sum
+}

@@ -1,0 +1,71 @@
+package node
+
+import (
+	"sync/atomic"
+
+	"github.com/hearthfs/hearth/internal/waits"
+	"github.com/hearthfs/hearth/namespace"
+	"github.com/hearthfs/hearth/node/figures"
+	"github.com/hearthfs/hearth/node/history"
+	"github.com/hearthfs/hearth/node/watch"
+)
+
+// seen is what a node counts beside its parts.
+type seen struct {
+	uncached atomic.Int64 // blocks read of objects that cannot be kept
+	waits    *waits.Ledger
+	egress   watch.Egress
+	listings watch.Listings
+	reads    *history.Ring
+}
+
+// sample are the counters that windows of time are made of.
+func (n *Node) sample() history.Sample {
+	s := n.mounts.served()
+	s.RAM, s.Origin = n.mem.Stats().HitBytes, n.seen.egress.Readers().Bytes
+	if n.disk != nil {
+		for _, d := range n.disk.Stats().Dirs {
+			s.Disk += d.HitBytes
+		}
+	}
+	return s
+}
+
+// served adds up all mounts, those that are gone, too.
+func (m *mounts) served() history.Sample {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := m.past
+	for _, x := range m.byDir {
+		if x.server != nil {
+			f := x.server.Stats()
+			s.Mount(f.Requests, f.Outcomes)
+		}
+	}
+	return s
+}
+
+// inTree is a link as the namespace has it, with what decorates its origin.
+func (n *Node) inTree(l *link) namespace.Link {
+	return l.inTree(func(o namespace.Origin) namespace.Origin {
+		return n.tiers.Ring.List(n.seen.listings.Over(o, l.Origin.URL, n.seen.waits))
+	})
+}
+
+// observe fills in what was counted beside the parts.
+func (n *Node) observe(s *Status) {
+	s.Uncached, s.Reads, s.Waits = n.seen.uncached.Load(), n.seen.reads.Reads(), n.seen.waits.Seconds()
+	s.Names.Listings = n.seen.listings.Running()
+	own, reads := n.tiers.Own.Stats(), n.tiers.Reads.Stats()
+	names := figures.Requests{Requests: s.Origin.Verbs["head"] + s.Origin.Verbs["list"]}
+	for _, l := range n.links.list() {
+		names.Bytes += l.origin.Stats().NameBytes
+	}
+	s.Egress = figures.Egress{
+		Asked:   map[string]figures.Requests{"readers": n.seen.egress.Readers(), "warm_up": n.seen.egress.WarmUp(), "names": names},
+		Avoided: map[string]figures.Requests{"joined": {Requests: own.Shared + reads.Shared, Bytes: own.SharedBytes + reads.SharedBytes}},
+	}
+	for _, t := range s.Tiers {
+		s.Egress.Avoided[t.Name] = figures.Requests{Requests: t.Hits, Bytes: t.HitBytes}
+	}
+}

@@ -1,0 +1,69 @@
+package watch
+
+import (
+	"context"
+	"sync/atomic"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/node/figures"
+)
+
+// Egress counts what is fetched from origins, by whom it is for.
+type Egress struct{ readers, warmUp fetches }
+
+// fetches are requests and the bytes that came of them.
+type fetches struct{ requests, bytes atomic.Int64 }
+
+func (f *fetches) figures() figures.Requests {
+	return figures.Requests{Requests: f.requests.Load(), Bytes: f.bytes.Load()}
+}
+
+// came counts a View, if there is one.
+func (f *fetches) came(v *hearth.View) {
+	if v != nil {
+		f.bytes.Add(int64(v.Len()))
+	}
+}
+
+// Readers and WarmUp are what was fetched for readers, what is read ahead of them
+// included, and for warm-ups.
+func (e *Egress) Readers() figures.Requests { return e.readers.figures() }
+
+// WarmUp is what was fetched for warm-ups.
+func (e *Egress) WarmUp() figures.Requests { return e.warmUp.figures() }
+
+// warmsUp is the key of a context whose work is a warm-up's.
+type warmsUp struct{}
+
+// of is where a fetch under ctx counts: an attempt that a warm-up began is its own,
+// whoever joined it.
+func (e *Egress) of(ctx context.Context) *fetches {
+	if e == nil {
+		return &fetches{} // nobody asks for it
+	}
+	f := &e.readers
+	if ctx.Value(warmsUp{}) != nil {
+		f = &e.warmUp
+	}
+	f.requests.Add(1)
+	return f
+}
+
+// Many is a Source that has ranges of many blocks, too.
+type Many interface {
+	hearth.Source
+	hearth.ManyGetter
+}
+
+// WarmUp is a Source whose fetches are a warm-up's.
+type WarmUp struct{ Source Many }
+
+// Get reads a range of a block.
+func (w WarmUp) Get(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
+	return w.Source.Get(context.WithValue(ctx, warmsUp{}, true), b, off, n)
+}
+
+// GetMany reads a run of blocks.
+func (w WarmUp) GetMany(ctx context.Context, first hearth.Block, n int, each func(hearth.Block, *hearth.View, error) bool) {
+	w.Source.GetMany(context.WithValue(ctx, warmsUp{}, true), first, n, each)
+}

@@ -1,0 +1,86 @@
+package watch
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/internal/waits"
+	"github.com/hearthfs/hearth/node/figures"
+)
+
+// Names is what a namespace asks of an origin.
+type Names interface {
+	Head(ctx context.Context, key string) (hearth.Object, error)
+	List(ctx context.Context, q hearth.Listing, each func(hearth.Object) error) error
+}
+
+// Listings are those that run.
+type Listings struct {
+	mu      sync.Mutex // guards running
+	running map[*listing]struct{}
+}
+
+type listing struct {
+	origin, prefix string
+	began          time.Time
+	names          atomic.Int64
+}
+
+// Over is an origin of a URL whose listings are among l, and whose pauses readers of names
+// below that URL wait for.
+func (l *Listings) Over(origin Names, url string, ledger *waits.Ledger) Names {
+	return listed{origin, l, url, ledger}
+}
+
+type listed struct {
+	Names
+	all    *Listings
+	url    string
+	ledger *waits.Ledger
+}
+
+// Head is an origin's.
+func (x listed) Head(ctx context.Context, key string) (hearth.Object, error) {
+	return x.Names.Head(x.ledger.About(ctx, x.url), key)
+}
+
+// List is an origin's; who asks for some names only lists no directory.
+func (x listed) List(ctx context.Context, q hearth.Listing, each func(hearth.Object) error) error {
+	ctx = x.ledger.About(ctx, x.url)
+	if q.Limit > 0 {
+		return x.Names.List(ctx, q, each)
+	}
+	l := &listing{origin: x.url, prefix: q.Prefix, began: time.Now()}
+	x.all.mu.Lock()
+	if x.all.running == nil {
+		x.all.running = map[*listing]struct{}{}
+	}
+	x.all.running[l] = struct{}{}
+	x.all.mu.Unlock()
+	defer func() {
+		x.all.mu.Lock()
+		defer x.all.mu.Unlock()
+		delete(x.all.running, l)
+	}()
+	return x.Names.List(ctx, q, func(o hearth.Object) error {
+		l.names.Add(1)
+		return each(o)
+	})
+}
+
+// Running are the listings under way, the longest first.
+func (l *Listings) Running() []figures.Listing {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	all := make([]figures.Listing, 0, len(l.running))
+	for x := range l.running {
+		all = append(all, figures.Listing{Origin: x.origin, Prefix: x.prefix, Names: x.names.Load(), Seconds: time.Since(x.began).Seconds()})
+	}
+	slices.SortFunc(all, func(a, b figures.Listing) int { return cmp.Compare(b.Seconds, a.Seconds) })
+	return all
+}

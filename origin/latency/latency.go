@@ -1,0 +1,113 @@
+// Package latency keeps how long answers took: a histogram of all, and of the last minute
+// how they were spread. Its size is fixed; an answer costs a lock and some additions.
+package latency
+
+import (
+	"math"
+	"sync"
+	"time"
+)
+
+const (
+	// buckets, each half as wide again as the one before: from a millisecond to 38 s,
+	// longer than an origin may be silent. The last has no bound.
+	buckets = 28
+	first   = time.Millisecond
+	step    = 1.5
+	// The last minute is twelve slots of 5 s, the one that is being filled among them.
+	slots    = 12
+	slotTime = 5 * time.Second
+)
+
+// Histogram counts answers by the time they took. The zero value is empty.
+type Histogram struct {
+	mu    sync.Mutex // guards the rest
+	count [buckets]int64
+	sum   time.Duration
+	slot  [slots]slot
+}
+
+type slot struct {
+	number int64 // of the slot since the epoch; another one's content is old
+	count  [buckets]int64
+	worst  time.Duration
+}
+
+// bound is the upper end of a bucket.
+func bound(i int) time.Duration {
+	if i == buckets-1 {
+		return math.MaxInt64
+	}
+	return time.Duration(float64(first) * math.Pow(step, float64(i))).Round(100 * time.Microsecond)
+}
+
+// Observe counts an answer that took d and came now.
+func (h *Histogram) Observe(d time.Duration, now time.Time) {
+	i := 0
+	for d > bound(i) {
+		i++
+	}
+	number := now.UnixNano() / int64(slotTime)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.count[i]++
+	h.sum += d
+	s := &h.slot[number%slots]
+	if s.number != number {
+		*s = slot{number: number}
+	}
+	s.count[i]++
+	s.worst = max(s.worst, d)
+}
+
+// Bucket is how many answers took at most LE; the last of a Histogram has none, and LE 0.
+type Bucket struct {
+	LE    time.Duration
+	Count int64 // without those of the buckets before
+}
+
+// Stats are a Histogram's figures.
+type Stats struct {
+	// Buckets of all answers, the shortest first, and the sum of their times.
+	Buckets []Bucket
+	Sum     time.Duration
+	// Median, P99 and Worst are of the last minute; 0: there was no answer. The first
+	// two are the upper ends of their buckets, or the worst if that is less.
+	Median, P99, Worst time.Duration
+}
+
+// Stats returns the present figures.
+func (h *Histogram) Stats(now time.Time) Stats {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	s := Stats{Sum: h.sum, Buckets: make([]Bucket, buckets)}
+	var minute [buckets]int64
+	var all int64
+	oldest := now.UnixNano()/int64(slotTime) - slots
+	for i := range h.slot {
+		if x := &h.slot[i]; x.number > oldest {
+			for k, n := range x.count {
+				minute[k] += n
+				all += n
+			}
+			s.Worst = max(s.Worst, x.worst)
+		}
+	}
+	for i, n := range h.count {
+		s.Buckets[i] = Bucket{bound(i), n}
+	}
+	s.Buckets[buckets-1].LE = 0
+	s.Median, s.P99 = min(s.Worst, quantile(&minute, all, 0.5)), min(s.Worst, quantile(&minute, all, 0.99))
+	return s
+}
+
+// quantile is the upper end of the bucket that the answer of that rank is in.
+func quantile(count *[buckets]int64, all int64, q float64) time.Duration {
+	rank, seen := int64(math.Ceil(q*float64(all))), int64(0)
+	for i, n := range count {
+		if seen += n; seen >= rank {
+			return bound(i)
+		}
+	}
+	return 0
+}
