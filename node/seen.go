@@ -1,6 +1,7 @@
 package node
 
 import (
+	"strings"
 	"sync/atomic"
 
 	"github.com/hearthfs/hearth/internal/waits"
@@ -47,8 +48,9 @@ func (m *mounts) served() history.Sample {
 
 // inTree is a link as the namespace has it, with what decorates its origin.
 func (n *Node) inTree(l *link) namespace.Link {
+	base := strings.TrimSuffix(strings.TrimRight(l.Origin.URL, "/")+"/", l.prefix)
 	return l.inTree(func(o namespace.Origin) namespace.Origin {
-		return n.tiers.Ring.List(n.seen.listings.Over(o, l.Origin.URL, n.seen.waits))
+		return n.tiers.Ring.List(n.seen.listings.Over(o, l.Origin.URL, base, n.seen.waits))
 	})
 }
 

@@ -63,7 +63,7 @@ func problems(s *Status) []string {
 	for _, t := range s.Tiers {
 		for _, d := range t.Dirs {
 			if d.Ill != "" {
-				all = append(all, "cache directory "+d.Path+" is out of use: "+d.Ill)
+				all = append(all, "cache directory "+d.Path+" is out of use: "+d.Ill+"; look at its device (dmesg): it is tried again by itself")
 			}
 			if d.Full != "" {
 				all = append(all, d.Full)
@@ -71,7 +71,7 @@ func problems(s *Status) []string {
 		}
 	}
 	if s.Names.Ill != "" {
-		all = append(all, "names are kept in memory only: "+s.Names.Ill)
+		all = append(all, "names are kept in memory only: "+s.Names.Ill+"; look at the cache directories' devices (dmesg): they move to one that is well by themselves")
 	}
 	return all
 }

@@ -15,7 +15,6 @@ import (
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
 	"github.com/hearthfs/hearth/cmd/hearth/quote"
 	"github.com/hearthfs/hearth/internal/hearthtest"
-	"github.com/hearthfs/hearth/node"
 )
 
 // asMain makes the test binary behave as hearth itself.
@@ -340,17 +339,6 @@ func TestWarnings(t *testing.T) {
 	for logged, want := range map[bool]string{false: text, true: "the origin cannot be asked"} {
 		if got := warning(text, logged); got != want {
 			t.Errorf("logged %v: %q", logged, got)
-		}
-	}
-}
-
-func TestStatusTellsOfHiddenKeys(t *testing.T) {
-	// Keys that have no name are a line of the default screen, where there are any.
-	for refused, want := range map[int64]bool{0: false, 3: true} {
-		var screen strings.Builder
-		s := &node.Status{Says: "ok", Names: node.NamesStatus{Figures: map[string]int64{"refused": refused}}}
-		if err := printStatus(&screen, s, false); err != nil || strings.Contains(screen.String(), "\n3 keys have no name here") != want {
-			t.Errorf("%d refused: %v\n%s", refused, err, &screen)
 		}
 	}
 }

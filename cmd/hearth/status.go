@@ -4,40 +4,48 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"text/tabwriter"
+	"os"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
-	"github.com/hearthfs/hearth/cmd/hearth/progress"
+	"github.com/hearthfs/hearth/cmd/hearth/quote"
+	"github.com/hearthfs/hearth/cmd/hearth/screen"
 	"github.com/hearthfs/hearth/node"
 )
 
 func statusCommand() *cobra.Command {
-	var watch bool
+	var watch time.Duration
 	cmd := &cobra.Command{
 		Use: "status", GroupID: "see",
 		Short: "One screen about the node, and one line that says what is wrong",
-		Long: "Show what the node is doing. The first line says what is wrong, or ok; the exit\n" +
-			"code is 6 when something is, 5 when no node runs.",
+		Long: "Show what the node is doing: hits now, in the last ten minutes and since the start,\n" +
+			"where bytes came from, what readers waited for, how the origins answer, mounts and\n" +
+			"jobs. The first line says what is wrong and what to do, or ok; the exit code is 6 when\n" +
+			"something is wrong, 5 when no node runs. On a terminal what does not fit is cut.",
 		Example: "  hearth status\n  hearth status -o json",
 		Args:    cli.Exactly(),
 	}
 	c := cli.AddCommon(cmd)
 	cli.AddOutput(cmd, c)
-	cmd.Flags().BoolVar(&watch, "watch", false, "again every two seconds")
+	cmd.Flags().DurationVar(&watch, "watch", 0, "again and again, with this pause: in place on a terminal, else one below the other")
+	cmd.Flags().Lookup("watch").NoOptDefVal = "2s"
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if watch < 0 || cmd.Flags().Changed("watch") && watch < minWatch {
+			return cli.Usagef("--watch: %v is less than %v", watch, minWatch)
+		}
 		return askNode(c, cmd, func(ctx context.Context, n *node.Client) error {
-			for {
-				err := showStatus(ctx, c, cli.Out(cmd), n)
-				if !watch || err != nil && cli.ExitCode(err) != cli.ExitUnhealthy {
+			for first := true; ; first = false {
+				err := showStatus(ctx, c, frame{cli.Out(cmd), watch > 0, first}, n)
+				if watch == 0 || err != nil && cli.ExitCode(err) != cli.ExitUnhealthy {
 					return cli.HintUp(cli.Because(ctx, err))
 				}
 				select {
 				case <-ctx.Done():
 					return nil
-				case <-time.After(2 * time.Second):
+				case <-time.After(watch):
 				}
 			}
 		})
@@ -45,15 +53,18 @@ func statusCommand() *cobra.Command {
 	return cmd
 }
 
-func showStatus(ctx context.Context, c *cli.Common, w io.Writer, n *node.Client) error {
+// minWatch is the least pause of --watch: a node is there for its readers.
+const minWatch = 100 * time.Millisecond
+
+func showStatus(ctx context.Context, c *cli.Common, f frame, n *node.Client) error {
 	s, err := n.Status(ctx)
 	if err != nil {
 		return err
 	}
 	if c.Output == "table" {
-		err = printStatus(w, s, c.Verbose)
+		err = f.show(s, c)
 	} else {
-		err = c.PrintJSON(w, s)
+		err = c.PrintJSON(f.out, s)
 	}
 	if err == nil && len(s.Problems) > 0 {
 		return &cli.ExitError{Code: cli.ExitUnhealthy}
@@ -61,75 +72,28 @@ func showStatus(ctx context.Context, c *cli.Common, w io.Writer, n *node.Client)
 	return err
 }
 
-func printStatus(w io.Writer, s *node.Status, verbose bool) error {
-	fmt.Fprintln(w, s.Says)
-	for _, p := range s.Problems[min(1, len(s.Problems)):] {
-		fmt.Fprintln(w, "also: "+p)
-	}
-	fmt.Fprintf(w, "hearth %s, process %d, up %s\n\n", s.Version, s.PID, time.Duration(s.UptimeS)*time.Second)
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "MOUNT\tPREFIX\tOPEN\tFRESHNESS\tKERNEL TIMEOUTS\tWHY")
-	for _, m := range s.Mounts {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", m.Dir, m.Prefix, m.Open, m.Freshness, m.Timeouts, m.Why)
-	}
-	t = cli.Section(w, t)
-	fmt.Fprintln(t, "LINK\tORIGIN\tFRESHNESS\tREQUESTS\tBYTES")
-	for _, l := range s.Links {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\n", l.Path, l.URL, l.Freshness, l.Origin.Requests, cli.Bytes(l.Origin.Bytes))
-	}
-	t = cli.Section(w, t)
-	fmt.Fprintln(t, "TIER\tUSED\tBUDGET\tHITS\tHIT BYTES")
-	for _, x := range s.Tiers {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\n", x.Name, cli.Bytes(x.Used), cli.Bytes(x.Budget), x.Hits, cli.Bytes(x.HitBytes))
-	}
-	fmt.Fprintf(t, "origin\t\t\t%d\t%s\n", s.Origin.Requests, cli.Bytes(s.Origin.Bytes))
-	if err := t.Flush(); err != nil {
-		return err
-	}
-	for _, j := range s.Jobs {
-		fmt.Fprintf(w, "\njob %s: %s\n", j.Job, progress.Line(j.What, &j.Progress))
-	}
-	for _, x := range s.Tiers {
-		for _, d := range x.Dirs {
-			fmt.Fprintf(w, "\nscrub of %s: %s\n", d.Path, d.Scrub.Says(cli.Bytes))
-		}
-	}
-	if n := s.Names.Figures["refused"]; n > 0 {
-		fmt.Fprintf(w, "\n%d keys have no name here and are not shown: the log names them, hearth ls counts them\n", n)
-	}
-	if !verbose {
-		return nil
-	}
-	printDetails(w, s)
-	return nil
+// frame is where one status is shown: alone, or in the place of the last one.
+type frame struct {
+	out          io.Writer
+	again, first bool
 }
 
-// printDetails adds what -v shows: mounts, directories, memory, names.
-func printDetails(w io.Writer, s *node.Status) {
-	for _, m := range s.Mounts {
-		for _, lack := range m.Lacks {
-			fmt.Fprintf(w, "\n%s does without %s", m.Dir, lack)
+func (f frame) show(s *node.Status, c *cli.Common) error {
+	tty := quote.IsTerminal(f.out)
+	o := screen.Options{Verbose: c.Verbose, Color: tty && !c.NoColor && os.Getenv("NO_COLOR") == ""}
+	if tty {
+		o.Width, o.Height = quote.Size(f.out)
+	}
+	if !f.again || !tty {
+		if !f.first {
+			fmt.Fprintln(f.out)
 		}
+		return screen.Print(f.out, s, o)
 	}
-	for _, x := range s.Tiers {
-		for _, d := range x.Dirs {
-			fmt.Fprintf(w, "\ndirectory %s on %s: %s of %s %s", d.Path, d.FileSystem, cli.Bytes(d.Used), cli.Bytes(d.Budget), d.Ill)
-			if d.Note != "" {
-				fmt.Fprint(w, "\n"+d.Note)
-			}
-		}
+	begin := "\x1b[H"
+	if f.first {
+		begin = "\x1b[2J" + begin
 	}
-	fmt.Fprintf(w, "\nmemory: %s of %s used, %d views; names: %s in %s; origin: %d errors, %d retries, %d throttled (%s)\n",
-		cli.Bytes(s.Memory.Used), cli.Bytes(s.Memory.Budget), s.Memory.Views, cli.Counts(s.Names.Figures), s.Names.Where,
-		s.Origin.Errors, s.Origin.Retries, s.Origin.Throttled, cli.Counts(s.Origin.Verbs))
-	fmt.Fprintf(w, "this process may use %s of memory%s, its Go heap %s; %d threads run at once%s\n", cli.Bytes(s.Memory.Limit), by(s.Memory.LimitBy),
-		cli.Bytes(s.Memory.Heap), s.Processors.Threads, by(s.Processors.LimitBy))
-}
-
-// by names the file that a limit was read in.
-func by(file string) string {
-	if file == "" {
-		return ""
-	}
-	return " (" + file + ")"
+	_, err := fmt.Fprint(f.out, begin+strings.Join(screen.Lines(s, o), "\x1b[K\n")+"\x1b[K\n\x1b[J")
+	return err
 }

@@ -91,9 +91,8 @@ type Failure struct {
 
 // Listing is a directory that is being listed at its origin.
 type Listing struct {
-	// Origin is the link's URL, Prefix that of the directory's keys.
-	Origin string `json:"origin"`
-	Prefix string `json:"prefix"`
+	// URL is what its keys begin with, as s3://bucket/dir/.
+	URL string `json:"url"`
 	// Names were found so far, in so many Seconds.
 	Names   int64   `json:"names"`
 	Seconds float64 `json:"seconds"`

@@ -26,22 +26,22 @@ type Listings struct {
 }
 
 type listing struct {
-	origin, prefix string
-	began          time.Time
-	names          atomic.Int64
+	url   string
+	began time.Time
+	names atomic.Int64
 }
 
-// Over is an origin of a URL whose listings are among l, and whose pauses readers of names
-// below that URL wait for.
-func (l *Listings) Over(origin Names, url string, ledger *waits.Ledger) Names {
-	return listed{origin, l, url, ledger}
+// Over is the origin of a link with a URL, whose keys are told behind base. Its listings are
+// among l, and its pauses are what readers of names below the URL wait for.
+func (l *Listings) Over(origin Names, url, base string, ledger *waits.Ledger) Names {
+	return listed{origin, l, url, base, ledger}
 }
 
 type listed struct {
 	Names
-	all    *Listings
-	url    string
-	ledger *waits.Ledger
+	all       *Listings
+	url, base string
+	ledger    *waits.Ledger
 }
 
 // Head is an origin's.
@@ -55,7 +55,7 @@ func (x listed) List(ctx context.Context, q hearth.Listing, each func(hearth.Obj
 	if q.Limit > 0 {
 		return x.Names.List(ctx, q, each)
 	}
-	l := &listing{origin: x.url, prefix: q.Prefix, began: time.Now()}
+	l := &listing{url: x.base + q.Prefix, began: time.Now()}
 	x.all.mu.Lock()
 	if x.all.running == nil {
 		x.all.running = map[*listing]struct{}{}
@@ -79,7 +79,7 @@ func (l *Listings) Running() []figures.Listing {
 	defer l.mu.Unlock()
 	all := make([]figures.Listing, 0, len(l.running))
 	for x := range l.running {
-		all = append(all, figures.Listing{Origin: x.origin, Prefix: x.prefix, Names: x.names.Load(), Seconds: time.Since(x.began).Seconds()})
+		all = append(all, figures.Listing{URL: x.url, Names: x.names.Load(), Seconds: time.Since(x.began).Seconds()})
 	}
 	slices.SortFunc(all, func(a, b figures.Listing) int { return cmp.Compare(b.Seconds, a.Seconds) })
 	return all

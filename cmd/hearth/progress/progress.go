@@ -10,6 +10,7 @@ import (
 	"io"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
 	"github.com/hearthfs/hearth/cmd/hearth/quote"
@@ -39,7 +40,8 @@ func (p *Printer) Tell(v *warmup.View) error {
 	switch now := time.Now(); {
 	case p.Terminal != nil:
 		p.shown = true
-		fmt.Fprintf(p.Terminal, "\r\x1b[K%s", Line(v.What(), &v.Progress))
+		columns, _ := quote.Size(p.Terminal)
+		fmt.Fprintf(p.Terminal, "\r\x1b[K%s", Fitting(v.What(), &v.Progress, columns-1)) // the cursor stands behind it
 	case p.Log != nil && p.logged.IsZero():
 		p.logged = now // the first line is due in ten seconds
 	case p.Log != nil && now.Sub(p.logged) >= lineEvery:
@@ -59,6 +61,35 @@ func (p *Printer) Clear() {
 
 // mostName is how much of what a job was asked for fits into its line.
 const mostName = 24
+
+// Fitting is Line of at most so many columns, if that is more than 0: a line that the
+// terminal breaks cannot be written again. The name gives way first, then the bytes.
+func Fitting(what string, v *warmup.Progress, columns int) string {
+	line := Line(what, v)
+	n := utf8.RuneCountInString(line)
+	if columns <= 0 || n <= columns {
+		return line
+	}
+	name, rest, _ := strings.Cut(line, "  ")
+	if bytes := cli.Bytes(v.BytesDone) + "/" + cli.Bytes(v.BytesTotal) + "  "; n-columns > len([]rune(name))-leastName {
+		rest = strings.Replace(rest, bytes, "", 1)
+		n = utf8.RuneCountInString(name + "  " + rest)
+		line = name + "  " + rest
+	}
+	if n <= columns {
+		return line
+	}
+	if r := []rune(name); len(r) > leastName {
+		line = "..." + string(r[min(len(r)-leastName+3, n-columns+3):]) + "  " + rest
+	}
+	if r := []rune(line); len(r) > columns {
+		line = string(r[:max(0, columns-3)]) + "..."
+	}
+	return line
+}
+
+// leastName is what is left of a name at least.
+const leastName = 10
 
 // Line is how far a job of what was asked for is, for people:
 //

@@ -23,6 +23,14 @@ func TestLinesForPeople(t *testing.T) {
 	if got := Line("/imagenet/train", &loading); got != "imagenet/train  61%  812k/1.28M files  82 GiB/134 GiB  2.0 GiB/s  ETA 24s  3 errors" {
 		t.Errorf("%q", got)
 	}
+	for columns, want := range map[int]string{
+		0: "imagenet/train  61%  812k/1.28M files  82 GiB/134 GiB  2.0 GiB/s  ETA 24s  3 errors", 79: "...t/train  61%  812k/1.28M files  82 GiB/134 GiB  2.0 GiB/s  ETA 24s  3 errors",
+		66: "...enet/train  61%  812k/1.28M files  2.0 GiB/s  ETA 24s  3 errors", 20: "...t/train  61%  ...",
+	} {
+		if got := Fitting("/imagenet/train", &loading, columns); got != want {
+			t.Errorf("%d columns: %q", columns, got)
+		}
+	}
 	odd := Line("/"+strings.Repeat("x", 100)+"\x1b[31m", &listing)
 	if strings.ContainsRune(odd, 0x1b) || len(odd) > 80 {
 		t.Errorf("%q", odd)

@@ -31,6 +31,19 @@ func IsTerminal(w io.Writer) bool {
 	return err == nil
 }
 
+// Size is how many columns and rows a terminal has; 0: w is none, or does not say.
+func Size(w io.Writer) (columns, rows int) {
+	f, ok := w.(interface{ Fd() uintptr })
+	if !ok {
+		return 0, 0
+	}
+	s, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
+	if err != nil {
+		return 0, 0
+	}
+	return int(s.Col), int(s.Row)
+}
+
 // Name is a name that a shell reads back byte for byte, with nothing in it that
 // a terminal would obey: 'new'$'\\n”line'. Harmless names stay as they are.
 func Name(name string) string {

@@ -1,0 +1,255 @@
+// Package screen shows a node's status to people, on one screen of a terminal.
+//
+// What is wrong comes first. Each section is a table or some lines. On a terminal no line
+// is longer than it is wide: problems, which end with their cure, are broken between words,
+// all else is cut. If not all fits its height, the empty lines go, then the last rows of
+// whichever section has most, which says how many there are more. Elsewhere all is printed.
+package screen
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode/utf8"
+
+	"github.com/hearthfs/hearth/cmd/hearth/cli"
+	"github.com/hearthfs/hearth/cmd/hearth/progress"
+	"github.com/hearthfs/hearth/cmd/hearth/quote"
+	"github.com/hearthfs/hearth/node/api"
+	"github.com/hearthfs/hearth/node/figures"
+)
+
+// Options are how it is shown.
+type Options struct {
+	// Width and Height are the terminal's; 0: nothing is broken or cut.
+	Width, Height int
+	// Verbose adds what is behind the figures, and cuts no rows.
+	Verbose bool
+	// Color marks the first line: green when all is well, else red.
+	Color bool
+}
+
+// Print writes a status.
+func Print(w io.Writer, s *api.Status, o Options) error {
+	var b bytes.Buffer
+	for _, line := range Lines(s, o) {
+		b.WriteString(line + "\n")
+	}
+	_, err := w.Write(b.Bytes())
+	return err
+}
+
+// section is a part of the screen; its rows may be cut, its head may not.
+type section struct{ head, rows []string }
+
+// Lines are a status, line by line.
+func Lines(s *api.Status, o Options) []string {
+	first := broken(s.Says, o.Width)
+	if o.Color {
+		colour := "\x1b[32m"
+		if len(s.Problems) > 0 {
+			colour = "\x1b[31m"
+		}
+		first[0] = colour + first[0] + "\x1b[0m"
+	}
+	top := section{head: first}
+	for _, p := range s.Problems[min(1, len(s.Problems)):] {
+		top.head = append(top.head, broken("also: "+p, o.Width)...)
+	}
+	about := fmt.Sprintf("hearth %s, process %d, up %s", s.Version, s.PID, time.Duration(s.UptimeS)*time.Second)
+	all := []section{top, reads(s), tiers(s), links(s), mounts(s), jobs(s, o.Width), rest(s)}
+	all[0].head = append(all[0].head, about)
+	if o.Verbose {
+		all = append(all, section{head: details(s)})
+		o.Height = 0
+	}
+	lines := fit(all, o.Height)
+	for i := range lines {
+		if i >= len(first) || !o.Color { // the first is not wider, and has its colour
+			lines[i] = cut(lines[i], o.Width)
+		}
+	}
+	return lines
+}
+
+// table aligns rows of cells that are separated by tabs, the first of which is its head.
+func table(rows ...string) section {
+	var b bytes.Buffer
+	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	for _, row := range rows {
+		fmt.Fprintln(t, row)
+	}
+	_ = t.Flush() // into memory
+	lines := strings.Split(strings.TrimSuffix(b.String(), "\n"), "\n")
+	return section{head: lines[:1], rows: lines[1:]}
+}
+
+func reads(s *api.Status) section {
+	row := func(name string, w figures.Window) string {
+		return fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s", name, progress.Short(w.Reads), percent(w.HitReads), cli.Bytes(w.Bytes), percent(w.HitBytes),
+			cli.Bytes(w.From["ram"]), cli.Bytes(w.From["disk"]), cli.Bytes(w.From["origin"]))
+	}
+	t := table("READS\tCOUNT\tHITS\tBYTES\tHIT BYTES\tRAM\tDISK\tORIGIN", row("now", s.Reads.Now), row("10 min", s.Reads.TenMinutes), row("all", s.Reads.SinceStart))
+	lines := append(t.head, t.rows...)
+	if n := s.Reads.Lent; n > 0 {
+		lines = append(lines, fmt.Sprintf("%s opens lent to the kernel: what it reads of these by itself is not seen here", progress.Short(n)))
+	}
+	sum, waited := 0.0, []string{}
+	for _, cause := range []string{"origin", "throttled", "disk", "list"} {
+		sum += s.Waits[cause]
+		waited = append(waited, cause+" "+seconds(s.Waits[cause]))
+	}
+	a, v := s.Egress.Asked, s.Egress.Avoided
+	return section{head: append(lines,
+		"waited   "+seconds(sum)+": "+strings.Join(waited, ", "),
+		fmt.Sprintf("asked    readers %s; warm-up %s; names %s", requests(a["readers"]), requests(a["warm_up"]), requests(a["names"])),
+		fmt.Sprintf("avoided  ram %s; disk %s; joined %s", requests(v["ram"]), requests(v["disk"]), requests(v["joined"])))}
+}
+
+func requests(r figures.Requests) string {
+	return progress.Short(r.Requests) + ", " + cli.Bytes(r.Bytes)
+}
+
+// seconds is a time that was waited.
+func seconds(s float64) string {
+	d := time.Duration(s * float64(time.Second))
+	if d < time.Minute {
+		return fmt.Sprintf("%.1fs", s)
+	}
+	return d.Round(time.Second).String()
+}
+
+func percent(part *float64) string {
+	if part == nil {
+		return "-"
+	}
+	return fmt.Sprintf("%.0f%%", 100**part)
+}
+
+func tiers(s *api.Status) section {
+	rows := []string{"TIER\tUSED\tBUDGET\tHITS\tHIT BYTES\tERRORS"}
+	for _, x := range s.Tiers {
+		rows = append(rows, fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%d", x.Name, cli.Bytes(x.Used), cli.Bytes(x.Budget), progress.Short(x.Hits), cli.Bytes(x.HitBytes), x.Errors))
+	}
+	return table(rows...)
+}
+
+// mostLink is how much of a link's path is shown, so that its figures fit beside it.
+const mostLink = 14
+
+func links(s *api.Status) section {
+	rows, more := []string{"LINK\tREQUESTS\tBYTES\tFIRST BYTE\tERRORS\tTHROTTLED\tRETRIES\tORIGIN"}, []string{}
+	for _, l := range s.Links {
+		path, o := []rune(l.Path), l.Origin
+		if len(path) > mostLink {
+			path = append([]rune("..."), path[len(path)-mostLink+3:]...)
+		}
+		first := "-"
+		if f := o.FirstByte; f.WorstMS > 0 {
+			first = fmt.Sprintf("%.0f/%.0f/%.0f ms", f.MedianMS, f.P99MS, f.WorstMS)
+		}
+		rows = append(rows, fmt.Sprintf("%s\t%s\t%s\t%s\t%d\t%d\t%d\t%s", string(path), progress.Short(o.Requests), cli.Bytes(o.Bytes), first, o.Errors, o.Throttled, o.Retries, l.URL))
+		if e := l.LastError; e != nil {
+			more = append(more, fmt.Sprintf("last error %v ago: %s", time.Since(e.At).Round(time.Second), e.Says))
+		}
+	}
+	t := table(rows...)
+	for _, l := range s.Names.Listings {
+		more = append(more, fmt.Sprintf("listing %s: %s names in %s", quote.Name(l.URL), progress.Short(l.Names), seconds(l.Seconds)))
+	}
+	t.rows = append(t.rows, more...)
+	return t
+}
+
+func mounts(s *api.Status) section {
+	rows := []string{"MOUNT\tPREFIX\tOPEN\tFRESHNESS\tKERNEL TIMEOUTS\tWHY"}
+	for _, m := range s.Mounts {
+		rows = append(rows, fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s", m.Dir, m.Prefix, m.Open, m.Freshness, m.Timeouts, m.Why))
+	}
+	return table(rows...)
+}
+
+func jobs(s *api.Status, width int) (x section) {
+	for _, j := range s.Jobs {
+		begin := "job " + j.Job + ": "
+		x.rows = append(x.rows, begin+progress.Fitting(j.What, &j.Progress, width-len(begin)))
+	}
+	return x
+}
+
+// rest is what is said in a line where there is something to say.
+func rest(s *api.Status) (x section) {
+	for _, t := range s.Tiers {
+		for _, d := range t.Dirs {
+			x.rows = append(x.rows, fmt.Sprintf("scrub of %s: %s", d.Path, d.Scrub.Says(cli.Bytes)))
+		}
+	}
+	if n := s.Names.Figures["refused"]; n > 0 {
+		x.rows = append(x.rows, fmt.Sprintf("%d keys have no name here and are not shown: the log names them, hearth ls counts them", n))
+	}
+	return x
+}
+
+// details are what -v adds: mounts, directories, memory, names.
+func details(s *api.Status) (lines []string) {
+	add := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
+	for _, m := range s.Mounts {
+		for _, lack := range m.Lacks {
+			add("%s does without %s", m.Dir, lack)
+		}
+	}
+	for _, l := range s.Links {
+		add("link %s: %s, %s", l.Path, l.URL, l.Freshness)
+	}
+	for _, x := range s.Tiers {
+		for _, d := range x.Dirs {
+			add("directory %s on %s: %s of %s %s", d.Path, d.FileSystem, cli.Bytes(d.Used), cli.Bytes(d.Budget), d.Ill)
+			if d.Note != "" {
+				add("%s", d.Note)
+			}
+		}
+	}
+	add("memory: %s of %s used, %d views; names: %s in %s; origin: %d errors, %d retries, %d throttled (%s)",
+		cli.Bytes(s.Memory.Used), cli.Bytes(s.Memory.Budget), s.Memory.Views, cli.Counts(s.Names.Figures), s.Names.Where,
+		s.Origin.Errors, s.Origin.Retries, s.Origin.Throttled, cli.Counts(s.Origin.Verbs))
+	add("this process may use %s of memory%s, its Go heap %s; %d threads run at once%s", cli.Bytes(s.Memory.Limit), by(s.Memory.LimitBy),
+		cli.Bytes(s.Memory.Heap), s.Processors.Threads, by(s.Processors.LimitBy))
+	return lines
+}
+
+// by names the file that a limit was read in.
+func by(file string) string {
+	if file == "" {
+		return ""
+	}
+	return " (" + file + ")"
+}
+
+// cut shortens a line to a width; 0: it may have any.
+func cut(line string, width int) string {
+	if width <= 0 || utf8.RuneCountInString(line) <= width {
+		return line
+	}
+	return string([]rune(line)[:max(0, width-3)]) + "..."
+}
+
+// broken are the lines of a text of that width at most, broken between words where it can be.
+func broken(text string, width int) (lines []string) {
+	if width <= 0 {
+		return []string{text}
+	}
+	line := ""
+	for _, word := range strings.Fields(text) {
+		if line != "" && utf8.RuneCountInString(line+" "+word) > width {
+			lines, line = append(lines, line), " "
+		}
+		if line != "" {
+			line += " "
+		}
+		line += word
+	}
+	return append(lines, cut(line, width))
+}

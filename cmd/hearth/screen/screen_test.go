@@ -1,0 +1,154 @@
+package screen
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/hearthfs/hearth/cache/scrub"
+	"github.com/hearthfs/hearth/node/api"
+	"github.com/hearthfs/hearth/node/figures"
+	"github.com/hearthfs/hearth/warmup"
+)
+
+func updating() bool {
+	f := flag.Lookup("update")
+	return f != nil && f.Value.String() == "true"
+}
+
+func TestMain(m *testing.M) {
+	flag.Bool("update", false, "write the example of docs/operations.md")
+	os.Exit(m.Run())
+}
+
+func window(seconds float64, reads, held, bytes, origin int64) figures.Window {
+	w := figures.Window{Seconds: seconds, Reads: reads, Held: held, Bytes: bytes, From: map[string]int64{"ram": bytes / 16, "disk": bytes - bytes/16 - origin, "origin": origin}}
+	if reads > 0 {
+		r, b := float64(held)/float64(reads), float64(bytes-origin)/float64(bytes)
+		w.HitReads, w.HitBytes = &r, &b
+	}
+	return w
+}
+
+// usual is a node with two links, two tiers, two mounts and two jobs.
+func usual() *api.Status {
+	first := figures.FirstByte{MedianMS: 21.4, P99MS: 38, WorstMS: 120}
+	return &api.Status{
+		Says: "ok", Version: "0.1.0", PID: 2476, UptimeS: 4330,
+		Reads: figures.Reads{Now: window(11, 8120, 7990, 812<<20, 13<<20), TenMinutes: window(600, 402_000, 380_000, 40<<30, 2<<30),
+			SinceStart: window(4330, 1_280_000, 980_000, 128<<30, 31<<30)},
+		Waits: map[string]float64{"origin": 301.2, "throttled": 12.4, "disk": 40.7, "list": 3.1},
+		Egress: figures.Egress{Asked: map[string]figures.Requests{"readers": {Requests: 300_400, Bytes: 31 << 30}, "warm_up": {Requests: 8100, Bytes: 30 << 30}, "names": {Requests: 218, Bytes: 41 << 20}},
+			Avoided: map[string]figures.Requests{"ram": {Requests: 81_200, Bytes: 8 << 30}, "disk": {Requests: 899_000, Bytes: 89 << 30}, "joined": {Requests: 1204, Bytes: 120 << 20}}},
+		Tiers: []api.TierStatus{{Name: "ram", Used: 3 << 30, Budget: 4 << 30, Hits: 81_200, HitBytes: 8 << 30},
+			{Name: "disk", Used: 700 << 30, Budget: 1 << 40, Hits: 899_000, HitBytes: 89 << 30, Dirs: []api.DirStatus{{Path: "/nvme0/hearth", Scrub: scrub.Stats{Rate: 8 << 20}}}}},
+		Links: []api.LinkStatus{{Path: "/imagenet", URL: "s3://datasets/imagenet", Origin: api.OriginStatus{Requests: 301_000, Bytes: 50 << 30, Errors: 4, Retries: 4, Throttled: 4, FirstByte: first},
+			LastError: &figures.Failure{At: time.Now().Add(-12 * time.Second), Says: "get s3://datasets/imagenet/train/n01440764/n01440764_10026.JPEG: 503 SlowDown: Reduce your request rate."}},
+			{Path: "/s3:checkpoints:llama", URL: "s3://checkpoints/llama", Origin: api.OriginStatus{Requests: 8300, Bytes: 11 << 30, FirstByte: first}}},
+		Names: api.NamesStatus{Listings: []figures.Listing{{URL: "s3://datasets/imagenet/train/", Names: 81_000, Seconds: 12.2}}},
+		Mounts: []api.MountStatus{{Dir: "/mnt/imagenet", Prefix: "/imagenet", Open: "none", Freshness: "immutable", Timeouts: "names 1h0m0s, absent names 0s", Why: "most bytes lie in objects smaller than 64 MiB"},
+			{Dir: "/mnt/llama", Prefix: "/s3:checkpoints:llama", Open: "passthrough", Freshness: "bounded(1m)", Timeouts: "names 1m0s, absent names 0s", Why: "asked for"}},
+		Jobs: []warmup.Line{{What: "/imagenet/train", Progress: warmup.Progress{Job: "1a2b3c4d", Phase: "loading", FilesDone: 812_000, FilesTotal: 1_280_000, BytesDone: 82 << 30, BytesTotal: 134 << 30, RateBPS: 2 << 30, ETAS: 24, Errors: 3}},
+			{What: "/s3:checkpoints:llama", Progress: warmup.Progress{Job: "5e6f7a8b", Phase: "listing", Found: 1200}}},
+	}
+}
+
+// wide fails where a line is wider than the terminal, or there are too many.
+func wide(t *testing.T, lines []string, width, height int) {
+	t.Helper()
+	for _, l := range lines {
+		if utf8.RuneCountInString(l) > width {
+			t.Errorf("%d columns: %s", utf8.RuneCountInString(l), l)
+		}
+	}
+	if len(lines) >= height {
+		t.Errorf("%d lines:\n%s", len(lines), strings.Join(lines, "\n"))
+	}
+}
+
+func has(t *testing.T, lines []string, wants ...string) {
+	t.Helper()
+	for _, want := range wants {
+		if !slices.ContainsFunc(lines, func(l string) bool { return strings.Contains(l, want) }) {
+			t.Errorf("no %q in:\n%s", want, strings.Join(lines, "\n"))
+		}
+	}
+}
+
+func TestUsualNodeFitsOneScreen(t *testing.T) {
+	// Two links, tiers, mounts and jobs, an error and a listing fit 80x24, and nothing is
+	// left out but ends of lines.
+	lines := Lines(usual(), Options{Width: 80, Height: 24})
+	wide(t, lines, 80, 24)
+	has(t, lines, "READS", "10 min", "98%", "throttled 12.4s", "5m57s", "names 218, 41 MiB", "joined 1.20k, 120 MiB", "ram ", "disk ", "21/38/120 ms", "last error 12s ago",
+		"listing s3://datasets/imagenet/train/: 81.0k names in 12.2s", "/mnt/imagenet", "/mnt/llama", "3 errors", "listing... 1.20k found", "scrub of /nvme0")
+	if lines[0] != "ok" || strings.Contains(strings.Join(lines, "\n"), "more (-o json)") {
+		t.Errorf("the first line is %q in:\n%s", lines[0], strings.Join(lines, "\n"))
+	}
+	empty := Lines(&api.Status{Says: "ok"}, Options{Width: 80, Height: 24})
+	wide(t, empty, 80, 24)
+}
+
+func TestLongPartsAreCut(t *testing.T) {
+	// Forty mounts, a problem longer than the line, and a link of a hundred letters: the
+	// cure is there to its end, and how much was left out; without a terminal all is there.
+	s := usual()
+	for i := range 40 {
+		s.Mounts = append(s.Mounts, api.MountStatus{Dir: fmt.Sprintf("/mnt/%d", i)})
+	}
+	s.Links[1].Path = "/" + strings.Repeat("x", 100)
+	s.Problems = []string{"an origin cannot be read, what is cached goes on: s3://data/" + strings.Repeat("k", 40) + ": the secret key does not fit; check AWS_SECRET_ACCESS_KEY, or the profile in use", "the second"}
+	s.Says = s.Problems[0]
+	lines := Lines(s, Options{Width: 80, Height: 24, Color: true})
+	if !strings.HasPrefix(lines[0], "\x1b[31man origin") || !strings.HasSuffix(lines[0], "\x1b[0m") {
+		t.Errorf("%q", lines[0])
+	}
+	lines[0] = strings.TrimSuffix(strings.TrimPrefix(lines[0], "\x1b[31m"), "\x1b[0m")
+	wide(t, lines, 80, 24)
+	whole := strings.Join(strings.Fields(strings.Join(lines, " ")), " ")
+	if !strings.Contains(whole, "check AWS_SECRET_ACCESS_KEY, or the profile in use also: the second") || !strings.Contains(whole, " more (-o json)") {
+		t.Errorf("%s", strings.Join(lines, "\n"))
+	}
+	has(t, lines, "/mnt/imagenet", "disk ", "3 errors")
+	wide(t, Lines(s, Options{Width: 40, Height: 12}), 40, 12)
+	all := Lines(s, Options{})
+	has(t, all, "/mnt/39", s.Links[0].LastError.Says, s.Says, s.Mounts[0].Why)
+	has(t, Lines(s, Options{Verbose: true, Height: 24, Width: 200}), "/mnt/39", "this process may use", "link /imagenet: s3://datasets/imagenet")
+}
+
+func TestHiddenKeysAreTold(t *testing.T) {
+	// Keys that have no name are a line of the default screen, where there are any.
+	for refused, want := range map[int64]bool{0: false, 3: true} {
+		lines := Lines(&api.Status{Says: "ok", Names: api.NamesStatus{Figures: map[string]int64{"refused": refused}}}, Options{})
+		if slices.ContainsFunc(lines, func(l string) bool { return strings.HasPrefix(l, "3 keys have no name here") }) != want {
+			t.Errorf("%d refused: %q", refused, lines)
+		}
+	}
+}
+
+func TestExampleIsCurrent(t *testing.T) {
+	// docs/operations.md shows the screen as it is.
+	page := filepath.Join("..", "..", "..", "docs", "operations.md")
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, rest, _ := strings.Cut(string(text), "```\nok\n")
+	_, after, found := strings.Cut(rest, "```\n")
+	want := before + "```\n" + strings.Join(Lines(usual(), Options{Width: 120}), "\n") + "\n```\n" + after
+	if updating() && found {
+		if err := os.WriteFile(page, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if !found || want != string(text) {
+		t.Errorf("%s is stale: go test ./cmd/hearth/screen -run Example -update", page)
+	}
+}

@@ -1,0 +1,149 @@
+package e2e
+
+import (
+	"fmt"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+	"unicode/utf8"
+
+	"github.com/hearthfs/hearth/internal/faultproxy"
+	"github.com/hearthfs/hearth/internal/hearthtest"
+)
+
+// terminal is a session of tmux, 80 columns by 24 rows, with a shell in it.
+type terminal struct {
+	e      *env
+	socket string
+}
+
+func (e *env) terminal() *terminal {
+	e.Helper()
+	e.count++
+	t := &terminal{e, fmt.Sprintf("/%s/tmux-%d", strings.Trim(e.dir, "/"), e.count)}
+	// The server stays in the foreground, so that it ends with the scenario.
+	cmd := exec.Command("tmux", "-S", t.socket, "-f", "/dev/null", "-D")
+	cmd.Env = append(e.environ(nil), "SHELL=/bin/sh", "PS1=$ ", "ENV=")
+	cmd.SysProcAttr = &syscall.SysProcAttr{}
+	e.start(cmd)
+	e.eventually("tmux", func() bool {
+		_, code := e.run("tmux", "-S", t.socket, "new-session", "-d", "-x", "80", "-y", "24", "/bin/sh")
+		return code == 0
+	})
+	return t
+}
+
+func (t *terminal) tmux(args ...string) string {
+	t.e.Helper()
+	out, code := t.e.run("tmux", append([]string{"-S", t.socket}, args...)...)
+	if code != 0 {
+		t.e.Fatalf("tmux %v: exit %d, %s", args, code, out)
+	}
+	return out
+}
+
+// typedFirst begins each line that is typed; the line itself may be longer than the terminal
+// is wide, and is gone once it is obeyed.
+const typedFirst = "clear; "
+
+// typed types a line.
+func (t *terminal) typed(line string) {
+	t.e.Helper()
+	t.tmux("send-keys", "-l", typedFirst+line)
+	t.tmux("send-keys", "Enter")
+}
+
+// screen is what stands on it. Lines that the terminal broke come as one (-J).
+func (t *terminal) screen() []string {
+	t.e.Helper()
+	return strings.Split(strings.TrimRight(t.tmux("capture-pane", "-p", "-J"), "\n "), "\n")
+}
+
+// shows waits until the screen holds a text, looks whether a line was broken, and
+// returns it.
+func (t *terminal) shows(text string) []string {
+	t.e.Helper()
+	var lines []string
+	t.e.eventually(text+" on the terminal", func() bool {
+		lines = t.screen()
+		return strings.Contains(strings.Join(lines, "\n"), text)
+	})
+	for _, l := range lines {
+		if utf8.RuneCountInString(strings.TrimRight(l, " ")) > 80 && !strings.Contains(l, typedFirst) {
+			t.e.Errorf("the terminal had to break: %s", l)
+		}
+	}
+	return lines
+}
+
+// screens: status, --watch and a warm-up's progress on a terminal of 80x24, and where
+// there is none.
+func screens(e *env) {
+	o := e.origin()
+	set, err := hearthtest.Set("D1")
+	e.must(err, "data set")
+	list := e.load(o, set.Reduced(5, 100))
+	p := e.proxy(o)
+	p.SetFirstByte(20 * time.Millisecond)
+	h := e.mount(o, settings{endpoint: p.endpoint})
+	node := " --node unix://" + h.socket()
+	t := e.terminal()
+
+	t.typed(e.hearth + " status" + node + "; echo exit=$?")
+	lines := t.shows("exit=0")
+	if lines[0] != "ok" || len(lines) > 24 {
+		e.Errorf("status on a terminal, %d lines:\n%s", len(lines), strings.Join(lines, "\n"))
+	}
+	for _, want := range []string{"READS ", "waited ", "TIER ", "LINK ", "MOUNT ", h.dir} {
+		if !strings.Contains(strings.Join(lines, "\n"), want) {
+			e.Errorf("status on a terminal has no %s:\n%s", want, strings.Join(lines, "\n"))
+		}
+	}
+
+	t.typed(e.hearth + " status --watch=200ms" + node)
+	t.shows("MOUNT ")
+	rule := faultproxy.Rule{Verb: faultproxy.Get, Status: 403, Code: "AccessDenied"}
+	p.AddRule(rule)
+	if out, code := h.ask("cat", list[0].Path); code == 0 {
+		e.Errorf("hearth cat of what is denied: %s", out)
+	}
+	lines = t.shows("an origin cannot be read")
+	if !strings.HasPrefix(lines[0], "an origin cannot be read") || len(lines) > 24 {
+		e.Errorf("--watch did not begin again at the top, %d lines:\n%s", len(lines), strings.Join(lines, "\n"))
+	}
+	if whole := strings.Join(strings.Fields(strings.Join(lines, " ")), " "); !strings.Contains(whole, "s3:GetObject") {
+		e.Errorf("the cure is not on the screen:\n%s", strings.Join(lines, "\n"))
+	}
+	p.ClearRules()
+	t.tmux("send-keys", "C-c")
+
+	t.typed(e.hearth + " warmup --rate 15MiB/s /" + node + "; echo exit=$?")
+	t.shows("%  ")
+	lines = t.shows("exit=")
+	if end := slices.Index(lines, "exit=0"); end < 1 || !strings.Contains(lines[end-1], " done in ") {
+		e.Errorf("a warm-up on a terminal does not end with how it ended:\n%s", strings.Join(lines, "\n"))
+	}
+	h.screensElsewhere()
+	h.quit()
+}
+
+// screensElsewhere: in a pipe --watch prints one block below the other, without a word
+// to a terminal.
+func (h *hearth) screensElsewhere() {
+	h.e.Helper()
+	w := h.e.start(exec.Command(h.e.hearth, "status", "--watch=200ms", "--node", "unix://"+h.socket()))
+	h.e.eventually("three blocks", func() bool { return strings.Count(w.out.String(), "MOUNT ") >= 3 })
+	if code := w.terminate(syscall.SIGINT); code != 0 && code != 130 {
+		h.e.Errorf("--watch ended with %d", code)
+	}
+	if text := w.out.String(); strings.ContainsRune(text, 0x1b) || strings.Count(text, "\n\nok\n") < 2 {
+		h.e.Errorf("--watch in a pipe: %q", text)
+	}
+	for _, flag := range []string{"--watch=1ms", "--watch=-1s"} {
+		if out, code := h.ask("status", flag); code != 2 || !strings.Contains(out, "--watch") {
+			h.e.Errorf("status %s: exit %d, %s", flag, code, out)
+		}
+	}
+}

@@ -1,0 +1,128 @@
+package watch
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/cache"
+	"github.com/hearthfs/hearth/internal/waits"
+	"github.com/hearthfs/hearth/node/figures"
+)
+
+// fake is an origin: two pages of names a second apart, and blocks that it is slowed down for.
+type fake struct{ pool *hearth.Pool }
+
+func (f fake) Head(ctx context.Context, key string) (hearth.Object, error) {
+	defer waits.SlowDown(ctx)()
+	time.Sleep(time.Second)
+	return hearth.Object{Key: key}, nil
+}
+
+func (f fake) List(_ context.Context, q hearth.Listing, each func(hearth.Object) error) error {
+	for i := range 2000 {
+		if i%1000 == 0 {
+			time.Sleep(time.Second)
+		}
+		if err := each(hearth.Object{Key: q.Prefix + "x"}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (f fake) Get(ctx context.Context, _ hearth.Block, _, n int) (*hearth.View, error) {
+	end := waits.SlowDown(ctx)
+	time.Sleep(time.Second)
+	end()
+	return f.pool.Alloc(ctx, n)
+}
+
+func (f fake) GetMany(ctx context.Context, first hearth.Block, n int, each func(hearth.Block, *hearth.View, error) bool) {
+	for i := range n {
+		b := first.Object.Block(first.Index + int64(i))
+		v, err := f.Get(ctx, b, 0, b.Len())
+		if !each(b, v, err) {
+			return
+		}
+	}
+}
+
+func TestListingsThatRun(t *testing.T) {
+	// A listing is told while it runs, with what it has found; a question for some names, and
+	// one that has ended, are not; what reads names there is slowed down with it.
+	synctest.Test(t, func(t *testing.T) {
+		var all Listings
+		ledger := waits.New()
+		o := all.Over(fake{}, "s3://b/p", "s3://b/", ledger)
+		enough := errors.New("enough")
+		go o.List(t.Context(), hearth.Listing{Prefix: "p/d/"}, func(hearth.Object) error { return nil })
+		go o.List(t.Context(), hearth.Listing{Prefix: "p/e/", Limit: 1}, func(hearth.Object) error { return enough })
+		time.Sleep(1500 * time.Millisecond)
+		if got := all.Running(); len(got) != 1 || got[0] != (figures.Listing{URL: "s3://b/p/d/", Names: 1000, Seconds: 1.5}) {
+			t.Errorf("running: %+v", got)
+		}
+		time.Sleep(time.Second)
+		if got := all.Running(); len(got) != 0 {
+			t.Errorf("still running: %+v", got)
+		}
+		w := ledger.Begin(1, waits.List, "s3://b/p")
+		if _, err := o.Head(t.Context(), "k"); err != nil {
+			t.Fatal(err)
+		}
+		w.End()
+		if got := ledger.Seconds(); got["throttled"] != 1 || got["list"] != 0 {
+			t.Errorf("a reader waited %v", got)
+		}
+	})
+}
+
+func TestFetchesAreOfWhoBeganThem(t *testing.T) {
+	// A warm-up's fetch is its own though a reader joins it, through a tier whose attempts
+	// run elsewhere; a reader's is the reader's, and what both waited is known by the version.
+	synctest.Test(t, func(t *testing.T) {
+		pool := hearth.NewPool(64 << 20)
+		ledger, egress := waits.New(), &Egress{}
+		heard := func(*hearth.Object, time.Time, error) {}
+		ram := cache.NewRAM(pool, 16<<20)
+		defer ram.Close()
+		tier := cache.Through(ram, Bucket{Source: fake{pool}, Heard: heard, Egress: egress, Waits: ledger}, cache.Always)
+		defer tier.Close()
+		o := &hearth.Object{Key: "k", ETag: "e", Size: 5 << 20, Version: hearth.VersionOf("o", "k", "e", 5<<20)}
+		get := func(s hearth.Source, index int64) {
+			v, err := s.Get(t.Context(), o.Block(index), 0, 100)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			v.Release()
+		}
+		go get(WarmUp{tier}, 0)
+		synctest.Wait()
+		w := ledger.Begin(1, waits.Origin, o.Version)
+		get(tier, 0) // joins it
+		w.End()
+		get(tier, 1)
+		WarmUp{tier}.GetMany(t.Context(), o.Block(2), 2, func(_ hearth.Block, v *hearth.View, err error) bool {
+			if err == nil {
+				v.Release()
+			}
+			return err == nil
+		})
+		if got, want := egress.Readers(), (figures.Requests{Requests: 1, Bytes: 1 << 20}); got != want {
+			t.Errorf("readers: %+v", got)
+		}
+		if got, want := egress.WarmUp(), (figures.Requests{Requests: 2, Bytes: 3 << 20}); got != want {
+			t.Errorf("warm-up: %+v", got)
+		}
+		if got := ledger.Seconds(); got["throttled"] != 1 || got["origin"] != 0 {
+			t.Errorf("the reader who joined waited %v", got)
+		}
+		if s := tier.Stats(); s.Shared != 1 || s.SharedBytes != 100 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
