@@ -125,6 +125,9 @@ func screens(e *env) {
 	if end := slices.Index(lines, "exit=0"); end < 1 || !strings.Contains(lines[end-1], " done in ") {
 		e.Errorf("a warm-up on a terminal does not end with how it ended:\n%s", strings.Join(lines, "\n"))
 	}
+	if a := h.status().Egress.Asked; a["warm_up"].Bytes < sum(list) || a["readers"].Bytes != 0 {
+		e.Errorf("the ledger after a warm-up of %d bytes: %+v", sum(list), a)
+	}
 	h.screensElsewhere()
 	h.quit()
 }

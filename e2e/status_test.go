@@ -52,6 +52,10 @@ func waited(e *env) {
 	if s := h.status(); s.Egress.Asked["readers"].Bytes < sum(list)-1500 || s.Egress.Asked["readers"].Requests == 0 || s.Egress.Asked["names"].Requests == 0 {
 		e.Errorf("the ledger of what was asked: %+v", s.Egress)
 	}
+	if r := h.status().Reads; r.SinceStart.Bytes < sum(list)-1500 || float64(r.SinceStart.From["origin"]) < 0.9*float64(r.SinceStart.Bytes) || *r.SinceStart.HitBytes > 0.1 ||
+		r.TenMinutes.Reads != r.SinceStart.Reads {
+		e.Errorf("of a cold cache status says: %+v", r)
+	}
 	h.quit()
 }
 
