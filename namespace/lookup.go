@@ -17,8 +17,8 @@ import (
 // quiet is the key of a context that Quiet made.
 type quiet struct{}
 
-// Quiet is a context of look-ups that ask no origin: a name is what it is known as,
-// with a TTL of 0 where that is not believed any more, and else *Absent.
+// Quiet is a context of look-ups and walks that ask no origin: a name is what it is known
+// as, with a TTL of 0 where that is not believed any more, and else *Absent.
 func Quiet(ctx context.Context) context.Context { return context.WithValue(ctx, quiet{}, true) }
 
 // Lookup finds a name in a directory. *Absent: there is none.

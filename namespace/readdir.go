@@ -49,7 +49,7 @@ func (t *Tree) ReadSince(ctx context.Context, dir uint64, since int64, after str
 	for range maxRebuilt {
 		r.gen = t.db.Generation()
 		var l *listing
-		if err = nil; !d.whole(t) || t.clock.Trusted(d.state.Load().listed) < since {
+		if err = nil; ctx.Value(quiet{}) == nil && (!d.whole(t) || t.clock.Trusted(d.state.Load().listed) < since) {
 			l, err = t.follow(ctx, d, after == "")
 		}
 		if err == nil && after != "" && r.after == nil {
@@ -339,7 +339,7 @@ func (w *walker) walk(ctx context.Context, path string, dir uint64) error {
 		for i, n := range names {
 			for ; ahead < len(names) && ahead < i+walkAhead; ahead++ {
 				if names[ahead].Dir {
-					t.listAhead(names[ahead].ID)
+					t.listAhead(ctx, names[ahead].ID)
 				}
 			}
 			at := path + "/" + n.Name
@@ -362,13 +362,13 @@ func (w *walker) walk(ctx context.Context, path string, dir uint64) error {
 }
 
 // listAhead begins to list a directory that will be read soon.
-func (t *Tree) listAhead(id uint64) {
+func (t *Tree) listAhead(ctx context.Context, id uint64) {
 	d, err := t.dirs.get(t, id)
 	if err != nil {
 		return
 	}
 	defer d.release()
-	if d.link != nil && d.link.Freshness.Mode != Strict && d.listingLeft(t) == 0 {
+	if ctx.Value(quiet{}) == nil && d.link != nil && d.link.Freshness.Mode != Strict && d.listingLeft(t) == 0 {
 		t.kick(d)
 	}
 }

@@ -6,6 +6,7 @@ package check
 import (
 	"context"
 	"encoding/binary"
+	"encoding/json"
 	"fmt"
 
 	"github.com/hearthfs/hearth/namespace/record"
@@ -115,6 +116,10 @@ func wrong(db DB, key, value []byte) (why string, err error) {
 		unreadable = err
 	case kindReverse:
 		_, unreadable = record.ParseReverse(value)
+	case record.KindPin:
+		if !json.Valid(value) {
+			return "a pin that cannot be read", nil
+		}
 	}
 	if unreadable != nil {
 		return unreadable.Error(), nil

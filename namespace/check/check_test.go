@@ -50,6 +50,7 @@ func TestRecordsThatDoNotFitAreTold(t *testing.T) {
 	}
 	put(key(kindDirectory, 1, ""), (&record.Directory{ID: 2}).Append(nil))
 	put(idKey(2), (&record.Reverse{Dir: true, Path: "x"}).Append(nil))
+	put(append([]byte{record.KindPin}, "/a"...), []byte("{}"))
 	if all := found(t, s); len(all) > 0 {
 		t.Fatalf("a sound database: %v", all)
 	}
@@ -58,7 +59,8 @@ func TestRecordsThatDoNotFitAreTold(t *testing.T) {
 	put(key(kindEntry, 1, "same"), (&record.Entry{ID: 9002, Size: 5}).Append(nil))
 	put(key(kindEntry, 1, "unreadable"), []byte{0xff})
 	put(key(kindDirectory, 3, ""), (&record.Directory{ID: 9003}).Append(nil))
-	want := "node id 9003 of a directory leads nowhere|node id 9001 leads nowhere|node id 9002 leads to something else|a record of the namespace cannot be read"
+	put(append([]byte{record.KindPin}, "/b"...), []byte("{"))
+	want := "node id 9003 of a directory leads nowhere|node id 9001 leads nowhere|node id 9002 leads to something else|a record of the namespace cannot be read|a pin that cannot be read"
 	if all := strings.Join(found(t, s), "|"); all != want {
 		t.Errorf("in use: %s", all)
 	}

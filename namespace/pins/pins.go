@@ -1,0 +1,151 @@
+// Package pins keeps pins in the namespace's database: which paths of the tree are to
+// stay in the cache, and until when.
+//
+// A pin is one record, its path's bytes in the key and the rest as JSON. It is written
+// with a sync, and goes along when the names move to another disk. All of them are in
+// memory, too; should the database be given up, they are written into its successor by
+// the next Keep. Only a database that is found corrupt at the start takes them along.
+package pins
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hearthfs/hearth/namespace/record"
+	"github.com/hearthfs/hearth/namespace/store"
+)
+
+// Pin says that what lies at and below a path of the tree stays in the cache.
+type Pin struct {
+	// Path begins with "/" and does not end in one, unless it is the root.
+	Path string `json:"path"`
+	// Created and Expires are when it was made and when it ends; nil: it does not.
+	Created time.Time  `json:"created"`
+	Expires *time.Time `json:"expires,omitempty"`
+	// Job is the warm-up that loads it for the first time; "": that has ended, and the
+	// pin is in force.
+	Job string `json:"job,omitempty"`
+}
+
+// View is a pin as it is shown. Its figures are those of the names that are known.
+type View struct {
+	Pin
+	Files int64 `json:"files"`
+	Bytes int64 `json:"bytes"`
+	// Needs are the bytes that it takes on disk.
+	Needs int64 `json:"disk_bytes"`
+	// Lacks says why not all of it is held, and what to do; "": nothing is known to be
+	// missing.
+	Lacks string `json:"lacks,omitempty"`
+}
+
+// Most is how many pins there may be: each has some KiB of the RAM budget, and is gone
+// through when something is evicted.
+const Most = 256
+
+// Table is all pins. Its methods may be called from many goroutines.
+type Table struct {
+	db *store.Store
+
+	mu  sync.Mutex // guards the rest; held across synced writes, which are few
+	all map[string]Pin
+	gen int64 // of the database that has them
+}
+
+// Open reads all pins. A record that cannot be read is no pin.
+func Open(db *store.Store) (*Table, error) {
+	t := &Table{db: db, all: map[string]Pin{}, gen: db.Generation()}
+	var rows store.Rows
+	lower := []byte{record.KindPin}
+	if err := db.Scan(&rows, lower, []byte{record.KindPin + 1}, Most); err != nil {
+		return nil, fmt.Errorf("read the pins: %w", err)
+	}
+	for i := range rows.Len() {
+		var p Pin
+		if json.Unmarshal(rows.Value(i), &p) == nil {
+			p.Path = string(rows.Key(i)[1:])
+			t.all[p.Path] = p
+		}
+	}
+	return t, nil
+}
+
+// All are the pins, by path.
+func (t *Table) All() []Pin {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	all := make([]Pin, 0, len(t.all))
+	for _, p := range t.all {
+		all = append(all, p)
+	}
+	slices.SortFunc(all, func(a, b Pin) int { return cmp.Compare(a.Path, b.Path) })
+	return all
+}
+
+// Set makes a pin last, in place of an earlier one of its path.
+func (t *Table) Set(p Pin) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.all[p.Path] = p
+	return t.writeLocked(func(e *store.Edit) error { return set(e, p) })
+}
+
+// Delete makes it last that a path is not pinned.
+func (t *Table) Delete(path string) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.all, path)
+	return t.writeLocked(func(e *store.Edit) error {
+		e.Delete(append([]byte{record.KindPin}, path...))
+		return nil
+	})
+}
+
+// Keep writes all pins down again if their database was given up.
+func (t *Table) Keep() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.gen == t.db.Generation() {
+		return nil
+	}
+	return t.writeLocked(func(*store.Edit) error { return nil })
+}
+
+// writeLocked makes a change, and with it all pins where the database is another one.
+func (t *Table) writeLocked(change func(*store.Edit) error) error {
+	for {
+		e := t.db.Edit()
+		if e.Generation() != t.gen {
+			for _, p := range t.all {
+				if err := set(e, p); err != nil {
+					return err
+				}
+			}
+		}
+		gen, err := e.Generation(), change(e)
+		if err == nil {
+			err = e.Commit(true)
+		}
+		switch {
+		case errors.Is(err, store.ErrRebuilt):
+			continue
+		case err != nil:
+			return fmt.Errorf("write the pins: %w", err)
+		}
+		t.gen = gen
+		return nil
+	}
+}
+
+func set(e *store.Edit, p Pin) error {
+	text, err := json.Marshal(p)
+	if err == nil {
+		e.Set(append([]byte{record.KindPin}, p.Path...), text)
+	}
+	return err
+}
