@@ -149,6 +149,19 @@ func (r *RAM) Has(id hearth.ID) bool {
 	return r.pending.get(id) != nil || r.window.has(id)
 }
 
+// Drop lets go of a block.
+func (r *RAM) Drop(id hearth.ID) {
+	r.closing.RLock()
+	defer r.closing.RUnlock()
+	if !r.closed {
+		if e := r.pending.get(id); e != nil {
+			r.pending.remove(e)
+		}
+		r.items.Del(id.Hash())
+		r.window.drop(id)
+	}
+}
+
 // Put keeps a whole block, if the policy likes it; that is decided later.
 func (r *RAM) Put(b hearth.Block, v *hearth.View) error {
 	r.closing.RLock()

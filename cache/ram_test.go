@@ -39,6 +39,33 @@ func TestWhatWasPutIsThereAtOnce(t *testing.T) {
 	}
 }
 
+func TestWhatIsDroppedIsGone(t *testing.T) {
+	// Blocks are dropped, those that were put a moment ago too, and what a run brought:
+	// none is held, the others are, and each View is given back.
+	pool := hearthtest.Pool(t, 64<<20)
+	r := NewRAM(pool, 32<<20)
+	t.Cleanup(r.Close)
+	block := func(i int) hearth.Block { return hearthtest.NewObject(fmt.Sprint("objects/", i), 20_000, 1).Block(0) }
+	for i := range 100 {
+		v := hearthtest.View(t, pool, block(i), 1)
+		if i%10 == 9 {
+			r.hold(block(i), v)
+		} else if err := r.Put(block(i), v); err != nil {
+			t.Fatal(err)
+		}
+		v.Release()
+	}
+	for i := range 50 {
+		r.Drop(block(i).ID())
+	}
+	r.items.Wait()
+	for i := range 100 {
+		if held := r.Has(block(i).ID()); held != (i >= 50) {
+			t.Errorf("block %d is held: %v", i, held)
+		}
+	}
+}
+
 func TestRAMStaysWithinItsBudget(t *testing.T) {
 	// Eight goroutines put ten times what fits, of mixed sizes: what RAM says it
 	// uses stays below its budget, a queue's worth and a block for each, the pool's counter below the

@@ -85,6 +85,14 @@ func (w *window) has(id hearth.ID) bool {
 	return w.byID[id] != nil
 }
 
+func (w *window) drop(id hearth.ID) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if a := w.byID[id]; a != nil {
+		w.dropLocked(a)
+	}
+}
+
 func (w *window) shrink(to int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

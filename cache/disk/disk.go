@@ -91,6 +91,8 @@ type Options struct {
 	Owns func(hearth.ID) bool
 	// Pinned says whether a block must stay, whatever the policy thinks. nil: none.
 	Pinned func(hearth.ID) bool
+	// Unknown: what is pinned is not known yet, and nothing is evicted. nil: it is.
+	Unknown func() bool
 	// Events are told of what an operator should know.
 	Events Events
 	// Check is how often space and health are looked at when nothing is written.

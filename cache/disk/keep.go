@@ -111,6 +111,17 @@ func (s *Store) Has(id hearth.ID) bool {
 	return false
 }
 
+// Drop gives up all of an object that is written, pinned or not.
+func (s *Store) Drop(o *hearth.Object) {
+	for _, d := range s.dirs {
+		if vol := d.use(); vol != nil {
+			vol.packed.forget(o.Version, o.Blocks())
+			vol.whole.forget(o.Version, o.Blocks())
+			vol.release()
+		}
+	}
+}
+
 // Replaced says that the namespace knows a newer version of o's name: its blocks are still
 // served, and go first when room is needed. A later Put of the version takes that back.
 func (s *Store) Replaced(o *hearth.Object) {

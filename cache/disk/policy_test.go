@@ -3,6 +3,7 @@ package disk
 import (
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 
 	"github.com/hearthfs/hearth"
@@ -177,4 +178,33 @@ func TestTheFloorWinsOverPins(t *testing.T) {
 	before := r.area(0).used()
 	r.free.Store(1<<30 - 5<<20)
 	r.until("5 MiB given back", func() bool { return r.area(0).used() <= before-5<<20 })
+}
+
+func TestNothingGoesBeforePinsAreKnown(t *testing.T) {
+	// It is not known yet what is pinned: a full directory gives up nothing, neither for a
+	// Keep nor for the floor. Then it does. What is dropped goes in any case.
+	var known atomic.Bool
+	r := newRig(t, Options{Dirs: []DirOptions{{Budget: 8 << 20, Floor: 1 << 30}}, Unknown: func() bool { return !known.Load() },
+		Pinned: func(hearth.ID) bool { return true }})
+	fill(r, 0)
+	o := small(9000, 100_000)
+	v := hearthtest.View(t, r.pool, o.Block(0), 0)
+	defer v.Release()
+	before := r.Stats().Dirs[0].Evicted
+	r.free.Store(1<<30 - 5<<20)
+	for i := 0; i < 20; i++ {
+		if err := r.Keep(t.Context(), o.Block(0), v); !isFull(err) {
+			t.Fatalf("a Keep: %v", err)
+		}
+	}
+	if n := r.Stats().Dirs[0].Evicted - before; n != 0 {
+		t.Errorf("%d blocks went before pins were known", n)
+	}
+	if first := small(0, 100_000); !r.holds(first) {
+		t.Error("the first block is not held")
+	} else if r.Drop(first); r.holds(first) {
+		t.Error("a block is held that was dropped")
+	}
+	known.Store(true)
+	r.until("something given back to the floor", func() bool { return r.Stats().Dirs[0].Evicted > before })
 }

@@ -319,6 +319,9 @@ func (d *directory) finish(it *item, err error) {
 
 // makeRoom evicts until so many bytes are free: blocks of replaced versions, else what package evict judges least.
 func (d *directory) makeRoom(bytes int64, may victims) {
+	if d.opt.Unknown != nil && d.opt.Unknown() {
+		return
+	}
 	vol := d.volume.Load()
 	target := vol.used() - bytes
 	for n := 0; vol.used() > target && n < maxEvictions; n++ {
