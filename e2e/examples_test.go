@@ -46,6 +46,12 @@ func examples(e *env) {
 				e.sh(o, line)
 			}
 		}
+		for i, line := range lines["unpin"] {
+			e.sh(o, lines["pin"][1])
+			e.sh(o, lines["pin"][0])
+			e.sh(o, line)
+			e.sh(o, lines["evict"][i])
+		}
 		for i, line := range lines["jobs retry"] {
 			e.sh(o, line)
 			e.sh(o, lines["jobs wait"][i])
@@ -68,7 +74,7 @@ func examples(e *env) {
 	}
 	for verb, examples := range lines {
 		switch verb {
-		case "up", "status", "explain", "warmup", "jobs", "jobs wait", "jobs retry", "mount", "umount":
+		case "up", "status", "explain", "warmup", "pin", "unpin", "evict", "jobs", "jobs wait", "jobs retry", "mount", "umount":
 		case "jobs cancel": // there is none at work
 		case "":
 			e.sh(o, examples[0])

@@ -50,6 +50,7 @@ func (n *Node) routes() http.Handler {
 	answer("GET /v1/explain", n.serveExplain)
 	answer("GET /v1/du", func(r *http.Request) (any, error) { return n.usage(r.Context(), r.FormValue("path")) })
 	n.jobs.Serve(mux, answer)
+	n.jobs.keeper.Serve(answer)
 	mux.HandleFunc("GET /v1/ls", n.serveList)
 	mux.HandleFunc("GET /v1/cat", n.serveCat)
 	mux.HandleFunc("GET /v1/goroutines", leaks.Goroutines)

@@ -138,6 +138,15 @@ func (ls *links) named(name string) *link {
 	return nil
 }
 
+// path is that in the tree of the link that an Object names; false: there is none.
+func (ls *links) path(name string) (string, bool) {
+	l := ls.named(name)
+	if l == nil {
+		return "", false
+	}
+	return l.Path, true
+}
+
 // at is the link that a path of the tree belongs to, and the rest of the path.
 func (ls *links) at(p string) (found *link, rest string) {
 	for _, l := range ls.list() {

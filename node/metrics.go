@@ -8,6 +8,7 @@ import (
 
 	"github.com/hearthfs/hearth/node/jobs"
 	"github.com/hearthfs/hearth/node/metric"
+	"github.com/hearthfs/hearth/node/pins"
 )
 
 // register exports a node's status and the process's own figures.
@@ -76,6 +77,7 @@ func export(s *Status, m metric.Sink) {
 		m.Gauge("hearth_names", "Figures of the namespace.", n, "figure", name)
 	}
 	jobs.Export(s.Jobs, s.Warmup, m)
+	pins.Export(s.Pins, m)
 	stale := int64(0)
 	if s.Names.Stale != "" {
 		stale = 1

@@ -81,7 +81,7 @@ func New(ctx context.Context, c Config) (*Node, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	n := &Node{config: c, started: time.Now(), limits: machine.ReadLimits("/"), events: trouble.New(c.Log)}
+	n := &Node{config: c, started: time.Now(), limits: machine.ReadLimits("/"), events: trouble.New(c.Log), jobs: warmUps{ready: make(chan struct{})}}
 	life, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	n.cancel = cancel
 	n.group, n.ctx = errgroup.WithContext(life)
@@ -197,7 +197,7 @@ func (n *Node) openDisk() error {
 	}
 	n.jobs.pins = &warmup.Pins{Reserve: n.pool.Reserve, Unreserve: n.pool.Unreserve}
 	pinned := func(id hearth.ID) bool { return n.jobs.pins.Has(id.Version) }
-	o := disk.Options{Pool: n.pool, Pinned: pinned, Events: disk.Events{
+	o := disk.Options{Pool: n.pool, Pinned: pinned, Unknown: n.jobs.pinsUnknown, Events: disk.Events{
 		Ejected: func(path string, cause error) {
 			n.events.Trouble("eject "+path, "cache directory is out of use", "dir", path, "cause", cause)
 		},
@@ -350,9 +350,7 @@ func (n *Node) close() error {
 		}))
 	}
 	n.cancel(errClosed)
-	if n.jobs.Jobs != nil {
-		n.jobs.Close()
-	}
+	n.closeJobs()
 	if n.doors != nil {
 		n.doors.close()
 	}

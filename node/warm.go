@@ -4,34 +4,106 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"path"
 	"path/filepath"
 	"strings"
 
 	"github.com/hearthfs/hearth/cache/disk/layout"
 	"github.com/hearthfs/hearth/namespace"
 	"github.com/hearthfs/hearth/node/jobs"
+	"github.com/hearthfs/hearth/node/pins"
 	"github.com/hearthfs/hearth/node/watch"
 	"github.com/hearthfs/hearth/warmup"
 )
 
-// warmUps are the node's jobs, and what the disk tier must not give up for them.
+// warmUps are the node's jobs and pins, and what the disk tier must not give up for
+// them, which is known once ready is closed.
 type warmUps struct {
 	*jobs.Jobs
-	pins *warmup.Pins
+	pins   *warmup.Pins
+	ready  chan struct{}
+	keeper *pins.Keeper
 }
 
-// openJobs goes on with the warm-ups that are not over.
+// pinsUnknown reports whether it is not known yet what pins hold.
+func (w *warmUps) pinsUnknown() bool {
+	select {
+	case <-w.ready:
+		return false
+	default:
+		return true
+	}
+}
+
+// openJobs goes on with the warm-ups that are not over, and looks after the pins.
 func (n *Node) openJobs() (err error) {
-	p := jobs.Parts{Source: watch.WarmUp{Source: n.tiers.Own}, Tree: n.tree.Tree, Rooms: n.rooms, Find: n.find, Canonical: n.canonical,
+	p := jobs.Parts{Source: watch.WarmUp{Source: n.tiers.Own}, Tree: n.tree.Tree, Rooms: n.rooms, Find: n.find, Canonical: n.canonical, Paths: n.pathsOf, Ready: n.jobs.ready,
 		Check:   func(ctx context.Context, asked string) error { _, err := n.find(ctx, n.canonical(asked)); return err },
 		Readers: n.readers, Throttled: n.throttled, Connections: n.forWarmUp,
 		Explain: func(err error) string { return explained(err).Error() },
 		Log:     func(what string, err error) { n.events.Trouble(what, what, "cause", err) }}
+	k := pins.Parts{Tree: n.tree.Tree, Sieves: n.jobs.pins, RAM: n.mem, Link: n.links.path, PathOf: n.pathOf, Paths: n.pathsOf, Log: p.Log,
+		Load: func(targets []string) (string, error) { return n.jobs.Load(targets) },
+		Job:  func(id string) (warmup.Record, error) { return n.jobs.Job(id) }}
 	if n.disk != nil {
+		k.Disk = n.disk
 		p.Disk, p.Pins, p.Dir = n.disk, n.jobs.pins, filepath.Join(n.dirs.First(), layout.Jobs)
 	}
-	n.jobs.Jobs, err = jobs.Open(p)
+	if n.jobs.keeper, err = pins.Open(k, n.jobs.ready); err != nil {
+		return err
+	}
+	p.Durable = n.jobs.keeper
+	if n.jobs.Jobs, err = jobs.Open(p); err == nil {
+		n.jobs.keeper.Start()
+	}
 	return err
+}
+
+// closeJobs ends the work on jobs and pins; the next node goes on with it.
+func (n *Node) closeJobs() {
+	if n.jobs.Jobs != nil {
+		n.jobs.keeper.Close()
+		n.jobs.Close()
+	}
+}
+
+// pathsOf are the paths in the tree of what somebody asks for: of a URL its file, its
+// directory, or both.
+func (n *Node) pathsOf(ctx context.Context, asked string) ([]string, error) {
+	if !isURL(asked) {
+		p, _, err := n.resolve(ctx, asked)
+		return []string{p}, err
+	}
+	found, err := n.find(ctx, asked)
+	if err != nil {
+		return nil, err
+	}
+	dir := n.pathOf(asked)
+	var all []string
+	for _, x := range found {
+		switch {
+		case x.Dir:
+			all = append(all, dir)
+		case x.ID == 0:
+			return nil, &Error{Kind: KindRefused, Message: asked + " has no name in the tree, by which it could be known"}
+		default:
+			all = append(all, cleanPath(path.Dir(dir)+"/"+x.Name))
+		}
+	}
+	return all, nil
+}
+
+// pathOf is the path in the tree that asked means, of a URL that of the keys below it;
+// "": no link leads there.
+func (n *Node) pathOf(asked string) string {
+	if !isURL(asked) {
+		return n.treePath(asked)
+	}
+	l, key, err := n.links.holding(asked)
+	if err != nil {
+		return ""
+	}
+	return pins.Path(l.Path, strings.TrimPrefix(key, l.prefix))
 }
 
 // canonical is what asked means also without the mounts of now.

@@ -23,6 +23,10 @@ type Options struct {
 	Keeper hearth.Keeper
 	// Pins are told what belongs to the jobs at work; nil: nobody asks.
 	Pins *Pins
+	// Durable pins outlive the job that made them; nil: there are none.
+	Durable Durable
+	// Ready is closed once jobs may begin; nil: at once.
+	Ready <-chan struct{}
 	// Room says what fits; nil: everything does.
 	Room  Room
 	Names Names
@@ -39,6 +43,15 @@ type Options struct {
 	Log func(what string, err error)
 
 	checkpoint time.Duration // tests are in a hurry; 0: checkpointEvery
+}
+
+// Durable is told of jobs, for the pins that they make.
+type Durable interface {
+	// Begin is called before a job with PinS begins. An error refuses it.
+	Begin(r *Record) error
+	// End is called when a job has ended, before anybody sees that and while its own
+	// objects are still pinned.
+	End(r *Record)
 }
 
 // mostJobs are at work at a time, of which each may hold some megabytes of names; the
@@ -128,6 +141,12 @@ func (e *Engine) Submit(q Request, list io.Reader, nul bool, canonical func(stri
 	if err := e.o.Records.Save(r); err != nil {
 		return Record{}, err
 	}
+	if e.o.Durable != nil && r.PinS != 0 {
+		if err := e.o.Durable.Begin(&r); err != nil {
+			e.o.Files.remove(r.ID + recordSuffix)
+			return Record{}, err
+		}
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed {
@@ -170,6 +189,12 @@ func (e *Engine) startLocked(r Record) {
 	j := &job{engine: e, rec: r, loader: newLoader(&e.o, r.Rate), began: time.Now(), before: r.Worked}
 	e.work.Go(func() {
 		defer stop(nil)
+		if e.o.Ready != nil {
+			select {
+			case <-e.o.Ready:
+			case <-ctx.Done():
+			}
+		}
 		select { // until then it is queued
 		case e.atWork <- struct{}{}:
 			defer func() { <-e.atWork }()
@@ -179,8 +204,8 @@ func (e *Engine) startLocked(r Record) {
 		}
 		j.share = e.gate.join()
 		defer j.share.leave()
-		j.loader.pins = e.o.Pins.open()
-		defer j.loader.pins.close()
+		j.loader.pins = e.o.Pins.Open()
+		defer j.loader.pins.Close()
 		j.end(guarded(func() error { return j.run(ctx) }))
 	})
 }
@@ -212,6 +237,9 @@ func (j *job) end(err error) {
 		r.Plan = j.plan.Plan
 	}
 	j.plan.Unlock()
+	if d := j.engine.o.Durable; d != nil {
+		d.End(r)
+	}
 	j.engine.stopped(r.ID)
 	j.save()
 }
@@ -315,6 +343,9 @@ func (e *Engine) Cancel(id string) error {
 
 // Retry begins a job that is over again, under its id; what is held costs nothing.
 func (e *Engine) Retry(id string) error {
+	if err := e.pinAgain(id); err != nil {
+		return err
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	s := e.shown[id]
@@ -331,4 +362,14 @@ func (e *Engine) Retry(id string) error {
 	s.pace = pace{}
 	e.startLocked(s.record)
 	return nil
+}
+
+// pinAgain tells the pins of a job that is over and begins again.
+func (e *Engine) pinAgain(id string) error {
+	v, _, err := e.Get(id)
+	if err != nil || e.o.Durable == nil || v.PinS == 0 || !v.State.Over() {
+		return err
+	}
+	r := Record{ID: id, Request: v.Request, Times: Times{Created: time.Now()}}
+	return e.o.Durable.Begin(&r)
 }

@@ -310,7 +310,10 @@ type fakeRoom int64
 func (fakeRoom) Needs(o *hearth.Object) (int, int64) { return 0, o.Size }
 
 // Rooms is Room's.
-func (r fakeRoom) Rooms() []int64 { return []int64{int64(r)} }
+func (r fakeRoom) Rooms([]string) []int64 { return []int64{int64(r)} }
+
+// Covered is Room's.
+func (fakeRoom) Covered(string, []string) bool { return false }
 
 // world is what lasts over kills.
 type world struct {

@@ -259,7 +259,7 @@ func (j *job) step(ctx context.Context, it *item) {
 
 // pin keeps an object from being given up while the job runs.
 func (j *job) pin(r *ref) {
-	if r.absent == "" && !j.rec.DryRun && !j.rec.MetadataOnly && !j.loader.pins.add(r.object.Version) {
+	if r.absent == "" && !j.rec.DryRun && !j.rec.MetadataOnly && !j.loader.pins.Add(r.object.Version) {
 		j.engine.told("a warm-up has no memory to keep what it loads from being evicted", errors.New("raise --cache-ram"))
 	}
 }
@@ -274,7 +274,7 @@ func (j *job) pinAll(ctx context.Context) {
 // count sums up what there is, and refuses what cannot fit.
 func (j *job) count(ctx context.Context) error {
 	o := &j.engine.o
-	fit := newFit(o.Room)
+	fit := newFit(o.Room, j.rec.Targets)
 	c := &count{walk: j.over()}
 	c.hidden = func(n int64) {
 		j.plan.Lock()
@@ -301,7 +301,7 @@ func (j *job) count(ctx context.Context) error {
 		if j.rec.MetadataOnly {
 			return nil
 		}
-		j.plan.Needs = fit.add(&r.object)
+		j.plan.Needs = fit.add(r.target, &r.object)
 		if j.rec.DryRun {
 			return nil
 		}

@@ -55,7 +55,7 @@ type loader struct {
 	keeper hearth.Keeper
 	rate   *rate.Limiter // nil: none
 	run    int           // blocks that are asked for by one request, at most
-	pins   *pinned
+	pins   *Set
 }
 
 // mostRun is how many blocks are asked for by one request. 4 MiB take longer than the
@@ -190,7 +190,7 @@ func (l *loader) replaced(ctx context.Context, r *ref) outcome {
 		if err != nil {
 			return outcome{changed: true, object: &r.object, failed: r.object.Size, cause: l.cause(err)}
 		}
-		l.pins.add(o.Version)
+		l.pins.Add(o.Version)
 		out := outcome{object: &o, n: o.Blocks()}
 		for first := int64(0); first < o.Blocks() && !out.stale; first += hearth.ExtentBlocks {
 			out.add(l.load(ctx, &o, first, min(hearth.ExtentBlocks, o.Blocks()-first)))

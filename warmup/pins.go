@@ -6,9 +6,9 @@ import (
 	"sync/atomic"
 )
 
-// Pins are the objects of the jobs at work, which the disk tier must not give up to
-// make room for the rest of them: what was used often is worth more to it than what
-// was just loaded. An object that is none of them is taken for one in at most one case
+// Pins are the objects that the disk tier must not give up: those of pins, and those of
+// the jobs at work, which would make room for the rest of them: what was used often is
+// worth more to it than what was just loaded. An object that is none of them is taken for one in at most one case
 // of a hundred, and then stays a while longer. The zero value has none.
 type Pins struct {
 	// Reserve counts memory against a budget, or says that there is none; Unreserve
@@ -17,7 +17,7 @@ type Pins struct {
 	Unreserve func(bytes int64)
 
 	mu  sync.Mutex // guards changes of all
-	all atomic.Pointer[[]*pinned]
+	all atomic.Pointer[[]*Set]
 }
 
 // Has reports whether an object is pinned, by its version.
@@ -34,19 +34,19 @@ func (p *Pins) Has(version [16]byte) bool {
 	return false
 }
 
-// open makes the pins of one job.
-func (p *Pins) open() *pinned {
-	x := &pinned{of: p}
+// Open makes an empty set, whose objects are pinned until it is closed.
+func (p *Pins) Open() *Set {
+	x := &Set{of: p}
 	if p != nil {
-		p.change(func(all []*pinned) []*pinned { return append(all, x) })
+		p.change(func(all []*Set) []*Set { return append(all, x) })
 	}
 	return x
 }
 
-func (p *Pins) change(to func([]*pinned) []*pinned) {
+func (p *Pins) change(to func([]*Set) []*Set) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	var all []*pinned
+	var all []*Set
 	if old := p.all.Load(); old != nil {
 		all = append(all, *old...)
 	}
@@ -64,9 +64,9 @@ const (
 	firstPins = 1 << 12
 )
 
-// pinned are the objects of one job: sieves (Bloom filters), each twice as large as
-// the one before.
-type pinned struct {
+// Set is the objects of one job, or of one pin: sieves (Bloom filters), each twice as
+// large as the one before.
+type Set struct {
 	of     *Pins      // nil: nobody asks
 	mu     sync.Mutex // guards adding
 	sieves atomic.Pointer[[]*sieve]
@@ -78,8 +78,8 @@ type sieve struct {
 	left  int // objects that it still takes
 }
 
-// add pins an object; false: there is no memory for it.
-func (x *pinned) add(version [16]byte) bool {
+// Add pins an object, by its version; false: there is no memory for it.
+func (x *Set) Add(version [16]byte) bool {
 	if x.of == nil || x.has(version) {
 		return true
 	}
@@ -109,7 +109,7 @@ func (x *pinned) add(version [16]byte) bool {
 	return true
 }
 
-func (x *pinned) has(version [16]byte) bool {
+func (x *Set) has(version [16]byte) bool {
 	all := x.sieves.Load()
 	if all == nil {
 		return false
@@ -136,13 +136,13 @@ func (s *sieve) probe(version [16]byte, each func(word *atomic.Uint64, bit uint6
 	return true
 }
 
-// close unpins all.
-func (x *pinned) close() {
+// Close unpins all.
+func (x *Set) Close() {
 	if x.of == nil {
 		return
 	}
-	x.of.change(func(all []*pinned) []*pinned {
-		var rest []*pinned
+	x.of.change(func(all []*Set) []*Set {
+		var rest []*Set
 		for _, y := range all {
 			if y != x {
 				rest = append(rest, y)

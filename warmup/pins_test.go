@@ -19,14 +19,14 @@ func TestPins(t *testing.T) {
 		used += n
 		return true
 	}, Unreserve: func(n int64) { used -= n }}
-	a, b := p.open(), p.open()
+	a, b := p.Open(), p.Open()
 	const many = 50_000
 	for i := range many {
-		if !a.add(version(i)) {
+		if !a.Add(version(i)) {
 			t.Fatalf("no memory for pin %d, with %d of %d used", i, used, budget)
 		}
 	}
-	b.add(version(-1))
+	b.Add(version(-1))
 	strangers := 0
 	for i := range many {
 		if !p.Has(version(i)) {
@@ -42,19 +42,19 @@ func TestPins(t *testing.T) {
 	budget = used
 	refused := false
 	for i := many; i < 4*many && !refused; i++ {
-		refused = !b.add(version(i)) // in its second sieve
+		refused = !b.Add(version(i)) // in its second sieve
 	}
 	if !refused {
 		t.Error("memory beyond the budget")
 	}
-	a.close()
+	a.Close()
 	if p.Has(version(1)) || !p.Has(version(-1)) {
 		t.Error("a job's end unpins what it had, and nothing else")
 	}
-	if b.close(); used != 0 {
+	if b.Close(); used != 0 {
 		t.Errorf("%d bytes are not given back", used)
 	}
-	if none := (*Pins)(nil).open(); !none.add(version(1)) || none.has(version(1)) {
+	if none := (*Pins)(nil).Open(); !none.Add(version(1)) || none.has(version(1)) {
 		t.Error("pins that nobody asks for")
 	}
 }

@@ -34,6 +34,21 @@ type Request struct {
 	DryRun bool `json:"dry_run,omitempty"`
 	// Rate limits what is asked of origins, in bytes a second; 0: nothing does.
 	Rate int64 `json:"rate,omitempty"`
+	// PinS pins the targets for so many seconds, from the job's creation on; Forever:
+	// until they are unpinned; 0: it does not.
+	PinS int64 `json:"pin_s,omitempty"`
+}
+
+// Forever is the PinS of what stays pinned until it is unpinned.
+const Forever = -1
+
+// Expires is when the pins of a job end; nil: they do not, or it makes none.
+func (r *Record) Expires() *time.Time {
+	if r.PinS <= 0 {
+		return nil
+	}
+	end := r.Created.Add(time.Duration(r.PinS) * time.Second)
+	return &end
 }
 
 // What is what was asked for, in one line.

@@ -263,9 +263,9 @@ func (c *count) all(ctx context.Context) error {
 			}
 			for _, n := range roots {
 				if n.Dir {
-					err = c.directory(ctx, n.ID)
+					err = c.directory(ctx, target, n.ID)
 				} else {
-					err = c.each(ref{object: n.Object})
+					err = c.each(ref{target: target, object: n.Object})
 				}
 				if err != nil {
 					return err
@@ -296,7 +296,7 @@ func (c *count) aside(ctx context.Context, do func() error) {
 	}
 }
 
-func (c *count) directory(ctx context.Context, dir uint64) error {
+func (c *count) directory(ctx context.Context, target string, dir uint64) error {
 	var page []Entry
 	for after := ""; ctx.Err() == nil; after = page[len(page)-1].Name {
 		var err error
@@ -305,8 +305,8 @@ func (c *count) directory(ctx context.Context, dir uint64) error {
 		}
 		for _, n := range page {
 			if n.Dir {
-				c.aside(ctx, func() error { return c.directory(ctx, n.ID) })
-			} else if err := c.each(ref{object: n.Object}); err != nil {
+				c.aside(ctx, func() error { return c.directory(ctx, target, n.ID) })
+			} else if err := c.each(ref{target: target, object: n.Object}); err != nil {
 				return err
 			}
 		}

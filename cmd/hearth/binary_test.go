@@ -101,7 +101,13 @@ func TestExitCodes(t *testing.T) {
 		{"warmup /x -f -", 2, "either paths or a list"},
 		{"warmup --wait=200% /x", 2, "not a percentage"},
 		{"warmup --rate fast /x", 2, "not a rate"},
-		{"warmup --pin /x", 2, "not in this version"},
+		{"warmup --pin=soon /x", 2, "--pin: \"soon\" is not a time"},
+		{"warmup --pin --metadata-only /x", 2, "exclude each other"},
+		{"warmup --pin -f -", 2, "name the paths"},
+		{"pin /x --for -1h", 2, "--for:"},
+		{"pin", 5, "hearth up"},
+		{"unpin", 2, "either paths or --all"},
+		{"evict", 2, "PATH is missing"},
 		{"warmup --check /x", 2, "not in this version"},
 		{"warmup --detach --dry-run /x", 2, "detach"},
 		{"jobs wait", 2, "ID is missing"},
@@ -263,6 +269,8 @@ func TestNodeAnswersCommands(t *testing.T) {
 		"warmup --metadata-only /": "done in",
 		"jobs":                     "STATE",
 		"explain /a@2":             "a read at 2  ",
+		"pin":                      "PIN  FILES",
+		"evict --dry-run /a":       "would drop ",
 	} {
 		if stdout, stderr, code := h.run(strings.Fields(args)...); code != 0 || !strings.Contains(stdout, want) {
 			t.Errorf("hearth %s: exit code %d\n%s%s", args, code, stdout, stderr)
@@ -315,7 +323,7 @@ func TestExamplesRun(t *testing.T) {
 		}
 		for _, line := range lines {
 			args := strings.Fields(line)[1:]
-			apart := []string{"demo", "fsck", "up", "mount", "umount", "status", "explain", "warmup", "jobs", "wait", "cancel", "retry"}
+			apart := []string{"demo", "fsck", "up", "mount", "umount", "status", "explain", "warmup", "pin", "unpin", "evict", "jobs", "wait", "cancel", "retry"}
 			if slices.Contains(apart, c.Name()) || strings.Contains(line, "s3://") {
 				// They need a mount point, a cache, a node or a network: only their flags are tried.
 				found, rest, err := rootCommand().Find(args)

@@ -49,7 +49,7 @@ func finish(err error) int {
 func commands() []*cobra.Command {
 	return []*cobra.Command{
 		demoCommand(), upCommand(), mountCommand(), umountCommand(),
-		warmupCommand(), lsCommand(), statCommand(), catCommand(), duCommand(),
+		warmupCommand(), pinCommand(), unpinCommand(), evictCommand(), lsCommand(), statCommand(), catCommand(), duCommand(),
 		statusCommand(), explainCommand(), jobsCommand(), doctorCommand(), fsckCommand(),
 		configCommand(), versionCommand(), completionCommand(),
 	}
@@ -57,7 +57,7 @@ func commands() []*cobra.Command {
 
 // laterVerbs are those of CLI.md that this version refuses.
 func laterVerbs() []string {
-	return []string{"gateway", "pin", "unpin", "evict", "trace",
+	return []string{"gateway", "trace",
 		"bench", "originbench", "ring", "volume", "debug", "top"}
 }
 

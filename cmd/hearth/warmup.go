@@ -16,6 +16,7 @@ import (
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
 	"github.com/hearthfs/hearth/cmd/hearth/progress"
 	"github.com/hearthfs/hearth/cmd/hearth/quote"
+	"github.com/hearthfs/hearth/cmd/hearth/screen"
 	"github.com/hearthfs/hearth/cmd/hearth/settings"
 	"github.com/hearthfs/hearth/node"
 	"github.com/hearthfs/hearth/node/api"
@@ -27,7 +28,8 @@ type warmupFlags struct {
 	list, rate, wait   string
 	nul, metadata, dry bool
 	detach             bool
-	pin, replicas      string // of later versions
+	pin                string
+	replicas           string // of later versions
 	check              bool
 	request            warmup.Request
 	enough             float64 // of the job, 0 to 1, that is waited for
@@ -55,11 +57,11 @@ func warmupCommand() *cobra.Command {
 	s.Lookup("wait").NoOptDefVal = "100%"
 	s.BoolVar(&f.detach, "detach", false, "print the job's id and come back at once")
 	s.BoolVar(&f.dry, "dry-run", false, "list, and say what would be loaded, whether it fits (else exit code 8), and how long it may take")
-	s.StringVar(&f.pin, "pin", "", "")
+	s.StringVar(&f.pin, "pin", "", "keep it in the cache for so long, whatever else is read (0: until hearth unpin)")
 	s.StringVar(&f.replicas, "replicas", "", "")
 	s.BoolVar(&f.check, "check", false, "")
 	s.Lookup("pin").NoOptDefVal = "24h"
-	for _, later := range []string{"pin", "replicas", "check"} {
+	for _, later := range []string{"replicas", "check"} {
 		s.Lookup(later).Hidden = true
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -72,8 +74,8 @@ func warmupCommand() *cobra.Command {
 }
 
 // read checks what was asked for.
-func (f *warmupFlags) read(cmd *cobra.Command, args []string) error {
-	for _, later := range []string{"pin", "replicas", "check"} {
+func (f *warmupFlags) read(cmd *cobra.Command, args []string) (err error) {
+	for _, later := range []string{"replicas", "check"} {
 		if cmd.Flags().Changed(later) {
 			return cli.Usagef("--%s: %w", later, settings.ErrLater)
 		}
@@ -81,7 +83,7 @@ func (f *warmupFlags) read(cmd *cobra.Command, args []string) error {
 	if (len(args) == 0) == (f.list == "") {
 		return cli.Usagef("name either paths or a list with -f: hearth %s", cmd.Use)
 	}
-	for _, pair := range [][2]string{{"detach", "wait"}, {"detach", "dry-run"}, {"metadata-only", "dry-run"}} {
+	for _, pair := range [][2]string{{"detach", "wait"}, {"detach", "dry-run"}, {"metadata-only", "dry-run"}, {"pin", "dry-run"}, {"pin", "metadata-only"}} {
 		if cmd.Flags().Changed(pair[0]) && cmd.Flags().Changed(pair[1]) {
 			return cli.Usagef("--%s and --%s exclude each other", pair[0], pair[1])
 		}
@@ -90,6 +92,14 @@ func (f *warmupFlags) read(cmd *cobra.Command, args []string) error {
 		return cli.Usagef("-0 is for a list: -f LIST")
 	}
 	f.request = warmup.Request{Targets: args, List: f.list, MetadataOnly: f.metadata, DryRun: f.dry}
+	if f.pin != "" {
+		if f.request.PinS, err = pinFor(f.pin); err != nil {
+			return cli.Usagef("--pin: %w", err)
+		}
+		if f.list != "" {
+			return cli.Usagef("--pin follows paths, not a list: name the paths, or a directory that they lie in")
+		}
+	}
 	percent, ok := strings.CutSuffix(f.wait, "%")
 	n, err := strconv.ParseFloat(percent, 64)
 	if err != nil || !ok || !(n > 0 && n <= 100) {
@@ -134,6 +144,9 @@ func (f *warmupFlags) run(ctx context.Context, c *cli.Common, cmd *cobra.Command
 		list = file
 	}
 	if given := strings.Join(f.request.Targets, "\x00"); len(given) > maxTargets { // what * makes of a directory
+		if f.request.PinS != 0 {
+			return cli.Usagef("that many paths are not pinned one by one: name a directory that they lie in")
+		}
 		f.request.List, f.request.Targets, f.nul = "arguments", nil, true
 		list = strings.NewReader(given)
 	}
@@ -228,7 +241,11 @@ func printOutcome(out io.Writer, v *warmup.View) error {
 	for _, s := range v.Samples {
 		fmt.Fprintf(out, "%s: %s\n", quote.Shown(out, s.Path), s.Cause)
 	}
-	_, err := fmt.Fprintf(out, "%s %s in %v: %s\n", v.ID, v.State, progress.Took(v), progress.Outcome(v))
+	pinned := ""
+	if v.PinS != 0 && (v.State == warmup.Done || v.State == warmup.Partly) {
+		pinned = "; pinned " + screen.Until(v.Expires())
+	}
+	_, err := fmt.Fprintf(out, "%s %s in %v: %s%s\n", v.ID, v.State, progress.Took(v), progress.Outcome(v), pinned)
 	return err
 }
 

@@ -15,10 +15,12 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/hearthfs/hearth/namespace/pins"
 	"github.com/hearthfs/hearth/node/answer"
 	"github.com/hearthfs/hearth/node/door"
 	"github.com/hearthfs/hearth/node/explain"
 	"github.com/hearthfs/hearth/node/fsck/report"
+	"github.com/hearthfs/hearth/warmup"
 )
 
 // DefaultSocket is where the node of this machine is asked: of the system when
@@ -165,6 +167,23 @@ func (c *Client) Explain(ctx context.Context, path string, off int64) (*explain.
 
 // Jobs asks about warm-ups.
 func (c *Client) Jobs() *Jobs { return &Jobs{c.send} }
+
+// Pins lists what is pinned.
+func (c *Client) Pins(ctx context.Context) (all []pins.View, err error) {
+	return all, c.call(ctx, http.MethodGet, "/v1/pins", nil, &all)
+}
+
+// Unpin ends the pins of paths, or, without any, all, and returns their paths.
+func (c *Client) Unpin(ctx context.Context, paths []string) (ended []string, err error) {
+	return ended, c.call(ctx, http.MethodDelete, "/v1/pins?"+url.Values{"path": paths}.Encode(), nil, &ended)
+}
+
+// Evict drops what the tiers hold of what lies at and below paths, or with dry only
+// counts it: files of which something is held, and the bytes that are.
+func (c *Client) Evict(ctx context.Context, paths []string, dry bool) (t warmup.Tally, err error) {
+	q := url.Values{"path": paths, "dry_run": {strconv.FormatBool(dry)}}
+	return t, c.call(ctx, http.MethodPost, "/v1/evict?"+q.Encode(), nil, &t)
+}
 
 // Cat writes bytes [off, off+n) of the file at path to w; n < 0: to its end.
 func (c *Client) Cat(ctx context.Context, path string, off, n int64, w io.Writer) error {

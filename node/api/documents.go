@@ -7,6 +7,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/hearthfs/hearth/cache/scrub"
+	"github.com/hearthfs/hearth/namespace/pins"
 	"github.com/hearthfs/hearth/node/config"
 	"github.com/hearthfs/hearth/node/figures"
 	"github.com/hearthfs/hearth/warmup"
@@ -30,8 +31,10 @@ type Status struct {
 	// since the node started.
 	Jobs   []warmup.Line   `json:"jobs"`
 	Warmup warmup.Counters `json:"warmup"`
-	Memory MemoryStatus    `json:"memory"`
-	Names  NamesStatus     `json:"names"`
+	// Pins are the paths that stay in the cache.
+	Pins   []pins.View  `json:"pins"`
+	Memory MemoryStatus `json:"memory"`
+	Names  NamesStatus  `json:"names"`
 	// Processors are shared with everything else on the machine.
 	Processors ProcessorsStatus `json:"processors"`
 	// Reads are what mounts were asked for over time. Waits is how many seconds readers

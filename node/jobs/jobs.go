@@ -18,8 +18,11 @@ type Parts struct {
 	Source hearth.Source
 	Disk   Disk
 	Tree   *namespace.Tree
-	// Pins are asked by Disk what it must not give up.
-	Pins *warmup.Pins
+	// Pins are asked by Disk what it must not give up; Durable are those that outlive
+	// jobs. Ready is closed once it is known what these hold.
+	Pins    *warmup.Pins
+	Durable Durable
+	Ready   <-chan struct{}
 	// Rooms are as warmup.Room has them.
 	Rooms func() []int64
 	// Dir keeps the jobs; "": nothing does.
@@ -29,6 +32,8 @@ type Parts struct {
 	Find      func(ctx context.Context, target string) ([]namespace.Node, error)
 	Check     func(ctx context.Context, asked string) error
 	Canonical func(asked string) string
+	// Paths are those in the tree that somebody's words mean.
+	Paths func(ctx context.Context, asked string) ([]string, error)
 	// Readers, Throttled and Connections are as warmup.Options has them.
 	Readers, Throttled func() int64
 	Connections        func() int
@@ -43,6 +48,15 @@ type Disk interface {
 	Needs(o *hearth.Object) (dir int, bytes int64)
 }
 
+// Durable are pins that outlive the jobs that make them.
+type Durable interface {
+	warmup.Durable
+	// Claimed are the bytes of each directory that pins need, less those at and below
+	// some targets. Covered is warmup.Room's.
+	Claimed(targets []string) []int64
+	Covered(target string, targets []string) bool
+}
+
 // Jobs are a node's.
 type Jobs struct {
 	parts  Parts
@@ -55,7 +69,7 @@ func Open(p Parts) (*Jobs, error) {
 	o := warmup.Options{Source: p.Source, Names: names{p}, Files: files, Readers: p.Readers, Throttled: p.Throttled, Connections: p.Connections,
 		Explain: p.Explain, Log: p.Log}
 	if p.Disk != nil {
-		o.Keeper, o.Room, o.Pins = p.Disk, room{p.Disk, p.Rooms}, p.Pins
+		o.Keeper, o.Room, o.Pins, o.Durable, o.Ready = p.Disk, room{p.Disk, p.Durable, p.Rooms}, p.Pins, p.Durable, p.Ready
 	}
 	engine, err := warmup.Open(o)
 	if err != nil {
@@ -105,11 +119,30 @@ func (n names) Hidden(dir uint64) (int64, error) { return n.parts.Tree.Hidden(di
 // room is the disk tier's.
 type room struct {
 	Disk
+	Durable
 	rooms func() []int64
 }
 
 // Rooms is warmup.Room's.
-func (r room) Rooms() []int64 { return r.rooms() }
+func (r room) Rooms(targets []string) []int64 {
+	rooms := r.rooms()
+	for dir, n := range r.Claimed(targets) {
+		rooms[dir] = max(0, rooms[dir]-n)
+	}
+	return rooms
+}
+
+// Load begins a warm-up of paths of the tree.
+func (j *Jobs) Load(targets []string) (id string, err error) {
+	r, err := j.engine.Submit(warmup.Request{Targets: targets}, nil, false, func(path string) string { return path })
+	return r.ID, err
+}
+
+// Job is one of them, as it was saved last.
+func (j *Jobs) Job(id string) (warmup.Record, error) {
+	v, _, err := j.engine.Get(id)
+	return v.Record, err
+}
 
 // Lines are the jobs that are not over.
 func (j *Jobs) Lines() []warmup.Line {

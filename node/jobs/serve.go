@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"context"
 	"encoding/json"
 	"net/http"
 	"strconv"
@@ -37,6 +38,9 @@ func (j *Jobs) submit(r *http.Request) (any, error) {
 	if text := v.Get("rate"); text != "" {
 		q.Rate, err = strconv.ParseInt(text, 10, 64)
 	}
+	if text := v.Get("pin_s"); text != "" && err == nil {
+		q.PinS, err = strconv.ParseInt(text, 10, 64)
+	}
 	if err != nil || q.Rate < 0 || (len(q.Targets) == 0) == (q.List == "") {
 		return nil, &answer.Error{Kind: answer.KindUsage, Message: "warmup: either targets or a list, and a rate in bytes per second"}
 	}
@@ -45,12 +49,35 @@ func (j *Jobs) submit(r *http.Request) (any, error) {
 			return nil, err
 		}
 	}
-	record, err := j.engine.Submit(q, r.Body, flag("nul"), j.parts.Canonical)
+	canonical := j.parts.Canonical
+	if q.PinS != 0 {
+		if canonical, err = j.pinned(r.Context(), &q); err != nil {
+			return nil, err
+		}
+	}
+	record, err := j.engine.Submit(q, r.Body, flag("nul"), canonical)
 	if err != nil {
 		return nil, err
 	}
 	view, _, err := j.engine.Get(record.ID)
 	return view, err
+}
+
+// pinned makes the targets of a request that pins paths of the tree, which pins follow.
+func (j *Jobs) pinned(ctx context.Context, q *warmup.Request) (canonical func(string) string, err error) {
+	if q.PinS < warmup.Forever || q.List != "" || q.MetadataOnly || q.DryRun {
+		return nil, &answer.Error{Kind: answer.KindUsage, Message: "warmup: what is pinned are paths and URLs that are loaded, for a time or until they are unpinned"}
+	}
+	asked := q.Targets
+	q.Targets = nil
+	for _, a := range asked {
+		paths, err := j.parts.Paths(ctx, a)
+		if err != nil {
+			return nil, err
+		}
+		q.Targets = append(q.Targets, paths...)
+	}
+	return func(path string) string { return path }, nil
 }
 
 // watch answers with a line for each change of a job until that is over, so that an

@@ -18,6 +18,7 @@ import (
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
 	"github.com/hearthfs/hearth/cmd/hearth/progress"
 	"github.com/hearthfs/hearth/cmd/hearth/quote"
+	"github.com/hearthfs/hearth/namespace/pins"
 	"github.com/hearthfs/hearth/node/api"
 	"github.com/hearthfs/hearth/node/figures"
 )
@@ -60,7 +61,7 @@ func Lines(s *api.Status, o Options) []string {
 		top.head = append(top.head, broken("also: "+p, o.Width)...)
 	}
 	about := fmt.Sprintf("hearth %s, process %d, up %s", s.Version, s.PID, time.Duration(s.UptimeS)*time.Second)
-	all := []section{top, reads(s), tiers(s), links(s), mounts(s), jobs(s, o.Width), rest(s)}
+	all := []section{top, reads(s), tiers(s), links(s), mounts(s), jobs(s, o.Width), held(s.Pins), rest(s)}
 	all[0].head = append(all[0].head, about)
 	if o.Verbose {
 		all = append(all, section{head: details(s)})
@@ -178,6 +179,44 @@ func jobs(s *api.Status, width int) (x section) {
 		x.rows = append(x.rows, begin+progress.Fitting(j.What, &j.Progress, width-len(begin)))
 	}
 	return x
+}
+
+// held is the pins, where there are any.
+func held(all []pins.View) section {
+	if len(all) == 0 {
+		return section{}
+	}
+	return pinned(all)
+}
+
+func pinned(all []pins.View) section {
+	rows := []string{"PIN\tFILES\tBYTES\tON DISK\tENDS\tSTATE"}
+	for _, v := range all {
+		state := "held"
+		switch {
+		case v.Job != "":
+			state = "loading: hearth jobs " + v.Job
+		case v.Lacks != "":
+			state = v.Lacks
+		}
+		rows = append(rows, fmt.Sprintf("%s\t%d\t%s\t%s\t%s\t%s", quote.Name(v.Path), v.Files, cli.Bytes(v.Bytes), cli.Bytes(v.Needs), Until(v.Expires), state))
+	}
+	return table(rows...)
+}
+
+// Until says when a pin ends.
+func Until(end *time.Time) string {
+	if end == nil {
+		return "until hearth unpin"
+	}
+	return "until " + cli.Stamp(*end)
+}
+
+// PrintPins writes the pins alone.
+func PrintPins(w io.Writer, all []pins.View) error {
+	x := pinned(all)
+	_, err := fmt.Fprintln(w, strings.Join(append(x.head, x.rows...), "\n"))
+	return err
 }
 
 // rest is what is said in a line where there is something to say.

@@ -12,6 +12,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/hearthfs/hearth/cache/scrub"
+	"github.com/hearthfs/hearth/cmd/hearth/cli"
+	"github.com/hearthfs/hearth/namespace/pins"
 	"github.com/hearthfs/hearth/node/api"
 	"github.com/hearthfs/hearth/node/figures"
 	"github.com/hearthfs/hearth/warmup"
@@ -93,6 +95,17 @@ func TestUsualNodeFitsOneScreen(t *testing.T) {
 	}
 	empty := Lines(&api.Status{Says: "ok"}, Options{Width: 80, Height: 24})
 	wide(t, empty, 80, 24)
+}
+
+func TestPinsAreShown(t *testing.T) {
+	// The screen has a line for each pin: when it ends, and what is wrong with it.
+	end := time.Date(2026, 5, 4, 3, 2, 1, 0, time.UTC)
+	lines := Lines(&api.Status{Says: "ok", Pins: []pins.View{
+		{Pin: pins.Pin{Path: "/a", Expires: &end}, Files: 7, Bytes: 1 << 20, Needs: 2 << 20},
+		{Pin: pins.Pin{Path: "/b", Job: "1234abcd"}},
+		{Pin: pins.Pin{Path: "/c"}, Lacks: "something is missing"},
+	}}, Options{})
+	has(t, lines, "PIN ", "/a   7      1.0 MiB  2.0 MiB  until "+cli.Stamp(end), "loading: hearth jobs 1234abcd", "until hearth unpin  ", "something is missing")
 }
 
 func TestLongPartsAreCut(t *testing.T) {
