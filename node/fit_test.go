@@ -36,3 +36,33 @@ func TestWhatFitsIsKnownBefore(t *testing.T) {
 		}
 	}
 }
+
+func TestWhatFitsBesideAPin(t *testing.T) {
+	// Beside what is pinned as well: one percent less than both take is refused, one
+	// percent more is room enough, and what was pinned first stays.
+	objects := map[string]string{}
+	for i := range 100 {
+		objects[fmt.Sprintf("a/f%03d", i)] = strings.Repeat(fmt.Sprint(i%10), 100_000)
+		objects[fmt.Sprintf("b/f%03d", i)] = strings.Repeat(fmt.Sprint(i%10), 100_000)
+	}
+	url := bucket(t, objects)
+	n := start(t, url, withDisk(filepath.Join(t.TempDir(), "cache"), 100<<20))
+	c := client(t, n)
+	if v := pinned(t, c, "/a", "/b"); v.State != warmup.Done {
+		t.Fatalf("%+v", v)
+	}
+	used := n.disk.Stats().Dirs[0].Used
+	for spare, state := range map[float64]warmup.State{0.99: warmup.Failed, 1.01: warmup.Done} {
+		c := client(t, start(t, url, withDisk(filepath.Join(t.TempDir(), "cache"), int64(spare*float64(used)))))
+		if v := pinned(t, c, "/a"); v.State != warmup.Done {
+			t.Fatalf("%+v", v)
+		}
+		v := pinned(t, c, "/b")
+		if all, err := c.Pins(t.Context()); v.State != state || err != nil || all[0].Path != "/a" || all[0].Lacks != "" {
+			t.Errorf("%v of the %d that both took: %s, %s, estimated %d of %d; %+v, %v", spare, used, v.State, v.Error, v.Plan.Needs, v.Plan.Room, all, err)
+		}
+		if again := ended(t, c, warmup.Request{Targets: []string{"/a"}}, ""); again.State != warmup.Done || again.Counters.Present.Files != 100 {
+			t.Errorf("what was pinned first: %+v", again)
+		}
+	}
+}

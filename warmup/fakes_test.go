@@ -315,6 +315,9 @@ func (r fakeRoom) Rooms([]string) []int64 { return []int64{int64(r)} }
 // Covered is Room's.
 func (fakeRoom) Covered(string, []string) bool { return false }
 
+// Claim is Room's.
+func (fakeRoom) Claim([]string, []int64) {}
+
 // world is what lasts over kills.
 type world struct {
 	t       testing.TB

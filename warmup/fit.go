@@ -17,6 +17,9 @@ type Room interface {
 	Rooms(targets []string) []int64
 	// Covered reports whether a target's bytes are in those of a pin already.
 	Covered(target string, targets []string) bool
+	// Claim says what targets, which fit, need in each directory: what is pinned of them
+	// counts for others from now on.
+	Claim(targets []string, needs []int64)
 }
 
 // fit sums up what a set needs. It is the whole set that must fit, what is held of it
@@ -82,6 +85,9 @@ func (f *fit) refusal(end bool) error {
 			return &failure{kindRefused, fmt.Sprintf("it does not fit: it %s %d bytes of a cache directory in which %d bytes can be held "+
 				"(its budget, less the free-space floor, the names and what is pinned); raise --cache-disks PATH=SIZE, unpin something, or warm up less", says, n, f.rooms[i])}
 		}
+	}
+	if end {
+		f.of.Claim(f.targets, f.needs)
 	}
 	return nil
 }

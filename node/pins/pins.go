@@ -277,8 +277,9 @@ func (k *Keeper) End(r *warmup.Record) {
 		case v.Job == r.ID:
 			k.drop(v.Path)
 		case v.Job == "":
-			if says := lacking(r); whole && says == "" || says != "" && k.follows(r.ID) {
-				k.lack(v.Path, says)
+			// One that failed early is tried again.
+			if whole && r.State == warmup.Done || r.State == warmup.Partly && k.follows(r.ID) {
+				k.lack(v.Path, lacking(r))
 			}
 			k.rebuild(k.ctx, v.Path)
 		}
@@ -297,7 +298,7 @@ func (k *Keeper) lack(path, says string) {
 
 // lacking is what a job says of the pins that it loaded for.
 func lacking(r *warmup.Record) string {
-	if r.State == warmup.Done || r.State == warmup.Cancelled {
+	if r.State == warmup.Done {
 		return ""
 	}
 	return fmt.Sprintf("the warm-up %s did not load all of it (hearth jobs %s says why); hearth pin does it again", r.ID, r.ID)

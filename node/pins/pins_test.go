@@ -268,6 +268,12 @@ func TestWhatPinsClaim(t *testing.T) {
 				t.Errorf("%s: %v, %v, want %d, %v", c.target, claimed, !c.covered, c.claimed, c.covered)
 			}
 		}
+		r.pin(3600, warmup.Loading, "/e")
+		r.Claim([]string{"/e"}, []int64{0, 70})
+		r.Claim([]string{"/a"}, []int64{0, 1}) // in force: its own sum counts
+		if claimed := r.Claimed(nil); claimed[1] != 470 {
+			t.Errorf("%v are claimed with what a job has found that fits", claimed)
+		}
 		if !r.Covered("/d", nil) {
 			t.Error("an item of a list that is pinned counts twice")
 		}
@@ -289,6 +295,12 @@ func TestAPinThatFails(t *testing.T) {
 		all := r.List()
 		if len(all) != 1 || all[0].Path != "/a" || !strings.Contains(all[0].Lacks, "hearth jobs job of /a") || !r.holds("a/1") || r.holds("b/1") {
 			t.Errorf("%+v", all)
+		}
+		r.End(&warmup.Record{ID: "c", State: warmup.Cancelled, Request: warmup.Request{Targets: []string{"/"}}})
+		r.End(&warmup.Record{ID: "p", State: warmup.Partly, Request: warmup.Request{Targets: []string{"/a"}}})
+		r.End(&warmup.Record{ID: "d", State: warmup.Done, Request: warmup.Request{Targets: []string{"/a/1"}}})
+		if all = r.List(); !strings.Contains(all[0].Lacks, "hearth jobs job of /a") {
+			t.Errorf("others' jobs say of it: %+v", all)
 		}
 		r.pin(3600, warmup.Done, "/a")
 		if all = r.List(); len(all) != 1 || all[0].Lacks != "" || all[0].Needs != 100 {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"slices"
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/namespace"
@@ -100,6 +101,19 @@ func (k *Keeper) Claimed(targets []string) (claimed []int64) {
 		}
 	}
 	return claimed
+}
+
+// Claim is warmup.Room's: the pins of a job count from now on, though they are not in
+// force yet.
+func (k *Keeper) Claim(targets []string, needs []int64) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if len(targets) == 0 {
+		return
+	}
+	if h := k.held[k.path(targets[0])]; h != nil && h.Job != "" {
+		h.needs = slices.Clone(needs) // of all of them: the sum is what matters
+	}
 }
 
 // Covered is warmup.Room's.
