@@ -115,8 +115,7 @@ func (s *Store) Has(id hearth.ID) bool {
 func (s *Store) Drop(o *hearth.Object) {
 	for _, d := range s.dirs {
 		if vol := d.use(); vol != nil {
-			vol.packed.forget(o.Version, o.Blocks())
-			vol.whole.forget(o.Version, o.Blocks())
+			vol.forget(o.Version, o.Blocks())
 			vol.release()
 		}
 	}

@@ -208,3 +208,23 @@ func TestNothingGoesBeforePinsAreKnown(t *testing.T) {
 	known.Store(true)
 	r.until("something given back to the floor", func() bool { return r.Stats().Dirs[0].Evicted > before })
 }
+
+func TestAPinnedVersionThatCameBackStays(t *testing.T) {
+	// A version was replaced and is the name's again, and pinned: it stays, and another
+	// that was replaced goes for a Keep.
+	back := small(0, 100_000)
+	r := newRig(t, Options{Dirs: []DirOptions{{Budget: 4 << 20}}, Pinned: func(id hearth.ID) bool { return id.Version == back.Version }})
+	fill(r, 0)
+	gone := small(1, 100_000)
+	r.Replaced(back)
+	r.Replaced(gone)
+	o := small(9000, 100_000)
+	v := hearthtest.View(t, r.pool, o.Block(0), 0)
+	defer v.Release()
+	if err := r.Keep(t.Context(), o.Block(0), v); err != nil {
+		t.Fatal(err)
+	}
+	if !r.holds(back) || r.holds(gone) {
+		t.Errorf("the pinned one is held: %v, the other: %v", r.holds(back), r.holds(gone))
+	}
+}

@@ -104,9 +104,10 @@ func (v *volume) release() {
 	}
 }
 
-func (v *volume) used() int64           { return v.packed.used() + v.whole.used() }
-func (v *volume) sync() error           { return errors.Join(v.packed.sync(), v.whole.sync()) }
-func (v *volume) has(id hearth.ID) bool { return v.packed.has(id) || v.whole.has(id) }
+func (v *volume) used() int64                { return v.packed.used() + v.whole.used() }
+func (v *volume) forget(x [16]byte, n int64) { v.packed.forget(x, n); v.whole.forget(x, n) }
+func (v *volume) sync() error                { return errors.Join(v.packed.sync(), v.whole.sync()) }
+func (v *volume) has(id hearth.ID) bool      { return v.packed.has(id) || v.whole.has(id) }
 
 // knower is an area that may have to ask its device what it holds.
 type knower interface {

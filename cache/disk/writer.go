@@ -327,9 +327,10 @@ func (d *directory) makeRoom(bytes int64, may victims) {
 	for n := 0; vol.used() > target && n < maxEvictions; n++ {
 		d.work()
 		if version, blocks, ok := d.replaced.Pop(); ok {
-			vol.packed.forget(version, blocks)
-			vol.whole.forget(version, blocks)
-			d.evicted.Add(1)
+			if d.opt.Pinned == nil || d.shrinking || !d.opt.Pinned(hearth.ID{Version: version}) { // else the name means it again
+				vol.forget(version, blocks)
+				d.evicted.Add(1)
+			}
 			continue
 		}
 		for tries := pinTries; may == nothing || !d.evictOne(vol, may); tries-- {
