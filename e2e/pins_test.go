@@ -25,7 +25,7 @@ func pinSets() hearthtest.DataSet {
 const pinBudget = 64 << 20
 
 // pinned pins a directory of small and large files, pushes five times the cache's budget
-// through the mount and through warm-ups, kills the node, stops the origin, and reads what
+// through the mount and through warm-ups, kills the node then and before, stops the origin, and reads what
 // is pinned: no request, no error. What does not fit beside it is refused, what is pinned
 // is not evicted, and the pin ends when its time has come.
 func pinned(e *env) {
@@ -38,8 +38,11 @@ func pinned(e *env) {
 	p := e.proxy(o)
 	set := settings{endpoint: p.endpoint, disk: fmt.Sprint(pinBudget), floor: "1KiB", ram: "64MiB", fresh: "bounded(10m)"}
 	h := e.mount(o, set)
-	if v := h.job(0, "pin", filepath.Join(h.dir, "keep"), "--for", "1h"); v.State != warmup.Done || v.Targets[0] != "/keep" {
-		e.Fatalf("pin: %+v", v)
+	out, code := h.ask("pin", filepath.Join(h.dir, "keep"), "--for", "1h", "--detach")
+	h.kill9() // it is loaded all the same, and then pinned
+	h.launch(o, set)
+	if v := h.job(0, "jobs", "wait", strings.TrimSpace(out)); code != 0 || v.State != warmup.Done || v.Targets[0] != "/keep" {
+		e.Fatalf("pin: exit %d, %s, %+v", code, out, v)
 	}
 	if out, code := h.ask("pin", "/push"); code != 8 || !strings.Contains(out, "does not fit") {
 		e.Errorf("%d bytes pinned beside that: exit %d, %s", sum(below("push")), code, out)

@@ -205,7 +205,11 @@ func (k *Keeper) List() []pins.View {
 	for _, path := range k.paths() {
 		k.mu.Lock()
 		if h := k.held[path]; h != nil {
-			all = append(all, h.View)
+			v := h.View
+			if v.Job != "" {
+				v.Lacks = "" // its names may not be known yet
+			}
+			all = append(all, v)
 		}
 		k.mu.Unlock()
 	}
