@@ -136,7 +136,7 @@ func (s *sieve) probe(version [16]byte, each func(word *atomic.Uint64, bit uint6
 	return true
 }
 
-// Close unpins all.
+// Close unpins all. Nothing is pinned by the set any more.
 func (x *Set) Close() {
 	if x.of == nil {
 		return
@@ -157,4 +157,6 @@ func (x *Set) Close() {
 			x.of.Unreserve(int64(len(s.words) * 8))
 		}
 	}
+	x.sieves.Store(nil)
+	x.lacks = true // whoever still adds gets no memory
 }

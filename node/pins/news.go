@@ -29,7 +29,8 @@ const (
 type news struct {
 	heard []namespace.Change // not looked at yet
 	all   bool               // more was heard than that
-	gen   int64              // of the database that the sets were made of
+	gen   int64              // of the database that was there when we last looked
+	lost  bool               // it is a new one, in which what is pinned was not listed yet
 
 	changed     map[string]bool // paths
 	first, last time.Time       // change
@@ -77,6 +78,7 @@ func (n *news) touch(path string) {
 func (k *Keeper) follow() time.Duration {
 	gen := k.parts.Tree.Records().Generation()
 	k.mu.Lock()
+	k.news.lost = k.news.lost || gen != k.news.gen && len(k.held) > 0
 	heard, all := k.news.heard, k.news.all || gen != k.news.gen
 	k.news.heard, k.news.all, k.news.gen = nil, false, gen
 	k.mu.Unlock()
@@ -166,6 +168,7 @@ func (k *Keeper) began(id string, err error) {
 	if n.job = id; err != nil {
 		n.again()
 	}
+	n.lost = n.lost && len(k.held) > 0
 	ended := n.ended
 	n.ended = nil
 	k.mu.Unlock()

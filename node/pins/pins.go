@@ -118,7 +118,7 @@ func Open(p Parts, ready chan struct{}) (*Keeper, error) {
 	return k, nil
 }
 
-// Start begins to look after the pins. load and job are as Parts has them.
+// Start begins to look after the pins.
 func (k *Keeper) Start() {
 	cancel := k.parts.Tree.Subscribe(k.changed)
 	go func() {
@@ -264,6 +264,11 @@ func (k *Keeper) begin(r *warmup.Record) (made []pins.Pin, err error) {
 
 // End is warmup.Durable's.
 func (k *Keeper) End(r *warmup.Record) {
+	if k.follows(r.ID) && (r.State == warmup.Done || r.State == warmup.Partly) {
+		k.mu.Lock()
+		k.news.lost = false // it has listed them
+		k.mu.Unlock()
+	}
 	for _, v := range k.List() {
 		of, whole := false, false
 		for _, t := range r.Targets {

@@ -2,7 +2,9 @@ package pins
 
 import (
 	"context"
+	"encoding/binary"
 	"io/fs"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -81,7 +83,7 @@ type rig struct {
 
 func newRig(t *testing.T, keys ...string) *rig {
 	r := &rig{t: t, origin: &fakeOrigin{keys: keys}, jobs: map[string]*warmup.Record{}, sieves: &warmup.Pins{}}
-	tree, err := namespace.Open(namespace.Options{Links: []namespace.Link{{Path: "/", Name: "l", Origin: r.origin, Freshness: namespace.Freshness{Mode: namespace.Immutable}}}})
+	tree, err := namespace.Open(namespace.Options{MemoryBytes: 8 << 20, Links: []namespace.Link{{Path: "/", Name: "l", Origin: r.origin, Freshness: namespace.Freshness{Mode: namespace.Immutable}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -366,5 +368,76 @@ func TestChangesAreFollowedTogether(t *testing.T) {
 		}
 		time.Sleep(2 * quietFor)
 		begun("/a")
+	})
+}
+
+func TestAPinWithoutMemory(t *testing.T) {
+	// What a pin holds counts against the RAM budget until it ends; where that is used up,
+	// the pin says that it may lose what it holds.
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, "a/1", "b/1")
+		used, budget := int64(0), int64(8<<10)
+		r.sieves.Reserve = func(n int64) bool {
+			if used+n > budget {
+				return false
+			}
+			used += n
+			return true
+		}
+		r.sieves.Unreserve = func(n int64) { used -= n }
+		r.list()
+		r.Start()
+		defer r.Close()
+		r.pin(3600, warmup.Done, "/a")
+		r.pin(3600, warmup.Done, "/b")
+		r.pin(3600, warmup.Done, "/a")
+		if all := r.List(); used == 0 || !r.holds("a/1") || all[0].Lacks != "" || !strings.Contains(all[1].Lacks, "--cache-ram") {
+			t.Errorf("%d bytes used, %+v", used, all)
+		}
+		if err := r.Unpin([]string{"/a", "/c"}); err == nil || len(r.paths()) != 2 {
+			t.Errorf("%v, %v", err, r.paths())
+		}
+		if err := r.Unpin([]string{"/a", "/b"}); err != nil || used != 0 || r.holds("a/1") {
+			t.Errorf("%v, %d bytes are not given back", err, used)
+		}
+	})
+}
+
+func TestPinsOutliveTheNames(t *testing.T) {
+	// The names begin anew while the node runs: what is pinned stays so, whatever ends
+	// meanwhile, the pins are written down again, and what they hold is listed again.
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, "a/1", "b/1")
+		r.list()
+		r.Start()
+		defer r.Close()
+		r.pin(3600, warmup.Done, "/a")
+		db := r.parts.Tree.Records()
+		text, random := make([]byte, 1<<16), rand.NewChaCha8([32]byte{1})
+		for i := uint64(0); db.Generation() == 0 && i < 1000; i++ {
+			_, _ = random.Read(text)
+			e := db.Edit()
+			e.Set(binary.BigEndian.AppendUint64([]byte{'x'}, i), text)
+			_ = e.Commit(false)
+		}
+		r.End(&warmup.Record{ID: "other", State: warmup.Done, Request: warmup.Request{Targets: []string{"/a/1"}}})
+		time.Sleep(lookEvery + waitMost)
+		synctest.Wait()
+		r.End(&warmup.Record{ID: "other", State: warmup.Done, Request: warmup.Request{Targets: []string{"/a/1"}}})
+		again, err := pins.Open(db)
+		if db.Generation() == 0 || err != nil || len(again.All()) != 1 || !r.holds("a/1") {
+			t.Errorf("generation %d, %v, %v, held: %v", db.Generation(), again.All(), err, r.holds("a/1"))
+		}
+		job := r.take("/a")
+		if job == nil {
+			t.Fatal("what is pinned is not listed again")
+		}
+		r.origin.keys = []string{"a/2", "b/1"}
+		r.list()
+		job.State = warmup.Done
+		r.End(job)
+		if r.holds("a/1") || !r.holds("a/2") {
+			t.Error("the set is not made anew of the new names")
+		}
 	})
 }

@@ -9,7 +9,6 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/namespace"
-	"github.com/hearthfs/hearth/namespace/pins"
 	"github.com/hearthfs/hearth/warmup"
 )
 
@@ -47,7 +46,45 @@ func (k *Keeper) rebuild(ctx context.Context, path string) {
 		return
 	}
 	defer func() { <-k.turn }()
-	now := held{View: pins.View{}, set: k.parts.Sieves.Open()}
+	if k.lost(path) {
+		return
+	}
+	now, err := k.look(ctx, path, k.parts.Sieves.Open())
+	k.mu.Lock()
+	h := k.held[path]
+	if h != nil && h.set != nil && now.Lacks == lacksMemory { // for two: the old one takes what is new
+		set := h.set
+		k.mu.Unlock()
+		now.set.Close()
+		now, err = k.look(ctx, path, set)
+		k.mu.Lock()
+		h = k.held[path]
+	}
+	old := now.set
+	if known := err == nil || errors.Is(err, fs.ErrNotExist); h != nil && known {
+		old, now.Pin, now.partly = h.set, h.Pin, h.partly
+		now.Lacks = cmp.Or(now.Lacks, now.partly)
+		*h = now
+	}
+	used := h != nil && h.set == old
+	k.mu.Unlock()
+	if old != nil && !used {
+		old.Close()
+	}
+}
+
+// lost reports whether a pin's set knows more than its names, since these began anew and
+// are not listed yet.
+func (k *Keeper) lost(path string) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	h := k.held[path]
+	return h != nil && h.set != nil && (k.news.lost || k.news.gen != k.parts.Tree.Records().Generation())
+}
+
+// look walks what is known at and below a path, for a pin that has the set.
+func (k *Keeper) look(ctx context.Context, path string, set *warmup.Set) (held, error) {
+	now := held{set: set}
 	err := k.walk(ctx, path, func(o *hearth.Object) {
 		now.Files++
 		now.Bytes += o.Size
@@ -60,7 +97,7 @@ func (k *Keeper) rebuild(ctx context.Context, path string) {
 		}
 		now.needs[dir] += n
 		now.Needs += n
-		if !now.set.Add(o.Version) {
+		if !set.Add(o.Version) {
 			now.Lacks = lacksMemory
 		}
 	})
@@ -70,17 +107,7 @@ func (k *Keeper) rebuild(ctx context.Context, path string) {
 	case err != nil && ctx.Err() == nil:
 		k.parts.Log("the names of a pin cannot be read", err)
 	}
-	old := now.set
-	k.mu.Lock()
-	if h := k.held[path]; h != nil && (err == nil || now.Lacks != "") {
-		old, now.Pin, now.partly = h.set, h.Pin, h.partly
-		now.Lacks = cmp.Or(now.Lacks, now.partly)
-		*h = now
-	}
-	k.mu.Unlock()
-	if old != nil {
-		old.Close()
-	}
+	return now, err
 }
 
 // Claimed are the bytes of each cache directory that pins need, less those of pins at
