@@ -628,3 +628,22 @@ func TestAnothersCancellationIsALostConnection(t *testing.T) {
 		t.Error("its own is asked again")
 	}
 }
+
+func TestAConnectionThatWaitsIsInUse(t *testing.T) {
+	// A connection is in use from the request on, not from its answer; who left frees it.
+	f := newFaulty(t, Config{})
+	f.proxy.AddRule(faultproxy.Rule{Verb: faultproxy.Get, Delay: faultproxy.Duration(time.Minute)})
+	ctx, cancel := context.WithCancel(t.Context())
+	left := make(chan error, 1)
+	go func() { left <- readCheck(ctx, f, &f.object, 0, f.size, 1) }()
+	if !hearthtest.Eventually(t.Context(), 10*time.Second, func() bool { return f.proxy.Stats().Get.Requests > 0 }) {
+		t.Error("the origin was not asked")
+	}
+	if n := f.Stats().InFlight; n != 1 {
+		t.Errorf("%d in flight, want 1", n)
+	}
+	cancel()
+	if err := <-left; err == nil || f.Stats().InFlight != 0 {
+		t.Errorf("%v, %d in flight", err, f.Stats().InFlight)
+	}
+}

@@ -61,7 +61,6 @@ func (s *S3) read(ctx context.Context, o *hearth.Object, off, n int64) (*body, e
 	if err := b.open(); err != nil {
 		return nil, err
 	}
-	s.counts.inFlight.Add(1)
 	return b, nil
 }
 
@@ -236,7 +235,6 @@ func (b *body) Close() error {
 		b.in.close()
 		b.in = nil
 	}
-	b.s.counts.inFlight.Add(-1)
 	b.slot.release()
 	return nil
 }

@@ -50,9 +50,9 @@ type place struct {
 }
 
 type counters struct {
-	gets, heads, lists, bytes, names, errors, retries, throttled, resumed, inFlight atomic.Int64
-	firstByte                                                                       latency.Histogram
-	last                                                                            atomic.Pointer[Failure]
+	gets, heads, lists, bytes, names, errors, retries, throttled, resumed atomic.Int64
+	firstByte                                                             latency.Histogram
+	last                                                                  atomic.Pointer[Failure]
 }
 
 const (
@@ -210,7 +210,7 @@ func (s *S3) Close() error {
 func (s *S3) Stats() Stats {
 	c := &s.counts
 	return Stats{Gets: c.gets.Load(), Heads: c.heads.Load(), Lists: c.lists.Load(), Bytes: c.bytes.Load(), NameBytes: c.names.Load(), Errors: c.errors.Load(),
-		Retries: c.retries.Load(), Throttled: c.throttled.Load(), Resumed: c.resumed.Load(), InFlight: c.inFlight.Load(), FirstByte: c.firstByte.Stats(time.Now()), Last: c.last.Load()}
+		Retries: c.retries.Load(), Throttled: c.throttled.Load(), Resumed: c.resumed.Load(), InFlight: int64(len(s.data)), FirstByte: c.firstByte.Stats(time.Now()), Last: c.last.Load()}
 }
 
 // Head asks what a key names now.
