@@ -130,6 +130,30 @@ func (t *Tier) joined(n int) {
 	t.sharedBytes.Add(int64(n))
 }
 
+// Fill brings a whole block into the store before anybody reads it, unless it is held or
+// on its way; begun is called first if next is asked for it. The store hears of a Put
+// alone, so that its policy takes that for no read.
+func (t *Tier) Fill(ctx context.Context, b hearth.Block, begun func()) error {
+	if t.store == nil || t.next == nil || !b.Object.Cacheable() || t.held != nil && t.held.Has(b.ID()) {
+		return nil
+	}
+	v, _, err := t.whole.Do(ctx, b.ID(), func(ctx context.Context) (*hearth.View, error) {
+		if v := t.meanwhile(ctx, b); v != nil {
+			return v, nil
+		}
+		begun()
+		v, err := t.fetch(ctx, b, 0, b.Len())
+		if err == nil {
+			t.put(b, v)
+		}
+		return v, err
+	})
+	if err == nil {
+		v.Release()
+	}
+	return err
+}
+
 // meanwhile looks into the store again from within an attempt: between our miss
 // and the start of the attempt another one for the same block may have ended.
 func (t *Tier) meanwhile(ctx context.Context, b hearth.Block) *hearth.View {

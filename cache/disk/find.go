@@ -1,6 +1,9 @@
 package disk
 
-import "github.com/hearthfs/hearth"
+import (
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/cache/evict"
+)
 
 // Find tells in which directory a block is held, and how: queued (for its writer),
 // segment or sparse; "": in none. unread: the index of the object's file has not been
@@ -45,6 +48,18 @@ func (s *Store) Whole(o *hearth.Object) (whole, verified bool) {
 		vol.release()
 	}
 	return whole, verified
+}
+
+// Spare is WouldTake for what nobody has asked for: whether the block would go where
+// nothing is lost, and whether half of its write queue is free.
+func (s *Store) Spare(b hearth.Block) (room, queue bool) {
+	d := s.taker(b.Object.Version)
+	if d == nil || d.admit(b) != nil {
+		return false, false
+	}
+	pending := d.queue.pending()
+	free := evict.Fits(d.used.Load()+pending, allocated(b.Len()), d.limit.Load())
+	return free || !d.replaced.Empty() || d.mayEvict(b.ID()) == foreign, pending <= d.queue.max/2
 }
 
 // WouldTake is Takes for who only wonders: it names the directory, or says why the

@@ -34,11 +34,17 @@ func TestPutReplacesWhenThatPays(t *testing.T) {
 		pinned[small(i, 100_000).Block(0).ID()] = true
 	}
 	r := newRig(t, Options{Dirs: []DirOptions{{Budget: 4 << 20}}, Pinned: func(id hearth.ID) bool { return pinned[id] }})
+	if room, queue := r.Spare(small(7000, 100_000).Block(0)); !room || !queue {
+		t.Fatal("an empty directory has nothing to spare")
+	}
 	fill(r, 0)
 	if r.Takes(small(7000, 100_000).Block(0)) || !isFull(r.put(small(7000, 100_000))) {
 		t.Fatal("a full directory took a Put before the policy said so")
 	}
 	askedLater(t, r.Store)
+	if room, _ := r.Spare(small(7000, 100_000).Block(0)); room {
+		t.Fatal("it has room for what nobody has asked for")
+	}
 	for i := range 60 {
 		o := small(8000+i, 100_000)
 		if !r.Takes(o.Block(0)) {
@@ -75,6 +81,9 @@ func TestOursPushOutTheirs(t *testing.T) {
 	pushed := 0
 	for i := 1000; pushed < 4 && i < 2000; i++ {
 		o := small(i, 100_000)
+		if room, _ := r.Spare(o.Block(0)); room != ours(o.Block(0).ID()) {
+			t.Fatalf("room for block %d, which nobody has asked for: %v", i, room)
+		}
 		if !ours(o.Block(0).ID()) {
 			if !isFull(r.put(o)) {
 				t.Fatal("another's block was taken into a full directory")

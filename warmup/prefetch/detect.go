@@ -1,0 +1,158 @@
+package prefetch
+
+import (
+	"container/list"
+	"time"
+
+	"github.com/hearthfs/hearth"
+)
+
+const (
+	// mostWindows are kept: at three kilobytes each, those used last.
+	mostWindows = 128
+	// levels above a directory have a window, too. A tree is rarely fanned out more.
+	levels = 3
+	// follows is how long after a directory another one beside it makes the tree an area.
+	follows = time.Hour
+	// mostDistrusted are remembered, for distrust.
+	mostDistrusted = 256
+	distrust       = time.Hour
+)
+
+// where is a prefix of a link's keys that ends in "/" or is empty.
+type where struct{ link, prefix string }
+
+// detector says which directories are read in no order. It is arithmetic only.
+type detector struct {
+	windows    map[where]*list.Element
+	order      list.List // of *placed, last used first
+	areas      map[where]*area
+	distrusted map[where]time.Time // until when
+	space      [windowMisses]miss
+}
+
+type placed struct {
+	where
+	window
+}
+
+func newDetector() detector {
+	return detector{windows: map[where]*list.Element{}, areas: map[where]*area{}, distrusted: map[where]time.Time{}}
+}
+
+// miss notes the miss of n bytes of an object. The area that it lies in is returned, if
+// any, and whether that is a new one.
+func (d *detector) miss(o *hearth.Object, n int, now time.Time) (a *area, fresh bool) {
+	dir := directoryOf(o.Key)
+	if a = d.covering(o.Link, dir); a != nil {
+		a.seen(int64(n), now)
+		a.fill(dir)
+		return a, false
+	}
+	at, ok := dir, true
+	for level := 0; level <= levels && ok; level++ {
+		here := where{o.Link, at}
+		w := d.window(here)
+		if w.note(missed(o, now)) && a == nil {
+			a = d.found(here, w.recent(now, d.space[:0]), level > 0, now)
+		}
+		at, ok = above(at)
+	}
+	if a != nil && !a.tree {
+		a = d.widened(a, now)
+	}
+	return a, a != nil
+}
+
+// covering is the area that a directory lies in.
+func (d *detector) covering(link, dir string) *area {
+	at, ok := dir, true
+	for level := 0; level <= levels && ok; level++ {
+		if a := d.areas[where{link, at}]; a != nil && (a.tree || level == 0) {
+			return a
+		}
+		at, ok = above(at)
+	}
+	return nil
+}
+
+// window is that of a directory; a new one takes the place of the one used longest ago.
+func (d *detector) window(at where) *window {
+	if e := d.windows[at]; e != nil {
+		d.order.MoveToFront(e)
+		return &e.Value.(*placed).window
+	}
+	if d.order.Len() >= mostWindows {
+		old := d.order.Remove(d.order.Back()).(*placed)
+		delete(d.windows, old.where)
+	}
+	p := &placed{where: at}
+	d.windows[at] = d.order.PushFront(p)
+	return &p.window
+}
+
+// found makes a directory an area if its misses say so.
+func (d *detector) found(at where, misses []miss, tree bool, now time.Time) *area {
+	if !unordered(misses) || d.untrusted(at, now) {
+		return nil
+	}
+	dirs := map[string]bool{at.prefix: true}
+	if tree {
+		if dirs = directories(misses); len(dirs) < someDirectories {
+			return nil
+		}
+	}
+	a := d.add(at, tree)
+	for dir := range dirs {
+		a.fill(dir)
+	}
+	for _, m := range misses {
+		a.seen(m.size, m.at)
+	}
+	return a
+}
+
+func (d *detector) add(at where, tree bool) *area {
+	a := &area{where: at, tree: tree, taken: map[string]bool{}}
+	d.areas[at] = a
+	return a
+}
+
+// widened is the tree above a new area instead, if that is not the first there.
+func (d *detector) widened(a *area, now time.Time) *area {
+	up, ok := above(a.prefix)
+	if !ok {
+		return a
+	}
+	w := d.window(where{a.link, up})
+	second := w.child != a.where && now.Sub(w.since) < follows
+	w.child, w.since = a.where, now
+	if !second || d.untrusted(where{a.link, up}, now) {
+		return a
+	}
+	delete(d.areas, a.where)
+	tree := d.add(where{a.link, up}, true)
+	tree.fill(a.prefix)
+	tree.seen(a.reads.Load(), now)
+	return tree
+}
+
+func (d *detector) untrusted(at where, now time.Time) bool { return now.Before(d.distrusted[at]) }
+
+// drop takes back an area that has not begun.
+func (d *detector) drop(a *area) { delete(d.areas, a.where) }
+
+// end ends an area. What brought more than was read is not trusted for a while.
+func (d *detector) end(a *area, now time.Time) {
+	delete(d.areas, a.where)
+	a.queue, a.taken = nil, nil
+	if !a.wasteful() {
+		return
+	}
+	for at, until := range d.distrusted {
+		if !now.Before(until) || len(d.distrusted) >= mostDistrusted {
+			delete(d.distrusted, at)
+		}
+	}
+	d.distrusted[a.where] = now.Add(distrust)
+}

@@ -1,0 +1,122 @@
+package prefetch
+
+import (
+	"context"
+	"time"
+
+	"github.com/hearthfs/hearth"
+)
+
+const (
+	// mostRequests are in flight at a time: as many as a plain downloader takes.
+	mostRequests = 64
+	// paceEvery is how often it is looked whether an origin asked to slow down, and
+	// restAfter how long their number does not grow after that.
+	paceEvery, restAfter = 200 * time.Millisecond, 2 * time.Second
+	// askAgain is how soon one that may not begin looks again, when nothing of ours ends
+	// before: readers do not tell when they have left a connection.
+	askAgain = 10 * time.Millisecond
+	// memoryShare of the memory may be in flight, and mostInFlight bytes: the write
+	// queue is a quarter of it, and half of that is free when a request begins.
+	memoryShare, mostInFlight = 16, 16 << 20
+)
+
+// pace is how many requests may be in flight. It is arithmetic only.
+type pace struct {
+	most      int
+	throttled int64     // answers that asked to slow down so far
+	looked    time.Time // last
+	rested    time.Time // until then it does not grow
+
+	flying  int
+	byLink  map[string]int
+	bytes   int64
+	changed chan struct{} // closed when one has ended
+}
+
+func newPace() pace {
+	return pace{most: mostRequests, byLink: map[string]int{}, changed: make(chan struct{})}
+}
+
+// look takes how often origins asked to slow down.
+func (c *pace) look(throttled int64, now time.Time) {
+	if now.Sub(c.looked) < paceEvery {
+		return
+	}
+	switch {
+	case throttled != c.throttled && !c.looked.IsZero():
+		c.most = max(1, c.most/2)
+		c.rested = now.Add(restAfter)
+	case now.After(c.rested):
+		c.most = min(mostRequests, c.most+max(1, c.most/4))
+	}
+	c.looked, c.throttled = now, throttled
+}
+
+// lets reports whether a further request for a link may begin. Those of others go
+// first: inUse counts ours as well, but for those that have just begun.
+func (c *pace) lets(link string, inUse, connections int) bool {
+	return c.flying < c.most && max(inUse, c.byLink[link]) < connections
+}
+
+// enter waits until a block may be fetched; false: it may not any more.
+func (p *Prefetch) enter(a *area, b hearth.Block) bool {
+	for {
+		if a.ctx.Err() != nil || a.failures.Load() >= mostFailures {
+			return false
+		}
+		would, soon := p.o.Store.Takes(b)
+		if !would {
+			return false
+		}
+		inUse, most := p.o.Connections(a.link)
+		throttled := p.o.Throttled()
+		p.mu.Lock()
+		c := &p.pace
+		c.look(throttled, time.Now())
+		size := b.Object.Size
+		fits := c.bytes == 0 || c.bytes+size <= min(p.o.Memory/memoryShare, mostInFlight)
+		if soon && fits && c.lets(a.link, inUse, most) && a.mayHave(size) && !p.table.Load().full() {
+			c.flying++
+			c.byLink[a.link]++
+			c.bytes += size
+			a.flying++
+			a.bytes += size
+			p.mu.Unlock()
+			return true
+		}
+		changed := c.changed
+		p.mu.Unlock()
+		if !wait(a.ctx, changed) {
+			return false
+		}
+	}
+}
+
+func wait(ctx context.Context, changed <-chan struct{}) bool {
+	again := time.NewTimer(askAgain)
+	defer again.Stop()
+	select {
+	case <-changed:
+	case <-again.C:
+	case <-ctx.Done():
+		return false
+	}
+	return true
+}
+
+// exit ends a request.
+func (p *Prefetch) exit(a *area, size int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	c := &p.pace
+	c.flying--
+	if c.byLink[a.link]--; c.byLink[a.link] == 0 {
+		delete(c.byLink, a.link)
+	}
+	c.bytes -= size
+	a.flying--
+	a.bytes -= size
+	close(c.changed)
+	c.changed = make(chan struct{})
+}

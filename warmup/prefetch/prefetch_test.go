@@ -1,0 +1,439 @@
+package prefetch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hearthfs/hearth"
+)
+
+// fakeStore is a store before an origin that answers after latency. It counts, and can
+// be full, behind or fail.
+type fakeStore struct {
+	mu      sync.Mutex // guards the rest
+	held    map[hearth.ID]bool
+	flying  map[hearth.ID]chan struct{}
+	most    int // that were flying at once
+	asked   map[hearth.ID]int
+	room    int // objects that it still takes; < 0: any number
+	declare bool
+	behind  bool
+	fail    error
+	latency time.Duration
+}
+
+func newFakeStore() *fakeStore {
+	return &fakeStore{held: map[hearth.ID]bool{}, flying: map[hearth.ID]chan struct{}{}, asked: map[hearth.ID]int{}, room: -1, declare: true, latency: 20 * time.Millisecond}
+}
+
+func (s *fakeStore) Has(id hearth.ID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.held[id]
+}
+
+func (s *fakeStore) Fetching(id hearth.ID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.flying[id] != nil
+}
+
+// Takes tells of a full store, unless that is to be found out.
+func (s *fakeStore) Takes(hearth.Block) (would, soon bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.room != 0 || !s.declare, !s.behind
+}
+
+func (s *fakeStore) Fill(ctx context.Context, b hearth.Block, begun func()) error {
+	s.mu.Lock()
+	id := b.ID()
+	if other := s.flying[id]; other != nil || s.held[id] {
+		s.mu.Unlock()
+		if other != nil {
+			<-other
+		}
+		return nil
+	}
+	done := make(chan struct{})
+	s.flying[id] = done
+	s.asked[id]++
+	s.most = max(s.most, len(s.flying))
+	s.mu.Unlock()
+	begun()
+	var err error
+	select {
+	case <-time.After(s.latency):
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.flying, id)
+	close(done)
+	if err == nil {
+		err = s.fail
+	}
+	if err == nil && s.room != 0 {
+		s.held[id] = true
+		s.room--
+	}
+	return err
+}
+
+// readers of the fake store and what prefetch hears of them.
+type rig struct {
+	*fakeStore
+	*Prefetch
+	dirs      map[string][]hearth.Object
+	used      int64 // of the memory
+	throttled atomic.Int64
+	others    atomic.Int64 // connections in use by others
+}
+
+// Page gives a few names at a time.
+func (r *rig) Page(_ context.Context, _, prefix, after string) (page []hearth.Object, next string, err error) {
+	for _, o := range r.dirs[prefix] {
+		if o.Key > after {
+			page = append(page, o)
+		}
+		if len(page) == 100 {
+			return page, o.Key, nil
+		}
+	}
+	return page, "", nil
+}
+
+func newRig(dirs, files int) *rig {
+	r := &rig{fakeStore: newFakeStore(), dirs: map[string][]hearth.Object{}}
+	for d := range dirs {
+		dir := fmt.Sprintf("t/%04d/", d)
+		for i := range files {
+			r.dirs[dir] = append(r.dirs[dir], *object(dir, i, 100_000))
+		}
+	}
+	r.Prefetch = New(Options{Store: r.fakeStore, Names: r, Memory: 256 << 20,
+		Reserve: func(n int64) bool { r.used += n; return true }, Unreserve: func(n int64) { r.used -= n },
+		Connections: func(string) (int, int) {
+			r.fakeStore.mu.Lock()
+			defer r.fakeStore.mu.Unlock()
+			return len(r.flying) + int(r.others.Load()), 56
+		},
+		Throttled: r.throttled.Load})
+	return r
+}
+
+func (r *rig) all() (all []*hearth.Object) {
+	for _, objects := range r.dirs {
+		for i := range objects {
+			all = append(all, &objects[i])
+		}
+	}
+	return all
+}
+
+// get is a READ of all of an object.
+func (r *rig) get(o *hearth.Object) {
+	held := r.Has(o.Block(0).ID())
+	r.Read(o, int(o.Size), held)
+	for !held {
+		r.fakeStore.mu.Lock()
+		other := r.flying[o.Block(0).ID()]
+		r.fakeStore.mu.Unlock()
+		if other != nil {
+			<-other
+			return
+		}
+		_ = r.Fill(context.Background(), o.Block(0), func() {})
+		return
+	}
+}
+
+// epoch has so many readers share the objects in an order.
+func (r *rig) epoch(readers int, order []*hearth.Object) {
+	var next atomic.Int64
+	var all sync.WaitGroup
+	for range readers {
+		all.Go(func() {
+			for i := next.Add(1) - 1; i < int64(len(order)); i = next.Add(1) - 1 {
+				r.get(order[i])
+			}
+		})
+	}
+	all.Wait()
+}
+
+// shuffled are all objects, in an order of a seed that is told.
+func (r *rig) shuffled(t *testing.T) []*hearth.Object {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	all := r.all()
+	rand.New(rand.NewPCG(seed, 5)).Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	return all
+}
+
+// once fails unless each object was asked for at most once.
+func (r *rig) once(t *testing.T) {
+	t.Helper()
+	for id, n := range r.asked {
+		if n != 1 {
+			t.Errorf("%v was asked for %d times", id, n)
+		}
+	}
+}
+
+// end is the end of a test: nothing is in use any more.
+func (r *rig) end(t *testing.T) {
+	t.Helper()
+	r.Close()
+	if s := r.Stats(); s.Bytes != s.ReadBytes+s.WastedBytes+s.UnreadBytes || s.UnreadBytes < 0 {
+		t.Errorf("the sums are wrong: %+v", s)
+	}
+	if r.Prefetch.pace.flying != 0 || r.Prefetch.walkers != 0 || r.used != 0 {
+		t.Errorf("left behind: %+v, %d walkers, %d bytes of memory", r.Prefetch.pace, r.Prefetch.walkers, r.used)
+	}
+}
+
+func TestARandomEpochIsAsFastAsADownloader(t *testing.T) {
+	// Eight readers of a tree in random order, 20 ms away: each object is asked for once, in much less time than eight at a time take,
+	// never more than the connections allow, and nothing is wasted in the end.
+	for dirs, files := range map[int]int{1: 2000, 20: 100, 500: 4} {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(dirs, files)
+			began := time.Now()
+			r.epoch(8, r.shuffled(t))
+			took := time.Since(began)
+			r.once(t)
+			best := 2000 / 64 * r.latency
+			first := time.Duration(dirs/8) * r.latency // in each directory
+			if took > 2*best+first || r.most > 56+8 || r.most < 32 || len(r.asked) != 2000 {
+				t.Errorf("%d directories: %v, a downloader takes %v; %d at once, %d asked for", dirs, took, best, r.most, len(r.asked))
+			}
+			time.Sleep(silence + 2*watchEvery)
+			if s := r.Stats(); s.WastedBytes != 0 || s.UnreadBytes != 0 || s.ReadBytes != s.Bytes || s.Files < 1000 || s.Areas != 0 || r.used != 0 {
+				t.Errorf("%d directories: %+v, %d bytes of memory", dirs, s, r.used)
+			}
+			r.end(t)
+		})
+	}
+}
+
+func TestInOrderNothingIsBrought(t *testing.T) {
+	// Readers in order, and a mount without prefetch, bring what they read and no more.
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(1, 500)
+		var order []*hearth.Object
+		for i := range 300 {
+			order = append(order, &r.dirs["t/0000/"][i])
+		}
+		r.epoch(4, order)
+		for _, o := range r.shuffled(t)[:200] {
+			if r.Used(o, false) {
+				t.Error("something was brought")
+			}
+		}
+		if s := r.Stats(); len(r.asked) != 300 || s != (Stats{}) {
+			t.Errorf("%d asked for, %+v", len(r.asked), s)
+		}
+		r.end(t)
+	})
+}
+
+func TestWhoStopsReading(t *testing.T) {
+	// A reader that stops after some files: sixteen times what it read is brought at most, 30 s later it is wasted and its memory given back;
+	// and it begins no more for an hour, then it does.
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(1, 3000)
+		order := r.shuffled(t)
+		r.epoch(1, order[:64])
+		time.Sleep(silence - 2*time.Second)
+		s := r.Stats()
+		if s.Areas != 1 || s.UnreadBytes == 0 || s.UnreadBytes > aheadOfReaders*64*100_000 || s.WastedBytes != 0 {
+			t.Errorf("before: %+v", s)
+		}
+		time.Sleep(2*time.Second + 2*watchEvery)
+		if is := r.Stats(); is.Areas != 0 || is.WastedBytes != s.UnreadBytes || is.UnreadBytes != 0 || r.used != 0 {
+			t.Errorf("after: %+v, before: %+v, %d bytes of memory", is, s, r.used)
+		}
+		brought := len(r.asked)
+		r.epoch(8, order[1500:1700])
+		if s := r.Stats(); len(r.asked) > brought+200 || s.Areas != 0 {
+			t.Errorf("it goes on: %+v", s)
+		}
+		time.Sleep(distrust)
+		r.epoch(8, order[1700:2000])
+		if s := r.Stats(); s.Areas != 1 {
+			t.Errorf("an hour later: %+v", s)
+		}
+		r.end(t)
+	})
+}
+
+func TestReadersGoFirst(t *testing.T) {
+	// While others have all connections, the disk is behind or the memory is used, nothing begins; once they are free it does. What an origin
+	// throttles is halved.
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(1, 3000)
+		r.others.Store(56)
+		order := r.shuffled(t)
+		r.epoch(1, order[:64])
+		quiet := func(what string) {
+			t.Helper()
+			before := r.Stats().Files
+			time.Sleep(time.Second)
+			if n := r.Stats().Files; n != before {
+				t.Errorf("%s: %d files were brought", what, n-before)
+			}
+		}
+		if r.Stats().Areas != 1 {
+			t.Fatal("nothing is to be brought")
+		}
+		quiet("others have the connections")
+		r.fakeStore.mu.Lock()
+		r.behind = true
+		r.fakeStore.mu.Unlock()
+		r.others.Store(0)
+		quiet("the disk is behind")
+		r.fakeStore.mu.Lock()
+		r.behind, r.most = false, 0
+		r.fakeStore.mu.Unlock()
+		for range 5 {
+			r.throttled.Add(1)
+			time.Sleep(paceEvery + askAgain)
+			r.fakeStore.mu.Lock()
+			if len(r.flying) > mostRequests/2 {
+				t.Errorf("%d in flight for an origin that asks to slow down", len(r.flying))
+			}
+			r.fakeStore.mu.Unlock()
+		}
+		time.Sleep(20 * time.Second)
+		if r.Stats().Files == 0 {
+			t.Error("nothing was brought after all")
+		}
+		r.end(t)
+	})
+}
+
+func TestPace(t *testing.T) {
+	// Requests are halved when an origin asks to slow down, at most once an interval, down to one, and grow back two seconds later.
+	c, now := newPace(), time.Unix(1, 0)
+	c.look(5, now) // from before
+	for _, x := range []struct {
+		after     time.Duration
+		throttled int64
+		most      int
+	}{{paceEvery, 5, 64}, {paceEvery, 6, 32}, {paceEvery / 2, 9, 32}, {paceEvery / 2, 9, 16}, {time.Second, 9, 16}, {restAfter, 9, 20}, {paceEvery, 9, 25}, {paceEvery, 10, 12}} {
+		now = now.Add(x.after)
+		if c.look(x.throttled, now); c.most != x.most {
+			t.Fatalf("%+v: %d", x, c.most)
+		}
+	}
+	for i := range 10 {
+		now = now.Add(paceEvery)
+		c.look(int64(11+i), now)
+	}
+	if c.most != 1 {
+		t.Errorf("down to %d", c.most)
+	}
+}
+
+func TestAFullStore(t *testing.T) {
+	// A store that is full is brought nothing more, whether it says so or declines what was fetched, which is wasted; what is held may
+	// still be read.
+	for _, declares := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(1, 3000)
+			r.room, r.declare = 200, declares
+			order := r.shuffled(t)
+			r.epoch(8, order[:300])
+			time.Sleep(time.Second)
+			s := r.Stats()
+			if lost := s.WastedBytes / 100_000; s.Files == 0 || s.UnreadBytes == 0 || lost > mostRequests+mostFailures || !declares && lost == 0 {
+				t.Errorf("declares %v: %+v", declares, s)
+			}
+			r.epoch(8, order[300:500])
+			if is := r.Stats(); is.Files != s.Files || is.ReadBytes == s.ReadBytes {
+				t.Errorf("declares %v: it goes on: %+v, was %+v", declares, is, s)
+			}
+			r.end(t)
+		})
+	}
+}
+
+func TestAFailingOrigin(t *testing.T) {
+	// An origin that fails is asked some times, then no more, until somebody reads there again after a silence; the sums stay right.
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(1, 3000)
+		order := r.shuffled(t)
+		r.epoch(1, order[:64])
+		r.fakeStore.mu.Lock()
+		r.fail = errors.New("out of order")
+		r.fakeStore.mu.Unlock()
+		r.epoch(1, order[64:80])
+		time.Sleep(5 * time.Second)
+		r.fakeStore.mu.Lock()
+		asked := len(r.asked)
+		r.fakeStore.mu.Unlock()
+		time.Sleep(5 * time.Second)
+		r.fakeStore.mu.Lock()
+		if len(r.asked) != asked {
+			t.Errorf("%d objects more are asked for", len(r.asked)-asked)
+		}
+		r.fakeStore.mu.Unlock()
+		r.end(t)
+	})
+}
+
+func TestEvictedUnread(t *testing.T) {
+	// What is brought and evicted before anybody reads it is wasted, and ends it.
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(1, 1000)
+		order := r.shuffled(t)
+		r.epoch(1, order[:64])
+		time.Sleep(time.Second)
+		r.fakeStore.mu.Lock()
+		clear(r.held)
+		r.fakeStore.mu.Unlock()
+		brought := r.Stats()
+		r.epoch(8, order[64:])
+		time.Sleep(2 * watchEvery)
+		if s := r.Stats(); s.WastedBytes == 0 || s.Areas != 0 || s.Bytes != brought.Bytes {
+			t.Errorf("%+v, before %+v", s, brought)
+		}
+		r.end(t)
+	})
+}
+
+func TestWithoutMemory(t *testing.T) {
+	// Where there is no memory to note what was brought, nothing is.
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(1, 1000)
+		r.o.Reserve = func(int64) bool { return false }
+		r.epoch(8, r.shuffled(t)[:200])
+		if s := r.Stats(); s != (Stats{}) || len(r.asked) != 200 {
+			t.Errorf("%+v, %d asked for", s, len(r.asked))
+		}
+		r.end(t)
+	})
+}
+
+func TestCloseInTheMidst(t *testing.T) {
+	// A node that ends while directories are filled waits for what is under way and leaves nothing.
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(20, 500)
+		order := r.shuffled(t)
+		r.epoch(8, order[:100])
+		r.end(t)
+		r.get(order[200])
+		if len(r.flying) != 0 {
+			t.Errorf("%d are flying", len(r.flying))
+		}
+	})
+}

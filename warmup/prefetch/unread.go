@@ -1,0 +1,98 @@
+package prefetch
+
+import (
+	"encoding/binary"
+	"math/bits"
+	"sync/atomic"
+
+	"github.com/hearthfs/hearth"
+)
+
+const (
+	// ways of a set are one line of a processor's cache.
+	ways = 8
+	// A word is tag (35 bits), area (8), size (21); a size of 0 is a free one.
+	sizeBits, areaBits = 21, 8
+	mostAreas          = 1 << areaBits
+	// tableShare of the memory is for the table: of 256 MiB it takes 2 MiB, so that 65,000
+	// objects may be brought ahead, and a million with the 4 GiB of a large node.
+	tableShare         = 128
+	leastSets, maxSets = 1 << 7, 1 << 19
+)
+
+// unread has a word for each object that was brought and not read. Its size is fixed.
+// Words are taken and given without a lock.
+type unread struct {
+	sets  [][ways]atomic.Uint64
+	words atomic.Int64
+}
+
+// setsFor is the number of sets for so many bytes of memory in all.
+func setsFor(memory int64) int {
+	sets := max(leastSets, min(memory/tableShare/ways/8, maxSets))
+	return 1 << (bits.Len64(uint64(sets)) - 1)
+}
+
+func newUnread(sets int) *unread { return &unread{sets: make([][ways]atomic.Uint64, sets)} }
+
+func (u *unread) bytes() int64 { return int64(len(u.sets)) * ways * 8 }
+
+// full reports whether more objects would make sets run over: with two words in a set
+// on the average, one in some thousand does.
+func (u *unread) full() bool { return u.words.Load() >= int64(len(u.sets))*ways/4 }
+
+// hashOf is a hash of the object's version.
+func hashOf(o *hearth.Object) uint64 { return binary.LittleEndian.Uint64(o.Version[:8]) }
+
+func (u *unread) set(hash uint64) *[ways]atomic.Uint64 { return &u.sets[hash&uint64(len(u.sets)-1)] }
+
+func tag(hash uint64) uint64 { return hash >> (sizeBits + areaBits) }
+
+// put notes an object; false: there is no room for it, or it is noted.
+func (u *unread) put(hash uint64, area int, size int64) bool {
+	word := tag(hash)<<(sizeBits+areaBits) | uint64(area)<<sizeBits | uint64(size)
+	set := u.set(hash)
+	for i := range set {
+		if w := set[i].Load(); w != 0 && w>>(sizeBits+areaBits) == tag(hash) {
+			return false
+		}
+	}
+	for i := range set {
+		if set[i].CompareAndSwap(0, word) {
+			u.words.Add(1)
+			return true
+		}
+	}
+	return false
+}
+
+// take forgets an object and gives its area and size; a size of 0: it is not noted.
+func (u *unread) take(hash uint64) (area int, size int64) {
+	set := u.set(hash)
+	for i := range set {
+		w := set[i].Load()
+		if w != 0 && w>>(sizeBits+areaBits) == tag(hash) && set[i].CompareAndSwap(w, 0) {
+			u.words.Add(-1)
+			return split(w)
+		}
+	}
+	return 0, 0
+}
+
+func split(w uint64) (area int, size int64) {
+	return int(w >> sizeBits % mostAreas), int64(w % (1 << sizeBits))
+}
+
+// sweep forgets all objects of an area and gives their sizes.
+func (u *unread) sweep(area int) (bytes int64) {
+	for s := range u.sets {
+		for i := range u.sets[s] {
+			w := u.sets[s][i].Load()
+			if a, size := split(w); w != 0 && a == area && u.sets[s][i].CompareAndSwap(w, 0) {
+				u.words.Add(-1)
+				bytes += size
+			}
+		}
+	}
+	return bytes
+}
