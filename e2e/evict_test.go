@@ -83,7 +83,8 @@ func (e *env) evicting(o *server, limit int64, cache string) *evicting {
 	if e.level < full {
 		p.SetFirstByte(15 * time.Millisecond) // an epoch takes several seconds: uses within one count once
 	}
-	h := e.mount(o, settings{endpoint: p.endpoint, ram: "16MiB", disk: strconv.FormatInt(limit, 10), cache: cache, fresh: "immutable"})
+	h := e.mount(o, settings{endpoint: p.endpoint, ram: "16MiB", disk: strconv.FormatInt(limit, 10), cache: cache, fresh: "immutable",
+		mount: []string{"--no-prefetch"}}) // of which the simulator knows nothing
 	return &evicting{env: e, h: h, p: p, limit: limit, keys: map[string]uint32{}, cache: cache}
 }
 

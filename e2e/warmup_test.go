@@ -27,6 +27,7 @@ func warmUps(by func(small, reduced, whole string) func(level) string) []scenari
 		{name: "status-waits", from: all, limit: time.Minute, origin: behind, size: by("", "25 files, 1,500 names", "25 files, 1,500 names"), run: waited},
 		{name: "status-screen", from: all, limit: time.Minute, origin: behind, size: by("", "500 files", "500 files"), run: screens},
 		{name: "pins", from: all, limit: 2 * time.Minute, origin: behind, size: func(level) string { return "5 x the budget of 64 MiB, 2 kills" }, run: pinned},
+		{name: "prefetch", from: all, limit: 2 * time.Minute, origin: behind, size: by("", "600 files in 4 directories", "20,000 files in 20 directories"), run: prefetch},
 	}
 	for i := range list {
 		list[i].issue = "warm-up"

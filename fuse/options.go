@@ -109,6 +109,9 @@ type Events struct {
 	// Waits counts what requests wait for; names are asked of what FSName names. It is
 	// nothing that is called back.
 	Waits *waits.Ledger
+	// Read is a READ of n bytes of an object of one block, before it is answered; held:
+	// they are on this node.
+	Read func(o *hearth.Object, n int, held bool)
 }
 
 // MostlyLarge is Auto's rule over the sizes of a sample of objects: half of the

@@ -47,7 +47,11 @@ func (f *fileSystem) Read(cancel <-chan struct{}, in *gofuse.ReadIn, buf []byte)
 
 func (f *fileSystem) read(ctx *request, rec *record, off int64, buf []byte) (_ *answer, err error) {
 	o := &rec.node.Object
-	if f.held(o, off, len(buf)) {
+	held := f.held(o, off, len(buf))
+	if tell := f.o.Events.Read; tell != nil && o.Size <= hearth.BlockSize {
+		tell(o, len(buf), held)
+	}
+	if held {
 		began := time.Now()
 		defer func() {
 			if !ctx.waited() { // for others, since it was held no more

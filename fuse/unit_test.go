@@ -406,6 +406,36 @@ func TestOpensOfOneInodeAgree(t *testing.T) {
 	}
 }
 
+func TestReadsOfSmallObjectsAreTold(t *testing.T) {
+	// A READ of an object of one block is told before it is answered, with its bytes and whether they are held; one of a larger object is not.
+	type told struct {
+		key  string
+		n    int
+		held bool
+	}
+	var all []told
+	tree, held := newFakeTree(time.Minute), false
+	o := Options{Tree: tree, Reads: tree, Has: func(hearth.ID) bool { return held }}
+	o.Events.Read = func(o *hearth.Object, n int, held bool) { all = append(all, told{o.Key, n, held}) }
+	f := newFileSystem(&o)
+	defer f.readers.close()
+	read := func(key string, size int64, n int) {
+		rec := &record{node: namespace.Node{ID: uint64(size), Object: fakeObject(key, 1, size)}}
+		a, err := f.read(&request{cancel: t.Context().Done(), ledger: o.Events.Waits}, rec, 0, make([]byte, n))
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.Done()
+	}
+	read("small", 1000, 700)
+	held = true
+	read("block", hearth.BlockSize, 4096)
+	read("large", hearth.BlockSize+1, 4096)
+	if want := []told{{"small", 700, false}, {"block", 4096, true}}; !slices.Equal(all, want) {
+		t.Errorf("told %v, want %v", all, want)
+	}
+}
+
 func TestHoldsAndRecords(t *testing.T) {
 	// A node is forgotten when the kernel has given back each time it was told of
 	// it; the records kept stay within their bound, and keep what was used last.

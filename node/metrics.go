@@ -9,6 +9,7 @@ import (
 	"github.com/hearthfs/hearth/node/jobs"
 	"github.com/hearthfs/hearth/node/metric"
 	"github.com/hearthfs/hearth/node/pins"
+	"github.com/hearthfs/hearth/node/siblings"
 )
 
 // register exports a node's status and the process's own figures.
@@ -78,6 +79,7 @@ func export(s *Status, m metric.Sink) {
 	}
 	jobs.Export(s.Jobs, s.Warmup, m)
 	pins.Export(s.Pins, m)
+	siblings.Export(s.Prefetch, m)
 	stale := int64(0)
 	if s.Names.Stale != "" {
 		stale = 1

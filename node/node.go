@@ -151,6 +151,7 @@ func (n *Node) open(ctx context.Context) (err error) {
 		}
 		n.tryAgain(l, cause)
 	}
+	n.openPrefetch()
 	return n.openJobs()
 }
 
@@ -350,7 +351,7 @@ func (n *Node) close() error {
 		}))
 	}
 	n.cancel(errClosed)
-	n.closeJobs()
+	n.jobs.close()
 	if n.doors != nil {
 		n.doors.close()
 	}

@@ -24,7 +24,7 @@ func (n *Node) Status(context.Context) *Status {
 		Memory: MemoryStatus{Budget: p.Budget, Used: p.Used, Idle: p.Idle, Views: p.Views,
 			Limit: n.limits.Memory, LimitBy: n.limits.MemoryBy, Heap: machine.HeapLimit()},
 		Processors: ProcessorsStatus{Threads: runtime.GOMAXPROCS(0), Limit: n.limits.Processors, LimitBy: n.limits.ProcessorsBy},
-		Tiers:      n.tierStatus(), Names: n.namesStatus(), Jobs: n.jobs.Lines(), Warmup: n.jobs.Total(), Pins: n.jobs.keeper.List(),
+		Tiers:      n.tierStatus(), Names: n.namesStatus(), Jobs: n.jobs.Lines(), Warmup: n.jobs.Total(), Pins: n.jobs.keeper.List(), Prefetch: n.jobs.prefetched(),
 		Origin: OriginStatus{Verbs: map[string]int64{}},
 	}
 	for _, l := range n.links.list() {

@@ -8,21 +8,45 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache/disk/layout"
 	"github.com/hearthfs/hearth/namespace"
 	"github.com/hearthfs/hearth/node/jobs"
 	"github.com/hearthfs/hearth/node/pins"
+	"github.com/hearthfs/hearth/node/siblings"
 	"github.com/hearthfs/hearth/node/watch"
 	"github.com/hearthfs/hearth/warmup"
+	"github.com/hearthfs/hearth/warmup/prefetch"
 )
 
-// warmUps are the node's jobs and pins, and what the disk tier must not give up for
-// them, which is known once ready is closed.
+// warmUps are the node's jobs and pins, what the disk tier must not give up for them,
+// which is known once ready is closed, and what fills directories behind readers; nil:
+// there is no disk tier to fill.
 type warmUps struct {
 	*jobs.Jobs
 	pins   *warmup.Pins
 	ready  chan struct{}
 	keeper *pins.Keeper
+	ahead  *prefetch.Prefetch
+}
+
+// prefetched are its figures.
+func (w *warmUps) prefetched() (s prefetch.Stats) {
+	if w.ahead != nil {
+		s = w.ahead.Stats()
+	}
+	return s
+}
+
+// close ends all; jobs and pins go on with the next node.
+func (w *warmUps) close() {
+	if w.ahead != nil {
+		w.ahead.Close()
+	}
+	if w.Jobs != nil {
+		w.keeper.Close()
+		w.Jobs.Close()
+	}
 }
 
 // pinsUnknown reports whether it is not known yet what pins hold.
@@ -57,14 +81,6 @@ func (n *Node) openJobs() (err error) {
 		n.jobs.keeper.Start()
 	}
 	return err
-}
-
-// closeJobs ends the work on jobs and pins; the next node goes on with it.
-func (n *Node) closeJobs() {
-	if n.jobs.Jobs != nil {
-		n.jobs.keeper.Close()
-		n.jobs.Close()
-	}
 }
 
 // pathsOf are the paths in the tree of what somebody asks for: of a URL its file, its
@@ -104,6 +120,37 @@ func (n *Node) pathOf(asked string) string {
 		return ""
 	}
 	return pins.Path(l.Path, strings.TrimPrefix(key, l.prefix))
+}
+
+// openPrefetch makes what fills directories behind readers.
+func (n *Node) openPrefetch() {
+	if n.disk == nil {
+		return
+	}
+	n.jobs.ahead = prefetch.New(prefetch.Options{
+		Store: siblings.Store{Tier: n.tiers.Own, Disk: n.disk}, Names: siblings.Names{Tree: n.tree.Tree},
+		Memory: n.pool.Stats().Budget, Reserve: n.pool.Reserve, Unreserve: n.pool.Unreserve,
+		Connections: n.connections, Throttled: n.throttled})
+}
+
+// small is told of READs of small objects through a mount.
+func (n *Node) small(m Mount) func(o *hearth.Object, bytes int, held bool) {
+	switch {
+	case n.jobs.ahead == nil:
+		return nil
+	case m.NoPrefetch:
+		return func(o *hearth.Object, _ int, held bool) { n.jobs.ahead.Used(o, held) }
+	}
+	return n.jobs.ahead.Read
+}
+
+// connections of a link that are in use, and that objects may use.
+func (n *Node) connections(name string) (inUse, most int) {
+	l := n.links.named(name)
+	if l == nil {
+		return 0, 0
+	}
+	return int(l.origin.Stats().InFlight), l.forObjects()
 }
 
 // canonical is what asked means also without the mounts of now.
@@ -175,13 +222,21 @@ func (n *Node) throttled() (sum int64) {
 func (n *Node) forWarmUp() int {
 	most := 0
 	for _, l := range n.links.list() {
-		c := l.Origin.Connections
-		if c <= 0 {
-			c = 64
-		}
-		if most == 0 || c < most {
+		if c := l.forObjects(); most == 0 || c < most {
 			most = c
 		}
 	}
-	return max(1, most-most/8)
+	return max(1, most)
+}
+
+// forObjects is how many of a link's connections objects may use.
+func (l *link) forObjects() int {
+	c := l.Origin.Connections
+	if c <= 0 {
+		c = 64
+	}
+	if c >= 4 { // fewer serve names as well
+		c -= max(1, c/8)
+	}
+	return c
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/hearthfs/hearth/node/config"
 	"github.com/hearthfs/hearth/node/figures"
 	"github.com/hearthfs/hearth/warmup"
+	"github.com/hearthfs/hearth/warmup/prefetch"
 )
 
 // Status is one look at a node. Its keys are stable: keys are added, none is
@@ -32,9 +33,12 @@ type Status struct {
 	Jobs   []warmup.Line   `json:"jobs"`
 	Warmup warmup.Counters `json:"warmup"`
 	// Pins are the paths that stay in the cache.
-	Pins   []pins.View  `json:"pins"`
-	Memory MemoryStatus `json:"memory"`
-	Names  NamesStatus  `json:"names"`
+	Pins []pins.View `json:"pins"`
+	// Prefetch is what was brought of directories whose small files are read in random
+	// order.
+	Prefetch prefetch.Stats `json:"prefetch"`
+	Memory   MemoryStatus   `json:"memory"`
+	Names    NamesStatus    `json:"names"`
 	// Processors are shared with everything else on the machine.
 	Processors ProcessorsStatus `json:"processors"`
 	// Reads are what mounts were asked for over time. Waits is how many seconds readers

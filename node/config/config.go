@@ -124,6 +124,8 @@ type Mount struct {
 	// FileMode and DirMode are permission bits; 0: 0444 and 0555.
 	FileMode uint32 `json:"file_mode,omitempty"`
 	DirMode  uint32 `json:"dir_mode,omitempty"`
+	// NoPrefetch brings nothing but what is read through this mount.
+	NoPrefetch bool `json:"no_prefetch,omitempty"`
 	// Options are those of mount(8) that the kernel takes: nodev, nosuid, noexec.
 	Options []string `json:"options,omitempty"`
 }

@@ -221,6 +221,10 @@ func PrintPins(w io.Writer, all []pins.View) error {
 
 // rest is what is said in a line where there is something to say.
 func rest(s *api.Status) (x section) {
+	if p := s.Prefetch; p.Files > 0 {
+		x.rows = append(x.rows, fmt.Sprintf("prefetch: %s brought ahead of readers, %s read, %s wasted, %s may still be read",
+			cli.Bytes(p.Bytes), cli.Bytes(p.ReadBytes), cli.Bytes(p.WastedBytes), cli.Bytes(p.UnreadBytes)))
+	}
 	for _, t := range s.Tiers {
 		for _, d := range t.Dirs {
 			x.rows = append(x.rows, fmt.Sprintf("scrub of %s: %s", d.Path, d.Scrub.Says(cli.Bytes)))

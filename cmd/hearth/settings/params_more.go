@@ -39,6 +39,8 @@ func mountOf(prefix, flagged string, m func(*Settings) *config.Mount) []Param {
 			with(parseMode, func(s *Settings) *uint32 { return &m(s).FileMode })),
 		row("dir_mode", "mode", "0555", "permission bits of directories",
 			with(parseMode, func(s *Settings) *uint32 { return &m(s).DirMode })),
+		row("no_prefetch", "bool", "false", "bring only what is read, not the rest of directories whose small files are read in random order",
+			with(parseBool, func(s *Settings) *bool { return &m(s).NoPrefetch })),
 	}
 }
 

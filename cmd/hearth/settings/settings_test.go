@@ -174,12 +174,12 @@ func TestValues(t *testing.T) {
 func TestMountOptions(t *testing.T) {
 	// Options as fstab has them are applied, passed over, or refused with the nearest name.
 	s := &Settings{}
-	err := s.MountOptions(strings.Split("rw,_netdev,x-systemd.automount,nodev,noexec,allow_other,uid=1000,open=none,cache_ram=64MiB,endpoint=http://h:1,fsname=x,subtype=y", ","), false)
+	err := s.MountOptions(strings.Split("rw,_netdev,x-systemd.automount,nodev,noexec,allow_other,uid=1000,open=none,no_prefetch,cache_ram=64MiB,endpoint=http://h:1,fsname=x,subtype=y", ","), false)
 	if err != nil {
 		t.Fatal(err)
 	}
 	m := s.Mount
-	if m.Open != "none" || m.UID == nil || *m.UID != 1000 || m.AllowOther == nil || len(m.Options) != 2 ||
+	if m.Open != "none" || m.UID == nil || *m.UID != 1000 || m.AllowOther == nil || !m.NoPrefetch || len(m.Options) != 2 ||
 		s.Cache.RAM.Bytes != 64<<20 || s.Root.Origin.Endpoint != "http://h:1" {
 		t.Errorf("%+v", s)
 	}

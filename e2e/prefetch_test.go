@@ -1,0 +1,122 @@
+package e2e
+
+import (
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hearthfs/hearth/internal/hearthtest"
+)
+
+// prefetchSet has directories for each kind of reader.
+func prefetchSet(l level) hearthtest.DataSet {
+	random := hearthtest.Group{Dir: "random/d", Dirs: 4, Files: 150, Min: 16 << 10, Max: 48 << 10}
+	if l == full {
+		random.Dirs, random.Files, random.Max = 20, 1000, 180<<10
+	}
+	kept := hearthtest.Group{Dir: "ordered/d", Dirs: 1, Files: 200, Min: 8 << 10, Max: 8 << 10}
+	left := hearthtest.Group{Dir: "left/d", Dirs: 1, Files: 300, Min: 8 << 10, Max: 8 << 10}
+	return hearthtest.DataSet{Name: "prefetch", Groups: []hearthtest.Group{random, kept, left}}
+}
+
+// filesBelow are the files whose path begins so.
+func filesBelow(list []hearthtest.File, prefix string) (found []hearthtest.File) {
+	for _, f := range list {
+		if strings.HasPrefix(f.Path, prefix) {
+			found = append(found, f)
+		}
+	}
+	return found
+}
+
+// walk has the node know all names, so that what is asked of the origin is bytes.
+func (e *env) walk(h *hearth) {
+	e.Helper()
+	e.must(filepath.WalkDir(h.dir, func(_ string, _ fs.DirEntry, err error) error { return err }), "walk the mount")
+}
+
+// inTheirOrder has four readers share a list in its own order.
+func inTheirOrder(dir string, list []hearthtest.File) reading {
+	r := reading{files: len(list)}
+	var next atomic.Int64
+	var mu sync.Mutex // guards r
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			buf := make([]byte, 1<<20)
+			for i := next.Add(1) - 1; i < int64(len(list)); i = next.Add(1) - 1 {
+				n, err := readWhole(filepath.Join(dir, list[i].Path), list[i], 0, buf)
+				mu.Lock()
+				r.bytes += n
+				if err != nil {
+					r.errors = append(r.errors, err)
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	return r
+}
+
+// prefetch: eight readers who take the files of some directories in random order have
+// more requests under way than they are, and each object is asked for once. Readers in
+// order, and a mount with --no-prefetch, ask for what they read alone. Of a directory
+// that was left, what was brought and not read is told.
+func prefetch(e *env) {
+	o := e.origin()
+	list := e.load(o, prefetchSet(e.level))
+	p := e.proxy(o)
+	p.SetFirstByte(20 * time.Millisecond)
+	set := settings{endpoint: p.endpoint, fresh: "bounded(10m)"}
+	h := e.mount(o, set)
+	e.walk(h)
+
+	random := filesBelow(list, "random/")
+	p.Reset()
+	e.good("in random order", epoch(h.dir, random, 1, 8, 0))
+	s, seen := p.Stats(), h.status().Prefetch
+	if s.Get.Requests != int64(len(random)) || s.Get.Bytes != sum(random) || s.Most <= 16 {
+		e.Errorf("%d requests for %d files, %d of %d bytes, at most %d at once", s.Get.Requests, len(random), s.Get.Bytes, sum(random), s.Most)
+	}
+	if seen.Files < int64(len(random))/2 || seen.ReadBytes != seen.Bytes || seen.WastedBytes != 0 {
+		e.Errorf("what was brought of it: %+v", seen)
+	}
+	e.detail = fmt.Sprintf("%d of %d brought, at most %d at once", seen.Files, len(random), s.Most)
+
+	ordered := filesBelow(list, "ordered/")[:100]
+	p.Reset()
+	e.good("in order", inTheirOrder(h.dir, ordered))
+	if n := h.status().Prefetch.Files; p.gets() != int64(len(ordered)) || n != seen.Files {
+		e.Errorf("in order: %d requests for %d files, %d brought", p.gets(), len(ordered), n-seen.Files)
+	}
+
+	left := filesBelow(list, "left/")
+	p.Reset()
+	e.good("one who stops", epoch(h.dir, left[:48], 1, 1, 0))
+	e.eventually("the rest of a directory that was left", func() bool {
+		s := h.status().Prefetch
+		return p.gets() == int64(len(left)) && s.Bytes == s.ReadBytes+s.UnreadBytes && s.UnreadBytes >= sum(left[48:])
+	})
+	if out, code := h.ask("status"); code != 0 || !strings.Contains(out, "\nprefetch: ") || !strings.Contains(out, " wasted, ") {
+		e.Errorf("status: exit %d\n%s", code, out)
+	}
+	if e.level == full {
+		e.eventually("what was wasted", func() bool { return h.status().Prefetch.WastedBytes >= sum(left[48:]) })
+	}
+	h.quit()
+
+	set.cache, set.mount = "alone", []string{"--no-prefetch"}
+	h = e.mount(o, set)
+	e.walk(h)
+	p.Reset()
+	e.good("without prefetch", epoch(h.dir, left[:200], 2, 8, 0))
+	if p.gets() != 200 || h.status().Prefetch.Files != 0 {
+		e.Errorf("without prefetch: %d requests for 200 files, %+v", p.gets(), h.status().Prefetch)
+	}
+	h.quit()
+}

@@ -1,0 +1,73 @@
+// Package siblings is prefetch's place in a node: the tiers and the tree as it sees
+// them, and its figures.
+package siblings
+
+import (
+	"context"
+	"strings"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/namespace"
+	"github.com/hearthfs/hearth/node/metric"
+	"github.com/hearthfs/hearth/warmup/prefetch"
+)
+
+// Tier is that of the node's own blocks.
+type Tier interface {
+	Fill(ctx context.Context, b hearth.Block, begun func()) error
+	Fetching(id hearth.ID) bool
+}
+
+// Disk is what stands in it.
+type Disk interface {
+	Has(id hearth.ID) bool
+	Spare(b hearth.Block) (room, queue bool)
+}
+
+// Store is both.
+type Store struct {
+	Tier
+	Disk
+}
+
+// Takes is prefetch.Store's.
+func (s Store) Takes(b hearth.Block) (would, soon bool) { return s.Spare(b) }
+
+// Names is the tree.
+type Names struct{ *namespace.Tree }
+
+// pageNames of a directory are held at a time.
+const pageNames = 512
+
+// Page is prefetch.Names'. The directory is listed again where the tree's own rules say
+// so, as for any reader.
+func (n Names) Page(ctx context.Context, link, prefix, after string) (page []hearth.Object, next string, err error) {
+	dir, err := n.Prefix(ctx, link, prefix)
+	if err != nil {
+		return nil, "", err
+	}
+	names := 0
+	err = n.ReadDir(ctx, dir.ID, after, func(x namespace.Node) bool {
+		// What another link puts there has a policy of its own.
+		if !x.Dir && x.Object.Link == link && strings.HasPrefix(x.Object.Key, prefix) {
+			page = append(page, x.Object)
+		}
+		names++
+		next = x.Name
+		return names < pageNames
+	})
+	if names < pageNames {
+		next = ""
+	}
+	return page, next, err
+}
+
+// Export sends the figures.
+func Export(s prefetch.Stats, m metric.Sink) {
+	m.Gauge("hearth_prefetch_areas", "Directories, and trees of them, that siblings of what is read are brought in.", s.Areas)
+	m.Count("hearth_prefetch_files_total", "Small files brought before anybody had asked for them.", s.Files)
+	m.Count("hearth_prefetch_brought_bytes_total", "Bytes of these files.", s.Bytes)
+	m.Count("hearth_prefetch_used_bytes_total", "Bytes of these files that were read by now.", s.ReadBytes)
+	m.Count("hearth_prefetch_wasted_bytes_total", "Bytes of these files that were evicted unread, not kept, or not read within 30 s of the last read there.", s.WastedBytes)
+	m.Gauge("hearth_prefetch_unread_bytes", "Bytes of these files that may still be read.", s.UnreadBytes)
+}
