@@ -355,7 +355,7 @@ func TestAFullStore(t *testing.T) {
 			r.epoch(8, order[:300])
 			time.Sleep(time.Second)
 			s := r.Stats()
-			if lost := s.WastedBytes / 100_000; s.Files == 0 || s.UnreadBytes == 0 || lost > mostRequests+mostFailures || !declares && lost == 0 {
+			if lost := s.WastedBytes / 100_000; s.Files == 0 || s.Files > 200+mostRequests+mostFailures || s.UnreadBytes == 0 || lost > mostRequests+mostFailures || !declares && lost == 0 {
 				t.Errorf("declares %v: %+v", declares, s)
 			}
 			r.epoch(8, order[300:500])
@@ -365,6 +365,16 @@ func TestAFullStore(t *testing.T) {
 			r.end(t)
 		})
 	}
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(1, 1000)
+		r.room = 0
+		r.epoch(8, r.shuffled(t)[:200])
+		time.Sleep(time.Second)
+		if s := r.Stats(); len(r.asked) != 200 || s.Files != 0 || s.Areas != 1 {
+			t.Errorf("full from the start: %d asked for, %+v", len(r.asked), s)
+		}
+		r.end(t)
+	})
 }
 
 func TestAFailingOrigin(t *testing.T) {
@@ -419,6 +429,23 @@ func TestWithoutMemory(t *testing.T) {
 		r.epoch(8, r.shuffled(t)[:200])
 		if s := r.Stats(); s != (Stats{}) || len(r.asked) != 200 {
 			t.Errorf("%+v, %d asked for", s, len(r.asked))
+		}
+		r.end(t)
+	})
+}
+
+func TestLittleMemory(t *testing.T) {
+	// With little memory one request is under way at a time, and no more is unread than the table has words for.
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(1, 1000)
+		r.o.Memory = 1 << 20
+		r.epoch(1, r.shuffled(t)[:64])
+		r.fakeStore.mu.Lock()
+		r.most = 0
+		r.fakeStore.mu.Unlock()
+		time.Sleep(20 * time.Second)
+		if s, words := r.Stats(), int64(leastSets*ways/4); r.most != 1 || s.UnreadBytes != words*100_000 || r.used != leastSets*ways*8 {
+			t.Errorf("%d at once, %+v, %d words, %d bytes of memory", r.most, s, words, r.used)
 		}
 		r.end(t)
 	})
