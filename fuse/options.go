@@ -110,8 +110,9 @@ type Events struct {
 	// nothing that is called back.
 	Waits *waits.Ledger
 	// Read is a READ of n bytes of an object of one block, before it is answered; held:
-	// they are on this node.
+	// they are on this node. Came: they were not, and have come.
 	Read func(o *hearth.Object, n int, held bool)
+	Came func(o *hearth.Object)
 }
 
 // MostlyLarge is Auto's rule over the sizes of a sample of objects: half of the

@@ -80,6 +80,9 @@ func (f *fileSystem) read(ctx *request, rec *record, off int64, buf []byte) (_ *
 		if err != nil {
 			return nil, err
 		}
+		if tell := f.o.Events.Came; tell != nil && !held {
+			tell(o)
+		}
 		if v.Len() != len(buf) {
 			v.Release()
 			return nil, errShort(v.Len(), len(buf))

@@ -407,7 +407,8 @@ func TestOpensOfOneInodeAgree(t *testing.T) {
 }
 
 func TestReadsOfSmallObjectsAreTold(t *testing.T) {
-	// A READ of an object of one block is told before it is answered, with its bytes and whether they are held; one of a larger object is not.
+	// A READ of an object of one block is told before it is answered, with its bytes and whether they are held, and once more when they have
+	// come; one of a larger object is not.
 	type told struct {
 		key  string
 		n    int
@@ -417,6 +418,7 @@ func TestReadsOfSmallObjectsAreTold(t *testing.T) {
 	tree, held := newFakeTree(time.Minute), false
 	o := Options{Tree: tree, Reads: tree, Has: func(hearth.ID) bool { return held }}
 	o.Events.Read = func(o *hearth.Object, n int, held bool) { all = append(all, told{o.Key, n, held}) }
+	o.Events.Came = func(o *hearth.Object) { all = append(all, told{key: o.Key}) }
 	f := newFileSystem(&o)
 	defer f.readers.close()
 	read := func(key string, size int64, n int) {
@@ -431,7 +433,7 @@ func TestReadsOfSmallObjectsAreTold(t *testing.T) {
 	held = true
 	read("block", hearth.BlockSize, 4096)
 	read("large", hearth.BlockSize+1, 4096)
-	if want := []told{{"small", 700, false}, {"block", 4096, true}}; !slices.Equal(all, want) {
+	if want := []told{{"small", 700, false}, {key: "small"}, {"block", 4096, true}}; !slices.Equal(all, want) {
 		t.Errorf("told %v, want %v", all, want)
 	}
 }

@@ -187,8 +187,9 @@ func (n *Node) fuseOptions(x *mounted, root uint64) (fuse.Options, error) {
 		Without: n.config.FuseWithout,
 		Events: fuse.Events{Waits: n.seen.waits, Complaint: func(text string) {
 			n.events.Trouble("fuse "+x.Dir, "FUSE library", "dir", x.Dir, "cause", text)
-		}, Read: n.small(x.Mount)},
+		}},
 	}
+	o.Events = n.small(x.Mount, o.Events)
 	if n.disk != nil {
 		o.Local = n.disk
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache/disk/layout"
+	"github.com/hearthfs/hearth/fuse"
 	"github.com/hearthfs/hearth/namespace"
 	"github.com/hearthfs/hearth/node/jobs"
 	"github.com/hearthfs/hearth/node/pins"
@@ -133,15 +134,16 @@ func (n *Node) openPrefetch() {
 		Connections: n.connections, Throttled: n.throttled})
 }
 
-// small is told of READs of small objects through a mount.
-func (n *Node) small(m Mount) func(o *hearth.Object, bytes int, held bool) {
-	switch {
-	case n.jobs.ahead == nil:
-		return nil
-	case m.NoPrefetch:
-		return func(o *hearth.Object, _ int, held bool) { n.jobs.ahead.Used(o, held) }
+// small has what fills directories told of READs of small objects through a mount.
+func (n *Node) small(m Mount, e fuse.Events) fuse.Events {
+	if n.jobs.ahead == nil {
+		return e
 	}
-	return n.jobs.ahead.Read
+	e.Read, e.Came = n.jobs.ahead.Read, n.jobs.ahead.Came
+	if m.NoPrefetch {
+		e.Read = func(o *hearth.Object, _ int, held bool) { n.jobs.ahead.Used(o, held) }
+	}
+	return e
 }
 
 // connections of a link that are in use, and that objects may use.

@@ -129,6 +129,16 @@ func (p *Prefetch) Used(o *hearth.Object, held bool) bool {
 	return size > 0 && p.settle(o, slot, size, held)
 }
 
+// Came hears that the bytes of a READ that were not held have come. Where they came by a
+// request that began after Read, what it brought is read as well.
+func (p *Prefetch) Came(o *hearth.Object) {
+	if t := p.table.Load(); t != nil {
+		if slot, size := t.take(hashOf(o)); size > 0 {
+			p.settle(o, slot, size, true)
+		}
+	}
+}
+
 // settle counts what was brought and is asked for; false: it was evicted unread.
 func (p *Prefetch) settle(o *hearth.Object, slot int, size int64, held bool) bool {
 	a, id := p.slots[slot].Load(), o.Block(0).ID()
