@@ -67,7 +67,7 @@ func Export(s prefetch.Stats, m metric.Sink) {
 	m.Gauge("hearth_prefetch_areas", "Directories, and trees of them, that siblings of what is read are brought in.", s.Areas)
 	m.Count("hearth_prefetch_files_total", "Small files brought before anybody had asked for them.", s.Files)
 	m.Count("hearth_prefetch_brought_bytes_total", "Bytes of these files.", s.Bytes)
-	m.Count("hearth_prefetch_used_bytes_total", "Bytes of these files that were read by now.", s.ReadBytes)
+	m.Count("hearth_prefetch_read_bytes_total", "Bytes of these files that were read by now.", s.ReadBytes)
 	m.Count("hearth_prefetch_wasted_bytes_total", "Bytes of these files that were evicted unread, not kept, or not read within 30 s of the last read there.", s.WastedBytes)
 	m.Gauge("hearth_prefetch_unread_bytes", "Bytes of these files that may still be read.", s.UnreadBytes)
 }

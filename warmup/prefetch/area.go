@@ -15,8 +15,6 @@ const (
 	// mostFailures in a row, and an area is filled no more: the origin, or the store, is
 	// not well.
 	mostFailures = 8
-	// mostDirectories of a tree are remembered as being filled, some bytes each.
-	mostDirectories = 1 << 14
 )
 
 // area is a directory, or a tree of them, that is being filled.
@@ -42,14 +40,6 @@ type area struct {
 func (a *area) seen(bytes int64, now time.Time) {
 	a.reads.Add(bytes)
 	a.last.Store(now.UnixNano())
-}
-
-// fill queues a directory, unless it was.
-func (a *area) fill(dir string) {
-	if !a.taken[dir] && len(a.taken) < mostDirectories {
-		a.taken[dir] = true
-		a.queue = append(a.queue, dir)
-	}
 }
 
 // over reports whether the area is to end.

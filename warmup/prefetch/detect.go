@@ -14,6 +14,8 @@ const (
 	levels = 3
 	// follows is how long after a directory another one beside it makes the tree an area.
 	follows = time.Hour
+	// mostDirectories are remembered as being filled, of all areas: a hundred bytes each.
+	mostDirectories = 1 << 15
 	// mostDistrusted are remembered, for distrust.
 	mostDistrusted = 256
 	distrust       = time.Hour
@@ -27,6 +29,7 @@ type detector struct {
 	windows    map[where]*list.Element
 	order      list.List // of *placed, last used first
 	areas      map[where]*area
+	taken      int                 // directories of all areas
 	distrusted map[where]time.Time // until when
 	space      [windowMisses]miss
 }
@@ -46,7 +49,7 @@ func (d *detector) miss(o *hearth.Object, n int, now time.Time) (a *area, fresh 
 	dir := directoryOf(o.Key)
 	if a = d.covering(o.Link, dir); a != nil {
 		a.seen(int64(n), now)
-		a.fill(dir)
+		d.fill(a, dir)
 		return a, false
 	}
 	at, ok := dir, true
@@ -104,7 +107,7 @@ func (d *detector) found(at where, misses []miss, tree bool, now time.Time) *are
 	}
 	a := d.add(at, tree)
 	for dir := range dirs {
-		a.fill(dir)
+		d.fill(a, dir)
 	}
 	for _, m := range misses {
 		a.seen(m.size, m.at)
@@ -130,22 +133,34 @@ func (d *detector) widened(a *area, now time.Time) *area {
 	if !second || d.untrusted(where{a.link, up}, now) {
 		return a
 	}
-	delete(d.areas, a.where)
+	d.drop(a)
 	tree := d.add(where{a.link, up}, true)
-	tree.fill(a.prefix)
+	d.fill(tree, a.prefix)
 	tree.seen(a.reads.Load(), now)
 	return tree
 }
 
 func (d *detector) untrusted(at where, now time.Time) bool { return now.Before(d.distrusted[at]) }
 
-// drop takes back an area that has not begun.
-func (d *detector) drop(a *area) { delete(d.areas, a.where) }
+// fill queues a directory of an area, unless it was.
+func (d *detector) fill(a *area, dir string) {
+	if !a.taken[dir] && d.taken < mostDirectories {
+		d.taken++
+		a.taken[dir] = true
+		a.queue = append(a.queue, dir)
+	}
+}
+
+// drop forgets an area.
+func (d *detector) drop(a *area) {
+	delete(d.areas, a.where)
+	d.taken -= len(a.taken)
+	a.queue, a.taken = nil, nil
+}
 
 // end ends an area. What brought more than was read is not trusted for a while.
 func (d *detector) end(a *area, now time.Time) {
-	delete(d.areas, a.where)
-	a.queue, a.taken = nil, nil
+	d.drop(a)
 	if !a.wasteful() {
 		return
 	}

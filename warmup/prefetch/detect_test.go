@@ -237,7 +237,17 @@ func TestDetectorIsBounded(t *testing.T) {
 			d.drop(a)
 		}
 	}
-	if len(d.windows) > mostWindows || d.order.Len() != len(d.windows) {
-		t.Errorf("%d windows", len(d.windows))
+	if len(d.windows) > mostWindows || d.order.Len() != len(d.windows) || d.taken != 0 {
+		t.Errorf("%d windows, %d directories", len(d.windows), d.taken)
+	}
+	a := d.add(where{"l", ""}, true)
+	for i := range 2 * mostDirectories {
+		d.miss(object(fmt.Sprintf("%d/", i), 1, 1), 1, time.Unix(1, 0))
+	}
+	if len(a.taken) != mostDirectories || d.taken != mostDirectories {
+		t.Errorf("%d directories, %d in all", len(a.taken), d.taken)
+	}
+	if d.end(a, time.Unix(1, 0)); d.taken != 0 {
+		t.Errorf("%d directories of none", d.taken)
 	}
 }

@@ -428,6 +428,31 @@ func TestEvictedUnread(t *testing.T) {
 	})
 }
 
+func TestAHitCostsNothing(t *testing.T) {
+	// A READ of what is held allocates nothing, whether something was brought or not, nor does the first one of what was.
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(1, 1000)
+		order := r.shuffled(t)
+		hit := func(what string, next func() *hearth.Object) {
+			t.Helper()
+			if n := testing.AllocsPerRun(100, func() { r.Read(next(), 1, true) }); n != 0 {
+				t.Errorf("%s: %v allocations", what, n)
+			}
+		}
+		same := func() *hearth.Object { return order[0] }
+		hit("nothing brought", same)
+		r.epoch(1, order[:64])
+		time.Sleep(time.Second)
+		if r.Stats().UnreadBytes == 0 {
+			t.Fatal("nothing was brought")
+		}
+		hit("another was brought", same)
+		i := 64
+		hit("it was brought", func() *hearth.Object { i++; return order[i] })
+		r.end(t)
+	})
+}
+
 func TestWithoutMemory(t *testing.T) {
 	// Where there is no memory to note what was brought, nothing is.
 	synctest.Test(t, func(t *testing.T) {
