@@ -17,6 +17,7 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache/direct"
+	"github.com/hearthfs/hearth/cache/disk/queue"
 	"github.com/hearthfs/hearth/cache/evict"
 )
 
@@ -29,7 +30,7 @@ type directory struct {
 	budget int64
 	floor  int64
 	seed   uint64 // of the placement, fixed for the life of the Store
-	queue  *queue
+	queue  *queue.Queue
 	guard  *guard
 
 	volume   atomic.Pointer[volume]   // nil: nothing can be read
@@ -66,7 +67,7 @@ func newDirectory(do DirOptions, o *Options, node string) (*directory, error) {
 		return nil, fmt.Errorf("open cache directory %s: %w", do.Path, err)
 	}
 	d := &directory{path: path, opt: o, events: &o.Events, budget: do.Budget, floor: do.Floor}
-	d.queue = newQueue(max(o.QueueBytes/int64(len(o.Dirs)), hearth.BlockSize))
+	d.queue = queue.New(max(o.QueueBytes/int64(len(o.Dirs)), hearth.BlockSize))
 	d.writer = writer{node: node, stopped: make(chan struct{})}
 	d.guard = newGuard(d.readable, func() { d.hangs("an operation", o.Patience) })
 	d.guard.gets.New = d.newGet
@@ -173,7 +174,7 @@ func (d *directory) use() *volume {
 }
 
 func (d *directory) get(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
-	if v := d.queue.get(b.ID(), off, n); v != nil {
+	if v := d.queue.Get(b.ID(), off, n); v != nil {
 		d.hit(n)
 		return v, nil
 	}
@@ -212,9 +213,9 @@ func (d *directory) put(b hearth.Block, v *hearth.View) error {
 	d.replaced.Remove(b.Object.Version)
 	err := d.admit(b)
 	if err == nil {
-		err = d.queue.push(item{block: b, view: v})
+		err = d.queue.Push(queue.Item{Block: b, View: v})
 	}
-	if err == nil || errors.Is(err, errQueued) {
+	if err == nil || errors.Is(err, queue.ErrQueued) {
 		return nil
 	}
 	d.declined.Add(1)
@@ -227,7 +228,7 @@ func (d *directory) admit(b hearth.Block) error {
 	if ahead(&d.full) {
 		return ErrFull
 	}
-	if !evict.Fits(d.used.Load()+d.queue.pending(), allocated(b.Len()), d.limit.Load()) &&
+	if !evict.Fits(d.used.Load()+d.queue.Pending(), allocated(b.Len()), d.limit.Load()) &&
 		d.replaced.Empty() && d.mayEvict(b.ID()) == nothing {
 		return ErrFull
 	}
@@ -281,8 +282,8 @@ const (
 // would else be asked again for what was declined. Who waits holds at most one
 // block of a run, and the writer that is waited for needs no memory of the Pool.
 func (d *directory) roomSoon(n int64) bool {
-	need := n + d.queue.max/4
-	if d.queue.pending()+need <= d.queue.max {
+	need := n + d.queue.Max()/4
+	if d.queue.Pending()+need <= d.queue.Max() {
 		return true
 	}
 	if ahead(&d.slow) {
@@ -290,8 +291,8 @@ func (d *directory) roomSoon(n int64) bool {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), roomWait)
 	defer cancel()
-	for d.queue.pending() > 0 && d.queue.pending()+need > d.queue.max {
-		if d.queue.wait(ctx, need) != nil {
+	for d.queue.Pending() > 0 && d.queue.Pending()+need > d.queue.Max() {
+		if d.queue.Wait(ctx, need) != nil {
 			until := time.Now().Add(slowFor)
 			d.slow.Store(&until)
 			return false
@@ -301,7 +302,7 @@ func (d *directory) roomSoon(n int64) bool {
 }
 
 func (d *directory) has(id hearth.ID) bool {
-	if d.queue.has(id) {
+	if d.queue.Has(id) {
 		return true
 	}
 	if !d.readable() {

@@ -69,10 +69,7 @@ var (
 	// ErrEjected: no directory takes writes now.
 	ErrEjected = errors.New("cache directory is out of use")
 
-	errQueueFull = errors.New("write queue is full")
-	errQueued    = errors.New("queued already")
-	errClosed    = errors.New("disk cache is closed")
-	errDeclined  = errors.New("declined") // by an area, for a reason that is no device's
+	errDeclined = errors.New("declined") // by an area, for a reason that is no device's
 )
 
 // maxDirectories bounds the work of a miss, which looks into each of them.
@@ -341,7 +338,7 @@ func (s *Store) NamesDirs() []string {
 func (s *Store) Close() error {
 	for _, d := range s.dirs {
 		d.scrub.end()
-		d.queue.close()
+		d.queue.Close()
 	}
 	var errs []error
 	for _, d := range s.dirs {

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/cache/disk/queue"
 	"github.com/hearthfs/hearth/cache/evict"
 	"github.com/hearthfs/hearth/internal/hearthtest"
 )
@@ -86,7 +87,7 @@ func (a *fakeArea) has(id hearth.ID) bool {
 	return a.held[id] != nil
 }
 
-func (a *fakeArea) put(items []item) error {
+func (a *fakeArea) put(items []queue.Item) error {
 	if a.stall != nil {
 		<-a.stall
 	}
@@ -96,8 +97,8 @@ func (a *fakeArea) put(items []item) error {
 		return err
 	}
 	for i := range items {
-		id := items[i].block.ID()
-		a.held[id] = bytes.Clone(items[i].view.Bytes())
+		id := items[i].Block.ID()
+		a.held[id] = bytes.Clone(items[i].View.Bytes())
 		a.states[id] = evict.Fresh(uint32(time.Now().Unix()))
 	}
 	return nil

@@ -11,7 +11,7 @@ import (
 // policy hears of it.
 func (s *Store) Find(id hearth.ID) (dir, kind string, unread bool) {
 	for _, d := range s.dirs {
-		if d.queue.has(id) {
+		if d.queue.Has(id) {
 			return d.path, "queued", false
 		}
 		vol := d.use()
@@ -57,9 +57,9 @@ func (s *Store) Spare(b hearth.Block) (room, queue bool) {
 	if d == nil || d.admit(b) != nil {
 		return false, false
 	}
-	pending := d.queue.pending()
+	pending := d.queue.Pending()
 	free := evict.Fits(d.used.Load()+pending, allocated(b.Len()), d.limit.Load())
-	return free || !d.replaced.Empty() || d.mayEvict(b.ID()) == foreign, pending <= d.queue.max/2
+	return free || !d.replaced.Empty() || d.mayEvict(b.ID()) == foreign, pending <= d.queue.Max()/2
 }
 
 // WouldTake is Takes for who only wonders: it names the directory, or says why the

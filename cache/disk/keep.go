@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/cache/disk/queue"
 )
 
 // Keep is Put that waits for queue room, evicts what is worth least, and returns
@@ -19,19 +20,19 @@ func (s *Store) Keep(ctx context.Context, b hearth.Block, v *hearth.View) error 
 		if err != nil {
 			return err
 		}
-		if s.Has(b.ID()) && !d.queue.has(b.ID()) {
+		if s.Has(b.ID()) && !d.queue.Has(b.ID()) {
 			return nil
 		}
 		done := make(chan error, 1)
-		err = d.queue.push(item{block: b, view: v, keep: true, done: done})
+		err = d.queue.Push(queue.Item{Block: b, View: v, Keep: true, Done: done})
 		switch {
-		case errors.Is(err, errQueued): // by a Put that may still be declined
+		case errors.Is(err, queue.ErrQueued): // by a Put that may still be declined
 			if err := s.drain(ctx); err != nil {
 				return err
 			}
 			continue
-		case errors.Is(err, errQueueFull):
-			if err := d.queue.wait(ctx, queueCost(v)); err != nil {
+		case errors.Is(err, queue.ErrFull):
+			if err := d.queue.Wait(ctx, queue.Cost(v)); err != nil {
 				return fmt.Errorf("keep block %v: %w", b.ID(), err)
 			}
 			continue
@@ -85,7 +86,7 @@ func (d *directory) sync() error {
 func (s *Store) drain(ctx context.Context) error {
 	marks := make([]<-chan error, 0, len(s.dirs))
 	for _, d := range s.dirs {
-		done, err := d.queue.mark()
+		done, err := d.queue.Mark()
 		if err != nil {
 			return fmt.Errorf("flush %s: %w", d.path, err)
 		}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/cache/disk/queue"
 	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
@@ -158,7 +159,7 @@ func beReady(dir string, n int) error {
 			return err
 		}
 		hearthtest.Fill(v.Bytes(), o.Key, 0, 0)
-		for err = s.Put(o.Block(0), v); errors.Is(err, errQueueFull); err = s.Put(o.Block(0), v) {
+		for err = s.Put(o.Block(0), v); errors.Is(err, queue.ErrFull); err = s.Put(o.Block(0), v) {
 			if err := s.Flush(ctx); err != nil {
 				return err
 			}

@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/cache/disk/queue"
 	"github.com/hearthfs/hearth/cache/evict"
 	"github.com/hearthfs/hearth/cache/segment"
 )
@@ -46,11 +47,11 @@ func (a *packedArea) get(ctx context.Context, b hearth.Block, off, n int) (*hear
 
 func (a *packedArea) has(id hearth.ID) bool { return a.log.Has(id) }
 
-func (a *packedArea) put(items []item) error {
+func (a *packedArea) put(items []queue.Item) error {
 	a.entries = a.entries[:0]
 	fresh := evict.Fresh(seconds())
 	for i := range items {
-		a.entries = append(a.entries, segment.Entry{ID: items[i].block.ID(), Data: items[i].view.Bytes(), State: fresh})
+		a.entries = append(a.entries, segment.Entry{ID: items[i].Block.ID(), Data: items[i].View.Bytes(), State: fresh})
 	}
 	err := a.log.Append(a.entries)
 	clear(a.entries)

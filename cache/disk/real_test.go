@@ -24,6 +24,7 @@ import (
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache/direct"
 	"github.com/hearthfs/hearth/cache/disk/layout"
+	"github.com/hearthfs/hearth/cache/disk/queue"
 	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
@@ -151,7 +152,7 @@ func TestTinyBlocksAreEvicted(t *testing.T) {
 	for i := range 16_000 {
 		v := hearthtest.View(t, pool, tiny(i).Block(0), 1)
 		err := s.Put(tiny(i).Block(0), v)
-		for errors.Is(err, errQueueFull) {
+		for errors.Is(err, queue.ErrFull) {
 			if err := s.Flush(t.Context()); err != nil {
 				t.Fatal(err)
 			}
@@ -248,7 +249,7 @@ func TestMain(m *testing.M) {
 				err = s.Put(o.Block(n), v)
 				v.Release()
 			}
-			if errors.Is(err, errQueueFull) {
+			if errors.Is(err, queue.ErrFull) {
 				err = s.Flush(context.Background())
 				n--
 				i--

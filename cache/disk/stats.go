@@ -68,7 +68,7 @@ func (s *Store) Stats() Stats {
 func (d *directory) stats() DirStats {
 	s := DirStats{
 		Path: d.path, Budget: d.budget, Floor: d.floor,
-		Used: d.used.Load(), Limit: d.limit.Load(), Queued: d.queue.pending(),
+		Used: d.used.Load(), Limit: d.limit.Load(), Queued: d.queue.Pending(),
 		Hits: d.hits.Load(), HitBytes: d.hitBytes.Load(), PutBytes: d.putBytes.Load(),
 		Declined: d.declined.Load(), Evicted: d.evicted.Load(),
 		Faults:  Faults{Errors: d.errors.Load(), Stalls: d.stalls.Load(), Hanging: int64(d.guard.away.Load())},

@@ -14,6 +14,7 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache/disk/layout"
+	"github.com/hearthfs/hearth/cache/disk/queue"
 	"github.com/hearthfs/hearth/cache/disk/rendezvous"
 	"github.com/hearthfs/hearth/internal/hearthtest"
 )
@@ -30,7 +31,7 @@ func TestQueuedIsReadable(t *testing.T) {
 			taken = append(taken, o)
 		}
 	}
-	if !errors.Is(last, errQueueFull) || len(taken) < 15 || len(taken) > 21 {
+	if !errors.Is(last, queue.ErrFull) || len(taken) < 15 || len(taken) > 21 {
 		t.Fatalf("%d of 100 KB taken by a queue of 2 MiB, then %v", len(taken), last)
 	}
 	for _, o := range taken {
@@ -45,7 +46,7 @@ func TestQueuedIsReadable(t *testing.T) {
 			t.Fatal("a queued block was lost")
 		}
 	}
-	if st := r.Stats().Dirs[0]; st.Queued != 0 || st.Declined != 1 || r.dirs[0].queue.blocks.Load() != 0 {
+	if st := r.Stats().Dirs[0]; st.Queued != 0 || st.Declined != 1 || !r.dirs[0].queue.Empty() {
 		t.Fatalf("after Flush: %+v", st)
 	}
 }

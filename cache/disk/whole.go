@@ -8,6 +8,7 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache/direct"
+	"github.com/hearthfs/hearth/cache/disk/queue"
 	"github.com/hearthfs/hearth/cache/evict"
 	"github.com/hearthfs/hearth/cache/sparse"
 )
@@ -65,13 +66,13 @@ func (a wholeArea) has(id hearth.ID) bool { return a.files.Has(id) }
 
 func (a wholeArea) knows(id hearth.ID) (held, known bool) { return a.files.Knows(id) }
 
-func (a wholeArea) put(items []item) error {
+func (a wholeArea) put(items []queue.Item) error {
 	var buf [hearth.ExtentBlocks][]byte
 	run := buf[:0]
 	for i := range items {
-		run = append(run, items[i].view.Bytes())
+		run = append(run, items[i].View.Bytes())
 	}
-	b := items[0].block
+	b := items[0].Block
 	err := a.files.PutMany(b.Object, b.Index, run)
 	if errors.Is(err, sparse.ErrBusy) || errors.Is(err, sparse.ErrMemory) || a.newer(err) {
 		return errors.Join(errDeclined, err)

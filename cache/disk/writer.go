@@ -15,6 +15,7 @@ import (
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache/direct"
 	"github.com/hearthfs/hearth/cache/disk/layout"
+	"github.com/hearthfs/hearth/cache/disk/queue"
 	"github.com/hearthfs/hearth/cache/evict"
 )
 
@@ -46,8 +47,8 @@ type writer struct {
 	namesAt       time.Time
 	lookedAt      time.Time
 	random        uint64
-	batch         []item
-	packed, whole []item
+	batch         []queue.Item
+	packed, whole []queue.Item
 	candidate     []evict.Candidate
 	entries       []pick
 
@@ -77,12 +78,12 @@ func (d *directory) run() {
 	d.check(time.Now())
 	for ending := false; ; {
 		d.work()
-		if !ending && d.queue.isClosed() {
+		if !ending && d.queue.Closed() {
 			if ending = true; d.home != nil {
 				d.home.ends()
 			}
 		}
-		d.batch = d.queue.take(d.batch, writeUnit)
+		d.batch = d.queue.Take(d.batch, writeUnit)
 		if len(d.batch) > 0 {
 			d.write(d.batch)
 			clear(d.batch)
@@ -91,13 +92,13 @@ func (d *directory) run() {
 			}
 			continue
 		}
-		if d.queue.isClosed() {
+		if d.queue.Closed() {
 			d.shut()
 			return
 		}
 		d.rest()
 		select {
-		case <-d.queue.ready:
+		case <-d.queue.Ready():
 		case <-tick.C:
 			d.work()
 			d.check(time.Now())
@@ -216,9 +217,9 @@ func (d *directory) look() (used, limit int64) {
 }
 
 // write commits a batch as a group, or handles a mark.
-func (d *directory) write(batch []item) {
-	if batch[0].view == nil {
-		batch[0].done <- nil
+func (d *directory) write(batch []queue.Item) {
+	if batch[0].View == nil {
+		batch[0].Done <- nil
 		return
 	}
 	vol := d.volume.Load()
@@ -232,15 +233,15 @@ func (d *directory) write(batch []item) {
 	used, limit := d.look()
 	for i := range batch {
 		it := &batch[i]
-		if vol.has(it.block.ID()) {
+		if vol.has(it.Block.ID()) {
 			d.finish(it, nil)
 			continue
 		}
-		need := allocated(it.view.Len())
+		need := allocated(it.View.Len())
 		if short := used + need - limit; short > 0 && need <= limit {
 			may := anything
-			if !it.keep {
-				may = d.mayEvict(it.block.ID())
+			if !it.Keep {
+				may = d.mayEvict(it.Block.ID())
 			}
 			d.makeRoom(short, may)
 			planned := used - d.used.Load() // by this batch so far
@@ -253,7 +254,7 @@ func (d *directory) write(batch []item) {
 			continue
 		}
 		used += need
-		if isWhole(it.block.Object, d.budget) {
+		if isWhole(it.Block.Object, d.budget) {
 			d.whole = append(d.whole, *it)
 		} else {
 			d.packed = append(d.packed, *it)
@@ -270,13 +271,13 @@ func (d *directory) write(batch []item) {
 
 // commitWhole writes what goes to sparse files, run by run of consecutive blocks.
 func (d *directory) commitWhole(a area) {
-	slices.SortFunc(d.whole, func(x, y item) int {
-		i, j := x.block.ID(), y.block.ID()
+	slices.SortFunc(d.whole, func(x, y queue.Item) int {
+		i, j := x.Block.ID(), y.Block.ID()
 		return cmp.Or(bytes.Compare(i.Version[:], j.Version[:]), cmp.Compare(i.Index, j.Index))
 	})
 	for rest := d.whole; len(rest) > 0; {
 		n := 1
-		for n < len(rest) && rest[n].block.Object.Version == rest[0].block.Object.Version && rest[n].block.Index == rest[n-1].block.Index+1 {
+		for n < len(rest) && rest[n].Block.Object.Version == rest[0].Block.Object.Version && rest[n].Block.Index == rest[n-1].Block.Index+1 {
 			n++
 		}
 		d.commit(a, rest[:n])
@@ -284,7 +285,7 @@ func (d *directory) commitWhole(a area) {
 	}
 }
 
-func (d *directory) commit(a area, items []item) {
+func (d *directory) commit(a area, items []queue.Item) {
 	d.work()
 	err := a.put(items)
 	switch {
@@ -295,8 +296,8 @@ func (d *directory) commit(a area, items []item) {
 		d.writeFailed(err)
 	}
 	for i := range items {
-		if err == nil || a.has(items[i].block.ID()) { // after an error some are written
-			d.putBytes.Add(int64(items[i].view.Len()))
+		if err == nil || a.has(items[i].Block.ID()) { // after an error some are written
+			d.putBytes.Add(int64(items[i].View.Len()))
 			d.finish(&items[i], nil)
 			continue
 		}
@@ -306,15 +307,15 @@ func (d *directory) commit(a area, items []item) {
 }
 
 // finish ends an item's way: it is readable from its area, or nowhere.
-func (d *directory) finish(it *item, err error) {
-	d.queue.drop(it)
-	if it.done == nil {
+func (d *directory) finish(it *queue.Item, err error) {
+	d.queue.Drop(it)
+	if it.Done == nil {
 		return
 	}
 	if err != nil {
-		err = fmt.Errorf("write block %v to %s: %w", it.block.ID(), d.path, err)
+		err = fmt.Errorf("write block %v to %s: %w", it.Block.ID(), d.path, err)
 	}
-	it.done <- err
+	it.Done <- err
 }
 
 // makeRoom evicts until so many bytes are free: blocks of replaced versions, else what package evict judges least.

@@ -1,7 +1,9 @@
-package disk
+// Package queue holds what waits to be written to a cache directory.
+package queue
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -9,19 +11,26 @@ import (
 	"github.com/hearthfs/hearth"
 )
 
-// queue holds the blocks of one directory that were given and are not written
+// What Push declines with.
+var (
+	ErrFull   = errors.New("write queue is full")
+	ErrQueued = errors.New("queued already")
+	ErrClosed = errors.New("disk cache is closed")
+)
+
+// Queue holds the blocks of one directory that were given and are not written
 // yet. It is two things: a bounded list for the writer, and a sharded map in
 // which readers find a block from Put on until the index has it. Readers take a
 // shard's lock only, and none at all while nothing is queued.
-type queue struct {
+type Queue struct {
 	max   int64         // bytes
-	ready chan struct{} // capacity 1: the writer has something to do
+	ready chan struct{} // capacity 1
 
 	blocks atomic.Int64 // in the shards
 	shards [queueShards]queueShard
 
 	mu     sync.Mutex // guards what follows; taken before a shard's lock
-	items  []item
+	items  []Item
 	bytes  int64         // of Views in items and in the writer's hands
 	room   chan struct{} // closed when bytes fell; nil while nobody waits
 	closed bool
@@ -35,30 +44,40 @@ type queueShard struct {
 	views        map[hearth.ID]*hearth.View
 }
 
-// item is a block to write, or a mark: a point in the order of writes.
-type item struct {
-	block hearth.Block
-	view  *hearth.View // nil: a mark
-	keep  bool         // evict for it
-	done  chan error   // capacity 1, told the outcome; nil: nobody waits
+// Item is a block to write, or a mark: a point in the order of writes.
+type Item struct {
+	Block hearth.Block
+	View  *hearth.View // nil: a mark
+	Keep  bool         // evict for it
+	Done  chan error   // capacity 1, told the outcome; nil: nobody waits
 }
 
-// queueCost counts what an entry costs beside its bytes, so that many tiny
+// Cost counts what an entry costs beside its bytes, so that many tiny
 // objects are bounded as well.
-func queueCost(v *hearth.View) int64 { return int64(v.Len()) + 512 }
+func Cost(v *hearth.View) int64 { return int64(v.Len()) + 512 }
 
-func newQueue(limit int64) *queue {
-	q := &queue{max: limit, ready: make(chan struct{}, 1)}
+// New makes a Queue of that many bytes; one block always fits.
+func New(limit int64) *Queue {
+	q := &Queue{max: limit, ready: make(chan struct{}, 1)}
 	for i := range q.shards {
 		q.shards[i].views = map[hearth.ID]*hearth.View{}
 	}
 	return q
 }
 
-func (q *queue) shard(id hearth.ID) *queueShard { return &q.shards[id.Hash()%queueShards] }
+func (q *Queue) shard(id hearth.ID) *queueShard { return &q.shards[id.Hash()%queueShards] }
 
-// get returns a slice of a queued block, or nil.
-func (q *queue) get(id hearth.ID, off, n int) *hearth.View {
+// Max is how many bytes it holds at most.
+func (q *Queue) Max() int64 { return q.max }
+
+// Ready tells the writer that it has something to do.
+func (q *Queue) Ready() <-chan struct{} { return q.ready }
+
+// Empty reports whether no block is queued.
+func (q *Queue) Empty() bool { return q.blocks.Load() == 0 }
+
+// Get returns a slice of a queued block, or nil.
+func (q *Queue) Get(id hearth.ID, off, n int) *hearth.View {
 	if q.blocks.Load() == 0 {
 		return nil
 	}
@@ -71,7 +90,8 @@ func (q *queue) get(id hearth.ID, off, n int) *hearth.View {
 	return nil
 }
 
-func (q *queue) has(id hearth.ID) bool {
+// Has reports whether a block is queued, or in the writer's hands.
+func (q *Queue) Has(id hearth.ID) bool {
 	if q.blocks.Load() == 0 {
 		return false
 	}
@@ -81,25 +101,25 @@ func (q *queue) has(id hearth.ID) bool {
 	return s.views[id] != nil
 }
 
-// push appends a block, or fails with errQueueFull, errQueued or errClosed. The
+// Push appends a block, or fails with ErrFull, ErrQueued or ErrClosed. The
 // queue retains the View.
-func (q *queue) push(it item) error {
+func (q *Queue) Push(it Item) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.closed {
-		return errClosed
+		return ErrClosed
 	}
-	n := queueCost(it.view)
-	id := it.block.ID()
-	if q.has(id) {
+	n := Cost(it.View)
+	id := it.Block.ID()
+	if q.Has(id) {
 		return q.joinLocked(it)
 	}
 	if q.bytes+n > q.max && q.bytes > 0 { // one block always fits
-		return errQueueFull
+		return ErrFull
 	}
 	s := q.shard(id)
 	s.Lock()
-	s.views[id] = it.view.Retain()
+	s.views[id] = it.View.Retain()
 	q.blocks.Add(1)
 	s.Unlock()
 	q.bytes += n
@@ -108,30 +128,30 @@ func (q *queue) push(it item) error {
 }
 
 // joinLocked has a Keep wait for what a Put has queued, unless the writer has it already.
-func (q *queue) joinLocked(it item) error {
-	for i := len(q.items) - 1; i >= 0 && it.keep; i-- {
-		if x := &q.items[i]; x.view != nil && x.done == nil && x.block.ID() == it.block.ID() {
-			x.keep, x.done = true, it.done
+func (q *Queue) joinLocked(it Item) error {
+	for i := len(q.items) - 1; i >= 0 && it.Keep; i-- {
+		if x := &q.items[i]; x.View != nil && x.Done == nil && x.Block.ID() == it.Block.ID() {
+			x.Keep, x.Done = true, it.Done
 			return nil
 		}
 	}
-	return errQueued
+	return ErrQueued
 }
 
-// mark appends a mark and returns the channel that is told when everything
+// Mark appends a mark and returns the channel that is told when everything
 // before it was written.
-func (q *queue) mark() (<-chan error, error) {
+func (q *Queue) Mark() (<-chan error, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.closed {
-		return nil, errClosed
+		return nil, ErrClosed
 	}
 	done := make(chan error, 1)
-	q.addLocked(item{done: done})
+	q.addLocked(Item{Done: done})
 	return done, nil
 }
 
-func (q *queue) addLocked(it item) {
+func (q *Queue) addLocked(it Item) {
 	q.items = append(q.items, it)
 	select {
 	case q.ready <- struct{}{}:
@@ -139,20 +159,20 @@ func (q *queue) addLocked(it item) {
 	}
 }
 
-// take removes the next items: one mark, or blocks of about limit bytes up to the
+// Take removes the next items: one mark, or blocks of about limit bytes up to the
 // next mark. They stay readable and counted until drop.
-func (q *queue) take(batch []item, limit int64) []item {
+func (q *Queue) Take(batch []Item, limit int64) []Item {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	n := 0
 	for bytes := int64(0); n < len(q.items) && bytes < limit; n++ {
-		if q.items[n].view == nil {
+		if q.items[n].View == nil {
 			if n == 0 {
 				n = 1
 			}
 			break
 		}
-		bytes += int64(q.items[n].view.Len())
+		bytes += int64(q.items[n].View.Len())
 	}
 	batch = append(batch[:0], q.items[:n]...)
 	clear(q.items[:n]) // append moves the rest to new memory once it grows
@@ -163,16 +183,16 @@ func (q *queue) take(batch []item, limit int64) []item {
 	return batch
 }
 
-// drop forgets a block that take returned: the index has it, or it is lost.
-func (q *queue) drop(it *item) {
-	id := it.block.ID()
-	n := queueCost(it.view)
+// Drop forgets a block that take returned: the index has it, or it is lost.
+func (q *Queue) Drop(it *Item) {
+	id := it.Block.ID()
+	n := Cost(it.View)
 	s := q.shard(id)
 	s.Lock()
 	delete(s.views, id)
 	s.Unlock()
 	q.blocks.Add(-1)
-	it.view.Release()
+	it.View.Release()
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.bytes -= n
@@ -182,8 +202,8 @@ func (q *queue) drop(it *item) {
 	}
 }
 
-// wait returns when bytes have left the queue since it was full, or nothing is in it.
-func (q *queue) wait(ctx context.Context, n int64) error {
+// Wait returns when bytes have left the queue since it was full, or nothing is in it.
+func (q *Queue) Wait(ctx context.Context, n int64) error {
 	q.mu.Lock()
 	if q.closed || q.bytes == 0 || q.bytes+n <= q.max {
 		q.mu.Unlock()
@@ -202,14 +222,15 @@ func (q *queue) wait(ctx context.Context, n int64) error {
 	}
 }
 
-func (q *queue) pending() int64 {
+// Pending is the bytes that are not written yet.
+func (q *Queue) Pending() int64 {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.bytes
 }
 
-// close lets nothing more in; what is queued is still taken.
-func (q *queue) close() {
+// Close lets nothing more in; what is queued is still taken.
+func (q *Queue) Close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.closed = true
@@ -219,7 +240,8 @@ func (q *queue) close() {
 	}
 }
 
-func (q *queue) isClosed() bool {
+// Closed reports whether Close was called.
+func (q *Queue) Closed() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.closed

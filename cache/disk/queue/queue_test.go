@@ -1,4 +1,4 @@
-package disk
+package queue
 
 import (
 	"errors"
@@ -11,28 +11,28 @@ import (
 func TestAKeepJoinsWhatAPutHasQueued(t *testing.T) {
 	// A Keep of a queued block waits for that very block, which is then kept; what the
 	// writer has taken cannot be joined any more.
-	q := newQueue(1 << 10)
+	q := New(1 << 10)
 	b := hearthtest.NewObject("o", 2000, 0).Block(0)
 	v := hearth.NewView(make([]byte, b.Len()))
-	if err := q.push(item{block: b, view: v}); err != nil {
+	if err := q.Push(Item{Block: b, View: v}); err != nil {
 		t.Fatal(err)
 	}
 	done := make(chan error, 1)
-	if err := q.push(item{block: b, view: v, keep: true, done: done}); err != nil { // though the queue is full
+	if err := q.Push(Item{Block: b, View: v, Keep: true, Done: done}); err != nil { // though the queue is full
 		t.Errorf("a Keep of what is queued: %v", err)
 	}
 	for _, keep := range []bool{true, false} {
-		if err := q.push(item{block: b, view: v, keep: keep}); !errors.Is(err, errQueued) {
+		if err := q.Push(Item{Block: b, View: v, Keep: keep}); !errors.Is(err, ErrQueued) {
 			t.Errorf("again: %v", err)
 		}
 	}
-	batch := q.take(nil, 1<<20)
-	if len(batch) != 1 || !batch[0].keep || batch[0].done != done {
+	batch := q.Take(nil, 1<<20)
+	if len(batch) != 1 || !batch[0].Keep || batch[0].Done != done {
 		t.Fatalf("the writer gets %+v", batch)
 	}
-	if err := q.push(item{block: b, view: v, keep: true, done: done}); !errors.Is(err, errQueued) {
+	if err := q.Push(Item{Block: b, View: v, Keep: true, Done: done}); !errors.Is(err, ErrQueued) {
 		t.Errorf("a Keep of what the writer has: %v", err)
 	}
-	q.drop(&batch[0])
+	q.Drop(&batch[0])
 	v.Release()
 }
