@@ -143,31 +143,34 @@ func (s *S3) do(ctx context.Context, u upload) (http.Header, error) {
 	}
 }
 
-func (s *S3) request(ctx context.Context, u upload) (*http.Request, error) {
+// Request is a signed request for an object, or, with key "", for its bucket. A body and
+// headers beside those of the signature may be added.
+func (s *S3) Request(ctx context.Context, method, bucket, key string, query url.Values) (*http.Request, error) {
 	at, err := url.Parse(s.Endpoint)
 	if err != nil {
 		return nil, err
 	}
-	at.Path = "/" + u.bucket
-	if u.key != "" {
-		at.Path += "/" + u.key
+	at.Path = "/" + bucket
+	if key != "" {
+		at.Path += "/" + key
 	}
 	at.RawPath = s3utils.EncodePath(at.Path)
-	req := &http.Request{Method: u.method, URL: at, Host: at.Host, ContentLength: u.size, Header: http.Header{"X-Amz-Content-Sha256": {"UNSIGNED-PAYLOAD"}}}
-	if u.size > 0 {
-		if _, err := u.body.Seek(0, io.SeekStart); err != nil {
-			return nil, err
-		}
-		req.Body = io.NopCloser(u.body)
-	}
+	at.RawQuery = query.Encode()
+	req := &http.Request{Method: method, URL: at, Host: at.Host, Header: http.Header{"X-Amz-Content-Sha256": {"UNSIGNED-PAYLOAD"}}}
 	return signer.SignV4(*req.WithContext(ctx), s.AccessKey, s.SecretKey, "", s.Region), nil
 }
 
 // try makes one attempt; again says whether another may help.
 func (s *S3) try(ctx context.Context, u upload) (header http.Header, again bool, err error) {
-	req, err := s.request(ctx, u)
+	req, err := s.Request(ctx, u.method, u.bucket, u.key, nil)
 	if err != nil {
 		return nil, false, err
+	}
+	if u.size > 0 {
+		if _, err := u.body.Seek(0, io.SeekStart); err != nil {
+			return nil, false, err
+		}
+		req.Body, req.ContentLength = io.NopCloser(u.body), u.size
 	}
 	client := s.Client
 	if client == nil {
