@@ -26,13 +26,12 @@ func (b *bench) ext4(run func(dir string) (side, error)) baseline {
 // loopback is go-fuse's own example over the same files: it hands each file to
 // the kernel at its open and does nothing else, so it is what passthrough costs.
 func (b *bench) loopback(run func(dir string) (side, error)) baseline {
-	tool, err := hearthtest.Tool("loopback")
-	version, _ := os.ReadFile(filepath.Join(filepath.Dir(filepath.Dir(tool)), "loopback.version"))
+	tool, version, err := versioned("loopback")
 	return baseline{
-		Name: "passthrough loopback", Command: "loopback -q -ro -directmount MOUNT DIR", Version: strings.TrimSpace(string(version)),
+		Name: "passthrough loopback", Command: "loopback -q -ro -directmount MOUNT DIR", Version: version,
 		run: func() (s side, failed error) {
 			if err != nil {
-				return side{}, fmt.Errorf("%w: run scripts/setup --full", err)
+				return side{}, err
 			}
 			dir := filepath.Join(b.dir, "loopback")
 			if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -53,6 +52,15 @@ func (b *bench) loopback(run func(dir string) (side, error)) baseline {
 			return run(dir)
 		},
 	}
+}
+
+// versioned finds a test tool and the version that it was built from.
+func versioned(name string) (path, version string, err error) {
+	if path, err = hearthtest.Tool(name); err != nil {
+		return "", "", fmt.Errorf("%w: run scripts/setup --full", err)
+	}
+	text, _ := os.ReadFile(filepath.Join(filepath.Dir(filepath.Dir(path)), name+".version"))
+	return path, strings.TrimSpace(string(text)), nil
 }
 
 // mountedAt waits until something is mounted on dir, or whoever should have

@@ -11,10 +11,12 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
-// scaled reduces a data set to the bench's scale, keeping its files as they are.
+// scaled reduces a data set to the bench's scale, keeping its files as they are; of
+// a few large ones two stay, which are smaller where they would be too much.
 func (b *bench) scaled(name string) hearthtest.DataSet {
 	set, err := hearthtest.Set(name)
 	if err != nil {
@@ -27,10 +29,31 @@ func (b *bench) scaled(name string) hearthtest.DataSet {
 		if g.Dirs > 1 {
 			set.Groups[i].Dirs = max(1, int(float64(g.Dirs)*b.scale))
 		} else {
-			set.Groups[i].Files = max(2, int(float64(g.Files)*b.scale))
+			files := max(2, int(float64(g.Files)*b.scale))
+			set.Groups[i].Files = files
+			if share := b.scale * float64(g.Files) / float64(files); share < 1 && g.Min > hearth.BlockSize {
+				size := max(1, int64(float64(g.Min)*share)/hearth.BlockSize) * hearth.BlockSize
+				set.Groups[i].Min, set.Groups[i].Max = size, size
+			}
 		}
 	}
 	return set
+}
+
+// load brings a data set into the bucket, once.
+func (b *bench) load(set hearthtest.DataSet) error {
+	if b.loaded[set.Name] {
+		return nil
+	}
+	b.loaded[set.Name] = true
+	return b.origin.Load(b.ctx, "bench", set, hearthtest.LoadOptions{})
+}
+
+func pathsOf(set hearthtest.DataSet) (paths []string) {
+	for f := range set.Files() {
+		paths = append(paths, f.Path)
+	}
+	return paths
 }
 
 // lay puts a data set on the local file system and into the bucket, and returns
@@ -38,9 +61,7 @@ func (b *bench) scaled(name string) hearthtest.DataSet {
 func (b *bench) lay(set hearthtest.DataSet) ([]string, error) {
 	group := new(errgroup.Group)
 	group.SetLimit(4)
-	var paths []string
 	for f := range set.Files() {
-		paths = append(paths, f.Path)
 		group.Go(func() error {
 			name := filepath.Join(b.dir, "local", f.Path)
 			if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
@@ -59,7 +80,7 @@ func (b *bench) lay(set hearthtest.DataSet) ([]string, error) {
 	if err := group.Wait(); err != nil {
 		return nil, fmt.Errorf("lay out %s: %w", set.Name, err)
 	}
-	return paths, b.origin.Load(b.ctx, "bench", set, hearthtest.LoadOptions{})
+	return pathsOf(set), b.load(set)
 }
 
 func under(dir string, paths []string) []string {
@@ -89,7 +110,7 @@ func (b *bench) small() error {
 			return err
 		}
 		for _, threads := range []int{8, 1} {
-			if err := b.epochs(w.set, paths, threads, [2]float64{w.disk, w.hot}); err != nil {
+			if err := b.epochs(w.set, paths, threads, []float64{w.disk, w.hot}); err != nil {
 				return err
 			}
 		}
@@ -99,7 +120,7 @@ func (b *bench) small() error {
 
 // wanted tells whether any figure of a group is asked for.
 func (b *bench) wanted(group string) bool {
-	return strings.HasPrefix(b.only, group+" ") || strings.HasPrefix(group, b.only)
+	return b.only == "" || b.only == group || strings.HasPrefix(b.only, group+" ") || strings.HasPrefix(group, b.only+" ")
 }
 
 // filling is what bringing a data set into an empty cache cost.
@@ -118,7 +139,7 @@ type filling struct {
 // fill reads through a fresh mount with eight readers, compares every byte, and
 // ends the node, so that the cache is whole.
 func (b *bench) fill(set, cache string, paths []string, open string) error {
-	m, err := b.mount(cache, "512MiB", "--open", open)
+	m, err := b.mount(launch{cache: cache, ram: "512MiB", open: open})
 	if err != nil {
 		return err
 	}
@@ -144,17 +165,17 @@ func (b *bench) fill(set, cache string, paths []string, open string) error {
 }
 
 // epochs compares one data set in the states disk and hot.
-func (b *bench) epochs(set string, paths []string, threads int, targets [2]float64) error {
+func (b *bench) epochs(set string, paths []string, threads int, targets []float64) error {
 	for i, hot := range []bool{false, true} {
 		seed := uint64(100)
 		pass := func(dir string) func() (sum, error) {
 			seed++
 			return func() (sum, error) { return epoch(under(dir, paths), threads, seed) }
 		}
-		f := figure{name: fmt.Sprintf("W1 %s %s", set, state(hot)), target: targets[i], threads: threads, unit: "file"}
+		f := figure{name: fmt.Sprintf("W1 %s %s", set, state(hot)), targets: targets[i : i+1], threads: threads, unit: "file"}
 		err := b.compare(f,
 			func(last bool) (side, error) {
-				m, err := b.mount("cache-"+set, "64MiB", "--open", "none")
+				m, err := b.mount(launch{cache: "cache-" + set, ram: "64MiB", open: "none"})
 				if err != nil {
 					return side{}, err
 				}
@@ -232,7 +253,7 @@ func (b *bench) large() error {
 			return func() (sum, error) { return w.do(under(dir, used), seed) }
 		}
 		local := func(dir string) (side, error) { return b.round(nil, w.hot, pass(dir), nil) }
-		err := b.compare(figure{name: w.name + " " + state(w.hot), target: w.target, threads: w.threads, unit: "read"},
+		err := b.compare(figure{name: w.name + " " + state(w.hot), targets: []float64{w.target}, threads: w.threads, unit: "read"},
 			func(last bool) (side, error) {
 				m, err := b.verified(used)
 				if err != nil {
@@ -271,7 +292,7 @@ func largeFigures() []largeWork {
 // verified mounts with passthrough, and waits until the node has verified the
 // files that are read and hands them to the kernel.
 func (b *bench) verified(paths []string) (*mounted, error) {
-	m, err := b.mount("large", "64MiB", "--open", "passthrough")
+	m, err := b.mount(launch{cache: "large", ram: "64MiB", open: "passthrough"})
 	if err != nil {
 		return nil, err
 	}
@@ -316,7 +337,7 @@ func (b *bench) names() error {
 		return err
 	}
 	names, _ := wide.Count()
-	m, err := b.mount("cache-names", "256MiB", "--open", "none")
+	m, err := b.mount(launch{cache: "cache-names", ram: "256MiB", open: "none"})
 	if err != nil {
 		return err
 	}
@@ -332,7 +353,7 @@ func (b *bench) names() error {
 		if _, err := pass(m.dir)(); err != nil { // warm: the origin was asked before
 			return err
 		}
-		err := b.compare(figure{name: w.name, target: 0.5, threads: 1, unit: "name"},
+		err := b.compare(figure{name: w.name, targets: []float64{0.5}, threads: 1, unit: "name"},
 			func(bool) (side, error) { return b.measure(m, pass(m.dir)) },
 			b.ext4(func(local string) (side, error) { return b.measure(nil, pass(local)) }))
 		if err != nil {

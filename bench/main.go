@@ -3,12 +3,15 @@
 // its rounds. Every round is kept as a line of JSON with command, versions,
 // threads and CPU seconds of both sides.
 //
-//	bench                     everything, five rounds
-//	bench -only W1 -rounds 3  some of it
-//	bench -scale 0.1          a tenth of the data: for trying, not for publishing
+//	bench                          everything, five rounds
+//	bench -only W1 -rounds 3       some of it
+//	bench -only "warm-up D1"       one of it
+//	bench -scale 0.1               a tenth of the data, marked REDUCED: for trying, not for publishing
 //
 // It needs root, since it drops the page cache between rounds, and runs in a
-// mount namespace of its own, so that nothing stays mounted.
+// mount namespace of its own, so that nothing stays mounted. What it compares with is
+// local ext4, or plain programs of ours (bench/plain) and rclone over an origin
+// 20 ms away; the plain ones are this binary again, in processes of their own.
 package main
 
 import (
@@ -38,11 +41,16 @@ type bench struct {
 	origin *origin
 	common map[string]any // what every raw line holds
 
+	loaded   map[string]bool // sets that the origin has
 	table    []figure
 	fillings []filling
+	asked    []asked
 }
 
 func main() {
+	if len(os.Args) == 6 && os.Args[1] == plainProgram {
+		os.Exit(bePlain(os.Args[2:]))
+	}
 	if os.Getenv("HEARTH_BENCH_INNER") == "" {
 		os.Exit(inOwnNamespace())
 	}
@@ -80,11 +88,11 @@ func inOwnNamespace() int {
 }
 
 func run() error {
-	b := &bench{}
+	b := &bench{loaded: map[string]bool{}}
 	out := flag.String("out", "e2e/results/bench.jsonl", "where the raw rounds go")
 	flag.IntVar(&b.rounds, "rounds", 5, "rounds of each figure; at least 5 are published")
 	flag.Float64Var(&b.scale, "scale", 1, "share of the data sets' size")
-	flag.StringVar(&b.only, "only", "", "run the figures whose name starts so")
+	flag.StringVar(&b.only, "only", "", "run the figures whose name starts with these words")
 	flag.StringVar(&b.hearth, "hearth", "./hearth", "the binary to measure")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -109,7 +117,7 @@ func run() error {
 		return err
 	}
 	defer b.origin.stop()
-	for _, set := range []func() error{b.small, b.large, b.names} {
+	for _, set := range []func() error{b.small, b.large, b.names, b.warmUps, b.cold, b.readers, b.afterWarmUp, b.million} {
 		if err := set(); err != nil {
 			return err
 		}

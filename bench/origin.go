@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/hearthfs/hearth/internal/faultproxy"
 	"github.com/hearthfs/hearth/internal/hearthtest"
@@ -36,6 +37,16 @@ func startOrigin(b *bench) (*origin, error) {
 func (o *origin) stop() {
 	o.proxy.Close()
 	o.Stop()
+}
+
+// firstByte is how long the far origin takes for the first byte of each answer.
+const firstByte = 20 * time.Millisecond
+
+// resident reads the files that the server gives out a set's objects from, so that
+// they lie in its page cache, and its disk, which is ours too, is in no figure.
+func (o *origin) resident(set hearthtest.DataSet) error {
+	_, err := epoch(under(filepath.Join(o.Dir, "bench"), pathsOf(set)), 4, 1)
+	return err
 }
 
 // asked is all that passed the proxy so far.

@@ -37,6 +37,14 @@ type side struct {
 	P50us   float64 `json:"p50_us"`
 	P99us   float64 `json:"p99_us"`
 	MaxUs   float64 `json:"max_us"`
+	// Tried are the seconds of each number of connections that a plain program was
+	// tried with; the rest is of the Connections that were best.
+	Connections int             `json:"connections,omitempty"`
+	Tried       map[int]float64 `json:"tried,omitempty"`
+	// Wasted are bytes of objects that were fetched beyond what was read; nil: not
+	// asked. Told is what the node itself has counted so; nil: it counts nothing.
+	Wasted *int64 `json:"wasted_bytes,omitempty"`
+	Told   *int64 `json:"told_wasted_bytes,omitempty"`
 }
 
 // baseline is what Hearth is compared with.
@@ -52,7 +60,7 @@ type baseline struct {
 // figure is one row of the table.
 type figure struct {
 	name    string
-	target  float64 // of the first baseline
+	targets []float64 // of the baselines in order; 0, or missing: none
 	threads int
 	unit    string // what units counts
 
@@ -62,10 +70,18 @@ type figure struct {
 	ratios    [][]float64 // each baseline's seconds by Hearth's: 1 is as fast as the baseline
 }
 
+// wanted is the least ratio to a baseline that is wanted; 0: none is.
+func (f *figure) wanted(baseline int) float64 {
+	if baseline < len(f.targets) {
+		return f.targets[baseline]
+	}
+	return 0
+}
+
 // compare alternates the baselines and Hearth, and keeps each round. ours is told
 // of the last round.
 func (b *bench) compare(f figure, ours func(last bool) (side, error), baselines ...baseline) error {
-	if b.only != "" && !strings.HasPrefix(f.name, b.only) {
+	if b.only != "" && !strings.HasPrefix(f.name+" ", b.only+" ") {
 		return nil
 	}
 	f.baselines = baselines
@@ -87,11 +103,11 @@ func (b *bench) compare(f figure, ours func(last bool) (side, error), baselines 
 			x := f.sides[i][round]
 			ratio := x.Seconds / y.Seconds
 			f.ratios[i] = append(f.ratios[i], ratio)
-			err := b.keep(map[string]any{"figure": f.name, "round": round, "threads": f.threads, "of": base, "baseline": x, "ours": y, "ratio": ratio})
+			err := b.keep(map[string]any{"figure": f.name, "round": round, "threads": f.threads, "of": base, "baseline": x, "ours": y, "ratio": ratio, "wanted": f.wanted(i)})
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(os.Stderr, "%-28s %d threads, round %d: %.3f s, %.3f s, %.2f of %s\n", f.name, f.threads, round+1, x.Seconds, y.Seconds, ratio, base.Name)
+			fmt.Fprintf(os.Stderr, "%-28s round %d: %.3f s, %.3f s, %.2f of %s\n", f.name, round+1, x.Seconds, y.Seconds, ratio, base.Name)
 		}
 	}
 	b.table = append(b.table, f)
@@ -120,25 +136,50 @@ func same(x float64) float64 { return x }
 
 // report prints the tables as Markdown, ready for docs/benchmarks.md.
 func (b *bench) report(raw string) error {
-	for _, table := range []func(io.Writer){b.speeds, b.costs, b.filled} {
+	local, distant := b.ofExt4(true), b.ofExt4(false)
+	for _, table := range []struct {
+		rows  int
+		print func(io.Writer)
+	}{{len(local), b.speeds}, {len(distant), b.distances}, {len(b.asked), b.requests}, {len(b.table), b.costs}, {len(b.fillings), b.filled}} {
+		if table.rows == 0 {
+			continue
+		}
 		w := tabwriter.NewWriter(os.Stdout, 0, 0, 1, ' ', 0)
-		table(w)
+		table.print(w)
 		if err := w.Flush(); err != nil {
 			return err
 		}
 		fmt.Println()
 	}
-	for _, f := range b.table[:min(1, len(b.table))] {
+	for _, f := range local[:min(1, len(local))] {
 		fmt.Printf("ext4: %s\n", f.baselines[0].Version)
 	}
 	fmt.Printf("raw rounds: %s; %v\n", filepath.Clean(raw), b.common)
 	return nil
 }
 
+// ofExt4 are the figures that compare with local ext4, or the others.
+func (b *bench) ofExt4(yes bool) (some []figure) {
+	for _, f := range b.table {
+		if (f.baselines[0].Name == "ext4") == yes {
+			some = append(some, f)
+		}
+	}
+	return some
+}
+
+// shown is a figure's name, with a mark where it is not of the whole set.
+func (b *bench) shown(name string) string {
+	if b.scale < 1 {
+		return fmt.Sprintf("%s (REDUCED to %g)", name, b.scale)
+	}
+	return name
+}
+
 func (b *bench) speeds(w io.Writer) {
 	fmt.Fprint(w, "| figure\t| threads\t| of ext4\t| spread\t| wanted\t| of the loopback\t| p50 / p99 / max us\t| reader CPU s, ext4's\t|\n")
 	fmt.Fprint(w, "|---\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|\n")
-	for _, f := range b.table {
+	for _, f := range b.ofExt4(true) {
 		loopback := "-"
 		if len(f.ratios) > 1 {
 			loopback = fmt.Sprintf("%.2f (%.2f-%.2f)", median(f.ratios[1], same), slices.Min(f.ratios[1]), slices.Max(f.ratios[1]))
@@ -148,8 +189,8 @@ func (b *bench) speeds(w io.Writer) {
 			latency = fmt.Sprintf("%.0f / %.0f / %.0f", p50, median(f.ours, func(s side) float64 { return s.P99us }), median(f.ours, func(s side) float64 { return s.MaxUs }))
 		}
 		cpu := func(s side) float64 { return s.ReaderCPU }
-		fmt.Fprintf(w, "| %s\t| %d\t| %.2f\t| %.2f-%.2f\t| %.2f\t| %s\t| %s\t| %.2f, %.2f\t|\n", f.name, f.threads,
-			median(f.ratios[0], same), slices.Min(f.ratios[0]), slices.Max(f.ratios[0]), f.target, loopback, latency, median(f.ours, cpu), median(f.sides[0], cpu))
+		fmt.Fprintf(w, "| %s\t| %d\t| %.2f\t| %.2f-%.2f\t| %.2f\t| %s\t| %s\t| %.2f, %.2f\t|\n", b.shown(f.name), f.threads,
+			median(f.ratios[0], same), slices.Min(f.ratios[0]), slices.Max(f.ratios[0]), f.wanted(0), loopback, latency, median(f.ours, cpu), median(f.sides[0], cpu))
 	}
 }
 
@@ -173,7 +214,11 @@ func (b *bench) costs(w io.Writer) {
 		if slices.ContainsFunc(f.ours, func(s side) bool { return s.Checked }) {
 			wrong = fmt.Sprint(most(func(s side) int64 { return s.Wrong }))
 		}
-		fmt.Fprintf(w, "| %s\t| %d\t| %.2f\t| %.2f %ss\t| %s\t| %s\t| %d\t| %d\t| %d\t| %s\t| %.0f\t|\n", f.name, f.threads, cpu,
+		threads := "-"
+		if f.threads > 0 {
+			threads = fmt.Sprint(f.threads)
+		}
+		fmt.Fprintf(w, "| %s\t| %s\t| %.2f\t| %.2f %ss\t| %s\t| %s\t| %d\t| %d\t| %d\t| %s\t| %.0f\t|\n", b.shown(f.name), threads, cpu,
 			cpu/max(1, of(func(s side) float64 { return float64(s.Units) }))*1e4, f.unit, perGiB, device,
 			most(func(s side) int64 { return s.OriginRequests }), most(func(s side) int64 { return s.OriginBytes }),
 			most(func(s side) int64 { return s.DaemonWritten }), wrong, of(func(s side) float64 { return float64(s.DaemonPeak) / (1 << 20) }))
@@ -185,7 +230,7 @@ func (b *bench) filled(w io.Writer) {
 	fmt.Fprint(w, "|---\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|\n")
 	for _, f := range b.fillings {
 		size := float64(max(1, f.Bytes))
-		fmt.Fprintf(w, "| %s\t| %d\t| %d\t| %d\t| %.3f\t| %.2f\t| %.2f\t| %d\t| %d\t|\n", f.Set, f.Files, f.Bytes>>20, f.OriginRequests,
+		fmt.Fprintf(w, "| %s\t| %d\t| %d\t| %d\t| %.3f\t| %.2f\t| %.2f\t| %d\t| %d\t|\n", b.shown(f.Set), f.Files, f.Bytes>>20, f.OriginRequests,
 			float64(f.OriginBytes)/size, float64(f.Written)/size, f.DaemonCPU/size*(1<<30), f.Wrong, f.DaemonPeak>>20)
 	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"os/exec"
@@ -74,30 +75,37 @@ func deviceRead() int64 {
 	return sum
 }
 
-// mounted is a `hearth mount` in a process of its own.
+// mounted is a file system in a process of its own: `hearth mount`, or a rival's.
 type mounted struct {
 	cmd  *exec.Cmd
 	dir  string
-	done chan struct{}
+	done <-chan struct{} // closed when it has ended
 }
 
-// mount starts Hearth on the origin's bucket below prefix, with the cache
-// directory of that name; ram is cache.ram.
-func (b *bench) mount(cache, ram string, options ...string) (*mounted, error) {
-	m := &mounted{dir: filepath.Join(b.dir, "mnt"), done: make(chan struct{})}
+// launch says how a node is started.
+type launch struct {
+	cache string // the name of its cache directory
+	ram   string // cache.ram
+	open  string // the mount's mode
+	fresh string // freshness; "": immutable
+}
+
+// mount starts Hearth on the origin's bucket.
+func (b *bench) mount(l launch) (*mounted, error) {
+	ended := make(chan struct{})
+	m := &mounted{dir: filepath.Join(b.dir, "mnt"), done: ended}
 	if err := os.MkdirAll(m.dir, 0o755); err != nil {
 		return nil, err
 	}
 	config := filepath.Join(b.dir, "hearth.yaml")
-	text := fmt.Sprintf("links:\n- {path: /, origin: {url: \"s3://bench\", endpoint: %q, region: us-east-1, path_style: true}, freshness: immutable}\n"+
+	text := fmt.Sprintf("links:\n- {path: /, origin: {url: \"s3://bench\", endpoint: %q, region: us-east-1, path_style: true}, freshness: %s}\n"+
 		"cache: {ram: %s, disks: [{path: %q, size: 30GiB}], free_floor: 1GiB}\nadmin: {socket: %q, listen: \"-\"}\n",
-		b.origin.proxy.URL(), ram, filepath.Join(b.dir, cache), filepath.Join(b.dir, "hearth.sock"))
+		b.origin.proxy.URL(), cmp.Or(l.fresh, "immutable"), l.ram, filepath.Join(b.dir, l.cache), b.socket())
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		return nil, err
 	}
-	args := append([]string{"mount", "--config", config}, options...)
-	m.cmd = exec.Command(b.hearth, append(args, "s3://bench", m.dir)...)
-	m.cmd.Env = append(append(os.Environ(), b.origin.Env()...), "AWS_ENDPOINT_URL="+b.origin.proxy.URL())
+	m.cmd = exec.Command(b.hearth, "mount", "--config", config, "--open", l.open, "s3://bench", m.dir)
+	m.cmd.Env = b.environ()
 	m.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	log, err := os.OpenFile(filepath.Join(b.dir, "hearth.log"), os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o600)
 	if err != nil {
@@ -108,13 +116,16 @@ func (b *bench) mount(cache, ram string, options ...string) (*mounted, error) {
 	if err := m.cmd.Start(); err != nil {
 		return nil, err
 	}
-	go func() { _ = m.cmd.Wait(); close(m.done) }()
+	go func() { _ = m.cmd.Wait(); close(ended) }()
 	if err := mountedAt(m.dir, m.done); err != nil {
 		text, _ := os.ReadFile(log.Name())
 		return nil, fmt.Errorf("%w: %s", err, text)
 	}
 	return m, nil
 }
+
+// socket is where the node is asked.
+func (b *bench) socket() string { return filepath.Join(b.dir, "hearth.sock") }
 
 // stop ends the mount in the ordinary way, so that the cache is whole.
 func (m *mounted) stop() error {
@@ -125,7 +136,7 @@ func (m *mounted) stop() error {
 	case <-time.After(60 * time.Second):
 		_ = m.cmd.Process.Kill()
 		<-m.done
-		return fmt.Errorf("hearth did not end within a minute of SIGTERM")
+		return fmt.Errorf("%s did not end within a minute of SIGTERM", filepath.Base(m.cmd.Path))
 	}
 }
 
@@ -139,7 +150,8 @@ func (m *mounted) written() int64 {
 	return usage.Oublock * 512
 }
 
-// measure runs work and notes what it cost both processes; m may be nil.
+// measure runs work and notes what it cost both processes and the origin; m may be
+// nil.
 func (b *bench) measure(m *mounted, work func() (sum, error)) (side, error) {
 	var s side
 	device, own, asked := deviceRead(), readerCPU(), b.origin.asked()
@@ -157,9 +169,9 @@ func (b *bench) measure(m *mounted, work func() (sum, error)) (side, error) {
 		pid := m.cmd.Process.Pid
 		s.DaemonPeak = peak(pid)
 		s.DaemonCPU, s.DaemonRead, s.DaemonWritten = daemonCPU(pid)-cpu, readBytes(pid)-read, writtenBytes(pid)-written
-		now := b.origin.asked()
-		s.OriginRequests, s.OriginBytes = now.Requests-asked.Requests, now.Bytes-asked.Bytes
 	}
+	now := b.origin.asked()
+	s.OriginRequests, s.OriginBytes = now.Requests-asked.Requests, now.Bytes-asked.Bytes
 	s.P50us, s.P99us, s.MaxUs = percentiles(done.latency)
 	return s, err
 }

@@ -1,0 +1,55 @@
+package main
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/hearthfs/hearth"
+)
+
+func TestWastedBytesAreFoundWhereverTheStatusHasThem(t *testing.T) {
+	// A node that counts none is not one that has wasted none.
+	for text, want := range map[string]string{
+		`{"says":"ok","jobs":[]}`:         "null",
+		`{"prefetch":{"wasted_bytes":0}}`: "0",
+		`{"a":[{"wasted_bytes":3},{"b":1}],"wasted_bytes":4,"c":{"wasted_bytes":5}}`: "12",
+	} {
+		var status any
+		if err := json.Unmarshal([]byte(text), &status); err != nil {
+			t.Fatal(err)
+		}
+		if got, _ := json.Marshal(wastedIn(status)); string(got) != want {
+			t.Errorf("%s: %s, want %s", text, got, want)
+		}
+	}
+}
+
+func TestAFigureIsTakenByItsFirstWords(t *testing.T) {
+	// D1 is not D1s; a group is prepared if any of its figures is asked for.
+	for _, c := range []struct {
+		only, group string
+		want        bool
+	}{
+		{"", "warm-up D1", true}, {"warm-up", "warm-up D1", true}, {"warm-up D1", "warm-up D1", true}, {"warm-up D1", "warm-up D1s", false},
+		{"W1 D1 disk", "W1 D1", true}, {"W1", "cold W1 D1", false}, {"readers of W1 D1 disk while D2 is warmed up", "readers of W1 D1 disk", true},
+	} {
+		if got := (&bench{only: c.only}).wanted(c.group); got != c.want {
+			t.Errorf("-only %q and %q: %v", c.only, c.group, got)
+		}
+	}
+}
+
+func TestAScaleIsThatOfTheBytes(t *testing.T) {
+	// Small files stay as they are and are fewer; of the large ones two are left, and
+	// smaller where that is still too much.
+	for scale, want := range map[float64]struct{ files, large int64 }{0.5: {10000, 2 << 30}, 0.25: {5000, 1 << 30}, 0.05: {1000, 204 << 20}} {
+		b := &bench{scale: scale}
+		files, _ := b.scaled("D1").Count()
+		if _, large := b.scaled("D2").Count(); int64(files) != want.files || large != want.large {
+			t.Errorf("%v: %d files of D1, %d bytes of D2, want %+v", scale, files, large, want)
+		}
+		if size := b.scaled("D2").Groups[0].Min; size%hearth.BlockSize != 0 {
+			t.Errorf("%v: files of %d bytes", scale, size)
+		}
+	}
+}
