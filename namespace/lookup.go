@@ -277,13 +277,14 @@ func (t *Tree) inquire(ctx context.Context, d *directory, m record.Meaning, gate
 	switch {
 	case err != nil:
 		return err
+	case k.found && !k.Dir && q.listed(ctx, &k):
 	case k.found && !k.Dir:
-		if err = q.head(ctx); err == nil && !q.file.found {
-			err = q.list(ctx)
+		if err = q.note(q.askHead(ctx)); err == nil && !q.file.found {
+			err = q.note(q.askList(ctx))
 		}
 	case k.found:
-		if err = q.list(ctx); err == nil && !q.dir.found {
-			err = q.head(ctx)
+		if err = q.note(q.askList(ctx)); err == nil && !q.dir.found {
+			err = q.note(q.askHead(ctx))
 		}
 	default:
 		err = q.both(ctx, gate)
@@ -314,54 +315,56 @@ type inquiry struct {
 
 type finding struct{ known, found bool }
 
-// head asks for the file.
-func (q *inquiry) head(ctx context.Context) error {
-	o, found, err := q.askHead(ctx)
-	if err == nil {
-		q.object, q.file = o, finding{true, found}
+// briefListing is what a listing may have taken so that it is asked for in place of one
+// name, and may take now: a few pages from far away, or one beside a warm-up. A pass over
+// a directory's files then costs one request.
+const briefListing = 500 * time.Millisecond
+
+// listed reports whether such a listing has told. What is doubted is asked for by itself.
+func (q *inquiry) listed(ctx context.Context, k *knowledge) bool {
+	s, quiet := q.d.state.Load(), listRetry.Milliseconds()
+	if q.d.link.Freshness.Mode != Bounded || k.Doubted || !q.d.whole(q.t) || s.took > briefListing || q.t.clock.Now()-s.failed < quiet {
+		return false
 	}
-	return err
+	l, _ := q.t.list(ctx, q.d, 0, nil) // never waits, since it may be any
+	ctx, cancel := context.WithTimeout(ctx, briefListing)
+	defer cancel()
+	return l.wait(ctx) == nil && l.failure() == nil
 }
 
-func (q *inquiry) askHead(ctx context.Context) (o hearth.Object, found bool, err error) {
-	defer q.recovered(&err)
+// askHead asks for the file.
+func (q *inquiry) askHead(ctx context.Context) (a answer) {
+	a.file = true
+	defer q.recovered(&a.err)
 	key := q.d.prefix() + q.segment
 	if key == "" {
-		return hearth.Object{}, false, nil
+		return a
 	}
 	q.t.stats.heads.Add(1)
-	o, err = q.d.link.Origin.Head(ctx, key)
+	o, err := q.d.link.Origin.Head(ctx, key)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return o, false, nil
 	case err != nil:
-		return o, false, fmt.Errorf("look up %s: %w", key, err)
+		a.err = fmt.Errorf("look up %s: %w", key, err)
+	default: // an empty object at the directory's own key is the directory
+		a.object, a.found = o, !(q.segment == "" && o.Size == 0)
 	}
-	// An empty object at the directory's own key is the directory.
-	return o, !(q.segment == "" && o.Size == 0), nil
+	return a
 }
 
-// list asks for the directory.
-func (q *inquiry) list(ctx context.Context) error {
-	found, err := q.askList(ctx)
-	if err == nil {
-		q.dir = finding{true, found}
-	}
-	return err
-}
-
-func (q *inquiry) askList(ctx context.Context) (found bool, err error) {
-	defer q.recovered(&err)
+// askList asks for the directory.
+func (q *inquiry) askList(ctx context.Context) (a answer) {
+	defer q.recovered(&a.err)
 	prefix := q.d.prefix() + q.segment + "/"
 	q.t.stats.probes.Add(1)
-	err = q.d.link.Origin.List(ctx, hearth.Listing{Prefix: prefix, Limit: 1, Recursive: true}, func(hearth.Object) error {
-		found = true
+	err := q.d.link.Origin.List(ctx, hearth.Listing{Prefix: prefix, Limit: 1, Recursive: true}, func(hearth.Object) error {
+		a.found = true
 		return nil
 	})
 	if err != nil {
-		return false, fmt.Errorf("look up %s: %w", prefix, err)
+		a.err = fmt.Errorf("look up %s: %w", prefix, err)
 	}
-	return found, nil
+	return a
 }
 
 // recovered makes a panic of an origin an error for all who wait.
@@ -391,14 +394,8 @@ func (q *inquiry) both(ctx context.Context, gate <-chan struct{}) error {
 	defer wg.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	wg.Go(func() {
-		o, found, err := q.askHead(ctx)
-		answers <- answer{true, found, o, err}
-	})
-	wg.Go(func() {
-		found, err := q.askList(ctx)
-		answers <- answer{false, found, hearth.Object{}, err}
-	})
+	wg.Go(func() { answers <- q.askHead(ctx) })
+	wg.Go(func() { answers <- q.askList(ctx) })
 	var l *listing
 	if q.d.link.Freshness.Mode != Strict {
 		l, _ = q.t.list(ctx, q.d, 0, gate) // never waits, since it may be any
@@ -416,9 +413,9 @@ func (q *inquiry) both(ctx context.Context, gate <-chan struct{}) error {
 		select {
 		case a := <-answers:
 			n++
-			if a.err != nil {
-				failed = a.err
-			} else if q.note(&a); a.found && a.file {
+			if err := q.note(a); err != nil {
+				failed = err
+			} else if a.found && a.file {
 				late = time.After(besideWait)
 			}
 		case <-moved:
@@ -432,12 +429,16 @@ func (q *inquiry) both(ctx context.Context, gate <-chan struct{}) error {
 	return failed
 }
 
-func (q *inquiry) note(a *answer) {
-	if a.file {
+// note takes an answer, or gives its error.
+func (q *inquiry) note(a answer) error {
+	switch {
+	case a.err != nil:
+	case a.file:
 		q.object, q.file = a.object, finding{true, a.found}
-	} else {
+	default:
 		q.dir = finding{true, a.found}
 	}
+	return a.err
 }
 
 // keep writes down what was found.

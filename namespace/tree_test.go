@@ -216,8 +216,9 @@ func TestForget(t *testing.T) {
 }
 
 func TestFreshness(t *testing.T) {
-	// A bounded name is asked for again after its bound, at the cost of one HEAD,
-	// and from half the bound on behind the reader.
+	// A bounded name is asked for again after its bound: by its directory's listing, for
+	// all names at once, where that is brief, else at the cost of one HEAD; and from half the
+	// bound on behind the reader.
 	w := open(t, nil)
 	w.b.put("x", "A", 1)
 	w.names("/")
@@ -233,11 +234,20 @@ func TestFreshness(t *testing.T) {
 		t.Fatalf("TTL %v, %d requests", n.TTL, w.b.requests()-before)
 	}
 	w.clock.add(2 * time.Minute)
-	b := w.b.put("x", "B", 1)
-	if n := w.resolve("/x"); n.Object != b || w.b.heads != 1 || n.TTL != time.Minute {
-		t.Fatalf("%+v after %d HEADs", n, w.b.heads)
+	b, before := w.b.put("x", "B", 1), w.b.requests()
+	w.b.put("y", "A", 1)
+	w.b.onPage = func(string, int) { w.clock.add(briefListing + time.Millisecond) }
+	if n := w.resolve("/x"); n.Object != b || w.resolve("/y").ID == 0 || w.b.heads != 0 || w.b.requests() != before+1 {
+		t.Fatalf("%+v after %d requests, %d HEADs", n, w.b.requests()-before, w.b.heads)
+	}
+	w.b.onPage = nil
+	w.clock.add(2 * time.Minute)
+	b = w.b.put("x", "C", 1)
+	if n := w.resolve("/x"); n.Object != b || w.b.heads != 1 || w.b.requests() != before+2 || n.TTL != time.Minute {
+		t.Fatalf("%+v after %d requests, %d HEADs", n, w.b.requests()-before, w.b.heads)
 	}
 	w.clock.add(2 * time.Minute)
+	w.b.remove("y")
 	w.b.put("new", "A", 1)
 	equal(t, w.names("/"), []string{"new", "x"})
 }
