@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -116,12 +118,23 @@ func (b *bench) downloader(set hearthtest.DataSet) baseline {
 }
 
 func (b *bench) download(set hearthtest.DataSet, connections int) (side, error) {
-	dir := filepath.Join(b.dir, "download")
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	dir, err := os.MkdirTemp(b.dir, "download-")
+	if err != nil {
 		return side{}, err
 	}
-	defer func() { _ = os.RemoveAll(dir) }()
-	return b.plain("download", connections, set, dir)
+	s, err := b.plain("download", connections, set, dir)
+	return s, errors.Join(err, emptied(dir))
+}
+
+// emptied gives back the room of a directory's files, and leaves them: for minutes ext4
+// searches past each inode that was deleted, and the next who makes as many files would pay.
+func emptied(dir string) error {
+	return filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return err
+		}
+		return os.Truncate(name, 0)
+	})
 }
 
 // lister is the plain one, with one connection or with many.
@@ -154,11 +167,15 @@ func (b *bench) rclone(read func(dir string) (sum, error)) baseline {
 			if err != nil {
 				return s, err
 			}
-			dir, cache := filepath.Join(b.dir, "rclone"), filepath.Join(b.dir, "rclone-cache")
+			dir := filepath.Join(b.dir, "rclone")
 			if err := os.MkdirAll(dir, 0o755); err != nil {
 				return s, err
 			}
-			defer func() { _ = os.RemoveAll(cache) }()
+			cache, err := os.MkdirTemp(b.dir, "rclone-cache-")
+			if err != nil {
+				return s, err
+			}
+			defer func() { _ = emptied(cache) }()
 			cmd := exec.Command(tool, append([]string{"mount", "bench:bench", dir, "--cache-dir", cache, "--config", "/dev/null"}, flags...)...)
 			cmd.Env = append(b.environ(), "RCLONE_CONFIG_BENCH_TYPE=s3", "RCLONE_CONFIG_BENCH_PROVIDER=Other", "RCLONE_CONFIG_BENCH_ENV_AUTH=true",
 				"RCLONE_CONFIG_BENCH_REGION=us-east-1", "RCLONE_CONFIG_BENCH_ENDPOINT="+b.origin.proxy.URL(), "RCLONE_CONFIG_BENCH_FORCE_PATH_STYLE=true")
