@@ -13,6 +13,11 @@
 // that is cut off, reset, stalled or flipped). What no rule meets is delayed by
 // the first-byte delay, and that is all.
 //
+// An Exclusive proxy makes the answers whole of a server whose requests for one key
+// race: versitygw looks an object's ETag up by its path and opens the file by its path
+// afterwards, and a PUT in between has it send the old ETag with the new bytes, If-Match
+// or not. No client can tell, so no test may hold that against one.
+//
 // Control (control.go) is a second HTTP endpoint, in JSON, for proxies that run
 // as processes of their own (cmd/faultproxy).
 package faultproxy
@@ -36,6 +41,11 @@ type Options struct {
 	Target string
 	// FirstByte delays the first byte of each answer.
 	FirstByte time.Duration
+	// Exclusive has a change of a key (PUT, DELETE, an upload's completion) and every
+	// other request for it exclude each other: a change from its head to the end of its
+	// answer, a GET or HEAD until its answer's head, by when a server has the object
+	// open. The source of a copy and the keys of a multi-object delete are not known.
+	Exclusive bool
 }
 
 // Proxy is a running relay.
@@ -44,6 +54,7 @@ type Proxy struct {
 	address string
 	delay   atomic.Int64 // nanoseconds
 	counts  counters
+	keys    *keyLocks     // nil: not Exclusive
 	armed   atomic.Bool   // rules is not empty
 	ended   chan struct{} // closed by Close: delays end
 
@@ -63,6 +74,9 @@ func Start(o Options) (*Proxy, error) {
 	}
 	o.Target = strings.TrimPrefix(o.Target, "http://")
 	p := &Proxy{target: o.Target, address: o.Listen, conns: map[net.Conn]struct{}{}, ended: make(chan struct{})}
+	if o.Exclusive {
+		p.keys = &keyLocks{held: map[string]*keyLock{}}
+	}
 	p.SetFirstByte(o.FirstByte)
 	if err := p.Up(); err != nil {
 		return nil, err

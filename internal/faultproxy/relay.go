@@ -57,8 +57,15 @@ func (p *Proxy) serve(client *net.TCPConn) {
 }
 
 // through relays by the connection s, or by a new one where there is none or the
-// server has meanwhile ended it.
+// server has meanwhile ended it. What must not meet another request waits first.
 func (x *exchange) through(s *side) (*side, error) {
+	if x.proxy.keys != nil {
+		release, reads := x.proxy.keys.claim(x.method, x.target)
+		defer release()
+		if reads {
+			x.headCame = release
+		}
+	}
 	var err error
 	if x.server = s; s != nil {
 		if err = x.relay(); !errors.Is(err, errIdle) {
@@ -176,6 +183,7 @@ type exchange struct {
 	method, target string
 	verb           string
 	rule           *Rule
+	headCame       func() // of the answer; nil: it means nothing
 	start          time.Time
 	sent           int64 // bytes of the answer's body
 }
@@ -204,6 +212,9 @@ func (x *exchange) relay() error {
 	}
 	if err != nil {
 		return err
+	}
+	if x.headCame != nil {
+		x.headCame()
 	}
 	code := status(answer.raw)
 	if x.method == "HEAD" || code == 204 || code == 304 {

@@ -27,6 +27,7 @@ func run() error {
 	flag.StringVar(&o.Listen, "listen", "127.0.0.1:0", "address to serve")
 	flag.StringVar(&o.Target, "target", "", "the S3 server's host:port")
 	flag.DurationVar(&o.FirstByte, "first-byte", 0, "delay of each first byte")
+	flag.BoolVar(&o.Exclusive, "exclusive", false, "let no request meet a change of its key")
 	control := flag.String("control", "127.0.0.1:0", "address of the control endpoint")
 	flag.Parse()
 	p, err := faultproxy.Start(o)
