@@ -91,7 +91,7 @@ func chaosRun(e *env) {
 	seed, ops := chaosSize(e.level)
 	e.detail = fmt.Sprintf("%d operations, seed %d", ops, seed)
 	e.Logf("seed %d, %d operations: make chaos SEED=%d OPS=%d", seed, ops, seed, ops)
-	o := e.origin()
+	o := e.exclusive()
 	c := &chaos{writing: &writing{e: e, o: o, start: time.Now()}, sick: &sick{env: e, o: o}, seed: seed, rng: rand.New(rand.NewPCG(seed, 11)),
 		decks: map[string][]int{}, counts: map[string]int{}, faults: map[string]int{}}
 	e.Cleanup(func() {
@@ -356,7 +356,7 @@ func (c *chaos) list(rng *rand.Rand) {
 	}
 }
 
-// change writes, deletes or brings back an object, past the proxy.
+// change writes, deletes or brings back an object, past the proxy that fails.
 func (c *chaos) change(rng *rand.Rand) { c.write(rng.IntN(len(c.objects)), rng.IntN(10)) }
 
 func (c *chaos) write(at, dice int) {

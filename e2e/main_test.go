@@ -161,11 +161,13 @@ func removeAll(dir string) {
 // forNobody puts what that user runs where it may: this test, the binary and the
 // S3 servers. The checkout may lie where only its owner gets to.
 func forNobody(self, dir string) error {
-	build := exec.Command("go", "build", "-o", filepath.Join(dir, "hearth"), "./cmd/hearth")
-	build.Dir = ".."
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		return fmt.Errorf("build: %w: %s", err, out)
+	for pkg, name := range map[string]string{"./cmd/hearth": "hearth", "./internal/faultproxy/cmd/faultproxy": faultproxyProgram} {
+		build := exec.Command("go", "build", "-o", filepath.Join(dir, name), pkg)
+		build.Dir = ".."
+		build.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := build.CombinedOutput(); err != nil {
+			return fmt.Errorf("build %s: %w: %s", pkg, err, out)
+		}
 	}
 	programs := map[string]string{self: "e2e.test"}
 	for _, server := range []string{"versitygw", "gofakes3"} {

@@ -1,8 +1,10 @@
 package e2e
 
 import (
+	"encoding/json"
 	"os"
 	"os/exec"
+	"path/filepath"
 
 	"github.com/hearthfs/hearth/internal/faultproxy"
 	"github.com/hearthfs/hearth/internal/hearthtest"
@@ -22,6 +24,33 @@ func (e *env) origin() *server {
 	s := hearthtest.Start(e.T, hearthtest.ServerOptions{Dir: dir})
 	return &server{Server: s, endpoint: s.Endpoint, access: s.AccessKey, secret: s.SecretKey, bucket: s.Bucket(e.T, "data")}
 }
+
+// exclusive starts an origin whose answers are whole, for who writes while others
+// read: versitygw may answer with the ETag of before a PUT and the bytes of after it
+// (package faultproxy has why), and what nobody can tell is not held against Hearth.
+// Both go through a proxy that lets the requests of a key wait for each other. It is a
+// process of its own: a page fault holds a processor of the process that maps, and this
+// proxy brings the page.
+func (e *env) exclusive() *server {
+	e.Helper()
+	o := e.origin()
+	program := filepath.Join(e.base, faultproxyProgram)
+	if _, err := os.Stat(program); err != nil {
+		e.build(e.T, "./internal/faultproxy/cmd/faultproxy", program)
+	}
+	cmd := exec.Command(program, "-exclusive", "-target", o.endpoint)
+	_, err := cmd.StdinPipe() // which the program would end with
+	e.must(err, "make a pipe")
+	p := e.start(cmd)
+	p.waitFor("\n")
+	var said struct{ URL string }
+	e.must(json.Unmarshal([]byte(p.out.String()), &said), "read the proxy's address")
+	o.endpoint, o.Endpoint = said.URL, said.URL
+	return o
+}
+
+// faultproxyProgram is the name of the fault proxy's program, in the directory of a run.
+const faultproxyProgram = "faultproxy"
 
 // aws runs the aws CLI against the server.
 func (e *env) aws(o *server, args ...string) string {

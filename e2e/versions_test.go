@@ -59,7 +59,7 @@ func (w *writing) now() time.Duration { return time.Since(w.start) }
 // what they take in full.
 func versions(fresh, open, mode string, slice time.Duration) func(e *env) {
 	return func(e *env) {
-		o := e.origin()
+		o := e.exclusive()
 		versionsOf(e, o, settings{fresh: fresh, mount: opens(open)}, mode, slice)
 	}
 }
@@ -67,7 +67,7 @@ func versions(fresh, open, mode string, slice time.Duration) func(e *env) {
 // versionsWithoutIfMatch is the same at an origin that never sees an If-Match: it
 // answers each request with what it has by then.
 func versionsWithoutIfMatch(e *env) {
-	o := e.origin()
+	o := e.exclusive()
 	e.public(o, o.bucket)
 	p := e.proxy(o)
 	p.AddRule(faultproxy.Rule{Verb: faultproxy.Get, Strip: "If-Match"})
