@@ -2,9 +2,11 @@ package warmup
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/warmup/gate"
 )
 
 const (
@@ -97,10 +99,18 @@ func (c *commit) take(ctx context.Context, it *item) error {
 // checkpoint makes sure of what is pending, counts it and saves the record.
 func (c *commit) checkpoint(ctx context.Context) error {
 	j := c.job
+	var stale []*item
 	for _, it := range c.pending {
-		if it.out.stale && !c.skips(it) {
-			it.out = j.loader.replaced(ctx, it.ref) // of a file of several steps
+		if it.out.stale && !c.skips(it) { // of a file of several steps
+			stale = append(stale, it)
 		}
+	}
+	err := c.again(ctx, stale, func(it *item, p *gate.Pass) int64 {
+		it.out = j.loader.replaced(ctx, p, it.ref)
+		return it.out.loaded
+	})
+	if err != nil {
+		return err
 	}
 	if err := c.ensure(ctx); err != nil {
 		return err
@@ -156,8 +166,11 @@ func (c *commit) ensure(ctx context.Context) error {
 	if len(again) == 0 {
 		return nil
 	}
-	for _, it := range again {
-		j.loader.load(ctx, it.out.object, it.out.first, it.out.n)
+	err := c.again(ctx, again, func(it *item, p *gate.Pass) int64 {
+		return j.loader.load(ctx, p, it.out.object, it.out.first, it.out.n).loaded
+	})
+	if err != nil {
+		return err
 	}
 	j.flush(ctx)
 	for _, it := range again {
@@ -169,6 +182,26 @@ func (c *commit) ensure(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// again works on steps that have ended once more, through the gate as at first; load
+// says how many bytes it fetched.
+func (c *commit) again(ctx context.Context, all []*item, load func(*item, *gate.Pass) int64) error {
+	var work sync.WaitGroup
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	for _, it := range all {
+		p, err := c.job.share.Enter(ctx, it.n > 1 || it.renewed)
+		if err != nil {
+			break
+		}
+		start(&work, cancel, func() error {
+			p.Exit(ctx, load(it, p))
+			return nil
+		})
+	}
+	work.Wait()
+	return context.Cause(ctx)
 }
 
 // count adds a step to the counters.

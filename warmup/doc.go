@@ -31,9 +31,6 @@
 // vanished, not kept (no tier would have it), failed. So do its bytes, by blocks:
 // those of a file that is done may have been present in part.
 //
-// The gate grows the number of steps under way while that brings more, and halves
-// it when an origin asks to slow down. Running jobs have equal shares of it. While
-// readers are active it lets two steps through and has each rest as long as it
-// worked and twice that; a quarter of a second after the last reader it is as wide
-// as before.
+// Package gate says how many steps are under way, and whose. A step that waits for
+// its job's rate is none meanwhile; what a checkpoint loads again goes through it, too.
 package warmup

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/warmup/gate"
 )
 
 // Options are what an Engine works with.
@@ -61,7 +62,7 @@ const mostJobs = 8
 // Engine runs jobs.
 type Engine struct {
 	o      Options
-	gate   *gate
+	gate   *gate.Gate
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	work   sync.WaitGroup
@@ -92,14 +93,14 @@ func Open(o Options) (*Engine, error) {
 	if o.Explain == nil {
 		o.Explain = error.Error
 	}
-	e := &Engine{o: o, gate: newGate(), atWork: make(chan struct{}, mostJobs), shown: map[string]*shown{}, changed: make(chan struct{})}
+	e := &Engine{o: o, gate: gate.New(), atWork: make(chan struct{}, mostJobs), shown: map[string]*shown{}, changed: make(chan struct{})}
 	e.ctx, e.cancel = context.WithCancelCause(context.Background())
 	all, err := o.Records.Load()
 	if err != nil {
 		return nil, err
 	}
 	e.work.Go(func() {
-		e.gate.run(e.ctx, pressure{readers: o.Readers, throttled: o.Throttled, most: o.Connections})
+		e.gate.Run(e.ctx, gate.Pressure{Readers: o.Readers, Throttled: o.Throttled, Most: o.Connections})
 	})
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -202,8 +203,8 @@ func (e *Engine) startLocked(r Record) {
 			j.end(context.Cause(ctx))
 			return
 		}
-		j.share = e.gate.join()
-		defer j.share.leave()
+		j.share = e.gate.Join()
+		defer j.share.Leave()
 		j.loader.pins = e.o.Pins.Open()
 		defer j.loader.pins.Close()
 		j.end(guarded(func() error { return j.run(ctx) }))

@@ -1,7 +1,6 @@
 package warmup
 
 import (
-	"context"
 	"errors"
 	"io/fs"
 	"math/rand/v2"
@@ -10,9 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/hearthfs/hearth/cache"
@@ -520,97 +517,5 @@ func TestRecordsThatAreNone(t *testing.T) {
 	entries, err := os.ReadDir(f.Dir)
 	if err != nil || len(entries) != maxHistory+1+3+1 {
 		t.Errorf("%d files, %v", len(entries), err)
-	}
-}
-
-func TestTheGateListensForReaders(t *testing.T) {
-	// A reader's request narrows the gate within a tenth of a second; half a second after
-	// the last one it is as wide as before.
-	synctest.Test(t, func(t *testing.T) {
-		g := newGate()
-		s := g.join()
-		ctx, stop := context.WithCancel(t.Context())
-		var reads atomic.Int64
-		ended := make(chan struct{})
-		go func() {
-			defer close(ended)
-			g.run(ctx, pressure{readers: reads.Load, throttled: func() int64 { return 0 }, most: func() int { return 56 }})
-		}()
-		width := func() (n int) {
-			g.mu.Lock()
-			defer g.mu.Unlock()
-			if g.busy {
-				return busySteps
-			}
-			return g.steps
-		}
-		for range 3 {
-			for range 10 {
-				reads.Add(1)
-				time.Sleep(100 * time.Millisecond)
-			}
-			if width() != busySteps {
-				t.Errorf("%d steps while readers read", width())
-			}
-			time.Sleep(500 * time.Millisecond)
-			if width() != firstSteps {
-				t.Errorf("%d steps half a second later", width())
-			}
-		}
-		stop()
-		<-ended
-		s.leave()
-	})
-}
-
-func TestReadersGoFirst(t *testing.T) {
-	// While readers are active two steps are under way and rest; afterwards they are
-	// many again.
-	p := pilot{steps: firstSteps}
-	for i := range 20 {
-		p.fly(float64(1000*(i+1)), true, false, 56)
-	}
-	if p.steps != 56 {
-		t.Errorf("%d steps while the rate grows, want all", p.steps)
-	}
-	if p.fly(1000, true, true, 56); p.steps != 28 {
-		t.Errorf("%d steps after SlowDown", p.steps)
-	}
-	for range 9 {
-		p.fly(5000, true, false, 56)
-	}
-	if p.steps != 28 {
-		t.Errorf("%d steps right after SlowDown", p.steps)
-	}
-	g := newGate()
-	s := g.join()
-	g.busy = true
-	for range busySteps {
-		if err := s.enter(t.Context(), false); err != nil {
-			t.Fatal(err)
-		}
-	}
-	entered := make(chan error)
-	go func() { entered <- s.enter(t.Context(), false) }()
-	select {
-	case <-entered:
-		t.Fatal("a third step while readers are active")
-	case <-time.After(10 * time.Millisecond):
-	}
-	g.mu.Lock()
-	g.busy = false
-	g.wakeLocked()
-	g.mu.Unlock()
-	if err := <-entered; err != nil {
-		t.Fatal(err)
-	}
-	other := g.join()
-	for range firstSteps / 2 {
-		if err := other.enter(t.Context(), false); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if s.flying != 3 || other.flying != firstSteps/2 {
-		t.Errorf("%d and %d steps", s.flying, other.flying)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/warmup/gate"
 )
 
 // failure ends a job early.
@@ -28,7 +29,7 @@ const lastPass = 2
 type job struct {
 	engine *Engine
 	loader *loader
-	share  *share
+	share  *gate.Share
 	began  time.Time // of this run, with the time worked before
 	before float64
 
@@ -128,8 +129,8 @@ func (j *job) pass(ctx context.Context) error {
 	from := j.rec.Cursor
 	start(&work, cancel, func() error {
 		defer close(order)
-		return j.walk(ctx, from, order, func(it *item) {
-			start(&work, cancel, func() error { j.step(ctx, it); return nil })
+		return j.walk(ctx, from, order, func(it *item, p *gate.Pass) {
+			start(&work, cancel, func() error { j.step(ctx, it, p); return nil })
 		})
 	})
 	c := &commit{job: j}
@@ -176,7 +177,7 @@ func first(ctx context.Context, err error) error {
 }
 
 // walk begins the steps in order.
-func (j *job) walk(ctx context.Context, from Cursor, order chan<- *item, begin func(*item)) error {
+func (j *job) walk(ctx context.Context, from Cursor, order chan<- *item, begin func(*item, *gate.Pass)) error {
 	w := j.over()
 	w.each = func(r ref) error {
 		j.pin(&r)
@@ -190,10 +191,11 @@ func (j *job) walk(ctx context.Context, from Cursor, order chan<- *item, begin f
 				close(it.done)
 				return nil
 			}
-			if err := j.share.enter(ctx, it.n > 1 || it.renewed); err != nil {
+			pass, err := j.share.Enter(ctx, it.n > 1 || it.renewed)
+			if err != nil {
 				return err
 			}
-			begin(it)
+			begin(it, pass)
 			return nil
 		})
 	}
@@ -202,7 +204,7 @@ func (j *job) walk(ctx context.Context, from Cursor, order chan<- *item, begin f
 
 // over is the walk over what the job was asked for.
 func (j *job) over() walk {
-	return walk{Options: &j.engine.o, since: j.rec.Since, targets: j.targets, listed: j.rec.List != "", breathe: j.engine.gate.breathe}
+	return walk{Options: &j.engine.o, since: j.rec.Since, targets: j.targets, listed: j.rec.List != "", breathe: j.engine.gate.Breathe}
 }
 
 // targets calls each for what the job was asked for, from a cursor on.
@@ -244,17 +246,16 @@ func (j *job) present(it *item) bool {
 }
 
 // step loads one item.
-func (j *job) step(ctx context.Context, it *item) {
-	began := time.Now()
+func (j *job) step(ctx context.Context, it *item, p *gate.Pass) {
 	if !it.renewed {
-		it.out = j.loader.load(ctx, &it.ref.object, it.first, it.n)
+		it.out = j.loader.load(ctx, p, &it.ref.object, it.first, it.n)
 	}
 	if it.renewed || it.out.stale && it.first == 0 && it.last {
-		it.out = j.loader.replaced(ctx, it.ref)
+		it.out = j.loader.replaced(ctx, p, it.ref)
 	}
 	loaded := it.out.loaded
 	close(it.done) // the commit has it from here on
-	j.share.exit(ctx, it.n > 1 || it.renewed, loaded, time.Since(began))
+	p.Exit(ctx, loaded)
 }
 
 // pin keeps an object from being given up while the job runs.

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"time"
 
 	"golang.org/x/time/rate"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/warmup/gate"
 )
 
 // outcome is what became of a step, in bytes.
@@ -82,7 +84,7 @@ const (
 
 // load makes blocks [first, first+n) of an object present. It may be done again at
 // any time: what is held costs nothing.
-func (l *loader) load(ctx context.Context, o *hearth.Object, first, n int64) outcome {
+func (l *loader) load(ctx context.Context, p *gate.Pass, o *hearth.Object, first, n int64) outcome {
 	out := outcome{object: o, first: first, n: n}
 	if !o.Cacheable() {
 		for i := range n {
@@ -102,7 +104,7 @@ func (l *loader) load(ctx context.Context, o *hearth.Object, first, n int64) out
 		for i+run < n && run < int64(l.run) && !l.keeper.Has(o.Block(first+i+run).ID()) {
 			run++
 		}
-		if err := l.fetch(ctx, b, int(run), &out); err != nil {
+		if err := l.fetch(ctx, p, b, int(run), &out); err != nil {
 			out.stale = errors.Is(err, hearth.ErrStale)
 			out.cause = l.cause(err)
 			out.failed = max(0, out.lost(l.keeper)-out.notKept)
@@ -123,8 +125,8 @@ func (o *outcome) bytes() (sum int64) {
 }
 
 // fetch brings a run of missing blocks and has each kept before it takes the next.
-func (l *loader) fetch(ctx context.Context, first hearth.Block, n int, out *outcome) error {
-	if err := l.wait(ctx, first, n); err != nil {
+func (l *loader) fetch(ctx context.Context, p *gate.Pass, first hearth.Block, n int, out *outcome) error {
+	if err := l.wait(ctx, p, first, n); err != nil {
 		return err
 	}
 	var failed error
@@ -164,24 +166,35 @@ func (l *loader) fetch(ctx context.Context, first hearth.Block, n int, out *outc
 	return nil
 }
 
-// wait holds a run back until the rate lets it through.
-func (l *loader) wait(ctx context.Context, first hearth.Block, n int) error {
+// wait holds a run back until the rate lets it through; other steps go on meanwhile.
+func (l *loader) wait(ctx context.Context, p *gate.Pass, first hearth.Block, n int) error {
 	if l.rate == nil {
 		return nil
 	}
+	var delay time.Duration
 	for i := range n {
-		if err := l.rate.WaitN(ctx, first.Object.Block(first.Index+int64(i)).Len()); err != nil {
-			return err
-		}
+		delay = l.rate.ReserveN(time.Now(), first.Object.Block(first.Index+int64(i)).Len()).Delay()
 	}
-	return nil
+	if delay == 0 {
+		return nil
+	}
+	return p.Aside(ctx, func() error {
+		timer := time.NewTimer(delay)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	})
 }
 
 // changes is how often in a row a file may change before it is given up.
 const changes = 3
 
 // replaced loads all of the version that a file's name means now.
-func (l *loader) replaced(ctx context.Context, r *ref) outcome {
+func (l *loader) replaced(ctx context.Context, p *gate.Pass, r *ref) outcome {
 	for range changes {
 		o, err := r.again(ctx, l.Names)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -193,7 +206,7 @@ func (l *loader) replaced(ctx context.Context, r *ref) outcome {
 		l.pins.Add(o.Version)
 		out := outcome{object: &o, n: o.Blocks()}
 		for first := int64(0); first < o.Blocks() && !out.stale; first += hearth.ExtentBlocks {
-			out.add(l.load(ctx, &o, first, min(hearth.ExtentBlocks, o.Blocks()-first)))
+			out.add(l.load(ctx, p, &o, first, min(hearth.ExtentBlocks, o.Blocks()-first)))
 		}
 		if !out.stale {
 			out.changed = true

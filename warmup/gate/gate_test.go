@@ -1,0 +1,280 @@
+package gate
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// at runs do beside a Gate that listens, on a clock of its own.
+func at(t *testing.T, p Pressure, do func(t *testing.T, g *Gate)) {
+	none := func() int64 { return 0 }
+	if p.Readers == nil {
+		p.Readers = none
+	}
+	if p.Throttled == nil {
+		p.Throttled = none
+	}
+	p.Most = func() int { return 56 }
+	synctest.Test(t, func(t *testing.T) {
+		g := New()
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			g.Run(ctx, p)
+		}()
+		do(t, g)
+		stop()
+		<-ended
+	})
+}
+
+func TestReadersGoFirst(t *testing.T) {
+	// A reader's request narrows the gate within a tenth of a second; half a second after
+	// the last one it is as wide as before.
+	var reads atomic.Int64
+	at(t, Pressure{Readers: reads.Load}, func(t *testing.T, g *Gate) {
+		s := g.Join()
+		defer s.Leave()
+		for range 3 {
+			for range 10 {
+				reads.Add(1)
+				time.Sleep(100 * time.Millisecond)
+			}
+			if most, _ := g.Steps(); most != busySteps {
+				t.Errorf("%d steps while readers read", most)
+			}
+			time.Sleep(500 * time.Millisecond)
+			if most, _ := g.Steps(); most != firstSteps {
+				t.Errorf("%d steps half a second later", most)
+			}
+		}
+	})
+}
+
+func TestHalfACoreWhileReadersRead(t *testing.T) {
+	// Steps that do nothing but work, and whoever works beside them: while readers are active
+	// steps take half a core at most; within a second of the last reader they are as many as
+	// before.
+	var reads atomic.Int64
+	at(t, Pressure{Readers: reads.Load}, func(t *testing.T, g *Gate) {
+		ctx, stop := context.WithCancel(t.Context())
+		s := g.Join()
+		defer s.Leave()
+		var work sync.WaitGroup
+		var worked atomic.Int64
+		const step = 20 * time.Millisecond
+		for range 40 {
+			work.Go(func() {
+				for {
+					p, err := s.Enter(ctx, false)
+					if err != nil {
+						return
+					}
+					time.Sleep(step)
+					worked.Add(int64(step))
+					p.Exit(ctx, 1<<10)
+				}
+			})
+		}
+		for range 10 {
+			reads.Add(1)
+			time.Sleep(100 * time.Millisecond)
+		}
+		before := worked.Load()
+		for range 40 {
+			reads.Add(1)
+			time.Sleep(100 * time.Millisecond)
+		}
+		if cores := float64(worked.Load()-before) / float64(4*time.Second); cores > 0.5 || cores < 0.3 {
+			t.Errorf("%.2f cores while readers read", cores)
+		}
+		time.Sleep(time.Second)
+		if _, flying := g.Steps(); flying < firstSteps {
+			t.Errorf("%d steps under way a second later", flying)
+		}
+		stop()
+		work.Wait()
+	})
+}
+
+func TestSlowDownShrinks(t *testing.T) {
+	// Steps grow while there is more to be had, and are halved by each look that hears of
+	// SlowDown; afterwards they grow again.
+	var slowed atomic.Int64
+	at(t, Pressure{Throttled: slowed.Load}, func(t *testing.T, g *Gate) {
+		ctx, stop := context.WithCancel(t.Context())
+		s := g.Join()
+		defer s.Leave()
+		var work sync.WaitGroup
+		for range 100 {
+			work.Go(func() {
+				for {
+					p, err := s.Enter(ctx, false)
+					if err != nil {
+						return
+					}
+					time.Sleep(20 * time.Millisecond) // whatever else is under way
+					p.Exit(ctx, 16<<10)
+				}
+			})
+		}
+		time.Sleep(5 * time.Second)
+		if most, flying := g.Steps(); most != 56 || flying < 50 {
+			t.Errorf("%d of %d steps of an origin that has enough for all", flying, most)
+		}
+		for range 2 {
+			slowed.Add(1)
+			time.Sleep(pilotEvery + readersEvery)
+		}
+		if most, flying := g.Steps(); most != 14 || flying > 14 {
+			t.Errorf("%d of %d steps after SlowDown", flying, most)
+		}
+		time.Sleep(10 * time.Second)
+		if most, _ := g.Steps(); most < 40 {
+			t.Errorf("%d steps ten seconds later", most)
+		}
+		stop()
+		work.Wait()
+	})
+}
+
+func TestJobsShare(t *testing.T) {
+	// One job has all steps, large ones too; another comes and has half of each as soon as
+	// steps end, and a third that wants one alone gets that.
+	synctest.Test(t, func(t *testing.T) {
+		g := New()
+		ctx, stop := context.WithCancel(t.Context())
+		var work sync.WaitGroup
+		many := func(large bool) *Share {
+			s := g.Join()
+			for range 30 {
+				work.Go(func() {
+					for {
+						p, err := s.Enter(ctx, large)
+						if err != nil {
+							return
+						}
+						time.Sleep(time.Second)
+						p.Exit(ctx, 1)
+					}
+				})
+			}
+			return s
+		}
+		under := func(s *Share) int {
+			g.mu.Lock()
+			defer g.mu.Unlock()
+			return s.flying
+		}
+		first := many(false)
+		time.Sleep(1500 * time.Millisecond)
+		if n := under(first); n != firstSteps {
+			t.Errorf("alone: %d steps", n)
+		}
+		second := many(false)
+		time.Sleep(2 * time.Second)
+		if a, b := under(first), under(second); a != firstSteps/2 || b != firstSteps/2 {
+			t.Errorf("two: %d and %d steps", a, b)
+		}
+		large, another := many(true), many(true)
+		time.Sleep(4 * time.Second)
+		if a, b := under(large), under(another); a != largeSteps/2 || b != largeSteps/2 {
+			t.Errorf("two that are large: %d and %d", a, b)
+		}
+		late := g.Join()
+		soon, cancel := context.WithTimeout(ctx, 5*time.Second)
+		if p, err := late.Enter(soon, true); err != nil {
+			t.Errorf("a late one: %v", err)
+		} else {
+			p.Exit(ctx, 1)
+		}
+		cancel()
+		late.Leave()
+		stop()
+		work.Wait()
+		for _, s := range []*Share{first, second, large, another} {
+			s.Leave()
+		}
+		if _, flying := g.Steps(); flying != 0 {
+			t.Errorf("%d steps under way at the end", flying)
+		}
+	})
+}
+
+func TestAsideIsNoStep(t *testing.T) {
+	// Steps that wait for something else leave their places to another job, and go on when
+	// there is one; one whose wait ends with its context only exits.
+	synctest.Test(t, func(t *testing.T) {
+		g := New()
+		a, b := g.Join(), g.Join()
+		var work sync.WaitGroup
+		ctx, stop := context.WithCancel(t.Context())
+		go1 := make(chan struct{})
+		for range largeSteps {
+			work.Go(func() {
+				p, err := a.Enter(ctx, true)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				defer p.Exit(ctx, 1)
+				if err := p.Aside(ctx, func() error { <-go1; return nil }); err == nil {
+					t.Error("went on beside as many others")
+				}
+			})
+		}
+		synctest.Wait()
+		var others []*Pass
+		for range largeSteps {
+			p, err := b.Enter(ctx, true)
+			if err != nil {
+				t.Fatal(err)
+			}
+			others = append(others, p)
+		}
+		close(go1)
+		synctest.Wait()
+		stop()
+		work.Wait()
+		for _, p := range others {
+			p.Exit(ctx, 1)
+		}
+		if _, flying := g.Steps(); flying != 0 || g.large != 0 || a.begun[1] != 0 || b.begun[1] != 0 {
+			t.Errorf("%d steps, %d large; begun %v, %v", flying, g.large, a.begun, b.begun)
+		}
+	})
+}
+
+func TestPilot(t *testing.T) {
+	// The number grows while the rate does, is halved by SlowDown and rests then, and gives
+	// way when the rate falls.
+	p := pilot{steps: firstSteps}
+	for i := range 20 {
+		p.fly(float64(1000*(i+1)), true, false, 56)
+	}
+	if p.steps != 56 {
+		t.Errorf("%d steps while the rate grows, want all", p.steps)
+	}
+	if p.fly(1000, true, true, 56); p.steps != 28 {
+		t.Errorf("%d steps after SlowDown", p.steps)
+	}
+	for range 9 {
+		p.fly(5000, true, false, 56)
+	}
+	if p.steps != 28 {
+		t.Errorf("%d steps right after SlowDown", p.steps)
+	}
+	p = pilot{steps: 40, best: 1000}
+	if p.fly(500, true, false, 56); p.steps != 30 {
+		t.Errorf("%d steps at half the rate", p.steps)
+	}
+}
