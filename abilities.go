@@ -20,6 +20,14 @@ type ManyGetter interface {
 	GetMany(ctx context.Context, first Block, n int, each func(b Block, v *View, err error) bool)
 }
 
+// Loader is a ManyGetter in front of a Keeper, for who has that keep what comes.
+type Loader interface {
+	// Load is GetMany whose each has the block kept before it returns. Until then
+	// whoever else wants the block gets it from memory, so that it is asked for once
+	// though the Keeper be slower than what is behind it.
+	Load(ctx context.Context, first Block, n int, each func(b Block, v *View, err error) bool)
+}
+
 // LocalFiler is a Store that can hand out a whole object as one local file, for
 // FUSE passthrough.
 type LocalFiler interface {

@@ -9,7 +9,8 @@
 // time share that. A store that fails or declines costs time, never a read. Many
 // blocks at once (GetMany) come from the store where it has them, from attempts
 // under way where there are any, and the runs between in one request each; every
-// block of a run is put, finished and shared by itself. Objects that are not
+// block of a run is put, finished and shared by itself. Who loads blocks (Load) waits
+// until the store has them, and others read them from memory meanwhile. Objects that are not
 // Cacheable pass a Tier by.
 //
 // RAM holds whole blocks in memory. It gives way when memory is short: every byte

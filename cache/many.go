@@ -16,23 +16,33 @@ func (t *Tier) GetMany(ctx context.Context, first hearth.Block, n int, each func
 		many(ctx, t.next, first, n, t.counted(each))
 		return
 	}
+	t.getMany(ctx, first, n, receiver{nil, each})
+}
+
+func (t *Tier) getMany(ctx context.Context, first hearth.Block, n int, to receiver) {
 	for i := 0; i < n; {
 		b := first.Object.Block(first.Index + int64(i))
 		v, err := t.store.Get(ctx, b, 0, b.Len())
 		if err == nil {
 			t.hits.Add(1)
 			t.hitBytes.Add(int64(b.Len()))
-			if i++; !each(b, v, nil) {
+		} else {
+			t.missed(err)
+			if ctx.Err() != nil {
+				to.each(b, nil, context.Cause(ctx))
+				return
+			}
+			if v = t.lent.get(b.ID(), 0, b.Len()); v != nil {
+				t.joined(b.Len())
+			}
+		}
+		if v != nil {
+			if i++; !to.each(b, v, nil) {
 				return
 			}
 			continue
 		}
-		t.missed(err)
-		if ctx.Err() != nil {
-			each(b, nil, context.Cause(ctx))
-			return
-		}
-		got, more := t.run(ctx, b, t.missing(b, n-i), each)
+		got, more := t.run(ctx, b, t.missing(b, n-i), to)
 		if i += got; !more {
 			return
 		}
@@ -61,6 +71,9 @@ func (t *Tier) missing(first hearth.Block, n int) int {
 
 // holds asks the store for a block, by one byte of it if there is no other way.
 func (t *Tier) holds(b hearth.Block) bool {
+	if t.lent.has(b.ID()) {
+		return true
+	}
 	if t.held != nil {
 		return t.held.Has(b.ID())
 	}
@@ -75,18 +88,18 @@ func (t *Tier) holds(b hearth.Block) bool {
 // run yields missing blocks from first on, at most n: one that is on its way
 // already, or as many as nobody else is fetching, by one attempt. It returns how
 // many it yielded, and whether the caller goes on behind them.
-func (t *Tier) run(ctx context.Context, first hearth.Block, n int, each func(hearth.Block, *hearth.View, error) bool) (got int, more bool) {
+func (t *Tier) run(ctx context.Context, first hearth.Block, n int, to receiver) (got int, more bool) {
 	if t.next == nil {
-		each(first, nil, hearth.ErrMiss)
+		to.each(first, nil, hearth.ErrMiss)
 		return 0, false
 	}
 	ids := make([]hearth.ID, n)
 	for i := range ids {
 		ids[i] = hearth.ID{Version: first.Object.Version, Index: first.Index + int64(i)}
 	}
-	r, err := t.whole.Lead(ctx, ids, func(ctx context.Context, r *flight.Run[hearth.ID, *hearth.View]) { t.bring(ctx, r, first) })
+	r, err := t.whole.Lead(ctx, ids, func(ctx context.Context, r *flight.Run[hearth.ID, *hearth.View]) { t.bring(ctx, r, first, to.lent) })
 	if err != nil {
-		each(first, nil, err)
+		to.each(first, nil, err)
 		return 0, false
 	}
 	if r == nil {
@@ -95,7 +108,7 @@ func (t *Tier) run(ctx context.Context, first hearth.Block, n int, each func(hea
 			return 0, true // it has just ended: the store may have the block now
 		}
 		t.joined(first.Len())
-		return 1, each(first, v, err) && err == nil
+		return 1, to.each(first, v, err) && err == nil
 	}
 	defer r.Leave()
 	for ; got < r.Len(); got++ {
@@ -103,7 +116,7 @@ func (t *Tier) run(ctx context.Context, first hearth.Block, n int, each func(hea
 		if again {
 			return got, true
 		}
-		if !each(first.Object.Block(first.Index+int64(got)), v, err) || err != nil {
+		if !to.each(first.Object.Block(first.Index+int64(got)), v, err) || err != nil {
 			return got + 1, false
 		}
 	}
@@ -111,8 +124,9 @@ func (t *Tier) run(ctx context.Context, first hearth.Block, n int, each func(hea
 }
 
 // bring is the attempt of a run: it finishes each block as it comes, so that
-// those who wait for one need not wait for the rest.
-func (t *Tier) bring(ctx context.Context, r *flight.Run[hearth.ID, *hearth.View], first hearth.Block) {
+// those who wait for one need not wait for the rest. A Load's are lent to others from
+// then on.
+func (t *Tier) bring(ctx context.Context, r *flight.Run[hearth.ID, *hearth.View], first hearth.Block, lent *lending) {
 	block := func(i int) hearth.Block { return first.Object.Block(first.Index + int64(i)) }
 	for i := 0; i < r.Len(); {
 		if v := t.meanwhile(ctx, block(i)); v != nil {
@@ -133,6 +147,7 @@ func (t *Tier) bring(ctx context.Context, r *flight.Run[hearth.ID, *hearth.View]
 			}
 			if err == nil {
 				t.keep(b, v)
+				lent.add(b.ID(), v)
 			}
 			wanted := r.Finish(int(b.Index-first.Index), v, err)
 			ended = err != nil || !wanted

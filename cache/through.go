@@ -23,6 +23,7 @@ type Tier struct {
 
 	whole  *flight.Group[hearth.ID, *hearth.View] // whole blocks, on their way into the store
 	ranges *flight.Twins[span, *hearth.View]      // ranges, straight from next
+	lent   lent                                   // blocks that a Load has the store keep
 
 	hits, hitBytes, misses, fetches, fetchedBytes, shared, sharedBytes, declined, failures atomic.Int64
 }
@@ -43,6 +44,7 @@ type holder interface {
 var (
 	_ hearth.Source     = (*Tier)(nil)
 	_ hearth.ManyGetter = (*Tier)(nil)
+	_ hearth.Loader     = (*Tier)(nil)
 )
 
 // Through returns the Tier that reads from store, else from next, and keeps what
@@ -67,6 +69,12 @@ func (t *Tier) Get(ctx context.Context, b hearth.Block, off, n int) (*hearth.Vie
 	if t.store == nil || !b.Object.Cacheable() {
 		return t.fetch(ctx, b, off, n)
 	}
+	return t.get(ctx, b, span{b.ID(), off, n}, nil)
+}
+
+// get returns a range of a block; of a Load's, which has the store keep it, the whole.
+func (t *Tier) get(ctx context.Context, b hearth.Block, of span, lent *lending) (*hearth.View, error) {
+	off, n := of.off, of.n
 	v, err := t.store.Get(ctx, b, off, n)
 	if err == nil {
 		t.hits.Add(1)
@@ -76,6 +84,10 @@ func (t *Tier) Get(ctx context.Context, b hearth.Block, off, n int) (*hearth.Vie
 	t.missed(err)
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
+	}
+	if v := t.lent.get(b.ID(), off, n); v != nil {
+		t.joined(n)
+		return v, nil
 	}
 	if v, joined, err := t.whole.Join(ctx, b.ID()); joined {
 		t.joined(n)
@@ -88,10 +100,15 @@ func (t *Tier) Get(ctx context.Context, b hearth.Block, off, n int) (*hearth.Vie
 	if t.next == nil {
 		return nil, hearth.ErrMiss
 	}
-	if !t.admit(b, n) {
+	admitted := t.admit(b, n)
+	if !admitted && lent == nil {
 		return t.straight(ctx, b, off, n)
 	}
-	return t.fill(ctx, b, off, n)
+	v, err = t.fill(ctx, b, n, admitted, lent)
+	if err != nil {
+		return nil, err
+	}
+	return cut(v, off, n), nil
 }
 
 // missed counts what the store said instead of a View.
@@ -102,26 +119,27 @@ func (t *Tier) missed(err error) {
 	}
 }
 
-// fill fetches the whole block into the store, once for all who want it, and
-// returns the caller's slice.
-func (t *Tier) fill(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
+// fill fetches the whole block, of which n bytes are asked for, once for all who want
+// it, and puts it into the store unless that has no room and it is a Load's.
+func (t *Tier) fill(ctx context.Context, b hearth.Block, n int, put bool, lent *lending) (*hearth.View, error) {
 	v, shared, err := t.whole.Do(ctx, b.ID(), func(ctx context.Context) (*hearth.View, error) {
 		if v := t.meanwhile(ctx, b); v != nil {
 			return v, nil
 		}
 		v, err := t.fetch(ctx, b, 0, b.Len())
-		if err == nil {
+		if err != nil {
+			return nil, err
+		}
+		if put {
 			t.put(b, v)
 		}
-		return v, err
+		lent.add(b.ID(), v)
+		return v, nil
 	})
 	if shared {
 		t.joined(n)
 	}
-	if err != nil {
-		return nil, err
-	}
-	return cut(v, off, n), nil
+	return v, err
 }
 
 // joined counts n bytes that another's attempt brings, too.
@@ -157,6 +175,9 @@ func (t *Tier) Fill(ctx context.Context, b hearth.Block, begun func()) error {
 // meanwhile looks into the store again from within an attempt: between our miss
 // and the start of the attempt another one for the same block may have ended.
 func (t *Tier) meanwhile(ctx context.Context, b hearth.Block) *hearth.View {
+	if v := t.lent.get(b.ID(), 0, b.Len()); v != nil { // before the store, which gets it from there
+		return v
+	}
 	if t.held != nil && !t.held.Has(b.ID()) {
 		return nil
 	}
@@ -170,6 +191,9 @@ func (t *Tier) meanwhile(ctx context.Context, b hearth.Block) *hearth.View {
 // straight fetches a range that will not be kept.
 func (t *Tier) straight(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
 	v, shared, err := t.ranges.Do(ctx, span{b.ID(), off, n}, func(ctx context.Context) (*hearth.View, error) {
+		if v := t.lent.get(b.ID(), off, n); v != nil {
+			return v, nil
+		}
 		return t.fetch(ctx, b, off, n)
 	})
 	if shared {
@@ -219,7 +243,7 @@ func (t *Tier) Has(id hearth.ID) bool {
 }
 
 // Fetching reports whether the whole block is on its way into the store.
-func (t *Tier) Fetching(id hearth.ID) bool { return t.whole.Flying(id) }
+func (t *Tier) Fetching(id hearth.ID) bool { return t.whole.Flying(id) || t.lent.has(id) }
 
 // keeps reports whether a block that is fetched may be found again, and asked for
 // by Has.

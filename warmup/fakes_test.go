@@ -141,6 +141,11 @@ func (b *fakeBucket) ask(x hearth.Block) error {
 	return fail
 }
 
+// Load is hearth.Loader's.
+func (b *fakeBucket) Load(ctx context.Context, first hearth.Block, n int, each func(hearth.Block, *hearth.View, error) bool) {
+	b.GetMany(ctx, first, n, each)
+}
+
 // GetMany is hearth.ManyGetter's: one request.
 func (b *fakeBucket) GetMany(_ context.Context, first hearth.Block, n int, each func(hearth.Block, *hearth.View, error) bool) {
 	err := b.ask(first)

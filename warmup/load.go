@@ -151,9 +151,8 @@ func (l *loader) fetch(ctx context.Context, p *gate.Pass, first hearth.Block, n 
 		}
 		return true
 	}
-	many, ok := l.Source.(hearth.ManyGetter)
-	if ok && n > 1 {
-		many.GetMany(ctx, first, n, each)
+	if many, ok := l.Source.(hearth.Loader); ok {
+		many.Load(ctx, first, n, each)
 		return failed
 	}
 	for i := range n {

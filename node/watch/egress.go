@@ -55,15 +55,22 @@ type Many interface {
 	hearth.ManyGetter
 }
 
-// WarmUp is a Source whose fetches are a warm-up's.
-type WarmUp struct{ Source Many }
+// WarmUp is a Loader whose fetches are a warm-up's.
+type WarmUp struct {
+	Source interface {
+		hearth.Source
+		hearth.Loader
+	}
+}
+
+var _ hearth.Loader = WarmUp{} // which engines ask for by assertion
 
 // Get reads a range of a block.
 func (w WarmUp) Get(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
 	return w.Source.Get(context.WithValue(ctx, warmsUp{}, true), b, off, n)
 }
 
-// GetMany reads a run of blocks.
-func (w WarmUp) GetMany(ctx context.Context, first hearth.Block, n int, each func(hearth.Block, *hearth.View, error) bool) {
-	w.Source.GetMany(context.WithValue(ctx, warmsUp{}, true), first, n, each)
+// Load reads a run of blocks and has each kept.
+func (w WarmUp) Load(ctx context.Context, first hearth.Block, n int, each func(hearth.Block, *hearth.View, error) bool) {
+	w.Source.Load(context.WithValue(ctx, warmsUp{}, true), first, n, each)
 }

@@ -106,7 +106,7 @@ func TestFetchesAreOfWhoBeganThem(t *testing.T) {
 		get(tier, 0) // joins it
 		w.End()
 		get(tier, 1)
-		WarmUp{tier}.GetMany(t.Context(), o.Block(2), 2, func(_ hearth.Block, v *hearth.View, err error) bool {
+		WarmUp{tier}.Load(t.Context(), o.Block(2), 2, func(_ hearth.Block, v *hearth.View, err error) bool {
 			if err == nil {
 				v.Release()
 			}

@@ -1,0 +1,124 @@
+package cache
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+
+	"github.com/hearthfs/hearth"
+)
+
+// Load is GetMany for one who has the store keep each block before each returns. The
+// store may be slower than next: what it has not taken yet is read from memory until
+// then, instead of being asked for again.
+func (t *Tier) Load(ctx context.Context, first hearth.Block, n int, each func(hearth.Block, *hearth.View, error) bool) {
+	if t.store == nil || !first.Object.Cacheable() {
+		t.GetMany(ctx, first, n, each)
+		return
+	}
+	lent := &lending{of: &t.lent, views: map[hearth.ID]*hearth.View{}}
+	defer lent.end()
+	kept := func(b hearth.Block, v *hearth.View, err error) bool {
+		if err != nil {
+			return each(b, v, err)
+		}
+		lent.add(b.ID(), v) // of another's attempt; of its own it was there before
+		defer lent.drop(b.ID())
+		return each(b, v, nil)
+	}
+	if n == 1 { // a small object: no run is made for it
+		v, err := t.get(ctx, first, span{first.ID(), 0, first.Len()}, lent)
+		kept(first, v, err)
+		return
+	}
+	t.getMany(ctx, first, n, receiver{lent, kept})
+}
+
+// receiver is who gets the blocks of one GetMany or Load.
+type receiver struct {
+	lent *lending // nil: of a GetMany
+	each func(hearth.Block, *hearth.View, error) bool
+}
+
+// lent are blocks that Loads have in their hands.
+type lent struct {
+	n     atomic.Int64 // of views, to be looked at without the lock
+	mu    sync.Mutex   // guards views, and what is in lendings
+	views map[hearth.ID]*hearth.View
+}
+
+// get returns a slice of a block, or nil.
+func (l *lent) get(id hearth.ID, off, n int) *hearth.View {
+	if l.n.Load() == 0 {
+		return nil
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if v := l.views[id]; v != nil {
+		return v.Slice(off, n)
+	}
+	return nil
+}
+
+// has reports whether get would return one.
+func (l *lent) has(id hearth.ID) bool {
+	if l.n.Load() == 0 {
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.views[id] != nil
+}
+
+// lending are the blocks of one Load: it holds a reference to each for others, from
+// before its attempt hands the block out until each has returned.
+type lending struct {
+	of    *lent
+	views map[hearth.ID]*hearth.View
+	ended bool
+}
+
+// add lends a block, unless it is lent already or the Load has ended.
+func (x *lending) add(id hearth.ID, v *hearth.View) {
+	if x == nil {
+		return
+	}
+	l := x.of
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if x.ended || x.views[id] != nil || l.views[id] != nil {
+		return
+	}
+	if l.views == nil {
+		l.views = map[hearth.ID]*hearth.View{}
+	}
+	x.views[id] = v.Retain()
+	l.views[id] = v
+	l.n.Store(int64(len(l.views)))
+}
+
+func (x *lending) drop(id hearth.ID) {
+	x.of.mu.Lock()
+	defer x.of.mu.Unlock()
+	x.dropLocked(id)
+}
+
+func (x *lending) dropLocked(id hearth.ID) {
+	v := x.views[id]
+	if v == nil {
+		return
+	}
+	delete(x.views, id)
+	delete(x.of.views, id)
+	x.of.n.Store(int64(len(x.of.views)))
+	v.Release()
+}
+
+func (x *lending) end() {
+	x.of.mu.Lock()
+	defer x.of.mu.Unlock()
+	x.ended = true
+	for id := range x.views {
+		x.dropLocked(id)
+	}
+}
