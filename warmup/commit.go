@@ -257,7 +257,7 @@ func (c *commit) review(it *item) {
 	r, out := &c.job.rec, &it.out
 	r.Reloaded += out.loaded
 	if lost := out.notKept + out.failed; lost > 0 && !out.vanished {
-		r.Lost += lost
+		r.Missing += lost
 		r.sample(it.ref.path(), "it was evicted before the job's end: "+out.cause)
 	}
 }

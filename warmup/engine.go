@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"slices"
@@ -80,6 +81,8 @@ type shown struct {
 	record Record
 	stop   context.CancelCauseFunc // nil: it does not run
 	pace   pace
+	// unsaved: the record of its end could not be saved.
+	unsaved error
 }
 
 // Open goes on with the jobs that are not over.
@@ -139,24 +142,54 @@ func (e *Engine) Submit(q Request, list io.Reader, nul bool, canonical func(stri
 			return Record{}, err
 		}
 	}
-	if err := e.o.Records.Save(r); err != nil {
-		return Record{}, err
-	}
-	if e.o.Durable != nil && r.PinS != 0 {
-		if err := e.o.Durable.Begin(&r); err != nil {
-			e.o.Files.remove(r.ID + recordSuffix)
-			return Record{}, err
-		}
-	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.closed {
-		return Record{}, errClosed
+	s := &shown{}
+	if err := e.beginLocked(s, r); err != nil {
+		e.o.Files.remove(r.ID + listSuffix)
+		return Record{}, err
 	}
 	e.forgetLocked()
-	e.shown[r.ID] = &shown{record: r}
-	e.startLocked(r)
 	return r, nil
+}
+
+// beginLocked has a job begin once its record was saved, which is done without the
+// lock: who is told of it finds it after any end of the process.
+func (e *Engine) beginLocked(s *shown, r Record) error {
+	if e.closed {
+		return errClosed
+	}
+	e.work.Add(1) // Close waits, or has what was saved begin with the next Engine
+	defer e.work.Done()
+	s.stop = func(error) {} // nobody else begins it
+	before := s.record
+	e.mu.Unlock()
+	err := e.note(&r, &before)
+	e.mu.Lock()
+	if s.stop = nil; err != nil {
+		return err
+	}
+	s.record, s.pace, s.unsaved = r, pace{}, nil
+	e.shown[r.ID] = s
+	e.startLocked(r)
+	return nil
+}
+
+// note saves the record of a job that begins, and tells the pins that it makes of it; one
+// that these refuse is what it was before, or nothing.
+func (e *Engine) note(r, before *Record) error {
+	if err := e.o.Records.Save(*r); err != nil || e.o.Durable == nil || r.PinS == 0 {
+		return err
+	}
+	err := e.o.Durable.Begin(r)
+	switch {
+	case err == nil:
+	case before.ID == "":
+		e.o.Files.remove(r.ID + recordSuffix)
+	default:
+		err = errors.Join(err, e.o.Records.Save(*before))
+	}
+	return err
 }
 
 // newID is 8 hex digits: few enough to be typed.
@@ -257,7 +290,8 @@ func (e *Engine) stopped(id string) {
 // keep saves a record, and shows it once it is saved, or over.
 func (e *Engine) keep(r *Record) {
 	saved := r.clone()
-	if err := e.o.Records.Save(saved); err != nil {
+	err := e.o.Records.Save(saved)
+	if err != nil {
 		e.told("a job's progress cannot be saved", err)
 		if !saved.State.Over() {
 			return // the next checkpoint tries again
@@ -270,7 +304,7 @@ func (e *Engine) keep(r *Record) {
 			was, is := s.record.Counters.of(v), saved.Counters.of(v)
 			e.total.of(v).add(Tally{is.Files - was.Files, is.Bytes - was.Bytes})
 		}
-		s.record = saved
+		s.record, s.unsaved = saved, err
 		s.pace.note(time.Now(), saved.Counters.Done.Bytes+saved.Counters.Changed.Bytes)
 	}
 	close(e.changed)
@@ -327,26 +361,47 @@ func (e *Engine) List() []View {
 	return all
 }
 
-// Cancel ends a job; what it loaded stays.
-func (e *Engine) Cancel(id string) error {
+// Cancel ends a job; what it loaded stays. It returns once that is saved, or says that
+// the context ended before.
+func (e *Engine) Cancel(ctx context.Context, id string) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	switch s := e.shown[id]; {
+	s := e.shown[id]
+	over := func() error { return Refusal("the job " + id + " is over: " + string(s.record.State)) }
+	switch {
 	case s == nil:
 		return unknown(id)
-	case s.stop == nil:
-		return Refusal("the job " + id + " is over: " + string(s.record.State))
-	default:
-		s.stop(errCancelled)
-		return nil
+	case s.stop == nil || s.record.State.Over():
+		return over()
 	}
+	s.stop(errCancelled)
+	for !s.record.State.Over() {
+		changed := e.changed
+		e.mu.Unlock()
+		var err error
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			err = context.Cause(ctx)
+		case <-e.ctx.Done():
+			err = errClosed
+		}
+		e.mu.Lock()
+		if err != nil && !s.record.State.Over() {
+			return fmt.Errorf("the job %s is not cancelled yet: %w", id, err)
+		}
+	}
+	switch {
+	case s.record.State != Cancelled:
+		return over()
+	case s.unsaved != nil:
+		return fmt.Errorf("the job %s has ended, and goes on after a restart of the node, since that cannot be saved: %w", id, s.unsaved)
+	}
+	return nil
 }
 
 // Retry begins a job that is over again, under its id; what is held costs nothing.
 func (e *Engine) Retry(id string) error {
-	if err := e.pinAgain(id); err != nil {
-		return err
-	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	s := e.shown[id]
@@ -355,22 +410,6 @@ func (e *Engine) Retry(id string) error {
 		return unknown(id)
 	case s.stop != nil || !s.record.State.Over():
 		return Refusal("the job " + id + " is not over")
-	case e.closed:
-		return errClosed
 	}
-	old := s.record
-	s.record = Record{ID: id, Request: old.Request, State: Queued, Times: Times{Created: time.Now()}, Since: e.o.Names.Now()}
-	s.pace = pace{}
-	e.startLocked(s.record)
-	return nil
-}
-
-// pinAgain tells the pins of a job that is over and begins again.
-func (e *Engine) pinAgain(id string) error {
-	v, _, err := e.Get(id)
-	if err != nil || e.o.Durable == nil || v.PinS == 0 || !v.State.Over() {
-		return err
-	}
-	r := Record{ID: id, Request: v.Request, Times: Times{Created: time.Now()}}
-	return e.o.Durable.Begin(&r)
+	return e.beginLocked(s, Record{ID: id, Request: s.record.Request, State: Queued, Times: Times{Created: time.Now()}, Since: e.o.Names.Now()})
 }

@@ -385,17 +385,19 @@ func TestCancel(t *testing.T) {
 	if err := w.engine.Retry(id); !errors.Is(err, fs.ErrPermission) {
 		t.Errorf("retry of a job that runs: %v", err)
 	}
-	if err := w.engine.Cancel(id); err != nil {
+	cancelled := make(chan error)
+	go func() { cancelled <- w.engine.Cancel(t.Context(), id) }()
+	close(go1)
+	if err := <-cancelled; err != nil {
 		t.Fatal(err)
 	}
-	close(go1)
 	if v := w.over(id); v.State != Cancelled || v.Ended == nil {
 		t.Errorf("%+v", v)
 	}
-	if err := w.engine.Cancel(id); !errors.Is(err, fs.ErrPermission) {
+	if err := w.engine.Cancel(t.Context(), id); !errors.Is(err, fs.ErrPermission) {
 		t.Errorf("cancel of a job that is over: %v", err)
 	}
-	if err := w.engine.Cancel("nothing"); !errors.Is(err, fs.ErrNotExist) {
+	if err := w.engine.Cancel(t.Context(), "nothing"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("cancel of no job: %v", err)
 	}
 	w.kill()
@@ -429,7 +431,7 @@ func TestOnlySomeJobsAreAtWork(t *testing.T) {
 		t.Fatalf("%d jobs are queued", len(queued()))
 	}
 	gone := queued()[0]
-	if err := w.engine.Cancel(gone); err != nil {
+	if err := w.engine.Cancel(t.Context(), gone); err != nil {
 		t.Fatal(err)
 	}
 	if v := w.over(gone); v.State != Cancelled || v.Worked > 60 {
@@ -517,5 +519,24 @@ func TestRecordsThatAreNone(t *testing.T) {
 	entries, err := os.ReadDir(f.Dir)
 	if err != nil || len(entries) != maxHistory+1+3+1 {
 		t.Errorf("%d files, %v", len(entries), err)
+	}
+}
+
+func TestLostIsCountedOnce(t *testing.T) {
+	// Two files are evicted before the job's end. One comes back, so that a further pass
+	// looks at all once more; the other does not, and what is lost of it is said once.
+	w := newWorld(t)
+	w.bucket.put("back", "e", 10)
+	w.bucket.put("gone", "e", 1000)
+	evicted := false
+	w.keeper.loses = func(key string) bool { return evicted && key == "gone" }
+	w.records.saved = func() {
+		if !evicted {
+			evicted = w.keeper.evict(func(h *fakeHeld) bool { return h.flushed }) == 2
+		}
+	}
+	w.open()
+	if v := w.over(w.start("/")); v.State != Partly || v.Lost != 1000 || v.Reloaded != 10 || len(v.Samples) != 1 {
+		t.Errorf("%+v", v)
 	}
 }

@@ -72,9 +72,10 @@ func (j *job) run(ctx context.Context) error {
 			r.Plan.Total = r.Counters.Sum()
 		}
 		if !again {
+			r.Lost, r.Missing = r.Missing, 0 // the last pass has looked at all of it
 			return nil
 		}
-		r.Pass, r.Cursor = r.Pass+1, Cursor{}
+		r.Pass, r.Cursor, r.Missing = r.Pass+1, Cursor{}, 0
 		j.save()
 	}
 	return nil

@@ -1,6 +1,7 @@
 package warmup
 
 import (
+	"slices"
 	"strings"
 	"time"
 )
@@ -168,6 +169,8 @@ type Record struct {
 	// were evicted and are missing at its end.
 	Reloaded int64 `json:"reloaded_bytes,omitempty"`
 	Lost     int64 `json:"lost_bytes,omitempty"`
+	// Missing bytes were not there in the pass under way, so far.
+	Missing int64 `json:"missing_bytes,omitempty"`
 	// Pass is 0 for the first walk, then those that look at it again.
 	Pass int `json:"pass,omitempty"`
 	// Since is the clock of listings when the job began: what was listed later is new
@@ -189,8 +192,10 @@ func (r *Record) clone() Record {
 	return c
 }
 
+// sample notes why a file is not present; the first cause of it stays.
 func (r *Record) sample(path, cause string) {
-	if len(r.Samples) < maxSamples {
+	known := func(s Sample) bool { return s.Path == path }
+	if len(r.Samples) < maxSamples && !slices.ContainsFunc(r.Samples, known) {
 		r.Samples = append(r.Samples, Sample{path, cause})
 	}
 }

@@ -20,7 +20,7 @@ func (j *Jobs) Serve(mux *http.ServeMux, plain func(pattern string, do func(*htt
 		return v, err
 	})
 	plain("POST /v1/jobs/{id}/cancel", func(r *http.Request) (any, error) {
-		return struct{}{}, j.engine.Cancel(r.PathValue("id"))
+		return struct{}{}, j.engine.Cancel(r.Context(), r.PathValue("id"))
 	})
 	plain("POST /v1/jobs/{id}/retry", func(r *http.Request) (any, error) {
 		return struct{}{}, j.engine.Retry(r.PathValue("id"))

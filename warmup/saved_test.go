@@ -1,0 +1,85 @@
+package warmup
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+)
+
+func TestWhatWasAnsweredIsSaved(t *testing.T) {
+	// The process is killed right after a cancel and a retry were answered: both are in
+	// force when it is back. A job that was refused because the engine ends does not begin.
+	w := newWorld(t)
+	w.fill()
+	w.open()
+	release := make(chan struct{})
+	w.bucket.onGet = func(n int, _ string) {
+		if n > 20 {
+			<-release
+		}
+	}
+	id := w.start("/")
+	if err := w.engine.Cancel(&waits{Context: t.Context(), told: release}, id); err != nil {
+		t.Fatal(err)
+	}
+	w.kill()
+	w.bucket.onGet = nil
+	w.open()
+	if v, _, err := w.engine.Get(id); err != nil || v.State != Cancelled {
+		t.Fatalf("after a cancel and a kill: %s, %v", v.State, err)
+	}
+	clear(w.records.last) // a retry begins anew
+	if err := w.engine.Retry(id); err != nil {
+		t.Fatal(err)
+	}
+	w.kill()
+	clear(w.records.last)
+	w.open()
+	if v := w.over(id); v.State != Done {
+		t.Errorf("after a retry and a kill: %s", v.State)
+	}
+	w.engine.Close()
+	if _, err := w.engine.Submit(Request{Targets: []string{"/"}}, nil, false, asIs); !errors.Is(err, errClosed) {
+		t.Errorf("after the end: %v", err)
+	}
+	if all, err := w.files.Load(); err != nil || len(all) != 1 {
+		t.Errorf("%d records, %v", len(all), err)
+	}
+}
+
+func TestACancelThatCannotBeSaved(t *testing.T) {
+	// The disk takes no record any more: the job ends, and who cancelled it hears that it
+	// goes on after a restart. Who does not wait for it is told that, too.
+	w := newWorld(t)
+	w.fill()
+	w.open()
+	release := make(chan struct{})
+	w.bucket.onGet = func(int, string) { <-release }
+	id := w.start("/")
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := w.engine.Cancel(gone, id); !errors.Is(err, context.Canceled) {
+		t.Errorf("who went away: %v", err)
+	}
+	w.records.mu.Lock()
+	w.records.dead = true
+	w.records.mu.Unlock()
+	if err := w.engine.Cancel(&waits{Context: t.Context(), told: release}, id); err == nil || !strings.Contains(err.Error(), "goes on after a restart") {
+		t.Errorf("a cancel that is not saved: %v", err)
+	}
+}
+
+// waits is a context that closes told when somebody waits for it.
+type waits struct {
+	context.Context
+	once sync.Once
+	told chan struct{}
+}
+
+// Done is context.Context's.
+func (w *waits) Done() <-chan struct{} {
+	w.once.Do(func() { close(w.told) })
+	return w.Context.Done()
+}
