@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/hearthfs/hearth/cache/disk"
 	"github.com/hearthfs/hearth/warmup"
 )
 
@@ -63,6 +64,22 @@ func TestWhatFitsBesideAPin(t *testing.T) {
 		}
 		if again := ended(t, c, warmup.Request{Targets: []string{"/a"}}, ""); again.State != warmup.Done || again.Counters.Present.Files != 100 {
 			t.Errorf("what was pinned first: %+v", again)
+		}
+	}
+}
+
+func TestADirectoryOutOfUseHasNoRoom(t *testing.T) {
+	// What a directory may hold is its limit less names and jobs; of one that is ejected nothing.
+	for _, c := range []struct {
+		d            disk.DirStats
+		beside, want int64
+	}{
+		{disk.DirStats{Limit: 100, Budget: 200}, 30, 70},
+		{disk.DirStats{Limit: 20, Budget: 200}, 30, 0},
+		{disk.DirStats{Limit: 100, Budget: 200, Ejected: true}, 30, 0},
+	} {
+		if got := mayHold(&c.d, c.beside); got != c.want {
+			t.Errorf("%+v with %d beside: %d, want %d", c.d, c.beside, got, c.want)
 		}
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/cache/direct"
+	"github.com/hearthfs/hearth/cache/disk"
 	"github.com/hearthfs/hearth/cache/disk/layout"
 	"github.com/hearthfs/hearth/fuse"
 	"github.com/hearthfs/hearth/namespace"
@@ -189,17 +191,28 @@ func (n *Node) find(ctx context.Context, target string) ([]namespace.Node, error
 	return all, nil
 }
 
-// rooms are the bytes that each cache directory may hold beside its names.
+// rooms are the bytes that each cache directory may hold beside names and jobs.
 func (n *Node) rooms() (all []int64) {
 	names := n.tree.Stats()
 	for _, d := range n.disk.Stats().Dirs {
-		most := roomOf(d).Limit
-		if strings.HasPrefix(names.Where, d.Path+"/") {
-			most -= names.DiskBytes
+		beside := int64(0)
+		if !d.Ejected { // else it may not answer
+			beside = direct.Usage(filepath.Join(d.Path, layout.Jobs))
 		}
-		all = append(all, max(0, most))
+		if strings.HasPrefix(names.Where, d.Path+"/") {
+			beside += names.DiskBytes
+		}
+		all = append(all, mayHold(&d, beside))
 	}
 	return all
+}
+
+// mayHold is what a directory may hold of blocks; one that is out of use takes none.
+func mayHold(d *disk.DirStats, beside int64) int64 {
+	if d.Ejected {
+		return 0
+	}
+	return max(0, d.Limit-beside)
 }
 
 // readers counts what the kernel has asked for readers so far.

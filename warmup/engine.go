@@ -143,13 +143,13 @@ func (e *Engine) Submit(q Request, list io.Reader, nul bool, canonical func(stri
 		}
 	}
 	e.mu.Lock()
-	defer e.mu.Unlock()
-	s := &shown{}
-	if err := e.beginLocked(s, r); err != nil {
+	err := e.beginLocked(&shown{}, r)
+	e.mu.Unlock()
+	if err != nil {
 		e.o.Files.remove(r.ID + listSuffix)
 		return Record{}, err
 	}
-	e.forgetLocked()
+	e.forget()
 	return r, nil
 }
 
@@ -185,7 +185,7 @@ func (e *Engine) note(r, before *Record) error {
 	switch {
 	case err == nil:
 	case before.ID == "":
-		e.o.Files.remove(r.ID + recordSuffix)
+		e.o.Files.drop(r.ID)
 	default:
 		err = errors.Join(err, e.o.Records.Save(*before))
 	}
@@ -199,20 +199,32 @@ func newID() string {
 	return hex.EncodeToString(b[:])
 }
 
-// forgetLocked drops the oldest ended jobs beyond the history; their files go at the
-// next start.
-func (e *Engine) forgetLocked() {
-	for len(e.shown) > maxHistory {
-		var oldest *Record
-		for _, s := range e.shown {
-			if s.record.State.Over() && s.stop == nil && (oldest == nil || s.record.Created.Before(oldest.Created)) {
-				oldest = &s.record
-			}
+// forget drops the oldest ended jobs beyond the history, and those whose lists are more
+// than may lie on a disk that is for blocks, with their files.
+func (e *Engine) forget() {
+	lists := e.o.Files.lists()
+	e.mu.Lock()
+	var ended []*shown
+	for _, s := range e.shown {
+		if s.record.State.Over() && s.stop == nil {
+			ended = append(ended, s)
 		}
-		if oldest == nil {
-			return
+	}
+	slices.SortFunc(ended, func(a, b *shown) int { return b.record.Created.Compare(a.record.Created) })
+	kept, bytes := len(e.shown)-len(ended), int64(0)
+	var gone []string
+	for _, s := range ended {
+		id := s.record.ID
+		kept++
+		bytes += lists[id]
+		if kept > maxHistory || lists[id] > 0 && bytes > maxList {
+			delete(e.shown, id)
+			gone = append(gone, id)
 		}
-		delete(e.shown, oldest.ID)
+	}
+	e.mu.Unlock()
+	for _, id := range gone {
+		e.o.Files.drop(id)
 	}
 }
 

@@ -2,6 +2,7 @@ package warmup
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"math/rand/v2"
 	"os"
@@ -538,5 +539,35 @@ func TestLostIsCountedOnce(t *testing.T) {
 	w.open()
 	if v := w.over(w.start("/")); v.State != Partly || v.Lost != 1000 || v.Reloaded != 10 || len(v.Samples) != 1 {
 		t.Errorf("%+v", v)
+	}
+}
+
+func TestWhatIsForgottenGoes(t *testing.T) {
+	// While the engine is open the oldest ended jobs go beyond a hundred, and those whose
+	// lists are too much together, with their files; the latest stay.
+	w := newWorld(t)
+	w.bucket.put("f", "e", 1)
+	for i := range maxHistory {
+		r := Record{ID: fmt.Sprintf("old%05d", i), State: Done, Times: Times{Created: time.Unix(int64(1000+i), 0)}}
+		if err := w.files.Save(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, i := range []int{90, 95} { // holes: they take no room
+		name := filepath.Join(w.files.Dir, fmt.Sprintf("old%05d.list", i))
+		if err := errors.Join(os.WriteFile(name, nil, 0o600), os.Truncate(name, maxList*2/3)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.open()
+	r, err := w.engine.Submit(Request{List: "-"}, strings.NewReader("/f"), false, asIs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.over(r.ID)
+	entries, err := os.ReadDir(w.files.Dir)
+	if all := w.engine.List(); err != nil || len(all) != 99 || all[98].ID != "old00001" || len(entries) != 99+2 ||
+		slices.ContainsFunc(all, func(v View) bool { return v.ID == "old00090" }) {
+		t.Errorf("%d jobs, %d files, %v", len(all), len(entries), err)
 	}
 }

@@ -154,10 +154,34 @@ func (f *Files) forget(all []Record) []Record {
 		if !r.State.Over() || ended <= maxHistory {
 			return false
 		}
-		f.remove(r.ID + recordSuffix)
-		f.remove(r.ID + listSuffix)
+		f.drop(r.ID)
 		return true
 	})
+}
+
+// drop removes what is kept of a job.
+func (f *Files) drop(id string) {
+	if f.Dir != "" {
+		f.remove(id + recordSuffix)
+		f.remove(id + listSuffix)
+	}
+}
+
+// lists are the sizes of the lists that are kept, by their jobs' ids.
+func (f *Files) lists() map[string]int64 {
+	all := map[string]int64{}
+	if f.Dir == "" {
+		return all
+	}
+	entries, _ := os.ReadDir(f.Dir) // what cannot be read now is asked for with the next job
+	for _, e := range entries {
+		if id, ok := strings.CutSuffix(e.Name(), listSuffix); ok {
+			if info, err := e.Info(); err == nil {
+				all[id] = info.Size()
+			}
+		}
+	}
+	return all
 }
 
 func (f *Files) remove(name string) {
@@ -220,7 +244,8 @@ func (f *Files) Spool(id string, list io.Reader, nul bool, canonical func(string
 	return nil
 }
 
-// maxList is some ten million paths: the cache's disk is for blocks.
+// maxList is some ten million paths, of one list and of those of all jobs that ended:
+// the cache's disk is for blocks.
 const maxList = 1 << 30
 
 func upToNUL(data []byte, end bool) (advance int, token []byte, err error) {

@@ -9,9 +9,12 @@ import (
 	"github.com/hearthfs/hearth/cache/sparse"
 )
 
-// Needs is the index of an object's directory, and about the bytes it takes there.
+// Needs is the index of the directory that takes an object now, and about the bytes it takes there.
 func (s *Store) Needs(o *hearth.Object) (dir int, bytes int64) {
-	if dir = s.place(&o.Version); isWhole(o, s.dirs[dir].budget) {
+	if dir = s.place(&o.Version); !s.dirs[dir].writable() {
+		dir = max(0, s.nextWritable(&o.Version))
+	}
+	if isWhole(o, s.dirs[dir].budget) {
 		return dir, sparse.Needs(o.Size)
 	}
 	return dir, segment.Needs(o)

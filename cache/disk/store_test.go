@@ -406,6 +406,42 @@ func TestRendezvousIsWeighted(t *testing.T) {
 	}
 }
 
+func TestNeedsAreOfTheDirectoryThatTakes(t *testing.T) {
+	// What belongs to a directory that is out of use is taken by another, and needs room there.
+	r := newRig(t, Options{Dirs: []DirOptions{{Budget: 8 << 20}, {Budget: 8 << 20}}})
+	of := [2]int{}
+	for i := range 50 {
+		dir, _ := r.Needs(small(i, 1000))
+		of[dir]++
+	}
+	if of[0] == 0 || of[1] == 0 {
+		t.Errorf("of 50 objects %v", of)
+	}
+	r.dirs[0].eject(errors.New("sick"), false)
+	for i := range 50 {
+		if dir, n := r.Needs(small(i, 1000)); dir != 1 || n <= 0 {
+			t.Errorf("object %d needs %d bytes in directory %d", i, n, dir)
+		}
+	}
+	r.dirs[1].eject(errors.New("sick"), false)
+	if dir, _ := r.Needs(small(1, 1000)); dir != 0 {
+		t.Errorf("without any: directory %d", dir)
+	}
+}
+
+func TestJobsCount(t *testing.T) {
+	// The list of a job lies in the directory, and takes of its budget.
+	r := newRig(t, Options{Dirs: []DirOptions{{Budget: 8 << 20}}})
+	jobs := filepath.Join(r.paths[0], layout.Jobs)
+	if err := errors.Join(os.Mkdir(jobs, 0o700), os.WriteFile(filepath.Join(jobs, "x.list"), make([]byte, 3<<20), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	r.until("3 MiB of a list used", func() bool {
+		_ = r.put(small(1, 100)) // whatever is written, it is looked at again
+		return r.Stats().Dirs[0].Used >= 3<<20
+	})
+}
+
 func TestRefusesWhatIsNotWhole(t *testing.T) {
 	// Half a block, and a block without a strong ETag, are not stored.
 	r := newRig(t, Options{})

@@ -43,7 +43,7 @@ type writer struct {
 
 	evictions     int   // from the packed area since it was compact
 	shrinking     bool  // what is pinned may go
-	names         int64 // bytes allocated by the namespace
+	names         int64 // bytes allocated by the namespace and by jobs
 	namesAt       time.Time
 	lookedAt      time.Time
 	random        uint64
@@ -202,7 +202,10 @@ func (d *directory) look() (used, limit int64) {
 		used = vol.used()
 	}
 	if now := time.Now(); now.Sub(d.namesAt) > namesEvery {
-		d.names, d.namesAt = direct.Usage(filepath.Join(d.path, layout.Names))+direct.Usage(filepath.Join(d.path, layout.NamesAgain)), now
+		d.names, d.namesAt = 0, now
+		for _, beside := range []string{layout.Names, layout.NamesAgain, layout.Jobs} {
+			d.names += direct.Usage(filepath.Join(d.path, beside))
+		}
 	}
 	used += d.names
 	limit = d.budget
