@@ -8,6 +8,8 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+
+	"github.com/hearthfs/hearth/namespace/record"
 )
 
 func TestKeysAreFoundByteForByte(t *testing.T) {
@@ -63,5 +65,35 @@ func TestTheFileBesideADirectoryIsWaitedFor(t *testing.T) {
 		if n, err := w.tree.Lookup(context.Background(), rootID, key+"%F"); err != nil || n.Dir || n.Object.Key != key {
 			t.Fatalf("%+v, %v", n, err)
 		}
+	}
+}
+
+func TestGoingOnBehindWhatANameWas(t *testing.T) {
+	// A reader goes on behind a file or a directory, although the name is the other kind's by
+	// now: names that sort between a and a/ come once, and are not left out.
+	for _, is := range []string{"a", "a/b"} {
+		w := open(t, nil)
+		for _, key := range []string{is, "a-1", "z"} {
+			w.b.put(key, "e", 3)
+		}
+		behind := func(after string) (names string) {
+			err := w.tree.ReadSince(context.Background(), rootID, 0, after, func(n Node) bool { names += n.Name + " "; return true })
+			if err != nil {
+				t.Error(err)
+			}
+			return names
+		}
+		all := behind("")
+		want := map[string]string{"a": "a-1 z ", "a/b": "a-1 a z "}[is]
+		if got := behind(record.AsFile("a")); got != want {
+			t.Errorf("%q of %q: behind the file %q, want %q", is, all, got, want)
+		}
+		if got := behind("a/"); got != "z " {
+			t.Errorf("%q of %q: behind the directory %q", is, all, got)
+		}
+	}
+	long := strings.Repeat("x", record.MaxName-1)
+	if record.AsFile(long) != long || record.AsFile("a%F") != "a%F" {
+		t.Error("names that stay as they are")
 	}
 }

@@ -29,7 +29,8 @@ func (t *Tree) ReadDir(ctx context.Context, dir uint64, after string, each func(
 // Now is the clock of listings, in Unix ms; it never goes back while the tree is open.
 func (t *Tree) Now() int64 { return t.clock.Now() }
 
-// ReadSince is ReadDir for one to whom what was listed since then (Unix ms) is new enough.
+// ReadSince is ReadDir for one to whom what was listed since then (Unix ms) is new enough;
+// after may end in "/", for a directory, whatever has the name now.
 func (t *Tree) ReadSince(ctx context.Context, dir uint64, since int64, after string, each func(Node) bool) error {
 	d, err := t.dirs.get(t, dir)
 	if err != nil {
@@ -139,6 +140,7 @@ func (t *Tree) linksIn(d *directory) []linkedName {
 // again that may run: the name was given out, but what it stood for may have been
 // given up since.
 func (r *dirReader) goOnBehind(ctx context.Context, l *listing, name string) error {
+	name, dir := strings.CutSuffix(name, "/")
 	m, ok := record.ParseName(name)
 	if !ok {
 		return fmt.Errorf("go on behind %q: %w", name, syscall.EINVAL)
@@ -173,7 +175,7 @@ func (r *dirReader) goOnBehind(ctx context.Context, l *listing, name string) err
 			return errors.Join(err, staleID(r.d.id))
 		}
 		sort = string(v)
-	case linked:
+	case linked || dir:
 		sort += "/"
 	case !m.File:
 		file, isFile, err := r.d.entry(r.t, sort)

@@ -81,19 +81,23 @@ func (c *commit) take(ctx context.Context, it *item) error {
 		return context.Cause(ctx) // what ended then was cut short, and is done again
 	}
 	c.pending = append(c.pending, it)
-	if it.out.failed == 0 || it.out.stale {
+	if !it.ref.broken && (it.out.failed == 0 || it.out.stale) {
 		c.failed = 0
 	} else if c.failed++; c.failed == brokenAfter {
 		c.pending = c.pending[:max(0, len(c.pending)-brokenAfter)]
 		if err := c.checkpoint(ctx); err != nil {
 			return err
 		}
-		return &failure{kindFailed, "the last 64 files could not be loaded, one after the other: " + it.out.cause}
+		return brokenOff(it.out.cause + it.ref.absent)
 	}
 	if len(c.pending) >= window/2 {
 		return c.checkpoint(ctx)
 	}
 	return nil
+}
+
+func brokenOff(cause string) error {
+	return &failure{kindFailed, "the last 64 files or directories could not be loaded or listed, one after the other: " + cause}
 }
 
 // checkpoint makes sure of what is pending, counts it and saves the record.
@@ -221,7 +225,7 @@ func (c *commit) count(it *item) {
 	}
 	switch {
 	case part.Replaced:
-	case it.ref.absent != "" && it.ref.part == nil:
+	case it.ref.broken, it.ref.absent != "" && it.ref.part == nil:
 		part.Verdict = wasFailed
 		r.sample(it.ref.path(), it.ref.absent)
 	case out.vanished || it.ref.absent != "":

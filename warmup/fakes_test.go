@@ -15,6 +15,7 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/namespace"
+	"github.com/hearthfs/hearth/namespace/record"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -28,8 +29,9 @@ type fakeBucket struct {
 	gets    int
 	bytes   int64
 	fail    error
-	gone    func(*hearth.Object)    // told of versions that are asked for and gone
-	onGet   func(n int, key string) // called before each request for bytes, without the lock
+	unlist  func(prefix string) error // of listings; nil: none fails
+	gone    func(*hearth.Object)      // told of versions that are asked for and gone
+	onGet   func(n int, key string)   // called before each request for bytes, without the lock
 	onPage  func(n int)
 }
 
@@ -87,6 +89,9 @@ func (b *fakeBucket) List(ctx context.Context, q hearth.Listing, each func(heart
 		}
 	}
 	fail := b.fail
+	if fail == nil && b.unlist != nil {
+		fail = b.unlist(q.Prefix)
+	}
 	b.mu.Unlock()
 	if fail != nil {
 		return fail
@@ -299,12 +304,19 @@ func (n fakeNames) Find(ctx context.Context, target string) ([]Entry, error) {
 
 // ReadSince is Names'.
 func (n fakeNames) ReadSince(ctx context.Context, dir uint64, since int64, after string, each func(Entry) bool) error {
+	if after != "" && !strings.HasSuffix(after, "/") {
+		after = record.AsFile(after)
+	}
 	return n.Tree.ReadSince(ctx, dir, since, after, func(x namespace.Node) bool { return each(entry(x)) })
 }
 
 // Lookup is Names'.
 func (n fakeNames) Lookup(ctx context.Context, dir uint64, name string) (Entry, error) {
+	name, wantsDir := strings.CutSuffix(name, "/")
 	x, err := n.Tree.Lookup(ctx, dir, name)
+	if err == nil && x.Dir != wantsDir {
+		err = fs.ErrNotExist
+	}
 	return entry(x), err
 }
 

@@ -38,8 +38,9 @@ type job struct {
 	plan struct {
 		sync.Mutex // guards the rest
 		Plan
-		absent  []Sample // targets that are not there; their number is absents
+		absent  []Sample // what is not there or cannot be listed; their number is absents
 		absents int64
+		inARow  int // of them, those that are an error, without anything found between
 	}
 }
 
@@ -205,7 +206,8 @@ func (j *job) walk(ctx context.Context, from Cursor, order chan<- *item, begin f
 
 // over is the walk over what the job was asked for.
 func (j *job) over() walk {
-	return walk{Options: &j.engine.o, since: j.rec.Since, targets: j.targets, listed: j.rec.List != "", breathe: j.engine.gate.Breathe}
+	return walk{Options: &j.engine.o, since: j.rec.Since, targets: j.targets, breathe: j.engine.gate.Breathe,
+		goesOn: j.rec.Pass == 0, single: j.rec.List == "" && len(j.rec.Targets) == 1}
 }
 
 // targets calls each for what the job was asked for, from a cursor on.
@@ -296,10 +298,17 @@ func (j *job) count(ctx context.Context) error {
 		j.plan.Requests += found.Requests
 		if r.absent != "" {
 			if j.plan.absents++; len(j.plan.absent) < maxSamples {
-				j.plan.absent = append(j.plan.absent, Sample{r.target, r.absent})
+				j.plan.absent = append(j.plan.absent, Sample{r.path(), r.absent})
+			}
+			if j.plan.inARow++; !r.broken {
+				j.plan.inARow = 0
+			}
+			if j.plan.inARow == brokenAfter {
+				return brokenOff(r.absent)
 			}
 			return nil
 		}
+		j.plan.inARow = 0
 		if j.rec.MetadataOnly {
 			return nil
 		}

@@ -27,10 +27,11 @@ type Names interface {
 	// Find is what a target means: a file, a directory, or one of each.
 	Find(ctx context.Context, target string) ([]Entry, error)
 	// ReadSince calls each for the names of a directory behind the name after, in the
-	// bucket's order, until it returns false. What was listed since then (Unix ms) is
+	// bucket's order, until it returns false. after is a file's, or a directory's with
+	// "/" behind it, whatever has that name now. What was listed since then (Unix ms) is
 	// new enough; else the tree's own rules say whether it is listed again.
 	ReadSince(ctx context.Context, dir uint64, since int64, after string, each func(Entry) bool) error
-	// Lookup finds a name in a directory.
+	// Lookup finds a file in a directory, or with "/" behind the name a directory.
 	Lookup(ctx context.Context, dir uint64, name string) (Entry, error)
 	// Hidden counts the keys right below a directory that have no name.
 	Hidden(dir uint64) (int64, error)
@@ -50,6 +51,7 @@ type ref struct {
 	object hearth.Object
 	part   *Part  // what was counted of it before; nil: nothing
 	absent string // why there is nothing to load; "": there is
+	broken bool   // that is an error, and says nothing about whether it exists
 }
 
 func (r *ref) path() string {
@@ -63,9 +65,6 @@ func (r *ref) path() string {
 func (r *ref) again(ctx context.Context, names Names) (hearth.Object, error) {
 	if r.dir != 0 {
 		n, err := names.Lookup(ctx, r.dir, r.name)
-		if err == nil && n.Dir {
-			err = fs.ErrNotExist
-		}
 		return n.Object, err
 	}
 	roots, err := names.Find(ctx, r.target)
@@ -88,23 +87,39 @@ type walk struct {
 	since int64 // Unix ms: directories that were listed later are not listed again
 	// targets calls each for the targets from the one at the cursor on.
 	targets func(from Cursor, each func(target string, at, next Cursor) error) error
-	// listed: they are a list's, of which one that cannot be looked up stops nothing.
-	listed bool
-	each   func(r ref) error
+	// goesOn: what cannot be listed or looked up is passed on as that, and stops nothing.
+	// What was asked for must be there, though, where it is one target.
+	goesOn, single bool
+	each           func(r ref) error
 	// breathe is called after each page, with the time that it took.
 	breathe func(ctx context.Context, took time.Duration)
 }
 
-// absent passes on a target that cannot be looked up, unless that ends the walk.
+// absent passes on what cannot be looked up, unless that ends the walk.
 func (w *walk) absent(ctx context.Context, r ref, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	if !w.listed && !errors.Is(err, fs.ErrNotExist) {
+	r.broken = !errors.Is(err, fs.ErrNotExist)
+	if r.broken && (!w.goesOn || w.single && r.dir == 0) {
 		return err
 	}
-	r.absent = w.cause(err)
+	r.absent += w.cause(err)
 	return w.each(r)
+}
+
+// unlisted passes on a directory that cannot be listed, or not to its end, unless that
+// ends the walk. One that has gone since it was found is no more to be loaded.
+func (w *walk) unlisted(ctx context.Context, h here, err error) error {
+	if errors.Is(err, fs.ErrNotExist) && h.path != "" {
+		return nil
+	}
+	r := ref{at: h.at, target: h.target, absent: "it cannot be listed: "}
+	r.at.Root = dirRoot + 1 // behind the target
+	if h.path != "" {
+		r.at.Root, r.at.Path, r.dir = h.at.Root, h.path, h.dir
+	}
+	return w.absent(ctx, r, err)
 }
 
 // page reads names of a directory behind one of them, at most pageNames.
@@ -184,26 +199,33 @@ func (h here) child(n Entry) here {
 }
 
 // behind goes over what lies below a directory behind a path, of which part was
-// counted.
+// counted. The path is a file's, or, with "/" at its end, that of a directory that was
+// passed as a whole.
 func (w *walk) behind(ctx context.Context, h here, path string, part *Part) error {
 	name, rest, deeper := strings.Cut(path, "/")
-	if name == "" {
-		return w.below(ctx, h, "")
+	if deeper {
+		name += "/"
+	}
+	if name == "" || deeper && rest == "" || !deeper && part == nil {
+		return w.below(ctx, h, name)
 	}
 	n, err := w.Names.Lookup(ctx, h.dir, name)
+	gone := h.file(Entry{Name: path})
+	gone.part = part
 	switch {
-	case errors.Is(err, fs.ErrNotExist) && part != nil && !deeper:
-		r := h.file(Entry{Name: name})
-		r.part, r.absent = part, w.cause(err)
-		err = w.each(r)
-	case errors.Is(err, fs.ErrNotExist):
-		err = nil
-	case err == nil && n.Dir && deeper:
+	case err == nil && deeper:
 		err = w.behind(ctx, h.child(n), rest, part)
-	case err == nil && !n.Dir && !deeper && part != nil:
+	case err == nil:
 		r := h.file(n)
 		r.part = part
 		err = w.each(r)
+	case part != nil: // it vanished, with its directory or by itself
+		err = w.absent(ctx, gone, err)
+	case !errors.Is(err, fs.ErrNotExist):
+		gone.at.Path = h.path + name
+		err = w.absent(ctx, gone, err)
+	default:
+		err = nil
 	}
 	if err != nil {
 		return err
@@ -217,7 +239,7 @@ func (w *walk) below(ctx context.Context, h here, after string) error {
 	for {
 		var err error
 		if page, err = w.page(ctx, h.dir, after, page); err != nil {
-			return err
+			return w.unlisted(ctx, h, err)
 		}
 		for _, n := range page {
 			if n.Dir {
@@ -232,8 +254,16 @@ func (w *walk) below(ctx context.Context, h here, after string) error {
 		if len(page) < pageNames {
 			return nil
 		}
-		after = page[len(page)-1].Name
+		after = page[len(page)-1].behind()
 	}
+}
+
+// behind is what ReadSince calls the name that the entry had.
+func (n *Entry) behind() string {
+	if n.Dir {
+		return n.Name + "/"
+	}
+	return n.Name
 }
 
 // countAhead is how many directories are read at a time by a count: each is a
@@ -263,7 +293,7 @@ func (c *count) all(ctx context.Context) error {
 			}
 			for _, n := range roots {
 				if n.Dir {
-					err = c.directory(ctx, target, n.ID)
+					err = c.directory(ctx, here{target: target, dir: n.ID})
 				} else {
 					err = c.each(ref{target: target, object: n.Object})
 				}
@@ -296,22 +326,22 @@ func (c *count) aside(ctx context.Context, do func() error) {
 	}
 }
 
-func (c *count) directory(ctx context.Context, target string, dir uint64) error {
+func (c *count) directory(ctx context.Context, h here) error {
 	var page []Entry
-	for after := ""; ctx.Err() == nil; after = page[len(page)-1].Name {
+	for after := ""; ctx.Err() == nil; after = page[len(page)-1].behind() {
 		var err error
-		if page, err = c.page(ctx, dir, after, page); err != nil {
-			return err
+		if page, err = c.page(ctx, h.dir, after, page); err != nil {
+			return c.unlisted(ctx, h, err)
 		}
 		for _, n := range page {
 			if n.Dir {
-				c.aside(ctx, func() error { return c.directory(ctx, target, n.ID) })
-			} else if err := c.each(ref{target: target, object: n.Object}); err != nil {
+				c.aside(ctx, func() error { return c.directory(ctx, h.child(n)) })
+			} else if err := c.each(ref{target: h.target, object: n.Object}); err != nil {
 				return err
 			}
 		}
 		if len(page) < pageNames {
-			hidden, err := c.Names.Hidden(dir)
+			hidden, err := c.Names.Hidden(h.dir)
 			c.hidden(hidden)
 			return err
 		}

@@ -125,6 +125,15 @@ func ParseName(name string) (Meaning, bool) {
 	return m, true
 }
 
+// AsFile is a file's name whatever may have come to stand beside it since; a long one
+// stays as it is.
+func AsFile(name string) string {
+	if strings.HasSuffix(name, BesideTag) || IsShortened(name) || len(name)+len(BesideTag) > MaxName {
+		return name
+	}
+	return name + BesideTag
+}
+
 // IsShortened reports whether a mount name is one that stands for a long one.
 func IsShortened(name string) bool {
 	if len(name) < hashTail {

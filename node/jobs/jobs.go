@@ -4,9 +4,13 @@ package jobs
 
 import (
 	"context"
+	"errors"
+	"io/fs"
+	"strings"
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/namespace"
+	"github.com/hearthfs/hearth/namespace/record"
 	"github.com/hearthfs/hearth/node/answer"
 	"github.com/hearthfs/hearth/node/metric"
 	"github.com/hearthfs/hearth/warmup"
@@ -103,18 +107,35 @@ func (n names) Find(ctx context.Context, target string) (all []warmup.Entry, err
 
 // ReadSince is warmup.Names'.
 func (n names) ReadSince(ctx context.Context, dir uint64, since int64, after string, each func(warmup.Entry) bool) error {
+	if after != "" && !strings.HasSuffix(after, "/") {
+		after = record.AsFile(after)
+	}
 	return n.parts.Tree.ReadSince(ctx, dir, since, after, func(x namespace.Node) bool { return each(entry(x)) })
 }
 
-// Lookup is warmup.Names'.
+// Lookup is warmup.Names'. A file's name depends on whether a directory stands beside it.
 func (n names) Lookup(ctx context.Context, dir uint64, name string) (warmup.Entry, error) {
-	x, err := n.parts.Tree.Lookup(ctx, dir, name)
+	find := func(name string) (namespace.Node, error) { return n.parts.Tree.Lookup(ctx, dir, name) }
+	name, wantsDir := strings.CutSuffix(name, "/")
+	x, err := find(name)
+	alone, beside := strings.CutSuffix(name, record.BesideTag)
+	switch {
+	case wantsDir && err == nil && !x.Dir:
+		err = fs.ErrNotExist
+	case !wantsDir && err == nil && x.Dir:
+		if x, err = find(record.AsFile(name)); err == nil && x.Dir { // a name too long for that
+			err = fs.ErrNotExist
+		}
+	case !wantsDir && beside && errors.Is(err, fs.ErrNotExist):
+		x, err = find(alone)
+	}
 	return entry(x), err
 }
 
-// Hidden is warmup.Names'.
+// Now is warmup.Names'.
 func (n names) Now() int64 { return n.parts.Tree.Now() }
 
+// Hidden is warmup.Names'.
 func (n names) Hidden(dir uint64) (int64, error) { return n.parts.Tree.Hidden(dir) }
 
 // room is the disk tier's.
