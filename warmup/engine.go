@@ -10,6 +10,7 @@ import (
 	"io"
 	"io/fs"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -64,6 +65,7 @@ const mostJobs = 8
 type Engine struct {
 	o      Options
 	gate   *gate.Gate
+	claims claims
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	work   sync.WaitGroup
@@ -137,6 +139,7 @@ func (e *Engine) Submit(q Request, list io.Reader, nul bool, canonical func(stri
 	for _, t := range q.Targets {
 		r.Targets = append(r.Targets, canonical(t))
 	}
+	r.Targets = outermost(r.Targets)
 	if q.List != "" {
 		if err := e.o.Files.Spool(r.ID, list, nul, canonical); err != nil {
 			return Record{}, err
@@ -151,6 +154,21 @@ func (e *Engine) Submit(q Request, list io.Reader, nul bool, canonical func(stri
 	}
 	e.forget()
 	return r, nil
+}
+
+// outermost leaves out targets that another one has with it.
+func outermost(all []string) (some []string) {
+	for i, t := range all {
+		covered := false
+		for k, o := range all {
+			below := t != o && strings.HasPrefix(t, strings.TrimSuffix(o, "/")+"/")
+			covered = covered || below || t == o && k < i
+		}
+		if !covered {
+			some = append(some, t)
+		}
+	}
+	return some
 }
 
 // beginLocked has a job begin once its record was saved, which is done without the
@@ -252,6 +270,8 @@ func (e *Engine) startLocked(r Record) {
 		defer j.share.Leave()
 		j.loader.pins = e.o.Pins.Open()
 		defer j.loader.pins.Close()
+		j.claim, j.others = e.claims.open(j.loader.pins, e.o.Room, !r.DryRun && !r.MetadataOnly)
+		defer e.claims.close(j.claim)
 		j.end(guarded(func() error { return j.run(ctx) }))
 	})
 }
@@ -286,6 +306,7 @@ func (j *job) end(err error) {
 	if d := j.engine.o.Durable; d != nil {
 		d.End(r)
 	}
+	j.engine.claims.close(j.claim) // of what is pinned now the pins have theirs
 	j.engine.stopped(r.ID)
 	j.save()
 }

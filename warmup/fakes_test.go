@@ -332,8 +332,8 @@ func (r fakeRoom) Rooms([]string) []int64 { return []int64{int64(r)} }
 // Covered is Room's.
 func (fakeRoom) Covered(string, []string) bool { return false }
 
-// Claim is Room's.
-func (fakeRoom) Claim([]string, []int64) {}
+// Within is Room's.
+func (fakeRoom) Within([]string) []*Set { return nil }
 
 // world is what lasts over kills.
 type world struct {
@@ -345,6 +345,7 @@ type world struct {
 	records *fakeRecords
 	source  hearth.Source
 	room    Room
+	pins    *Pins
 	readers func() int64
 	every   time.Duration // between checkpoints; 0: as ever
 	engine  *Engine
@@ -374,7 +375,7 @@ func newWorld(t testing.TB) *world {
 // open begins a process's life.
 func (w *world) open() *Engine {
 	w.t.Helper()
-	e, err := Open(Options{Source: w.source, Keeper: w.keeper, Room: w.room, Names: fakeNames{w.tree}, Records: w.records, Files: w.files,
+	e, err := Open(Options{Source: w.source, Keeper: w.keeper, Room: w.room, Pins: w.pins, Names: fakeNames{w.tree}, Records: w.records, Files: w.files,
 		Readers: w.readers, Throttled: func() int64 { return 0 }, Connections: func() int { return 56 },
 		Log: func(what string, err error) { w.t.Log(what, err) }, checkpoint: w.every})
 	if err != nil {

@@ -30,6 +30,8 @@ type job struct {
 	engine *Engine
 	loader *loader
 	share  *gate.Share
+	claim  *claim    // of what it loads; nil: of nothing
+	others []*claim  // of jobs that began before it
 	began  time.Time // of this run, with the time worked before
 	before float64
 
@@ -101,8 +103,8 @@ func (j *job) onlyCount(ctx context.Context) error {
 			if err == nil && j.rec.MetadataOnly {
 				j.rec.Counters.Done.Files = j.plan.Total.Files - j.plan.absents
 				j.rec.Counters.Failed.Files = j.plan.absents
-				j.rec.Samples = j.plan.absent
 			}
+			j.rec.Samples = j.plan.absent
 			return err
 		}
 	}
@@ -131,6 +133,13 @@ func (j *job) pass(ctx context.Context) error {
 	from := j.rec.Cursor
 	start(&work, cancel, func() error {
 		defer close(order)
+		if len(j.others) > 0 { // what may not fit beside other jobs must not take their room
+			select {
+			case <-counted:
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		}
 		return j.walk(ctx, from, order, func(it *item, p *gate.Pass) {
 			start(&work, cancel, func() error { j.step(ctx, it, p); return nil })
 		})
@@ -268,17 +277,28 @@ func (j *job) pin(r *ref) {
 	}
 }
 
-// pinAll pins all that the job was asked for, as far as it is known.
+// pinAll pins all that the job was asked for, as far as it is known, and claims its room.
 func (j *job) pinAll(ctx context.Context) {
+	defer j.claim.whole()
+	fit := newFit(j.engine.o.Room, j.rec.Targets, j.claim, j.others)
+	var mu sync.Mutex
 	c := &count{walk: j.over(), hidden: func(int64) {}}
-	c.each = func(r ref) error { j.pin(&r); return nil }
+	c.each = func(r ref) error {
+		if j.pin(&r); r.absent == "" {
+			mu.Lock()
+			defer mu.Unlock()
+			fit.add(r.target, &r.object)
+		}
+		return nil
+	}
 	_ = c.all(ctx) // the walk hears of the same error
 }
 
 // count sums up what there is, and refuses what cannot fit.
 func (j *job) count(ctx context.Context) error {
 	o := &j.engine.o
-	fit := newFit(o.Room, j.rec.Targets)
+	defer j.claim.whole()
+	fit := newFit(o.Room, j.rec.Targets, j.claim, j.others)
 	c := &count{walk: j.over()}
 	c.hidden = func(n int64) {
 		j.plan.Lock()
@@ -297,16 +317,7 @@ func (j *job) count(ctx context.Context) error {
 		j.plan.Held.add(found.Held)
 		j.plan.Requests += found.Requests
 		if r.absent != "" {
-			if j.plan.absents++; len(j.plan.absent) < maxSamples {
-				j.plan.absent = append(j.plan.absent, Sample{r.path(), r.absent})
-			}
-			if j.plan.inARow++; !r.broken {
-				j.plan.inARow = 0
-			}
-			if j.plan.inARow == brokenAfter {
-				return brokenOff(r.absent)
-			}
-			return nil
+			return j.missesLocked(&r)
 		}
 		j.plan.inARow = 0
 		if j.rec.MetadataOnly {
@@ -321,15 +332,69 @@ func (j *job) count(ctx context.Context) error {
 	if err := c.all(ctx); err != nil {
 		return first(ctx, err)
 	}
-	if !j.rec.DryRun && !j.rec.MetadataOnly {
-		if err := fit.refusal(true); err != nil {
-			return err
+	var lacks error
+	if !j.rec.MetadataOnly {
+		if lacks = j.besides(ctx, fit); lacks != nil && !j.rec.DryRun {
+			return lacks
 		}
 	}
 	j.plan.Lock()
 	defer j.plan.Unlock()
-	j.plan.Room, j.plan.Counted = fit.room(), true
+	j.plan.Room, j.plan.Missing, j.plan.Counted = fit.room(), j.plan.absents, true
+	for i := range fit.needs {
+		j.plan.Claimed += fit.claimed(i)
+	}
+	if lacks != nil {
+		j.plan.Lacks = lacks.Error()
+	}
 	return nil
+}
+
+// missesLocked notes what is not there, or cannot be listed.
+func (j *job) missesLocked(r *ref) error {
+	p := &j.plan
+	if p.absents++; len(p.absent) < maxSamples {
+		p.absent = append(p.absent, Sample{r.path(), r.absent})
+	}
+	if p.inARow++; !r.broken {
+		p.inARow = 0
+	}
+	if p.inARow == brokenAfter {
+		return brokenOff(r.absent)
+	}
+	return nil
+}
+
+// besides says why what was counted does not fit beside the jobs that began before. What
+// it shares with them is known once they have counted, too.
+func (j *job) besides(ctx context.Context, f *fit) error {
+	err := f.refusal(true)
+	if err == nil || len(j.others) == 0 {
+		return err
+	}
+	for _, c := range j.others {
+		select {
+		case <-c.counted:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	again := newFit(f.of, f.targets, nil, f.before)
+	var mu sync.Mutex
+	c := &count{walk: j.over(), hidden: func(int64) {}}
+	c.each = func(r ref) error {
+		if r.absent == "" {
+			mu.Lock()
+			defer mu.Unlock()
+			again.add(r.target, &r.object)
+		}
+		return nil
+	}
+	if err := c.all(ctx); err != nil {
+		return first(ctx, err)
+	}
+	f.needs, f.shared = again.needs, again.shared // a pin may be in force by now
+	return f.refusal(true)
 }
 
 // held is what of an object is held, and the requests that the rest takes.

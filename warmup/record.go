@@ -107,6 +107,12 @@ type Plan struct {
 	// Needs are the bytes that all of it takes on disk, Room what it may take there.
 	Needs int64 `json:"needs,omitempty"`
 	Room  int64 `json:"room,omitempty"`
+	// Claimed bytes of the room are taken by other jobs at work, beside what they share
+	// with this one. Lacks is why it does not fit (of a dry run).
+	Claimed int64  `json:"claimed,omitempty"`
+	Lacks   string `json:"lacks,omitempty"`
+	// Missing counts what is not there, or cannot be listed.
+	Missing int64 `json:"missing,omitempty"`
 	// Hidden counts keys that have no name, and so are not loaded.
 	Hidden int64 `json:"hidden,omitempty"`
 }

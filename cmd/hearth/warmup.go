@@ -252,8 +252,8 @@ func printOutcome(out io.Writer, v *warmup.View) error {
 // plan prints what a job would do.
 func (w *waiter) plan(ctx context.Context, v *warmup.View) error {
 	p := &v.Plan
-	left := warmup.Tally{Files: p.Total.Files - p.Held.Files, Bytes: p.Total.Bytes - p.Held.Bytes}
-	fits := p.Needs <= p.Room
+	left := warmup.Tally{Files: p.Total.Files - p.Held.Files - p.Missing, Bytes: p.Total.Bytes - p.Held.Bytes}
+	fits := p.Lacks == ""
 	took, known := w.estimate(ctx, left)
 	out := cli.Out(w.cmd)
 	if w.c.Output != "table" {
@@ -271,11 +271,14 @@ func (w *waiter) plan(ctx context.Context, v *warmup.View) error {
 			return err
 		}
 	} else {
-		fmt.Fprintf(out, "found    %d files, %s\npresent  %d files, %s\nload     %d files, %s by %d requests\n", p.Total.Files, cli.Bytes(p.Total.Bytes),
+		for _, s := range v.Samples {
+			fmt.Fprintf(out, "%s: %s\n", quote.Shown(out, s.Path), s.Cause)
+		}
+		fmt.Fprintf(out, "found    %d files, %s\npresent  %d files, %s\nload     %d files, %s by %d requests\n", p.Total.Files-p.Missing, cli.Bytes(p.Total.Bytes),
 			p.Held.Files, cli.Bytes(p.Held.Bytes), left.Files, cli.Bytes(left.Bytes), p.Requests)
 		says := "it fits"
 		if !fits {
-			says = "it does not fit: raise --cache-disks PATH=SIZE of the node, or warm up less"
+			says = p.Lacks
 		}
 		fmt.Fprintf(out, "disk     %s of the %s that the cache may hold: %s\n", cli.Bytes(p.Needs), cli.Bytes(p.Room), says)
 		if known {
@@ -284,8 +287,11 @@ func (w *waiter) plan(ctx context.Context, v *warmup.View) error {
 			fmt.Fprintln(out, "time     not known: no job has loaded enough yet")
 		}
 	}
-	if !fits {
+	switch {
+	case !fits:
 		return &cli.ExitError{Code: cli.ExitRefused}
+	case p.Missing > 0:
+		return &cli.ExitError{Code: cli.ExitPartly}
 	}
 	return nil
 }

@@ -56,10 +56,10 @@ type Disk interface {
 type Durable interface {
 	warmup.Durable
 	// Claimed are the bytes of each directory that pins need, less those at and below
-	// some targets. Covered and Claim are warmup.Room's.
+	// some targets. Covered and Within are warmup.Room's.
 	Claimed(targets []string) []int64
 	Covered(target string, targets []string) bool
-	Claim(targets []string, needs []int64)
+	Within(targets []string) []*warmup.Set
 }
 
 // Jobs are a node's.

@@ -270,11 +270,12 @@ func TestWhatPinsClaim(t *testing.T) {
 				t.Errorf("%s: %v, %v, want %d, %v", c.target, claimed, !c.covered, c.claimed, c.covered)
 			}
 		}
-		r.pin(3600, warmup.Loading, "/e")
-		r.Claim([]string{"/e"}, []int64{0, 70})
-		r.Claim([]string{"/a"}, []int64{0, 1}) // in force: its own sum counts
-		if claimed := r.Claimed(nil); claimed[1] != 470 {
-			t.Errorf("%v are claimed with what a job has found that fits", claimed)
+		r.pin(3600, warmup.Loading, "/e") // the claim is its job's
+		if claimed := r.Claimed(nil); claimed[1] != 400 || r.Covered("/e", nil) {
+			t.Errorf("%v are claimed beside a pin that is being loaded", claimed)
+		}
+		if within, none := r.Within([]string{"/a"}), r.Within([]string{"/e", "/a/c"}); len(within) != 3 || len(none) != 0 {
+			t.Errorf("%d and %d pins lie in targets", len(within), len(none))
 		}
 		if !r.Covered("/d", nil) {
 			t.Error("an item of a list that is pinned counts twice")

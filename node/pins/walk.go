@@ -110,7 +110,7 @@ func (k *Keeper) look(ctx context.Context, path string, set *warmup.Set) (held, 
 	return now, err
 }
 
-// Claimed are the bytes of each cache directory that pins need, less those of pins at
+// Claimed are the bytes of each cache directory that pins in force need, less those of pins at
 // and below some targets of a warm-up.
 func (k *Keeper) Claimed(targets []string) (claimed []int64) {
 	k.mu.Lock()
@@ -130,17 +130,16 @@ func (k *Keeper) Claimed(targets []string) (claimed []int64) {
 	return claimed
 }
 
-// Claim is warmup.Room's: the pins of a job count from now on, though they are not in
-// force yet.
-func (k *Keeper) Claim(targets []string, needs []int64) {
+// Within is warmup.Room's.
+func (k *Keeper) Within(targets []string) (sets []*warmup.Set) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if len(targets) == 0 {
-		return
+	for _, h := range k.held {
+		if h.set != nil && h.Job == "" && k.of(h, targets) {
+			sets = append(sets, h.set)
+		}
 	}
-	if h := k.held[k.path(targets[0])]; h != nil && h.Job != "" {
-		h.needs = slices.Clone(needs) // of all of them: the sum is what matters
-	}
+	return sets
 }
 
 // Covered is warmup.Room's.
@@ -150,18 +149,20 @@ func (k *Keeper) Covered(target string, targets []string) bool {
 	return within(k.othersLocked(targets), k.path(target), true)
 }
 
-// othersLocked are the pins in force that do not lie at or below any target.
+// othersLocked are the pins in force that do not lie at or below any target. What is
+// being loaded for a pin its job has claimed.
 func (k *Keeper) othersLocked(targets []string) (others []*held) {
-next:
 	for _, h := range k.held {
-		for _, t := range targets {
-			if covers(k.path(t), h.Path) {
-				continue next
-			}
+		if h.Job == "" && !k.of(h, targets) {
+			others = append(others, h)
 		}
-		others = append(others, h)
 	}
 	return others
+}
+
+// of reports whether a pin lies at or below one of some targets.
+func (k *Keeper) of(h *held, targets []string) bool {
+	return slices.ContainsFunc(targets, func(t string) bool { return covers(k.path(t), h.Path) })
 }
 
 // within reports whether a path lies below one of the pins, or, where at is set, at one.
