@@ -28,6 +28,9 @@ func warmUps(by func(small, reduced, whole string) func(level) string) []scenari
 		{name: "status-screen", from: all, limit: time.Minute, origin: behind, size: by("", "500 files", "500 files"), run: screens},
 		{name: "pins", from: all, limit: 2 * time.Minute, origin: behind, size: func(level) string { return "5 x the budget of 64 MiB, 2 kills" }, run: pinned},
 		{name: "prefetch", from: all, limit: 2 * time.Minute, origin: behind, size: by("", "600 files in 4 directories", "20,000 files in 20 directories"), run: prefetch},
+		{name: "warmup-slowdown", from: all, limit: 2 * time.Minute, origin: behind, size: by("", "1,500 files, 40 x SlowDown", "20,000 files, 40 x SlowDown"), run: warmUpSlowedDown},
+		{name: "warmup-full-cache", from: all, limit: 2 * time.Minute, origin: behind, size: by("", "2 x 250 MB into 288 MiB", "2 x 672 MB into 768 MiB"), run: warmUpFullCache},
+		{name: "warmup-terminal", from: all, limit: time.Minute, origin: behind, size: by("", "200 files", "20,000 files"), run: warmUpTerminal},
 	}
 	for i := range list {
 		list[i].issue = "warm-up"
@@ -219,6 +222,10 @@ func warmUpJobs(e *env) {
 		e.Errorf("the list: %+v", v)
 	}
 
+	if plan := h.dryRun(3, "-f", e.path("list"), "-0"); plan.Missing != 1 || plan.Requests != 0 {
+		e.Errorf("a dry run of the list: %+v", plan)
+	}
+
 	e.ctrlC(h, list[0].Path)
 	p.AddRule(faultproxy.Rule{Verb: faultproxy.Get, Percent: 20, Times: 60, Status: 503, Code: "SlowDown"})
 	before := p.bytes()
@@ -238,7 +245,7 @@ func warmUpJobs(e *env) {
 	p.Down()
 	e.good("without the origin", epoch(h.dir, list, 6, 4, 0))
 	e.must(p.Up(), "open the proxy again")
-	if out, code := h.ask("jobs"); code != 0 || strings.Count(out, "\n") != 5 {
+	if out, code := h.ask("jobs"); code != 0 || strings.Count(out, "\n") != 6 {
 		e.Errorf("jobs: exit %d\n%s", code, out)
 	}
 	h.quit()
