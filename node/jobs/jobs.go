@@ -120,14 +120,14 @@ func (n names) Lookup(ctx context.Context, dir uint64, name string) (warmup.Entr
 	x, err := find(name)
 	alone, beside := strings.CutSuffix(name, record.BesideTag)
 	switch {
-	case wantsDir && err == nil && !x.Dir:
-		err = fs.ErrNotExist
-	case !wantsDir && err == nil && x.Dir:
-		if x, err = find(record.AsFile(name)); err == nil && x.Dir { // a name too long for that
-			err = fs.ErrNotExist
-		}
-	case !wantsDir && beside && errors.Is(err, fs.ErrNotExist):
+	case wantsDir:
+	case err == nil && x.Dir:
+		x, err = find(record.AsFile(name))
+	case beside && errors.Is(err, fs.ErrNotExist):
 		x, err = find(alone)
+	}
+	if err == nil && x.Dir != wantsDir {
+		err = fs.ErrNotExist
 	}
 	return entry(x), err
 }
