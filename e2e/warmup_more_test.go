@@ -116,7 +116,7 @@ func warmUpTerminal(e *env) {
 	list := e.load(o, e.set("D1", 2, 40, 5, 100))
 	p := e.proxy(o)
 	h := e.mount(o, settings{endpoint: p.endpoint})
-	screen, terminal := e.terminal()
+	screen, terminal := e.pty()
 	cmd := exec.Command(e.hearth, "warmup", "/", "--node", "unix://"+h.socket())
 	cmd.Env = append(e.environ(nil), "TERM=xterm")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = terminal, terminal, terminal
@@ -153,8 +153,8 @@ func warmUpTerminal(e *env) {
 	h.quit()
 }
 
-// terminal makes a pseudo terminal: what it shows, and what a program has for its terminal.
-func (e *env) terminal() (screen, terminal *os.File) {
+// pty makes a pseudo terminal: what it shows, and what a program has for its terminal.
+func (e *env) pty() (screen, terminal *os.File) {
 	e.Helper()
 	screen, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
 	e.must(err, "open a terminal")

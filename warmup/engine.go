@@ -139,7 +139,9 @@ func (e *Engine) Submit(q Request, list io.Reader, nul bool, canonical func(stri
 	for _, t := range q.Targets {
 		r.Targets = append(r.Targets, canonical(t))
 	}
-	r.Targets = outermost(r.Targets)
+	if r.PinS == 0 { // else each is a pin
+		r.Targets = outermost(r.Targets)
+	}
 	if q.List != "" {
 		if err := e.o.Files.Spool(r.ID, list, nul, canonical); err != nil {
 			return Record{}, err

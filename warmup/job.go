@@ -222,8 +222,9 @@ func (j *job) over() walk {
 // targets calls each for what the job was asked for, from a cursor on.
 func (j *job) targets(from Cursor, each func(target string, at, next Cursor) error) error {
 	if j.rec.List == "" {
-		for i := from.Target; i < len(j.rec.Targets); i++ {
-			if err := each(j.rec.Targets[i], Cursor{Target: i}, Cursor{Target: i + 1}); err != nil {
+		all := outermost(j.rec.Targets)
+		for i := from.Target; i < len(all); i++ {
+			if err := each(all[i], Cursor{Target: i}, Cursor{Target: i + 1}); err != nil {
 				return err
 			}
 		}
