@@ -7,6 +7,19 @@ import (
 	"github.com/hearthfs/hearth/namespace/record"
 )
 
+// Freshness is how old a name may be.
+type Freshness = age.Freshness
+
+// The modes of Freshness.
+const (
+	Bounded   = age.Bounded
+	Immutable = age.Immutable
+	Strict    = age.Strict
+)
+
+// ParseFreshness reads "immutable", "strict", "bounded" or "bounded(90s)".
+func ParseFreshness(s string) (Freshness, error) { return age.ParseFreshness(s) }
+
 // belief is how long what the database says of a directory may be believed. It
 // must be formed before the database is read: a listing that ends in between
 // vouches for what it wrote, not for what was read.

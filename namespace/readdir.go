@@ -66,6 +66,26 @@ func (t *Tree) ReadSince(ctx context.Context, dir uint64, since int64, after str
 	return err
 }
 
+// Refresh asks the origin for a directory's names, whatever is believed of them, unless
+// that has been done since then (Unix ms).
+func (t *Tree) Refresh(ctx context.Context, dir uint64, since int64) error {
+	d, err := t.dirs.get(t, dir)
+	if err != nil {
+		return err
+	}
+	defer d.release()
+	l := d.running.Load() // before what it brings
+	if d.link == nil || d.whole(t) && t.clock.Trusted(d.state.Load().listed) >= since {
+		return nil
+	}
+	if l == nil || l.began < since {
+		if l, err = t.list(ctx, d, since, nil); err != nil {
+			return err
+		}
+	}
+	return cmp.Or(l.wait(ctx), l.failure())
+}
+
 // follow decides what a reader of a directory reads: nil: what the database has;
 // else what a listing brings.
 func (t *Tree) follow(ctx context.Context, d *directory, start bool) (*listing, error) {

@@ -221,16 +221,7 @@ type Node struct {
 }
 
 // Absent says that there is no such name: it is fs.ErrNotExist.
-type Absent struct {
-	// TTL is how long that may be believed from now on.
-	TTL time.Duration
-}
-
-// Error is the text of fs.ErrNotExist.
-func (*Absent) Error() string { return fs.ErrNotExist.Error() }
-
-// Unwrap makes it fs.ErrNotExist.
-func (*Absent) Unwrap() error { return fs.ErrNotExist }
+type Absent = age.Absent
 
 // Root returns the directory at a path of the tree, such as a mount's prefix.
 func (t *Tree) Root(ctx context.Context, path string) (Node, error) {

@@ -1,6 +1,10 @@
 package age
 
-import "sync"
+import (
+	"io/fs"
+	"sync"
+	"time"
+)
 
 // Absence is a sort name that was asked for and not found.
 type Absence struct {
@@ -63,3 +67,15 @@ func (a *Absences) Since(x Absence) int64 {
 	}
 	return s.at[x]
 }
+
+// Absent says that there is no such name: it is fs.ErrNotExist.
+type Absent struct {
+	// TTL is how long that may be believed from now on.
+	TTL time.Duration
+}
+
+// Error is the text of fs.ErrNotExist.
+func (*Absent) Error() string { return fs.ErrNotExist.Error() }
+
+// Unwrap makes it fs.ErrNotExist.
+func (*Absent) Unwrap() error { return fs.ErrNotExist }

@@ -1,0 +1,104 @@
+package namespace
+
+import (
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+)
+
+func TestRefresh(t *testing.T) {
+	// Whatever the freshness of a link says, a directory is listed anew for one who wants
+	// that, once for all who want it as of then, also where one that began earlier runs; what
+	// names meant before is told, and a failure is no answer.
+	for _, f := range []Freshness{{Mode: Immutable}, {Mode: Bounded, Bound: time.Hour}, {Mode: Strict}} {
+		w := open(t, func(o *Options) { o.Links[0].Freshness = f })
+		old := w.b.put("d/x", "A", 1)
+		w.b.put("d/gone", "A", 1)
+		d := w.resolve("/d")
+		w.names("/d")
+		w.clock.add(time.Second)
+		now := w.b.put("d/x", "B", 2)
+		w.b.remove("d/gone")
+		var mu sync.Mutex
+		was := map[string]Node{}
+		cancel := w.tree.Subscribe(func(c Change) {
+			n, err := w.tree.Node(t.Context(), c.Old)
+			if err != nil {
+				t.Errorf("%v: what %s meant: %v", f, c.Name, err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			was[c.Name] = n
+		})
+		before := w.b.requests()
+		since := w.tree.Now()
+		for range 3 {
+			if err := w.tree.Refresh(t.Context(), d.ID, since); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n := w.b.requests() - before; n != 1 {
+			t.Errorf("%v: %d requests", f, n)
+		}
+		var names []string
+		if err := w.tree.ReadSince(t.Context(), d.ID, since, "", func(n Node) bool {
+			names = append(names, n.Name)
+			if n.Object != now {
+				t.Errorf("%v: %+v", f, n)
+			}
+			return true
+		}); err != nil || !slices.Equal(names, []string{"x"}) || w.b.requests()-before != 1 {
+			t.Errorf("%v: %q, %v", f, names, err)
+		}
+		mu.Lock()
+		if len(was) != 2 || was["x"].Object != old || was["gone"].Object.Key != "d/gone" {
+			t.Errorf("%v: told of %+v", f, was)
+		}
+		mu.Unlock()
+		cancel()
+		w.clock.add(time.Second)
+		w.b.down(errDown)
+		if err := w.tree.Refresh(t.Context(), d.ID, w.tree.Now()); !errors.Is(err, errDown) {
+			t.Errorf("%v: of an origin that is away: %v", f, err)
+		}
+		w.b.down(nil)
+	}
+}
+
+func TestARefreshWaitsForAListingThatIsTooOld(t *testing.T) {
+	// A listing is under way when somebody wants one as of now: it does not do for him.
+	w := open(t, nil)
+	w.b.put("d/x", "A", 1)
+	d := w.resolve("/d")
+	w.settle()
+	w.clock.add(24 * time.Hour)
+	running, goOn := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	w.b.mu.Lock()
+	w.b.onPage = func(string, int) {
+		once.Do(func() {
+			close(running)
+			<-goOn
+		})
+	}
+	lists := w.b.lists
+	w.b.mu.Unlock()
+	first := make(chan error)
+	go func() { first <- w.tree.ReadDir(t.Context(), d.ID, "", func(Node) bool { return true }) }()
+	<-running
+	w.clock.add(time.Second)
+	second := make(chan error)
+	since := w.tree.Now()
+	go func() { second <- w.tree.Refresh(t.Context(), d.ID, since) }()
+	close(goOn)
+	if err := errors.Join(<-first, <-second); err != nil {
+		t.Fatal(err)
+	}
+	w.b.mu.Lock()
+	defer w.b.mu.Unlock()
+	if n := w.b.lists - lists; n != 2 {
+		t.Errorf("%d listings", n)
+	}
+}
