@@ -116,6 +116,9 @@ type Run struct {
 	// Files, Blocks and Bytes were checked; Bad findings were made, Repaired of them
 	// repaired; Refused are those beside that are never touched.
 	Files, Blocks, Bytes, Bad, Repaired, Refused atomic.Int64
+	// Buffered blocks were read through the page cache, since the file system refuses
+	// O_DIRECT: what was there of them had been dropped before.
+	Buffered atomic.Int64
 }
 
 // Read is asked before n bytes are read.

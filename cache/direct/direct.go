@@ -217,6 +217,15 @@ func (f *File) ReadAt(p []byte, off int64) error {
 	return nil
 }
 
+// Forget drops what the page cache has of [off, off+n), if reads go through it, and
+// reports whether they do. What is not yet written stays there.
+func (f *File) Forget(off, n int64) (buffered bool) {
+	if !f.direct {
+		_ = unix.Fadvise(f.FD, off, n, unix.FADV_DONTNEED)
+	}
+	return !f.direct
+}
+
 // WriteAt writes all of p at off.
 func (f *File) WriteAt(p []byte, off int64) error {
 	if err := f.dir.announce(Change{What: "write", Name: f.Name, Off: off, Data: p}); err != nil {

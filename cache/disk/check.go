@@ -4,17 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache/check"
 	"github.com/hearthfs/hearth/cache/disk/label"
-	"github.com/hearthfs/hearth/cache/disk/layout"
 	"github.com/hearthfs/hearth/cache/scrub"
+	"github.com/hearthfs/hearth/cache/segment"
+	"github.com/hearthfs/hearth/cache/sparse"
 )
 
 // Check reads and verifies all that the directory at path holds. Nobody is kept
@@ -24,15 +25,40 @@ func (s *Store) Check(ctx context.Context, r *check.Run, path string) error {
 	if i < 0 {
 		return fmt.Errorf("check %s: it is no cache directory of this node", path)
 	}
-	if err := CheckHome(path, false, r); err != nil {
+	if err := label.Check(path, false, r); err != nil {
 		return err
 	}
 	return s.dirs[i].verify(ctx, r, scrub.Place{}, func(scrub.Place) {})
 }
 
-// verify checks from a place on, for as long as the directory is in use and its
-// device answers.
+// Inside runs a check of what each directory holds. A block that waits to be
+// written is written before. check.ErrLeft: of some directory nothing can be told.
+func (s *Store) Inside(ctx context.Context, r *check.Run, b *hearth.Block, do func(*segment.Log, *sparse.Files) error) error {
+	var errs []error
+	for _, d := range s.dirs {
+		if b != nil && d.queue.Has(b.ID()) {
+			errs = append(errs, s.drain(ctx))
+		}
+		errs = append(errs, d.within(r, do))
+	}
+	return errors.Join(errs...)
+}
+
+// verify checks from a place on.
 func (d *directory) verify(ctx context.Context, r *check.Run, from scrub.Place, at func(scrub.Place)) error {
+	return d.within(r, func(log *segment.Log, files *sparse.Files) error {
+		if !from.Objects {
+			if err := log.Check(ctx, r, from.Segment, func(number uint32) { at(scrub.Place{Segment: number + 1}) }); err != nil {
+				return err
+			}
+		}
+		return files.Check(ctx, r, from.Object, func(version [16]byte) { at(scrub.Place{Objects: true, Object: version}) })
+	})
+}
+
+// within runs a check of what the directory holds, for as long as it is in use and its
+// device answers.
+func (d *directory) within(r *check.Run, do func(*segment.Log, *sparse.Files) error) error {
 	vol := d.use()
 	if vol == nil || !d.readable() {
 		if vol != nil {
@@ -51,17 +77,11 @@ func (d *directory) verify(ctx context.Context, r *check.Run, from scrub.Place, 
 	}
 	packed, isLog := vol.packed.(*packedArea)
 	whole, isFiles := vol.whole.(wholeArea)
-	if isLog && !from.Objects {
-		err := packed.log.Check(ctx, r, from.Segment, func(number uint32) { at(scrub.Place{Segment: number + 1}) })
-		if err != nil {
-			return fmt.Errorf("check %s: %w", d.path, err)
-		}
+	if !isLog || !isFiles { // a test's
+		return nil
 	}
-	if isFiles {
-		err := whole.files.Check(ctx, r, from.Object, func(version [16]byte) { at(scrub.Place{Objects: true, Object: version}) })
-		if err != nil {
-			return fmt.Errorf("check %s: %w", d.path, err)
-		}
+	if err := do(packed.log, whole.files); err != nil {
+		return fmt.Errorf("check %s: %w", d.path, err)
 	}
 	return nil
 }
@@ -132,27 +152,4 @@ func Own(path string) (release func(), err error) {
 		return nil, err
 	}
 	return func() { f.Close() }, nil
-}
-
-// CheckHome reads hearth.json of a directory that Own has taken. With repair one that
-// is damaged or missing is made anew: its ids are new then, and what it holds stays.
-func CheckHome(path string, repair bool, r *check.Run) error {
-	r.Files.Add(1)
-	name := filepath.Join(path, layout.Home)
-	_, err := label.Read(path)
-	switch {
-	case err == nil:
-	case check.Unreadable(err):
-		r.Tell(check.Unread(name, err))
-	case errors.Is(err, label.ErrDamaged), errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.EIO):
-		f := check.InFile(check.Damaged, name, -1, err.Error())
-		if repair {
-			_, err := label.Write(path, "")
-			f.Repaired = err == nil
-		}
-		r.Tell(f)
-	default:
-		return fmt.Errorf("check %s: %w", path, err)
-	}
-	return nil
 }

@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"os"
 	"path/filepath"
 	"sync/atomic"
@@ -18,6 +17,7 @@ import (
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache/direct"
 	"github.com/hearthfs/hearth/cache/disk/queue"
+	"github.com/hearthfs/hearth/cache/disk/rendezvous"
 	"github.com/hearthfs/hearth/cache/evict"
 )
 
@@ -92,7 +92,7 @@ func newDirectory(do DirOptions, o *Options, node string) (*directory, error) {
 }
 
 func (d *directory) openFirst() error {
-	d.seed = pathSeed(d.path)
+	d.seed = rendezvous.Seed(d.path)
 	h, err := openHome(d.path, d.node, d.opt.statfs)
 	if err != nil {
 		return err
@@ -156,13 +156,6 @@ func deviceFailed(err error) bool {
 		return false
 	}
 	return no != unix.EACCES && no != unix.EPERM && no != unix.ENOTDIR && no != unix.ENOENT
-}
-
-// pathSeed places objects as long as a directory's id cannot be read.
-func pathSeed(path string) uint64 {
-	h := fnv.New64a()
-	_, _ = h.Write([]byte(path))
-	return h.Sum64()
 }
 
 // use returns the volume with a reference, or nil.

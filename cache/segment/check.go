@@ -189,10 +189,13 @@ func (l *Log) confirm(ctx context.Context, r *check.Run, s *segment, n note) err
 func (l *Log) readAgain(r *check.Run, s *segment, n note, v *hearth.View) (*check.Finding, error) {
 	p := place{slot: s.slot, unit: n.unit, length: n.length}
 	how := plan(n, span{0, int64(n.length)})
-	part, err := l.read(&how, p.slot, v)
+	err := l.stands(r, s, &how)
 	if err == nil {
-		part.Release()
-		return nil, nil
+		var part *hearth.View
+		if part, err = l.read(&how, p.slot, v); err == nil {
+			part.Release()
+			return nil, nil
+		}
 	}
 	if at, ok := l.index.get(n.id, nil); !ok || at != p {
 		return nil, nil
@@ -215,12 +218,78 @@ func (l *Log) readAgain(r *check.Run, s *segment, n note, v *hearth.View) (*chec
 
 func found(l *Log, s *segment, n note, bad error) check.Finding {
 	switch {
+	case errors.Is(bad, errRemoved):
+		bad = errors.New("its segment was removed: what is held of it is gone at the next start")
 	case errors.Is(bad, errEvicted):
 		bad = errors.New("its bytes are zero: it was evicted before a power loss, or the device lost it")
 	case errors.Is(bad, errMismatch):
 		bad = errors.New("its bytes are not what was written")
 	}
 	return check.InBlock(l.dir.Full(s.name()), n.offset(), n.id.Version, n.id.Index, bad)
+}
+
+// errRemoved: a segment has no name any more, though nobody here took it.
+var errRemoved = fmt.Errorf("removed: %w", errMismatch)
+
+// stands makes sure that a record is read from the device, and from a file that the
+// next start will find.
+func (l *Log) stands(r *check.Run, s *segment, how *ranges) error {
+	var st unix.Stat_t
+	if err := unix.Lstat(l.dir.Full(s.name()), &st); errors.Is(err, unix.ENOENT) {
+		return errRemoved
+	}
+	f, err := s.acquire()
+	if err != nil {
+		return nil // who reads it says why
+	}
+	defer s.release()
+	if f.Forget(how.head.off, how.head.n) {
+		r.Buffered.Add(1)
+	}
+	return nil
+}
+
+// CheckBlock reads one block, if it is held, and compares checksums as Check does;
+// held: it is there, or was and is not what was written, which is told.
+func (l *Log) CheckBlock(ctx context.Context, r *check.Run, id hearth.ID) (held bool, err error) {
+	for range 3 { // each round lost takes a compaction of this very block
+		p, ok := l.index.get(id, nil)
+		slots := *l.slots.Load()
+		if !ok || int(p.slot) >= len(slots) || slots[p.slot] == nil {
+			return false, nil
+		}
+		n, told := p.note(id), r.Bad.Load()
+		if err := r.Read(ctx, n.end()-n.offset()); err != nil {
+			return true, err
+		}
+		if err := l.confirm(ctx, r, slots[p.slot], n); err != nil {
+			return true, err
+		}
+		at, ok := l.index.get(id, nil)
+		if r.Bad.Load() > told || ok && at == p {
+			r.Blocks.Add(1)
+			r.Bytes.Add(n.end() - n.offset())
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// CheckSeals checks the header page and footer of every closed segment, and no block.
+func (l *Log) CheckSeals(ctx context.Context, r *check.Run) error {
+	for _, s := range *l.slots.Load() {
+		if s == nil {
+			continue
+		}
+		r.Files.Add(1)
+		err := l.checkSeals(ctx, r, s)
+		if check.Unreadable(err) {
+			r.Tell(check.Unread(l.dir.Full(s.name()), err))
+		} else if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // seals is what is wrong with the pages that say what a segment is; "": nothing.

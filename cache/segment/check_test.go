@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -117,7 +118,14 @@ func TestCheckOfWhatChangesIsClean(t *testing.T) {
 		}
 		r := &check.Run{Repair: true}
 		found := told(r)
-		if err := l.Check(t.Context(), r, 0, nil); err != nil || len(*found) > 0 {
+		err := l.Check(t.Context(), r, 0, nil)
+		for i := 0; i < 900 && err == nil; i += 7 { // one by one, too
+			_, err = l.CheckBlock(t.Context(), r, checkID(i))
+		}
+		if err == nil {
+			err = l.CheckSeals(t.Context(), r)
+		}
+		if err != nil || len(*found) > 0 {
 			<-done
 			t.Fatalf("%v, %v", *found, err)
 		}
@@ -438,5 +446,87 @@ func TestACutSegmentEndsNoCheck(t *testing.T) {
 	}
 	if l.numbered(1) != nil {
 		t.Error("a segment without blocks is there")
+	}
+}
+
+func TestCheckBlockAndSeals(t *testing.T) {
+	// Single blocks of a log in use are whole, changed, evicted, and in a segment that was
+	// removed; a byte of a footer is changed: each is told for what it is, dropped or
+	// mended, and told once.
+	dir, pool := t.TempDir(), hearthtest.Pool(t, 64<<20)
+	l, err := Open(Options{Dir: dir, Pool: pool, SegmentSize: 4 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	const blocks = 120
+	for i := range blocks {
+		if err := l.Append([]Entry{checkEntry(i)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run := func(do func(r *check.Run) error) []check.Finding {
+		t.Helper()
+		r := &check.Run{Repair: true}
+		found := told(r)
+		if err := do(r); err != nil {
+			t.Fatal(err)
+		}
+		return *found
+	}
+	block := func(i int, held bool) []check.Finding {
+		t.Helper()
+		return run(func(r *check.Run) error {
+			is, err := l.CheckBlock(t.Context(), r, checkID(i))
+			if is != held || is && r.Bytes.Load() < int64(len(checkEntry(i).Data)) {
+				t.Errorf("block %d: held %v, %d bytes", i, is, r.Bytes.Load())
+			}
+			return err
+		})
+	}
+	seals := func() []check.Finding {
+		t.Helper()
+		return run(func(r *check.Run) error { return l.CheckSeals(t.Context(), r) })
+	}
+	for i := range blocks {
+		if all := block(i, true); len(all) > 0 {
+			t.Fatalf("block %d of a clean log: %v", i, all)
+		}
+	}
+	if all := seals(); len(all) > 0 {
+		t.Fatalf("a clean log: %v", all)
+	}
+	p, _ := l.index.get(checkID(5), nil)
+	first := filepath.Join(dir, (*l.slots.Load())[p.slot].name())
+	hearthtest.FlipByte(t, first, p.note(checkID(5)).offset()+int64(headerSize(int(p.length)))+7, 4)
+	if all := block(5, true); len(all) != 1 || all[0].File != first || !all[0].Repaired {
+		t.Errorf("a changed byte: %v", all)
+	}
+	l.Evict(checkID(6))
+	for _, gone := range []int{5, 6, blocks} {
+		if all := block(gone, false); len(all) > 0 {
+			t.Errorf("block %d is not held: %v", gone, all)
+		}
+	}
+	size, err := os.Stat(first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hearthtest.FlipByte(t, first, size.Size()-40, 4)
+	if all := seals(); len(all) != 1 || all[0].File != first || !all[0].Repaired {
+		t.Errorf("a changed footer: %v", all)
+	}
+	if all := seals(); len(all) > 0 {
+		t.Errorf("after its repair: %v", all)
+	}
+	if err := os.Remove(first); err != nil {
+		t.Fatal(err)
+	}
+	if all := block(4, true); len(all) != 1 || !strings.Contains(all[0].Cause, "removed") || !all[0].Repaired {
+		t.Errorf("in a segment that was removed: %v", all)
+	}
+	block(4, false)
+	if all := block(blocks-1, true); len(all) > 0 {
+		t.Errorf("in another segment: %v", all)
 	}
 }

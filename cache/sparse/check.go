@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -85,11 +86,7 @@ func (f *Files) checkHeader(r *check.Run, version [16]byte) (there bool, bad *ch
 		if errors.Is(cause, unix.ENOENT) { // not yet made, or removed by hand
 			return false, nil, nil
 		}
-		f.mu.Lock()
-		present := f.objects[version]
-		gone := present == nil || present.unmade || present.reaping || present.doomed || f.closed
-		f.mu.Unlock()
-		if gone {
+		if !f.stands(version) {
 			return false, nil, nil
 		}
 	}
@@ -151,10 +148,10 @@ func readPast(dir int, name string, buf []byte, off int64) (int, error) {
 		if err != nil {
 			return 0, err
 		}
-		got, err := pread(fd, buf, off)
 		if past == 0 {
 			_ = unix.Fadvise(fd, off, int64(len(buf)), unix.FADV_DONTNEED)
 		}
+		got, err := pread(fd, buf, off)
 		unix.Close(fd)
 		if err != unix.EINVAL || past == 0 {
 			return got, err
@@ -168,7 +165,8 @@ type blockCheck struct {
 	files *Files
 	r     *check.Run
 	index int64
-	done  bool // there is no such block
+	done  bool  // there is no such block
+	read  int64 // bytes that were compared
 }
 
 func (s *blockCheck) run(ctx context.Context, version [16]byte) error {
@@ -196,7 +194,7 @@ func (s *blockCheck) run(ctx context.Context, version [16]byte) error {
 	}, v.Release); err != nil {
 		return err
 	}
-	s.done = done
+	s.done, s.read = done, read
 	if failed != nil && !done {
 		return failed
 	}
@@ -209,6 +207,87 @@ func (s *blockCheck) run(ctx context.Context, version [16]byte) error {
 	s.r.Blocks.Add(1)
 	s.r.Bytes.Add(read)
 	return s.r.Read(ctx, read) // what was a hole costs no time
+}
+
+const (
+	// busyWait is a moment for who writes into a block's extent, busyTries how many of
+	// them a check gives him: two seconds.
+	busyWait  = 20 * time.Millisecond
+	busyTries = 100
+)
+
+// CheckBlock reads one block, if it is held, and compares it with its record as Check
+// does; held: it is there, or was and is not what was written, which is told. With an
+// extent's first block it looks at the names and the header of the object's files.
+func (f *Files) CheckBlock(ctx context.Context, r *check.Run, b hearth.Block) (held bool, err error) {
+	version := b.Object.Version
+	if !f.stands(version) {
+		return false, nil
+	}
+	told := r.Bad.Load()
+	if b.Index%hearth.ExtentBlocks == 0 {
+		if err := f.checkFiles(ctx, r, version); err != nil || r.Bad.Load() > told {
+			return true, err
+		}
+	}
+	for range busyTries {
+		if err := r.Do(func() { held = f.Has(b.ID()) }, nil); err != nil {
+			return false, err
+		}
+		s := &blockCheck{files: f, r: r, index: b.Index}
+		err := s.run(ctx, version)
+		switch {
+		case err != nil, r.Bad.Load() > told, s.read > 0:
+			return true, err
+		case !held, s.done:
+			return false, nil
+		}
+		select {
+		case <-time.After(busyWait):
+		case <-ctx.Done():
+			return true, context.Cause(ctx)
+		}
+	}
+	return true, fmt.Errorf("check block %d of %s: %w", b.Index, f.path((&object{version: version}).dataName()), ErrBusy)
+}
+
+// stands reports whether an object is held, and not about to go.
+func (f *Files) stands(version [16]byte) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	x := f.objects[version]
+	return x != nil && !x.unmade && !x.reaping && !x.doomed && !f.closed
+}
+
+// checkFiles tells of an object whose files lost their names, so that what is held of
+// it is gone at the next start, or whose sidecar is not its own.
+func (f *Files) checkFiles(ctx context.Context, r *check.Run, version [16]byte) error {
+	if err := r.Read(ctx, headerSize); err != nil {
+		return err
+	}
+	x := &object{version: version}
+	var bad *check.Finding
+	var failed error
+	err := r.Do(func() {
+		for _, name := range []string{x.dataName(), x.sumsName()} {
+			var st unix.Stat_t
+			if unix.Fstatat(f.dir, name, &st, unix.AT_SYMLINK_NOFOLLOW) != unix.ENOENT || !f.stands(version) {
+				continue
+			}
+			lost := check.InFile(check.Damaged, f.path(name), -1, "it was removed: what is held of its object is gone at the next start")
+			if r.Repair {
+				f.EvictObject(version)
+				lost.Repaired = true
+			}
+			bad = &lost
+			return
+		}
+		_, bad, failed = f.checkHeader(r, version)
+	}, nil)
+	if err == nil && bad != nil {
+		r.Tell(*bad)
+	}
+	return errors.Join(err, failed)
 }
 
 // seen is what the index says of a block, and whether somebody is at it.
@@ -275,6 +354,10 @@ func (s *blockCheck) verify(x *object, held bool, buf []byte) (cause error, name
 		return nil, "", 0
 	}
 	n, start := x.blockLen(s.index), s.index*hearth.BlockSize
+	if !x.handle.direct {
+		_ = unix.Fadvise(x.handle.data, start, int64(n), unix.FADV_DONTNEED)
+		s.r.Buffered.Add(1)
+	}
 	direct, err := f.readData(x, buf[:alignUp(n)], start, n)
 	if !direct {
 		_ = unix.Fadvise(x.handle.data, start, int64(n), unix.FADV_DONTNEED)

@@ -323,3 +323,74 @@ func TestABlockThatIsHandedOutIsNotRepaired(t *testing.T) {
 		t.Errorf("again: %v", all)
 	}
 }
+
+func TestCheckBlock(t *testing.T) {
+	// Single blocks are whole, holes, changed in their bytes, their record or the sidecar's
+	// header, and of files that were removed, also right after a start: each is told for
+	// what it is, and dropped.
+	modes(t, func(t *testing.T, opt Options) {
+		for _, fresh := range []bool{false, true} {
+			x := start(t, opt)
+			a, dataA := sample(1, 20*mib+17)
+			b, dataB := sample(2, 3*mib)
+			c, dataC := sample(3, 3*mib)
+			d, dataD := sample(4, 3*mib)
+			x.put(a, dataA, 0, 1, 2, 18, 20)
+			x.putAll(b, dataB)
+			x.putAll(c, dataC)
+			x.putAll(d, dataD)
+			again := func() {
+				if fresh {
+					x.stop()
+					x.reopen()
+				}
+			}
+			again()
+			is := func(o *hearth.Object, i int64, held bool, says string) {
+				t.Helper()
+				all, r := looked(t, true, func(r *check.Run) error {
+					got, err := x.Files.CheckBlock(t.Context(), r, o.Block(i))
+					if got != held {
+						t.Errorf("fresh %v, block %d of %s: held %v", fresh, i, o.Key, got)
+					}
+					return err
+				})
+				if (says == "") != (len(all) == 0) || len(all) > 0 && !strings.Contains(all[0].Cause, says) {
+					t.Errorf("fresh %v, block %d of %s: %v", fresh, i, o.Key, all)
+				}
+				if held && says == "" && r.Bytes.Load() != int64(o.Block(i).Len()) {
+					t.Errorf("fresh %v, block %d of %s: %d bytes", fresh, i, o.Key, r.Bytes.Load())
+				}
+			}
+			for _, i := range []int64{0, 1, 2, 18, 20} {
+				is(a, i, true, "")
+			}
+			is(a, 3, false, "")
+			again()
+			hearthtest.FlipByte(t, x.dataFile(a), mib+77, 4)
+			hearthtest.FlipByte(t, x.sumsFile(a), recordOffset(18)+20, 4)
+			is(a, 1, true, "its bytes")
+			is(a, 18, true, "record")
+			is(a, 1, false, "")
+			is(a, 18, false, "")
+			is(a, 2, true, "")
+			again()
+			hearthtest.FlipByte(t, x.sumsFile(b), 40, 4)
+			is(b, 0, true, "header")
+			is(b, 0, false, "")
+			for i, name := range []string{x.dataFile(c), x.sumsFile(d)} {
+				if err := os.Remove(name); err != nil {
+					t.Fatal(err)
+				}
+				is([]*hearth.Object{c, d}[i], 0, true, "removed")
+				is([]*hearth.Object{c, d}[i], 1, false, "")
+			}
+			x.stop()
+			for _, name := range []string{x.dataFile(a), x.sumsFile(a)} {
+				if err := os.Remove(name); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	})
+}

@@ -20,6 +20,7 @@ import (
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache/check"
 	"github.com/hearthfs/hearth/cache/disk"
+	"github.com/hearthfs/hearth/cache/disk/label"
 	"github.com/hearthfs/hearth/cache/disk/layout"
 	"github.com/hearthfs/hearth/cache/segment"
 	"github.com/hearthfs/hearth/cache/sparse"
@@ -36,7 +37,7 @@ func Check(ctx context.Context, dir string, r *check.Run) error {
 		return err
 	}
 	defer release()
-	if err := disk.CheckHome(dir, r.Repair, r); err != nil {
+	if err := label.Check(dir, r.Repair, r); err != nil {
 		return err
 	}
 	if err := fsck.Small(dir, false, r); err != nil {

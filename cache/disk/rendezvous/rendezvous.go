@@ -4,6 +4,7 @@ package rendezvous
 
 import (
 	"encoding/binary"
+	"hash/fnv"
 	"math"
 )
 
@@ -16,4 +17,11 @@ func Score(version *[16]byte, seed uint64, weight int64) float64 {
 	h ^= h >> 31
 	u := (float64(h>>11) + 0.5) / (1 << 53)
 	return -math.Log(u) / float64(max(weight, 1))
+}
+
+// Seed stands for a place whose own is not known.
+func Seed(name string) uint64 {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(name))
+	return h.Sum64()
 }
