@@ -81,7 +81,7 @@ func (c *commit) take(ctx context.Context, it *item) error {
 		return context.Cause(ctx) // what ended then was cut short, and is done again
 	}
 	c.pending = append(c.pending, it)
-	if !it.ref.broken && (it.out.failed == 0 || it.out.stale) {
+	if !it.ref.broken && (it.out.failed == 0 || it.out.stale || c.job.rec.Check) {
 		c.failed = 0
 	} else if c.failed++; c.failed == brokenAfter {
 		c.pending = c.pending[:max(0, len(c.pending)-brokenAfter)]
@@ -109,23 +109,28 @@ func (c *commit) checkpoint(ctx context.Context) error {
 			stale = append(stale, it)
 		}
 	}
-	err := c.again(ctx, stale, func(it *item, p *gate.Pass) int64 {
-		it.out = j.loader.replaced(ctx, p, it.ref)
-		return it.out.loaded
-	})
-	if err != nil {
-		return err
-	}
-	if err := c.ensure(ctx); err != nil {
-		return err
+	if !j.rec.Check { // which loads nothing
+		err := c.again(ctx, stale, func(it *item, p *gate.Pass) int64 {
+			it.out = j.loader.replaced(ctx, p, it.ref)
+			return it.out.loaded
+		})
+		if err == nil {
+			err = c.ensure(ctx)
+		}
+		if err != nil {
+			return err
+		}
 	}
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	for _, it := range c.pending {
-		if j.rec.Pass == 0 {
+		switch {
+		case j.rec.Check:
+			c.tally(it)
+		case j.rec.Pass == 0:
 			c.count(it)
-		} else {
+		default:
 			c.review(it)
 		}
 		j.rec.Cursor.at(it)

@@ -31,6 +31,12 @@
 // vanished, not kept (no tier would have it), failed. So do its bytes, by blocks:
 // those of a file that is done may have been present in part.
 //
+// A job that checks goes the same way and loads nothing. Before it reads a directory it
+// has that listed anew, whatever is believed of it; what names are told to have meant
+// before is kept by package warmup/check. Its step asks the Checker to read each block
+// from the device. Files are whole, missing, corrupt, or changed; what a listing does not
+// have any more vanished.
+//
 // Package gate says how many steps are under way, and whose. A step that waits for
 // its job's rate is none meanwhile; what a checkpoint loads again goes through it, too.
 package warmup

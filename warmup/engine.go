@@ -16,6 +16,8 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/warmup/gate"
+	"github.com/hearthfs/hearth/warmup/list"
+	"github.com/hearthfs/hearth/warmup/pace"
 )
 
 // Options are what an Engine works with.
@@ -30,6 +32,8 @@ type Options struct {
 	Durable Durable
 	// Ready is closed once jobs may begin; nil: at once.
 	Ready <-chan struct{}
+	// Checker reads what Keeper holds; nil: there is no check.
+	Checker Checker
 	// Room says what fits; nil: everything does.
 	Room  Room
 	Names Names
@@ -82,7 +86,7 @@ type Engine struct {
 type shown struct {
 	record Record
 	stop   context.CancelCauseFunc // nil: it does not run
-	pace   pace
+	pace   pace.Pace
 	// unsaved: the record of its end could not be saved.
 	unsaved error
 }
@@ -189,7 +193,7 @@ func (e *Engine) beginLocked(s *shown, r Record) error {
 	if s.stop = nil; err != nil {
 		return err
 	}
-	s.record, s.pace, s.unsaved = r, pace{}, nil
+	s.record, s.pace, s.unsaved = r, pace.Pace{}, nil
 	e.shown[r.ID] = s
 	e.startLocked(r)
 	return nil
@@ -237,7 +241,7 @@ func (e *Engine) forget() {
 		id := s.record.ID
 		kept++
 		bytes += lists[id]
-		if kept > maxHistory || lists[id] > 0 && bytes > maxList {
+		if kept > maxHistory || lists[id] > 0 && bytes > list.Max {
 			delete(e.shown, id)
 			gone = append(gone, id)
 		}
@@ -272,7 +276,7 @@ func (e *Engine) startLocked(r Record) {
 		defer j.share.Leave()
 		j.loader.pins = e.o.Pins.Open()
 		defer j.loader.pins.Close()
-		j.claim, j.others = e.claims.open(j.loader.pins, e.o.Room, !r.DryRun && !r.MetadataOnly)
+		j.claim, j.others = e.claims.open(j.loader.pins, e.o.Room, r.loads())
 		defer e.claims.close(j.claim)
 		j.end(guarded(func() error { return j.run(ctx) }))
 	})
@@ -292,7 +296,7 @@ func (j *job) end(err error) {
 		r.State, r.Kind, r.Error = Failed, f.kind, f.text
 	case err != nil:
 		r.State, r.Kind, r.Error = Failed, kindFailed, j.engine.o.cause(err)
-	case r.Counters.NotKept.Files+r.Counters.Failed.Files > 0 || r.Lost > 0:
+	case r.Counters.NotKept.Files+r.Counters.Failed.Files > 0 || r.Lost > 0 || r.Checked.bad():
 		r.State = Partly
 	default:
 		r.State = Done
@@ -336,11 +340,18 @@ func (e *Engine) keep(r *Record) {
 	defer e.mu.Unlock()
 	if s := e.shown[saved.ID]; s != nil {
 		for v := range wasFailed + 1 {
+			if saved.Check {
+				break // it makes nothing present
+			}
 			was, is := s.record.Counters.of(v), saved.Counters.of(v)
 			e.total.of(v).add(Tally{is.Files - was.Files, is.Bytes - was.Bytes})
 		}
 		s.record, s.unsaved = saved, err
-		s.pace.note(time.Now(), saved.Counters.Done.Bytes+saved.Counters.Changed.Bytes)
+		brought := saved.Counters.Done.Bytes + saved.Counters.Changed.Bytes
+		if saved.Check {
+			brought = saved.through().Bytes
+		}
+		s.pace.Note(time.Now(), brought)
 	}
 	close(e.changed)
 	e.changed = make(chan struct{})

@@ -15,6 +15,7 @@ import (
 
 	"github.com/hearthfs/hearth/cache"
 	"github.com/hearthfs/hearth/internal/hearthtest"
+	"github.com/hearthfs/hearth/warmup/list"
 )
 
 func TestEverythingIsLoadedOnce(t *testing.T) {
@@ -313,7 +314,7 @@ func TestLists(t *testing.T) {
 			missing = 3 // the two halves of a name
 		}
 		if c := v.Counters; v.State != Partly || c.Failed != (Tally{missing, 0}) || c.Sum().Files != 43+missing+(1-(missing-1)/2) ||
-			v.Samples[0] != (Sample{"/nothing", "no such file or directory"}) {
+			v.Samples[0] != (Sample{Path: "/nothing", Cause: "no such file or directory"}) {
 			t.Errorf("nul %v: %+v", nul, v)
 		}
 	}
@@ -555,7 +556,7 @@ func TestWhatIsForgottenGoes(t *testing.T) {
 	}
 	for _, i := range []int{90, 95} { // holes: they take no room
 		name := filepath.Join(w.files.Dir, fmt.Sprintf("old%05d.list", i))
-		if err := errors.Join(os.WriteFile(name, nil, 0o600), os.Truncate(name, maxList*2/3)); err != nil {
+		if err := errors.Join(os.WriteFile(name, nil, 0o600), os.Truncate(name, list.Max*2/3)); err != nil {
 			t.Fatal(err)
 		}
 	}

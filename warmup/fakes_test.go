@@ -347,6 +347,7 @@ type world struct {
 	room    Room
 	pins    *Pins
 	readers func() int64
+	checker *fakeChecker
 	every   time.Duration // between checkpoints; 0: as ever
 	engine  *Engine
 }
@@ -354,6 +355,7 @@ type world struct {
 func newWorld(t testing.TB) *world {
 	w := &world{t: t, bucket: &fakeBucket{objects: map[string]hearth.Object{}}, keeper: &fakeKeeper{blocks: map[hearth.ID]*fakeHeld{}},
 		files: &Files{Dir: t.TempDir(), Log: func(what string, err error) { t.Log(what, err) }}}
+	w.checker = &fakeChecker{w: w, bad: map[string]bool{}}
 	w.source, w.readers = w.bucket, func() int64 { return 0 }
 	tree, err := namespace.Open(namespace.Options{Links: []namespace.Link{{Path: "/", Name: "l", Identity: "id", Origin: w.bucket, StaleIfError: true}}})
 	if err != nil {
@@ -375,7 +377,7 @@ func newWorld(t testing.TB) *world {
 // open begins a process's life.
 func (w *world) open() *Engine {
 	w.t.Helper()
-	e, err := Open(Options{Source: w.source, Keeper: w.keeper, Room: w.room, Pins: w.pins, Names: fakeNames{w.tree}, Records: w.records, Files: w.files,
+	e, err := Open(Options{Source: w.source, Keeper: w.keeper, Checker: w.checker, Room: w.room, Pins: w.pins, Names: fakeNames{w.tree}, Records: w.records, Files: w.files,
 		Readers: w.readers, Throttled: func() int64 { return 0 }, Connections: func() int { return 56 },
 		Log: func(what string, err error) { w.t.Log(what, err) }, checkpoint: w.every})
 	if err != nil {

@@ -1,8 +1,6 @@
 package warmup
 
 import (
-	"bufio"
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,6 +10,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/hearthfs/hearth/warmup/list"
 )
 
 // Records keeps jobs. A ring may take it over one day.
@@ -121,6 +121,11 @@ func (f *Files) Load() ([]Record, error) {
 	all = f.forget(all)
 	for _, e := range entries {
 		id, isList := strings.CutSuffix(e.Name(), listSuffix)
+		for _, suffix := range []string{changesSuffix, findingsSuffix} {
+			if x, also := strings.CutSuffix(e.Name(), suffix); also {
+				id, isList = x, true
+			}
+		}
 		known := func(r Record) bool { return r.ID == id }
 		if isList && !slices.ContainsFunc(all, known) && !unread[id] || strings.HasSuffix(e.Name(), newSuffix) {
 			f.remove(e.Name())
@@ -162,8 +167,9 @@ func (f *Files) forget(all []Record) []Record {
 // drop removes what is kept of a job.
 func (f *Files) drop(id string) {
 	if f.Dir != "" {
-		f.remove(id + recordSuffix)
-		f.remove(id + listSuffix)
+		for _, suffix := range []string{recordSuffix, listSuffix, changesSuffix, findingsSuffix} {
+			f.remove(id + suffix)
+		}
 	}
 }
 
@@ -196,92 +202,27 @@ func (f *Files) told(what string, err error) {
 	}
 }
 
-// maxLine bounds a path of a list, in bytes.
-const maxLine = 64 << 10
-
-// Spool writes a list's paths, each passed through canonical, as the list of the
-// job id: an item a line of list, or ended by NUL. Empty items are left out.
-func (f *Files) Spool(id string, list io.Reader, nul bool, canonical func(string) string) error {
+// Spool keeps a list, as package list has it, for the job id.
+func (f *Files) Spool(id string, from io.Reader, nul bool, canonical func(string) string) error {
 	if f.Dir == "" {
 		return Refusal("a list is kept on disk, and this node has no disk tier: start it with --cache-disks PATH=SIZE")
 	}
 	if err := f.make(); err != nil {
 		return fmt.Errorf("keep the list: %w", err)
 	}
-	name := filepath.Join(f.Dir, id+listSuffix)
-	file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	file, err := os.OpenFile(f.list(id), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return fmt.Errorf("keep the list: %w", err)
 	}
-	out := bufio.NewWriter(file)
-	scan := bufio.NewScanner(list)
-	scan.Buffer(nil, maxLine)
-	if nul {
-		scan.Split(upToNUL)
-	}
-	size := 0
-	for err == nil && scan.Scan() {
-		switch path := scan.Text(); {
-		case strings.Contains(path, "\x00"):
-			err = Refusal("the list has NUL in a line: say that it is separated by NUL (-0)")
-		case size > maxList:
-			err = Refusal(fmt.Sprintf("the list is longer than %d bytes: warm up directories, or several lists", maxList))
-		case path != "":
-			var n int
-			n, err = out.WriteString(canonical(path) + "\x00")
-			size += n
-		}
-	}
-	err = errors.Join(err, scan.Err())
-	if errors.Is(err, bufio.ErrTooLong) {
-		err = Refusal(fmt.Sprintf("a path of the list is longer than %d bytes; is it separated by NUL (-0)?", maxLine))
-	}
-	err = errors.Join(err, out.Flush(), file.Sync(), file.Close())
-	if err != nil {
-		f.remove(id + listSuffix)
-		return fmt.Errorf("keep the list: %w", err)
-	}
-	return nil
-}
-
-// maxList is some ten million paths, of one list and of those of all jobs that ended:
-// the cache's disk is for blocks.
-const maxList = 1 << 30
-
-func upToNUL(data []byte, end bool) (advance int, token []byte, err error) {
-	if i := bytes.IndexByte(data, 0); i >= 0 {
-		return i + 1, data[:i], nil
-	}
-	if end && len(data) > 0 {
-		return len(data), data, nil
-	}
-	return 0, nil, nil
-}
-
-// items calls each for the paths of a job's list from offset on; next is where the
-// item behind begins.
-func (f *Files) items(id string, offset int64, each func(path string, at, next int64) error) error {
-	file, err := os.Open(filepath.Join(f.Dir, id+listSuffix))
+	err = errors.Join(list.Write(file, from, nul, canonical), file.Sync(), file.Close())
 	if err == nil {
-		defer file.Close()
-		_, err = file.Seek(offset, io.SeekStart)
+		return nil
 	}
-	if err != nil {
-		return fmt.Errorf("read the list of the job %s: %w", id, err)
+	f.remove(id + listSuffix)
+	if errors.As(err, new(list.Refused)) {
+		err = Refusal(err.Error())
 	}
-	in := bufio.NewReader(file)
-	for {
-		item, err := in.ReadString(0)
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("read the list of the job %s: %w", id, err)
-		}
-		next := offset + int64(len(item))
-		if err := each(strings.TrimSuffix(item, "\x00"), offset, next); err != nil {
-			return err
-		}
-		offset = next
-	}
+	return fmt.Errorf("keep the list: %w", err)
 }
+
+func (f *Files) list(id string) string { return filepath.Join(f.Dir, id+listSuffix) }

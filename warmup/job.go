@@ -9,6 +9,7 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/warmup/gate"
+	"github.com/hearthfs/hearth/warmup/list"
 )
 
 // failure ends a job early.
@@ -34,6 +35,8 @@ type job struct {
 	others []*claim  // of jobs that began before it
 	began  time.Time // of this run, with the time worked before
 	before float64
+
+	checking *checking // nil: it loads, or only counts
 
 	rec Record // of the goroutine that runs it; what was saved of it, the engine shows
 
@@ -63,7 +66,10 @@ func (j *job) run(ctx context.Context) error {
 		j.plan.Plan = Plan{}
 	}
 	j.save()
-	if r.MetadataOnly || r.DryRun {
+	switch {
+	case r.Check:
+		return j.check(ctx)
+	case !r.loads():
 		return j.onlyCount(ctx)
 	}
 	for r.Pass <= lastPass {
@@ -120,7 +126,7 @@ func (j *job) pass(ctx context.Context) error {
 	counted := make(chan struct{})
 	if j.plan.Counted {
 		close(counted)
-		if j.rec.Pass == 0 { // what was loaded before a restart must stay as well
+		if j.rec.Pass == 0 && j.rec.loads() { // what was loaded before a restart must stay as well
 			start(&work, cancel, func() error { j.pinAll(ctx); return nil })
 		}
 	} else {
@@ -190,8 +196,12 @@ func first(ctx context.Context, err error) error {
 // walk begins the steps in order.
 func (j *job) walk(ctx context.Context, from Cursor, order chan<- *item, begin func(*item, *gate.Pass)) error {
 	w := j.over()
+	w.start = from
 	w.each = func(r ref) error {
 		j.pin(&r)
+		if j.rec.Check {
+			j.known(&r)
+		}
 		return steps(&r, func(it *item) error {
 			select {
 			case order <- it:
@@ -215,8 +225,13 @@ func (j *job) walk(ctx context.Context, from Cursor, order chan<- *item, begin f
 
 // over is the walk over what the job was asked for.
 func (j *job) over() walk {
-	return walk{Options: &j.engine.o, since: j.rec.Since, targets: j.targets, breathe: j.engine.gate.Breathe,
+	w := walk{Options: &j.engine.o, since: j.rec.Since, targets: j.targets, breathe: j.engine.gate.Breathe,
 		goesOn: j.rec.Pass == 0, single: j.rec.List == "" && len(j.rec.Targets) == 1}
+	if j.rec.Check {
+		w.refresh, w.gone = j.refresh, j.gone
+		w.goesOn = j.rec.List != "" // what cannot be listed is not known to be missing
+	}
+	return w
 }
 
 // targets calls each for what the job was asked for, from a cursor on.
@@ -231,7 +246,7 @@ func (j *job) targets(from Cursor, each func(target string, at, next Cursor) err
 		return nil
 	}
 	i := from.Target
-	return j.engine.o.Files.items(j.rec.ID, from.Offset, func(path string, at, next int64) error {
+	return list.Read(j.engine.o.Files.list(j.rec.ID), from.Offset, func(path string, at, next int64) error {
 		i++
 		return each(path, Cursor{Target: i - 1, Offset: at}, Cursor{Target: i, Offset: next})
 	})
@@ -240,10 +255,10 @@ func (j *job) targets(from Cursor, each func(target string, at, next Cursor) err
 // present reports whether a step needs no request, and is over.
 func (j *job) present(it *item) bool {
 	o := &it.ref.object
-	if it.ref.absent != "" || it.n == 0 && !it.renewed {
+	if it.ref.absent != "" || it.n == 0 && !it.renewed && !it.ref.changed {
 		return true
 	}
-	if it.renewed || !o.Cacheable() {
+	if it.renewed || j.rec.Check || !o.Cacheable() {
 		return false
 	}
 	it.out = outcome{object: o, first: it.first, n: it.n}
@@ -260,6 +275,13 @@ func (j *job) present(it *item) bool {
 
 // step loads one item.
 func (j *job) step(ctx context.Context, it *item, p *gate.Pass) {
+	if j.rec.Check {
+		out, read := j.verify(ctx, it, p)
+		it.out = out
+		close(it.done)
+		p.Exit(ctx, read)
+		return
+	}
 	if !it.renewed {
 		it.out = j.loader.load(ctx, p, &it.ref.object, it.first, it.n)
 	}
@@ -273,7 +295,7 @@ func (j *job) step(ctx context.Context, it *item, p *gate.Pass) {
 
 // pin keeps an object from being given up while the job runs.
 func (j *job) pin(r *ref) {
-	if r.absent == "" && !j.rec.DryRun && !j.rec.MetadataOnly && !j.loader.pins.Add(r.object.Version) {
+	if r.absent == "" && j.rec.loads() && !j.loader.pins.Add(r.object.Version) {
 		j.engine.told("a warm-up has no memory to keep what it loads from being evicted", errors.New("raise --cache-ram"))
 	}
 }
@@ -321,7 +343,7 @@ func (j *job) count(ctx context.Context) error {
 			return j.missesLocked(&r)
 		}
 		j.plan.inARow = 0
-		if j.rec.MetadataOnly {
+		if j.rec.MetadataOnly || j.rec.Check {
 			return nil
 		}
 		j.plan.Needs = fit.add(r.target, &r.object)
@@ -334,7 +356,7 @@ func (j *job) count(ctx context.Context) error {
 		return first(ctx, err)
 	}
 	var lacks error
-	if !j.rec.MetadataOnly {
+	if !j.rec.MetadataOnly && !j.rec.Check {
 		if lacks = j.besides(ctx, fit); lacks != nil && !j.rec.DryRun {
 			return lacks
 		}
@@ -355,7 +377,7 @@ func (j *job) count(ctx context.Context) error {
 func (j *job) missesLocked(r *ref) error {
 	p := &j.plan
 	if p.absents++; len(p.absent) < maxSamples {
-		p.absent = append(p.absent, Sample{r.path(), r.absent})
+		p.absent = append(p.absent, Sample{Path: r.path(), Cause: r.absent})
 	}
 	if p.inARow++; !r.broken {
 		p.inARow = 0
@@ -439,6 +461,7 @@ func (j *job) save() {
 		r.State = Loading
 	}
 	j.plan.Unlock()
+	j.saveCheck()
 	r.Worked = j.before + time.Since(j.began).Seconds()
 	j.engine.keep(r)
 }

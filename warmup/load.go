@@ -24,6 +24,7 @@ type outcome struct {
 	object                   *hearth.Object // whose blocks [first, first+n) these are
 	first                    int64
 	n                        int64
+	buffered                 int64  // blocks that a check read through the page cache
 	cause                    string // of what was not kept or failed
 }
 

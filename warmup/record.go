@@ -33,7 +33,11 @@ type Request struct {
 	MetadataOnly bool `json:"metadata_only,omitempty"`
 	// DryRun counts what would be loaded, and loads nothing.
 	DryRun bool `json:"dry_run,omitempty"`
-	// Rate limits what is asked of origins, in bytes a second; 0: nothing does.
+	// Check reads what is held from the device, compares it and its names with a fresh
+	// listing, and loads nothing.
+	Check bool `json:"check,omitempty"`
+	// Rate limits what is asked of origins, or read by a check, in bytes a second; 0:
+	// nothing does.
 	Rate int64 `json:"rate,omitempty"`
 	// PinS pins the targets for so many seconds, from the job's creation on; Forever:
 	// until they are unpinned; 0: it does not.
@@ -52,12 +56,19 @@ func (r *Record) Expires() *time.Time {
 	return &end
 }
 
+// loads reports whether the job is to make blocks present.
+func (q *Request) loads() bool { return !q.MetadataOnly && !q.DryRun && !q.Check }
+
 // What is what was asked for, in one line.
 func (q *Request) What() string {
+	what := strings.Join(q.Targets, " ")
 	if q.List != "" {
-		return "list " + q.List
+		what = "list " + q.List
 	}
-	return strings.Join(q.Targets, " ")
+	if q.Check {
+		what = "check " + what
+	}
+	return what
 }
 
 // Tally counts files and their bytes.
@@ -127,6 +138,8 @@ type Cursor struct {
 	// of the last file below a directory, "" before the first.
 	Root int    `json:"root,omitempty"`
 	Path string `json:"path,omitempty"`
+	// Gone is the last name that vanished from the directory at Path and was counted.
+	Gone string `json:"gone,omitempty"`
 	// File is there while the file at the cursor is not whole.
 	File *Part `json:"file,omitempty"`
 }
@@ -145,9 +158,12 @@ type Part struct {
 type Sample struct {
 	Path  string `json:"path"`
 	Cause string `json:"cause"`
+	// What a check says of it: missing, corrupt, changed, vanished, or damaged for a
+	// file of the cache itself.
+	What string `json:"what,omitempty"`
 }
 
-// maxSamples of causes are kept of a job.
+// maxSamples of causes are kept of a job; of a check so many of each thing it says.
 const maxSamples = 20
 
 // Times of a job; zero: not yet.
@@ -183,8 +199,21 @@ type Record struct {
 	// enough for it.
 	Since  int64  `json:"since_ms"`
 	Cursor Cursor `json:"cursor"`
+	// Checked is what a check has found; nil: it is none, or has not begun.
+	Checked *Checked `json:"checked,omitempty"`
 	// Samples are the first causes of what is not kept, vanished or failed.
 	Samples []Sample `json:"samples,omitempty"`
+}
+
+// through is what has been counted of what a listing gives; of a warm-up that is what
+// stands in a tier.
+func (r *Record) through() Tally {
+	if !r.Check {
+		return r.Counters.Held()
+	}
+	t := r.Counters.Sum()
+	t.add(Tally{-r.Counters.Vanished.Files, -r.Counters.Vanished.Bytes})
+	return t
 }
 
 // clone is a copy that shares nothing that changes.
@@ -194,6 +223,10 @@ func (r *Record) clone() Record {
 		part := *r.Cursor.File
 		c.Cursor.File = &part
 	}
+	if r.Checked != nil {
+		checked := *r.Checked
+		c.Checked = &checked
+	}
 	c.Samples = append([]Sample(nil), r.Samples...)
 	return c
 }
@@ -202,7 +235,7 @@ func (r *Record) clone() Record {
 func (r *Record) sample(path, cause string) {
 	known := func(s Sample) bool { return s.Path == path }
 	if len(r.Samples) < maxSamples && !slices.ContainsFunc(r.Samples, known) {
-		r.Samples = append(r.Samples, Sample{path, cause})
+		r.Samples = append(r.Samples, Sample{Path: path, Cause: cause})
 	}
 }
 

@@ -3,7 +3,6 @@ package warmup
 import (
 	"errors"
 	"math"
-	"time"
 )
 
 // View is a job as it is shown.
@@ -21,7 +20,8 @@ type Progress struct {
 	FilesTotal int64  `json:"files_total"`
 	BytesDone  int64  `json:"bytes_done"`
 	BytesTotal int64  `json:"bytes_total"`
-	// RateBPS is bytes loaded per second lately; what was present does not count.
+	// RateBPS is bytes loaded per second lately; what was present does not count. Of a
+	// check it is bytes that were checked.
 	RateBPS int64 `json:"rate_bps"`
 	// ETAS is how many seconds it will take at that rate; -1: not known.
 	ETAS int64 `json:"eta_s"`
@@ -32,19 +32,28 @@ type Progress struct {
 
 func (s *shown) view() View {
 	r := s.record.clone()
-	held := r.Counters.Held()
+	held := r.through()
 	p := Progress{Job: r.ID, Phase: string(r.State), FilesDone: held.Files, BytesDone: held.Bytes, ETAS: -1,
 		Errors: r.Counters.NotKept.Files + r.Counters.Failed.Files, Found: r.Plan.Total.Files}
 	if r.Pass > 0 && !r.State.Over() {
 		p.Phase = "verifying"
 	}
+	if r.Check {
+		p.Errors += r.Counters.Changed.Files + r.Counters.Vanished.Files
+		if r.State == Loading {
+			p.Phase = "checking"
+		}
+	}
 	if r.Plan.Counted {
 		p.FilesTotal, p.BytesTotal = r.Plan.Total.Files, r.Plan.Total.Bytes
 	}
 	if !r.State.Over() {
-		p.RateBPS = s.pace.rate()
+		p.RateBPS = s.pace.Rate()
 	}
 	left := r.Plan.Total.Bytes - r.Counters.Sum().Bytes
+	if r.Check {
+		left = r.Plan.Total.Bytes - held.Bytes
+	}
 	switch {
 	case r.State.Over():
 		p.ETAS = 0
@@ -69,30 +78,3 @@ type Update struct {
 
 // ErrEnded is the end of a watch of a job that is not over.
 var ErrEnded = errors.New("the node ended; the job goes on once it is back")
-
-// paceNotes are enough for ten seconds of checkpoints.
-const paceNotes = 10
-
-// pace is how fast a counter grew lately.
-type pace struct {
-	at    [paceNotes]time.Time
-	value [paceNotes]int64
-	n     int
-}
-
-func (p *pace) note(at time.Time, value int64) {
-	p.at[p.n%paceNotes], p.value[p.n%paceNotes] = at, value
-	p.n++
-}
-
-func (p *pace) rate() int64 {
-	if p.n < 2 {
-		return 0
-	}
-	last, first := (p.n-1)%paceNotes, max(0, p.n-paceNotes)%paceNotes
-	took := p.at[last].Sub(p.at[first]).Seconds()
-	if took <= 0 {
-		return 0
-	}
-	return int64(float64(p.value[last]-p.value[first]) / took)
-}

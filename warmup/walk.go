@@ -1,15 +1,19 @@
 package warmup
 
 import (
+	"cmp"
 	"context"
 	"encoding/hex"
 	"errors"
 	"io/fs"
+	"path"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/warmup/check"
 )
 
 // Entry is a name of the tree and what it means.
@@ -52,6 +56,10 @@ type ref struct {
 	part   *Part  // what was counted of it before; nil: nothing
 	absent string // why there is nothing to load; "": there is
 	broken bool   // that is an error, and says nothing about whether it exists
+
+	parent  uint64     // of a target, in a check
+	changed bool       // it was known to be another version, in a check
+	gone    *check.Was // what it was, of a name that vanished; nil: it did not
 }
 
 func (r *ref) path() string {
@@ -93,6 +101,31 @@ type walk struct {
 	each           func(r ref) error
 	// breathe is called after each page, with the time that it took.
 	breathe func(ctx context.Context, took time.Duration)
+
+	// Of a check: refresh has a directory listed anew, gone passes on what vanished from
+	// one. start is where the walk began.
+	refresh func(ctx context.Context, dir uint64) error
+	gone    func(ctx context.Context, w *walk, h here) error
+	start   Cursor
+}
+
+// find is what a target means. A check believes in a file, or that there is none, once
+// the directory, in, was listed anew.
+func (w *walk) find(ctx context.Context, target string) (roots []Entry, in uint64, err error) {
+	roots, err = w.Names.Find(ctx, target)
+	file := slices.ContainsFunc(roots, func(n Entry) bool { return !n.Dir })
+	if w.refresh == nil || !file && !errors.Is(err, fs.ErrNotExist) {
+		return roots, 0, err
+	}
+	parent, failed := w.Checker.Parent(ctx, target)
+	if failed == nil {
+		failed = w.refresh(ctx, parent.ID)
+	}
+	if failed != nil {
+		return nil, 0, cmp.Or(err, failed)
+	}
+	roots, err = w.Names.Find(ctx, target)
+	return roots, parent.ID, err
 }
 
 // absent passes on what cannot be looked up, unless that ends the walk.
@@ -126,6 +159,11 @@ func (w *walk) unlisted(ctx context.Context, h here, err error) error {
 func (w *walk) page(ctx context.Context, dir uint64, after string, page []Entry) ([]Entry, error) {
 	began := time.Now()
 	page = page[:0]
+	if w.refresh != nil {
+		if err := w.refresh(ctx, dir); err != nil {
+			return page, err
+		}
+	}
 	err := w.Names.ReadSince(ctx, dir, w.since, after, func(n Entry) bool {
 		page = append(page, n)
 		return len(page) < pageNames
@@ -147,9 +185,13 @@ func (w *walk) from(ctx context.Context, start Cursor) error {
 		if at.Target == start.Target {
 			resumed = start
 		}
-		roots, err := w.Names.Find(ctx, target)
+		roots, parent, err := w.find(ctx, target)
 		if err != nil {
-			return w.absent(ctx, ref{at: next, target: target}, err)
+			r := ref{at: next, target: target, parent: parent}
+			if w.refresh != nil {
+				r.name = path.Base(target)
+			}
+			return w.absent(ctx, r, err)
 		}
 		for _, n := range roots {
 			i := fileRoot // also where the other has come or gone since
@@ -161,7 +203,7 @@ func (w *walk) from(ctx context.Context, start Cursor) error {
 			case i < resumed.Root:
 			case !n.Dir:
 				at.Root++
-				r := ref{at: at, target: target, object: n.Object}
+				r := ref{at: at, target: target, name: n.Name, object: n.Object, parent: parent}
 				if i == resumed.Root && resumed.Path == "" {
 					r.part = resumed.File
 				}
@@ -206,8 +248,13 @@ func (w *walk) behind(ctx context.Context, h here, path string, part *Part) erro
 	if deeper {
 		name += "/"
 	}
-	if name == "" || deeper && rest == "" || !deeper && part == nil {
+	if name == "" || deeper && rest == "" && w.start.Gone == "" || !deeper && part == nil {
 		return w.below(ctx, h, name)
+	}
+	if w.refresh != nil {
+		if err := w.refresh(ctx, h.dir); err != nil {
+			return err
+		}
 	}
 	n, err := w.Names.Lookup(ctx, h.dir, name)
 	gone := h.file(Entry{Name: path})
@@ -240,6 +287,11 @@ func (w *walk) below(ctx context.Context, h here, after string) error {
 		var err error
 		if page, err = w.page(ctx, h.dir, after, page); err != nil {
 			return w.unlisted(ctx, h, err)
+		}
+		if w.gone != nil && after == "" {
+			if err := w.gone(ctx, w, h); err != nil {
+				return err
+			}
 		}
 		for _, n := range page {
 			if n.Dir {
@@ -287,7 +339,7 @@ func (c *count) all(ctx context.Context) error {
 	c.fail = func(err error) { cancel(err) }
 	err := c.targets(Cursor{}, func(target string, _, _ Cursor) error {
 		c.aside(ctx, func() error {
-			roots, err := c.Names.Find(ctx, target)
+			roots, _, err := c.find(ctx, target)
 			if err != nil {
 				return c.absent(ctx, ref{target: target}, err)
 			}

@@ -50,7 +50,7 @@ func jobsCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return w.result(v)
+			return w.result(ctx, v)
 		}),
 		jobCommand("cancel ID", "End a warm-up; what it loaded stays", func(ctx context.Context, w *waiter, id string) error {
 			return w.said(w.jobs.Cancel(ctx, id), id, "is cancelled")

@@ -29,8 +29,8 @@ type warmupFlags struct {
 	nul, metadata, dry bool
 	detach             bool
 	pin                string
-	replicas           string // of later versions
 	check              bool
+	replicas           string // of later versions
 	request            warmup.Request
 	enough             float64 // of the job, 0 to 1, that is waited for
 }
@@ -42,8 +42,11 @@ func warmupCommand() *cobra.Command {
 		Short: "Load a directory or a list into the disk cache before a job",
 		Long: "Have the node load what lies below paths, or all that a list names, into its disk cache, and wait.\n" +
 			"The job belongs to the node: Ctrl-C leaves it, and it goes on after a restart of the node. Exit code\n" +
-			"3: not all of it is present (the lines before say why), 8: it does not fit.",
-		Example: "  hearth warmup --dry-run /\n  hearth warmup /",
+			"3: not all of it is present (the lines before say why), 8: it does not fit.\n" +
+			"With --check nothing is loaded: every byte is read from the device, past the page cache, and compared\n" +
+			"with its checksum, and names with a fresh listing. What is missing, corrupt, changed or vanished is\n" +
+			"named (the first 20 of each; all with -o jsonl), and the exit code is 3.",
+		Example: "  hearth warmup --dry-run /\n  hearth warmup /\n  hearth warmup --check /",
 		Args:    cobra.ArbitraryArgs,
 	}
 	c := cli.AddCommon(cmd)
@@ -52,16 +55,16 @@ func warmupCommand() *cobra.Command {
 	s.StringVarP(&f.list, "file", "f", "", "load what this file names, a path or URL a line (-: standard input)")
 	s.BoolVarP(&f.nul, "null", "0", false, "the list's paths are separated by NUL")
 	s.BoolVar(&f.metadata, "metadata-only", false, "list names, load nothing; needs no disk cache")
-	s.StringVar(&f.rate, "rate", "", "ask the origin for no more than this, such as 200MiB/s")
+	s.StringVar(&f.rate, "rate", "", "ask the origin for no more than this, such as 200MiB/s; with --check, read no more from the device")
 	s.StringVar(&f.wait, "wait", "100%", "come back once so much is present; the job goes on")
 	s.Lookup("wait").NoOptDefVal = "100%"
 	s.BoolVar(&f.detach, "detach", false, "print the job's id and come back at once")
 	s.BoolVar(&f.dry, "dry-run", false, "list, and say what would be loaded, whether it fits (else exit code 8), and how long it may take")
 	s.StringVar(&f.pin, "pin", "", "keep it in the cache for so long, whatever else is read (0: until hearth unpin)")
 	s.StringVar(&f.replicas, "replicas", "", "")
-	s.BoolVar(&f.check, "check", false, "")
+	s.BoolVar(&f.check, "check", false, "load nothing: read what is held from the device, compare it and its names with the origin's listing")
 	s.Lookup("pin").NoOptDefVal = "24h"
-	for _, later := range []string{"replicas", "check"} {
+	for _, later := range []string{"replicas"} {
 		s.Lookup(later).Hidden = true
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -75,7 +78,12 @@ func warmupCommand() *cobra.Command {
 
 // read checks what was asked for.
 func (f *warmupFlags) read(cmd *cobra.Command, args []string) (err error) {
-	for _, later := range []string{"replicas", "check"} {
+	for _, other := range []string{"pin", "dry-run", "metadata-only", "wait"} {
+		if f.check && cmd.Flags().Changed(other) {
+			return cli.Usagef("--check and --%s exclude each other: a check only looks, and is over when all is read", other)
+		}
+	}
+	for _, later := range []string{"replicas"} {
 		if cmd.Flags().Changed(later) {
 			return cli.Usagef("--%s: %w", later, settings.ErrLater)
 		}
@@ -91,7 +99,7 @@ func (f *warmupFlags) read(cmd *cobra.Command, args []string) (err error) {
 	if f.nul && f.list == "" {
 		return cli.Usagef("-0 is for a list: -f LIST")
 	}
-	f.request = warmup.Request{Targets: args, List: f.list, MetadataOnly: f.metadata, DryRun: f.dry}
+	f.request = warmup.Request{Targets: args, List: f.list, MetadataOnly: f.metadata, DryRun: f.dry, Check: f.check}
 	if f.pin != "" {
 		if f.request.PinS, err = pinFor(f.pin); err != nil {
 			return cli.Usagef("--pin: %w", err)
@@ -168,7 +176,7 @@ func (f *warmupFlags) run(ctx context.Context, c *cli.Common, cmd *cobra.Command
 	if f.dry && v.State == warmup.Done {
 		return w.plan(ctx, v)
 	}
-	return w.result(v)
+	return w.result(ctx, v)
 }
 
 // waiter waits for a job and shows it.
@@ -208,9 +216,16 @@ func (w *waiter) wait(ctx context.Context, id string) (last *warmup.View, err er
 }
 
 // result prints how a job ended and gives its exit code.
-func (w *waiter) result(v *warmup.View) error {
+func (w *waiter) result(ctx context.Context, v *warmup.View) error {
 	out := cli.Out(w.cmd)
 	switch w.c.Output {
+	case "jsonl":
+		if v.Checked == nil {
+			break
+		}
+		if err := w.jobs.Found(ctx, v.ID, func(s warmup.Sample) error { return w.c.PrintJSON(out, s) }); err != nil {
+			return err
+		}
 	case "json":
 		if err := w.c.PrintJSON(out, v); err != nil {
 			return err
@@ -239,7 +254,13 @@ func (w *waiter) result(v *warmup.View) error {
 // printOutcome prints what became of a job, and the first causes of what is missing.
 func printOutcome(out io.Writer, v *warmup.View) error {
 	for _, s := range v.Samples {
+		if s.What != "" {
+			fmt.Fprintf(out, "%-8s  ", s.What)
+		}
 		fmt.Fprintf(out, "%s: %s\n", quote.Shown(out, s.Path), s.Cause)
+	}
+	for _, line := range progress.More(v) {
+		fmt.Fprintln(out, line)
 	}
 	pinned := ""
 	if v.PinS != 0 && (v.State == warmup.Done || v.State == warmup.Partly) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/url"
@@ -23,7 +24,7 @@ type Jobs struct {
 // NUL where nul is set.
 func (c *Jobs) Submit(ctx context.Context, q warmup.Request, list io.Reader, nul bool) (*warmup.View, error) {
 	v := url.Values{"target": q.Targets, "list": {q.List}, "metadata_only": {strconv.FormatBool(q.MetadataOnly)},
-		"dry_run": {strconv.FormatBool(q.DryRun)}, "rate": {strconv.FormatInt(q.Rate, 10)}, "pin_s": {strconv.FormatInt(q.PinS, 10)}, "nul": {strconv.FormatBool(nul)}}
+		"dry_run": {strconv.FormatBool(q.DryRun)}, "rate": {strconv.FormatInt(q.Rate, 10)}, "pin_s": {strconv.FormatInt(q.PinS, 10)}, "nul": {strconv.FormatBool(nul)}, "check": {strconv.FormatBool(q.Check)}}
 	view := &warmup.View{}
 	return view, c.ask(ctx, http.MethodPost, "?"+v.Encode(), list, view)
 }
@@ -47,6 +48,25 @@ func (c *Jobs) Cancel(ctx context.Context, id string) error {
 // Retry begins a job that is over again.
 func (c *Jobs) Retry(ctx context.Context, id string) error {
 	return c.ask(ctx, http.MethodPost, "/"+url.PathEscape(id)+"/retry", nil, nil)
+}
+
+// Found calls each with what a check has found so far.
+func (c *Jobs) Found(ctx context.Context, id string, each func(warmup.Sample) error) error {
+	body, err := c.open(ctx, http.MethodGet, "/"+url.PathEscape(id)+"/found", nil)
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	for d := json.NewDecoder(body); d.More(); {
+		var s warmup.Sample
+		if err := d.Decode(&s); err != nil {
+			return fmt.Errorf("read what the check found: %w", err)
+		}
+		if err := each(s); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Watch calls each with a job now and at each change, until it is over or each

@@ -9,6 +9,9 @@ import (
 	"strings"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/cache/check"
+	"github.com/hearthfs/hearth/cache/segment"
+	"github.com/hearthfs/hearth/cache/sparse"
 	"github.com/hearthfs/hearth/namespace"
 	"github.com/hearthfs/hearth/namespace/record"
 	"github.com/hearthfs/hearth/node/answer"
@@ -50,6 +53,8 @@ type Parts struct {
 type Disk interface {
 	hearth.Keeper
 	Needs(o *hearth.Object) (dir int, bytes int64)
+	// Inside is as disk.Store has it.
+	Inside(ctx context.Context, r *check.Run, b *hearth.Block, do func(*segment.Log, *sparse.Files) error) error
 }
 
 // Durable are pins that outlive the jobs that make them.
@@ -74,7 +79,8 @@ func Open(p Parts) (*Jobs, error) {
 	o := warmup.Options{Source: p.Source, Names: names{p}, Files: files, Readers: p.Readers, Throttled: p.Throttled, Connections: p.Connections,
 		Explain: p.Explain, Log: p.Log}
 	if p.Disk != nil {
-		o.Keeper, o.Room, o.Pins, o.Durable, o.Ready = p.Disk, room{p.Disk, p.Durable, p.Rooms}, p.Pins, p.Durable, p.Ready
+		o.Keeper, o.Checker, o.Room = p.Disk, checker{p}, room{p.Disk, p.Durable, p.Rooms}
+		o.Pins, o.Durable, o.Ready = p.Pins, p.Durable, p.Ready
 	}
 	engine, err := warmup.Open(o)
 	if err != nil {

@@ -3,6 +3,7 @@ package jobs
 import (
 	"context"
 	"encoding/json"
+	"io"
 	"net/http"
 	"strconv"
 
@@ -26,6 +27,7 @@ func (j *Jobs) Serve(mux *http.ServeMux, plain func(pattern string, do func(*htt
 		return struct{}{}, j.engine.Retry(r.PathValue("id"))
 	})
 	mux.HandleFunc("GET /v1/jobs/{id}/watch", j.watch)
+	mux.HandleFunc("GET /v1/jobs/{id}/found", j.found)
 }
 
 // submit takes what is asked for from the query, whose bytes may be any, and a list
@@ -33,7 +35,7 @@ func (j *Jobs) Serve(mux *http.ServeMux, plain func(pattern string, do func(*htt
 func (j *Jobs) submit(r *http.Request) (any, error) {
 	v := r.URL.Query()
 	flag := func(name string) bool { return v.Get(name) == "true" }
-	q := warmup.Request{Targets: v["target"], List: v.Get("list"), MetadataOnly: flag("metadata_only"), DryRun: flag("dry_run")}
+	q := warmup.Request{Targets: v["target"], List: v.Get("list"), MetadataOnly: flag("metadata_only"), DryRun: flag("dry_run"), Check: flag("check")}
 	var err error
 	if text := v.Get("rate"); text != "" {
 		q.Rate, err = strconv.ParseInt(text, 10, 64)
@@ -43,6 +45,9 @@ func (j *Jobs) submit(r *http.Request) (any, error) {
 	}
 	if err != nil || q.Rate < 0 || (len(q.Targets) == 0) == (q.List == "") {
 		return nil, &answer.Error{Kind: answer.KindUsage, Message: "warmup: either targets or a list, and a rate in bytes per second"}
+	}
+	if q.Check && (q.MetadataOnly || q.DryRun) {
+		return nil, &answer.Error{Kind: answer.KindUsage, Message: "warmup: a check loads nothing, and is no dry run"}
 	}
 	for _, asked := range q.Targets {
 		if err := j.parts.Check(r.Context(), asked); err != nil {
@@ -109,4 +114,16 @@ func (j *Jobs) watch(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
+}
+
+// found answers with a line for each path that a check has found not to be whole.
+func (j *Jobs) found(w http.ResponseWriter, r *http.Request) {
+	in, err := j.engine.Findings(r.PathValue("id"))
+	if err != nil {
+		w.WriteHeader(http.StatusNotFound)
+		_ = json.NewEncoder(w).Encode(&answer.Error{Kind: answer.KindOf(err), Message: err.Error()})
+		return
+	}
+	defer in.Close()
+	_, _ = io.Copy(w, in) // the asker went away
 }

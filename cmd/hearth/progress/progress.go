@@ -95,6 +95,7 @@ const leastName = 10
 //
 //	imagenet/train  61%  812k/1.28M files  82.4/134 GiB  2.1 GiB/s  ETA 24s  3 errors
 func Line(what string, v *warmup.Progress) string {
+	what = strings.TrimPrefix(what, "check ") // its phase says so
 	name := what
 	if what != "/" {
 		name = quote.Name(strings.TrimPrefix(what, "/"))
@@ -112,7 +113,7 @@ func Line(what string, v *warmup.Progress) string {
 		parts = append(parts, fmt.Sprintf("%d%%", int(100*Share(v))), fmt.Sprintf("%s/%s files", Short(v.FilesDone), Short(v.FilesTotal)),
 			cli.Bytes(v.BytesDone)+"/"+cli.Bytes(v.BytesTotal))
 	}
-	if v.Phase == "verifying" {
+	if v.Phase == "verifying" || v.Phase == "checking" {
 		parts = append(parts, v.Phase)
 	}
 	if v.RateBPS > 0 {
@@ -184,6 +185,9 @@ func Outcome(v *warmup.View) string {
 			parts = append(parts, fmt.Sprintf("%d not found", c.Failed.Files))
 		}
 	}
+	if v.Checked != nil {
+		parts = checked(v.Checked)
+	}
 	if v.Lost > 0 {
 		parts = append(parts, "evicted before the end "+cli.Bytes(v.Lost))
 	}
@@ -194,6 +198,56 @@ func Outcome(v *warmup.View) string {
 		return "nothing"
 	}
 	return strings.Join(parts, "; ")
+}
+
+// checked is what a check found, those categories alone that there are.
+func checked(c *warmup.Checked) (parts []string) {
+	for _, x := range []struct {
+		name  string
+		tally warmup.Tally
+	}{{"whole", c.Whole}, {"missing", c.Missing}, {"corrupt", c.Corrupt}, {"changed", c.Changed}, {"vanished", c.Vanished}} {
+		if x.tally != (warmup.Tally{}) {
+			parts = append(parts, fmt.Sprintf("%s %d files, %s", x.name, x.tally.Files, cli.Bytes(x.tally.Bytes)))
+		}
+	}
+	if c.Damaged > 0 {
+		parts = append(parts, fmt.Sprintf("damaged %d files of the cache", c.Damaged))
+	}
+	return parts
+}
+
+// More is what a check's end has to say beside the paths that were named.
+func More(v *warmup.View) (lines []string) {
+	c := v.Checked
+	if c == nil {
+		return nil
+	}
+	named := map[string]int64{}
+	for _, s := range v.Samples {
+		named[s.What]++
+	}
+	for _, x := range []struct {
+		what  string
+		files int64
+	}{{"missing", c.Missing.Files}, {"corrupt", c.Corrupt.Files}, {"changed", c.Changed.Files}, {"vanished", c.Vanished.Files}, {"damaged", c.Damaged}} {
+		if n := x.files - named[x.what]; n > 0 {
+			lines = append(lines, fmt.Sprintf("%-8s  ... and %d more; hearth jobs wait %s -o jsonl names all", x.what, n, v.ID))
+		}
+	}
+	if c.Buffered > 0 {
+		lines = append(lines, fmt.Sprintf("%d blocks came through the page cache, dropped before: the cache's file system refuses O_DIRECT", c.Buffered))
+	}
+	if v.State == warmup.Partly && c.Missing.Files+c.Corrupt.Files+c.Changed.Files > 0 {
+		what := []string{"-f LIST"}
+		if v.List == "" {
+			what = nil
+			for _, target := range v.Targets {
+				what = append(what, quote.Name(target))
+			}
+		}
+		lines = append(lines, "load what is not there: hearth warmup "+strings.Join(what, " "))
+	}
+	return lines
 }
 
 // Took is how long a job has run.

@@ -69,3 +69,30 @@ func TestLinesForPrograms(t *testing.T) {
 		}
 	}
 }
+
+func TestWhatACheckHasFound(t *testing.T) {
+	// The categories that there are, how many are not named, and how to mend it.
+	c := &warmup.Checked{Whole: warmup.Tally{Files: 9, Bytes: 9 << 20}, Missing: warmup.Tally{Files: 3, Bytes: 3 << 20},
+		Vanished: warmup.Tally{Files: 1}, Damaged: 1, Buffered: 7}
+	v := &warmup.View{Record: warmup.Record{ID: "x", State: warmup.Partly, Checked: c, Request: warmup.Request{Check: true, Targets: []string{"/a b", "/c"}},
+		Samples: []warmup.Sample{{Path: "/c/1", What: "missing"}, {Path: "/c/2", What: "vanished"}, {Path: "/cache/1", What: "damaged"}}}}
+	if got := Outcome(v); got != "whole 9 files, 9.0 MiB; missing 3 files, 3.0 MiB; vanished 1 files, 0 B; damaged 1 files of the cache" {
+		t.Errorf("%q", got)
+	}
+	more := strings.Join(More(v), "\n")
+	for _, part := range []string{"missing   ... and 2 more; hearth jobs wait x -o jsonl", "7 blocks came through the page cache", "hearth warmup '/a b' /c"} {
+		if !strings.Contains(more, part) {
+			t.Errorf("no %q in %q", part, more)
+		}
+	}
+	if strings.Contains(more, "vanished") || strings.Contains(more, "damaged") {
+		t.Errorf("%q", more)
+	}
+	v.State, v.Checked = warmup.Done, &warmup.Checked{Whole: c.Whole}
+	if more := More(v); len(more) > 0 {
+		t.Errorf("of all that is whole: %q", more)
+	}
+	if line := Line(v.What(), &warmup.Progress{Phase: "checking", FilesDone: 1, FilesTotal: 2, BytesDone: 1, BytesTotal: 2}); !strings.HasPrefix(line, "'a b /c'  50%") || !strings.Contains(line, "checking") {
+		t.Errorf("%q", line)
+	}
+}

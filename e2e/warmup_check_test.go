@@ -1,0 +1,152 @@
+package e2e
+
+import (
+	"bytes"
+	"encoding/hex"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/hearthfs/hearth/internal/hearthtest"
+	"github.com/hearthfs/hearth/warmup"
+)
+
+// warmUpChecked warms up small and large objects and checks them: all is whole, and no
+// byte is asked of the origin, also where the node is killed meanwhile. Then a byte is
+// changed in each kind of file, one of the cache is deleted, and so are objects at the
+// origin, or overwritten and added: the check names exactly these. After another warm-up
+// all is whole again.
+func warmUpChecked(e *env) {
+	o := e.origin()
+	list := e.load(o, hearthtest.DataSet{Name: "checked", Groups: []hearthtest.Group{
+		{Dir: "w/large", Dirs: 1, Files: 4, Min: 5<<20 + 3, Max: 5<<20 + 3},
+		{Dir: "w/small", Dirs: 5, Files: 50, Min: 96 << 10, Max: 96 << 10},
+	}})
+	p := e.proxy(o)
+	set := settings{endpoint: p.endpoint, disk: "400MiB", mount: []string{"--open", "none"}}
+	h := e.mount(o, set)
+	total := warmup.Tally{Files: int64(len(list)), Bytes: sum(list)}
+	h.job(0, "warmup", "/")
+	asked := p.bytes()
+	silent := func() {
+		e.Helper()
+		if n := p.bytes() - asked; n != 0 {
+			e.Errorf("a check asked the origin for %d bytes", n)
+		}
+	}
+	if v := h.job(0, "warmup", "--check", "/"); v.State != warmup.Done || v.Checked.Whole != total || v.Checked.Logged != 0 {
+		e.Fatalf("after a warm-up of %+v: %+v", total, v)
+	}
+	silent()
+	e.checkKilled(h, o, set, total)
+	want := e.hurtEachKind(h, o, list)
+	asked = p.bytes() // a node that starts asks, too
+	out, code := h.ask("warmup", "--check", "/", "-o", "jsonl")
+	if got := said(out); code != 3 || !slices.Equal(got, want) {
+		e.Errorf("check: exit %d, found\n%s\nnot\n%s\n%s", code, strings.Join(got, "\n"), strings.Join(want, "\n"), out)
+	}
+	silent()
+	h.job(0, "warmup", "/")
+	v := h.job(0, "warmup", "--check", "/")
+	if v.Checked.Whole.Files != total.Files || v.Checked.Damaged != 0 {
+		e.Errorf("after another warm-up: %+v", v.Checked)
+	}
+	h.quit()
+}
+
+// checkKilled kills the node while it checks; the job goes on under its id.
+func (e *env) checkKilled(h *hearth, o *server, set settings, total warmup.Tally) {
+	e.Helper()
+	out, code := h.ask("warmup", "--check", "/", "--detach", "--rate", "20MiB/s")
+	id := strings.TrimSpace(out)
+	if code != 0 || len(id) != 8 {
+		e.Fatalf("warmup --check --detach: exit %d, %s", code, out)
+	}
+	e.eventually("a part of the check", func() bool {
+		v, err := h.client.Jobs().Get(e.ctx, id)
+		return err == nil && v.FilesDone > 0
+	})
+	h.kill9()
+	h.launch(o, set)
+	if v := h.job(0, "jobs", "wait", id); v.Checked.Whole != total {
+		e.Errorf("after a kill: %+v", v)
+	}
+}
+
+// said are the findings in a check's JSON lines, sorted; a file of the cache by its name.
+func said(out string) (all []string) {
+	for line := range strings.Lines(out) {
+		var s warmup.Sample
+		if json.Unmarshal([]byte(line), &s) == nil && s.What != "" {
+			if s.What == "damaged" {
+				s.Path = filepath.Base(s.Path)
+			}
+			all = append(all, s.What+" "+s.Path)
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// hurtEachKind does all that a check is to name, and returns that, sorted.
+func (e *env) hurtEachKind(h *hearth, o *server, list []hearthtest.File) (want []string) {
+	e.Helper()
+	path := func(i int) string { return "/" + list[i].Path }
+	version := func(i int) string {
+		s, err := h.client.Stat(e.ctx, path(i))
+		e.must(err, "stat %s", path(i))
+		return s.Version
+	}
+	object := func(i int, suffix string) string { return e.path("cache/objects/" + version(i) + suffix) }
+	const small = 4 // the first of them
+	// The cache: the bytes of a large object, a record of one, the header of one's sidecar,
+	// a file that is gone, a small object's bytes, an index of a segment.
+	hearthtest.FlipByte(e, object(0, ".data"), 2<<20+77, 0x40)
+	hearthtest.FlipByte(e, object(1, ".sums"), 64+144*3+20, 0x40)
+	hearthtest.FlipByte(e, object(2, ".sums"), 40, 0x40)
+	e.must(os.Remove(object(3, ".data")), "remove a file of the cache")
+	segment, at := e.record(version(small))
+	hearthtest.FlipByte(e, segment, at+200, 0x40)
+	segments, err := filepath.Glob(e.path("cache/segments/*.segment"))
+	e.must(err, "list the segments")
+	if len(segments) < 2 {
+		e.Fatalf("no segment is closed: %v", segments)
+	}
+	first, err := os.Stat(segments[0])
+	e.must(err, "stat %s", segments[0])
+	hearthtest.FlipByte(e, segments[0], first.Size()-40, 0x40)
+	for _, i := range []int{0, 1, 2, 3, small} {
+		want = append(want, "corrupt "+path(i))
+	}
+	want = append(want, "damaged "+filepath.Base(segments[0]))
+
+	// The origin: one object is gone, one another, one new.
+	e.must(o.Delete(e.ctx, o.bucket, list[small+1].Path), "delete an object")
+	for _, key := range []string{list[small+2].Path, "w/new"} {
+		_, err = o.PutBytes(e.ctx, o.bucket, key, []byte("another"))
+		e.must(err, "put an object")
+	}
+	want = append(want, "vanished "+path(small+1), "changed "+path(small+2), "missing /w/new")
+	slices.Sort(want)
+	return want
+}
+
+// record finds the small object of a version in the segments, as DESIGN.md has them.
+func (e *env) record(version string) (segment string, at int64) {
+	e.Helper()
+	raw, err := hex.DecodeString(version)
+	e.must(err, "version %s", version)
+	segments, err := filepath.Glob(e.path("cache/segments/*.segment"))
+	e.must(err, "list the segments")
+	for _, name := range segments {
+		text, err := os.ReadFile(name)
+		e.must(err, "read %s", name)
+		if i := bytes.Index(text, append([]byte("hblk\x01\x00\x00\x00"), raw...)); i >= 0 {
+			return name, int64(i)
+		}
+	}
+	e.Fatalf("version %s is in no segment", version)
+	return "", 0
+}

@@ -1,0 +1,94 @@
+// Package list keeps the list of paths that a job was given: each ended by NUL, since a
+// path may hold anything else. It is read from any item on.
+package list
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+)
+
+const (
+	// maxLine bounds a path of a list, in bytes.
+	maxLine = 64 << 10
+	// Max bounds a list, and those of all jobs that ended, in bytes: it is some ten million
+	// paths, and the cache's disk is for blocks.
+	Max = 1 << 30
+)
+
+// Refused is what cannot be a list, with the cure.
+type Refused string
+
+// Error is the text.
+func (r Refused) Error() string { return string(r) }
+
+// Write writes a list's paths, each passed through canonical: an item a line of list, or
+// ended by NUL. Empty items are left out.
+func Write(to io.Writer, list io.Reader, nul bool, canonical func(string) string) (err error) {
+	out := bufio.NewWriter(to)
+	scan := bufio.NewScanner(list)
+	scan.Buffer(nil, maxLine)
+	if nul {
+		scan.Split(upToNUL)
+	}
+	size := 0
+	for err == nil && scan.Scan() {
+		switch path := scan.Text(); {
+		case strings.Contains(path, "\x00"):
+			err = Refused("the list has NUL in a line: say that it is separated by NUL (-0)")
+		case size > Max:
+			err = Refused(fmt.Sprintf("the list is longer than %d bytes: warm up directories, or several lists", Max))
+		case path != "":
+			var n int
+			n, err = out.WriteString(canonical(path) + "\x00")
+			size += n
+		}
+	}
+	err = errors.Join(err, scan.Err())
+	if errors.Is(err, bufio.ErrTooLong) {
+		err = Refused(fmt.Sprintf("a path of the list is longer than %d bytes; is it separated by NUL (-0)?", maxLine))
+	}
+	return errors.Join(err, out.Flush())
+}
+
+func upToNUL(data []byte, end bool) (advance int, token []byte, err error) {
+	if i := bytes.IndexByte(data, 0); i >= 0 {
+		return i + 1, data[:i], nil
+	}
+	if end && len(data) > 0 {
+		return len(data), data, nil
+	}
+	return 0, nil, nil
+}
+
+// Read calls each for the paths of a file that Write wrote, from offset on; next is where
+// the item behind begins.
+func Read(name string, offset int64, each func(path string, at, next int64) error) error {
+	file, err := os.Open(name)
+	if err == nil {
+		defer file.Close()
+		_, err = file.Seek(offset, io.SeekStart)
+	}
+	if err != nil {
+		return fmt.Errorf("read the list: %w", err)
+	}
+	in := bufio.NewReader(file)
+	for {
+		item, err := in.ReadString(0)
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("read the list: %w", err)
+		}
+		next := offset + int64(len(item))
+		if err := each(strings.TrimSuffix(item, "\x00"), offset, next); err != nil {
+			return err
+		}
+		offset = next
+	}
+}

@@ -1,0 +1,330 @@
+package warmup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path/filepath"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/warmup/check"
+	"github.com/hearthfs/hearth/warmup/gate"
+)
+
+// Checker is what a job that checks asks beside.
+type Checker interface {
+	// Verify reads blocks [first, first+n) of an object from the disk tier's device and
+	// compares checksums; pace is asked before bytes are read.
+	Verify(ctx context.Context, o *hearth.Object, first, n int64, pace Pace) Verdict
+	// Files looks at the files of the disk tier that belong to no object, and calls bad
+	// with each that is not as it was written.
+	Files(ctx context.Context, pace Pace, bad func(file, cause string)) error
+	// Refresh asks the origin for a directory's names, unless that was done since then
+	// (Unix ms).
+	Refresh(ctx context.Context, dir uint64, since int64) error
+	// Parent is the directory that a target which is a file lies in.
+	Parent(ctx context.Context, target string) (Entry, error)
+	// Changes calls each when a name means another thing than was known; it must not
+	// block. was, which is nil where it meant nothing, says what that was.
+	Changes(each func(dir uint64, name string, was func() (Entry, error))) (cancel func())
+}
+
+// Pace waits until n bytes may be read.
+type Pace func(ctx context.Context, n int64) error
+
+// Verdict is what a check found of some blocks, in bytes.
+type Verdict struct {
+	// Whole are on disk as they were written, Corrupt there and not; Missing are not
+	// there, or cannot be read. Cause is the first of what is worst; "": all is whole.
+	Whole, Missing, Corrupt int64
+	Cause                   string
+	// Read were compared. Buffered blocks came through the page cache, which had been
+	// dropped before.
+	Read, Buffered int64
+}
+
+// Checked is what a check has found. Whole, Missing, Corrupt and Changed are together
+// what a listing gives; Vanished are names that were known and are not in it.
+type Checked struct {
+	Whole    Tally `json:"whole"`
+	Missing  Tally `json:"missing"`
+	Corrupt  Tally `json:"corrupt"`
+	Changed  Tally `json:"changed"`
+	Vanished Tally `json:"vanished"`
+	// Damaged files of the disk tier belong to no object.
+	Damaged int64 `json:"damaged_files"`
+	// Buffered blocks were read through the page cache: the file system refuses O_DIRECT.
+	Buffered int64 `json:"buffered_blocks,omitempty"`
+	// Logged bytes of findings are kept, Unlogged findings only counted.
+	Logged   int64 `json:"logged"`
+	Unlogged int64 `json:"unlogged,omitempty"`
+}
+
+// bad reports whether something is not as it should be.
+func (c *Checked) bad() bool {
+	return c != nil && c.Missing.Files+c.Corrupt.Files+c.Changed.Files+c.Vanished.Files+c.Damaged > 0
+}
+
+// What a check says of a path.
+const (
+	isMissing  = "missing"
+	isCorrupt  = "corrupt"
+	isChanged  = "changed"
+	isVanished = "vanished"
+	isDamaged  = "damaged"
+)
+
+const (
+	changesSuffix  = ".changes"
+	findingsSuffix = ".found"
+)
+
+// checking is a job that checks, at work.
+type checking struct {
+	checker  Checker
+	changes  *check.Changes
+	findings *check.Findings
+}
+
+// check is the run of a job that checks: one walk, with fresh names.
+func (j *job) check(ctx context.Context) error {
+	r, o := &j.rec, &j.engine.o
+	name := filepath.Join(o.Files.Dir, r.ID)
+	if r.Checked == nil { // it begins, perhaps again
+		r.Checked = &Checked{}
+		if err := check.Remove(name+changesSuffix, name+findingsSuffix); err != nil {
+			return err
+		}
+	}
+	var err error
+	c := &checking{checker: o.Checker}
+	if c.changes, err = check.OpenChanges(name + changesSuffix); err != nil {
+		return err
+	}
+	defer c.changes.Close()
+	if c.findings, err = check.OpenFindings(name+findingsSuffix, r.Checked.Logged); err != nil {
+		return err
+	}
+	defer c.findings.Close()
+	defer o.Checker.Changes(func(dir uint64, name string, was func() (Entry, error)) {
+		if was == nil {
+			return
+		}
+		c.changes.Heard(dir, name, func() (check.Was, error) {
+			n, err := was()
+			return check.Was{Dir: n.Dir, Bytes: max(0, n.Object.Size), Version: n.Object.Version}, err
+		})
+	})()
+	j.checking = c
+	j.flush(ctx) // what is not written cannot be read from a device
+	if err := j.pass(ctx); err != nil {
+		return err
+	}
+	return j.checkFiles(ctx)
+}
+
+// checkFiles looks at what belongs to no path, and ends the check.
+func (j *job) checkFiles(ctx context.Context) error {
+	r := &j.rec
+	r.Checked.Damaged = 0
+	err := j.checking.checker.Files(ctx, j.pace, func(file, cause string) {
+		r.Checked.Damaged++
+		j.found(file, isDamaged, cause)
+	})
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if n := j.checking.changes.Lost(); n > 0 {
+		j.engine.told("more names changed than a check keeps: the others are called missing, or not named where they vanished",
+			fmt.Errorf("job %s: %d more", r.ID, n))
+	}
+	j.save()
+	return err
+}
+
+// pace waits until the rate lets n bytes be read.
+func (j *job) pace(ctx context.Context, n int64) error {
+	for l := j.loader.rate; l != nil && n > 0; n -= int64(l.Burst()) {
+		if err := l.WaitN(ctx, int(min(n, int64(l.Burst())))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// refresh has a directory listed, and notes what that changed.
+func (j *job) refresh(ctx context.Context, dir uint64) error {
+	if err := j.checking.checker.Refresh(ctx, dir, j.rec.Since); err != nil {
+		return err
+	}
+	j.settle()
+	return nil
+}
+
+func (j *job) settle() {
+	if err := j.checking.changes.Settle(); err != nil {
+		j.engine.told("what a check learns of names cannot be kept", fmt.Errorf("job %s: %w", j.rec.ID, err))
+	}
+}
+
+// gone passes on the names of a directory that a fresh listing does not have any more.
+func (j *job) gone(ctx context.Context, w *walk, h here) error {
+	after := ""
+	if h.at.Target == w.start.Target && h.at.Root == w.start.Root && h.path == w.start.Path {
+		after = w.start.Gone
+	}
+	for _, name := range j.checking.changes.In(h.dir, after) {
+		was, _ := j.checking.changes.Was(h.dir, name)
+		now := name
+		if was.Dir {
+			now += "/"
+		}
+		_, err := w.Names.Lookup(ctx, h.dir, now)
+		if err == nil {
+			continue
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		r := ref{at: h.at, target: h.target, dir: h.dir, name: name, gone: &was, absent: "it is not at the origin any more"}
+		r.at.Path, r.at.Gone = h.path, name
+		if err := w.each(r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// known notes at a file whether its name was known to mean another version, and at what
+// is not there that it was.
+func (j *job) known(r *ref) {
+	in := r.dir
+	if in == 0 {
+		in = r.parent
+	}
+	was, ok := j.checking.changes.Was(in, r.name)
+	switch {
+	case !ok || r.gone != nil:
+	case r.absent != "":
+		r.gone = &was
+	default:
+		r.changed = !was.Dir && was.Version != r.object.Version
+	}
+}
+
+// verify reads the blocks of a step.
+func (j *job) verify(ctx context.Context, it *item, p *gate.Pass) (out outcome, read int64) {
+	o := &it.ref.object
+	out = outcome{object: o, first: it.first, n: it.n}
+	if it.ref.changed || it.renewed {
+		out.changed, out.cause = true, "the origin has another version than the one that was known here"
+		return out, 0
+	}
+	pace := j.pace
+	if j.loader.rate != nil { // others go on meanwhile
+		pace = func(ctx context.Context, n int64) error {
+			return p.Aside(ctx, func() error { return j.pace(ctx, n) })
+		}
+	}
+	v := j.checking.checker.Verify(ctx, o, it.first, it.n, pace)
+	out.held, out.notKept, out.failed, out.cause, out.buffered = v.Whole, v.Missing, v.Corrupt, v.Cause, v.Buffered
+	return out, v.Read
+}
+
+// tally adds a step of a check to the counters. A file is told of once for each thing
+// that is worse than what was told of it before.
+func (c *commit) tally(it *item) {
+	r, out := &c.job.rec, &it.out
+	if it.ref.gone != nil {
+		r.Counters.Vanished.add(Tally{1, it.ref.gone.Bytes})
+		path := it.ref.path() + it.ref.at.Gone
+		if it.ref.dir == 0 {
+			path = it.ref.target
+		}
+		if it.ref.gone.Dir {
+			path += "/"
+		}
+		c.job.found(path, isVanished, it.ref.absent)
+		return
+	}
+	part := r.Cursor.part(it)
+	add := func(verdict int, bytes int64, what, cause string) {
+		r.Counters.of(verdict).Bytes += bytes
+		part.Bytes += bytes
+		if verdict > part.Verdict {
+			part.Verdict = verdict
+			c.job.found(it.ref.path(), what, cause)
+		}
+	}
+	r.Checked.Buffered += out.buffered
+	switch {
+	case part.Replaced:
+	case it.ref.absent != "":
+		add(wasNotKept, 0, isMissing, it.ref.absent)
+		part.Replaced = true
+	case out.changed:
+		add(wasChanged, max(0, it.ref.object.Size-part.Bytes), isChanged, out.cause)
+		part.Replaced = true
+	default:
+		r.Counters.Present.Bytes += out.held
+		part.Bytes += out.held
+		if out.failed > 0 {
+			add(wasFailed, out.failed, isCorrupt, out.cause)
+		}
+		if out.notKept > 0 {
+			add(wasNotKept, out.notKept, isMissing, out.cause)
+		}
+	}
+	if it.last {
+		r.Counters.of(part.Verdict).Files++
+	}
+}
+
+// found keeps what is to be told of a path.
+func (j *job) found(path, what, cause string) {
+	r := &j.rec
+	s := Sample{Path: path, Cause: cause, What: what}
+	if !j.checking.findings.Add(s) {
+		r.Checked.Unlogged++
+	}
+	n := 0
+	for _, x := range r.Samples {
+		if x.What == what {
+			n++
+		}
+	}
+	if n < maxSamples {
+		r.Samples = append(r.Samples, s)
+	}
+}
+
+// saveCheck brings what a check found so far to where it is kept.
+func (j *job) saveCheck() {
+	r := &j.rec
+	if j.checking == nil {
+		return
+	}
+	j.settle()
+	size, err := j.checking.findings.Flush()
+	if err != nil {
+		j.engine.told("what a check finds cannot be kept", fmt.Errorf("job %s: %w", r.ID, err))
+	}
+	c, k := r.Checked, &r.Counters
+	r.Checked = &Checked{Whole: k.Present, Missing: k.NotKept, Corrupt: k.Failed, Changed: k.Changed, Vanished: k.Vanished,
+		Damaged: c.Damaged, Buffered: c.Buffered, Logged: size, Unlogged: c.Unlogged}
+}
+
+// Findings are all paths that a check has found not to be whole so far, a line of JSON
+// each, as Sample has it.
+func (e *Engine) Findings(id string) (io.ReadCloser, error) {
+	v, _, err := e.Get(id)
+	if err != nil {
+		return nil, err
+	}
+	if v.Checked == nil {
+		return nil, Unknown("the job " + id + " is no check")
+	}
+	return check.Read(filepath.Join(e.o.Files.Dir, id)+findingsSuffix, v.Checked.Logged)
+}

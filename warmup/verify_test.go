@@ -1,0 +1,301 @@
+package warmup
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/namespace"
+)
+
+// fakeChecker checks a fakeKeeper, of which what bad names is not what was written.
+type fakeChecker struct {
+	w     *world
+	mu    sync.Mutex      // guards bad and told
+	bad   map[string]bool // keys; dropped once they were found
+	files []string        // damaged
+	reads atomic.Int64
+	told  func() // of each Verify; nil: nobody asks
+}
+
+// Verify is Checker's.
+func (f *fakeChecker) Verify(ctx context.Context, o *hearth.Object, first, n int64, pace Pace) (v Verdict) {
+	f.mu.Lock()
+	told := f.told
+	f.mu.Unlock()
+	if told != nil {
+		told()
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.reads.Add(n)
+	for i := first; i < first+n; i++ {
+		b := o.Block(i)
+		bytes := int64(b.Len())
+		switch {
+		case !f.w.keeper.Has(b.ID()):
+			v.Missing += bytes
+			v.Cause = "not there"
+		case f.bad[o.Key]:
+			v.Corrupt += bytes
+			v.Cause = "rotten"
+			f.w.keeper.evict(func(h *fakeHeld) bool { return h.block.ID() == b.ID() })
+		default:
+			v.Whole += bytes
+			v.Read += bytes
+		}
+		if err := pace(ctx, bytes); err != nil {
+			return v
+		}
+	}
+	return v
+}
+
+// Files is Checker's.
+func (f *fakeChecker) Files(_ context.Context, _ Pace, bad func(file, cause string)) error {
+	for _, name := range f.files {
+		bad(name, "flipped")
+	}
+	return nil
+}
+
+// Refresh is Checker's.
+func (f *fakeChecker) Refresh(ctx context.Context, dir uint64, since int64) error {
+	return f.w.tree.Refresh(ctx, dir, since)
+}
+
+// Parent is Checker's.
+func (f *fakeChecker) Parent(ctx context.Context, target string) (Entry, error) {
+	n, err := f.w.tree.Resolve(ctx, path.Dir(target))
+	return entry(n), err
+}
+
+// Changes is Checker's.
+func (f *fakeChecker) Changes(each func(dir uint64, name string, was func() (Entry, error))) (cancel func()) {
+	return f.w.tree.Subscribe(func(c namespace.Change) {
+		if c.Old == 0 {
+			return
+		}
+		each(c.Dir, c.Name, func() (Entry, error) {
+			n, err := f.w.tree.Node(context.Background(), c.Old)
+			return entry(n), err
+		})
+	})
+}
+
+// check runs a check to its end.
+func (w *world) check(targets ...string) View {
+	w.t.Helper()
+	r, err := w.engine.Submit(Request{Targets: targets, Check: true}, nil, false, asIs)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return w.over(r.ID)
+}
+
+// found are the findings of a job, as "what path", sorted.
+func (w *world) found(id string) (all []string) {
+	w.t.Helper()
+	in, err := w.engine.Findings(id)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer in.Close()
+	for d := json.NewDecoder(in); ; {
+		var s Sample
+		if err := d.Decode(&s); err == io.EOF {
+			slices.Sort(all)
+			return all
+		} else if err != nil {
+			w.t.Fatal(err)
+		}
+		all = append(all, s.What+" "+s.Path)
+	}
+}
+
+// adds up: whole, missing, corrupt and changed are what the bucket has.
+func (w *world) addsUp(v View) {
+	w.t.Helper()
+	c := v.Checked
+	sum := Tally{}
+	for _, t := range []Tally{c.Whole, c.Missing, c.Corrupt, c.Changed} {
+		sum.add(t)
+	}
+	if want := w.bucket.total(); sum != want || v.FilesDone != want.Files || v.BytesDone != want.Bytes {
+		w.t.Errorf("want %+v: %+v, %+v", want, c, v.Progress)
+	}
+}
+
+func TestACheckNamesWhatIsNotWhole(t *testing.T) {
+	// After a warm-up a check finds all whole, and lists each directory anew. Then blocks
+	// rot and go, objects are overwritten, deleted and added: each is named for what it is,
+	// nothing is loaded, and the next warm-up mends it.
+	w := newWorld(t)
+	w.fill()
+	w.open()
+	w.over(w.start("/"))
+	gets, lists := w.bucket.gets, w.bucket.lists
+	v := w.check("/")
+	if v.State != Done || len(w.found(v.ID)) > 0 || v.Checked.Whole != w.bucket.total() || w.bucket.lists < 2*lists || w.bucket.lists > 2*lists+2 || w.checker.reads.Load() == 0 {
+		t.Fatalf("all is well: %+v, %v; %d listings", v, w.found(v.ID), w.bucket.lists)
+	}
+	w.addsUp(v)
+	w.checker.bad["d1/f07"], w.checker.bad["large"] = true, true
+	w.checker.files = []string{"/cache/1.segment"}
+	w.keeper.evict(func(h *fakeHeld) bool { return h.block.Object.Key == "d2/f09" })
+	w.keeper.evict(func(h *fakeHeld) bool { return h.block.Object.Key == "d3/large" && h.block.Index == 16 })
+	w.bucket.put("d4/f11", "new", 77)
+	w.bucket.put("d4/f12", "new", 0)
+	w.bucket.remove("d5/f13")
+	w.bucket.remove("dots/../up")
+	w.bucket.put("d5/new", "e", 5)
+	want := []string{"changed /d4/f11", "changed /d4/f12", "corrupt /d1/f07", "corrupt /large", "damaged /cache/1.segment",
+		"missing /d2/f09", "missing /d3/large", "missing /d5/new", "vanished /d5/f13", "vanished /dots/"}
+	v = w.check("/")
+	if got := w.found(v.ID); v.State != Partly || !slices.Equal(got, want) || len(v.Samples) != len(want) || v.Errors != int64(len(want)-1) {
+		t.Errorf("found %q\nnot   %q\n%+v", got, want, v)
+	}
+	w.addsUp(v)
+	if c := v.Checked; c.Vanished.Files != 2 || c.Damaged != 1 || c.Missing.Bytes != 9000+1<<20+5 || w.bucket.gets != gets {
+		t.Errorf("%+v; %d requests", c, w.bucket.gets-gets)
+	}
+	loaded := w.engine.List()[2]
+	if total := w.engine.Total(); loaded.Check || total.Sum() != loaded.Counters.Sum() {
+		t.Errorf("checks count as warm-ups: %+v", total)
+	}
+	clear(w.checker.bad)
+	w.checker.files = nil
+	w.over(w.start("/"))
+	if v := w.check("/"); v.State != Done {
+		t.Errorf("after another warm-up: %+v", v)
+	}
+}
+
+func TestAFileIsCheckedByAFreshName(t *testing.T) {
+	// Targets that are files: whole, overwritten, and deleted at the origin.
+	w := newWorld(t)
+	w.fill()
+	w.open()
+	w.over(w.start("/"))
+	if v := w.check("/d1/f07", "/large"); v.State != Done || v.Checked.Whole != (Tally{2, 7000 + 40<<20 + 5}) {
+		t.Errorf("%+v", v)
+	}
+	w.bucket.put("d1/f08", "new", 8000)
+	w.bucket.remove("d1/f09")
+	v := w.check("/d1/f07", "/d1/f08", "/d1/f09")
+	if got := w.found(v.ID); v.State != Partly || !slices.Equal(got, []string{"changed /d1/f08", "vanished /d1/f09"}) {
+		t.Errorf("%q, %+v", got, v)
+	}
+}
+
+func TestAListThatIsChecked(t *testing.T) {
+	// A list with a path twice and one that is not there, and more rotten files in a row
+	// than a broken origin is given: all are named.
+	w := newWorld(t)
+	for i := range 100 {
+		w.bucket.put(fmt.Sprintf("f%03d", i), "e", 100)
+		w.checker.bad[fmt.Sprintf("f%03d", i)] = true
+	}
+	w.open()
+	w.over(w.start("/"))
+	r, err := w.engine.Submit(Request{List: "-", Check: true}, strings.NewReader("/f001\n/nothing\n/f001\n/"), false, asIs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := w.over(r.ID)
+	// The second and third look at f001 find what the first has dropped.
+	if c := v.Checked; v.State != Partly || c.Corrupt.Files != 100 || c.Missing.Files != 3 || len(w.found(r.ID)) != 103 || len(v.Samples) != maxSamples+3 {
+		t.Errorf("%+v, %d samples", c, len(v.Samples))
+	}
+}
+
+func TestAnOriginThatCannotBeAskedEndsACheck(t *testing.T) {
+	// Names that are only known from before prove nothing.
+	w := newWorld(t)
+	w.fill()
+	w.open()
+	w.over(w.start("/"))
+	w.bucket.mu.Lock()
+	w.bucket.fail = errFakeFull
+	w.bucket.mu.Unlock()
+	if v := w.check("/"); v.State != Failed || !strings.Contains(v.Error, errFakeFull.Error()) {
+		t.Errorf("%+v", v)
+	}
+}
+
+func TestAKilledCheckGoesOn(t *testing.T) {
+	// Processes are killed at any moment of a check: it goes on under its id, the sums hold,
+	// and each path is named once.
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	for range 6 {
+		w := newWorld(t)
+		w.every = time.Millisecond
+		w.fill()
+		w.open()
+		w.over(w.start("/"))
+		want := []string{}
+		for d := range 6 {
+			rotten, lost := fmt.Sprintf("d%d/f%02d", d, 1+random.IntN(19)), fmt.Sprintf("d%d/f%02d", d, 20+random.IntN(20))
+			w.checker.bad[rotten] = true
+			w.keeper.evict(func(h *fakeHeld) bool { return h.block.Object.Key == lost })
+			want = append(want, "missing /"+lost)
+		}
+		r, err := w.engine.Submit(Request{Targets: []string{"/"}, Check: true}, nil, false, asIs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		kills := 0
+		for range 4 {
+			killed := make(chan struct{})
+			var once sync.Once
+			var left atomic.Int64
+			left.Store(int64(random.IntN(80)))
+			w.checker.mu.Lock()
+			w.checker.told = func() {
+				if left.Add(-1) == 0 {
+					once.Do(func() { close(killed) })
+				}
+			}
+			w.checker.mu.Unlock()
+			if !w.until(r.ID, killed) {
+				break
+			}
+			w.kill()
+			w.open()
+			kills++
+		}
+		v := w.over(r.ID)
+		w.addsUp(v)
+		found := w.found(r.ID)
+		// What a killed process dropped before it was counted is missing to the next one.
+		all := slices.DeleteFunc(slices.Clone(found), func(s string) bool { return strings.HasPrefix(s, "corrupt") })
+		for _, s := range want {
+			if !slices.Contains(all, s) {
+				t.Errorf("%s is not named: %q", s, found)
+			}
+		}
+		if v.State != Partly || len(found) != 12 || len(slices.Compact(slices.Clone(found))) != 12 {
+			t.Errorf("%d kills: %q, %+v", kills, found, v)
+		}
+	}
+}
+
+func TestAPaceOfMoreThanABurst(t *testing.T) {
+	// A block is read at a rate below its size a second, in parts.
+	j := &job{loader: newLoader(&Options{}, 1<<30)}
+	if err := j.pace(t.Context(), 3*hearth.BlockSize+5); err != nil {
+		t.Error(err)
+	}
+}
