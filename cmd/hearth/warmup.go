@@ -46,7 +46,7 @@ func warmupCommand() *cobra.Command {
 			"With --check nothing is loaded: every byte is read from the device, past the page cache, and compared\n" +
 			"with its checksum, and names with a fresh listing. What is missing, corrupt, changed or vanished is\n" +
 			"named (the first 20 of each; all with -o jsonl), and the exit code is 3.",
-		Example: "  hearth warmup --dry-run /\n  hearth warmup /\n  hearth warmup --check /",
+		Example: "  hearth warmup /\n  hearth warmup --check /",
 		Args:    cobra.ArbitraryArgs,
 	}
 	c := cli.AddCommon(cmd)
@@ -158,7 +158,7 @@ func (f *warmupFlags) run(ctx context.Context, c *cli.Common, cmd *cobra.Command
 		f.request.List, f.request.Targets, f.nul = "arguments", nil, true
 		list = strings.NewReader(given)
 	}
-	v, err := n.Submit(ctx, f.request, list, f.nul)
+	v, err := f.submit(ctx, n, list)
 	if err != nil {
 		return err
 	}
@@ -177,6 +177,24 @@ func (f *warmupFlags) run(ctx context.Context, c *cli.Common, cmd *cobra.Command
 		return w.plan(ctx, v)
 	}
 	return w.result(ctx, v)
+}
+
+// lateID is how long the id of a job that was asked for is waited for after Ctrl-C: the
+// job may be at work, and nobody could come back to it.
+const lateID = 2 * time.Second
+
+// submit begins the job. A list that is typed is given up at once: it is not whole.
+func (f *warmupFlags) submit(ctx context.Context, n *api.Jobs, list io.Reader) (*warmup.View, error) {
+	asked, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
+	stop := context.AfterFunc(ctx, func() {
+		if f.list == "-" || cli.ExitCode(context.Cause(ctx)) != cli.ExitInterrupted {
+			end()
+		}
+		time.AfterFunc(lateID, end)
+	})
+	defer stop()
+	return n.Submit(asked, f.request, list, f.nul)
 }
 
 // waiter waits for a job and shows it.
