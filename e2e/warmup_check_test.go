@@ -102,7 +102,7 @@ func (e *env) hurtEachKind(h *hearth, o *server, list []hearthtest.File) (want [
 	object := func(i int, suffix string) string { return e.path("cache/objects/" + version(i) + suffix) }
 	const small = 4 // the first of them
 	// The cache: the bytes of a large object, a record of one, the header of one's sidecar,
-	// a file that is gone, a small object's bytes, an index of a segment.
+	// a file that is gone, a small object's bytes, an index of a segment, a small file.
 	hearthtest.FlipByte(e, object(0, ".data"), 2<<20+77, 0x40)
 	hearthtest.FlipByte(e, object(1, ".sums"), 64+144*3+20, 0x40)
 	hearthtest.FlipByte(e, object(2, ".sums"), 40, 0x40)
@@ -117,10 +117,11 @@ func (e *env) hurtEachKind(h *hearth, o *server, list []hearthtest.File) (want [
 	first, err := os.Stat(segments[0])
 	e.must(err, "stat %s", segments[0])
 	hearthtest.FlipByte(e, segments[0], first.Size()-40, 0x40)
+	hearthtest.FlipByte(e, e.path("cache/scrub.json"), 0, 0x40)
 	for _, i := range []int{0, 1, 2, 3, small} {
 		want = append(want, "corrupt "+path(i))
 	}
-	want = append(want, "damaged "+filepath.Base(segments[0]))
+	want = append(want, "damaged "+filepath.Base(segments[0]), "damaged scrub.json")
 
 	// The origin: one object is gone, one another, one new.
 	e.must(o.Delete(e.ctx, o.bucket, list[small+1].Path), "delete an object")

@@ -9,11 +9,14 @@ import (
 	"strings"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/cache/check"
 	"github.com/hearthfs/hearth/cache/direct"
 	"github.com/hearthfs/hearth/cache/disk"
+	"github.com/hearthfs/hearth/cache/disk/label"
 	"github.com/hearthfs/hearth/cache/disk/layout"
 	"github.com/hearthfs/hearth/fuse"
 	"github.com/hearthfs/hearth/namespace"
+	"github.com/hearthfs/hearth/node/fsck"
 	"github.com/hearthfs/hearth/node/jobs"
 	"github.com/hearthfs/hearth/node/pins"
 	"github.com/hearthfs/hearth/node/siblings"
@@ -74,7 +77,7 @@ func (n *Node) openJobs() (err error) {
 		Job:  func(id string) (warmup.Record, error) { return n.jobs.Job(id) }}
 	if n.disk != nil {
 		k.Disk = n.disk
-		p.Disk, p.Pins, p.Dir = n.disk, n.jobs.pins, filepath.Join(n.dirs.First(), layout.Jobs)
+		p.Disk, p.Pins, p.Dir, p.Small = n.disk, n.jobs.pins, filepath.Join(n.dirs.First(), layout.Jobs), n.checkSmall
 	}
 	if n.jobs.keeper, err = pins.Open(k, n.jobs.ready); err != nil {
 		return err
@@ -155,6 +158,16 @@ func (n *Node) connections(name string) (inUse, most int) {
 		return 0, 0
 	}
 	return int(l.origin.Stats().InFlight), l.forObjects()
+}
+
+// checkSmall reads the small files of the cache directories that are in use.
+func (n *Node) checkSmall(r *check.Run) error {
+	for _, name := range n.disk.Samples() {
+		if err := errors.Join(label.Check(filepath.Dir(name), false, r), fsck.Small(filepath.Dir(name), true, r)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // canonical is what asked means also without the mounts of now.

@@ -25,7 +25,7 @@ type fakeChecker struct {
 	bad   map[string]bool // keys; dropped once they were found
 	files []string        // damaged
 	reads atomic.Int64
-	told  func() // of each Verify; nil: nobody asks
+	told  func(key string) // of each Verify; nil: nobody asks
 }
 
 // Verify is Checker's.
@@ -34,7 +34,7 @@ func (f *fakeChecker) Verify(ctx context.Context, o *hearth.Object, first, n int
 	told := f.told
 	f.mu.Unlock()
 	if told != nil {
-		told()
+		told(o.Key)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -243,6 +243,10 @@ func TestAKilledCheckGoesOn(t *testing.T) {
 		w := newWorld(t)
 		w.every = time.Millisecond
 		w.fill()
+		for i := range 30 {
+			w.bucket.put(fmt.Sprintf("e/g%02d", i), "e", 10)
+		}
+		w.bucket.put("e/z", "e", 10)
 		w.open()
 		w.over(w.start("/"))
 		want := []string{}
@@ -252,26 +256,44 @@ func TestAKilledCheckGoesOn(t *testing.T) {
 			w.keeper.evict(func(h *fakeHeld) bool { return h.block.Object.Key == lost })
 			want = append(want, "missing /"+lost)
 		}
+		for i := range 30 {
+			w.bucket.remove(fmt.Sprintf("e/g%02d", i))
+		}
 		r, err := w.engine.Submit(Request{Targets: []string{"/"}, Check: true}, nil, false, asIs)
 		if err != nil {
 			t.Fatal(err)
 		}
 		kills := 0
-		for range 4 {
+		for n := range 4 {
 			killed := make(chan struct{})
 			var once sync.Once
 			var left atomic.Int64
-			left.Store(int64(random.IntN(80)))
+			left.Store(int64(1 + random.IntN(80)))
 			w.checker.mu.Lock()
-			w.checker.told = func() {
-				if left.Add(-1) == 0 {
+			w.checker.told = func(key string) {
+				if n == 1 && key == "e/z" {
+					<-killed // behind what vanished
+				} else if n != 1 && left.Add(-1) == 0 {
 					once.Do(func() { close(killed) })
 				}
 			}
 			w.checker.mu.Unlock()
+			if n == 1 {
+				w.records.mu.Lock()
+				w.records.saved = func() {
+					if r := w.records.last[r.ID]; r.Cursor.Gone != "" {
+						w.records.dead = true // this was the last word
+						once.Do(func() { close(killed) })
+					}
+				}
+				w.records.mu.Unlock()
+			}
 			if !w.until(r.ID, killed) {
 				break
 			}
+			w.records.mu.Lock()
+			w.records.saved = nil
+			w.records.mu.Unlock()
 			w.kill()
 			w.open()
 			kills++
@@ -279,6 +301,18 @@ func TestAKilledCheckGoesOn(t *testing.T) {
 		v := w.over(r.ID)
 		w.addsUp(v)
 		found := w.found(r.ID)
+		// What vanished is told of once, but what was heard in the moment of a kill.
+		gone := 0
+		found = slices.DeleteFunc(found, func(s string) bool {
+			if strings.HasPrefix(s, "vanished /e/g") {
+				gone++
+				return true
+			}
+			return false
+		})
+		if gone == 0 || gone > 30 || v.Checked.Vanished.Files != int64(gone) {
+			t.Errorf("%d kills, %d of 30 vanished: %+v", kills, gone, v.Checked)
+		}
 		// What a killed process dropped before it was counted is missing to the next one.
 		all := slices.DeleteFunc(slices.Clone(found), func(s string) bool { return strings.HasPrefix(s, "corrupt") })
 		for _, s := range want {

@@ -79,15 +79,21 @@ func (c checker) block(ctx context.Context, run *check.Run, b hearth.Block) (hel
 // Files is warmup.Checker's.
 func (c checker) Files(ctx context.Context, pace warmup.Pace, bad func(file, cause string)) error {
 	run := &check.Run{Repair: true, Pace: pace, Found: func(f check.Finding) {
+		if f.Kind == check.Refused {
+			return // somebody else's
+		}
 		cause := f.Cause
 		if f.Repaired {
-			cause += "; it is written anew"
+			cause += "; it is mended"
 		}
 		bad(f.File, cause)
 	}}
 	err := c.parts.Disk.Inside(ctx, run, nil, func(log *segment.Log, _ *sparse.Files) error { return log.CheckSeals(ctx, run) })
 	if errors.Is(err, check.ErrLeft) { // its blocks are missing, and named
-		return nil
+		err = nil
+	}
+	if err == nil && c.parts.Small != nil {
+		err = c.parts.Small(run)
 	}
 	return err
 }

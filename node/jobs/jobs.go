@@ -30,6 +30,8 @@ type Parts struct {
 	Pins    *warmup.Pins
 	Durable Durable
 	Ready   <-chan struct{}
+	// Small checks the small files of the node's cache directories; nil: there are none.
+	Small func(r *check.Run) error
 	// Rooms are as warmup.Room has them.
 	Rooms func() []int64
 	// Dir keeps the jobs; "": nothing does.
