@@ -12,6 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hearthfs/hearth"
@@ -326,10 +327,21 @@ func TestAKilledCheckGoesOn(t *testing.T) {
 	}
 }
 
-func TestAPaceOfMoreThanABurst(t *testing.T) {
-	// A block is read at a rate below its size a second, in parts.
-	j := &job{loader: newLoader(&Options{}, 1<<30)}
-	if err := j.pace(t.Context(), 3*hearth.BlockSize+5); err != nil {
-		t.Error(err)
-	}
+func TestTheRateOfACheck(t *testing.T) {
+	// A check reads no more than its rate from the device, also in one read of more than
+	// the rate lets through at once.
+	synctest.Test(t, func(t *testing.T) {
+		j := &job{loader: newLoader(&Options{}, hearth.BlockSize)}
+		began := time.Now()
+		if err := j.pace(t.Context(), 3*hearth.BlockSize+5); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(began); took < 2*time.Second || took > 3*time.Second {
+			t.Errorf("three blocks at one a second took %v", took)
+		}
+		j.loader = newLoader(&Options{}, 0)
+		if err := j.pace(t.Context(), 1<<40); err != nil {
+			t.Error(err)
+		}
+	})
 }

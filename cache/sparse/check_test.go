@@ -358,6 +358,9 @@ func TestCheckBlock(t *testing.T) {
 				if (says == "") != (len(all) == 0) || len(all) > 0 && !strings.Contains(all[0].Cause, says) {
 					t.Errorf("fresh %v, block %d of %s: %v", fresh, i, o.Key, all)
 				}
+				if opt.Buffered && held && says == "" && r.Buffered.Load() != 1 {
+					t.Errorf("fresh %v, block %d of %s: nobody is told that the page cache was not passed by", fresh, i, o.Key)
+				}
 				if held && says == "" && r.Bytes.Load() != int64(o.Block(i).Len()) {
 					t.Errorf("fresh %v, block %d of %s: %d bytes", fresh, i, o.Key, r.Bytes.Load())
 				}
