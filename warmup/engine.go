@@ -18,6 +18,7 @@ import (
 	"github.com/hearthfs/hearth/warmup/gate"
 	"github.com/hearthfs/hearth/warmup/list"
 	"github.com/hearthfs/hearth/warmup/pace"
+	"github.com/hearthfs/hearth/warmup/pins"
 )
 
 // Options are what an Engine works with.
@@ -69,7 +70,7 @@ const mostJobs = 8
 type Engine struct {
 	o      Options
 	gate   *gate.Gate
-	claims claims
+	claims pins.Claims
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	work   sync.WaitGroup
@@ -276,8 +277,10 @@ func (e *Engine) startLocked(r Record) {
 		defer j.share.Leave()
 		j.loader.pins = e.o.Pins.Open()
 		defer j.loader.pins.Close()
-		j.claim, j.others = e.claims.open(j.loader.pins, e.o.Room, r.loads())
-		defer e.claims.close(j.claim)
+		if e.o.Room != nil {
+			j.claim, j.others = e.claims.Open(j.loader.pins, len(e.o.Room.Rooms(nil)), r.loads())
+			defer e.claims.Close(j.claim)
+		}
 		j.end(guarded(func() error { return j.run(ctx) }))
 	})
 }
@@ -312,7 +315,7 @@ func (j *job) end(err error) {
 	if d := j.engine.o.Durable; d != nil {
 		d.End(r)
 	}
-	j.engine.claims.close(j.claim) // of what is pinned now the pins have theirs
+	j.engine.claims.Close(j.claim) // of what is pinned now the pins have theirs
 	j.engine.stopped(r.ID)
 	j.save()
 }

@@ -3,10 +3,15 @@ package warmup
 import (
 	"fmt"
 	"slices"
-	"sync"
-	"sync/atomic"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/warmup/pins"
+)
+
+// Pins, and a Set of them, are as package pins has them.
+type (
+	Pins = pins.Pins
+	Set  = pins.Set
 )
 
 // Room is what the disk tier says of its directories.
@@ -31,16 +36,16 @@ type fit struct {
 	of      Room
 	targets []string
 	needs   []int64
-	shared  []int64  // of them, what jobs that began before need, too
-	rooms   []int64  // when it began
-	before  []*claim // of those jobs
-	mine    *claim
+	shared  []int64       // of them, what jobs that began before need, too
+	rooms   []int64       // when it began
+	before  []*pins.Claim // of those jobs
+	mine    *pins.Claim
 	pinned  []*Set // of pins whose bytes are in needs
 	target  string // that was asked about last, and
 	covered bool   // the answer
 }
 
-func newFit(of Room, targets []string, mine *claim, before []*claim) *fit {
+func newFit(of Room, targets []string, mine *pins.Claim, before []*pins.Claim) *fit {
 	f := &fit{of: of, targets: targets, mine: mine, before: before}
 	if of != nil {
 		f.rooms, f.pinned = of.Rooms(targets), of.Within(targets)
@@ -61,11 +66,11 @@ func (f *fit) add(target string, o *hearth.Object) (sum int64) {
 		dir, n := f.of.Needs(o)
 		f.needs[dir] += n
 		switch {
-		case slices.ContainsFunc(f.pinned, func(x *Set) bool { return x.has(o.Version) }):
+		case slices.ContainsFunc(f.pinned, func(x *Set) bool { return x.Has(o.Version) }):
 		case f.isShared(o):
 			f.shared[dir] += n
 		default:
-			f.mine.add(dir, n)
+			f.mine.Add(dir, n)
 		}
 	}
 	for _, n := range f.needs {
@@ -75,7 +80,7 @@ func (f *fit) add(target string, o *hearth.Object) (sum int64) {
 }
 
 func (f *fit) isShared(o *hearth.Object) bool {
-	return slices.ContainsFunc(f.before, func(c *claim) bool { return c.pins.has(o.Version) })
+	return slices.ContainsFunc(f.before, func(c *pins.Claim) bool { return c.Has(o.Version) })
 }
 
 func (f *fit) room() (sum int64) {
@@ -88,7 +93,7 @@ func (f *fit) room() (sum int64) {
 // claimed is what other jobs have taken of a directory, beside what they share with this.
 func (f *fit) claimed(dir int) (sum int64) {
 	for _, c := range f.before {
-		sum += c.takes(dir)
+		sum += c.Takes(dir)
 	}
 	return max(0, sum-f.shared[dir])
 }
@@ -116,67 +121,4 @@ func (f *fit) refusal(end bool) error {
 		}
 	}
 	return nil
-}
-
-// claims are what jobs at work take of the cache directories, in the order in which they
-// began: what two share is the first one's.
-type claims struct {
-	mu  sync.Mutex // guards all
-	all []*claim
-}
-
-type claim struct {
-	pins    *Set
-	needs   []atomic.Int64 // by directory
-	once    sync.Once
-	counted chan struct{} // closed once needs are whole, or the job has ended
-	ended   atomic.Bool
-}
-
-// open begins the claim of a job, and gives those of the jobs that began before it.
-func (c *claims) open(pins *Set, of Room, loads bool) (mine *claim, before []*claim) {
-	if of == nil {
-		return nil, nil
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	before = slices.Clone(c.all)
-	if !loads {
-		return nil, before
-	}
-	mine = &claim{pins: pins, needs: make([]atomic.Int64, len(of.Rooms(nil))), counted: make(chan struct{})}
-	c.all = append(c.all, mine)
-	return mine, before
-}
-
-// close ends a job's claim.
-func (c *claims) close(mine *claim) {
-	if mine == nil {
-		return
-	}
-	mine.ended.Store(true)
-	mine.whole()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.all = slices.DeleteFunc(c.all, func(x *claim) bool { return x == mine })
-}
-
-func (c *claim) add(dir int, n int64) {
-	if c != nil {
-		c.needs[dir].Add(n)
-	}
-}
-
-// whole says that nothing is added any more.
-func (c *claim) whole() {
-	if c != nil {
-		c.once.Do(func() { close(c.counted) })
-	}
-}
-
-func (c *claim) takes(dir int) int64 {
-	if c.ended.Load() {
-		return 0
-	}
-	return c.needs[dir].Load()
 }

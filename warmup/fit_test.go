@@ -115,9 +115,8 @@ func TestAClaimLastsOverARestart(t *testing.T) {
 	w.kill()
 	w.open()
 	hearthtest.Eventually(t.Context(), 20*time.Second, func() bool { // its claim is open before the other one's
-		w.engine.claims.mu.Lock()
-		defer w.engine.claims.mu.Unlock()
-		return len(w.engine.claims.all) == 1
+		_, open := w.engine.claims.Open(nil, 0, false)
+		return len(open) == 1
 	})
 	if v := w.over(w.start("/b")); v.Kind != kindRefused {
 		t.Errorf("beside the first: %s %s", v.State, v.Error)

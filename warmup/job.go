@@ -10,6 +10,7 @@ import (
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/warmup/gate"
 	"github.com/hearthfs/hearth/warmup/list"
+	"github.com/hearthfs/hearth/warmup/pins"
 )
 
 // failure ends a job early.
@@ -31,9 +32,9 @@ type job struct {
 	engine *Engine
 	loader *loader
 	share  *gate.Share
-	claim  *claim    // of what it loads; nil: of nothing
-	others []*claim  // of jobs that began before it
-	began  time.Time // of this run, with the time worked before
+	claim  *pins.Claim   // of what it loads; nil: of nothing
+	others []*pins.Claim // of jobs that began before it
+	began  time.Time     // of this run, with the time worked before
 	before float64
 
 	checking *checking // nil: it loads, or only counts
@@ -302,7 +303,7 @@ func (j *job) pin(r *ref) {
 
 // pinAll pins all that the job was asked for, as far as it is known, and claims its room.
 func (j *job) pinAll(ctx context.Context) {
-	defer j.claim.whole()
+	defer j.claim.Whole()
 	fit := newFit(j.engine.o.Room, j.rec.Targets, j.claim, j.others)
 	var mu sync.Mutex
 	c := &count{walk: j.over(), hidden: func(int64) {}}
@@ -320,7 +321,7 @@ func (j *job) pinAll(ctx context.Context) {
 // count sums up what there is, and refuses what cannot fit.
 func (j *job) count(ctx context.Context) error {
 	o := &j.engine.o
-	defer j.claim.whole()
+	defer j.claim.Whole()
 	fit := newFit(o.Room, j.rec.Targets, j.claim, j.others)
 	c := &count{walk: j.over()}
 	c.hidden = func(n int64) {
@@ -397,7 +398,7 @@ func (j *job) besides(ctx context.Context, f *fit) error {
 	}
 	for _, c := range j.others {
 		select {
-		case <-c.counted:
+		case <-c.Counted():
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}

@@ -1,4 +1,4 @@
-package warmup
+package pins
 
 import (
 	"fmt"
@@ -55,7 +55,7 @@ func TestPins(t *testing.T) {
 	if b.Close(); used != 0 || a.Add(version(1)) {
 		t.Errorf("%d bytes are not given back", used)
 	}
-	if none := (*Pins)(nil).Open(); !none.Add(version(1)) || none.has(version(1)) {
+	if none := (*Pins)(nil).Open(); !none.Add(version(1)) || none.Has(version(1)) {
 		t.Error("pins that nobody asks for")
 	}
 }

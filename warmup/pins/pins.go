@@ -1,4 +1,6 @@
-package warmup
+// Package pins keeps what must stay in the disk tier, and says what of it is whose: sets of
+// objects, and what jobs at work take.
+package pins
 
 import (
 	"encoding/binary"
@@ -27,7 +29,7 @@ func (p *Pins) Has(version [16]byte) bool {
 		return false
 	}
 	for _, x := range *all {
-		if x.has(version) {
+		if x.Has(version) {
 			return true
 		}
 	}
@@ -80,7 +82,7 @@ type sieve struct {
 
 // Add pins an object, by its version; false: there is no memory for it.
 func (x *Set) Add(version [16]byte) bool {
-	if x.of == nil || x.has(version) {
+	if x.of == nil || x.Has(version) {
 		return true
 	}
 	x.mu.Lock()
@@ -109,7 +111,8 @@ func (x *Set) Add(version [16]byte) bool {
 	return true
 }
 
-func (x *Set) has(version [16]byte) bool {
+// Has reports whether the set has an object, by its version.
+func (x *Set) Has(version [16]byte) bool {
 	all := x.sieves.Load()
 	if all == nil {
 		return false
