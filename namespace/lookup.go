@@ -315,9 +315,8 @@ type inquiry struct {
 
 type finding struct{ known, found bool }
 
-// briefListing is what a listing may have taken so that it is asked for in place of one
-// name, and may take now: a few pages from far away, or one beside a warm-up. A pass over
-// a directory's files then costs one request.
+// briefListing is what a listing may have taken, and may take now, to be asked for in
+// place of one name: a pass over a directory's files then costs one request.
 const briefListing = 500 * time.Millisecond
 
 // listed reports whether such a listing has told. What is doubted is asked for by itself.
