@@ -21,7 +21,12 @@ import (
 const (
 	crashBudget = 96 << 20
 	crashShrunk = 32 << 20
-	crashReady  = 10 * time.Second
+	// crashSpare: a disk that has so little room, or less, may have evicted something,
+	// and so much at most. Where names grow by a page beyond the budget, the entry that is
+	// worth the least goes, and that may be a whole object of 4 MiB; two of them, since
+	// names may grow again.
+	crashSpare = 10 << 20
+	crashReady = 10 * time.Second
 	// crashSeed is the variable that replays a run's choices.
 	crashSeed = "HEARTH_CRASH_SEED"
 )
@@ -39,10 +44,10 @@ type phase struct {
 	names int
 	// starting: the things are counted from the start of the process on.
 	starting bool
-	// lost is the share of what was held that a reopened node may have to fetch again.
-	// A kill takes nothing from the page cache, so how often it is synced does not
-	// count, and the write queue was seen empty. So only eviction may take some of it,
-	// for what is new; none was seen to. 0.05 of at most 56 MB is less than one segment of 4 MiB.
+	// lost is the share of what was held that a reopened node may have to fetch again
+	// where the disk has room (crashes.full). A kill takes nothing from the page cache, so
+	// how often it is synced does not count, and the write queue was seen empty. 0.05 of
+	// at most 56 MB is less than one segment of 4 MiB.
 	lost float64
 	// before happens at the origin before it, during while it is counted.
 	before func(c *crashes)
@@ -77,6 +82,7 @@ type crashes struct {
 	wide     *wideNames
 	last     map[*object]int // version that was put last
 	held     map[*object]int // version of which all blocks were on the disk
+	full     bool            // since then the disk may have been full
 	counts   map[string]int  // of kills, by phase
 	missed   int             // kills that came outside of their phase
 	stuck    int             // kills whose process did not end by itself
@@ -167,7 +173,7 @@ func (c *crashes) use(set settings) {
 func (c *crashes) once(p phase) bool {
 	e := c.e
 	e.Helper()
-	kept := maps.Clone(c.held)
+	kept, full := maps.Clone(c.held), c.full
 	set := c.draw(p)
 	if p.before != nil {
 		p.before(c)
@@ -179,6 +185,7 @@ func (c *crashes) once(p phase) bool {
 		c.use(set)
 	}
 	hit := c.kill(p)
+	c.room()
 	c.atRest(c.cacheName())
 	c.reopen()
 	c.kept(p)
@@ -194,7 +201,7 @@ func (c *crashes) once(p phase) bool {
 		c.h = nil
 		e.must(os.RemoveAll(e.path(set.cache)), "remove a cache directory")
 		c.use(c.base)
-		c.held = kept
+		c.held, c.full = kept, full
 	}
 	return hit
 }
