@@ -1,12 +1,15 @@
 package warmup
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"os"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -147,7 +150,8 @@ func TestACheckNamesWhatIsNotWhole(t *testing.T) {
 	w.over(w.start("/"))
 	gets, lists := w.bucket.gets, w.bucket.lists
 	v := w.check("/")
-	if v.State != Done || len(w.found(v.ID)) > 0 || v.Checked.Whole != w.bucket.total() || w.bucket.lists < 2*lists || w.bucket.lists > 2*lists+2 || w.checker.reads.Load() == 0 {
+	// The count and the walk may both ask for a directory whose listing ends in an instant.
+	if v.State != Done || len(w.found(v.ID)) > 0 || v.Checked.Whole != w.bucket.total() || w.bucket.lists < 2*lists || w.bucket.lists > 2*lists+lists/2 || w.checker.reads.Load() == 0 {
 		t.Fatalf("all is well: %+v, %v; %d listings", v, w.found(v.ID), w.bucket.lists)
 	}
 	w.addsUp(v)
@@ -264,6 +268,12 @@ func TestAKilledCheckGoesOn(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		// A kill between a listing and the note of what it changed loses that.
+		lost := false
+		noted := func() bool {
+			text, err := os.ReadFile(filepath.Join(w.files.Dir, r.ID+changesSuffix))
+			return err == nil && bytes.Contains(text, []byte(`"name":"g`))
+		}
 		kills := 0
 		for n := range 4 {
 			killed := make(chan struct{})
@@ -273,6 +283,10 @@ func TestAKilledCheckGoesOn(t *testing.T) {
 			w.checker.mu.Lock()
 			w.checker.told = func(key string) {
 				if n == 1 && key == "e/z" {
+					if !noted() {
+						lost = true
+						once.Do(func() { close(killed) })
+					}
 					<-killed // behind what vanished
 				} else if n != 1 && left.Add(-1) == 0 {
 					once.Do(func() { close(killed) })
@@ -311,7 +325,7 @@ func TestAKilledCheckGoesOn(t *testing.T) {
 			}
 			return false
 		})
-		if gone == 0 || gone > 30 || v.Checked.Vanished.Files != int64(gone) {
+		if gone == 0 && !lost || gone > 30 || v.Checked.Vanished.Files != int64(gone) {
 			t.Errorf("%d kills, %d of 30 vanished: %+v", kills, gone, v.Checked)
 		}
 		// What a killed process dropped before it was counted is missing to the next one.
