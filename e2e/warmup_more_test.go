@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"strings"
 	"syscall"
 	"time"
@@ -123,7 +124,11 @@ func warmUpTerminal(e *env) {
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = terminal, terminal, terminal
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true, Pdeathsig: syscall.SIGKILL}
 	p.SetFirstByte(200 * time.Millisecond)
-	e.must(cmd.Start(), "start warmup on a terminal")
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP) // under nohup they are ignored, which a program inherits
+	err := cmd.Start()
+	signal.Stop(hangups)
+	e.must(err, "start warmup on a terminal")
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
 	e.Cleanup(func() { _ = cmd.Process.Kill() })
