@@ -126,20 +126,26 @@ func (t *Tier) fill(ctx context.Context, b hearth.Block, n int, put bool, lent *
 		if v := t.meanwhile(ctx, b); v != nil {
 			return v, nil
 		}
-		v, err := t.fetch(ctx, b, 0, b.Len())
-		if err != nil {
-			return nil, err
-		}
-		if put {
-			t.put(b, v)
-		}
-		lent.add(b.ID(), v)
-		return v, nil
+		return t.fetchWhole(ctx, b, put, lent)
 	})
 	if shared {
 		t.joined(n)
 	}
 	return v, err
+}
+
+// fetchWhole fetches the whole block within an attempt, for the store and for whom a Load
+// lends it to.
+func (t *Tier) fetchWhole(ctx context.Context, b hearth.Block, put bool, lent *lending) (*hearth.View, error) {
+	v, err := t.fetch(ctx, b, 0, b.Len())
+	if err != nil {
+		return nil, err
+	}
+	if put {
+		t.put(b, v)
+	}
+	lent.add(b.ID(), v)
+	return v, nil
 }
 
 // joined counts n bytes that another's attempt brings, too.
@@ -160,11 +166,7 @@ func (t *Tier) Fill(ctx context.Context, b hearth.Block, begun func()) error {
 			return v, nil
 		}
 		begun()
-		v, err := t.fetch(ctx, b, 0, b.Len())
-		if err == nil {
-			t.put(b, v)
-		}
-		return v, err
+		return t.fetchWhole(ctx, b, true, nil)
 	})
 	if err == nil {
 		v.Release()

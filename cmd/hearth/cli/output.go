@@ -9,7 +9,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/dustin/go-humanize"
@@ -110,11 +109,4 @@ func Counts(m map[string]int64) string {
 		names[i] = fmt.Sprintf("%s %d", name, m[name])
 	}
 	return strings.Join(names, ", ")
-}
-
-// Section ends a table and begins the next with widths of its own.
-func Section(w io.Writer, t *tabwriter.Writer) *tabwriter.Writer {
-	_ = t.Flush() // the last one's error is reported
-	fmt.Fprintln(w)
-	return tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 }
