@@ -105,7 +105,7 @@ func warmUpKilled(e *env) {
 		}
 		mostBytes, mostLists := 1.02*float64(total.Bytes), 1.5*float64(lists)
 		if e.level != full { // of so little, what is under way at a kill is more
-			mostBytes += 5 * (6*4<<20 + 64*16<<10)
+			mostBytes += 5 * (3*4<<20 + 64*16<<10)
 			mostLists = float64(lists + 5*12) // a start's own among them
 		}
 		if float64(s.Get.Bytes) > mostBytes || float64(s.List.Requests) > mostLists {

@@ -66,6 +66,7 @@ func (j *job) run(ctx context.Context) error {
 	if !r.Plan.Counted {
 		j.plan.Plan = Plan{}
 	}
+	j.share.Large(streams(j.plan.Total.Bytes))
 	j.save()
 	switch {
 	case r.Check:
@@ -338,6 +339,7 @@ func (j *job) count(ctx context.Context) error {
 		j.plan.Lock()
 		defer j.plan.Unlock()
 		j.plan.Total.add(found.Total)
+		j.share.Large(streams(j.plan.Total.Bytes))
 		j.plan.Held.add(found.Held)
 		j.plan.Requests += found.Requests
 		if r.absent != "" {

@@ -3,9 +3,9 @@
 // A step of a job enters, works, and exits. The number of steps that are let through
 // grows by half while that brings more, and is halved when an origin asks to slow down.
 // Of the jobs that want to begin a step the one that has fewest under way goes first,
-// and so it is with large steps, of which there are few: a job that comes late has its
-// part as soon as one step of another has ended, and what a job does not want others
-// have. A step that waits for something that is no work, such as its job's rate, steps
+// and so it is with large steps, of which there are few, and the fewer the less a job
+// has to load, so that a kill loses little of it: a job that comes late has its part as
+// soon as one step of another has ended, and what a job does not want others have. A step that waits for something that is no work, such as its job's rate, steps
 // aside meanwhile. While readers are active two steps are let through, and each rests
 // three times as long as it worked; a quarter of a second after the last reader the
 // gate is as wide as before.
@@ -34,9 +34,11 @@ const (
 	readersEvery = 50 * time.Millisecond
 	// readersLast is how long readers count as active after their last request.
 	readersLast = 250 * time.Millisecond
-	// largeSteps of several blocks are under way at most. Six streams of 4 MiB fill a link
-	// of 600 MB/s over 40 ms, and a kill loses half of that on the average.
+	// largeSteps of several blocks are let through at first: six streams of 4 MiB fill a
+	// link of 600 MB/s over 40 ms. Where more steps bring more, they are a quarter of them.
 	largeSteps = 6
+	// leastLarge is how many a job may have under way, whatever it says.
+	leastLarge = 3
 	// requestUnits is what a request counts beside its bytes where throughput is
 	// compared, so that many small objects count as what they cost.
 	requestUnits = 64 << 10
@@ -69,13 +71,14 @@ type Share struct {
 	// those that want to begin or go on; at 1 are the large ones.
 	flying, large int
 	begun, waits  [2]int
+	mostLarge     int // as it said
 }
 
 // Join adds a job; it ends by Leave.
 func (g *Gate) Join() *Share {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	s := &Share{gate: g}
+	s := &Share{gate: g, mostLarge: leastLarge}
 	g.shares = append(g.shares, s)
 	g.wakeLocked()
 	return s
@@ -99,6 +102,17 @@ func (s *Share) Leave() {
 	g.wakeLocked()
 }
 
+// Large says how many large steps the job may have under way; three it always may.
+func (s *Share) Large(most int) {
+	g := s.gate
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if most = max(leastLarge, most); most != s.mostLarge {
+		s.mostLarge = most
+		g.wakeLocked()
+	}
+}
+
 func (g *Gate) wakeLocked() {
 	close(g.changed)
 	g.changed = make(chan struct{})
@@ -110,6 +124,9 @@ func (g *Gate) mostLocked() int {
 	}
 	return g.steps
 }
+
+// mostLargeLocked is how many large steps are let through.
+func (g *Gate) mostLargeLocked() int { return max(largeSteps, g.steps/4) }
 
 // Steps is how many are let through now, and how many are under way.
 func (g *Gate) Steps() (most, flying int) {
@@ -124,19 +141,20 @@ func (s *Share) wantsLocked(kind int) bool { return s.waits[kind] > 0 && s.hasRo
 // hasRoomLocked: a job has no more steps aside and under way than the gate may let
 // through.
 func (s *Share) hasRoomLocked(kind int) bool {
-	return s.begun[kind] < []int{s.gate.steps, largeSteps}[kind]
+	g := s.gate
+	return s.begun[kind] < []int{g.steps, min(g.mostLargeLocked(), s.mostLarge)}[kind]
 }
 
 // mayLocked reports whether a step of the job may go on: there is room, and no job
 // that has less under way waits for it.
 func (s *Share) mayLocked(large bool) bool {
 	g := s.gate
-	most := g.mostLocked()
-	if g.flying >= most || large && g.large >= largeSteps {
+	most, mostLarge := g.mostLocked(), g.mostLargeLocked()
+	if g.flying >= most || large && g.large >= mostLarge {
 		return false
 	}
 	for _, o := range g.shares {
-		wantsLarge := o.wantsLocked(1) && g.large < largeSteps
+		wantsLarge := o.wantsLocked(1) && g.large < mostLarge
 		if large && wantsLarge && o.large < s.large || (o.wantsLocked(0) || wantsLarge && !large) && o.flying < s.flying {
 			return false
 		}
@@ -177,8 +195,9 @@ func (p *Pass) enter(ctx context.Context, begins int) error {
 	s.waits[kind]++
 	defer func() { s.waits[kind]-- }()
 	for waited := false; ctx.Err() == nil; waited = true {
-		g.full = g.full || g.flying+1 >= g.mostLocked()
-		if (begins == 0 || s.hasRoomLocked(kind)) && s.mayLocked(p.large) {
+		room := begins == 0 || s.hasRoomLocked(kind)
+		g.full = g.full || g.flying+1 >= g.mostLocked() || p.large && room && g.large+1 >= g.mostLargeLocked()
+		if room && s.mayLocked(p.large) {
 			if p.large {
 				g.large++
 				s.large++

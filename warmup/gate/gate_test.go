@@ -149,6 +149,38 @@ func TestSlowDownShrinks(t *testing.T) {
 	})
 }
 
+func TestLargeStepsGrow(t *testing.T) {
+	// A job has as many large steps under way as it said, and not more than three before;
+	// where streams of an origin bring the same each, they become more than at first.
+	at(t, Pressure{}, func(t *testing.T, g *Gate) {
+		ctx, stop := context.WithCancel(t.Context())
+		s := g.Join()
+		defer s.Leave()
+		var work sync.WaitGroup
+		for range 40 {
+			work.Go(func() {
+				for {
+					p, err := s.Enter(ctx, true)
+					if err != nil {
+						return
+					}
+					time.Sleep(20 * time.Millisecond) // whatever else is under way
+					p.Exit(ctx, 4<<20)
+				}
+			})
+		}
+		for _, x := range []struct{ said, want int }{{0, leastLarge}, {5, 5}, {10, 10}, {100, 56 / 4}, {4, 4}} {
+			s.Large(x.said)
+			time.Sleep(5 * time.Second)
+			if _, flying := g.Steps(); flying != x.want {
+				t.Errorf("%d large steps under way of a job that may have %d, want %d", flying, x.said, x.want)
+			}
+		}
+		stop()
+		work.Wait()
+	})
+}
+
 func TestJobsShare(t *testing.T) {
 	// One job has all steps, large ones too; another comes and has half of each as soon as
 	// steps end, and a third that wants one alone gets that.
@@ -218,6 +250,8 @@ func TestAsideIsNoStep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := New()
 		a, b := g.Join(), g.Join()
+		a.Large(largeSteps)
+		b.Large(largeSteps)
 		var work sync.WaitGroup
 		ctx, stop := context.WithCancel(t.Context())
 		go1 := make(chan struct{})
