@@ -113,7 +113,7 @@ func (t *Tree) lookup(ctx context.Context, d *directory, m record.Meaning) (Node
 	asked, err := t.ask(ctx, d, m)
 	if err != nil {
 		if ctx.Err() == nil && d.link.believes() {
-			if k, sure, known := t.last(d, m); known == nil && sure { // what others learnt meanwhile
+			if k, sure, known := t.last(d, m); known == nil && sure && !k.Doubted { // what others learnt meanwhile
 				t.stats.stale.Add(1)
 				return k.answer(t, d, 0)
 			}

@@ -463,6 +463,13 @@ func TestStaleIfError(t *testing.T) {
 		if s := w.tree.Stats(); !errors.Is(s.Stale, errDown) || s.StaleAnswers == 0 {
 			t.Errorf("%+v", s)
 		}
+		x := w.resolve("/d/x")
+		w.tree.Forget(&x.Object) // whoever reads it was told that it is gone, and is told so once
+		for range 2 {
+			if n, err := w.tree.Resolve(ctx, "/d/x"); !errors.Is(err, errDown) {
+				t.Errorf("%+v, %v of a version that was found gone", n, err)
+			}
+		}
 		w.b.down(nil)
 		w.b.put("d/x", "B", 1)
 		w.clock.add(time.Hour)
