@@ -240,17 +240,12 @@ func pastTheEnd(name string, f hearthtest.File) error {
 // asNobody mounts as an ordinary user through fusermount3 and reads as that user.
 func asNobody(e *env) {
 	o := e.origin()
-	list := e.load(o, e.set("D1", 2, 20, 4, 50))
-	if e.race { // the binary lies where only its owner may run it
-		e.Log("with the race detector, too")
-	}
+	set, err := hearthtest.Set("D1")
+	e.must(err, "data set")
+	list := e.load(o, set.Reduced(2, 20)) // a process reads each
 	user := e.user()
 	h := e.mountAs(o, settings{user: user})
-	reader := exec.CommandContext(e.ctx, "sha256sum", filepath.Join(h.dir, list[0].Path))
-	reader.SysProcAttr = &syscall.SysProcAttr{Credential: user}
-	if out, err := reader.CombinedOutput(); err != nil {
-		e.Errorf("read as the user who mounted: %v: %s", err, out)
-	}
+	e.readAs(user, h.dir, list)
 	if _, err := os.Stat(h.dir); err == nil {
 		e.Error("root may look into a user's mount without allow_other")
 	}
