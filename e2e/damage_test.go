@@ -127,6 +127,7 @@ type rot struct {
 	rng      *rand.Rand
 	errors   int64 // of the disk tier, in the lives before
 	rebuilds int64 // of the names
+	lent     int64 // opens
 	log      strings.Builder
 }
 
@@ -139,6 +140,7 @@ func (r *rot) live(on bool) {
 	}
 	r.errors += r.h.diskTier().Errors
 	r.rebuilds += r.h.status().Names.Figures["rebuilds"]
+	r.lent += r.h.status().Mounts[0].Ops["lent"]
 	r.h.quit()
 	r.log.WriteString(r.h.out.String())
 }
@@ -232,7 +234,10 @@ func flips(open string) func(e *env) {
 			r.rereads(list, seed+uint64(round), counted)
 		}
 		r.live(false)
-		e.Logf("flipped by kind: %v; %d errors, %d databases of names begun anew", met, r.errors, r.rebuilds)
+		e.Logf("flipped by kind: %v; %d errors, %d databases of names begun anew, %d opens lent", met, r.errors, r.rebuilds, r.lent)
+		if open == "passthrough" && r.lent == 0 {
+			e.Error("no open was lent to the kernel")
+		}
 		for _, kind := range wanted {
 			if met[kind] == 0 && e.level > core {
 				e.Errorf("no byte of a %s was flipped", kind)
@@ -333,6 +338,9 @@ func damaged(open string) func(e *env) {
 		}
 		r.newer(list)
 		r.live(false)
+		if open == "passthrough" && r.lent == 0 {
+			e.Error("no open was lent to the kernel")
+		}
 		if said := "what a cache file held is read from the origin"; r.errors == 0 || r.rebuilds == 0 || !strings.Contains(r.log.String(), said) {
 			e.Errorf("%d errors and %d databases of names begun anew are counted, and the log says:\n%s", r.errors, r.rebuilds, r.log.String())
 		}

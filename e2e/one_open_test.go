@@ -40,9 +40,10 @@ func changedBehind(open string, stripped bool) func(e *env) {
 				b.put(f, 0)
 			}
 			h := e.mount(o, set)
-			b.dir = h.dir
+			b.h, b.dir = h, h.dir
 			test()
 			b.whole()
+			h.lends()
 			h.quit()
 		}
 	}
@@ -52,6 +53,7 @@ func changedBehind(open string, stripped bool) func(e *env) {
 type behind struct {
 	e                  *env
 	o                  *server
+	h                  *hearth
 	dir                string
 	large, small, kept hearthtest.File
 }
@@ -169,12 +171,12 @@ func (b *behind) refresh(f hearthtest.File, version int) {
 
 // whole: of an object that is whole in the cache nothing is ever missing: an open
 // of it goes on over a change, to its last byte, and so does a child process that
-// inherited it.
+// inherited it. A mount that lends files has lent this one.
 func (b *behind) whole() {
 	f := b.kept
 	_, err := readWhole(filepath.Join(b.dir, f.Path), f, 0, make([]byte, 1<<20))
 	b.e.must(err, "read it whole")
-	r := b.open(f)
+	r := b.lent(f)
 	b.put(f, 1)
 	child := exec.CommandContext(b.e.ctx, "sh", "-c", "cat <&3") // it forks once more
 	child.ExtraFiles = []*os.File{r}
@@ -186,4 +188,21 @@ func (b *behind) whole() {
 	if err := hearthtest.Check(out.Bytes(), f.Path, 0, 0); err != nil || int64(out.Len()) != f.Size {
 		b.e.Errorf("the child with the inherited file read %d bytes: %v", out.Len(), err)
 	}
+}
+
+// lent opens a file that is whole in the cache, on a mount that lends files once it is
+// lent: what was written is verified first, behind an open.
+func (b *behind) lent(f hearthtest.File) *os.File {
+	b.e.Helper()
+	var r *os.File
+	b.e.eventually("an open that is lent", func() bool {
+		before := b.h.status().Mounts[0]
+		r = b.open(f)
+		if before.Open != "passthrough" || b.h.status().Mounts[0].Ops["lent"] > before.Ops["lent"] {
+			return true
+		}
+		b.e.must(r.Close(), "close %s", f.Path)
+		return false
+	})
+	return r
 }

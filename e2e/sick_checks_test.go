@@ -36,6 +36,17 @@ func opens(mode string) []string {
 	return []string{"--open", mode}
 }
 
+// lends fails the scenario where a mount that opens by passthrough has lent no open to
+// the kernel: what was looked at is another mode then.
+func (h *hearth) lends() {
+	h.e.Helper()
+	m := h.status().Mounts[0]
+	h.e.Logf("of %d opens %d were lent to the kernel", m.Ops["open"], m.Ops["lent"])
+	if m.Open == "passthrough" && m.Ops["lent"] == 0 {
+		h.e.Error("no open was lent to the kernel")
+	}
+}
+
 // forget has the kernel drop the names and inodes that nobody uses, of all mounts. Who
 // has no privileges cannot ask for that.
 func (e *env) forget() {
