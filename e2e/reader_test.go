@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -71,18 +70,6 @@ func (r *reader) result(within time.Duration) account {
 		return json.Unmarshal([]byte(r.out.String()), &a) == nil
 	})
 	return a
-}
-
-// stuck reports whether a thread of the process is in state D.
-func (r *reader) stuck() bool {
-	stats, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", r.Process.Pid))
-	for _, name := range stats {
-		text, _ := os.ReadFile(name) // a thread that has ended is not stuck
-		if _, state, _ := strings.Cut(string(text), ") "); strings.HasPrefix(state, "D") {
-			return true
-		}
-	}
-	return false
 }
 
 // beReader does the job of this process, says what came of it, and stays until its

@@ -98,7 +98,7 @@ func (s *signalled) killed() {
 	start := time.Now()
 	s.e.must(cat.Process.Signal(syscall.SIGKILL), "kill the reader")
 	cat.exit(20 * time.Second)
-	if took := time.Since(start); took > killBound+machineSlack {
+	if took := time.Since(start); took > killBound+killSlack {
 		s.e.Errorf("the killed reader ended after %v", took)
 	}
 	s.p.ClearRules()

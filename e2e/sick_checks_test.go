@@ -1,10 +1,12 @@
 package e2e
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -24,6 +26,9 @@ const (
 	// killBound is how soon a killed reader is gone, whatever the origin does
 	// (docs/failures.md).
 	killBound = 3 * time.Second
+	// killSlack is what its end may take besides, from the kill on: the kernel's part and
+	// ours, to hear of it.
+	killSlack = 500 * time.Millisecond
 	// logEvery is how often one kind of trouble is logged (docs/operations.md).
 	logEvery = time.Minute
 )
@@ -63,6 +68,37 @@ func forgetListing(dir string) error {
 		return err
 	}
 	return errors.Join(unix.Fadvise(int(d.Fd()), 0, 0, unix.FADV_DONTNEED), d.Close())
+}
+
+// noneStuck fails the scenario where a thread stays in state D: of the readers, the node,
+// the servers, all that there is in the namespace of this run. Some are in it in
+// passing, as who writes to a disk.
+func (e *env) noneStuck() {
+	e.Helper()
+	left, over := inD(), time.Now().Add(machineSlack)
+	e.eventually("that nobody is in state D", func() bool {
+		now := inD()
+		maps.DeleteFunc(left, func(thread, _ string) bool { return now[thread] == "" })
+		if len(left) > 0 && time.Now().After(over) {
+			e.Errorf("in state D for %v, once the bound has passed: %v", machineSlack, left)
+			return true
+		}
+		return len(left) == 0
+	})
+}
+
+// inD are the threads in state D of this process and of all that it started, who share a
+// PID namespace: the names of their files, and what these say.
+func inD() map[string]string {
+	found := map[string]string{}
+	stats, _ := filepath.Glob("/proc/[0-9]*/task/[0-9]*/stat")
+	for _, name := range stats {
+		text, _ := os.ReadFile(name) // a thread that has ended is not stuck
+		if at := bytes.LastIndexByte(text, ')'); at > 0 && bytes.HasPrefix(text[at:], []byte(") D")) {
+			found[name] = string(text[:at+3])
+		}
+	}
+	return found
 }
 
 // known has the node, and not the kernel, answer for the names that are known and what
