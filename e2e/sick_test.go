@@ -123,8 +123,12 @@ func sickScenarios() []scenario {
 			}
 		}
 	}
-	for _, a := range []away{{"bounded", "bounded(2s)", false, false}, {"silent", "bounded(2s)", false, true}, {"immutable", "immutable", false, false},
-		{"strict", "strict", true, false}, {"fail-stale", "bounded(2s)", true, false}} {
+	gone := sickness{fall: func(s *sick) { s.p.Down() }, rise: func(s *sick) { s.must(s.p.Up(), "open the port") }}
+	silent := sickness{fall: blackHole(true), rise: blackHole(false)}
+	unavailable := sickness{rules: []faultproxy.Rule{{Status: 503, Code: "ServiceUnavailable"}}}
+	denied := sickness{rules: []faultproxy.Rule{{Status: 403, Code: "AccessDenied", Message: "Access Denied."}}}
+	for _, a := range []away{{"bounded", "bounded(2s)", false, gone}, {"silent", "bounded(2s)", false, silent}, {"unavailable", "bounded(2s)", false, unavailable},
+		{"denied", "bounded(2s)", false, denied}, {"immutable", "immutable", false, gone}, {"strict", "strict", true, gone}, {"fail-stale", "bounded(2s)", true, gone}} {
 		list = append(list, scenario{name: "away-" + a.name, from: all, limit: 2 * time.Minute, origin: "versitygw behind the fault proxy",
 			size: func(level) string { return "8 files" }, run: func(e *env) { awayOrigin(e, a) }})
 	}
@@ -356,7 +360,7 @@ func (s *sick) recovers() {
 type away struct {
 	name, fresh string
 	fails       bool // EIO beyond the bound
-	silent      bool // it is no refusal that tells, but silence
+	by          sickness
 }
 
 // awayOrigin is gone for longer than names may be old: they and cached files go
@@ -374,11 +378,7 @@ func awayOrigin(e *env, a away) {
 	s.h = e.mount(s.o, set)
 	e.must(s.look(), "list while the origin is well")
 	e.good("while the origin is well", epoch(s.h.dir, s.cached(), 1, 4, 0))
-	k := sickness{fall: func(s *sick) { s.p.Down() }, rise: func(s *sick) { s.must(s.p.Up(), "open the port") }}
-	if a.silent {
-		k.fall, k.rise = blackHole(true), blackHole(false)
-	}
-	s.ail(k, true)
+	s.ail(a.by, true)
 	switch {
 	case a.fails:
 		e.eventually("EIO", func() bool { return errors.Is(s.look(), syscall.EIO) })
@@ -397,7 +397,8 @@ func awayOrigin(e *env, a away) {
 		e.must(s.look(), "list while the origin is away")
 		e.good("cached, while the origin is away", epoch(s.h.dir, s.cached(), 2, 4, 0))
 	}
-	s.ail(k, false)
+	s.noneStuck()
+	s.ail(a.by, false)
 	s.recovers()
 	e.tells(s.h, "ok", "hearth_names_stale 0")
 	s.h.quit()
