@@ -2,6 +2,7 @@ package fuse
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"testing"
 	"testing/synctest"
@@ -21,6 +22,7 @@ type slow struct {
 	pool        *hearth.Pool
 	held        bool
 	waits, disk time.Duration
+	fails       error // of a Get, once it has waited
 }
 
 func (s *slow) wait(ctx context.Context) {
@@ -44,6 +46,9 @@ func (s *slow) Lookup(ctx context.Context, _ uint64, _ string) (namespace.Node, 
 func (s *slow) Get(ctx context.Context, _ hearth.Block, _, n int) (*hearth.View, error) {
 	if s.wait(ctx); s.disk > 0 {
 		time.Sleep(s.disk)
+	}
+	if s.fails != nil {
+		return nil, s.fails
 	}
 	return s.pool.Alloc(ctx, n)
 }
@@ -92,6 +97,38 @@ func TestWaitsAreCountedByTheirCause(t *testing.T) {
 		want := map[string]float64{"origin": 8, "throttled": 0, "disk": 1, "list": 2}
 		if got := l.Seconds(); !maps.Equal(got, want) {
 			t.Errorf("waited %v, not %v", got, want)
+		}
+	})
+}
+
+func TestAReadThatFailedSlowlyAnswersForASecond(t *testing.T) {
+	// A READ waits and fails; who asks within the next second hears the same at once, who asks
+	// later waits again. One that failed quickly answers for nobody.
+	synctest.Test(t, func(t *testing.T) {
+		s := &slow{pool: hearth.NewPool(1 << 26), waits: 3 * time.Second, fails: errors.New("the origin is away")}
+		f := s.mounted(waits.New())
+		f.records.put(2, &record{node: s.file(), until: time.Now().Add(time.Hour)})
+		buf := make([]byte, 100)
+		takes := func(what string, want time.Duration) {
+			t.Helper()
+			began := time.Now()
+			if status := f.readAs(1, buf); status != gofuse.EIO || time.Since(began) != want {
+				t.Errorf("%s: %v after %v, not after %v", what, status, time.Since(began), want)
+			}
+		}
+		takes("the first", 3*time.Second)
+		takes("at once", 0)
+		time.Sleep(askAgain - time.Millisecond)
+		takes("just within a second", 0)
+		time.Sleep(time.Millisecond)
+		takes("a second later", 3*time.Second)
+		time.Sleep(askAgain)
+		s.waits = longWait / 2
+		takes("a quick failure", longWait/2)
+		takes("after that", longWait/2)
+		s.fails = nil
+		if status := f.readAs(1, buf); status != gofuse.OK {
+			t.Errorf("once the origin is back: %v", status)
 		}
 	})
 }

@@ -1,11 +1,13 @@
 package origin
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -544,6 +546,79 @@ func TestASilentOriginIsGivenUpWithinThreeTimesItsTimeout(t *testing.T) {
 	if got := (Retry{}).withDefaults(7 * time.Second).Within; got != 7*time.Second {
 		t.Errorf("the budget is %v for a timeout of 7 s", got)
 	}
+}
+
+func TestAnOriginThatTricklesIsSlowAndNotSick(t *testing.T) {
+	// A body that takes ten times the timeout and is never silent for as long is read to its end, by one request; one that is, is given up.
+	trickle := func(pause time.Duration) (requests int, took time.Duration, err error) {
+		synctest.Test(t, func(t *testing.T) {
+			s, e := Open(t.Context(), Config{URL: "s3://b", Endpoint: "http://trickles.invalid", Anonymous: true, Timeout: time.Second})
+			if e != nil {
+				t.Fatal(e)
+			}
+			var servers sync.WaitGroup
+			s.(*S3).transport.DialContext = func(context.Context, string, string) (net.Conn, error) {
+				here, there := net.Pipe()
+				servers.Go(func() {
+					defer there.Close()
+					if _, err := http.ReadRequest(bufio.NewReader(there)); err != nil {
+						return
+					}
+					requests++
+					_, err := fmt.Fprint(there, "HTTP/1.1 206 Partial Content\r\nETag: \"e\"\r\nContent-Range: bytes 0-9/10\r\nContent-Length: 10\r\nConnection: close\r\n\r\n")
+					for i := 0; i < 10 && err == nil; i++ {
+						time.Sleep(pause)
+						_, err = fmt.Fprint(there, i)
+					}
+				})
+				return here, nil
+			}
+			o, began := s.(*S3).object("k", "e", 10, time.Time{}), time.Now()
+			body, e := s.Read(t.Context(), &o, 0, 10)
+			if e != nil {
+				t.Fatal(e)
+			}
+			text, e := io.ReadAll(body)
+			took, err = time.Since(began), e
+			body.Close()
+			if err == nil && string(text) != "0123456789" {
+				t.Errorf("read %q", text)
+			}
+			s.(*S3).Close()
+			servers.Wait()
+		})
+		return requests, took, err
+	}
+	if n, took, err := trickle(999 * time.Millisecond); n != 1 || took != 9990*time.Millisecond || err != nil {
+		t.Errorf("ten bytes in ten seconds: %d requests, %v, %v", n, took, err)
+	}
+	if _, took, err := trickle(1001 * time.Millisecond); !errors.Is(err, errStalled) || took > 3*time.Second {
+		t.Errorf("a silence of more than the timeout: %v after %v", err, took)
+	}
+}
+
+func TestAnEighthOfTheConnectionsIsForNames(t *testing.T) {
+	// Of 64 connections 56 are for files: one more reader waits until another has ended, and names do not.
+	synctest.Test(t, func(t *testing.T) {
+		s := &S3{}
+		s.slots(64)
+		var ends []func()
+		for range 56 {
+			release, err := acquire(t.Context(), s.data)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ends = append(ends, release)
+		}
+		began := time.Now()
+		time.AfterFunc(30*time.Second, ends[0])
+		if _, err := acquire(t.Context(), s.meta); err != nil || time.Since(began) != 0 {
+			t.Errorf("a look-up beside 56 readers: %v after %v", err, time.Since(began))
+		}
+		if _, err := acquire(t.Context(), s.data); err != nil || time.Since(began) != 30*time.Second {
+			t.Errorf("the 57th reader: %v after %v", err, time.Since(began))
+		}
+	})
 }
 
 func TestAPageThatNeverEndsIsALie(t *testing.T) {

@@ -3,11 +3,14 @@ package disk
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache/check"
@@ -101,6 +104,36 @@ func TestReaderLeavesAStalledRead(t *testing.T) {
 	r.until("the directory is ejected", func() bool { return r.heard("ejected") > 0 })
 	close(hang)
 	r.until("it is in use again", func() bool { return r.heard("returned") > 0 })
+}
+
+func TestAnEjectedDirectoryIsTriedAgainMoreAndMoreRarely(t *testing.T) {
+	// A directory whose disk stays sick is tried again after 10 s, after 10 s more, and then after twice as long each time, up to 320 s.
+	opens := 0
+	o := Options{Pool: hearthtest.Pool(t, 64<<20), Dirs: []DirOptions{{Path: t.TempDir(), Budget: 16 << 20, Floor: -1}}}
+	o.open = func(*directory) (*volume, error) {
+		if opens++; opens > 1 {
+			return nil, unix.EIO
+		}
+		return newVolume(newFakeArea(), newFakeArea()), nil
+	}
+	o.setDefaults()
+	d, err := newDirectory(o.Dirs[0], &o, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.letGo()
+	d.eject(unix.EIO, false)
+	begun := d.ejection.Load().at
+	var tries []int
+	for second := range 1400 {
+		before := opens
+		if d.tryReturn(begun.Add(time.Duration(second) * time.Second)); opens > before {
+			tries = append(tries, second)
+		}
+	}
+	if want := []int{10, 20, 40, 80, 160, 320, 640, 960, 1280}; !slices.Equal(tries, want) || d.writable() {
+		t.Errorf("tried after %v seconds, not %v; in use: %v", tries, want, d.writable())
+	}
 }
 
 func TestOperationsLeftAreBounded(t *testing.T) {
