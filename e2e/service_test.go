@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -206,6 +207,7 @@ func service(e *env) {
 	e.must(err, "open a file")
 	defer used.Close()
 	m.stop(p, n)
+	m.inUse(p, used)
 	n = len(m.all(0))
 	p = m.run(o, "ExecStart", config)
 	n = m.wait(p, n, "READY=1")
@@ -225,6 +227,20 @@ func (m *manager) stop(p *process, n int) {
 		m.e.Errorf("after SIGTERM the service left %v", left)
 	}
 	m.e.eventually("the word that it stops", func() bool { return strings.Contains(strings.Join(m.all(n), "|"), "STOPPING=1") })
+}
+
+// inUse holds what is said of a mount that was in use at the end, and what who used it gets
+// from then on.
+func (m *manager) inUse(p *process, used *os.File) {
+	m.e.Helper()
+	text, mine := p.out.String(), fmt.Sprintf("process %d: open %s", os.Getpid(), used.Name())
+	if !strings.Contains(text, "mount in use: detached; who uses it has 2s to finish") || !strings.Contains(text, mine) {
+		m.e.Errorf("the end of a service in use does not say that and %q:\n%s", mine, text)
+	}
+	m.e.must(unix.Fadvise(int(used.Fd()), 0, 0, unix.FADV_DONTNEED), "drop the pages of a file in use")
+	if n, err := used.ReadAt(make([]byte, 1), 0); !errors.Is(err, unix.ENOTCONN) {
+		m.e.Errorf("after the end of the service who used the mount read %d bytes, %v", n, err)
+	}
 }
 
 // stuck puts a mount that never answers over one of the service's: its watchdog is not
