@@ -191,10 +191,16 @@ func (c *crashes) hold(seen map[*object]int) {
 // been evicted.
 func (c *crashes) room() {
 	c.e.Helper()
+	data, names := c.e.cacheBytes(c.cacheName())
+	c.full = c.full || data+names > c.limit()-crashSpare
+}
+
+// limit is the budget of the disk.
+func (c *crashes) limit() int64 {
+	c.e.Helper()
 	limit, err := strconv.ParseInt(c.set.disk, 10, 64)
 	c.e.must(err, "read the budget")
-	data, names := c.e.cacheBytes(c.cacheName())
-	c.full = c.full || data+names > limit-crashSpare
+	return limit
 }
 
 // mayLose is how much of what was held a reopened node may have to fetch again.
@@ -268,9 +274,7 @@ func (c *crashes) kept(p phase) {
 func (c *crashes) settled(p phase) {
 	e := c.e
 	e.Helper()
-	limit, err := strconv.ParseInt(c.set.disk, 10, 64)
-	e.must(err, "read the budget")
-	cache := c.cacheName()
+	limit, cache := c.limit(), c.cacheName()
 	var why error
 	late := time.Now().Add(crashReady)
 	e.eventually("an account that agrees with the files", func() bool {

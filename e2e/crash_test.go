@@ -52,6 +52,11 @@ type phase struct {
 	// before happens at the origin before it, during while it is counted.
 	before func(c *crashes)
 	during func(c *crashes, ctx context.Context)
+	// crowded, if not nil, tells after a kill whether it came within the phase, by how much
+	// the disk holds beyond its budget.
+	crowded func(beyond int64) bool
+	// other, if not nil, is what the node is at instead for each second kill.
+	other *phase
 }
 
 func phases() []phase {
@@ -60,7 +65,11 @@ func phases() []phase {
 	return []phase{
 		{name: "fill", most: 40, changes: written, lost: 0.05,
 			before: func(c *crashes) { c.overwrite(len(c.objects) / 3) }, during: (*crashes).readAll},
-		{name: "evict", most: 20, changes: given, starting: true, lost: 1, before: (*crashes).fill},
+		// A start with a smaller budget is still evicting where it holds more than that; a node
+		// with that budget is where its disk is full, and each eviction is for what a reader brings.
+		{name: "evict", most: 16, changes: given, starting: true, lost: 1, before: (*crashes).fill, crowded: func(beyond int64) bool { return beyond > 0 },
+			other: &phase{name: "evict", most: 24, changes: given, lost: 1, before: (*crashes).crowd, during: (*crashes).readAll,
+				crowded: func(beyond int64) bool { return beyond > -crashSpare }}},
 		{name: "list", most: 10, requests: lists, names: 6, lost: 0.05,
 			before: (*crashes).rename, during: (*crashes).listAll},
 		{name: "refresh", most: 150, requests: asks, names: 20, lost: 0.05,
@@ -117,7 +126,7 @@ func crashMatrix(e *env) {
 	}
 	c.quit()
 	for _, p := range list {
-		e.detail += fmt.Sprintf("%s %d, ", p.name, c.counts[p.name])
+		e.detail += fmt.Sprintf("%s %d, ", p.name, c.counts[p.name]) // of evict every second by readers
 	}
 	e.detail += fmt.Sprintf("%d of a new directory, %d outside of their phase, %d that the next node had to cut off, %d leftovers of last writes, %d clean ends, ready within %v, %s=%d",
 		c.counts["new"], c.missed, c.stuck, c.left, c.clean, c.slowest.Round(10*time.Millisecond), crashSeed, c.seed)
@@ -173,6 +182,9 @@ func (c *crashes) use(set settings) {
 func (c *crashes) once(p phase) bool {
 	e := c.e
 	e.Helper()
+	if p.other != nil && c.counts[p.name]%2 == 1 {
+		p = *p.other
+	}
 	kept, full := maps.Clone(c.held), c.full
 	set := c.draw(p)
 	if p.before != nil {
@@ -225,8 +237,10 @@ func (c *crashes) kill(p phase) (hit bool) {
 	c.kill9()
 	busy.Wait()
 	t.close()
-	c.e.Logf("killed in phase %s (%v) after %d: %s; hit: %v, mounted: %v", p.name, c.set.mount, t.at, t.last, hit, up)
-	return hit && (p.name != "start" || !up)
+	data, names := c.e.cacheBytes(c.cacheName())
+	beyond := data + names - c.limit()
+	c.e.Logf("killed in phase %s (%v) after %d: %s; hit: %v, mounted: %v, %d bytes beyond the budget", p.name, c.set.mount, t.at, t.last, hit, up, beyond)
+	return hit && (p.name != "start" || !up) && (p.crowded == nil || p.crowded(beyond))
 }
 
 // end ends the node that runs; half of the time there is something to recover for
@@ -384,6 +398,20 @@ func (c *crashes) fill() {
 		c.use(c.base)
 		c.readers(c.e.ctx, c.seed, func(err error) { c.e.Errorf("filling: %v", err) })
 	}
+}
+
+// crowd has a node with the smaller budget hold all that it may, of which a third is
+// then replaced at the origin.
+func (c *crashes) crowd() {
+	set := c.base
+	set.disk = strconv.Itoa(crashShrunk)
+	c.use(set)
+	c.readers(c.e.ctx, c.seed, func(err error) { c.e.Errorf("crowding: %v", err) })
+	c.e.eventually("a disk within its budget", func() bool {
+		data, names := c.e.cacheBytes(c.cacheName())
+		return data+names <= crashShrunk+writeUnit
+	})
+	c.overwrite(len(c.objects) / 3)
 }
 
 // readAll reads until the node is dead.
