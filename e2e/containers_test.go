@@ -152,7 +152,11 @@ func cacheOn(kind, open, forbid string) func(e *env) {
 	return func(e *env) {
 		o := e.origin()
 		p := e.proxy(o)
-		list := e.load(o, e.set("D1", 4, 40, 4, 40))
+		some := e.few(4, 40)
+		if e.level == full {
+			some = e.few(8, 100)
+		}
+		list := e.load(o, some)
 		for i := range 20 {
 			f := hearthtest.File{Path: fmt.Sprintf("large/%d", i), Size: 3<<20 + int64(i)}
 			e.must(o.PutFile(e.ctx, o.bucket, "", f, 0), "put %s", f.Path)
@@ -334,7 +338,7 @@ func noRightToMount(e *env) {
 // there, and status says why.
 func userNamespace(e *env) {
 	o := e.origin()
-	list := e.load(o, e.set("D1", 2, 20, 2, 20))
+	list := e.load(o, e.few(2, 20))
 	user := e.user()
 	dir, own, config := e.path("mnt-namespace"), e.path("own"), e.writeConfig(o, settings{cache: "own/cache"})
 	for _, p := range []string{dir, own} {
@@ -378,7 +382,7 @@ func userNamespace(e *env) {
 // without a restart, and it goes with SIGTERM.
 func container(e *env) {
 	o := e.origin()
-	list := e.load(o, e.set("D1", 2, 20, 2, 20))
+	list := e.load(o, e.few(2, 20))
 	volume, root := e.path("volume"), e.path("root")
 	for _, dir := range []string{volume, root} {
 		e.must(os.Mkdir(dir, 0o755), "make a directory")

@@ -240,9 +240,7 @@ func pastTheEnd(name string, f hearthtest.File) error {
 // asNobody mounts as an ordinary user through fusermount3 and reads as that user.
 func asNobody(e *env) {
 	o := e.origin()
-	set, err := hearthtest.Set("D1")
-	e.must(err, "data set")
-	list := e.load(o, set.Reduced(2, 20)) // a process reads each
+	list := e.load(o, e.few(2, 20)) // a process reads each
 	user := e.user()
 	h := e.mountAs(o, settings{user: user})
 	e.readAs(user, h.dir, list)

@@ -109,6 +109,14 @@ func (e *env) set(name string, coreDirs, coreFiles, allDirs, allFiles int) heart
 	return s
 }
 
+// few is a part of D1 that is as large at each level: for what does not need many files.
+func (e *env) few(dirs, files int) hearthtest.DataSet {
+	e.Helper()
+	s, err := hearthtest.Set("D1")
+	e.must(err, "data set")
+	return s.Reduced(dirs, files)
+}
+
 func (e *env) load(o *server, set hearthtest.DataSet) []hearthtest.File {
 	e.Helper()
 	e.must(o.Load(e.ctx, o.bucket, set, hearthtest.LoadOptions{}), "load the data set")
