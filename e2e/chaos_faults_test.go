@@ -1,20 +1,18 @@
 package e2e
 
 import (
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
+	"strings"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/hearthfs/hearth/internal/faultfs"
-	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
 // launch draws a mode and starts the node in it.
@@ -22,6 +20,7 @@ func (c *chaos) launch() {
 	modes := chaosModes()
 	c.mode = modes[c.draw("modes", len(modes))]
 	c.mount()
+	c.lend()
 }
 
 func (c *chaos) mount() {
@@ -29,10 +28,37 @@ func (c *chaos) mount() {
 	c.life++
 	c.spoilt = false
 	c.rules = c.mode.fresh
-	c.h = c.e.mount(c.writing.o, settings{endpoint: c.p.endpoint, fresh: c.mode.fresh, mount: opens(c.mode.open), ram: "16MiB", disk: "64MiB", floor: "1MiB",
+	c.h = c.e.mount(c.writing.o, settings{endpoint: byName(c.p.endpoint), fresh: c.mode.fresh, mount: opens(c.mode.open), ram: "16MiB", disk: "64MiB", floor: "1MiB",
 		origin: fmt.Sprintf(", timeout: %v", chaosTimeout)})
 	c.add("lives in " + c.mode.fresh + ", " + c.mode.open)
 }
+
+// lend has an object lent to the kernel, where the mount does that, and keeps it open: it
+// is read whole first, and verified. A cache that is full or was harmed may do without.
+func (c *chaos) lend() {
+	if c.h.status().Mounts[0].Open != "passthrough" {
+		return
+	}
+	c.add("lives that lend files")
+	over := c.now() + 3*time.Second
+	c.e.eventually("an open that is lent", func() bool {
+		c.readWhole(c.objects[2], true)
+		before := c.lent()
+		k := c.open(c.objects[2])
+		switch {
+		case k == nil:
+		case c.lent() > before:
+			c.held = append(c.held, k)
+			return true
+		default:
+			k.close(c)
+		}
+		return c.now() > over
+	})
+}
+
+// lent is how many opens this life has lent to the kernel.
+func (c *chaos) lent() int { return int(c.h.status().Mounts[0].Ops["lent"]) }
 
 // leave has nobody use the mount any more.
 func (c *chaos) leave() {
@@ -48,6 +74,7 @@ func (c *chaos) end(kill bool) {
 	if c.mode.fresh != "strict" && c.mode.fresh != "immutable" {
 		c.slow = max(c.slow, c.bound(c.h))
 	}
+	c.counts["opens lent"] += c.lent()
 	if kill {
 		c.h.kill9()
 		return
@@ -77,7 +104,7 @@ func (c *chaos) fallIll(rng *rand.Rand) {
 	if c.ill != "" {
 		return
 	}
-	kinds := slices.DeleteFunc(sicknesses(chaosTimeout), func(k sickness) bool { return k.name == "dns-gone" }) // the origin is known by its address here
+	kinds := sicknesses(chaosTimeout)
 	k := kinds[c.draw("origin", len(kinds))]
 	if k.name == "unavailable-then-well" {
 		// So often, and without a Retry-After, that one request's budget holds it all: its
@@ -194,46 +221,49 @@ func (c *chaos) drop(*rand.Rand) {
 	}
 }
 
-// cat starts a reader in a process of its own.
-func (c *chaos) cat(x *object) (*exec.Cmd, *os.File) {
-	to, err := os.CreateTemp(c.e.dir, "cat-")
-	c.e.must(err, "make a file")
-	cmd := exec.CommandContext(c.e.ctx, "cat", filepath.Join(c.h.dir, x.Path))
-	cmd.Stdout = to
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	c.e.must(cmd.Start(), "start a reader")
-	return cmd, to
+// copier is a reader in a process of its own; what it reads goes to a file.
+type copier struct {
+	x    *object
+	cmd  *exec.Cmd
+	to   *os.File
+	said strings.Builder // why it failed
+	s    sighting
 }
 
-// killReader kills a reader at a random moment: it is gone within three seconds.
+// cat starts one, which may be at any call of its own by a random moment later.
+func (c *chaos) cat(x *object, rng *rand.Rand) *copier {
+	r := &copier{x: x, s: sighting{blank: true, opened: c.now(), life: c.life}}
+	var err error
+	r.to, err = os.CreateTemp(c.e.dir, "cat-")
+	c.e.must(err, "make a file")
+	r.cmd = exec.CommandContext(c.e.ctx, "cat", filepath.Join(c.h.dir, x.Path))
+	r.cmd.Env, r.cmd.Stdout, r.cmd.Stderr = c.e.environ(nil), r.to, &r.said
+	r.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	c.e.must(r.cmd.Start(), "start a reader")
+	<-time.After(time.Duration(rng.IntN(40)) * time.Millisecond)
+	return r
+}
+
+// killReader kills a reader: it is gone within three seconds.
 func (c *chaos) killReader(rng *rand.Rand) {
-	cmd, to := c.cat(c.any(rng))
-	<-time.After(time.Duration(rng.IntN(8)) * time.Millisecond)
+	r := c.cat(c.any(rng), rng)
 	began := time.Now()
-	_ = cmd.Process.Kill() // it may have ended
-	_ = cmd.Wait()
-	if took := time.Since(began); took > killBound+machineSlack {
+	_ = r.cmd.Process.Kill() // it may have ended
+	err := r.cmd.Wait()
+	if took := time.Since(began); took > killBound+killSlack {
 		c.add("errors that nothing explains")
 		c.e.Errorf("a killed reader ended after %v (origin %q, disk %q)", took, c.ill, c.bad)
 	}
 	c.faults["reader killed"]++
-	_ = errors.Join(to.Close(), os.Remove(to.Name()))
+	c.copied(r, err)
 }
 
-// stopped is a reader that SIGSTOP holds.
-type stopped struct {
-	x   *object
-	cmd *exec.Cmd
-	to  *os.File
-	s   sighting
-}
-
+// stopReader stops a reader by SIGSTOP, in the midst of what it does.
 func (c *chaos) stopReader(rng *rand.Rand) {
 	if len(c.stop) > 2 {
 		c.goOn(1)
 	}
-	r := &stopped{x: c.any(rng), s: sighting{blank: true, opened: c.now(), life: c.life}}
-	r.cmd, r.to = c.cat(r.x)
+	r := c.cat(c.any(rng), rng)
 	_ = r.cmd.Process.Signal(syscall.SIGSTOP) // it may have ended
 	c.stop = append(c.stop, r)
 	c.faults["reader stopped"]++
@@ -245,22 +275,6 @@ func (c *chaos) goOn(n int) {
 		r := c.stop[0]
 		c.stop = c.stop[1:]
 		_ = r.cmd.Process.Signal(syscall.SIGCONT)
-		err := r.cmd.Wait()
-		r.s.open = c.now()
-		// When it opened the file nobody knows: at some moment until now.
-		r.s.bound, r.s.away = c.allowed(r.s.opened, r.s.open)
-		if err == nil {
-			c.readCopy(r)
-		}
-		_ = errors.Join(r.to.Close(), os.Remove(r.to.Name()))
+		c.copied(r, r.cmd.Wait())
 	}
-}
-
-// readCopy holds what a reader wrote against what it may have read.
-func (c *chaos) readCopy(r *stopped) {
-	k := &held{x: r.x, f: r.to, s: r.s}
-	for off := int64(0); off < r.x.Size && c.read(k, off, 64*hearthtest.PageSize); off += 64 * hearthtest.PageSize {
-	}
-	k.f = nil
-	k.close(c)
 }

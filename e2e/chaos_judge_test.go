@@ -2,9 +2,14 @@ package e2e
 
 import (
 	"errors"
+	"fmt"
+	"os"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
+
+	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
 // span is the time of a fault; to is 0 while it goes on.
@@ -84,4 +89,49 @@ func (c *chaos) settled(x *object) bool {
 		return s.version == absent && !s.blank
 	}
 	return whole && version == last
+}
+
+// copied holds what a reader in a process of its own wrote - all of the object, or its
+// beginning where it was killed or failed - against what it may have read, and its error
+// against what may fail.
+func (c *chaos) copied(r *copier, err error) {
+	defer func() { _ = errors.Join(r.to.Close(), os.Remove(r.to.Name())) }()
+	r.s.open = c.now()
+	// When it opened the object nobody knows: at some moment until now.
+	r.s.bound, r.s.away = c.allowed(r.s.opened, r.s.open)
+	info, failed := r.to.Stat()
+	c.e.must(failed, "stat what a reader wrote")
+	const most = 64 * hearthtest.PageSize
+	k := &held{x: r.x, f: r.to, s: r.s}
+	for off := int64(0); off < info.Size() && c.read(k, off, int(min(most, info.Size()-off))); off += most {
+	}
+	k.f = nil
+	if info.Size() > 0 && info.Size() < r.x.Size {
+		c.add("copies cut short")
+	}
+	if what := "copy " + r.x.Path; err == nil && info.Size() != r.x.Size {
+		c.failed(what, fmt.Errorf("%d bytes of %d", info.Size(), r.x.Size), r.s.opened, needsPath)
+	} else if state := r.cmd.ProcessState.Sys().(syscall.WaitStatus); err != nil && !state.Signaled() {
+		c.copyFailed(k, what, r.said.String())
+	}
+	k.close(c)
+}
+
+// copyFailed judges what a reader said that could not open an object or not read all of
+// it, as if the call had been ours.
+func (c *chaos) copyFailed(k *held, what, said string) {
+	err := errors.New(said)
+	for text, errno := range map[string]error{"No such file or directory": syscall.ENOENT, "Stale file handle": syscall.ESTALE, "Input/output error": syscall.EIO} {
+		if strings.Contains(said, text) {
+			err = errno
+		}
+	}
+	switch {
+	case errors.Is(err, syscall.ENOENT) && k.s.blank:
+		k.s.version, k.s.blank = absent, false
+	case errors.Is(err, syscall.ESTALE):
+		k.s.stale, k.s.asked, k.s.told = true, k.s.opened, k.s.open
+	default:
+		c.failed(what, err, k.s.opened, func(kind sickness) outcome { return max(needsPath(kind), c.needsBytes(k)(kind)) })
+	}
 }

@@ -57,7 +57,7 @@ type chaos struct {
 	life  int           // of the node, counted
 	slow  time.Duration // the slowest listing of earlier lives
 	held  []*held
-	stop  []*stopped
+	stop  []*copier
 	decks map[string][]int
 	// ill is the origin's fault that stands, bad the disk's; "": none does.
 	ill, bad string
@@ -101,6 +101,7 @@ func chaosRun(e *env) {
 	})
 	c.prepare()
 	c.p = e.proxy(o)
+	c.names = e.nameServer()
 	c.disk = e.device("cache", 128, "-O", "^has_journal")
 	c.launch()
 	for n := range ops {
@@ -134,14 +135,14 @@ func chaosLimit() time.Duration {
 }
 
 // prepare makes the objects: packed ones, some of several blocks, and three that are
-// never deleted, so that their directories stay.
+// never deleted, so that their directories stay. The last of these is lent to the kernel.
 func (c *chaos) prepare() {
 	for i := range 18 {
 		f := hearthtest.File{Path: fmt.Sprintf("dir-%d/object-%02d", i%3, i), Size: int64(5000 + 30_000*i)}
-		switch i % 6 {
-		case 4:
+		switch {
+		case i == 2, i%6 == 4:
 			f.Size = 3<<20 + 4097
-		case 5:
+		case i%6 == 5:
 			f.Size = 7<<20 + int64(i)
 		}
 		x := &object{File: f, past: history{{version: 0}}, changed: make(chan struct{})}
@@ -448,7 +449,11 @@ func (c *chaos) finish() {
 			c.e.Errorf("%s, %d bytes: %v\n%v", x.Path, x.Size, err, x.past)
 		}
 	}
+	c.counts["opens lent"] += c.lent()
 	c.h.quit()
+	if lives := c.counts["lives that lend files"]; lives > 0 && c.counts["opens lent"] == 0 {
+		c.e.Errorf("in %d lives with passthrough no open was lent to the kernel", lives)
+	}
 }
 
 // table prints what the run did and found.

@@ -1,8 +1,11 @@
 package e2e
 
 import (
+	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
+	"strings"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
@@ -13,17 +16,19 @@ import (
 type nameServer struct{ knows atomic.Bool }
 
 // nameServer starts one and makes it the one of this mount namespace, for
-// processes that are started from now on until the scenario ends.
+// processes that are started from now on until the scenario ends. Its address is drawn:
+// other runs on this machine have the same loopback.
 func (e *env) nameServer() *nameServer {
 	e.Helper()
-	conn, err := net.ListenPacket("udp", "127.0.0.1:53")
+	address := fmt.Sprintf("127.%d.%d.%d", 1+rand.IntN(254), rand.IntN(256), 1+rand.IntN(254))
+	conn, err := net.ListenPacket("udp", address+":53")
 	e.must(err, "listen as a name server")
 	s := &nameServer{}
 	s.answers(true)
 	done := make(chan struct{})
 	go func() { defer close(done); s.serve(conn) }()
 	conf := e.path("resolv.conf")
-	e.must(os.WriteFile(conf, []byte("nameserver 127.0.0.1\noptions attempts:1 timeout:1\n"), 0o644), "write resolv.conf")
+	e.must(os.WriteFile(conf, []byte("nameserver "+address+"\noptions attempts:1 timeout:1\n"), 0o644), "write resolv.conf")
 	e.must(unix.Mount(conf, "/etc/resolv.conf", "", unix.MS_BIND, ""), "show it in its place")
 	e.Cleanup(func() {
 		_ = unix.Unmount("/etc/resolv.conf", unix.MNT_DETACH)
@@ -31,6 +36,11 @@ func (e *env) nameServer() *nameServer {
 		<-done
 	})
 	return s
+}
+
+// byName is an endpoint by a name that the name server knows.
+func byName(endpoint string) string {
+	return strings.Replace(endpoint, "127.0.0.1", "origin.hearth.test", 1)
 }
 
 // answers says whether there is any name.

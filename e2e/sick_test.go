@@ -218,7 +218,7 @@ func newSick(e *env, k sickness, mode string, timeout time.Duration) *sick {
 	}
 	if k.root {
 		s.names = e.nameServer()
-		set.endpoint = strings.Replace(s.p.endpoint, "127.0.0.1", "origin.hearth.test", 1)
+		set.endpoint = byName(s.p.endpoint)
 	}
 	s.h = e.mount(s.o, set)
 	for _, dir := range []string{"", "known", "names"} {
