@@ -274,6 +274,9 @@ func (e *env) inImage(o *server, list []hearthtest.File, archive string) {
 	for _, l := range manifest.Layers {
 		untar(path(l), root)
 	}
+	if held, want := e.tree(root), []string{"", "/etc", "/etc/ssl", "/etc/ssl/certs", "/etc/ssl/certs/ca-certificates.crt", "/usr", "/usr/bin", "/usr/bin/hearth"}; !slices.Equal(held, want) {
+		e.Errorf("the image holds %q, not %q", held, want)
+	}
 	e.must(os.MkdirAll(filepath.Join(root, "etc/hearth"), 0o755), "make /etc/hearth")
 	e.must(os.MkdirAll(filepath.Join(root, "mnt/data"), 0o755), "make the mount point")
 	e.must(os.WriteFile(filepath.Join(root, "etc/hearth/hearth.yaml"), e.rootConfig(o), 0o644), "configure")
