@@ -53,8 +53,16 @@ type Keeper interface {
 	// Keep is Put that waits for queue room and evicts what is not pinned, or
 	// says why not.
 	Keep(ctx context.Context, b Block, v *View) error
-	// Flush returns when what was given before is on the device.
+	// Flush returns when what was given before is on the device. An error concerns all
+	// of that, unless it is Unflushed.
 	Flush(ctx context.Context) error
 	// Has reports whether the block is held, without reading it.
 	Has(id ID) bool
+}
+
+// Unflushed is an error of Flush that knows what it concerns; all else is on the device.
+type Unflushed interface {
+	error
+	// Concerns reports whether the block is held only where it may be lost.
+	Concerns(id ID) bool
 }

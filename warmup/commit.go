@@ -2,6 +2,8 @@ package warmup
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -164,7 +166,7 @@ func (c *commit) ensure(ctx context.Context) error {
 		loaded += it.out.loaded + it.out.held // somebody else's write may be under way
 	}
 	if loaded > 0 {
-		j.flush(ctx)
+		c.flush(ctx)
 	}
 	var again []*item
 	for _, it := range c.pending {
@@ -181,16 +183,38 @@ func (c *commit) ensure(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	j.flush(ctx)
+	c.flush(ctx)
 	for _, it := range again {
-		if lost := it.out.lost(j.loader.keeper); lost > 0 {
-			it.out.notKept, it.out.cause = lost, causeDeclined
-			taken := min(lost, it.out.loaded)
-			it.out.loaded -= taken
-			it.out.held -= lost - taken
-		}
+		it.out.lose(it.out.lost(j.loader.keeper), causeDeclined)
 	}
 	return nil
+}
+
+// flush brings what was loaded to the device, or tries that twice: what it then concerns
+// is not kept, though it can be read.
+func (c *commit) flush(ctx context.Context) {
+	j := c.job
+	err := j.loader.keeper.Flush(ctx)
+	if err != nil && ctx.Err() == nil {
+		err = j.loader.keeper.Flush(ctx)
+	}
+	if err == nil || ctx.Err() != nil {
+		return
+	}
+	var some hearth.Unflushed
+	knows, lost := errors.As(err, &some), int64(0)
+	for _, it := range c.pending {
+		if it.out.object == nil || j.rec.Pass > 0 && it.out.loaded == 0 { // which was flushed once
+			continue
+		}
+		n := it.out.sum(func(id hearth.ID) bool { return j.loader.keeper.Has(id) && (!knows || some.Concerns(id)) })
+		n = min(n, it.out.loaded+it.out.held)
+		it.out.lose(n, causeUnsafe+err.Error())
+		lost += n
+	}
+	if lost > 0 {
+		j.engine.told("warm-up cannot flush the disk tier", fmt.Errorf("job %s: %w", j.rec.ID, err))
+	}
 }
 
 // again works on steps that have ended once more, through the gate as at first; load

@@ -10,7 +10,6 @@ import (
 	"io"
 	"io/fs"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -132,9 +131,9 @@ func (e *Engine) Close() {
 	e.work.Wait()
 }
 
-// Submit begins a job; list is that of a request which has one, its paths separated by
+// Submit begins a job; paths are the list of a request which has one, separated by
 // NUL where nul is set. canonical makes paths such as mean the same after a restart.
-func (e *Engine) Submit(q Request, list io.Reader, nul bool, canonical func(string) string) (Record, error) {
+func (e *Engine) Submit(q Request, paths io.Reader, nul bool, canonical func(string) string) (Record, error) {
 	if e.o.Keeper == nil && !q.MetadataOnly {
 		return Record{}, Refusal("this node has no disk tier, so that nothing can be kept for later: start it with --cache-disks PATH=SIZE, " +
 			"or warm up names alone with --metadata-only")
@@ -145,10 +144,10 @@ func (e *Engine) Submit(q Request, list io.Reader, nul bool, canonical func(stri
 		r.Targets = append(r.Targets, canonical(t))
 	}
 	if r.PinS == 0 { // else each is a pin
-		r.Targets = outermost(r.Targets)
+		r.Targets = list.Outermost(r.Targets)
 	}
 	if q.List != "" {
-		if err := e.o.Files.Spool(r.ID, list, nul, canonical); err != nil {
+		if err := e.o.Files.Spool(r.ID, paths, nul, canonical); err != nil {
 			return Record{}, err
 		}
 	}
@@ -161,21 +160,6 @@ func (e *Engine) Submit(q Request, list io.Reader, nul bool, canonical func(stri
 	}
 	e.forget()
 	return r, nil
-}
-
-// outermost leaves out targets that another one has with it.
-func outermost(all []string) (some []string) {
-	for i, t := range all {
-		covered := false
-		for k, o := range all {
-			below := t != o && strings.HasPrefix(t, strings.TrimSuffix(o, "/")+"/")
-			covered = covered || below || t == o && k < i
-		}
-		if !covered {
-			some = append(some, t)
-		}
-	}
-	return some
 }
 
 // beginLocked has a job begin once its record was saved, which is done without the

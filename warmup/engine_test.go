@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache"
 	"github.com/hearthfs/hearth/internal/hearthtest"
 	"github.com/hearthfs/hearth/warmup/list"
@@ -201,6 +202,58 @@ func TestWhatAFlushLoses(t *testing.T) {
 		if again && (v.State != Partly || v.Counters.NotKept != (Tally{1, 30_000}) || len(v.Samples) != 1) ||
 			!again && (v.State != Done || v.Counters.Done.Bytes != total.Bytes) || v.Counters.Sum() != total || w.bucket.bytes != total.Bytes+30_000 {
 			t.Errorf("again %v: %+v, %d bytes asked for", again, v, w.bucket.bytes)
+		}
+	}
+}
+
+// fakeUnflushed is a flush's error that concerns the objects of some versions.
+type fakeUnflushed struct {
+	error
+	of map[[16]byte]bool
+}
+
+// Concerns is hearth.Unflushed's.
+func (f fakeUnflushed) Concerns(id hearth.ID) bool { return f.of[id.Version] }
+
+func TestWhatCannotBeFlushedIsNotDone(t *testing.T) {
+	// A device fails as what was loaded is flushed, though the tier says that it has it. Once:
+	// the next attempt is well. For ever: nothing is done, and a later job does not find
+	// it present. Where one file's directory alone fails, the others are done.
+	failed := errors.New("the device says no")
+	for _, c := range []struct {
+		what string
+		err  func(w *world, n int) error
+		lost func(total Tally) Tally
+	}{
+		{"once", func(_ *world, n int) error {
+			if n == 1 {
+				return failed
+			}
+			return nil
+		}, func(Tally) Tally { return Tally{} }},
+		{"for ever", func(*world, int) error { return failed }, func(total Tally) Tally { return Tally{total.Files - 6, total.Bytes} }}, // six are empty
+		{"of one directory", func(w *world, _ int) error {
+			return fmt.Errorf("flush: %w", fakeUnflushed{failed, map[[16]byte]bool{w.bucket.objects["d2/f30"].Version: true}})
+		}, func(Tally) Tally { return Tally{1, 30_000} }},
+	} {
+		w := newWorld(t)
+		w.fill()
+		n := 0
+		w.keeper.flush = func() error {
+			n++
+			return c.err(w, n)
+		}
+		w.open()
+		total := w.bucket.total()
+		lost := c.lost(total)
+		for _, again := range []bool{false, true} {
+			v := w.over(w.start("/"))
+			if v.Counters.NotKept != lost || v.Counters.Sum() != total || v.BytesDone != total.Bytes-lost.Bytes || (v.State == Done) != (lost.Files == 0) {
+				t.Errorf("%s, again %v: not kept %+v, want %+v: %+v", c.what, again, v.Counters.NotKept, lost, v)
+			}
+			if lost.Files > 0 && (v.State != Partly || len(v.Samples) == 0 || !strings.HasPrefix(v.Samples[0].Cause, causeUnsafe)) {
+				t.Errorf("%s, again %v: %s, %+v", c.what, again, v.State, v.Samples)
+			}
 		}
 	}
 }

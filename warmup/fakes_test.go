@@ -177,6 +177,7 @@ type fakeKeeper struct {
 	budget int64 // 0: none
 	used   int64
 	loses  func(key string) bool // what a flush finds gone, though it was taken; nil: nothing
+	flush  func() error          // what a flush ends with; nil: it is well
 }
 
 type fakeHeld struct {
@@ -218,6 +219,11 @@ func (k *fakeKeeper) Get(_ context.Context, b hearth.Block, _, n int) (*hearth.V
 func (k *fakeKeeper) Flush(context.Context) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if k.flush != nil {
+		if err := k.flush(); err != nil {
+			return err
+		}
+	}
 	for id, h := range k.blocks {
 		if !h.flushed && k.loses != nil && k.loses(h.block.Object.Key) {
 			delete(k.blocks, id)

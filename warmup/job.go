@@ -239,7 +239,7 @@ func (j *job) over() walk {
 // targets calls each for what the job was asked for, from a cursor on.
 func (j *job) targets(from Cursor, each func(target string, at, next Cursor) error) error {
 	if j.rec.List == "" {
-		all := outermost(j.rec.Targets)
+		all := list.Outermost(j.rec.Targets)
 		for i := from.Target; i < len(all); i++ {
 			if err := each(all[i], Cursor{Target: i}, Cursor{Target: i + 1}); err != nil {
 				return err
@@ -366,10 +366,8 @@ func (j *job) count(ctx context.Context) error {
 	}
 	j.plan.Lock()
 	defer j.plan.Unlock()
-	j.plan.Room, j.plan.Missing, j.plan.Counted = fit.room(), j.plan.absents, true
-	for i := range fit.needs {
-		j.plan.Claimed += fit.claimed(i)
-	}
+	_, j.plan.Room, j.plan.Claimed = fit.Sums()
+	j.plan.Missing, j.plan.Counted = j.plan.absents, true
 	if lacks != nil {
 		j.plan.Lacks = lacks.Error()
 	}
@@ -405,7 +403,7 @@ func (j *job) besides(ctx context.Context, f *fit) error {
 			return context.Cause(ctx)
 		}
 	}
-	again := newFit(f.of, f.targets, nil, f.before)
+	again := newFit(f.of, f.targets, nil, j.others)
 	var mu sync.Mutex
 	c := &count{walk: j.over(), hidden: func(int64) {}}
 	c.each = func(r ref) error {
@@ -419,7 +417,7 @@ func (j *job) besides(ctx context.Context, f *fit) error {
 	if err := c.all(ctx); err != nil {
 		return first(ctx, err)
 	}
-	f.needs, f.shared = again.needs, again.shared // a pin may be in force by now
+	f.Again(again.Fit) // a pin may be in force by now
 	return f.refusal(true)
 }
 
@@ -467,11 +465,4 @@ func (j *job) save() {
 	j.saveCheck()
 	r.Worked = j.before + time.Since(j.began).Seconds()
 	j.engine.keep(r)
-}
-
-// flush brings what was loaded to the device. Where it fails, Has tells what is held.
-func (j *job) flush(ctx context.Context) {
-	if err := j.loader.keeper.Flush(ctx); err != nil && ctx.Err() == nil {
-		j.engine.told("warm-up cannot flush the disk tier", fmt.Errorf("job %s: %w", j.rec.ID, err))
-	}
 }

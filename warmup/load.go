@@ -43,13 +43,29 @@ func (o *outcome) add(x outcome) {
 }
 
 // lost is the bytes of its blocks that are not held.
-func (o *outcome) lost(k hearth.Keeper) (bytes int64) {
+func (o *outcome) lost(k hearth.Keeper) int64 {
+	return o.sum(func(id hearth.ID) bool { return !k.Has(id) })
+}
+
+// sum is the bytes of some of its blocks.
+func (o *outcome) sum(of func(hearth.ID) bool) (bytes int64) {
 	for i := range o.n {
-		if b := o.object.Block(o.first + i); !k.Has(b.ID()) {
+		if b := o.object.Block(o.first + i); of(b.ID()) {
 			bytes += int64(b.Len())
 		}
 	}
 	return bytes
+}
+
+// lose takes bytes off what is held: they are not kept.
+func (o *outcome) lose(bytes int64, cause string) {
+	if bytes == 0 {
+		return
+	}
+	taken := min(bytes, o.loaded)
+	o.loaded -= taken
+	o.held -= bytes - taken
+	o.notKept, o.cause = o.notKept+bytes, cause
 }
 
 // loader makes blocks present.
@@ -82,6 +98,7 @@ func newLoader(o *Options, limit int64) *loader {
 }
 
 const (
+	causeUnsafe   = "it could not be flushed to the disk: "
 	causeWeak     = "it has no strong ETag, so that no tier keeps it"
 	causeDeclined = "the disk tier took it and did not keep it"
 	causeChanging = "it changes while it is loaded"
@@ -122,12 +139,7 @@ func (l *loader) load(ctx context.Context, p *gate.Pass, o *hearth.Object, first
 }
 
 // bytes of its blocks.
-func (o *outcome) bytes() (sum int64) {
-	for i := range o.n {
-		sum += int64(o.object.Block(o.first + i).Len())
-	}
-	return sum
-}
+func (o *outcome) bytes() int64 { return o.sum(func(hearth.ID) bool { return true }) }
 
 // fetch brings a run of missing blocks and has each kept before it takes the next.
 func (l *loader) fetch(ctx context.Context, p *gate.Pass, first hearth.Block, n int, out *outcome) error {

@@ -118,7 +118,9 @@ func (j *job) check(ctx context.Context) error {
 		})
 	})()
 	j.checking = c
-	j.flush(ctx) // what is not written cannot be read from a device
+	if err := j.loader.keeper.Flush(ctx); err != nil && ctx.Err() == nil { // what is not written cannot be read from a device
+		j.engine.told("a check cannot flush the disk tier", fmt.Errorf("job %s: %w", r.ID, err))
+	}
 	if err := j.pass(ctx); err != nil {
 		return err
 	}

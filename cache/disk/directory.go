@@ -53,10 +53,12 @@ type counters struct {
 	full, slow     atomic.Pointer[time.Time]
 	hits, hitBytes atomic.Int64
 	putBytes       atomic.Int64
-	declined       atomic.Int64
-	evicted        atomic.Int64
-	errors         atomic.Int64
-	stalls         atomic.Int64
+	// written groups of blocks, and how many there were when all was on the device last.
+	written, flushed atomic.Int64
+	declined         atomic.Int64
+	evicted          atomic.Int64
+	errors           atomic.Int64
+	stalls           atomic.Int64
 }
 
 // newDirectory opens a directory. What a person must decide on is an error; a

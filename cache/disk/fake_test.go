@@ -27,6 +27,7 @@ type fakeArea struct {
 	states  map[hearth.ID]uint32
 	fail    error         // of get and put
 	putFail error         // of put
+	ill     error         // of sync
 	stall   chan struct{} // of put
 	hang    chan struct{} // of get, until it is closed
 	asked   int
@@ -142,7 +143,12 @@ func (a *fakeArea) used() int64 {
 	return sum
 }
 
-func (a *fakeArea) sync() error      { return nil }
+func (a *fakeArea) sync() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.ill
+}
+
 func (a *fakeArea) close() error     { return nil }
 func (a *fakeArea) stats() areaStats { return areaStats{} }
 

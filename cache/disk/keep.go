@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -48,27 +49,66 @@ func (s *Store) Keep(ctx context.Context, b hearth.Block, v *hearth.View) error 
 	}
 }
 
-// Flush returns when what was given before is on the devices.
+// Flush returns when what was given before is on the devices; an error of directories
+// is hearth.Unflushed.
 func (s *Store) Flush(ctx context.Context) error {
 	if err := s.drain(ctx); err != nil {
 		return err
 	}
-	var errs []error
+	var failed unflushed
 	for _, d := range s.dirs {
 		if err := d.sync(); err != nil {
-			d.writeFailed(err)
-			errs = append(errs, fmt.Errorf("flush %s: %w", d.path, err))
+			failed.dirs = append(failed.dirs, d)
+			failed.error = errors.Join(failed.error, fmt.Errorf("flush %s: %w", d.path, err))
+		} else {
+			failed.well = append(failed.well, d)
 		}
 	}
-	return errors.Join(errs...)
+	if failed.error != nil {
+		return failed
+	}
+	return nil
+}
+
+// unflushed is an error of some directories; what others hold as well is on their devices.
+type unflushed struct {
+	error
+	dirs, well []*directory
+}
+
+// Unwrap gives the errors of the directories.
+func (u unflushed) Unwrap() error { return u.error }
+
+// Concerns is hearth.Unflushed's.
+func (u unflushed) Concerns(id hearth.ID) bool {
+	has := func(d *directory) bool { return d.has(id) }
+	return slices.ContainsFunc(u.dirs, has) && !slices.ContainsFunc(u.well, has)
 }
 
 // sync brings what was written to the device. The file system is flushed as a
-// whole: sidecars lie in the page cache of as many files as there are objects.
+// whole: sidecars lie in the page cache of as many files as there are objects. What was
+// written last to a directory that is out of use since may never come there.
 func (d *directory) sync() error {
+	at := d.written.Load()
+	if e := d.ejection.Load(); e != nil {
+		if at == d.flushed.Load() {
+			return nil
+		}
+		return fmt.Errorf("%w: %w", ErrEjected, e.cause)
+	}
+	err := d.syncNow()
+	if err != nil {
+		d.writeFailed(err)
+		return err
+	}
+	d.flushed.Store(at)
+	return nil
+}
+
+func (d *directory) syncNow() error {
 	vol := d.use()
-	if vol == nil || !d.writable() {
-		return nil
+	if vol == nil {
+		return ErrEjected // in this moment
 	}
 	defer vol.release()
 	if err := vol.sync(); err != nil {

@@ -289,6 +289,58 @@ func TestFailedWritesEject(t *testing.T) {
 	}
 }
 
+func TestAFlushSaysWhatIsNotOnItsDevice(t *testing.T) {
+	// Of two directories one cannot be flushed: what it alone holds is named. Out of use it
+	// still says so, until it is back; one that was flushed before has nothing to say.
+	r := newRig(t, Options{Dirs: []DirOptions{{Budget: 16 << 20}, {Budget: 16 << 20}}})
+	mine := placed(r, ejectAfter+1)
+	var other *hearth.Object
+	for i := 0; other == nil; i++ {
+		if o := small(i, 1000); r.place(&o.Version) == 1 {
+			other = o
+		}
+	}
+	if err := errors.Join(r.keep(t.Context(), mine[0]), r.keep(t.Context(), other)); err != nil {
+		t.Fatal(err)
+	}
+	says := func(cause error) {
+		t.Helper()
+		err := r.Flush(t.Context())
+		var some hearth.Unflushed
+		if !errors.Is(err, cause) || !strings.Contains(err.Error(), r.paths[0]) || !errors.As(err, &some) {
+			t.Fatalf("%v, want %v", err, cause)
+		}
+		if !some.Concerns(mine[0].Block(0).ID()) || some.Concerns(other.Block(0).ID()) || some.Concerns(small(1_000_000, 10).Block(0).ID()) {
+			t.Fatalf("%v concerns what it should not, or not what it should", err)
+		}
+	}
+	sick := r.area(0)
+	sick.mu.Lock()
+	sick.ill = unix.EIO
+	sick.mu.Unlock()
+	says(unix.EIO)
+	heal := unwell(t, r.paths[0])
+	sick.setPutFail(unix.EROFS)
+	for _, o := range mine[1:] {
+		_ = r.keep(t.Context(), o)
+	}
+	if !r.Stats().Dirs[0].Ejected {
+		t.Fatalf("in use: %+v", r.Stats())
+	}
+	says(ErrEjected)
+	sick.setPutFail(nil)
+	sick.mu.Lock()
+	sick.ill = nil
+	sick.mu.Unlock()
+	says(ErrEjected)
+	heal()
+	r.until("returned", func() bool { return !r.Stats().Dirs[0].Ejected })
+	r.flush()
+	defer unwell(t, r.paths[0])()
+	r.dirs[0].eject(unix.EROFS, false)
+	r.flush() // all of it is on the device
+}
+
 func TestReadOnlyDirectoryUnmounted(t *testing.T) {
 	// What failed writes left readable goes away below the node, as by umount -l: it is let go, so that the disk can be repaired, and used again once it is there.
 	r := newRig(t, Options{Dirs: []DirOptions{{Budget: 16 << 20}, {Budget: 16 << 20}}})

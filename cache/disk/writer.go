@@ -290,6 +290,7 @@ func (d *directory) commitWhole(a area) {
 
 func (d *directory) commit(a area, items []queue.Item) {
 	d.work()
+	d.written.Add(1)
 	err := a.put(items)
 	switch {
 	case err == nil:

@@ -192,7 +192,7 @@ func (l *Log) Sync() error {
 		return l.errClosed("sync")
 	}
 	l.settler.wait()
-	err := l.settler.failure()
+	err := l.settler.unsynced()
 	if s := l.writer.segment; s != nil {
 		err = errors.Join(err, s.sync(l.writer.file), l.dir.Sync())
 	}
@@ -238,13 +238,15 @@ func (l *Log) Stats() Stats {
 }
 
 // settler syncs closed segments behind the writer, and keeps the first error of
-// a deed that nobody waits for until somebody asks.
+// a deed that nobody waits for until somebody asks: once for who writes, and once for
+// Sync, which must not call durable what Append heard was not.
 type settler struct {
-	queue chan *segment
-	open  sync.WaitGroup // segments in the queue or in hand
-	done  chan struct{}
-	mu    sync.Mutex // guards err
-	err   error
+	queue  chan *segment
+	open   sync.WaitGroup // segments in the queue or in hand
+	done   chan struct{}
+	mu     sync.Mutex // guards the rest
+	err    error
+	unsaid error // by Sync
 }
 
 // start runs the one goroutine of a Log; stop waits for it.
@@ -286,6 +288,9 @@ func (t *settler) fail(err error) {
 	if t.err == nil {
 		t.err = err
 	}
+	if t.unsaid == nil {
+		t.unsaid = err
+	}
 }
 
 // failure hands the kept error over.
@@ -294,6 +299,15 @@ func (t *settler) failure() error {
 	defer t.mu.Unlock()
 	err := t.err
 	t.err = nil
+	return err
+}
+
+// unsynced hands it over to Sync; nobody else has to hear of it then.
+func (t *settler) unsynced() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	err := t.unsaid
+	t.err, t.unsaid = nil, nil
 	return err
 }
 

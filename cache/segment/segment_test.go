@@ -479,6 +479,12 @@ func TestDeviceErrorsAreReturned(t *testing.T) {
 	if err := l.Append(nil); !errors.Is(err, unix.ENOSPC) {
 		t.Fatalf("a punch that failed: %v", err)
 	}
+	if err := l.Sync(); !errors.Is(err, unix.ENOSPC) {
+		t.Fatalf("a Sync after what only an Append has heard of: %v", err)
+	}
+	if err := l.Sync(); err != nil {
+		t.Fatalf("it was said: %v", err)
+	}
 	appendAll(t, l, entryOf(3, 5000))
 	mustHold(t, l, 1, 5000)
 	mustHold(t, l, 3, 5000)

@@ -2,6 +2,7 @@ package pins
 
 import (
 	"context"
+	"errors"
 	"net/http"
 
 	"github.com/hearthfs/hearth"
@@ -62,7 +63,7 @@ func (k *Keeper) evict(ctx context.Context, asked []string, dry bool) (t warmup.
 		}
 	}
 	if k.parts.Disk != nil && !dry { // what waits to be written would be there again
-		if err := k.parts.Disk.Flush(ctx); err != nil {
+		if err := k.parts.Disk.Flush(ctx); err != nil && !errors.As(err, new(hearth.Unflushed)) { // what goes need not be on a device
 			return t, err
 		}
 	}

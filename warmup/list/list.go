@@ -92,3 +92,18 @@ func Read(name string, offset int64, each func(path string, at, next int64) erro
 		offset = next
 	}
 }
+
+// Outermost leaves out targets that another one has with it.
+func Outermost(all []string) (some []string) {
+	for i, t := range all {
+		covered := false
+		for k, o := range all {
+			below := t != o && strings.HasPrefix(t, strings.TrimSuffix(o, "/")+"/")
+			covered = covered || below || t == o && k < i
+		}
+		if !covered {
+			some = append(some, t)
+		}
+	}
+	return some
+}

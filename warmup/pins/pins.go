@@ -1,5 +1,5 @@
-// Package pins keeps what must stay in the disk tier, and says what of it is whose: sets of
-// objects, and what jobs at work take.
+// Package pins keeps what must stay in the disk tier, and says what of it is whose and what
+// fits beside: sets of objects, and what jobs at work take.
 package pins
 
 import (

@@ -1,0 +1,77 @@
+package pins
+
+import (
+	"fmt"
+	"slices"
+)
+
+// Fit sums up what a set needs of each cache directory. It is the whole set that must fit,
+// what is held of it already included: else loading the rest would push that out.
+type Fit struct {
+	rooms  []int64 // by directory, as it was told last
+	needs  []int64
+	shared []int64  // of them, what jobs that began before need, too
+	before []*Claim // of those jobs
+	mine   *Claim
+	pinned []*Set // of pins whose bytes are in needs
+}
+
+// NewFit is that of a set of which nothing is known yet; of no directories it fits. What
+// is in none of before and of pinned is claimed by mine.
+func NewFit(rooms []int64, mine *Claim, before []*Claim, pinned []*Set) *Fit {
+	return &Fit{rooms: rooms, needs: make([]int64, len(rooms)), shared: make([]int64, len(rooms)), before: before, mine: mine, pinned: pinned}
+}
+
+// Add adds n bytes of an object, by its version, in a directory.
+func (f *Fit) Add(dir int, n int64, version [16]byte) {
+	f.needs[dir] += n
+	switch {
+	case slices.ContainsFunc(f.pinned, func(x *Set) bool { return x.Has(version) }):
+	case slices.ContainsFunc(f.before, func(c *Claim) bool { return c.Has(version) }):
+		f.shared[dir] += n
+	default:
+		f.mine.Add(dir, n)
+	}
+}
+
+// Again takes the sums of the same set, added up later.
+func (f *Fit) Again(x *Fit) { f.needs, f.shared = x.needs, x.shared }
+
+// Sums are the bytes that the set needs and has room for, and what other jobs have
+// claimed, beside what they share with it.
+func (f *Fit) Sums() (needs, room, claimed int64) {
+	for i := range f.needs {
+		needs, room, claimed = needs+f.needs[i], room+f.rooms[i], claimed+f.claimed(i)
+	}
+	return needs, room, claimed
+}
+
+func (f *Fit) claimed(dir int) (sum int64) {
+	for _, c := range f.before {
+		sum += c.Takes(dir)
+	}
+	return max(0, sum-f.shared[dir])
+}
+
+// Lacks says why what was added does not fit; "": it does. At the end, with the rooms of
+// then, other jobs must have theirs, too; until then rooms is nil.
+func (f *Fit) Lacks(rooms []int64) string {
+	end := rooms != nil
+	if end {
+		f.rooms = rooms
+	}
+	for i, n := range f.needs {
+		others, says, beside := int64(0), "takes more than", ""
+		if end {
+			others, says = f.claimed(i), "takes"
+		}
+		if others > 0 {
+			beside = fmt.Sprintf(", of which other jobs at work have claimed %d more than they share with it", others)
+		}
+		if n > f.rooms[i]-others {
+			return fmt.Sprintf("it does not fit: it %s %d bytes of a cache directory in which %d bytes can be held "+
+				"(its budget, less the free-space floor, the names and what is pinned)%s; raise --cache-disks PATH=SIZE, unpin something, or warm up less", says, n, f.rooms[i], beside)
+		}
+	}
+	return ""
+}
