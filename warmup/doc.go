@@ -24,7 +24,7 @@
 // saves the Record. What is shown is what was saved: counters never fall, also when
 // the process is killed at any byte; the next one goes on at the cursor. At the end
 // of all a second walk asks for every block again. What was evicted meanwhile is loaded
-// once more, and what then is missing is counted as lost.
+// once more, if all was kept, and what then is missing is counted as lost.
 //
 // Each file ends in one category: present (all of it was held before it was asked
 // for), done, changed (its version was replaced meanwhile; the new one is loaded),

@@ -283,7 +283,7 @@ func (j *job) end(err error) {
 		r.State, r.Kind, r.Error = Failed, f.kind, f.text
 	case err != nil:
 		r.State, r.Kind, r.Error = Failed, kindFailed, j.engine.o.cause(err)
-	case r.Counters.NotKept.Files+r.Counters.Failed.Files > 0 || r.Lost > 0 || r.Checked.bad():
+	case r.Counters.never().Files > 0 || r.Lost > 0 || r.Checked.bad():
 		r.State = Partly
 	default:
 		r.State = Done

@@ -24,7 +24,8 @@ var (
 	errClosed    = errors.New("the node ends")
 )
 
-// lastPass only looks: pass 1 loads again what was evicted meanwhile.
+// lastPass only looks: pass 1 loads again what was evicted meanwhile. Where not all was
+// kept there is no pass 1, which would try all of that once more.
 const lastPass = 2
 
 // job is a Record at work.
@@ -78,15 +79,18 @@ func (j *job) run(ctx context.Context) error {
 		if err := j.pass(ctx); err != nil {
 			return err
 		}
-		again := r.Pass == 0 && r.Counters.NotKept.Files+r.Counters.Failed.Files == 0 || r.Pass == 1 && r.Reloaded > 0
+		never := r.Counters.never()
 		if r.Pass == 0 {
 			r.Plan.Total = r.Counters.Sum()
 		}
-		if !again {
-			r.Lost, r.Missing = r.Missing, 0 // the last pass has looked at all of it
+		if r.Pass == lastPass || r.Pass == 1 && r.Reloaded == 0 { // it has looked at all of it
+			r.Lost, r.Missing = max(0, r.Missing-never.Bytes), 0
 			return nil
 		}
-		r.Pass, r.Cursor, r.Missing = r.Pass+1, Cursor{}, 0
+		if r.Pass++; never.Files > 0 {
+			r.Pass = lastPass
+		}
+		r.Cursor, r.Missing = Cursor{}, 0
 		j.save()
 	}
 	return nil
@@ -228,7 +232,7 @@ func (j *job) walk(ctx context.Context, from Cursor, order chan<- *item, begin f
 // over is the walk over what the job was asked for.
 func (j *job) over() walk {
 	w := walk{Options: &j.engine.o, since: j.rec.Since, targets: j.targets, breathe: j.engine.gate.Breathe,
-		goesOn: j.rec.Pass == 0, single: j.rec.List == "" && len(j.rec.Targets) == 1}
+		goesOn: j.rec.Pass == 0 || j.rec.Counters.Failed.Files > 0, single: j.rec.List == "" && len(j.rec.Targets) == 1}
 	if j.rec.Check {
 		w.refresh, w.gone = j.refresh, j.gone
 		w.goesOn = j.rec.List != "" // what cannot be listed is not known to be missing

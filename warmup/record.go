@@ -98,6 +98,13 @@ func (c *Counters) Sum() Tally {
 	return sum
 }
 
+// never is what stood in no tier at any time.
+func (c *Counters) never() Tally {
+	never := c.NotKept
+	never.add(c.Failed)
+	return never
+}
+
 // Held is what stands in a tier.
 func (c *Counters) Held() Tally {
 	held := c.Done
@@ -188,7 +195,7 @@ type Record struct {
 	Plan     Plan     `json:"plan"`
 	Counters Counters `json:"counters"`
 	// Reloaded bytes were evicted before the job's end and loaded again; Lost bytes
-	// were evicted and are missing at its end.
+	// were evicted and are missing at its end. Counters have them as what they were.
 	Reloaded int64 `json:"reloaded_bytes,omitempty"`
 	Lost     int64 `json:"lost_bytes,omitempty"`
 	// Missing bytes were not there in the pass under way, so far.

@@ -12,7 +12,7 @@ type View struct {
 }
 
 // Progress is how far a job is, as of its last checkpoint. Totals are 0 until the
-// count has ended.
+// count has ended. BytesDone never falls, but at the end by what was lost.
 type Progress struct {
 	Job        string `json:"job"`
 	Phase      string `json:"phase"`
@@ -33,8 +33,8 @@ type Progress struct {
 func (s *shown) view() View {
 	r := s.record.clone()
 	held := r.through()
-	p := Progress{Job: r.ID, Phase: string(r.State), FilesDone: held.Files, BytesDone: held.Bytes, ETAS: -1,
-		Errors: r.Counters.NotKept.Files + r.Counters.Failed.Files, Found: r.Plan.Total.Files}
+	p := Progress{Job: r.ID, Phase: string(r.State), FilesDone: held.Files, BytesDone: held.Bytes - r.Lost, ETAS: -1,
+		Errors: r.Counters.never().Files, Found: r.Plan.Total.Files}
 	if r.Pass > 0 && !r.State.Over() {
 		p.Phase = "verifying"
 	}
