@@ -66,7 +66,7 @@ func inTheirOrder(dir string, list []hearthtest.File) reading {
 // prefetch: eight readers who take the files of some directories in random order have
 // more requests under way than they are, and each object is asked for once. Readers in
 // order, and a mount with --no-prefetch, ask for what they read alone. Of a directory
-// that was left, what was brought and not read is told.
+// that was left, what was brought and not read is told. A full disk is no end of it.
 func prefetch(e *env) {
 	o := e.origin()
 	list := e.load(o, prefetchSet(e.level))
@@ -117,6 +117,43 @@ func prefetch(e *env) {
 	e.good("without prefetch", epoch(h.dir, left[:200], 2, 8, 0))
 	if p.gets() != 200 || h.status().Prefetch.Files != 0 {
 		e.Errorf("without prefetch: %d requests for 200 files, %+v", p.gets(), h.status().Prefetch)
+	}
+	h.quit()
+	e.intoFull(o, p)
+}
+
+// intoFull: a node whose disk is full of what nobody asks for any more, and whose policy
+// has come to replace that, brings the files of another directory in its place, each
+// by one request.
+func (e *env) intoFull(o *server, p *proxied) {
+	e.Helper()
+	const size = 128 << 10
+	list := e.load(o, hearthtest.DataSet{Name: "full", Groups: []hearthtest.Group{{Dir: "old/d", Dirs: 1, Files: 520, Min: size, Max: size},
+		{Dir: "again/d", Dirs: 1, Files: 200, Min: size, Max: size}, {Dir: "new/d", Dirs: 1, Files: 160, Min: size, Max: size}}})
+	p.SetFirstByte(0)
+	h := e.mount(o, settings{endpoint: p.endpoint, fresh: "bounded(10m)", ram: "16MiB", disk: "64MiB", cache: "full"})
+	e.walk(h)
+	e.good("what fills the disk", inTheirOrder(h.dir, filesBelow(list, "old/")))
+	again := filesBelow(list, "again/")
+	round := func() {
+		e.good("what is read again and again", inTheirOrder(h.dir, again))
+		for _, f := range again {
+			e.must(dropPages(filepath.Join(h.dir, f.Path)), "drop %s from the page cache", f.Path)
+		}
+	}
+	e.eventually("the policy replaces what it holds", func() bool { round(); return h.status().Tiers[1].Dirs[0].Replaces })
+	round() // it evicts, by which is known what would go
+	if s := h.status(); s.Prefetch.Files != 0 || s.Tiers[1].Used < s.Tiers[1].Budget*9/10 {
+		e.Errorf("before: %+v, %d bytes of %d are used", s.Prefetch, s.Tiers[1].Used, s.Tiers[1].Budget)
+	}
+	p.SetFirstByte(20 * time.Millisecond)
+	p.Reset()
+	late := filesBelow(list, "new/")
+	e.good("in random order, the disk full", epoch(h.dir, late, 3, 8, 0))
+	if s := h.status().Prefetch; p.gets() != int64(len(late)) || s.Files < 20 || s.ReadBytes < s.Bytes*3/4 {
+		e.Errorf("into a full disk: %d requests for %d files, %+v", p.gets(), len(late), s)
+	} else {
+		e.detail += fmt.Sprintf("; %d of %d into a full disk", s.Files, len(late))
 	}
 	h.quit()
 }

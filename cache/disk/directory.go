@@ -41,6 +41,9 @@ type directory struct {
 	policy   *evict.Policy // told of each request; its memory is counted in the Pool
 	scrub    scrubbing
 	foreign  atomic.Bool // when last looked at, some of what is held was not ours
+	// yields is when what the next eviction would give up for a block that nobody has
+	// asked for was used last, in Unix seconds; 0: nothing would be given up.
+	yields atomic.Int64
 	counters
 	writer
 }

@@ -55,6 +55,14 @@ func (a *fakeArea) setHang(c chan struct{}) {
 	a.hang = c
 }
 
+func (a *fakeArea) setStates(state uint32) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for id := range a.states {
+		a.states[id] = state
+	}
+}
+
 func (a *fakeArea) gets() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -1,6 +1,8 @@
 package disk
 
 import (
+	"time"
+
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache/evict"
 )
@@ -50,16 +52,23 @@ func (s *Store) Whole(o *hearth.Object) (whole, verified bool) {
 	return whole, verified
 }
 
-// Spare is WouldTake for what nobody has asked for: whether the block would go where
-// nothing is lost, and whether half of its write queue is free.
-func (s *Store) Spare(b hearth.Block) (room, queue bool) {
+// Spare is WouldTake for what nobody has asked for: whether the block would go into free
+// space, or into that of what is worth less and was not used since then, and whether
+// half of its write queue is free.
+func (s *Store) Spare(b hearth.Block, since time.Time) (room, queue bool) {
 	d := s.taker(b.Object.Version)
 	if d == nil || d.admit(b) != nil {
 		return false, false
 	}
 	pending := d.queue.Pending()
 	free := evict.Fits(d.used.Load()+pending, allocated(b.Len()), d.limit.Load())
-	return free || !d.replaced.Empty() || d.mayEvict(b.ID()) == foreign, pending <= d.queue.Max()/2
+	room = free || !d.replaced.Empty()
+	if !room {
+		at := d.yields.Load()
+		may := d.mayEvict(b.ID())
+		room = may == foreign || may == anything && at > 0 && at < since.Unix()
+	}
+	return room, pending <= d.queue.Max()/2
 }
 
 // WouldTake is Takes for who only wonders: it names the directory, or says why the

@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/cache/evict"
 	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
@@ -34,7 +36,7 @@ func TestPutReplacesWhenThatPays(t *testing.T) {
 		pinned[small(i, 100_000).Block(0).ID()] = true
 	}
 	r := newRig(t, Options{Dirs: []DirOptions{{Budget: 4 << 20}}, Pinned: func(id hearth.ID) bool { return pinned[id] }})
-	if room, queue := r.Spare(small(7000, 100_000).Block(0)); !room || !queue {
+	if room, queue := r.Spare(small(7000, 100_000).Block(0), time.Now()); !room || !queue {
 		t.Fatal("an empty directory has nothing to spare")
 	}
 	fill(r, 0)
@@ -42,9 +44,6 @@ func TestPutReplacesWhenThatPays(t *testing.T) {
 		t.Fatal("a full directory took a Put before the policy said so")
 	}
 	askedLater(t, r.Store)
-	if room, _ := r.Spare(small(7000, 100_000).Block(0)); room {
-		t.Fatal("it has room for what nobody has asked for")
-	}
 	for i := range 60 {
 		o := small(8000+i, 100_000)
 		if !r.Takes(o.Block(0)) {
@@ -68,6 +67,39 @@ func TestPutReplacesWhenThatPays(t *testing.T) {
 	}
 }
 
+func TestSpareIsWhatLosesAndWasNotUsedSince(t *testing.T) {
+	// A full directory has room for what nobody has asked for once the policy replaces, and only while what would go was used last before a given moment; a read takes that back, what is pinned never goes, and nothing does while pins are not known.
+	var pinned, unknown atomic.Bool
+	r := newRig(t, Options{Dirs: []DirOptions{{Budget: 4 << 20}}, Pinned: func(hearth.ID) bool { return pinned.Load() }, Unknown: unknown.Load})
+	n := fill(r, 0)
+	room := func(since time.Time) bool {
+		room, _ := r.Spare(small(7000, 100_000).Block(0), since)
+		return room
+	}
+	later := time.Now().Add(time.Hour)
+	if room(later) {
+		t.Fatal("it has room before the policy replaces anything")
+	}
+	askedLater(t, r.Store)
+	r.until("what is held yields", func() bool { return room(later) })
+	if room(time.Now().Add(-time.Hour)) {
+		t.Fatal("what was written since has to yield")
+	}
+	r.area(0).setStates(evict.Fresh(seconds() - 100))
+	before := time.Now().Add(-50 * time.Second)
+	r.until("what is old yields", func() bool { return room(before) })
+	for i := range n {
+		r.holds(small(i, 100_000))
+	}
+	r.until("what was read stays", func() bool { return !room(before) })
+	for _, stays := range []*atomic.Bool{&pinned, &unknown} {
+		r.until("what is held yields", func() bool { return room(later) })
+		stays.Store(true)
+		r.until("nothing yields", func() bool { return !room(later) })
+		stays.Store(false)
+	}
+}
+
 func TestOursPushOutTheirs(t *testing.T) {
 	// Our blocks take the room of others' in a full directory whatever the policy says, others' never that of ours, and none is left when all is ours.
 	ours := func(id hearth.ID) bool { return id.Hash()%2 == 0 }
@@ -81,7 +113,7 @@ func TestOursPushOutTheirs(t *testing.T) {
 	pushed := 0
 	for i := 1000; pushed < 4 && i < 2000; i++ {
 		o := small(i, 100_000)
-		if room, _ := r.Spare(o.Block(0)); room != ours(o.Block(0).ID()) {
+		if room, _ := r.Spare(o.Block(0), time.Now()); room != ours(o.Block(0).ID()) {
 			t.Fatalf("room for block %d, which nobody has asked for: %v", i, room)
 		}
 		if !ours(o.Block(0).ID()) {

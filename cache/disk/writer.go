@@ -154,6 +154,7 @@ func (d *directory) check(now time.Time) {
 		d.compact()
 		d.look()
 		d.lookForeign()
+		d.lookYielding()
 	}
 }
 
@@ -167,6 +168,27 @@ func (d *directory) lookForeign() {
 	d.draw(vol.whole, evict.Samples)
 	d.draw(vol.packed, evict.Samples)
 	d.foreign.Store(slices.ContainsFunc(d.candidate, func(c evict.Candidate) bool { return c.Foreign }))
+}
+
+// lookYielding finds out what an eviction would give up; later each one tells.
+func (d *directory) lookYielding() {
+	d.yields.Store(0)
+	if !d.policy.Replaces() || d.opt.Unknown != nil && d.opt.Unknown() {
+		return
+	}
+	d.drawVictims(d.volume.Load())
+	if now := seconds(); len(d.candidate) > 0 {
+		d.noteYielding(d.policy.Worst(d.candidate, now), now)
+	}
+}
+
+// noteYielding notes when the worst of the candidates was used last.
+func (d *directory) noteYielding(worst int, now uint32) {
+	at := int64(0)
+	if worst >= 0 && d.policy.Yields(d.candidate, worst, now) {
+		at = int64(now) - evict.Idle(d.candidate[worst].State, now)
+	}
+	d.yields.Store(at)
 }
 
 // compact rewrites what eviction has left nearly empty. The copies are there before the originals go: up to 15 % of a
@@ -346,20 +368,13 @@ func (d *directory) makeRoom(bytes int64, may victims) {
 	}
 }
 
-// evictOne gives up the worst of some entries, drawn from both areas by their bytes. False: nothing there can go.
+// evictOne gives up the worst of some entries. False: nothing there can go.
 func (d *directory) evictOne(vol *volume, may victims) bool {
-	whole := 0
-	if used := vol.used(); used > 0 {
-		whole = int((vol.whole.used()*evict.Samples + used - 1) / used)
-	}
-	d.candidate, d.entries = d.candidate[:0], d.entries[:0]
-	d.draw(vol.whole, whole)
-	d.draw(vol.packed, evict.Samples-len(d.entries))
-	if len(d.entries) == 0 {
-		d.draw(vol.whole, evict.Samples)
-	}
+	d.drawVictims(vol)
 	for len(d.entries) > 0 {
-		i := d.policy.Worst(d.candidate, seconds())
+		now := seconds()
+		i := d.policy.Worst(d.candidate, now)
+		d.noteYielding(i, now)
 		if i < 0 {
 			return false
 		}
@@ -378,6 +393,20 @@ func (d *directory) evictOne(vol *volume, may victims) bool {
 		d.entries = slices.Delete(d.entries, i, i+1)
 	}
 	return false
+}
+
+// drawVictims draws entries from both areas by their bytes.
+func (d *directory) drawVictims(vol *volume) {
+	whole := 0
+	if used := vol.used(); used > 0 {
+		whole = int((vol.whole.used()*evict.Samples + used - 1) / used)
+	}
+	d.candidate, d.entries = d.candidate[:0], d.entries[:0]
+	d.draw(vol.whole, whole)
+	d.draw(vol.packed, evict.Samples-len(d.entries))
+	if len(d.entries) == 0 {
+		d.draw(vol.whole, evict.Samples)
+	}
 }
 
 func (d *directory) draw(a area, n int) {

@@ -91,6 +91,9 @@ func Touch(state, now uint32) uint32 {
 // Hits is the number of uses that the State still knows of, at most 7.
 func Hits(state uint32) int { return int(state & maxHits) }
 
+// Idle is how many seconds ago an entry was used last, or written.
+func Idle(state, now uint32) int64 { return int64(idleOf(state, now)) }
+
 func idleOf(state, now uint32) uint32 {
 	return (now - state>>(hitBits+intervalBits)) & timeMask
 }

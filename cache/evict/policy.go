@@ -75,6 +75,13 @@ func (p *Policy) Worst(candidates []Candidate, now uint32) int {
 	return Worst(candidates, now, p.rules[p.winner.Load()].fresh)
 }
 
+// Yields tells whether candidate i, the Worst, goes before an entry of its size that is
+// new and that nobody has asked for.
+func (p *Policy) Yields(candidates []Candidate, i int, now uint32) bool {
+	newcomer := Candidate{Size: candidates[i].Size, State: Fresh(now)}
+	return p.Worst(append(candidates, newcomer), now) == i
+}
+
 // Use tells of one request for a block of size bytes, hit or miss, at a second of
 // any clock. Requests for a block within one second are one. Of blocks outside the
 // group nothing is noted. A use that comes while another goroutine notes one is

@@ -153,3 +153,34 @@ func (p *Policy) check(t interface {
 		}
 	}
 }
+
+func TestWhatYieldsToANewcomer(t *testing.T) {
+	// What was never used and is old yields to what nobody has asked for, under either rule; what is used as often as its neighbours, and late, yields where one miss
+	// is as good as another, and stays where what is not used soon goes; what was used most, this moment, stays.
+	const now = 100_000
+	used := func(every, idle uint32) uint32 {
+		state := Fresh(now - idle - 6*every)
+		for i := range uint32(6) {
+			state = Touch(state, now-idle-(5-i)*every)
+		}
+		return state
+	}
+	for _, c := range []struct {
+		what             string
+		worst            uint32
+		recent, frequent bool
+	}{
+		{"never used, an hour old", Fresh(now - 3600), true, true},
+		{"used each 10 minutes, and 20 minutes ago", used(600, 1200), true, false},
+		{"used each second, and now", used(1, 0), false, false},
+	} {
+		candidates := []Candidate{{Size: testSize, State: used(600, 60)}, {Size: testSize, State: used(600, 300)}, {Size: testSize, State: c.worst}}
+		for rule, want := range map[int32]bool{recent: c.recent, frequent: c.frequent} {
+			p := NewPolicy(1 << 30)
+			p.winner.Store(rule)
+			if got := p.Yields(candidates, 2, now); got != want {
+				t.Errorf("%s, rule %d: %v", c.what, rule, got)
+			}
+		}
+	}
+}

@@ -5,6 +5,7 @@ package siblings
 import (
 	"context"
 	"strings"
+	"time"
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/namespace"
@@ -21,7 +22,7 @@ type Tier interface {
 // Disk is what stands in it.
 type Disk interface {
 	Has(id hearth.ID) bool
-	Spare(b hearth.Block) (room, queue bool)
+	Spare(b hearth.Block, since time.Time) (room, queue bool)
 }
 
 // Store is both.
@@ -31,7 +32,7 @@ type Store struct {
 }
 
 // Takes is prefetch.Store's.
-func (s Store) Takes(b hearth.Block) (would, soon bool) { return s.Spare(b) }
+func (s Store) Takes(b hearth.Block, since time.Time) (would, soon bool) { return s.Spare(b, since) }
 
 // Names is the tree.
 type Names struct{ *namespace.Tree }

@@ -20,8 +20,9 @@ const (
 // area is a directory, or a tree of them, that is being filled.
 type area struct {
 	where
-	tree bool // each directory anywhere below it, once it is missed in
-	slot int
+	tree  bool // each directory anywhere below it, once it is missed in
+	slot  int
+	began time.Time
 
 	ctx    context.Context // ended with the area
 	cancel context.CancelFunc

@@ -105,7 +105,7 @@ func (d *detector) found(at where, misses []miss, tree bool, now time.Time) *are
 			return nil
 		}
 	}
-	a := d.add(at, tree)
+	a := d.add(at, tree, now)
 	for dir := range dirs {
 		d.fill(a, dir)
 	}
@@ -115,8 +115,8 @@ func (d *detector) found(at where, misses []miss, tree bool, now time.Time) *are
 	return a
 }
 
-func (d *detector) add(at where, tree bool) *area {
-	a := &area{where: at, tree: tree, taken: map[string]bool{}}
+func (d *detector) add(at where, tree bool, now time.Time) *area {
+	a := &area{where: at, tree: tree, began: now, taken: map[string]bool{}}
 	d.areas[at] = a
 	return a
 }
@@ -134,7 +134,7 @@ func (d *detector) widened(a *area, now time.Time) *area {
 		return a
 	}
 	d.drop(a)
-	tree := d.add(where{a.link, up}, true)
+	tree := d.add(where{a.link, up}, true, a.began)
 	d.fill(tree, a.prefix)
 	tree.seen(a.reads.Load(), now)
 	return tree

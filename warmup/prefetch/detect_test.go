@@ -219,7 +219,7 @@ func TestWasteIsNotTrusted(t *testing.T) {
 		t.Error("it is not trusted an hour later")
 	}
 	for i := range 2 * mostDistrusted {
-		x := d.add(where{"l", fmt.Sprint(i)}, false)
+		x := d.add(where{"l", fmt.Sprint(i)}, false, now)
 		x.brought.Store(1)
 		d.end(x, now)
 	}
@@ -240,7 +240,7 @@ func TestDetectorIsBounded(t *testing.T) {
 	if len(d.windows) > mostWindows || d.order.Len() != len(d.windows) || d.taken != 0 {
 		t.Errorf("%d windows, %d directories", len(d.windows), d.taken)
 	}
-	a := d.add(where{"l", ""}, true)
+	a := d.add(where{"l", ""}, true, time.Unix(1, 0))
 	for i := range 2 * mostDirectories {
 		d.miss(object(fmt.Sprintf("%d/", i), 1, 1), 1, time.Unix(1, 0))
 	}

@@ -19,19 +19,21 @@
 // from the first miss in it on. So it does when two of its directories have become
 // areas. A directory in which nobody misses anything is never filled.
 //
-// What is brought goes the way of a Put, and only where nothing is lost: into space that
-// is free, or that holds replaced versions or others' blocks. What was read once is worth
-// more than what nobody has asked for. Where the store declines, the area is filled no
-// more.
+// What is brought goes the way of a Put, and only where nothing of worth is lost: into
+// space that is free, that holds replaced versions or others' blocks, or what the store's
+// policy gives up for any miss and nobody has used since the area began. What was read
+// since is worth more than what nobody has asked for. Where the store declines, the area
+// is filled no more.
 // A block that is on its way, for whomever, is shared. Requests for it begin only while
 // connections are free that readers do not use, half of the write queue is empty and
 // little memory is in flight; an origin that asks to slow down halves their number,
 // which grows again two seconds later.
 //
 // Each object brought has a word in a table until somebody reads it. What is unread in
-// an area is at most sixteen times what was read there, since eight readers in random
-// order have had half of all brought when they have read an eighth of it. An area ends
-// after 30 s without a read, or once more of it was evicted unread than was read: what
-// nobody has read by then is wasted. Where fewer than half of what was brought had been
-// read, it becomes no area again for an hour.
+// an area is at most sixteen times what was read there: 64 requests bring eight times what
+// eight readers read at first, and in random order these have used a few in a hundred of
+// what was brought when half of all is there, so that whether it is used shows at the end
+// alone. An area ends after 30 s without a read, or once more of it was evicted unread
+// than was read: what nobody has read by then is wasted. Where fewer than half of what
+// was brought had been read, it becomes no area again for an hour.
 package prefetch

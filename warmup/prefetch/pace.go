@@ -65,7 +65,7 @@ func (p *Prefetch) enter(a *area, b hearth.Block) bool {
 		if a.ctx.Err() != nil || a.failures.Load() >= mostFailures {
 			return false
 		}
-		would, soon := p.o.Store.Takes(b)
+		would, soon := p.o.Store.Takes(b, a.began)
 		if !would {
 			return false
 		}

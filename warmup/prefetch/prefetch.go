@@ -18,9 +18,10 @@ type Store interface {
 	// Has and Fetching report whether a block is held, and on its way.
 	Has(id hearth.ID) bool
 	Fetching(id hearth.ID) bool
-	// Takes reports whether the store would take the block now and lose nothing for it,
-	// and whether its writer keeps up; no policy hears of it.
-	Takes(b hearth.Block) (would, soon bool)
+	// Takes reports whether the store would take the block now and lose nothing for it
+	// that was used since then, or is worth more, and whether its writer keeps up; no
+	// policy hears of it.
+	Takes(b hearth.Block, since time.Time) (would, soon bool)
 }
 
 // Names is the tree whose directories are filled.
