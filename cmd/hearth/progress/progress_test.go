@@ -3,8 +3,11 @@ package progress
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/hearthfs/hearth/warmup"
 )
@@ -61,13 +64,29 @@ func TestLinesForPrograms(t *testing.T) {
 			t.Errorf("no %s in %s", key, &out)
 		}
 	}
-	var log bytes.Buffer
-	quiet := Printer{Log: &log}
-	for range 3 {
-		if err := quiet.Tell(&warmup.View{}); err != nil || log.Len() > 0 {
-			t.Errorf("%q within ten seconds, %v", &log, err)
+}
+
+func TestALineEachTenSeconds(t *testing.T) {
+	// Where no terminal is, a job that tells of itself each 100 ms for a minute is six lines, the
+	// first after ten seconds; who wants to be left alone gets none.
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		p, quiet := Printer{Log: &log}, Printer{}
+		v := &warmup.View{Record: warmup.Record{Request: warmup.Request{Targets: []string{"/d"}}}, Progress: warmup.Progress{Phase: "loading", FilesTotal: 1000}}
+		for v.FilesDone = range int64(601) {
+			if err := errors.Join(p.Tell(v), quiet.Tell(v)); err != nil {
+				t.Fatal(err)
+			}
+			if lines, seconds := strings.Count(log.String(), "\n"), int(v.FilesDone)/10; lines != seconds/10 {
+				t.Fatalf("%d lines after %d s:\n%s", lines, seconds, &log)
+			}
+			time.Sleep(100 * time.Millisecond)
 		}
-	}
+		p.Clear()
+		if want := "d  10%  100/1.00k files  0 B/0 B\n"; !strings.HasPrefix(log.String(), want) || strings.ContainsAny(log.String(), "\r\x1b") {
+			t.Errorf("%q does not begin with %q", &log, want)
+		}
+	})
 }
 
 func TestWhatACheckHasFound(t *testing.T) {
