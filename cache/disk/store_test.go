@@ -279,6 +279,7 @@ func TestFailedWritesEject(t *testing.T) {
 			t.Fatalf("not written to the other directory: %v", err)
 		}
 	}
+	_ = r.Flush(t.Context()) // who flushes meanwhile holds nothing of it
 	heal()
 	sick.setPutFail(nil)
 	r.until("returned", func() bool { return r.heard("returned") == 1 && r.heard("ejected") == 1 && !r.Stats().Dirs[0].Ejected })
