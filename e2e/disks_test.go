@@ -162,8 +162,9 @@ func (e *env) sickSet(o *server) []hearthtest.File {
 }
 
 // sickDisk reads while the cache directory's disk fails by a fault, and after it is
-// well again: every byte is right and no reader sees an error; the directory is
-// ejected, named by status, a counter and a log line, and used again by itself.
+// well again: every byte is right and no reader sees an error, but for one of a file
+// that is lent to the kernel; the directory is ejected, named by status, a counter and a
+// log line, lends nothing meanwhile, and is used again by itself.
 func sickDisk(fault faultfs.Fault, open string) func(e *env) {
 	return func(e *env) {
 		o := e.origin()
@@ -175,15 +176,28 @@ func sickDisk(fault faultfs.Fault, open string) func(e *env) {
 		e.good("cold", epoch(h.dir, list, 1, 8, 0))
 		e.eventually("the cache is filled", func() bool { return h.diskTier().Used > sum(list)*8/10 })
 		e.cold(h.dir, list)
+		safe, large := list, list[len(list)-2:]
+		if open == "passthrough" { // their bytes are the disk's word
+			h.lend(large)
+			safe = list[:len(list)-2]
+		}
+		held, err := os.Open(filepath.Join(h.dir, large[0].Path))
+		e.must(err, "open %s", large[0].Path)
+		e.uncached(e.path("sick/cache/objects"))
 		d.meet(fault)
 		for seed := uint64(2); h.ill() == ""; seed++ {
-			e.good("while the disk is sick", epoch(h.dir, list, seed, 8, 0))
+			e.good("while the disk is sick", epoch(h.dir, safe, seed, 8, 0))
 			e.cold(h.dir, list)
 		}
+		e.heldThrough(held, large[0], open == "passthrough")
+		lent := h.status().Mounts[0].Ops["lent"]
 		begun := time.Now()
 		e.good("with the directory out of use", epoch(h.dir, list, 99, 8, 0))
 		if took := time.Since(begun); took > 30*time.Second {
 			e.Errorf("reading past a sick disk took %v", took)
+		}
+		if n := h.status().Mounts[0].Ops["lent"] - lent; n != 0 {
+			e.Errorf("a directory that is out of use lent %d opens", n)
 		}
 		if t := h.diskTier(); t.Errors == 0 || fault == faultfs.Stall && (t.Dirs[0].Stalls != 1 || d.stalled() == 0) {
 			e.Errorf("the counters say %+v, %d stalled", t, d.stalled())
@@ -206,6 +220,40 @@ func sickDisk(fault faultfs.Fault, open string) func(e *env) {
 		h.lends()
 		h.quit()
 	}
+}
+
+// uncached has the kernel drop its pages of the files in a directory, so that who reads
+// them needs the device.
+func (e *env) uncached(dir string) {
+	e.Helper()
+	names, err := filepath.Glob(dir + "/*")
+	e.must(err, "list %s", dir)
+	for _, name := range names {
+		f, err := os.Open(name)
+		e.must(err, "open %s", name)
+		err = errors.Join(unix.Fdatasync(int(f.Fd())), unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED), f.Close())
+		e.must(err, "drop the pages of %s", name)
+	}
+}
+
+// heldThrough reads and closes a file that was opened before its disk failed: each byte
+// that comes is right, and an error comes of what is lent alone.
+func (e *env) heldThrough(r *os.File, f hearthtest.File, lent bool) {
+	e.Helper()
+	defer func() { _ = r.Close() }()
+	buf, failed := make([]byte, 1<<20), 0
+	for off := int64(0); off < f.Size; off += int64(len(buf)) {
+		n, err := r.ReadAt(buf, off)
+		if errors.Is(err, unix.EIO) && lent {
+			failed++
+		} else if err != nil && !errors.Is(err, io.EOF) {
+			e.Errorf("%s at %d, open since before the fault: %v", f.Path, off, err)
+		}
+		if err := hearthtest.Check(buf[:n], f.Path, off, 0); err != nil {
+			e.Errorf("%s, open since before the fault: %v", f.Path, err)
+		}
+	}
+	e.Logf("open since before the fault, lent %v: %d reads failed", lent, failed)
 }
 
 // readOnlyDisk: the file system of the first of two directories turns read-only under
