@@ -29,7 +29,7 @@ func (c *chaos) mount() {
 	c.spoilt = false
 	c.rules = c.mode.fresh
 	c.h = c.e.mount(c.writing.o, settings{endpoint: byName(c.p.endpoint), fresh: c.mode.fresh, mount: opens(c.mode.open), ram: "16MiB", disk: "64MiB", floor: "1MiB",
-		origin: fmt.Sprintf(", timeout: %v", chaosTimeout)})
+		origin: fmt.Sprintf(", timeout: %v", chaosTimeout), wrap: withoutOverride()}) // to whom chmod 000 means something
 	c.add("lives in " + c.mode.fresh + ", " + c.mode.open)
 }
 
