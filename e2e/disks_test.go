@@ -217,7 +217,7 @@ func sickDisk(fault faultfs.Fault, open string) func(e *env) {
 		if asked := p.bytes() - before; asked > sum(list)/10 {
 			e.Errorf("the origin sent %d bytes of %d: the directory is not used", asked, sum(list))
 		}
-		h.lends()
+		h.lends(lent)
 		h.quit()
 	}
 }

@@ -43,7 +43,6 @@ func changedBehind(open string, stripped bool) func(e *env) {
 			b.h, b.dir = h, h.dir
 			test()
 			b.whole()
-			h.lends()
 			h.quit()
 		}
 	}
@@ -179,7 +178,9 @@ func (b *behind) whole() {
 	if b.h.status().Mounts[0].Open == "passthrough" {
 		b.h.lend([]hearthtest.File{f})
 	}
+	lent := b.h.status().Mounts[0].Ops["lent"]
 	r := b.open(f)
+	b.h.lends(lent)
 	b.put(f, 1)
 	child := exec.CommandContext(b.e.ctx, "sh", "-c", "cat <&3") // it forks once more
 	child.ExtraFiles = []*os.File{r}
