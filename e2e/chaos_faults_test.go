@@ -176,7 +176,7 @@ func (c *chaos) damage(rng *rand.Rand, up bool) {
 		return // the disk would not let us
 	}
 	c.whole = nil
-	h, times := harm{"flipped", nil}, 4+rng.IntN(8)
+	h, times := harm{name: "flipped"}, 4+rng.IntN(8)
 	if c.rng.IntN(2) == 0 {
 		h, times = harms()[c.draw("harms", len(harms()))], 1+rng.IntN(3)
 	}

@@ -258,13 +258,16 @@ func flips(open string) func(e *env) {
 	}
 }
 
-// harm is a way to damage a file.
+// harm is a way to damage a file, and what the node that starts next says of having
+// mended those of which there is one.
 type harm struct {
 	name string
 	do   func(file string) error
+	told []string
 }
 
 func harms() []harm {
+	identity, deaths, format := "cache/hearth.json", "cache/segments/deaths", "cache/objects/FORMAT"
 	return []harm{
 		{"truncated to half", func(file string) error {
 			s, err := os.Stat(file)
@@ -272,14 +275,14 @@ func harms() []harm {
 				return err
 			}
 			return os.Truncate(file, s.Size()/2)
-		}},
-		{"truncated to nothing", func(file string) error { return os.Truncate(file, 0) }},
-		{"deleted", os.Remove},
-		{"chmod 000", func(file string) error { return os.Chmod(file, 0) }},
+		}, []string{identity, format}},
+		{"truncated to nothing", func(file string) error { return os.Truncate(file, 0) }, []string{identity, format}},
+		{"deleted", os.Remove, []string{identity}},
+		{"chmod 000", func(file string) error { return os.Chmod(file, 0) }, []string{"its owner had no right to it (chmod)"}},
 		{"replaced by a directory", func(file string) error {
 			return errors.Join(os.Remove(file), os.MkdirAll(filepath.Join(file, "x"), 0o755))
-		}},
-		{"foreign", func(file string) error { return os.WriteFile(file, []byte("somebody else's\n"), 0o600) }},
+		}, []string{"something else stood in its place"}},
+		{"foreign", func(file string) error { return os.WriteFile(file, []byte("somebody else's\n"), 0o600) }, []string{identity, deaths, format}},
 	}
 }
 
@@ -318,23 +321,20 @@ func damaged(open string) func(e *env) {
 		r.h.obeys()
 		e.good("cold", epoch(r.h.dir, list, 1, 8, 0))
 		for _, m := range harms() {
+			var said string
 			for _, up := range []bool{true, false} {
 				if !up {
 					r.live(false)
 				}
-				kinds := e.cacheFiles(r.spare(up))
-				for _, kind := range slices.Sorted(maps.Keys(kinds)) {
-					file := kinds[kind][rng.IntN(len(kinds[kind]))]
-					if err := m.do(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
-						e.Fatalf("%s: %s of kind %s: %v", m.name, file, kind, err)
-					}
-				}
+				r.harm(m, up)
 				if !up {
 					r.live(true)
 				}
 				e.cold(r.h.dir, list)
 				e.good(m.name, epoch(r.h.dir, list, 2, 8, 0))
+				said = r.h.out.String() // of the node that found it at its start
 			}
+			r.told(m, said)
 		}
 		r.newer(list)
 		r.live(false)
@@ -353,6 +353,35 @@ func damaged(open string) func(e *env) {
 		h := e.mount(&other, set)
 		e.good("another origin's directory", epoch(h.dir, list, 3, 8, 1))
 		h.quit()
+	}
+}
+
+// harm damages a file of each kind, and the directory's identity each time.
+func (r *rot) harm(m harm, up bool) {
+	r.Helper()
+	kinds := r.cacheFiles(r.spare(up))
+	if i := slices.Index(kinds["json"], r.path("cache/hearth.json")); i >= 0 {
+		kinds["identity"] = []string{kinds["json"][i]}
+		if kinds["json"] = slices.Delete(kinds["json"], i, i+1); len(kinds["json"]) == 0 {
+			delete(kinds, "json")
+		}
+	}
+	for _, kind := range slices.Sorted(maps.Keys(kinds)) {
+		file := kinds[kind][r.rng.IntN(len(kinds[kind]))]
+		if err := m.do(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			r.Fatalf("%s: %s of kind %s: %v", m.name, file, kind, err)
+		}
+	}
+}
+
+// told holds what the node says and counts that found the harm at its start.
+func (r *rot) told(m harm, said string) {
+	r.Helper()
+	mended := r.h.diskTier().Dirs[0].Mended
+	for _, line := range m.told {
+		if !strings.Contains(said, "what was wrong with a cache file is mended") || !strings.Contains(said, line) || mended == 0 {
+			r.Errorf("%s: %d files were mended, and the log does not say %q:\n%s", m.name, mended, line, said)
+		}
 	}
 }
 

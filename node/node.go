@@ -206,6 +206,12 @@ func (n *Node) openDisk() error {
 		Full: func(path string, cause error) {
 			n.events.Trouble("full "+path, "cache directory has no room", "dir", path, "cause", cause)
 		},
+		Mended: func(file string, cause error) {
+			n.events.Trouble("mended "+filepath.Dir(file)+cause.Error(), "what was wrong with a cache file is mended", "file", file, "cause", cause)
+		},
+		Short: func(path string, limit, budget int64) {
+			n.events.Trouble("short "+path, "cache directory may hold less than its budget: its file system has too few free bytes", "dir", path, "may_hold", limit, "budget", budget)
+		},
 		Found: func(f check.Finding) {
 			says := "the scrub dropped what is damaged"
 			if !f.Repaired {

@@ -94,7 +94,7 @@ func (n *Node) tierStatus() []TierStatus {
 	}
 	t := TierStatus{Name: "disk"}
 	for _, d := range n.disk.Stats().Dirs {
-		x := DirStatus{Path: d.Path, Used: d.Used, Budget: d.Limit, Queued: d.Queued, Stalls: d.Stalls, Hanging: d.Hanging, Replaces: d.Replaces, Scrub: d.Scrub}
+		x := DirStatus{Path: d.Path, Used: d.Used, Budget: d.Limit, Queued: d.Queued, Stalls: d.Stalls, Mended: d.Mended, Hanging: d.Hanging, Replaces: d.Replaces, Scrub: d.Scrub}
 		at := n.dirs.At(d.Path)
 		x.FileSystem, x.Note = at.FileSystem, at.Note
 		if x.Full = roomOf(d).Lack(); d.Ejected {

@@ -32,6 +32,8 @@ type Directory struct {
 	Look bool
 	// Tap, set by tests only, sees every change before it is made and may forbid it.
 	Tap func(Change) error
+	// Mended is told of what was harmed and is well again.
+	Mended Mended
 }
 
 // Change is one change of a Directory as a crash test replays it.
@@ -158,7 +160,7 @@ func (d *Directory) open(name string, flags int) (int, error) {
 	if d.Look {
 		return unix.Open(d.Full(name), flags|unix.O_CLOEXEC, 0)
 	}
-	return OpenAt(unix.AT_FDCWD, d.Full(name), flags, 0o600)
+	return OpenAt(unix.AT_FDCWD, d.Full(name), flags, 0o600, d.Mended)
 }
 
 // Remove unlinks a file.

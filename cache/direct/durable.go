@@ -36,9 +36,25 @@ func WriteDurably(name string, data []byte) error {
 	return errors.Join(dir.Sync(), dir.Close())
 }
 
+// Mended is told of a file of ours that somebody had harmed and that is as it should be
+// again: which it is, and what was wrong with it. nil: nobody is. It must not block.
+type Mended func(file string, cause error)
+
+// Tell tells who wants to hear of it.
+func (m Mended) Tell(file string, cause error) {
+	if m != nil {
+		m(file, cause)
+	}
+}
+
+var (
+	errRights = errors.New("its owner had no right to it (chmod), and has it again")
+	errKind   = errors.New("something else stood in its place, and was removed")
+)
+
 // MakeDir makes a directory of ours, in the place of whatever else has its name.
-func MakeDir(name string) error {
-	if err := ClearWay(name, true); err != nil {
+func MakeDir(name string, mended Mended) error {
+	if err := ClearWay(name, true, mended); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(name, 0o700); err != nil {
@@ -49,7 +65,7 @@ func MakeDir(name string) error {
 
 // ClearWay removes what stands under one of our names and is not of its kind, and
 // gives back what rights somebody took from its owner (chmod 000).
-func ClearWay(name string, dir bool) error {
+func ClearWay(name string, dir bool, mended Mended) error {
 	want := os.FileMode(0o600)
 	if dir {
 		want = 0o700
@@ -60,22 +76,25 @@ func ClearWay(name string, dir bool) error {
 	}
 	if fi.IsDir() == dir && (dir || fi.Mode().IsRegular()) {
 		if fi.Mode()&want != want {
-			_ = os.Chmod(name, want) // who is not its owner will hear of it when it is opened
+			if os.Chmod(name, want) == nil { // who is not its owner will hear of it when it is opened
+				mended.Tell(name, errRights)
+			}
 		}
 		return nil
 	}
 	if err := os.RemoveAll(name); err != nil {
 		return fmt.Errorf("clear cache directory: %w", err)
 	}
+	mended.Tell(name, errKind)
 	return nil
 }
 
 // Reclaim gives the owner of the files below dir back what rights somebody took: for
 // directories whose files others open, and who hold an error for a verdict.
-func Reclaim(dir string) {
+func Reclaim(dir string, mended Mended) {
 	_ = filepath.WalkDir(dir, func(name string, e fs.DirEntry, err error) error {
 		if err == nil && (e.IsDir() || e.Type().IsRegular()) {
-			_ = ClearWay(name, e.IsDir())
+			_ = ClearWay(name, e.IsDir(), mended)
 		}
 		return nil
 	})
@@ -100,10 +119,11 @@ func Prove(name string) error {
 }
 
 // OpenAt is openat(2) of a file of ours: one that somebody took its owner's rights
-// from (chmod 000) gets them back.
-func OpenAt(dir int, name string, flags int, mode uint32) (int, error) {
+// from (chmod 000) gets them back. Mended is told of name as it is given.
+func OpenAt(dir int, name string, flags int, mode uint32, mended Mended) (int, error) {
 	fd, err := unix.Openat(dir, name, flags|unix.O_CLOEXEC, mode)
 	if err == unix.EACCES && unix.Fchmodat(dir, name, 0o600, 0) == nil {
+		mended.Tell(name, errRights)
 		fd, err = unix.Openat(dir, name, flags|unix.O_CLOEXEC, mode)
 	}
 	return fd, err

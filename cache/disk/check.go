@@ -147,7 +147,7 @@ func Own(path string) (release func(), err error) {
 	if _, none := os.Stat(segmentsPath(path)); err != nil && none != nil {
 		return nil, refuse("%s holds no cache of hearth", path)
 	}
-	f, err := lock(path)
+	f, err := lock(path, nil)
 	if err != nil {
 		return nil, err
 	}

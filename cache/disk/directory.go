@@ -44,6 +44,7 @@ type directory struct {
 	// yields is when what the next eviction would give up for a block that nobody has
 	// asked for was used last, in Unix seconds; 0: nothing would be given up.
 	yields atomic.Int64
+	said   int64 // the limit that Events.Short was last told, 0: of none; the writer's
 	counters
 	writer
 }
@@ -62,6 +63,7 @@ type counters struct {
 	evicted          atomic.Int64
 	errors           atomic.Int64
 	stalls           atomic.Int64
+	mended           atomic.Int64
 }
 
 // newDirectory opens a directory. What a person must decide on is an error; a
@@ -98,7 +100,7 @@ func newDirectory(do DirOptions, o *Options, node string) (*directory, error) {
 
 func (d *directory) openFirst() error {
 	d.seed = rendezvous.Seed(d.path)
-	h, err := openHome(d.path, d.node, d.opt.statfs)
+	h, err := openHome(d.path, d.node, d.opt.statfs, d.mend)
 	if err != nil {
 		return err
 	}
@@ -118,6 +120,12 @@ func (d *directory) openFirst() error {
 	d.volume.Store(vol)
 	d.look()
 	return nil
+}
+
+// mend counts a file that is well again, and tells of it.
+func (d *directory) mend(file string, cause error) {
+	d.mended.Add(1)
+	direct.Mended(d.events.Mended).Tell(file, cause)
 }
 
 // setLimits fills in the defaults that depend on the file system.

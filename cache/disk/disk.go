@@ -133,6 +133,12 @@ type Events struct {
 	Returned func(path string)
 	// Full: its file system said that it has no room or no inodes; it is asked again 10 s later.
 	Full func(path string, cause error)
+	// Mended: a file that somebody harmed is as it should be again: its owner's rights are
+	// given back, or what it says is made anew.
+	Mended func(file string, cause error)
+	// Short: others have left the file system so few bytes that the directory may hold but
+	// limit of its budget; told again once that has halved, or was over meanwhile.
+	Short func(path string, limit, budget int64)
 	// Found: the scrub found bytes that are not what was written, and dropped them, or
 	// what cannot be read. ScrubFailed: it cannot go on for now, and why, once in a row.
 	Found       func(check.Finding)

@@ -205,6 +205,7 @@ func newRig(t *testing.T, o Options) *rig {
 		Ejected:  func(string, error) { r.say("ejected") },
 		Returned: func(string) { r.say("returned") },
 		Full:     func(string, error) { r.say("full") },
+		Short:    func(_ string, limit, budget int64) { r.say(fmt.Sprintf("short: %v", limit < budget)) },
 	}
 	s, err := Open(o)
 	if err != nil {

@@ -206,7 +206,7 @@ func (d *directory) reopen() error {
 		if err := d.sameDisk(); err != nil {
 			return err
 		}
-		h, err := openHome(d.path, d.node, d.opt.statfs)
+		h, err := openHome(d.path, d.node, d.opt.statfs, d.mend)
 		if err != nil {
 			return err
 		}

@@ -27,8 +27,8 @@ type home struct {
 // openHome makes the directory at path this process's own. It refuses (ErrRefused)
 // what a person must decide: a directory in a FUSE mount, one that holds something
 // else, one of another process, one of a newer format. node is the id that a new
-// directory gets; empty: a new one.
-func openHome(path, node string, statfs statfsFunc) (_ *home, err error) {
+// directory gets; empty: a new one. mended is told of what had been harmed.
+func openHome(path, node string, statfs statfsFunc, mended direct.Mended) (_ *home, err error) {
 	if err := refuseFUSE(path, statfs); err != nil {
 		return nil, err
 	}
@@ -38,8 +38,9 @@ func openHome(path, node string, statfs statfsFunc) (_ *home, err error) {
 	if err := refuseForeign(path); err != nil {
 		return nil, err
 	}
+	_, absent := os.Lstat(filepath.Join(path, layout.Segments)) // nil: the directory is not new
 	h := &home{path: path}
-	if h.lock, err = lock(path); err != nil {
+	if h.lock, err = lock(path, mended); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -47,7 +48,7 @@ func openHome(path, node string, statfs statfsFunc) (_ *home, err error) {
 			h.close()
 		}
 	}()
-	if err = direct.ClearWay(filepath.Join(path, layout.Home), false); err != nil {
+	if err = direct.ClearWay(filepath.Join(path, layout.Home), false, mended); err != nil {
 		return nil, err
 	}
 	text, err := label.Read(path)
@@ -57,6 +58,9 @@ func openHome(path, node string, statfs statfsFunc) (_ *home, err error) {
 	case err == nil:
 	case errors.Is(err, label.ErrDamaged), errors.Is(err, fs.ErrNotExist):
 		// The blocks speak for themselves; only the ids are new.
+		if absent == nil {
+			mended.Tell(filepath.Join(path, layout.Home), errIdentity)
+		}
 		if text, err = label.Write(path, node); err != nil {
 			return nil, err
 		}
@@ -65,13 +69,15 @@ func openHome(path, node string, statfs statfsFunc) (_ *home, err error) {
 	}
 	h.node, h.id = text.Node, text.Directory
 	for _, dir := range []string{layout.Segments, layout.Objects, layout.Names} {
-		if err := direct.MakeDir(filepath.Join(path, dir)); err != nil {
+		if err := direct.MakeDir(filepath.Join(path, dir), mended); err != nil {
 			return nil, err
 		}
 	}
-	direct.Reclaim(filepath.Join(path, layout.Names))
+	direct.Reclaim(filepath.Join(path, layout.Names), mended)
 	return h, nil
 }
+
+var errIdentity = errors.New("it is not what was written, or was removed: the directory has a new identity, and other objects belong in it")
 
 func newerHome(path string, text label.Label) error {
 	return refuse("cache directory %s has format %d, this version of hearth knows %d: run the newer hearth, or give this one another directory",
@@ -175,9 +181,9 @@ func refuseForeign(path string) error {
 
 // lock takes the directory for this process. The lock is the kernel's and goes
 // with the process, however it ends.
-func lock(path string) (*os.File, error) {
+func lock(path string, mended direct.Mended) (*os.File, error) {
 	name := filepath.Join(path, layout.Lock)
-	if err := direct.ClearWay(name, false); err != nil {
+	if err := direct.ClearWay(name, false, mended); err != nil {
 		return nil, err
 	}
 	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)

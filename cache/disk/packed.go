@@ -19,11 +19,12 @@ type packedArea struct {
 	entries []segment.Entry // of put; the writer's
 }
 
-func openPacked(dir string, o *Options, budget int64) (area, error) {
+func openPacked(d *directory) (area, error) {
+	o := d.opt
 	log, err := segment.Open(segment.Options{
-		Dir: segmentsPath(dir), Pool: o.Pool, Alloc: alloc(o.Pool), Budget: budget, OpenFiles: openFiles(len(o.Dirs)),
+		Dir: segmentsPath(d.path), Pool: o.Pool, Alloc: alloc(o.Pool), Budget: d.budget, OpenFiles: openFiles(len(o.Dirs)),
 		Touch: func(state uint32) uint32 { return evict.Touch(state, seconds()) },
-		Fresh: evict.Fresh(seconds()), Damaged: o.Events.Damaged,
+		Fresh: evict.Fresh(seconds()), Damaged: o.Events.Damaged, Mended: d.mend,
 	})
 	if err != nil {
 		return nil, err

@@ -21,6 +21,9 @@ type Faults struct {
 	// Stalls counts how often the device was found not to answer, Hanging the
 	// operations that have been left to it and not come back.
 	Stalls, Hanging int64
+	// Mended counts files that somebody had harmed and that are well again: their rights
+	// were given back, or they were made anew.
+	Mended int64
 }
 
 // DirStats are one directory's figures since Open; sizes are in bytes.
@@ -71,7 +74,7 @@ func (d *directory) stats() DirStats {
 		Used: d.used.Load(), Limit: d.limit.Load(), Queued: d.queue.Pending(),
 		Hits: d.hits.Load(), HitBytes: d.hitBytes.Load(), PutBytes: d.putBytes.Load(),
 		Declined: d.declined.Load(), Evicted: d.evicted.Load(),
-		Faults:  Faults{Errors: d.errors.Load(), Stalls: d.stalls.Load(), Hanging: int64(d.guard.away.Load())},
+		Faults:  Faults{Errors: d.errors.Load(), Stalls: d.stalls.Load(), Hanging: int64(d.guard.away.Load()), Mended: d.mended.Load()},
 		Scrub:   d.scrub.Stats(),
 		Reading: true, Replaces: d.policy.Replaces(),
 	}

@@ -174,9 +174,13 @@ func TestFloorWinsOverBudget(t *testing.T) {
 		t.Fatalf("only %d used of 8 MiB", used)
 	}
 	before := r.area(0).used()
+	if n := r.heard("short: true"); n != 0 {
+		t.Errorf("told %d times that there is no room", n)
+	}
 	r.free.Store(1<<30 - 5<<20) // 5 MiB below the floor: our evictions are not seen in it, so all goes
 	r.until("5 MiB given back", func() bool { return r.area(0).used() <= before-5<<20 })
 	r.until("no room", func() bool { return isFull(r.put(small(9000, 100_000))) })
+	r.until("told so, a few times at most", func() bool { n := r.heard("short: true"); return n > 0 && n < 30 }) // 8 MiB can be halved so often
 	r.free.Store(1 << 40)
 	r.until("room again", func() bool { return r.put(small(9000, 100_000)) == nil })
 }

@@ -67,11 +67,11 @@ type volume struct {
 
 // openVolume opens both areas of a directory.
 func openVolume(d *directory) (*volume, error) {
-	whole, err := openWhole(d.path, d.opt, d.readFailed)
+	whole, err := openWhole(d)
 	if err != nil {
 		return nil, err
 	}
-	packed, err := openPacked(d.path, d.opt, d.budget)
+	packed, err := openPacked(d)
 	if err != nil {
 		whole.close()
 		return nil, err

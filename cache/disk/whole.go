@@ -19,14 +19,15 @@ type wholeArea struct {
 	damaged func(file string, cause error)
 }
 
-func openWhole(dir string, o *Options, sick func(error)) (area, error) {
+func openWhole(d *directory) (area, error) {
+	o := d.opt
 	files, err := sparse.Open(sparse.Options{
-		Dir: objectsPath(dir), Pool: o.Pool, Alloc: alloc(o.Pool), Fresh: evict.Fresh, Touch: evict.Touch,
+		Dir: objectsPath(d.path), Pool: o.Pool, Alloc: alloc(o.Pool), Fresh: evict.Fresh, Touch: evict.Touch,
 		MaxOpen: min(256, max(1, openFiles(len(o.Dirs))/2)), // of two descriptors: another quarter of the limit
 		Events: sparse.Events{Damaged: func(file string, _ int64, err error) {
-			ifDevice(err, sick)
+			ifDevice(err, d.readFailed)
 			o.Events.Damaged(file, err)
-		}},
+		}, Mended: d.mend},
 	})
 	if err != nil {
 		return nil, err

@@ -238,7 +238,20 @@ func (d *directory) look() (used, limit int64) {
 	}
 	d.used.Store(used)
 	d.limit.Store(limit)
+	d.tellShort(limit)
 	return used, limit
+}
+
+// tellShort tells where the file system gives less than the budget.
+func (d *directory) tellShort(limit int64) {
+	switch {
+	case limit >= d.budget:
+		d.said = 0
+	case d.said == 0 || limit < d.said/2:
+		if d.said = max(limit, 1); d.events.Short != nil {
+			d.events.Short(d.path, limit, d.budget)
+		}
+	}
 }
 
 // write commits a batch as a group, or handles a mark.

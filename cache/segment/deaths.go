@@ -2,6 +2,7 @@ package segment
 
 import (
 	"encoding/binary"
+	"errors"
 	"sync"
 
 	"github.com/hearthfs/hearth/cache/direct"
@@ -17,6 +18,8 @@ const (
 	// segments that are gone.
 	pruneFrom = 1 << 20
 )
+
+var errDeaths = errors.New("it is not what was written, and begun anew: what it said was evicted may be held again")
 
 // deaths is the file of evicted records of segments that still exist. It is
 // written through the page cache and never synced: after kill -9 it is whole,
@@ -75,6 +78,9 @@ func (d *deaths) load(known func(number uint32) bool) (map[uint32][]death, error
 		return nil, newer(d.dir, deathsName, s.format)
 	}
 	if !ok {
+		if size > 0 {
+			d.dir.Mended.Tell(d.dir.Full(deathsName), errDeaths)
+		}
 		return nil, d.rewrite(nil)
 	}
 	notes, kept := map[uint32][]death{}, int64(0)

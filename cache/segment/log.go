@@ -41,6 +41,8 @@ type Options struct {
 	// Damaged: Get or Compact dropped a block whose bytes are not what was written. May
 	// be nil; it must not block.
 	Damaged func(file string, cause error)
+	// Mended: a file was harmed, and is as it should be again.
+	Mended direct.Mended
 
 	tap func(change) error // tests see and forbid changes
 }
@@ -104,7 +106,7 @@ func Open(o Options) (*Log, error) {
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("create %s: %w", o.Dir, err)
 	}
-	dir := &directory{Path: o.Dir, Tap: o.tap}
+	dir := &directory{Path: o.Dir, Tap: o.tap, Mended: o.Mended}
 	if err := dir.Clear(ours(), deathsTemp); err != nil {
 		return nil, err
 	}

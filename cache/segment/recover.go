@@ -18,6 +18,8 @@ import (
 // device's latency, few enough not to matter in memory (5 MiB each at most).
 const loaders = 8
 
+var errIndex = errors.New("its index is not what was written, and made anew from the blocks that are whole")
+
 // load finds the segments of the directory and fills the index, the newest
 // segments first: when the Pool's memory ends, the oldest blocks are left out.
 // All trailers are read before, so that the index gets its size at once.
@@ -60,6 +62,9 @@ func (l *Log) load(fresh uint32) error {
 			return err
 		}
 		s.salt = c.salt
+		if !c.whole && (trailers[s.slot].format > 0 || int(s.slot) < len(segments)-1) { // of the last one a kill may have kept it
+			l.dir.Mended.Tell(l.dir.Full(s.name()), errIndex)
+		}
 		if !c.whole && len(c.notes) > 0 {
 			l.counters.recovered.Add(1)
 			s.bare = l.reseal(s, f, c.notes) != nil

@@ -86,7 +86,7 @@ func (c *closed) format() (ok bool, err error) {
 	case err != nil && !damage(err):
 		return false, fmt.Errorf("check: %w", err)
 	case err != nil, bad != nil, string(text) != formatText(format), format == 0:
-		c.tell(check.InFile(check.Damaged, name, 0, "it is not what was written"), func() error { return checkFormat(c.path) })
+		c.tell(check.InFile(check.Damaged, name, 0, "it is not what was written"), func() error { return checkFormat(c.path, nil) })
 	case format > formatVersion:
 		c.tell(check.InFile(check.Refused, name, 0, newer(name, format).Error()), nil)
 		return false, nil

@@ -427,7 +427,7 @@ func FuzzFormat(f *testing.F) {
 			t.Fatal(err)
 		}
 		var newer *FormatError
-		switch err := checkFormat(dir); {
+		switch err := checkFormat(dir, nil); {
 		case errors.As(err, &newer):
 			if left, err := os.ReadFile(name); err != nil || !bytes.Equal(left, text) || newer.Format <= formatVersion {
 				t.Fatalf("%q: refused as format %d and left as %q, %v", text, newer.Format, left, err)
@@ -435,7 +435,7 @@ func FuzzFormat(f *testing.F) {
 		case err != nil:
 			t.Fatal(err)
 		default:
-			if err := checkFormat(dir); err != nil {
+			if err := checkFormat(dir, nil); err != nil {
 				t.Fatalf("%q: the second time: %v", text, err)
 			}
 		}

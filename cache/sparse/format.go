@@ -62,9 +62,9 @@ func formatText(format uint32) string {
 // checkFormat refuses a directory of a newer format and marks a new one. A
 // FORMAT that cannot be understood is written anew: every sidecar says its
 // format again.
-func checkFormat(dir string) error {
+func checkFormat(dir string, mended direct.Mended) error {
 	name := filepath.Join(dir, formatName)
-	if err := direct.ClearWay(name, false); err != nil {
+	if err := direct.ClearWay(name, false, mended); err != nil {
 		return err
 	}
 	data, err := os.ReadFile(name)
@@ -79,6 +79,8 @@ func checkFormat(dir string) error {
 		return newer(name, format)
 	case known && format == formatVersion:
 		return nil
+	case data != nil:
+		mended.Tell(name, errDamaged)
 	}
 	temp := name + ".tmp"
 	if err := os.WriteFile(temp, []byte(formatText(formatVersion)), 0o600); err != nil {

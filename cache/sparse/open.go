@@ -295,13 +295,15 @@ func (f *Files) takeHandleLocked(x *object) *handle {
 // path is for messages; files are reached by their names below f.dir.
 func (f *Files) path(name string) string { return filepath.Join(f.opt.Dir, name) }
 
+func (f *Files) mended(name string, cause error) { f.opt.Events.Mended.Tell(f.path(name), cause) }
+
 // open opens both descriptors.
 func (f *Files) open(x *object) (*handle, error) {
 	data, odirect, err := f.openData(x, 0)
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", f.path(x.dataName()), err)
 	}
-	sums, err := direct.OpenAt(f.dir, x.sumsName(), unix.O_RDWR|unix.O_NOFOLLOW, 0)
+	sums, err := direct.OpenAt(f.dir, x.sumsName(), unix.O_RDWR|unix.O_NOFOLLOW, 0, f.mended)
 	if err != nil {
 		unix.Close(data)
 		return nil, fmt.Errorf("open %s: %w", f.path(x.sumsName()), err)
@@ -313,13 +315,13 @@ func (f *Files) open(x *object) (*handle, error) {
 func (f *Files) openData(x *object, flags int) (fd int, odirect bool, err error) {
 	flags |= unix.O_RDWR | unix.O_NOFOLLOW
 	if f.direct.Load() {
-		fd, err = direct.OpenAt(f.dir, x.dataName(), flags|unix.O_DIRECT, 0o600)
+		fd, err = direct.OpenAt(f.dir, x.dataName(), flags|unix.O_DIRECT, 0o600, f.mended)
 		if err != unix.EINVAL {
 			return fd, true, err
 		}
 		f.direct.Store(false)
 	}
-	fd, err = direct.OpenAt(f.dir, x.dataName(), flags&^unix.O_EXCL, 0o600)
+	fd, err = direct.OpenAt(f.dir, x.dataName(), flags&^unix.O_EXCL, 0o600, f.mended)
 	return fd, false, err
 }
 

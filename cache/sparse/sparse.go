@@ -50,6 +50,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/cache/direct"
 )
 
 var (
@@ -94,6 +95,8 @@ type Events struct {
 	// Damaged: a block, or with -1 the whole object, was dropped because the file
 	// did not hold what was written there.
 	Damaged func(file string, block int64, err error)
+	// Mended: a file was harmed, and is as it should be again.
+	Mended direct.Mended
 	// Verified: a verification pass over an object ended; whole says that the
 	// object can be handed out now.
 	Verified func(version [16]byte, whole bool)
@@ -131,7 +134,7 @@ func Open(opt Options) (*Files, error) {
 	if err := os.MkdirAll(opt.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make cache directory: %w", err)
 	}
-	if err := checkFormat(opt.Dir); err != nil {
+	if err := checkFormat(opt.Dir, opt.Events.Mended); err != nil {
 		return nil, err
 	}
 	dir, err := unix.Open(opt.Dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)

@@ -128,6 +128,8 @@ type DirStatus struct {
 	// have been left to it and not come back.
 	Stalls  int64 `json:"stalls"`
 	Hanging int64 `json:"hanging"`
+	// Mended counts files that somebody had harmed and that are well again.
+	Mended int64 `json:"mended,omitempty"`
 	// Scrub is what is read again behind the readers, and what it found.
 	Scrub scrub.Stats `json:"scrub"`
 }

@@ -74,7 +74,7 @@ func Write(path, node string) (Label, error) {
 		return l, fmt.Errorf("write cache directory's id: %w", err)
 	}
 	name := filepath.Join(path, layout.Home)
-	if err := direct.ClearWay(name, false); err != nil {
+	if err := direct.ClearWay(name, false, nil); err != nil {
 		return l, err
 	}
 	if err := direct.WriteDurably(name, append(data, '\n')); err != nil {
