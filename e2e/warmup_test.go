@@ -88,17 +88,16 @@ func warmUpKilled(e *env) {
 	h.quit()
 	seed := e.seed("HEARTH_WARMUP_SEED")
 	rng := rand.New(rand.NewPCG(seed, 1))
+	last := slices.MaxFunc(list, func(a, b hearthtest.File) int { return strings.Compare(a.Path, b.Path) })
 	for run := range map[level]int{core: 1, all: 1, full: 4}[e.level] {
 		set.cache = fmt.Sprintf("cache-%d", run)
+		if run == 3 { // names as they are by default: a job believes what was listed since it began
+			set.fresh = ""
+		}
 		h := e.mount(o, set)
 		p.Reset()
-		out, code := h.ask("warmup", "/", "--detach")
-		if id := strings.TrimSpace(out); code != 0 || len(id) != 8 {
-			e.Fatalf("warmup --detach: exit %d, %s", code, out)
-		} else {
-			e.killJob(h, o, set, p, killsOf(rng, total.Bytes))
-		}
-		v := h.job(0, "jobs", "wait", strings.TrimSpace(out))
+		k := &kills{env: e, h: h, o: o, set: set, p: p, last: last, held: total.Bytes - last.Size}
+		v := h.job(0, "jobs", "wait", k.job(killsOf(rng, total.Bytes-last.Size)))
 		s := p.Stats()
 		if v.Counters.Sum() != total || v.State != warmup.Done {
 			e.Errorf("after the kills: %+v, want %+v", v, total)
@@ -111,7 +110,7 @@ func warmUpKilled(e *env) {
 		if float64(s.Get.Bytes) > mostBytes || float64(s.List.Requests) > mostLists {
 			e.Errorf("%d bytes of %d asked for, and %d listings, %d without a kill", s.Get.Bytes, total.Bytes, s.List.Requests, lists)
 		}
-		e.detail = fmt.Sprintf("%.3f of the bytes, %.2f of the listings", float64(s.Get.Bytes)/float64(total.Bytes), float64(s.List.Requests)/float64(lists))
+		e.detail = fmt.Sprintf("%s%.3f of the bytes, %.2f of the listings", k.told, float64(s.Get.Bytes)/float64(total.Bytes), float64(s.List.Requests)/float64(lists))
 		p.Down()
 		before := p.Stats().Requests()
 		e.good("without the origin", epoch(h.dir, list, 5, 4, 0))
@@ -133,15 +132,77 @@ func killsOf(rng *rand.Rand, total int64) (at [5]int64) {
 	return at
 }
 
-// killJob kills the node at each point and starts it again.
-func (e *env) killJob(h *hearth, o *server, set settings, p *proxied, points [5]int64) {
-	e.Helper()
+// kills are those of a node that warms up.
+type kills struct {
+	*env
+	h    *hearth
+	o    *server
+	set  settings
+	p    *proxied
+	last hearthtest.File // that a walk comes to
+	held int64           // bytes before it
+	told string          // how much was counted at each kill
+}
+
+// job begins a warm-up of all, kills the node at each point and starts it again, and
+// returns the job's id. However slow this process is, no kill comes too late: until the
+// first one the origin answers four listings and no more, so that the job is listing, and
+// from then until the last one it does not send the last file, so that the job is not over.
+func (k *kills) job(points [5]int64) (id string) {
+	k.Helper()
+	k.p.AddRule(faultproxy.Rule{Verb: faultproxy.List, Skip: 4, Body: faultproxy.Stall})
+	out, code := k.h.ask("warmup", "/", "--detach")
+	if id = strings.TrimSpace(out); code != 0 || len(id) != 8 {
+		k.Fatalf("warmup --detach: exit %d, %s", code, out)
+	}
+	counted := int64(0)
 	for i, bytes := range points {
-		e.eventually("the moment of a kill", func() bool {
-			return i == 0 && p.Stats().List.Requests >= 5 || i > 0 && p.bytes() >= bytes
+		var was *warmup.View
+		k.eventually("the moment of a kill", func() bool {
+			if i == 0 && k.p.Stats().List.Requests < 5 || k.p.bytes() < bytes {
+				return false
+			}
+			was = k.ask(id)
+			// The last three find something counted since the one before, if that takes another second.
+			n := was.Counters.Sum().Bytes
+			return was.State != warmup.Queued && (i < 2 || n > counted || n == k.held)
 		})
-		h.kill9()
-		h.launch(o, set)
+		counted = was.Counters.Sum().Bytes
+		if was.State.Over() || i == 0 && (was.Phase != "listing" || was.Plan.Counted) {
+			k.Errorf("before kill %d: %+v", i, was)
+		}
+		k.h.kill9()
+		k.p.ClearRules()
+		if i+1 < len(points) {
+			k.p.AddRule(faultproxy.Rule{Verb: faultproxy.Get, Match: k.last.Path, Body: faultproxy.Stall})
+		}
+		k.h.launch(k.o, k.set)
+		k.notLess(i, was, k.ask(id))
+	}
+	return id
+}
+
+// ask is the job as the node shows it.
+func (k *kills) ask(id string) *warmup.View {
+	k.Helper()
+	v, err := k.h.client.Jobs().Get(k.ctx, id)
+	k.must(err, "ask for the job")
+	return v
+}
+
+// notLess: no counter fell over a kill.
+func (k *kills) notLess(kill int, was, is *warmup.View) {
+	k.Helper()
+	k.told += fmt.Sprintf("%s with %d MiB; ", was.Phase, was.Counters.Sum().Bytes>>20)
+	a, b := &was.Counters, &is.Counters
+	for _, x := range []struct {
+		name    string
+		was, is warmup.Tally
+	}{{"done", a.Done, b.Done}, {"present", a.Present, b.Present}, {"changed", a.Changed, b.Changed}, {"vanished", a.Vanished, b.Vanished},
+		{"not_kept", a.NotKept, b.NotKept}, {"failed", a.Failed, b.Failed}} {
+		if x.is.Files < x.was.Files || x.is.Bytes < x.was.Bytes {
+			k.Errorf("%s was %+v before kill %d, %+v after it", x.name, x.was, kill, x.is)
+		}
 	}
 }
 
