@@ -270,6 +270,9 @@ func warmUpJobs(e *env) {
 	p.SetFirstByte(20 * time.Millisecond)
 	set := settings{endpoint: p.endpoint}
 	h := e.mount(o, set)
+	if out, code := h.ask("warmup", "--dry-run", "/"); code != 0 || !strings.Contains(out, "time     not known: ") {
+		e.Errorf("a dry run before any job: exit %d, %s", code, out)
+	}
 	odd := filepath.Join(h.dir, "odd")
 	names, err := os.ReadDir(odd)
 	e.must(err, "read the odd names")
@@ -307,9 +310,10 @@ func warmUpJobs(e *env) {
 	p.Down()
 	e.good("without the origin", epoch(h.dir, list, 6, 4, 0))
 	e.must(p.Up(), "open the proxy again")
-	if out, code := h.ask("jobs"); code != 0 || strings.Count(out, "\n") != 6 {
+	if out, code := h.ask("jobs"); code != 0 || strings.Count(out, "\n") != 7 {
 		e.Errorf("jobs: exit %d\n%s", code, out)
 	}
+	e.warmUpFlags(h, p, list)
 	h.quit()
 
 	set.disk, set.floor, set.cache = "8MiB", "1KiB", "small"
