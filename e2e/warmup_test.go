@@ -31,6 +31,8 @@ func warmUps(by func(small, reduced, whole string) func(level) string) []scenari
 		{name: "warmup-slowdown", from: all, limit: 2 * time.Minute, origin: behind, size: by("", "1,500 files, 40 x SlowDown", "20,000 files, 40 x SlowDown"), run: warmUpSlowedDown},
 		{name: "warmup-full-cache", from: all, limit: 2 * time.Minute, origin: behind, size: by("", "2 x 250 MB into 288 MiB", "2 x 672 MB into 768 MiB"), run: warmUpFullCache},
 		{name: "warmup-terminal", from: all, limit: time.Minute, origin: behind, size: by("", "200 files", "20,000 files"), run: warmUpTerminal},
+		{name: "warmup-evicted", from: all, limit: 2 * time.Minute, origin: behind, size: func(level) string { return "200 files, evicted once, then twice" }, run: warmUpEvicted},
+		{name: "warmup-disk-fails", root: true, from: all, limit: 2 * time.Minute, origin: behind, size: func(level) string { return "302 files, 1 fault" }, run: warmUpDiskFails},
 		{name: "warmup-check", from: all, limit: time.Minute, origin: behind, size: func(level) string { return "254 files, 11 things hurt" }, run: warmUpChecked},
 	}
 	for i := range list {
