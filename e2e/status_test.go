@@ -7,12 +7,14 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/hearthfs/hearth/internal/faultproxy"
 	"github.com/hearthfs/hearth/internal/hearthtest"
+	"github.com/hearthfs/hearth/node/figures"
 )
 
 // waited: what a reader waits by the kernel's word (strace -T), the node counts by cause,
@@ -23,8 +25,12 @@ func waited(e *env) {
 	var slow, throttled []string
 	list := e.load(o, hearthtest.DataSet{Name: "waits", Groups: []hearthtest.Group{
 		{Dir: "slow", Dirs: 1, Files: 20, Min: 16 << 10, Max: 160 << 10}, {Dir: "large", Dirs: 1, Files: 1, Min: 12 << 20, Max: 12 << 20},
-		{Dir: "throttled", Dirs: 1, Files: 4, Min: 16 << 10, Max: 160 << 10}, {Dir: "wide", Dirs: 1, Files: 1500, Min: 1, Max: 1}}})
-	h := e.mount(o, settings{endpoint: p.endpoint, mount: []string{"--open", "none"}})
+		{Dir: "throttled", Dirs: 1, Files: 4, Min: 16 << 10, Max: 160 << 10}, {Dir: "wide", Dirs: 1, Files: 1500, Min: 1, Max: 1},
+		{Dir: "ledger/read", Dirs: 1, Files: 24, Min: 16 << 10, Max: 100 << 10}, {Dir: "ledger/warm", Dirs: 1, Files: 24, Min: 16 << 10, Max: 100 << 10}, {Dir: "ledger/warm/large", Dirs: 1, Files: 1, Min: 9 << 20, Max: 9 << 20}}})
+	ledger := filesBelow(list, "ledger/")
+	list = slices.DeleteFunc(list, func(f hearthtest.File) bool { return strings.HasPrefix(f.Path, "ledger/") })
+	set := settings{endpoint: p.endpoint, mount: []string{"--open", "none"}}
+	h := e.mount(o, set)
 	for _, f := range list {
 		switch name := filepath.Join(h.dir, f.Path); {
 		case strings.HasPrefix(f.Path, "throttled"):
@@ -56,7 +62,74 @@ func waited(e *env) {
 		r.TenMinutes.Reads != r.SinceStart.Reads {
 		e.Errorf("of a cold cache status says: %+v", r)
 	}
+	p.ClearRules()
+	p.SetFirstByte(0)
+	h.asked(p, ledger)
+	for _, by := range []string{"disk", "ram"} { // what was asked for twice is in memory
+		h.avoided(by, p, filesBelow(ledger, "ledger/read/"))
+	}
 	h.quit()
+	h.launch(o, set)
+	h.avoided("disk", p, filesBelow(ledger, "ledger/read/"))
+	h.quit()
+}
+
+// asked holds the ledger of what was asked of the origin against what a proxy counts there: of
+// readers, of a warm-up, and of names.
+func (h *hearth) asked(p *proxied, list []hearthtest.File) {
+	e := h.e
+	e.Helper()
+	since := func(purpose string, do func()) {
+		e.Helper()
+		e.eventually("a silent origin", func() bool { return p.Stats().InFlight == 0 })
+		was, before := h.status().Egress.Asked, p.Stats()
+		do()
+		e.eventually("a silent origin", func() bool { return p.Stats().InFlight == 0 }) // a reader may be ahead of what it counts
+		is, after := h.status().Egress.Asked, p.Stats()
+		counted := map[string]figures.Requests{
+			purpose: {Requests: after.Get.Requests - before.Get.Requests, Bytes: after.Get.Bytes - before.Get.Bytes},
+			"names": {Requests: after.Head.Requests - before.Head.Requests + after.List.Requests - before.List.Requests, Bytes: after.List.Bytes - before.List.Bytes},
+		}
+		for name := range is {
+			got := figures.Requests{Requests: is[name].Requests - was[name].Requests, Bytes: is[name].Bytes - was[name].Bytes}
+			// A question that a look-up no longer waits for is given up before its answer was read.
+			if want := counted[name]; got != want && (name != "names" || got.Requests != want.Requests || got.Bytes > want.Bytes || got.Bytes < want.Bytes/2) {
+				e.Errorf("asked for %s: the ledger has %+v of %s, the proxy %+v", purpose, got, name, counted[name])
+			}
+		}
+		if n := counted[purpose]; n.Requests == 0 || counted["names"].Requests == 0 {
+			e.Errorf("nothing was asked for %s: %+v", purpose, counted)
+		}
+	}
+	since("readers", func() { e.good("cold", epoch(h.dir, filesBelow(list, "ledger/read/"), 1, 4, 0)) })
+	since("warm_up", func() { h.job(0, "warmup", "/ledger/warm") })
+}
+
+// avoided reads again what the cache holds, most of it in a tier, and holds the ledger of what
+// was not asked for against that: each byte once, or twice where the disk gave a block of
+// which a reader wanted a part.
+func (h *hearth) avoided(most string, p *proxied, list []hearthtest.File) {
+	e := h.e
+	e.Helper()
+	e.cold(h.dir, list)
+	was, before := h.status().Egress, p.gets()
+	e.good("again", epoch(h.dir, list, 2, 4, 0))
+	is := h.status().Egress
+	var all figures.Requests
+	for _, by := range []string{"ram", "disk"} {
+		n := figures.Requests{Requests: is.Avoided[by].Requests - was.Avoided[by].Requests, Bytes: is.Avoided[by].Bytes - was.Avoided[by].Bytes}
+		e.Logf("%d files, %d bytes again: %+v by %s", len(list), sum(list), n, by)
+		all.Requests, all.Bytes = all.Requests+n.Requests, all.Bytes+n.Bytes
+		if by == most && n.Bytes < sum(list)/2 || (n.Requests == 0) != (n.Bytes == 0) {
+			e.Errorf("most of %d bytes were read by %s; avoided by %s: %+v", sum(list), most, by, n)
+		}
+	}
+	if all.Bytes < sum(list) || all.Bytes > 2*sum(list) || all.Requests < int64(len(list)) || all.Requests > 4*int64(len(list)) {
+		e.Errorf("%d bytes of %d files were read from the cache; avoided: %+v", sum(list), len(list), all)
+	}
+	if p.gets() != before || is.Asked["readers"] != was.Asked["readers"] {
+		e.Errorf("what is cached was asked for: %+v, then %+v", was.Asked, is.Asked)
+	}
 }
 
 // listed is the line of status about a listing, once it has found names.
