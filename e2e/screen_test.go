@@ -1,7 +1,10 @@
 package e2e
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
 	"os/exec"
 	"slices"
 	"strings"
@@ -128,8 +131,62 @@ func screens(e *env) {
 	if a := h.status().Egress.Asked; a["warm_up"].Bytes < sum(list) || a["readers"].Bytes != 0 {
 		e.Errorf("the ledger after a warm-up of %d bytes: %+v", sum(list), a)
 	}
+	t.evicts(h, node, len(list))
+	h.jsonLines(int64(len(list)))
 	h.screensElsewhere()
 	h.quit()
+}
+
+// evicts answers the question of hearth evict with no, and nothing is dropped, and with yes.
+func (t *terminal) evicts(h *hearth, node string, files int) {
+	e := t.e
+	e.Helper()
+	for _, x := range []struct {
+		key  string
+		ends string
+		left int
+	}{{"n", "exit=8", files}, {"y", "exit=0", 0}} {
+		t.typed(e.hearth + " evict /" + node + "; echo exit=$?")
+		question := fmt.Sprintf("drop %d files, ", files)
+		e.eventually("the question", func() bool { // the one before it may still be on the screen
+			lines := t.screen()
+			last := lines[len(lines)-1]
+			return strings.HasPrefix(last, question) && strings.HasSuffix(last, "[y/N]")
+		})
+		t.tmux("send-keys", "-l", x.key)
+		t.tmux("send-keys", "Enter")
+		lines := strings.Join(t.shows("exit="), "\n")
+		if !strings.Contains(lines, x.ends) || strings.Contains(lines, "nothing was dropped") != (x.key == "n") || strings.Contains(lines, fmt.Sprintf("dropped %d files", files)) != (x.key == "y") {
+			e.Errorf("hearth evict, answered %s:\n%s", x.key, lines)
+		}
+		if out, code := h.ask("evict", "--dry-run", "/"); code != 0 || !strings.HasPrefix(out, fmt.Sprintf("would drop %d files, ", x.left)) {
+			e.Errorf("held after %s: exit %d, %s", x.key, code, out)
+		}
+	}
+}
+
+// jsonLines: a warm-up for a program is lines of JSON with the keys that scripts read, the
+// last of which says that all is done.
+func (h *hearth) jsonLines(files int64) {
+	e := h.e
+	e.Helper()
+	want := []string{"bytes_done", "bytes_total", "errors", "eta_s", "files_done", "files_found", "files_total", "job", "phase", "rate_bps"}
+	out, code := h.ask("warmup", "/", "--rate", "40MiB/s", "-o", "jsonl")
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	var last struct {
+		Phase      string
+		FilesDone  int64 `json:"files_done"`
+		FilesTotal int64 `json:"files_total"`
+	}
+	for _, line := range lines {
+		doc := map[string]any{}
+		if err := errors.Join(json.Unmarshal([]byte(line), &doc), json.Unmarshal([]byte(line), &last)); err != nil || !slices.Equal(slices.Sorted(maps.Keys(doc)), want) {
+			e.Errorf("a line of warmup -o jsonl: %v, %s", err, line)
+		}
+	}
+	if code != 0 || len(lines) < 2 || last.Phase != "done" || last.FilesDone != files || last.FilesTotal != files {
+		e.Errorf("warmup -o jsonl of %d files: exit %d, %s", files, code, out)
+	}
 }
 
 // screensElsewhere: in a pipe --watch prints one block below the other, without a word
