@@ -18,20 +18,39 @@ import (
 // observed are the scenarios of what Prometheus and Grafana are given.
 func observed(is func(string) func(level) string) []scenario {
 	return []scenario{
-		{name: "dashboard", issue: "warm-up", from: all, limit: time.Minute, origin: "versitygw", size: is("20 files"), run: dashboard},
+		{name: "dashboard", issue: "warm-up", from: all, limit: time.Minute, origin: "versitygw", size: is("223 files, 2 jobs, 1 pin"), run: dashboard},
 		{name: "alert-rules", issue: "warm-up", from: full, limit: time.Minute, origin: "versitygw", size: is("10 rules"), run: alertRules},
 	}
 }
 
 // dashboard: every query of the dashboard, and every expression of the alert rules,
-// asks for metrics, labels and values that a live node exports.
+// asks for metrics, labels and values that a live node exports, which has a job at work and
+// one that is done, a pin, and siblings brought ahead of readers.
 func dashboard(e *env) {
 	o := e.origin()
 	set, err := hearthtest.Set("D1")
 	e.must(err, "data set")
 	list := e.load(o, set.Reduced(1, 20))
+	ahead := e.load(o, hearthtest.DataSet{Name: "ahead", Groups: []hearthtest.Group{{Dir: "ahead", Dirs: 1, Files: 200, Min: 8 << 10, Max: 8 << 10}}})
+	e.load(o, hearthtest.DataSet{Name: "slow", Groups: []hearthtest.Group{{Dir: "slow", Dirs: 1, Files: 3, Min: 4 << 20, Max: 4 << 20}}})
 	h := e.mount(o, settings{})
 	e.good("through the mount", epoch(h.dir, list, 1, 2, 0))
+	e.eventually("siblings brought", func() bool {
+		e.good("in random order", epoch(h.dir, ahead, 1, 4, 0))
+		return h.status().Prefetch.ReadBytes > 0
+	})
+	if out, code := h.ask("pin", "/ahead"); code != 0 {
+		e.Errorf("pin: exit %d, %s", code, out)
+	}
+	if out, code := h.ask("warmup", "/slow", "--rate", "64KiB/s", "--detach"); code != 0 {
+		e.Errorf("warmup --detach: exit %d, %s", code, out)
+	}
+	e.eventually("a job at work", func() bool { return h.latest().Phase != "queued" })
+	for _, name := range []string{"hearth_warmup_running_jobs", "hearth_warmup_files_total", "hearth_pins", "hearth_pinned_files", "hearth_prefetch_read_bytes_total"} {
+		if m := regexp.MustCompile(`(?m)^` + name + `(\{[^}]*\})? [1-9]`); !m.MatchString(h.metrics()) {
+			e.Errorf("a node with a job, a pin and prefetch exports no %s above 0", name)
+		}
+	}
 	live := map[string][]string{"up": {""}} // Prometheus's own
 	for line := range strings.Lines(h.metrics()) {
 		if series, _, ok := strings.Cut(line, " "); ok && !strings.HasPrefix(line, "#") {
