@@ -79,7 +79,7 @@ func openHandles(open string) func(e *env) {
 			r.end()
 			r.well("a reader of many handles")
 		}
-		if s.Says != "ok" || h.diskTier().Errors > 0 || strings.Contains(h.out.String(), "too many open files") {
+		if len(s.Problems) > 0 || h.diskTier().Errors > 0 || strings.Contains(h.out.String(), "too many open files") {
 			e.Errorf("status says %q, the disk tier %+v; the node:\n%s", s.Says, h.diskTier(), h.out)
 		}
 		e.eventually("nothing is lent", func() bool { return h.lent() == 0 })
@@ -317,7 +317,7 @@ func largeReaders(e *env) {
 		return s.Memory.Views <= s.Tiers[0].Used>>20+int64(len(list))+1 && // each object has a short block
 			beside(s) <= beside(before)+1<<20 // indexes
 	})
-	if s := h.status(); s.Says != "ok" || strings.Contains(h.out.String(), "cannot be read") {
+	if s := h.status(); len(s.Problems) > 0 || strings.Contains(h.out.String(), "cannot be read") {
 		e.Errorf("readers went away, and status says %q; the node:\n%s", s.Says, h.out)
 	}
 	e.detail = fmt.Sprintf("%d goroutines at most, %d before", peak, base)

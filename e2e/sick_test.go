@@ -353,7 +353,7 @@ func (s *sick) recovers() {
 		}
 		return len(failed) == 0
 	})
-	s.eventually("a status that says ok", func() bool { return s.h.status().Says == "ok" })
+	s.eventually("a status without a problem", func() bool { return len(s.h.status().Problems) == 0 })
 }
 
 // away is how names are kept of an origin that is gone.

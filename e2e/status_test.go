@@ -25,7 +25,8 @@ func waited(e *env) {
 	var slow, throttled []string
 	list := e.load(o, hearthtest.DataSet{Name: "waits", Groups: []hearthtest.Group{
 		{Dir: "slow", Dirs: 1, Files: 20, Min: 16 << 10, Max: 160 << 10}, {Dir: "large", Dirs: 1, Files: 1, Min: 12 << 20, Max: 12 << 20},
-		{Dir: "throttled", Dirs: 1, Files: 4, Min: 16 << 10, Max: 160 << 10}, {Dir: "wide", Dirs: 1, Files: 1500, Min: 1, Max: 1},
+		{Dir: "throttled", Dirs: 1, Files: 8, Min: 16 << 10, Max: 160 << 10}, {Dir: "wide", Dirs: 1, Files: 1500, Min: 1, Max: 1},
+		{Dir: "denied", Dirs: 1, Files: 3, Min: 1, Max: 1},
 		{Dir: "ledger/read", Dirs: 1, Files: 24, Min: 16 << 10, Max: 100 << 10}, {Dir: "ledger/warm", Dirs: 1, Files: 24, Min: 16 << 10, Max: 100 << 10}, {Dir: "ledger/warm/large", Dirs: 1, Files: 1, Min: 9 << 20, Max: 9 << 20}}})
 	ledger := filesBelow(list, "ledger/")
 	list = slices.DeleteFunc(list, func(f hearthtest.File) bool { return strings.HasPrefix(f.Path, "ledger/") })
@@ -35,7 +36,7 @@ func waited(e *env) {
 		switch name := filepath.Join(h.dir, f.Path); {
 		case strings.HasPrefix(f.Path, "throttled"):
 			throttled = append(throttled, name)
-		case !strings.HasPrefix(f.Path, "wide"):
+		case !strings.HasPrefix(f.Path, "wide") && !strings.HasPrefix(f.Path, "denied"):
 			slow = append(slow, name)
 		}
 	}
@@ -43,11 +44,13 @@ func waited(e *env) {
 	e.detail = h.waits("slow", 0.5, "origin", append([]string{"cat"}, slow...)...)
 	p.AddRule(faultproxy.Rule{Verb: faultproxy.Get, Status: 503, Code: "SlowDown", Percent: 50, Header: map[string]string{"Retry-After": "1"}})
 	e.detail += h.waits("throttled", 0.5, "throttled", append([]string{"cat"}, throttled...)...)
+	h.firstLine("while the origin throttles", "the origin s3://"+o.bucket+" asks to slow down: ", "; fewer nodes at once, a lower origin.connections, or warmup --rate")
 	p.ClearRules()
 	if s := h.status(); s.Origin.Throttled == 0 || len(s.Links) != 1 || s.Links[0].LastError == nil || !strings.Contains(s.Links[0].LastError.Says, "SlowDown") ||
 		s.Origin.FirstByte.Count == 0 || s.Origin.FirstByte.WorstMS < 150 {
 		e.Errorf("of the origin's health status says: %+v, %+v", s.Origin, s.Links)
 	}
+	h.warned(p, filesBelow(list, "denied/")[0])
 	p.AddRule(faultproxy.Rule{Verb: faultproxy.List, Delay: faultproxy.Duration(400 * time.Millisecond)})
 	seen := make(chan string, 1)
 	go func() { seen <- h.listed() }()
@@ -55,10 +58,10 @@ func waited(e *env) {
 	if line := <-seen; !strings.HasPrefix(line, "s3://"+o.bucket+"/wide/: ") {
 		e.Errorf("while a directory was listed, status said: %q", line)
 	}
-	if s := h.status(); s.Egress.Asked["readers"].Bytes < sum(list)-1500 || s.Egress.Asked["readers"].Requests == 0 || s.Egress.Asked["names"].Requests == 0 {
+	if s := h.status(); s.Egress.Asked["readers"].Bytes < sum(list)-1503 || s.Egress.Asked["readers"].Requests == 0 || s.Egress.Asked["names"].Requests == 0 {
 		e.Errorf("the ledger of what was asked: %+v", s.Egress)
 	}
-	if r := h.status().Reads; r.SinceStart.Bytes < sum(list)-1500 || float64(r.SinceStart.From["origin"]) < 0.9*float64(r.SinceStart.Bytes) || *r.SinceStart.HitBytes > 0.1 ||
+	if r := h.status().Reads; r.SinceStart.Bytes < sum(list)-1503 || float64(r.SinceStart.From["origin"]) < 0.9*float64(r.SinceStart.Bytes) || *r.SinceStart.HitBytes > 0.1 ||
 		r.TenMinutes.Reads != r.SinceStart.Reads {
 		e.Errorf("of a cold cache status says: %+v", r)
 	}
@@ -129,6 +132,42 @@ func (h *hearth) avoided(most string, p *proxied, list []hearthtest.File) {
 	}
 	if p.gets() != before || is.Asked["readers"] != was.Asked["readers"] {
 		e.Errorf("what is cached was asked for: %+v, then %+v", was.Asked, is.Asked)
+	}
+}
+
+// firstLine holds the first line of status, which is a warning and no problem, against how
+// it is to begin and end.
+func (h *hearth) firstLine(when, begin, end string) {
+	h.e.Helper()
+	out, code := h.ask("status")
+	line, _, _ := strings.Cut(out, "\n")
+	if code != 0 || !strings.HasPrefix(line, begin) || !strings.HasSuffix(line, end) {
+		h.e.Errorf("%s: status ends with %d, its first line is %q", when, code, line)
+	}
+	if s := h.status(); len(s.Problems) > 0 || h.metric("hearth_warnings") != int64(len(s.Warnings)) || h.metric("hearth_problems") != 0 {
+		h.e.Errorf("%s: problems %q, warnings %q", when, s.Problems, s.Warnings)
+	}
+}
+
+// warned: a warm-up that does not get a file is told of until it is retried, behind an
+// origin that has ceased to throttle.
+func (h *hearth) warned(p *proxied, one hearthtest.File) {
+	h.e.Helper()
+	p.AddRule(faultproxy.Rule{Verb: faultproxy.Get, Match: "/denied/", Status: 403, Code: "AccessDenied", Times: 3})
+	v := h.job(3, "warmup", "/denied")
+	if v.Counters.Failed.Files != 3 {
+		h.e.Errorf("a warm-up with three files denied: %+v", v.Counters)
+	}
+	_, err := readWhole(filepath.Join(h.dir, one.Path), one, 0, make([]byte, 10))
+	h.e.must(err, "read a file that was denied") // the origin can be read again
+	h.e.eventually("the origin has ceased to throttle", func() bool { return h.status().Links[0].Throttles == "" })
+	h.firstLine("after a warm-up that did not get all", "the warm-up "+v.ID+" of /denied ended 0 min ago without all of it", "hearth jobs retry "+v.ID+" loads it")
+	if out, code := h.ask("jobs", "retry", v.ID); code != 0 {
+		h.e.Errorf("retry: exit %d\n%s", code, out)
+	}
+	h.job(0, "jobs", "wait", v.ID)
+	if out, code := h.ask("status"); code != 0 || !strings.HasPrefix(out, "ok\n") {
+		h.e.Errorf("once it was retried: exit %d\n%s", code, out)
 	}
 }
 

@@ -32,6 +32,7 @@ type (
 	TierStatus       = api.TierStatus
 	DirStatus        = api.DirStatus
 	MountStatus      = api.MountStatus
+	MachineStatus    = api.MachineStatus
 	MemoryStatus     = api.MemoryStatus
 	ProcessorsStatus = api.ProcessorsStatus
 	NamesStatus      = api.NamesStatus

@@ -34,6 +34,7 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 // says of them.
 func export(s *Status, m metric.Sink) {
 	m.Gauge("hearth_problems", "Problem lines of status; alert on more than 0.", int64(len(s.Problems)))
+	m.Gauge("hearth_warnings", "Warning lines of status: what a person should know though the node is well.", int64(len(s.Warnings)))
 	for verb, n := range s.Origin.Verbs {
 		m.Count("hearth_origin_requests_total", "Attempts sent to origins, retries included.", n, "verb", verb)
 	}

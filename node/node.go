@@ -96,6 +96,10 @@ func New(ctx context.Context, c Config) (*Node, error) {
 		n.seen.reads.Run(n.ctx)
 		return nil
 	})
+	n.group.Go(func() error {
+		n.seen.slowed.Run(n.ctx, n.answers)
+		return nil
+	})
 	ram := n.pool.Stats().Budget
 	n.group.Go(func() error {
 		machine.KeepGarbageSmall(n.ctx, ram)

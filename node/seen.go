@@ -9,6 +9,7 @@ import (
 	"github.com/hearthfs/hearth/node/figures"
 	"github.com/hearthfs/hearth/node/history"
 	"github.com/hearthfs/hearth/node/watch"
+	"github.com/hearthfs/hearth/origin"
 )
 
 // seen is what a node counts beside its parts.
@@ -18,6 +19,20 @@ type seen struct {
 	egress   watch.Egress
 	listings watch.Listings
 	reads    *history.Ring
+	slowed   watch.Slowed
+}
+
+// answers of each link's origin since it was opened.
+func (n *Node) answers() map[string]watch.Answers {
+	all := map[string]watch.Answers{}
+	for _, l := range n.links.list() {
+		all[l.name] = answersOf(l.origin.Stats())
+	}
+	return all
+}
+
+func answersOf(s origin.Stats) watch.Answers {
+	return watch.Answers{All: s.Gets + s.Heads + s.Lists, Slowed: s.Throttled}
 }
 
 // sample are the counters that windows of time are made of.

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"os"
 	"runtime"
+	"slices"
 	"time"
 
 	"github.com/hearthfs/hearth/cache/disk"
@@ -20,17 +21,19 @@ func (n *Node) Status(context.Context) *Status {
 	p := n.pool.Stats()
 	s := &Status{
 		Version: n.config.Version, PID: os.Getpid(), UptimeS: int64(time.Since(n.started) / time.Second),
-		Problems: []string{}, Mounts: []MountStatus{}, Links: []LinkStatus{},
-		Memory: MemoryStatus{Budget: p.Budget, Used: p.Used, Idle: p.Idle, Views: p.Views,
-			Limit: n.limits.Memory, LimitBy: n.limits.MemoryBy, Heap: machine.HeapLimit()},
-		Processors: ProcessorsStatus{Threads: runtime.GOMAXPROCS(0), Limit: n.limits.Processors, LimitBy: n.limits.ProcessorsBy},
-		Tiers:      n.tierStatus(), Names: n.namesStatus(), Jobs: n.jobs.Lines(), Warmup: n.jobs.Total(), Pins: n.jobs.keeper.List(), Prefetch: n.jobs.prefetched(),
+		Problems: []string{}, Warnings: []string{}, Mounts: []MountStatus{}, Links: []LinkStatus{},
+		MachineStatus: MachineStatus{
+			Memory: MemoryStatus{Budget: p.Budget, Used: p.Used, Idle: p.Idle, Views: p.Views,
+				Limit: n.limits.Memory, LimitBy: n.limits.MemoryBy, Heap: machine.HeapLimit()},
+			Processors: ProcessorsStatus{Threads: runtime.GOMAXPROCS(0), Limit: n.limits.Processors, LimitBy: n.limits.ProcessorsBy}},
+		Tiers: n.tierStatus(), Names: n.namesStatus(), Jobs: n.jobs.Lines(), Warmup: n.jobs.Total(), Pins: n.jobs.keeper.List(), Prefetch: n.jobs.prefetched(),
 		Origin: OriginStatus{Verbs: map[string]int64{}},
 	}
 	for _, l := range n.links.list() {
 		stats := l.origin.Stats()
 		o := originStatus(stats)
-		x := LinkStatus{Path: l.Path, URL: l.Origin.URL, Endpoint: l.Origin.Endpoint, Freshness: l.freshness.String(), Origin: o, LastError: watch.LastError(stats)}
+		x := LinkStatus{Path: l.Path, URL: l.Origin.URL, Endpoint: l.Origin.Endpoint, Freshness: l.freshness.String(), Origin: o, LastError: watch.LastError(stats),
+			Throttles: n.seen.slowed.Says(l.name, l.Origin.URL, answersOf(stats))}
 		if cause := l.failing.Load(); cause != nil {
 			x.Failing = *cause
 		}
@@ -42,9 +45,8 @@ func (n *Node) Status(context.Context) *Status {
 	}
 	n.observe(s)
 	s.Problems = append(s.Problems, problems(s)...)
-	if s.Says = "ok"; len(s.Problems) > 0 {
-		s.Says = s.Problems[0]
-	}
+	s.Warnings = append(append(s.Warnings, warnings(s)...), n.jobs.Unfinished(time.Now())...)
+	s.Says = slices.Concat(s.Problems, s.Warnings, []string{"ok"})[0]
 	return s
 }
 
@@ -81,6 +83,28 @@ func problems(s *Status) []string {
 	return all
 }
 
+// warnings are what a person should know and do something about while the node is well,
+// and serves what it is asked for: slowly, or less of it from the cache.
+func warnings(s *Status) (all []string) {
+	for _, l := range s.Links {
+		all = append(all, l.Throttles)
+	}
+	for _, t := range s.Tiers {
+		for _, d := range t.Dirs {
+			all = append(all, d.Slow)
+		}
+	}
+	return slices.DeleteFunc(all, func(s string) bool { return s == "" })
+}
+
+// slow says that a directory's device lets operations wait, and what to do.
+func slow(d *disk.DirStats) string {
+	if d.Waited == 0 || d.Ejected {
+		return ""
+	}
+	return fmt.Sprintf("cache directory %s waits for its device again and again, for %v and more; look at it (dmesg, iostat -x) and at who shares it", d.Path, d.Waited)
+}
+
 func originStatus(o origin.Stats) OriginStatus {
 	return OriginStatus{Requests: o.Gets + o.Heads + o.Lists, Bytes: o.Bytes, Errors: o.Errors, Retries: o.Retries,
 		Throttled: o.Throttled, Verbs: map[string]int64{"get": o.Gets, "head": o.Heads, "list": o.Lists}, FirstByte: watch.FirstByte(o)}
@@ -97,6 +121,7 @@ func (n *Node) tierStatus() []TierStatus {
 		x := DirStatus{Path: d.Path, Used: d.Used, Budget: d.Limit, Queued: d.Queued, Stalls: d.Stalls, Mended: d.Mended, Hanging: d.Hanging, Replaces: d.Replaces, Scrub: d.Scrub}
 		at := n.dirs.At(d.Path)
 		x.FileSystem, x.Note = at.FileSystem, at.Note
+		x.Slow = slow(&d)
 		if x.Full = roomOf(d).Lack(); d.Ejected {
 			x.Ill = d.Cause
 		}

@@ -64,6 +64,7 @@ type counters struct {
 	errors           atomic.Int64
 	stalls           atomic.Int64
 	mended           atomic.Int64
+	waited           atomic.Pointer[waited] // nil: its device was never slow
 }
 
 // newDirectory opens a directory. What a person must decide on is an error; a

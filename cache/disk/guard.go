@@ -179,13 +179,15 @@ func (g *guard) returned(c *call) {
 }
 
 // lookAround leaves the calls that make no step, and those whose reader is not
-// waiting any more, and reports how many are under way.
-func (g *guard) lookAround() (under int) {
+// waiting any more, and reports how many are under way, and for how many looks one of
+// them has made no step.
+func (g *guard) lookAround() (under, longest int) {
 	well, hang := g.well(), false
 	g.mu.Lock()
 	for c := g.calls.after; c != &g.calls; c = c.after {
 		under++
 		still := c.look(&c.pulse)
+		longest = max(longest, still)
 		hang = hang || still >= looks
 		switch {
 		case c.over.Load():
@@ -197,7 +199,7 @@ func (g *guard) lookAround() (under int) {
 	if hang && well {
 		g.ill()
 	}
-	return under
+	return under, longest
 }
 
 // leave gives a call up, unless it has just ended.

@@ -136,6 +136,46 @@ func TestAnEjectedDirectoryIsTriedAgainMoreAndMoreRarely(t *testing.T) {
 	}
 }
 
+func TestASlowDeviceIsToldOf(t *testing.T) {
+	// A read that waits once for most of the patience is not told of, the next one is, though the directory stays in use, and for ten seconds.
+	r := newRig(t, Options{Patience: time.Minute}) // its own lookout looks after 15 s
+	o := small(1, 5000)
+	if err := r.put(o); err != nil {
+		t.Fatal(err)
+	}
+	r.flush()
+	d := r.dirs[0]
+	var writer watch
+	waits := func() {
+		hang, ended, before := make(chan struct{}), make(chan struct{}), r.area(0).gets()
+		r.area(0).setHang(hang)
+		go func() {
+			defer close(ended)
+			if !r.holds(o) {
+				t.Error("what is held is a miss")
+			}
+		}()
+		r.until("the device is asked", func() bool { return r.area(0).gets() > before })
+		for range looks { // the first sees where it is
+			d.lookOnce(&writer)
+		}
+		r.area(0).setHang(nil)
+		close(hang)
+		<-ended
+	}
+	waits()
+	if s := r.Stats().Dirs[0]; s.Waited != 0 {
+		t.Errorf("after a single wait: %v", s.Waited)
+	}
+	waits()
+	if s := r.Stats().Dirs[0]; s.Waited < d.opt.Patience/2 || s.Ejected || s.Stalls != 0 {
+		t.Errorf("after two: %+v", s)
+	}
+	if late := d.waitedLately(time.Now().Add(slowWithin)); late != 0 {
+		t.Errorf("ten seconds later: %v", late)
+	}
+}
+
 func TestOperationsLeftAreBounded(t *testing.T) {
 	// However many readers are killed, at most 64 of their operations stay behind.
 	r := newRig(t, Options{Patience: time.Minute})

@@ -2,6 +2,7 @@ package disk
 
 import (
 	"path/filepath"
+	"time"
 
 	"github.com/hearthfs/hearth/cache/disk/layout"
 	"github.com/hearthfs/hearth/cache/scrub"
@@ -24,6 +25,9 @@ type Faults struct {
 	// Mended counts files that somebody had harmed and that are well again: their rights
 	// were given back, or they were made anew.
 	Mended int64
+	// Waited is how long operations have waited for the device in the last 10 s, where
+	// that is half of what puts it out of use again and again; 0: less.
+	Waited time.Duration
 }
 
 // DirStats are one directory's figures since Open; sizes are in bytes.
@@ -74,7 +78,7 @@ func (d *directory) stats() DirStats {
 		Used: d.used.Load(), Limit: d.limit.Load(), Queued: d.queue.Pending(),
 		Hits: d.hits.Load(), HitBytes: d.hitBytes.Load(), PutBytes: d.putBytes.Load(),
 		Declined: d.declined.Load(), Evicted: d.evicted.Load(),
-		Faults:  Faults{Errors: d.errors.Load(), Stalls: d.stalls.Load(), Hanging: int64(d.guard.away.Load()), Mended: d.mended.Load()},
+		Faults:  Faults{Errors: d.errors.Load(), Stalls: d.stalls.Load(), Hanging: int64(d.guard.away.Load()), Mended: d.mended.Load(), Waited: d.waitedLately(time.Now())},
 		Scrub:   d.scrub.Stats(),
 		Reading: true, Replaces: d.policy.Replaces(),
 	}

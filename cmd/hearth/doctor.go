@@ -150,7 +150,7 @@ func askHow(ctx context.Context, c *cli.Common, s *settings.Settings) (*doctor.R
 		}
 		return nil, err
 	}
-	return &doctor.Running{Version: status.Version, PID: status.PID, Says: status.Says, Well: len(status.Problems) == 0}, nil
+	return &doctor.Running{Version: status.Version, PID: status.PID, Says: status.Says, Well: status.Says == "ok"}, nil
 }
 
 // printFindings writes a line for each finding, or the document.

@@ -23,8 +23,10 @@ func statusCommand() *cobra.Command {
 		Short: "One screen about the node, and one line that says what is wrong",
 		Long: "Show what the node is doing: hits now, in the last ten minutes and since the start,\n" +
 			"where bytes came from, what readers waited for, how the origins answer, mounts and\n" +
-			"jobs. The first line says what is wrong and what to do, or ok; the exit code is 6 when\n" +
-			"something is wrong, 5 when no node runs. On a terminal what does not fit is cut.",
+			"jobs. The first line says what is wrong and what to do, or ok. The exit code is 6 when\n" +
+			"the node is not well, 5 when no node runs; a warning - an origin that throttles, a\n" +
+			"warm-up that did not get all, a slow disk - leaves it at 0. On a terminal what does\n" +
+			"not fit is cut.",
 		Example: "  hearth status\n  hearth status -o json",
 		Args:    cli.Exactly(),
 	}

@@ -17,10 +17,13 @@ import (
 // Status is one look at a node. Its keys are stable: keys are added, none is
 // renamed or given another meaning.
 type Status struct {
-	// Says is the first line: "ok", or what is wrong.
+	// Says is the first line: the first of the problems, else of the warnings, else "ok".
 	Says string `json:"says"`
 	// Problems are all of them, the worst first; none: healthy.
-	Problems []string      `json:"problems"`
+	Problems []string `json:"problems"`
+	// Warnings are what a person should know and do though the node is well: they change
+	// neither its health nor an exit code.
+	Warnings []string      `json:"warnings"`
 	Version  string        `json:"version"`
 	PID      int           `json:"pid"`
 	UptimeS  int64         `json:"uptime_s"`
@@ -37,10 +40,8 @@ type Status struct {
 	// Prefetch is what was brought of directories whose small files are read in random
 	// order.
 	Prefetch prefetch.Stats `json:"prefetch"`
-	Memory   MemoryStatus   `json:"memory"`
 	Names    NamesStatus    `json:"names"`
-	// Processors are shared with everything else on the machine.
-	Processors ProcessorsStatus `json:"processors"`
+	MachineStatus
 	// Reads are what mounts were asked for over time. Waits is how many seconds readers
 	// waited, by cause: origin, throttled, disk, list. Egress is what origins were asked
 	// for, and what not.
@@ -86,6 +87,8 @@ type LinkStatus struct {
 	Origin    OriginStatus `json:"origin"`
 	// Failing is what the last fetch of an object failed with; "": it did not.
 	Failing string `json:"failing,omitempty"`
+	// Throttles says that the origin asks to slow down, and what to do; "": it does not.
+	Throttles string `json:"throttles,omitempty"`
 	// LastError is what failed last, though it may have been tried again with success.
 	LastError *figures.Failure `json:"last_error,omitempty"`
 }
@@ -122,6 +125,8 @@ type DirStatus struct {
 	Replaces bool `json:"replaces,omitempty"`
 	// Full says why less than a block can be held, and what to do; "": there is room.
 	Full string `json:"full,omitempty"`
+	// Slow says that its device lets operations wait, and what to do; "": it does not.
+	Slow string `json:"slow,omitempty"`
 	// Ill says why the directory is not used any more; "": it is.
 	Ill string `json:"ill,omitempty"`
 	// Stalls counts how often its device did not answer, Hanging the operations that
@@ -151,6 +156,13 @@ type MountStatus struct {
 	// was made, and cannot yet; "": all is well.
 	Warning string           `json:"warning,omitempty"`
 	Ops     map[string]int64 `json:"ops,omitempty"`
+}
+
+// MachineStatus is what of the machine the node uses.
+type MachineStatus struct {
+	Memory MemoryStatus `json:"memory"`
+	// Processors are shared with everything else on the machine.
+	Processors ProcessorsStatus `json:"processors"`
 }
 
 // MemoryStatus is the RAM budget and what counts against it, in bytes.

@@ -74,7 +74,7 @@ type Options struct {
 type Running struct {
 	Version string
 	PID     int
-	// Says is the first line of its status, Well that it is no problem.
+	// Says is the first line of its status, Well whether it is ok.
 	Says string
 	Well bool
 }

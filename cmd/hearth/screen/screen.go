@@ -10,6 +10,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -29,7 +30,8 @@ type Options struct {
 	Width, Height int
 	// Verbose adds what is behind the figures, and cuts no rows.
 	Verbose bool
-	// Color marks the first line: green when all is well, else red.
+	// Color marks the first line: green when all is well, yellow for a warning, red for a
+	// problem.
 	Color bool
 }
 
@@ -51,13 +53,17 @@ func Lines(s *api.Status, o Options) []string {
 	first := broken(s.Says, o.Width)
 	if o.Color {
 		colour := "\x1b[32m"
-		if len(s.Problems) > 0 {
+		switch {
+		case len(s.Problems) > 0:
 			colour = "\x1b[31m"
+		case len(s.Warnings) > 0:
+			colour = "\x1b[33m"
 		}
 		first[0] = colour + first[0] + "\x1b[0m"
 	}
 	top := section{head: first}
-	for _, p := range s.Problems[min(1, len(s.Problems)):] {
+	wrong := slices.Concat(s.Problems, s.Warnings)
+	for _, p := range wrong[min(1, len(wrong)):] {
 		top.head = append(top.head, broken("also: "+p, o.Width)...)
 	}
 	about := fmt.Sprintf("hearth %s, process %d, up %s", s.Version, s.PID, time.Duration(s.UptimeS)*time.Second)

@@ -165,3 +165,26 @@ func TestExampleIsCurrent(t *testing.T) {
 		t.Errorf("%s is stale: go test ./cmd/hearth/screen -run Example -update", page)
 	}
 }
+
+func TestWarningsStandBehindProblems(t *testing.T) {
+	// The first line is the first problem, else the first warning, and all others follow it; its colour says which it is.
+	for _, c := range []struct {
+		problems, warnings, want []string
+		colour                   string
+	}{
+		{nil, nil, []string{"ok"}, "32"},
+		{nil, []string{"w1", "w2"}, []string{"w1", "also: w2"}, "33"},
+		{[]string{"p1", "p2"}, []string{"w1"}, []string{"p1", "also: p2", "also: w1"}, "31"},
+	} {
+		s := usual()
+		s.Problems, s.Warnings = c.problems, c.warnings
+		s.Says = strings.TrimPrefix(c.want[0], "also: ")
+		lines := Lines(s, Options{})
+		if !slices.Equal(lines[:len(c.want)], c.want) || strings.HasPrefix(lines[len(c.want)], "also: ") {
+			t.Errorf("%q", lines[:len(c.want)+1])
+		}
+		if first := Lines(s, Options{Color: true, Width: 80})[0]; first != "\x1b["+c.colour+"m"+c.want[0]+"\x1b[0m" {
+			t.Errorf("%q", first)
+		}
+	}
+}

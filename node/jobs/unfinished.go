@@ -1,0 +1,89 @@
+package jobs
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hearthfs/hearth/warmup"
+)
+
+const (
+	// toldFor is how long a job that did not get all is told of: for whoever comes to see
+	// why the job behind it is slow.
+	toldFor = time.Hour
+	// mostTold of them are, so that a screen has room for the rest.
+	mostTold = 3
+)
+
+// Unfinished are warnings of jobs that ended without all that they were asked for, the
+// last one first, for as long as nobody did anything about it.
+func (j *Jobs) Unfinished(now time.Time) []string { return unfinished(j.engine.List(), now) }
+
+func unfinished(all []warmup.View, now time.Time) (warnings []string) {
+	slices.SortStableFunc(all, func(a, b warmup.View) int { return cmp.Compare(age(&a, now), age(&b, now)) })
+	decided := map[string]bool{} // by a job that is younger
+	more := 0
+	for i := range all {
+		v := &all[i]
+		what := about(v)
+		if v.DryRun || v.State == warmup.Cancelled || decided[what] {
+			continue
+		}
+		decided[what] = true
+		switch old := age(v, now); {
+		case v.State != warmup.Failed && v.State != warmup.Partly || old > toldFor:
+		case len(warnings) == mostTold:
+			more++
+		default:
+			warnings = append(warnings, says(v, old))
+		}
+	}
+	if more > 0 {
+		warnings[mostTold-1] += fmt.Sprintf("; and %d more: hearth jobs", more)
+	}
+	return warnings
+}
+
+// age is how long ago a job ended; of one that is not over 0.
+func age(v *warmup.View, now time.Time) time.Duration {
+	if !v.State.Over() || v.Ended == nil {
+		return 0
+	}
+	return max(0, now.Sub(*v.Ended))
+}
+
+// about is what a job and a later one have in common, a check and a warm-up, too. Lists
+// without a name have nothing.
+func about(v *warmup.View) string {
+	switch {
+	case v.List == "-":
+		return v.ID
+	case v.MetadataOnly:
+		return "names of " + v.List + strings.Join(v.Targets, "\n")
+	}
+	return v.List + "\n" + strings.Join(v.Targets, "\n")
+}
+
+// says is a warning with its cure.
+func says(v *warmup.View, old time.Duration) string {
+	what := v.Request
+	if len(what.Targets) > 1 {
+		what.Targets = []string{what.Targets[0], fmt.Sprintf("and %d more", len(what.Targets)-1)}
+	}
+	begin := fmt.Sprintf("the warm-up %s of %s", v.ID, what.What())
+	if v.Check {
+		what.Check = false
+		begin = fmt.Sprintf("the check %s of %s", v.ID, what.What())
+	}
+	ago := fmt.Sprintf("%d min ago", int(old.Minutes()))
+	switch {
+	case v.State == warmup.Failed:
+		return fmt.Sprintf("%s failed %s: %s; hearth jobs retry %s begins it again", begin, ago, v.Error, v.ID)
+	case v.Check:
+		return fmt.Sprintf("%s found %s that not all is there and whole; hearth jobs %s says what, a warm-up loads it", begin, ago, v.ID)
+	}
+	return fmt.Sprintf("%s ended %s without all of it; hearth jobs %s says what is missing, hearth jobs retry %s loads it", begin, ago, v.ID, v.ID)
+}
