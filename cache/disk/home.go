@@ -38,7 +38,7 @@ func openHome(path, node string, statfs statfsFunc, mended direct.Mended) (_ *ho
 	if err := refuseForeign(path); err != nil {
 		return nil, err
 	}
-	_, absent := os.Lstat(filepath.Join(path, layout.Segments)) // nil: the directory is not new
+	before, _ := os.ReadDir(filepath.Join(path, layout.Segments)) // none: the directory is new
 	h := &home{path: path}
 	if h.lock, err = lock(path, mended); err != nil {
 		return nil, err
@@ -58,7 +58,7 @@ func openHome(path, node string, statfs statfsFunc, mended direct.Mended) (_ *ho
 	case err == nil:
 	case errors.Is(err, label.ErrDamaged), errors.Is(err, fs.ErrNotExist):
 		// The blocks speak for themselves; only the ids are new.
-		if absent == nil {
+		if len(before) > 0 {
 			mended.Tell(filepath.Join(path, layout.Home), errIdentity)
 		}
 		if text, err = label.Write(path, node); err != nil {
