@@ -83,3 +83,10 @@ func TestADirectoryOutOfUseHasNoRoom(t *testing.T) {
 		}
 	}
 }
+
+func TestOpensAreReaders(t *testing.T) {
+	// Of a file that the kernel is lent the node sees the open and no read: it counts.
+	if got := asked(map[string]int64{"read": 1, "lookup": 2, "open": 4, "getattr": 8, "release": 16}); got != 7 {
+		t.Errorf("%d requests of readers, want 7", got)
+	}
+}

@@ -231,10 +231,15 @@ func mayHold(d *disk.DirStats, beside int64) int64 {
 // readers counts what the kernel has asked for readers so far.
 func (n *Node) readers() (sum int64) {
 	for _, x := range n.mounts.standing() {
-		r := x.server.Stats().Requests
-		sum += r["read"] + r["lookup"]
+		sum += asked(x.server.Stats().Requests)
 	}
 	return sum
+}
+
+// asked counts what readers wait for. Of a file that is lent to the kernel that is its
+// look-up and open alone: the kernel reads it by itself.
+func asked(requests map[string]int64) int64 {
+	return requests["read"] + requests["lookup"] + requests["open"]
 }
 
 // throttled counts the answers of origins that asked to slow down.

@@ -30,6 +30,7 @@ type item struct {
 	renewed  bool // it was begun with another version: all of this one is loaded
 	out      outcome
 	done     chan struct{} // closed once out is whole
+	end      func()        // of what it takes of free room
 }
 
 // commit counts what has ended, in order.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -176,6 +177,8 @@ type fakeKeeper struct {
 	blocks map[hearth.ID]*fakeHeld
 	budget int64 // 0: none
 	used   int64
+	evicts bool                  // what it has makes room for what comes
+	pushed int                   // blocks out
 	loses  func(key string) bool // what a flush finds gone, though it was taken; nil: nothing
 	flush  func() error          // what a flush ends with; nil: it is well
 }
@@ -199,12 +202,24 @@ func (k *fakeKeeper) Put(b hearth.Block, v *hearth.View) error {
 	if k.blocks[b.ID()] != nil {
 		return nil
 	}
-	if k.budget > 0 && k.used+int64(v.Len()) > k.budget {
+	if k.budget > 0 && k.used+int64(v.Len()) > k.budget && !k.makeRoomLocked(int64(v.Len())) {
 		return errFakeFull
 	}
 	k.used += int64(v.Len())
 	k.blocks[b.ID()] = &fakeHeld{block: b}
 	return nil
+}
+
+// makeRoomLocked pushes out what has another key's first letter.
+func (k *fakeKeeper) makeRoomLocked(n int64) bool {
+	for id, h := range k.blocks {
+		if k.evicts && k.used+n > k.budget && h.block.Object.Key[0] == 'o' {
+			k.used -= int64(h.block.Len())
+			k.pushed++
+			delete(k.blocks, id)
+		}
+	}
+	return k.used+n <= k.budget
 }
 
 // Get is hearth.Source's.
@@ -334,6 +349,9 @@ func (fakeRoom) Needs(o *hearth.Object) (int, int64) { return 0, o.Size }
 
 // Rooms is Room's.
 func (r fakeRoom) Rooms([]string) []int64 { return []int64{int64(r)} }
+
+// Free is Room's.
+func (fakeRoom) Free() []int64 { return []int64{math.MaxInt64} }
 
 // Covered is Room's.
 func (fakeRoom) Covered(string, []string) bool { return false }

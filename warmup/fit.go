@@ -20,6 +20,8 @@ type Room interface {
 	// less while its file system is short, less names and what is pinned elsewhere than
 	// below these targets.
 	Rooms(targets []string) []int64
+	// Free are the bytes that each directory takes without giving anything up.
+	Free() []int64
 	// Covered reports whether a target's bytes are in those of a pin already.
 	Covered(target string, targets []string) bool
 	// Within are the objects of the pins at and below some targets. What a warm-up takes

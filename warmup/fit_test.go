@@ -1,6 +1,7 @@
 package warmup
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -22,6 +23,72 @@ func (fakeRooms) Needs(o *hearth.Object) (int, int64) { return int(o.Key[0] - '0
 
 // Rooms is Room's.
 func (r fakeRooms) Rooms([]string) []int64 { return r.of[:] }
+
+// Free is Room's.
+func (r fakeRooms) Free() []int64 { return r.of[:] }
+
+// roomOf is the room of a keeper with a budget: what it does not hold is free.
+type roomOf struct {
+	fakeRoom
+	keeper *fakeKeeper
+	times  *int
+	asked  chan struct{} // closed when the second asks
+}
+
+// Free is Room's.
+func (r roomOf) Free() []int64 {
+	r.keeper.mu.Lock()
+	defer r.keeper.mu.Unlock()
+	if *r.times++; *r.times == 2 {
+		close(r.asked)
+	}
+	return []int64{r.keeper.budget - r.keeper.used}
+}
+
+func TestARefusalLeavesTheCacheAsItWas(t *testing.T) {
+	// A cache with room for one file more. Until the last directory is listed a set loads that
+	// one; the others wait. One that does not fit is refused, and nothing has gone; one that
+	// fits is loaded, and what was there makes room.
+	for last, state := range map[int64]State{2001: Failed, 2000: Done} {
+		w := newWorld(t)
+		for i := range 4 {
+			w.bucket.put(fmt.Sprintf("old/%d", i), "e", 1000)
+		}
+		for i := range 3 {
+			w.bucket.put(fmt.Sprintf("set/a/%d", i), "e", 1000)
+		}
+		w.bucket.put("set/z/1", "e", last)
+		w.keeper.budget = 5000
+		w.room = fakeRoom(5000)
+		w.open()
+		w.over(w.start("/old"))
+		room := roomOf{fakeRoom(5000), w.keeper, new(int), make(chan struct{})}
+		w.engine.o.Room, w.keeper.evicts = room, true
+		gets := w.bucket.gets
+		toomany := make(chan struct{})
+		w.bucket.onGet = func(n int, _ string) {
+			if n == gets+2 {
+				close(toomany)
+			}
+		}
+		w.bucket.unlist = func(prefix string) error {
+			if prefix == "set/z/" {
+				w.bucket.mu.Unlock()
+				defer w.bucket.mu.Lock()
+				select {
+				case <-room.asked:
+				case <-toomany:
+					t.Error("it loads what has no free room before it is known to fit")
+				}
+			}
+			return nil
+		}
+		v := w.over(w.start("/set"))
+		if v.State != state || (state == Failed) != (w.keeper.pushed == 0) || state == Failed && (v.Kind != kindRefused || w.bucket.gets != gets+1) {
+			t.Errorf("%d: %s %s, %d blocks pushed out, %d requests", last, v.State, v.Error, w.keeper.pushed, w.bucket.gets-gets)
+		}
+	}
+}
 
 // blocked submits a job whose first request for bytes waits until release is closed.
 func (w *world) blocked(path string) (id string, release chan struct{}) {

@@ -35,6 +35,7 @@ type job struct {
 	share  *gate.Share
 	claim  *pins.Claim   // of what it loads; nil: of nothing
 	others []*pins.Claim // of jobs that began before it
+	spare  *pins.Spare   // what it may load before it is counted; nil: all of it
 	began  time.Time     // of this run, with the time worked before
 	before float64
 
@@ -137,9 +138,15 @@ func (j *job) pass(ctx context.Context) error {
 		}
 	} else {
 		start(&work, cancel, func() error {
-			defer close(counted)
-			return j.count(ctx)
+			err := j.count(ctx)
+			if err == nil { // else nobody goes on
+				close(counted)
+			}
+			return err
 		})
+	}
+	if room := j.engine.o.Room; room != nil && !j.rec.Check {
+		j.spare = &pins.Spare{Free: room.Free, Fits: counted}
 	}
 	order := make(chan *item, window)
 	from := j.rec.Cursor
@@ -218,6 +225,9 @@ func (j *job) walk(ctx context.Context, from Cursor, order chan<- *item, begin f
 				close(it.done)
 				return nil
 			}
+			if err := j.begin(ctx, it); err != nil {
+				return err
+			}
 			pass, err := j.share.Enter(ctx, it.n > 1 || it.renewed)
 			if err != nil {
 				return err
@@ -279,6 +289,16 @@ func (j *job) present(it *item) bool {
 	return false
 }
 
+// begin waits until there is free room for what a step loads, or all fits.
+func (j *job) begin(ctx context.Context, it *item) (err error) {
+	dir, bytes, o := 0, int64(0), &it.ref.object
+	if j.spare != nil {
+		dir, bytes = j.engine.o.Room.Needs(o)
+	}
+	it.end, err = j.spare.Begin(ctx, dir, bytes*it.n/max(1, o.Blocks()))
+	return err
+}
+
 // step loads one item.
 func (j *job) step(ctx context.Context, it *item, p *gate.Pass) {
 	if j.rec.Check {
@@ -295,6 +315,7 @@ func (j *job) step(ctx context.Context, it *item, p *gate.Pass) {
 		it.out = j.loader.replaced(ctx, p, it.ref)
 	}
 	loaded := it.out.loaded
+	it.end()
 	close(it.done) // the commit has it from here on
 	p.Exit(ctx, loaded)
 }

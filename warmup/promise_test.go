@@ -116,7 +116,8 @@ func (k allKept) Has(id hearth.ID) bool { return id.Version != k.but || k.fakeKe
 
 func TestNothingHoldsAList(t *testing.T) {
 	// 100,000 names of 500 bytes: while the first file is waited for, all are counted, and some
-	// thousand are in memory.
+	// thousand are in memory. Pins and the sum of what it takes are all that is kept of each:
+	// some bytes.
 	names := endless{fakeListing{}, 100_000}
 	keeper := allKept{&fakeKeeper{blocks: map[hearth.ID]*fakeHeld{}}, names.entry(0).Object.Version}
 	w := newWorld(t)
@@ -125,7 +126,7 @@ func TestNothingHoldsAList(t *testing.T) {
 	o := names.entry(0).Object
 	w.bucket.objects[o.Key] = o
 	none := func() int64 { return 0 }
-	e, err := Open(Options{Source: w.bucket, Keeper: keeper, Names: names, Records: w.records, Files: w.files, Readers: none, Throttled: none, Connections: func() int { return 8 }})
+	e, err := Open(Options{Source: w.bucket, Keeper: keeper, Names: names, Pins: &Pins{}, Room: fakeRoom(1 << 40), Records: w.records, Files: w.files, Readers: none, Throttled: none, Connections: func() int { return 8 }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -143,8 +144,8 @@ func TestNothingHoldsAList(t *testing.T) {
 		t.Errorf("%d MiB for a list of 50 MiB", grown>>20)
 	}
 	close(release)
-	if v := w.over(id); v.State != Done || v.Counters.Sum().Files != int64(names.names) {
-		t.Errorf("%+v", v.Counters)
+	if v := w.over(id); v.State != Done || v.Counters.Sum().Files != int64(names.names) || v.Plan.Needs != 10*int64(names.names) {
+		t.Errorf("%+v, %+v", v.Counters, v.Plan)
 	}
 }
 

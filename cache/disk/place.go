@@ -20,6 +20,18 @@ func (s *Store) Needs(o *hearth.Object) (dir int, bytes int64) {
 	return dir, segment.Needs(o)
 }
 
+// Free are the bytes that each directory takes now without giving anything up, less what
+// a group commit writes, which is not measured before its end.
+func (s *Store) Free() []int64 {
+	all := make([]int64, len(s.dirs))
+	for i, d := range s.dirs {
+		if d.writable() {
+			all[i] = max(0, d.limit.Load()-d.used.Load()-d.queue.Pending()-writeUnit)
+		}
+	}
+	return all
+}
+
 // place is the index of the object's directory: the best of weighted rendezvous
 // hashing, so that a directory more or less moves only its own share.
 func (s *Store) place(version *[16]byte) int { return s.best(version, false) }

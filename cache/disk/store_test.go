@@ -294,6 +294,26 @@ func TestFailedWritesEject(t *testing.T) {
 	}
 }
 
+func TestFreeIsWhatEvictsNothing(t *testing.T) {
+	// What is kept as long as it is said to be free pushes nothing out, and fills the directory
+	// but for a write unit; one that is out of use has nothing free.
+	r := newRig(t, Options{Dirs: []DirOptions{{Budget: 16 << 20}}})
+	n := 0
+	for ; r.Free()[0] >= allocated(100_000); n++ {
+		if err := r.keep(t.Context(), small(n, 100_000)); err != nil {
+			t.Fatal(err)
+		}
+		r.flush()
+	}
+	if st := r.Stats().Dirs[0]; st.Evicted != 0 || r.area(0).used() < 16<<20-writeUnit-200_000 {
+		t.Fatalf("after %d blocks: %+v", n, st)
+	}
+	r.dirs[0].eject(unix.EROFS, false)
+	if got := r.Free(); got[0] != 0 {
+		t.Fatalf("%d bytes free of what is out of use", got)
+	}
+}
+
 func TestAFlushSaysWhatIsNotOnItsDevice(t *testing.T) {
 	// Of two directories one cannot be flushed: what it alone holds is named. Out of use it
 	// still says so, until it is back; one that was flushed before has nothing to say.

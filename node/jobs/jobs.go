@@ -55,6 +55,8 @@ type Parts struct {
 type Disk interface {
 	hearth.Keeper
 	Needs(o *hearth.Object) (dir int, bytes int64)
+	// Free is warmup.Room's.
+	Free() []int64
 	// Inside is as disk.Store has it.
 	Inside(ctx context.Context, r *check.Run, b *hearth.Block, do func(*segment.Log, *sparse.Files) error) error
 }
