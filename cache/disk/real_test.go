@@ -108,7 +108,8 @@ func TestBudgetHoldsUnderLoad(t *testing.T) {
 	for g := range 8 {
 		work.Go(func() {
 			rng := rand.New(rand.NewPCG(uint64(g), 1))
-			for time.Now().Before(deadline) && kept.Load() < 1500 {
+			// A slow machine takes longer for what is looked at below.
+			for time.Now().Before(deadline) && kept.Load() < 1500 || kept.Load() < 20 && time.Since(deadline) < time.Minute {
 				o := mixed(int(next.Add(1)))
 				for i := range min(o.Blocks(), 4) {
 					v := hearthtest.View(t, pool, o.Block(i), 1)
