@@ -14,7 +14,8 @@
 // over the same tree in the bucket's order; a directory that was listed since the
 // job began is read from the database, one that is being listed is followed, so each
 // is listed once for both, and over a restart as well. A list of paths that was given
-// lies in a file.
+// lies in a file. Until the count has ended and all is known to fit a step begins
+// only if there is free room for it: a refusal leaves the tier as it was.
 //
 //	walk -> extents in order -> gate -> load, many at once -> commit, in order
 //
