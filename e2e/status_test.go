@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/hearthfs/hearth/internal/faultfs"
 	"github.com/hearthfs/hearth/internal/faultproxy"
 	"github.com/hearthfs/hearth/internal/hearthtest"
 	"github.com/hearthfs/hearth/node/figures"
@@ -74,6 +75,30 @@ func waited(e *env) {
 	h.quit()
 	h.launch(o, set)
 	h.avoided("disk", p, filesBelow(ledger, "ledger/read/"))
+	h.quit()
+}
+
+// waitedForDisk: the same of files that the disk holds, on a device whose reads take a
+// tenth of a second each.
+func waitedForDisk(e *env) {
+	o := e.origin()
+	list := e.load(o, e.few(2, 20))
+	d := e.device("slow", 128)
+	set := settings{ram: "16MiB", disk: "64MiB", cache: "slow/cache", floor: "1MiB", fresh: "bounded(10m)", mount: []string{"--open", "none"}}
+	h := e.mount(o, set)
+	e.good("cold", epoch(h.dir, list, 1, 4, 0))
+	h.quit() // memory holds nothing then
+	h.launch(o, set)
+	args := []string{"cat"}
+	for _, f := range list {
+		args = append(args, filepath.Join(h.dir, f.Path))
+	}
+	d.meet(faultfs.Slow)
+	e.detail = h.waits("disk", 0.9, "disk", args...)
+	d.meet(faultfs.None)
+	if w := h.status().Waits["disk"]; w < 0.1*float64(len(list)) {
+		e.Errorf("%d reads of a slow device took %.3f s", len(list), w)
+	}
 	h.quit()
 }
 

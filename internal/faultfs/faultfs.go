@@ -7,9 +7,9 @@
 // since a cache directory within a FUSE mount is refused.
 //
 // Set chooses what reads and writes meet from then on: nothing, EIO, ENOSPC or
-// EROFS for writes, or a stall: they get no answer until another fault is set, and
-// at most until Options.Watchdog has passed, since who waits in the kernel for a
-// disk cannot be killed.
+// EROFS for writes, reads that take 100 ms, or a stall: they get no answer until another
+// fault is set, and at most until Options.Watchdog has passed, since who waits in the
+// kernel for a disk cannot be killed.
 package faultfs
 
 import (
@@ -39,11 +39,15 @@ const (
 	IOError  Fault = "eio"      // reads and writes fail with EIO
 	NoSpace  Fault = "enospc"   // writes fail with ENOSPC
 	ReadOnly Fault = "readonly" // writes fail with EROFS
+	Slow     Fault = "slow"     // each read takes slowRead
 	Stall    Fault = "stall"    // no answer, until the fault is taken away
 )
 
+// slowRead is many times what a busy disk takes, and far from what is called a stall.
+const slowRead = 100 * time.Millisecond
+
 // ErrUnknown is a fault that there is not.
-var ErrUnknown = errors.New("unknown fault: none, eio, enospc, readonly or stall")
+var ErrUnknown = errors.New("unknown fault: none, eio, enospc, readonly, slow or stall")
 
 // Options of a mount.
 type Options struct {
@@ -92,7 +96,7 @@ func Mount(o Options) (*FS, error) {
 // Set changes the fault; what stalls goes on by the new one.
 func (f *FS) Set(fault Fault) error {
 	switch fault {
-	case None, IOError, NoSpace, ReadOnly, Stall:
+	case None, IOError, NoSpace, ReadOnly, Slow, Stall:
 	default:
 		return ErrUnknown
 	}
@@ -126,6 +130,8 @@ func (f *FS) meet(write bool) syscall.Errno {
 			<-change
 			f.stalled.Add(-1)
 			continue
+		case fault == Slow && !write:
+			time.Sleep(slowRead)
 		case fault == IOError:
 			return syscall.EIO
 		case fault == NoSpace && write:

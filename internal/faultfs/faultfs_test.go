@@ -30,6 +30,21 @@ func TestFaults(t *testing.T) {
 	}
 }
 
+func TestSlowReads(t *testing.T) {
+	// A read takes its time, a write does not.
+	synctest.Test(t, func(t *testing.T) {
+		f := &FS{change: make(chan struct{})}
+		if err := f.Set(Slow); err != nil {
+			t.Fatal(err)
+		}
+		for write, want := range map[bool]time.Duration{false: slowRead, true: 0} {
+			if begun, got := time.Now(), f.meet(write); got != 0 || time.Since(begun) != want {
+				t.Errorf("write %v: %v after %v", write, got, time.Since(begun))
+			}
+		}
+	})
+}
+
 func TestStallEnds(t *testing.T) {
 	// A stall has no answer until another fault is set, or the watchdog ends it.
 	synctest.Test(t, func(t *testing.T) {
