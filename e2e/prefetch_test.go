@@ -123,8 +123,8 @@ func prefetch(e *env) {
 }
 
 // intoFull: a node whose disk is full of what nobody asks for any more, and whose policy
-// has come to replace that, brings the files of another directory in its place, each
-// by one request.
+// has come to replace that, brings the files of another directory in its place, by
+// hardly more than a request each.
 func (e *env) intoFull(o *server, p *proxied) {
 	e.Helper()
 	const size = 128 << 10
@@ -150,7 +150,8 @@ func (e *env) intoFull(o *server, p *proxied) {
 	p.Reset()
 	late := filesBelow(list, "new/")
 	e.good("in random order, the disk full", epoch(h.dir, late, 3, 8, 0))
-	if s := h.status().Prefetch; p.gets() != int64(len(late)) || s.Files < 20 || s.ReadBytes < s.Bytes*3/4 {
+	// What was read and not kept may be brought once more.
+	if s := h.status().Prefetch; p.gets() > int64(len(late)+len(late)/20) || s.Files < 20 || s.ReadBytes < s.Bytes*3/4 {
 		e.Errorf("into a full disk: %d requests for %d files, %+v", p.gets(), len(late), s)
 	} else {
 		e.detail += fmt.Sprintf("; %d of %d into a full disk", s.Files, len(late))

@@ -176,7 +176,7 @@ func (f *mountFlags) mountHere(cmd *cobra.Command, s *settings.Settings, r node.
 		return err
 	}
 	defer log.Close()
-	err = (&serving{f.Common, log}).run(cmd, config, &r)
+	err = (&serving{Common: f.Common, log: log}).run(cmd, config, &r)
 	if err != nil && f.daemon && !daemon.Child() { // detached: nobody sees what is printed
 		log.Error("the node ended", "cause", err)
 	}

@@ -1,13 +1,16 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/signal"
 	"strings"
+	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -50,7 +53,7 @@ func upCommand() *cobra.Command {
 			return err
 		}
 		defer log.Close()
-		return (&serving{c, log}).run(cmd, config, nil)
+		return (&serving{Common: c, log: log}).run(cmd, config, nil)
 	}
 	return cmd
 }
@@ -59,6 +62,7 @@ func upCommand() *cobra.Command {
 type serving struct {
 	*cli.Common
 	log *daemon.Log
+	up  atomic.Bool // it has said what it serves
 }
 
 // run starts a node and serves until it is told to end. mount is what `hearth
@@ -78,17 +82,7 @@ func (c *serving) run(cmd *cobra.Command, config node.Config, mount *node.MountR
 		n, err = c.start(ctx, cmd, config, mount)
 		starting <- err
 	}()
-	var err error
-	select {
-	case err = <-starting:
-	case <-signals:
-		cancel(cli.ErrInterrupted)
-		err = <-starting
-		if err == nil {
-			err = cli.ErrInterrupted
-		}
-	}
-	if err != nil {
+	if err := started(starting, signals, c.up.Load, cancel); err != nil {
 		if n != nil {
 			_ = n.Close()
 		}
@@ -101,9 +95,37 @@ func (c *serving) run(cmd *cobra.Command, config node.Config, mount *node.MountR
 		_ = n.Close()
 		return err
 	}
-	err = serve(n, mount, signals, say)
+	err := serve(n, mount, signals, say)
 	sayLeft(n)
 	return err
+}
+
+// startGrace is how long mounts that are up may take to answer for the first time before
+// a node that was told to end does so without.
+const startGrace = 2 * time.Second
+
+// started waits for the end of a start. A signal breaks it off; once up, it is the end of
+// a node that runs, which serve is to hear of.
+func started(starting <-chan error, signals chan os.Signal, up func() bool, cancel context.CancelCauseFunc) error {
+	var s os.Signal
+	select {
+	case err := <-starting:
+		return err
+	case s = <-signals:
+	}
+	if up() {
+		select {
+		case err := <-starting:
+			select {
+			case signals <- s:
+			default: // there are others
+			}
+			return err
+		case <-time.After(startGrace):
+		}
+	}
+	cancel(cli.ErrInterrupted)
+	return cmp.Or(<-starting, cli.ErrInterrupted)
 }
 
 // sayLeft says what a closed node has not given back, as the end-to-end tests ask.
@@ -143,6 +165,7 @@ func (c *serving) start(ctx context.Context, cmd *cobra.Command, config node.Con
 		say("mounted %s", m.Dir)
 	}
 	if mount == nil {
+		c.up.Store(true)
 		say("serving at %s; Ctrl-C ends it", n.Socket())
 	} else {
 		m, err := n.Mount(ctx, *mount)
@@ -154,6 +177,7 @@ func (c *serving) start(ctx context.Context, cmd *cobra.Command, config node.Con
 		if daemon.Child() {
 			end = "hearth umount " + m.Dir + " ends it"
 		}
+		c.up.Store(true)
 		say("mounted %s, read-only (open=%s, freshness %s); %s", m.Dir, m.Open, m.Freshness, end)
 	}
 	return n, n.Ready(ctx)
