@@ -92,6 +92,8 @@ func (x *evicting) four(set []hearthtest.File) float64 {
 }
 
 // evicting mounts with a disk of so many bytes; the simulator knows nothing of a prefetch.
+// The blocks have the same names in each run, whatever the origin's port: of 2,000 names
+// one set in 400 puts a group before the policy by which it learns a new set an epoch late.
 func (e *env) evicting(o *server, limit int64, cache string, flags ...string) *evicting {
 	e.Helper()
 	p := e.proxy(o)
@@ -99,7 +101,7 @@ func (e *env) evicting(o *server, limit int64, cache string, flags ...string) *e
 		p.SetFirstByte(15 * time.Millisecond) // an epoch takes several seconds: uses within one count once
 	}
 	h := e.mount(o, settings{endpoint: p.endpoint, ram: "16MiB", disk: strconv.FormatInt(limit, 10), cache: cache, fresh: "immutable",
-		mount: flags})
+		origin: ", identity: eviction", mount: flags})
 	return &evicting{env: e, h: h, p: p, limit: limit, keys: map[string]uint32{}, cache: cache}
 }
 
@@ -218,15 +220,23 @@ func (x *evicting) names() (bytes int64) {
 // compare holds the mount against the simulator, phase by phase, and counts what
 // was written. The room for blocks is the budget less the names, which grow with
 // each set: it is somewhere between what the last of them leave and the whole budget.
+// Which blocks the policy watches goes by their names, which the simulator does not
+// know: it tries several.
 func (x *evicting) compare() {
 	x.Helper()
 	names := x.names()
-	less, more := x.simulate(sim.Ours, x.limit-names), x.simulate(sim.Ours, x.limit)
+	var runs []*sim.Outcome
+	for i := range uint32(8) {
+		runs = append(runs, x.simulate(sim.OursNamed(i), x.limit-names), x.simulate(sim.OursNamed(i), x.limit))
+	}
 	for phase, share := range x.shares {
-		a, b := less.Share(phase, phase+1), more.Share(phase, phase+1)
-		x.Logf("phase %d: %.3f without the origin, simulated %.3f, and %.3f in %d bytes less", phase, share, b, a, names)
-		if share < min(a, b)-0.04 || share > max(a, b)+0.04 {
-			x.Errorf("phase %d: %.3f without the origin, simulated %.3f to %.3f", phase, share, a, b)
+		least, most := 1.0, 0.0
+		for _, o := range runs {
+			least, most = min(least, o.Share(phase, phase+1)), max(most, o.Share(phase, phase+1))
+		}
+		x.Logf("phase %d: %.3f without the origin, simulated %.3f to %.3f, with %d bytes of names or none", phase, share, least, most, names)
+		if share < least-0.04 || share > most+0.04 {
+			x.Errorf("phase %d: %.3f without the origin, simulated %.3f to %.3f", phase, share, least, most)
 		}
 	}
 	x.sparing(x.unique)

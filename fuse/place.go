@@ -2,6 +2,7 @@ package fuse
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -12,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/hearthfs/hearth/internal/probe"
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 )
@@ -278,7 +280,7 @@ func Cleanup(dir string) error {
 		if err != nil || top == nil || top.FSType != fsType {
 			return err
 		}
-		if err := probe(dir); err == nil {
+		if err := alive(dir); err == nil {
 			return fmt.Errorf("mount %s: %s is mounted there already: %w", dir, top.Source, fs.ErrExist)
 		} else if !errors.Is(err, unix.ENOTCONN) {
 			return fmt.Errorf("mount %s: %s is mounted there already (umount -l %s, and echo 1 >/sys/fs/fuse/connections/%d/abort, if its process is gone): %w",
@@ -291,22 +293,11 @@ func Cleanup(dir string) error {
 	}
 }
 
-// probe asks a mount for its figures. Nothing of ours waits for the answer: it
-// may be a mount whose process is stuck.
-func probe(dir string) error {
-	answer := make(chan error, 1)
-	go func() {
-		var s unix.Statfs_t
-		answer <- unix.Statfs(dir, &s)
-	}()
-	t := time.NewTimer(2 * time.Second)
-	defer t.Stop()
-	select {
-	case err := <-answer:
-		return err
-	case <-t.C:
-		return errors.New("it does not answer")
-	}
+// alive asks a mount whose process may be stuck.
+func alive(dir string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	return probe.Answers(ctx, dir)
 }
 
 // resolve makes dir absolute and free of symbolic links, without touching what

@@ -30,6 +30,7 @@ import (
 	"github.com/hearthfs/hearth/cache/check"
 	"github.com/hearthfs/hearth/cache/disk"
 	"github.com/hearthfs/hearth/internal/flight"
+	"github.com/hearthfs/hearth/internal/probe"
 	"github.com/hearthfs/hearth/internal/waits"
 	"github.com/hearthfs/hearth/node/budget"
 	"github.com/hearthfs/hearth/node/fsck"
@@ -323,7 +324,7 @@ func (n *Node) alive(ctx context.Context) (string, error) {
 	defer c.Close()
 	s, err := c.Status(ctx)
 	for i := 0; err == nil && i < len(s.Mounts); i++ {
-		err = machine.Answers(ctx, s.Mounts[i].Dir)
+		err = probe.Answers(ctx, s.Mounts[i].Dir)
 	}
 	if err == nil {
 		return s.Says, nil

@@ -7,8 +7,14 @@ import (
 )
 
 // Ours is cache/evict as cache/disk runs it.
-func Ours(capacity int64, _ []Request) Cache {
-	return &ours{limit: capacity, policy: evict.NewPolicy(capacity), at: map[uint32]int{}, random: rand.New(rand.NewPCG(1, 2))}
+func Ours(capacity int64, load []Request) Cache { return OursNamed(0)(capacity, load) }
+
+// OursNamed is Ours with other names for the blocks, of which the policy watches a
+// group by their hash: of few blocks, chance moves what the group shows.
+func OursNamed(names uint32) Maker {
+	return func(capacity int64, _ []Request) Cache {
+		return &ours{limit: capacity, names: names, policy: evict.NewPolicy(capacity), at: map[uint32]int{}, random: rand.New(rand.NewPCG(1, 2))}
+	}
 }
 
 // NoReplacement admits into free space only, and never replaces.
@@ -19,6 +25,7 @@ func NoReplacement(capacity int64, _ []Request) Cache {
 // ours without a policy replaces nothing.
 type ours struct {
 	limit, used, written int64
+	names                uint32
 	policy               *evict.Policy
 	random               *rand.Rand
 	at                   map[uint32]int // key -> index in entries
@@ -36,7 +43,7 @@ func (c *ours) Written() int64 { return c.written }
 // Use does as directory.get, admit and writer.write of cache/disk do.
 func (c *ours) Use(r Request) bool {
 	if c.policy != nil {
-		c.policy.Use(id(r.Key), int(r.Size), r.Now)
+		c.policy.Use(id(c.names, r.Key), int(r.Size), r.Now)
 	}
 	if i, ok := c.at[r.Key]; ok {
 		c.entries[i].state = evict.Touch(c.entries[i].state, r.Now)

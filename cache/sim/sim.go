@@ -73,9 +73,9 @@ func Run(c Cache, load []Request) *Outcome {
 }
 
 // id makes of a key what the real policy sees: the only block of an object.
-func id(key uint32) hearth.ID {
+func id(names, key uint32) hearth.ID {
 	var version [16]byte
-	x := uint64(key)
+	x := uint64(names)<<32 | uint64(key)
 	for i := range version {
 		if i%8 == 0 {
 			x = mix(x)

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
-	"golang.org/x/sys/unix"
 )
 
 // answerWait is how long the node and its mounts may take to answer before the
@@ -81,26 +80,6 @@ func Watch(ctx context.Context, alive Alive) error {
 		default:
 			Say(says)
 		}
-	}
-}
-
-// Answers returns once what is mounted at dir answers. Asking for its figures
-// opens nothing and reads nothing, so a mount of this very process may be asked:
-// other threads serve it, and nothing waits for a thread that gets no answer.
-func Answers(ctx context.Context, dir string) error {
-	answer := make(chan error, 1)
-	go func() {
-		var s unix.Statfs_t
-		answer <- unix.Statfs(dir, &s)
-	}()
-	select {
-	case err := <-answer:
-		if err != nil {
-			return fmt.Errorf("the mount at %s: %w", dir, err)
-		}
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("the mount at %s does not answer", dir)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/hearthfs/hearth/internal/probe"
 	"golang.org/x/sys/unix"
 )
 
@@ -87,7 +88,7 @@ const deadWait = 2 * time.Second
 func Dead(dir string) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), deadWait)
 	defer cancel()
-	return errors.Is(Answers(ctx, dir), unix.ENOTCONN)
+	return errors.Is(probe.Answers(ctx, dir), unix.ENOTCONN)
 }
 
 // CutOff has the kernel end the connections of those of dirs on which a FUSE file
@@ -119,7 +120,7 @@ func CutOff(ctx context.Context, kind string, dirs []string) (cut []string) {
 func silent(ctx context.Context, dir string) bool {
 	waiting, cancel := context.WithTimeout(ctx, deadWait)
 	defer cancel()
-	return Answers(waiting, dir) != nil && waiting.Err() != nil && ctx.Err() == nil
+	return probe.Answers(waiting, dir) != nil && waiting.Err() != nil && ctx.Err() == nil
 }
 
 // unescape undoes the mount table's octal escapes.
