@@ -21,6 +21,7 @@ import (
 	"github.com/hearthfs/hearth/node/pins"
 	"github.com/hearthfs/hearth/node/siblings"
 	"github.com/hearthfs/hearth/node/watch"
+	"github.com/hearthfs/hearth/origin"
 	"github.com/hearthfs/hearth/warmup"
 	"github.com/hearthfs/hearth/warmup/prefetch"
 )
@@ -266,7 +267,7 @@ func (n *Node) forWarmUp() int {
 func (l *link) forObjects() int {
 	c := l.Origin.Connections
 	if c <= 0 {
-		c = 64
+		c = origin.DefaultConnections
 	}
 	if c >= 4 { // fewer serve names as well
 		c -= max(1, c/8)

@@ -124,7 +124,7 @@ type Config struct {
 	Identity string
 	// UserAgent names the program and its version, "hearth/1.0".
 	UserAgent string
-	// Connections is the most requests at once; 0: 64.
+	// Connections is the most requests at once; 0: DefaultConnections.
 	Connections int
 	// Bandwidth limits what is read, in bytes/s; 0: no limit.
 	Bandwidth int64

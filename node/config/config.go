@@ -41,7 +41,7 @@ type Origin struct {
 	// Identity replaces scheme, endpoint and bucket in versions, for one bucket
 	// behind several endpoints.
 	Identity string `json:"identity,omitempty"`
-	// Connections is the most that are open at once; 0: 64.
+	// Connections is the most that are open at once; 0: origin.DefaultConnections.
 	Connections int `json:"connections,omitempty"`
 	// Bandwidth limits what is read from the origin after a burst of a block (1
 	// MiB), bytes/s; 0: no limit.

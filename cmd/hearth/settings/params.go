@@ -150,7 +150,7 @@ func originOf(key, flag string, field func(*Settings) *config.Origin) []Param {
 			set: with(text, func(s *Settings) *string { return &field(s).CAFile })},
 		{Key: key + ".identity", Flag: name("identity"), Kind: "text", Default: "scheme, endpoint and bucket", Help: "what names the bucket in versions, for one bucket behind several endpoints",
 			set: with(text, func(s *Settings) *string { return &field(s).Identity })},
-		{Key: key + ".connections", Flag: name("connections"), Kind: "number", Default: "64", Help: "connections to the origin, at most; at least 1",
+		{Key: key + ".connections", Flag: name("connections"), Kind: "number", Default: "160", Help: "connections to the origin, at most; at least 1",
 			set: with(parseConnections, func(s *Settings) *int { return &field(s).Connections })},
 		{Key: key + ".bandwidth", Flag: name("bandwidth"), Kind: "rate", Default: "no limit", Help: "bytes per second from the origin, at most, after a burst of 1MiB: 200MiB/s; at least 64KiB/s",
 			set: with(parseBandwidth, func(s *Settings) *int64 { return &field(s).Bandwidth })},
