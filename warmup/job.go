@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/warmup/gate"
 	"github.com/hearthfs/hearth/warmup/list"
 	"github.com/hearthfs/hearth/warmup/pins"
@@ -150,17 +149,19 @@ func (j *job) pass(ctx context.Context) error {
 	}
 	order := make(chan *item, window)
 	from := j.rec.Cursor
-	start(&work, cancel, func() error {
-		defer close(order)
-		if len(j.others) > 0 { // what may not fit beside other jobs must not take their room
-			select {
-			case <-counted:
-			case <-ctx.Done():
-				return context.Cause(ctx)
+	work.Go(func() {
+		defer close(order) // once the context has the walk's error: else the end of that looks like all
+		try(cancel, func() error {
+			if len(j.others) > 0 { // what may not fit beside other jobs must not take their room
+				select {
+				case <-counted:
+				case <-ctx.Done():
+					return context.Cause(ctx)
+				}
 			}
-		}
-		return j.walk(ctx, from, order, func(it *item, p *gate.Pass) {
-			start(&work, cancel, func() error { j.step(ctx, it, p); return nil })
+			return j.walk(ctx, from, order, func(it *item, p *gate.Pass) {
+				start(&work, cancel, func() error { j.step(ctx, it, p); return nil })
+			})
 		})
 	})
 	c := &commit{job: j}
@@ -181,11 +182,13 @@ func (j *job) pass(ctx context.Context) error {
 
 // start runs do beside the job; its error, or panic, ends that alone.
 func start(work *sync.WaitGroup, end context.CancelCauseFunc, do func() error) {
-	work.Go(func() {
-		if err := guarded(do); err != nil {
-			end(err)
-		}
-	})
+	work.Go(func() { try(end, do) })
+}
+
+func try(end context.CancelCauseFunc, do func() error) {
+	if err := guarded(do); err != nil {
+		end(err)
+	}
 }
 
 // guarded makes a panic an error.
@@ -444,32 +447,6 @@ func (j *job) besides(ctx context.Context, f *fit) error {
 	}
 	f.Again(again.Fit) // a pin may be in force by now
 	return f.refusal(true)
-}
-
-// held is what of an object is held, and the requests that the rest takes.
-func held(k hearth.Keeper, o *hearth.Object) (t Tally, requests int64) {
-	if k == nil || !o.Cacheable() {
-		return t, 0
-	}
-	run := 0
-	for i := range o.Blocks() {
-		b := o.Block(i)
-		if k.Has(b.ID()) {
-			t.Bytes += int64(b.Len())
-			run = 0
-			continue
-		}
-		if run == mostRun || i%hearth.ExtentBlocks == 0 {
-			run = 0
-		}
-		if run++; run == 1 {
-			requests++
-		}
-	}
-	if t.Bytes == o.Size {
-		t.Files = 1
-	}
-	return t, requests
 }
 
 // save makes what was counted last, and shows it.

@@ -231,3 +231,29 @@ func (l *loader) replaced(ctx context.Context, p *gate.Pass, r *ref) outcome {
 	}
 	return outcome{changed: true, object: &r.object, failed: r.object.Size, cause: causeChanging}
 }
+
+// held is what of an object is held, and the requests that the rest takes.
+func held(k hearth.Keeper, o *hearth.Object) (t Tally, requests int64) {
+	if k == nil || !o.Cacheable() {
+		return t, 0
+	}
+	run := 0
+	for i := range o.Blocks() {
+		b := o.Block(i)
+		if k.Has(b.ID()) {
+			t.Bytes += int64(b.Len())
+			run = 0
+			continue
+		}
+		if run == mostRun || i%hearth.ExtentBlocks == 0 {
+			run = 0
+		}
+		if run++; run == 1 {
+			requests++
+		}
+	}
+	if t.Bytes == o.Size {
+		t.Files = 1
+	}
+	return t, requests
+}
