@@ -73,9 +73,9 @@ type Engine struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	work   sync.WaitGroup
-	atWork chan struct{} // of a capacity of mostJobs
 
 	mu      sync.Mutex // guards the rest
+	line    *gate.Line // of mostJobs
 	closed  bool
 	total   Counters // of all jobs since Open
 	shown   map[string]*shown
@@ -102,7 +102,7 @@ func Open(o Options) (*Engine, error) {
 	if o.Explain == nil {
 		o.Explain = error.Error
 	}
-	e := &Engine{o: o, gate: gate.New(), atWork: make(chan struct{}, mostJobs), shown: map[string]*shown{}, changed: make(chan struct{})}
+	e := &Engine{o: o, gate: gate.New(), line: gate.NewLine(mostJobs), shown: map[string]*shown{}, changed: make(chan struct{})}
 	e.ctx, e.cancel = context.WithCancelCause(context.Background())
 	all, err := o.Records.Load()
 	if err != nil {
@@ -113,6 +113,7 @@ func Open(o Options) (*Engine, error) {
 	})
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	slices.SortFunc(all, older) // who began first goes on first, and what is shared is theirs
 	for _, r := range all {
 		e.shown[r.ID] = &shown{record: r}
 		if !r.State.Over() {
@@ -242,31 +243,35 @@ func (e *Engine) startLocked(r Record) {
 	ctx, stop := context.WithCancelCause(e.ctx)
 	e.shown[r.ID].stop = stop
 	j := &job{engine: e, rec: r, loader: newLoader(&e.o, r.Rate), began: time.Now(), before: r.Worked}
+	place := e.line.Join()
 	e.work.Go(func() {
 		defer stop(nil)
+		defer place.Leave()
 		if e.o.Ready != nil {
 			select {
 			case <-e.o.Ready:
 			case <-ctx.Done():
 			}
 		}
-		select { // until then it is queued
-		case e.atWork <- struct{}{}:
-			defer func() { <-e.atWork }()
-		case <-ctx.Done():
-			j.end(context.Cause(ctx))
+		if err := place.Enter(ctx, j.open); err != nil { // until then it is queued
+			j.end(err)
 			return
 		}
 		j.share = e.gate.Join()
 		defer j.share.Leave()
-		j.loader.pins = e.o.Pins.Open()
 		defer j.loader.pins.Close()
-		if e.o.Room != nil {
-			j.claim, j.others = e.claims.Open(j.loader.pins, len(e.o.Room.Rooms(nil)), r.loads())
-			defer e.claims.Close(j.claim)
-		}
+		defer e.claims.Close(j.claim)
 		j.end(guarded(func() error { return j.run(ctx) }))
 	})
+}
+
+// open opens what the job pins and claims. Jobs that are let in later find that.
+func (j *job) open() {
+	e := j.engine
+	j.loader.pins = e.o.Pins.Open()
+	if e.o.Room != nil {
+		j.claim, j.others = e.claims.Open(j.loader.pins, len(e.o.Room.Rooms(nil)), j.rec.loads())
+	}
 }
 
 // end notes how a run ended; one that the node's end broke off is no end.

@@ -1,6 +1,7 @@
 package warmup
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -210,6 +211,11 @@ type Record struct {
 	Checked *Checked `json:"checked,omitempty"`
 	// Samples are the first causes of what is not kept, vanished or failed.
 	Samples []Sample `json:"samples,omitempty"`
+}
+
+// older orders jobs: who began first comes first.
+func older(a, b Record) int {
+	return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.ID, b.ID))
 }
 
 // through is what has been counted of what a listing gives; of a warm-up that is what

@@ -16,7 +16,9 @@ type ends struct {
 }
 
 // ReadSince is Names'.
-func (n ends) ReadSince(context.Context, uint64, int64, string, func(Entry) bool) error { return n.list() }
+func (n ends) ReadSince(context.Context, uint64, int64, string, func(Entry) bool) error {
+	return n.list()
+}
 
 // slow is a bug's text, which comes once everybody else has gone on as far as they can.
 type slow struct{}

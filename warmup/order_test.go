@@ -1,0 +1,84 @@
+package warmup
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/hearthfs/hearth/internal/hearthtest"
+)
+
+// queued notes a job for a path that was submitted and has not begun.
+func (w *world) queued(id, path string, age int64) {
+	w.t.Helper()
+	if err := w.files.Save(Record{ID: id, Request: Request{Targets: []string{path}}, State: Queued, Times: Times{Created: time.Unix(1000-age, 0)}}); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func TestARestartKeepsTheOrder(t *testing.T) {
+	// More jobs than are at work at a time are unfinished when the node starts: the oldest go
+	// on, and the newest are queued as before.
+	w := newWorld(t)
+	w.fill()
+	var newest []string
+	for i := range int64(mostJobs + 4) {
+		id := fmt.Sprintf("age%05d", i)
+		w.queued(id, "/", i)
+		if i < 4 {
+			newest = append(newest, id)
+		}
+	}
+	release := make(chan struct{})
+	w.bucket.onGet = func(int, string) { <-release }
+	w.open()
+	var queued []string
+	hearthtest.Eventually(t.Context(), 20*time.Second, func() bool {
+		queued = nil
+		for _, v := range w.engine.List() {
+			if v.State == Queued {
+				queued = append(queued, v.ID)
+			}
+		}
+		return len(queued) == 4
+	})
+	if slices.Sort(queued); !slices.Equal(queued, newest) {
+		t.Errorf("%v are queued, and %v came last", queued, newest)
+	}
+	close(release)
+	for _, id := range newest {
+		if v := w.over(id); v.State != Done {
+			t.Errorf("%+v", v)
+		}
+	}
+}
+
+func TestTheFirstClaimIsTheOldestJobs(t *testing.T) {
+	// Two unfinished jobs of which only one fits: after a restart the older one is loaded, and
+	// the other refused, also where both are to be counted yet.
+	for range 4 {
+		w := newWorld(t)
+		w.pins = &Pins{}
+		for _, key := range []string{"a/1", "a/2", "b/1", "b/2"} {
+			w.bucket.put(key, "e", 1000)
+		}
+		w.room = fakeRoom(3000)
+		w.queued("new", "/b", 1)
+		w.queued("old", "/a", 2)
+		release := make(chan struct{})
+		w.bucket.onGet = func(_ int, key string) {
+			if key[0] == 'a' {
+				<-release
+			}
+		}
+		w.open()
+		if v := w.over("new"); v.Kind != kindRefused {
+			t.Errorf("the new one: %s %s", v.State, v.Error)
+		}
+		close(release)
+		if v := w.over("old"); v.State != Done {
+			t.Errorf("the old one: %s %s", v.State, v.Error)
+		}
+	}
+}
