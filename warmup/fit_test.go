@@ -195,6 +195,61 @@ func TestAClaimLastsOverARestart(t *testing.T) {
 	}
 }
 
+func TestAClaimLastsOverARestartWhileVerifying(t *testing.T) {
+	// The node is killed in a job's second walk, which loads what was evicted. The job goes on
+	// in that walk, what lies before its place there is pinned, and its claim is known to others.
+	w := newWorld(t)
+	w.every = time.Millisecond
+	w.pins = &Pins{}
+	for _, key := range []string{"a/1", "a/2", "b/1", "b/2"} {
+		w.bucket.put(key, "e", 1000)
+	}
+	w.room = fakeRoom(3000)
+	evicted := false
+	w.records.saved = func() {
+		if !evicted {
+			evicted = w.keeper.evict(func(h *fakeHeld) bool { return h.block.Object.Key == "a/2" && h.flushed }) > 0
+		}
+	}
+	release, again := make(chan struct{}), make(chan struct{}, 2)
+	w.bucket.onGet = func(n int, key string) {
+		if n > 2 && key[0] == 'a' {
+			again <- struct{}{}
+			<-release
+		}
+	}
+	w.open()
+	id := w.start("/a")
+	<-again
+	hearthtest.Eventually(t.Context(), 20*time.Second, func() bool {
+		v, _, _ := w.engine.Get(id)
+		return v.Pass == 1 && v.Cursor.Path == "1"
+	})
+	w.records.mu.Lock()
+	w.records.dead = true
+	w.records.mu.Unlock()
+	close(release)
+	w.kill()
+	release = make(chan struct{})
+	w.open()
+	<-again
+	v, _, err := w.engine.Get(id)
+	if err != nil || v.Phase != "verifying" || v.Cursor.Path != "1" {
+		t.Errorf("after a restart: %+v, %v", v, err)
+	}
+	first := w.bucket.objects["a/1"].Version
+	if !hearthtest.Eventually(t.Context(), 20*time.Second, func() bool { return w.pins.Has(first) }) {
+		t.Error("what was loaded before the restart is not pinned")
+	}
+	if v := w.over(w.start("/b")); v.Kind != kindRefused {
+		t.Errorf("beside the first: %s %s", v.State, v.Error)
+	}
+	close(release)
+	if v := w.over(id); v.State != Done || v.Reloaded != 1000 {
+		t.Errorf("%+v", v)
+	}
+}
+
 func TestADryRunOfSeveral(t *testing.T) {
 	// Each cache directory must have room, not all together; a target below another is one
 	// with it; what a list names and is not there is named and is nothing to load.

@@ -35,6 +35,7 @@ type job struct {
 	claim  *pins.Claim   // of what it loads; nil: of nothing
 	others []*pins.Claim // of jobs that began before it
 	spare  *pins.Spare   // what it may load before it is counted; nil: all of it
+	pinned bool          // this run has begun to pin and claim all that it was asked for
 	began  time.Time     // of this run, with the time worked before
 	before float64
 
@@ -132,7 +133,7 @@ func (j *job) pass(ctx context.Context) error {
 	counted := make(chan struct{})
 	if j.plan.Counted {
 		close(counted)
-		if j.rec.Pass == 0 && j.rec.loads() { // what was loaded before a restart must stay as well
+		if !j.pinned && j.rec.loads() { // what was loaded before a restart must stay as well
 			start(&work, cancel, func() error { j.pinAll(ctx); return nil })
 		}
 	} else {
@@ -147,6 +148,7 @@ func (j *job) pass(ctx context.Context) error {
 	if room := j.engine.o.Room; room != nil && !j.rec.Check {
 		j.spare = &pins.Spare{Free: room.Free, Fits: counted}
 	}
+	j.pinned = true
 	order := make(chan *item, window)
 	from := j.rec.Cursor
 	work.Go(func() {
