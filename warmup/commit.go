@@ -9,6 +9,7 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/warmup/gate"
+	"github.com/hearthfs/hearth/warmup/task"
 )
 
 const (
@@ -229,7 +230,7 @@ func (c *commit) again(ctx context.Context, all []*item, load func(*item, *gate.
 		if err != nil {
 			break
 		}
-		start(&work, cancel, func() error {
+		task.Start(&work, cancel, func() error {
 			p.Exit(ctx, load(it, p))
 			return nil
 		})

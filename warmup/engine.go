@@ -18,6 +18,7 @@ import (
 	"github.com/hearthfs/hearth/warmup/list"
 	"github.com/hearthfs/hearth/warmup/pace"
 	"github.com/hearthfs/hearth/warmup/pins"
+	"github.com/hearthfs/hearth/warmup/task"
 )
 
 // Options are what an Engine works with.
@@ -212,7 +213,7 @@ func newID() string {
 // forget drops the oldest ended jobs beyond the history, and those whose lists are more
 // than may lie on a disk that is for blocks, with their files.
 func (e *Engine) forget() {
-	lists := e.o.Files.lists()
+	lists := list.Sizes(e.o.Files.Dir, listSuffix) // what cannot be read now is asked for with the next job
 	e.mu.Lock()
 	var ended []*shown
 	for _, s := range e.shown {
@@ -261,7 +262,7 @@ func (e *Engine) startLocked(r Record) {
 		defer j.share.Leave()
 		defer j.loader.pins.Close()
 		defer e.claims.Close(j.claim)
-		j.end(guarded(func() error { return j.run(ctx) }))
+		j.end(task.Guarded(func() error { return j.run(ctx) }))
 	})
 }
 

@@ -173,23 +173,6 @@ func (f *Files) drop(id string) {
 	}
 }
 
-// lists are the sizes of the lists that are kept, by their jobs' ids.
-func (f *Files) lists() map[string]int64 {
-	all := map[string]int64{}
-	if f.Dir == "" {
-		return all
-	}
-	entries, _ := os.ReadDir(f.Dir) // what cannot be read now is asked for with the next job
-	for _, e := range entries {
-		if id, ok := strings.CutSuffix(e.Name(), listSuffix); ok {
-			if info, err := e.Info(); err == nil {
-				all[id] = info.Size()
-			}
-		}
-	}
-	return all
-}
-
 func (f *Files) remove(name string) {
 	if err := os.Remove(filepath.Join(f.Dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		f.told("a job's file stays", err)
@@ -210,19 +193,14 @@ func (f *Files) Spool(id string, from io.Reader, nul bool, canonical func(string
 	if err := f.make(); err != nil {
 		return fmt.Errorf("keep the list: %w", err)
 	}
-	file, err := os.OpenFile(f.list(id), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return fmt.Errorf("keep the list: %w", err)
-	}
-	err = errors.Join(list.Write(file, from, nul, canonical), file.Sync(), file.Close())
-	if err == nil {
-		return nil
-	}
-	f.remove(id + listSuffix)
+	err := list.Keep(f.list(id), from, nul, canonical)
 	if errors.As(err, new(list.Refused)) {
 		err = Refusal(err.Error())
 	}
-	return fmt.Errorf("keep the list: %w", err)
+	if err != nil {
+		return fmt.Errorf("keep the list: %w", err)
+	}
+	return nil
 }
 
 func (f *Files) list(id string) string { return filepath.Join(f.Dir, id+listSuffix) }

@@ -3,13 +3,13 @@ package warmup
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"time"
 
 	"github.com/hearthfs/hearth/warmup/gate"
 	"github.com/hearthfs/hearth/warmup/list"
 	"github.com/hearthfs/hearth/warmup/pins"
+	"github.com/hearthfs/hearth/warmup/task"
 )
 
 // failure ends a job early.
@@ -105,7 +105,7 @@ func (j *job) onlyCount(ctx context.Context) error {
 	defer saving.Wait()
 	defer stop()
 	ended := make(chan error, 1)
-	saving.Go(func() { ended <- guarded(func() error { return j.count(ctx) }) })
+	saving.Go(func() { ended <- task.Guarded(func() error { return j.count(ctx) }) })
 	tick := time.NewTicker(j.engine.o.checkpoint)
 	defer tick.Stop()
 	for {
@@ -134,10 +134,10 @@ func (j *job) pass(ctx context.Context) error {
 	if j.plan.Counted {
 		close(counted)
 		if !j.pinned && j.rec.loads() { // what was loaded before a restart must stay as well
-			start(&work, cancel, func() error { j.pinAll(ctx); return nil })
+			task.Start(&work, cancel, func() error { j.pinAll(ctx); return nil })
 		}
 	} else {
-		start(&work, cancel, func() error {
+		task.Start(&work, cancel, func() error {
 			err := j.count(ctx)
 			if err == nil { // else nobody goes on
 				close(counted)
@@ -153,7 +153,7 @@ func (j *job) pass(ctx context.Context) error {
 	from := j.rec.Cursor
 	work.Go(func() {
 		defer close(order) // once the context has the walk's error: else the end of that looks like all
-		try(cancel, func() error {
+		task.Try(cancel, func() error {
 			if len(j.others) > 0 { // what may not fit beside other jobs must not take their room
 				select {
 				case <-counted:
@@ -162,13 +162,13 @@ func (j *job) pass(ctx context.Context) error {
 				}
 			}
 			return j.walk(ctx, from, order, func(it *item, p *gate.Pass) {
-				start(&work, cancel, func() error { j.step(ctx, it, p); return nil })
+				task.Start(&work, cancel, func() error { j.step(ctx, it, p); return nil })
 			})
 		})
 	})
 	c := &commit{job: j}
 	if err := c.run(ctx, order); err != nil {
-		return first(ctx, err)
+		return task.First(ctx, err)
 	}
 	// The channel is closed by a walk that failed, too.
 	if ctx.Err() != nil {
@@ -180,35 +180,6 @@ func (j *job) pass(ctx context.Context) error {
 	}
 	j.save()
 	return context.Cause(ctx)
-}
-
-// start runs do beside the job; its error, or panic, ends that alone.
-func start(work *sync.WaitGroup, end context.CancelCauseFunc, do func() error) {
-	work.Go(func() { try(end, do) })
-}
-
-func try(end context.CancelCauseFunc, do func() error) {
-	if err := guarded(do); err != nil {
-		end(err)
-	}
-}
-
-// guarded makes a panic an error.
-func guarded(do func() error) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("panic: %v", p)
-		}
-	}()
-	return do()
-}
-
-// first is what ended the context, since other errors followed from that.
-func first(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	return err
 }
 
 // walk begins the steps in order.
@@ -386,7 +357,7 @@ func (j *job) count(ctx context.Context) error {
 		return fit.refusal(false)
 	}
 	if err := c.all(ctx); err != nil {
-		return first(ctx, err)
+		return task.First(ctx, err)
 	}
 	var lacks error
 	if !j.rec.MetadataOnly && !j.rec.Check {
@@ -445,7 +416,7 @@ func (j *job) besides(ctx context.Context, f *fit) error {
 		return nil
 	}
 	if err := c.all(ctx); err != nil {
-		return first(ctx, err)
+		return task.First(ctx, err)
 	}
 	f.Again(again.Fit) // a pin may be in force by now
 	return f.refusal(true)

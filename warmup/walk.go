@@ -14,6 +14,7 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/warmup/check"
+	"github.com/hearthfs/hearth/warmup/task"
 )
 
 // Entry is a name of the tree and what it means.
@@ -358,7 +359,7 @@ func (c *count) all(ctx context.Context) error {
 		return context.Cause(ctx)
 	})
 	c.work.Wait()
-	return first(ctx, err)
+	return task.First(ctx, err)
 }
 
 // aside runs do beside others if few run, else at once.
@@ -367,7 +368,7 @@ func (c *count) aside(ctx context.Context, do func() error) {
 	case c.tokens <- struct{}{}:
 		c.work.Go(func() {
 			defer func() { <-c.tokens }()
-			if err := guarded(do); err != nil {
+			if err := task.Guarded(do); err != nil {
 				c.fail(err)
 			}
 		})

@@ -55,6 +55,34 @@ func Write(to io.Writer, list io.Reader, nul bool, canonical func(string) string
 	return errors.Join(err, out.Flush())
 }
 
+// Keep writes a list, as Write does, into a file that is not there yet, and syncs it; what is
+// no list leaves nothing.
+func Keep(name string, from io.Reader, nul bool, canonical func(string) string) error {
+	file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	if err = errors.Join(Write(file, from, nul, canonical), file.Sync(), file.Close()); err != nil {
+		err = errors.Join(err, os.Remove(name))
+	}
+	return err
+}
+
+// Sizes are those of the files of a directory whose names end in suffix, by what stands before
+// that. What cannot be read is left out.
+func Sizes(dir, suffix string) map[string]int64 {
+	all := map[string]int64{}
+	entries, _ := os.ReadDir(dir)
+	for _, e := range entries {
+		if id, ok := strings.CutSuffix(e.Name(), suffix); ok {
+			if info, err := e.Info(); err == nil {
+				all[id] = info.Size()
+			}
+		}
+	}
+	return all
+}
+
 func upToNUL(data []byte, end bool) (advance int, token []byte, err error) {
 	if i := bytes.IndexByte(data, 0); i >= 0 {
 		return i + 1, data[:i], nil
