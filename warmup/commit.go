@@ -1,6 +1,7 @@
 package warmup
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -160,7 +161,7 @@ func (c *commit) skips(it *item) bool {
 }
 
 // ensure has what was loaded brought to the device and asks for each block of it;
-// what was lost is loaded once more.
+// what was lost is loaded once more, and how that ends is what became of it.
 func (c *commit) ensure(ctx context.Context) error {
 	j := c.job
 	loaded := int64(0)
@@ -180,14 +181,22 @@ func (c *commit) ensure(ctx context.Context) error {
 		return nil
 	}
 	err := c.again(ctx, again, func(it *item, p *gate.Pass) int64 {
-		return j.loader.load(ctx, p, it.out.object, it.out.first, it.out.n).loaded
+		x := j.loader.load(ctx, p, it.out.object, it.out.first, it.out.n)
+		if x.stale {
+			it.out = j.loader.replaced(ctx, p, it.ref)
+			return it.out.loaded
+		}
+		it.out.lose(x.notKept+x.failed, x.cause)
+		it.out.notKept, it.out.failed = x.notKept, x.failed
+		return x.loaded
 	})
 	if err != nil {
 		return err
 	}
 	c.flush(ctx)
-	for _, it := range again {
-		it.out.lose(it.out.lost(j.loader.keeper), causeDeclined)
+	for _, it := range again { // what is gone again, beside that
+		lost := it.out.lost(j.loader.keeper) - it.out.notKept - it.out.failed
+		it.out.lose(max(0, lost), cmp.Or(it.out.cause, causeDeclined))
 	}
 	return nil
 }

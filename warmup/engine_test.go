@@ -252,6 +252,58 @@ func TestWhatAFlushLoses(t *testing.T) {
 	}
 }
 
+func TestHowALoadOfWhatWasLostEnds(t *testing.T) {
+	// A tier takes a file and has not got it after the flush. That it cannot be fetched again,
+	// or finds no room, or has another version by now is said as if it were the first time.
+	for name, c := range map[string]struct {
+		before func(w *world) error
+		state  State
+		want   func(*Counters) *Tally
+		cause  string
+	}{
+		"origin away": {func(*world) error { return errors.New("nobody answers") }, Partly, func(c *Counters) *Tally { return &c.Failed }, "nobody answers"},
+		"no room": {func(w *world) error {
+			w.keeper.mu.Lock()
+			defer w.keeper.mu.Unlock()
+			w.keeper.budget = 1
+			return nil
+		}, Partly, func(c *Counters) *Tally { return &c.NotKept }, errFakeFull.Error()},
+		"replaced": {func(w *world) error {
+			w.bucket.put("d/loses", "new", 30_000)
+			return nil
+		}, Done, func(c *Counters) *Tally { return &c.Changed }, ""},
+	} {
+		w := newWorld(t)
+		w.bucket.put("d/keeps", "e", 10)
+		w.bucket.put("d/loses", "e", 30_000)
+		lost := false
+		w.keeper.loses = func(key string) bool {
+			if lost || key != "d/loses" {
+				return false
+			}
+			lost = true
+			return true
+		}
+		w.bucket.onGet = func(n int, _ string) {
+			if n != 3 {
+				return
+			}
+			err := c.before(w)
+			w.bucket.mu.Lock()
+			w.bucket.fail = err
+			w.bucket.mu.Unlock()
+		}
+		w.open()
+		v := w.over(w.start("/d"))
+		if !lost || v.State != c.state || *c.want(&v.Counters) != (Tally{1, 30_000}) || v.Counters.Sum() != (Tally{2, 30_010}) || v.Lost != 0 {
+			t.Errorf("%s: %s, %+v", name, v.State, v.Counters)
+		}
+		if c.cause != "" && (len(v.Samples) != 1 || v.Samples[0].Path != "/d/loses" || !strings.Contains(v.Samples[0].Cause, c.cause)) {
+			t.Errorf("%s: %+v", name, v.Samples)
+		}
+	}
+}
+
 // fakeUnflushed is a flush's error that concerns the objects of some versions.
 type fakeUnflushed struct {
 	error
