@@ -254,8 +254,7 @@ func (c *commit) count(it *item) {
 	part := r.Cursor.part(it)
 	add := func(verdict int, bytes int64) {
 		if bytes > 0 {
-			r.Counters.of(verdict).Bytes += bytes
-			part.Bytes += bytes
+			part.Bytes.of(verdict).Bytes += bytes
 			part.Verdict = max(part.Verdict, verdict)
 		}
 	}
@@ -269,21 +268,15 @@ func (c *commit) count(it *item) {
 		part.Verdict = wasFailed
 		r.sample(it.ref.path(), it.ref.absent)
 	case out.vanished || it.ref.absent != "":
-		add(wasVanished, it.ref.object.Size-part.Bytes)
-		part.Verdict, part.Replaced = max(part.Verdict, wasVanished), true
+		bytes := max(it.ref.object.Size, part.Bytes.Sum().Bytes)
+		part.replaced(wasVanished)
+		add(wasVanished, bytes)
 		r.sample(it.ref.path(), "it vanished from the origin")
 	case out.changed:
-		// What was counted of the old version stays: the sum is the new one's size.
-		left := max(0, out.object.Size-part.Bytes)
-		for _, x := range []struct {
-			verdict int
-			bytes   int64
-		}{{wasFailed, out.failed}, {wasNotKept, out.notKept}, {wasChanged, left}} {
-			n := min(x.bytes, left)
-			add(x.verdict, n)
-			left -= n
-		}
-		part.Verdict, part.Replaced = max(part.Verdict, wasChanged), true
+		part.replaced(wasChanged)
+		add(wasFailed, out.failed)
+		add(wasNotKept, out.notKept)
+		add(wasChanged, out.object.Size-out.failed-out.notKept)
 	default:
 		add(wasPresent, out.held)
 		add(wasDone, out.loaded)
@@ -291,8 +284,19 @@ func (c *commit) count(it *item) {
 		add(wasFailed, out.failed)
 	}
 	if it.last {
-		r.Counters.of(part.Verdict).Files++
+		r.whole(part)
 	}
+}
+
+// replaced notes that a version is no more: what was counted of it is none of the next one.
+func (p *Part) replaced(verdict int) {
+	p.Bytes, p.Verdict, p.Replaced = Counters{}, verdict, true
+}
+
+// whole counts a file.
+func (r *Record) whole(p *Part) {
+	p.Bytes.of(p.Verdict).Files++
+	r.Counters.add(&p.Bytes)
 }
 
 // review notes what a later pass found: what had been evicted and is here again, or

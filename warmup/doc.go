@@ -30,7 +30,9 @@
 // Each file ends in one category: present (all of it was held before it was asked
 // for), done, changed (its version was replaced meanwhile; the new one is loaded),
 // vanished, not kept (no tier would have it), failed. So do its bytes, by blocks:
-// those of a file that is done may have been present in part.
+// those of a file that is done may have been present in part. They enter the counters
+// with their file, once it is whole, since a version that is replaced before that is none
+// of what there is; what was counted of one so far is shown as progress.
 //
 // A job that checks goes the same way and loads nothing. Before it reads a directory it
 // has that listed anew, whatever is believed of it; what names are told to have meant

@@ -296,7 +296,7 @@ func (j *job) end(err error) {
 	}
 	now := time.Now()
 	r.Ended = &now
-	r.Cursor.File = nil
+	r.Counters, r.Cursor.File = r.counted(), nil
 	j.plan.Lock()
 	if !r.Plan.Counted {
 		r.Plan = j.plan.Plan
@@ -332,15 +332,16 @@ func (e *Engine) keep(r *Record) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if s := e.shown[saved.ID]; s != nil {
+		before, now := s.record.counted(), saved.counted()
 		for v := range wasFailed + 1 {
 			if saved.Check {
 				break // it makes nothing present
 			}
-			was, is := s.record.Counters.of(v), saved.Counters.of(v)
-			e.total.of(v).add(Tally{is.Files - was.Files, is.Bytes - was.Bytes})
+			was, is := before.of(v), now.of(v)
+			e.total.of(v).add(Tally{max(0, is.Files-was.Files), max(0, is.Bytes-was.Bytes)})
 		}
 		s.record, s.unsaved = saved, err
-		brought := saved.Counters.Done.Bytes + saved.Counters.Changed.Bytes
+		brought := now.Done.Bytes + now.Changed.Bytes
 		if saved.Check {
 			brought = saved.through().Bytes
 		}

@@ -438,6 +438,7 @@ func (j *job) save() {
 	}
 	j.plan.Unlock()
 	j.saveCheck()
+	r.Reached = max(r.Reached, r.through().Bytes)
 	r.Worked = j.before + time.Since(j.began).Seconds()
 	j.engine.keep(r)
 }

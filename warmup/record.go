@@ -90,6 +90,12 @@ type Counters struct {
 	Failed   Tally `json:"failed"`
 }
 
+func (c *Counters) add(x *Counters) {
+	for v := range wasFailed + 1 {
+		c.of(v).add(*x.of(v))
+	}
+}
+
 // Sum is all categories together.
 func (c *Counters) Sum() Tally {
 	var sum Tally
@@ -156,8 +162,10 @@ type Cursor struct {
 type Part struct {
 	Version string `json:"version"`
 	Blocks  int64  `json:"blocks"`
-	Bytes   int64  `json:"bytes"`
 	Verdict int    `json:"verdict"`
+	// Bytes are those of Blocks. They are the record's once the file is whole: a version
+	// that is replaced before is none of what there is.
+	Bytes Counters `json:"counted"`
 	// Replaced: its version changed, and all of the new one has been counted.
 	Replaced bool `json:"replaced,omitempty"`
 }
@@ -199,6 +207,9 @@ type Record struct {
 	// were evicted and are missing at its end. Counters have them as what they were.
 	Reloaded int64 `json:"reloaded_bytes,omitempty"`
 	Lost     int64 `json:"lost_bytes,omitempty"`
+	// Reached is the most bytes that stood in a tier at a time: those of a version that a
+	// smaller one replaced do not any more.
+	Reached int64 `json:"reached_bytes,omitempty"`
 	// Missing bytes were not there in the pass under way, so far.
 	Missing int64 `json:"missing_bytes,omitempty"`
 	// Pass is 0 for the first walk, then those that look at it again.
@@ -218,13 +229,23 @@ func older(a, b Record) int {
 	return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.ID, b.ID))
 }
 
+// counted are the counters with what was counted of a file that is not whole.
+func (r *Record) counted() Counters {
+	c := r.Counters
+	if r.Cursor.File != nil {
+		c.add(&r.Cursor.File.Bytes)
+	}
+	return c
+}
+
 // through is what has been counted of what a listing gives; of a warm-up that is what
 // stands in a tier.
 func (r *Record) through() Tally {
+	c := r.counted()
 	if !r.Check {
-		return r.Counters.Held()
+		return c.Held()
 	}
-	t := r.Counters.Sum()
+	t := c.Sum()
 	t.add(Tally{-r.Counters.Vanished.Files, -r.Counters.Vanished.Bytes})
 	return t
 }
@@ -270,5 +291,5 @@ const (
 )
 
 func (c *Counters) of(verdict int) *Tally {
-	return []*Tally{&c.Present, &c.Done, &c.Changed, &c.Vanished, &c.NotKept, &c.Failed}[verdict]
+	return [...]*Tally{&c.Present, &c.Done, &c.Changed, &c.Vanished, &c.NotKept, &c.Failed}[verdict]
 }

@@ -253,8 +253,7 @@ func (c *commit) tally(it *item) {
 	}
 	part := r.Cursor.part(it)
 	add := func(verdict int, bytes int64, what, cause string) {
-		r.Counters.of(verdict).Bytes += bytes
-		part.Bytes += bytes
+		part.Bytes.of(verdict).Bytes += bytes
 		if verdict > part.Verdict {
 			part.Verdict = verdict
 			c.job.found(it.ref.path(), what, cause)
@@ -264,14 +263,13 @@ func (c *commit) tally(it *item) {
 	switch {
 	case part.Replaced:
 	case it.ref.absent != "":
+		part.Bytes, part.Replaced = Counters{}, true
 		add(wasNotKept, 0, isMissing, it.ref.absent)
-		part.Replaced = true
 	case out.changed:
-		add(wasChanged, max(0, it.ref.object.Size-part.Bytes), isChanged, out.cause)
-		part.Replaced = true
+		part.Bytes, part.Replaced = Counters{}, true
+		add(wasChanged, it.ref.object.Size, isChanged, out.cause)
 	default:
-		r.Counters.Present.Bytes += out.held
-		part.Bytes += out.held
+		part.Bytes.Present.Bytes += out.held
 		if out.failed > 0 {
 			add(wasFailed, out.failed, isCorrupt, out.cause)
 		}
@@ -280,7 +278,7 @@ func (c *commit) tally(it *item) {
 		}
 	}
 	if it.last {
-		r.Counters.of(part.Verdict).Files++
+		r.whole(part)
 	}
 }
 

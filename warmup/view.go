@@ -12,7 +12,8 @@ type View struct {
 }
 
 // Progress is how far a job is, as of its last checkpoint. Totals are 0 until the
-// count has ended. BytesDone never falls, but at the end by what was lost.
+// count has ended. BytesDone never falls, but at the end by what was lost, and by
+// what was counted of a version that a smaller one replaced.
 type Progress struct {
 	Job        string `json:"job"`
 	Phase      string `json:"phase"`
@@ -48,9 +49,11 @@ func (s *shown) view() View {
 		p.FilesTotal, p.BytesTotal = r.Plan.Total.Files, r.Plan.Total.Bytes
 	}
 	if !r.State.Over() {
+		p.BytesDone = max(r.Reached, p.BytesDone)
 		p.RateBPS = s.pace.Rate()
 	}
-	left := r.Plan.Total.Bytes - r.Counters.Sum().Bytes
+	counted := r.counted()
+	left := r.Plan.Total.Bytes - counted.Sum().Bytes
 	if r.Check {
 		left = r.Plan.Total.Bytes - held.Bytes
 	}

@@ -29,5 +29,5 @@ func (p *Pace) Rate() int64 {
 	if took <= 0 {
 		return 0
 	}
-	return int64(float64(p.value[last]-p.value[first]) / took)
+	return max(0, int64(float64(p.value[last]-p.value[first])/took)) // it may be set back
 }
