@@ -38,6 +38,11 @@ func warmUpEvicted(e *env) {
 	if v := h.job(0, "jobs", "wait", id); v.Counters.Sum() != total || v.Reloaded != sum(part) || v.Lost != 0 {
 		e.Errorf("%d bytes evicted once: %+v, want %+v", sum(part), v, total)
 	}
+	for _, verb := range [][]string{{"jobs", "wait", id}, {"jobs", id}} {
+		if out, code := h.ask(verb...); code != 0 || !strings.Contains(out, "evicted and loaded again") {
+			e.Errorf("%q: exit %d, %s", verb, code, out)
+		}
+	}
 	h.job(0, "warmup", "--check", "/")
 
 	h.evict("/")

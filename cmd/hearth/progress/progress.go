@@ -188,6 +188,9 @@ func Outcome(v *warmup.View) string {
 	if v.Checked != nil {
 		parts = checked(v.Checked)
 	}
+	if v.Reloaded > 0 {
+		parts = append(parts, "evicted and loaded again "+cli.Bytes(v.Reloaded))
+	}
 	if v.Lost > 0 {
 		parts = append(parts, "evicted before the end "+cli.Bytes(v.Lost))
 	}

@@ -89,6 +89,18 @@ func TestALineEachTenSeconds(t *testing.T) {
 	})
 }
 
+func TestWhatWasEvictedIsSaid(t *testing.T) {
+	// What was evicted while the job ran is told, whether all of it is there again or not.
+	v := &warmup.View{Record: warmup.Record{State: warmup.Done, Counters: warmup.Counters{Done: warmup.Tally{Files: 3, Bytes: 3 << 20}}, Reloaded: 2 << 20}}
+	if got := Outcome(v); got != "loaded 3 files, 3.0 MiB; evicted and loaded again 2.0 MiB" {
+		t.Errorf("%q", got)
+	}
+	v.State, v.Lost = warmup.Partly, 1<<20
+	if got := Outcome(v); got != "loaded 3 files, 3.0 MiB; evicted and loaded again 2.0 MiB; evicted before the end 1.0 MiB" {
+		t.Errorf("%q", got)
+	}
+}
+
 func TestWhatACheckHasFound(t *testing.T) {
 	// The categories that there are, how many are not named, and how to mend it.
 	c := &warmup.Checked{Whole: warmup.Tally{Files: 9, Bytes: 9 << 20}, Missing: warmup.Tally{Files: 3, Bytes: 3 << 20},
