@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 func observed(is func(string) func(level) string) []scenario {
 	return []scenario{
 		{name: "dashboard", issue: "warm-up", from: all, limit: time.Minute, origin: "versitygw", size: is("223 files, 2 jobs, 1 pin"), run: dashboard},
+		{name: "metric-labels", issue: "warm-up", from: all, limit: time.Minute, origin: "versitygw", size: is("20 files, 2 mounts"), run: metricLabels},
 		{name: "alert-rules", issue: "warm-up", from: full, limit: time.Minute, origin: "versitygw", size: is("11 rules"), run: alertRules},
 	}
 }
@@ -51,12 +53,10 @@ func dashboard(e *env) {
 			e.Errorf("a node with a job, a pin and prefetch exports no %s above 0", name)
 		}
 	}
+	e.knownLabels(h)
 	live := map[string][]string{"up": {""}} // Prometheus's own
-	for line := range strings.Lines(h.metrics()) {
-		if series, _, ok := strings.Cut(line, " "); ok && !strings.HasPrefix(line, "#") {
-			name, labels, _ := strings.Cut(series, "{")
-			live[name] = append(live[name], labels)
-		}
+	for _, m := range exported(h.metrics()) {
+		live[m.name] = append(live[m.name], m.labels)
 	}
 	queries := append(e.queries("deploy/grafana/hearth.json"), e.rules("deploy/prometheus/alerts.yml")...)
 	if len(queries) < 30 {
@@ -73,6 +73,97 @@ func dashboard(e *env) {
 				}
 			}
 		}
+	}
+}
+
+// series is a metric with its labels, as the exposition format writes them.
+type series struct {
+	name, labels string
+	value        float64
+}
+
+// exported takes a node's metrics apart.
+func exported(text string) (all []series) {
+	for _, m := range regexp.MustCompile(`(?m)^(\w+)(?:\{(.*)\})? (\S+)$`).FindAllStringSubmatch(text, -1) {
+		v, _ := strconv.ParseFloat(m[3], 64)
+		all = append(all, series{m[1], m[2], v})
+	}
+	return all
+}
+
+// knownLabels: each metric of hearth that a live node exports stands in docs/metrics.md,
+// and no label has a value that is not listed there; those of dir are paths.
+func (e *env) knownLabels(h *hearth) {
+	e.Helper()
+	page, err := os.ReadFile("../docs/metrics.md")
+	e.must(err, "read the page of metrics")
+	listed, checked := map[string]string{}, 0
+	for _, m := range regexp.MustCompile("(?m)^\\| `?(\\w+)`? \\| (.*) \\|$").FindAllStringSubmatch(string(page), -1) {
+		listed[m[1]] = m[2]
+	}
+	for _, s := range exported(h.metrics()) {
+		if !strings.HasPrefix(s.name, "hearth_") {
+			continue
+		}
+		if name := regexp.MustCompile(`_(bucket|sum|count)$`).ReplaceAllString(s.name, ""); listed[s.name]+listed[name] == "" {
+			e.Errorf("docs/metrics.md has no %s", s.name)
+		}
+		for _, l := range regexp.MustCompile(`(\w+)="((?:[^"\\]|\\.)*)"`).FindAllStringSubmatch(s.labels, -1) {
+			path := l[1] == "dir" && (strings.HasPrefix(l[2], "/") || strings.HasPrefix(l[2], `\"/`))
+			if checked++; l[1] != "le" && !path && !strings.Contains(listed[l[1]], "`"+l[2]+"`") {
+				e.Errorf("%s{%s}: docs/metrics.md lists no such value of %s", s.name, s.labels, l[1])
+			}
+		}
+	}
+	if checked < 50 {
+		e.Errorf("only %d labels were found", checked)
+	}
+}
+
+// metricLabels: a mount point whose name is not UTF-8 costs no metric; and one that a
+// job had for itself keeps what it counted once it is gone, and goes on from there.
+func metricLabels(e *env) {
+	o := e.origin()
+	list := e.load(o, hearthtest.DataSet{Name: "few", Groups: []hearthtest.Group{{Dir: "few", Dirs: 1, Files: 20, Min: 8 << 10, Max: 8 << 10}}})
+	h := e.configure(o, settings{mount: []string{"--open", "none"}})
+	h.dir = e.path("mnt-\xff")
+	e.must(os.Mkdir(h.dir, 0o755), "make the mount point")
+	h.launch(o, settings{mount: []string{"--open", "none"}})
+	for _, f := range list { // readers of the harness are told a directory in JSON
+		e.run("cat", filepath.Join(h.dir, f.Path))
+	}
+	job := e.path("job")
+	e.must(os.Mkdir(job, 0o755), "make the job's mount point")
+	count := func(of string) (ops, bytes float64) {
+		e.Helper()
+		for _, s := range exported(h.metrics()) {
+			switch {
+			case s.name == "hearth_mount_ops_total" && s.labels == `dir="`+of+`",op="read"`:
+				ops = s.value
+			case s.name == "hearth_mount_read_bytes_total" && s.labels == `dir="`+of+`"`:
+				bytes = s.value
+			}
+		}
+		return ops, bytes
+	}
+	if ops, bytes := count(strings.ReplaceAll(`\"`+h.dir+`\"`, "\xff", `\\xff`)); ops == 0 || bytes < 20*8<<10 {
+		e.Errorf("a mount whose name is not UTF-8 counts %v reads and %v bytes:\n%s", ops, bytes, h.metrics())
+	}
+	for round := float64(1); round <= 2; round++ {
+		if out, code := e.run(e.hearth, "mount", "--daemon", "--open", "none", "--config", h.config, "s3://"+o.bucket, job); code != 0 {
+			e.Fatalf("mount: exit %d, %s", code, out)
+		}
+		e.good("through the job's mount", epoch(job, list, 1, 1, 0))
+		if ops, bytes := count(job); ops < 20*round || bytes < round*(20*8<<10) {
+			e.Errorf("round %v: the job's mount counts %v reads and %v bytes", round, ops, bytes)
+		}
+		if out, code := h.ask("umount", job); code != 0 {
+			e.Fatalf("umount: exit %d, %s", code, out)
+		}
+		if ops, bytes := count(job); ops < 20*round || bytes < round*(20*8<<10) {
+			e.Errorf("round %v: %v reads and %v bytes are left of the job's mount", round, ops, bytes)
+		}
+		e.knownLabels(h)
 	}
 }
 

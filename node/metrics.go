@@ -2,10 +2,12 @@ package node
 
 import (
 	"context"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"github.com/hearthfs/hearth/node/bydir"
 	"github.com/hearthfs/hearth/node/jobs"
 	"github.com/hearthfs/hearth/node/metric"
 	"github.com/hearthfs/hearth/node/pins"
@@ -19,7 +21,7 @@ func register(r *prometheus.Registry, n *Node) {
 }
 
 // collector turns one status document into metrics, so that the two never
-// disagree.
+// disagree; it adds the mounts that are gone, which no status has.
 type collector struct{ node *Node }
 
 // Describe sends nothing: the set of metrics follows the mounts and tiers.
@@ -28,6 +30,19 @@ func (collector) Describe(chan<- *prometheus.Desc) {}
 // Collect sends the figures of one status document.
 func (c collector) Collect(out chan<- prometheus.Metric) {
 	export(c.node.Status(context.Background()), out)
+	exportMounts(c.node.mounts.counted(), out)
+}
+
+// exportMounts sends what mounts counted by directory.
+func exportMounts(all bydir.Sums, m metric.Sink) {
+	for dir, ops := range all {
+		for op, n := range ops {
+			if op != "read_bytes" {
+				m.Counts("hearth_mount_ops_total", "What the kernel asked of a mount, and what came of it.", n, []string{"dir", "op"}, dir, op)
+			}
+		}
+		m.Count("hearth_mount_read_bytes_total", "Bytes that the kernel's reads of a mount were answered with.", ops["read_bytes"], "dir", dir)
+	}
 }
 
 // export sends a status document's figures. docs/metrics.md is made from what it
@@ -63,22 +78,15 @@ func export(s *Status, m metric.Sink) {
 			m.Count("hearth_scrub_bytes_total", "Bytes of a cache directory that were read again and verified.", d.Scrub.Bytes, "dir", d.Path)
 			m.Count("hearth_scrub_bad_total", "What the scrub found not to be what was written, and dropped, or could not read; alert on it: the disk changes bytes.", d.Scrub.Bad, "dir", d.Path)
 			m.Count("hearth_scrub_failed_total", "Attempts at the scrub that ended in an error, as of a process short of descriptors; it goes on there 10 s later.", d.Scrub.Failed, "dir", d.Path)
-			m.Gauge("hearth_scrub_rate_bytes", "Bytes per second of a cache directory that are read again and verified now.", d.Scrub.Now, "dir", d.Path)
-			m.Gauge("hearth_scrub_last_pass_seconds", "When the last whole pass of the scrub ended, in Unix time; 0: none has.", d.Scrub.Last.Ended, "dir", d.Path)
+			m.Gauge("hearth_scrub_rate_bytes_per_second", "Bytes of a cache directory that are read again and verified now.", d.Scrub.Now, "dir", d.Path)
+			m.Gauge("hearth_scrub_last_pass_timestamp_seconds", "When the last whole pass of the scrub ended; 0: none has.", d.Scrub.Last.Ended, "dir", d.Path)
 			m.Gauge("hearth_dir_ill", "1 while a cache directory is out of use.", ill, "dir", d.Path)
-		}
-	}
-	for _, x := range s.Mounts {
-		for op, n := range x.Ops {
-			m.Counts("hearth_mount_ops_total", "What the kernel asked of a mount, and what came of it.", n, []string{"dir", "op"}, x.Dir, op)
 		}
 	}
 	m.Gauge("hearth_memory_budget_bytes", "The RAM budget in bytes.", s.Memory.Budget)
 	m.Gauge("hearth_memory_used_bytes", "Bytes that count against the RAM budget.", s.Memory.Used)
 	m.Gauge("hearth_memory_views", "Views alive; a number that only grows is a bug.", s.Memory.Views)
-	for name, n := range s.Names.Figures {
-		m.Gauge("hearth_names", "Figures of the namespace.", n, "figure", name)
-	}
+	exportNames(s.Names.Figures, m)
 	jobs.Export(s.Jobs, s.Warmup, m)
 	pins.Export(s.Pins, m)
 	siblings.Export(s.Prefetch, m)
@@ -87,6 +95,27 @@ func export(s *Status, m metric.Sink) {
 		stale = 1
 	}
 	m.Gauge("hearth_names_stale", "1 while an origin cannot be asked and last known names are shown.", stale)
+}
+
+// exportNames sends the figures of the namespace, by the names that these have in status.
+func exportNames(f map[string]int64, m metric.Sink) {
+	m.Gauge("hearth_names_disk_bytes", "Bytes that the names take on disk.", f["disk_bytes"])
+	m.Gauge("hearth_names_memory_bytes", "Bytes that the names take in memory, where no disk has them.", f["memory_bytes"])
+	for kind, name := range map[string]string{"lookup": "lookups", "node": "nodes", "listed": "names_read"} {
+		m.Count("hearth_names_answers_total", "Answers about names to who asked the node.", f[name], "kind", kind)
+	}
+	for kind, name := range map[string]string{"head": "heads", "probe": "probes", "listing": "listings"} {
+		m.Count("hearth_names_questions_total", "Questions to origins about names.", f[name], "kind", kind)
+	}
+	m.Count("hearth_names_question_errors_total", "Questions to origins about names that failed.", f["origin_errors"])
+	m.Count("hearth_names_listed_total", "Names that listings of origins brought.", f["names_listed"])
+	m.Took("hearth_names_slowest_listing_seconds", "What the slowest listing took; names that listings brought are believed for at most 20 times that, if it is more than the bound.",
+		time.Duration(f["slowest_listing_ms"])*time.Millisecond)
+	m.Count("hearth_names_stale_answers_total", "Answers from before an origin could not be asked.", f["stale_answers"])
+	m.Count("hearth_names_forgets_total", "Versions that readers found gone.", f["forgets"])
+	m.Gauge("hearth_names_refused", "Keys that cannot be shown, in the present listings.", f["refused"])
+	m.Count("hearth_names_rebuilds_total", "Databases of names that were begun anew.", f["rebuilds"])
+	m.Count("hearth_names_moves_total", "Moves of the names to another cache directory, because a disk failed.", f["moves"])
 }
 
 // exportSeen sends what is counted beside the node's parts.

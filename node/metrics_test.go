@@ -7,22 +7,32 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/hearthfs/hearth/namespace"
+	"github.com/hearthfs/hearth/node/bydir"
 	"github.com/hearthfs/hearth/node/metric"
 )
 
 // everything exports a status document that has all there can be, so that no metric
 // is missing because a node happens to have no mount, tier or directory.
-type everything struct{ status Status }
+type everything struct {
+	status Status
+	ops    bydir.Sums
+}
 
 func (everything) Describe(chan<- *prometheus.Desc) {}
 
-func (e everything) Collect(out chan<- prometheus.Metric) { export(&e.status, metric.Sink(out)) }
+func (e everything) Collect(out chan<- prometheus.Metric) {
+	export(&e.status, metric.Sink(out))
+	exportMounts(e.ops, metric.Sink(out))
+}
 
 // populate gives every figure, text, list and map of a value something.
 func populate(v reflect.Value) {
@@ -63,13 +73,10 @@ func labels() map[string]string {
 	return map[string]string{
 		"by":    "`ram`, `disk` (the tier answered), `joined` (another's fetch was under way)",
 		"cause": "`origin` (bytes of objects), `throttled` (pauses that an origin asked for), `disk` (bytes that a cache directory or memory holds), `list` (names: look-ups, attributes, listings)",
-		"dir":   "paths of cache directories and mount points, as many as are configured",
-		"figure": "`disk_bytes`, `memory_bytes` (what the names take); `lookups`, `nodes`, `names_read` (answers by name, by id, in listings); " +
-			"`heads`, `probes`, `listings`, `origin_errors` (questions to origins: HEAD, \"is there a directory?\", whole listings, failures); `names_listed`; " +
-			"`slowest_listing_ms` (names that listings brought are believed for at most 20 times that, if it is more than the bound); " +
-			"`stale_answers` (given while the origin was away); `forgets` (versions that readers found gone); `refused` (keys that cannot be shown); " +
-			"`rebuilds` (databases begun anew). All but `refused` and the two sizes count from the start of the process",
-		"op": "what the kernel asked: `lookup`, `getattr`, `open`, `read`, `readdir`, `forget`; what came of it: `read_bytes`; `read_misses` (not held here); " +
+		"dir": "paths of cache directories, as many as are configured; mount points: the first " + strconv.Itoa(bydir.Most) + " that were mounted since the start, and `other` for all further ones. " +
+			"What is mounted no more keeps its figures. A path that is not UTF-8 stands in quotes, with `\\x` for what is not",
+		"kind": "of answers: `lookup` (by name), `node` (by id), `listed` (a name in a listing); of questions: `head`, `probe` (is there a directory?), `listing` (a whole one)",
+		"op": "what the kernel asked: `lookup`, `getattr`, `open`, `read`, `readdir`, `forget`; what came of it: `read_misses` (not held here); " +
 			"`lent` (opens by passthrough); `lent_files`, `taken_back` (files of such opens: their difference is lent now); `stale` (ESTALE); `interrupted`; " +
 			"`errors` (EIO and such); `complaints` (the FUSE library's); `news_told`, `news_merged`, `news_lost` (notifications)",
 		"outcome": "`done`, `present` (held before), `changed` (another version was loaded), `vanished`, `not_kept` (no tier would), `failed`",
@@ -79,28 +86,148 @@ func labels() map[string]string {
 	}
 }
 
-// unit is read off a metric's name, as its suffix before _total says; what has none
-// is a number of things, or says whether something is so.
+// counts are the metrics that are numbers of things, whose names need no unit: a size
+// or a time is none, and neither is a metric whose labels have different units.
+const counts = `
+hearth_dir_hanging hearth_dir_mended_total hearth_dir_stalls_total
+hearth_egress_avoided_requests_total hearth_egress_requests_total
+hearth_listings_running
+hearth_memory_views
+hearth_mount_ops_total
+hearth_names_answers_total hearth_names_forgets_total hearth_names_listed_total hearth_names_moves_total hearth_names_question_errors_total
+hearth_names_questions_total hearth_names_rebuilds_total hearth_names_refused hearth_names_stale_answers_total
+hearth_origin_errors_total hearth_origin_requests_total hearth_origin_retries_total hearth_origin_throttled_total
+hearth_pinned_files hearth_pins hearth_pins_lacking
+hearth_prefetch_areas hearth_prefetch_files_total
+hearth_problems
+hearth_scrub_bad_total hearth_scrub_failed_total
+hearth_tier_errors_total hearth_tier_hits_total hearth_tier_misses_total
+hearth_uncached_reads_total
+hearth_warmup_files_total hearth_warmup_running_jobs
+hearth_warnings`
+
+// suffixes of names, before _total, and the units that they say; the first that fits.
+var suffixes = [][2]string{{"_bytes_per_second", "bytes/s"}, {"_bytes", "bytes"}, {"_timestamp_seconds", "Unix time, in seconds"}, {"_seconds", "seconds"}}
+
+// unit is read off a metric's name, as its suffix before _total says; what has none is
+// among counts, or says whether something is so. "": it is neither.
 func unit(name, help string) string {
-	if strings.HasPrefix(help, "1 while") {
-		return "0 or 1"
+	for _, s := range suffixes {
+		if strings.HasSuffix(strings.TrimSuffix(name, "_total"), s[0]) {
+			return s[1]
+		}
 	}
-	name = strings.TrimSuffix(name, "_total")
 	switch {
-	case strings.HasSuffix(name, "_rate_bytes"):
-		return "bytes/s"
-	case strings.HasSuffix(name, "_bytes"):
-		return "bytes"
-	case strings.HasSuffix(name, "_seconds"):
-		return "seconds"
+	case strings.HasPrefix(help, "1 while"):
+		return "0 or 1"
+	case slices.Contains(strings.Fields(counts), name):
+		return "count"
 	}
-	return "count"
+	return ""
+}
+
+func TestNamesSayTheirUnits(t *testing.T) {
+	// A name says its unit; what has none is a number of things, and known as one.
+	for name, want := range map[string]string{"hearth_x_bytes": "bytes", "hearth_x_bytes_total": "bytes", "hearth_x_rate_bytes_per_second": "bytes/s",
+		"hearth_x_seconds_total": "seconds", "hearth_x_timestamp_seconds": "Unix time, in seconds", "hearth_pins": "count", "hearth_x": "", "hearth_x_total": "", "hearth_x_ms": ""} {
+		if got := unit(name, "Some."); got != want {
+			t.Errorf("%s is in %q, want %q", name, got, want)
+		}
+	}
+	families, err := exporter().Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		u := unit(f.GetName(), f.GetHelp())
+		rate := strings.Contains(f.GetName(), "_rate") || strings.Contains(strings.ToLower(f.GetHelp()), "per second")
+		stamp := strings.Contains(strings.ToLower(f.GetHelp()), "unix time") || strings.HasPrefix(f.GetHelp(), "When ")
+		if u == "" || rate != (u == "bytes/s") || stamp != strings.HasPrefix(u, "Unix") || f.GetType().String() == "COUNTER" && (rate || stamp) {
+			t.Errorf("%s (%s) is in %q", f.GetName(), f.GetHelp(), u)
+		}
+	}
+	for label, values := range labels() {
+		for _, v := range regexp.MustCompile("`[^`]+`").FindAllString(values, -1) {
+			if v = strings.Trim(v, "`"); unit(v, "") != "" {
+				t.Errorf("the label %s has %s: one metric, two units", label, v)
+			}
+		}
+	}
+}
+
+func TestEachFigureOfTheNamesIsExported(t *testing.T) {
+	// Each figure that the namespace counts has a metric, which has its value.
+	var s namespace.Stats
+	v := reflect.ValueOf(&s).Elem()
+	for i := range v.NumField() {
+		switch f := v.Field(i); f.Kind() {
+		case reflect.Int, reflect.Int64:
+			f.SetInt(int64(1000 * (i + 1)))
+		}
+	}
+	r := prometheus.NewRegistry()
+	r.MustRegister(everything{status: Status{Names: NamesStatus{Figures: s.Figures()}}})
+	families, err := r.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	exported := map[float64]int{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if strings.HasPrefix(f.GetName(), "hearth_names_") && f.GetName() != "hearth_names_stale" {
+				exported[m.GetGauge().GetValue()+m.GetCounter().GetValue()]++
+			}
+		}
+	}
+	for name, n := range s.Figures() {
+		want := float64(n)
+		if name == "slowest_listing_ms" {
+			want /= 1000
+		}
+		if exported[want] != 1 {
+			t.Errorf("%s is exported %d times", name, exported[want])
+		}
+	}
+	if len(exported) != len(s.Figures()) || len(exported) < 15 {
+		t.Errorf("%d figures, and %d are exported", len(s.Figures()), len(exported))
+	}
+}
+
+func TestPathsThatAreNotUTF8AreExported(t *testing.T) {
+	// Two mount points, and two cache directories, whose names are not UTF-8: they are
+	// told apart, and nothing else is lost for them.
+	s := &Status{Tiers: []TierStatus{{Name: "disk", Dirs: []DirStatus{{Path: "/c/\xfe"}, {Path: "/c/\xff"}, {Path: "/c/\uFFFD"}}}}}
+	ops := bydir.Sums{}
+	for _, dir := range []string{"/job/\xfe", "/job/\xff", "/job/\uFFFD"} {
+		ops.Add(dir, map[string]int64{"read": 1})
+	}
+	r := prometheus.NewRegistry()
+	r.MustRegister(everything{status: *s, ops: ops})
+	families, err := r.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			for _, l := range m.GetLabel() {
+				if l.GetName() == "dir" && (f.GetName() == "hearth_mount_ops_total" || f.GetName() == "hearth_dir_ill") {
+					got = append(got, l.GetValue())
+				}
+			}
+		}
+	}
+	slices.Sort(got)
+	if want := []string{`"/c/\xfe"`, `"/c/\xff"`, `"/job/\xfe"`, `"/job/\xff"`, "/c/\uFFFD", "/job/\uFFFD"}; !slices.Equal(got, want) {
+		t.Errorf("directories %q, want %q", got, want)
+	}
 }
 
 // exporter exports all metrics that a node can export.
 func exporter() *prometheus.Registry {
 	var e everything
 	populate(reflect.ValueOf(&e.status).Elem())
+	e.ops = bydir.Sums{"/m": {"read": 1, "read_bytes": 1}}
 	r := prometheus.NewRegistry()
 	r.MustRegister(e)
 	return r
@@ -166,6 +293,9 @@ The usual ` + "`go_*` and `process_*`" + ` are exported as well.
 			if labels()[l.GetName()] == "" {
 				t.Errorf("%s: nothing bounds the label %s", f.GetName(), l.GetName())
 			}
+		}
+		if unit(f.GetName(), f.GetHelp()) == "" {
+			t.Errorf("%s has no unit: its name says none, and it is no number of things", f.GetName())
 		}
 		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s |\n", f.GetName(), kind, unit(f.GetName(), f.GetHelp()), strings.Join(names, ", "), f.GetHelp())
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/fuse"
 	"github.com/hearthfs/hearth/namespace"
-	"github.com/hearthfs/hearth/node/history"
+	"github.com/hearthfs/hearth/node/bydir"
 	"github.com/hearthfs/hearth/node/machine"
 )
 
@@ -23,9 +23,9 @@ type mounts struct {
 	mu     sync.Mutex // guards the fields; never held while a mount is made or taken away
 	byDir  map[string]*mounted
 	closed bool
-	idle   chan struct{}  // closed while there is no mount
-	own    machine.Own    // what no mount may hide; never changed
-	past   history.Sample // of mounts that are gone
+	idle   chan struct{} // closed while there is no mount
+	own    machine.Own   // what no mount may hide; never changed
+	past   bydir.Sums    // of mounts that are gone; those that stand have their rows
 }
 
 // mounted is one mount; until ready is closed it is only a claim on its Dir.
@@ -37,7 +37,7 @@ type mounted struct {
 }
 
 func newMounts(own machine.Own) *mounts {
-	m := &mounts{byDir: map[string]*mounted{}, idle: make(chan struct{}), own: own}
+	m := &mounts{byDir: map[string]*mounted{}, idle: make(chan struct{}), own: own, past: bydir.Sums{}}
 	close(m.idle)
 	return m
 }
@@ -271,6 +271,7 @@ func (m *mounts) stand(x *mounted, s *fuse.Server) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	x.server = s
+	m.past.Add(x.Dir, nil)
 }
 
 // drop forgets a mount that is gone, or was never made.
@@ -278,8 +279,9 @@ func (m *mounts) drop(x *mounted) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if x.server != nil {
-		f := x.server.Stats()
-		m.past.Mount(f.Requests, f.Outcomes)
+		ops := x.ops()
+		ops["taken_back"] = ops["lent_files"] // a mount that is gone lends nothing
+		m.past.Add(x.Dir, ops)
 	}
 	delete(m.byDir, x.Dir)
 	close(x.gone)

@@ -323,8 +323,10 @@ func (n *Node) alive(ctx context.Context) (string, error) {
 	c := n.Client()
 	defer c.Close()
 	s, err := c.Status(ctx)
-	for i := 0; err == nil && i < len(s.Mounts); i++ {
-		err = probe.Answers(ctx, s.Mounts[i].Dir)
+	for _, x := range n.mounts.standing() { // the API's document has a path that is not UTF-8 otherwise than it is
+		if err == nil {
+			err = probe.Answers(ctx, x.Dir)
+		}
 	}
 	if err == nil {
 		return s.Says, nil

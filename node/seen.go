@@ -6,6 +6,7 @@ import (
 
 	"github.com/hearthfs/hearth/internal/waits"
 	"github.com/hearthfs/hearth/namespace"
+	"github.com/hearthfs/hearth/node/bydir"
 	"github.com/hearthfs/hearth/node/figures"
 	"github.com/hearthfs/hearth/node/history"
 	"github.com/hearthfs/hearth/node/watch"
@@ -37,7 +38,10 @@ func answersOf(s origin.Stats) watch.Answers {
 
 // sample are the counters that windows of time are made of.
 func (n *Node) sample() history.Sample {
-	s := n.mounts.served()
+	var s history.Sample
+	for _, ops := range n.mounts.counted() {
+		s.Mount(ops)
+	}
 	s.RAM, s.Origin = n.mem.Stats().HitBytes, n.seen.egress.Readers().Bytes
 	if n.disk != nil {
 		for _, d := range n.disk.Stats().Dirs {
@@ -47,18 +51,17 @@ func (n *Node) sample() history.Sample {
 	return s
 }
 
-// served adds up all mounts, those that are gone, too.
-func (m *mounts) served() history.Sample {
+// counted adds up what mounts were asked and what came of it, those that are gone, too.
+func (m *mounts) counted() bydir.Sums {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	s := m.past
+	c := m.past.Clone()
 	for _, x := range m.byDir {
 		if x.server != nil {
-			f := x.server.Stats()
-			s.Mount(f.Requests, f.Outcomes)
+			c.Add(x.Dir, x.ops())
 		}
 	}
-	return s
+	return c
 }
 
 // inTree is a link as the namespace has it, with what decorates its origin.

@@ -148,9 +148,14 @@ func roomOf(d disk.DirStats) room.Dir {
 
 func (x *mounted) status() MountStatus {
 	f := x.server.Stats()
-	ops := maps.Clone(f.Requests)
-	maps.Copy(ops, f.Outcomes)
 	return MountStatus{Dir: x.Dir, Prefix: x.Prefix, Open: string(f.Open), Why: f.Why, Lacks: f.Lacks, Freshness: x.link.freshness.String(), Warning: x.link.warning(),
 		Timeouts: fmt.Sprintf("names %v, absent names %v", f.EntryTimeout.Round(time.Millisecond), f.NegativeTimeout.Round(time.Millisecond)),
-		Ops:      ops}
+		Ops:      x.ops()}
+}
+
+// ops are what the mount was asked, and what came of it, by kind.
+func (x *mounted) ops() map[string]int64 {
+	f := x.server.Stats()
+	maps.Copy(f.Requests, f.Outcomes)
+	return f.Requests
 }

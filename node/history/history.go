@@ -30,11 +30,11 @@ type Sample struct {
 }
 
 // Mount adds what a mount's own counters say.
-func (s *Sample) Mount(requests, outcomes map[string]int64) {
-	s.Reads += requests["read"]
-	s.Missed += outcomes["read_misses"]
-	s.Bytes += outcomes["read_bytes"]
-	s.Lent += outcomes["lent"]
+func (s *Sample) Mount(ops map[string]int64) {
+	s.Reads += ops["read"]
+	s.Missed += ops["read_misses"]
+	s.Bytes += ops["read_bytes"]
+	s.Lent += ops["lent"]
 }
 
 // Ring is the last samples.

@@ -201,7 +201,7 @@ func Export(lines []warmup.Line, t warmup.Counters, m metric.Sink) {
 	m.Gauge("hearth_warmup_running_jobs", "Warm-up jobs that are not over.", int64(len(lines)))
 	m.Gauge("hearth_warmup_running_done_bytes", "Bytes that running warm-up jobs have made or found present.", done)
 	m.Gauge("hearth_warmup_running_found_bytes", "Bytes that running warm-up jobs were asked for, once they have listed them.", total)
-	m.Gauge("hearth_warmup_rate_bytes", "Bytes per second that running warm-up jobs make present.", rate)
+	m.Gauge("hearth_warmup_rate_bytes_per_second", "Bytes that running warm-up jobs make present.", rate)
 	for _, x := range []struct {
 		outcome string
 		tally   warmup.Tally

@@ -2,6 +2,11 @@
 package metric
 
 import (
+	"slices"
+	"strconv"
+	"time"
+	"unicode/utf8"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/hearthfs/hearth/node/figures"
@@ -20,9 +25,14 @@ func (s Sink) Count(name, help string, v int64, label ...string) {
 	s.send(prometheus.NewDesc(name, help, names(label), nil), prometheus.CounterValue, v, label)
 }
 
+// Took is Gauge, without a label, of a time in seconds.
+func (s Sink) Took(name, help string, d time.Duration) {
+	s <- prometheus.MustNewConstMetric(prometheus.NewDesc(name, help, nil, nil), prometheus.GaugeValue, d.Seconds())
+}
+
 // Counts is Count with several labels.
 func (s Sink) Counts(name, help string, v int64, labels []string, values ...string) {
-	s <- prometheus.MustNewConstMetric(prometheus.NewDesc(name, help, labels, nil), prometheus.CounterValue, float64(v), values...)
+	s <- prometheus.MustNewConstMetric(prometheus.NewDesc(name, help, labels, nil), prometheus.CounterValue, float64(v), valid(values)...)
 }
 
 // Seconds is Count of a time.
@@ -42,7 +52,19 @@ func (s Sink) Times(name, help string, f figures.FirstByte) {
 }
 
 func (s Sink) send(d *prometheus.Desc, kind prometheus.ValueType, v int64, label []string) {
-	s <- prometheus.MustNewConstMetric(d, kind, float64(v), label[len(names(label)):]...)
+	s <- prometheus.MustNewConstMetric(d, kind, float64(v), valid(label[len(names(label)):])...)
+}
+
+// valid quotes what is not UTF-8, as a path may be: Prometheus takes no such value, and
+// all metrics were lost for it. A quoted path is no other's, since each begins with a slash.
+func valid(values []string) []string {
+	values = slices.Clone(values)
+	for i, v := range values {
+		if !utf8.ValidString(v) {
+			values[i] = strconv.Quote(v)
+		}
+	}
+	return values
 }
 
 func names(label []string) []string { return label[:len(label)/2] }
