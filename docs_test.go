@@ -53,8 +53,9 @@ func says(text string, parts []string) bool {
 
 func TestTroubleshootingIsCurrent(t *testing.T) {
 	// Each text that the page is keyed by is still said, and each line with which an
-	// origin is explained, or a warm-up refused, broken off or warned of, has its key there.
-	said, keys := texts(t), keysOf(t)
+	// origin is explained, a warm-up refused, broken off or warned of, a pin refused or found
+	// lacking, or of which status complains, has its key there.
+	said, keys := texts(t), keysOf(t, "docs/troubleshooting.md", "\n## The origin", 3)
 	for _, parts := range keys {
 		found := false
 		for _, text := range said {
@@ -72,6 +73,8 @@ func TestTroubleshootingIsCurrent(t *testing.T) {
 		switch {
 		case strings.HasPrefix(file, "warmup/"):
 			lines = warnings(text)
+		case strings.HasPrefix(file, "node/pins/"), file == "node/status.go", file == "node/watch/slowed.go", file == "node/room/room.go":
+			lines = complaints(text)
 		case !strings.Contains(file, "testdata/explain/"):
 			continue
 		}
@@ -92,21 +95,55 @@ func warnings(source string) (all []string) {
 	return all
 }
 
-// keysOf are the texts that docs/troubleshooting.md is keyed by, each as the parts
-// between its "...".
-func keysOf(t *testing.T) (keys [][]string) {
+func TestProblemLinesAreCurrent(t *testing.T) {
+	// Each line of status that is a problem or a warning has its row in docs/operations.md.
+	source, err := os.ReadFile("node/status.go")
+	keys := keysOf(t, "docs/operations.md", "\n| problem line", 2)
+	lines := complaints(string(source))
+	if err != nil || len(keys) < 8 || len(lines) < 6 {
+		t.Fatalf("%d rows, %d lines, %v", len(keys), len(lines), err)
+	}
+	for _, line := range lines {
+		if !slices.ContainsFunc(keys, func(key []string) bool { return says(line, key) }) {
+			t.Errorf("docs/operations.md has no row for %s", line)
+		}
+	}
+}
+
+// complaints are what a package of the node says of what is wrong, or was refused: each
+// as all its literals, in order.
+func complaints(source string) (all []string) {
+	_, lack, _ := strings.Cut(source, ") Lack() string") // what comes before it in node/room is no complaint
+	if lack != "" {
+		source = lack
+	}
+	for _, m := range regexp.MustCompile(`(?m)(?:append\(all, |return fmt\.Sprintf\(|\b(?:Refusal|Unknown|Log)\(|\blacks\w+\s+= )(.*)$`).FindAllStringSubmatch(source, -1) {
+		line := ""
+		for _, literal := range regexp.MustCompile(`"([^"]*)"`).FindAllStringSubmatch(m[1], -1) {
+			line += literal[1] + " "
+		}
+		if line = strings.TrimSpace(line); len(line) >= 10 {
+			all = append(all, line)
+		}
+	}
+	return all
+}
+
+// keysOf are the texts that the tables of a page are keyed by which come after some
+// words and have so many columns, each key as the parts between its "...".
+func keysOf(t *testing.T, file, after string, columns int) (keys [][]string) {
 	t.Helper()
-	page, err := os.ReadFile("docs/troubleshooting.md")
+	page, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, tables, _ := strings.Cut(string(page), "\n## The origin")
+	_, tables, _ := strings.Cut(string(page), after)
 	for line := range strings.Lines(tables) {
-		columns := strings.Split(line, " | ")
-		if len(columns) != 3 || !strings.HasPrefix(line, "| `") {
+		cells := strings.Split(line, " | ")
+		if len(cells) != columns || !strings.HasPrefix(line, "| `") {
 			continue
 		}
-		for _, key := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(columns[0], -1) {
+		for _, key := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(cells[0], -1) {
 			var parts []string
 			for _, part := range strings.Split(key[1], "...") {
 				if part = strings.Trim(part, " ,:;?"); len(part) > 3 {
