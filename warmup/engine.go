@@ -222,7 +222,7 @@ func (e *Engine) forget() {
 		}
 	}
 	slices.SortFunc(ended, func(a, b *shown) int { return b.record.Created.Compare(a.record.Created) })
-	kept, bytes := len(e.shown)-len(ended), int64(0)
+	kept, bytes := 0, int64(0)
 	var gone []string
 	for _, s := range ended {
 		id := s.record.ID

@@ -696,7 +696,8 @@ func TestLostIsCountedOnce(t *testing.T) {
 
 func TestWhatIsForgottenGoes(t *testing.T) {
 	// While the engine is open the oldest ended jobs go beyond a hundred, and those whose
-	// lists are too much together, with their files; the latest stay.
+	// lists are too much together, with their files; the latest stay, and one that is not
+	// over takes no other's place.
 	w := newWorld(t)
 	w.bucket.put("f", "e", 1)
 	for i := range maxHistory {
@@ -712,13 +713,15 @@ func TestWhatIsForgottenGoes(t *testing.T) {
 		}
 	}
 	w.open()
-	r, err := w.engine.Submit(Request{List: "-"}, strings.NewReader("/f"), false, asIs)
-	if err != nil {
-		t.Fatal(err)
+	for range 3 {
+		r, err := w.engine.Submit(Request{List: "-"}, strings.NewReader("/f"), false, asIs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.over(r.ID)
 	}
-	w.over(r.ID)
 	entries, err := os.ReadDir(w.files.Dir)
-	if all := w.engine.List(); err != nil || len(all) != 99 || all[98].ID != "old00001" || len(entries) != 99+2 ||
+	if all := w.engine.List(); err != nil || len(all) != maxHistory+1 || all[maxHistory].ID != "old00001" || len(entries) != maxHistory+1+4 ||
 		slices.ContainsFunc(all, func(v View) bool { return v.ID == "old00090" }) {
 		t.Errorf("%d jobs, %d files, %v", len(all), len(entries), err)
 	}
