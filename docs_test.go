@@ -54,7 +54,7 @@ func says(text string, parts []string) bool {
 func TestTroubleshootingIsCurrent(t *testing.T) {
 	// Each text that the page is keyed by is still said, and each line with which an
 	// origin is explained, a warm-up refused, broken off or warned of, a pin refused or found
-	// lacking, or of which status complains, has its key there.
+	// lacking, a job for which there is no room, or of which status complains, has its key there.
 	said, keys := texts(t), keysOf(t, "docs/troubleshooting.md", "\n## The origin", 3)
 	for _, parts := range keys {
 		found := false
@@ -73,7 +73,7 @@ func TestTroubleshootingIsCurrent(t *testing.T) {
 		switch {
 		case strings.HasPrefix(file, "warmup/"):
 			lines = warnings(text)
-		case strings.HasPrefix(file, "node/pins/"), file == "node/status.go", file == "node/watch/slowed.go", file == "node/room/room.go":
+		case strings.HasPrefix(file, "node/pins/"), file == "node/status.go", file == "node/watch/slowed.go", file == "node/room/room.go", file == "node/jobs/waiting.go":
 			lines = complaints(text)
 		case !strings.Contains(file, "testdata/explain/"):
 			continue

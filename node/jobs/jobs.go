@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io/fs"
 	"strings"
+	"sync/atomic"
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache/check"
@@ -75,6 +76,7 @@ type Durable interface {
 type Jobs struct {
 	parts  Parts
 	engine *warmup.Engine
+	begun  atomic.Int64 // that are being begun
 }
 
 // Open goes on with the jobs that are not over.
@@ -90,7 +92,7 @@ func Open(p Parts) (*Jobs, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Jobs{p, engine}, nil
+	return &Jobs{parts: p, engine: engine}, nil
 }
 
 // Close ends the work; the next node goes on with it.

@@ -24,7 +24,7 @@ func (j *Jobs) Serve(mux *http.ServeMux, plain func(pattern string, do func(*htt
 		return struct{}{}, j.engine.Cancel(r.Context(), r.PathValue("id"))
 	})
 	plain("POST /v1/jobs/{id}/retry", func(r *http.Request) (any, error) {
-		return struct{}{}, j.engine.Retry(r.PathValue("id"))
+		return struct{}{}, j.retry(r.PathValue("id"))
 	})
 	mux.HandleFunc("GET /v1/jobs/{id}/watch", j.watch)
 	mux.HandleFunc("GET /v1/jobs/{id}/found", j.found)
@@ -60,12 +60,25 @@ func (j *Jobs) submit(r *http.Request) (any, error) {
 			return nil, err
 		}
 	}
-	record, err := j.engine.Submit(q, r.Body, flag("nul"), canonical)
+	var record warmup.Record
+	err = j.begin(q.List != "", func() (err error) {
+		record, err = j.engine.Submit(q, r.Body, flag("nul"), canonical)
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
 	view, _, err := j.engine.Get(record.ID)
 	return view, err
+}
+
+// retry begins a job that is over again, which takes room as a new one does.
+func (j *Jobs) retry(id string) error {
+	v, _, err := j.engine.Get(id)
+	if err != nil {
+		return err
+	}
+	return j.begin(v.List != "", func() error { return j.engine.Retry(id) })
 }
 
 // pinned makes the targets of a request that pins paths of the tree, which pins follow.
