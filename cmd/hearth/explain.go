@@ -61,7 +61,8 @@ func printExplanation(w io.Writer, e *explain.Explanation) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "path\t%s\n", quote.Name(e.Path))
 	if !e.Dir {
-		fmt.Fprintf(t, "object\t%s of %s (link %s), %s (%d bytes)\nversion\t%s, ETag %s\n", quote.Name(e.Key), e.Origin, e.Link, cli.Bytes(e.Size), e.Size, e.Version, e.ETag)
+		fmt.Fprintf(t, "object\t%s of %s (link %s), %s (%d bytes)\nversion\t%s, ETag %s\n", quote.Name(e.Key), quote.Name(e.Origin), quote.Text(e.Link),
+			cli.Bytes(e.Size), e.Size, e.Version, quote.Text(e.ETag))
 	}
 	fmt.Fprintf(t, "name\t%s: %s\n", e.Name.Freshness, quote.Text(e.Name.Says))
 	for i, h := range e.Held {
@@ -76,7 +77,7 @@ func printExplanation(w io.Writer, e *explain.Explanation) error {
 		if m.Lent {
 			lent = "lent"
 		}
-		fmt.Fprintf(t, "kernel\t%s: %s: %s\n", m.Dir, lent, quote.Text(m.Why))
+		fmt.Fprintf(t, "kernel\t%s: %s: %s\n", quote.Name(m.Dir), lent, quote.Text(m.Why))
 	}
 	if e.Read != nil {
 		fmt.Fprintf(t, "a read at %d\t%s\n", e.Read.Offset, quote.Text(e.Read.Says))

@@ -148,7 +148,7 @@ func showJob(c *cli.Common, cmd *cobra.Command, v *warmup.View) error {
 		return err
 	}
 	if v.Error != "" {
-		fmt.Fprintf(out, "error    %s\n", v.Error)
+		fmt.Fprintf(out, "error    %s\n", quote.Text(v.Error))
 	}
 	return printOutcome(out, v)
 }

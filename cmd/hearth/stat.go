@@ -52,10 +52,10 @@ func printStat(w io.Writer, s *node.Stat, verbose bool) error {
 	}
 	fmt.Fprintf(t, "modified\t%s\n", cli.Stamp(s.ModTime))
 	if verbose {
-		fmt.Fprintf(t, "link\t%s\nkey\t%s\ninode\t%d\nkernel keeps\t%s\n", s.Link, quote.Name(s.Key), s.Inode,
+		fmt.Fprintf(t, "link\t%s\nkey\t%s\ninode\t%d\nkernel keeps\t%s\n", quote.Text(s.Link), quote.Name(s.Key), s.Inode,
 			time.Duration(s.TTLMS)*time.Millisecond)
 		if !s.Dir {
-			fmt.Fprintf(t, "version\t%s\netag\t%s\ncacheable\t%v\nblocks\t%d\n", s.Version, s.ETag, s.Cacheable, s.Blocks)
+			fmt.Fprintf(t, "version\t%s\netag\t%s\ncacheable\t%v\nblocks\t%d\n", s.Version, quote.Text(s.ETag), s.Cacheable, s.Blocks)
 		}
 		if len(s.Held) > 0 {
 			fmt.Fprintf(t, "held\t%s\n", cli.Counts(s.Held))

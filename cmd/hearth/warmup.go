@@ -275,7 +275,7 @@ func printOutcome(out io.Writer, v *warmup.View) error {
 		if s.What != "" {
 			fmt.Fprintf(out, "%-8s  ", s.What)
 		}
-		fmt.Fprintf(out, "%s: %s\n", quote.Shown(out, s.Path), s.Cause)
+		fmt.Fprintf(out, "%s: %s\n", quote.Shown(out, s.Path), quote.Text(s.Cause))
 	}
 	for _, line := range progress.More(v) {
 		fmt.Fprintln(out, line)
@@ -311,13 +311,13 @@ func (w *waiter) plan(ctx context.Context, v *warmup.View) error {
 		}
 	} else {
 		for _, s := range v.Samples {
-			fmt.Fprintf(out, "%s: %s\n", quote.Shown(out, s.Path), s.Cause)
+			fmt.Fprintf(out, "%s: %s\n", quote.Shown(out, s.Path), quote.Text(s.Cause))
 		}
 		fmt.Fprintf(out, "found    %d files, %s\npresent  %d files, %s\nload     %d files, %s by %d requests\n", p.Total.Files-p.Missing, cli.Bytes(p.Total.Bytes),
 			p.Held.Files, cli.Bytes(p.Held.Bytes), left.Files, cli.Bytes(left.Bytes), p.Requests)
 		says := "it fits"
 		if !fits {
-			says = p.Lacks
+			says = quote.Text(p.Lacks)
 		}
 		fmt.Fprintf(out, "disk     %s of the %s that the cache may hold: %s\n", cli.Bytes(p.Needs), cli.Bytes(p.Room), says)
 		if known {

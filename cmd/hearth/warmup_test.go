@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"net"
 	"net/http"
 	"os"
@@ -13,6 +14,8 @@ import (
 	"time"
 
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
+	"github.com/hearthfs/hearth/node"
+	"github.com/hearthfs/hearth/node/explain"
 	"github.com/hearthfs/hearth/warmup"
 )
 
@@ -53,5 +56,22 @@ func TestInterruptedBeforeTheFirstEvent(t *testing.T) {
 	err = cmd.Wait()
 	if code := cmd.ProcessState.ExitCode(); code != cli.ExitInterrupted || !strings.Contains(out.String(), "the job 0badcafe goes on; come back with: hearth jobs wait 0badcafe") {
 		t.Errorf("exit %d, %v:\n%s", code, err, &out)
+	}
+}
+
+func TestNothingOfStrangersIsObeyed(t *testing.T) {
+	// Causes, ETags, links and directories that hold what a terminal obeys are shown, by each verb that prints them.
+	const bad = "\x1b]0;x\a"
+	v := &warmup.View{Record: warmup.Record{ID: "1", State: warmup.Failed, Error: "failed: " + bad}}
+	v.Samples = []warmup.Sample{{Path: "/a", Cause: "denied: " + bad}}
+	cmd := jobsCommand()
+	var out bytes.Buffer
+	cmd.SetOut(&out)
+	object := explain.Explanation{Link: bad, Origin: "s3://" + bad, ETag: bad, Path: "/a", Key: bad, Mounts: []explain.Lent{{Dir: "/mnt/" + bad}}}
+	if err := errors.Join(showJob(&cli.Common{Output: "table"}, cmd, v), printExplanation(&out, &object), printStat(&out, &node.Stat{Link: bad, ETag: bad}, true)); err != nil {
+		t.Fatal(err)
+	}
+	if text := out.String(); strings.ContainsAny(text, "\x1b\a") || strings.Count(text, `\x1b]0;x\a`) != 6 || !strings.Contains(text, "s3://") || !strings.Contains(text, "/mnt/") {
+		t.Errorf("%q", text)
 	}
 }

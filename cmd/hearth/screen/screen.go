@@ -1,6 +1,7 @@
 // Package screen shows a node's status to people, on one screen of a terminal.
 //
-// What is wrong comes first. Each section is a table or some lines. On a terminal no line
+// What is wrong comes first. Names and texts of strangers are quoted: nothing in them is obeyed
+// by a terminal, or breaks a line. Each section is a table or some lines. On a terminal no line
 // is longer than it is wide: problems, which end with their cure, are broken between words,
 // all else is cut. If not all fits its height, the empty lines go, then the last rows of
 // whichever section has most, which says how many there are more. Elsewhere all is printed.
@@ -50,7 +51,7 @@ type section struct{ head, rows []string }
 
 // Lines are a status, line by line.
 func Lines(s *api.Status, o Options) []string {
-	first := broken(s.Says, o.Width)
+	first := broken(quote.Text(s.Says), o.Width)
 	if o.Color {
 		colour := "\x1b[32m"
 		switch {
@@ -64,7 +65,7 @@ func Lines(s *api.Status, o Options) []string {
 	top := section{head: first}
 	wrong := slices.Concat(s.Problems, s.Warnings)
 	for _, p := range wrong[min(1, len(wrong)):] {
-		top.head = append(top.head, broken("also: "+p, o.Width)...)
+		top.head = append(top.head, broken("also: "+quote.Text(p), o.Width)...)
 	}
 	about := fmt.Sprintf("hearth %s, process %d, up %s", s.Version, s.PID, time.Duration(s.UptimeS)*time.Second)
 	all := []section{top, reads(s), tiers(s), links(s), mounts(s), jobs(s, o.Width), held(s.Pins), rest(s)}
@@ -76,7 +77,7 @@ func Lines(s *api.Status, o Options) []string {
 	lines := fit(all, o.Height)
 	for i := range lines {
 		if i >= len(first) || !o.Color { // the first is not wider, and has its colour
-			lines[i] = cut(lines[i], o.Width)
+			lines[i] = cut(quote.Text(lines[i]), o.Width)
 		}
 	}
 	return lines
@@ -150,7 +151,7 @@ const mostLink = 14
 func links(s *api.Status) section {
 	rows, more := []string{"LINK\tREQUESTS\tBYTES\tFIRST BYTE\tERRORS\tTHROTTLED\tRETRIES\tORIGIN"}, []string{}
 	for _, l := range s.Links {
-		path, o := []rune(l.Path), l.Origin
+		path, o := []rune(quote.Name(l.Path)), l.Origin
 		if len(path) > mostLink {
 			path = append([]rune("..."), path[len(path)-mostLink+3:]...)
 		}
@@ -158,7 +159,7 @@ func links(s *api.Status) section {
 		if f := o.FirstByte; f.WorstMS > 0 {
 			first = fmt.Sprintf("%.0f/%.0f/%.0f ms", f.MedianMS, f.P99MS, f.WorstMS)
 		}
-		rows = append(rows, fmt.Sprintf("%s\t%s\t%s\t%s\t%d\t%d\t%d\t%s", string(path), progress.Short(o.Requests), cli.Bytes(o.Bytes), first, o.Errors, o.Throttled, o.Retries, l.URL))
+		rows = append(rows, fmt.Sprintf("%s\t%s\t%s\t%s\t%d\t%d\t%d\t%s", string(path), progress.Short(o.Requests), cli.Bytes(o.Bytes), first, o.Errors, o.Throttled, o.Retries, quote.Name(l.URL)))
 		if e := l.LastError; e != nil {
 			more = append(more, fmt.Sprintf("last error %v ago: %s", time.Since(e.At).Round(time.Second), e.Says))
 		}
@@ -174,7 +175,7 @@ func links(s *api.Status) section {
 func mounts(s *api.Status) section {
 	rows := []string{"MOUNT\tPREFIX\tOPEN\tFRESHNESS\tKERNEL TIMEOUTS\tWHY"}
 	for _, m := range s.Mounts {
-		rows = append(rows, fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s", m.Dir, m.Prefix, m.Open, m.Freshness, m.Timeouts, m.Why))
+		rows = append(rows, fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s", quote.Name(m.Dir), quote.Name(m.Prefix), m.Open, quote.Text(m.Freshness), m.Timeouts, quote.Text(m.Why)))
 	}
 	return table(rows...)
 }
@@ -203,7 +204,7 @@ func pinned(all []pins.View) section {
 		case v.Job != "":
 			state = "loading: hearth jobs " + v.Job
 		case v.Lacks != "":
-			state = v.Lacks
+			state = quote.Text(v.Lacks)
 		}
 		rows = append(rows, fmt.Sprintf("%s\t%d\t%s\t%s\t%s\t%s", quote.Name(v.Path), v.Files, cli.Bytes(v.Bytes), cli.Bytes(v.Needs), Until(v.Expires), state))
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/hearthfs/hearth/cache/scrub"
@@ -186,5 +187,42 @@ func TestWarningsStandBehindProblems(t *testing.T) {
 		if first := Lines(s, Options{Color: true, Width: 80})[0]; first != "\x1b["+c.colour+"m"+c.want[0]+"\x1b[0m" {
 			t.Errorf("%q", first)
 		}
+	}
+}
+
+func TestNothingOfStrangersIsObeyed(t *testing.T) {
+	// Keys, URLs, directories and causes that hold what a terminal obeys, ends of lines and tabs are shown, each on its line.
+	const bad = "\x1b]0;x\a\n\t\u009b"
+	s := usual()
+	want := len(Lines(s, Options{Verbose: true})) + len([]string{"also", "listing", "", "PIN", "its row"})
+	for i := range s.Links {
+		l := &s.Links[i]
+		l.Path, l.URL, l.Freshness = "/"+bad, "s3://b/"+bad, bad
+	}
+	s.Links[0].LastError.Says += bad
+	s.Names = api.NamesStatus{Where: bad, Listings: []figures.Listing{{URL: bad}, {URL: bad}}}
+	for i := range s.Mounts {
+		m := &s.Mounts[i]
+		m.Dir, m.Prefix, m.Why, m.Freshness = "/mnt/"+bad, bad, bad, bad
+	}
+	s.Jobs[0].What = "/" + bad
+	s.Pins = []pins.View{{Pin: pins.Pin{Path: bad}, Lacks: bad}}
+	s.Tiers[1].Dirs[0].Path, s.Problems, s.Warnings, s.Says = bad, []string{"a problem" + bad}, []string{bad}, "a problem"+bad
+	for _, o := range []Options{{Verbose: true}, {Width: 80, Height: 24}, {Width: 200, Height: 60, Color: true}} {
+		lines := Lines(s, o)
+		lines[0] = strings.TrimSuffix(strings.TrimPrefix(lines[0], "\x1b[31m"), "\x1b[0m")
+		for _, l := range lines {
+			if strings.ContainsFunc(l, unicode.IsControl) || o.Width > 0 && utf8.RuneCountInString(l) > o.Width {
+				t.Errorf("%q", l)
+			}
+		}
+		has(t, lines, `a problem\x1b]0;x\a`, `'/mnt/'$'\033'']0;x'$'\007`)
+		if o.Verbose && len(lines) != want {
+			t.Errorf("%d lines, want %d:\n%s", len(lines), want, strings.Join(lines, "\n"))
+		}
+	}
+	var b strings.Builder
+	if err := PrintPins(&b, s.Pins); err != nil || strings.Count(b.String(), "\n") != 2 || strings.ContainsFunc(strings.ReplaceAll(b.String(), "\n", ""), unicode.IsControl) {
+		t.Errorf("%q, %v", b.String(), err)
 	}
 }
