@@ -2,25 +2,58 @@ package screen
 
 import "fmt"
 
+// section is a part of the screen; its rows may be cut, what stands before and behind them
+// may not. The rows of one that can be spared go before any other's.
+type section struct {
+	head, rows, foot []string
+	spare            bool
+}
+
+func (s *section) lines() int { return len(s.head) + len(s.rows) + len(s.foot) }
+
 // fit puts sections below each other, on one screen less the line of the prompt; a height
 // of 0 has room for all.
 func fit(all []section, height int) (lines []string) {
-	shown := make([]int, len(all))
 	used, gaps := 0, -1
-	for i, s := range all {
-		shown[i] = len(s.rows)
-		if n := len(s.head) + len(s.rows); n > 0 {
+	for _, s := range all {
+		if n := s.lines(); n > 0 {
 			used, gaps = used+n, gaps+1
 		}
 	}
 	room := height - 1
 	spaced := height == 0 || used+gaps <= room
-	for height > 0 && used > room {
+	shown := cutRows(all, height, used-room)
+	for i, s := range all {
+		if spaced && i > 0 && s.lines() > 0 {
+			lines = append(lines, "")
+		}
+		lines = append(append(lines, s.head...), s.rows[:shown[i]]...)
+		if more := len(s.rows) - shown[i]; more > 0 {
+			lines = append(lines, fmt.Sprintf("... and %d more (-o json)", more))
+		}
+		lines = append(lines, s.foot...)
+	}
+	if height > 0 && len(lines) > room { // a terminal of a few lines, or many problems
+		lines = append(lines[:max(0, room-1)], fmt.Sprintf("... and %d lines more (-o json)", len(lines)-room+1))
+	}
+	return lines
+}
+
+// cutRows is how many rows of each section are shown, so that that many lines too many go
+// if they can; a height of 0 has none too many.
+func cutRows(all []section, height, over int) []int {
+	shown := make([]int, len(all))
+	for i, s := range all {
+		shown[i] = len(s.rows)
+	}
+	for height > 0 && over > 0 {
 		most := -1
 		for i, s := range all {
 			// Of a section that is whole, two rows at least must go, for the line that says so.
-			worth := shown[i] > 2 || shown[i] > 1 && shown[i] < len(s.rows)
-			if worth && (most < 0 || shown[i] > shown[most]) {
+			cut := shown[i] < len(s.rows)
+			switch worth := shown[i] > 2 || shown[i] > 1 && (cut || s.spare) || shown[i] > 0 && cut && s.spare; {
+			case !worth:
+			case most < 0, s.spare && !all[most].spare, s.spare == all[most].spare && shown[i] > shown[most]:
 				most = i
 			}
 		}
@@ -28,22 +61,10 @@ func fit(all []section, height int) (lines []string) {
 			break
 		}
 		if shown[most] == len(all[most].rows) {
-			used++ // the line that says how many more
+			over++ // the line that says how many more
 		}
 		shown[most]--
-		used--
+		over--
 	}
-	for i, s := range all {
-		if spaced && i > 0 && len(s.head)+len(s.rows) > 0 {
-			lines = append(lines, "")
-		}
-		lines = append(append(lines, s.head...), s.rows[:shown[i]]...)
-		if more := len(s.rows) - shown[i]; more > 0 {
-			lines = append(lines, fmt.Sprintf("... and %d more (-o json)", more))
-		}
-	}
-	if height > 0 && len(lines) > room { // a terminal of a few lines, or many problems
-		lines = append(lines[:max(0, room-1)], fmt.Sprintf("... and %d lines more (-o json)", len(lines)-room+1))
-	}
-	return lines
+	return shown
 }

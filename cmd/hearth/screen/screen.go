@@ -3,14 +3,17 @@
 // What is wrong comes first. Names and texts of strangers are quoted: nothing in them is obeyed
 // by a terminal, or breaks a line. Each section is a table or some lines. On a terminal no line
 // is longer than it is wide: problems, which end with their cure, are broken between words,
-// all else is cut. If not all fits its height, the empty lines go, then the last rows of
-// whichever section has most, which says how many there are more. Elsewhere all is printed.
+// all else is cut. If not all fits its height, the empty lines go, then what can be spared (the
+// last section: opens lent, the process, prefetch, scrub), then the last rows of whichever
+// section has most; each says how many there are more. The longest listings under way and what
+// failed last at an origin stay. Elsewhere all is printed.
 package screen
 
 import (
 	"bytes"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -46,9 +49,6 @@ func Print(w io.Writer, s *api.Status, o Options) error {
 	return err
 }
 
-// section is a part of the screen; its rows may be cut, its head may not.
-type section struct{ head, rows []string }
-
 // Lines are a status, line by line.
 func Lines(s *api.Status, o Options) []string {
 	first := broken(quote.Text(s.Says), o.Width)
@@ -67,9 +67,7 @@ func Lines(s *api.Status, o Options) []string {
 	for _, p := range wrong[min(1, len(wrong)):] {
 		top.head = append(top.head, broken("also: "+quote.Text(p), o.Width)...)
 	}
-	about := fmt.Sprintf("hearth %s, process %d, up %s", s.Version, s.PID, time.Duration(s.UptimeS)*time.Second)
-	all := []section{top, reads(s), tiers(s), links(s), mounts(s), jobs(s, o.Width), held(s.Pins), rest(s)}
-	all[0].head = append(all[0].head, about)
+	all := []section{top, reads(s), tiers(s), links(s, o.Width), mounts(s), jobs(s, o.Width), held(s.Pins), rest(s)}
 	if o.Verbose {
 		all = append(all, section{head: details(s)})
 		o.Height = 0
@@ -101,20 +99,16 @@ func reads(s *api.Status) section {
 			cli.Bytes(w.From["ram"]), cli.Bytes(w.From["disk"]), cli.Bytes(w.From["origin"]))
 	}
 	t := table("READS\tCOUNT\tHITS\tBYTES\tHIT BYTES\tRAM\tDISK\tORIGIN", row("now", s.Reads.Now), row("10 min", s.Reads.TenMinutes), row("all", s.Reads.SinceStart))
-	lines := append(t.head, t.rows...)
-	if n := s.Reads.Lent; n > 0 {
-		lines = append(lines, fmt.Sprintf("%s opens lent to the kernel: what it reads of these by itself is not seen here", progress.Short(n)))
-	}
 	sum, waited := 0.0, []string{}
 	for _, cause := range []string{"origin", "throttled", "disk", "list"} {
 		sum += s.Waits[cause]
 		waited = append(waited, cause+" "+seconds(s.Waits[cause]))
 	}
 	a, v := s.Egress.Asked, s.Egress.Avoided
-	return section{head: append(lines,
-		"waited   "+seconds(sum)+": "+strings.Join(waited, ", "),
+	return section{head: append(t.head, t.rows...), rows: []string{
+		"waited   " + seconds(sum) + ": " + strings.Join(waited, ", "),
 		fmt.Sprintf("asked    readers %s; warm-up %s; names %s", requests(a["readers"]), requests(a["warm_up"]), requests(a["names"])),
-		fmt.Sprintf("avoided  ram %s; disk %s; joined %s", requests(v["ram"]), requests(v["disk"]), requests(v["joined"])))}
+		fmt.Sprintf("avoided  ram %s; disk %s; joined %s", requests(v["ram"]), requests(v["disk"]), requests(v["joined"]))}}
 }
 
 func requests(r figures.Requests) string {
@@ -134,6 +128,9 @@ func percent(part *float64) string {
 	if part == nil {
 		return "-"
 	}
+	if *part > 0.995 && *part < 1 { // 100% are all
+		return fmt.Sprintf("%.1f%%", math.Floor(1000**part)/10)
+	}
 	return fmt.Sprintf("%.0f%%", 100**part)
 }
 
@@ -145,11 +142,14 @@ func tiers(s *api.Status) section {
 	return table(rows...)
 }
 
+// mostListings are shown whatever else there is, the longest.
+const mostListings = 2
+
 // mostLink is how much of a link's path is shown, so that its figures fit beside it.
 const mostLink = 14
 
-func links(s *api.Status) section {
-	rows, more := []string{"LINK\tREQUESTS\tBYTES\tFIRST BYTE\tERRORS\tTHROTTLED\tRETRIES\tORIGIN"}, []string{}
+func links(s *api.Status, width int) section {
+	rows, failed, listings := []string{"LINK\tREQUESTS\tBYTES\tFIRST BYTE\tERRORS\tTHROTTLED\tRETRIES\tORIGIN"}, []*figures.Failure{}, []string{}
 	for _, l := range s.Links {
 		path, o := []rune(quote.Name(l.Path)), l.Origin
 		if len(path) > mostLink {
@@ -160,16 +160,36 @@ func links(s *api.Status) section {
 			first = fmt.Sprintf("%.0f/%.0f/%.0f ms", f.MedianMS, f.P99MS, f.WorstMS)
 		}
 		rows = append(rows, fmt.Sprintf("%s\t%s\t%s\t%s\t%d\t%d\t%d\t%s", string(path), progress.Short(o.Requests), cli.Bytes(o.Bytes), first, o.Errors, o.Throttled, o.Retries, quote.Name(l.URL)))
-		if e := l.LastError; e != nil {
-			more = append(more, fmt.Sprintf("last error %v ago: %s", time.Since(e.At).Round(time.Second), e.Says))
+		if l.LastError != nil {
+			failed = append(failed, l.LastError)
 		}
 	}
+	slices.SortFunc(failed, func(a, b *figures.Failure) int { return b.At.Compare(a.At) })
 	t := table(rows...)
-	for _, l := range s.Names.Listings {
-		more = append(more, fmt.Sprintf("listing %s: %s names in %s", quote.Name(l.URL), progress.Short(l.Names), seconds(l.Seconds)))
+	for i, e := range failed {
+		line := fmt.Sprintf("last error %v ago: %s", time.Since(e.At).Round(time.Second), e.Says)
+		if i == 0 {
+			t.foot = append(t.foot, line)
+		} else {
+			t.rows = append(t.rows, line)
+		}
 	}
-	t.rows = append(t.rows, more...)
+	for _, l := range s.Names.Listings {
+		listings = append(listings, listing(&l, width))
+	}
+	n := min(mostListings, len(listings))
+	t.rows, t.foot = append(t.rows, listings[n:]...), append(t.foot, listings[:n]...)
 	return t
+}
+
+// listing is how far one is, in a line of a width; what is listed gives way, from its left.
+func listing(l *figures.Listing, width int) string {
+	const begin = "listing "
+	url, found := []rune(quote.Name(l.URL)), fmt.Sprintf(": %s names in %s", progress.Short(l.Names), seconds(l.Seconds))
+	if over := len(begin) + len(url) + len(found) - width; width > 0 && over > 0 {
+		url = append([]rune("..."), url[min(len(url), over+3):]...)
+	}
+	return begin + string(url) + found
 }
 
 func mounts(s *api.Status) section {
@@ -188,27 +208,23 @@ func jobs(s *api.Status, width int) (x section) {
 	return x
 }
 
-// held is the pins, where there are any.
-func held(all []pins.View) section {
-	if len(all) == 0 {
-		return section{}
+// held is the pins, a line each.
+func held(all []pins.View) (x section) {
+	for _, v := range all {
+		x.rows = append(x.rows, fmt.Sprintf("pin %s: %s files, %s on disk, %s, %s", quote.Name(v.Path), progress.Short(v.Files), cli.Bytes(v.Needs), Until(v.Expires), state(&v)))
 	}
-	return pinned(all)
+	return x
 }
 
-func pinned(all []pins.View) section {
-	rows := []string{"PIN\tFILES\tBYTES\tON DISK\tENDS\tSTATE"}
-	for _, v := range all {
-		state := "held"
-		switch {
-		case v.Job != "":
-			state = "loading: hearth jobs " + v.Job
-		case v.Lacks != "":
-			state = quote.Text(v.Lacks)
-		}
-		rows = append(rows, fmt.Sprintf("%s\t%d\t%s\t%s\t%s\t%s", quote.Name(v.Path), v.Files, cli.Bytes(v.Bytes), cli.Bytes(v.Needs), Until(v.Expires), state))
+// state is how a pin is.
+func state(v *pins.View) string {
+	switch {
+	case v.Job != "":
+		return "loading: hearth jobs " + v.Job
+	case v.Lacks != "":
+		return quote.Text(v.Lacks)
 	}
-	return table(rows...)
+	return "held"
 }
 
 // Until says when a pin ends.
@@ -221,13 +237,25 @@ func Until(end *time.Time) string {
 
 // PrintPins writes the pins alone.
 func PrintPins(w io.Writer, all []pins.View) error {
-	x := pinned(all)
+	rows := []string{"PIN\tFILES\tBYTES\tON DISK\tENDS\tSTATE"}
+	for _, v := range all {
+		rows = append(rows, fmt.Sprintf("%s\t%d\t%s\t%s\t%s\t%s", quote.Name(v.Path), v.Files, cli.Bytes(v.Bytes), cli.Bytes(v.Needs), Until(v.Expires), state(&v)))
+	}
+	x := table(rows...)
 	_, err := fmt.Fprintln(w, strings.Join(append(x.head, x.rows...), "\n"))
 	return err
 }
 
-// rest is what is said in a line where there is something to say.
-func rest(s *api.Status) (x section) {
+// rest can be spared first, the last line before the others.
+func rest(s *api.Status) section {
+	x := section{spare: true}
+	if n := s.Names.Figures["refused"]; n > 0 {
+		x.rows = append(x.rows, fmt.Sprintf("%d keys have no name here and are not shown: the log names them, hearth ls counts them", n))
+	}
+	if n := s.Reads.Lent; n > 0 {
+		x.rows = append(x.rows, fmt.Sprintf("%s opens lent to the kernel: what it reads of these by itself is not seen here", progress.Short(n)))
+	}
+	x.rows = append(x.rows, fmt.Sprintf("hearth %s, process %d, up %s", s.Version, s.PID, time.Duration(s.UptimeS)*time.Second))
 	if p := s.Prefetch; p.Files > 0 {
 		x.rows = append(x.rows, fmt.Sprintf("prefetch: %s brought ahead of readers, %s read, %s wasted, %s may still be read",
 			cli.Bytes(p.Bytes), cli.Bytes(p.ReadBytes), cli.Bytes(p.WastedBytes), cli.Bytes(p.UnreadBytes)))
@@ -236,9 +264,6 @@ func rest(s *api.Status) (x section) {
 		for _, d := range t.Dirs {
 			x.rows = append(x.rows, fmt.Sprintf("scrub of %s: %s", d.Path, d.Scrub.Says(cli.Bytes)))
 		}
-	}
-	if n := s.Names.Figures["refused"]; n > 0 {
-		x.rows = append(x.rows, fmt.Sprintf("%d keys have no name here and are not shown: the log names them, hearth ls counts them", n))
 	}
 	return x
 }

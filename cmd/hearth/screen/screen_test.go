@@ -18,6 +18,7 @@ import (
 	"github.com/hearthfs/hearth/node/api"
 	"github.com/hearthfs/hearth/node/figures"
 	"github.com/hearthfs/hearth/warmup"
+	"github.com/hearthfs/hearth/warmup/prefetch"
 )
 
 func updating() bool {
@@ -106,7 +107,57 @@ func TestPinsAreShown(t *testing.T) {
 		{Pin: pins.Pin{Path: "/b", Job: "1234abcd"}},
 		{Pin: pins.Pin{Path: "/c"}, Lacks: "something is missing"},
 	}}, Options{})
-	has(t, lines, "PIN ", "/a   7      1.0 MiB  2.0 MiB  until "+cli.Stamp(end), "loading: hearth jobs 1234abcd", "until hearth unpin  ", "something is missing")
+	has(t, lines, "pin /a: 7 files, 2.0 MiB on disk, until "+cli.Stamp(end)+", held", "pin /b: 0 files, 0 B on disk, until hearth unpin, loading: hearth jobs 1234abcd", "unpin, something is missing")
+}
+
+func TestPinsAreListed(t *testing.T) {
+	// hearth pin has a row for each pin: when it ends, and what is wrong with it.
+	end := time.Date(2026, 5, 4, 3, 2, 1, 0, time.UTC)
+	var b strings.Builder
+	if err := PrintPins(&b, []pins.View{
+		{Pin: pins.Pin{Path: "/a", Expires: &end}, Files: 7, Bytes: 1 << 20, Needs: 2 << 20},
+		{Pin: pins.Pin{Path: "/b", Job: "1234abcd"}},
+		{Pin: pins.Pin{Path: "/c"}, Lacks: "something is missing"},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	has(t, strings.Split(b.String(), "\n"), "PIN ", "/a   7      1.0 MiB  2.0 MiB  until "+cli.Stamp(end), "loading: hearth jobs 1234abcd", "until hearth unpin  ", "something is missing")
+}
+
+func TestAListingIsNeverCut(t *testing.T) {
+	// Two links, tiers, mounts and jobs, a pin, opens lent to the kernel, an error and what was brought ahead of readers are more than 80x24 holds: what can be spared
+	// goes, and how far listings are, what failed last, the mounts, the jobs and the pin stay. So does a listing beside forty others, forty links and forty pins, its
+	// figures in the line however long its name is.
+	s := usual()
+	s.Reads.Lent, s.Prefetch = 1200, prefetch.Stats{Files: 7, Bytes: 1 << 20}
+	s.Pins = []pins.View{{Pin: pins.Pin{Path: "/imagenet/val"}, Files: 50_000, Needs: 6 << 30}}
+	kept := []string{"last error 12s ago", "listing s3://datasets/imagenet/train/: 81.0k names in 12.2s", "3 errors", "listing... 1.20k found"}
+	usually := append(kept, "avoided  ram", "10 min", "/imagenet ", "oints:llama ", "/mnt/imagenet", "/mnt/llama", "pin /imagenet/val: 50.0k files, 6.0 GiB on disk, until hearth unpin, held", "... and 4 more (-o json)")
+	lines := Lines(s, Options{Width: 80, Height: 24})
+	wide(t, lines, 80, 24)
+	has(t, lines, usually...)
+	if text := strings.Join(lines, "\n"); lines[0] != "ok" || strings.Count(text, "more (") != 1 || strings.Contains(text, "scrub") {
+		t.Errorf("the first line is %q in:\n%s", lines[0], text)
+	}
+	has(t, Lines(s, Options{Width: 80, Height: 60}), "1.20k opens lent", "prefetch: 1.0 MiB", "scrub of /nvme0", "process 2476")
+	for i := range 40 {
+		s.Links = append(s.Links, api.LinkStatus{Path: fmt.Sprintf("/l%d", i), LastError: &figures.Failure{At: time.Now().Add(-time.Hour), Says: "old"}})
+		s.Names.Listings = append(s.Names.Listings, figures.Listing{URL: "s3://" + strings.Repeat("x", 100) + "/", Names: 8_100, Seconds: 9})
+		s.Pins = append(s.Pins, s.Pins[0])
+	}
+	lines = Lines(s, Options{Width: 80, Height: 24})
+	wide(t, lines, 80, 24)
+	has(t, lines, append(kept, "xxx/: 8.10k names in 9.0s")...)
+}
+
+func TestAShareIsNotRoundedToAll(t *testing.T) {
+	// All hits are 100%; one miss of a million is less, whichever way it would round.
+	share := func(f float64) *float64 { return &f }
+	for part, want := range map[*float64]string{nil: "-", share(0): "0%", share(0.774): "77%", share(0.994): "99%", share(0.9951): "99.5%", share(0.999_999): "99.9%", share(1): "100%"} {
+		if got := percent(part); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
 }
 
 func TestLongPartsAreCut(t *testing.T) {
@@ -132,7 +183,7 @@ func TestLongPartsAreCut(t *testing.T) {
 	has(t, lines, "/mnt/imagenet", "disk ", "3 errors")
 	wide(t, Lines(s, Options{Width: 40, Height: 12}), 40, 12)
 	all := Lines(s, Options{})
-	has(t, all, "/mnt/39", s.Links[0].LastError.Says, s.Says, s.Mounts[0].Why)
+	has(t, all, "/mnt/39", s.Links[0].LastError.Says, s.Says, s.Mounts[0].Why, "hearth 0.1.0, process 2476, up 1h12m10s")
 	has(t, Lines(s, Options{Verbose: true, Height: 24, Width: 200}), "/mnt/39", "this process may use", "link /imagenet: s3://datasets/imagenet")
 }
 
@@ -194,7 +245,7 @@ func TestNothingOfStrangersIsObeyed(t *testing.T) {
 	// Keys, URLs, directories and causes that hold what a terminal obeys, ends of lines and tabs are shown, each on its line.
 	const bad = "\x1b]0;x\a\n\t\u009b"
 	s := usual()
-	want := len(Lines(s, Options{Verbose: true})) + len([]string{"also", "listing", "", "PIN", "its row"})
+	want := len(Lines(s, Options{Verbose: true})) + len([]string{"also", "listing", "", "pin"})
 	for i := range s.Links {
 		l := &s.Links[i]
 		l.Path, l.URL, l.Freshness = "/"+bad, "s3://b/"+bad, bad
