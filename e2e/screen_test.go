@@ -82,7 +82,7 @@ func (t *terminal) shows(text string) []string {
 }
 
 // screens: status, --watch and a warm-up's progress on a terminal of 80x24, and where
-// there is none.
+// there is none; then with as much on it as fits.
 func screens(e *env) {
 	o := e.origin()
 	set, err := hearthtest.Set("D1")
@@ -134,6 +134,44 @@ func screens(e *env) {
 	t.evicts(h, node, len(list))
 	h.jsonLines(int64(len(list)))
 	h.screensElsewhere()
+	h.quit()
+	t.crowded(o, p)
+}
+
+// crowded: two links, a pin and a warm-up of a directory whose listing does not come to its
+// end stand on 80x24, and how far the listing is; the warm-up says what it found, and no
+// percentage before it knows of what.
+func (t *terminal) crowded(o *server, p *proxied) {
+	e := t.e
+	e.Helper()
+	wide := hearthtest.DataSet{Name: "wide", Groups: []hearthtest.Group{{Dir: "a", Dirs: 1, Files: 20, Min: 1, Max: 1}, {Dir: "z", Dirs: 1, Files: 1500, Min: 1, Max: 1}}}
+	second := o.Bucket(e.T, "second")
+	e.must(o.Load(e.ctx, second, wide, hearthtest.LoadOptions{}), "load the second link's bucket")
+	h := e.mount(o, settings{endpoint: p.endpoint, path: "/first", tree: "/", links: fmt.Sprintf("- {path: /second, origin: {url: %q, endpoint: %q}}\n", "s3://"+second, p.endpoint)})
+	if out, code := h.ask("pin", "--for", "0", "/first/d1/class0000"); code != 0 {
+		e.Errorf("pin: exit %d, %s", code, out)
+	}
+	p.AddRule(faultproxy.Rule{Verb: faultproxy.List, Match: "continuation-token", Delay: faultproxy.Duration(8 * time.Second)})
+	watch, node := e.terminal(), " --node unix://"+h.socket()
+	watch.typed(e.hearth + " status --watch=200ms" + node)
+	watch.shows("pin /first/d1/class0000: ")
+	t.typed(e.hearth + " warmup /second" + node + "; echo exit=$?")
+	lines := watch.shows("listing s3://" + second + "/z/: 1.00k names in ")
+	text := strings.Join(lines, "\n")
+	for _, want := range []string{"/first ", "/second ", h.dir, "\njob ", "second  listing... ", "\npin ", "\nwaited ", "\nasked "} {
+		if !strings.Contains(text, want) {
+			e.Errorf("while a listing runs, status has no %q:\n%s", want, text)
+		}
+	}
+	if lines[0] != "ok" || len(lines) > 24 {
+		e.Errorf("while a listing runs, status has %d lines:\n%s", len(lines), text)
+	}
+	if text := strings.Join(t.shows("second  listing... "), "\n"); strings.Contains(text, "%") {
+		e.Errorf("a warm-up whose listing has not ended says:\n%s", text)
+	}
+	p.ClearRules()
+	t.shows("exit=0")
+	watch.tmux("send-keys", "C-c")
 	h.quit()
 }
 
