@@ -171,6 +171,9 @@ func sickOrigin(e *env, k sickness, mode string, timeout time.Duration) {
 	}
 	s.known("what is cached, after that", 3)
 	s.ail(k, false)
+	if k.name == "refused" { // one is enough: it takes what a node waits before it tries again
+		s.eventually("that the origin can be read, though nobody reads", func() bool { return s.h.status().Links[0].Failing == "" })
+	}
 	s.recovers()
 	s.sparing()
 	if timeout == defaultTimeout {

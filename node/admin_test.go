@@ -14,11 +14,14 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
+	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/internal/hearthtest"
 	"github.com/hearthfs/hearth/node/answer"
+	"github.com/hearthfs/hearth/node/watch"
 )
 
 // start makes a node of a bucket without a disk tier; the test's end closes it.
@@ -245,7 +248,7 @@ func TestLivenessAndReadiness(t *testing.T) {
 		t.Errorf("/healthz of a well node: %d %s", code, text)
 	}
 	cause := "it is away"
-	n.links.list()[0].failing.Store(&cause)
+	n.links.list()[0].health.Failed(watch.Failure{Says: cause, Block: (&hearth.Object{Key: "k"}).Block(0)}, time.Now())
 	if code, text := get("/healthz"); code != 503 || !strings.Contains(text, cause) {
 		t.Errorf("/healthz while the origin is away: %d %s", code, text)
 	}

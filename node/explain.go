@@ -43,10 +43,11 @@ func (n *Node) explain(ctx context.Context, asked string, off int64) (*explain.E
 		return nil, err
 	}
 	name.Link, name.Origin, name.Freshness = l.Path, l.Origin.URL, l.freshness
-	for _, cause := range []*string{l.failing.Load(), l.doubted.Load()} {
-		if cause != nil {
-			name.Away = *cause
-		}
+	if f := l.health.Last(); f != nil && !f.OneKey {
+		name.Away = f.Says
+	}
+	if cause := l.doubted.Load(); cause != nil {
+		name.Away = *cause
 	}
 	return explain.Of(name, &x.Object, off, n.knowledge(l, p)), nil
 }

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/namespace"
 	"github.com/hearthfs/hearth/node/origins"
+	"github.com/hearthfs/hearth/node/watch"
 	"github.com/hearthfs/hearth/origin"
 )
 
@@ -28,9 +30,8 @@ type link struct {
 	prefix    string // of its keys
 	origin    origin.Origin
 	freshness namespace.Freshness
-	failing   atomic.Pointer[string]    // what its last fetch failed with; nil: it did not
-	well      atomic.Pointer[time.Time] // when its last fetch succeeded
-	doubted   atomic.Pointer[string]    // why its origin was not tried when the link was made; nil: it was
+	health    watch.Health           // what its fetches say
+	doubted   atomic.Pointer[string] // why its origin was not tried when the link was made; nil: it was
 }
 
 func parseFreshness(s string) (namespace.Freshness, error) {
@@ -55,6 +56,7 @@ func (ls *links) add(ctx context.Context, l Link, goOn func(*link, error) error)
 	}
 	// Names are kept over a restart: another bucket at the same path is another link.
 	added := &link{Link: l, name: l.Path + " " + l.Origin.Endpoint + " " + strings.TrimRight(l.Origin.URL, "/"), freshness: f}
+	added.health.Pause = max(tryAfter, 3*cmp.Or(l.Origin.Timeout, 10*time.Second)) // its default
 	if added.prefix, err = origin.Prefix(l.Origin.URL); err != nil {
 		return nil, usage("%v", err)
 	}

@@ -101,6 +101,10 @@ func New(ctx context.Context, c Config) (*Node, error) {
 		n.seen.slowed.Run(n.ctx, n.answers)
 		return nil
 	})
+	n.group.Go(func() error {
+		n.tryFailing(n.ctx)
+		return nil
+	})
 	ram := n.pool.Stats().Budget
 	n.group.Go(func() error {
 		machine.KeepGarbageSmall(n.ctx, ram)
@@ -252,26 +256,21 @@ func (n *Node) parts() fsck.Node {
 	return p
 }
 
-// heard keeps what an origin fails with until it answers again. That a version
+// heard keeps what an origin fails with until it can be read again. That a version
 // is gone is an answer; that a reader went away says nothing, and a fetch that began
 // before the last answer nothing of now.
-func (n *Node) heard(o *hearth.Object, began time.Time, err error) {
-	l := n.links.named(o.Link)
+func (n *Node) heard(b hearth.Block, began time.Time, err error) {
+	l := n.links.named(b.Object.Link)
 	switch {
 	case l == nil || errors.Is(err, context.Canceled) || errors.Is(err, flight.ErrUnwanted):
 	case err == nil || errors.Is(err, hearth.ErrStale):
-		now := time.Now()
-		l.well.Store(&now)
-		if l.failing.Load() != nil {
-			l.failing.Store(nil)
+		if l.health.Succeeded() {
 			n.events.Info("origin answers again", "link", l.Path)
 		}
 	default:
-		cause := explained(err).Error()
-		if well := l.well.Load(); well == nil || !began.Before(*well) {
-			l.failing.Store(&cause)
-		}
-		n.events.Trouble("read "+l.name, "origin cannot be read", "link", l.Path, "key", o.Key, "cause", cause)
+		f := failed(b, err)
+		l.health.Failed(*f, began)
+		n.events.Trouble("read "+l.name, "origin cannot be read", "link", l.Path, "key", b.Object.Key, "cause", f.Says)
 	}
 }
 

@@ -2,8 +2,15 @@ package node
 
 import (
 	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"net/http"
+	"sync"
 	"time"
 
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/node/watch"
 	"github.com/hearthfs/hearth/origin"
 )
 
@@ -58,6 +65,68 @@ func (n *Node) doubt(l *link, cause error) {
 	text := explained(cause).Error()
 	l.doubted.Store(&text)
 	n.tree.Asked(l.name, cause)
+}
+
+const (
+	// tryAfter is before a fetch that failed is tried again though nobody asks. It is longer
+	// than a person looks for the cause, and than most outages; three times origin.timeout,
+	// which one try may take, if that is more.
+	tryAfter = 15 * time.Second
+	// tryBytes are read in such a try, of the block that failed: what is wrong with bodies
+	// must show, too.
+	tryBytes = 1 << 20
+)
+
+// tryFailing tries what failed at origins again, until the context ends: where all that is
+// read is cached, nobody else would ever find that they are well.
+func (n *Node) tryFailing(ctx context.Context) {
+	var tries sync.WaitGroup // one of a link at once
+	defer tries.Wait()
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		for _, l := range n.links.list() {
+			if f := l.health.Due(); f != nil {
+				tries.Go(func() {
+					is := l.again(ctx, f.Block)
+					if ctx.Err() == nil && l.health.Tried(f, is) {
+						n.events.Info("origin answers again", "link", l.Path)
+					}
+				})
+			}
+		}
+	}
+}
+
+// again reads what failed; nil: the origin has it, or answers that it is gone. Where it is
+// denied, another object tells whether all are.
+func (l *link) again(ctx context.Context, b hearth.Block) *watch.Failure {
+	r, err := l.origin.Read(ctx, b.Object, b.Offset(), int64(min(b.Len(), tryBytes)))
+	if err == nil {
+		_, err = io.Copy(io.Discard, r)
+		_ = r.Close() // it was read
+	}
+	if err == nil || errors.Is(err, hearth.ErrStale) || errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	f := failed(b, err)
+	f.OneKey = f.Denied && l.probe(ctx) == nil
+	return f
+}
+
+// failed is what a fetch failed with. An answer about the key, and not about who asks, is a
+// denial.
+func failed(b hearth.Block, err error) *watch.Failure {
+	f := &watch.Failure{Says: explained(err).Error(), Block: b}
+	if e := (*origin.Error)(nil); errors.As(err, &e) && e.Status == http.StatusForbidden {
+		f.Denied = e.Code == "" || e.Code == "AccessDenied" || e.Code == "InvalidObjectState"
+	}
+	return f
 }
 
 // warning says what a mount of the link should know; "": all is well.

@@ -117,3 +117,59 @@ func TestANodeDoesNotStartBlindly(t *testing.T) {
 		}
 	}
 }
+
+func TestAFailureEndsThoughNobodyReads(t *testing.T) {
+	// A read fails once, and all else is cached: status is well again by itself. One key that
+	// is denied is a warning, and no problem while others can be read; if none can, it is one.
+	s, p, c := outage(t, "immutable")
+	if _, err := s.PutBytes(t.Context(), "data", "dir/other", []byte("other bytes")); err != nil {
+		t.Fatal(err)
+	}
+	n := start(t, "", c.with)
+	n.links.list()[0].health.Pause = time.Millisecond
+	read := func(path string, well bool) {
+		t.Helper()
+		if err := client(t, n).Cat(t.Context(), path, 0, -1, io.Discard); (err == nil) != well {
+			t.Fatalf("%s: %v", path, err)
+		}
+	}
+	says := func(problems, warnings string) {
+		t.Helper()
+		var is *Status
+		if !hearthtest.Eventually(t.Context(), 20*time.Second, func() bool {
+			is = n.Status(t.Context())
+			return strings.HasPrefix(strings.Join(is.Problems, "\n"), problems) && strings.HasPrefix(strings.Join(is.Warnings, "\n"), warnings) &&
+				len(is.Problems) == min(1, len(problems)) && len(is.Warnings) == min(1, len(warnings))
+		}) {
+			t.Errorf("problems %q, warnings %q; want %q and %q", is.Problems, is.Warnings, problems, warnings)
+		}
+	}
+	const cause = "s3://data/dir/other: reading is denied; grant s3:GetObject on arn:aws:s3:::data/* to these credentials"
+	const problem, warning = "an origin cannot be read, what is cached goes on (tried 0 min ago): ", "an object cannot be read, others of its bucket can (tried 0 min ago): " + cause
+	p.AddRule(faultproxy.Rule{Verb: faultproxy.Get, Match: "/dir/other", Status: 400, Code: "Odd", Times: 1})
+	read("/dir/other", false)
+	says("", "")
+	if got := p.Stats().Get.Requests; got < 2 {
+		t.Errorf("%d requests", got)
+	}
+	read("/dir/known", true)
+	p.AddRule(faultproxy.Denied(faultproxy.Get))
+	read("/dir/other", false)
+	says(problem+cause, "")
+	p.ClearRules()
+	says("", "")
+	p.AddRule(faultproxy.Rule{Verb: faultproxy.Get, Match: "/dir/other", Status: 403, Code: "AccessDenied"})
+	read("/dir/other", false)
+	says("", warning)
+	gets := p.Stats().Get.Requests
+	read("/dir/other", false)
+	says("", warning)
+	read("/dir/known", true) // cached: it says nothing
+	says("", warning)
+	if got := p.Stats().Get.Requests; got == gets {
+		t.Error("a denied key was not asked for")
+	}
+	p.ClearRules()
+	read("/dir/other", true)
+	says("", "")
+}

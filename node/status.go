@@ -34,8 +34,11 @@ func (n *Node) Status(context.Context) *Status {
 		o := originStatus(stats)
 		x := LinkStatus{Path: l.Path, URL: l.Origin.URL, Endpoint: l.Origin.Endpoint, Freshness: l.freshness.String(), Origin: o, LastError: watch.LastError(stats),
 			Throttles: n.seen.slowed.Says(l.name, l.Origin.URL, answersOf(stats))}
-		if cause := l.failing.Load(); cause != nil {
-			x.Failing = *cause
+		if f := l.health.Last(); f != nil {
+			x.FailingAt = &f.At
+			if x.Failing = f.Says; f.OneKey {
+				x.Failing, x.Denied = "", f.Says
+			}
 		}
 		s.Links = append(s.Links, x)
 		s.Origin.Add(o)
@@ -56,7 +59,7 @@ func problems(s *Status) []string {
 	var all []string
 	for _, l := range s.Links {
 		if l.Failing != "" {
-			all = append(all, "an origin cannot be read, what is cached goes on: "+l.Failing)
+			all = append(all, fmt.Sprintf("an origin cannot be read, what is cached goes on (tried %d min ago): %s", minutes(*l.FailingAt), l.Failing))
 		}
 	}
 	if s.Names.Stale != "" {
@@ -88,6 +91,9 @@ func problems(s *Status) []string {
 func warnings(s *Status) (all []string) {
 	for _, l := range s.Links {
 		all = append(all, l.Throttles)
+		if l.Denied != "" {
+			all = append(all, fmt.Sprintf("an object cannot be read, others of its bucket can (tried %d min ago): %s", minutes(*l.FailingAt), l.Denied))
+		}
 	}
 	for _, t := range s.Tiers {
 		for _, d := range t.Dirs {
@@ -96,6 +102,9 @@ func warnings(s *Status) (all []string) {
 	}
 	return slices.DeleteFunc(all, func(s string) bool { return s == "" })
 }
+
+// minutes since a time.
+func minutes(t time.Time) int { return int(time.Since(t).Minutes()) }
 
 // slow says that a directory's device lets operations wait, and what to do.
 func slow(d *disk.DirStats) string {

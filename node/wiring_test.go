@@ -210,9 +210,9 @@ func TestALateFailureDoesNotMakeAnOriginIll(t *testing.T) {
 	l := n.links.list()[0]
 	o := &hearth.Object{Link: l.name, Key: "k", Size: 3 * hearth.BlockSize}
 	before := time.Now()
-	n.heard(o, time.Now(), nil)
-	n.heard(o, before, io.ErrUnexpectedEOF)
-	n.heard(o, time.Now(), fmt.Errorf("get s3://b/k: %w", flight.ErrUnwanted))
+	n.heard(o.Block(0), time.Now(), nil)
+	n.heard(o.Block(0), before, io.ErrUnexpectedEOF)
+	n.heard(o.Block(0), time.Now(), fmt.Errorf("get s3://b/k: %w", flight.ErrUnwanted))
 	if s := n.Status(t.Context()); s.Says != "ok" {
 		t.Errorf("after a late failure status says %q", s.Says)
 	}

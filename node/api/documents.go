@@ -85,8 +85,12 @@ type LinkStatus struct {
 	Endpoint  string       `json:"endpoint,omitempty"`
 	Freshness string       `json:"freshness"`
 	Origin    OriginStatus `json:"origin"`
-	// Failing is what the last fetch of an object failed with; "": it did not.
-	Failing string `json:"failing,omitempty"`
+	// Failing is what the last fetch of an object failed with; "": it did not, or what it
+	// was denied is Denied: that of one key, while others can be read. FailingAt is when
+	// either was met last.
+	Failing   string     `json:"failing,omitempty"`
+	Denied    string     `json:"denied,omitempty"`
+	FailingAt *time.Time `json:"failing_at,omitempty"`
 	// Throttles says that the origin asks to slow down, and what to do; "": it does not.
 	Throttles string `json:"throttles,omitempty"`
 	// LastError is what failed last, though it may have been tried again with success.

@@ -20,7 +20,7 @@ type Bucket struct {
 	// Weak hears of reads of objects that no tier may keep.
 	Weak func(*hearth.Object)
 	// Heard is told how each fetch ended, and when it had begun.
-	Heard func(o *hearth.Object, began time.Time, err error)
+	Heard func(b hearth.Block, began time.Time, err error)
 	// Egress counts fetches. Waits is where readers of a version wait.
 	Egress *Egress
 	Waits  *waits.Ledger
@@ -49,7 +49,7 @@ func (w Bucket) GetMany(ctx context.Context, first hearth.Block, n int, each fun
 }
 
 func (w Bucket) hear(b hearth.Block, began time.Time, err error) {
-	w.Heard(b.Object, began, err)
+	w.Heard(b, began, err)
 	switch {
 	case errors.Is(err, hearth.ErrStale):
 		w.Gone(b.Object)

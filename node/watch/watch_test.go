@@ -86,7 +86,7 @@ func TestFetchesAreOfWhoBeganThem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pool := hearth.NewPool(64 << 20)
 		ledger, egress := waits.New(), &Egress{}
-		heard := func(*hearth.Object, time.Time, error) {}
+		heard := func(hearth.Block, time.Time, error) {}
 		ram := cache.NewRAM(pool, 16<<20)
 		defer ram.Close()
 		tier := cache.Through(ram, Bucket{Source: fake{pool}, Heard: heard, Egress: egress, Waits: ledger}, cache.Always)

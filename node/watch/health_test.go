@@ -1,0 +1,105 @@
+package watch
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hearthfs/hearth"
+)
+
+func TestAFailureIsDueUntilItEnds(t *testing.T) {
+	// What failed once is due after the pause, then more and more rarely, one try at a time,
+	// and is over once a try or a fetch succeeds, or what failed before that is heard late.
+	synctest.Test(t, func(t *testing.T) {
+		h := Health{Pause: 30 * time.Second}
+		b := (&hearth.Object{Key: "k"}).Block(0)
+		began := time.Now()
+		h.Failed(Failure{Says: "away", Block: b}, began)
+		time.Sleep(29 * time.Second)
+		if f := h.Last(); f == nil || f.Says != "away" || f.Block != b || time.Since(f.At) != 29*time.Second || h.Due() != nil {
+			t.Fatalf("after 29 s: %+v", f)
+		}
+		for _, pause := range []time.Duration{time.Second, time.Minute, 2 * time.Minute, 2 * time.Minute} {
+			time.Sleep(pause - time.Nanosecond)
+			if h.Due() != nil {
+				t.Errorf("tried again before %v", pause)
+			}
+			time.Sleep(time.Nanosecond)
+			f := h.Due()
+			if f == nil || h.Due() != nil {
+				t.Fatalf("after %v: %+v, or two at once", pause, f)
+			}
+			if h.Tried(f, &Failure{Says: "away still"}) || h.Last() == nil || h.Last().Says != "away still" || !h.Last().At.Equal(time.Now()) || h.Last().Block != b {
+				t.Errorf("%+v", h.Last())
+			}
+		}
+		time.Sleep(2 * time.Minute)
+		f := h.Due()
+		h.Failed(Failure{Says: "another"}, time.Now())
+		if h.Tried(f, nil) || h.Last() == nil || h.Last().Says != "another" {
+			t.Errorf("a failure heard meanwhile: %+v", h.Last())
+		}
+		time.Sleep(2 * time.Minute)
+		if !h.Tried(h.Due(), nil) || h.Last() != nil || h.Due() != nil {
+			t.Errorf("a try succeeded: %+v", h.Last())
+		}
+		if h.Failed(Failure{Says: "late"}, began); h.Last() != nil {
+			t.Errorf("heard late: %+v", h.Last())
+		}
+		h.Failed(Failure{Says: "away"}, time.Now())
+		if !h.Succeeded() || h.Succeeded() || h.Last() != nil {
+			t.Errorf("a fetch succeeded: %+v", h.Last())
+		}
+	})
+}
+
+func TestOneDeniedKeyIsNoFailure(t *testing.T) {
+	// Where others were read lately a denial is of one key, and that is tried once; where all are denied, it is not, and stays so whoever asks. It is forgotten once
+	// nobody has asked for long. Where nothing was read it is the origin's failure until a try tells.
+	synctest.Test(t, func(t *testing.T) {
+		h := Health{Pause: 30 * time.Second}
+		is := func(when string, one bool) {
+			t.Helper()
+			if f := h.Last(); f == nil || f.OneKey != one {
+				t.Errorf("%s: %+v", when, f)
+			}
+		}
+		deny := func() { h.Failed(Failure{Says: "denied", Denied: true}, time.Now()) }
+		tried := func(one bool) {
+			t.Helper()
+			time.Sleep(2 * time.Minute)
+			f := h.Due()
+			if f == nil {
+				t.Fatal("nothing is due")
+			}
+			deny() // somebody asks all the time
+			h.Tried(f, &Failure{Says: "denied", Denied: true, OneKey: one})
+		}
+		deny()
+		is("nothing was read", false)
+		tried(true)
+		is("others can be read", true)
+		deny()
+		if is("again", true); h.Due() != nil {
+			t.Error("what is known is tried again")
+		}
+		time.Sleep(told + time.Nanosecond)
+		if h.Last() != nil {
+			t.Errorf("nobody asks for it: %+v", h.Last())
+		}
+		h.Succeeded()
+		deny()
+		is("another was read", true)
+		tried(false)
+		is("all are denied", false)
+		deny()
+		is("all are denied, again", false)
+		h.Failed(Failure{Says: "away"}, time.Now())
+		is("away", false)
+		h.Succeeded()
+		time.Sleep(told)
+		deny()
+		is("another was read long ago", false)
+	})
+}
