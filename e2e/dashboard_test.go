@@ -174,6 +174,7 @@ func (e *env) queries(file string) (all []string) {
 	e.must(err, "read the dashboard")
 	var d struct {
 		Panels []struct {
+			ID      int
 			Targets []struct{ Expr string }
 		}
 		Templating struct {
@@ -181,7 +182,12 @@ func (e *env) queries(file string) (all []string) {
 		}
 	}
 	e.must(json.Unmarshal(text, &d), "read %s", file)
+	ids := map[int]bool{}
 	for _, p := range d.Panels {
+		if ids[p.ID] {
+			e.Errorf("two panels have the id %d", p.ID)
+		}
+		ids[p.ID] = true
 		for _, t := range p.Targets {
 			all = append(all, t.Expr)
 		}
