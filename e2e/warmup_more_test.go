@@ -18,16 +18,18 @@ import (
 )
 
 // warmUpSlowedDown loads small objects of an origin 100 ms away until many are under way
-// at once. Then it asks to slow down again and again: fewer are, and none is lost.
+// at once. Then it asks to slow down again and again: fewer are, and none is lost. Nor is
+// one where half of the listings are answered so as well.
 func warmUpSlowedDown(e *env) {
 	o := e.origin()
 	dirs := map[level]int{core: 30, all: 30, full: 400}[e.level]
 	list := e.load(o, hearthtest.DataSet{Name: "slow", Groups: []hearthtest.Group{{Dir: "s/dir", Dirs: dirs, Files: 50, Min: 4 << 10, Max: 8 << 10}}})
 	total := warmup.Tally{Files: int64(len(list)), Bytes: sum(list)}
+	unlisted := e.load(o, hearthtest.DataSet{Name: "unlisted", Groups: []hearthtest.Group{{Dir: "u/dir", Dirs: 20, Files: 5, Min: 4 << 10, Max: 8 << 10}}})
 	p := e.proxy(o)
 	p.SetFirstByte(100 * time.Millisecond)
 	h := e.mount(o, settings{endpoint: p.endpoint})
-	id, code := h.ask("warmup", "/", "--detach")
+	id, code := h.ask("warmup", "/s", "--detach")
 	if code != 0 {
 		e.Fatalf("warmup --detach: exit %d, %s", code, id)
 	}
@@ -47,10 +49,28 @@ func warmUpSlowedDown(e *env) {
 	if v := h.job(0, "jobs", "wait", strings.TrimSpace(id)); v.Counters.Sum() != total || v.State != warmup.Done {
 		e.Errorf("after the storm: %+v, want %+v", v, total)
 	}
+	e.listingsSlowedDown(h, p, unlisted)
 	p.Down()
-	e.good("without the origin", epoch(h.dir, list, 3, 4, 0))
+	e.good("without the origin", epoch(h.dir, append(list, unlisted...), 3, 4, 0))
 	e.must(p.Up(), "open the proxy again")
 	h.quit()
+}
+
+// listingsSlowedDown warms up directories that were never listed, of which every other
+// listing is answered SlowDown, and so are objects: the job goes on and ends with everything.
+func (e *env) listingsSlowedDown(h *hearth, p *proxied, list []hearthtest.File) {
+	e.Helper()
+	const storm = 10
+	p.AddRule(faultproxy.Rule{Verb: faultproxy.List, Percent: 50, Times: storm, Status: 503, Code: "SlowDown"})
+	p.AddRule(faultproxy.Rule{Verb: faultproxy.Get, Percent: 20, Times: storm, Status: 503, Code: "SlowDown"})
+	before, total := h.status().Origin.Throttled, warmup.Tally{Files: int64(len(list)), Bytes: sum(list)}
+	if v := h.job(0, "warmup", "/u"); v.Counters.Done != total || v.Counters.Sum() != total || v.State != warmup.Done {
+		e.Errorf("after a storm of listings: %+v, want %+v", v, total)
+	}
+	if n := h.status().Origin.Throttled - before; n != 2*storm {
+		e.Errorf("the origin asked to slow down %d times, and the node heard it %d times", 2*storm, n)
+	}
+	p.ClearRules()
 }
 
 // warmUpFullCache has a cache that is full of other things. A set that takes as much is
