@@ -290,7 +290,7 @@ func warmUpMoved(e *env) {
 	h.quit()
 }
 
-// warmUpJobs has jobs of every kind: two that overlap, one that is left by Ctrl-C and
+// warmUpJobs has jobs of every kind: three that overlap, one that is left by Ctrl-C and
 // cancelled, a list with missing, duplicate and odd names, one behind SlowDown, and one
 // that does not fit.
 func warmUpJobs(e *env) {
@@ -326,26 +326,12 @@ func warmUpJobs(e *env) {
 		e.Errorf("a dry run of the list: %+v", plan)
 	}
 
-	e.ctrlC(h, list[0].Path)
-	p.AddRule(faultproxy.Rule{Verb: faultproxy.Get, Percent: 20, Times: 60, Status: 503, Code: "SlowDown"})
-	before := p.bytes()
-	out, code := h.ask("warmup", "/", "--detach")
-	if code != 0 {
-		e.Fatalf("warmup --detach: exit %d, %s", code, out)
-	}
-	again := h.job(0, "warmup", "s3://"+o.bucket)
-	first := h.job(0, "jobs", "wait", strings.TrimSpace(out))
-	if first.Counters.Sum() != again.Counters.Sum() || first.FilesDone != int64(len(list)+3) {
-		e.Errorf("two that overlap: %+v and %+v", first.Counters, again.Counters)
-	}
-	if got := p.bytes() - before; float64(got) > 1.02*float64(total)+100<<10 {
-		e.Errorf("two that overlap asked for %d bytes of %d", got, total)
-	}
-	p.ClearRules()
+	e.cancelled(h, p, e.ctrlC(h, list[0].Path), "/odd/sp ace")
+	e.overlapping(h, o, p, list)
 	p.Down()
 	e.good("without the origin", epoch(h.dir, list, 6, 4, 0))
 	e.must(p.Up(), "open the proxy again")
-	if out, code := h.ask("jobs"); code != 0 || strings.Count(out, "\n") != 7 {
+	if out, code := h.ask("jobs"); code != 0 || strings.Count(out, "\n") != 10 {
 		e.Errorf("jobs: exit %d\n%s", code, out)
 	}
 	e.warmUpFlags(h, p, list)
@@ -362,8 +348,43 @@ func warmUpJobs(e *env) {
 	h.quit()
 }
 
-// ctrlC leaves a job by Ctrl-C, which then goes on, and cancels it.
-func (e *env) ctrlC(h *hearth, path string) {
+// overlapping has three warm-ups at work at once, behind SlowDown: all as a path, all as a
+// URL, and one directory of it. Each byte is fetched once.
+func (e *env) overlapping(h *hearth, o *server, p *proxied, list []hearthtest.File) {
+	e.Helper()
+	dir := filepath.Dir("/" + list[len(list)/2].Path)
+	part := slices.DeleteFunc(slices.Clone(list), func(f hearthtest.File) bool { return filepath.Dir("/"+f.Path) != dir })
+	total, before := sum(list), p.bytes()
+	p.AddRule(faultproxy.Rule{Verb: faultproxy.Get, Percent: 20, Times: 60, Status: 503, Code: "SlowDown"})
+	e.must(p.BlackHole(true), "stop the origin")
+	var ids []string
+	for _, of := range []string{"/", dir, "s3://" + o.bucket} {
+		out, code := h.ask("warmup", of, "--detach")
+		if code != 0 {
+			e.Fatalf("warmup --detach %s: exit %d, %s", of, code, out)
+		}
+		ids = append(ids, strings.TrimSpace(out))
+	}
+	e.eventually("three jobs at work", func() bool {
+		jobs := h.status().Jobs
+		return len(jobs) == 3 && !slices.ContainsFunc(jobs, func(l warmup.Line) bool { return l.Phase == string(warmup.Queued) })
+	})
+	e.must(p.BlackHole(false), "let the origin answer")
+	first, some, again := h.job(0, "jobs", "wait", ids[0]), h.job(0, "jobs", "wait", ids[1]), h.job(0, "jobs", "wait", ids[2])
+	if first.Counters.Sum() != again.Counters.Sum() || first.FilesDone != int64(len(list)+3) {
+		e.Errorf("two that overlap: %+v and %+v", first.Counters, again.Counters)
+	}
+	if want := (warmup.Tally{Files: int64(len(part)), Bytes: sum(part)}); some.Counters.Sum() != want || some.Counters.Held() != want || len(part) == len(list) {
+		e.Errorf("a directory beside two of all: %+v, want %+v", some.Counters, want)
+	}
+	if got := p.bytes() - before; float64(got) > 1.02*float64(total)+100<<10 {
+		e.Errorf("three that overlap asked for %d bytes of %d", got, total)
+	}
+	p.ClearRules()
+}
+
+// ctrlC leaves a job by Ctrl-C, which then goes on, and cancels it once it has loaded a part.
+func (e *env) ctrlC(h *hearth, path string) *warmup.View {
 	e.Helper()
 	cmd := exec.Command(e.hearth, "warmup", "/"+filepath.Dir(path), "--rate", "100KB/s", "--node", "unix://"+h.socket())
 	cmd.Env = e.environ(nil)
@@ -382,10 +403,46 @@ func (e *env) ctrlC(h *hearth, path string) {
 	if v, err := h.client.Jobs().Get(e.ctx, id); err != nil || v.State.Over() {
 		e.Errorf("the job does not go on: %+v, %v", v, err)
 	}
+	e.eventually("a part of it counted", func() bool { return h.latest().Counters.Done.Files > 0 })
 	if out, code := h.ask("jobs", "cancel", id); code != 0 {
 		e.Errorf("cancel: exit %d, %s", code, out)
 	}
 	if out, code := h.ask("jobs", "wait", id); code != 1 || !strings.Contains(out, "cancelled") {
 		e.Errorf("after the cancel: exit %d, %s", code, out)
+	}
+	return h.latest()
+}
+
+// cancelled is a job that was cancelled in the middle of its load: it asks the origin for
+// nothing any more, what it loaded stays, and another one loads the rest alone.
+func (e *env) cancelled(h *hearth, p *proxied, v *warmup.View, other string) {
+	e.Helper()
+	read := func() { // one request and its answer, behind whatever was sent before
+		e.Helper()
+		if out, code := h.ask("cat", other); code != 0 || out != strings.TrimPrefix(other, "/") {
+			e.Errorf("hearth cat %q: exit %d, %q", other, code, out)
+		}
+		h.evict(other)
+	}
+	read()
+	before := p.gets()
+	read()
+	if n := p.gets() - before; n != 1 {
+		e.Errorf("after the cancel the origin is asked %d times, where one file is read", n)
+	}
+	dir := v.Targets[0]
+	plan := h.dryRun(0, dir)
+	counted := v.Counters.Sum()
+	if plan.Held.Files < counted.Files || plan.Held.Bytes < counted.Bytes || plan.Held.Files >= plan.Total.Files {
+		e.Errorf("of %+v that were counted before the cancel %+v are held, of %+v", counted, plan.Held, plan.Total)
+	}
+	gets, bytes := p.gets(), p.bytes()
+	again, rest := h.job(0, "warmup", dir), plan.Total.Bytes-plan.Held.Bytes
+	if c := again.Counters; c.Present != plan.Held || c.Done != (warmup.Tally{Files: plan.Total.Files - plan.Held.Files, Bytes: rest}) {
+		e.Errorf("a warm-up of what a cancelled one left: %+v, held before %+v of %+v", c, plan.Held, plan.Total)
+	}
+	e.eventually("the rest", func() bool { return p.bytes()-bytes >= rest })
+	if got := p.bytes() - bytes; got != rest || p.gets()-gets != plan.Requests {
+		e.Errorf("what a cancelled job left is %d bytes in %d requests, and %d in %d were asked for", rest, plan.Requests, got, p.gets()-gets)
 	}
 }
