@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -242,8 +243,51 @@ func (k *kills) notLess(kill int, was, is *warmup.View) {
 	}
 }
 
+// movedClock is the clock of a node that was built for it.
+type movedClock struct {
+	*env
+	h    *hearth
+	o    *server
+	set  settings
+	file string
+	by   time.Duration // ahead of this process's
+}
+
+// is has the clock be so much ahead, such as -6h, once the node looks.
+func (c *movedClock) is(by string) {
+	c.Helper()
+	var err error
+	c.by, err = time.ParseDuration(by)
+	c.must(errors.Join(err, os.WriteFile(c.file, []byte(by), 0o600)), "set the clock")
+}
+
+// moved moves it under the node, which hears of that soon.
+func (c *movedClock) moved(by string) {
+	c.Helper()
+	c.is(by)
+	c.must(c.h.Process.Signal(syscall.SIGUSR1), "move the clock")
+}
+
+// restarted moves it while the node is down.
+func (c *movedClock) restarted(by string) {
+	c.Helper()
+	c.h.kill9()
+	c.is(by)
+	c.h.launch(c.o, c.set)
+}
+
+// told: a time is the clock's, and lies between one of this process and now.
+func (c *movedClock) told(what string, at *time.Time, since time.Time) {
+	c.Helper()
+	// It was written down without its monotonic reading, and so are these compared.
+	if from, to := since.Round(0).Add(c.by), time.Now().Round(0).Add(c.by); at == nil || at.Before(from) || at.After(to) {
+		c.Errorf("a job %s at %v, and the clock said %v to %v", what, at, from, to)
+	}
+}
+
 // warmUpMoved moves the node's clock while it warms up and while it is down, by hours
-// and both ways: nothing is loaded twice or left out, and the job ends.
+// and both ways: nothing is loaded twice or left out, the job ends, and pins and warnings
+// go by what the clock says.
 func warmUpMoved(e *env) {
 	binary := e.path("wired")
 	e.build(e.T, "./e2e/wired", binary)
@@ -252,43 +296,109 @@ func warmUpMoved(e *env) {
 	total := warmup.Tally{Files: int64(len(list)), Bytes: sum(list)}
 	p := e.proxy(o)
 	p.SetFirstByte(10 * time.Millisecond)
-	set := settings{endpoint: p.endpoint, binary: binary}
-	h := e.configure(o, set)
-	clock := e.path("clock")
-	set.environ = []string{"WIRED_ENDPOINT=" + p.endpoint, "WIRED_SOCKET=" + h.socket(), "WIRED_CACHE=" + e.path("cache"), "WIRED_CLOCK=" + clock}
-	is := func(by string) { e.must(os.WriteFile(clock, []byte(by), 0o600), "set the clock") }
+	c := &movedClock{env: e, o: o, set: settings{endpoint: p.endpoint, binary: binary}, file: e.path("clock")}
+	h := e.configure(o, c.set)
+	c.h = h
+	c.set.environ = []string{"WIRED_ENDPOINT=" + p.endpoint, "WIRED_SOCKET=" + h.socket(), "WIRED_CACHE=" + e.path("cache"), "WIRED_CLOCK=" + c.file}
 	at := func(part float64) {
 		e.eventually("the moment of another clock", func() bool { return float64(p.bytes()) >= part*float64(total.Bytes) })
 	}
-	is("0s")
-	h.launch(o, set)
+	c.is("0s")
+	h.launch(o, c.set)
 	p.Reset()
+	asked := time.Now()
 	out, code := h.ask("warmup", "/", "--detach")
 	if code != 0 {
 		e.Fatalf("warmup --detach: exit %d, %s", code, out)
 	}
+	first, err := h.client.Jobs().Get(e.ctx, strings.TrimSpace(out))
+	e.must(err, "ask for the job")
+	c.told("was created", &first.Created, asked)
 	for i, by := range []string{"3h", "-6h"} { // while it lists, and while it loads
 		at(0.1 * float64(i))
-		is(by)
-		e.must(h.Process.Signal(syscall.SIGUSR1), "move the clock")
+		c.moved(by)
 	}
 	for i, by := range []string{"-48h", "30s", "72h"} {
 		at(0.3 + 0.2*float64(i))
-		h.kill9()
-		is(by)
-		h.launch(o, set)
+		asked = time.Now()
+		c.restarted(by)
 	}
-	v := h.job(0, "jobs", "wait", strings.TrimSpace(out))
-	if v.Counters.Sum() != total || v.State != warmup.Done || v.Worked < 0 {
+	v := h.job(0, "jobs", "wait", first.ID)
+	if v.Counters.Sum() != total || v.State != warmup.Done || v.Worked < 0 || !v.Created.Equal(first.Created) {
 		e.Errorf("after five clocks: %+v, want %+v", v, total)
 	}
+	c.told("ended", v.Ended, asked)
 	if got := p.bytes(); float64(got) > 1.02*float64(total.Bytes)+3*32<<20 { // what is under way at a kill
 		e.Errorf("%d bytes of %d asked for", got, total.Bytes)
 	}
+	c.pins()
+	c.warns()
 	p.Down()
 	e.good("without the origin", epoch(h.dir, list, 7, 4, 0))
 	e.must(p.Up(), "open the proxy again")
 	h.quit()
+}
+
+// pins: one ends once the clock has passed its end, and not before, also where that goes
+// back; then it lasts for so much longer, and no more.
+func (c *movedClock) pins() {
+	c.Helper()
+	pin := func(path string) {
+		c.Helper()
+		asked := time.Now()
+		v := c.h.job(0, "warmup", "--pin=1h", path)
+		if c.told("was created", &v.Created, asked); v.Started == nil || v.Started.Before(v.Created) || v.Worked < 0 {
+			c.Errorf("the job of a pin: %+v", v)
+		}
+		c.told("ended", v.Ended, asked)
+	}
+	are := func(want ...string) bool {
+		c.Helper()
+		var paths []string
+		for _, pin := range c.h.status().Pins {
+			paths = append(paths, pin.Path)
+		}
+		return slices.Equal(paths, want)
+	}
+	pin("/w/large") // the clock is 72h ahead
+	for _, by := range []string{"-6h", "72h30m"} {
+		c.restarted(by)
+		if out, code := c.h.ask("evict", "/w/large", "--yes"); code != 8 || !are("/w/large") {
+			c.Errorf("the clock %s ahead, evict what is pinned: exit %d, %s", by, code, out)
+		}
+	}
+	c.moved("74h")
+	c.eventually("the end of a pin", func() bool { // a pin that is made has the node look at all of them
+		_, code := c.h.ask("pin", "/w/small0000", "--for", "2h")
+		return code == 0 && are("/w/small0000")
+	})
+	c.restarted("-6h")
+	pin("/w/large")
+	if !are("/w/large", "/w/small0000") {
+		c.Errorf("the clock went back, and these are pinned: %+v", c.h.status().Pins)
+	}
+	for _, x := range []struct {
+		by   string
+		pins []string
+	}{{"-4h", []string{"/w/small0000"}}, {"77h", nil}} {
+		c.restarted(x.by)
+		c.eventually("what is pinned, the clock "+x.by+" ahead", func() bool { return are(x.pins...) })
+	}
+}
+
+// warns: a job that did not get all is told of for an hour of the clock.
+func (c *movedClock) warns() {
+	c.Helper()
+	c.must(os.WriteFile(c.path("list"), []byte("/nothing\n"), 0o600), "write a list")
+	v := c.h.job(3, "warmup", "-f", c.path("list"))
+	told := func() bool {
+		return slices.ContainsFunc(c.h.status().Warnings, func(w string) bool { return strings.Contains(w, v.ID) })
+	}
+	if !told() {
+		c.Errorf("nothing tells of the job %s: %q", v.ID, c.h.status().Warnings)
+	}
+	c.moved("78h30m")
+	c.eventually("an hour of the clock, after which nothing tells of the job", func() bool { return !told() })
 }
 
 // warmUpJobs has jobs of every kind: three that overlap, one that is left by Ctrl-C and

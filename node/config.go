@@ -36,7 +36,8 @@ type Config struct {
 	Version string
 	// Log receives events; nil: slog.Default().
 	Log *slog.Logger
-	// Clock tells names how old they are; nil: the machine's.
+	// Clock is the wall clock, by which names age, pins end and times of jobs are told;
+	// nil: the machine's.
 	Clock func() time.Time
 	// Wiring is what stands where later tiers will; zero: nothing.
 	Wiring wiring.Wiring

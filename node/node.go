@@ -116,6 +116,14 @@ func New(ctx context.Context, c Config) (*Node, error) {
 	return n, nil
 }
 
+// now is the wall clock.
+func (n *Node) now() time.Time {
+	if n.config.Clock == nil {
+		return time.Now()
+	}
+	return n.config.Clock()
+}
+
 // open makes the parts in dependency order.
 func (n *Node) open(ctx context.Context) (err error) {
 	// The socket first: it tells a second node before anything else is touched.

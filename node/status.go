@@ -48,7 +48,7 @@ func (n *Node) Status(context.Context) *Status {
 	}
 	n.observe(s)
 	s.Problems = append(s.Problems, problems(s)...)
-	s.Warnings = append(append(s.Warnings, warnings(s)...), n.jobs.Unfinished(time.Now())...)
+	s.Warnings = append(append(s.Warnings, warnings(s)...), n.jobs.Unfinished(n.now())...)
 	s.Says = slices.Concat(s.Problems, s.Warnings, []string{"ok"})[0]
 	return s
 }

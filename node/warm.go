@@ -71,9 +71,9 @@ func (n *Node) openJobs() (err error) {
 	p := jobs.Parts{Source: watch.WarmUp{Source: n.tiers.Own}, Tree: n.tree.Tree, Rooms: n.rooms, Find: n.find, Canonical: n.canonical, Paths: n.pathsOf, Ready: n.jobs.ready,
 		Check:   func(ctx context.Context, asked string) error { _, err := n.find(ctx, n.canonical(asked)); return err },
 		Readers: n.readers, Throttled: n.throttled, Connections: n.forWarmUp,
-		Explain: func(err error) string { return explained(err).Error() },
-		Log:     func(what string, err error) { n.events.Trouble(what, what, "cause", err) }}
-	k := pins.Parts{Tree: n.tree.Tree, Sieves: n.jobs.pins, RAM: n.mem, Link: n.links.path, PathOf: n.pathOf, Paths: n.pathsOf, Log: p.Log,
+		Explain: func(err error) string { return explained(err).Error() }, Now: n.now,
+		Log: func(what string, err error) { n.events.Trouble(what, what, "cause", err) }}
+	k := pins.Parts{Tree: n.tree.Tree, Sieves: n.jobs.pins, RAM: n.mem, Link: n.links.path, PathOf: n.pathOf, Paths: n.pathsOf, Now: n.now, Log: p.Log,
 		Load: func(targets []string) (string, error) { return n.jobs.Load(targets) },
 		Job:  func(id string) (warmup.Record, error) { return n.jobs.Job(id) }}
 	if n.disk != nil {

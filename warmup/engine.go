@@ -47,6 +47,8 @@ type Options struct {
 	Connections        func() int
 	// Explain puts an error into a line for people; nil: its text.
 	Explain func(error) string
+	// Now is the wall clock, by which times of jobs are told; nil: time.Now.
+	Now func() time.Time
 	// Log is told what should be known and stops nothing.
 	Log func(what string, err error)
 
@@ -103,6 +105,9 @@ func Open(o Options) (*Engine, error) {
 	if o.Explain == nil {
 		o.Explain = error.Error
 	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
 	e := &Engine{o: o, gate: gate.New(), line: gate.NewLine(mostJobs), shown: map[string]*shown{}, changed: make(chan struct{})}
 	e.ctx, e.cancel = context.WithCancelCause(context.Background())
 	all, err := o.Records.Load()
@@ -140,7 +145,7 @@ func (e *Engine) Submit(q Request, paths io.Reader, nul bool, canonical func(str
 		return Record{}, Refusal("this node has no disk tier, so that nothing can be kept for later: start it with --cache-disks PATH=SIZE, " +
 			"or warm up names alone with --metadata-only")
 	}
-	r := Record{ID: newID(), Request: q, State: Queued, Times: Times{Created: time.Now()}, Since: e.o.Names.Now()}
+	r := Record{ID: newID(), Request: q, State: Queued, Times: Times{Created: e.o.Now()}, Since: e.o.Names.Now()}
 	r.Targets = nil
 	for _, t := range q.Targets {
 		r.Targets = append(r.Targets, canonical(t))
@@ -294,7 +299,7 @@ func (j *job) end(err error) {
 	default:
 		r.State = Done
 	}
-	now := time.Now()
+	now := j.engine.o.Now()
 	r.Ended = &now
 	r.Counters, r.Cursor.File = r.counted(), nil
 	j.plan.Lock()
@@ -451,5 +456,5 @@ func (e *Engine) Retry(id string) error {
 	case s.stop != nil || !s.record.State.Over():
 		return Refusal("the job " + id + " is not over")
 	}
-	return e.beginLocked(s, Record{ID: id, Request: s.record.Request, State: Queued, Times: Times{Created: time.Now()}, Since: e.o.Names.Now()})
+	return e.beginLocked(s, Record{ID: id, Request: s.record.Request, State: Queued, Times: Times{Created: e.o.Now()}, Since: e.o.Names.Now()})
 }

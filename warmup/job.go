@@ -57,7 +57,7 @@ type job struct {
 func (j *job) run(ctx context.Context) error {
 	r := &j.rec
 	if r.Started == nil {
-		now := time.Now()
+		now := j.engine.o.Now()
 		r.Started = &now
 	}
 	if r.State == Queued {

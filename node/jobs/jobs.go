@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache/check"
@@ -49,7 +50,9 @@ type Parts struct {
 	Connections        func() int
 	// Explain puts an error into a line with its cure.
 	Explain func(error) string
-	Log     func(what string, err error)
+	// Now is as warmup.Options has it.
+	Now func() time.Time
+	Log func(what string, err error)
 }
 
 // Disk is a disk tier.
@@ -83,7 +86,7 @@ type Jobs struct {
 func Open(p Parts) (*Jobs, error) {
 	files := &warmup.Files{Dir: p.Dir, Log: p.Log}
 	o := warmup.Options{Source: p.Source, Names: names{p}, Files: files, Readers: p.Readers, Throttled: p.Throttled, Connections: p.Connections,
-		Explain: p.Explain, Log: p.Log}
+		Explain: p.Explain, Now: p.Now, Log: p.Log}
 	if p.Disk != nil {
 		o.Keeper, o.Checker, o.Room = p.Disk, checker{p}, room{p.Disk, p.Durable, p.Rooms}
 		o.Pins, o.Durable, o.Ready = p.Pins, p.Durable, p.Ready

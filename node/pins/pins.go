@@ -52,7 +52,9 @@ type Parts struct {
 	// Load begins a warm-up of paths; Job finds one.
 	Load func(targets []string) (id string, err error)
 	Job  func(id string) (warmup.Record, error)
-	Log  func(what string, err error)
+	// Now is the wall clock, by which pins end.
+	Now func() time.Time
+	Log func(what string, err error)
 }
 
 // Disk is a disk tier.
@@ -354,7 +356,7 @@ func (k *Keeper) expire() time.Duration {
 		if v.Expires == nil {
 			continue
 		}
-		if d := time.Until(*v.Expires); d > 0 {
+		if d := v.Expires.Sub(k.parts.Now()); d > 0 {
 			left = min(left, d)
 		} else {
 			k.drop(v.Path)

@@ -79,6 +79,7 @@ type rig struct {
 	jobs   map[string]*warmup.Record // that were begun to follow
 	sieves *warmup.Pins
 	ready  chan struct{}
+	ahead  atomic.Int64 // of the clock, by which it is wrong, in nanoseconds
 }
 
 func newRig(t *testing.T, keys ...string) *rig {
@@ -112,6 +113,7 @@ func (r *rig) open(tree *namespace.Tree) {
 			}
 			return warmup.Record{}, fs.ErrNotExist
 		},
+		Now: r.now,
 		Log: func(what string, err error) { r.t.Errorf("%s: %v", what, err) },
 	}, r.ready)
 	if err != nil {
@@ -119,6 +121,9 @@ func (r *rig) open(tree *namespace.Tree) {
 	}
 	r.Keeper = k
 }
+
+// now is a clock without a monotonic reading, as over a restart.
+func (r *rig) now() time.Time { return time.Now().Round(0).Add(time.Duration(r.ahead.Load())) }
 
 // list has the tree know all names.
 func (r *rig) list() {
@@ -135,7 +140,7 @@ func (r *rig) list() {
 // pin does as a warm-up does that ends in a state.
 func (r *rig) pin(seconds int64, state warmup.State, paths ...string) {
 	r.t.Helper()
-	job := &warmup.Record{ID: "job of " + strings.Join(paths, " "), Request: warmup.Request{Targets: paths, PinS: seconds}, Times: warmup.Times{Created: time.Now()}, State: state}
+	job := &warmup.Record{ID: "job of " + strings.Join(paths, " "), Request: warmup.Request{Targets: paths, PinS: seconds}, Times: warmup.Times{Created: r.now()}, State: state}
 	if err := r.Begin(job); err != nil {
 		r.t.Fatal(err)
 	}
@@ -192,6 +197,31 @@ func TestPinsExpire(t *testing.T) {
 		is("three hours", "/day", "/ever")
 		time.Sleep(22 * time.Hour)
 		is("all", "/ever")
+		r.Close()
+	})
+}
+
+func TestPinsUnderAClockThatIsMoved(t *testing.T) {
+	// A clock that goes back before a pin's end leaves it in force, for so long, and one that
+	// goes past it ends the pin within a minute.
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, "a/x", "b/x")
+		r.list()
+		r.Start()
+		r.pin(3600, warmup.Done, "/a")
+		r.pin(24*3600, warmup.Done, "/b")
+		began := time.Now()
+		for _, x := range []struct {
+			at   time.Duration // of the clock, since the pins began
+			want []string
+		}{{-6 * time.Hour, []string{"/a", "/b"}}, {58 * time.Minute, []string{"/a", "/b"}}, {time.Hour, []string{"/b"}}, {48 * time.Hour, nil}} {
+			r.ahead.Store(int64(x.at - time.Since(began)))
+			time.Sleep(lookEvery)
+			synctest.Wait()
+			if got := r.paths(); !slices.Equal(got, x.want) {
+				t.Errorf("a clock %v later: %v are pinned, not %v", x.at, got, x.want)
+			}
+		}
 		r.Close()
 	})
 }
