@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -31,9 +32,18 @@ func (e *env) warmUpFlags(h *hearth, p *proxied, list []hearthtest.File) {
 	}
 	e.withhold(p, "")
 	h.job(0, "jobs", "wait", "latest")
-	if out, code := h.ask("warmup", "--dry-run", "/"); code != 0 || !strings.Contains(out, "time     about ") {
-		e.Errorf("a dry run after a job: exit %d, %s", code, out)
+	measured := h.latest().ID
+	h.evict("/" + list[0].Path)
+	if v := h.job(0, "warmup", "/"); v.Counters.Present.Files < v.Counters.Done.Files || v.Counters.Done.Files == 0 {
+		e.Errorf("what finds most of it present: %+v", v)
 	}
+	h.evict("/" + filepath.Dir(list[0].Path))
+	for rate, says := range map[string]string{"1TB/s": "time     about .* at the pace of the job " + measured, "1KiB/s": "time     about .* at a rate of 1.0 KiB/s"} {
+		if out, code := h.ask("warmup", "--dry-run", "--rate", rate, "/"); code != 0 || !regexp.MustCompile(says).MatchString(out) {
+			e.Errorf("a dry run after the job %s, at %s: exit %d, %s", measured, rate, code, out)
+		}
+	}
+	h.job(0, "warmup", "/")
 
 	paths := []string{filepath.Join(h.dir, list[0].Path), "/" + list[1].Path}
 	if v := h.piped(strings.Join(paths, "\n")+"\n", "-f", "-"); v.Counters.Sum() != (warmup.Tally{Files: 2, Bytes: list[0].Size + list[1].Size}) {

@@ -419,6 +419,9 @@ func warmUpJobs(e *env) {
 	if out, code := h.ask("warmup", "--dry-run", "/"); code != 0 || !strings.Contains(out, "time     not known: ") {
 		e.Errorf("a dry run before any job: exit %d, %s", code, out)
 	}
+	if out, code := h.ask("warmup", "--dry-run", "--rate", "1KiB/s", "/"); code != 0 || !strings.Contains(out, "time     at least ") {
+		e.Errorf("a dry run before any job, at a rate: exit %d, %s", code, out)
+	}
 	odd := filepath.Join(h.dir, "odd")
 	names, err := os.ReadDir(odd)
 	e.must(err, "read the odd names")
@@ -442,7 +445,7 @@ func warmUpJobs(e *env) {
 	p.Down()
 	e.good("without the origin", epoch(h.dir, list, 6, 4, 0))
 	e.must(p.Up(), "open the proxy again")
-	if out, code := h.ask("jobs"); code != 0 || strings.Count(out, "\n") != 10 {
+	if out, code := h.ask("jobs"); code != 0 || strings.Count(out, "\n") != 11 {
 		e.Errorf("jobs: exit %d\n%s", code, out)
 	}
 	e.warmUpFlags(h, p, list)

@@ -249,6 +249,7 @@ func (e *Engine) startLocked(r Record) {
 	ctx, stop := context.WithCancelCause(e.ctx)
 	e.shown[r.ID].stop = stop
 	j := &job{engine: e, rec: r, loader: newLoader(&e.o, r.Rate), began: time.Now(), before: r.Worked}
+	j.loader.meter.Start(r.Measured)
 	place := e.line.Join()
 	e.work.Go(func() {
 		defer stop(nil)

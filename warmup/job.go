@@ -308,7 +308,7 @@ func (j *job) pinAll(ctx context.Context) {
 	defer j.claim.Whole()
 	fit := newFit(j.engine.o.Room, j.rec.Targets, j.claim, j.others)
 	var mu sync.Mutex
-	c := &count{walk: j.over(), hidden: func(int64) {}}
+	c := &count{walk: j.over(), listed: func(int64, int64) {}}
 	c.each = func(r ref) error {
 		if j.pin(&r); r.absent == "" {
 			mu.Lock()
@@ -326,16 +326,19 @@ func (j *job) count(ctx context.Context) error {
 	defer j.claim.Whole()
 	fit := newFit(o.Room, j.rec.Targets, j.claim, j.others)
 	c := &count{walk: j.over()}
-	c.hidden = func(n int64) {
+	c.listed = func(names, hidden int64) {
 		j.plan.Lock()
 		defer j.plan.Unlock()
-		j.plan.Hidden += n
+		j.plan.Hidden += hidden
+		if j.rec.DryRun {
+			j.plan.Lists += max(1, (names+hidden+listPage-1)/listPage)
+		}
 	}
 	c.each = func(r ref) error {
 		j.pin(&r)
 		found := Plan{Total: Tally{1, r.object.Size}}
 		if j.rec.DryRun && r.absent == "" {
-			found.Held, found.Requests = held(o.Keeper, &r.object)
+			found.Held, found.Requests = j.loader.held(&r.object)
 		}
 		j.plan.Lock()
 		defer j.plan.Unlock()
@@ -406,7 +409,7 @@ func (j *job) besides(ctx context.Context, f *fit) error {
 	}
 	again := newFit(f.of, f.targets, nil, j.others)
 	var mu sync.Mutex
-	c := &count{walk: j.over(), hidden: func(int64) {}}
+	c := &count{walk: j.over(), listed: func(int64, int64) {}}
 	c.each = func(r ref) error {
 		if r.absent == "" {
 			mu.Lock()
@@ -439,6 +442,7 @@ func (j *job) save() {
 	j.plan.Unlock()
 	j.saveCheck()
 	r.Reached = max(r.Reached, r.through().Bytes)
+	r.Measured = j.loader.meter.Sum()
 	r.Worked = j.before + time.Since(j.began).Seconds()
 	j.engine.keep(r)
 }

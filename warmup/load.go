@@ -10,6 +10,8 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/warmup/gate"
+	"github.com/hearthfs/hearth/warmup/pace"
+	"github.com/hearthfs/hearth/warmup/runs"
 )
 
 // outcome is what became of a step, in bytes.
@@ -75,6 +77,7 @@ type loader struct {
 	rate   *rate.Limiter // nil: none
 	run    int           // blocks that are asked for by one request, at most
 	pins   *Set
+	meter  pace.Meter
 }
 
 // mostRun is how many blocks are asked for by one request. 4 MiB take longer than the
@@ -115,27 +118,20 @@ func (l *loader) load(ctx context.Context, p *gate.Pass, o *hearth.Object, first
 		out.cause = causeWeak
 		return out
 	}
-	for i := int64(0); i < n; {
-		b := o.Block(first + i)
-		if l.keeper.Has(b.ID()) {
-			out.held += int64(b.Len())
-			i++
-			continue
+	for from := first; ; {
+		at, run, held := runs.Next(l.holds(o), from, first+n, l.run)
+		if out.held += held; run == 0 {
+			return out
 		}
-		run := int64(1)
-		for i+run < n && run < int64(l.run) && !l.keeper.Has(o.Block(first+i+run).ID()) {
-			run++
-		}
-		if err := l.fetch(ctx, p, b, int(run), &out); err != nil {
+		if err := l.fetch(ctx, p, o.Block(at), int(run), &out); err != nil {
 			out.stale = errors.Is(err, hearth.ErrStale)
 			out.cause = l.cause(err)
 			out.failed = max(0, out.lost(l.keeper)-out.notKept)
 			out.held = out.bytes() - out.loaded - out.notKept - out.failed
 			return out
 		}
-		i += run
+		from = at + run
 	}
-	return out
 }
 
 // bytes of its blocks.
@@ -146,6 +142,9 @@ func (l *loader) fetch(ctx context.Context, p *gate.Pass, first hearth.Block, n 
 	if err := l.wait(ctx, p, first, n); err != nil {
 		return err
 	}
+	l.meter.Begin()
+	before := out.loaded
+	defer func() { l.meter.End(out.loaded - before) }()
 	var failed error
 	each := func(b hearth.Block, v *hearth.View, err error) bool {
 		if err != nil {
@@ -233,27 +232,22 @@ func (l *loader) replaced(ctx context.Context, p *gate.Pass, r *ref) outcome {
 }
 
 // held is what of an object is held, and the requests that the rest takes.
-func held(k hearth.Keeper, o *hearth.Object) (t Tally, requests int64) {
-	if k == nil || !o.Cacheable() {
+func (l *loader) held(o *hearth.Object) (t Tally, requests int64) {
+	if l.keeper == nil || !o.Cacheable() {
 		return t, 0
 	}
-	run := 0
-	for i := range o.Blocks() {
-		b := o.Block(i)
-		if k.Has(b.ID()) {
-			t.Bytes += int64(b.Len())
-			run = 0
-			continue
-		}
-		if run == mostRun || i%hearth.ExtentBlocks == 0 {
-			run = 0
-		}
-		if run++; run == 1 {
-			requests++
-		}
-	}
-	if t.Bytes == o.Size {
+	if t.Bytes, requests = runs.Count(l.holds(o), o.Blocks(), hearth.ExtentBlocks, l.run); t.Bytes == o.Size {
 		t.Files = 1
 	}
 	return t, requests
+}
+
+// holds tells which blocks of an object are held.
+func (l *loader) holds(o *hearth.Object) runs.Held {
+	return func(i int64) int64 {
+		if b := o.Block(i); l.keeper.Has(b.ID()) {
+			return int64(b.Len())
+		}
+		return 0
+	}
 }

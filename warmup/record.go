@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/hearthfs/hearth/warmup/pace"
 )
 
 // State of a job.
@@ -127,8 +129,10 @@ type Plan struct {
 	// (of a dry run; else 0), with the files that were held as a whole.
 	Total Tally `json:"total"`
 	Held  Tally `json:"held"`
-	// Requests are those that loading takes (of a dry run).
+	// Requests are those that loading takes (of a dry run), Lists those that it takes to
+	// list the directories anew, where names are older than they may be by then.
 	Requests int64 `json:"requests,omitempty"`
+	Lists    int64 `json:"lists,omitempty"`
 	// Needs are the bytes that all of it takes on disk, Room what it may take there.
 	Needs int64 `json:"needs,omitempty"`
 	Room  int64 `json:"room,omitempty"`
@@ -220,6 +224,8 @@ type Record struct {
 	Cursor Cursor `json:"cursor"`
 	// Checked is what a check has found; nil: it is none, or has not begun.
 	Checked *Checked `json:"checked,omitempty"`
+	// Measured is the loading alone: without looking at what is held, and rests.
+	Measured pace.Measure `json:"measured,omitzero"`
 	// Samples are the first causes of what is not kept, vanished or failed.
 	Samples []Sample `json:"samples,omitempty"`
 }

@@ -44,8 +44,10 @@ type Names interface {
 	Now() int64
 }
 
-// pageNames of a directory are held at a time.
-const pageNames = 512
+const (
+	pageNames = 512  // of a directory are held at a time
+	listPage  = 1000 // names are what an origin tells by one request
+)
 
 // ref is a file where the walk found it.
 type ref struct {
@@ -329,7 +331,7 @@ type count struct {
 	tokens chan struct{}
 	work   sync.WaitGroup
 	fail   func(error)
-	hidden func(int64)
+	listed func(names, hidden int64) // of a directory
 }
 
 // all calls each of the walk for every file, also several at a time.
@@ -381,11 +383,13 @@ func (c *count) aside(ctx context.Context, do func() error) {
 
 func (c *count) directory(ctx context.Context, h here) error {
 	var page []Entry
+	names := int64(0)
 	for after := ""; ctx.Err() == nil; after = page[len(page)-1].behind() {
 		var err error
 		if page, err = c.page(ctx, h.dir, after, page); err != nil {
 			return c.unlisted(ctx, h, err)
 		}
+		names += int64(len(page))
 		for _, n := range page {
 			if n.Dir {
 				c.aside(ctx, func() error { return c.directory(ctx, h.child(n)) })
@@ -395,7 +399,7 @@ func (c *count) directory(ctx context.Context, h here) error {
 		}
 		if len(page) < pageNames {
 			hidden, err := c.Names.Hidden(h.dir)
-			c.hidden(hidden)
+			c.listed(names, hidden)
 			return err
 		}
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"os"
 	"strconv"
 	"strings"
@@ -174,7 +173,7 @@ func (f *warmupFlags) run(ctx context.Context, c *cli.Common, cmd *cobra.Command
 		return err
 	}
 	if f.dry && v.State == warmup.Done {
-		return w.plan(ctx, v)
+		return w.plan(ctx, v, f.request.Rate)
 	}
 	return w.result(ctx, v)
 }
@@ -288,22 +287,27 @@ func printOutcome(out io.Writer, v *warmup.View) error {
 	return err
 }
 
-// plan prints what a job would do.
-func (w *waiter) plan(ctx context.Context, v *warmup.View) error {
+// plan prints what a job would do at a rate in bytes a second; 0: at any.
+func (w *waiter) plan(ctx context.Context, v *warmup.View, rate int64) error {
 	p := &v.Plan
 	left := warmup.Tally{Files: p.Total.Files - p.Held.Files - p.Missing, Bytes: p.Total.Bytes - p.Held.Bytes}
 	fits := p.Lacks == ""
-	took, known := w.estimate(ctx, left)
+	all, err := w.jobs.List(ctx)
+	if err != nil {
+		return err
+	}
+	e := progress.Estimated(p, rate, all)
 	out := cli.Out(w.cmd)
 	if w.c.Output != "table" {
 		doc := struct {
 			*warmup.Plan
 			Load warmup.Tally `json:"load"`
 			Fits bool         `json:"fits"`
-			ETAS *int64       `json:"eta_s"` // null: no job has measured a rate yet
-		}{Plan: p, Load: left, Fits: fits}
-		if known {
-			s := int64(math.Ceil(took.Seconds()))
+			ETAS *int64       `json:"eta_s"`             // null: no job has loaded enough yet
+			Pace string       `json:"eta_job,omitempty"` // the job that it goes by
+		}{Plan: p, Load: left, Fits: fits, Pace: e.Job}
+		if e.Known {
+			s := int64(e.Took.Seconds())
 			doc.ETAS = &s
 		}
 		if err := w.c.PrintJSON(out, doc); err != nil {
@@ -313,18 +317,18 @@ func (w *waiter) plan(ctx context.Context, v *warmup.View) error {
 		for _, s := range v.Samples {
 			fmt.Fprintf(out, "%s: %s\n", quote.Shown(out, s.Path), quote.Text(s.Cause))
 		}
-		fmt.Fprintf(out, "found    %d files, %s\npresent  %d files, %s\nload     %d files, %s by %d requests\n", p.Total.Files-p.Missing, cli.Bytes(p.Total.Bytes),
-			p.Held.Files, cli.Bytes(p.Held.Bytes), left.Files, cli.Bytes(left.Bytes), p.Requests)
+		anew := ""
+		if p.Lists > 0 {
+			anew = fmt.Sprintf(", and %d if it lists anew", p.Lists)
+		}
+		fmt.Fprintf(out, "found    %d files, %s\npresent  %d files, %s\nload     %d files, %s by %d requests%s\n", p.Total.Files-p.Missing, cli.Bytes(p.Total.Bytes),
+			p.Held.Files, cli.Bytes(p.Held.Bytes), left.Files, cli.Bytes(left.Bytes), p.Requests, anew)
 		says := "it fits"
 		if !fits {
 			says = quote.Text(p.Lacks)
 		}
 		fmt.Fprintf(out, "disk     %s of the %s that the cache may hold: %s\n", cli.Bytes(p.Needs), cli.Bytes(p.Room), says)
-		if known {
-			fmt.Fprintf(out, "time     about %v at the rate of the last job\n", took)
-		} else {
-			fmt.Fprintln(out, "time     not known: no job has loaded enough yet")
-		}
+		fmt.Fprintf(out, "time     %s\n", e.Says)
 	}
 	switch {
 	case !fits:
@@ -333,26 +337,4 @@ func (w *waiter) plan(ctx context.Context, v *warmup.View) error {
 		return &cli.ExitError{Code: cli.ExitPartly}
 	}
 	return nil
-}
-
-// measured is the least that a job must have worked, in seconds, and loaded so that
-// its rate tells something.
-const measured = 1
-
-// estimate is how long loading may take, by the last job that measured a rate: the
-// longer of what its bytes and its files say.
-func (w *waiter) estimate(ctx context.Context, left warmup.Tally) (time.Duration, bool) {
-	all, err := w.jobs.List(ctx)
-	if err != nil {
-		return 0, false
-	}
-	for _, v := range all {
-		done := v.Counters.Done
-		if v.Worked < measured || done.Bytes == 0 || done.Files == 0 || v.Rate > 0 {
-			continue
-		}
-		seconds := v.Worked * max(float64(left.Bytes)/float64(done.Bytes), float64(left.Files)/float64(done.Files))
-		return time.Duration(seconds * float64(time.Second)).Round(time.Second), true
-	}
-	return 0, false
 }

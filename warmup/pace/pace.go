@@ -1,7 +1,11 @@
-// Package pace measures how fast something grows, from notes of a counter.
+// Package pace measures how fast something grows: lately, from notes of a counter, or in
+// all the time that requests were under way.
 package pace
 
-import "time"
+import (
+	"sync"
+	"time"
+)
 
 // notes are enough for ten seconds of checkpoints.
 const notes = 10
@@ -30,4 +34,57 @@ func (p *Pace) Rate() int64 {
 		return 0
 	}
 	return max(0, int64(float64(p.value[last]-p.value[first])/took)) // it may be set back
+}
+
+// Measure is what requests have brought, and the seconds in which any was under way.
+type Measure struct {
+	Bytes    int64   `json:"bytes"`
+	Requests int64   `json:"requests"`
+	Seconds  float64 `json:"seconds"`
+}
+
+// Meter measures requests, many of which may be under way at a time. The zero value has
+// seen none.
+type Meter struct {
+	mu    sync.Mutex // guards the rest
+	sum   Measure    // without the seconds since
+	since time.Time  // when the first of those under way began
+	busy  int        // are under way
+}
+
+// Start goes on from what was measured before.
+func (m *Meter) Start(before Measure) { m.sum = before }
+
+// Begin notes that a request begins.
+func (m *Meter) Begin() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.busy++; m.busy == 1 {
+		m.since = time.Now()
+	}
+}
+
+// End notes that a request has ended, and what it brought. One that brought nothing is
+// none, but for its time.
+func (m *Meter) End(bytes int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.busy--; m.busy == 0 {
+		m.sum.Seconds += time.Since(m.since).Seconds()
+	}
+	if bytes > 0 {
+		m.sum.Bytes += bytes
+		m.sum.Requests++
+	}
+}
+
+// Sum is what was measured so far.
+func (m *Meter) Sum() Measure {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	sum := m.sum
+	if m.busy > 0 {
+		sum.Seconds += time.Since(m.since).Seconds()
+	}
+	return sum
 }

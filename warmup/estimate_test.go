@@ -1,0 +1,72 @@
+package warmup
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/hearthfs/hearth/namespace"
+	"github.com/hearthfs/hearth/warmup/pace"
+)
+
+func TestADryRunTellsTheRequestsOfTheLoad(t *testing.T) {
+	// What a dry run says is what loading asks for, whose requests are smaller under a rate,
+	// and the listings that a walk over names which are not known takes.
+	for rate, runs := range map[int64]int64{0: 4, 1 << 30: 4, 12 << 20: 3, 8 << 20: 2, 4 << 20: 1, 1000: 1} {
+		w := newWorld(t)
+		for i := range 1001 {
+			w.bucket.put(fmt.Sprintf("many/%04d", i), "e", 100)
+		}
+		w.bucket.put("a/large", "e", 21<<20) // an extent and five blocks
+		w.bucket.put("a/b/empty", "e", 0)
+		w.open()
+		r, err := w.engine.Submit(Request{Targets: []string{"/"}, DryRun: true, Rate: rate}, nil, false, asIs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		plan := w.over(r.ID).Plan
+		if plan.Lists != int64(w.bucket.lists) || plan.Lists != 5 { // the root, a, a/b, and two of many
+			t.Errorf("%d listings, there were %d", plan.Lists, w.bucket.lists)
+		}
+		l := newLoader(&w.engine.o, rate)
+		l.rate = nil // without the waiting
+		root, err := w.tree.Root(t.Context(), "/")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = w.tree.Below(t.Context(), root.ID, func(_ string, x namespace.Node) error {
+			if o := x.Object; !x.Dir {
+				for first := int64(0); first < o.Blocks(); first += 16 {
+					l.load(t.Context(), nil, &o, first, min(16, o.Blocks()-first))
+				}
+			}
+			return nil
+		})
+		if want := 1001 + (16+runs-1)/runs + (5+runs-1)/runs; err != nil || plan.Requests != int64(w.bucket.gets) || plan.Requests != want {
+			t.Errorf("at %d B/s %d requests are told, %d wanted, loading made %d, %v", rate, plan.Requests, want, w.bucket.gets, err)
+		}
+	}
+}
+
+func TestWhatIsMeasuredOfAJob(t *testing.T) {
+	// A job keeps what it loaded and the time of that alone, over a restart, too: one that
+	// finds all but a file present has measured that file.
+	w := newWorld(t)
+	w.fill()
+	w.open()
+	v := w.over(w.start("/"))
+	if m := v.Measured; m.Bytes != v.Counters.Done.Bytes || m.Requests != int64(w.bucket.gets) || m.Seconds <= 0 || m.Seconds > v.Worked {
+		t.Errorf("%+v, of %+v by %d requests in %v s", m, v.Counters.Done, w.bucket.gets, v.Worked)
+	}
+	w.kill()
+	w.keeper.evict(func(h *fakeHeld) bool { return h.block.Object.Key == "d0/f05" })
+	before := pace.Measure{Bytes: 1 << 40, Requests: 1000, Seconds: 100}
+	if err := w.files.Save(Record{ID: "0badcafe", Request: Request{Targets: []string{"/"}}, State: Queued, Times: Times{Created: time.Now(), Worked: 200}, Measured: before}); err != nil {
+		t.Fatal(err)
+	}
+	w.open()
+	v = w.over("0badcafe")
+	if m := v.Measured; m.Bytes != before.Bytes+5000 || m.Requests != 1001 || m.Seconds < 100 || v.Counters.Done.Files != 1 {
+		t.Errorf("one file later: %+v, %+v", m, v.Counters)
+	}
+}
