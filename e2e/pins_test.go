@@ -98,6 +98,10 @@ func (h *hearth) letGo(files int) {
 			e.Errorf("evict %s: exit %d, %s", args[0], code, out)
 		}
 	}
+	if out, code := h.ask("warmup", "--pin=1s", "--rate", "4MiB/s", "/keep/large"); code != 0 || !strings.Contains(out, "; not pinned: that ended at ") {
+		e.Errorf("a pin of a second for what takes longer to load: exit %d, %s", code, out)
+	}
+	e.eventually("its end", func() bool { return len(h.status().Pins) == 0 })
 	if doc := h.statusJSON(); doc["pins"] == nil {
 		e.Errorf("status has no pins: %v", doc)
 	}

@@ -15,7 +15,6 @@ import (
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
 	"github.com/hearthfs/hearth/cmd/hearth/progress"
 	"github.com/hearthfs/hearth/cmd/hearth/quote"
-	"github.com/hearthfs/hearth/cmd/hearth/screen"
 	"github.com/hearthfs/hearth/cmd/hearth/settings"
 	"github.com/hearthfs/hearth/node"
 	"github.com/hearthfs/hearth/node/api"
@@ -279,11 +278,7 @@ func printOutcome(out io.Writer, v *warmup.View) error {
 	for _, line := range progress.More(v) {
 		fmt.Fprintln(out, line)
 	}
-	pinned := ""
-	if v.PinS != 0 && (v.State == warmup.Done || v.State == warmup.Partly) {
-		pinned = "; pinned " + screen.Until(v.Expires())
-	}
-	_, err := fmt.Fprintf(out, "%s %s in %v: %s%s\n", v.ID, v.State, progress.Took(v), progress.Outcome(v), pinned)
+	_, err := fmt.Fprintf(out, "%s %s in %v: %s%s\n", v.ID, v.State, progress.Took(v), progress.Outcome(v), progress.Pinned(v, time.Now()))
 	return err
 }
 

@@ -253,6 +253,23 @@ func More(v *warmup.View) (lines []string) {
 	return lines
 }
 
+// Pinned is what has become of the pins that a job makes, behind its outcome; "": it makes
+// none, or none is in force yet.
+func Pinned(v *warmup.View, now time.Time) string {
+	end := v.Expires()
+	switch {
+	case v.PinS == 0 || v.State != warmup.Done && v.State != warmup.Partly:
+		return ""
+	case end == nil:
+		return "; pinned until hearth unpin"
+	case v.Ended != nil && !end.After(*v.Ended): // by the node's clock, both
+		return fmt.Sprintf("; not pinned: that ended at %s, before the loading did; pin it for longer", cli.Stamp(*end))
+	case !end.After(now):
+		return "; it was pinned until " + cli.Stamp(*end)
+	}
+	return "; pinned until " + cli.Stamp(*end)
+}
+
 // Took is how long a job has run.
 func Took(v *warmup.View) time.Duration {
 	return time.Duration(v.Worked * float64(time.Second)).Round(100 * time.Millisecond)

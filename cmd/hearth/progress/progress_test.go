@@ -66,6 +66,36 @@ func TestLinesForPrograms(t *testing.T) {
 	}
 }
 
+func TestWhatHasBecomeOfAPin(t *testing.T) {
+	// A pin that ended before its loading did, or since, is not said to be in force.
+	created := time.Date(2026, 1, 2, 3, 0, 0, 0, time.UTC)
+	for name, c := range map[string]struct {
+		seconds int64
+		state   warmup.State
+		took    time.Duration
+		since   time.Duration // its creation
+		says    string
+	}{
+		"in force":      {3600, warmup.Done, time.Minute, 2 * time.Minute, "; pinned until 2026-01-02T04:00:00Z"},
+		"partly":        {3600, warmup.Partly, time.Minute, 2 * time.Minute, "; pinned until 2026-01-02T04:00:00Z"},
+		"for ever":      {warmup.Forever, warmup.Done, time.Minute, time.Hour, "; pinned until hearth unpin"},
+		"ended since":   {3600, warmup.Done, time.Minute, time.Hour, "; it was pinned until 2026-01-02T04:00:00Z"},
+		"ended before":  {3600, warmup.Done, time.Hour, time.Hour, "; not pinned: that ended at 2026-01-02T04:00:00Z, before the loading did; pin it for longer"},
+		"another clock": {3600, warmup.Done, 2 * time.Hour, 0, "; not pinned: that ended at 2026-01-02T04:00:00Z, before the loading did; pin it for longer"},
+		"failed":        {3600, warmup.Failed, time.Minute, time.Minute, ""},
+		"at work":       {3600, warmup.Loading, 0, time.Minute, ""},
+		"no pin":        {0, warmup.Done, time.Minute, time.Minute, ""},
+	} {
+		v := &warmup.View{Record: warmup.Record{Request: warmup.Request{PinS: c.seconds}, State: c.state, Times: warmup.Times{Created: created}}}
+		if ended := created.Add(c.took); c.took > 0 {
+			v.Ended = &ended
+		}
+		if says := Pinned(v, created.Add(c.since)); says != c.says {
+			t.Errorf("%s: %q, not %q", name, says, c.says)
+		}
+	}
+}
+
 func TestALineEachTenSeconds(t *testing.T) {
 	// Where no terminal is, a job that tells of itself each 100 ms for a minute is six lines, the
 	// first after ten seconds; who wants to be left alone gets none.

@@ -211,7 +211,7 @@ func jobs(s *api.Status, width int) (x section) {
 // held is the pins, a line each.
 func held(all []pins.View) (x section) {
 	for _, v := range all {
-		x.rows = append(x.rows, fmt.Sprintf("pin %s: %s files, %s on disk, %s, %s", quote.Name(v.Path), progress.Short(v.Files), cli.Bytes(v.Needs), Until(v.Expires), state(&v)))
+		x.rows = append(x.rows, fmt.Sprintf("pin %s: %s files, %s on disk, %s, %s", quote.Name(v.Path), progress.Short(v.Files), cli.Bytes(v.Needs), until(v.Expires), state(&v)))
 	}
 	return x
 }
@@ -227,8 +227,8 @@ func state(v *pins.View) string {
 	return "held"
 }
 
-// Until says when a pin ends.
-func Until(end *time.Time) string {
+// until says when a pin ends.
+func until(end *time.Time) string {
 	if end == nil {
 		return "until hearth unpin"
 	}
@@ -239,7 +239,7 @@ func Until(end *time.Time) string {
 func PrintPins(w io.Writer, all []pins.View) error {
 	rows := []string{"PIN\tFILES\tBYTES\tON DISK\tENDS\tSTATE"}
 	for _, v := range all {
-		rows = append(rows, fmt.Sprintf("%s\t%d\t%s\t%s\t%s\t%s", quote.Name(v.Path), v.Files, cli.Bytes(v.Bytes), cli.Bytes(v.Needs), Until(v.Expires), state(&v)))
+		rows = append(rows, fmt.Sprintf("%s\t%d\t%s\t%s\t%s\t%s", quote.Name(v.Path), v.Files, cli.Bytes(v.Bytes), cli.Bytes(v.Needs), until(v.Expires), state(&v)))
 	}
 	x := table(rows...)
 	_, err := fmt.Fprintln(w, strings.Join(append(x.head, x.rows...), "\n"))
