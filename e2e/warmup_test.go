@@ -26,7 +26,7 @@ func warmUps(by func(small, reduced, whole string) func(level) string) []scenari
 		{name: "warmup-clock", root: true, from: all, limit: 2 * time.Minute, origin: behind, size: by("", "2,000 x 16 KiB, 2 x 48 MiB, 5 clocks", "50,000 x 16 KiB, 4 x 512 MiB, 5 clocks"), run: warmUpMoved},
 		{name: "warmup-jobs", from: all, limit: 2 * time.Minute, origin: behind, size: by("", "500 files", "20,000 files"), run: warmUpJobs},
 		{name: "status-waits", from: all, limit: 2 * time.Minute, origin: behind, size: by("", "32 files, 1,500 names", "32 files, 1,500 names"), run: waited},
-		{name: "status-waits-disk", root: true, from: all, limit: time.Minute, origin: "versitygw", size: func(level) string { return "40 files" }, run: waitedForDisk},
+		{name: "status-waits-disk", root: true, from: all, limit: 2 * time.Minute, origin: "versitygw", size: func(level) string { return "42 files" }, run: waitedForDisk},
 		{name: "status-screen", from: all, limit: time.Minute, origin: behind, size: by("", "500 files", "500 files"), run: screens},
 		{name: "pins", from: all, limit: 2 * time.Minute, origin: behind, size: func(level) string { return "5 x the budget of 64 MiB, 2 kills" }, run: pinned},
 		{name: "prefetch", from: all, limit: 2 * time.Minute, origin: behind, size: by("", "600 files in 4 directories, 880 of 128 KiB on 64 MiB", "20,000 files in 20 directories, 880 of 128 KiB on 64 MiB"), run: prefetch},

@@ -11,7 +11,6 @@ import (
 	gofuse "github.com/hanwen/go-fuse/v2/fuse"
 
 	"github.com/hearthfs/hearth"
-	"github.com/hearthfs/hearth/internal/waits"
 	"github.com/hearthfs/hearth/namespace"
 )
 
@@ -116,7 +115,7 @@ func (f *fileSystem) toKernel(id uint64) (uint64, bool) {
 
 // request is one that, where it waits, waits for names.
 func (f *fileSystem) request(cancel <-chan struct{}, in *gofuse.InHeader) *request {
-	return &request{cancel: cancel, grace: f.grace, ledger: f.o.Events.Waits, thread: in.Pid, cause: waits.List, about: f.o.FSName}
+	return &request{cancel: cancel, grace: f.grace, ledger: f.o.Events.Waits, thread: in.Pid, names: f.o.FSName}
 }
 
 // requestIn is a request for which the kernel holds a directory's lock.

@@ -12,7 +12,6 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache"
-	"github.com/hearthfs/hearth/internal/waits"
 )
 
 // Read answers READ with the exact bytes of the range that lies in the file, or
@@ -36,7 +35,7 @@ func (f *fileSystem) Read(cancel <-chan struct{}, in *gofuse.ReadIn, buf []byte)
 	if n > f.ops.largestRead.Load() {
 		f.ops.largestRead.Store(n)
 	}
-	r.cause, r.about = waits.Origin, rec.node.Object.Version
+	r.bytes = piece{has: f.o.Has, object: o, off: off, n: int(n)}
 	a, err := f.read(r, rec, off, buf[:n])
 	if err != nil {
 		return nil, f.readFailed(r, rec, err)
@@ -47,17 +46,12 @@ func (f *fileSystem) Read(cancel <-chan struct{}, in *gofuse.ReadIn, buf []byte)
 
 func (f *fileSystem) read(ctx *request, rec *record, off int64, buf []byte) (_ *answer, err error) {
 	o := &rec.node.Object
-	held := f.held(o, off, len(buf))
+	held := ctx.bytes.held()
 	if tell := f.o.Events.Read; tell != nil && o.Size <= hearth.BlockSize {
 		tell(o, len(buf), held)
 	}
 	if held {
-		began := time.Now()
-		defer func() {
-			if !ctx.waited() { // for others, since it was held no more
-				ctx.ledger.Add(waits.Disk, time.Since(began))
-			}
-		}()
+		ctx.hold()
 	} else {
 		f.ops.misses.Add(1)
 		if x := rec.failure.Load(); x != nil && time.Since(x.at) < askAgain {
@@ -103,17 +97,23 @@ func (f *fileSystem) read(ctx *request, rec *record, off int64, buf []byte) (_ *
 
 func errShort(got, want int) error { return fmt.Errorf("read %d bytes: got %d", want, got) }
 
+// piece is the range of an object that a READ wants, and what says which blocks are on
+// this node, if anything does.
+type piece struct {
+	has    func(hearth.ID) bool
+	object *hearth.Object
+	off    int64
+	n      int
+}
+
 // held reports whether the range is on this node, so that the READ need not
 // wait behind those that ask others.
-func (f *fileSystem) held(o *hearth.Object, off int64, n int) bool {
-	if f.o.Has == nil {
+func (p *piece) held() bool {
+	if p.has == nil || !p.object.Cacheable() {
 		return false
 	}
-	if !o.Cacheable() {
-		return false
-	}
-	for i := off / hearth.BlockSize; i <= (off+int64(n)-1)/hearth.BlockSize; i++ {
-		if !f.o.Has(o.Block(i).ID()) {
+	for i := p.off / hearth.BlockSize; i <= (p.off+int64(p.n)-1)/hearth.BlockSize; i++ {
+		if !p.has(p.object.Block(i).ID()) {
 			return false
 		}
 	}

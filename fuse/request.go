@@ -22,13 +22,14 @@ type request struct {
 	news   *news  // told while the request waits
 	dir    uint64 // the directory whose lock the kernel holds for the request, or 0
 
-	ledger *waits.Ledger // takes what the thread waits, for what cause and about what
+	ledger *waits.Ledger // takes what the thread waits
 	thread uint32
-	cause  waits.Cause
-	about  any
+	names  string // what is waited for, unless it is bytes
+	bytes  piece
 
-	mu     sync.Mutex // guards the rest; held for a few instructions; taken before news.mu and the ledger's
-	wait   *waits.Wait
+	mu     sync.Mutex // guards the rest; held for a few instructions; taken before news.mu, the ledger's and those behind has
+	wait   waits.Wait
+	holds  bool // this node held the bytes when the READ began
 	done   chan struct{}
 	over   bool // finished, or its grace has passed
 	gaveUp bool // its grace has passed
@@ -54,11 +55,33 @@ func (r *request) Done() <-chan struct{} {
 			if r.dir != 0 {
 				r.news.stall(r.dir)
 			}
-			r.wait = r.ledger.Begin(r.thread, r.cause, r.about)
+			r.waitLocked()
 			go r.watch(r.done)
 		}
 	}
 	return r.done
+}
+
+// hold notes that this node holds what the READ wants: until it is answered it waits for
+// a disk, which is next to nothing where memory has it.
+func (r *request) hold() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.over {
+		r.holds = true
+		r.wait.Begin(r.ledger, r.thread, waits.Disk, nil)
+	}
+}
+
+// waitLocked notes that somebody waits on behalf of the request.
+func (r *request) waitLocked() {
+	switch {
+	case r.bytes.object == nil:
+		r.wait.Begin(r.ledger, r.thread, waits.List, r.names)
+	case !r.holds || !r.bytes.held(): // else a disk fills memory
+		r.wait.End()
+		r.wait.Begin(r.ledger, r.thread, waits.Origin, r.bytes.object.Version)
+	}
 }
 
 // Err is part of context.Context.
@@ -97,21 +120,14 @@ func (r *request) end(gaveUp bool) {
 		return
 	}
 	r.over, r.gaveUp = true, gaveUp
+	r.wait.End()
 	if r.done == nil {
 		return
 	}
 	close(r.done)
-	r.wait.End()
 	if r.dir != 0 {
 		r.news.free(r.dir)
 	}
-}
-
-// waited reports whether somebody waited for anything on behalf of the request.
-func (r *request) waited() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.done != nil
 }
 
 // interrupted reports whether an INTERRUPT has ended the request.

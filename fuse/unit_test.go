@@ -423,7 +423,9 @@ func TestReadsOfSmallObjectsAreTold(t *testing.T) {
 	defer f.readers.close()
 	read := func(key string, size int64, n int) {
 		rec := &record{node: namespace.Node{ID: uint64(size), Object: fakeObject(key, 1, size)}}
-		a, err := f.read(&request{cancel: t.Context().Done(), ledger: o.Events.Waits}, rec, 0, make([]byte, n))
+		r := &request{cancel: t.Context().Done(), bytes: piece{has: o.Has, object: &rec.node.Object, n: n}}
+		defer r.finish()
+		a, err := f.read(r, rec, 0, make([]byte, n))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,9 +1,11 @@
 package fuse
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,6 +23,8 @@ type slow struct {
 	Tree
 	pool        *hearth.Pool
 	held        bool
+	gone        bool  // a Get finds that it is held no more
+	size        int64 // of the file in bytes; 0: 100
 	waits, disk time.Duration
 	fails       error // of a Get, once it has waited
 }
@@ -35,7 +39,7 @@ func (s *slow) wait(ctx context.Context) {
 }
 
 func (s *slow) file() namespace.Node {
-	return namespace.Node{ID: 2, Name: "f", TTL: time.Hour, Object: fakeObject("f", 1, 100)}
+	return namespace.Node{ID: 2, Name: "f", TTL: time.Hour, Object: fakeObject("f", 1, cmp.Or(s.size, 100))}
 }
 
 func (s *slow) Lookup(ctx context.Context, _ uint64, _ string) (namespace.Node, error) {
@@ -44,6 +48,9 @@ func (s *slow) Lookup(ctx context.Context, _ uint64, _ string) (namespace.Node, 
 }
 
 func (s *slow) Get(ctx context.Context, _ hearth.Block, _, n int) (*hearth.View, error) {
+	if s.gone {
+		s.held = false
+	}
 	if s.wait(ctx); s.disk > 0 {
 		time.Sleep(s.disk)
 	}
@@ -61,7 +68,11 @@ func (s *slow) mounted(l *waits.Ledger) *fileSystem {
 
 // read is a READ of the file by a thread.
 func (f *fileSystem) readAs(thread uint32, buf []byte) gofuse.Status {
-	in := &gofuse.ReadIn{InHeader: gofuse.InHeader{NodeId: 2, Caller: gofuse.Caller{Pid: thread}}}
+	return f.readAt(thread, 0, buf)
+}
+
+func (f *fileSystem) readAt(thread uint32, off uint64, buf []byte) gofuse.Status {
+	in := &gofuse.ReadIn{InHeader: gofuse.InHeader{NodeId: 2, Caller: gofuse.Caller{Pid: thread}}, Offset: off}
 	a, status := f.Read(nil, in, buf)
 	if status == gofuse.OK {
 		a.(*answer).Done()
@@ -71,7 +82,8 @@ func (f *fileSystem) readAs(thread uint32, buf []byte) gofuse.Status {
 
 func TestWaitsAreCountedByTheirCause(t *testing.T) {
 	// A look-up and READs: what waits for an origin is counted there, what a disk answers
-	// there, what is held no more once, and what is answered at once nowhere.
+	// there, also what it brings into memory meanwhile, what is held no more once, and what
+	// is answered at once nowhere.
 	synctest.Test(t, func(t *testing.T) {
 		l := waits.New()
 		s := &slow{pool: hearth.NewPool(1 << 26), waits: 2 * time.Second}
@@ -92,12 +104,53 @@ func TestWaitsAreCountedByTheirCause(t *testing.T) {
 		lookup()
 		read(false, 3*time.Second, 0)
 		read(true, 0, time.Second)
-		read(true, 5*time.Second, 0) // it was held no more
+		read(true, 7*time.Second, 0)
+		s.gone = true
+		read(true, 5*time.Second, 0)
+		s.gone = false
 		read(true, 0, 0)
-		want := map[string]float64{"origin": 8, "throttled": 0, "disk": 1, "list": 2}
+		want := map[string]float64{"origin": 8, "throttled": 0, "disk": 8, "list": 2}
 		if got := l.Seconds(); !maps.Equal(got, want) {
 			t.Errorf("waited %v, not %v", got, want)
 		}
+	})
+}
+
+func TestReadAheadWaitsForADiskOnce(t *testing.T) {
+	// The kernel reads ahead in a large file that a slow disk holds: eight READs of a thread
+	// at a time, each behind the one before, and another thread's one. Each thread has
+	// waited once, at any moment.
+	synctest.Test(t, func(t *testing.T) {
+		l := waits.New()
+		s := &slow{pool: hearth.NewPool(1 << 26), held: true, size: 12 << 20, disk: 4 * time.Second}
+		f := s.mounted(l)
+		defer f.readers.close()
+		f.records.put(2, &record{node: s.file(), until: time.Now().Add(time.Hour)})
+		waited := func(when string, disk float64) {
+			t.Helper()
+			want := map[string]float64{"origin": 0, "throttled": 0, "disk": disk, "list": 0}
+			if got := l.Seconds(); !maps.Equal(got, want) {
+				t.Errorf("%s: waited %v, not %v", when, got, want)
+			}
+		}
+		var reads sync.WaitGroup
+		read := func(thread uint32, off uint64) {
+			reads.Go(func() {
+				if status := f.readAt(thread, off, make([]byte, 256<<10)); status != gofuse.OK {
+					t.Error(status)
+				}
+			})
+		}
+		read(2, 11<<20)
+		for i := range uint64(8) {
+			read(1, i<<20)
+			time.Sleep(time.Second / 2)
+		}
+		waited("after 4 s", 4+4)
+		time.Sleep(time.Second)
+		waited("a second later", 5+4)
+		reads.Wait()
+		waited("at the end", 7.5+4)
 	})
 }
 

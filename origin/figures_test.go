@@ -17,7 +17,8 @@ func TestHealthIsTold(t *testing.T) {
 	before := f.Stats()
 	f.proxy.AddRule(faultproxy.Rule{Verb: faultproxy.Get, Delay: faultproxy.Duration(60 * time.Millisecond), Skip: 1})
 	f.proxy.AddRule(faultproxy.Rule{Verb: faultproxy.Get, Status: 503, Code: "SlowDown", Times: 1, Header: map[string]string{"Retry-After": "1"}})
-	w := ledger.Begin(1, waits.Origin, "k")
+	var w waits.Wait
+	w.Begin(ledger, 1, waits.Origin, "k")
 	if err := readCheck(ledger.About(t.Context(), "k"), f, &f.object, 0, f.size, 1); err != nil {
 		t.Fatal(err)
 	}

@@ -85,6 +85,7 @@ func Mount(o Options) (*FS, error) {
 	f := &FS{watchdog: o.Watchdog, file: file, fault: None, change: make(chan struct{})}
 	f.server, err = fs.Mount(o.Dir, &root{fs: f}, &fs.Options{MountOptions: fuse.MountOptions{
 		FsName: "faultfs", Name: "faultfs", DirectMount: true, MaxBackground: 256, DisableXAttrs: true,
+		MaxWrite: 1 << 20, // and reads: a large one is to take slowRead as a small one does
 	}})
 	if err != nil {
 		file.Close()

@@ -1,7 +1,7 @@
 // Package waits counts the seconds that readers waited, by cause.
 //
 // A request says when it begins to wait and when it was answered, and for what it waited:
-// bytes of an origin, names, a disk. A request that is answered at once says nothing. The
+// bytes of an origin, names, a disk. One that is answered without a wait says nothing. The
 // kernel reads ahead for a thread, so that several of its requests may wait at once,
 // while the thread waits once: what is counted is how long at least one request of a
 // thread waited, each stretch for the cause of the request that waited longest.
@@ -11,7 +11,8 @@
 // slow down is obeyed by SlowDown, and of a stretch of waiting for the same thing
 // that much is no longer the origin's, but the throttling's.
 //
-// Costs lie in waits alone: a lock, two looks at a clock and an allocation each.
+// A wait costs two looks at a clock and a lock that a few threads share, and no memory,
+// so that a request which is answered within microseconds may say that it waits, too.
 package waits
 
 import (
@@ -31,7 +32,7 @@ const (
 	Origin Cause = iota
 	// Throttled is the pause that an origin asked for, whatever for.
 	Throttled
-	// Disk is bytes that a cache directory holds.
+	// Disk is bytes that this node holds.
 	Disk
 	// List is names: look-ups, attributes and listings that asked an origin.
 	List
@@ -41,31 +42,32 @@ const (
 // String is the cause's name in status and metrics.
 func (c Cause) String() string { return [causes]string{"origin", "throttled", "disk", "list"}[c] }
 
+// shards keep threads from each other's locks.
+const shards = 64
+
 // Ledger is where waits are counted. A nil one counts nothing.
 type Ledger struct {
-	waited [causes]atomic.Int64 // nanoseconds
+	shards [shards]shard
+	pauses pauses
+	alone  atomic.Uint64 // numbers threads that are not known
+}
 
-	mu      sync.Mutex // guards the rest; held for some instructions
-	threads map[uint64]*thread
-	pauses  map[any]*pause
-	alone   uint64 // numbers threads that are not known
+// shard is some of the threads.
+type shard struct {
+	mu      sync.Mutex // guards the rest and its threads' Waits; held for some instructions; taken before that of pauses
+	waited  [causes]time.Duration
+	threads []thread // that wait; behind them, up to its capacity, room of some that did
+	_       [64]byte // keeps shards on cache lines of their own
 }
 
 // thread is one that waits.
 type thread struct {
+	id    uint64
 	since time.Time // what is not counted yet
 	waits []*Wait   // in the order of their beginning; never empty
 }
 
-// pause is how long somebody had to slow down for one thing; it stands while somebody
-// waits for that or slows down for it.
-type pause struct {
-	users, slow int
-	since       time.Time // of the first that slows down now
-	sum         time.Duration
-}
-
-// Wait is one request that waits.
+// Wait is one request that waits, or, if it is zero, one that does not.
 type Wait struct {
 	ledger *Ledger
 	cause  Cause
@@ -75,84 +77,93 @@ type Wait struct {
 }
 
 // New returns an empty Ledger.
-func New() *Ledger { return &Ledger{threads: map[uint64]*thread{}, pauses: map[any]*pause{}} }
+func New() *Ledger { return &Ledger{pauses: pauses{of: map[any]*pause{}}} }
 
 // Begin notes that a request of a thread (0: not known) waits, for cause and for the
-// thing that about says. It must be ended.
-func (l *Ledger) Begin(of uint32, cause Cause, about any) *Wait {
+// thing that about says, which may be nil: nobody slows down for that. It must be ended.
+func (w *Wait) Begin(l *Ledger, of uint32, cause Cause, about any) {
 	if l == nil {
-		return nil
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	now := time.Now()
-	w := &Wait{ledger: l, cause: cause, thread: uint64(of), about: about}
-	if of == 0 {
-		l.alone++
-		w.thread = l.alone << 32
-	}
-	w.paused = l.pauseLocked(about).total(now)
-	t := l.threads[w.thread]
-	if t == nil {
-		t = &thread{since: now}
-		l.threads[w.thread] = t
-	}
-	t.waits = append(t.waits, w)
-	return w
-}
-
-// End notes that the request is answered.
-func (w *Wait) End() {
-	if w == nil {
 		return
 	}
+	*w = Wait{ledger: l, cause: cause, thread: uint64(of), about: about}
+	if of == 0 {
+		w.thread = l.alone.Add(1) << 32
+	}
+	s := l.shard(w.thread)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	w.paused = l.pauses.join(about, now)
+	t := s.threadLocked(w.thread, now)
+	t.waits = append(t.waits, w)
+}
+
+func (l *Ledger) shard(thread uint64) *shard { return &l.shards[(thread^thread>>32)%shards] }
+
+// threadLocked is a thread that waits, since now if it did not.
+func (s *shard) threadLocked(id uint64, now time.Time) *thread {
+	for i := range s.threads {
+		if s.threads[i].id == id {
+			return &s.threads[i]
+		}
+	}
+	n := len(s.threads)
+	if n == cap(s.threads) {
+		s.threads = append(s.threads, thread{})
+	}
+	s.threads = s.threads[:n+1]
+	t := &s.threads[n]
+	t.id, t.since = id, now
+	return t
+}
+
+// leaveLocked makes the room of a thread that does not wait any more the next one's.
+func (s *shard) leaveLocked(t *thread) {
+	last := len(s.threads) - 1
+	*t, s.threads[last] = s.threads[last], *t
+	s.threads = s.threads[:last]
+}
+
+// End notes that the request is answered, or waits no more.
+func (w *Wait) End() {
 	l := w.ledger
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	now, t := time.Now(), l.threads[w.thread]
-	all, slow := l.shareLocked(t, now)
-	l.waited[t.waits[0].cause].Add(int64(all - slow))
-	l.waited[Throttled].Add(int64(slow))
+	if l == nil {
+		return
+	}
+	s := l.shard(w.thread)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	t := s.threadLocked(w.thread, now)
+	all, slow := l.share(t, now)
+	s.waited[t.waits[0].cause] += all - slow
+	s.waited[Throttled] += slow
 	t.waits = slices.DeleteFunc(t.waits, func(x *Wait) bool { return x == w })
-	l.leaveLocked(w.about)
+	l.pauses.leave(w.about)
 	t.since = now
 	for _, x := range t.waits {
-		x.paused = l.pauses[x.about].total(now)
+		x.paused = l.pauses.total(x.about, now)
 	}
 	if len(t.waits) == 0 {
-		delete(l.threads, w.thread)
+		s.leaveLocked(t)
 	}
+	*w = Wait{}
 }
 
-// shareLocked is what a thread has waited and is not counted, and how much of it its
-// first wait was slowed down.
-func (l *Ledger) shareLocked(t *thread, now time.Time) (all, slow time.Duration) {
+// share is what a thread has waited and is not counted, and how much of it its first
+// wait was slowed down.
+func (l *Ledger) share(t *thread, now time.Time) (all, slow time.Duration) {
 	w := t.waits[0]
 	all = now.Sub(t.since)
-	return all, min(all, l.pauses[w.about].total(now)-w.paused)
-}
-
-// Add counts a wait that was measured elsewhere.
-func (l *Ledger) Add(c Cause, d time.Duration) {
-	if l != nil {
-		l.waited[c].Add(int64(d))
-	}
+	return all, min(all, l.pauses.total(w.about, now)-w.paused)
 }
 
 // Seconds are what was waited so far, by the names of the causes, those who wait now
 // included. They never fall.
 func (l *Ledger) Seconds() map[string]float64 {
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	var sums [causes]time.Duration
-	for c := range causes {
-		sums[c] = time.Duration(l.waited[c].Load())
-	}
-	now := time.Now()
-	for _, t := range l.threads {
-		all, slow := l.shareLocked(t, now)
-		sums[t.waits[0].cause] += all - slow
-		sums[Throttled] += slow
+	for i := range l.shards {
+		l.shards[i].addTo(&sums, l)
 	}
 	m := map[string]float64{}
 	for c, sum := range sums {
@@ -161,26 +172,83 @@ func (l *Ledger) Seconds() map[string]float64 {
 	return m
 }
 
-func (l *Ledger) pauseLocked(about any) *pause {
-	p := l.pauses[about]
-	if p == nil {
-		p = &pause{}
-		l.pauses[about] = p
+func (s *shard) addTo(sums *[causes]time.Duration, l *Ledger) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c, d := range s.waited {
+		sums[c] += d
 	}
-	p.users++
-	return p
+	now := time.Now()
+	for i := range s.threads {
+		t := &s.threads[i]
+		all, slow := l.share(t, now)
+		sums[t.waits[0].cause] += all - slow
+		sums[Throttled] += slow
+	}
 }
 
-func (l *Ledger) leaveLocked(about any) {
-	p := l.pauses[about]
-	if p.users--; p.users == 0 {
-		delete(l.pauses, about)
+// pauses are how long somebody had to slow down, by what for. Of nil that is never.
+type pauses struct {
+	mu sync.Mutex // guards the rest; held for some instructions
+	of map[any]*pause
+}
+
+// pause stands while somebody waits for the thing or slows down for it.
+type pause struct {
+	users, slow int
+	since       time.Time // of the first that slows down now
+	sum         time.Duration
+}
+
+// join is total, with one user more.
+func (p *pauses) join(about any, now time.Time) time.Duration {
+	if about == nil {
+		return 0
 	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.useLocked(about).total(now)
+}
+
+func (p *pauses) useLocked(about any) *pause {
+	x := p.of[about]
+	if x == nil {
+		x = &pause{}
+		p.of[about] = x
+	}
+	x.users++
+	return x
+}
+
+func (p *pauses) leave(about any) {
+	if about == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.leaveLocked(about)
+}
+
+func (p *pauses) leaveLocked(about any) {
+	x := p.of[about]
+	if x.users--; x.users == 0 {
+		delete(p.of, about)
+	}
+}
+
+// total is how long somebody slowed down for a thing that has a user.
+func (p *pauses) total(about any, now time.Time) time.Duration {
+	if about == nil {
+		return 0
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.of[about].total(now)
 }
 
 func (p *pause) total(now time.Time) time.Duration {
 	if p.slow > 0 {
-		return p.sum + now.Sub(p.since)
+		return p.sum + max(0, now.Sub(p.since)) // now may be from before the lock
 	}
 	return p.sum
 }
@@ -208,10 +276,10 @@ func SlowDown(ctx context.Context) (end func()) {
 	if !ok {
 		return func() {}
 	}
-	l := s.ledger
+	l := &s.ledger.pauses
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	p := l.pauseLocked(s.about)
+	p := l.useLocked(s.about)
 	if p.slow++; p.slow == 1 {
 		p.since = time.Now()
 	}

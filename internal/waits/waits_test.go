@@ -3,6 +3,7 @@ package waits
 import (
 	"context"
 	"maps"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,15 +18,29 @@ func seconds(t *testing.T, l *Ledger, want map[string]float64) {
 	}
 }
 
+func begin(l *Ledger, of uint32, cause Cause, about any) *Wait {
+	w := &Wait{}
+	w.Begin(l, of, cause, about)
+	return w
+}
+
+// left is how many threads still wait, and for how many things.
+func (l *Ledger) left() (threads, things int) {
+	for i := range l.shards {
+		threads += len(l.shards[i].threads)
+	}
+	return threads, len(l.pauses.of)
+}
+
 func TestThreadWaitsOnce(t *testing.T) {
 	// The kernel reads ahead for a thread: three of its requests wait, the thread waits
 	// once, and another thread for itself; what waits now is counted, too.
 	synctest.Test(t, func(t *testing.T) {
 		l := New()
-		a := l.Begin(7, Origin, "v")
+		a := begin(l, 7, Origin, "v")
 		time.Sleep(time.Second)
-		b, c := l.Begin(7, Origin, "v"), l.Begin(7, List, "link")
-		other := l.Begin(8, Origin, "v")
+		b, c := begin(l, 7, Origin, "v"), begin(l, 7, List, "link")
+		other := begin(l, 8, Origin, "v")
 		time.Sleep(2 * time.Second)
 		seconds(t, l, map[string]float64{"origin": 5})
 		b.End()
@@ -36,14 +51,52 @@ func TestThreadWaitsOnce(t *testing.T) {
 		time.Sleep(time.Second) // nobody of thread 7
 		other.End()
 		seconds(t, l, map[string]float64{"origin": 7 + 7})
-		x, y := l.Begin(0, List, nil), l.Begin(0, List, nil) // threads that are not known are two
+		x, y := begin(l, 0, List, nil), begin(l, 0, List, nil) // threads that are not known are two
 		time.Sleep(time.Second)
 		x.End()
 		y.End()
-		l.Add(Disk, time.Second/2)
+		begin(l, 7, Disk, nil).End() // at once
+		z := begin(l, 7, Disk, nil)
+		time.Sleep(time.Second / 2)
+		z.End()
+		z.End() // nothing, like the End of what never began
 		seconds(t, l, map[string]float64{"origin": 7 + 7, "list": 2, "disk": 0.5})
-		if len(l.threads)+len(l.pauses) != 0 {
-			t.Errorf("%d threads and %d pauses are left", len(l.threads), len(l.pauses))
+		if threads, things := l.left(); threads+things != 0 {
+			t.Errorf("%d threads and %d pauses are left", threads, things)
+		}
+	})
+}
+
+func TestReadAheadWaitsOnce(t *testing.T) {
+	// READs of many threads that overlap and end in another order than they began: each
+	// thread's time counts once, whoever else waits beside it or has its room afterwards.
+	synctest.Test(t, func(t *testing.T) {
+		l := New()
+		const threads = 3 * shards
+		for range 2 {
+			var all [threads][3]Wait
+			for of := range all {
+				all[of][0].Begin(l, uint32(of+1), Disk, nil)
+			}
+			time.Sleep(time.Second)
+			for of := range all {
+				all[of][1].Begin(l, uint32(of+1), Disk, nil)
+				all[of][2].Begin(l, uint32(of+1), Disk, nil)
+			}
+			time.Sleep(time.Second)
+			for of := range all {
+				all[of][(of+1)%3].End()
+			}
+			time.Sleep(time.Second)
+			for of := range all {
+				all[of][of%3].End()
+				all[of][(of+2)%3].End()
+			}
+			time.Sleep(time.Second)
+		}
+		seconds(t, l, map[string]float64{"disk": 2 * 3 * threads})
+		if threads, things := l.left(); threads+things != 0 {
+			t.Errorf("%d threads and %d things are left", threads, things)
 		}
 	})
 }
@@ -54,12 +107,12 @@ func TestThrottledIsTheInnermostCause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := New()
 		ctx := l.About(t.Context(), "v")
-		a, other := l.Begin(1, Origin, "v"), l.Begin(2, List, "link")
+		a, other := begin(l, 1, Origin, "v"), begin(l, 2, List, "link")
 		time.Sleep(time.Second)
 		end, again := SlowDown(ctx), SlowDown(context.WithoutCancel(ctx))
 		time.Sleep(2 * time.Second)
 		seconds(t, l, map[string]float64{"origin": 1, "throttled": 2, "list": 3})
-		late := l.Begin(3, Origin, "v")
+		late := begin(l, 3, Origin, "v")
 		end()
 		time.Sleep(time.Second)
 		again()
@@ -73,8 +126,8 @@ func TestThrottledIsTheInnermostCause(t *testing.T) {
 		end()
 		seconds(t, l, map[string]float64{"origin": 4 + 3, "throttled": 3 + 6, "list": 7})
 		SlowDown(t.Context())() // nobody is told
-		if len(l.threads)+len(l.pauses) != 0 {
-			t.Errorf("%d threads and %d pauses are left", len(l.threads), len(l.pauses))
+		if threads, things := l.left(); threads+things != 0 {
+			t.Errorf("%d threads and %d pauses are left", threads, things)
 		}
 	})
 }
@@ -82,8 +135,7 @@ func TestThrottledIsTheInnermostCause(t *testing.T) {
 func TestNoLedgerCountsNothing(t *testing.T) {
 	// What works without a node has no ledger.
 	var l *Ledger
-	l.Begin(1, Disk, nil).End()
-	l.Add(Disk, time.Second)
+	begin(l, 1, Disk, nil).End()
 	if ctx := l.About(t.Context(), "v"); ctx != t.Context() {
 		t.Error("the context was marked")
 	}
@@ -92,16 +144,23 @@ func TestNoLedgerCountsNothing(t *testing.T) {
 // BenchmarkWait is what one wait costs that is counted.
 func BenchmarkWait(b *testing.B) {
 	l := New()
+	var w Wait // lies in its request
 	for b.Loop() {
-		l.Begin(1, Origin, [16]byte{1}).End()
+		w.Begin(l, 1, Origin, [16]byte{1})
+		w.End()
 	}
 }
 
-// BenchmarkHit is what a READ costs more that a disk answers: two looks at the clock and a sum.
+// BenchmarkHit is what a READ costs more that a disk answers, of threads beside each other.
 func BenchmarkHit(b *testing.B) {
 	l := New()
-	for b.Loop() {
-		began := time.Now()
-		l.Add(Disk, time.Since(began))
-	}
+	var threads atomic.Uint32
+	b.RunParallel(func(p *testing.PB) {
+		thread := threads.Add(1)
+		var w Wait // lies in its request
+		for p.Next() {
+			w.Begin(l, thread, Disk, nil)
+			w.End()
+		}
+	})
 }

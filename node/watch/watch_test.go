@@ -69,7 +69,8 @@ func TestListingsThatRun(t *testing.T) {
 		if got := all.Running(); len(got) != 0 {
 			t.Errorf("still running: %+v", got)
 		}
-		w := ledger.Begin(1, waits.List, "s3://b/p")
+		var w waits.Wait
+		w.Begin(ledger, 1, waits.List, "s3://b/p")
 		if _, err := o.Head(t.Context(), "k"); err != nil {
 			t.Fatal(err)
 		}
@@ -102,7 +103,8 @@ func TestFetchesAreOfWhoBeganThem(t *testing.T) {
 		}
 		go get(WarmUp{tier}, 0)
 		synctest.Wait()
-		w := ledger.Begin(1, waits.Origin, o.Version)
+		var w waits.Wait
+		w.Begin(ledger, 1, waits.Origin, o.Version)
 		get(tier, 0) // joins it
 		w.End()
 		get(tier, 1)
