@@ -207,8 +207,10 @@ func TestAClaimLastsOverARestartWhileVerifying(t *testing.T) {
 	w.room = fakeRoom(3000)
 	evicted := false
 	w.records.saved = func() {
-		if !evicted {
-			evicted = w.keeper.evict(func(h *fakeHeld) bool { return h.block.Object.Key == "a/2" && h.flushed }) > 0
+		for _, r := range w.records.last {
+			if !evicted && r.Counters.Done.Files == 2 {
+				evicted = w.keeper.evict(func(h *fakeHeld) bool { return h.block.Object.Key == "a/2" }) > 0
+			}
 		}
 	}
 	release, again := make(chan struct{}), make(chan struct{}, 2)
@@ -230,6 +232,7 @@ func TestAClaimLastsOverARestartWhileVerifying(t *testing.T) {
 	w.records.mu.Unlock()
 	close(release)
 	w.kill()
+	w.keeper.evict(func(h *fakeHeld) bool { return h.block.Object.Key == "a/2" }) // it may have come meanwhile
 	release = make(chan struct{})
 	w.open()
 	<-again
