@@ -417,10 +417,11 @@ func (e *Engine) Cancel(ctx context.Context, id string) error {
 	switch {
 	case s == nil:
 		return unknown(id)
-	case s.stop == nil || s.record.State.Over():
+	case s.record.State.Over():
 		return over()
+	case s.stop != nil: // else its end is being saved
+		s.stop(errCancelled)
 	}
-	s.stop(errCancelled)
 	for !s.record.State.Over() {
 		changed := e.changed
 		e.mu.Unlock()

@@ -3,6 +3,7 @@ package warmup
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"strings"
 	"sync"
 	"testing"
@@ -46,6 +47,38 @@ func TestWhatWasAnsweredIsSaved(t *testing.T) {
 	}
 	if all, err := w.files.Load(); err != nil || len(all) != 1 {
 		t.Errorf("%d records, %v", len(all), err)
+	}
+}
+
+func TestACancelThatComesWhileTheEndIsSaved(t *testing.T) {
+	// A job is done, and nobody can see that yet: who cancels it waits until they can, and
+	// hears what it ended with.
+	w := newWorld(t)
+	w.bucket.put("f", "e", 10)
+	answer := make(chan error, 1)
+	w.records.saved = func() {
+		for id, r := range w.records.last {
+			if r.State == Done {
+				waiting := &waits{Context: t.Context(), told: make(chan struct{})}
+				ended := make(chan struct{})
+				go func() {
+					answer <- w.engine.Cancel(waiting, id)
+					close(ended)
+				}()
+				select {
+				case <-waiting.told:
+				case <-ended:
+				}
+			}
+		}
+	}
+	w.open()
+	id := w.start("/")
+	if err := <-answer; !errors.Is(err, fs.ErrPermission) || !strings.HasSuffix(err.Error(), "is over: done") {
+		t.Errorf("cancelled at its end: %v", err)
+	}
+	if v := w.over(id); v.State != Done {
+		t.Errorf("%+v", v)
 	}
 }
 
