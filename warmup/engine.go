@@ -1,7 +1,6 @@
 package warmup
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -79,6 +78,7 @@ type Engine struct {
 
 	mu      sync.Mutex // guards the rest
 	line    *gate.Line // of mostJobs
+	last    int64      // Number of a job
 	closed  bool
 	total   Counters // of all jobs since Open
 	shown   map[string]*shown
@@ -121,7 +121,7 @@ func Open(o Options) (*Engine, error) {
 	defer e.mu.Unlock()
 	slices.SortFunc(all, older) // who began first goes on first, and what is shared is theirs
 	for _, r := range all {
-		e.shown[r.ID] = &shown{record: r}
+		e.shown[r.ID], e.last = &shown{record: r}, r.Number
 		if !r.State.Over() {
 			e.startLocked(r)
 		}
@@ -159,7 +159,7 @@ func (e *Engine) Submit(q Request, paths io.Reader, nul bool, canonical func(str
 		}
 	}
 	e.mu.Lock()
-	err := e.beginLocked(&shown{}, r)
+	err := e.beginLocked(&shown{}, &r)
 	e.mu.Unlock()
 	if err != nil {
 		e.o.Files.remove(r.ID + listSuffix)
@@ -171,7 +171,7 @@ func (e *Engine) Submit(q Request, paths io.Reader, nul bool, canonical func(str
 
 // beginLocked has a job begin once its record was saved, which is done without the
 // lock: who is told of it finds it after any end of the process.
-func (e *Engine) beginLocked(s *shown, r Record) error {
+func (e *Engine) beginLocked(s *shown, r *Record) error {
 	if e.closed {
 		return errClosed
 	}
@@ -179,15 +179,17 @@ func (e *Engine) beginLocked(s *shown, r Record) error {
 	defer e.work.Done()
 	s.stop = func(error) {} // nobody else begins it
 	before := s.record
+	e.last++
+	r.Number = e.last
 	e.mu.Unlock()
-	err := e.note(&r, &before)
+	err := e.note(r, &before)
 	e.mu.Lock()
 	if s.stop = nil; err != nil {
 		return err
 	}
-	s.record, s.pace, s.unsaved = r, pace.Pace{}, nil
+	s.record, s.pace, s.unsaved = *r, pace.Pace{}, nil
 	e.shown[r.ID] = s
-	e.startLocked(r)
+	e.startLocked(*r)
 	return nil
 }
 
@@ -226,7 +228,7 @@ func (e *Engine) forget() {
 			ended = append(ended, s)
 		}
 	}
-	slices.SortFunc(ended, func(a, b *shown) int { return b.record.Created.Compare(a.record.Created) })
+	slices.SortFunc(ended, func(a, b *shown) int { return older(b.record, a.record) })
 	kept, bytes := 0, int64(0)
 	var gone []string
 	for _, s := range ended {
@@ -403,7 +405,7 @@ func (e *Engine) List() []View {
 	for _, s := range e.shown {
 		all = append(all, s.view())
 	}
-	slices.SortFunc(all, func(a, b View) int { return cmp.Or(b.Created.Compare(a.Created), cmp.Compare(a.ID, b.ID)) })
+	slices.SortFunc(all, func(a, b View) int { return older(b.Record, a.Record) })
 	return all
 }
 
@@ -458,5 +460,5 @@ func (e *Engine) Retry(id string) error {
 	case s.stop != nil || !s.record.State.Over():
 		return Refusal("the job " + id + " is not over")
 	}
-	return e.beginLocked(s, Record{ID: id, Request: s.record.Request, State: Queued, Times: Times{Created: e.o.Now()}, Since: e.o.Names.Now()})
+	return e.beginLocked(s, &Record{ID: id, Request: s.record.Request, State: Queued, Times: Times{Created: e.o.Now()}, Since: e.o.Names.Now()})
 }

@@ -150,7 +150,7 @@ func (f *Files) read(id string) (r Record, err error) {
 
 // forget removes the oldest of the jobs that ended.
 func (f *Files) forget(all []Record) []Record {
-	slices.SortFunc(all, func(a, b Record) int { return b.Created.Compare(a.Created) })
+	slices.SortFunc(all, func(a, b Record) int { return older(b, a) })
 	ended := 0
 	return slices.DeleteFunc(all, func(r Record) bool {
 		if r.State.Over() {

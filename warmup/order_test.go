@@ -82,3 +82,53 @@ func TestTheFirstClaimIsTheOldestJobs(t *testing.T) {
 		}
 	}
 }
+
+func TestTheOrderIsNoClocks(t *testing.T) {
+	// The clock was set back by a day after a hundred jobs, of which the first ten have no number.
+	// A new one is the latest all the same, what is forgotten is the oldest, also by the next
+	// process, and a retry is the latest again.
+	w := newWorld(t)
+	w.bucket.put("f", "e", 1)
+	tomorrow := time.Now().Add(24 * time.Hour)
+	for i := range maxHistory {
+		r := Record{ID: fmt.Sprintf("old%05d", i), State: Done, Times: Times{Created: tomorrow.Add(time.Duration(i) * time.Second)}}
+		if i < 10 {
+			r.Created = r.Created.Add(time.Hour)
+		} else {
+			r.Number = int64(i)
+		}
+		if err := w.files.Save(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.open()
+	x, y := w.start("/"), ""
+	if w.over(x); w.engine.List()[0].ID != x {
+		t.Errorf("the latest is %s", w.engine.List()[0].ID)
+	}
+	for range 2 {
+		y = w.start("/")
+		w.over(y)
+	}
+	is := func(when string) {
+		t.Helper()
+		all := w.engine.List()
+		if all[0].ID != y || all[2].ID != x || slices.ContainsFunc(all, func(v View) bool { return v.ID == "old00000" || v.ID == "old00001" }) || all[len(all)-1].ID > "old00003" {
+			t.Errorf("%s: %d jobs, %s and then %s and %s to %s", when, len(all), all[0].ID, all[1].ID, all[2].ID, all[len(all)-1].ID)
+		}
+	}
+	is("three later")
+	w.kill()
+	w.open()
+	is("after a restart")
+	if all := w.engine.List(); len(all) != maxHistory {
+		t.Errorf("%d jobs", len(all))
+	}
+	clear(w.records.last) // a retry begins anew
+	if err := w.engine.Retry("old00050"); err != nil {
+		t.Fatal(err)
+	}
+	if w.over("old00050"); w.engine.List()[0].ID != "old00050" {
+		t.Errorf("after a retry the latest is %s", w.engine.List()[0].ID)
+	}
+}

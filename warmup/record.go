@@ -199,6 +199,9 @@ type Times struct {
 // Record is a job. It is whole in itself: whoever has it can go on with the job.
 type Record struct {
 	ID string `json:"id"`
+	// Number orders jobs by when they began, whatever a clock says; 0: it is from before
+	// there were numbers.
+	Number int64 `json:"number,omitempty"`
 	Request
 	State State `json:"state"`
 	// Kind and Error say why a job failed: refused, not_found or failed.
@@ -232,7 +235,7 @@ type Record struct {
 
 // older orders jobs: who began first comes first.
 func older(a, b Record) int {
-	return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.ID, b.ID))
+	return cmp.Or(cmp.Compare(a.Number, b.Number), a.Created.Compare(b.Created), cmp.Compare(a.ID, b.ID))
 }
 
 // counted are the counters with what was counted of a file that is not whole.
