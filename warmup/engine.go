@@ -194,7 +194,8 @@ func (e *Engine) beginLocked(s *shown, r *Record) error {
 }
 
 // note saves the record of a job that begins, and tells the pins that it makes of it; one
-// that these refuse is what it was before, or nothing.
+// that these refuse is what it was before, or nothing. What keeps records but cannot drop
+// one has it as refused.
 func (e *Engine) note(r, before *Record) error {
 	if err := e.o.Records.Save(*r); err != nil || e.o.Durable == nil || r.PinS == 0 {
 		return err
@@ -203,6 +204,8 @@ func (e *Engine) note(r, before *Record) error {
 	switch {
 	case err == nil:
 	case before.ID == "":
+		r.State, r.Kind, r.Error = Failed, kindRefused, err.Error()
+		err = errors.Join(err, e.o.Records.Save(*r))
 		e.o.Files.drop(r.ID)
 	default:
 		err = errors.Join(err, e.o.Records.Save(*before))

@@ -50,6 +50,41 @@ func TestWhatWasAnsweredIsSaved(t *testing.T) {
 	}
 }
 
+// noPins are pins that take none.
+type noPins struct{}
+
+// Begin is Durable's.
+func (noPins) Begin(*Record) error { return Refusal("there is no room for a pin") }
+
+// End is Durable's.
+func (noPins) End(*Record) {}
+
+func TestARefusedPinsJobDoesNotBeginLater(t *testing.T) {
+	// A job whose pin is refused is gone. Where records are kept that nobody can drop it has
+	// ended there, and the next engine does not begin it.
+	for _, ring := range []bool{false, true} {
+		w := newWorld(t)
+		w.fill()
+		if ring {
+			w.records.Records = &fakeRing{all: map[string]Record{}}
+		}
+		w.open()
+		w.engine.o.Durable = noPins{}
+		if r, err := w.engine.Submit(Request{Targets: []string{"/"}, PinS: 60}, nil, false, asIs); !errors.Is(err, fs.ErrPermission) {
+			t.Errorf("ring %v: %+v, %v", ring, r, err)
+		}
+		if all := w.engine.List(); len(all) != 0 {
+			t.Errorf("ring %v: %+v", ring, all)
+		}
+		w.kill()
+		w.open()
+		all := w.engine.List()
+		if ring && (len(all) != 1 || all[0].State != Failed || all[0].Kind != kindRefused || !strings.Contains(all[0].Error, "no room for a pin")) || !ring && len(all) != 0 {
+			t.Errorf("ring %v, the next engine: %+v", ring, all)
+		}
+	}
+}
+
 func TestACancelThatComesWhileTheEndIsSaved(t *testing.T) {
 	// A job is done, and nobody can see that yet: who cancels it waits until they can, and
 	// hears what it ended with.
