@@ -3,6 +3,7 @@ package e2e
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -54,6 +55,7 @@ func (e *env) warmUpFlags(h *hearth, p *proxied, list []hearthtest.File) {
 	}
 
 	dir := filepath.Dir("/" + list[0].Path)
+	e.relative(h, dir)
 	v := h.job(0, "warmup", "--pin", dir)
 	var pinned []pins.View
 	out, code := h.ask("pin", "-o", "json")
@@ -71,6 +73,43 @@ func (e *env) warmUpFlags(h *hearth, p *proxied, list []hearthtest.File) {
 	v = h.job(0, "warmup", "--rate", "4MiB/s", dir)
 	if least := float64(v.Counters.Done.Bytes-block) / rate; v.Counters.Done.Bytes < 2*rate || v.Worked < least {
 		e.Errorf("%d bytes at %d a second took %.2f s, at least %.2f", v.Counters.Done.Bytes, rate, v.Worked, least)
+	}
+}
+
+// relative has a shell name files below the mount as it does for other tools, by their paths
+// from where it is; elsewhere such paths are the tree's.
+func (e *env) relative(h *hearth, dir string) {
+	e.Helper()
+	all := h.job(0, "warmup", dir)
+	want := all.Counters.Sum()
+	in := filepath.Join(h.dir, dir)
+	sh := func(in, line string) string {
+		e.Helper()
+		cmd := exec.CommandContext(e.ctx, "sh", "-ec", line)
+		cmd.Dir, cmd.Env = in, append(e.environ(nil), "hearth="+e.hearth, "HEARTH_NODE=unix://"+h.socket(), "here="+filepath.Base(in))
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			e.Errorf("in %s: %s: %v\n%s", in, line, err, out)
+		}
+		return string(out)
+	}
+	for _, x := range [][2]string{
+		{in, "find . -type f | $hearth warmup -o json -f -"},
+		{in, "find . -type f -print0 | $hearth warmup -o json -f - -0"},
+		{in, "$hearth warmup -o json ."},
+		{in, "$hearth warmup -o json *"},
+		{in, "$hearth warmup -o json ../$here"},
+		{filepath.Dir(h.dir), "$hearth warmup -o json " + filepath.Base(h.dir) + dir},
+		{e.dir, "$hearth warmup -o json " + dir[1:]},
+	} {
+		var v warmup.View
+		if out := sh(x[0], x[1]); json.Unmarshal([]byte(out), &v) != nil || v.Counters.Sum() != want || v.Counters.Failed.Files != 0 {
+			e.Errorf("%s: %+v, want %+v\n%s", x[1], v.Counters, want, out)
+		}
+	}
+	sh(in, `for f in *; do $hearth cat "$f" | cmp - "$f"; $hearth stat "$f"; $hearth explain "$f"@0; $hearth du "./$f"; $hearth ls "$f"; break; done`)
+	if out := sh(in, "$hearth evict --dry-run ."); !strings.HasPrefix(out, fmt.Sprintf("would drop %d files", want.Files)) {
+		e.Errorf("evict --dry-run . of %d files: %s", want.Files, out)
 	}
 }
 

@@ -35,12 +35,12 @@ func catCommand() *cobra.Command {
 			return err
 		}
 		for _, path := range args {
-			err := withNode(c, cmd, path, func(ctx context.Context, n *node.Client) error {
-				off, length, err := r.of(ctx, n, path)
+			err := withNode(c, cmd, path, func(ctx context.Context, n *node.Client, asked string) error {
+				off, length, err := r.of(ctx, n, asked)
 				if err != nil {
 					return err
 				}
-				return n.Cat(ctx, path, off, length, cli.Out(cmd))
+				return n.Cat(ctx, asked, off, length, cli.Out(cmd))
 			})
 			if err != nil {
 				return err

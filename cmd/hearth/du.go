@@ -24,8 +24,8 @@ func duCommand() *cobra.Command {
 	c := addData(cmd)
 	cli.AddOutput(cmd, c)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return withNode(c, cmd, target(args), func(ctx context.Context, n *node.Client) error {
-			u, err := n.Usage(ctx, target(args))
+		return withNode(c, cmd, target(args), func(ctx context.Context, n *node.Client, asked string) error {
+			u, err := n.Usage(ctx, asked)
 			if err != nil {
 				return err
 			}

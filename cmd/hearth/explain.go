@@ -34,7 +34,7 @@ func explainCommand() *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return askNode(c, cmd, func(ctx context.Context, n *node.Client) error {
 			path, offset := atOffset(args[0])
-			e, err := n.Explain(ctx, path, offset)
+			e, err := n.Explain(ctx, here(ctx, n).Absolute(path), offset)
 			if err != nil {
 				return cli.HintUp(cli.Because(ctx, err))
 			}

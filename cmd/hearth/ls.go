@@ -24,10 +24,11 @@ func lsCommand() *cobra.Command {
 			"a URL no node needs to run. What follows the bucket is a key, byte for byte, and so\n" +
 			"are the names that are listed; one that ends in / is a prefix. On a terminal names\n" +
 			"with characters that it cannot show are quoted for the shell.\n\n" +
-			"A PATH is a path below a mount, or one of the tree, which begins with a link's path\n" +
-			"(hearth status names them). While the node has one link, a PATH that does not begin\n" +
-			"so is taken within that link; with a second link it names nothing any more, unless\n" +
-			"one stands at /, as that of hearth up ORIGIN does.",
+			"A PATH is a path below a mount, also one that is relative to the current directory\n" +
+			"there, or one of the tree, which begins with a link's path (hearth status names\n" +
+			"them). While the node has one link, a PATH that does not begin so is taken within\n" +
+			"that link; with a second link it names nothing any more, unless one stands at /, as\n" +
+			"that of hearth up ORIGIN does.",
 		Example: "  hearth ls file:///usr/share/doc\n" +
 			"  hearth ls -l --anonymous --region us-east-1 s3://noaa-ghcn-pds/",
 		Args: cli.Between(0, "PATH"),
@@ -38,12 +39,12 @@ func lsCommand() *cobra.Command {
 	cmd.Flags().BoolVarP(&recursive, "recursive", "R", false, "everything below")
 	cmd.Flags().BoolVarP(&zero, "zero", "0", false, "end each line with a NUL, and quote nothing")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return withNode(c, cmd, target(args), func(ctx context.Context, n *node.Client) error {
+		return withNode(c, cmd, target(args), func(ctx context.Context, n *node.Client, asked string) error {
 			p := &entryPrinter{Common: c, long: long, out: cli.Out(cmd), end: "\n"}
 			if zero {
 				p.end = "\x00"
 			}
-			hidden, err := n.List(ctx, target(args), recursive, p.print)
+			hidden, err := n.List(ctx, asked, recursive, p.print)
 			err = errors.Join(err, p.flush())
 			if err == nil {
 				warnHidden(hidden)

@@ -15,7 +15,6 @@ import (
 	"github.com/hearthfs/hearth/cmd/hearth/quote"
 	"github.com/hearthfs/hearth/cmd/hearth/screen"
 	"github.com/hearthfs/hearth/node"
-	"github.com/hearthfs/hearth/node/api"
 	"github.com/hearthfs/hearth/warmup"
 )
 
@@ -53,7 +52,7 @@ func pinCommand() *cobra.Command {
 		if f.request.PinS, err = pinFor(lasts); err != nil {
 			return cli.Usagef("--for: %w", err)
 		}
-		return withJobs(c, cmd, func(ctx context.Context, n *api.Jobs) error { return f.run(ctx, c, cmd, n) })
+		return f.begin(c, cmd)
 	}
 	return cmd
 }
@@ -88,7 +87,7 @@ func unpinCommand() *cobra.Command {
 			return cli.Usagef("name either paths or --all: hearth %s", cmd.Use)
 		}
 		return askNode(c, cmd, func(ctx context.Context, n *node.Client) error {
-			ended, err := n.Unpin(ctx, args)
+			ended, err := n.Unpin(ctx, here(ctx, n).All(args))
 			if err != nil {
 				return cli.HintUp(cli.Because(ctx, err))
 			}
@@ -126,8 +125,9 @@ func evictCommand() *cobra.Command {
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return askNode(c, cmd, func(ctx context.Context, n *node.Client) error {
+			paths := here(ctx, n).All(args)
 			if !dry && !yes && quote.IsTerminal(os.Stdin) {
-				t, err := n.Evict(ctx, args, true)
+				t, err := n.Evict(ctx, paths, true)
 				if err != nil {
 					return cli.HintUp(cli.Because(ctx, err))
 				}
@@ -135,7 +135,7 @@ func evictCommand() *cobra.Command {
 					return &cli.ExitError{Code: cli.ExitRefused, Err: errors.New("nothing was dropped")}
 				}
 			}
-			t, err := n.Evict(ctx, args, dry)
+			t, err := n.Evict(ctx, paths, dry)
 			if err != nil {
 				return cli.HintUp(cli.Because(ctx, err))
 			}

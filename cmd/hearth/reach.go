@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
+	"github.com/hearthfs/hearth/cmd/hearth/relative"
 	"github.com/hearthfs/hearth/cmd/hearth/settings"
 	"github.com/hearthfs/hearth/node"
 )
@@ -88,8 +89,20 @@ func addData(cmd *cobra.Command) *cli.Common {
 	return c
 }
 
-// withNode runs do with whoever answers for target.
-func withNode(c *cli.Common, cmd *cobra.Command, target string, do func(context.Context, *node.Client) error) error {
+// here is the current directory, below the mounts of a node.
+func here(ctx context.Context, n *node.Client) *relative.Place {
+	return relative.Here(func() (dirs []string) {
+		if s, err := n.Status(ctx); err == nil { // else what is asked for fails as well
+			for _, m := range s.Mounts {
+				dirs = append(dirs, m.Dir)
+			}
+		}
+		return dirs
+	})
+}
+
+// withNode runs do with whoever answers for target, and the path or URL that it is there.
+func withNode(c *cli.Common, cmd *cobra.Command, target string, do func(ctx context.Context, n *node.Client, asked string) error) error {
 	if err := c.CheckOutput(); err != nil {
 		return err
 	}
@@ -100,7 +113,7 @@ func withNode(c *cli.Common, cmd *cobra.Command, target string, do func(context.
 		return cli.Because(ctx, err)
 	}
 	defer done()
-	return cli.HintUp(cli.Because(ctx, do(ctx, n)))
+	return cli.HintUp(cli.Because(ctx, do(ctx, n, here(ctx, n).Absolute(target))))
 }
 
 // isURL tells a URL from a path, which may hold "://" as well.

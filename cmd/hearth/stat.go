@@ -26,8 +26,8 @@ func statCommand() *cobra.Command {
 	c := addData(cmd)
 	cli.AddOutput(cmd, c)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return withNode(c, cmd, args[0], func(ctx context.Context, n *node.Client) error {
-			s, err := n.Stat(ctx, args[0])
+		return withNode(c, cmd, args[0], func(ctx context.Context, n *node.Client, asked string) error {
+			s, err := n.Stat(ctx, asked)
 			if err != nil {
 				return err
 			}

@@ -15,6 +15,7 @@ import (
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
 	"github.com/hearthfs/hearth/cmd/hearth/progress"
 	"github.com/hearthfs/hearth/cmd/hearth/quote"
+	"github.com/hearthfs/hearth/cmd/hearth/relative"
 	"github.com/hearthfs/hearth/cmd/hearth/settings"
 	"github.com/hearthfs/hearth/node"
 	"github.com/hearthfs/hearth/node/api"
@@ -31,6 +32,7 @@ type warmupFlags struct {
 	replicas           string // of later versions
 	request            warmup.Request
 	enough             float64 // of the job, 0 to 1, that is waited for
+	at                 *relative.Place
 }
 
 func warmupCommand() *cobra.Command {
@@ -69,7 +71,7 @@ func warmupCommand() *cobra.Command {
 		if err := f.read(cmd, args); err != nil {
 			return err
 		}
-		return withJobs(c, cmd, func(ctx context.Context, n *api.Jobs) error { return f.run(ctx, c, cmd, n) })
+		return f.begin(c, cmd)
 	}
 	return cmd
 }
@@ -123,12 +125,24 @@ func (f *warmupFlags) read(cmd *cobra.Command, args []string) (err error) {
 // withJobs runs do with the jobs of the node that runs.
 func withJobs(c *cli.Common, cmd *cobra.Command, do func(context.Context, *api.Jobs) error) error {
 	return askNode(c, cmd, func(ctx context.Context, n *node.Client) error {
-		err := do(ctx, n.Jobs())
-		var said *cli.ExitError
-		if errors.As(err, &said) {
-			return err
-		}
-		return cli.HintUp(cli.Because(ctx, err))
+		return jobsEnd(ctx, do(ctx, n.Jobs()))
+	})
+}
+
+// jobsEnd is an error of a verb about jobs, which may have said with what code it ends.
+func jobsEnd(ctx context.Context, err error) error {
+	var said *cli.ExitError
+	if errors.As(err, &said) {
+		return err
+	}
+	return cli.HintUp(cli.Because(ctx, err))
+}
+
+// begin asks the node that runs for the job.
+func (f *warmupFlags) begin(c *cli.Common, cmd *cobra.Command) error {
+	return askNode(c, cmd, func(ctx context.Context, n *node.Client) error {
+		f.at = here(ctx, n)
+		return jobsEnd(ctx, f.run(ctx, c, cmd, n.Jobs()))
 	})
 }
 
@@ -149,6 +163,10 @@ func (f *warmupFlags) run(ctx context.Context, c *cli.Common, cmd *cobra.Command
 		defer file.Close()
 		list = file
 	}
+	if list != nil {
+		list = f.at.List(list, map[bool]byte{false: '\n', true: 0}[f.nul])
+	}
+	f.request.Targets = f.at.All(f.request.Targets)
 	if given := strings.Join(f.request.Targets, "\x00"); len(given) > maxTargets { // what * makes of a directory
 		if f.request.PinS != 0 {
 			return cli.Usagef("that many paths are not pinned one by one: name a directory that they lie in")

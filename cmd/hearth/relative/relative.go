@@ -1,0 +1,116 @@
+// Package relative takes relative paths of a command line, and of lists, for what they
+// mean in the current directory where that lies below a mount. Anywhere else they are paths
+// of the tree, which the node roots.
+package relative
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+)
+
+// Place is where relative paths begin.
+type Place struct {
+	// dirs are the names of the current directory, the kernel's own before the shell's,
+	// which may lead over symbolic links; mounts those of what is mounted.
+	dirs, mounts func() []string
+}
+
+// Here is the current directory. mounts are the absolute paths of the node's mounts, and
+// are asked for once, by the first relative path.
+func Here(mounts func() []string) *Place {
+	return &Place{dirs: sync.OnceValue(current), mounts: sync.OnceValue(mounts)}
+}
+
+func current() (dirs []string) {
+	if dir, err := syscall.Getwd(); err == nil { // it asks no file system, which may not answer
+		dirs = append(dirs, dir)
+	}
+	if dir, err := os.Getwd(); err == nil {
+		dirs = append(dirs, dir)
+	}
+	return dirs
+}
+
+// Absolute is the path below a mount that a relative one means; else it stays what it is,
+// as URLs and absolute paths do.
+func (p *Place) Absolute(path string) string {
+	if path == "" || path[0] == '/' || strings.Contains(path, "://") {
+		return path
+	}
+	mounts := p.mounts()
+	if len(mounts) == 0 {
+		return path
+	}
+	for _, dir := range p.dirs() {
+		absolute := filepath.Join(dir, path)
+		for _, m := range mounts {
+			if absolute == m || strings.HasPrefix(absolute, strings.TrimSuffix(m, "/")+"/") {
+				return absolute
+			}
+		}
+	}
+	return path
+}
+
+// All are paths, each of them Absolute.
+func (p *Place) All(paths []string) (all []string) {
+	for _, path := range paths {
+		all = append(all, p.Absolute(path))
+	}
+	return all
+}
+
+// longest is the longest item of a list that is looked at, in bytes: the node refuses longer
+// ones.
+const longest = 64 << 10
+
+// List is a list of paths, each of which is ended by separator, with each of them Absolute.
+func (p *Place) List(in io.Reader, separator byte) io.Reader {
+	return &list{place: p, in: bufio.NewReaderSize(in, longest), separator: separator}
+}
+
+type list struct {
+	place     *Place
+	in        *bufio.Reader
+	separator byte
+	ready     []byte // to be read
+	torn      bool   // the item goes on, and is passed on as it is
+	err       error  // of in, behind what is ready
+}
+
+// Read is io.Reader's.
+func (l *list) Read(to []byte) (int, error) {
+	for len(l.ready) == 0 {
+		if l.err != nil {
+			return 0, l.err
+		}
+		l.next()
+	}
+	n := copy(to, l.ready)
+	l.ready = l.ready[n:]
+	return n, nil
+}
+
+// next makes an item ready, or a part of one that is too long.
+func (l *list) next() {
+	l.ready, l.err = l.in.ReadSlice(l.separator)
+	goesOn := l.torn
+	if l.torn = errors.Is(l.err, bufio.ErrBufferFull); l.torn {
+		l.err = nil
+	}
+	if goesOn || l.torn {
+		return
+	}
+	item, end := strings.CutSuffix(string(l.ready), string(l.separator))
+	if absolute := l.place.Absolute(item); absolute != item {
+		if l.ready = []byte(absolute); end {
+			l.ready = append(l.ready, l.separator)
+		}
+	}
+}
