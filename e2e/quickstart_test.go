@@ -19,7 +19,7 @@ import (
 func docPages(is func(string) func(level) string) []scenario {
 	return []scenario{
 		{name: "quickstart", issue: "warm-up", root: true, from: core, limit: time.Minute, origin: "versitygw behind the fault proxy", size: is("the whole page"), run: quickstart},
-		{name: "recipe-slurm", issue: "warm-up", root: true, from: all, limit: time.Minute, origin: "versitygw behind the fault proxy", size: is("8 jobs"), run: slurmRecipe},
+		{name: "recipe-slurm", issue: "warm-up", root: true, from: all, limit: time.Minute, origin: "versitygw behind the fault proxy", size: is("9 jobs"), run: slurmRecipe},
 		{name: "recipe-kubernetes", issue: "warm-up", root: true, from: all, limit: time.Minute, origin: "versitygw", size: is("1 node, 2 pods"), run: kubernetesRecipe},
 	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/hearthfs/hearth/internal/faultproxy"
 	"github.com/hearthfs/hearth/internal/hearthtest"
+	"github.com/hearthfs/hearth/warmup"
 )
 
 // slurmJob is a job as slurmd shows it to its scripts.
@@ -75,6 +76,8 @@ func (j *slurmJob) runs(code int, says ...string) {
 func slurmRecipe(e *env) {
 	o := e.origin()
 	list := e.load(o, e.set("D1", 2, 10, 2, 20))
+	part := e.load(o, hearthtest.DataSet{Name: "part", Groups: []hearthtest.Group{{Dir: "part/early", Dirs: 1, Files: 8, Min: 64 << 10, Max: 64 << 10},
+		{Dir: "part/late", Dirs: 1, Files: 4, Min: 64 << 10, Max: 64 << 10}}})
 	p := e.proxy(o)
 	h := e.mount(o, settings{endpoint: p.endpoint})
 	job := func(id, comment string, more ...string) *slurmJob { return &slurmJob{e, h.config, id, comment, more} }
@@ -93,6 +96,7 @@ func slurmRecipe(e *env) {
 		return err == nil && len(jobs) > 0 && jobs[0].State == "cancelled"
 	})
 	p.ClearRules()
+	h.slurmGoesOn(p, part, job("9", "hearth:/part", "HEARTH_SLURM_WAIT=20%"))
 
 	job("5", "hearth:/d1/class0000 team=x hearth:/d1").runs(0)
 	gets := p.gets()
@@ -113,6 +117,38 @@ func slurmRecipe(e *env) {
 	}
 	if out, code := last.script("epilog"); code != 0 {
 		e.Errorf("epilog without a node: exit %d: %s", code, out)
+	}
+}
+
+// slurmGoesOn: with less than all to wait for, the job begins once that is there, while its
+// warm-up is at work on what does not come; its epilog ends that, and what was loaded stays.
+func (h *hearth) slurmGoesOn(p *proxied, part []hearthtest.File, j *slurmJob) {
+	e := h.e
+	e.Helper()
+	p.AddRule(faultproxy.Rule{Verb: faultproxy.Get, Match: "/part/late/", Delay: faultproxy.Duration(time.Minute)})
+	for _, script := range []string{"prolog", "task-prolog"} {
+		if out, code := j.script(script); code != 0 || out != "" {
+			e.Errorf("%s that waits for a part: exit %d: %s", script, code, out)
+		}
+		if v := h.latest(); v.State.Over() || v.BytesDone < sum(part)/5 {
+			e.Errorf("after the %s the job is %s, %d of %d bytes", script, v.State, v.BytesDone, sum(part))
+		}
+	}
+	if out, code := j.script("epilog"); code != 0 || out != "" {
+		e.Errorf("epilog of a job that began early: exit %d: %s", code, out)
+	}
+	v := h.latest()
+	if v.State != warmup.Cancelled || v.Counters.Done.Bytes < sum(part)/5 {
+		e.Errorf("after the epilog the job is %s, %+v", v.State, v.Counters)
+	}
+	if left, err := filepath.Glob(e.path("slurm") + "/*"); err != nil || len(left) > 0 {
+		e.Errorf("epilog of a job that began early left %v, %v", left, err)
+	}
+	p.ClearRules()
+	gets, early := p.gets(), filesBelow(part, "part/early/")
+	e.good("what a job that began early reads", epoch(h.dir, early, 1, 1, 0))
+	if asked := p.gets() - gets; asked > int64(len(early))-v.Counters.Done.Files {
+		e.Errorf("%d of %d files were loaded, and %d asked for again", v.Counters.Done.Files, len(early), asked)
 	}
 }
 
