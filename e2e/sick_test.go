@@ -172,7 +172,7 @@ func sickOrigin(e *env, k sickness, mode string, timeout time.Duration) {
 	s.known("what is cached, after that", 3)
 	s.ail(k, false)
 	if k.name == "refused" { // one is enough: it takes what a node waits before it tries again
-		s.eventually("that the origin can be read, though nobody reads", func() bool { return s.h.status().Links[0].Failing == "" })
+		s.eventually("a status without a problem, though nobody reads", func() bool { return len(s.h.status().Problems) == 0 })
 	}
 	s.recovers()
 	s.sparing()

@@ -31,6 +31,7 @@ type link struct {
 	origin    origin.Origin
 	freshness namespace.Freshness
 	health    watch.Health           // what its fetches say
+	names     watch.Health           // what questions for its names say
 	doubted   atomic.Pointer[string] // why its origin was not tried when the link was made; nil: it was
 }
 
@@ -57,6 +58,7 @@ func (ls *links) add(ctx context.Context, l Link, goOn func(*link, error) error)
 	// Names are kept over a restart: another bucket at the same path is another link.
 	added := &link{Link: l, name: l.Path + " " + l.Origin.Endpoint + " " + strings.TrimRight(l.Origin.URL, "/"), freshness: f}
 	added.health.Pause = max(tryAfter, 3*cmp.Or(l.Origin.Timeout, 10*time.Second)) // its default
+	added.names.Pause = added.health.Pause
 	if added.prefix, err = origin.Prefix(l.Origin.URL); err != nil {
 		return nil, usage("%v", err)
 	}
@@ -93,7 +95,7 @@ func (l *link) probe(ctx context.Context) error {
 		return nil
 	}
 	empty := true
-	err = l.origin.List(ctx, hearth.Listing{Prefix: l.prefix, Limit: 1, Recursive: true}, func(hearth.Object) error {
+	err = l.first(ctx, func(hearth.Object) error {
 		empty = false
 		return nil
 	})
@@ -105,6 +107,11 @@ func (l *link) probe(ctx context.Context) error {
 		return usage("%s is one object, not a directory: name the prefix that it lies in", l.Origin.URL)
 	}
 	return &Error{Kind: KindNotFound, Message: "nothing lies below " + l.Origin.URL + ": check the prefix (hearth ls shows what there is)"}
+}
+
+// first calls each with the first object of the link, if there is one.
+func (l *link) first(ctx context.Context, each func(hearth.Object) error) error {
+	return l.origin.List(ctx, hearth.Listing{Prefix: l.prefix, Limit: 1, Recursive: true}, each)
 }
 
 // close gives up what the origin holds: connections, or its directory.

@@ -33,6 +33,7 @@ func (n *Node) treeEvents() namespace.Events {
 			n.events.Trouble("names rebuilt", "names are collected anew", "cause", cause.Error()) // without the stack that Pebble's have
 		},
 		Origin: func(link string, err error) {
+			n.askable(link, err)
 			if err == nil {
 				n.events.Info("origin can be asked again", "link", link)
 				return

@@ -99,8 +99,39 @@ func (n *Node) tryFailing(ctx context.Context) {
 					}
 				})
 			}
+			if l.doubted.Load() != nil {
+				continue // it is probed anyway
+			}
+			if f := l.names.Due(); f != nil {
+				tries.Go(func() {
+					err := l.first(ctx, func(hearth.Object) error { return nil })
+					if l.names.Tried(f, asFailure(err)) {
+						n.tree.Asked(l.name, nil)
+					}
+				})
+			}
 		}
 	}
+}
+
+// askable keeps whether questions for a link's names are answered.
+func (n *Node) askable(link string, err error) {
+	l := n.links.named(link)
+	switch {
+	case l == nil:
+	case err == nil:
+		l.names.Succeeded()
+	default:
+		l.names.Failed(*asFailure(err), time.Now())
+	}
+}
+
+// asFailure is an error of a question; nil: none.
+func asFailure(err error) *watch.Failure {
+	if err == nil {
+		return nil
+	}
+	return &watch.Failure{Says: explained(err).Error()}
 }
 
 // again reads what failed; nil: the origin has it, or answers that it is gone. Where it is

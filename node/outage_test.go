@@ -173,3 +173,30 @@ func TestAFailureEndsThoughNobodyReads(t *testing.T) {
 	read("/dir/other", true)
 	says("", "")
 }
+
+func TestUnaskedNamesAreAskedThoughNobodyLooks(t *testing.T) {
+	// A listing fails, and nobody lists again: once the origin can be asked, status is well by itself.
+	_, p, c := outage(t, "bounded(100ms)")
+	n := start(t, "", c.with)
+	n.links.list()[0].names.Pause = time.Millisecond
+	list := func() error {
+		_, err := client(t, n).List(t.Context(), "/dir", false, func(Entry) error { return nil })
+		return err
+	}
+	if err := list(); err != nil {
+		t.Fatal(err)
+	}
+	p.AddRule(faultproxy.Denied(""))
+	stale := func() bool { return strings.Contains(n.Status(t.Context()).Says, "the last known names are shown") }
+	if !hearthtest.Eventually(t.Context(), 20*time.Second, func() bool { return list() == nil && stale() }) {
+		t.Fatalf("while the origin is away status says %q", n.Status(t.Context()).Says)
+	}
+	asked := p.Stats().List.Requests
+	if !hearthtest.Eventually(t.Context(), 20*time.Second, func() bool { return p.Stats().List.Requests > asked+1 }) || !stale() {
+		t.Errorf("the origin is away, and status says %q", n.Status(t.Context()).Says)
+	}
+	p.ClearRules()
+	if !hearthtest.Eventually(t.Context(), 20*time.Second, func() bool { return n.Status(t.Context()).Says == "ok" }) {
+		t.Errorf("the origin is back, nobody looks, and status says %q", n.Status(t.Context()).Says)
+	}
+}
