@@ -158,8 +158,21 @@ func (w *walk) unlisted(ctx context.Context, h here, err error) error {
 	return w.absent(ctx, r, err)
 }
 
-// page reads names of a directory behind one of them, at most pageNames.
-func (w *walk) page(ctx context.Context, dir uint64, after string, page []Entry) ([]Entry, error) {
+// page reads names of a directory behind one of them, at most pageNames. One whose id is
+// not known any more, since the names were collected anew, is found again.
+func (w *walk) page(ctx context.Context, h *here, after string, page []Entry) ([]Entry, error) {
+	page, err := w.names(ctx, h.dir, after, page)
+	if errors.Is(err, hearth.ErrStale) {
+		found, _ := w.Names.Find(ctx, strings.TrimSuffix(h.target, "/")+"/"+h.path)
+		if i := slices.IndexFunc(found, func(n Entry) bool { return n.Dir }); i >= 0 {
+			h.dir = found[i].ID
+			return w.names(ctx, h.dir, after, page)
+		}
+	}
+	return page, err
+}
+
+func (w *walk) names(ctx context.Context, dir uint64, after string, page []Entry) ([]Entry, error) {
 	began := time.Now()
 	page = page[:0]
 	if w.refresh != nil {
@@ -288,7 +301,7 @@ func (w *walk) below(ctx context.Context, h here, after string) error {
 	var page []Entry
 	for {
 		var err error
-		if page, err = w.page(ctx, h.dir, after, page); err != nil {
+		if page, err = w.page(ctx, &h, after, page); err != nil {
 			return w.unlisted(ctx, h, err)
 		}
 		if w.gone != nil && after == "" {
@@ -386,7 +399,7 @@ func (c *count) directory(ctx context.Context, h here) error {
 	names := int64(0)
 	for after := ""; ctx.Err() == nil; after = page[len(page)-1].behind() {
 		var err error
-		if page, err = c.page(ctx, h.dir, after, page); err != nil {
+		if page, err = c.page(ctx, &h, after, page); err != nil {
 			return c.unlisted(ctx, h, err)
 		}
 		names += int64(len(page))

@@ -144,3 +144,67 @@ func TestAWalkGoesOnWhereNamesChangedTheirKind(t *testing.T) {
 		}
 	}
 }
+
+// renamed is Names whose directories have other ids after each one that was read, as where
+// the names are collected anew: those of before are not known any more.
+type renamed struct {
+	fakeListing
+	ids map[uint64]string // all that there were
+	now map[string]uint64
+}
+
+func (l *renamed) id(path string) uint64 {
+	if l.now[path] == 0 {
+		id := uint64(len(l.ids) + 1)
+		l.ids[id], l.now[path] = path, id
+	}
+	return l.now[path]
+}
+
+// Find is Names'.
+func (l *renamed) Find(_ context.Context, target string) ([]Entry, error) {
+	return []Entry{{ID: l.id(target), Dir: true}}, nil
+}
+
+// ReadSince is Names'.
+func (l *renamed) ReadSince(_ context.Context, dir uint64, _ int64, after string, each func(Entry) bool) error {
+	path := l.ids[dir]
+	if l.now[path] != dir {
+		return fmt.Errorf("node id %d: %w", dir, hearth.ErrStale)
+	}
+	clear(l.now)
+	for i := range 3 * pageNames / 2 {
+		n := Entry{Name: fmt.Sprintf("%04d", i)}
+		if i%pageNames == 0 && len(path) < len("/0000/0000/") {
+			n.Dir, n.ID = true, l.id(path+n.Name+"/")
+		}
+		if n.Name > strings.TrimSuffix(after, "/") && !each(n) {
+			break
+		}
+	}
+	return nil
+}
+
+func TestAWalkFindsDirectoriesAgainWhoseNamesWereCollectedAnew(t *testing.T) {
+	// Each listing makes the ids of all directories before it strangers. A walk passes on each
+	// file once all the same, and no directory is left out.
+	got := map[string]int{}
+	l := &renamed{ids: map[uint64]string{}, now: map[string]uint64{}}
+	w := walk{Options: &Options{Names: l, Explain: error.Error}, breathe: func(context.Context, time.Duration) {}}
+	w.targets = func(_ Cursor, each func(string, Cursor, Cursor) error) error {
+		return each("/", Cursor{}, Cursor{Target: 1})
+	}
+	w.each = func(r ref) error { got[r.at.Path+r.absent]++; return nil }
+	if err := w.from(t.Context(), Cursor{}); err != nil {
+		t.Fatal(err)
+	}
+	const files, dirs = 3 * pageNames / 2, 2 // of each of the upper directories
+	if want := (files-dirs)*(1+dirs) + files*dirs*dirs; len(got) != want {
+		t.Errorf("%d files passed on, want %d", len(got), want)
+	}
+	for path, n := range got {
+		if n != 1 || strings.Contains(path, "listed") {
+			t.Errorf("%s was passed on %d times", path, n)
+		}
+	}
+}

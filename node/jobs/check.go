@@ -11,6 +11,7 @@ import (
 	"github.com/hearthfs/hearth/cache/segment"
 	"github.com/hearthfs/hearth/cache/sparse"
 	"github.com/hearthfs/hearth/namespace"
+	"github.com/hearthfs/hearth/namespace/store"
 	"github.com/hearthfs/hearth/warmup"
 )
 
@@ -98,9 +99,15 @@ func (c checker) Files(ctx context.Context, pace warmup.Pace, bad func(file, cau
 	return err
 }
 
-// Refresh is warmup.Checker's.
-func (c checker) Refresh(ctx context.Context, dir uint64, since int64) error {
-	return c.parts.Tree.Refresh(ctx, dir, since)
+// Refresh is warmup.Checker's. A listing whose names are given up, since they turned out
+// damaged, is made again.
+func (c checker) Refresh(ctx context.Context, dir uint64, since int64) (err error) {
+	for range 3 {
+		if err = c.parts.Tree.Refresh(ctx, dir, since); !errors.Is(err, store.ErrRebuilt) {
+			break
+		}
+	}
+	return err
 }
 
 // Parent is warmup.Checker's.
