@@ -55,6 +55,8 @@ func warmUpChecked(e *env) {
 		e.Errorf("after another warm-up: %+v", v.Checked)
 	}
 	e.otherKinds(h, o, set)
+	// One of them was deleted and one overwritten since.
+	e.checkedAlive(h, o, p, set, slices.Concat(list[:5], list[7:]))
 }
 
 // pastThePageCache has the kernel hold all of the cache's files in memory: a check reads each
@@ -96,7 +98,7 @@ const (
 func checkSays() map[string]string {
 	return map[string]string{"data": isNamed, "sums": isNamed, "segment": isNamed, "scrub.json": isNamed, "open-modes.json": isNamed, "hearth.json": isNamed, "node-ids": isNamed,
 		"objects/FORMAT": toFsck, "segments/deaths": toFsck, "names": toFsck,
-		"jobs/json": toStart, "jobs/found": ofItsOwn, "jobs/changes": ofItsOwn, "lock": ofNoUse}
+		"jobs/json": toStart, "jobs/found": ofItsOwn, "jobs/changes": ofItsOwn, "jobs/json.damaged": ofNoUse, "lock": ofNoUse}
 }
 
 // kindsForCheck are the files of the cache by those kinds.
@@ -174,7 +176,59 @@ func (e *env) otherKinds(h *hearth, o *server, set settings) {
 	if _, err := os.Stat(record + ".damaged"); err != nil || !strings.Contains(h.out.String(), strings.TrimSuffix(filepath.Base(record), ".json")) {
 		e.Errorf("of a job's record: %v, the log says\n%s", err, h.out)
 	}
+}
+
+// checkedAlive changes a byte in each file of the kinds that a check does not name, while the
+// node runs: the check finds nothing, and says the truth, since all is whole; all bytes are
+// served, without the origin, too. The next start mends what is to be mended, and again all
+// is whole.
+func (e *env) checkedAlive(h *hearth, o *server, p *proxied, set settings, list []hearthtest.File) {
+	e.Helper()
+	whole := func(when string) {
+		e.Helper()
+		if v := h.job(0, "warmup", "--check", "/"); v.Checked.Whole.Files != int64(len(list))+2 {
+			e.Errorf("%s: %+v", when, v.Checked)
+		}
+	}
+	whole("after repairs")
+	_, err := o.PutBytes(e.ctx, o.bucket, "w/new", []byte("yet another"))
+	e.must(err, "put an object")
+	if v := h.job(3, "warmup", "--check", "/"); v.Checked.Changed.Files != 1 { // which it writes down
+		e.Errorf("of one that was overwritten: %+v", v.Checked)
+	}
+	h.job(0, "warmup", "/")
+	h.quit() // so that the names lie in tables
+	h.launch(o, set)
+	hurt := map[string]bool{}
+	for kind, files := range e.kindsForCheck() {
+		for _, name := range files {
+			s, err := os.Stat(name)
+			e.must(err, "stat %s", name)
+			if checkSays()[kind] != isNamed && s.Size() > 0 {
+				hearthtest.FlipByte(e, name, s.Size()/2, 0x40)
+				hurt[kind] = true
+			}
+		}
+	}
+	for kind, says := range checkSays() {
+		if says != isNamed && !hurt[kind] {
+			e.Errorf("no file of kind %s was hurt", kind)
+		}
+	}
+	whole("with a byte changed in each file that is no block's")
+	p.Down()
+	e.good("with that, without the origin", epoch(h.dir, list, 3, 4, 0))
+	e.must(p.Up(), "open the proxy again")
 	h.quit()
+	h.launch(o, set)
+	whole("after the next start")
+	for _, part := range []string{"FORMAT", "deaths", "set aside a job's record"} {
+		if !strings.Contains(h.out.String(), part) {
+			e.Errorf("the next start says nothing of %s:\n%s", part, h.out)
+		}
+	}
+	h.quit()
+	h.fsck(0)
 }
 
 // checkKilled kills the node while it checks; the job goes on under its id.
