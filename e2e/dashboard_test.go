@@ -21,7 +21,7 @@ func observed(is func(string) func(level) string) []scenario {
 	return []scenario{
 		{name: "dashboard", issue: "warm-up", from: all, limit: time.Minute, origin: "versitygw", size: is("223 files, 2 jobs, 1 pin"), run: dashboard},
 		{name: "metric-labels", issue: "warm-up", from: all, limit: time.Minute, origin: "versitygw", size: is("20 files, 2 mounts"), run: metricLabels},
-		{name: "alert-rules", issue: "warm-up", from: all, limit: time.Minute, origin: "versitygw", size: is("11 rules"), run: alertRules},
+		{name: "alert-rules", issue: "warm-up", from: full, limit: time.Minute, origin: "versitygw", size: is("11 rules"), run: alertRules},
 	}
 }
 
@@ -248,7 +248,7 @@ func selectors(expr string) (all []selector) {
 // say of made-up figures what they should.
 func alertRules(e *env) {
 	promtool, err := hearthtest.Tool("promtool")
-	e.must(err, "find promtool, which make setup-e2e takes out of Debian's package prometheus")
+	e.must(err, "find promtool, which make setup-full takes out of Debian's package prometheus")
 	for _, args := range [][]string{{"check", "rules", "alerts.yml"}, {"test", "rules", "alerts_test.yml"}} {
 		cmd := exec.CommandContext(e.ctx, promtool, args...)
 		cmd.Dir = filepath.Join("..", "deploy", "prometheus")
