@@ -28,11 +28,12 @@ func Here(mounts func() []string) *Place {
 }
 
 func current() (dirs []string) {
-	if dir, err := syscall.Getwd(); err == nil { // it asks no file system, which may not answer
-		dirs = append(dirs, dir)
+	kernels, err := syscall.Getwd()
+	if err == nil {
+		dirs = append(dirs, kernels)
 	}
-	if dir, err := os.Getwd(); err == nil {
-		dirs = append(dirs, dir)
+	if shells, err := os.Getwd(); err == nil && shells != kernels {
+		dirs = append(dirs, shells)
 	}
 	return dirs
 }

@@ -9,7 +9,7 @@ import (
 	"testing/iotest"
 )
 
-// in is a place with these names, and mounts at /mnt/d and /.
+// in is a place in a directory of these names, of a node with these mounts.
 func in(mounts []string, dirs ...string) *Place {
 	return &Place{dirs: func() []string { return dirs }, mounts: func() []string { return mounts }}
 }
