@@ -21,6 +21,7 @@ import (
 	"github.com/hearthfs/hearth/node/door"
 	"github.com/hearthfs/hearth/node/fsck/report"
 	"github.com/hearthfs/hearth/node/leaks"
+	"github.com/hearthfs/hearth/node/machine"
 )
 
 // routes is the admin API: HTTP and JSON, errors as {"kind", "error"}.
@@ -72,7 +73,7 @@ func (n *Node) addHealth(mux *http.ServeMux) {
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, r *http.Request) {
 		if s := n.Status(r.Context()); len(s.Problems) > 0 {
 			w.WriteHeader(http.StatusServiceUnavailable)
-			fmt.Fprintln(w, s.Says)
+			fmt.Fprintln(w, machine.Line(s.Says))
 			return
 		}
 		fmt.Fprintln(w, "ok")

@@ -247,9 +247,9 @@ func TestLivenessAndReadiness(t *testing.T) {
 	if code, text := get("/healthz"); code != 200 {
 		t.Errorf("/healthz of a well node: %d %s", code, text)
 	}
-	cause := "it is away"
+	cause := "\x1b]0;it is away\a\n"
 	n.links.list()[0].health.Failed(watch.Failure{Says: cause, Block: (&hearth.Object{Key: "k"}).Block(0)}, time.Now())
-	if code, text := get("/healthz"); code != 503 || !strings.Contains(text, cause) {
+	if code, text := get("/healthz"); code != 503 || !strings.HasSuffix(text, ":  ]0;it is away  \n") {
 		t.Errorf("/healthz while the origin is away: %d %s", code, text)
 	}
 	if code, _ := get("/metrics"); code != 200 {

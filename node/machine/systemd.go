@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/coreos/go-systemd/v22/daemon"
 )
@@ -41,7 +42,17 @@ func Stopping() { notify(daemon.SdNotifyStopping + "\n" + status("unmounting")) 
 // Say tells it in a line for people what goes on; systemctl status shows it.
 func Say(what string) { notify(status(what)) }
 
-func status(what string) string { return "STATUS=" + strings.ReplaceAll(what, "\n", " ") }
+func status(what string) string { return "STATUS=" + Line(what) }
+
+// Line is a text of which a terminal obeys nothing: keys are in it, and whatever they hold.
+func Line(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return ' '
+	}, text)
+}
 
 func notify(state string) { _, _ = daemon.SdNotify(false, state) }
 
