@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -26,6 +27,7 @@ func examples(e *env) {
 	e.public(o, "noaa-ghcn-pds")
 	e.tools()
 	e.machine()
+	e.documents()
 	verbs := regexp.MustCompile(`(?m)^  ([a-z]+)  `)
 	lines := map[string][]string{"": e.examplesOf(o, "")}
 	for _, v := range verbs.FindAllStringSubmatch(e.sh(o, "hearth --help"), -1) {
@@ -46,15 +48,19 @@ func examples(e *env) {
 				e.sh(o, line)
 			}
 		}
+		for i, line := range lines["jobs retry"] {
+			e.sh(o, line)
+			e.sh(o, lines["jobs wait"][i])
+		}
+		for _, line := range lines["jobs cancel"] {
+			e.sh(o, "hearth warmup --check / --rate 1B/s --detach") // which takes days
+			e.sh(o, line)
+		}
 		for i, line := range lines["unpin"] {
 			e.sh(o, lines["pin"][1])
 			e.sh(o, lines["pin"][0])
 			e.sh(o, line)
 			e.sh(o, lines["evict"][i])
-		}
-		for i, line := range lines["jobs retry"] {
-			e.sh(o, line)
-			e.sh(o, lines["jobs wait"][i])
 		}
 		if code := node.terminate(os.Interrupt); code != 0 {
 			e.Errorf("%s: exit %d after Ctrl-C:\n%s", line, code, node.out)
@@ -74,8 +80,7 @@ func examples(e *env) {
 	}
 	for verb, examples := range lines {
 		switch verb {
-		case "up", "status", "explain", "warmup", "pin", "unpin", "evict", "jobs", "jobs wait", "jobs retry", "mount", "umount":
-		case "jobs cancel": // there is none at work
+		case "up", "status", "explain", "warmup", "pin", "unpin", "evict", "jobs", "jobs wait", "jobs retry", "jobs cancel", "mount", "umount":
 		case "":
 			e.sh(o, examples[0])
 		default:
@@ -149,6 +154,24 @@ func (e *env) machine() {
 	e.private("/var/tmp")
 	e.must(os.Mkdir(e.base, 0o755), "make the run's directory again")
 	e.must(unix.Mount(fmt.Sprintf("/proc/self/fd/%d", own.Fd()), e.base, "", unix.MS_BIND, ""), "show it in its place")
+}
+
+// documents puts files of 4 MiB into the place of one of the directories of /usr/share/doc,
+// so that however little a machine has of these, a check of it takes its time.
+func (e *env) documents() {
+	e.Helper()
+	const all = "/usr/share/doc"
+	entries, err := os.ReadDir(all)
+	e.must(err, "read %s", all)
+	i := slices.IndexFunc(entries, os.DirEntry.IsDir)
+	if i < 0 {
+		e.Fatalf("%s has no directory", all)
+	}
+	own := filepath.Join(all, entries[i].Name())
+	e.private(own)
+	for i := range 4 {
+		e.must(os.WriteFile(filepath.Join(own, fmt.Sprintf("document-%d", i)), make([]byte, 1<<20), 0o644), "write a document")
+	}
 }
 
 // shell is a command line as a user's shell runs it, with the binary in its PATH
