@@ -108,6 +108,7 @@ func brokenOff(cause string) error {
 // checkpoint makes sure of what is pending, counts it and saves the record.
 func (c *commit) checkpoint(ctx context.Context) error {
 	j := c.job
+	defer func(began time.Time) { j.engine.gate.Breathe(ctx, time.Since(began)) }(time.Now())
 	var stale []*item
 	for _, it := range c.pending {
 		if it.out.stale && !c.skips(it) { // of a file of several steps

@@ -187,18 +187,25 @@ func (j *job) walk(ctx context.Context, from Cursor, order chan<- *item, begin f
 	w := j.over()
 	w.start = from
 	w.each = func(r ref) error {
+		began := time.Now()
 		j.pin(&r)
 		if j.rec.Check {
 			j.known(&r)
 		}
+		w.breathe(ctx, time.Since(began))
 		return steps(&r, func(it *item) error {
 			select {
 			case order <- it:
 			case <-ctx.Done():
 				return context.Cause(ctx)
 			}
-			if j.present(it) {
+			began := time.Now()
+			present := j.present(it)
+			if present {
 				close(it.done)
+			}
+			w.breathe(ctx, time.Since(began))
+			if present {
 				return nil
 			}
 			if err := j.begin(ctx, it); err != nil {

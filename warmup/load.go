@@ -130,7 +130,9 @@ func (l *loader) load(ctx context.Context, p *gate.Pass, o *hearth.Object, first
 			out.held = out.bytes() - out.loaded - out.notKept - out.failed
 			return out
 		}
-		from = at + run
+		if from = at + run; from < first+n {
+			p.Rest(ctx)
+		}
 	}
 }
 

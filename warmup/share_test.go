@@ -1,12 +1,17 @@
 package warmup
 
 import (
+	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/internal/hearthtest"
+	"github.com/hearthfs/hearth/warmup/gate"
 )
 
 // soon waits for a job's end that must not wait for another job's.
@@ -78,4 +83,75 @@ func TestReloadsGoTogether(t *testing.T) {
 		t.Errorf("%+v", v)
 	}
 	w.holds()
+}
+
+// heavyNames are all present, and cost a millisecond each where that is asked for.
+type heavyNames struct {
+	fakeListing
+	*fakeKeeper
+}
+
+// ReadSince is Names'.
+func (h heavyNames) ReadSince(ctx context.Context, dir uint64, since int64, after string, each func(Entry) bool) error {
+	return h.fakeListing.ReadSince(ctx, dir, since, after, func(n Entry) bool {
+		n.Object = hearth.Object{Key: n.Name, ETag: "e", Size: 10, Version: hearth.VersionOf("id", n.Name, "e", 10)}
+		return each(n)
+	})
+}
+
+// Has is hearth.Keeper's.
+func (heavyNames) Has(hearth.ID) bool {
+	time.Sleep(time.Millisecond)
+	return true
+}
+
+func TestNamesGiveWayToReaders(t *testing.T) {
+	// A walk over what is all present, and a count of it, take as long as they take while
+	// nobody reads, and half of the time at most while somebody does.
+	const names = 1200 // of several pages
+	h := heavyNames{fakeListing{}, &fakeKeeper{}}
+	for i := range names {
+		h.fakeListing[1] = append(h.fakeListing[1], fmt.Sprintf("f%04d", i))
+	}
+	takes := func(what string, readers bool, do func(context.Context, *job) error) (took time.Duration) {
+		synctest.Test(t, func(t *testing.T) {
+			g := gate.New()
+			var reads atomic.Int64
+			ctx, stop := context.WithCancel(t.Context())
+			var beside sync.WaitGroup
+			defer beside.Wait()
+			defer stop()
+			beside.Go(func() {
+				g.Run(ctx, gate.Pressure{Readers: reads.Load, Throttled: func() int64 { return 0 }, Most: func() int { return 56 }})
+			})
+			beside.Go(func() {
+				for ; readers && ctx.Err() == nil; time.Sleep(50 * time.Millisecond) {
+					reads.Add(1)
+				}
+			})
+			o := Options{Names: h, Keeper: h, Explain: error.Error}
+			j := &job{engine: &Engine{o: o, gate: g}, loader: newLoader(&o, 0), share: g.Join(), rec: Record{Request: Request{Targets: []string{"/"}, DryRun: true}}}
+			defer j.share.Leave()
+			time.Sleep(time.Second)
+			began := time.Now()
+			if err := do(ctx, j); err != nil {
+				t.Errorf("%s: %v", what, err)
+			}
+			took = time.Since(began)
+		})
+		return took
+	}
+	for what, do := range map[string]func(context.Context, *job) error{
+		"walk": func(ctx context.Context, j *job) error {
+			return j.walk(ctx, Cursor{}, make(chan *item, names), func(*item, *gate.Pass) { t.Error("something is loaded") })
+		},
+		"count": func(ctx context.Context, j *job) error { return j.count(ctx) },
+	} {
+		if took := takes(what, false, do); took != names*time.Millisecond {
+			t.Errorf("%s: %v while nobody reads", what, took)
+		}
+		if took := takes(what, true, do); took < 2*names*time.Millisecond-50*time.Millisecond {
+			t.Errorf("%s: %v of work within %v while somebody reads", what, names*time.Millisecond, took)
+		}
+	}
 }

@@ -224,11 +224,11 @@ func (j *job) verify(ctx context.Context, it *item, p *gate.Pass) (out outcome, 
 		out.changed, out.cause = true, "the origin has another version than the one that was known here"
 		return out, 0
 	}
-	pace := j.pace
-	if j.loader.rate != nil { // others go on meanwhile
-		pace = func(ctx context.Context, n int64) error {
-			return p.Aside(ctx, func() error { return j.pace(ctx, n) })
+	pace := func(ctx context.Context, n int64) error {
+		if p.Rest(ctx); j.loader.rate == nil {
+			return nil
 		}
+		return p.Aside(ctx, func() error { return j.pace(ctx, n) }) // others go on meanwhile
 	}
 	v := j.checking.checker.Verify(ctx, o, it.first, it.n, pace)
 	out.held, out.notKept, out.failed, out.cause, out.buffered = v.Whole, v.Missing, v.Corrupt, v.Cause, v.Buffered

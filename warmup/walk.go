@@ -102,7 +102,7 @@ type walk struct {
 	// What was asked for must be there, though, where it is one target.
 	goesOn, single bool
 	each           func(r ref) error
-	// breathe is called after each page, with the time that it took.
+	// breathe is called with the time that each page took, and then what is done with its names.
 	breathe func(ctx context.Context, took time.Duration)
 
 	// Of a check: refresh has a directory listed anew, gone passes on what vanished from
@@ -406,9 +406,13 @@ func (c *count) directory(ctx context.Context, h here) error {
 		for _, n := range page {
 			if n.Dir {
 				c.aside(ctx, func() error { return c.directory(ctx, h.child(n)) })
-			} else if err := c.each(ref{target: h.target, object: n.Object}); err != nil {
+				continue
+			}
+			began := time.Now()
+			if err := c.each(ref{target: h.target, object: n.Object}); err != nil {
 				return err
 			}
+			c.breathe(ctx, time.Since(began))
 		}
 		if len(page) < pageNames {
 			hidden, err := c.Names.Hidden(h.dir)

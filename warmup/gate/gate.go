@@ -8,7 +8,9 @@
 // soon as one step of another has ended, and what a job does not want others have. A step that waits for something that is no work, such as its job's rate, steps
 // aside meanwhile. While readers are active two steps are let through, and each rests
 // three times as long as it worked; a quarter of a second after the last reader the
-// gate is as wide as before.
+// gate is as wide as before. What works beside the steps, over names, breathes after a
+// little, one at a time. All of it together takes half a core at most then: each rests
+// also until the others' work and its own have had their rest, one after the other.
 package gate
 
 import (
@@ -26,8 +28,16 @@ const (
 	// quarter of its time take half a core at most.
 	busySteps   = 2
 	restPerWork = 3
-	// maxRest bounds that, so that a slow origin does not bring warm-up to a stop.
-	maxRest = 200 * time.Millisecond
+	// maxRest bounds that, so that a slow origin does not bring warm-up to a stop. What
+	// takes longer than a third of it waits for an origin or a disk, beyond that.
+	maxRest  = 200 * time.Millisecond
+	mostWork = maxRest / restPerWork
+	// maxDebt is the rest that two steps and one that breathes owe at most: those that were
+	// under way when readers came owe no more.
+	maxDebt = (busySteps + 1) * 2 * mostWork
+	// breathAfter so much work a rest is worth its timer, and names have a fair part beside
+	// requests of 4 MiB, after each of which steps rest.
+	breathAfter = 10 * time.Millisecond
 	// pilotEvery is long enough for some answers of an origin 100 ms away.
 	pilotEvery = 200 * time.Millisecond
 	// readersEvery is how often readers are looked at.
@@ -55,6 +65,8 @@ type Gate struct {
 	full    bool  // all steps were under way since the last look
 	units   int64 // that ended since then
 	changed chan struct{}
+	rested  time.Time     // when half a core has done all work so far, while readers are active
+	beside  time.Duration // work beside the steps that nobody has rested for
 
 	breath chan struct{} // capacity 1: whoever rests beside the steps
 }
@@ -264,36 +276,70 @@ func (p *Pass) Exit(ctx context.Context, bytes int64) {
 	g := p.share.gate
 	g.mu.Lock()
 	g.units += bytes + requestUnits
-	busy := g.busy
 	g.mu.Unlock()
-	if busy && !p.aside {
-		rest(ctx, p.worked)
+	if !p.aside {
+		g.rest(ctx, p.worked)
 	}
 	p.stop(1)
 }
 
-// rest waits as long as who worked so long while readers are active.
-func rest(ctx context.Context, worked time.Duration) {
-	timer := time.NewTimer(min(restPerWork*worked, maxRest))
+// Rest is for a large step between two of its requests: while readers are active it rests
+// for what it worked so far as it would at its end.
+func (p *Pass) Rest(ctx context.Context) {
+	worked := p.worked + time.Since(p.since)
+	if p.aside || worked < breathAfter {
+		return
+	}
+	if p.share.gate.rest(ctx, worked) {
+		p.worked, p.since = 0, time.Now()
+	}
+}
+
+// rest waits as long as who worked so long, and reports whether readers are active: else
+// it does not.
+func (g *Gate) rest(ctx context.Context, worked time.Duration) bool {
+	now := time.Now()
+	g.mu.Lock()
+	if !g.busy {
+		g.mu.Unlock()
+		return false
+	}
+	work := min(worked, mostWork)
+	if begun := now.Add(-work); g.rested.Before(begun) {
+		g.rested = begun
+	}
+	g.rested = g.rested.Add(2 * work)
+	if most := now.Add(maxDebt); g.rested.After(most) {
+		g.rested = most
+	}
+	owed := g.rested.Sub(now)
+	g.mu.Unlock()
+	timer := time.NewTimer(max(owed, restPerWork*work))
 	defer timer.Stop()
 	select {
 	case <-timer.C:
 	case <-ctx.Done():
 	}
+	return true
 }
 
-// Breathe rests after work that is no step, of which no two then run at a time.
+// Breathe rests after work that is no step, once that is some, and for no two at a time.
 func (g *Gate) Breathe(ctx context.Context, took time.Duration) {
 	g.mu.Lock()
-	busy := g.busy
+	g.beside += took
+	took = g.beside
+	breathe := g.busy && took >= breathAfter
+	if breathe || !g.busy {
+		g.beside = 0
+	}
 	g.mu.Unlock()
-	if !busy {
+	if !breathe {
 		return
 	}
 	select {
 	case g.breath <- struct{}{}:
 		defer func() { <-g.breath }()
-		rest(ctx, took)
+		g.rest(ctx, took)
 	case <-ctx.Done():
 	}
 }

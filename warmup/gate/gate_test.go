@@ -121,6 +121,83 @@ func beside(t *testing.T, step time.Duration, most float64) {
 	})
 }
 
+func TestHalfACoreForStepsAndNames(t *testing.T) {
+	// Large steps of four requests, six walks over names and a checkpoint now and then: all
+	// of it together takes half a core while readers are active, and each has its part; a
+	// request of 37 ms is no longer than what is rested for in full. When steps are slow since
+	// their origin is, names go on.
+	for _, x := range []struct {
+		what            string
+		request         time.Duration
+		least, most     float64 // cores, of all
+		steps, besideIt float64 // at least
+	}{
+		{"requests", 37 * time.Millisecond, 0.45, 0.5, 0.15, 0.1},
+		{"a slow origin", 2 * time.Second, 1.5, 2.5, 1.5, 0.05},
+	} {
+		t.Run(x.what, func(t *testing.T) {
+			var reads, steps, names atomic.Int64
+			at(t, Pressure{Readers: reads.Load}, func(t *testing.T, g *Gate) {
+				ctx, stop := context.WithCancel(t.Context())
+				s := g.Join()
+				defer s.Leave()
+				var work sync.WaitGroup
+				works := func(by *atomic.Int64, d time.Duration) {
+					time.Sleep(d)
+					by.Add(int64(d))
+				}
+				for range 6 {
+					work.Go(func() {
+						for ctx.Err() == nil {
+							p, err := s.Enter(ctx, true)
+							if err != nil {
+								return
+							}
+							for i := range 4 {
+								if i > 0 {
+									p.Rest(ctx)
+								}
+								works(&steps, x.request)
+							}
+							p.Exit(ctx, 16<<20)
+						}
+					})
+					work.Go(func() {
+						for ctx.Err() == nil {
+							works(&names, 100*time.Microsecond)
+							g.Breathe(ctx, 100*time.Microsecond)
+						}
+					})
+				}
+				work.Go(func() {
+					for ctx.Err() == nil {
+						works(&names, 50*time.Millisecond)
+						g.Breathe(ctx, 50*time.Millisecond)
+						time.Sleep(time.Second)
+					}
+				})
+				read := func(d time.Duration) {
+					for range d / (100 * time.Millisecond) {
+						reads.Add(1)
+						time.Sleep(100 * time.Millisecond)
+					}
+				}
+				read(20 * time.Second)
+				s0, n0 := steps.Load(), names.Load()
+				read(40 * time.Second)
+				of := func(n int64) float64 { return time.Duration(n).Seconds() / 40 }
+				by, beside := of(steps.Load()-s0), of(names.Load()-n0)
+				// What is under way may have begun before, or not have ended.
+				if all := by + beside; all > x.most+0.01 || all < x.least || by < x.steps || beside < x.besideIt {
+					t.Errorf("steps %.3f and names %.3f cores, want at most %.2f together", by, beside, x.most)
+				}
+				stop()
+				work.Wait()
+			})
+		})
+	}
+}
+
 func TestSlowDownShrinks(t *testing.T) {
 	// Steps grow while there is more to be had, and are halved by each look that hears of
 	// SlowDown; afterwards they grow again.
