@@ -158,20 +158,22 @@ func (e *Engine) Submit(q Request, paths io.Reader, nul bool, canonical func(str
 			return Record{}, err
 		}
 	}
+	s := &shown{}
 	e.mu.Lock()
-	err := e.beginLocked(&shown{}, &r)
+	err := e.beginLocked(s, r)
+	begun := s.record
 	e.mu.Unlock()
 	if err != nil {
 		e.o.Files.remove(r.ID + listSuffix)
 		return Record{}, err
 	}
 	e.forget()
-	return r, nil
+	return begun, nil
 }
 
 // beginLocked has a job begin once its record was saved, which is done without the
 // lock: who is told of it finds it after any end of the process.
-func (e *Engine) beginLocked(s *shown, r *Record) error {
+func (e *Engine) beginLocked(s *shown, r Record) error {
 	if e.closed {
 		return errClosed
 	}
@@ -182,14 +184,14 @@ func (e *Engine) beginLocked(s *shown, r *Record) error {
 	e.last++
 	r.Number = e.last
 	e.mu.Unlock()
-	err := e.note(r, &before)
+	err := e.note(&r, &before)
 	e.mu.Lock()
 	if s.stop = nil; err != nil {
 		return err
 	}
-	s.record, s.pace, s.unsaved = *r, pace.Pace{}, nil
+	s.record, s.pace, s.unsaved = r, pace.Pace{}, nil
 	e.shown[r.ID] = s
-	e.startLocked(*r)
+	e.startLocked(r)
 	return nil
 }
 
@@ -251,11 +253,11 @@ func (e *Engine) forget() {
 
 // startLocked runs a job on a goroutine of its own.
 func (e *Engine) startLocked(r Record) {
+	place := e.line.Join()
 	ctx, stop := context.WithCancelCause(e.ctx)
 	e.shown[r.ID].stop = stop
 	j := &job{engine: e, rec: r, loader: newLoader(&e.o, r.Rate), began: time.Now(), before: r.Worked}
 	j.loader.meter.Start(r.Measured)
-	place := e.line.Join()
 	e.work.Go(func() {
 		defer stop(nil)
 		defer place.Leave()
@@ -463,5 +465,5 @@ func (e *Engine) Retry(id string) error {
 	case s.stop != nil || !s.record.State.Over():
 		return Refusal("the job " + id + " is not over")
 	}
-	return e.beginLocked(s, &Record{ID: id, Request: s.record.Request, State: Queued, Times: Times{Created: e.o.Now()}, Since: e.o.Names.Now()})
+	return e.beginLocked(s, Record{ID: id, Request: s.record.Request, State: Queued, Times: Times{Created: e.o.Now()}, Since: e.o.Names.Now()})
 }

@@ -31,19 +31,11 @@ type Checker interface {
 	Changes(each func(dir uint64, name string, was func() (Entry, error))) (cancel func())
 }
 
-// Pace waits until n bytes may be read.
-type Pace func(ctx context.Context, n int64) error
-
-// Verdict is what a check found of some blocks, in bytes.
-type Verdict struct {
-	// Whole are on disk as they were written, Corrupt there and not; Missing are not
-	// there, or cannot be read. Cause is the first of what is worst; "": all is whole.
-	Whole, Missing, Corrupt int64
-	Cause                   string
-	// Read were compared. Buffered blocks came through the page cache, which had been
-	// dropped before.
-	Read, Buffered int64
-}
+// A Pace, and a Verdict, are as package check has them.
+type (
+	Pace    = check.Pace
+	Verdict = check.Verdict
+)
 
 // Checked is what a check has found. Whole, Missing, Corrupt and Changed are together
 // what a listing gives; Vanished are names that were known and are not in it.

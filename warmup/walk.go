@@ -9,7 +9,6 @@ import (
 	"path"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/hearthfs/hearth"
@@ -341,20 +340,18 @@ const countAhead = 6
 // count goes over all of it in no order, several directories at a time.
 type count struct {
 	walk
-	tokens chan struct{}
-	work   sync.WaitGroup
-	fail   func(error)
+	aside  func(do func() error)     // beside others, or at once
 	listed func(names, hidden int64) // of a directory
 }
 
 // all calls each of the walk for every file, also several at a time.
 func (c *count) all(ctx context.Context) error {
-	c.tokens = make(chan struct{}, countAhead)
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	c.fail = func(err error) { cancel(err) }
+	few := task.NewFew(countAhead, cancel)
+	c.aside = few.Aside
 	err := c.targets(Cursor{}, func(target string, _, _ Cursor) error {
-		c.aside(ctx, func() error {
+		c.aside(func() error {
 			roots, _, err := c.find(ctx, target)
 			if err != nil {
 				return c.absent(ctx, ref{target: target}, err)
@@ -373,25 +370,8 @@ func (c *count) all(ctx context.Context) error {
 		})
 		return context.Cause(ctx)
 	})
-	c.work.Wait()
+	few.Wait()
 	return task.First(ctx, err)
-}
-
-// aside runs do beside others if few run, else at once.
-func (c *count) aside(ctx context.Context, do func() error) {
-	select {
-	case c.tokens <- struct{}{}:
-		c.work.Go(func() {
-			defer func() { <-c.tokens }()
-			if err := task.Guarded(do); err != nil {
-				c.fail(err)
-			}
-		})
-	default:
-		if err := do(); err != nil {
-			c.fail(err)
-		}
-	}
 }
 
 func (c *count) directory(ctx context.Context, h here) error {
@@ -405,7 +385,7 @@ func (c *count) directory(ctx context.Context, h here) error {
 		names += int64(len(page))
 		for _, n := range page {
 			if n.Dir {
-				c.aside(ctx, func() error { return c.directory(ctx, h.child(n)) })
+				c.aside(func() error { return c.directory(ctx, h.child(n)) })
 				continue
 			}
 			began := time.Now()

@@ -12,6 +12,7 @@ package check
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -21,6 +22,20 @@ import (
 	"slices"
 	"sync"
 )
+
+// Pace waits until n bytes may be read.
+type Pace func(ctx context.Context, n int64) error
+
+// Verdict is what a check found of some blocks, in bytes.
+type Verdict struct {
+	// Whole are on disk as they were written, Corrupt there and not; Missing are not
+	// there, or cannot be read. Cause is the first of what is worst; "": all is whole.
+	Whole, Missing, Corrupt int64
+	Cause                   string
+	// Read were compared. Buffered blocks came through the page cache, which had been
+	// dropped before.
+	Read, Buffered int64
+}
 
 const (
 	// mostChanges are kept of one job, about 200 bytes each in memory; of those beyond,

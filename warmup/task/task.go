@@ -20,6 +20,37 @@ func Try(end context.CancelCauseFunc, do func() error) {
 	}
 }
 
+// Few runs some parts at a time.
+type Few struct {
+	tokens chan struct{}
+	end    context.CancelCauseFunc
+	work   sync.WaitGroup
+}
+
+// NewFew runs most beside who asks for it; an error, or a panic beside that, ends what they
+// work on.
+func NewFew(most int, end context.CancelCauseFunc) *Few {
+	return &Few{tokens: make(chan struct{}, most), end: end}
+}
+
+// Aside runs do beside others if few run, else at once.
+func (f *Few) Aside(do func() error) {
+	select {
+	case f.tokens <- struct{}{}:
+		f.work.Go(func() {
+			defer func() { <-f.tokens }()
+			Try(f.end, do)
+		})
+	default:
+		if err := do(); err != nil {
+			f.end(err)
+		}
+	}
+}
+
+// Wait waits for those that were begun.
+func (f *Few) Wait() { f.work.Wait() }
+
 // Guarded makes a panic an error.
 func Guarded(do func() error) (err error) {
 	defer func() {
