@@ -6,7 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/warmup/gate"
 	"github.com/hearthfs/hearth/warmup/list"
 	"github.com/hearthfs/hearth/warmup/pins"
@@ -431,32 +430,6 @@ func (j *job) besides(ctx context.Context, f *fit) error {
 	}
 	f.Again(again.Fit) // a pin may be in force by now
 	return f.refusal(true)
-}
-
-// held is what of an object is held, and the requests that the rest takes.
-func held(k hearth.Keeper, o *hearth.Object) (t Tally, requests int64) {
-	if k == nil || !o.Cacheable() {
-		return t, 0
-	}
-	run := 0
-	for i := range o.Blocks() {
-		b := o.Block(i)
-		if k.Has(b.ID()) {
-			t.Bytes += int64(b.Len())
-			run = 0
-			continue
-		}
-		if run == mostRun || i%hearth.ExtentBlocks == 0 {
-			run = 0
-		}
-		if run++; run == 1 {
-			requests++
-		}
-	}
-	if t.Bytes == o.Size {
-		t.Files = 1
-	}
-	return t, requests
 }
 
 // save makes what was counted last, and shows it.

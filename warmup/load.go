@@ -12,6 +12,7 @@ import (
 	"github.com/hearthfs/hearth/warmup/gate"
 	"github.com/hearthfs/hearth/warmup/pace"
 	"github.com/hearthfs/hearth/warmup/runs"
+	"github.com/hearthfs/hearth/warmup/task"
 )
 
 // outcome is what became of a step, in bytes.
@@ -195,16 +196,7 @@ func (l *loader) wait(ctx context.Context, p *gate.Pass, first hearth.Block, n i
 	if delay == 0 {
 		return nil
 	}
-	return p.Aside(ctx, func() error {
-		timer := time.NewTimer(delay)
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-			return nil
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	})
+	return p.Aside(ctx, func() error { return task.Rest(ctx, delay) })
 }
 
 // changes is how often in a row a file may change before it is given up.
