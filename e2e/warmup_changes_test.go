@@ -43,7 +43,7 @@ func warmUpChanges(e *env) {
 	again()
 	e.eventually("all listed, and one file half loaded", func() bool {
 		v := h.latest()
-		return v.Plan.Counted && v.Counters.Done.Bytes >= 16<<20
+		return v.Plan.Counted && v.BytesDone >= 16<<20
 	})
 	t.touch(e, o)
 	loading := e.lineOf(said, "%  ")
