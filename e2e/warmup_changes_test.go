@@ -73,7 +73,7 @@ func warmUpChanges(e *env) {
 type touched struct{ before, after, deleted []hearthtest.File }
 
 func touchedFiles() (t touched) {
-	for i, x := range []struct{ was, is int64 }{{50_000, 150_000}, {150_000, 50_000}, {100_000, 100_000}, {5 << 20, 18 << 20}, {12 << 20, 3 << 20}, {18 << 20, 18 << 20}} {
+	for i, x := range []struct{ was, is int64 }{{50_000, 150_000}, {150_000, 50_000}, {100_000, 100_000}, {5 << 20, 18 << 20}, {12 << 20, 3 << 20}, {18 << 20, 18 << 20}, {36 << 20, 2 << 20}} {
 		for j := range map[bool]int{true: 1, false: 4}[x.was > 1<<20] {
 			path := fmt.Sprintf("c/touched/file-%d-%d", i, j)
 			t.before = append(t.before, hearthtest.File{Path: path, Size: x.was})
@@ -81,7 +81,7 @@ func touchedFiles() (t touched) {
 		}
 	}
 	t.before = append(t.before, hearthtest.File{Path: "c/halfway", Size: 64 << 20})
-	t.after = append(t.after, hearthtest.File{Path: "c/halfway", Size: 65 << 20})
+	t.after = append(t.after, hearthtest.File{Path: "c/halfway", Size: 3 << 20})
 	for i, size := range []int64{50_000, 100_000, 18 << 20} {
 		t.deleted = append(t.deleted, hearthtest.File{Path: fmt.Sprintf("c/touched/gone-%d", i), Size: size})
 	}
