@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/hearthfs/hearth/namespace"
+	"github.com/hearthfs/hearth/warmup/gate"
 	"github.com/hearthfs/hearth/warmup/pace"
 )
 
@@ -30,6 +31,10 @@ func TestADryRunTellsTheRequestsOfTheLoad(t *testing.T) {
 		}
 		l := newLoader(&w.engine.o, rate)
 		l.rate = nil // without the waiting
+		pass, err := gate.New().Join().Enter(t.Context(), false)
+		if err != nil {
+			t.Fatal(err)
+		}
 		root, err := w.tree.Root(t.Context(), "/")
 		if err != nil {
 			t.Fatal(err)
@@ -37,7 +42,7 @@ func TestADryRunTellsTheRequestsOfTheLoad(t *testing.T) {
 		_, err = w.tree.Below(t.Context(), root.ID, func(_ string, x namespace.Node) error {
 			if o := x.Object; !x.Dir {
 				for first := int64(0); first < o.Blocks(); first += 16 {
-					l.load(t.Context(), nil, &o, first, min(16, o.Blocks()-first))
+					l.load(t.Context(), pass, &o, first, min(16, o.Blocks()-first))
 				}
 			}
 			return nil

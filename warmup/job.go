@@ -401,18 +401,18 @@ func (j *job) missesLocked(r *ref) error {
 }
 
 // besides says why what was counted does not fit beside the jobs that began before. What
-// it shares with them is known once they have counted, too.
+// they take, and what it shares with them, is known once they have counted, too.
 func (j *job) besides(ctx context.Context, f *fit) error {
-	err := f.refusal(true)
-	if err == nil || len(j.others) == 0 {
-		return err
-	}
 	for _, c := range j.others {
 		select {
 		case <-c.Counted():
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
+	}
+	err := f.refusal(true)
+	if err == nil || len(j.others) == 0 {
+		return err
 	}
 	again := newFit(f.of, f.targets, nil, j.others)
 	var mu sync.Mutex

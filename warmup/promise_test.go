@@ -181,8 +181,8 @@ func TestAnotherProcessTakesAJobOver(t *testing.T) {
 	w.fill()
 	w.records.Records = &fakeRing{all: map[string]Record{}}
 	release := make(chan struct{})
-	w.bucket.onGet = func(n int, _ string) {
-		if n > 100 {
+	w.bucket.onGet = func(_ int, key string) {
+		if key >= "d3" { // counted is in order
 			<-release
 		}
 	}

@@ -74,15 +74,8 @@ func replaceLarge(t *testing.T, counted, old, size int64, kill, check bool) {
 		w.open()
 		w.over(w.start("/"))
 		var once sync.Once
-		n := 0
-		w.checker.told = func(key string) {
-			w.bucket.mu.Lock()
-			if key == "d/large" {
-				n++
-			}
-			late := n >= 3
-			w.bucket.mu.Unlock()
-			if late {
+		w.checker.told = func(key string, first int64) {
+			if key == "d/large" && first >= src.from {
 				once.Do(func() { close(src.reached) })
 				<-src.release
 			}

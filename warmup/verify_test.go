@@ -29,7 +29,7 @@ type fakeChecker struct {
 	bad   map[string]bool // keys; dropped once they were found
 	files []string        // damaged
 	reads atomic.Int64
-	told  func(key string) // of each Verify; nil: nobody asks
+	told  func(key string, first int64) // of each Verify; nil: nobody asks
 }
 
 // Verify is Checker's.
@@ -38,7 +38,7 @@ func (f *fakeChecker) Verify(ctx context.Context, o *hearth.Object, first, n int
 	told := f.told
 	f.mu.Unlock()
 	if told != nil {
-		told(o.Key)
+		told(o.Key, first)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -289,7 +289,7 @@ func TestAKilledCheckGoesOn(t *testing.T) {
 			var left atomic.Int64
 			left.Store(int64(1 + random.IntN(80)))
 			w.checker.mu.Lock()
-			w.checker.told = func(key string) {
+			w.checker.told = func(key string, _ int64) {
 				if n == 1 && key == "e/z" {
 					if !noted() {
 						lost = true
