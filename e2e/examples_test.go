@@ -172,6 +172,10 @@ func (e *env) documents() {
 	for i := range 4 {
 		e.must(os.WriteFile(filepath.Join(own, fmt.Sprintf("document-%d", i)), make([]byte, 1<<20), 0o644), "write a document")
 	}
+	e.eventually("documents that nobody changes: their ETag is weak for two seconds", func() bool {
+		info, err := os.Stat(filepath.Join(own, "document-3"))
+		return err == nil && time.Since(info.ModTime()) > 3*time.Second
+	})
 }
 
 // shell is a command line as a user's shell runs it, with the binary in its PATH

@@ -269,3 +269,26 @@ func TestAPinnedVersionThatCameBackStays(t *testing.T) {
 		t.Errorf("the pinned one is held: %v, the other: %v", r.holds(back), r.holds(gone))
 	}
 }
+
+func TestRoomIsMadeAgainWhereSomebodyTookIt(t *testing.T) {
+	// While a full directory gives up a block for a Keep, others take what that frees: it gives
+	// up another.
+	var r *rig
+	var asked atomic.Int64
+	r = newRig(t, Options{Dirs: []DirOptions{{Budget: 8 << 20, Floor: 1 << 30}}, Pinned: func(hearth.ID) bool {
+		free := int64(1 << 30) // just what is to stay free
+		if asked.Add(1) > evict.Samples {
+			free = 1 << 40
+		}
+		r.free.Store(free)
+		return false
+	}})
+	fill(r, 0)
+	asked.Store(0)
+	if err := r.keep(t.Context(), small(9000, 100_000)); err != nil {
+		t.Errorf("a Keep beside others: %v", err)
+	}
+	if asked.Load() <= evict.Samples {
+		t.Error("nothing was given up a second time")
+	}
+}

@@ -28,6 +28,7 @@ const (
 	namesEvery = 250 * time.Millisecond
 	// maxEvictions in one go, so that a directory that must shrink by much goes on writing meanwhile.
 	maxEvictions = 1 << 15
+	roomTries    = 4  // times that room is made for a block: meanwhile names grow, or others fill the file system
 	pinTries     = 64 // samples that may all be pinned: enough where one block of a hundred is not
 )
 
@@ -276,15 +277,17 @@ func (d *directory) write(batch []queue.Item) {
 			continue
 		}
 		need := allocated(it.View.Len())
-		if short := used + need - limit; short > 0 && need <= limit {
+		for tries := 0; used+need > limit && need <= limit && tries < roomTries; tries++ {
 			may := anything
 			if !it.Keep {
 				may = d.mayEvict(it.Block.ID())
 			}
-			d.makeRoom(short, may)
-			planned := used - d.used.Load() // by this batch so far
+			evicted, planned := d.evicted.Load(), used-d.used.Load() // by this batch so far
+			d.makeRoom(used+need-limit, may)
 			used, limit = d.look()
-			used += planned
+			if used += planned; d.evicted.Load() == evicted {
+				break
+			}
 		}
 		if !evict.Fits(used, need, limit) {
 			d.declined.Add(1)
