@@ -80,7 +80,8 @@ func warmUpFullCache(e *env) {
 	o := e.origin()
 	group := func(dir string, scale int64) []hearthtest.Group {
 		return []hearthtest.Group{{Dir: dir + "/large", Dirs: 1, Files: 2, Min: scale * 32 << 20, Max: scale * 32 << 20},
-			{Dir: dir + "/small", Dirs: 1, Files: int(scale) * 200, Min: 100_000, Max: 100_000}}
+			{Dir: dir + "/small", Dirs: 1, Files: int(scale) * 200, Min: 100_000, Max: 100_000},
+			{Dir: dir + "/tiny", Dirs: 1, Files: int(scale) * 1000, Min: 16 << 10, Max: 16 << 10}}
 	}
 	scale := map[level]int64{core: 1, all: 3, full: 8}[e.level]
 	e.load(o, hearthtest.DataSet{Name: "old", Groups: group("old", scale)})
@@ -91,7 +92,7 @@ func warmUpFullCache(e *env) {
 		set.disk = fmt.Sprintf("%dKiB", budget>>10)
 		return e.mount(o, set)
 	}
-	budget := scale * 96 << 20
+	budget := scale * 112 << 20
 	h := at(budget)
 	h.job(0, "warmup", "/old")
 	plan := h.dryRun(0, "/new")
