@@ -64,7 +64,20 @@ func (d *detector) miss(o *hearth.Object, n int, now time.Time) (a *area, fresh 
 	if a != nil && !a.tree {
 		a = d.widened(a, now)
 	}
+	if a != nil && a.tree {
+		d.explained(a)
+	}
 	return a, a != nil
+}
+
+// explained has the windows above a new tree forget its misses: its readers are why they
+// lie in no order, and say nothing of who reads what lies beside it.
+func (d *detector) explained(a *area) {
+	for at, ok := above(a.prefix); ok; at, ok = above(at) {
+		if e := d.windows[where{a.link, at}]; e != nil {
+			e.Value.(*placed).forget(a.prefix)
+		}
+	}
 }
 
 // covering is the area that a directory lies in.

@@ -167,6 +167,9 @@ func TestATreeBecomesAnArea(t *testing.T) {
 		if b, _ := d.miss(object("elsewhere/", 1, 1000), 1000, now); b != nil {
 			t.Errorf("%s: another tree belongs to it", name)
 		}
+		if b, _ := readTo(&d, 100, now, func(i int) *hearth.Object { return object("elsewhere/", i, 1000) }); b != nil {
+			t.Errorf("%s: it has another that is read in order become an area: %+v", name, b.where)
+		}
 		d = newDetector()
 		if a, _ := readTo(&d, 900, now, func(i int) *hearth.Object { return object(dir(i/20), i%20, 1000) }); a != nil {
 			t.Errorf("%s in order: %+v", name, a.where)

@@ -17,7 +17,8 @@
 // eight directories or more, no directory among a thousand would see 32 for long: then
 // the directory above them all becomes the area, and each directory below it is filled
 // from the first miss in it on. So it does when two of its directories have become
-// areas. A directory in which nobody misses anything is never filled.
+// areas. What was missed in a tree that is an area says nothing of those beside it. A
+// directory in which nobody misses anything is never filled.
 //
 // What is brought goes the way of a Put, and only where nothing of worth is lost: into
 // space that is free, that holds replaced versions or others' blocks, or what the store's

@@ -51,6 +51,18 @@ func (w *window) note(m miss) bool {
 	return w.noted%lookEvery == 0
 }
 
+// forget takes out the misses below a prefix.
+func (w *window) forget(prefix string) {
+	var kept []miss
+	for i := max(0, w.noted-windowMisses); i < w.noted; i++ {
+		if m := w.misses[i%windowMisses]; !strings.HasPrefix(m.key, prefix) {
+			kept = append(kept, m)
+		}
+	}
+	w.misses = [windowMisses]miss{}
+	w.noted = copy(w.misses[:], kept)
+}
+
 // recent are the misses that are not too old, the oldest first.
 func (w *window) recent(now time.Time, space []miss) []miss {
 	for i := max(0, w.noted-windowMisses); i < w.noted; i++ {
