@@ -169,7 +169,7 @@ func quickstart(e *env) {
 	text, err := os.ReadFile(filepath.Join(e.repo, "docs", "quickstart.md"))
 	e.must(err, "read the page")
 	o := e.origin()
-	e.load(o, e.set("D1", 2, 10, 2, 20))
+	e.load(o, e.few(2, 20)) // the page shows a few files: 20,000 are counted in thousands, and take a line of progress
 	p := e.proxy(o)
 	page := string(text)
 	for placeholder, value := range map[string]string{"ACCESS_KEY ": o.access + " ", "SECRET_KEY ": o.secret + " ", "http://HOST:9000": p.endpoint, "s3://BUCKET/PREFIX": "s3://" + o.bucket + "/d1"} {
