@@ -115,13 +115,18 @@ func mountsBelow(dir string) []mountPoint {
 // abortBelow ends the FUSE connections of the mounts below dir, so that nothing
 // that waits for them stays in state D.
 func abortBelow(dir string) {
-	if _, err := os.Stat("/sys/fs/fuse/connections"); err == nil {
-		_ = unix.Mount("fusectl", "/sys/fs/fuse/connections", "fusectl", 0, "") // busy if it is there already
-	}
+	fusectl()
 	for _, m := range mountsBelow(dir) {
 		if strings.HasPrefix(m.kind, "fuse") {
 			_ = os.WriteFile("/sys/fs/fuse/connections/"+m.minor+"/abort", []byte("1"), 0)
 		}
+	}
+}
+
+// fusectl has the file system by which connections are cut.
+func fusectl() {
+	if _, err := os.Stat("/sys/fs/fuse/connections"); err == nil {
+		_ = unix.Mount("fusectl", "/sys/fs/fuse/connections", "fusectl", 0, "") // busy if it is there already
 	}
 }
 

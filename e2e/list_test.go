@@ -91,6 +91,7 @@ func neverWrong(is func(string) func(level) string, by func(small, reduced, whol
 		{name: "readers-and-signals", from: core, limit: time.Minute, origin: behind, size: is("5 readers"), run: readersAndSignals},
 		{name: "busy-mount", from: core, limit: time.Minute, origin: s3, size: is("2 mounts"), run: busyMount},
 		{name: "aborted", root: true, from: core, limit: time.Minute, origin: behind, size: is("1 abort"), run: aborted},
+		{name: "number-taken", root: true, from: all, limit: 2 * time.Minute, origin: behind, size: is("2 nodes"), run: numberTaken},
 		{name: "cut-off", root: true, from: all, limit: time.Minute, origin: s3, size: is("1 mount"), run: cutOff},
 		{name: "restart-during-outage", from: core, limit: 2 * time.Minute, origin: behind, size: is("20 files"), run: restartDuringOutage},
 		{name: "odd-keys", from: core, limit: time.Minute, origin: "gofakes3", size: is("50 keys"), run: oddKeys},

@@ -239,6 +239,81 @@ func aborted(e *env) {
 	h.quit()
 }
 
+// numberOf is the number of what is mounted last at dir, and of its FUSE connection.
+func (e *env) numberOf(dir string) string {
+	e.Helper()
+	all := mountsBelow(dir)
+	if len(all) == 0 {
+		e.Fatalf("nothing is mounted at %s", dir)
+	}
+	return all[len(all)-1].minor
+}
+
+// leaves ends a node while a reader's read-ahead waits for the origin, and then the
+// reader: the mount is gone for the kernel, and the node has that request in hand yet.
+func (h *hearth) leaves(p *proxied, f hearthtest.File) {
+	h.e.Helper()
+	p.AddRule(faultproxy.Rule{Verb: faultproxy.Get, Match: f.Path, Body: faultproxy.Stall, At: 1000})
+	reader := h.e.start(exec.Command("cat", filepath.Join(h.dir, f.Path)))
+	h.e.eventually("a request for the stalled file", func() bool { return p.Stats().InFlight > 0 })
+	number := filepath.Join("/sys/fs/fuse/connections", h.e.numberOf(h.dir))
+	h.e.must(h.Process.Signal(unix.SIGTERM), "end the node")
+	h.e.eventually("the mount's end", func() bool { return len(mountsBelow(h.dir)) == 0 })
+	reader.kill()
+	h.e.eventually("the end of the connection", func() bool { _, err := os.Stat(number); return errors.Is(err, fs.ErrNotExist) })
+}
+
+// reserve makes file systems until one has a number, and takes that one away again:
+// the number is the next one's then, since all below are taken.
+func (e *env) reserve(number string) {
+	e.Helper()
+	for i := range 500 {
+		dir := e.path(fmt.Sprintf("number-%d", i))
+		e.must(os.Mkdir(dir, 0o700), "make a directory")
+		e.must(unix.Mount("none", dir, "tmpfs", 0, "size=4k"), "mount a tmpfs")
+		e.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+		if e.numberOf(dir) == number {
+			e.must(unix.Unmount(dir, 0), "unmount a tmpfs")
+			return
+		}
+	}
+	e.Fatalf("no file system gets the number %s", number)
+}
+
+// numberTaken: a node ends whose mount has gone while a read-ahead of a killed reader
+// waits for the origin. The mount's number is another's by then, and that one stays.
+func numberTaken(e *env) {
+	o := e.origin()
+	list := e.load(o, e.few(1, 20))
+	stalled := hearthtest.File{Path: "stalled", Size: 5 << 20}
+	e.must(o.PutFile(e.ctx, o.bucket, "", stalled, 0), "put a file")
+	p := e.proxy(o)
+	fusectl() // by which a node cuts a connection
+	h := e.mount(o, settings{endpoint: p.endpoint})
+	other, second := e.mount(o, settings{cache: "other"}), e.path("mnt-second")
+	e.must(os.MkdirAll(second, 0o755), "make the mount point")
+	number := e.numberOf(h.dir)
+	h.leaves(p, stalled)
+	e.reserve(number)
+	cmd := exec.Command(e.hearth, "mount", "--config", other.config, "s3://"+o.bucket, second)
+	cmd.Env = e.environ(o)
+	e.start(cmd)
+	e.eventually("the second mount", func() bool { return len(mountsBelow(second)) > 0 })
+	if got := e.numberOf(second); got != number {
+		e.Fatalf("the other mount has the number %s, not %s", got, number)
+	}
+	select {
+	case <-h.done: // it took so long that this shows nothing
+		e.detail = "in vain"
+	default:
+	}
+	if code := h.exit(45 * time.Second); code != 0 {
+		e.Errorf("the node ended with %d:\n%s", code, h.out)
+	}
+	e.good("of the other node", epoch(second, list, 1, 4, 0))
+	other.quit()
+}
+
 // cutOff is what a node does about the mount of one before it that was killed and
 // cannot end: a mount that does not answer is cut off, its readers get an error, and
 // one that does answer is left alone.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"os"
 	"strings"
 	"time"
 
@@ -24,6 +25,8 @@ type Server struct {
 	ahead   int // read-ahead in force, in KiB; 0: not known
 	lacks   []string
 	ended   chan struct{}
+
+	connection *os.File // see there; closed once all else of the mount is
 }
 
 // Mount mounts and returns once the mount answers. It ends by Unmount, by
@@ -59,6 +62,7 @@ func Mount(ctx context.Context, o Options) (*Server, error) {
 		place.detach(true)
 		return nil, fmt.Errorf("mount %s: start the FUSE protocol: %w", o.Dir, err)
 	}
+	s.connection = place.connection()
 	s.start(raw, without, large)
 	return s, nil
 }
@@ -124,6 +128,7 @@ func (s *Server) serve(raw *gofuse.Server, unsubscribe, unhold func()) {
 	s.files.opens.close()
 	s.files.readers.close()
 	unhold()
+	s.connection.Close() // of nil it is an error, and nothing else
 }
 
 // changed hands a change of the tree to the news; it is called by the tree and

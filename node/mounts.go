@@ -353,7 +353,7 @@ func (m *mounts) closeAll(busy func(dir string, cause error)) error {
 			continue
 		case <-late:
 		}
-		if machine.Abort(x.server.Stats().Device) { // else the end of the process does it
+		if x.server.Abort() { // else the end of the process does it
 			<-x.gone
 		}
 	}

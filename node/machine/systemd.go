@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 	"unicode"
@@ -92,11 +91,4 @@ func Watch(ctx context.Context, alive Alive) error {
 			Say(says)
 		}
 	}
-}
-
-// Abort has the kernel cut the connection of a FUSE mount, by its device as in
-// /proc/self/mountinfo: who still uses it gets ENOTCONN. false: it cannot be asked.
-func Abort(device string) bool {
-	_, minor, _ := strings.Cut(device, ":")
-	return os.WriteFile(filepath.Join("/sys/fs/fuse/connections", minor, "abort"), []byte("1"), 0) == nil
 }

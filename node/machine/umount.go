@@ -108,11 +108,29 @@ func CutOff(ctx context.Context, kind string, dirs []string) (cut []string) {
 			continue
 		}
 		// umount -f says that it is busy, and has done it.
-		if Abort(top.device) || unix.Unmount(real, unix.MNT_FORCE|unix.UMOUNT_NOFOLLOW) != unix.EPERM {
+		if abort(real, top.device) || unix.Unmount(real, unix.MNT_FORCE|unix.UMOUNT_NOFOLLOW) != unix.EPERM {
 			cut = append(cut, dir)
 		}
 	}
 	return cut
+}
+
+// abort has the kernel cut the connection of the FUSE mount at dir, on that device as in
+// the mount table. false: it cannot be asked, or that mount has gone.
+func abort(dir, device string) bool {
+	_, minor, _ := strings.Cut(device, ":")
+	f, err := os.OpenFile(filepath.Join("/sys/fs/fuse/connections", minor, "abort"), os.O_WRONLY, 0)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	// Only if the mount still stands the file is its own: the number of one that has gone
+	// is given to the next.
+	if top, err := topMount(dir); err != nil || top.device != device {
+		return false
+	}
+	_, err = f.WriteString("1")
+	return err == nil
 }
 
 // silent reports whether what is mounted at dir gives no answer for deadWait, an error
