@@ -13,6 +13,11 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+const (
+	mostSteps  = 80             // that connections allow
+	firstLarge = firstSteps / 4 // steps that may be large before any brought more
+)
+
 // at runs do beside a Gate that listens, on a clock of its own.
 func at(t *testing.T, p Pressure, do func(t *testing.T, g *Gate)) {
 	none := func() int64 { return 0 }
@@ -22,7 +27,7 @@ func at(t *testing.T, p Pressure, do func(t *testing.T, g *Gate)) {
 	if p.Throttled == nil {
 		p.Throttled = none
 	}
-	p.Most = func() int { return 56 }
+	p.Most = func() int { return mostSteps }
 	synctest.Test(t, func(t *testing.T) {
 		g := New()
 		ctx, stop := context.WithCancel(t.Context())
@@ -85,7 +90,7 @@ func beside(t *testing.T, step time.Duration, most float64) {
 		defer s.Leave()
 		var work sync.WaitGroup
 		var worked atomic.Int64
-		for range 40 {
+		for range firstSteps + 20 {
 			work.Go(func() {
 				for {
 					p, err := s.Enter(ctx, false)
@@ -220,18 +225,18 @@ func TestSlowDownShrinks(t *testing.T) {
 			})
 		}
 		time.Sleep(5 * time.Second)
-		if most, flying := g.Steps(); most != 56 || flying < 50 {
+		if most, flying := g.Steps(); most != mostSteps || flying < mostSteps-6 {
 			t.Errorf("%d of %d steps of an origin that has enough for all", flying, most)
 		}
 		for range 2 {
 			slowed.Add(1)
 			time.Sleep(pilotEvery + readersEvery)
 		}
-		if most, flying := g.Steps(); most != 14 || flying > 14 {
+		if most, flying := g.Steps(); most != mostSteps/4 || flying > mostSteps/4 {
 			t.Errorf("%d of %d steps after SlowDown", flying, most)
 		}
 		time.Sleep(10 * time.Second)
-		if most, _ := g.Steps(); most < 40 {
+		if most, _ := g.Steps(); most < mostSteps/2 {
 			t.Errorf("%d steps ten seconds later", most)
 		}
 		stop()
@@ -259,7 +264,7 @@ func TestLargeStepsGrow(t *testing.T) {
 				}
 			})
 		}
-		for _, x := range []struct{ said, want int }{{0, leastLarge}, {5, 5}, {10, 10}, {100, 56 / 4}, {4, 4}} {
+		for _, x := range []struct{ said, want int }{{0, leastLarge}, {5, 5}, {10, 10}, {100, mostSteps / 4}, {4, 4}} {
 			s.Large(x.said)
 			time.Sleep(5 * time.Second)
 			if _, flying := g.Steps(); flying != x.want {
@@ -280,7 +285,8 @@ func TestJobsShare(t *testing.T) {
 		var work sync.WaitGroup
 		many := func(large bool) *Share {
 			s := g.Join()
-			for range 30 {
+			s.Large(firstSteps)
+			for range firstSteps {
 				work.Go(func() {
 					for {
 						p, err := s.Enter(ctx, large)
@@ -311,7 +317,7 @@ func TestJobsShare(t *testing.T) {
 		}
 		large, another := many(true), many(true)
 		time.Sleep(4 * time.Second)
-		if a, b := under(large), under(another); a != largeSteps/2 || b != largeSteps/2 {
+		if a, b := under(large), under(another); a != firstLarge/2 || b != firstLarge/2 {
 			t.Errorf("two that are large: %d and %d", a, b)
 		}
 		late := g.Join()
@@ -340,12 +346,12 @@ func TestAsideIsNoStep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := New()
 		a, b := g.Join(), g.Join()
-		a.Large(largeSteps)
-		b.Large(largeSteps)
+		a.Large(firstLarge)
+		b.Large(firstLarge)
 		var work sync.WaitGroup
 		ctx, stop := context.WithCancel(t.Context())
 		go1 := make(chan struct{})
-		for range largeSteps {
+		for range firstLarge {
 			work.Go(func() {
 				p, err := a.Enter(ctx, true)
 				if err != nil {
@@ -360,7 +366,7 @@ func TestAsideIsNoStep(t *testing.T) {
 		}
 		synctest.Wait()
 		var others []*Pass
-		for range largeSteps {
+		for range firstLarge {
 			p, err := b.Enter(ctx, true)
 			if err != nil {
 				t.Fatal(err)
