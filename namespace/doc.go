@@ -17,7 +17,7 @@
 //
 // How long a name may be believed is its link's freshness: for ever, for a bound
 // (a directory's listing for at least twenty times what it took), or not at all.
-// From half of that on a listing runs behind those who ask. When an origin cannot
+// In the last quarter of that a listing runs behind those who ask. When an origin cannot
 // be asked, names known last go on where the link says so; a 404 is an answer.
 // What somebody asked for alone, after a page of a listing was asked for, is newer
 // than the page.

@@ -43,7 +43,7 @@ type listing struct {
 	last      string // of the last page
 	starts    [2]int64
 	names     int
-	stopped   int64 // ms that it waited at the gate
+	stopped   int64 // ms that it waited for its turn, and at the gate
 	refused   uint64
 	marker    bool // the directory's own key exists
 	unordered bool // pages are in no order: nothing is known before the end
@@ -120,6 +120,13 @@ func (t *Tree) kick(d *directory) {
 	_, _ = t.list(t.ctx, d, 0, nil) // it does not wait
 }
 
+// renew kicks when what is left of the listing's word is little, unless many run.
+func (t *Tree) renew(d *directory, left time.Duration) {
+	if 4*left < d.link.Freshness.ListingLife(d.state.Load().took) && len(t.tokens.listings) < quietAsks {
+		t.kick(d)
+	}
+}
+
 func (l *listing) hurryUp() { l.once.Do(func() { close(l.hurry) }) }
 
 // wait returns when the listing has ended, with ctx's cause if that ended first.
@@ -184,7 +191,6 @@ func (l *progress) failure() error {
 	return l.err
 }
 
-// run lists the directory.
 func (l *listing) run() {
 	t, d := l.t, l.d
 	err := l.take()
@@ -209,6 +215,7 @@ func (l *listing) run() {
 func (l *listing) take() error {
 	select {
 	case l.t.tokens.listings <- struct{}{}:
+		l.stopped = l.t.clock.Now() - l.began
 		return nil
 	case <-l.t.ctx.Done():
 		return context.Cause(l.t.ctx)
@@ -228,7 +235,6 @@ func (l *listing) ask() (err error) {
 	return l.flush(true)
 }
 
-// each takes one name of the listing.
 func (l *listing) each(o hearth.Object) error {
 	sort, ok := strings.CutPrefix(o.Key, l.d.prefix())
 	switch {
@@ -279,7 +285,6 @@ func (l *listing) refuse(key string) {
 	}
 }
 
-// flush merges a page into the database.
 func (l *listing) flush(last bool) error {
 	t, d := l.t, l.d
 	d.mu.Lock()

@@ -98,9 +98,7 @@ func (t *Tree) lookup(ctx context.Context, d *directory, m record.Meaning) (Node
 		return k.answer(t, d, k.ttl)
 	}
 	if ttl := k.ttl; ttl > 0 {
-		if s := d.state.Load(); 2*ttl < d.link.Freshness.ListingLife(s.took) {
-			t.kick(d)
-		}
+		t.renew(d, ttl)
 		return k.answer(t, d, ttl)
 	}
 	down := d.link.down.Load() != nil && d.link.believes()
@@ -227,7 +225,7 @@ func (t *Tree) askQuietly(d *directory, m record.Meaning) {
 	}
 }
 
-// quietAsks under way are enough to learn that an origin is back.
+// quietAsks under way are enough to learn that an origin is back, or, listings, that all is as it was.
 const quietAsks = 8
 
 // askBehind joins the question for a name, or begins it.
@@ -277,7 +275,7 @@ func (t *Tree) inquire(ctx context.Context, d *directory, m record.Meaning, gate
 	switch {
 	case err != nil:
 		return err
-	case k.found && !k.Dir && q.listed(ctx, &k):
+	case k.found && q.listed(ctx, &k):
 	case k.found && !k.Dir:
 		if err = q.note(q.askHead(ctx)); err == nil && !q.file.found {
 			err = q.note(q.askList(ctx))
@@ -331,7 +329,6 @@ func (q *inquiry) listed(ctx context.Context, k *knowledge) bool {
 	return l.wait(ctx) == nil && l.failure() == nil
 }
 
-// askHead asks for the file.
 func (q *inquiry) askHead(ctx context.Context) (a answer) {
 	a.file = true
 	defer q.recovered(&a.err)

@@ -104,9 +104,7 @@ func (t *Tree) follow(ctx context.Context, d *directory, start bool) (*listing, 
 	ttl := d.listingLeft(t)
 	switch {
 	case ttl > 0:
-		if 2*ttl < d.link.Freshness.ListingLife(d.state.Load().took) {
-			t.kick(d)
-		}
+		t.renew(d, ttl)
 		return nil, nil
 	case whole && d.link.believes() && d.link.down.Load() != nil:
 		t.stats.stale.Add(1)

@@ -217,8 +217,8 @@ func TestForget(t *testing.T) {
 
 func TestFreshness(t *testing.T) {
 	// A bounded name is asked for again after its bound: by its directory's listing, for
-	// all names at once, where that is brief, else at the cost of one HEAD; and from half the
-	// bound on behind the reader.
+	// all names at once, where that is brief, else at the cost of one HEAD; and in the last
+	// quarter of the bound behind the reader.
 	w := open(t, nil)
 	w.b.put("x", "A", 1)
 	w.names("/")
@@ -227,7 +227,12 @@ func TestFreshness(t *testing.T) {
 	if n := w.resolve("/x"); n.TTL != 40*time.Second || w.b.requests() != before {
 		t.Fatalf("TTL %v, %d requests", n.TTL, w.b.requests()-before)
 	}
-	w.clock.add(15 * time.Second)
+	w.clock.add(25 * time.Second)
+	w.resolve("/x")
+	if w.idle("/"); w.b.requests() != before {
+		t.Fatalf("%d requests with a quarter of the bound left", w.b.requests()-before)
+	}
+	w.clock.add(time.Second)
 	w.resolve("/x")
 	w.idle("/")
 	if n := w.resolve("/x"); n.TTL != time.Minute || w.b.requests() != before+1 {
@@ -250,6 +255,29 @@ func TestFreshness(t *testing.T) {
 	w.b.remove("y")
 	w.b.put("new", "A", 1)
 	equal(t, w.names("/"), []string{"new", "x"})
+}
+
+func TestDirectoriesAreAskedForTogether(t *testing.T) {
+	// When the bound of a directory of directories has passed, its listing tells of all of
+	// them: none is asked for by itself.
+	w := open(t, nil)
+	for i := range 20 {
+		w.b.put(fmt.Sprintf("d%02d/x", i), "A", 1)
+	}
+	w.names("/")
+	w.clock.add(2 * time.Minute)
+	before := w.b.requests()
+	for i := range 20 {
+		if n := w.resolve(fmt.Sprintf("/d%02d", i)); !n.Dir || n.TTL != time.Minute {
+			t.Errorf("%+v", n)
+		}
+	}
+	if n := w.b.requests() - before; n != 1 {
+		t.Errorf("%d requests for 20 directories, want the listing alone", n)
+	}
+	w.b.remove("d03/x")
+	w.clock.add(2 * time.Minute)
+	w.absent("/d03")
 }
 
 func TestSlowListingsLastLonger(t *testing.T) {
