@@ -17,11 +17,17 @@ import (
 	"github.com/hearthfs/hearth/warmup"
 )
 
-// warmUpFlags are --wait, the time of a dry run, a list by standard input, --pin and
-// --rate, of a node that holds all of the list.
+// warmUpFlags are --metadata-only, --wait, the time of a dry run, a list by standard input,
+// --pin and --rate, of a node that holds all of the list.
 func (e *env) warmUpFlags(h *hearth, p *proxied, list []hearthtest.File) {
 	e.Helper()
 	h.evict("/")
+	gets := p.Stats().Get.Requests
+	odd, err := filepath.Glob(filepath.Join(h.dir, "odd", "*"))
+	e.must(err, "find the odd names")
+	if v := h.job(0, "warmup", "--metadata-only", "/"); v.Counters.Done.Files != int64(len(list)+len(odd)) || p.Stats().Get.Requests != gets {
+		e.Errorf("names alone: %+v after %d requests for bytes", v, p.Stats().Get.Requests-gets)
+	}
 	last := slices.MaxFunc(list, func(a, b hearthtest.File) int { return strings.Compare(a.Path, b.Path) })
 	e.withhold(p, last.Path)
 	if out, code := h.ask("warmup", "/"+strings.Split(last.Path, "/")[0], "--wait=95%"); code != 0 {

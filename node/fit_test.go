@@ -13,10 +13,13 @@ import (
 func TestWhatFitsIsKnownBefore(t *testing.T) {
 	// What a set takes on disk is measured; one percent less is refused, and one percent
 	// more is room enough. (Of objects up to 64 KiB it depends on how they come how many
-	// share a page, and that is known to some percent only.)
+	// share a page: here they come as fast as they can.)
 	objects := map[string]string{}
 	for i := range 300 {
 		objects[fmt.Sprintf("d%d/f%04d", i%5, i)] = strings.Repeat(fmt.Sprint(i%10), 100_000)
+	}
+	for i := range 1000 {
+		objects[fmt.Sprintf("t%d/f%04d", i%5, i)] = strings.Repeat(fmt.Sprint(i%10), 16<<10)
 	}
 	for i := range 3 {
 		objects[fmt.Sprintf("large%d", i)] = strings.Repeat(fmt.Sprint(i), 8<<20)

@@ -237,10 +237,10 @@ func (n *Node) readers() (sum int64) {
 	return sum
 }
 
-// asked counts what readers wait for. Of a file that is lent to the kernel that is its
-// look-up and open alone: the kernel reads it by itself.
+// asked counts what readers wait for, walks among it. Of a file that is lent to the kernel
+// that is its look-up and open alone: the kernel reads it by itself.
 func asked(requests map[string]int64) int64 {
-	return requests["read"] + requests["lookup"] + requests["open"]
+	return requests["read"] + requests["lookup"] + requests["open"] + requests["readdir"]
 }
 
 // throttled counts the answers of origins that asked to slow down.

@@ -86,9 +86,9 @@ type loader struct {
 // lost by a kill.
 const mostRun = 4
 
-// streams is how many such requests a job of so many bytes has under way: a percent of
-// it, of which a kill loses a part only, since each block is kept as it comes.
-func streams(bytes int64) int { return int(bytes / 100 / (mostRun * hearth.BlockSize)) }
+// streams is how many such requests a job of so many bytes has under way: 3/4 of a percent
+// of it, of which a kill loses half, the blocks that were not kept as they came.
+func streams(bytes int64) int { return int(bytes / 400 * 3 / (mostRun * hearth.BlockSize)) }
 
 // newLoader limits requests to what a rate in bytes a second lets through in a
 // quarter of a second, so that it is even; 0: no limit.

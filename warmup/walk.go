@@ -333,9 +333,9 @@ func (n *Entry) behind() string {
 	return n.Name
 }
 
-// countAhead is how many directories are read at a time by a count: each is a
+// How many directories are read at a time by a count, at first and at most: each is a
 // listing that a kill loses, and the namespace has 32, of which readers want some.
-const countAhead = 6
+const countFirst, countAhead = 3, 6
 
 // count goes over all of it in no order, several directories at a time.
 type count struct {
@@ -348,7 +348,7 @@ type count struct {
 func (c *count) all(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	few := task.NewFew(countAhead, cancel)
+	few := task.NewFew(countFirst, countAhead, cancel)
 	c.aside = few.Aside
 	err := c.targets(Cursor{}, func(target string, _, _ Cursor) error {
 		c.aside(func() error {

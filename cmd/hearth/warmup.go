@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -161,7 +162,11 @@ func (f *warmupFlags) run(ctx context.Context, c *cli.Common, cmd *cobra.Command
 			return fmt.Errorf("read the list: %w", err)
 		}
 		defer file.Close()
-		list = file
+		if list = file; !filepath.IsAbs(f.list) {
+			if name, err := filepath.Abs(f.list); err == nil { // so that jobs of other directories' lists are not taken for the same
+				f.request.List = name
+			}
+		}
 	}
 	if list != nil {
 		list = f.at.List(list, map[bool]byte{false: '\n', true: 0}[f.nul])
@@ -271,7 +276,7 @@ func (w *waiter) result(ctx context.Context, v *warmup.View) error {
 	}
 	code := cli.ExitFailed
 	switch {
-	case v.State == warmup.Done, !v.State.Over(): // enough was present
+	case v.State == warmup.Done, !v.State.Over(), v.State == warmup.Partly && w.enough < 1 && progress.Share(&v.Progress) >= w.enough: // enough was present
 		return nil
 	case v.State == warmup.Partly:
 		return &cli.ExitError{Code: cli.ExitPartly}

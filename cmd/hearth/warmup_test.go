@@ -19,15 +19,24 @@ import (
 	"github.com/hearthfs/hearth/warmup"
 )
 
-func TestInterruptedBeforeTheFirstEvent(t *testing.T) {
-	// Ctrl-C comes while the node takes a job, and has not answered: who pressed it is told
-	// the job's id, and how to come back.
-	h := newHearth(t)
+// fakeNode answers at an address of a node by its handler, until the test ends.
+func fakeNode(t *testing.T, handler http.Handler) (address string) {
+	t.Helper()
 	socket := filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unix", socket)
 	if err != nil {
 		t.Fatal(err)
 	}
+	server := &http.Server{Handler: handler}
+	go server.Serve(l)
+	t.Cleanup(func() { _ = server.Close() })
+	return "unix://" + socket
+}
+
+func TestInterruptedBeforeTheFirstEvent(t *testing.T) {
+	// Ctrl-C comes while the node takes a job, and has not answered: who pressed it is told
+	// the job's id, and how to come back.
+	h := newHearth(t)
 	taken, pressed := make(chan struct{}), make(chan struct{})
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/jobs", func(w http.ResponseWriter, r *http.Request) {
@@ -39,11 +48,8 @@ func TestInterruptedBeforeTheFirstEvent(t *testing.T) {
 		}
 		_ = json.NewEncoder(w).Encode(warmup.View{Record: warmup.Record{ID: "0badcafe", State: warmup.Queued}})
 	})
-	server := &http.Server{Handler: mux}
-	go server.Serve(l)
-	defer server.Close()
 	var out bytes.Buffer
-	cmd := exec.Command(h.bin, "warmup", "/x", "--node", "unix://"+socket)
+	cmd := exec.Command(h.bin, "warmup", "/x", "--node", fakeNode(t, mux))
 	cmd.Env, cmd.Stdout, cmd.Stderr = h.env, &out, &out
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -53,9 +59,26 @@ func TestInterruptedBeforeTheFirstEvent(t *testing.T) {
 		t.Fatal(err)
 	}
 	close(pressed)
-	err = cmd.Wait()
+	err := cmd.Wait()
 	if code := cmd.ProcessState.ExitCode(); code != cli.ExitInterrupted || !strings.Contains(out.String(), "the job 0badcafe goes on; come back with: hearth jobs wait 0badcafe") {
 		t.Errorf("exit %d, %v:\n%s", code, err, &out)
+	}
+}
+
+func TestANodeThatEndsWhileItsJobIsWaitedFor(t *testing.T) {
+	// The node is killed, so that the answer breaks off: the job is not lost, and who waits is told how to come back.
+	h := newHearth(t)
+	view := warmup.View{Record: warmup.Record{ID: "0badcafe", State: warmup.Loading}}
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /v1/jobs", func(w http.ResponseWriter, _ *http.Request) { _ = json.NewEncoder(w).Encode(view) })
+	mux.HandleFunc("GET /v1/jobs/0badcafe/watch", func(w http.ResponseWriter, _ *http.Request) {
+		_ = json.NewEncoder(w).Encode(warmup.Update{Job: &view})
+		_ = http.NewResponseController(w).Flush()
+		panic(http.ErrAbortHandler)
+	})
+	_, out, code := h.run("warmup", "/x", "--node", fakeNode(t, mux))
+	if code != cli.ExitUnreachable || !strings.Contains(out, "the job 0badcafe goes on; come back with: hearth jobs wait 0badcafe") {
+		t.Errorf("exit %d:\n%s", code, out)
 	}
 }
 
@@ -73,5 +96,27 @@ func TestNothingOfStrangersIsObeyed(t *testing.T) {
 	}
 	if text := out.String(); strings.ContainsAny(text, "\x1b\a") || strings.Count(text, `\x1b]0;x\a`) != 6 || !strings.Contains(text, "s3://") || !strings.Contains(text, "/mnt/") {
 		t.Errorf("%q", text)
+	}
+}
+
+func TestEnoughIsEnoughHoweverTheJobEnds(t *testing.T) {
+	// A job that ends with 99 % before the command sees 95 % of it is what was waited for; with
+	// all wanted, with less, or where the job failed, it is not.
+	for name, c := range map[string]struct {
+		enough float64
+		state  warmup.State
+		done   int64
+		code   int
+	}{
+		"enough": {0.95, warmup.Partly, 99, cli.ExitDone}, "less": {0.95, warmup.Partly, 94, cli.ExitPartly}, "not all": {1, warmup.Partly, 99, cli.ExitPartly}, "a name without bytes": {1, warmup.Partly, 100, cli.ExitPartly},
+		"failed": {0.95, warmup.Failed, 99, cli.ExitFailed}, "goes on": {0.95, warmup.Loading, 95, cli.ExitDone},
+	} {
+		v := &warmup.View{Record: warmup.Record{ID: "1", State: c.state}, Progress: warmup.Progress{Phase: string(c.state), BytesDone: c.done, BytesTotal: 100}}
+		cmd := warmupCommand()
+		cmd.SetOut(&bytes.Buffer{})
+		w := &waiter{c: &cli.Common{Output: "table"}, cmd: cmd, enough: c.enough}
+		if err := w.result(t.Context(), v); cli.ExitCode(err) != c.code {
+			t.Errorf("%s: exit %d, want %d: %v", name, cli.ExitCode(err), c.code, err)
+		}
 	}
 }

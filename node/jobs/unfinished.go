@@ -3,6 +3,7 @@ package jobs
 import (
 	"cmp"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -55,11 +56,11 @@ func age(v *warmup.View, now time.Time) time.Duration {
 	return max(0, now.Sub(*v.Ended))
 }
 
-// about is what a job and a later one have in common, a check and a warm-up, too. Lists
-// without a name have nothing.
+// about is what a job and a later one have in common, a check and a warm-up, too. A list
+// has nothing whose name says not where it lies: it may be another one.
 func about(v *warmup.View) string {
 	switch {
-	case v.List == "-":
+	case v.List != "" && !filepath.IsAbs(v.List):
 		return v.ID
 	case v.MetadataOnly:
 		return "names of " + v.List + strings.Join(v.Targets, "\n")

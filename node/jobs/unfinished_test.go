@@ -26,7 +26,9 @@ func TestJobsThatDidNotGetAllAreToldOf(t *testing.T) {
 		return func(v *warmup.View) { v.Targets = []string{target} }
 	}
 	check := func(v *warmup.View) { v.Check = true }
-	list := func(v *warmup.View) { v.Targets, v.List = nil, "-" }
+	listed := func(name string) func(*warmup.View) {
+		return func(v *warmup.View) { v.Targets, v.List = nil, name }
+	}
 	const minutes = 5 * time.Minute
 	partly := job("p", warmup.Partly, minutes, nil)
 	for name, c := range map[string]struct {
@@ -48,7 +50,10 @@ func TestJobsThatDidNotGetAllAreToldOf(t *testing.T) {
 		"names only": {[]warmup.View{partly, job("m", warmup.Done, time.Minute, func(v *warmup.View) { v.MetadataOnly = true })}, []string{"the warm-up p"}},
 		"dry run":    {[]warmup.View{partly, job("y", warmup.Failed, time.Minute, func(v *warmup.View) { v.DryRun = true })}, []string{"the warm-up p"}},
 		"cancelled":  {[]warmup.View{partly, job("x", warmup.Cancelled, time.Minute, nil)}, []string{"the warm-up p"}},
-		"lists":      {[]warmup.View{job("l", warmup.Partly, minutes, list), job("m", warmup.Done, time.Minute, list)}, []string{"the warm-up l of list -"}},
+		"lists":      {[]warmup.View{job("l", warmup.Partly, minutes, listed("-")), job("m", warmup.Done, time.Minute, listed("-"))}, []string{"the warm-up l of list -"}},
+		"globs":      {[]warmup.View{job("l", warmup.Partly, minutes, listed("arguments")), job("m", warmup.Done, time.Minute, listed("arguments"))}, []string{"the warm-up l of list arguments"}},
+		"files":      {[]warmup.View{job("l", warmup.Partly, minutes, listed("/x/l")), job("m", warmup.Done, time.Minute, listed("/y/l"))}, []string{"the warm-up l of list /x/l"}},
+		"a file":     {[]warmup.View{job("l", warmup.Partly, minutes, listed("/x/l")), job("m", warmup.Done, time.Minute, listed("/x/l"))}, nil},
 		"two paths":  {[]warmup.View{job("p", warmup.Partly, minutes, func(v *warmup.View) { v.Targets = []string{"/a", "/b", "/c"} })}, []string{"the warm-up p of /a and 2 more ended"}},
 		"many": {[]warmup.View{partly, job("q", warmup.Partly, 1, of("/b")), job("r", warmup.Failed, 2, of("/c")), job("s", warmup.Partly, 3, of("/d")), job("t", warmup.Partly, minutes, of("/e"))},
 			[]string{"the warm-up q", "the warm-up r", "the warm-up s"}},

@@ -31,16 +31,19 @@ type pace struct {
 	flying  int
 	byLink  map[string]int
 	bytes   int64
-	changed chan struct{} // closed when one has ended
+	changed chan struct{} // tells one who waits that one has ended
 }
 
 func newPace() pace {
-	return pace{most: mostRequests, byLink: map[string]int{}, changed: make(chan struct{})}
+	return pace{most: mostRequests, byLink: map[string]int{}, changed: make(chan struct{}, 1)}
 }
+
+// due reports whether it is time to look.
+func (c *pace) due(now time.Time) bool { return now.Sub(c.looked) >= paceEvery }
 
 // look takes how often origins asked to slow down.
 func (c *pace) look(throttled int64, now time.Time) {
-	if now.Sub(c.looked) < paceEvery {
+	if !c.due(now) {
 		return
 	}
 	switch {
@@ -70,10 +73,14 @@ func (p *Prefetch) enter(a *area, b hearth.Block) bool {
 			return false
 		}
 		inUse, most := p.o.Connections(a.link)
-		throttled := p.o.Throttled()
 		p.mu.Lock()
 		c := &p.pace
-		c.look(throttled, time.Now())
+		if c.due(time.Now()) {
+			p.mu.Unlock()
+			throttled := p.o.Throttled()
+			p.mu.Lock()
+			c.look(throttled, time.Now())
+		}
 		size := b.Object.Size
 		fits := c.bytes == 0 || c.bytes+size <= min(p.o.Memory/memoryShare, mostInFlight)
 		if soon && fits && c.lets(a.link, inUse, most) && a.mayHave(size) && !p.table.Load().full() {
@@ -85,9 +92,8 @@ func (p *Prefetch) enter(a *area, b hearth.Block) bool {
 			p.mu.Unlock()
 			return true
 		}
-		changed := c.changed
 		p.mu.Unlock()
-		if !wait(a.ctx, changed) {
+		if !wait(a.ctx, c.changed) {
 			return false
 		}
 	}
@@ -117,6 +123,8 @@ func (p *Prefetch) exit(a *area, size int64) {
 	c.bytes -= size
 	a.flying--
 	a.bytes -= size
-	close(c.changed)
-	c.changed = make(chan struct{})
+	select {
+	case c.changed <- struct{}{}:
+	default: // who is told already looks again
+	}
 }

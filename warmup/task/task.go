@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -21,17 +22,27 @@ func Try(end context.CancelCauseFunc, do func() error) {
 	}
 }
 
-// Few runs some parts at a time.
+// Few runs some parts at a time: few at first, and more with what was done, so that what is
+// under way when all is killed is little beside it.
 type Few struct {
-	tokens chan struct{}
+	tokens chan struct{} // of those that run, and at first of those that must not yet
+	kept   int64         // of the latter, at first
+	ended  atomic.Int64  // parts
 	end    context.CancelCauseFunc
 	work   sync.WaitGroup
 }
 
-// NewFew runs most beside who asks for it; an error, or a panic beside that, ends what they
-// work on.
-func NewFew(most int, end context.CancelCauseFunc) *Few {
-	return &Few{tokens: make(chan struct{}, most), end: end}
+// endedPerMore parts have ended for each that is run at a time beyond the first.
+const endedPerMore = 64
+
+// NewFew runs first parts beside who asks for it, and one more with each 64 that have ended,
+// up to most; an error, or a panic beside that, ends what they work on.
+func NewFew(first, most int, end context.CancelCauseFunc) *Few {
+	f := &Few{tokens: make(chan struct{}, most), kept: int64(most - first), end: end}
+	for range f.kept {
+		f.tokens <- struct{}{}
+	}
+	return f
 }
 
 // Aside runs do beside others if few run, else at once.
@@ -41,11 +52,20 @@ func (f *Few) Aside(do func() error) {
 		f.work.Go(func() {
 			defer func() { <-f.tokens }()
 			Try(f.end, do)
+			f.more()
 		})
 	default:
 		if err := do(); err != nil {
 			f.end(err)
 		}
+		f.more()
+	}
+}
+
+// more is called as a part has ended.
+func (f *Few) more() {
+	if n := f.ended.Add(1); n%endedPerMore == 0 && n/endedPerMore <= f.kept {
+		<-f.tokens
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -71,7 +72,7 @@ func Fitting(what string, v *warmup.Progress, columns int) string {
 		return line
 	}
 	name, rest, _ := strings.Cut(line, "  ")
-	if bytes := cli.Bytes(v.BytesDone) + "/" + cli.Bytes(v.BytesTotal) + "  "; n-columns > len([]rune(name))-leastName {
+	if bytes := ofBytes(v.BytesDone, v.BytesTotal) + "  "; n-columns > len([]rune(name))-leastName {
 		rest = strings.Replace(rest, bytes, "", 1)
 		n = utf8.RuneCountInString(name + "  " + rest)
 		line = name + "  " + rest
@@ -105,13 +106,17 @@ func Line(what string, v *warmup.Progress) string {
 	}
 	parts := []string{name}
 	if !counted(v) {
-		parts = append(parts, fmt.Sprintf("listing... %s found", Short(v.Found)))
+		if warmup.State(v.Phase).Over() {
+			parts = append(parts, v.Phase)
+		} else {
+			parts = append(parts, fmt.Sprintf("listing... %s found", Short(v.Found)))
+		}
 		if v.FilesDone > 0 {
 			parts = append(parts, fmt.Sprintf("%s files  %s", Short(v.FilesDone), cli.Bytes(v.BytesDone)))
 		}
 	} else {
 		parts = append(parts, fmt.Sprintf("%d%%", int(100*Share(v))), fmt.Sprintf("%s/%s files", Short(v.FilesDone), Short(v.FilesTotal)),
-			cli.Bytes(v.BytesDone)+"/"+cli.Bytes(v.BytesTotal))
+			ofBytes(v.BytesDone, v.BytesTotal))
 	}
 	if v.Phase == "verifying" || v.Phase == "checking" {
 		parts = append(parts, v.Phase)
@@ -128,9 +133,16 @@ func Line(what string, v *warmup.Progress) string {
 	return strings.Join(parts, "  ")
 }
 
-// counted reports whether it is known of what the job is a part.
+// counted reports whether it is known of what the job's files are a part. A job that ended
+// while it listed never knew.
 func counted(v *warmup.Progress) bool {
-	return v.Phase != string(warmup.Queued) && v.Phase != string(warmup.Listing)
+	switch warmup.State(v.Phase) {
+	case warmup.Queued, warmup.Listing:
+		return false
+	case warmup.Failed, warmup.Cancelled:
+		return v.FilesTotal > 0
+	}
+	return true
 }
 
 // Share is how much of a job is present, 0 to 1; 0 until it is known of what.
@@ -144,6 +156,17 @@ func Share(v *warmup.Progress) float64 {
 		return min(1, float64(v.FilesDone)/float64(v.FilesTotal))
 	}
 	return 1
+}
+
+// ofBytes is a part of a whole in the unit of that: 82.4/134 GiB.
+func ofBytes(part, whole int64) string {
+	number, unit, _ := strings.Cut(cli.Bytes(whole), " ")
+	scaled := float64(part) / math.Pow(1024, float64(max(0, strings.Index("BKMGTPE", unit[:1]))))
+	digits := 1
+	if unit == "B" || scaled >= 99.95 {
+		digits = 0
+	}
+	return fmt.Sprintf("%.*f/%s %s", digits, scaled, number, unit)
 }
 
 // Short is a count in at most four digits: 999, 1.28k, 812k, 1.28M.

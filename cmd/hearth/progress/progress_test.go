@@ -21,13 +21,13 @@ func TestLinesForPeople(t *testing.T) {
 	if got := Line("/", &listing); !strings.HasPrefix(got, "/  listing") {
 		t.Errorf("%q", got)
 	}
-	loading := warmup.Progress{Phase: "loading", FilesDone: 812_000, FilesTotal: 1_280_000, BytesDone: 82 << 30, BytesTotal: 134 << 30,
+	loading := warmup.Progress{Phase: "loading", FilesDone: 812_000, FilesTotal: 1_280_000, BytesDone: 824 << 30 / 10, BytesTotal: 134 << 30,
 		RateBPS: 2 << 30, ETAS: 24, Errors: 3}
-	if got := Line("/imagenet/train", &loading); got != "imagenet/train  61%  812k/1.28M files  82 GiB/134 GiB  2.0 GiB/s  ETA 24s  3 errors" {
+	if got := Line("/imagenet/train", &loading); got != "imagenet/train  61%  812k/1.28M files  82.4/134 GiB  2.0 GiB/s  ETA 24s  3 errors" {
 		t.Errorf("%q", got)
 	}
 	for columns, want := range map[int]string{
-		0: "imagenet/train  61%  812k/1.28M files  82 GiB/134 GiB  2.0 GiB/s  ETA 24s  3 errors", 79: "...t/train  61%  812k/1.28M files  82 GiB/134 GiB  2.0 GiB/s  ETA 24s  3 errors",
+		0: "imagenet/train  61%  812k/1.28M files  82.4/134 GiB  2.0 GiB/s  ETA 24s  3 errors", 79: "...net/train  61%  812k/1.28M files  82.4/134 GiB  2.0 GiB/s  ETA 24s  3 errors",
 		66: "...enet/train  61%  812k/1.28M files  2.0 GiB/s  ETA 24s  3 errors", 20: "...t/train  61%  ...",
 	} {
 		if got := Fitting("/imagenet/train", &loading, columns); got != want {
@@ -37,6 +37,18 @@ func TestLinesForPeople(t *testing.T) {
 	odd := Line("/"+strings.Repeat("x", 100)+"\x1b[31m", &listing)
 	if strings.ContainsRune(odd, 0x1b) || len(odd) > 80 {
 		t.Errorf("%q", odd)
+	}
+	for want, of := range map[string][2]int64{"0/0 B": {}, "512/1023 B": {512, 1023}, "0.5/1.0 KiB": {512, 1024}, "1.0/1.5 MiB": {1 << 20, 3 << 19},
+		"0.0/2.0 TiB": {1 << 30, 2 << 40}, "100/134 GiB": {100 << 30, 134 << 30}, "134/134 GiB": {134 << 30, 134 << 30}} {
+		if got := ofBytes(of[0], of[1]); got != want {
+			t.Errorf("%v: %s, want %s", of, got, want)
+		}
+	}
+	for phase, want := range map[string]string{"failed": "x  failed  10.2k files  1.0 GiB", "cancelled": "x  cancelled  10.2k files  1.0 GiB"} {
+		over := warmup.Progress{Phase: phase, Found: 20_000, FilesDone: 10_200, BytesDone: 1 << 30}
+		if got := Line("/x", &over); got != want || Share(&over) != 0 {
+			t.Errorf("%q, want %q: it never knew of how many", got, want)
+		}
 	}
 	if Share(&listing) != 0 || Share(&warmup.Progress{Phase: "done"}) != 1 || Share(&warmup.Progress{Phase: "done", FilesTotal: 4, FilesDone: 1}) != 0.25 {
 		t.Error("wrong shares")
@@ -113,7 +125,7 @@ func TestALineEachTenSeconds(t *testing.T) {
 			time.Sleep(100 * time.Millisecond)
 		}
 		p.Clear()
-		if want := "d  10%  100/1.00k files  0 B/0 B\n"; !strings.HasPrefix(log.String(), want) || strings.ContainsAny(log.String(), "\r\x1b") {
+		if want := "d  10%  100/1.00k files  0/0 B\n"; !strings.HasPrefix(log.String(), want) || strings.ContainsAny(log.String(), "\r\x1b") {
 			t.Errorf("%q does not begin with %q", &log, want)
 		}
 	})
