@@ -10,6 +10,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
 // dropCaches empties the page cache and the kernel's name caches. Dirty pages go
@@ -106,14 +108,13 @@ func (b *bench) mount(l launch) (*mounted, error) {
 	}
 	m.cmd = exec.Command(b.hearth, "mount", "--config", config, "--open", l.open, "s3://bench", m.dir)
 	m.cmd.Env = b.environ()
-	m.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	log, err := os.OpenFile(filepath.Join(b.dir, "hearth.log"), os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = log.Close() }()
 	m.cmd.Stdout, m.cmd.Stderr = log, log
-	if err := m.cmd.Start(); err != nil {
+	if err := hearthtest.Spawn(m.cmd); err != nil {
 		return nil, err
 	}
 	go func() { _ = m.cmd.Wait(); close(ended) }()

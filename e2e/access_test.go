@@ -66,8 +66,8 @@ func (e *env) userLetsIn(o *server, list []hearthtest.File, user, other *syscall
 		e.must(os.Chown(p, int(user.Uid), int(user.Gid)), "give %s to the user", p)
 	}
 	cmd := exec.CommandContext(e.ctx, e.hearth, "mount", "--allow-other", "--config", config, "s3://"+o.bucket, dir)
-	cmd.Env, cmd.SysProcAttr = e.environ(o), &syscall.SysProcAttr{Credential: user, Pdeathsig: syscall.SIGKILL}
-	out, _ := cmd.CombinedOutput()
+	cmd.Env, cmd.SysProcAttr = e.environ(o), &syscall.SysProcAttr{Credential: user}
+	out, _ := hearthtest.Output(cmd)
 	if cmd.ProcessState.ExitCode() != 1 || !strings.Contains(string(out), "add the line user_allow_other to /etc/fuse.conf") || len(mountsBelow(dir)) > 0 {
 		e.Errorf("allow_other without user_allow_other: exit %d, %d mounts: %s", cmd.ProcessState.ExitCode(), len(mountsBelow(dir)), out)
 	}
@@ -82,8 +82,8 @@ func (e *env) as(who *syscall.Credential, name string, args ...string) (string, 
 	e.Helper()
 	cmd := exec.CommandContext(e.ctx, name, args...)
 	cmd.Env = e.environ(nil)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: who, Pdeathsig: syscall.SIGKILL}
-	out, err := cmd.CombinedOutput()
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: who}
+	out, err := hearthtest.Output(cmd)
 	return string(out), err
 }
 

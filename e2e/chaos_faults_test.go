@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hearthfs/hearth/internal/faultfs"
+	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
 // launch draws a mode and starts the node in it.
@@ -238,8 +239,7 @@ func (c *chaos) cat(x *object, rng *rand.Rand) *copier {
 	c.e.must(err, "make a file")
 	r.cmd = exec.CommandContext(c.e.ctx, "cat", filepath.Join(c.h.dir, x.Path))
 	r.cmd.Env, r.cmd.Stdout, r.cmd.Stderr = c.e.environ(nil), r.to, &r.said
-	r.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	c.e.must(r.cmd.Start(), "start a reader")
+	c.e.must(hearthtest.Spawn(r.cmd), "start a reader")
 	<-time.After(time.Duration(rng.IntN(40)) * time.Millisecond)
 	return r
 }

@@ -317,8 +317,8 @@ func noRightToMount(e *env) {
 		args := slices.Concat(c.wrap, []string{e.hearth, "mount", "--config", config, "s3://" + o.bucket, dir})
 		cmd := exec.CommandContext(e.ctx, args[0], args[1:]...)
 		cmd.Env = append(e.environ(o), c.environ...)
-		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Credential: c.user}
-		out, _ := cmd.CombinedOutput()
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: c.user}
+		out, _ := hearthtest.Output(cmd)
 		if code := cmd.ProcessState.ExitCode(); code == 0 || code == 2 || !strings.Contains(string(out), c.want) || len(mountsBelow(dir)) > 0 {
 			e.Errorf("%s: exit %d, %d mounts: %s", c.what, code, len(mountsBelow(dir)), out)
 		}

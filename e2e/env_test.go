@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -18,6 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/hearthfs/hearth/internal/hearthtest"
 	"github.com/hearthfs/hearth/node"
 )
 
@@ -167,12 +169,8 @@ func (e *env) start(cmd *exec.Cmd) *process {
 	e.count++
 	p := &process{Cmd: cmd, env: e, name: fmt.Sprintf("%s-%d", filepath.Base(cmd.Path), e.count),
 		out: &output{grown: make(chan struct{})}, done: make(chan struct{})}
-	if cmd.SysProcAttr == nil {
-		cmd.SysProcAttr = &syscall.SysProcAttr{}
-	}
-	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
 	cmd.Stdout, cmd.Stderr = p.out, p.out
-	e.must(cmd.Start(), "start %s", p.name)
+	e.must(hearthtest.Spawn(cmd), "start %s", p.name)
 	go func() { _ = cmd.Wait(); close(p.done) }()
 	e.Cleanup(func() {
 		cut := time.AfterFunc(20*time.Second, func() { abortBelow(e.dir) }) // a thread of it may be behind a reader, whom nobody answers any more
@@ -211,6 +209,21 @@ func (p *process) exit(within time.Duration) int {
 		p.env.Fatalf("%s did not end within %v:\n%s", p.name, within, p.out)
 	}
 	return p.ProcessState.ExitCode()
+}
+
+// pause stops a process and waits until none of its threads runs: a request that comes
+// right after the signal was answered in 3 of 1,200.
+func (e *env) pause(p *os.Process) {
+	e.Helper()
+	e.must(p.Signal(unix.SIGSTOP), "stop a process")
+	e.eventually("the stop of a process", func() bool {
+		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.Pid))
+		return err == nil && len(threads) > 0 && !slices.ContainsFunc(threads, func(name string) bool {
+			stat, err := os.ReadFile(name)
+			// One in state D waits in the kernel, and stops before it comes back from there.
+			return err == nil && (bytes.Contains(stat, []byte(") R ")) || bytes.Contains(stat, []byte(") S ")))
+		})
+	})
 }
 
 // waitFor waits until the output holds the text.
@@ -255,8 +268,7 @@ func (e *env) run(name string, args ...string) (string, int) {
 	e.Helper()
 	cmd := exec.CommandContext(e.ctx, name, args...)
 	cmd.Env = e.environ(nil)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	out, err := cmd.CombinedOutput()
+	out, err := hearthtest.Output(cmd)
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
 		e.Fatalf("run %s %v: %v", name, args, err)

@@ -181,7 +181,7 @@ func silentOrigin(e *env) {
 	e.good("cached before", epoch(h.dir, half, 1, 4, 0))
 	_, err := os.ReadDir(filepath.Join(h.dir, filepath.Dir(list[len(list)-1].Path)))
 	e.must(err, "list the rest")
-	e.must(o.Command.Process.Signal(syscall.SIGSTOP), "stop the server")
+	e.pause(o.Command.Process)
 	start := time.Now()
 	_, err = os.ReadFile(filepath.Join(h.dir, list[len(list)-1].Path))
 	if took := time.Since(start); !errors.Is(err, syscall.EIO) || took > 32*time.Second {

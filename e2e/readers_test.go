@@ -326,7 +326,7 @@ func cutOff(e *env) {
 	if cut := machine.CutOff(e.ctx, kind, []string{h.dir, e.path("none")}); cut != nil {
 		e.Fatalf("%v was cut off, and answers", cut)
 	}
-	e.must(h.Process.Signal(unix.SIGSTOP), "stop the node")
+	e.pause(h.Process)
 	e.must(os.WriteFile("/proc/sys/vm/drop_caches", []byte("2"), 0), "drop what the kernel knows")
 	reader := make(chan error, 1)
 	go func() { _, err := os.ReadDir(filepath.Join(h.dir, "none")); reader <- err }()

@@ -78,7 +78,7 @@ func sicknesses(timeout time.Duration) []sickness {
 			lists: fails, small: fails, large: fails, says: "does not answer", silent: true},
 		{name: "black-hole", root: true, fall: blackHole(true), rise: blackHole(false),
 			names: fails, lists: fails, small: fails, large: fails, says: "does not answer", silent: true},
-		{name: "stopped", fall: func(s *sick) { s.must(s.o.Command.Process.Signal(syscall.SIGSTOP), "stop the server") },
+		{name: "stopped", fall: func(s *sick) { s.pause(s.o.Command.Process) },
 			rise:  func(s *sick) { s.must(s.o.Command.Process.Signal(syscall.SIGCONT), "let the server go on") },
 			names: fails, lists: fails, small: fails, large: fails, says: "does not answer", silent: true},
 		{name: "refused", fall: func(s *sick) { s.p.Down() }, rise: func(s *sick) { s.must(s.p.Up(), "open the port") },

@@ -156,11 +156,11 @@ func warmUpTerminal(e *env) {
 	cmd := exec.Command(e.hearth, "warmup", "/", "--node", "unix://"+h.socket())
 	cmd.Env = append(e.environ(nil), "TERM=xterm")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = terminal, terminal, terminal
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true, Pdeathsig: syscall.SIGKILL}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	p.SetFirstByte(200 * time.Millisecond)
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP) // under nohup they are ignored, which a program inherits
-	err := cmd.Start()
+	err := hearthtest.Spawn(cmd)
 	signal.Stop(hangups)
 	e.must(err, "start warmup on a terminal")
 	ended := make(chan error, 1)

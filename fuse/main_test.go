@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
 // Whoever mounts never reads, and whoever reads never mounts: as root the whole
@@ -302,11 +304,11 @@ func tryMount(t testing.TB, c setup, as *syscall.Credential) (*mounted, error) {
 	m.cmd = exec.Command("/proc/self/exe")
 	m.cmd.Env = append(os.Environ(), roleEnv+"=daemon", noNap, "HEARTH_FUSE_SETUP="+string(text))
 	m.cmd.Stderr = os.Stderr
-	m.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Credential: as}
+	m.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: as}
 	in, _ := m.cmd.StdinPipe()
 	out, _ := m.cmd.StdoutPipe()
 	m.in, m.out = json.NewEncoder(in), json.NewDecoder(out)
-	if err := m.cmd.Start(); err != nil {
+	if err := hearthtest.Spawn(m.cmd); err != nil {
 		return nil, err
 	}
 	watchdog := time.AfterFunc(40*time.Second, m.abort)

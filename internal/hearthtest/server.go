@@ -1,7 +1,6 @@
 package hearthtest
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -13,9 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 )
@@ -167,58 +164,6 @@ func (s *Server) start(ctx context.Context, address string) error {
 
 // Stop ends the server and waits for its end.
 func (s *Server) Stop() { s.stop() }
-
-// StartChild starts a command that dies with this process, however this process
-// ends. exited is closed when the command has ended; output gives the last of
-// what it said.
-func StartChild(c *exec.Cmd) (exited <-chan struct{}, output func() string, err error) {
-	var out tail
-	if c.Stdout == nil {
-		c.Stdout = &out
-	}
-	if c.Stderr == nil {
-		c.Stderr = &out
-	}
-	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	started, done := make(chan error, 1), make(chan struct{})
-	go func() {
-		// The signal is sent when the thread that forked ends, so that thread
-		// stays with this goroutine for as long as the child lives.
-		runtime.LockOSThread()
-		defer close(done)
-		err := c.Start()
-		started <- err
-		if err == nil {
-			_ = c.Wait() // that it ended is all that is asked
-		}
-	}()
-	if err := <-started; err != nil {
-		return nil, nil, fmt.Errorf("start %s: %w", c.Path, err)
-	}
-	return done, out.String, nil
-}
-
-// tail keeps the last 16 KiB written to it.
-type tail struct {
-	mu  sync.Mutex // guards buf
-	buf bytes.Buffer
-}
-
-func (t *tail) Write(p []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.buf.Write(p)
-	if over := t.buf.Len() - 16<<10; over > 0 {
-		t.buf.Next(over)
-	}
-	return len(p), nil
-}
-
-func (t *tail) String() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.buf.String()
-}
 
 // Tool finds a test tool: in $HEARTH_TOOLS, in .tools/bin beside the nearest
 // go.mod upwards, or in PATH. The error is fs.ErrNotExist.
