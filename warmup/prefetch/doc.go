@@ -1,6 +1,6 @@
 // Package prefetch fills the rest of a directory whose small objects are read in no
 // order: eight readers of small files over a 20 ms first byte get 400 files a second
-// whatever the cache, and 64 requests get 3,200.
+// whatever the cache, and 128 requests get up to 6,400.
 //
 // It hears of each READ of an object of one block. A READ of what the node holds costs
 // one atomic load, or, while something was brought, one line of a table. A READ of
@@ -8,7 +8,7 @@
 // of its directory and in those of three directories above, which have the last 64
 // objects that were missed there, none older than 30 s.
 //
-//	misses -> windows -> areas -> directories, up to eight at a time -> at most 64 requests
+//	misses -> windows -> areas -> directories, up to eight at a time -> at most 128 requests
 //
 // A directory becomes an area when 32 objects of its window lie in no order: they
 // cannot be laid out in fewer than eight ascending runs. One reader in order is one
@@ -31,8 +31,8 @@
 // which grows again two seconds later.
 //
 // Each object brought has a word in a table until somebody reads it. What is unread in
-// an area is at most sixteen times what was read there: 64 requests bring eight times what
-// eight readers read at first, and in random order these have used a few in a hundred of
+// an area is at most sixteen times what was read there: 128 requests bring as much for
+// eight readers at first, and in random order these have used a few in a hundred of
 // what was brought when half of all is there, so that whether it is used shows at the end
 // alone. An area ends after 30 s without a read, or once more of it was evicted unread
 // than was read: what nobody has read by then is wasted. Where fewer than half of what

@@ -8,8 +8,9 @@ import (
 )
 
 const (
-	// mostRequests are in flight at a time: as many as a plain downloader takes.
-	mostRequests = 64
+	// mostRequests are in flight at a time: as many as are best for a plain downloader of
+	// small objects 20 ms away. With 64 no machine gets more than 3,200 of them a second.
+	mostRequests = 128
 	// paceEvery is how often it is looked whether an origin asked to slow down, and
 	// restAfter how long their number does not grow after that.
 	paceEvery, restAfter = 200 * time.Millisecond, 2 * time.Second

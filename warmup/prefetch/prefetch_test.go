@@ -343,7 +343,7 @@ func TestPace(t *testing.T) {
 		after     time.Duration
 		throttled int64
 		most      int
-	}{{paceEvery, 5, 64}, {paceEvery, 6, 32}, {paceEvery / 2, 9, 32}, {paceEvery / 2, 9, 16}, {time.Second, 9, 16}, {restAfter, 9, 20}, {paceEvery, 9, 25}, {paceEvery, 10, 12}} {
+	}{{paceEvery, 5, 128}, {paceEvery, 6, 64}, {paceEvery / 2, 9, 64}, {paceEvery / 2, 9, 32}, {time.Second, 9, 32}, {restAfter, 9, 40}, {paceEvery, 9, 50}, {paceEvery, 10, 25}} {
 		now = now.Add(x.after)
 		if c.look(x.throttled, now); c.most != x.most {
 			t.Fatalf("%+v: %d", x, c.most)
