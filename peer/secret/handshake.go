@@ -1,0 +1,289 @@
+package secret
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"time"
+)
+
+// What is wrong between two nodes; both are told the same.
+var (
+	// ErrKey: one did not show the other that it has the key. Sure, unless the peer says so.
+	ErrKey = errors.New("the cluster keys differ (compare the fingerprints of both nodes, and give both the same key)")
+	// ErrNoKey: one has a key and the other has none.
+	ErrNoKey = errors.New("one node has a cluster key and the other has none (give both the same key)")
+	// ErrName: the clusters' names differ; the keys may, too.
+	ErrName = errors.New("the cluster names differ (give both nodes the same, or do not join them)")
+	// ErrEncryption: one encrypts and the other does not.
+	ErrEncryption = errors.New("encryption is on at one node and off at the other (set cluster.encryption alike)")
+	// ErrVersion: they speak different versions of the handshake.
+	ErrVersion = errors.New("the nodes speak different versions of the handshake (run one version of Hearth)")
+	// ErrNotHearth: the peer does not speak as a node does.
+	ErrNotHearth = errors.New("the peer is no Hearth node")
+	// ErrOtherNode: the peer is a node of the cluster, and not the one that was asked for.
+	ErrOtherNode = errors.New("another node answers at this address")
+	// ErrSelf: the peer has this node's id.
+	ErrSelf = errors.New("the peer is this node itself, or has a copy of its cache directory")
+	// ErrNotLoopback: a node without a key was to talk over a network.
+	ErrNotLoopback = errors.New("without a cluster key nodes talk over loopback only (give all nodes a key)")
+
+	errSlow = fmt.Errorf("no end within 10 s: %w", os.ErrDeadlineExceeded)
+)
+
+const (
+	// maxHandshake bounds a peer that says nothing where the caller does not; two round trips
+	// and a millisecond of work are never near it.
+	maxHandshake = 10 * time.Second
+	// lingers until the peer has read why it was refused, and lingerBytes of what it had
+	// under way: a connection that is closed with bytes unread takes the alert with it.
+	lingers     = 250 * time.Millisecond
+	lingerBytes = 64 << 10
+)
+
+// Client shakes hands with the node that has accepted conn, before anything else is sent.
+// It returns the connection to go on with, and the peer's node id. With want, the peer must
+// be that node; "": any of the cluster. It ends with ctx, or after 10 s. On an error conn
+// is closed; otherwise it has no deadline. The errors are those above, or say that the
+// connection broke.
+func (i *Identity) Client(ctx context.Context, conn net.Conn, want string) (net.Conn, string, error) {
+	return i.within(ctx, conn, func() (net.Conn, string, error) {
+		talk, id, err := i.call(conn)
+		if err == nil && id != i.id && want != "" && id != want {
+			err = fmt.Errorf("%w: it is node %s, and %s was asked for", ErrOtherNode, id, want)
+		}
+		return talk, id, err
+	})
+}
+
+// Server is the other end of Client, for a connection that was accepted.
+func (i *Identity) Server(ctx context.Context, conn net.Conn) (net.Conn, string, error) {
+	return i.within(ctx, conn, func() (net.Conn, string, error) { return i.answer(conn) })
+}
+
+// within bounds a handshake, and closes the connection if it fails.
+func (i *Identity) within(ctx context.Context, conn net.Conn, shake func() (net.Conn, string, error)) (net.Conn, string, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, maxHandshake, errSlow)
+	defer cancel()
+	ended := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(ended)
+		_ = conn.SetDeadline(time.Unix(1, 0))
+	})
+	talk, id, err := shake()
+	err = i.explain(err)
+	late := !stop()
+	if late {
+		<-ended
+	}
+	switch {
+	case late && !isVerdict(err):
+		err = fmt.Errorf("wait for the peer's answer: %w", context.Cause(ctx))
+	case err == nil && id == i.id:
+		err = ErrSelf
+	case err == nil:
+		err = conn.SetDeadline(time.Time{})
+	case i.mode == encrypted && errors.Is(err, ErrKey) && !late:
+		linger(conn)
+	}
+	if err != nil {
+		_ = conn.Close()
+		return nil, "", fmt.Errorf("authenticate the peer at %s: %w", conn.RemoteAddr(), err)
+	}
+	return talk, id, nil
+}
+
+func linger(conn net.Conn) {
+	if half, ok := conn.(interface{ CloseWrite() error }); ok {
+		_ = half.CloseWrite()
+	}
+	_ = conn.SetReadDeadline(time.Now().Add(lingers))
+	_, _ = io.CopyN(io.Discard, conn, lingerBytes)
+}
+
+// call is the client's part.
+func (i *Identity) call(conn net.Conn) (net.Conn, string, error) {
+	mine := i.greet()
+	if err := send(conn, clientGreeting, mine); err != nil {
+		return nil, "", err
+	}
+	m, err := receive(conn)
+	if err != nil {
+		return nil, "", err
+	}
+	peer, err := i.meet(m, serverGreeting)
+	if err != nil {
+		return nil, "", err
+	}
+	switch i.mode {
+	case encrypted:
+		return i.encrypt(tls.Client(conn, i.client), func(t *tls.Conn) error {
+			_, err := receiveBody(t, welcome, 0)
+			return err
+		})
+	case plain:
+		if err := send(conn, proof, i.proof(clientGreeting, mine, m.body)); err != nil {
+			return nil, "", err
+		}
+		return conn, peer.id, i.verify(conn, serverGreeting, mine, m.body)
+	}
+	return conn, peer.id, overLoopback(conn)
+}
+
+// answer is the server's part. It greets whoever greets, so that both know what differs.
+func (i *Identity) answer(conn net.Conn) (net.Conn, string, error) {
+	m, err := receive(conn)
+	if err != nil {
+		return nil, "", err
+	}
+	mine := i.greet()
+	if err := send(conn, serverGreeting, mine); err != nil {
+		return nil, "", err
+	}
+	peer, err := i.meet(m, clientGreeting)
+	if err != nil {
+		return nil, "", err
+	}
+	switch i.mode {
+	case encrypted:
+		return i.encrypt(tls.Server(conn, i.server), func(t *tls.Conn) error { return send(t, welcome, nil) })
+	case plain:
+		if err := i.verify(conn, clientGreeting, m.body, mine); err != nil {
+			if errors.Is(err, ErrKey) {
+				_ = send(conn, refusal, nil)
+			}
+			return nil, "", err
+		}
+		return conn, peer.id, send(conn, proof, i.proof(serverGreeting, m.body, mine))
+	}
+	return conn, peer.id, overLoopback(conn)
+}
+
+// overLoopback holds nodes without a key to it; only after the greetings, so that a node
+// with a key is told what the other lacks.
+func overLoopback(conn net.Conn) error {
+	for _, a := range []net.Addr{conn.LocalAddr(), conn.RemoteAddr()} {
+		if a.Network() == "unix" {
+			continue
+		}
+		if at, err := netip.ParseAddrPort(a.String()); err != nil || !at.Addr().Unmap().IsLoopback() {
+			return fmt.Errorf("%w: %s is not loopback", ErrNotLoopback, a)
+		}
+	}
+	return nil
+}
+
+func (i *Identity) greet() []byte {
+	g := greeting{mode: i.mode, tag: i.tag, id: i.id}
+	_, _ = rand.Read(g.nonce[:]) // does not fail
+	return g.encode()
+}
+
+// meet compares the peer's greeting with this node.
+func (i *Identity) meet(m message, due kind) (greeting, error) {
+	if m.version != version {
+		return greeting{}, fmt.Errorf("%w: %d there, %d here", ErrVersion, m.version, version)
+	}
+	if m.kind != due {
+		return greeting{}, fmt.Errorf("%w: it sent message %d, and %d was due", ErrNotHearth, m.kind, due)
+	}
+	peer, err := parseGreeting(m.body)
+	switch {
+	case err != nil:
+		return greeting{}, err
+	case peer.tag != i.tag:
+		return greeting{}, fmt.Errorf("%w: %q here", ErrName, i.name)
+	case peer.mode == i.mode:
+		return peer, nil
+	case peer.mode == keyless:
+		return greeting{}, fmt.Errorf("%w: none there", ErrNoKey)
+	case i.mode == keyless:
+		return greeting{}, fmt.Errorf("%w: none here", ErrNoKey)
+	case peer.mode == plain:
+		return greeting{}, fmt.Errorf("%w: off there, on here", ErrEncryption)
+	}
+	return greeting{}, fmt.Errorf("%w: on there, off here", ErrEncryption)
+}
+
+// encrypt does TLS's handshake, and what comes after it.
+func (i *Identity) encrypt(t *tls.Conn, after func(*tls.Conn) error) (net.Conn, string, error) {
+	if err := t.Handshake(); err != nil {
+		return nil, "", err
+	}
+	if err := after(t); err != nil {
+		return nil, "", err
+	}
+	id, err := PeerID(t.ConnectionState())
+	return t, id, err
+}
+
+// explain makes one of the errors above of what TLS says, and tells apart a connection
+// that broke.
+func (i *Identity) explain(err error) error {
+	if err == nil || isVerdict(err) {
+		return err
+	}
+	var op *net.OpError
+	var header tls.RecordHeaderError
+	var unknown x509.UnknownAuthorityError
+	isOp := errors.As(err, &op)
+	switch {
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return fmt.Errorf("the peer ended the connection before the handshake was done (it stops, or is no Hearth node): %w", io.ErrUnexpectedEOF)
+	case i.mode != encrypted, errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, io.ErrClosedPipe),
+		isOp && op.Op != "remote error" && op.Op != "local error": // these two are alerts of TLS
+		return fmt.Errorf("the handshake was broken off: %w", err)
+	case errors.As(err, &header):
+		return fmt.Errorf("%w: %w", ErrNotHearth, err)
+	case isOp && op.Op == "remote error":
+		return fmt.Errorf("%w: the peer refused this node's certificate (%w); the fingerprint here is %s", ErrKey, op.Err, i.cluster.fingerprint)
+	case errors.As(err, &unknown):
+		return fmt.Errorf("%w: the peer's certificate is of another; the fingerprint here is %s", ErrKey, i.cluster.fingerprint)
+	}
+	return fmt.Errorf("%w: %w; the fingerprint here is %s", ErrKey, err, i.cluster.fingerprint)
+}
+
+// isVerdict tells what is known of the peer from a connection that broke.
+func isVerdict(err error) bool {
+	for _, known := range []error{ErrKey, ErrNoKey, ErrName, ErrEncryption, ErrVersion, ErrNotHearth, ErrOtherNode, ErrNotLoopback} {
+		if errors.Is(err, known) {
+			return true
+		}
+	}
+	return false
+}
+
+// proof shows to who has the key that its maker has it, too, now and in this role: nonces
+// are in the greetings.
+func (i *Identity) proof(role kind, client, server []byte) []byte {
+	h := hmac.New(sha256.New, i.cluster.keys().plain)
+	for _, part := range [][]byte{{byte(role)}, []byte(i.name), client, server} {
+		_, _ = h.Write(binary.BigEndian.AppendUint16(nil, uint16(len(part))))
+		_, _ = h.Write(part)
+	}
+	return h.Sum(nil)
+}
+
+func (i *Identity) verify(conn net.Conn, role kind, client, server []byte) error {
+	got, err := receiveBody(conn, proof, proofBytes)
+	if errors.Is(err, ErrKey) {
+		return fmt.Errorf("%w; the fingerprint here is %s", err, i.cluster.fingerprint)
+	}
+	if err != nil {
+		return err
+	}
+	if !hmac.Equal(got, i.proof(role, client, server)) {
+		return fmt.Errorf("%w: the peer's is another; the fingerprint here is %s", ErrKey, i.cluster.fingerprint)
+	}
+	return nil
+}

@@ -1,0 +1,134 @@
+package secret
+
+import (
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// Options say how a node talks to its peers.
+type Options struct {
+	// Plain authenticates connections and does not encrypt them (cluster.encryption: off),
+	// for isolated networks. Default: they are encrypted.
+	Plain bool
+}
+
+// mode is how a node talks; both sides' are the same.
+type mode byte
+
+const (
+	encrypted mode = 1 + iota
+	plain
+	keyless
+)
+
+// Identity is a node as its peers know it: its id, and what shows that it belongs to the
+// cluster. Any number of goroutines may use it.
+type Identity struct {
+	id, name       string
+	mode           mode
+	tag            [tagBytes]byte // of the name
+	cluster        *Cluster       // nil: keyless
+	client, server *tls.Config    // nil unless encrypted
+}
+
+var (
+	errDates  = errors.New("its certificate is not valid from 2000 to 2100, as all that nodes make")
+	errNodeID = errors.New("its certificate has no node id")
+)
+
+// Identity makes a node's, with a new key pair and certificate. An id has 1 to 64 ASCII
+// letters, digits, dots, dashes and underscores.
+func (c *Cluster) Identity(id string, o Options) (*Identity, error) {
+	if err := checkName(id); err != nil {
+		return nil, fmt.Errorf("make a certificate: node id %w", err)
+	}
+	i := &Identity{id: id, name: c.name, mode: encrypted, tag: nameTag(c.name), cluster: c}
+	if o.Plain {
+		i.mode = plain
+		return i, nil
+	}
+	certificate, err := c.sign(nodeTemplate(id))
+	if err != nil {
+		return nil, fmt.Errorf("make a certificate for node %s: %w", id, err)
+	}
+	i.client, i.server = c.configs(certificate)
+	return i, nil
+}
+
+// Keyless makes the identity of a node that has no key. It talks to others without a key,
+// over loopback alone.
+func Keyless(name, id string) (*Identity, error) {
+	if err := errors.Join(checkName(name), checkName(id)); err != nil {
+		return nil, fmt.Errorf("make an identity without a cluster key: %w", err)
+	}
+	return &Identity{id: id, name: name, mode: keyless, tag: nameTag(name)}, nil
+}
+
+func nameTag(name string) (tag [tagBytes]byte) {
+	sum := sha256.Sum256([]byte(labelName + "\x00" + name))
+	copy(tag[:], sum[:])
+	return tag
+}
+
+// ID is the node's.
+func (i *Identity) ID() string { return i.id }
+
+// Format prints the node's id and its cluster's name, with any verb.
+func (i *Identity) Format(f fmt.State, _ rune) {
+	_, _ = fmt.Fprintf(f, "node %s of cluster %s", i.id, i.name)
+}
+
+// configs are for both ends of TLS.
+func (c *Cluster) configs(certificate tls.Certificate) (client, server *tls.Config) {
+	trusted := x509.NewCertPool()
+	trusted.AddCert(c.authority)
+	client = &tls.Config{
+		MinVersion:             tls.VersionTLS13,
+		Certificates:           []tls.Certificate{certificate},
+		RootCAs:                trusted,
+		ServerName:             serverName,
+		NextProtos:             []string{protocol},
+		Time:                   validAt,
+		SessionTicketsDisabled: true, // each connection shows the certificate anew
+		VerifyConnection: func(s tls.ConnectionState) error {
+			_, err := PeerID(s)
+			return err
+		},
+	}
+	server = client.Clone()
+	server.RootCAs, server.ServerName = nil, ""
+	server.ClientCAs, server.ClientAuth = trusted, tls.RequireAndVerifyClientCert
+	return client, server
+}
+
+// ClientConfig is for TLS with a node of the same cluster, without Client's greeting; nil
+// where nothing is encrypted. It tells the protocol "hearth/1": who speaks another sets
+// NextProtos. The caller's own.
+func (i *Identity) ClientConfig() *tls.Config { return i.client.Clone() }
+
+// ServerConfig is the other end's of ClientConfig.
+func (i *Identity) ServerConfig() *tls.Config { return i.server.Clone() }
+
+// PeerID is the node id in the peer's certificate, which a configuration made here has
+// verified against the authority. It is an error if no node made the certificate.
+func PeerID(s tls.ConnectionState) (string, error) {
+	if len(s.VerifiedChains) == 0 {
+		return "", errNodeID
+	}
+	leaf := s.VerifiedChains[0][0]
+	if !leaf.NotBefore.Equal(validFrom()) || !leaf.NotAfter.Equal(validUntil()) {
+		return "", errDates
+	}
+	if len(leaf.URIs) != 1 || leaf.URIs[0].Scheme != uriScheme {
+		return "", errNodeID
+	}
+	id, ok := strings.CutPrefix(leaf.URIs[0].Opaque, uriPrefix)
+	if !ok || checkName(id) != nil {
+		return "", errNodeID
+	}
+	return id, nil
+}
