@@ -31,9 +31,7 @@ package secret
 
 import (
 	"crypto"
-	"crypto/ecdsa"
 	"crypto/ed25519"
-	"crypto/elliptic"
 	"crypto/hkdf"
 	"crypto/pbkdf2"
 	"crypto/rand"
@@ -63,7 +61,7 @@ const (
 
 const (
 	derivedBytes = 32
-	// phraseRounds of PBKDF2 are what OWASP asks for with SHA-256: 0.1 s for a node, once.
+	// phraseRounds of PBKDF2 are what OWASP asks for with SHA-256: 0.2 s for a node, once.
 	phraseRounds = 600_000
 	// fingerprintBytes are 16 characters to compare; nothing is decided by them.
 	fingerprintBytes = 10
@@ -97,7 +95,7 @@ type keys struct {
 
 // Cluster derives what nodes of the cluster of that name have in common. A name has 1 to
 // 64 ASCII letters, digits, dots, dashes and underscores. With a pass phrase it takes
-// about 0.1 s.
+// about 0.2 s.
 func (k Key) Cluster(name string) (*Cluster, error) {
 	c, err := k.cluster(name)
 	if err != nil {
@@ -212,15 +210,15 @@ func (c *Cluster) signAuthority() (*x509.Certificate, error) {
 
 // sign makes a node's certificate, and the key for it.
 func (c *Cluster) sign(template *x509.Certificate) (tls.Certificate, error) {
-	pair, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	public, private, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
 		return tls.Certificate{}, err
 	}
-	der, err := x509.CreateCertificate(rand.Reader, template, c.authority, pair.Public(), c.keys().authority)
+	der, err := x509.CreateCertificate(rand.Reader, template, c.authority, public, c.keys().authority)
 	if err != nil {
 		return tls.Certificate{}, err
 	}
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: signer{pair.Public(), pair.Sign}}, nil
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: signer{public, private.Sign}}, nil
 }
 
 // signer is a private key that is not printed with the tls.Config that has it.
