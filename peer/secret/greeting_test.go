@@ -2,8 +2,10 @@ package secret
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"net"
+	"strings"
 	"testing"
 	"time"
 
@@ -32,6 +34,29 @@ func TestGreetingRoundTrip(t *testing.T) {
 			t.Fatal(got, err)
 		}
 	})
+}
+
+func TestMalformedGreetings(t *testing.T) {
+	// What no node says is refused, an id that would not look well in a log among it.
+	said := func(m mode, nonce int, id string) string {
+		return string(append([]byte{byte(m)}, make([]byte, tagBytes+nonce)...)) + id
+	}
+	for name, body := range map[string]string{
+		"nothing":            "",
+		"no tag":             said(plain, -1, ""),
+		"half a nonce":       said(plain, nonceBytes/2, ""),
+		"no id":              said(plain, nonceBytes, ""),
+		"no id, keyless":     said(keyless, nonceBytes, ""),
+		"a line break":       said(plain, nonceBytes, "a\nb"),
+		"a long id":          said(plain, nonceBytes, strings.Repeat("x", maxName+1)),
+		"more, encrypted":    said(encrypted, 0, "a"),
+		"mode 0":             said(0, nonceBytes, "a"),
+		"a mode of tomorrow": said(keyless+1, nonceBytes, "a"),
+	} {
+		if _, err := parseGreeting([]byte(body)); !errors.Is(err, ErrNotHearth) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
 }
 
 // script is a peer that sends what is written down, and ends.

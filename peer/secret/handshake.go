@@ -41,15 +41,9 @@ var (
 	errSlow = fmt.Errorf("no end within 10 s: %w", os.ErrDeadlineExceeded)
 )
 
-const (
-	// maxHandshake bounds a peer that says nothing where the caller does not; two round trips
-	// and a millisecond of work are never near it.
-	maxHandshake = 10 * time.Second
-	// lingers until the peer has read why it was refused, and lingerBytes of what it had
-	// under way: a connection that is closed with bytes unread takes the alert with it.
-	lingers     = 250 * time.Millisecond
-	lingerBytes = 64 << 10
-)
+// maxHandshake bounds a peer that says nothing where the caller does not; three round trips
+// and a millisecond of work are never near it.
+const maxHandshake = 10 * time.Second
 
 // Client shakes hands with the node that has accepted conn, before anything else is sent.
 // It returns the connection to go on with, and the peer's node id. With want, the peer must
@@ -93,22 +87,12 @@ func (i *Identity) within(ctx context.Context, conn net.Conn, shake func() (net.
 		err = ErrSelf
 	case err == nil:
 		err = conn.SetDeadline(time.Time{})
-	case i.mode == encrypted && errors.Is(err, ErrKey) && !late:
-		linger(conn)
 	}
 	if err != nil {
 		_ = conn.Close()
 		return nil, "", fmt.Errorf("authenticate the peer at %s: %w", conn.RemoteAddr(), err)
 	}
 	return talk, id, nil
-}
-
-func linger(conn net.Conn) {
-	if half, ok := conn.(interface{ CloseWrite() error }); ok {
-		_ = half.CloseWrite()
-	}
-	_ = conn.SetReadDeadline(time.Now().Add(lingers))
-	_, _ = io.CopyN(io.Discard, conn, lingerBytes)
 }
 
 // call is the client's part.

@@ -88,17 +88,13 @@ func nodes(t testing.TB, o Options) (a, b *Identity) {
 }
 
 func TestNodesOfOneClusterTalk(t *testing.T) {
-	// Each learns the other's id, and what follows passes both ways, in all three forms;
-	// a deadline that the connection had is gone.
+	// Each learns the other's id, and what follows passes both ways, in all three forms.
 	encA, encB := nodes(t, Options{})
 	plainA, plainB := nodes(t, Options{Plain: true})
 	for name, x := range map[string][2]*Identity{"encrypted": {encA, encB}, "plain": {plainA, plainB},
 		"keyless": {keylessNode(t, "test", "a"), keylessNode(t, "test", "b")}} {
 		t.Run(name, func(t *testing.T) {
 			near, far := pair(t)
-			if err := near.SetDeadline(time.Now().Add(time.Hour)); err != nil {
-				t.Fatal(err)
-			}
 			ctx, cancel := context.WithCancel(t.Context())
 			c, s := shake(ctx, near, far, x[0], x[1])
 			cancel() // has no meaning any more
@@ -109,6 +105,29 @@ func TestNodesOfOneClusterTalk(t *testing.T) {
 				t.Error("the wrong connection to go on with")
 			}
 			talk(t, c.conn, s.conn)
+		})
+	}
+}
+
+func TestNoDeadlineIsLeft(t *testing.T) {
+	// A connection that had a deadline of its own talks beyond that, and beyond the handshake's.
+	for _, o := range []Options{{}, {Plain: true}} {
+		synctest.Test(t, func(t *testing.T) {
+			a, b := nodes(t, o)
+			near, far := net.Pipe()
+			for _, end := range []net.Conn{near, far} {
+				if err := end.SetDeadline(time.Now().Add(time.Second)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			c, s := shake(t.Context(), near, far, a, b)
+			if c.err != nil || s.err != nil {
+				t.Fatal(c.err, s.err)
+			}
+			time.Sleep(time.Hour)
+			talk(t, c.conn, s.conn)
+			near.Close()
+			far.Close()
 		})
 	}
 }

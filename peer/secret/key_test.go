@@ -199,6 +199,9 @@ func TestSecretsAreNotPrinted(t *testing.T) {
 			t.Fatalf("a secret is printed: %q", s)
 		}
 	}
+	if s := fmt.Sprint(k); s != "(cluster key, not shown)" {
+		t.Error(s)
+	}
 	if s := fmt.Sprint(c, i); !strings.Contains(s, c.Fingerprint()) || !strings.Contains(s, "n1") {
 		t.Error(s)
 	}

@@ -112,7 +112,7 @@ func forgedClient(t *testing.T, b *Identity, config *tls.Config) {
 	near, far := pair(t)
 	heard := make(chan error, 1)
 	go func() {
-		defer near.Close() // else the server would wait for it a moment
+		defer near.Close()
 		heard <- func() error {
 			if err := send(near, clientGreeting, b.greet()); err != nil {
 				return err
