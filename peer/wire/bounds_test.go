@@ -1,0 +1,245 @@
+package wire
+
+import (
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/internal/hearthtest"
+)
+
+func TestASlowReaderIsBounded(t *testing.T) {
+	// A peer asks for 200 blocks and reads nothing: what waits for it stays within its
+	// bound, another is served meanwhile, and after a while it is cut off.
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, pipes, ServerOptions{QueuedBytes: 3 << 20}, PeerOptions{})
+		serverErr := make(chan error, 1)
+		conn, slow := r.another("slow", serverErr)
+		for id := range uint64(200) {
+			conn.Write(slow.frame(header{id: 1 + id, kind: kindFill}, fillMeta(Want{object("data").Block(0), 0, hearth.BlockSize}), 0))
+		}
+		begun := time.Now()
+		synctest.Wait()
+		if s, views := r.server.Stats(), r.owner.pool.Stats().Views; s.Queued != 3<<20 || views != 3 || s.InFlight < 199 {
+			t.Errorf("%d Views for %+v", views, s)
+		}
+		hearthtest.CheckGet(t, sourceOf(r.peer.Fill), object("data").Block(0), 0, hearth.BlockSize, 1)
+		if err := <-serverErr; err == nil || time.Since(begun) != stallAfter || !strings.Contains(err.Error(), "takes nothing") {
+			t.Errorf("%v after %v", err, time.Since(begun))
+		}
+		conn.Close()
+	})
+}
+
+// another is a connection of a peer that the test plays.
+func (r *rig) another(name string, ended chan error) (io.WriteCloser, *raw) {
+	a, b := pipe()
+	go func() { ended <- r.server.Serve(context.Background(), b, name) }()
+	x, err := newRaw(a, true)
+	if err != nil {
+		panic(err)
+	}
+	return a, x
+}
+
+func TestWhoReadsSlowlyGetsAll(t *testing.T) {
+	// Answers that have no room wait without their bytes and come when there is some.
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, pipes, ServerOptions{QueuedBytes: 1 << 20}, PeerOptions{})
+		var work sync.WaitGroup
+		for range 40 {
+			work.Go(func() {
+				hearthtest.CheckGet(t, sourceOf(r.peer.Fill), object("data").Block(0), 0, hearth.BlockSize, 1)
+			})
+		}
+		work.Wait()
+	})
+}
+
+func TestAskingForMoreThanAllowed(t *testing.T) {
+	// A peer that has more requests unanswered than it was told may have them is cut off.
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, pipes, ServerOptions{Requests: MaxItems}, PeerOptions{})
+		ended := make(chan error, 1)
+		conn, greedy := r.another("greedy", ended)
+		for id := range uint64(MaxItems + 1) {
+			conn.Write(greedy.frame(header{id: 1 + id, kind: kindFill}, fillMeta(Want{object("hang").Block(0), 0, 1}), 0))
+		}
+		if err := <-ended; !errors.Is(err, ErrProtocol) || !strings.Contains(err.Error(), "peer greedy") || !strings.Contains(err.Error(), "at most 64") {
+			t.Errorf("ended by %v", err)
+		}
+		conn.Close()
+	})
+}
+
+func TestABusyServerSheds(t *testing.T) {
+	// One peer has all its requests under way: more of them, over another connection, are
+	// refused, and so is a connection too many. Another peer is served.
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, pipes, ServerOptions{Requests: MaxItems, Connections: 2}, PeerOptions{})
+		second := NewPeer("owner", PeerOptions{Pool: r.pool, Dial: r.dial})
+		third := NewPeer("owner", PeerOptions{Pool: r.pool, Dial: r.dial})
+		b := object("hang").Block(0)
+		var work sync.WaitGroup
+		for range MaxItems {
+			work.Go(func() { r.peer.Fill(t.Context(), b, 0, 1) })
+		}
+		synctest.Wait()
+		if _, err := r.peer.Fill(t.Context(), object("data").Block(0), 0, 1); !errors.Is(err, ErrRefused) {
+			t.Errorf("beyond the places: %v", err)
+		}
+		if _, err := second.Fill(t.Context(), object("data").Block(0), 0, 1); !errors.Is(err, ErrRefused) {
+			t.Errorf("beyond the requests: %v", err)
+		}
+		if _, err := third.Fill(t.Context(), object("data").Block(0), 0, 1); !errors.Is(err, ErrRefused) {
+			t.Errorf("beyond the connections: %v", err)
+		}
+		if n := r.server.Stats().Connections; n != 2 {
+			t.Errorf("%d connections", n)
+		}
+		ended := make(chan error, 1)
+		conn, other := r.another("other", ended)
+		conn.Write(other.frame(header{id: 1, kind: kindFill}, fillMeta(Want{object("miss").Block(0), 0, 1}), 0))
+		if h, _, _, err := other.in.next(); err != nil || h.kind != kindMiss {
+			t.Errorf("another peer: %+v, %v", h, err)
+		}
+		conn.Close()
+		<-ended
+		third.Close()
+		second.Close()
+		r.peer.Close()
+		work.Wait()
+	})
+}
+
+func TestCancellingFreesPlaces(t *testing.T) {
+	// All places are taken, and one waits; their readers leave at once, handlers are told, and
+	// on both sides there is room for as many again. Rounds leave nothing behind.
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, pipes, ServerOptions{Requests: MaxItems}, PeerOptions{Requests: MaxItems})
+		for round := range 10 {
+			ctx, cancel := context.WithCancelCause(t.Context())
+			gone := errors.New("reader gone")
+			var work sync.WaitGroup
+			for i := range MaxItems + 1 {
+				work.Go(func() {
+					if _, err := r.peer.Fill(ctx, object("hang").Block(0), 0, 1+i); err != gone {
+						t.Errorf("left with %v", err)
+					}
+				})
+			}
+			synctest.Wait()
+			at := time.Now()
+			if a, b := r.peer.Stats().InFlight, r.server.Stats().InFlight; a != MaxItems || b != MaxItems {
+				t.Fatalf("round %d: %d and %d under way", round, a, b)
+			}
+			cancel(gone)
+			work.Wait()
+			synctest.Wait()
+			if a, b := r.peer.Stats().InFlight, r.server.Stats().InFlight; a+b != 0 || time.Since(at) != 0 {
+				t.Fatalf("round %d: %d and %d are left after %v", round, a, b, time.Since(at))
+			}
+		}
+		if n := r.owner.cancelled.Load(); n != 10*MaxItems || r.peer.Stats().Cancelled != n {
+			t.Errorf("%d handlers were told, %+v", n, r.peer.Stats())
+		}
+		hearthtest.CheckGet(t, sourceOf(r.peer.Fill), object("data").Block(0), 0, 1, 1)
+	})
+}
+
+func TestManyIsCancelledAsOne(t *testing.T) {
+	// Some items are answered, the reader leaves: each of the others is told once.
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, pipes, ServerOptions{}, PeerOptions{})
+		var wants []Want
+		for i := range MaxItems {
+			wants = append(wants, Want{object([]string{"data", "hang"}[i%2]).Block(0), 0, 7})
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		data, left := 0, 0
+		r.peer.Many(ctx, Peek, wants, func(i int, v *hearth.View, err error) {
+			switch {
+			case err == nil && i%2 == 0:
+				v.Release()
+				if data++; data == MaxItems/2 {
+					cancel()
+				}
+			case errors.Is(err, context.Canceled) && i%2 == 1:
+				left++
+			default:
+				t.Errorf("item %d: %v", i, err)
+			}
+		})
+		if data != MaxItems/2 || left != MaxItems/2 {
+			t.Errorf("%d answered, %d left", data, left)
+		}
+		synctest.Wait()
+		if n := r.server.Stats().InFlight; n != 0 {
+			t.Errorf("%d under way", n)
+		}
+	})
+}
+
+func TestNoMemoryForAnAnswer(t *testing.T) {
+	// Readers hold all of the asker's memory: an answer is thrown away after a tenth of a
+	// second, while small words go on; when some is released the connection still works.
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, pipes, ServerOptions{}, PeerOptions{})
+		b := object("data").Block(0)
+		hearthtest.CheckGet(t, sourceOf(r.peer.Fill), b, 0, 1, 1)
+		var held []*hearth.View
+		for n := hearth.BlockSize; n > 0; n /= 2 {
+			for v := r.pool.TryAlloc(n); v != nil; v = r.pool.TryAlloc(n) {
+				held = append(held, v)
+			}
+		}
+		for range 10 {
+			begun := time.Now()
+			if _, err := r.peer.Fill(t.Context(), b, 0, hearth.BlockSize); !errors.Is(err, ErrMemory) || time.Since(begun) != memoryWait {
+				t.Errorf("%v after %v", err, time.Since(begun))
+			}
+		}
+		if _, err := r.peer.Fill(t.Context(), object("miss").Block(0), 0, 1); !errors.Is(err, hearth.ErrMiss) {
+			t.Errorf("a miss: %v", err)
+		}
+		for _, v := range held {
+			v.Release()
+		}
+		hearthtest.CheckGet(t, sourceOf(r.peer.Fill), b, 0, hearth.BlockSize, 1)
+		if s := r.peer.Stats(); s.Silences+s.Broken != 0 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+func TestServeEndsWithItsContext(t *testing.T) {
+	// The node stops: handlers are told, askers learn it at once, Serve says why it ended.
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, pipes, ServerOptions{}, PeerOptions{})
+		stopping := errors.New("node stops")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		a, b := pipe()
+		ended := make(chan error, 1)
+		go func() { ended <- r.server.Serve(ctx, b, "asker") }()
+		x, err := newRaw(a, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.Write(x.frame(header{id: 1, kind: kindFill}, fillMeta(Want{object("hang").Block(0), 0, 1}), 0))
+		synctest.Wait()
+		cancel(stopping)
+		if err := <-ended; !errors.Is(err, stopping) {
+			t.Errorf("ended by %v", err)
+		}
+		if _, _, _, err := x.in.next(); err != io.EOF {
+			t.Errorf("the asker reads %v", err)
+		}
+		a.Close()
+	})
+}

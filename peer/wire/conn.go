@@ -1,0 +1,332 @@
+package wire
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/bits"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+
+	"github.com/hearthfs/hearth"
+)
+
+// errGone says that a connection ended before a call was sent over it.
+var errGone = errors.New("connection gone")
+
+// conn is one connection at the side that asks: one goroutine reads, one writes.
+type conn struct {
+	peer     *Peer
+	raw      net.Conn
+	in       input
+	out      *output
+	seed     uint64 // of requests
+	places   int    // items that may be unanswered, as the peer said
+	load     atomic.Int64
+	answered atomic.Bool // there was an answer
+
+	mu    sync.Mutex // guards the rest, and of calls what they say; taken before output's and the Peer's
+	err   error      // set once: the connection is over
+	last  uint64     // request
+	calls map[uint64]*call
+	open  int // items that are unanswered
+}
+
+// call is a request on its way.
+type call struct {
+	kind   kind
+	number uint16 // of a Call
+	items  int
+	wants  []Want
+	one    [1]Want // is wants, most often
+	body   *hearth.View
+	room   *semaphore.Weighted // that the body's bytes are of
+	head   []byte
+	inline [384]byte // is head, most often
+
+	results chan result // one for each item: nobody waits to put it there
+
+	// Guarded by the conn's lock.
+	id, question uint64
+	open         uint64 // a bit for each item without an answer
+	left         bool   // the caller is gone
+}
+
+// result is an item's.
+type result struct {
+	item int
+	view *hearth.View
+	err  error
+}
+
+// itemLoad is what an item counts beside its bytes.
+const itemLoad = 1 << 10
+
+func (c *call) loadOf(item int) int64 {
+	if c.kind == kindCall {
+		return itemLoad
+	}
+	return itemLoad + int64(c.wants[item].N)
+}
+
+// encode makes the request's head but for what the connection gives it.
+func (c *call) encode(ctx context.Context) {
+	var left time.Duration
+	if deadline, ok := ctx.Deadline(); ok {
+		left = max(time.Until(deadline), time.Millisecond)
+	}
+	head := c.inline[:headerSize]
+	if c.kind != kindCall {
+		c.head = appendRequest(head, left, c.wants)
+		return
+	}
+	head = binary.LittleEndian.AppendUint32(head, milliseconds(left))
+	if c.body != nil {
+		head = appendSums(head, c.body.Bytes())
+	}
+	c.head = head
+}
+
+// parts is outgoing's.
+func (c *call) parts() ([]byte, *hearth.View) { return c.head, c.body }
+
+// gone is outgoing's.
+func (c *call) gone() {
+	if c.body != nil {
+		c.room.Release(int64(c.body.Len()))
+		c.body.Release()
+		c.body = nil
+	}
+}
+
+func newConn(p *Peer, raw net.Conn, asker, answerer hello) *conn {
+	c := &conn{peer: p, raw: raw, out: newOutput(raw, &p.counters), calls: map[uint64]*call{}, places: int(answerer.places)}
+	c.in.r = bufio.NewReaderSize(&stream{Conn: raw, counters: &p.counters, heard: p.hear}, bufferSize)
+	c.seed, c.in.seed = seeds(asker, answerer)
+	return c
+}
+
+// close is the end of a conn that nobody used.
+func (c *conn) close() {
+	c.raw.Close()
+	c.peer.o.Pool.Unreserve(connBytes)
+}
+
+// send queues a call. errGone: not over this connection.
+func (c *conn) send(x *call) error {
+	c.mu.Lock()
+	if c.err != nil {
+		c.mu.Unlock()
+		return errGone
+	}
+	if c.open+x.items > c.places {
+		c.mu.Unlock()
+		return c.peer.fault(fmt.Errorf("%w: it takes %d requests at a time", ErrRefused, c.places))
+	}
+	c.last++
+	x.id, x.open = c.last, uint64(1)<<x.items-1
+	h := header{id: x.id, kind: x.kind, item: x.number, payload: size(x.body)}
+	unsealed := len(x.head)
+	x.head, x.question = seal(x.head, h, c.seed, 0)
+	c.calls[x.id] = x
+	c.open += x.items
+	for i := range x.items {
+		c.load.Add(x.loadOf(i))
+	}
+	if !c.out.put(x) { // a write failed just now
+		delete(c.calls, x.id)
+		c.open -= x.items // its load is of no interest any more
+		x.head = x.head[:unsealed]
+		c.mu.Unlock()
+		c.fail(c.down(errGone))
+		return errGone
+	}
+	c.mu.Unlock()
+	return nil
+}
+
+func (c *conn) down(err error) error { return c.peer.fault(fmt.Errorf("%w: %w", ErrDown, err)) }
+
+// leave ends a caller's wait; what is delivered already it takes.
+func (c *conn) leave(x *call) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	x.left = true
+	if x.open != 0 && c.err == nil {
+		frame, _ := seal(make([]byte, headerSize), header{id: x.id, kind: kindCancel}, c.seed, 0)
+		c.out.put(plain(frame))
+	}
+}
+
+func (c *conn) write() {
+	if err := c.out.run(); err != nil {
+		c.fail(c.down(err))
+	}
+}
+
+func (c *conn) read() {
+	for {
+		h, sum, meta, err := c.in.next()
+		if err == nil {
+			err = c.take(h, sum, meta)
+		}
+		if err != nil {
+			c.fail(c.down(err))
+			return
+		}
+	}
+}
+
+// take takes an answer. Its error is the connection's.
+func (c *conn) take(h header, sum uint64, meta []byte) error {
+	x, question, err := c.claim(h)
+	if err != nil || x == nil {
+		return err
+	}
+	if !c.answered.Swap(true) {
+		c.peer.recovered()
+	}
+	v, err, broken := c.result(x, h, sum+question, meta)
+	if broken != nil {
+		err = c.fail(c.down(broken))
+	}
+	c.deliver(x, result{int(h.item), v, err})
+	return broken
+}
+
+// claim finds the call of an answer, to which no other will be; nil for one that says
+// no more than that its sender is there.
+func (c *conn) claim(h header) (x *call, question uint64, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err != nil {
+		return nil, 0, c.err
+	}
+	x = c.calls[h.id]
+	switch {
+	case !h.kind.isAnswer():
+		return nil, 0, fmt.Errorf("%w: a request, of who answers", ErrProtocol)
+	case h.kind == kindFilling && h.id <= c.last:
+		c.peer.counters.answers[kindFilling].Add(1)
+		return nil, 0, nil
+	case x == nil || h.kind == kindFilling:
+		return nil, 0, fmt.Errorf("%w: an answer to request %d, which was not asked, or is answered", ErrProtocol, h.id)
+	case h.kind == kindCancelled && !x.left:
+		return nil, 0, fmt.Errorf("%w: request %d was not cancelled", ErrProtocol, h.id)
+	}
+	if int(h.item) >= x.items || x.open&(1<<h.item) == 0 {
+		return nil, 0, fmt.Errorf("%w: an answer to item %d of request %d, which was not asked, or is answered", ErrProtocol, h.item, h.id)
+	}
+	if n := h.payload; h.kind == kindData && x.kind != kindCall && n != x.wants[h.item].N {
+		return nil, 0, fmt.Errorf("%w: %d bytes in answer to request %d, which asked for %d", ErrProtocol, n, h.id, x.wants[h.item].N)
+	}
+	if x.open &^= 1 << h.item; x.open == 0 {
+		delete(c.calls, h.id)
+	}
+	c.open--
+	return x, x.question, nil
+}
+
+// result makes an item's result of its answer; broken is an error of the connection.
+func (c *conn) result(x *call, h header, sum uint64, meta []byte) (v *hearth.View, err, broken error) {
+	p := c.peer
+	p.counters.answers[h.kind].Add(1)
+	switch h.kind {
+	case kindMiss:
+		return nil, hearth.ErrMiss, nil
+	case kindStale:
+		return nil, p.fault(hearth.ErrStale), nil
+	case kindRefused:
+		return nil, p.fault(ErrRefused), nil
+	case kindCancelled:
+		return nil, p.fault(errCancelled), nil
+	case kindError:
+		inner, _, err := unseal(meta, sum, 0)
+		if err != nil {
+			p.counters.mismatches.Add(1)
+			return nil, p.fault(err), nil
+		}
+		return nil, p.fault(&Error{Class: Class(h.code), Text: string(inner)}), nil
+	}
+	v, err, broken = c.payload(x, h, sum, meta)
+	if errors.Is(err, ErrChecksum) {
+		p.counters.mismatches.Add(1)
+	}
+	return v, err, broken
+}
+
+// payload reads and verifies a block's bytes.
+func (c *conn) payload(x *call, h header, sum uint64, meta []byte) (v *hearth.View, err, broken error) {
+	p := c.peer
+	inner, _, err := unseal(meta, sum, 0)
+	if err != nil || h.payload == 0 || c.hasLeft(x) {
+		return nil, p.faultIf(err), c.in.discard(h.payload)
+	}
+	var room [maxSums]byte
+	sums := room[:copy(room[:], inner)]
+	v = take(p.ctx, p.o.Pool, h.payload)
+	p.hear() // what came while we waited for memory is not read yet
+	if v == nil {
+		return nil, p.fault(fmt.Errorf("%w: %d bytes", ErrMemory, h.payload)), c.in.discard(h.payload)
+	}
+	if broken = c.in.payload(v.Bytes()); broken == nil && matches(v.Bytes(), sums) {
+		return v, nil, nil
+	}
+	v.Release()
+	return nil, p.fault(ErrChecksum), broken
+}
+
+func (p *Peer) faultIf(err error) error {
+	if err == nil {
+		return nil
+	}
+	return p.fault(err)
+}
+
+func (c *conn) hasLeft(x *call) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return x.left
+}
+
+// deliver hands a result to the caller, if it is still there, and frees the place.
+func (c *conn) deliver(x *call, r result) {
+	c.load.Add(-x.loadOf(r.item))
+	c.mu.Lock()
+	if !x.left {
+		x.results <- r
+	} else if r.view != nil {
+		r.view.Release()
+	}
+	c.mu.Unlock()
+	c.peer.settle(1)
+}
+
+// fail ends the connection: all that waits for it gets the error. It returns the one that
+// was first.
+func (c *conn) fail(err error) error {
+	c.mu.Lock()
+	if c.err != nil {
+		defer c.mu.Unlock()
+		return c.err
+	}
+	c.err = err
+	calls := c.calls
+	c.calls = nil
+	c.mu.Unlock()
+	c.raw.Close()
+	c.out.close()
+	c.peer.lost(c, err)
+	for _, x := range calls {
+		for open := x.open; open != 0; open &= open - 1 {
+			c.deliver(x, result{item: bits.TrailingZeros64(open), err: err})
+		}
+	}
+	return err
+}

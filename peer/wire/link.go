@@ -1,0 +1,341 @@
+package wire
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/hearthfs/hearth"
+)
+
+// input reads a connection's frames.
+type input struct {
+	r    *bufio.Reader
+	seed uint64
+	left int // bytes of the last frame's meta that are still in r
+}
+
+// stream counts what is read, and tells that something was.
+type stream struct {
+	net.Conn
+	counters *counters
+	heard    func() // may be nil
+}
+
+func (s *stream) Read(p []byte) (int, error) {
+	n, err := s.Conn.Read(p)
+	if n > 0 {
+		s.counters.received.Add(int64(n))
+		if s.heard != nil {
+			s.heard()
+		}
+	}
+	return n, err
+}
+
+// next returns a frame's header and meta, valid until the payload or the next frame is
+// read. io.EOF is an end between two frames.
+func (in *input) next() (h header, sum uint64, meta []byte, err error) {
+	in.skipMeta()
+	b, err := in.r.Peek(headerSize)
+	if err != nil {
+		return h, 0, nil, cutOff(err, len(b))
+	}
+	if h, sum, err = parseHeader(b, in.seed); err != nil {
+		return h, 0, nil, err
+	}
+	in.r.Discard(headerSize)
+	if meta, err = in.r.Peek(h.meta); err != nil {
+		return h, 0, nil, cutOff(err, headerSize)
+	}
+	in.left = h.meta
+	return h, sum, meta, nil
+}
+
+func cutOff(err error, got int) error {
+	if err == io.EOF && got > 0 {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+func (in *input) skipMeta() {
+	in.r.Discard(in.left) // it was peeked: this cannot fail
+	in.left = 0
+}
+
+// payload reads as many bytes as p has.
+func (in *input) payload(p []byte) error {
+	in.skipMeta()
+	_, err := io.ReadFull(in.r, p)
+	return cutOff(err, 1)
+}
+
+// discard reads a payload that nobody wants, or that there is no memory for.
+func (in *input) discard(n int) error {
+	in.skipMeta()
+	_, err := in.r.Discard(n)
+	return cutOff(err, 1)
+}
+
+// take returns memory for a payload, or nil if there is none soon. The caller holds
+// no View.
+func take(ctx context.Context, pool *hearth.Pool, n int) *hearth.View {
+	if v := pool.TryAlloc(n); v != nil {
+		return v
+	}
+	ctx, cancel := context.WithTimeout(ctx, memoryWait)
+	defer cancel()
+	v, _ := pool.Alloc(ctx, n) // its error says no more than nil
+	return v
+}
+
+// outgoing is something to be written. parts is called once or never, right before
+// that; afterwards, or if it never will be, gone is called, once. The bytes stay as they
+// are in between.
+type outgoing interface {
+	parts() (head []byte, v *hearth.View)
+	gone()
+}
+
+// plain is a frame without meta that nobody waits for.
+type plain []byte
+
+func (p plain) parts() ([]byte, *hearth.View) { return p, nil }
+func (p plain) gone()                         {}
+
+// output writes a connection's frames, on the one goroutine that runs it. Whoever puts
+// something there keeps it within bounds.
+type output struct {
+	conn     net.Conn
+	counters *counters
+	// idle is asked when it said, and when it was woken, what is to be sent for want of
+	// anything else, and when it is to be asked again (0: when woken). It may be nil.
+	idle func(now, sent time.Time) (plain, time.Duration)
+
+	mu     sync.Mutex // guards the rest; held for some instructions
+	queue  []outgoing
+	closed bool
+
+	wake chan struct{} // capacity 1
+}
+
+func newOutput(conn net.Conn, c *counters) *output {
+	return &output{conn: conn, counters: c, wake: make(chan struct{}, 1)}
+}
+
+// put queues something; false: it is closed, and what was to be written is still the
+// caller's.
+func (o *output) put(f outgoing) bool {
+	o.mu.Lock()
+	if o.closed {
+		o.mu.Unlock()
+		return false
+	}
+	o.queue = append(o.queue, f)
+	first := len(o.queue) == 1
+	o.mu.Unlock()
+	if first {
+		o.nudge()
+	}
+	return true
+}
+
+// nudge has the writer look again.
+func (o *output) nudge() {
+	select {
+	case o.wake <- struct{}{}:
+	default:
+	}
+}
+
+// close ends run, which lets go of what is queued.
+func (o *output) close() {
+	o.mu.Lock()
+	o.closed = true
+	o.mu.Unlock()
+	o.nudge()
+}
+
+// smallMost is the largest payload that is copied to be written with others: below it a
+// copy is cheaper than an entry of writev, and than a record of its own where TLS is used.
+const smallMost = 8 << 10
+
+// run writes until it is closed or a write fails.
+func (o *output) run() error {
+	w := writer{output: o, buf: make([]byte, 0, bufferSize), sent: time.Now()}
+	defer o.drain()
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	timer.Stop()
+	var batch []outgoing
+	for {
+		var closed bool
+		if batch, closed = o.swap(batch[:0]); closed {
+			letGo(batch)
+			return nil
+		}
+		if err := w.writeAll(batch); err != nil {
+			return err
+		}
+		clear(batch)
+		if len(batch) > 0 {
+			continue
+		}
+		if o.idle != nil {
+			p, again := o.idle(time.Now(), w.sent)
+			if p != nil {
+				if err := w.writeAll([]outgoing{p}); err != nil {
+					return err
+				}
+				continue
+			}
+			if again > 0 {
+				timer.Reset(again)
+			}
+		}
+		select {
+		case <-o.wake:
+		case <-timer.C:
+		}
+	}
+}
+
+// swap takes what is queued and leaves the memory of what was written.
+func (o *output) swap(empty []outgoing) (batch []outgoing, closed bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	batch, o.queue = o.queue, empty
+	return batch, o.closed
+}
+
+func (o *output) drain() {
+	o.close()
+	batch, _ := o.swap(nil)
+	letGo(batch)
+}
+
+func letGo(batch []outgoing) {
+	for _, f := range batch {
+		f.gone()
+	}
+}
+
+// writer gathers what is small.
+type writer struct {
+	*output
+	buf     []byte
+	sent    time.Time // the end of the last write
+	vector  [2][]byte
+	buffers net.Buffers // of vector; here, since a local one would be allocated each time
+}
+
+// writeAll writes a batch and lets go of it, also if that fails.
+func (w *writer) writeAll(batch []outgoing) error {
+	for i, f := range batch {
+		err := w.add(f)
+		f.gone()
+		if err != nil {
+			letGo(batch[i+1:])
+			return err
+		}
+	}
+	return w.flush(nil)
+}
+
+func (w *writer) add(f outgoing) error {
+	head, v := f.parts()
+	if len(w.buf)+len(head) > cap(w.buf) {
+		if err := w.flush(nil); err != nil {
+			return err
+		}
+	}
+	w.buf = append(w.buf, head...)
+	switch {
+	case v == nil:
+		return nil
+	case v.Len() <= smallMost && v.Len() <= cap(w.buf)-len(w.buf):
+		w.buf = append(w.buf, v.Bytes()...)
+		return nil
+	}
+	return w.flush(v.Bytes())
+}
+
+// flush writes what was gathered, and payload behind it.
+func (w *writer) flush(payload []byte) error {
+	if len(w.buf)+len(payload) == 0 {
+		return nil
+	}
+	if err := w.conn.SetWriteDeadline(time.Now().Add(stallAfter)); err != nil {
+		return fmt.Errorf("write: %w", err)
+	}
+	var n int64
+	var err error
+	if len(payload) == 0 {
+		var m int
+		m, err = w.conn.Write(w.buf)
+		n = int64(m)
+	} else {
+		w.vector = [2][]byte{w.buf, payload}
+		w.buffers = w.vector[:]
+		n, err = w.buffers.WriteTo(w.conn)
+		w.vector = [2][]byte{}
+	}
+	w.buf, w.sent = w.buf[:0], time.Now()
+	w.counters.sent.Add(n)
+	if err != nil {
+		return fmt.Errorf("write: %w", stalled(err))
+	}
+	return nil
+}
+
+// stalled says what a timeout of a write means.
+func stalled(err error) error {
+	var timeout net.Error
+	if errors.As(err, &timeout) && timeout.Timeout() {
+		return fmt.Errorf("it takes nothing for %v", stallAfter)
+	}
+	return err
+}
+
+// exchange sends and reads hellos, each side in its turn: over a pipe a write waits for
+// its reader. The one who asks is first, so that a port scanner is told nothing.
+func exchange(conn net.Conn, asks bool, mine hello, within time.Duration) (theirs hello, err error) {
+	if err := conn.SetDeadline(time.Now().Add(within)); err != nil {
+		return theirs, fmt.Errorf("hello: %w", err)
+	}
+	send := func() error {
+		_, err := conn.Write(mine.append(nil))
+		return err
+	}
+	if asks {
+		err = send()
+	}
+	var b [helloSize]byte
+	if err == nil {
+		_, err = io.ReadFull(conn, b[:])
+	}
+	if err != nil {
+		return theirs, fmt.Errorf("hello: %w", err)
+	}
+	if theirs, err = parseHello(b[:]); err != nil {
+		return theirs, err
+	}
+	if !asks {
+		if err := send(); err != nil {
+			return theirs, fmt.Errorf("hello: %w", err)
+		}
+	}
+	if err := mine.agree(theirs); err != nil {
+		return theirs, err
+	}
+	if theirs.refused {
+		return theirs, fmt.Errorf("%w: connections enough", ErrRefused)
+	}
+	return theirs, conn.SetDeadline(time.Time{})
+}

@@ -1,0 +1,348 @@
+package wire
+
+import (
+	"context"
+	"fmt"
+	"math/bits"
+	"net"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+
+	"github.com/hearthfs/hearth"
+)
+
+// PeerOptions configure a Peer.
+type PeerOptions struct {
+	// Dial makes a connection to the peer, encrypted or not; it returns soon after its
+	// context ended, which is after Silence. It must be given.
+	Dial func(ctx context.Context) (net.Conn, error)
+	// Pool is where answers lie. It must be given.
+	Pool *hearth.Pool
+	// Connections at most; 0: 4. There is one until it has more than a block to bring.
+	Connections int
+	// Requests that are unanswered, items one by one; 0: 256, and MaxItems at least.
+	// Who comes then waits.
+	Requests int
+	// QueuedBytes of bodies of Calls that wait to be written; 0: 8 MiB, but an eighth of
+	// the Pool at most, and never less than one body. Beyond it Calls are refused.
+	QueuedBytes int64
+	// Silence after which a peer that owes an answer is given up; 0: the constant.
+	Silence time.Duration
+}
+
+// Peer asks one peer. It dials when it is first needed and again when a connection was
+// lost; after a failure all that comes fails at once with it until a dial succeeds, which is
+// tried again after 100 ms, then twice as long, up to 5 s.
+type Peer struct {
+	name     string
+	o        PeerOptions
+	counters counters
+	places   *semaphore.Weighted // items that are unanswered
+	room     *semaphore.Weighted // bytes of bodies
+	ctx      context.Context
+	cancel   context.CancelCauseFunc
+	work     sync.WaitGroup // all goroutines; Add under mu while not closed
+	kick     chan struct{}  // capacity 1: the watch looks again
+	begun    time.Time
+	heard    atomic.Int64 // nanoseconds from begun to the last byte
+
+	mu      sync.Mutex // guards the rest; never held across I/O; taken after a conn's lock, never before
+	conns   []*conn
+	dialing bool
+	changed chan struct{} // closed when a dial ended, and at Close
+	debt    debt
+	outage  outage
+	watched watched
+	closed  bool
+}
+
+// debt is what the peer owes, dials included.
+type debt struct {
+	items int64
+	since time.Time // when the first of these began
+}
+
+// outage is how often in a row the peer failed; an answer ends it.
+type outage struct {
+	fails int
+	until time.Time // not dialled before
+	err   error
+}
+
+// watched says whether the watch runs, and whether it waits to be kicked.
+type watched struct{ runs, parked bool }
+
+const (
+	pauseFirst = 100 * time.Millisecond
+	pauseMost  = 5 * time.Second
+	// busyBytes asked for over the least busy connection call for one more: over each
+	// a block holds up what comes behind it.
+	busyBytes = hearth.BlockSize
+)
+
+// NewPeer returns a Peer without connections; name is for errors. Close it.
+func NewPeer(name string, o PeerOptions) *Peer {
+	if o.Connections <= 0 {
+		o.Connections = 4
+	}
+	if o.Requests <= 0 {
+		o.Requests = 256
+	}
+	o.Requests = max(o.Requests, MaxItems)
+	if o.Silence <= 0 {
+		o.Silence = Silence
+	}
+	ctx, cancel := context.WithCancelCause(context.Background())
+	return &Peer{
+		name: name, o: o, ctx: ctx, cancel: cancel, begun: time.Now(),
+		places: semaphore.NewWeighted(int64(o.Requests)),
+		room:   semaphore.NewWeighted(queuedBytes(o.QueuedBytes, o.Pool)),
+		kick:   make(chan struct{}, 1), changed: make(chan struct{}),
+	}
+}
+
+// Fill returns bytes [off, off+n) of a block from its owner, which may fetch it. n = 0
+// has the owner load the block and returns no View. The caller, who holds no View
+// meanwhile, releases what it gets. Errors beside an *Error, hearth.ErrMiss and
+// hearth.ErrStale are reasons to go elsewhere: ErrSilent, ErrDown, ErrRefused,
+// ErrChecksum, ErrMemory.
+func (p *Peer) Fill(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
+	return p.get(ctx, Fill, Want{b, off, n})
+}
+
+// Peek is Fill of what the peer holds itself; otherwise it is hearth.ErrMiss.
+func (p *Peer) Peek(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
+	return p.get(ctx, Peek, Want{b, off, n})
+}
+
+func (p *Peer) get(ctx context.Context, v Verb, w Want) (*hearth.View, error) {
+	if err := w.check(v); err != nil {
+		return nil, p.fault(err)
+	}
+	c := &call{kind: kind(v), items: 1}
+	c.one[0] = w
+	c.wants = c.one[:]
+	return p.ask(ctx, c)
+}
+
+// Call asks by a number that both sides gave a meaning, with a body of at most MaxBody
+// bytes or nil, which stays the caller's. The caller releases the answer; an
+// empty one is nil.
+func (p *Peer) Call(ctx context.Context, number uint16, body *hearth.View) (*hearth.View, error) {
+	n := size(body)
+	if n > MaxBody {
+		return nil, p.fault(fmt.Errorf("call %d: a body of %d bytes, at most %d", number, n, MaxBody))
+	}
+	if !p.room.TryAcquire(int64(n)) {
+		return nil, p.fault(fmt.Errorf("%w: bodies enough wait to be sent", ErrRefused))
+	}
+	c := &call{kind: kindCall, number: number, items: 1, room: p.room}
+	if body != nil {
+		c.body = body.Retain()
+	}
+	return p.ask(ctx, c)
+}
+
+// Many asks for many ranges, as few frames as they fit into, and calls each once for each
+// of them, in any order, on this goroutine: with a View that is each's to release,
+// or an error as of Fill. It does not wait for memory.
+func (p *Peer) Many(ctx context.Context, v Verb, wants []Want, each func(i int, v *hearth.View, err error)) {
+	for first := 0; first < len(wants); {
+		n, err := fit(v, wants[first:])
+		if n == 0 {
+			each(first, nil, p.fault(err))
+			first++
+			continue
+		}
+		c := &call{kind: kind(v), items: n, wants: slices.Clone(wants[first : first+n])} // the call may outlive this
+		p.askMany(ctx, c, func(r result) { each(first+r.item, r.view, r.err) })
+		first += n
+	}
+}
+
+// fit is how many wants one request has room for; 0: the first is none.
+func fit(v Verb, wants []Want) (n int, err error) {
+	meta := requestFixed + sealSize
+	for n < min(len(wants), MaxItems) {
+		if err = wants[n].check(v); err != nil {
+			break
+		}
+		if meta += wants[n].size(); meta > maxMeta {
+			break
+		}
+		n++
+	}
+	return n, err
+}
+
+func (p *Peer) fault(err error) error { return fmt.Errorf("peer %s: %w", p.name, err) }
+
+// ask waits for the answer of a call of one item.
+func (p *Peer) ask(ctx context.Context, c *call) (*hearth.View, error) {
+	on, err := p.begin(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case r := <-c.results:
+		return r.view, r.err
+	case <-ctx.Done():
+	}
+	on.leave(c)
+	select {
+	case r := <-c.results: // it came meanwhile
+		return r.view, r.err
+	default:
+		return nil, context.Cause(ctx)
+	}
+}
+
+// askMany calls each for every item of a call.
+func (p *Peer) askMany(ctx context.Context, c *call, each func(result)) {
+	waiting := uint64(1)<<c.items - 1 // 64 items: the shift gives 0
+	fail := func(err error) {
+		for ; waiting != 0; waiting &= waiting - 1 {
+			each(result{item: bits.TrailingZeros64(waiting), err: err})
+		}
+	}
+	on, err := p.begin(ctx, c)
+	if err != nil {
+		fail(err)
+		return
+	}
+	take := func(r result) {
+		waiting &^= 1 << r.item
+		each(r)
+	}
+	for waiting != 0 {
+		select {
+		case r := <-c.results:
+			take(r)
+			continue
+		case <-ctx.Done():
+		}
+		on.leave(c)
+		for len(c.results) > 0 { // nobody adds to it any more
+			take(<-c.results)
+		}
+		fail(context.Cause(ctx))
+	}
+}
+
+// begin sends a call, once there is a place for it and a connection.
+func (p *Peer) begin(ctx context.Context, c *call) (*conn, error) {
+	n := int64(c.items)
+	if err := p.places.Acquire(ctx, n); err != nil {
+		c.gone()
+		return nil, context.Cause(ctx)
+	}
+	p.counters.requests.Add(n)
+	p.owe(n)
+	c.results = make(chan result, n)
+	c.encode(ctx)
+	for {
+		on, err := p.connect(ctx)
+		if err == nil {
+			if err = on.send(c); err == nil {
+				return on, nil
+			}
+			if err == errGone {
+				continue
+			}
+		}
+		p.settle(n)
+		c.gone()
+		return nil, err
+	}
+}
+
+// owe notes that the peer owes n items more.
+func (p *Peer) owe(n int64) {
+	p.counters.inFlight.Add(n)
+	p.mu.Lock()
+	if p.debt.items == 0 {
+		p.debt.since = time.Now()
+	}
+	p.debt.items += n
+	kick := p.watched.parked
+	p.watched.parked = false
+	p.mu.Unlock()
+	if kick {
+		select {
+		case p.kick <- struct{}{}:
+		default: // it was, and will look
+		}
+	}
+}
+
+// settle frees the places of n items that are answered, or never will be.
+func (p *Peer) settle(n int64) {
+	p.counters.inFlight.Add(-n)
+	p.mu.Lock()
+	p.debt.items -= n
+	p.mu.Unlock()
+	p.places.Release(n)
+}
+
+// connect returns the least busy connection, or dials, or says why there is none.
+func (p *Peer) connect(ctx context.Context) (*conn, error) {
+	for {
+		p.mu.Lock()
+		c := p.leastBusyLocked()
+		dials := c == nil || c.load.Load() > busyBytes && len(p.conns) < p.o.Connections
+		if dials && !p.dialing && !p.closed && !time.Now().Before(p.outage.until) {
+			p.dialLocked()
+		}
+		err, changed := p.outage.err, p.changed
+		if p.closed {
+			c, err = nil, p.fault(ErrClosed)
+		}
+		p.mu.Unlock()
+		if c != nil || err != nil {
+			if c != nil {
+				err = nil
+			}
+			return c, err
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+func (p *Peer) leastBusyLocked() (best *conn) {
+	for _, c := range p.conns {
+		if best == nil || c.load.Load() < best.load.Load() {
+			best = c
+		}
+	}
+	return best
+}
+
+// Stats are the figures so far.
+func (p *Peer) Stats() Stats { return p.counters.stats() }
+
+// Close ends what is under way with ErrClosed and returns when no goroutine is left.
+func (p *Peer) Close() {
+	p.mu.Lock()
+	p.closed = true
+	conns := p.conns
+	p.signalLocked()
+	p.mu.Unlock()
+	p.cancel(ErrClosed)
+	for _, c := range conns {
+		c.fail(p.fault(ErrClosed))
+	}
+	p.work.Wait()
+}
+
+func (p *Peer) signalLocked() {
+	close(p.changed)
+	p.changed = make(chan struct{})
+}

@@ -1,0 +1,148 @@
+package wire
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sync/semaphore"
+
+	"github.com/hearthfs/hearth"
+)
+
+// ServerOptions configure a Server.
+type ServerOptions struct {
+	// Handler answers.
+	Handler Handler
+	// Pool is where bodies of Calls and the buffers of connections are counted. It must
+	// be given.
+	Pool *hearth.Pool
+	// Connections per peer; 0: 8. More are refused.
+	Connections int
+	// Requests per peer, items one by one, at work at a time, each on a goroutine; 0:
+	// 256. More are refused. A connection may have as many unanswered.
+	Requests int
+	// QueuedBytes per peer of payloads that were asked for and not yet written, and of
+	// bodies of Calls; 0: 8 MiB, but an eighth of the Pool at most. It is never less than
+	// one block. Answers beyond it wait without their bytes; Calls are refused.
+	QueuedBytes int64
+}
+
+// Server answers peers.
+type Server struct {
+	o        ServerOptions
+	counters counters
+
+	mu     sync.Mutex // guards guests and their connections
+	guests map[string]*guest
+}
+
+// guest is a peer with at least one connection.
+type guest struct {
+	connections int
+	working     atomic.Int64
+	room        *semaphore.Weighted // for QueuedBytes
+}
+
+// NewServer returns a Server without connections.
+func NewServer(o ServerOptions) *Server {
+	if o.Connections <= 0 {
+		o.Connections = 8
+	}
+	if o.Requests <= 0 {
+		o.Requests = 256
+	}
+	o.Requests = max(o.Requests, MaxItems)
+	o.QueuedBytes = queuedBytes(o.QueuedBytes, o.Pool)
+	return &Server{o: o, guests: map[string]*guest{}}
+}
+
+// queuedBytes is a bound on what waits to be written to a peer.
+func queuedBytes(said int64, pool *hearth.Pool) int64 {
+	if said <= 0 {
+		said = min(8<<20, pool.Stats().Budget/8)
+	}
+	return max(said, hearth.BlockSize)
+}
+
+// Stats are the figures so far.
+func (s *Server) Stats() Stats { return s.counters.stats() }
+
+// Serve answers what comes over a connection until it ends or the context does; then
+// it closes the connection, and returns when every handler has. peer names who asks, in
+// errors, and is what bounds are kept by: two connections of one name share them. The
+// error is nil if the peer went in good order, the context's cause if that ended, and
+// otherwise says what was wrong: ErrProtocol, ErrIncompatible, ErrRefused, or the
+// network's.
+func (s *Server) Serve(ctx context.Context, conn net.Conn, peer string) error {
+	err := s.serve(ctx, conn, peer)
+	conn.Close()
+	switch {
+	case err == nil || errors.Is(err, io.EOF):
+		return nil
+	case ctx.Err() != nil:
+		err = context.Cause(ctx)
+	default:
+		s.counters.broken.Add(1)
+	}
+	return fmt.Errorf("serve peer %s: %w", peer, err)
+}
+
+func (s *Server) serve(ctx context.Context, conn net.Conn, peer string) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(errMissed)
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	g := s.admit(peer)
+	if g != nil {
+		defer s.leave(peer, g)
+	}
+	room := s.o.Pool.Reserve(connBytes)
+	if room {
+		defer s.o.Pool.Unreserve(connBytes)
+	}
+	mine := newHello()
+	mine.refused, mine.places = g == nil || !room, uint32(s.o.Requests)
+	theirs, err := exchange(conn, false, mine, stallAfter)
+	switch {
+	case err != nil:
+		return err
+	case g == nil:
+		return fmt.Errorf("%w: it has %d connections", ErrRefused, s.o.Connections)
+	case !room:
+		return fmt.Errorf("%w: no memory for its connection", ErrRefused)
+	}
+	s.counters.connections.Add(1)
+	defer s.counters.connections.Add(-1)
+	return newSession(s, g, conn, theirs, mine).run(ctx, cancel)
+}
+
+// connBytes are the buffers of a connection, one each way.
+const connBytes = 2 * bufferSize
+
+// admit returns the account of a peer that may have one more connection, or nil.
+func (s *Server) admit(peer string) *guest {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	g := s.guests[peer]
+	if g == nil {
+		g = &guest{room: semaphore.NewWeighted(s.o.QueuedBytes)}
+		s.guests[peer] = g
+	}
+	if g.connections >= s.o.Connections {
+		return nil
+	}
+	g.connections++
+	return g
+}
+
+func (s *Server) leave(peer string, g *guest) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if g.connections--; g.connections == 0 {
+		delete(s.guests, peer)
+	}
+}

@@ -1,0 +1,439 @@
+package wire
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/hearthfs/hearth"
+)
+
+// session is one connection at the side that answers: this goroutine reads, one writes,
+// and each item has one while it is worked on.
+type session struct {
+	server *Server
+	guest  *guest
+	in     input
+	out    *output
+	seed   uint64 // of answers
+	last   uint64 // request; the reader's alone
+
+	working sync.WaitGroup // items; Add by the reader
+
+	mu       sync.Mutex // guards the rest, and of requests what they say; taken before output's, never after
+	requests map[uint64]*request
+	open     int       // items that are not written
+	since    time.Time // when the first of these came
+	watched  bool      // the writer will look for silence by itself
+}
+
+// request is under way until its last item is about to be written.
+type request struct {
+	id, question uint64
+	ctx          context.Context
+	cancel       context.CancelCauseFunc
+	left         int  // guarded by the session's lock
+	cancelled    bool // likewise
+	tasks        []task
+	one          [1]task // is tasks, most often
+}
+
+// task is an item: what is asked, and its answer on the way out.
+type task struct {
+	session *session
+	of      *request
+	want    Want
+	item    uint16
+	kind    kind         // of the answer; set before it is queued
+	view    *hearth.View // the body of a call, then the answer
+	held    int64        // of the guest's room
+	queued  int64        // bytes, for the figures
+	head    []byte
+	room    [headerSize + maxSums + sealSize]byte // is head, most often
+}
+
+func newSession(s *Server, g *guest, conn net.Conn, asker, answerer hello) *session {
+	x := &session{server: s, guest: g, requests: map[uint64]*request{}, out: newOutput(conn, &s.counters)}
+	x.in.r = bufio.NewReaderSize(&stream{Conn: conn, counters: &s.counters}, bufferSize)
+	x.in.seed, x.seed = seeds(asker, answerer)
+	x.out.idle = x.idle
+	return x
+}
+
+// run returns when the connection is over and no goroutine is left. The error is the
+// first that there was.
+func (s *session) run(ctx context.Context, cancel context.CancelCauseFunc) error {
+	var writer sync.WaitGroup
+	writer.Go(func() {
+		if err := s.out.run(); err != nil {
+			cancel(err) // closes the connection, which ends the reader
+		}
+	})
+	err := s.read(ctx)
+	if ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	cancel(err)
+	s.working.Wait()
+	s.out.close()
+	writer.Wait()
+	s.server.counters.inFlight.Add(int64(-s.open)) // nobody will write them
+	return err
+}
+
+func (s *session) read(ctx context.Context) error {
+	for {
+		h, sum, meta, err := s.in.next()
+		if err != nil {
+			return err
+		}
+		if err := s.take(ctx, h, sum, meta); err != nil {
+			return fmt.Errorf("request %d: %w", h.id, err)
+		}
+	}
+}
+
+// take takes a request, or what concerns one.
+func (s *session) take(ctx context.Context, h header, sum uint64, meta []byte) error {
+	switch {
+	case !h.kind.isRequest():
+		return fmt.Errorf("%w: an answer to a question that nobody asked", ErrProtocol)
+	case h.kind == kindCancel && h.id > s.last:
+		return fmt.Errorf("%w: cancelled before it was asked", ErrProtocol)
+	case h.kind == kindCancel:
+		s.cancel(h.id)
+		return nil
+	case h.id != s.last+1:
+		return fmt.Errorf("%w: replayed or lost, the last one was %d", ErrProtocol, s.last)
+	}
+	s.last = h.id
+	inner, own, err := unseal(meta, sum, 0)
+	if err != nil {
+		return err
+	}
+	r := &request{id: h.id, question: own}
+	if h.kind == kindCall {
+		return s.takeCall(ctx, r, h, inner)
+	}
+	left, items, err := parseCount(inner)
+	if err != nil {
+		return err
+	}
+	if r.tasks = r.one[:]; items > 1 {
+		r.tasks = make([]task, items)
+	}
+	wants := make([]Want, items)
+	if err := parseWants(inner[requestFixed:], Verb(h.kind), wants); err != nil {
+		return err
+	}
+	if err := s.begin(ctx, r, left); err != nil {
+		return err
+	}
+	get := s.server.o.Handler.Fill
+	if h.kind == kindPeek {
+		get = s.server.o.Handler.Peek
+	}
+	for i := range wants {
+		t := &r.tasks[i]
+		t.want = wants[i]
+		s.start(t, get != nil, func() error { return t.get(get) })
+	}
+	return nil
+}
+
+// begin opens a request of some tasks.
+func (s *session) begin(ctx context.Context, r *request, left time.Duration) error {
+	if left > 0 {
+		// Its end cancels the request with the cause that a deadline has.
+		deadline, stop := context.WithTimeout(ctx, left)
+		r.ctx, r.cancel = context.WithCancelCause(deadline)
+		cancel := r.cancel
+		r.cancel = func(cause error) { cancel(cause); stop() }
+	} else {
+		r.ctx, r.cancel = context.WithCancelCause(ctx)
+	}
+	n := len(r.tasks)
+	r.left = n
+	for i := range r.tasks {
+		r.tasks[i].session, r.tasks[i].of, r.tasks[i].item = s, r, uint16(i)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.open+n > s.server.o.Requests {
+		r.cancel(errMissed)
+		return fmt.Errorf("%w: %d items unanswered and %d more, at most %d", ErrProtocol, s.open, n, s.server.o.Requests)
+	}
+	if s.open == 0 {
+		s.since = time.Now()
+	}
+	s.open += n
+	s.requests[r.id] = r
+	s.server.counters.inFlight.Add(int64(n))
+	s.server.counters.requests.Add(int64(n))
+	if !s.watched {
+		s.watched = true
+		s.out.nudge()
+	}
+	return nil
+}
+
+// start has a task worked on, or refuses it.
+func (s *session) start(t *task, can bool, work func() error) {
+	if !can {
+		t.answer(ErrRefused)
+		return
+	}
+	if s.guest.working.Add(1) > int64(s.server.o.Requests) {
+		s.guest.working.Add(-1)
+		t.answer(ErrRefused)
+		return
+	}
+	s.working.Go(func() {
+		err := guard(work)
+		s.guest.working.Add(-1)
+		t.answer(err)
+	})
+}
+
+// guard turns a panic into an error: a node is not to die of a request.
+func guard(work func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+		}
+	}()
+	return work()
+}
+
+// get has the handler answer. If the peer has as much to take as it may, the View is
+// released and asked for again once there is room for it: waiting with it, a peer
+// that reads slowly would hold memory for each of its requests; waiting for room
+// first, blocks that come from a slow origin would keep those in RAM from it.
+func (t *task) get(get Get) error {
+	if err := t.ask(get); err != nil || t.view == nil {
+		return err
+	}
+	n, room := int64(t.want.N), t.session.guest.room
+	if !room.TryAcquire(n) {
+		t.release()
+		if err := room.Acquire(t.of.ctx, n); err != nil {
+			return context.Cause(t.of.ctx)
+		}
+		t.held = n
+		return t.ask(get)
+	}
+	t.held = n
+	return nil
+}
+
+func (t *task) ask(get Get) error {
+	v, err := get(t.of.ctx, t.want.Block, t.want.Off, t.want.N)
+	if err != nil {
+		return err
+	}
+	if t.view = v; size(v) != t.want.N {
+		return fmt.Errorf("the handler gave %d bytes of %d", size(v), t.want.N)
+	}
+	return nil
+}
+
+func size(v *hearth.View) int {
+	if v == nil {
+		return 0
+	}
+	return v.Len()
+}
+
+// takeCall reads the body before anything else is read.
+func (s *session) takeCall(ctx context.Context, r *request, h header, meta []byte) error {
+	left := time.Duration(binary.LittleEndian.Uint32(meta)) * time.Millisecond
+	var room [maxSums]byte
+	sums := room[:copy(room[:], meta[callFixed:])]
+	r.tasks = r.one[:]
+	if err := s.begin(ctx, r, left); err != nil {
+		return err
+	}
+	t := &r.tasks[0]
+	answer := s.server.o.Handler.Calls[h.item]
+	if err := t.body(ctx, h.payload, answer != nil); err != nil {
+		return err
+	}
+	var body []byte
+	if t.view != nil {
+		body = t.view.Bytes()
+	}
+	switch {
+	case answer == nil || len(body) != h.payload:
+		t.answer(ErrRefused)
+		return nil
+	case !matches(body, sums):
+		t.release()
+		return fmt.Errorf("body of call %d: %w", h.item, ErrChecksum)
+	}
+	s.start(t, true, func() error { return t.call(answer, h.item, body) })
+	return nil
+}
+
+// body reads the body of a call into memory that the task has; none, if there is none
+// for it.
+func (t *task) body(ctx context.Context, n int, wanted bool) error {
+	s := t.session
+	if n == 0 {
+		return nil
+	}
+	if !wanted || !s.guest.room.TryAcquire(int64(n)) {
+		return s.in.discard(n)
+	}
+	t.held = int64(n)
+	if t.view = take(ctx, s.server.o.Pool, n); t.view == nil {
+		return s.in.discard(n)
+	}
+	err := s.in.payload(t.view.Bytes())
+	if err != nil {
+		t.release()
+	}
+	return err
+}
+
+func (t *task) call(answer Answer, number uint16, body []byte) error {
+	v, err := answer(t.of.ctx, body)
+	t.release() // the body
+	if err != nil {
+		return err
+	}
+	t.view = v
+	n := size(v)
+	if n > MaxBody {
+		return fmt.Errorf("call %d: its answer has %d bytes, at most %d", number, n, MaxBody)
+	}
+	if !t.session.guest.room.TryAcquire(int64(n)) {
+		return ErrRefused
+	}
+	t.held = int64(n)
+	return nil
+}
+
+// cancel ends a request's work, if it is not over.
+func (s *session) cancel(id uint64) {
+	s.mu.Lock()
+	r := s.requests[id]
+	if r != nil {
+		r.cancelled = true
+	}
+	s.mu.Unlock()
+	if r != nil {
+		r.cancel(errCancelled)
+	}
+}
+
+// answer queues what came of a task: the View that it has, or an error.
+func (t *task) answer(err error) {
+	s := t.session
+	if errors.Is(context.Cause(t.of.ctx), errCancelled) {
+		err = errCancelled
+	}
+	if err != nil {
+		t.release()
+	}
+	if t.view != nil {
+		t.queued = int64(t.view.Len())
+		s.server.counters.queued.Add(t.queued)
+	}
+	t.encode(err)
+	if !s.out.put(t) {
+		t.gone()
+	}
+}
+
+// encode makes the answer's head.
+func (t *task) encode(err error) {
+	t.kind = kindOf(err)
+	h := header{id: t.of.id, kind: t.kind, item: t.item}
+	head := t.room[:headerSize]
+	switch t.kind {
+	case kindData:
+		if t.view != nil {
+			h.payload = t.view.Len()
+			head = appendSums(head, t.view.Bytes())
+		}
+	case kindError:
+		e := errorOf(err)
+		h.code = uint8(min(e.Class, classes-1))
+		head = append(head, e.Text[:min(len(e.Text), MaxText)]...)
+	}
+	t.head, _ = seal(head, h, t.session.seed, t.of.question)
+}
+
+// parts is outgoing's. What was cancelled while it waited is not sent.
+func (t *task) parts() (head []byte, v *hearth.View) {
+	s, r := t.session, t.of
+	s.mu.Lock()
+	cancelled := r.cancelled
+	s.open--
+	if r.left--; r.left == 0 {
+		delete(s.requests, r.id)
+	}
+	over := r.left == 0
+	s.mu.Unlock()
+	if over {
+		r.cancel(errMissed) // frees the context; the work is over
+	}
+	if cancelled && t.kind != kindCancelled {
+		t.encode(errCancelled)
+	}
+	s.server.counters.inFlight.Add(-1)
+	s.server.counters.answers[t.kind].Add(1)
+	if t.kind != kindData {
+		return t.head, nil
+	}
+	return t.head, t.view
+}
+
+// gone is outgoing's.
+func (t *task) gone() {
+	t.session.server.counters.queued.Add(-t.queued)
+	t.release()
+}
+
+// release lets go of the task's bytes, and of the room that they had.
+func (t *task) release() {
+	if t.view != nil {
+		t.view.Release()
+		t.view = nil
+	}
+	if t.held > 0 {
+		t.session.guest.room.Release(t.held)
+		t.held = 0
+	}
+}
+
+// idle is the writer's: who owes and has sent nothing for a while says that it is at
+// work, in the name of the request that came first.
+func (s *session) idle(now, sent time.Time) (plain, time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.open == 0 {
+		s.watched = false
+		return nil, 0
+	}
+	if s.since.After(sent) {
+		sent = s.since
+	}
+	if left := fillingAfter - now.Sub(sent); left > 0 {
+		return nil, left
+	}
+	first := uint64(math.MaxUint64)
+	for id := range s.requests {
+		first = min(first, id)
+	}
+	s.server.counters.answers[kindFilling].Add(1)
+	frame, _ := seal(make([]byte, headerSize), header{id: first, kind: kindFilling}, s.seed, 0)
+	return frame, 0
+}

@@ -1,0 +1,265 @@
+package wire
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/internal/hearthtest"
+)
+
+func TestSilenceFailsAllThatWaits(t *testing.T) {
+	// A peer takes requests and says nothing more: all that wait fail with one error 500 ms
+	// after the first was sent, and who comes then fails at once, until the peer answers.
+	synctest.Test(t, func(t *testing.T) {
+		var back atomic.Bool
+		p := rawRig(t, PeerOptions{}, func(r *raw, h header, _ uint64) {
+			if back.Load() {
+				r.conn.Write(r.frame(header{id: h.id, kind: kindMiss}, nil, 0))
+			}
+		})
+		b, begun := object("data").Block(0), time.Now()
+		var errs [4]error
+		var work sync.WaitGroup
+		for i := range errs {
+			work.Go(func() {
+				if i == 3 {
+					p.Many(t.Context(), Peek, []Want{{b, 0, 1}, {b, 1, 1}}, func(_ int, _ *hearth.View, err error) { errs[i] = err })
+					return
+				}
+				_, errs[i] = p.Fill(t.Context(), b, 0, 1+i)
+			})
+			time.Sleep(100 * time.Millisecond)
+		}
+		work.Wait()
+		if took := time.Since(begun); took != Silence {
+			t.Errorf("given up after %v", took)
+		}
+		for _, err := range errs {
+			if !errors.Is(err, ErrSilent) || err != errs[0] {
+				t.Errorf("%v beside %v", err, errs[0])
+			}
+		}
+		at := time.Now()
+		for range 10 {
+			if _, err := p.Fill(t.Context(), b, 0, 1); !errors.Is(err, ErrSilent) {
+				t.Errorf("in the pause: %v", err)
+			}
+		}
+		if time.Since(at) != 0 {
+			t.Errorf("the pause costs %v", time.Since(at))
+		}
+		back.Store(true)
+		time.Sleep(pauseFirst)
+		if _, err := p.Fill(t.Context(), b, 0, 1); !errors.Is(err, ErrSilent) || time.Since(at) != pauseFirst {
+			t.Errorf("while it is dialled: %v", err)
+		}
+		synctest.Wait()
+		if _, err := p.Fill(t.Context(), b, 0, 1); !errors.Is(err, hearth.ErrMiss) {
+			t.Errorf("when it is back: %v", err)
+		}
+		if s := p.Stats(); s.Silences != 1 || s.Broken != 1 || s.InFlight != 0 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+func TestSilenceIsThePeersNotTheRequests(t *testing.T) {
+	// One connection says nothing; as long as another one of the peer does, nobody is given up.
+	synctest.Test(t, func(t *testing.T) {
+		var requests atomic.Int64
+		var work sync.WaitGroup
+		p := rawRig(t, PeerOptions{}, func(r *raw, h header, _ uint64) {
+			if requests.Add(1) < 3 {
+				return // two blocks over the first connection
+			}
+			work.Go(func() {
+				for range 5 {
+					time.Sleep(400 * time.Millisecond)
+					r.conn.Write(r.frame(header{id: h.id, kind: kindFilling}, nil, 0))
+				}
+			})
+		})
+		begun := time.Now()
+		var readers sync.WaitGroup
+		for range 3 {
+			readers.Go(func() {
+				if _, err := p.Fill(t.Context(), object("data").Block(0), 0, hearth.BlockSize); !errors.Is(err, ErrSilent) {
+					t.Error(err)
+				}
+			})
+			synctest.Wait()
+		}
+		if n := p.Stats().Connections; n != 2 {
+			t.Errorf("%d connections for three blocks", n)
+		}
+		readers.Wait()
+		if took := time.Since(begun); took != 5*400*time.Millisecond+Silence {
+			t.Errorf("given up after %v", took)
+		}
+		work.Wait()
+	})
+}
+
+func TestASlowOriginIsNoSilence(t *testing.T) {
+	// An owner fetches for ten seconds: it says "filling" ten times a second, and the reader
+	// gets the bytes from it. Nothing is said where nothing is owed.
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, pipes, ServerOptions{}, PeerOptions{})
+		begun := time.Now()
+		for range 2 {
+			hearthtest.CheckGet(t, sourceOf(r.peer.Fill), object("slow").Block(0), 0, 5000, 1)
+			time.Sleep(30 * time.Second)
+		}
+		if took := time.Since(begun); took != 80*time.Second {
+			t.Errorf("took %v", took)
+		}
+		s := r.peer.Stats()
+		if s.Fillings < 190 || s.Fillings > 200 || s.Silences != 0 || s.Fillings != r.server.Stats().Fillings {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+func TestFillingComesFromWhoSendsNothingElse(t *testing.T) {
+	// The first "filling" comes 100 ms after the request, however long nothing was owed before;
+	// beside answers to others none is needed.
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, pipes, ServerOptions{}, PeerOptions{})
+		ctx, cancel := context.WithCancel(t.Context())
+		hearthtest.CheckGet(t, sourceOf(r.peer.Fill), object("data").Block(0), 0, 1, 1)
+		time.Sleep(1234567 * time.Microsecond)
+		var work sync.WaitGroup
+		work.Go(func() { r.peer.Fill(ctx, object("hang").Block(0), 0, 1) })
+		time.Sleep(fillingAfter - 1)
+		synctest.Wait()
+		if n := r.peer.Stats().Fillings; n != 0 {
+			t.Errorf("%d too soon", n)
+		}
+		time.Sleep(1)
+		synctest.Wait()
+		if n := r.peer.Stats().Fillings; n != 1 {
+			t.Errorf("%d after %v", n, fillingAfter)
+		}
+		for range 100 {
+			time.Sleep(fillingAfter / 2)
+			hearthtest.CheckGet(t, sourceOf(r.peer.Fill), object("data").Block(0), 0, 1, 1)
+		}
+		if n := r.peer.Stats().Fillings; n != 1 {
+			t.Errorf("%d beside answers", n)
+		}
+		cancel()
+		work.Wait()
+	})
+}
+
+func TestDialling(t *testing.T) {
+	// Nobody is there: the first reader is told why, others come by a pause that doubles, and
+	// none waits. A dial that hangs is silence.
+	synctest.Test(t, func(t *testing.T) {
+		dials := 0
+		p := rawRig(t, PeerOptions{Dial: func(context.Context) (net.Conn, error) {
+			dials++
+			return nil, syscall.ECONNREFUSED
+		}}, nil)
+		begun := time.Now()
+		for range 1000 {
+			at := time.Now()
+			if _, err := p.Fill(t.Context(), object("data").Block(0), 0, 1); !errors.Is(err, syscall.ECONNREFUSED) || !errors.Is(err, ErrDown) || time.Since(at) != 0 {
+				t.Fatalf("%v after %v", err, time.Since(at))
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		if dials != 7 { // after 0, 0.1, 0.3, 0.7, 1.5, 3.1, 6.3 s
+			t.Errorf("%d dials in %v", dials, time.Since(begun))
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		p := rawRig(t, PeerOptions{Dial: func(ctx context.Context) (net.Conn, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}}, nil)
+		begun := time.Now()
+		if _, err := p.Fill(t.Context(), object("data").Block(0), 0, 1); !errors.Is(err, ErrSilent) || time.Since(begun) != Silence {
+			t.Errorf("%v after %v", err, time.Since(begun))
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		// A host that takes connections and is stopped says no hello.
+		p := rawRig(t, PeerOptions{Dial: func(context.Context) (net.Conn, error) {
+			a, b := net.Pipe()
+			go func() { b.Read(make([]byte, helloSize)); b.Read(make([]byte, 1)) }()
+			return a, nil
+		}}, nil)
+		begun := time.Now()
+		if _, err := p.Fill(t.Context(), object("data").Block(0), 0, 1); !errors.Is(err, ErrSilent) || time.Since(begun) != Silence {
+			t.Errorf("%v after %v", err, time.Since(begun))
+		}
+	})
+}
+
+func TestLostAndDialledAgain(t *testing.T) {
+	// A connection that had answers is lost with a request under way: that fails, the next
+	// goes over a new one at once. Idle ones are closed after a minute, which fails nothing.
+	synctest.Test(t, func(t *testing.T) {
+		var last net.Conn
+		var r *rig
+		r = newRig(t, pipes, ServerOptions{}, PeerOptions{Dial: func(ctx context.Context) (net.Conn, error) {
+			conn, err := r.dial(ctx)
+			last = conn
+			return conn, err
+		}})
+		get := func() { hearthtest.CheckGet(t, sourceOf(r.peer.Fill), object("data").Block(0), 0, 10, 1) }
+		get()
+		lost := make(chan error)
+		go func() { _, err := r.peer.Fill(t.Context(), object("hang").Block(0), 0, 1); lost <- err }()
+		synctest.Wait()
+		last.Close()
+		if err := <-lost; !errors.Is(err, ErrDown) {
+			t.Errorf("lost: %v", err)
+		}
+		get()
+		time.Sleep(idleAfter - time.Second)
+		synctest.Wait()
+		if n := r.peer.Stats().Connections; n != 1 {
+			t.Errorf("%d connections", n)
+		}
+		time.Sleep(idleAfter)
+		synctest.Wait()
+		if a, b := r.peer.Stats(), r.server.Stats(); a.Connections+b.Connections != 0 || a.Broken != 1 {
+			t.Errorf("after two idle minutes: %+v and %+v", a, b)
+		}
+		get()
+	})
+}
+
+func TestClose(t *testing.T) {
+	// Who waits when the Peer is closed is told, and who comes later.
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, pipes, ServerOptions{}, PeerOptions{})
+		var work sync.WaitGroup
+		for range 300 { // more than there are places
+			work.Go(func() {
+				if _, err := r.peer.Fill(t.Context(), object("hang").Block(0), 0, 1); !errors.Is(err, ErrClosed) {
+					t.Errorf("waiting: %v", err)
+				}
+			})
+		}
+		synctest.Wait()
+		r.peer.Close()
+		work.Wait()
+		if _, err := r.peer.Fill(t.Context(), object("data").Block(0), 0, 1); !errors.Is(err, ErrClosed) {
+			t.Errorf("later: %v", err)
+		}
+		if err := <-r.ended; err != nil {
+			t.Errorf("served until %v", err)
+		}
+	})
+}
