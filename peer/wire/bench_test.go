@@ -16,11 +16,12 @@ import (
 // process, with 32 in flight over loopback.
 func BenchmarkFill(b *testing.B) {
 	for _, n := range []int{4 << 10, 128 << 10, 1 << 20} {
-		b.Run(fmt.Sprintf("%dKiB", n>>10), func(b *testing.B) { benchmarkFill(b, n) })
+		b.Run(fmt.Sprintf("%dKiB", n>>10), func(b *testing.B) { benchmarkFill(b, loopback, n) })
+		b.Run(fmt.Sprintf("%dKiB-TLS", n>>10), func(b *testing.B) { benchmarkFill(b, encrypted, n) })
 	}
 }
 
-func benchmarkFill(b *testing.B, n int) {
+func benchmarkFill(b *testing.B, over transport, n int) {
 	pool := hearth.NewPool(512 << 20)
 	held, _ := pool.Alloc(b.Context(), hearth.BlockSize)
 	defer held.Release()
@@ -28,19 +29,10 @@ func benchmarkFill(b *testing.B, n int) {
 		return held.Slice(off, n), nil
 	}
 	s := NewServer(ServerOptions{Handler: Handler{Fill: get}, Pool: pool})
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		b.Fatal(err)
-	}
-	var work sync.WaitGroup
-	work.Go(func() {
-		for conn, err := l.Accept(); err == nil; conn, err = l.Accept() {
-			work.Go(func() { s.Serve(context.Background(), conn, "asker") })
-		}
-	})
-	p := NewPeer("owner", PeerOptions{Pool: pool, Silence: time.Minute, Dial: func(ctx context.Context) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "tcp", l.Addr().String())
-	}})
+	dial, stop := over(b, func(conn net.Conn) { s.Serve(context.Background(), conn, "asker") })
+	defer stop()
+	p := NewPeer("owner", PeerOptions{Pool: pool, Silence: time.Minute, Dial: dial})
+	defer p.Close()
 	block := object("data").Block(0)
 	fill := func() bool {
 		v, err := p.Fill(b.Context(), block, 0, n)
@@ -67,7 +59,4 @@ func benchmarkFill(b *testing.B, n int) {
 	readers.Wait()
 	b.StopTimer()
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "requests/s")
-	p.Close()
-	l.Close()
-	work.Wait()
 }

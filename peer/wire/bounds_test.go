@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"strings"
 	"sync"
 	"testing"
@@ -241,5 +242,97 @@ func TestServeEndsWithItsContext(t *testing.T) {
 			t.Errorf("the asker reads %v", err)
 		}
 		a.Close()
+	})
+}
+
+func TestACancelledAnswerIsNotSent(t *testing.T) {
+	// Two blocks wait for a reader who cancels the second: it is not sent. A request that was
+	// answered is cancelled too late, which is no error.
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, pipes, ServerOptions{}, PeerOptions{})
+		ended := make(chan error, 1)
+		conn, x := r.another("other", ended)
+		for id := range uint64(2) {
+			conn.Write(x.frame(header{id: 1 + id, kind: kindFill}, fillMeta(Want{object("data").Block(0), 0, hearth.BlockSize}), 0))
+			synctest.Wait()
+		}
+		for id := range uint64(2) {
+			conn.Write(x.frame(header{id: 1 + id, kind: kindCancel}, nil, 0))
+			synctest.Wait()
+		}
+		first, _, _, err := x.in.next()
+		if err != nil || first.kind != kindData || first.id != 1 {
+			t.Errorf("%+v, %v", first, err)
+		}
+		x.in.discard(first.payload)
+		second, _, _, err := x.in.next()
+		if err != nil || second.kind != kindCancelled || second.id != 2 {
+			t.Errorf("%+v, %v", second, err)
+		}
+		conn.Close()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestABodyThatDoesNotCome(t *testing.T) {
+	// A peer announces a body and sends a part of it: its memory is not lent for ever. What is
+	// more than the peer may have is refused, and read past.
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, pipes, ServerOptions{QueuedBytes: hearth.BlockSize}, PeerOptions{})
+		ended := make(chan error, 1)
+		conn, x := r.another("other", ended)
+		conn.Write(x.frame(header{id: 1, kind: kindFill}, fillMeta(Want{object("data").Block(0), 0, smallMost + 1}), 0))
+		synctest.Wait() // it waits to be read
+		body := make([]byte, MaxBody)
+		call := func(id uint64) []byte {
+			return x.frame(header{id: id, kind: kindCall, item: 1, payload: MaxBody}, append(make([]byte, callFixed), appendSums(nil, body)...), 0)
+		}
+		conn.Write(call(2))
+		conn.Write(body)
+		if h, _, _, err := x.in.next(); err != nil || h.kind != kindData {
+			t.Errorf("%+v, %v", h, err)
+		}
+		x.in.discard(smallMost + 1)
+		if h, _, _, err := x.in.next(); err != nil || h.kind != kindRefused || h.id != 2 {
+			t.Errorf("%+v, %v", h, err)
+		}
+		begun := time.Now()
+		conn.Write(call(3))
+		conn.Write(body[:1000])
+		synctest.Wait()
+		if n := r.owner.pool.Stats().Views; n != 1 {
+			t.Errorf("%d Views", n)
+		}
+		go io.Copy(io.Discard, x.conn)
+		if err := <-ended; err == nil || time.Since(begun) != stallAfter || !strings.Contains(err.Error(), "request 3: body of 1048576 bytes") {
+			t.Errorf("%v after %v", err, time.Since(begun))
+		}
+		conn.Close()
+	})
+}
+
+func TestBodiesThatWaitAreBounded(t *testing.T) {
+	// A peer takes no bodies: beyond a bound calls are refused at this side.
+	synctest.Test(t, func(t *testing.T) {
+		a, b := pipe()
+		p := NewPeer("slow", PeerOptions{Pool: hearth.NewPool(64 << 20), QueuedBytes: 2 << 20, Dial: func(context.Context) (net.Conn, error) { return a, nil }})
+		go newRaw(b, false)
+		var work sync.WaitGroup
+		for range 2 {
+			work.Go(func() {
+				if _, err := p.Call(t.Context(), 1, hearth.NewView(make([]byte, MaxBody))); !errors.Is(err, ErrSilent) {
+					t.Error(err)
+				}
+			})
+		}
+		synctest.Wait()
+		if _, err := p.Call(t.Context(), 1, hearth.NewView(make([]byte, MaxBody))); !errors.Is(err, ErrRefused) {
+			t.Error(err)
+		}
+		work.Wait()
+		p.Close()
+		b.Close()
 	})
 }

@@ -320,9 +320,9 @@ func (c *conn) fail(err error) error {
 	calls := c.calls
 	c.calls = nil
 	c.mu.Unlock()
-	c.raw.Close()
 	c.out.close()
 	c.peer.lost(c, err)
+	defer c.raw.Close() // after who waits was told: TLS takes up to 5 s to say goodbye to a peer that hangs
 	for _, x := range calls {
 		for open := x.open; open != 0; open &= open - 1 {
 			c.deliver(x, result{item: bits.TrailingZeros64(open), err: err})

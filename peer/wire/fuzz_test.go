@@ -151,10 +151,11 @@ func FuzzServer(f *testing.F) {
 	// of it, and nothing panics.
 	f.Add([]byte{1, 0, 0, 0, 0, 0, 4, 0, 1, 2, 3, 4, 3, 0, 1, 9, 3, 0, 2, 0, 7, 7, 4, 0, 0, 0, 0, 129, 0, 0})
 	f.Add([]byte{2, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 129, 0, 0})
-	pool := hearth.NewPool(hearth.MinRAM)
-	o := &owner{pool: pool}
-	s := NewServer(ServerOptions{Handler: o.handler(), Pool: pool})
+	f.Add([]byte("\x03\x00\x0100000")) // its peer is gone once the body has come
 	f.Fuzz(func(t *testing.T, data []byte) {
+		pool := hearth.NewPool(hearth.MinRAM)
+		o := &owner{pool: pool}
+		s := NewServer(ServerOptions{Handler: o.handler(), Pool: pool})
 		a, b := net.Pipe()
 		ended := make(chan error, 1)
 		go func() { ended <- s.Serve(context.Background(), b, "stranger") }()
@@ -179,8 +180,8 @@ func FuzzPeer(f *testing.F) {
 	// checksums are right, and nothing is left.
 	f.Add([]byte{16, 0, 0, 9, 0, 129, 4, 0, 1, 2, 3, 4, 17, 0, 0, 0, 0, 130, 0, 0})
 	f.Add([]byte{22, 0, 0, 0, 0, 129, 0, 0, 20, 1, 0, 0, 0, 130, 3, 0, 65, 66, 67, 21, 0, 0, 0, 0, 131, 0, 0})
-	pool := hearth.NewPool(hearth.MinRAM)
 	f.Fuzz(func(t *testing.T, data []byte) {
+		pool := hearth.NewPool(hearth.MinRAM)
 		var work sync.WaitGroup
 		p := NewPeer("stranger", PeerOptions{Pool: pool, Silence: time.Minute, Dial: func(context.Context) (net.Conn, error) {
 			a, b := net.Pipe()

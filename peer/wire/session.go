@@ -293,13 +293,20 @@ func (t *task) body(ctx context.Context, n int, wanted bool) error {
 	}
 	t.held = int64(n)
 	if t.view = take(ctx, s.server.o.Pool, n); t.view == nil {
+		t.release() // the room
 		return s.in.discard(n)
 	}
+	// Memory for one that does not come is not lent for ever.
+	s.out.conn.SetReadDeadline(time.Now().Add(stallAfter))
 	err := s.in.payload(t.view.Bytes())
+	if err == nil {
+		err = s.out.conn.SetReadDeadline(time.Time{})
+	}
 	if err != nil {
 		t.release()
+		return fmt.Errorf("body of %d bytes: %w", n, err)
 	}
-	return err
+	return nil
 }
 
 func (t *task) call(answer Answer, number uint16, body []byte) error {

@@ -263,3 +263,42 @@ func TestClose(t *testing.T) {
 		}
 	})
 }
+
+func TestOwnPauseIsNotThePeers(t *testing.T) {
+	// This process stood still for longer than a peer may be silent: the peer gets its time
+	// again, as if what it owes was asked for now.
+	synctest.Test(t, func(t *testing.T) {
+		p := rawRig(t, PeerOptions{}, nil)
+		p.owe(1)
+		time.Sleep(time.Minute)
+		if wait, owes := p.due(); wait > 0 || !owes {
+			t.Errorf("%v left, owes %v", wait, owes)
+		}
+		p.forgive()
+		if wait, _ := p.due(); wait != Silence {
+			t.Errorf("%v left", wait)
+		}
+		p.places.Acquire(t.Context(), 1)
+		p.settle(1)
+	})
+}
+
+func TestCloseWhileDialling(t *testing.T) {
+	// The Peer is closed between a connection and its hello: nothing is left of either.
+	synctest.Test(t, func(t *testing.T) {
+		closing := make(chan struct{})
+		var r *rig
+		r = newRig(t, pipes, ServerOptions{}, PeerOptions{Dial: func(ctx context.Context) (net.Conn, error) {
+			close(closing)
+			<-ctx.Done()
+			return r.dial(ctx)
+		}})
+		got := make(chan error)
+		go func() { _, err := r.peer.Fill(t.Context(), object("data").Block(0), 0, 1); got <- err }()
+		<-closing
+		r.peer.Close()
+		if err := <-got; !errors.Is(err, ErrClosed) {
+			t.Error(err)
+		}
+	})
+}

@@ -3,9 +3,14 @@ package wire
 import (
 	"bytes"
 	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io/fs"
+	"math/big"
 	"net"
 	"strings"
 	"sync"
@@ -33,11 +38,11 @@ type rig struct {
 }
 
 // transport makes a dialler whose connections are served, and what waits for that.
-type transport func(t *testing.T, serve func(net.Conn)) (dial func(context.Context) (net.Conn, error), stop func())
+type transport func(t testing.TB, serve func(net.Conn)) (dial func(context.Context) (net.Conn, error), stop func())
 
 func pipe() (a, b net.Conn) { return net.Pipe() }
 
-func pipes(_ *testing.T, serve func(net.Conn)) (func(context.Context) (net.Conn, error), func()) {
+func pipes(_ testing.TB, serve func(net.Conn)) (func(context.Context) (net.Conn, error), func()) {
 	var work sync.WaitGroup
 	return func(context.Context) (net.Conn, error) {
 		a, b := net.Pipe()
@@ -46,7 +51,7 @@ func pipes(_ *testing.T, serve func(net.Conn)) (func(context.Context) (net.Conn,
 	}, work.Wait
 }
 
-func loopback(t *testing.T, serve func(net.Conn)) (func(context.Context) (net.Conn, error), func()) {
+func loopback(t testing.TB, serve func(net.Conn)) (func(context.Context) (net.Conn, error), func()) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -65,6 +70,34 @@ func loopback(t *testing.T, serve func(net.Conn)) (func(context.Context) (net.Co
 		return (&net.Dialer{}).DialContext(ctx, "tcp", l.Addr().String())
 	}
 	return dial, func() { l.Close(); work.Wait() }
+}
+
+// encrypted is loopback with TLS.
+func encrypted(t testing.TB, serve func(net.Conn)) (func(context.Context) (net.Conn, error), func()) {
+	public, private, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), DNSNames: []string{"owner"}}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, public, private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	pool.AddCert(cert)
+	server := &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: private}}}
+	dial, stop := loopback(t, func(conn net.Conn) { serve(tls.Server(conn, server)) })
+	return func(ctx context.Context) (net.Conn, error) {
+		conn, err := dial(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return tls.Client(conn, &tls.Config{RootCAs: pool, ServerName: "owner"}), nil
+	}, stop
 }
 
 func newRig(t *testing.T, over transport, so ServerOptions, po PeerOptions) *rig {
@@ -194,13 +227,14 @@ func bad() map[string]func(error) bool {
 }
 
 func TestConformance(t *testing.T) {
-	// Each verb and each answer, over pipes in virtual time and over loopback.
+	// Each verb and each answer, over pipes in virtual time, and over loopback, plain and
+	// with TLS.
 	t.Run("pipes", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) { conform(t, newRig(t, pipes, ServerOptions{}, PeerOptions{})) })
 	})
-	t.Run("loopback", func(t *testing.T) {
-		conform(t, newRig(t, loopback, ServerOptions{}, PeerOptions{Silence: time.Minute}))
-	})
+	for name, over := range map[string]transport{"loopback": loopback, "TLS": encrypted} {
+		t.Run(name, func(t *testing.T) { conform(t, newRig(t, over, ServerOptions{}, PeerOptions{Silence: time.Minute})) })
+	}
 }
 
 func conform(t *testing.T, r *rig) {
