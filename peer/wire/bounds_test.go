@@ -49,6 +49,37 @@ func (r *rig) another(name string, ended chan error) (io.WriteCloser, *raw) {
 	return a, x
 }
 
+func TestAnswersOfCallsAreBounded(t *testing.T) {
+	// A peer asks for a megabyte with a few bytes and reads nothing: three wait for it, the
+	// others are refused.
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, pipes, ServerOptions{QueuedBytes: 3 << 20}, PeerOptions{})
+		ended := make(chan error, 1)
+		conn, slow := r.another("slow", ended)
+		for id := range uint64(10) {
+			conn.Write(slow.frame(header{id: 1 + id, kind: kindCall, item: 5}, make([]byte, callFixed), 0))
+		}
+		synctest.Wait()
+		if n := r.owner.pool.Stats().Views; n != 3 {
+			t.Errorf("%d Views", n)
+		}
+		seen := map[kind]int{}
+		for range 10 {
+			h, _, _, err := slow.in.next()
+			if err != nil {
+				t.Fatal(err)
+			}
+			seen[h.kind]++
+			slow.in.discard(h.payload)
+		}
+		if seen[kindData] != 3 || seen[kindRefused] != 7 {
+			t.Errorf("answers by kind: %v", seen)
+		}
+		conn.Close()
+		<-ended
+	})
+}
+
 func TestWhoReadsSlowlyGetsAll(t *testing.T) {
 	// Answers that have no room wait without their bytes and come when there is some.
 	synctest.Test(t, func(t *testing.T) {
@@ -216,6 +247,39 @@ func TestNoMemoryForAnAnswer(t *testing.T) {
 		if s := r.peer.Stats(); s.Silences+s.Broken != 0 {
 			t.Errorf("%+v", s)
 		}
+	})
+}
+
+func TestWaitingForMemoryIsNoSilence(t *testing.T) {
+	// Twenty small answers have come at once and there is no memory for any: each is given its
+	// time, and the peer that sent them is not blamed for what that takes.
+	synctest.Test(t, func(t *testing.T) {
+		p := rawRig(t, PeerOptions{}, func(r *raw, h header, question uint64) {
+			var all []byte
+			for i := range 20 {
+				all = append(all, r.frame(header{id: h.id, item: uint16(i), kind: kindData, payload: 3}, dataMeta([]byte("abc")), question)...)
+				all = append(all, "abc"...)
+			}
+			r.conn.Write(all)
+		})
+		var wants []Want
+		for range 20 {
+			wants = append(wants, Want{object("data").Block(0), 0, 3})
+		}
+		others := p.o.Pool.Stats().Budget - connBytes
+		if !p.o.Pool.Reserve(others) {
+			t.Fatal("no memory at all")
+		}
+		begun := time.Now()
+		p.Many(t.Context(), Fill, wants, func(_ int, v *hearth.View, err error) {
+			if !errors.Is(err, ErrMemory) {
+				t.Error(err)
+			}
+		})
+		if s := p.Stats(); time.Since(begun) != 20*memoryWait || s.Silences+s.Broken != 0 {
+			t.Errorf("after %v: %+v", time.Since(begun), s)
+		}
+		p.o.Pool.Unreserve(others)
 	})
 }
 

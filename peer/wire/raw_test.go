@@ -203,6 +203,11 @@ func TestBadAnswersEndTheirConnection(t *testing.T) {
 					t.Errorf("got %v", err)
 				}
 				// A connection without any answer is a failure: a pause follows.
+				if name != "an end" {
+					if _, err := r.Peek(t.Context(), b, 0, 5); !errors.Is(err, ErrDown) || r.Stats().Broken != 1 {
+						t.Errorf("in the pause: %v, %+v", err, r.Stats())
+					}
+				}
 				for range 2 {
 					time.Sleep(pauseMost)
 					synctest.Wait()
@@ -323,5 +328,38 @@ func TestStrangers(t *testing.T) {
 		if err := <-r.ended; err != nil {
 			t.Errorf("one that goes at once: %v", err)
 		}
+	})
+}
+
+func TestLeavingWithinAnAnswer(t *testing.T) {
+	// A reader leaves while its block comes: what has come is released, the rest is read, and
+	// the connection goes on.
+	synctest.Test(t, func(t *testing.T) {
+		data := make([]byte, hearth.BlockSize)
+		hearthtest.Fill(data, "data", 0, 1)
+		goOn := make(chan struct{})
+		p := rawRig(t, PeerOptions{}, func(r *raw, h header, question uint64) {
+			if h.kind == kindCancel {
+				return
+			}
+			r.conn.Write(r.frame(header{id: h.id, kind: kindData, payload: len(data)}, dataMeta(data), question))
+			r.conn.Write(data[:len(data)/2])
+			<-goOn
+			r.conn.Write(data[len(data)/2:])
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		left := make(chan error)
+		go func() { _, err := p.Fill(ctx, object("data").Block(0), 0, len(data)); left <- err }()
+		synctest.Wait()
+		cancel()
+		if err := <-left; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		close(goOn)
+		synctest.Wait()
+		if s := p.Stats(); s.InFlight != 0 || p.o.Pool.Stats().Views != 0 {
+			t.Errorf("%d Views, %+v", p.o.Pool.Stats().Views, s)
+		}
+		hearthtest.CheckGet(t, sourceOf(p.Fill), object("data").Block(0), 0, len(data), 1)
 	})
 }

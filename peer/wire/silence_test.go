@@ -65,8 +65,14 @@ func TestSilenceFailsAllThatWaits(t *testing.T) {
 		if _, err := p.Fill(t.Context(), b, 0, 1); !errors.Is(err, hearth.ErrMiss) {
 			t.Errorf("when it is back: %v", err)
 		}
-		if s := p.Stats(); s.Silences != 1 || s.Broken != 1 || s.InFlight != 0 {
-			t.Errorf("%+v", s)
+		if s := p.Stats(); s.Silences != 1 || s.Broken != 1 || s.InFlight != 0 || p.outage != (outage{}) {
+			t.Errorf("%+v, %+v", s, p.outage)
+		}
+		time.Sleep(30 * time.Second) // nobody looks at what owes nothing
+		back.Store(false)
+		at = time.Now()
+		if _, err := p.Fill(t.Context(), b, 0, 1); !errors.Is(err, ErrSilent) || time.Since(at) != Silence {
+			t.Errorf("after a rest: %v after %v", err, time.Since(at))
 		}
 	})
 }
@@ -189,6 +195,25 @@ func TestDialling(t *testing.T) {
 		begun := time.Now()
 		if _, err := p.Fill(t.Context(), object("data").Block(0), 0, 1); !errors.Is(err, ErrSilent) || time.Since(begun) != Silence {
 			t.Errorf("%v after %v", err, time.Since(begun))
+		}
+		if synctest.Wait(); p.Stats().Silences > 1 {
+			t.Errorf("%d silences", p.Stats().Silences)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		// A dial that takes long, and then an answer that does, are no silence: each byte counts.
+		dial, _ := pipes(t, func(conn net.Conn) {
+			answers(conn, func(r *raw, h header, _ uint64) {
+				time.Sleep(400 * time.Millisecond)
+				r.conn.Write(r.frame(header{id: h.id, kind: kindMiss}, nil, 0))
+			})
+		})
+		p := rawRig(t, PeerOptions{Dial: func(ctx context.Context) (net.Conn, error) {
+			time.Sleep(400 * time.Millisecond)
+			return dial(ctx)
+		}}, nil)
+		if _, err := p.Fill(t.Context(), object("data").Block(0), 0, 1); !errors.Is(err, hearth.ErrMiss) {
+			t.Error(err)
 		}
 	})
 	synctest.Test(t, func(t *testing.T) {

@@ -149,6 +149,7 @@ func (o *owner) handler() Handler {
 		},
 		2: func(context.Context, []byte) (*hearth.View, error) { return nil, fs.ErrNotExist },
 		3: func(context.Context, []byte) (*hearth.View, error) { return o.pool.TryAlloc(MaxBody + 1), nil },
+		5: func(context.Context, []byte) (*hearth.View, error) { return o.pool.TryAlloc(MaxBody), nil },
 	}}
 }
 
@@ -272,6 +273,11 @@ func conform(t *testing.T, r *rig) {
 	hearthtest.Eventually(t.Context(), 10*time.Second, func() bool { return p.Stats().InFlight == 0 }) // it was cancelled
 	if s := p.Stats(); s.Requests != s.Answers+s.Misses+s.Refused+s.Stale+s.Errors+s.Cancelled+s.InFlight || s.Mismatches+s.Broken+s.Silences != 0 {
 		t.Errorf("figures: %+v", s)
+	}
+	for _, c := range p.conns {
+		if n := c.load.Load(); n != 0 {
+			t.Errorf("%d bytes are still asked for", n)
+		}
 	}
 }
 
