@@ -322,11 +322,14 @@ func (c *conn) fail(err error) error {
 	c.mu.Unlock()
 	c.out.close()
 	c.peer.lost(c, err)
-	defer c.raw.Close() // after who waits was told: TLS takes up to 5 s to say goodbye to a peer that hangs
 	for _, x := range calls {
 		for open := x.open; open != 0; open &= open - 1 {
 			c.deliver(x, result{item: bits.TrailingZeros64(open), err: err})
 		}
 	}
+	if t, ok := c.raw.(interface{ NetConn() net.Conn }); ok && errors.Is(err, ErrSilent) {
+		t.NetConn().Close() // TLS would wait 5 s for a peer that hangs to take its goodbye
+	}
+	c.raw.Close()
 	return err
 }

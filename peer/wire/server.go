@@ -24,7 +24,8 @@ type ServerOptions struct {
 	// Connections per peer; 0: 8. More are refused.
 	Connections int
 	// Requests per peer, items one by one, at work at a time, each on a goroutine; 0:
-	// 256. More are refused. A connection may have as many unanswered.
+	// 256, and MaxItems at least. More are refused. A connection may have as many
+	// unanswered.
 	Requests int
 	// QueuedBytes per peer of payloads that were asked for and not yet written, and of
 	// bodies of Calls; 0: 8 MiB, but an eighth of the Pool at most. It is never less than
@@ -76,8 +77,8 @@ func (s *Server) Stats() Stats { return s.counters.stats() }
 // it closes the connection, and returns when every handler has. peer names who asks, in
 // errors, and is what bounds are kept by: two connections of one name share them. The
 // error is nil if the peer went in good order, the context's cause if that ended, and
-// otherwise says what was wrong: ErrProtocol, ErrIncompatible, ErrRefused, or the
-// network's.
+// otherwise says what was wrong: ErrProtocol, ErrChecksum, ErrIncompatible, ErrRefused, or
+// the network's.
 func (s *Server) Serve(ctx context.Context, conn net.Conn, peer string) error {
 	err := s.serve(ctx, conn, peer)
 	conn.Close()

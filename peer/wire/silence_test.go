@@ -2,6 +2,7 @@ package wire
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"net"
 	"sync"
@@ -325,5 +326,30 @@ func TestCloseWhileDialling(t *testing.T) {
 		if err := <-got; !errors.Is(err, ErrClosed) {
 			t.Error(err)
 		}
+	})
+}
+
+func TestNobodyWaitsForGoodbye(t *testing.T) {
+	// A peer behind TLS takes a request, then nothing: it is given up in time, and so is the
+	// connection, for whose goodbye TLS would wait.
+	synctest.Test(t, func(t *testing.T) {
+		client, server := certified(t)
+		a, b := pipe()
+		go func() {
+			r, err := newRaw(tls.Server(b, server), false)
+			if err == nil {
+				r.in.next()
+			}
+		}()
+		p := NewPeer("hangs", PeerOptions{Pool: hearth.NewPool(0), Dial: func(context.Context) (net.Conn, error) { return tls.Client(a, client), nil }})
+		begun := time.Now()
+		if _, err := p.Fill(t.Context(), object("data").Block(0), 0, 1); !errors.Is(err, ErrSilent) {
+			t.Error(err)
+		}
+		p.Close()
+		if took := time.Since(begun); took != Silence {
+			t.Errorf("took %v", took)
+		}
+		b.Close()
 	})
 }

@@ -72,8 +72,8 @@ func loopback(t testing.TB, serve func(net.Conn)) (func(context.Context) (net.Co
 	return dial, func() { l.Close(); work.Wait() }
 }
 
-// encrypted is loopback with TLS.
-func encrypted(t testing.TB, serve func(net.Conn)) (func(context.Context) (net.Conn, error), func()) {
+// certified are configurations of TLS for both sides.
+func certified(t testing.TB) (client, server *tls.Config) {
 	public, private, err := ed25519.GenerateKey(nil)
 	if err != nil {
 		t.Fatal(err)
@@ -89,14 +89,20 @@ func encrypted(t testing.TB, serve func(net.Conn)) (func(context.Context) (net.C
 	}
 	pool := x509.NewCertPool()
 	pool.AddCert(cert)
-	server := &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: private}}}
+	server = &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: private}}}
+	return &tls.Config{RootCAs: pool, ServerName: "owner"}, server
+}
+
+// encrypted is loopback with TLS.
+func encrypted(t testing.TB, serve func(net.Conn)) (func(context.Context) (net.Conn, error), func()) {
+	client, server := certified(t)
 	dial, stop := loopback(t, func(conn net.Conn) { serve(tls.Server(conn, server)) })
 	return func(ctx context.Context) (net.Conn, error) {
 		conn, err := dial(ctx)
 		if err != nil {
 			return nil, err
 		}
-		return tls.Client(conn, &tls.Config{RootCAs: pool, ServerName: "owner"}), nil
+		return tls.Client(conn, client), nil
 	}, stop
 }
 
