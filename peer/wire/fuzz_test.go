@@ -41,7 +41,7 @@ func TestRequestsRoundTrip(t *testing.T) {
 		gotLeft, items, err := parseCount(meta)
 		got := make([]Want, items)
 		if err == nil {
-			err = parseWants(meta[requestFixed:], Fill, got)
+			err = parseWants(meta[requestFixed:], got)
 		}
 		if err != nil || gotLeft != left || !reflect.DeepEqual(got, wants) {
 			t.Fatalf("%v: got %+v", err, got)
@@ -61,7 +61,7 @@ func FuzzRequest(f *testing.F) {
 			return
 		}
 		wants := make([]Want, items)
-		if err := parseWants(meta[requestFixed:], Fill, wants); err != nil {
+		if err := parseWants(meta[requestFixed:], wants); err != nil {
 			if !errors.Is(err, ErrProtocol) {
 				t.Errorf("not told as %v: %v", ErrProtocol, err)
 			}

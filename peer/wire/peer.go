@@ -114,13 +114,14 @@ func (p *Peer) Fill(ctx context.Context, b hearth.Block, off, n int) (*hearth.Vi
 	return p.get(ctx, Fill, Want{b, off, n})
 }
 
-// Peek is Fill of what the peer holds itself; otherwise it is hearth.ErrMiss.
+// Peek is Fill of what the peer holds itself; otherwise it is hearth.ErrMiss. n = 0 asks
+// whether it does, and returns no View.
 func (p *Peer) Peek(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
 	return p.get(ctx, Peek, Want{b, off, n})
 }
 
 func (p *Peer) get(ctx context.Context, v Verb, w Want) (*hearth.View, error) {
-	if err := w.check(v); err != nil {
+	if err := w.check(); err != nil {
 		return nil, p.fault(err)
 	}
 	c := &call{kind: kind(v), items: 1}
@@ -152,7 +153,7 @@ func (p *Peer) Call(ctx context.Context, number uint16, body *hearth.View) (*hea
 // or an error as of Fill. It does not wait for memory.
 func (p *Peer) Many(ctx context.Context, v Verb, wants []Want, each func(i int, v *hearth.View, err error)) {
 	for first := 0; first < len(wants); {
-		n, err := fit(v, wants[first:])
+		n, err := fit(wants[first:])
 		if n == 0 {
 			each(first, nil, p.fault(err))
 			first++
@@ -165,10 +166,10 @@ func (p *Peer) Many(ctx context.Context, v Verb, wants []Want, each func(i int, 
 }
 
 // fit is how many wants one request has room for; 0: the first is none.
-func fit(v Verb, wants []Want) (n int, err error) {
+func fit(wants []Want) (n int, err error) {
 	meta := requestFixed + sealSize
 	for n < min(len(wants), MaxItems) {
-		if err = wants[n].check(v); err != nil {
+		if err = wants[n].check(); err != nil {
 			break
 		}
 		if meta += wants[n].size(); meta > maxMeta {

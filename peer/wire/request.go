@@ -29,14 +29,14 @@ func milliseconds(d time.Duration) uint32 {
 }
 
 // check refuses what no peer would take.
-func (w Want) check(v Verb) error {
+func (w Want) check() error {
 	o := w.Block.Object
 	switch {
 	case o == nil || o.Size <= 0 || w.Block.Index < 0 || w.Block.Index >= o.Blocks():
 		return fmt.Errorf("%w: no such block", errRange)
 	case w.Off < 0 || w.N < 0 || w.Off > w.Block.Len() || w.N > w.Block.Len()-w.Off:
 		return fmt.Errorf("%w: bytes %d and %d more of a block of %d", errRange, w.Off, w.N, w.Block.Len())
-	case w.N == 0 && (v != Fill || w.Off != 0):
+	case w.N == 0 && w.Off != 0:
 		return fmt.Errorf("%w: nothing asked for", errRange)
 	case len(o.Link) > maxLink || len(o.Key) > maxKey || len(o.ETag) > maxETag:
 		return fmt.Errorf("%w: link, key and ETag of %d, %d and %d bytes, at most %d, %d and %d", errRange, len(o.Link), len(o.Key), len(o.ETag), maxLink, maxKey, maxETag)
@@ -85,11 +85,11 @@ func parseCount(b []byte) (left time.Duration, items int, err error) {
 }
 
 // parseWants reads as many items as wants has room for from what follows the count.
-func parseWants(b []byte, v Verb, wants []Want) error {
+func parseWants(b []byte, wants []Want) error {
 	for i := range wants {
 		n, err := wants[i].parse(b)
 		if err == nil {
-			err = wants[i].check(v)
+			err = wants[i].check()
 		}
 		if err != nil {
 			return fmt.Errorf("%w: item %d of %d: %w", ErrProtocol, i, len(wants), err)

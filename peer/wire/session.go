@@ -130,7 +130,7 @@ func (s *session) take(ctx context.Context, h header, sum uint64, meta []byte) e
 		r.tasks = make([]task, items)
 	}
 	wants := make([]Want, items)
-	if err := parseWants(inner[requestFixed:], Verb(h.kind), wants); err != nil {
+	if err := parseWants(inner[requestFixed:], wants); err != nil {
 		return err
 	}
 	if err := s.begin(ctx, r, left); err != nil {

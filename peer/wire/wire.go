@@ -95,14 +95,14 @@ const (
 )
 
 // Want is a range of a block: bytes [Off, Off+N), 0 <= Off, Off+N <= Block.Len(). N is 0
-// for a Fill that loads without payload.
+// for a Fill that loads without payload, and for a Peek that asks whether the block is held.
 type Want struct {
 	Block  hearth.Block
 	Off, N int
 }
 
-// Get has the signature of hearth.Source. For n = 0 it makes the block present and
-// returns no View.
+// Get has the signature of hearth.Source. For n = 0 it returns no View: a Fill makes the
+// block present, a Peek says by its error whether it is.
 type Get func(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error)
 
 // Answer answers a Call. body is valid until it returns; the View of at most MaxBody

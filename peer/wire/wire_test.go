@@ -269,6 +269,13 @@ func conform(t *testing.T, r *rig) {
 	if _, err := p.Fill(t.Context(), object("away").Block(0), 0, 0); err == nil {
 		t.Error("loaded what is away")
 	}
+	before = r.owner.fills.Load()
+	if v, err := p.Peek(t.Context(), data.Block(0), 0, 0); v != nil || err != nil || r.owner.fills.Load() != before {
+		t.Errorf("asked whether it is held: %v, %v", v, err)
+	}
+	if v, err := p.Peek(t.Context(), object("miss").Block(0), 0, 0); v != nil || !errors.Is(err, hearth.ErrMiss) {
+		t.Errorf("asked whether it is held: %v, %v", v, err)
+	}
 	many(t, p)
 	calls(t, r)
 	soon, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
