@@ -1,0 +1,304 @@
+// Package route is how a node of a ring reads: its own blocks by itself, the others' at
+// their owners, and what was another's until lately from whoever has it yet.
+//
+// Two verbs keep any two nodes from waiting for each other. A Fill goes from a reader to
+// an owner, which answers it from its own tiers, its former owners' and the bucket, and
+// never by a Fill. A Peek is answered from what a node holds, at once. So a read takes
+// one Fill at most that is answered, and nothing waits in a circle, however much the
+// nodes differ in what they take for the ring.
+//
+// A reader goes elsewhere when its owner is silent, down, refuses, or has no memory: to
+// the next rank, and then to the bucket. A slow origin is none of these, since who fetches
+// says so. An owner that could not read the origin in time has waited for all of a
+// request's bound already, and that is the answer; one that was refused there may be
+// set up wrongly, so that the reader asks by itself.
+//
+// With rendezvous hashing the owner before a join is the next rank now, and who takes
+// over from one that has left was the next rank before. So for half an hour after owners
+// changed, an owner that lacks a block asks the ranks beside it whether they hold it.
+package route
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/peer/place"
+	"github.com/hearthfs/hearth/peer/wire"
+)
+
+const (
+	// mostFills of different ranks are asked for one range.
+	mostFills = 2
+	// mostPeeks of different ranks are asked whether they hold a block.
+	mostPeeks = 2
+	// remembered is how long former owners are asked after a change: whatever is read
+	// has mostly been asked for by then.
+	remembered = 30 * time.Minute
+	// peekSlack is how much longer than usual a former owner may take to say whether it
+	// holds a block: the bucket, which is asked otherwise, takes longer.
+	peekSlack = 5 * time.Millisecond
+)
+
+// ErrNobody says that no node took a block: none of its ranks answered.
+var ErrNobody = errors.New("no owner answers")
+
+// Peer is a node that can be asked, as *wire.Peer is.
+type Peer interface {
+	// Fill returns a range of a block from its owner; n = 0 has it loaded there.
+	Fill(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error)
+	// Peek returns a range of a block that is held; n = 0 asks whether it is.
+	Peek(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error)
+}
+
+// Ring is the nodes, as one of them knows them at a moment.
+type Ring struct {
+	// Map is where everything is. It must be given.
+	Map *place.Map
+	// Peers by their place.Node.ID: all that can be asked, without this node.
+	Peers map[string]Peer
+	// Changed is when owners last were others before; zero: never.
+	Changed time.Time
+}
+
+// Router reads through a ring. Its methods may be called from many goroutines.
+type Router struct {
+	self  string
+	ring  atomic.Pointer[Ring]
+	usual median
+
+	asked, loaded, detours, elsewhere, peeks, found, late atomic.Int64
+}
+
+// New returns a Router for the node of an id, which is alone until Set.
+func New(self string) *Router { return &Router{self: self} }
+
+// Set takes other nodes. What is under way ends with those before.
+func (r *Router) Set(ring Ring) { r.ring.Store(&ring) }
+
+// Mine reports whether the block is for this node to read: it owns it, nobody does, or
+// nobody may keep it.
+func (r *Router) Mine(b hearth.Block) bool {
+	ring := r.ring.Load()
+	if ring == nil || !b.Object.Cacheable() {
+		return true
+	}
+	owner, ok := ring.Map.Owner(place.Of(b))
+	return !ok || owner.ID == r.self
+}
+
+// Owners are the ids of a block's ranks, its owner first.
+func (r *Router) Owners(b hearth.Block) (ids []string) {
+	ring := r.ring.Load()
+	if ring == nil {
+		return []string{r.self}
+	}
+	for rank := range place.Ranks {
+		if n, ok := ring.Map.Rank(place.Of(b), rank+1); ok {
+			ids = append(ids, n.ID)
+		}
+	}
+	return ids
+}
+
+// Fill is the Source of others' blocks: from their owners, or from own where this node is
+// the next rank, or else from the bucket.
+func (r *Router) Fill(own, bucket hearth.Source) hearth.Source { return &fill{r, own, bucket} }
+
+type fill struct {
+	*Router
+	own, bucket hearth.Source
+}
+
+func (f *fill) Get(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
+	v, from, err := f.ask(ctx, b, off, n)
+	switch from {
+	case here:
+		return f.own.Get(ctx, b, off, n)
+	case nobody:
+		f.elsewhere.Add(1)
+		return f.bucket.Get(ctx, b, off, n)
+	}
+	return v, err
+}
+
+// Load has a block brought into a tier of its owner. mine: that is this node, who is to
+// do it. ErrNobody wraps why none of the ranks did.
+func (r *Router) Load(ctx context.Context, b hearth.Block) (mine bool, err error) {
+	_, from, err := r.ask(ctx, b, 0, 0)
+	switch from {
+	case here:
+		return true, nil
+	case nobody:
+		return false, fmt.Errorf("load block %v: %w: %w", b.ID(), ErrNobody, err)
+	}
+	return false, err
+}
+
+// source is who has the last word on a range.
+type source int
+
+const (
+	there  source = iota // the rank that was asked
+	here                 // this node is the rank that comes next
+	nobody               // no rank
+)
+
+// ask asks the ranks of a block, one after the other, as far as they do not answer; the
+// error of nobody is why not.
+func (r *Router) ask(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, source, error) {
+	ring := r.ring.Load()
+	if ring == nil {
+		return nil, here, nil
+	}
+	slot := place.Of(b)
+	why := hearth.ErrMiss
+	for rank, fills := 1, 0; rank <= place.Ranks && fills < mostFills; rank++ {
+		node, ok := ring.Map.Rank(slot, rank)
+		if !ok {
+			break
+		}
+		if node.ID == r.self {
+			return nil, here, nil
+		}
+		p := ring.Peers[node.ID]
+		if p == nil {
+			why = fmt.Errorf("node %s: %w", node.ID, wire.ErrDown)
+			continue
+		}
+		if fills++; fills > 1 {
+			r.detours.Add(1)
+		}
+		r.asked.Add(1)
+		v, err := p.Fill(ctx, b, off, n)
+		switch judge(ctx, err) {
+		case final:
+			if err == nil && n == 0 {
+				r.loaded.Add(1)
+			}
+			return v, there, err
+		case useless:
+			return nil, nobody, err
+		}
+		why = err
+	}
+	return nil, nobody, why
+}
+
+// judgement is what an answer to a Fill leaves to do.
+type judgement int
+
+const (
+	final   judgement = iota // data, or what any other would say
+	useless                  // a further rank is no better than the bucket
+	detour                   // the next rank may do
+)
+
+func judge(ctx context.Context, err error) judgement {
+	var said *wire.Error
+	switch {
+	case err == nil, errors.Is(err, hearth.ErrStale), ctx.Err() != nil:
+		return final
+	case errors.Is(err, hearth.ErrMiss):
+		return useless // it does not know the link
+	case errors.As(err, &said):
+		if said.Class == wire.Away || said.Class == wire.Deadline {
+			return final
+		}
+		return useless
+	}
+	return detour
+}
+
+// Former is the Source of this node's own blocks behind its tiers: where owners have
+// changed lately, from who holds them yet, and else from next.
+func (r *Router) Former(next hearth.Source) hearth.Source { return &former{r, next} }
+
+type former struct {
+	*Router
+	next hearth.Source
+}
+
+func (f *former) Get(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
+	if p := f.holder(ctx, b); p != nil {
+		v, err := p.Peek(ctx, b, off, n)
+		if err == nil {
+			f.found.Add(1)
+			return v, nil
+		}
+		if ctx.Err() != nil {
+			return nil, err
+		}
+	}
+	return f.next.Get(ctx, b, off, n)
+}
+
+// holder is a rank beside this node that says it holds the block; nil: none does, or
+// says so in time.
+func (r *Router) holder(ctx context.Context, b hearth.Block) Peer {
+	ring := r.ring.Load()
+	if ring == nil || ring.Changed.IsZero() || time.Since(ring.Changed) > remembered || !b.Object.Cacheable() {
+		return nil
+	}
+	began := time.Now()
+	asking, cancel := context.WithTimeout(ctx, r.usual.get()+peekSlack)
+	defer cancel()
+	answers := make(chan Peer, mostPeeks) // of those asked, or nil
+	waits := 0
+	for rank := 1; rank <= place.Ranks && waits < mostPeeks; rank++ {
+		node, ok := ring.Map.Rank(place.Of(b), rank)
+		if p := ring.Peers[node.ID]; ok && p != nil && node.ID != r.self {
+			waits++
+			go func() { answers <- holds(asking, p, b) }()
+		}
+	}
+	r.peeks.Add(int64(waits))
+	for ; waits > 0; waits-- {
+		select {
+		case p := <-answers:
+			r.usual.note(time.Since(began))
+			if p != nil {
+				return p
+			}
+		case <-asking.Done():
+			if ctx.Err() == nil {
+				r.usual.note(time.Since(began)) // a ring may have become slower than it was
+				r.late.Add(1)
+			}
+			return nil
+		}
+	}
+	return nil
+}
+
+// holds returns the peer if it holds the block. It ends with ctx.
+func holds(ctx context.Context, p Peer, b hearth.Block) Peer {
+	if _, err := p.Peek(ctx, b, 0, 0); err != nil {
+		return nil
+	}
+	return p
+}
+
+// Stats are a Router's figures since it was made.
+type Stats struct {
+	// Asked are Fills of others' blocks, Loaded those without payload that were done.
+	Asked, Loaded int64
+	// Detours are Fills that went to another rank than the first that could be asked.
+	Detours int64
+	// Elsewhere are ranges that were read from the bucket by a node that does not own them.
+	Elsewhere int64
+	// Peeks asked former owners whether they hold a block, Found got it there, and Late
+	// were given up for the bucket since these took longer than usual.
+	Peeks, Found, Late int64
+}
+
+// Stats returns the present figures.
+func (r *Router) Stats() Stats {
+	return Stats{
+		Asked: r.asked.Load(), Loaded: r.loaded.Load(), Detours: r.detours.Load(), Elsewhere: r.elsewhere.Load(),
+		Peeks: r.peeks.Load(), Found: r.found.Load(), Late: r.late.Load(),
+	}
+}
