@@ -1,0 +1,171 @@
+package members
+
+import (
+	"context"
+	"encoding/hex"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"time"
+)
+
+const (
+	levelInfo  = slog.LevelInfo
+	levelWarn  = slog.LevelWarn
+	levelError = slog.LevelError
+	// saidAgain is after how long the same thing is said again.
+	saidAgain = 10 * time.Minute
+	// maxSaid things are remembered so; when there are more, some are said too early.
+	maxSaid = 256
+	// maxLines wait for a logger that is slow; more are dropped and counted.
+	maxLines = 64
+)
+
+// line is what the logger is told.
+type line struct {
+	level slog.Level
+	text  string
+	args  []any
+}
+
+// journal takes lines from callbacks, which must not wait for a logger.
+type journal struct {
+	to    *slog.Logger
+	lines chan line
+
+	mu      sync.Mutex // guards the rest
+	said    map[string]time.Time
+	dropped int64
+}
+
+func newJournal(to *slog.Logger) *journal {
+	return &journal{to: to, lines: make(chan line, maxLines), said: map[string]time.Time{}}
+}
+
+// say hands a line over.
+func (j *journal) say(level slog.Level, text string, args ...any) {
+	select {
+	case j.lines <- line{level, text, args}:
+	default:
+		j.mu.Lock()
+		j.dropped++
+		j.mu.Unlock()
+	}
+}
+
+// once is say, unless that was said of the same key not long ago; it reports whether.
+func (j *journal) once(key string, level slog.Level, text string, args ...any) bool {
+	now := time.Now()
+	j.mu.Lock()
+	last, ok := j.said[key]
+	if ok && now.Sub(last) < saidAgain {
+		j.mu.Unlock()
+		return false
+	}
+	if !ok && len(j.said) >= maxSaid {
+		for old := range j.said {
+			delete(j.said, old)
+			break
+		}
+	}
+	j.said[key] = now
+	j.mu.Unlock()
+	j.say(level, text, args...)
+	return true
+}
+
+// forget has the next line of a key said at once.
+func (j *journal) forget(key string) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	delete(j.said, key)
+}
+
+// run writes until stop is closed, and what waits then.
+func (j *journal) run(stop <-chan struct{}) {
+	for {
+		select {
+		case l := <-j.lines:
+			j.to.Log(context.Background(), l.level, l.text, l.args...)
+			continue
+		default:
+		}
+		select {
+		case l := <-j.lines:
+			j.to.Log(context.Background(), l.level, l.text, l.args...)
+		case <-stop:
+			if len(j.lines) == 0 {
+				return
+			}
+		}
+	}
+}
+
+// heard is the writer of memberlist's logger.
+type heard struct{ m *Members }
+
+// Write takes a line, often under memberlist's locks. Few are of use to people, and are
+// said again as what they mean; one tells what no callback does.
+func (h heard) Write(p []byte) (int, error) {
+	m := h.m
+	text := strings.TrimSpace(string(p))
+	if m.cfg.Log.Enabled(context.Background(), slog.LevelDebug) {
+		m.log.say(slog.LevelDebug, text)
+	}
+	_, text, _ = strings.Cut(text, "memberlist: ")
+	from := ""
+	if _, addr, ok := strings.Cut(text, "from="); ok {
+		from, _, _ = strings.Cut(addr, " ")
+	}
+	switch {
+	case strings.HasPrefix(text, "Suspect ") && strings.HasSuffix(text, " has failed, no acks received"):
+		if id, ok := nodeID(strings.Fields(text)[1]); ok {
+			m.table.suspect(id, Suspect)
+		}
+	case wrongKey(text):
+		host, _, err := net.SplitHostPort(from)
+		if err != nil {
+			host = from
+		}
+		m.refuse("key "+host, levelError, "refused a node at "+host+": it has another cluster key than this one, or only one of the two has any; give all nodes of a cluster the same key")
+	case strings.Contains(text, "over TCP but UDP probes failed"):
+		name := text
+		if id, ok := nodeID(afterWord(text, "connect to ")); ok {
+			member, _ := m.table.find(id)
+			name = member.Name
+		}
+		m.log.once("udp "+name, levelWarn, "gossip reaches a node by TCP, not by UDP: let UDP through to its port, both ways", "node", name)
+	case strings.HasPrefix(text, "Refuting a suspect message"), strings.HasPrefix(text, "Refuting a dead message"):
+		m.log.once("refuted", levelWarn, "other nodes did not hear this one for a while: if that repeats, look for overload, a paused machine or a lossy network")
+	case strings.HasPrefix(text, "handler queue full"):
+		m.log.once("queue", levelWarn, "more gossip comes than this node can take in: it is overloaded")
+	}
+	return len(p), nil
+}
+
+func afterWord(text, word string) string {
+	_, rest, _ := strings.Cut(text, word)
+	first, _, _ := strings.Cut(rest, " ")
+	return first
+}
+
+// wrongKey tells what memberlist says on either side when keys differ. It is a text
+// because memberlist has no errors to compare with; a test holds it to what is said.
+func wrongKey(text string) bool {
+	for _, said := range []string{"no installed keys could decrypt", "encryption is configured but remote state is not encrypted",
+		"remote state is encrypted and encryption is not configured", "unsupported encryption version", "payload is too small to decrypt"} {
+		if strings.Contains(text, said) {
+			return true
+		}
+	}
+	return false
+}
+
+func nodeID(name string) (ID, bool) {
+	b, err := hex.DecodeString(name)
+	if err != nil || len(b) != len(ID{}) {
+		return ID{}, false
+	}
+	return ID(b), true
+}

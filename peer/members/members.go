@@ -1,0 +1,309 @@
+// Package members tells who is in the ring: it keeps this node in touch with the others
+// by gossip (memberlist), and shows them as immutable snapshots. Gossip carries membership
+// only.
+//
+// A node is its id, 16 random bytes of its cache directory, which is its name in
+// memberlist, too; what else the others know of it, its data address, zone, donated bytes,
+// state, protocol versions and names, are 512 bytes of metadata. Events of memberlist
+// change a table under one short lock; from it comes a snapshot, at once after the first
+// change and then at most one each 250 ms, so that a thousand events are a few snapshots.
+//
+// memberlist forgets the dead after 30 s and does not heal longer partitions. So a round
+// each 30 s asks every seed, whose names are resolved again, and every former member that
+// is not in the ring, whether it is there by now: few at a time, and no more once some have
+// answered, since they know the rest. Former members are kept on disk, for the time after
+// a restart, and by all nodes, so that one node that finds another joins two halves. A node
+// that nobody answers is a ring of one, says so, and asks more often.
+//
+// Refused, on both sides, is who has another key (no message is understood), another
+// cluster's name or a protocol that this node does not understand (no state is merged and
+// no message believed). An id or a name that another member has is refused by those who
+// know the other, until it is silent for some seconds: so a node may come back at another
+// address, or with an empty cache directory. The node itself learns of its rival by the
+// rival's message, and asks it: where it answers, the directory was copied or the name
+// given twice, and Start fails; where it does not, the node asks to be let in until it is.
+//
+// No clock but this process's monotonic one is looked at, on disk neither: there an age
+// grows only while a node runs.
+package members
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/memberlist"
+)
+
+const (
+	// leaveWithin is how long news of this node may take to be on their way, closeWithin
+	// how long Close waits for what a sick disk or logger holds up.
+	leaveWithin = 5 * time.Second
+	closeWithin = 10 * time.Second
+	// tellApart changes of one snapshot are said one by one; of more there is one line.
+	tellApart = 8
+)
+
+// ErrRefused is what Start fails with when the ring answers and does not let this node in.
+var ErrRefused = errors.New("the ring refuses this node")
+
+// ErrClosed is what a Members answers after Close.
+var ErrClosed = errors.New("the node has closed its membership")
+
+// Members is this node's part in the ring.
+type Members struct {
+	cfg     Config
+	address netip.AddrPort
+	list    *memberlist.Memberlist
+	table   *table
+	log     *journal
+	state   atomic.Uint32 // a State
+
+	stop, joining         context.Context // both end with Close, joining with Leave, too
+	cancel, cancelJoining context.CancelFunc
+	working               sync.WaitGroup // publish, keepJoined, keepKnown
+	quiet                 chan struct{}  // closed when those have ended: the journal may
+	logged                chan struct{}  // closed when the journal has
+	first                 chan outcome   // capacity 1: that of the first round
+
+	life   sync.Mutex // guards closed, and that memberlist is not asked after its end; taken before memberlist's locks
+	closed bool
+
+	mu     sync.Mutex // guards rivals; taken under memberlist's locks, and none under it
+	rivals map[netip.AddrPort]rival
+
+	counters
+}
+
+type counters struct{ refused, joins, joinsFailed atomic.Int64 }
+
+// Stats are counts since Start.
+type Stats struct {
+	// Live and Missing are members now, this node among the live.
+	Live, Missing int64
+	// Refused are messages of nodes that may not be in this ring.
+	Refused int64
+	// Joins are attempts to find a seed or a former member, JoinsFailed those without a
+	// good answer.
+	Joins, JoinsFailed int64
+	// LinesDropped were not logged, because the logger was slow.
+	LinesDropped int64
+}
+
+// Start begins to listen and asks seeds and former members, up to Timing.First. Nobody
+// answers: the node is a ring of one and goes on asking. An error is ErrRefused where the
+// seeds that answer refuse this node, or where another node lives that has its id or name;
+// else the configuration's or the address's, or the context's.
+func Start(ctx context.Context, cfg Config) (*Members, error) {
+	if err := cfg.Check(); err != nil {
+		return nil, err
+	}
+	cfg, err := cfg.filled()
+	if err != nil {
+		return nil, err
+	}
+	at, err := ResolveListen(cfg.Listen, DefaultPort)
+	if err != nil {
+		return nil, err
+	}
+	if err := cfg.mayListen(at.Addr()); err != nil {
+		return nil, err
+	}
+	m := &Members{cfg: cfg, table: newTable(cfg.ID, cfg.Timing.Absent), log: newJournal(cfg.Log), quiet: make(chan struct{}),
+		logged: make(chan struct{}), first: make(chan outcome, 1), rivals: map[netip.AddrPort]rival{}}
+	known, err := loadKnown(cfg.Dir, cfg.Cluster)
+	if err != nil {
+		m.log.say(levelWarn, err.Error())
+	}
+	if err := m.gossip(at); err != nil {
+		return nil, err
+	}
+	m.table.miss(known)
+	m.table.replace(nil)
+	m.run()
+	if err := m.admitted(ctx); err != nil {
+		return nil, errors.Join(err, m.Close())
+	}
+	return m, nil
+}
+
+// gossip starts memberlist.
+func (m *Members) gossip(at netip.AddrPort) error {
+	t := m.cfg.Timing
+	logger := log.New(heard{m}, "", 0)
+	tr, err := listen(at, m.cfg.reach, memberlist.NetTransportConfig{Logger: logger})
+	if err != nil {
+		return err
+	}
+	m.address = netip.AddrPortFrom(at.Addr(), uint16(tr.GetAutoBindPort()))
+	c := memberlist.DefaultLANConfig()
+	c.Name, c.Transport, c.Logger = m.cfg.ID.String(), tr, logger
+	c.BindAddr, c.BindPort = at.Addr().String(), int(m.address.Port())
+	c.AdvertisePort = c.BindPort
+	c.SecretKey = m.cfg.Key
+	c.TCPTimeout = t.Dial
+	c.ProbeInterval, c.ProbeTimeout, c.SuspicionMult = t.Probe, t.ProbeTimeout, t.Suspicion
+	c.GossipInterval, c.GossipToTheDeadTime, c.PushPullInterval = t.Gossip, t.Forget, t.PushPull
+	// An id that died may come back from elsewhere at once: it is random, hence the same node.
+	c.DeadNodeReclaimTime = time.Nanosecond
+	c.EnableCompression = false // states are short, and mostly random bytes
+	calls := callbacks{m}
+	c.Delegate, c.Events, c.Alive, c.Merge, c.Conflict, c.Ping = calls, calls, calls, calls, calls, calls
+	if m.list, err = memberlist.Create(c); err != nil {
+		return errors.Join(fmt.Errorf("gossip at %v: %w", at, err), tr.Shutdown())
+	}
+	return nil
+}
+
+// run starts what works beside memberlist; Close ends it.
+func (m *Members) run() {
+	m.stop, m.cancel = context.WithCancel(context.Background())
+	m.joining, m.cancelJoining = context.WithCancel(m.stop)
+	go func() {
+		defer close(m.logged)
+		m.log.run(m.quiet)
+	}()
+	m.working.Go(func() { m.table.publish(m.stop.Done(), m.cfg.Timing.Batch, m.told) })
+	m.working.Go(m.keepJoined)
+	m.working.Go(m.keepKnown)
+}
+
+// admitted waits for the first round, within bounds.
+func (m *Members) admitted(ctx context.Context) error {
+	timer := time.NewTimer(m.cfg.Timing.First)
+	defer timer.Stop()
+	select {
+	case o := <-m.first:
+		if o.rival != "" {
+			return fmt.Errorf("%w: %s", ErrRefused, o.rival)
+		}
+		if len(o.refused) > 0 && o.joined == 0 && m.alone() {
+			return fmt.Errorf("%w: %s", ErrRefused, o.refused[0])
+		}
+		return nil
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// told says what changed between two snapshots.
+func (m *Members) told(old, next *Snapshot) {
+	var lines []line
+	for _, x := range next.Members {
+		if _, ok := old.Find(x.ID); !ok {
+			lines = append(lines, line{levelInfo, "a node is in the ring", []any{"node", x.Name, "address", x.Address.String(), "zone", x.Zone}})
+		}
+	}
+	for _, x := range old.Members {
+		if _, ok := next.Find(x.ID); ok {
+			continue
+		}
+		l := line{levelInfo, "a node left the ring", []any{"node", x.Name, "address", x.Address.String()}}
+		if x.State != Leaving && next.misses(x.ID) {
+			l.level, l.text = levelWarn, "a node is silent and counts as dead; the ring goes on without it"
+		}
+		lines = append(lines, l)
+	}
+	if len(lines) > tellApart {
+		lines = []line{{levelInfo, "many nodes came or went", []any{"changes", len(lines), "members", len(next.Members), "missing", len(next.Missing)}}}
+	}
+	for _, l := range lines {
+		m.log.say(l.level, l.text, l.args...)
+	}
+}
+
+// Snapshot is who is in the ring now; it is never nil.
+func (m *Members) Snapshot() *Snapshot { return m.table.current.Load() }
+
+// Address is where this node gossips.
+func (m *Members) Address() netip.AddrPort { return m.address }
+
+// Stats counts.
+func (m *Members) Stats() Stats {
+	s := m.Snapshot()
+	m.log.mu.Lock()
+	dropped := m.log.dropped
+	m.log.mu.Unlock()
+	return Stats{Live: int64(len(s.Members)), Missing: int64(len(s.Missing)), Refused: m.refused.Load(),
+		Joins: m.joins.Load(), JoinsFailed: m.joinsFailed.Load(), LinesDropped: dropped}
+}
+
+// Announce tells the others of this node's new state, up to 5 s or the context's deadline.
+// An error, but for ErrClosed, says that nobody may have heard of it yet: they will.
+func (m *Members) Announce(ctx context.Context, s State) error {
+	m.life.Lock()
+	defer m.life.Unlock()
+	if m.closed {
+		return ErrClosed
+	}
+	m.state.Store(uint32(s))
+	if err := m.list.UpdateNode(within(ctx)); err != nil {
+		return fmt.Errorf("announce that this node is %v: %w", s, err)
+	}
+	return nil
+}
+
+// Leave tells the others that this node goes, up to 10 s or the context's deadline; none of
+// them takes it for dead, or looks for it, then. Close comes next.
+func (m *Members) Leave(ctx context.Context) error {
+	m.cancelJoining()
+	err := m.Announce(ctx, Leaving)
+	m.life.Lock()
+	defer m.life.Unlock()
+	if m.closed {
+		return ErrClosed
+	}
+	if e := m.list.Leave(within(ctx)); e != nil {
+		err = errors.Join(err, fmt.Errorf("leave the ring: %w", e))
+	}
+	return err
+}
+
+// within is how long to wait, never 0: that would be for ever.
+func within(ctx context.Context) time.Duration {
+	left := leaveWithin
+	if deadline, ok := ctx.Deadline(); ok {
+		left = min(left, time.Until(deadline))
+	}
+	return max(left, time.Millisecond)
+}
+
+// Close ends gossip without a word to the others, unless Leave said it: they find this node
+// silent. It takes 10 s at most; each call after the first does nothing.
+func (m *Members) Close() error {
+	m.cancel()
+	m.life.Lock()
+	defer m.life.Unlock()
+	if m.closed {
+		return nil
+	}
+	m.closed = true
+	err := m.list.Shutdown()
+	go func() {
+		m.working.Wait()
+		close(m.quiet)
+	}()
+	timer := time.NewTimer(closeWithin)
+	defer timer.Stop()
+	select {
+	case <-m.logged:
+	case <-timer.C:
+		err = errors.Join(err, fmt.Errorf("close the membership: a write of the last known members or of the log takes more than %v", closeWithin))
+	}
+	return err
+}
+
+// refuse counts and says, once for a while, that a node may not be in this ring, or, by a
+// warning, not yet.
+func (m *Members) refuse(key string, level slog.Level, why string) {
+	m.refused.Add(1)
+	m.log.once(key, level, why)
+}

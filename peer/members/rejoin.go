@@ -1,0 +1,300 @@
+package members
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+const (
+	// triesARound addresses are asked at most, and joinsATime of them at once: a thousand
+	// nodes that look for five hundred must not drown in each other's states.
+	triesARound = 16
+	joinsATime  = 4
+	// enoughJoins end a round: each node that answers knows the rest, and gossip does it.
+	enoughJoins = 3
+	// challenges are sent to a rival before it counts as silent.
+	challenges = 3
+	maxRivals  = 16
+	// maxResolved addresses of one seed are looked at.
+	maxResolved = 1024
+)
+
+// rival is another node that has what only one may: this node's id or its name.
+type rival struct {
+	id     ID
+	at     netip.AddrPort
+	claims string
+}
+
+// meet notes a rival; keepJoined finds out whether it lives.
+func (m *Members) meet(r rival) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.rivals) < maxRivals {
+		m.rivals[r.at] = r
+	}
+}
+
+func (m *Members) takeRivals() []rival {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var all []rival
+	for at, r := range m.rivals {
+		all = append(all, r)
+		delete(m.rivals, at)
+	}
+	return all
+}
+
+// outcome is that of a round.
+type outcome struct {
+	joined  int
+	refused []string // why seeds that answered and this node cannot be in one ring
+	silent  []error  // of addresses that did not answer, and of names
+	rival   string   // what a node that lives has, too
+	pending string   // what a silent node has and is still in the way
+}
+
+// keepJoined looks for who is missing until the node leaves or closes.
+func (m *Members) keepJoined() {
+	t := m.cfg.Timing
+	retry := t.Retry
+	again, accepted := false, false
+	for first := true; ; first = false {
+		m.table.expire()
+		o := m.round(again)
+		if m.joining.Err() != nil {
+			return
+		}
+		again = o.pending != "" || o.rival != ""
+		alone := m.alone()
+		m.tell(o, alone, accepted, first)
+		accepted = accepted || !again
+		if first {
+			m.first <- o
+		}
+		wait := t.Rejoin - time.Duration(rand.Int64N(int64(t.Rejoin)/10+1)) // not all nodes at once
+		switch {
+		case again:
+			wait = min(wait, 2*t.Retry)
+		case alone && len(o.silent)+len(o.refused) > 0:
+			wait = min(wait, retry)
+			retry *= 2
+		default:
+			retry = t.Retry
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+		case <-m.joining.Done():
+			timer.Stop()
+			return
+		}
+	}
+}
+
+// alone tells that nobody else is in the ring.
+func (m *Members) alone() bool { return len(m.table.addresses()) <= 1 }
+
+// tell says how a round ended, and that of the same kind not again for a while.
+func (m *Members) tell(o outcome, alone, accepted, first bool) {
+	switch {
+	case o.rival != "" && !first: // else Start says it
+		m.log.once("rival", levelError, o.rival)
+	case o.pending != "" && !accepted: // later it is the other that must wait
+		m.log.once("pending", levelInfo, o.pending)
+	case alone && len(o.silent) > 0:
+		m.log.once("alone", levelWarn, "no seed and no former member answers: this node goes on alone and keeps trying",
+			"seeds", strings.Join(m.cfg.Seeds, ","), "error", brief(o.silent))
+	case !alone:
+		m.log.forget("alone")
+	}
+	for _, why := range o.refused {
+		m.log.once("refused "+why, levelError, why)
+	}
+}
+
+// brief is the first of several errors.
+func brief(errs []error) string {
+	switch len(errs) {
+	case 0:
+		return ""
+	case 1:
+		return errs[0].Error()
+	}
+	return fmt.Sprintf("%v, and %d more", errs[0], len(errs)-1)
+}
+
+// round asks who is missing, once; again: members that are here as well, since they may
+// not have let this node in.
+func (m *Members) round(again bool) outcome {
+	seeds, errs := m.seeds()
+	o := outcome{silent: errs}
+	to := m.missing(seeds)
+	to = to[:min(len(to), triesARound)]
+	if again {
+		here := m.table.addresses()
+		delete(here, m.address)
+		for at := range here { // in random order
+			if to = append(to, at); len(to) >= triesARound+enoughJoins {
+				break
+			}
+		}
+	}
+	m.ask(to, seeds, again, &o)
+	for _, r := range m.takeRivals() {
+		if r.at != m.address && m.answers(r) { // who had this address before is gone
+			o.rival = fmt.Sprintf("a node at %v has %s, too: if a cache directory was copied, delete the copy; else give one of the two another name", r.at, r.claims)
+		} else {
+			o.pending = fmt.Sprintf("a node at %v, silent now, had %s: the ring lets this node in when it has noticed", r.at, r.claims)
+		}
+	}
+	return o
+}
+
+// ask joins by each address, until enough have answered.
+func (m *Members) ask(to, seeds []netip.AddrPort, again bool, o *outcome) {
+	var mu sync.Mutex // guards o
+	var g errgroup.Group
+	g.SetLimit(joinsATime)
+	for _, at := range to {
+		g.Go(func() error {
+			mu.Lock()
+			enough := o.joined >= enoughJoins
+			mu.Unlock()
+			if enough || m.joining.Err() != nil || !again && m.table.addresses()[at] {
+				return nil // it is here by now
+			}
+			_, err := m.list.Join([]string{at.String()})
+			m.joins.Add(1)
+			mu.Lock()
+			defer mu.Unlock()
+			if err == nil {
+				o.joined++
+				return nil
+			}
+			m.joinsFailed.Add(1)
+			if why := refusal(err, at, m.cfg.Cluster); why != "" && slices.Contains(seeds, at) {
+				o.refused = append(o.refused, why)
+			} else {
+				o.silent = append(o.silent, fmt.Errorf("%v: %s", at, plain(err, at)))
+			}
+			return nil
+		})
+	}
+	g.Wait()
+}
+
+// refusal is why the node at an address and this one cannot be in one ring; "": it did
+// not say.
+func refusal(err error, at netip.AddrPort, cluster string) string {
+	if _, why, ok := strings.Cut(err.Error(), refusedMark); ok {
+		why, _, _ = strings.Cut(why, "\n")
+		return why
+	}
+	if wrongKey(err.Error()) {
+		return fmt.Sprintf("the node at %v has another cluster key than this one, or only one of the two has any: give all nodes of cluster %q the same key", at, cluster)
+	}
+	return ""
+}
+
+// plain is an error of memberlist's Join without its list of one.
+func plain(err error, at netip.AddrPort) string {
+	text := strings.Join(strings.Fields(err.Error()), " ")
+	_, text, _ = strings.Cut(text, "* ")
+	return strings.TrimPrefix(text, "failed to join "+at.String()+": ")
+}
+
+// answers tells whether a rival lives.
+func (m *Members) answers(r rival) bool {
+	for range challenges {
+		if m.joining.Err() != nil {
+			return false
+		}
+		if _, err := m.list.Ping(r.id.String(), net.UDPAddrFromAddrPort(r.at)); err == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// missing are the addresses of seeds and of former members where nobody is who is in the
+// ring; seeds come first.
+func (m *Members) missing(seeds []netip.AddrPort) []netip.AddrPort {
+	here := m.table.addresses()
+	var to []netip.AddrPort
+	add := func(at netip.AddrPort) {
+		if !here[at] && !slices.Contains(to, at) {
+			to = append(to, at)
+		}
+	}
+	for _, at := range seeds {
+		add(at)
+	}
+	former := m.table.former()
+	rand.Shuffle(len(former), func(i, j int) { former[i], former[j] = former[j], former[i] })
+	for _, at := range former {
+		add(at)
+	}
+	return to
+}
+
+// seeds resolves them, in random order.
+func (m *Members) seeds() ([]netip.AddrPort, []error) {
+	ctx, cancel := context.WithTimeout(m.joining, m.cfg.Timing.Dial)
+	defer cancel()
+	var mu sync.Mutex // guards all and errs
+	var all []netip.AddrPort
+	var errs []error
+	var g errgroup.Group
+	g.SetLimit(joinsATime)
+	for _, s := range m.cfg.Seeds {
+		g.Go(func() error {
+			found, err := m.resolve(ctx, s)
+			mu.Lock()
+			defer mu.Unlock()
+			all = append(all, found...)
+			if err != nil {
+				errs = append(errs, fmt.Errorf("seed %s: %w", s, err))
+			}
+			return nil
+		})
+	}
+	g.Wait()
+	rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	return all, errs
+}
+
+func (m *Members) resolve(ctx context.Context, seed string) ([]netip.AddrPort, error) {
+	host, port, err := splitHost(seed, DefaultPort)
+	if err != nil {
+		return nil, err
+	}
+	var addrs []netip.Addr
+	if a, err := netip.ParseAddr(host); err == nil {
+		addrs = []netip.Addr{a}
+	} else if addrs, err = m.cfg.Resolve(ctx, host); err != nil {
+		return nil, err
+	}
+	var found []netip.AddrPort
+	for _, a := range addrs[:min(len(addrs), maxResolved)] {
+		// A node speaks to others from the address that it listens at.
+		if a = a.Unmap(); a.Is4() == m.address.Addr().Is4() {
+			found = append(found, netip.AddrPortFrom(a, port))
+		}
+	}
+	if len(found) == 0 {
+		return nil, errors.New("it has no address of the kind that this node listens at, " + m.address.Addr().String())
+	}
+	return found, nil
+}

@@ -1,0 +1,387 @@
+package members
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// patience is how long a test waits for a fact on a busy machine.
+const patience = 30 * time.Second
+
+// quick is a ring's life in tenths of a second.
+func quick() Timing {
+	return Timing{Probe: 200 * time.Millisecond, ProbeTimeout: 100 * time.Millisecond, Gossip: 20 * time.Millisecond,
+		PushPull: time.Second, Suspicion: 3, Forget: 500 * time.Millisecond, Batch: 20 * time.Millisecond,
+		Rejoin: 300 * time.Millisecond, Retry: 100 * time.Millisecond, Dial: 2 * time.Second, Save: time.Millisecond}
+}
+
+// said is what a node logged.
+type said struct {
+	mu    sync.Mutex
+	text  strings.Builder
+	wrote chan struct{}
+}
+
+func (s *said) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.text.Write(p)
+	close(s.wrote)
+	s.wrote = make(chan struct{})
+	return len(p), nil
+}
+
+func (s *said) await(t *testing.T, words ...string) {
+	t.Helper()
+	late := time.After(patience)
+	for {
+		s.mu.Lock()
+		text, wrote := s.text.String(), s.wrote
+		s.mu.Unlock()
+		for line := range strings.Lines(text) {
+			if !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(line, w) }) {
+				return
+			}
+		}
+		select {
+		case <-wrote:
+		case <-late:
+			t.Fatalf("no line with %q in:\n%s", words, text)
+		}
+	}
+}
+
+func someID(t *testing.T) (id ID) {
+	t.Helper()
+	if _, err := rand.Read(id[:]); err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+func config(t *testing.T, name string, seeds ...*Members) (Config, *said) {
+	t.Helper()
+	log := &said{wrote: make(chan struct{})}
+	c := Config{ID: someID(t), Name: name, Cluster: "test", Listen: "127.0.0.1:0", Data: netip.MustParseAddrPort("127.0.0.1:7947"),
+		Donated: 3 << 30, Protocol: Protocol{Speaks: 1}, Log: slog.New(slog.NewTextHandler(log, nil)), Timing: quick()}
+	for _, s := range seeds {
+		c.Seeds = append(c.Seeds, s.Address().String())
+	}
+	return c, log
+}
+
+func start(t *testing.T, c Config) *Members {
+	t.Helper()
+	m, err := Start(t.Context(), c)
+	if err != nil {
+		t.Fatalf("start %s: %v", c.Name, err)
+	}
+	t.Cleanup(func() { stop(t, m) })
+	return m
+}
+
+func stop(t *testing.T, m *Members) {
+	t.Helper()
+	if err := m.Close(); err != nil {
+		t.Errorf("close %s: %v", m.cfg.Name, err)
+	}
+}
+
+// until waits for a snapshot of which f is true.
+func until(t *testing.T, m *Members, what string, f func(*Snapshot) bool) *Snapshot {
+	t.Helper()
+	late := time.After(patience)
+	for {
+		s := m.Snapshot()
+		if f(s) {
+			return s
+		}
+		select {
+		case <-s.Superseded():
+		case <-late:
+			t.Fatalf("%s does not see %s; members %+v, missing %+v", m.cfg.Name, what, s.Members, s.Missing)
+		}
+	}
+}
+
+func members(n int) func(*Snapshot) bool {
+	return func(s *Snapshot) bool { return len(s.Members) == n }
+}
+
+func TestNodesFindEachOther(t *testing.T) {
+	// The second knows the first, the third the second: each sees all three, as they said
+	// of themselves, and hears when one of them becomes active.
+	t.Parallel()
+	ca, _ := config(t, "a")
+	a := start(t, ca)
+	cb, _ := config(t, "b", a)
+	b := start(t, cb)
+	cc, _ := config(t, "c", b)
+	cc.Zone, cc.Donated, cc.Protocol = "rack 7", 3<<30+5, Protocol{Speaks: 2, Oldest: 1}
+	c := start(t, cc)
+	for _, m := range []*Members{a, b, c} {
+		s := until(t, m, "three nodes", members(3))
+		if !slices.IsSortedFunc(s.Members, func(x, y Member) int { return strings.Compare(x.ID.String(), y.ID.String()) }) {
+			t.Errorf("not sorted: %v", s.Members)
+		}
+		got, ok := s.Find(cc.ID)
+		if !ok || got.Name != "c" || got.Zone != "rack 7" || got.Donated != 3<<30 || got.State != Joining || got.Address != c.Address() ||
+			got.Data != cc.Data || got.Protocol != cc.Protocol || got.Health == Dead || got.Since.IsZero() {
+			t.Errorf("%s sees c as %+v", m.cfg.Name, got)
+		}
+	}
+	if err := c.Announce(t.Context(), Active); err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range []*Members{a, b, c} {
+		until(t, m, "c active", func(s *Snapshot) bool { x, ok := s.Find(cc.ID); return ok && x.State == Active })
+	}
+}
+
+func TestWhoLeavesIsNotMissing(t *testing.T) {
+	// A node says that it goes: nobody takes it for dead, or looks for it.
+	t.Parallel()
+	ca, log := config(t, "a")
+	a := start(t, ca)
+	cb, _ := config(t, "b", a)
+	b := start(t, cb)
+	until(t, a, "b", members(2))
+	if err := b.Leave(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if s := until(t, a, "nobody else", members(1)); len(s.Missing) != 0 {
+		t.Errorf("who left is missing: %+v", s.Missing)
+	}
+	log.await(t, "left the ring", "node=b")
+	stop(t, b)
+	if err := b.Announce(t.Context(), Active); !errors.Is(err, ErrClosed) {
+		t.Errorf("after Close: %v", err)
+	}
+	if err := b.Leave(t.Context()); !errors.Is(err, ErrClosed) {
+		t.Errorf("after Close: %v", err)
+	}
+}
+
+func TestASilentDeath(t *testing.T) {
+	// A node dies without a word: the other suspects it, then misses it, and says since when.
+	t.Parallel()
+	ca, log := config(t, "a")
+	a := start(t, ca)
+	cb, _ := config(t, "b", a)
+	b := start(t, cb)
+	until(t, a, "b", members(2))
+	stop(t, b)
+	until(t, a, "b suspected", func(s *Snapshot) bool { x, ok := s.Find(cb.ID); return ok && x.Health == Suspect })
+	s := until(t, a, "b dead", members(1))
+	if len(s.Missing) != 1 || s.Missing[0].ID != cb.ID || s.Missing[0].Health != Dead || time.Since(s.Missing[0].HealthSince) > patience {
+		t.Errorf("missing: %+v", s.Missing)
+	}
+	log.await(t, "counts as dead", "node=b")
+}
+
+func TestARestartAtAnotherAddress(t *testing.T) {
+	// A node is killed and comes back at once with another address, when the others still
+	// believe in the first one: it is no copy, and is let in once they have noticed.
+	t.Parallel()
+	ca, _ := config(t, "a")
+	a := start(t, ca)
+	cb, _ := config(t, "b", a)
+	b := start(t, cb)
+	until(t, a, "b", members(2))
+	stop(t, b)
+	cb.Listen = "127.0.0.2:0"
+	again := start(t, cb)
+	until(t, a, "b at its new address", func(s *Snapshot) bool {
+		x, ok := s.Find(cb.ID)
+		return ok && x.Address == again.Address() && len(s.Missing) == 0
+	})
+	until(t, again, "a", members(2))
+}
+
+func TestAnEmptiedCacheDirectory(t *testing.T) {
+	// A node is killed and comes back with the same name and another id: it is let in once
+	// the others have noticed that the first is silent.
+	t.Parallel()
+	ca, _ := config(t, "a")
+	a := start(t, ca)
+	cb, _ := config(t, "b", a)
+	b := start(t, cb)
+	until(t, a, "b", members(2))
+	cb.Listen = b.Address().String()
+	stop(t, b)
+	cb.ID = someID(t)
+	start(t, cb)
+	s := until(t, a, "the new b", func(s *Snapshot) bool { _, ok := s.Find(cb.ID); return ok })
+	if len(s.Members) != 2 || len(s.Missing) != 0 {
+		t.Errorf("members %+v, missing %+v", s.Members, s.Missing)
+	}
+}
+
+func TestTwoHalvesFindEachOther(t *testing.T) {
+	// A network is cut for longer than memberlist remembers the dead; when it heals, all
+	// are one ring again, and nobody helped.
+	t.Parallel()
+	var cut atomic.Bool
+	side := func(host string) func(netip.AddrPort) bool {
+		return func(to netip.AddrPort) bool { return !cut.Load() || to.Addr().String() == host }
+	}
+	var ring []*Members
+	for i, host := range []string{"127.0.0.3", "127.0.0.3", "127.0.0.4", "127.0.0.4"} {
+		c, _ := config(t, string(rune('a'+i)), ring[:min(i, 1)]...)
+		c.Listen, c.reach = host+":0", side(host)
+		ring = append(ring, start(t, c))
+	}
+	for _, m := range ring {
+		until(t, m, "four", members(4))
+	}
+	cut.Store(true)
+	for _, m := range ring {
+		until(t, m, "its half", func(s *Snapshot) bool { return len(s.Members) == 2 && len(s.Missing) == 2 })
+	}
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for _, m := range ring {
+		for _, gone := range m.Snapshot().Missing {
+			for time.Since(gone.HealthSince) < 3*quick().Forget {
+				<-tick.C
+			}
+		}
+	}
+	cut.Store(false)
+	for _, m := range ring {
+		until(t, m, "four again", func(s *Snapshot) bool { return len(s.Members) == 4 && len(s.Missing) == 0 })
+	}
+}
+
+func TestAfterARestartOfAllNobodyNeedsSeeds(t *testing.T) {
+	// All nodes stop and start again without a seed: they find each other by what is on
+	// their disks. One directory's file is damaged, which is said, and hurts nobody.
+	t.Parallel()
+	var cfg []Config
+	var logs []*said
+	var ring []*Members
+	for i := range 3 {
+		c, log := config(t, string(rune('a'+i)), ring[:min(i, 1)]...)
+		c.Dir = t.TempDir()
+		ring, cfg, logs = append(ring, start(t, c)), append(cfg, c), append(logs, log)
+	}
+	for _, m := range ring {
+		until(t, m, "three", members(3))
+	}
+	for i, m := range ring {
+		stop(t, m)
+		cfg[i].Listen, cfg[i].Seeds = m.Address().String(), nil
+	}
+	if err := os.WriteFile(filepath.Join(cfg[2].Dir, KnownFile), []byte(`{"format":1,"clus`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for i, c := range cfg {
+		ring[i] = start(t, c)
+	}
+	for _, m := range ring {
+		until(t, m, "three again", func(s *Snapshot) bool { return len(s.Members) == 3 && len(s.Missing) == 0 })
+	}
+	logs[2].await(t, "ignore the last known members", "damaged")
+	logs[1].mu.Lock()
+	defer logs[1].mu.Unlock()
+	if strings.Contains(logs[1].text.String(), "ignore") {
+		t.Error(logs[1].text.String())
+	}
+}
+
+func TestSeedsAreResolvedAgain(t *testing.T) {
+	// A name has a dead address first, then also that of a node that runs: the new node goes
+	// on alone, says so, and joins when the name knows better.
+	t.Parallel()
+	ca, _ := config(t, "a")
+	a := start(t, ca)
+	_, port, _ := net.SplitHostPort(a.Address().String())
+	cb, log := config(t, "b")
+	cb.Seeds = []string{"ring.test:" + port}
+	var known atomic.Bool
+	cb.Resolve = func(_ context.Context, host string) ([]netip.Addr, error) {
+		if host != "ring.test" {
+			return nil, errors.New("asked for " + host)
+		}
+		addrs := []netip.Addr{netip.MustParseAddr("127.0.0.5"), netip.MustParseAddr("::1")}
+		if known.Load() {
+			addrs = append(addrs, a.Address().Addr())
+		}
+		return addrs, nil
+	}
+	b := start(t, cb)
+	log.await(t, "goes on alone", "ring.test", "127.0.0.5")
+	if s := b.Snapshot(); len(s.Members) != 1 {
+		t.Errorf("alone: %+v", s.Members)
+	}
+	known.Store(true)
+	until(t, b, "a", members(2))
+}
+
+func TestCloseEndsWhatWaits(t *testing.T) {
+	// A seed takes the connection and never answers: the node starts alone, and Close does
+	// not wait for the seed.
+	t.Parallel()
+	mute, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mute.Close()
+	c, _ := config(t, "a")
+	c.Seeds = []string{mute.Addr().String()}
+	c.Timing.Dial, c.Timing.First = time.Hour, time.Millisecond
+	m := start(t, c)
+	begun := time.Now()
+	stop(t, m)
+	stop(t, m)
+	if took := time.Since(begun); took > closeWithin {
+		t.Errorf("Close took %v", took)
+	}
+}
+
+func TestStrangersTakeNoMoreThanTheirRoom(t *testing.T) {
+	// Forty connections that say nothing: the last eight are closed at once.
+	t.Parallel()
+	c, _ := config(t, "a")
+	c.Timing.Dial = time.Hour
+	m := start(t, c)
+	const extra = 8
+	closed := make(chan struct{}, maxInbound+extra)
+	var readers sync.WaitGroup
+	var all []net.Conn
+	for range maxInbound + extra {
+		conn, err := net.Dial("tcp", m.Address().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, conn)
+		readers.Go(func() {
+			conn.Read(make([]byte, 1))
+			closed <- struct{}{}
+		})
+	}
+	late := time.After(patience)
+	for range extra {
+		select {
+		case <-closed:
+		case <-late:
+			t.Fatal("connections beyond the bound stay open")
+		}
+	}
+	for _, conn := range all {
+		conn.Close()
+	}
+	readers.Wait()
+}
