@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/hex"
 	"log/slog"
+	"maps"
 	"net"
 	"strings"
 	"sync"
@@ -16,7 +17,8 @@ const (
 	levelError = slog.LevelError
 	// saidAgain is after how long the same thing is said again.
 	saidAgain = 10 * time.Minute
-	// maxSaid things are remembered so; when there are more, some are said too early.
+	// maxSaid different things are said in that time: strangers who send packets from
+	// many addresses do not fill a log.
 	maxSaid = 256
 	// maxLines wait for a logger that is slow; more are dropped and counted.
 	maxLines = 64
@@ -64,9 +66,11 @@ func (j *journal) once(key string, level slog.Level, text string, args ...any) b
 		return false
 	}
 	if !ok && len(j.said) >= maxSaid {
-		for old := range j.said {
-			delete(j.said, old)
-			break
+		maps.DeleteFunc(j.said, func(_ string, at time.Time) bool { return now.Sub(at) >= saidAgain })
+		if len(j.said) >= maxSaid {
+			j.dropped++
+			j.mu.Unlock()
+			return false
 		}
 	}
 	j.said[key] = now

@@ -64,7 +64,7 @@ func TestASlowLoggerHoldsNobodyUp(t *testing.T) {
 	if len(j.lines) != maxLines || j.dropped != 1000-maxLines || len(j.said) != maxSaid {
 		t.Errorf("%d wait, %d were dropped, %d are remembered", len(j.lines), j.dropped, len(j.said))
 	}
-	spoken(j)
+	j = newJournal(slog.Default())
 	j.once("again", levelWarn, "x")
 	j.once("again", levelWarn, "x")
 	j.forget("again")

@@ -53,8 +53,11 @@ const (
 // ErrRefused is what Start fails with when the ring answers and does not let this node in.
 var ErrRefused = errors.New("the ring refuses this node")
 
-// ErrClosed is what a Members answers after Close.
-var ErrClosed = errors.New("the node has closed its membership")
+// ErrLeft and ErrClosed are what a Members answers after Leave and Close.
+var (
+	ErrLeft   = errors.New("the node has left the ring")
+	ErrClosed = errors.New("the node has closed its membership")
+)
 
 // Members is this node's part in the ring.
 type Members struct {
@@ -72,8 +75,8 @@ type Members struct {
 	logged                chan struct{}  // closed when the journal has
 	first                 chan outcome   // capacity 1: that of the first round
 
-	life   sync.Mutex // guards closed, and that memberlist is not asked after its end; taken before memberlist's locks
-	closed bool
+	life  sync.Mutex // guards ended, and that memberlist is not asked after its end; taken before memberlist's locks
+	ended error      // ErrLeft, then ErrClosed
 
 	mu     sync.Mutex // guards rivals; taken under memberlist's locks, and none under it
 	rivals map[netip.AddrPort]rival
@@ -237,12 +240,17 @@ func (m *Members) Stats() Stats {
 }
 
 // Announce tells the others of this node's new state, up to 5 s or the context's deadline.
-// An error, but for ErrClosed, says that nobody may have heard of it yet: they will.
+// An error, but for ErrLeft and ErrClosed, says that nobody may have heard of it yet: they
+// will.
 func (m *Members) Announce(ctx context.Context, s State) error {
 	m.life.Lock()
 	defer m.life.Unlock()
-	if m.closed {
-		return ErrClosed
+	return m.announceLocked(ctx, s)
+}
+
+func (m *Members) announceLocked(ctx context.Context, s State) error {
+	if m.ended != nil {
+		return m.ended
 	}
 	m.state.Store(uint32(s))
 	if err := m.list.UpdateNode(within(ctx)); err != nil {
@@ -255,12 +263,13 @@ func (m *Members) Announce(ctx context.Context, s State) error {
 // them takes it for dead, or looks for it, then. Close comes next.
 func (m *Members) Leave(ctx context.Context) error {
 	m.cancelJoining()
-	err := m.Announce(ctx, Leaving)
 	m.life.Lock()
 	defer m.life.Unlock()
-	if m.closed {
-		return ErrClosed
+	if m.ended != nil {
+		return m.ended
 	}
+	err := m.announceLocked(ctx, Leaving)
+	m.ended = ErrLeft
 	if e := m.list.Leave(within(ctx)); e != nil {
 		err = errors.Join(err, fmt.Errorf("leave the ring: %w", e))
 	}
@@ -282,10 +291,10 @@ func (m *Members) Close() error {
 	m.cancel()
 	m.life.Lock()
 	defer m.life.Unlock()
-	if m.closed {
+	if errors.Is(m.ended, ErrClosed) {
 		return nil
 	}
-	m.closed = true
+	m.ended = ErrClosed
 	err := m.list.Shutdown()
 	go func() {
 		m.working.Wait()

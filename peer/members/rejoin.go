@@ -21,6 +21,7 @@ const (
 	triesARound = 16
 	joinsATime  = 4
 	// enoughJoins end a round: each node that answers knows the rest, and gossip does it.
+	// Start waits for one.
 	enoughJoins = 3
 	// challenges are sent to a rival before it counts as silent.
 	challenges = 3
@@ -67,13 +68,13 @@ type outcome struct {
 
 // keepJoined looks for who is missing until the node leaves or closes.
 func (m *Members) keepJoined() {
-	t := m.cfg.Timing
-	retry := t.Retry
+	pace := pace{Timing: m.cfg.Timing}
 	again, accepted := false, false
 	for first := true; ; first = false {
 		m.table.expire()
-		o := m.round(again)
+		o, ended := m.round(again, first)
 		if m.joining.Err() != nil {
+			<-ended
 			return
 		}
 		again = o.pending != "" || o.rival != ""
@@ -83,24 +84,34 @@ func (m *Members) keepJoined() {
 		if first {
 			m.first <- o
 		}
-		wait := t.Rejoin - time.Duration(rand.Int64N(int64(t.Rejoin)/10+1)) // not all nodes at once
-		switch {
-		case again:
-			wait = min(wait, 2*t.Retry)
-		case alone && len(o.silent)+len(o.refused) > 0:
-			wait = min(wait, retry)
-			retry *= 2
-		default:
-			retry = t.Retry
-		}
-		timer := time.NewTimer(wait)
+		timer := time.NewTimer(pace.wait(again, alone && len(o.silent)+len(o.refused) > 0))
 		select {
 		case <-timer.C:
 		case <-m.joining.Done():
 			timer.Stop()
-			return
 		}
+		<-ended
 	}
+}
+
+// pace is how often rounds are.
+type pace struct {
+	Timing
+	lonely time.Duration // what a node that is alone waited last
+}
+
+// wait is the time to the next round; again: this node may not be let in yet.
+func (p *pace) wait(again, lonely bool) time.Duration {
+	usual := p.Rejoin - time.Duration(rand.Int64N(int64(p.Rejoin)/10+1)) // not all nodes at once
+	switch {
+	case again:
+		return min(usual, 2*p.Retry)
+	case lonely:
+		p.lonely = min(max(p.Retry, 2*p.lonely), p.Rejoin)
+		return min(usual, p.lonely)
+	}
+	p.lonely = 0
+	return usual
 }
 
 // alone tells that nobody else is in the ring.
@@ -136,10 +147,10 @@ func brief(errs []error) string {
 }
 
 // round asks who is missing, once; again: members that are here as well, since they may
-// not have let this node in.
-func (m *Members) round(again bool) outcome {
+// not have let this node in. first: one answer is enough. The channel is closed when those
+// that take their time have ended, too.
+func (m *Members) round(again, first bool) (outcome, <-chan struct{}) {
 	seeds, errs := m.seeds()
-	o := outcome{silent: errs}
 	to := m.missing(seeds)
 	to = to[:min(len(to), triesARound)]
 	if again {
@@ -151,7 +162,12 @@ func (m *Members) round(again bool) outcome {
 			}
 		}
 	}
-	m.ask(to, seeds, again, &o)
+	enough := enoughJoins
+	if first {
+		enough = 1
+	}
+	o, ended := m.ask(to, seeds, enough)
+	o.silent = append(o.silent, errs...)
 	for _, r := range m.takeRivals() {
 		if r.at != m.address && m.answers(r) { // who had this address before is gone
 			o.rival = fmt.Sprintf("a node at %v has %s, too: if a cache directory was copied, delete the copy; else give one of the two another name", r.at, r.claims)
@@ -159,40 +175,56 @@ func (m *Members) round(again bool) outcome {
 			o.pending = fmt.Sprintf("a node at %v, silent now, had %s: the ring lets this node in when it has noticed", r.at, r.claims)
 		}
 	}
-	return o
+	return o, ended
 }
 
-// ask joins by each address, until enough have answered.
-func (m *Members) ask(to, seeds []netip.AddrPort, again bool, o *outcome) {
-	var mu sync.Mutex // guards o
-	var g errgroup.Group
-	g.SetLimit(joinsATime)
-	for _, at := range to {
-		g.Go(func() error {
-			mu.Lock()
-			enough := o.joined >= enoughJoins
-			mu.Unlock()
-			if enough || m.joining.Err() != nil || !again && m.table.addresses()[at] {
-				return nil // it is here by now
+// ask joins by each address, until enough have answered; those that were asked before
+// that end later, and close the channel.
+func (m *Members) ask(to, seeds []netip.AddrPort, enough int) (outcome, <-chan struct{}) {
+	var mu sync.Mutex // guards o, and answered against a second close
+	var o outcome
+	answered, ended := make(chan struct{}), make(chan struct{})
+	one := func(at netip.AddrPort) {
+		select {
+		case <-answered:
+			return
+		case <-m.joining.Done():
+			return
+		default:
+		}
+		_, err := m.list.Join([]string{at.String()})
+		m.joins.Add(1)
+		mu.Lock()
+		defer mu.Unlock()
+		if err == nil {
+			if o.joined++; o.joined == enough {
+				close(answered)
 			}
-			_, err := m.list.Join([]string{at.String()})
-			m.joins.Add(1)
-			mu.Lock()
-			defer mu.Unlock()
-			if err == nil {
-				o.joined++
-				return nil
-			}
-			m.joinsFailed.Add(1)
-			if why := refusal(err, at, m.cfg.Cluster); why != "" && slices.Contains(seeds, at) {
-				o.refused = append(o.refused, why)
-			} else {
-				o.silent = append(o.silent, fmt.Errorf("%v: %s", at, plain(err, at)))
-			}
-			return nil
-		})
+			return
+		}
+		m.joinsFailed.Add(1)
+		if why := refusal(err, at, m.cfg.Cluster); why != "" && slices.Contains(seeds, at) {
+			o.refused = append(o.refused, why)
+		} else {
+			o.silent = append(o.silent, fmt.Errorf("%v: %s", at, plain(err, at)))
+		}
 	}
-	g.Wait()
+	go func() {
+		defer close(ended)
+		var g errgroup.Group
+		g.SetLimit(joinsATime)
+		for _, at := range to {
+			g.Go(func() error { one(at); return nil })
+		}
+		g.Wait()
+	}()
+	select {
+	case <-answered:
+	case <-ended:
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	return outcome{joined: o.joined, refused: slices.Clone(o.refused), silent: slices.Clone(o.silent)}, ended
 }
 
 // refusal is why the node at an address and this one cannot be in one ring; "": it did

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -165,6 +166,9 @@ func TestWhoLeavesIsNotMissing(t *testing.T) {
 		t.Errorf("who left is missing: %+v", s.Missing)
 	}
 	log.await(t, "left the ring", "node=b")
+	if err := b.Announce(t.Context(), Active); !errors.Is(err, ErrLeft) {
+		t.Errorf("after Leave: %v", err)
+	}
 	stop(t, b)
 	if err := b.Announce(t.Context(), Active); !errors.Is(err, ErrClosed) {
 		t.Errorf("after Close: %v", err)
@@ -196,6 +200,7 @@ func TestARestartAtAnotherAddress(t *testing.T) {
 	// believe in the first one: it is no copy, and is let in once they have noticed.
 	t.Parallel()
 	ca, _ := config(t, "a")
+	ca.Timing.Forget = time.Hour // the address of the dead is still known
 	a := start(t, ca)
 	cb, _ := config(t, "b", a)
 	b := start(t, cb)
@@ -230,22 +235,33 @@ func TestAnEmptiedCacheDirectory(t *testing.T) {
 }
 
 func TestTwoHalvesFindEachOther(t *testing.T) {
-	// A network is cut for longer than memberlist remembers the dead; when it heals, all
-	// are one ring again, and nobody helped.
+	// A network is cut for longer than memberlist remembers the dead, and the name of the
+	// seeds is gone for good; when the network heals, all are one ring again, since each
+	// remembers the others, and nobody helped.
 	t.Parallel()
-	var cut atomic.Bool
+	var cut, nameless atomic.Bool
+	resolve := func(context.Context, string) ([]netip.Addr, error) {
+		if nameless.Load() {
+			return nil, errors.New("no such name")
+		}
+		return []netip.Addr{netip.MustParseAddr("127.0.0.3")}, nil
+	}
 	side := func(host string) func(netip.AddrPort) bool {
 		return func(to netip.AddrPort) bool { return !cut.Load() || to.Addr().String() == host }
 	}
 	var ring []*Members
 	for i, host := range []string{"127.0.0.3", "127.0.0.3", "127.0.0.4", "127.0.0.4"} {
-		c, _ := config(t, string(rune('a'+i)), ring[:min(i, 1)]...)
-		c.Listen, c.reach = host+":0", side(host)
+		c, _ := config(t, string(rune('a'+i)))
+		c.Listen, c.reach, c.Resolve = host+":0", side(host), resolve
+		if i > 0 {
+			c.Seeds = []string{fmt.Sprintf("ring.test:%d", ring[0].Address().Port())}
+		}
 		ring = append(ring, start(t, c))
 	}
 	for _, m := range ring {
 		until(t, m, "four", members(4))
 	}
+	nameless.Store(true)
 	cut.Store(true)
 	for _, m := range ring {
 		until(t, m, "its half", func(s *Snapshot) bool { return len(s.Members) == 2 && len(s.Missing) == 2 })
@@ -348,6 +364,53 @@ func TestCloseEndsWhatWaits(t *testing.T) {
 	stop(t, m)
 	if took := time.Since(begun); took > closeWithin {
 		t.Errorf("Close took %v", took)
+	}
+	c.Timing.First = time.Hour
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if _, err := Start(ctx, c); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("who does not wait for the first answer: %v", err)
+	}
+}
+
+func TestOneAnswerIsEnoughToStart(t *testing.T) {
+	// Of two seeds one never answers: who starts does not wait for it.
+	t.Parallel()
+	mute, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mute.Close()
+	ca, _ := config(t, "a")
+	a := start(t, ca)
+	cb, _ := config(t, "b", a)
+	cb.Seeds = append(cb.Seeds, mute.Addr().String())
+	cb.Timing.Dial, cb.Timing.First = time.Hour, time.Hour
+	b := start(t, cb)
+	until(t, b, "a", members(2))
+}
+
+func TestRoundsKeepTheirPace(t *testing.T) {
+	// A node that is alone asks after one second, two, four, and then, for days, each 30 s
+	// as the others do; one that is not let in yet asks each two seconds.
+	p := pace{Timing: Timing{}.filled()}
+	for i := range 10000 {
+		want := 30 * time.Second
+		if i < 5 {
+			want = time.Second << i
+		}
+		if got := p.wait(false, true); got > want || got < want*9/10 {
+			t.Fatalf("round %d comes after %v", i, got)
+		}
+	}
+	if got := p.wait(true, true); got != 2*time.Second {
+		t.Errorf("not let in: %v", got)
+	}
+	if got := p.wait(false, false); got > 30*time.Second || got < 27*time.Second {
+		t.Errorf("in company: %v", got)
+	}
+	if got := p.wait(false, true); got != time.Second {
+		t.Errorf("alone again: %v", got)
 	}
 }
 
