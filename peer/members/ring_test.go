@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	mathrand "math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
@@ -152,7 +153,7 @@ func TestNodesFindEachOther(t *testing.T) {
 }
 
 func TestWhoLeavesIsNotMissing(t *testing.T) {
-	// A node says that it goes: nobody takes it for dead, or looks for it.
+	// A node says that it goes: nobody takes it for dead, or looks for it. It may come back.
 	t.Parallel()
 	ca, log := config(t, "a")
 	a := start(t, ca)
@@ -176,6 +177,10 @@ func TestWhoLeavesIsNotMissing(t *testing.T) {
 	if err := b.Leave(t.Context()); !errors.Is(err, ErrClosed) {
 		t.Errorf("after Close: %v", err)
 	}
+	cb.Listen = b.Address().String()
+	again := start(t, cb)
+	until(t, a, "b again", members(2))
+	until(t, again, "a", members(2))
 }
 
 func TestASilentDeath(t *testing.T) {
@@ -346,6 +351,66 @@ func TestSeedsAreResolvedAgain(t *testing.T) {
 	until(t, b, "a", members(2))
 }
 
+func TestATakenPort(t *testing.T) {
+	// Another program has the port: the error says which, and nothing is left behind.
+	t.Parallel()
+	other, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	c, _ := config(t, "a")
+	c.Listen = other.Addr().String()
+	if _, err := Start(t.Context(), c); err == nil || !strings.Contains(err.Error(), c.Listen) {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestAfterAnyChurnAllAgree(t *testing.T) {
+	// Five nodes start, die, leave and come back at other addresses in random order, without
+	// a pause: in the end those that run see each other, where they are, and nobody else.
+	t.Parallel()
+	seed := time.Now().UnixNano()
+	t.Logf("seed %d", seed)
+	rng := mathrand.New(mathrand.NewPCG(uint64(seed), 0))
+	var cfg [5]Config
+	up := map[int]*Members{}
+	for i := range cfg {
+		cfg[i], _ = config(t, string(rune('a'+i)))
+	}
+	for range 20 {
+		i := rng.IntN(len(cfg))
+		if m := up[i]; m == nil {
+			cfg[i].Seeds = nil
+			for _, o := range up {
+				cfg[i].Seeds = append(cfg[i].Seeds, o.Address().String())
+			}
+			up[i] = start(t, cfg[i])
+			continue
+		}
+		if len(up) == 1 {
+			continue // who comes next would find nobody
+		}
+		if rng.IntN(2) == 0 {
+			if err := up[i].Leave(t.Context()); err != nil {
+				t.Log(err) // news were slow; the others find it silent
+			}
+		}
+		stop(t, up[i])
+		delete(up, i)
+	}
+	for _, m := range up {
+		until(t, m, "all that run", func(s *Snapshot) bool {
+			for i, o := range up {
+				if x, ok := s.Find(cfg[i].ID); !ok || x.Address != o.Address() {
+					return false
+				}
+			}
+			return len(s.Members) == len(up)
+		})
+	}
+}
+
 func TestCloseEndsWhatWaits(t *testing.T) {
 	// A seed takes the connection and never answers: the node starts alone, and Close does
 	// not wait for the seed.
@@ -385,8 +450,12 @@ func TestOneAnswerIsEnoughToStart(t *testing.T) {
 	a := start(t, ca)
 	cb, _ := config(t, "b", a)
 	cb.Seeds = append(cb.Seeds, mute.Addr().String())
-	cb.Timing.Dial, cb.Timing.First = time.Hour, time.Hour
+	cb.Timing.Dial, cb.Timing.First = time.Hour, patience
+	begun := time.Now()
 	b := start(t, cb)
+	if took := time.Since(begun); took >= patience {
+		t.Errorf("Start took %v", took)
+	}
 	until(t, b, "a", members(2))
 }
 
