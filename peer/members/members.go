@@ -95,12 +95,14 @@ type Stats struct {
 	// Joins are attempts to find a seed or a former member, JoinsFailed those without a
 	// good answer.
 	Joins, JoinsFailed int64
-	// LinesDropped were not logged, because the logger was slow.
+	// LinesDropped were not logged: the logger was slow, or more than 256 different things
+	// were to be said within ten minutes.
 	LinesDropped int64
 }
 
-// Start begins to listen and asks seeds and former members, up to Timing.First. Nobody
-// answers: the node is a ring of one and goes on asking. An error is ErrRefused where the
+// Start begins to listen and asks seeds and former members; it returns when one of them
+// has answered, all have failed, or Timing.First is over. Nobody answers: the node is a
+// ring of one and goes on asking. An error is ErrRefused where the
 // seeds that answer refuse this node, or where another node lives that has its id or name;
 // else the configuration's or the address's, or the context's.
 func Start(ctx context.Context, cfg Config) (*Members, error) {
@@ -286,7 +288,8 @@ func within(ctx context.Context) time.Duration {
 }
 
 // Close ends gossip without a word to the others, unless Leave said it: they find this node
-// silent. It takes 10 s at most; each call after the first does nothing.
+// silent. It takes 10 s at most, after an Announce or Leave that is under way; each call
+// after the first does nothing.
 func (m *Members) Close() error {
 	m.cancel()
 	m.life.Lock()
@@ -296,7 +299,7 @@ func (m *Members) Close() error {
 	}
 	m.ended = ErrClosed
 	err := m.list.Shutdown()
-	go func() {
+	go func() { // outlives Close only where that fails
 		m.working.Wait()
 		close(m.quiet)
 	}()
