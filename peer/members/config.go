@@ -193,6 +193,9 @@ func (c Config) Check() error {
 	}
 	if a, err := netip.ParseAddr(host); err == nil {
 		bad = append(bad, c.mayListen(a))
+		if a.IsUnspecified() {
+			report("listen at %q: the others must be told one address; name it, its interface or a CIDR", c.Listen)
+		}
 	}
 	return errors.Join(bad...)
 }

@@ -124,6 +124,7 @@ func TestCheck(t *testing.T) {
 		{"many seeds", func(c *Config) { c.Seeds = strings.Split(strings.Repeat("a,", maxSeeds)+"a", ",") }, "65 seeds"},
 		{"short key", func(c *Config) { c.Key = []byte("secret") }, "6 bytes, not 32"},
 		{"no key", func(c *Config) { c.Listen = "10.0.0.1:7946" }, "same cluster key"},
+		{"any address", func(c *Config) { c.Listen, c.Key = "0.0.0.0:7946", make([]byte, KeySize) }, "one address"},
 		{"no listen", func(c *Config) { c.Listen = "" }, "listen at"},
 	} {
 		cfg, _ := config(t, "a")

@@ -289,7 +289,8 @@ func within(ctx context.Context) time.Duration {
 
 // Close ends gossip without a word to the others, unless Leave said it: they find this node
 // silent. It takes 10 s at most, after an Announce or Leave that is under way; each call
-// after the first does nothing.
+// after the first does nothing. A last probe of memberlist's ends up to eight of its
+// intervals later, and tells nobody.
 func (m *Members) Close() error {
 	m.cancel()
 	m.life.Lock()

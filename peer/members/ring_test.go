@@ -25,7 +25,7 @@ const patience = 30 * time.Second
 // quick is a ring's life in tenths of a second.
 func quick() Timing {
 	return Timing{Probe: 200 * time.Millisecond, ProbeTimeout: 100 * time.Millisecond, Gossip: 20 * time.Millisecond,
-		PushPull: time.Second, Suspicion: 3, Forget: 500 * time.Millisecond, Batch: 20 * time.Millisecond,
+		PushPull: time.Second, Suspicion: 3, Forget: 300 * time.Millisecond, Batch: 20 * time.Millisecond,
 		Rejoin: 300 * time.Millisecond, Retry: 100 * time.Millisecond, Dial: 2 * time.Second, Save: time.Millisecond}
 }
 
@@ -378,7 +378,7 @@ func TestAfterAnyChurnAllAgree(t *testing.T) {
 	for i := range cfg {
 		cfg[i], _ = config(t, string(rune('a'+i)))
 	}
-	for range 20 {
+	for range 12 {
 		i := rng.IntN(len(cfg))
 		if m := up[i]; m == nil {
 			cfg[i].Seeds = nil
