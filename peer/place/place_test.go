@@ -425,7 +425,7 @@ func TestPlacementStaysAsItIs(t *testing.T) {
 		d, _ := m.Owner(OfDirectory([16]byte{8: byte(i)}))
 		got.WriteString(" " + n.ID + d.ID + " ")
 	}
-	const want = "bdce cb caeb cd bdac cb edbc ac dbec ac bdac ed ebad be ebca da bdea dd cabd da cbad dd bced bc "
+	const want = "bdce db caeb cd bdac bb edbc cc dbec cc bdac bd ebad be ebca ba bdea bd cabd ba cbad cd bced bc "
 	if got.String() != want {
 		t.Errorf("%q", got.String())
 	}

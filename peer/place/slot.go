@@ -2,20 +2,14 @@ package place
 
 import (
 	"encoding/binary"
-	"strings"
 
 	"github.com/hearthfs/hearth"
-	"github.com/zeebo/xxh3"
 )
 
 const (
 	slotBits = 18
 	// Slots is the number of slots.
 	Slots = 1 << slotBits
-	// buckets is how many slots the small objects of a directory fall into: enough to
-	// spread a directory over a ring, and so few that a batch of files has several for
-	// each node it asks.
-	buckets = 256
 	// golden is SplitMix64's step.
 	golden = 0x9e3779b97f4a7c15
 )
@@ -23,20 +17,17 @@ const (
 // Slot is what is placed as one, from 0 to Slots-1.
 type Slot uint32
 
-// Of is the slot of a block, which is that of its extent. An object of one block goes
-// with others of its directory instead. What counts is the key, not the link it was
-// found through: two links may lead to one object, and it has one owner.
+// Of is the slot of a block, which is that of its extent. What counts is the version,
+// which knows the key, not the link it was found through: two links may lead to one
+// object, and it has one owner.
 //
 // The first half of a Version is left to tiers, which choose by hearth.ID's Hash, and
 // disks: what a node owns is spread evenly over what it has.
-func Of(b hearth.Block) Slot {
-	o := b.Object
-	h := binary.LittleEndian.Uint64(o.Version[8:])
-	if o.Blocks() <= 1 {
-		dir := o.Key[:strings.LastIndexByte(o.Key, '/')+1]
-		return slotOf(xxh3.HashString(dir) + h%buckets*golden)
-	}
-	return slotOf(h + uint64(b.ID().Extent())*golden)
+func Of(b hearth.Block) Slot { return OfID(b.ID()) }
+
+// OfID is Of for who has the ID alone.
+func OfID(id hearth.ID) Slot {
+	return slotOf(binary.LittleEndian.Uint64(id.Version[8:]) + uint64(id.Extent())*golden)
 }
 
 // OfDirectory is the slot of a directory's listing, by the directory's id in the

@@ -35,6 +35,9 @@ const (
 	mostFills = 2
 	// mostPeeks of different ranks are asked whether they hold a block.
 	mostPeeks = 2
+	// mostAgain is how often one owner is asked again for what there was no memory for
+	// here: no other one's answer would find more. Each waits a tenth of a second.
+	mostAgain = 20
 	// remembered is how long former owners are asked after a change: whatever is read
 	// has mostly been asked for by then.
 	remembered = 30 * time.Minute
@@ -52,6 +55,8 @@ type Peer interface {
 	Fill(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error)
 	// Peek returns a range of a block that is held; n = 0 asks whether it is.
 	Peek(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error)
+	// Many asks for many ranges and calls each once for each of them, in any order.
+	Many(ctx context.Context, v wire.Verb, wants []wire.Want, each func(i int, v *hearth.View, err error))
 }
 
 // Ring is the nodes, as one of them knows them at a moment.
@@ -149,43 +154,55 @@ const (
 
 // ask asks the ranks of a block, one after the other, as far as they do not answer; the
 // error of nobody is why not.
-func (r *Router) ask(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, source, error) {
+func (r *Router) ask(ctx context.Context, b hearth.Block, off, n int) (v *hearth.View, from source, err error) {
+	from, err = r.ranks(b, func(p Peer) judgement {
+		r.asked.Add(1)
+		v, err = p.Fill(ctx, b, off, n)
+		for again := 0; errors.Is(err, wire.ErrMemory) && ctx.Err() == nil && again < mostAgain; again++ {
+			v, err = p.Fill(ctx, b, off, n)
+		}
+		if err == nil && n == 0 {
+			r.loaded.Add(1)
+		}
+		return judge(ctx, err)
+	}, func() error { return err })
+	return v, from, err
+}
+
+// ranks shows try those who may be asked for a block until one has the last word. why is
+// what the last one said.
+func (r *Router) ranks(b hearth.Block, try func(p Peer) judgement, why func() error) (source, error) {
 	ring := r.ring.Load()
 	if ring == nil {
-		return nil, here, nil
+		return here, nil
 	}
 	slot := place.Of(b)
-	why := hearth.ErrMiss
+	cause := hearth.ErrMiss
 	for rank, fills := 1, 0; rank <= place.Ranks && fills < mostFills; rank++ {
 		node, ok := ring.Map.Rank(slot, rank)
 		if !ok {
 			break
 		}
 		if node.ID == r.self {
-			return nil, here, nil
+			return here, nil
 		}
 		p := ring.Peers[node.ID]
 		if p == nil {
-			why = fmt.Errorf("node %s: %w", node.ID, wire.ErrDown)
+			cause = fmt.Errorf("node %s: %w", node.ID, wire.ErrDown)
 			continue
 		}
 		if fills++; fills > 1 {
 			r.detours.Add(1)
 		}
-		r.asked.Add(1)
-		v, err := p.Fill(ctx, b, off, n)
-		switch judge(ctx, err) {
+		switch try(p) {
 		case final:
-			if err == nil && n == 0 {
-				r.loaded.Add(1)
-			}
-			return v, there, err
+			return there, why()
 		case useless:
-			return nil, nobody, err
+			return nobody, why()
 		}
-		why = err
+		cause = why()
 	}
-	return nil, nobody, why
+	return nobody, cause
 }
 
 // judgement is what an answer to a Fill leaves to do.
@@ -236,11 +253,16 @@ func (f *former) Get(ctx context.Context, b hearth.Block, off, n int) (*hearth.V
 	return f.next.Get(ctx, b, off, n)
 }
 
+// remembers reports whether a former owner may hold a block yet.
+func remembers(ring *Ring, b hearth.Block) bool {
+	return ring != nil && !ring.Changed.IsZero() && time.Since(ring.Changed) <= remembered && b.Object.Cacheable()
+}
+
 // holder is a rank beside this node that says it holds the block; nil: none does, or
 // says so in time.
 func (r *Router) holder(ctx context.Context, b hearth.Block) Peer {
 	ring := r.ring.Load()
-	if ring == nil || ring.Changed.IsZero() || time.Since(ring.Changed) > remembered || !b.Object.Cacheable() {
+	if !remembers(ring, b) {
 		return nil
 	}
 	began := time.Now()

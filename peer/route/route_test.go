@@ -56,6 +56,22 @@ func (p *fakePeer) Peek(ctx context.Context, _ hearth.Block, _, n int) (*hearth.
 	return view(n), nil
 }
 
+func (p *fakePeer) Many(ctx context.Context, v wire.Verb, wants []wire.Want, each func(int, *hearth.View, error)) {
+	manyOf(ctx, p, v, wants, each)
+}
+
+// manyOf asks a Peer for each want by itself.
+func manyOf(ctx context.Context, p Peer, v wire.Verb, wants []wire.Want, each func(int, *hearth.View, error)) {
+	get := p.Fill
+	if v == wire.Peek {
+		get = p.Peek
+	}
+	for i, w := range wants {
+		x, err := get(ctx, w.Block, w.Off, w.N)
+		each(i, x, err)
+	}
+}
+
 // fakeSource counts what is read from it.
 type fakeSource struct{ gets atomic.Int64 }
 
@@ -142,7 +158,7 @@ func TestWhereAReadGoes(t *testing.T) {
 		"version differs":      {first: &wire.Error{Class: wire.Mismatch}, from: "bucket", fills: [2]int64{1, 0}},
 		"silent":               {first: wire.ErrSilent, from: "peer", fills: [2]int64{1, 1}},
 		"sheds":                {first: wire.ErrRefused, from: "peer", fills: [2]int64{1, 1}},
-		"no memory here":       {first: wire.ErrMemory, from: "peer", fills: [2]int64{1, 1}},
+		"no memory here":       {first: wire.ErrMemory, from: "peer", fills: [2]int64{1 + mostAgain, 1}},
 		"damaged on the way":   {first: wire.ErrChecksum, from: "peer", fills: [2]int64{1, 1}},
 		"both down":            {first: wire.ErrDown, second: wire.ErrDown, from: "bucket", fills: [2]int64{1, 1}},
 		"silent, and we next":  {first: wire.ErrSilent, self: wire.ErrSilent, from: "own", fills: [2]int64{1, 0}},
@@ -177,6 +193,10 @@ func TestWhereAReadGoes(t *testing.T) {
 				got[1] = r.at(t, b, 2).fills.Load()
 			}
 			s := r.Stats()
+			if again := int64(mostAgain); c.fills[0] > again {
+				c.fills[0] -= again
+				got[0] -= again
+			}
 			if got != c.fills || s.Asked != c.fills[0]+c.fills[1] || s.Detours != c.fills[1] || (s.Elsewhere == 1) != (c.from == "bucket") {
 				t.Errorf("%v Fills, %+v", got, s)
 			}

@@ -159,6 +159,10 @@ func (p simPeer) Peek(ctx context.Context, b hearth.Block, off, n int) (*hearth.
 	return p.to.store.Get(ctx, b, off, n)
 }
 
+func (p simPeer) Many(ctx context.Context, v wire.Verb, wants []wire.Want, each func(int, *hearth.View, error)) {
+	manyOf(ctx, p, v, wants, each)
+}
+
 func (s *sim) add(id string) {
 	n := &simNode{sim: s, id: id, router: New(id), store: &simStore{held: map[hearth.ID]bool{}}}
 	if s.wrong != nil {
@@ -183,12 +187,7 @@ func (s *sim) add(id string) {
 	})
 	own := cache.Through(n.store, n.router.Former(bucket), cache.Always)
 	theirs := cache.Through(n.store, n.router.Fill(own, stray), cache.Always)
-	n.reads = sourceFunc(func(ctx context.Context, b hearth.Block, off, n2 int) (*hearth.View, error) {
-		if n.router.Mine(b) {
-			return own.Get(ctx, b, off, n2)
-		}
-		return theirs.Get(ctx, b, off, n2)
-	})
+	n.reads = n.router.Route(own, theirs)
 	if n.own == nil {
 		n.own = own
 	} else {

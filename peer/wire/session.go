@@ -136,16 +136,33 @@ func (s *session) take(ctx context.Context, h header, sum uint64, meta []byte) e
 	if err := s.begin(ctx, r, left); err != nil {
 		return err
 	}
-	get := s.server.o.Handler.Fill
-	if h.kind == kindPeek {
-		get = s.server.o.Handler.Peek
-	}
 	for i := range wants {
-		t := &r.tasks[i]
-		t.want = wants[i]
-		s.start(t, get != nil, func() error { return t.get(get) })
+		r.tasks[i].want = wants[i]
+	}
+	for i := 0; i < len(wants); {
+		n := 1
+		if h.kind == kindFill && s.server.o.Handler.Run != nil {
+			n = runOf(wants[i:])
+		}
+		s.startItems(r.tasks[i:i+n], h.kind)
+		i += n
 	}
 	return nil
+}
+
+// startItems has an item worked on, or a run of them.
+func (s *session) startItems(tasks []task, k kind) {
+	handler := s.server.o.Handler
+	if len(tasks) > 1 {
+		s.startRun(tasks, handler)
+		return
+	}
+	get := handler.Fill
+	if k == kindPeek {
+		get = handler.Peek
+	}
+	t := &tasks[0]
+	s.start(t, get != nil, func() error { return t.get(get) })
 }
 
 // begin opens a request of some tasks.
@@ -195,11 +212,7 @@ func (s *session) start(t *task, can bool, work func() error) {
 		t.answer(ErrRefused)
 		return
 	}
-	s.working.Go(func() {
-		err := guard(work)
-		s.guest.working.Add(-1)
-		t.answer(err)
-	})
+	s.working.Go(func() { s.finish(t, guard(work)) })
 }
 
 // guard turns a panic into an error: a node is not to die of a request.
@@ -239,9 +252,13 @@ func (t *task) ask(get Get) error {
 		return err
 	}
 	if t.view = v; size(v) != t.want.N {
-		return fmt.Errorf("the handler gave %d bytes of %d", size(v), t.want.N)
+		return t.wrong()
 	}
 	return nil
+}
+
+func (t *task) wrong() error {
+	return fmt.Errorf("the handler gave %d bytes of %d", size(t.view), t.want.N)
 }
 
 func size(v *hearth.View) int {

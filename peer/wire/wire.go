@@ -115,6 +115,9 @@ type Answer func(ctx context.Context, body []byte) (*hearth.View, error)
 // *Error. The Object of a Block is the asker's word: check its Version.
 type Handler struct {
 	Fill, Peek Get
+	// Run is Fill of what one request asks of blocks that follow each other, so that an
+	// owner can fetch them as one; nil: Fill is asked for each.
+	Run Run
 	// Calls are by the number that both sides know them by. It must not change.
 	Calls map[uint16]Answer
 }

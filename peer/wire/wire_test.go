@@ -108,7 +108,9 @@ func encrypted(t testing.TB, serve func(net.Conn)) (func(context.Context) (net.C
 
 func newRig(t *testing.T, over transport, so ServerOptions, po PeerOptions) *rig {
 	r := &rig{owner: &owner{pool: hearth.NewPool(64 << 20)}, pool: hearth.NewPool(64 << 20), ended: make(chan error, 1000)}
+	run := so.Handler.Run
 	so.Handler, so.Pool = r.owner.handler(), r.owner.pool
+	so.Handler.Run = run
 	r.server = NewServer(so)
 	ctx, cancel := context.WithCancelCause(context.Background())
 	dial, stop := over(t, func(conn net.Conn) { r.ended <- r.server.Serve(ctx, conn, "asker") })

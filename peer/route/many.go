@@ -1,0 +1,179 @@
+package route
+
+import (
+	"context"
+	"errors"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/peer/wire"
+)
+
+// each is how GetMany yields blocks: see hearth.ManyGetter.
+type each = func(b hearth.Block, v *hearth.View, err error) bool
+
+// line yields the blocks of one GetMany in order, from wherever they come.
+type line struct {
+	next hearth.Block
+	left int
+	each each
+	over bool // nobody wants more, or there was an error
+}
+
+// yield passes the next block on.
+func (l *line) yield(v *hearth.View, err error) {
+	b := l.next
+	l.next.Index++
+	l.left--
+	if !l.each(b, v, err) || err != nil {
+		l.over = true
+	}
+}
+
+// from has a Source yield up to n blocks that come next.
+func (l *line) from(ctx context.Context, src hearth.Source, n int) {
+	if m, ok := src.(hearth.ManyGetter); ok {
+		left := n
+		m.GetMany(ctx, l.next, n, func(_ hearth.Block, v *hearth.View, err error) bool {
+			left--
+			l.yield(v, err)
+			return !l.over && left > 0
+		})
+		l.over = l.over || left > 0 // it ended before that: its each was told why
+		return
+	}
+	for ; n > 0 && !l.over; n-- {
+		v, err := src.Get(ctx, l.next, 0, l.next.Len())
+		l.yield(v, err)
+	}
+}
+
+// extents calls do for the part of each extent that is left, until the line is over. do
+// yields all n, or ends the line.
+func (l *line) extents(do func(n int)) {
+	for l.left > 0 && !l.over {
+		do(min(l.left, hearth.ExtentBlocks-int(l.next.Index%hearth.ExtentBlocks)))
+	}
+}
+
+// Route is the Source of all blocks: this node's own from own, the others' from theirs.
+func (r *Router) Route(own, theirs hearth.Source) hearth.Source { return &split{r, own, theirs} }
+
+type split struct {
+	*Router
+	own, theirs hearth.Source
+}
+
+// way is where a block is read.
+func (s *split) way(b hearth.Block) hearth.Source {
+	if s.Mine(b) {
+		return s.own
+	}
+	return s.theirs
+}
+
+func (s *split) Get(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
+	return s.way(b).Get(ctx, b, off, n)
+}
+
+func (s *split) GetMany(ctx context.Context, first hearth.Block, n int, each each) {
+	l := &line{next: first, left: n, each: each}
+	l.extents(func(n int) { l.from(ctx, s.way(l.next), n) })
+}
+
+// Has reports whether the block is held on one way or the other.
+func (s *split) Has(id hearth.ID) bool {
+	for _, way := range []hearth.Source{s.own, s.theirs} {
+		if h, ok := way.(interface{ Has(hearth.ID) bool }); ok && h.Has(id) {
+			return true
+		}
+	}
+	return false
+}
+
+// GetMany yields whole blocks in order; those of an extent are asked for at once.
+func (f *fill) GetMany(ctx context.Context, first hearth.Block, n int, each each) {
+	l := &line{next: first, left: n, each: each}
+	l.extents(func(n int) { f.extent(ctx, l, n) })
+}
+
+func (f *fill) extent(ctx context.Context, l *line, n int) {
+	stop := l.left - n // what is left of the line behind it
+	var err error
+	from, why := f.ranks(l.next, func(p Peer) judgement {
+		for again := 0; ; again++ {
+			f.asked.Add(int64(l.left - stop))
+			err = many(ctx, p, wire.Fill, l, l.left-stop)
+			if l.over || !errors.Is(err, wire.ErrMemory) || again == mostAgain {
+				return judge(ctx, err)
+			}
+		}
+	}, func() error { return err })
+	switch {
+	case l.over || l.left == stop:
+	case from == here:
+		l.from(ctx, f.own, l.left-stop)
+	case from == nobody:
+		f.elsewhere.Add(int64(l.left - stop))
+		l.from(ctx, f.bucket, l.left-stop)
+	default:
+		l.yield(nil, why)
+	}
+}
+
+// many has a peer yield n blocks, up to the first that it does not give, for a reason that
+// is returned. What comes before its turn waits for that one, and is let go where it fails.
+func many(ctx context.Context, p Peer, verb wire.Verb, l *line, n int) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	wants := make([]wire.Want, n)
+	for i := range wants {
+		b := l.next.Object.Block(l.next.Index + int64(i))
+		wants[i] = wire.Want{Block: b, N: b.Len()}
+	}
+	came := make([]*hearth.View, n)
+	failed := make([]error, n)
+	turn := 0
+	var err error
+	p.Many(ctx, verb, wants, func(i int, v *hearth.View, cause error) {
+		came[i], failed[i] = v, cause
+		for turn < n && err == nil && !l.over && (came[turn] != nil || failed[turn] != nil) {
+			if err = failed[turn]; err == nil {
+				v := came[turn]
+				came[turn] = nil
+				turn++
+				l.yield(v, nil)
+			}
+		}
+		if err == nil && !l.over {
+			return
+		}
+		cancel()
+		for k, v := range came { // this one, too
+			if v != nil {
+				v.Release()
+				came[k] = nil
+			}
+		}
+	})
+	return err
+}
+
+// GetMany yields whole blocks in order, those of an extent from who held it before, as
+// far as it does.
+func (f *former) GetMany(ctx context.Context, first hearth.Block, n int, each each) {
+	l := &line{next: first, left: n, each: each}
+	if ring := f.ring.Load(); !remembers(ring, first) {
+		l.from(ctx, f.next, n)
+		return
+	}
+	l.extents(func(n int) {
+		stop := l.left - n
+		if p := f.holder(ctx, l.next); p != nil {
+			_ = many(ctx, p, wire.Peek, l, n) // what it does not give is asked for as if nobody held it
+			f.found.Add(int64(n - (l.left - stop)))
+		}
+		if !l.over && l.left > stop {
+			l.from(ctx, f.next, l.left-stop)
+		}
+	})
+}
