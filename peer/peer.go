@@ -1,0 +1,302 @@
+// Package peer joins the parts of a ring: who is in it (members), where everything is
+// (place), who may talk (secret), what is said (wire), and how this node reads (route).
+//
+// A Ring listens at two addresses: for gossip, and for reads one port above it. Each
+// snapshot of the members becomes a Map of those that are active, and a wire.Peer for each
+// that can be asked, at once; what is under way ends with those before. A member that
+// leaves owns nothing from then on, and is asked for what it holds until it has gone.
+package peer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/peer/members"
+	"github.com/hearthfs/hearth/peer/place"
+	"github.com/hearthfs/hearth/peer/route"
+	"github.com/hearthfs/hearth/peer/secret"
+	"github.com/hearthfs/hearth/peer/wire"
+)
+
+const (
+	// mostGreetings under way are enough for a ring that comes back at once; who comes then
+	// waits in the kernel's queue.
+	mostGreetings = 64
+	// leaveWithin is how long the others are told that this node goes.
+	leaveWithin = 2 * time.Second
+)
+
+// Config is a node's part in a ring.
+type Config struct {
+	// Members is what the node says of itself and how it finds the others. Its Data and
+	// Key are set by Start.
+	Members members.Config
+	// GossipKey is nil without a cluster key.
+	GossipKey []byte
+	// Identity is by whom others know that it is one of theirs; its id is Members.ID.
+	Identity *secret.Identity
+	// Pool is where what peers send lies.
+	Pool *hearth.Pool
+	// Router is told of each change.
+	Router *route.Router
+	// Handler answers peers.
+	Handler wire.Handler
+}
+
+// Ring is a node among others.
+type Ring struct {
+	c        Config
+	members  *members.Members
+	server   *wire.Server
+	listener net.Listener
+	stop     context.Context
+	cancel   context.CancelFunc
+	end      func() error // close, once
+	work     sync.WaitGroup
+
+	mu    sync.Mutex // guards the rest
+	peers map[members.ID]*neighbour
+	ring  route.Ring
+}
+
+// neighbour is a member that can be asked, where it was when it was made.
+type neighbour struct {
+	*wire.Peer
+	at netip.AddrPort
+}
+
+// Start joins a ring. It returns when a member has answered, or when none did and the node
+// is alone for now. Close it.
+func Start(ctx context.Context, c Config) (*Ring, error) {
+	if id := c.Members.ID.String(); c.Identity.ID() != id {
+		return nil, fmt.Errorf("the identity is of node %s, not of %s", c.Identity.ID(), id)
+	}
+	gossip, err := members.ResolveListen(c.Members.Listen, members.DefaultPort)
+	if err != nil {
+		return nil, err
+	}
+	port := gossip.Port()
+	if port != 0 { // 0 is for tests: any
+		if port++; port == 0 {
+			return nil, fmt.Errorf("listen at %v: reads are answered one port above, and there is none", gossip)
+		}
+	}
+	r := &Ring{c: c, peers: map[members.ID]*neighbour{}}
+	r.end = sync.OnceValue(r.close)
+	r.listener, err = (&net.ListenConfig{}).Listen(ctx, "tcp", netip.AddrPortFrom(gossip.Addr(), port).String())
+	if err != nil {
+		return nil, fmt.Errorf("listen for reads of peers: %w", err)
+	}
+	c.Members.Data, err = netip.ParseAddrPort(r.listener.Addr().String())
+	if err == nil {
+		c.Members.Key = c.GossipKey
+		r.server = wire.NewServer(wire.ServerOptions{Handler: c.Handler, Pool: c.Pool})
+		r.members, err = members.Start(ctx, c.Members)
+	}
+	if err != nil {
+		return nil, errors.Join(err, r.listener.Close())
+	}
+	r.stop, r.cancel = context.WithCancel(context.Background())
+	r.work.Go(r.accept)
+	// The others hear of it once somebody listens.
+	if err := r.members.Announce(ctx, members.Active); err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
+	first := r.members.Snapshot()
+	r.take(first)
+	r.work.Go(func() { r.follow(first) })
+	return r, nil
+}
+
+// accept answers who comes, until Close.
+func (r *Ring) accept() {
+	greetings := make(chan struct{}, mostGreetings)
+	for {
+		conn, err := r.listener.Accept()
+		if errors.Is(err, net.ErrClosed) || r.stop.Err() != nil {
+			return
+		}
+		if err != nil { // out of descriptors, most often: they come back
+			select {
+			case <-time.After(100 * time.Millisecond):
+				continue
+			case <-r.stop.Done():
+				return
+			}
+		}
+		select {
+		case greetings <- struct{}{}:
+		case <-r.stop.Done():
+			_ = conn.Close()
+			return
+		}
+		r.work.Go(func() {
+			safe, id, err := r.c.Identity.Server(r.stop, conn)
+			<-greetings
+			if err != nil {
+				r.say("a connection was refused", conn.RemoteAddr().String(), err)
+				return
+			}
+			if err := r.server.Serve(r.stop, safe, id); err != nil && r.stop.Err() == nil {
+				r.say("a connection of a peer ended", id, err)
+			}
+		})
+	}
+}
+
+func (r *Ring) say(what, who string, err error) {
+	if log := r.c.Members.Log; log != nil {
+		log.Info(what, "peer", who, "cause", err)
+	}
+}
+
+// follow takes each snapshot after one, until Close.
+func (r *Ring) follow(s *members.Snapshot) {
+	for {
+		select {
+		case <-s.Superseded():
+		case <-r.stop.Done():
+			return
+		}
+		s = r.members.Snapshot()
+		r.take(s)
+	}
+}
+
+// take makes a snapshot what this node reads by.
+func (r *Ring) take(s *members.Snapshot) {
+	var nodes []place.Node
+	for _, m := range s.Members {
+		if m.State == members.Active {
+			nodes = append(nodes, place.Node{ID: m.ID.String(), Zone: m.Zone, Weight: m.Donated})
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.stop.Err() != nil {
+		return // what is made now nobody closes
+	}
+	where, err := r.mapLocked(nodes)
+	if err != nil { // more members than a Map may have: the ring stays as it was
+		r.say("the ring stays as it is", "", err)
+		return
+	}
+	ring := route.Ring{Map: where, Peers: map[string]route.Peer{}, Changed: r.ring.Changed}
+	if r.ring.Map != where { // a node that has just come has everything from others
+		ring.Changed = time.Now()
+	}
+	gone := r.peers
+	r.peers = map[members.ID]*neighbour{}
+	for _, m := range s.Members {
+		if m.ID == r.c.Members.ID {
+			continue
+		}
+		p := gone[m.ID]
+		if p == nil || p.at != m.Data {
+			p = r.neighbour(m)
+		} else {
+			delete(gone, m.ID)
+		}
+		r.peers[m.ID], ring.Peers[m.ID.String()] = p, p
+	}
+	r.ring = ring
+	r.c.Router.Set(ring)
+	for _, p := range gone {
+		r.work.Go(p.Close)
+	}
+}
+
+// mapLocked is where everything is with other nodes. The last Map is the same one where no
+// owner changed.
+func (r *Ring) mapLocked(nodes []place.Node) (*place.Map, error) {
+	if r.ring.Map == nil {
+		return place.New(nodes)
+	}
+	return r.ring.Map.Next(nodes)
+}
+
+// neighbour makes the way to a member.
+func (r *Ring) neighbour(m members.Member) *neighbour {
+	id, at := m.ID.String(), m.Data
+	dial := func(ctx context.Context) (net.Conn, error) {
+		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", at.String())
+		if err != nil {
+			return nil, err
+		}
+		safe, _, err := r.c.Identity.Client(ctx, conn, id)
+		return safe, err
+	}
+	return &neighbour{Peer: wire.NewPeer(m.Name, wire.PeerOptions{Dial: dial, Pool: r.c.Pool}), at: at}
+}
+
+// Members is who is in the ring.
+func (r *Ring) Members() *members.Snapshot { return r.members.Snapshot() }
+
+// Map is where everything is.
+func (r *Ring) Map() *place.Map {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.ring.Map
+}
+
+// Call asks a member by a number that all nodes know.
+func (r *Ring) Call(ctx context.Context, to members.ID, number uint16, body *hearth.View) (*hearth.View, error) {
+	r.mu.Lock()
+	p := r.peers[to]
+	r.mu.Unlock()
+	if p == nil {
+		return nil, fmt.Errorf("call node %v: %w", to, wire.ErrDown)
+	}
+	return p.Call(ctx, number, body)
+}
+
+// Stats are the figures since Start.
+type Stats struct {
+	Members members.Stats
+	// Served is of all that ask this node, Asked of each that it can ask now, by id.
+	Served wire.Stats
+	Asked  map[members.ID]wire.Stats
+}
+
+// Stats returns the present figures.
+func (r *Ring) Stats() Stats {
+	s := Stats{Members: r.members.Stats(), Served: r.server.Stats(), Asked: map[members.ID]wire.Stats{}}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for id, p := range r.peers {
+		s.Asked[id] = p.Peer.Stats()
+	}
+	return s
+}
+
+// Leave tells the others that this node goes, so that nobody waits for it; it answers
+// until Close.
+func (r *Ring) Leave(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, leaveWithin)
+	defer cancel()
+	return r.members.Leave(ctx)
+}
+
+// Close ends all that is under way and waits for it. The others find this node silent,
+// unless it left. Each call after the first returns what that did.
+func (r *Ring) Close() error { return r.end() }
+
+func (r *Ring) close() error {
+	r.cancel()
+	err := errors.Join(r.listener.Close(), r.members.Close())
+	r.mu.Lock()
+	peers := r.peers
+	r.peers = nil
+	r.mu.Unlock()
+	for _, p := range peers {
+		p.Close()
+	}
+	r.work.Wait()
+	return err
+}

@@ -1,0 +1,283 @@
+package peer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/cache"
+	"github.com/hearthfs/hearth/internal/hearthtest"
+	"github.com/hearthfs/hearth/peer/members"
+	"github.com/hearthfs/hearth/peer/route"
+	"github.com/hearthfs/hearth/peer/secret"
+	"github.com/hearthfs/hearth/peer/wire"
+)
+
+// patience is how long a test waits for a fact on a busy machine.
+const patience = 30 * time.Second
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	// memberlist does not wait for its last probe, which takes up to eight intervals.
+	var err error
+	for end := time.Now().Add(patience); time.Now().Before(end); {
+		if err = goleak.Find(); err == nil {
+			break
+		}
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = max(code, 1)
+	}
+	os.Exit(code)
+}
+
+// quick is a ring's life in tenths of a second.
+func quick() members.Timing {
+	return members.Timing{Probe: 200 * time.Millisecond, ProbeTimeout: 100 * time.Millisecond, Gossip: 20 * time.Millisecond,
+		PushPull: time.Second, Suspicion: 3, Forget: 300 * time.Millisecond, Batch: 20 * time.Millisecond,
+		Rejoin: 300 * time.Millisecond, Retry: 100 * time.Millisecond, Dial: 2 * time.Second}
+}
+
+// bucket is the origin of all nodes.
+type bucket struct{ gets atomic.Int64 }
+
+// of is the bucket as a node reads it.
+func (k *bucket) of(p *hearth.Pool) hearth.Source {
+	return sourceFunc(func(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
+		k.gets.Add(1)
+		v, err := p.Alloc(ctx, n)
+		if err == nil {
+			hearthtest.Fill(v.Bytes(), b.Object.Key, b.Offset()+int64(off), 1)
+		}
+		return v, err
+	})
+}
+
+type sourceFunc func(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error)
+
+func (f sourceFunc) Get(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
+	return f(ctx, b, off, n)
+}
+
+// node is one of a ring: the tiers that a node has, without a disk.
+type node struct {
+	*Ring
+	router *route.Router
+	mem    *cache.RAM
+	tiers  []*cache.Tier
+	pool   *hearth.Pool
+	own    *cache.Tier
+	theirs *cache.Tier
+}
+
+func (n *node) reads(t *testing.T, b hearth.Block) {
+	t.Helper()
+	from := n.theirs
+	if n.router.Mine(b) {
+		from = n.own
+	}
+	hearthtest.CheckGet(t, from, b, 0, b.Len(), 1)
+}
+
+func clusterOf(t *testing.T, key, name string) *secret.Cluster {
+	t.Helper()
+	k, err := secret.Parse(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := k.Cluster(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// start starts a node that asks others for the ring.
+func start(t *testing.T, k *bucket, cluster *secret.Cluster, id byte, seeds ...*node) *node {
+	t.Helper()
+	n := &node{pool: hearth.NewPool(64 << 20)}
+	c := members.Config{ID: members.ID{15: id}, Name: fmt.Sprint("node-", id), Cluster: "test", Listen: "127.0.0.1:0", Donated: 1 << 30,
+		Protocol: members.Protocol{Speaks: 1}, Log: slog.New(slog.DiscardHandler), Timing: quick()}
+	for _, s := range seeds {
+		c.Seeds = append(c.Seeds, s.members.Address().String())
+	}
+	identity, err := cluster.Identity(c.ID.String(), secret.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.router = route.New(c.ID.String())
+	n.mem = cache.NewRAM(n.pool, 32<<20)
+	n.own = cache.Through(n.mem, n.router.Former(k.of(n.pool)), cache.Always)
+	n.theirs = cache.Through(nil, n.router.Fill(n.own, k.of(n.pool)), cache.Always)
+	fill := func(ctx context.Context, b hearth.Block, off, size int) (*hearth.View, error) {
+		if size > 0 {
+			return n.own.Get(ctx, b, off, size)
+		}
+		v, err := n.own.Get(ctx, b, 0, b.Len())
+		if err == nil {
+			v.Release()
+		}
+		return nil, err
+	}
+	held := cache.Local(n.mem)
+	peek := func(ctx context.Context, b hearth.Block, off, size int) (*hearth.View, error) {
+		if size == 0 && n.mem.Has(b.ID()) {
+			return nil, nil
+		}
+		return held.Get(ctx, b, off, size)
+	}
+	n.Ring, err = Start(t.Context(), Config{Members: c, GossipKey: cluster.GossipKey(), Identity: identity, Pool: n.pool, Router: n.router,
+		Handler: wire.Handler{Fill: fill, Peek: peek, Calls: map[uint16]wire.Answer{
+			7: func(context.Context, []byte) (*hearth.View, error) { return hearth.NewView([]byte{id}), nil },
+		}}})
+	if err != nil {
+		t.Fatalf("start node %d: %v", id, err)
+	}
+	t.Cleanup(func() {
+		if err := n.Close(); err != nil {
+			t.Errorf("close node %d: %v", id, err)
+		}
+		n.theirs.Close()
+		n.own.Close()
+		n.mem.Close()
+	})
+	return n
+}
+
+// agree waits until all nodes know of as many owners.
+func agree(t *testing.T, nodes ...*node) {
+	t.Helper()
+	for _, n := range nodes {
+		if !hearthtest.Eventually(t.Context(), patience, func() bool { return len(n.Map().Nodes()) == len(nodes) }) {
+			t.Fatalf("%v, want %d", n.Map().Nodes(), len(nodes))
+		}
+	}
+}
+
+const theKey = "6f1c5e0c2b9d4a7788e3f1a2b3c4d5e6f708192a3b4c5d6e7f8091a2b3c4d5e6"
+
+func blocks(n int) (list []hearth.Block) {
+	for i := range n {
+		list = append(list, hearthtest.NewObject(fmt.Sprintf("d%d/x", i), int64(10_000+i), 1).Block(0))
+	}
+	return list
+}
+
+func TestARing(t *testing.T) {
+	// Three nodes read each block from the bucket once; who joins finds what is its own now at
+	// those who had it; who leaves or falls silent costs no read.
+	k, cluster, set := &bucket{}, clusterOf(t, theKey, "test"), blocks(60)
+	a := start(t, k, cluster, 1)
+	b := start(t, k, cluster, 2, a)
+	c := start(t, k, cluster, 3, a)
+	agree(t, a, b, c)
+	for _, n := range []*node{a, b, c} {
+		for _, x := range set {
+			n.reads(t, x)
+		}
+	}
+	around := int64(0) // a peer that this machine lets wait for half a second is gone around
+	for _, n := range []*node{a, b, c} {
+		around += n.router.Stats().Detours + n.router.Stats().Elsewhere
+	}
+	if got := k.gets.Load() - int64(len(set)); got < 0 || got > around {
+		t.Errorf("the bucket was read %d times more than there are blocks, with %d detours", got, around)
+	}
+	if asked := a.Ring.Stats().Asked[members.ID{15: 2}]; asked.Answers == 0 || b.Ring.Stats().Served.Answers == 0 {
+		t.Errorf("node 1 asked node 2: %+v", asked)
+	}
+	if v, err := a.Call(t.Context(), members.ID{15: 3}, 7, nil); err != nil || v.Bytes()[0] != 3 {
+		t.Errorf("call: %v, %v", v, err)
+	} else {
+		v.Release()
+	}
+	if _, err := a.Call(t.Context(), members.ID{15: 9}, 7, nil); !errors.Is(err, wire.ErrDown) {
+		t.Errorf("call nobody: %v", err)
+	}
+
+	d := start(t, k, cluster, 4, b)
+	agree(t, a, b, c, d)
+	before := k.gets.Load()
+	for _, x := range set {
+		d.reads(t, x)
+	}
+	s := d.router.Stats()
+	if got := k.gets.Load() - before; got > s.Late || s.Found+s.Late == 0 {
+		t.Errorf("the one who joined read the bucket %d times: %+v", got, s)
+	}
+
+	if err := d.Leave(t.Context()); err != nil {
+		t.Error(err)
+	}
+	agree(t, a, b, c)
+	if err := c.Ring.Close(); err != nil { // without a word
+		t.Error(err)
+	}
+	for _, n := range []*node{a, b} {
+		for _, x := range set {
+			n.reads(t, x)
+		}
+	}
+	agree(t, a, b)
+}
+
+func TestLoadAtTheOwner(t *testing.T) {
+	// A block is loaded where it belongs, without a byte on the way.
+	k, cluster := &bucket{}, clusterOf(t, theKey, "test")
+	a := start(t, k, cluster, 1)
+	b := start(t, k, cluster, 2, a)
+	agree(t, a, b)
+	for _, x := range blocks(20) {
+		if a.router.Mine(x) {
+			continue
+		}
+		if mine, err := a.router.Load(t.Context(), x); mine || err != nil || !b.mem.Has(x.ID()) || a.mem.Has(x.ID()) {
+			t.Errorf("load %v: %v, %v; held there: %v, here: %v", x.ID(), mine, err, b.mem.Has(x.ID()), a.mem.Has(x.ID()))
+		}
+	}
+	if s := a.router.Stats(); s.Loaded == 0 || s.Loaded != k.gets.Load() {
+		t.Errorf("%+v, and the bucket was read %d times", s, k.gets.Load())
+	}
+}
+
+func TestStrangersGetNothing(t *testing.T) {
+	// Another cluster's node does not join, and where it knows the address of reads its
+	// connection ends before anything is answered.
+	k, cluster := &bucket{}, clusterOf(t, theKey, "test")
+	a := start(t, k, cluster, 1)
+	other := clusterOf(t, "0"+theKey[1:], "test")
+	identity, err := other.Identity(members.ID{15: 2}.String(), secret.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := members.Config{ID: members.ID{15: 2}, Name: "b", Cluster: "test", Listen: "127.0.0.1:0", Donated: 1 << 30, Protocol: members.Protocol{Speaks: 1},
+		Seeds: []string{a.members.Address().String()}, Log: slog.New(slog.DiscardHandler), Timing: quick()}
+	if _, err := Start(t.Context(), Config{Members: c, GossipKey: other.GossipKey(), Identity: identity, Pool: a.pool, Router: route.New(c.ID.String()),
+		Handler: wire.Handler{Fill: a.own.Get, Peek: a.mem.Get}}); !errors.Is(err, members.ErrRefused) {
+		t.Errorf("start with another key: %v", err)
+	}
+	conn, err := net.Dial("tcp", a.listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := identity.Client(t.Context(), conn, ""); !errors.Is(err, secret.ErrKey) {
+		t.Errorf("a connection with another key: %v", err)
+	}
+	if s := a.Ring.Stats().Served; s.Requests != 0 {
+		t.Errorf("%+v", s)
+	}
+	c.ID = members.ID{15: 3}
+	if _, err := Start(t.Context(), Config{Members: c, Identity: identity}); err == nil {
+		t.Error("a node has another's identity")
+	}
+}
