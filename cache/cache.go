@@ -56,10 +56,12 @@ func Keep(store hearth.Store) Admit {
 	return func(b hearth.Block, _ int) bool { return taker.Takes(b) }
 }
 
-// Local is a Source of what stores hold, the first that has it; it never
-// fetches. Stores that are nil are left out.
-func Local(stores ...hearth.Store) hearth.Source {
-	var l local
+// Held is a Source of what stores hold, the first that has it; it never fetches.
+type Held []hearth.Store
+
+// Local is what stores hold. Those that are nil are left out.
+func Local(stores ...hearth.Store) Held {
+	var l Held
 	for _, s := range stores {
 		if s != nil {
 			l = append(l, s)
@@ -68,11 +70,9 @@ func Local(stores ...hearth.Store) hearth.Source {
 	return l
 }
 
-type local []hearth.Store
-
 // Get asks each store in turn. Any store's error is a miss: another has it, or
 // nobody here.
-func (l local) Get(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
+func (l Held) Get(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
 	if !b.Object.Cacheable() {
 		return nil, hearth.ErrMiss
 	}
@@ -88,7 +88,7 @@ func (l local) Get(ctx context.Context, b hearth.Block, off, n int) (*hearth.Vie
 }
 
 // Has reports whether a store says that it holds the block.
-func (l local) Has(id hearth.ID) bool {
+func (l Held) Has(id hearth.ID) bool {
 	for _, s := range l {
 		if h, ok := s.(haser); ok && h.Has(id) {
 			return true

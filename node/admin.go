@@ -1,14 +1,11 @@
 package node
 
 import (
-	"context"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
-	"os"
-	"path/filepath"
 	"strconv"
 	"time"
 
@@ -52,6 +49,7 @@ func (n *Node) routes() http.Handler {
 	answer("GET /v1/du", func(r *http.Request) (any, error) { return n.usage(r.Context(), r.FormValue("path")) })
 	n.jobs.Serve(mux, answer)
 	n.jobs.keeper.Serve(answer)
+	n.ring.routes(answer, n.fileOf)
 	mux.HandleFunc("GET /v1/ls", n.serveList)
 	mux.HandleFunc("GET /v1/cat", n.serveCat)
 	mux.HandleFunc("GET /v1/goroutines", leaks.Goroutines)
@@ -142,96 +140,21 @@ func (n *Node) serveCat(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// listeners are the doors of a node.
-type listeners struct {
-	socket, metrics, pipe net.Listener
-	made                  string // the socket's directory if it was made for it; "": it was there
-	// warning is why there are no metrics.
-	warning string
+// openDoors opens the admin socket; "": the default one, "-": none.
+func openDoors(path string) (*door.Doors, error) {
+	d, err := door.Open(cmp.Or(path, DefaultSocket()))
+	if err != nil {
+		return nil, &Error{Kind: answer.KindOf(err), Message: err.Error()}
+	}
+	return d, nil
 }
 
-// listen opens the admin socket; "": the default one, "-": none.
-func listen(path string) (*listeners, error) {
-	l := &listeners{pipe: door.NewPipe()}
-	if path != "-" {
-		if path == "" {
-			path = DefaultSocket()
-		}
-		socket, made, err := door.Listen(path)
-		if err != nil {
-			return nil, &Error{Kind: answer.KindOf(err), Message: err.Error()}
-		}
-		l.socket = socket
-		if made {
-			l.made = filepath.Dir(path)
-		}
-	}
-	return l, nil
-}
-
-// listenForMetrics opens their address. A busy one is a warning where nobody asked
-// for it, since two users may each run a node.
-func (l *listeners) listenForMetrics(address string) (err error) {
-	asked := address != "" && address != DefaultListen
-	if address == "" {
-		address = DefaultListen
-	}
-	if address != "-" {
-		l.metrics, err = net.Listen("tcp", address)
-	}
-	switch {
-	case err == nil:
-		return nil
-	case asked:
-		return fmt.Errorf("listen for metrics: %w", err)
-	}
-	l.warning = fmt.Sprintf("no metrics: %v (choose another address with --metrics-listen)", err)
-	return nil
-}
-
-func (l *listeners) close() {
-	for _, x := range []net.Listener{l.socket, l.metrics, l.pipe} {
-		if x != nil {
-			x.Close() // the socket's file goes with it
-		}
-	}
-	if l.made != "" {
-		os.Remove(l.made) // unless something else lies there
-	}
-}
-
-// answerGrace is how long answers under way may take once the node ends.
-const answerGrace = 2 * time.Second
-
-// serveAdmin answers at the doors until ctx ends.
-func (n *Node) serveAdmin(ctx context.Context, l *listeners) {
+// serveAdmin answers at the doors until the node ends.
+func (n *Node) serveAdmin() {
 	health := http.NewServeMux()
 	n.addHealth(health)
 	routes := n.routes()
-	for _, way := range []struct {
-		listener net.Listener
-		handler  http.Handler
-	}{{l.socket, door.Check(routes, answerError)}, {l.metrics, health}, {l.pipe, routes}} {
-		if way.listener == nil {
-			continue
-		}
-		s := &http.Server{Handler: way.handler, ConnContext: door.Note,
-			BaseContext:       func(net.Listener) context.Context { return ctx },
-			ReadHeaderTimeout: 10 * time.Second}
-		n.group.Go(func() error {
-			if err := s.Serve(way.listener); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
-				return fmt.Errorf("admin API: %w", err)
-			}
-			return nil
-		})
-		n.group.Go(func() error {
-			<-ctx.Done() // the handlers' context as well: they are about to return
-			shut, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerGrace)
-			defer cancel()
-			if s.Shutdown(shut) != nil {
-				return s.Close()
-			}
-			return nil
-		})
-	}
+	n.group.Go(func() error { return door.Serve(n.ctx, n.doors.Socket, door.Check(routes, answerError)) })
+	n.group.Go(func() error { return door.Serve(n.ctx, n.doors.Metrics, health) })
+	n.group.Go(func() error { return door.Serve(n.ctx, n.doors.Pipe, routes) })
 }

@@ -5,14 +5,10 @@ import (
 	"encoding/json"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
-	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -211,7 +207,7 @@ func TestStatusKeysAreStable(t *testing.T) {
 func TestMetricsDoorShowsNothingElse(t *testing.T) {
 	// The plain TCP address serves /metrics and /healthz, and not the admin API.
 	n := start(t, bucket(t, nil), nil)
-	base := "http://" + n.doors.metrics.Addr().String()
+	base := "http://" + n.doors.Metrics.Addr().String()
 	for path, want := range map[string]int{"/metrics": 200, "/healthz": 200, "/v1/status": 404, "/v1/cat?path=/a": 404, "/": 404} {
 		resp, err := http.Get(base + path)
 		if err != nil {
@@ -233,7 +229,7 @@ func TestLivenessAndReadiness(t *testing.T) {
 	// A node whose origin cannot be read is not well, and lives: /healthz says 503 and why, /metrics goes on.
 	n := start(t, bucket(t, nil), nil)
 	get := func(path string) (int, string) {
-		resp, err := http.Get("http://" + n.doors.metrics.Addr().String() + path)
+		resp, err := http.Get("http://" + n.doors.Metrics.Addr().String() + path)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -256,69 +252,6 @@ func TestLivenessAndReadiness(t *testing.T) {
 		t.Errorf("/metrics while the origin is away: %d", code)
 	}
 	http.DefaultClient.CloseIdleConnections()
-}
-
-func TestBusyMetricsPort(t *testing.T) {
-	// A busy default port is a warning, one that was asked for an error.
-	l, err := net.Listen("tcp", DefaultListen)
-	if err == nil {
-		defer l.Close()
-	}
-	doors := &listeners{}
-	if err := doors.listenForMetrics(""); err != nil || doors.warning == "" || doors.metrics != nil {
-		t.Errorf("the default port: %v, %+v", err, doors)
-	}
-	doors.close()
-	busy, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer busy.Close()
-	if err := doors.listenForMetrics(busy.Addr().String()); err == nil {
-		t.Error("a busy port that was asked for is no error")
-	}
-}
-
-func TestSocketDirectoryGoesWithItsNode(t *testing.T) {
-	// What a node made for its socket it takes away, unless another's socket lies
-	// there; what was there before stays. Nodes that start while others end are well.
-	dir := filepath.Join(t.TempDir(), "made")
-	open := func(name string) *listeners {
-		l, err := listen(filepath.Join(dir, name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return l
-	}
-	here := func() bool { _, err := os.Stat(dir); return err == nil }
-	first, second := open("first"), open("second")
-	if first.close(); !here() {
-		t.Error("the directory went though a second node's socket lies there")
-	}
-	if second.close(); !here() {
-		t.Error("the directory went with a node that found it there")
-	}
-	if err := os.Remove(dir); err != nil {
-		t.Fatal(err)
-	}
-	if open("alone").close(); here() {
-		t.Error("the directory stayed")
-	}
-	var wg sync.WaitGroup
-	for i := range 2 {
-		wg.Go(func() {
-			for range 200 {
-				l, err := listen(filepath.Join(dir, strconv.Itoa(i)))
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				l.close()
-				_ = os.Remove(dir) // as the one that made it does
-			}
-		})
-	}
-	wg.Wait()
 }
 
 func TestTheRootIsTheTableOfLinks(t *testing.T) {

@@ -3,7 +3,6 @@ package node
 import (
 	"github.com/hearthfs/hearth/node/answer"
 	"github.com/hearthfs/hearth/node/api"
-	"github.com/hearthfs/hearth/node/door"
 )
 
 // Error and Kind are what the admin API answers when it does not do what was asked.
@@ -50,4 +49,4 @@ func Dial(address string) (*Client, error) { return api.Dial(address) }
 func DefaultSocket() string { return api.DefaultSocket() }
 
 // Client returns a Client of this node within its process.
-func (n *Node) Client() *Client { return api.Over(n.doors.pipe.(*door.Pipe).Dial) }
+func (n *Node) Client() *Client { return api.Over(n.doors.Pipe.Dial) }

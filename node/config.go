@@ -3,7 +3,6 @@ package node
 import (
 	"fmt"
 	"log/slog"
-	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -12,6 +11,7 @@ import (
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/fuse"
 	"github.com/hearthfs/hearth/node/config"
+	"github.com/hearthfs/hearth/node/paths"
 	"github.com/hearthfs/hearth/node/wiring"
 	"github.com/hearthfs/hearth/origin"
 )
@@ -26,6 +26,8 @@ type Config struct {
 	Cache Cache
 	// File is the configuration file that was read, which no mount may hide; "": none.
 	File string
+	// Ring is the node's part in a ring; zero: it is alone.
+	Ring config.Ring
 	// Mounts are made by Start; more come and go through the admin API.
 	Mounts []Mount
 	// Admin is where the node answers its commands and its metrics.
@@ -113,9 +115,9 @@ func (c *Config) Problems() (all []Problem) {
 }
 
 func (c *Config) checkLinks(add func(string, error)) {
-	paths := map[string]bool{}
+	taken := map[string]bool{}
 	for i, l := range c.Links {
-		key, p := fmt.Sprintf("links[%d]", i), cleanPath(l.Path)
+		key, p := fmt.Sprintf("links[%d]", i), paths.Clean(l.Path)
 		_, err := origin.Prefix(l.Origin.URL)
 		switch {
 		case l.Origin.URL == "":
@@ -123,10 +125,10 @@ func (c *Config) checkLinks(add func(string, error)) {
 		case err != nil:
 			add(key+".origin", usage("%v", err))
 		}
-		if paths[p] {
+		if taken[p] {
 			add(key, usage("two links have the path %s", p))
 		}
-		paths[p] = true
+		taken[p] = true
 		_, err = parseFreshness(l.Freshness)
 		add(key+".freshness", err)
 	}
@@ -136,8 +138,8 @@ func (c *Config) checkLinks(add func(string, error)) {
 func (c *Config) checkMount(m Mount) error {
 	var of *Link
 	for i, l := range c.Links {
-		_, ok := below(cleanPath(m.Prefix), cleanPath(l.Path))
-		if ok && (of == nil || len(cleanPath(l.Path)) > len(cleanPath(of.Path))) {
+		_, ok := paths.Below(paths.Clean(m.Prefix), paths.Clean(l.Path))
+		if ok && (of == nil || len(paths.Clean(l.Path)) > len(paths.Clean(of.Path))) {
 			of = &c.Links[i]
 		}
 	}
@@ -148,7 +150,7 @@ func (c *Config) checkMount(m Mount) error {
 	if err != nil {
 		return nil // told of the link
 	}
-	return checkFreshness(m, f, cleanPath(of.Path))
+	return checkFreshness(m, f, paths.Clean(of.Path))
 }
 
 func validateMount(m Mount) error {
@@ -167,9 +169,6 @@ func validateMount(m Mount) error {
 	_, err := parseFreshness(m.Freshness)
 	return err
 }
-
-// cleanPath makes a tree path: one slash in front, none behind, none doubled.
-func cleanPath(p string) string { return path.Clean("/" + p) }
 
 func usage(format string, args ...any) error {
 	return &Error{Kind: KindUsage, Message: fmt.Sprintf(format, args...)}

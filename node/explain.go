@@ -9,6 +9,7 @@ import (
 	"github.com/hearthfs/hearth/namespace"
 	"github.com/hearthfs/hearth/node/answer"
 	"github.com/hearthfs/hearth/node/explain"
+	"github.com/hearthfs/hearth/node/paths"
 )
 
 // serveExplain answers where a file's bytes are and what a read at off would do.
@@ -34,7 +35,7 @@ func (n *Node) explain(ctx context.Context, asked string, off int64) (*explain.E
 	}
 	name.Dir, name.Left = x.Dir, x.TTL
 	var l *link
-	if isURL(asked) {
+	if paths.IsURL(asked) {
 		l, _, err = n.links.holding(asked)
 	} else if l, _ = n.links.at(p); l == nil {
 		err = usage("%s is a directory that the links make: it names no keys", asked)
@@ -61,7 +62,7 @@ func (n *Node) knowledge(l *link, p string) explain.Node {
 		k.Find, k.Whole, k.WouldTake = n.disk.Find, n.disk.Whole, n.disk.WouldTake
 	}
 	for _, x := range n.mounts.standing() {
-		if _, shows := below(p, x.Prefix); shows || isURL(p) && x.link == l {
+		if _, shows := paths.Below(p, x.Prefix); shows || paths.IsURL(p) && x.link == l {
 			s := x.server.Stats()
 			k.Mounts = append(k.Mounts, explain.Mount{Dir: x.Dir, Open: string(s.Open), Why: s.Why})
 		}

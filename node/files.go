@@ -14,6 +14,8 @@ import (
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache"
 	"github.com/hearthfs/hearth/namespace"
+	"github.com/hearthfs/hearth/node/paths"
+	"github.com/hearthfs/hearth/node/watch"
 )
 
 // span is a range of bytes; n < 0: to the end.
@@ -24,30 +26,22 @@ type span struct{ off, n int64 }
 // it stands; those that lead to it, and the root, are the tree's own. With a second
 // link that ends: hint says so where a path leads nowhere.
 func (n *Node) treePath(p string) string {
-	p = cleanPath(p)
+	p = paths.Clean(p)
 	for _, m := range n.Mounts() {
-		if rest, ok := below(p, m.Dir); ok {
-			return cleanPath(m.Prefix + "/" + rest)
+		if rest, ok := paths.Below(p, m.Dir); ok {
+			return paths.Clean(m.Prefix + "/" + rest)
 		}
 	}
 	sole := n.links.sole()
-	_, within := below(p, sole)
-	if _, above := below(sole, p); !within && !above {
-		return cleanPath(sole + "/" + p)
+	_, within := paths.Below(p, sole)
+	if _, above := paths.Below(sole, p); !within && !above {
+		return paths.Clean(sole + "/" + p)
 	}
 	return p
 }
 
-// below gives what of p lies below dir.
-func below(p, dir string) (string, bool) {
-	if p == dir || dir == "/" {
-		return strings.TrimPrefix(p, dir), true
-	}
-	return strings.CutPrefix(p, dir+"/")
-}
-
 func (n *Node) resolve(ctx context.Context, asked string) (string, namespace.Node, error) {
-	if isURL(asked) {
+	if paths.IsURL(asked) {
 		k, err := n.keyed(ctx, asked, true)
 		if err != nil {
 			return "", namespace.Node{}, err
@@ -60,7 +54,7 @@ func (n *Node) resolve(ctx context.Context, asked string) (string, namespace.Nod
 		return "", namespace.Node{}, &Error{Kind: KindNotFound, Message: asked + ": no such file or directory" + n.links.hint(p)}
 	}
 	if err != nil {
-		return "", namespace.Node{}, fmt.Errorf("look up %s: %w", asked, explained(err))
+		return "", namespace.Node{}, fmt.Errorf("look up %s: %w", asked, watch.Explained(err))
 	}
 	return p, node, nil
 }
@@ -68,7 +62,7 @@ func (n *Node) resolve(ctx context.Context, asked string) (string, namespace.Nod
 // list calls each for what lies in the directory asked for, or below it, and
 // counts the keys there that have no name.
 func (n *Node) list(ctx context.Context, asked string, recursive bool, each func(Entry) error) (hidden int64, err error) {
-	if isURL(asked) {
+	if paths.IsURL(asked) {
 		return n.listKeys(ctx, asked, recursive, each)
 	}
 	p, node, err := n.resolve(ctx, asked)
@@ -82,7 +76,7 @@ func (n *Node) list(ctx context.Context, asked string, recursive bool, each func
 		hidden, err = n.tree.Below(ctx, node.ID, func(at string, x namespace.Node) error {
 			return each(entryOf(strings.TrimPrefix(at, "/"), x))
 		})
-		return hidden, explained(err)
+		return hidden, watch.Explained(err)
 	}
 	return n.listDir(ctx, node.ID, func(x namespace.Node) error { return each(entryOf(x.Name, x)) })
 }
@@ -140,7 +134,7 @@ func (n *Node) held(o *hearth.Object) map[string]int64 {
 
 func (n *Node) usage(ctx context.Context, asked string) (*Usage, error) {
 	u := &Usage{Path: asked}
-	if isURL(asked) {
+	if paths.IsURL(asked) {
 		k, err := n.keyed(ctx, asked, true)
 		if err == nil && k.file != nil {
 			count(u, *k.file)
@@ -169,7 +163,7 @@ func (n *Node) addBelow(ctx context.Context, u *Usage, k keyed) (err error) {
 		}
 		return nil
 	})
-	return explained(err)
+	return watch.Explained(err)
 }
 
 func count(u *Usage, x namespace.Node) {
@@ -186,7 +180,7 @@ const catBuffer = 1 << 20
 
 // readable is the file that cat reads: of a URL the object of that very key.
 func (n *Node) readable(ctx context.Context, asked string) (namespace.Node, error) {
-	if !isURL(asked) {
+	if !paths.IsURL(asked) {
 		_, x, err := n.resolve(ctx, asked)
 		return x, err
 	}
@@ -222,7 +216,7 @@ func (n *Node) cat(ctx context.Context, asked string, r span, w io.Writer) error
 		}
 		off += int64(got)
 		if err != nil && !(errors.Is(err, io.EOF) && off >= end) {
-			return fmt.Errorf("read %s at %d: %w", asked, off, explained(err))
+			return fmt.Errorf("read %s at %d: %w", asked, off, watch.Explained(err))
 		}
 	}
 	return nil

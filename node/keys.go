@@ -5,39 +5,22 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"path"
 	"strings"
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/namespace"
+	"github.com/hearthfs/hearth/node/paths"
+	"github.com/hearthfs/hearth/node/watch"
 )
-
-// isURL tells a key at an origin from a path of the tree, which begins with "/".
-func isURL(s string) bool { return !strings.HasPrefix(s, "/") && strings.Contains(s, "://") }
-
-// split takes a URL apart into the bucket and the key in it, byte for byte. A
-// file's path is cleaned, as it names the same file then.
-func split(url string) (bucket, key string) {
-	scheme, rest, _ := strings.Cut(url, "://")
-	if scheme != "file" {
-		bucket, key, _ = strings.Cut(rest, "/")
-		return scheme + "://" + bucket, key
-	}
-	key = strings.TrimPrefix(path.Clean("/"+rest), "/")
-	if key != "" && strings.HasSuffix(rest, "/") {
-		key += "/"
-	}
-	return "file://", key
-}
 
 // holding is the link that holds what a URL names, and its key as the link's
 // Objects have it.
 func (ls *links) holding(url string) (found *link, key string, err error) {
 	asked := Origin{URL: url}.WithEnvironment()
-	bucket, whole := split(url)
+	bucket, whole := paths.Split(url)
 	best := -2 // the longest prefix; -1: a link that begins at the key
 	for _, l := range ls.list() {
-		at, prefix := split(l.Origin.URL)
+		at, prefix := paths.Split(l.Origin.URL)
 		if prefix != "" && !strings.HasSuffix(prefix, "/") {
 			prefix += "/"
 		}
@@ -88,7 +71,7 @@ func (n *Node) keyed(ctx context.Context, asked string, dirs bool) (k keyed, err
 	}
 	switch {
 	case err != nil:
-		return k, fmt.Errorf("look up %s: %w", asked, explained(err))
+		return k, fmt.Errorf("look up %s: %w", asked, watch.Explained(err))
 	case k.file == nil && k.dir == nil && whole && !dirs:
 		return k, usage("%s is a prefix, not an object (ls lists it)", asked)
 	case k.file == nil && k.dir == nil && !dirs && n.isPrefix(ctx, l, key):
@@ -155,7 +138,7 @@ func (n *Node) listKeys(ctx context.Context, asked string, recursive bool, each 
 		hidden, err = n.tree.Below(ctx, k.dir.ID, func(_ string, x namespace.Node) error {
 			return k.each(base, x, each)
 		})
-		return hidden, explained(err)
+		return hidden, watch.Explained(err)
 	}
 	return n.listDir(ctx, k.dir.ID, func(x namespace.Node) error { return k.each(base, x, each) })
 }
@@ -181,7 +164,7 @@ func (n *Node) listDir(ctx context.Context, id uint64, each func(namespace.Node)
 		failed = each(x)
 		return failed == nil
 	})
-	if err = errors.Join(failed, explained(err)); err != nil {
+	if err = errors.Join(failed, watch.Explained(err)); err != nil {
 		return 0, err
 	}
 	return n.tree.Hidden(id)

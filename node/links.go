@@ -12,6 +12,7 @@ import (
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/namespace"
 	"github.com/hearthfs/hearth/node/origins"
+	"github.com/hearthfs/hearth/node/paths"
 	"github.com/hearthfs/hearth/node/watch"
 	"github.com/hearthfs/hearth/origin"
 )
@@ -49,7 +50,7 @@ func parseFreshness(s string) (namespace.Freshness, error) {
 // add opens a link's origin and asks it whether it can be used; goOn decides when
 // it cannot.
 func (ls *links) add(ctx context.Context, l Link, goOn func(*link, error) error) (*link, error) {
-	l.Path = cleanPath(l.Path)
+	l.Path = paths.Clean(l.Path)
 	l.Origin = l.Origin.WithEnvironment()
 	f, err := parseFreshness(l.Freshness)
 	if err != nil {
@@ -159,7 +160,7 @@ func (ls *links) path(name string) (string, bool) {
 // at is the link that a path of the tree belongs to, and the rest of the path.
 func (ls *links) at(p string) (found *link, rest string) {
 	for _, l := range ls.list() {
-		r, ok := below(p, l.Path)
+		r, ok := paths.Below(p, l.Path)
 		if ok && (found == nil || len(l.Path) > len(found.Path)) {
 			found, rest = l, strings.TrimPrefix(r, "/")
 		}
@@ -176,7 +177,7 @@ func (ls *links) forMount(p string) (*link, error) {
 	}
 	var found *link
 	for _, l := range ls.list() {
-		switch _, ok := below(l.Path, p); {
+		switch _, ok := paths.Below(l.Path, p); {
 		case !ok:
 		case found == nil:
 			found = l
@@ -217,15 +218,9 @@ func (ls *links) hint(p string) string {
 	if l, _ := ls.at(p); l != nil || len(all) < 2 {
 		return ""
 	}
-	var paths []string
+	var named []string
 	for _, l := range all {
-		paths = append(paths, l.Path)
+		named = append(named, l.Path)
 	}
-	return "; a path begins with one of this node's links: " + strings.Join(paths, ", ")
-}
-
-// pathFor is where a link that is made at run time stands: its URL says it best.
-func pathFor(url string) string {
-	scheme, rest, _ := strings.Cut(strings.TrimRight(url, "/"), "://")
-	return "/" + scheme + ":" + strings.ReplaceAll(strings.Trim(rest, "/"), "/", ":")
+	return "; a path begins with one of this node's links: " + strings.Join(named, ", ")
 }

@@ -16,6 +16,8 @@ import (
 	"github.com/hearthfs/hearth/namespace"
 	"github.com/hearthfs/hearth/node/bydir"
 	"github.com/hearthfs/hearth/node/machine"
+	"github.com/hearthfs/hearth/node/paths"
+	"github.com/hearthfs/hearth/node/watch"
 )
 
 // mounts are the mounts that stand, and those that are being made.
@@ -70,7 +72,7 @@ func (n *Node) mount(ctx context.Context, x *mounted, r MountRequest) error {
 		}
 		x.Prefix = l.Path + "/" + rest + "/" + x.Prefix
 	}
-	x.Prefix = cleanPath(x.Prefix)
+	x.Prefix = paths.Clean(x.Prefix)
 	var err error
 	if x.link, err = n.links.forMount(x.Prefix); err != nil {
 		return err
@@ -83,7 +85,7 @@ func (n *Node) mount(ctx context.Context, x *mounted, r MountRequest) error {
 	}
 	root, err := n.tree.Root(ctx, x.Prefix)
 	if err != nil {
-		return fmt.Errorf("mount %s: %w", x.Prefix, explained(err))
+		return fmt.Errorf("mount %s: %w", x.Prefix, watch.Explained(err))
 	}
 	options, err := n.fuseOptions(x, root.ID)
 	if err != nil {
@@ -109,7 +111,7 @@ func (n *Node) linkTo(ctx context.Context, r MountRequest) (*link, string, error
 		return l, rest, nil
 	}
 	var away error
-	added := Link{Path: pathFor(r.Origin.URL), Origin: *r.Origin, Freshness: r.Freshness, FailStale: r.FailStale}
+	added := Link{Path: paths.For(r.Origin.URL), Origin: *r.Origin, Freshness: r.Freshness, FailStale: r.FailStale}
 	l, err := n.links.add(ctx, added, func(l *link, cause error) error {
 		away = cause
 		return n.goOn(ctx, l, cause)

@@ -1,9 +1,8 @@
 package node
 
 import (
-	"context"
-
 	"github.com/hearthfs/hearth/namespace"
+	"github.com/hearthfs/hearth/node/watch"
 )
 
 // namesStatus is what the namespace says of itself.
@@ -17,7 +16,7 @@ func (n *Node) namesStatus() NamesStatus {
 		s.Ill = t.Ill.Error()
 	}
 	if t.Stale != nil {
-		s.Stale = explained(t.Stale).Error()
+		s.Stale = watch.Explained(t.Stale).Error()
 	}
 	return s
 }
@@ -38,45 +37,11 @@ func (n *Node) treeEvents() namespace.Events {
 				n.events.Info("origin can be asked again", "link", link)
 				return
 			}
-			n.events.Trouble("origin "+link, "origin cannot be asked", "link", link, "cause", explained(err))
+			n.events.Trouble("origin "+link, "origin cannot be asked", "link", link, "cause", watch.Explained(err))
 		},
 		Refused: func(link, key string) {
 			n.events.Trouble("refused key "+link, "key cannot be shown", "link", link, "key", key)
 		},
 		Log: func(text string) { n.events.Debug("names database", "text", text) },
 	}
-}
-
-// newsQueue bounds the changes that wait for the disk tier to hear of them; what
-// does not fit is only evicted later.
-const newsQueue = 1024
-
-// tellReplaced has the disk tier evict blocks of replaced versions first.
-func (n *Node) tellReplaced(ctx context.Context) {
-	if n.disk == nil {
-		return
-	}
-	old := make(chan uint64, newsQueue)
-	cancel := n.tree.Subscribe(func(c namespace.Change) {
-		if c.Old == 0 {
-			return
-		}
-		select {
-		case old <- c.Old:
-		default:
-		}
-	})
-	n.group.Go(func() error {
-		defer cancel()
-		for {
-			select {
-			case <-ctx.Done():
-				return nil
-			case id := <-old:
-				if x, err := n.tree.Node(ctx, id); err == nil && !x.Dir {
-					n.disk.Replaced(&x.Object)
-				}
-			}
-		}
-	})
 }

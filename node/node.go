@@ -14,10 +14,10 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -27,17 +27,18 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache"
-	"github.com/hearthfs/hearth/cache/check"
 	"github.com/hearthfs/hearth/cache/disk"
 	"github.com/hearthfs/hearth/internal/flight"
 	"github.com/hearthfs/hearth/internal/probe"
 	"github.com/hearthfs/hearth/internal/waits"
 	"github.com/hearthfs/hearth/node/budget"
+	"github.com/hearthfs/hearth/node/door"
 	"github.com/hearthfs/hearth/node/fsck"
 	"github.com/hearthfs/hearth/node/history"
 	"github.com/hearthfs/hearth/node/judged"
 	"github.com/hearthfs/hearth/node/leaks"
 	"github.com/hearthfs/hearth/node/machine"
+	"github.com/hearthfs/hearth/node/replaced"
 	"github.com/hearthfs/hearth/node/room"
 	"github.com/hearthfs/hearth/node/trouble"
 	"github.com/hearthfs/hearth/node/watch"
@@ -57,22 +58,28 @@ type Node struct {
 	dirs    budget.Directories
 	events  *trouble.Log
 
-	pool   *hearth.Pool
-	disk   *disk.Store // nil: no disk tier
-	mem    *cache.RAM
+	stores
 	links  *links
 	tiers  *wiring.Tiers
+	ring   *around // nil: the node is in none
 	tree   names
 	judged *judged.Modes
 	mounts *mounts
 	jobs   warmUps
-	doors  *listeners
+	doors  *door.Doors
 	seen   seen
 
 	closed sync.Once
 	group  *errgroup.Group
 	cancel context.CancelCauseFunc
 	ctx    context.Context // of the node's life; its cause says why it ended
+}
+
+// stores are what blocks lie in, and the memory that all share.
+type stores struct {
+	pool *hearth.Pool
+	disk *disk.Store // nil: no disk tier
+	mem  *cache.RAM
 }
 
 // New makes a node: it takes the cache directories and the admin socket, asks
@@ -91,8 +98,13 @@ func New(ctx context.Context, c Config) (*Node, error) {
 		n.close()
 		return nil, err
 	}
-	n.tellReplaced(n.ctx)
-	n.serveAdmin(n.ctx, n.doors)
+	if n.disk != nil {
+		n.group.Go(func() error {
+			replaced.Follow(n.ctx, n.tree.Tree, n.disk)
+			return nil
+		})
+	}
+	n.serveAdmin()
 	n.group.Go(func() error {
 		n.seen.reads.Run(n.ctx)
 		return nil
@@ -127,7 +139,7 @@ func (n *Node) now() time.Time {
 // open makes the parts in dependency order.
 func (n *Node) open(ctx context.Context) (err error) {
 	// The socket first: it tells a second node before anything else is touched.
-	if n.doors, err = listen(n.config.Admin.Socket); err != nil {
+	if n.doors, err = openDoors(n.config.Admin.Socket); err != nil {
 		return err
 	}
 	ram, err := n.takeBudgets()
@@ -140,8 +152,12 @@ func (n *Node) open(ctx context.Context) (err error) {
 	if err := n.openDisk(); err != nil {
 		return err
 	}
+	if err := n.openRing(); err != nil {
+		return err
+	}
 	// Behind the disk: a killed node that cannot end holds both, and is known by the disk.
-	if err := n.doors.listenForMetrics(n.config.Admin.Listen); err != nil {
+	metrics := cmp.Or(n.config.Admin.Listen, DefaultListen)
+	if err := n.doors.ListenForMetrics(metrics, metrics != DefaultListen); err != nil {
 		return err
 	}
 	n.mem = cache.NewRAM(n.pool, n.pool.Stats().Budget)
@@ -155,9 +171,13 @@ func (n *Node) open(ctx context.Context) (err error) {
 	bucket := origin.NewBucket(n.pool, n.links.origin)
 	own := machine.NewOwn(n.dirs.Paths(), strings.TrimPrefix(n.Socket(), "-"), n.config.File)
 	n.mounts, n.judged = newMounts(own), judged.Open(n.dirs.First())
-	if n.tiers, err = wiring.Wire(n.config.Wiring, n.mem, store(n.disk), watch.Bucket{Source: bucket, Gone: n.gone, Weak: n.uncacheable, Heard: n.heard,
+	w := n.config.Wiring
+	if n.ring != nil {
+		w.Ring = n.ring
+	}
+	if n.tiers, err = wiring.Wire(w, n.mem, store(n.disk), watch.Bucket{Source: bucket, Gone: n.gone, Weak: n.uncacheable, Heard: n.heard,
 		Egress: &n.seen.egress, Waits: n.seen.waits}); err != nil {
-		return fmt.Errorf("join the ring: %w", err)
+		return err
 	}
 	if err := n.openTree(); err != nil {
 		return err
@@ -169,7 +189,10 @@ func (n *Node) open(ctx context.Context) (err error) {
 		n.tryAgain(l, cause)
 	}
 	n.openPrefetch()
-	return n.openJobs()
+	if err := n.openJobs(); err != nil {
+		return err
+	}
+	return n.joinRing(ctx)
 }
 
 // takeBudgets works out the RAM budget, which it returns, and makes the cache
@@ -188,7 +211,7 @@ func (n *Node) takeBudgets() (ram int64, err error) {
 
 // warnings are what a person should know at the start.
 func (n *Node) warnings(ram int64) (all []string) {
-	all = append(all, n.doors.warning, budget.Tight(ram, n.limits))
+	all = append(all, n.doors.Warning, budget.Tight(ram, n.limits))
 	for _, d := range n.dirs {
 		all = append(all, d.Note)
 	}
@@ -215,35 +238,10 @@ func (n *Node) openDisk() error {
 	}
 	n.jobs.pins = &warmup.Pins{Reserve: n.pool.Reserve, Unreserve: n.pool.Unreserve}
 	pinned := func(id hearth.ID) bool { return n.jobs.pins.Has(id.Version) }
-	o := disk.Options{Pool: n.pool, Pinned: pinned, Unknown: n.jobs.pinsUnknown, Events: disk.Events{
-		Ejected: func(path string, cause error) {
-			n.events.Trouble("eject "+path, "cache directory is out of use", "dir", path, "cause", cause)
-		},
-		Returned: func(path string) { n.events.Info("cache directory is in use again", "dir", path) },
-		Full: func(path string, cause error) {
-			n.events.Trouble("full "+path, "cache directory has no room", "dir", path, "cause", cause)
-		},
-		Mended: func(file string, cause error) {
-			n.events.Trouble("mended "+filepath.Dir(file)+cause.Error(), "what was wrong with a cache file is mended", "file", file, "cause", cause)
-		},
-		Short: func(path string, limit, budget int64) {
-			n.events.Trouble("short "+path, "cache directory may hold less than its budget: its file system has too few free bytes", "dir", path, "may_hold", limit, "budget", budget)
-		},
-		Found: func(f check.Finding) {
-			says := "the scrub dropped what is damaged"
-			if !f.Repaired {
-				says = "the scrub found what it cannot mend"
-			}
-			n.events.Trouble("scrub", says, "what", f.String())
-		},
-		ScrubFailed: func(cause error) { n.events.Trouble("scrub failed", "the scrub is held up", "cause", cause) },
-	}}
-	o.Events.Damaged = func(file string, cause error) {
-		n.events.Trouble("damaged "+filepath.Dir(file), "what a cache file held is read from the origin", "file", file, "cause", cause)
-	}
+	o := disk.Options{Pool: n.pool, Pinned: pinned, Unknown: n.jobs.pinsUnknown, Events: disk.Events(n.events.OfDisk())}
 	o.Scrub, o.ScrubEvery = n.config.Cache.Scrub, n.config.Cache.ScrubEvery
-	if ring, ok := n.config.Wiring.Ring.(interface{ Owns(hearth.ID) bool }); ok {
-		o.Owns = ring.Owns
+	if n.config.Ring.On() {
+		o.Owns = n.owns
 	}
 	for _, d := range n.dirs {
 		o.Dirs = append(o.Dirs, disk.DirOptions{Path: d.Path, Budget: d.Budget, Floor: d.Floor})
@@ -276,7 +274,7 @@ func (n *Node) heard(b hearth.Block, began time.Time, err error) {
 			n.events.Info("origin answers again", "link", l.Path)
 		}
 	default:
-		f := failed(b, err)
+		f := watch.FailureOf(b, err)
 		l.health.Failed(*f, began)
 		n.events.Trouble("read "+l.name, "origin cannot be read", "link", l.Path, "key", b.Object.Key, "cause", f.Says)
 	}
@@ -313,10 +311,10 @@ func (n *Node) Banner() string {
 
 // Socket is where the node answers commands; "-" if nowhere.
 func (n *Node) Socket() string {
-	if n.doors.socket == nil {
+	if n.doors.Socket == nil {
 		return "-"
 	}
-	return n.doors.socket.Addr().String()
+	return n.doors.Socket.Addr().String()
 }
 
 // Ready tells the service manager once the mounts answer, and from then on how it is.
@@ -373,10 +371,13 @@ func (n *Node) close() error {
 	n.cancel(errClosed)
 	n.jobs.close()
 	if n.doors != nil {
-		n.doors.close()
+		n.doors.Close()
 	}
 	if err := n.group.Wait(); err != nil && !errors.Is(err, context.Canceled) {
 		errs = append(errs, err)
+	}
+	if n.ring != nil {
+		errs = append(errs, n.ring.leave())
 	}
 	if n.tiers != nil {
 		n.tiers.Close()

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"io/fs"
-	"net/http"
 	"sync"
 	"time"
 
@@ -24,11 +23,11 @@ const probeAgain = 2 * time.Second
 // returned: an origin that was never seen, or one that gave an answer.
 func (n *Node) goOn(ctx context.Context, l *link, cause error) error {
 	if ctx.Err() != nil || !origin.Away(cause) {
-		return explained(cause)
+		return watch.Explained(cause)
 	}
 	known, err := n.tree.Knows(n.inTree(l))
 	if err != nil || !known {
-		return explained(cause)
+		return watch.Explained(cause)
 	}
 	return nil
 }
@@ -62,7 +61,7 @@ func (n *Node) tryAgain(l *link, cause error) {
 
 // doubt keeps why an origin could not be tried.
 func (n *Node) doubt(l *link, cause error) {
-	text := explained(cause).Error()
+	text := watch.Explained(cause).Error()
 	l.doubted.Store(&text)
 	n.tree.Asked(l.name, cause)
 }
@@ -105,7 +104,7 @@ func (n *Node) tryFailing(ctx context.Context) {
 			if f := l.names.Due(); f != nil {
 				tries.Go(func() {
 					err := l.first(ctx, func(hearth.Object) error { return nil })
-					if l.names.Tried(f, asFailure(err)) {
+					if l.names.Tried(f, watch.FailureOfNames(err)) {
 						n.tree.Asked(l.name, nil)
 					}
 				})
@@ -122,16 +121,8 @@ func (n *Node) askable(link string, err error) {
 	case err == nil:
 		l.names.Succeeded()
 	default:
-		l.names.Failed(*asFailure(err), time.Now())
+		l.names.Failed(*watch.FailureOfNames(err), time.Now())
 	}
-}
-
-// asFailure is an error of a question; nil: none.
-func asFailure(err error) *watch.Failure {
-	if err == nil {
-		return nil
-	}
-	return &watch.Failure{Says: explained(err).Error()}
 }
 
 // again reads what failed; nil: the origin has it, or answers that it is gone. Where it is
@@ -145,18 +136,8 @@ func (l *link) again(ctx context.Context, b hearth.Block) *watch.Failure {
 	if err == nil || errors.Is(err, hearth.ErrStale) || errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	f := failed(b, err)
+	f := watch.FailureOf(b, err)
 	f.OneKey = f.Denied && l.probe(ctx) == nil
-	return f
-}
-
-// failed is what a fetch failed with. An answer about the key, and not about who asks, is a
-// denial.
-func failed(b hearth.Block, err error) *watch.Failure {
-	f := &watch.Failure{Says: explained(err).Error(), Block: b}
-	if e := (*origin.Error)(nil); errors.As(err, &e) && e.Status == http.StatusForbidden {
-		f.Denied = e.Code == "" || e.Code == "AccessDenied" || e.Code == "InvalidObjectState"
-	}
 	return f
 }
 

@@ -3,8 +3,6 @@ package node
 import (
 	"cmp"
 	"context"
-	"errors"
-	"io/fs"
 	"slices"
 	"strings"
 	"sync"
@@ -13,6 +11,7 @@ import (
 	"github.com/hearthfs/hearth/fuse"
 	"github.com/hearthfs/hearth/namespace"
 	"github.com/hearthfs/hearth/node/nodeids"
+	"github.com/hearthfs/hearth/node/watch"
 	"github.com/hearthfs/hearth/origin"
 )
 
@@ -20,23 +19,6 @@ func compare(a, b string) int { return cmp.Compare(a, b) }
 
 // strict reports whether each open asks the origin.
 func (l *link) strict() bool { return l.freshness.Mode == namespace.Strict }
-
-// explained puts what an origin said into one line with the cure; other errors
-// stay what they are.
-func explained(err error) error {
-	var asked *origin.Error
-	if err == nil || !errors.As(err, &asked) || errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	kind := KindFailed
-	switch {
-	case errors.Is(err, context.DeadlineExceeded):
-		kind = KindTimeout
-	case asked.Code == "InvalidBucketName":
-		kind = KindUsage
-	}
-	return &Error{Kind: kind, Message: origin.Explain(err)}
-}
 
 // names are the tree, and the notes of node ids that are being written beside it: the
 // tree asks for them until it is closed.
@@ -114,7 +96,7 @@ func (n *Node) mostlyLarge(ctx context.Context, x *mounted) (bool, error) {
 		return false, nil // it was never judged; at the next mount it is
 	}
 	if err != nil {
-		return false, explained(err)
+		return false, watch.Explained(err)
 	}
 	large := fuse.MostlyLarge(sizes)
 	if err := n.judged.Put(key, large); err != nil {

@@ -18,6 +18,7 @@ import (
 	"github.com/hearthfs/hearth/namespace"
 	"github.com/hearthfs/hearth/node/fsck"
 	"github.com/hearthfs/hearth/node/jobs"
+	"github.com/hearthfs/hearth/node/paths"
 	"github.com/hearthfs/hearth/node/pins"
 	"github.com/hearthfs/hearth/node/siblings"
 	"github.com/hearthfs/hearth/node/watch"
@@ -71,7 +72,7 @@ func (n *Node) openJobs() (err error) {
 	p := jobs.Parts{Source: watch.WarmUp{Source: n.tiers.Own}, Tree: n.tree.Tree, Rooms: n.rooms, Find: n.find, Canonical: n.canonical, Paths: n.pathsOf, Ready: n.jobs.ready,
 		Check:   func(ctx context.Context, asked string) error { _, err := n.find(ctx, n.canonical(asked)); return err },
 		Readers: n.readers, Throttled: n.throttled, Connections: n.forWarmUp,
-		Explain: func(err error) string { return explained(err).Error() }, Now: n.now,
+		Explain: func(err error) string { return watch.Explained(err).Error() }, Now: n.now,
 		Log: func(what string, err error) { n.events.Trouble(what, what, "cause", err) }}
 	k := pins.Parts{Tree: n.tree.Tree, Sieves: n.jobs.pins, RAM: n.mem, Link: n.links.path, PathOf: n.pathOf, Paths: n.pathsOf, Now: n.now, Log: p.Log,
 		Load: func(targets []string) (string, error) { return n.jobs.Load(targets) },
@@ -93,7 +94,7 @@ func (n *Node) openJobs() (err error) {
 // pathsOf are the paths in the tree of what somebody asks for: of a URL its file, its
 // directory, or both.
 func (n *Node) pathsOf(ctx context.Context, asked string) ([]string, error) {
-	if !isURL(asked) {
+	if !paths.IsURL(asked) {
 		p, _, err := n.resolve(ctx, asked)
 		return []string{p}, err
 	}
@@ -110,7 +111,7 @@ func (n *Node) pathsOf(ctx context.Context, asked string) ([]string, error) {
 		case x.ID == 0:
 			return nil, &Error{Kind: KindRefused, Message: asked + " has no name in the tree, by which it could be known"}
 		default:
-			all = append(all, cleanPath(path.Dir(dir)+"/"+x.Name))
+			all = append(all, paths.Clean(path.Dir(dir)+"/"+x.Name))
 		}
 	}
 	return all, nil
@@ -119,7 +120,7 @@ func (n *Node) pathsOf(ctx context.Context, asked string) ([]string, error) {
 // pathOf is the path in the tree that asked means, of a URL that of the keys below it;
 // "": no link leads there.
 func (n *Node) pathOf(asked string) string {
-	if !isURL(asked) {
+	if !paths.IsURL(asked) {
 		return n.treePath(asked)
 	}
 	l, key, err := n.links.holding(asked)
@@ -173,7 +174,7 @@ func (n *Node) checkSmall(r *check.Run) error {
 
 // canonical is what asked means also without the mounts of now.
 func (n *Node) canonical(asked string) string {
-	if isURL(asked) {
+	if paths.IsURL(asked) {
 		return asked
 	}
 	return n.treePath(asked)
@@ -181,13 +182,13 @@ func (n *Node) canonical(asked string) string {
 
 // find is what a canonical path or a URL means: a file, a directory, or one of each.
 func (n *Node) find(ctx context.Context, target string) ([]namespace.Node, error) {
-	if !isURL(target) {
+	if !paths.IsURL(target) {
 		x, err := n.tree.Resolve(ctx, target)
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil, &Error{Kind: KindNotFound, Message: target + ": no such file or directory" + n.links.hint(target)}
 		}
 		if err != nil {
-			return nil, explained(err)
+			return nil, watch.Explained(err)
 		}
 		return []namespace.Node{x}, nil
 	}

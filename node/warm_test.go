@@ -63,7 +63,7 @@ func TestWarmUpByTheAPI(t *testing.T) {
 		left.Counters.Present.Files != 34 || left.Samples[0].Path != "/nothing" {
 		t.Errorf("a list: %+v", left)
 	}
-	resp, err := http.Get("http://" + n.doors.metrics.Addr().String() + "/metrics")
+	resp, err := http.Get("http://" + n.doors.Metrics.Addr().String() + "/metrics")
 	if err != nil {
 		t.Fatal(err)
 	}

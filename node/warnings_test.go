@@ -22,7 +22,7 @@ func TestAWarningIsNoProblem(t *testing.T) {
 	well := func(when string) (warnings string) {
 		t.Helper()
 		is := n.Status(t.Context())
-		resp, err := http.Get("http://" + n.doors.metrics.Addr().String() + "/healthz")
+		resp, err := http.Get("http://" + n.doors.Metrics.Addr().String() + "/healthz")
 		if err != nil {
 			t.Fatal(err)
 		}

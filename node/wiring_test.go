@@ -49,32 +49,31 @@ func (v *volume) Put(b hearth.Block, x *hearth.View) error {
 // loop stands where the ring will: every second block is another's, and that
 // other is this node, asked through Fill.
 type loop struct {
-	owned, local  atomic.Pointer[hearth.Source]
+	answers       wiring.Answers
 	filled, lists atomic.Int64
 }
 
 func (r *loop) Former(next hearth.Source) hearth.Source { return next }
-func (r *loop) Fill() hearth.Source                     { return r }
+func (r *loop) Fill(_, _ hearth.Source) hearth.Source   { return r }
 func (r *loop) Route(own, theirs hearth.Source) hearth.Source {
-	return route{own, theirs}
+	return twoWays{own, theirs}
 }
 func (r *loop) List(o namespace.Origin) namespace.Origin {
 	r.lists.Add(1)
 	return o
 }
-func (r *loop) Serve(owned, local hearth.Source) error {
-	r.owned.Store(&owned)
-	r.local.Store(&local)
+func (r *loop) Serve(a wiring.Answers) error {
+	r.answers = a
 	return nil
 }
 func (r *loop) Get(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
 	r.filled.Add(1)
-	return (*r.owned.Load()).Get(ctx, b, off, n)
+	return r.answers.Owned.Get(ctx, b, off, n)
 }
 
-type route struct{ own, theirs hearth.Source }
+type twoWays struct{ own, theirs hearth.Source }
 
-func (r route) Get(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
+func (r twoWays) Get(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
 	if b.Index%2 == 1 {
 		return r.theirs.Get(ctx, b, off, n)
 	}

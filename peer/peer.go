@@ -1,5 +1,6 @@
 // Package peer joins the parts of a ring: who is in it (members), where everything is
-// (place), who may talk (secret), what is said (wire), and how this node reads (route).
+// (place), who may talk (secret), and what is said (wire). How a node reads by that is
+// route's.
 //
 // A Ring listens at two addresses: for gossip, and for reads one port above it. Each
 // snapshot of the members becomes a Map of those that are active, and a wire.Peer for each
@@ -19,7 +20,6 @@ import (
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/peer/members"
 	"github.com/hearthfs/hearth/peer/place"
-	"github.com/hearthfs/hearth/peer/route"
 	"github.com/hearthfs/hearth/peer/secret"
 	"github.com/hearthfs/hearth/peer/wire"
 )
@@ -43,10 +43,21 @@ type Config struct {
 	Identity *secret.Identity
 	// Pool is where what peers send lies.
 	Pool *hearth.Pool
-	// Router is told of each change.
-	Router *route.Router
+	// Took is told of each change, one after the other, the first before Start returns. It
+	// must not block.
+	Took func(Around)
 	// Handler answers peers.
 	Handler wire.Handler
+}
+
+// Around is what a node reads by at a moment.
+type Around struct {
+	// Map is where everything is.
+	Map *place.Map
+	// Peers by their place.Node.ID: all that can be asked, without this node.
+	Peers map[string]*wire.Peer
+	// Changed is when owners last were others before.
+	Changed time.Time
 }
 
 // Ring is a node among others.
@@ -60,9 +71,9 @@ type Ring struct {
 	end      func() error // close, once
 	work     sync.WaitGroup
 
-	mu    sync.Mutex // guards the rest
-	peers map[members.ID]*neighbour
-	ring  route.Ring
+	mu     sync.Mutex // guards the rest
+	peers  map[members.ID]*neighbour
+	around Around
 }
 
 // neighbour is a member that can be asked, where it was when it was made.
@@ -187,9 +198,9 @@ func (r *Ring) take(s *members.Snapshot) {
 		r.say("the ring stays as it is", "", err)
 		return
 	}
-	ring := route.Ring{Map: where, Peers: map[string]route.Peer{}, Changed: r.ring.Changed}
-	if r.ring.Map != where { // a node that has just come has everything from others
-		ring.Changed = time.Now()
+	around := Around{Map: where, Peers: map[string]*wire.Peer{}, Changed: r.around.Changed}
+	if r.around.Map != where { // a node that has just come has everything from others
+		around.Changed = time.Now()
 	}
 	gone := r.peers
 	r.peers = map[members.ID]*neighbour{}
@@ -203,10 +214,10 @@ func (r *Ring) take(s *members.Snapshot) {
 		} else {
 			delete(gone, m.ID)
 		}
-		r.peers[m.ID], ring.Peers[m.ID.String()] = p, p
+		r.peers[m.ID], around.Peers[m.ID.String()] = p, p.Peer
 	}
-	r.ring = ring
-	r.c.Router.Set(ring)
+	r.around = around
+	r.c.Took(around)
 	for _, p := range gone {
 		r.work.Go(p.Close)
 	}
@@ -215,10 +226,10 @@ func (r *Ring) take(s *members.Snapshot) {
 // mapLocked is where everything is with other nodes. The last Map is the same one where no
 // owner changed.
 func (r *Ring) mapLocked(nodes []place.Node) (*place.Map, error) {
-	if r.ring.Map == nil {
+	if r.around.Map == nil {
 		return place.New(nodes)
 	}
-	return r.ring.Map.Next(nodes)
+	return r.around.Map.Next(nodes)
 }
 
 // neighbour makes the way to a member.
@@ -242,7 +253,7 @@ func (r *Ring) Members() *members.Snapshot { return r.members.Snapshot() }
 func (r *Ring) Map() *place.Map {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.ring.Map
+	return r.around.Map
 }
 
 // Call asks a member by a number that all nodes know.
@@ -256,23 +267,16 @@ func (r *Ring) Call(ctx context.Context, to members.ID, number uint16, body *hea
 	return p.Call(ctx, number, body)
 }
 
-// Stats are the figures since Start.
-type Stats struct {
-	Members members.Stats
-	// Served is of all that ask this node, Asked of each that it can ask now, by id.
-	Served wire.Stats
-	Asked  map[members.ID]wire.Stats
-}
-
-// Stats returns the present figures.
-func (r *Ring) Stats() Stats {
-	s := Stats{Members: r.members.Stats(), Served: r.server.Stats(), Asked: map[members.ID]wire.Stats{}}
+// Stats are the present figures: of members, of all that ask this node, and of each that it
+// can ask now, by id.
+func (r *Ring) Stats() (m members.Stats, served wire.Stats, asked map[members.ID]wire.Stats) {
+	m, served, asked = r.members.Stats(), r.server.Stats(), map[members.ID]wire.Stats{}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for id, p := range r.peers {
-		s.Asked[id] = p.Peer.Stats()
+		asked[id] = p.Peer.Stats()
 	}
-	return s
+	return m, served, asked
 }
 
 // Leave tells the others that this node goes, so that nobody waits for it; it answers

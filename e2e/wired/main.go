@@ -98,13 +98,13 @@ func movedClock(ctx context.Context, file string) func() time.Time {
 
 // loop is a ring of one that owns every second block only: the others are asked
 // of their owner - itself, through Fill - as they would be over the wire.
-type loop struct{ owned hearth.Source }
+type loop struct{ answers wiring.Answers }
 
 // Former has no former owners to peek at.
 func (l *loop) Former(next hearth.Source) hearth.Source { return next }
 
 // Fill asks the owner.
-func (l *loop) Fill() hearth.Source { return fill{l} }
+func (l *loop) Fill(_, _ hearth.Source) hearth.Source { return fill{l} }
 
 // Route sends blocks of odd index or version to their owner.
 func (l *loop) Route(own, theirs hearth.Source) hearth.Source { return route{own, theirs} }
@@ -113,12 +113,12 @@ func (l *loop) Route(own, theirs hearth.Source) hearth.Source { return route{own
 func (l *loop) List(origin namespace.Origin) namespace.Origin { return origin }
 
 // Serve keeps what peers may fill from.
-func (l *loop) Serve(owned, _ hearth.Source) error { l.owned = owned; return nil }
+func (l *loop) Serve(a wiring.Answers) error { l.answers = a; return nil }
 
 type fill struct{ l *loop }
 
 func (f fill) Get(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
-	return f.l.owned.Get(ctx, b, off, n)
+	return f.l.answers.Owned.Get(ctx, b, off, n)
 }
 
 type route struct{ own, theirs hearth.Source }

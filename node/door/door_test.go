@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"testing"
 	"time"
 
@@ -147,3 +148,62 @@ type recorder struct {
 func (r *recorder) Header() http.Header         { return r.header }
 func (r *recorder) Write(p []byte) (int, error) { return len(p), nil }
 func (r *recorder) WriteHeader(code int)        { r.code = code }
+
+func TestBusyMetricsPort(t *testing.T) {
+	// A busy default port is a warning, one that was asked for an error.
+	doors := &Doors{Pipe: NewPipe()}
+	defer doors.Close()
+	busy, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer busy.Close()
+	if err := doors.ListenForMetrics(busy.Addr().String(), false); err != nil || doors.Warning == "" || doors.Metrics != nil {
+		t.Errorf("the default port: %v, %+v", err, doors)
+	}
+	if err := doors.ListenForMetrics(busy.Addr().String(), true); err == nil {
+		t.Error("a busy port that was asked for is no error")
+	}
+}
+
+func TestSocketDirectoryGoesWithItsNode(t *testing.T) {
+	// What a node made for its socket it takes away, unless another's socket lies
+	// there; what was there before stays. Nodes that start while others end are well.
+	dir := filepath.Join(t.TempDir(), "made")
+	open := func(name string) *Doors {
+		l, err := Open(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	here := func() bool { _, err := os.Stat(dir); return err == nil }
+	first, second := open("first"), open("second")
+	if first.Close(); !here() {
+		t.Error("the directory went though a second node's socket lies there")
+	}
+	if second.Close(); !here() {
+		t.Error("the directory went with a node that found it there")
+	}
+	if err := os.Remove(dir); err != nil {
+		t.Fatal(err)
+	}
+	if open("alone").Close(); here() {
+		t.Error("the directory stayed")
+	}
+	var wg sync.WaitGroup
+	for i := range 2 {
+		wg.Go(func() {
+			for range 200 {
+				l, err := Open(filepath.Join(dir, strconv.Itoa(i)))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				l.Close()
+				_ = os.Remove(dir) // as the one that made it does
+			}
+		})
+	}
+	wg.Wait()
+}

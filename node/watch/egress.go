@@ -55,6 +55,9 @@ type Many interface {
 	hearth.ManyGetter
 }
 
+// ForWarmUp is a context whose fetches are a warm-up's.
+func ForWarmUp(ctx context.Context) context.Context { return context.WithValue(ctx, warmsUp{}, true) }
+
 // WarmUp is a Loader whose fetches are a warm-up's.
 type WarmUp struct {
 	Source interface {
@@ -67,10 +70,10 @@ var _ hearth.Loader = WarmUp{} // which engines ask for by assertion
 
 // Get reads a range of a block.
 func (w WarmUp) Get(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
-	return w.Source.Get(context.WithValue(ctx, warmsUp{}, true), b, off, n)
+	return w.Source.Get(ForWarmUp(ctx), b, off, n)
 }
 
 // Load reads a run of blocks and has each kept.
 func (w WarmUp) Load(ctx context.Context, first hearth.Block, n int, each func(hearth.Block, *hearth.View, error) bool) {
-	w.Source.Load(context.WithValue(ctx, warmsUp{}, true), first, n, each)
+	w.Source.Load(ForWarmUp(ctx), first, n, each)
 }

@@ -137,6 +137,7 @@ func TestFormerGivesARun(t *testing.T) {
 		if !slices.Equal(got, []int64{0, 1, 2, 3, 4}) || !slices.Equal(bucket.gets, []int64{3, 4}) || r.Stats().Found != 3 {
 			t.Errorf("got %v, %v from the bucket, %+v", got, bucket.gets, r.Stats())
 		}
+		synctest.Wait() // both that were asked have answered
 		p.peek = hearth.ErrMiss
 		got, bucket.gets = nil, nil
 		former.GetMany(t.Context(), o.Block(0), 5, yes)

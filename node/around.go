@@ -1,0 +1,163 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/namespace"
+	"github.com/hearthfs/hearth/node/figures"
+	"github.com/hearthfs/hearth/node/ring"
+	"github.com/hearthfs/hearth/node/watch"
+	"github.com/hearthfs/hearth/node/wiring"
+	"github.com/hearthfs/hearth/origin"
+	"github.com/hearthfs/hearth/peer"
+	"github.com/hearthfs/hearth/peer/members"
+	"github.com/hearthfs/hearth/peer/route"
+)
+
+// around are the nodes around this one: how it reads through them, what it answers them,
+// and, once it has joined, who they are.
+type around struct {
+	*route.Router
+	part *ring.Ring
+	ring *peer.Ring // nil: it has not joined
+}
+
+var _ wiring.Ring = (*around)(nil)
+
+// List is wiring.Ring's.
+func (*around) List(origin namespace.Origin) namespace.Origin { return origin }
+
+// Serve is wiring.Ring's. What peers have loaded they load for a warm-up, or ahead.
+func (a *around) Serve(answers wiring.Answers) error {
+	load := answers.Load
+	answers.Load = func(ctx context.Context, first hearth.Block, n int, each func(hearth.Block, *hearth.View, error) bool) {
+		load(watch.ForWarmUp(ctx), first, n, each)
+	}
+	a.part.Answer(ring.Answers(answers))
+	return nil
+}
+
+// took reads by what the ring is now.
+func (a *around) took(now peer.Around) {
+	ring := route.Ring{Map: now.Map, Peers: map[string]route.Peer{}, Changed: now.Changed}
+	for id, p := range now.Peers {
+		ring.Peers[id] = p
+	}
+	a.Set(ring)
+}
+
+// leave tells the others that this node goes, and ends what it asks and answers.
+func (a *around) leave() error {
+	if a.ring == nil {
+		return nil
+	}
+	err := a.ring.Leave(context.Background())
+	if errors.Is(err, members.ErrLeft) || errors.Is(err, members.ErrClosed) {
+		err = nil
+	}
+	return errors.Join(err, a.ring.Close())
+}
+
+// routes are the questions for the ring; a nil one says that there is none.
+func (a *around) routes(add func(string, func(*http.Request) (any, error)), file func(context.Context, string) (*hearth.Object, error)) {
+	var part *ring.Ring
+	if a != nil {
+		part = a.part
+	}
+	part.Routes(add, file)
+}
+
+// reads are what came of reads of others' blocks.
+func (a *around) reads() figures.RingReads {
+	s := a.Stats()
+	return figures.RingReads{Asked: s.Asked, Loaded: s.Loaded, Detours: s.Detours, Elsewhere: s.Elsewhere, Peeks: s.Peeks, Found: s.Found, Late: s.Late}
+}
+
+// openRing makes the node's part in a ring, if it is to have one.
+func (n *Node) openRing() error {
+	if !n.config.Ring.On() {
+		return nil
+	}
+	id := ""
+	if n.disk != nil {
+		id = n.disk.NodeID()
+	}
+	a := &around{}
+	part, err := ring.New(ring.Options{Ring: n.config.Ring, Pool: n.pool, Log: n.config.Log, Identity: n.identity, Away: origin.Away,
+		Figures: n.figures, Reads: a.reads, Ranks: func(b hearth.Block) []string { return a.Owners(b) }}, id)
+	if err != nil {
+		return usage("%v", err)
+	}
+	a.part, a.Router, n.ring = part, route.New(part.ID()), a
+	return nil
+}
+
+// owns reports whether this node is to keep a block; before the ring is made, every one.
+func (n *Node) owns(id hearth.ID) bool { return n.ring == nil || n.ring.part.Owns(id) }
+
+// joinRing has the others know of this node.
+func (n *Node) joinRing(ctx context.Context) error {
+	if n.ring == nil {
+		return nil
+	}
+	donated := n.pool.Stats().Budget
+	if n.disk != nil {
+		donated = 0
+		for _, d := range n.dirs {
+			donated += d.Budget
+		}
+	}
+	a := n.ring
+	identity, err := a.part.Identity()
+	if err != nil {
+		return err
+	}
+	c := a.part.Members(donated, n.dirs.First())
+	a.ring, err = peer.Start(ctx, peer.Config{Members: c, GossipKey: c.Key, Identity: identity, Pool: n.pool, Took: a.took, Handler: a.part.Handler()})
+	if err != nil {
+		return &Error{Kind: KindRefused, Message: fmt.Sprintf("join the ring: %v", err), Cause: err}
+	}
+	a.part.Joined(a.ring)
+	return nil
+}
+
+// identity is that of the origin of a link.
+func (n *Node) identity(name string) (string, bool) {
+	l := n.links.named(name)
+	if l == nil {
+		return "", false
+	}
+	named, ok := l.origin.(interface{ Identity() string })
+	if !ok {
+		return "", false
+	}
+	return named.Identity(), true
+}
+
+// figures are what the node says of itself to others.
+func (n *Node) figures() figures.MemberFigures {
+	f := figures.MemberFigures{Version: n.config.Version, UptimeS: int64(time.Since(n.started).Seconds()), HitRatio: -1}
+	for _, t := range n.tierStatus() {
+		if t.Name == "disk" || n.disk == nil {
+			f.Used += t.Used
+		}
+	}
+	if hits := n.seen.reads.Reads().SinceStart.HitBytes; hits != nil {
+		f.HitRatio = *hits
+	}
+	return f
+}
+
+// fileOf is the object of a path or a URL.
+func (n *Node) fileOf(ctx context.Context, asked string) (*hearth.Object, error) {
+	_, x, err := n.resolve(ctx, asked)
+	if err == nil && x.Dir {
+		err = usage("%s is a directory: name a file", asked)
+	}
+	return &x.Object, err
+}

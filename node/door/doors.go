@@ -1,0 +1,101 @@
+package door
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// Doors are where a node answers; nil listeners: it does not there.
+type Doors struct {
+	Socket, Metrics net.Listener
+	Pipe            *Pipe
+	// Warning is why there are no metrics; "": there are, or nobody wants them.
+	Warning string
+	made    string // the socket's directory if it was made for it; "": it was there
+}
+
+// Open opens the admin socket at path; "-": none.
+func Open(path string) (*Doors, error) {
+	d := &Doors{Pipe: NewPipe()}
+	if path == "-" {
+		return d, nil
+	}
+	socket, made, err := Listen(path)
+	if err != nil {
+		return nil, err
+	}
+	d.Socket = socket
+	if made {
+		d.made = filepath.Dir(path)
+	}
+	return d, nil
+}
+
+// ListenForMetrics opens their address; "-": none. A busy one is a warning where nobody
+// asked for it, since two users may each run a node.
+func (d *Doors) ListenForMetrics(address string, asked bool) (err error) {
+	if address != "-" {
+		d.Metrics, err = net.Listen("tcp", address)
+	}
+	switch {
+	case err == nil:
+		return nil
+	case asked:
+		return fmt.Errorf("listen for metrics: %w", err)
+	}
+	d.Warning = fmt.Sprintf("no metrics: %v (choose another address with --metrics-listen)", err)
+	return nil
+}
+
+// Close ends all, and takes away what was made for the socket.
+func (d *Doors) Close() {
+	d.Pipe.Close()
+	for _, l := range []net.Listener{d.Socket, d.Metrics} {
+		if l != nil {
+			l.Close() // the socket's file goes with it
+		}
+	}
+	if d.made != "" {
+		os.Remove(d.made) // unless something else lies there
+	}
+}
+
+// answerGrace is how long answers under way may take once the node ends.
+const answerGrace = 2 * time.Second
+
+// Serve answers at a listener until ctx ends, and then those who have asked; nil: nobody
+// asks there.
+func Serve(ctx context.Context, l net.Listener, h http.Handler) error {
+	if l == nil {
+		return nil
+	}
+	s := &http.Server{Handler: h, ConnContext: Note,
+		BaseContext:       func(net.Listener) context.Context { return ctx },
+		ReadHeaderTimeout: 10 * time.Second}
+	ended, end := context.WithCancel(ctx)
+	shut := make(chan struct{})
+	go func() {
+		defer close(shut)
+		<-ended.Done() // the handlers' context as well: they are about to return
+		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerGrace)
+		defer cancel()
+		if s.Shutdown(grace) != nil {
+			s.Close()
+		}
+	}()
+	err := s.Serve(l)
+	if failed := !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed); failed {
+		end()
+		<-shut
+		return fmt.Errorf("admin API: %w", err)
+	}
+	<-shut
+	end()
+	return nil
+}

@@ -1,0 +1,42 @@
+// Package paths tells paths of the tree from keys at an origin, and takes both apart.
+package paths
+
+import (
+	"path"
+	"strings"
+)
+
+// Clean makes a tree path: one slash in front, none behind, none doubled.
+func Clean(p string) string { return path.Clean("/" + p) }
+
+// Below gives what of p lies below dir.
+func Below(p, dir string) (string, bool) {
+	if p == dir || dir == "/" {
+		return strings.TrimPrefix(p, dir), true
+	}
+	return strings.CutPrefix(p, dir+"/")
+}
+
+// IsURL tells a key at an origin from a path of the tree, which begins with "/".
+func IsURL(s string) bool { return !strings.HasPrefix(s, "/") && strings.Contains(s, "://") }
+
+// Split takes a URL apart into the bucket and the key in it, byte for byte. A
+// file's path is cleaned, as it names the same file then.
+func Split(url string) (bucket, key string) {
+	scheme, rest, _ := strings.Cut(url, "://")
+	if scheme != "file" {
+		bucket, key, _ = strings.Cut(rest, "/")
+		return scheme + "://" + bucket, key
+	}
+	key = strings.TrimPrefix(path.Clean("/"+rest), "/")
+	if key != "" && strings.HasSuffix(rest, "/") {
+		key += "/"
+	}
+	return "file://", key
+}
+
+// For is where a link that is made at run time stands: its URL says it best.
+func For(url string) string {
+	scheme, rest, _ := strings.Cut(strings.TrimRight(url, "/"), "://")
+	return "/" + scheme + ":" + strings.ReplaceAll(strings.Trim(rest, "/"), "/", ":")
+}

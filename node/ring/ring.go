@@ -1,0 +1,186 @@
+// Package ring is a node's part in a ring, as far as it is not of peers alone: what it
+// was configured to be, what it answers, and how the ring looks from here. Package node
+// puts it together with peer.Ring, by which it is joined, and route.Router, by which the
+// node reads.
+package ring
+
+import (
+	"cmp"
+	"context"
+	"encoding/hex"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"strconv"
+	"sync/atomic"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/node/config"
+	"github.com/hearthfs/hearth/node/figures"
+	"github.com/hearthfs/hearth/peer/members"
+	"github.com/hearthfs/hearth/peer/place"
+	"github.com/hearthfs/hearth/peer/secret"
+	"github.com/hearthfs/hearth/peer/wire"
+)
+
+// protocol is what this release speaks with peers.
+const protocol = 1
+
+// Options are what a Ring is made of.
+type Options struct {
+	config.Ring
+	// Pool is the node's.
+	Pool *hearth.Pool
+	// Log receives what people can act on; nil: slog.Default().
+	Log *slog.Logger
+	// Identity is that of the origin of a link, of which versions are made; false: this
+	// node has no such link.
+	Identity func(link string) (identity string, ok bool)
+	// Away reports whether an error says that an origin cannot be asked now.
+	Away func(error) bool
+	// Figures are what the node says of itself; Served, Asked and Suspects are filled in.
+	Figures func() figures.MemberFigures
+	// Reads are what came of reads of others' blocks, Ranks the ids of those that a block
+	// belongs to.
+	Reads func() figures.RingReads
+	Ranks func(hearth.Block) []string
+}
+
+// Peers are the others once the ring was joined; *peer.Ring is.
+type Peers interface {
+	Members() *members.Snapshot
+	Map() *place.Map
+	Call(ctx context.Context, to members.ID, number uint16, body *hearth.View) (*hearth.View, error)
+	Stats() (m members.Stats, served wire.Stats, asked map[members.ID]wire.Stats)
+}
+
+// Ring is this node's part.
+type Ring struct {
+	o       Options
+	cluster *secret.Cluster // nil: there is no key
+	members members.Config
+	answers Answers
+	peers   atomic.Pointer[Peers] // nil until it has joined
+}
+
+// New makes the part of a node whose id is 32 hexadecimal digits, as its cache directory
+// keeps it; "": one for as long as it runs. No other node hears of it yet. An error names
+// what in the configuration cannot be meant, or the key.
+func New(o Options, id string) (*Ring, error) {
+	if id == "" {
+		id = newID()
+	}
+	b, err := hex.DecodeString(id)
+	if err != nil || len(b) != len(members.ID{}) {
+		return nil, fmt.Errorf("the cache directory's node id %q is none: 32 hexadecimal digits", id)
+	}
+	r := &Ring{o: o}
+	key, err := keyOf(o.Ring)
+	if err != nil {
+		return nil, err
+	}
+	if key != nil {
+		if r.cluster, err = key.Cluster(r.name()); err != nil {
+			return nil, fmt.Errorf("cluster.name: %w", err)
+		}
+	}
+	r.members = members.Config{ID: members.ID(b), Name: o.Name, Cluster: o.Cluster, Listen: o.Listen, Zone: o.Zone,
+		Protocol: members.Protocol{Speaks: protocol}, Seeds: o.Join, Log: o.Log}
+	if r.cluster != nil {
+		r.members.Key = r.cluster.GossipKey()
+	}
+	if r.members.Listen == "" {
+		if r.members.Listen, err = towards(o.Join[0]); err != nil {
+			return nil, err
+		}
+	}
+	return r, r.members.Check()
+}
+
+// name is the cluster's.
+func (r *Ring) name() string { return cmp.Or(r.o.Cluster, members.DefaultCluster) }
+
+// keyOf reads the cluster key; nil: there is none.
+func keyOf(c config.Ring) (*secret.Key, error) {
+	var key secret.Key
+	var err error
+	switch {
+	case c.KeyFile != "":
+		if key, err = secret.ReadFile(c.KeyFile); err != nil {
+			return nil, fmt.Errorf("cluster.key_file: %w", err)
+		}
+	case os.Getenv(config.KeyVariable) != "":
+		if key, err = secret.ReadEnv(config.KeyVariable); err != nil {
+			return nil, err
+		}
+	default:
+		return nil, nil
+	}
+	return &key, nil
+}
+
+// towards is this machine's address on its way to a node of the ring.
+func towards(seed string) (string, error) {
+	host, port, err := net.SplitHostPort(seed)
+	if err != nil {
+		host, port = seed, strconv.Itoa(members.DefaultPort)
+	}
+	conn, err := net.Dial("udp", net.JoinHostPort(host, port)) // sends nothing
+	if err != nil {
+		return "", fmt.Errorf("find the address by which %s is reached: %w; set node.listen", seed, err)
+	}
+	defer conn.Close()
+	host, _, err = net.SplitHostPort(conn.LocalAddr().String())
+	return host, err
+}
+
+// ID is the node's.
+func (r *Ring) ID() string { return r.members.ID.String() }
+
+// Members is what the node says of itself: it donates bytes, and keeps in dir who the
+// others are; "": nowhere.
+func (r *Ring) Members(donated int64, dir string) members.Config {
+	c := r.members
+	c.Donated, c.Dir = donated, dir
+	return c
+}
+
+// Identity is by whom others know that the node is one of theirs.
+func (r *Ring) Identity() (*secret.Identity, error) {
+	if r.cluster == nil {
+		return secret.Keyless(r.name(), r.ID())
+	}
+	return r.cluster.Identity(r.ID(), secret.Options{Plain: r.o.Plain})
+}
+
+// Joined has the Ring know the others.
+func (r *Ring) Joined(p Peers) { r.peers.Store(&p) }
+
+// joined are the others; nil: it has not joined.
+func (r *Ring) joined() Peers {
+	if p := r.peers.Load(); p != nil {
+		return *p
+	}
+	return nil
+}
+
+// Owns reports whether this node is to keep a block; before it has joined, every one.
+func (r *Ring) Owns(id hearth.ID) bool {
+	p := r.joined()
+	if p == nil {
+		return true
+	}
+	owner, ok := p.Map().Owner(place.OfID(id))
+	return !ok || owner.ID == r.ID()
+}
+
+// Call asks a member by a number that all nodes know.
+func (r *Ring) Call(ctx context.Context, id string, number uint16, body *hearth.View) (*hearth.View, error) {
+	p := r.joined()
+	to, err := hex.DecodeString(id)
+	if p == nil || err != nil || len(to) != len(members.ID{}) {
+		return nil, fmt.Errorf("call node %q: %w", id, wire.ErrDown)
+	}
+	return p.Call(ctx, members.ID(to), number, body)
+}

@@ -1,0 +1,37 @@
+package ring
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/node/answer"
+	"github.com/hearthfs/hearth/node/figures"
+)
+
+// errAlone answers who asks a node that is in no ring for it.
+func errAlone() error {
+	return &answer.Error{Kind: answer.KindRefused, Message: "this node is in no ring: start it with --listen ADDRESS, and --join HOST for the others"}
+}
+
+// Routes answers questions for the ring; file finds the object of a path. A nil Ring says
+// that the node is in none.
+func (r *Ring) Routes(add func(pattern string, do func(*http.Request) (any, error)), file func(ctx context.Context, asked string) (*hearth.Object, error)) {
+	add("GET /v1/ring", func(q *http.Request) (any, error) {
+		if r == nil {
+			return nil, errAlone()
+		}
+		return r.Status(q.Context())
+	})
+	add("GET /v1/ring/owners", func(q *http.Request) (any, error) {
+		if r == nil {
+			return nil, errAlone()
+		}
+		asked := q.FormValue("path")
+		o, err := file(q.Context(), asked)
+		if err != nil {
+			return nil, err
+		}
+		return &figures.Owned{Path: asked, Size: o.Size, Extents: r.Owners(o)}, nil
+	})
+}

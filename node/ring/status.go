@@ -1,0 +1,132 @@
+package ring
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/node/figures"
+	"github.com/hearthfs/hearth/peer/members"
+	"github.com/hearthfs/hearth/peer/place"
+)
+
+const (
+	// askFor is how long members may take to tell their figures.
+	askFor = time.Second
+	// mostAsked are asked at a time.
+	mostAsked = 32
+)
+
+// own is what this node says of itself.
+func (r *Ring) own() figures.MemberFigures {
+	f := r.o.Figures()
+	joined := r.joined()
+	if joined == nil {
+		return f
+	}
+	_, served, asked := joined.Stats()
+	f.Served = served.Sent
+	for _, p := range asked {
+		f.Asked += p.Received
+	}
+	for _, m := range joined.Members().Members {
+		if m.Health != members.Alive {
+			f.Suspects = append(f.Suspects, m.Name)
+		}
+	}
+	for _, m := range joined.Members().Missing {
+		f.Suspects = append(f.Suspects, m.Name)
+	}
+	return f
+}
+
+// Status is the ring as this node sees it. Each member is asked for what it says of itself.
+func (r *Ring) Status(ctx context.Context) (*figures.Ring, error) {
+	joined := r.joined()
+	if joined == nil {
+		return nil, fmt.Errorf("the node has not joined its ring yet")
+	}
+	s := joined.Members()
+	doc := &figures.Ring{Self: r.ID(), Cluster: r.name(), Encryption: "none", Generation: s.Generation, Reads: r.o.Reads()}
+	if r.cluster != nil {
+		doc.Fingerprint, doc.Encryption = r.cluster.Fingerprint(), "on"
+		if r.o.Plain {
+			doc.Encryption = "off"
+		}
+	}
+	where := joined.Map()
+	for _, m := range slices.Concat(s.Members, s.Missing) {
+		doc.Members = append(doc.Members, member(m, where))
+	}
+	for i := len(s.Members); i < len(doc.Members); i++ {
+		doc.Members[i].State, doc.Members[i].Silent = "missing", "it is not in the ring"
+	}
+	r.ask(ctx, doc.Members[:len(s.Members)])
+	slices.SortFunc(doc.Members, func(a, b figures.Member) int { return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.ID, b.ID)) })
+	return doc, nil
+}
+
+func member(m members.Member, where *place.Map) figures.Member {
+	x := figures.Member{ID: m.ID.String(), Name: m.Name, Zone: m.Zone, Address: m.Address.String(), Data: m.Data.String(),
+		State: m.State.String(), Health: m.Health.String(), Donated: m.Donated}
+	if _, in := where.Node(x.ID); in {
+		x.Share = where.Share(x.ID)
+	}
+	return x
+}
+
+// ask has members tell their figures, some at a time and all of them within askFor.
+func (r *Ring) ask(ctx context.Context, all []figures.Member) {
+	ctx, cancel := context.WithTimeoutCause(ctx, askFor, fmt.Errorf("no answer in %v", askFor))
+	defer cancel()
+	places := make(chan struct{}, mostAsked)
+	var asking sync.WaitGroup
+	for i := range all {
+		m := &all[i]
+		if m.ID == r.ID() {
+			m.MemberFigures = r.own()
+			continue
+		}
+		places <- struct{}{}
+		asking.Go(func() {
+			defer func() { <-places }()
+			if err := r.askOne(ctx, m); err != nil {
+				m.Silent = err.Error()
+			}
+		})
+	}
+	asking.Wait()
+}
+
+func (r *Ring) askOne(ctx context.Context, m *figures.Member) error {
+	v, err := r.Call(ctx, m.ID, callFigures, nil)
+	if err != nil || v == nil {
+		return err
+	}
+	defer v.Release()
+	return json.Unmarshal(v.Bytes(), &m.MemberFigures)
+}
+
+// Owners are the names of the nodes that each extent of an object belongs to.
+func (r *Ring) Owners(o *hearth.Object) (all []figures.OwnedExtent) {
+	names := map[string]string{}
+	if joined := r.joined(); joined != nil {
+		for _, m := range joined.Members().Members {
+			names[m.ID.String()] = m.Name
+		}
+	}
+	for i := int64(0); i < o.Blocks(); i += hearth.ExtentBlocks {
+		b := o.Block(i)
+		x := figures.OwnedExtent{Offset: b.Offset()}
+		for _, id := range r.o.Ranks(b) {
+			x.Owners = append(x.Owners, cmp.Or(names[id], id))
+		}
+		all = append(all, x)
+	}
+	return all
+}

@@ -1,0 +1,47 @@
+package watch
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"net/http"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/node/answer"
+	"github.com/hearthfs/hearth/origin"
+)
+
+// Explained puts what an origin said into one line with the cure; other errors
+// stay what they are.
+func Explained(err error) error {
+	var asked *origin.Error
+	if err == nil || !errors.As(err, &asked) || errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	kind := answer.KindFailed
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		kind = answer.KindTimeout
+	case asked.Code == "InvalidBucketName":
+		kind = answer.KindUsage
+	}
+	return &answer.Error{Kind: kind, Message: origin.Explain(err)}
+}
+
+// FailureOfNames is an error of a question; nil: none.
+func FailureOfNames(err error) *Failure {
+	if err == nil {
+		return nil
+	}
+	return &Failure{Says: Explained(err).Error()}
+}
+
+// FailureOf is what a fetch failed with. An answer about the key, and not about who asks, is a
+// denial.
+func FailureOf(b hearth.Block, err error) *Failure {
+	f := &Failure{Says: Explained(err).Error(), Block: b}
+	if e := (*origin.Error)(nil); errors.As(err, &e) && e.Status == http.StatusForbidden {
+		f.Denied = e.Code == "" || e.Code == "AccessDenied" || e.Code == "InvalidObjectState"
+	}
+	return f
+}
