@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"os"
 	"strconv"
 	"sync/atomic"
@@ -95,7 +96,9 @@ func New(o Options, id string) (*Ring, error) {
 			return nil, err
 		}
 	}
-	return r, r.members.Check()
+	check := r.members
+	check.Data = netip.AddrPortFrom(netip.IPv6LinkLocalAllNodes(), 1) // known once peers are listened for; no other is longer
+	return r, check.Check()
 }
 
 // name is the cluster's.

@@ -18,16 +18,17 @@ const (
 	NamesAgain = "names.again" // where it copies itself to after a failure
 	OpenModes  = "open-modes.json"
 	NodeIDs    = "node-ids"
-	Scrub      = "scrub.json" // where the scrub is
-	Jobs       = "jobs"       // warm-ups: a record each, and the list of what was asked for
+	Scrub      = "scrub.json"   // where the scrub is
+	Members    = "members.json" // who was in the ring
+	Jobs       = "jobs"         // warm-ups: a record each, and the list of what was asked for
 )
 
 // Ours tells the names that a node makes at the top of its directory, known although
 // hearth.json was lost. temporary: only while a file is written, so that a process
 // that ended left it behind.
 func Ours(name string) (ours, temporary bool) {
-	stay := []string{Home, Lock, Segments, Objects, OpenModes, NodeIDs, Scrub, Jobs, "lost+found"}
-	pass := []string{Home + ".tmp", Home + ".probe", Home + ".probe.tmp", OpenModes + ".new", NodeIDs + ".new", Scrub + ".new"}
+	stay := []string{Home, Lock, Segments, Objects, OpenModes, NodeIDs, Scrub, Members, Jobs, "lost+found"}
+	pass := []string{Home + ".tmp", Home + ".probe", Home + ".probe.tmp", OpenModes + ".new", NodeIDs + ".new", Scrub + ".new", Members + ".new"}
 	if slices.Contains(stay, name) || slices.Contains(pass, name) {
 		return true, slices.Contains(pass, name)
 	}

@@ -1,0 +1,267 @@
+package ring_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/hearthfs/hearth/internal/hearthtest"
+	"github.com/hearthfs/hearth/node"
+	"github.com/hearthfs/hearth/node/config"
+	"github.com/hearthfs/hearth/node/figures"
+)
+
+// patience is how long a test waits for a fact on a busy machine.
+const patience = 30 * time.Second
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	// memberlist does not wait for its last probe, which takes up to eight intervals.
+	var err error
+	for end := time.Now().Add(patience); time.Now().Before(end); {
+		if err = goleak.Find(); err == nil {
+			break
+		}
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = max(code, 1)
+	}
+	os.Exit(code)
+}
+
+// rig is a bucket and the nodes of a ring over it.
+type rig struct {
+	*testing.T
+	server *hearthtest.Server
+	bucket string
+	files  map[string][]byte
+	log    *slog.Logger
+}
+
+// member is one of them.
+type member struct {
+	*node.Node
+	*node.Client
+	name string
+}
+
+func newRig(t *testing.T, sizes ...int) *rig {
+	r := &rig{T: t, server: hearthtest.StartFakeS3(t), files: map[string][]byte{}, log: slog.New(slog.DiscardHandler)}
+	r.bucket = r.server.Bucket(t, "data")
+	for i, size := range sizes {
+		name := fmt.Sprintf("d%d/f%d", i%3, i)
+		r.files[name] = make([]byte, size)
+		hearthtest.Fill(r.files[name], name, 0, 1)
+		if _, err := r.server.PutBytes(t.Context(), r.bucket, name, r.files[name]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return r
+}
+
+// start starts a node on loopback, which needs no key, and joins it to others.
+func (r *rig) start(name string, others ...*member) *member {
+	r.Helper()
+	c := node.Config{
+		Links:   []node.Link{{Path: "/", Origin: node.Origin{URL: "s3://" + r.bucket, Endpoint: r.server.Endpoint, Region: "us-east-1", PathStyle: "on", Anonymous: true}}},
+		Cache:   node.Cache{RAM: node.Size{Bytes: 64 << 20}, Disks: []node.Disk{{Path: filepath.Join(r.TempDir(), name), Size: node.Size{Bytes: 256 << 20}}}, FreeFloor: node.Size{Bytes: 1}},
+		Ring:    config.Ring{Name: name, Listen: "127.0.0.1:0"},
+		Admin:   node.Admin{Socket: filepath.Join(r.TempDir(), "s"), Listen: "-"},
+		Version: "test", Log: r.log,
+	}
+	for _, o := range others {
+		c.Ring.Join = append(c.Ring.Join, r.self(o).Address)
+	}
+	n, err := node.New(r.Context(), c)
+	if err != nil {
+		r.Fatal(err)
+	}
+	m := &member{n, n.Client(), name}
+	r.Cleanup(func() {
+		m.Client.Close()
+		if err := n.Close(); err != nil {
+			r.Errorf("close %s: %v", name, err)
+		}
+	})
+	return m
+}
+
+// ring is what a member says of the ring.
+func (r *rig) ring(m *member) *figures.Ring {
+	r.Helper()
+	s, err := m.Ring(r.Context())
+	if err != nil {
+		r.Fatal(err)
+	}
+	return s
+}
+
+// self is what a member says of itself.
+func (r *rig) self(m *member) figures.Member {
+	r.Helper()
+	s := r.ring(m)
+	for _, x := range s.Members {
+		if x.ID == s.Self {
+			return x
+		}
+	}
+	r.Fatalf("%s does not know itself: %+v", m.name, s)
+	return figures.Member{}
+}
+
+// agree waits until all members own their share.
+func (r *rig) agree(all ...*member) {
+	r.Helper()
+	for _, m := range all {
+		if !hearthtest.Eventually(r.Context(), patience, func() bool {
+			own := 0
+			for _, x := range r.ring(m).Members {
+				if x.Share > 0 {
+					own++
+				}
+			}
+			return own == len(all)
+		}) {
+			r.Fatalf("%s knows %+v", m.name, r.ring(m).Members)
+		}
+	}
+}
+
+// readAll has each member read every file, all at once, and checks the bytes.
+func (r *rig) readAll(all ...*member) {
+	r.Helper()
+	var reading sync.WaitGroup
+	for _, m := range all {
+		reading.Go(func() {
+			for name, want := range r.files { // in an order of its own
+				var got bytes.Buffer
+				if err := m.Cat(context.Background(), "/"+name, 0, -1, &got); err != nil || !bytes.Equal(got.Bytes(), want) {
+					r.Errorf("%s reads %s: %d bytes of %d, %v", m.name, name, got.Len(), len(want), err)
+				}
+			}
+		})
+	}
+	reading.Wait()
+}
+
+// fetched are the bytes that members have read from the bucket for readers, and the GETs.
+func (r *rig) fetched(all ...*member) (gets, size int64) {
+	for _, m := range all {
+		s := m.Node.Status(r.Context())
+		gets += s.Origin.Verbs["get"]
+		size += s.Egress.Asked["readers"].Bytes + s.Egress.Asked["warm_up"].Bytes
+	}
+	return gets, size
+}
+
+// size is that of all files.
+func (r *rig) size() (sum int64) {
+	for _, data := range r.files {
+		sum += int64(len(data))
+	}
+	return sum
+}
+
+func TestTheBucketIsReadOnce(t *testing.T) {
+	// Three nodes read the same files at once, small ones and two of many blocks: each byte is
+	// read from the bucket once, an extent by one request where it can be, and each node says
+	// who owns what as the others do.
+	sizes := []int{40<<20 + 7, 17 << 20}
+	for i := range 60 {
+		sizes = append(sizes, 10_000+1000*i)
+	}
+	r := newRig(t, sizes...)
+	a := r.start("a")
+	b := r.start("b", a)
+	c := r.start("c", a, b)
+	all := []*member{a, b, c}
+	r.agree(all...)
+	r.readAll(all...)
+	gets, size := r.fetched(all...)
+	around := int64(0) // a peer that this machine lets wait for half a second is gone around
+	for _, m := range all {
+		around += r.ring(m).Reads.Detours + r.ring(m).Reads.Elsewhere
+	}
+	t.Logf("%d GETs, %d of %d bytes, %d reads around", gets, size, r.size(), around)
+	if size < r.size() || size > r.size()+around<<20 {
+		t.Errorf("%d bytes from the bucket of %d, with %d reads around", size, r.size(), around)
+	}
+	served := int64(0)
+	for _, m := range all {
+		x := r.self(m)
+		served += x.Served
+		if x.Version != "test" || x.Donated != 256<<20 || x.Health != "alive" || x.Silent != "" {
+			t.Errorf("%s says %+v", m.name, x)
+		}
+	}
+	if served < r.size() {
+		t.Errorf("peers were served %d bytes; two thirds of %d are another's for each of three", served, r.size())
+	}
+	for name := range r.files {
+		first, err := a.Owners(t.Context(), "/"+name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range all[1:] {
+			if other, err := m.Owners(t.Context(), "/"+name); err != nil || fmt.Sprint(other) != fmt.Sprint(first) {
+				t.Errorf("owners of %s: %v at a, %v at %s, %v", name, first, other, m.name, err)
+			}
+		}
+	}
+}
+
+func TestWhoJoinsFindsWhatOthersHold(t *testing.T) {
+	// A node that joins owns a part from then on, which those before it hold; one that leaves
+	// takes nothing with it that is asked for meanwhile. No read fails, and the bucket is
+	// asked for what is lost only.
+	var sizes []int
+	for i := range 80 {
+		sizes = append(sizes, 20_000+i)
+	}
+	r := newRig(t, append(sizes, 20<<20)...)
+	a := r.start("a")
+	r.readAll(a)
+	b := r.start("b", a)
+	r.agree(a, b)
+	before, _ := r.fetched(a, b) // what a start asks a bucket among it
+	r.readAll(a, b)
+	gets, _ := r.fetched(a, b)
+	late := r.ring(a).Reads.Late + r.ring(b).Reads.Late + r.ring(b).Reads.Detours + r.ring(b).Reads.Elsewhere
+	if gets-before > late || r.ring(b).Reads.Found == 0 {
+		t.Errorf("the bucket was asked %d times more; %+v", gets-before, r.ring(b).Reads)
+	}
+	if err := b.Node.Close(); err != nil {
+		t.Error(err)
+	}
+	r.agree(a)
+	r.readAll(a)
+}
+
+func TestANodeWithoutARing(t *testing.T) {
+	// A node that is in no ring says so, and how to put it into one.
+	r := newRig(t, 10)
+	n, err := node.New(t.Context(), node.Config{Cache: node.Cache{RAM: node.Size{Bytes: 32 << 20}, NoDisk: true},
+		Admin: node.Admin{Socket: "-", Listen: "-"}, Log: r.log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.Close()
+	c := n.Client()
+	defer c.Close()
+	if _, err := c.Ring(t.Context()); err == nil || !bytes.Contains([]byte(err.Error()), []byte("--join")) {
+		t.Error(err)
+	}
+	if err := c.Cat(t.Context(), "/x", 0, -1, io.Discard); err == nil {
+		t.Error("a node without a link reads")
+	}
+}
