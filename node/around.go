@@ -34,6 +34,7 @@ func (*around) List(origin namespace.Origin) namespace.Origin { return origin }
 
 // Serve is wiring.Ring's. What peers have loaded they load for a warm-up, or ahead.
 func (a *around) Serve(answers wiring.Answers) error {
+	answers.Owned = watch.Peers{Source: answers.Owned}
 	load := answers.Load
 	answers.Load = func(ctx context.Context, first hearth.Block, n int, each func(hearth.Block, *hearth.View, error) bool) {
 		load(watch.ForWarmUp(ctx), first, n, each)
@@ -75,7 +76,7 @@ func (a *around) routes(add func(string, func(*http.Request) (any, error)), file
 // reads are what came of reads of others' blocks.
 func (a *around) reads() figures.RingReads {
 	s := a.Stats()
-	return figures.RingReads{Asked: s.Asked, Loaded: s.Loaded, Detours: s.Detours, Elsewhere: s.Elsewhere, Peeks: s.Peeks, Found: s.Found, Late: s.Late}
+	return figures.RingReads{Asked: s.Asked, Loaded: s.Loaded, Detours: s.Detours, Bytes: s.Bytes, Elsewhere: s.Elsewhere, Peeks: s.Peeks, Found: s.Found, Late: s.Late}
 }
 
 // openRing makes the node's part in a ring, if it is to have one.

@@ -61,6 +61,9 @@ func (n *Node) knowledge(l *link, p string) explain.Node {
 	if n.disk != nil {
 		k.Find, k.Whole, k.WouldTake = n.disk.Find, n.disk.Whole, n.disk.WouldTake
 	}
+	if n.ring != nil {
+		k.Owners = func(b hearth.Block) ([]string, bool) { return n.ring.part.Names(b), n.ring.Mine(b) }
+	}
 	for _, x := range n.mounts.standing() {
 		if _, shows := paths.Below(p, x.Prefix); shows || paths.IsURL(p) && x.link == l {
 			s := x.server.Stats()

@@ -173,7 +173,7 @@ func (n *Node) open(ctx context.Context) (err error) {
 	n.mounts, n.judged = newMounts(own), judged.Open(n.dirs.First())
 	w := n.config.Wiring
 	if n.ring != nil {
-		w.Ring = n.ring
+		w.Ring, w.Mine = n.ring, n.ring.Mine
 	}
 	if n.tiers, err = wiring.Wire(w, n.mem, store(n.disk), watch.Bucket{Source: bucket, Gone: n.gone, Weak: n.uncacheable, Heard: n.heard,
 		Egress: &n.seen.egress, Waits: n.seen.waits}); err != nil {

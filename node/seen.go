@@ -43,6 +43,9 @@ func (n *Node) sample() history.Sample {
 		s.Mount(ops)
 	}
 	s.RAM, s.Origin = n.mem.Stats().HitBytes, n.seen.egress.Readers().Bytes
+	if n.ring != nil {
+		s.Peers = n.ring.Stats().Bytes
+	}
 	if n.disk != nil {
 		for _, d := range n.disk.Stats().Dirs {
 			s.Disk += d.HitBytes
@@ -84,6 +87,10 @@ func (n *Node) observe(s *Status) {
 	s.Egress = figures.Egress{
 		Asked:   map[string]figures.Requests{"readers": n.seen.egress.Readers(), "warm_up": n.seen.egress.WarmUp(), "names": names},
 		Avoided: map[string]figures.Requests{"joined": {Requests: own.Shared + reads.Shared, Bytes: own.SharedBytes + reads.SharedBytes}},
+	}
+	if n.ring != nil {
+		s.Egress.Asked["peers"] = n.seen.egress.Peers()
+		s.Egress.Avoided["peers"] = figures.Requests{Requests: n.ring.Stats().Asked, Bytes: n.ring.Stats().Bytes}
 	}
 	for _, t := range s.Tiers {
 		s.Egress.Avoided[t.Name] = figures.Requests{Requests: t.Hits, Bytes: t.HitBytes}

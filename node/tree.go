@@ -7,9 +7,9 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/fuse"
 	"github.com/hearthfs/hearth/namespace"
+	"github.com/hearthfs/hearth/node/judged"
 	"github.com/hearthfs/hearth/node/nodeids"
 	"github.com/hearthfs/hearth/node/watch"
 	"github.com/hearthfs/hearth/origin"
@@ -71,9 +71,6 @@ func (l *link) inTree(list func(namespace.Origin) namespace.Origin) namespace.Li
 // addToTree makes a link that was added at run time part of the tree.
 func (n *Node) addToTree(l *link) error { return n.tree.AddLink(n.inTree(l)) }
 
-// sampleKeys is how many keys one LIST gives, and what open=auto judges by.
-const sampleKeys = 1000
-
 // mostlyLarge looks at the first keys below a mount's root, once per link and
 // prefix: what was found is kept in the cache directory.
 func (n *Node) mostlyLarge(ctx context.Context, x *mounted) (bool, error) {
@@ -86,12 +83,7 @@ func (n *Node) mostlyLarge(ctx context.Context, x *mounted) (bool, error) {
 	if large, ok := n.judged.Get(key); ok {
 		return large, nil
 	}
-	var sizes []int64
-	query := hearth.Listing{Prefix: prefix, Limit: sampleKeys, Recursive: true}
-	err := x.link.origin.List(ctx, query, func(o hearth.Object) error {
-		sizes = append(sizes, o.Size)
-		return nil
-	})
+	sizes, err := judged.Sample(ctx, x.link.origin, prefix)
 	if err != nil && x.link.doubted.Load() != nil && origin.Away(err) {
 		return false, nil // it was never judged; at the next mount it is
 	}

@@ -12,6 +12,7 @@ package explain
 import (
 	"encoding/hex"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/hearthfs/hearth"
@@ -28,6 +29,9 @@ type Node struct {
 	WouldTake func(hearth.Block) (dir string, err error)
 	// Mounts show the object.
 	Mounts []Mount
+	// Owners are the names of the nodes that a block belongs to, by rank, and whether the
+	// first is this one; nil: the node is in no ring.
+	Owners func(hearth.Block) (names []string, mine bool)
 }
 
 // Mount is a mount that shows the object, how it opens files, and why so.
@@ -108,8 +112,10 @@ type Lent struct {
 type Read struct {
 	Offset int64 `json:"offset"`
 	N      int64 `json:"n"`
-	// By is ram, disk, coalesced, origin or end.
+	// By is ram, disk, coalesced, peer, origin or end.
 	By string `json:"by"`
+	// Owners are the nodes of a ring that the bytes belong to, their owner first.
+	Owners []string `json:"owners,omitempty"`
 	// GetOff and GetN are the range of the GET, for origin.
 	GetOff int64 `json:"get_off,omitempty"`
 	GetN   int64 `json:"get_n,omitempty"`
@@ -227,6 +233,10 @@ func (n Node) read(o *hearth.Object, offset int64) *Read {
 		r.origin("the object has no strong ETag, so no tier keeps it")
 		return r
 	}
+	mine := true
+	if n.Owners != nil {
+		r.Owners, mine = n.Owners(b)
+	}
 	dir, kind, unread := "", "", false
 	if n.Find != nil {
 		dir, kind, unread = n.Find(b.ID())
@@ -240,6 +250,8 @@ func (n Node) read(o *hearth.Object, offset int64) *Read {
 		r.here("disk", fmt.Sprintf("is served from %s (%s), verified against its checksums", dir, kind))
 	case n.Fetching(b.ID()):
 		r.here("coalesced", "waits, with others, for the GET of this block that is under way")
+	case !mine && len(r.Owners) > 0:
+		r.here("peer", "asks node "+r.Owners[0]+", which it belongs to and which fetches it if need be; where that is silent, the next of "+strings.Join(r.Owners, ", ")+", and at last the bucket")
 	default:
 		n.fetch(r, b)
 		if unread {

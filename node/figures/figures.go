@@ -22,7 +22,8 @@ type Window struct {
 	// Reads are READs of the kernel, Held those whose bytes this node held.
 	Reads int64 `json:"reads"`
 	Held  int64 `json:"held_reads"`
-	// Bytes were read; From is where they came from: "ram", "disk", "origin". What an
+	// Bytes were read; From is where they came from: "ram", "disk", "origin", and, of a node
+	// in a ring, "peers". What an
 	// origin sent for readers, in that time, is the origin's, whichever tier it passed
 	// through; the rest is shared out as the tiers answered.
 	Bytes int64            `json:"bytes"`

@@ -19,8 +19,10 @@ type Ring struct {
 // RingReads are counts since the node started.
 type RingReads struct {
 	// Asked are reads of others' blocks at their owners, Loaded those that had an owner load.
+	// Bytes is what came of the reads.
 	Asked  int64 `json:"asked"`
 	Loaded int64 `json:"loaded"`
+	Bytes  int64 `json:"bytes"`
 	// Detours went to another rank than the first, Elsewhere to the bucket past all owners.
 	Detours   int64 `json:"detours"`
 	Elsewhere int64 `json:"elsewhere"`

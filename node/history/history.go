@@ -25,8 +25,8 @@ type Sample struct {
 	// answers; Lent opens by passthrough.
 	Reads, Missed, Bytes, Lent int64
 	// RAM and Disk are bytes that the tiers answered, Origin those that origins sent for
-	// readers.
-	RAM, Disk, Origin int64
+	// readers, Peers those that other nodes did.
+	RAM, Disk, Origin, Peers int64
 }
 
 // Mount adds what a mount's own counters say.
@@ -112,7 +112,8 @@ func window(a, b stamped) figures.Window {
 	w.Held = min(w.Reads, max(0, w.Reads-(b.Missed-a.Missed)))
 	origin := min(w.Bytes, b.Origin-a.Origin)
 	ram, disk := b.RAM-a.RAM, b.Disk-a.Disk
-	held := w.Bytes - origin
+	peers := min(w.Bytes-origin, b.Peers-a.Peers)
+	held := w.Bytes - origin - peers
 	if ram+disk > 0 {
 		ram = int64(float64(held) * float64(ram) / float64(ram+disk))
 	}
@@ -120,7 +121,10 @@ func window(a, b stamped) figures.Window {
 		ram, disk = held, 0
 	}
 	w.From = map[string]int64{"ram": ram, "disk": disk, "origin": origin}
-	w.HitReads, w.HitBytes = ratio(w.Held, w.Reads), ratio(held, w.Bytes)
+	if b.Peers > 0 {
+		w.From["peers"] = peers
+	}
+	w.HitReads, w.HitBytes = ratio(w.Held, w.Reads), ratio(held+peers, w.Bytes)
 	return w
 }
 

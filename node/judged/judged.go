@@ -3,11 +3,13 @@
 package judged
 
 import (
+	"context"
 	"encoding/json"
 	"os"
 	"path/filepath"
 	"sync"
 
+	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache/disk/layout"
 )
 
@@ -75,4 +77,19 @@ func (j *Modes) Put(key string, large bool) error {
 		return err
 	}
 	return os.Rename(j.file+".new", j.file)
+}
+
+// sampleKeys is how many keys one LIST gives, and what open=auto judges by.
+const sampleKeys = 1000
+
+// Sample are the sizes of the first keys below a prefix, in bytes.
+func Sample(ctx context.Context, origin interface {
+	List(ctx context.Context, q hearth.Listing, each func(hearth.Object) error) error
+}, prefix string) (sizes []int64, err error) {
+	q := hearth.Listing{Prefix: prefix, Limit: sampleKeys, Recursive: true}
+	err = origin.List(ctx, q, func(o hearth.Object) error {
+		sizes = append(sizes, o.Size)
+		return nil
+	})
+	return sizes, err
 }

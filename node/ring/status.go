@@ -114,19 +114,31 @@ func (r *Ring) askOne(ctx context.Context, m *figures.Member) error {
 
 // Owners are the names of the nodes that each extent of an object belongs to.
 func (r *Ring) Owners(o *hearth.Object) (all []figures.OwnedExtent) {
+	names := r.names()
+	for i := int64(0); i < o.Blocks(); i += hearth.ExtentBlocks {
+		b := o.Block(i)
+		all = append(all, figures.OwnedExtent{Offset: b.Offset(), Owners: r.named(names, b)})
+	}
+	return all
+}
+
+// Names are those of the nodes that a block belongs to, its owner first.
+func (r *Ring) Names(b hearth.Block) []string { return r.named(r.names(), b) }
+
+// names of the members by their ids.
+func (r *Ring) names() map[string]string {
 	names := map[string]string{}
 	if joined := r.joined(); joined != nil {
 		for _, m := range joined.Members().Members {
 			names[m.ID.String()] = m.Name
 		}
 	}
-	for i := int64(0); i < o.Blocks(); i += hearth.ExtentBlocks {
-		b := o.Block(i)
-		x := figures.OwnedExtent{Offset: b.Offset()}
-		for _, id := range r.o.Ranks(b) {
-			x.Owners = append(x.Owners, cmp.Or(names[id], id))
-		}
-		all = append(all, x)
+	return names
+}
+
+func (r *Ring) named(names map[string]string, b hearth.Block) (all []string) {
+	for _, id := range r.o.Ranks(b) {
+		all = append(all, cmp.Or(names[id], id))
 	}
 	return all
 }

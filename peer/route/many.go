@@ -102,7 +102,9 @@ func (f *fill) extent(ctx context.Context, l *line, n int) {
 	from, why := f.ranks(l.next, func(p Peer) judgement {
 		for again := 0; ; again++ {
 			f.asked.Add(int64(l.left - stop))
+			before := l.next.Offset()
 			err = many(ctx, p, wire.Fill, l, l.left-stop)
+			f.bytes.Add(min(l.next.Offset(), l.next.Object.Size) - before)
 			if l.over || !errors.Is(err, wire.ErrMemory) || again == mostAgain {
 				return judge(ctx, err)
 			}

@@ -75,7 +75,7 @@ type Router struct {
 	ring  atomic.Pointer[Ring]
 	usual median
 
-	asked, loaded, detours, elsewhere, peeks, found, late atomic.Int64
+	asked, loaded, bytes, detours, elsewhere, peeks, found, late atomic.Int64
 }
 
 // New returns a Router for the node of an id, which is alone until Set.
@@ -164,9 +164,17 @@ func (r *Router) ask(ctx context.Context, b hearth.Block, off, n int) (v *hearth
 		if err == nil && n == 0 {
 			r.loaded.Add(1)
 		}
+		r.came(v)
 		return judge(ctx, err)
 	}, func() error { return err })
 	return v, from, err
+}
+
+// came counts what came of a Fill.
+func (r *Router) came(v *hearth.View) {
+	if v != nil {
+		r.bytes.Add(int64(v.Len()))
+	}
 }
 
 // ranks shows try those who may be asked for a block until one has the last word. why is
@@ -308,6 +316,8 @@ func holds(ctx context.Context, p Peer, b hearth.Block) Peer {
 type Stats struct {
 	// Asked are Fills of others' blocks, Loaded those without payload that were done.
 	Asked, Loaded int64
+	// Bytes came of them.
+	Bytes int64
 	// Detours are Fills that went to another rank than the first that could be asked.
 	Detours int64
 	// Elsewhere are ranges that were read from the bucket by a node that does not own them.
@@ -320,7 +330,7 @@ type Stats struct {
 // Stats returns the present figures.
 func (r *Router) Stats() Stats {
 	return Stats{
-		Asked: r.asked.Load(), Loaded: r.loaded.Load(), Detours: r.detours.Load(), Elsewhere: r.elsewhere.Load(),
+		Asked: r.asked.Load(), Loaded: r.loaded.Load(), Bytes: r.bytes.Load(), Detours: r.detours.Load(), Elsewhere: r.elsewhere.Load(),
 		Peeks: r.peeks.Load(), Found: r.found.Load(), Late: r.late.Load(),
 	}
 }
