@@ -177,8 +177,8 @@ func TestTheBucketIsReadOnce(t *testing.T) {
 	// Three nodes read the same files at once, small ones and two of many blocks: each byte is
 	// read from the bucket once, an extent by one request where it can be, and each node says
 	// who owns what as the others do.
-	sizes := []int{40<<20 + 7, 17 << 20}
-	for i := range 60 {
+	sizes := []int{34<<20 + 7, 2 << 20}
+	for i := range 40 {
 		sizes = append(sizes, 10_000+1000*i)
 	}
 	r := newRig(t, sizes...)
