@@ -12,6 +12,7 @@ import (
 	"github.com/hearthfs/hearth/fuse"
 	"github.com/hearthfs/hearth/node/config"
 	"github.com/hearthfs/hearth/node/paths"
+	"github.com/hearthfs/hearth/node/ring/settings"
 	"github.com/hearthfs/hearth/node/wiring"
 	"github.com/hearthfs/hearth/origin"
 )
@@ -90,6 +91,9 @@ func (c *Config) Problems() (all []Problem) {
 		if d.Path == "" {
 			add(fmt.Sprintf("cache.disks[%d]", i), usage("a directory of cache.disks has no path"))
 		}
+	}
+	for key, err := range settings.Problems(c.Ring) {
+		add(key, usage("%v", err))
 	}
 	known := append(fuse.Abilities(), "all")
 	for _, name := range c.FuseWithout {

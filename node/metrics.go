@@ -2,7 +2,6 @@ package node
 
 import (
 	"context"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -86,7 +85,7 @@ func export(s *Status, m metric.Sink) {
 	m.Gauge("hearth_memory_budget_bytes", "The RAM budget in bytes.", s.Memory.Budget)
 	m.Gauge("hearth_memory_used_bytes", "Bytes that count against the RAM budget.", s.Memory.Used)
 	m.Gauge("hearth_memory_views", "Views alive; a number that only grows is a bug.", s.Memory.Views)
-	exportNames(s.Names.Figures, m)
+	m.Names(s.Names.Figures)
 	jobs.Export(s.Jobs, s.Warmup, m)
 	pins.Export(s.Pins, m)
 	siblings.Export(s.Prefetch, m)
@@ -95,27 +94,6 @@ func export(s *Status, m metric.Sink) {
 		stale = 1
 	}
 	m.Gauge("hearth_names_stale", "1 while an origin cannot be asked and last known names are shown.", stale)
-}
-
-// exportNames sends the figures of the namespace, by the names that these have in status.
-func exportNames(f map[string]int64, m metric.Sink) {
-	m.Gauge("hearth_names_disk_bytes", "Bytes that the names take on disk.", f["disk_bytes"])
-	m.Gauge("hearth_names_memory_bytes", "Bytes that the names take in memory, where no disk has them.", f["memory_bytes"])
-	for kind, name := range map[string]string{"lookup": "lookups", "node": "nodes", "listed": "names_read"} {
-		m.Count("hearth_names_answers_total", "Answers about names to who asked the node.", f[name], "kind", kind)
-	}
-	for kind, name := range map[string]string{"head": "heads", "probe": "probes", "listing": "listings"} {
-		m.Count("hearth_names_questions_total", "Questions to origins about names.", f[name], "kind", kind)
-	}
-	m.Count("hearth_names_question_errors_total", "Questions to origins about names that failed.", f["origin_errors"])
-	m.Count("hearth_names_listed_total", "Names that listings of origins brought.", f["names_listed"])
-	m.Took("hearth_names_slowest_listing_seconds", "What the slowest listing took; names that listings brought are believed for at most 20 times that, if it is more than the bound.",
-		time.Duration(f["slowest_listing_ms"])*time.Millisecond)
-	m.Count("hearth_names_stale_answers_total", "Answers from before an origin could not be asked.", f["stale_answers"])
-	m.Count("hearth_names_forgets_total", "Versions that readers found gone.", f["forgets"])
-	m.Gauge("hearth_names_refused", "Keys that cannot be shown, in the present listings.", f["refused"])
-	m.Count("hearth_names_rebuilds_total", "Databases of names that were begun anew.", f["rebuilds"])
-	m.Count("hearth_names_moves_total", "Moves of the names to another cache directory, because a disk failed.", f["moves"])
 }
 
 // exportSeen sends what is counted beside the node's parts.

@@ -34,7 +34,7 @@ func upCommand() *cobra.Command {
 		Args: cli.Between(0, "ORIGIN"),
 	}
 	c := cli.AddCommon(cmd)
-	settings.AddFlags(cmd, "origin", "freshness", "stale_if_error", "cache", "fuse", "admin", "log")
+	settings.AddFlags(cmd, "origin", "freshness", "stale_if_error", "cache", "fuse", "admin", "log", "node", "join", "cluster")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		s, err := settings.Load(cmd)
 		if err != nil {

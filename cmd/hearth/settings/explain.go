@@ -144,7 +144,9 @@ func (p Param) sample() string {
 		"path": "/imagenet", "prefix": "imagenet/", "options": "nodev,noexec", "open": "none",
 		"uid": "1000", "gid": "1000", "file_mode": "0440", "dir_mode": "0550",
 		"disks": "/nvme0/hearth=1TB,/nvme1/hearth=1TB", "without": "passthrough",
-		"socket": "/run/hearth/hearth.sock", "listen": "127.0.0.1:9876", "level": "warn", "file": "/var/log/hearth.log",
+		"name": "gpu-1", "node.listen": "10.0.0.5:7946", "zone": "rack-7", "join": "10.0.0.5,10.0.0.6", "cluster.name": "prod", "key_file": "/etc/hearth/key",
+		"cluster.encryption": "off",
+		"socket":             "/run/hearth/hearth.sock", "listen": "127.0.0.1:9876", "level": "warn", "file": "/var/log/hearth.log",
 	}
 	if v, ok := samples[p.Key]; ok {
 		return v

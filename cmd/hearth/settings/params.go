@@ -25,6 +25,7 @@ type Settings struct {
 	Cache       config.Cache
 	Mounts      []config.Mount
 	Admin       config.Admin
+	Ring        config.Ring
 	FuseWithout []string
 	// File is the configuration file that was read; "": none.
 	File string
@@ -78,7 +79,7 @@ var ErrLater = errors.New("not in this version")
 
 // Params is the table.
 func Params() []Param {
-	return slices.Concat(originParams(), linkParams(), cacheParams(), mountParams(), nodeParams(), laterParams())
+	return slices.Concat(originParams(), linkParams(), cacheParams(), mountParams(), nodeParams(), ringParams(), laterParams())
 }
 
 // with makes a set function of a parser and a field.

@@ -82,10 +82,32 @@ func nodeParams() []Param {
 	}
 }
 
+// ringParams are what a node is told of the ring that it is a part of.
+func ringParams() []Param {
+	return []Param{
+		{Key: "node.name", Flag: "node-name", Kind: "text", Default: "the host name", Help: "name of this node, unique in its ring",
+			set: with(text, func(s *Settings) *string { return &s.Ring.Name })},
+		{Key: "node.listen", Flag: "listen", Kind: "address", Default: "none; with join the address by which the first of these is reached",
+			Help: "where this node gossips, by TCP and UDP, and one port above answers its peers' reads: an address, an interface or a CIDR, with :port or without (7946)",
+			set:  with(text, func(s *Settings) *string { return &s.Ring.Listen })},
+		{Key: "node.zone", Flag: "zone", Kind: "text", Default: "none", Help: "where this node stands, such as a rack: what lies in one zone fails together",
+			set: with(text, func(s *Settings) *string { return &s.Ring.Zone })},
+		{Key: "join", Flag: "join", Kind: "list of HOST or HOST:PORT", Default: "none", Help: "nodes of the ring to join, with commas between them; a name may have many addresses; the first node needs none",
+			set: with(parseHosts, func(s *Settings) *[]string { return &s.Ring.Join })},
+		{Key: "cluster.name", Flag: "cluster-name", Kind: "text", Default: "hearth", Help: "name that all nodes of a ring share",
+			set: with(text, func(s *Settings) *string { return &s.Ring.Cluster })},
+		{Key: "cluster.key_file", Flag: "cluster-key-file", Kind: "path", Default: "none; the key itself may be in " + config.KeyVariable,
+			Help: "file of the key that all nodes of a ring share, for its owner and group alone (hearth ring key makes one); without a key a node listens at loopback addresses only",
+			set:  with(text, func(s *Settings) *string { return &s.Ring.KeyFile })},
+		{Key: "cluster.encryption", Flag: "cluster-encryption", Kind: "on or off", Default: "on", Help: "off: peers prove to each other that they have the key, and do not encrypt; for isolated networks",
+			set: with(parseOff, func(s *Settings) *bool { return &s.Ring.Plain })},
+	}
+}
+
 // laterParams are keys that CLI.md names and this version does not have.
 func laterParams() []Param {
 	var rows []Param
-	for _, key := range []string{"node", "join", "cluster", "s3", "volumes"} {
+	for _, key := range []string{"s3", "volumes"} {
 		rows = append(rows, Param{Key: key})
 	}
 	return rows

@@ -103,7 +103,7 @@ const (
 
 // otherVariables are HEARTH_ names that are no parameters.
 func otherVariables() []string {
-	return []string{"HEARTH_CONFIG", "HEARTH_NODE", "HEARTH_TOOLS", JournalVariable, LeaksVariable, ReadyVariable}
+	return []string{"HEARTH_CONFIG", "HEARTH_NODE", "HEARTH_TOOLS", JournalVariable, LeaksVariable, ReadyVariable, config.KeyVariable}
 }
 
 // checkEnviron refuses variables of a later version, and warns of those that

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -28,7 +29,7 @@ func TestTable(t *testing.T) {
 	}
 	for _, key := range []string{"origin", "links[].path", "links[].origin", "links[].freshness", "cache.ram", "cache.disks[].path",
 		"cache.disks[].size", "cache.free_floor", "mounts[].path", "mounts[].prefix", "mounts[].open", "mounts[].freshness",
-		"mounts[].allow_other", "node", "join", "cluster", "admin.socket", "admin.listen", "s3", "volumes"} {
+		"mounts[].allow_other", "node.name", "node.listen", "node.zone", "join", "cluster.name", "cluster.key_file", "cluster.encryption", "admin.socket", "admin.listen", "s3", "volumes"} {
 		if !keys[key] {
 			t.Errorf("the manual's key %s is missing", key)
 		}
@@ -45,6 +46,9 @@ cache: {ram: 20%, disks: [{path: /nvme0/hearth, size: 80%}, {path: /nvme1, size:
 mounts: [{path: /mnt/d, prefix: imagenet/, open: auto, freshness: bounded(60s), allow_other: true, options: [nodev, noexec]}]
 admin: {socket: /run/hearth/hearth.sock, listen: "127.0.0.1:9876"}
 fuse: {without: [passthrough, opendir]}
+node: {name: gpu-1, listen: "10.0.0.5:7946", zone: a}
+join: ["10.0.0.5:7946"]
+cluster: {name: prod, key_file: /etc/hearth/key, encryption: on}
 `))
 	if err != nil {
 		t.Fatal(err)
@@ -65,6 +69,10 @@ fuse: {without: [passthrough, opendir]}
 	if m.Dir != "/mnt/d" || m.Prefix != "imagenet/" || m.Open != "auto" || m.AllowOther == nil || !*m.AllowOther || len(m.Options) != 2 {
 		t.Errorf("mount %+v", m)
 	}
+	ring := config.Ring{Name: "gpu-1", Listen: "10.0.0.5:7946", Zone: "a", Join: []string{"10.0.0.5:7946"}, Cluster: "prod", KeyFile: "/etc/hearth/key"}
+	if !reflect.DeepEqual(s.Ring, ring) {
+		t.Errorf("ring %+v, want %+v", s.Ring, ring)
+	}
 	if s.Admin.Listen != "127.0.0.1:9876" || len(s.FuseWithout) != 2 {
 		t.Errorf("admin %+v, without %v", s.Admin, s.FuseWithout)
 	}
@@ -82,7 +90,10 @@ func TestFileIsStrict(t *testing.T) {
 		"cache: 5\n":                                           "hearth.yaml:1: cache is not a single value",
 		"cache: [5]\n":                                         "hearth.yaml:1: cache is not a list",
 		"cache:\n  ram:\n":                                     "cache.ram has no value",
-		"cluster: {name: prod}\n":                              "hearth.yaml:1: cluster: not in this version",
+		"cluster: {encryption: maybe}\n":                       `hearth.yaml:1: cluster.encryption: "maybe" is neither on nor off`,
+		"join: [a, '']\n":                                      "hearth.yaml:1: join: ",
+		"node: {listn: lo}\n":                                  "hearth.yaml:1: unknown key node.listn; the nearest is listen",
+		"volumes: []\n":                                        "hearth.yaml:1: volumes: not in this version",
 		"\n\ns3: {listen: ':9000'}\n":                          "hearth.yaml:3: s3: not in this version",
 		"mounts: [{path: /a, opne: none}]\n":                   "unknown key mounts[].opne; the nearest is open",
 		"mounts:\n- path: /a\n  open: sometimes\n":             `hearth.yaml:3: mounts[].open: "sometimes" is not one of`,
@@ -200,16 +211,35 @@ func TestVariablesThatDoNothingAreNamed(t *testing.T) {
 	// A variable of a later version is refused, a typo is told with the nearest
 	// name, and what is ours, or nobody's, passes without a word.
 	var said bytes.Buffer
-	if err := checkEnviron([]string{"HEARTH_CLUSTER_NAME=prod"}, &said); cli.ExitCode(err) != cli.ExitUsage {
+	if err := checkEnviron([]string{"HEARTH_S3_LISTEN=:9000"}, &said); cli.ExitCode(err) != cli.ExitUsage {
 		t.Errorf("a later version's variable: %v", err)
 	}
-	if err := checkEnviron([]string{"HEARTH_JOIN=10.0.0.5"}, &said); cli.ExitCode(err) != cli.ExitUsage {
+	if err := checkEnviron([]string{"HEARTH_VOLUMES=x"}, &said); cli.ExitCode(err) != cli.ExitUsage {
 		t.Errorf("a later version's variable: %v", err)
 	}
-	if err := checkEnviron([]string{"HEARTH_CACHE_RAM=1GiB", "HEARTH_NODE=unix:///x", "PATH=/bin"}, &said); err != nil || said.Len() > 0 {
+	if err := checkEnviron([]string{"HEARTH_CACHE_RAM=1GiB", "HEARTH_CLUSTER_KEY=x", "HEARTH_JOIN=10.0.0.5", "HEARTH_NODE=unix:///x", "PATH=/bin"}, &said); err != nil || said.Len() > 0 {
 		t.Errorf("known variables: %v, %q", err, &said)
 	}
 	if err := checkEnviron([]string{"HEARTH_CACHE_RMA=1GiB"}, &said); err != nil || !strings.Contains(said.String(), "HEARTH_CACHE_RAM") {
 		t.Errorf("a typo: %v, %q", err, &said)
+	}
+}
+
+func TestRingOfFlagsAndEnvironment(t *testing.T) {
+	// What a node is told of its ring goes by the same order as all else; an empty join is none, and takes the file's back.
+	t.Setenv("HEARTH_NODE_ZONE", "b")
+	t.Setenv("HEARTH_CLUSTER_ENCRYPTION", "on")
+	s := ofCommand(t, "node: {listen: lo, zone: a}\njoin: [h1]\ncluster: {encryption: off}\n", "--join", "h2, 10.0.0.5:7946", "--node-name", "n", "--cluster-key-file", "/k", "--cluster-name", "c")
+	want := config.Ring{Name: "n", Listen: "lo", Zone: "b", Join: []string{"h2", "10.0.0.5:7946"}, Cluster: "c", KeyFile: "/k"}
+	if !reflect.DeepEqual(s.Ring, want) {
+		t.Errorf("%+v, want %+v", s.Ring, want)
+	}
+	if s = ofCommand(t, "node: {listen: lo}\njoin: [h1]\ncluster: {encryption: off}\n", "--join", "", "--cluster-encryption", "off"); s.Ring.Join != nil || !s.Ring.Plain || !s.Ring.On() {
+		t.Errorf("%+v", s.Ring)
+	}
+	for in, hosts := range map[string]int{"": 0, " ": 0, "a": 1, "a,b , [::1]:7946": 3, "a,": -1, ",": -1} {
+		if got, err := parseHosts(in); len(got) != max(0, hosts) || (err != nil) != (hosts < 0) {
+			t.Errorf("hosts %q: %q, %v", in, got, err)
+		}
 	}
 }

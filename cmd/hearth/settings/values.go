@@ -82,6 +82,29 @@ func parseBool(s string) (bool, error) {
 	return false, fmt.Errorf("%q is neither true nor false", s)
 }
 
+// parseOff reads whether something that is on otherwise is off.
+func parseOff(s string) (bool, error) {
+	b, err := parseBool(s)
+	if err != nil {
+		return false, fmt.Errorf("%q is neither on nor off", s)
+	}
+	return !b, nil
+}
+
+// parseHosts reads names and addresses with commas between them; none: there are none.
+func parseHosts(s string) (hosts []string, err error) {
+	if strings.TrimSpace(s) == "" {
+		return nil, nil
+	}
+	for _, h := range strings.Split(s, ",") {
+		if h = strings.TrimSpace(h); h == "" {
+			return nil, fmt.Errorf("%q has a host without a name", s)
+		}
+		hosts = append(hosts, h)
+	}
+	return hosts, nil
+}
+
 func parseCount(s string) (int, error) {
 	n, err := strconv.ParseUint(s, 10, 31)
 	if err != nil {
