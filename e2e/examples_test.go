@@ -81,6 +81,7 @@ func examples(e *env) {
 	for verb, examples := range lines {
 		switch verb {
 		case "up", "status", "explain", "warmup", "pin", "unpin", "evict", "jobs", "jobs wait", "jobs retry", "jobs cancel", "mount", "umount":
+		case "ring", "ring ls", "ring owners": // of a node that is in a ring
 		case "":
 			e.sh(o, examples[0])
 		default:

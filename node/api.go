@@ -26,6 +26,7 @@ const (
 type (
 	Client           = api.Client
 	Status           = api.Status
+	BroughtStatus    = api.BroughtStatus
 	OriginStatus     = api.OriginStatus
 	LinkStatus       = api.LinkStatus
 	TierStatus       = api.TierStatus

@@ -73,6 +73,14 @@ func (a *around) routes(add func(string, func(*http.Request) (any, error)), file
 	part.Routes(add, file)
 }
 
+// line is the node's part in its status; nil: it has none.
+func (a *around) line(started time.Time) *figures.RingLine {
+	if a == nil {
+		return nil
+	}
+	return a.part.Line(started)
+}
+
 // reads are what came of reads of others' blocks.
 func (a *around) reads() figures.RingReads {
 	s := a.Stats()

@@ -10,6 +10,7 @@ import (
 	"github.com/hearthfs/hearth/node/jobs"
 	"github.com/hearthfs/hearth/node/metric"
 	"github.com/hearthfs/hearth/node/pins"
+	"github.com/hearthfs/hearth/node/ring/view"
 	"github.com/hearthfs/hearth/node/siblings"
 )
 
@@ -89,6 +90,7 @@ func export(s *Status, m metric.Sink) {
 	jobs.Export(s.Jobs, s.Warmup, m)
 	pins.Export(s.Pins, m)
 	siblings.Export(s.Prefetch, m)
+	view.Export(s.Ring, m)
 	stale := int64(0)
 	if s.Names.Stale != "" {
 		stale = 1

@@ -71,8 +71,12 @@ func populate(v reflect.Value) {
 // labels that metrics may have, and what bounds their values.
 func labels() map[string]string {
 	return map[string]string{
-		"by":    "`ram`, `disk` (the tier answered), `joined` (another's fetch was under way)",
-		"cause": "`origin` (bytes of objects), `throttled` (pauses that an origin asked for), `disk` (bytes that a cache directory or memory holds), `list` (names: look-ups, attributes, listings)",
+		"answer":  "`data`, `miss` (not held), `refused` (the node has too much to do), `stale` (the version is gone), `error`, `cancelled` (who asked went away)",
+		"failure": "`refused` (it had too much to do), `error`, `mismatch` (a wrong checksum), `silence` (no byte for 500 ms), `broken` (a connection was lost)",
+		"health":  "`alive` (this node among them), `suspect` (it did not answer lately), `missing` (it died, and was seen within a day)",
+		"peer":    "names of nodes: the " + strconv.Itoa(bydir.Most) + " with most traffic, and `other` for all further ones",
+		"by":      "`ram`, `disk` (the tier answered), `joined` (another's fetch was under way)",
+		"cause":   "`origin` (bytes of objects), `throttled` (pauses that an origin asked for), `disk` (bytes that a cache directory or memory holds), `list` (names: look-ups, attributes, listings)",
 		"dir": "paths of cache directories, as many as are configured; mount points: the first " + strconv.Itoa(bydir.Most) + " that were mounted since the start, and `other` for all further ones. " +
 			"What is mounted no more keeps its figures. A path that is not UTF-8 stands in quotes, with `\\x` for what is not",
 		"kind": "of answers: `lookup` (by name), `node` (by id), `listed` (a name in a listing); of questions: `head`, `probe` (is there a directory?), `listing` (a whole one)",
@@ -100,6 +104,9 @@ hearth_origin_errors_total hearth_origin_requests_total hearth_origin_retries_to
 hearth_pinned_files hearth_pins hearth_pins_lacking
 hearth_prefetch_areas hearth_prefetch_files_total
 hearth_problems
+hearth_ring_asked_total hearth_ring_connections hearth_ring_detours_total hearth_ring_elsewhere_total hearth_ring_joins_failed_total hearth_ring_loaded_total
+hearth_ring_members hearth_ring_peeks_found_total hearth_ring_peeks_late_total hearth_ring_peeks_total
+hearth_ring_peer_failures_total hearth_ring_peer_requests_total hearth_ring_refused_total hearth_ring_served_total
 hearth_scrub_bad_total hearth_scrub_failed_total
 hearth_tier_errors_total hearth_tier_hits_total hearth_tier_misses_total
 hearth_uncached_reads_total
@@ -107,7 +114,7 @@ hearth_warmup_files_total hearth_warmup_running_jobs
 hearth_warnings`
 
 // suffixes of names, before _total, and the units that they say; the first that fits.
-var suffixes = [][2]string{{"_bytes_per_second", "bytes/s"}, {"_bytes", "bytes"}, {"_timestamp_seconds", "Unix time, in seconds"}, {"_seconds", "seconds"}}
+var suffixes = [][2]string{{"_bytes_per_second", "bytes/s"}, {"_bytes", "bytes"}, {"_timestamp_seconds", "Unix time, in seconds"}, {"_seconds", "seconds"}, {"_ratio", "0 to 1"}}
 
 // unit is read off a metric's name, as its suffix before _total says; what has none is
 // among counts, or says whether something is so. "": it is neither.
@@ -129,7 +136,7 @@ func unit(name, help string) string {
 func TestNamesSayTheirUnits(t *testing.T) {
 	// A name says its unit; what has none is a number of things, and known as one.
 	for name, want := range map[string]string{"hearth_x_bytes": "bytes", "hearth_x_bytes_total": "bytes", "hearth_x_rate_bytes_per_second": "bytes/s",
-		"hearth_x_seconds_total": "seconds", "hearth_x_timestamp_seconds": "Unix time, in seconds", "hearth_pins": "count", "hearth_x": "", "hearth_x_total": "", "hearth_x_ms": ""} {
+		"hearth_x_seconds_total": "seconds", "hearth_x_timestamp_seconds": "Unix time, in seconds", "hearth_pins": "count", "hearth_x": "", "hearth_x_total": "", "hearth_x_ms": "", "hearth_x_ratio": "0 to 1"} {
 		if got := unit(name, "Some."); got != want {
 			t.Errorf("%s is in %q, want %q", name, got, want)
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/hearthfs/hearth/cache/disk"
 	"github.com/hearthfs/hearth/node/machine"
+	"github.com/hearthfs/hearth/node/ring/view"
 	"github.com/hearthfs/hearth/node/room"
 	"github.com/hearthfs/hearth/node/watch"
 	"github.com/hearthfs/hearth/origin"
@@ -26,7 +27,7 @@ func (n *Node) Status(context.Context) *Status {
 			Memory: MemoryStatus{Budget: p.Budget, Used: p.Used, Idle: p.Idle, Views: p.Views,
 				Limit: n.limits.Memory, LimitBy: n.limits.MemoryBy, Heap: machine.HeapLimit()},
 			Processors: ProcessorsStatus{Threads: runtime.GOMAXPROCS(0), Limit: n.limits.Processors, LimitBy: n.limits.ProcessorsBy}},
-		Tiers: n.tierStatus(), Names: n.namesStatus(), Jobs: n.jobs.Lines(), Warmup: n.jobs.Total(), Pins: n.jobs.keeper.List(), Prefetch: n.jobs.prefetched(),
+		Tiers: n.tierStatus(), Names: n.namesStatus(), Jobs: n.jobs.Lines(), Pins: n.jobs.keeper.List(), BroughtStatus: BroughtStatus{Warmup: n.jobs.Total(), Prefetch: n.jobs.prefetched()}, Ring: n.ring.line(n.started),
 		Origin: OriginStatus{Verbs: map[string]int64{}},
 	}
 	for _, l := range n.links.list() {
@@ -80,6 +81,7 @@ func problems(s *Status) []string {
 			all = append(all, "the pin "+p.Path+" does not hold all that it should: "+p.Lacks)
 		}
 	}
+	all = append(all, view.Problems(s.Ring)...)
 	if s.Names.Ill != "" {
 		all = append(all, "names are kept in memory only: "+s.Names.Ill+"; look at the cache directories' devices (dmesg): they move to one that is well by themselves")
 	}
@@ -100,6 +102,7 @@ func warnings(s *Status) (all []string) {
 			all = append(all, d.Slow)
 		}
 	}
+	all = append(all, view.Warnings(s.Ring)...)
 	return slices.DeleteFunc(all, func(s string) bool { return s == "" })
 }
 

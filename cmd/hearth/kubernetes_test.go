@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -17,6 +18,7 @@ import (
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
 	"github.com/hearthfs/hearth/cmd/hearth/settings"
 	"github.com/hearthfs/hearth/node/budget"
+	"github.com/hearthfs/hearth/node/config"
 	"github.com/hearthfs/hearth/node/machine"
 )
 
@@ -213,6 +215,75 @@ func TestKubernetesJob(t *testing.T) {
 	reads := filepath.Join(volume.MountPath, "data", cmd.Flags().Arg(0))
 	if volume.MountPropagation != "HostToContainer" || !strings.Contains(strings.Join(reader.Command, " "), reads+" ") {
 		t.Errorf("%v does not read %s, propagation %q", reader.Command, reads, volume.MountPropagation)
+	}
+}
+
+func TestKubernetesRing(t *testing.T) {
+	// The patch gives the daemonset's container variables that this binary takes, and has it join by the Service's name; the Service leads to the daemonset's pods, ready or not, at the ports that a node listens at.
+	set := manifests(t, "daemonset.yaml")["DaemonSet"]
+	service := struct {
+		Metadata struct{ Name, Namespace string }
+		Spec     struct {
+			ClusterIP                string `yaml:"clusterIP"`
+			PublishNotReadyAddresses bool   `yaml:"publishNotReadyAddresses"`
+			Selector                 map[string]string
+			Ports                    []struct {
+				Port     int
+				Protocol string
+			}
+		}
+	}{}
+	patch := struct {
+		Spec struct {
+			Template struct {
+				Spec struct {
+					Containers []struct {
+						Name string
+						Env  []struct {
+							Name, Value string
+							ValueFrom   map[string]map[string]string `yaml:"valueFrom"`
+						}
+						Ports []struct {
+							ContainerPort int `yaml:"containerPort"`
+							Protocol      string
+						}
+					}
+				}
+			}
+		}
+	}{}
+	for name, to := range map[string]any{"ring.yaml": &service, "ring-patch.yaml": &patch} {
+		text, err := os.ReadFile(filepath.Join("..", "..", "deploy", "kubernetes", name))
+		if err == nil {
+			err = yaml.Unmarshal(text, to)
+		}
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+	}
+	s, c := service.Spec, patch.Spec.Template.Spec.Containers[0]
+	if s.ClusterIP != "None" || !s.PublishNotReadyAddresses || s.Selector["app"] != "hearth" || service.Metadata.Namespace != set.Metadata.Namespace || c.Name != set.Spec.Template.Spec.Containers[0].Name {
+		t.Errorf("service %+v, container %s", service, c.Name)
+	}
+	for i, want := range []string{"7946 TCP", "7946 UDP", "7947 TCP"} {
+		if got, at := s.Ports[i], c.Ports[i]; fmt.Sprint(got.Port, " ", got.Protocol) != want || fmt.Sprint(at.ContainerPort, " ", at.Protocol) != want {
+			t.Errorf("ports %+v and %+v, want %s", got, at, want)
+		}
+	}
+	for _, v := range c.Env {
+		known := v.Name == config.KeyVariable && v.ValueFrom["secretKeyRef"]["name"] != ""
+		for _, p := range settings.Params() {
+			known = known || p.Variable() == v.Name && !p.Later()
+		}
+		if !known {
+			t.Errorf("%s is no variable of hearth's", v.Name)
+		}
+		if host := service.Metadata.Name + "." + service.Metadata.Namespace + ".svc"; v.Name == "HEARTH_JOIN" && v.Value != host {
+			t.Errorf("it joins %s, not %s", v.Value, host)
+		}
+	}
+	if len(c.Env) != 4 {
+		t.Errorf("%d variables", len(c.Env))
 	}
 }
 

@@ -51,14 +51,14 @@ func commands() []*cobra.Command {
 		demoCommand(), upCommand(), mountCommand(), umountCommand(),
 		warmupCommand(), pinCommand(), unpinCommand(), evictCommand(), lsCommand(), statCommand(), catCommand(), duCommand(),
 		statusCommand(), explainCommand(), jobsCommand(), doctorCommand(), fsckCommand(),
-		configCommand(), versionCommand(), completionCommand(),
+		ringCommand(), configCommand(), versionCommand(), completionCommand(),
 	}
 }
 
 // laterVerbs are those of CLI.md that this version refuses.
 func laterVerbs() []string {
 	return []string{"gateway", "trace",
-		"bench", "originbench", "ring", "volume", "debug", "top"}
+		"bench", "originbench", "volume", "debug", "top"}
 }
 
 func rootCommand() *cobra.Command {
@@ -86,11 +86,16 @@ func rootCommand() *cobra.Command {
 		&cobra.Group{ID: "see", Title: "SEE"}, &cobra.Group{ID: "check", Title: "CHECK"}, &cobra.Group{ID: "admin", Title: "ADMIN"})
 	root.AddCommand(commands()...)
 	for _, name := range laterVerbs() {
-		root.AddCommand(&cobra.Command{Use: name, Hidden: true, DisableFlagParsing: true,
-			RunE: func(*cobra.Command, []string) error { return cli.Usagef("%s: %w", name, settings.ErrLater) }})
+		root.AddCommand(laterCommand(name))
 	}
 	root.SetHelpCommand(helpCommand(root))
 	return root
+}
+
+// laterCommand refuses what a later version has.
+func laterCommand(name string) *cobra.Command {
+	return &cobra.Command{Use: name, Hidden: true, DisableFlagParsing: true,
+		RunE: func(*cobra.Command, []string) error { return cli.Usagef("%s: %w", name, settings.ErrLater) }}
 }
 
 func unknownVerb(cmd *cobra.Command, args []string) error {

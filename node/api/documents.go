@@ -31,17 +31,15 @@ type Status struct {
 	Links    []LinkStatus  `json:"links"`
 	Tiers    []TierStatus  `json:"tiers"`
 	Mounts   []MountStatus `json:"mounts"`
-	// Jobs are warm-ups that are not over; Warmup is what has become of the files of all
-	// since the node started.
-	Jobs   []warmup.Line   `json:"jobs"`
-	Warmup warmup.Counters `json:"warmup"`
+	// Jobs are warm-ups that are not over.
+	Jobs []warmup.Line `json:"jobs"`
 	// Pins are the paths that stay in the cache.
 	Pins []pins.View `json:"pins"`
-	// Prefetch is what was brought of directories whose small files are read in random
-	// order.
-	Prefetch prefetch.Stats `json:"prefetch"`
-	Names    NamesStatus    `json:"names"`
+	BroughtStatus
+	Names NamesStatus `json:"names"`
 	MachineStatus
+	// Ring is the node's part in a ring; nil: it is in none.
+	Ring *RingLine `json:"ring,omitempty"`
 	// Reads are what mounts were asked for over time. Waits is how many seconds readers
 	// waited, by cause: origin, throttled, disk, list. Egress is what origins were asked
 	// for, and what not.
@@ -51,6 +49,15 @@ type Status struct {
 	// Uncached counts blocks that were read of objects without a strong ETag,
 	// which no tier keeps.
 	Uncached int64 `json:"uncached"`
+}
+
+// BroughtStatus is what was brought before anybody read it, since the node started.
+type BroughtStatus struct {
+	// Warmup is what has become of the files of all warm-ups.
+	Warmup warmup.Counters `json:"warmup"`
+	// Prefetch is what was brought of directories whose small files are read in random
+	// order.
+	Prefetch prefetch.Stats `json:"prefetch"`
 }
 
 // OriginStatus are requests to the origins since the node started.

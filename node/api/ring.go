@@ -16,6 +16,7 @@ type (
 	MemberFigures = figures.MemberFigures
 	Owned         = figures.Owned
 	OwnedExtent   = figures.OwnedExtent
+	RingLine      = figures.RingLine
 )
 
 // Ring asks how the node sees its ring, and each member for its figures.

@@ -30,6 +30,11 @@ func (s Sink) Took(name, help string, d time.Duration) {
 	s <- prometheus.MustNewConstMetric(prometheus.NewDesc(name, help, nil, nil), prometheus.GaugeValue, d.Seconds())
 }
 
+// Ratio is Gauge, without a label, of a part of a whole, 0 to 1.
+func (s Sink) Ratio(name, help string, v float64) {
+	s <- prometheus.MustNewConstMetric(prometheus.NewDesc(name, help, nil, nil), prometheus.GaugeValue, v)
+}
+
 // Counts is Count with several labels.
 func (s Sink) Counts(name, help string, v int64, labels []string, values ...string) {
 	s <- prometheus.MustNewConstMetric(prometheus.NewDesc(name, help, labels, nil), prometheus.CounterValue, float64(v), valid(values)...)

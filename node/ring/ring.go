@@ -63,6 +63,7 @@ type Ring struct {
 	members members.Config
 	answers Answers
 	peers   atomic.Pointer[Peers] // nil until it has joined
+	counted counted
 }
 
 // New makes the part of a node whose id is 32 hexadecimal digits, as its cache directory

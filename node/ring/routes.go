@@ -11,7 +11,7 @@ import (
 
 // errAlone answers who asks a node that is in no ring for it.
 func errAlone() error {
-	return &answer.Error{Kind: answer.KindRefused, Message: "this node is in no ring: start it with --listen ADDRESS, and --join HOST for the others"}
+	return &answer.Error{Kind: answer.KindRefused, Message: "this node is in no ring: start it with --listen ADDRESS, and all but the first with --join HOST[,HOST] (node.listen and join in the configuration)"}
 }
 
 // Routes answers questions for the ring; file finds the object of a path. A nil Ring says

@@ -87,7 +87,7 @@ func problems(r config.Ring) (all []problem) {
 	}
 	alone("node.name", func(c *members.Config) { c.Name = r.Name })
 	alone("node.zone", func(c *members.Config) { c.Zone = r.Zone })
-	alone("cluster.name", func(c *members.Config) { c.Cluster = r.Cluster })
+	add("cluster.name", clusterName(r.Cluster))
 	alone("join", func(c *members.Config) { c.Seeds = r.Join })
 	if r.Listen != "" {
 		alone("node.listen", func(c *members.Config) { c.Listen = r.Listen })
@@ -107,6 +107,19 @@ func problems(r config.Ring) (all []problem) {
 
 // errAlone is what a cluster's settings are met with where there is no cluster.
 var errAlone = errors.New("this node is in no ring: say where it listens (node.listen), and whom it joins (join), which the first node may leave out; or take this setting away")
+
+// clusterName refuses what no keys are derived for; with a key of its own, since the
+// configured one may be a pass phrase, which takes its time.
+func clusterName(name string) error {
+	if name == "" {
+		return nil
+	}
+	k, err := secret.Parse(secret.Generate())
+	if err == nil {
+		_, err = k.Cluster(name)
+	}
+	return errors.Unwrap(err) // that it was to derive keys helps nobody
+}
 
 // portAbove refuses the one port that has none above it for peers' reads.
 func portAbove(listen string) error {

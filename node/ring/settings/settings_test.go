@@ -77,7 +77,8 @@ func TestWhatCannotBeMeantIsRefused(t *testing.T) {
 		"join | join: 65 seeds: 64 at most":                                                                                                   {Join: strings.Split(strings.Repeat(",h", 65)[1:], ","), KeyFile: key},
 		`node.name | node.name: the node's name, "a\nb", has characters that cannot be shown`:                                                 {Listen: "lo", Name: "a\nb"},
 		"node.zone | node.zone: the zone has 300 bytes, at most 255 are possible":                                                             {Listen: "lo", Zone: strings.Repeat("z", 300)},
-		"node.name | node.name: the names of node, zone and cluster are 1":                                                                    {Listen: "lo", Name: long, Zone: long, Cluster: long},
+		`cluster.name | cluster.name: "our ring" is not 1 to 64 letters, digits, dots, dashes and underscores`:                                {Listen: "lo", Cluster: "our ring"},
+		"node.name | node.name: the names of node, zone and cluster are ":                                                                     {Listen: "lo", Name: long, Zone: long + long[:50], Cluster: long[:64]},
 	} {
 		got := told(r)
 		if !strings.Contains(got, want) || strings.Contains(got, "\n") {

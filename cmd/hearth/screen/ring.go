@@ -1,0 +1,148 @@
+package screen
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/hearthfs/hearth/cmd/hearth/cli"
+	"github.com/hearthfs/hearth/cmd/hearth/progress"
+	"github.com/hearthfs/hearth/cmd/hearth/quote"
+	"github.com/hearthfs/hearth/node/api"
+)
+
+// ring is the node's part in a ring, on one line.
+func ring(r *api.RingLine) (x section) {
+	if r == nil {
+		return x
+	}
+	x.head = []string{fmt.Sprintf("ring  %s; share %s; served %s, got %s, %s detours",
+		nodes(r), part(r.Share), cli.Bytes(r.Served.Bytes), cli.Bytes(r.Got()), progress.Short(r.Reads.Detours))}
+	return x
+}
+
+// nodes says how many there are, and how; that all are well needs no more words.
+func nodes(r *api.RingLine) string {
+	text := fmt.Sprintf("%d nodes alive", r.Alive)
+	if r.Suspect > 0 {
+		text += fmt.Sprintf(", %d suspect", r.Suspect)
+	}
+	if r.Missing > 0 {
+		text += fmt.Sprintf(", %d missing", r.Missing)
+	}
+	return text
+}
+
+func part(f float64) string { return percent(&f) }
+
+// ringDetails are what -v adds of a ring.
+func ringDetails(r *api.RingLine) (lines []string) {
+	if r == nil {
+		return nil
+	}
+	add := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
+	add("ring %s: this node is %s at %s, %s, encryption %s; it gives %s", r.Cluster, r.Name, r.Address, r.State, r.Encryption, cli.Bytes(r.Donated))
+	add("reads of others' blocks: %d asked, %d loaded there, %d detours, %d past all owners; of own ones: %d asked former owners, %d had them, %d too late",
+		r.Reads.Asked, r.Reads.Loaded, r.Reads.Detours, r.Reads.Elsewhere, r.Reads.Peeks, r.Reads.Found, r.Reads.Late)
+	add("peers: %d connections, asked for %s", r.Served.Connections, cli.Counts(r.Served.Answers))
+	for _, p := range r.Peers {
+		add("peer %s: %d requests, %s; %s", p.Name, p.Requests, cli.Bytes(p.Bytes), cli.Counts(p.Failures))
+	}
+	return lines
+}
+
+// mostDoubters of a node are named in its row.
+const mostDoubters = 3
+
+// PrintRing writes the nodes of a ring by name, the missing ones last.
+func PrintRing(w io.Writer, r *api.RingStatus) error {
+	members := slices.Clone(r.Members)
+	slices.SortFunc(members, func(a, b api.MemberStatus) int {
+		return cmp.Or(cmp.Compare(order(&a), order(&b)), cmp.Compare(a.Name, b.Name), cmp.Compare(a.ID, b.ID))
+	})
+	doubts, asked := map[string][]string{}, "another node"
+	for _, m := range members {
+		if m.ID == r.Self {
+			asked = m.Name
+		}
+		for _, name := range m.Suspects {
+			doubts[name] = append(doubts[name], m.Name)
+		}
+	}
+	rows, foot := []string{"NODE\tZONE\tADDRESS\tSTATE\tGIVES\tUSED\tSHARE\tHIT BYTES\tSERVED\tGOT\tVERSION\tNOT ALIVE FOR"}, []string{}
+	for _, m := range members {
+		rows = append(rows, member(&m, doubts[m.Name]))
+		if m.Silent != "" && m.State != "missing" {
+			foot = append(foot, fmt.Sprintf("%s did not answer: %s", m.Name, m.Silent))
+		}
+	}
+	x := r.Reads
+	foot = append(foot, fmt.Sprintf("%s asked others for %d blocks: %d by a detour, %d of the bucket past all owners", asked, x.Asked, x.Detours, x.Elsewhere))
+	head := fmt.Sprintf("ring %s, encryption %s", r.Cluster, r.Encryption)
+	if r.Fingerprint != "" {
+		head += ", key " + r.Fingerprint
+	}
+	t := table(rows...)
+	for _, line := range slices.Concat([]string{head + ", as " + asked + " sees it"}, t.head, t.rows, foot) {
+		if _, err := fmt.Fprintln(w, quote.Text(line)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func order(m *api.MemberStatus) int {
+	if m.State == "missing" {
+		return 1
+	}
+	return 0
+}
+
+// member is a row of the table. Of one that said nothing of itself there are no figures.
+func member(m *api.MemberStatus, doubters []string) string {
+	state, zone := m.State, m.Zone
+	if m.Health == "suspect" {
+		state += ", suspect"
+	}
+	if zone == "" {
+		zone = "-"
+	}
+	if more := len(doubters) - mostDoubters; more > 0 {
+		doubters = append(slices.Clone(doubters[:mostDoubters]), fmt.Sprintf("%d more", more))
+	}
+	used, hits, served, got, version := "-", "-", "-", "-", "-"
+	if m.Version != "" {
+		used, served, got, version = cli.Bytes(m.Used), cli.Bytes(m.Served), cli.Bytes(m.Asked), m.Version
+		if m.HitRatio >= 0 {
+			hits = part(m.HitRatio)
+		}
+	}
+	// What strangers named cannot begin another column, or end a line.
+	return fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s", quote.Text(m.Name), quote.Text(zone), quote.Text(m.Address), quote.Text(state), cli.Bytes(m.Donated), used, part(m.Share),
+		hits, served, got, quote.Text(version), quote.Text(strings.Join(doubters, ", ")))
+}
+
+// PrintOwners writes who owns the parts of files, a line for each run of parts that belong
+// to the same nodes.
+func PrintOwners(w io.Writer, all []api.Owned) error {
+	rows := []string{"PATH\tBYTES\tOWNERS"}
+	for _, o := range all {
+		for i := 0; i < len(o.Extents); {
+			next := i + 1
+			for next < len(o.Extents) && slices.Equal(o.Extents[next].Owners, o.Extents[i].Owners) {
+				next++
+			}
+			end := o.Size
+			if next < len(o.Extents) {
+				end = o.Extents[next].Offset
+			}
+			rows = append(rows, fmt.Sprintf("%s\t%d-%d\t%s", quote.Name(o.Path), o.Extents[i].Offset, end, quote.Text(strings.Join(o.Extents[i].Owners, ", "))))
+			i = next
+		}
+	}
+	t := table(rows...)
+	_, err := fmt.Fprintln(w, strings.Join(append(t.head, t.rows...), "\n"))
+	return err
+}

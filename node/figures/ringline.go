@@ -1,0 +1,78 @@
+package figures
+
+// RingLine is a node's part in a ring, as it knows it by itself: nobody is asked for it.
+type RingLine struct {
+	// Name of the node, and Address, where it gossips.
+	Name    string `json:"name"`
+	Address string `json:"address"`
+	Zone    string `json:"zone,omitempty"`
+	// Cluster is the name that all nodes share. Encryption is on, off or none.
+	Cluster    string `json:"cluster"`
+	Encryption string `json:"encryption"`
+	// State is joining, active or leaving.
+	State string `json:"state"`
+	// Alive members answer, this node among them; Suspect ones did not lately; Missing ones
+	// died, and were seen within a day.
+	Alive   int64 `json:"alive"`
+	Suspect int64 `json:"suspect"`
+	Missing int64 `json:"missing"`
+	// Absent are the first of the missing, by name; at most MostAbsent.
+	Absent []Absent `json:"absent,omitempty"`
+	// AloneS is for how many seconds nobody else was in the ring though Join names nodes;
+	// 0: somebody is, or it names none.
+	AloneS int64    `json:"alone_s,omitempty"`
+	Join   []string `json:"join,omitempty"`
+	// Share is the part of all blocks that the node owns, 0 to 1; Donated is in bytes.
+	Share   float64 `json:"share"`
+	Donated int64   `json:"donated"`
+	// Reads are what came of this node's reads of others' blocks.
+	Reads RingReads `json:"reads"`
+	// Served is what peers asked this node for, Peers what it asked each of them for: a row
+	// each for some, and one, "other", for the rest.
+	Served Served `json:"served"`
+	Peers  []Peer `json:"peers,omitempty"`
+	// Refused are messages of nodes that may not be in this ring, JoinsFailed attempts to
+	// find a node that nobody answered.
+	Refused     int64 `json:"refused"`
+	JoinsFailed int64 `json:"joins_failed"`
+}
+
+// MostAbsent of the missing are named.
+const MostAbsent = 8
+
+// Absent is a member that is missing, for how many seconds.
+type Absent struct {
+	Name    string `json:"name"`
+	Address string `json:"address"`
+	ForS    int64  `json:"for_s"`
+}
+
+// Served is what a node's peers asked it for.
+type Served struct {
+	// Connections are open, and Queued bytes of answers wait to be written, now.
+	Connections int64 `json:"connections"`
+	Queued      int64 `json:"queued"`
+	// Bytes were sent, since the start. Answers count what was asked for, by what came of
+	// it: data, miss, refused, stale, error, cancelled.
+	Bytes   int64            `json:"bytes"`
+	Answers map[string]int64 `json:"answers,omitempty"`
+}
+
+// Peer is what a node asked another one for, since the start.
+type Peer struct {
+	Name     string `json:"name"`
+	Requests int64  `json:"requests"`
+	// Bytes were received of it.
+	Bytes int64 `json:"bytes"`
+	// Failures by kind: refused, error, mismatch (a wrong checksum), silence, broken (a
+	// connection that was lost).
+	Failures map[string]int64 `json:"failures,omitempty"`
+}
+
+// Got are the bytes that all peers sent.
+func (r *RingLine) Got() (n int64) {
+	for _, p := range r.Peers {
+		n += p.Bytes
+	}
+	return n
+}

@@ -1,0 +1,171 @@
+package ring
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hearthfs/hearth/node/bydir"
+	"github.com/hearthfs/hearth/node/figures"
+	"github.com/hearthfs/hearth/peer/members"
+	"github.com/hearthfs/hearth/peer/wire"
+)
+
+// counted is what a Ring remembers for its line in the node's status.
+type counted struct {
+	ledger
+	company sync.Mutex // guards lately
+	lately  time.Time  // when others were seen in the ring last
+}
+
+// Line is the node's part as it knows it without asking anybody. A node that has seen
+// nobody is alone since it started.
+func (r *Ring) Line(started time.Time) *figures.RingLine {
+	x := &figures.RingLine{Name: r.members.Name, Zone: r.members.Zone, Cluster: r.name(), Encryption: r.encryption(),
+		State: members.Joining.String(), Alive: 1, Join: r.members.Seeds, Reads: r.o.Reads()}
+	joined := r.joined()
+	if joined == nil {
+		return x
+	}
+	s, names := joined.Members(), map[members.ID]string{}
+	x.Alive = 0
+	for _, m := range s.Members {
+		names[m.ID] = m.Name
+		if m.ID == r.members.ID {
+			x.Name, x.Address, x.State, x.Donated = m.Name, m.Address.String(), m.State.String(), m.Donated
+		}
+		if m.Health == members.Alive {
+			x.Alive++
+		} else {
+			x.Suspect++
+		}
+	}
+	x.Missing = int64(len(s.Missing))
+	x.Absent = absent(s.Missing)
+	if alone := r.aloneSince(s, started); len(x.Join) > 0 && !alone.IsZero() {
+		x.AloneS = 1 + int64(time.Since(alone)/time.Second)
+	}
+	if where := joined.Map(); where != nil {
+		if _, in := where.Node(r.ID()); in {
+			x.Share = where.Share(r.ID())
+		}
+	}
+	m, served, asked := joined.Stats()
+	x.Refused, x.JoinsFailed, x.Served = m.Refused, m.JoinsFailed, servedOf(served)
+	peers := map[string]wire.Stats{}
+	for id, p := range asked {
+		peers[cmp.Or(names[id], id.String())] = p
+	}
+	x.Peers = r.counted.take(peers)
+	return x
+}
+
+// encryption is on, off, or none where there is no key.
+func (r *Ring) encryption() string {
+	switch {
+	case r.cluster == nil:
+		return "none"
+	case r.o.Plain:
+		return "off"
+	}
+	return "on"
+}
+
+// aloneSince is when the last other member was there; zero: one is.
+func (r *Ring) aloneSince(s *members.Snapshot, started time.Time) time.Time {
+	r.counted.company.Lock()
+	defer r.counted.company.Unlock()
+	if len(s.Members) > 1 {
+		r.counted.lately = time.Now()
+		return time.Time{}
+	}
+	alone := started
+	if r.counted.lately.After(alone) {
+		alone = r.counted.lately
+	}
+	for _, m := range s.Missing {
+		if m.HealthSince.After(alone) {
+			alone = m.HealthSince
+		}
+	}
+	return alone
+}
+
+// absent are the first of the missing, by name.
+func absent(missing []members.Member) (all []figures.Absent) {
+	for _, m := range missing {
+		all = append(all, figures.Absent{Name: m.Name, Address: m.Address.String(), ForS: int64(time.Since(m.HealthSince) / time.Second)})
+	}
+	slices.SortFunc(all, func(a, b figures.Absent) int { return cmp.Compare(a.Name, b.Name) })
+	return all[:min(len(all), figures.MostAbsent)]
+}
+
+// servedOf are the figures of the server that peers ask.
+func servedOf(s wire.Stats) figures.Served {
+	return figures.Served{Connections: s.Connections, Queued: s.Queued, Bytes: s.Sent, Answers: map[string]int64{
+		"data": s.Answers, "miss": s.Misses, "refused": s.Refused, "stale": s.Stale, "error": s.Errors, "cancelled": s.Cancelled}}
+}
+
+// ledger adds up what was asked of peers, by name, those that are gone included: else a
+// counter fell when one goes, or comes back and is counted from 0 again. It keeps bydir.Most
+// rows, those with most traffic when there are more at once, for good; further names share
+// the row "other". The zero ledger is ready.
+type ledger struct {
+	mu   sync.Mutex            // guards the rest
+	sums bydir.Sums            // by name and kind
+	last map[string]wire.Stats // of those that are there, when they were taken last
+}
+
+// requests and bytes are kinds of a ledger's sums; the others are failures.
+const (
+	requests = "requests"
+	bytes    = "bytes"
+)
+
+func kinds(s wire.Stats) map[string]int64 {
+	return map[string]int64{requests: s.Requests, bytes: s.Received, "refused": s.Refused, "error": s.Errors,
+		"mismatch": s.Mismatches, "silence": s.Silences, "broken": s.Broken}
+}
+
+// take adds what was asked of each peer since the last time, and returns all rows, by name.
+func (l *ledger) take(now map[string]wire.Stats) (all []figures.Peer) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.sums == nil {
+		l.sums = bydir.Sums{}
+	}
+	names := slices.SortedFunc(maps.Keys(now), func(a, b string) int {
+		return cmp.Or(cmp.Compare(now[b].Received, now[a].Received), cmp.Compare(a, b))
+	})
+	for _, name := range names {
+		counts, before := kinds(now[name]), kinds(l.last[name])
+		for kind, n := range counts {
+			if n < before[kind] { // it was made anew
+				before = nil
+				break
+			}
+		}
+		for kind := range counts {
+			counts[kind] -= before[kind]
+		}
+		l.sums.Add(name, counts)
+	}
+	l.last = maps.Clone(now)
+	for _, name := range slices.Sorted(maps.Keys(l.sums)) {
+		p := figures.Peer{Name: name, Failures: map[string]int64{}}
+		for kind, n := range l.sums[name] {
+			switch kind {
+			case requests:
+				p.Requests = n
+			case bytes:
+				p.Bytes = n
+			default:
+				p.Failures[kind] = n
+			}
+		}
+		all = append(all, p)
+	}
+	return all
+}

@@ -1,0 +1,149 @@
+package ring
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/node/bydir"
+	"github.com/hearthfs/hearth/node/config"
+	"github.com/hearthfs/hearth/node/figures"
+	"github.com/hearthfs/hearth/peer/members"
+	"github.com/hearthfs/hearth/peer/place"
+	"github.com/hearthfs/hearth/peer/wire"
+)
+
+// some are Peers who are there, and answer nothing.
+type some struct {
+	snapshot *members.Snapshot
+	asked    map[members.ID]wire.Stats
+}
+
+func (s *some) Members() *members.Snapshot { return s.snapshot }
+
+func (s *some) Map() *place.Map {
+	var nodes []place.Node
+	for _, m := range s.snapshot.Members {
+		nodes = append(nodes, place.Node{ID: m.ID.String(), Weight: m.Donated})
+	}
+	where, err := place.New(nodes)
+	if err != nil {
+		panic(err)
+	}
+	return where
+}
+
+func (*some) Call(context.Context, members.ID, uint16, *hearth.View) (*hearth.View, error) {
+	return nil, errors.New("nobody answers")
+}
+
+func (s *some) Stats() (members.Stats, wire.Stats, map[members.ID]wire.Stats) {
+	return members.Stats{Refused: 2, JoinsFailed: 3}, wire.Stats{Sent: 70, Answers: 7}, s.asked
+}
+
+// someone is a member called by a letter.
+func someone(letter byte, h members.Health) members.Member {
+	return members.Member{ID: members.ID{letter}, Name: string(letter), Address: netip.MustParseAddrPort("10.0.0.5:7946"), State: members.Active,
+		Donated: 1 << 30, Health: h, HealthSince: time.Now()}
+}
+
+func TestALineOfStatusAsksNobody(t *testing.T) {
+	// Before it has joined, in company, with somebody missing, and alone: how many are there, since when nobody is, and what was asked of whom.
+	synctest.Test(t, func(t *testing.T) {
+		started := time.Now()
+		r := &Ring{o: Options{Ring: config.Ring{Plain: true}, Reads: func() figures.RingReads { return figures.RingReads{Asked: 9} }},
+			members: members.Config{ID: members.ID{'a'}, Name: "a", Zone: "z", Seeds: []string{"b"}}}
+		if x := r.Line(started); x.State != "joining" || x.Alive != 1 || x.AloneS != 0 || x.Cluster != "hearth" || x.Encryption != "none" || x.Zone != "z" {
+			t.Errorf("before it joins: %+v", x)
+		}
+		p := &some{snapshot: &members.Snapshot{Members: []members.Member{someone('a', members.Alive)}}}
+		r.Joined(p)
+		time.Sleep(90 * time.Second)
+		if x := r.Line(started); x.AloneS != 91 || x.Alive != 1 || x.Share != 1 || x.Address != "10.0.0.5:7946" || x.State != "active" || x.Donated != 1<<30 || x.Peers != nil {
+			t.Errorf("nobody was ever there: %+v", x)
+		}
+		p.snapshot = &members.Snapshot{Members: []members.Member{someone('a', members.Alive), someone('b', members.Suspect), someone('c', members.Alive)}, Missing: []members.Member{someone('e', members.Dead), someone('d', members.Dead)}}
+		p.asked = map[members.ID]wire.Stats{{'b'}: {Requests: 4, Received: 40}, {'x'}: {Received: 1}}
+		time.Sleep(10 * time.Second)
+		x := r.Line(started)
+		if x.AloneS != 0 || x.Alive != 2 || x.Suspect != 1 || x.Missing != 2 || fmt.Sprint(x.Absent) != "[{d 10.0.0.5:7946 10} {e 10.0.0.5:7946 10}]" {
+			t.Errorf("with others: %+v", x)
+		}
+		if x.Share < 0.3 || x.Share > 0.37 || x.Refused != 2 || x.JoinsFailed != 3 || x.Served.Bytes != 70 || x.Reads.Asked != 9 || x.Got() != 41 || row(x.Peers, "b").Bytes != 40 || row(x.Peers, members.ID{'x'}.String()).Bytes != 1 {
+			t.Errorf("figures: %+v", x)
+		}
+		time.Sleep(time.Minute)
+		p.snapshot = &members.Snapshot{Members: p.snapshot.Members[:1]} // they left
+		if x := r.Line(started); x.AloneS != 61 {
+			t.Errorf("alone for %d s", x.AloneS)
+		}
+		p.snapshot = &members.Snapshot{Members: p.snapshot.Members[:1], Missing: []members.Member{someone('b', members.Dead)}} // one died, now
+		if x := r.Line(started); x.AloneS != 1 {
+			t.Errorf("alone for %d s", x.AloneS)
+		}
+		for range 20 {
+			p.snapshot.Missing = append(p.snapshot.Missing, someone('f', members.Dead))
+		}
+		r.members.Seeds = nil
+		if x := r.Line(started); x.AloneS != 0 || len(x.Absent) != figures.MostAbsent || x.Missing != 21 {
+			t.Errorf("a first node: %+v", x)
+		}
+	})
+}
+
+// row is a row of what a ledger gave.
+func row(all []figures.Peer, name string) figures.Peer {
+	for _, p := range all {
+		if p.Name == name {
+			return p
+		}
+	}
+	return figures.Peer{}
+}
+
+func TestSumsOfPeersNeverFall(t *testing.T) {
+	// A peer that goes keeps its row, and one that is made anew, counting from 0, adds to it.
+	var l ledger
+	l.take(map[string]wire.Stats{"a": {Requests: 5, Received: 100, Silences: 1}, "b": {Requests: 1, Received: 7}})
+	l.take(map[string]wire.Stats{"b": {Requests: 2, Received: 9}})
+	all := l.take(map[string]wire.Stats{"a": {Requests: 2, Received: 30}, "b": {Requests: 1, Received: 50}})
+	if a, b := row(all, "a"), row(all, "b"); a.Requests != 7 || a.Bytes != 130 || a.Failures["silence"] != 1 || b.Requests != 3 || b.Bytes != 59 || len(all) != 2 {
+		t.Errorf("%+v", all)
+	}
+	again := l.take(map[string]wire.Stats{"a": {Requests: 2, Received: 30}, "b": {Requests: 1, Received: 50}})
+	if fmt.Sprint(again) != fmt.Sprint(all) {
+		t.Errorf("nothing was asked: %+v, then %+v", all, again)
+	}
+}
+
+func TestPeersHaveABoundedNumberOfRows(t *testing.T) {
+	// Of a hundred peers those with most traffic have a row each, the others share one, and nothing is lost.
+	var l ledger
+	now, want := map[string]wire.Stats{}, int64(0)
+	for i := range 100 {
+		now[fmt.Sprintf("n%03d", i)] = wire.Stats{Requests: 1, Received: int64(i)}
+		want += int64(i)
+	}
+	all := l.take(now)
+	if len(all) != bydir.Most+1 || row(all, "n099").Bytes != 99 || row(all, "n036").Bytes != 36 || row(all, "n035").Name != "" || row(all, bydir.Others).Requests != 36 {
+		t.Errorf("%d rows: %+v", len(all), all)
+	}
+	now["n000"] = wire.Stats{Requests: 2, Received: 1 << 40}
+	all = l.take(now)
+	if r := (figures.RingLine{Peers: all}); len(all) != bydir.Most+1 || r.Got() != want+1<<40 {
+		t.Errorf("%d rows, %d bytes", len(all), r.Got())
+	}
+}
+
+func TestServedIsByAnswer(t *testing.T) {
+	// What a server counts of answers is in the figures, each by its name.
+	s := servedOf(wire.Stats{Connections: 1, Queued: 2, Sent: 3, Answers: 4, Misses: 5, Refused: 6, Stale: 7, Errors: 8, Cancelled: 9})
+	if s.Connections != 1 || s.Queued != 2 || s.Bytes != 3 || fmt.Sprint(s.Answers) != "map[cancelled:9 data:4 error:8 miss:5 refused:6 stale:7]" {
+		t.Errorf("%+v", s)
+	}
+}

@@ -1,0 +1,93 @@
+// Package view is how a node's part in a ring looks from outside: what of it is wrong, and
+// its metrics, which are made of the status document.
+package view
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/hearthfs/hearth/node/figures"
+	"github.com/hearthfs/hearth/node/metric"
+)
+
+// settle is how long a node may be alone before that is a problem: nodes that start at once
+// have found each other by then, as a round of asking for them takes half of it at most.
+const settle = time.Minute
+
+// Problems are what a person should do something about: a node that should be in a ring and
+// is not, for longer than a minute. A nil ring has none.
+func Problems(r *figures.RingLine) (all []string) {
+	if r != nil && r.AloneS >= int64(settle/time.Second) {
+		all = append(all, fmt.Sprintf("this node is alone in its ring: none of join (%s) has been there for %s; look whether a node runs there and what its log says of %s, and whether that port and the one above are open both ways", strings.Join(r.Join, ", "), since(r.AloneS), r.Name))
+	}
+	return all
+}
+
+// Warnings are what a person should know while the node is well: who is missing. A nil ring
+// has none.
+func Warnings(r *figures.RingLine) (all []string) {
+	if r == nil || r.Missing == 0 {
+		return nil
+	}
+	var who []string
+	for _, m := range r.Absent {
+		who = append(who, fmt.Sprintf("%s (%s) for %s", m.Name, m.Address, since(m.ForS)))
+	}
+	if more := r.Missing - int64(len(who)); more > 0 {
+		who = append(who, fmt.Sprintf("and %d more", more))
+	}
+	all = append(all, fmt.Sprintf("%d of the ring's %d nodes are missing: %s; start them again, or leave it: reads go on, what they held comes from the bucket once more, and they are forgotten after a day", r.Missing, r.Alive+r.Suspect+r.Missing, strings.Join(who, ", ")))
+	return all
+}
+
+// since is a number of seconds as people say it.
+func since(seconds int64) string {
+	d := time.Duration(seconds) * time.Second
+	if d >= time.Hour {
+		return fmt.Sprintf("%.1f h", d.Hours())
+	}
+	if d >= time.Minute {
+		return fmt.Sprintf("%.0f min", d.Minutes())
+	}
+	return fmt.Sprintf("%d s", seconds)
+}
+
+// Export sends the figures of a ring; nil: none.
+func Export(r *figures.RingLine, m metric.Sink) {
+	if r == nil {
+		return
+	}
+	alone := int64(0)
+	if r.AloneS > 0 {
+		alone = 1
+	}
+	for health, n := range map[string]int64{"alive": r.Alive, "suspect": r.Suspect, "missing": r.Missing} {
+		m.Gauge("hearth_ring_members", "Members of the ring as this node sees them, itself among them; alert on missing ones.", n, "health", health)
+	}
+	m.Gauge("hearth_ring_alone", "1 while nobody else is in the ring though join names nodes.", alone)
+	m.Ratio("hearth_ring_share_ratio", "Part of all blocks that this node owns.", r.Share)
+	m.Gauge("hearth_ring_donated_bytes", "Bytes that this node gives to the ring's cache.", r.Donated)
+	m.Count("hearth_ring_asked_total", "Reads of others' blocks that asked their owners.", r.Reads.Asked)
+	m.Count("hearth_ring_loaded_total", "Blocks that owners were asked to load, without sending their bytes.", r.Reads.Loaded)
+	m.Count("hearth_ring_detours_total", "Reads that asked another owner than the first, which was silent or refused.", r.Reads.Detours)
+	m.Count("hearth_ring_elsewhere_total", "Reads of others' blocks that went to the bucket, past owners that were silent or refused.", r.Reads.Elsewhere)
+	m.Count("hearth_ring_peeks_total", "Blocks that this node owns and asked former owners for.", r.Reads.Peeks)
+	m.Count("hearth_ring_peeks_found_total", "Blocks that a former owner had.", r.Reads.Found)
+	m.Count("hearth_ring_peeks_late_total", "Blocks that the bucket was asked for since former owners took longer than usual.", r.Reads.Late)
+	m.Count("hearth_ring_refused_total", "Messages of nodes that may not be in this ring: another key, name or protocol.", r.Refused)
+	m.Count("hearth_ring_joins_failed_total", "Attempts to find a node of join, or a missing one, that nobody answered.", r.JoinsFailed)
+	m.Gauge("hearth_ring_connections", "Connections of peers that are open.", r.Served.Connections)
+	m.Gauge("hearth_ring_queued_bytes", "Bytes of answers to peers that wait to be written.", r.Served.Queued)
+	m.Count("hearth_ring_served_bytes_total", "Bytes sent to peers that asked.", r.Served.Bytes)
+	for answer, n := range r.Served.Answers {
+		m.Count("hearth_ring_served_total", "What peers asked this node for, by what came of it.", n, "answer", answer)
+	}
+	for _, p := range r.Peers {
+		m.Count("hearth_ring_peer_requests_total", "What this node asked a peer for.", p.Requests, "peer", p.Name)
+		m.Count("hearth_ring_peer_bytes_total", "Bytes that a peer sent to this node.", p.Bytes, "peer", p.Name)
+		for failure, n := range p.Failures {
+			m.Counts("hearth_ring_peer_failures_total", "What this node asked a peer for, or held with it, and failed.", n, []string{"failure", "peer"}, failure, p.Name)
+		}
+	}
+}

@@ -1,0 +1,38 @@
+package view
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/hearthfs/hearth/node/figures"
+	"github.com/hearthfs/hearth/node/metric"
+)
+
+func TestWhatIsWrongWithARingIsTold(t *testing.T) {
+	// A node that is alone is a problem after a minute, a missing member a warning, each with who it is and the cure; a node in no ring has neither.
+	if Problems(nil) != nil || Warnings(nil) != nil || Problems(&figures.RingLine{Alive: 1}) != nil || Warnings(&figures.RingLine{Alive: 3, Suspect: 1}) != nil {
+		t.Error("a well ring is not")
+	}
+	if got := Problems(&figures.RingLine{Alive: 1, AloneS: 59}); got != nil {
+		t.Errorf("a node that has just begun: %q", got)
+	}
+	for seconds, says := range map[int64]string{60: "for 1 min", 7200: "for 2.0 h"} {
+		got := Problems(&figures.RingLine{Name: "gpu-1", Alive: 1, AloneS: seconds, Join: []string{"a", "b:7946"}})
+		if len(got) != 1 || !strings.HasPrefix(got[0], "this node is alone in its ring: none of join (a, b:7946) has been there "+says+"; look whether ") || !strings.Contains(got[0], "its log says of gpu-1") {
+			t.Errorf("%q", got)
+		}
+	}
+	r := &figures.RingLine{Alive: 5, Suspect: 1, Missing: 1, Absent: []figures.Absent{{Name: "gpu-3", Address: "10.0.0.7:7946", ForS: 59}}}
+	if got := Warnings(r); len(got) != 1 || !strings.HasPrefix(got[0], "1 of the ring's 7 nodes are missing: gpu-3 (10.0.0.7:7946) for 59 s; start them again") {
+		t.Errorf("%q", got)
+	}
+	r.Missing = 3
+	if got := Warnings(r); len(got) != 1 || !strings.Contains(got[0], "for 59 s, and 2 more; ") {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestNoRingHasNoMetrics(t *testing.T) {
+	// A node that is in no ring exports nothing of one.
+	Export(nil, metric.Sink(nil)) // would wait for ever if it sent one
+}
