@@ -75,7 +75,7 @@ func labels() map[string]string {
 		"failure": "`refused` (it had too much to do), `error`, `mismatch` (a wrong checksum), `silence` (no byte for 500 ms), `broken` (a connection was lost)",
 		"health":  "`alive` (this node among them), `suspect` (it did not answer lately), `missing` (it died, and was seen within a day)",
 		"peer":    "names of nodes: the " + strconv.Itoa(bydir.Most) + " with most traffic, and `other` for all further ones",
-		"by":      "`ram`, `disk` (the tier answered), `joined` (another's fetch was under way)",
+		"by":      "`ram`, `disk` (the tier answered), `joined` (another's fetch was under way), `peers` (another node of the ring answered)",
 		"cause":   "`origin` (bytes of objects), `throttled` (pauses that an origin asked for), `disk` (bytes that a cache directory or memory holds), `list` (names: look-ups, attributes, listings)",
 		"dir": "paths of cache directories, as many as are configured; mount points: the first " + strconv.Itoa(bydir.Most) + " that were mounted since the start, and `other` for all further ones. " +
 			"What is mounted no more keeps its figures. A path that is not UTF-8 stands in quotes, with `\\x` for what is not",
@@ -84,7 +84,7 @@ func labels() map[string]string {
 			"`lent` (opens by passthrough); `lent_files`, `taken_back` (files of such opens: their difference is lent now); `stale` (ESTALE); `interrupted`; " +
 			"`errors` (EIO and such); `complaints` (the FUSE library's); `news_told`, `news_merged`, `news_lost` (notifications)",
 		"outcome": "`done`, `present` (held before), `changed` (another version was loaded), `vanished`, `not_kept` (no tier would), `failed`",
-		"purpose": "`readers` (read-ahead included), `warm_up`, `names`",
+		"purpose": "`readers` (read-ahead included), `warm_up`, `names`, `peers` (readers of other nodes of the ring)",
 		"tier":    "`ram`, `disk`",
 		"verb":    "`get`, `head`, `list`",
 	}

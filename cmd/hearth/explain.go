@@ -80,6 +80,9 @@ func printExplanation(w io.Writer, e *explain.Explanation) error {
 		fmt.Fprintf(t, "kernel\t%s: %s: %s\n", quote.Name(m.Dir), lent, quote.Text(m.Why))
 	}
 	if e.Read != nil {
+		if len(e.Read.Owners) > 0 {
+			fmt.Fprintf(t, "owners\t%s\n", quote.Text(strings.Join(e.Read.Owners, ", ")))
+		}
 		fmt.Fprintf(t, "a read at %d\t%s\n", e.Read.Offset, quote.Text(e.Read.Says))
 	}
 	return t.Flush()

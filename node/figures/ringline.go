@@ -68,11 +68,3 @@ type Peer struct {
 	// connection that was lost).
 	Failures map[string]int64 `json:"failures,omitempty"`
 }
-
-// Got are the bytes that all peers sent.
-func (r *RingLine) Got() (n int64) {
-	for _, p := range r.Peers {
-		n += p.Bytes
-	}
-	return n
-}

@@ -29,11 +29,8 @@ func (r *Ring) own() figures.MemberFigures {
 	if joined == nil {
 		return f
 	}
-	_, served, asked := joined.Stats()
-	f.Served = served.Sent
-	for _, p := range asked {
-		f.Asked += p.Received
-	}
+	_, served, _ := joined.Stats()
+	f.Served, f.Asked = served.Sent, r.o.Reads().Bytes
 	for _, m := range joined.Members().Members {
 		if m.Health != members.Alive {
 			f.Suspects = append(f.Suspects, m.Name)

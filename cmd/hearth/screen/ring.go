@@ -19,7 +19,7 @@ func ring(r *api.RingLine) (x section) {
 		return x
 	}
 	x.head = []string{fmt.Sprintf("ring  %s; share %s; served %s, got %s, %s detours",
-		nodes(r), part(r.Share), cli.Bytes(r.Served.Bytes), cli.Bytes(r.Got()), progress.Short(r.Reads.Detours))}
+		nodes(r), part(r.Share), cli.Bytes(r.Served.Bytes), cli.Bytes(r.Reads.Bytes), progress.Short(r.Reads.Detours))}
 	return x
 }
 
@@ -86,7 +86,7 @@ func PrintRing(w io.Writer, r *api.RingStatus) error {
 	}
 	t := table(rows...)
 	for _, line := range slices.Concat([]string{head + ", as " + asked + " sees it"}, t.head, t.rows, foot) {
-		if _, err := fmt.Fprintln(w, quote.Text(line)); err != nil {
+		if _, err := fmt.Fprintln(w, strings.TrimRight(quote.Text(line), " ")); err != nil {
 			return err
 		}
 	}

@@ -94,21 +94,31 @@ func table(rows ...string) section {
 }
 
 func reads(s *api.Status) section {
-	row := func(name string, w figures.Window) string {
-		return fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s", name, progress.Short(w.Reads), percent(w.HitReads), cli.Bytes(w.Bytes), percent(w.HitBytes),
-			cli.Bytes(w.From["ram"]), cli.Bytes(w.From["disk"]), cli.Bytes(w.From["origin"]))
+	head, from := "READS\tCOUNT\tHITS\tBYTES\tHIT BYTES\tRAM\tDISK", []string{"ram", "disk", "origin"}
+	if s.Ring != nil {
+		head, from = head+"\tPEERS", slices.Insert(from, 2, "peers")
 	}
-	t := table("READS\tCOUNT\tHITS\tBYTES\tHIT BYTES\tRAM\tDISK\tORIGIN", row("now", s.Reads.Now), row("10 min", s.Reads.TenMinutes), row("all", s.Reads.SinceStart))
+	row := func(name string, w figures.Window) string {
+		text := fmt.Sprintf("%s\t%s\t%s\t%s\t%s", name, progress.Short(w.Reads), percent(w.HitReads), cli.Bytes(w.Bytes), percent(w.HitBytes))
+		for _, tier := range from {
+			text += "\t" + cli.Bytes(w.From[tier])
+		}
+		return text
+	}
+	t := table(head+"\tORIGIN", row("now", s.Reads.Now), row("10 min", s.Reads.TenMinutes), row("all", s.Reads.SinceStart))
 	sum, waited := 0.0, []string{}
 	for _, cause := range []string{"origin", "throttled", "disk", "list"} {
 		sum += s.Waits[cause]
 		waited = append(waited, cause+" "+seconds(s.Waits[cause]))
 	}
 	a, v := s.Egress.Asked, s.Egress.Avoided
-	return section{head: append(t.head, t.rows...), rows: []string{
-		"waited   " + seconds(sum) + ": " + strings.Join(waited, ", "),
-		fmt.Sprintf("asked    readers %s; warm-up %s; names %s", requests(a["readers"]), requests(a["warm_up"]), requests(a["names"])),
-		fmt.Sprintf("avoided  ram %s; disk %s; joined %s", requests(v["ram"]), requests(v["disk"]), requests(v["joined"]))}}
+	asked := fmt.Sprintf("asked    readers %s; warm-up %s; names %s", requests(a["readers"]), requests(a["warm_up"]), requests(a["names"]))
+	avoided := fmt.Sprintf("avoided  ram %s; disk %s", requests(v["ram"]), requests(v["disk"]))
+	if s.Ring != nil {
+		asked, avoided = asked+"; peers "+requests(a["peers"]), avoided+"; peers "+requests(v["peers"])
+	}
+	avoided += "; joined " + requests(v["joined"])
+	return section{head: append(t.head, t.rows...), rows: []string{"waited   " + seconds(sum) + ": " + strings.Join(waited, ", "), asked, avoided}}
 }
 
 func requests(r figures.Requests) string {

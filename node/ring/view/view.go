@@ -69,6 +69,7 @@ func Export(r *figures.RingLine, m metric.Sink) {
 	m.Ratio("hearth_ring_share_ratio", "Part of all blocks that this node owns.", r.Share)
 	m.Gauge("hearth_ring_donated_bytes", "Bytes that this node gives to the ring's cache.", r.Donated)
 	m.Count("hearth_ring_asked_total", "Reads of others' blocks that asked their owners.", r.Reads.Asked)
+	m.Count("hearth_ring_asked_bytes_total", "Bytes of these reads.", r.Reads.Bytes)
 	m.Count("hearth_ring_loaded_total", "Blocks that owners were asked to load, without sending their bytes.", r.Reads.Loaded)
 	m.Count("hearth_ring_detours_total", "Reads that asked another owner than the first, which was silent or refused.", r.Reads.Detours)
 	m.Count("hearth_ring_elsewhere_total", "Reads of others' blocks that went to the bucket, past owners that were silent or refused.", r.Reads.Elsewhere)
