@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -253,24 +254,27 @@ func wrongSetUps(e *env) {
 
 func ptr[T any](v T) *T { return &v }
 
-// demonstration runs `hearth demo`; it must end with 0. Then again, with one byte
-// at the origin flipped behind its back: it must fail and name the file.
+// demonstration runs `hearth demo`, with three nodes, one of which is killed, and with one;
+// it must end with 0. Then again, with one byte at the origin flipped behind its back: it
+// must fail and name the file.
 func demonstration(e *env) {
 	small := []string{"--images", "200", "--large", "1"}
 	if e.level > core {
 		small = nil
 	}
-	run := func(dir string) *process {
-		cmd := exec.Command(e.hearth, append([]string{"demo", "--dir", dir}, small...)...)
+	run := func(dir string, more ...string) *process {
+		cmd := exec.Command(e.hearth, slices.Concat([]string{"demo", "--dir", dir}, small, more)...)
 		cmd.Env = append(e.environ(nil), "HEARTH_TOOLS="+filepath.Join(e.repo, ".tools", "bin"))
 		return e.start(cmd)
 	}
-	p := run(e.path("demo"))
-	if code := p.exit(5 * time.Minute); code != 0 || !strings.Contains(p.out.String(), "Every byte matched") || !strings.Contains(p.out.String(), "after kill -9") {
-		e.Fatalf("demo: exit %d:\n%s", code, p.out)
+	for nodes, says := range map[string]string{"3": "killing node-3 with SIGKILL", "1": "after kill -9"} {
+		p := run(e.path("demo-"+nodes), "--nodes", nodes)
+		if code := p.exit(5 * time.Minute); code != 0 || !strings.Contains(p.out.String(), "Every byte matched") || !strings.Contains(p.out.String(), says) {
+			e.Fatalf("demo of %s nodes: exit %d:\n%s", nodes, code, p.out)
+		}
 	}
 	e.withoutFuse(small)
-	p = run(e.path("flipped"))
+	p := run(e.path("flipped"))
 	p.waitFor("objects of the server lie in")
 	victim := filepath.Join(e.path("flipped"), "origin", "demo", "models", "shard-01-of-01.safetensors")
 	if small == nil {

@@ -29,19 +29,20 @@ func (e *env) demo(scratch string, environ []string, args ...string) *process {
 	return e.start(cmd)
 }
 
-// keptUntilInterrupted: the table shows a warm epoch without a request, the four
-// commands work while it runs, and Ctrl-C leaves nothing behind.
+// keptUntilInterrupted: the table shows a warm epoch that asked for no data, and that nodes
+// got some of each other; the four commands work while it runs, and Ctrl-C leaves nothing
+// behind.
 func (e *env) keptUntilInterrupted() {
 	e.Helper()
 	scratch := e.path("kept")
 	p := e.demo(scratch, e.environ(nil), "--keep", "--images", "40", "--large", "1")
 	p.waitFor("Ctrl-C ends it")
 	text := p.out.String()
-	if row := rowOf(text, "warm"); len(row) != 8 || row[4] != "0" || row[7] != "0" {
-		e.Errorf("the warm epoch asked the origin, or read wrong bytes: %q", row)
+	if row := rowOf(text, "warm"); len(row) != 10 || row[6] != "B" && row[6] != "KiB" || row[7] != "0" { // names are asked for, too
+		e.Errorf("the warm epoch asked the origin for data, or read wrong bytes: %q", row)
 	}
-	if row := rowOf(text, "cold"); len(row) != 8 || row[4] == "0" {
-		e.Errorf("the cold epoch asked nothing of the origin: %q", row)
+	if row := rowOf(text, "cold"); len(row) != 10 || row[4] == "0" || row[8] == "0" {
+		e.Errorf("the cold epoch asked nothing of the origin, or of peers: %q", row)
 	}
 	next := commandsIn(text)
 	if len(next) != 4 {
@@ -53,7 +54,7 @@ func (e *env) keptUntilInterrupted() {
 			e.Errorf("%s: exit %d\n%s", command, code, out)
 		}
 	}
-	if len(mountsBelow(scratch)) != 1 {
+	if len(mountsBelow(scratch)) != 2 { // the third node was killed
 		e.Errorf("%d mounts while the demo is kept", len(mountsBelow(scratch)))
 	}
 	e.must(syscall.Kill(-p.Process.Pid, syscall.SIGINT), "press Ctrl-C")
@@ -120,8 +121,8 @@ func (e *env) demoOfOwnBucket() {
 func (e *env) demoWithoutItsMount() {
 	e.Helper()
 	scratch := e.path("unmountable")
-	e.must(os.MkdirAll(scratch, 0o755), "make the demo's directory")
-	e.must(os.WriteFile(filepath.Join(scratch, "mnt"), nil, 0o644), "put a file where the mount point belongs")
+	e.must(os.MkdirAll(filepath.Join(scratch, "node-2"), 0o755), "make the demo's directory")
+	e.must(os.WriteFile(filepath.Join(scratch, "node-2", "mnt"), nil, 0o644), "put a file where the mount point belongs")
 	p := e.demo(scratch, e.environ(nil), "--dir", scratch, "--images", "10", "--large", "0")
 	if code := p.exit(time.Minute); code != 1 || !strings.Contains(p.out.String(), "mount point") || strings.Contains(p.out.String(), "matched") {
 		e.Errorf("a demo that cannot mount: exit %d:\n%s", code, p.out)

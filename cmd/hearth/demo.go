@@ -17,11 +17,12 @@ func demoCommand() *cobra.Command {
 		Use: "demo", GroupID: "run",
 		Short: "Show the main job on data of its own: no account, no cluster",
 		Long: "Start a real S3 server, make pictures and large files and upload them, mount the bucket\n" +
-			"with a Hearth in another process, read a cold and a warm epoch in random order, kill that\n" +
-			"Hearth and read once more from its cache; compare every byte with what was made. About a\n" +
-			"minute. Exits 0 only if every byte matched. --origin reads a bucket of your own instead.",
+			"by three nodes that make a ring, have their readers share a cold and a warm epoch in random\n" +
+			"order, kill one node in the midst of a third; compare every byte with what was made. About a\n" +
+			"minute. Exits 0 only if every byte matched. With --nodes 1 the one node is killed between\n" +
+			"two epochs, and goes on with its cache. --origin reads a bucket of your own instead.",
 		Example: "  hearth demo\n" +
-			"  hearth demo --images 500 --large 1",
+			"  hearth demo --nodes 1 --images 500 --large 1",
 		Args: cli.Exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			self, err := os.Executable()
@@ -43,6 +44,7 @@ func demoCommand() *cobra.Command {
 	cmd.Flags().StringVar(&o.Dir, "dir", "", "where data and cache lie (default: a temporary directory, removed at the end)")
 	cmd.Flags().IntVar(&o.Images, "images", 3000, "how many small pictures")
 	cmd.Flags().IntVar(&o.Large, "large", 4, "how many files of 64 MiB")
+	cmd.Flags().IntVar(&o.Nodes, "nodes", 3, "how many nodes share the reading, each in a process of its own")
 	cmd.Flags().BoolVar(&o.Keep, "keep", false, "leave everything running at the end, until Ctrl-C")
 	return cmd
 }

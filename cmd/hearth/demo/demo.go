@@ -1,10 +1,13 @@
 // Package demo shows Hearth's main job on data of its own: it starts a real S3
 // server, makes pictures and large files and remembers their hashes, uploads
-// them, mounts the bucket with a Hearth in another process, reads a cold and a
-// warm epoch in random order through the mount, kills that Hearth with SIGKILL,
-// reads once more, and compares every byte with what was made - never with what
-// Hearth said. A proxy between Hearth and the server counts what was asked of
-// the origin.
+// them, and mounts the bucket by nodes in processes of their own, which make a
+// ring. Their readers share the files of a cold and of a warm epoch in random
+// order, as the workers of a distributed job do, so that a node is mostly asked
+// for what others own. In the midst of a third epoch one node is killed with
+// SIGKILL; the others go on, and read what its readers did not. A single node is
+// killed between two epochs instead, and mounted again on its cache. Every byte
+// is compared with what was made - never with what Hearth said. A proxy between
+// the nodes and the server counts what was asked of the origin.
 package demo
 
 import (
@@ -28,6 +31,7 @@ type Options struct {
 	Dir    string    // where data and cache lie; empty: a temporary directory, removed at the end
 	Images int       // small pictures; 3,000 take a minute
 	Large  int       // files of 64 MiB
+	Nodes  int       // that share the reading, 1 to MostNodes
 	Keep   bool      // leave everything running until interrupted
 }
 
@@ -42,13 +46,17 @@ type demo struct {
 	began  time.Time
 	files  []file
 	server *server // nil with an origin of one's own
-	node   *mounted
+	nodes  []*mounted
+	ring   ring
 	rows   []row
 	own    bool // the bucket is the user's: what its bytes should be is not known here
 }
 
 // Run runs the demo until it is done, failed or ctx ends.
 func Run(ctx context.Context, opts Options) error {
+	if opts.Nodes < 1 || opts.Nodes > MostNodes {
+		return fmt.Errorf("%d nodes: 1 to %d are possible: %w", opts.Nodes, MostNodes, ErrNothing)
+	}
 	if opts.Images < 0 || opts.Large < 0 || opts.Images+opts.Large == 0 {
 		return fmt.Errorf("%d images and %d large files: %w", opts.Images, opts.Large, ErrNothing)
 	}
@@ -95,7 +103,7 @@ func (d *demo) say(format string, args ...any) {
 	fmt.Fprintf(d.Out, "%5.1fs  %s\n", time.Since(d.began).Seconds(), fmt.Sprintf(format, args...))
 }
 
-// prepare makes the origin, its data, and the mount.
+// prepare makes the origin, its data, and the mounts.
 func (d *demo) prepare(ctx context.Context) error {
 	if d.Origin == "" {
 		s, err := startServer(ctx, d.Dir)
@@ -114,19 +122,37 @@ func (d *demo) prepare(ctx context.Context) error {
 	return d.mount(ctx)
 }
 
-// mount starts a Hearth, mounted where FUSE works, else as a node to read through.
+// mount starts the nodes that are not there, mounted where FUSE works, else to read through.
 func (d *demo) mount(ctx context.Context) error {
-	m, err := startMount(ctx, d)
-	if err != nil {
+	if err := d.ring.prepare(d); err != nil {
 		return err
 	}
-	d.node = m
-	if m.dir == "" {
+	for i := len(d.nodes); i < d.Nodes; i++ {
+		m, err := launch(d, i)
+		if err != nil {
+			return err
+		}
+		d.nodes = append(d.nodes, m)
+	}
+	for _, m := range d.nodes {
+		if err := m.answers(ctx); err != nil {
+			return err
+		}
+	}
+	if err := d.gathered(ctx); err != nil {
+		return err
+	}
+	m := d.nodes[0]
+	switch {
+	case m.dir == "":
 		d.say("no /dev/fuse here: reading through the node instead of a mount")
-	} else {
+	case d.Nodes == 1:
 		d.say("mounted %s on %s (process %d reads for us; this one, %d, is only a reader)", d.Origin, m.dir, m.cmd.Process.Pid, os.Getpid())
+	default:
+		d.say("mounted %s on %s and so on, by %d nodes of a ring; each may keep %s", d.Origin, m.dir, d.Nodes, size(d.room()))
 	}
 	if d.files == nil {
+		var err error
 		if d.files, err = m.survey(ctx, d.Images); err != nil {
 			return err
 		}
@@ -135,55 +161,76 @@ func (d *demo) mount(ctx context.Context) error {
 	return nil
 }
 
-// epochs reads everything cold, warm, and after a SIGKILL.
+// epochs reads everything cold, warm, and once more around a SIGKILL.
 func (d *demo) epochs(ctx context.Context) error {
 	rng := rand.New(rand.NewPCG(uint64(d.began.UnixNano()), 7))
 	for _, name := range []string{"cold", "warm"} {
-		if err := d.epoch(ctx, name, rng); err != nil {
+		if err := d.epoch(ctx, name, rng, nil); err != nil {
 			return err
 		}
 	}
+	victim := d.nodes[len(d.nodes)-1]
+	if d.Nodes > 1 {
+		return d.epoch(ctx, "one killed", rng, victim)
+	}
 	d.say("killing that Hearth with SIGKILL, and mounting again on the same cache")
-	d.node.kill()
+	victim.kill()
+	d.nodes = nil
 	if err := d.mount(ctx); err != nil {
 		return fmt.Errorf("mount again after the kill: %w", err)
 	}
-	return d.epoch(ctx, "after kill -9", rng)
+	return d.epoch(ctx, "after kill -9", rng, nil)
 }
 
-func (d *demo) epoch(ctx context.Context, name string, rng *rand.Rand) error {
-	order := rng.Perm(len(d.files))
+// epoch reads all files in random order, each by one of the nodes; half-way victim is killed,
+// if there is one.
+func (d *demo) epoch(ctx context.Context, name string, rng *rand.Rand, victim *mounted) error {
+	w := &work{files: d.files, left: rng.Perm(len(d.files)), nodes: d.nodes}
+	if victim != nil {
+		w.half = func() {
+			d.say("half-way: killing %s with SIGKILL; the others go on", victim.name)
+			victim.kill()
+		}
+	}
 	before := d.asked()
 	start := time.Now()
-	bad, err := d.node.readAll(ctx, d.files, order)
+	err := w.run(ctx)
 	took := time.Since(start)
 	if err != nil {
 		return fmt.Errorf("%s epoch: %w", name, err)
 	}
-	r := row{name: name, files: len(d.files), bytes: total(d.files), took: took, asked: d.asked().minus(before), wrong: len(bad)}
+	r := row{name: name, files: len(d.files), bytes: total(d.files), took: took, asked: d.asked().minus(before), wrong: len(w.bad)}
 	d.rows = append(d.rows, r)
-	d.say("%s epoch: %d files in random order, %.0f files/s, %s/s", name, r.files, float64(r.files)/took.Seconds(), size(int64(float64(r.bytes)/took.Seconds())))
-	if len(bad) > 0 {
-		for _, f := range bad[:min(3, len(bad))] {
+	d.say("%s epoch: %d files in random order, %.0f files/s, %s/s, the slowest one %v", name, r.files, float64(r.files)/took.Seconds(),
+		size(int64(float64(r.bytes)/took.Seconds())), w.slowest.Round(time.Millisecond))
+	if len(w.bad) > 0 {
+		for _, f := range w.bad[:min(3, len(w.bad))] {
 			d.say("WRONG: %s", f)
 		}
-		return fmt.Errorf("%s epoch: %d of %d files: %w", name, len(bad), len(d.files), ErrMismatch)
+		return fmt.Errorf("%s epoch: %d of %d files: %w", name, len(w.bad), len(d.files), ErrMismatch)
 	}
 	return nil
 }
 
-// asked is what was asked of the origin so far: counted by the proxy before it,
-// or, for a bucket of one's own, by the node.
-func (d *demo) asked() counts {
-	if d.server != nil {
-		return d.server.counts()
+// asked is what was asked of the origin so far - counted by the proxy before it, or, for a
+// bucket of one's own, by the nodes - and what nodes got of each other.
+func (d *demo) asked() (sum counts) {
+	for _, m := range d.nodes {
+		sum = sum.plus(m.counts())
 	}
-	return d.node.counts()
+	if d.server != nil {
+		c := d.server.counts()
+		sum.requests, sum.bytes = c.requests, c.bytes
+	}
+	return sum
 }
 
 func (d *demo) stop() {
-	if d.node != nil {
-		d.node.stop()
+	for _, m := range d.nodes {
+		m.end()
+	}
+	for _, m := range d.nodes {
+		m.stop()
 	}
 	if d.server != nil {
 		d.server.stop()
@@ -198,9 +245,9 @@ func (d *demo) next() {
 		verdict = "All epochs read the same bytes."
 	}
 	if d.Keep {
-		at := "--node unix://" + d.node.socket
+		at := "--node unix://" + d.nodes[0].socket
 		fmt.Fprintf(d.Out, "\n%s Try next, in another terminal:\n  hearth status %s\n  hearth ls -l /%s %s\n  hearth stat -v /%s %s\n  find %s | head\n",
-			verdict, at, path.Dir(d.files[0].name), at, d.files[0].name, at, d.node.dir)
+			verdict, at, path.Dir(d.files[0].name), at, d.files[0].name, at, d.nodes[0].dir)
 		return
 	}
 	fmt.Fprintf(d.Out, "\n%s Try next, on a bucket of yours:\n"+

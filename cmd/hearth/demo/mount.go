@@ -21,20 +21,18 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
-
-	"golang.org/x/sync/errgroup"
 )
-
-// readers is how many read at once, as a data loader's workers do.
-const readers = 8
 
 // mounted is a Hearth in a process of its own, and the way to read through it.
 type mounted struct {
+	name   string
 	cmd    *exec.Cmd
 	dir    string // the mount point; empty: read through the node's socket
 	socket string
 	log    *lockedBuffer
 	done   chan struct{} // closed when the process has ended
+	killed atomic.Bool   // what its readers fail with from now on is no fault
+	said   counts        // what it counted when it was asked last
 }
 
 // lockedBuffer keeps what a process prints, for the case that it fails.
@@ -65,15 +63,24 @@ func canMount() bool {
 	return true
 }
 
-func startMount(ctx context.Context, d *demo) (*mounted, error) {
-	m := &mounted{socket: filepath.Join(d.Dir, "hearth.sock"), log: &lockedBuffer{}, done: make(chan struct{})}
-	config, err := d.config(m.socket)
+// launch starts the node of a number, from 0 on.
+func launch(d *demo, i int) (*mounted, error) {
+	m := &mounted{name: fmt.Sprintf("node-%d", i+1), log: &lockedBuffer{}, done: make(chan struct{})}
+	base := d.Dir
+	if d.Nodes > 1 {
+		base = filepath.Join(d.Dir, m.name)
+		if err := os.MkdirAll(base, 0o755); err != nil {
+			return nil, fmt.Errorf("make a directory for %s: %w", m.name, err)
+		}
+	}
+	m.socket = filepath.Join(base, "hearth.sock")
+	config, err := d.config(base, i)
 	if err != nil {
 		return nil, err
 	}
 	args := []string{"up", "--config", config}
 	if canMount() {
-		m.dir = filepath.Join(d.Dir, "mnt")
+		m.dir = filepath.Join(base, "mnt")
 		if err := os.MkdirAll(m.dir, 0o755); err != nil && !errors.Is(err, syscall.ENOTCONN) {
 			return nil, fmt.Errorf("make the mount point: %w", err)
 		}
@@ -90,10 +97,6 @@ func startMount(ctx context.Context, d *demo) (*mounted, error) {
 		return nil, fmt.Errorf("start %s: %w", d.Hearth, err)
 	}
 	go func() { _ = m.cmd.Wait(); close(m.done) }()
-	if err := m.answers(ctx); err != nil {
-		m.stop()
-		return nil, err
-	}
 	return m, nil
 }
 
@@ -105,15 +108,15 @@ func (d *demo) environ() []string {
 	})
 }
 
-// config writes the configuration of the demo's Hearth.
-func (d *demo) config(socket string) (string, error) {
+// config writes the configuration of the node of a number, whose files lie in base.
+func (d *demo) config(base string, i int) (string, error) {
 	origin := d.Origin
 	if d.server != nil {
 		origin = fmt.Sprintf("{url: %q, endpoint: %q, region: us-east-1, path_style: true}", d.Origin, d.server.endpoint)
 	}
-	text := fmt.Sprintf("origin: %s\ncache: {ram: 256MiB, disks: [{path: %q, size: 4GiB}]}\nadmin: {socket: %q, listen: \"-\"}\n",
-		origin, filepath.Join(d.Dir, "cache"), socket)
-	name := filepath.Join(d.Dir, "hearth.yaml")
+	text := fmt.Sprintf("origin: %s\ncache: {ram: 256MiB, disks: [{path: %q, size: %d}]}\nadmin: {socket: %q, listen: \"-\"}\n%s",
+		origin, filepath.Join(base, "cache"), d.room(), filepath.Join(base, "hearth.sock"), d.ring.config(i))
+	name := filepath.Join(base, "hearth.yaml")
 	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
 		return "", fmt.Errorf("write the demo's configuration: %w", err)
 	}
@@ -147,41 +150,6 @@ func (m *mounted) answers(ctx context.Context) error {
 func inMountTable(dir string) bool {
 	table, err := os.ReadFile("/proc/self/mountinfo")
 	return err == nil && strings.Contains(string(table), " "+dir+" ")
-}
-
-// readAll reads the files in the order given, as many at once as there are
-// readers, and returns the names of those whose hash is not the one expected.
-func (m *mounted) readAll(ctx context.Context, files []file, order []int) ([]string, error) {
-	var next atomic.Int64
-	var mu sync.Mutex // guards bad
-	var bad []string
-	group, ctx := errgroup.WithContext(ctx)
-	for range readers {
-		group.Go(func() error {
-			buf := make([]byte, 1<<20)
-			for ctx.Err() == nil {
-				i := next.Add(1) - 1
-				if i >= int64(len(order)) {
-					return nil
-				}
-				f := &files[order[i]]
-				hash, err := m.hash(ctx, f, buf)
-				if err != nil {
-					return err
-				}
-				if f.hash == ([sha256.Size]byte{}) {
-					f.hash = hash // a bucket of one's own: the first epoch tells
-				}
-				if hash != f.hash {
-					mu.Lock()
-					bad = append(bad, f.name)
-					mu.Unlock()
-				}
-			}
-			return ctx.Err()
-		})
-	}
-	return bad, group.Wait()
 }
 
 // hash reads one file as a loader does - open, fstat, read, close - and checks
@@ -248,18 +216,33 @@ func (m *mounted) request(ctx context.Context, path string) (*http.Response, err
 	return resp, nil
 }
 
-// counts is what the node says it asked of its origin.
-func (m *mounted) counts() counts {
-	var status struct {
-		Origin struct{ Requests, Bytes int64 }
+// status is what of a node's status the demo looks at.
+type status struct {
+	Origin struct{ Requests, Bytes int64 }
+	Ring   struct {
+		Alive int
+		Reads struct{ Bytes int64 }
 	}
+}
+
+func (m *mounted) status() (s status, err error) {
 	resp, err := m.request(context.Background(), "/v1/status")
 	if err != nil {
-		return counts{}
+		return s, err
 	}
 	defer func() { _ = resp.Body.Close() }()
-	_ = json.NewDecoder(resp.Body).Decode(&status)
-	return counts{status.Origin.Requests, status.Origin.Bytes}
+	return s, json.NewDecoder(resp.Body).Decode(&s)
+}
+
+// counts is what the node says it asked of its origin and got of its peers; of one that was
+// killed, what it said last.
+func (m *mounted) counts() counts {
+	if !m.killed.Load() {
+		if s, err := m.status(); err == nil {
+			m.said = counts{s.Origin.Requests, s.Origin.Bytes, s.Ring.Reads.Bytes}
+		}
+	}
+	return m.said
 }
 
 // survey lists up to most files of a bucket of one's own through the mount.
@@ -296,14 +279,22 @@ func (m *mounted) survey(ctx context.Context, most int) ([]file, error) {
 
 // kill ends the process the hard way and takes the dead mount point away.
 func (m *mounted) kill() {
+	m.counts()
+	m.killed.Store(true)
 	_ = m.cmd.Process.Kill()
 	<-m.done
 	m.detach()
 }
 
-// stop asks the process to unmount and end, and insists after 10 seconds.
+// end asks the process to unmount and end.
+func (m *mounted) end() {
+	if !m.killed.Load() {
+		_ = m.cmd.Process.Signal(syscall.SIGTERM)
+	}
+}
+
+// stop waits for what end began, and insists after 10 seconds.
 func (m *mounted) stop() {
-	_ = m.cmd.Process.Signal(syscall.SIGTERM)
 	select {
 	case <-m.done:
 	case <-time.After(10 * time.Second):

@@ -38,12 +38,18 @@ type server struct {
 	bytes          atomic.Int64
 }
 
-// counts is what was asked of an origin.
-type counts struct{ requests, bytes int64 }
+// counts is what was asked of an origin, and the bytes that nodes got of each other.
+type counts struct{ requests, bytes, peers int64 }
 
-func (c counts) minus(b counts) counts { return counts{c.requests - b.requests, c.bytes - b.bytes} }
+func (c counts) plus(b counts) counts {
+	return counts{c.requests + b.requests, c.bytes + b.bytes, c.peers + b.peers}
+}
 
-func (s *server) counts() counts { return counts{s.requests.Load(), s.bytes.Load()} }
+func (c counts) minus(b counts) counts {
+	return c.plus(counts{-b.requests, -b.bytes, -b.peers})
+}
+
+func (s *server) counts() counts { return counts{requests: s.requests.Load(), bytes: s.bytes.Load()} }
 
 // objects is where the server keeps its objects, as plain files.
 func (s *server) objects() string { return filepath.Join(s.dir, bucket) }

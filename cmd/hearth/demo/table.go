@@ -20,11 +20,18 @@ type row struct {
 func (d *demo) table() {
 	fmt.Fprintf(d.Out, "\n")
 	w := tabwriter.NewWriter(d.Out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(w, "epoch\tfiles/s\tthroughput\torigin requests\torigin bytes\twrong\t\n")
+	head, peers := "epoch\tfiles/s\tthroughput\torigin requests\torigin bytes\twrong\t", ""
+	if d.Nodes > 1 {
+		head += "from peers\t"
+	}
+	fmt.Fprintln(w, head)
 	for _, r := range d.rows {
 		s := r.took.Seconds()
-		fmt.Fprintf(w, "%s\t%.0f\t%s/s\t%d\t%s\t%d\t\n", r.name, float64(r.files)/s,
-			size(int64(float64(r.bytes)/s)), r.asked.requests, size(r.asked.bytes), r.wrong)
+		if d.Nodes > 1 {
+			peers = size(r.asked.peers) + "\t"
+		}
+		fmt.Fprintf(w, "%s\t%.0f\t%s/s\t%d\t%s\t%d\t%s\n", r.name, float64(r.files)/s,
+			size(int64(float64(r.bytes)/s)), r.asked.requests, size(r.asked.bytes), r.wrong, peers)
 	}
 	_ = w.Flush()
 }

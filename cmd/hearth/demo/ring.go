@@ -1,0 +1,114 @@
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/hearthfs/hearth/peer/secret"
+)
+
+// MostNodes of a demo are as many as fit one machine.
+const MostNodes = 8
+
+// ring is how the nodes of a demo find each other: by gossip on loopback, with a key.
+type ring struct {
+	key    string // its file
+	gossip []string
+}
+
+// prepare makes the key, and finds an address for each node, once.
+func (r *ring) prepare(d *demo) error {
+	if d.Nodes == 1 || r.key != "" {
+		return nil
+	}
+	r.key = filepath.Join(d.Dir, "key")
+	if err := os.WriteFile(r.key, []byte(secret.Generate()), 0o600); err != nil {
+		return fmt.Errorf("write the cluster key: %w", err)
+	}
+	for range d.Nodes {
+		at, err := freePair()
+		if err != nil {
+			return err
+		}
+		r.gossip = append(r.gossip, at)
+	}
+	return nil
+}
+
+// config are the lines of a node of that number; "": it is by itself.
+func (r *ring) config(i int) string {
+	if r.key == "" {
+		return ""
+	}
+	return fmt.Sprintf("node: {name: node-%d, listen: %q}\njoin: [%s]\ncluster: {name: demo, key_file: %q}\n", i+1, r.gossip[i], strings.Join(r.gossip, ", "), r.key)
+}
+
+// room is what each node may keep on its disk, in bytes. Several have room for all files
+// together, and none of them has by itself, unless these are few.
+func (d *demo) room() int64 {
+	const least, alone = 256 << 20, 4 << 30
+	if d.Nodes == 1 || d.own {
+		return alone
+	}
+	return max(least, total(d.files)*3/2/int64(d.Nodes))
+}
+
+// gathered waits until each node sees all of them.
+func (d *demo) gathered(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	for _, m := range d.nodes {
+		for d.Nodes > 1 {
+			s, err := m.status()
+			if err == nil && s.Ring.Alive == d.Nodes {
+				break
+			}
+			select {
+			case <-m.done:
+				return fmt.Errorf("%s ended instead of serving: %s", m.name, m.log)
+			case <-ctx.Done():
+				return fmt.Errorf("%s sees %d of %d nodes after a minute (%w): %s", m.name, s.Ring.Alive, d.Nodes, errors.Join(err, ctx.Err()), m.log)
+			case <-time.After(20 * time.Millisecond):
+			}
+		}
+	}
+	return nil
+}
+
+// freePair is an address with a port for gossip, by TCP and UDP, whose next port is free for
+// reads. Somebody may take it before the node does: then that says so.
+func freePair() (string, error) {
+	var failed error
+	for range 64 {
+		at, err := tryPair()
+		if err == nil {
+			return at, nil
+		}
+		failed = err
+	}
+	return "", fmt.Errorf("find two free ports: %w", failed)
+}
+
+func tryPair() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = l.Close() }()
+	u, err := net.ListenPacket("udp", l.Addr().String())
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = u.Close() }()
+	next, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", l.Addr().(*net.TCPAddr).Port+1))
+	if err != nil {
+		return "", err
+	}
+	return l.Addr().String(), next.Close()
+}

@@ -1,0 +1,105 @@
+package demo
+
+import (
+	"context"
+	"crypto/sha256"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// readers is how many read at once, as a data loader's workers do, shared out to the nodes.
+const readers = 8
+
+// work is an epoch: files that the readers of all nodes take one by one.
+type work struct {
+	files []file
+	nodes []*mounted
+	half  func() // called once when half is done; nil: nothing happens then
+
+	mu      sync.Mutex // guards the rest
+	left    []int
+	done    int
+	bad     []string // whose hash is not the one expected
+	slowest time.Duration
+}
+
+// run reads all that is left, until a read fails that should not.
+func (w *work) run(ctx context.Context) error {
+	for len(w.left) > 0 && ctx.Err() == nil {
+		// What the readers of a killed node gave back may come when the others have ended.
+		if err := w.round(ctx); err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+func (w *work) round(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	for _, m := range w.nodes {
+		for range max(2, readers/len(w.nodes)) {
+			group.Go(func() error { return w.read(ctx, group, m) })
+		}
+	}
+	return group.Wait()
+}
+
+// read takes files and reads them through a node until none is left, or the node was killed:
+// what then fails is left to the others.
+func (w *work) read(ctx context.Context, group *errgroup.Group, m *mounted) error {
+	buf := make([]byte, 1<<20)
+	for ctx.Err() == nil && !m.killed.Load() {
+		i, ok := w.take()
+		if !ok {
+			return nil
+		}
+		f := &w.files[i]
+		began := time.Now()
+		hash, err := m.hash(ctx, f, buf)
+		if err != nil {
+			w.giveBack(i)
+			if m.killed.Load() {
+				return nil
+			}
+			return err
+		}
+		if f.hash == ([sha256.Size]byte{}) {
+			f.hash = hash // a bucket of one's own: the first epoch tells
+		}
+		if w.finish(f, hash == f.hash, time.Since(began)) && w.half != nil {
+			group.Go(func() error { w.half(); return nil })
+		}
+	}
+	return ctx.Err()
+}
+
+func (w *work) take() (int, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.left) == 0 {
+		return 0, false
+	}
+	i := w.left[len(w.left)-1]
+	w.left = w.left[:len(w.left)-1]
+	return i, true
+}
+
+func (w *work) giveBack(i int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.left = append(w.left, i)
+}
+
+// finish notes a file that was read, and reports whether that makes half of them.
+func (w *work) finish(f *file, right bool, took time.Duration) (half bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !right {
+		w.bad = append(w.bad, f.name)
+	}
+	w.slowest = max(w.slowest, took)
+	w.done++
+	return w.done == (len(w.files)+1)/2
+}
