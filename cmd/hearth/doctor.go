@@ -35,7 +35,7 @@ func doctorCommand() *cobra.Command {
 	}
 	c := cli.AddCommon(cmd)
 	cli.AddOutput(cmd, c)
-	settings.AddFlags(cmd, "origin", "cache", "fuse", "admin")
+	settings.AddFlags(cmd, "origin", "cache", "fuse", "admin", "node", "join", "cluster")
 	index := cmd.Flags().Int(lookFlag, -1, "take one look for another doctor")
 	_ = cmd.Flags().MarkHidden(lookFlag) // it exists
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -121,6 +121,7 @@ func doctorOptions(c *cli.Common, cmd *cobra.Command, args []string) (o doctor.O
 		return o, err
 	}
 	o.Links, o.Version, o.Cache, o.Admin, o.Without = config.Links, config.Version, config.Cache, config.Admin, config.FuseWithout
+	o.Ring = config.Ring
 	if o.Alone {
 		o.Links = o.Links[:1]
 	}

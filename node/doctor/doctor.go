@@ -58,6 +58,8 @@ type Options struct {
 	Cache config.Cache
 	// Admin is where the node is asked; its Socket is a path, or "-".
 	Admin config.Admin
+	// Ring is the node's part in one; zero: it is alone.
+	Ring config.Ring
 	// Without is what mounts do without, AllowOther that one lets other users in.
 	Without    []string
 	AllowOther bool
@@ -130,6 +132,9 @@ func (o Options) local(running *Running) []look {
 		{"machine", "", nodeBound, func(_ context.Context, tell func(...Finding)) { tell(readSystem("/", limits).judge(o.Cache.RAM)...) }},
 		{"mount", "", mountBound, func(ctx context.Context, tell func(...Finding)) { tell(tryMount(ctx, o).judge()...) }},
 		{"addresses", "", nodeBound, func(ctx context.Context, tell func(...Finding)) { tell(atDoors(ctx, o, running)...) }},
+	}
+	if o.Ring.On() {
+		all = append(all, look{"ring", "", nodeBound + answerBound, func(ctx context.Context, tell func(...Finding)) { tell(atRing(ctx, o.Ring, running)...) }})
 	}
 	if err != nil { // which the look at the machine says
 		ram = 0
