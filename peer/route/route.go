@@ -109,6 +109,14 @@ func (r *Router) Owners(b hearth.Block) (ids []string) {
 	return ids
 }
 
+// Peer is the way to a node; nil: it is this one, or cannot be asked now.
+func (r *Router) Peer(id string) Peer {
+	if ring := r.ring.Load(); ring != nil {
+		return ring.Peers[id]
+	}
+	return nil
+}
+
 // Fill is the Source of others' blocks: from their owners, or from own where this node is
 // the next rank, or else from the bucket.
 func (r *Router) Fill(own, bucket hearth.Source) hearth.Source { return &fill{r, own, bucket} }
@@ -230,7 +238,7 @@ func judge(ctx context.Context, err error) judgement {
 	case errors.Is(err, hearth.ErrMiss):
 		return useless // it does not know the link
 	case errors.As(err, &said):
-		if said.Class == wire.Away || said.Class == wire.Deadline {
+		if said.Class == wire.Away || said.Class == wire.Deadline || said.Class == wire.NotKept {
 			return final
 		}
 		return useless

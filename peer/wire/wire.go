@@ -139,6 +139,8 @@ const (
 	Deadline
 	// Mismatch: the Version is not that of the Object's fields.
 	Mismatch
+	// NotKept: a block was read, to be kept, and no tier keeps it.
+	NotKept
 	classes
 )
 
