@@ -3,12 +3,12 @@ package warmup
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/warmup/account"
 	"github.com/hearthfs/hearth/warmup/gate"
 	"github.com/hearthfs/hearth/warmup/task"
 )
@@ -172,9 +172,16 @@ func (c *commit) ensure(ctx context.Context) error {
 	if loaded > 0 {
 		c.flush(ctx)
 	}
+	var well []*outcome
+	for _, it := range c.pending {
+		if it.out.well() {
+			well = append(well, &it.out)
+		}
+	}
+	has := j.loader.has(ctx, well...)
 	var again []*item
 	for _, it := range c.pending {
-		if it.out.well() && it.out.lost(j.loader.keeper) > 0 {
+		if it.out.well() && it.out.lost(has) > 0 {
 			again = append(again, it)
 		}
 	}
@@ -182,7 +189,7 @@ func (c *commit) ensure(ctx context.Context) error {
 		return nil
 	}
 	err := c.again(ctx, again, func(it *item, p *gate.Pass) int64 {
-		x := j.loader.load(ctx, p, it.out.object, it.out.first, it.out.n)
+		x := j.loader.load(ctx, p, outcome{object: it.out.object, first: it.out.first, n: it.out.n}, nil)
 		if x.stale {
 			it.out = j.loader.replaced(ctx, p, it.ref)
 			return it.out.loaded
@@ -195,8 +202,9 @@ func (c *commit) ensure(ctx context.Context) error {
 		return err
 	}
 	c.flush(ctx)
+	has = j.loader.has(ctx, outcomes(again)...)
 	for _, it := range again { // what is gone again, beside that
-		lost := it.out.lost(j.loader.keeper) - it.out.notKept - it.out.failed
+		lost := it.out.lost(has) - it.out.notKept - it.out.failed
 		it.out.lose(max(0, lost), cmp.Or(it.out.cause, causeDeclined))
 	}
 	return nil
@@ -206,20 +214,19 @@ func (c *commit) ensure(ctx context.Context) error {
 // is not kept, though it can be read.
 func (c *commit) flush(ctx context.Context) {
 	j := c.job
-	err := j.loader.keeper.Flush(ctx)
+	err := j.loader.flush(ctx)
 	if err != nil && ctx.Err() == nil {
-		err = j.loader.keeper.Flush(ctx)
+		err = j.loader.flush(ctx)
 	}
 	if err == nil || ctx.Err() != nil {
 		return
 	}
-	var some hearth.Unflushed
-	knows, lost := errors.As(err, &some), int64(0)
+	concerns, has, lost := atRisk(err), j.loader.has(ctx, outcomes(c.pending)...), int64(0)
 	for _, it := range c.pending {
 		if it.out.object == nil || j.rec.Pass > 0 && it.out.loaded == 0 { // which was flushed once
 			continue
 		}
-		n := it.out.sum(func(id hearth.ID) bool { return j.loader.keeper.Has(id) && (!knows || some.Concerns(id)) })
+		n := it.out.sum(func(b hearth.Block) bool { return concerns(b) && has(b.ID()) })
 		n = min(n, it.out.loaded+it.out.held)
 		it.out.lose(n, causeUnsafe+err.Error())
 		lost += n
@@ -227,6 +234,13 @@ func (c *commit) flush(ctx context.Context) {
 	if lost > 0 {
 		j.engine.told("warm-up cannot flush the disk tier", fmt.Errorf("job %s: %w", j.rec.ID, err))
 	}
+}
+
+func outcomes(items []*item) (all []*outcome) {
+	for _, it := range items {
+		all = append(all, &it.out)
+	}
+	return all
 }
 
 // again works on steps that have ended once more, through the gate as at first; load
@@ -255,7 +269,7 @@ func (c *commit) count(it *item) {
 	part := r.Cursor.part(it)
 	add := func(verdict int, bytes int64) {
 		if bytes > 0 {
-			part.Bytes.of(verdict).Bytes += bytes
+			part.Bytes.Of(verdict).Bytes += bytes
 			part.Verdict = max(part.Verdict, verdict)
 		}
 	}
@@ -266,38 +280,33 @@ func (c *commit) count(it *item) {
 	switch {
 	case part.Replaced:
 	case it.ref.broken, it.ref.absent != "" && it.ref.part == nil:
-		part.Verdict = wasFailed
+		part.Verdict = account.WasFailed
 		r.sample(it.ref.path(), it.ref.absent)
 	case out.vanished || it.ref.absent != "":
 		bytes := max(it.ref.object.Size, part.Bytes.Sum().Bytes)
-		part.replaced(wasVanished)
-		add(wasVanished, bytes)
+		part.Replace(account.WasVanished)
+		add(account.WasVanished, bytes)
 		r.sample(it.ref.path(), "it vanished from the origin")
 	case out.changed:
-		part.replaced(wasChanged)
-		add(wasFailed, out.failed)
-		add(wasNotKept, out.notKept)
-		add(wasChanged, out.object.Size-out.failed-out.notKept)
+		part.Replace(account.WasChanged)
+		add(account.WasFailed, out.failed)
+		add(account.WasNotKept, out.notKept)
+		add(account.WasChanged, out.object.Size-out.failed-out.notKept)
 	default:
-		add(wasPresent, out.held)
-		add(wasDone, out.loaded)
-		add(wasNotKept, out.notKept)
-		add(wasFailed, out.failed)
+		add(account.WasPresent, out.held)
+		add(account.WasDone, out.loaded)
+		add(account.WasNotKept, out.notKept)
+		add(account.WasFailed, out.failed)
 	}
 	if it.last {
 		r.whole(part)
 	}
 }
 
-// replaced notes that a version is no more: what was counted of it is none of the next one.
-func (p *Part) replaced(verdict int) {
-	p.Bytes, p.Verdict, p.Replaced = Counters{}, verdict, true
-}
-
 // whole counts a file.
 func (r *Record) whole(p *Part) {
-	p.Bytes.of(p.Verdict).Files++
-	r.Counters.add(&p.Bytes)
+	p.Bytes.Of(p.Verdict).Files++
+	r.Counters.Add(&p.Bytes)
 }
 
 // review notes what a later pass found: what had been evicted and is here again, or

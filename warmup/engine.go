@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/warmup/account"
 	"github.com/hearthfs/hearth/warmup/gate"
 	"github.com/hearthfs/hearth/warmup/list"
 	"github.com/hearthfs/hearth/warmup/pace"
@@ -26,6 +27,8 @@ type Options struct {
 	Source hearth.Source
 	// Keeper is the disk tier; nil: there is none, and only names can be made present.
 	Keeper hearth.Keeper
+	// Owners keep most blocks, in a ring; nil: this node keeps all.
+	Owners Owners
 	// Pins are told what belongs to the jobs at work; nil: nobody asks.
 	Pins *Pins
 	// Durable pins outlive the job that made them; nil: there are none.
@@ -284,7 +287,7 @@ func (j *job) open() {
 	e := j.engine
 	j.loader.pins = e.o.Pins.Open()
 	if e.o.Room != nil {
-		j.claim, j.others = e.claims.Open(j.loader.pins, len(e.o.Room.Rooms(nil)), j.rec.loads())
+		j.claim, j.others = e.claims.Open(j.loader.pins, len(e.o.Room.Rooms(nil)), j.rec.Loads())
 	}
 }
 
@@ -302,7 +305,7 @@ func (j *job) end(err error) {
 		r.State, r.Kind, r.Error = Failed, f.kind, f.text
 	case err != nil:
 		r.State, r.Kind, r.Error = Failed, kindFailed, j.engine.o.cause(err)
-	case r.Counters.never().Files > 0 || r.Lost > 0 || r.Checked.bad():
+	case r.Counters.Never().Files > 0 || r.Lost > 0 || r.Checked.Bad():
 		r.State = Partly
 	default:
 		r.State = Done
@@ -346,12 +349,12 @@ func (e *Engine) keep(r *Record) {
 	defer e.mu.Unlock()
 	if s := e.shown[saved.ID]; s != nil {
 		before, now := s.record.counted(), saved.counted()
-		for v := range wasFailed + 1 {
+		for v := range account.WasFailed + 1 {
 			if saved.Check {
 				break // it makes nothing present
 			}
-			was, is := before.of(v), now.of(v)
-			e.total.of(v).add(Tally{max(0, is.Files-was.Files), max(0, is.Bytes-was.Bytes)})
+			was, is := before.Of(v), now.Of(v)
+			e.total.Of(v).Add(Tally{Files: max(0, is.Files-was.Files), Bytes: max(0, is.Bytes-was.Bytes)})
 		}
 		s.record, s.unsaved = saved, err
 		brought := now.Done.Bytes + now.Changed.Bytes

@@ -40,7 +40,7 @@ func TestEverythingIsLoadedOnce(t *testing.T) {
 		t.Errorf("%d bytes of %d asked for, by %d listings", w.bucket.bytes, want.Bytes, w.bucket.lists)
 	}
 	v = w.over(w.start("/d3"))
-	if v.State != Done || v.Counters.Present != (Tally{41, 17<<20 + 1000*40*39/2}) || v.Counters.Done.Files != 0 || w.bucket.bytes != want.Bytes {
+	if v.State != Done || v.Counters.Present != (Tally{Files: 41, Bytes: 17<<20 + 1000*40*39/2}) || v.Counters.Done.Files != 0 || w.bucket.bytes != want.Bytes {
 		t.Errorf("again: %+v, %d bytes asked for", v.Counters, w.bucket.bytes)
 	}
 }
@@ -145,7 +145,7 @@ func TestWhatChangesMeanwhile(t *testing.T) {
 	if v.State != Done || c.Changed.Files != 2 || c.Vanished.Files != 2 || c.Vanished.Bytes != 33<<20+8000 {
 		t.Errorf("%+v", v)
 	}
-	if sum, want := c.Sum(), (Tally{before.Files, before.Bytes + 10<<20 - 5 + 2999}); sum != want {
+	if sum, want := c.Sum(), (Tally{Files: before.Files, Bytes: before.Bytes + 10<<20 - 5 + 2999}); sum != want {
 		t.Errorf("sum %+v, want %+v", sum, want)
 	}
 	w.holds()
@@ -178,7 +178,7 @@ func TestLostIsSaid(t *testing.T) {
 		w.keeper.evict(func(h *fakeHeld) bool { return h.block.Object.Key == "loses" })
 	}
 	w.open()
-	if v := w.over(w.start("/")); v.State != Partly || v.Lost != 10 || v.Reloaded != 10 || len(v.Samples) == 0 || v.BytesDone != 10 || v.Counters.Done != (Tally{2, 20}) {
+	if v := w.over(w.start("/")); v.State != Partly || v.Lost != 10 || v.Reloaded != 10 || len(v.Samples) == 0 || v.BytesDone != 10 || v.Counters.Done != (Tally{Files: 2, Bytes: 20}) {
 		t.Errorf("%+v", v)
 	}
 }
@@ -202,7 +202,7 @@ func TestLostIsSaidOfWhatIsLoadedInPart(t *testing.T) {
 	}
 	v := w.over(r.ID)
 	c := v.Counters
-	if v.State != Partly || v.Lost != 1000 || v.Reloaded != 0 || v.BytesDone != 10 || c.Done != (Tally{2, 1010}) || c.NotKept != (Tally{1, 30}) || c.Failed != (Tally{2, 500}) {
+	if v.State != Partly || v.Lost != 1000 || v.Reloaded != 0 || v.BytesDone != 10 || c.Done != (Tally{Files: 2, Bytes: 1010}) || c.NotKept != (Tally{Files: 1, Bytes: 30}) || c.Failed != (Tally{Files: 2, Bytes: 500}) {
 		t.Errorf("%+v", v)
 	}
 	said := func(s Sample) bool {
@@ -245,7 +245,7 @@ func TestWhatAFlushLoses(t *testing.T) {
 		w.open()
 		v := w.over(w.start("/"))
 		total := w.bucket.total()
-		if again && (v.State != Partly || v.Counters.NotKept != (Tally{1, 30_000}) || len(v.Samples) != 1) ||
+		if again && (v.State != Partly || v.Counters.NotKept != (Tally{Files: 1, Bytes: 30_000}) || len(v.Samples) != 1) ||
 			!again && (v.State != Done || v.Counters.Done.Bytes != total.Bytes) || v.Counters.Sum() != total || w.bucket.bytes != total.Bytes+30_000 {
 			t.Errorf("again %v: %+v, %d bytes asked for", again, v, w.bucket.bytes)
 		}
@@ -295,7 +295,7 @@ func TestHowALoadOfWhatWasLostEnds(t *testing.T) {
 		}
 		w.open()
 		v := w.over(w.start("/d"))
-		if !lost || v.State != c.state || *c.want(&v.Counters) != (Tally{1, 30_000}) || v.Counters.Sum() != (Tally{2, 30_010}) || v.Lost != 0 {
+		if !lost || v.State != c.state || *c.want(&v.Counters) != (Tally{Files: 1, Bytes: 30_000}) || v.Counters.Sum() != (Tally{Files: 2, Bytes: 30_010}) || v.Lost != 0 {
 			t.Errorf("%s: %s, %+v", name, v.State, v.Counters)
 		}
 		if c.cause != "" && (len(v.Samples) != 1 || v.Samples[0].Path != "/d/loses" || !strings.Contains(v.Samples[0].Cause, c.cause)) {
@@ -329,10 +329,10 @@ func TestWhatCannotBeFlushedIsNotDone(t *testing.T) {
 			}
 			return nil
 		}, func(Tally) Tally { return Tally{} }},
-		{"for ever", func(*world, int) error { return failed }, func(total Tally) Tally { return Tally{total.Files - 6, total.Bytes} }}, // six are empty
+		{"for ever", func(*world, int) error { return failed }, func(total Tally) Tally { return Tally{Files: total.Files - 6, Bytes: total.Bytes} }}, // six are empty
 		{"of one directory", func(w *world, _ int) error {
 			return fmt.Errorf("flush: %w", fakeUnflushed{failed, map[[16]byte]bool{w.bucket.objects["d2/f30"].Version: true}})
-		}, func(Tally) Tally { return Tally{1, 30_000} }},
+		}, func(Tally) Tally { return Tally{Files: 1, Bytes: 30_000} }},
 	} {
 		w := newWorld(t)
 		w.fill()
@@ -464,7 +464,7 @@ func TestLists(t *testing.T) {
 		if !nul {
 			missing = 3 // the two halves of a name
 		}
-		if c := v.Counters; v.State != Partly || c.Failed != (Tally{missing, 0}) || c.Sum().Files != 43+missing+(1-(missing-1)/2) ||
+		if c := v.Counters; v.State != Partly || c.Failed != (Tally{Files: missing, Bytes: 0}) || c.Sum().Files != 43+missing+(1-(missing-1)/2) ||
 			v.Samples[0] != (Sample{Path: "/nothing", Cause: "no such file or directory"}) {
 			t.Errorf("nul %v: %+v", nul, v)
 		}

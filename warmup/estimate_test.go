@@ -42,7 +42,7 @@ func TestADryRunTellsTheRequestsOfTheLoad(t *testing.T) {
 		_, err = w.tree.Below(t.Context(), root.ID, func(_ string, x namespace.Node) error {
 			if o := x.Object; !x.Dir {
 				for first := int64(0); first < o.Blocks(); first += 16 {
-					l.load(t.Context(), pass, &o, first, min(16, o.Blocks()-first))
+					l.load(t.Context(), pass, outcome{object: &o, first: first, n: min(16, o.Blocks()-first)}, nil)
 				}
 			}
 			return nil

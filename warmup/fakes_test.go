@@ -17,6 +17,7 @@ import (
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/namespace"
 	"github.com/hearthfs/hearth/namespace/record"
+	"github.com/hearthfs/hearth/warmup/account"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -52,7 +53,7 @@ func (b *fakeBucket) total() (t Tally) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, o := range b.objects {
-		t.add(Tally{1, o.Size})
+		t.Add(Tally{Files: 1, Bytes: o.Size})
 	}
 	return t
 }
@@ -291,8 +292,8 @@ func (f *fakeRecords) Save(r Record) error {
 		return errors.New("killed")
 	}
 	was := f.last[r.ID]
-	for v := range wasFailed + 1 {
-		if a, b := was.Counters.of(v), r.Counters.of(v); b.Files < a.Files || b.Bytes < a.Bytes {
+	for v := range account.WasFailed + 1 {
+		if a, b := was.Counters.Of(v), r.Counters.Of(v); b.Files < a.Files || b.Bytes < a.Bytes {
 			f.t.Errorf("counters fell from %+v to %+v", was.Counters, r.Counters)
 		}
 	}

@@ -42,7 +42,11 @@ func newFit(of Room, targets []string, mine *pins.Claim, before []*pins.Claim) *
 	if of == nil {
 		return &fit{Fit: pins.NewFit(nil, nil, nil, nil)}
 	}
-	return &fit{Fit: pins.NewFit(of.Rooms(targets), mine, before, of.Within(targets)), of: of, targets: targets}
+	f := &fit{Fit: pins.NewFit(of.Rooms(targets), mine, before, of.Within(targets)), of: of, targets: targets}
+	if ring, ok := of.(interface{ Of() string }); ok {
+		f.Of = ring.Of()
+	}
+	return f
 }
 
 // add adds an object of a target, and returns the sum.

@@ -267,7 +267,7 @@ func TestADryRunOfSeveral(t *testing.T) {
 		t.Fatal(err)
 	}
 	v := w.over(r.ID)
-	if !slices.Equal(v.Targets, []string{"/1", "/0"}) || v.Plan.Total != (Tally{3, 2600}) || !strings.Contains(v.Plan.Lacks, "2500 bytes of a cache directory in which 2000") {
+	if !slices.Equal(v.Targets, []string{"/1", "/0"}) || v.Plan.Total != (Tally{Files: 3, Bytes: 2600}) || !strings.Contains(v.Plan.Lacks, "2500 bytes of a cache directory in which 2000") {
 		t.Errorf("%+v", v)
 	}
 	r, err = w.engine.Submit(Request{List: "-", DryRun: true}, strings.NewReader("/1/c\n/nothing\n/0/none"), false, asIs)

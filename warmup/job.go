@@ -73,14 +73,14 @@ func (j *job) run(ctx context.Context) error {
 	switch {
 	case r.Check:
 		return j.check(ctx)
-	case !r.loads():
+	case !r.Loads():
 		return j.onlyCount(ctx)
 	}
 	for r.Pass <= lastPass {
 		if err := j.pass(ctx); err != nil {
 			return err
 		}
-		never := r.Counters.never()
+		never := r.Counters.Never()
 		if r.Pass == 0 {
 			r.Plan.Total = r.Counters.Sum()
 		}
@@ -133,7 +133,7 @@ func (j *job) pass(ctx context.Context) error {
 	counted := make(chan struct{})
 	if j.plan.Counted {
 		close(counted)
-		if !j.pinned && j.rec.loads() { // what was loaded before a restart must stay as well
+		if !j.pinned && j.rec.Loads() { // what was loaded before a restart must stay as well
 			task.Start(&work, cancel, func() error { j.pinAll(ctx); return nil })
 		}
 	} else {
@@ -186,6 +186,9 @@ func (j *job) pass(ctx context.Context) error {
 func (j *job) walk(ctx context.Context, from Cursor, order chan<- *item, begin func(*item, *gate.Pass)) error {
 	w := j.over()
 	w.start = from
+	if !j.rec.Check {
+		w.ahead = j.loader.ahead
+	}
 	w.each = func(r ref) error {
 		began := time.Now()
 		j.pin(&r)
@@ -200,7 +203,7 @@ func (j *job) walk(ctx context.Context, from Cursor, order chan<- *item, begin f
 				return context.Cause(ctx)
 			}
 			began := time.Now()
-			present := j.present(it)
+			present := j.present(ctx, it)
 			if present {
 				close(it.done)
 			}
@@ -252,7 +255,7 @@ func (j *job) targets(from Cursor, each func(target string, at, next Cursor) err
 }
 
 // present reports whether a step needs no request, and is over.
-func (j *job) present(it *item) bool {
+func (j *job) present(ctx context.Context, it *item) bool {
 	o := &it.ref.object
 	if it.ref.absent != "" || it.n == 0 && !it.renewed && !it.ref.changed {
 		return true
@@ -261,12 +264,16 @@ func (j *job) present(it *item) bool {
 		return false
 	}
 	it.out = outcome{object: o, first: it.first, n: it.n}
-	if it.out.lost(j.loader.keeper) == 0 {
+	has := it.ref.has
+	if has == nil {
+		has = j.loader.has(ctx, &it.out)
+	}
+	if it.out.lost(has) == 0 {
 		it.out.held = it.out.bytes()
 		return true
 	}
 	if j.rec.Pass == lastPass {
-		it.out.notKept, it.out.cause = it.out.lost(j.loader.keeper), "the cache has no room for it beside what else is read"
+		it.out.notKept, it.out.cause = it.out.lost(has), "the cache has no room for it beside what else is read"
 		return true
 	}
 	return false
@@ -292,7 +299,7 @@ func (j *job) step(ctx context.Context, it *item, p *gate.Pass) {
 		return
 	}
 	if !it.renewed {
-		it.out = j.loader.load(ctx, p, &it.ref.object, it.first, it.n)
+		it.out = j.loader.load(ctx, p, outcome{object: &it.ref.object, first: it.first, n: it.n}, it.ref.has)
 	}
 	if it.renewed || it.out.stale && it.first == 0 && it.last {
 		it.out = j.loader.replaced(ctx, p, it.ref)
@@ -305,7 +312,7 @@ func (j *job) step(ctx context.Context, it *item, p *gate.Pass) {
 
 // pin keeps an object from being given up while the job runs.
 func (j *job) pin(r *ref) {
-	if r.absent == "" && j.rec.loads() && !j.loader.pins.Add(r.object.Version) {
+	if r.absent == "" && j.rec.Loads() && !j.loader.pins.Add(r.object.Version) {
 		j.engine.told("a warm-up has no memory to keep what it loads from being evicted", errors.New("raise --cache-ram"))
 	}
 }
@@ -333,6 +340,9 @@ func (j *job) count(ctx context.Context) error {
 	defer j.claim.Whole()
 	fit := newFit(o.Room, j.rec.Targets, j.claim, j.others)
 	c := &count{walk: j.over()}
+	if j.rec.DryRun {
+		c.ahead = j.loader.ahead
+	}
 	c.listed = func(names, hidden int64) {
 		j.plan.Lock()
 		defer j.plan.Unlock()
@@ -343,15 +353,15 @@ func (j *job) count(ctx context.Context) error {
 	}
 	c.each = func(r ref) error {
 		j.pin(&r)
-		found := Plan{Total: Tally{1, r.object.Size}}
+		found := Plan{Total: Tally{Files: 1, Bytes: r.object.Size}}
 		if j.rec.DryRun && r.absent == "" {
-			found.Held, found.Requests = j.loader.held(&r.object)
+			found.Held, found.Requests = j.loader.held(ctx, &r.object, r.has)
 		}
 		j.plan.Lock()
 		defer j.plan.Unlock()
-		j.plan.Total.add(found.Total)
+		j.plan.Total.Add(found.Total)
 		j.share.Large(streams(j.plan.Total.Bytes))
-		j.plan.Held.add(found.Held)
+		j.plan.Held.Add(found.Held)
 		j.plan.Requests += found.Requests
 		if r.absent != "" {
 			return j.missesLocked(&r)

@@ -46,14 +46,14 @@ func (o *outcome) add(x outcome) {
 }
 
 // lost is the bytes of its blocks that are not held.
-func (o *outcome) lost(k hearth.Keeper) int64 {
-	return o.sum(func(id hearth.ID) bool { return !k.Has(id) })
+func (o *outcome) lost(has func(hearth.ID) bool) int64 {
+	return o.sum(func(b hearth.Block) bool { return !has(b.ID()) })
 }
 
 // sum is the bytes of some of its blocks.
-func (o *outcome) sum(of func(hearth.ID) bool) (bytes int64) {
+func (o *outcome) sum(of func(hearth.Block) bool) (bytes int64) {
 	for i := range o.n {
-		if b := o.object.Block(o.first + i); of(b.ID()) {
+		if b := o.object.Block(o.first + i); of(b) {
 			bytes += int64(b.Len())
 		}
 	}
@@ -108,10 +108,10 @@ const (
 	causeChanging = "it changes while it is loaded"
 )
 
-// load makes blocks [first, first+n) of an object present. It may be done again at
-// any time: what is held costs nothing.
-func (l *loader) load(ctx context.Context, p *gate.Pass, o *hearth.Object, first, n int64) outcome {
-	out := outcome{object: o, first: first, n: n}
+// load makes the blocks of a step present. It may be done again at any time: what is
+// held costs nothing. has is who was asked for them just now; nil: nobody.
+func (l *loader) load(ctx context.Context, p *gate.Pass, out outcome, has func(hearth.ID) bool) outcome {
+	o, first, n, most := out.object, out.first, out.n, l.run
 	if !o.Cacheable() {
 		for i := range n {
 			out.notKept += int64(o.Block(first + i).Len())
@@ -119,15 +119,21 @@ func (l *loader) load(ctx context.Context, p *gate.Pass, o *hearth.Object, first
 		out.cause = causeWeak
 		return out
 	}
+	if has == nil {
+		has = l.has(ctx, &out)
+	}
+	if l.Owners != nil && l.rate == nil && !l.Owners.Here(o.Block(first)) {
+		most = hearth.ExtentBlocks // what is on its way to its owner no end of this process loses
+	}
 	for from := first; ; {
-		at, run, held := runs.Next(l.holds(o), from, first+n, l.run)
+		at, run, held := runs.Next(holds(o, has), from, first+n, most)
 		if out.held += held; run == 0 {
 			return out
 		}
 		if err := l.fetch(ctx, p, o.Block(at), int(run), &out); err != nil {
 			out.stale = errors.Is(err, hearth.ErrStale)
 			out.cause = l.cause(err)
-			out.failed = max(0, out.lost(l.keeper)-out.notKept)
+			out.failed = max(0, out.lost(l.has(ctx, &out))-out.notKept)
 			out.held = out.bytes() - out.loaded - out.notKept - out.failed
 			return out
 		}
@@ -138,7 +144,7 @@ func (l *loader) load(ctx context.Context, p *gate.Pass, o *hearth.Object, first
 }
 
 // bytes of its blocks.
-func (o *outcome) bytes() int64 { return o.sum(func(hearth.ID) bool { return true }) }
+func (o *outcome) bytes() int64 { return o.sum(func(hearth.Block) bool { return true }) }
 
 // fetch brings a run of missing blocks and has each kept before it takes the next.
 func (l *loader) fetch(ctx context.Context, p *gate.Pass, first hearth.Block, n int, out *outcome) error {
@@ -148,7 +154,39 @@ func (l *loader) fetch(ctx context.Context, p *gate.Pass, first hearth.Block, n 
 	l.meter.Begin()
 	before := out.loaded
 	defer func() { l.meter.End(out.loaded - before) }()
-	var failed error
+	if l.Owners != nil && !l.Owners.Here(first) {
+		var failed error
+		at := 0
+		theirs := l.Owners.Load(ctx, first, n, func(b hearth.Block, err error) {
+			at++
+			if kept := new(NotKept); err == nil || errors.As(err, kept) {
+				out.kept(b, err)
+			} else if failed == nil {
+				failed = err
+			}
+		})
+		if theirs || at == n {
+			return failed
+		}
+		first, n = first.Object.Block(first.Index+int64(at)), n-at
+	}
+	return l.bring(ctx, first, n, out)
+}
+
+// kept notes a block that was read: err is why it is not kept.
+func (o *outcome) kept(b hearth.Block, err error) {
+	if err == nil {
+		o.loaded += int64(b.Len())
+		return
+	}
+	o.notKept += int64(b.Len())
+	if o.cause == "" {
+		o.cause = err.Error()
+	}
+}
+
+// bring is fetch of what this node keeps.
+func (l *loader) bring(ctx context.Context, first hearth.Block, n int, out *outcome) (failed error) {
 	each := func(b hearth.Block, v *hearth.View, err error) bool {
 		if err != nil {
 			failed = err
@@ -156,18 +194,11 @@ func (l *loader) fetch(ctx context.Context, p *gate.Pass, first hearth.Block, n 
 		}
 		err = l.keeper.Keep(ctx, b, v) // also where the source has put it: what waits in a queue is lost by a kill
 		v.Release()
-		switch {
-		case err == nil:
-			out.loaded += int64(b.Len())
-		case ctx.Err() != nil:
+		if err != nil && ctx.Err() != nil {
 			failed = context.Cause(ctx)
 			return false
-		default:
-			out.notKept += int64(b.Len())
-			if out.cause == "" {
-				out.cause = err.Error()
-			}
 		}
+		out.kept(b, err)
 		return true
 	}
 	if many, ok := l.Source.(hearth.Loader); ok {
@@ -215,7 +246,8 @@ func (l *loader) replaced(ctx context.Context, p *gate.Pass, r *ref) outcome {
 		l.pins.Add(o.Version)
 		out := outcome{object: &o, n: o.Blocks()}
 		for first := int64(0); first < o.Blocks() && !out.stale; first += hearth.ExtentBlocks {
-			out.add(l.load(ctx, p, &o, first, min(hearth.ExtentBlocks, o.Blocks()-first)))
+			part := outcome{object: &o, first: first, n: min(hearth.ExtentBlocks, o.Blocks()-first)}
+			out.add(l.load(ctx, p, part, nil))
 		}
 		if !out.stale {
 			out.changed = true
@@ -225,21 +257,25 @@ func (l *loader) replaced(ctx context.Context, p *gate.Pass, r *ref) outcome {
 	return outcome{changed: true, object: &r.object, failed: r.object.Size, cause: causeChanging}
 }
 
-// held is what of an object is held, and the requests that the rest takes.
-func (l *loader) held(o *hearth.Object) (t Tally, requests int64) {
+// held is what of an object is held, and the requests that the rest takes; has is as
+// load's.
+func (l *loader) held(ctx context.Context, o *hearth.Object, has func(hearth.ID) bool) (t Tally, requests int64) {
 	if l.keeper == nil || !o.Cacheable() {
 		return t, 0
 	}
-	if t.Bytes, requests = runs.Count(l.holds(o), o.Blocks(), hearth.ExtentBlocks, l.run); t.Bytes == o.Size {
+	if has == nil {
+		has = l.along(ctx, o)
+	}
+	if t.Bytes, requests = runs.Count(holds(o, has), o.Blocks(), hearth.ExtentBlocks, l.run); t.Bytes == o.Size {
 		t.Files = 1
 	}
 	return t, requests
 }
 
 // holds tells which blocks of an object are held.
-func (l *loader) holds(o *hearth.Object) runs.Held {
+func holds(o *hearth.Object, has func(hearth.ID) bool) runs.Held {
 	return func(i int64) int64 {
-		if b := o.Block(i); l.keeper.Has(b.ID()) {
+		if b := o.Block(i); has(b.ID()) {
 			return int64(b.Len())
 		}
 		return 0

@@ -3,148 +3,37 @@ package warmup
 import (
 	"cmp"
 	"slices"
-	"strings"
 	"time"
 
+	"github.com/hearthfs/hearth/warmup/account"
 	"github.com/hearthfs/hearth/warmup/pace"
 )
 
-// State of a job.
-type State string
-
-// The states: the first three are those of a job that is not over.
-const (
-	Queued    State = "queued"
-	Listing   State = "listing" // and loading; its totals are not known yet
-	Loading   State = "loading"
-	Done      State = "done"
-	Partly    State = "partly" // ended, and not all of it is present
-	Failed    State = "failed" // ended early
-	Cancelled State = "cancelled"
+// What is asked for and counted is as package account has it.
+type (
+	State    = account.State
+	Request  = account.Request
+	Tally    = account.Tally
+	Counters = account.Counters
+	Part     = account.Part
+	Plan     = account.Plan
+	Sample   = account.Sample
+	Times    = account.Times
+	Refusal  = account.Refusal
+	Unknown  = account.Unknown
 )
 
-// Over reports whether a job in the state has ended.
-func (s State) Over() bool { return s == Done || s == Partly || s == Failed || s == Cancelled }
-
-// Request is what a job was asked for.
-type Request struct {
-	// Targets are paths of the tree and URLs; none: the job has a list of them.
-	Targets []string `json:"targets,omitempty"`
-	// List is where a list came from, for people; "": it is none.
-	List string `json:"list,omitempty"`
-	// MetadataOnly lists, and loads nothing.
-	MetadataOnly bool `json:"metadata_only,omitempty"`
-	// DryRun counts what would be loaded, and loads nothing.
-	DryRun bool `json:"dry_run,omitempty"`
-	// Check reads what is held from the device, compares it and its names with a fresh
-	// listing, and loads nothing.
-	Check bool `json:"check,omitempty"`
-	// Rate limits what is asked of origins, or read by a check, in bytes a second; 0:
-	// nothing does.
-	Rate int64 `json:"rate,omitempty"`
-	// PinS pins the targets for so many seconds, from the job's creation on; Forever:
-	// until they are unpinned; 0: it does not.
-	PinS int64 `json:"pin_s,omitempty"`
-}
-
-// Forever is the PinS of what stays pinned until it is unpinned.
-const Forever = -1
-
-// Expires is when the pins of a job end; nil: they do not, or it makes none.
-func (r *Record) Expires() *time.Time {
-	if r.PinS <= 0 {
-		return nil
-	}
-	end := r.Created.Add(time.Duration(r.PinS) * time.Second)
-	return &end
-}
-
-// loads reports whether the job is to make blocks present.
-func (q *Request) loads() bool { return !q.MetadataOnly && !q.DryRun && !q.Check }
-
-// What is what was asked for, in one line.
-func (q *Request) What() string {
-	what := strings.Join(q.Targets, " ")
-	if q.List != "" {
-		what = "list " + q.List
-	}
-	if q.Check {
-		what = "check " + what
-	}
-	return what
-}
-
-// Tally counts files and their bytes.
-type Tally struct {
-	Files int64 `json:"files"`
-	Bytes int64 `json:"bytes"`
-}
-
-func (t *Tally) add(x Tally) { t.Files += x.Files; t.Bytes += x.Bytes }
-
-// Counters are what has become of a job's files, as the package comment says.
-type Counters struct {
-	Done     Tally `json:"done"`
-	Present  Tally `json:"present"`
-	Changed  Tally `json:"changed"`
-	Vanished Tally `json:"vanished"`
-	NotKept  Tally `json:"not_kept"`
-	Failed   Tally `json:"failed"`
-}
-
-func (c *Counters) add(x *Counters) {
-	for v := range wasFailed + 1 {
-		c.of(v).add(*x.of(v))
-	}
-}
-
-// Sum is all categories together.
-func (c *Counters) Sum() Tally {
-	var sum Tally
-	for _, t := range []Tally{c.Done, c.Present, c.Changed, c.Vanished, c.NotKept, c.Failed} {
-		sum.add(t)
-	}
-	return sum
-}
-
-// never is what stood in no tier at any time.
-func (c *Counters) never() Tally {
-	never := c.NotKept
-	never.add(c.Failed)
-	return never
-}
-
-// Held is what stands in a tier.
-func (c *Counters) Held() Tally {
-	held := c.Done
-	held.add(c.Present)
-	held.add(c.Changed)
-	return held
-}
-
-// Plan is what the count found; its fields are whole once Counted is set.
-type Plan struct {
-	Counted bool `json:"counted"`
-	// Total is all that was found, Held the part of it that was held at that moment
-	// (of a dry run; else 0), with the files that were held as a whole.
-	Total Tally `json:"total"`
-	Held  Tally `json:"held"`
-	// Requests are those that loading takes (of a dry run), Lists those that it takes to
-	// list the directories anew, where names are older than they may be by then.
-	Requests int64 `json:"requests,omitempty"`
-	Lists    int64 `json:"lists,omitempty"`
-	// Needs are the bytes that all of it takes on disk, Room what it may take there.
-	Needs int64 `json:"needs,omitempty"`
-	Room  int64 `json:"room,omitempty"`
-	// Claimed bytes of the room are taken by other jobs at work, beside what they share
-	// with this one. Lacks is why it does not fit (of a dry run).
-	Claimed int64  `json:"claimed,omitempty"`
-	Lacks   string `json:"lacks,omitempty"`
-	// Missing counts what is not there, or cannot be listed.
-	Missing int64 `json:"missing,omitempty"`
-	// Hidden counts keys that have no name, and so are not loaded.
-	Hidden int64 `json:"hidden,omitempty"`
-}
+// The states of a job, and the PinS of what stays pinned until it is unpinned.
+const (
+	Queued    = account.Queued
+	Listing   = account.Listing
+	Loading   = account.Loading
+	Done      = account.Done
+	Partly    = account.Partly
+	Failed    = account.Failed
+	Cancelled = account.Cancelled
+	Forever   = account.Forever
+)
 
 // Cursor is how far a walk has been counted: everything before it, and of the file
 // at it the first Blocks.
@@ -162,38 +51,16 @@ type Cursor struct {
 	File *Part `json:"file,omitempty"`
 }
 
-// Part is what was counted of a file.
-type Part struct {
-	Version string `json:"version"`
-	Blocks  int64  `json:"blocks"`
-	Verdict int    `json:"verdict"`
-	// Bytes are those of Blocks. They are the record's once the file is whole: a version
-	// that is replaced before is none of what there is.
-	Bytes Counters `json:"counted"`
-	// Replaced: its version changed, and all of the new one has been counted.
-	Replaced bool `json:"replaced,omitempty"`
-}
-
-// Sample is one file that is not present, and why.
-type Sample struct {
-	Path  string `json:"path"`
-	Cause string `json:"cause"`
-	// What a check says of it: missing, corrupt, changed, vanished, or damaged for a
-	// file of the cache itself.
-	What string `json:"what,omitempty"`
-}
-
 // maxSamples of causes are kept of a job; of a check so many of each thing it says.
 const maxSamples = 20
 
-// Times of a job; zero: not yet.
-type Times struct {
-	Created time.Time  `json:"created"`
-	Started *time.Time `json:"started,omitempty"`
-	Ended   *time.Time `json:"ended,omitempty"`
-	// Worked is how long it has run, in seconds, without the time that its node was
-	// away.
-	Worked float64 `json:"worked_s"`
+// Expires is when the pins of a job end; nil: they do not, or it makes none.
+func (r *Record) Expires() *time.Time {
+	if r.PinS <= 0 {
+		return nil
+	}
+	end := r.Created.Add(time.Duration(r.PinS) * time.Second)
+	return &end
 }
 
 // Record is a job. It is whole in itself: whoever has it can go on with the job.
@@ -242,7 +109,7 @@ func older(a, b Record) int {
 func (r *Record) counted() Counters {
 	c := r.Counters
 	if r.Cursor.File != nil {
-		c.add(&r.Cursor.File.Bytes)
+		c.Add(&r.Cursor.File.Bytes)
 	}
 	return c
 }
@@ -255,7 +122,7 @@ func (r *Record) through() Tally {
 		return c.Held()
 	}
 	t := c.Sum()
-	t.add(Tally{-r.Counters.Vanished.Files, -r.Counters.Vanished.Bytes})
+	t.Add(Tally{Files: -r.Counters.Vanished.Files, Bytes: -r.Counters.Vanished.Bytes})
 	return t
 }
 
@@ -288,17 +155,3 @@ const (
 	kindNotFound = "not_found"
 	kindFailed   = "failed"
 )
-
-// verdict orders categories: of a file's extents the worst decides.
-const (
-	wasPresent = iota
-	wasDone
-	wasChanged
-	wasVanished
-	wasNotKept
-	wasFailed
-)
-
-func (c *Counters) of(verdict int) *Tally {
-	return [...]*Tally{&c.Present, &c.Done, &c.Changed, &c.Vanished, &c.NotKept, &c.Failed}[verdict]
-}

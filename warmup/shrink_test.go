@@ -129,7 +129,7 @@ func replaceLarge(t *testing.T, counted, old, size int64, kill, check bool) {
 		if check && c.Vanished.Files+c.NotKept.Files != 1 || !check && c.Vanished.Files != 1 || c.Done.Bytes+c.Present.Bytes != total.Bytes || v.BytesDone != total.Bytes {
 			t.Errorf("%+v", v)
 		}
-	case c.Changed != (Tally{1, size}) || c.Sum() != total || v.BytesDone != total.Bytes || !check && v.State != Done:
+	case c.Changed != (Tally{Files: 1, Bytes: size}) || c.Sum() != total || v.BytesDone != total.Bytes || !check && v.State != Done:
 		t.Errorf("%s, want a sum of %+v: %+v", v.State, total, v)
 	}
 	if !check {

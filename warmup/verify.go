@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/warmup/account"
 	"github.com/hearthfs/hearth/warmup/check"
 	"github.com/hearthfs/hearth/warmup/gate"
 )
@@ -31,33 +32,12 @@ type Checker interface {
 	Changes(each func(dir uint64, name string, was func() (Entry, error))) (cancel func())
 }
 
-// A Pace, and a Verdict, are as package check has them.
+// A Pace, and a Verdict, are as package check has them, what was Checked as package account.
 type (
 	Pace    = check.Pace
 	Verdict = check.Verdict
+	Checked = account.Checked
 )
-
-// Checked is what a check has found. Whole, Missing, Corrupt and Changed are together
-// what a listing gives; Vanished are names that were known and are not in it.
-type Checked struct {
-	Whole    Tally `json:"whole"`
-	Missing  Tally `json:"missing"`
-	Corrupt  Tally `json:"corrupt"`
-	Changed  Tally `json:"changed"`
-	Vanished Tally `json:"vanished"`
-	// Damaged files of the disk tier belong to no object.
-	Damaged int64 `json:"damaged_files"`
-	// Buffered blocks were read through the page cache: the file system refuses O_DIRECT.
-	Buffered int64 `json:"buffered_blocks,omitempty"`
-	// Logged bytes of findings are kept, Unlogged findings only counted.
-	Logged   int64 `json:"logged"`
-	Unlogged int64 `json:"unlogged,omitempty"`
-}
-
-// bad reports whether something is not as it should be.
-func (c *Checked) bad() bool {
-	return c != nil && c.Missing.Files+c.Corrupt.Files+c.Changed.Files+c.Vanished.Files+c.Damaged > 0
-}
 
 // What a check says of a path.
 const (
@@ -232,7 +212,7 @@ func (j *job) verify(ctx context.Context, it *item, p *gate.Pass) (out outcome, 
 func (c *commit) tally(it *item) {
 	r, out := &c.job.rec, &it.out
 	if it.ref.gone != nil {
-		r.Counters.Vanished.add(Tally{1, it.ref.gone.Bytes})
+		r.Counters.Vanished.Add(Tally{Files: 1, Bytes: it.ref.gone.Bytes})
 		path := it.ref.path() + it.ref.at.Gone
 		if it.ref.dir == 0 {
 			path = it.ref.target
@@ -245,7 +225,7 @@ func (c *commit) tally(it *item) {
 	}
 	part := r.Cursor.part(it)
 	add := func(verdict int, bytes int64, what, cause string) {
-		part.Bytes.of(verdict).Bytes += bytes
+		part.Bytes.Of(verdict).Bytes += bytes
 		if verdict > part.Verdict {
 			part.Verdict = verdict
 			c.job.found(it.ref.path(), what, cause)
@@ -256,17 +236,17 @@ func (c *commit) tally(it *item) {
 	case part.Replaced:
 	case it.ref.absent != "":
 		part.Bytes, part.Replaced = Counters{}, true
-		add(wasNotKept, 0, isMissing, it.ref.absent)
+		add(account.WasNotKept, 0, isMissing, it.ref.absent)
 	case out.changed:
 		part.Bytes, part.Replaced = Counters{}, true
-		add(wasChanged, it.ref.object.Size, isChanged, out.cause)
+		add(account.WasChanged, it.ref.object.Size, isChanged, out.cause)
 	default:
 		part.Bytes.Present.Bytes += out.held
 		if out.failed > 0 {
-			add(wasFailed, out.failed, isCorrupt, out.cause)
+			add(account.WasFailed, out.failed, isCorrupt, out.cause)
 		}
 		if out.notKept > 0 {
-			add(wasNotKept, out.notKept, isMissing, out.cause)
+			add(account.WasNotKept, out.notKept, isMissing, out.cause)
 		}
 	}
 	if it.last {

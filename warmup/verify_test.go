@@ -133,7 +133,7 @@ func (w *world) addsUp(v View) {
 	c := v.Checked
 	sum := Tally{}
 	for _, t := range []Tally{c.Whole, c.Missing, c.Corrupt, c.Changed} {
-		sum.add(t)
+		sum.Add(t)
 	}
 	if want := w.bucket.total(); sum != want || v.FilesDone != want.Files || v.BytesDone != want.Bytes {
 		w.t.Errorf("want %+v: %+v, %+v", want, c, v.Progress)
@@ -200,7 +200,7 @@ func TestAFileIsCheckedByAFreshName(t *testing.T) {
 	w.fill()
 	w.open()
 	w.over(w.start("/"))
-	if v := w.check("/d1/f07", "/large"); v.State != Done || v.Checked.Whole != (Tally{2, 7000 + 40<<20 + 5}) {
+	if v := w.check("/d1/f07", "/large"); v.State != Done || v.Checked.Whole != (Tally{Files: 2, Bytes: 7000 + 40<<20 + 5}) {
 		t.Errorf("%+v", v)
 	}
 	w.bucket.put("d1/f08", "new", 8000)

@@ -35,7 +35,7 @@ func (s *shown) view() View {
 	r := s.record.clone()
 	held := r.through()
 	p := Progress{Job: r.ID, Phase: string(r.State), FilesDone: held.Files, BytesDone: held.Bytes - r.Lost, ETAS: -1,
-		Errors: r.Counters.never().Files, Found: r.Plan.Total.Files}
+		Errors: r.Counters.Never().Files, Found: r.Plan.Total.Files}
 	if r.Pass > 0 && !r.State.Over() {
 		p.Phase = "verifying"
 	}

@@ -24,6 +24,8 @@ type Entry struct {
 	Name string
 	// Object is a file's version.
 	Object hearth.Object
+
+	has func(hearth.ID) bool // as ref's
 }
 
 // Names is the tree that jobs go over.
@@ -58,6 +60,8 @@ type ref struct {
 	part   *Part  // what was counted of it before; nil: nothing
 	absent string // why there is nothing to load; "": there is
 	broken bool   // that is an error, and says nothing about whether it exists
+	// has is who was asked for its blocks, when its name was read; nil: nobody.
+	has func(hearth.ID) bool
 
 	parent  uint64     // of a target, in a check
 	changed bool       // it was known to be another version, in a check
@@ -101,6 +105,8 @@ type walk struct {
 	// What was asked for must be there, though, where it is one target.
 	goesOn, single bool
 	each           func(r ref) error
+	// ahead asks for the blocks of a page of names, if it is to be asked; nil: it is not.
+	ahead func(ctx context.Context, page []Entry) func(hearth.ID) bool
 	// breathe is called with the time that each page took, and then what is done with its names.
 	breathe func(ctx context.Context, took time.Duration)
 
@@ -184,6 +190,14 @@ func (w *walk) names(ctx context.Context, dir uint64, after string, page []Entry
 		return len(page) < pageNames
 	})
 	w.breathe(ctx, time.Since(began))
+	if err == nil && w.ahead != nil {
+		has := w.ahead(ctx, page)
+		for i := range page {
+			if isSmall(&page[i].Object) {
+				page[i].has = has
+			}
+		}
+	}
 	if err != nil && ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
@@ -247,7 +261,7 @@ type here struct {
 func (h here) file(n Entry) ref {
 	at := h.at
 	at.Path = h.path + n.Name
-	return ref{at: at, target: h.target, dir: h.dir, name: n.Name, object: n.Object}
+	return ref{at: at, target: h.target, dir: h.dir, name: n.Name, object: n.Object, has: n.has}
 }
 
 func (h here) child(n Entry) here {
@@ -389,7 +403,7 @@ func (c *count) directory(ctx context.Context, h here) error {
 				continue
 			}
 			began := time.Now()
-			if err := c.each(ref{target: h.target, object: n.Object}); err != nil {
+			if err := c.each(ref{target: h.target, object: n.Object, has: n.has}); err != nil {
 				return err
 			}
 			c.breathe(ctx, time.Since(began))

@@ -27,8 +27,8 @@ func TestADirectoryThatCannotBeListed(t *testing.T) {
 	w.open()
 	v := w.over(w.start("/"))
 	rest := w.bucket.total()
-	rest.add(Tally{-41 + 1, -17<<20 - 1000*40*39/2}) // the directory counts as one
-	if v.State != Partly || v.Counters.Failed != (Tally{1, 0}) || v.Counters.Sum() != rest || v.Plan.Total != rest ||
+	rest.Add(Tally{Files: -41 + 1, Bytes: -17<<20 - 1000*40*39/2}) // the directory counts as one
+	if v.State != Partly || v.Counters.Failed != (Tally{Files: 1, Bytes: 0}) || v.Counters.Sum() != rest || v.Plan.Total != rest ||
 		len(v.Samples) != 1 || v.Samples[0].Path != "/d3/" || !strings.Contains(v.Samples[0].Cause, "access denied") {
 		t.Errorf("%+v, want %+v", v, rest)
 	}

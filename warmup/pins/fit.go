@@ -1,6 +1,7 @@
 package pins
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 )
@@ -14,6 +15,8 @@ type Fit struct {
 	before []*Claim // of those jobs
 	mine   *Claim
 	pinned []*Set // of pins whose bytes are in needs
+	// Of is what rooms are those of, where that is no cache directory.
+	Of string
 }
 
 // NewFit is that of a set of which nothing is known yet; of no directories it fits. What
@@ -69,8 +72,8 @@ func (f *Fit) Lacks(rooms []int64) string {
 			beside = fmt.Sprintf(", of which other jobs at work have claimed %d more than they share with it", others)
 		}
 		if n > f.rooms[i]-others {
-			return fmt.Sprintf("it does not fit: it %s %d bytes of a cache directory in which %d bytes can be held "+
-				"(its budget, less the free-space floor, the names and what is pinned)%s; raise --cache-disks PATH=SIZE, unpin something, or warm up less", says, n, f.rooms[i], beside)
+			return fmt.Sprintf("it does not fit: it %s %d bytes of %s in which %d bytes can be held "+
+				"(its budget, less the free-space floor, the names and what is pinned)%s; raise --cache-disks PATH=SIZE, unpin something, or warm up less", says, n, cmp.Or(f.Of, "a cache directory"), f.rooms[i], beside)
 		}
 	}
 	return ""
