@@ -48,6 +48,8 @@ type Parts struct {
 	// Readers, Throttled and Connections are as warmup.Options has them.
 	Readers, Throttled func() int64
 	Connections        func() int
+	// Ring is the nodes around this one; nil: there are none.
+	Ring Ring
 	// Explain puts an error into a line with its cure.
 	Explain func(error) string
 	// Now is as warmup.Options has it.
@@ -63,6 +65,14 @@ type Disk interface {
 	Free() []int64
 	// Inside is as disk.Store has it.
 	Inside(ctx context.Context, r *check.Run, b *hearth.Block, do func(*segment.Log, *sparse.Files) error) error
+}
+
+// Ring is the nodes that keep most blocks.
+type Ring interface {
+	warmup.Owners
+	// Join is told what checks this node, and says what fits here, and gives what does so
+	// for all.
+	Join(warmup.Checker, warmup.Room) (warmup.Checker, warmup.Room)
 }
 
 // Durable are pins that outlive the jobs that make them.
@@ -90,6 +100,10 @@ func Open(p Parts) (*Jobs, error) {
 	if p.Disk != nil {
 		o.Keeper, o.Checker, o.Room = p.Disk, checker{p}, room{p.Disk, p.Durable, p.Rooms}
 		o.Pins, o.Durable, o.Ready = p.Pins, p.Durable, p.Ready
+		if p.Ring != nil {
+			o.Owners = p.Ring
+			o.Checker, o.Room = p.Ring.Join(o.Checker, o.Room)
+		}
 	}
 	engine, err := warmup.Open(o)
 	if err != nil {
