@@ -11,6 +11,7 @@ import (
 	"github.com/hearthfs/hearth/namespace"
 	"github.com/hearthfs/hearth/node/figures"
 	"github.com/hearthfs/hearth/node/ring"
+	"github.com/hearthfs/hearth/node/ring/atowners"
 	"github.com/hearthfs/hearth/node/watch"
 	"github.com/hearthfs/hearth/node/wiring"
 	"github.com/hearthfs/hearth/origin"
@@ -25,6 +26,10 @@ type around struct {
 	*route.Router
 	part *ring.Ring
 	ring *peer.Ring // nil: it has not joined
+
+	// What warms up at owners, and does so for others; nil: there is no disk tier.
+	owners *atowners.Owners
+	served *atowners.Served
 }
 
 var _ wiring.Ring = (*around)(nil)
@@ -52,16 +57,46 @@ func (a *around) took(now peer.Around) {
 	a.Set(ring)
 }
 
+// peer is the way to a node; nil: it cannot be asked now.
+func (a *around) peer(id string) atowners.Peer {
+	p, _ := a.Peer(id).(atowners.Peer)
+	return p
+}
+
+// openOwners has warm-up and prefetch work at the owners of blocks.
+func (n *Node) openOwners() {
+	a := n.ring
+	if a == nil || n.disk == nil {
+		return
+	}
+	a.served = atowners.NewServed(atowners.ServedOptions{Own: watch.WarmUp{Source: n.tiers.Own}, Ahead: n.tiers.Own, Disk: n.disk, Known: a.part.Check,
+		Readers: n.readers, Throttled: n.throttled, Connections: n.forWarmUp})
+	a.owners = atowners.New(atowners.Options{Ring: atowners.Ring{Self: a.part.ID(), Owners: a.Owners, Peer: a.peer, Names: a.part.Active}, Disk: n.disk, Served: a.served})
+	a.part.Warms(a.served.Run, a.served.Calls())
+}
+
+// throttled adds what owners say to this node's count; a nil one has none.
+func (a *around) throttled(own func() int64) func() int64 {
+	if a == nil || a.owners == nil {
+		return own
+	}
+	return func() int64 { return a.owners.Throttled(own()) }
+}
+
 // leave tells the others that this node goes, and ends what it asks and answers.
 func (a *around) leave() error {
-	if a.ring == nil {
-		return nil
+	var err error
+	if a.ring != nil {
+		if err = a.ring.Leave(context.Background()); errors.Is(err, members.ErrLeft) || errors.Is(err, members.ErrClosed) {
+			err = nil
+		}
+		err = errors.Join(err, a.ring.Close())
 	}
-	err := a.ring.Leave(context.Background())
-	if errors.Is(err, members.ErrLeft) || errors.Is(err, members.ErrClosed) {
-		err = nil
+	if a.owners != nil {
+		a.owners.Close()
+		a.served.Close()
 	}
-	return errors.Join(err, a.ring.Close())
+	return err
 }
 
 // routes are the questions for the ring; a nil one says that there is none.

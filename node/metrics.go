@@ -6,7 +6,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
-	"github.com/hearthfs/hearth/node/bydir"
 	"github.com/hearthfs/hearth/node/jobs"
 	"github.com/hearthfs/hearth/node/metric"
 	"github.com/hearthfs/hearth/node/pins"
@@ -30,19 +29,7 @@ func (collector) Describe(chan<- *prometheus.Desc) {}
 // Collect sends the figures of one status document.
 func (c collector) Collect(out chan<- prometheus.Metric) {
 	export(c.node.Status(context.Background()), out)
-	exportMounts(c.node.mounts.counted(), out)
-}
-
-// exportMounts sends what mounts counted by directory.
-func exportMounts(all bydir.Sums, m metric.Sink) {
-	for dir, ops := range all {
-		for op, n := range ops {
-			if op != "read_bytes" {
-				m.Counts("hearth_mount_ops_total", "What the kernel asked of a mount, and what came of it.", n, []string{"dir", "op"}, dir, op)
-			}
-		}
-		m.Count("hearth_mount_read_bytes_total", "Bytes that the kernel's reads of a mount were answered with.", ops["read_bytes"], "dir", dir)
-	}
+	metric.Sink(out).Mounts(c.node.mounts.counted())
 }
 
 // export sends a status document's figures. docs/metrics.md is made from what it

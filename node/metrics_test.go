@@ -31,7 +31,7 @@ func (everything) Describe(chan<- *prometheus.Desc) {}
 
 func (e everything) Collect(out chan<- prometheus.Metric) {
 	export(&e.status, metric.Sink(out))
-	exportMounts(e.ops, metric.Sink(out))
+	metric.Sink(out).Mounts(e.ops)
 }
 
 // populate gives every figure, text, list and map of a value something.

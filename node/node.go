@@ -188,11 +188,12 @@ func (n *Node) open(ctx context.Context) (err error) {
 		}
 		n.tryAgain(l, cause)
 	}
+	n.openOwners()
 	n.openPrefetch()
-	if err := n.openJobs(); err != nil {
+	if err := n.joinRing(ctx); err != nil { // before jobs go on, which load at owners
 		return err
 	}
-	return n.joinRing(ctx)
+	return n.openJobs()
 }
 
 // takeBudgets works out the RAM budget, which it returns, and makes the cache

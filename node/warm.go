@@ -71,7 +71,7 @@ func (w *warmUps) pinsUnknown() bool {
 func (n *Node) openJobs() (err error) {
 	p := jobs.Parts{Source: watch.WarmUp{Source: n.tiers.Own}, Tree: n.tree.Tree, Rooms: n.rooms, Find: n.find, Canonical: n.canonical, Paths: n.pathsOf, Ready: n.jobs.ready,
 		Check:   func(ctx context.Context, asked string) error { _, err := n.find(ctx, n.canonical(asked)); return err },
-		Readers: n.readers, Throttled: n.throttled, Connections: n.forWarmUp,
+		Readers: n.readers, Throttled: n.ring.throttled(n.throttled), Connections: n.forWarmUp,
 		Explain: func(err error) string { return watch.Explained(err).Error() }, Now: n.now,
 		Log: func(what string, err error) { n.events.Trouble(what, what, "cause", err) }}
 	k := pins.Parts{Tree: n.tree.Tree, Sieves: n.jobs.pins, RAM: n.mem, Link: n.links.path, PathOf: n.pathOf, Paths: n.pathsOf, Now: n.now, Log: p.Log,
@@ -80,6 +80,9 @@ func (n *Node) openJobs() (err error) {
 	if n.disk != nil {
 		k.Disk = n.disk
 		p.Disk, p.Pins, p.Dir, p.Small = n.disk, n.jobs.pins, filepath.Join(n.dirs.First(), layout.Jobs), n.checkSmall
+		if n.ring != nil {
+			p.Ring = n.ring.owners
+		}
 	}
 	if n.jobs.keeper, err = pins.Open(k, n.jobs.ready); err != nil {
 		return err
@@ -135,10 +138,13 @@ func (n *Node) openPrefetch() {
 	if n.disk == nil {
 		return
 	}
-	n.jobs.ahead = prefetch.New(prefetch.Options{
-		Store: siblings.Store{Tier: n.tiers.Own, Disk: n.disk}, Names: siblings.Names{Tree: n.tree.Tree},
+	var store prefetch.Store = siblings.Store{Tier: n.tiers.Own, Disk: n.disk}
+	if n.ring != nil {
+		store = n.ring.owners.Siblings(store)
+	}
+	n.jobs.ahead = prefetch.New(prefetch.Options{Store: store, Names: siblings.Names{Tree: n.tree.Tree},
 		Memory: n.pool.Stats().Budget, Reserve: n.pool.Reserve, Unreserve: n.pool.Unreserve,
-		Connections: n.connections, Throttled: n.throttled})
+		Connections: n.connections, Throttled: n.ring.throttled(n.throttled)})
 }
 
 // small has what fills directories told of READs of small objects through a mount.

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io/fs"
+	"maps"
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/peer/wire"
@@ -41,14 +42,22 @@ type Answers struct {
 // Answer says what peers are answered from, before any of them asks.
 func (r *Ring) Answer(a Answers) { r.answers = a }
 
-// Handler is what peers get.
-func (r *Ring) Handler() wire.Handler {
-	return wire.Handler{Fill: r.fill, Peek: r.peek, Run: r.run, Calls: map[uint16]wire.Answer{callFigures: r.figures}}
+// Warms has peers that warm up be answered by others, before any of them asks: load takes
+// the place of the Answers' Load, and calls have numbers of their own.
+func (r *Ring) Warms(load func(ctx context.Context, first hearth.Block, n int, each func(hearth.Block, *hearth.View, error) bool), calls map[uint16]wire.Answer) {
+	r.answers.Load, r.calls = load, calls
 }
 
-// check holds an Object against this node's link of its name. What peers say of an Object
+// Handler is what peers get.
+func (r *Ring) Handler() wire.Handler {
+	calls := map[uint16]wire.Answer{callFigures: r.figures}
+	maps.Copy(calls, r.calls)
+	return wire.Handler{Fill: r.fill, Peek: r.peek, Run: r.run, Calls: calls}
+}
+
+// Check holds an Object against this node's link of its name. What peers say of an Object
 // is not believed: what is fetched for it is kept under its Version.
-func (r *Ring) check(o *hearth.Object) error {
+func (r *Ring) Check(o *hearth.Object) error {
 	identity, ok := r.o.Identity(o.Link)
 	switch {
 	case !ok:
@@ -68,7 +77,7 @@ func (r *Ring) fill(ctx context.Context, b hearth.Block, off, n int) (*hearth.Vi
 		})
 		return nil, err
 	}
-	if err := r.check(b.Object); err != nil {
+	if err := r.Check(b.Object); err != nil {
 		return nil, err
 	}
 	v, err := r.answers.Owned.Get(ctx, b, off, n)
@@ -77,7 +86,7 @@ func (r *Ring) fill(ctx context.Context, b hearth.Block, off, n int) (*hearth.Vi
 
 // run is Fill of many blocks, or has them loaded.
 func (r *Ring) run(ctx context.Context, first hearth.Block, n int, load bool, each func(hearth.Block, *hearth.View, error) bool) {
-	if err := r.check(first.Object); err != nil {
+	if err := r.Check(first.Object); err != nil {
 		each(first, nil, err)
 		return
 	}

@@ -62,7 +62,8 @@ type Ring struct {
 	cluster *secret.Cluster // nil: there is no key
 	members members.Config
 	answers Answers
-	peers   atomic.Pointer[Peers] // nil until it has joined
+	calls   map[uint16]wire.Answer // beside its own; nil: none
+	peers   atomic.Pointer[Peers]  // nil until it has joined
 	counted counted
 }
 
@@ -177,6 +178,19 @@ func (r *Ring) Owns(id hearth.ID) bool {
 	}
 	owner, ok := p.Map().Owner(place.OfID(id))
 	return !ok || owner.ID == r.ID()
+}
+
+// Active are the names of the members that own blocks, by id.
+func (r *Ring) Active() map[string]string {
+	all := map[string]string{}
+	if joined := r.joined(); joined != nil {
+		for _, m := range joined.Members().Members {
+			if m.State == members.Active {
+				all[m.ID.String()] = m.Name
+			}
+		}
+	}
+	return all
 }
 
 // Call asks a member by a number that all nodes know.

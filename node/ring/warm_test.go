@@ -1,0 +1,127 @@
+package ring_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/hearthfs/hearth/warmup"
+)
+
+// warm begins a job at a member.
+func (r *rig) warm(m *member, q warmup.Request) string {
+	r.Helper()
+	q.Targets = []string{"/"}
+	v, err := m.Jobs().Submit(r.Context(), q, nil, false)
+	if err != nil {
+		r.Fatal(err)
+	}
+	return v.ID
+}
+
+// over waits until a job is.
+func (r *rig) over(m *member, id string) (v warmup.View) {
+	r.Helper()
+	err := m.Jobs().Watch(r.Context(), id, func(x warmup.View) bool { v = x; return true })
+	if err != nil || !v.State.Over() {
+		r.Fatalf("job %s of %s: %s, %v", id, m.name, v.State, err)
+	}
+	return v
+}
+
+func TestMembersWarmUpAtOwners(t *testing.T) {
+	// Three nodes warm up the same at once: each byte is read from the bucket once and
+	// stands at its owner. A check finds all of it there, and what is damaged at one node
+	// with that node's name; a pin is refused.
+	sizes := []int{40<<20 + 7, 17 << 20}
+	for i := range 200 {
+		sizes = append(sizes, 10_000+100*i)
+	}
+	r := newRig(t, sizes...)
+	a := r.start("a")
+	b := r.start("b", a)
+	c := r.start("c", a, b)
+	all := []*member{a, b, c}
+	r.agree(all...)
+	var ids []string
+	for _, m := range all {
+		ids = append(ids, r.warm(m, warmup.Request{}))
+	}
+	want := warmup.Tally{Files: int64(len(sizes)), Bytes: r.size()}
+	for i, m := range all {
+		if v := r.over(m, ids[i]); v.State != warmup.Done || v.Counters.Held() != want {
+			t.Errorf("%s: %s %s, %+v; want %+v", m.name, v.State, v.Error, v.Record, want)
+		}
+	}
+	gets, size := r.fetched(all...)
+	around := int64(0)
+	for _, m := range all {
+		around += r.ring(m).Reads.Detours + r.ring(m).Reads.Elsewhere
+	}
+	t.Logf("%d GETs, %d of %d bytes, %d reads around", gets, size, r.size(), around)
+	if size != r.size() {
+		t.Errorf("%d bytes from the bucket of %d", size, r.size())
+	}
+	if v := r.over(b, r.warm(b, warmup.Request{})); v.Counters.Present != want {
+		t.Errorf("again: %+v", v.Counters)
+	}
+	if v := r.over(c, r.warm(c, warmup.Request{DryRun: true})); v.Plan.Held != want || v.Plan.Room < 2*256<<20 {
+		t.Errorf("a dry run: %+v", v.Plan)
+	}
+	if v := r.over(a, r.warm(a, warmup.Request{Check: true})); v.State != warmup.Done || v.Checked.Whole != want {
+		t.Errorf("a check: %s %s, %+v", v.State, v.Error, v.Checked)
+	}
+	r.damage(b)
+	v := r.over(a, r.warm(a, warmup.Request{Check: true}))
+	if v.State != warmup.Partly || v.Checked.Corrupt.Files+v.Checked.Missing.Files == 0 {
+		t.Fatalf("a check of what is damaged: %s %s, %+v", v.State, v.Error, v.Checked)
+	}
+	for _, s := range v.Samples {
+		if !strings.HasPrefix(s.Cause, "at node b: ") {
+			t.Errorf("%+v", s)
+		}
+	}
+	if _, err := a.Jobs().Submit(t.Context(), warmup.Request{Targets: []string{"/"}, PinS: warmup.Forever}, nil, false); err == nil || !strings.Contains(err.Error(), "ring") {
+		t.Errorf("a pin: %v", err)
+	}
+}
+
+// damage changes bytes of every segment in a member's cache.
+func (r *rig) damage(m *member) {
+	r.Helper()
+	n := 0
+	status := m.Node.Status(r.Context())
+	for _, t := range status.Tiers {
+		for _, d := range t.Dirs {
+			files, err := filepath.Glob(filepath.Join(d.Path, "segments", "*"))
+			if err != nil {
+				r.Fatal(err)
+			}
+			for _, name := range files {
+				n += r.spoil(name)
+			}
+		}
+	}
+	if n == 0 {
+		r.Fatalf("there is nothing of %s to damage", m.name)
+	}
+}
+
+// spoil changes some bytes of a large file; it returns how many files it did so to.
+func (r *rig) spoil(name string) int {
+	r.Helper()
+	f, err := os.OpenFile(name, os.O_RDWR, 0)
+	if err != nil {
+		r.Fatal(err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil || info.Size() < 64<<10 {
+		return 0
+	}
+	if _, err := f.WriteAt([]byte("damaged"), 10<<10); err != nil {
+		r.Fatal(err)
+	}
+	return 1
+}
