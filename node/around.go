@@ -37,13 +37,9 @@ var _ wiring.Ring = (*around)(nil)
 // List is wiring.Ring's.
 func (*around) List(origin namespace.Origin) namespace.Origin { return origin }
 
-// Serve is wiring.Ring's. What peers have loaded they load for a warm-up, or ahead.
+// Serve is wiring.Ring's.
 func (a *around) Serve(answers wiring.Answers) error {
 	answers.Owned = watch.Peers{Source: answers.Owned}
-	load := answers.Load
-	answers.Load = func(ctx context.Context, first hearth.Block, n int, each func(hearth.Block, *hearth.View, error) bool) {
-		load(watch.ForWarmUp(ctx), first, n, each)
-	}
 	a.part.Answer(ring.Answers(answers))
 	return nil
 }

@@ -29,9 +29,6 @@ type Answers struct {
 		hearth.Source
 		hearth.ManyGetter
 	}
-	// Load is GetMany of what is kept by a tier before each hears of it, with a View or
-	// without.
-	Load func(ctx context.Context, first hearth.Block, n int, each func(hearth.Block, *hearth.View, error) bool)
 	// Local is what they may Peek at: it asks nobody.
 	Local interface {
 		hearth.Source
@@ -42,10 +39,16 @@ type Answers struct {
 // Answer says what peers are answered from, before any of them asks.
 func (r *Ring) Answer(a Answers) { r.answers = a }
 
-// Warms has peers that warm up be answered by others, before any of them asks: load takes
-// the place of the Answers' Load, and calls have numbers of their own.
-func (r *Ring) Warms(load func(ctx context.Context, first hearth.Block, n int, each func(hearth.Block, *hearth.View, error) bool), calls map[uint16]wire.Answer) {
-	r.answers.Load, r.calls = load, calls
+// Load is GetMany without Views of what is kept by a tier before each hears of it.
+type Load func(ctx context.Context, first hearth.Block, n int, each func(hearth.Block, *hearth.View, error) bool)
+
+// Warms says, before any peer asks, what is loaded for those that warm up, and answered to
+// calls that have numbers of their own. Without it nothing is.
+func (r *Ring) Warms(load Load, calls map[uint16]wire.Answer) { r.load, r.calls = load, calls }
+
+// keepsNothing is the Load of a node that has no disk tier.
+func keepsNothing(_ context.Context, first hearth.Block, _ int, each func(hearth.Block, *hearth.View, error) bool) {
+	each(first, nil, &wire.Error{Class: wire.NotKept, Text: "it has no disk tier to keep blocks for later: start it with --cache-disks PATH=SIZE"})
 }
 
 // Handler is what peers get.
@@ -92,15 +95,9 @@ func (r *Ring) run(ctx context.Context, first hearth.Block, n int, load bool, ea
 	}
 	get := r.answers.Owned.GetMany
 	if load {
-		get = r.answers.Load
+		get = r.load
 	}
-	get(ctx, first, n, func(b hearth.Block, v *hearth.View, err error) bool {
-		if load && v != nil {
-			v.Release()
-			v = nil
-		}
-		return each(b, v, r.said(err))
-	})
+	get(ctx, first, n, func(b hearth.Block, v *hearth.View, err error) bool { return each(b, v, r.said(err)) })
 }
 
 func (r *Ring) peek(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error) {

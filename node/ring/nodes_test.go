@@ -47,6 +47,7 @@ type rig struct {
 	bucket string
 	files  map[string][]byte
 	log    *slog.Logger
+	change func(*node.Config) // of nodes that are started; nil: none
 }
 
 // member is one of them.
@@ -82,6 +83,9 @@ func (r *rig) start(name string, others ...*member) *member {
 	}
 	for _, o := range others {
 		c.Ring.Join = append(c.Ring.Join, r.self(o).Address)
+	}
+	if r.change != nil {
+		r.change(&c)
 	}
 	n, err := node.New(r.Context(), c)
 	if err != nil {

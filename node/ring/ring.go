@@ -62,6 +62,7 @@ type Ring struct {
 	cluster *secret.Cluster // nil: there is no key
 	members members.Config
 	answers Answers
+	load    Load                   // for peers that warm up
 	calls   map[uint16]wire.Answer // beside its own; nil: none
 	peers   atomic.Pointer[Peers]  // nil until it has joined
 	counted counted
@@ -78,7 +79,7 @@ func New(o Options, id string) (*Ring, error) {
 	if err != nil || len(b) != len(members.ID{}) {
 		return nil, fmt.Errorf("the cache directory's node id %q is none: 32 hexadecimal digits", id)
 	}
-	r := &Ring{o: o}
+	r := &Ring{o: o, load: keepsNothing}
 	key, err := keyOf(o.Ring)
 	if err != nil {
 		return nil, err

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/hearthfs/hearth/node"
 	"github.com/hearthfs/hearth/warmup"
 )
 
@@ -84,6 +85,27 @@ func TestMembersWarmUpAtOwners(t *testing.T) {
 	}
 	if _, err := a.Jobs().Submit(t.Context(), warmup.Request{Targets: []string{"/"}, PinS: warmup.Forever}, nil, false); err == nil || !strings.Contains(err.Error(), "ring") {
 		t.Errorf("a pin: %v", err)
+	}
+}
+
+func TestAMemberWithoutADiskKeepsNothing(t *testing.T) {
+	// One of two nodes has no disk tier: what it owns is not kept, and the job says where and
+	// what to do; the rest is.
+	var sizes []int
+	for i := range 60 {
+		sizes = append(sizes, 10_000+100*i)
+	}
+	r := newRig(t, sizes...)
+	a := r.start("a")
+	r.change = func(c *node.Config) { c.Cache.NoDisk = true }
+	b := r.start("b", a)
+	r.agree(a, b)
+	v := r.over(a, r.warm(a, warmup.Request{}))
+	if c := v.Counters; v.State != warmup.Partly || c.NotKept.Files == 0 || c.Done.Files == 0 || c.NotKept.Files+c.Done.Files != 60 {
+		t.Fatalf("%s %s: %+v", v.State, v.Error, c)
+	}
+	if s := v.Samples[0]; !strings.HasPrefix(s.Cause, "at node b: it has no disk tier") {
+		t.Errorf("%+v", s)
 	}
 }
 

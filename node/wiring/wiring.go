@@ -3,7 +3,6 @@
 package wiring
 
 import (
-	"context"
 	"math/rand/v2"
 
 	"github.com/hearthfs/hearth"
@@ -45,9 +44,6 @@ type Answers struct {
 		hearth.Source
 		hearth.ManyGetter
 	}
-	// Load is GetMany of what is kept by a tier before each hears of it, with a View or
-	// without.
-	Load func(ctx context.Context, first hearth.Block, n int, each func(hearth.Block, *hearth.View, error) bool)
 	// Local is what they may Peek at: it asks nobody.
 	Local interface {
 		hearth.Source
@@ -85,54 +81,7 @@ func Wire(w Wiring, mem *cache.RAM, disk hearth.Store, bucket hearth.Source) (*T
 	t.theirs = cache.Through(disk, ring.Fill(t.Own, t.backing), cache.Keep(disk)) // others' blocks: a copy here
 	t.owned = cache.Through(mem, t.Own, served(mem))                              // what peers may Fill from
 	t.Reads = cache.Through(mem, ring.Route(t.Own, t.theirs), hot(w, mem, disk))  // what readers use
-	return t, ring.Serve(Answers{Owned: t.owned, Load: t.load(disk), Local: cache.Local(mem, disk)})
-}
-
-// load has the disk keep what comes, or without one memory.
-func (t *Tiers) load(disk hearth.Store) func(context.Context, hearth.Block, int, func(hearth.Block, *hearth.View, error) bool) {
-	keeper, ok := disk.(hearth.Keeper)
-	if !ok {
-		return t.owned.GetMany
-	}
-	l := loader{t.Own, keeper}
-	return l.load
-}
-
-// loader brings blocks into a Keeper.
-type loader struct {
-	own    hearth.Loader
-	keeper hearth.Keeper
-}
-
-// load is Answers.Load. What is held is not read again.
-func (l loader) load(ctx context.Context, first hearth.Block, n int, each func(hearth.Block, *hearth.View, error) bool) {
-	block := func(i int) hearth.Block { return first.Object.Block(first.Index + int64(i)) }
-	for i := 0; i < n; {
-		if l.keeper.Has(block(i).ID()) {
-			if !each(block(i), nil, nil) {
-				return
-			}
-			i++
-			continue
-		}
-		run := 1
-		for i+run < n && !l.keeper.Has(block(i+run).ID()) {
-			run++
-		}
-		more := true
-		l.own.Load(ctx, block(i), run, func(b hearth.Block, v *hearth.View, err error) bool {
-			if err == nil {
-				err = l.keeper.Keep(ctx, b, v)
-				v.Release()
-			}
-			more = each(b, nil, err) && err == nil
-			return more
-		})
-		if !more {
-			return
-		}
-		i += run
-	}
+	return t, ring.Serve(Answers{Owned: t.owned, Local: cache.Local(mem, disk)})
 }
 
 // Close ends the attempts under way, each tier before what it reads from.
