@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/hearthfs/hearth/node"
@@ -106,6 +107,45 @@ func TestAMemberWithoutADiskKeepsNothing(t *testing.T) {
 	}
 	if s := v.Samples[0]; !strings.HasPrefix(s.Cause, "at node b: it has no disk tier") {
 		t.Errorf("%+v", s)
+	}
+}
+
+func TestAMemberGoesDuringAWarmUp(t *testing.T) {
+	// An owner ends while another node warms up: what it had, and would have had, is held by
+	// the others in the end.
+	sizes := []int{40<<20 + 7}
+	for i := range 1000 {
+		sizes = append(sizes, 10_000+10*i)
+	}
+	r := newRig(t, sizes...)
+	a := r.start("a")
+	b := r.start("b", a)
+	c := r.start("c", a, b)
+	r.agree(a, b, c)
+	id := r.warm(a, warmup.Request{Rate: 24 << 20}) // so that there is a middle
+	var ending sync.WaitGroup
+	var once sync.Once
+	err := a.Jobs().Watch(t.Context(), id, func(v warmup.View) bool {
+		if v.BytesDone > 0 || v.State.Over() {
+			once.Do(func() {
+				t.Logf("c goes after %d bytes", v.BytesDone)
+				ending.Go(func() { _ = c.Node.Close() })
+			})
+		}
+		return true
+	})
+	ending.Wait()
+	v := r.over(a, id)
+	want := warmup.Tally{Files: int64(len(sizes)), Bytes: r.size()}
+	if err != nil || v.State != warmup.Done && v.Lost == 0 || v.Counters.Held() != want {
+		t.Errorf("%v: %s %s, %+v", err, v.State, v.Error, v.Record)
+	}
+	r.agree(a, b)
+	if v := r.over(b, r.warm(b, warmup.Request{})); v.State != warmup.Done || v.Counters.Held() != want {
+		t.Errorf("again: %s, %+v", v.State, v.Counters)
+	}
+	if v := r.over(a, r.warm(a, warmup.Request{})); v.Counters.Present != want {
+		t.Errorf("once more: %s, %+v", v.State, v.Counters)
 	}
 }
 

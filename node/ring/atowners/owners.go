@@ -100,8 +100,14 @@ func (o *Owners) name(id string) string {
 	return cmp.Or(o.o.Names()[id], id)
 }
 
-// at names a node in what it says.
-func (o *Owners) at(id string, err error) error { return fmt.Errorf("at node %s: %w", o.name(id), err) }
+// at names a node in what it says, or the wire says of it, which names it as well.
+func (o *Owners) at(id string, err error) error {
+	name := o.name(id)
+	if inner := errors.Unwrap(err); inner != nil && err.Error() == "peer "+name+": "+inner.Error() {
+		err = inner
+	}
+	return fmt.Errorf("at node %s: %w", name, err)
+}
 
 // mostAsked ranks of an extent are asked, as by a reader.
 const mostAsked = 2
