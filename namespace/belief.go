@@ -37,8 +37,8 @@ type belief struct {
 func (d *directory) belief(t *Tree) belief {
 	b := belief{t: t, f: d.link.Freshness, age: t.db.Generation(), now: t.clock.Now()}
 	if l := d.running.Load(); l != nil && l.age == b.age {
-		b.began = l.began
-		b.upTo, b.any, _, _ = l.snapshot()
+		b.upTo, b.any, _, _ = l.Snapshot()
+		b.began = l.Began() // after the cursor, of which it tells
 	}
 	b.listing = d.listingLeft(t)
 	return b

@@ -290,7 +290,7 @@ func (w *world) settle() {
 			s.mu.Unlock()
 			for _, l := range running {
 				l.hurryUp()
-				_ = l.wait(context.Background())
+				_ = l.Wait(context.Background())
 				busy = true
 			}
 		}
@@ -307,7 +307,7 @@ func (w *world) idle(path string) {
 	defer d.release()
 	if l := d.running.Load(); l != nil {
 		l.hurryUp()
-		if err := l.wait(context.Background()); err != nil {
+		if err := l.Wait(context.Background()); err != nil {
 			w.Fatal(err)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/namespace/age"
+	"github.com/hearthfs/hearth/namespace/progress"
 	"github.com/hearthfs/hearth/namespace/record"
 	"github.com/hearthfs/hearth/namespace/store"
 )
@@ -37,29 +38,22 @@ type listing struct {
 	gate  <-chan struct{} // the second page waits for it, or for a reader
 	hurry chan struct{}
 	once  sync.Once // closes hurry
+	away  *away     // another node is asked first; nil: the origin is
 
 	// Of the goroutine that runs it:
 	page      []listed
 	last      string // of the last page
 	starts    [2]int64
 	names     int
-	stopped   int64 // ms that it waited for its turn, and at the gate
+	stopped   int64         // ms that it waited for its turn, and at the gate
+	copied    bool          // another node told all names
+	took      time.Duration // what they took there
 	refused   uint64
 	marker    bool // the directory's own key exists
 	unordered bool // pages are in no order: nothing is known before the end
 	rows      store.Rows
 
-	progress
-}
-
-// progress is how far a listing is.
-type progress struct {
-	mu    sync.Mutex // guards the rest
-	any   bool       // upTo is valid
-	upTo  string     // the cursor: a sort name
-	done  bool
-	err   error
-	moved chan struct{} // closed when the cursor moved or the listing ended
+	progress.Progress
 }
 
 type listed struct {
@@ -68,13 +62,23 @@ type listed struct {
 }
 
 // list returns the directory's running listing, or begins one. One that began
-// before since does not do. gate, which may be nil, holds back its second page.
+// before since does not do, nor then a copy. gate, which may be nil, holds back its second page.
 func (t *Tree) list(ctx context.Context, d *directory, since int64, gate <-chan struct{}) (*listing, error) {
+	return t.listUnless(ctx, d, since, gate, func() bool { return false })
+}
+
+// listUnless is list for who may have been overtaken: where no listing runs, nil if enough
+// says that the last one will do.
+func (t *Tree) listUnless(ctx context.Context, d *directory, since int64, gate <-chan struct{}, enough func() bool) (*listing, error) {
 	for {
 		d.mu.Lock()
 		l := d.running.Load()
+		if l == nil && enough() {
+			d.mu.Unlock()
+			return nil, nil
+		}
 		if l == nil {
-			l = t.beginListing(d, gate)
+			l = t.beginListing(d, since, gate)
 			d.mu.Unlock()
 			if !t.behind(l.run) {
 				l.finish(context.Cause(t.ctx))
@@ -82,11 +86,11 @@ func (t *Tree) list(ctx context.Context, d *directory, since int64, gate <-chan 
 			return l, nil
 		}
 		d.mu.Unlock()
-		if l.began >= since {
+		if l.began >= since && (since == 0 || l.away == nil) {
 			return l, nil
 		}
 		l.hurryUp()
-		if err := l.wait(ctx); err != nil {
+		if err := l.Wait(ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -101,10 +105,13 @@ func (t *Tree) since(d *directory) int64 {
 }
 
 // beginListing makes the directory's running listing; the directory's lock is held.
-func (t *Tree) beginListing(d *directory, gate <-chan struct{}) *listing {
+func (t *Tree) beginListing(d *directory, since int64, gate <-chan struct{}) *listing {
 	now := t.clock.Now()
-	l := &listing{t: t, d: d.retain(), began: now, age: t.db.Generation(), gate: gate, hurry: make(chan struct{}),
-		starts: [2]int64{now, now}, progress: progress{moved: make(chan struct{})}}
+	l := &listing{t: t, d: d.retain(), began: now, age: t.db.Generation(), gate: gate, hurry: make(chan struct{}), starts: [2]int64{now, now}}
+	l.Start(now)
+	if since == 0 {
+		l.away = d.elsewhere()
+	}
 	if gate == nil {
 		l.hurryUp()
 	}
@@ -129,46 +136,11 @@ func (t *Tree) renew(d *directory, left time.Duration) {
 
 func (l *listing) hurryUp() { l.once.Do(func() { close(l.hurry) }) }
 
-// wait returns when the listing has ended, with ctx's cause if that ended first.
-func (l *listing) wait(ctx context.Context) error {
-	for {
-		_, _, done, moved := l.snapshot()
-		if done {
-			return nil
-		}
-		select {
-		case <-moved:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
-}
-
-// snapshot is how far the listing is; moved is closed when that has changed.
-func (l *progress) snapshot() (upTo string, any, done bool, moved <-chan struct{}) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.upTo, l.any, l.done, l.moved
-}
-
-// passed reports whether the database of the listing's beginning has a sort name as
-// the listing found it.
-func (l *progress) passed(sort string) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.done && l.err == nil || l.any && sort <= l.upTo
-}
-
-func (l *progress) advance(upTo string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.any, l.upTo = true, upTo
-	close(l.moved)
-	l.moved = make(chan struct{})
-}
-
 // finish ends the listing for all who follow it.
 func (l *listing) finish(err error) {
+	if l.away != nil {
+		l.away.end()
+	}
 	l.d.mu.Lock()
 	if err != nil {
 		s := *l.d.state.Load()
@@ -177,45 +149,35 @@ func (l *listing) finish(err error) {
 	}
 	l.d.running.Store(nil)
 	l.d.mu.Unlock()
-	l.mu.Lock()
-	l.done, l.err = true, err
-	close(l.moved)
-	l.moved = make(chan struct{})
-	l.mu.Unlock()
+	l.End(err)
 	l.d.release()
-}
-
-func (l *progress) failure() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.err
 }
 
 func (l *listing) run() {
 	t, d := l.t, l.d
-	err := l.take()
-	if err == nil {
-		err = l.ask()
-		<-t.tokens.listings
-	}
+	err := l.ask()
 	ours := t.ctx.Err() != nil || errors.Is(err, store.ErrRebuilt)
 	switch {
 	case err == nil:
-		t.answered(d.link)
+		if !l.copied {
+			t.answered(d.link)
+		}
 		t.stats.listings.Add(1)
 	case !ours:
 		t.failed(d.link, l.began, err)
 	}
 	l.finish(err)
-	if err == nil && l.names == 0 && !l.marker && d.path != "" {
+	if err == nil && l.names == 0 && !l.marker && !l.copied && d.path != "" {
 		t.vanished(d)
 	}
 }
 
-func (l *listing) take() error {
+// take waits for a place among those that run.
+func (l *listing) take(places chan struct{}) error {
+	since := l.t.clock.Now()
 	select {
-	case l.t.tokens.listings <- struct{}{}:
-		l.stopped = l.t.clock.Now() - l.began
+	case places <- struct{}{}:
+		l.stopped += l.t.clock.Now() - since
 		return nil
 	case <-l.t.ctx.Done():
 		return context.Cause(l.t.ctx)
@@ -228,38 +190,84 @@ func (l *listing) ask() (err error) {
 			err = fmt.Errorf("list %s: panic: %v", l.d.prefix(), r)
 		}
 	}()
-	err = l.d.link.Origin.List(l.t.ctx, hearth.Listing{Prefix: l.d.prefix(), Hidden: l.refuse}, l.each)
+	if l.away != nil {
+		l.copied, err = l.copy()
+	}
+	if err == nil && !l.copied {
+		err = l.askOrigin()
+	}
 	if err != nil {
 		return fmt.Errorf("list %s: %w", l.d.prefix(), err)
 	}
 	return l.flush(true)
 }
 
-func (l *listing) each(o hearth.Object) error {
-	sort, ok := strings.CutPrefix(o.Key, l.d.prefix())
-	switch {
-	case !ok || strings.IndexByte(record.Segment(sort), '/') >= 0 || record.IsDir(sort) != o.IsPrefix():
-		return nil // not what was asked for
-	case !record.Representable(o.Key):
-		l.refuse(o.Key)
-		return nil
-	case sort == "":
-		l.marker = true
-		if o.Size == 0 {
-			return nil // it is the directory
+// askOrigin lists what is behind the last name.
+func (l *listing) askOrigin() error {
+	if err := l.take(l.t.tokens.listings); err != nil {
+		return err
+	}
+	defer func() { <-l.t.tokens.listings }()
+	q := hearth.Listing{Prefix: l.d.prefix(), Hidden: l.refuse}
+	if l.names > 0 {
+		q.After = q.Prefix + l.last
+	}
+	return l.d.link.Origin.List(l.t.ctx, q, l.each)
+}
+
+// copy takes names from the node that the directory belongs to, as far as it tells them.
+func (l *listing) copy() (whole bool, err error) {
+	t := l.t
+	defer l.away.end()
+	if err := l.take(t.tokens.copies); err != nil {
+		return false, err
+	}
+	defer func() { <-t.tokens.copies }()
+	s := l.d.state.Load()
+	old := l.d.link.Freshness.CopyAge(s.took)
+	if l.d.whole(t) {
+		old = min(old, since(l.began, t.clock.Trusted(s.listed))) // else names could become older
+	}
+	for {
+		asked, known := t.clock.Now(), l.names
+		told, err := l.away.Names(t.ctx, l.away.dir, l.last, max(old, old+since(asked, l.began)), func(o *hearth.Object) bool {
+			l.add(*o)
+			return true
+		})
+		if err != nil || len(l.page) == 0 && !told.Last {
+			l.names, l.page = known, l.page[:0]
+			now := t.clock.Now()
+			l.starts = [2]int64{now, now}
+			return false, context.Cause(t.ctx)
+		}
+		l.Dated(asked - told.Age.Milliseconds())
+		l.starts = [2]int64{l.Began(), l.Began()}
+		if told.Last {
+			l.refused, l.took = uint64(told.Hidden), told.Took
+			return true, nil
+		}
+		if err := l.flush(false); err != nil {
+			return false, err
+		}
+		if err := l.pause(); err != nil {
+			return false, err
 		}
 	}
-	if n := len(l.page); n > 0 && sort <= l.page[n-1].sort || l.names > n && n == 0 && sort <= l.last {
-		l.unordered = true
-	}
-	l.page = append(l.page, listed{sort, o})
-	l.names++
+}
+
+func (l *listing) each(o hearth.Object) error {
+	l.add(o)
 	if len(l.page) < pageNames {
 		return nil
 	}
 	if err := l.flush(false); err != nil {
 		return err
 	}
+	return l.pause()
+}
+
+// pause is between two pages.
+func (l *listing) pause() error {
 	stopped := l.t.clock.Now()
 	defer func() { l.stopped += l.t.clock.Now() - stopped }()
 	select {
@@ -272,6 +280,28 @@ func (l *listing) each(o hearth.Object) error {
 		return context.Cause(l.t.ctx)
 	}
 	return nil
+}
+
+// add makes a name part of the page.
+func (l *listing) add(o hearth.Object) {
+	sort, ok := strings.CutPrefix(o.Key, l.d.prefix())
+	switch {
+	case !ok || strings.IndexByte(record.Segment(sort), '/') >= 0 || record.IsDir(sort) != o.IsPrefix():
+		return // not what was asked for
+	case !record.Representable(o.Key):
+		l.refuse(o.Key)
+		return
+	case sort == "":
+		l.marker = true
+		if o.Size == 0 {
+			return // it is the directory
+		}
+	}
+	if n := len(l.page); n > 0 && sort <= l.page[n-1].sort || l.names > n && n == 0 && sort <= l.last {
+		l.unordered = true
+	}
+	l.page = append(l.page, listed{sort, o})
+	l.names++
 }
 
 // answerFirst is how long a listing's second page lets a look-up's answer go ahead.
@@ -298,7 +328,8 @@ func (l *listing) flush(last bool) error {
 	if err == nil && last {
 		now := t.clock.Now()
 		s := *d.state.Load()
-		s.listed, s.took, s.refused, s.age = l.began, time.Duration(now-l.began-l.stopped)*time.Millisecond, l.refused, l.age
+		took := time.Duration(now-l.began-l.stopped) * time.Millisecond
+		s.listed, s.took, s.refused, s.age = l.Began(), max(took, l.took), l.refused, l.age
 		t.stats.slowest.Store(max(t.stats.slowest.Load(), s.took.Milliseconds())) // two at once may lose one
 		if e.first {
 			s.seen = max(s.seen+1, now*int64(time.Millisecond))
@@ -317,7 +348,7 @@ func (l *listing) flush(last bool) error {
 		l.last = l.page[n-1].sort
 	}
 	if !last && !l.unordered {
-		l.advance(l.last)
+		l.Advance(l.last)
 	}
 	// The page after the next was asked for after now, whatever the origin's pages are.
 	l.starts = [2]int64{l.starts[1], t.clock.Now()}
@@ -425,7 +456,7 @@ func (l *listing) mergeUnordered(e *edit, last bool) error {
 		for i := range l.rows.Len() {
 			sort := string(l.rows.Key(i)[17:])
 			x, ok, err := e.get(sort)
-			if err == nil && ok && x.Checked < l.began {
+			if err == nil && ok && x.Checked < l.Began() {
 				err = e.drop(sort)
 			}
 			if err != nil {

@@ -66,10 +66,10 @@ func (t *Tree) lookupHashed(ctx context.Context, d *directory, name string) (Nod
 		}
 		l, err := t.list(ctx, d, t.since(d), nil)
 		if err == nil {
-			err = l.wait(ctx)
+			err = l.Wait(ctx)
 		}
 		if err == nil {
-			listed, err = l.age, l.failure()
+			listed, err = l.age, l.Err()
 		}
 		if err != nil && !errors.Is(err, store.ErrRebuilt) {
 			return Node{}, err
@@ -249,13 +249,7 @@ func (t *Tree) askBehind(d *directory, m record.Meaning) *ask {
 			s.mu.Unlock()
 			close(a.done)
 		}()
-		select {
-		case t.tokens.asks <- struct{}{}:
-			defer func() { <-t.tokens.asks }()
-			a.err = t.inquire(t.ctx, d, m, a.done)
-		case <-t.ctx.Done():
-			a.err = context.Cause(t.ctx)
-		}
+		a.err = t.inquire(t.ctx, d, m, a.done)
 	}
 	if !t.behind(run) {
 		a.err = context.Cause(t.ctx)
@@ -272,20 +266,11 @@ func (t *Tree) inquire(ctx context.Context, d *directory, m record.Meaning, gate
 	defer cancel()
 	q := &inquiry{t: t, d: d, segment: m.Segment, beside: m.File, began: t.clock.Now(), asked: time.Now()}
 	k, err := t.known(d, m)
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
-	case k.found && q.listed(ctx, &k):
-	case k.found && !k.Dir:
-		if err = q.note(q.askHead(ctx)); err == nil && !q.file.found {
-			err = q.note(q.askList(ctx))
-		}
-	case k.found:
-		if err = q.note(q.askList(ctx)); err == nil && !q.dir.found {
-			err = q.note(q.askHead(ctx))
-		}
-	default:
-		err = q.both(ctx, gate)
+	}
+	if !(k.found && q.listed(ctx, &k)) && (q.beside || !q.askElsewhere(ctx, &k, gate)) {
+		err = q.askOrigin(ctx, &k, gate)
 	}
 	if err != nil && ctx.Err() == nil {
 		t.failed(d.link, q.began, err)
@@ -294,7 +279,9 @@ func (t *Tree) inquire(ctx context.Context, d *directory, m record.Meaning, gate
 	if err != nil {
 		return err
 	}
-	t.answered(d.link)
+	if !q.copied {
+		t.answered(d.link)
+	}
 	return q.keep()
 }
 
@@ -309,6 +296,7 @@ type inquiry struct {
 	file    finding
 	dir     finding
 	object  hearth.Object // of the file
+	copied  bool          // another node has told: began and asked are as it says
 }
 
 type finding struct{ known, found bool }
@@ -326,7 +314,31 @@ func (q *inquiry) listed(ctx context.Context, k *knowledge) bool {
 	l, _ := q.t.list(ctx, q.d, 0, nil) // never waits, since it may be any
 	ctx, cancel := context.WithTimeout(ctx, briefListing)
 	defer cancel()
-	return l.wait(ctx) == nil && l.failure() == nil
+	return l.Wait(ctx) == nil && l.Err() == nil
+}
+
+// askOrigin asks what the name was known as first.
+func (q *inquiry) askOrigin(ctx context.Context, k *knowledge, gate <-chan struct{}) (err error) {
+	if q.d.link.Freshness.Mode != Strict {
+		release, err := q.t.turn(ctx, q.t.tokens.asks)
+		if err != nil {
+			return err
+		}
+		defer release()
+	}
+	switch {
+	case k.found && !k.Dir:
+		if err = q.note(q.askHead(ctx)); err == nil && !q.file.found {
+			err = q.note(q.askList(ctx))
+		}
+	case k.found:
+		if err = q.note(q.askList(ctx)); err == nil && !q.dir.found {
+			err = q.note(q.askHead(ctx))
+		}
+	default:
+		err = q.both(ctx, gate)
+	}
+	return err
 }
 
 func (q *inquiry) askHead(ctx context.Context) (a answer) {
@@ -394,15 +406,15 @@ func (q *inquiry) both(ctx context.Context, gate <-chan struct{}) error {
 	wg.Go(func() { answers <- q.askList(ctx) })
 	var l *listing
 	if q.d.link.Freshness.Mode != Strict {
-		l, _ = q.t.list(ctx, q.d, 0, gate) // never waits, since it may be any
+		l = q.listBeside(ctx, gate)
 	}
 	var late <-chan time.Time
 	var failed error
 	for n := 0; n < 2 && (q.beside || !q.dir.found); {
 		var moved <-chan struct{}
 		if l != nil {
-			_, _, _, moved = l.snapshot()
-			if l.passed(q.segment+"/") && l.age == q.t.db.Generation() {
+			_, _, _, moved = l.Snapshot()
+			if l.Passed(q.segment+"/") && l.age == q.t.db.Generation() {
 				return nil // what it found is known
 			}
 		}
@@ -446,6 +458,9 @@ func (q *inquiry) keep() error {
 	return t.change(q.d, func(e *edit) error {
 		if !t.asks.newest.Newest(age.Absence{Dir: q.d.hash, Sort: q.segment}, q.asked) {
 			return nil // others know better
+		}
+		if q.copied && q.d.listedAt(t, q.segment+"/") > q.began {
+			return nil // the listing knows better
 		}
 		var err error
 		switch {

@@ -17,6 +17,9 @@ const maxChanges = 1024
 // Change says that a name means another thing than before.
 type Change = news.Change
 
+// Events are called by a Tree; each may be nil, none may block or call the Tree.
+type Events = news.Events
+
 // Subscribe has f called for each change, under no lock of the tree's. f must not
 // block. It may still be called once more while cancel runs.
 func (t *Tree) Subscribe(f func(Change)) (cancel func()) { return t.news.Add(f) }

@@ -78,12 +78,12 @@ func (t *Tree) Refresh(ctx context.Context, dir uint64, since int64) error {
 	if d.link == nil || d.whole(t) && t.clock.Trusted(d.state.Load().listed) >= since {
 		return nil
 	}
-	if l == nil || l.began < since {
+	if l == nil || l.began < since || l.away != nil {
 		if l, err = t.list(ctx, d, since, nil); err != nil {
 			return err
 		}
 	}
-	return cmp.Or(l.wait(ctx), l.failure())
+	return cmp.Or(l.Wait(ctx), l.Err())
 }
 
 // follow decides what a reader of a directory reads: nil: what the database has;
@@ -111,11 +111,11 @@ func (t *Tree) follow(ctx context.Context, d *directory, start bool) (*listing, 
 		t.kick(d)
 		return nil, nil
 	}
-	if l != nil && age.Left(l.began, t.clock.Now(), d.link.Freshness.Life()) > 0 {
+	if l != nil && age.Left(l.Began(), t.clock.Now(), d.link.Freshness.Life()) > 0 {
 		return l, nil
 	} else if l != nil { // It began too long ago for those who come now; what it took decides then.
 		l.hurryUp()
-		if err := l.wait(ctx); err != nil {
+		if err := l.Wait(ctx); err != nil {
 			return nil, err
 		}
 		return t.follow(ctx, d, start)
@@ -128,9 +128,10 @@ type dirReader struct {
 	t     *Tree
 	d     *directory
 	each  func(Node) bool
-	links []linkedName // those not given out yet
-	after *string      // the sort name given out last
-	many  int          // names to read next: a kernel asks for few or for very many
+	tell  func(sort string, e *record.Entry) bool // in place of each, for all that the origin has
+	links []linkedName                            // those not given out yet
+	after *string                                 // the sort name given out last
+	many  int                                     // names to read next: a kernel asks for few or for very many
 	rows  store.Rows
 	stop  bool
 	gen   int64 // generation of the database that it reads
@@ -165,8 +166,8 @@ func (r *dirReader) goOnBehind(ctx context.Context, l *listing, name string) err
 	}
 	for l != nil {
 		l.hurryUp()
-		upTo, any, done, moved := l.snapshot()
-		if err := l.failure(); errors.Is(err, store.ErrRebuilt) {
+		upTo, any, done, moved := l.Snapshot()
+		if err := l.Err(); errors.Is(err, store.ErrRebuilt) {
 			return err
 		}
 		if m.Hashed {
@@ -224,12 +225,12 @@ func (r *dirReader) read(ctx context.Context, l *listing) error {
 	}
 	l.hurryUp()
 	if l.age != r.gen {
-		return cmp.Or(l.wait(ctx), store.ErrRebuilt)
+		return cmp.Or(l.Wait(ctx), store.ErrRebuilt)
 	}
 	for {
 		// How far it is must be known before the database is read: what comes in
 		// between is beyond.
-		upTo, any, done, moved := l.snapshot()
+		upTo, any, done, moved := l.Snapshot()
 		if done {
 			return r.rest(l)
 		}
@@ -249,7 +250,7 @@ func (r *dirReader) read(ctx context.Context, l *listing) error {
 // rest gives out what is left once the listing has ended. When it failed, names
 // known from before go on.
 func (r *dirReader) rest(l *listing) error {
-	if err := l.failure(); err != nil {
+	if err := l.Err(); err != nil {
 		if errors.Is(err, store.ErrRebuilt) || !r.d.whole(r.t) || !r.d.link.believes() {
 			return err
 		}
@@ -320,6 +321,9 @@ func (r *dirReader) give(sort string, value []byte) bool {
 	e, err := record.ParseEntry(value)
 	if err != nil {
 		return true // it will be looked up anew
+	}
+	if r.tell != nil {
+		return r.tell(sort, &e)
 	}
 	if e.Dir {
 		if _, hidden := r.t.links.Load().below[r.d.hash][record.MountName(sort, false)]; hidden {

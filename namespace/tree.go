@@ -58,24 +58,6 @@ type Options struct {
 	moveRetry time.Duration // and are in a hurry; 0: the store's
 }
 
-// Events are called by a Tree; each may be nil, none may block or call the Tree.
-type Events struct {
-	// Ill: the disk failed, names live in memory until they move.
-	Ill func(cause error)
-	// Moved: names lie in another directory from now on.
-	Moved func(dir string)
-	// Rebuilt: all names were given up, or set aside because they were corrupt.
-	Rebuilt func(cause error)
-	// Origin: a link's origin cannot be asked any more (nil: it can again).
-	Origin func(link string, err error)
-	// Refused: a key that cannot be shown, found by a listing.
-	Refused func(link, key string)
-	// Reserved: node ids up to this one may be in use; for safekeeping elsewhere.
-	Reserved func(upTo uint64)
-	// Log is a line of the database.
-	Log func(text string)
-}
-
 const (
 	rootID = 1
 	// maxListings at a time: each holds a page of about 300 KiB.
@@ -111,12 +93,18 @@ type Tree struct {
 	closed bool
 }
 
-// tokens of what runs at a time.
-type tokens struct{ listings, asks, fills chan struct{} }
+// tokens of what runs at a time: listings and asks at an origin, copies and finds at other
+// nodes.
+type tokens struct{ listings, asks, copies, finds chan struct{} }
+
+func newTokens() tokens {
+	places := func(n int) chan struct{} { return make(chan struct{}, n) }
+	return tokens{places(maxListings), places(maxAsks), places(maxListings), places(maxAsks)}
+}
 
 // Open opens the names kept in o.Dir, or starts with none.
 func Open(o Options) (*Tree, error) {
-	t := &Tree{o: o, tokens: tokens{make(chan struct{}, maxListings), make(chan struct{}, maxAsks), make(chan struct{}, 1)}}
+	t := &Tree{o: o, tokens: newTokens()}
 	t.ctx, t.cancel = context.WithCancelCause(context.Background())
 	t.clock.Start(o.Clock)
 	t.dirs.start()

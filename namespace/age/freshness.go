@@ -2,6 +2,7 @@ package age
 
 import (
 	"fmt"
+	"math"
 	"strings"
 	"time"
 )
@@ -83,4 +84,21 @@ func (f Freshness) Life() time.Duration {
 // ListingLife is how long a listing that took so long is believed.
 func (f Freshness) ListingLife(took time.Duration) time.Duration {
 	return max(f.Life(), listingShare*took)
+}
+
+// CopyAge is how old a listing that took so long may be for another node to copy it: the
+// copy is believed for a quarter of its time at least before it is renewed, and by then
+// a renewal is due for all.
+func (f Freshness) CopyAge(took time.Duration) time.Duration {
+	if f.Mode == Immutable {
+		return math.MaxInt64
+	}
+	life := f.ListingLife(took)
+	return life - life/4
+}
+
+// Copies reports whether a listing of an age may be told to one that takes nothing older
+// than old: who knows no listing yet does not know either what it took.
+func (f Freshness) Copies(old, age, took time.Duration) bool {
+	return age <= old || old >= f.CopyAge(0) && age <= f.CopyAge(took)
 }

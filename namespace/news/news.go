@@ -1,4 +1,4 @@
-// Package news tells subscribers what names mean now.
+// Package news tells subscribers what names mean now, and a node what happens to names.
 package news
 
 import "sync"
@@ -59,4 +59,22 @@ func (s *Subscribers) Tell(changes []Change) {
 			merged = merged || c.Name == ""
 		}
 	}
+}
+
+// Events are called by a Tree; each may be nil, none may block or call the Tree.
+type Events struct {
+	// Ill: the disk failed, names live in memory until they move.
+	Ill func(cause error)
+	// Moved: names lie in another directory from now on.
+	Moved func(dir string)
+	// Rebuilt: all names were given up, or set aside because they were corrupt.
+	Rebuilt func(cause error)
+	// Origin: a link's origin cannot be asked any more (nil: it can again).
+	Origin func(link string, err error)
+	// Refused: a key that cannot be shown, found by a listing.
+	Refused func(link, key string)
+	// Reserved: node ids up to this one may be in use; for safekeeping elsewhere.
+	Reserved func(upTo uint64)
+	// Log is a line of the database.
+	Log func(text string)
 }

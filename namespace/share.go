@@ -1,0 +1,226 @@
+package namespace
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/namespace/age"
+	"github.com/hearthfs/hearth/namespace/record"
+	"github.com/hearthfs/hearth/namespace/store"
+)
+
+// Sharer is an Origin whose directories each belong to one node of a ring. Names and Find
+// ask that node, as a Tree answers them; after an error the origin is to be asked.
+type Sharer interface {
+	Origin
+	// Elsewhere reports whether another node is to be asked for a directory's names. Until
+	// end is called this node tells nobody of them, so that no two wait for each other.
+	Elsewhere(dir hearth.Directory) (end func(), elsewhere bool)
+	Names(ctx context.Context, dir hearth.Directory, behind string, old time.Duration, each func(*hearth.Object) bool) (hearth.Told, error)
+	Find(ctx context.Context, dir hearth.Directory, segment string, old time.Duration) (hearth.Found, error)
+}
+
+// away is the way to the node that a directory belongs to. Whoever goes it holds no place
+// of those that ask an origin, which that node may need to answer: end before taking one.
+type away struct {
+	Sharer
+	dir hearth.Directory
+	end func()
+}
+
+// elsewhere is the way to the node that tells of a directory; nil: its origin does.
+func (d *directory) elsewhere() *away {
+	s, ok := d.link.Origin.(Sharer)
+	if !ok || d.link.Freshness.Mode == Strict || d.link.Identity == "" {
+		return nil
+	}
+	dir := hearth.Directory{ID: d.hash, Link: d.link.Name, Identity: d.link.Identity, Prefix: d.prefix()}
+	if end, ok := s.Elsewhere(dir); ok {
+		return &away{s, dir, sync.OnceFunc(end)}
+	}
+	return nil
+}
+
+// since is how long ago a time was.
+func since(now, at int64) time.Duration { return time.Duration(max(0, now-at)) * time.Millisecond }
+
+// listedAt is when the origin was asked last for what listings say of a sort name, in
+// Unix ms, or 0. As a belief it must be formed before the database is read.
+func (d *directory) listedAt(t *Tree, sort string) (at int64) {
+	if l := d.running.Load(); l != nil && l.age == t.db.Generation() && l.Passed(sort) {
+		at = l.Began()
+	}
+	if s := d.state.Load(); s.age == t.db.Generation() {
+		at = max(at, t.clock.Trusted(s.listed))
+	}
+	return at
+}
+
+// owned is a directory, in use, that another node asks for. hearth.ErrMiss: this tree
+// does not have it, or not as a copy.
+func (t *Tree) owned(dir hearth.Directory) (*directory, error) {
+	l := t.links.Load().named(dir.Link)
+	if l == nil || l.Freshness.Mode == Strict || !strings.HasPrefix(dir.Prefix, l.Prefix) || !record.Representable(dir.Prefix) {
+		return nil, fmt.Errorf("link %q: %w", dir.Link, hearth.ErrMiss)
+	}
+	p := place{link: l, path: dir.Prefix[len(l.Prefix):]}
+	if p.path != "" && !record.IsDir(p.path) || p.hash() != dir.ID {
+		return nil, fmt.Errorf("directory %q of another link %q: %w", dir.Prefix, dir.Link, hearth.ErrMiss)
+	}
+	id, err := t.placeID(p)
+	if err != nil {
+		return nil, err
+	}
+	return t.dirs.get(t, id)
+}
+
+// Names tells another node the names of a directory behind a sort name, or from the first
+// on, in the bucket's order until each returns false: as its listing brings them if what is
+// known is older than old. It asks this link's origin only.
+func (t *Tree) Names(ctx context.Context, dir hearth.Directory, behind string, old time.Duration, each func(*hearth.Object) bool) (told hearth.Told, err error) {
+	d, err := t.owned(dir)
+	if err != nil {
+		return told, err
+	}
+	defer d.release()
+	r := &dirReader{t: t, d: d, many: 32}
+	if behind != "" {
+		r.after = &behind
+	}
+	r.tell = func(sort string, e *record.Entry) bool {
+		o := hearth.Object{Link: d.link.Name, Key: d.prefix() + sort, Size: hearth.PrefixSize}
+		if !e.Dir {
+			o = object(d.link, e, o.Key)
+		}
+		r.stop = !each(&o)
+		return !r.stop
+	}
+	asked := t.clock.Now()
+	for range maxRebuilt {
+		r.gen = t.db.Generation()
+		if told, err = r.told(ctx, asked, old); !errors.Is(err, store.ErrRebuilt) {
+			break
+		}
+	}
+	return told, err
+}
+
+// told reads for another node, and says how old that is.
+func (r *dirReader) told(ctx context.Context, asked int64, old time.Duration) (told hearth.Told, err error) {
+	t := r.t
+	known := func() bool {
+		s := r.d.state.Load()
+		told.Age, told.Took = since(asked, t.clock.Trusted(s.listed)), s.took
+		return r.d.whole(t) && r.d.link.Freshness.Copies(old, told.Age, told.Took)
+	}
+	var l *listing
+	if !known() {
+		if l, err = t.listUnless(ctx, r.d, 0, nil, known); err != nil {
+			return told, err
+		}
+	}
+	if err = r.read(ctx, l); l != nil {
+		err = cmp.Or(err, l.Err()) // a reader of this node would go on with what was known
+		told.Age, told.Took = since(asked, l.Began()), since(t.clock.Now(), l.began)
+	}
+	if told.Last = !r.stop; told.Last {
+		told.Hidden = int64(r.d.state.Load().refused)
+	}
+	return told, err
+}
+
+// Find tells another node what a segment of a directory stands for, and asks this link's
+// origin if that is older than old.
+func (t *Tree) Find(ctx context.Context, dir hearth.Directory, segment string, old time.Duration) (f hearth.Found, err error) {
+	d, err := t.owned(dir)
+	if err != nil {
+		return f, err
+	}
+	defer d.release()
+	asked, m := t.clock.Now(), record.Meaning{Segment: segment}
+	for range maxRebuilt {
+		gen, file, both := t.db.Generation(), d.listedAt(t, segment), d.listedAt(t, segment+"/")
+		absent := min(t.neg.Since(age.Absence{Dir: d.hash, Sort: segment}), t.neg.Since(age.Absence{Dir: d.hash, Sort: segment + "/"}))
+		k, err := t.known(d, m)
+		if err != nil {
+			return f, err
+		}
+		at := max(both, absent)
+		if k.found {
+			if at = max(both, t.clock.Trusted(k.Checked)); !k.Dir {
+				at = max(file, t.clock.Trusted(k.Checked))
+			}
+		}
+		f.Age = since(asked, at)
+		if d.link.Freshness.Mode == Immutable && k.ttl == age.Forever {
+			f.Age = 0 // what is known does not change
+		}
+		if f.Age <= old && !k.Doubted && gen == t.db.Generation() {
+			if f.Dir = k.found && k.Dir; k.found && !k.Dir {
+				o := object(d.link, &k.Entry, d.prefix()+k.sort)
+				f.Object = &o
+			}
+			return f, nil
+		}
+		if _, err := t.ask(ctx, d, m); err != nil {
+			return f, err
+		}
+	}
+	return hearth.Found{}, fmt.Errorf("look up %s%s: it changes all the time", d.prefix(), segment)
+}
+
+// askElsewhere asks the node that the directory belongs to; false: it did not answer.
+func (q *inquiry) askElsewhere(ctx context.Context, k *knowledge, gate <-chan struct{}) bool {
+	w := q.d.elsewhere()
+	if w == nil {
+		return false
+	}
+	defer w.end()
+	if !k.found {
+		q.listBeside(ctx, gate)
+	}
+	release, err := q.t.turn(ctx, q.t.tokens.finds)
+	if err != nil {
+		return false
+	}
+	defer release()
+	last := max(q.d.listedAt(q.t, q.segment), q.t.clock.Trusted(k.Checked))
+	asked, now := time.Now(), q.t.clock.Now()
+	life := q.d.link.Freshness.Life()
+	f, err := w.Find(ctx, w.dir, q.segment, min(life-life/4, since(now, last)))
+	if err != nil {
+		return false
+	}
+	q.copied, q.asked, q.began = true, asked.Add(-f.Age), now-f.Age.Milliseconds()
+	switch {
+	case f.Object != nil:
+		q.object, q.file = *f.Object, finding{true, true}
+	case f.Dir:
+		q.dir = finding{true, true}
+	default:
+		q.file.known, q.dir.known = true, true
+	}
+	return true
+}
+
+// listBeside begins to list the directory, unless that was done meanwhile: then it is nil.
+func (q *inquiry) listBeside(ctx context.Context, gate <-chan struct{}) *listing {
+	l, _ := q.t.listUnless(ctx, q.d, 0, gate, func() bool { return q.d.listingLeft(q.t) > 0 }) // never waits, since it may be any
+	return l
+}
+
+// turn waits for a place among those that run.
+func (t *Tree) turn(ctx context.Context, places chan struct{}) (release func(), err error) {
+	select {
+	case places <- struct{}{}:
+		return func() { <-places }, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
