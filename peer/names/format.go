@@ -1,0 +1,268 @@
+package names
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/hearthfs/hearth"
+)
+
+// A question is the format 1, milliseconds that the answer may be old 8, the directory's id
+// 16, and link, prefix, and the sort name or segment, each with its length in front as a
+// varint.
+//
+// A page is milliseconds of age 8, of what the listing took 8, hidden names 8, last 1, and to
+// its end names: kind 1, segment with its length, and, of a file, size, mod time and nanoseconds as varints,
+// ETag with its length. What a name was found to be is milliseconds of age 8, the kind, and
+// that of a file.
+const (
+	format   = 1
+	toldSize = 25
+
+	kindAbsent = 0
+	kindFile   = 1
+	kindDir    = 2
+
+	// The most bytes of each: what S3 allows, and for a link's name what URLs take.
+	maxLink = 1 << 10
+	maxKey  = 1 << 10
+	maxETag = 1 << 10
+	// maxOld is as long as needs to be told: 285 years are the most of a Duration.
+	maxOld = int64(math.MaxInt64 / time.Millisecond)
+)
+
+// question is what another node is asked.
+type question struct {
+	dir    hearth.Directory // the identity does not travel: the id has it in it
+	behind string           // a sort name, or the segment to find
+	old    time.Duration
+}
+
+func (q *question) append(dst []byte) ([]byte, error) {
+	if len(q.dir.Link) > maxLink || len(q.dir.Prefix) > maxKey || len(q.behind) > maxKey {
+		return nil, fmt.Errorf("ask for the names in %q: link, prefix and name of %d, %d and %d bytes, at most %d, %d and %d",
+			q.dir.Prefix, len(q.dir.Link), len(q.dir.Prefix), len(q.behind), maxLink, maxKey, maxKey)
+	}
+	dst = append(dst, format)
+	dst = binary.LittleEndian.AppendUint64(dst, uint64(max(0, q.old)/time.Millisecond)) // rounded down, and ages up
+	dst = append(dst, q.dir.ID[:]...)
+	for _, s := range []string{q.dir.Link, q.dir.Prefix, q.behind} {
+		dst = appendString(dst, s)
+	}
+	return dst, nil
+}
+
+func parseQuestion(b []byte) (*question, error) {
+	r := reader{b: b}
+	if v := r.byte(); v != format {
+		return nil, fmt.Errorf("a question of format %d, this node knows %d: run releases next to each other", v, format)
+	}
+	q := &question{old: r.milliseconds()}
+	copy(q.dir.ID[:], r.bytes(16))
+	q.dir.Link, q.dir.Prefix, q.behind = r.string(maxLink), r.string(maxKey), r.string(maxKey)
+	if q.dir.Prefix != "" && !strings.HasSuffix(q.dir.Prefix, "/") || strings.Contains(strings.TrimSuffix(q.behind, "/"), "/") {
+		r.bad = true
+	}
+	if !r.end() {
+		return nil, fmt.Errorf("a question of %d bytes that cannot be read", len(b))
+	}
+	return q, nil
+}
+
+// putTold writes the front of a page.
+func putTold(b []byte, t *hearth.Told) {
+	binary.LittleEndian.PutUint64(b, milliseconds(t.Age))
+	binary.LittleEndian.PutUint64(b[8:], milliseconds(t.Took))
+	binary.LittleEndian.PutUint64(b[16:], uint64(max(0, t.Hidden)))
+	if b[24] = 0; t.Last {
+		b[24] = 1
+	}
+}
+
+// milliseconds are rounded up: nothing looks younger than it is.
+func milliseconds(d time.Duration) uint64 {
+	if d > time.Duration(maxOld)*time.Millisecond-time.Millisecond {
+		return uint64(maxOld)
+	}
+	return uint64((max(0, d) + time.Millisecond - 1) / time.Millisecond)
+}
+
+// nameSize is what a name takes at most.
+func nameSize(o *hearth.Object, prefix int) int {
+	return 1 + len(o.Key) - prefix + len(o.ETag) + 5*binary.MaxVarintLen64
+}
+
+func appendName(dst []byte, o *hearth.Object, prefix int) []byte {
+	name := o.Key[prefix:]
+	if o.IsPrefix() {
+		return appendString(append(dst, kindDir), strings.TrimSuffix(name, "/"))
+	}
+	return appendFile(appendString(append(dst, kindFile), name), o)
+}
+
+func appendFile(dst []byte, o *hearth.Object) []byte {
+	dst = binary.AppendUvarint(dst, uint64(o.Size))
+	dst = binary.AppendVarint(dst, o.ModTime.Unix())
+	dst = binary.AppendUvarint(dst, uint64(o.ModTime.Nanosecond()))
+	return appendString(dst, o.ETag)
+}
+
+func appendString(dst []byte, s string) []byte {
+	return append(binary.AppendUvarint(dst, uint64(len(s))), s...)
+}
+
+// parsePage reads the answer to a question. Its names are in order, behind what was asked
+// for, and each is one segment.
+func parsePage(b []byte, q *question) (told hearth.Told, page []hearth.Object, err error) {
+	r := reader{b: b}
+	told.Age, told.Took = r.milliseconds(), r.milliseconds()
+	hidden, last := r.uint64(), r.byte()
+	if hidden > math.MaxInt32 || last > 1 {
+		r.bad = true
+	}
+	told.Hidden, told.Last = int64(hidden), last == 1
+	behind, first := q.behind, q.behind == ""
+	for len(r.b) > 0 && len(page) < pageNames {
+		kind := r.byte()
+		name := r.segment()
+		o := hearth.Object{Link: q.dir.Link, Key: q.dir.Prefix + name, Size: hearth.PrefixSize}
+		switch kind {
+		case kindDir:
+			name, o.Key = name+"/", o.Key+"/"
+		case kindFile:
+			r.file(&o, q.dir.Identity)
+		default:
+			r.bad = true
+		}
+		if r.bad || !first && name <= behind {
+			return told, nil, fmt.Errorf("%w: name %d of a page", ErrAnswer, len(page))
+		}
+		behind, first = name, false
+		page = append(page, o)
+	}
+	if !r.end() || len(page) == 0 && !told.Last {
+		return told, nil, fmt.Errorf("%w: a page of %d bytes and %d names", ErrAnswer, len(b), len(page))
+	}
+	return told, page, nil
+}
+
+func appendFound(dst []byte, f *hearth.Found) []byte {
+	dst = binary.LittleEndian.AppendUint64(dst, milliseconds(f.Age))
+	switch {
+	case f.Object != nil:
+		return appendFile(append(dst, kindFile), f.Object)
+	case f.Dir:
+		return append(dst, kindDir)
+	}
+	return append(dst, kindAbsent)
+}
+
+func parseFound(b []byte, q *question) (f hearth.Found, err error) {
+	r := reader{b: b}
+	f.Age = r.milliseconds()
+	switch r.byte() {
+	case kindFile:
+		f.Object = &hearth.Object{Link: q.dir.Link, Key: q.dir.Prefix + q.behind}
+		r.file(f.Object, q.dir.Identity)
+	case kindDir:
+		f.Dir = true
+	case kindAbsent:
+	default:
+		r.bad = true
+	}
+	if !r.end() {
+		return hearth.Found{}, fmt.Errorf("%w: %d bytes for a name", ErrAnswer, len(b))
+	}
+	return f, nil
+}
+
+// reader reads fields; the first bad one makes all that follow empty.
+type reader struct {
+	b   []byte
+	bad bool
+}
+
+func (r *reader) bytes(n uint64) []byte {
+	if r.bad || n > uint64(len(r.b)) {
+		r.bad, r.b = true, nil
+		return nil
+	}
+	b := r.b[:n]
+	r.b = r.b[n:]
+	return b
+}
+
+func (r *reader) byte() byte {
+	if b := r.bytes(1); b != nil {
+		return b[0]
+	}
+	return 0
+}
+
+func (r *reader) uint64() uint64 {
+	if b := r.bytes(8); b != nil {
+		return binary.LittleEndian.Uint64(b)
+	}
+	return 0
+}
+
+func (r *reader) milliseconds() time.Duration {
+	ms := r.uint64()
+	if ms > uint64(maxOld) {
+		r.bad, r.b = true, nil
+		return 0
+	}
+	return time.Duration(ms) * time.Millisecond
+}
+
+func (r *reader) string(most uint64) string {
+	n, used := binary.Uvarint(r.b)
+	if used <= 0 || n > most {
+		r.bad, r.b = true, nil
+		return ""
+	}
+	r.b = r.b[used:]
+	return string(r.bytes(n))
+}
+
+// segment is a name that leads nowhere but into its directory.
+func (r *reader) segment() string {
+	s := r.string(maxKey)
+	if strings.IndexByte(s, '/') >= 0 {
+		r.bad = true
+	}
+	return s
+}
+
+// file reads what is said of a file. Its Version is computed.
+func (r *reader) file(o *hearth.Object, identity string) {
+	size, n := binary.Uvarint(r.b)
+	r.skip(n)
+	seconds, n := binary.Varint(r.b)
+	r.skip(n)
+	nanos, n := binary.Uvarint(r.b)
+	r.skip(n)
+	etag := r.string(maxETag)
+	if size > math.MaxInt64 || nanos >= 1e9 || seconds < -1<<40 || seconds > 1<<40 {
+		r.bad = true
+	}
+	if r.bad {
+		return
+	}
+	o.Size, o.ModTime, o.ETag = int64(size), time.Unix(seconds, int64(nanos)), etag
+	o.Version = hearth.VersionOf(identity, o.Key, etag, o.Size)
+}
+
+func (r *reader) skip(n int) {
+	if n <= 0 {
+		r.bad, r.b = true, nil
+		return
+	}
+	r.b = r.b[n:]
+}
+
+// end reports whether all was read, and well.
+func (r *reader) end() bool { return !r.bad && len(r.b) == 0 }

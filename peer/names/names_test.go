@@ -1,0 +1,421 @@
+package names
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/peer/wire"
+)
+
+func TestARingListsEachDirectoryOnce(t *testing.T) {
+	// Five nodes with nothing in mind walk one data set at once, then stat every file: the
+	// bucket is asked for each page of each directory once, and for no name alone.
+	r := newRing(t, 5)
+	pages, dirs, files := 1, 40, 0
+	for d := range dirs {
+		many := 50
+		if d%10 == 0 {
+			many = 2500
+		}
+		pages += (many + 999) / 1000
+		for f := range many {
+			r.b.put(fmt.Sprintf("set/d%02d/f%05d", d, f), fmt.Sprint(f))
+			files++
+		}
+	}
+	r.all(func(x *node) {
+		if d, f := x.walk(); d != dirs+1 || f != files {
+			t.Errorf("node %d found %d directories and %d files, not %d and %d", x.number, d, f, dirs+1, files)
+		}
+		for d := range dirs {
+			if got := x.resolve(fmt.Sprintf("set/d%02d/f%05d", d, d)); got != fmt.Sprint(d) {
+				t.Errorf("node %d: directory %d: %q", x.number, d, got)
+			}
+		}
+	})
+	heads, lists := r.b.requests()
+	if pages++; heads != 0 || lists > pages {
+		t.Errorf("%d HEADs and %d LISTs, of %d pages in all", heads, lists, pages)
+	}
+	s := r.told()
+	t.Logf("%d LISTs for %d directories and %d pages; %+v", lists, dirs+2, pages, s)
+	if s.Elsewhere+s.Refused+s.Failed+s.Old != 0 || s.ToldPages < 4*int64(dirs) {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestColdLookUpsAreAskedOnce(t *testing.T) {
+	// Five nodes look up one name in a directory that none knows, of more pages than one
+	// answer has: a ring asks what one node would.
+	r := newRing(t, 5)
+	for f := range 3000 {
+		r.b.put(fmt.Sprintf("d/f%05d", f), "e")
+	}
+	var begun sync.WaitGroup
+	begun.Add(len(r.nodes))
+	r.all(func(x *node) {
+		begun.Done()
+		begun.Wait()
+		if got := x.resolve("d/f02999"); got != "e" {
+			t.Errorf("node %d: %q", x.number, got)
+		}
+		if got := x.resolve("d/none"); got != "" {
+			t.Errorf("node %d: %q", x.number, got)
+		}
+	})
+	// Of d, its file and none: a HEAD and a LIST of one key each; the root's page, and three of d.
+	if heads, lists := r.b.requests(); heads > 3 || lists > 3+1+3 {
+		t.Errorf("%d HEADs and %d LISTs: %+v", heads, lists, r.told())
+	}
+}
+
+func TestAnOwnerDiesBetweenTwoPages(t *testing.T) {
+	// An owner is gone after its first page: the bucket is asked for what is behind it, and
+	// nothing is lost or there twice.
+	r := newRing(t, 2)
+	r.nodes[0].owns(1)
+	r.nodes[1].owns(1)
+	for f := range 3500 {
+		r.b.put(fmt.Sprintf("f%05d", f), "e")
+	}
+	var calls atomic.Int64
+	r.nodes[0].between(func(_ int, number uint16, do func() (*hearth.View, error)) (*hearth.View, error) {
+		if number == CallNames && calls.Add(1) > 1 {
+			return nil, wire.ErrDown
+		}
+		return do()
+	})
+	if got := r.nodes[0].list("/"); len(got) != 3500 {
+		t.Errorf("%d names", len(got))
+	}
+	r.close0()
+	if _, lists := r.b.requests(); lists > 4+3 {
+		t.Errorf("%d LISTs", lists)
+	}
+	if s := r.nodes[0].names.Stats(); s.Elsewhere == 0 || s.Listings != 1 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// close0 waits for what the trees do behind.
+func (r *ring) close0() {
+	for _, x := range r.nodes {
+		if err := x.tree.Close(); err != nil {
+			r.Error(err)
+		}
+		x.open()
+	}
+}
+
+func TestADirectoryChangesBetweenTwoPages(t *testing.T) {
+	// While a node copies a directory page by page, that is changed and listed anew at its
+	// owner: what was there all the time is there, what came before the last page and
+	// behind it, too, and the whole counts as old as its first page.
+	r := newRing(t, 2)
+	x, owner := r.nodes[0], r.nodes[1]
+	x.owns(1)
+	owner.owns(1)
+	for f := range 3500 {
+		r.b.put(fmt.Sprintf("f%05d", f), "e")
+	}
+	if n := len(owner.list("/")); n != 3500 {
+		t.Fatal(n)
+	}
+	calls := 0
+	r.past.Add(int64(30 * time.Second))
+	x.between(func(_ int, number uint16, do func() (*hearth.View, error)) (*hearth.View, error) {
+		if calls++; calls == 3 {
+			r.b.remove("f00001")
+			r.b.remove("f03000")
+			r.b.put("f03100", "changed")
+			r.b.put("f03100a", "new")
+			root, err := owner.tree.Root(context.Background(), "/")
+			if err = errors.Join(err, owner.tree.Refresh(context.Background(), root.ID, owner.tree.Now())); err != nil {
+				t.Error(err)
+			}
+		}
+		return do()
+	})
+	got := x.list("/")
+	if len(got) != 3500 || got["f00001"] != "e" || got["f03000"] != "" || got["f03100"] != "changed" || got["f03100a"] != "new" {
+		t.Errorf("%d names; %q %q %q %q", len(got), got["f00001"], got["f03000"], got["f03100"], got["f03100a"])
+	}
+	r.past.Add(int64(29 * time.Second))
+	if got := x.list("/"); got["f00001"] != "e" {
+		t.Error("not believed for its bound")
+	}
+	r.past.Add(int64(2 * time.Second))
+	if got := x.list("/"); got["f00001"] != "" || len(got) != 3499 {
+		t.Errorf("believed longer than its bound: %q, %d names", got["f00001"], len(got))
+	}
+}
+
+func TestMapsThatDifferMakeNoCircle(t *testing.T) {
+	// Two nodes each take the other for the owner of all, then change their minds with each
+	// request at the bucket while both list and look up more than they do at once:
+	// everything is answered.
+	r := newRing(t, 2)
+	const dirs = 80
+	for d := range dirs {
+		for f := range 20 {
+			r.b.put(fmt.Sprintf("d%03d/f%02d", d, f), "e")
+		}
+	}
+	r.nodes[0].owns(1)
+	r.nodes[1].owns(0)
+	r.all(func(x *node) {
+		if d, f := x.walk(); d != dirs || f != 20*dirs {
+			t.Errorf("node %d: %d and %d", x.number, d, f)
+		}
+	})
+	if s := r.told(); s.ToldPages+s.ToldFinds != 0 || s.Refused == 0 {
+		t.Errorf("with two maps of another mind: %+v", s)
+	}
+	r.b.asked = func() { r.nodes[rand.IntN(2)].owns(rand.IntN(2)) } // while somebody waits
+	for range 3 {
+		r.past.Add(int64(10 * time.Minute))
+		r.all(func(x *node) {
+			var work sync.WaitGroup
+			for d := range dirs {
+				for f := range 8 {
+					work.Go(func() {
+						if got := x.resolve(fmt.Sprintf("d%03d/f%02d", d, f)); got != "e" {
+							t.Errorf("node %d: %q", x.number, got)
+						}
+					})
+				}
+				work.Go(func() {
+					if got := x.list(fmt.Sprintf("d%03d", d)); len(got) != 20 {
+						t.Errorf("node %d: %d names", x.number, len(got))
+					}
+				})
+			}
+			work.Wait()
+		})
+	}
+	if s := r.told(); s.ToldPages == 0 {
+		t.Errorf("nobody told anybody: %+v", s)
+	}
+}
+
+func TestPlacesOfTheBucketAreNotHeldForOtherNodes(t *testing.T) {
+	// Two nodes own a half each and ask each other for more directories and names than a node
+	// does at a time, while the bucket answers nobody yet. If who waits for the other node
+	// held what that one needs to answer, nobody would ever be answered.
+	r := newRing(t, 2)
+	const dirs = 120
+	for d := range dirs {
+		r.b.put(fmt.Sprintf("d%03d/f", d), "e")
+	}
+	r.all(func(x *node) { x.list("/") })
+	full := make(chan struct{}) // closed when both ask for as many directories as they do at a time
+	r.b.asked = func() {
+		select {
+		case <-full:
+		case <-time.After(time.Minute):
+			t.Error("nobody asks")
+		}
+	}
+	var asked [2]atomic.Int64
+	var once sync.Once
+	for i, x := range r.nodes {
+		x.between(func(_ int, number uint16, do func() (*hearth.View, error)) (*hearth.View, error) {
+			if number == CallNames && asked[i].Add(1) == 32 && asked[1-i].Load() >= 32 {
+				once.Do(func() { close(full) })
+			}
+			return do()
+		})
+	}
+	r.all(func(x *node) {
+		var work sync.WaitGroup
+		for d := range dirs {
+			work.Go(func() {
+				if got := x.list(fmt.Sprintf("d%03d", d)); len(got) != 1 {
+					t.Errorf("node %d: %v", x.number, got)
+				}
+			})
+			for n := range 5 {
+				work.Go(func() { x.resolve(fmt.Sprintf("d%03d/n%d", d, n)) })
+			}
+		}
+		work.Wait()
+	})
+	if _, lists := r.b.requests(); lists > 2+dirs+5*dirs {
+		t.Errorf("%d LISTs", lists)
+	}
+}
+
+func TestWhatOneLearnsTheOwnerLearns(t *testing.T) {
+	// A reader finds a version gone: the owner is asked for what is so since then, so it
+	// knows as soon as the reader's node does, and a third node within its bound.
+	r := newRing(t, 3)
+	for _, x := range r.nodes {
+		x.owns(0)
+	}
+	was := r.b.put("d/f", "1")
+	r.all(func(x *node) {
+		x.list("d")
+		if got := x.resolve("d/f"); got != "1" {
+			t.Errorf("node %d: %q", x.number, got)
+		}
+	})
+	r.past.Add(int64(5 * time.Second))
+	r.b.put("d/f", "2")
+	r.nodes[1].tree.Forget(&was)
+	if got := r.nodes[1].resolve("d/f"); got != "2" {
+		t.Errorf("the reader's node: %q", got)
+	}
+	if heads, _ := r.b.requests(); heads != 1 {
+		t.Errorf("%d HEADs", heads)
+	}
+	if got := r.nodes[0].resolve("d/f"); got != "2" {
+		t.Errorf("the owner: %q", got)
+	}
+	r.past.Add(int64(56 * time.Second))
+	if got := r.nodes[2].resolve("d/f"); got != "2" {
+		t.Errorf("a third node, past the bound: %q", got)
+	}
+}
+
+// history is when a name meant what.
+type history struct {
+	at   []time.Duration
+	etag []string
+}
+
+// within reports whether it meant that at any time since then.
+func (h *history) within(etag string, since time.Duration) bool {
+	for i := range h.at {
+		over := i+1 < len(h.at) && h.at[i+1] < since
+		if h.etag[i] == etag && !over {
+			return true
+		}
+	}
+	return false
+}
+
+func TestNoNameIsOlderThanItsBound(t *testing.T) {
+	// Whatever is changed, restarted or owned by whom and when, and however wrong clocks are:
+	// what a node says of a name was so within the last minute.
+	for seed := range uint64(40) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			r := newRing(t, 3)
+			rnd := rand.New(rand.NewPCG(seed, 1))
+			names := []string{"d/a", "d/b", "e/a"}
+			was := map[string]*history{}
+			now := func() time.Duration { return time.Duration(r.past.Load()) }
+			set := func(name string) {
+				etag := fmt.Sprint(rnd.Uint32())
+				if rnd.IntN(4) == 0 {
+					etag = ""
+					r.b.remove(name)
+				} else {
+					r.b.put(name, etag)
+				}
+				was[name].at, was[name].etag = append(was[name].at, now()), append(was[name].etag, etag)
+			}
+			for _, name := range names {
+				was[name] = &history{at: []time.Duration{-time.Hour}, etag: []string{""}}
+				r.b.put(name[:1]+"/always", "e") // a directory that went away is another story
+				set(name)
+			}
+			for step := range 400 {
+				x := r.nodes[rnd.IntN(3)]
+				name := names[rnd.IntN(len(names))]
+				check := func(how, got string) {
+					bound := time.Minute
+					for _, x := range r.nodes { // time moves while a listing runs, seldom
+						bound = max(bound, 20*time.Duration(x.tree.Stats().Slowest)*time.Millisecond)
+					}
+					if !was[name].within(got, now()-bound) {
+						t.Fatalf("step %d at %v: node %d %s %s: %q, but %v", step, now(), x.number, how, name, got, was[name])
+					}
+				}
+				switch rnd.IntN(12) {
+				case 0, 1:
+					set(name)
+				case 2, 3, 4:
+					r.past.Add(int64(rnd.IntN(35)) * int64(time.Second))
+				case 5, 6, 7:
+					check("looks up", x.resolve(name))
+				case 8, 9:
+					check("lists", x.list(name[:1])[name[2:]])
+				case 10:
+					if rnd.IntN(3) == 0 {
+						if err := x.tree.Close(); err != nil {
+							t.Fatal(err)
+						}
+						x.open()
+					}
+				case 11:
+					x.owns(rnd.IntN(3))
+				}
+			}
+			if s := r.told(); s.ToldPages == 0 || s.ToldFinds == 0 {
+				t.Errorf("nobody told anybody: %+v", s)
+			}
+		})
+	}
+}
+
+func TestWhoIsNotAskedRight(t *testing.T) {
+	// Who does not own a directory, has no such link, no tree yet, or speaks another
+	// release is of no use, and the bucket is asked instead.
+	r := newRing(t, 2)
+	x, other := r.nodes[0], r.nodes[1]
+	x.owns(1)
+	want := map[string]string{"f": "e"}
+	r.b.put("f", "e")
+	for _, c := range []struct {
+		what  string
+		make  func()
+		fails func(err error) bool
+	}{
+		{"its own map says otherwise", func() { other.owns(0) }, func(err error) bool { return errors.As(err, new(*wire.Error)) }},
+		{"no such link", func() { other.owns(1); other.names.Serve(noTree{hearth.ErrMiss}) }, func(err error) bool { return errors.Is(err, hearth.ErrMiss) }},
+		{"its bucket is away", func() { other.names.Serve(noTree{errors.New("away")}) }, func(err error) bool { return errors.As(err, new(*wire.Error)) }},
+		{"no tree yet", func() { other.names.tree.Store(nil) }, func(err error) bool { return errors.As(err, new(*wire.Error)) }},
+		{"no such number", func() {
+			x.between(func(int, uint16, func() (*hearth.View, error)) (*hearth.View, error) {
+				return x.peers[1].Call(context.Background(), 99, nil)
+			})
+		}, func(err error) bool { return errors.Is(err, wire.ErrRefused) }},
+	} {
+		c.make()
+		r.past.Add(int64(time.Hour))
+		before := x.names.Stats().Elsewhere
+		if got := x.list("/"); !maps.Equal(got, want) {
+			t.Errorf("%s: %v", c.what, got)
+		}
+		if x.names.Stats().Elsewhere == before {
+			t.Errorf("%s: the bucket was not asked instead", c.what)
+		}
+		s := x.names.Over(r.b)
+		if _, err := s.Find(context.Background(), hearth.Directory{Identity: identity, Link: "/"}, "f", time.Hour); err == nil || !c.fails(err) {
+			t.Errorf("%s: %v", c.what, err)
+		}
+	}
+	if _, ok := x.names.Over(r.b).Elsewhere(hearth.Directory{Identity: "file /data"}); ok {
+		t.Error("a local directory is asked for elsewhere")
+	}
+}
+
+// noTree is a Tree that fails.
+type noTree struct{ err error }
+
+func (n noTree) Names(context.Context, hearth.Directory, string, time.Duration, func(*hearth.Object) bool) (hearth.Told, error) {
+	return hearth.Told{}, n.err
+}
+
+func (n noTree) Find(context.Context, hearth.Directory, string, time.Duration) (hearth.Found, error) {
+	return hearth.Found{}, n.err
+}
