@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	"github.com/hearthfs/hearth/origin"
 	"github.com/hearthfs/hearth/peer"
 	"github.com/hearthfs/hearth/peer/members"
+	sharing "github.com/hearthfs/hearth/peer/names"
 	"github.com/hearthfs/hearth/peer/route"
 )
 
@@ -24,8 +26,9 @@ import (
 // and, once it has joined, who they are.
 type around struct {
 	*route.Router
-	part *ring.Ring
-	ring *peer.Ring // nil: it has not joined
+	part  *ring.Ring
+	names *sharing.Names
+	ring  *peer.Ring // nil: it has not joined
 
 	// What warms up at owners, and does so for others; nil: there is no disk tier.
 	owners *atowners.Owners
@@ -34,8 +37,10 @@ type around struct {
 
 var _ wiring.Ring = (*around)(nil)
 
-// List is wiring.Ring's.
-func (*around) List(origin namespace.Origin) namespace.Origin { return origin }
+// List is wiring.Ring's. The tree finds by assertion that it is a Sharer.
+func (a *around) List(origin namespace.Origin) namespace.Origin {
+	return namespace.Sharer(a.names.Over(origin))
+}
 
 // Serve is wiring.Ring's.
 func (a *around) Serve(answers wiring.Answers) error {
@@ -134,6 +139,7 @@ func (n *Node) openRing() error {
 		return usage("%v", err)
 	}
 	a.part, a.Router, n.ring = part, route.New(part.ID()), a
+	a.names = sharing.New(sharing.Options{Owner: part.OwnerOf, Call: part.Call, Pool: n.pool})
 	return nil
 }
 
@@ -153,12 +159,15 @@ func (n *Node) joinRing(ctx context.Context) error {
 		}
 	}
 	a := n.ring
+	a.names.Serve(n.tree.Tree)
 	identity, err := a.part.Identity()
 	if err != nil {
 		return err
 	}
 	c := a.part.Members(donated, n.dirs.First())
-	a.ring, err = peer.Start(ctx, peer.Config{Members: c, GossipKey: c.Key, Identity: identity, Pool: n.pool, Took: a.took, Handler: a.part.Handler()})
+	handler := a.part.Handler()
+	maps.Copy(handler.Calls, a.names.Calls())
+	a.ring, err = peer.Start(ctx, peer.Config{Members: c, GossipKey: c.Key, Identity: identity, Pool: n.pool, Took: a.took, Handler: handler})
 	if err != nil {
 		return &Error{Kind: KindRefused, Message: fmt.Sprintf("join the ring: %v", err), Cause: err}
 	}

@@ -229,6 +229,45 @@ func TestTheBucketIsReadOnce(t *testing.T) {
 	}
 }
 
+// asked are the requests for names that members made at the bucket.
+func (r *rig) asked(all ...*member) (n int64) {
+	for _, m := range all {
+		s := m.Node.Status(r.Context())
+		n += s.Origin.Verbs["head"] + s.Origin.Verbs["list"]
+	}
+	return n
+}
+
+func TestEachDirectoryIsListedOnce(t *testing.T) {
+	// Three nodes walk the same directories at once: the bucket lists each of them once, for
+	// whichever node owns it, and each node sees all files.
+	r := newRig(t, make([]int, 60)...)
+	a := r.start("a")
+	b := r.start("b", a)
+	c := r.start("c", a, b)
+	all := []*member{a, b, c}
+	r.agree(all...)
+	before := r.asked(all...) // what a start asks
+	var walking sync.WaitGroup
+	for _, m := range all {
+		walking.Go(func() {
+			files := 0
+			if _, err := m.List(context.Background(), "/", true, func(e node.Entry) error {
+				if !e.Dir {
+					files++
+				}
+				return nil
+			}); err != nil || files != len(r.files) {
+				r.Errorf("%s lists %d files of %d: %v", m.name, files, len(r.files), err)
+			}
+		})
+	}
+	walking.Wait()
+	if n := r.asked(all...) - before; n != 4 {
+		t.Errorf("%d requests for the names of 4 directories", n)
+	}
+}
+
 func TestWhoJoinsFindsWhatOthersHold(t *testing.T) {
 	// A node that joins owns a part from then on, which those before it hold; one that leaves
 	// takes nothing with it that is asked for meanwhile. No read fails, and the bucket is

@@ -194,6 +194,16 @@ func (r *Ring) Active() map[string]string {
 	return all
 }
 
+// OwnerOf is the node that lists a directory; "": nobody, before this one has joined.
+func (r *Ring) OwnerOf(dir [16]byte) (id string, self bool) {
+	p := r.joined()
+	if p == nil {
+		return "", false
+	}
+	owner, _ := p.Map().Owner(place.OfDirectory(dir))
+	return owner.ID, owner.ID == r.ID()
+}
+
 // Call asks a member by a number that all nodes know.
 func (r *Ring) Call(ctx context.Context, id string, number uint16, body *hearth.View) (*hearth.View, error) {
 	p := r.joined()
