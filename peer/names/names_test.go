@@ -6,12 +6,15 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/namespace"
+	"github.com/hearthfs/hearth/namespace/record"
 	"github.com/hearthfs/hearth/peer/wire"
 )
 
@@ -282,6 +285,107 @@ func TestWhatOneLearnsTheOwnerLearns(t *testing.T) {
 	r.past.Add(int64(56 * time.Second))
 	if got := r.nodes[2].resolve("d/f"); got != "2" {
 		t.Errorf("a third node, past the bound: %q", got)
+	}
+}
+
+func TestStrictNamesAreTheBuckets(t *testing.T) {
+	// A strict link's nodes ask the bucket each time, and nobody else.
+	r := newFreshRing(t, 2, namespace.Freshness{Mode: namespace.Strict})
+	r.nodes[0].owns(1)
+	r.nodes[1].owns(1)
+	r.b.put("d/f", "1")
+	if got := r.nodes[0].list("d"); len(got) != 1 || r.nodes[0].resolve("d/f") != "1" {
+		t.Errorf("%v", got)
+	}
+	r.b.put("d/f", "2")
+	if got := r.nodes[0].resolve("d/f"); got != "2" {
+		t.Errorf("%q", got)
+	}
+	if s := r.told(); s != (Stats{}) {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestImmutableNamesAreAskedForOnce(t *testing.T) {
+	// An immutable link's names are copied at any age, and so is what a listing did not find.
+	r := newFreshRing(t, 2, namespace.Freshness{Mode: namespace.Immutable})
+	x, owner := r.nodes[0], r.nodes[1]
+	x.owns(1)
+	owner.owns(1)
+	r.b.put("d/f", "1")
+	if got := owner.list("d"); len(got) != 1 {
+		t.Errorf("%v", got)
+	}
+	heads, lists := r.b.requests()
+	r.past.Add(int64(1000 * time.Hour))
+	if got := x.list("d"); len(got) != 1 || x.resolve("d/f") != "1" || x.resolve("d/none") != "" {
+		t.Errorf("%v", got)
+	}
+	if h, l := r.b.requests(); h != heads || l != lists {
+		t.Errorf("%d HEADs and %d LISTs more", h-heads, l-lists)
+	}
+}
+
+// find is a directory as nodes call it.
+func (x *node) find(prefix string) hearth.Directory {
+	return hearth.Directory{ID: record.DirectoryHash("/", "\x00"+identity, prefix), Link: "/", Identity: identity, Prefix: prefix}
+}
+
+func TestWhoCopiesKnowsWhatIsHidden(t *testing.T) {
+	// Keys that no mount can show are counted by who copies a directory, as by its owner; and
+	// one of only such keys, or of none but its marker, is there on both.
+	r := newRing(t, 2)
+	r.nodes[0].owns(1)
+	r.nodes[1].owns(1)
+	for _, key := range []string{"d/a", "d/\xff", "d/\xfe", "m/"} {
+		r.b.put(key, "e")
+	}
+	r.b.objects["m/"] = hearth.Object{Link: "/", Key: "m/", ETag: "e"} // a marker is empty
+	r.all(func(x *node) {
+		if got := x.list("d"); len(got) != 1 {
+			t.Errorf("node %d: %v", x.number, got)
+		}
+		dir, err := x.tree.Resolve(context.Background(), "d")
+		if err != nil {
+			t.Error(err)
+		} else if n, err := x.tree.Hidden(dir.ID); n != 2 || err != nil {
+			t.Errorf("node %d: %d hidden, %v", x.number, n, err)
+		}
+		if got := x.list("m"); len(got) != 0 || x.resolve("m") != "dir" {
+			t.Errorf("node %d: %v in a directory of its marker", x.number, got)
+		}
+	})
+	if s := r.nodes[0].names.Stats(); s.Elsewhere != 0 || s.Listings == 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestNobodyIsToldOfAnotherDirectory(t *testing.T) {
+	// An id that is not that of link and prefix is another link's, or made up: it is refused
+	// by the owner's tree, whatever its map says.
+	r := newRing(t, 1)
+	r.b.put("d/f", "e")
+	tree := r.nodes[0].tree
+	good := r.nodes[0].find("d/")
+	if f, err := tree.Find(context.Background(), good, "f", time.Minute); err != nil || f.Object == nil {
+		t.Fatalf("%+v, %v", f, err)
+	}
+	for what, change := range map[string]func(*hearth.Directory){
+		"id":          func(d *hearth.Directory) { d.ID[3]++ },
+		"link":        func(d *hearth.Directory) { d.Link = "/other" },
+		"prefix":      func(d *hearth.Directory) { d.Prefix = "e/" },
+		"no segment":  func(d *hearth.Directory) { *d = r.nodes[0].find("d") },
+		"not a key":   func(d *hearth.Directory) { *d = r.nodes[0].find("\xff/") },
+		"no S3's key": func(d *hearth.Directory) { *d = r.nodes[0].find(strings.Repeat("d", 2000) + "/") },
+	} {
+		d := good
+		change(&d)
+		if _, err := tree.Find(context.Background(), d, "f", time.Minute); !errors.Is(err, hearth.ErrMiss) {
+			t.Errorf("another %s: %v", what, err)
+		}
+		if _, err := tree.Names(context.Background(), d, "", time.Minute, func(*hearth.Object) bool { return true }); !errors.Is(err, hearth.ErrMiss) {
+			t.Errorf("another %s: %v", what, err)
+		}
 	}
 }
 

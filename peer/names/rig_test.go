@@ -128,6 +128,8 @@ type ring struct {
 	stop  context.CancelFunc
 	work  sync.WaitGroup
 	past  atomic.Int64 // nanoseconds that have passed
+
+	freshness namespace.Freshness
 }
 
 // node is one of them: a tree, and connections to the others.
@@ -154,7 +156,11 @@ func (x *node) now() time.Time {
 
 // newRing makes nodes of which each owns its part, by what placement says.
 func newRing(t *testing.T, n int) *ring {
-	r := &ring{T: t, b: newBucket()}
+	return newFreshRing(t, n, namespace.Freshness{Mode: namespace.Bounded, Bound: time.Minute})
+}
+
+func newFreshRing(t *testing.T, n int, f namespace.Freshness) *ring {
+	r := &ring{T: t, b: newBucket(), freshness: f}
 	ctx, stop := context.WithCancel(context.Background())
 	r.stop = stop
 	var weights []place.Node
@@ -222,7 +228,7 @@ func (x *node) open() {
 	var err error
 	x.tree, err = namespace.Open(namespace.Options{Dir: x.dir, Clock: x.now, Links: []namespace.Link{{
 		Path: "/", Name: "/", Origin: x.names.Over(x.r.b), Identity: identity, StaleIfError: true,
-		Freshness: namespace.Freshness{Mode: namespace.Bounded, Bound: time.Minute}}}})
+		Freshness: x.r.freshness}}})
 	if err != nil {
 		x.r.Fatal(err)
 	}
