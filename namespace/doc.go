@@ -22,6 +22,11 @@
 // What somebody asked for alone, after a page of a listing was asked for, is newer
 // than the page.
 //
+// In a ring a directory belongs to one node (Sharer). Another's listing copies it from that
+// one, a page at a time, and its question about a name goes there; what comes is as old as
+// it says, and what does not come the origin is asked for. Names and Find are the owner's
+// side. Who waits for another node holds none of the places that an answer may need.
+//
 // Every name means a node id: a number that is never used again. A file's belongs
 // to (directory, name, version): it is written with the record.Entry, and with a reverse
 // record. Another version gets another id, and the old one's record then tells
