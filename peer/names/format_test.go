@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hearthfs/hearth"
@@ -26,16 +27,15 @@ func sample() (*question, hearth.Told, []hearth.Object) {
 
 // encode writes a page as an owner does.
 func encode(t testing.TB, told hearth.Told, prefix int, objects []hearth.Object) []byte {
-	p := page{pool: hearth.NewPool(0), prefix: prefix}
+	p := page{prefix: prefix}
 	for i := range objects {
 		p.add(&objects[i])
 	}
-	v, err := p.end(told, nil)
+	b, err := p.end(told)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer v.Release()
-	return bytes.Clone(v.Bytes())
+	return b
 }
 
 func TestWhatIsWrittenIsRead(t *testing.T) {
@@ -71,34 +71,69 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 func TestAPageEndsWhereItsRoomDoes(t *testing.T) {
 	// A page takes a thousand names, or fewer that are long, and then says that there are more.
 	for name, want := range map[string]int{"n": pageNames, strings.Repeat("n", 1000): 0} {
-		p := page{pool: hearth.NewPool(0), prefix: 2}
+		p := page{prefix: 2}
 		n := 0
 		for p.add(&hearth.Object{Key: "p/" + name, ETag: "e", ModTime: time.Unix(1, 0)}) {
 			n++
 		}
-		v, err := p.end(hearth.Told{Last: true}, nil)
+		b, err := p.end(hearth.Told{Last: true})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if n < 100 || want != 0 && n != want || v.Len() > pageBytes || v.Bytes()[24] != 0 {
-			t.Errorf("names of %d bytes: %d of them in %d bytes, last: %d", len(name), n, v.Len(), v.Bytes()[24])
+		if n < 100 || want != 0 && n != want || len(b) > pageBytes || b[24] != 0 {
+			t.Errorf("names of %d bytes: %d of them in %d bytes, last: %d", len(name), n, len(b), b[24])
+		}
+	}
+	if _, err := (&page{}).end(hearth.Told{}); err == nil {
+		t.Error("a page that leads nowhere")
+	}
+}
+
+func TestAnAnswerWaitsForMemory(t *testing.T) {
+	// An owner without memory refuses, but waits a while for others to give some back; an
+	// asker without memory for what came asks again.
+	synctest.Test(t, func(t *testing.T) {
+		pool := hearth.NewPool(0)
+		var held []*hearth.View
+		for _, size := range []int{hearth.BlockSize, 512} {
+			for v := pool.TryAlloc(size); v != nil; v = pool.TryAlloc(size) {
+				held = append(held, v)
+			}
+		}
+		n := New(Options{Pool: pool, Owner: func([16]byte) (string, bool) { return "me", true }})
+		n.Serve(many{page: []hearth.Object{{Key: "f"}}})
+		q := question{}
+		body, err := q.append(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		if _, err := n.names(t.Context(), body); !errors.Is(err, wire.ErrRefused) || time.Since(began) != memoryWait {
+			t.Errorf("after %v: %v", time.Since(began), err)
+		}
+		time.AfterFunc(memoryWait/2, func() { held[0].Release() })
+		v, err := n.names(t.Context(), body)
+		if err != nil {
+			t.Fatal(err)
 		}
 		v.Release()
-		if s := p.pool.Stats(); s.Views != 0 {
+		if s := n.Stats(); s.Refused != 1 || s.ToldPages != 1 || s.Sent == 0 {
 			t.Errorf("%+v", s)
 		}
-	}
-	small := hearth.NewPool(0)
-	for small.TryAlloc(hearth.BlockSize) != nil {
-	}
-	for small.TryAlloc(512) != nil {
-	}
-	p := page{pool: small, prefix: 2}
-	if p.add(&hearth.Object{Key: "p/n"}) {
-		t.Error("a name without memory")
-	}
-	if _, err := p.end(hearth.Told{}, nil); !errors.Is(err, wire.ErrRefused) {
-		t.Errorf("without memory: %v", err)
+		for _, v := range held[1:] {
+			v.Release()
+		}
+	})
+	tries := 0
+	n := New(Options{Owner: func([16]byte) (string, bool) { return "other", false },
+		Call: func(context.Context, string, uint16, *hearth.View) (*hearth.View, error) {
+			if tries++; tries < memoryTries {
+				return nil, wire.ErrMemory
+			}
+			return hearth.NewView(appendFound(nil, &hearth.Found{Dir: true})), nil
+		}})
+	if f, err := n.Over(newBucket()).Find(t.Context(), hearth.Directory{}, "d", time.Second); err != nil || !f.Dir {
+		t.Errorf("%+v, %v", f, err)
 	}
 }
 

@@ -207,6 +207,10 @@ func (s *Shared) Find(ctx context.Context, dir hearth.Directory, segment string,
 	return f, nil
 }
 
+// memoryTries is how often an answer is asked for that came when there was no memory for
+// it, which each time waits a tenth of a second: the bucket's would be a request more.
+const memoryTries = 5
+
 // ask asks a directory's owner, and counts what comes of it.
 func (n *Names) ask(ctx context.Context, number uint16, q *question, take func([]byte) error) error {
 	err := n.call(ctx, number, q, take)
@@ -226,6 +230,9 @@ func (n *Names) call(ctx context.Context, number uint16, q *question, take func(
 		return err
 	}
 	v, err := n.o.Call(ctx, id, number, hearth.NewView(body))
+	for tries := 1; tries < memoryTries && errors.Is(err, wire.ErrMemory); tries++ {
+		v, err = n.o.Call(ctx, id, number, hearth.NewView(body))
+	}
 	if err != nil {
 		return err
 	}

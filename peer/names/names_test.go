@@ -223,7 +223,7 @@ func TestPlacesOfTheBucketAreNotHeldForOtherNodes(t *testing.T) {
 	r.b.asked = func() {
 		select {
 		case <-full:
-		case <-time.After(time.Minute):
+		case <-time.After(patience):
 			t.Error("nobody asks")
 		}
 	}
@@ -252,7 +252,7 @@ func TestPlacesOfTheBucketAreNotHeldForOtherNodes(t *testing.T) {
 		work.Wait()
 	})
 	if _, lists := r.b.requests(); lists > 2+dirs+5*dirs {
-		t.Errorf("%d LISTs", lists)
+		t.Errorf("%d LISTs: %+v", lists, r.told())
 	}
 }
 

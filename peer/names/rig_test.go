@@ -25,6 +25,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const identity = "test"
 
+// patience is how long a node may be silent: on a busy machine none is to be taken for dead.
+const patience = time.Minute
+
 // bucket is an origin in memory that counts what it is asked.
 type bucket struct {
 	mu           sync.Mutex
@@ -188,7 +191,7 @@ func newFreshRing(t *testing.T, n int, f namespace.Freshness) *ring {
 	}
 	for _, x := range r.nodes {
 		for _, y := range r.nodes {
-			x.peers = append(x.peers, wire.NewPeer(fmt.Sprint(y.number), wire.PeerOptions{Pool: x.pool, Dial: func(context.Context) (net.Conn, error) {
+			x.peers = append(x.peers, wire.NewPeer(fmt.Sprint(y.number), wire.PeerOptions{Pool: x.pool, Silence: patience, Dial: func(context.Context) (net.Conn, error) {
 				a, b := net.Pipe()
 				r.work.Go(func() { _ = y.server.Serve(ctx, b, fmt.Sprint(x.number)) })
 				return a, nil

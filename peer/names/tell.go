@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/peer/wire"
@@ -15,41 +16,38 @@ const (
 	// pageBytes hold that many names of usual length, and a hundred of the longest. What
 	// waits to be sent to a slow asker is as little as this for each question.
 	pageBytes = 128 << 10
+	// memoryWait is how long an answer waits for memory: whoever gets none asks the bucket,
+	// which takes as long, and others give memory back meanwhile. It holds the few bytes of its
+	// question, no more.
+	memoryWait = time.Second
 )
 
 // names answers CallNames.
 func (n *Names) names(ctx context.Context, body []byte) (*hearth.View, error) {
-	return n.tell(ctx, body, &n.stats.toldPages, func(t Tree, q *question) (*hearth.View, error) {
-		p := page{pool: n.o.Pool, prefix: len(q.dir.Prefix)}
+	return n.tell(ctx, body, &n.stats.toldPages, func(t Tree, q *question) ([]byte, error) {
+		p := page{prefix: len(q.dir.Prefix)}
 		told, err := t.Names(ctx, q.dir, q.behind, q.old, p.add)
-		v, err := p.end(told, err)
 		if err != nil {
 			return nil, err
 		}
-		return v, nil
+		return p.end(told)
 	})
 }
 
 // find answers CallFind.
 func (n *Names) find(ctx context.Context, body []byte) (*hearth.View, error) {
-	return n.tell(ctx, body, &n.stats.toldFinds, func(t Tree, q *question) (*hearth.View, error) {
+	return n.tell(ctx, body, &n.stats.toldFinds, func(t Tree, q *question) ([]byte, error) {
 		f, err := t.Find(ctx, q.dir, q.behind, q.old)
 		if err != nil {
 			return nil, err
 		}
-		b := appendFound(nil, &f)
-		v := n.o.Pool.TryAlloc(len(b))
-		if v == nil {
-			return nil, wire.ErrRefused
-		}
-		copy(v.Bytes(), b)
-		return v, nil
+		return appendFound(nil, &f), nil
 	})
 }
 
 // tell answers a question about a directory that is this node's own. While it does, nobody
 // of this node asks elsewhere for the directory.
-func (n *Names) tell(ctx context.Context, body []byte, done counter, answer func(Tree, *question) (*hearth.View, error)) (*hearth.View, error) {
+func (n *Names) tell(ctx context.Context, body []byte, done counter, answer func(Tree, *question) ([]byte, error)) (*hearth.View, error) {
 	q, err := parseQuestion(body)
 	if err != nil {
 		n.stats.refused.Add(1)
@@ -65,7 +63,11 @@ func (n *Names) tell(ctx context.Context, body []byte, done counter, answer func
 		return nil, fmt.Errorf("directory %q: %w", q.dir.Prefix, ErrElsewhere)
 	}
 	defer n.leave(q.dir.ID, use{telling: 1})
-	v, err := answer(*tree, q)
+	b, err := answer(*tree, q)
+	var v *hearth.View
+	if err == nil {
+		v, err = n.view(ctx, b)
+	}
 	switch {
 	case errors.Is(err, wire.ErrRefused), errors.Is(err, hearth.ErrMiss):
 		n.stats.refused.Add(1)
@@ -81,57 +83,49 @@ func (n *Names) tell(ctx context.Context, body []byte, done counter, answer func
 // counter is an atomic.Int64.
 type counter interface{ Add(int64) int64 }
 
-// page is an answer that is being written. It takes memory when there is a first name, since
-// a tree may have to wait for that.
-type page struct {
-	pool   *hearth.Pool
-	view   *hearth.View
-	at     []byte // of view, as far as it is written
-	prefix int    // bytes of keys
-	names  int
-	full   bool
-	err    error
+// view is an answer in the node's memory.
+func (n *Names) view(ctx context.Context, b []byte) (*hearth.View, error) {
+	ctx, cancel := context.WithTimeout(ctx, memoryWait)
+	defer cancel()
+	v, err := n.o.Pool.Alloc(ctx, len(b))
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", wire.ErrRefused, err)
+	}
+	copy(v.Bytes(), b)
+	return v, nil
 }
 
-func (p *page) alloc() bool {
-	if p.view == nil && p.err == nil {
-		if p.view = p.pool.TryAlloc(pageBytes); p.view == nil {
-			p.err = fmt.Errorf("%w: no memory for names", wire.ErrRefused)
-		} else {
-			p.at = p.view.Bytes()[:toldSize]
-		}
-	}
-	return p.err == nil
+// page is an answer that is being written.
+type page struct {
+	b      []byte
+	prefix int // bytes of keys
+	names  int
+	full   bool
 }
 
 // add takes a name; false: there is no room for it.
 func (p *page) add(o *hearth.Object) bool {
-	if !p.alloc() || p.names == pageNames || len(p.at)+nameSize(o, p.prefix) > pageBytes {
+	if p.b == nil {
+		p.b = make([]byte, toldSize, 4<<10)
+	}
+	if p.names == pageNames || len(p.b)+nameSize(o, p.prefix) > pageBytes {
 		p.full = true
 		return false
 	}
-	p.at = appendName(p.at, o, p.prefix)
+	p.b = appendName(p.b, o, p.prefix)
 	p.names++
 	return true
 }
 
 // end is the answer.
-func (p *page) end(told hearth.Told, err error) (*hearth.View, error) {
-	if err == nil {
-		p.alloc()
-		err = p.err
-	}
-	if err == nil && p.names == 0 && !told.Last {
-		err = errors.New("a page without names that is not the last")
-	}
-	if err != nil {
-		if p.view != nil {
-			p.view.Release()
-		}
-		return nil, err
-	}
+func (p *page) end(told hearth.Told) ([]byte, error) {
 	told.Last = told.Last && !p.full
-	putTold(p.at, &told)
-	defer p.view.Release()
-	return p.view.Slice(0, len(p.at)), nil
+	if p.names == 0 && !told.Last {
+		return nil, errors.New("a page without names that is not the last")
+	}
+	if p.b == nil {
+		p.b = make([]byte, toldSize)
+	}
+	putTold(p.b, &told)
+	return p.b, nil
 }
