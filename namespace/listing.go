@@ -240,7 +240,7 @@ func (l *listing) copy() (whole bool, err error) {
 			l.starts = [2]int64{now, now}
 			return false, context.Cause(t.ctx)
 		}
-		l.Dated(asked - told.Age.Milliseconds())
+		l.Dated(max(1, asked-told.Age.Milliseconds()))
 		l.starts = [2]int64{l.Began(), l.Began()}
 		if told.Last {
 			l.refused, l.took = uint64(told.Hidden), told.Took

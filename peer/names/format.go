@@ -32,6 +32,8 @@ const (
 	maxETag = 1 << 10
 	// maxOld is as long as needs to be told: 285 years are the most of a Duration.
 	maxOld = int64(math.MaxInt64 / time.Millisecond)
+	// maxTook is longer than any listing takes: a day is for a billion names.
+	maxTook = 24 * time.Hour
 )
 
 // question is what another node is asked.
@@ -120,7 +122,7 @@ func parsePage(b []byte, q *question) (told hearth.Told, page []hearth.Object, e
 	r := reader{b: b}
 	told.Age, told.Took = r.milliseconds(), r.milliseconds()
 	hidden, last := r.uint64(), r.byte()
-	if hidden > math.MaxInt32 || last > 1 {
+	if hidden > math.MaxInt32 || last > 1 || told.Took > maxTook {
 		r.bad = true
 	}
 	told.Hidden, told.Last = int64(hidden), last == 1

@@ -144,16 +144,17 @@ func TestNoAnswerLeadsAstray(t *testing.T) {
 	at := func(name string) hearth.Object { return hearth.Object{Key: "p/" + name, ETag: "e"} }
 	told := hearth.Told{Last: true}
 	pages := map[string][]byte{
-		"empty":         {},
-		"cut":           encode(t, told, 2, []hearth.Object{at("b")})[:toldSize+3],
-		"a path":        encode(t, told, 2, []hearth.Object{at("b/../../c")}),
-		"two segments":  encode(t, told, 2, []hearth.Object{{Key: "p/b/c/", Size: hearth.PrefixSize}}),
-		"not in order":  encode(t, told, 2, []hearth.Object{at("c"), at("b")}),
-		"twice":         encode(t, told, 2, []hearth.Object{at("c"), at("c")}),
-		"not behind":    encode(t, told, 2, []hearth.Object{at("a")}),
-		"of the future": append(bytes.Repeat([]byte{255}, 8), encode(t, told, 2, nil)[8:]...),
-		"more than all": append(encode(t, told, 2, []hearth.Object{at("b")}), 9),
-		"too old":       encode(t, hearth.Told{Last: true, Age: time.Hour, Took: time.Second}, 2, []hearth.Object{at("b")}),
+		"empty":           {},
+		"cut":             encode(t, told, 2, []hearth.Object{at("b")})[:toldSize+3],
+		"a path":          encode(t, told, 2, []hearth.Object{at("b/../../c")}),
+		"two segments":    encode(t, told, 2, []hearth.Object{{Key: "p/b/c/", Size: hearth.PrefixSize}}),
+		"not in order":    encode(t, told, 2, []hearth.Object{at("c"), at("b")}),
+		"twice":           encode(t, told, 2, []hearth.Object{at("c"), at("c")}),
+		"not behind":      encode(t, told, 2, []hearth.Object{at("a")}),
+		"of the future":   append(bytes.Repeat([]byte{255}, 8), encode(t, told, 2, nil)[8:]...),
+		"more than all":   append(encode(t, told, 2, []hearth.Object{at("b")}), 9),
+		"listed for ever": encode(t, hearth.Told{Last: true, Took: 100 * time.Hour}, 2, []hearth.Object{at("b")}),
+		"too old":         encode(t, hearth.Told{Last: true, Age: time.Hour, Took: time.Second}, 2, []hearth.Object{at("b")}),
 	}
 	none := encode(t, told, 2, nil)
 	none[24] = 0
@@ -210,7 +211,7 @@ func FuzzPage(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if told.Age < 0 || told.Took < 0 || told.Hidden < 0 || len(page) > pageNames || len(page) == 0 && !told.Last {
+		if told.Age < 0 || told.Took < 0 || told.Took > maxTook || told.Hidden < 0 || len(page) > pageNames || len(page) == 0 && !told.Last {
 			t.Fatalf("%+v and %d names", told, len(page))
 		}
 		last := q.behind

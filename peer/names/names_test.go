@@ -209,6 +209,73 @@ func TestMapsThatDifferMakeNoCircle(t *testing.T) {
 	}
 }
 
+// slow is a Tree whose answers wait.
+type slow struct {
+	noTree
+	begun, end chan struct{}
+}
+
+func (s slow) Find(context.Context, hearth.Directory, string, time.Duration) (hearth.Found, error) {
+	close(s.begun)
+	<-s.end
+	return hearth.Found{Dir: true}, nil
+}
+
+func TestWhoTellsOfADirectoryDoesNotAskForIt(t *testing.T) {
+	// A node's map changes while it asks elsewhere for a directory, and while it tells of it:
+	// it does never both, or two that do so would wait for each other; other directories do
+	// not mind.
+	var self atomic.Bool
+	n := New(Options{Pool: hearth.NewPool(0), Owner: func([16]byte) (string, bool) { return "x", self.Load() }})
+	tree := slow{begun: make(chan struct{}), end: make(chan struct{})}
+	n.Serve(tree)
+	s := n.Over(newBucket())
+	dir, other := hearth.Directory{ID: [16]byte{1}}, hearth.Directory{ID: [16]byte{2}}
+	q := question{dir: dir, behind: "f"}
+	body, err := q.append(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	end, ok := s.Elsewhere(dir)
+	if !ok {
+		t.Fatal("not elsewhere")
+	}
+	self.Store(true)
+	if _, err := n.find(t.Context(), body); !errors.Is(err, ErrElsewhere) {
+		t.Errorf("told while it is asked for elsewhere: %v", err)
+	}
+	end()
+	var telling sync.WaitGroup
+	telling.Go(func() {
+		v, err := n.find(context.Background(), body)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		v.Release()
+	})
+	<-tree.begun
+	self.Store(false)
+	if _, ok := s.Elsewhere(dir); ok {
+		t.Error("asked for elsewhere while it is told of")
+	}
+	if end, ok := s.Elsewhere(other); !ok {
+		t.Error("another directory")
+	} else {
+		end()
+	}
+	close(tree.end)
+	telling.Wait()
+	if end, ok := s.Elsewhere(dir); !ok {
+		t.Error("not asked for after it was told of")
+	} else {
+		end()
+	}
+	if len(n.uses) != 0 {
+		t.Errorf("left over: %v", n.uses)
+	}
+}
+
 func TestPlacesOfTheBucketAreNotHeldForOtherNodes(t *testing.T) {
 	// Two nodes own a half each and ask each other for more directories and names than a node
 	// does at a time, while the bucket answers nobody yet. If who waits for the other node
