@@ -3,11 +3,9 @@ package node
 import (
 	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -28,7 +26,7 @@ func (n *Node) routes() http.Handler {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 			v, err := do(r)
 			if err != nil {
-				answerError(w, err)
+				api.Fail(w, err)
 				return
 			}
 			w.Header().Set("Content-Type", "application/json")
@@ -50,8 +48,8 @@ func (n *Node) routes() http.Handler {
 	n.jobs.Serve(mux, answer)
 	n.jobs.keeper.Serve(answer)
 	n.ring.routes(answer, n.fileOf)
-	mux.HandleFunc("GET /v1/ls", n.serveList)
-	mux.HandleFunc("GET /v1/cat", n.serveCat)
+	mux.HandleFunc("GET /v1/ls", func(w http.ResponseWriter, r *http.Request) { api.ServeList(w, r, n.list) })
+	mux.HandleFunc("GET /v1/cat", func(w http.ResponseWriter, r *http.Request) { api.ServeCat(w, r, n.cat) })
 	mux.HandleFunc("GET /v1/goroutines", leaks.Goroutines)
 	mux.HandleFunc("POST /v1/fsck", func(w http.ResponseWriter, r *http.Request) {
 		repair, _ := strconv.ParseBool(r.FormValue("repair"))
@@ -78,13 +76,6 @@ func (n *Node) addHealth(mux *http.ServeMux) {
 	})
 }
 
-func answerError(w http.ResponseWriter, err error) {
-	e := &Error{Kind: answer.KindOf(err), Message: err.Error()}
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(api.HTTPStatus(e.Kind))
-	_ = json.NewEncoder(w).Encode(e) // the asker went away
-}
-
 func (n *Node) serveMount(r *http.Request) (any, error) {
 	var m MountRequest
 	d := json.NewDecoder(r.Body)
@@ -93,51 +84,6 @@ func (n *Node) serveMount(r *http.Request) (any, error) {
 		return nil, usage("mount: %v", err)
 	}
 	return n.Mount(r.Context(), m)
-}
-
-// serveList streams one Entry a line and ends with {"end":true} or an error, so
-// that a listing that broke off is never taken for a short one.
-func (n *Node) serveList(w http.ResponseWriter, r *http.Request) {
-	recursive, _ := strconv.ParseBool(r.FormValue("recursive"))
-	e := json.NewEncoder(w)
-	sent := false
-	flushed := time.Now()
-	hidden, err := n.list(r.Context(), r.FormValue("path"), recursive, func(entry Entry) error {
-		sent = true
-		if f, ok := w.(http.Flusher); ok && time.Since(flushed) > 100*time.Millisecond {
-			f.Flush()
-			flushed = time.Now()
-		}
-		return e.Encode(entry)
-	})
-	switch {
-	case err != nil && !sent:
-		answerError(w, err)
-	case err != nil:
-		_ = e.Encode(&Error{Kind: answer.KindOf(err), Message: err.Error()})
-	default:
-		_ = e.Encode(api.ListEnd{End: true, Hidden: hidden})
-	}
-}
-
-func (n *Node) serveCat(w http.ResponseWriter, r *http.Request) {
-	off, err := strconv.ParseInt(r.FormValue("off"), 10, 64)
-	length, err2 := strconv.ParseInt(r.FormValue("n"), 10, 64)
-	if errors.Join(err, err2) != nil || off < 0 {
-		answerError(w, usage("cat: off and n are numbers of bytes"))
-		return
-	}
-	w.Header().Set("Trailer", api.ErrorTrailer+", "+api.KindTrailer)
-	out := &door.Counted{Writer: w}
-	if err := n.cat(r.Context(), r.FormValue("path"), span{off, length}, out); err != nil {
-		if out.N == 0 {
-			w.Header().Del("Trailer")
-			answerError(w, err)
-			return
-		}
-		w.Header().Set(api.ErrorTrailer, err.Error())
-		w.Header().Set(api.KindTrailer, string(answer.KindOf(err)))
-	}
 }
 
 // openDoors opens the admin socket; "": the default one, "-": none.
@@ -154,7 +100,7 @@ func (n *Node) serveAdmin() {
 	health := http.NewServeMux()
 	n.addHealth(health)
 	routes := n.routes()
-	n.group.Go(func() error { return door.Serve(n.ctx, n.doors.Socket, door.Check(routes, answerError)) })
+	n.group.Go(func() error { return door.Serve(n.ctx, n.doors.Socket, door.Check(routes, api.Fail)) })
 	n.group.Go(func() error { return door.Serve(n.ctx, n.doors.Metrics, health) })
 	n.group.Go(func() error { return door.Serve(n.ctx, n.doors.Pipe, routes) })
 }

@@ -14,12 +14,10 @@ import (
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache"
 	"github.com/hearthfs/hearth/namespace"
+	"github.com/hearthfs/hearth/node/api"
 	"github.com/hearthfs/hearth/node/paths"
 	"github.com/hearthfs/hearth/node/watch"
 )
-
-// span is a range of bytes; n < 0: to the end.
-type span struct{ off, n int64 }
 
 // treePath is the path in the tree that p means: a path below one of the mounts,
 // else p itself. A node with one link is asked for paths within it, too, wherever
@@ -191,7 +189,7 @@ func (n *Node) readable(ctx context.Context, asked string) (namespace.Node, erro
 	return k.one(), nil
 }
 
-func (n *Node) cat(ctx context.Context, asked string, r span, w io.Writer) error {
+func (n *Node) cat(ctx context.Context, asked string, r api.Span, w io.Writer) error {
 	x, err := n.readable(ctx, asked)
 	switch {
 	case err != nil:
@@ -201,13 +199,13 @@ func (n *Node) cat(ctx context.Context, asked string, r span, w io.Writer) error
 	}
 	o := x.Object
 	end := o.Size
-	if r.n >= 0 {
-		end = min(end, r.off+r.n)
+	if r.N >= 0 {
+		end = min(end, r.Off+r.N)
 	}
 	reader := cache.NewReader(n.tiers.Reads, &o, cache.ReaderOptions{})
 	defer reader.Close()
-	buf := make([]byte, min(catBuffer, max(0, end-r.off)))
-	for off := r.off; off < end; {
+	buf := make([]byte, min(catBuffer, max(0, end-r.Off)))
+	for off := r.Off; off < end; {
 		got, err := reader.ReadAt(ctx, buf[:min(int64(len(buf)), end-off)], off)
 		if got > 0 { // an empty Write would begin the answer, and an error could not be told any more
 			if _, err := w.Write(buf[:got]); err != nil {
