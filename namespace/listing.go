@@ -234,8 +234,8 @@ func (l *listing) copy() (whole bool, err error) {
 			l.add(*o)
 			return true
 		})
-		if err != nil || len(l.page) == 0 && !told.Last {
-			l.names, l.page = known, l.page[:0]
+		if err != nil || l.unordered || len(l.page) == 0 && !told.Last {
+			l.names, l.page, l.unordered = known, l.page[:0], false
 			now := t.clock.Now()
 			l.starts = [2]int64{now, now}
 			return false, context.Cause(t.ctx)

@@ -143,6 +143,9 @@ func (t *Tree) Find(ctx context.Context, dir hearth.Directory, segment string, o
 		return f, err
 	}
 	defer d.release()
+	if _, linked := t.links.Load().below[d.hash][record.Escape(segment)]; linked {
+		return f, fmt.Errorf("a link stands at %s%s: %w", d.prefix(), segment, hearth.ErrMiss) // and hides what it is elsewhere
+	}
 	asked, m := t.clock.Now(), record.Meaning{Segment: segment}
 	for range maxRebuilt {
 		gen, file, both := t.db.Generation(), d.listedAt(t, segment), d.listedAt(t, segment+"/")

@@ -456,6 +456,50 @@ func TestNobodyIsToldOfAnotherDirectory(t *testing.T) {
 	}
 }
 
+func TestALinkHidesNothingElsewhere(t *testing.T) {
+	// One node has a link of its own where a directory of the bucket lies: the other sees that
+	// directory all the same, whoever owns the one that it stands in.
+	r := newRing(t, 2)
+	x, owner := r.nodes[0], r.nodes[1]
+	x.owns(1)
+	owner.owns(1)
+	r.b.put("d/f", "e")
+	if err := owner.tree.AddLink(namespace.Link{Path: "/d", Name: "/d", Origin: newBucket(), Identity: "other"}); err != nil {
+		t.Fatal(err)
+	}
+	if got := x.resolve("d/f"); got != "e" {
+		t.Errorf("looked up: %q", got)
+	}
+	if got := x.list("/"); len(got) != 1 {
+		t.Errorf("listed: %v", got)
+	}
+	if got := owner.list("d"); len(got) != 0 {
+		t.Errorf("its own link: %v", got)
+	}
+}
+
+func TestAPageThatLeadsNowhereIsAskedOfTheBucket(t *testing.T) {
+	// An owner tells the same name for ever as a page that is not the last: the bucket is
+	// asked for the rest of the directory.
+	r := newRing(t, 2)
+	x, other := r.nodes[0], r.nodes[1]
+	x.owns(1)
+	other.owns(1)
+	other.names.Serve(stuck{})
+	r.b.put("f", "e")
+	if got := x.list("/"); got["f"] != "e" || x.names.Stats().Pages > 2 {
+		t.Errorf("%v after %+v", got, x.names.Stats())
+	}
+}
+
+// stuck is a Tree that tells of one name without end.
+type stuck struct{ noTree }
+
+func (stuck) Names(_ context.Context, dir hearth.Directory, _ string, _ time.Duration, each func(*hearth.Object) bool) (hearth.Told, error) {
+	each(&hearth.Object{Key: dir.Prefix, Size: 7, ETag: "e"})
+	return hearth.Told{}, nil
+}
+
 // history is when a name meant what.
 type history struct {
 	at   []time.Duration
