@@ -223,6 +223,9 @@ func (d *directory) put(b hearth.Block, v *hearth.View) error {
 		err = d.queue.Push(queue.Item{Block: b, View: v})
 	}
 	if err == nil || errors.Is(err, queue.ErrQueued) {
+		if d.opt.Owns != nil && !d.opt.Owns(b.ID()) {
+			d.foreign.Store(true) // the writer looks for such only at times
+		}
 		return nil
 	}
 	d.declined.Add(1)
