@@ -123,7 +123,7 @@ func ringKeyCommand() *cobra.Command {
 			"a file that its owner alone may read, bring that to each machine as secrets are brought there, and\n" +
 			"name it in the configuration, cluster: {key_file: FILE}, or give its text as HEARTH_CLUSTER_KEY.\n" +
 			"Nothing keeps it; another call prints another key.",
-		Example: "  hearth ring key\n  hearth ring key | install -m 600 /dev/stdin $HOME/hearth.key",
+		Example: "  hearth ring key\n  hearth ring key | install -v -m 600 /dev/stdin $HOME/hearth.key",
 		Args:    cli.Exactly(),
 	}
 	cli.AddCommon(cmd)
