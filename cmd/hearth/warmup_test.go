@@ -90,11 +90,11 @@ func TestNothingOfStrangersIsObeyed(t *testing.T) {
 	cmd := jobsCommand()
 	var out bytes.Buffer
 	cmd.SetOut(&out)
-	object := explain.Explanation{Link: bad, Origin: "s3://" + bad, ETag: bad, Path: "/a", Key: bad, Mounts: []explain.Lent{{Dir: "/mnt/" + bad}}}
+	object := explain.Explanation{Link: bad, Origin: "s3://" + bad, ETag: bad, Path: "/a", Key: bad, Mounts: []explain.Lent{{Dir: "/mnt/" + bad}}, Read: &explain.Read{Owners: []string{"gpu-1", bad}}}
 	if err := errors.Join(showJob(&cli.Common{Output: "table"}, cmd, v), printExplanation(&out, &object), printStat(&out, &node.Stat{Link: bad, ETag: bad}, true)); err != nil {
 		t.Fatal(err)
 	}
-	if text := out.String(); strings.ContainsAny(text, "\x1b\a") || strings.Count(text, `\x1b]0;x\a`) != 6 || !strings.Contains(text, "s3://") || !strings.Contains(text, "/mnt/") {
+	if text := out.String(); strings.ContainsAny(text, "\x1b\a") || strings.Count(text, `\x1b]0;x\a`) != 7 || !strings.Contains(text, "owners       gpu-1, ") || !strings.Contains(text, "s3://") || !strings.Contains(text, "/mnt/") {
 		t.Errorf("%q", text)
 	}
 }

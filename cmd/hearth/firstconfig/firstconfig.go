@@ -67,6 +67,11 @@ func (f Found) Text(origin string) string {
 # How old a name may be: immutable, bounded(60s) or strict:
 #freshness: bounded(60s)
 
+# Many nodes, one cache: the same lines on every machine, and "hearth ring key" for the file:
+#node: {listen: 10.0.0.0/8}
+#join: [HOST, OTHER]
+#cluster: {key_file: /etc/hearth/key}
+
 # All keys: hearth config show; one: hearth config explain KEY; this file: hearth config validate FILE
 `)
 	return b.String()
