@@ -28,7 +28,8 @@ func benchmarkFill(b *testing.B, over transport, n int) {
 	get := func(_ context.Context, _ hearth.Block, off, n int) (*hearth.View, error) {
 		return held.Slice(off, n), nil
 	}
-	s := NewServer(ServerOptions{Handler: Handler{Fill: get}, Pool: pool})
+	ready := func(_ hearth.Block, off, n int) *hearth.View { return held.Slice(off, n) }
+	s := NewServer(ServerOptions{Handler: Handler{Ready: ready, Fill: get}, Pool: pool})
 	dial, stop := over(b, func(conn net.Conn) { s.Serve(context.Background(), conn, "asker") })
 	defer stop()
 	p := NewPeer("owner", PeerOptions{Pool: pool, Silence: time.Minute, Dial: dial})

@@ -106,7 +106,7 @@ func (c *call) gone() {
 }
 
 func newConn(p *Peer, raw net.Conn, asker, answerer hello) *conn {
-	c := &conn{peer: p, raw: raw, out: newOutput(raw, &p.counters), calls: map[uint64]*call{}, places: int(answerer.places)}
+	c := &conn{peer: p, raw: raw, out: newOutput(raw, &p.counters, p.o.Pool), calls: map[uint64]*call{}, places: int(answerer.places)}
 	c.in.r = bufio.NewReaderSize(&stream{Conn: raw, counters: &p.counters, heard: p.hear}, bufferSize)
 	c.seed, c.in.seed = seeds(asker, answerer)
 	return c

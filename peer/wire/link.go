@@ -3,10 +3,12 @@ package wire
 import (
 	"bufio"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"runtime"
 	"sync"
 	"time"
 
@@ -36,6 +38,17 @@ func (s *stream) Read(p []byte) (int, error) {
 		}
 	}
 	return n, err
+}
+
+// whole reports whether the next frame can be read, but for a payload, without waiting.
+func (in *input) whole() bool {
+	n := in.r.Buffered()
+	if n < in.left+headerSize {
+		return false
+	}
+	b, _ := in.r.Peek(in.left + headerSize) // it is there
+	meta := binary.LittleEndian.Uint32(b[in.left:])
+	return meta > maxMeta || in.left+headerSize+int(meta) <= n // too much meta is an error at once
 }
 
 // next returns a frame's header and meta, valid until the payload or the next frame is
@@ -109,8 +122,8 @@ type plain []byte
 func (p plain) parts() ([]byte, *hearth.View) { return p, nil }
 func (p plain) gone()                         {}
 
-// output writes a connection's frames, on the one goroutine that runs it. Whoever puts
-// something there keeps it within bounds.
+// output writes a connection's frames, on the goroutine that runs it, or on one that has
+// some together and finds nobody at it. Whoever puts something there keeps it within bounds.
 type output struct {
 	conn     net.Conn
 	counters *counters
@@ -120,30 +133,75 @@ type output struct {
 
 	mu     sync.Mutex // guards the rest; held for some instructions
 	queue  []outgoing
+	woken  bool // the writer will look at the queue
 	closed bool
 
 	wake chan struct{} // capacity 1
+	turn chan struct{} // capacity 1: who puts something there may write, and use w
+	w    writer
 }
 
-func newOutput(conn net.Conn, c *counters) *output {
-	return &output{conn: conn, counters: c, wake: make(chan struct{}, 1)}
+func newOutput(conn net.Conn, c *counters, pool *hearth.Pool) *output {
+	o := &output{conn: conn, counters: c, wake: make(chan struct{}, 1), turn: make(chan struct{}, 1)}
+	own := make([]byte, 0, bufferSize)
+	o.w = writer{output: o, pool: pool, own: own, buf: own, sent: time.Now()}
+	return o
 }
 
-// put queues something; false: it is closed, and what was to be written is still the
-// caller's.
+// put queues something to be written soon; false: it is closed, and what was to be written
+// is still the caller's.
 func (o *output) put(f outgoing) bool {
-	o.mu.Lock()
-	if o.closed {
-		o.mu.Unlock()
-		return false
-	}
-	o.queue = append(o.queue, f)
-	first := len(o.queue) == 1
-	o.mu.Unlock()
-	if first {
+	queued, wake := o.add(f, true)
+	if wake {
 		o.nudge()
 	}
-	return true
+	return queued
+}
+
+// hold is put of what may wait until something else is written, or for write.
+func (o *output) hold(f outgoing) bool {
+	queued, _ := o.add(f, false)
+	return queued
+}
+
+func (o *output) add(f outgoing, soon bool) (queued, wake bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.closed {
+		return false, false
+	}
+	o.queue = append(o.queue, f)
+	wake = soon && !o.woken
+	o.woken = o.woken || soon
+	return true, wake
+}
+
+// write writes what is queued, unless somebody is at it: then the writer will. It returns
+// the memory of spare, for the next time.
+func (o *output) write(spare []outgoing) ([]outgoing, error) {
+	select {
+	case o.turn <- struct{}{}:
+	default:
+		o.mu.Lock()
+		o.woken = true
+		o.mu.Unlock()
+		o.nudge()
+		return spare, nil
+	}
+	defer func() { <-o.turn }()
+	batch, _, err := o.writeQueue(spare) // if it is closed, who reads the connection finds out
+	return batch, err
+}
+
+// writeQueue writes what is queued. The caller has the turn.
+func (o *output) writeQueue(spare []outgoing) (batch []outgoing, closed bool, err error) {
+	if batch, closed = o.swap(spare[:0]); closed {
+		letGo(batch)
+		return nil, true, nil
+	}
+	err = o.w.writeAll(batch)
+	clear(batch)
+	return batch, false, err
 }
 
 // nudge has the writer look again.
@@ -168,31 +226,26 @@ const smallMost = 8 << 10
 
 // run writes until it is closed or a write fails.
 func (o *output) run() error {
-	w := writer{output: o, buf: make([]byte, 0, bufferSize), sent: time.Now()}
 	defer o.drain()
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	timer.Stop()
 	var batch []outgoing
 	for {
+		runtime.Gosched() // others that are about to put something do, and it goes out in one write
 		var closed bool
-		if batch, closed = o.swap(batch[:0]); closed {
-			letGo(batch)
-			return nil
-		}
-		if err := w.writeAll(batch); err != nil {
+		var sent time.Time
+		var err error
+		if batch, closed, sent, err = o.round(batch); closed || err != nil {
 			return err
 		}
-		clear(batch)
 		if len(batch) > 0 {
 			continue
 		}
 		if o.idle != nil {
-			p, again := o.idle(time.Now(), w.sent)
+			p, again := o.idle(time.Now(), sent)
 			if p != nil {
-				if err := w.writeAll([]outgoing{p}); err != nil {
-					return err
-				}
+				o.hold(p) // if it is closed the next round says so
 				continue
 			}
 			if again > 0 {
@@ -206,11 +259,19 @@ func (o *output) run() error {
 	}
 }
 
+// round is what run does again and again; sent is when something was written last.
+func (o *output) round(spare []outgoing) (batch []outgoing, closed bool, sent time.Time, err error) {
+	o.turn <- struct{}{}
+	defer func() { <-o.turn }()
+	batch, closed, err = o.writeQueue(spare)
+	return batch, closed, o.w.sent, err
+}
+
 // swap takes what is queued and leaves the memory of what was written.
 func (o *output) swap(empty []outgoing) (batch []outgoing, closed bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	batch, o.queue = o.queue, empty
+	batch, o.queue, o.woken = o.queue, empty, false
 	return batch, o.closed
 }
 
@@ -226,17 +287,25 @@ func letGo(batch []outgoing) {
 	}
 }
 
+// gatherMost bytes of small answers go out in one write, if there is memory for them beside
+// the connection's own: each write costs as much as the bytes of several answers.
+const gatherMost = 64 << 10
+
 // writer gathers what is small.
 type writer struct {
 	*output
-	buf     []byte
-	sent    time.Time // the end of the last write
+	pool    *hearth.Pool
+	own     []byte
+	lent    *hearth.View // of the pool, until a batch is written
+	buf     []byte       // is own, or lent's
+	sent    time.Time    // the end of the last write
 	vector  [2][]byte
 	buffers net.Buffers // of vector; here, since a local one would be allocated each time
 }
 
 // writeAll writes a batch and lets go of it, also if that fails.
 func (w *writer) writeAll(batch []outgoing) error {
+	defer w.shrink()
 	for i, f := range batch {
 		err := w.add(f)
 		f.gone()
@@ -259,11 +328,29 @@ func (w *writer) add(f outgoing) error {
 	switch {
 	case v == nil:
 		return nil
-	case v.Len() <= smallMost && v.Len() <= cap(w.buf)-len(w.buf):
+	case v.Len() <= smallMost && w.fits(v.Len()):
 		w.buf = append(w.buf, v.Bytes()...)
 		return nil
 	}
 	return w.flush(v.Bytes())
+}
+
+// fits makes room for n bytes more, if there is any.
+func (w *writer) fits(n int) bool {
+	if n > cap(w.buf)-len(w.buf) && w.lent == nil {
+		if w.lent = w.pool.TryAlloc(gatherMost); w.lent != nil {
+			w.buf = append(w.lent.Bytes()[:0], w.buf...)
+		}
+	}
+	return n <= cap(w.buf)-len(w.buf)
+}
+
+// shrink gives back what was lent.
+func (w *writer) shrink() {
+	if w.lent != nil {
+		w.lent.Release()
+		w.lent, w.buf = nil, w.own[:0]
+	}
 }
 
 // flush writes what was gathered, and payload behind it.

@@ -22,8 +22,11 @@ type session struct {
 	guest  *guest
 	in     input
 	out    *output
-	seed   uint64 // of answers
-	last   uint64 // request; the reader's alone
+	seed   uint64         // of answers
+	last   uint64         // request; the reader's alone
+	held   int64          // bytes of answers that wait for others to go out with them; the reader's alone
+	spare  []outgoing     // memory for them; the reader's alone
+	wants  [MaxItems]Want // what is asked for; the reader's alone
 
 	working sync.WaitGroup // items; Add by the reader
 
@@ -60,7 +63,7 @@ type task struct {
 }
 
 func newSession(s *Server, g *guest, conn net.Conn, asker, answerer hello) *session {
-	x := &session{server: s, guest: g, requests: map[uint64]*request{}, out: newOutput(conn, &s.counters)}
+	x := &session{server: s, guest: g, requests: map[uint64]*request{}, out: newOutput(conn, &s.counters, s.o.Pool)}
 	x.in.r = bufio.NewReaderSize(&stream{Conn: conn, counters: &s.counters}, bufferSize)
 	x.in.seed, x.seed = seeds(asker, answerer)
 	x.out.idle = x.idle
@@ -90,6 +93,11 @@ func (s *session) run(ctx context.Context, cancel context.CancelCauseFunc) error
 
 func (s *session) read(ctx context.Context) error {
 	for {
+		if s.held >= heldMost || !s.in.whole() {
+			if err := s.release(); err != nil {
+				return err
+			}
+		}
 		h, sum, meta, err := s.in.next()
 		if err != nil {
 			return err
@@ -118,20 +126,26 @@ func (s *session) take(ctx context.Context, h header, sum uint64, meta []byte) e
 	if err != nil {
 		return err
 	}
-	r := &request{id: h.id, question: own}
 	if h.kind == kindCall {
-		return s.takeCall(ctx, r, h, inner)
+		if err := s.release(); err != nil { // its body may be long in coming
+			return err
+		}
+		return s.takeCall(ctx, &request{id: h.id, question: own}, h, inner)
 	}
 	left, items, err := parseCount(inner)
 	if err != nil {
 		return err
 	}
-	if r.tasks = r.one[:]; items > 1 {
-		r.tasks = make([]task, items)
-	}
-	wants := make([]Want, items)
+	wants := s.wants[:items]
 	if err := parseWants(inner[requestFixed:], wants); err != nil {
 		return err
+	}
+	if items == 1 && s.ready(h, own, wants[0]) {
+		return nil
+	}
+	r := &request{id: h.id, question: own}
+	if r.tasks = r.one[:]; items > 1 {
+		r.tasks = make([]task, items)
 	}
 	if err := s.begin(ctx, r, left); err != nil {
 		return err
@@ -443,7 +457,7 @@ func (t *task) release() {
 func (s *session) idle(now, sent time.Time) (plain, time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.open == 0 {
+	if len(s.requests) == 0 { // what is ready is owed no longer than it takes to write it
 		s.watched = false
 		return nil, 0
 	}

@@ -115,6 +115,10 @@ type Answer func(ctx context.Context, body []byte) (*hearth.View, error)
 // *Error. The Object of a Block is the asker's word: check its Version.
 type Handler struct {
 	Fill, Peek Get
+	// Ready is what memory holds of a block, as a View that is given away; nil, or no Ready:
+	// Fill or Peek is asked, on a goroutine. The goroutine that reads the connection asks
+	// it, so it must not wait.
+	Ready func(b hearth.Block, off, n int) *hearth.View
 	// Run is Fill of what one request asks of blocks that follow each other, so that an
 	// owner can fetch them as one; nil: Fill is asked for each.
 	Run Run

@@ -109,7 +109,11 @@ func encrypted(t testing.TB, serve func(net.Conn)) (func(context.Context) (net.C
 func newRig(t *testing.T, over transport, so ServerOptions, po PeerOptions) *rig {
 	r := &rig{owner: &owner{pool: hearth.NewPool(64 << 20)}, pool: hearth.NewPool(64 << 20), ended: make(chan error, 1000)}
 	run := so.Handler.Run
-	so.Handler, so.Pool = r.owner.handler(), r.owner.pool
+	handler := r.owner.handler()
+	if so.Handler.Ready != nil {
+		handler.Ready = r.owner.ready
+	}
+	so.Handler, so.Pool = handler, r.owner.pool
 	so.Handler.Run = run
 	r.server = NewServer(so)
 	ctx, cancel := context.WithCancelCause(context.Background())
@@ -139,8 +143,8 @@ func newRig(t *testing.T, over transport, so ServerOptions, po PeerOptions) *rig
 
 // owner answers as the key of the object says.
 type owner struct {
-	pool             *hearth.Pool
-	fills, cancelled atomic.Int64
+	pool                      *hearth.Pool
+	fills, readies, cancelled atomic.Int64
 }
 
 func (o *owner) handler() Handler {

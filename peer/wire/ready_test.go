@@ -1,0 +1,209 @@
+package wire
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/internal/hearthtest"
+)
+
+// inMemory has a rig's owner answer what it has in memory.
+func inMemory(o ServerOptions) ServerOptions {
+	o.Handler.Ready = func(hearth.Block, int, int) *hearth.View { return nil }
+	return o
+}
+
+// ready is what the owner has in memory.
+func (o *owner) ready(b hearth.Block, off, n int) *hearth.View {
+	switch b.Object.Key {
+	case "data":
+	case "panic":
+		panic("a handler's bug")
+	case "short":
+		n--
+	default:
+		return nil
+	}
+	o.readies.Add(1)
+	v := o.pool.TryAlloc(n)
+	if v != nil {
+		hearthtest.Fill(v.Bytes(), b.Object.Key, b.Offset()+int64(off), 1)
+	}
+	return v
+}
+
+func TestConformanceFromMemory(t *testing.T) {
+	// Every answer is what it is without Ready, also where Ready panics or gives too little.
+	t.Run("pipes", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) { conform(t, newRig(t, pipes, inMemory(ServerOptions{}), PeerOptions{})) })
+	})
+	for name, over := range map[string]transport{"loopback": loopback, "TLS": encrypted} {
+		t.Run(name, func(t *testing.T) {
+			conform(t, newRig(t, over, inMemory(ServerOptions{}), PeerOptions{Silence: time.Minute}))
+		})
+	}
+}
+
+func TestMemoryIsAskedFirst(t *testing.T) {
+	// What memory holds is answered by it, for either verb; Fill is asked for what it
+	// does not hold, for what is too large to hold up others, and for no bytes at all.
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, pipes, inMemory(ServerOptions{}), PeerOptions{})
+		b := object("data").Block(0)
+		for _, get := range []sourceOf{r.peer.Fill, r.peer.Peek} {
+			hearthtest.CheckGet(t, get, b, 3, readyMost, 1)
+		}
+		if n := r.owner.readies.Load(); n != 2 || r.owner.fills.Load() != 0 {
+			t.Errorf("memory answered %d times, Fill was asked %d times", n, r.owner.fills.Load())
+		}
+		hearthtest.CheckGet(t, sourceOf(r.peer.Fill), b, 3, readyMost+1, 1)
+		hearthtest.CheckGet(t, sourceOf(r.peer.Fill), object("other").Block(0), 0, 5, 1)
+		if _, err := r.peer.Fill(t.Context(), b, 0, 0); err != nil {
+			t.Error(err)
+		}
+		if n := r.owner.fills.Load(); n != 3 || r.owner.readies.Load() != 2 {
+			t.Errorf("memory answered %d times, Fill was asked %d times", r.owner.readies.Load(), n)
+		}
+		if s := r.server.Stats(); s.Requests != 5 || s.Answers != 5 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+func TestAnswersDoNotWaitForARequestThatIsSlowInComing(t *testing.T) {
+	// Answers are held back for those to requests that came with theirs, and not for half
+	// a request: it may be long until its rest comes. Nor for a body.
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, pipes, inMemory(ServerOptions{}), PeerOptions{})
+		ended := make(chan error, 1)
+		conn, slow := r.another("slow", ended)
+		meta := fillMeta(Want{object("data").Block(0), 0, 4096})
+		frame := func(id uint64) []byte { return slow.frame(header{id: id, kind: kindFill}, meta, 0) }
+		expect := func(ids ...uint64) {
+			t.Helper()
+			for _, id := range ids {
+				h, _, _, err := slow.in.next()
+				if err != nil || h.kind != kindData || h.id != id || h.payload != 4096 {
+					t.Fatalf("%+v, %v, want the answer to %d", h, err, id)
+				}
+				slow.in.discard(h.payload)
+			}
+		}
+		conn.Write(append(bytes.Join([][]byte{frame(1), frame(2)}, nil), frame(3)[:headerSize+9]...))
+		expect(1, 2)
+		conn.Write(frame(3)[headerSize+9:])
+		expect(3)
+		body := make([]byte, 100)
+		call := slow.frame(header{id: 5, kind: kindCall, item: 1, payload: len(body)}, appendSums(make([]byte, callFixed), body), 0)
+		conn.Write(append(frame(4), call...))
+		expect(4)
+		conn.Write(body)
+		h, _, _, err := slow.in.next()
+		if err != nil || h.id != 5 || h.payload != len(body) {
+			t.Errorf("%+v, %v", h, err)
+		}
+		slow.in.discard(h.payload)
+		conn.Close()
+		<-ended
+	})
+}
+
+func TestASlowReaderOfMemoryIsBounded(t *testing.T) {
+	// A peer asks for 200 pieces that lie in memory and reads nothing: what waits for it
+	// stays within its bound, another is served meanwhile, and after a while it is cut off.
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, pipes, inMemory(ServerOptions{QueuedBytes: 1 << 20}), PeerOptions{})
+		ended := make(chan error, 1)
+		conn, slow := r.another("slow", ended)
+		var written atomic.Int64
+		go func() {
+			for id := range uint64(200) {
+				if _, err := conn.Write(slow.frame(header{id: 1 + id, kind: kindFill}, fillMeta(Want{object("data").Block(0), 0, hearth.PieceSize}), 0)); err != nil {
+					return // it was cut off
+				}
+				written.Add(1)
+			}
+		}()
+		begun := time.Now()
+		synctest.Wait()
+		if s, views := r.server.Stats(), r.owner.pool.Stats().Views; s.Queued > 1<<20 || s.Queued == 0 || views > 17 { // one more is for gathering
+			t.Errorf("%d Views for %+v", views, s)
+		}
+		hearthtest.CheckGet(t, sourceOf(r.peer.Fill), object("data").Block(0), 0, hearth.PieceSize, 1)
+		if err := <-ended; err == nil || time.Since(begun) != stallAfter || !strings.Contains(err.Error(), "takes nothing") {
+			t.Errorf("%v after %v", err, time.Since(begun))
+		}
+		conn.Close()
+		synctest.Wait()
+		if n := written.Load(); n == 200 {
+			t.Error("all requests were taken, so this is no test")
+		}
+	})
+}
+
+func TestSmallAnswersGoOutTogether(t *testing.T) {
+	// What was asked for together is answered in few writes; without memory for that it is
+	// answered all the same.
+	for _, budget := range []int64{64 << 20, 0} {
+		t.Run(fmt.Sprint(budget), func(t *testing.T) {
+			counted := &writes{}
+			pool := hearth.NewPool(budget)
+			if budget == 0 && !pool.Reserve(pool.Stats().Budget) { // the smallest there is, and all of it is taken
+				t.Fatal("no room to be taken")
+			}
+			o := newOutput(counted, &counters{}, pool)
+			var want []byte
+			for i := range 12 {
+				v := hearth.NewView(bytes.Repeat([]byte{byte(i)}, 4096))
+				head := []byte{byte(i), 255}
+				want = append(append(want, head...), v.Bytes()...)
+				o.hold(&small{head, v})
+			}
+			if _, err := o.write(nil); err != nil {
+				t.Fatal(err)
+			}
+			if !bytes.Equal(counted.Bytes(), want) {
+				t.Errorf("%d bytes came out of %d", counted.Len(), len(want))
+			}
+			if most := map[bool]int{true: 1, false: 8}[budget > 0]; counted.calls > most {
+				t.Errorf("%d writes, at most %d", counted.calls, most)
+			}
+			if s := pool.Stats(); budget > 0 && s.Views != 0 {
+				t.Errorf("leaked: %+v", s)
+			}
+		})
+	}
+}
+
+// small is an answer that counts nothing.
+type small struct {
+	head []byte
+	view *hearth.View
+}
+
+func (s *small) parts() ([]byte, *hearth.View) { return s.head, s.view }
+func (s *small) gone()                         { s.view.Release() }
+
+// writes is a connection that keeps what is written.
+type writes struct {
+	net.Conn
+	bytes.Buffer
+	calls int
+}
+
+func (w *writes) Read([]byte) (int, error) { return 0, io.EOF }
+
+func (w *writes) Write(p []byte) (int, error) {
+	w.calls++
+	return w.Buffer.Write(p)
+}
+
+func (w *writes) SetWriteDeadline(time.Time) error { return nil }
