@@ -13,15 +13,11 @@ func (b *bench) distances(w io.Writer) {
 	fmt.Fprint(w, "| figure\t| of\t| ratio\t| spread\t| wanted\t| seconds\t| its seconds\t| per second\t| connections\t| wasted bytes / byte, its\t| wasted, the node's count\t|\n")
 	fmt.Fprint(w, "|---\t|---\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|\n")
 	seconds := func(s side) float64 { return s.Seconds }
-	for _, f := range b.ofExt4(false) {
+	for _, f := range b.kind(distantly) {
 		for i, base := range f.baselines {
-			wanted := "-"
-			if least := f.wanted(i); least > 0 {
-				wanted = fmt.Sprintf("%.2f", least)
-			}
 			took := median(f.ours, seconds)
 			fmt.Fprintf(w, "| %s\t| %s\t| %.2f\t| %.2f-%.2f\t| %s\t| %.2f\t| %.2f\t| %.0f %ss\t| %s\t| %s, %s\t| %s\t|\n", b.shown(f.name), base.Name,
-				median(f.ratios[i], same), slices.Min(f.ratios[i]), slices.Max(f.ratios[i]), wanted, took, median(f.sides[i], seconds),
+				median(f.ratios[i], same), slices.Min(f.ratios[i]), slices.Max(f.ratios[i]), least(f.wanted(i)), took, median(f.sides[i], seconds),
 				float64(f.ours[0].Units)/took, f.unit, connections(f.sides[i]), wasted(f.ours), wasted(f.sides[i]), told(f.ours))
 		}
 	}

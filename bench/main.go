@@ -11,7 +11,9 @@
 // It needs root, since it drops the page cache between rounds, and runs in a
 // mount namespace of its own, so that nothing stays mounted. What it compares with is
 // local ext4, or plain programs of ours (bench/plain) and rclone over an origin
-// 20 ms away; the plain ones are this binary again, in processes of their own.
+// 20 ms away; the plain ones are this binary again, in processes of their own. What nodes
+// read of each other (bench/remote) stands beside plain TCP and gRPC (bench/grpc, a module
+// of its own), between two network namespaces.
 package main
 
 import (
@@ -50,6 +52,13 @@ type bench struct {
 func main() {
 	if len(os.Args) == 6 && os.Args[1] == plainProgram {
 		os.Exit(bePlain(os.Args[2:]))
+	}
+	if len(os.Args) == 6 && os.Args[1] == remoteProgram {
+		if err := beRemote(os.Args[2:]); err != nil {
+			fmt.Fprintln(os.Stderr, "bench:", err)
+			os.Exit(1)
+		}
+		return
 	}
 	if os.Getenv("HEARTH_BENCH_INNER") == "" {
 		os.Exit(inOwnNamespace())
@@ -95,7 +104,7 @@ func run() error {
 	flag.StringVar(&b.only, "only", "", "run the figures whose name starts with these words")
 	flag.StringVar(&b.hearth, "hearth", "./hearth", "the binary to measure")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := untilSignalled()
 	defer stop()
 	b.ctx = ctx
 	dir, err := os.MkdirTemp("/var/tmp", "hearth-bench-")
@@ -117,12 +126,16 @@ func run() error {
 		return err
 	}
 	defer b.origin.stop()
-	for _, set := range []func() error{b.small, b.large, b.names, b.warmUps, b.cold, b.readers, b.afterWarmUp, b.million} {
+	for _, set := range []func() error{b.small, b.large, b.names, b.warmUps, b.cold, b.readers, b.afterWarmUp, b.million, b.remoteReads} {
 		if err := set(); err != nil {
 			return err
 		}
 	}
 	return b.report(*out)
+}
+
+func untilSignalled() (context.Context, context.CancelFunc) {
+	return signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 }
 
 // facts are what a figure is worthless without.

@@ -53,3 +53,30 @@ func TestAScaleIsThatOfTheBytes(t *testing.T) {
 		}
 	}
 }
+
+func TestTheBestOfSeveralIsTheHarderToBeat(t *testing.T) {
+	// Of gRPC with one and with eight connections the faster one's seconds count, and
+	// the CPU time of whichever serves for less.
+	grpc := side{Seconds: 2, Units: 100, DaemonCPU: 3, TriedCPU: map[int]float64{1: 1, 8: 3}}
+	f := figure{ours: []side{{Seconds: 1, Units: 100, DaemonCPU: 0.5}}, sides: [][]side{{grpc}}}
+	if got := f.perCore(0, 0); got != 2 {
+		t.Errorf("%v times the reads per server core, want 2", got)
+	}
+	delete(grpc.TriedCPU, 1)
+	if got := f.perCore(0, 0); got != 6 {
+		t.Errorf("%v times the reads per server core, want 6", got)
+	}
+}
+
+func TestFiguresAreInOneTable(t *testing.T) {
+	// Each figure is in the table of its kind, and in no other.
+	b := &bench{table: []figure{
+		{name: "a", baselines: []baseline{{Name: "ext4"}}}, {name: "b", baselines: []baseline{{Name: "plain downloader"}}},
+		{name: "c", remote: true, baselines: []baseline{{Name: "plain TCP"}}},
+	}}
+	for kind, want := range map[int]string{locally: "a", distantly: "b", remotely: "c"} {
+		if got := b.kind(kind); len(got) != 1 || got[0].name != want {
+			t.Errorf("kind %d: %v, want %s", kind, got, want)
+		}
+	}
+}

@@ -30,21 +30,28 @@ type side struct {
 	OriginBytes    int64 `json:"origin_bytes"`
 	// Checked: every byte was compared in the same state, after the measurement;
 	// Wrong of them were not right.
-	Checked bool    `json:"checked,omitempty"`
-	Wrong   int64   `json:"wrong_bytes"`
-	Units   int64   `json:"units"` // files, reads or names
-	Bytes   int64   `json:"bytes"`
-	P50us   float64 `json:"p50_us"`
-	P99us   float64 `json:"p99_us"`
-	MaxUs   float64 `json:"max_us"`
+	Checked bool  `json:"checked,omitempty"`
+	Wrong   int64 `json:"wrong_bytes"`
+	Units   int64 `json:"units"` // files, reads or names
+	Bytes   int64 `json:"bytes"`
+	latencies
 	// Tried are the seconds of each number of connections that a plain program was
 	// tried with; the rest is of the Connections that were best.
 	Connections int             `json:"connections,omitempty"`
 	Tried       map[int]float64 `json:"tried,omitempty"`
+	// TriedCPU are the CPU seconds of who served, likewise.
+	TriedCPU map[int]float64 `json:"tried_daemon_cpu,omitempty"`
 	// Wasted are bytes of objects that were fetched beyond what was read; nil: not
 	// asked. Told is what the node itself has counted so; nil: it counts nothing.
 	Wasted *int64 `json:"wasted_bytes,omitempty"`
 	Told   *int64 `json:"told_wasted_bytes,omitempty"`
+}
+
+// latencies are of one unit; 0: not taken.
+type latencies struct {
+	P50us float64 `json:"p50_us"`
+	P99us float64 `json:"p99_us"`
+	MaxUs float64 `json:"max_us"`
 }
 
 // baseline is what Hearth is compared with.
@@ -64,6 +71,9 @@ type figure struct {
 	threads int
 	unit    string // what units counts
 
+	remote      bool      // who serves is a process of its own on both sides, and its CPU time is compared, too
+	coreTargets []float64 // as targets, of units per CPU second of who serves
+
 	ours      []side
 	baselines []baseline
 	sides     [][]side    // of each baseline
@@ -71,11 +81,21 @@ type figure struct {
 }
 
 // wanted is the least ratio to a baseline that is wanted; 0: none is.
-func (f *figure) wanted(baseline int) float64 {
-	if baseline < len(f.targets) {
-		return f.targets[baseline]
+func (f *figure) wanted(baseline int) float64 { return at(f.targets, baseline) }
+
+// wantedPerCore is that of perCore.
+func (f *figure) wantedPerCore(baseline int) float64 { return at(f.coreTargets, baseline) }
+
+func at(targets []float64, i int) float64 {
+	if i < len(targets) {
+		return targets[i]
 	}
 	return 0
+}
+
+// perCore is units per CPU second of who serves, by the baseline's.
+func (f *figure) perCore(baseline, round int) float64 {
+	return f.sides[baseline][round].perRead() / f.ours[round].perRead()
 }
 
 // compare alternates the baselines and Hearth, and keeps each round. ours is told
@@ -103,11 +123,16 @@ func (b *bench) compare(f figure, ours func(last bool) (side, error), baselines 
 			x := f.sides[i][round]
 			ratio := x.Seconds / y.Seconds
 			f.ratios[i] = append(f.ratios[i], ratio)
-			err := b.keep(map[string]any{"figure": f.name, "round": round, "threads": f.threads, "of": base, "baseline": x, "ours": y, "ratio": ratio, "wanted": f.wanted(i)})
-			if err != nil {
+			line := map[string]any{"figure": f.name, "round": round, "threads": f.threads, "of": base, "baseline": x, "ours": y, "ratio": ratio, "wanted": f.wanted(i)}
+			served := ""
+			if f.remote {
+				line["per_server_core"], line["wanted_per_server_core"] = f.perCore(i, round), f.wantedPerCore(i)
+				served = fmt.Sprintf(", per server core %.2f", f.perCore(i, round))
+			}
+			if err := b.keep(line); err != nil {
 				return err
 			}
-			fmt.Fprintf(os.Stderr, "%-28s round %d: %.3f s, %.3f s, %.2f of %s\n", f.name, round+1, x.Seconds, y.Seconds, ratio, base.Name)
+			fmt.Fprintf(os.Stderr, "%-28s round %d: %.3f s, %.3f s, %.2f of %s%s\n", f.name, round+1, x.Seconds, y.Seconds, ratio, base.Name, served)
 		}
 	}
 	b.table = append(b.table, f)
@@ -136,11 +161,11 @@ func same(x float64) float64 { return x }
 
 // report prints the tables as Markdown, ready for docs/benchmarks.md.
 func (b *bench) report(raw string) error {
-	local, distant := b.ofExt4(true), b.ofExt4(false)
+	local, distant, far := b.kind(locally), b.kind(distantly), b.kind(remotely)
 	for _, table := range []struct {
 		rows  int
 		print func(io.Writer)
-	}{{len(local), b.speeds}, {len(distant), b.distances}, {len(b.asked), b.requests}, {len(b.table), b.costs}, {len(b.fillings), b.filled}} {
+	}{{len(local), b.speeds}, {len(distant), b.distances}, {len(far), b.remotes}, {len(b.asked), b.requests}, {len(local) + len(distant), b.costs}, {len(b.fillings), b.filled}} {
 		if table.rows == 0 {
 			continue
 		}
@@ -158,10 +183,24 @@ func (b *bench) report(raw string) error {
 	return nil
 }
 
-// ofExt4 are the figures that compare with local ext4, or the others.
-func (b *bench) ofExt4(yes bool) (some []figure) {
+// Kinds of figures, each with a table of its own.
+const (
+	locally   = iota // compared with local ext4
+	distantly        // over an origin far away
+	remotely         // over a link to another process
+)
+
+// kind are the figures of one.
+func (b *bench) kind(k int) (some []figure) {
 	for _, f := range b.table {
-		if (f.baselines[0].Name == "ext4") == yes {
+		of := distantly
+		switch {
+		case f.remote:
+			of = remotely
+		case f.baselines[0].Name == "ext4":
+			of = locally
+		}
+		if of == k {
 			some = append(some, f)
 		}
 	}
@@ -179,7 +218,7 @@ func (b *bench) shown(name string) string {
 func (b *bench) speeds(w io.Writer) {
 	fmt.Fprint(w, "| figure\t| threads\t| of ext4\t| spread\t| wanted\t| of the loopback\t| p50 / p99 / max us\t| reader CPU s, ext4's\t|\n")
 	fmt.Fprint(w, "|---\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|\n")
-	for _, f := range b.ofExt4(true) {
+	for _, f := range b.kind(locally) {
 		loopback := "-"
 		if len(f.ratios) > 1 {
 			loopback = fmt.Sprintf("%.2f (%.2f-%.2f)", median(f.ratios[1], same), slices.Min(f.ratios[1]), slices.Max(f.ratios[1]))
@@ -197,7 +236,7 @@ func (b *bench) speeds(w io.Writer) {
 func (b *bench) costs(w io.Writer) {
 	fmt.Fprint(w, "| figure\t| threads\t| daemon CPU s\t| per 10,000\t| per GiB\t| device bytes / byte\t| origin requests\t| origin bytes\t| bytes written\t| wrong bytes\t| VmHWM MiB\t|\n")
 	fmt.Fprint(w, "|---\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|\n")
-	for _, f := range b.table {
+	for _, f := range append(b.kind(locally), b.kind(distantly)...) {
 		of := func(get func(side) float64) float64 { return median(f.ours, get) }
 		most := func(get func(side) int64) (n int64) {
 			for _, s := range f.ours {
