@@ -8,8 +8,8 @@
 //	bench -only "warm-up D1"       one of it
 //	bench -scale 0.1               a tenth of the data, marked REDUCED: for trying, not for publishing
 //
-// It needs root, since it drops the page cache between rounds, and runs in a
-// mount namespace of its own, so that nothing stays mounted. What it compares with is
+// It needs root, since it drops the page cache between rounds, and runs in a mount and
+// a network namespace of its own, so that nothing stays. What it compares with is
 // local ext4, or plain programs of ours (bench/plain) and rclone over an origin
 // 20 ms away; the plain ones are this binary again, in processes of their own. What nodes
 // read of each other (bench/remote) stands beside plain TCP and gRPC (bench/grpc, a module
@@ -79,7 +79,7 @@ func inOwnNamespace() int {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		return 1
 	}
-	args := []string{"--mount", "--propagation", "private", "--pid", "--mount-proc", "--fork", "--kill-child", "--", self}
+	args := []string{"--mount", "--propagation", "private", "--net", "--pid", "--mount-proc", "--fork", "--kill-child", "--", self}
 	cmd := exec.Command("unshare", append(args, os.Args[1:]...)...)
 	cmd.Env = append(os.Environ(), "HEARTH_BENCH_INNER=1")
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
@@ -107,6 +107,9 @@ func run() error {
 	ctx, stop := untilSignalled()
 	defer stop()
 	b.ctx = ctx
+	if err := said(exec.Command("ip", "link", "set", "lo", "up")); err != nil {
+		return err
+	}
 	dir, err := os.MkdirTemp("/var/tmp", "hearth-bench-")
 	if err != nil {
 		return err
@@ -126,7 +129,7 @@ func run() error {
 		return err
 	}
 	defer b.origin.stop()
-	for _, set := range []func() error{b.small, b.large, b.names, b.warmUps, b.cold, b.readers, b.afterWarmUp, b.million, b.remoteReads} {
+	for _, set := range []func() error{b.small, b.large, b.names, b.warmUps, b.cold, b.readers, b.afterWarmUp, b.million, b.remoteReads, b.ringEpochs} {
 		if err := set(); err != nil {
 			return err
 		}

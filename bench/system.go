@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -86,10 +87,11 @@ type mounted struct {
 
 // launch says how a node is started.
 type launch struct {
-	cache string // the name of its cache directory
-	ram   string // cache.ram
-	open  string // the mount's mode
-	fresh string // freshness; "": immutable
+	cache string  // the name of its cache directory
+	ram   string  // cache.ram
+	open  string  // the mount's mode; "": it has none
+	fresh string  // freshness; "": immutable
+	in    *member // its part in a ring; nil: it is alone
 }
 
 // mount starts Hearth on the origin's bucket.
@@ -99,14 +101,23 @@ func (b *bench) mount(l launch) (*mounted, error) {
 	if err := os.MkdirAll(m.dir, 0o755); err != nil {
 		return nil, err
 	}
-	config := filepath.Join(b.dir, "hearth.yaml")
+	config := filepath.Join(b.dir, l.cache+".yaml")
+	socket, start := b.socket(), exec.Command
+	ring := ""
+	if l.in != nil {
+		socket, start, ring = l.in.socket(), l.in.space.at, l.in.config()
+	}
 	text := fmt.Sprintf("links:\n- {path: /, origin: {url: \"s3://bench\", endpoint: %q, region: us-east-1, path_style: true}, freshness: %s}\n"+
 		"cache: {ram: %s, disks: [{path: %q, size: 30GiB}], free_floor: 1GiB}\nadmin: {socket: %q, listen: \"-\"}\n",
-		b.origin.proxy.URL(), cmp.Or(l.fresh, "immutable"), l.ram, filepath.Join(b.dir, l.cache), b.socket())
+		b.origin.proxy.URL(), cmp.Or(l.fresh, "immutable"), l.ram, filepath.Join(b.dir, l.cache), socket) + ring
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		return nil, err
 	}
-	m.cmd = exec.Command(b.hearth, "mount", "--config", config, "--open", l.open, "s3://bench", m.dir)
+	args := []string{"mount", "--config", config, "--open", l.open, "s3://bench", m.dir}
+	if l.open == "" {
+		args = []string{"up", "--config", config}
+	}
+	m.cmd = start(b.hearth, args...)
 	m.cmd.Env = b.environ()
 	log, err := os.OpenFile(filepath.Join(b.dir, "hearth.log"), os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o600)
 	if err != nil {
@@ -118,11 +129,31 @@ func (b *bench) mount(l launch) (*mounted, error) {
 		return nil, err
 	}
 	go func() { _ = m.cmd.Wait(); close(ended) }()
-	if err := mountedAt(m.dir, m.done); err != nil {
+	if l.open == "" {
+		err = listens(socket, m.done)
+	} else {
+		err = mountedAt(m.dir, m.done)
+	}
+	if err != nil {
 		text, _ := os.ReadFile(log.Name())
 		return nil, fmt.Errorf("%w: %s", err, text)
 	}
 	return m, nil
+}
+
+// listens waits until a node answers at its socket, or has ended.
+func listens(socket string, ended <-chan struct{}) error {
+	for range 3000 {
+		if conn, err := net.Dial("unix", socket); err == nil {
+			return conn.Close()
+		}
+		select {
+		case <-ended:
+			return fmt.Errorf("nothing listens on %s", socket)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	return fmt.Errorf("nothing listens on %s within 30 s", socket)
 }
 
 // socket is where the node is asked.

@@ -1,0 +1,273 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"github.com/hearthfs/hearth/internal/faultproxy"
+	"github.com/hearthfs/hearth/internal/hearthtest"
+	"github.com/hearthfs/hearth/node/api"
+)
+
+// ringSize is how many nodes hold the epoch that one of them reads.
+const ringSize = 4
+
+// ringReaders read at once.
+const ringReaders = 8
+
+// hub is where the bucket of a ring's nodes is.
+const hub = "192.0.2.254"
+
+// ring is some nodes, each in a network namespace of its own that an unshaped veth pair
+// joins to a bridge. The first one has a mount.
+type ring struct {
+	b     *bench
+	dir   string
+	nodes []*member
+	proxy *faultproxy.Proxy // before the bucket, on the bridge
+	plain bool              // cluster.encryption: off
+}
+
+// member is a node's part in a ring.
+type member struct {
+	ring    *ring
+	space   *space
+	number  int
+	mounted *mounted
+}
+
+func (m *member) address() string { return fmt.Sprintf("192.0.2.%d", 10+m.number) }
+func (m *member) socket() string  { return filepath.Join(m.ring.dir, fmt.Sprintf("%d.sock", m.number)) }
+
+// config is what a node is told of its ring.
+func (m *member) config() string {
+	first := member{number: 0}
+	return fmt.Sprintf("node: {name: node-%d, listen: \"%s:7946\"}\njoin: [\"%s:7946\"]\ncluster: {name: bench, key_file: %q, encryption: %s}\n",
+		m.number, m.address(), first.address(), filepath.Join(m.ring.dir, "key"), map[bool]string{true: "off", false: "on"}[m.ring.plain])
+}
+
+// newRing makes the network; no node runs yet.
+func (b *bench) newRing() (r *ring, err error) {
+	r = &ring{b: b, dir: filepath.Join(b.dir, "ring")}
+	defer func() {
+		if err != nil {
+			r.close()
+		}
+	}()
+	if err := os.MkdirAll(r.dir, 0o700); err != nil {
+		return r, err
+	}
+	if err := os.WriteFile(filepath.Join(r.dir, "key"), []byte("000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f\n"), 0o600); err != nil {
+		return r, err
+	}
+	err = errors.Join(said(exec.Command("ip", "link", "add", "nodes", "type", "bridge")), said(exec.Command("ip", "address", "add", hub+"/24", "dev", "nodes")),
+		said(exec.Command("ip", "link", "set", "nodes", "up")))
+	for i := 0; i < ringSize && err == nil; i++ {
+		err = r.add(i)
+	}
+	if err != nil {
+		return r, fmt.Errorf("join %d network namespaces: %w", ringSize, err)
+	}
+	r.proxy, err = faultproxy.Start(faultproxy.Options{Listen: hub + ":0", Target: b.origin.Endpoint})
+	return r, err
+}
+
+func (r *ring) add(i int) error {
+	s, err := newSpace()
+	if err != nil {
+		return err
+	}
+	m := &member{ring: r, space: s, number: i}
+	r.nodes = append(r.nodes, m)
+	end := fmt.Sprintf("node%d", i)
+	return errors.Join(said(exec.Command("ip", "link", "add", end, "type", "veth", "peer", "name", "data", "netns", s.id())),
+		said(exec.Command("ip", "link", "set", end, "master", "nodes", "up")), s.address(m.address()))
+}
+
+func (r *ring) close() {
+	for _, m := range r.nodes {
+		m.space.close()
+	}
+	if r.proxy != nil {
+		r.proxy.Close()
+	}
+	_ = exec.Command("ip", "link", "delete", "nodes").Run() // it may never have been there
+}
+
+// run starts all nodes, waits until each knows of all, runs do, and ends them.
+func (r *ring) run(do func() error) (err error) {
+	defer func() {
+		for _, m := range r.nodes {
+			if m.mounted != nil {
+				err = errors.Join(err, m.mounted.stop())
+				m.mounted = nil
+			}
+		}
+	}()
+	for i, m := range r.nodes {
+		l := launch{cache: fmt.Sprintf("ring-%d", i), ram: "64MiB", in: m}
+		if i == 0 {
+			l.open = "none"
+		}
+		if m.mounted, err = r.b.mount(l); err != nil {
+			return err
+		}
+	}
+	for _, m := range r.nodes {
+		if err := m.whole(); err != nil {
+			return err
+		}
+	}
+	return do()
+}
+
+// whole waits until a node knows of all others.
+func (m *member) whole() error {
+	var last *api.RingStatus
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		s, err := m.status()
+		if err != nil {
+			return fmt.Errorf("ask node %d for its ring: %w", m.number, err)
+		}
+		here := 0
+		for _, x := range s.Members {
+			if x.State == "active" && x.Health == "alive" {
+				here++
+			}
+		}
+		if last = s; here == ringSize {
+			return nil
+		}
+	}
+	return fmt.Errorf("node %d does not know of %d nodes within a minute: %+v", m.number, ringSize, last.Members)
+}
+
+func (m *member) status() (*api.RingStatus, error) {
+	node, err := api.Dial("unix://" + m.socket())
+	if err != nil {
+		return nil, err
+	}
+	defer node.Close()
+	return node.Ring(context.Background())
+}
+
+// cpu is what each node has spent so far, in CPU seconds.
+func (r *ring) cpu() (all []float64) {
+	for _, m := range r.nodes {
+		all = append(all, daemonCPU(m.mounted.cmd.Process.Pid))
+	}
+	return all
+}
+
+// ringEpochs is W6's epoch: one of four nodes reads what all four hold, each a part and
+// nobody more than its own. The baseline is one node that holds all of it on its own disk.
+func (b *bench) ringEpochs() error {
+	const name = "W6 epoch of four nodes"
+	if !b.wanted(name) {
+		return nil
+	}
+	set := b.scaled("D1")
+	if err := b.load(set); err != nil {
+		return err
+	}
+	alone := launch{cache: "alone", ram: "64MiB", open: "none"}
+	m, err := b.mount(alone)
+	if err != nil {
+		return err
+	}
+	_, err = b.loadSet(m, set)
+	if err := errors.Join(err, m.stop()); err != nil {
+		return err
+	}
+	r, err := b.newRing()
+	if err != nil {
+		return err
+	}
+	defer r.close()
+	paths, seed := pathsOf(set), uint64(900)
+	own := baseline{Name: "one node's own disk", Command: "the same readers and files, of a node that holds them all and is in no ring", Version: fmt.Sprint(b.common["hearth"]),
+		run: func() (side, error) {
+			m, err := b.mount(alone)
+			if err != nil {
+				return side{}, err
+			}
+			defer func() { _ = m.stop() }()
+			return b.round(m, false, func() (sum, error) { return epoch(under(m.dir, paths), ringReaders, seed) }, nil)
+		}}
+	for _, plain := range []bool{true, false} {
+		f := figure{name: name + map[bool]string{true: " plaintext", false: " TLS"}[plain], targets: []float64{0.4}, coreTargets: []float64{0.5}, threads: ringReaders, unit: "file", remote: true}
+		r.plain = plain
+		err := b.compare(f, func(last bool) (side, error) {
+			s, err := r.epoch(set, seed, last)
+			seed++ // the same for both in a round
+			return s, err
+		}, own)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// epoch loads a set into the ring, restarts all nodes, and reads it through the first one.
+func (r *ring) epoch(set hearthtest.DataSet, seed uint64, last bool) (s side, err error) {
+	near := r.b.origin.proxy
+	r.b.origin.proxy = r.proxy
+	defer func() { r.b.origin.proxy = near }()
+	reader := r.nodes[0]
+	// What the reader has copied in an earlier round goes: warming up loads at the owners.
+	err = r.run(func() error {
+		target := "/" + folder(set)
+		for _, args := range [][]string{{"stat", target}, {"evict", "--yes", target}, {"warmup", target}} { // evict knows names that were looked up
+			if err := said(exec.Command(r.b.hearth, append(args, "--node", "unix://"+reader.socket())...)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return s, fmt.Errorf("load %s into the ring: %w", set.Name, err)
+	}
+	paths := pathsOf(set)
+	err = r.run(func() error {
+		dir := reader.mounted.dir
+		var spent []float64
+		pass := func() (done sum, err error) {
+			before := r.cpu()
+			done, err = epoch(under(dir, paths), ringReaders, seed)
+			for i, cpu := range r.cpu() {
+				spent = append(spent, cpu-before[i])
+			}
+			return done, err
+		}
+		if s, err = r.b.round(reader.mounted, false, pass, r.b.checked(dir, paths, last)); err != nil {
+			return err
+		}
+		s.DaemonCPU = 0
+		for _, cpu := range spent {
+			s.DaemonCPU += cpu
+		}
+		return r.asked(int64(len(paths)), spent)
+	})
+	return s, err
+}
+
+// asked makes sure that the reader had most of the files from the others.
+func (r *ring) asked(files int64, spent []float64) error {
+	status, err := r.nodes[0].status()
+	if err != nil {
+		return err
+	}
+	if err := r.b.keep(map[string]any{"ring_reads": status.Reads, "ring_cpu": spent, "plain": r.plain}); err != nil {
+		return err
+	}
+	if asked := status.Reads.Asked; asked < files/2 {
+		return fmt.Errorf("of %d files %d were read from other nodes, about three of four should be", files, asked)
+	}
+	return nil
+}
