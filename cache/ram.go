@@ -95,16 +95,31 @@ func NewRAM(pool *hearth.Pool, limit int64) *RAM {
 func (r *RAM) Get(_ context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
 	r.closing.RLock()
 	defer r.closing.RUnlock()
+	if v := r.ready(b, off, n); v != nil {
+		return v, nil
+	}
+	r.misses.Add(1)
+	// Whoever misses here needs memory next, and nobody gives way but us.
+	r.giveWay()
+	return nil, hearth.ErrMiss
+}
+
+// Ready is Get of what is held, and nil for what is not. That is no miss: who asks goes
+// on to ask for it by Get.
+func (r *RAM) Ready(b hearth.Block, off, n int) *hearth.View {
+	r.closing.RLock()
+	defer r.closing.RUnlock()
+	return r.ready(b, off, n)
+}
+
+func (r *RAM) ready(b hearth.Block, off, n int) *hearth.View {
 	v := r.find(b.ID(), n)
 	if v == nil {
-		r.misses.Add(1)
-		// Whoever misses here needs memory next, and nobody gives way but us.
-		r.giveWay()
-		return nil, hearth.ErrMiss
+		return nil
 	}
 	r.hits.Add(1)
 	r.hitBytes.Add(int64(n))
-	return cut(v, off, n), nil
+	return cut(v, off, n)
 }
 
 // cut turns the caller's reference to v into one to its bytes [off, off+n).

@@ -39,6 +39,30 @@ func TestWhatWasPutIsThereAtOnce(t *testing.T) {
 	}
 }
 
+func TestReadyIsWhatIsHeld(t *testing.T) {
+	// What is held is ready, any range of it, and counts as a hit; what is not is no miss,
+	// since who asks goes on to Get.
+	pool := hearthtest.Pool(t, 64<<20)
+	r := NewRAM(pool, 32<<20)
+	b := hearthtest.NewObject("object", 20_000, 1).Block(0)
+	if v := r.Ready(b, 0, 5); v != nil {
+		t.Error("ready before it was put")
+	}
+	v := hearthtest.View(t, pool, b, 1)
+	if err := r.Put(b, v); err != nil {
+		t.Fatal(err)
+	}
+	v.Release()
+	check(t, r.Ready(b, 11, 100), nil, b, 11)
+	if s := r.Stats(); s.Hits != 1 || s.Misses != 0 {
+		t.Errorf("%+v", s)
+	}
+	r.Close()
+	if v := r.Ready(b, 0, 5); v != nil {
+		t.Error("ready after Close")
+	}
+}
+
 func TestWhatIsDroppedIsGone(t *testing.T) {
 	// Blocks are dropped, those that were put a moment ago too, and what a run brought:
 	// none is held, the others are, and each View is given back.

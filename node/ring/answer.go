@@ -34,6 +34,8 @@ type Answers struct {
 		hearth.Source
 		Has(id hearth.ID) bool
 	}
+	// Ready is what memory holds of a block, or nil. It waits for nobody.
+	Ready func(b hearth.Block, off, n int) *hearth.View
 }
 
 // Answer says what peers are answered from, before any of them asks.
@@ -55,7 +57,7 @@ func keepsNothing(_ context.Context, first hearth.Block, _ int, each func(hearth
 func (r *Ring) Handler() wire.Handler {
 	calls := map[uint16]wire.Answer{callFigures: r.figures}
 	maps.Copy(calls, r.calls)
-	return wire.Handler{Fill: r.fill, Peek: r.peek, Run: r.run, Calls: calls}
+	return wire.Handler{Ready: r.answers.Ready, Fill: r.fill, Peek: r.peek, Run: r.run, Calls: calls}
 }
 
 // Check holds an Object against this node's link of its name. What peers say of an Object

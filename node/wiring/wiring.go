@@ -49,6 +49,8 @@ type Answers struct {
 		hearth.Source
 		Has(id hearth.ID) bool
 	}
+	// Ready is what memory holds of a block, or nil. It waits for nobody.
+	Ready func(b hearth.Block, off, n int) *hearth.View
 }
 
 // alone is the Ring of one node: it owns every block.
@@ -81,7 +83,7 @@ func Wire(w Wiring, mem *cache.RAM, disk hearth.Store, bucket hearth.Source) (*T
 	t.theirs = cache.Through(disk, ring.Fill(t.Own, t.backing), cache.Keep(disk)) // others' blocks: a copy here
 	t.owned = cache.Through(mem, t.Own, served(mem))                              // what peers may Fill from
 	t.Reads = cache.Through(mem, ring.Route(t.Own, t.theirs), hot(w, mem, disk))  // what readers use
-	return t, ring.Serve(Answers{Owned: t.owned, Local: cache.Local(mem, disk)})
+	return t, ring.Serve(Answers{Owned: t.owned, Local: cache.Local(mem, disk), Ready: mem.Ready})
 }
 
 // Close ends the attempts under way, each tier before what it reads from.
