@@ -133,7 +133,8 @@ func (wired) Open(_ context.Context, address string, w Work) (Reader, error) {
 		c, _, err := own.Client(ctx, conn, "owner")
 		return c, err
 	}
-	peer := wire.NewPeer("owner", wire.PeerOptions{Dial: dial, Pool: hearth.NewPool(128 * hearth.BlockSize)})
+	// On a busy machine the other side may stand still for longer than a node would wait.
+	peer := wire.NewPeer("owner", wire.PeerOptions{Dial: dial, Pool: hearth.NewPool(128 * hearth.BlockSize), Silence: time.Minute})
 	return &wiredReader{peer, held(), w.Size, w.InFlight}, nil
 }
 
