@@ -80,7 +80,8 @@ func TestMemoryIsAskedFirst(t *testing.T) {
 
 func TestAnswersDoNotWaitForARequestThatIsSlowInComing(t *testing.T) {
 	// Answers are held back for those to requests that came with theirs, and not for half
-	// a request: it may be long until its rest comes. Nor for a body.
+	// a request: it may be long until its rest comes. Nor for a body. Nobody else wakes the
+	// writer: another request is at work all the while.
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, pipes, inMemory(ServerOptions{}), PeerOptions{})
 		ended := make(chan error, 1)
@@ -97,18 +98,24 @@ func TestAnswersDoNotWaitForARequestThatIsSlowInComing(t *testing.T) {
 				slow.in.discard(h.payload)
 			}
 		}
-		conn.Write(append(bytes.Join([][]byte{frame(1), frame(2)}, nil), frame(3)[:headerSize+9]...))
-		expect(1, 2)
-		conn.Write(frame(3)[headerSize+9:])
-		expect(3)
-		body := make([]byte, 100)
-		call := slow.frame(header{id: 5, kind: kindCall, item: 1, payload: len(body)}, appendSums(make([]byte, callFixed), body), 0)
-		conn.Write(append(frame(4), call...))
+		begun := time.Now()
+		conn.Write(slow.frame(header{id: 1, kind: kindFill}, fillMeta(Want{object("hang").Block(0), 0, 1}), 0))
+		synctest.Wait()
+		conn.Write(append(bytes.Join([][]byte{frame(2), frame(3)}, nil), frame(4)[:headerSize+9]...))
+		expect(2, 3)
+		conn.Write(frame(4)[headerSize+9:])
 		expect(4)
+		body := make([]byte, 100)
+		call := slow.frame(header{id: 6, kind: kindCall, item: 1, payload: len(body)}, appendSums(make([]byte, callFixed), body), 0)
+		conn.Write(append(frame(5), call...))
+		expect(5)
 		conn.Write(body)
 		h, _, _, err := slow.in.next()
-		if err != nil || h.id != 5 || h.payload != len(body) {
+		if err != nil || h.id != 6 || h.payload != len(body) {
 			t.Errorf("%+v, %v", h, err)
+		}
+		if waited := time.Since(begun); waited > 0 {
+			t.Errorf("answers waited %v", waited)
 		}
 		slow.in.discard(h.payload)
 		conn.Close()
@@ -207,3 +214,22 @@ func (w *writes) Write(p []byte) (int, error) {
 }
 
 func (w *writes) SetWriteDeadline(time.Time) error { return nil }
+
+func TestWhatIsHeldIsNotForgotten(t *testing.T) {
+	// The writer is woken for what is put behind something held, and by who wants to write
+	// while somebody is at it.
+	o := newOutput(&writes{}, &counters{}, hearth.NewPool(0))
+	o.hold(plain("held"))
+	if len(o.wake) != 0 {
+		t.Error("woken for what is held")
+	}
+	o.put(plain("put"))
+	if len(o.wake) != 1 {
+		t.Error("not woken for what was put behind it")
+	}
+	<-o.wake
+	o.turn <- struct{}{}
+	if _, err := o.write(nil); err != nil || len(o.wake) != 1 {
+		t.Errorf("not woken to write for who could not: %v", err)
+	}
+}
