@@ -114,7 +114,9 @@ func (a *around) line(started time.Time) *figures.RingLine {
 	if a == nil {
 		return nil
 	}
-	return a.part.Line(started)
+	x, s := a.part.Line(started), a.names.Stats()
+	x.Names = map[string]int64{"asked": s.Pages + s.Finds, "bucket": s.Elsewhere, "told": s.ToldPages + s.ToldFinds, "refused": s.Refused, "failed": s.Failed}
+	return x
 }
 
 // reads are what came of reads of others' blocks.

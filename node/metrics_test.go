@@ -86,6 +86,7 @@ func labels() map[string]string {
 		"outcome": "`done`, `present` (held before), `changed` (another version was loaded), `vanished`, `not_kept` (no tier would), `failed`",
 		"purpose": "`readers` (read-ahead included), `warm_up`, `names`, `peers` (readers of other nodes of the ring)",
 		"tier":    "`ram`, `disk`",
+		"told":    "`asked` (of their owner), `bucket` (it was asked instead), `told` (another node), `refused` (to another node: the directory is not this one's, or memory is short), `failed` (to another node: this one's bucket did not answer)",
 		"verb":    "`get`, `head`, `list`",
 	}
 }
@@ -105,7 +106,7 @@ hearth_pinned_files hearth_pins hearth_pins_lacking
 hearth_prefetch_areas hearth_prefetch_files_total
 hearth_problems
 hearth_ring_asked_total hearth_ring_connections hearth_ring_detours_total hearth_ring_elsewhere_total hearth_ring_joins_failed_total hearth_ring_loaded_total
-hearth_ring_members hearth_ring_peeks_found_total hearth_ring_peeks_late_total hearth_ring_peeks_total
+hearth_ring_members hearth_ring_names_total hearth_ring_peeks_found_total hearth_ring_peeks_late_total hearth_ring_peeks_total
 hearth_ring_peer_failures_total hearth_ring_peer_requests_total hearth_ring_refused_total hearth_ring_served_total
 hearth_scrub_bad_total hearth_scrub_failed_total
 hearth_tier_errors_total hearth_tier_hits_total hearth_tier_misses_total

@@ -31,6 +31,9 @@ type RingLine struct {
 	// each for some, and one, "other", for the rest.
 	Served Served `json:"served"`
 	Peers  []Peer `json:"peers,omitempty"`
+	// Names are pages of listings and single names, by what became of them: "asked" of their
+	// owners, "bucket" instead, "told" to others, "refused" to them, and "failed".
+	Names map[string]int64 `json:"names"`
 	// Refused are messages of nodes that may not be in this ring, JoinsFailed attempts to
 	// find a node that nobody answered.
 	Refused     int64 `json:"refused"`
