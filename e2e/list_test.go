@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/hearthfs/hearth/internal/faultfs"
@@ -65,7 +66,7 @@ func scenarios() []scenario {
 		sc.issue = "never-wrong"
 		list = append(list, sc)
 	}
-	return append(list, warmUpChecks()...)
+	return slices.Concat(list, warmUpChecks(), rings())
 }
 
 // neverWrong are the scenarios of "one node that is never wrong and never stuck".

@@ -1,0 +1,30 @@
+package e2e
+
+import "time"
+
+// rings are the scenarios of many nodes with one cache.
+func rings() []scenario {
+	const behind = "versitygw behind the fault proxy"
+	by := func(reduced, whole string) func(level) string {
+		return func(l level) string {
+			if l == full {
+				return whole
+			}
+			return reduced + " (REDUCED)"
+		}
+	}
+	list := []scenario{
+		{name: "ring-cold", size: by("5 nodes, 800 files", "5 nodes, 20,000 files"), run: ringCold("D1")},
+		{name: "ring-cold-16k", size: by("5 nodes, 800 files", "5 nodes, 20,000 files"), run: ringCold("D1s")},
+		{name: "ring-large", size: by("5 nodes, 128 MiB", "5 nodes, 1 GiB"), run: ringLarge},
+		{name: "ring-third", size: by("5 nodes, 2,000 files", "8 nodes, 20,000 files"), run: ringThird},
+		{name: "ring-slow-origin", size: by("5 nodes, 20 files", "5 nodes, 200 files"), run: ringSlowOrigin},
+		{name: "ring-owners", size: by("5 nodes, 2,000 files", "5 nodes, 20,000 files"), run: ringOwners},
+	}
+	for i := range list {
+		list[i].issue, list[i].from, list[i].origin = "ring", all, behind
+		// A network needs root, and a limit holds for a machine that does other work besides.
+		list[i].root, list[i].limit = true, 4*time.Minute
+	}
+	return list
+}

@@ -1,0 +1,342 @@
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hearthfs/hearth/e2e/nets"
+	"github.com/hearthfs/hearth/internal/faultproxy"
+	"github.com/hearthfs/hearth/internal/hearthtest"
+	"github.com/hearthfs/hearth/node/api"
+)
+
+const (
+	// nodeLink and originLink are rates of links in Mbit/s where time is judged.
+	nodeLink, originLink = 200, 400
+	// silence is how long a peer may say nothing before a reader goes elsewhere, and
+	// detours how often a reader meets that in one read at most.
+	silence, detours = 500 * time.Millisecond, 2
+	// readSlack is what a read may take besides, on a machine whose few processors run all
+	// nodes of the ring, their readers and the origin.
+	readSlack = time.Second
+	// agreement is how soon after a change all nodes of a ring know the same.
+	agreement = time.Minute
+	gossip    = "7946"
+)
+
+// ring is machines around a router, with a `hearth mount` on each, and one more for the
+// origin that they all read.
+type ring struct {
+	*env
+	net    *nets.Net
+	bucket *nets.Host // the origin's
+	o      *server
+	p      *proxied
+	key    string // its file
+	set    settings
+	nodes  []*member
+}
+
+// member is a node and the machine on which it runs.
+type member struct {
+	*hearth
+	ring *ring
+	at   *nets.Host
+	name string
+	set  settings
+	own  string // lines of its own in the configuration, instead of those of the cluster
+	join []*member
+}
+
+// ring makes an origin on a machine of its own, whose link has a rate of so many Mbit/s; 0: no
+// limit. nil: no network can be made here, and the row says so.
+func (e *env) ring(mbit int) *ring {
+	e.Helper()
+	n, err := nets.New()
+	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.ENOSYS) {
+		e.detail = "skipped because no network can be made here"
+		e.Logf("skipped because %v", err)
+		return nil
+	}
+	e.must(err, "make a network")
+	e.Cleanup(n.Close)
+	r := &ring{env: e, net: n, o: e.origin(), key: e.path("key")}
+	r.bucket = r.machine(mbit)
+	e.must(os.WriteFile(r.key, []byte(strings.Repeat("one more word of a phrase that nobody guesses\n", 2)), 0o600), "write the cluster key")
+	e.must(r.bucket.Do(func() error {
+		p, err := faultproxy.Start(faultproxy.Options{Listen: net.JoinHostPort(r.bucket.Addr().String(), "80"), Target: r.o.endpoint})
+		if err == nil {
+			e.Cleanup(p.Close)
+			r.p = &proxied{Proxy: p, endpoint: p.URL()}
+		}
+		return err
+	}), "start the fault proxy")
+	r.set.endpoint = r.p.endpoint
+	return r
+}
+
+func (r *ring) machine(mbit int) *nets.Host {
+	r.Helper()
+	h, err := r.net.Host(mbit)
+	r.must(err, "make a machine")
+	return h
+}
+
+// add makes more machines for nodes; none of them runs yet.
+func (r *ring) add(n, mbit int) []*member {
+	r.Helper()
+	for range n {
+		name := fmt.Sprintf("n%d", len(r.nodes)+1)
+		m := &member{ring: r, at: r.machine(mbit), name: name, set: r.set}
+		m.set.cache, m.set.wrap = "cache-"+name, m.at.Wrap()
+		if len(r.nodes) > 0 {
+			m.join = r.nodes[:min(2, len(r.nodes))]
+		}
+		r.nodes = append(r.nodes, m)
+	}
+	return r.nodes[len(r.nodes)-n:]
+}
+
+// up is so many nodes of a ring that know each other. The first one is there before the
+// others seek it: who finds nobody tries again later.
+func (r *ring) up(n, mbit int) []*member {
+	r.Helper()
+	nodes := r.add(n, mbit)
+	r.start(nodes[0])
+	r.start(nodes[1:]...)
+	r.agree(nodes...)
+	return nodes
+}
+
+// start starts nodes, all at once, and waits for their mounts.
+func (r *ring) start(nodes ...*member) {
+	r.Helper()
+	for _, m := range nodes {
+		m.launch()
+	}
+	for _, m := range nodes {
+		m.mounted()
+	}
+}
+
+// launch starts the node's process and does not wait for its mount.
+func (m *member) launch() {
+	m.ring.Helper()
+	set := m.set
+	set.extra += m.lines()
+	m.hearth = m.ring.configure(m.ring.o, set)
+	m.spawn(m.ring.o, set)
+}
+
+// listen is where the node gossips.
+func (m *member) listen() string { return net.JoinHostPort(m.at.Addr().String(), gossip) }
+
+// lines are what the node is told of the ring.
+func (m *member) lines() string {
+	var seeds []string
+	for _, s := range m.join {
+		seeds = append(seeds, fmt.Sprintf("%q", s.listen()))
+	}
+	lines := fmt.Sprintf("node: {name: %s, listen: %q}\njoin: [%s]\n", m.name, m.listen(), strings.Join(seeds, ", "))
+	if m.own != "" {
+		return lines + m.own
+	}
+	return lines + fmt.Sprintf("cluster: {name: e2e, key_file: %q}\n", m.ring.key)
+}
+
+// sees is how a node sees the ring; nil: it does not say.
+func (m *member) sees() *api.RingStatus {
+	s, err := m.client.Ring(m.e.ctx)
+	if err != nil {
+		return nil
+	}
+	return s
+}
+
+// agree waits until each of the nodes knows them all as alive and active, and no other.
+func (r *ring) agree(nodes ...*member) {
+	r.Helper()
+	var names []string
+	for _, m := range nodes {
+		names = append(names, m.name)
+	}
+	slices.Sort(names)
+	start := time.Now()
+	over := start.Add(agreement)
+	for _, m := range nodes {
+		var s *api.RingStatus
+		r.eventually(fmt.Sprintf("%s knowing %v", m.name, names), func() bool {
+			if time.Now().After(over) {
+				r.Fatalf("after %v %s knows not just %v:\n%+v", agreement, m.name, names, s)
+			}
+			if s = m.sees(); s == nil {
+				return false
+			}
+			return slices.Equal(alive(s), names)
+		})
+	}
+	r.Logf("%s: %v know each other after %v", start.Format("05.0"), names, time.Since(start).Round(time.Millisecond))
+}
+
+// alive are the names of the members that a node takes for alive and active, sorted.
+func alive(s *api.RingStatus) (names []string) {
+	for _, m := range s.Members {
+		if m.Health == "alive" && m.State == "active" {
+			names = append(names, m.Name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// owner is the node that owns the part of a file at an offset, as a node says, and the rank
+// behind it.
+func (r *ring) owner(by *member, f hearthtest.File, off int64) (first, second *member) {
+	r.Helper()
+	o := r.owners(by, f)
+	for _, x := range slices.Backward(o.Extents) {
+		if x.Offset <= off && len(x.Owners) > 1 {
+			return r.named(x.Owners[0]), r.named(x.Owners[1])
+		}
+	}
+	r.Fatalf("%s at %d has no two owners: %+v", f.Path, off, o)
+	return nil, nil
+}
+
+// owners waits until a node knows a file, which may have come just now, and is told who owns
+// its parts.
+func (r *ring) owners(by *member, f hearthtest.File) (o *api.Owned) {
+	r.Helper()
+	var err error
+	over := time.Now().Add(agreement)
+	r.eventually("who owns "+f.Path, func() bool {
+		if o, err = by.client.Owners(r.ctx, "/"+f.Path); err != nil && time.Now().After(over) {
+			r.Fatalf("ask %s who owns %s: %v", by.name, f.Path, err)
+		}
+		return err == nil
+	})
+	return o
+}
+
+func (r *ring) named(name string) *member {
+	r.Helper()
+	i := slices.IndexFunc(r.nodes, func(m *member) bool { return m.name == name })
+	if i < 0 {
+		r.Fatalf("there is no node %q", name)
+	}
+	return r.nodes[i]
+}
+
+// but are the nodes without some of them.
+func (r *ring) but(out ...*member) []*member {
+	return slices.DeleteFunc(slices.Clone(r.nodes), func(m *member) bool { return slices.Contains(out, m) })
+}
+
+// all reads a set on each of the nodes at once, each in an order of its own, and checks
+// every byte.
+func (r *ring) all(what string, list []hearthtest.File, seed uint64, nodes ...*member) {
+	r.Helper()
+	ends := make([]chan reading, len(nodes))
+	for i, m := range nodes {
+		ends[i] = make(chan reading, 1)
+		go func() { ends[i] <- epoch(m.dir, list, seed*100+uint64(i), 4, 0) }()
+	}
+	for i, m := range nodes {
+		r.good(what+", "+m.name, <-ends[i])
+	}
+}
+
+// readers start a process on each of the nodes that reads the files in an order of its own;
+// loop: again and again.
+func (r *ring) readers(list []hearthtest.File, loop bool, nodes ...*member) (all []*reader) {
+	r.Helper()
+	for i, m := range nodes {
+		files := slices.Clone(list)
+		rand.New(rand.NewPCG(uint64(r.count), uint64(i))).Shuffle(len(files), func(a, b int) { files[a], files[b] = files[b], files[a] })
+		all = append(all, r.reader(job{Op: "read", Dir: m.dir, Files: files, Loop: loop}))
+	}
+	return all
+}
+
+// well waits for the readers: each has read everything at least once, without an error or a
+// wrong byte. It returns the longest system call of all.
+func (r *ring) well(readers []*reader) (longest time.Duration) {
+	r.Helper()
+	for _, x := range readers {
+		x.end()
+	}
+	within := 5 * time.Minute
+	if r.level == full {
+		within = 30 * time.Minute
+	}
+	for _, x := range readers {
+		a := x.result(within)
+		if a.Done == 0 || len(a.Errors) > 0 || len(a.Wrong) > 0 {
+			r.Errorf("%s read all %d times; errors %v, wrong %q", x.name, a.Done, a.Errors, a.Wrong[:min(3, len(a.Wrong))])
+		}
+		longest = max(longest, a.Longest)
+	}
+	return longest
+}
+
+// bounded fails the scenario for a read that took longer than two silences and one read of
+// the origin, and has the row show the longest.
+func (r *ring) bounded(longest, origin time.Duration) {
+	r.Helper()
+	most := detours*silence + origin + readSlack
+	if r.race {
+		most += 3 * readSlack
+	}
+	if longest > most {
+		r.Errorf("the longest read took %v, at most %v", longest, most)
+	}
+	r.shows("longest read %v of %v", longest.Round(time.Millisecond), most)
+}
+
+// shows adds to what the row shows.
+func (e *env) shows(format string, args ...any) {
+	if e.detail != "" {
+		e.detail += ", "
+	}
+	e.detail += fmt.Sprintf(format, args...)
+}
+
+// asked is what came from the origin while do ran, bodies in bytes and requests.
+func (r *ring) asked(do func()) (bytes, gets int64) {
+	b, g := r.p.bytes(), r.p.gets()
+	do()
+	r.eventually("the end of all requests", func() bool { return r.p.Stats().InFlight == 0 })
+	return r.p.bytes() - b, r.p.gets() - g
+}
+
+// quit ends nodes, each of which must end well, the last started first. What came of their
+// reads is in the log.
+func (r *ring) quit(nodes ...*member) {
+	r.Helper()
+	for _, m := range nodes {
+		if s := m.sees(); s != nil {
+			r.Logf("%s: %+v", m.name, s.Reads)
+		}
+	}
+	for _, m := range slices.Backward(nodes) {
+		m.quit()
+	}
+}
+
+// once fails the scenario where more came from the origin than a set is large.
+func (r *ring) once(what string, got int64, list []hearthtest.File) {
+	r.Helper()
+	share := float64(got) / float64(sum(list))
+	if share > 1.01 {
+		r.Errorf("%s: the origin sent %d bytes for a set of %d: %.3f of it", what, got, sum(list), share)
+	}
+	r.shows("%s %.3f of the set", what, share)
+}
