@@ -1,0 +1,146 @@
+package e2e
+
+import (
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hearthfs/hearth/e2e/nets"
+	"github.com/hearthfs/hearth/internal/hearthtest"
+)
+
+// slowOrigin is the first byte of an origin that is asked while owners come to harm, and
+// slowRead what one read of it takes besides: an extent by a link of the origin's.
+const (
+	slowOrigin = 400 * time.Millisecond
+	slowRead   = slowOrigin + extent*8*time.Second/(originLink*1e6)
+)
+
+// victim is a file that is not cached, its owner, and readers of it on other nodes.
+type victim struct {
+	file  hearthtest.File
+	owner *member
+}
+
+// victims are so many files with different owners, none of which is the first node.
+func (r *ring) victims(n int) (all []victim) {
+	r.Helper()
+	for try := 0; len(all) < n; try++ {
+		f := hearthtest.File{Path: "victims/" + string(rune('a'+try)), Size: 8<<20 + 12345}
+		r.must(r.o.PutFile(r.ctx, r.o.bucket, "", f, 0), "put a file")
+		owner, _ := r.owner(r.nodes[0], f, 0)
+		if owner != r.nodes[0] && !slices.ContainsFunc(all, func(v victim) bool { return v.owner == owner }) {
+			all = append(all, victim{f, owner})
+		}
+	}
+	return all
+}
+
+// struck has readers on other nodes begin with the victim's file, and does harm to its owner
+// while that one asks the origin for it.
+func (r *ring) struck(v victim, nodes []*member, harm func(*member)) []*reader {
+	r.Helper()
+	before := r.p.gets()
+	readers := r.readers([]hearthtest.File{v.file}, false, nodes...)
+	r.eventually("a request for "+v.file.Path, func() bool { return r.p.gets() > before })
+	harm(v.owner)
+	return readers
+}
+
+// ringOwnerKilled kills the owner of a block that is being read, and then another, while all
+// the other nodes read a set besides: nobody gets an error or waits for long.
+func ringOwnerKilled(e *env) {
+	r := e.ring(originLink)
+	if r == nil {
+		return
+	}
+	list := r.load(r.o, r.part("D1", 5))
+	r.set.fresh = "bounded(1s)" // victims come while the nodes run
+	nodes := r.up(5, nodeLink)
+	victims := r.victims(2)
+	rest := r.but(victims[0].owner, victims[1].owner)
+	r.p.SetFirstByte(slowOrigin)
+	readers := r.readers(list, false, rest...)
+	for _, v := range victims {
+		readers = append(readers, r.struck(v, rest, func(m *member) { m.kill9() })...)
+	}
+	r.p.SetFirstByte(0) // what is under way has its delay
+	r.bounded(r.well(readers), slowRead)
+	r.agree(rest...)
+	_, gets := r.asked(func() { r.all("after two deaths", list, 2, rest...) })
+	if gets > 0 {
+		r.Errorf("after two deaths the origin was asked %d times for what the others have", gets)
+	}
+	r.start(victims[0].owner, victims[1].owner)
+	r.agree(nodes...)
+	r.quit(nodes...)
+}
+
+// ringStopped stops an owner by SIGSTOP while others read what it owns: their reads go
+// elsewhere, before anybody knows that it is gone, and afterwards it is one of them again.
+func ringStopped(e *env) {
+	r := e.ring(originLink)
+	if r == nil {
+		return
+	}
+	list := r.load(r.o, r.part("D1", 5))
+	r.set.fresh = "bounded(1s)" // victims come while the nodes run
+	nodes := r.up(5, nodeLink)
+	v := r.victims(1)[0]
+	rest := r.but(v.owner)
+	r.p.SetFirstByte(slowOrigin)
+	readers := r.struck(v, rest, func(m *member) { r.pause(m.Process) })
+	readers = append(readers, r.readers(list, false, rest...)...)
+	r.p.SetFirstByte(0)
+	r.bounded(r.well(readers), slowRead)
+	r.agree(rest...)
+	r.must(v.owner.Process.Signal(unix.SIGCONT), "let the owner go on")
+	r.agree(nodes...)
+	r.all("after the stop", list, 2, nodes...)
+	r.quit(nodes...)
+}
+
+// ringCut parts a ring in two: both halves go on, and each asks the origin for a set once;
+// healed, all know all again without anybody's help.
+func ringCut(e *env) {
+	r := e.ring(originLink)
+	if r == nil {
+		return
+	}
+	set := r.part("D1", 5)
+	list := r.load(r.o, set)
+	set.Groups[0].Dir = "cut/class"
+	fresh := r.load(r.o, set)
+	nodes := r.up(6, nodeLink)
+	halves := [][]*member{nodes[:3], nodes[3:]}
+	began := time.Now()
+	r.must(r.net.Cut(hosts(halves[0]), hosts(halves[1])), "cut the ring in two")
+	r.bounded(r.well(r.readers(list, false, nodes...)), slowRead)
+	for i, half := range halves {
+		r.agree(half...)
+		got, _ := r.asked(func() { r.all("during the cut", fresh, uint64(i), half...) })
+		r.once([]string{"one half", "the other"}[i], got, fresh)
+	}
+	if e.level == full { // so long that gossip has forgotten the others
+		readers := r.readers(list, true, nodes...)
+		<-time.After(time.Until(began.Add(3 * time.Minute)))
+		r.well(readers)
+	}
+	r.must(r.net.Heal(), "heal the cut")
+	healed := time.Now()
+	r.agree(nodes...)
+	r.shows("healed in %v", time.Since(healed).Round(100*time.Millisecond))
+	_, gets := r.asked(func() { r.all("healed", fresh, 3, nodes...) })
+	if gets > 0 {
+		r.Errorf("healed, the origin was asked %d times for what both halves hold", gets)
+	}
+	r.quit(nodes...)
+}
+
+func hosts(nodes []*member) (all []*nets.Host) {
+	for _, m := range nodes {
+		all = append(all, m.at)
+	}
+	return all
+}
