@@ -22,6 +22,8 @@ func rings() []scenario {
 		{name: "ring-cut", size: by("6 nodes, 400 files", "6 nodes, 20,000 files, 3 minutes"), run: ringCut},
 		{name: "ring-third", size: by("5 nodes, 2,000 files", "8 nodes, 20,000 files"), run: ringThird},
 		{name: "ring-slow-origin", size: by("5 nodes, 20 files", "5 nodes, 200 files"), run: ringSlowOrigin},
+		{name: "ring-join-leave", size: by("6 nodes, 2,000 files", "6 nodes, 20,000 files"), run: ringJoinLeave},
+		{name: "ring-restart", size: by("5 nodes, 400 files", "5 nodes, 20,000 files"), run: ringRestart},
 		{name: "ring-owners", size: by("5 nodes, 2,000 files", "5 nodes, 20,000 files"), run: ringOwners},
 	}
 	for i := range list {

@@ -1,0 +1,103 @@
+package e2e
+
+import (
+	"fmt"
+
+	"github.com/hearthfs/hearth/internal/hearthtest"
+)
+
+// reads has readers read a set on nodes, again and again, while something happens.
+func (r *ring) reads(list []hearthtest.File, nodes []*member, happens func()) {
+	r.Helper()
+	readers := r.readers(list, true, nodes...)
+	happens()
+	longest := r.well(readers)
+	r.Logf("the longest read took %v", longest)
+}
+
+// ringJoinLeave has a node join and another leave while all the others read: nobody gets an
+// error, and the origin is asked for what left at most.
+func ringJoinLeave(e *env) {
+	r := e.ring(0)
+	if r == nil {
+		return
+	}
+	list := r.load(r.o, r.donated())
+	// What all nodes donate is the set twice, so nobody holds a copy of everything.
+	r.set.ram, r.set.disk = "32MiB", fmt.Sprintf("%dMiB", 2*sum(list)/5>>20)
+	nodes := r.up(5, 0)
+	r.well(r.readers(list, false, nodes...))
+	bytes, _ := r.asked(func() {
+		r.reads(list, nodes, func() {
+			r.start(r.add(1, 0)...)
+			r.agree(r.nodes...)
+		})
+	})
+	r.shows("a joiner cost %.3f of the set", float64(bytes)/float64(sum(list)))
+	leaver := r.nodes[1]
+	share := r.share(leaver)
+	rest := r.but(leaver)
+	left, _ := r.asked(func() {
+		r.reads(list, rest, func() {
+			leaver.quit()
+			r.agree(rest...)
+		})
+	})
+	r.shows("a leaver of %.3f cost %.3f", share, float64(left)/float64(sum(list)))
+	// What the joiner took over others hold; what the leaver owned may be gone with it.
+	if float64(bytes+left) > 1.1*share*float64(sum(list)) {
+		r.Errorf("a node joined and one with %.3f of everything left, and the origin was asked for %d and %d bytes of %d", share, bytes, left, sum(list))
+	}
+	r.quit(rest...)
+}
+
+// share is the part of everything that a node owns.
+func (r *ring) share(of *member) float64 {
+	r.Helper()
+	s := of.sees()
+	if s == nil {
+		r.Fatalf("%s does not say how it sees the ring", of.name)
+	}
+	for _, m := range s.Members {
+		if m.Name == of.name {
+			return m.Share
+		}
+	}
+	r.Fatalf("%s does not know itself: %+v", of.name, s)
+	return 0
+}
+
+// ringRestart ends all nodes and starts them at new addresses, and then each in turn at its
+// own: what they held is found, and the origin is not asked for it.
+func ringRestart(e *env) {
+	r := e.ring(0)
+	if r == nil {
+		return
+	}
+	list := r.load(r.o, r.part("D1", 5))
+	nodes := r.up(5, 0)
+	r.all("before", list, 1, nodes...)
+	r.quit(nodes...)
+	for _, m := range nodes {
+		r.must(m.at.Move(), "give %s another address", m.name)
+	}
+	r.start(nodes...)
+	r.agree(nodes...)
+	_, gets := r.asked(func() { r.all("at new addresses", list, 2, nodes...) })
+	if gets > 0 {
+		r.Errorf("at new addresses the origin was asked %d times for what the ring holds", gets)
+	}
+	for i, m := range nodes {
+		r.reads(list, r.but(m), func() {
+			m.quit()
+			m.join = nodes[(i+1)%len(nodes):][:1]
+			r.start(m)
+			r.agree(nodes...)
+		})
+	}
+	_, gets = r.asked(func() { r.all("restarted in turn", list, 3, nodes...) })
+	if gets > 0 {
+		r.Errorf("restarted in turn, the origin was asked %d times for what the ring holds", gets)
+	}
+	r.quit(nodes...)
+}
