@@ -13,6 +13,7 @@ func rings() []scenario {
 			return reduced + " (REDUCED)"
 		}
 	}
+	is := func(text string) func(level) string { return func(level) string { return text } }
 	list := []scenario{
 		{name: "ring-cold", size: by("5 nodes, 800 files", "5 nodes, 20,000 files"), run: ringCold("D1")},
 		{name: "ring-cold-16k", size: by("5 nodes, 800 files", "5 nodes, 20,000 files"), run: ringCold("D1s")},
@@ -24,6 +25,8 @@ func rings() []scenario {
 		{name: "ring-slow-origin", size: by("5 nodes, 20 files", "5 nodes, 200 files"), run: ringSlowOrigin},
 		{name: "ring-join-leave", size: by("6 nodes, 2,000 files", "6 nodes, 20,000 files"), run: ringJoinLeave},
 		{name: "ring-restart", size: by("5 nodes, 400 files", "5 nodes, 20,000 files"), run: ringRestart},
+		{name: "ring-strangers", size: is("3 nodes, 5 strangers"), run: ringStrangers},
+		{name: "ring-capture", size: is("3 nodes, 30 files"), run: ringCapture},
 		{name: "ring-owners", size: by("5 nodes, 2,000 files", "5 nodes, 20,000 files"), run: ringOwners},
 	}
 	for i := range list {

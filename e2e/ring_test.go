@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -307,6 +308,23 @@ func (e *env) shows(format string, args ...any) {
 		e.detail += ", "
 	}
 	e.detail += fmt.Sprintf(format, args...)
+}
+
+// capture looks at all packets until stop, or the end of the scenario. Every one must have
+// been seen.
+func (r *ring) capture(see func(nets.Packet)) (stop func()) {
+	r.Helper()
+	c, err := r.net.Capture(see)
+	r.must(err, "capture packets")
+	stop = sync.OnceFunc(func() {
+		r.Helper()
+		seen, lost, err := c.Stop()
+		if err != nil || lost > 0 {
+			r.Errorf("the capture missed %d packets of %d: %v", lost, seen+lost, err)
+		}
+	})
+	r.Cleanup(stop)
+	return stop
 }
 
 // asked is what came from the origin while do ran, bodies in bytes and requests.

@@ -1,0 +1,167 @@
+package e2e
+
+import (
+	"bytes"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/hearthfs/hearth/e2e/nets"
+	"github.com/hearthfs/hearth/internal/hearthtest"
+)
+
+// stranger is a node that a ring does not take, and what is said of it.
+type stranger struct {
+	what, cluster string // its lines on the cluster
+	says, told    string // what it says itself, and what a node of the ring does
+	code          int    // its exit code; -1: any but 0
+}
+
+// ringStrangers has nodes try to join that must not: each is refused, and both sides say why.
+// The ring goes on.
+func ringStrangers(e *env) {
+	r := e.ring(0)
+	if r == nil {
+		return
+	}
+	list := r.load(r.o, r.few(1, 30))
+	r.set.mount = append(r.set.mount, "--log-level", "info")
+	nodes := r.up(3, 0)
+	other := e.path("other-key")
+	e.must(os.WriteFile(other, []byte(strings.Repeat("these are words of another phrase indeed\n", 2)), 0o600), "write another key")
+	for _, s := range []stranger{
+		{"another key", fmt.Sprintf("cluster: {name: e2e, key_file: %q}\n", other), "has another cluster key than this one", "refused a node at %v: it has another cluster key than this one", -1},
+		{"another cluster", fmt.Sprintf("cluster: {name: elsewhere, key_file: %q}\n", r.key), "cluster \"elsewhere\"", "refused a node at %v: ", -1},
+		{"no key", "cluster: {name: e2e}\n", "without a cluster key", "", 2},
+	} {
+		r.refused(s)
+	}
+	r.copied(nodes[1])
+	r.unlike(list)
+	r.agree(nodes...)
+	r.all("beside strangers", list, 1, nodes...)
+	r.quit(nodes...)
+}
+
+// stranger is a machine whose node is none of the ring's.
+func (r *ring) stranger(cluster string) *member {
+	r.Helper()
+	m := r.add(1, 0)[0]
+	r.nodes = r.nodes[:len(r.nodes)-1]
+	m.name, m.own = "stranger", cluster
+	m.set.cache = fmt.Sprintf("cache-stranger-%d", r.count)
+	return m
+}
+
+func (r *ring) refused(s stranger) {
+	r.Helper()
+	m := r.stranger(s.cluster)
+	m.launch()
+	if code := m.exit(30 * time.Second); code == 0 || s.code > 0 && code != s.code || !strings.Contains(m.out.String(), s.says) {
+		r.Errorf("%s: exit %d, and it does not say %q:\n%s", s.what, code, s.says, m.out)
+	}
+	if s.told != "" {
+		r.nodes[0].waitFor(fmt.Sprintf(s.told, m.at.Addr()))
+	}
+}
+
+// copied starts a node with a copy of another's cache directory.
+func (r *ring) copied(of *member) {
+	r.Helper()
+	of.quit()
+	m := r.stranger("")
+	m.name = "copy"
+	cmd := exec.Command("cp", "-a", r.path(of.set.cache), r.path(m.set.cache))
+	out, err := cmd.CombinedOutput()
+	r.must(err, "copy a cache directory: %s", out)
+	r.start(of)
+	r.agree(r.nodes...)
+	m.launch()
+	const says = "a cache directory was copied"
+	if code := m.exit(time.Minute); code == 0 || !strings.Contains(m.out.String(), says) {
+		r.Errorf("a copied cache directory: exit %d, and it does not say %q:\n%s", code, says, m.out)
+	}
+	r.nodes[0].waitFor(says)
+}
+
+// unlike has a node join that does not encrypt while the others do: the same key lets it
+// into the ring, no read of it is answered, and both sides say what to set.
+func (r *ring) unlike(list []hearthtest.File) {
+	r.Helper()
+	m := r.stranger(fmt.Sprintf("cluster: {name: e2e, key_file: %q, encryption: off}\n", r.key))
+	r.start(m)
+	r.agree(append(slices.Clone(r.nodes), m)...)
+	r.all("unlike the others", list, 2, m)
+	r.all("beside one that is unlike", list, 3, r.nodes...)
+	const says = "set cluster.encryption alike"
+	m.waitFor(says)
+	r.nodes[0].waitFor(says)
+	m.quit()
+}
+
+// marker is in bytes and names of objects, and nowhere else.
+const marker = "HEARTH-E2E-MARKER"
+
+// ringCapture looks at all packets between nodes while they read objects with a marker in
+// their bytes and names: it is not in one of them, and in those of the origin it is.
+func ringCapture(e *env) {
+	r := e.ring(0)
+	if r == nil {
+		return
+	}
+	content := bytes.Repeat([]byte(marker+" is what these bytes say. "), 4000)
+	var names []string
+	for i := range 30 {
+		name := fmt.Sprintf("%s-dir/%s-%d", marker, marker, i)
+		_, err := r.o.PutBytes(r.ctx, r.o.bucket, name, content)
+		r.must(err, "put an object")
+		names = append(names, name)
+	}
+	between, plain, control, stop := r.markers()
+	nodes := r.up(3, 0)
+	for _, m := range nodes {
+		for _, name := range names {
+			got, err := os.ReadFile(filepath.Join(m.dir, name))
+			if err != nil || !bytes.Equal(got, content) {
+				r.Fatalf("read %s at %s: %d bytes, %v", name, m.name, len(got), err)
+			}
+		}
+	}
+	stop()
+	if plain.Load() > 0 {
+		r.Errorf("%d packets between nodes have the marker", plain.Load())
+	}
+	// The two that do not own an object get it from the one that does.
+	if total := int64(len(names) * len(content)); between.Load() < total || control.Load() == 0 {
+		r.Errorf("%d bytes were seen between nodes, who read %d; of the origin's packets %d have the marker", between.Load(), total, control.Load())
+	}
+	r.quit(nodes...)
+}
+
+// markers counts what passes until stop: bytes between nodes, packets of these with the
+// marker, and packets of the origin with it.
+func (r *ring) markers() (between, plain, control *atomic.Int64, stop func()) {
+	r.Helper()
+	between, plain, control = new(atomic.Int64), new(atomic.Int64), new(atomic.Int64)
+	origin := func(a netip.Addr) bool { return a == r.bucket.Addr() }
+	stop = r.capture(func(p nets.Packet) {
+		marked := bytes.Contains(p.Data, []byte(marker))
+		switch {
+		case origin(p.From) || origin(p.To):
+			if marked {
+				control.Add(1)
+			}
+		case marked:
+			plain.Add(1)
+		default:
+			between.Add(int64(len(p.Data)))
+		}
+	})
+	return between, plain, control, stop
+}
