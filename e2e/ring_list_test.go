@@ -17,6 +17,7 @@ func rings() []scenario {
 	list := []scenario{
 		{name: "ring-cold", size: by("5 nodes, 800 files", "5 nodes, 20,000 files"), run: ringCold("D1")},
 		{name: "ring-cold-16k", size: by("5 nodes, 800 files", "5 nodes, 20,000 files"), run: ringCold("D1s")},
+		{name: "ring-listings", size: is("5 nodes, 800 files"), run: ringListings},
 		{name: "ring-large", size: by("5 nodes, 128 MiB", "5 nodes, 1 GiB"), run: ringLarge},
 		{name: "ring-owner-killed", size: by("5 nodes, 400 files", "5 nodes, 20,000 files"), run: ringOwnerKilled},
 		{name: "ring-stopped", size: by("5 nodes, 400 files", "5 nodes, 20,000 files"), run: ringStopped},
