@@ -447,7 +447,14 @@ func (h *hearth) kill9() {
 func (h *hearth) quit() {
 	h.e.Helper()
 	h.idle()
-	if code := h.terminate(syscall.SIGTERM); code != 0 {
+	_ = h.Process.Signal(syscall.SIGTERM)
+	h.ended()
+}
+
+// ended waits for the end of a node that was sent SIGTERM.
+func (h *hearth) ended() {
+	h.e.Helper()
+	if code := h.exit(30 * time.Second); code != 0 {
 		h.e.Fatalf("hearth ended with %d after SIGTERM:\n%s", code, h.out)
 	}
 	if left := mountsBelow(h.dir); len(left) > 0 {

@@ -3,6 +3,8 @@ package e2e
 import (
 	"fmt"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
@@ -99,5 +101,29 @@ func ringRestart(e *env) {
 	if gets > 0 {
 		r.Errorf("restarted in turn, the origin was asked %d times for what the ring holds", gets)
 	}
+	r.quit(nodes...)
+}
+
+// ringEnd ends all nodes at once: the last ones find nobody who hears that they leave, and
+// that is no failure.
+func ringEnd(e *env) {
+	r := e.ring(0)
+	if r == nil {
+		return
+	}
+	list := r.load(r.o, r.few(2, 20))
+	nodes := r.up(5, 0)
+	r.all("before", list, 1, nodes...)
+	for _, m := range nodes {
+		m.idle()
+	}
+	for _, m := range nodes {
+		r.must(m.Process.Signal(unix.SIGTERM), "end %s", m.name)
+	}
+	for _, m := range nodes {
+		m.ended()
+	}
+	r.start(nodes...)
+	r.agree(nodes...)
 	r.quit(nodes...)
 }

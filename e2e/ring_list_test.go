@@ -26,6 +26,7 @@ func rings() []scenario {
 		{name: "ring-slow-origin", size: by("5 nodes, 20 files", "5 nodes, 200 files"), run: ringSlowOrigin},
 		{name: "ring-join-leave", size: by("6 nodes, 2,000 files", "6 nodes, 20,000 files"), run: ringJoinLeave},
 		{name: "ring-restart", size: by("5 nodes, 400 files", "5 nodes, 20,000 files"), run: ringRestart},
+		{name: "ring-end", size: is("5 nodes, 40 files"), run: ringEnd},
 		{name: "ring-strangers", size: is("3 nodes, 5 strangers"), run: ringStrangers},
 		{name: "ring-capture", size: is("3 nodes, 30 files"), run: ringCapture},
 		{name: "ring-owners", size: by("5 nodes, 2,000 files", "5 nodes, 20,000 files"), run: ringOwners},
