@@ -36,8 +36,8 @@ func ringStrangers(e *env) {
 	other := e.path("other-key")
 	e.must(os.WriteFile(other, []byte(strings.Repeat("these are words of another phrase indeed\n", 2)), 0o600), "write another key")
 	for _, s := range []stranger{
-		{"another key", fmt.Sprintf("cluster: {name: e2e, key_file: %q}\n", other), "has another cluster key than this one", "refused a node at %v: it has another cluster key than this one", -1},
-		{"another cluster", fmt.Sprintf("cluster: {name: elsewhere, key_file: %q}\n", r.key), "cluster \"elsewhere\"", "refused a node at %v: ", -1},
+		{"another key", fmt.Sprintf("cluster: {name: e2e, key_file: %q}\n", other), "has another cluster key or another cluster.name than this one", "refused a node at %v: it has another cluster key or another cluster.name than this one", -1},
+		{"another cluster", fmt.Sprintf("cluster: {name: elsewhere, key_file: %q}\n", r.key), "another cluster.name than this one", "refused a node at %v: it has another cluster key or another cluster.name", -1},
 		{"no key", "cluster: {name: e2e}\n", "without a cluster key", "", 2},
 	} {
 		r.refused(s)

@@ -84,14 +84,14 @@ func (a *around) throttled(own func() int64) func() int64 {
 	return func() int64 { return a.owners.Throttled(own()) }
 }
 
-// leave tells the others that this node goes, and ends what it asks and answers.
-func (a *around) leave() error {
-	var err error
+// leave tells the others that this node goes, and ends what it asks and answers. That
+// nobody heard of it is no failure: they went as well, or cannot be reached.
+func (a *around) leave(unheard func(cause error)) (err error) {
 	if a.ring != nil {
-		if err = a.ring.Leave(context.Background()); errors.Is(err, members.ErrLeft) || errors.Is(err, members.ErrClosed) {
-			err = nil
+		if err := a.ring.Leave(context.Background()); err != nil && !errors.Is(err, members.ErrLeft) && !errors.Is(err, members.ErrClosed) {
+			unheard(err)
 		}
-		err = errors.Join(err, a.ring.Close())
+		err = a.ring.Close()
 	}
 	if a.owners != nil {
 		a.owners.Close()
@@ -169,7 +169,9 @@ func (n *Node) joinRing(ctx context.Context) error {
 	c := a.part.Members(donated, n.dirs.First())
 	handler := a.part.Handler()
 	maps.Copy(handler.Calls, a.names.Calls())
-	a.ring, err = peer.Start(ctx, peer.Config{Members: c, GossipKey: c.Key, Identity: identity, Pool: n.pool, Took: a.took, Handler: handler})
+	a.ring, err = peer.Start(ctx, peer.Config{Members: c, GossipKey: c.Key, Identity: identity, Pool: n.pool, Took: a.took, Handler: handler, Trouble: func(what, who string, cause error) {
+		n.events.Trouble(what, what, "node", who, "cause", cause)
+	}})
 	if err != nil {
 		return &Error{Kind: KindRefused, Message: fmt.Sprintf("join the ring: %v", err), Cause: err}
 	}

@@ -378,7 +378,7 @@ func (n *Node) close() error {
 		errs = append(errs, err)
 	}
 	if n.ring != nil {
-		errs = append(errs, n.ring.leave())
+		errs = append(errs, n.ring.leave(func(cause error) { n.events.Info("nobody may have heard that this node leaves", "cause", cause) }))
 	}
 	if n.tiers != nil {
 		n.tiers.Close()

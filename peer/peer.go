@@ -48,6 +48,9 @@ type Config struct {
 	Took func(Around)
 	// Handler answers peers.
 	Handler wire.Handler
+	// Trouble hears which node cannot be talked to, and why, again and again; nil: nobody
+	// does.
+	Trouble func(what, who string, cause error)
 }
 
 // Around is what a node reads by at a moment.
@@ -151,19 +154,22 @@ func (r *Ring) accept() {
 			safe, id, err := r.c.Identity.Server(r.stop, conn)
 			<-greetings
 			if err != nil {
-				r.say("a connection was refused", conn.RemoteAddr().String(), err)
+				if secret.Refused(err) { // else it broke, or somebody only looked whether the port is open
+					r.say("a connection of a node is refused", conn.RemoteAddr().String(), err)
+				}
 				return
 			}
-			if err := r.server.Serve(r.stop, safe, id); err != nil && r.stop.Err() == nil {
-				r.say("a connection of a peer ended", id, err)
+			err = r.server.Serve(r.stop, safe, id)
+			if errors.Is(err, wire.ErrProtocol) || errors.Is(err, wire.ErrChecksum) || errors.Is(err, wire.ErrIncompatible) || errors.Is(err, wire.ErrRefused) {
+				r.say("a connection of a member was cut", id, err)
 			}
 		})
 	}
 }
 
 func (r *Ring) say(what, who string, err error) {
-	if log := r.c.Members.Log; log != nil {
-		log.Info(what, "peer", who, "cause", err)
+	if r.c.Trouble != nil {
+		r.c.Trouble(what, who, err)
 	}
 }
 
@@ -241,6 +247,9 @@ func (r *Ring) neighbour(m members.Member) *neighbour {
 			return nil, err
 		}
 		safe, _, err := r.c.Identity.Client(ctx, conn, id)
+		if secret.Refused(err) {
+			r.say("a member of the ring refuses this node", m.Name, err)
+		}
 		return safe, err
 	}
 	return &neighbour{Peer: wire.NewPeer(m.Name, wire.PeerOptions{Dial: dial, Pool: r.c.Pool}), at: at}

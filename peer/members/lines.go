@@ -132,7 +132,7 @@ func (h heard) Write(p []byte) (int, error) {
 		if err != nil {
 			host = from
 		}
-		m.refuse("key "+host, levelError, "refused a node at "+host+": it has another cluster key than this one, or only one of the two has any; give all nodes of a cluster the same key")
+		m.refuse("key "+host, levelError, "refused a node at "+host+": it has another cluster key or another cluster.name than this one (what is used is made of both), or only one of the two has a key; give all nodes of a cluster the same key and name")
 	case strings.Contains(text, "over TCP but UDP probes failed"):
 		name := text
 		if id, ok := nodeID(afterWord(text, "connect to ")); ok {

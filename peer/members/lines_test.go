@@ -25,7 +25,7 @@ func TestOfMemberlistsLinesFewAreSaid(t *testing.T) {
 		{"[WARN] memberlist: Refuting a suspect message (from: x)", "did not hear this one"},
 		{"[WARN] memberlist: Refuting a dead message (from: x)", "did not hear this one"},
 		{"[WARN] memberlist: handler queue full, dropping message (4) from=10.0.0.1:7", "overloaded"},
-		{"[ERR] memberlist: failed to receive: no installed keys could decrypt the message from=10.0.0.1:34567", "refused a node at 10.0.0.1: it has another cluster key"},
+		{"[ERR] memberlist: failed to receive: no installed keys could decrypt the message from=10.0.0.1:34567", "refused a node at 10.0.0.1: it has another cluster key or another cluster.name"},
 		{"[ERR] memberlist: Decrypt packet failed: no installed keys could decrypt the message from=[fd00::1]:7946", "refused a node at fd00::1:"},
 		{"[ERR] memberlist: failed to receive: encryption is configured but remote state is not encrypted from=10.0.0.1:3", "same key"},
 		{"[ERR] memberlist: Push/Pull with x failed: EOF", ""},

@@ -235,7 +235,7 @@ func refusal(err error, at netip.AddrPort, cluster string) string {
 		return why
 	}
 	if wrongKey(err.Error()) {
-		return fmt.Sprintf("the node at %v has another cluster key than this one, or only one of the two has any: give all nodes of cluster %q the same key", at, cluster)
+		return fmt.Sprintf("the node at %v has another cluster key or another cluster.name than this one (what is used is made of both), or only one of the two has a key: give all nodes of cluster %q the same key and name", at, cluster)
 	}
 	return ""
 }

@@ -41,6 +41,17 @@ var (
 	errSlow = fmt.Errorf("no end within 10 s: %w", os.ErrDeadlineExceeded)
 )
 
+// Refused reports whether an error of a handshake says what is wrong between two nodes, and
+// not that the connection broke.
+func Refused(err error) bool {
+	for _, why := range []error{ErrKey, ErrNoKey, ErrName, ErrEncryption, ErrVersion, ErrNotHearth, ErrOtherNode, ErrSelf, ErrNotLoopback} {
+		if errors.Is(err, why) {
+			return true
+		}
+	}
+	return false
+}
+
 // maxHandshake bounds a peer that says nothing where the caller does not; three round trips
 // and a millisecond of work are never near it.
 const maxHandshake = 10 * time.Second

@@ -24,11 +24,17 @@ func Problems(r *figures.RingLine) (all []string) {
 	return all
 }
 
-// Warnings are what a person should know while the node is well: who is missing. A nil ring
-// has none.
+// Warnings are what a person should know while the node is well: who is missing, and that
+// the node gives nothing. A nil ring has none.
 func Warnings(r *figures.RingLine) (all []string) {
-	if r == nil || r.Missing == 0 {
+	if r == nil {
 		return nil
+	}
+	if r.Donated == 0 && r.State == "active" {
+		all = append(all, "this node gives less than 64 MiB to the ring, which counts as nothing: it owns no blocks; give it a larger cache")
+	}
+	if r.Missing == 0 {
+		return all
 	}
 	var who []string
 	for _, m := range r.Absent {

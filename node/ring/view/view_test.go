@@ -22,6 +22,9 @@ func TestWhatIsWrongWithARingIsTold(t *testing.T) {
 			t.Errorf("%q", got)
 		}
 	}
+	if got := Warnings(&figures.RingLine{Alive: 2, State: "active"}); len(got) != 1 || !strings.HasPrefix(got[0], "this node gives less than 64 MiB") {
+		t.Errorf("%q", got)
+	}
 	r := &figures.RingLine{Alive: 5, Suspect: 1, Missing: 1, Absent: []figures.Absent{{Name: "gpu-3", Address: "10.0.0.7:7946", ForS: 59}}}
 	if got := Warnings(r); len(got) != 1 || !strings.HasPrefix(got[0], "1 of the ring's 7 nodes are missing: gpu-3 (10.0.0.7:7946) for 59 s; start them again") {
 		t.Errorf("%q", got)
