@@ -105,7 +105,7 @@ func Start(ctx context.Context, c Config) (*Ring, error) {
 	r.end = sync.OnceValue(r.close)
 	r.listener, err = (&net.ListenConfig{}).Listen(ctx, "tcp", netip.AddrPortFrom(gossip.Addr(), port).String())
 	if err != nil {
-		return nil, fmt.Errorf("listen for reads of peers: %w", err)
+		return nil, fmt.Errorf("listen for reads of peers, one port above node.listen: %w (give node.listen another address or port)", err)
 	}
 	c.Members.Data, err = netip.ParseAddrPort(r.listener.Addr().String())
 	if err == nil {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -68,8 +69,17 @@ func (r *Ring) Status(ctx context.Context) (*figures.Ring, error) {
 	return doc, nil
 }
 
+// addressOf is how an address is shown; "": it is not known, as of a node that this one only
+// remembers.
+func addressOf(a netip.AddrPort) string {
+	if !a.IsValid() {
+		return ""
+	}
+	return a.String()
+}
+
 func member(m members.Member, where *place.Map) figures.Member {
-	x := figures.Member{ID: m.ID.String(), Name: m.Name, Zone: m.Zone, Address: m.Address.String(), Data: m.Data.String(),
+	x := figures.Member{ID: m.ID.String(), Name: m.Name, Zone: m.Zone, Address: m.Address.String(), Data: addressOf(m.Data),
 		State: m.State.String(), Health: m.Health.String(), Donated: m.Donated}
 	if _, in := where.Node(x.ID); in {
 		x.Share = where.Share(x.ID)

@@ -2,6 +2,8 @@ package wiring
 
 import (
 	"context"
+	"fmt"
+	"sync/atomic"
 	"testing"
 
 	"github.com/hearthfs/hearth"
@@ -65,4 +67,122 @@ func TestPeersAreAnsweredFromMemoryWithoutAsking(t *testing.T) {
 		t.Error(err)
 	}
 	v.Release()
+}
+
+// emptyDisk holds nothing, and counts who asks it.
+type emptyDisk struct{ gets atomic.Int64 }
+
+func (d *emptyDisk) Get(context.Context, hearth.Block, int, int) (*hearth.View, error) {
+	d.gets.Add(1)
+	return nil, hearth.ErrMiss
+}
+func (d *emptyDisk) Put(hearth.Block, *hearth.View) error { return nil }
+func (d *emptyDisk) Has(hearth.ID) bool                   { return false }
+
+// halves is a ring of two nodes, of which the other owns what ends in an odd digit and
+// answers each Fill.
+type halves struct {
+	alone
+	answers Answers
+	fills   atomic.Int64
+}
+
+func mine(b hearth.Block) bool { return (b.Object.Key[len(b.Object.Key)-1]-'0')%2 == 0 }
+
+func (r *halves) Fill(_, _ hearth.Source) hearth.Source { return filled{r} }
+func (r *halves) Route(own, theirs hearth.Source) hearth.Source {
+	return ways{own, theirs}
+}
+func (r *halves) Serve(a Answers) error {
+	r.answers = a
+	return nil
+}
+
+type filled struct{ *halves }
+
+func (f filled) Get(_ context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
+	f.fills.Add(1)
+	return hearth.NewView(make([]byte, n)), nil
+}
+
+type ways struct{ own, theirs hearth.Source }
+
+func (w ways) Get(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
+	if mine(b) {
+		return w.own.Get(ctx, b, off, n)
+	}
+	return w.theirs.Get(ctx, b, off, n)
+}
+
+func TestEachTierIsAskedOnce(t *testing.T) {
+	// A read looks once into memory and once into the disk, whosever the block is, and a
+	// peer's Fill likewise; a Peek asks these and nobody else.
+	pool := hearthtest.Pool(t, 64<<20)
+	mem := cache.NewRAM(pool, 32<<20)
+	t.Cleanup(mem.Close)
+	disk, ring, bucket := &emptyDisk{}, &halves{}, &atomic.Int64{}
+	tiers, err := Wire(Wiring{Ring: ring, Mine: mine}, mem, disk, sourceFunc(func(n int) *hearth.View {
+		bucket.Add(1)
+		return hearth.NewView(make([]byte, n))
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(tiers.Close)
+	for _, c := range []struct {
+		what                        string
+		get                         hearth.Source
+		key                         string
+		memory, disk, fills, bucket int64
+	}{
+		{"own", tiers.Reads, "a0", 1, 1, 0, 1}, {"another's", tiers.Reads, "b1", 1, 1, 1, 0}, {"for a peer", ring.answers.Owned, "c2", 1, 1, 0, 1},
+		{"a Peek", ring.answers.Local, "d4", 1, 1, 0, 0}, {"a Peek of another's", ring.answers.Local, "e5", 1, 1, 0, 0},
+	} {
+		before := [4]int64{mem.Stats().Misses, disk.gets.Load(), ring.fills.Load(), bucket.Load()}
+		b := hearthtest.NewObject(c.key, 20_000, 1).Block(0)
+		v, err := c.get.Get(t.Context(), b, 0, b.Len())
+		if err == nil {
+			v.Release()
+		}
+		after := [4]int64{mem.Stats().Misses, disk.gets.Load(), ring.fills.Load(), bucket.Load()}
+		for i := range after {
+			after[i] -= before[i]
+		}
+		if want := [4]int64{c.memory, c.disk, c.fills, c.bucket}; after != want || (err == nil) != (c.fills+c.bucket > 0) {
+			t.Errorf("%s: memory, disk, peer and bucket were asked %v times, want %v; %v", c.what, after, want, err)
+		}
+	}
+}
+
+// sourceFunc is a bucket.
+type sourceFunc func(n int) *hearth.View
+
+func (f sourceFunc) Get(_ context.Context, _ hearth.Block, _, n int) (*hearth.View, error) {
+	return f(n), nil
+}
+
+func TestOneInTenOfWhatComesFromPeersIsCopied(t *testing.T) {
+	// Of others' blocks that are read whole, once, a tenth stays in memory; of ranges as much
+	// less, of this node's own blocks none.
+	mem := cache.NewRAM(hearthtest.Pool(t, 64<<20), 32<<20)
+	t.Cleanup(mem.Close)
+	admit := hot(Wiring{Mine: mine}, mem, &emptyDisk{})
+	const reads = 20_000
+	var whole, half, own int
+	for i := range reads {
+		b := hearthtest.NewObject(fmt.Sprint(i, "/1"), 20_000, 1).Block(0)
+		if admit(b, b.Len()) {
+			whole++
+		}
+		if admit(hearthtest.NewObject(fmt.Sprint(i, "/3"), 20_000, 1).Block(0), b.Len()/2) {
+			half++
+		}
+		if admit(hearthtest.NewObject(fmt.Sprint(i, "/2"), 20_000, 1).Block(0), b.Len()) {
+			own++
+		}
+	}
+	// The deviations are 42 and 31.
+	if whole < 1700 || whole > 2300 || half < 800 || half > 1200 || own != 0 {
+		t.Errorf("of %d each: %d whole ones, %d halves, %d own", reads, whole, half, own)
+	}
 }

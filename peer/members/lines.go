@@ -127,7 +127,7 @@ func (h heard) Write(p []byte) (int, error) {
 		if id, ok := nodeID(strings.Fields(text)[1]); ok {
 			m.table.suspect(id, Suspect)
 		}
-	case wrongKey(text):
+	case wrongKey(text) && from != "": // else this node asked, and says so itself
 		host, _, err := net.SplitHostPort(from)
 		if err != nil {
 			host = from

@@ -33,12 +33,12 @@ const (
 
 var (
 	errNoText   = errors.New("it is empty")
-	errNotText  = errors.New("it holds bytes that are no printable text (write a random key as hex: openssl rand -hex 32)")
+	errNotText  = errors.New("it holds bytes that are no printable text (write a random key as hex: hearth ring key)")
 	errTooLong  = errors.New("it is longer than 4 KiB, so it is no key (is this the right file?)")
-	errRepeats  = errors.New("it repeats a few bytes, so it is easily guessed (make one: openssl rand -hex 32)")
+	errRepeats  = errors.New("it repeats a few bytes, so it is easily guessed (make one: hearth ring key)")
 	errOddHex   = errors.New("it has an odd number of hex digits, so one is lost (write it again as it was)")
-	errOneWord  = errors.New("it is neither hex nor base64 in one line, and a pass phrase has at least six words (make a key: openssl rand -hex 32)")
-	errFewWords = errors.New("a pass phrase has at least six different words and 24 characters (or make a key: openssl rand -hex 32)")
+	errOneWord  = errors.New("it is neither hex nor base64 in one line, and a pass phrase has at least six words (make a key: hearth ring key)")
+	errFewWords = errors.New("a pass phrase has at least six different words and 24 characters (or make a key: hearth ring key)")
 )
 
 // Key is a cluster key. It does not show itself, whatever it is printed with.
@@ -115,7 +115,7 @@ func parseRandom(word string) (Key, error) {
 		return Key{}, malformed // the library's error quotes the key
 	}
 	if len(key) < minKeyBytes {
-		return Key{}, fmt.Errorf("it is %d bytes as %s, and at least %d are needed (make one: openssl rand -hex 32)", len(key), form, minKeyBytes)
+		return Key{}, fmt.Errorf("it is %d bytes as %s, and at least %d are needed (make one: hearth ring key)", len(key), form, minKeyBytes)
 	}
 	different := map[byte]bool{}
 	for _, b := range key {
