@@ -117,6 +117,10 @@ func (r *RAM) ready(b hearth.Block, off, n int) *hearth.View {
 	if v == nil {
 		return nil
 	}
+	if v.Len() != b.Len() { // its Size is a peer's word, and not what its Version was made of
+		v.Release()
+		return nil
+	}
 	r.hits.Add(1)
 	r.hitBytes.Add(int64(n))
 	return cut(v, off, n)

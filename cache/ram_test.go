@@ -54,6 +54,11 @@ func TestReadyIsWhatIsHeld(t *testing.T) {
 	}
 	v.Release()
 	check(t, r.Ready(b, 11, 100), nil, b, 11)
+	longer := *b.Object // what a peer says of it, with the Version of another
+	longer.Size = 30_000
+	if v := r.Ready(longer.Block(0), 0, 25_000); v != nil {
+		t.Errorf("%d bytes of 20,000", v.Len())
+	}
 	if s := r.Stats(); s.Hits != 1 || s.Misses != 0 {
 		t.Errorf("%+v", s)
 	}
