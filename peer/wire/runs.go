@@ -10,14 +10,16 @@ import (
 // each block is made present, and each is called without a View.
 type Run func(ctx context.Context, first hearth.Block, n int, load bool, each func(b hearth.Block, v *hearth.View, err error) bool)
 
-// runOf counts the wants from the first on that are one run: blocks of one object that
-// follow each other, all of them whole or all of them without payload.
+// runOf counts the wants from the first on that are one run: blocks of one extent that
+// follow each other, all of them whole or all of them without payload. Those of the next
+// extent somebody else may have asked for, who is not told of another's failure.
 func runOf(wants []Want) int {
 	first := wants[0]
 	n := 1
 	for ; n < len(wants); n++ {
 		w := wants[n]
-		next := w.Block.Object.Version == first.Block.Object.Version && w.Block.Index == first.Block.Index+int64(n)
+		next := w.Block.Object.Version == first.Block.Object.Version && w.Block.Index == first.Block.Index+int64(n) &&
+			w.Block.Index%hearth.ExtentBlocks != 0
 		if !next || !w.whole() && w.N > 0 || (w.N == 0) != (first.N == 0) {
 			break
 		}

@@ -57,8 +57,8 @@ func (o *owner) runner(runs *askedRuns, failAt int64) Run {
 }
 
 func TestBlocksThatFollowEachOtherAreOneRun(t *testing.T) {
-	// What one request asks of whole blocks in a row the handler gets as a run, loads among
-	// themselves; ranges, gaps and other objects are asked for one by one. All are
+	// What one request asks of whole blocks of an extent in a row the handler gets as a run,
+	// loads among themselves; ranges, gaps and other objects are asked for one by one. All are
 	// answered, each once, whatever the run does.
 	for name, c := range map[string]struct {
 		key    string
@@ -81,6 +81,9 @@ func TestBlocksThatFollowEachOtherAreOneRun(t *testing.T) {
 				wants = append(wants, Want{o.Block(37 + i), 0, 0})
 			}
 			wants = append(wants, Want{o.Block(20), 0, hearth.BlockSize}, Want{o.Block(22), 0, hearth.BlockSize})
+			for i := range int64(4) { // two of an extent, two of the next
+				wants = append(wants, Want{o.Block(30 + i), 0, hearth.BlockSize})
+			}
 			seen := make([]int, len(wants))
 			r.peer.Many(t.Context(), Fill, wants, func(i int, v *hearth.View, err error) {
 				seen[i]++
@@ -109,7 +112,7 @@ func TestBlocksThatFollowEachOtherAreOneRun(t *testing.T) {
 			}
 			runs.mu.Lock()
 			defer runs.mu.Unlock()
-			if !slices.Equal(runs.all, []asked{{0, 8, false}, {37, 4, true}}) {
+			if !slices.Equal(runs.all, []asked{{0, 8, false}, {30, 2, false}, {32, 2, false}, {37, 4, true}}) {
 				t.Errorf("runs %+v", runs.all)
 			}
 		})

@@ -68,6 +68,51 @@ func TestOneBlockOfARunIsNotKept(t *testing.T) {
 	}
 }
 
+func TestOneExtentIsNotToldOfAnother(t *testing.T) {
+	// Two extents of a file go to their owner in one frame, and it declines a block of the
+	// first: all of the second is kept.
+	r := newRing(t, 2)
+	x, other := r.nodes[0], r.nodes[1]
+	o := r.largeOf(x)
+	for x.owners.Here(o.Block(hearth.ExtentBlocks)) {
+		o = r.origin.put(o.Key+"-", 20<<20)
+		for x.owners.Here(o.Block(0)) {
+			o = r.origin.put(o.Key+"-", 20<<20)
+		}
+	}
+	other.disk.set(func(d *fakeDisk) { d.declines = o.Block(13).ID() })
+	held := &line{frames: mostFrames} // until both wait
+	x.owners.mu.Lock()
+	x.owners.lines[other.id] = held
+	x.owners.mu.Unlock()
+	var work sync.WaitGroup
+	var kept, not [2]int
+	for i, first := range []int64{12, hearth.ExtentBlocks} {
+		work.Go(func() {
+			x.owners.Load(t.Context(), o.Block(first), 4, func(_ hearth.Block, err error) {
+				if err == nil {
+					kept[i]++
+				} else {
+					not[i]++
+				}
+			})
+		})
+		for waits := 0; waits <= i; time.Sleep(time.Millisecond) {
+			x.owners.mu.Lock()
+			waits = len(held.queue)
+			x.owners.mu.Unlock()
+		}
+	}
+	x.owners.mu.Lock()
+	held.frames = 0
+	x.owners.sendLocked(other.id, held)
+	x.owners.mu.Unlock()
+	work.Wait()
+	if kept != [2]int{3, 4} || not != [2]int{1, 0} || other.disk.count() != 7 {
+		t.Errorf("kept %v, not %v, %d are there", kept, not, other.disk.count())
+	}
+}
+
 func TestAnOwnerDiesInARun(t *testing.T) {
 	// An owner has kept a part of a run when it ends, and this node is the next to be asked:
 	// what is left is its own, and nothing is counted twice.
