@@ -215,6 +215,9 @@ func (l *listing) askOrigin() error {
 	return l.d.link.Origin.List(l.t.ctx, q, l.each)
 }
 
+// drift is how far, in ms, two clocks come apart while a listing is believed.
+const drift = 100
+
 // copy takes names from the node that the directory belongs to, as far as it tells them.
 func (l *listing) copy() (whole bool, err error) {
 	t := l.t
@@ -223,10 +226,11 @@ func (l *listing) copy() (whole bool, err error) {
 		return false, err
 	}
 	defer func() { <-t.tokens.copies }()
-	s := l.d.state.Load()
+	s, newest := l.d.state.Load(), int64(0)
 	old := l.d.link.Freshness.CopyAge(s.took)
 	if l.d.whole(t) {
-		old = min(old, since(l.began, t.clock.Trusted(s.listed))) // else names could become older
+		newest = t.clock.Trusted(s.listed)
+		old = min(old, since(l.began, newest)) // else names could become older
 	}
 	for {
 		asked, known := t.clock.Now(), l.names
@@ -234,7 +238,8 @@ func (l *listing) copy() (whole bool, err error) {
 			l.add(*o)
 			return true
 		})
-		if err != nil || l.unordered || len(l.page) == 0 && !told.Last {
+		older := t.clock.Now()-told.Age.Milliseconds() < newest-drift // there it may be believed for longer than here
+		if err != nil || older || l.unordered || len(l.page) == 0 && !told.Last {
 			l.names, l.page, l.unordered = known, l.page[:0], false
 			now := t.clock.Now()
 			l.starts = [2]int64{now, now}

@@ -161,6 +161,36 @@ func TestADirectoryChangesBetweenTwoPages(t *testing.T) {
 	}
 }
 
+func TestACopyTakesNothingBack(t *testing.T) {
+	// An owner's listing that took long is believed for long. Who has listed the directory
+	// itself since then, and believes that for less, is not told the older one.
+	r := newRing(t, 2)
+	owner, x := r.nodes[0], r.nodes[1]
+	for _, n := range r.nodes {
+		n.owns(0)
+	}
+	r.b.put("d/a", "1")
+	r.b.mu.Lock()
+	r.b.asked = func() { r.past.Add(int64(20 * time.Second)) }
+	r.b.mu.Unlock()
+	owner.list("/d")
+	r.b.mu.Lock()
+	r.b.asked = nil
+	r.b.mu.Unlock()
+	r.past.Add(int64(90 * time.Second))
+	r.b.put("d/a", "2")
+	r.b.put("d/b", "1")
+	x.between(func(int, uint16, func() (*hearth.View, error)) (*hearth.View, error) { return nil, wire.ErrDown })
+	if got := x.list("/d"); got["a"] != "2" || got["b"] != "1" {
+		t.Fatalf("%v", got)
+	}
+	x.call.Store(nil)
+	r.past.Add(int64(61 * time.Second))
+	if got := x.list("/d"); got["a"] != "2" || got["b"] != "1" {
+		t.Errorf("a minute later: %v", got)
+	}
+}
+
 func TestMapsThatDifferMakeNoCircle(t *testing.T) {
 	// Two nodes each take the other for the owner of all, then change their minds with each
 	// request at the bucket while both list and look up more than they do at once:
