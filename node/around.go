@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"github.com/hearthfs/hearth"
@@ -141,12 +142,20 @@ func (n *Node) openRing() error {
 		return usage("%v", err)
 	}
 	a.part, a.Router, n.ring = part, route.New(part.ID()), a
+	n.owner.part.Store(part)
 	a.names = sharing.New(sharing.Options{Owner: part.OwnerOf, Call: part.Call, Pool: n.pool})
 	return nil
 }
 
+// owner is who says whose a block is. The disk tier asks from when it opens on, and the ring
+// is made behind it.
+type owner struct{ part atomic.Pointer[ring.Ring] }
+
 // owns reports whether this node is to keep a block; before the ring is made, every one.
-func (n *Node) owns(id hearth.ID) bool { return n.ring == nil || n.ring.part.Owns(id) }
+func (o *owner) owns(id hearth.ID) bool {
+	part := o.part.Load()
+	return part == nil || part.Owns(id)
+}
 
 // joinRing has the others know of this node.
 func (n *Node) joinRing(ctx context.Context) error {

@@ -62,6 +62,7 @@ type Node struct {
 	links  *links
 	tiers  *wiring.Tiers
 	ring   *around // nil: the node is in none
+	owner  owner
 	tree   names
 	judged *judged.Modes
 	mounts *mounts
@@ -242,7 +243,7 @@ func (n *Node) openDisk() error {
 	o := disk.Options{Pool: n.pool, Pinned: pinned, Unknown: n.jobs.pinsUnknown, Events: disk.Events(n.events.OfDisk())}
 	o.Scrub, o.ScrubEvery = n.config.Cache.Scrub, n.config.Cache.ScrubEvery
 	if n.config.Ring.On() {
-		o.Owns = n.owns
+		o.Owns = n.owner.owns
 	}
 	for _, d := range n.dirs {
 		o.Dirs = append(o.Dirs, disk.DirOptions{Path: d.Path, Budget: d.Budget, Floor: d.Floor})

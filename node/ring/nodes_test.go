@@ -295,6 +295,24 @@ func TestWhoJoinsFindsWhatOthersHold(t *testing.T) {
 	r.readAll(a)
 }
 
+func TestAMemberStartsAgain(t *testing.T) {
+	// A node that holds blocks starts again in a ring: its disk tier asks whose they are from
+	// the first moment on, while the ring is still being made. All is read from disk.
+	r := newRig(t, 3<<20, 20_000, 30_000)
+	dir := filepath.Join(t.TempDir(), "cache")
+	r.change = func(c *node.Config) { c.Cache.Disks[0].Path = dir }
+	a := r.start("a")
+	r.readAll(a)
+	if err := a.Node.Close(); err != nil {
+		t.Fatal(err)
+	}
+	a = r.start("a")
+	r.readAll(a)
+	if _, size := r.fetched(a); size != 0 {
+		t.Errorf("%d bytes of %d are read again", size, r.size())
+	}
+}
+
 func TestANodeWithoutARing(t *testing.T) {
 	// A node that is in no ring says so, and how to put it into one.
 	r := newRig(t, 10)
