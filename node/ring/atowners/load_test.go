@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/internal/hearthtest"
 	"github.com/hearthfs/hearth/peer/wire"
 	"github.com/hearthfs/hearth/warmup"
 )
@@ -97,10 +98,12 @@ func TestOneExtentIsNotToldOfAnother(t *testing.T) {
 				}
 			})
 		})
-		for waits := 0; waits <= i; time.Sleep(time.Millisecond) {
+		if !hearthtest.Eventually(t.Context(), 30*time.Second, func() bool {
 			x.owners.mu.Lock()
-			waits = len(held.queue)
-			x.owners.mu.Unlock()
+			defer x.owners.mu.Unlock()
+			return len(held.queue) > i
+		}) {
+			t.Fatal("nobody waits")
 		}
 	}
 	x.owners.mu.Lock()
