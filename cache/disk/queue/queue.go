@@ -84,7 +84,7 @@ func (q *Queue) Get(id hearth.ID, off, n int) *hearth.View {
 	s := q.shard(id)
 	s.RLock()
 	defer s.RUnlock()
-	if v := s.views[id]; v != nil { // the map's reference holds while we hold the lock
+	if v := s.views[id]; v != nil && off+n <= v.Len() { // longer by a peer's word; the map's reference holds while we hold the lock
 		return v.Slice(off, n)
 	}
 	return nil

@@ -17,6 +17,9 @@ func TestAKeepJoinsWhatAPutHasQueued(t *testing.T) {
 	if err := q.Push(Item{Block: b, View: v}); err != nil {
 		t.Fatal(err)
 	}
+	if v := q.Get(b.ID(), 1500, 501); v != nil {
+		t.Errorf("%d bytes behind byte 1500 of 2000", v.Len())
+	}
 	done := make(chan error, 1)
 	if err := q.Push(Item{Block: b, View: v, Keep: true, Done: done}); err != nil { // though the queue is full
 		t.Errorf("a Keep of what is queued: %v", err)
