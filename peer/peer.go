@@ -15,6 +15,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hearthfs/hearth"
@@ -74,7 +75,9 @@ type Ring struct {
 	end      func() error // close, once
 	work     sync.WaitGroup
 
-	mu     sync.Mutex // guards the rest
+	now atomic.Pointer[place.Map] // what around has, or nothing is anybody's yet
+
+	mu     sync.Mutex // guards the rest; held while the next Map is worked out
 	peers  map[members.ID]*neighbour
 	around Around
 }
@@ -103,6 +106,11 @@ func Start(ctx context.Context, c Config) (*Ring, error) {
 	}
 	r := &Ring{c: c, peers: map[members.ID]*neighbour{}}
 	r.end = sync.OnceValue(r.close)
+	nothing, err := place.New(nil)
+	if err != nil {
+		return nil, err
+	}
+	r.now.Store(nothing)
 	r.listener, err = (&net.ListenConfig{}).Listen(ctx, "tcp", netip.AddrPortFrom(gossip.Addr(), port).String())
 	if err != nil {
 		return nil, fmt.Errorf("listen for reads of peers, one port above node.listen: %w (give node.listen another address or port)", err)
@@ -223,6 +231,7 @@ func (r *Ring) take(s *members.Snapshot) {
 		r.peers[m.ID], around.Peers[m.ID.String()] = p, p.Peer
 	}
 	r.around = around
+	r.now.Store(where)
 	r.c.Took(around)
 	for _, p := range gone {
 		r.work.Go(p.Close)
@@ -258,12 +267,8 @@ func (r *Ring) neighbour(m members.Member) *neighbour {
 // Members is who is in the ring.
 func (r *Ring) Members() *members.Snapshot { return r.members.Snapshot() }
 
-// Map is where everything is.
-func (r *Ring) Map() *place.Map {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.around.Map
-}
+// Map is where everything is. It waits for nobody: each Put into a cache asks.
+func (r *Ring) Map() *place.Map { return r.now.Load() }
 
 // Call asks a member by a number that all nodes know.
 func (r *Ring) Call(ctx context.Context, to members.ID, number uint16, body *hearth.View) (*hearth.View, error) {
