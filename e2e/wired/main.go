@@ -49,7 +49,7 @@ func run(url, dir string) error {
 			Disks: []node.Disk{{Path: os.Getenv("WIRED_CACHE"), Size: node.Size{Bytes: 20 << 30}}}},
 		Admin:  node.Admin{Socket: os.Getenv("WIRED_SOCKET"), Listen: "-"},
 		Clock:  movedClock(ctx, os.Getenv("WIRED_CLOCK")),
-		Wiring: wiring.Wiring{Volumes: volume, Ring: ring},
+		Wiring: wiring.Wiring{Volumes: lasting{volume}, Ring: ring},
 	})
 	if err != nil {
 		return err
@@ -94,6 +94,15 @@ func movedClock(ctx context.Context, file string) func() time.Time {
 		}
 	}()
 	return func() time.Time { return time.Now().Round(0).Add(time.Duration(by.Load())) } // Round: no monotonic reading, which nobody can set
+}
+
+// lasting is a volume that takes every block: a disk declines what its device is too
+// slow for, and what the origin is asked for again would then be the device's to say.
+type lasting struct{ *disk.Store }
+
+// Put waits for the device, as no Store of a node may.
+func (l lasting) Put(b hearth.Block, v *hearth.View) error {
+	return l.Keep(context.Background(), b, v)
 }
 
 // loop is a ring of one that owns every second block only: the others are asked
