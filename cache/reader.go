@@ -25,8 +25,8 @@ type ReaderOptions struct {
 
 const (
 	aheadDefault = 2 * hearth.ExtentBlocks * hearth.BlockSize
-	// aheadRuns bounds the runs under way for one Reader. Each holds a block or two
-	// in memory at a time.
+	// aheadRuns is the least bound of the runs under way for one Reader; with more to ask
+	// for ahead it is one for each extent. Each holds a block or two in memory at a time.
 	aheadRuns = 4
 	// aheadSpare is the free memory in bytes below which no run begins: a quarter of
 	// the smallest budget. One under way is left with less than aheadShort; what is
@@ -212,7 +212,7 @@ func (r *Reader) readAhead(off, n int64) {
 		r.pause -= n
 		return
 	}
-	if r.closed || r.runs == aheadRuns || !r.roomy(aheadSpare) {
+	if r.closed || r.runs == r.mostRuns() || !r.roomy(aheadSpare) {
 		r.streams.read(off, n, 0, r.o.Blocks())
 		return
 	}
@@ -226,6 +226,11 @@ func (r *Reader) readAhead(off, n int64) {
 	r.runs++
 	r.working.Add(1)
 	go r.bring(a)
+}
+
+// mostRuns is how many runs may be under way.
+func (r *Reader) mostRuns() int {
+	return max(aheadRuns, int(r.most/(hearth.ExtentBlocks*hearth.BlockSize)))
 }
 
 // roomy reports whether there are n bytes of memory that nobody else needs now.

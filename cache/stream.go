@@ -123,8 +123,8 @@ func (st *stream) run() int64 {
 }
 
 // ahead returns the run to ask for when the stream has come so far. It asks when
-// less than half of what it may is asked for, so that runs are long, and cuts
-// them at extents, which are placed and fetched as one.
+// less than half of what it may is asked for or a whole extent is not, so that runs are long,
+// and cuts them at extents, which are placed and fetched as one.
 func (st *stream) ahead(most, blocks int64) ask {
 	run := min(st.run(), most)
 	if run < trusted {
@@ -133,7 +133,7 @@ func (st *stream) ahead(most, blocks int64) ask {
 	here := (st.end + hearth.BlockSize - 1) / hearth.BlockSize // the first block that was not touched
 	st.asked = max(st.asked, here)
 	reach := min(blocks, (st.end+run)/hearth.BlockSize)
-	if reach < blocks && 2*(st.asked*hearth.BlockSize-st.end) > run {
+	if reach < blocks && 2*(st.asked*hearth.BlockSize-st.end) > run && reach-st.asked < hearth.ExtentBlocks {
 		return ask{}
 	}
 	stop := min(reach, (st.asked/hearth.ExtentBlocks+1)*hearth.ExtentBlocks)

@@ -68,6 +68,25 @@ func TestStreamsGrow(t *testing.T) {
 	}
 }
 
+func TestStreamsKeepLargeWindowsFull(t *testing.T) {
+	// A window of many extents, whose owners are different nodes: once the reader is trusted
+	// for all of it no more than an extent of it is ever left to ask for, and each run is one.
+	const window, blocks = 16 * hearth.ExtentBlocks, 64 * hearth.ExtentBlocks
+	var s streams
+	asked := int64(0)
+	for off := int64(0); off < blocks*hearth.BlockSize; off += 128 << 10 {
+		if a := s.read(off, 128<<10, window*hearth.BlockSize, blocks); a.n > 0 {
+			if asked = a.first + int64(a.n); asked%hearth.ExtentBlocks != 0 && off > window*hearth.BlockSize {
+				t.Errorf("at %d a run ends at block %d", off, asked)
+			}
+		}
+		here := off / hearth.BlockSize
+		if left := min(here+window, blocks) - asked; here > window && left > hearth.ExtentBlocks {
+			t.Fatalf("at block %d the next %d blocks of the window are not asked for", here, left)
+		}
+	}
+}
+
 func TestStreamsTellReadersApart(t *testing.T) {
 	// Eight sequential readers side by side are all recognised; a ninth that jumps
 	// about takes no more than one place from them at a time.

@@ -55,8 +55,9 @@ func (r *ring) links(took time.Duration) {
 	}
 }
 
-// ringLarge reads one large file on all nodes at once: the origin sends it once, and no node
-// serves more than twice what the mean does.
+// ringLarge reads one large file on all nodes at once: the origin sends it once, no node
+// serves more than twice what the mean does, and a large one takes at most twice as long as
+// the busiest kind of link.
 func ringLarge(e *env) {
 	r := e.ring(originLink)
 	if r == nil {
@@ -84,6 +85,9 @@ func ringLarge(e *env) {
 	n := float64(len(nodes))
 	least := float64(f.Size) * 8 / 1e6 * max(1/float64(originLink), (n-1)/n/nodeLink)
 	r.shows("%.1f s, the links take %.1f", took.Seconds(), least)
+	if r.level == full && !r.race && took.Seconds() > 2*least+2 {
+		r.Errorf("that is more than twice")
+	}
 	r.quit(nodes...)
 }
 

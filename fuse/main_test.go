@@ -20,6 +20,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/hearthfs/hearth/cache"
 	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
@@ -173,11 +174,11 @@ func plant(c *setup) *fakeTree {
 
 func mountTree(c *setup, tree *fakeTree) (*Server, error) {
 	o := Options{Dir: c.Dir, FSName: "fake://bucket/a,b", Tree: tree, Reads: tree, Open: Mode(c.Open), Without: c.Without,
-		Strict: c.Strict, AllowOther: c.AllowOther, Has: tree.has}
+		Strict: c.Strict, AllowOther: c.AllowOther, Reader: cache.ReaderOptions{Has: tree.has}}
 	o.Events.Complaint = func(text string) { fmt.Fprintln(os.Stderr, "complaint:", text) }
 	o.Held = func(_ *hearthObject, each func(string, int64)) { each("ram", 5); each("disk", 7) }
 	if c.NoHas {
-		o.Has = nil
+		o.Reader.Has = nil
 	}
 	if c.Local {
 		o.Local = tree

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/cache"
 	"github.com/hearthfs/hearth/internal/waits"
 	"github.com/hearthfs/hearth/namespace"
 )
@@ -74,9 +75,9 @@ type Options struct {
 	// Local hands out whole objects as local files, for Passthrough, which is granted
 	// where the kernel takes one of the samples of a LocalSampler; may be nil.
 	Local hearth.LocalFiler
-	// Has reports whether a block is held on this node, so that reads of it pass
-	// those that wait for the origin; nil: none passes.
-	Has func(hearth.ID) bool
+	// Reader is how large files are read ahead. Its Has reports whether a block is held on
+	// this node, so that reads of it pass those that wait for the origin, too; nil: none does.
+	Reader cache.ReaderOptions
 	// Held tells the bytes of an object in each tier, for user.hearth.bytes.TIER; may be nil.
 	Held func(o *hearth.Object, each func(tier string, bytes int64))
 	// Open is the mode asked for; empty means Auto.

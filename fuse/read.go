@@ -35,7 +35,7 @@ func (f *fileSystem) Read(cancel <-chan struct{}, in *gofuse.ReadIn, buf []byte)
 	if n > f.ops.largestRead.Load() {
 		f.ops.largestRead.Store(n)
 	}
-	r.bytes = piece{has: f.o.Has, object: o, off: off, n: int(n)}
+	r.bytes = piece{has: f.o.Reader.Has, object: o, off: off, n: int(n)}
 	a, err := f.read(r, rec, off, buf[:n])
 	if err != nil {
 		return nil, f.readFailed(r, rec, err)
@@ -225,7 +225,7 @@ type reader struct {
 }
 
 func newReaders(max int, o *Options) *readers {
-	return &readers{src: o.Reads, options: cache.ReaderOptions{Has: o.Has}, max: max, byID: map[uint64]*list.Element{}}
+	return &readers{src: o.Reads, options: o.Reader, max: max, byID: map[uint64]*list.Element{}}
 }
 
 // open returns the Reader of a node id, which done gives back.

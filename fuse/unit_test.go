@@ -19,6 +19,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/cache"
 	"github.com/hearthfs/hearth/namespace"
 )
 
@@ -416,14 +417,14 @@ func TestReadsOfSmallObjectsAreTold(t *testing.T) {
 	}
 	var all []told
 	tree, held := newFakeTree(time.Minute), false
-	o := Options{Tree: tree, Reads: tree, Has: func(hearth.ID) bool { return held }}
+	o := Options{Tree: tree, Reads: tree, Reader: cache.ReaderOptions{Has: func(hearth.ID) bool { return held }}}
 	o.Events.Read = func(o *hearth.Object, n int, held bool) { all = append(all, told{o.Key, n, held}) }
 	o.Events.Came = func(o *hearth.Object) { all = append(all, told{key: o.Key}) }
 	f := newFileSystem(&o)
 	defer f.readers.close()
 	read := func(key string, size int64, n int) {
 		rec := &record{node: namespace.Node{ID: uint64(size), Object: fakeObject(key, 1, size)}}
-		r := &request{cancel: t.Context().Done(), bytes: piece{has: o.Has, object: &rec.node.Object, n: n}}
+		r := &request{cancel: t.Context().Done(), bytes: piece{has: o.Reader.Has, object: &rec.node.Object, n: n}}
 		defer r.finish()
 		a, err := f.read(r, rec, 0, make([]byte, n))
 		if err != nil {

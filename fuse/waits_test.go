@@ -13,6 +13,7 @@ import (
 	gofuse "github.com/hanwen/go-fuse/v2/fuse"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/cache"
 	"github.com/hearthfs/hearth/internal/waits"
 	"github.com/hearthfs/hearth/namespace"
 )
@@ -61,7 +62,7 @@ func (s *slow) Get(ctx context.Context, _ hearth.Block, _, n int) (*hearth.View,
 }
 
 func (s *slow) mounted(l *waits.Ledger) *fileSystem {
-	f := newFileSystem(&Options{Root: rootID, Tree: s, Reads: s, FSName: "s3://b", Has: func(hearth.ID) bool { return s.held }, Events: Events{Waits: l}})
+	f := newFileSystem(&Options{Root: rootID, Tree: s, Reads: s, FSName: "s3://b", Reader: cache.ReaderOptions{Has: func(hearth.ID) bool { return s.held }}, Events: Events{Waits: l}})
 	f.news = newNews(nil, &newsOps{}) // nobody tells any
 	return f
 }

@@ -23,6 +23,12 @@ import (
 	"github.com/hearthfs/hearth/peer/route"
 )
 
+// ringAhead is the most bytes read ahead of one reader in a ring. Nodes that read one large
+// file come to its extents in step, and with two of these ahead all wait for one owner after
+// another while the links of the others stand idle: five nodes at 200 Mbit/s each took 82 s
+// for 1 GiB with 2 extents ahead, 64 s with 8, 59 with 16 and 60 with 32.
+const ringAhead = 16 * hearth.ExtentBlocks * hearth.BlockSize
+
 // around are the nodes around this one: how it reads through them, what it answers them,
 // and, once it has joined, who they are.
 type around struct {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/cache"
 	"github.com/hearthfs/hearth/fuse"
 	"github.com/hearthfs/hearth/namespace"
 	"github.com/hearthfs/hearth/node/bydir"
@@ -181,7 +182,7 @@ func (n *Node) fuseOptions(x *mounted, root uint64) (fuse.Options, error) {
 	}
 	o := fuse.Options{
 		Dir: x.Dir, FSName: x.link.Origin.URL, Tree: n.tree.Tree, Root: root,
-		Reads: n.tiers.Reads, Has: n.has, Held: n.heldBytes, Open: open,
+		Reads: n.tiers.Reads, Reader: cache.ReaderOptions{Has: n.has}, Held: n.heldBytes, Open: open,
 		Large:    func(ctx context.Context) (bool, error) { return n.mostlyLarge(ctx, x) },
 		Strict:   x.link.strict(),
 		FileMode: x.FileMode, DirMode: x.DirMode,
@@ -192,6 +193,9 @@ func (n *Node) fuseOptions(x *mounted, root uint64) (fuse.Options, error) {
 		}},
 	}
 	o.Events = n.small(x.Mount, o.Events)
+	if n.ring != nil {
+		o.Reader.Ahead = ringAhead
+	}
 	if n.disk != nil {
 		o.Local = n.disk
 	}

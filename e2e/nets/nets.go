@@ -112,8 +112,10 @@ func (h *Host) link(mbit int) error {
 	if err != nil {
 		return err
 	}
+	// What the kernel was built with may be BBR, of which many connections over one short
+	// queue lose so much that all of them stand still for half a second.
 	err = h.ip("link set lo up", fmt.Sprintf("addr add %v/24 dev eth0", h.addr), "link set eth0 up",
-		fmt.Sprintf("route add default via %v", gateway))
+		fmt.Sprintf("route add default via %v congctl cubic", gateway))
 	if err != nil || mbit == 0 {
 		return err
 	}
@@ -134,7 +136,7 @@ func (h *Host) Move() error {
 	old := h.addr
 	h.addr = h.at(h.addr.As4()[3] + 1)
 	err := h.ip(fmt.Sprintf("addr del %v/24 dev eth0", old), // and every route that stands on it
-		fmt.Sprintf("addr add %v/24 dev eth0", h.addr), fmt.Sprintf("route add default via %v", h.at(254)))
+		fmt.Sprintf("addr add %v/24 dev eth0", h.addr), fmt.Sprintf("route add default via %v congctl cubic", h.at(254)))
 	if err != nil {
 		return fmt.Errorf("move host %d: %w", h.number, err)
 	}
