@@ -335,6 +335,8 @@ func (q *inquiry) askOrigin(ctx context.Context, k *knowledge, gate <-chan struc
 		if err = q.note(q.askList(ctx)); err == nil && !q.dir.found {
 			err = q.note(q.askHead(ctx))
 		}
+	case q.d.shared():
+		err = q.patiently(ctx, gate)
 	default:
 		err = q.both(ctx, gate)
 	}

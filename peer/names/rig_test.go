@@ -32,8 +32,10 @@ const patience = time.Minute
 type bucket struct {
 	mu           sync.Mutex
 	objects      map[string]hearth.Object
-	heads, lists int    // lists are pages
-	asked        func() // before each request, without the lock
+	heads, lists int                    // lists are pages
+	asked        func()                 // before each request, without the lock
+	listed       func(q hearth.Listing) // before each page, likewise
+	headed       func()                 // before each HEAD, likewise
 }
 
 func newBucket() *bucket { return &bucket{objects: map[string]hearth.Object{}} }
@@ -71,6 +73,9 @@ func (b *bucket) count(n *int) error {
 
 func (b *bucket) Head(ctx context.Context, key string) (hearth.Object, error) {
 	_ = b.count(&b.heads)
+	if b.headed != nil {
+		b.headed()
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	o, ok := b.objects[key]
@@ -85,6 +90,9 @@ func (b *bucket) List(ctx context.Context, q hearth.Listing, each func(hearth.Ob
 	for more := true; more; {
 		var page []hearth.Object
 		_ = b.count(&b.lists)
+		if b.listed != nil {
+			b.listed(q)
+		}
 		page, more = b.page(q, after)
 		for _, o := range page {
 			if err := errors.Join(context.Cause(ctx), each(o)); err != nil {

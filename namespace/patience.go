@@ -1,0 +1,97 @@
+package namespace
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"time"
+)
+
+// shared reports whether the nodes of a ring ask one of them for the directory.
+func (d *directory) shared() bool {
+	_, ok := d.link.Origin.(Sharer)
+	return ok && d.link.Freshness.Mode != Strict && d.link.Identity != "" && !strings.HasPrefix(d.link.Identity, "file ")
+}
+
+// patiently asks for the file at once, and leaves it to the listing to tell of directories:
+// all nodes ask the owner of a cold directory for names of it at once, and a LIST of one key
+// for each would be many times the LISTs of its pages. What HEAD finds waits besideWait at
+// most for the first page; that a later page brings a directory of the name is seen then. What HEAD
+// does not find has a LIST of its own if it is not in the first page, or that is long in
+// coming. So there is at most one for each directory, and none for a file.
+func (q *inquiry) patiently(ctx context.Context, gate <-chan struct{}) error {
+	l := q.listBeside(ctx, gate)
+	if l == nil {
+		return nil // it has ended meanwhile, and knows
+	}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	heads, lists := make(chan answer, 1), make(chan answer, 1)
+	asked := time.Now()
+	wg.Go(func() { heads <- q.askHead(ctx) })
+	head, passed := q.answerOr(l, heads)
+	if passed {
+		return nil
+	}
+	failed := q.note(head)
+	grace := max(briefListing, time.Since(asked)) // an origin that takes long for a name takes as long for a page
+	if head.found {
+		grace = besideWait
+	}
+	if passed = q.firstPage(ctx, l, grace); passed || head.found {
+		return nil
+	}
+	wg.Go(func() { lists <- q.askList(ctx) })
+	list, passed := q.answerOr(l, lists)
+	if passed {
+		return nil
+	}
+	if err := q.note(list); err != nil {
+		failed = err
+	}
+	if q.dir.found {
+		return nil
+	}
+	return failed
+}
+
+// passed reports whether what the listing found of the segment is known.
+func (q *inquiry) passed(l *listing) bool {
+	return l.Passed(q.segment+"/") && l.age == q.t.db.Generation()
+}
+
+// answerOr waits for an answer, or until the listing has passed the segment.
+func (q *inquiry) answerOr(l *listing, answers <-chan answer) (a answer, passed bool) {
+	for {
+		_, _, _, moved := l.Snapshot()
+		if q.passed(l) {
+			return answer{}, true
+		}
+		select {
+		case a = <-answers:
+			return a, false
+		case <-moved:
+		}
+	}
+}
+
+// firstPage waits for the listing's first page, or its end, and reports whether that has
+// passed the segment.
+func (q *inquiry) firstPage(ctx context.Context, l *listing, most time.Duration) (passed bool) {
+	late := time.After(most)
+	for {
+		_, any, ended, moved := l.Snapshot()
+		if any || ended {
+			return q.passed(l)
+		}
+		select {
+		case <-moved:
+		case <-late:
+			return false
+		case <-ctx.Done():
+			return false
+		}
+	}
+}

@@ -1,0 +1,128 @@
+package names
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/hearthfs/hearth"
+)
+
+func TestNoFileOfAColdDirectoryIsListedFor(t *testing.T) {
+	// Five nodes look up forty files of a cold directory at once, whose listing does not
+	// answer before they all have: HEADs do, and no name has a LIST of its own.
+	r := newRing(t, 5)
+	const files = 40
+	for f := range files {
+		r.b.put(fmt.Sprintf("d/f%02d", f), "e")
+	}
+	found := make(chan struct{})
+	r.b.listed = func(q hearth.Listing) {
+		if q.Prefix == "d/" {
+			<-found
+		}
+	}
+	r.lookUp(files, func(f int) string { return fmt.Sprintf("d/f%02d", f) }, "e")
+	close(found)
+	r.close0()
+	if heads, lists := r.b.requests(); heads > files+1 || lists != 2 {
+		t.Errorf("%d HEADs of %d names, %d LISTs of 2 directories: %+v", heads, files+1, lists, r.told())
+	}
+}
+
+func TestADirectoryInAColdOneIsListedForOnce(t *testing.T) {
+	// Five nodes look up twenty directories at once, in one whose listing does not answer
+	// before they all have: each has one LIST of one key, since somebody waits for it.
+	r := newRing(t, 5)
+	const dirs = 20
+	for d := range dirs {
+		r.b.put(fmt.Sprintf("d%02d/f", d), "e")
+	}
+	found := make(chan struct{})
+	r.b.listed = func(q hearth.Listing) {
+		if q.Prefix == "" && !q.Recursive {
+			<-found
+		}
+	}
+	r.lookUp(dirs, func(d int) string { return fmt.Sprintf("d%02d", d) }, "dir")
+	close(found)
+	r.close0()
+	if heads, lists := r.b.requests(); heads > dirs || lists > dirs+1 {
+		t.Errorf("%d HEADs and %d LISTs of %d names and one directory: %+v", heads, lists, dirs, r.told())
+	}
+}
+
+func TestTheFirstPageTellsOfColdDirectories(t *testing.T) {
+	// Five nodes look up twenty directories at once, and the listing is slower than HEADs: its
+	// first page answers them all.
+	r := newRing(t, 5)
+	const dirs = 20
+	for d := range dirs {
+		r.b.put(fmt.Sprintf("d%02d/f", d), "e")
+	}
+	var all sync.WaitGroup
+	all.Add(dirs)
+	r.b.headed = all.Done
+	r.b.listed = func(hearth.Listing) { all.Wait() }
+	r.lookUp(dirs, func(d int) string { return fmt.Sprintf("d%02d", d) }, "dir")
+	r.close0()
+	if heads, lists := r.b.requests(); heads > dirs || lists != 1 {
+		t.Errorf("%d HEADs and %d LISTs of %d names and one directory: %+v", heads, lists, dirs, r.told())
+	}
+}
+
+func TestAFileOfAHugeDirectoryWaitsForNoSecondPage(t *testing.T) {
+	// A file behind a directory's first page is found by HEAD while its listing goes on, and a
+	// name that is not there by a LIST of one key; another directory beside a file is seen
+	// with the listing's page.
+	r := newRing(t, 2)
+	for f := range 2500 {
+		r.b.put(fmt.Sprintf("f%05d", f), "e")
+	}
+	r.b.put("f02400/g", "e")
+	found := make(chan struct{})
+	pages := 0
+	r.b.listed = func(q hearth.Listing) {
+		if !q.Recursive {
+			if pages++; pages == 2 {
+				<-found
+			}
+		}
+	}
+	x := r.nodes[0]
+	x.owns(0)
+	if got := x.resolve("f02300"); got != "e" {
+		t.Errorf("a file: %q", got)
+	}
+	if got := x.resolve("g"); got != "" {
+		t.Errorf("a name that is not there: %q", got)
+	}
+	if got := x.resolve("f02400"); got != "e" {
+		t.Errorf("a file beside a directory: %q", got)
+	}
+	close(found)
+	if got := x.list("/"); got["f02400%F"] != "e" || len(got) != 2501 {
+		t.Errorf("the file beside a directory is listed as %q, of %d names", got["f02400%F"], len(got))
+	}
+	if got := x.resolve("f02400"); got != "dir" {
+		t.Errorf("a directory beside a file, once it is listed: %q", got)
+	}
+	if heads, lists := r.b.requests(); heads != 3 || lists != 3+1 {
+		t.Errorf("%d HEADs and %d LISTs", heads, lists)
+	}
+}
+
+// lookUp has each node look up n paths at once, which are all the same.
+func (r *ring) lookUp(n int, path func(i int) string, want string) {
+	r.all(func(x *node) {
+		var work sync.WaitGroup
+		for i := range n {
+			work.Go(func() {
+				if got := x.resolve(path(i)); got != want {
+					r.Errorf("node %d: %s: %q", x.number, path(i), got)
+				}
+			})
+		}
+		work.Wait()
+	})
+}
