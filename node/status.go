@@ -130,7 +130,7 @@ func (n *Node) tierStatus() []TierStatus {
 	}
 	t := TierStatus{Name: "disk"}
 	for _, d := range n.disk.Stats().Dirs {
-		x := DirStatus{Path: d.Path, Used: d.Used, Budget: d.Limit, Queued: d.Queued, Stalls: d.Stalls, Mended: d.Mended, Hanging: d.Hanging, Replaces: d.Replaces, Scrub: d.Scrub}
+		x := DirStatus{Path: d.Path, Used: d.Used, Budget: d.Limit, Queued: d.Queued, Stalls: d.Stalls, Declined: d.Declined, Mended: d.Mended, Hanging: d.Hanging, Replaces: d.Replaces, Scrub: d.Scrub}
 		at := n.dirs.At(d.Path)
 		x.FileSystem, x.Note = at.FileSystem, at.Note
 		x.Slow = slow(&d)

@@ -264,7 +264,14 @@ func (s *Store) Takes(b hearth.Block) bool {
 	}
 	// A block that comes in a run is asked for here only: its reader has it from memory.
 	d.policy.Use(b.ID(), b.Len(), seconds())
-	return d.admit(b) == nil && d.roomSoon(int64(b.Len()))
+	if d.admit(b) != nil {
+		return false
+	}
+	soon := d.roomSoon(int64(b.Len()))
+	if !soon {
+		d.declined.Add(1)
+	}
+	return soon
 }
 
 // taker is the directory that takes an object now; nil: none does.

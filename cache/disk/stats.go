@@ -49,7 +49,8 @@ type DirStats struct {
 	// Replaces: the policy has misses replace what is worth least; else they go into
 	// free space only.
 	Replaces bool
-	// Declined blocks were offered and not taken. Evicted entries were given up: blocks,
+	// Declined blocks were offered and not taken, or not fetched whole since the device
+	// was behind. Evicted entries were given up: blocks,
 	// extents, whole files or versions.
 	Declined, Evicted int64
 	Faults

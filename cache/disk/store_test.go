@@ -545,7 +545,31 @@ func TestTakesTellsWhetherPutHasRoom(t *testing.T) {
 		t.Fatal("an empty directory takes nothing")
 	}
 	n := fill(r, 0)
+	declined := r.Stats().Dirs[0].Declined
 	if r.Takes(small(n, 100_000).Block(0)) {
 		t.Fatal("Takes promises room that Put does not have")
+	}
+	if n := r.Stats().Dirs[0].Declined; n != declined {
+		t.Errorf("%d declined, %d before: what lies there is worth more, and the device is not behind", n, declined)
+	}
+}
+
+func TestWhatADeviceIsTooSlowForIsCounted(t *testing.T) {
+	// The device takes nothing: Takes waits a while for room in the queue, says no, and that
+	// is a block declined. Once all is written it says yes, and nothing is.
+	r := newRig(t, Options{QueueBytes: 1 << 20})
+	r.area(0).stall = make(chan struct{})
+	for i := range 9 {
+		if err := r.put(small(i, 100_000)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if r.Takes(small(10, 100_000).Block(0)) || r.Stats().Dirs[0].Declined != 1 {
+		t.Errorf("a full queue: %+v", r.Stats().Dirs[0])
+	}
+	close(r.area(0).stall)
+	r.flush()
+	if !r.Takes(small(10, 100_000).Block(0)) || r.Stats().Dirs[0].Declined != 1 {
+		t.Errorf("an empty queue: %+v", r.Stats().Dirs[0])
 	}
 }

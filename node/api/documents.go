@@ -144,6 +144,9 @@ type DirStatus struct {
 	// have been left to it and not come back.
 	Stalls  int64 `json:"stalls"`
 	Hanging int64 `json:"hanging"`
+	// Declined counts blocks that it did not take, since its device was too slow for them
+	// or what it holds is worth more: who reads them again asks for them again.
+	Declined int64 `json:"declined,omitempty"`
 	// Mended counts files that somebody had harmed and that are well again.
 	Mended int64 `json:"mended,omitempty"`
 	// Scrub is what is read again behind the readers, and what it found.
