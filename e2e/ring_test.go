@@ -30,7 +30,9 @@ const (
 	readSlack = time.Second
 	// agreement is how soon after a change all nodes of a ring know the same.
 	agreement = time.Minute
-	gossip    = "7946"
+	// together is within what time readers begin that read at once.
+	together = 100 * time.Millisecond
+	gossip   = "7946"
 )
 
 // ring is machines around a router, with a `hearth mount` on each, and one more for the
@@ -44,6 +46,7 @@ type ring struct {
 	key    string // its file
 	set    settings
 	nodes  []*member
+	gone   int64 // blocks that disks declined of nodes that run no more
 }
 
 // member is a node and the machine on which it runs.
@@ -54,7 +57,9 @@ type member struct {
 	name string
 	set  settings
 	own  string // lines of its own in the configuration, instead of those of the cluster
-	join []*member
+	// clock holds how far the node's is ahead; "": the machine's, which nobody moves.
+	clock string
+	join  []*member
 }
 
 // ring makes an origin on a machine of its own, whose link has a rate of so many Mbit/s; 0: no
@@ -134,6 +139,9 @@ func (m *member) launch() {
 	set := m.set
 	set.extra += m.lines()
 	m.hearth = m.ring.configure(m.ring.o, set)
+	if m.clock != "" {
+		set.environ = m.wired(set)
+	}
 	m.spawn(m.ring.o, set)
 }
 
@@ -242,16 +250,30 @@ func (r *ring) but(out ...*member) []*member {
 }
 
 // all reads a set on each of the nodes at once, each in an order of its own, and checks
-// every byte.
+// every byte. Readers that began one after the other would find what the first one brought.
 func (r *ring) all(what string, list []hearthtest.File, seed uint64, nodes ...*member) {
 	r.Helper()
-	ends := make([]chan reading, len(nodes))
+	var ready sync.WaitGroup
+	begin, began, ends := make(chan struct{}), make([]time.Time, len(nodes)), make([]chan reading, len(nodes))
 	for i, m := range nodes {
 		ends[i] = make(chan reading, 1)
-		go func() { ends[i] <- epoch(m.dir, list, seed*100+uint64(i), 4, 0) }()
+		ready.Add(1)
+		go func() {
+			ready.Done()
+			<-begin
+			began[i] = time.Now()
+			ends[i] <- epoch(m.dir, list, seed*100+uint64(i), 4, 0)
+		}()
 	}
+	ready.Wait()
+	close(begin)
 	for i, m := range nodes {
 		r.good(what+", "+m.name, <-ends[i])
+	}
+	spread := slices.MaxFunc(began, time.Time.Compare).Sub(slices.MinFunc(began, time.Time.Compare))
+	r.Logf("%s: the readers began within %v", what, spread)
+	if spread > together {
+		r.Errorf("%s: the readers began within %v, and not within %v", what, spread, together)
 	}
 }
 

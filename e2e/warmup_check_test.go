@@ -282,7 +282,7 @@ func (e *env) hurtEachKind(h *hearth, o *server, list []hearthtest.File) (want [
 	hearthtest.FlipByte(e, object(1, ".sums"), 64+144*3+20, 0x40)
 	hearthtest.FlipByte(e, object(2, ".sums"), 40, 0x40)
 	e.must(os.Remove(object(3, ".data")), "remove a file of the cache")
-	segment, at := e.record(version(small))
+	segment, at := e.record("cache", version(small))
 	hearthtest.FlipByte(e, segment, at+200, 0x40)
 	segments, err := filepath.Glob(e.path("cache/segments/*.segment"))
 	e.must(err, "list the segments")
@@ -309,12 +309,13 @@ func (e *env) hurtEachKind(h *hearth, o *server, list []hearthtest.File) (want [
 	return want
 }
 
-// record finds the small object of a version in the segments, as DESIGN.md has them.
-func (e *env) record(version string) (segment string, at int64) {
+// record finds the small object of a version in the segments of a cache, as DESIGN.md has
+// them.
+func (e *env) record(cache, version string) (segment string, at int64) {
 	e.Helper()
 	raw, err := hex.DecodeString(version)
 	e.must(err, "version %s", version)
-	segments, err := filepath.Glob(e.path("cache/segments/*.segment"))
+	segments, err := filepath.Glob(filepath.Join(e.path(cache), "segments/*.segment"))
 	e.must(err, "list the segments")
 	for _, name := range segments {
 		text, err := os.ReadFile(name)

@@ -119,10 +119,16 @@ func (h *Host) link(mbit int) error {
 	if err != nil || mbit == 0 {
 		return err
 	}
+	return h.Limit(mbit)
+}
+
+// Limit has the host's link be of another rate from now on, in Mbit/s, 1 or more;
+// connections stay.
+func (h *Host) Limit(mbit int) error {
 	// 5 ms at the rate are more than a timer's slack, and a queue of 50 ms is a small switch's.
 	bucket := []string{"root", "tbf", "rate", fmt.Sprintf("%dmbit", mbit), "burst", fmt.Sprint(max(64<<10, mbit*1e6/8/200)), "latency", "50ms"}
 	shape := func(n *namespace, device string) error {
-		return n.run("", "tc", slices.Concat([]string{"qdisc", "add", "dev", device}, bucket)...)
+		return n.run("", "tc", slices.Concat([]string{"qdisc", "replace", "dev", device}, bucket)...)
 	}
 	return errors.Join(shape(h.namespace, "eth0"), shape(h.net.router, h.port()))
 }

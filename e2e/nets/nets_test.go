@@ -186,11 +186,15 @@ func TestACutIsSilentAndHeals(t *testing.T) {
 }
 
 func TestALinkHasItsRate(t *testing.T) {
-	// More than a link's rate does not pass it, and its counters say what did.
+	// More than a link's rate does not pass it, and its counters say what did; the rate
+	// changes under a connection.
 	n := newNet(t)
 	const mbit, size = 80, 3 << 20
-	a, b := newHost(t, n, mbit), newHost(t, n, 0)
+	a, b := newHost(t, n, 1000), newHost(t, n, 0)
 	conn := connect(t, a, echo(t, b))
+	if err := a.Limit(mbit); err != nil {
+		t.Fatal(err)
+	}
 	start := time.Now()
 	go func() { _, _ = conn.Write(make([]byte, size)) }()
 	if _, err := io.ReadFull(conn, make([]byte, size)); err != nil {

@@ -1,12 +1,14 @@
 // Wired is a Hearth whose wiring holds a second disk where the volume will stand
 // and a loop-back Source where the ring will stand: the proof that each of them
-// is one more value in the wiring. Its clock can be moved, too. It takes the arguments of
+// is one more value in the wiring. Its clock can be moved, too; so can that of a node of a
+// real ring, which it is instead where it is told of one. It takes the arguments of
 // `hearth mount --config FILE ORIGIN DIR` and, from the environment, what the
 // end-to-end tests set.
 package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -33,24 +35,29 @@ func main() {
 func run(url, dir string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	base := filepath.Dir(dir)
-	// The volume's own pool: node makes one for itself.
-	volume, err := disk.Open(disk.Options{
-		Dirs: []disk.DirOptions{{Path: filepath.Join(base, "volume"), Budget: 20 << 30, Floor: 1 << 30}}, Pool: hearth.NewPool(256 << 20),
-	})
-	if err != nil {
-		return err
-	}
-	defer func() { _ = volume.Close() }()
-	ring := &loop{}
-	n, err := node.New(ctx, node.Config{
-		Links: []node.Link{{Path: "/", Origin: node.Origin{URL: url, Endpoint: os.Getenv("WIRED_ENDPOINT"), Region: "us-east-1", PathStyle: "on"}}},
+	config := node.Config{
+		Links: []node.Link{{Path: "/", Freshness: os.Getenv("WIRED_FRESHNESS"), Origin: node.Origin{URL: url, Endpoint: os.Getenv("WIRED_ENDPOINT"), Region: "us-east-1", PathStyle: "on"}}},
 		Cache: node.Cache{RAM: node.Size{Bytes: 256 << 20}, FreeFloor: node.Size{Bytes: 1 << 30},
 			Disks: []node.Disk{{Path: os.Getenv("WIRED_CACHE"), Size: node.Size{Bytes: 20 << 30}}}},
-		Admin:  node.Admin{Socket: os.Getenv("WIRED_SOCKET"), Listen: "-"},
-		Clock:  movedClock(ctx, os.Getenv("WIRED_CLOCK")),
-		Wiring: wiring.Wiring{Volumes: lasting{volume}, Ring: ring},
-	})
+		Admin: node.Admin{Socket: os.Getenv("WIRED_SOCKET"), Listen: "-"},
+		Clock: movedClock(ctx, os.Getenv("WIRED_CLOCK")),
+	}
+	if text := os.Getenv("WIRED_RING"); text != "" {
+		if err := json.Unmarshal([]byte(text), &config.Ring); err != nil {
+			return err
+		}
+	} else {
+		// The volume's own pool: node makes one for itself.
+		volume, err := disk.Open(disk.Options{
+			Dirs: []disk.DirOptions{{Path: filepath.Join(filepath.Dir(dir), "volume"), Budget: 20 << 30, Floor: 1 << 30}}, Pool: hearth.NewPool(256 << 20),
+		})
+		if err != nil {
+			return err
+		}
+		defer func() { _ = volume.Close() }()
+		config.Wiring = wiring.Wiring{Volumes: lasting{volume}, Ring: &loop{}}
+	}
+	n, err := node.New(ctx, config)
 	if err != nil {
 		return err
 	}

@@ -353,3 +353,40 @@ func TestNobodyWaitsForGoodbye(t *testing.T) {
 		b.Close()
 	})
 }
+
+func TestDeathWithinAnAnswer(t *testing.T) {
+	// A peer sends half of a block and then dies, so that its connection ends, or is cut off, so
+	// that nothing comes any more: its reader is told at once, or when it was silent for as
+	// long as any peer may be since the last byte, and nothing is kept of what came.
+	for name, c := range map[string]struct {
+		ends bool
+		want error
+		took time.Duration
+	}{"the connection ends": {true, ErrDown, 0}, "nothing comes": {false, ErrSilent, Silence}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				data := make([]byte, hearth.BlockSize)
+				hearthtest.Fill(data, "data", 0, 1)
+				last := make(chan time.Time, 1)
+				p := rawRig(t, PeerOptions{}, func(r *raw, h header, question uint64) {
+					r.conn.Write(r.frame(header{id: h.id, kind: kindData, payload: len(data)}, dataMeta(data), question))
+					for part := 0; part < len(data)/2; part += len(data) / 8 { // slowly: bytes are no silence
+						time.Sleep(Silence - time.Millisecond)
+						r.conn.Write(data[part : part+len(data)/8])
+					}
+					last <- time.Now()
+					if c.ends {
+						r.conn.Close()
+					}
+				})
+				_, err := p.Fill(t.Context(), object("data").Block(0), 0, len(data))
+				if took := time.Since(<-last); !errors.Is(err, c.want) || took != c.took {
+					t.Errorf("%v, %v after the last byte; want %v after %v", err, took, c.want, c.took)
+				}
+				if s := p.Stats(); s.InFlight != 0 || s.Broken != 1 || p.o.Pool.Stats().Views != 0 {
+					t.Errorf("%d Views, %+v", p.o.Pool.Stats().Views, s)
+				}
+			})
+		})
+	}
+}

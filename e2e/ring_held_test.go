@@ -1,0 +1,80 @@
+package e2e
+
+import (
+	"encoding/json"
+	"strings"
+
+	"github.com/hearthfs/hearth/warmup"
+)
+
+// again has nodes read what they hold together, for which the origin is asked for nothing.
+// Of a machine that is too slow it may be asked for as much as nodes account for, and the
+// row shows that: a disk tier declines what its device is too slow for and never waits, and
+// a read goes around a node that says nothing for half a second.
+func (r *ring) again(what string, nodes []*member, read func()) {
+	r.Helper()
+	lacks, before := r.lacks(nodes...), r.around(nodes...)
+	bytes, gets := r.asked(read)
+	around := r.around(nodes...) - before
+	if gets > lacks+around {
+		r.Errorf("%s: the origin was asked %d times, for %d bytes of what the ring holds but for %d blocks; %d reads went around nodes", what, gets, bytes, lacks, around)
+	}
+	if lacks+around > 0 {
+		r.shows("%s %d requests: %d blocks were declined, %d reads went around nodes", what, gets, lacks, around)
+	}
+}
+
+// lacks are the files of which owners do not hold all, as a check says for which the owners
+// are asked; of small ones as many as disks say that they declined.
+func (r *ring) lacks(nodes ...*member) int64 {
+	r.Helper()
+	v := nodes[0].checked()
+	if c := v.Checked; c.Corrupt.Files+c.Changed.Files+c.Vanished.Files+c.Damaged > 0 {
+		r.Errorf("a check finds %+v: %+v", c, v.Samples)
+	}
+	if declined := r.gone + r.declined(nodes...); v.Checked.Missing.Files > declined {
+		r.Errorf("%d files are missing at their owners, and disks declined %d blocks: %+v", v.Checked.Missing.Files, declined, v.Samples)
+	}
+	return v.Checked.Missing.Files
+}
+
+// checked is a check of everything, whatever it finds.
+func (m *member) checked() (v warmup.View) {
+	m.ring.Helper()
+	out, code := m.ask("warmup", "--check", "/", "-o", "json")
+	doc, _, _ := strings.Cut(out, "\nhearth: ")
+	if err := json.Unmarshal([]byte(doc), &v); err != nil || code != 0 && code != 3 || v.Checked == nil {
+		m.ring.Fatalf("hearth warmup --check: exit %d, %v:\n%s", code, err, out)
+	}
+	return v
+}
+
+// declined are the blocks that the nodes' disks did not take.
+func (r *ring) declined(nodes ...*member) (n int64) {
+	r.Helper()
+	for _, m := range nodes {
+		n += m.declined()
+	}
+	return n
+}
+
+func (m *member) declined() (n int64) {
+	m.ring.Helper()
+	for _, t := range m.status().Tiers {
+		for _, d := range t.Dirs {
+			n += d.Declined
+		}
+	}
+	return n
+}
+
+// around are the reads of nodes that did not end where a block's owner is: since it was
+// silent or refused, or since a former owner took longer than usual.
+func (r *ring) around(nodes ...*member) (n int64) {
+	r.Helper()
+	for _, m := range nodes {
+		x := m.status().Ring.Reads
+		n += x.Detours + x.Elsewhere + x.Late
+	}
+	return n
+}
