@@ -20,7 +20,8 @@ import (
 // errGone says that a connection ended before a call was sent over it.
 var errGone = errors.New("connection gone")
 
-// conn is one connection at the side that asks: one goroutine reads, one writes.
+// conn is one connection at the side that asks: one goroutine reads, and one writes what
+// those who ask do not write themselves.
 type conn struct {
 	peer     *Peer
 	raw      net.Conn
@@ -36,6 +37,7 @@ type conn struct {
 	last  uint64     // request
 	calls map[uint64]*call
 	open  int // items that are unanswered
+	usual int // calls under way at a send, in sixteenths, averaged over about as many sends
 }
 
 // call is a request on its way.
@@ -139,7 +141,12 @@ func (c *conn) send(x *call) error {
 	for i := range x.items {
 		c.load.Add(x.loadOf(i))
 	}
-	if !c.out.put(x) { // a write failed just now
+	c.usual += len(c.calls) - c.usual/16
+	queue, alone := c.out.put, x.body == nil && c.usual <= 16*fewOpen
+	if alone {
+		queue = c.out.hold
+	}
+	if !queue(x) { // a write failed just now
 		delete(c.calls, x.id)
 		c.open -= x.items // its load is of no interest any more
 		x.head = x.head[:unsealed]
@@ -148,6 +155,11 @@ func (c *conn) send(x *call) error {
 		return errGone
 	}
 	c.mu.Unlock()
+	if alone {
+		if err := c.out.write(); err != nil {
+			c.fail(c.down(err)) // which tells the call
+		}
+	}
 	return nil
 }
 

@@ -123,7 +123,8 @@ func (p plain) parts() ([]byte, *hearth.View) { return p, nil }
 func (p plain) gone()                         {}
 
 // output writes a connection's frames, on the goroutine that runs it, or on one that has
-// some together and finds nobody at it. Whoever puts something there keeps it within bounds.
+// something to send and finds nobody at it: to wake another for it costs as much as the
+// write. Whoever puts something there keeps it within bounds.
 type output struct {
 	conn     net.Conn
 	counters *counters
@@ -136,9 +137,10 @@ type output struct {
 	woken  bool // the writer will look at the queue
 	closed bool
 
-	wake chan struct{} // capacity 1
-	turn chan struct{} // capacity 1: who puts something there may write, and use w
-	w    writer
+	wake  chan struct{} // capacity 1
+	turn  chan struct{} // capacity 1: who puts something there may write, and use what follows
+	w     writer
+	spare []outgoing // memory for the queue
 }
 
 func newOutput(conn net.Conn, c *counters, pool *hearth.Pool) *output {
@@ -176,9 +178,8 @@ func (o *output) add(f outgoing, soon bool) (queued, wake bool) {
 	return true, wake
 }
 
-// write writes what is queued, unless somebody is at it: then the writer will. It returns
-// the memory of spare, for the next time.
-func (o *output) write(spare []outgoing) ([]outgoing, error) {
+// write writes what is queued, unless somebody is at it: then the writer will.
+func (o *output) write() error {
 	select {
 	case o.turn <- struct{}{}:
 	default:
@@ -186,22 +187,24 @@ func (o *output) write(spare []outgoing) ([]outgoing, error) {
 		o.woken = true
 		o.mu.Unlock()
 		o.nudge()
-		return spare, nil
+		return nil
 	}
 	defer func() { <-o.turn }()
-	batch, _, err := o.writeQueue(spare) // if it is closed, who reads the connection finds out
-	return batch, err
+	_, _, err := o.writeQueue() // if it is closed, who reads the connection finds out
+	return err
 }
 
-// writeQueue writes what is queued. The caller has the turn.
-func (o *output) writeQueue(spare []outgoing) (batch []outgoing, closed bool, err error) {
-	if batch, closed = o.swap(spare[:0]); closed {
+// writeQueue writes what is queued, and says how much that was. The caller has the turn.
+func (o *output) writeQueue() (n int, closed bool, err error) {
+	batch, closed := o.swap(o.spare[:0])
+	if o.spare = nil; closed {
 		letGo(batch)
-		return nil, true, nil
+		return 0, true, nil
 	}
 	err = o.w.writeAll(batch)
 	clear(batch)
-	return batch, false, err
+	o.spare = batch
+	return len(batch), false, err
 }
 
 // nudge has the writer look again.
@@ -220,6 +223,10 @@ func (o *output) close() {
 	o.nudge()
 }
 
+// fewOpen requests or answers, and one more hardly ever finds others to go out with: who has
+// it writes it. With more of them the writer, who is woken once for all, makes a write of many.
+const fewOpen = 4
+
 // smallMost is the largest payload that is copied to be written with others: below it a
 // copy is cheaper than an entry of writev, and than a record of its own where TLS is used.
 const smallMost = 8 << 10
@@ -230,16 +237,13 @@ func (o *output) run() error {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	timer.Stop()
-	var batch []outgoing
 	for {
 		runtime.Gosched() // others that are about to put something do, and it goes out in one write
-		var closed bool
-		var sent time.Time
-		var err error
-		if batch, closed, sent, err = o.round(batch); closed || err != nil {
+		n, closed, sent, err := o.round()
+		if closed || err != nil {
 			return err
 		}
-		if len(batch) > 0 {
+		if n > 0 {
 			continue
 		}
 		if o.idle != nil {
@@ -260,11 +264,11 @@ func (o *output) run() error {
 }
 
 // round is what run does again and again; sent is when something was written last.
-func (o *output) round(spare []outgoing) (batch []outgoing, closed bool, sent time.Time, err error) {
+func (o *output) round() (n int, closed bool, sent time.Time, err error) {
 	o.turn <- struct{}{}
 	defer func() { <-o.turn }()
-	batch, closed, err = o.writeQueue(spare)
-	return batch, closed, o.w.sent, err
+	n, closed, err = o.writeQueue()
+	return n, closed, o.w.sent, err
 }
 
 // swap takes what is queued and leaves the memory of what was written.

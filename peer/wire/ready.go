@@ -67,7 +67,7 @@ func (s *session) place() bool {
 func (s *session) release() (err error) {
 	if s.held > 0 {
 		s.held = 0
-		s.spare, err = s.out.write(s.spare)
+		err = s.out.write()
 	}
 	return err
 }

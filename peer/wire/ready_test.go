@@ -174,7 +174,7 @@ func TestSmallAnswersGoOutTogether(t *testing.T) {
 				want = append(append(want, head...), v.Bytes()...)
 				o.hold(&small{head, v})
 			}
-			if _, err := o.write(nil); err != nil {
+			if err := o.write(); err != nil {
 				t.Fatal(err)
 			}
 			if !bytes.Equal(counted.Bytes(), want) {
@@ -229,7 +229,7 @@ func TestWhatIsHeldIsNotForgotten(t *testing.T) {
 	}
 	<-o.wake
 	o.turn <- struct{}{}
-	if _, err := o.write(nil); err != nil || len(o.wake) != 1 {
+	if err := o.write(); err != nil || len(o.wake) != 1 {
 		t.Errorf("not woken to write for who could not: %v", err)
 	}
 }

@@ -84,3 +84,23 @@ func (s *session) finish(t *task, err error) {
 	s.guest.working.Add(-1)
 	t.answer(err)
 }
+
+// reply is finish on a goroutine that has nothing else to do: it writes the answer where
+// that would go out alone.
+func (s *session) reply(t *task, err error) {
+	s.guest.working.Add(-1)
+	t.prepare(err)
+	s.mu.Lock()
+	alone := t.queued > smallMost || s.open <= fewOpen
+	s.mu.Unlock()
+	switch {
+	case !alone:
+		t.send()
+	case !s.out.hold(t):
+		t.gone()
+	default: // the task may be over by now
+		if err := s.out.write(); err != nil {
+			s.end(err)
+		}
+	}
+}

@@ -25,8 +25,8 @@ type session struct {
 	seed   uint64         // of answers
 	last   uint64         // request; the reader's alone
 	held   int64          // bytes of answers that wait for others to go out with them; the reader's alone
-	spare  []outgoing     // memory for them; the reader's alone
 	wants  [MaxItems]Want // what is asked for; the reader's alone
+	end    context.CancelCauseFunc
 
 	working sync.WaitGroup // items; Add by the reader
 
@@ -73,6 +73,7 @@ func newSession(s *Server, g *guest, conn net.Conn, asker, answerer hello) *sess
 // run returns when the connection is over and no goroutine is left. The error is the
 // first that there was.
 func (s *session) run(ctx context.Context, cancel context.CancelCauseFunc) error {
+	s.end = cancel
 	var writer sync.WaitGroup
 	writer.Go(func() {
 		if err := s.out.run(); err != nil {
@@ -226,7 +227,7 @@ func (s *session) start(t *task, can bool, work func() error) {
 		t.answer(ErrRefused)
 		return
 	}
-	s.working.Go(func() { s.finish(t, guard(work)) })
+	s.working.Go(func() { s.reply(t, guard(work)) })
 }
 
 // guard turns a panic into an error: a node is not to die of a request.
@@ -373,6 +374,12 @@ func (s *session) cancel(id uint64) {
 
 // answer queues what came of a task: the View that it has, or an error.
 func (t *task) answer(err error) {
+	t.prepare(err)
+	t.send()
+}
+
+// prepare makes an answer.
+func (t *task) prepare(err error) {
 	s := t.session
 	if errors.Is(context.Cause(t.of.ctx), errCancelled) {
 		err = errCancelled
@@ -385,7 +392,11 @@ func (t *task) answer(err error) {
 		s.server.counters.queued.Add(t.queued)
 	}
 	t.encode(err)
-	if !s.out.put(t) {
+}
+
+// send queues an answer.
+func (t *task) send() {
+	if !t.session.out.put(t) {
 		t.gone()
 	}
 }
