@@ -32,6 +32,9 @@ func TestRequestsRoundTrip(t *testing.T) {
 				o.ModTime = time.Time{}
 			}
 			copy(o.Version[:], rapid.SliceOfN(rapid.Byte(), 16, 16).Draw(t, "version"))
+			if n := len(wants); n > 0 && rapid.Bool().Draw(t, "again") {
+				o = wants[n-1].Block.Object
+			}
 			b := o.Block(rapid.Int64Range(0, o.Blocks()-1).Draw(t, "index"))
 			off := rapid.IntRange(0, b.Len()-1).Draw(t, "off")
 			wants = append(wants, Want{b, off, rapid.IntRange(1, b.Len()-off).Draw(t, "n")})
@@ -41,10 +44,15 @@ func TestRequestsRoundTrip(t *testing.T) {
 		gotLeft, items, err := parseCount(meta)
 		got := make([]Want, items)
 		if err == nil {
-			err = parseWants(meta[requestFixed:], got)
+			err = parseWants(meta[requestFixed:], got, &seen{})
 		}
 		if err != nil || gotLeft != left || !reflect.DeepEqual(got, wants) {
 			t.Fatalf("%v: got %+v", err, got)
+		}
+		for i, w := range wants[1:] { // of one object's ranges that follow each other the object is made once
+			if o, before := w.Block.Object, wants[i].Block.Object; o == before && w.size() <= seenMost && got[i+1].Block.Object != got[i].Block.Object {
+				t.Fatalf("item %d: the object was made again", i+1)
+			}
 		}
 	})
 }
@@ -61,7 +69,8 @@ func FuzzRequest(f *testing.F) {
 			return
 		}
 		wants := make([]Want, items)
-		if err := parseWants(meta[requestFixed:], wants); err != nil {
+		var last seen
+		if err := parseWants(meta[requestFixed:], wants, &last); err != nil {
 			if !errors.Is(err, ErrProtocol) {
 				t.Errorf("not told as %v: %v", ErrProtocol, err)
 			}
@@ -69,6 +78,11 @@ func FuzzRequest(f *testing.F) {
 		}
 		if again := appendRequest(nil, left, wants); !bytes.Equal(again, meta) {
 			t.Errorf("%x became %x", meta, again)
+		}
+		// Nor does what was asked before change what is read.
+		again := make([]Want, items)
+		if err := parseWants(meta[requestFixed:], again, &last); err != nil || !reflect.DeepEqual(again, wants) {
+			t.Errorf("%v: read as %+v behind itself, and as %+v first", err, again, wants)
 		}
 	})
 }

@@ -40,7 +40,8 @@ func (s *session) ready(h header, question uint64, w Want) bool {
 		s.guest.room.Release(n)
 		return false
 	}
-	x := &ready{session: s, view: v, n: n}
+	x := s.server.spare.Get().(*ready)
+	x.session, x.view, x.n = s, v, n
 	x.head, _ = seal(appendSums(x.room[:headerSize], v.Bytes()), header{id: h.id, kind: kindData, payload: w.N}, s.seed, question)
 	s.server.counters.queued.Add(n)
 	if !s.out.hold(x) {
@@ -88,4 +89,7 @@ func (x *ready) gone() {
 	x.session.server.counters.queued.Add(-x.n)
 	x.view.Release()
 	x.session.guest.room.Release(x.n)
+	spare := &x.session.server.spare
+	x.session, x.view = nil, nil
+	spare.Put(x)
 }

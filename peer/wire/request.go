@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"time"
@@ -16,6 +17,9 @@ const (
 	requestFixed = 8
 	itemFixed    = 58
 	callFixed    = 4
+	// The range of a block lies between these, of an item.
+	itemRange  = 16
+	itemObject = 32
 
 	// The most bytes of names: what S3 allows is 1,024 for a key; a path has 4,096.
 	maxLink = 255
@@ -84,10 +88,25 @@ func parseCount(b []byte) (left time.Duration, items int, err error) {
 	return time.Duration(binary.LittleEndian.Uint32(b)) * time.Millisecond, int(n), nil
 }
 
+// seen is the object of the last item, and its bytes: reads of one object follow each other,
+// and what they ask for is made once.
+type seen struct {
+	object *hearth.Object
+	bytes  []byte
+}
+
+// seenMost is the longest item that is kept for that, with a path that people give.
+const seenMost = 512
+
+// is reports whether an item of so many bytes names the object.
+func (s *seen) is(b []byte, n int) bool {
+	return s.object != nil && n == len(s.bytes) && bytes.Equal(b[:itemRange], s.bytes[:itemRange]) && bytes.Equal(b[itemObject:n], s.bytes[itemObject:])
+}
+
 // parseWants reads as many items as wants has room for from what follows the count.
-func parseWants(b []byte, wants []Want) error {
+func parseWants(b []byte, wants []Want, last *seen) error {
 	for i := range wants {
-		n, err := wants[i].parse(b)
+		n, err := wants[i].parse(b, last)
 		if err == nil {
 			err = wants[i].check()
 		}
@@ -102,8 +121,8 @@ func parseWants(b []byte, wants []Want) error {
 	return nil
 }
 
-// parse reads an item into memory of its own, and says how long it was.
-func (w *Want) parse(b []byte) (n int, err error) {
+// parse reads an item into memory of its own, or the last one's, and says how long it was.
+func (w *Want) parse(b []byte, last *seen) (n int, err error) {
 	if len(b) < itemFixed {
 		return 0, errShort
 	}
@@ -116,14 +135,17 @@ func (w *Want) parse(b []byte) (n int, err error) {
 	if nanoseconds >= 1e9 {
 		return 0, fmt.Errorf("%w: %d nanoseconds", errRange, nanoseconds)
 	}
-	names := string(b[itemFixed:n])
-	o := &hearth.Object{
-		Version: [16]byte(b), Size: int64(binary.LittleEndian.Uint64(b[32:])),
-		ModTime: time.Unix(int64(binary.LittleEndian.Uint64(b[40:])), int64(nanoseconds)).UTC(),
-		Link:    names[:link], Key: names[link : link+key], ETag: names[link+key:],
+	if !last.is(b, n) {
+		names := string(b[itemFixed:n])
+		last.object = &hearth.Object{
+			Version: [16]byte(b), Size: int64(binary.LittleEndian.Uint64(b[32:])),
+			ModTime: time.Unix(int64(binary.LittleEndian.Uint64(b[40:])), int64(nanoseconds)).UTC(),
+			Link:    names[:link], Key: names[link : link+key], ETag: names[link+key:],
+		}
+		last.bytes = append(last.bytes[:0], b[:min(n, seenMost)]...) // of a longer one too little to be known again
 	}
 	*w = Want{
-		Block: hearth.Block{Object: o, Index: int64(binary.LittleEndian.Uint64(b[16:]))},
+		Block: hearth.Block{Object: last.object, Index: int64(binary.LittleEndian.Uint64(b[16:]))},
 		Off:   int(binary.LittleEndian.Uint32(b[24:])), N: int(binary.LittleEndian.Uint32(b[28:])),
 	}
 	return n, nil

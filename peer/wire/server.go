@@ -37,6 +37,7 @@ type ServerOptions struct {
 type Server struct {
 	o        ServerOptions
 	counters counters
+	spare    sync.Pool // of *ready, that were written
 
 	mu     sync.Mutex // guards guests and their connections
 	guests map[string]*guest
@@ -59,7 +60,7 @@ func NewServer(o ServerOptions) *Server {
 	}
 	o.Requests = max(o.Requests, MaxItems)
 	o.QueuedBytes = queuedBytes(o.QueuedBytes, o.Pool)
-	return &Server{o: o, guests: map[string]*guest{}}
+	return &Server{o: o, guests: map[string]*guest{}, spare: sync.Pool{New: func() any { return new(ready) }}}
 }
 
 // queuedBytes is a bound on what waits to be written to a peer.

@@ -26,6 +26,7 @@ type session struct {
 	last   uint64         // request; the reader's alone
 	held   int64          // bytes of answers that wait for others to go out with them; the reader's alone
 	wants  [MaxItems]Want // what is asked for; the reader's alone
+	asked  seen           // the reader's alone
 	end    context.CancelCauseFunc
 
 	working sync.WaitGroup // items; Add by the reader
@@ -138,7 +139,7 @@ func (s *session) take(ctx context.Context, h header, sum uint64, meta []byte) e
 		return err
 	}
 	wants := s.wants[:items]
-	if err := parseWants(inner[requestFixed:], wants); err != nil {
+	if err := parseWants(inner[requestFixed:], wants, &s.asked); err != nil {
 		return err
 	}
 	if items == 1 && s.ready(h, own, wants[0]) {
