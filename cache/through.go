@@ -104,6 +104,9 @@ func (t *Tier) get(ctx context.Context, b hearth.Block, of span, lent *lending) 
 	if !admitted && lent == nil {
 		return t.straight(ctx, b, off, n)
 	}
+	if lent == nil && t.below != nil && t.below.Has(b.ID()) {
+		return t.lift(ctx, b, of)
+	}
 	v, err = t.fill(ctx, b, n, admitted, lent)
 	if err != nil {
 		return nil, err
@@ -202,6 +205,26 @@ func (t *Tier) straight(ctx context.Context, b hearth.Block, off, n int) (*heart
 		t.joined(n)
 	}
 	return v, err
+}
+
+// lift takes a block that next holds into the store, for all who want it. That is no work
+// which is to outlive who asked first, so the goroutine of an attempt is saved, and to have
+// it run costs as much as the copy of a small object.
+func (t *Tier) lift(ctx context.Context, b hearth.Block, of span) (*hearth.View, error) {
+	v, shared, err := t.ranges.Do(ctx, span{of.id, 0, b.Len()}, func(ctx context.Context) (*hearth.View, error) {
+		v, err := t.fetch(ctx, b, 0, b.Len())
+		if err == nil {
+			t.put(b, v)
+		}
+		return v, err
+	})
+	if shared {
+		t.joined(of.n)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return cut(v, of.off, of.n), nil
 }
 
 // fetch gets a range from next, whatever becomes of it.

@@ -341,3 +341,85 @@ func TestAClosedTierRefuses(t *testing.T) {
 		return true
 	})
 }
+
+func TestWhatNextHoldsIsLifted(t *testing.T) {
+	// Nothing is fetched for a block that the next tier holds: the first who wants it brings
+	// it up on its own goroutine, those who come meanwhile share that, and it is kept.
+	pool := hearthtest.Pool(t, 64<<20)
+	synctest.Test(t, func(t *testing.T) {
+		k, o := &bucket{pool: pool, gate: make(chan struct{})}, object(hearth.BlockSize)
+		below := &holding{bucket: k, held: o.Block(0).ID()}
+		s := newShelf(pool)
+		tier := Through(s, below, Always)
+		own := context.WithValue(t.Context(), holding{}, 1)
+		var all sync.WaitGroup
+		all.Go(func() {
+			v, err := tier.Get(own, o.Block(0), 100, 5000)
+			check(t, v, err, o.Block(0), 100)
+		})
+		synctest.Wait()
+		for range 3 {
+			all.Go(func() {
+				v, err := tier.Get(t.Context(), o.Block(0), 7, 9)
+				check(t, v, err, o.Block(0), 7)
+			})
+		}
+		synctest.Wait()
+		k.gate <- struct{}{}
+		all.Wait()
+		if st := tier.Stats(); k.requests.Load() != 1 || k.bytes.Load() != hearth.BlockSize || st.Shared != 3 || st.Fetches != 1 {
+			t.Errorf("%d requests of %d bytes; %+v", k.requests.Load(), k.bytes.Load(), st)
+		}
+		if below.asked != own {
+			t.Error("brought up for nobody's context")
+		}
+		v, err := tier.Get(t.Context(), o.Block(0), 7, 9)
+		check(t, v, err, o.Block(0), 7)
+		if k.requests.Load() != 1 {
+			t.Error("not kept")
+		}
+		tier.Close()
+	})
+}
+
+func TestWhoBringsUpAndLeavesIsReplaced(t *testing.T) {
+	// The reader who brings a block up goes away; the one who waits for it gets it.
+	pool := hearthtest.Pool(t, 64<<20)
+	synctest.Test(t, func(t *testing.T) {
+		k, o := &bucket{pool: pool, gate: make(chan struct{})}, object(hearth.BlockSize)
+		tier := Through(newShelf(pool), &holding{bucket: k, held: o.Block(0).ID()}, Always)
+		leaves, leave := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		all.Go(func() {
+			if _, err := tier.Get(leaves, o.Block(0), 0, 5); !errors.Is(err, context.Canceled) {
+				t.Errorf("who left got %v", err)
+			}
+		})
+		synctest.Wait()
+		all.Go(func() {
+			v, err := tier.Get(t.Context(), o.Block(0), 7, 9)
+			check(t, v, err, o.Block(0), 7)
+		})
+		synctest.Wait()
+		leave()
+		synctest.Wait()
+		k.gate <- struct{}{}
+		all.Wait()
+		tier.Close()
+	})
+}
+
+// holding is a bucket that holds a block, as a tier below does, and knows by what context
+// it was asked last.
+type holding struct {
+	*bucket
+	held  hearth.ID
+	asked context.Context
+}
+
+func (h *holding) Has(id hearth.ID) bool { return id == h.held }
+
+func (h *holding) Get(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
+	h.asked = ctx
+	return h.bucket.Get(ctx, b, off, n)
+}
