@@ -122,7 +122,8 @@ func (i *Identity) call(conn net.Conn) (net.Conn, string, error) {
 	}
 	switch i.mode {
 	case encrypted:
-		return i.encrypt(tls.Client(conn, i.client), func(t *tls.Conn) error {
+		under := i.under(conn)
+		return i.encrypt(&sealed{tls.Client(under, i.client), under}, func(t net.Conn) error {
 			_, err := receiveBody(t, welcome, 0)
 			return err
 		})
@@ -151,7 +152,8 @@ func (i *Identity) answer(conn net.Conn) (net.Conn, string, error) {
 	}
 	switch i.mode {
 	case encrypted:
-		return i.encrypt(tls.Server(conn, i.server), func(t *tls.Conn) error { return send(t, welcome, nil) })
+		under := i.under(conn)
+		return i.encrypt(&sealed{tls.Server(under, i.server), under}, func(t net.Conn) error { return send(t, welcome, nil) })
 	case plain:
 		if err := i.verify(conn, clientGreeting, m.body, mine); err != nil {
 			if errors.Is(err, ErrKey) {
@@ -210,8 +212,11 @@ func (i *Identity) meet(m message, due kind) (greeting, error) {
 	return greeting{}, fmt.Errorf("%w: on there, off here", ErrEncryption)
 }
 
+// under is what lies under TLS of a connection.
+func (i *Identity) under(conn net.Conn) *records { return &records{Conn: conn, spare: &i.spare} }
+
 // encrypt does TLS's handshake, and what comes after it.
-func (i *Identity) encrypt(t *tls.Conn, after func(*tls.Conn) error) (net.Conn, string, error) {
+func (i *Identity) encrypt(t *sealed, after func(net.Conn) error) (net.Conn, string, error) {
 	if err := t.Handshake(); err != nil {
 		return nil, "", err
 	}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 )
 
 // Options say how a node talks to its peers.
@@ -33,6 +34,7 @@ type Identity struct {
 	tag            [tagBytes]byte // of the name
 	cluster        *Cluster       // nil: keyless
 	client, server *tls.Config    // nil unless encrypted
+	spare          sync.Pool      // room for records, of all connections
 }
 
 var (
@@ -46,7 +48,7 @@ func (c *Cluster) Identity(id string, o Options) (*Identity, error) {
 	if err := checkName(id); err != nil {
 		return nil, fmt.Errorf("make a certificate: node id %w", err)
 	}
-	i := &Identity{id: id, name: c.name, mode: encrypted, tag: nameTag(c.name), cluster: c}
+	i := &Identity{id: id, name: c.name, mode: encrypted, tag: nameTag(c.name), cluster: c, spare: sync.Pool{New: newRoom}}
 	if o.Plain {
 		i.mode = plain
 		return i, nil
@@ -94,6 +96,9 @@ func (c *Cluster) configs(certificate tls.Certificate) (client, server *tls.Conf
 		NextProtos:             []string{protocol},
 		Time:                   validAt,
 		SessionTicketsDisabled: true, // each connection shows the certificate anew
+		// A block is of no use before all of it has come, so that small records at a
+		// connection's beginning gain nothing; and their number is to be known (records).
+		DynamicRecordSizingDisabled: true,
 		VerifyConnection: func(s tls.ConnectionState) error {
 			_, err := PeerID(s)
 			return err

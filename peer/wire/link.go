@@ -122,11 +122,17 @@ type plain []byte
 func (p plain) parts() ([]byte, *hearth.View) { return p, nil }
 func (p plain) gone()                         {}
 
+// joiner is a connection that is no socket, and yet writes several buffers at once.
+type joiner interface {
+	WriteParts(parts ...[]byte) (int64, error)
+}
+
 // output writes a connection's frames, on the goroutine that runs it, or on one that has
 // something to send and finds nobody at it: to wake another for it costs as much as the
 // write. Whoever puts something there keeps it within bounds.
 type output struct {
 	conn     net.Conn
+	joins    joiner // is conn, if it is one
 	counters *counters
 	// idle is asked when it said, and when it was woken, what is to be sent for want of
 	// anything else, and when it is to be asked again (0: when woken). It may be nil.
@@ -145,6 +151,7 @@ type output struct {
 
 func newOutput(conn net.Conn, c *counters, pool *hearth.Pool) *output {
 	o := &output{conn: conn, counters: c, wake: make(chan struct{}, 1), turn: make(chan struct{}, 1)}
+	o.joins, _ = conn.(joiner)
 	own := make([]byte, 0, bufferSize)
 	o.w = writer{output: o, pool: pool, own: own, buf: own, sent: time.Now()}
 	return o
@@ -374,7 +381,11 @@ func (w *writer) flush(payload []byte) error {
 	} else {
 		w.vector = [2][]byte{w.buf, payload}
 		w.buffers = w.vector[:]
-		n, err = w.buffers.WriteTo(w.conn)
+		if w.joins != nil {
+			n, err = w.joins.WriteParts(w.buffers...)
+		} else {
+			n, err = w.buffers.WriteTo(w.conn)
+		}
 		w.vector = [2][]byte{}
 	}
 	w.buf, w.sent = w.buf[:0], time.Now()
