@@ -47,6 +47,8 @@ type bench struct {
 	table    []figure
 	fillings []filling
 	asked    []asked
+
+	predicted []predicted
 }
 
 func main() {
@@ -129,7 +131,7 @@ func run() error {
 		return err
 	}
 	defer b.origin.stop()
-	for _, set := range []func() error{b.small, b.large, b.names, b.warmUps, b.cold, b.readers, b.afterWarmUp, b.million, b.remoteReads, b.ringEpochs} {
+	for _, set := range []func() error{b.small, b.large, b.names, b.warmUps, b.cold, b.readers, b.afterWarmUp, b.million, b.remoteReads, b.ringEpochs, b.scales} {
 		if err := set(); err != nil {
 			return err
 		}

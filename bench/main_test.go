@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/bench/scaling"
 )
 
 func TestWastedBytesAreFoundWhereverTheStatusHasThem(t *testing.T) {
@@ -78,5 +79,21 @@ func TestFiguresAreInOneTable(t *testing.T) {
 		if got := b.kind(kind); len(got) != 1 || got[0].name != want {
 			t.Errorf("kind %d: %v, want %s", kind, got, want)
 		}
+	}
+}
+
+func TestAModelStandsBesideWhatWasMeasured(t *testing.T) {
+	// A LIST that came with a HEAD looked a name up and lists nothing; both passes count, and
+	// an error is of what was measured.
+	m := scaling.Measured{Nodes: 2, IdleSeconds: 10, IdleGossip: 4000}
+	m.Cold.Origin.List.Requests, m.Cold.Origin.Head.Requests, m.Again.Origin.List.Requests, m.Cold.PeerBytes, m.Again.PeerBytes = 12, 8, 1, 70, 10
+	rows := besides(m, scaling.Predicted{Lists: 4, PeerBytes: 100, Gossip: 180})
+	for i, want := range map[int]predicted{1: {2, "LISTs of directories", 4, 5}, 3: {2, "bytes between nodes", 100, 80}, 4: {2, "gossip, bytes a second and node", 180, 200}} {
+		if rows[i] != want {
+			t.Errorf("%+v, want %+v", rows[i], want)
+		}
+	}
+	if got := rows[3].err(); got != 0.25 {
+		t.Errorf("an error of %v, want 0.25", got)
 	}
 }

@@ -165,7 +165,7 @@ func (b *bench) report(raw string) error {
 	for _, table := range []struct {
 		rows  int
 		print func(io.Writer)
-	}{{len(local), b.speeds}, {len(distant), b.distances}, {len(far), b.remotes}, {len(b.asked), b.requests}, {len(local) + len(distant), b.costs}, {len(b.fillings), b.filled}} {
+	}{{len(local), b.speeds}, {len(distant), b.distances}, {len(far), b.remotes}, {len(b.asked), b.requests}, {len(local) + len(distant), b.costs}, {len(b.fillings), b.filled}, {len(b.predicted), b.scalings}} {
 		if table.rows == 0 {
 			continue
 		}

@@ -1,0 +1,213 @@
+package scaling
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"log"
+	"math"
+	"math/rand/v2"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/memberlist"
+)
+
+// counted is memberlist's transport, which notes what it sends.
+type counted struct {
+	*memberlist.NetTransport
+
+	mu      sync.Mutex // guards the rest
+	packets map[int]int
+	streams []*counting
+	note    chan struct{} // capacity 1
+}
+
+func (c *counted) WriteToAddress(b []byte, a memberlist.Address) (time.Time, error) {
+	c.mu.Lock()
+	c.packets[len(b)]++
+	c.mu.Unlock()
+	select {
+	case c.note <- struct{}{}:
+	default:
+	}
+	return c.NetTransport.WriteToAddress(b, a)
+}
+
+func (c *counted) DialAddressTimeout(a memberlist.Address, timeout time.Duration) (net.Conn, error) {
+	conn, err := c.NetTransport.DialAddressTimeout(a, timeout)
+	if err != nil {
+		return nil, err
+	}
+	s := &counting{Conn: conn}
+	c.mu.Lock()
+	c.streams = append(c.streams, s)
+	c.mu.Unlock()
+	return s, nil
+}
+
+type counting struct {
+	net.Conn
+	wrote, read int
+}
+
+func (c *counting) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	c.wrote += n
+	return n, err
+}
+
+func (c *counting) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	c.read += n
+	return n, err
+}
+
+// says has a node say something of itself; the rest of a delegate does nothing.
+type says struct{ meta []byte }
+
+func (s says) NodeMeta(int) []byte                                      { return s.meta }
+func (says) NotifyMsg([]byte)                                           {}
+func (says) GetBroadcasts(int, int) [][]byte                            { return nil }
+func (says) LocalState(bool) []byte                                     { return nil }
+func (says) MergeRemoteState([]byte, bool)                              {}
+func (says) AckPayload() []byte                                         { return nil }
+func (says) NotifyPingComplete(*memberlist.Node, time.Duration, []byte) {}
+
+// listed is a node of memberlist with the settings of peer/members, at an address of its own.
+func listed(t *testing.T, i int, meta []byte) (*memberlist.Memberlist, *counted) {
+	t.Helper()
+	logger := log.New(io.Discard, "", 0)
+	at := fmt.Sprintf("127.0.77.%d", i)
+	inner, err := memberlist.NewNetTransport(&memberlist.NetTransportConfig{BindAddrs: []string{at}, BindPort: port, Logger: logger})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr := &counted{NetTransport: inner, packets: map[int]int{}, note: make(chan struct{}, 1)}
+	c := memberlist.DefaultLANConfig()
+	c.Name, c.Transport, c.Logger = fmt.Sprintf("%032x", i), tr, logger
+	c.BindAddr, c.BindPort, c.AdvertisePort = at, port, port
+	c.SecretKey, c.EnableCompression = bytes.Repeat([]byte{7}, 32), false
+	c.ProbeInterval, c.PushPullInterval = 5*time.Millisecond, time.Hour
+	c.Delegate, c.Ping = says{meta}, says{}
+	list, err := memberlist.Create(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := list.Shutdown(); err != nil {
+			t.Error(err)
+		}
+	})
+	return list, tr
+}
+
+func TestMessagesAreAsLargeAsMemberlistsOwn(t *testing.T) {
+	// Two nodes join and probe each other: what they send is what the model says, to the
+	// byte, and the intervals of the model are those of the settings.
+	meta := []byte(strings.Repeat("m", MetaOf("node-1", "", Ring)))
+	g := RingGossip(len(meta))
+	_, _ = listed(t, 1, meta)
+	two, sent := listed(t, 2, meta)
+	if n, err := two.Join([]string{fmt.Sprintf("127.0.77.1:%d", port)}); n != 1 || err != nil {
+		t.Fatal(n, err)
+	}
+	sent.mu.Lock()
+	for _, s := range sent.streams {
+		if s.wrote != g.State(1) || s.read != g.State(1) {
+			t.Errorf("states of %d and %d bytes, the model has %d", s.wrote, s.read, g.State(1))
+		}
+	}
+	sent.mu.Unlock()
+	seen := func(size int) bool {
+		sent.mu.Lock()
+		defer sent.mu.Unlock()
+		return sent.packets[size] > 0
+	}
+	// News travel alone, or those of both nodes behind a probe or its answer, whose number
+	// may be shorter.
+	news := func() bool {
+		found := seen(crc + sealed + g.Alive())
+		for short := range number(seq) {
+			for count := 1; count <= 2; count++ {
+				behind := compound + compounded + count*(compounded+g.Alive()) - short
+				found = found || seen(g.Ping()+behind) || seen(g.Ack()+behind)
+			}
+		}
+		return found
+	}
+	over := time.After(20 * time.Second)
+	for !seen(g.Ping()) || !seen(g.Ack()) || !news() {
+		select {
+		case <-sent.note:
+		case <-over:
+			t.Fatalf("packets %v; the model has ping %d, ack %d, news %d", sent.packets, g.Ping(), g.Ack(), g.Alive())
+		}
+	}
+	lan := memberlist.DefaultLANConfig()
+	if g.GossipNodes != lan.GossipNodes || g.RetransmitMult != lan.RetransmitMult || g.ProbeInterval != lan.ProbeInterval ||
+		g.PushPullInterval != lan.PushPullInterval || g.GossipInterval != lan.GossipInterval {
+		t.Errorf("%+v is not DefaultLANConfig", g)
+	}
+}
+
+func TestExchangesAreRarerInLargeRings(t *testing.T) {
+	// Up to 32 nodes each 30 s; beyond, as memberlist does it.
+	g := RingGossip(40)
+	for n, want := range map[int]time.Duration{2: 30, 32: 30, 33: 60, 64: 60, 65: 90, 1000: 180} {
+		if got := g.PushPull(n); got != want*time.Second {
+			t.Errorf("%d nodes: %v, want %v s", n, got, int64(want))
+		}
+	}
+	if g.Idle(1) != 0 {
+		t.Error("a node alone gossips")
+	}
+	if n := g.NodesIn(g.State(77)); n != 77 {
+		t.Errorf("%d nodes fit in the state of 77", n)
+	}
+}
+
+// lister is memberlist's loop over whom to probe, as Memberlist.probe has it; 0 is itself.
+type lister struct {
+	list []int
+	next int
+}
+
+func (l *lister) probes(rng *rand.Rand) bool {
+	for skipped := 0; skipped < len(l.list); skipped++ {
+		if l.next >= len(l.list) {
+			rng.Shuffle(len(l.list), func(i, j int) { l.list[i], l.list[j] = l.list[j], l.list[i] })
+			l.next = 0
+			continue
+		}
+		l.next++
+		if l.list[l.next-1] != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+func TestSmallRingsProbeLess(t *testing.T) {
+	// The parts are those of memberlist's loop over very many intervals.
+	rng := rand.New(rand.NewPCG(1, 2))
+	for n := 2; n <= 8; n++ {
+		l := &lister{}
+		for i := range n {
+			l.list = append(l.list, i)
+		}
+		const intervals = 200_000
+		probes := 0
+		for range intervals {
+			if l.probes(rng) {
+				probes++
+			}
+		}
+		if got := float64(probes) / intervals; math.Abs(got-Probes(n)) > 0.01 {
+			t.Errorf("%d nodes probe in %.3f of the intervals, the model has %.3f", n, got, Probes(n))
+		}
+	}
+}

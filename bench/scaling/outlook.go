@@ -1,0 +1,61 @@
+package scaling
+
+import "time"
+
+// What a ring is bounded by, as packages of it say.
+const (
+	// connections are most that a node opens to one other (peer/wire), and connBytes what each
+	// takes of the RAM budget at either end.
+	connections, connBytes = 4, 32 << 10
+	// maxState is how much one exchange of gossip may bring (peer/members).
+	maxState = 4 << 20
+	// mapBytes and nodeBytes are what a map of who owns what takes (peer/place).
+	mapBytes, nodeBytes = 4 << 20, 200
+)
+
+// Outlook is what the model says of a ring of equal Nodes.
+type Outlook struct {
+	Nodes int
+	// Gossip is what each node sends in a second while nobody comes or goes, bytes of its link.
+	Gossip float64
+	// Exchange is how often each node compares all it knows with another, State the bytes
+	// that both send for it.
+	Exchange time.Duration
+	State    int
+	// Join is what all links together carry of the news that a node is there and then owns
+	// blocks, Leave of that it is gone, in bytes; Spread is about how long such news take.
+	Join, Leave int64
+	Spread      time.Duration
+	// Connections are the most that a node has, opened by itself and by others, when it reads
+	// of all, and Buffers what they take of its RAM budget, in bytes. Few is the same with one
+	// to each, which is what readers of small files come to.
+	Connections, Few    int
+	Buffers, FewBuffers int64
+	// Map is what a node keeps of who owns what, in bytes.
+	Map int64
+	// Share is a node's part of all blocks: what a leaver takes away, and nearly what a joiner
+	// is given.
+	Share float64
+}
+
+// Ahead is the outlook for n nodes, of which each says as many bytes of itself as g has.
+func Ahead(g Gossip, n int) Outlook {
+	most := 2 * connections * (n - 1)
+	return Outlook{
+		Nodes: n, Gossip: g.Idle(n), Exchange: g.PushPull(n), State: g.State(n),
+		Join: 2 * int64(n) * g.News(n, g.Alive()), Leave: int64(n) * g.News(n, g.Dead()), Spread: g.Spread(n),
+		Connections: most, Buffers: int64(most) * connBytes, Few: 2 * (n - 1), FewBuffers: int64(2*(n-1)) * connBytes,
+		Map: mapBytes + nodeBytes*int64(n), Share: 1 / float64(n),
+	}
+}
+
+// Largest is the ring beyond which two nodes can no longer compare all they know, in nodes.
+func Largest(g Gossip) int { return g.NodesIn(maxState) }
+
+// Warm is how long it takes to bring so many bytes from a bucket whose link brings origin
+// bytes a second to n nodes whose links bring node each, of which the busiest owns so many
+// times its share: each node loads what it owns, and nothing passes between nodes.
+func Warm(bytes float64, n int, origin, node, busiest float64) time.Duration {
+	seconds := max(bytes/origin, bytes/float64(n)*busiest/node)
+	return time.Duration(seconds * float64(time.Second))
+}
