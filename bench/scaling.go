@@ -106,6 +106,14 @@ func (b *bench) scalings(w io.Writer) {
 		fmt.Fprintf(w, "| %d\t| %.0f\t| %v\t| %d\t| %d, %d\t| %v\t| %d-%d\t| %.1f-%.1f\t| %.1f\t|\n", o.Nodes, o.Gossip, o.Exchange, o.State, o.Join, o.Leave, o.Spread,
 			o.Few, o.Connections, mib(o.FewBuffers), mib(o.Buffers), mib(o.Map))
 	}
+	const terabyte, gigabit = 1e12, 1e9 / 8
+	fmt.Fprint(w, "\n| nodes\t| busiest, of its share\t| 100 TB by 100 Gbit/s of the bucket\t| by 400 Gbit/s\t| by the nodes' 25 Gbit/s alone\t| a node's part, GB\t|\n|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|\n")
+	for _, n := range []int{8, 100, 1000} {
+		took := func(origin float64) time.Duration {
+			return scaling.Warm(100*terabyte, n, origin*gigabit, 25*gigabit, scaling.Busiest(n)).Round(time.Second)
+		}
+		fmt.Fprintf(w, "| %d\t| %.2f\t| %v\t| %v\t| %v\t| %.0f\t|\n", n, scaling.Busiest(n), took(100), took(400), took(math.Inf(1)), 100*terabyte/float64(n)/1e9)
+	}
 }
 
 func mib(n int64) float64 { return float64(n) / (1 << 20) }

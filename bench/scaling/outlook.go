@@ -1,6 +1,11 @@
 package scaling
 
-import "time"
+import (
+	"math"
+	"time"
+
+	"github.com/hearthfs/hearth/peer/place"
+)
 
 // What a ring is bounded by, as packages of it say.
 const (
@@ -51,6 +56,14 @@ func Ahead(g Gossip, n int) Outlook {
 
 // Largest is the ring beyond which two nodes can no longer compare all they know, in nodes.
 func Largest(g Gossip) int { return g.NodesIn(maxState) }
+
+// Busiest is how many times its share the node of n equal ones owns that owns the most, at
+// about the most. Slots belong to nodes by chance (peer/place): of n counts around slots/n the
+// greatest lies sqrt(2 ln n) deviations above.
+func Busiest(n int) float64 {
+	share := float64(n) / place.Slots
+	return 1 + math.Sqrt(2*math.Log(float64(n))*share*(1-1/float64(n)))
+}
 
 // Warm is how long it takes to bring so many bytes from a bucket whose link brings origin
 // bytes a second to n nodes whose links bring node each, of which the busiest owns so many
