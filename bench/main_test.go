@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 
 	"github.com/hearthfs/hearth"
@@ -93,7 +94,18 @@ func TestAModelStandsBesideWhatWasMeasured(t *testing.T) {
 			t.Errorf("%+v, want %+v", rows[i], want)
 		}
 	}
-	if got := rows[3].err(); got != 0.25 {
-		t.Errorf("an error of %v, want 0.25", got)
+	if got := rows[3].err(); got != 0.25 || !rows[3].wrong() {
+		t.Errorf("an error of %v, want 0.25, which is too much", got)
+	}
+	// One that is wrong says nothing of larger rings.
+	for _, c := range []struct {
+		rows []predicted
+		says bool
+	}{{rows[4:], true}, {rows[3:], false}, {[]predicted{{2, "nothing", 0, 0}}, false}} {
+		var out strings.Builder
+		(&bench{scale: 1, predicted: c.rows}).scalings(&out)
+		if strings.Contains(out.String(), "| 1000\t|") != c.says {
+			t.Errorf("%+v: %s", c.rows, &out)
+		}
 	}
 }

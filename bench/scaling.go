@@ -6,6 +6,7 @@ import (
 	"io"
 	"math"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/hearthfs/hearth/bench/scaling"
@@ -22,6 +23,9 @@ type predicted struct {
 
 // err is by how much the model says too much, as a part of what was measured.
 func (p predicted) err() float64 { return p.Predicted/p.Measured - 1 }
+
+// wrong tells whether the model is of no use; so it is where what it divides by is nothing.
+func (p predicted) wrong() bool { return !(math.Abs(p.err()) <= mostError) }
 
 // gossipFor is two intervals in which each node compares all it knows with one other.
 const gossipFor = time.Minute
@@ -68,9 +72,6 @@ func (b *bench) scales() error {
 		}
 		for _, p := range rows {
 			fmt.Fprintf(os.Stderr, "scaling to %d nodes: %s: %.0f predicted, %.0f measured, %+.1f %%\n", n, p.What, p.Predicted, p.Measured, 100*p.err())
-			if math.Abs(p.err()) > mostError {
-				fmt.Fprintf(os.Stderr, "scaling: the model is wrong by more than %.0f %%\n", 100*mostError)
-			}
 		}
 		b.predicted = append(b.predicted, rows...)
 	}
@@ -98,25 +99,12 @@ func (b *bench) scalings(w io.Writer) {
 	for _, p := range b.predicted {
 		fmt.Fprintf(w, "| %d\t| %s\t| %.0f\t| %.0f\t| %+.1f %%\t|\n", p.Nodes, b.shown(p.What), p.Predicted, p.Measured, 100*p.err())
 	}
-	g := gossiped()
-	fmt.Fprint(w, "\n| nodes\t| gossip, bytes a second and node\t| exchanged each\t| bytes of an exchange\t| all links: a node comes, goes\t| known after\t| connections, most\t| their buffers, MiB\t| map, MiB\t|\n")
-	fmt.Fprint(w, "|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|\n")
-	for _, n := range []int{8, 100, 1000, scaling.Largest(g)} {
-		o := scaling.Ahead(g, n)
-		fmt.Fprintf(w, "| %d\t| %.0f\t| %v\t| %d\t| %d, %d\t| %v\t| %d-%d\t| %.1f-%.1f\t| %.1f\t|\n", o.Nodes, o.Gossip, o.Exchange, o.State, o.Join, o.Leave, o.Spread,
-			o.Few, o.Connections, mib(o.FewBuffers), mib(o.Buffers), mib(o.Map))
+	if slices.ContainsFunc(b.predicted, predicted.wrong) {
+		fmt.Fprintf(w, "\nThe model is wrong by more than %.0f %%, so it says nothing of larger rings.\n", 100*mostError)
+		return
 	}
-	const terabyte, gigabit = 1e12, 1e9 / 8
-	fmt.Fprint(w, "\n| nodes\t| busiest, of its share\t| 100 TB by 100 Gbit/s of the bucket\t| by 400 Gbit/s\t| by the nodes' 25 Gbit/s alone\t| a node's part, GB\t|\n|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|\n")
-	for _, n := range []int{8, 100, 1000} {
-		took := func(origin float64) time.Duration {
-			return scaling.Warm(100*terabyte, n, origin*gigabit, 25*gigabit, scaling.Busiest(n)).Round(time.Second)
-		}
-		fmt.Fprintf(w, "| %d\t| %.2f\t| %v\t| %v\t| %v\t| %.0f\t|\n", n, scaling.Busiest(n), took(100), took(400), took(math.Inf(1)), 100*terabyte/float64(n)/1e9)
-	}
+	scaling.Outlooks(w, gossiped())
 }
-
-func mib(n int64) float64 { return float64(n) / (1 << 20) }
 
 // gossiped is the gossip of nodes with names as the measured ones have.
 func gossiped() scaling.Gossip {

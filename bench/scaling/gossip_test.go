@@ -77,19 +77,20 @@ func (says) MergeRemoteState([]byte, bool)                              {}
 func (says) AckPayload() []byte                                         { return nil }
 func (says) NotifyPingComplete(*memberlist.Node, time.Duration, []byte) {}
 
-// listed is a node of memberlist with the settings of peer/members, at an address of its own.
+// listed is a node of memberlist with the settings of peer/members.
 func listed(t *testing.T, i int, meta []byte) (*memberlist.Memberlist, *counted) {
 	t.Helper()
 	logger := log.New(io.Discard, "", 0)
-	at := fmt.Sprintf("127.0.77.%d", i)
-	inner, err := memberlist.NewNetTransport(&memberlist.NetTransportConfig{BindAddrs: []string{at}, BindPort: port, Logger: logger})
+	const at = "127.0.0.1"
+	inner, err := memberlist.NewNetTransport(&memberlist.NetTransportConfig{BindAddrs: []string{at}, Logger: logger})
 	if err != nil {
 		t.Fatal(err)
 	}
 	tr := &counted{NetTransport: inner, packets: map[int]int{}, note: make(chan struct{}, 1)}
 	c := memberlist.DefaultLANConfig()
 	c.Name, c.Transport, c.Logger = fmt.Sprintf("%032x", i), tr, logger
-	c.BindAddr, c.BindPort, c.AdvertisePort = at, port, port
+	c.BindAddr, c.BindPort = at, inner.GetAutoBindPort() // a number as long as 7946's
+	c.AdvertisePort = c.BindPort
 	c.SecretKey, c.EnableCompression = bytes.Repeat([]byte{7}, 32), false
 	c.ProbeInterval, c.PushPullInterval = 5*time.Millisecond, time.Hour
 	c.Delegate, c.Ping = says{meta}, says{}
@@ -110,9 +111,9 @@ func TestMessagesAreAsLargeAsMemberlistsOwn(t *testing.T) {
 	// byte, and the intervals of the model are those of the settings.
 	meta := []byte(strings.Repeat("m", MetaOf("node-1", "", Ring)))
 	g := RingGossip(len(meta))
-	_, _ = listed(t, 1, meta)
+	one, _ := listed(t, 1, meta)
 	two, sent := listed(t, 2, meta)
-	if n, err := two.Join([]string{fmt.Sprintf("127.0.77.1:%d", port)}); n != 1 || err != nil {
+	if n, err := two.Join([]string{one.LocalNode().Address()}); n != 1 || err != nil {
 		t.Fatal(n, err)
 	}
 	sent.mu.Lock()

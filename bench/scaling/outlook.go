@@ -1,6 +1,8 @@
 package scaling
 
 import (
+	"fmt"
+	"io"
 	"math"
 	"time"
 
@@ -71,4 +73,25 @@ func Busiest(n int) float64 {
 func Warm(bytes float64, n int, origin, node, busiest float64) time.Duration {
 	seconds := max(bytes/origin, bytes/float64(n)*busiest/node)
 	return time.Duration(seconds * float64(time.Second))
+}
+
+// Outlooks are tables of Markdown: of gossip, connections and memory, and of how long it takes
+// to warm 100 TB, for rings of 8, 100 and 1,000 nodes; and for the Largest.
+func Outlooks(w io.Writer, g Gossip) {
+	fmt.Fprint(w, "\n| nodes\t| gossip, bytes a second and node\t| exchanged each\t| bytes of an exchange\t| all links: a node comes, goes\t| known after\t| connections\t| their buffers, MiB\t| map, MiB\t|\n")
+	fmt.Fprint(w, "|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|\n")
+	mib := func(n int64) float64 { return float64(n) / (1 << 20) }
+	for _, n := range []int{8, 100, 1000, Largest(g)} {
+		o := Ahead(g, n)
+		fmt.Fprintf(w, "| %d\t| %.0f\t| %v\t| %d\t| %d, %d\t| %v\t| %d-%d\t| %.1f-%.1f\t| %.1f\t|\n", o.Nodes, o.Gossip, o.Exchange, o.State, o.Join, o.Leave, o.Spread,
+			o.Few, o.Connections, mib(o.FewBuffers), mib(o.Buffers), mib(o.Map))
+	}
+	const all, gigabit = 100e12, 1e9 / 8
+	fmt.Fprint(w, "\n| nodes\t| busiest, of its share\t| 100 TB by 100 Gbit/s of the bucket\t| by 400 Gbit/s\t| by the nodes' 25 Gbit/s alone\t| a node's part, GB\t|\n|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|\n")
+	for _, n := range []int{8, 100, 1000} {
+		took := func(origin float64) time.Duration {
+			return Warm(all, n, origin*gigabit, 25*gigabit, Busiest(n)).Round(time.Second)
+		}
+		fmt.Fprintf(w, "| %d\t| %.2f\t| %v\t| %v\t| %v\t| %.0f\t|\n", n, Busiest(n), took(100), took(400), took(math.Inf(1)), all/float64(n)/1e9)
+	}
 }
