@@ -84,10 +84,9 @@ func TestFiguresAreInOneTable(t *testing.T) {
 }
 
 func TestAModelStandsBesideWhatWasMeasured(t *testing.T) {
-	// A LIST that came with a HEAD looked a name up and lists nothing; both passes count, and
-	// an error is of what was measured.
+	// Both passes count, and an error is of what was measured.
 	m := scaling.Measured{Nodes: 2, IdleSeconds: 10, IdleGossip: 4000}
-	m.Cold.Origin.List.Requests, m.Cold.Origin.Head.Requests, m.Again.Origin.List.Requests, m.Cold.PeerBytes, m.Again.PeerBytes = 12, 8, 1, 70, 10
+	m.Cold.Origin.List.Requests, m.Again.Origin.List.Requests, m.Cold.PeerBytes, m.Again.PeerBytes = 4, 1, 70, 10
 	rows := besides(m, scaling.Predicted{Lists: 4, PeerBytes: 100, Gossip: 180})
 	for i, want := range map[int]predicted{1: {2, "LISTs of directories", 4, 5}, 3: {2, "bytes between nodes", 100, 80}, 4: {2, "gossip, bytes a second and node", 180, 200}} {
 		if rows[i] != want {

@@ -106,7 +106,7 @@ func (x *node) knows(ctx context.Context, n int) error {
 		last = s
 		here := 0
 		for _, m := range last.Members {
-			if m.State == "active" && m.Health == "alive" {
+			if m.State == "active" && m.Health == "alive" && m.Share > 0 { // its map has it, too
 				here++
 			}
 		}
