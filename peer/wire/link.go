@@ -299,8 +299,10 @@ func letGo(batch []outgoing) {
 }
 
 // gatherMost bytes of small answers go out in one write, if there is memory for them beside
-// the connection's own: each write costs as much as the bytes of several answers.
-const gatherMost = 64 << 10
+// the connection's own: each write costs as much as the bytes of several answers, and wakes
+// who reads. It is 46 answers of 4 KiB: in three writes what 32 readers have asked for costs
+// a ninth more CPU time (bench, W6 blocks).
+const gatherMost = 192 << 10
 
 // writer gathers what is small.
 type writer struct {
