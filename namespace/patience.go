@@ -21,8 +21,12 @@ func (d *directory) shared() bool {
 // coming. So there is at most one for each directory, and none for a file.
 func (q *inquiry) patiently(ctx context.Context, gate <-chan struct{}) error {
 	l := q.listBeside(ctx, gate)
-	if l == nil {
-		return nil // it has ended meanwhile, and knows
+	if l == nil { // it was listed lately, and another node wants to know what is newer
+		err := q.note(q.askHead(ctx))
+		if err == nil && !q.file.found {
+			err = q.note(q.askList(ctx))
+		}
+		return err
 	}
 	var wg sync.WaitGroup
 	defer wg.Wait()
