@@ -18,6 +18,7 @@ func rings() []scenario {
 		{name: "ring-cold", size: by("5 nodes, 800 files", "5 nodes, 20,000 files"), run: ringCold("D1")},
 		{name: "ring-cold-16k", size: by("5 nodes, 800 files", "5 nodes, 20,000 files"), run: ringCold("D1s")},
 		{name: "ring-listings", size: is("5 nodes, 800 files"), run: ringListings},
+		{name: "ring-news", size: is("5 nodes, 20 files"), run: ringNews},
 		{name: "ring-large", size: by("5 nodes, 128 MiB", "5 nodes, 1 GiB"), run: ringLarge},
 		{name: "ring-warmup", size: by("5 nodes, 402 files", "5 nodes, 20,004 files"), run: ringWarmUp},
 		{name: "ring-owner-killed", size: by("5 nodes, 400 files", "5 nodes, 20,000 files"), run: ringOwnerKilled},

@@ -2,9 +2,16 @@ package e2e
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
 	"net/netip"
+	"os"
 	"path"
+	"path/filepath"
 	"strings"
+	"syscall"
+	"time"
 
 	"github.com/hearthfs/hearth/e2e/nets"
 	"github.com/hearthfs/hearth/internal/faultproxy"
@@ -18,7 +25,9 @@ func ringListings(e *env) {
 	if r == nil {
 		return
 	}
-	list := r.load(r.o, r.few(10, 80))
+	small, err := hearthtest.Set("D1s") // every packet is looked at
+	r.must(err, "data set")
+	list := r.load(r.o, small.Reduced(10, 80))
 	dirs, _ := listable(list)
 	nodes := r.up(5, 0)
 	before := r.p.Stats()
@@ -69,6 +78,89 @@ func (r *ring) listed(before faultproxy.Stats, list []hearthtest.File) {
 		r.Errorf("%d LISTs for %d directories of %d pages", lists, dirs, pages)
 	}
 	r.shows("%d LISTs and %d HEADs for %d directories of %d pages", lists, heads, dirs, pages)
+}
+
+// ringNews changes what all nodes know, whose bound is far away, and has one of them learn it, by a
+// read of a version that is gone or by a check: the other nodes' kernels know it soon.
+func ringNews(e *env) {
+	r := e.ring(0)
+	if r == nil {
+		return
+	}
+	const bound = 5 * time.Minute
+	r.set.fresh = fmt.Sprintf("bounded(%v)", bound)
+	list := r.load(r.o, r.few(1, 20))
+	nodes := r.up(5, 0)
+	changed, gone := list[0], list[1]
+	come := hearthtest.File{Path: path.Join(path.Dir(gone.Path), "come"), Size: 4321}
+	start := time.Now()
+	for _, m := range nodes { // nobody reads: a read of what is gone would tell
+		for _, f := range list {
+			_, err := os.Stat(m.file(f))
+			r.must(err, "look at a file")
+		}
+		if _, err := os.Stat(m.file(come)); !errors.Is(err, fs.ErrNotExist) {
+			r.Fatalf("%s: a file that is not there: %v", m.name, err)
+		}
+	}
+	was, err := os.Stat(nodes[0].file(changed))
+	r.must(err, "look at a file")
+	before := r.p.Stats()
+	r.must(r.o.PutFile(r.ctx, r.o.bucket, "", changed, 1), "overwrite a file")
+	buf := make([]byte, 1<<20)
+	r.eventually("a read of the new version", func() bool {
+		_, err := readWhole(nodes[2].file(changed), changed, 1, buf)
+		if err != nil && !errors.Is(err, syscall.ESTALE) {
+			r.Fatalf("a read of what was overwritten: %v", err)
+		}
+		return err == nil
+	})
+	r.heard("an overwritten file", nodes, func(m *member) bool {
+		s, err := os.Stat(m.file(changed))
+		return err == nil && !s.ModTime().Equal(was.ModTime())
+	})
+	r.must(r.o.Delete(r.ctx, r.o.bucket, gone.Path), "delete a file")
+	r.must(r.o.PutFile(r.ctx, r.o.bucket, "", come, 0), "put a file")
+	if out, code := r.run(r.env.hearth, "warmup", "--check", "/", "--node", "unix://"+nodes[3].socket()); code != 0 && code != 3 {
+		r.Fatalf("hearth warmup --check: exit %d: %s", code, out)
+	}
+	r.heard("a deleted file and a new one", nodes, func(m *member) bool {
+		_, gone := os.Stat(m.file(gone))
+		_, come := os.Stat(m.file(come))
+		return errors.Is(gone, fs.ErrNotExist) && come == nil
+	})
+	if took := time.Since(start); took > bound/2 {
+		r.Fatalf("all that took %v: names are asked for again by themselves", took)
+	}
+	now := r.p.Stats()
+	r.shows("%d HEADs and %d LISTs", now.Head.Requests-before.Head.Requests, now.List.Requests-before.List.Requests)
+	r.all("afterwards", append([]hearthtest.File{come}, list[2:]...), 1, nodes...)
+	for _, m := range nodes {
+		_, err := readWhole(m.file(changed), changed, 1, buf)
+		r.must(err, "%s: read the new version", m.name)
+	}
+	r.quit(nodes...)
+}
+
+// file is where a file is seen through the node's mount.
+func (m *member) file(f hearthtest.File) string { return filepath.Join(m.dir, f.Path) }
+
+// heardWithin is how soon news are at all nodes of a ring, on a machine that runs them all.
+const heardWithin = 15 * time.Second
+
+// heard waits until each node's mount shows what one of them has learned.
+func (r *ring) heard(what string, nodes []*member, knows func(m *member) bool) {
+	r.Helper()
+	start := time.Now()
+	for _, m := range nodes {
+		r.eventually(m.name+" hearing of "+what, func() bool {
+			if time.Since(start) > heardWithin {
+				r.Fatalf("%s does not know %s after %v", m.name, what, heardWithin)
+			}
+			return knows(m)
+		})
+	}
+	r.shows("%s: %v", what, time.Since(start).Round(time.Millisecond))
 }
 
 // listings are who asked for what page, as packets to the origin say.

@@ -15,14 +15,16 @@ import (
 // edit is a set of changes of one directory's entries that come to pass together.
 // The directory's lock is held from its beginning to its commit.
 type edit struct {
-	t       *Tree
-	d       *directory
-	w       *store.Edit
-	pending map[string]*record.Entry // written in this edit; nil: removed
-	old     map[string]record.Entry  // what the database had, where that was read
-	changes []Change
-	first   bool      // the directory was never listed to its end
-	state   *dirState // the directory's, once this is committed; nil: as it is
+	t        *Tree
+	d        *directory
+	w        *store.Edit
+	pending  map[string]*record.Entry // written in this edit; nil: removed
+	old      map[string]record.Entry  // what the database had, where that was read
+	changes  []Change
+	segments []string  // that the changes are of, as often
+	asked    int64     // when the origin said so, in Unix ms; 0: it is not known, or another node said it
+	first    bool      // the directory was never listed to its end
+	state    *dirState // the directory's, once this is committed; nil: as it is
 	// superseded counts node ids that lost their names.
 	superseded int
 	miss       string   // a sort name that the database is known not to have; "": none
@@ -215,6 +217,7 @@ func (e *edit) news(sort string, x *record.Entry, old uint64) {
 		c.Name = e.d.mountName(e.t, sort, x)
 	}
 	e.changes = append(e.changes, c)
+	e.segments = append(e.segments, record.Segment(sort))
 }
 
 // commitLocked makes the changes. The directory's state follows them: who finds
@@ -278,6 +281,7 @@ func (t *Tree) changeOnce(d *directory, f func(*edit) error) (*edit, error) {
 // after does what follows an edit, under no lock.
 func (t *Tree) after(e *edit) {
 	t.news.Tell(e.changes)
+	t.tell(e)
 	if t.holders.Superseded(e.superseded) {
 		t.sweepHeld()
 	}

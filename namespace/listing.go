@@ -46,7 +46,7 @@ type listing struct {
 	starts    [2]int64
 	names     int
 	stopped   int64         // ms that it waited for its turn, and at the gate
-	copied    bool          // another node told all names
+	copied    bool          // another node told all names, or those of this page
 	took      time.Duration // what they took there
 	refused   uint64
 	marker    bool // the directory's own key exists
@@ -168,7 +168,7 @@ func (l *listing) run() {
 	}
 	l.finish(err)
 	if err == nil && l.names == 0 && !l.marker && !l.copied && d.path != "" {
-		t.vanished(d)
+		t.vanished(d, l.began)
 	}
 }
 
@@ -226,6 +226,7 @@ func (l *listing) copy() (whole bool, err error) {
 		return false, err
 	}
 	defer func() { <-t.tokens.copies }()
+	l.copied = true
 	s, newest := l.d.state.Load(), int64(0)
 	old := l.d.link.Freshness.CopyAge(s.took)
 	if l.d.whole(t) {
@@ -326,6 +327,9 @@ func (l *listing) flush(last bool) error {
 	e, err := t.beginLocked(d)
 	if err == nil && e.w.Generation() != l.age {
 		err = store.ErrRebuilt
+	}
+	if err == nil && !l.copied {
+		e.asked = l.starts[0]
 	}
 	if err == nil {
 		err = l.merge(e, last)

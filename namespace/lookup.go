@@ -297,6 +297,7 @@ type inquiry struct {
 	dir     finding
 	object  hearth.Object // of the file
 	copied  bool          // another node has told: began and asked are as it says
+	heard   int64         // what is older will not do; 0: nothing was heard of the name
 }
 
 type finding struct{ known, found bool }
@@ -463,6 +464,9 @@ func (q *inquiry) keep() error {
 		}
 		if q.copied && q.d.listedAt(t, q.segment+"/") > q.began {
 			return nil // the listing knows better
+		}
+		if !q.copied {
+			e.asked = q.began
 		}
 		var err error
 		switch {

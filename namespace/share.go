@@ -24,6 +24,9 @@ type Sharer interface {
 	Elsewhere(dir hearth.Directory) (end func(), elsewhere bool)
 	Names(ctx context.Context, dir hearth.Directory, behind string, old time.Duration, each func(*hearth.Object) bool) (hearth.Told, error)
 	Find(ctx context.Context, dir hearth.Directory, segment string, old time.Duration) (hearth.Found, error)
+	// Changed is told that segments of a directory mean other things than this node thought,
+	// as its origin said so long ago. It must not block.
+	Changed(dir hearth.Directory, segments []string, ago time.Duration)
 }
 
 // away is the way to the node that a directory belongs to. Whoever goes it holds no place
@@ -65,19 +68,29 @@ func (d *directory) listedAt(t *Tree, sort string) (at int64) {
 // owned is a directory, in use, that another node asks for. hearth.ErrMiss: this tree
 // does not have it, or not as a copy.
 func (t *Tree) owned(dir hearth.Directory) (*directory, error) {
-	l := t.links.Load().named(dir.Link)
-	if l == nil || l.Freshness.Mode == Strict || !strings.HasPrefix(dir.Prefix, l.Prefix) || !record.Representable(dir.Prefix) {
-		return nil, fmt.Errorf("link %q: %w", dir.Link, hearth.ErrMiss)
-	}
-	p := place{link: l, path: dir.Prefix[len(l.Prefix):]}
-	if p.path != "" && !record.IsDir(p.path) || p.hash() != dir.ID {
-		return nil, fmt.Errorf("directory %q of another link %q: %w", dir.Prefix, dir.Link, hearth.ErrMiss)
+	p, err := t.sharedPlace(dir)
+	if err != nil {
+		return nil, err
 	}
 	id, err := t.placeID(p)
 	if err != nil {
 		return nil, err
 	}
 	return t.dirs.get(t, id)
+}
+
+// sharedPlace is the place of a directory that another node names. hearth.ErrMiss: there is none
+// here, or it is not the same.
+func (t *Tree) sharedPlace(dir hearth.Directory) (p place, err error) {
+	l := t.links.Load().named(dir.Link)
+	if l == nil || l.Freshness.Mode == Strict || !strings.HasPrefix(dir.Prefix, l.Prefix) || !record.Representable(dir.Prefix) {
+		return p, fmt.Errorf("link %q: %w", dir.Link, hearth.ErrMiss)
+	}
+	p = place{link: l, path: dir.Prefix[len(l.Prefix):]}
+	if p.path != "" && !record.IsDir(p.path) || p.hash() != dir.ID {
+		return p, fmt.Errorf("directory %q of another link %q: %w", dir.Prefix, dir.Link, hearth.ErrMiss)
+	}
+	return p, nil
 }
 
 // Names tells another node the names of a directory behind a sort name, or from the first
@@ -185,7 +198,7 @@ func (q *inquiry) askElsewhere(ctx context.Context, k *knowledge, gate <-chan st
 		return false
 	}
 	defer w.end()
-	if !k.found {
+	if !k.found && q.heard == 0 {
 		q.listBeside(ctx, gate)
 	}
 	release, err := q.t.turn(ctx, q.t.tokens.finds)
@@ -193,7 +206,7 @@ func (q *inquiry) askElsewhere(ctx context.Context, k *knowledge, gate <-chan st
 		return false
 	}
 	defer release()
-	last := max(q.d.listedAt(q.t, q.segment), q.t.clock.Trusted(k.Checked))
+	last := max(q.d.listedAt(q.t, q.segment), q.t.clock.Trusted(k.Checked), q.heard)
 	asked, now := time.Now(), q.t.clock.Now()
 	life := q.d.link.Freshness.Life()
 	f, err := w.Find(ctx, w.dir, q.segment, min(life-life/4, since(now, last)))

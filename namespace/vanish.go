@@ -7,9 +7,9 @@ import (
 	"github.com/hearthfs/hearth/namespace/store"
 )
 
-// vanished removes a directory in which a listing found nothing from the one it
-// stands in: a bucket has no empty directories.
-func (t *Tree) vanished(d *directory) {
+// vanished removes a directory in which a listing that began then found nothing from the
+// one it stands in: a bucket has no empty directories.
+func (t *Tree) vanished(d *directory, asked int64) {
 	parent := strings.TrimSuffix(d.path, "/")
 	cut := strings.LastIndexByte(parent, '/') + 1
 	id, ok, err := t.idOf(place{link: d.link, path: parent[:cut]})
@@ -21,7 +21,10 @@ func (t *Tree) vanished(d *directory) {
 		return
 	}
 	defer in.release()
-	_ = t.change(in, func(e *edit) error { return e.drop(parent[cut:] + "/") }) // the next listing does it
+	_ = t.change(in, func(e *edit) error { // the next listing does it, else
+		e.asked = asked
+		return e.drop(parent[cut:] + "/")
+	})
 }
 
 // sweepBehind removes what is known of the inside of a directory that went away:

@@ -100,6 +100,7 @@ func (a *around) leave(unheard func(cause error)) (err error) {
 		}
 		err = a.ring.Close()
 	}
+	a.names.Close()
 	if a.owners != nil {
 		a.owners.Close()
 		a.served.Close()
@@ -123,6 +124,7 @@ func (a *around) line(started time.Time) *figures.RingLine {
 	}
 	x, s := a.part.Line(started), a.names.Stats()
 	x.Names = map[string]int64{"asked": s.Pages + s.Finds, "bucket": s.Elsewhere, "told": s.ToldPages + s.ToldFinds, "refused": s.Refused, "failed": s.Failed}
+	x.News = map[string]int64{"told": s.NewsTold, "heard": s.NewsHeard, "asked": s.NewsAsked, "lost": s.NewsLost}
 	return x
 }
 
@@ -149,7 +151,7 @@ func (n *Node) openRing() error {
 	}
 	a.part, a.Router, n.ring = part, route.New(part.ID()), a
 	n.owner.part.Store(part)
-	a.names = sharing.New(sharing.Options{Owner: part.OwnerOf, Call: part.Call, Pool: n.pool})
+	a.names = sharing.New(sharing.Options{Owner: part.OwnerOf, Others: part.Others, Call: part.Call, Pool: n.pool})
 	return nil
 }
 

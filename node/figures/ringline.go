@@ -31,13 +31,21 @@ type RingLine struct {
 	// each for some, and one, "other", for the rest.
 	Served Served `json:"served"`
 	Peers  []Peer `json:"peers,omitempty"`
-	// Names are pages of listings and single names, by what became of them: "asked" of their
-	// owners, "bucket" instead, "told" to others, "refused" to them, and "failed".
-	Names map[string]int64 `json:"names"`
+	RingNames
 	// Refused are messages of nodes that may not be in this ring, JoinsFailed attempts to
 	// find a node that nobody answered.
 	Refused     int64 `json:"refused"`
 	JoinsFailed int64 `json:"joins_failed"`
+}
+
+// RingNames are what nodes tell each other of names.
+type RingNames struct {
+	// Names are pages of listings and single names, by what became of them: "asked" of their
+	// owners, "bucket" instead, "told" to others, "refused" to them, and "failed".
+	Names map[string]int64 `json:"names"`
+	// News are directories in which names changed: "told" to a node, "heard" of one, "asked" for
+	// because of that, and "lost": not told, or not taken up.
+	News map[string]int64 `json:"news"`
 }
 
 // MostAbsent of the missing are named.

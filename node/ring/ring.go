@@ -10,9 +10,11 @@ import (
 	"encoding/hex"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strconv"
 	"sync/atomic"
 
@@ -192,6 +194,13 @@ func (r *Ring) Active() map[string]string {
 		}
 	}
 	return all
+}
+
+// Others are the ids of the other members that own blocks, and so directories.
+func (r *Ring) Others() []string {
+	all := r.Active()
+	delete(all, r.ID())
+	return slices.Collect(maps.Keys(all))
 }
 
 // OwnerOf is the node that lists a directory; "": nobody, before this one has joined.

@@ -221,13 +221,18 @@ func (r *reader) milliseconds() time.Duration {
 }
 
 func (r *reader) string(most uint64) string {
-	n, used := binary.Uvarint(r.b)
-	if used <= 0 || n > most {
+	n := r.uvarint()
+	if n > most {
 		r.bad, r.b = true, nil
 		return ""
 	}
-	r.b = r.b[used:]
 	return string(r.bytes(n))
+}
+
+func (r *reader) uvarint() uint64 {
+	n, used := binary.Uvarint(r.b)
+	r.skip(used)
+	return n
 }
 
 // segment is a name that leads nowhere but into its directory.
@@ -241,12 +246,10 @@ func (r *reader) segment() string {
 
 // file reads what is said of a file. Its Version is computed.
 func (r *reader) file(o *hearth.Object, identity string) {
-	size, n := binary.Uvarint(r.b)
-	r.skip(n)
+	size := r.uvarint()
 	seconds, n := binary.Varint(r.b)
 	r.skip(n)
-	nanos, n := binary.Uvarint(r.b)
-	r.skip(n)
+	nanos := r.uvarint()
 	etag := r.string(maxETag)
 	if size > math.MaxInt64 || nanos >= 1e9 || seconds < -1<<40 || seconds > 1<<40 {
 		r.bad = true

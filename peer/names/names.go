@@ -19,6 +19,12 @@
 // elsewhere: so who waits for a node waits for the bucket, and never in a circle, however
 // much maps differ.
 //
+// Who learns from the bucket that a name means another thing tells the directory's owner;
+// that asks the bucket, and who owns the directory tells all others what it finds. News are doubt,
+// never truth: who hears them asks the owner for what it believes itself, once a second for
+// each directory at most, whatever is said how often. What is lost, since
+// a node does not answer or much is told at once, is learned when the names' time is over.
+//
 // What comes is checked: names are one segment each, in order, behind what was asked for;
 // Versions are computed here, of the identity that this node knows. Anything else fails the
 // answer.
@@ -41,6 +47,7 @@ import (
 const (
 	CallNames uint16 = 1
 	CallFind  uint16 = 2
+	CallNews  uint16 = 3
 )
 
 var (
@@ -65,6 +72,9 @@ type Tree interface {
 	Names(ctx context.Context, dir hearth.Directory, behind string, old time.Duration, each func(*hearth.Object) bool) (hearth.Told, error)
 	// Find tells what a segment of a key means in a directory, likewise.
 	Find(ctx context.Context, dir hearth.Directory, segment string, old time.Duration) (hearth.Found, error)
+	// Heard is told that a segment, or "" for the directory, was found so long ago to mean
+	// another thing. It returns once what is older is asked for of who tells of the directory.
+	Heard(ctx context.Context, dir hearth.Directory, segment string, ago time.Duration)
 }
 
 // Origin is what is decorated.
@@ -78,17 +88,20 @@ type Options struct {
 	// Owner is the node that a directory belongs to by this node's map; "": none. self: it
 	// is this one.
 	Owner func(dir [16]byte) (id string, self bool)
+	// Others are the ids of those that are told what this node learns of directories of its own.
+	Others func() []string
 	// Call asks a node by a number; the caller releases what it gets.
 	Call func(ctx context.Context, id string, number uint16, body *hearth.View) (*hearth.View, error)
 	// Pool is where answers lie on their way out.
 	Pool *hearth.Pool
 }
 
-// Names are a node's part in the names of a ring.
+// Names are a node's part in the names of a ring. Close them.
 type Names struct {
-	o     Options
-	tree  atomic.Pointer[Tree]
-	stats counters
+	o      Options
+	tree   atomic.Pointer[Tree]
+	stats  counters
+	gossip *gossip
 
 	mu   sync.Mutex // guards uses; Owner is called under it, nothing else
 	uses map[[16]byte]use
@@ -98,14 +111,14 @@ type Names struct {
 type use struct{ asking, telling int }
 
 // New returns Names without a tree: until Serve all questions of others are refused.
-func New(o Options) *Names { return &Names{o: o, uses: map[[16]byte]use{}} }
+func New(o Options) *Names { return &Names{o: o, uses: map[[16]byte]use{}, gossip: newGossip()} }
 
 // Serve answers others from a tree whose origins are decorated by Over.
 func (n *Names) Serve(t Tree) { n.tree.Store(&t) }
 
 // Calls answer others, by number.
 func (n *Names) Calls() map[uint16]wire.Answer {
-	return map[uint16]wire.Answer{CallNames: n.names, CallFind: n.find}
+	return map[uint16]wire.Answer{CallNames: n.names, CallFind: n.find, CallNews: n.hear}
 }
 
 // Over is an origin whose directories are asked of their owners. Head and List are the
@@ -258,11 +271,16 @@ type Stats struct {
 	ToldPages, ToldFinds, Sent, Refused int64
 	// Failed are questions of others that this node's tree or bucket failed to answer.
 	Failed int64
+	// NewsTold are directories of which nodes were told that names in them changed, each node counted;
+	// NewsHeard those of which this node heard, NewsAsked how often one was asked for because
+	// of that. NewsLost were not told, or not taken up: a node did not answer, or too many waited.
+	NewsTold, NewsHeard, NewsAsked, NewsLost int64
 }
 
 type counters struct {
 	listings, pages, finds, elsewhere, old, received atomic.Int64
 	toldPages, toldFinds, sent, refused, failed      atomic.Int64
+	newsTold, newsHeard, newsAsked, newsLost         atomic.Int64
 }
 
 // Stats returns the present figures.
@@ -273,5 +291,6 @@ func (n *Names) Stats() Stats {
 		Elsewhere: c.elsewhere.Load(), Old: c.old.Load(), Received: c.received.Load(),
 		ToldPages: c.toldPages.Load(), ToldFinds: c.toldFinds.Load(), Sent: c.sent.Load(),
 		Refused: c.refused.Load(), Failed: c.failed.Load(),
+		NewsTold: c.newsTold.Load(), NewsHeard: c.newsHeard.Load(), NewsAsked: c.newsAsked.Load(), NewsLost: c.newsLost.Load(),
 	}
 }

@@ -665,3 +665,5 @@ func (n noTree) Names(context.Context, hearth.Directory, string, time.Duration, 
 func (n noTree) Find(context.Context, hearth.Directory, string, time.Duration) (hearth.Found, error) {
 	return hearth.Found{}, n.err
 }
+
+func (noTree) Heard(context.Context, hearth.Directory, string, time.Duration) {}

@@ -141,6 +141,7 @@ type ring struct {
 	past  atomic.Int64 // nanoseconds that have passed
 
 	freshness namespace.Freshness
+	news      atomic.Bool // nodes tell each other; else what they know has its age alone
 }
 
 // node is one of them: a tree, and connections to the others.
@@ -190,7 +191,7 @@ func newFreshRing(t *testing.T, n int, f namespace.Freshness) *ring {
 	for i := range n {
 		x := &node{r: r, number: i, pool: hearth.NewPool(64 << 20), skew: time.Duration(i) * time.Hour}
 		x.owner.Store(&byPlace)
-		x.names = New(Options{Pool: x.pool, Call: x.ask, Owner: func(dir [16]byte) (string, bool) {
+		x.names = New(Options{Pool: x.pool, Call: x.ask, Others: x.others, Owner: func(dir [16]byte) (string, bool) {
 			owner := (*x.owner.Load())(dir)
 			return fmt.Sprint(owner), owner == x.number
 		}})
@@ -211,7 +212,20 @@ func newFreshRing(t *testing.T, n int, f namespace.Freshness) *ring {
 	return r
 }
 
+// others are all nodes but this one.
+func (x *node) others() (ids []string) {
+	for _, y := range x.r.nodes {
+		if y != x {
+			ids = append(ids, fmt.Sprint(y.number))
+		}
+	}
+	return ids
+}
+
 func (r *ring) close() {
+	for _, x := range r.nodes {
+		x.names.Close()
+	}
 	for _, x := range r.nodes {
 		if err := x.tree.Close(); err != nil {
 			r.Error(err)
@@ -248,6 +262,9 @@ func (x *node) open() {
 
 // ask is the node's way to others.
 func (x *node) ask(ctx context.Context, id string, number uint16, body *hearth.View) (*hearth.View, error) {
+	if number == CallNews && !x.r.news.Load() {
+		return nil, wire.ErrDown
+	}
 	var to int
 	_, _ = fmt.Sscan(id, &to)
 	do := func() (*hearth.View, error) { return x.peers[to].Call(ctx, number, body) }

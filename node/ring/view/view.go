@@ -93,6 +93,9 @@ func Export(r *figures.RingLine, m metric.Sink) {
 	for outcome, n := range r.Names {
 		m.Count("hearth_ring_names_total", "Pages of listings and single names that nodes tell each other, by what became of them.", n, "told", outcome)
 	}
+	for outcome, n := range r.News {
+		m.Count("hearth_ring_news_total", "Directories in which names changed, as nodes tell each other, by what became of that.", n, "news", outcome)
+	}
 	for _, p := range r.Peers {
 		m.Count("hearth_ring_peer_requests_total", "What this node asked a peer for.", p.Requests, "peer", p.Name)
 		m.Count("hearth_ring_peer_bytes_total", "Bytes that a peer sent to this node.", p.Bytes, "peer", p.Name)

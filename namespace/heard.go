@@ -1,0 +1,110 @@
+package namespace
+
+import (
+	"context"
+	"time"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/namespace/age"
+	"github.com/hearthfs/hearth/namespace/record"
+)
+
+// newsSlack is what the way of news may have taken: the owner's answer may be that much older
+// than the news seem to be. It is no older for it than what is known here.
+const newsSlack = time.Second
+
+// listedShare is how many times its duration a listing is left alone, whatever is heard: it
+// is believed for twenty times that at least.
+const listedShare = 10
+
+// tell has the nodes of a ring hear of an edit that the origin was asked for.
+func (t *Tree) tell(e *edit) {
+	if len(e.changes) == 0 || e.asked == 0 || !e.d.shared() {
+		return
+	}
+	dir := hearth.Directory{ID: e.d.hash, Link: e.d.link.Name, Prefix: e.d.prefix()}
+	e.d.link.Origin.(Sharer).Changed(dir, e.segments, since(t.clock.Now(), e.asked))
+}
+
+// Heard is told by another node that a segment of a directory, or "" for all of it, was found
+// so long ago to mean another thing than before. That is doubt, not truth: who believes
+// something older here asks the node that the directory belongs to, or the origin if that
+// is this one; and all is told on from there as whatever is found out is. It returns once that is done.
+func (t *Tree) Heard(ctx context.Context, dir hearth.Directory, segment string, old time.Duration) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(t.ctx, cancel)()
+	done := make(chan struct{})
+	if t.behind(func() { // or the tree could be closed meanwhile
+		defer close(done)
+		t.heard(ctx, dir, segment, old)
+	}) {
+		<-done
+	}
+}
+
+func (t *Tree) heard(ctx context.Context, dir hearth.Directory, segment string, old time.Duration) {
+	d, ok := t.doubted(dir)
+	if !ok {
+		return
+	}
+	defer d.release()
+	now := t.clock.Now()
+	at := now - old.Milliseconds()
+	if segment == "" {
+		t.listHeard(ctx, d, at)
+		return
+	}
+	k, err := t.known(d, record.Meaning{Segment: segment})
+	absent := min(t.neg.Since(age.Absence{Dir: d.hash, Sort: segment}), t.neg.Since(age.Absence{Dir: d.hash, Sort: segment + "/"}))
+	last := max(d.listedAt(t, segment+"/"), t.clock.Trusted(k.Checked), absent)
+	if err != nil || last >= at || !k.found && absent == 0 && !d.whole(t) {
+		return // it is known as well, or nobody here has an opinion
+	}
+	w := d.elsewhere()
+	if w == nil {
+		a := t.askBehind(d, record.Meaning{Segment: segment})
+		select {
+		case <-a.done:
+		case <-ctx.Done():
+		}
+		return
+	}
+	w.end()
+	q := &inquiry{t: t, d: d, segment: segment, began: now, asked: time.Now(), heard: at - newsSlack.Milliseconds()}
+	if q.askElsewhere(ctx, &k, nil) { // else the bound will do: not every node is to ask the origin
+		_ = q.keep()
+	}
+}
+
+// listHeard has a directory listed that was listed before, if that was before then and it is
+// time. As any listing, a copy goes to the origin if the owner does not answer.
+func (t *Tree) listHeard(ctx context.Context, d *directory, at int64) {
+	if l := d.running.Load(); l != nil && l.Wait(ctx) != nil { // it may have passed what changed
+		return
+	}
+	s, listed := d.state.Load(), int64(0)
+	if d.whole(t) {
+		listed = t.clock.Trusted(s.listed)
+	}
+	if listed == 0 || listed >= at || since(t.clock.Now(), listed) < listedShare*s.took {
+		return
+	}
+	if l, err := t.list(ctx, d, 0, nil); err == nil {
+		_ = l.Wait(ctx)
+	}
+}
+
+// doubted is a directory, in use, that another node tells of; false: nobody here knows it.
+func (t *Tree) doubted(dir hearth.Directory) (*directory, bool) {
+	p, err := t.sharedPlace(dir)
+	if err != nil {
+		return nil, false
+	}
+	id, ok, err := t.idOf(p)
+	if !ok || err != nil {
+		return nil, false
+	}
+	d, err := t.dirs.get(t, id)
+	return d, err == nil
+}

@@ -1,0 +1,198 @@
+package names
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/hearthfs/hearth"
+)
+
+const (
+	// newsWindow is how long news gather before they go out: a listing finds many at once.
+	newsWindow = 100 * time.Millisecond
+	// newsDirs are the directories of which news wait, in either direction, at most. What is
+	// more is not told: others learn of it when their names' time is over.
+	newsDirs = 256
+	// newsNames of one directory are told by name; if there are more, the directory changed. A
+	// HEAD for each would be no less than the LIST of a page.
+	newsNames = 32
+	// newsCalls are the nodes that are told at a time, each within newsWait: a node that hangs
+	// holds up news of others, and no more of them than what waits meanwhile.
+	newsCalls = 8
+	newsWait  = time.Second
+	// newsEvery is how often at most a directory is asked for because of what is heard of it.
+	newsEvery = time.Second
+	// newsAsks are the directories that are asked for at a time because of what is heard.
+	newsAsks = 8
+)
+
+// news are what is said of one directory.
+type news struct {
+	dir   hearth.Directory
+	names map[string]time.Time // segments, and when the bucket said so
+	all   bool                 // it changed: names are not told
+	at    time.Time            // of all, when the bucket said so last
+}
+
+// add makes names part of the news; "" is the directory itself.
+func (x *news) add(name string, at time.Time) {
+	if at.After(x.at) {
+		x.at = at
+	}
+	_, known := x.names[name]
+	if x.all = x.all || name == "" || !known && len(x.names) >= newsNames; x.all {
+		x.names = nil
+		return
+	}
+	if x.names == nil {
+		x.names = map[string]time.Time{}
+	}
+	if at.After(x.names[name]) {
+		x.names[name] = at
+	}
+}
+
+// merge adds younger news of the same directory.
+func (x *news) merge(y *news) {
+	if y.all {
+		x.add("", y.at)
+	}
+	for name, at := range y.names {
+		x.add(name, at)
+	}
+}
+
+func (x *news) none() bool { return !x.all && len(x.names) == 0 }
+
+// gossip is what waits to be told, and what was heard and is not asked for yet.
+type gossip struct {
+	ctx    context.Context // ends with Close
+	cancel context.CancelFunc
+	work   sync.WaitGroup
+	asks   chan struct{} // one for each directory that is asked for
+
+	mu      sync.Mutex // guards the rest, and additions to work
+	closed  bool
+	told    map[[16]byte]*news
+	telling bool // somebody tells what is told
+	heard   map[[16]byte]*news
+}
+
+func newGossip() *gossip {
+	g := &gossip{asks: make(chan struct{}, newsAsks), told: map[[16]byte]*news{}, heard: map[[16]byte]*news{}}
+	g.ctx, g.cancel = context.WithCancel(context.Background())
+	return g
+}
+
+// Close ends what is told and heard. No question of this node's tree for either is left
+// under way.
+func (n *Names) Close() {
+	n.gossip.mu.Lock()
+	n.gossip.closed = true
+	n.gossip.mu.Unlock()
+	n.gossip.cancel()
+	n.gossip.work.Wait()
+}
+
+// wait is over after a time, or with Close: false.
+func (g *gossip) wait(d time.Duration) bool {
+	select {
+	case <-time.After(d):
+		return true
+	case <-g.ctx.Done():
+		return false
+	}
+}
+
+// Changed has those hear who are to know that segments of a directory mean other things than
+// this node thought, as the bucket said so long ago: all others if the directory is this
+// node's, else its owner, which finds out and tells the others. It does not wait for that.
+func (s *Shared) Changed(dir hearth.Directory, segments []string, ago time.Duration) {
+	n, g := s.n, s.n.gossip
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	x := g.told[dir.ID]
+	switch {
+	case g.closed:
+		return
+	case x == nil && len(g.told) >= newsDirs:
+		n.stats.newsLost.Add(1)
+		return
+	case x == nil:
+		x = &news{dir: dir}
+		g.told[dir.ID] = x
+	}
+	at := time.Now().Add(-ago)
+	for _, name := range segments {
+		x.add(name, at)
+	}
+	if !g.telling {
+		g.telling = true
+		g.work.Go(n.spread)
+	}
+}
+
+// spread tells what is to be told, until nothing is.
+func (n *Names) spread() {
+	g := n.gossip
+	for g.wait(newsWindow) {
+		g.mu.Lock()
+		all := g.told
+		g.told = map[[16]byte]*news{}
+		g.telling = len(all) > 0
+		g.mu.Unlock()
+		if len(all) == 0 {
+			return
+		}
+		n.tellAll(all)
+	}
+}
+
+// tellAll tells each node what it is to know.
+func (n *Names) tellAll(all map[[16]byte]*news) {
+	var ours []*news
+	to := map[string][]*news{}
+	for _, x := range all {
+		if id, self := n.o.Owner(x.dir.ID); self {
+			ours = append(ours, x)
+		} else if id != "" {
+			to[id] = append(to[id], x)
+		}
+	}
+	if len(ours) > 0 {
+		for _, id := range n.o.Others() {
+			to[id] = append(to[id], ours...)
+		}
+	}
+	var calls errgroup.Group
+	calls.SetLimit(newsCalls)
+	for id, list := range to {
+		calls.Go(func() error {
+			n.tellOne(id, list)
+			return nil
+		})
+	}
+	_ = calls.Wait()
+}
+
+// tellOne tells a node. What it does not take it learns when its names' time is over.
+func (n *Names) tellOne(id string, list []*news) {
+	for len(list) > 0 {
+		body, many := appendNews(nil, list, time.Now())
+		ctx, cancel := context.WithTimeout(n.gossip.ctx, newsWait)
+		v, err := n.o.Call(ctx, id, CallNews, hearth.NewView(body))
+		cancel()
+		if v != nil {
+			v.Release()
+		}
+		if err != nil {
+			n.stats.newsLost.Add(int64(len(list)))
+			return
+		}
+		n.stats.newsTold.Add(int64(many))
+		list = list[many:]
+	}
+}

@@ -1,0 +1,456 @@
+package names
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/namespace"
+	"github.com/hearthfs/hearth/namespace/record"
+	"github.com/hearthfs/hearth/peer/wire"
+)
+
+// changes are told by a node's tree, as its mounts hear of them.
+func (x *node) changes() <-chan namespace.Change {
+	all := make(chan namespace.Change, 1000)
+	x.r.Cleanup(x.tree.Subscribe(func(c namespace.Change) { all <- c }))
+	return all
+}
+
+// shows waits until the node's tree, which is told of changes, has a path mean something.
+func (x *node) shows(changes <-chan namespace.Change, path, want string) {
+	x.r.Helper()
+	late := time.After(patience)
+	for x.resolve(path) != want {
+		select {
+		case <-changes:
+		case <-late:
+			x.r.Fatalf("node %d: %s is %q still, not %q: %+v", x.number, path, x.resolve(path), want, x.r.told())
+		}
+	}
+}
+
+// known has all nodes list the root, long before what comes then, and hear each other from now on.
+func (r *ring) known(owner int) (changes []<-chan namespace.Change) {
+	r.news.Store(true)
+	for _, x := range r.nodes {
+		x.owns(owner)
+	}
+	for _, x := range r.nodes {
+		x.list("/")
+		changes = append(changes, x.changes())
+	}
+	r.past.Add(int64(10 * time.Second))
+	return changes
+}
+
+func TestAllHearOfAVersionThatOneFoundGone(t *testing.T) {
+	// One of five nodes finds that a version is gone: the others have the new one long
+	// before their time is over, and the bucket was asked once.
+	r := newRing(t, 5)
+	old := r.b.put("f", "A")
+	r.b.put("g", "A")
+	changes := r.known(0)
+	r.b.put("f", "B")
+	heads, lists := r.b.requests()
+	r.nodes[3].tree.Forget(&old)
+	for i, x := range r.nodes {
+		x.shows(changes[i], "f", "B")
+	}
+	if h, l := r.b.requests(); h-heads+l-lists != 1 {
+		t.Errorf("%d HEADs and %d LISTs", h-heads, l-lists)
+	}
+	for _, x := range r.nodes[1:] {
+		if s := x.names.Stats(); s.NewsTold != 0 {
+			t.Errorf("node %d told what it was told: %+v", x.number, s)
+		}
+	}
+}
+
+func TestAllHearOfAListing(t *testing.T) {
+	// A node that owns nothing lists a directory anew, for a check: a file that came, one that
+	// went and one that another took the place of are seen by all, each directory is listed
+	// once more by its owner at most, and how many names changed does not matter.
+	for _, more := range []int{0, 200} {
+		r := newRing(t, 4)
+		r.b.put("changed", "A")
+		r.b.put("gone", "A")
+		changes := r.known(0)
+		for _, x := range r.nodes {
+			if got := x.resolve("come"); got != "" {
+				t.Fatalf("%q", got)
+			}
+		}
+		r.b.put("come", "A")
+		r.b.put("changed", "B")
+		r.b.remove("gone")
+		for i := range more {
+			r.b.put(fmt.Sprintf("more-%d", i), "A")
+		}
+		heads, lists := r.b.requests()
+		x := r.nodes[3]
+		root, err := x.tree.Root(t.Context(), "/")
+		if err == nil {
+			err = x.tree.Refresh(t.Context(), root.ID, x.tree.Now())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, x := range r.nodes {
+			x.shows(changes[i], "come", "A")
+			x.shows(changes[i], "changed", "B")
+			x.shows(changes[i], "gone", "")
+			if n := len(x.list("/")); n != 2+more {
+				t.Errorf("node %d has %d names", x.number, n)
+			}
+		}
+		if h, l := r.b.requests(); l-lists > 2+3 || h-heads > 3 {
+			t.Errorf("%d HEADs and %d LISTs with %d more names", h-heads, l-lists, more)
+		}
+	}
+}
+
+func TestNewsOfWhatNobodyKnows(t *testing.T) {
+	// News of directories that a node never saw, of links that it does not have, and of names
+	// as fresh as its own have nobody asked for anything.
+	r := newRing(t, 2)
+	r.b.put("d/f", "A")
+	r.known(0)
+	x := r.nodes[1]
+	heads, lists := r.b.requests()
+	finds := x.names.Stats().Finds
+	root := hearth.Directory{Link: "/"}
+	for _, dir := range []hearth.Directory{{ID: [16]byte{1}, Link: "/", Prefix: "d/"}, {ID: [16]byte{2}, Link: "other"}, root} {
+		x.tree.Heard(t.Context(), dir, "f", time.Second)
+		x.tree.Heard(t.Context(), dir, "", time.Second)
+	}
+	root.ID = record.DirectoryHash("/", "\x00"+identity, "")
+	x.tree.Heard(t.Context(), root, "d", 11*time.Second)
+	x.tree.Heard(t.Context(), root, "", 11*time.Second)
+	if h, l := r.b.requests(); h != heads || l != lists || x.names.Stats().Finds != finds {
+		t.Errorf("%d HEADs and %d LISTs, %+v", h-heads, l-lists, x.names.Stats())
+	}
+	x.tree.Heard(t.Context(), root, "d", 9*time.Second)
+	if x.names.Stats().Finds != finds+1 {
+		t.Error("the owner was not asked for a name that is older than the news")
+	}
+}
+
+func TestNewsWhoseOwnerDoesNotAnswer(t *testing.T) {
+	// A node hears of a name while the directory's owner does not answer: it goes on with what
+	// it knows, and leaves the bucket alone. One that hears behind its tree's end asks nobody.
+	r := newRing(t, 2)
+	r.b.put("f", "A")
+	r.known(0)
+	x := r.nodes[1]
+	x.between(func(int, uint16, func() (*hearth.View, error)) (*hearth.View, error) { return nil, wire.ErrDown })
+	r.b.put("f", "B")
+	heads, lists := r.b.requests()
+	root := hearth.Directory{ID: record.DirectoryHash("/", "\x00"+identity, ""), Link: "/"}
+	x.tree.Heard(t.Context(), root, "f", time.Second)
+	if h, l := r.b.requests(); h != heads || l != lists || x.resolve("f") != "A" || x.names.Stats().Finds != 1 {
+		t.Errorf("%d HEADs and %d LISTs, f is %q: %+v", h-heads, l-lists, x.resolve("f"), x.names.Stats())
+	}
+	if err := x.tree.Close(); err != nil {
+		t.Fatal(err)
+	}
+	x.tree.Heard(t.Context(), root, "f", 0)
+	x.open()
+	if s := x.names.Stats(); s.Finds != 1 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// rumours is a Tree that counts what it hears.
+type rumours struct {
+	noTree
+	mu    sync.Mutex // guards heard
+	heard map[string]int
+	took  time.Duration
+}
+
+func (t *rumours) Heard(_ context.Context, dir hearth.Directory, segment string, _ time.Duration) {
+	time.Sleep(t.took) // in a bubble
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.heard[dir.Prefix+segment]++
+}
+
+func (t *rumours) all() map[string]int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return maps.Clone(t.heard)
+}
+
+// said is what a node says of a directory.
+func said(prefix string, names ...string) []byte {
+	x := &news{dir: hearth.Directory{ID: [16]byte{byte(len(prefix)), prefix[0], prefix[len(prefix)-2]}, Link: "/", Prefix: prefix}}
+	for _, name := range names {
+		x.add(name, time.Now())
+	}
+	body, _ := appendNews(nil, []*news{x}, time.Now())
+	return body
+}
+
+func TestAFloodOfNews(t *testing.T) {
+	// A node says the same for ten seconds, as fast as it can: each directory is asked for once a
+	// second, at once at first; whoever says it waits for nothing; and another
+	// directory is asked for at once all the same.
+	synctest.Test(t, func(t *testing.T) {
+		tree := &rumours{heard: map[string]int{}, took: 10 * time.Millisecond}
+		n := New(Options{Owner: func([16]byte) (string, bool) { return "me", true }})
+		defer n.Close()
+		n.Serve(tree)
+		for i := range 10_000 {
+			if _, err := n.hear(t.Context(), said("d/", fmt.Sprint("f", i%20))); err != nil {
+				t.Fatal(err)
+			}
+			if i == 5000 {
+				if _, err := n.hear(t.Context(), said("e/", "")); err != nil {
+					t.Fatal(err)
+				}
+				synctest.Wait()
+			}
+			time.Sleep(time.Millisecond)
+			if i == 5010 && tree.all()["e/"] != 1 {
+				t.Errorf("another directory is not asked for at once: %v", tree.all())
+			}
+		}
+		time.Sleep(3 * newsEvery)
+		all := tree.all()
+		for name, times := range all {
+			if times > 12 {
+				t.Errorf("%s was asked for %d times in 10 s", name, times)
+			}
+		}
+		n.gossip.mu.Lock()
+		left := len(n.gossip.heard)
+		n.gossip.mu.Unlock()
+		if s := n.Stats(); len(all) != 21 || s.NewsAsked > 13 || s.NewsHeard != 10_001 || s.NewsLost != 0 || left != 0 {
+			t.Errorf("%d names, %+v, %d left", len(all), s, left)
+		}
+	})
+}
+
+func TestNewsOfTooManyDirectories(t *testing.T) {
+	// News of more directories than wait are lost and counted, more names than are told make a
+	// directory that changed, and what waits is given up with the node.
+	synctest.Test(t, func(t *testing.T) {
+		tree := &rumours{heard: map[string]int{}, took: time.Hour}
+		n := New(Options{Owner: func([16]byte) (string, bool) { return "me", true }})
+		n.Serve(tree)
+		for i := range 2 * newsDirs {
+			_, err := n.hear(t.Context(), said(fmt.Sprintf("%c%s/", 'a'+i%16, strings.Repeat("x", 1+i/16)), "f"))
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait()
+		if s := n.Stats(); s.NewsHeard != newsDirs || s.NewsLost != newsDirs || s.NewsAsked != newsAsks {
+			t.Errorf("%+v", s)
+		}
+		for i := range 2 * newsNames {
+			if _, err := n.hear(t.Context(), said("ax/", fmt.Sprint(i))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		n.gossip.mu.Lock()
+		for _, x := range n.gossip.heard {
+			if x.dir.Prefix == "ax/" && (!x.all || len(x.names) > 0) {
+				t.Errorf("%d names", len(x.names))
+			}
+		}
+		n.gossip.mu.Unlock()
+		n.Close()
+		if _, err := n.hear(t.Context(), said("d/", "f")); err != nil || n.Stats().NewsHeard != newsDirs+2*newsNames {
+			t.Errorf("what is heard behind the end: %v, %+v", err, n.Stats())
+		}
+	})
+}
+
+func TestANodeThatHangsIsNotWaitedFor(t *testing.T) {
+	// Of twelve nodes three hang and one fails: the others hear the news, once, together with what came
+	// in between; nobody who brings news waits; and who ends while they hang ends.
+	synctest.Test(t, func(t *testing.T) {
+		var ids []string
+		for i := range 12 {
+			ids = append(ids, fmt.Sprint(i))
+		}
+		var mu sync.Mutex
+		heard := map[string][]*news{}
+		n := New(Options{Others: func() []string { return ids }, Owner: func(dir [16]byte) (string, bool) {
+			return "7", dir[0] != 2
+		}, Call: func(ctx context.Context, id string, number uint16, body *hearth.View) (*hearth.View, error) {
+			switch id {
+			case "0", "4", "9":
+				<-ctx.Done()
+				return nil, context.Cause(ctx)
+			case "1":
+				return nil, errors.New("no such call")
+			}
+			list, err := parseNews(body.Bytes(), time.Now())
+			if err != nil || number != CallNews {
+				t.Errorf("call %d: %v", number, err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			heard[id] = append(heard[id], list...)
+			return nil, nil
+		}})
+		o := n.Over(newBucket())
+		began := time.Now()
+		ours, others := hearth.Directory{ID: [16]byte{1}, Link: "/", Prefix: "d/"}, hearth.Directory{ID: [16]byte{2}, Link: "/", Prefix: "e/"}
+		o.Changed(ours, []string{"a"}, time.Second)
+		o.Changed(ours, []string{"b"}, 0)
+		o.Changed(others, []string{"c"}, 0)
+		if !time.Now().Equal(began) {
+			t.Error("who brings news waited")
+		}
+		time.Sleep(newsWindow + 3*newsWait)
+		synctest.Wait()
+		mu.Lock()
+		for _, id := range ids {
+			hangs := id == "0" || id == "4" || id == "9" || id == "1"
+			want := 1
+			if id == "7" {
+				want = 2 // it owns a directory of which there are news
+			}
+			if !hangs && len(heard[id]) != want || hangs && len(heard[id]) > 0 {
+				t.Errorf("node %s heard %d news", id, len(heard[id]))
+			}
+			for _, x := range heard[id] {
+				if x.dir.Prefix == "d/" && (len(x.names) != 2 || began.Sub(x.names["a"]) != time.Second) {
+					t.Errorf("node %s heard %+v", id, x)
+				}
+			}
+		}
+		mu.Unlock()
+		if s := n.Stats(); s.NewsTold != 9 || s.NewsLost != 4 {
+			t.Errorf("%+v", s)
+		}
+		for i := range 2 * newsDirs {
+			o.Changed(hearth.Directory{ID: [16]byte{1, byte(i), byte(i >> 8)}, Link: "/", Prefix: "d/"}, []string{"a"}, 0)
+		}
+		if s := n.Stats(); s.NewsLost != 4+newsDirs {
+			t.Errorf("%+v", s)
+		}
+		time.Sleep(newsWindow + newsWait/2) // nodes hang
+		n.Close()
+		before := n.Stats()
+		o.Changed(ours, []string{"a"}, 0)
+		time.Sleep(newsWindow + newsWait)
+		if s := n.Stats(); s != before {
+			t.Errorf("behind the end %+v became %+v", before, s)
+		}
+	})
+}
+
+func TestNewsThatCannotBeRead(t *testing.T) {
+	// News of another format, that end early or late, of no directory, of names with a way in
+	// them or of too many are refused.
+	good := said("d/", "f")
+	long := &news{dir: hearth.Directory{Prefix: "d/"}, names: map[string]time.Time{}}
+	for i := range newsNames + 1 {
+		long.names[fmt.Sprint(i)] = time.Now()
+	}
+	many, _ := appendNews(nil, []*news{long}, time.Now())
+	way := &news{names: map[string]time.Time{"a/b": time.Now()}}
+	wayward, _ := appendNews(nil, []*news{way}, time.Now())
+	none, _ := appendNews(nil, []*news{{}}, time.Now())
+	for name, b := range map[string][]byte{"empty": nil, "no directory": {newsFormat}, "format": append([]byte{9}, good[1:]...), "short": good[:len(good)-1],
+		"long": append(good[:len(good):len(good)], 0), "many": many, "a way": wayward, "no name": none} {
+		if list, err := parseNews(b, time.Now()); err == nil {
+			t.Errorf("%s: %+v", name, list[0])
+		}
+	}
+	n := New(Options{})
+	if _, err := n.hear(t.Context(), many); err == nil || n.Stats().Refused != 1 {
+		t.Errorf("%v, %+v", err, n.Stats())
+	}
+}
+
+func TestNewsOfManyDirectoriesTakeSeveralCalls(t *testing.T) {
+	// What is told in one call is bounded by bytes.
+	var list []*news
+	now := time.Now()
+	for i := range newsDirs {
+		x := &news{dir: hearth.Directory{ID: [16]byte{byte(i)}, Prefix: strings.Repeat("d", maxKey-1) + "/"}}
+		for j := range newsNames {
+			x.add(fmt.Sprintf("%d%s", j, strings.Repeat("n", maxKey-2)), now)
+		}
+		list = append(list, x)
+	}
+	calls := 0
+	for ; len(list) > 0; calls++ {
+		body, many := appendNews(nil, list, now)
+		if len(body) > hearth.BlockSize {
+			t.Fatalf("%d bytes", len(body))
+		}
+		back, err := parseNews(body, now)
+		if err != nil || len(back) != many {
+			t.Fatalf("%d of %d: %v", len(back), many, err)
+		}
+		list = list[many:]
+	}
+	if calls < 2 {
+		t.Errorf("%d calls", calls)
+	}
+}
+
+func FuzzNews(f *testing.F) {
+	f.Add(said("d/", "f", "g"))
+	f.Add(said("d/", ""))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		now := time.Now()
+		list, err := parseNews(b, now)
+		if err != nil {
+			return
+		}
+		if len(list) == 0 || len(list) > newsDirs {
+			t.Fatalf("%d directories", len(list))
+		}
+		for _, x := range list {
+			if x.none() || len(x.names) > newsNames || x.all && x.names != nil || x.at.After(now) || now.Sub(x.at) > maxAge {
+				t.Fatalf("%+v", x)
+			}
+			for name, at := range x.names {
+				if strings.Contains(name, "/") || name == "" || at.After(now) {
+					t.Fatalf("%q at %v", name, at)
+				}
+			}
+		}
+		for left := list; len(left) > 0; {
+			again, many := appendNews(nil, left, now)
+			back, err := parseNews(again, now)
+			if err != nil || len(back) != many {
+				t.Fatalf("%d of %d: %v", len(back), many, err)
+			}
+			for i, x := range back {
+				if x.dir != left[i].dir || x.all != left[i].all || !maps.Equal(x.names, left[i].names) {
+					t.Fatalf("%+v, not %+v", x, left[i])
+				}
+			}
+			left = left[many:]
+		}
+	})
+}
+
+// BenchmarkChanged is what a tree waits for when it brings news.
+func BenchmarkChanged(b *testing.B) {
+	n := New(Options{Owner: func([16]byte) (string, bool) { return "other", false },
+		Call: func(context.Context, string, uint16, *hearth.View) (*hearth.View, error) { return nil, nil }})
+	defer n.Close()
+	o := n.Over(newBucket())
+	dir, names := hearth.Directory{Link: "/", Prefix: "imagenet/train/n01440764/"}, []string{"n01440764_00001.JPEG"}
+	b.ReportAllocs()
+	for b.Loop() {
+		o.Changed(dir, names, time.Second)
+	}
+}
