@@ -87,7 +87,10 @@ func (r *ring) copied(of *member) {
 	if code := m.exit(time.Minute); code == 0 || !strings.Contains(m.out.String(), says) {
 		r.Errorf("a copied cache directory: exit %d, and it does not say %q:\n%s", code, says, m.out)
 	}
-	r.nodes[0].waitFor(says)
+	// It asks nodes that it knew as well as its seed, and ends with the first answer.
+	r.eventually("a node that says so", func() bool {
+		return slices.ContainsFunc(r.nodes, func(m *member) bool { return strings.Contains(m.out.String(), says) })
+	})
 }
 
 // unlike has a node join that does not encrypt while the others do: the same key lets it
@@ -102,6 +105,17 @@ func (r *ring) unlike(list []hearthtest.File) {
 	const says = "set cluster.encryption alike"
 	m.waitFor(says)
 	r.nodes[0].waitFor(says)
+	r.eventually("what status says of it", func() bool {
+		warned := slices.ContainsFunc(r.nodes[0].status().Warnings, func(w string) bool {
+			return strings.Contains(w, m.name) && strings.Contains(w, says)
+		})
+		return warned && slices.ContainsFunc(m.status().Problems, func(p string) bool {
+			return strings.HasPrefix(p, "none of the ring's other nodes") && strings.Contains(p, says)
+		})
+	})
+	if out, code := r.nodes[1].ask("ring", "ls"); code != 0 || !strings.Contains(out, m.name+" is alive, and fails what these ask it: ") {
+		r.Errorf("hearth ring ls: exit %d:\n%s", code, out)
+	}
 	m.quit()
 }
 

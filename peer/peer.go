@@ -293,6 +293,19 @@ func (r *Ring) Stats() (m members.Stats, served wire.Stats, asked map[members.ID
 	return m, served, asked
 }
 
+// Outages are those of members that can be asked, and fail what they are asked now, by id.
+func (r *Ring) Outages() map[members.ID]wire.Outage {
+	all := map[members.ID]wire.Outage{}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for id, p := range r.peers {
+		if o, out := p.Outage(); out {
+			all[id] = o
+		}
+	}
+	return all
+}
+
 // Leave tells the others that this node goes, so that nobody waits for it; it answers
 // until Close.
 func (r *Ring) Leave(ctx context.Context) error {

@@ -66,6 +66,8 @@ type MemberFigures struct {
 	Asked  int64 `json:"asked"`
 	// Suspects are the names of members that it does not think alive.
 	Suspects []string `json:"suspects,omitempty"`
+	// Unreached are those of members that it thinks alive and gets no answers from.
+	Unreached []string `json:"unreached,omitempty"`
 }
 
 // Owned says who owns the parts of a file.

@@ -32,10 +32,28 @@ type RingLine struct {
 	Served Served `json:"served"`
 	Peers  []Peer `json:"peers,omitempty"`
 	RingNames
+	Apart
+}
+
+// Apart is what keeps nodes apart.
+type Apart struct {
 	// Refused are messages of nodes that may not be in this ring, JoinsFailed attempts to
 	// find a node that nobody answered.
 	Refused     int64 `json:"refused"`
 	JoinsFailed int64 `json:"joins_failed"`
+	// Unreachable members are alive by gossip and fail what this node asks them, all of it for
+	// a while; Barred are the first of them, by name, at most MostAbsent.
+	Unreachable int64    `json:"unreachable"`
+	Barred      []Barred `json:"barred,omitempty"`
+}
+
+// Barred is a member that this node cannot ask, at Data, where it answers reads, for how many
+// seconds, and why.
+type Barred struct {
+	Name  string `json:"name"`
+	Data  string `json:"data"`
+	ForS  int64  `json:"for_s"`
+	Cause string `json:"cause"`
 }
 
 // RingNames are what nodes tell each other of names.

@@ -52,6 +52,8 @@ func (r *Ring) Line(started time.Time) *figures.RingLine {
 			x.Share = where.Share(r.ID())
 		}
 	}
+	barred := barred(s, joined.Outages())
+	x.Unreachable, x.Barred = int64(len(barred)), barred[:min(len(barred), figures.MostAbsent)]
 	m, served, asked := joined.Stats()
 	x.Refused, x.JoinsFailed, x.Served = m.Refused, m.JoinsFailed, servedOf(served)
 	peers := map[string]wire.Stats{}
@@ -100,6 +102,27 @@ func absent(missing []members.Member) (all []figures.Absent) {
 	}
 	slices.SortFunc(all, func(a, b figures.Absent) int { return cmp.Compare(a.Name, b.Name) })
 	return all[:min(len(all), figures.MostAbsent)]
+}
+
+const (
+	// barredAfter is how long a member must have failed everything: one that dies is missing
+	// by then.
+	barredAfter = 10 * time.Second
+	// barredFor is how long that is told after the last attempt: who is not asked again may
+	// have recovered.
+	barredFor = 2 * time.Minute
+)
+
+// barred are the members that are alive by gossip and fail what they are asked, by name.
+func barred(s *members.Snapshot, outages map[members.ID]wire.Outage) (all []figures.Barred) {
+	for _, m := range s.Members {
+		o, out := outages[m.ID]
+		if out && m.Health == members.Alive && time.Since(o.Since) >= barredAfter && time.Since(o.Last) < barredFor {
+			all = append(all, figures.Barred{Name: m.Name, Data: addressOf(m.Data), ForS: int64(time.Since(o.Since) / time.Second), Cause: o.Cause.Error()})
+		}
+	}
+	slices.SortFunc(all, func(a, b figures.Barred) int { return cmp.Compare(a.Name, b.Name) })
+	return all
 }
 
 // servedOf are the figures of the server that peers ask.

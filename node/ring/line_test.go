@@ -22,7 +22,10 @@ import (
 type some struct {
 	snapshot *members.Snapshot
 	asked    map[members.ID]wire.Stats
+	outages  map[members.ID]wire.Outage
 }
+
+func (s *some) Outages() map[members.ID]wire.Outage { return s.outages }
 
 func (s *some) Members() *members.Snapshot { return s.snapshot }
 
@@ -92,6 +95,41 @@ func TestALineOfStatusAsksNobody(t *testing.T) {
 		r.members.Seeds = nil
 		if x := r.Line(started); x.AloneS != 0 || len(x.Absent) != figures.MostAbsent || x.Missing != 21 {
 			t.Errorf("a first node: %+v", x)
+		}
+	})
+}
+
+func TestWhoIsAliveAndAnswersNothingIsNamed(t *testing.T) {
+	// A member that gossips and fails what it is asked is named after ten seconds, with why, in
+	// what the node says of itself, too; one that is suspect, or was asked long ago, is not.
+	synctest.Test(t, func(t *testing.T) {
+		r := &Ring{o: Options{Figures: func() figures.MemberFigures { return figures.MemberFigures{} }, Reads: func() figures.RingReads { return figures.RingReads{} }},
+			members: members.Config{ID: members.ID{'a'}, Name: "a"}}
+		p := &some{snapshot: &members.Snapshot{Members: []members.Member{someone('a', members.Alive), someone('b', members.Suspect), someone('c', members.Alive), someone('d', members.Alive)}}}
+		r.Joined(p)
+		fails := func() wire.Outage {
+			return wire.Outage{Since: time.Now(), Last: time.Now(), Cause: errors.New("no connection")}
+		}
+		p.outages = map[members.ID]wire.Outage{{'b'}: fails(), {'c'}: fails(), {'d'}: fails()}
+		time.Sleep(barredAfter - 1)
+		if x := r.Line(time.Now()); x.Unreachable != 0 || x.Barred != nil || r.own().Unreached != nil {
+			t.Errorf("one that may be dying: %+v", x.Apart)
+		}
+		time.Sleep(1)
+		if x := r.Line(time.Now()); x.Unreachable != 2 || fmt.Sprint(x.Barred) != "[{c  10 no connection} {d  10 no connection}]" || fmt.Sprint(r.own().Unreached) != "[c d]" {
+			t.Errorf("two that answer nothing: %+v, %q", x.Apart, r.own().Unreached)
+		}
+		again := p.outages[members.ID{'d'}]
+		time.Sleep(barredFor - barredAfter - 1)
+		again.Last = time.Now()
+		p.outages[members.ID{'d'}] = again
+		time.Sleep(1)
+		if x := r.Line(time.Now()); x.Unreachable != 1 || x.Barred[0].Name != "d" || x.Barred[0].ForS != 120 {
+			t.Errorf("one that was asked again: %+v", x.Apart)
+		}
+		delete(p.outages, members.ID{'d'})
+		if x := r.Line(time.Now()); x.Unreachable != 0 {
+			t.Errorf("one that answers: %+v", x.Apart)
 		}
 	})
 }

@@ -56,6 +56,7 @@ type Peers interface {
 	Map() *place.Map
 	Call(ctx context.Context, to members.ID, number uint16, body *hearth.View) (*hearth.View, error)
 	Stats() (m members.Stats, served wire.Stats, asked map[members.ID]wire.Stats)
+	Outages() map[members.ID]wire.Outage
 }
 
 // Ring is this node's part.

@@ -40,6 +40,9 @@ func (r *Ring) own() figures.MemberFigures {
 	for _, m := range joined.Members().Missing {
 		f.Suspects = append(f.Suspects, m.Name)
 	}
+	for _, b := range barred(joined.Members(), joined.Outages()) {
+		f.Unreached = append(f.Unreached, b.Name)
+	}
 	return f
 }
 

@@ -3,9 +3,11 @@ package ring_test
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/hearthfs/hearth/node"
 	"github.com/hearthfs/hearth/warmup"
@@ -28,6 +30,19 @@ func (r *rig) over(m *member, id string) (v warmup.View) {
 	err := m.Jobs().Watch(r.Context(), id, func(x warmup.View) bool { v = x; return true })
 	if err != nil || !v.State.Over() {
 		r.Fatalf("job %s of %s: %s, %v", id, m.name, v.State, err)
+	}
+	return v
+}
+
+// check is a check by a member. One that met an owner which said nothing for half a second, as
+// on a machine with other work, does not know what that one holds: it is done again.
+func (r *rig) check(m *member) (v warmup.View) {
+	r.Helper()
+	for over := time.Now().Add(patience); time.Now().Before(over); {
+		v = r.over(m, r.warm(m, warmup.Request{Check: true}))
+		if !slices.ContainsFunc(v.Samples, func(s warmup.Sample) bool { return strings.Contains(s.Cause, "no owner answers") }) {
+			break
+		}
 	}
 	return v
 }
@@ -71,11 +86,11 @@ func TestMembersWarmUpAtOwners(t *testing.T) {
 	if v := r.over(c, r.warm(c, warmup.Request{DryRun: true})); v.Plan.Held != want || v.Plan.Room < 2*256<<20 {
 		t.Errorf("a dry run: %+v", v.Plan)
 	}
-	if v := r.over(a, r.warm(a, warmup.Request{Check: true})); v.State != warmup.Done || v.Checked.Whole != want {
-		t.Errorf("a check: %s %s, %+v", v.State, v.Error, v.Checked)
+	if v := r.check(a); v.State != warmup.Done || v.Checked.Whole != want {
+		t.Errorf("a check: %s %s, %+v, %+v", v.State, v.Error, v.Checked, v.Samples[:min(3, len(v.Samples))])
 	}
 	r.damage(b)
-	v := r.over(a, r.warm(a, warmup.Request{Check: true}))
+	v := r.check(a)
 	if v.State != warmup.Partly || v.Checked.Corrupt.Files+v.Checked.Missing.Files == 0 {
 		t.Fatalf("a check of what is damaged: %s %s, %+v", v.State, v.Error, v.Checked)
 	}

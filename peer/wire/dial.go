@@ -80,7 +80,10 @@ func (p *Peer) open(ctx context.Context) (*conn, error) {
 // failedLocked begins a pause, or lets one go on that has begun.
 func (p *Peer) failedLocked(err error) {
 	now := time.Now()
-	p.outage.err = err
+	p.outage.err, p.outage.last = err, now
+	if p.outage.since.IsZero() {
+		p.outage.since = now
+	}
 	if now.Before(p.outage.until) {
 		return
 	}

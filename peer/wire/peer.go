@@ -68,9 +68,10 @@ type debt struct {
 
 // outage is how often in a row the peer failed; an answer ends it.
 type outage struct {
-	fails int
-	until time.Time // not dialled before
-	err   error
+	fails       int
+	until       time.Time // not dialled before
+	since, last time.Time // when it failed first, and last
+	err         error
 }
 
 // watched says whether the watch runs, and whether it waits to be kicked.

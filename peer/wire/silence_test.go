@@ -57,6 +57,9 @@ func TestSilenceFailsAllThatWaits(t *testing.T) {
 		if time.Since(at) != 0 {
 			t.Errorf("the pause costs %v", time.Since(at))
 		}
+		if o, out := p.Outage(); !out || !o.Since.Equal(at) || !o.Last.Equal(at) || !errors.Is(o.Cause, ErrSilent) {
+			t.Errorf("an outage of %+v, %v", o, out)
+		}
 		back.Store(true)
 		time.Sleep(pauseFirst)
 		if _, err := p.Fill(t.Context(), b, 0, 1); !errors.Is(err, ErrSilent) || time.Since(at) != pauseFirst {
@@ -65,6 +68,9 @@ func TestSilenceFailsAllThatWaits(t *testing.T) {
 		synctest.Wait()
 		if _, err := p.Fill(t.Context(), b, 0, 1); !errors.Is(err, hearth.ErrMiss) {
 			t.Errorf("when it is back: %v", err)
+		}
+		if o, out := p.Outage(); out {
+			t.Errorf("an outage of one that answers: %+v", o)
 		}
 		if s := p.Stats(); s.Silences != 1 || s.Broken != 1 || s.InFlight != 0 || p.outage != (outage{}) {
 			t.Errorf("%+v, %+v", s, p.outage)

@@ -3,6 +3,7 @@ package wire
 import (
 	"errors"
 	"sync/atomic"
+	"time"
 
 	"github.com/hearthfs/hearth"
 )
@@ -36,6 +37,22 @@ type Stats struct {
 	Broken int64
 	// Silences are times that a Peer was silent.
 	Silences int64
+}
+
+// Outage is what a peer fails with that has answered nothing since.
+type Outage struct {
+	// Since is when it failed first, Last when it did so last.
+	Since, Last time.Time
+	Cause       error
+}
+
+// Outage is that of a peer which failed what it was asked last; false: it did not, or was
+// asked nothing.
+func (p *Peer) Outage() (Outage, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	o := p.outage
+	return Outage{Since: o.since, Last: o.last, Cause: o.err}, o.fails > 0
 }
 
 // counters are what Stats are made of.

@@ -62,7 +62,7 @@ func PrintRing(w io.Writer, r *api.RingStatus) error {
 	slices.SortFunc(members, func(a, b api.MemberStatus) int {
 		return cmp.Or(cmp.Compare(order(&a), order(&b)), cmp.Compare(a.Name, b.Name), cmp.Compare(a.ID, b.ID))
 	})
-	doubts, asked := map[string][]string{}, "another node"
+	doubts, unreached, asked := map[string][]string{}, map[string][]string{}, "another node"
 	for _, m := range members {
 		if m.ID == r.Self {
 			asked = m.Name
@@ -70,12 +70,18 @@ func PrintRing(w io.Writer, r *api.RingStatus) error {
 		for _, name := range m.Suspects {
 			doubts[name] = append(doubts[name], m.Name)
 		}
+		for _, name := range m.Unreached {
+			unreached[name] = append(unreached[name], m.Name)
+		}
 	}
 	rows, foot := []string{"NODE\tZONE\tADDRESS\tSTATE\tGIVES\tUSED\tSHARE\tHIT BYTES\tSERVED\tGOT\tVERSION\tNOT ALIVE FOR"}, []string{}
 	for _, m := range members {
 		rows = append(rows, member(&m, doubts[m.Name]))
 		if m.Silent != "" && m.State != "missing" {
 			foot = append(foot, fmt.Sprintf("%s did not answer: %s", m.Name, m.Silent))
+		}
+		if by := unreached[m.Name]; len(by) > 0 {
+			foot = append(foot, fmt.Sprintf("%s is alive, and fails what these ask it: %s; hearth status there says why", m.Name, some(by)))
 		}
 	}
 	x := r.Reads
@@ -109,9 +115,6 @@ func member(m *api.MemberStatus, doubters []string) string {
 	if zone == "" {
 		zone = "-"
 	}
-	if more := len(doubters) - mostDoubters; more > 0 {
-		doubters = append(slices.Clone(doubters[:mostDoubters]), fmt.Sprintf("%d more", more))
-	}
 	used, hits, served, got, version := "-", "-", "-", "-", "-"
 	if m.Version != "" {
 		used, served, got, version = cli.Bytes(m.Used), cli.Bytes(m.Served), cli.Bytes(m.Asked), m.Version
@@ -121,7 +124,15 @@ func member(m *api.MemberStatus, doubters []string) string {
 	}
 	// What strangers named cannot begin another column, or end a line.
 	return fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s", quote.Text(m.Name), quote.Text(zone), quote.Text(m.Address), quote.Text(state), cli.Bytes(m.Donated), used, part(m.Share),
-		hits, served, got, quote.Text(version), quote.Text(strings.Join(doubters, ", ")))
+		hits, served, got, quote.Text(version), quote.Text(some(doubters)))
+}
+
+// some are the first of names.
+func some(names []string) string {
+	if more := len(names) - mostDoubters; more > 0 {
+		names = append(slices.Clone(names[:mostDoubters]), fmt.Sprintf("%d more", more))
+	}
+	return strings.Join(names, ", ")
 }
 
 // PrintOwners writes who owns the parts of files, a line for each run of parts that belong

@@ -16,22 +16,40 @@ import (
 const settle = time.Minute
 
 // Problems are what a person should do something about: a node that should be in a ring and
-// is not, for longer than a minute. A nil ring has none.
+// is not, for longer than a minute, or that none of the others answers. A nil ring has none.
 func Problems(r *figures.RingLine) (all []string) {
 	if r != nil && r.AloneS >= int64(settle/time.Second) {
 		all = append(all, fmt.Sprintf("this node is alone in its ring: none of join (%s) has been there for %s; look whether a node runs there and what its log says of %s, and whether that port and the one above are open both ways", strings.Join(r.Join, ", "), since(r.AloneS), r.Name))
 	}
+	if r != nil && r.Unreachable > 0 && r.Unreachable == r.Alive-1 {
+		all = append(all, "none of the ring's other nodes answers what this one asks: "+barred(r))
+	}
 	return all
 }
 
-// Warnings are what a person should know while the node is well: who is missing, and that
-// the node gives nothing. A nil ring has none.
+// barred names who cannot be asked, why, and what to do.
+func barred(r *figures.RingLine) string {
+	var who []string
+	for _, b := range r.Barred {
+		who = append(who, fmt.Sprintf("%s at %s for %s (%s)", b.Name, b.Data, since(b.ForS), b.Cause))
+	}
+	if more := r.Unreachable - int64(len(who)); more > 0 {
+		who = append(who, fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(who, ", ") + "; look whether that port is open both ways, and what the logs of both say: reads go around, to other nodes and the bucket"
+}
+
+// Warnings are what a person should know while the node is well: who is missing, or there
+// and cannot be asked, and that the node gives nothing. A nil ring has none.
 func Warnings(r *figures.RingLine) (all []string) {
 	if r == nil {
 		return nil
 	}
 	if r.Donated == 0 && r.State == "active" {
 		all = append(all, "this node gives less than 64 MiB to the ring, which counts as nothing: it owns no blocks; give it a larger cache")
+	}
+	if r.Unreachable > 0 && r.Unreachable < r.Alive-1 {
+		all = append(all, fmt.Sprintf("%d of the ring's %d nodes fail what this one asks, and are alive: %s", r.Unreachable, r.Alive+r.Suspect+r.Missing, barred(r)))
 	}
 	if r.Missing == 0 {
 		return all

@@ -25,6 +25,14 @@ func TestWhatIsWrongWithARingIsTold(t *testing.T) {
 	if got := Warnings(&figures.RingLine{Alive: 2, State: "active"}); len(got) != 1 || !strings.HasPrefix(got[0], "this node gives less than 64 MiB") {
 		t.Errorf("%q", got)
 	}
+	b := &figures.RingLine{Alive: 5, Suspect: 1, Apart: figures.Apart{Unreachable: 2, Barred: []figures.Barred{{Name: "gpu-3", Data: "10.0.0.7:7947", ForS: 61, Cause: "no connection"}}}}
+	if got := Warnings(b); len(got) != 1 || Problems(b) != nil || !strings.HasPrefix(got[0], "2 of the ring's 6 nodes fail what this one asks, and are alive: gpu-3 at 10.0.0.7:7947 for 1 min (no connection), and 1 more; look whether that port is open") {
+		t.Errorf("%q", got)
+	}
+	b.Unreachable = 4
+	if got := Problems(b); len(got) != 1 || Warnings(b) != nil || !strings.HasPrefix(got[0], "none of the ring's other nodes answers what this one asks: gpu-3 at ") {
+		t.Errorf("%q", got)
+	}
 	r := &figures.RingLine{Alive: 5, Suspect: 1, Missing: 1, Absent: []figures.Absent{{Name: "gpu-3", Address: "10.0.0.7:7946", ForS: 59}}}
 	if got := Warnings(r); len(got) != 1 || !strings.HasPrefix(got[0], "1 of the ring's 7 nodes are missing: gpu-3 (10.0.0.7:7946) for 59 s; start them again") {
 		t.Errorf("%q", got)
