@@ -25,12 +25,13 @@ func TestWhatFitsIsKnownBefore(t *testing.T) {
 		objects[fmt.Sprintf("large%d", i)] = strings.Repeat(fmt.Sprint(i), 8<<20)
 	}
 	url := bucket(t, objects)
-	n := start(t, url, withDisk(filepath.Join(t.TempDir(), "cache"), 200<<20))
-	c := client(t, n)
-	v := ended(t, c, warmup.Request{Targets: []string{"/"}}, "")
-	used := n.disk.Stats().Dirs[0].Used
-	if v.State != warmup.Done {
-		t.Fatalf("%+v", v)
+	used := int64(1 << 62)
+	for range 3 { // one of them was not held up by what else the machine does
+		n := start(t, url, withDisk(filepath.Join(t.TempDir(), "cache"), 200<<20))
+		if v := ended(t, client(t, n), warmup.Request{Targets: []string{"/"}}, ""); v.State != warmup.Done {
+			t.Fatalf("%+v", v)
+		}
+		used = min(used, n.disk.Stats().Dirs[0].Used)
 	}
 	for spare, state := range map[float64]warmup.State{0.99: warmup.Failed, 1.01: warmup.Done} {
 		c := client(t, start(t, url, withDisk(filepath.Join(t.TempDir(), "cache"), int64(spare*float64(used)))))
