@@ -4,6 +4,8 @@ import (
 	"math"
 	"math/bits"
 	"time"
+
+	"github.com/hearthfs/hearth/peer/members"
 )
 
 // Gossip is what the ring's membership sends: memberlist with the settings of
@@ -26,9 +28,9 @@ type Gossip struct {
 	Meta int
 }
 
-// RingGossip is memberlist's DefaultLANConfig with members.Timing's defaults.
+// RingGossip is memberlist's DefaultLANConfig with members.Timing's defaults, and members.Tells.
 func RingGossip(meta int) Gossip {
-	return Gossip{ProbeInterval: time.Second, PushPullInterval: 30 * time.Second, GossipInterval: 200 * time.Millisecond, GossipNodes: 3, RetransmitMult: 4, Meta: meta}
+	return Gossip{ProbeInterval: time.Second, PushPullInterval: 30 * time.Second, GossipInterval: 200 * time.Millisecond, GossipNodes: 3, RetransmitMult: members.Tells, Meta: meta}
 }
 
 // MetaOf is the length of a node's metadata with an IPv4 address (peer/members, meta): format,

@@ -149,7 +149,7 @@ func TestMessagesAreAsLargeAsMemberlistsOwn(t *testing.T) {
 		}
 	}
 	lan := memberlist.DefaultLANConfig()
-	if g.GossipNodes != lan.GossipNodes || g.RetransmitMult != lan.RetransmitMult || g.ProbeInterval != lan.ProbeInterval ||
+	if g.GossipNodes != lan.GossipNodes || g.ProbeInterval != lan.ProbeInterval ||
 		g.PushPullInterval != lan.PushPullInterval || g.GossipInterval != lan.GossipInterval {
 		t.Errorf("%+v is not DefaultLANConfig", g)
 	}

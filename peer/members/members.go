@@ -138,11 +138,11 @@ func Start(ctx context.Context, cfg Config) (*Members, error) {
 	return m, nil
 }
 
-// tells is how often a node passes a change on, times the logarithm of how many there are:
+// Tells is how often a node passes a change on, times the logarithm of how many there are:
 // with memberlist's 4, a change passed some node by in 4 of 190 rings of five that began at
 // once, and that node heard of it by a comparison of all up to a minute later; with 8 in none
 // of 450.
-const tells = 8
+const Tells = 8
 
 // gossip starts memberlist.
 func (m *Members) gossip(at netip.AddrPort) error {
@@ -161,7 +161,7 @@ func (m *Members) gossip(at netip.AddrPort) error {
 	c.TCPTimeout = t.Dial
 	c.ProbeInterval, c.ProbeTimeout, c.SuspicionMult = t.Probe, t.ProbeTimeout, t.Suspicion
 	c.GossipInterval, c.GossipToTheDeadTime, c.PushPullInterval = t.Gossip, t.Forget, t.PushPull
-	c.RetransmitMult = tells
+	c.RetransmitMult = Tells
 	// An id that died may come back from elsewhere at once: it is random, hence the same node.
 	c.DeadNodeReclaimTime = time.Nanosecond
 	c.EnableCompression = false // states are short, and mostly random bytes
