@@ -41,15 +41,26 @@ func (q *inquiry) patiently(ctx context.Context, gate <-chan struct{}) error {
 	}
 	failed := q.note(head)
 	grace := max(briefListing, time.Since(asked)) // an origin that takes long for a name takes as long for a page
-	if head.found {
+	switch {
+	case head.found:
 		grace = besideWait
+	case failed != nil:
+		grace = briefListing
 	}
-	if passed = q.firstPage(ctx, l, grace); passed || head.found {
+	if q.firstPage(ctx, l, grace) {
+		q.leaveTo(l)
 		return nil
+	}
+	if head.found {
+		return nil
+	}
+	if failed != nil && l.Err() != nil {
+		return failed // a third request of an origin that fails two tells nothing new
 	}
 	wg.Go(func() { lists <- q.askList(ctx) })
 	list, passed := q.answerOr(l, lists)
 	if passed {
+		q.leaveTo(l)
 		return nil
 	}
 	if err := q.note(list); err != nil {
@@ -59,6 +70,14 @@ func (q *inquiry) patiently(ctx context.Context, gate <-chan struct{}) error {
 		return nil
 	}
 	return failed
+}
+
+// leaveTo forgets what the origin answered before a listing that began no earlier passed the
+// segment: that was read later, and stands in the database.
+func (q *inquiry) leaveTo(l *listing) {
+	if l.began >= q.began {
+		q.file, q.dir = finding{}, finding{}
+	}
 }
 
 // passed reports whether what the listing found of the segment is known.

@@ -70,6 +70,29 @@ func TestTheFirstPageTellsOfColdDirectories(t *testing.T) {
 	}
 }
 
+func TestAPageThatIsReadAfterHEADKnowsBetter(t *testing.T) {
+	// A file is put when HEAD has not found it, and before the listing's page is read: it is
+	// found, and stays.
+	r := newRing(t, 2)
+	r.b.put("other", "e")
+	asked := make(chan struct{})
+	r.b.answered = sync.OnceFunc(func() { close(asked) })
+	r.b.listed = func(q hearth.Listing) {
+		if q.Prefix == "" && !q.Recursive {
+			<-asked
+			r.b.put("late", "e")
+		}
+	}
+	x := r.nodes[0]
+	x.owns(0)
+	if got := x.resolve("late"); got != "e" {
+		t.Errorf("when it was looked up: %q", got)
+	}
+	if got := x.resolve("late"); got != "e" || len(x.list("/")) != 2 {
+		t.Errorf("once it is listed: %q", got)
+	}
+}
+
 func TestAFileOfAHugeDirectoryWaitsForNoSecondPage(t *testing.T) {
 	// A file behind a directory's first page is found by HEAD while its listing goes on, and a
 	// name that is not there by a LIST of one key; another directory beside a file is seen

@@ -36,6 +36,7 @@ type bucket struct {
 	asked        func()                 // before each request, without the lock
 	listed       func(q hearth.Listing) // before each page, likewise
 	headed       func()                 // before each HEAD, likewise
+	answered     func()                 // after each HEAD, likewise
 }
 
 func newBucket() *bucket { return &bucket{objects: map[string]hearth.Object{}} }
@@ -75,6 +76,9 @@ func (b *bucket) Head(ctx context.Context, key string) (hearth.Object, error) {
 	_ = b.count(&b.heads)
 	if b.headed != nil {
 		b.headed()
+	}
+	if b.answered != nil {
+		defer b.answered()
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
