@@ -49,30 +49,58 @@ func (t *Tree) heard(ctx context.Context, dir hearth.Directory, segment string, 
 		return
 	}
 	defer d.release()
-	now := t.clock.Now()
-	at := now - old.Milliseconds()
+	at := t.clock.Now() - old.Milliseconds()
 	if segment == "" {
 		t.listHeard(ctx, d, at)
 		return
 	}
-	k, err := t.known(d, record.Meaning{Segment: segment})
-	absent := min(t.neg.Since(age.Absence{Dir: d.hash, Sort: segment}), t.neg.Since(age.Absence{Dir: d.hash, Sort: segment + "/"}))
-	last := max(d.listedAt(t, segment+"/"), t.clock.Trusted(k.Checked), absent)
-	if err != nil || last >= at || !k.found && absent == 0 && !d.whole(t) {
-		return // it is known as well, or nobody here has an opinion
+	k, older := t.older(d, segment, at)
+	if !older {
+		return
 	}
+	q := &inquiry{t: t, d: d, segment: segment, began: t.clock.Now(), asked: time.Now(), heard: at - newsSlack.Milliseconds()}
 	w := d.elsewhere()
 	if w == nil {
-		a := t.askBehind(d, record.Meaning{Segment: segment})
-		select {
-		case <-a.done:
-		case <-ctx.Done():
-		}
+		q.askOwn(ctx, at)
 		return
 	}
 	w.end()
-	q := &inquiry{t: t, d: d, segment: segment, began: now, asked: time.Now(), heard: at - newsSlack.Milliseconds()}
 	if q.askElsewhere(ctx, &k, nil) { // else the bound will do: not every node is to ask the origin
+		_ = q.keep()
+	}
+}
+
+// older is what is believed of a segment, if that was found out before then; false: it was
+// not, or nobody here has an opinion.
+func (t *Tree) older(d *directory, segment string, at int64) (k knowledge, older bool) {
+	k, err := t.known(d, record.Meaning{Segment: segment})
+	absent := min(t.neg.Since(age.Absence{Dir: d.hash, Sort: segment}), t.neg.Since(age.Absence{Dir: d.hash, Sort: segment + "/"}))
+	last := max(d.listedAt(t, segment+"/"), t.clock.Trusted(k.Checked), absent)
+	return k, err == nil && last < at && (k.found || absent > 0 || d.whole(t))
+}
+
+// askOwn asks the origin for a segment of a directory of this node's. What another asks at
+// the time will do, or what a listing finds, unless that is older than the news.
+func (q *inquiry) askOwn(ctx context.Context, at int64) {
+	a := q.t.askBehind(q.d, record.Meaning{Segment: q.segment})
+	select {
+	case <-a.done:
+	case <-ctx.Done():
+		return
+	}
+	if _, older := q.t.older(q.d, q.segment, at); !older {
+		return
+	}
+	release, err := q.t.turn(ctx, q.t.tokens.asks)
+	if err != nil {
+		return
+	}
+	defer release()
+	q.began, q.asked = q.t.clock.Now(), time.Now()
+	if err = q.note(q.askHead(ctx)); err == nil && !q.file.found {
+		err = q.note(q.askList(ctx))
+	}
+	if err == nil {
 		_ = q.keep()
 	}
 }

@@ -118,7 +118,7 @@ func (s *Shared) Changed(dir hearth.Directory, segments []string, ago time.Durat
 	switch {
 	case g.closed:
 		return
-	case x == nil && len(g.told) >= newsDirs:
+	case x == nil && len(g.told) >= newsDirs, len(dir.Link) > maxLink, len(dir.Prefix) > maxKey:
 		n.stats.newsLost.Add(1)
 		return
 	case x == nil:
@@ -127,6 +127,9 @@ func (s *Shared) Changed(dir hearth.Directory, segments []string, ago time.Durat
 	}
 	at := time.Now().Add(-ago)
 	for _, name := range segments {
+		if len(name) > maxKey { // no node would read it, or anything beside it
+			name = ""
+		}
 		x.add(name, at)
 	}
 	if !g.telling {
