@@ -105,8 +105,8 @@ func absent(missing []members.Member) (all []figures.Absent) {
 }
 
 const (
-	// barredAfter is how long a member must have failed everything: one that dies is missing
-	// by then.
+	// barredAfter is between the first and the last of what a member failed, and everything in
+	// between: one that dies is missing by then.
 	barredAfter = 10 * time.Second
 	// barredFor is how long that is told after the last attempt: who is not asked again may
 	// have recovered.
@@ -117,7 +117,7 @@ const (
 func barred(s *members.Snapshot, outages map[members.ID]wire.Outage) (all []figures.Barred) {
 	for _, m := range s.Members {
 		o, out := outages[m.ID]
-		if out && m.Health == members.Alive && time.Since(o.Since) >= barredAfter && time.Since(o.Last) < barredFor {
+		if out && m.Health == members.Alive && o.Last.Sub(o.Since) >= barredAfter && time.Since(o.Last) < barredFor {
 			all = append(all, figures.Barred{Name: m.Name, Data: addressOf(m.Data), ForS: int64(time.Since(o.Since) / time.Second), Cause: o.Cause.Error()})
 		}
 	}

@@ -111,20 +111,30 @@ func TestWhoIsAliveAndAnswersNothingIsNamed(t *testing.T) {
 			return wire.Outage{Since: time.Now(), Last: time.Now(), Cause: errors.New("no connection")}
 		}
 		p.outages = map[members.ID]wire.Outage{{'b'}: fails(), {'c'}: fails(), {'d'}: fails()}
+		asked := func(ids ...byte) {
+			for _, id := range ids {
+				o := p.outages[members.ID{id}]
+				o.Last = time.Now()
+				p.outages[members.ID{id}] = o
+			}
+		}
 		time.Sleep(barredAfter - 1)
+		asked('b', 'c', 'd')
 		if x := r.Line(time.Now()); x.Unreachable != 0 || x.Barred != nil || r.own().Unreached != nil {
 			t.Errorf("one that may be dying: %+v", x.Apart)
 		}
 		time.Sleep(1)
+		if x := r.Line(time.Now()); x.Unreachable != 0 {
+			t.Errorf("nobody has asked since: %+v", x.Apart)
+		}
+		asked('b', 'c', 'd')
 		if x := r.Line(time.Now()); x.Unreachable != 2 || fmt.Sprint(x.Barred) != "[{c  10 no connection} {d  10 no connection}]" || fmt.Sprint(r.own().Unreached) != "[c d]" {
 			t.Errorf("two that answer nothing: %+v, %q", x.Apart, r.own().Unreached)
 		}
-		again := p.outages[members.ID{'d'}]
-		time.Sleep(barredFor - barredAfter - 1)
-		again.Last = time.Now()
-		p.outages[members.ID{'d'}] = again
+		time.Sleep(barredFor - 1)
+		asked('d')
 		time.Sleep(1)
-		if x := r.Line(time.Now()); x.Unreachable != 1 || x.Barred[0].Name != "d" || x.Barred[0].ForS != 120 {
+		if x := r.Line(time.Now()); x.Unreachable != 1 || x.Barred[0].Name != "d" || x.Barred[0].ForS != 130 {
 			t.Errorf("one that was asked again: %+v", x.Apart)
 		}
 		delete(p.outages, members.ID{'d'})

@@ -84,6 +84,27 @@ func TestSilenceFailsAllThatWaits(t *testing.T) {
 	})
 }
 
+func TestOneMoreConnectionThatFailsIsNoOutage(t *testing.T) {
+	// A peer of which one connection answers is not out when another one cannot be made.
+	p := NewPeer("b", PeerOptions{Pool: hearth.NewPool(16 << 20)})
+	defer p.Close()
+	c := &conn{}
+	p.mu.Lock()
+	p.conns = []*conn{c}
+	p.failedLocked(errors.New("no memory for a connection"))
+	p.mu.Unlock()
+	if o, out := p.Outage(); !out || o.Cause == nil {
+		t.Errorf("none has answered: %+v, %v", o, out)
+	}
+	c.answered.Store(true)
+	if o, out := p.Outage(); out {
+		t.Errorf("one answers: %+v", o)
+	}
+	p.mu.Lock()
+	p.conns = nil
+	p.mu.Unlock()
+}
+
 func TestSilenceIsThePeersNotTheRequests(t *testing.T) {
 	// One connection says nothing; as long as another one of the peer does, nobody is given up.
 	synctest.Test(t, func(t *testing.T) {

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"errors"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -52,7 +53,8 @@ func (p *Peer) Outage() (Outage, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	o := p.outage
-	return Outage{Since: o.since, Last: o.last, Cause: o.err}, o.fails > 0
+	answers := slices.ContainsFunc(p.conns, func(c *conn) bool { return c.answered.Load() }) // then what failed was one more
+	return Outage{Since: o.since, Last: o.last, Cause: o.err}, o.fails > 0 && !answers
 }
 
 // counters are what Stats are made of.
