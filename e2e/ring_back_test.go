@@ -71,6 +71,7 @@ func (r *ring) found(kept, changed []hearthtest.File, small *member, rest ...*me
 		r.well(r.readers(kept, false, nodes...))
 	})
 	excused += r.around(r.nodes...) + r.declined(r.but(small)...)
+	r.excuses("nodes that came back", excused, int64(len(kept)+len(changed)))
 	if gets > excused {
 		r.Errorf("the origin was asked %d times, for %d bytes of what the ring holds; %d blocks were declined, or read around a node", gets, bytes, excused)
 	}

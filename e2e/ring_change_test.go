@@ -29,7 +29,8 @@ func ringJoinLeave(e *env) {
 	r.set.ram, r.set.disk = "32MiB", fmt.Sprintf("%dMiB", 2*sum(list)/5>>20)
 	nodes := r.up(5, 0)
 	r.well(r.readers(list, false, nodes...))
-	excused, before := r.lacks(nodes...), r.around(nodes...)
+	excused, files := r.lacks(nodes...)
+	before := r.around(nodes...)
 	_, joined := r.asked(func() {
 		r.reads(list, nodes, func() {
 			r.start(r.add(1, 0)...)
@@ -53,6 +54,7 @@ func ringJoinLeave(e *env) {
 	if excused += r.around(rest...) - before; excused > 0 {
 		r.shows("%d declined, or read around a node", excused)
 	}
+	r.excuses("a joiner and a leaver", excused, files)
 	// What the joiner took over others hold; what the leaver owned may be gone with it.
 	if float64(joined+left-excused) > 1.1*share*n {
 		r.Errorf("a node joined and one with %.3f of everything left, and the origin was asked %d and %d times for %d files, of which %d were declined or read around a node", share, joined, left, len(list), excused)

@@ -14,20 +14,31 @@ import (
 // a read goes around a node that says nothing for half a second.
 func (r *ring) again(what string, nodes []*member, read func()) {
 	r.Helper()
-	lacks, before := r.lacks(nodes...), r.around(nodes...)
+	lacks, files := r.lacks(nodes...)
+	before := r.around(nodes...)
 	bytes, gets := r.asked(read)
 	around := r.around(nodes...) - before
 	if gets > lacks+around {
 		r.Errorf("%s: the origin was asked %d times, for %d bytes of what the ring holds but for %d blocks; %d reads went around nodes", what, gets, bytes, lacks, around)
 	}
+	r.excuses(what, lacks+around, files)
 	if lacks+around > 0 {
 		r.shows("%s %d requests: %d blocks were declined, %d reads went around nodes", what, gets, lacks, around)
 	}
 }
 
+// excuses fails the scenario where a machine's slowness accounts for more than a tenth of the
+// files, or some twenty: then the ring is what does not hold them.
+func (r *ring) excuses(what string, n, files int64) {
+	r.Helper()
+	if n > max(20, files/10) {
+		r.Errorf("%s: %d of %d files were declined, or read around nodes", what, n, files)
+	}
+}
+
 // lacks are the files of which owners do not hold all, as a check says for which the owners
-// are asked; of small ones as many as disks say that they declined.
-func (r *ring) lacks(nodes ...*member) int64 {
+// are asked, of how many; of small ones as many as disks say that they declined.
+func (r *ring) lacks(nodes ...*member) (lacks, files int64) {
 	r.Helper()
 	v, _ := nodes[0].checked()
 	if c := v.Checked; c.Corrupt.Files+c.Changed.Files+c.Vanished.Files+c.Damaged > 0 {
@@ -36,7 +47,7 @@ func (r *ring) lacks(nodes ...*member) int64 {
 	if declined := r.gone + r.declined(nodes...); v.Checked.Missing.Files > declined {
 		r.Errorf("%d files are missing at their owners, and disks declined %d blocks: %+v", v.Checked.Missing.Files, declined, v.Samples)
 	}
-	return v.Checked.Missing.Files
+	return v.Checked.Missing.Files, v.Checked.Missing.Files + v.Checked.Whole.Files
 }
 
 // checked is a check of everything, whatever it finds, and its exit code. One that met an

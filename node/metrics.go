@@ -60,7 +60,7 @@ func export(s *Status, m metric.Sink) {
 			}
 			m.Gauge("hearth_dir_used_bytes", "Bytes allocated in a cache directory, the names included.", d.Used, "dir", d.Path)
 			m.Count("hearth_dir_stalls_total", "Times that a cache directory's device did not answer.", d.Stalls, "dir", d.Path)
-			m.Count("hearth_dir_declined_total", "Blocks that a cache directory did not take: its device was too slow for them, or what it holds is worth more.", d.Declined, "dir", d.Path)
+			m.Count("hearth_dir_declined_total", "Blocks that a cache directory was offered and did not take, and reads of which no block was fetched since its device was behind.", d.Declined, "dir", d.Path)
 			m.Count("hearth_dir_mended_total", "Files of a cache directory that somebody had harmed, and that were given their rights back or made anew.", d.Mended, "dir", d.Path)
 			m.Gauge("hearth_dir_hanging", "Operations left to a cache directory's device that have not come back.", d.Hanging, "dir", d.Path)
 			m.Count("hearth_scrub_bytes_total", "Bytes of a cache directory that were read again and verified.", d.Scrub.Bytes, "dir", d.Path)

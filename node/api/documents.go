@@ -144,8 +144,8 @@ type DirStatus struct {
 	// have been left to it and not come back.
 	Stalls  int64 `json:"stalls"`
 	Hanging int64 `json:"hanging"`
-	// Declined counts blocks that it did not take, since its device was too slow for them
-	// or what it holds is worth more: who reads them again asks for them again.
+	// Declined counts blocks that it was offered and did not take, and reads of which no block
+	// was fetched since its device was behind: who reads them again asks for them again.
 	Declined int64 `json:"declined,omitempty"`
 	// Mended counts files that somebody had harmed and that are well again.
 	Mended int64 `json:"mended,omitempty"`
