@@ -3,6 +3,7 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -80,12 +81,40 @@ func dashboard(e *env) {
 // pair is the second of two nodes that make a ring.
 func (e *env) pair(o *server) *hearth {
 	e.Helper()
-	first := freePort(e)
+	first, second := ringPorts(e)
 	e.mount(o, settings{cache: "cache-one", extra: fmt.Sprintf("node: {name: one, listen: %q}", first)})
-	h := e.mount(o, settings{cache: "cache-two", extra: fmt.Sprintf("node: {name: two, listen: %q}\njoin: [%q]", freePort(e), first)})
+	h := e.mount(o, settings{cache: "cache-two", extra: fmt.Sprintf("node: {name: two, listen: %q}\njoin: [%q]", second, first)})
 	e.eventually("two nodes of a ring", func() bool { return h.status().Ring.Alive == 2 })
 	e.knownLabels(h)
 	return h
+}
+
+// ringPorts are where two nodes may gossip: each takes the port above, too.
+func ringPorts(e *env) (first, second string) {
+	var held []net.Listener
+	defer func() {
+		for _, l := range held {
+			_ = l.Close()
+		}
+	}()
+	for range 100 {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		e.must(err, "find a free port")
+		held = append(held, l)
+		port, free := l.Addr().(*net.TCPAddr).Port, true
+		for above := 1; above < 4 && free; above++ {
+			if l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port+above)); err != nil {
+				free = false
+			} else {
+				held = append(held, l)
+			}
+		}
+		if free {
+			return l.Addr().String(), fmt.Sprintf("127.0.0.1:%d", port+2)
+		}
+	}
+	e.Fatal("nowhere are four free ports in a row")
+	return "", ""
 }
 
 // series is a metric with its labels, as the exposition format writes them.

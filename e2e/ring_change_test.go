@@ -29,7 +29,7 @@ func ringJoinLeave(e *env) {
 	r.set.ram, r.set.disk = "32MiB", fmt.Sprintf("%dMiB", 2*sum(list)/5>>20)
 	nodes := r.up(5, 0)
 	r.well(r.readers(list, false, nodes...))
-	excused, files := r.lacks(nodes...)
+	excused, files := r.lacks(list, nodes...)
 	before := r.around(nodes...)
 	_, joined := r.asked(func() {
 		r.reads(list, nodes, func() {
@@ -95,7 +95,7 @@ func ringRestart(e *env) {
 	}
 	r.start(nodes...)
 	r.agree(nodes...)
-	r.again("at new addresses", nodes, func() { r.all("at new addresses", list, 2, nodes...) })
+	r.again("at new addresses", list, nodes, func() { r.all("at new addresses", list, 2, nodes...) })
 	for i, m := range nodes {
 		r.reads(list, r.but(m), func() {
 			r.gone += m.declined()
@@ -105,7 +105,7 @@ func ringRestart(e *env) {
 			r.agree(nodes...)
 		})
 	}
-	r.again("restarted in turn", nodes, func() { r.all("restarted in turn", list, 3, nodes...) })
+	r.again("restarted in turn", list, nodes, func() { r.all("restarted in turn", list, 3, nodes...) })
 	r.quit(nodes...)
 }
 

@@ -28,7 +28,7 @@ func ringCold(set string) func(e *env) {
 		r.once("origin", got, list)
 		r.listed(before, list)
 		r.links(time.Since(start))
-		r.again("again", r.nodes, func() { r.all("again", list, 2, r.nodes...) })
+		r.again("again", list, r.nodes, func() { r.all("again", list, 2, r.nodes...) })
 		r.quit(r.nodes...)
 	}
 }
@@ -167,7 +167,7 @@ func ringThird(e *env) {
 	r.up(map[level]int{core: 5, all: 5, full: 8}[e.level], 0)
 	// These readers leave nothing in the page cache.
 	r.well(r.readers(list, false, r.nodes...))
-	r.again("the second epoch", r.nodes, func() { r.well(r.readers(list, false, r.nodes...)) })
+	r.again("the second epoch", list, r.nodes, func() { r.well(r.readers(list, false, r.nodes...)) })
 	r.quit(r.nodes...)
 }
 

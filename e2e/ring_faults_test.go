@@ -68,7 +68,7 @@ func ringOwnerKilled(e *env) {
 	r.p.SetFirstByte(0) // what is under way has its delay
 	r.bounded(r.well(readers), slowRead)
 	r.agree(rest...)
-	r.again("after two deaths", rest, func() { r.all("after two deaths", list, 2, rest...) })
+	r.again("after two deaths", list, rest, func() { r.all("after two deaths", list, 2, rest...) })
 	r.start(victims[0].owner, victims[1].owner)
 	r.agree(nodes...)
 	r.quit(nodes...)
@@ -195,7 +195,7 @@ func ringCut(e *env) {
 	healed := time.Now()
 	r.agree(nodes...)
 	r.shows("healed in %v", time.Since(healed).Round(100*time.Millisecond))
-	r.again("healed", nodes, func() { r.all("healed", fresh, 3, nodes...) })
+	r.again("healed", fresh, nodes, func() { r.all("healed", fresh, 3, nodes...) })
 	r.quit(nodes...)
 }
 

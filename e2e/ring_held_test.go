@@ -5,16 +5,17 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/hearthfs/hearth/internal/hearthtest"
 	"github.com/hearthfs/hearth/warmup"
 )
 
-// again has nodes read what they hold together, for which the origin is asked for nothing.
+// again has nodes read a set that they hold together, for which the origin is asked for nothing.
 // Of a machine that is too slow it may be asked for as much as nodes account for, and the
 // row shows that: a disk tier declines what its device is too slow for and never waits, and
 // a read goes around a node that says nothing for half a second.
-func (r *ring) again(what string, nodes []*member, read func()) {
+func (r *ring) again(what string, list []hearthtest.File, nodes []*member, read func()) {
 	r.Helper()
-	lacks, files := r.lacks(nodes...)
+	lacks, files := r.lacks(list, nodes...)
 	before := r.around(nodes...)
 	bytes, gets := r.asked(read)
 	around := r.around(nodes...) - before
@@ -36,11 +37,11 @@ func (r *ring) excuses(what string, n, files int64) {
 	}
 }
 
-// lacks are the files of which owners do not hold all, as a check says for which the owners
+// lacks are the files of a set of which owners do not hold all, as a check says for which the owners
 // are asked, of how many; of small ones as many as disks say that they declined.
-func (r *ring) lacks(nodes ...*member) (lacks, files int64) {
+func (r *ring) lacks(list []hearthtest.File, nodes ...*member) (lacks, files int64) {
 	r.Helper()
-	v, _ := nodes[0].checked()
+	v, _ := nodes[0].checked(list)
 	if c := v.Checked; c.Corrupt.Files+c.Changed.Files+c.Vanished.Files+c.Damaged > 0 {
 		r.Errorf("a check finds %+v: %+v", c, v.Samples)
 	}
@@ -50,14 +51,21 @@ func (r *ring) lacks(nodes ...*member) (lacks, files int64) {
 	return v.Checked.Missing.Files, v.Checked.Missing.Files + v.Checked.Whole.Files
 }
 
-// checked is a check of everything, whatever it finds, and its exit code. One that met an
+// checked is a check of the directories of a set, whatever it finds, and its exit code. One that met an
 // owner which said nothing for half a second, as on a machine with other work, does not know
 // what that one holds: it is done again.
-func (m *member) checked() (v warmup.View, code int) {
+func (m *member) checked(list []hearthtest.File) (v warmup.View, code int) {
 	m.ring.Helper()
+	args := []string{"warmup", "--check", "-o", "json"}
+	for _, f := range list {
+		top, _, _ := strings.Cut(f.Path, "/")
+		if !slices.Contains(args, "/"+top) {
+			args = append(args, "/"+top)
+		}
+	}
 	m.ring.eventually("a check to which all owners answer", func() bool {
 		var out string
-		out, code = m.ask("warmup", "--check", "/", "-o", "json")
+		out, code = m.ask(args...)
 		doc, _, _ := strings.Cut(out, "\nhearth: ")
 		v = warmup.View{}
 		if err := json.Unmarshal([]byte(doc), &v); err != nil || code != 0 && code != 3 || v.Checked == nil {

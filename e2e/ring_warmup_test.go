@@ -25,7 +25,7 @@ func ringWarmUp(e *env) {
 	if v.Counters.Held() != total {
 		r.Errorf("a warm-up of %+v has %+v", total, v.Counters)
 	}
-	r.whole(nodes[3], total)
+	r.whole(nodes[3], list, total)
 	r.names(list, nodes...)
 	r.p.Down()
 	r.all("without the origin", list, 1, nodes...)
@@ -34,7 +34,7 @@ func ringWarmUp(e *env) {
 	if got, _ = r.asked(func() { v = nodes[4].job(0, "warmup", "/") }); got > list[0].Size {
 		r.Errorf("another warm-up asked the origin for %d bytes", got)
 	}
-	r.whole(nodes[2], total)
+	r.whole(nodes[2], list, total)
 	r.quit(nodes...)
 }
 
@@ -50,9 +50,9 @@ func ringWarmSet(l level) hearthtest.DataSet {
 }
 
 // whole has a node check the set, all of which its owners hold.
-func (r *ring) whole(m *member, total warmup.Tally) {
+func (r *ring) whole(m *member, list []hearthtest.File, total warmup.Tally) {
 	r.Helper()
-	if v, code := m.checked(); code != 0 || v.Checked.Whole != total || v.Checked.Bad() {
+	if v, code := m.checked(list); code != 0 || v.Checked.Whole != total || v.Checked.Bad() {
 		r.Errorf("a check by %s of %+v: exit %d, %+v, %+v", m.name, total, code, v.Checked, v.Samples)
 	}
 }
@@ -80,7 +80,7 @@ func (r *ring) hurt(list []hearthtest.File) {
 	hearthtest.FlipByte(r, segment, at+200, 0x40)
 	checker := r.but(owner)[0]
 	for _, says := range []string{"corrupt", "missing"} { // at once missing where a check was done again
-		v, code := checker.checked()
+		v, code := checker.checked(list)
 		named := slices.ContainsFunc(v.Samples, func(s warmup.Sample) bool {
 			return s.Path == "/"+f.Path && (s.What == says || s.What == "missing") && strings.HasPrefix(s.Cause, "at node "+owner.name+": ")
 		})
