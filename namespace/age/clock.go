@@ -56,9 +56,10 @@ func (c *Clock) Now() int64 {
 	return c.nano / 1e6
 }
 
-// Trusted is a time that was written down, or 0.
+// Trusted is a time that was written down, or 0. After the clock went back what was
+// written before may lie ahead: that is no younger than what is found out now.
 func (c *Clock) Trusted(at int64) int64 {
-	if at < c.floor {
+	if at < c.floor || c.floor > 0 && at > c.Now() {
 		return 0
 	}
 	return at

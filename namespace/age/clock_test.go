@@ -1,0 +1,28 @@
+package age
+
+import (
+	"testing"
+	"time"
+)
+
+func TestNothingFromBeforeIsTrustedOnceTheClockWentBack(t *testing.T) {
+	// What was written before lies behind the present time, or ahead of it, and says nothing;
+	// what is found out from now on does.
+	for back, trusted := range map[time.Duration]bool{50 * time.Hour: false, 0: true} {
+		var c Clock
+		start := time.Now().Add(-back).Round(0)
+		now := start
+		c.Start(func() time.Time { return now })
+		written := start.Add(back).UnixMilli()
+		c.Distrust(written)
+		for _, at := range []int64{written - 1, written - 60_000} {
+			if got := c.Trusted(at) == at; got != trusted {
+				t.Errorf("back by %v: %d, now %d, is trusted: %v", back, at, c.Now(), got)
+			}
+		}
+		now = now.Add(time.Second)
+		if at := c.Now(); c.Trusted(at) != at {
+			t.Errorf("back by %v: the present is not trusted", back)
+		}
+	}
+}
