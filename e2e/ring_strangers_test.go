@@ -106,6 +106,9 @@ func (r *ring) unlike(list []hearthtest.File) {
 	m.waitFor(says)
 	r.nodes[0].waitFor(says)
 	r.eventually("what status says of it", func() bool {
+		for _, x := range []*member{r.nodes[0], r.nodes[1], m} { // who is asked nothing fails nothing
+			x.sees()
+		}
 		warned := slices.ContainsFunc(r.nodes[0].status().Warnings, func(w string) bool {
 			return strings.Contains(w, m.name) && strings.Contains(w, says)
 		})
