@@ -1,6 +1,9 @@
 package hearth
 
-import "time"
+import (
+	"strings"
+	"time"
+)
 
 // Directory is what the nodes of a ring call a directory of a bucket.
 type Directory struct {
@@ -11,6 +14,10 @@ type Directory struct {
 	// Prefix of the keys in the directory: "" or ending in "/".
 	Prefix string
 }
+
+// IsLocal reports whether an origin of an identity is a local directory, of which each node
+// has its own.
+func IsLocal(identity string) bool { return strings.HasPrefix(identity, "file ") }
 
 // Told is what a node that tells names of a directory says beside them.
 type Told struct {

@@ -1,17 +1,15 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"time"
 
+	"github.com/hearthfs/hearth/bench/scaling"
 	"github.com/hearthfs/hearth/internal/faultproxy"
 	"github.com/hearthfs/hearth/internal/hearthtest"
-	"github.com/hearthfs/hearth/node/api"
 )
 
 // ringSize is how many nodes hold the epoch that one of them reads.
@@ -119,41 +117,11 @@ func (r *ring) run(do func() error) (err error) {
 		}
 	}
 	for _, m := range r.nodes {
-		if err := m.whole(); err != nil {
+		if err := scaling.Whole(r.b.ctx, m.socket(), ringSize); err != nil {
 			return err
 		}
 	}
 	return do()
-}
-
-// whole waits until a node knows of all others.
-func (m *member) whole() error {
-	var last *api.RingStatus
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
-		s, err := m.status()
-		if err != nil {
-			return fmt.Errorf("ask node %d for its ring: %w", m.number, err)
-		}
-		here := 0
-		for _, x := range s.Members {
-			if x.State == "active" && x.Health == "alive" {
-				here++
-			}
-		}
-		if last = s; here == ringSize {
-			return nil
-		}
-	}
-	return fmt.Errorf("node %d does not know of %d nodes within a minute: %+v", m.number, ringSize, last.Members)
-}
-
-func (m *member) status() (*api.RingStatus, error) {
-	node, err := api.Dial("unix://" + m.socket())
-	if err != nil {
-		return nil, err
-	}
-	defer node.Close()
-	return node.Ring(context.Background())
 }
 
 // cpu is what each node has spent so far, in CPU seconds.
@@ -259,7 +227,7 @@ func (r *ring) epoch(set hearthtest.DataSet, seed uint64, last bool) (s side, er
 
 // asked makes sure that the reader had most of the files from the others.
 func (r *ring) asked(files int64, spent []float64) error {
-	status, err := r.nodes[0].status()
+	status, err := scaling.Status(r.b.ctx, r.nodes[0].socket())
 	if err != nil {
 		return err
 	}

@@ -102,10 +102,12 @@ func (t *Tier) get(ctx context.Context, b hearth.Block, of span, lent *lending) 
 	}
 	admitted := t.admit(b, n)
 	if !admitted && lent == nil {
-		return t.straight(ctx, b, off, n)
+		return t.straight(ctx, b, of, false)
 	}
 	if lent == nil && t.below != nil && t.below.Has(b.ID()) {
-		return t.lift(ctx, b, of)
+		// That is no work which is to outlive who asked first: the goroutine of an attempt is
+		// saved, and to have it run costs as much as the copy of a small object.
+		return t.straight(ctx, b, of, true)
 	}
 	v, err = t.fill(ctx, b, n, admitted, lent)
 	if err != nil {
@@ -193,27 +195,18 @@ func (t *Tier) meanwhile(ctx context.Context, b hearth.Block) *hearth.View {
 	return v
 }
 
-// straight fetches a range that will not be kept.
-func (t *Tier) straight(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
-	v, shared, err := t.ranges.Do(ctx, span{b.ID(), off, n}, func(ctx context.Context) (*hearth.View, error) {
-		if v := t.lent.get(b.ID(), off, n); v != nil {
+// straight fetches a range that will not be kept, or with put the whole block for the store.
+func (t *Tier) straight(ctx context.Context, b hearth.Block, of span, put bool) (*hearth.View, error) {
+	all := of
+	if put {
+		all.off, all.n = 0, b.Len()
+	}
+	v, shared, err := t.ranges.Do(ctx, all, func(ctx context.Context) (*hearth.View, error) {
+		if v := t.lent.get(all.id, all.off, all.n); v != nil {
 			return v, nil
 		}
-		return t.fetch(ctx, b, off, n)
-	})
-	if shared {
-		t.joined(n)
-	}
-	return v, err
-}
-
-// lift takes a block that next holds into the store, for all who want it. That is no work
-// which is to outlive who asked first, so the goroutine of an attempt is saved, and to have
-// it run costs as much as the copy of a small object.
-func (t *Tier) lift(ctx context.Context, b hearth.Block, of span) (*hearth.View, error) {
-	v, shared, err := t.ranges.Do(ctx, span{of.id, 0, b.Len()}, func(ctx context.Context) (*hearth.View, error) {
-		v, err := t.fetch(ctx, b, 0, b.Len())
-		if err == nil {
+		v, err := t.fetch(ctx, b, all.off, all.n)
+		if err == nil && put {
 			t.put(b, v)
 		}
 		return v, err
@@ -224,7 +217,7 @@ func (t *Tier) lift(ctx context.Context, b hearth.Block, of span) (*hearth.View,
 	if err != nil {
 		return nil, err
 	}
-	return cut(v, of.off, of.n), nil
+	return cut(v, of.off-all.off, of.n), nil
 }
 
 // fetch gets a range from next, whatever becomes of it.

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"path"
 	"slices"
 	"syscall"
 	"time"
@@ -124,15 +123,10 @@ func (r *ring) generations() (all []uint64) {
 // grow older than half of their bound, when they are asked for again behind a reader.
 func (r *ring) listedSeldom(lists int64, took time.Duration, list []hearthtest.File) {
 	r.Helper()
-	dirs := map[string]bool{"": true}
-	for _, f := range list {
-		for dir := path.Dir(f.Path); dir != "."; dir = path.Dir(dir) {
-			dirs[dir] = true
-		}
-	}
-	most := int64(len(dirs)) * (1 + int64(2*took/clockBound))
+	dirs, _ := listable(list)
+	most := int64(dirs) * (1 + int64(2*took/clockBound))
 	if lists > most {
-		r.Errorf("%d LISTs of %d directories in %v, whose names may be %v old", lists, len(dirs), took, clockBound)
+		r.Errorf("%d LISTs of %d directories in %v, whose names may be %v old", lists, dirs, took, clockBound)
 	}
 	r.shows("%d LISTs of at most %d", lists, most)
 }

@@ -19,11 +19,12 @@ const listedShare = 10
 
 // tell has the nodes of a ring hear of an edit that the origin was asked for.
 func (t *Tree) tell(e *edit) {
-	if len(e.changes) == 0 || e.asked == 0 || !e.d.shared() {
+	s := e.d.sharer()
+	if len(e.changes) == 0 || e.asked == 0 || s == nil {
 		return
 	}
 	dir := hearth.Directory{ID: e.d.hash, Link: e.d.link.Name, Prefix: e.d.prefix()}
-	e.d.link.Origin.(Sharer).Changed(dir, e.segments, since(t.clock.Now(), e.asked))
+	s.Changed(dir, e.segments, since(t.clock.Now(), e.asked))
 }
 
 // Heard is told by another node that a segment of a directory, or "" for all of it, was found
@@ -97,10 +98,7 @@ func (q *inquiry) askOwn(ctx context.Context, at int64) {
 	}
 	defer release()
 	q.began, q.asked = q.t.clock.Now(), time.Now()
-	if err = q.note(q.askHead(ctx)); err == nil && !q.file.found {
-		err = q.note(q.askList(ctx))
-	}
-	if err == nil {
+	if q.fileFirst(ctx) == nil {
 		_ = q.keep()
 	}
 }

@@ -329,17 +329,24 @@ func (q *inquiry) askOrigin(ctx context.Context, k *knowledge, gate <-chan struc
 	}
 	switch {
 	case k.found && !k.Dir:
-		if err = q.note(q.askHead(ctx)); err == nil && !q.file.found {
-			err = q.note(q.askList(ctx))
-		}
+		err = q.fileFirst(ctx)
 	case k.found:
 		if err = q.note(q.askList(ctx)); err == nil && !q.dir.found {
 			err = q.note(q.askHead(ctx))
 		}
-	case q.d.shared():
+	case q.d.sharer() != nil:
 		err = q.patiently(ctx, gate)
 	default:
 		err = q.both(ctx, gate)
+	}
+	return err
+}
+
+// fileFirst asks for the file, and for the directory where there is none.
+func (q *inquiry) fileFirst(ctx context.Context) error {
+	err := q.note(q.askHead(ctx))
+	if err == nil && !q.file.found {
+		err = q.note(q.askList(ctx))
 	}
 	return err
 }
@@ -417,8 +424,8 @@ func (q *inquiry) both(ctx context.Context, gate <-chan struct{}) error {
 		var moved <-chan struct{}
 		if l != nil {
 			_, _, _, moved = l.Snapshot()
-			if l.Passed(q.segment+"/") && l.age == q.t.db.Generation() {
-				return nil // what it found is known
+			if q.passed(l) {
+				return nil
 			}
 		}
 		select {

@@ -2,16 +2,9 @@ package namespace
 
 import (
 	"context"
-	"strings"
 	"sync"
 	"time"
 )
-
-// shared reports whether the nodes of a ring ask one of them for the directory.
-func (d *directory) shared() bool {
-	_, ok := d.link.Origin.(Sharer)
-	return ok && d.link.Freshness.Mode != Strict && d.link.Identity != "" && !strings.HasPrefix(d.link.Identity, "file ")
-}
 
 // patiently asks for the file at once, and leaves it to the listing to tell of directories:
 // all nodes ask the owner of a cold directory for names of it at once, and a LIST of one key
@@ -22,11 +15,7 @@ func (d *directory) shared() bool {
 func (q *inquiry) patiently(ctx context.Context, gate <-chan struct{}) error {
 	l := q.listBeside(ctx, gate)
 	if l == nil { // it was listed lately, and another node wants to know what is newer
-		err := q.note(q.askHead(ctx))
-		if err == nil && !q.file.found {
-			err = q.note(q.askList(ctx))
-		}
-		return err
+		return q.fileFirst(ctx)
 	}
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -47,11 +36,7 @@ func (q *inquiry) patiently(ctx context.Context, gate <-chan struct{}) error {
 	case failed != nil:
 		grace = briefListing
 	}
-	if q.firstPage(ctx, l, grace) {
-		q.leaveTo(l)
-		return nil
-	}
-	if head.found {
+	if q.firstPage(ctx, l, grace) || head.found {
 		return nil
 	}
 	if failed != nil && l.Err() != nil {
@@ -60,7 +45,6 @@ func (q *inquiry) patiently(ctx context.Context, gate <-chan struct{}) error {
 	wg.Go(func() { lists <- q.askList(ctx) })
 	list, passed := q.answerOr(l, lists)
 	if passed {
-		q.leaveTo(l)
 		return nil
 	}
 	if err := q.note(list); err != nil {
@@ -72,17 +56,17 @@ func (q *inquiry) patiently(ctx context.Context, gate <-chan struct{}) error {
 	return failed
 }
 
-// leaveTo forgets what the origin answered before a listing that began no earlier passed the
-// segment: that was read later, and stands in the database.
-func (q *inquiry) leaveTo(l *listing) {
+// passed reports whether the listing has found out what the segment means. What the origin
+// answered before a listing that began no earlier is forgotten: that was read later, and
+// stands in the database.
+func (q *inquiry) passed(l *listing) bool {
+	if !l.Passed(q.segment+"/") || l.age != q.t.db.Generation() {
+		return false
+	}
 	if l.began >= q.began {
 		q.file, q.dir = finding{}, finding{}
 	}
-}
-
-// passed reports whether what the listing found of the segment is known.
-func (q *inquiry) passed(l *listing) bool {
-	return l.Passed(q.segment+"/") && l.age == q.t.db.Generation()
+	return true
 }
 
 // answerOr waits for an answer, or until the listing has passed the segment.

@@ -37,10 +37,20 @@ type away struct {
 	end func()
 }
 
+// sharer is what tells other nodes of the directory, and them of it; nil: each asks the
+// origin by itself.
+func (d *directory) sharer() Sharer {
+	s, ok := d.link.Origin.(Sharer)
+	if !ok || d.link.Freshness.Mode == Strict || d.link.Identity == "" || hearth.IsLocal(d.link.Identity) {
+		return nil
+	}
+	return s
+}
+
 // elsewhere is the way to the node that tells of a directory; nil: its origin does.
 func (d *directory) elsewhere() *away {
-	s, ok := d.link.Origin.(Sharer)
-	if !ok || d.link.Freshness.Mode == Strict || d.link.Identity == "" {
+	s := d.sharer()
+	if s == nil {
 		return nil
 	}
 	dir := hearth.Directory{ID: d.hash, Link: d.link.Name, Identity: d.link.Identity, Prefix: d.prefix()}

@@ -385,6 +385,32 @@ func (h *heldHead) Head(ctx context.Context, key string) (hearth.Object, error) 
 	return o, err
 }
 
+func TestAPageThatIsReadAfterHEADKnowsBetter(t *testing.T) {
+	// A file is put when HEAD has not found it, and before the listing's page is read: it is
+	// found, and stays.
+	h := &heldHead{asked: make(chan struct{}), release: make(chan struct{})}
+	close(h.release)
+	h.armed.Store(true)
+	w := open(t, func(o *Options) { h.Origin, o.Links[0].Origin = o.Links[0].Origin, h })
+	w.b.put("other", "A", 1)
+	w.b.onPage = func(prefix string, _ int) {
+		if prefix == "late/" { // whether there is a directory is known last
+			w.idle("/")
+			return
+		}
+		<-h.asked // HEAD has its answer
+		w.b.put("late", "A", 1)
+	}
+	for range 2 {
+		if n := w.resolve("/late"); n.Object.ETag != "A" {
+			t.Errorf("%+v", n)
+		}
+	}
+	if names := w.names("/"); len(names) != 2 {
+		t.Errorf("%q", names)
+	}
+}
+
 func TestALateAnswerIsOlder(t *testing.T) {
 	// Two ask a strict link for a name, and the first is answered last, with what was
 	// so before a change that the second saw: what the second saw stays.

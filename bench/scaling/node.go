@@ -95,17 +95,17 @@ func (x *node) mounted(parent string) error {
 	return fmt.Errorf("no mount within %v: %s", within, x.said())
 }
 
-// knows waits until the node knows of n nodes that live and own blocks.
-func (x *node) knows(ctx context.Context, n int) error {
+// Whole waits until the node behind a socket knows of n nodes that live and own blocks.
+func Whole(ctx context.Context, socket string, n int) error {
 	var last *api.RingStatus
 	for over := time.Now().Add(within); time.Now().Before(over); {
-		s, err := x.status(ctx)
+		s, err := Status(ctx, socket)
 		if err != nil {
 			return err
 		}
 		last = s
 		here := 0
-		for _, m := range last.Members {
+		for _, m := range s.Members {
 			if m.State == "active" && m.Health == "alive" && m.Share > 0 { // its map has it, too
 				here++
 			}
@@ -117,19 +117,19 @@ func (x *node) knows(ctx context.Context, n int) error {
 			return err
 		}
 	}
-	return fmt.Errorf("%s does not know of %d nodes within %v: %+v", x.name, n, within, last)
+	return fmt.Errorf("the node at %s does not know of %d nodes within %v: %+v", socket, n, within, last)
 }
 
-// status is how the node sees its ring.
-func (x *node) status(ctx context.Context) (*api.RingStatus, error) {
-	client, err := api.Dial("unix://" + x.socket)
+// Status is how the node behind a socket sees its ring.
+func Status(ctx context.Context, socket string) (*api.RingStatus, error) {
+	client, err := api.Dial("unix://" + socket)
 	if err != nil {
 		return nil, err
 	}
 	defer client.Close()
 	s, err := client.Ring(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("ask %s for its ring: %w", x.name, err)
+		return nil, fmt.Errorf("ask the node at %s for its ring: %w", socket, err)
 	}
 	return s, nil
 }

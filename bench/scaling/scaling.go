@@ -164,7 +164,7 @@ func (r *ring) up(ctx context.Context, n int) (err error) {
 		}
 	}
 	for _, x := range r.nodes {
-		if err := x.knows(ctx, n); err != nil {
+		if err := Whole(ctx, x.socket, n); err != nil {
 			return err
 		}
 	}
@@ -246,7 +246,7 @@ func (r *ring) pass(number uint64) (p Pass, err error) {
 // reads adds up what the nodes say of their reads.
 func (r *ring) reads(ctx context.Context, all *figures.RingReads) error {
 	for _, x := range r.nodes {
-		s, err := x.status(ctx)
+		s, err := Status(ctx, x.socket)
 		if err != nil {
 			return err
 		}

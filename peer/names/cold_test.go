@@ -18,12 +18,7 @@ func TestNoFileOfAColdDirectoryIsListedFor(t *testing.T) {
 	for f := range files {
 		r.b.put(fmt.Sprintf("d/f%02d", f), "e")
 	}
-	found := make(chan struct{})
-	r.b.listed = func(q hearth.Listing) {
-		if q.Prefix == "d/" && !q.Recursive {
-			<-found
-		}
-	}
+	found := r.b.hold("d/")
 	r.lookUp(files, func(f int) string { return fmt.Sprintf("d/f%02d", f) }, "e")
 	defer close(found)
 	// Beside the two pages the directory has a LIST of one key where the root's page is late.
@@ -40,12 +35,7 @@ func TestADirectoryInAColdOneIsListedForOnce(t *testing.T) {
 	for d := range dirs {
 		r.b.put(fmt.Sprintf("d%02d/f", d), "e")
 	}
-	found := make(chan struct{})
-	r.b.listed = func(q hearth.Listing) {
-		if q.Prefix == "" && !q.Recursive {
-			<-found
-		}
-	}
+	found := r.b.hold("")
 	r.lookUp(dirs, func(d int) string { return fmt.Sprintf("d%02d", d) }, "dir")
 	defer close(found)
 	if heads, lists := r.b.requests(); heads > dirs || lists > dirs+1 {
@@ -174,6 +164,17 @@ func TestAnOwnerIsAskedForANameThatItListedLately(t *testing.T) {
 	if s := owner.names.Stats(); s.Failed != 0 || s.ToldFinds != 1 {
 		t.Errorf("%+v", s)
 	}
+}
+
+// hold has the listing of a directory not answer until the channel is closed.
+func (b *bucket) hold(prefix string) chan struct{} {
+	found := make(chan struct{})
+	b.listed = func(q hearth.Listing) {
+		if q.Prefix == prefix && !q.Recursive {
+			<-found
+		}
+	}
+	return found
 }
 
 // lookUp has each node look up n paths at once, which are all the same.

@@ -34,7 +34,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -135,7 +134,7 @@ type Shared struct {
 // end is called, once, this node tells nobody of them. A local directory costs no request, and gives one
 // file another ETag on each machine.
 func (s *Shared) Elsewhere(dir hearth.Directory) (end func(), elsewhere bool) {
-	if strings.HasPrefix(dir.Identity, "file ") {
+	if hearth.IsLocal(dir.Identity) {
 		return nil, false
 	}
 	ok := s.n.enter(dir.ID, use{asking: 1}, func(now use) bool {

@@ -33,10 +33,7 @@ func barred(r *figures.RingLine) string {
 	for _, b := range r.Barred {
 		who = append(who, fmt.Sprintf("%s at %s for %s (%s)", b.Name, b.Data, since(b.ForS), b.Cause))
 	}
-	if more := r.Unreachable - int64(len(who)); more > 0 {
-		who = append(who, fmt.Sprintf("and %d more", more))
-	}
-	return strings.Join(who, ", ") + "; look whether that port is open both ways, and what the logs of both say: reads go around, to other nodes and the bucket"
+	return some(who, r.Unreachable) + "; look whether that port is open both ways, and what the logs of both say: reads go around, to other nodes and the bucket"
 }
 
 // Warnings are what a person should know while the node is well: who is missing, or there
@@ -58,11 +55,16 @@ func Warnings(r *figures.RingLine) (all []string) {
 	for _, m := range r.Absent {
 		who = append(who, fmt.Sprintf("%s (%s) for %s", m.Name, m.Address, since(m.ForS)))
 	}
-	if more := r.Missing - int64(len(who)); more > 0 {
+	all = append(all, fmt.Sprintf("%d of the ring's %d nodes are missing: %s; start them again, or leave it: reads go on, what they held comes from the bucket once more, and they are forgotten after a day", r.Missing, r.Alive+r.Suspect+r.Missing, some(who, r.Missing)))
+	return all
+}
+
+// some are those of so many who are named.
+func some(who []string, all int64) string {
+	if more := all - int64(len(who)); more > 0 {
 		who = append(who, fmt.Sprintf("and %d more", more))
 	}
-	all = append(all, fmt.Sprintf("%d of the ring's %d nodes are missing: %s; start them again, or leave it: reads go on, what they held comes from the bucket once more, and they are forgotten after a day", r.Missing, r.Alive+r.Suspect+r.Missing, strings.Join(who, ", ")))
-	return all
+	return strings.Join(who, ", ")
 }
 
 // since is a number of seconds as people say it.
