@@ -28,7 +28,7 @@
 // A READ that learns that its version is gone has the tree forget it, waits a
 // moment until the kernel knows, and answers ESTALE. An INTERRUPT alone never
 // ends a request (a signal to a thread is no reason to kill a mapped page): it
-// leaves it two more seconds.
+// leaves it two more seconds. A thread that was killed waits no longer.
 //
 // The process that serves a mount never touches it: mount(2) or fusermount3
 // hands us the descriptor, INIT is answered before Mount returns, and what must

@@ -67,6 +67,7 @@ type setup struct {
 	Without                              []string
 	Strict, AllowOther, NoHas, Local     bool
 	TTL                                  time.Duration // 0: a minute; negative: none
+	Grace                                time.Duration // 0: as ever
 	Files                                []fileSpec
 	Many, ManySize                       int // names m/00000...
 	ManyDirs                             int // spread over so many directories
@@ -106,6 +107,9 @@ func daemon() int {
 	if err != nil {
 		out.Encode(reply{Err: err.Error()})
 		return 1
+	}
+	if c.Grace != 0 {
+		server.files.grace = c.Grace // nobody asks yet
 	}
 	out.Encode(reply{Mounted: server.Stats().Device})
 	lines := bufio.NewScanner(os.Stdin)

@@ -2,7 +2,12 @@ package fuse
 
 import (
 	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/hearthfs/hearth/internal/waits"
@@ -10,7 +15,8 @@ import (
 
 // grace is how long a request goes on after an INTERRUPT. A signal is no wish to
 // fail: Go's runtime preempts threads by one, and EINTR kills a reader of mapped
-// memory. After two seconds a killed reader has waited long enough.
+// memory. Who cannot be seen to be killed (in another PID namespace) has waited long
+// enough then.
 const grace = 2 * time.Second
 
 // request is the context of one kernel request. Nothing is started for it until
@@ -31,8 +37,8 @@ type request struct {
 	wait   waits.Wait
 	holds  bool // this node held the bytes when the READ began
 	done   chan struct{}
-	over   bool // finished, or its grace has passed
-	gaveUp bool // its grace has passed
+	over   bool // finished or given up
+	gaveUp bool // its thread was killed, or its grace has passed
 }
 
 var _ context.Context = (*request)(nil)
@@ -101,6 +107,12 @@ func (r *request) watch(done <-chan struct{}) {
 		return
 	case <-r.cancel:
 	}
+	if dying(r.thread) {
+		// At once: the kernel may still send what is left of its read-ahead, one request
+		// after another, and each would be waited for.
+		r.end(true)
+		return
+	}
 	t := time.NewTimer(r.grace)
 	defer t.Stop()
 	select {
@@ -108,6 +120,19 @@ func (r *request) watch(done <-chan struct{}) {
 	case <-t.C:
 		r.end(true)
 	}
+}
+
+// dying reports whether a thread has been killed: the kernel holds SIGKILL pending for
+// each thread of a process that ends (signal(7), SigPnd in proc_pid_status(5)).
+func dying(thread uint32) bool {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", thread))
+	if err != nil {
+		return false
+	}
+	_, pending, _ := strings.Cut(string(status), "\nSigPnd:\t")
+	pending, _, _ = strings.Cut(pending, "\n")
+	signals, err := strconv.ParseUint(pending, 16, 64)
+	return err == nil && signals&(1<<(syscall.SIGKILL-1)) != 0
 }
 
 // finish ends the context; the handler calls it before it replies.
