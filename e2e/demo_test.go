@@ -39,7 +39,10 @@ func (e *env) keptUntilInterrupted() {
 	p.waitFor("Ctrl-C ends it")
 	text := p.out.String()
 	if row := rowOf(text, "warm"); len(row) != 10 || row[6] != "B" && row[6] != "KiB" || row[7] != "0" { // names are asked for, too
-		e.Errorf("the warm epoch asked the origin for data, or read wrong bytes: %q", row)
+		e.Errorf("the warm epoch asked the origin for data, or read wrong bytes: %q\n%s", row, text)
+		for _, command := range commandsIn(text) {
+			e.Log(e.run("sh", "-c", strings.Replace(command, "hearth", e.hearth, 1)))
+		}
 	}
 	if row := rowOf(text, "cold"); len(row) != 10 || row[4] == "0" || row[8] == "0" {
 		e.Errorf("the cold epoch asked nothing of the origin, or of peers: %q", row)

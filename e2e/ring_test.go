@@ -171,7 +171,8 @@ func (m *member) sees() *api.RingStatus {
 	return s
 }
 
-// agree waits until each of the nodes knows them all as alive and active, and no other.
+// agree waits until each of the nodes knows them all as alive and active, and no other, and
+// reads by it.
 func (r *ring) agree(nodes ...*member) {
 	r.Helper()
 	var names []string
@@ -196,10 +197,11 @@ func (r *ring) agree(nodes ...*member) {
 	r.Logf("%s: %v know each other after %v", start.Format("05.0"), names, time.Since(start).Round(time.Millisecond))
 }
 
-// alive are the names of the members that a node takes for alive and active, sorted.
+// alive are the names of the members that a node takes for alive and active, sorted. Those
+// that give something are on its map.
 func alive(s *api.RingStatus) (names []string) {
 	for _, m := range s.Members {
-		if m.Health == "alive" && m.State == "active" {
+		if m.Health == "alive" && m.State == "active" && (m.Share > 0) == (m.Donated > 0) {
 			names = append(names, m.Name)
 		}
 	}

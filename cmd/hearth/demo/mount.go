@@ -219,19 +219,32 @@ func (m *mounted) request(ctx context.Context, path string) (*http.Response, err
 // status is what of a node's status the demo looks at.
 type status struct {
 	Origin struct{ Requests, Bytes int64 }
-	Ring   struct {
-		Alive int
-		Reads struct{ Bytes int64 }
-	}
+	Ring   struct{ Reads struct{ Bytes int64 } }
 }
 
 func (m *mounted) status() (s status, err error) {
-	resp, err := m.request(context.Background(), "/v1/status")
+	return s, m.ask(context.Background(), "/v1/status", &s)
+}
+
+// owners are how many nodes' parts of all blocks this one knows of.
+func (m *mounted) owners(ctx context.Context) (n int, err error) {
+	var ring struct{ Members []struct{ Share float64 } }
+	err = m.ask(ctx, "/v1/ring", &ring)
+	for _, x := range ring.Members {
+		if x.Share > 0 {
+			n++
+		}
+	}
+	return n, err
+}
+
+func (m *mounted) ask(ctx context.Context, path string, answer any) error {
+	resp, err := m.request(ctx, path)
 	if err != nil {
-		return s, err
+		return err
 	}
 	defer func() { _ = resp.Body.Close() }()
-	return s, json.NewDecoder(resp.Body).Decode(&s)
+	return json.NewDecoder(resp.Body).Decode(answer)
 }
 
 // counts is what the node says it asked of its origin and got of its peers; of one that was
