@@ -103,6 +103,9 @@ func (c callbacks) NotifyAlive(n *memberlist.Node) error {
 // NotifyMerge is asked on both sides when nodes join: a ring is one cluster, in which each
 // understands each.
 func (c callbacks) NotifyMerge(peers []*memberlist.Node) error {
+	if c.m.cfg.meets != nil {
+		c.m.cfg.meets()
+	}
 	for _, n := range peers {
 		if n.State != memberlist.StateAlive && n.State != memberlist.StateSuspect {
 			continue

@@ -92,6 +92,7 @@ type Config struct {
 	Timing Timing
 
 	reach func(netip.AddrPort) bool // for tests: whom this node's packets reach; nil: everybody
+	meets func()                    // for tests: called when a node joins by this one, which has told it all and does not know it yet
 }
 
 // Timing is how often and how long; what is 0 has the default that stands beside it.

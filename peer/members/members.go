@@ -70,7 +70,7 @@ type Members struct {
 
 	stop, joining         context.Context // both end with Close, joining with Leave, too
 	cancel, cancelJoining context.CancelFunc
-	working               sync.WaitGroup // publish, keepJoined, keepKnown
+	working               sync.WaitGroup // publish, keepJoined, keepKnown, repeat
 	quiet                 chan struct{}  // closed when those have ended: the journal may
 	logged                chan struct{}  // closed when the journal has
 	first                 chan outcome   // capacity 1: that of the first round
@@ -262,10 +262,32 @@ func (m *Members) announceLocked(ctx context.Context, s State) error {
 		return m.ended
 	}
 	m.state.Store(uint32(s))
+	if m.alone() && s != Leaving {
+		m.working.Go(m.repeat)
+	}
 	if err := m.list.UpdateNode(within(ctx)); err != nil {
 		return fmt.Errorf("announce that this node is %v: %w", s, err)
 	}
 	return nil
+}
+
+// repeat announces the state once more when the first other member is here. memberlist
+// (0.7.0, queueBroadcast) numbers its messages anew where one takes the place of the only one
+// that waits, as this node's second does while it is alone: what it has to pass on next then
+// has the number of this node's own message, and takes its place, too, where it is as long.
+func (m *Members) repeat() {
+	for m.alone() {
+		select {
+		case <-m.Snapshot().Superseded():
+		case <-m.joining.Done():
+			return
+		}
+	}
+	m.life.Lock()
+	defer m.life.Unlock()
+	if err := m.announceLocked(m.joining, State(m.state.Load())); err != nil && m.joining.Err() == nil {
+		m.log.say(levelWarn, err.Error())
+	}
 }
 
 // Leave tells the others that this node goes, up to 10 s or the context's deadline; none of

@@ -122,6 +122,39 @@ func members(n int) func(*Snapshot) bool {
 	return func(s *Snapshot) bool { return len(s.Members) == n }
 }
 
+func TestWhatANodeAnnouncesAloneIsHeard(t *testing.T) {
+	// Two join by a node, which has told both what it is, and becomes active before it knows
+	// of them: they hear of it without comparing all with it once more.
+	t.Parallel()
+	ca, _ := config(t, "a")
+	ca.Timing.PushPull, ca.Timing.Rejoin = time.Hour, time.Hour
+	meet, known := make(chan struct{}), make(chan struct{})
+	ca.meets = func() {
+		meet <- struct{}{}
+		<-known
+	}
+	a := start(t, ca)
+	var others sync.WaitGroup
+	for _, name := range []string{"b", "c"} {
+		c, _ := config(t, name, a)
+		c.Timing = ca.Timing
+		others.Go(func() {
+			m := start(t, c)
+			until(t, m, "three nodes, the first active", func(s *Snapshot) bool {
+				x, _ := s.Find(ca.ID)
+				return len(s.Members) == 3 && x.State == Active
+			})
+		})
+	}
+	<-meet
+	<-meet
+	if err := a.Announce(t.Context(), Active); err != nil {
+		t.Error(err)
+	}
+	close(known)
+	others.Wait()
+}
+
 func TestNodesFindEachOther(t *testing.T) {
 	// The second knows the first, the third the second: each sees all three, as they said
 	// of themselves, and hears when one of them becomes active.
