@@ -369,13 +369,16 @@ func TestWhatOneLearnsTheOwnerLearns(t *testing.T) {
 		}
 	})
 	r.past.Add(int64(5 * time.Second))
+	heads, lists := r.b.requests()
+	before := heads + lists
 	r.b.put("d/f", "2")
 	r.nodes[1].tree.Forget(&was)
 	if got := r.nodes[1].resolve("d/f"); got != "2" {
 		t.Errorf("the reader's node: %q", got)
 	}
-	if heads, _ := r.b.requests(); heads != 1 {
-		t.Errorf("%d HEADs", heads)
+	heads, lists = r.b.requests()
+	if asked := heads + lists - before; asked < 1 || asked > 2 { // the root's listing may have begun late
+		t.Errorf("%d requests", asked)
 	}
 	if got := r.nodes[0].resolve("d/f"); got != "2" {
 		t.Errorf("the owner: %q", got)
