@@ -21,7 +21,7 @@ func (c *chaos) launch() {
 	modes := chaosModes()
 	c.mode = modes[c.draw("modes", len(modes))]
 	c.mount()
-	c.lend()
+	c.lend(3 * time.Second)
 }
 
 func (c *chaos) mount() {
@@ -35,13 +35,14 @@ func (c *chaos) mount() {
 }
 
 // lend has an object lent to the kernel, where the mount does that, and keeps it open: it
-// is read whole first, and verified. A cache that is full or was harmed may do without.
-func (c *chaos) lend() {
+// is read whole first, and verified. A cache that is full or was harmed may do without, and
+// a busy machine may take longer.
+func (c *chaos) lend(within time.Duration) {
 	if c.h.status().Mounts[0].Open != "passthrough" {
 		return
 	}
 	c.add("lives that lend files")
-	over := c.now() + 3*time.Second
+	over := c.now() + within
 	c.e.eventually("an open that is lent", func() bool {
 		c.readWhole(c.objects[2], true)
 		before := c.lent()
@@ -205,6 +206,10 @@ func (c *chaos) remove(*rand.Rand) {
 	}
 	c.whole, c.spoilt = nil, true
 	c.faults["cache removed"]++
+	c.empty()
+}
+
+func (c *chaos) empty() {
 	list, _ := filepath.Glob(c.e.path("cache") + "/*")
 	for _, name := range list {
 		_ = os.RemoveAll(name) // the node writes into it meanwhile

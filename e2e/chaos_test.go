@@ -449,10 +449,18 @@ func (c *chaos) finish() {
 			c.e.Errorf("%s, %d bytes: %v\n%v", x.Path, x.Size, err, x.past)
 		}
 	}
-	c.counts["opens lent"] += c.lent()
-	c.h.quit()
-	if lives := c.counts["lives that lend files"]; lives > 0 && c.counts["opens lent"] == 0 {
-		c.e.Errorf("in %d lives with passthrough no open was lent to the kernel", lives)
+	c.end(false)
+	lives := c.counts["lives that lend files"]
+	if lives == 0 || c.counts["opens lent"] > 0 {
+		return
+	}
+	c.empty()
+	c.mode = chaosModes()[1]
+	c.mount()
+	c.lend(30 * time.Second)
+	c.end(false)
+	if c.counts["opens lent"] == 0 {
+		c.e.Errorf("in %d lives with passthrough, and one on an empty cache, no open was lent to the kernel", lives)
 	}
 }
 

@@ -97,11 +97,11 @@ func (r *ring) seen(f hearthtest.File, version int, put time.Time, nodes ...*mem
 	for _, m := range nodes {
 		r.eventually(fmt.Sprintf("version %d at %s", version, m.name), func() bool {
 			late := time.Since(put) > clockBound+look // looked at before the file is
-			ok := len(epoch(m.dir, []hearthtest.File{f}, 1, 1, version).errors) == 0
-			if !ok && late {
-				r.Fatalf("%s has not version %d after %v, and names are %v old at most", m.name, version, time.Since(put), clockBound)
+			errs := epoch(m.dir, []hearthtest.File{f}, 1, 1, version).errors
+			if len(errs) > 0 && late {
+				r.Fatalf("%s has not version %d after %v, and names are %v old at most: %v", m.name, version, time.Since(put), clockBound, errs)
 			}
-			return ok
+			return len(errs) == 0
 		})
 	}
 }
