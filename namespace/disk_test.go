@@ -163,6 +163,35 @@ func TestMemoryOfListing(t *testing.T) {
 	}
 }
 
+func TestNoNameIsOldAfterTheClockWentBack(t *testing.T) {
+	// A name was asked for by itself, the clock went back while the node was down, and the
+	// object changed: what is listed then counts, and so it does when the clock has come to
+	// where it was.
+	for _, c := range []struct{ back, later time.Duration }{{50 * time.Hour, 0}, {10 * time.Second, 0}, {10 * time.Second, 11 * time.Second}} {
+		w := open(t, func(o *Options) { o.Dir = t.TempDir() + "/names" })
+		w.b.put("d/x", "A", 1)
+		w.names("/d")
+		x := w.resolve("/d/x")
+		w.clock.add(time.Second)
+		w.tree.Forget(&x.Object)
+		w.resolve("/d/x")
+		if err := w.tree.Close(); err != nil {
+			t.Fatal(err)
+		}
+		w.tree = nil
+		w.clock.add(-c.back)
+		w.b.put("d/x", "B", 1)
+		w.reopen()
+		w.clock.add(c.later)
+		if c.later == 0 {
+			w.names("/d")
+		}
+		if n := w.resolve("/d/x"); n.Object.ETag != "B" {
+			t.Errorf("the clock went back by %v, %v ago: %+v", c.back, c.later, n)
+		}
+	}
+}
+
 func TestClock(t *testing.T) {
 	// The clock never goes back, follows jumps ahead, and keeps its pace after a
 	// jump was undone.

@@ -234,6 +234,7 @@ func (e *edit) commitLocked() error {
 	if e.state != nil {
 		setDirectory(e.w, e.d.id, e.d.place, e.state)
 	}
+	e.t.noteClock(e.w) // no time that is written is later
 	e.t.stats.written.Add(int64(e.w.Len()))
 	if err := e.w.Commit(false); err != nil {
 		return err
@@ -247,7 +248,6 @@ func (e *edit) commitLocked() error {
 // setState replaces the directory's state, once the edit is committed.
 func (e *edit) setState(s dirState) {
 	e.t.refused.add(e.w, int64(s.refused)-int64(e.d.state.Load().refused))
-	e.t.noteClock(e.w)
 	e.state = &s
 }
 

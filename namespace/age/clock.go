@@ -11,8 +11,8 @@ import (
 // with the monotonic clock; when the wall clock ran ahead of that (a suspended
 // machine's monotonic clock stands still), so does this one: a name never looks
 // younger than it is. Over a restart there is only the wall clock; when that is
-// behind the last time written down, it went back by nobody knows how much, and
-// no time from before is trusted.
+// behind the last time written down, it went back by nobody knows how much: this one
+// goes on from there, and no time from before is trusted.
 type Clock struct {
 	wall  func() time.Time
 	floor int64 // Unix ms; times below it are not trusted
@@ -35,10 +35,12 @@ func (c *Clock) Start(wall func() time.Time) {
 	c.nano = c.read.UnixNano()
 }
 
-// Distrust compares the clock with the last time that was written down.
+// Distrust compares the clock with the last time that was written down. It is called before
+// times are asked for.
 func (c *Clock) Distrust(written int64) {
-	if now := c.Now(); now < written {
-		c.floor = now
+	if c.Now() < written {
+		c.floor = written + 1
+		c.nano = c.floor * 1e6
 	}
 }
 
@@ -56,10 +58,9 @@ func (c *Clock) Now() int64 {
 	return c.nano / 1e6
 }
 
-// Trusted is a time that was written down, or 0. After the clock went back what was
-// written before may lie ahead: that is no younger than what is found out now.
+// Trusted is a time that was written down, or 0.
 func (c *Clock) Trusted(at int64) int64 {
-	if at < c.floor || c.floor > 0 && at > c.Now() {
+	if at < c.floor {
 		return 0
 	}
 	return at
