@@ -118,8 +118,12 @@ func TestKilledReaderEnds(t *testing.T) {
 			m.do(command{Do: "stall", Key: large.Key})
 			pid, _, result := m.background(how, m.path(large.Key))
 			m.until("the read waits", func(r reply) bool { return r.Tree["waiting"] > 0 })
+			began := time.Now()
 			syscall.Kill(pid, syscall.SIGKILL)
 			within(t, 5*time.Second, "the killed reader", result)
+			if took := time.Since(began); took > 3*time.Second {
+				t.Errorf("%s: it took %v", how, took)
+			}
 			m.do(command{Do: "resume", Key: large.Key})
 			m.read("whole", large.args(m)...)
 		}

@@ -276,9 +276,9 @@ func (m *Members) announceLocked(ctx context.Context, s State) error {
 // that waits, as this node's second does while it is alone: what it has to pass on next then
 // has the number of this node's own message, and takes its place, too, where it is as long.
 func (m *Members) repeat() {
-	for m.alone() {
+	for s := m.Snapshot(); m.alone(); s = m.Snapshot() { // first s: who comes after the look supersedes it
 		select {
-		case <-m.Snapshot().Superseded():
+		case <-s.Superseded():
 		case <-m.joining.Done():
 			return
 		}

@@ -223,7 +223,8 @@ type status struct {
 }
 
 func (m *mounted) status() (s status, err error) {
-	return s, m.ask(context.Background(), "/v1/status", &s)
+	err = m.ask(context.Background(), "/v1/status", &s)
+	return s, err
 }
 
 // owners are how many nodes' parts of all blocks this one knows of.
