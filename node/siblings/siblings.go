@@ -34,6 +34,9 @@ type Store struct {
 // Takes is prefetch.Store's.
 func (s Store) Takes(b hearth.Block, since time.Time) (would, soon bool) { return s.Spare(b, since) }
 
+// Held is prefetch.Store's: Has tells as much.
+func (s Store) Held(context.Context, []hearth.Block) func(hearth.ID) bool { return s.Has }
+
 // Names is the tree.
 type Names struct{ *namespace.Tree }
 

@@ -18,6 +18,9 @@ type Store interface {
 	// Has and Fetching report whether a block is held, and on its way.
 	Has(id hearth.ID) bool
 	Fetching(id hearth.ID) bool
+	// Held asks for many blocks at once, wherever they belong, and reports which of them
+	// need not be brought, as far as anybody said.
+	Held(ctx context.Context, blocks []hearth.Block) func(hearth.ID) bool
 	// Takes reports whether the store would take the block now and lose nothing for it
 	// that was used since then, or is worth more, and whether its writer keeps up; no
 	// policy hears of it.
@@ -280,8 +283,10 @@ func (p *Prefetch) walk(a *area, dir string) {
 		if err != nil {
 			return // its readers hear of that, too
 		}
-		for i := range page {
-			if !p.bring(a, &page[i]) {
+		blocks := small(page)
+		held := p.o.Store.Held(a.ctx, blocks)
+		for _, b := range blocks {
+			if !held(b.ID()) && !p.bring(a, b) {
 				return
 			}
 		}
@@ -292,13 +297,19 @@ func (p *Prefetch) walk(a *area, dir string) {
 	}
 }
 
-// bring begins to fetch an object that the node has not; false: the area is to be
-// filled no more.
-func (p *Prefetch) bring(a *area, o *hearth.Object) bool {
-	if !o.Cacheable() || o.Size <= 0 || o.Size > hearth.BlockSize {
-		return true
+// small are the blocks of objects of one block.
+func small(page []hearth.Object) (blocks []hearth.Block) {
+	for i := range page {
+		if o := &page[i]; o.Cacheable() && o.Size > 0 && o.Size <= hearth.BlockSize {
+			blocks = append(blocks, o.Block(0))
+		}
 	}
-	b := o.Block(0)
+	return blocks
+}
+
+// bring begins to fetch a block that the node has not; false: the area is to be
+// filled no more.
+func (p *Prefetch) bring(a *area, b hearth.Block) bool {
 	if p.o.Store.Has(b.ID()) || p.o.Store.Fetching(b.ID()) {
 		return true
 	}
@@ -306,7 +317,7 @@ func (p *Prefetch) bring(a *area, o *hearth.Object) bool {
 		return false
 	}
 	p.work.Go(func() {
-		defer p.exit(a, o.Size)
+		defer p.exit(a, b.Object.Size)
 		p.fetch(a, b)
 	})
 	return true

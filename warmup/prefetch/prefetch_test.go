@@ -29,6 +29,9 @@ type fakeStore struct {
 	behind  bool
 	fail    error
 	latency time.Duration
+
+	elsewhere             bool // all of it is held where Has does not know of it
+	questions, questioned int  // of Held, and blocks in them
 }
 
 func newFakeStore() *fakeStore {
@@ -45,6 +48,17 @@ func (s *fakeStore) Fetching(id hearth.ID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.flying[id] != nil
+}
+
+func (s *fakeStore) Held(_ context.Context, blocks []hearth.Block) func(hearth.ID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.questions++
+	s.questioned += len(blocks)
+	if s.elsewhere {
+		return func(hearth.ID) bool { return true }
+	}
+	return s.Has
 }
 
 // Takes tells of a full store, unless that is to be found out.
@@ -237,6 +251,21 @@ func TestARandomEpochIsAsFastAsADownloader(t *testing.T) {
 			r.end(t)
 		})
 	}
+}
+
+func TestWhatIsHeldElsewhereIsAskedForOnce(t *testing.T) {
+	// Of a tree that is held, though not here, nothing is brought, and each of its names is asked for once, many at a time.
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(20, 150) // two pages each
+		r.elsewhere = true
+		r.epoch(8, r.shuffled(t))
+		r.once(t)
+		time.Sleep(silence + 2*watchEvery)
+		if s := r.Stats(); s.Files != 0 || s.Bytes != 0 || r.questions != 40 || r.questioned != 3000 {
+			t.Errorf("%+v, %d questions for %d blocks", s, r.questions, r.questioned)
+		}
+		r.end(t)
+	})
 }
 
 func TestInOrderNothingIsBrought(t *testing.T) {

@@ -309,6 +309,10 @@ func TestSiblingsAreOffered(t *testing.T) {
 	if gets, _ := r.origin.asked(); gets != 1 {
 		t.Errorf("%d requests", gets)
 	}
+	unheld := r.origin.put(o.Key+"2", 999)
+	if held := s.Held(t.Context(), []hearth.Block{o.Block(0), unheld.Block(0)}); !held(o.Block(0).ID()) || held(unheld.Block(0).ID()) {
+		t.Error("what was brought is not held there, or what was not is")
+	}
 	mine := r.origin.put("mine", 1000)
 	for i := 0; !x.owners.Here(mine.Block(0)); i++ {
 		mine = r.origin.put("mine"+string(rune('a'+i)), 1000)
@@ -348,6 +352,9 @@ func (s siblings) Fill(ctx context.Context, b hearth.Block, begun func()) error 
 func (s siblings) Has(id hearth.ID) bool                           { return s.disk.Has(id) }
 func (s siblings) Fetching(id hearth.ID) bool                      { return s.tier.Fetching(id) }
 func (s siblings) Takes(b hearth.Block, at time.Time) (bool, bool) { return s.disk.Spare(b, at) }
+func (s siblings) Held(context.Context, []hearth.Block) func(hearth.ID) bool {
+	return s.Has
+}
 
 func TestFlushesAreShared(t *testing.T) {
 	// Many ask a node to flush while one runs: all of them share the next one.

@@ -15,6 +15,7 @@ type Store interface {
 	Fill(ctx context.Context, b hearth.Block, begun func()) error
 	Has(id hearth.ID) bool
 	Fetching(id hearth.ID) bool
+	Held(ctx context.Context, blocks []hearth.Block) func(hearth.ID) bool
 	Takes(b hearth.Block, since time.Time) (would, soon bool)
 }
 
@@ -84,6 +85,13 @@ func (s *Siblings) Fetching(id hearth.ID) bool {
 	flying := s.flying[id]
 	s.mu.Unlock()
 	return flying || s.local.Fetching(id)
+}
+
+// Held is prefetch.Store's: by a Call to each owner of some of the blocks. In a ring that has
+// been warmed up these hold nearly all, and to ask for each block by itself as it is brought
+// would be as many requests to them as its readers make.
+func (s *Siblings) Held(ctx context.Context, blocks []hearth.Block) func(hearth.ID) bool {
+	return s.of.Held(ctx, blocks)
 }
 
 // Takes is prefetch.Store's. An owner says so by itself, when it is offered a block.
