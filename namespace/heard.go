@@ -55,12 +55,22 @@ func (t *Tree) heard(ctx context.Context, dir hearth.Directory, segment string, 
 		t.listHeard(ctx, d, at)
 		return
 	}
+	t.askAgain(ctx, d, segment, at, false)
+}
+
+// askAgain asks for a segment of a directory of which something is believed that was found
+// out before then. anew: what somebody else asks at the time is too old as well.
+func (t *Tree) askAgain(ctx context.Context, d *directory, segment string, at int64, anew bool) {
 	k, older := t.older(d, segment, at)
 	if !older {
 		return
 	}
 	q := &inquiry{t: t, d: d, segment: segment, began: t.clock.Now(), asked: time.Now(), heard: at - newsSlack.Milliseconds()}
 	w := d.elsewhere()
+	if w == nil && anew {
+		q.ask(ctx)
+		return
+	}
 	if w == nil {
 		q.askOwn(ctx, at)
 		return
@@ -89,9 +99,13 @@ func (q *inquiry) askOwn(ctx context.Context, at int64) {
 	case <-ctx.Done():
 		return
 	}
-	if _, older := q.t.older(q.d, q.segment, at); !older {
-		return
+	if _, older := q.t.older(q.d, q.segment, at); older {
+		q.ask(ctx)
 	}
+}
+
+// ask asks the origin for a segment of a directory of this node's.
+func (q *inquiry) ask(ctx context.Context) {
 	release, err := q.t.turn(ctx, q.t.tokens.asks)
 	if err != nil {
 		return

@@ -2,9 +2,12 @@ package namespace
 
 import (
 	"context"
+	"math"
 	"strings"
 
+	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/namespace/record"
+	"github.com/hearthfs/hearth/namespace/store"
 )
 
 // File finds the file of a whole key of a link, byte for byte and whatever its
@@ -56,6 +59,73 @@ func (t *Tree) segment(ctx context.Context, dir uint64, m record.Meaning) (Node,
 		return Node{}, &Absent{}
 	}
 	return t.lookup(ctx, d, m)
+}
+
+// Keys calls each for what a link's origin has right below a prefix, which ends in "/" or is
+// the link's own, in the order of keys, until each returns false: whatever mounts call it, and
+// what other links hide in them. Directories are Objects of PrefixSize, their keys ending in
+// "/". behind is the last part of a key, and they begin behind it; with "/" at its end it is a
+// directory's, and all of that is passed. Names come as of ReadDir. hidden counts the keys
+// there that it cannot give, as far as is known then. *Absent: there is no such directory.
+func (t *Tree) Keys(ctx context.Context, link, prefix, behind string, each func(*hearth.Object) bool) (hidden int64, err error) {
+	l := t.links.Load().named(link)
+	if l == nil || !strings.HasPrefix(prefix, l.Prefix) || !record.Representable(prefix) {
+		return 0, &Absent{}
+	}
+	if _, err := t.Prefix(ctx, link, prefix); err != nil {
+		return 0, err
+	}
+	id, err := t.placeID(place{link: l, path: prefix[len(l.Prefix):]})
+	if err != nil {
+		return 0, err
+	}
+	d, err := t.dirs.get(t, id)
+	if err != nil {
+		return 0, err
+	}
+	defer d.release()
+	err = t.keyReader(d, behind, each).since(ctx, math.MaxInt64, "")
+	return int64(d.state.Load().refused), err
+}
+
+// Written is told that a link's origin has answered a write of a key, which may have made,
+// changed or removed it. What is believed of it, and of directories that come or go with it, is
+// asked for again before it returns; mounts and other nodes hear of what changed. ctx bounds the
+// wait, not the doubt: what could not be asked is not believed for longer than any name.
+func (t *Tree) Written(ctx context.Context, link, key string) {
+	l := t.links.Load().named(link)
+	if l == nil || !strings.HasPrefix(key, l.Prefix) || !record.Representable(key) {
+		return
+	}
+	at := t.clock.Now() + 1 // what was asked for in this very millisecond may be older
+	path := key[len(l.Prefix):]
+	end := len(path)
+	for {
+		slash := strings.LastIndexByte(path[:end], '/') + 1
+		known := t.doubt(ctx, place{link: l, path: path[:slash]}, path[slash:end], at)
+		if known || slash == 0 {
+			return
+		}
+		end = slash - 1
+	}
+}
+
+// doubt asks again for a segment of a directory, and reports whether the name of that
+// directory need not be doubted: names are known in it.
+func (t *Tree) doubt(ctx context.Context, p place, segment string, at int64) (known bool) {
+	id, ok, err := t.idOf(p)
+	if !ok || err != nil {
+		return false
+	}
+	d, err := t.dirs.get(t, id)
+	if err != nil {
+		return false
+	}
+	defer d.release()
+	t.askAgain(ctx, d, segment, at, true)
+	var rows store.Rows
+	err = t.db.Scan(&rows, record.NameKey(nil, record.KindEntry, d.hash, ""), record.DirectoryEnd(d.hash), 1)
+	return err == nil && rows.Len() > 0
 }
 
 // Hidden counts the keys right below a directory that its listing could not show.

@@ -6,9 +6,12 @@ import (
 	"fmt"
 	"io/fs"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/namespace/record"
 )
 
@@ -40,6 +43,98 @@ func TestKeysAreFoundByteForByte(t *testing.T) {
 			t.Errorf("%d hidden, %v", n, err)
 		}
 	}
+}
+
+func TestKeysOfADirectory(t *testing.T) {
+	// A prefix gives its keys and directories byte for byte, in the order of keys, from behind any of them, whatever mounts call them; what
+	// cannot be given is counted.
+	w := open(t, nil)
+	long := strings.Repeat("n", 300)
+	keys := []string{"d/", "d/%_", "d/..", "d/.x", "d//y", "d/a", "d/a-1", "d/a/b", "d/a/c", "d/a%F", "d/a0", "d/" + long, "d/" + long + "/z", "e"}
+	for _, k := range keys {
+		w.b.put(k, "e"+k, 3)
+	}
+	want := []string{"d/", "d/%_", "d/..", "d/.x", "d//", "d/a", "d/a%F", "d/a-1", "d/a/", "d/a0", "d/" + long, "d/" + long + "/"}
+	for from := range len(want) + 1 {
+		behind := ""
+		if from > 0 {
+			behind = want[from-1][len("d/"):]
+		}
+		var got []string
+		hidden, err := w.tree.Keys(context.Background(), "/", "d/", behind, func(o *hearth.Object) bool {
+			got = append(got, o.Key)
+			if dir := o.Size == hearth.PrefixSize; dir != (o.Key != "d/" && strings.HasSuffix(o.Key, "/")) || !dir && o.ETag != "e"+o.Key {
+				t.Errorf("%q: %+v", o.Key, o)
+			}
+			return true
+		})
+		left := want[from:]
+		if behind == "" {
+			left = want // a name without a byte is behind nothing
+		}
+		if err != nil || hidden != 0 || !slices.Equal(got, left) {
+			t.Errorf("behind %q: %q, want %q; %d hidden, %v", behind, got, left, hidden, err)
+		}
+	}
+	w.b.put("d/"+strings.Repeat("k", 1025), "e", 3)
+	w.clock.add(time.Hour)
+	n := 0
+	if hidden, err := w.tree.Keys(context.Background(), "/", "d/", "", func(*hearth.Object) bool { n++; return true }); hidden != 1 || n != len(want) || err != nil {
+		t.Errorf("%d hidden of 1, %d keys, %v", hidden, n, err)
+	}
+	for _, prefix := range []string{"x/", "e/", "d/a/b/", "\xff/"} {
+		if _, err := w.tree.Keys(context.Background(), "/", prefix, "", func(*hearth.Object) bool { return true }); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%q: %v", prefix, err)
+		}
+	}
+}
+
+func TestWhatIsWrittenIsKnownAtOnce(t *testing.T) {
+	// What was believed of a key, and of the directories that come and go with it, is asked for
+	// once it was written, whatever its bound; a write into a directory that is known costs one question.
+	w := open(t, nil)
+	file := func(key string) string {
+		n, err := w.tree.File(context.Background(), "/", key)
+		if errors.Is(err, fs.ErrNotExist) {
+			return ""
+		} else if err != nil {
+			t.Error(err)
+		}
+		return n.Object.ETag
+	}
+	names := func(prefix string) (all []string) {
+		_, err := w.tree.Keys(context.Background(), "/", prefix, "", func(o *hearth.Object) bool { all = append(all, o.Key); return true })
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			t.Error(err)
+		}
+		return all
+	}
+	w.b.put("d/a", "1", 3)
+	w.b.put("d/b", "1", 3)
+	if file("d/a") != "1" || file("new/deep/x") != "" || !slices.Equal(names(""), []string{"d/"}) || len(names("d/")) != 2 {
+		t.Fatal("not as it was put")
+	}
+	w.b.put("d/a", "2", 4)
+	if file("d/a") != "1" {
+		t.Fatal("it is not believed, and the test shows nothing")
+	}
+	heads := w.b.requests()
+	w.tree.Written(context.Background(), "/", "d/a")
+	if asked := w.b.requests() - heads; file("d/a") != "2" || asked > 1 {
+		t.Errorf("overwritten: %q after %d questions", file("d/a"), asked)
+	}
+	w.b.put("new/deep/x", "3", 5)
+	w.tree.Written(context.Background(), "/", "new/deep/x")
+	if got := names(""); file("new/deep/x") != "3" || !slices.Equal(got, []string{"d/", "new/"}) || !slices.Equal(names("new/"), []string{"new/deep/"}) {
+		t.Errorf("a new directory: %q, %q", file("new/deep/x"), got)
+	}
+	w.b.remove("new/deep/x")
+	w.tree.Written(context.Background(), "/", "new/deep/x")
+	if got := names(""); file("new/deep/x") != "" || !slices.Equal(got, []string{"d/"}) {
+		t.Errorf("the last of a directory is deleted: %q, %q", file("new/deep/x"), got)
+	}
+	w.tree.Written(context.Background(), "/", "\xff")
+	w.tree.Written(context.Background(), "none", "d/a")
 }
 
 func TestTheFileBesideADirectoryIsWaitedFor(t *testing.T) {

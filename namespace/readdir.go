@@ -47,11 +47,18 @@ func (t *Tree) ReadSince(ctx context.Context, dir uint64, since int64, after str
 		}
 		return err
 	}
+	return r.since(ctx, since, after)
+}
+
+// since reads as ReadSince does.
+func (r *dirReader) since(ctx context.Context, since int64, after string) (err error) {
+	t, d := r.t, r.d
+	start := after == "" && r.after == nil
 	for range maxRebuilt {
 		r.gen = t.db.Generation()
 		var l *listing
 		if err = nil; ctx.Value(quiet{}) == nil && (!d.whole(t) || t.clock.Trusted(d.state.Load().listed) < since) {
-			l, err = t.follow(ctx, d, after == "")
+			l, err = t.follow(ctx, d, start)
 		}
 		if err == nil && after != "" && r.after == nil {
 			err = r.goOnBehind(ctx, l, after)

@@ -112,6 +112,20 @@ func (t *Tree) Names(ctx context.Context, dir hearth.Directory, behind string, o
 		return told, err
 	}
 	defer d.release()
+	r := t.keyReader(d, behind, each)
+	asked := t.clock.Now()
+	for range maxRebuilt {
+		r.gen = t.db.Generation()
+		if told, err = r.told(ctx, asked, old); !errors.Is(err, store.ErrRebuilt) {
+			break
+		}
+	}
+	return told, err
+}
+
+// keyReader gives out all that the origin has in a directory behind a sort name, directories
+// as Objects of PrefixSize.
+func (t *Tree) keyReader(d *directory, behind string, each func(*hearth.Object) bool) *dirReader {
 	r := &dirReader{t: t, d: d, many: 32}
 	if behind != "" {
 		r.after = &behind
@@ -124,14 +138,7 @@ func (t *Tree) Names(ctx context.Context, dir hearth.Directory, behind string, o
 		r.stop = !each(&o)
 		return !r.stop
 	}
-	asked := t.clock.Now()
-	for range maxRebuilt {
-		r.gen = t.db.Generation()
-		if told, err = r.told(ctx, asked, old); !errors.Is(err, store.ErrRebuilt) {
-			break
-		}
-	}
-	return told, err
+	return r
 }
 
 // told reads for another node, and says how old that is.
