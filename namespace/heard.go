@@ -59,18 +59,19 @@ func (t *Tree) heard(ctx context.Context, dir hearth.Directory, segment string, 
 }
 
 // askAgain asks for a segment of a directory of which something is believed that was found
-// out before then. anew: what somebody else asks at the time is too old as well.
+// out before then. anew: what somebody asks at the time, or the directory's node says, may be
+// too old as well.
 func (t *Tree) askAgain(ctx context.Context, d *directory, segment string, at int64, anew bool) {
 	k, older := t.older(d, segment, at)
 	if !older {
 		return
 	}
 	q := &inquiry{t: t, d: d, segment: segment, began: t.clock.Now(), asked: time.Now(), heard: at - newsSlack.Milliseconds()}
-	w := d.elsewhere()
-	if w == nil && anew {
+	if anew {
 		q.ask(ctx)
 		return
 	}
+	w := d.elsewhere()
 	if w == nil {
 		q.askOwn(ctx, at)
 		return
