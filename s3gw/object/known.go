@@ -1,0 +1,187 @@
+package object
+
+import (
+	"container/list"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/hearthfs/hearth"
+)
+
+// awayFresh is how long headers that are too old are used once the origin could not be asked:
+// each attempt may wait for seconds.
+const awayFresh = 10 * time.Second
+
+// headers returns an object's headers, remembered or asked for.
+func (s *Server) headers(ctx context.Context, o *hearth.Object) (*set, error) {
+	fresh := s.o.Fresh(o.Link)
+	if fresh == 0 { // an attempt under way may have been answered before this request came
+		return s.head(ctx, o)
+	}
+	k := keyOf(o)
+	old := s.known.get(k)
+	if old != nil && old.believed(s.o.Now(), fresh) {
+		s.hits.Add(1)
+		return old, nil
+	}
+	t, _, err := s.asking.Do(ctx, k, func(ctx context.Context) (*set, error) {
+		t, err := s.head(ctx, o)
+		switch {
+		case err == nil:
+		case errors.Is(err, hearth.ErrStale):
+			s.known.forget(k)
+			return nil, err
+		case old != nil && s.o.Away(err):
+			copied := *old
+			copied.until = s.o.Now().Add(awayFresh)
+			t = &copied
+		default:
+			return nil, err
+		}
+		s.known.put(k, t)
+		return t, nil
+	})
+	return t, err
+}
+
+// head asks the origin.
+func (s *Server) head(ctx context.Context, o *hearth.Object) (*set, error) {
+	s.asks.Add(1)
+	begun := s.o.Now()
+	h, err := s.o.Head(ctx, o)
+	if err != nil {
+		return nil, fmt.Errorf("headers of %s: %w", o.Key, err)
+	}
+	t, err := packSet(h, o, begun)
+	if err != nil {
+		return nil, fmt.Errorf("headers of %s: %w", o.Key, err)
+	}
+	return t, nil
+}
+
+// key is whose headers they are. An object that is written again with the same bytes is the same
+// version, but may have other headers.
+type key struct {
+	version  [16]byte
+	modified int64 // Unix ns
+}
+
+func keyOf(o *hearth.Object) key { return key{o.Version, o.ModTime.UnixNano()} }
+
+const (
+	shelves = 16
+	// entryCost is what an entry takes beside its texts: the set, its place in the list
+	// and in the map, measured as 330 bytes.
+	entryCost = 352
+)
+
+// shelf remembers sets, those that were used last, within a budget that the Pool counts.
+type shelf struct {
+	pool  *hearth.Pool
+	most  int64 // bytes in each shard
+	parts [shelves]shelfPart
+}
+
+type shelfPart struct {
+	mu    sync.Mutex // guards the rest
+	sets  map[key]*list.Element
+	order list.List // of entry; used last in front
+	bytes int64
+}
+
+type entry struct {
+	key key
+	set *set
+}
+
+func (e *entry) cost() int64 { return entryCost + int64(len(e.set.packed)) }
+
+func newShelf(pool *hearth.Pool, most int64) *shelf {
+	s := &shelf{pool: pool, most: most / shelves}
+	for i := range s.parts {
+		s.parts[i].sets = map[key]*list.Element{}
+	}
+	return s
+}
+
+// part is where a key lies; versions are hashes.
+func (s *shelf) part(k key) *shelfPart { return &s.parts[k.version[0]%shelves] }
+
+// get returns what is remembered, however old, or nil.
+func (s *shelf) get(k key) *set {
+	p := s.part(k)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	e := p.sets[k]
+	if e == nil {
+		return nil
+	}
+	p.order.MoveToFront(e)
+	return e.Value.(*entry).set
+}
+
+// put remembers a set, in place of an older one and of others that were not used for longest. It
+// does not where there is no memory.
+func (s *shelf) put(k key, t *set) {
+	p := s.part(k)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if e := p.sets[k]; e != nil {
+		s.dropLocked(p, e)
+	}
+	made := &entry{k, t}
+	cost := made.cost()
+	if cost > s.most {
+		return
+	}
+	for p.bytes+cost > s.most || !s.pool.Reserve(cost) {
+		last := p.order.Back()
+		if last == nil {
+			return
+		}
+		s.dropLocked(p, last)
+	}
+	p.bytes += cost
+	p.sets[k] = p.order.PushFront(made)
+}
+
+func (s *shelf) forget(k key) {
+	p := s.part(k)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if e := p.sets[k]; e != nil {
+		s.dropLocked(p, e)
+	}
+}
+
+func (s *shelf) dropLocked(p *shelfPart, e *list.Element) {
+	old := p.order.Remove(e).(*entry)
+	delete(p.sets, old.key)
+	p.bytes -= old.cost()
+	s.pool.Unreserve(old.cost())
+}
+
+// size counts entries and bytes.
+func (s *shelf) size() (entries, bytes int64) {
+	for i := range s.parts {
+		p := &s.parts[i]
+		p.mu.Lock()
+		entries, bytes = entries+int64(len(p.sets)), bytes+p.bytes
+		p.mu.Unlock()
+	}
+	return entries, bytes
+}
+
+func (s *shelf) close() {
+	for i := range s.parts {
+		p := &s.parts[i]
+		p.mu.Lock()
+		for e := p.order.Front(); e != nil; e = p.order.Front() {
+			s.dropLocked(p, e)
+		}
+		p.mu.Unlock()
+	}
+}

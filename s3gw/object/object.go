@@ -1,0 +1,216 @@
+// Package object answers GetObject and HeadObject of a known version from the cache.
+//
+// A GET has to say what the origin would say: type, encoding, user metadata and all else that
+// lies beside an object's bytes. Whoever asks for a version first has its origin asked by one
+// HEAD, all who want it at that time share the attempt, and what belongs to the version (not to
+// that one answer) is kept, packed, within a budget. Then conditions are judged and the range is
+// read, and the bytes come from the tiers: what lies within one block as a View of it, longer
+// ranges through a reader that reads ahead.
+//
+// Only what is surely right is answered here. The rest, which has the caller pass the request to
+// the origin: several ranges, a range that is malformed or lies behind the end, If-Range, a
+// precondition that fails (but for 304), forms of conditions that servers differ about, objects
+// in an archive, and headers or first bytes that cannot be had. Nothing was written then, not
+// even into the answer's headers.
+//
+// Memory is lent to slow clients in small: a piece of an answer is at most 256 KiB, and one that
+// took long to write has the rest of the block given back, read again and copied, 64 KiB at a
+// time. What all answers hold at once is bounded by shares of the Pool. A client that does not
+// take a piece within StallAfter is cut off, and so is one whose bytes cannot be had in the
+// midst: every answer tells its length, so no short one looks whole.
+package object
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/internal/flight"
+)
+
+// ErrGone says that the client went away, or took nothing for too long, in the midst of an answer.
+var ErrGone = errors.New("client is gone")
+
+const (
+	stallDefault = time.Minute
+	freshDefault = time.Minute
+	// headerDefault holds the headers of some ten thousand versions.
+	headerDefault = 8 << 20
+)
+
+// Bytes reads one object ahead of its reader.
+type Bytes interface {
+	// ReadAt fills p, which lies within the object, from off on.
+	ReadAt(ctx context.Context, p []byte, off int64) (int, error)
+	// Close ends reading ahead.
+	Close()
+}
+
+// Options of a Server; Source, Head and Pool must be there.
+type Options struct {
+	// Source is the whole read side.
+	Source hearth.Source
+	// Open returns a reader for a range of several blocks. nil: their Views come from
+	// Source one by one.
+	Open func(o *hearth.Object) Bytes
+	// Head asks the origin for the headers of exactly this version: with If-Match, and
+	// with x-amz-checksum-mode: ENABLED, or answers would lack checksums that were asked
+	// for. hearth.ErrStale: the object is another one now. It ends by itself.
+	Head func(ctx context.Context, o *hearth.Object) (http.Header, error)
+	// Away reports whether an error of Head means that the origin cannot be asked now;
+	// then older headers are used. nil: never.
+	Away func(err error) bool
+	// Pool counts remembered headers and lends memory to answers.
+	Pool *hearth.Pool
+	// HeaderBytes is the most memory in bytes for remembered headers. 0: 8 MiB.
+	HeaderBytes int64
+	// Fresh says how long a link's headers are believed: below 0 for ever, 0 not at
+	// all. nil: a minute.
+	Fresh func(link string) time.Duration
+	// StallAfter is how long a client may take for a piece of an answer, of 64 to 256
+	// KiB. 0: a minute.
+	StallAfter time.Duration
+	// Now is the time that headers age by. nil: time.Now.
+	Now func() time.Time
+}
+
+// Server answers reads of objects. It is safe for many goroutines.
+type Server struct {
+	o      Options
+	known  *shelf
+	asking *flight.Group[key, *set]
+	// What answers hold of the Pool at once. They may wait for memory while they hold
+	// some, against the Pool's rule, because most of it is never theirs.
+	large *semaphore.Weighted // blocks, a quarter of the Pool; only tried
+	small *semaphore.Weighted // pieces for slow clients, an eighth; waited for
+
+	hits, asks atomic.Int64
+}
+
+// New returns a Server. Close it.
+func New(o Options) *Server {
+	o.HeaderBytes = cmp.Or(o.HeaderBytes, headerDefault)
+	o.StallAfter = cmp.Or(o.StallAfter, stallDefault)
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Fresh == nil {
+		o.Fresh = func(string) time.Duration { return freshDefault }
+	}
+	if o.Away == nil {
+		o.Away = func(error) bool { return false }
+	}
+	nothing := func(*set) {} // sets are garbage collected
+	budget := o.Pool.Stats().Budget
+	return &Server{o: o, known: newShelf(o.Pool, o.HeaderBytes), asking: flight.NewGroup[key](nothing, nothing),
+		large: semaphore.NewWeighted(budget / 4), small: semaphore.NewWeighted(budget / 8)}
+}
+
+// Close ends what is asked of the origin and forgets all headers. Nobody may call Serve then.
+func (s *Server) Close() {
+	s.asking.Close()
+	s.known.close()
+}
+
+// Stats are a Server's figures.
+type Stats struct {
+	// Entries and Bytes of headers are remembered now.
+	Entries, Bytes int64
+	// Hits are answers by remembered headers, Asks are HEADs of the origin.
+	Hits, Asks int64
+}
+
+// Stats returns the present figures.
+func (s *Server) Stats() Stats {
+	entries, bytes := s.known.size()
+	return Stats{Entries: entries, Bytes: bytes, Hits: s.hits.Load(), Asks: s.asks.Load()}
+}
+
+// Forget drops what is remembered of a version, whose tags or the like were changed.
+func (s *Server) Forget(o *hearth.Object) { s.known.forget(keyOf(o)) }
+
+// Serve answers a GET or HEAD of an object. What else may change the answer (versionId, SSE-C,
+// ...) is the caller's to keep away, and so are response-* parameters of anonymous requests.
+//
+// answered false: nothing was written, and the caller passes the request to the origin; err may
+// say why, and with hearth.ErrStale the caller forgets the name first. answered true with an
+// error: the client did not get all of it and the connection ends; hearth.ErrStale and ErrGone
+// are told by errors.Is. n counts the body's bytes.
+func (s *Server) Serve(w http.ResponseWriter, r *http.Request, o *hearth.Object) (answered bool, n int64, err error) {
+	if (r.Method != http.MethodGet && r.Method != http.MethodHead) || !o.Cacheable() || o.Size < 0 {
+		return false, 0, nil
+	}
+	ask, sure := read(r)
+	if !sure {
+		return false, 0, nil
+	}
+	part, sure := within(ask.span, o.Size)
+	if !sure {
+		return false, 0, nil
+	}
+	headers, err := s.headers(r.Context(), o)
+	if err != nil || headers.archived {
+		return false, 0, err
+	}
+	switch ask.judge(o.ETag, headers.modified, s.o.Now()) {
+	case unsure:
+		return false, 0, nil
+	case notModified:
+		headers.render(w.Header(), kindShort)
+		return true, 0, s.finish(w, http.StatusNotModified)
+	}
+	if r.Method == http.MethodHead || part.n == 0 {
+		return true, 0, s.finish(w, announce(w.Header(), headers, &ask, part))
+	}
+	d := s.sender(w, r, o, part)
+	defer d.close()
+	if err := d.take(); err != nil {
+		return false, 0, fmt.Errorf("serve %s: %w", o.Key, err)
+	}
+	w.WriteHeader(announce(w.Header(), headers, &ask, part))
+	if err := d.run(); err != nil {
+		return true, d.n, fmt.Errorf("serve %s: %w", o.Key, err)
+	}
+	return true, d.n, nil
+}
+
+// announce writes the headers of a 200 or 206 and returns which of them it is.
+func announce(h http.Header, t *set, ask *asked, p part) int {
+	kinds := kindPlain | kindShort
+	if ask.checksums && !p.partial {
+		// Of the whole object: MinIO leaves them out of a 206, too, where a client
+		// would compare them with a part.
+		kinds |= kindSum
+	}
+	t.render(h, kinds)
+	for _, v := range ask.overrides {
+		h[v.name] = []string{v.value}
+	}
+	var space [72]byte
+	b := strconv.AppendInt(space[:0], p.n, 10)
+	h["Content-Length"] = []string{string(b)}
+	if !p.partial {
+		return http.StatusOK
+	}
+	b = append(space[:0], "bytes "...)
+	b = append(strconv.AppendInt(b, p.off, 10), '-')
+	b = append(strconv.AppendInt(b, p.off+p.n-1, 10), '/')
+	h["Content-Range"] = []string{string(strconv.AppendInt(b, p.size, 10))}
+	return http.StatusPartialContent
+}
+
+// finish sends an answer without a body.
+func (s *Server) finish(w http.ResponseWriter, status int) error {
+	c := http.NewResponseController(w)
+	s.allow(c)
+	w.WriteHeader(status)
+	return end(c)
+}
