@@ -100,6 +100,7 @@ func TestWhatIsSureIsAnswered(t *testing.T) {
 		{pass, []string{"If-None-Match", "W/" + tag}},
 		{304, []string{"If-Modified-Since", now}},
 		{200, []string{"If-Modified-Since", before}},
+		{pass, []string{"If-Modified-Since", "Sun, 01 Jan 2090 00:00:00 GMT"}},
 		{200, []string{"If-Unmodified-Since", now}},
 		{pass, []string{"If-Unmodified-Since", before}},
 		{200, []string{"If-Match", tag, "If-Unmodified-Since", before}},

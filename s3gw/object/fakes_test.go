@@ -124,6 +124,33 @@ func (r reader) ReadAt(ctx context.Context, p []byte, off int64) (n int, err err
 
 func (r reader) Close() { r.open.Add(-1) }
 
+// lender is a reader that lends.
+type lender struct{ reader }
+
+func (r lender) ViewAt(ctx context.Context, off int64, n int) (*hearth.View, error) {
+	b := r.o.Block(off / hearth.BlockSize)
+	return r.src.Get(ctx, b, int(off-b.Offset()), n)
+}
+
+// ways are how the bytes of several blocks are had.
+func ways() []string { return []string{"copied", "lent", "without a reader"} }
+
+// read has a Server read in one of ways, from its Source.
+func (s *serving) read(how string) {
+	src := s.o.Source
+	s.o.Open = func(o *hearth.Object) Bytes {
+		s.open.Add(1)
+		r := reader{src, o, &s.open}
+		if how == "lent" {
+			return lender{r}
+		}
+		return r
+	}
+	if how == "without a reader" {
+		s.o.Open = nil
+	}
+}
+
 // serving is a Server over a bucket.
 type serving struct {
 	*Server
@@ -137,11 +164,8 @@ type serving struct {
 func serve(t testing.TB, k *bucket, o Options) *serving {
 	s := &serving{k: k}
 	o.Source, o.Head, o.Pool = k, k.head, k.pool
-	o.Open = func(o *hearth.Object) Bytes {
-		s.open.Add(1)
-		return reader{k, o, &s.open}
-	}
 	s.Server = New(o)
+	s.read("copied")
 	t.Cleanup(func() {
 		s.Close()
 		if n := s.open.Load(); n != 0 {

@@ -73,9 +73,9 @@ func keyOf(o *hearth.Object) key { return key{o.Version, o.ModTime.UnixNano()} }
 
 const (
 	shelves = 16
-	// entryCost is what an entry takes beside its texts: the set, its place in the list
-	// and in the map, measured as 330 bytes.
-	entryCost = 352
+	// entryCost is what an entry takes in bytes beside its texts: the set, its places in
+	// the list and in the map, measured as 260, and what the texts are rounded up by.
+	entryCost = 300
 )
 
 // shelf remembers sets, those that were used last, within a budget that the Pool counts.

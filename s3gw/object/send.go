@@ -34,6 +34,8 @@ type sender struct {
 	o   *hearth.Object
 	rd  Bytes // nil: Views from the Source
 
+	lender Lender // rd, if it is one
+
 	at, end int64        // of the object: what is not taken yet
 	got     []byte       // taken and not yet written
 	view    *hearth.View // whose bytes got is, or a buffer for it
@@ -47,9 +49,11 @@ type sender struct {
 
 func (s *Server) sender(w http.ResponseWriter, r *http.Request, o *hearth.Object, p part) *sender {
 	d := &sender{s: s, ctx: r.Context(), w: w, c: http.NewResponseController(w), o: o, at: p.off, end: p.off + p.n}
-	if s.o.Open != nil && p.off/hearth.BlockSize != (p.off+p.n-1)/hearth.BlockSize {
-		d.rd = s.o.Open(o)
+	if s.o.Open == nil || p.off/hearth.BlockSize == (p.off+p.n-1)/hearth.BlockSize {
+		return d
 	}
+	d.rd = s.o.Open(o)
+	d.lender, _ = d.rd.(Lender)
 	return d
 }
 
@@ -73,7 +77,9 @@ func (d *sender) run() error {
 		}
 	}
 	d.release() // the last bytes are copied or gone
-	d.s.allow(d.c)
+	if d.slow { // else the last piece's deadline is as good as new
+		d.s.allow(d.c)
+	}
 	return end(d.c)
 }
 
@@ -115,7 +121,7 @@ func (d *sender) write() error {
 func (d *sender) take() error {
 	if !d.slow {
 		size := int64(hearth.BlockSize)
-		if d.rd == nil { // a View of a part may hold all of its block
+		if d.lends() { // a View of a part may hold all of its block
 			size = int64(d.block().Len())
 		}
 		if d.lent >= size || d.s.large.TryAcquire(size-d.lent) {
@@ -142,7 +148,7 @@ func (d *sender) take() error {
 
 // takeLarge takes from a block, of which it has a View, or up to as many bytes by the reader.
 func (d *sender) takeLarge() error {
-	if d.rd == nil {
+	if d.lends() {
 		d.drop()
 		v, err := d.get(min(d.end-d.at, d.block().Offset()+int64(d.block().Len())-d.at))
 		if err != nil {
@@ -164,7 +170,7 @@ func (d *sender) takeLarge() error {
 // fill copies the next n bytes, which lie in one block where there is no reader, into the buffer.
 func (d *sender) fill(n int64) error {
 	p := d.view.Bytes()[:n]
-	if d.rd == nil {
+	if d.lends() {
 		v, err := d.get(n)
 		if err != nil {
 			return err
@@ -181,7 +187,13 @@ func (d *sender) fill(n int64) error {
 // get gets the next n bytes, which lie in one block.
 func (d *sender) get(n int64) (*hearth.View, error) {
 	b := d.block()
-	v, err := d.s.o.Source.Get(d.ctx, b, int(d.at-b.Offset()), int(n))
+	var v *hearth.View
+	var err error
+	if d.lender != nil {
+		v, err = d.lender.ViewAt(d.ctx, d.at, int(n))
+	} else {
+		v, err = d.s.o.Source.Get(d.ctx, b, int(d.at-b.Offset()), int(n))
+	}
 	if err != nil {
 		return nil, fmt.Errorf("read at %d: %w", d.at, err)
 	}
@@ -192,6 +204,9 @@ func (d *sender) get(n int64) (*hearth.View, error) {
 	}
 	return v, nil
 }
+
+// lends reports whether bytes come as Views.
+func (d *sender) lends() bool { return d.rd == nil || d.lender != nil }
 
 func (d *sender) block() hearth.Block { return d.o.Block(d.at / hearth.BlockSize) }
 
