@@ -1,0 +1,260 @@
+package listing
+
+import (
+	"encoding/base64"
+	"hash/crc32"
+	"net/url"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/hearthfs/hearth/s3gw/fault"
+)
+
+const (
+	// maxQuery is the longest query in bytes that is looked at: three keys with each byte
+	// escaped, a token and a presigned URL's signature need less.
+	maxQuery = 16 << 10
+	// tokenTag begins each token of ours. No origin's is known to hold a "."; behind it stand a
+	// CRC-32 and the key in base64, so that what only looks like ours passes.
+	tokenTag = "hearth1."
+)
+
+// Query is what a listing is asked for.
+type Query struct {
+	// Version is 2 for ListObjectsV2, 1 for ListObjects.
+	Version int
+	// Prefix that all keys have.
+	Prefix string
+	// Delimiter is "/" or "".
+	Delimiter string
+	// After is the key that the listing begins behind: start-after, or the marker.
+	After string
+	// Token is the continuation-token as it was sent.
+	Token string
+	// Max is how many keys and groups are told, 0 to 1,000.
+	Max int
+	// URL says that keys are asked for percent-encoded.
+	URL bool
+	// Owner says that ListObjectsV2 is asked to tell owners.
+	Owner bool
+}
+
+// Parse reads the raw query of a listing. A *fault.Error is for the client; ErrUnsure says that
+// the request passes to the origin: it asks for what is not known here, or in a way that origins
+// answer differently.
+func Parse(raw string) (Query, error) {
+	q := Query{Version: 1, Max: maxKeys}
+	if len(raw) > maxQuery {
+		return q, ErrUnsure
+	}
+	var seen [parameters]bool
+	for raw != "" {
+		var pair string
+		pair, raw, _ = strings.Cut(raw, "&")
+		name, value, _ := strings.Cut(pair, "=")
+		p := parameterOf(name)
+		if p == signature || pair == "" {
+			continue
+		}
+		if p == unknown || seen[p] || strings.ContainsAny(value, "+;") {
+			return q, ErrUnsure
+		}
+		seen[p] = true
+		value, err := url.PathUnescape(value)
+		if err != nil {
+			return q, ErrUnsure
+		}
+		if err := q.set(p, value); err != nil {
+			return q, err
+		}
+	}
+	// A parameter of the other version, which most origins ignore.
+	if q.Version == 2 && seen[marker] || q.Version == 1 && (seen[startAfter] || seen[token] || seen[fetchOwner]) {
+		return q, ErrUnsure
+	}
+	return q, q.check()
+}
+
+// parameter is one of those that a listing knows.
+type parameter int
+
+const (
+	unknown parameter = iota
+	signature
+	listType
+	prefix
+	delimiter
+	maximum
+	encoding
+	startAfter
+	token
+	fetchOwner
+	marker
+	parameters
+)
+
+func parameterOf(name string) parameter {
+	switch name {
+	case "list-type":
+		return listType
+	case "prefix":
+		return prefix
+	case "delimiter":
+		return delimiter
+	case "max-keys":
+		return maximum
+	case "encoding-type":
+		return encoding
+	case "start-after":
+		return startAfter
+	case "continuation-token":
+		return token
+	case "fetch-owner":
+		return fetchOwner
+	case "marker":
+		return marker
+	case "X-Amz-Algorithm", "X-Amz-Credential", "X-Amz-Date", "X-Amz-Expires", "X-Amz-SignedHeaders", "X-Amz-Signature",
+		"X-Amz-Security-Token", "X-Amz-Content-Sha256":
+		return signature // of a presigned URL
+	case "x-id":
+		return signature // the operation's name, which some clients add
+	}
+	return unknown
+}
+
+// set takes a parameter's value. What origins differ in passes.
+func (q *Query) set(p parameter, value string) error {
+	unsure := false
+	switch p {
+	case listType:
+		q.Version, unsure = 2, value != "2"
+	case prefix:
+		q.Prefix = value
+	case delimiter:
+		q.Delimiter, unsure = value, value != "" && value != "/"
+	case maximum:
+		return q.setMax(value)
+	case encoding:
+		q.URL, unsure = value == "url", value != "url" && value != ""
+	case startAfter, marker:
+		q.After = value
+	case token:
+		_, ours := Token(value)
+		q.Token, unsure = value, !ours
+	case fetchOwner:
+		q.Owner, unsure = value == "true", value != "true" && value != "false"
+	}
+	if unsure {
+		return ErrUnsure
+	}
+	return nil
+}
+
+// setMax takes max-keys; "" is none.
+func (q *Query) setMax(value string) error {
+	if value == "" {
+		return nil
+	}
+	n, err := strconv.ParseInt(value, 10, 32)
+	number := strings.Trim(strings.TrimPrefix(value, "-"), "0123456789") == "" && value != "-"
+	switch {
+	case !number && strings.Trim(value, "+-0123456789") != "":
+		return fault.New("InvalidArgument", "Provided max-keys not an integer or within integer range")
+	case number && err == nil && n < 0:
+		return fault.New("InvalidArgument", "Argument maxKeys must be an integer between 0 and 2147483647")
+	case !number || err != nil:
+		return ErrUnsure // beyond 32 bits, "+5": some take it
+	}
+	q.Max = int(min(n, maxKeys))
+	return nil
+}
+
+// check says whether keys in the query mean the same everywhere.
+func (q *Query) check() error {
+	if odd(q.Prefix) || odd(q.After) {
+		return ErrUnsure
+	}
+	// MinIO refuses a marker without the prefix, and its own markers hold more than a key.
+	if q.Version == 1 && (q.After != "" && !strings.HasPrefix(q.After, q.Prefix) || strings.Contains(q.After, "[minio_cache:")) {
+		return ErrUnsure
+	}
+	return nil
+}
+
+// odd tells keys that some origins refuse or clean: too long, not UTF-8, with empty segments,
+// ".", or "..".
+func odd(key string) bool {
+	if len(key) > maxKey || !utf8.ValidString(key) {
+		return true
+	}
+	for first := true; key != ""; first = false {
+		segment, rest, more := strings.Cut(key, "/")
+		if segment == "." || segment == ".." || segment == "" && (more || first) {
+			return true
+		}
+		key = rest
+	}
+	return false
+}
+
+// behind is the key that the page begins behind; with a delimiter it may be a group. "": none.
+func (q *Query) behind() string {
+	if key, ours := Token(q.Token); ours {
+		return key
+	}
+	return q.After
+}
+
+// Token reads a continuation token: ours says that it is one of Hearth's, and goes on behind
+// key.
+func Token(s string) (key string, ours bool) {
+	code, ours := strings.CutPrefix(s, tokenTag)
+	// Go's decoder skips line ends.
+	if !ours || strings.ContainsAny(code, "\r\n") || len(code) > base64.RawURLEncoding.EncodedLen(4+maxKey) {
+		return "", false
+	}
+	text, err := base64.RawURLEncoding.Strict().DecodeString(code)
+	if err != nil || len(text) <= 4 {
+		return "", false
+	}
+	sum := uint32(text[0])<<24 | uint32(text[1])<<16 | uint32(text[2])<<8 | uint32(text[3])
+	if sum != crc32.ChecksumIEEE(text[4:]) {
+		return "", false
+	}
+	return string(text[4:]), true
+}
+
+// ForOrigin is the raw query that asks an origin for the same page: a token of Hearth's, which
+// no origin knows, becomes a start-after. Everything else stays as it was sent.
+func ForOrigin(raw string) string {
+	key, under, grouped := "", "", false
+	for pair := range strings.SplitSeq(raw, "&") {
+		name, value, _ := strings.Cut(pair, "=")
+		value, err := url.PathUnescape(value)
+		switch {
+		case err != nil:
+		case name == "continuation-token":
+			if k, ours := Token(value); ours {
+				key = k
+			}
+		case name == "delimiter":
+			grouped = value != ""
+		case name == "prefix":
+			under = value
+		}
+	}
+	if key == "" {
+		return raw
+	}
+	if grouped && key != under && strings.HasSuffix(key, "/") && len(key)+len(last) <= maxKey {
+		key += last // behind the whole group, also where start-after means its keys one by one
+	}
+	var pairs []string
+	for pair := range strings.SplitSeq(raw, "&") {
+		if name, _, _ := strings.Cut(pair, "="); name != "continuation-token" && name != "start-after" {
+			pairs = append(pairs, pair)
+		}
+	}
+	return strings.Join(append(pairs, "start-after="+strings.ReplaceAll(url.QueryEscape(key), "+", "%20")), "&")
+}
