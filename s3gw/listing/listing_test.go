@@ -85,6 +85,7 @@ func TestUnsure(t *testing.T) {
 		"a prefix":                  {treeOfKeys("a"), Bucket{}, Query{Version: 2, Max: 10, Prefix: "\x01"}, ErrUnsure},
 		"a weak ETag":               {treeOf(weak), Bucket{}, two, ErrUnsure},
 		"a key that is too long":    {treeOfKeys(strings.Repeat("a", 1025)), Bucket{}, two, ErrUnsure},
+		"a group that is too long":  {treeOfKeys(strings.Repeat("a", 1024) + "/b"), Bucket{}, Query{Version: 2, Max: 10, Delimiter: "/"}, ErrUnsure},
 		"not in order":              {backward, Bucket{}, two, ErrUnsure},
 		"an owner that is unknown":  {treeOfKeys("a"), Bucket{}, Query{Version: 2, Max: 10, Owner: true}, ErrUnsure},
 		"behind a part of a group":  {treeOfKeys("a/b"), Bucket{}, Query{Version: 1, Max: 10, Delimiter: "/", After: "a/a"}, ErrUnsure},

@@ -134,6 +134,7 @@ func FuzzParse(f *testing.F) {
 func FuzzToken(f *testing.F) {
 	// A token tells its key, and nothing else is one.
 	f.Add("a/b", tokenOf("x"))
+	f.Add(strings.Repeat("a", maxKey), "")
 	f.Add("\xff\x00", "hearth1.AAAAAGE")
 	f.Add("\n", tokenOf("x")+"\n")
 	f.Fuzz(func(t *testing.T, key, token string) {

@@ -146,8 +146,12 @@ func (w *walk) add(dir string, e Entry) bool {
 		w.truncated = true
 		return false
 	}
+	n := len(dir) + len(e.Name)
+	if e.Dir {
+		n++
+	}
 	switch {
-	case len(dir)+len(e.Name) >= maxKey+1 || !e.Dir && strings.HasPrefix(e.Object.ETag, "W/"):
+	case n > maxKey || !e.Dir && strings.HasPrefix(e.Object.ETag, "W/"):
 		w.err = fmt.Errorf("%q in %q: %w", e.Name, dir, ErrUnsure)
 	case e.Dir:
 		w.groups = append(w.groups, "<CommonPrefixes><Prefix>"...)

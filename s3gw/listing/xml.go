@@ -76,8 +76,8 @@ func appendURL(b []byte, s string) []byte {
 	return b
 }
 
-// appendTime appends a time as listings tell it, "2006-01-02T15:04:05.000Z": time.Format takes
-// a quarter of the time of a page.
+// appendTime appends a time as listings tell it, "2006-01-02T15:04:05.000Z". time.Format takes
+// 190 ns, as much as all the rest of a key's element; this takes 33.
 func appendTime(b []byte, t time.Time) []byte {
 	t = t.UTC()
 	year, month, day := t.Date()
