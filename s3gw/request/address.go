@@ -1,0 +1,223 @@
+package request
+
+import (
+	"net/http"
+	"strings"
+
+	"github.com/hearthfs/hearth/s3gw/fault"
+)
+
+// maxKey is the longest key in bytes ("Naming Amazon S3 objects").
+const maxKey = 1024
+
+// address finds bucket and key.
+func (q *Request) address(r *http.Request, hosts []string) *fault.Error {
+	path, f := sent(r)
+	if f != nil {
+		return f
+	}
+	bucket, virtual := hosted(r.Host, hosts)
+	if !virtual {
+		if path == "" {
+			return nil
+		}
+		first, behind, _ := strings.Cut(path, "/")
+		var ok bool
+		if bucket, ok = unescape(first, false); !ok {
+			return badEscape()
+		}
+		path = behind
+	}
+	if !plausible(bucket) {
+		return fault.New("InvalidBucketName", "The specified bucket is not valid.")
+	}
+	key, ok := unescape(path, false)
+	switch {
+	case !ok:
+		return badEscape()
+	case len(key) > maxKey:
+		return fault.New("KeyTooLongError", "Your key is too long")
+	}
+	q.Bucket, q.Key, q.EscapedKey = bucket, key, legal(path)
+	return nil
+}
+
+func badEscape() *fault.Error {
+	return fault.New("InvalidURI", "Couldn't parse the specified URI.")
+}
+
+// sent is the path as it came, without the slash in front. A target in absolute form
+// (RFC 9112, 3.2.2) is served as any other: its authority is the Host, whatever the header
+// said, and net/http has put it there.
+func sent(r *http.Request) (string, *fault.Error) {
+	u := r.URL
+	if u.Opaque != "" || u.User != nil || u.Scheme != "" && u.Scheme != "http" && u.Scheme != "https" {
+		return "", badEscape()
+	}
+	path := u.RawPath // set only where encoding Path anew would give something else
+	if path == "" {
+		path = u.EscapedPath()
+	}
+	if path == "" && u.Scheme != "" {
+		return "", nil
+	}
+	path, ok := strings.CutPrefix(path, "/")
+	if !ok {
+		return "", badEscape()
+	}
+	return path, nil
+}
+
+// hosted is the bucket in a host's name. Of several names that fit the longest counts: with
+// s3.example.com and example.com the first is no bucket of the second.
+func hosted(host string, hosts []string) (bucket string, ok bool) {
+	if len(hosts) == 0 {
+		return "", false
+	}
+	if i := strings.LastIndexByte(host, ':'); i >= 0 && !strings.HasSuffix(host, "]") {
+		host = host[:i]
+	}
+	host = strings.TrimSuffix(host, ".")
+	longest := -1
+	for _, h := range hosts {
+		n := len(host) - len(h)
+		if n < 0 || len(h) <= longest || !strings.EqualFold(host[n:], h) || n > 0 && host[n-1] != '.' {
+			continue
+		}
+		longest, ok, bucket = len(h), n > 0, ""
+		if ok {
+			bucket = strings.ToLower(host[:n-1])
+		}
+	}
+	return bucket, ok
+}
+
+// plausible tells what may be a bucket's name somewhere: Amazon's rules of before 2018, and
+// what other origins allow. A name that begins with a dot is some server's own.
+func plausible(name string) bool {
+	if len(name) < 3 || len(name) > 255 || name[0] == '.' || name[0] == '-' {
+		return false
+	}
+	for i := range len(name) {
+		if c := name[i]; !alphanumeric(c) && c != '.' && c != '-' && c != '_' {
+			return false
+		}
+	}
+	return true
+}
+
+// proper tells what a new bucket may be called ("General purpose bucket naming rules").
+func proper(name string) bool {
+	if len(name) > 63 || strings.ToLower(name) != name || strings.Contains(name, "_") || strings.Contains(name, "..") ||
+		!alphanumeric(name[0]) || !alphanumeric(name[len(name)-1]) || address4(name) {
+		return false
+	}
+	for _, p := range [...]string{"xn--", "sthree-", "amzn-s3-demo-"} {
+		if strings.HasPrefix(name, p) {
+			return false
+		}
+	}
+	for _, s := range [...]string{"-s3alias", "--ol-s3", ".mrap", "--x-s3", "--table-s3"} {
+		if strings.HasSuffix(name, s) {
+			return false
+		}
+	}
+	return true
+}
+
+// address4 tells what looks like an IPv4 address.
+func address4(name string) bool {
+	return strings.Count(name, ".") == 3 && strings.Trim(name, "0123456789.") == "" && !strings.Contains(name, "..")
+}
+
+func alphanumeric(c byte) bool {
+	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
+}
+
+// Reserved tells names of buckets that are, at some origins, the way to something else: with the
+// endpoint's key /minio/admin/... administers MinIO, and /admin/... Ceph. Where clients may ask
+// for buckets that no link names, those are none of them.
+func Reserved(bucket string) bool {
+	switch bucket {
+	case "minio", "admin", "swift", "auth":
+		return true
+	}
+	return false
+}
+
+// certain tells keys that mean the same to every origin, as far as any is known: that are their
+// own Alias, and that no server refuses.
+func certain(key string) bool {
+	return regular(key) && plain(key) && strings.IndexByte(key, '\\') < 0
+}
+
+// unescape decodes percent escapes, and in a query + as a space; false: an escape is no escape.
+// What has none is given back as it is.
+func unescape(s string, query bool) (string, bool) {
+	n := 0
+	for i := 0; i < len(s); i++ {
+		switch {
+		case s[i] == '%':
+			if i+2 >= len(s) || !hex(s[i+1]) || !hex(s[i+2]) {
+				return "", false
+			}
+			n++
+			i += 2
+		case s[i] == '+' && query:
+			n++
+		}
+	}
+	if n == 0 {
+		return s, true
+	}
+	b := make([]byte, 0, len(s))
+	for i := 0; i < len(s); i++ {
+		switch {
+		case s[i] == '%':
+			b = append(b, nibble(s[i+1])<<4|nibble(s[i+2]))
+			i += 2
+		case s[i] == '+' && query:
+			b = append(b, ' ')
+		default:
+			b = append(b, s[i])
+		}
+	}
+	return string(b), true
+}
+
+func hex(c byte) bool { return '0' <= c && c <= '9' || 'a' <= c && c <= 'f' || 'A' <= c && c <= 'F' }
+
+func nibble(c byte) byte {
+	if c <= '9' {
+		return c - '0'
+	}
+	return c&^0x20 - 'A' + 10
+}
+
+// legal escapes the bytes of a path that are not allowed there (RFC 3986, 3.3), and leaves the
+// rest, escapes among it.
+func legal(path string) string {
+	bad := 0
+	for i := range len(path) {
+		if !inPath(path[i]) {
+			bad++
+		}
+	}
+	if bad == 0 {
+		return path
+	}
+	const digits = "0123456789ABCDEF"
+	b := make([]byte, 0, len(path)+2*bad)
+	for i := range len(path) {
+		if c := path[i]; inPath(c) {
+			b = append(b, c)
+		} else {
+			b = append(b, '%', digits[c>>4], digits[c&15])
+		}
+	}
+	return string(b)
+}
+
+func inPath(c byte) bool {
+	return alphanumeric(c) || strings.IndexByte("-._~!$&'()*+,;=:@/%", c) >= 0
+}

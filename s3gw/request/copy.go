@@ -1,0 +1,73 @@
+package request
+
+import (
+	"net/http"
+	"strings"
+
+	"github.com/hearthfs/hearth/s3gw/fault"
+)
+
+// Source is the object that a copy reads.
+type Source struct {
+	Bucket, Key string
+	// Version is its versionId, "" for the present one.
+	Version string
+
+	// spaced is Key if + stands for a space, and "" where there is no +. Amazon reads it so,
+	// MinIO does not: a client needs the right to both.
+	spaced string
+}
+
+// copies reads x-amz-copy-source, in header or query.
+func (q *Request) copies(h http.Header, p *params) *fault.Error {
+	values := h["X-Amz-Copy-Source"]
+	raw := p.source
+	switch n := len(values) + p.sources; {
+	case n == 0:
+		return nil
+	case n > 1:
+		return fault.New("InvalidArgument", "There is more than one x-amz-copy-source")
+	case p.sources == 0:
+		raw = values[0]
+	}
+	s, ok := source(raw)
+	if !ok {
+		return fault.New("InvalidArgument", "Copy Source must mention the source bucket and key: sourcebucket/sourcekey, percent-encoded")
+	}
+	q.Source = s
+	return nil
+}
+
+// source reads BUCKET/KEY, percent-encoded as a whole or in parts, with or without a slash in
+// front and ?versionId=ID behind. What could be read as another object, too, is none: a
+// fragment, a second question mark, a host, or a control byte, for which MinIO leaves all escapes
+// as they are.
+func source(raw string) (*Source, bool) {
+	path, version, versioned := strings.Cut(raw, "?versionId=")
+	if strings.ContainsFunc(raw, control) || strings.ContainsAny(path, "?#") || strings.ContainsAny(version, "?#&") || versioned && version == "" {
+		return nil, false
+	}
+	s := &Source{}
+	var ok bool
+	if s.Version, ok = unescape(version, false); !ok {
+		return nil, false
+	}
+	if s.Bucket, s.Key, ok = split(path, false); !ok {
+		return nil, false
+	}
+	if strings.Contains(path, "+") {
+		_, s.spaced, ok = split(path, true)
+	}
+	return s, ok
+}
+
+func control(r rune) bool { return r < ' ' || r == 0x7f }
+
+func split(path string, spaces bool) (bucket, key string, ok bool) {
+	path, ok = unescape(path, spaces)
+	if !ok {
+		return "", "", false
+	}
+	bucket, key, _ = strings.Cut(strings.TrimPrefix(path, "/"), "/")
+	return bucket, key, plausible(bucket) && key != "" && len(key) <= maxKey
+}

@@ -1,0 +1,129 @@
+package request
+
+import "strings"
+
+// Need is one right that a request needs.
+type Need struct {
+	// Bucket "": every bucket.
+	Bucket string
+	// Key is what is read or written, or what all that is read or written begins with; "": any
+	// key of the bucket.
+	Key string
+	// Write, else reading.
+	Write bool
+	// Some: a right to any part of the bucket will do; Key is "".
+	Some bool
+}
+
+// Granted asks may for n, and for the same of the Alias of its key; a key that leaves the bucket
+// by its dots needs every bucket.
+func (n Need) Granted(may func(Need) bool) bool {
+	if !may(n) {
+		return false
+	}
+	alias, outside := Alias(n.Key)
+	switch {
+	case outside:
+		return may(Need{Write: n.Write})
+	case alias == n.Key:
+		return true
+	}
+	n.Key = alias
+	return may(n)
+}
+
+// Alias is the key that some servers take for this one: versitygw joins it to a path, so that
+// mine/../x is x, and a//b is a/b; MinIO leaves out slashes in front (both were asked). outside:
+// its dots lead out of the bucket. Nearly every key is its own.
+func Alias(key string) (alias string, outside bool) {
+	if regular(key) {
+		return key, false
+	}
+	segments := strings.Split(key, "/")
+	kept := segments[:0]
+	for _, s := range segments {
+		switch {
+		case s == "..":
+			outside = outside || len(kept) == 0
+			kept = kept[:max(0, len(kept)-1)]
+		case !special(s):
+			kept = append(kept, s)
+		}
+	}
+	alias = strings.Join(kept, "/")
+	if alias != "" && strings.HasSuffix(key, "/") {
+		alias += "/"
+	}
+	return alias, outside
+}
+
+// regular tells a key that is its own Alias. What ends in a slash has no last segment: it is a
+// directory's marker.
+func regular(key string) bool {
+	begin := 0
+	for i := range len(key) {
+		if key[i] == '/' {
+			if special(key[begin:i]) {
+				return false
+			}
+			begin = i + 1
+		}
+	}
+	return begin == len(key) || !special(key[begin:])
+}
+
+func special(segment string) bool { return segment == "" || segment == "." || segment == ".." }
+
+// reach is how much of a bucket a request can read or change.
+type reach int
+
+const (
+	reachesService reach = iota // every bucket: what nothing is known of
+	reachesBucket
+	reachesSome // what shows, by itself, no key: whoever has any right in the bucket
+	reachesPrefix
+	reachesKey
+	reachesNothing
+)
+
+// Allowed asks may for each right that the request needs, until one is missing. Of DeleteObjects
+// and GetBatch it is not the whole answer: the keys in the body are needed as well, each by
+// Need.Granted. Of ListBuckets that is Cached it is none at all: who asks is shown what is theirs.
+func (q *Request) Allowed(may func(Need) bool) bool {
+	n := Need{Bucket: q.Bucket, Write: q.Changes}
+	switch q.reach {
+	case reachesNothing:
+		return true
+	case reachesService:
+		n.Bucket = ""
+	case reachesSome:
+		n.Some = true
+	case reachesKey:
+		n.Key = q.Key
+	case reachesPrefix:
+		return q.lists(n, may)
+	}
+	if !n.Granted(may) {
+		return false
+	}
+	s := q.Source
+	if s == nil {
+		return true
+	}
+	from := Need{Bucket: s.Bucket, Key: s.Key}
+	spaced := Need{Bucket: s.Bucket, Key: s.spaced}
+	return from.Granted(may) && (s.spaced == "" || spaced.Granted(may))
+}
+
+// lists is the right to list: the last segment of a prefix is the beginning of a name, and a dot
+// there no directory.
+func (q *Request) lists(n Need, may func(Need) bool) bool {
+	last := strings.LastIndexByte(q.Prefix, '/') + 1
+	n.Key = q.Prefix
+	alias, outside := Alias(q.Prefix[:last])
+	if !may(n) || outside && !may(Need{}) {
+		return false
+	}
+	n.Key = alias + q.Prefix[last:]
+	return n.Key == q.Prefix || may(n)
+}
