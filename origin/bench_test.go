@@ -2,7 +2,6 @@ package origin
 
 import (
 	"net"
-	"net/http"
 	"strconv"
 	"strings"
 	"syscall"
@@ -109,20 +108,6 @@ func BenchmarkGet(b *testing.B) {
 		}
 		b.ReportMetric(float64(cpu()-start)/float64(b.N), "cpu-ns/op")
 	})
-}
-
-func BenchmarkSign(b *testing.B) {
-	// A signature for a request of the usual shape.
-	var s signer
-	v := credentials.Value{AccessKeyID: "AKIDEXAMPLE", SecretAccessKey: "secretsecretsecret"}
-	r, err := http.NewRequest("GET", "http://127.0.0.1:7070/bucket/d1/class0001/000123.bin", nil)
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.ReportAllocs()
-	for b.Loop() {
-		s.sign(r, v, "us-east-1", time.Time{})
-	}
 }
 
 func BenchmarkPage(b *testing.B) {

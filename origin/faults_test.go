@@ -23,6 +23,7 @@ import (
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/internal/faultproxy"
 	"github.com/hearthfs/hearth/internal/hearthtest"
+	"github.com/hearthfs/hearth/origin/sign"
 	"github.com/minio/minio-go/v7/pkg/credentials"
 	minio "github.com/minio/minio-go/v7/pkg/signer"
 )
@@ -394,7 +395,7 @@ func TestALargeRangeIsReadInParallelParts(t *testing.T) {
 func TestRequestsAreSignedAsMinioSigns(t *testing.T) {
 	// The same request, time and credentials give minio-go's signature, for odd
 	// keys, queries and session tokens.
-	var own signer
+	var own sign.Signer
 	for _, v := range []credentials.Value{{AccessKeyID: "AK", SecretAccessKey: "secret"}, {AccessKeyID: "AK", SecretAccessKey: "secret", SessionToken: "tok/en=="}} {
 		for _, c := range []call{{key: "a/b"}, {key: "sp ace/ü+%41/☃"}, {query: query(hearth.Listing{Prefix: "p q/ü", After: "x+y"}, cursor{token: "t/+="}, 7)}} {
 			c.method = http.MethodGet
@@ -407,11 +408,11 @@ func TestRequestsAreSignedAsMinioSigns(t *testing.T) {
 			}
 			theirs := ours.Clone(t.Context())
 			now := time.Now()
-			own.sign(ours, v, "eu-west-3", now)
-			theirs.Header.Set("X-Amz-Content-Sha256", emptyHash)
+			own.Read(ours, v, "eu-west-3", now)
+			theirs.Header.Set("X-Amz-Content-Sha256", sign.EmptyHash)
 			signed := minio.SignV4(*theirs, v.AccessKeyID, v.SecretAccessKey, v.SessionToken, "eu-west-3")
 			if signed.Header.Get("X-Amz-Date") != ours.Header.Get("X-Amz-Date") {
-				own.sign(ours, v, "eu-west-3", time.Now()) // a second began between the two
+				own.Read(ours, v, "eu-west-3", time.Now()) // a second began between the two
 			}
 			if got, want := ours.Header.Get("Authorization"), signed.Header.Get("Authorization"); got != want {
 				t.Errorf("%+v:\n got %s\nwant %s", c, got, want)

@@ -14,6 +14,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/origin/sign"
 )
 
 // pageKeys is the most that S3 puts into one page.
@@ -186,15 +187,15 @@ func (s *S3) readAll(a *answer) ([]byte, error) {
 func query(q hearth.Listing, from cursor, want int) string {
 	var b strings.Builder
 	if from.token != "" {
-		b.WriteString("continuation-token=" + encode(from.token, false) + "&")
+		b.WriteString("continuation-token=" + sign.Encode(from.token, false) + "&")
 	}
 	if !q.Recursive {
 		b.WriteString("delimiter=%2F&")
 	}
 	b.WriteString("encoding-type=url&list-type=2&max-keys=" + strconv.Itoa(want))
-	b.WriteString("&prefix=" + encode(q.Prefix, false))
+	b.WriteString("&prefix=" + sign.Encode(q.Prefix, false))
 	if from.token == "" && from.after != "" {
-		b.WriteString("&start-after=" + encode(from.after, false))
+		b.WriteString("&start-after=" + sign.Encode(from.after, false))
 	}
 	return b.String()
 }

@@ -21,7 +21,7 @@
 // object layer stays aside: over one connection pool it costs a GET of 100 KiB a
 // third more CPU than a request of our own, hides the answer's Content-Range and
 // refuses keys that S3 allows; and its signer alone costs 17 us and 100
-// allocations (sign.go: 2 us), tested to give the same signature.
+// allocations (package sign: 2 us), tested to give the same signature.
 //
 // Bucket makes origins a hearth.Source: bytes go from the socket into the View.
 // Order of waiting: first a connection, then memory, and never for memory while

@@ -14,6 +14,7 @@ import (
 	"github.com/minio/minio-go/v7/pkg/credentials"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/origin/sign"
 )
 
 // call is one question to an S3 server.
@@ -151,7 +152,7 @@ func (s *S3) request(ctx context.Context, c *call, used *credentials.Value) (*ht
 	if c.key == "" && p.base != "" {
 		u.Path = p.base
 	}
-	if raw := encode(u.Path, true); raw != u.Path {
+	if raw := sign.Encode(u.Path, true); raw != u.Path {
 		u.RawPath = raw
 	}
 	req := &http.Request{Method: c.method, URL: u, Host: p.host, Header: make(http.Header, 8),
@@ -174,6 +175,6 @@ func (s *S3) request(ctx context.Context, c *call, used *credentials.Value) (*ht
 		return nil, err
 	}
 	*used = v
-	s.signer.sign(req, v, p.region, time.Now())
+	s.signer.Read(req, v, p.region, time.Now())
 	return req, nil
 }

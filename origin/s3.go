@@ -20,6 +20,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/hearthfs/hearth/origin/latency"
+	"github.com/hearthfs/hearth/origin/sign"
 )
 
 // S3 is a bucket behind an S3 endpoint.
@@ -34,7 +35,7 @@ type S3 struct {
 	retry                Retry
 	transport            *http.Transport
 	keys                 *keyring
-	signer               signer
+	signer               sign.Signer
 	place                atomic.Pointer[place]
 	data, meta           chan struct{} // a token for each request in flight
 	limit                *rate.Limiter // nil: no limit

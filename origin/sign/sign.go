@@ -1,4 +1,9 @@
-package origin
+// Package sign writes Amazon's Signature Version 4 for requests to an S3 origin, as "Authenticating
+// Requests (AWS Signature Version 4)" in the S3 API reference has it.
+//
+// A canonical form of the request is hashed, and the hash signed with a key that is derived from the
+// secret, the day and the region. Deriving costs more than signing, so the key of the day is kept.
+package sign
 
 import (
 	"crypto/hmac"
@@ -12,13 +17,11 @@ import (
 	"github.com/minio/minio-go/v7/pkg/credentials"
 )
 
-// emptyHash is SHA-256 of nothing: no request of ours has a body.
-const emptyHash = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+// EmptyHash is SHA-256 of nothing, in hex.
+const EmptyHash = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 
-// signer writes Signature Version 4 for requests without a body, over the
-// headers that it must cover: host and x-amz-*. The rest of a request needs no
-// signature, since every answer is compared with what was asked.
-type signer struct {
+// Signer signs requests; the zero one works, and many may use it at a time.
+type Signer struct {
 	key atomic.Pointer[signingKey]
 }
 
@@ -29,7 +32,7 @@ type signingKey struct {
 	key                 [32]byte
 }
 
-func (s *signer) keyFor(day, region, secret string) *signingKey {
+func (s *Signer) keyFor(day, region, secret string) *signingKey {
 	if k := s.key.Load(); k != nil && k.day == day && k.region == region && k.secret == secret {
 		return k
 	}
@@ -43,16 +46,18 @@ func (s *signer) keyFor(day, region, secret string) *signingKey {
 	return k
 }
 
-// sign adds the headers of a signature made at a time. path and query are as
-// they go over the wire.
-func (s *signer) sign(r *http.Request, v credentials.Value, region string, now time.Time) {
+// Read signs a request without a body at a time, over host and the x-amz-* headers that it adds
+// itself. Path and query are taken as they go over the wire: the path as Encode has it, the query
+// encoded and sorted. The rest of a read needs no signature, since every answer is compared with
+// what was asked.
+func (s *Signer) Read(r *http.Request, v credentials.Value, region string, now time.Time) {
 	var stamp [16]byte
 	at := now.UTC().AppendFormat(stamp[:0], "20060102T150405Z")
 	k := s.keyFor(string(at[:8]), region, v.SecretAccessKey)
 	path, query := r.URL.EscapedPath(), r.URL.RawQuery
 	var space [1024]byte
 	b := append(space[:0], r.Method...)
-	for _, part := range []string{"\n", path, "\n", query, "\nhost:", r.Host, "\nx-amz-content-sha256:" + emptyHash + "\nx-amz-date:"} {
+	for _, part := range []string{"\n", path, "\n", query, "\nhost:", r.Host, "\nx-amz-content-sha256:" + EmptyHash + "\nx-amz-date:"} {
 		b = append(b, part...)
 	}
 	b = append(b, at...)
@@ -62,7 +67,7 @@ func (s *signer) sign(r *http.Request, v credentials.Value, region string, now t
 		b = append(append(b, "\nx-amz-security-token:"...), v.SessionToken...)
 		r.Header["X-Amz-Security-Token"] = []string{v.SessionToken}
 	}
-	b = append(append(append(b, "\n\n"...), names...), "\n"+emptyHash...)
+	b = append(append(append(b, "\n\n"...), names...), "\n"+EmptyHash...)
 	canonical := sha256.Sum256(b)
 
 	b = append(space[:0], "AWS4-HMAC-SHA256\n"...)
@@ -75,7 +80,7 @@ func (s *signer) sign(r *http.Request, v credentials.Value, region string, now t
 	b = append(append(append(b, ", SignedHeaders="...), names...), ", Signature="...)
 	r.Header["Authorization"] = []string{string(hex.AppendEncode(b, signature[:]))}
 	r.Header["X-Amz-Date"] = []string{string(at)}
-	r.Header["X-Amz-Content-Sha256"] = []string{emptyHash}
+	r.Header["X-Amz-Content-Sha256"] = []string{EmptyHash}
 }
 
 func mac(key []byte, text string) (sum [32]byte) {
@@ -85,9 +90,9 @@ func mac(key []byte, text string) (sum [32]byte) {
 	return sum
 }
 
-// encode writes bytes as S3 has them in paths and queries: all but the
+// Encode writes bytes as S3 has them in paths and queries: all but the
 // unreserved ones as %XX, "/" kept in a path.
-func encode(s string, keepSlash bool) string {
+func Encode(s string, keepSlash bool) string {
 	plain := true
 	for i := 0; i < len(s) && plain; i++ {
 		plain = unreserved(s[i]) || keepSlash && s[i] == '/'
