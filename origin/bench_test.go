@@ -109,19 +109,3 @@ func BenchmarkGet(b *testing.B) {
 		b.ReportMetric(float64(cpu()-start)/float64(b.N), "cpu-ns/op")
 	})
 }
-
-func BenchmarkPage(b *testing.B) {
-	// A page of a thousand keys, in ns per page.
-	var text strings.Builder
-	text.WriteString("<ListBucketResult><IsTruncated>false</IsTruncated>")
-	for i := range 1000 {
-		text.WriteString("<Contents><Key>d1/class0001/" + strconv.Itoa(100000+i) + ".bin</Key><LastModified>2024-02-03T04:05:06.789Z</LastModified><ETag>&quot;d41d8cd98f00b204e9800998ecf8427e&quot;</ETag><Size>102400</Size><StorageClass>STANDARD</StorageClass></Contents>")
-	}
-	text.WriteString("</ListBucketResult>")
-	b.ReportAllocs()
-	for b.Loop() {
-		if p, err := parsePage([]byte(text.String())); err != nil || len(p.entries) != 1000 {
-			b.Fatal(err)
-		}
-	}
-}

@@ -1,19 +1,16 @@
 package origin
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/origin/page"
 	"github.com/hearthfs/hearth/origin/sign"
 )
 
@@ -46,17 +43,17 @@ func (s *S3) List(ctx context.Context, q hearth.Listing, each func(hearth.Object
 		if err != nil {
 			return err
 		}
-		if !asked.Recursive && p.misgrouped(q.Prefix) {
+		if !asked.Recursive && p.Misgrouped(q.Prefix) {
 			s.misgroups.Store(true)
 			from.token = ""
 			continue
 		}
-		for i := range p.entries {
-			o, ok := s.entry(&p.entries[i], q)
+		for i := range p.Entries {
+			o, ok := s.entry(&p.Entries[i], q)
 			if !ok || o.IsPrefix() && o.Key == last {
 				continue
 			}
-			if last = o.Key; p.garbles(o.Key) {
+			if last = o.Key; p.Garbles(o.Key) {
 				q.Hide(o.Key)
 				continue
 			}
@@ -67,12 +64,12 @@ func (s *S3) List(ctx context.Context, q hearth.Listing, each func(hearth.Object
 				return nil
 			}
 		}
-		next := cursor{token: p.token, after: p.last()}
+		next := cursor{token: p.Token, after: p.Last()}
 		if group, ok := deeper(q.Prefix, next.after); ok && asked.Recursive && !q.Recursive {
 			next = cursor{after: group}
 		}
 		switch {
-		case !p.truncated:
+		case !p.Truncated:
 			return nil
 		case next == from || next.token == "" && next.after == "":
 			return s.wrap("list", q.Prefix, fmt.Errorf("%w: a page that does not end and leads nowhere", errLied))
@@ -93,26 +90,10 @@ func (c cursor) behind(q hearth.Listing) cursor {
 	return c
 }
 
-// misgrouped reports whether a page of groups below prefix holds what can be none
-// of them. A key may be there whose group was asked for: some servers list "t/"
-// itself.
-func (p *page) misgrouped(prefix string) bool {
-	return slices.ContainsFunc(p.entries, func(e entry) bool {
-		rest, ok := strings.CutPrefix(e.key, prefix)
-		return !ok || e.prefix && (rest == "" || strings.IndexByte(rest, '/') != len(rest)-1)
-	})
-}
-
-// garbles reports whether a key may be another one than the server holds: in an
-// answer that is not URL-encoded, what XML cannot hold stands as U+FFFD.
-func (p *page) garbles(key string) bool {
-	return !p.encoded && strings.ContainsRune(key, utf8.RuneError)
-}
-
 // entry makes an Object of a line in a page. Names that were not asked for, up to
 // After or outside Prefix, are left out.
-func (s *S3) entry(e *entry, q hearth.Listing) (hearth.Object, bool) {
-	key, group := e.key, e.prefix
+func (s *S3) entry(e *page.Entry, q hearth.Listing) (hearth.Object, bool) {
+	key, group := e.Key, e.Prefix
 	if !q.Recursive && !group {
 		if in, ok := deeper(q.Prefix, key); ok {
 			key, group = in, true
@@ -124,11 +105,11 @@ func (s *S3) entry(e *entry, q hearth.Listing) (hearth.Object, bool) {
 	if group {
 		return hearth.Object{Link: s.link, Key: key, Size: hearth.PrefixSize}, true
 	}
-	return s.object(e.key, bareETag(e.etag), e.size, e.modified), true
+	return s.object(e.Key, bareETag(e.ETag), e.Size, e.Modified), true
 }
 
 // page fetches and reads one page. A page that breaks off is asked for again.
-func (s *S3) page(ctx context.Context, q hearth.Listing, from cursor, want int) (*page, error) {
+func (s *S3) page(ctx context.Context, q hearth.Listing, from cursor, want int) (*page.Page, error) {
 	release, err := acquire(ctx, s.meta)
 	if err != nil {
 		return nil, err
@@ -144,7 +125,7 @@ func (s *S3) page(ctx context.Context, q hearth.Listing, from cursor, want int) 
 		text, err := s.readAll(a)
 		a.close()
 		if err == nil {
-			p, err := parsePage(text)
+			p, err := page.Parse(text)
 			if err != nil {
 				err = s.wrap("list", q.Prefix, fmt.Errorf("%w: %w", errLied, err))
 			}
@@ -198,77 +179,4 @@ func query(q hearth.Listing, from cursor, want int) string {
 		b.WriteString("&start-after=" + sign.Encode(from.after, false))
 	}
 	return b.String()
-}
-
-// finish undoes encoding-type=url, if the server says that it did it, and
-// merges groups and keys, which come in two lists.
-func (p *page) finish() error {
-	if p.encoded {
-		for i := range p.entries {
-			e := &p.entries[i]
-			if strings.IndexByte(e.key, '%') < 0 && strings.IndexByte(e.key, '+') < 0 {
-				continue
-			}
-			key, err := url.QueryUnescape(e.key)
-			if err != nil {
-				return fmt.Errorf("key %q: %w", e.key, err)
-			}
-			e.key = key
-		}
-	}
-	byKey := func(a, b entry) int { return strings.Compare(a.key, b.key) }
-	if !slices.IsSortedFunc(p.entries, byKey) {
-		slices.SortFunc(p.entries, byKey)
-	}
-	return nil
-}
-
-func (p *page) last() string {
-	if len(p.entries) == 0 {
-		return ""
-	}
-	return p.entries[len(p.entries)-1].key
-}
-
-// parsePage reads a ListBucketResult.
-func parsePage(text []byte) (*page, error) {
-	if !bytes.Contains(text, []byte("ListBucketResult")) {
-		return nil, errors.New("no ListBucketResult")
-	}
-	p := &page{}
-	var e entry
-	err := scanXML(text, func(parent, name, value []byte) error {
-		switch string(parent) {
-		case "Contents":
-			return e.set(name, value)
-		case "CommonPrefixes":
-			if string(name) == "Prefix" {
-				e.key, e.prefix = unescape(value), true
-			}
-		case "ListBucketResult":
-			switch string(name) {
-			case "IsTruncated":
-				p.truncated = string(value) == "true"
-			case "NextContinuationToken":
-				p.token = unescape(value)
-			case "EncodingType":
-				p.encoded = string(value) == "url"
-			}
-		}
-		return nil
-	}, func(name []byte) error {
-		switch string(name) {
-		case "Contents", "CommonPrefixes":
-			if e.key == "" && !e.prefix { // an empty group is one that was cut
-				return errors.New("an entry without a key")
-			}
-			p.entries = append(p.entries, e)
-			e = entry{}
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	return p, p.finish()
 }

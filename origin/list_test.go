@@ -2,11 +2,9 @@ package origin
 
 import (
 	"context"
-	"encoding/xml"
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -19,105 +17,7 @@ import (
 	"time"
 
 	"github.com/hearthfs/hearth"
-	"pgregory.net/rapid"
 )
-
-const samplePage = `<?xml version="1.0" encoding="UTF-8"?>
-<ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><Name>b</Name><Prefix>p/</Prefix><EncodingType>url</EncodingType>
-<IsTruncated>true</IsTruncated><NextContinuationToken>tok&amp;en==</NextContinuationToken><Delimiter/>
-<Contents><Key>p/a%20b%2Bc+d</Key><LastModified>2024-02-03T04:05:06.789Z</LastModified><ETag>&quot;abc&#34;</ETag><Size>17</Size>
-<Owner><ID>x</ID><DisplayName>y</DisplayName></Owner><StorageClass>STANDARD</StorageClass></Contents>
-<Contents><Key>p/%E2%98%83</Key><ETag>W/&quot;d&quot;</ETag><Size>0</Size></Contents>
-<CommonPrefixes><Prefix>p/b/</Prefix></CommonPrefixes></ListBucketResult>`
-
-func TestAPageIsReadAsItWasMeant(t *testing.T) {
-	// Escapes of XML and of the URL encoding are undone, groups and keys merged in
-	// byte order, and other fields left alone.
-	p, err := parsePage([]byte(samplePage))
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := []entry{
-		{key: "p/a b+c d", etag: `"abc"`, size: 17, modified: time.Date(2024, 2, 3, 4, 5, 6, 789e6, time.UTC)},
-		{key: "p/b/", prefix: true},
-		{key: "p/☃", etag: `W/"d"`},
-	}
-	if !p.truncated || p.token != "tok&en==" || !slices.Equal(p.entries, want) {
-		t.Errorf("%+v", p)
-	}
-	for _, bad := range []string{"", "<html>", "<ListBucketResult>", "<ListBucketResult></Other>", "<ListBucketResult><Contents><Size>1</Size></Contents></ListBucketResult>",
-		"<ListBucketResult><Contents><Key>k</Key><Size>-1</Size></Contents></ListBucketResult>", samplePage[:400]} {
-		if p, err := parsePage([]byte(bad)); err == nil {
-			t.Errorf("%q was read as %+v", bad, p)
-		}
-	}
-}
-
-// reference is the same page by encoding/xml.
-type reference struct {
-	XMLName  xml.Name `xml:"ListBucketResult"`
-	Contents []struct {
-		Key, ETag string
-		Size      int64
-	}
-	CommonPrefixes []struct{ Prefix string }
-}
-
-func TestPagesOfAnyKeysAreReadAsEncodingXMLReadsThem(t *testing.T) {
-	// Any keys and groups, escaped by the standard library, come back equal.
-	rapid.Check(t, func(t *rapid.T) {
-		var r reference
-		name := rapid.StringOfN(rapid.RuneFrom([]rune("ab/&<>'\"% +☃\t")), 1, 20, -1)
-		for _, key := range rapid.SliceOf(name).Draw(t, "keys") {
-			r.Contents = append(r.Contents, struct {
-				Key, ETag string
-				Size      int64
-			}{key, `"` + key + `"`, int64(len(key))})
-		}
-		for _, key := range rapid.SliceOf(name).Draw(t, "groups") {
-			r.CommonPrefixes = append(r.CommonPrefixes, struct{ Prefix string }{key + "/"})
-		}
-		text, err := xml.Marshal(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		p, err := parsePage(text)
-		if err != nil {
-			t.Fatalf("%v: %s", err, text)
-		}
-		want := map[string]int{}
-		for _, c := range r.Contents {
-			want[c.Key+c.ETag]++
-		}
-		for _, c := range r.CommonPrefixes {
-			want[c.Prefix]++
-		}
-		got := map[string]int{}
-		for _, e := range p.entries {
-			got[e.key+e.etag]++
-		}
-		if !maps.Equal(got, want) || !slices.IsSortedFunc(p.entries, func(a, b entry) int { return strings.Compare(a.key, b.key) }) {
-			t.Fatalf("got %v want %v", got, want)
-		}
-	})
-}
-
-func FuzzParsePage(f *testing.F) {
-	// No page makes the reader panic, and what it takes has a key in each entry.
-	f.Add([]byte(samplePage))
-	f.Add([]byte("<ListBucketResult><Contents><Key>&#x41;&bad;&</Key></Contents></ListBucketResult>"))
-	f.Fuzz(func(t *testing.T, text []byte) {
-		p, err := parsePage(text)
-		if err != nil {
-			return
-		}
-		for _, e := range p.entries {
-			if e.key == "" || e.size < 0 {
-				t.Errorf("%+v", e)
-			}
-		}
-	})
-}
 
 // pages is an S3 server that lists a sorted set of keys and counts its requests.
 type pages struct {
