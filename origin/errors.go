@@ -27,7 +27,7 @@ var (
 
 // Error is an origin that could not be asked, or would not answer.
 type Error struct {
-	// Op is get, head, list or probe; Where the bucket and key, or the prefix.
+	// Op is get, head, list, pass or probe; Where the bucket and key, or the prefix.
 	Op, Where string
 	// Status and Code are the answer's, where there was one; Message is its text.
 	Status        int
@@ -151,6 +151,8 @@ func classify(err error) class {
 		timeout net.Error
 	)
 	switch {
+	case errors.Is(err, errFull):
+		return throttled
 	case errors.Is(err, errStalled), errors.Is(err, errContradiction):
 		return transient
 	case errors.As(err, &cert), errors.As(err, &record), errors.Is(err, errNoCredentials), errors.Is(err, errLied),

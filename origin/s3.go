@@ -20,6 +20,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/hearthfs/hearth/origin/latency"
+	"github.com/hearthfs/hearth/origin/onward"
 	"github.com/hearthfs/hearth/origin/sign"
 )
 
@@ -38,6 +39,7 @@ type S3 struct {
 	signer               sign.Signer
 	place                atomic.Pointer[place]
 	data, meta           chan struct{} // a token for each request in flight
+	passes               chan struct{} // another for each of data that is not a read of ours
 	limit                *rate.Limiter // nil: no limit
 	misgroups            atomic.Bool   // the server groups keys wrongly
 	counts               counters
@@ -51,9 +53,9 @@ type place struct {
 }
 
 type counters struct {
-	gets, heads, lists, bytes, names, errors, retries, throttled, resumed atomic.Int64
-	firstByte                                                             latency.Histogram
-	last                                                                  atomic.Pointer[Failure]
+	gets, heads, lists, passes, bytes, names, errors, retries, throttled, resumed atomic.Int64
+	firstByte                                                                     latency.Histogram
+	last                                                                          atomic.Pointer[Failure]
 }
 
 // DefaultConnections to an S3 origin: small objects 20 ms away come the faster the more
@@ -98,7 +100,8 @@ func newS3(_ context.Context, c Config, u *url.URL) (*S3, error) {
 }
 
 // slots shares the connections out: an eighth for names, so that a look-up
-// never stands behind sixty downloads. Too few to share are used for both.
+// never stands behind sixty downloads. Too few to share are used for both. Half of
+// the rest is what requests that are forwarded may take of it.
 func (s *S3) slots(n int) {
 	s.data = make(chan struct{}, n)
 	s.meta = s.data
@@ -106,6 +109,7 @@ func (s *S3) slots(n int) {
 		names := max(1, n/8)
 		s.data, s.meta = make(chan struct{}, n-names), make(chan struct{}, names)
 	}
+	s.passes = make(chan struct{}, max(1, cap(s.data)/2))
 }
 
 func newTransport(connections int, roots *x509.CertPool) *http.Transport {
@@ -118,8 +122,10 @@ func newTransport(connections int, roots *x509.CertPool) *http.Transport {
 		MaxIdleConns:        connections,
 		MaxIdleConnsPerHost: connections,
 		IdleConnTimeout:     time.Minute,
-		DisableCompression:  true, // an object's bytes are what they are
-		TLSNextProto:        map[string]func(string, *tls.Conn) http.RoundTripper{},
+		// How long a body is held back from an origin that says nothing.
+		ExpectContinueTimeout: onward.Patience,
+		DisableCompression:    true, // an object's bytes are what they are
+		TLSNextProto:          map[string]func(string, *tls.Conn) http.RoundTripper{},
 	}
 }
 
@@ -214,7 +220,7 @@ func (s *S3) Close() error {
 // Stats returns the figures since the start.
 func (s *S3) Stats() Stats {
 	c := &s.counts
-	return Stats{Gets: c.gets.Load(), Heads: c.heads.Load(), Lists: c.lists.Load(), Bytes: c.bytes.Load(), NameBytes: c.names.Load(), Errors: c.errors.Load(),
+	return Stats{Gets: c.gets.Load(), Heads: c.heads.Load(), Lists: c.lists.Load(), Passes: c.passes.Load(), Bytes: c.bytes.Load(), NameBytes: c.names.Load(), Errors: c.errors.Load(),
 		Retries: c.retries.Load(), Throttled: c.throttled.Load(), Resumed: c.resumed.Load(), InFlight: int64(len(s.data)), FirstByte: c.firstByte.Stats(time.Now()), Last: c.last.Load()}
 }
 

@@ -1,0 +1,278 @@
+package origin
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/minio/minio-go/v7/pkg/credentials"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/origin/onward"
+	"github.com/hearthfs/hearth/origin/sign"
+)
+
+// errFull is a request that found no connection free for it within the origin's timeout.
+var errFull = errors.New("too many requests are on their way to the origin")
+
+// Forward sends a request on as its client made it, for a bucket ("": the account, as ListBuckets
+// asks) and a key in its escaped form, signed with the origin's own key; onward says what goes on.
+// The bucket may be another than the origin's own: whether a client may ask for it is the caller's
+// to know. The context must end when the client goes away, and the answer's body must be closed.
+//
+// Every answer of the origin is one, whatever its status, but what it says against Hearth's own
+// signature: that is an *Error, as is an origin that cannot be asked. Where nothing of a body was
+// asked for yet, what another key or region cures is sent again, and within the budget of a read a
+// GET or HEAD that was not answered, and whatever found nobody there. An error of the client's
+// body comes back as it is: the origin has then seen a request that was cut off.
+//
+// Requests use the connections of reads, half of them at most.
+func (s *S3) Forward(ctx context.Context, r *http.Request, bucket, escapedKey string) (*http.Response, error) {
+	f := &forward{s: s, r: r, bucket: bucket}
+	key, err := url.PathUnescape(escapedKey)
+	if err == nil {
+		err = onward.Bucket(bucket)
+	}
+	if err == nil {
+		f.payload, err = onward.Payload(r.Header)
+	}
+	if err == nil && r.ContentLength == 0 && r.Body != nil {
+		if n, e := io.CopyN(io.Discard, r.Body, 1); n > 0 || e != io.EOF { // it may be checked even so
+			err = fmt.Errorf("an empty body of %d bytes or more: %w", n, e)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	f.key = key
+	wait, stop := context.WithTimeoutCause(ctx, s.timeout, errFull)
+	defer stop()
+	half, err := acquire(wait, s.passes)
+	if err != nil {
+		return nil, f.wrap(err)
+	}
+	whole, err := acquire(wait, s.data)
+	if err != nil {
+		half()
+		return nil, f.wrap(err)
+	}
+	release := func() { whole(); half() }
+	resp, err := f.ask(ctx, release)
+	if err != nil {
+		release()
+	}
+	return resp, err
+}
+
+// forward is one request on its way.
+type forward struct {
+	s                    *S3
+	r                    *http.Request
+	bucket, key, payload string
+	region               string // of another bucket than the origin's own, once it was told
+	used                 credentials.Value
+}
+
+func (f *forward) wrap(err error) error {
+	err = f.s.wrap("pass", f.key, err)
+	if e := new(Error); errors.As(err, &e) {
+		e.Where = "s3://" + f.bucket + "/" + f.key
+	}
+	return err
+}
+
+func (f *forward) ask(ctx context.Context, release func()) (*http.Response, error) {
+	b := budget{Retry: f.s.retry}
+	for renewed := 0; ; {
+		p, err := f.send(ctx)
+		if err == nil {
+			if err = f.refused(p); err == nil {
+				p.release = release
+				p.resp.Body = p
+				return p.resp, nil
+			}
+		}
+		if said := p.body.Err(); said != nil && said != io.EOF && p.resp == nil {
+			p.end()
+			return nil, fmt.Errorf("read the client's body: %w", said)
+		}
+		f.s.failed("pass", f.key, err)
+		cured := p.resp != nil && f.renew(err) // even if it is too late for this one
+		again := p.resp == nil && f.repeatable(err)
+		if (cured && renewed < 2 || again) && p.body.Unread() {
+			p.end()
+			if cured {
+				renewed++
+			} else if err = b.spend(ctx, err); err != nil {
+				return nil, f.wrap(err)
+			}
+			f.s.counts.retries.Add(1)
+			continue
+		}
+		p.end()
+		return nil, f.wrap(err)
+	}
+}
+
+// repeatable says of a request without an answer whether it may be sent again: the origin may have
+// done what it asked for.
+func (f *forward) repeatable(err error) bool {
+	var op *net.OpError
+	return f.r.Method == http.MethodGet || f.r.Method == http.MethodHead || errors.As(err, &op) && op.Op == "dial"
+}
+
+// renew is S3's, but that another bucket's region is kept for this request alone.
+func (f *forward) renew(err error) bool {
+	var e *Error
+	if f.bucket == f.s.bucket || !errors.As(err, &e) || e.Region == "" || f.s.fixedRegion {
+		return f.s.renew(err, &f.used)
+	}
+	before := f.region
+	f.region = e.Region
+	return before != e.Region
+}
+
+// send makes one attempt; the passage is to be ended whatever came of it.
+func (f *forward) send(ctx context.Context) (*passage, error) {
+	p := &passage{s: f.s}
+	p.ctx, p.cancel = context.WithCancelCause(ctx)
+	p.body = onward.NewBody(f.r, 3*f.s.timeout, func() { p.cancel(errStalled) })
+	req, err := f.request(p)
+	if err == nil {
+		f.s.counts.passes.Add(1)
+		p.resp, err = f.s.transport.RoundTrip(req)
+	}
+	if err != nil {
+		return p, (&answer{ctx: p.ctx}).cause(err)
+	}
+	p.body.Answered()
+	p.answer, p.in = p.resp.Body, p.resp.Body
+	return p, nil
+}
+
+func (f *forward) request(p *passage) (*http.Request, error) {
+	at := f.place()
+	path := at.base + "/" + f.key
+	if f.key == "" && at.base != "" {
+		path = at.base
+	}
+	req := &http.Request{Method: f.r.Method, URL: &url.URL{Scheme: at.scheme, Host: at.host, Path: path, RawPath: sign.Encode(path, true), RawQuery: onward.Query(f.r.URL.RawQuery)},
+		Host: at.host, Header: onward.Header(f.r.Header), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}
+	req.Header["X-Amz-Content-Sha256"] = []string{f.payload}
+	if p.body != nil {
+		req.Body, req.ContentLength = p.body, f.r.ContentLength
+	}
+	ctx := p.ctx
+	if t := p.body.Trace(); t != nil {
+		ctx = httptrace.WithClientTrace(ctx, t)
+	}
+	if !f.s.anonymous {
+		v, err := f.s.keys.get(ctx)
+		if err != nil {
+			return nil, err
+		}
+		f.used = v
+		f.s.signer.Any(req, v, at.region, time.Now())
+	}
+	return req.WithContext(ctx), nil
+}
+
+// place is where the bucket is asked for.
+func (f *forward) place() place {
+	p := *f.s.place.Load()
+	if f.bucket == f.s.bucket {
+		return p
+	}
+	if !f.s.pathStyle {
+		p.host = strings.TrimPrefix(p.host, f.s.bucket+".")
+	}
+	if f.region != "" {
+		p.host = strings.Replace(p.host, "s3."+p.region+".", "s3."+f.region+".", 1)
+		p.region = f.region
+	}
+	switch p.base = ""; {
+	case f.bucket == "":
+	case f.s.pathStyle || strings.Contains(f.bucket, "."):
+		p.base = "/" + f.bucket
+	default:
+		p.host = f.bucket + "." + p.host
+	}
+	return p
+}
+
+// refused finds what an answer says against the signature, which is ours and not the client's. The
+// answer stays readable.
+func (f *forward) refused(p *passage) error {
+	switch p.resp.StatusCode {
+	case http.StatusMovedPermanently, http.StatusTemporaryRedirect, http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden:
+	default:
+		return nil
+	}
+	text, _ := io.ReadAll(io.LimitReader(p.in, 64<<10)) // an error shows again behind it
+	p.in = io.MultiReader(bytes.NewReader(text), p.in)
+	e := readError(&http.Response{StatusCode: p.resp.StatusCode, Header: p.resp.Header, Body: io.NopCloser(bytes.NewReader(text))})
+	switch e.Code {
+	case "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "ExpiredTokenException", "InvalidToken", "RequestTimeTooSkewed",
+		"AuthorizationHeaderMalformed", "PermanentRedirect", "TemporaryRedirect", "XAdminUserNotFound":
+		return e
+	}
+	if e.Code == "" && e.Region != "" && e.Region != f.place().region && !f.s.fixedRegion { // the answer to a HEAD
+		return e
+	}
+	return nil
+}
+
+// passage is an attempt, and the body of its answer.
+type passage struct {
+	s       *S3
+	ctx     context.Context
+	cancel  context.CancelCauseFunc
+	body    *onward.Body // of the request; nil: none
+	resp    *http.Response
+	answer  io.Closer // the answer's own body
+	in      io.Reader // the same, or what was read ahead and then the rest
+	release func()
+	once    sync.Once
+}
+
+// Read gives what the origin sends next.
+func (p *passage) Read(b []byte) (int, error) {
+	n, err := p.in.Read(b[:min(len(b), hearth.BlockSize)])
+	p.s.counts.bytes.Add(int64(n))
+	if n > 0 && p.s.limit != nil {
+		if e := p.s.limit.WaitN(p.ctx, n); e != nil {
+			return n, e
+		}
+	}
+	if err != nil && err != io.EOF {
+		err = p.s.wrap("pass", "", (&answer{ctx: p.ctx}).cause(err))
+	}
+	return n, err
+}
+
+// Close gives the connection back, or up where the answer was not read to its end.
+func (p *passage) Close() error {
+	p.once.Do(func() {
+		p.end()
+		p.release()
+	})
+	return nil
+}
+
+// end gives up what is left of an attempt.
+func (p *passage) end() {
+	if p.answer != nil {
+		p.answer.Close()
+	}
+	p.cancel(nil)
+	p.body.End()
+}

@@ -1,0 +1,180 @@
+package onward
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptrace"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Patience is how long a body that the client wants to be asked for is held back from an origin that
+// says nothing: it may not know Expect. Every client's own patience is of this size.
+const Patience = time.Second
+
+var (
+	errTaken   = errors.New("the request was given up")
+	errUnasked = errors.New("the origin did not ask for the body")
+)
+
+// The states of a Body.
+const (
+	fresh int32 = iota
+	begun       // something was asked of the client
+	taken       // nothing may be: it goes with another attempt
+)
+
+// Body is a client's body on its way to the origin, for one attempt at one request.
+//
+// Its last byte goes on only when the body has ended rightly behind it: who checks a hash or a
+// signature of it finds out at its end, and an origin that has as many bytes as were announced keeps
+// them, whatever happens to the connection then.
+type Body struct {
+	in     io.Reader
+	left   int64 // until the announced length; -1: none was announced
+	expect bool  // the client waits to be asked
+	state  atomic.Int32
+	asked  atomic.Bool   // the origin said 100 Continue
+	over   chan struct{} // closed by End
+	since  time.Time     // when the wait for 100 Continue began; of the goroutine that writes the request
+	stall  time.Duration
+
+	mu    sync.Mutex // guards what is below
+	err   error      // with which the client's side ended, io.EOF included
+	watch *time.Timer
+	quiet bool // the watch is over
+}
+
+// NewBody takes a request's body; nil if it has none. silent is called when the origin takes nothing
+// for the time stall while the body is under way.
+func NewBody(r *http.Request, stall time.Duration, silent func()) *Body {
+	if r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0 {
+		return nil
+	}
+	b := &Body{in: r.Body, left: r.ContentLength, stall: stall, over: make(chan struct{}), expect: r.Header.Get("Expect") != ""}
+	b.watch = time.AfterFunc(time.Hour, silent)
+	b.watch.Stop()
+	return b
+}
+
+// Trace are the hooks by which the body learns what the origin asks for; nil: it need not.
+func (b *Body) Trace() *httptrace.ClientTrace {
+	if b == nil || !b.expect {
+		return nil
+	}
+	return &httptrace.ClientTrace{
+		Wait100Continue: func() { b.since = time.Now() },
+		Got100Continue:  func() { b.asked.Store(true) },
+	}
+}
+
+// Read gives what the client sends next.
+func (b *Body) Read(p []byte) (n int, err error) {
+	if b.expect && !b.asked.Load() && time.Since(b.since) < Patience {
+		// An answer came instead. net/http would now send the body after it, so that the
+		// connection can be kept, and the client would be asked for it in vain.
+		<-b.over
+		return 0, errUnasked
+	}
+	if !b.state.CompareAndSwap(fresh, begun) && b.state.Load() == taken {
+		return 0, errTaken
+	}
+	b.expect = false // it was asked for, or waited long enough
+	if err := b.Err(); err != nil {
+		return 0, err
+	}
+	b.attend(false)
+	if b.left > 0 {
+		p = p[:min(int64(len(p)), b.left)]
+	}
+	n, err = b.in.Read(p)
+	if b.left >= 0 {
+		n, err = b.count(n, err)
+	}
+	if err != nil {
+		b.mu.Lock()
+		b.err = err
+		b.mu.Unlock()
+	} else {
+		b.attend(true)
+	}
+	return n, err
+}
+
+// count takes n bytes off the announced length, and keeps the last one back from a body that did
+// not end there.
+func (b *Body) count(n int, err error) (int, error) {
+	b.left -= int64(n)
+	if b.left > 0 {
+		if err == io.EOF {
+			err = io.ErrUnexpectedEOF
+		}
+		return n, err
+	}
+	if err == nil {
+		var one [1]byte
+		if _, err = io.ReadFull(b.in, one[:]); err == nil {
+			err = errors.New("the body is longer than was announced")
+		}
+	}
+	if err == io.EOF {
+		return n, err
+	}
+	return max(0, n-1), err
+}
+
+// attend begins the watch over the origin, or pauses it while the client is waited for.
+func (b *Body) attend(on bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case b.quiet:
+	case on:
+		b.watch.Reset(b.stall)
+	default:
+		b.watch.Stop()
+	}
+}
+
+// Close ends the watch; the client's body is its server's to close.
+func (b *Body) Close() error {
+	b.Answered()
+	return nil
+}
+
+// Answered ends the watch: an origin that answers may leave the rest of a body.
+func (b *Body) Answered() {
+	if b == nil {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.quiet = true
+	b.watch.Stop()
+}
+
+// End says that the attempt is over, its answer included. It may be called once.
+func (b *Body) End() {
+	if b != nil {
+		b.Answered()
+		close(b.over)
+	}
+}
+
+// Unread takes the body back if nothing of it was asked for, for another attempt. No body at all is
+// unread.
+func (b *Body) Unread() bool {
+	return b == nil || b.state.CompareAndSwap(fresh, taken)
+}
+
+// Err is what went wrong on the client's side, io.EOF once the body came to its end; nil: nothing yet.
+func (b *Body) Err() error {
+	if b == nil {
+		return nil
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.err
+}

@@ -1,0 +1,139 @@
+// Package onward makes of a client's request the one that goes on to the origin.
+//
+// What the client says to this server stays here: its signature, in headers or in the query, and what
+// is about its connection (RFC 9110, section 7.6.1). All else goes on as it came: the query byte for
+// byte, the key as the same bytes in S3's own encoding, so that every origin computes the same
+// signature of it, the headers, the length of the body.
+//
+// The body goes on while it comes (Body). It is asked for when the origin asks for it, given up when
+// the origin takes nothing of it, and never ends as a whole one when it did not come whole.
+package onward
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+)
+
+// Unsigned is what x-amz-content-sha256 says of a body that no signature covers.
+const Unsigned = "UNSIGNED-PAYLOAD"
+
+// trailer is the same of a body in aws-chunked encoding with checksums behind it.
+const trailer = "STREAMING-UNSIGNED-PAYLOAD-TRAILER"
+
+// ErrSignedChunks is a body whose chunks are signed with the client's key: as it is, it means nothing
+// to the origin, and its framing would be stored.
+var ErrSignedChunks = errors.New("the body is still in chunks that the client signed")
+
+// Payload is what goes on as x-amz-content-sha256: a hash of the body, which the origin then checks,
+// and the unsigned form of aws-chunked as they came, Unsigned for whatever else.
+func Payload(h http.Header) (string, error) {
+	value := h.Get("X-Amz-Content-Sha256")
+	switch {
+	case value == trailer || isHash(value):
+		return value, nil
+	case strings.HasPrefix(value, "STREAMING-"):
+		return "", ErrSignedChunks
+	}
+	return Unsigned, nil
+}
+
+func isHash(s string) bool {
+	if len(s) != 64 {
+		return false
+	}
+	for i := range len(s) {
+		if c := s[i]; (c < '0' || c > '9') && (c < 'a' || c > 'f') && (c < 'A' || c > 'F') {
+			return false
+		}
+	}
+	return true
+}
+
+// Header returns the headers that go on; it shares the values. Names of user metadata go in small
+// letters, as S3 keeps them: net/http wrote them anew when they came.
+//
+// A header that the client's Connection names goes on nevertheless: that list is not signed, and
+// who could add to it on the way could take a condition out of a signed request. Trailers do not go
+// on: some servers take them for headers, and these were not there when rights were checked.
+func Header(from http.Header) http.Header {
+	h := make(http.Header, len(from)+4)
+	for name, values := range from {
+		if stays(name) {
+			continue
+		}
+		if strings.HasPrefix(name, "X-Amz-Meta-") {
+			name = strings.ToLower(name)
+		}
+		h[name] = values
+	}
+	if h["User-Agent"] == nil {
+		h["User-Agent"] = []string{""} // net/http would say its own
+	}
+	return h
+}
+
+func stays(name string) bool {
+	switch name {
+	case "Connection", "Keep-Alive", "Proxy-Connection", "Proxy-Authenticate", "Proxy-Authorization", "Te", "Trailer", "Transfer-Encoding", "Upgrade":
+		return true
+	case "Authorization", "Date", "X-Amz-Date", "X-Amz-Security-Token", "X-Amz-Content-Sha256":
+		return true
+	}
+	return false
+}
+
+// Query returns a query without the parameters that sign a URL.
+func Query(raw string) string {
+	if !strings.ContainsAny(raw, "xX%") { // such a parameter begins with X or %58
+		return raw
+	}
+	kept, dropped := make([]string, 0, 8), false
+	for pair := range strings.SplitSeq(raw, "&") {
+		if signs(pair) {
+			dropped = true
+		} else {
+			kept = append(kept, pair)
+		}
+	}
+	if !dropped {
+		return raw
+	}
+	return strings.Join(kept, "&")
+}
+
+func signs(pair string) bool {
+	name, _, _ := strings.Cut(pair, "=")
+	if strings.ContainsAny(name, "%+") {
+		plain, err := url.QueryUnescape(name)
+		if err != nil {
+			return false
+		}
+		name = plain
+	}
+	if len(name) < len("x-amz-date") || !strings.EqualFold(name[:6], "x-amz-") {
+		return false
+	}
+	switch strings.ToLower(name[6:]) {
+	case "algorithm", "credential", "date", "expires", "signedheaders", "signature", "security-token", "content-sha256":
+		return true
+	}
+	return false
+}
+
+// Bucket checks that a name can be put into a URL without becoming something else.
+func Bucket(name string) error {
+	for i := range len(name) {
+		switch c := name[i]; {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '-', c == '_', c == '.' && len(name) > 2:
+		default:
+			return fmt.Errorf("%q is no bucket's name", name)
+		}
+	}
+	if len(name) > 255 {
+		return fmt.Errorf("a bucket's name of %d bytes", len(name))
+	}
+	return nil
+}

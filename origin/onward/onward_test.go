@@ -1,0 +1,181 @@
+package onward
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/iotest"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestQueriesLoseTheirSignatureAlone(t *testing.T) {
+	// However the names of a signature's parameters are written, they stay; the rest goes on byte
+	// for byte, in its order.
+	for raw, want := range map[string]string{
+		"":                            "",
+		"uploads":                     "uploads",
+		"a=%zz&&x=1&a+b":              "a=%zz&&x=1&a+b",
+		"X-Amz-Signature=s":           "",
+		"a=1&X-Amz-Signature=s&b=%2f": "a=1&b=%2f",
+		"x-amz-algorithm&X-Amz-Credential=&X-AMZ-DATE=1&X-Amz-Expires=1&X-Amz-SignedHeaders=h&X-Amz-Security-Token=t&X-Amz-Content-Sha256=u&k": "k",
+		"%58%2Damz-signature=s&k":            "k",
+		"X-Amz-Meta-Signature=s&X-Amz-Acl=a": "X-Amz-Meta-Signature=s&X-Amz-Acl=a",
+		"k=X-Amz-Signature":                  "k=X-Amz-Signature",
+		"X-Amz-Signature%=s":                 "X-Amz-Signature%=s",
+	} {
+		if got := Query(raw); got != want {
+			t.Errorf("%q: %q, want %q", raw, got, want)
+		}
+	}
+}
+
+func FuzzQuery(f *testing.F) {
+	// No signature goes on, and nothing else is lost.
+	f.Add("a=1&X-Amz-Signature=s&b")
+	f.Add("%58-amz-date=1&&;")
+	f.Fuzz(func(t *testing.T, raw string) {
+		got := Query(raw)
+		if Query(got) != got {
+			t.Errorf("%q: %q, then %q", raw, got, Query(got))
+		}
+		before, _ := url.ParseQuery(raw)
+		after, _ := url.ParseQuery(got)
+		for name, values := range after {
+			if strings.EqualFold(name, "X-Amz-Signature") {
+				t.Errorf("%q: %q", raw, got)
+			}
+			if len(before[name]) != len(values) {
+				t.Errorf("%q: %q", raw, got)
+			}
+			delete(before, name)
+		}
+		for name := range before {
+			if !signs(url.QueryEscape(name)) {
+				t.Errorf("%q lost %q", raw, name)
+			}
+		}
+	})
+}
+
+func TestWhatIsSaidOfThePayload(t *testing.T) {
+	// What the origin can check goes on; what only the client's key explains does not.
+	hash := strings.Repeat("aB", 32)
+	for said, want := range map[string]string{
+		"": Unsigned, Unsigned: Unsigned, hash: hash, trailer: trailer, hash[1:]: Unsigned, strings.Repeat("g", 64): Unsigned,
+		"STREAMING-AWS4-HMAC-SHA256-PAYLOAD": "", "STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER": "", "STREAMING-AWS4-ECDSA-P256-SHA256-PAYLOAD": "",
+	} {
+		got, err := Payload(http.Header{"X-Amz-Content-Sha256": {said}})
+		if got != want || (err != nil) != (want == "") {
+			t.Errorf("%q: %q %v", said, got, err)
+		}
+	}
+}
+
+func TestBucketNames(t *testing.T) {
+	// No name becomes another place in a URL.
+	for name, ok := range map[string]bool{"": true, "bucket": true, "Old_Name.x-1": true, "..": false, ".": false, "a/b": false, "a?b": false, "a#b": false, "a@b": false, "a:b": false, "a%2fb": false,
+		"a b": false, "a\n": false, "ü": false, strings.Repeat("a", 256): false} {
+		if err := Bucket(name); (err == nil) != ok {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+}
+
+func upload(in io.Reader, length int64) *http.Request {
+	return &http.Request{Body: io.NopCloser(in), ContentLength: length, Header: http.Header{}}
+}
+
+func TestTheLastByteWaitsForTheEnd(t *testing.T) {
+	// In whatever pieces a body comes and is read: right, it is whole; wrong at its end, its last
+	// byte is kept; and what it said once it says again.
+	wrong := errors.New("wrong")
+	text := bytes.Repeat([]byte("0123456789"), 10)
+	for name, cut := range map[string]func(io.Reader) io.Reader{"whole": func(r io.Reader) io.Reader { return r }, "bytes": iotest.OneByteReader, "halves": iotest.HalfReader, "with the end": iotest.DataErrReader} {
+		for end, err := range map[string]error{"right": nil, "wrong": wrong} {
+			in := io.Reader(bytes.NewReader(text))
+			if err != nil {
+				in = io.MultiReader(in, iotest.ErrReader(err))
+			}
+			b := NewBody(upload(cut(in), int64(len(text))), time.Hour, func() {})
+			got, said := io.ReadAll(iotest.OneByteReader(b))
+			if end == "right" && (said != nil || !bytes.Equal(got, text) || b.Err() != io.EOF) {
+				t.Errorf("%s %s: %d bytes, %v", name, end, len(got), said)
+			}
+			if end == "wrong" && (said != wrong || len(got) >= len(text) || b.Err() != wrong) {
+				t.Errorf("%s %s: %d bytes, %v", name, end, len(got), said)
+			}
+			if _, again := b.Read(make([]byte, 1)); end == "wrong" && again != wrong || end == "right" && again != io.EOF {
+				t.Errorf("%s %s: then %v", name, end, again)
+			}
+			if b.Unread() {
+				t.Errorf("%s %s: it was not read", name, end)
+			}
+			b.End()
+		}
+	}
+}
+
+func TestABodyThatIsTakenBackGivesNothing(t *testing.T) {
+	// What goes with another attempt is not read by the one before.
+	b := NewBody(upload(strings.NewReader("abc"), 3), time.Hour, func() {})
+	if !b.Unread() {
+		t.Error("it was read")
+	}
+	if n, err := b.Read(make([]byte, 3)); n != 0 || err == nil {
+		t.Errorf("%d bytes, %v", n, err)
+	}
+	var none *Body
+	if !none.Unread() || none.Err() != nil || none.Trace() != nil {
+		t.Error("no body is none")
+	}
+}
+
+func TestTheWatchIsOverTheOriginAlone(t *testing.T) {
+	// A client may be as slow as it likes; an origin that takes nothing is told of; one that has
+	// answered may leave the rest.
+	synctest.Test(t, func(t *testing.T) {
+		slow := iotest.OneByteReader(readerFunc(func(p []byte) (int, error) { time.Sleep(time.Minute); return 1, nil }))
+		var silent atomic.Int64
+		b := NewBody(upload(slow, 3), 30*time.Second, func() { silent.Add(1) })
+		for range 2 {
+			if _, err := b.Read(make([]byte, 1)); err != nil {
+				t.Error(err)
+			}
+		}
+		if silent.Load() != 0 {
+			t.Error("the client was slow, and the origin was blamed")
+		}
+		time.Sleep(29 * time.Second)
+		synctest.Wait()
+		if silent.Load() != 0 {
+			t.Error("too early")
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if silent.Load() != 1 {
+			t.Error("the origin took nothing, and nobody said so")
+		}
+		b = NewBody(upload(slow, 3), 30*time.Second, func() { silent.Add(1) })
+		_, _ = b.Read(make([]byte, 1))
+		b.Answered()
+		_, _ = b.Read(make([]byte, 1))
+		time.Sleep(time.Hour)
+		if silent.Load() != 1 {
+			t.Error("it had answered")
+		}
+	})
+}
+
+type readerFunc func([]byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
