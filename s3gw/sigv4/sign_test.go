@@ -38,7 +38,7 @@ type signer struct {
 	headers              [][2]string // as sent; those in lower case are signed
 	payload              string
 	at                   time.Time
-	secret               string
+	access, secret       string
 	service              string
 	expires              int // above 0: presigned
 	// canonicalPath replaces the path as it is signed.
@@ -66,7 +66,7 @@ func (s *signer) scope() string {
 }
 
 func newSigner(method, target string) *signer {
-	return &signer{method: method, target: target, host: "hearth:9000", payload: unsignedPayload, at: testTime(), secret: testSecret, service: "s3"}
+	return &signer{method: method, target: target, host: "hearth:9000", payload: unsignedPayload, at: testTime(), access: testAccess, secret: testSecret, service: "s3"}
 }
 
 // request is the signed request, with a body.
@@ -93,7 +93,7 @@ func (s *signer) request(t testing.TB, body string) *http.Request {
 		if query != "" {
 			query += "&"
 		}
-		query += "X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=" + url.QueryEscape(testAccess+"/"+s.scope()) + "&X-Amz-Date=" + s.stamp() +
+		query += "X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=" + url.QueryEscape(s.access+"/"+s.scope()) + "&X-Amz-Date=" + s.stamp() +
 			"&X-Amz-Expires=" + strconv.Itoa(s.expires) + "&X-Amz-SignedHeaders=" + url.QueryEscape(signed)
 	}
 	canonical := s.method + "\n" + path + "\n"
@@ -113,7 +113,7 @@ func (s *signer) request(t testing.TB, body string) *http.Request {
 	if s.expires > 0 {
 		query += "&X-Amz-Signature=" + s.seed
 	} else {
-		headers = append(headers, [2]string{"Authorization", "AWS4-HMAC-SHA256 Credential=" + testAccess + "/" + s.scope() + ", SignedHeaders=" + signed + ", Signature=" + s.seed})
+		headers = append(headers, [2]string{"Authorization", "AWS4-HMAC-SHA256 Credential=" + s.access + "/" + s.scope() + ", SignedHeaders=" + signed + ", Signature=" + s.seed})
 	}
 	if query != "" {
 		query = "?" + query
