@@ -210,6 +210,13 @@ func TestReload(t *testing.T) {
 	has("NEW", 4)
 	other := name + ".new"
 	write(t, other, "ABC 12345678 ro data\n") // as long and as old, another file
+	info, err := os.Stat(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chtimes(other, info.ModTime(), info.ModTime()); err != nil {
+		t.Fatal(err)
+	}
 	if err := os.Rename(other, name); err != nil {
 		t.Fatal(err)
 	}

@@ -148,6 +148,9 @@ func TestChunksChanged(t *testing.T) {
 				check(fmt.Sprintf("bit %d of byte %d", bit, i), string(b))
 			}
 		}
+		if at := strings.Index(raw, "x-amz-trailer-signature"); at > 0 {
+			check("the trailer's signature twice", raw[:len(raw)-2]+raw[at:])
+		}
 		check("more", raw+"x")
 		check("a chunk more", raw+"0\r\n")
 		check("a line that may be more", raw+"\r\n")
@@ -363,5 +366,26 @@ func TestPassedOn(t *testing.T) {
 	origin.Close() // waits for the handlers
 	if len(stored) != 2 || stored[0] != payload || !slices.Contains([]int{len(payload) + len("30d40\r\n\r\n0\r\n\r\n") + len("x-amz-checksum-xxhash3:AAAAAAAAAAA=\r\n")}, len(stored[1])) {
 		t.Errorf("%d uploads are stored", len(stored))
+	}
+}
+
+func TestNothingChanged(t *testing.T) {
+	// Signed chunks of no bytes are checked, too: whatever is changed in them or cut off gives an error and nothing of what would go on.
+	signer, right := stream(t, nil, "x-amz-checksum-crc32:AAAAAA==")
+	raw := signer.chunked(nil, "x-amz-checksum-crc32:AAAAAA==")
+	for i := range raw {
+		changed := []byte(raw)
+		changed[i] ^= 2
+		for _, body := range []string{raw[:i], string(changed)} {
+			r := right.Clone(t.Context())
+			r.Body = io.NopCloser(strings.NewReader(body))
+			s, err := verifier(testTime()).Verify(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got, err := io.ReadAll(s.Body()); err == nil || len(got) > 0 {
+				t.Errorf("%q gives %q, %v", body, got, err)
+			}
+		}
 	}
 }

@@ -218,3 +218,12 @@ func TestOldDate(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestTrimmed(t *testing.T) {
+	// Blanks go at both ends of a value, and runs within become one: net/http does only the first, and not for HTTP/2.
+	for value, want := range map[string]string{"": "", "  ": "", " a": "a", "a \t ": "a", "a  \t b": "a b", "\" a  b\"": "\" a b\"", "a\u00a0 b": "a\u00a0 b"} {
+		if got := string(appendTrimmed([]byte("x:"), value)); got != "x:"+want {
+			t.Errorf("%q becomes %q", value, got)
+		}
+	}
+}
