@@ -118,7 +118,9 @@ func (s *Signed) announced(r *http.Request) error {
 // a read gives a *fault.Error, never the last bytes and never io.EOF. Signed chunks are decoded;
 // with a trailer they become unsigned chunks with that trailer, so that the origin stores and
 // checks the checksum; other forms go on byte for byte. Rewrite says what headers that needs.
-// The first Read is the first of the request's body. It is called once, or Payload is.
+// The first Read is the first of the request's body. Where nothing is to be sent (Rewrite
+// gives 0) a proxy reads nothing, and who passes it on reads it to io.EOF before. It is called
+// once, or Payload is.
 func (s *Signed) Body() io.ReadCloser {
 	switch s.payload {
 	case signedChunks:

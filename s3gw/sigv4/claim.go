@@ -59,9 +59,10 @@ func isForm(contentType string) bool {
 	return len(contentType) >= len(form) && strings.EqualFold(contentType[:len(form)], form)
 }
 
-// unsupported is Amazon's answer to other signatures.
+// unsupported is Amazon's answer to other signatures. The setting is that of AWS's command
+// line and botocore, which make presigned URLs of version 2 for some regions.
 func unsupported(what string) error {
-	return fault.New("InvalidRequest", "The authorization mechanism you have provided, %s, is not supported. Please use %s (signature version s3v4).", what, algorithm)
+	return fault.New("InvalidRequest", "The authorization mechanism you have provided, %s, is not supported. Please use %s: set s3.signature_version to s3v4.", what, algorithm)
 }
 
 // malformed is the error of what a claim says wrongly.
