@@ -28,6 +28,7 @@ type (
 	Status           = api.Status
 	BroughtStatus    = api.BroughtStatus
 	OriginStatus     = api.OriginStatus
+	OthersStatus     = api.OthersStatus
 	LinkStatus       = api.LinkStatus
 	TierStatus       = api.TierStatus
 	DirStatus        = api.DirStatus

@@ -15,6 +15,7 @@ import (
 	"github.com/hearthfs/hearth/node/ring/settings"
 	"github.com/hearthfs/hearth/node/wiring"
 	"github.com/hearthfs/hearth/origin"
+	"github.com/hearthfs/hearth/s3gw"
 )
 
 // Config says what a node is made of. The zero Config is a node without links
@@ -29,6 +30,8 @@ type Config struct {
 	File string
 	// Ring is the node's part in a ring; zero: it is alone.
 	Ring config.Ring
+	// S3 is its S3 endpoint; zero: it has none.
+	S3 config.S3
 	// Mounts are made by Start; more come and go through the admin API.
 	Mounts []Mount
 	// Admin is where the node answers its commands and its metrics.
@@ -93,6 +96,9 @@ func (c *Config) Problems() (all []Problem) {
 		}
 	}
 	for key, err := range settings.Problems(c.Ring) {
+		add(key, usage("%v", err))
+	}
+	for key, err := range s3gw.Setup(c.S3).Problems() {
 		add(key, usage("%v", err))
 	}
 	known := append(fuse.Abilities(), "all")

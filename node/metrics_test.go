@@ -83,12 +83,15 @@ func labels() map[string]string {
 		"op": "what the kernel asked: `lookup`, `getattr`, `open`, `read`, `readdir`, `forget`; what came of it: `read_misses` (not held here); " +
 			"`lent` (opens by passthrough); `lent_files`, `taken_back` (files of such opens: their difference is lent now); `stale` (ESTALE); `interrupted`; " +
 			"`errors` (EIO and such); `complaints` (the FUSE library's); `news_told`, `news_merged`, `news_lost` (notifications)",
-		"news":    "`told` (each node counts), `heard` (from a node), `asked` (of the owner or the bucket, for what was heard), `lost` (a node did not answer, or too many waited: it learns when its names' time is over)",
-		"outcome": "`done`, `present` (held before), `changed` (another version was loaded), `vanished`, `not_kept` (no tier would), `failed`",
-		"purpose": "`readers` (read-ahead included), `warm_up`, `names`, `peers` (readers of other nodes of the ring)",
-		"tier":    "`ram`, `disk`",
-		"told":    "`asked` (of their owner), `bucket` (it was asked instead), `told` (another node), `refused` (to another node: the directory is not this one's, or memory is short), `failed` (to another node: this one's bucket did not answer)",
-		"verb":    "`get`, `head`, `list`",
+		"news":      "`told` (each node counts), `heard` (from a node), `asked` (of the owner or the bucket, for what was heard), `lost` (a node did not answer, or too many waited: it learns when its names' time is over)",
+		"outcome":   "`done`, `present` (held before), `changed` (another version was loaded), `vanished`, `not_kept` (no tier would), `failed`",
+		"purpose":   "`readers` (read-ahead included), `warm_up`, `names`, `peers` (readers of other nodes of the ring)",
+		"tier":      "`ram`, `disk`",
+		"told":      "`asked` (of their owner), `bucket` (it was asked instead), `told` (another node), `refused` (to another node: the directory is not this one's, or memory is short), `failed` (to another node: this one's bucket did not answer)",
+		"code":      "the status of an answer to an S3 client, such as `200`; `0`: it broke off before",
+		"how":       "`cached`, `passed` (to the origin), `written` (passed, and then forgotten), `refused`",
+		"operation": "Amazon's name of what an S3 client asked for, such as `GetObject`; fewer than 200",
+		"verb":      "`get`, `head`, `list`",
 	}
 }
 
@@ -109,6 +112,7 @@ hearth_problems
 hearth_ring_asked_total hearth_ring_connections hearth_ring_detours_total hearth_ring_elsewhere_total hearth_ring_joins_failed_total hearth_ring_loaded_total
 hearth_ring_members hearth_ring_names_total hearth_ring_news_total hearth_ring_peeks_found_total hearth_ring_peeks_late_total hearth_ring_peeks_total
 hearth_ring_peer_failures_total hearth_ring_peer_requests_total hearth_ring_refused_total hearth_ring_served_total
+hearth_s3_header_asks_total hearth_s3_header_hits_total hearth_s3_headers hearth_s3_requests_total hearth_s3_under_way
 hearth_scrub_bad_total hearth_scrub_failed_total
 hearth_tier_errors_total hearth_tier_hits_total hearth_tier_misses_total
 hearth_uncached_reads_total

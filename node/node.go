@@ -44,6 +44,7 @@ import (
 	"github.com/hearthfs/hearth/node/watch"
 	"github.com/hearthfs/hearth/node/wiring"
 	"github.com/hearthfs/hearth/origin"
+	"github.com/hearthfs/hearth/s3gw"
 	"github.com/hearthfs/hearth/warmup"
 )
 
@@ -65,15 +66,21 @@ type Node struct {
 	owner  owner
 	tree   names
 	judged *judged.Modes
-	mounts *mounts
-	jobs   warmUps
-	doors  *door.Doors
-	seen   seen
+	fronts
+	jobs  warmUps
+	doors *door.Doors
+	seen  seen
 
 	closed sync.Once
 	group  *errgroup.Group
 	cancel context.CancelCauseFunc
 	ctx    context.Context // of the node's life; its cause says why it ended
+}
+
+// fronts are where what the node has is read.
+type fronts struct {
+	mounts *mounts
+	s3     *s3gw.Endpoint // nil: it answers no S3 clients
 }
 
 // stores are what blocks lie in, and the memory that all share.
@@ -191,10 +198,18 @@ func (n *Node) open(ctx context.Context) (err error) {
 	}
 	n.openOwners()
 	n.openPrefetch()
+	return n.begin(ctx)
+}
+
+// begin has others know of the node, once it is whole.
+func (n *Node) begin(ctx context.Context) error {
 	if err := n.joinRing(ctx); err != nil { // before jobs go on, which load at owners
 		return err
 	}
-	return n.openJobs()
+	if err := n.openJobs(); err != nil {
+		return err
+	}
+	return n.openS3(ctx)
 }
 
 // takeBudgets works out the RAM budget, which it returns, and makes the cache

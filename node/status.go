@@ -27,7 +27,7 @@ func (n *Node) Status(context.Context) *Status {
 			Memory: MemoryStatus{Budget: p.Budget, Used: p.Used, Idle: p.Idle, Views: p.Views,
 				Limit: n.limits.Memory, LimitBy: n.limits.MemoryBy, Heap: machine.HeapLimit()},
 			Processors: ProcessorsStatus{Threads: runtime.GOMAXPROCS(0), Limit: n.limits.Processors, LimitBy: n.limits.ProcessorsBy}},
-		Tiers: n.tierStatus(), Names: n.namesStatus(), Jobs: n.jobs.Lines(), Pins: n.jobs.keeper.List(), BroughtStatus: BroughtStatus{Warmup: n.jobs.Total(), Prefetch: n.jobs.prefetched()}, Ring: n.ring.line(n.started),
+		Tiers: n.tierStatus(), Names: n.namesStatus(), Jobs: n.jobs.Lines(), Pins: n.jobs.keeper.List(), BroughtStatus: BroughtStatus{Warmup: n.jobs.Total(), Prefetch: n.jobs.prefetched()}, OthersStatus: OthersStatus{Ring: n.ring.line(n.started), S3: n.s3Line()},
 		Origin: OriginStatus{Verbs: map[string]int64{}},
 	}
 	for _, l := range n.links.list() {

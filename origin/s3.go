@@ -307,3 +307,9 @@ func (s *S3) renew(err error, used *credentials.Value) bool {
 	}
 	return true
 }
+
+// Bucket is the bucket's name.
+func (s *S3) Bucket() string { return s.bucket }
+
+// Region is the one that the bucket lies in, as far as is known.
+func (s *S3) Region() string { return s.place.Load().region }

@@ -119,7 +119,7 @@ func TestExitCodes(t *testing.T) {
 		{"jobs wait", 2, "ID is missing"},
 		{"jobs a b", 2, "one argument too many"},
 		{"explain /x", 5, "hearth up"},
-		{"gateway --anything", 2, "not in this version"},
+		{"trace --anything", 2, "not in this version"},
 		{"lss", 2, "the nearest is ls"},
 		{"ls --recursiv /", 2, "recursiv"},
 		{"mount s3://b", 2, "DIR is missing"},

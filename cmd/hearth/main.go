@@ -48,7 +48,7 @@ func finish(err error) int {
 // commands are all verbs of this version, in the order of the help.
 func commands() []*cobra.Command {
 	return []*cobra.Command{
-		demoCommand(), upCommand(), mountCommand(), umountCommand(),
+		demoCommand(), upCommand(), gatewayCommand(), mountCommand(), umountCommand(),
 		warmupCommand(), pinCommand(), unpinCommand(), evictCommand(), lsCommand(), statCommand(), catCommand(), duCommand(),
 		statusCommand(), explainCommand(), jobsCommand(), doctorCommand(), fsckCommand(),
 		ringCommand(), configCommand(), versionCommand(), completionCommand(),
@@ -57,7 +57,7 @@ func commands() []*cobra.Command {
 
 // laterVerbs are those of CLI.md that this version refuses.
 func laterVerbs() []string {
-	return []string{"gateway", "trace",
+	return []string{"trace",
 		"bench", "originbench", "volume", "debug", "top"}
 }
 

@@ -44,7 +44,7 @@ func mountCommand() *cobra.Command {
 	cmd.Flags().BoolVar(&f.daemon, "daemon", false, "return when the mount answers and serve on behind")
 	cmd.Flags().BoolVar(&f.noAllowOther, "no-allow-other", false, "nobody but who mounts gets in")
 	cmd.Flags().BoolVar(&f.sloppy, "sloppy", false, "pass over -o options that are unknown, as mount(8) does with -s")
-	settings.AddFlags(cmd, "origin", "freshness", "stale_if_error", "mount", "cache", "fuse", "admin", "log", "node", "join", "cluster")
+	settings.AddFlags(cmd, "origin", "freshness", "stale_if_error", "mount", "cache", "fuse", "admin", "log", "node", "join", "cluster", "s3")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		dir, err := filepath.Abs(args[1])
 		if err != nil {

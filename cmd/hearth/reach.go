@@ -155,6 +155,6 @@ func dial(c *cli.Common, s *settings.Settings) (*node.Client, error) {
 // which goes before all else.
 func nodeConfig(s *settings.Settings, origin string) (node.Config, error) {
 	c := node.Config{Links: s.Tree(origin), Cache: s.Cache, File: s.File, Mounts: s.Mounts,
-		Admin: s.Admin, Ring: s.Ring, FuseWithout: s.FuseWithout, Version: version()}
+		Admin: s.Admin, Ring: s.Ring, S3: s.S3, FuseWithout: s.FuseWithout, Version: version()}
 	return c, c.Validate()
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,7 +9,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"syscall"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -33,18 +31,21 @@ func upCommand() *cobra.Command {
 			"  hearth up --cache-ram 256MiB --cache-disks /var/tmp/hearth=1GiB file:///usr/share/doc",
 		Args: cli.Between(0, "ORIGIN"),
 	}
-	c := cli.AddCommon(cmd)
-	settings.AddFlags(cmd, "origin", "freshness", "stale_if_error", "cache", "fuse", "admin", "log", "node", "join", "cluster")
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+	settings.AddFlags(cmd, "origin", "freshness", "stale_if_error", "cache", "fuse", "admin", "log", "node", "join", "cluster", "s3")
+	cmd.RunE = runsNode(cli.AddCommon(cmd), func(*settings.Settings) {})
+	return cmd
+}
+
+// runsNode starts a node and serves until it is told to end; change has the last word on the
+// settings.
+func runsNode(c *cli.Common, change func(*settings.Settings)) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
 		s, err := settings.Load(cmd)
 		if err != nil {
 			return err
 		}
-		origin := ""
-		if len(args) > 0 {
-			origin = args[0]
-		}
-		config, err := nodeConfig(s, origin)
+		change(s)
+		config, err := nodeConfig(s, strings.Join(args, ""))
 		if err != nil {
 			return err
 		}
@@ -55,7 +56,6 @@ func upCommand() *cobra.Command {
 		defer log.Close()
 		return (&serving{Common: c, log: log}).run(cmd, config, nil)
 	}
-	return cmd
 }
 
 // serving is a node that this process starts, with its log.
@@ -82,7 +82,7 @@ func (c *serving) run(cmd *cobra.Command, config node.Config, mount *node.MountR
 		n, err = c.start(ctx, cmd, config, mount)
 		starting <- err
 	}()
-	if err := started(starting, signals, c.up.Load, cancel); err != nil {
+	if err := daemon.Started(starting, signals, c.up.Load, cancel); err != nil {
 		if n != nil {
 			_ = n.Close()
 		}
@@ -98,34 +98,6 @@ func (c *serving) run(cmd *cobra.Command, config node.Config, mount *node.MountR
 	err := serve(n, mount, signals, say)
 	sayLeft(n)
 	return err
-}
-
-// startGrace is how long mounts that are up may take to answer for the first time before
-// a node that was told to end does so without.
-const startGrace = 2 * time.Second
-
-// started waits for the end of a start. A signal breaks it off; once up, it is the end of
-// a node that runs, which serve is to hear of.
-func started(starting <-chan error, signals chan os.Signal, up func() bool, cancel context.CancelCauseFunc) error {
-	var s os.Signal
-	select {
-	case err := <-starting:
-		return err
-	case s = <-signals:
-	}
-	if up() {
-		select {
-		case err := <-starting:
-			select {
-			case signals <- s:
-			default: // there are others
-			}
-			return err
-		case <-time.After(startGrace):
-		}
-	}
-	cancel(cli.ErrInterrupted)
-	return cmp.Or(<-starting, cli.ErrInterrupted)
 }
 
 // sayLeft says what a closed node has not given back, as the end-to-end tests ask.
@@ -165,6 +137,9 @@ func (c *serving) start(ctx context.Context, cmd *cobra.Command, config node.Con
 		say("mounted %s", m.Dir)
 	}
 	if mount == nil {
+		if at := n.S3(); at != "" {
+			say("answering S3 clients at %s", at)
+		}
 		c.up.Store(true)
 		say("serving at %s; Ctrl-C ends it", n.Socket())
 	} else {

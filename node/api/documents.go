@@ -38,8 +38,7 @@ type Status struct {
 	BroughtStatus
 	Names NamesStatus `json:"names"`
 	MachineStatus
-	// Ring is the node's part in a ring; nil: it is in none.
-	Ring *RingLine `json:"ring,omitempty"`
+	OthersStatus
 	// Reads are what mounts were asked for over time. Waits is how many seconds readers
 	// waited, by cause: origin, throttled, disk, list. Egress is what origins were asked
 	// for, and what not.
@@ -305,4 +304,12 @@ type MountRequest struct {
 	Origin *config.Origin `json:"origin,omitempty"`
 	// FailStale is that of a link that is made.
 	FailStale bool `json:"fail_stale,omitempty"`
+}
+
+// OthersStatus is whom the node talks to beside who reads its mounts.
+type OthersStatus struct {
+	// Ring is the node's part in a ring; nil: it is in none.
+	Ring *RingLine `json:"ring,omitempty"`
+	// S3 is the node's S3 endpoint; nil: it has none.
+	S3 *figures.S3Line `json:"s3,omitempty"`
 }

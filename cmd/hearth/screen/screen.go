@@ -67,7 +67,7 @@ func Lines(s *api.Status, o Options) []string {
 	for _, p := range wrong[min(1, len(wrong)):] {
 		top.head = append(top.head, broken("also: "+quote.Text(p), o.Width)...)
 	}
-	all := []section{top, reads(s), tiers(s), ring(s.Ring), links(s, o.Width), mounts(s), jobs(s, o.Width), held(s.Pins), rest(s)}
+	all := []section{top, reads(s), tiers(s), ring(s.Ring), s3(s.S3), links(s, o.Width), mounts(s), jobs(s, o.Width), held(s.Pins), rest(s)}
 	if o.Verbose {
 		all = append(all, section{head: details(s)})
 		o.Height = 0
@@ -298,6 +298,7 @@ func details(s *api.Status) (lines []string) {
 		}
 	}
 	lines = append(lines, ringDetails(s.Ring)...)
+	lines = append(lines, s3Details(s.S3)...)
 	add("memory: %s of %s used, %d views; names: %s in %s; origin: %d errors, %d retries, %d throttled (%s)",
 		cli.Bytes(s.Memory.Used), cli.Bytes(s.Memory.Budget), s.Memory.Views, cli.Counts(s.Names.Figures), s.Names.Where,
 		s.Origin.Errors, s.Origin.Retries, s.Origin.Throttled, cli.Counts(s.Origin.Verbs))

@@ -26,6 +26,7 @@ type Settings struct {
 	Mounts      []config.Mount
 	Admin       config.Admin
 	Ring        config.Ring
+	S3          config.S3
 	FuseWithout []string
 	// File is the configuration file that was read; "": none.
 	File string
@@ -79,7 +80,7 @@ var ErrLater = errors.New("not in this version")
 
 // Params is the table.
 func Params() []Param {
-	return slices.Concat(originParams(), linkParams(), cacheParams(), mountParams(), nodeParams(), ringParams(), laterParams())
+	return slices.Concat(originParams(), linkParams(), cacheParams(), mountParams(), nodeParams(), ringParams(), s3Params(), laterParams())
 }
 
 // with makes a set function of a parser and a field.

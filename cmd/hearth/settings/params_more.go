@@ -104,10 +104,35 @@ func ringParams() []Param {
 	}
 }
 
+// s3Params are what a node is told of its S3 endpoint.
+func s3Params() []Param {
+	return []Param{
+		{Key: "s3.listen", Flag: "s3-listen", Kind: "address", Default: "none; " + config.DefaultS3Listen + " for hearth gateway", Help: "where S3 clients are answered, HOST:PORT or :PORT",
+			set: with(text, func(s *Settings) *string { return &s.S3.Listen })},
+		{Key: "s3.keys_file", Flag: "s3-keys-file", Kind: "path", Default: "none; one key may be in " + config.S3AccessVariable + " and " + config.S3SecretVariable,
+			Help: "who may do what, a line each: ACCESS SECRET ro|rw BUCKET[/PREFIX]|*; for its owner alone, read again when it changes",
+			set:  with(text, func(s *Settings) *string { return &s.S3.KeysFile })},
+		{Key: "s3.anonymous", Flag: "s3-anonymous", Kind: "list of BUCKET[/PREFIX] or *", Default: "none", Help: "what anybody may read without a key",
+			set: with(parseHosts, func(s *Settings) *[]string { return &s.S3.Anonymous })},
+		{Key: "s3.certificate", Flag: "s3-certificate", Kind: "path", Default: "none: no TLS", Help: "PEM file of the endpoint's certificate and its chain, read again when it changes",
+			set: with(text, func(s *Settings) *string { return &s.S3.Certificate })},
+		{Key: "s3.certificate_key", Flag: "s3-certificate-key", Kind: "path", Default: "none", Help: "PEM file of the certificate's key",
+			set: with(text, func(s *Settings) *string { return &s.S3.CertificateKey })},
+		{Key: "s3.domains", Flag: "s3-domains", Kind: "list of HOST", Default: "none", Help: "names under which buckets are hosts: bucket.HOST; any other host has them in the path",
+			set: with(parseHosts, func(s *Settings) *[]string { return &s.S3.Domains })},
+		{Key: "s3.all_buckets", Flag: "s3-all-buckets", Kind: "bool", Default: "false", Help: "every bucket of the origin's account, each cached from its first use on",
+			set: with(parseBool, func(s *Settings) *bool { return &s.S3.AllBuckets })},
+		{Key: "s3.configure", Flag: "s3-configure", Kind: "bool", Default: "false", Help: "pass on what configures buckets, such as policies and lifecycle rules",
+			set: with(parseBool, func(s *Settings) *bool { return &s.S3.Configure })},
+		{Key: "s3.access_log", Flag: "s3-access-log", Kind: "path", Default: "none", Help: "file that gets a line for each request, as of Amazon's server access log",
+			set: with(text, func(s *Settings) *string { return &s.S3.AccessLog })},
+	}
+}
+
 // laterParams are keys that CLI.md names and this version does not have.
 func laterParams() []Param {
 	var rows []Param
-	for _, key := range []string{"s3", "volumes"} {
+	for _, key := range []string{"volumes"} {
 		rows = append(rows, Param{Key: key})
 	}
 	return rows

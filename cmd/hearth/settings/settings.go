@@ -103,7 +103,7 @@ const (
 
 // otherVariables are HEARTH_ names that are no parameters.
 func otherVariables() []string {
-	return []string{"HEARTH_CONFIG", "HEARTH_NODE", "HEARTH_TOOLS", JournalVariable, LeaksVariable, ReadyVariable, config.KeyVariable}
+	return []string{"HEARTH_CONFIG", "HEARTH_NODE", "HEARTH_TOOLS", JournalVariable, LeaksVariable, ReadyVariable, config.KeyVariable, config.S3AccessVariable, config.S3SecretVariable}
 }
 
 // checkEnviron refuses variables of a later version, and warns of those that

@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"context"
@@ -38,7 +38,7 @@ func TestASignalOnceUpIsAnEndLikeAnyOther(t *testing.T) {
 			}()
 			signals <- syscall.SIGTERM
 			begun := time.Now()
-			err := started(starting, signals, func() bool { return c.up }, cancel)
+			err := Started(starting, signals, func() bool { return c.up }, cancel)
 			if !errors.Is(err, c.want) || time.Since(begun) != c.after || len(signals) != c.signals || (context.Cause(ctx) != nil) != (c.want != nil) {
 				t.Errorf("%+v: %v after %v, %d signals left", c, err, time.Since(begun), len(signals))
 			}

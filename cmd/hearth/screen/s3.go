@@ -1,0 +1,49 @@
+package screen
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/hearthfs/hearth/cmd/hearth/cli"
+	"github.com/hearthfs/hearth/cmd/hearth/progress"
+	"github.com/hearthfs/hearth/node/figures"
+)
+
+// s3 is the node's S3 endpoint, on one line.
+func s3(l *figures.S3Line) (x section) {
+	if l == nil {
+		return x
+	}
+	requests, cached, bytes := l.Sum()
+	from := "none"
+	if requests > 0 {
+		share := float64(cached) / float64(requests)
+		from = part(share)
+	}
+	x.head = []string{fmt.Sprintf("s3  %s; %s requests, %s from the cache; sent %s; %d under way", at(l), progress.Short(requests), from, cli.Bytes(bytes), l.UnderWay)}
+	return x
+}
+
+// at is where the endpoint answers.
+func at(l *figures.S3Line) string {
+	if l.TLS {
+		return "https://" + l.Listen
+	}
+	return "http://" + l.Listen
+}
+
+// s3Details are what -v adds of an endpoint.
+func s3Details(l *figures.S3Line) (lines []string) {
+	if l == nil {
+		return nil
+	}
+	who := fmt.Sprintf("%d keys", l.Keys)
+	if l.Anonymous {
+		who += ", and some of it for anybody"
+	}
+	lines = append(lines, fmt.Sprintf("s3 endpoint: buckets %s; %s; headers of %d objects, %s, %d asked for", strings.Join(l.Buckets, ", "), who, l.Headers.Entries, cli.Bytes(l.Headers.Bytes), l.Headers.Asks))
+	for _, r := range l.Requests {
+		lines = append(lines, fmt.Sprintf("s3 %s %s, %s: %d requests, %s", r.Operation, r.Code, r.How, r.Requests, cli.Bytes(r.Bytes)))
+	}
+	return lines
+}

@@ -1,0 +1,25 @@
+package metric
+
+import "github.com/hearthfs/hearth/node/figures"
+
+// S3 sends the figures of an S3 endpoint; nil: there is none.
+func (s Sink) S3(l *figures.S3Line) {
+	if l == nil {
+		return
+	}
+	took := map[string]float64{}
+	kind := []string{"operation", "code", "how"}
+	for _, r := range l.Requests {
+		s.Counts("hearth_s3_requests_total", "Requests of S3 clients that were answered, by what they asked for, the answer's status and how: cached, passed, written or refused.", r.Requests, kind, r.Operation, r.Code, r.How)
+		s.Counts("hearth_s3_sent_bytes_total", "Bytes of the bodies of these answers.", r.Bytes, kind, r.Operation, r.Code, r.How)
+		took[r.Operation] += r.Seconds
+	}
+	for operation, v := range took {
+		s.Seconds("hearth_s3_seconds_total", "Time that requests of S3 clients took, by what they asked for.", v, "operation", operation)
+	}
+	s.Gauge("hearth_s3_under_way", "Requests of S3 clients that are being answered.", l.UnderWay)
+	s.Gauge("hearth_s3_headers", "Objects whose headers are remembered for S3 clients.", l.Headers.Entries)
+	s.Gauge("hearth_s3_headers_bytes", "Bytes of memory that these take.", l.Headers.Bytes)
+	s.Count("hearth_s3_header_hits_total", "Answers to S3 clients by remembered headers.", l.Headers.Hits)
+	s.Count("hearth_s3_header_asks_total", "HEADs of origins for the headers of an object.", l.Headers.Asks)
+}

@@ -1,0 +1,157 @@
+package s3gw
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/s3gw/fault"
+	"github.com/hearthfs/hearth/s3gw/listing"
+)
+
+// cached answers a read from the cache, or passes it on.
+func (x *exchange) cached() error {
+	switch x.asks.Operation {
+	case "GetObject", "HeadObject":
+		return x.object()
+	case "ListObjectsV2", "ListObjects":
+		return x.list()
+	case "HeadBucket":
+		listing.SetBucketHeader(x.w.Header(), x.region())
+		x.how = "cached"
+		x.w.WriteHeader(http.StatusOK)
+		return nil
+	case "GetBucketLocation":
+		return x.document(listing.AppendLocation(nil, x.region()))
+	}
+	return x.pass(nil)
+}
+
+// region is that of the bucket.
+func (x *exchange) region() string {
+	if r := x.links[0].Region; r != "" {
+		return r
+	}
+	return "us-east-1"
+}
+
+// document answers with XML.
+func (x *exchange) document(text []byte) error {
+	h := x.w.Header()
+	h.Set("Content-Type", "application/xml")
+	h.Set("Content-Length", strconv.Itoa(len(text)))
+	x.how = "cached"
+	x.w.WriteHeader(http.StatusOK)
+	_, x.cause = x.w.Write(text)
+	return nil
+}
+
+// service answers what asks for no bucket.
+func (x *exchange) service() error {
+	if x.asks.Operation != "ListBuckets" {
+		return fault.New("MethodNotAllowed", "The specified method is not allowed against this resource.")
+	}
+	const ownerID = "hearth"
+	var all []listing.Bucket
+	seen := map[string]bool{}
+	for _, l := range x.o.Links() {
+		if !seen[l.Bucket] && x.o.Keys.Sees(x.who.Access, l.Bucket) {
+			seen[l.Bucket] = true
+			all = append(all, listing.Bucket{Name: l.Bucket, Created: x.started})
+		}
+	}
+	slices.SortFunc(all, func(a, b listing.Bucket) int { return strings.Compare(a.Name, b.Name) })
+	return x.document(listing.AppendBuckets(nil, listing.Owner{ID: ownerID, Name: ownerID}, all))
+}
+
+// object answers a GET or HEAD of an object.
+func (x *exchange) object() error {
+	l := holding(x.links, x.asks.Key)
+	if l == nil {
+		return x.outside()
+	}
+	// Twice: what a reader finds gone is asked for again.
+	for range 2 {
+		o, err := x.find(l)
+		if err != nil {
+			return err
+		}
+		if o == nil {
+			return x.pass(nil)
+		}
+		answered, _, err := x.objects.Serve(x.w, x.r, o)
+		if answered {
+			x.how, x.cause = "cached", err
+			if err != nil {
+				panic(http.ErrAbortHandler) // no answer that was cut off looks whole
+			}
+			return nil
+		}
+		if !errors.Is(err, hearth.ErrStale) {
+			break
+		}
+		x.o.Tree.Forget(o)
+	}
+	return x.pass(nil)
+}
+
+// find is what the key names; nil: the tree does not know, and the origin does.
+func (x *exchange) find(l *Link) (*hearth.Object, error) {
+	n, err := x.o.Tree.File(x.r.Context(), l.Name, x.asks.Key)
+	switch {
+	case err == nil && !n.Dir:
+		n, err = x.o.Tree.Open(x.r.Context(), n.ID) // a strict link's origin is asked
+		if err == nil && n.Object.Key == x.asks.Key {
+			return &n.Object, nil
+		}
+		return nil, nil
+	case x.r.Context().Err() != nil:
+		return nil, context.Cause(x.r.Context())
+	}
+	return nil, nil // that there is none the origin says in its own words; and if it is away, how
+}
+
+// outside answers for a key that lies in no link of the bucket.
+func (x *exchange) outside() error {
+	return fault.New("AccessDenied", "This endpoint shows only a part of the bucket %s: %q lies outside of it.", x.asks.Bucket, x.asks.Key)
+}
+
+// mostListing bytes of a listing's document are kept for the next one.
+const mostListing = 1 << 20
+
+// list answers a listing.
+func (x *exchange) list() error {
+	q, err := listing.Parse(x.r.URL.RawQuery)
+	if errors.Is(err, listing.ErrUnsure) {
+		return x.pass(nil)
+	}
+	if err != nil {
+		return err
+	}
+	n := names{x.Gateway, x.links}
+	space, _ := x.spare.Get().(*[]byte)
+	if space == nil {
+		space = new([]byte)
+	}
+	text, err := listing.Answer(x.r.Context(), n, listing.Bucket{Name: x.asks.Bucket, Owner: x.owner(q), Class: "STANDARD"}, q, (*space)[:0])
+	defer func() {
+		if *space = text; cap(text) <= mostListing {
+			x.spare.Put(space)
+		}
+	}()
+	switch {
+	case err == nil:
+		return x.document(text)
+	case x.r.Context().Err() != nil:
+		return context.Cause(x.r.Context())
+	case x.links[0].Prefix != "" && holding(x.links, q.Prefix) == nil:
+		return fault.New("AccessDenied", "This endpoint shows only a part of the bucket %s: list below %q.", x.asks.Bucket, x.links[0].Prefix)
+	}
+	query := listing.ForOrigin(x.r.URL.RawQuery)
+	return x.pass(func(r *http.Request) { r.URL = &url.URL{Path: r.URL.Path, RawPath: r.URL.RawPath, RawQuery: query} })
+}

@@ -1,0 +1,164 @@
+package s3gw
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/hearthfs/hearth/s3gw/keys"
+	"github.com/hearthfs/hearth/s3gw/object"
+)
+
+// Bytes reads one object ahead of its reader.
+type Bytes = object.Bytes
+
+// Setup is what an endpoint is told, as node/config has it.
+type Setup struct {
+	// Listen is the address, HOST:PORT or :PORT; "": there is no endpoint.
+	Listen string
+	// KeysFile says who may do what; "": the environment's one key, or none.
+	KeysFile string
+	// Anonymous are buckets, BUCKET[/PREFIX] or "*", that anybody may read.
+	Anonymous []string
+	// Certificate and CertificateKey are PEM files; "": no TLS.
+	Certificate, CertificateKey string
+	// Domains are names under which buckets are hosts.
+	Domains []string
+	// AllBuckets shows every bucket of the origin's account.
+	AllBuckets bool
+	// Configure passes on what configures buckets.
+	Configure bool
+	// AccessLog is a file that gets a line for each request; "": none.
+	AccessLog string
+}
+
+// The environment's one key, which may read and write all.
+const (
+	accessVariable = "HEARTH_S3_ACCESS_KEY"
+	secretVariable = "HEARTH_S3_SECRET_KEY"
+)
+
+// Problems are what cannot be meant, by the keys of the configuration. Files are not looked at.
+func (s Setup) Problems() map[string]error {
+	all := map[string]error{}
+	if s.Listen == "" {
+		for key, set := range map[string]bool{"s3.keys_file": s.KeysFile != "", "s3.anonymous": len(s.Anonymous) > 0, "s3.certificate": s.Certificate != "", "s3.certificate_key": s.CertificateKey != "",
+			"s3.domains": len(s.Domains) > 0, "s3.all_buckets": s.AllBuckets, "s3.configure": s.Configure, "s3.access_log": s.AccessLog != ""} {
+			if set {
+				all[key] = fmt.Errorf("%s: this node answers no S3 clients: say where (s3.listen), or take this setting away", key)
+			}
+		}
+		return all
+	}
+	if (s.Certificate == "") != (s.CertificateKey == "") {
+		all["s3.certificate"] = fmt.Errorf("s3.certificate and s3.certificate_key belong together: give both")
+	}
+	if s.KeysFile == "" && len(s.Anonymous) == 0 && os.Getenv(accessVariable) == "" {
+		all["s3.keys_file"] = fmt.Errorf("s3.listen: nobody could ask: give s3.keys_file (a line ACCESS SECRET ro|rw BUCKET[/PREFIX]|*), or one key in %s and %s, or s3.anonymous for what anybody may read", accessVariable, secretVariable)
+	}
+	return all
+}
+
+// Endpoint is a Gateway and where it answers.
+type Endpoint struct {
+	*Gateway
+	setup  Setup
+	keys   *keys.Keys
+	server *Server
+	log    *accessLog // nil: none is written
+	end    func()     // Close, once
+}
+
+// Open begins to answer. Close it. What the Options say of keys and of the access log the
+// Setup does.
+func Open(ctx context.Context, s Setup, o Options) (*Endpoint, error) {
+	for _, err := range s.Problems() {
+		return nil, err
+	}
+	trouble := o.Refused
+	report := func(err error) {
+		if trouble != nil {
+			trouble("file of the endpoint goes on as it was", "cause", err)
+		}
+	}
+	rights := ""
+	if len(s.Anonymous) > 0 {
+		rights = "ro " + strings.Join(s.Anonymous, " ")
+	}
+	x := &Endpoint{setup: s}
+	x.end = sync.OnceFunc(x.close)
+	var err error
+	x.keys, err = keys.Open(keys.Options{File: s.KeysFile, Access: os.Getenv(accessVariable), Secret: os.Getenv(secretVariable), Anonymous: rights, Report: report})
+	if err != nil {
+		return nil, err
+	}
+	if s.AccessLog != "" {
+		if x.log, err = openAccessLog(s.AccessLog, report); err != nil {
+			return nil, err
+		}
+		o.Access = x.log.take
+	}
+	o.Keys, o.Domains, o.Configure = x.keys, s.Domains, s.Configure
+	x.Gateway = New(o)
+	x.server, err = Listen(ctx, ServerOptions{Listen: s.Listen, Certificate: s.Certificate, Key: s.CertificateKey, Handler: x.Gateway, Trouble: report})
+	if err != nil {
+		x.Close()
+		return nil, err
+	}
+	return x, nil
+}
+
+// Wait returns when ctx ends, and closes the endpoint then; before that if it answers no more.
+func (x *Endpoint) Wait(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		x.Close()
+		return nil
+	case <-x.server.Done():
+		return x.server.Err()
+	}
+}
+
+// Close ends what is under way.
+func (x *Endpoint) Close() { x.end() }
+
+func (x *Endpoint) close() {
+	if x.server != nil {
+		x.server.Close()
+	}
+	if x.Gateway != nil {
+		x.Gateway.Close()
+	}
+	if x.log != nil {
+		x.log.close()
+	}
+}
+
+// Summary is how the endpoint stands.
+type Summary struct {
+	// Listen is where it answers, TLS whether in TLS.
+	Listen string
+	TLS    bool
+	// Buckets that it shows, by name.
+	Buckets []string
+	// Keys that may ask, Anonymous whether anybody may.
+	Keys      int64
+	Anonymous bool
+	// Ill is why the file of keys goes on as it was; nil: it does not.
+	Ill error
+}
+
+// Summary returns the present one.
+func (x *Endpoint) Summary() Summary {
+	k := x.keys.Stats()
+	s := Summary{Listen: x.server.Addr().String(), TLS: x.setup.Certificate != "", Keys: int64(k.Keys), Anonymous: len(x.setup.Anonymous) > 0, Ill: k.Err}
+	for _, l := range x.o.Links() {
+		s.Buckets = append(s.Buckets, l.Bucket)
+	}
+	slices.Sort(s.Buckets)
+	s.Buckets = slices.Compact(s.Buckets)
+	return s
+}

@@ -1,0 +1,101 @@
+package s3gw
+
+import (
+	"crypto/tls"
+	"errors"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hearthfs/hearth/s3gw/fault"
+	"github.com/hearthfs/hearth/s3gw/object"
+)
+
+// figures are a Gateway's.
+type figures struct {
+	underway atomic.Int64
+	all      sync.Map // Kind -> *sum
+}
+
+// sum is a Sum that many add to.
+type sum struct{ requests, bytes, nanoseconds atomic.Int64 }
+
+// Kind is what requests are counted by. Operations, codes and ways are words of ours, so there
+// are some hundreds of them at most.
+type Kind struct {
+	// Operation is Amazon's name, Code the status of the answer, How cached, passed, written
+	// or refused.
+	Operation, Code, How string
+}
+
+// Sum is what requests of one Kind came to.
+type Sum struct {
+	// Requests that were answered, Bytes of the answers' bodies, Seconds that they took.
+	Requests, Bytes int64
+	Seconds         float64
+}
+
+// Stats are a Gateway's figures.
+type Stats struct {
+	// UnderWay are requests that are being answered.
+	UnderWay int64
+	// Kinds are those that were.
+	Kinds map[Kind]Sum
+	// Headers are those of objects that it remembers.
+	Headers object.Stats
+}
+
+// Stats returns the present figures.
+func (g *Gateway) Stats() Stats {
+	s := Stats{UnderWay: g.figures.underway.Load(), Kinds: map[Kind]Sum{}, Headers: g.objects.Stats()}
+	g.figures.all.Range(func(k, v any) bool {
+		x := v.(*sum)
+		s.Kinds[k.(Kind)] = Sum{Requests: x.requests.Load(), Bytes: x.bytes.Load(), Seconds: time.Duration(x.nanoseconds.Load()).Seconds()}
+		return true
+	})
+	return s
+}
+
+// end counts and logs a request that was answered, or broke off.
+func (x *exchange) end() {
+	took := time.Since(x.began)
+	x.figures.underway.Add(-1)
+	operation := "Unknown"
+	if x.asks != nil && x.asks.Operation != "" {
+		operation = x.asks.Operation
+	}
+	x.figures.count(Kind{operation, strconv.Itoa(x.w.status), x.how}, x.w.bytes, took)
+	if x.o.Access == nil {
+		return
+	}
+	r := x.r
+	l := Line{At: x.began, Took: took, Remote: r.RemoteAddr, ID: x.id, Operation: operation, Request: r.Method + " " + r.RequestURI + " " + r.Proto,
+		Status: x.w.status, Bytes: x.w.bytes, Agent: r.UserAgent(), Referer: r.Referer(), Host: r.Host, How: x.how}
+	if x.asks != nil {
+		l.Bucket, l.Key = x.asks.Bucket, x.asks.Key
+	}
+	if x.who != nil {
+		l.Access = x.who.Access
+	}
+	var f *fault.Error
+	if errors.As(x.cause, &f) {
+		l.Code = f.Code
+	}
+	if r.TLS != nil {
+		l.TLS = strings.ReplaceAll(tls.VersionName(r.TLS.Version), " ", "v")
+	}
+	x.o.Access(l)
+}
+
+func (f *figures) count(k Kind, bytes int64, took time.Duration) {
+	v, ok := f.all.Load(k)
+	if !ok {
+		v, _ = f.all.LoadOrStore(k, &sum{})
+	}
+	x := v.(*sum)
+	x.requests.Add(1)
+	x.bytes.Add(bytes)
+	x.nanoseconds.Add(int64(took))
+}

@@ -1,0 +1,276 @@
+// Package s3gw shows buckets as an S3 endpoint: reads come from the cache, writes go to the
+// origin.
+//
+// A request is read by package request, which says what it asks for and how it is to be
+// answered, and authenticated by sigv4; keys says whether who sent it may do that. Then
+//
+//	cached    object (GetObject, HeadObject) or listing, by the tree's names; what is not
+//	          surely right so goes on as
+//	passed    to the origin by pass, byte for byte, signed with the origin's own key
+//	written   the same; before the answer goes out the tree asks again for what was written,
+//	          so that it is seen at once here, in mounts and by other nodes
+//	refused   by a fault
+//
+// Nothing is asked for, no body is read and no 100 Continue sent before a request is
+// authenticated and its rights are known: the key by which it goes on is stronger than its
+// own.
+package s3gw
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/namespace"
+	"github.com/hearthfs/hearth/origin"
+	"github.com/hearthfs/hearth/s3gw/fault"
+	"github.com/hearthfs/hearth/s3gw/keys"
+	"github.com/hearthfs/hearth/s3gw/object"
+	"github.com/hearthfs/hearth/s3gw/pass"
+	"github.com/hearthfs/hearth/s3gw/request"
+	"github.com/hearthfs/hearth/s3gw/sigv4"
+)
+
+// Options are what a Gateway works with. All must be given but where it says so.
+type Options struct {
+	// Links are those that it shows, as they are now.
+	Links func() []Link
+	// Other makes a link of a bucket that none shows; nil: other buckets are refused.
+	Other func(ctx context.Context, bucket string) (Link, error)
+	// Tree has the names, Source the blocks.
+	Tree   *namespace.Tree
+	Source hearth.Source
+	// Open reads a large object, ahead of who reads in order.
+	Open func(*hearth.Object) object.Bytes
+	// Pool is where answers lie.
+	Pool *hearth.Pool
+	// Keys say who may do what.
+	Keys *keys.Keys
+	// Domains are names under which buckets are hosts; none: they are in the path alone.
+	Domains []string
+	// Configure passes on what configures buckets.
+	Configure bool
+	// Access gets a line for each request; nil: nobody does.
+	Access func(Line)
+	// Refused hears of requests that nobody may make, and why; nil: nobody does.
+	Refused func(what string, attributes ...any)
+	// Now is the clock by which signatures are judged; nil: time.Now.
+	Now func() time.Time
+}
+
+// Gateway is an S3 endpoint, as an http.Handler.
+type Gateway struct {
+	o       Options
+	verify  *sigv4.Verifier
+	objects *object.Server
+	passes  *pass.Pass
+	ids     atomic.Uint64
+	prefix  string         // of the requests' ids
+	started time.Time      // and when buckets are said to be made
+	spare   sync.Pool      // of *[]byte, for documents
+	owners  sync.Map       // listing.Owner of links' objects, by the link's name
+	work    sync.WaitGroup // requests under way
+	figures figures
+}
+
+// New returns a Gateway that has answered nothing yet.
+func New(o Options) *Gateway {
+	g := &Gateway{o: o, passes: pass.New(pass.Options{}), verify: sigv4.New(sigv4.Options{Secret: o.Keys.Secret, Now: o.Now}), started: time.Now()}
+	var first [4]byte
+	_, _ = rand.Read(first[:]) // never fails
+	g.prefix = hex.EncodeToString(first[:])
+	g.objects = object.New(object.Options{Source: o.Source, Open: o.Open, Head: g.head, Pool: o.Pool, Away: origin.Away,
+		HeaderBytes: o.Pool.Stats().Budget / headerShare, Fresh: g.fresh})
+	return g
+}
+
+// headerShare of the memory may be for the headers of objects: of 256 MiB it takes 8 MiB,
+// some 30,000 of them.
+const headerShare = 32
+
+// Close waits for the requests under way, whose clients are gone, and gives back what it
+// holds. Nobody asks it any more.
+func (g *Gateway) Close() {
+	g.work.Wait()
+	g.objects.Close()
+}
+
+// ServeHTTP answers a request.
+func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	x := &exchange{Gateway: g, w: &answer{ResponseWriter: w}, r: r, began: time.Now(),
+		id: g.prefix + strconv.FormatUint(g.ids.Add(1)+1<<32, 16)}
+	g.work.Add(1)
+	defer g.work.Done()
+	g.figures.underway.Add(1)
+	defer x.end()
+	if err := x.serve(); err != nil {
+		x.refuse(err)
+	}
+}
+
+// exchange is a request and its answer.
+type exchange struct {
+	*Gateway
+	w     *answer
+	r     *http.Request
+	id    string
+	began time.Time
+	asks  *request.Request
+	who   *sigv4.Signed
+	links []Link // of the bucket
+	body  []byte // that was read here, to be sent on; nil: it was not
+	how   string // what became of it, for the figures
+	cause error
+}
+
+// serve answers. An error is a *fault.Error, or one of an origin; nothing was written then.
+func (x *exchange) serve() error {
+	var err error
+	if x.asks, err = request.Parse(x.r, request.Options{Hosts: x.o.Domains}); err != nil {
+		return err
+	}
+	if x.who, err = x.verify.Verify(x.r); err != nil {
+		return err
+	}
+	if err := x.allowed(); err != nil {
+		return err
+	}
+	if x.asks.Bucket == "" {
+		return x.service()
+	}
+	if x.links, err = x.shown(x.r.Context(), x.asks.Bucket); err != nil {
+		return err
+	}
+	switch x.asks.How {
+	case request.Cached:
+		return x.cached()
+	case request.Pass:
+		return x.pass(nil)
+	case request.Write:
+		return x.write()
+	case request.Configure:
+		if !x.o.Configure {
+			return fault.New("AccessDenied", "%s configures a bucket: this endpoint passes that on only where s3.configure is true", x.asks.Operation)
+		}
+		return x.write()
+	}
+	return fault.New("NotImplemented", "%s is not answered here", x.asks.Operation)
+}
+
+// allowed holds the request against the rights of who sent it.
+func (x *exchange) allowed() error {
+	access := x.who.Access
+	if access == "" && x.asks.Overrides {
+		return fault.New("InvalidRequest", "Request specific response headers cannot be used for anonymous GET requests.")
+	}
+	if x.asks.Operation == "ListBuckets" && x.asks.How == request.Cached && access != "" {
+		return nil // who asks is shown what is theirs
+	}
+	hidden := false
+	if x.asks.Allowed(func(n request.Need) bool {
+		if !x.may(n) {
+			return false
+		}
+		hidden = !x.shows(n)
+		return !hidden
+	}) {
+		return nil
+	}
+	if hidden {
+		return fault.New("AccessDenied", "This endpoint shows only a part of the bucket, and not what %s is to read or change.", x.asks.Operation)
+	}
+	if x.o.Refused != nil {
+		x.o.Refused("request that its key may not make", "key", access, "operation", x.asks.Operation, "bucket", x.asks.Bucket, "from", x.r.RemoteAddr)
+	}
+	return fault.New("AccessDenied", "Access Denied.")
+}
+
+// may holds one right that is needed against those of who sent the request.
+func (x *exchange) may(n request.Need) bool {
+	if n.Some {
+		return x.o.Keys.Sees(x.who.Access, n.Bucket)
+	}
+	return x.o.Keys.May(x.who.Access, n.Write, n.Bucket, n.Key)
+}
+
+// shows reports whether what a right is needed for lies in a link. A key may be stronger than
+// what is shown, and the origin's own key is.
+func (x *exchange) shows(n request.Need) bool {
+	links := x.bucket(n.Bucket)
+	switch {
+	case n.Bucket == "": // the service, or a key whose dots lead out of its bucket
+		return x.asks.Bucket == "" || x.o.Other != nil
+	case n.Some || len(links) == 0: // that there is no such bucket is told later
+		return true
+	case holding(links, n.Key) != nil:
+		return true
+	}
+	above := x.asks.How == request.Cached && (x.asks.Operation == "ListObjects" || x.asks.Operation == "ListObjectsV2")
+	return above && slices.ContainsFunc(links, func(l Link) bool { return strings.HasPrefix(l.Prefix, n.Key) })
+}
+
+// shown are the links of a bucket; one is made where all buckets are shown.
+func (g *Gateway) shown(ctx context.Context, bucket string) ([]Link, error) {
+	if links := g.bucket(bucket); len(links) > 0 || g.o.Other == nil {
+		if len(links) == 0 {
+			return nil, fault.New("NoSuchBucket", "The specified bucket does not exist: this endpoint shows the buckets of its links.")
+		}
+		return links, nil
+	}
+	l, err := g.o.Other(ctx, bucket)
+	if err != nil {
+		return nil, err
+	}
+	return []Link{l}, nil
+}
+
+// refuse answers with an error.
+func (x *exchange) refuse(err error) {
+	x.cause = err
+	var f *fault.Error
+	switch {
+	case errors.As(err, &f):
+	case x.r.Context().Err() != nil:
+		f = fault.Of(err, "RequestTimeout", "the client has gone")
+	case origin.Away(err):
+		f = fault.Of(err, "ServiceUnavailable", "The bucket cannot be reached now. Please try again.")
+		x.w.Header().Set("Retry-After", "1")
+	default:
+		f = fault.Of(err, "InternalError", "We encountered an internal error. Please try again.")
+	}
+	x.how, x.cause = "refused", f
+	if x.w.status != 0 { // too late to say so
+		panic(http.ErrAbortHandler)
+	}
+	f.Write(x.w, x.r, x.id)
+}
+
+// fresh is how long a link's names are believed.
+func (g *Gateway) fresh(link string) time.Duration {
+	for _, l := range g.o.Links() {
+		if l.Name == link {
+			return l.Fresh
+		}
+	}
+	return 0
+}
+
+// head asks the origin for the headers of a version.
+func (g *Gateway) head(ctx context.Context, o *hearth.Object) (http.Header, error) {
+	for _, l := range g.o.Links() {
+		if l.Name == o.Link {
+			return headOf(ctx, &l, o)
+		}
+	}
+	return nil, fmt.Errorf("headers of %s: the link %q is not there any more", o.Key, o.Link)
+}

@@ -1,0 +1,67 @@
+package s3gw
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"strings"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/s3gw/listing"
+)
+
+// names is a bucket as listings see it: what its links show, and the way to them.
+type names struct {
+	*Gateway
+	links []Link // of one bucket
+}
+
+// Dir is listing.Names'.
+func (n names) Dir(ctx context.Context, prefix, after string, each func(listing.Entry) bool) error {
+	for i := range n.links {
+		if l := &n.links[i]; strings.HasPrefix(prefix, l.Prefix) {
+			return n.inLink(ctx, l, prefix, after, each)
+		}
+	}
+	return n.above(prefix, after, each)
+}
+
+// inLink gives what the tree has right below a prefix.
+func (n names) inLink(ctx context.Context, l *Link, prefix, after string, each func(listing.Entry) bool) error {
+	hidden, err := n.o.Tree.Keys(ctx, l.Name, prefix, after, func(o *hearth.Object) bool {
+		e := listing.Entry{Name: o.Key[len(prefix):], Object: o}
+		if o.Size == hearth.PrefixSize {
+			e = listing.Entry{Name: strings.TrimSuffix(e.Name, "/"), Dir: true}
+		}
+		return each(e)
+	})
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return fs.ErrNotExist
+	case err != nil && ctx.Err() == nil:
+		return errors.Join(listing.ErrUnsure, err)
+	case err == nil && hidden > 0: // nobody knows where they would stand
+		return listing.ErrUnsure
+	}
+	return err
+}
+
+// above gives the directories that lead to links from above their prefixes.
+func (n names) above(prefix, after string, each func(listing.Entry) bool) error {
+	last, found := "", false
+	for i := range n.links { // by prefix
+		rest, below := strings.CutPrefix(n.links[i].Prefix, prefix)
+		name, _, _ := strings.Cut(rest, "/")
+		if !below || found && name == last {
+			continue
+		}
+		last, found = name, true
+		if name+"/" > after && !each(listing.Entry{Name: name, Dir: true}) {
+			return nil
+		}
+	}
+	if !found {
+		return fs.ErrNotExist
+	}
+	return nil
+}

@@ -1,0 +1,146 @@
+package s3gw
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"sync"
+	"time"
+)
+
+const (
+	// headersWithin is how long a client may take to send a request's headers, and idleFor
+	// how long a connection is kept that asks nothing.
+	headersWithin, idleFor = 15 * time.Second, 2 * time.Minute
+	// mostHeaders bytes of headers are read: twice what Amazon takes.
+	mostHeaders = 16 << 10
+	// endWithin is how long requests under way may go on when the endpoint ends.
+	endWithin = 5 * time.Second
+	// certificateEvery is how often it is looked whether the certificate's files changed.
+	certificateEvery = 10 * time.Second
+)
+
+// Server answers at an address.
+type Server struct {
+	http     http.Server
+	listener net.Listener
+	done     chan struct{}
+	err      error // of Serve; valid once done is closed
+}
+
+// ServerOptions say where a Server answers.
+type ServerOptions struct {
+	// Listen is HOST:PORT or :PORT.
+	Listen string
+	// Certificate and Key are PEM files, read again when they change; "": no TLS.
+	Certificate, Key string
+	// Handler answers.
+	Handler http.Handler
+	// Trouble hears of a certificate that cannot be read again; the one before goes on.
+	Trouble func(err error)
+}
+
+// Listen begins to answer. Close it.
+func Listen(ctx context.Context, o ServerOptions) (*Server, error) {
+	s := &Server{done: make(chan struct{})}
+	var keep *certificate
+	if o.Certificate != "" || o.Key != "" {
+		keep = &certificate{files: [2]string{o.Certificate, o.Key}, trouble: o.Trouble}
+		if err := keep.read(); err != nil {
+			return nil, err
+		}
+	}
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", o.Listen)
+	if err != nil {
+		return nil, fmt.Errorf("listen for S3 clients: %w (give s3.listen another address)", err)
+	}
+	s.listener = l
+	if keep != nil {
+		l = tls.NewListener(l, &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}, GetCertificate: keep.get})
+	}
+	s.http = http.Server{Handler: o.Handler, ReadHeaderTimeout: headersWithin, IdleTimeout: idleFor, MaxHeaderBytes: mostHeaders, DisableGeneralOptionsHandler: true}
+	go func() { // ends with Close
+		defer close(s.done)
+		if err := s.http.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			s.err = err
+		}
+	}()
+	return s, nil
+}
+
+// Addr is where it answers.
+func (s *Server) Addr() net.Addr { return s.listener.Addr() }
+
+// Done is closed when it answers no more; Err says why then.
+func (s *Server) Done() <-chan struct{} { return s.done }
+
+// Err is why it ended; nil: Close.
+func (s *Server) Err() error { return s.err }
+
+// Close lets requests under way end for some seconds, and cuts off those that do not.
+func (s *Server) Close() {
+	ctx, cancel := context.WithTimeout(context.Background(), endWithin)
+	defer cancel()
+	if s.http.Shutdown(ctx) != nil {
+		_ = s.http.Close()
+	}
+	<-s.done
+}
+
+// certificate is what the files have.
+type certificate struct {
+	files   [2]string
+	trouble func(error)
+
+	mu     sync.Mutex // guards the rest
+	now    *tls.Certificate
+	looked time.Time
+	stamps [2]time.Time // of the files, as they were read
+}
+
+// get is tls.Config's.
+func (c *certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if time.Since(c.looked) >= certificateEvery {
+		if err := c.readLocked(); err != nil && c.trouble != nil {
+			c.trouble(err)
+		}
+	}
+	return c.now, nil
+}
+
+func (c *certificate) read() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.readLocked()
+}
+
+// readLocked reads the files if they changed.
+func (c *certificate) readLocked() error {
+	c.looked = time.Now()
+	var stamps [2]time.Time
+	for i, name := range c.files {
+		if name == "" {
+			return errors.New("the endpoint's certificate and its key belong together: give s3.certificate and s3.certificate_key")
+		}
+		info, err := os.Stat(name)
+		if err != nil {
+			return fmt.Errorf("the endpoint's certificate: %w", err)
+		}
+		stamps[i] = info.ModTime()
+	}
+	if c.now != nil && stamps == c.stamps {
+		return nil
+	}
+	read, err := tls.LoadX509KeyPair(c.files[0], c.files[1])
+	if err != nil {
+		return fmt.Errorf("the endpoint's certificate, %s and %s: %w", c.files[0], c.files[1], err)
+	}
+	c.now, c.stamps = &read, stamps
+	return nil
+}
