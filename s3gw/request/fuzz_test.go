@@ -16,7 +16,7 @@ import (
 )
 
 func FuzzParse(f *testing.F) {
-	// Whatever net/http lets through is understood or refused, and no reader writes, nobody reaches what lies beside his prefix, and bucket
+	// Whatever net/http lets through is understood or refused, and no reader writes, nobody reaches what lies below his prefix, and bucket
 	// and key, written down again, are found again.
 	for _, s := range [][3]string{
 		{"GET", "/bucket/a%2Fb+c?response-expires=%20", "Range: bytes=0-"},
@@ -24,6 +24,8 @@ func FuzzParse(f *testing.F) {
 		{"DELETE", "//../%ff?x-minio-force-delete=true", "Connection: close, x"},
 		{"GET", "/bucket?list-type=2&prefix=mine/..&delimiter=%2f&x;y=z", "Host: mine.s3.test"},
 		{"POST", "http://bucket.s3.test?delete&tagging=", "X-Minio-Source-Mtime: 1"},
+		{"PUT", "/bucket/mine/a", "X-Amz-Copy-Source: bucket%2Fmine/../mine/+x"},
+		{"GET", "/bucket?versions&prefix=mine/../x&Prefix=mine/", "Accept: */*"},
 	} {
 		f.Add(s[0], s[1], s[2])
 	}
@@ -53,13 +55,20 @@ func FuzzParse(f *testing.F) {
 		if !within {
 			return
 		}
-		if key := path.Clean("/" + q.Key); q.Key != "" && key != "/mine" && !strings.HasPrefix(key, "/mine/") {
-			t.Errorf("the prefix mine/ reaches %s", brief(q, nil))
+		if q.Key != "" && !below(q.Key) || q.Source != nil && (q.Source.Bucket != "bucket" || !below(q.Source.Key)) ||
+			q.reach == reachesPrefix && !below(q.Prefix+"x") {
+			t.Errorf("the prefix mine/ reaches %s, %+v, %q", brief(q, nil), q.Source, q.Prefix)
 		}
 		if q.Touches == Everything || q.How == Configure || q.Bucket != "bucket" {
 			t.Errorf("the prefix mine/ reaches %s", brief(q, nil))
 		}
 	})
+}
+
+// below tells whether a key lies below mine/ for a server that takes it for a path.
+func below(key string) bool {
+	key = path.Clean("/" + key)
+	return key == "/mine" || strings.HasPrefix(key, "/mine/")
 }
 
 // checkRequest holds what is so of every Request.
