@@ -138,7 +138,7 @@ func (q *Request) cacheable(p *params, seen headerSet, cors bool) bool {
 	object := q.Operation == "GetObject" || q.Operation == "HeadObject"
 	switch {
 	case seen.has(headerOther), seen.has(headerObject) && !object, seen.has(headerOrigin) && !cors,
-		p.repeated, p.many, p.other, p.valued, q.Key != "" && !certain(q.Key):
+		p.repeated, p.other, p.valued, q.Key != "" && !certain(q.Key):
 		return false
 	}
 	listing := q.Operation == "ListObjectsV2" || q.Operation == "ListObjects"

@@ -73,12 +73,8 @@ func (p *params) read(raw string) *fault.Error {
 		names[n], raw = a.name, rest
 		p.add(a)
 	}
-	switch {
-	case p.prefixes > 1:
-		// Of two some origins take the first, some the last.
+	if p.prefixes > 1 { // some origins take the first, some the last
 		return fault.New("InvalidArgument", "There is more than one prefix")
-	case p.sources > 1:
-		return fault.New("InvalidArgument", "There is more than one x-amz-copy-source")
 	}
 	return nil
 }

@@ -234,6 +234,7 @@ func TestOnlyWhatTheCacheCanHonourIsCached(t *testing.T) {
 		{get + "?X-Amz-Algorithm=a&X-Amz-Credential=a%2Fb&X-Amz-Date=1&X-Amz-Expires=1&X-Amz-SignedHeaders=host;x-amz-date&X-Amz-Signature=0&x-id=GetObject", "Te: trailers", Cached},
 		{get + "?response-content-type=text/plain&response-content-disposition=a%3Bb", "Te: trailers", Cached},
 		{get + "?response-content-type=a&response-content-type=b", "Te: trailers", Pass},
+		{get + "?response-content-disposition=a;b", "Te: trailers", Pass},
 		{get + "?response-new=1", "Te: trailers", Pass},
 		{get + "?partNumber=1", "Te: trailers", Pass},
 		{get + "?versionId=1", "Te: trailers", Pass},
@@ -340,7 +341,7 @@ func TestAddresses(t *testing.T) {
 
 func TestVirtualHosts(t *testing.T) {
 	// A bucket may stand before one of the endpoint's names, whatever case, port and dot; else the path has it.
-	o := Options{Hosts: []string{"test", "s3.test", "S3.Example.com"}}
+	o := Options{Hosts: []string{"s3.test", "test", "S3.Example.com"}}
 	for _, c := range []struct{ host, target, want string }{
 		{"s3.test", "/bucket/a", `GetObject Cached bucket "a"`},
 		{"S3.TEST:9000", "/bucket/a", `GetObject Cached bucket "a"`},
