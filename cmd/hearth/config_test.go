@@ -127,7 +127,7 @@ func TestConfigRefusals(t *testing.T) {
 		"config zzzzz":                      {2, "see hearth config --help"},
 		"config explain":                    {2, "KEY is missing: hearth config explain KEY"},
 		"config explain cache.rma":          {2, "the nearest is cache.ram"},
-		"config explain volumes":          {2, "not in this version"},
+		"config explain volumes":            {2, "not in this version"},
 		"config validate /does/not/exist":   {4, "/does/not/exist"},
 		"config show --config /not/there":   {2, "read the configuration"},
 		"config show -o xml":                {2, "not one of table, json, jsonl"},
@@ -169,7 +169,7 @@ func TestCompletion(t *testing.T) {
 		"status -o ":             {"json", "jsonl", "table"},
 		"mount --open p":         {"passthrough"},
 		"completion z":           {"zsh"},
-		"trac":                  nil, // not in this version
+		"trac":                   nil, // not in this version
 	} {
 		fields := append(strings.Fields(args), "")
 		if !strings.HasSuffix(args, " ") {
