@@ -134,7 +134,7 @@ func TestEveryKeyIsShown(t *testing.T) {
 func TestCheckGoesOn(t *testing.T) {
 	// A check names every error of a file with its line, in the file's order, and what it could read.
 	name := filepath.Join(t.TempDir(), "hearth.yaml")
-	text := "origin: s3://a\norgin: s3://b\ncache:\n  ram: lots\n  disks: [{path: /a, size: 5%}, {pth: /b}]\ns3: {}\nmounts: {}\nlinks: 5\nlog: {level: loud}\n"
+	text := "origin: s3://a\norgin: s3://b\ncache:\n  ram: lots\n  disks: [{path: /a, size: 5%}, {pth: /b}]\nvolumes: {}\nmounts: {}\nlinks: 5\nlog: {level: loud}\n"
 	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -148,7 +148,7 @@ func TestCheckGoesOn(t *testing.T) {
 		lines = append(lines, what)
 	}
 	want := []string{"2: unknown key orgin", `4: cache.ram: "lots" is not a size such as 512MiB, 1.5TB or 20%`, "5: unknown key cache.disks[].pth",
-		"6: s3: not in this version", "7: mounts has no keys below it", "8: links is not a single value", `9: log.level: "loud" is not one of debug, info, warn, error`}
+		"6: volumes: not in this version", "7: mounts has no keys below it", "8: links is not a single value", `9: log.level: "loud" is not one of debug, info, warn, error`}
 	if !slices.Equal(lines, want) {
 		t.Errorf("problems %q\nwant %q", lines, want)
 	}
@@ -215,7 +215,7 @@ func TestExplainFindsKeys(t *testing.T) {
 		"orign":        "the nearest is origin",
 		"bandwidth":    "",
 		"scrub_every":  "there is: cache.scrub_every",
-		"s3.listen":    "not in this version",
+		"volumes":      "not in this version",
 		"zzzzzzzzzzzz": "hearth config show lists all",
 	} {
 		all, err := Explain(name)
