@@ -78,9 +78,16 @@ func examples(e *env) {
 			e.Errorf("%s: exit %d, mounts after the umount: %v\n%s", line, code, mountsBelow("/mnt"), node.out)
 		}
 	}
+	for _, line := range lines["gateway"] {
+		node := e.background(o, line)
+		node.waitFor("answering S3 clients at")
+		if code := node.terminate(os.Interrupt); code != 0 {
+			e.Errorf("%s: exit %d after Ctrl-C:\n%s", line, code, node.out)
+		}
+	}
 	for verb, examples := range lines {
 		switch verb {
-		case "up", "status", "explain", "warmup", "pin", "unpin", "evict", "jobs", "jobs wait", "jobs retry", "jobs cancel", "mount", "umount":
+		case "gateway", "up", "status", "explain", "warmup", "pin", "unpin", "evict", "jobs", "jobs wait", "jobs retry", "jobs cancel", "mount", "umount":
 		case "ring", "ring ls", "ring owners": // of a node that is in a ring
 		case "":
 			e.sh(o, examples[0])

@@ -21,8 +21,8 @@ func gatewayCommand() *cobra.Command {
 			"Who may ask: --s3-keys-file, a line each (ACCESS SECRET ro|rw BUCKET[/PREFIX]|*); or\n" +
 			"one key that may do all, in " + config.S3AccessVariable + " and " + config.S3SecretVariable + "; or anybody,\n" +
 			"for reading, with --s3-anonymous.",
-		Example: "  HEARTH_S3_ACCESS_KEY=me HEARTH_S3_SECRET_KEY=not-a-secret hearth gateway s3://bucket\n" +
-			"  hearth gateway --s3-listen :9000 --s3-keys-file /etc/hearth/s3-keys s3://bucket/prefix",
+		Example: "  hearth gateway --anonymous --region us-east-1 --s3-anonymous '*' s3://noaa-ghcn-pds/\n" +
+			"  hearth gateway --anonymous --region us-east-1 --s3-listen :9000 --s3-anonymous noaa-ghcn-pds/csv s3://noaa-ghcn-pds/",
 		Args: cli.Between(0, "ORIGIN"),
 	}
 	settings.AddFlags(cmd, "origin", "freshness", "stale_if_error", "cache", "admin", "log", "node", "join", "cluster", "s3")
