@@ -21,7 +21,7 @@ func (n *Node) openS3(ctx context.Context) (err error) {
 	if n.config.S3.Listen == "" {
 		return nil
 	}
-	o := s3gw.Options{Links: n.buckets, Tree: n.tree.Tree, Source: n.tiers.Reads, Pool: n.pool,
+	o := s3gw.Options{Links: n.buckets, Begun: len(n.links.list()), Tree: n.tree.Tree, Source: n.tiers.Reads, Pool: n.pool,
 		Open:    func(x *hearth.Object) s3gw.Bytes { return cache.NewReader(n.tiers.Reads, x, cache.ReaderOptions{}) },
 		Refused: func(what string, attributes ...any) { n.events.Trouble("s3 "+what, what, attributes...) }}
 	if n.config.S3.AllBuckets {

@@ -79,7 +79,7 @@ func Open(ctx context.Context, s Setup, o Options) (*Endpoint, error) {
 	for _, err := range s.Problems() {
 		return nil, err
 	}
-	if len(o.Links()) == 0 && o.Other == nil {
+	if o.Begun > 0 && len(o.Links()) == 0 && o.Other == nil {
 		return nil, errors.New("s3.listen: S3 clients are shown buckets, and no link of this node leads to one: give an origin s3://bucket/prefix")
 	}
 	trouble := o.Refused

@@ -47,6 +47,9 @@ type Options struct {
 	Links func() []Link
 	// Other makes a link of a bucket that none shows; nil: other buckets are refused.
 	Other func(ctx context.Context, bucket string) (Link, error)
+	// Begun is how many links there are as it begins, those that it cannot show among them:
+	// with some of these and nothing to show Open refuses. 0: they come later.
+	Begun int
 	// Tree has the names, Source the blocks.
 	Tree   *namespace.Tree
 	Source hearth.Source
