@@ -139,6 +139,16 @@ func (s *Server) changed(c namespace.Change) {
 	}
 }
 
+// Settle returns once the kernel was told what had changed before, so that who looks then
+// sees it; or when ctx ends, or the mount.
+func (s *Server) Settle(ctx context.Context) {
+	select {
+	case <-s.files.news.settled():
+	case <-s.ended:
+	case <-ctx.Done():
+	}
+}
+
 // Wait returns when the mount has ended and everything of it is taken down.
 func (s *Server) Wait() { <-s.ended }
 

@@ -49,6 +49,8 @@ type news struct {
 	aside    map[uint64]*dirNews      // names of such directories
 	listings listings
 	kept     map[uint64]*listing
+	telling  bool            // of what was taken from the queue last
+	settles  []chan struct{} // closed once nothing is queued
 
 	wake chan struct{} // holds one token when there is something to do
 	stop chan struct{}
@@ -178,6 +180,20 @@ func (w *news) leave(id uint64) {
 	delete(w.awaited, id)
 }
 
+// settled returns a channel that is closed once the kernel was told all that is queued now.
+// Names that are put aside are not waited for: somebody waits for the origin there.
+func (w *news) settled() <-chan struct{} {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	c := make(chan struct{})
+	if len(w.queue) == 0 && !w.telling {
+		close(c)
+	} else {
+		w.settles = append(w.settles, c)
+	}
+	return c
+}
+
 // listed notes that the kernel keeps the listing of its node dir until then.
 func (w *news) listed(dir uint64, until time.Time) {
 	w.mu.Lock()
@@ -227,7 +243,13 @@ func (w *news) next() (uint64, *dirNews, time.Duration) {
 		return 0, nil, 0
 	default:
 	}
-	if len(w.queue) > 0 {
+	if w.telling = len(w.queue) > 0; !w.telling {
+		for _, c := range w.settles {
+			close(c)
+		}
+		w.settles = nil
+	}
+	if w.telling {
 		dir := w.queue[0]
 		w.queue = w.queue[1:]
 		d := w.dirs[dir]

@@ -109,6 +109,36 @@ func TestNewsGoInOrder(t *testing.T) {
 	})
 }
 
+func TestNewsAreSettledOnceTheKernelIsTold(t *testing.T) {
+	// Who asks whether the kernel knows waits for all that is queued, what is being told among it; where nothing is, for nobody.
+	synctest.Test(t, func(t *testing.T) {
+		k := &fakeKernel{gate: make(chan struct{})}
+		w := newNews(k, &newsOps{})
+		<-w.settled()
+		w.add(5, namespace.Change{Dir: 5, Name: "a"})
+		before := w.settled()
+		go w.run()
+		synctest.Wait() // in the midst of telling
+		during := w.settled()
+		for _, c := range []<-chan struct{}{before, during} {
+			select {
+			case <-c:
+				t.Error("settled while the kernel is being told")
+			default:
+			}
+		}
+		k.gate <- struct{}{}
+		k.gate <- struct{}{}
+		<-before
+		<-during
+		if got := k.all(); len(got) != 2 {
+			t.Errorf("told %v", got)
+		}
+		<-w.settled()
+		w.close()
+	})
+}
+
 func TestNewsMergeWhenFull(t *testing.T) {
 	// A flood of changes costs bounded memory: names merge into "the directory
 	// changed", directories beyond the bound are lost and counted, and a name that

@@ -109,7 +109,12 @@ func (e *edit) setFile(sort string, o *hearth.Object, checked int64) error {
 		return err
 	}
 	if ok && was.Same(&x) {
-		if checked == 0 && !was.Doubted {
+		finer := x.ModTime.Nanosecond() != 0 || !x.ModTime.Equal(was.ModTime.Truncate(time.Second))
+		dated := finer && !x.ModTime.Equal(was.ModTime) // a HEAD tells whole seconds, some listings tell more
+		if dated {
+			was.ModTime = x.ModTime
+		}
+		if checked == 0 && !was.Doubted && !dated {
 			return nil // confirmed by a listing, which has its own record
 		}
 		was.Checked, was.Doubted = checked, false

@@ -137,6 +137,39 @@ func TestWhatIsWrittenIsKnownAtOnce(t *testing.T) {
 	w.tree.Written(context.Background(), "none", "d/a")
 }
 
+func TestAListingTellsATimeMoreFinely(t *testing.T) {
+	// A HEAD tells whole seconds: what a listing says beyond that is kept, and the file stays the same one; what a HEAD says later takes
+	// nothing of it away, unless it is another second.
+	w := open(t, nil)
+	w.b.put("d/a", "1", 3)
+	at := func() (time.Time, uint64) {
+		w.tree.Written(context.Background(), "/", "d/a")
+		n, err := w.tree.File(context.Background(), "/", "d/a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n.Object.ModTime, n.ID
+	}
+	set := func(mod time.Time) {
+		w.b.mu.Lock()
+		defer w.b.mu.Unlock()
+		o := w.b.objects["d/a"]
+		o.ModTime = mod
+		w.b.objects["d/a"] = o
+	}
+	second := time.Unix(1_700_000_000, 0)
+	_, first := at()
+	for i, c := range []struct{ told, want time.Time }{
+		{second, second}, {second.Add(123 * time.Millisecond), second.Add(123 * time.Millisecond)}, {second, second.Add(123 * time.Millisecond)},
+		{second.Add(time.Second), second.Add(time.Second)},
+	} {
+		set(c.told)
+		if got, id := at(); !got.Equal(c.want) || id != first {
+			t.Errorf("%d: told %v, is %v, want %v; node %d was %d", i, c.told, got, c.want, id, first)
+		}
+	}
+}
+
 func TestTheFileBesideADirectoryIsWaitedFor(t *testing.T) {
 	// Who asks for the file a beside a/, cold, gets it although the directory's
 	// answer comes first.

@@ -21,7 +21,7 @@ func (n *Node) openS3(ctx context.Context) (err error) {
 	if n.config.S3.Listen == "" {
 		return nil
 	}
-	o := s3gw.Options{Links: n.buckets, Begun: len(n.links.list()), Tree: n.tree.Tree, Source: n.tiers.Reads, Pool: n.pool,
+	o := s3gw.Options{Links: n.buckets, Begun: len(n.links.list()), Settle: n.settle, Tree: n.tree.Tree, Source: n.tiers.Reads, Pool: n.pool,
 		Open:    func(x *hearth.Object) s3gw.Bytes { return cache.NewReader(n.tiers.Reads, x, cache.ReaderOptions{}) },
 		Refused: func(what string, attributes ...any) { n.events.Trouble("s3 "+what, what, attributes...) }}
 	if n.config.S3.AllBuckets {
@@ -34,12 +34,11 @@ func (n *Node) openS3(ctx context.Context) (err error) {
 	return nil
 }
 
-// S3 is where S3 clients are answered; "": nowhere.
-func (n *Node) S3() string {
-	if n.s3 == nil {
-		return ""
+// settle waits until the kernels of all mounts know what changed.
+func (n *Node) settle(ctx context.Context) {
+	for _, x := range n.mounts.standing() {
+		x.server.Settle(ctx)
 	}
-	return n.s3.Summary().Listen
 }
 
 // buckets are what S3 clients are shown: links to S3 origins.

@@ -47,6 +47,8 @@ type Options struct {
 	Links func() []Link
 	// Other makes a link of a bucket that none shows; nil: other buckets are refused.
 	Other func(ctx context.Context, bucket string) (Link, error)
+	// Settle returns once mounts show what the tree has; nil: there are none.
+	Settle func(ctx context.Context)
 	// Begun is how many links there are as it begins, those that it cannot show among them:
 	// with some of these and nothing to show Open refuses. 0: they come later.
 	Begun int
@@ -83,6 +85,7 @@ type Gateway struct {
 	spare   sync.Pool      // of *[]byte, for documents
 	owners  sync.Map       // listing.Owner of links' objects, by the link's name
 	work    sync.WaitGroup // requests under way
+	fine    sync.Map       // links whose listings tell times to less than a second, by name
 	figures figures
 }
 

@@ -28,19 +28,27 @@ func (n names) Dir(ctx context.Context, prefix, after string, each func(listing.
 
 // inLink gives what the tree has right below a prefix.
 func (n names) inLink(ctx context.Context, l *Link, prefix, after string, each func(listing.Entry) bool) error {
+	whole := false
 	hidden, err := n.o.Tree.Keys(ctx, l.Name, prefix, after, func(o *hearth.Object) bool {
 		e := listing.Entry{Name: o.Key[len(prefix):], Object: o}
-		if o.Size == hearth.PrefixSize {
+		switch {
+		case o.Size == hearth.PrefixSize:
 			e = listing.Entry{Name: strings.TrimSuffix(e.Name, "/"), Dir: true}
+		case o.ModTime.Nanosecond() != 0:
+			n.fine.Store(l.Name, true)
+		default:
+			whole = true
 		}
 		return each(e)
 	})
+	_, coarse := n.fine.Load(l.Name)
+	coarse = coarse && whole // listings tell more than seconds, and this was learned by a HEAD
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return fs.ErrNotExist
 	case err != nil && ctx.Err() == nil:
 		return errors.Join(listing.ErrUnsure, err)
-	case err == nil && hidden > 0: // nobody knows where they would stand
+	case err == nil && (hidden > 0 || coarse): // nobody knows where they would stand
 		return listing.ErrUnsure
 	}
 	return err

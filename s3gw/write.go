@@ -38,6 +38,9 @@ func (x *exchange) write() error {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(x.r.Context()), seenWithin)
 		defer cancel()
 		x.written(ctx, keys)
+		if x.o.Settle != nil {
+			x.o.Settle(ctx)
+		}
 	})
 }
 

@@ -137,8 +137,8 @@ func (c *serving) start(ctx context.Context, cmd *cobra.Command, config node.Con
 		say("mounted %s", m.Dir)
 	}
 	if mount == nil {
-		if at := n.S3(); at != "" {
-			say("answering S3 clients at %s", at)
+		if s := n.Status(ctx).S3; s != nil {
+			say("answering S3 clients at %s", s.Listen)
 		}
 		c.up.Store(true)
 		say("serving at %s; Ctrl-C ends it", n.Socket())
