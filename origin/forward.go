@@ -45,7 +45,7 @@ func (s *S3) Forward(ctx context.Context, r *http.Request, bucket, escapedKey st
 	if err == nil {
 		f.payload, err = onward.Payload(r.Header)
 	}
-	if err == nil && r.ContentLength == 0 && r.Body != nil {
+	if err == nil && r.ContentLength == 0 && r.Body != nil && r.Body != http.NoBody {
 		if n, e := io.CopyN(io.Discard, r.Body, 1); n > 0 || e != io.EOF { // it may be checked even so
 			err = fmt.Errorf("an empty body of %d bytes or more: %w", n, e)
 		}
@@ -54,24 +54,43 @@ func (s *S3) Forward(ctx context.Context, r *http.Request, bucket, escapedKey st
 		return nil, err
 	}
 	f.key = key
-	wait, stop := context.WithTimeoutCause(ctx, s.timeout, errFull)
-	defer stop()
-	half, err := acquire(wait, s.passes)
-	if err != nil {
+	if err := s.room(ctx); err != nil {
 		return nil, f.wrap(err)
 	}
-	whole, err := acquire(wait, s.data)
+	resp, err := f.ask(ctx)
 	if err != nil {
-		half()
-		return nil, f.wrap(err)
-	}
-	release := func() { whole(); half() }
-	resp, err := f.ask(ctx, release)
-	if err != nil {
-		release()
+		s.leave()
 	}
 	return resp, err
 }
+
+// room takes a connection of those that passes may have, and waits for one no longer than the
+// origin's timeout: while nobody reads its body, a client's going away is not seen.
+func (s *S3) room(ctx context.Context) error {
+	select {
+	case s.passes <- struct{}{}:
+	default:
+		wait, stop := context.WithTimeoutCause(ctx, s.timeout, errFull)
+		defer stop()
+		if _, err := acquire(wait, s.passes); err != nil {
+			return err
+		}
+	}
+	select {
+	case s.data <- struct{}{}:
+		return nil
+	default:
+	}
+	wait, stop := context.WithTimeoutCause(ctx, s.timeout, errFull)
+	defer stop()
+	_, err := acquire(wait, s.data)
+	if err != nil {
+		<-s.passes
+	}
+	return err
+}
+
+func (s *S3) leave() { <-s.data; <-s.passes }
 
 // forward is one request on its way.
 type forward struct {
@@ -90,13 +109,12 @@ func (f *forward) wrap(err error) error {
 	return err
 }
 
-func (f *forward) ask(ctx context.Context, release func()) (*http.Response, error) {
+func (f *forward) ask(ctx context.Context) (*http.Response, error) {
 	b := budget{Retry: f.s.retry}
 	for renewed := 0; ; {
 		p, err := f.send(ctx)
 		if err == nil {
 			if err = f.refused(p); err == nil {
-				p.release = release
 				p.resp.Body = p
 				return p.resp, nil
 			}
@@ -105,7 +123,9 @@ func (f *forward) ask(ctx context.Context, release func()) (*http.Response, erro
 			p.end()
 			return nil, fmt.Errorf("read the client's body: %w", said)
 		}
-		f.s.failed("pass", f.key, err)
+		if ctx.Err() == nil {
+			f.s.failed("pass", f.key, err)
+		}
 		cured := p.resp != nil && f.renew(err) // even if it is too late for this one
 		again := p.resp == nil && f.repeatable(err)
 		if (cured && renewed < 2 || again) && p.body.Unread() {
@@ -145,7 +165,7 @@ func (f *forward) renew(err error) bool {
 func (f *forward) send(ctx context.Context) (*passage, error) {
 	p := &passage{s: f.s}
 	p.ctx, p.cancel = context.WithCancelCause(ctx)
-	p.body = onward.NewBody(f.r, 3*f.s.timeout, func() { p.cancel(errStalled) })
+	p.body = onward.NewBody(p.ctx, f.r, onward.Waits{Asked: f.s.transport.ExpectContinueTimeout, Stall: 3 * f.s.timeout}, func() { p.cancel(errStalled) })
 	req, err := f.request(p)
 	if err == nil {
 		f.s.counts.passes.Add(1)
@@ -233,15 +253,14 @@ func (f *forward) refused(p *passage) error {
 
 // passage is an attempt, and the body of its answer.
 type passage struct {
-	s       *S3
-	ctx     context.Context
-	cancel  context.CancelCauseFunc
-	body    *onward.Body // of the request; nil: none
-	resp    *http.Response
-	answer  io.Closer // the answer's own body
-	in      io.Reader // the same, or what was read ahead and then the rest
-	release func()
-	once    sync.Once
+	s      *S3
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	body   *onward.Body // of the request; nil: none
+	resp   *http.Response
+	answer io.Closer // the answer's own body
+	in     io.Reader // the same, or what was read ahead and then the rest
+	once   sync.Once
 }
 
 // Read gives what the origin sends next.
@@ -263,7 +282,7 @@ func (p *passage) Read(b []byte) (int, error) {
 func (p *passage) Close() error {
 	p.once.Do(func() {
 		p.end()
-		p.release()
+		p.s.leave()
 	})
 	return nil
 }

@@ -1,6 +1,7 @@
 package onward
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net/http"
@@ -32,6 +33,7 @@ const (
 // signature of it finds out at its end, and an origin that has as many bytes as were announced keeps
 // them, whatever happens to the connection then.
 type Body struct {
+	ctx    context.Context // of the attempt
 	in     io.Reader
 	left   int64 // until the announced length; -1: none was announced
 	expect bool  // the client waits to be asked
@@ -39,7 +41,7 @@ type Body struct {
 	asked  atomic.Bool   // the origin said 100 Continue
 	over   chan struct{} // closed by End
 	since  time.Time     // when the wait for 100 Continue began; of the goroutine that writes the request
-	stall  time.Duration
+	waits  Waits
 
 	mu    sync.Mutex // guards what is below
 	err   error      // with which the client's side ended, io.EOF included
@@ -47,13 +49,21 @@ type Body struct {
 	quiet bool // the watch is over
 }
 
-// NewBody takes a request's body; nil if it has none. silent is called when the origin takes nothing
-// for the time stall while the body is under way.
-func NewBody(r *http.Request, stall time.Duration, silent func()) *Body {
+// Waits are how long an origin is waited for.
+type Waits struct {
+	// Asked is how long for 100 Continue, as the transport has it: Patience.
+	Asked time.Duration
+	// Stall is how long it may take nothing while the body is under way.
+	Stall time.Duration
+}
+
+// NewBody takes a request's body for an attempt; nil if it has none. silent is called when the origin
+// stalls.
+func NewBody(ctx context.Context, r *http.Request, w Waits, silent func()) *Body {
 	if r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0 {
 		return nil
 	}
-	b := &Body{in: r.Body, left: r.ContentLength, stall: stall, over: make(chan struct{}), expect: r.Header.Get("Expect") != ""}
+	b := &Body{ctx: ctx, in: r.Body, left: r.ContentLength, waits: w, over: make(chan struct{}), expect: r.Header.Get("Expect") != ""}
 	b.watch = time.AfterFunc(time.Hour, silent)
 	b.watch.Stop()
 	return b
@@ -72,10 +82,13 @@ func (b *Body) Trace() *httptrace.ClientTrace {
 
 // Read gives what the client sends next.
 func (b *Body) Read(p []byte) (n int, err error) {
-	if b.expect && !b.asked.Load() && time.Since(b.since) < Patience {
+	if b.expect && !b.asked.Load() && time.Since(b.since) < b.waits.Asked {
 		// An answer came instead. net/http would now send the body after it, so that the
 		// connection can be kept, and the client would be asked for it in vain.
-		<-b.over
+		select {
+		case <-b.over:
+		case <-b.ctx.Done(): // net/http waits for this Read before it says that it was cancelled
+		}
 		return 0, errUnasked
 	}
 	if !b.state.CompareAndSwap(fresh, begun) && b.state.Load() == taken {
@@ -132,7 +145,7 @@ func (b *Body) attend(on bool) {
 	switch {
 	case b.quiet:
 	case on:
-		b.watch.Reset(b.stall)
+		b.watch.Reset(b.waits.Stall)
 	default:
 		b.watch.Stop()
 	}

@@ -2,6 +2,7 @@ package onward
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"io"
 	"net/http"
@@ -106,7 +107,7 @@ func TestTheLastByteWaitsForTheEnd(t *testing.T) {
 			if err != nil {
 				in = io.MultiReader(in, iotest.ErrReader(err))
 			}
-			b := NewBody(upload(cut(in), int64(len(text))), time.Hour, func() {})
+			b := NewBody(t.Context(), upload(cut(in), int64(len(text))), Waits{time.Hour, time.Hour}, func() {})
 			got, said := io.ReadAll(iotest.OneByteReader(b))
 			if end == "right" && (said != nil || !bytes.Equal(got, text) || b.Err() != io.EOF) {
 				t.Errorf("%s %s: %d bytes, %v", name, end, len(got), said)
@@ -127,7 +128,7 @@ func TestTheLastByteWaitsForTheEnd(t *testing.T) {
 
 func TestABodyThatIsTakenBackGivesNothing(t *testing.T) {
 	// What goes with another attempt is not read by the one before.
-	b := NewBody(upload(strings.NewReader("abc"), 3), time.Hour, func() {})
+	b := NewBody(t.Context(), upload(strings.NewReader("abc"), 3), Waits{time.Hour, time.Hour}, func() {})
 	if !b.Unread() {
 		t.Error("it was read")
 	}
@@ -140,13 +141,43 @@ func TestABodyThatIsTakenBackGivesNothing(t *testing.T) {
 	}
 }
 
+func TestABodyThatIsNotAskedForIsHeldBack(t *testing.T) {
+	// The origin answered instead of asking: net/http's Read waits, and gets nothing, until the
+	// attempt is over or given up. The body may go with another.
+	for name, end := range map[string]func(b *Body, cancel func()){"over": func(b *Body, _ func()) { b.End() }, "given up": func(_ *Body, cancel func()) { cancel() }} {
+		ctx, cancel := context.WithCancel(t.Context())
+		r := upload(strings.NewReader("abc"), 3)
+		r.Header.Set("Expect", "100-continue")
+		b := NewBody(ctx, r, Waits{time.Hour, time.Hour}, func() {})
+		b.Trace().Wait100Continue()
+		ended := make(chan error, 1)
+		go func() {
+			_, err := b.Read(make([]byte, 3))
+			ended <- err
+		}()
+		end(b, cancel)
+		if err := <-ended; err != errUnasked || !b.Unread() {
+			t.Errorf("%s: %v", name, err)
+		}
+		cancel()
+	}
+	r := upload(strings.NewReader("abc"), 3)
+	r.Header.Set("Expect", "100-continue")
+	b := NewBody(t.Context(), r, Waits{time.Hour, time.Hour}, func() {})
+	b.Trace().Wait100Continue()
+	b.Trace().Got100Continue()
+	if text, err := io.ReadAll(b); string(text) != "abc" || err != nil {
+		t.Errorf("%q %v", text, err)
+	}
+}
+
 func TestTheWatchIsOverTheOriginAlone(t *testing.T) {
 	// A client may be as slow as it likes; an origin that takes nothing is told of; one that has
 	// answered may leave the rest.
 	synctest.Test(t, func(t *testing.T) {
 		slow := iotest.OneByteReader(readerFunc(func(p []byte) (int, error) { time.Sleep(time.Minute); return 1, nil }))
 		var silent atomic.Int64
-		b := NewBody(upload(slow, 3), 30*time.Second, func() { silent.Add(1) })
+		b := NewBody(t.Context(), upload(slow, 3), Waits{Stall: 30 * time.Second}, func() { silent.Add(1) })
 		for range 2 {
 			if _, err := b.Read(make([]byte, 1)); err != nil {
 				t.Error(err)
@@ -165,7 +196,7 @@ func TestTheWatchIsOverTheOriginAlone(t *testing.T) {
 		if silent.Load() != 1 {
 			t.Error("the origin took nothing, and nobody said so")
 		}
-		b = NewBody(upload(slow, 3), 30*time.Second, func() { silent.Add(1) })
+		b = NewBody(t.Context(), upload(slow, 3), Waits{Stall: 30 * time.Second}, func() { silent.Add(1) })
 		_, _ = b.Read(make([]byte, 1))
 		b.Answered()
 		_, _ = b.Read(make([]byte, 1))

@@ -17,21 +17,26 @@ type incoming struct {
 	c  *client
 	in io.Reader
 
-	mu  sync.Mutex // guards err
-	err error      // with which it ended, io.EOF included
+	busy sync.Mutex // held by Read; before mu
+	mu   sync.Mutex // guards the fields below
+	err  error      // with which it ended, io.EOF included
+	left bool       // nobody answers any more, and the client's connection is the server's alone
 }
 
-// Read waits for the client as long as its patience is. It is called by the origin's side, while the
-// answer may be on its way.
+// Read waits for the client as long as its patience is. It is called by the origin's side, which may
+// go on with it while the answer is on its way, and after.
 func (b *incoming) Read(p []byte) (int, error) {
-	_ = b.c.control.SetReadDeadline(time.Now().Add(b.c.patience))
+	b.busy.Lock()
+	defer b.busy.Unlock()
+	if !b.deadline(time.Now().Add(b.c.patience)) {
+		return 0, http.ErrBodyReadAfterClose
+	}
 	n, err := b.in.Read(p)
 	if err == nil {
 		return n, nil
 	}
 	if err == io.EOF {
-		// From here on net/http reads, to see the client go away.
-		_ = b.c.control.SetReadDeadline(time.Time{})
+		b.deadline(time.Time{}) // from here on net/http reads, to see the client go away
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		err = fault.Of(err, "RequestTimeout", "Nothing of the body came for %v.", b.c.patience)
@@ -40,6 +45,35 @@ func (b *incoming) Read(p []byte) (int, error) {
 	b.err = err
 	b.mu.Unlock()
 	return n, err
+}
+
+// deadline sets the client's, unless it was left.
+func (b *incoming) deadline(at time.Time) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.left {
+		_ = b.c.control.SetReadDeadline(at)
+	}
+	return !b.left
+}
+
+// grace is how long an answered client may go on with its body: one whose connection ends while it
+// sends may lose the answer. net/http waits as long after a body that is larger than it discards.
+const grace = 500 * time.Millisecond
+
+// leave ends a Read that is under way, and forbids others. It waits for its end: net/http would
+// interrupt it as well, and take the deadline away, behind which it discards what is left of the body.
+func (b *incoming) leave() {
+	b.mu.Lock()
+	b.left = true
+	whole := b.err == io.EOF
+	b.mu.Unlock()
+	if whole || b.c.control.SetReadDeadline(time.Unix(1, 0)) != nil {
+		return
+	}
+	b.busy.Lock()
+	defer b.busy.Unlock()
+	_ = b.c.control.SetReadDeadline(time.Now().Add(grace))
 }
 
 // Close leaves the body to the server.

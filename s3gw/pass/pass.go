@@ -12,7 +12,8 @@
 //   - Several values of a name keep their order, names among each other do not.
 //   - What is about the connection to the origin (RFC 9110, section 7.6.1) stays; the length, or that
 //     there is none, is told anew. An answer that ended with its connection comes in chunks.
-//   - A reason phrase becomes that of its code.
+//   - A reason phrase becomes that of its code, and a 304 loses the type and the length of the body that
+//     it has not.
 //
 // A client that goes away is seen by its connection's end, and net/http looks for that only once the
 // request's body was read. Until then what tells is the end of the body, or a client that sends
@@ -24,6 +25,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptrace"
 	"strings"
@@ -92,7 +94,7 @@ func New(o Options) *Pass {
 func (p *Pass) Serve(w http.ResponseWriter, r *http.Request, to Target) (status int, err error) {
 	c := &client{ResponseWriter: w, control: http.NewResponseController(w), patience: p.patience, r: r, ending: func() {}}
 	if to.Ending != nil {
-		c.ending = sync.OnceFunc(to.Ending)
+		c.keep, c.ending = 1, sync.OnceFunc(to.Ending)
 	}
 	defer c.ending()
 	defer c.leave()
@@ -131,6 +133,7 @@ type client struct {
 	r        *http.Request
 	body     *incoming // nil: none
 	ending   func()
+	keep     int // bytes of the answer that wait for its end: 0 or 1
 }
 
 // request is what goes on.
@@ -175,19 +178,19 @@ func (c *client) close() {
 	}
 }
 
-// stream copies the body, all but the last byte as it comes.
+// stream copies the body as it comes.
 func (c *client) stream(resp *http.Response, b []byte) error {
 	if resp.ContentLength < 0 { // it may be long in coming
 		if err := c.flush(); err != nil {
 			return err
 		}
 	}
-	kept := 0 // the last byte so far
+	kept := 0
 	for left := resp.ContentLength; ; {
 		n, err := resp.Body.Read(b[kept:])
 		left -= int64(n)
 		n += kept
-		if err == io.EOF {
+		if err == io.EOF || left == 0 {
 			c.ending()
 			return c.write(b[:n])
 		}
@@ -197,19 +200,16 @@ func (c *client) stream(resp *http.Response, b []byte) error {
 			}
 			return fmt.Errorf("%w: %w", ErrCut, err)
 		}
-		kept = min(n, 1)
-		if n < 2 {
+		if kept = min(n, c.keep); n == kept {
 			continue
 		}
-		if err := c.write(b[:n-1]); err != nil {
+		if err := c.write(b[:n-kept]); err != nil {
 			return err
 		}
-		b[0] = b[n-1]
-		if left > 0 || resp.ContentLength < 0 {
-			if err := c.flush(); err != nil {
-				return err
-			}
+		if err := c.flush(); err != nil {
+			return err
 		}
+		copy(b, b[n-kept:n])
 	}
 }
 
@@ -231,17 +231,18 @@ func (c *client) flush() error {
 // attend gives the client its time anew. net/http takes the deadline away after the answer.
 func (c *client) attend() { _ = c.control.SetWriteDeadline(time.Now().Add(c.patience)) }
 
-// cut ends the connection without ending the answer.
+// cut ends the connection without ending the answer: what net/http would add fails. After a failed
+// write it has done so itself.
 func (c *client) cut() {
-	if c.control.SetWriteDeadline(time.Unix(1, 0)) != nil {
+	if err := c.control.SetWriteDeadline(time.Unix(1, 0)); err != nil && !errors.Is(err, net.ErrClosed) {
 		panic(http.ErrAbortHandler)
 	}
 }
 
 // leave ends the wait for what the client may still send: nobody reads it any more.
 func (c *client) leave() {
-	if c.body.unfinished() {
-		_ = c.control.SetReadDeadline(time.Unix(1, 0))
+	if c.body != nil {
+		c.body.leave()
 	}
 }
 

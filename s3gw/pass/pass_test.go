@@ -1,0 +1,595 @@
+package pass
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hearthfs/hearth/origin"
+	"github.com/hearthfs/hearth/s3gw/fault"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// outcome is what a Serve returned.
+type outcome struct {
+	status int
+	err    error
+}
+
+// gate is a server that passes on to an origin whatever it is asked.
+type gate struct {
+	*httptest.Server
+	done   chan outcome // of each request
+	ending func()       // nil: none
+}
+
+// serve passes on to an S3 origin at an endpoint, whose bucket is "bucket".
+func serve(t testing.TB, endpoint string, o Options) *gate {
+	t.Helper()
+	for name, value := range map[string]string{"AWS_ACCESS_KEY_ID": "AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY": "secretsecretsecret", "AWS_SESSION_TOKEN": "",
+		"AWS_EC2_METADATA_DISABLED": "true", "AWS_CONFIG_FILE": "/dev/null", "AWS_SHARED_CREDENTIALS_FILE": "/dev/null"} {
+		t.Setenv(name, value)
+	}
+	return at(t, endpoint, o)
+}
+
+// at is serve with the account of the environment.
+func at(t testing.TB, endpoint string, o Options) *gate {
+	t.Helper()
+	from, err := origin.Open(context.Background(), origin.Config{URL: "s3://bucket", Endpoint: endpoint, Region: "us-east-1", Timeout: 5 * time.Second,
+		Retry: origin.Retry{Attempts: 2, First: time.Millisecond}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s3, pass := from.(*origin.S3), New(o)
+	g := &gate{done: make(chan outcome, 100)}
+	g.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		bucket, key, _ := strings.Cut(strings.TrimPrefix(r.URL.EscapedPath(), "/"), "/")
+		status, err := pass.Serve(w, r, Target{Forward: s3.Forward, Bucket: bucket, Key: key, ID: "our-id", Ending: g.ending})
+		select {
+		case g.done <- outcome{status, err}:
+		default: // a benchmark takes none
+		}
+	}))
+	t.Cleanup(func() {
+		g.Close()
+		s3.Close()
+		if n := s3.Stats().InFlight; n != 0 {
+			t.Errorf("%d requests hold a connection still", n)
+		}
+	})
+	return g
+}
+
+// play is a gate whose origin a handler plays.
+func play(t testing.TB, o Options, h http.HandlerFunc) *gate {
+	t.Helper()
+	server := httptest.NewServer(h)
+	t.Cleanup(server.Close)
+	return serve(t, server.URL, o)
+}
+
+// wire is a client's connection.
+type wire struct {
+	net.Conn
+	in *bufio.Reader
+	t  testing.TB
+}
+
+func (g *gate) dial(t testing.TB) *wire {
+	t.Helper()
+	c, err := net.Dial("tcp", g.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	_ = c.SetDeadline(time.Now().Add(time.Minute)) // a test that hangs fails
+	return &wire{c, bufio.NewReader(c), t}
+}
+
+func (w *wire) send(text string) {
+	w.t.Helper()
+	if _, err := io.WriteString(w, strings.ReplaceAll(text, "\n", "\r\n")); err != nil {
+		w.t.Error(err)
+	}
+}
+
+// answer reads an answer's status and headers as they are on the wire.
+func (w *wire) head() string {
+	w.t.Helper()
+	var head strings.Builder
+	for {
+		line, err := w.in.ReadString('\n')
+		if err != nil {
+			w.t.Fatalf("%q: %v", head.String(), err)
+		}
+		if line == "\r\n" {
+			return head.String()
+		}
+		head.WriteString(line)
+	}
+}
+
+// rest is what comes until the connection ends.
+func (w *wire) rest() string {
+	text, _ := io.ReadAll(w.in) // however it ends
+	return string(text)
+}
+
+func TestAnAnswerComesAsItIs(t *testing.T) {
+	// Status, headers and body are the origin's; what net/http would add of its own is not there.
+	g := play(t, Options{}, func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		h["Date"] = []string{"Tue, 15 Nov 1994 12:45:26 GMT"}
+		h["Content-Type"] = nil
+		h["x-amz-meta-two-words"] = []string{"a  b"}
+		h["x-amz-request-id"], h["x-amz-id-2"] = []string{"theirs"}, []string{"theirs2"}
+		switch r.URL.Path {
+		case "/bucket/length", "/bucket/head":
+			h["Content-Length"] = []string{"5"}
+			if r.Method != "HEAD" {
+				_, _ = io.WriteString(w, "12345")
+			}
+		case "/bucket/gzip":
+			h["Content-Encoding"], h["Content-Length"] = []string{"gzip"}, []string{"3"}
+			_, _ = io.WriteString(w, "\x1f\x8b\x08")
+		case "/bucket/304":
+			h["Etag"] = []string{`"e"`}
+			w.WriteHeader(304)
+		case "/bucket/204":
+			w.WriteHeader(204)
+		case "/bucket/none":
+		case "/bucket/trailer":
+			h["Trailer"] = []string{"X-Amz-Checksum-Crc32"}
+			_, _ = io.WriteString(w, "abc")
+			h["X-Amz-Checksum-Crc32"] = []string{"c"}
+		default:
+			w.WriteHeader(404)
+			_, _ = io.WriteString(w, "<Error/>")
+			_ = http.NewResponseController(w).Flush()
+		}
+	})
+	for _, c := range []struct{ method, path, status, has, body string }{
+		{"GET", "length", "200 OK", "Content-Length: 5\r\n", "12345"},
+		{"HEAD", "head", "200 OK", "Content-Length: 5\r\n", ""},
+		{"GET", "gzip", "200 OK", "Content-Encoding: gzip\r\n", "\x1f\x8b\x08"},
+		{"GET", "304", "304 Not Modified", "Etag: \"e\"\r\n", ""},
+		{"DELETE", "204", "204 No Content", "", ""},
+		{"PUT", "none", "200 OK", "Content-Length: 0\r\n", ""},
+		{"GET", "trailer", "200 OK", "Transfer-Encoding: chunked\r\n", "3\r\nabc\r\n0\r\nX-Amz-Checksum-Crc32: c\r\n\r\n"},
+		{"GET", "else", "404 Not Found", "Transfer-Encoding: chunked\r\n", "8\r\n<Error/>\r\n0\r\n\r\n"},
+	} {
+		w := g.dial(t)
+		w.send(c.method + " /bucket/" + c.path + " HTTP/1.1\nHost: h\nConnection: close\n\n")
+		head := w.head()
+		for _, want := range []string{"HTTP/1.1 " + c.status + "\r\n", c.has, "Date: Tue, 15 Nov 1994", "X-Amz-Request-Id: theirs\r\n", "X-Amz-Id-2: theirs2\r\n", "x-amz-meta-two-words: a  b\r\n"} {
+			if !strings.Contains(head, want) {
+				t.Errorf("%s: no %q in %q", c.path, want, head)
+			}
+		}
+		if strings.Contains(head, "Content-Type") || strings.Count(head, "Date:") != 1 {
+			t.Errorf("%s: %q", c.path, head)
+		}
+		if body := w.rest(); body != c.body {
+			t.Errorf("%s: %q, want %q", c.path, body, c.body)
+		}
+		if o := <-g.done; o.err != nil || !strings.HasPrefix(c.status, fmt.Sprint(o.status)) {
+			t.Errorf("%s: %+v", c.path, o)
+		}
+	}
+}
+
+func TestASlowAnswerIsSeenAsItComes(t *testing.T) {
+	// Header and each piece reach the client before the origin sends the next, whether a length
+	// was told or not; so does what comes ahead of the answer.
+	for _, length := range []string{"", "3"} {
+		next := make(chan struct{})
+		g := play(t, Options{}, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Link", "early")
+			w.WriteHeader(103)
+			<-next
+			w.Header().Del("Link")
+			if length != "" {
+				w.Header().Set("Content-Length", length)
+			}
+			for _, piece := range []string{"", "a", "b", "c"} {
+				_, _ = io.WriteString(w, piece)
+				_ = http.NewResponseController(w).Flush()
+				if piece != "" || length == "" {
+					<-next
+				}
+			}
+		})
+		w := g.dial(t)
+		w.send("POST /bucket/k?select HTTP/1.1\nHost: h\nContent-Length: 2\n\nxy")
+		if head := w.head(); !strings.Contains(head, "103 Early") || !strings.Contains(head, "Link: early") {
+			t.Errorf("%q", head)
+		}
+		next <- struct{}{}
+		head := w.head()
+		if !strings.Contains(head, "200 OK") || strings.Contains(head, "Link") {
+			t.Errorf("%q", head)
+		}
+		if length == "" {
+			next <- struct{}{}
+			w.in = bufio.NewReader(httpChunks(w.in))
+		}
+		for _, want := range "abc" {
+			if c, err := w.in.ReadByte(); rune(c) != want {
+				t.Errorf("%q %v", c, err)
+			}
+			next <- struct{}{}
+		}
+		if o := <-g.done; o.status != 200 || o.err != nil {
+			t.Error(o)
+		}
+		w.Close()
+	}
+}
+
+// httpChunks is the content of a body in chunks.
+func httpChunks(in io.Reader) io.Reader {
+	resp, err := http.ReadResponse(bufio.NewReader(io.MultiReader(strings.NewReader("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"), in)), nil)
+	if err != nil {
+		panic(err)
+	}
+	return resp.Body
+}
+
+func TestABodyIsAskedForByTheOrigin(t *testing.T) {
+	// A client that waits for 100 Continue has it once the origin asks; a refusal reaches it
+	// instead, whether the origin keeps its connection or not, and its connection ends.
+	g := play(t, Options{}, func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, "refused") {
+			w.WriteHeader(412)
+			_, _ = io.WriteString(w, "no")
+			return
+		}
+		text, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		_, _ = w.Write(text)
+	})
+	raw := "PUT /bucket/%s HTTP/1.1\nHost: h\nExpect: 100-continue\nContent-Length: 3\n\n"
+	w := g.dial(t)
+	w.send(fmt.Sprintf(raw, "taken"))
+	if head := w.head(); head != "HTTP/1.1 100 Continue\r\n" {
+		t.Errorf("%q", head)
+	}
+	w.send("abc")
+	if head := w.head(); !strings.Contains(head, "200 OK") || strings.Contains(head, "close") {
+		t.Errorf("%q", head)
+	}
+	body := make([]byte, 3)
+	if _, err := io.ReadFull(w.in, body); err != nil || string(body) != "abc" {
+		t.Errorf("%q %v", body, err)
+	}
+	begun := time.Now()
+	w.send(fmt.Sprintf(raw, "refused")) // over the same connection
+	head := w.head()
+	if time.Since(begun) > time.Second && strings.Contains(head, "100 Continue") {
+		t.Skip("the machine is so busy that the origin seemed to say nothing")
+	}
+	if !strings.Contains(head, "412 Precondition Failed") || !strings.Contains(head, "Connection: close") {
+		t.Errorf("%q", head)
+	}
+	if rest := w.rest(); rest != "no" {
+		t.Errorf("%q", rest)
+	}
+}
+
+func TestAClientThatGoesAwayEndsTheRequest(t *testing.T) {
+	// Before the answer, in the midst of it, and in the midst of its own body: the origin is told,
+	// and sees no whole body.
+	type seen struct{ err error }
+	asked, ended := make(chan struct{}, 1), make(chan seen, 1)
+	g := play(t, Options{}, func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, "answer") {
+			_, _ = io.WriteString(w, "begun")
+			_ = http.NewResponseController(w).Flush()
+		}
+		asked <- struct{}{}
+		_, err := io.Copy(io.Discard, r.Body)
+		if err == nil {
+			<-r.Context().Done()
+			err = r.Context().Err()
+		}
+		ended <- seen{err}
+	})
+	for _, c := range []struct{ name, raw string }{
+		{"silent", "GET /bucket/silent HTTP/1.1\nHost: h\n\n"},
+		{"answer", "GET /bucket/answer HTTP/1.1\nHost: h\n\n"},
+		{"posted", "POST /bucket/posted HTTP/1.1\nHost: h\nContent-Length: 3\n\nabc"},
+		{"upload", "PUT /bucket/upload HTTP/1.1\nHost: h\nContent-Length: 9\n\nabc"},
+		{"chunks", "PUT /bucket/chunks HTTP/1.1\nHost: h\nTransfer-Encoding: chunked\n\n3\nabc\n"},
+	} {
+		w := g.dial(t)
+		w.send(c.raw)
+		<-asked
+		if c.name == "answer" {
+			w.head()
+		}
+		w.Close()
+		if s := <-ended; s.err == nil {
+			t.Errorf("%s: the origin was not told", c.name)
+		}
+		if o := <-g.done; o.err == nil || !errors.Is(o.err, ErrGone) && !strings.Contains(o.err.Error(), "IncompleteBody") {
+			t.Errorf("%s: %+v", c.name, o)
+		}
+	}
+}
+
+func TestAnAnswerThatBreaksOffIsCut(t *testing.T) {
+	// With a length or without, early or late: the client's answer does not end as if it were whole,
+	// and its connection is not used again.
+	for _, length := range []string{"", "200000"} {
+		for _, sent := range []int{1, 100, 100000} {
+			g := play(t, Options{}, func(w http.ResponseWriter, r *http.Request) {
+				if length != "" {
+					w.Header().Set("Content-Length", length)
+				}
+				_, _ = w.Write(bytes.Repeat([]byte("x"), sent))
+				_ = http.NewResponseController(w).Flush()
+				panic(http.ErrAbortHandler)
+			})
+			resp, err := g.Client().Get(g.URL + "/bucket/k")
+			if err == nil {
+				_, err = io.Copy(io.Discard, resp.Body)
+				resp.Body.Close()
+			}
+			if err == nil {
+				t.Errorf("length %q, %d bytes: it looks whole", length, sent)
+			}
+			if o := <-g.done; !errors.Is(o.err, ErrCut) || o.status != 200 {
+				t.Errorf("length %q, %d bytes: %+v", length, sent, o)
+			}
+		}
+	}
+}
+
+func TestStreamsOfHTTP2AreCutToo(t *testing.T) {
+	// Over HTTP/2, too, an upload arrives, its answer comes back, and one that breaks off is no
+	// whole one; the other streams of the connection go on.
+	g := play(t, Options{}, func(w http.ResponseWriter, r *http.Request) {
+		text, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		_, _ = w.Write(text)
+		if len(text) == 0 {
+			_ = http.NewResponseController(w).Flush()
+			panic(http.ErrAbortHandler)
+		}
+	})
+	second := httptest.NewUnstartedServer(g.Config.Handler)
+	second.EnableHTTP2 = true
+	second.StartTLS()
+	defer second.Close()
+	for _, body := range []string{"abc", "", "def"} {
+		resp, err := second.Client().Post(second.URL+"/bucket/k", "x/y", strings.NewReader(body))
+		var text []byte
+		if err == nil {
+			text, err = io.ReadAll(resp.Body)
+			resp.Body.Close()
+		}
+		if (err == nil) != (body != "") || string(text) != body || err == nil && resp.ProtoMajor != 2 {
+			t.Errorf("%q: %q %v", body, text, err)
+		}
+		if o := <-g.done; (o.err == nil) != (body != "") {
+			t.Errorf("%q: %+v", body, o)
+		}
+	}
+}
+
+func TestWhatCannotWaitPanics(t *testing.T) {
+	// A writer that has no deadlines is cut by net/http's own way.
+	defer func() {
+		if p := recover(); p != http.ErrAbortHandler {
+			t.Error(p)
+		}
+	}()
+	broken := io.NopCloser(io.MultiReader(strings.NewReader("x"), errorReader{}))
+	_, _ = New(Options{}).Serve(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil), Target{Forward: func(context.Context, *http.Request, string, string) (*http.Response, error) {
+		return &http.Response{StatusCode: 200, ContentLength: -1, Body: broken}, nil
+	}})
+	t.Error("it ended as whole")
+}
+
+type errorReader struct{}
+
+func (errorReader) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
+
+func TestAnOriginThatCannotBeAskedIsTold(t *testing.T) {
+	// In S3's words, with the cause for the log alone; to a HEAD by its status.
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Close()
+	g := serve(t, "http://"+l.Addr().String(), Options{})
+	for _, method := range []string{"GET", "HEAD", "PUT"} {
+		req, err := http.NewRequest(method, g.URL+"/bucket/k", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := g.Client().Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var said struct{ Code, Message, RequestId string }
+		text, _ := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if resp.StatusCode != 503 || method != "HEAD" && (xml.Unmarshal(text, &said) != nil || said.Code != "ServiceUnavailable" || said.RequestId != "our-id" || strings.Contains(said.Message, "refused")) || method == "HEAD" && len(text) != 0 {
+			t.Errorf("%s: %d %s", method, resp.StatusCode, text)
+		}
+		var f *fault.Error
+		if o := <-g.done; o.status != 503 || !errors.As(o.err, &f) || !origin.Away(o.err) || !strings.Contains(o.err.Error(), "refused") {
+			t.Errorf("%+v", o)
+		}
+	}
+}
+
+func TestSlowClientsAreCut(t *testing.T) {
+	// One that takes nothing of its answer is cut, one that sends nothing of its body is told so;
+	// one that is merely slow has all of it.
+	g := play(t, Options{Patience: 100 * time.Millisecond}, func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == "PUT" {
+			_, _ = io.Copy(io.Discard, r.Body)
+			return
+		}
+		w.Header().Set("Content-Length", "100000000")
+		for range 1000 {
+			if _, err := w.Write(make([]byte, 100000)); err != nil {
+				return
+			}
+		}
+	})
+	taker := g.dial(t)
+	taker.send("GET /bucket/k HTTP/1.1\nHost: h\n\n")
+	if o := <-g.done; !errors.Is(o.err, ErrGone) {
+		t.Errorf("%+v", o)
+	}
+	sender := g.dial(t)
+	sender.send("PUT /bucket/k HTTP/1.1\nHost: h\nContent-Length: 10\n\nabc")
+	if head, body := sender.head(), sender.rest(); !strings.Contains(head, "400 Bad Request") || !strings.Contains(body, "RequestTimeout") {
+		t.Errorf("%q %q", head, body)
+	}
+	if o := <-g.done; o.status != 400 {
+		t.Errorf("%+v", o)
+	}
+}
+
+func TestWhatIsLeftOfABodyIsNoRequest(t *testing.T) {
+	// An origin answers without reading: the rest of the body is never taken for a request, and a
+	// client that stalls in it does not hold the answer up.
+	var evil atomic.Int64
+	g := play(t, Options{}, func(w http.ResponseWriter, r *http.Request) {
+		if strings.Contains(r.URL.Path, "evil") {
+			evil.Add(1)
+		}
+		w.Header().Set("Connection", "close")
+		w.WriteHeader(403)
+	})
+	smuggled := "GET /bucket/evil HTTP/1.1\nHost: h\n\n"
+	for name, raw := range map[string]string{
+		"unread":            "PUT /bucket/k HTTP/1.1\nHost: h\nContent-Length: 1000000\n\n" + strings.Repeat("x", 5000) + smuggled,
+		"expect":            "PUT /bucket/k HTTP/1.1\nHost: h\nExpect: 100-continue\nContent-Length: 100\n\n" + smuggled,
+		"both lengths":      "PUT /bucket/k HTTP/1.1\nHost: h\nConnection: close\nContent-Length: 5\nTransfer-Encoding: chunked\n\n0\n\n" + smuggled,
+		"two lengths":       "PUT /bucket/k HTTP/1.1\nHost: h\nContent-Length: 5\nContent-Length: 6\n\n" + smuggled,
+		"bad chunk":         "PUT /bucket/k HTTP/1.1\nHost: h\nTransfer-Encoding: chunked\n\nzz\n" + smuggled,
+		"odd coding":        "PUT /bucket/k HTTP/1.1\nHost: h\nTransfer-Encoding: xchunked\n\n" + smuggled,
+		"space before":      "PUT /bucket/k HTTP/1.1\nHost: h\nContent-Length : 5\n\n" + smuggled,
+		"negative":          "PUT /bucket/k HTTP/1.1\nHost: h\nContent-Length: -1\n\n" + smuggled,
+		"bare line in head": "PUT /bucket/k HTTP/1.1\nHost: h\nX: a\rGET /bucket/evil HTTP/1.1\n\n",
+	} {
+		w := g.dial(t)
+		w.send(raw)
+		if head := w.head(); !strings.Contains(head, " 40") && !strings.Contains(head, " 50") {
+			t.Errorf("%s: %q", name, head)
+		}
+		w.rest()
+		w.Close()
+	}
+	if n := evil.Load(); n != 0 {
+		t.Errorf("%d requests were smuggled", n)
+	}
+}
+
+func TestAnEarlyAnswerReachesWhoIsSending(t *testing.T) {
+	// The origin refuses without reading a body that is under way: its answer arrives, whatever
+	// the size of what is left, and the connection ends.
+	g := play(t, Options{}, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Connection", "close")
+		w.WriteHeader(403)
+		_, _ = io.WriteString(w, "<Error/>")
+	})
+	for _, length := range []string{"Content-Length: 100000", "Content-Length: 10000000", "Transfer-Encoding: chunked"} {
+		w := g.dial(t)
+		w.send("PUT /bucket/k HTTP/1.1\nHost: h\n" + length + "\n\n")
+		if strings.HasPrefix(length, "Transfer") {
+			w.send("989680\n")
+		}
+		sent := make(chan struct{})
+		go func() {
+			defer close(sent)
+			for range 1000 {
+				if _, err := w.Write(make([]byte, 10000)); err != nil {
+					return
+				}
+				if length == "Content-Length: 100000" {
+					return // and stall
+				}
+			}
+		}()
+		if head, body := w.head(), w.rest(); !strings.Contains(head, "403 Forbidden") || !strings.Contains(head, "Connection: close") || !strings.HasPrefix(body, "<Error/>") && !strings.HasPrefix(body, "8\r\n<Error/>") {
+			t.Errorf("%s: %q %q", length, head, body)
+		}
+		w.Close()
+		<-sent
+		if o := <-g.done; o.status != 403 {
+			t.Errorf("%s: %+v", length, o)
+		}
+	}
+}
+
+func TestTheEndWaitsForWhatMustBeKnown(t *testing.T) {
+	// Ending has been called before the client can know that the answer is there: ahead of a header
+	// that is all, and of the last byte otherwise. It is called once, and also where all fails.
+	for _, path := range []string{"none", "length", "chunks", "broken"} {
+		var calls atomic.Int64
+		read := make(chan struct{})
+		g := play(t, Options{}, func(w http.ResponseWriter, r *http.Request) {
+			switch path {
+			case "length":
+				w.Header().Set("Content-Length", "3")
+				_, _ = io.WriteString(w, "abc")
+			case "chunks":
+				for _, c := range "abc" {
+					_, _ = io.WriteString(w, string(c))
+					_ = http.NewResponseController(w).Flush()
+				}
+				<-read
+			case "broken":
+				panic(http.ErrAbortHandler)
+			}
+		})
+		g.ending = func() { calls.Add(1) }
+		w := g.dial(t)
+		w.send("POST /bucket/k HTTP/1.1\nHost: h\n\n")
+		if path == "chunks" {
+			w.head()
+			in := httpChunks(w.in)
+			if _, err := io.ReadFull(in, make([]byte, 2)); err != nil || calls.Load() != 0 {
+				t.Errorf("%s: %v, %d calls", path, err, calls.Load())
+			}
+			close(read) // of three bytes two are there, and the last one waits
+			_, _ = in.Read(make([]byte, 1))
+		} else {
+			w.head()
+			if path == "length" {
+				_, _ = io.ReadFull(w.in, make([]byte, 3))
+			}
+		}
+		if calls.Load() != 1 {
+			t.Errorf("%s: %d calls when the client knew", path, calls.Load())
+		}
+		if <-g.done; calls.Load() != 1 {
+			t.Errorf("%s: %d calls", path, calls.Load())
+		}
+		w.Close()
+	}
+}
