@@ -60,26 +60,23 @@ func (t *Tree) heard(ctx context.Context, dir hearth.Directory, segment string, 
 
 // askAgain asks for a segment of a directory of which something is believed that was found
 // out before then. anew: what somebody asks at the time, or the directory's node says, may be
-// too old as well.
-func (t *Tree) askAgain(ctx context.Context, d *directory, segment string, at int64, anew bool) {
+// too old as well. sure false: nobody told.
+func (t *Tree) askAgain(ctx context.Context, d *directory, segment string, at int64, anew bool) (sure bool) {
 	k, older := t.older(d, segment, at)
 	if !older {
-		return
+		return true
 	}
 	q := &inquiry{t: t, d: d, segment: segment, began: t.clock.Now(), asked: time.Now(), heard: at - newsSlack.Milliseconds()}
 	if anew {
-		q.ask(ctx)
-		return
+		return q.ask(ctx)
 	}
 	w := d.elsewhere()
 	if w == nil {
-		q.askOwn(ctx, at)
-		return
+		return q.askOwn(ctx, at)
 	}
 	w.end()
-	if q.askElsewhere(ctx, &k, nil) { // else the bound will do: not every node is to ask the origin
-		_ = q.keep()
-	}
+	// If not, the bound will do: not every node is to ask the origin.
+	return q.askElsewhere(ctx, &k, nil) && q.keep() == nil
 }
 
 // older is what is believed of a segment, if that was found out before then; false: it was
@@ -93,29 +90,26 @@ func (t *Tree) older(d *directory, segment string, at int64) (k knowledge, older
 
 // askOwn asks the origin for a segment of a directory of this node's. What another asks at
 // the time will do, or what a listing finds, unless that is older than the news.
-func (q *inquiry) askOwn(ctx context.Context, at int64) {
+func (q *inquiry) askOwn(ctx context.Context, at int64) (sure bool) {
 	a := q.t.askBehind(q.d, record.Meaning{Segment: q.segment})
 	select {
 	case <-a.done:
 	case <-ctx.Done():
-		return
+		return false
 	}
-	if _, older := q.t.older(q.d, q.segment, at); older {
-		q.ask(ctx)
-	}
+	_, older := q.t.older(q.d, q.segment, at)
+	return !older || q.ask(ctx)
 }
 
 // ask asks the origin for a segment of a directory of this node's.
-func (q *inquiry) ask(ctx context.Context) {
+func (q *inquiry) ask(ctx context.Context) (sure bool) {
 	release, err := q.t.turn(ctx, q.t.tokens.asks)
 	if err != nil {
-		return
+		return false
 	}
 	defer release()
 	q.began, q.asked = q.t.clock.Now(), time.Now()
-	if q.fileFirst(ctx) == nil {
-		_ = q.keep()
-	}
+	return q.fileFirst(ctx) == nil && q.keep() == nil
 }
 
 // listHeard has a directory listed that was listed before, if that was before then and it is

@@ -91,7 +91,7 @@ func (t *Tree) Keys(ctx context.Context, link, prefix, behind string, each func(
 // Written is told that a link's origin has answered a write of a key, which may have made,
 // changed or removed it. What is believed of it, and of directories that come or go with it, is
 // asked for again before it returns; mounts and other nodes hear of what changed. ctx bounds the
-// wait, not the doubt: what could not be asked is not believed for longer than any name.
+// wait, not the doubt: a file that could not be asked for is not believed before it was.
 func (t *Tree) Written(ctx context.Context, link, key string) {
 	l := t.links.Load().named(link)
 	if l == nil || !strings.HasPrefix(key, l.Prefix) || !record.Representable(key) {
@@ -122,10 +122,36 @@ func (t *Tree) doubt(ctx context.Context, p place, segment string, at int64) (kn
 		return false
 	}
 	defer d.release()
-	t.askAgain(ctx, d, segment, at, true)
+	sure := false
+	if t.isAsked(d, segment) { // perhaps since before the write: what that finds would be believed
+		sure = (&inquiry{t: t, d: d, segment: segment}).ask(ctx)
+	} else {
+		sure = t.askAgain(ctx, d, segment, at, true)
+	}
+	if !sure {
+		t.doubtFile(d, segment)
+	}
 	var rows store.Rows
 	err = t.db.Scan(&rows, record.NameKey(nil, record.KindEntry, d.hash, ""), record.DirectoryEnd(d.hash), 1)
 	return err == nil && rows.Len() > 0
+}
+
+// doubtFile has a file asked for again before it is believed.
+func (t *Tree) doubtFile(d *directory, segment string) {
+	_ = t.change(d, func(e *edit) error { // else its bound will do
+		was, ok, err := e.get(segment)
+		if err == nil && ok && !was.Doubted {
+			e.doubt(segment, was)
+		}
+		return err
+	})
+}
+
+// isAsked reports whether a listing of the directory or a question about the segment is under way.
+func (t *Tree) isAsked(d *directory, segment string) bool {
+	t.asks.mu.Lock()
+	defer t.asks.mu.Unlock()
+	return d.running.Load() != nil || t.asks.byName[askKey{d.hash, segment, false}] != nil || t.asks.byName[askKey{d.hash, segment, true}] != nil
 }
 
 // Hidden counts the keys right below a directory that its listing could not show.

@@ -1,0 +1,130 @@
+package namespace
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/hearthfs/hearth"
+)
+
+// late is an origin whose answers to HEADs can be held back once they are known, and that lists
+// no directory as a whole.
+type late struct {
+	*bucket
+	answered func(key string) // nil: they come at once
+}
+
+func (o *late) List(ctx context.Context, q hearth.Listing, each func(hearth.Object) error) error {
+	if q.Limit == 0 {
+		return errors.New("not listed")
+	}
+	return o.bucket.List(ctx, q, each)
+}
+
+func (o *late) Head(ctx context.Context, key string) (hearth.Object, error) {
+	x, err := o.bucket.Head(ctx, key)
+	if o.answered != nil {
+		o.answered(key)
+	}
+	return x, err
+}
+
+func TestWhatIsWrittenWhileItIsAskedFor(t *testing.T) {
+	// A question and a listing that began before a write, and end behind it, leave nothing that is older than the write.
+	for _, there := range []bool{false, true} {
+		o := &late{}
+		w := open(t, func(x *Options) { o.bucket, _ = x.Links[0].Origin.(*bucket); x.Links[0].Origin = o })
+		w.b.put("d/z", "1", 3)
+		if there {
+			w.b.put("d/a", "1", 3)
+		}
+		asked, release := make(chan struct{}), make(chan struct{})
+		held := false
+		o.answered = func(key string) {
+			if key == "d/a" && !held {
+				held = true
+				close(asked)
+				<-release
+			}
+		}
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			_, _ = w.tree.File(context.Background(), "/", "d/a")
+		}()
+		<-asked
+		w.b.put("d/a", "2", 4)
+		w.tree.Written(context.Background(), "/", "d/a")
+		close(release)
+		<-ended
+		if n, err := w.tree.File(context.Background(), "/", "d/a"); err != nil || n.Object.ETag != "2" {
+			t.Errorf("there before %v: %v %v", there, n.Object.ETag, err)
+		}
+	}
+}
+
+func TestWhatIsWrittenWhileItIsListed(t *testing.T) {
+	// A listing that has passed a key when that is written has it nevertheless, in its new version, or not if it was deleted.
+	w := open(t, nil)
+	w.b.pageSize = 2
+	for _, key := range []string{"d/b", "d/c", "d/x", "d/y", "d/z"} {
+		w.b.put(key, "1", 3)
+	}
+	passed, release := make(chan struct{}), make(chan struct{})
+	w.b.onPage = func(_ string, page int) {
+		if page == 1 {
+			close(passed)
+			<-release
+		}
+	}
+	var got []string
+	names := func() {
+		got = nil
+		_, err := w.tree.Keys(context.Background(), "/", "d/", "", func(o *hearth.Object) bool { got = append(got, o.Key+o.ETag); return true })
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		names()
+	}()
+	<-passed
+	w.b.put("d/a", "2", 4)
+	w.b.put("d/b", "2", 4)
+	w.b.remove("d/c")
+	for _, key := range []string{"d/a", "d/b", "d/c"} {
+		w.tree.Written(context.Background(), "/", key)
+	}
+	close(release)
+	<-ended
+	if names(); !slices.Equal(got, []string{"d/a2", "d/b2", "d/x1", "d/y1", "d/z1"}) {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestWhatIsWrittenWhenNobodyCanBeAsked(t *testing.T) {
+	// A file that was written, and could not be asked for then, is asked for by who reads it next, even where names hold for ever.
+	w := open(t, func(o *Options) { o.Links[0].Freshness = Freshness{Mode: Immutable} })
+	w.b.put("d/a", "1", 3)
+	etag := func() string {
+		n, err := w.tree.File(context.Background(), "/", "d/a")
+		if err != nil {
+			return err.Error()
+		}
+		return n.Object.ETag
+	}
+	if got := etag(); got != "1" {
+		t.Fatal(got)
+	}
+	w.b.put("d/a", "2", 4)
+	w.b.down(errors.New("away"))
+	w.tree.Written(context.Background(), "/", "d/a")
+	w.b.down(nil)
+	if got := etag(); got != "2" {
+		t.Errorf("once it is back: %s", got)
+	}
+}
