@@ -47,7 +47,7 @@ func (x *exchange) document(text []byte) error {
 	h.Set("Content-Length", strconv.Itoa(len(text)))
 	x.how = "cached"
 	x.w.WriteHeader(http.StatusOK)
-	_, x.cause = x.w.Write(text)
+	x.cause = send(x.w, text, documentPatience)
 	return nil
 }
 
