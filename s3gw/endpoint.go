@@ -88,6 +88,11 @@ func Open(ctx context.Context, s Setup, o Options) (*Endpoint, error) {
 			trouble("file of the endpoint goes on as it was", "cause", err)
 		}
 	}
+	said := func(line string) {
+		if trouble != nil {
+			trouble("endpoint's server", "said", line)
+		}
+	}
 	rights := ""
 	if len(s.Anonymous) > 0 {
 		rights = "ro " + strings.Join(s.Anonymous, " ")
@@ -107,7 +112,7 @@ func Open(ctx context.Context, s Setup, o Options) (*Endpoint, error) {
 	}
 	o.Keys, o.Domains, o.Configure = x.keys, s.Domains, s.Configure
 	x.Gateway = New(o)
-	x.server, err = Listen(ctx, ServerOptions{Listen: s.Listen, Certificate: s.Certificate, Key: s.CertificateKey, Handler: x.Gateway, Trouble: report})
+	x.server, err = Listen(ctx, ServerOptions{Listen: s.Listen, Certificate: s.Certificate, Key: s.CertificateKey, Handler: x.Gateway, Trouble: report, Said: said})
 	if err != nil {
 		x.Close()
 		return nil, err

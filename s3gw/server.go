@@ -1,10 +1,12 @@
 package s3gw
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"log"
 	"net"
 	"net/http"
 	"os"
@@ -42,6 +44,9 @@ type ServerOptions struct {
 	Handler http.Handler
 	// Trouble hears of a certificate that cannot be read again; the one before goes on.
 	Trouble func(err error)
+	// Said hears in words what net/http says when an answer ended in a panic, or no connection
+	// is taken; nil: nobody does. Strangers' handshakes that fail are not told of.
+	Said func(line string)
 }
 
 // Listen begins to answer. Close it.
@@ -62,7 +67,8 @@ func Listen(ctx context.Context, o ServerOptions) (*Server, error) {
 	if keep != nil {
 		l = tls.NewListener(l, &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}, GetCertificate: keep.get})
 	}
-	s.http = http.Server{Handler: o.Handler, ReadHeaderTimeout: headersWithin, IdleTimeout: idleFor, MaxHeaderBytes: mostHeaders, DisableGeneralOptionsHandler: true}
+	s.http = http.Server{Handler: o.Handler, ReadHeaderTimeout: headersWithin, IdleTimeout: idleFor, MaxHeaderBytes: mostHeaders, DisableGeneralOptionsHandler: true,
+		ErrorLog: log.New(lines(o.Said), "", 0)} // without one it writes into whatever log the process has
 	go func() { // ends with Close
 		defer close(s.done)
 		if err := s.http.Serve(l); !errors.Is(err, http.ErrServerClosed) {
@@ -70,6 +76,17 @@ func Listen(ctx context.Context, o ServerOptions) (*Server, error) {
 		}
 	}()
 	return s, nil
+}
+
+// lines hears what a log is told.
+type lines func(line string)
+
+// Write is io.Writer's.
+func (f lines) Write(p []byte) (int, error) {
+	if f != nil && !bytes.HasPrefix(p, []byte("http: TLS handshake error")) {
+		f(string(bytes.TrimSpace(p)))
+	}
+	return len(p), nil
 }
 
 // Addr is where it answers.
