@@ -6,7 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	"github.com/zeebo/xxh3"
 
 	"github.com/hearthfs/hearth"
 )
@@ -21,7 +24,7 @@ func (s *Server) headers(ctx context.Context, o *hearth.Object) (*set, error) {
 	if fresh == 0 { // an attempt under way may have been answered before this request came
 		return s.head(ctx, o)
 	}
-	k := keyOf(o)
+	k := s.keyOf(o)
 	old := s.known.get(k)
 	if old != nil && old.believed(s.o.Now(), fresh) {
 		s.hits.Add(1)
@@ -67,9 +70,25 @@ func (s *Server) head(ctx context.Context, o *hearth.Object) (*set, error) {
 type key struct {
 	version  [16]byte
 	modified int64 // Unix ns
+	changes  uint64
 }
 
-func keyOf(o *hearth.Object) key { return key{o.Version, o.ModTime.UnixNano()} }
+func (s *Server) keyOf(o *hearth.Object) key {
+	return key{o.Version, o.ModTime.UnixNano(), s.changes.of(o.Key)}
+}
+
+// changes counts what was changed beside the bytes of objects. Headers that were asked for before
+// a change have another count in their key: they are found no more, those that are on their way
+// when it happens among them, and grow old on the shelf. Keys share counts by their hashes; a
+// foreign change costs one more question.
+type changes struct {
+	all  atomic.Uint32
+	some [4096]atomic.Uint32
+}
+
+func (c *changes) of(key string) uint64 {
+	return uint64(c.all.Load())<<32 | uint64(c.some[xxh3.HashString(key)%uint64(len(c.some))].Load())
+}
 
 const (
 	shelves = 16

@@ -48,7 +48,7 @@ func TestOneHeadForAllWhoWantIt(t *testing.T) {
 			}
 		})
 	}
-	if !hearthtest.Eventually(t.Context(), 10*time.Second, func() bool { return asking.Load() == 200 && s.asking.Flying(keyOf(o)) }) {
+	if !hearthtest.Eventually(t.Context(), 10*time.Second, func() bool { return asking.Load() == 200 && s.asking.Flying(s.keyOf(o)) }) {
 		t.Fatal("nobody asks")
 	}
 	leave()
@@ -97,7 +97,7 @@ func TestHeadersAge(t *testing.T) {
 			t.Errorf("fresh %v: %d kept", x.fresh, kept)
 		}
 		n := k.heads.Load()
-		s.Forget(o)
+		s.Changed(o.Key)
 		s.get(o, http.MethodGet)
 		rewritten := *o
 		rewritten.ModTime = o.ModTime.Add(time.Second)
@@ -197,4 +197,32 @@ func BenchmarkKnown(b *testing.B) {
 			t.render(http.Header{}, kindPlain|kindShort)
 		}
 	})
+}
+
+func TestHeadersOnTheirWayWhenTheyChange(t *testing.T) {
+	// A HEAD is under way when the object's tags are changed: its answer may be older than the
+	// change, so whoever comes next asks again, and then all is remembered as before.
+	for name, change := range map[string]func(*Server, *hearth.Object){
+		"of the key": func(s *Server, o *hearth.Object) { s.Changed(o.Key) }, "of all": func(s *Server, _ *hearth.Object) { s.AllChanged() },
+	} {
+		k := newBucket(t)
+		k.wait, k.begun = make(chan struct{}), make(chan struct{}, 4)
+		s := serve(t, k, Options{Fresh: func(string) time.Duration { return -1 }})
+		o := object("tagged", 10)
+		done := make(chan struct{})
+		go func() { // ends when the HEAD does
+			defer close(done)
+			s.get(o, http.MethodGet)
+		}()
+		<-k.begun
+		change(s.Server, o)
+		close(k.wait)
+		<-done
+		for range 2 {
+			s.get(o, http.MethodGet)
+		}
+		if n := k.heads.Load(); n != 2 {
+			t.Errorf("a change %s: %d HEADs", name, n)
+		}
+	}
 }

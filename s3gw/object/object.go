@@ -30,6 +30,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/zeebo/xxh3"
 	"golang.org/x/sync/semaphore"
 
 	"github.com/hearthfs/hearth"
@@ -95,6 +96,8 @@ type Server struct {
 	o      Options
 	known  *shelf
 	asking *flight.Group[key, *set]
+
+	changes changes
 	// What answers hold of the Pool at once. They may wait for memory while they hold
 	// some, against the Pool's rule, because most of it is never theirs.
 	large *semaphore.Weighted // blocks, a quarter of the Pool; only tried
@@ -142,8 +145,14 @@ func (s *Server) Stats() Stats {
 	return Stats{Entries: entries, Bytes: bytes, Hits: s.hits.Load(), Asks: s.asks.Load()}
 }
 
-// Forget drops what is remembered of a version, whose tags or the like were changed.
-func (s *Server) Forget(o *hearth.Object) { s.known.forget(keyOf(o)) }
+// Changed says that a key was written, or what lies beside its bytes (tags, retention): headers
+// that were asked for until now are used no more.
+func (s *Server) Changed(key string) {
+	s.changes.some[xxh3.HashString(key)%uint64(len(s.changes.some))].Add(1)
+}
+
+// AllChanged is Changed of every key.
+func (s *Server) AllChanged() { s.changes.all.Add(1) }
 
 // Serve answers a GET or HEAD of an object. What else may change the answer (versionId, SSE-C,
 // ...) is the caller's to keep away, and so are response-* parameters of anonymous requests.

@@ -82,7 +82,7 @@ func TestChangedBeforeTheFirstByte(t *testing.T) {
 			if w := s.get(o, http.MethodGet); w.Code != 599 || !errors.Is(s.errs()[0], err) {
 				t.Errorf("a read of %d: %d, %v", size, w.Code, s.errs())
 			}
-			s.Forget(o)
+			s.Changed(o.Key)
 			k.fail(err)
 			if w := s.get(o, http.MethodHead); w.Code != 599 || !errors.Is(s.errs()[1], err) {
 				t.Errorf("a HEAD: %d, %v", w.Code, s.errs())
