@@ -11,7 +11,6 @@ import (
 	"github.com/hearthfs/hearth/cache"
 	"github.com/hearthfs/hearth/namespace"
 	"github.com/hearthfs/hearth/node/figures"
-	"github.com/hearthfs/hearth/node/watch"
 	"github.com/hearthfs/hearth/origin"
 	"github.com/hearthfs/hearth/s3gw"
 )
@@ -70,7 +69,7 @@ func (n *Node) otherBucket(ctx context.Context, bucket string) (s3gw.Link, error
 		o.URL, o.Identity = "s3://"+bucket, ""
 		made, _, err := n.linkTo(ctx, MountRequest{Mount: Mount{Freshness: l.Freshness}, Origin: &o, FailStale: l.FailStale})
 		if err != nil {
-			return s3gw.Link{}, watch.Explained(err)
+			return s3gw.Link{}, err
 		}
 		all := n.buckets()
 		if i := slices.IndexFunc(all, func(x s3gw.Link) bool { return x.Name == made.name }); i >= 0 {

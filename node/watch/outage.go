@@ -25,7 +25,7 @@ func Explained(err error) error {
 	case asked.Code == "InvalidBucketName":
 		kind = answer.KindUsage
 	}
-	return &answer.Error{Kind: kind, Message: origin.Explain(err)}
+	return &answer.Error{Kind: kind, Message: origin.Explain(err), Cause: err}
 }
 
 // FailureOfNames is an error of a question; nil: none.
