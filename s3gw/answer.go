@@ -7,12 +7,16 @@ type answer struct {
 	http.ResponseWriter
 	status int
 	bytes  int64
+	before func(http.Header) // what the last word on the headers is; nil: nothing
 }
 
 // WriteHeader is http.ResponseWriter's.
 func (a *answer) WriteHeader(status int) {
-	if status >= 200 {
+	if status >= 200 && a.status == 0 {
 		a.status = status
+		if a.before != nil {
+			a.before(a.Header())
+		}
 	}
 	a.ResponseWriter.WriteHeader(status)
 }
@@ -20,7 +24,7 @@ func (a *answer) WriteHeader(status int) {
 // Write is http.ResponseWriter's.
 func (a *answer) Write(p []byte) (int, error) {
 	if a.status == 0 {
-		a.status = http.StatusOK
+		a.WriteHeader(http.StatusOK)
 	}
 	n, err := a.ResponseWriter.Write(p)
 	a.bytes += int64(n)

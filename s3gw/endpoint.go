@@ -8,7 +8,9 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
+	"github.com/hearthfs/hearth/s3gw/cors"
 	"github.com/hearthfs/hearth/s3gw/keys"
 	"github.com/hearthfs/hearth/s3gw/object"
 )
@@ -34,6 +36,9 @@ type Setup struct {
 	Configure bool
 	// AccessLog is a file that gets a line for each request; "": none.
 	AccessLog string
+	// CORS are the origins whose pages may use the endpoint, as browsers write them, each with
+	// at most one *; none: no page.
+	CORS []string
 }
 
 // The environment's one key, which may read and write all.
@@ -47,7 +52,7 @@ func (s Setup) Problems() map[string]error {
 	all := map[string]error{}
 	if s.Listen == "" {
 		for key, set := range map[string]bool{"s3.keys_file": s.KeysFile != "", "s3.anonymous": len(s.Anonymous) > 0, "s3.certificate": s.Certificate != "", "s3.certificate_key": s.CertificateKey != "",
-			"s3.domains": len(s.Domains) > 0, "s3.all_buckets": s.AllBuckets, "s3.configure": s.Configure, "s3.access_log": s.AccessLog != ""} {
+			"s3.domains": len(s.Domains) > 0, "s3.all_buckets": s.AllBuckets, "s3.configure": s.Configure, "s3.access_log": s.AccessLog != "", "s3.cors": len(s.CORS) > 0} {
 			if set {
 				all[key] = fmt.Errorf("%s: this node answers no S3 clients: say where (s3.listen), or take this setting away", key)
 			}
@@ -60,7 +65,20 @@ func (s Setup) Problems() map[string]error {
 	if s.KeysFile == "" && len(s.Anonymous) == 0 && os.Getenv(accessVariable) == "" {
 		all["s3.keys_file"] = fmt.Errorf("s3.listen: nobody could ask: give s3.keys_file (a line ACCESS SECRET ro|rw BUCKET[/PREFIX]|*), or one key in %s and %s, or s3.anonymous for what anybody may read", accessVariable, secretVariable)
 	}
+	if _, err := s.rules(); err != nil {
+		all["s3.cors"] = fmt.Errorf("s3.cors: %w", err)
+	}
 	return all
+}
+
+// rules are those of CORS; nil: there are none. The names that pages are shown are for those
+// that send credentials: others see all headers by the *.
+func (s Setup) rules() (*cors.Rules, error) {
+	if len(s.CORS) == 0 {
+		return nil, nil
+	}
+	return cors.New([]cors.Rule{{Origins: s.CORS, Methods: []string{"GET", "HEAD", "PUT", "POST", "DELETE"},
+		Expose: []string{"ETag", "x-amz-request-id", "x-amz-id-2", "x-amz-version-id", "x-amz-delete-marker", "x-amz-bucket-region", "x-amz-mp-parts-count", "*"}, MaxAge: time.Hour}})
 }
 
 // Endpoint is a Gateway and where it answers.
@@ -111,6 +129,7 @@ func Open(ctx context.Context, s Setup, o Options) (*Endpoint, error) {
 		o.Access = x.log.take
 	}
 	o.Keys, o.Domains, o.Configure = x.keys, s.Domains, s.Configure
+	o.CORS, _ = s.rules() // Problems looked at them
 	x.Gateway = New(o)
 	x.server, err = Listen(ctx, ServerOptions{Listen: s.Listen, Certificate: s.Certificate, Key: s.CertificateKey, Handler: x.Gateway, Trouble: report, Said: said})
 	if err != nil {

@@ -30,9 +30,13 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/internal/flight"
 	"github.com/hearthfs/hearth/namespace"
 	"github.com/hearthfs/hearth/origin"
+	"github.com/hearthfs/hearth/s3gw/cors"
 	"github.com/hearthfs/hearth/s3gw/fault"
 	"github.com/hearthfs/hearth/s3gw/keys"
 	"github.com/hearthfs/hearth/s3gw/object"
@@ -65,6 +69,9 @@ type Options struct {
 	Domains []string
 	// Configure passes on what configures buckets.
 	Configure bool
+	// CORS are the rules for pages in browsers; none: those of the bucket are told with what is
+	// passed on, and no preflight is answered.
+	CORS *cors.Rules
 	// Access gets a line for each request; nil: nobody does.
 	Access func(Line)
 	// Refused hears of requests that nobody may make, and why; nil: nobody does.
@@ -80,18 +87,25 @@ type Gateway struct {
 	objects *object.Server
 	passes  *pass.Pass
 	ids     atomic.Uint64
-	prefix  string         // of the requests' ids
-	started time.Time      // and when buckets are said to be made
-	spare   sync.Pool      // of *[]byte, for documents
-	owners  sync.Map       // listing.Owner of links' objects, by the link's name
-	work    sync.WaitGroup // requests under way
-	fine    sync.Map       // links whose listings tell times to less than a second, by name
-	figures figures
+	prefix  string                      // of the requests' ids
+	started time.Time                   // and when buckets are said to be made
+	spare   sync.Pool                   // of *[]byte, for documents
+	owners  sync.Map                    // listing.Owner of links' objects, by the link's name
+	work    sync.WaitGroup              // requests under way
+	fine    sync.Map                    // links whose listings tell times to less than a second, by name
+	made    *flight.Twins[string, Link] // by bucket
+	lending *semaphore.Weighted         // bytes of blocks, to batches
+	// patience with clients' bodies, leave with those that nobody reads.
+	patience, leave time.Duration
+	figures         figures
 }
 
 // New returns a Gateway that has answered nothing yet.
 func New(o Options) *Gateway {
-	g := &Gateway{o: o, passes: pass.New(pass.Options{}), verify: sigv4.New(sigv4.Options{Secret: o.Keys.Secret, Now: o.Now}), started: time.Now()}
+	g := &Gateway{o: o, passes: pass.New(pass.Options{}), verify: sigv4.New(sigv4.Options{Secret: o.Keys.Secret, Now: o.Now}), started: time.Now(), patience: bodyPatience, leave: leavePatience}
+	nothing := func(Link) {}
+	g.lending = semaphore.NewWeighted(max(hearth.BlockSize, o.Pool.Stats().Budget/batchShare))
+	g.made = flight.NewTwins[string](nothing, nothing)
 	var first [4]byte
 	_, _ = rand.Read(first[:]) // never fails
 	g.prefix = hex.EncodeToString(first[:])
@@ -115,6 +129,10 @@ func (g *Gateway) Close() {
 func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x := &exchange{Gateway: g, w: &answer{ResponseWriter: w}, r: r, began: time.Now(),
 		id: g.prefix + strconv.FormatUint(g.ids.Add(1)+1<<32, 16)}
+	w.Header().Set("X-Amz-Request-Id", x.id) // the origin's own stands in its place in what it answers
+	if g.o.CORS != nil && r.Method != http.MethodOptions {
+		x.w.before = func(h http.Header) { g.o.CORS.Allow(h, r) }
+	}
 	g.work.Add(1)
 	defer g.work.Done()
 	g.figures.underway.Add(1)
@@ -142,8 +160,11 @@ type exchange struct {
 // serve answers. An error is a *fault.Error, or one of an origin; nothing was written then.
 func (x *exchange) serve() error {
 	var err error
-	if x.asks, err = request.Parse(x.r, request.Options{Hosts: x.o.Domains}); err != nil {
+	if x.asks, err = request.Parse(x.r, request.Options{Hosts: x.o.Domains, CORS: x.o.CORS != nil}); err != nil {
 		return err
+	}
+	if x.asks.Operation == "Preflight" { // it is never signed, and asks for nothing
+		return x.preflight()
 	}
 	if x.who, err = x.verify.Verify(x.r); err != nil {
 		return err
@@ -153,6 +174,9 @@ func (x *exchange) serve() error {
 	}
 	if x.asks.Bucket == "" {
 		return x.service()
+	}
+	if x.asks.Operation == "CreateBucket" {
+		return x.create()
 	}
 	if x.links, err = x.shown(x.r.Context(), x.asks.Bucket); err != nil {
 		return err
@@ -166,11 +190,24 @@ func (x *exchange) serve() error {
 		return x.write()
 	case request.Configure:
 		if !x.o.Configure {
-			return fault.New("AccessDenied", "%s configures a bucket: this endpoint passes that on only where s3.configure is true", x.asks.Operation)
+			return x.configures()
 		}
 		return x.write()
 	}
-	return fault.New("NotImplemented", "%s is not answered here", x.asks.Operation)
+	return x.batch()
+}
+
+func (x *exchange) configures() error {
+	return fault.New("AccessDenied", "%s configures a bucket: this endpoint passes that on only where s3.configure is true", x.asks.Operation)
+}
+
+// preflight answers a browser.
+func (x *exchange) preflight() error {
+	if x.o.CORS == nil {
+		return fault.New("AccessDenied", "CORSResponse: CORS is not enabled at this endpoint: s3.cors says for which pages it is.")
+	}
+	x.how = "cached"
+	return x.o.CORS.Preflight(x.w, x.r)
 }
 
 // allowed holds the request against the rights of who sent it.
@@ -179,8 +216,14 @@ func (x *exchange) allowed() error {
 	if access == "" && x.asks.Overrides {
 		return fault.New("InvalidRequest", "Request specific response headers cannot be used for anonymous GET requests.")
 	}
-	if x.asks.Operation == "ListBuckets" && x.asks.How == request.Cached && access != "" {
+	if x.asks.Operation == "ListBuckets" {
+		if access == "" {
+			return fault.New("AccessDenied", "Access Denied.") // nobody has buckets
+		}
 		return nil // who asks is shown what is theirs
+	}
+	if x.asks.Operation == "CreateBucket" && access != "" && len(x.bucket(x.asks.Bucket)) > 0 && x.o.Keys.Sees(access, x.asks.Bucket) {
+		return nil // who may see it is told that it is there
 	}
 	hidden := false
 	if x.asks.Allowed(func(n request.Need) bool {
@@ -216,6 +259,8 @@ func (x *exchange) shows(n request.Need) bool {
 	switch {
 	case n.Bucket == "": // the service, or a key whose dots lead out of its bucket
 		return x.asks.Bucket == "" || x.o.Other != nil
+	case len(links) == 0 && n.Bucket != x.asks.Bucket: // a copy's source
+		return x.o.Other != nil && !request.Reserved(n.Bucket)
 	case n.Some || len(links) == 0: // that there is no such bucket is told later
 		return true
 	case holding(links, n.Key) != nil:
@@ -225,24 +270,10 @@ func (x *exchange) shows(n request.Need) bool {
 	return above && slices.ContainsFunc(links, func(l Link) bool { return strings.HasPrefix(l.Prefix, n.Key) })
 }
 
-// shown are the links of a bucket; one is made where all buckets are shown.
-func (g *Gateway) shown(ctx context.Context, bucket string) ([]Link, error) {
-	if links := g.bucket(bucket); len(links) > 0 || g.o.Other == nil {
-		if len(links) == 0 {
-			return nil, fault.New("NoSuchBucket", "The specified bucket does not exist: this endpoint shows the buckets of its links.")
-		}
-		return links, nil
-	}
-	l, err := g.o.Other(ctx, bucket)
-	if err != nil {
-		return nil, err
-	}
-	return []Link{l}, nil
-}
-
 // refuse answers with an error.
 func (x *exchange) refuse(err error) {
 	x.cause = err
+	x.unread()
 	var f *fault.Error
 	switch {
 	case errors.As(err, &f):
@@ -259,6 +290,14 @@ func (x *exchange) refuse(err error) {
 		panic(http.ErrAbortHandler)
 	}
 	f.Write(x.w, x.r, x.id)
+}
+
+// unread bounds the wait for a body that nobody reads here: net/http reads some of it, to keep
+// the connection.
+func (x *exchange) unread() {
+	if x.r.ContentLength != 0 {
+		_ = http.NewResponseController(x.w).SetReadDeadline(time.Now().Add(x.leave)) // a test's recorder has none
+	}
 }
 
 // fresh is how long a link's names are believed.

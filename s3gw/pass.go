@@ -24,6 +24,7 @@ func (x *exchange) passThen(change func(*http.Request), then func(*http.Response
 	r := x.r.Clone(x.r.Context()) // shallow, with headers of its own
 	if r.Body = x.who.Body(); x.body != nil {
 		r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(x.body)), int64(len(x.body))
+		x.plainly(r.Header)
 	} else {
 		r.ContentLength = x.who.Rewrite(r.Header)
 	}
@@ -32,6 +33,8 @@ func (x *exchange) passThen(change func(*http.Request), then func(*http.Response
 	}
 	if x.how = "passed"; then != nil {
 		x.how = "written"
+	} else if x.asks.Changes && x.asks.Key != "" { // its tags, perhaps, and no name
+		then = func(*http.Response, error) { x.objects.Changed(x.asks.Key) }
 	}
 	var answer *http.Response
 	var asked error

@@ -3,11 +3,13 @@ package s3gw
 import (
 	"bytes"
 	"context"
+	"crypto/md5" // S3's Content-MD5
+	"encoding/base64"
 	"errors"
 	"io"
 	"net/http"
+	"os"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/hearthfs/hearth"
@@ -15,20 +17,21 @@ import (
 	"github.com/hearthfs/hearth/s3gw/request"
 )
 
-const (
-	// seenWithin is how long an answer waits until what was written is known here.
-	seenWithin = 5 * time.Second
-	// mostAsked keys of a write are asked for one by one, so many at a time; of a directory
-	// with more of them the names are listed again.
-	mostAsked, atOnce = 16, 8
-)
+// bodyPatience is how long a client may send nothing of a body that is for the endpoint, and
+// leavePatience how long it may take over one that is for nobody.
+const bodyPatience, leavePatience = 30 * time.Second, 5 * time.Second
 
 // write sends a request on and has the tree ask again for what it wrote, before the answer
 // goes out.
 func (x *exchange) write() error {
-	keys, err := x.touched()
-	if err != nil {
-		return err
+	var keys []string
+	if x.asks.Touches == request.Listed {
+		var err error
+		if keys, err = x.listed(); err != nil {
+			return err
+		}
+	} else if x.asks.Key != "" {
+		keys = []string{x.asks.Key}
 	}
 	return x.passThen(nil, func(answer *http.Response, err error) {
 		if answer == nil && err == nil || answer != nil && answer.StatusCode >= 400 && answer.StatusCode < 500 {
@@ -37,29 +40,17 @@ func (x *exchange) write() error {
 		// The client may be gone, and what it wrote is there.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(x.r.Context()), seenWithin)
 		defer cancel()
-		x.written(ctx, keys)
+		x.forget(ctx, keys)
 		if x.o.Settle != nil {
 			x.o.Settle(ctx)
 		}
 	})
 }
 
-// touched are the keys that a write may change. Rights of those in a body are looked at here.
-func (x *exchange) touched() ([]string, error) {
-	switch x.asks.Touches {
-	case request.Nothing:
-		return nil, nil
-	case request.TheKey, request.Below:
-		return []string{x.asks.Key}, nil
-	case request.Listed:
-		return x.listed()
-	}
-	return nil, nil
-}
-
-// listed are the keys of a DeleteObjects, whose body is read and sent on from memory.
+// listed are the keys of a DeleteObjects, whose body is read and sent on from memory. Rights of
+// each are looked at here.
 func (x *exchange) listed() ([]string, error) {
-	body, err := io.ReadAll(io.LimitReader(x.who.Payload(), request.MaxDeletesBytes+1))
+	body, err := x.read(request.MaxDeletesBytes)
 	if err != nil {
 		return nil, err
 	}
@@ -76,46 +67,51 @@ func (x *exchange) listed() ([]string, error) {
 	return keys, nil
 }
 
-// written has the tree ask again for keys.
-func (x *exchange) written(ctx context.Context, keys []string) {
-	byDir := map[string][]string{}
-	for _, key := range keys {
-		dir := key[:strings.LastIndexByte(key, '/')+1]
-		byDir[dir] = append(byDir[dir], key)
-	}
-	var work sync.WaitGroup
-	defer work.Wait()
-	room := make(chan struct{}, atOnce)
-	for dir, all := range byDir {
-		if len(all) > mostAsked {
-			x.listAgain(ctx, dir)
-			all = all[:1] // and the directory's own name
+// read reads a body that is for the endpoint: at most one byte more than most. A client that
+// sends nothing of it for the endpoint's patience is waited for no longer.
+func (x *exchange) read(most int64) ([]byte, error) {
+	c := http.NewResponseController(x.w)
+	defer func() { _ = c.SetReadDeadline(time.Time{}) }()
+	body := x.who.Payload()
+	return io.ReadAll(io.LimitReader(reader(func(p []byte) (int, error) {
+		_ = c.SetReadDeadline(time.Now().Add(x.patience)) // a test's recorder has none
+		n, err := body.Read(p)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			err = fault.Of(err, "RequestTimeout", "Nothing of the body came for %v.", x.patience)
 		}
-		for _, key := range all {
-			room <- struct{}{}
-			work.Go(func() {
-				defer func() { <-room }()
-				for i := range x.links {
-					if strings.HasPrefix(key, x.links[i].Prefix) {
-						x.o.Tree.Written(ctx, x.links[i].Name, key)
-					}
-				}
-			})
-		}
-	}
+		return n, err
+	}), most+1))
 }
 
-// listAgain has the tree list a directory that it knows.
-func (x *exchange) listAgain(ctx context.Context, dir string) {
-	for i := range x.links {
-		l := &x.links[i]
-		if !strings.HasPrefix(dir, l.Prefix) {
-			continue
+// reader is an io.Reader made of its one method.
+type reader func([]byte) (int, error)
+
+// Read calls it.
+func (r reader) Read(p []byte) (int, error) { return r(p) }
+
+// plainly changes the headers of a request whose body was read here, and goes on decoded: what
+// followed it as a trailer becomes a header, and without any checksum, which DeleteObjects must
+// have, there is one of ours.
+func (x *exchange) plainly(h http.Header) {
+	if strings.HasPrefix(h.Get("X-Amz-Content-Sha256"), "STREAMING-") {
+		h.Set("X-Amz-Content-Sha256", "UNSIGNED-PAYLOAD")
+		for _, name := range h["X-Amz-Trailer"] {
+			h.Del(name)
 		}
-		if n, err := x.o.Tree.Prefix(ctx, l.Name, dir); err == nil {
-			_ = x.o.Tree.Refresh(ctx, n.ID, x.o.Tree.Now()+1) // else its bound will do
+		for name, value := range x.who.Trailer() {
+			h.Set(name, value)
+		}
+		for _, name := range []string{"X-Amz-Trailer", "X-Amz-Decoded-Content-Length", "Content-Encoding", "Trailer"} {
+			h.Del(name)
 		}
 	}
+	for name := range h {
+		if name == "Content-Md5" || strings.HasPrefix(name, "X-Amz-Checksum-") {
+			return
+		}
+	}
+	sum := md5.Sum(x.body)
+	h.Set("Content-Md5", base64.StdEncoding.EncodeToString(sum[:]))
 }
 
 // headOf asks the origin for the headers of a version.

@@ -20,6 +20,9 @@ type S3 struct {
 	// AccessLog is a file that gets a line for each request, as of Amazon's server access
 	// log; "": none is written.
 	AccessLog string
+	// CORS are the origins whose pages may use the endpoint, as browsers write them
+	// (https://app.example.org), each with at most one *; none: no page.
+	CORS []string
 }
 
 // S3AccessVariable and S3SecretVariable are where the endpoint's one key is looked for when

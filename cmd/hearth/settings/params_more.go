@@ -126,6 +126,8 @@ func s3Params() []Param {
 			set: with(parseBool, func(s *Settings) *bool { return &s.S3.Configure })},
 		{Key: "s3.access_log", Flag: "s3-access-log", Kind: "path", Default: "none", Help: "file that gets a line for each request, as of Amazon's server access log",
 			set: with(text, func(s *Settings) *string { return &s.S3.AccessLog })},
+		{Key: "s3.cors", Flag: "s3-cors", Kind: "list of ORIGIN or *", Default: "none", Help: "pages that may use the endpoint from browsers, such as https://app.example.org or https://*.example.org",
+			set: with(parseHosts, func(s *Settings) *[]string { return &s.S3.CORS })},
 	}
 }
 

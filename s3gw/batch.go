@@ -1,0 +1,389 @@
+package s3gw
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/origin"
+	"github.com/hearthfs/hearth/s3gw/fault"
+	"github.com/hearthfs/hearth/s3gw/request"
+)
+
+const (
+	// batchAhead objects of a batch are looked up ahead of the one that is sent, and as many
+	// blocks read: 16 that are not in the cache are then asked for at a time.
+	batchAhead = 16
+	// batchShare of the Pool may lie in the blocks of all batches: an eighth. They wait for
+	// memory while they hold some, against the Pool's rule, because most of it is never theirs.
+	batchShare = 8
+	// batchStall is how long a client may take for a piece of an answer, and batchPiece its bytes.
+	batchStall = time.Minute
+	batchPiece = 256 << 10
+)
+
+// batch answers POST /BUCKET?hearth-batch, by which many small objects cost one request:
+//
+//	body    a line for each object: its key, or {"key": KEY, "range": "bytes=0-99"}; at most 10,000
+//	answer  for each of them, in order, a line "STATUS LENGTH ETAG" and LENGTH bytes, or
+//	        "STATUS 0 CODE" with S3's code of what is wrong with that one; at last "end COUNT"
+//
+// The formats are request.Batch's and request.BatchWriter's. Each key needs the right to read it,
+// and gives what GetObject would; what the cache does not know the origin is asked for, where
+// its turn comes. The answer has no length: it begins when the first object is there. Who does
+// not find the last line has not got all; the connection is cut where an object breaks off.
+func (x *exchange) batch() error {
+	body, err := x.read(request.MaxBatchBytes)
+	if err != nil {
+		return err
+	}
+	items, err := request.Batch(bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(x.r.Context())
+	b := &batch{exchange: x, ctx: ctx, found: make(chan *batched, batchAhead), parts: make(chan *batchPart, batchAhead)}
+	defer b.work.Wait()
+	defer b.drain()
+	defer cancel()
+	b.work.Go(func() { b.look(items) })
+	b.work.Go(b.fetch)
+	x.how = "cached"
+	x.w.Header().Set("Content-Type", request.BatchType)
+	x.w.WriteHeader(http.StatusOK)
+	b.to = request.NewBatchWriter(x.w)
+	if err := b.send(); err != nil {
+		x.cause = err
+		panic(http.ErrAbortHandler) // what breaks off must not look whole
+	}
+	return nil
+}
+
+// batch is one under way: look finds what its keys name, fetch begins to read their blocks in
+// order, and send writes them.
+type batch struct {
+	*exchange
+	ctx   context.Context
+	to    *request.BatchWriter
+	found chan *batched   // in order, closed at the end
+	parts chan *batchPart // in order, closed at the end
+	work  sync.WaitGroup
+}
+
+// batched is one object of a batch.
+type batched struct {
+	request.Item
+	done chan struct{} // closed when the rest is there
+	link *Link
+	o    *hearth.Object // nil: the origin is to be asked
+	off  int64          // of the bytes that are asked for
+	n    int64
+	err  error
+}
+
+// batchPart is what lies in one block of an object, or an object without bytes.
+type batchPart struct {
+	of    *batched
+	first bool
+	off   int // in the block
+	n     int
+	lent  int64
+	done  chan struct{} // closed when view or err is there
+	view  *hearth.View
+	err   error
+}
+
+func (b *batch) look(items []request.Item) {
+	defer close(b.found)
+	for _, it := range items {
+		o := &batched{Item: it, done: make(chan struct{})}
+		select {
+		case b.found <- o: // which bounds how many are under way
+		case <-b.ctx.Done():
+			return
+		}
+		b.work.Go(func() {
+			defer close(o.done)
+			o.err = b.lookUp(o)
+		})
+	}
+}
+
+// lookUp finds what an item names, if its reader may read it.
+func (b *batch) lookUp(o *batched) (err error) {
+	may := func(n request.Need) bool { return b.may(n) && b.shows(n) }
+	if !(request.Need{Bucket: b.asks.Bucket, Key: o.Key}).Granted(may) {
+		return fault.New("AccessDenied", "Access Denied: %q.", o.Key)
+	}
+	if o.link = holding(b.links, o.Key); o.link == nil {
+		return fault.New("AccessDenied", "This endpoint does not show %q.", o.Key)
+	}
+	if alias, _ := request.Alias(o.Key); alias != o.Key {
+		return nil // origins differ about it
+	}
+	if o.o, err = b.find(o.link, o.Key); err != nil || o.o == nil {
+		return err
+	}
+	if !o.o.Cacheable() || o.o.Size < 0 {
+		o.o = nil
+		return nil
+	}
+	var ok bool
+	if o.off, o.n, ok = span(o.Range, o.o.Size); !ok {
+		return fault.New("InvalidRange", "The requested range is not satisfiable")
+	}
+	return nil
+}
+
+// span is where a range, as request.Batch lets it pass, lies in an object; false: nowhere.
+func span(text string, size int64) (off, n int64, ok bool) {
+	if text == "" {
+		return 0, size, true
+	}
+	first, last, _ := strings.Cut(strings.TrimPrefix(text, "bytes="), "-")
+	from, _ := strconv.ParseInt(first, 10, 64) // they are at most 18 digits, or none
+	to, _ := strconv.ParseInt(last, 10, 64)
+	switch {
+	case first == "": // the last so many
+		n = min(to, size)
+		return size - n, n, n > 0
+	case last == "":
+		to = size - 1
+	}
+	to = min(to, size-1)
+	return from, to - from + 1, from < size
+}
+
+// fetch has blocks read ahead, in their order: who waits for memory has no later one that holds
+// any, so that every batch ends.
+func (b *batch) fetch() {
+	defer close(b.parts)
+	for o := range b.found {
+		<-o.done
+		if o.err != nil || o.o == nil || o.n == 0 {
+			if !b.put(&batchPart{of: o, first: true}) {
+				return
+			}
+			continue
+		}
+		for at, end := o.off, o.off+o.n; at < end; {
+			block := o.o.Block(at / hearth.BlockSize)
+			off := int(at - block.Offset())
+			p := &batchPart{of: o, first: at == o.off, off: off, n: int(min(end-at, int64(block.Len()-off))), done: make(chan struct{})}
+			if !b.begin(p, block) || !b.put(p) {
+				return
+			}
+			at += int64(p.n)
+		}
+	}
+}
+
+// begin begins to read a part, once there is memory for it.
+func (b *batch) begin(p *batchPart, block hearth.Block) bool {
+	p.lent = int64(block.Len()) // a View of a part may hold all of it
+	if b.lending.Acquire(b.ctx, p.lent) != nil {
+		return false
+	}
+	b.work.Go(func() {
+		defer close(p.done)
+		p.view, p.err = b.o.Source.Get(b.ctx, block, p.off, p.n)
+	})
+	return true
+}
+
+// put hands a part on, or gives back what it holds.
+func (b *batch) put(p *batchPart) bool {
+	select {
+	case b.parts <- p:
+		return true
+	case <-b.ctx.Done():
+		b.release(p)
+		return false
+	}
+}
+
+// release waits for a part and gives back what it holds.
+func (b *batch) release(p *batchPart) {
+	if p.done == nil {
+		return
+	}
+	<-p.done
+	if p.view != nil {
+		p.view.Release()
+		p.view = nil
+	}
+	b.lending.Release(p.lent)
+	p.done = nil
+}
+
+// drain releases what was not sent, once the context has ended.
+func (b *batch) drain() {
+	for p := range b.parts {
+		b.release(p)
+	}
+}
+
+// send writes the objects in order.
+func (b *batch) send() error {
+	var skip *batched // the rest of it is not wanted
+	for p := range b.parts {
+		if p.of == skip {
+			b.release(p)
+			continue
+		}
+		broken, err := b.sendPart(p)
+		b.release(p)
+		if err != nil {
+			return err
+		}
+		if broken {
+			skip = p.of
+			if err := b.again(p.of); err != nil {
+				return err
+			}
+		}
+	}
+	if err := context.Cause(b.ctx); err != nil {
+		return err
+	}
+	b.allow()
+	if err := b.to.Close(); err != nil {
+		return err
+	}
+	return http.NewResponseController(b.w).Flush()
+}
+
+// sendPart writes a part. broken: nothing of its object was written, and cannot be had so. An
+// error ends the batch.
+func (b *batch) sendPart(p *batchPart) (broken bool, err error) {
+	o := p.of
+	switch {
+	case o.err != nil:
+		return false, b.fault(o.err)
+	case o.o == nil:
+		return true, nil
+	case p.done == nil:
+		return false, b.line(o)
+	}
+	<-p.done
+	if p.err == nil && p.view.Len() != p.n {
+		p.err = io.ErrUnexpectedEOF
+	}
+	if p.err != nil {
+		if p.first && b.ctx.Err() == nil {
+			o.err = p.err
+			return true, nil
+		}
+		return false, p.err
+	}
+	if p.first {
+		if err := b.line(o); err != nil {
+			return false, err
+		}
+	}
+	return false, b.write(p.view.Bytes())
+}
+
+// line announces an object.
+func (b *batch) line(o *batched) error {
+	b.allow()
+	status := http.StatusOK
+	if o.Range != "" {
+		status = http.StatusPartialContent
+	}
+	return b.to.Object(status, o.n, `"`+o.o.ETag+`"`)
+}
+
+func (b *batch) write(p []byte) error {
+	for len(p) > 0 {
+		b.allow()
+		n, err := b.to.Write(p[:min(len(p), batchPiece)])
+		if err != nil {
+			return err
+		}
+		p = p[n:]
+	}
+	return nil
+}
+
+// allow gives the client its time anew.
+func (b *batch) allow() {
+	_ = http.NewResponseController(b.w).SetWriteDeadline(time.Now().Add(batchStall)) // a test's recorder has none
+}
+
+// fault writes what is wrong with one object.
+func (b *batch) fault(err error) error {
+	if b.ctx.Err() != nil {
+		return context.Cause(b.ctx)
+	}
+	b.allow()
+	var f *fault.Error
+	switch {
+	case errors.As(err, &f):
+	case origin.Away(err):
+		f = fault.Of(err, "ServiceUnavailable", "The bucket cannot be reached now.")
+	default:
+		f = fault.Of(err, "InternalError", "It could not be read.")
+	}
+	return b.to.Fault(f)
+}
+
+// again asks the origin for an object that the cache cannot give: it has the last word.
+func (b *batch) again(o *batched) error {
+	if errors.Is(o.err, hearth.ErrStale) {
+		b.o.Tree.Forget(o.o)
+	}
+	r, err := http.NewRequestWithContext(b.ctx, http.MethodGet, "/", nil)
+	if err != nil {
+		return b.fault(err)
+	}
+	if o.Range != "" {
+		r.Header.Set("Range", o.Range)
+	}
+	answer, err := o.link.Origin.Forward(b.ctx, r, b.asks.Bucket, escape(o.Key))
+	if err != nil {
+		return b.fault(err)
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK && answer.StatusCode != http.StatusPartialContent || answer.ContentLength < 0 {
+		return b.fault(said(answer))
+	}
+	b.allow()
+	if err := b.to.Object(answer.StatusCode, answer.ContentLength, answer.Header.Get("Etag")); err != nil {
+		return err
+	}
+	space := make([]byte, 64<<10)
+	for left := answer.ContentLength; left > 0; {
+		n, err := answer.Body.Read(space)
+		if e := b.write(space[:n]); e != nil {
+			return e
+		}
+		if left -= int64(n); err != nil && left > 0 {
+			return err
+		}
+	}
+	return nil
+}
+
+// said is the error of an origin's answer.
+func said(answer *http.Response) error {
+	code := "InternalError"
+	switch answer.StatusCode {
+	case http.StatusNotFound:
+		code = "NoSuchKey"
+	case http.StatusForbidden:
+		code = "AccessDenied"
+	case http.StatusRequestedRangeNotSatisfiable:
+		code = "InvalidRange"
+	case http.StatusServiceUnavailable:
+		code = "SlowDown"
+	}
+	return fault.Of(errors.New("the origin answers "+answer.Status), code, "The origin does not give it.")
+}

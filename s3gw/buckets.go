@@ -1,0 +1,137 @@
+package s3gw
+
+import (
+	"context"
+	"encoding/xml"
+	"errors"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hearthfs/hearth/origin"
+	"github.com/hearthfs/hearth/s3gw/fault"
+	"github.com/hearthfs/hearth/s3gw/listing"
+	"github.com/hearthfs/hearth/s3gw/request"
+)
+
+// shown are the links of a bucket; one is made where all buckets are shown, by one request for
+// all that come meanwhile.
+func (g *Gateway) shown(ctx context.Context, bucket string) ([]Link, error) {
+	if links := g.bucket(bucket); len(links) > 0 {
+		return links, nil
+	}
+	if g.o.Other == nil {
+		return nil, fault.New("NoSuchBucket", "The specified bucket does not exist: this endpoint shows the buckets of its links.")
+	}
+	if request.Reserved(bucket) {
+		return nil, noBucket(nil)
+	}
+	l, _, err := g.made.Do(ctx, bucket, func(ctx context.Context) (Link, error) {
+		if links := g.bucket(bucket); len(links) > 0 { // by the one before
+			return links[0], nil
+		}
+		return g.o.Other(ctx, bucket)
+	})
+	var asked *origin.Error
+	switch {
+	case err == nil:
+		return []Link{l}, nil
+	case errors.As(err, &asked) && (asked.Code == "NoSuchBucket" || asked.Status == http.StatusNotFound):
+		return nil, noBucket(err)
+	}
+	return nil, err
+}
+
+func noBucket(cause error) error {
+	return fault.Of(cause, "NoSuchBucket", "The specified bucket does not exist")
+}
+
+// create answers CreateBucket. Some clients send it ahead of any upload; a bucket that is shown
+// is there.
+func (x *exchange) create() error {
+	all := x.o.Links()
+	switch {
+	case slices.ContainsFunc(all, func(l Link) bool { return l.Bucket == x.asks.Bucket }):
+		return fault.New("BucketAlreadyOwnedByYou", "Your previous request to create the named bucket succeeded and you already own it.")
+	case !x.o.Configure:
+		return x.configures()
+	case x.o.Other == nil || len(all) == 0:
+		return fault.New("AccessDenied", "This endpoint shows the buckets of its links, and no new one: s3.all_buckets is not true.")
+	case request.Reserved(x.asks.Bucket):
+		return fault.New("InvalidBucketName", "The specified bucket is not valid.")
+	}
+	x.links = []Link{{Bucket: x.asks.Bucket, Origin: all[0].Origin}} // no link yet: there are no names to be forgotten
+	return x.passThen(nil, func(*http.Response, error) {})
+}
+
+const (
+	// bucketsWithin is how long the account's buckets are waited for.
+	bucketsWithin = 30 * time.Second
+	// mostBuckets bytes of the answer are read: Amazon's 10,000 buckets, and much more.
+	mostBuckets = 8 << 20
+)
+
+// service answers what asks for no bucket: with the buckets that its key may do anything in,
+// of the links or, where all are shown, of the account.
+func (x *exchange) service() error {
+	x.unread()
+	const ownerID = "hearth"
+	var all []listing.Bucket
+	for _, l := range x.o.Links() {
+		all = append(all, listing.Bucket{Name: l.Bucket, Created: x.started})
+	}
+	if x.o.Other != nil {
+		more, err := x.account()
+		if err != nil {
+			return err
+		}
+		all = append(more, all...) // the account's word comes first
+	}
+	slices.SortStableFunc(all, func(a, b listing.Bucket) int { return strings.Compare(a.Name, b.Name) })
+	all = slices.CompactFunc(all, func(a, b listing.Bucket) bool { return a.Name == b.Name })
+	all = slices.DeleteFunc(all, func(b listing.Bucket) bool { return !x.o.Keys.Sees(x.who.Access, b.Name) })
+	return x.document(listing.AppendBuckets(nil, listing.Owner{ID: ownerID, Name: ownerID}, all))
+}
+
+// account asks for the buckets of the first link's account. What is reserved is left out, and so
+// is what XML or a path could not carry.
+func (x *exchange) account() ([]listing.Bucket, error) {
+	links := x.o.Links()
+	if len(links) == 0 {
+		return nil, nil
+	}
+	ctx, cancel := context.WithTimeout(x.r.Context(), bucketsWithin)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "/", nil)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := links[0].Origin.Forward(ctx, r, "", "")
+	if err != nil {
+		return nil, err
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		return nil, fault.Of(errors.New("the origin answers ListBuckets with "+answer.Status), "AccessDenied", "The origin does not tell the account's buckets.")
+	}
+	var said struct {
+		Buckets struct {
+			Bucket []struct {
+				Name         string
+				CreationDate time.Time
+			}
+		}
+	}
+	if err := xml.NewDecoder(io.LimitReader(answer.Body, mostBuckets)).Decode(&said); err != nil {
+		return nil, err
+	}
+	var all []listing.Bucket
+	for _, b := range said.Buckets.Bucket {
+		if !request.Reserved(b.Name) {
+			all = append(all, listing.Bucket{Name: b.Name, Created: b.CreationDate})
+		}
+	}
+	return all, nil
+}
