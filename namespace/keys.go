@@ -2,6 +2,7 @@ package namespace
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"strings"
 
@@ -66,11 +67,13 @@ func (t *Tree) segment(ctx context.Context, dir uint64, m record.Meaning) (Node,
 // what other links hide in them. Directories are Objects of PrefixSize, their keys ending in
 // "/". behind is the last part of a key, and they begin behind it; with "/" at its end it is a
 // directory's, and all of that is passed. Names come as of ReadDir. hidden counts the keys
-// there that it cannot give, as far as is known then. *Absent: there is no such directory.
+// there that it cannot give, as far as is known then. *Absent: there is no such directory; an
+// origin may have keys all the same where the tree has no such link, or cannot have the prefix,
+// and then it is another error.
 func (t *Tree) Keys(ctx context.Context, link, prefix, behind string, each func(*hearth.Object) bool) (hidden int64, err error) {
 	l := t.links.Load().named(link)
 	if l == nil || !strings.HasPrefix(prefix, l.Prefix) || !record.Representable(prefix) {
-		return 0, &Absent{}
+		return 0, fmt.Errorf("keys below %q of link %q: the tree does not have them", prefix, link)
 	}
 	if _, err := t.Prefix(ctx, link, prefix); err != nil {
 		return 0, err
@@ -85,7 +88,10 @@ func (t *Tree) Keys(ctx context.Context, link, prefix, behind string, each func(
 	}
 	defer d.release()
 	err = t.keyReader(d, behind, each).since(ctx, math.MaxInt64, "")
-	return int64(d.state.Load().refused), err
+	if l := d.running.Load(); l != nil { // the state has them once it ends
+		hidden = l.refused.Load()
+	}
+	return max(hidden, int64(d.state.Load().refused)), err
 }
 
 // Written is told that a link's origin has answered a write of a key, which may have made,

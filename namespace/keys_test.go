@@ -82,11 +82,37 @@ func TestKeysOfADirectory(t *testing.T) {
 	if hidden, err := w.tree.Keys(context.Background(), "/", "d/", "", func(*hearth.Object) bool { n++; return true }); hidden != 1 || n != len(want) || err != nil {
 		t.Errorf("%d hidden of 1, %d keys, %v", hidden, n, err)
 	}
-	for _, prefix := range []string{"x/", "e/", "d/a/b/", "\xff/"} {
-		if _, err := w.tree.Keys(context.Background(), "/", prefix, "", func(*hearth.Object) bool { return true }); !errors.Is(err, fs.ErrNotExist) {
+	for prefix, known := range map[string]bool{"x/": true, "e/": true, "d/a/b/": true, "\xff/": false} {
+		if _, err := w.tree.Keys(context.Background(), "/", prefix, "", func(*hearth.Object) bool { return true }); err == nil || errors.Is(err, fs.ErrNotExist) != known {
 			t.Errorf("%q: %v", prefix, err)
 		}
 	}
+	if _, err := w.tree.Keys(context.Background(), "none", "", "", func(*hearth.Object) bool { return true }); err == nil || errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("of no link: %v", err)
+	}
+}
+
+func TestKeysThatCannotBeShownAreCountedWhileTheyAreListed(t *testing.T) {
+	// Who reads a page of a listing that is not at its end is told of keys that are missing from it.
+	w := open(t, nil)
+	for i := range 2 * pageNames {
+		w.b.put(fmt.Sprintf("d/k%04d", i), "e", 3)
+	}
+	w.b.put("d/a"+strings.Repeat("k", 1025), "e", 3)
+	paged, release := make(chan struct{}), make(chan struct{})
+	w.b.onPage = func(prefix string, page int) {
+		if prefix == "d/" && page == 2 {
+			close(paged)
+			<-release
+		}
+	}
+	first := ""
+	hidden, err := w.tree.Keys(context.Background(), "/", "d/", "", func(o *hearth.Object) bool { first = o.Key; return false })
+	if hidden != 1 || first != "d/k0000" || err != nil {
+		t.Errorf("%d hidden of 1 before %s, %v", hidden, first, err)
+	}
+	<-paged
+	close(release)
 }
 
 func TestWhatIsWrittenIsKnownAtOnce(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hearthfs/hearth"
@@ -48,11 +49,11 @@ type listing struct {
 	stopped   int64         // ms that it waited for its turn, and at the gate
 	copied    bool          // another node told all names, or those of this page
 	took      time.Duration // what they took there
-	refused   uint64
-	marker    bool // the directory's own key exists
-	unordered bool // pages are in no order: nothing is known before the end
+	marker    bool          // the directory's own key exists
+	unordered bool          // pages are in no order: nothing is known before the end
 	rows      store.Rows
 
+	refused atomic.Int64 // keys that cannot be shown, so far
 	progress.Progress
 }
 
@@ -249,7 +250,8 @@ func (l *listing) copy() (whole bool, err error) {
 		l.Dated(max(1, asked-told.Age.Milliseconds()))
 		l.starts = [2]int64{l.Began(), l.Began()}
 		if told.Last {
-			l.refused, l.took = uint64(told.Hidden), told.Took
+			l.took = told.Took
+			l.refused.Store(told.Hidden)
 			return true, nil
 		}
 		if err := l.flush(false); err != nil {
@@ -315,7 +317,7 @@ const answerFirst = 10 * time.Millisecond
 
 // refuse counts a key that cannot be shown.
 func (l *listing) refuse(key string) {
-	l.refused++
+	l.refused.Add(1)
 	if told := l.t.o.Events.Refused; told != nil {
 		told(l.d.link.Name, key)
 	}
@@ -338,7 +340,7 @@ func (l *listing) flush(last bool) error {
 		now := t.clock.Now()
 		s := *d.state.Load()
 		took := time.Duration(now-l.began-l.stopped) * time.Millisecond
-		s.listed, s.took, s.refused, s.age = l.Began(), max(took, l.took), l.refused, l.age
+		s.listed, s.took, s.refused, s.age = l.Began(), max(took, l.took), uint64(l.refused.Load()), l.age
 		t.stats.slowest.Store(max(t.stats.slowest.Load(), s.took.Milliseconds())) // two at once may lose one
 		if e.first {
 			s.seen = max(s.seen+1, now*int64(time.Millisecond))
