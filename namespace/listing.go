@@ -301,9 +301,6 @@ func (l *listing) add(o hearth.Object) {
 		return
 	case sort == "":
 		l.marker = true
-		if o.Size == 0 {
-			return // it is the directory
-		}
 	}
 	if n := len(l.page); n > 0 && sort <= l.page[n-1].sort || l.names > n && n == 0 && sort <= l.last {
 		l.unordered = true

@@ -147,11 +147,15 @@ type knowledge struct {
 }
 
 func (k *knowledge) answer(t *Tree, d *directory, ttl time.Duration) (Node, error) {
-	if !k.found {
+	if !k.found || marks(k.sort, &k.Entry) {
 		return Node{}, &Absent{TTL: ttl}
 	}
 	return d.node(t, k.sort, &k.Entry, ttl), nil
 }
+
+// marks reports whether an entry is an empty object at the directory's own key: a key of the
+// bucket, and no name in a mount, where it is the directory.
+func marks(sort string, e *record.Entry) bool { return sort == "" && !e.Dir && e.Size == 0 }
 
 // known looks a name up in the database. A directory comes before the file beside
 // it, which has a name of its own.
@@ -364,8 +368,8 @@ func (q *inquiry) askHead(ctx context.Context) (a answer) {
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:
 		a.err = fmt.Errorf("look up %s: %w", key, err)
-	default: // an empty object at the directory's own key is the directory
-		a.object, a.found = o, !(q.segment == "" && o.Size == 0)
+	default:
+		a.object, a.found = o, true
 	}
 	return a
 }

@@ -332,6 +332,9 @@ func (r *dirReader) give(sort string, value []byte) bool {
 	if r.tell != nil {
 		return r.tell(sort, &e)
 	}
+	if marks(sort, &e) {
+		return true
+	}
 	if e.Dir {
 		if _, hidden := r.t.links.Load().below[r.d.hash][record.MountName(sort, false)]; hidden {
 			return true

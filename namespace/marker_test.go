@@ -1,0 +1,54 @@
+package namespace
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"slices"
+	"testing"
+
+	"github.com/hearthfs/hearth"
+)
+
+func TestMarkersAreKeysAndNoNames(t *testing.T) {
+	// An empty object at a directory's own key, as S3A and consoles write it, is one of the bucket's keys, and no name in a mount; what is
+	// written of it is known at once.
+	w := open(t, nil)
+	keys := func(prefix string) (all []string) {
+		_, err := w.tree.Keys(context.Background(), "/", prefix, "", func(o *hearth.Object) bool { all = append(all, o.Key); return true })
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			t.Error(err)
+		}
+		return all
+	}
+	w.b.put("d/", "e", 0)
+	w.b.put("d/a", "e", 3)
+	w.b.put("x/", "e", 0)
+	if got, alone := keys("d/"), keys("x/"); !slices.Equal(got, []string{"d/", "d/a"}) || !slices.Equal(alone, []string{"x/"}) {
+		t.Errorf("keys %q and %q", got, alone)
+	}
+	names := []string(nil)
+	if err := w.tree.ReadDir(context.Background(), w.resolve("/d").ID, "", func(n Node) bool { names = append(names, n.Name); return true }); err != nil || !slices.Equal(names, []string{"a"}) {
+		t.Errorf("names %q, %v", names, err)
+	}
+	if n, err := w.tree.Lookup(context.Background(), w.resolve("/d").ID, "%_"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the marker is a file in the mount: %+v, %v", n, err)
+	}
+	w.b.remove("d/")
+	w.tree.Written(context.Background(), "/", "d/")
+	w.b.remove("x/")
+	w.tree.Written(context.Background(), "/", "x/")
+	w.b.put("new/", "e", 0)
+	w.tree.Written(context.Background(), "/", "new/")
+	if got := keys(""); !slices.Equal(got, []string{"d/", "new/"}) {
+		t.Errorf("at the top after writes: %q", got)
+	}
+	if got, alone := keys("d/"), keys("new/"); !slices.Equal(got, []string{"d/a"}) || !slices.Equal(alone, []string{"new/"}) {
+		t.Errorf("after writes: keys %q and %q", got, alone)
+	}
+	w.b.put("d/", "e", 0)
+	w.tree.Written(context.Background(), "/", "d/")
+	if got := keys("d/"); !slices.Equal(got, []string{"d/", "d/a"}) {
+		t.Errorf("written anew: %q", got)
+	}
+}
