@@ -62,6 +62,11 @@ func (s Setup) Problems() map[string]error {
 	if (s.Certificate == "") != (s.CertificateKey == "") {
 		all["s3.certificate"] = fmt.Errorf("s3.certificate and s3.certificate_key belong together: give both")
 	}
+	for _, d := range s.Domains {
+		if d == "" || strings.ContainsAny(d, ":/*") || d[0] == '.' || d[len(d)-1] == '.' { // no client's Host would match it
+			all["s3.domains"] = fmt.Errorf("s3.domains: %q is no name: give it without scheme, port, path, * and outer dots, as s3.example.org", d)
+		}
+	}
 	if s.KeysFile == "" && len(s.Anonymous) == 0 && os.Getenv(accessVariable) == "" {
 		all["s3.keys_file"] = fmt.Errorf("s3.listen: nobody could ask: give s3.keys_file (a line ACCESS SECRET ro|rw BUCKET[/PREFIX]|*), or one key in %s and %s, or s3.anonymous for what anybody may read", accessVariable, secretVariable)
 	}
@@ -146,6 +151,7 @@ func (x *Endpoint) Wait(ctx context.Context) error {
 		x.Close()
 		return nil
 	case <-x.server.Done():
+		x.Close() // requests under way end before what they read from
 		return x.server.Err()
 	}
 }

@@ -1,0 +1,14 @@
+package s3gw
+
+import "testing"
+
+func TestDomainsThatNobodyCouldMean(t *testing.T) {
+	// A domain that no client's Host can match is refused, as none of its buckets would ever be found.
+	for domain, right := range map[string]bool{"s3.example.org": true, "localhost": true, "": false, "s3.example.org:9000": false, "*.example.org": false,
+		".example.org": false, "example.org.": false, "https://example.org": false, "example.org/s3": false} {
+		problems := Setup{Listen: ":0", Anonymous: []string{"b"}, Domains: []string{domain}}.Problems()
+		if err := problems["s3.domains"]; (err == nil) != right {
+			t.Errorf("%q: %v", domain, err)
+		}
+	}
+}
