@@ -3,6 +3,7 @@ package request
 import (
 	"bufio"
 	"errors"
+	"flag"
 	"fmt"
 	"net/http"
 	"slices"
@@ -13,7 +14,10 @@ import (
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	flag.Bool("update", false, "write the table of docs/s3.md anew")
+	goleak.VerifyTestMain(m)
+}
 
 // ask is a request as net/http reads it from a connection. Each header is "Name: value"; Host
 // is s3.test unless one is given.

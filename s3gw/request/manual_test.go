@@ -1,0 +1,89 @@
+package request
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+)
+
+// calls are Amazon's operations as the manual lists them, each as the request that makes it.
+func calls() []string {
+	return []string{
+		"GET /", "HEAD /bucket", "GET /bucket?location", "GET /bucket?list-type=2", "GET /bucket",
+		"GET /bucket/key", "HEAD /bucket/key",
+		"PUT /bucket/key", "PUT /bucket/key (x-amz-copy-source)", "DELETE /bucket/key", "POST /bucket?delete",
+		"POST /bucket/key?uploads", "PUT /bucket/key?uploadId=1&partNumber=1", "PUT /bucket/key?uploadId=1&partNumber=1 (x-amz-copy-source)",
+		"POST /bucket/key?uploadId=1", "DELETE /bucket/key?uploadId=1", "GET /bucket/key?uploadId=1", "GET /bucket?uploads",
+		"GET /bucket/key?tagging", "PUT /bucket/key?tagging", "DELETE /bucket/key?tagging", "GET /bucket/key?attributes",
+		"GET /bucket/key?acl", "PUT /bucket/key?acl", "GET /bucket?versions", "GET /bucket?versioning",
+		"GET /bucket/key?retention", "PUT /bucket/key?retention", "GET /bucket/key?legal-hold", "PUT /bucket/key?legal-hold",
+		"POST /bucket/key?restore", "POST /bucket/key?select&select-type=2",
+		"PUT /bucket", "DELETE /bucket", "GET /bucket?policy", "PUT /bucket?policy", "DELETE /bucket?policy",
+		"PUT /bucket?lifecycle", "PUT /bucket?versioning", "PUT /bucket?cors",
+		"POST /bucket", "GET /bucket?session", "GET /bucket/key?torrent", "PUT /bucket/key?renameObject",
+	}
+}
+
+// meaning is what becomes of a request, in the manual's words.
+func meaning(q *Request) string {
+	switch q.How {
+	case Cached:
+		return "from the cache"
+	case Pass:
+		return "passed to the bucket"
+	case Write:
+		return "written to the bucket, and seen at once"
+	case Configure:
+		return "refused; passed with `s3.configure`"
+	case Own:
+		return "answered by the endpoint"
+	}
+	return "refused: " + q.Fault.Code
+}
+
+func TestTableOfTheManualIsCurrent(t *testing.T) {
+	// docs/s3.md says of each of Amazon's operations what becomes of it, and which right it needs, as it is read here.
+	const file, begin, end = "../../docs/s3.md", "<!-- operations: go test ./s3gw/request -run Manual -update -->\n", "<!-- end of operations -->"
+	var table strings.Builder
+	table.WriteString("| operation | request | what becomes of it | right |\n|---|---|---|---|\n")
+	for _, call := range calls() {
+		asked, header, copied := strings.Cut(call, " (")
+		method, target, _ := strings.Cut(asked, " ")
+		var headers []string
+		if copied {
+			headers = []string{strings.TrimSuffix(header, ")") + ": /bucket/other"}
+		}
+		q, _ := Parse(ask(t, method, target, headers...), Options{})
+		right := "ro"
+		switch {
+		case q.How == Refuse:
+			right = "-"
+		case q.Changes:
+			right = "rw"
+		case q.Operation == "ListBuckets":
+			right = "any key"
+		}
+		fmt.Fprintf(&table, "| %s | `%s` | %s | %s |\n", q.Operation, call, meaning(q), right)
+	}
+	page, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, rest, ok := strings.Cut(string(page), begin)
+	_, after, closed := strings.Cut(rest, end)
+	if !ok || !closed {
+		t.Fatalf("%s has no place for the table of operations", file)
+	}
+	want := before + begin + "\n" + table.String() + "\n" + end + after
+	if want == string(page) {
+		return
+	}
+	if f := flag.Lookup("update"); f == nil || f.Value.String() != "true" {
+		t.Fatalf("%s is stale: go test ./s3gw/request -run Manual -update", file)
+	}
+	if err := os.WriteFile(file, []byte(want), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
