@@ -129,6 +129,7 @@ func (x *exchange) list() error {
 	}()
 	switch {
 	case err == nil:
+		listing.SetBucketHeader(x.w.Header(), x.region())
 		return x.document(text)
 	case x.r.Context().Err() != nil:
 		return context.Cause(x.r.Context())
