@@ -12,6 +12,7 @@
 // a network namespace of its own, so that nothing stays. What it compares with is
 // local ext4, or plain programs of ours (bench/plain) and rclone over an origin
 // 20 ms away; the plain ones are this binary again, in processes of their own. What nodes
+// S3 clients get (bench/clients) stands beside MinIO, which has the same bytes. What nodes
 // read of each other (bench/remote) stands beside plain TCP and gRPC (bench/grpc, a module
 // of its own), between two network namespaces.
 package main
@@ -30,6 +31,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/hearthfs/hearth/bench/clients"
 )
 
 type bench struct {
@@ -49,6 +52,7 @@ type bench struct {
 	asked    []asked
 
 	predicted []predicted
+	crowds    []clients.Crowd
 }
 
 func main() {
@@ -59,6 +63,15 @@ func main() {
 		if err := beRemote(os.Args[2:]); err != nil {
 			fmt.Fprintln(os.Stderr, "bench:", err)
 			os.Exit(1)
+		}
+		return
+	}
+	if len(os.Args) == 2 && os.Args[1] == clientsProgram {
+		ctx, stop := untilSignalled()
+		defer stop()
+		if err := clients.Be(ctx, os.Stdin, os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, "bench:", err)
+			os.Exit(1) // and with it what stop would end
 		}
 		return
 	}
@@ -131,7 +144,7 @@ func run() error {
 		return err
 	}
 	defer b.origin.stop()
-	for _, set := range []func() error{b.small, b.large, b.names, b.warmUps, b.cold, b.readers, b.afterWarmUp, b.million, b.remoteReads, b.ringEpochs, b.scales} {
+	for _, set := range []func() error{b.small, b.large, b.names, b.warmUps, b.cold, b.readers, b.afterWarmUp, b.million, b.remoteReads, b.ringEpochs, b.scales, b.s3} {
 		if err := set(); err != nil {
 			return err
 		}

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
+
+	"github.com/hearthfs/hearth/bench/clients"
 )
 
 // side is one measured thing in one round.
@@ -165,7 +167,7 @@ func (b *bench) report(raw string) error {
 	for _, table := range []struct {
 		rows  int
 		print func(io.Writer)
-	}{{len(local), b.speeds}, {len(distant), b.distances}, {len(far), b.remotes}, {len(b.asked), b.requests}, {len(local) + len(distant), b.costs}, {len(b.fillings), b.filled}, {len(b.predicted), b.scalings}} {
+	}{{len(local), b.speeds}, {len(distant), b.distances}, {len(far), b.remotes}, {len(b.asked), b.requests}, {len(local) + len(distant), b.costs}, {len(b.fillings), b.filled}, {len(b.predicted), b.scalings}, {len(b.crowds), func(w io.Writer) { clients.Crowded(w, b.crowds) }}} {
 		if table.rows == 0 {
 			continue
 		}

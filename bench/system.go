@@ -87,11 +87,12 @@ type mounted struct {
 
 // launch says how a node is started.
 type launch struct {
-	cache string  // the name of its cache directory
-	ram   string  // cache.ram
-	open  string  // the mount's mode; "": it has none
-	fresh string  // freshness; "": immutable
-	in    *member // its part in a ring; nil: it is alone
+	cache string   // the name of its cache directory
+	ram   string   // cache.ram
+	open  string   // the mount's mode; "": it has none
+	fresh string   // freshness; "": immutable
+	in    *member  // its part in a ring; nil: it is alone
+	s3    *buckets // the S3 clients that it answers, and its origin; nil: none
 }
 
 // mount starts Hearth on the origin's bucket.
@@ -107,9 +108,14 @@ func (b *bench) mount(l launch) (*mounted, error) {
 	if l.in != nil {
 		socket, start, ring = l.in.socket(), l.in.space.at, l.in.config()
 	}
+	from, env := b.origin.proxy.URL(), b.environ()
+	if l.s3 != nil {
+		from, env = l.s3.MinIO.Endpoint, append(os.Environ(), l.s3.MinIO.Env()...)
+		ring += l.s3.config()
+	}
 	text := fmt.Sprintf("links:\n- {path: /, origin: {url: \"s3://bench\", endpoint: %q, region: us-east-1, path_style: true}, freshness: %s}\n"+
 		"cache: {ram: %s, disks: [{path: %q, size: 30GiB}], free_floor: 1GiB}\nadmin: {socket: %q, listen: \"-\"}\n",
-		b.origin.proxy.URL(), cmp.Or(l.fresh, "immutable"), l.ram, filepath.Join(b.dir, l.cache), socket) + ring
+		from, cmp.Or(l.fresh, "immutable"), l.ram, filepath.Join(b.dir, l.cache), socket) + ring
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		return nil, err
 	}
@@ -118,7 +124,7 @@ func (b *bench) mount(l launch) (*mounted, error) {
 		args = []string{"up", "--config", config}
 	}
 	m.cmd = start(b.hearth, args...)
-	m.cmd.Env = b.environ()
+	m.cmd.Env = env
 	log, err := os.OpenFile(filepath.Join(b.dir, "hearth.log"), os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, err

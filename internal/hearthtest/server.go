@@ -42,6 +42,8 @@ type ServerOptions struct {
 	CertFile, KeyFile string
 	// Fake runs gofakes3: flat keys of any kind, no If-Match, in memory.
 	Fake bool
+	// MinIO runs a single plain MinIO over Dir, which keeps objects in a form of its own.
+	MinIO bool
 }
 
 // StartS3 runs versitygw until the test ends.
@@ -121,6 +123,8 @@ func run(ctx context.Context, o ServerOptions) (*Server, error) {
 	case o.Fake:
 		name, args = "gofakes3", []string{"-host", address, "-backend", "memory", "-quiet"}
 		s.AccessKey, s.SecretKey = "fake", "fake" // it looks at neither
+	case o.MinIO:
+		name, args = "minio", []string{"server", "--quiet", "--address", address, o.Dir}
 	case o.CertFile != "":
 		args = append(args, "--cert", o.CertFile, "--key", o.KeyFile, "posix", o.Dir)
 	default:
@@ -131,7 +135,8 @@ func run(ctx context.Context, o ServerOptions) (*Server, error) {
 		return nil, err
 	}
 	s.Command = exec.Command(tool, args...)
-	s.Command.Env = append(os.Environ(), "ROOT_ACCESS_KEY="+s.AccessKey, "ROOT_SECRET_KEY="+s.SecretKey)
+	s.Command.Env = append(os.Environ(), "ROOT_ACCESS_KEY="+s.AccessKey, "ROOT_SECRET_KEY="+s.SecretKey,
+		"MINIO_ROOT_USER="+s.AccessKey, "MINIO_ROOT_PASSWORD="+s.SecretKey, "MINIO_REGION="+s.Region, "MINIO_BROWSER=off", "MINIO_UPDATE=off")
 	return s, s.start(ctx, address)
 }
 

@@ -1,0 +1,73 @@
+package clients
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/hearthfs/hearth/internal/hearthtest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// work is GETs of a server that has the right bytes for all keys but "wrong".
+func work(t *testing.T, asks ...Ask) *Work {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") == "" || r.URL.Path == "/b/none" {
+			w.WriteHeader(http.StatusForbidden)
+			return
+		}
+		body := make([]byte, 6000)
+		hearthtest.Fill(body, r.URL.Path[len("/b/"):], 0, 0)
+		if r.URL.Path == "/b/wrong" {
+			body[5500]++
+		}
+		status := http.StatusOK
+		if r.Header.Get("Range") == "bytes=5000-5999" {
+			status, body = http.StatusPartialContent, body[5000:]
+		}
+		w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+		w.WriteHeader(status)
+		_, _ = w.Write(body)
+	}))
+	t.Cleanup(s.Close)
+	return &Work{Account: hearthtest.S3{Endpoint: s.URL, Region: "us-east-1", AccessKey: "a", SecretKey: "s"}, Bucket: "b", Connections: 2, Asks: asks, Requests: 2 * len(asks)}
+}
+
+func TestClientsTellWrongBytes(t *testing.T) {
+	// Whole objects and ranges are counted, and those that are not right found out if they are
+	// looked at.
+	w := work(t, Ask{Key: "k"}, Ask{Key: "k", Off: 5000, Len: 1000}, Ask{Key: "wrong"})
+	for _, check := range []bool{false, true} {
+		w.Check = check
+		sum, err := w.Do(t.Context())
+		if err != nil || sum.Requests != 6 || sum.Bytes != 26000 || check != (sum.Wrong == 2) {
+			t.Errorf("checked %v: %+v, %v", check, sum, err)
+		}
+	}
+}
+
+func TestClientsFailWhereTheServerDoes(t *testing.T) {
+	// A refusal and a range of another length are no answers.
+	for _, a := range []Ask{{Key: "none"}, {Key: "k", Off: 1, Len: 1000}} {
+		if _, err := work(t, a).Do(t.Context()); err == nil {
+			t.Errorf("%+v: no error", a)
+		}
+	}
+}
+
+func TestACrowdStaysUntilItIsToldToGo(t *testing.T) {
+	// All clients have begun when the crowd stands, and none fails while it does.
+	for _, kind := range []string{"idle", "slow"} {
+		w := work(t, Ask{Key: "k"})
+		w.Crowd, w.Connections = kind, 20
+		ctx, cancel := context.WithCancel(t.Context())
+		if err := w.Stay(ctx, cancel); err != nil || ctx.Err() == nil {
+			t.Errorf("%s: %v", kind, err)
+		}
+	}
+}
