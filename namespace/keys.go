@@ -117,7 +117,7 @@ func (t *Tree) Written(ctx context.Context, link, key string) {
 }
 
 // doubt asks again for a segment of a directory, and reports whether the name of that
-// directory need not be doubted: names are known in it.
+// directory need not be doubted: names were known in it, and are.
 func (t *Tree) doubt(ctx context.Context, p place, segment string, at int64) (known bool) {
 	id, ok, err := t.idOf(p)
 	if !ok || err != nil {
@@ -128,7 +128,8 @@ func (t *Tree) doubt(ctx context.Context, p place, segment string, at int64) (kn
 		return false
 	}
 	defer d.release()
-	sure := false
+	// Names that come only now were in a directory that may have been gone, for those above it too.
+	before, sure := t.holds(d), false
 	if t.isAsked(d, segment) { // perhaps since before the write: what that finds would be believed
 		sure = (&inquiry{t: t, d: d, segment: segment}).ask(ctx)
 	} else {
@@ -137,8 +138,13 @@ func (t *Tree) doubt(ctx context.Context, p place, segment string, at int64) (kn
 	if !sure {
 		t.doubtFile(d, segment)
 	}
+	return before && t.holds(d)
+}
+
+// holds reports whether any name is known in a directory.
+func (t *Tree) holds(d *directory) bool {
 	var rows store.Rows
-	err = t.db.Scan(&rows, record.NameKey(nil, record.KindEntry, d.hash, ""), record.DirectoryEnd(d.hash), 1)
+	err := t.db.Scan(&rows, record.NameKey(nil, record.KindEntry, d.hash, ""), record.DirectoryEnd(d.hash), 1)
 	return err == nil && rows.Len() > 0
 }
 

@@ -159,6 +159,11 @@ func TestWhatIsWrittenIsKnownAtOnce(t *testing.T) {
 	if got := names(""); file("new/deep/x") != "" || !slices.Equal(got, []string{"d/"}) {
 		t.Errorf("the last of a directory is deleted: %q, %q", file("new/deep/x"), got)
 	}
+	w.b.put("new/deep/x", "4", 5)
+	w.tree.Written(context.Background(), "/", "new/deep/x")
+	if got := names(""); file("new/deep/x") != "4" || !slices.Equal(got, []string{"d/", "new/"}) || !slices.Equal(names("new/"), []string{"new/deep/"}) {
+		t.Errorf("a directory that was gone is there again: %q, %q", file("new/deep/x"), got)
+	}
 	w.tree.Written(context.Background(), "/", "\xff")
 	w.tree.Written(context.Background(), "none", "d/a")
 }
