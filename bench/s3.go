@@ -55,7 +55,7 @@ func freeAddress() (string, error) {
 
 // config is the node's part of the configuration.
 func (k *buckets) config() string {
-	return fmt.Sprintf("s3: {listen: %q, keys_file: %q}\n", k.listen, k.keys)
+	return fmt.Sprintf("s3: {listen: %q, credentials_file: %q}\n", k.listen, k.keys)
 }
 
 // account is the same key at the node's endpoint, or at MinIO.

@@ -38,7 +38,7 @@ func (e *env) serveS3(o *server) (*hearth, *endpoint) {
 	keys := e.path("s3-keys")
 	lines := fmt.Sprintf("# who may do what\nall all-of-it-secret rw *\nreader reads-only-new ro %s/new/\n", o.bucket)
 	e.must(os.WriteFile(keys, []byte(lines), 0o600), "write the keys")
-	h := e.mount(o, settings{extra: fmt.Sprintf("s3: {listen: %q, keys_file: %q}\n", at, keys)})
+	h := e.mount(o, settings{extra: fmt.Sprintf("s3: {listen: %q, credentials_file: %q}\n", at, keys)})
 	return h, &endpoint{e, "http://" + at, "all", "all-of-it-secret"}
 }
 

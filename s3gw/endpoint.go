@@ -22,8 +22,8 @@ type Bytes = object.Bytes
 type Setup struct {
 	// Listen is the address, HOST:PORT or :PORT; "": there is no endpoint.
 	Listen string
-	// KeysFile says who may do what; "": the environment's one key, or none.
-	KeysFile string
+	// CredentialsFile says who may do what; "": the environment's one key, or none.
+	CredentialsFile string
 	// Anonymous are buckets, BUCKET[/PREFIX] or "*", that anybody may read.
 	Anonymous []string
 	// Certificate and CertificateKey are PEM files; "": no TLS.
@@ -51,7 +51,7 @@ const (
 func (s Setup) Problems() map[string]error {
 	all := map[string]error{}
 	if s.Listen == "" {
-		for key, set := range map[string]bool{"s3.keys_file": s.KeysFile != "", "s3.anonymous": len(s.Anonymous) > 0, "s3.certificate": s.Certificate != "", "s3.certificate_key": s.CertificateKey != "",
+		for key, set := range map[string]bool{"s3.credentials_file": s.CredentialsFile != "", "s3.anonymous": len(s.Anonymous) > 0, "s3.certificate": s.Certificate != "", "s3.certificate_key": s.CertificateKey != "",
 			"s3.domains": len(s.Domains) > 0, "s3.all_buckets": s.AllBuckets, "s3.configure": s.Configure, "s3.access_log": s.AccessLog != "", "s3.cors": len(s.CORS) > 0} {
 			if set {
 				all[key] = fmt.Errorf("%s: this node answers no S3 clients: say where (s3.listen), or take this setting away", key)
@@ -67,8 +67,8 @@ func (s Setup) Problems() map[string]error {
 			all["s3.domains"] = fmt.Errorf("s3.domains: %q is no name: give it without scheme, port, path, * and outer dots, as s3.example.org", d)
 		}
 	}
-	if s.KeysFile == "" && len(s.Anonymous) == 0 && os.Getenv(accessVariable) == "" {
-		all["s3.keys_file"] = fmt.Errorf("s3.listen: nobody could ask: give s3.keys_file (a line ACCESS SECRET ro|rw BUCKET[/PREFIX]|*), or one key in %s and %s, or s3.anonymous for what anybody may read", accessVariable, secretVariable)
+	if s.CredentialsFile == "" && len(s.Anonymous) == 0 && os.Getenv(accessVariable) == "" {
+		all["s3.credentials_file"] = fmt.Errorf("s3.listen: nobody could ask: give s3.credentials_file (a line ACCESS SECRET ro|rw BUCKET[/PREFIX]|*), or one key in %s and %s, or s3.anonymous for what anybody may read", accessVariable, secretVariable)
 	}
 	if _, err := s.rules(); err != nil {
 		all["s3.cors"] = fmt.Errorf("s3.cors: %w", err)
@@ -123,7 +123,7 @@ func Open(ctx context.Context, s Setup, o Options) (*Endpoint, error) {
 	x := &Endpoint{setup: s}
 	x.end = sync.OnceFunc(x.close)
 	var err error
-	x.keys, err = keys.Open(keys.Options{File: s.KeysFile, Access: os.Getenv(accessVariable), Secret: os.Getenv(secretVariable), Anonymous: rights, Report: report})
+	x.keys, err = keys.Open(keys.Options{File: s.CredentialsFile, Access: os.Getenv(accessVariable), Secret: os.Getenv(secretVariable), Anonymous: rights, Report: report})
 	if err != nil {
 		return nil, err
 	}

@@ -28,7 +28,7 @@ import (
 func (s *stand) endpoint(ctx context.Context, setup Setup) (*Endpoint, error) {
 	o := s.g.o
 	o.Access = nil
-	setup.Listen, setup.KeysFile = "127.0.0.1:0", s.file
+	setup.Listen, setup.CredentialsFile = "127.0.0.1:0", s.file
 	return Open(ctx, setup, o)
 }
 

@@ -18,7 +18,7 @@ func gatewayCommand() *cobra.Command {
 			"bucket and are seen at once. Buckets have their own names, and keys are those of the\n" +
 			"origin, so that a client changes nothing but its endpoint. A node of hearth up does\n" +
 			"the same with --s3-listen, beside its mounts.\n\n" +
-			"Who may ask: --s3-keys-file, a line each (ACCESS SECRET ro|rw BUCKET[/PREFIX]|*); or\n" +
+			"Who may ask: --s3-credentials-file, a line each (ACCESS SECRET ro|rw BUCKET[/PREFIX]|*); or\n" +
 			"one key that may do all, in " + config.S3AccessVariable + " and " + config.S3SecretVariable + "; or anybody,\n" +
 			"for reading, with --s3-anonymous.",
 		Example: "  hearth gateway --anonymous --region us-east-1 --s3-anonymous '*' s3://noaa-ghcn-pds/\n" +

@@ -4,9 +4,9 @@ package config
 type S3 struct {
 	// Listen is the address, HOST:PORT or :PORT; "": there is no endpoint.
 	Listen string
-	// KeysFile says who may do what, a line each: ACCESS SECRET ro|rw BUCKET[/PREFIX]|*. "":
+	// CredentialsFile says who may do what, a line each: ACCESS SECRET ro|rw BUCKET[/PREFIX]|*. "":
 	// one key, of S3AccessVariable and S3SecretVariable, that may read and write all, or none.
-	KeysFile string
+	CredentialsFile string
 	// Anonymous are buckets, BUCKET[/PREFIX] or "*", that anybody may read.
 	Anonymous []string
 	// Certificate and CertificateKey are PEM files, read again when they change; "": no TLS.

@@ -109,9 +109,9 @@ func s3Params() []Param {
 	return []Param{
 		{Key: "s3.listen", Flag: "s3-listen", Kind: "address", Default: "none; " + config.DefaultS3Listen + " for hearth gateway", Help: "where S3 clients are answered, HOST:PORT or :PORT",
 			set: with(text, func(s *Settings) *string { return &s.S3.Listen })},
-		{Key: "s3.keys_file", Flag: "s3-keys-file", Kind: "path", Default: "none; one key may be in " + config.S3AccessVariable + " and " + config.S3SecretVariable,
+		{Key: "s3.credentials_file", Flag: "s3-credentials-file", Kind: "path", Default: "none; one key may be in " + config.S3AccessVariable + " and " + config.S3SecretVariable,
 			Help: "who may do what, a line each: ACCESS SECRET ro|rw BUCKET[/PREFIX]|*; for its owner alone, read again when it changes",
-			set:  with(text, func(s *Settings) *string { return &s.S3.KeysFile })},
+			set:  with(text, func(s *Settings) *string { return &s.S3.CredentialsFile })},
 		{Key: "s3.anonymous", Flag: "s3-anonymous", Kind: "list of BUCKET[/PREFIX] or *", Default: "none", Help: "what anybody may read without a key",
 			set: with(parseHosts, func(s *Settings) *[]string { return &s.S3.Anonymous })},
 		{Key: "s3.certificate", Flag: "s3-certificate", Kind: "path", Default: "none: no TLS", Help: "PEM file of the endpoint's certificate and its chain, read again when it changes",

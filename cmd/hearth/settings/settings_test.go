@@ -29,7 +29,7 @@ func TestTable(t *testing.T) {
 	}
 	for _, key := range []string{"origin", "links[].path", "links[].origin", "links[].freshness", "cache.ram", "cache.disks[].path",
 		"cache.disks[].size", "cache.free_floor", "mounts[].path", "mounts[].prefix", "mounts[].open", "mounts[].freshness",
-		"mounts[].allow_other", "node.name", "node.listen", "node.zone", "join", "cluster.name", "cluster.key_file", "cluster.encryption", "admin.socket", "admin.listen", "s3.listen", "s3.keys_file", "volumes"} {
+		"mounts[].allow_other", "node.name", "node.listen", "node.zone", "join", "cluster.name", "cluster.key_file", "cluster.encryption", "admin.socket", "admin.listen", "s3.listen", "s3.credentials_file", "volumes"} {
 		if !keys[key] {
 			t.Errorf("the manual's key %s is missing", key)
 		}

@@ -1,0 +1,43 @@
+package namespace
+
+import "github.com/hearthfs/hearth/namespace/age"
+
+// keep writes down what was found.
+func (q *inquiry) keep() error {
+	t := q.t
+	if !q.file.known && !q.dir.known {
+		return nil // the listing knows
+	}
+	return t.change(q.d, func(e *edit) error {
+		if !t.asks.newest.Newest(age.Absence{Dir: q.d.hash, Sort: q.segment}, q.asked) {
+			return nil // others know better
+		}
+		if q.copied && q.d.listedAt(t, q.segment+"/") > q.began {
+			return nil // the listing knows better
+		}
+		if !q.copied {
+			e.asked = q.began
+		}
+		var err error
+		switch {
+		case q.dir.found:
+			err = e.setDir(q.segment+"/", q.began)
+		case q.dir.known:
+			err = e.drop(q.segment + "/")
+			t.neg.Add(age.Absence{Dir: q.d.hash, Sort: q.segment + "/"}, q.began)
+		}
+		if err != nil {
+			return err
+		}
+		switch {
+		case q.file.found:
+			if err = e.setFile(q.segment, &q.object, q.began); err == nil {
+				err = e.setBesideOf(q.segment)
+			}
+		case q.file.known:
+			err = e.drop(q.segment)
+			t.neg.Add(age.Absence{Dir: q.d.hash, Sort: q.segment}, q.began)
+		}
+		return err
+	})
+}
