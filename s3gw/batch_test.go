@@ -129,7 +129,11 @@ func TestBatchThatBreaksOff(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer resp.Body.Close()
-		lines, _, ended := batchAnswer(t, resp.Body)
+		whole, err := io.ReadAll(resp.Body)
+		lines, _, ended := batchAnswer(t, bytes.NewReader(whole))
+		if ended != (err == nil) {
+			t.Errorf("ended %v, and the connection %v", ended, err)
+		}
 		return lines, ended
 	}
 	if lines, ended := ask(); ended || len(lines) != 1 {

@@ -135,6 +135,9 @@ func TestWritesAreSeenAtOnce(t *testing.T) {
 			for i := range 40 {
 				s.put("bucket", fmt.Sprintf("many/%02d", i), "old")
 			}
+			for i := range 20 {
+				s.put("bucket", fmt.Sprintf("gone/%02d", i), "old")
+			}
 			s.put("bucket", "d/a", "old")
 			s.gets(200, "many/39", "root", "GET", "/bucket?list-type=2", "")
 			s.gets(200, "old", "root", "GET", "/bucket/d/a", "")
@@ -149,17 +152,25 @@ func TestWritesAreSeenAtOnce(t *testing.T) {
 			s.gets(200, "", "root", "PUT", "/bucket/d/new", "", "X-Amz-Copy-Source: bucket/d/a")
 			s.gets(200, "new a", "root", "GET", "/bucket/d/new", "")
 			s.gets(200, "", "root", "PUT", "/bucket/d//a", "by its alias") // versitygw joins it
+			s.gets(200, "<Key>d/a</Key><LastModified>", "root", "GET", "/bucket?list-type=2&prefix=d/", "")
+			s.gets(200, "<Size>12</Size>", "root", "GET", "/bucket?list-type=2&prefix=d/a", "")
 			s.gets(200, "by its alias", "root", "GET", "/bucket/d/a", "")
 			s.gets(204, "", "root", "DELETE", "/bucket/d/a", "")
 			s.gets(404, "NoSuchKey", "root", "GET", "/bucket/d/a", "")
 
 			text := "<Delete>"
+			for i := range 20 {
+				text += fmt.Sprintf("<Object><Key>gone/%02d</Key></Object>", i)
+			}
 			for i := range 39 {
 				text += fmt.Sprintf("<Object><Key>many/%02d</Key></Object>", i)
 			}
 			s.gets(200, "", "root", "POST", "/bucket?delete", text+"</Delete>")
 			if _, text := s.ask("root", "GET", "/bucket?list-type=2&prefix=many/", ""); strings.Count(text, "<Key>") != 1 {
 				t.Errorf("after 39 of 40 were deleted: %s", text)
+			}
+			if _, text := s.ask("root", "GET", "/bucket?list-type=2&delimiter=/", ""); strings.Contains(text, "gone/") {
+				t.Errorf("after all of a directory was deleted: %s", text)
 			}
 			s.gets(404, "NoSuchKey", "root", "GET", "/bucket/many/07", "")
 			s.gets(412, "PreconditionFailed", "root", "PUT", "/bucket/many/39", "new", "If-None-Match: *")
