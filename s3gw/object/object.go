@@ -103,6 +103,8 @@ type Server struct {
 	large *semaphore.Weighted // blocks, a quarter of the Pool; only tried
 	small *semaphore.Weighted // pieces for slow clients, an eighth; waited for
 
+	slow time.Duration // slowAfter, but in tests
+
 	hits, asks atomic.Int64
 }
 
@@ -121,7 +123,7 @@ func New(o Options) *Server {
 	}
 	nothing := func(*set) {} // sets are garbage collected
 	budget := o.Pool.Stats().Budget
-	return &Server{o: o, known: newShelf(o.Pool, o.HeaderBytes), asking: flight.NewGroup[key](nothing, nothing),
+	return &Server{o: o, known: newShelf(o.Pool, o.HeaderBytes), asking: flight.NewGroup[key](nothing, nothing), slow: slowAfter,
 		large: semaphore.NewWeighted(budget / 4), small: semaphore.NewWeighted(budget / 8)}
 }
 

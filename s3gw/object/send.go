@@ -103,7 +103,7 @@ func (d *sender) write() error {
 	}
 	d.got = d.got[n:]
 	switch {
-	case time.Since(begun) >= slowAfter:
+	case time.Since(begun) >= d.s.slow:
 		d.slow, d.quick = true, 0
 		if !d.copies { // what is left is read again
 			d.at -= int64(len(d.got))

@@ -315,6 +315,7 @@ func TestBlocksAreReadOnce(t *testing.T) {
 		k.gets = func(int, int) { gets++ }
 		s := serve(t, k, Options{})
 		s.read(how)
+		s.slow = time.Hour // a loaded machine takes long to write
 		o := object("once", 4*hearth.BlockSize)
 		w := s.get(o, http.MethodGet, "Range", "bytes=500000-")
 		if !bytes.Equal(w.Body.Bytes(), content(o, 500_000, o.Size-500_000)) || gets != 4 {
