@@ -67,7 +67,7 @@ func (t *Tree) segment(ctx context.Context, dir uint64, m record.Meaning) (Node,
 // what other links hide in them. Directories are Objects of PrefixSize, their keys ending in
 // "/". behind is the last part of a key, and they begin behind it; with "/" at its end it is a
 // directory's, and all of that is passed. Names come as of ReadDir. hidden counts the keys
-// there that it cannot give, as far as is known then. *Absent: there is no such directory; an
+// there that it cannot give, as far as is known then, and those given that are doubted. *Absent: there is no such directory; an
 // origin may have keys all the same where the tree has no such link, or cannot have the prefix,
 // and then it is another error.
 func (t *Tree) Keys(ctx context.Context, link, prefix, behind string, each func(*hearth.Object) bool) (hidden int64, err error) {
@@ -87,11 +87,19 @@ func (t *Tree) Keys(ctx context.Context, link, prefix, behind string, each func(
 		return 0, err
 	}
 	defer d.release()
-	err = t.keyReader(d, behind, each).since(ctx, math.MaxInt64, "")
+	r, doubted := t.keyReader(d, behind, each), int64(0)
+	tell := r.tell
+	r.tell = func(sort string, e *record.Entry) bool {
+		if e.Doubted { // perhaps it is another, or gone
+			doubted++
+		}
+		return tell(sort, e)
+	}
+	err = r.since(ctx, math.MaxInt64, "")
 	if l := d.running.Load(); l != nil { // the state has them once it ends
 		hidden = l.refused.Load()
 	}
-	return max(hidden, int64(d.state.Load().refused)), err
+	return max(hidden, int64(d.state.Load().refused)) + doubted, err
 }
 
 // Written is told that a link's origin has answered a write of a key, which may have made,

@@ -128,6 +128,9 @@ func (t *Tree) kick(d *directory) {
 	_, _ = t.list(t.ctx, d, 0, nil) // it does not wait
 }
 
+// quietAsks under way are enough to learn that an origin is back, or, listings, that all is as it was.
+const quietAsks = 8
+
 // renew kicks when what is left of the listing's word is little, unless many run.
 func (t *Tree) renew(d *directory, left time.Duration) {
 	if 4*left < d.link.Freshness.ListingLife(d.state.Load().took) && len(t.tokens.listings) < quietAsks {

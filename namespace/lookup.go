@@ -229,9 +229,6 @@ func (t *Tree) askQuietly(d *directory, m record.Meaning) {
 	}
 }
 
-// quietAsks under way are enough to learn that an origin is back, or, listings, that all is as it was.
-const quietAsks = 8
-
 // askBehind joins the question for a name, or begins it.
 func (t *Tree) askBehind(d *directory, m record.Meaning) *ask {
 	key := askKey{d.hash, m.Segment, m.File}
@@ -350,7 +347,9 @@ func (q *inquiry) askOrigin(ctx context.Context, k *knowledge, gate <-chan struc
 func (q *inquiry) fileFirst(ctx context.Context) error {
 	err := q.note(q.askHead(ctx))
 	if err == nil && !q.file.found {
-		err = q.note(q.askList(ctx))
+		if err = q.note(q.askList(ctx)); q.segment == "" {
+			return nil // MinIO refuses prefixes that end in two slashes
+		}
 	}
 	return err
 }

@@ -124,6 +124,9 @@ func TestWhatIsWrittenWhenNobodyCanBeAsked(t *testing.T) {
 	w.b.down(errors.New("away"))
 	w.tree.Written(context.Background(), "/", "d/a")
 	w.b.down(nil)
+	if hidden, err := w.tree.Keys(context.Background(), "/", "d/", "", func(*hearth.Object) bool { return true }); hidden != 1 || err != nil {
+		t.Errorf("%d keys are not sure, %v", hidden, err)
+	}
 	if got := etag(); got != "2" {
 		t.Errorf("once it is back: %s", got)
 	}
