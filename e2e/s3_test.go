@@ -14,9 +14,16 @@ import (
 // s3Scenarios are those of the S3 endpoint.
 func s3Scenarios() []scenario {
 	is := func(text string) func(level) string { return func(level) string { return text } }
+	differential := func(l level) string {
+		return fmt.Sprintf("%d generated requests, both ways", differentialSteps(l))
+	}
 	list := []scenario{
 		{name: "s3-boto3", from: core, limit: 3 * time.Minute, origin: "versitygw", size: is("7 kinds of use"), run: s3Boto},
 		{name: "s3-commands", from: all, limit: 3 * time.Minute, origin: "versitygw", size: is("aws, s3cmd and curl"), run: s3Commands},
+		{name: "s3-differential", from: core, limit: 3 * time.Minute, origin: "versitygw", size: differential, run: s3Differential},
+		{name: "s3-attacks", from: all, limit: 3 * time.Minute, origin: "versitygw", size: is("what no honest client sends"), run: s3Attacks},
+		{name: "s3-a-rename", from: all, limit: 3 * time.Minute, origin: "versitygw", size: is("50 files"), run: s3aRename},
+		{name: "s3-ring", from: all, limit: 3 * time.Minute, origin: "versitygw behind the fault proxy", size: is("3 nodes, 5 writes"), run: s3Ring, root: true},
 	}
 	for i := range list {
 		list[i].issue = "s3"
