@@ -2,6 +2,7 @@ package cache
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"testing"
 	"testing/synctest"
@@ -166,6 +167,33 @@ func TestReadAheadIsOffWhereItHelpsNobody(t *testing.T) {
 		if done != nil {
 			done()
 		}
+	}
+}
+
+func TestWhatIsLentIsReadAhead(t *testing.T) {
+	// Who takes Views block by block gets the object's bytes, and asks the bucket for as few
+	// runs as who has them copied.
+	n := newNode(t, 64*mib)
+	o := object(32*mib + 5)
+	r := NewReader(n.reads, o, ReaderOptions{})
+	t.Cleanup(r.Close)
+	for i := range o.Blocks() {
+		b := o.Block(i)
+		v, err := r.ViewAt(t.Context(), b.Offset(), b.Len())
+		if err == nil && v.Len() != b.Len() {
+			t.Errorf("block %d: %d bytes", i, v.Len())
+		}
+		check(t, v, err, b, 0) // lets go of it
+	}
+	r.working.Wait()
+	if got := n.bucket.requests.Load(); got > 12 {
+		t.Errorf("%d requests for %d blocks", got, o.Blocks())
+	}
+	n.bucket.fail.Store(&hearth.ErrStale)
+	other := NewReader(n.reads, hearthtest.NewObject("objects/other", 5*mib, 1), ReaderOptions{})
+	t.Cleanup(other.Close)
+	if v, err := other.ViewAt(t.Context(), mib, 10); v != nil || !errors.Is(err, hearth.ErrStale) {
+		t.Errorf("%v, %v", v, err)
 	}
 }
 

@@ -123,6 +123,33 @@ func (r *Reader) ReadAt(ctx context.Context, p []byte, off int64) (int, error) {
 	return len(want), nil
 }
 
+// ViewAt lends n bytes from off on, which lie in one block, and reads ahead as ReadAt does. The
+// caller releases them.
+func (r *Reader) ViewAt(ctx context.Context, off int64, n int) (*hearth.View, error) {
+	if r.most > 0 {
+		r.readAhead(off, int64(n))
+	}
+	b := r.o.Block(off / hearth.BlockSize)
+	v, err := r.view(ctx, b, int(off-b.Offset()), n)
+	if err != nil {
+		return nil, fmt.Errorf("read %s at %d: %w", r.o.Key, off, err)
+	}
+	return v, nil
+}
+
+// view gets exactly n bytes of a block.
+func (r *Reader) view(ctx context.Context, b hearth.Block, at, n int) (*hearth.View, error) {
+	v, err := r.src.Get(ctx, b, at, n)
+	if err == nil && v.Len() != n {
+		err = fmt.Errorf("block %v: %d bytes instead of %d", b.ID(), v.Len(), n)
+		v.Release()
+	}
+	if err != nil {
+		return nil, err
+	}
+	return v, nil
+}
+
 // step reads as much of p as lies in one block or in one run of missing blocks.
 func (r *Reader) step(ctx context.Context, p []byte, off int64) (int, error) {
 	b := r.o.Block(off / hearth.BlockSize)
@@ -133,14 +160,11 @@ func (r *Reader) step(ctx context.Context, p []byte, off int64) (int, error) {
 		}
 	}
 	n := min(len(p), b.Len()-at)
-	v, err := r.src.Get(ctx, b, at, n)
+	v, err := r.view(ctx, b, at, n)
 	if err != nil {
 		return 0, err
 	}
 	defer v.Release()
-	if v.Len() != n {
-		return 0, fmt.Errorf("block %v: %d bytes instead of %d", b.ID(), v.Len(), n)
-	}
 	return copy(p, v.Bytes()), nil
 }
 
