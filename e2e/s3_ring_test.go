@@ -22,7 +22,7 @@ func s3Ring(e *env) {
 	}
 	keys := e.path("s3-keys")
 	e.must(os.WriteFile(keys, []byte("all all-of-it-secret rw *\n"), 0o600), "write the keys")
-	r.set.extra = fmt.Sprintf("s3: {listen: \":9000\", keys_file: %q}\n", keys)
+	r.set.extra = fmt.Sprintf("s3: {listen: \":9000\", credentials_file: %q}\n", keys)
 	nodes := r.up(3, 0)
 	var clients []*s3Client
 	for _, m := range nodes {
