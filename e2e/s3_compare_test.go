@@ -179,7 +179,7 @@ func (b *writer) element(x *element, in string) {
 		}
 	case "LastModified", "Initiated": // two writes happen at two times; and whole seconds may be written with their thousandths
 		at, err := time.Parse(time.RFC3339, text)
-		if b.written {
+		if b.written || in == "Contents" { // of an object that was written again with the same bytes the tree of names keeps the time
 			text = ""
 		} else if err == nil {
 			text = at.UTC().Truncate(time.Second).Format(time.RFC3339)
