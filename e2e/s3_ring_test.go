@@ -36,6 +36,7 @@ func s3Ring(e *env) {
 		}
 		clients = append(clients, c)
 	}
+	e.wants(clients[0], http.StatusOK, s3Ask{method: "PUT", bucket: r.o.bucket, path: "/shared/stays", body: "stays"})
 	longest := time.Duration(0)
 	for i, want := range []string{"first", "second, and longer", "", "third", ""} {
 		writer := i % len(nodes)

@@ -190,6 +190,9 @@ func (f *forward) request(p *passage) (*http.Request, error) {
 	req.Header["X-Amz-Content-Sha256"] = []string{f.payload}
 	if p.body != nil {
 		req.Body, req.ContentLength = p.body, f.r.ContentLength
+		// versitygw answers such an upload twice where it has a trailer: the second one would be
+		// the answer to whoever asks next over that connection.
+		req.Close = f.r.ContentLength < 0
 	}
 	ctx := p.ctx
 	if t := p.body.Trace(); t != nil {

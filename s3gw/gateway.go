@@ -110,13 +110,13 @@ func New(o Options) *Gateway {
 	_, _ = rand.Read(first[:]) // never fails
 	g.prefix = hex.EncodeToString(first[:])
 	g.objects = object.New(object.Options{Source: o.Source, Open: o.Open, Head: g.head, Pool: o.Pool, Away: origin.Away,
-		HeaderBytes: o.Pool.Stats().Budget / headerShare, Fresh: g.fresh})
+		HeaderBytes: headerBytes(o.Pool.Stats().Budget), Fresh: g.fresh})
 	return g
 }
 
-// headerShare of the memory may be for the headers of objects: of 256 MiB it takes 8 MiB,
-// some 30,000 of them.
-const headerShare = 32
+// headerBytes of so much memory may be for the headers of objects: of 256 MiB and less 8 MiB,
+// some 30,000 of them, but an eighth at most.
+func headerBytes(memory int64) int64 { return max(memory/32, min(8<<20, memory/8)) }
 
 // Close waits for the requests under way, whose clients are gone, and gives back what it
 // holds. Nobody asks it any more.
