@@ -410,6 +410,7 @@ func TestDeathWithinAnAnswer(t *testing.T) {
 				if took := time.Since(<-last); !errors.Is(err, c.want) || took != c.took {
 					t.Errorf("%v, %v after the last byte; want %v after %v", err, took, c.want, c.took)
 				}
+				synctest.Wait() // the result comes before it is counted
 				if s := p.Stats(); s.InFlight != 0 || s.Broken != 1 || p.o.Pool.Stats().Views != 0 {
 					t.Errorf("%d Views, %+v", p.o.Pool.Stats().Views, s)
 				}
