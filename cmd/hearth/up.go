@@ -137,10 +137,10 @@ func (c *serving) start(ctx context.Context, cmd *cobra.Command, config node.Con
 		say("mounted %s", m.Dir)
 	}
 	if mount == nil {
+		c.up.Store(true) // with the first line that tells of it: a signal from then on is an end, no break
 		if s := n.Status(ctx).S3; s != nil {
 			say("answering S3 clients at %s", s.Listen)
 		}
-		c.up.Store(true)
 		say("serving at %s; Ctrl-C ends it", n.Socket())
 	} else {
 		m, err := n.Mount(ctx, *mount)
