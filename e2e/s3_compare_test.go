@@ -79,12 +79,18 @@ func sameAnswer(a s3Ask, origin, here *s3Answer, written bool) string {
 }
 
 // stricter tells requests that the endpoint refuses as Amazon does, or must, although versitygw
-// does something with them.
+// does something with them, or has another word for it.
 func stricter(a s3Ask, here *s3Answer) bool {
-	key, err := url.PathUnescape(strings.TrimPrefix(a.path, "/"))
-	out := err == nil && slices.Contains(strings.Split(key, "/"), "..")
+	from, _, _ := strings.Cut(a.header.Get("X-Amz-Copy-Source"), "?")
+	_, from, _ = strings.Cut(strings.TrimPrefix(from, "/"), "/")
+	long, out := false, false
+	for _, escaped := range []string{strings.TrimPrefix(a.path, "/"), from} {
+		key, err := url.PathUnescape(escaped)
+		long = long || err == nil && len(key) > 1024
+		out = out || err == nil && slices.Contains(strings.Split(key, "/"), "..")
+	}
 	switch {
-	case here.status == http.StatusBadRequest && len(key) > 1024: // Amazon's KeyTooLongError
+	case here.status == http.StatusBadRequest && long: // Amazon's KeyTooLongError, and InvalidArgument of a source
 		return true
 	case here.status >= 400 && here.status < 500 && out: // a key that leads out of its bucket where keys are files' names; the origin has its own word for that
 		return true
