@@ -19,7 +19,8 @@ const (
 	twinBucket = "twin"
 	// s3Seed replays the requests of a run. Only a full run draws a seed: the others send the
 	// same requests each time, so that one that fails tells of the change that it was run for.
-	s3Seed = "HEARTH_S3_SEED"
+	s3Seed    = "HEARTH_S3_SEED"
+	seedOfAll = 1
 	// mostDifferences are told; more are of the same kind mostly.
 	mostDifferences = 40
 )
@@ -45,7 +46,7 @@ func s3Differential(e *env) {
 	o := e.exclusive()
 	e.must(o.CreateBucket(e.ctx, twinBucket), "make the twin")
 	h, s3 := e.serveS3(o)
-	seed := uint64(1)
+	seed := uint64(seedOfAll)
 	if e.level == full || os.Getenv(s3Seed) != "" {
 		seed = e.seed(s3Seed)
 	}
@@ -72,7 +73,28 @@ func s3Differential(e *env) {
 	}
 	t.equal()
 	e.Logf("%d requests, by kind %v", t.asked, t.kinds)
+	if e.level == all && seed == seedOfAll {
+		e.compared(h)
+	}
 	h.quit()
+}
+
+// compared holds the operations that were answered well, and as the origin answers, against the
+// list from which the manual's table of operations is made.
+func (e *env) compared(h *hearth) {
+	e.Helper()
+	names := map[string]bool{}
+	for _, r := range h.status().S3.Requests {
+		if r.Code < "300" && r.How != "refused" {
+			names[r.Operation] = true
+		}
+	}
+	const file = "testdata/s3_operations.txt"
+	text, err := os.ReadFile(file)
+	e.must(err, "read the operations")
+	if got := strings.Join(slices.Sorted(maps.Keys(names)), "\n") + "\n"; got != string(text) {
+		e.Errorf("%s is stale; it is to hold\n%s\nand then: go test ./s3gw/request -run Manual -update", file, got)
+	}
 }
 
 // differentialSteps is how often something is asked or changed; pages of listings come besides.
@@ -231,7 +253,7 @@ func (t *twins) object() s3Ask {
 func (t *twins) subresource() s3Ask {
 	if t.chance(3) {
 		return s3Ask{method: one(t, "GET", "GET", "GET", "HEAD"), bucket: one(t, "data", "data", "data", "no-such-bucket"),
-			query: one(t, "location", "versioning", "uploads", "versions", "acl", "policy", "tagging", "cors", "object-lock", "ownershipControls", "lifecycle", "website", "encryption", "policyStatus", "notification", "")}
+			query: one(t, "location", "location", "location", "uploads", "uploads", "versioning", "uploads", "versions", "acl", "policy", "tagging", "cors", "object-lock", "ownershipControls", "lifecycle", "website", "encryption", "policyStatus", "notification", "")}
 	}
 	a := s3Ask{method: "GET", bucket: "data", path: "/" + t.key(), query: one(t, "acl", "tagging", "attributes", "uploadId=none", "retention", "legal-hold", "versionId=null")}
 	if a.query == "attributes" && !t.chance(4) {
@@ -445,7 +467,13 @@ func (t *twins) multipart() {
 	u := t.uploads[i]
 	a := s3Ask{bucket: "data", path: u.path, header: http.Header{}}
 	query := "uploadId="
-	switch t.rng.IntN(6) {
+	switch t.rng.IntN(7) {
+	case 6:
+		a.method, query = "PUT", "partNumber=1&uploadId="
+		a.header.Set("X-Amz-Copy-Source", "data/"+one(t, one(t, t.keys...), one(t, t.keys...), "none/0"))
+		if t.chance(3) {
+			a.header.Set("X-Amz-Copy-Source-Range", one(t, "bytes=0-5", "bytes=0-99999", "bytes=x"))
+		}
 	case 0, 1, 2:
 		a.method, query, a.body = "PUT", fmt.Sprintf("partNumber=%s&uploadId=", one(t, "1", "1", "1", "2", "0", "10001", "x")), t.data()
 	case 3:
