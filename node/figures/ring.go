@@ -23,7 +23,8 @@ type RingReads struct {
 	Asked  int64 `json:"asked"`
 	Loaded int64 `json:"loaded"`
 	Bytes  int64 `json:"bytes"`
-	// Detours went to another rank than the first, Elsewhere to the bucket past all owners.
+	// Detours went to another rank than the first, this node itself among them, Elsewhere to
+	// the bucket past all owners.
 	Detours   int64 `json:"detours"`
 	Elsewhere int64 `json:"elsewhere"`
 	// Peeks asked former owners; Found are blocks that one of them had, Late were given up.

@@ -169,6 +169,18 @@ func (r *rig) fetched(all ...*member) (gets, size int64) {
 	return gets, size
 }
 
+// say writes down what members counted, for who looks into a failure.
+func (r *rig) say(all ...*member) {
+	r.Helper()
+	for _, m := range all {
+		s := m.Node.Status(r.Context())
+		r.Logf("%s: reads %+v, peers %+v, asked for %+v, answered by %+v", m.name, s.Ring.Reads, s.Ring.Peers, s.Egress.Asked, s.Ring.Served)
+		for _, t := range s.Tiers {
+			r.Logf("%s: tier %+v", m.name, t)
+		}
+	}
+}
+
 // size is that of all files.
 func (r *rig) size() (sum int64) {
 	for _, data := range r.files {
@@ -201,6 +213,7 @@ func TestTheBucketIsReadOnce(t *testing.T) {
 	t.Logf("%d GETs, %d of %d bytes, %d bytes around", gets, size, r.size(), around)
 	if size < r.size() || size > r.size()+around {
 		t.Errorf("%d bytes from the bucket of %d, with %d gone around", size, r.size(), around)
+		r.say(all...)
 	}
 	served := int64(0)
 	for _, m := range all {

@@ -200,6 +200,9 @@ func (r *Router) ranks(b hearth.Block, try func(p Peer) judgement, why func() er
 			break
 		}
 		if node.ID == r.self {
+			if fills > 0 {
+				r.detours.Add(1)
+			}
 			return here, nil
 		}
 		p := ring.Peers[node.ID]
@@ -326,7 +329,8 @@ type Stats struct {
 	Asked, Loaded int64
 	// Bytes came of them.
 	Bytes int64
-	// Detours are Fills that went to another rank than the first that could be asked.
+	// Detours are reads that went on to another rank than the first that could be asked, this
+	// node itself among them: each may read again from the bucket what that one has read.
 	Detours int64
 	// Elsewhere are ranges that were read from the bucket by a node that does not own them.
 	Elsewhere int64
