@@ -35,7 +35,8 @@ var errFull = errors.New("too many requests are on their way to the origin")
 // GET or HEAD that was not answered, and whatever found nobody there. An error of the client's
 // body comes back as it is: the origin has then seen a request that was cut off.
 //
-// Requests use the connections of reads, half of them at most.
+// Requests use the connections of reads, half of them at most. HEADs may take any: nothing comes
+// behind their headers that a slow client could hold up, and reads wait for them.
 func (s *S3) Forward(ctx context.Context, r *http.Request, bucket, escapedKey string) (*http.Response, error) {
 	f := &forward{s: s, r: r, bucket: bucket}
 	key, err := url.PathUnescape(escapedKey)
@@ -54,43 +55,49 @@ func (s *S3) Forward(ctx context.Context, r *http.Request, bucket, escapedKey st
 		return nil, err
 	}
 	f.key = key
-	if err := s.room(ctx); err != nil {
+	passes := s.passes
+	if r.Method == http.MethodHead && (r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0) {
+		passes = nil
+	}
+	leave, err := s.room(ctx, passes)
+	if err != nil {
 		return nil, f.wrap(err)
 	}
-	resp, err := f.ask(ctx)
+	resp, err := f.ask(ctx, leave)
 	if err != nil {
-		s.leave()
+		leave()
 	}
 	return resp, err
 }
 
-// room takes a connection of those that passes may have, and waits for one no longer than the
-// origin's timeout: while nobody reads its body, a client's going away is not seen.
-func (s *S3) room(ctx context.Context) error {
-	select {
-	case s.passes <- struct{}{}:
-	default:
-		wait, stop := context.WithTimeoutCause(ctx, s.timeout, errFull)
-		defer stop()
-		if _, err := acquire(wait, s.passes); err != nil {
-			return err
+// room takes a connection of those that passes may have (nil: of all for reads), and waits for one
+// no longer than the origin's timeout: while nobody reads its body, a client's going away is not seen.
+func (s *S3) room(ctx context.Context, passes chan struct{}) (leave func(), err error) {
+	pass := func() {}
+	if passes != nil {
+		if pass, err = s.token(ctx, passes); err != nil {
+			return nil, err
 		}
 	}
+	data, err := s.token(ctx, s.data)
+	if err != nil {
+		pass()
+		return nil, err
+	}
+	return func() { data(); pass() }, nil
+}
+
+// token takes one of slots within the origin's timeout.
+func (s *S3) token(ctx context.Context, slots chan struct{}) (release func(), err error) {
 	select {
-	case s.data <- struct{}{}:
-		return nil
+	case slots <- struct{}{}:
+		return func() { <-slots }, nil
 	default:
 	}
 	wait, stop := context.WithTimeoutCause(ctx, s.timeout, errFull)
 	defer stop()
-	_, err := acquire(wait, s.data)
-	if err != nil {
-		<-s.passes
-	}
-	return err
+	return acquire(wait, slots)
 }
-
-func (s *S3) leave() { <-s.data; <-s.passes }
 
 // forward is one request on its way.
 type forward struct {
@@ -109,13 +116,14 @@ func (f *forward) wrap(err error) error {
 	return err
 }
 
-func (f *forward) ask(ctx context.Context) (*http.Response, error) {
+// ask sends until there is an answer; leave is called at the end of its body.
+func (f *forward) ask(ctx context.Context, leave func()) (*http.Response, error) {
 	b := budget{Retry: f.s.retry}
 	for renewed := 0; ; {
 		p, err := f.send(ctx)
 		if err == nil {
 			if err = f.refused(p); err == nil {
-				p.resp.Body = p
+				p.resp.Body, p.leave = p, leave
 				return p.resp, nil
 			}
 		}
@@ -263,6 +271,7 @@ type passage struct {
 	resp   *http.Response
 	answer io.Closer // the answer's own body
 	in     io.Reader // the same, or what was read ahead and then the rest
+	leave  func()    // gives its connection's token back
 	once   sync.Once
 }
 
@@ -285,7 +294,7 @@ func (p *passage) Read(b []byte) (int, error) {
 func (p *passage) Close() error {
 	p.once.Do(func() {
 		p.end()
-		p.s.leave()
+		p.leave()
 	})
 	return nil
 }

@@ -402,7 +402,7 @@ func TestAnOriginThatTakesNothingIsGivenUp(t *testing.T) {
 
 func TestPassesLeaveHalfOfTheConnections(t *testing.T) {
 	// Answers that nobody reads hold half of the connections, a further request is refused within
-	// the timeout, and reads go on. What is closed makes room.
+	// the timeout, and reads go on, and HEADs, which they may need. What is closed makes room.
 	s := forwarder(t, Config{Connections: 9, Timeout: 50 * time.Millisecond}, func(w http.ResponseWriter, r *http.Request) {
 		_, _ = w.Write(bytes.Repeat([]byte("x"), 100))
 	})
@@ -418,6 +418,11 @@ func TestPassesLeaveHalfOfTheConnections(t *testing.T) {
 	if _, err := s.Forward(t.Context(), get, "bucket", "k"); !errors.Is(err, errFull) || !Away(err) {
 		t.Error(err)
 	}
+	head, err := s.Forward(t.Context(), client(t, "HEAD /bucket/k HTTP/1.1\nHost: h\n\n"), "bucket", "k")
+	if err != nil {
+		t.Fatalf("a HEAD, for which passes are not counted: %v", err)
+	}
+	head.Body.Close()
 	for range 4 {
 		if c, ok := s.trySlot(); !ok {
 			t.Error("no connection is left for reads")
