@@ -311,5 +311,33 @@ func (s *S3) renew(err error, used *credentials.Value) bool {
 // Bucket is the bucket's name.
 func (s *S3) Bucket() string { return s.bucket }
 
+// Account says where a bucket's name means what it means here: one name at origins of two
+// accounts may be two buckets. It is no secret. All endpoints of one of Amazon's partitions are
+// one account, since names are unique in it ("General purpose bucket naming rules" in the S3 user
+// guide); elsewhere it is the endpoint, and whether requests are signed, for some servers have
+// names by tenants. All that are signed are so by the process's one key.
+func (s *S3) Account() string {
+	p := s.place.Load()
+	at := url.URL{Host: strings.ToLower(p.host)}
+	if !s.pathStyle {
+		at.Host = strings.TrimPrefix(at.Host, s.bucket+".")
+	}
+	switch name := at.Hostname(); {
+	case !isAWS("https://" + at.Host):
+		if at.Port() == map[string]string{"http": "80", "https": "443"}[p.scheme] {
+			at.Host = strings.TrimSuffix(at.Host, ":"+at.Port())
+		}
+		if s.anonymous {
+			return p.scheme + "://" + at.Host + " unsigned"
+		}
+		return p.scheme + "://" + at.Host
+	case strings.HasSuffix(name, ".cn"):
+		return "aws-cn"
+	case strings.Contains(name, ".us-gov-"):
+		return "aws-us-gov"
+	}
+	return "aws"
+}
+
 // Region is the one that the bucket lies in, as far as is known.
 func (s *S3) Region() string { return s.place.Load().region }

@@ -105,6 +105,9 @@ func Open(ctx context.Context, s Setup, o Options) (*Endpoint, error) {
 	if o.Begun > 0 && len(o.Links()) == 0 && o.Other == nil {
 		return nil, errors.New("s3.listen: S3 clients are shown buckets, and no link of this node leads to one: give an origin s3://bucket/prefix")
 	}
+	if err := clashing(o.Links()); err != nil {
+		return nil, err
+	}
 	trouble := o.Refused
 	report := func(err error) {
 		if trouble != nil {

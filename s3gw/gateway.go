@@ -92,6 +92,7 @@ type Gateway struct {
 	spare   sync.Pool                   // of *[]byte, for documents
 	owners  sync.Map                    // listing.Owner of links' objects, by the link's name
 	work    sync.WaitGroup              // requests under way
+	foreign sync.Map                    // links that are not shown, of which that was told, by name
 	fine    sync.Map                    // links whose listings tell times to less than a second, by name
 	made    *flight.Twins[string, Link] // by bucket
 	lending *semaphore.Weighted         // bytes of blocks, to batches

@@ -3,6 +3,7 @@ package s3gw
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -15,6 +16,9 @@ type Origin interface {
 	// Forward sends a client's request to a bucket of the origin, signed by the origin's own
 	// key; escapedKey is as the client wrote it.
 	Forward(ctx context.Context, r *http.Request, bucket, escapedKey string) (*http.Response, error)
+	// Account says where a bucket's name means what it means here: origins of two accounts may
+	// have two buckets of one name, and none can copy from the other.
+	Account() string
 }
 
 // Link is a bucket, or what lies below a prefix of it, as the tree has it.
@@ -31,15 +35,50 @@ type Link struct {
 	Origin Origin
 }
 
-// bucket are the links of a bucket, by their prefixes.
+// bucket are the links of a bucket, by their prefixes: those of the account in which the first
+// one of that name is. Another account's is another bucket, of which clients would read and
+// write a mixture; that it is not shown is told once.
 func (g *Gateway) bucket(name string) (links []Link) {
 	for _, l := range g.o.Links() {
-		if l.Bucket == name {
+		switch {
+		case l.Bucket != name:
+		case len(links) > 0 && l.Origin.Account() != links[0].Origin.Account():
+			if _, told := g.foreign.LoadOrStore(l.Name, true); !told && g.o.Refused != nil {
+				g.o.Refused("link that S3 clients are not shown", "cause", clash(links[0], l))
+			}
+		default:
 			links = append(links, l)
 		}
 	}
 	slices.SortFunc(links, func(a, b Link) int { return cmp.Compare(a.Prefix, b.Prefix) })
 	return slices.CompactFunc(links, func(a, b Link) bool { return a.Prefix == b.Prefix })
+}
+
+// clashing finds links that cannot both be shown; nil: there are none.
+func clashing(links []Link) error {
+	first := map[string]Link{}
+	for _, l := range links {
+		if f, ok := first[l.Bucket]; !ok {
+			first[l.Bucket] = l
+		} else if f.Origin.Account() != l.Origin.Account() {
+			return clash(f, l)
+		}
+	}
+	return nil
+}
+
+func clash(a, b Link) error {
+	return fmt.Errorf("s3.listen: the links %q and %q lead to buckets of one name, %s, at two origins (%s, %s), and S3 clients tell buckets by their names: give both links the same endpoint if it is one bucket, or show one of them at a node of its own",
+		a.Name, b.Name, a.Bucket, a.Origin.Account(), b.Origin.Account())
+}
+
+// reaches reports whether the origin of a link can read a bucket that a copy names.
+func (g *Gateway) reaches(l *Link, bucket string) bool {
+	from := g.bucket(bucket)
+	if len(from) == 0 {
+		from = g.o.Links() // which is made of the first one's account
+	}
+	return len(from) > 0 && from[0].Origin.Account() == l.Origin.Account()
 }
 
 // holding is the link that a key lies in, that with the longest prefix; nil: none shows it.

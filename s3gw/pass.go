@@ -21,6 +21,9 @@ func (x *exchange) passThen(change func(*http.Request), then func(*http.Response
 	if err != nil {
 		return err
 	}
+	if from := x.asks.Source; from != nil && !x.reaches(l, from.Bucket) {
+		return fault.New("NotImplemented", "The bucket %s lies at another origin than %s, which cannot copy from there: get the object, and put it.", from.Bucket, x.asks.Bucket)
+	}
 	r := x.r.Clone(x.r.Context()) // shallow, with headers of its own
 	if r.Body = x.who.Body(); x.body != nil {
 		r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(x.body)), int64(len(x.body))

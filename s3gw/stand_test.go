@@ -1,6 +1,7 @@
 package s3gw
 
 import (
+	"cmp"
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
@@ -52,6 +53,7 @@ type stand struct {
 type shownLink struct {
 	bucket, prefix string
 	freshness      namespace.Freshness
+	account        string // that its origin says it is of; "": the server's
 }
 
 // standard is what most stands have: a key that may all, one that may read, one that may write
@@ -152,7 +154,7 @@ func (s *stand) add(ctx context.Context, l shownLink) (Link, error) {
 		shut(o)
 		return Link{}, err
 	}
-	made := Link{Name: name, Bucket: l.bucket, Prefix: l.prefix, Region: s.server.Region, Fresh: time.Minute, Origin: &road{s, o.(*origin.S3)}}
+	made := Link{Name: name, Bucket: l.bucket, Prefix: l.prefix, Region: s.server.Region, Fresh: time.Minute, Origin: &road{s, o.(*origin.S3), l.account}}
 	switch l.freshness.Mode {
 	case namespace.Immutable:
 		made.Fresh = -1
@@ -167,9 +169,13 @@ func (s *stand) add(ctx context.Context, l shownLink) (Link, error) {
 
 // road is the way of a stand's requests to the origin.
 type road struct {
-	s  *stand
-	to *origin.S3
+	s       *stand
+	to      *origin.S3
+	account string
 }
+
+// Account is Origin's.
+func (d *road) Account() string { return cmp.Or(d.account, d.to.Account()) }
 
 // Forward is Origin's.
 func (d *road) Forward(ctx context.Context, r *http.Request, bucket, escapedKey string) (*http.Response, error) {
