@@ -28,6 +28,9 @@ type directory struct {
 	// other. It is held across reads and writes of the database, which go to
 	// memory first; never while an origin is asked. Taken before every other lock.
 	mu sync.Mutex
+	// doubted is the listing under way if something was written that it may have passed;
+	// mu guards it.
+	doubted *listing
 }
 
 // dirState is what is known of a directory's listing. It is replaced, not changed.
@@ -75,11 +78,15 @@ func (d *directory) whole(t *Tree) bool {
 	return s.listed > 0 && s.age == t.db.Generation()
 }
 
+// listedDoubted is when a directory is said to be listed, in Unix ms, of which a listing may lack a
+// name: long ago, so that it is listed again even where names hold for ever.
+const listedDoubted = 1
+
 // listingLeft is how long the listing may be believed.
 func (d *directory) listingLeft(t *Tree) time.Duration {
 	s := d.state.Load()
 	switch {
-	case s.listed == 0 || s.age != t.db.Generation():
+	case s.listed <= listedDoubted || s.age != t.db.Generation():
 		return 0
 	case d.link.Freshness.Mode == Immutable:
 		return age.Forever

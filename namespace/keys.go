@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/namespace/age"
 	"github.com/hearthfs/hearth/namespace/record"
 	"github.com/hearthfs/hearth/namespace/store"
 )
@@ -105,7 +106,8 @@ func (t *Tree) Keys(ctx context.Context, link, prefix, behind string, each func(
 // Written is told that a link's origin has answered a write of a key, which may have made,
 // changed or removed it. What is believed of it, and of directories that come or go with it, is
 // asked for again before it returns; mounts and other nodes hear of what changed. ctx bounds the
-// wait, not the doubt: a file that could not be asked for is not believed before it was.
+// wait, not the doubt: a name that could not be asked for is not believed before it was, nor is
+// that it is not there.
 func (t *Tree) Written(ctx context.Context, link, key string) {
 	l := t.links.Load().named(link)
 	if l == nil || !strings.HasPrefix(key, l.Prefix) || !record.Representable(key) {
@@ -144,7 +146,7 @@ func (t *Tree) doubt(ctx context.Context, p place, segment string, at int64) (kn
 		sure = t.askAgain(ctx, d, segment, at, true)
 	}
 	if !sure {
-		t.doubtFile(d, segment)
+		t.doubtName(d, segment)
 	}
 	return before && t.holds(d)
 }
@@ -156,14 +158,28 @@ func (t *Tree) holds(d *directory) bool {
 	return err == nil && rows.Len() > 0
 }
 
-// doubtFile has a file asked for again before it is believed.
-func (t *Tree) doubtFile(d *directory, segment string) {
+// doubtName has what a segment stands for asked for again before it is believed: a file by itself.
+// Where there is none the directory is listed again, as one may have come; names that are in it
+// are told while the origin is away.
+func (t *Tree) doubtName(d *directory, segment string) {
 	_ = t.change(d, func(e *edit) error { // else its bound will do
 		was, ok, err := e.get(segment)
-		if err == nil && ok && !was.Doubted {
+		switch {
+		case err != nil:
+			return err
+		case ok && !was.Doubted:
 			e.doubt(segment, was)
+		case !ok:
+			for _, sort := range []string{segment, segment + "/"} {
+				t.neg.Remove(age.Absence{Dir: d.hash, Sort: sort})
+			}
+			d.doubted = d.running.Load()
+			if s := *d.state.Load(); s.listed > listedDoubted {
+				s.listed = listedDoubted
+				e.setState(s)
+			}
 		}
-		return err
+		return nil
 	})
 }
 

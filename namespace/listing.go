@@ -152,6 +152,7 @@ func (l *listing) finish(err error) {
 		l.d.state.Store(&s)
 	}
 	l.d.running.Store(nil)
+	l.d.doubted = nil
 	l.d.mu.Unlock()
 	l.End(err)
 	l.d.release()
@@ -341,6 +342,9 @@ func (l *listing) flush(last bool) error {
 		s := *d.state.Load()
 		took := time.Duration(now-l.began-l.stopped) * time.Millisecond
 		s.listed, s.took, s.refused, s.age = l.Began(), max(took, l.took), uint64(l.refused.Load()), l.age
+		if d.doubted == l {
+			s.listed = listedDoubted
+		}
 		t.stats.slowest.Store(max(t.stats.slowest.Load(), s.took.Milliseconds())) // two at once may lose one
 		if e.first {
 			s.seen = max(s.seen+1, now*int64(time.Millisecond))

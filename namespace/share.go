@@ -147,7 +147,7 @@ func (r *dirReader) told(ctx context.Context, asked int64, old time.Duration) (t
 	known := func() bool {
 		s := r.d.state.Load()
 		told.Age, told.Took = since(asked, t.clock.Trusted(s.listed)), s.took
-		return r.d.whole(t) && r.d.link.Freshness.Copies(old, told.Age, told.Took)
+		return s.listed > listedDoubted && r.d.whole(t) && r.d.link.Freshness.Copies(old, told.Age, told.Took)
 	}
 	var l *listing
 	if !known() {

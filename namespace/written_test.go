@@ -131,3 +131,69 @@ func TestWhatIsWrittenWhenNobodyCanBeAsked(t *testing.T) {
 		t.Errorf("once it is back: %s", got)
 	}
 }
+
+func TestWhatComesWhileTheOriginIsSlow(t *testing.T) {
+	// A name that was believed not to be there, and a directory, are written while the origin takes longer
+	// than the write waits; names hold for ever. Whoever lists next sees them, also where a listing that
+	// began before the write ends after it; until the origin answers, the names from before are told.
+	for _, listed := range []bool{false, true} {
+		w := open(t, func(o *Options) { o.Links[0].Freshness = Freshness{Mode: Immutable} })
+		for _, key := range []string{"d/b", "d/c"} {
+			w.b.put(key, "1", 3)
+		}
+		keys := func(prefix string) (got []string) {
+			hidden, err := w.tree.Keys(context.Background(), "/", prefix, "", func(o *hearth.Object) bool { got = append(got, o.Key); return true })
+			if err != nil || hidden != 0 {
+				t.Errorf("listed %v: %d hidden, %v", listed, hidden, err)
+			}
+			return got
+		}
+		ended := make(chan struct{})
+		release := make(chan struct{})
+		if listed {
+			passed := make(chan struct{})
+			w.b.pageSize = 1
+			w.b.onPage = func(prefix string, page int) {
+				if prefix == "d/" && page == 1 {
+					close(passed)
+					<-release
+				}
+			}
+			go func() {
+				defer close(ended)
+				_, _ = w.tree.Keys(context.Background(), "/", "d/", "", func(*hearth.Object) bool { return true })
+			}()
+			<-passed
+		} else {
+			keys("d/")
+			close(ended)
+		}
+		w.b.put("d/a", "1", 3)
+		w.b.put("d/e/f", "1", 3)
+		over, cancel := context.WithCancel(context.Background())
+		cancel()
+		for _, key := range []string{"d/a", "d/e/f"} {
+			w.tree.Written(over, "/", key)
+		}
+		close(release)
+		<-ended
+		if listed {
+			w.b.mu.Lock()
+			w.b.onPage = nil
+			w.b.mu.Unlock()
+		} else {
+			w.b.down(errDown)
+			if got := keys("d/"); !slices.Equal(got, []string{"d/b", "d/c"}) {
+				t.Errorf("while the origin is away: %q", got)
+			}
+			w.b.down(nil)
+			w.tree.Asked("/", nil) // it is back
+		}
+		if got := keys("d/"); !slices.Equal(got, []string{"d/a", "d/b", "d/c", "d/e/"}) {
+			t.Errorf("listed %v: %q", listed, got)
+		}
+		if got := keys("d/e/"); !slices.Equal(got, []string{"d/e/f"}) {
+			t.Errorf("listed %v: %q", listed, got)
+		}
+	}
+}
