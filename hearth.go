@@ -56,6 +56,9 @@ type Object struct {
 	Size int64
 	// ModTime as the origin reports it.
 	ModTime time.Time
+	// Class is the storage class as the origin reports it, and no part of the version;
+	// "": STANDARD, or it says nothing.
+	Class string
 	// Version is VersionOf the fields above; computed, never taken from outside.
 	Version [16]byte
 }

@@ -114,7 +114,9 @@ func (e *edit) setFile(sort string, o *hearth.Object, checked int64) error {
 		if dated {
 			was.ModTime = x.ModTime
 		}
-		if checked == 0 && !was.Doubted && !dated {
+		moved := was.Class != x.Class // by a rule of the bucket's, for one
+		was.Class = x.Class
+		if checked == 0 && !was.Doubted && !dated && !moved {
 			return nil // confirmed by a listing, which has its own record
 		}
 		was.Checked, was.Doubted = checked, false
@@ -297,7 +299,7 @@ func (t *Tree) after(e *edit) {
 
 // object is the version that a file's entry stands for.
 func object(l *link, e *record.Entry, key string) hearth.Object {
-	o := hearth.Object{Link: l.Name, Key: key, ETag: e.ETag, Size: e.Size, ModTime: e.ModTime, Version: e.Version}
+	o := hearth.Object{Link: l.Name, Key: key, ETag: e.ETag, Size: e.Size, ModTime: e.ModTime, Class: e.Class, Version: e.Version}
 	if !e.HasVersion {
 		o.Version = hearth.VersionOf(l.Identity, key, e.ETag, e.Size)
 	}
@@ -306,7 +308,7 @@ func object(l *link, e *record.Entry, key string) hearth.Object {
 
 // fileEntry is the entry of a version, without an id.
 func fileEntry(l *link, o *hearth.Object) record.Entry {
-	e := record.Entry{Size: o.Size, ModTime: o.ModTime, ETag: o.ETag}
+	e := record.Entry{Size: o.Size, ModTime: o.ModTime, ETag: o.ETag, Class: o.Class}
 	if l.Identity == "" || hearth.VersionOf(l.Identity, o.Key, o.ETag, o.Size) != o.Version {
 		e.Version, e.HasVersion = o.Version, true
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/hearthfs/hearth"
 )
@@ -194,6 +195,34 @@ func TestWhatComesWhileTheOriginIsSlow(t *testing.T) {
 		}
 		if got := keys("d/e/"); !slices.Equal(got, []string{"d/e/f"}) {
 			t.Errorf("listed %v: %q", listed, got)
+		}
+	}
+}
+
+func TestClassesOfObjectsThatStayTheSame(t *testing.T) {
+	// A rule of the bucket moves an object to another storage class, and back: its version stays, and listings
+	// and look-ups that ask again tell of the move.
+	w := open(t, nil)
+	o := w.b.put("d/a", "1", 3)
+	w.b.put("d/b", "1", 3)
+	for i, class := range []string{"", "GLACIER", "STANDARD_IA", ""} {
+		w.b.mu.Lock()
+		o.Class = class
+		w.b.objects[o.Key] = o
+		w.b.mu.Unlock()
+		w.clock.add(time.Hour)
+		if i%2 == 0 {
+			w.tree.Written(context.Background(), "/", "d/a")
+		}
+		var got []string
+		if _, err := w.tree.Keys(context.Background(), "/", "d/", "", func(o *hearth.Object) bool { got = append(got, o.Key+" "+o.Class); return true }); err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(got, []string{"d/a " + class, "d/b "}) {
+			t.Errorf("of class %q: %q", class, got)
+		}
+		if n, err := w.tree.File(context.Background(), "/", "d/a"); err != nil || n.Object.Class != class || n.Object.Version != o.Version {
+			t.Errorf("of class %q: %+v, %v", class, n.Object, err)
 		}
 	}
 }

@@ -105,7 +105,9 @@ func (s *S3) entry(e *page.Entry, q hearth.Listing) (hearth.Object, bool) {
 	if group {
 		return hearth.Object{Link: s.link, Key: key, Size: hearth.PrefixSize}, true
 	}
-	return s.object(e.Key, bareETag(e.ETag), e.Size, e.Modified), true
+	o := s.object(e.Key, bareETag(e.ETag), e.Size, e.Modified)
+	o.Class = e.Class
+	return o, true
 }
 
 // page fetches and reads one page. A page that breaks off is asked for again.

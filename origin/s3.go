@@ -241,7 +241,11 @@ func (s *S3) Head(ctx context.Context, key string) (hearth.Object, error) {
 		return hearth.Object{}, s.wrap("head", key, fmt.Errorf("%w: no Content-Length", errLied))
 	}
 	modified, _ := http.ParseTime(h.Get("Last-Modified")) // a zero time is none
-	return s.object(key, bareETag(h.Get("ETag")), a.resp.ContentLength, modified), nil
+	o := s.object(key, bareETag(h.Get("ETag")), a.resp.ContentLength, modified)
+	if class := h.Get("X-Amz-Storage-Class"); class != "STANDARD" {
+		o.Class = class
+	}
+	return o, nil
 }
 
 // object makes a complete Object.

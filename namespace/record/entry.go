@@ -27,16 +27,20 @@ type Entry struct {
 	Size    int64
 	ModTime time.Time
 	ETag    string
+	Class   string // the storage class; "": STANDARD, or not known
 	// version is stored only where it cannot be computed.
 	Version    [16]byte
 	HasVersion bool
 }
 
-// Flags of an entry's record. The low two bits say how the ETag is written.
+// Flags of an entry's record. The low two bits say how the ETag is written, or that the storage
+// class and a byte with these bits stand in front of it: who does not know that yet cannot read
+// the record, and asks again.
 const (
 	etagRaw    = 0 // length and bytes
 	etagMD5    = 1 // 16 bytes for 32 hex digits, as S3 makes them
 	etagParts  = 2 // the same, and the number of parts of a multipart upload
+	etagClass  = 3 // behind a class
 	etagForms  = 3
 	flagDir    = 1 << 2
 	flagBeside = 1 << 3
@@ -78,12 +82,26 @@ func (e *Entry) Append(buf []byte) []byte {
 	}
 	buf = binary.AppendVarint(buf, e.ModTime.Unix()-Epoch)
 	var form byte
-	buf, form = appendETag(buf, e.ETag)
+	if e.Class == "" {
+		buf, form = appendETag(buf, e.ETag)
+	} else {
+		buf, form = e.appendClass(buf), etagClass
+	}
 	if e.HasVersion {
 		flags |= flagVer
 		buf = append(buf, e.Version[:]...)
 	}
 	buf[at] = flags | form
+	return buf
+}
+
+// appendClass writes the class, the ETag's form and the ETag.
+func (e *Entry) appendClass(buf []byte) []byte {
+	buf = binary.AppendUvarint(buf, uint64(len(e.Class)))
+	buf = append(buf, e.Class...)
+	at := len(buf)
+	buf, form := appendETag(append(buf, 0), e.ETag)
+	buf[at] = form
 	return buf
 }
 
@@ -121,7 +139,11 @@ func ParseEntry(b []byte) (Entry, error) {
 		nanos = r.uvarint()
 	}
 	e.ModTime = time.Unix(r.varint()+Epoch, int64(nanos%1e9))
-	switch flags & etagForms {
+	form := flags & etagForms
+	if form == etagClass {
+		e.Class, form = string(r.bytes(r.uvarint())), r.byte()
+	}
+	switch form {
 	case etagRaw:
 		e.ETag = string(r.bytes(r.uvarint()))
 	case etagMD5:

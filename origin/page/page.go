@@ -31,6 +31,7 @@ type Entry struct {
 	ETag     string    // as it came, in its quotes
 	Size     int64     // in bytes
 	Modified time.Time // zero: nobody said
+	Class    string    // the storage class; "": STANDARD, or nobody said
 	Prefix   bool      // it is a group
 }
 
@@ -87,6 +88,10 @@ func (e *Entry) set(name, value []byte) error {
 	case "Size":
 		if e.Size, err = strconv.ParseInt(string(value), 10, 64); err != nil || e.Size < 0 {
 			return fmt.Errorf("size %q of %q", value, e.Key)
+		}
+	case "StorageClass":
+		if string(value) != "STANDARD" { // which nearly all are: no memory for it
+			e.Class = unescape(value)
 		}
 	case "LastModified":
 		e.Modified, _ = time.Parse(time.RFC3339, string(value)) // a zero time is none

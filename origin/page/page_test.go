@@ -17,7 +17,7 @@ const samplePage = `<?xml version="1.0" encoding="UTF-8"?>
 <IsTruncated>true</IsTruncated><NextContinuationToken>tok&amp;en==</NextContinuationToken><Delimiter/>
 <Contents><Key>p/a%20b%2Bc+d</Key><LastModified>2024-02-03T04:05:06.789Z</LastModified><ETag>&quot;abc&#34;</ETag><Size>17</Size>
 <Owner><ID>x</ID><DisplayName>y</DisplayName></Owner><StorageClass>STANDARD</StorageClass></Contents>
-<Contents><Key>p/%E2%98%83</Key><ETag>W/&quot;d&quot;</ETag><Size>0</Size></Contents>
+<Contents><Key>p/%E2%98%83</Key><ETag>W/&quot;d&quot;</ETag><Size>0</Size><StorageClass>GLACIER</StorageClass></Contents>
 <CommonPrefixes><Prefix>p/b/</Prefix></CommonPrefixes></ListBucketResult>`
 
 func TestAPageIsReadAsItWasMeant(t *testing.T) {
@@ -30,7 +30,7 @@ func TestAPageIsReadAsItWasMeant(t *testing.T) {
 	want := []Entry{
 		{Key: "p/a b+c d", ETag: `"abc"`, Size: 17, Modified: time.Date(2024, 2, 3, 4, 5, 6, 789e6, time.UTC)},
 		{Key: "p/b/", Prefix: true},
-		{Key: "p/☃", ETag: `W/"d"`},
+		{Key: "p/☃", ETag: `W/"d"`, Class: "GLACIER"},
 	}
 	if !p.Truncated || p.Token != "tok&en==" || !slices.Equal(p.Entries, want) {
 		t.Errorf("%+v", p)

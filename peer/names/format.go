@@ -16,7 +16,8 @@ import (
 //
 // A page is milliseconds of age 8, of what the listing took 8, hidden names 8, last 1, and to
 // its end names: kind 1, segment with its length, and, of a file, size, mod time and nanoseconds as varints,
-// ETag with its length. What a name was found to be is milliseconds of age 8, the kind, and
+// ETag with its length; kind 3 is a file that has its storage class, with its length, behind
+// these. What a name was found to be is milliseconds of age 8, the kind, and
 // that of a file.
 const (
 	format   = 1
@@ -25,11 +26,14 @@ const (
 	kindAbsent = 0
 	kindFile   = 1
 	kindDir    = 2
+	kindClass  = 3 // a file of another class than STANDARD
 
 	// The most bytes of each: what S3 allows, and for a link's name what URLs take.
 	maxLink = 1 << 10
 	maxKey  = 1 << 10
 	maxETag = 1 << 10
+	// maxClass is three times Amazon's longest.
+	maxClass = 64
 	// maxOld is as long as needs to be told: 285 years are the most of a Duration.
 	maxOld = int64(math.MaxInt64 / time.Millisecond)
 	// maxTook is longer than any listing takes: a day is for a billion names.
@@ -94,7 +98,7 @@ func milliseconds(d time.Duration) uint64 {
 
 // nameSize is what a name takes at most.
 func nameSize(o *hearth.Object, prefix int) int {
-	return 1 + len(o.Key) - prefix + len(o.ETag) + 5*binary.MaxVarintLen64
+	return 1 + len(o.Key) - prefix + len(o.ETag) + len(o.Class) + 6*binary.MaxVarintLen64
 }
 
 func appendName(dst []byte, o *hearth.Object, prefix int) []byte {
@@ -102,14 +106,26 @@ func appendName(dst []byte, o *hearth.Object, prefix int) []byte {
 	if o.IsPrefix() {
 		return appendString(append(dst, kindDir), strings.TrimSuffix(name, "/"))
 	}
-	return appendFile(appendString(append(dst, kindFile), name), o)
+	return appendFile(appendString(append(dst, kindOf(o)), name), o)
+}
+
+// kindOf is that of a file.
+func kindOf(o *hearth.Object) byte {
+	if o.Class != "" && len(o.Class) <= maxClass {
+		return kindClass
+	}
+	return kindFile
 }
 
 func appendFile(dst []byte, o *hearth.Object) []byte {
 	dst = binary.AppendUvarint(dst, uint64(o.Size))
 	dst = binary.AppendVarint(dst, o.ModTime.Unix())
 	dst = binary.AppendUvarint(dst, uint64(o.ModTime.Nanosecond()))
-	return appendString(dst, o.ETag)
+	dst = appendString(dst, o.ETag)
+	if kindOf(o) == kindClass {
+		dst = appendString(dst, o.Class)
+	}
+	return dst
 }
 
 func appendString(dst []byte, s string) []byte {
@@ -134,8 +150,8 @@ func parsePage(b []byte, q *question) (told hearth.Told, page []hearth.Object, e
 		switch kind {
 		case kindDir:
 			name, o.Key = name+"/", o.Key+"/"
-		case kindFile:
-			r.file(&o, q.dir.Identity)
+		case kindFile, kindClass:
+			r.file(&o, kind, q.dir.Identity)
 		default:
 			r.bad = true
 		}
@@ -155,7 +171,7 @@ func appendFound(dst []byte, f *hearth.Found) []byte {
 	dst = binary.LittleEndian.AppendUint64(dst, milliseconds(f.Age))
 	switch {
 	case f.Object != nil:
-		return appendFile(append(dst, kindFile), f.Object)
+		return appendFile(append(dst, kindOf(f.Object)), f.Object)
 	case f.Dir:
 		return append(dst, kindDir)
 	}
@@ -165,10 +181,10 @@ func appendFound(dst []byte, f *hearth.Found) []byte {
 func parseFound(b []byte, q *question) (f hearth.Found, err error) {
 	r := reader{b: b}
 	f.Age = r.milliseconds()
-	switch r.byte() {
-	case kindFile:
+	switch kind := r.byte(); kind {
+	case kindFile, kindClass:
 		f.Object = &hearth.Object{Link: q.dir.Link, Key: q.dir.Prefix + q.behind}
-		r.file(f.Object, q.dir.Identity)
+		r.file(f.Object, kind, q.dir.Identity)
 	case kindDir:
 		f.Dir = true
 	case kindAbsent:
@@ -244,20 +260,23 @@ func (r *reader) segment() string {
 	return s
 }
 
-// file reads what is said of a file. Its Version is computed.
-func (r *reader) file(o *hearth.Object, identity string) {
+// file reads what is said of a file of a kind. Its Version is computed.
+func (r *reader) file(o *hearth.Object, kind byte, identity string) {
 	size := r.uvarint()
 	seconds, n := binary.Varint(r.b)
 	r.skip(n)
 	nanos := r.uvarint()
-	etag := r.string(maxETag)
+	etag, class := r.string(maxETag), ""
+	if kind == kindClass {
+		class = r.string(maxClass)
+	}
 	if size > math.MaxInt64 || nanos >= 1e9 || seconds < -1<<40 || seconds > 1<<40 {
 		r.bad = true
 	}
 	if r.bad {
 		return
 	}
-	o.Size, o.ModTime, o.ETag = int64(size), time.Unix(seconds, int64(nanos)), etag
+	o.Size, o.ModTime, o.ETag, o.Class = int64(size), time.Unix(seconds, int64(nanos)), etag, class
 	o.Version = hearth.VersionOf(identity, o.Key, etag, o.Size)
 }
 

@@ -20,7 +20,7 @@ func sample() (*question, hearth.Told, []hearth.Object) {
 	file := hearth.Object{Link: "/ s3://b", Key: "p/b", ETag: "e-2", Size: 5 << 30, ModTime: time.Unix(1700000000, 123456789)}
 	file.Version = hearth.VersionOf(identity, file.Key, file.ETag, file.Size)
 	group := hearth.Object{Link: "/ s3://b", Key: "p/b/", Size: hearth.PrefixSize}
-	empty := hearth.Object{Link: "/ s3://b", Key: "p/..", ModTime: time.Unix(-5, 0)}
+	empty := hearth.Object{Link: "/ s3://b", Key: "p/..", ModTime: time.Unix(-5, 0), Class: "GLACIER"}
 	empty.Version = hearth.VersionOf(identity, empty.Key, "", 0)
 	return q, hearth.Told{Age: 3 * time.Second, Took: 1500 * time.Millisecond, Hidden: 2, Last: true}, []hearth.Object{file, group, empty}
 }
@@ -60,7 +60,9 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 		t.Errorf("%+v %+v %v", gotTold, got, err)
 	}
 	q.behind = "b"
-	for _, f := range []hearth.Found{{Object: &objects[0], Age: time.Second}, {Dir: true}, {Age: time.Hour}} {
+	classed := objects[0]
+	classed.Class = "STANDARD_IA"
+	for _, f := range []hearth.Found{{Object: &objects[0], Age: time.Second}, {Object: &classed}, {Dir: true}, {Age: time.Hour}} {
 		got, err := parseFound(appendFound(nil, &f), q)
 		if err != nil || got.Dir != f.Dir || got.Age != f.Age || (got.Object == nil) != (f.Object == nil) || f.Object != nil && *got.Object != *f.Object {
 			t.Errorf("%+v, not %+v: %v", got, f, err)

@@ -69,7 +69,7 @@ type Bucket struct {
 	Created time.Time
 	// Owner of its objects, told where a listing has owners; without an ID nothing is told.
 	Owner Owner
-	// Class is the storage class of its objects; "": not told.
+	// Class is the storage class of those of its objects that say nothing else; "": not told.
 	Class string
 }
 
@@ -86,7 +86,7 @@ func Answer(ctx context.Context, n Names, b Bucket, q Query, buf []byte) ([]byte
 	if q.Owner && b.Owner.ID == "" {
 		return buf, ErrUnsure
 	}
-	w := &walk{names: n, q: q, tail: tail(b, q)}
+	w := &walk{names: n, q: q, bucket: b, tail: tail(b, q)}
 	// The head is short, and a long one only costs another copy.
 	start := len(buf) + 1024
 	w.body = grown(buf, start)

@@ -1,6 +1,7 @@
 package listing
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -218,5 +219,32 @@ func BenchmarkAnswer(b *testing.B) {
 			}
 			_, _ = io.Discard.Write(buf)
 		})
+	}
+}
+
+func TestStorageClasses(t *testing.T) {
+	// Objects of other classes than the bucket's stand among those of its own: each is told its class,
+	// with an owner where that was asked for. Clients leave objects of an archive alone by it.
+	var objects []*hearth.Object
+	classes := []string{"", "GLACIER", "GLACIER", "", "STANDARD_IA", "a<b"}
+	for i, class := range classes {
+		o := object(string(rune('a' + i)))
+		o.Class = class
+		objects = append(objects, o)
+	}
+	for _, owner := range []bool{false, true} {
+		got, err := Answer(t.Context(), treeOf(objects...), Bucket{Name: "b", Owner: Owner{ID: "me"}, Class: "STANDARD"}, Query{Version: 2, Max: 1000, Owner: owner}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		page := read(t, got)
+		for i, c := range page.Contents {
+			if c.StorageClass != cmp.Or(classes[i], "STANDARD") || owner != (c.Owner.ID == "me") {
+				t.Errorf("%+v, want class %q", c, classes[i])
+			}
+		}
+		if len(page.Contents) != len(classes) {
+			t.Errorf("%d keys", len(page.Contents))
+		}
 	}
 }

@@ -27,6 +27,10 @@ type walk struct {
 	body, groups []byte
 	// tail is what ends each key's element.
 	tail []byte
+	// bucket as it was asked for, and the tail of keys of a class of their own, the last that came.
+	bucket Bucket
+	class  string
+	other  []byte
 	// count of keys and groups together, at most q.Max.
 	count     int
 	truncated bool
@@ -178,7 +182,20 @@ func (w *walk) object(dir string, e Entry) {
 	}
 	b = append(b, "</ETag><Size>"...)
 	b = strconv.AppendInt(b, e.Object.Size, 10)
-	w.body = append(b, w.tail...)
+	w.body = append(b, w.end(e.Object.Class)...)
+}
+
+// end is the tail of a key of a class; "": the bucket's.
+func (w *walk) end(class string) []byte {
+	if class == "" {
+		return w.tail
+	}
+	if class != w.class {
+		b := w.bucket
+		b.Class, w.class = class, class
+		w.other = tail(b, w.q)
+	}
+	return w.other
 }
 
 // tail is what ends the element of each key, from its size on.
@@ -189,7 +206,7 @@ func tail(b Bucket, q Query) []byte {
 	}
 	if b.Class != "" {
 		t = append(t, "<StorageClass>"...)
-		t, _ = appendText(t, b.Class) // a word of Amazon's
+		t, _ = appendText(t, b.Class) // it came in XML or in a header
 		t = append(t, "</StorageClass>"...)
 	}
 	return append(t, "</Contents>"...)
