@@ -1,15 +1,24 @@
 package s3gw
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	"github.com/hearthfs/hearth"
 )
 
 const (
 	// mostLines wait to be written; more are counted and told in one line.
 	mostLines = 4096
+	// mostWaiting bytes of them are kept, of the Pool's: with requests as long as they may be
+	// the lines alone would be 64 MiB.
+	mostWaiting = 4 << 20
+	// lineCost is what a line takes in bytes beside its texts: its fields, and one text of its own.
+	lineCost = 400
 	// reopenEach is how often it is looked whether the log was moved away.
 	reopenEach = time.Second
 )
@@ -19,22 +28,26 @@ const (
 type accessLog struct {
 	name   string
 	report func(error)
+	pool   *hearth.Pool
 	lines  chan Line
 	quit   chan struct{}
-	work   sync.WaitGroup
-	file   *os.File // the writer's
+	done   chan struct{} // closed when all is written
+	within time.Duration // that the disk is waited for at the end
+	file   *os.File      // the writer's
 	looked time.Time
+
+	waiting atomic.Int64 // bytes of lines
 
 	mu   sync.Mutex // guards lost
 	lost int        // lines since one was written
 }
 
-func openAccessLog(name string, report func(error)) (*accessLog, error) {
-	a := &accessLog{name: name, report: report, lines: make(chan Line, mostLines), quit: make(chan struct{})}
+func openAccessLog(name string, pool *hearth.Pool, report func(error)) (*accessLog, error) {
+	a := &accessLog{name: name, report: report, pool: pool, lines: make(chan Line, mostLines), quit: make(chan struct{}), done: make(chan struct{}), within: endWithin}
 	if err := a.open(); err != nil {
 		return nil, fmt.Errorf("s3.access_log: %w", err)
 	}
-	a.work.Go(a.run)
+	go a.run() // close waits for it
 	return a, nil
 }
 
@@ -45,17 +58,40 @@ func (a *accessLog) open() (err error) {
 
 // take never waits.
 func (a *accessLog) take(l Line) {
-	select {
-	case a.lines <- l:
-	default:
-		a.mu.Lock()
-		a.lost++
-		a.mu.Unlock()
+	cost := l.cost()
+	if a.waiting.Add(cost) <= mostWaiting && a.pool.Reserve(cost) {
+		select {
+		case a.lines <- l:
+			return
+		default:
+			a.pool.Unreserve(cost)
+		}
 	}
+	a.waiting.Add(-cost)
+	a.mu.Lock()
+	a.lost++
+	a.mu.Unlock()
+}
+
+// cost is what a line that waits takes of memory, in bytes.
+func (l *Line) cost() (n int64) {
+	for _, s := range []string{l.Remote, l.Access, l.ID, l.Operation, l.Bucket, l.Key, l.Request, l.Code, l.Agent, l.Referer, l.Host} {
+		n += int64(len(s))
+	}
+	return n + lineCost
+}
+
+// add writes a line behind text, which is no part of what waits.
+func (a *accessLog) add(text []byte, l Line) []byte {
+	cost := l.cost()
+	a.waiting.Add(-cost)
+	a.pool.Unreserve(cost)
+	return l.Append(text)
 }
 
 // run writes until close, and then what still waits.
 func (a *accessLog) run() {
+	defer close(a.done)
 	var text []byte
 	for {
 		var l Line
@@ -69,10 +105,10 @@ func (a *accessLog) run() {
 				return
 			}
 		}
-		text = l.Append(text[:0])
+		text = a.add(text[:0], l)
 		for len(a.lines) > 0 && len(text) < 64<<10 {
 			l = <-a.lines
-			text = l.Append(text)
+			text = a.add(text, l)
 		}
 		if err := a.write(a.told(text)); err != nil {
 			a.report(fmt.Errorf("s3.access_log: %w", err))
@@ -109,8 +145,15 @@ func (a *accessLog) write(text []byte) error {
 	return err
 }
 
-// close writes what waits; lines that come later are lost.
+// close writes what waits; lines that come later are lost. A disk that stands still is waited for
+// no longer than requests under way are: a write to it cannot be ended, and goes on behind.
 func (a *accessLog) close() {
 	close(a.quit)
-	a.work.Wait()
+	late := time.NewTimer(a.within)
+	defer late.Stop()
+	select {
+	case <-a.done:
+	case <-late.C:
+		a.report(errors.New("s3.access_log: the disk does not take the last lines"))
+	}
 }

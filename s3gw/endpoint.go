@@ -131,7 +131,7 @@ func Open(ctx context.Context, s Setup, o Options) (*Endpoint, error) {
 		return nil, err
 	}
 	if s.AccessLog != "" {
-		if x.log, err = openAccessLog(s.AccessLog, report); err != nil {
+		if x.log, err = openAccessLog(s.AccessLog, o.Pool, report); err != nil {
 			return nil, err
 		}
 		o.Access = x.log.take
