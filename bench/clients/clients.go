@@ -45,6 +45,8 @@ type Work struct {
 	Check bool `json:"check"`
 	// Crowd has the connections stay: "idle", "slow", or "" for neither.
 	Crowd string `json:"crowd,omitempty"`
+
+	patience time.Duration // of a crowd's client; 0: answerWithin
 }
 
 // Sum is what came of a Work.

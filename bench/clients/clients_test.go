@@ -2,10 +2,13 @@ package clients
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strconv"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -67,6 +70,21 @@ func TestACrowdStaysUntilItIsToldToGo(t *testing.T) {
 		w.Crowd, w.Connections = kind, 20
 		ctx, cancel := context.WithCancel(t.Context())
 		if err := w.Stay(ctx, cancel); err != nil || ctx.Err() == nil {
+			t.Errorf("%s: %v", kind, err)
+		}
+	}
+}
+
+func TestACrowdThatIsKeptWaitingFails(t *testing.T) {
+	// A server answers nobody: the crowd does not wait for it longer than a client's patience.
+	leave := make(chan struct{})
+	s := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-leave }))
+	defer s.Close()
+	defer close(leave)
+	for _, kind := range []string{"idle", "slow"} {
+		w := work(t, Ask{Key: "k"})
+		w.Account.Endpoint, w.Crowd, w.patience = s.URL, kind, 50*time.Millisecond
+		if err := w.Stay(t.Context(), func() { t.Error("it stands") }); !errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("%s: %v", kind, err)
 		}
 	}

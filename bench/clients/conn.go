@@ -3,6 +3,7 @@ package clients
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,6 +25,10 @@ const (
 	SlowRate   = 4 << 10
 	slowWindow = 4 << 10
 )
+
+// answerWithin is how long a client of a crowd waits for what it is owed: an endpoint that keeps one
+// waiting for the others fails the figure instead of holding it up.
+const answerWithin = 30 * time.Second
 
 // conn is a client's connection.
 type conn struct {
@@ -134,6 +139,9 @@ func (w *Work) Stay(ctx context.Context, stands func()) error {
 		if conns[i], err = dial(ctx, &w.Account, window); err != nil {
 			return err
 		}
+		if err := conns[i].SetDeadline(time.Now().Add(w.within())); err != nil {
+			return err
+		}
 		if w.Crowd == "idle" {
 			if _, _, err := conns[i].ask(signed[which], w.Asks[which], w.Check); err != nil {
 				return err
@@ -144,8 +152,12 @@ func (w *Work) Stay(ctx context.Context, stands func()) error {
 		if _, err := conns[i].Write(signed[which]); err != nil {
 			return err
 		}
-		if status, _, err := conns[i].head(); err != nil || status/100 != 2 {
-			return fmt.Errorf("slow client %d: status %d, %w", i, status, err)
+		status, _, err := conns[i].head()
+		if err == nil && status/100 != 2 {
+			err = fmt.Errorf("status %d", status)
+		}
+		if err != nil {
+			return fmt.Errorf("slow client %d: %w", i, err)
 		}
 	}
 	stands()
@@ -153,11 +165,13 @@ func (w *Work) Stay(ctx context.Context, stands func()) error {
 		<-ctx.Done()
 		return nil
 	}
-	return sip(ctx, conns)
+	return w.sip(ctx, conns)
 }
 
+func (w *Work) within() time.Duration { return cmp.Or(w.patience, answerWithin) }
+
 // sip takes a little from each connection, again and again until ctx ends.
-func sip(ctx context.Context, conns []*conn) error {
+func (w *Work) sip(ctx context.Context, conns []*conn) error {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {
@@ -167,6 +181,9 @@ func sip(ctx context.Context, conns []*conn) error {
 		case <-tick.C:
 		}
 		for i, c := range conns {
+			if err := c.SetDeadline(time.Now().Add(w.within())); err != nil {
+				return err
+			}
 			if _, err := io.CopyN(io.Discard, c.r, SlowRate); err != nil {
 				return fmt.Errorf("slow client %d: %w", i, err)
 			}
