@@ -21,9 +21,11 @@ const (
 	// batchAhead objects of a batch are looked up ahead of the one that is sent, and as many
 	// blocks read: 16 that are not in the cache are then asked for at a time.
 	batchAhead = 16
-	// batchShare of the Pool may lie in the blocks of all batches: an eighth. They wait for
-	// memory while they hold some, against the Pool's rule, because most of it is never theirs.
+	// batchShare of the Pool may lie in blocks that batches read ahead: an eighth. It is only
+	// tried, since clients that take nothing may hold all of it: what it has no room for is read
+	// when its turn comes, and copied, batchCopy bytes at a time.
 	batchShare = 8
+	batchCopy  = hearth.PieceSize
 	// batchStall is how long a client may take for a piece of an answer, and batchPiece its bytes.
 	batchStall = time.Minute
 	batchPiece = 256 << 10
@@ -75,6 +77,7 @@ type batch struct {
 	found chan *batched   // in order, closed at the end
 	parts chan *batchPart // in order, closed at the end
 	work  sync.WaitGroup
+	copy  []byte // what is written and was not read ahead; nil: all was until now
 }
 
 // batched is one object of a batch.
@@ -92,10 +95,11 @@ type batched struct {
 type batchPart struct {
 	of    *batched
 	first bool
+	block hearth.Block
 	off   int // in the block
-	n     int
+	n     int // 0: there is no block
 	lent  int64
-	done  chan struct{} // closed when view or err is there
+	done  chan struct{} // closed when view or err is there; nil: it is not read ahead
 	view  *hearth.View
 	err   error
 }
@@ -161,8 +165,7 @@ func span(text string, size int64) (off, n int64, ok bool) {
 	return from, to - from + 1, from < size
 }
 
-// fetch has blocks read ahead, in their order: who waits for memory has no later one that holds
-// any, so that every batch ends.
+// fetch has blocks read ahead, in their order.
 func (b *batch) fetch() {
 	defer close(b.parts)
 	for o := range b.found {
@@ -176,8 +179,8 @@ func (b *batch) fetch() {
 		for at, end := o.off, o.off+o.n; at < end; {
 			block := o.o.Block(at / hearth.BlockSize)
 			off := int(at - block.Offset())
-			p := &batchPart{of: o, first: at == o.off, off: off, n: int(min(end-at, int64(block.Len()-off))), done: make(chan struct{})}
-			if !b.begin(p, block) || !b.put(p) {
+			p := &batchPart{of: o, first: at == o.off, block: block, off: off, n: int(min(end-at, int64(block.Len()-off)))}
+			if b.begin(p); !b.put(p) {
 				return
 			}
 			at += int64(p.n)
@@ -185,17 +188,27 @@ func (b *batch) fetch() {
 	}
 }
 
-// begin begins to read a part, once there is memory for it.
-func (b *batch) begin(p *batchPart, block hearth.Block) bool {
-	p.lent = int64(block.Len()) // a View of a part may hold all of it
-	if b.lending.Acquire(b.ctx, p.lent) != nil {
-		return false
+// begin begins to read a part, if there is memory for it.
+func (b *batch) begin(p *batchPart) {
+	lent := int64(p.block.Len()) // a View of a part may hold all of it
+	if !b.lending.TryAcquire(lent) {
+		return
 	}
+	p.lent, p.done = lent, make(chan struct{})
 	b.work.Go(func() {
 		defer close(p.done)
-		p.view, p.err = b.o.Source.Get(b.ctx, block, p.off, p.n)
+		p.view, p.err = b.get(p, p.off, p.n)
 	})
-	return true
+}
+
+// get gets n bytes of a part's block.
+func (b *batch) get(p *batchPart, off, n int) (*hearth.View, error) {
+	v, err := b.o.Source.Get(b.ctx, p.block, off, n)
+	if err == nil && v.Len() != n {
+		v.Release()
+		return nil, io.ErrUnexpectedEOF
+	}
+	return v, err
 }
 
 // put hands a part on, or gives back what it holds.
@@ -269,19 +282,13 @@ func (b *batch) sendPart(p *batchPart) (broken bool, err error) {
 		return false, b.fault(o.err)
 	case o.o == nil:
 		return true, nil
-	case p.done == nil:
+	case p.n == 0:
 		return false, b.line(o)
+	case p.done == nil:
+		return b.sendLate(p)
 	}
-	<-p.done
-	if p.err == nil && p.view.Len() != p.n {
-		p.err = io.ErrUnexpectedEOF
-	}
-	if p.err != nil {
-		if p.first && b.ctx.Err() == nil {
-			o.err = p.err
-			return true, nil
-		}
-		return false, p.err
+	if <-p.done; p.err != nil {
+		return b.failed(p, p.err)
 	}
 	if p.first {
 		if err := b.line(o); err != nil {
@@ -289,6 +296,39 @@ func (b *batch) sendPart(p *batchPart) (broken bool, err error) {
 		}
 	}
 	return false, b.write(p.view.Bytes())
+}
+
+// failed is what becomes of a part of which nothing was written and that cannot be read.
+func (b *batch) failed(p *batchPart, err error) (broken bool, _ error) {
+	if p.first && b.ctx.Err() == nil {
+		p.of.err = err
+		return true, nil
+	}
+	return false, err
+}
+
+// sendLate is sendPart for what was not read ahead. It holds no View while it writes.
+func (b *batch) sendLate(p *batchPart) (broken bool, err error) {
+	for at := 0; at < p.n; at += len(b.copy) {
+		off := p.off + at
+		v, err := b.get(p, off, min(p.n-at, batchCopy-off%batchCopy))
+		switch {
+		case err != nil && at == 0:
+			return b.failed(p, err)
+		case err != nil:
+			return false, err
+		}
+		b.copy = append(b.copy[:0], v.Bytes()...)
+		if v.Release(); at == 0 && p.first {
+			if err := b.line(p.of); err != nil {
+				return false, err
+			}
+		}
+		if err := b.write(b.copy); err != nil {
+			return false, err
+		}
+	}
+	return false, nil
 }
 
 // line announces an object.

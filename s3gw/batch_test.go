@@ -44,7 +44,8 @@ func batchAnswer(t *testing.T, body io.Reader) (lines []string, texts [][]byte, 
 
 func TestBatch(t *testing.T) {
 	// Many objects come in one answer, in their order and byte for byte, with ranges; what is
-	// wrong with some of them is said of those, and the others come all the same.
+	// wrong with some of them is said of those, and the others come all the same; in the last
+	// round, too, in which other batches' clients hold all the memory there is for reading ahead.
 	s := newStand(t, nil, shownLink{bucket: "bucket"})
 	big := make([]byte, 2*hearth.BlockSize+100)
 	hearthtest.Fill(big, "big", 0, 1)
@@ -78,7 +79,11 @@ func TestBatch(t *testing.T) {
 	}
 	add(`{"key": "mine/big", "range": "bytes=99999999-"}`, "416 0 InvalidRange", "")
 	add(`{"key": "mine/empty", "range": "bytes=0-1"}`, "416 0 InvalidRange", "")
-	for range 2 {
+	ahead := s.pool.Stats().Budget / batchShare
+	for round := range 3 {
+		if round == 2 && !s.g.lending.TryAcquire(ahead) {
+			t.Fatal("memory is counted as lent that is not")
+		}
 		resp, err := s.client.Do(s.request("mine", "POST", "/bucket?hearth-batch", body.String()))
 		if err != nil {
 			t.Fatal(err)
@@ -98,7 +103,8 @@ func TestBatch(t *testing.T) {
 	s.gets(400, "Line 2", "mine", "POST", "/bucket?hearth-batch", "mine/001\n{}\n")
 	s.gets(403, "AccessDenied", "other", "POST", "/bucket?hearth-batch", "mine/001")
 	s.gets(403, "AccessDenied", "", "POST", "/bucket?hearth-batch", "mine/001")
-	if used := s.g.lending.TryAcquire(s.pool.Stats().Budget / batchShare); !used {
+	s.g.lending.Release(ahead)
+	if !s.g.lending.TryAcquire(ahead) {
 		t.Error("memory is counted as lent that is not")
 	}
 }
@@ -150,6 +156,16 @@ func TestBatchThatBreaksOff(t *testing.T) {
 	}
 	if !s.g.lending.TryAcquire(s.pool.Stats().Budget / batchShare) {
 		t.Error("memory is counted as lent that is not")
+	}
+	// The same where nothing is read ahead, as there is no memory for that.
+	s.block(nil)
+	s.went()
+	if lines, ended := ask(); !ended || len(lines) != 3 || len(s.went()) != 3 {
+		t.Errorf("what the origin gave late: %q, ended %v", lines, ended)
+	}
+	broken.at = 1
+	if lines, ended := ask(); ended || len(lines) != 1 {
+		t.Errorf("what broke off late: %q, ended %v", lines, ended)
 	}
 }
 
