@@ -12,6 +12,8 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"github.com/hearthfs/hearth/s3gw/object"
 )
 
 const (
@@ -67,7 +69,7 @@ func Listen(ctx context.Context, o ServerOptions) (*Server, error) {
 	if keep != nil {
 		l = tls.NewListener(l, &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}, GetCertificate: keep.get})
 	}
-	s.http = http.Server{Handler: o.Handler, ReadHeaderTimeout: headersWithin, IdleTimeout: idleFor, MaxHeaderBytes: mostHeaders, DisableGeneralOptionsHandler: true,
+	s.http = http.Server{Handler: o.Handler, ReadHeaderTimeout: headersWithin, IdleTimeout: idleFor, MaxHeaderBytes: mostHeaders, DisableGeneralOptionsHandler: true, ConnContext: object.OnConnection,
 		ErrorLog: log.New(lines(o.Said), "", 0)} // without one it writes into whatever log the process has
 	go func() { // ends with Close
 		defer close(s.done)

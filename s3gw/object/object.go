@@ -13,11 +13,12 @@
 // in an archive, and headers or first bytes that cannot be had. Nothing was written then, not
 // even into the answer's headers.
 //
-// Memory is lent to slow clients in small: a piece of an answer is at most 256 KiB, and one that
-// took long to write has the rest of the block given back, read again and copied, 64 KiB at a
-// time. What all answers hold at once is bounded by shares of the Pool. A client that does not
-// take a piece within StallAfter is cut off, and so is one whose bytes cannot be had in the
-// midst: every answer tells its length, so no short one looks whole.
+// Nobody waits for a slow client. What answers hold of blocks at once is bounded by a share of the
+// Pool, which is only tried: who gets none of it is written copies, 64 KiB at a time. Before a
+// piece is written, at most 256 KiB, the kernel is asked whether the connection has room for it;
+// one that has none for 100 ms has its block given back, and holds nothing until there is room,
+// for a copy then. A client that takes nothing within StallAfter is cut off, and so is one whose
+// bytes cannot be had in the midst: every answer tells its length, so no short one looks whole.
 package object
 
 import (
@@ -27,6 +28,7 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -41,7 +43,10 @@ import (
 var ErrGone = errors.New("client is gone")
 
 const (
-	stallDefault = time.Minute
+	// stallDefault is longer than who takes 1 KiB/s needs for what loopback's TCP opens its
+	// window by, 64 KiB: less than a segment it does not tell of (tcp_output.c,
+	// __tcp_select_window).
+	stallDefault = 2 * time.Minute
 	freshDefault = time.Minute
 	// headerDefault holds the headers of some ten thousand versions.
 	headerDefault = 8 << 20
@@ -49,25 +54,18 @@ const (
 
 // Bytes reads one object ahead of its reader.
 type Bytes interface {
-	// ReadAt fills p, which lies within the object, from off on.
-	ReadAt(ctx context.Context, p []byte, off int64) (int, error)
-	// Close ends reading ahead.
-	Close()
-}
-
-// Lender is Bytes that can lend a block's memory instead of copying it, which saves 0.05 CPU
-// seconds per GiB (BenchmarkLarge).
-type Lender interface {
 	// ViewAt returns n bytes from off on, which lie in one block. The caller releases it.
 	ViewAt(ctx context.Context, off int64, n int) (*hearth.View, error)
+	// Close ends reading ahead.
+	Close()
 }
 
 // Options of a Server; Source, Head and Pool must be there.
 type Options struct {
 	// Source is the whole read side.
 	Source hearth.Source
-	// Open returns a reader for a range of several blocks; it may be a Lender. nil: their
-	// Views come from Source one by one.
+	// Open returns a reader for a range of several blocks. nil: their Views come from
+	// Source one by one.
 	Open func(o *hearth.Object) Bytes
 	// Head asks the origin for the headers of exactly this version: with If-Match, and
 	// with x-amz-checksum-mode: ENABLED, or answers would lack checksums that were asked
@@ -77,15 +75,15 @@ type Options struct {
 	// Away reports whether an error of Head means that the origin cannot be asked now;
 	// then older headers are used. nil: never.
 	Away func(err error) bool
-	// Pool counts remembered headers and lends memory to answers.
+	// Pool counts remembered headers, and a quarter of it is as much as answers hold of
+	// what Source lends.
 	Pool *hearth.Pool
 	// HeaderBytes is the most memory in bytes for remembered headers. 0: 8 MiB.
 	HeaderBytes int64
 	// Fresh says how long a link's headers are believed: below 0 for ever, 0 not at
 	// all. nil: a minute.
 	Fresh func(link string) time.Duration
-	// StallAfter is how long a client may take for a piece of an answer, of 64 to 256
-	// KiB. 0: a minute.
+	// StallAfter is how long a client may take nothing of an answer. 0: two minutes.
 	StallAfter time.Duration
 	// Now is the time that headers age by. nil: time.Now.
 	Now func() time.Time
@@ -98,10 +96,8 @@ type Server struct {
 	asking *flight.Group[key, *set]
 
 	changes changes
-	// What answers hold of the Pool at once. They may wait for memory while they hold
-	// some, against the Pool's rule, because most of it is never theirs.
-	large *semaphore.Weighted // blocks, a quarter of the Pool; only tried
-	small *semaphore.Weighted // pieces for slow clients, an eighth; waited for
+	large   *semaphore.Weighted // what answers hold of blocks at once, a quarter of the Pool; only tried
+	spare   sync.Pool           // of *[pieceSlow]byte, for copies; one is held while it is written
 
 	slow time.Duration // slowAfter, but in tests
 
@@ -124,7 +120,7 @@ func New(o Options) *Server {
 	nothing := func(*set) {} // sets are garbage collected
 	budget := o.Pool.Stats().Budget
 	return &Server{o: o, known: newShelf(o.Pool, o.HeaderBytes), asking: flight.NewGroup[key](nothing, nothing), slow: slowAfter,
-		large: semaphore.NewWeighted(budget / 4), small: semaphore.NewWeighted(budget / 8)}
+		large: semaphore.NewWeighted(budget / 4)}
 }
 
 // Close ends what is asked of the origin and forgets all headers. Nobody may call Serve then.

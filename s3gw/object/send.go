@@ -1,12 +1,12 @@
 package object
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"time"
 
 	"github.com/hearthfs/hearth"
@@ -14,65 +14,66 @@ import (
 
 const (
 	// pieceFirst and pieceMost are how much is written at once, in bytes: little before
-	// anything is known of the client, so that it may be as slow as 1 KiB/s.
+	// anything is known of the client. What is no longer than pieceFirst is written unasked.
 	pieceFirst = 64 << 10
 	pieceMost  = 256 << 10
-	// slowAfter is how long a piece takes that is written to a slow client: longer than
-	// the next is read in. What it lends then is pieceSlow, which is verified as one.
+	// slowAfter is how long a block is kept for a client whose connection has no room: longer
+	// than the next is read in. What is copied for it then is pieceSlow, which is verified as one.
 	slowAfter = 100 * time.Millisecond
 	pieceSlow = hearth.PieceSize
-	// quickAgain is how many small pieces in a row make a slow client a quick one.
+	// quickAgain is how many pieces in a row, for which there was room, make a slow client a
+	// quick one.
 	quickAgain = 16
 )
 
 // sender sends a range of an object. It is used by one goroutine.
 type sender struct {
-	s   *Server
-	ctx context.Context
-	w   http.ResponseWriter
-	c   *http.ResponseController
-	o   *hearth.Object
-	rd  Bytes // nil: Views from the Source
-
-	lender Lender // rd, if it is one
+	s    *Server
+	ctx  context.Context
+	w    http.ResponseWriter
+	c    *http.ResponseController
+	o    *hearth.Object
+	rd   Bytes // nil: Views from the Source
+	line line  // nil: nobody is asked what the connection takes
 
 	at, end int64        // of the object: what is not taken yet
 	got     []byte       // taken and not yet written
-	view    *hearth.View // whose bytes got is, or a buffer for it
+	view    *hearth.View // whose bytes got is; nil: they are own's
 	lent    int64        // bytes of the server's large that view stands for
-	copies  bool         // view is a buffer from the server's small
+	own     *[pieceSlow]byte
 
 	slow  bool
-	quick int // small pieces in a row that were not slow
+	quick int // pieces in a row that were not slow
+	room  int // bytes that the connection takes at once
 	n     int64
 }
 
 func (s *Server) sender(w http.ResponseWriter, r *http.Request, o *hearth.Object, p part) *sender {
-	d := &sender{s: s, ctx: r.Context(), w: w, c: http.NewResponseController(w), o: o, at: p.off, end: p.off + p.n}
-	if s.o.Open == nil || p.off/hearth.BlockSize == (p.off+p.n-1)/hearth.BlockSize {
-		return d
+	d := &sender{s: s, ctx: r.Context(), w: w, c: http.NewResponseController(w), o: o, at: p.off, end: p.off + p.n, room: pieceFirst}
+	if p.n > pieceFirst {
+		d.line, _ = d.ctx.Value(lineKey{}).(line)
 	}
-	d.rd = s.o.Open(o)
-	d.lender, _ = d.rd.(Lender)
+	if s.o.Open != nil && p.off/hearth.BlockSize != (p.off+p.n-1)/hearth.BlockSize {
+		d.rd = s.o.Open(o)
+	}
 	return d
 }
 
 // run writes all that is left. After an error the connection is of no more use.
 func (d *sender) run() error {
-	for {
-		for len(d.got) > 0 {
-			if err := d.write(); err != nil {
-				return err
-			}
-		}
-		if d.at == d.end {
-			break
-		}
-		if err := d.take(); err != nil {
-			d.cut()
-			if d.ctx.Err() != nil {
+	for len(d.got) > 0 || d.at < d.end {
+		d.s.allow(d.c)
+		err := d.await()
+		if err == nil && len(d.got) == 0 {
+			if err = d.take(); err != nil && d.ctx.Err() != nil {
 				err = fmt.Errorf("%w: %w", ErrGone, err)
 			}
+		}
+		if err == nil {
+			err = d.write()
+		}
+		if err != nil {
+			d.cut()
 			return err
 		}
 	}
@@ -83,104 +84,108 @@ func (d *sender) run() error {
 	return end(d.c)
 }
 
+// await waits until the connection has room. What is held is kept for slowAfter only.
+func (d *sender) await() (err error) {
+	if d.line == nil {
+		if d.n > 0 {
+			d.room = pieceMost
+		}
+		return nil
+	}
+	if d.room, err = d.line.room(false); d.room == 0 && err == nil && (d.view != nil || len(d.got) > 0) {
+		_ = d.c.SetWriteDeadline(time.Now().Add(d.s.slow))
+		if d.room, err = d.line.room(true); errors.Is(err, os.ErrDeadlineExceeded) {
+			d.at -= int64(len(d.got)) // they are read again
+			d.release()
+			d.slow, d.quick, err = true, 0, nil
+		}
+		d.s.allow(d.c)
+	}
+	if d.room == 0 && err == nil {
+		err = d.awaitSlow()
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrGone, err)
+	}
+	return nil
+}
+
+// awaitSlow waits, holding nothing, as long as the client takes anything within StallAfter: the
+// kernel finds room again only when a third of its buffer is free, which may be megabytes.
+func (d *sender) awaitSlow() (err error) {
+	begun := time.Now()
+	for before := d.line.queued(); ; {
+		d.room, err = d.line.room(true)
+		if time.Since(begun) >= d.s.slow {
+			d.slow, d.quick = true, 0
+		}
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			return err
+		}
+		now := d.line.queued()
+		if now >= before {
+			return err
+		}
+		before = now
+		d.s.allow(d.c)
+	}
+}
+
 // write writes a piece of what was taken.
 func (d *sender) write() error {
-	most := pieceMost
-	if d.n == 0 {
-		most = pieceFirst
-	}
-	p := d.got[:min(len(d.got), most)]
+	p := d.got[:min(len(d.got), d.room, pieceMost)]
 	begun := time.Now()
-	d.s.allow(d.c)
 	n, err := d.w.Write(p)
 	d.n += int64(n)
 	if err == nil && n < len(p) {
 		err = io.ErrShortWrite
 	}
 	if err != nil {
-		d.cut()
 		return fmt.Errorf("%w: %w", ErrGone, err)
 	}
 	d.got = d.got[n:]
 	switch {
 	case time.Since(begun) >= d.s.slow:
 		d.slow, d.quick = true, 0
-		if !d.copies { // what is left is read again
-			d.at -= int64(len(d.got))
-			d.release()
-		}
-	case d.slow:
+		d.at -= int64(len(d.got)) // what is left is read again
+		d.release()
+	case len(d.got) == 0 && d.view == nil:
+		d.release()
+	}
+	if d.slow {
 		d.quick++
 		d.slow = d.quick < quickAgain
 	}
 	return nil
 }
 
-// take gets the next bytes: to the block's end, or a small piece for a slow client and where
+// take gets the next bytes: to the block's end, or a copy of a piece for a slow client and where
 // much is lent already.
 func (d *sender) take() error {
 	if !d.slow {
-		size := int64(hearth.BlockSize)
-		if d.lends() { // a View of a part may hold all of its block
-			size = int64(d.block().Len())
-		}
+		size := int64(d.block().Len()) // a View of a part may hold all of its block
 		if d.lent >= size || d.s.large.TryAcquire(size-d.lent) {
-			if d.copies {
-				d.release()
-			}
 			d.lent = max(d.lent, size)
-			return d.takeLarge()
+			d.drop()
+			v, err := d.get(min(d.end-d.at, d.block().Offset()+size-d.at))
+			if err != nil {
+				return err
+			}
+			d.view, d.got, d.at = v, v.Bytes(), d.at+int64(v.Len())
+			return nil
 		}
 	}
-	if !d.copies {
-		d.release()
-		if err := d.s.small.Acquire(d.ctx, pieceSlow); err != nil {
-			return fmt.Errorf("wait for slower clients: %w", err)
-		}
-		d.copies = true
-		var err error
-		if d.view, err = d.s.o.Pool.Alloc(d.ctx, pieceSlow); err != nil {
-			return err
-		}
+	d.release()
+	v, err := d.get(min(d.end-d.at, pieceSlow-d.at%pieceSlow, int64(d.room)))
+	if err != nil {
+		return err
 	}
-	return d.fill(min(d.end-d.at, pieceSlow-d.at%pieceSlow))
-}
-
-// takeLarge takes from a block, of which it has a View, or up to as many bytes by the reader.
-func (d *sender) takeLarge() error {
-	if d.lends() {
-		d.drop()
-		v, err := d.get(min(d.end-d.at, d.block().Offset()+int64(d.block().Len())-d.at))
-		if err != nil {
-			return err
-		}
-		d.view, d.got, d.at = v, v.Bytes(), d.at+int64(v.Len())
-		return nil
+	if d.own, _ = d.s.spare.Get().(*[pieceSlow]byte); d.own == nil {
+		d.own = new([pieceSlow]byte)
 	}
-	if d.view == nil {
-		v, err := d.s.o.Pool.Alloc(d.ctx, int(min(d.end-d.at, hearth.BlockSize)))
-		if err != nil {
-			return err
-		}
-		d.view = v
-	}
-	return d.fill(min(d.end-d.at, int64(d.view.Len()), hearth.BlockSize-d.at%hearth.BlockSize)) // blocks as they lie
-}
-
-// fill copies the next n bytes, which lie in one block where there is no reader, into the buffer.
-func (d *sender) fill(n int64) error {
-	p := d.view.Bytes()[:n]
-	if d.lends() {
-		v, err := d.get(n)
-		if err != nil {
-			return err
-		}
-		copy(p, v.Bytes())
-		v.Release()
-	} else if got, err := d.rd.ReadAt(d.ctx, p, d.at); got < len(p) {
-		return fmt.Errorf("read at %d: %d bytes instead of %d: %w", d.at, got, n, cmp.Or(err, io.ErrUnexpectedEOF))
-	}
-	d.got, d.at = p, d.at+n
+	d.got = d.own[:copy(d.own[:], v.Bytes())]
+	d.at += int64(len(d.got))
+	v.Release()
 	return nil
 }
 
@@ -189,8 +194,8 @@ func (d *sender) get(n int64) (*hearth.View, error) {
 	b := d.block()
 	var v *hearth.View
 	var err error
-	if d.lender != nil {
-		v, err = d.lender.ViewAt(d.ctx, d.at, int(n))
+	if d.rd != nil {
+		v, err = d.rd.ViewAt(d.ctx, d.at, int(n))
 	} else {
 		v, err = d.s.o.Source.Get(d.ctx, b, int(d.at-b.Offset()), int(n))
 	}
@@ -205,17 +210,17 @@ func (d *sender) get(n int64) (*hearth.View, error) {
 	return v, nil
 }
 
-// lends reports whether bytes come as Views.
-func (d *sender) lends() bool { return d.rd == nil || d.lender != nil }
-
 func (d *sender) block() hearth.Block { return d.o.Block(d.at / hearth.BlockSize) }
 
 // drop gives the memory back, but not the right to as much.
 func (d *sender) drop() {
 	if d.view != nil {
 		d.view.Release()
-		d.view, d.got = nil, nil
 	}
+	if d.own != nil {
+		d.s.spare.Put(d.own)
+	}
+	d.view, d.own, d.got = nil, nil, nil
 }
 
 // release gives back what is held.
@@ -224,10 +229,6 @@ func (d *sender) release() {
 	if d.lent > 0 {
 		d.s.large.Release(d.lent)
 		d.lent = 0
-	}
-	if d.copies {
-		d.s.small.Release(pieceSlow)
-		d.copies = false
 	}
 }
 
