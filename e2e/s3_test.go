@@ -18,13 +18,12 @@ func s3Scenarios() []scenario {
 		return fmt.Sprintf("%d generated requests, both ways", differentialSteps(l))
 	}
 	list := []scenario{
-		{name: "s3-boto3", from: core, limit: 3 * time.Minute, origin: "versitygw", size: is("7 kinds of use"), run: s3Boto},
-		{name: "s3-commands", from: all, limit: 3 * time.Minute, origin: "versitygw", size: is("aws, s3cmd and curl"), run: s3Commands},
 		{name: "s3-differential", from: core, limit: 3 * time.Minute, origin: "versitygw", size: differential, run: s3Differential},
 		{name: "s3-attacks", from: all, limit: 3 * time.Minute, origin: "versitygw", size: is("what no honest client sends"), run: s3Attacks},
 		{name: "s3-a-rename", from: all, limit: 3 * time.Minute, origin: "versitygw", size: is("50 files"), run: s3aRename},
 		{name: "s3-ring", from: all, limit: 3 * time.Minute, origin: "versitygw behind the fault proxy", size: is("3 nodes, 5 writes"), run: s3Ring, root: true},
 	}
+	list = append(overBoth(s3Uses()), list...)
 	for i := range list {
 		list[i].issue = "s3"
 	}
@@ -41,17 +40,24 @@ type endpoint struct {
 // serveS3 mounts a bucket by a node that answers S3 clients as well.
 func (e *env) serveS3(o *server) (*hearth, *endpoint) {
 	e.Helper()
+	return e.serveS3With(o, settings{})
+}
+
+// serveS3With is serveS3 with settings of the node's.
+func (e *env) serveS3With(o *server, set settings) (*hearth, *endpoint) {
+	e.Helper()
 	at := freePort(e)
 	keys := e.path("s3-keys")
 	lines := fmt.Sprintf("# who may do what\nall all-of-it-secret rw *\nreader reads-only-new ro %s/new/\n", o.bucket)
 	e.must(os.WriteFile(keys, []byte(lines), 0o600), "write the keys")
-	h := e.mount(o, settings{extra: fmt.Sprintf("s3: {listen: %q, credentials_file: %q}\n", at, keys)})
+	set.extra = fmt.Sprintf("s3: {listen: %q, credentials_file: %q}\n", at, keys)
+	h := e.mount(o, set)
 	return h, &endpoint{e, "http://" + at, "all", "all-of-it-secret"}
 }
 
 // environ has the endpoint's key under the usual names.
 func (p *endpoint) environ(o *server) []string {
-	return append(p.env.environ(nil), "AWS_ACCESS_KEY_ID="+p.access, "AWS_SECRET_ACCESS_KEY="+p.secret, "ORIGIN_ACCESS="+o.access, "ORIGIN_SECRET="+o.secret)
+	return append(append(p.env.environ(nil), p.clientVariables(o)...), "AWS_ACCESS_KEY_ID="+p.access, "AWS_SECRET_ACCESS_KEY="+p.secret, "ORIGIN_ACCESS="+o.access, "ORIGIN_SECRET="+o.secret)
 }
 
 // uses runs a client with the endpoint's key, and fails where it does.
@@ -67,8 +73,7 @@ func (p *endpoint) uses(o *server, name string, args ...string) string {
 }
 
 // s3Boto has a program with boto3 do what such programs do, beside a mount.
-func s3Boto(e *env) {
-	o := e.exclusive()
+func s3Boto(e *env, o *server) {
 	h, s3 := e.serveS3(o)
 	script, err := os.ReadFile("testdata/s3_client.py")
 	e.must(err, "read the client")
@@ -79,47 +84,37 @@ func s3Boto(e *env) {
 }
 
 // s3Commands uses the endpoint by the command lines that people have.
-func s3Commands(e *env) {
-	o := e.exclusive()
-	list := e.load(o, e.set("D1", 4, 25, 8, 25))
+func s3Commands(e *env, o *server) {
+	list := e.load(o, e.few(map[level]int{all: 8, full: 80}[e.level], 25))
 	h, s3 := e.serveS3(o)
-	aws := func(args ...string) string {
-		e.Helper()
-		return s3.uses(o, "/usr/bin/aws", append([]string{"--endpoint-url", s3.url, "--no-cli-pager"}, args...)...)
-	}
-	if out := aws("s3", "ls"); !strings.Contains(out, o.bucket) {
+	if out := s3.aws(o, "s3", "ls"); !strings.Contains(out, o.bucket) {
 		e.Errorf("aws s3 ls: %s", out)
 	}
 	to := e.path("synced")
-	aws("s3", "sync", "--only-show-errors", "s3://"+o.bucket, to)
+	s3.aws(o, "s3", "sync", "--only-show-errors", "s3://"+o.bucket, to)
 	e.good("synced by aws", epoch(to, list, 1, 2, 0))
-	aws("s3", "sync", "--only-show-errors", to, "s3://"+o.bucket+"/back")
+	s3.aws(o, "s3", "sync", "--only-show-errors", to, "s3://"+o.bucket+"/back")
 	e.good("synced back, in the mount", epoch(filepath.Join(h.dir, "back"), list, 1, 2, 0))
-	aws("s3", "rm", "--only-show-errors", "--recursive", "s3://"+o.bucket+"/back")
+	s3.aws(o, "s3", "rm", "--only-show-errors", "--recursive", "s3://"+o.bucket+"/back")
 	if _, err := os.Stat(filepath.Join(h.dir, "back")); err == nil {
 		e.Error("the mount has what was removed")
 	}
-	cmd := func(args ...string) string {
-		e.Helper()
-		host := strings.TrimPrefix(s3.url, "http://")
-		return s3.uses(o, "/usr/bin/s3cmd", append([]string{"--no-ssl", "--host", host, "--host-bucket", host, "--access_key", s3.access, "--secret_key", s3.secret, "--config", e.path("none")}, args...)...)
-	}
 	f := list[0]
-	cmd("get", "s3://"+o.bucket+"/"+f.Path, e.path("got"))
+	s3.s3cmd(o, "get", "s3://"+o.bucket+"/"+f.Path, e.path("got"))
 	got, err := os.ReadFile(e.path("got"))
 	e.must(err, "read what s3cmd got")
 	if err := hearthtest.Check(got, f.Path, 0, 0); err != nil {
 		e.Errorf("s3cmd get: %v", err)
 	}
-	cmd("put", e.path("got"), "s3://"+o.bucket+"/put/by-s3cmd")
+	s3.s3cmd(o, "put", e.path("got"), "s3://"+o.bucket+"/put/by-s3cmd")
 	if there, err := os.ReadFile(filepath.Join(h.dir, "put/by-s3cmd")); err != nil || string(there) != string(got) {
 		e.Errorf("what s3cmd put: %d bytes of %d, %v", len(there), len(got), err)
 	}
-	if out := cmd("ls", "s3://"+o.bucket+"/put/"); !strings.Contains(out, "by-s3cmd") {
+	if out := s3.s3cmd(o, "ls", "s3://"+o.bucket+"/put/"); !strings.Contains(out, "by-s3cmd") {
 		e.Errorf("s3cmd ls: %s", out)
 	}
-	cmd("del", "s3://"+o.bucket+"/put/by-s3cmd")
-	url := strings.TrimSpace(aws("s3", "presign", "s3://"+o.bucket+"/"+f.Path))
+	s3.s3cmd(o, "del", "s3://"+o.bucket+"/put/by-s3cmd")
+	url := strings.TrimSpace(s3.aws(o, "s3", "presign", "s3://"+o.bucket+"/"+f.Path))
 	if out := s3.uses(o, "curl", "-sSf", url); hearthtest.Check([]byte(out), f.Path, 0, 0) != nil {
 		e.Errorf("curl of a presigned URL: %d bytes", len(out))
 	}

@@ -1,0 +1,292 @@
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/hearthfs/hearth/internal/hearthtest"
+)
+
+// manyKeys, below full just more than one page of a listing has.
+func manyKeys(l level) int { return map[level]int{all: 1100, full: 10_000}[l] }
+
+// downloadSize and uploadSize are in bytes, and end within a block.
+func downloadSize(l level) int64 { return map[level]int64{all: 40 << 20, full: 2 << 30}[l] + 12345 }
+
+func uploadSize(l level) int64 { return map[level]int64{all: 20 << 20, full: 200 << 20}[l] + 12345 }
+
+// s3ManyKeys has every client list a bucket of many keys, most of them in one directory: first
+// when nothing is known of it, then after a write and a removal.
+func s3ManyKeys(e *env, o *server) {
+	var puts errgroup.Group
+	puts.SetLimit(16)
+	for i := range manyKeys(e.level) {
+		key := fmt.Sprintf("wide/%05d", i)
+		if i%4 == 0 {
+			key = fmt.Sprintf("many/%03d/%02d.txt", i/40%100, i/4000*10+i/4%10)
+		}
+		puts.Go(func() error {
+			_, err := o.PutBytes(e.ctx, o.bucket, key, []byte(key))
+			return err
+		})
+	}
+	e.must(puts.Wait(), "put the keys")
+	h, s3 := e.serveS3(o)
+	listers := []func() map[string]int64{
+		func() map[string]int64 { return sized(e, s3.boto(o, "list"), 0, 1, "") },
+		func() map[string]int64 {
+			return sized(e, s3.aws(o, "s3", "ls", "--recursive", "s3://"+o.bucket), 2, 3, "")
+		},
+		func() map[string]int64 {
+			return sized(e, s3.s3cmd(o, "ls", "--recursive", "s3://"+o.bucket), 2, 3, "s3://"+o.bucket+"/")
+		},
+		func() map[string]int64 {
+			return sized(e, s3.rclone(o, "lsf", "-R", "--files-only", "--format", "sp", "--separator", " ", "hearth:"+o.bucket), 0, 1, "")
+		},
+		func() map[string]int64 {
+			all := map[string]int64{}
+			for _, x := range mcListing(e, s3.mc(o, "ls", "--recursive", "--json", "hearth/"+o.bucket)) {
+				all[x.Key] = x.Size
+			}
+			return all
+		},
+	}
+	if e.level < full {
+		listers = listers[:3] // make setup-full brings the others
+	}
+	want := e.listed(e.direct(o), o.bucket, "")
+	if len(want) != manyKeys(e.level) {
+		e.Errorf("the origin lists %d keys of %d", len(want), manyKeys(e.level))
+	}
+	for i, list := range listers {
+		same(e, fmt.Sprintf("client %d", i), list(), want)
+	}
+	c := s3.client()
+	e.wants(c, http.StatusOK, s3Ask{method: "PUT", bucket: o.bucket, path: "/wide/00001a", body: "new"})
+	e.wants(c, http.StatusNoContent, s3Ask{method: "DELETE", bucket: o.bucket, path: "/wide/00002"})
+	want["wide/00001a"] = 3
+	delete(want, "wide/00002")
+	same(e, "the origin", e.listed(e.direct(o), o.bucket, ""), want)
+	if e.level < full {
+		listers = listers[:1]
+	}
+	for i, list := range listers {
+		same(e, fmt.Sprintf("client %d, after a write and a removal", i), list(), want)
+	}
+	h.quit()
+}
+
+// sized reads a table that has the sizes in one column and the keys, behind a prefix, in another.
+func sized(e *env, out string, size, key int, prefix string) map[string]int64 {
+	e.Helper()
+	all := map[string]int64{}
+	for _, line := range lines(out) {
+		cells := strings.Fields(line)
+		if len(cells) != max(size, key)+1 {
+			e.Errorf("a line of a listing: %q", line)
+			continue
+		}
+		n, err := strconv.ParseInt(cells[size], 10, 64)
+		e.must(err, "read the size in %q", line)
+		name := strings.TrimPrefix(cells[key], prefix)
+		if _, twice := all[name]; twice {
+			e.Errorf("%s is listed twice", name)
+		}
+		all[name] = n
+	}
+	return all
+}
+
+// getters are clients that download a large object by ranges, several at a time, but for mc,
+// which reads it in one piece.
+func (p *endpoint) getters(o *server) map[string]func(key, to string) {
+	all := map[string]func(key, to string){
+		"aws":   func(key, to string) { p.aws(o, "s3", "cp", "--only-show-errors", "s3://"+o.bucket+"/"+key, to) },
+		"boto3": func(key, to string) { p.boto(o, "get", key, to) },
+		"curl":  func(key, to string) { p.curlParts(o, key, to) },
+	}
+	if p.level == full {
+		all["rclone"] = func(key, to string) {
+			p.rclone(o, "copyto", "--multi-thread-streams", "8", "--multi-thread-cutoff", "16M", "hearth:"+o.bucket+"/"+key, to)
+		}
+		all["mc"] = func(key, to string) { p.mc(o, "cp", "--quiet", "hearth/"+o.bucket+"/"+key, to) }
+	}
+	return all
+}
+
+// curlParts downloads an object by a presigned URL, in four ranges at once.
+func (p *endpoint) curlParts(o *server, key, to string) {
+	p.Helper()
+	at := strings.TrimSpace(p.aws(o, "s3", "presign", "s3://"+o.bucket+"/"+key))
+	size := downloadSize(p.level)
+	const parts = 4
+	var work sync.WaitGroup
+	for i := range int64(parts) {
+		work.Go(func() {
+			p.uses(o, "curl", "-sSf", "-r", fmt.Sprintf("%d-%d", size*i/parts, size*(i+1)/parts-1), "-o", fmt.Sprintf("%s.%d", to, i), at)
+		})
+	}
+	work.Wait()
+	whole, err := os.Create(to)
+	p.must(err, "put the parts together")
+	defer func() { _ = whole.Close() }()
+	for i := range parts {
+		name := fmt.Sprintf("%s.%d", to, i)
+		part, err := os.Open(name)
+		p.must(err, "open a part")
+		_, err = io.Copy(whole, part)
+		p.must(errors.Join(err, part.Close(), os.Remove(name)), "put the parts together")
+	}
+}
+
+// s3Downloads has clients download a large object, two of them at once while nothing of it is
+// cached: the origin sends it once. At level full they do so by a node that has room for an
+// eighth of it, too, one after the other: it is sent once to each.
+func s3Downloads(e *env, o *server) {
+	f := hearthtest.File{Path: "large/model.bin", Size: downloadSize(e.level)}
+	e.must(o.PutFile(e.ctx, o.bucket, "", f, 0), "put the large object")
+	p := e.proxy(o)
+	sent := func(what string, before int64) {
+		e.Helper()
+		if n := p.bytes() - before; float64(n) > float64(f.Size)*1.01 {
+			e.Errorf("%s: the origin sent %d bytes for an object of %d, %.3f of it: more than 1.01", what, n, f.Size, float64(n)/float64(f.Size))
+		} else {
+			e.Logf("%s: the origin sent %.3f of it", what, float64(n)/float64(f.Size))
+		}
+	}
+	h, s3 := e.serveS3With(o, settings{endpoint: p.endpoint})
+	get := s3.getters(o)
+	var both sync.WaitGroup
+	for _, name := range []string{"aws", "boto3"} {
+		both.Go(func() { s3.gets(name, f, get[name]) })
+	}
+	both.Wait()
+	sent("two at once", 0)
+	for name, use := range get {
+		if name != "aws" && name != "boto3" {
+			s3.gets(name, f, use)
+		}
+	}
+	_, err := readWhole(filepath.Join(h.dir, f.Path), f, 0, make([]byte, 1<<20))
+	e.must(err, "read it in the mount")
+	sent("all of them", 0)
+	h.quit()
+	if e.level < full {
+		return
+	}
+	h, s3 = e.serveS3With(o, settings{endpoint: p.endpoint, cache: "small", ram: "64MiB", disk: "256MiB"})
+	for name, use := range s3.getters(o) {
+		before := p.bytes()
+		s3.gets(name, f, use)
+		sent(name+", with little room", before)
+	}
+	h.quit()
+}
+
+// gets downloads an object and compares all of its bytes.
+func (p *endpoint) gets(name string, f hearthtest.File, get func(key, to string)) {
+	p.Helper()
+	to := p.path("got-by-" + name)
+	get(f.Path, to)
+	if _, err := readWhole(to, f, 0, make([]byte, 1<<20)); err != nil {
+		p.Errorf("downloaded by %s: %v", name, err)
+	}
+	_ = os.Remove(to) // it may never have been made
+}
+
+// putter is a client that uploads in parts.
+type putter struct {
+	name   string
+	put    func(from, key string)
+	remove func(key string)
+}
+
+func (p *endpoint) putters(o *server) []putter {
+	s3, rclone, mc := "s3://"+o.bucket+"/", "hearth:"+o.bucket+"/", "hearth/"+o.bucket+"/"
+	all := []putter{
+		{"aws", func(from, key string) { p.aws(o, "s3", "cp", "--only-show-errors", from, s3+key) },
+			func(key string) { p.aws(o, "s3", "rm", "--only-show-errors", s3+key) }},
+		{"boto3", func(from, key string) { p.boto(o, "put", from, key) }, func(key string) { p.boto(o, "rm", key) }},
+		{"rclone", func(from, key string) {
+			p.rclone(o, "copyto", "--s3-upload-cutoff", "10M", "--s3-chunk-size", "8M", from, rclone+key)
+		}, func(key string) { p.rclone(o, "deletefile", rclone+key) }},
+		{"mc", func(from, key string) { p.mc(o, "cp", "--quiet", from, mc+key) }, func(key string) { p.mc(o, "rm", "--quiet", mc+key) }},
+	}
+	if p.level < full {
+		return all[:1] // boto3's are s3-boto3's, and make setup-full brings the others
+	}
+	return all
+}
+
+// s3Uploads has clients upload a large object in parts, upload another in its place and remove
+// it: another client, the mount and the origin have each at once.
+func s3Uploads(e *env, o *server) {
+	h, s3 := e.serveS3(o)
+	for _, c := range s3.putters(o) {
+		f := hearthtest.File{Path: "up/by-" + c.name, Size: uploadSize(e.level)}
+		for version := range 2 {
+			f.Size += int64(version) // which rclone looks at
+			from := e.makeFile(e.path("local"), f, version)
+			c.put(from, f.Path)
+			what := fmt.Sprintf("%s, version %d", c.name, version)
+			e.streams(what+", by another client", s3.client(), o.bucket, f, version)
+			e.streams(what+", at the origin", e.direct(o), o.bucket, f, version)
+			if _, err := readWhole(filepath.Join(h.dir, f.Path), f, version, make([]byte, 1<<20)); err != nil {
+				e.Errorf("%s, in the mount: %v", what, err)
+			}
+			if size, ok := e.listed(s3.client(), o.bucket, "up/")[f.Path]; !ok || size != f.Size {
+				e.Errorf("%s: listed: %v, with %d bytes of %d", what, ok, size, f.Size)
+			}
+			e.must(os.Remove(from), "remove what was uploaded")
+		}
+		c.remove(f.Path)
+		for _, client := range []*s3Client{s3.client(), e.direct(o)} {
+			e.wants(client, http.StatusNotFound, s3Ask{method: "GET", bucket: o.bucket, path: "/" + f.Path})
+		}
+		if _, err := os.Stat(filepath.Join(h.dir, f.Path)); !os.IsNotExist(err) {
+			e.Errorf("%s: the mount has what was removed: %v", c.name, err)
+		}
+		if _, ok := e.listed(s3.client(), o.bucket, "up/")[f.Path]; ok {
+			e.Errorf("%s: what was removed is listed", c.name)
+		}
+	}
+	h.quit()
+}
+
+// streams reads an object as it comes and compares all of its bytes.
+func (e *env) streams(what string, c *s3Client, bucket string, f hearthtest.File, version int) {
+	e.Helper()
+	r, err := c.request(e.ctx, s3Ask{method: "GET", bucket: bucket, path: "/" + f.Path})
+	e.must(err, "make a request")
+	answer, err := c.http.Do(r)
+	if err != nil {
+		e.Errorf("%s: %v", what, err)
+		return
+	}
+	defer func() { _ = answer.Body.Close() }()
+	if answer.StatusCode != http.StatusOK || answer.ContentLength != f.Size {
+		e.Errorf("%s: %s, %d bytes of %d", what, answer.Status, answer.ContentLength, f.Size)
+		return
+	}
+	buf := make([]byte, 1<<20)
+	for off := int64(0); off < f.Size; {
+		n, err := io.ReadFull(answer.Body, buf[:min(int64(len(buf)), f.Size-off)])
+		if err == nil {
+			err = hearthtest.Check(buf[:n], f.Path, off, version)
+		}
+		if err != nil {
+			e.Errorf("%s, from %d on: %v", what, off, err)
+			return
+		}
+		off += int64(n)
+	}
+}
