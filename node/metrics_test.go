@@ -91,7 +91,7 @@ func labels() map[string]string {
 		"code":      "the status of an answer to an S3 client, such as `200`; `0`: it broke off before",
 		"how":       "`cached`, `passed` (to the origin), `written` (passed, and then forgotten), `refused`",
 		"operation": "Amazon's name of what an S3 client asked for, such as `GetObject`; fewer than 200",
-		"verb":      "`get`, `head`, `list`",
+		"verb":      "`get`, `head`, `list`, `pass` (what S3 clients asked for and went on to the bucket, with the HEADs for headers of objects)",
 	}
 }
 

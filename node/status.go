@@ -63,8 +63,8 @@ func slow(d *disk.DirStats) string {
 }
 
 func originStatus(o origin.Stats) OriginStatus {
-	return OriginStatus{Requests: o.Gets + o.Heads + o.Lists, Bytes: o.Bytes, Errors: o.Errors, Retries: o.Retries,
-		Throttled: o.Throttled, Verbs: map[string]int64{"get": o.Gets, "head": o.Heads, "list": o.Lists}, FirstByte: watch.FirstByte(o)}
+	return OriginStatus{Requests: o.Gets + o.Heads + o.Lists + o.Passes, Bytes: o.Bytes, Errors: o.Errors, Retries: o.Retries,
+		Throttled: o.Throttled, Verbs: map[string]int64{"get": o.Gets, "head": o.Heads, "list": o.Lists, "pass": o.Passes}, FirstByte: watch.FirstByte(o)}
 }
 
 func (n *Node) tierStatus() []TierStatus {

@@ -66,7 +66,7 @@ type OriginStatus struct {
 	Errors    int64 `json:"errors"`
 	Retries   int64 `json:"retries"`
 	Throttled int64 `json:"throttled"`
-	// Verbs are the requests by verb: get, head, list.
+	// Verbs are the requests by verb: get, head, list, and pass, those of S3 clients.
 	Verbs     map[string]int64  `json:"verbs"`
 	FirstByte figures.FirstByte `json:"first_byte"`
 }
