@@ -20,6 +20,12 @@ type line interface {
 // lineKey is where OnConnection leaves a line in a context.
 type lineKey struct{}
 
+// unsentMost is how many bytes a client's connection holds beside what is on its way; there is room
+// where half of them are sent (tcp_stream_memory_free in net/tcp.h). Without it Linux gives a
+// connection up to 4 MiB, and a thousand that stall all that its TCP may have (tcp_mem), so that
+// honest ones crawl. Half as many cost a tenth more CPU time of a large answer.
+const unsentMost = 4 * pieceMost
+
 // OnConnection is for http.Server's ConnContext. Without it nobody knows how much a client's
 // connection takes, and what is written to one that stalls is held until StallAfter.
 func OnConnection(ctx context.Context, c net.Conn) context.Context {
@@ -34,15 +40,18 @@ func OnConnection(ctx context.Context, c net.Conn) context.Context {
 	if err != nil {
 		return ctx
 	}
+	_ = raw.Control(func(fd uintptr) { // what refuses it is no TCP, and has bounds of its own
+		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, unsentMost)
+	})
 	return context.WithValue(ctx, lineKey{}, line(socket{raw}))
 }
 
 // socket is the line of a TCP connection.
 type socket struct{ raw syscall.RawConn }
 
-// roomShare of a socket's buffer is free where Linux calls it writable: a third, of which half is
-// taken for what the kernel needs beside the bytes (sk_stream_is_writeable in net/sock.h).
-const roomShare = 6
+// roomShare of a socket's buffer is free where Linux calls it writable: a third, of which a fourth
+// part is for what the kernel needs beside the bytes (sk_stream_is_writeable in net/sock.h).
+const roomShare = 4
 
 func (s socket) room(wait bool) (n int, err error) {
 	failed := s.raw.Write(func(fd uintptr) bool {
@@ -50,7 +59,7 @@ func (s socket) room(wait bool) (n int, err error) {
 		ready, _ := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}, 0)
 		if ready > 0 { // or broken, as the write will find
 			n, err = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF)
-			n = max(n/roomShare, 1)
+			n = max(min(n/roomShare, unsentMost/2), 1)
 		}
 		return ready > 0 || !wait
 	})
