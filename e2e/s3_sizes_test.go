@@ -63,19 +63,19 @@ func s3ManyKeys(e *env, o *server) {
 	if e.level < full {
 		listers = listers[:3] // make setup-full brings the others
 	}
-	want := e.listed(e.direct(o), o.bucket, "")
+	c, there := s3.client(), e.direct(o)
+	want := e.listed(there, o.bucket, "")
 	if len(want) != manyKeys(e.level) {
 		e.Errorf("the origin lists %d keys of %d", len(want), manyKeys(e.level))
 	}
 	for i, list := range listers {
 		same(e, fmt.Sprintf("client %d", i), list(), want)
 	}
-	c := s3.client()
 	e.wants(c, http.StatusOK, s3Ask{method: "PUT", bucket: o.bucket, path: "/wide/00001a", body: "new"})
 	e.wants(c, http.StatusNoContent, s3Ask{method: "DELETE", bucket: o.bucket, path: "/wide/00002"})
 	want["wide/00001a"] = 3
 	delete(want, "wide/00002")
-	same(e, "the origin", e.listed(e.direct(o), o.bucket, ""), want)
+	same(e, "the origin", e.listed(there, o.bucket, ""), want)
 	if e.level < full {
 		listers = listers[:1]
 	}
@@ -231,6 +231,7 @@ func (p *endpoint) putters(o *server) []putter {
 // it: another client, the mount and the origin have each at once.
 func s3Uploads(e *env, o *server) {
 	h, s3 := e.serveS3(o)
+	here, there := s3.client(), e.direct(o)
 	for _, c := range s3.putters(o) {
 		f := hearthtest.File{Path: "up/by-" + c.name, Size: uploadSize(e.level)}
 		for version := range 2 {
@@ -238,24 +239,24 @@ func s3Uploads(e *env, o *server) {
 			from := e.makeFile(e.path("local"), f, version)
 			c.put(from, f.Path)
 			what := fmt.Sprintf("%s, version %d", c.name, version)
-			e.streams(what+", by another client", s3.client(), o.bucket, f, version)
-			e.streams(what+", at the origin", e.direct(o), o.bucket, f, version)
+			e.streams(what+", by another client", here, o.bucket, f, version)
+			e.streams(what+", at the origin", there, o.bucket, f, version)
 			if _, err := readWhole(filepath.Join(h.dir, f.Path), f, version, make([]byte, 1<<20)); err != nil {
 				e.Errorf("%s, in the mount: %v", what, err)
 			}
-			if size, ok := e.listed(s3.client(), o.bucket, "up/")[f.Path]; !ok || size != f.Size {
+			if size, ok := e.listed(here, o.bucket, "up/")[f.Path]; !ok || size != f.Size {
 				e.Errorf("%s: listed: %v, with %d bytes of %d", what, ok, size, f.Size)
 			}
 			e.must(os.Remove(from), "remove what was uploaded")
 		}
 		c.remove(f.Path)
-		for _, client := range []*s3Client{s3.client(), e.direct(o)} {
+		for _, client := range []*s3Client{here, there} {
 			e.wants(client, http.StatusNotFound, s3Ask{method: "GET", bucket: o.bucket, path: "/" + f.Path})
 		}
 		if _, err := os.Stat(filepath.Join(h.dir, f.Path)); !os.IsNotExist(err) {
 			e.Errorf("%s: the mount has what was removed: %v", c.name, err)
 		}
-		if _, ok := e.listed(s3.client(), o.bucket, "up/")[f.Path]; ok {
+		if _, ok := e.listed(here, o.bucket, "up/")[f.Path]; ok {
 			e.Errorf("%s: what was removed is listed", c.name)
 		}
 	}

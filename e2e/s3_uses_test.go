@@ -202,8 +202,10 @@ func (e *env) hashes(dir string) map[string]string {
 // as the endpoint has it, the mount, and the origin.
 func (p *endpoint) holds(what, prefix string, o *server, h *hearth, want map[string]string) {
 	p.Helper()
+	here := p.client()
+	defer here.http.CloseIdleConnections() // the node shall be idle at its end
 	same(p.env, what+", at the origin", p.fetched(p.direct(o), o.bucket, prefix), want)
-	same(p.env, what+", at the endpoint", p.fetched(p.client(), o.bucket, prefix), want)
+	same(p.env, what+", at the endpoint", p.fetched(here, o.bucket, prefix), want)
 	same(p.env, what+", in the mount", p.hashes(filepath.Join(h.dir, prefix)), want)
 }
 
