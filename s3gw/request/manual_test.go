@@ -24,6 +24,7 @@ func calls() []string {
 		"PUT /bucket", "DELETE /bucket", "GET /bucket?policy", "PUT /bucket?policy", "DELETE /bucket?policy",
 		"PUT /bucket?lifecycle", "PUT /bucket?versioning", "PUT /bucket?cors",
 		"POST /bucket", "GET /bucket?session", "GET /bucket/key?torrent", "PUT /bucket/key?renameObject",
+		"POST /bucket?hearth-batch", "OPTIONS /bucket/key",
 	}
 }
 
@@ -69,6 +70,8 @@ func TestTableOfTheManualIsCurrent(t *testing.T) {
 			right = "-"
 		case q.Changes:
 			right = "rw"
+		case q.Operation == "Preflight":
+			right = "none"
 		case q.Operation == "ListBuckets":
 			right = "any key"
 		}
