@@ -13,6 +13,11 @@ import (
 // than the news seem to be. It is no older for it than what is known here.
 const newsSlack = time.Second
 
+// passedOn is how old news are at most that a directory's node passes on without knowing
+// anything of them: two nodes that each take a directory for theirs for a while would else
+// tell each other for ever.
+const passedOn = 5 * time.Second
+
 // listedShare is how many times its duration a listing is left alone, whatever is heard: it
 // is believed for twenty times that at least.
 const listedShare = 10
@@ -47,15 +52,35 @@ func (t *Tree) Heard(ctx context.Context, dir hearth.Directory, segment string, 
 func (t *Tree) heard(ctx context.Context, dir hearth.Directory, segment string, old time.Duration) {
 	d, ok := t.doubted(dir)
 	if !ok {
+		t.passOn(dir, segment, old)
 		return
 	}
 	defer d.release()
+	if _, _, has := t.opinion(d, segment); segment != "" && !has {
+		t.passOn(dir, segment, old)
+		return
+	}
 	at := t.clock.Now() - old.Milliseconds()
 	if segment == "" {
 		t.listHeard(ctx, d, at)
 		return
 	}
 	t.askAgain(ctx, d, segment, at, false)
+}
+
+// passOn has others hear of what this node, to which the directory belongs, has no opinion of:
+// they may have, as who asked the origin by itself, or of a directory that was gone here.
+func (t *Tree) passOn(dir hearth.Directory, segment string, old time.Duration) {
+	p, err := t.sharedPlace(dir)
+	if err != nil || old > passedOn {
+		return
+	}
+	s, w := p.sharer(), p.elsewhere()
+	if w != nil {
+		w.end()
+	} else if s != nil {
+		s.Changed(dir, []string{segment}, old)
+	}
 }
 
 // askAgain asks for a segment of a directory of which something is believed that was found
@@ -82,10 +107,16 @@ func (t *Tree) askAgain(ctx context.Context, d *directory, segment string, at in
 // older is what is believed of a segment, if that was found out before then; false: it was
 // not, or nobody here has an opinion.
 func (t *Tree) older(d *directory, segment string, at int64) (k knowledge, older bool) {
+	k, last, has := t.opinion(d, segment)
+	return k, has && last < at
+}
+
+// opinion is what is believed of a segment, and when it was found out; false: nothing is.
+func (t *Tree) opinion(d *directory, segment string) (k knowledge, last int64, has bool) {
 	k, err := t.known(d, record.Meaning{Segment: segment})
 	absent := min(t.neg.Since(age.Absence{Dir: d.hash, Sort: segment}), t.neg.Since(age.Absence{Dir: d.hash, Sort: segment + "/"}))
-	last := max(d.listedAt(t, segment+"/"), t.clock.Trusted(k.Checked), absent)
-	return k, err == nil && last < at && (k.found || absent > 0 || d.whole(t))
+	last = max(d.listedAt(t, segment+"/"), t.clock.Trusted(k.Checked), absent)
+	return k, last, err == nil && (k.found || absent > 0 || d.whole(t))
 }
 
 // askOwn asks the origin for a segment of a directory of this node's. What another asks at

@@ -105,9 +105,9 @@ func (t *Tree) Keys(ctx context.Context, link, prefix, behind string, each func(
 
 // Written is told that a link's origin has answered a write of a key, which may have made,
 // changed or removed it. What is believed of it, and of directories that come or go with it, is
-// asked for again before it returns; mounts and other nodes hear of what changed. ctx bounds the
-// wait, not the doubt: a name that could not be asked for is not believed before it was, nor is
-// that it is not there.
+// asked for again before it returns; mounts hear of what changed, and other nodes are to doubt
+// all of it, whatever was known here. ctx bounds the wait, not the doubt: a name that could not
+// be asked for is not believed before it was, nor is that it is not there.
 func (t *Tree) Written(ctx context.Context, link, key string) {
 	l := t.links.Load().named(link)
 	if l == nil || !strings.HasPrefix(key, l.Prefix) || !record.Representable(key) {
@@ -118,11 +118,25 @@ func (t *Tree) Written(ctx context.Context, link, key string) {
 	end := len(path)
 	for {
 		slash := strings.LastIndexByte(path[:end], '/') + 1
-		known := t.doubt(ctx, place{link: l, path: path[:slash]}, path[slash:end], at)
+		p, segment := place{link: l, path: path[:slash]}, path[slash:end]
+		known := t.doubt(ctx, p, segment, at)
+		t.tellDoubt(p, segment, at)
 		if known || slash == 0 {
 			return
 		}
 		end = slash - 1
+	}
+}
+
+// Tell has other nodes doubt keys that were written, as Written does, for who finds out in
+// another way what they are here.
+func (t *Tree) Tell(link string, keys []string) {
+	l := t.links.Load().named(link)
+	for _, key := range keys {
+		if l != nil && strings.HasPrefix(key, l.Prefix) && record.Representable(key) {
+			slash := strings.LastIndexByte(key[len(l.Prefix):], '/') + 1 + len(l.Prefix)
+			t.tellDoubt(place{link: l, path: key[len(l.Prefix):slash]}, key[slash:], t.clock.Now())
+		}
 	}
 }
 
@@ -149,6 +163,15 @@ func (t *Tree) doubt(ctx context.Context, p place, segment string, at int64) (kn
 		t.doubtName(d, segment)
 	}
 	return before && t.holds(d)
+}
+
+// tellDoubt has the nodes of a ring doubt what they knew of a segment before then. That nothing
+// changed here says nothing of them: this node may never have looked, or be about to hear that
+// a directory is gone which is back with this write, as all others have heard already.
+func (t *Tree) tellDoubt(p place, segment string, at int64) {
+	if s := p.sharer(); s != nil {
+		s.Changed(hearth.Directory{ID: p.hash(), Link: p.link.Name, Prefix: p.link.Prefix + p.path}, []string{segment}, since(t.clock.Now(), at))
+	}
 }
 
 // holds reports whether any name is known in a directory.

@@ -37,23 +37,23 @@ type away struct {
 	end func()
 }
 
-// sharer is what tells other nodes of the directory, and them of it; nil: each asks the
-// origin by itself.
-func (d *directory) sharer() Sharer {
-	s, ok := d.link.Origin.(Sharer)
-	if !ok || d.link.Freshness.Mode == Strict || d.link.Identity == "" || hearth.IsLocal(d.link.Identity) {
+// sharer is what tells other nodes of the directory at a place, and them of it; nil: each asks
+// the origin by itself.
+func (p place) sharer() Sharer {
+	s, ok := p.link.Origin.(Sharer)
+	if !ok || p.link.Freshness.Mode == Strict || p.link.Identity == "" || hearth.IsLocal(p.link.Identity) {
 		return nil
 	}
 	return s
 }
 
 // elsewhere is the way to the node that tells of a directory; nil: its origin does.
-func (d *directory) elsewhere() *away {
-	s := d.sharer()
+func (p place) elsewhere() *away {
+	s := p.sharer()
 	if s == nil {
 		return nil
 	}
-	dir := hearth.Directory{ID: d.hash, Link: d.link.Name, Identity: d.link.Identity, Prefix: d.prefix()}
+	dir := hearth.Directory{ID: p.hash(), Link: p.link.Name, Identity: p.link.Identity, Prefix: p.link.Prefix + p.path}
 	if end, ok := s.Elsewhere(dir); ok {
 		return &away{s, dir, sync.OnceFunc(end)}
 	}
@@ -230,6 +230,9 @@ func (q *inquiry) askElsewhere(ctx context.Context, k *knowledge, gate <-chan st
 	if err != nil {
 		return false
 	}
+	if began := now - f.Age.Milliseconds(); f.Object == nil && !f.Dir && q.objects(k, began) {
+		return false
+	}
 	q.copied, q.asked, q.began = true, asked.Add(-f.Age), now-f.Age.Milliseconds()
 	switch {
 	case f.Object != nil:
@@ -240,6 +243,43 @@ func (q *inquiry) askElsewhere(ctx context.Context, k *knowledge, gate <-chan st
 		q.file.known, q.dir.known = true, true
 	}
 	return true
+}
+
+// objects reports whether a directory that another node found gone then is not, since something
+// was found in it later, as by who wrote it; the other one hears of that.
+func (q *inquiry) objects(k *knowledge, gone int64) bool {
+	if !k.found || !k.Dir {
+		return false
+	}
+	names := pageNames
+	at := q.t.foundBelow(q.d.child(q.segment), &names)
+	if at <= gone {
+		return false
+	}
+	q.t.tellDoubt(q.d.place, q.segment, at)
+	return true
+}
+
+// foundBelow is when any of the first names below a place was found last, in Unix ms, as far as
+// that is known of so many; 0: none is.
+func (t *Tree) foundBelow(p place, names *int) (at int64) {
+	var rows store.Rows
+	err := t.db.Scan(&rows, record.NameKey(nil, record.KindEntry, p.hash(), ""), record.DirectoryEnd(p.hash()), *names)
+	if err != nil {
+		return 0
+	}
+	*names -= rows.Len()
+	for i := range rows.Len() {
+		e, err := record.ParseEntry(rows.Value(i))
+		switch {
+		case err != nil || e.Doubted:
+		case e.Dir && *names > 0:
+			at = max(at, t.clock.Trusted(e.Checked), t.foundBelow(p.child(record.Segment(string(rows.Key(i)[17:]))), names))
+		default:
+			at = max(at, t.clock.Trusted(e.Checked))
+		}
+	}
+	return at
 }
 
 // listBeside begins to list the directory, unless that was done meanwhile: then it is nil.

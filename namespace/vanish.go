@@ -8,7 +8,8 @@ import (
 )
 
 // vanished removes a directory in which a listing that began then found nothing from the
-// one it stands in: a bucket has no empty directories.
+// one it stands in: a bucket has no empty directories. What somebody asked for alone meanwhile,
+// as who wrote it does, the listing has left there, and the directory stays.
 func (t *Tree) vanished(d *directory, asked int64) {
 	parent := strings.TrimSuffix(d.path, "/")
 	cut := strings.LastIndexByte(parent, '/') + 1
@@ -23,6 +24,9 @@ func (t *Tree) vanished(d *directory, asked int64) {
 	defer in.release()
 	_ = t.change(in, func(e *edit) error { // the next listing does it, else
 		e.asked = asked
+		if t.holds(d) { // who finds a name later finds the directory later, too, behind this edit
+			return nil
+		}
 		return e.drop(parent[cut:] + "/")
 	})
 }

@@ -10,6 +10,45 @@ import (
 	"github.com/hearthfs/hearth"
 )
 
+// filling is an origin that has just listed when something happens.
+type filling struct {
+	*bucket
+	listed func(prefix string)
+}
+
+func (o *filling) List(ctx context.Context, q hearth.Listing, each func(hearth.Object) error) error {
+	err := o.bucket.List(ctx, q, each)
+	o.listed(q.Prefix)
+	return err
+}
+
+func TestADirectoryIsFilledWhileItIsFoundEmpty(t *testing.T) {
+	// A listing finds a directory empty, and before it ends a name is written there: the
+	// directory stays, and has the name.
+	o := &filling{listed: func(string) {}}
+	w := open(t, func(x *Options) { o.bucket, _ = x.Links[0].Origin.(*bucket); x.Links[0].Origin = o })
+	w.b.put("d/f", "1", 3)
+	w.names("/")
+	w.names("/d")
+	dir := w.resolve("/d")
+	w.b.remove("d/f")
+	w.clock.add(time.Second)
+	o.listed = func(prefix string) {
+		if prefix == "d/" {
+			w.clock.add(time.Second)
+			w.b.put("d/f", "2", 4)
+			w.tree.Written(context.Background(), "/", "d/f")
+		}
+	}
+	if err := w.tree.Refresh(t.Context(), dir.ID, w.tree.Now()); err != nil {
+		t.Fatal(err)
+	}
+	w.settle()
+	if n, err := w.tree.File(t.Context(), "/", "d/f"); err != nil || n.Object.ETag != "2" {
+		t.Errorf("%v %v", n.Object.ETag, err)
+	}
+}
+
 // late is an origin whose answers to HEADs can be held back once they are known, and that lists
 // no directory as a whole.
 type late struct {

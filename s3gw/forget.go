@@ -72,6 +72,9 @@ func (x *exchange) written(ctx context.Context, keys []string) {
 	room := make(chan struct{}, atOnce)
 	for dir, all := range byDir {
 		if len(all) > mostAsked && x.listAgain(ctx, dir) {
+			for i := range x.links {
+				x.o.Tree.Tell(x.links[i].Name, all[1:])
+			}
 			all = all[:1] // and the directory's own name
 		}
 		for _, key := range all {

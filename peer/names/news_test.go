@@ -7,6 +7,7 @@ import (
 	"maps"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -114,6 +115,157 @@ func TestAllHearOfAListing(t *testing.T) {
 		if h, l := r.b.requests(); l-lists > 2+3 || h-heads > 3 {
 			t.Errorf("%d HEADs and %d LISTs with %d more names", h-heads, l-lists, more)
 		}
+	}
+}
+
+func TestAllHearOfAWriteOfWhatTheWriterNeverSaw(t *testing.T) {
+	// A node that has looked at nothing writes a file and removes another, each by itself or
+	// many at a time: who knows them, the owner or not, sees that long before their time is over.
+	written := func(x *node, keys []string) {
+		for _, key := range keys {
+			x.tree.Written(x.r.Context(), "/", key)
+		}
+	}
+	told := func(x *node, keys []string) { x.tree.Tell("/", keys) }
+	for _, write := range []func(*node, []string){written, told} {
+		r := newRing(t, 3)
+		r.b.put("d/f", "A")
+		r.b.put("d/g", "A")
+		changes := r.known(0)
+		for _, x := range r.nodes[:2] {
+			if x.resolve("d/f") != "A" || x.resolve("d/g") != "A" {
+				t.Fatal("the files are not there")
+			}
+		}
+		r.past.Add(int64(10 * time.Second))
+		r.b.put("d/f", "B")
+		r.b.remove("d/g")
+		write(r.nodes[2], []string{"d/f", "d/g"})
+		for i, x := range r.nodes[:2] {
+			x.shows(changes[i], "d/f", "B")
+			x.shows(changes[i], "d/g", "")
+		}
+	}
+}
+
+func TestADirectoryIsBackForWhoHeardThatItIsGone(t *testing.T) {
+	// The only name of a directory is removed through one node and written again through another,
+	// which has heard of the name and not yet that the directory went with it. To that one the
+	// directory never was away; the others, who heard that it is, see it again all the same.
+	r := newRing(t, 4)
+	r.b.put("d/f", "A")
+	changes := r.known(0)
+	root := record.DirectoryHash("/", "\x00"+identity, "")
+	owner := func(dir [16]byte) int {
+		if dir == root {
+			return 0
+		}
+		return 3
+	}
+	for _, x := range r.nodes {
+		x.owner.Store(&owner)
+	}
+	for _, x := range r.nodes {
+		if x.resolve("d/f") != "A" {
+			t.Fatal("the file is not there")
+		}
+	}
+	r.nodes[0].between(func(to int, number uint16, do func() (*hearth.View, error)) (*hearth.View, error) {
+		if to == 1 && number == CallNews {
+			return nil, wire.ErrDown
+		}
+		return do()
+	})
+	r.past.Add(int64(10 * time.Second))
+	r.b.remove("d/f")
+	r.nodes[2].tree.Written(t.Context(), "/", "d/f")
+	for _, i := range []int{0, 2, 3} {
+		r.nodes[i].shows(changes[i], "d", "")
+	}
+	r.nodes[1].shows(changes[1], "d/f", "")
+	if got := r.nodes[1].resolve("d"); got != "dir" {
+		t.Fatalf("the writer knows that the directory is gone: %q", got)
+	}
+	r.past.Add(int64(10 * time.Second))
+	r.b.put("d/f", "B")
+	_, lists := r.b.requests()
+	r.nodes[1].tree.Written(t.Context(), "/", "d/f")
+	for i, x := range r.nodes {
+		x.shows(changes[i], "d/f", "B")
+	}
+	if _, l := r.b.requests(); l-lists > 4 { // the writer's and the owner's question for the directory, and listings of it
+		t.Errorf("%d LISTs", l-lists)
+	}
+}
+
+func TestAnOwnerPassesOnWhatItKnowsNothingOf(t *testing.T) {
+	// A node asked the bucket for a name by itself, while the directory's owner did not answer.
+	// Another one writes it: the owner, which never heard of it, has the first one hear.
+	r := newRing(t, 3)
+	r.b.put("d/f", "A")
+	changes := r.known(0)
+	x := r.nodes[1]
+	x.between(func(int, uint16, func() (*hearth.View, error)) (*hearth.View, error) { return nil, wire.ErrDown })
+	if got := x.resolve("d/f"); got != "A" {
+		t.Fatal(got)
+	}
+	x.between(func(_ int, _ uint16, do func() (*hearth.View, error)) (*hearth.View, error) { return do() })
+	r.past.Add(int64(10 * time.Second))
+	r.b.put("d/f", "B")
+	r.nodes[2].tree.Written(t.Context(), "/", "d/f")
+	x.shows(changes[1], "d/f", "B")
+}
+
+func TestAWriterObjectsThatItsDirectoryIsGone(t *testing.T) {
+	// The only name below two directories is removed through one node and written again through
+	// another, which hears of the first only then: it keeps what it has written, and the others,
+	// who have heard that both directories are gone, see them again.
+	r := newRing(t, 4)
+	r.b.put("d/e/f", "A")
+	changes := r.known(0)
+	root, inside := record.DirectoryHash("/", "\x00"+identity, ""), record.DirectoryHash("/", "\x00"+identity, "d/")
+	owner := func(dir [16]byte) int {
+		if dir == root {
+			return 0
+		}
+		return 3
+	}
+	for _, x := range r.nodes {
+		x.owner.Store(&owner)
+	}
+	for _, x := range r.nodes {
+		if x.resolve("d/e/f") != "A" {
+			t.Fatal("the file is not there")
+		}
+	}
+	var hears atomic.Bool // the writer, of the others
+	for _, i := range []int{0, 3} {
+		r.nodes[i].between(func(to int, number uint16, do func() (*hearth.View, error)) (*hearth.View, error) {
+			if to == 1 && number == CallNews && !hears.Load() {
+				return nil, wire.ErrDown
+			}
+			return do()
+		})
+	}
+	r.past.Add(int64(10 * time.Second))
+	r.b.remove("d/e/f")
+	r.nodes[2].tree.Written(t.Context(), "/", "d/e/f")
+	for _, i := range []int{0, 2, 3} {
+		r.nodes[i].shows(changes[i], "d", "")
+	}
+	r.nodes[3].shows(changes[3], "d/e", "")
+	r.past.Add(int64(10 * time.Second))
+	r.b.put("d/e/f", "B")
+	x := r.nodes[1]
+	x.tree.Written(t.Context(), "/", "d/e/f")
+	hears.Store(true)
+	x.tree.Heard(t.Context(), hearth.Directory{ID: root, Link: "/"}, "d", 10*time.Second)
+	x.tree.Heard(t.Context(), hearth.Directory{ID: inside, Link: "/", Prefix: "d/"}, "e", 10*time.Second)
+	if got := x.resolve("d/e/f"); got != "B" {
+		t.Errorf("the writer has %q", got)
+	}
+	for i, x := range r.nodes {
+		x.shows(changes[i], "d/e/f", "B")
 	}
 }
 
