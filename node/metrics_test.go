@@ -73,9 +73,10 @@ func labels() map[string]string {
 	return map[string]string{
 		"answer":  "`data`, `miss` (not held), `refused` (the node has too much to do), `stale` (the version is gone), `error`, `cancelled` (who asked went away)",
 		"failure": "`refused` (it had too much to do), `error`, `mismatch` (a wrong checksum), `silence` (no byte for 500 ms), `broken` (a connection was lost)",
+		"fault":   "S3's code of what was wrong, such as `SignatureDoesNotMatch`, `AccessDenied`, `SlowDown`; some tens",
 		"health":  "`alive` (this node among them), `suspect` (it did not answer lately), `missing` (it died, and was seen within a day)",
 		"peer":    "names of nodes: the " + strconv.Itoa(bydir.Most) + " with most traffic, and `other` for all further ones",
-		"by":      "`ram`, `disk` (the tier answered), `joined` (another's fetch was under way), `peers` (another node of the ring answered)",
+		"by":      "`ram`, `disk` (the tier answered), `joined` (another's fetch was under way), `peers` (another node of the ring answered); of S3 clients `cache` and `bucket`",
 		"cause":   "`origin` (bytes of objects), `throttled` (pauses that an origin asked for), `disk` (bytes that a cache directory or memory holds), `list` (names: look-ups, attributes, listings)",
 		"dir": "paths of cache directories, as many as are configured; mount points: the first " + strconv.Itoa(bydir.Most) + " that were mounted since the start, and `other` for all further ones. " +
 			"What is mounted no more keeps its figures. A path that is not UTF-8 stands in quotes, with `\\x` for what is not",
@@ -112,6 +113,7 @@ hearth_problems
 hearth_ring_asked_total hearth_ring_connections hearth_ring_detours_total hearth_ring_elsewhere_total hearth_ring_joins_failed_total hearth_ring_loaded_total
 hearth_ring_members hearth_ring_names_total hearth_ring_news_total hearth_ring_peeks_found_total hearth_ring_peeks_late_total hearth_ring_peeks_total
 hearth_ring_peer_failures_total hearth_ring_peer_requests_total hearth_ring_refused_total hearth_ring_served_total
+hearth_s3_at_work hearth_s3_at_work_limit hearth_s3_connections hearth_s3_connections_closed_total hearth_s3_connections_limit hearth_s3_faults_total hearth_s3_waiting
 hearth_s3_header_asks_total hearth_s3_header_hits_total hearth_s3_headers hearth_s3_requests_total hearth_s3_under_way
 hearth_scrub_bad_total hearth_scrub_failed_total
 hearth_tier_errors_total hearth_tier_hits_total hearth_tier_misses_total

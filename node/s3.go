@@ -22,7 +22,7 @@ func (n *Node) openS3(ctx context.Context) (err error) {
 	}
 	o := s3gw.Options{Links: n.buckets, Begun: len(n.links.list()), Settle: n.settle, Tree: n.tree.Tree, Source: n.tiers.Reads, Pool: n.pool,
 		Open:    func(x *hearth.Object) s3gw.Bytes { return cache.NewReader(n.tiers.Reads, x, cache.ReaderOptions{}) },
-		Refused: func(what string, attributes ...any) { n.events.Trouble("s3 "+what, what, attributes...) }}
+		Refused: n.events.Warn, Trouble: func(what string, attributes ...any) { n.events.Trouble("s3 "+what, what, attributes...) }}
 	if n.config.S3.AllBuckets {
 		o.Other = n.otherBucket
 	}
@@ -85,7 +85,7 @@ func (n *Node) s3Line() *figures.S3Line {
 		return nil
 	}
 	at, x := n.s3.Summary(), n.s3.Stats()
-	l := &figures.S3Line{Listen: at.Listen, TLS: at.TLS, Buckets: at.Buckets, Keys: at.Keys, Anonymous: at.Anonymous, UnderWay: x.UnderWay, Headers: figures.S3Headers(x.Headers)}
+	l := &figures.S3Line{Listen: at.Listen, TLS: at.TLS, Buckets: at.Buckets, Keys: at.Keys, Anonymous: at.Anonymous, UnderWay: x.UnderWay, Bounds: figures.S3Bounds(at.Bounds), Faults: x.Faults, Headers: figures.S3Headers(x.Headers)}
 	if at.Ill != nil {
 		l.Ill = at.Ill.Error()
 	}

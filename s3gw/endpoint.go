@@ -39,6 +39,9 @@ type Setup struct {
 	// CORS are the origins whose pages may use the endpoint, as browsers write them, each with
 	// at most one *; none: no page.
 	CORS []string
+	// MaxConnections may be open and MaxRequests at work; 0: DefaultConnections, DefaultRequests.
+	// A quarter of the limit on open files bounds connections, too.
+	MaxConnections, MaxRequests int
 }
 
 // The environment's one key, which may read and write all.
@@ -52,7 +55,8 @@ func (s Setup) Problems() map[string]error {
 	all := map[string]error{}
 	if s.Listen == "" {
 		for key, set := range map[string]bool{"s3.credentials_file": s.CredentialsFile != "", "s3.anonymous": len(s.Anonymous) > 0, "s3.certificate": s.Certificate != "", "s3.certificate_key": s.CertificateKey != "",
-			"s3.domains": len(s.Domains) > 0, "s3.all_buckets": s.AllBuckets, "s3.configure": s.Configure, "s3.access_log": s.AccessLog != "", "s3.cors": len(s.CORS) > 0} {
+			"s3.domains": len(s.Domains) > 0, "s3.all_buckets": s.AllBuckets, "s3.configure": s.Configure, "s3.access_log": s.AccessLog != "", "s3.cors": len(s.CORS) > 0,
+			"s3.max_connections": s.MaxConnections != 0, "s3.max_requests": s.MaxRequests != 0} {
 			if set {
 				all[key] = fmt.Errorf("%s: this node answers no S3 clients: say where (s3.listen), or take this setting away", key)
 			}
@@ -108,7 +112,7 @@ func Open(ctx context.Context, s Setup, o Options) (*Endpoint, error) {
 	if err := clashing(o.Links()); err != nil {
 		return nil, err
 	}
-	trouble := o.Refused
+	trouble := o.Trouble
 	report := func(err error) {
 		if trouble != nil {
 			trouble("file of the endpoint goes on as it was", "cause", err)
@@ -136,10 +140,10 @@ func Open(ctx context.Context, s Setup, o Options) (*Endpoint, error) {
 		}
 		o.Access = x.log.take
 	}
-	o.Keys, o.Domains, o.Configure = x.keys, s.Domains, s.Configure
+	o.Keys, o.Domains, o.Configure, o.MostRequests = x.keys, s.Domains, s.Configure, s.MaxRequests
 	o.CORS, _ = s.rules() // Problems looked at them
 	x.Gateway = New(o)
-	x.server, err = Listen(ctx, ServerOptions{Listen: s.Listen, Certificate: s.Certificate, Key: s.CertificateKey, Handler: x.Gateway, Trouble: report, Said: said})
+	x.server, err = Listen(ctx, ServerOptions{Listen: s.Listen, Certificate: s.Certificate, Key: s.CertificateKey, Handler: x.Gateway, MostConnections: s.MaxConnections, Trouble: report, Said: said})
 	if err != nil {
 		x.Close()
 		return nil, err
@@ -184,6 +188,8 @@ type Summary struct {
 	// Keys that may ask, Anonymous whether anybody may.
 	Keys      int64
 	Anonymous bool
+	// Bounds are what all clients together take.
+	Bounds Bounds
 	// Ill is why the file of keys goes on as it was; nil: it does not.
 	Ill error
 }
@@ -192,6 +198,9 @@ type Summary struct {
 func (x *Endpoint) Summary() Summary {
 	k := x.keys.Stats()
 	s := Summary{Listen: x.server.Addr().String(), TLS: x.setup.Certificate != "", Keys: int64(k.Keys), Anonymous: len(x.setup.Anonymous) > 0, Ill: k.Err}
+	c := x.server.Connections()
+	s.Bounds = x.rooms.bounds()
+	s.Bounds.Connections, s.Bounds.MostConnections, s.Bounds.Closed = c.Open, c.Most, c.Closed
 	for _, l := range x.o.Links() {
 		s.Buckets = append(s.Buckets, l.Bucket)
 	}

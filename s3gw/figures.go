@@ -17,6 +17,7 @@ import (
 type figures struct {
 	underway atomic.Int64
 	all      sync.Map // Kind -> *sum
+	faults   sync.Map // string -> *atomic.Int64
 }
 
 // sum is a Sum that many add to.
@@ -43,16 +44,22 @@ type Stats struct {
 	UnderWay int64
 	// Kinds are those that were.
 	Kinds map[Kind]Sum
+	// Faults are answers that were errors of the endpoint's own, by S3's code of them.
+	Faults map[string]int64
 	// Headers are those of objects that it remembers.
 	Headers object.Stats
 }
 
 // Stats returns the present figures.
 func (g *Gateway) Stats() Stats {
-	s := Stats{UnderWay: g.figures.underway.Load(), Kinds: map[Kind]Sum{}, Headers: g.objects.Stats()}
+	s := Stats{UnderWay: g.figures.underway.Load(), Kinds: map[Kind]Sum{}, Faults: map[string]int64{}, Headers: g.objects.Stats()}
 	g.figures.all.Range(func(k, v any) bool {
 		x := v.(*sum)
 		s.Kinds[k.(Kind)] = Sum{Requests: x.requests.Load(), Bytes: x.bytes.Load(), Seconds: time.Duration(x.nanoseconds.Load()).Seconds()}
+		return true
+	})
+	g.figures.faults.Range(func(k, v any) bool {
+		s.Faults[k.(string)] = v.(*atomic.Int64).Load()
 		return true
 	})
 	return s
@@ -61,7 +68,13 @@ func (g *Gateway) Stats() Stats {
 // end counts and logs a request that was answered, or broke off.
 func (x *exchange) end() {
 	took := time.Since(x.began)
+	x.vacate()
 	x.figures.underway.Add(-1)
+	var f *fault.Error
+	if errors.As(x.cause, &f) {
+		x.figures.fault(f.Code)
+		x.audited(f)
+	}
 	operation := "Unknown"
 	if x.asks != nil && x.asks.Operation != "" {
 		operation = x.asks.Operation
@@ -71,16 +84,15 @@ func (x *exchange) end() {
 		return
 	}
 	r := x.r
-	l := Line{At: x.began, Took: took, Remote: r.RemoteAddr, ID: x.id, Operation: operation, Request: r.Method + " " + r.RequestURI + " " + r.Proto,
-		Status: x.w.status, Bytes: x.w.bytes, Agent: r.UserAgent(), Referer: r.Referer(), Host: r.Host, How: x.how}
+	l := Line{At: x.began, Took: took, Remote: r.RemoteAddr, ID: x.id, Operation: operation, Request: r.Method + " " + unsigned(r.RequestURI) + " " + r.Proto,
+		Status: x.w.status, Bytes: x.w.bytes, Agent: r.UserAgent(), Referer: unsigned(r.Referer()), Host: r.Host, How: x.how}
 	if x.asks != nil {
 		l.Bucket, l.Key = x.asks.Bucket, x.asks.Key
 	}
 	if x.who != nil {
 		l.Access = x.who.Access
 	}
-	var f *fault.Error
-	if errors.As(x.cause, &f) {
+	if f != nil {
 		l.Code = f.Code
 	}
 	if r.TLS != nil {
@@ -98,4 +110,12 @@ func (f *figures) count(k Kind, bytes int64, took time.Duration) {
 	x.requests.Add(1)
 	x.bytes.Add(bytes)
 	x.nanoseconds.Add(int64(took))
+}
+
+func (f *figures) fault(code string) {
+	v, ok := f.faults.Load(code)
+	if !ok {
+		v, _ = f.faults.LoadOrStore(code, new(atomic.Int64))
+	}
+	v.(*atomic.Int64).Add(1)
 }

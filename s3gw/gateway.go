@@ -11,6 +11,9 @@
 //	          so that it is seen at once here, in mounts and by other nodes
 //	refused   by a fault
 //
+// What all clients together may take is bounded by package bounds. Who is refused for a key, a
+// signature or a right is counted, and told to the operator so often as is of use (audit).
+//
 // Nothing is asked for, no body is read and no 100 Continue sent before a request is
 // authenticated and its rights are known: the key by which it goes on is stronger than its
 // own.
@@ -36,6 +39,7 @@ import (
 	"github.com/hearthfs/hearth/internal/flight"
 	"github.com/hearthfs/hearth/namespace"
 	"github.com/hearthfs/hearth/origin"
+	"github.com/hearthfs/hearth/s3gw/bounds"
 	"github.com/hearthfs/hearth/s3gw/cors"
 	"github.com/hearthfs/hearth/s3gw/fault"
 	"github.com/hearthfs/hearth/s3gw/keys"
@@ -72,10 +76,16 @@ type Options struct {
 	// CORS are the rules for pages in browsers; none: those of the bucket are told with what is
 	// passed on, and no preflight is answered.
 	CORS *cors.Rules
+	// MostRequests are at work at once; of these a quarter may be on their way to the origin, and
+	// the rest is for answers from the cache. 0: DefaultRequests.
+	MostRequests int
 	// Access gets a line for each request; nil: nobody does.
 	Access func(Line)
-	// Refused hears of requests that nobody may make, and why; nil: nobody does.
+	// Refused hears of requests whose key, signature or rights were not good, of some each minute;
+	// nil: nobody does.
 	Refused func(what string, attributes ...any)
+	// Trouble hears of what is wrong here, as often as it is; nil: nobody does.
+	Trouble func(what string, attributes ...any)
 	// Now is the clock by which signatures are judged; nil: time.Now.
 	Now func() time.Time
 }
@@ -96,6 +106,8 @@ type Gateway struct {
 	fine    sync.Map                    // links whose listings tell times to less than a second, by name
 	made    *flight.Twins[string, Link] // by bucket
 	lending *semaphore.Weighted         // bytes of blocks, to batches
+	rooms   rooms
+	audit   audit
 	// patience with clients' bodies, leave with those that nobody reads.
 	patience, leave time.Duration
 	figures         figures
@@ -106,6 +118,7 @@ func New(o Options) *Gateway {
 	g := &Gateway{o: o, passes: pass.New(pass.Options{}), verify: sigv4.New(sigv4.Options{Secret: o.Keys.Secret, Now: o.Now}), started: time.Now(), patience: bodyPatience, leave: leavePatience}
 	nothing := func(Link) {}
 	g.lending = semaphore.NewWeighted(max(hearth.BlockSize, o.Pool.Stats().Budget/batchShare))
+	g.rooms, g.audit = newRooms(o.MostRequests, o.Pool.Stats().Budget), audit{tell: o.Refused, now: time.Now}
 	g.made = flight.NewTwins[string](nothing, nothing)
 	var first [4]byte
 	_, _ = rand.Read(first[:]) // never fails
@@ -156,6 +169,8 @@ type exchange struct {
 	body  []byte // that was read here, to be sent on; nil: it was not
 	how   string // what became of it, for the figures
 	cause error
+	place *bounds.Places // that it has one of; nil: none
+	holds int64          // bytes of the rooms' bodies
 }
 
 // serve answers. An error is a *fault.Error, or one of an origin; nothing was written then.
@@ -171,6 +186,9 @@ func (x *exchange) serve() error {
 		return err
 	}
 	if err := x.allowed(); err != nil {
+		return err
+	}
+	if err := x.begin(); err != nil {
 		return err
 	}
 	if x.asks.Bucket == "" {
@@ -239,9 +257,6 @@ func (x *exchange) allowed() error {
 	if hidden {
 		return fault.New("AccessDenied", "This endpoint shows only a part of the bucket, and not what %s is to read or change.", x.asks.Operation)
 	}
-	if x.o.Refused != nil {
-		x.o.Refused("request that its key may not make", "key", access, "operation", x.asks.Operation, "bucket", x.asks.Bucket, "from", x.r.RemoteAddr)
-	}
 	return fault.New("AccessDenied", "Access Denied.")
 }
 
@@ -285,6 +300,9 @@ func (x *exchange) refuse(err error) {
 		x.w.Header().Set("Retry-After", "1")
 	default:
 		f = fault.Of(err, "InternalError", "We encountered an internal error. Please try again.")
+	}
+	if f.Code == "SlowDown" {
+		x.w.Header().Set("Retry-After", "1")
 	}
 	x.how, x.cause = "refused", f
 	if x.w.status != 0 { // too late to say so

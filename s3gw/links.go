@@ -43,8 +43,8 @@ func (g *Gateway) bucket(name string) (links []Link) {
 		switch {
 		case l.Bucket != name:
 		case len(links) > 0 && l.Origin.Account() != links[0].Origin.Account():
-			if _, told := g.foreign.LoadOrStore(l.Name, true); !told && g.o.Refused != nil {
-				g.o.Refused("link that S3 clients are not shown", "cause", clash(links[0], l))
+			if _, told := g.foreign.LoadOrStore(l.Name, true); !told && g.o.Trouble != nil {
+				g.o.Trouble("link that S3 clients are not shown", "cause", clash(links[0], l))
 			}
 		default:
 			links = append(links, l)

@@ -18,6 +18,9 @@ func (x *exchange) pass(change func(*http.Request)) error { return x.passThen(ch
 // client gets to know.
 func (x *exchange) passThen(change func(*http.Request), then func(*http.Response, error)) error {
 	l, err := x.way()
+	if err == nil {
+		err = x.enter(x.rooms.ways)
+	}
 	if err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package s3gw
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -13,6 +14,9 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/hearthfs/hearth/s3gw/bounds"
 	"github.com/hearthfs/hearth/s3gw/object"
 )
 
@@ -24,6 +28,11 @@ const (
 	mostHeaders = 16 << 10
 	// endWithin is how long requests under way may go on when the endpoint ends.
 	endWithin = 5 * time.Second
+	// DefaultConnections are open at once: they take some 200 MiB if all of them ask for nothing.
+	DefaultConnections = 10_000
+	// fileShare of the limit on open files is for connections: a quarter. The cache's files, names
+	// and the ways to origins and peers have the rest.
+	fileShare = 4
 	// certificateEvery is how often it is looked whether the certificate's files changed.
 	certificateEvery = 10 * time.Second
 )
@@ -31,7 +40,7 @@ const (
 // Server answers at an address.
 type Server struct {
 	http     http.Server
-	listener net.Listener
+	listener *bounds.Connections
 	done     chan struct{}
 	err      error // of Serve; valid once done is closed
 }
@@ -44,10 +53,14 @@ type ServerOptions struct {
 	Certificate, Key string
 	// Handler answers.
 	Handler http.Handler
+	// MostConnections are open at once, or fewer if the limit on open files says so; 0:
+	// DefaultConnections.
+	MostConnections int
 	// Trouble hears of a certificate that cannot be read again; the one before goes on.
 	Trouble func(err error)
 	// Said hears in words what net/http says when an answer ended in a panic, or no connection
-	// is taken; nil: nobody does. Strangers' handshakes that fail are not told of.
+	// is taken, and of fewer connections than were asked for; nil: nobody does. Strangers'
+	// handshakes that fail are not told of.
 	Said func(line string)
 }
 
@@ -65,19 +78,40 @@ func Listen(ctx context.Context, o ServerOptions) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen for S3 clients: %w (give s3.listen another address)", err)
 	}
-	s.listener = l
 	if keep != nil {
 		l = tls.NewListener(l, &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}, GetCertificate: keep.get})
 	}
-	s.http = http.Server{Handler: o.Handler, ReadHeaderTimeout: headersWithin, IdleTimeout: idleFor, MaxHeaderBytes: mostHeaders, DisableGeneralOptionsHandler: true, ConnContext: object.OnConnection,
+	most, err := connections(o.MostConnections)
+	if err != nil && o.Said != nil {
+		o.Said(err.Error())
+	}
+	s.listener = bounds.NewConnections(l, most)
+	s.http = http.Server{ConnState: s.listener.State, Handler: o.Handler, ReadHeaderTimeout: headersWithin, IdleTimeout: idleFor, MaxHeaderBytes: mostHeaders, DisableGeneralOptionsHandler: true, ConnContext: object.OnConnection,
 		ErrorLog: log.New(lines(o.Said), "", 0)} // without one it writes into whatever log the process has
 	go func() { // ends with Close
 		defer close(s.done)
-		if err := s.http.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		if err := s.http.Serve(s.listener); !errors.Is(err, http.ErrServerClosed) {
 			s.err = err
 		}
 	}()
 	return s, nil
+}
+
+// connections is how many may be open; the error says that these are fewer than were asked for.
+func connections(asked int) (int, error) {
+	most := cmp.Or(asked, DefaultConnections)
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return most, nil // and accept says when there are no more
+	}
+	room := int(min(limit.Cur/fileShare, 1<<30))
+	switch {
+	case most <= room:
+		return most, nil
+	case asked == 0:
+		return max(1, room), nil
+	}
+	return max(1, room), fmt.Errorf("s3.max_connections: %d of %d, a quarter of the limit on open files: raise it (LimitNOFILE=, ulimit -n)", max(1, room), most)
 }
 
 // lines hears what a log is told.
@@ -93,6 +127,9 @@ func (f lines) Write(p []byte) (int, error) {
 
 // Addr is where it answers.
 func (s *Server) Addr() net.Addr { return s.listener.Addr() }
+
+// Connections are figures of those that clients have.
+func (s *Server) Connections() bounds.Stats { return s.listener.Stats() }
 
 // Done is closed when it answers no more; Err says why then.
 func (s *Server) Done() <-chan struct{} { return s.done }

@@ -91,9 +91,14 @@ func newStand(t *testing.T, change func(*Options), links ...shownLink) *stand {
 	if err != nil {
 		t.Fatal(err)
 	}
+	hears := func(what string, attributes ...any) {
+		s.mu.Lock()
+		s.told = append(s.told, fmt.Sprintln(append([]any{what}, attributes...)...))
+		s.mu.Unlock()
+	}
 	o := Options{Links: s.shown, Tree: s.tree, Pool: s.pool, Keys: ks, Source: origin.NewBucket(s.pool, s.originOf),
-		Access:  func(l Line) { s.mu.Lock(); s.lines = append(s.lines, l); s.mu.Unlock() },
-		Refused: func(what string, _ ...any) { s.mu.Lock(); s.told = append(s.told, what); s.mu.Unlock() }}
+		Access: func(l Line) { s.mu.Lock(); s.lines = append(s.lines, l); s.mu.Unlock() },
+		Refused: hears, Trouble: hears}
 	if change != nil {
 		change(&o)
 	}

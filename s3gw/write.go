@@ -17,9 +17,13 @@ import (
 	"github.com/hearthfs/hearth/s3gw/request"
 )
 
-// bodyPatience is how long a client may send nothing of a body that is for the endpoint, and
-// leavePatience how long it may take over one that is for nobody.
-const bodyPatience, leavePatience = 30 * time.Second, 5 * time.Second
+const (
+	// bodyPatience is how long a client may take for a bodyPiece of a body that is for the
+	// endpoint, and leavePatience how long over one that is for nobody.
+	bodyPatience, leavePatience = 30 * time.Second, 5 * time.Second
+	// bodyPiece in bytes: 546 of them a second are slow, and who sends fewer only holds memory.
+	bodyPiece = 16 << 10
+)
 
 // write sends a request on and has the tree ask again for what it wrote, before the answer
 // goes out.
@@ -68,16 +72,23 @@ func (x *exchange) listed() ([]string, error) {
 }
 
 // read reads a body that is for the endpoint: at most one byte more than most. A client that
-// sends nothing of it for the endpoint's patience is waited for no longer.
+// takes longer over a piece of it than the endpoint's patience is waited for no longer.
 func (x *exchange) read(most int64) ([]byte, error) {
+	if err := x.hold(most + 1); err != nil {
+		return nil, err
+	}
 	c := http.NewResponseController(x.w)
 	defer func() { _ = c.SetReadDeadline(time.Time{}) }()
-	body := x.who.Payload()
+	body, left := x.who.Payload(), 0
 	return io.ReadAll(io.LimitReader(reader(func(p []byte) (int, error) {
-		_ = c.SetReadDeadline(time.Now().Add(x.patience)) // a test's recorder has none
+		if left <= 0 {
+			left = bodyPiece
+			_ = c.SetReadDeadline(time.Now().Add(x.patience)) // a test's recorder has none
+		}
 		n, err := body.Read(p)
+		left -= n
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			err = fault.Of(err, "RequestTimeout", "Nothing of the body came for %v.", x.patience)
+			err = fault.Of(err, "RequestTimeout", "The body did not come: %d KiB of it may take %v.", bodyPiece>>10, x.patience)
 		}
 		return n, err
 	}), most+1))

@@ -23,6 +23,9 @@ type S3 struct {
 	// CORS are the origins whose pages may use the endpoint, as browsers write them
 	// (https://app.example.org), each with at most one *; none: no page.
 	CORS []string
+	// MaxConnections may be open and MaxRequests at work at once; 0: 10,000 and 5,000. A quarter of
+	// the limit on open files bounds connections, too.
+	MaxConnections, MaxRequests int
 }
 
 // S3AccessVariable and S3SecretVariable are where the endpoint's one key is looked for when

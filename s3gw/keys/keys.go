@@ -86,6 +86,17 @@ func (k *Keys) Secret(access string) (string, bool) {
 	return "", false
 }
 
+// Holds says whether some key has this secret: so that one which was given in an access key's place
+// is not told to others. It looks at all of them.
+func (k *Keys) Holds(secret string) bool {
+	for _, owner := range k.table.Load().keys {
+		if secret != "" && owner.secret == secret {
+			return true
+		}
+	}
+	return false
+}
+
 // May says whether a key, "" for nobody's, may read or write what lies at key in a bucket. For
 // a listing key is its prefix; with key "" it is the whole bucket.
 func (k *Keys) May(access string, write bool, bucket, key string) bool {

@@ -98,6 +98,17 @@ func (v *Verifier) Verify(r *http.Request) (*Signed, error) {
 	return c.signed(r, key)
 }
 
+// Claimed is the access key that a request names, whether there is such a key or not and whatever
+// its signature is; "": it names none, or none that can be read.
+func Claimed(r *http.Request) string {
+	var w work
+	if w.split(r.URL.RawQuery) != nil {
+		return ""
+	}
+	c, _ := w.claim(r) // what is wrong with it Verify tells
+	return c.access
+}
+
 // timely checks the time, the day and the region of a claim.
 func (v *Verifier) timely(c *claim) error {
 	now := v.options.Now()

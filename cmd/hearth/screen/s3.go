@@ -2,6 +2,8 @@ package screen
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
@@ -42,6 +44,12 @@ func s3Details(l *figures.S3Line) (lines []string) {
 		who += ", and some of it for anybody"
 	}
 	lines = append(lines, fmt.Sprintf("s3 endpoint: buckets %s; %s; headers of %d objects, %s, %d asked for", strings.Join(l.Buckets, ", "), who, l.Headers.Entries, cli.Bytes(l.Headers.Bytes), l.Headers.Asks))
+	b := l.Bounds
+	lines = append(lines, fmt.Sprintf("s3 clients: %d of %d connections, %d closed to make room; at work %d of %d by the cache and %d of %d by the bucket, %d waiting",
+		b.Connections, b.MostConnections, b.Closed, b.Reads, b.MostReads, b.Ways, b.MostWays, b.Waiting))
+	for _, code := range slices.Sorted(maps.Keys(l.Faults)) {
+		lines = append(lines, fmt.Sprintf("s3 told %s: %d times", code, l.Faults[code]))
+	}
 	for _, r := range l.Requests {
 		lines = append(lines, fmt.Sprintf("s3 %s %s, %s: %d requests, %s", r.Operation, r.Code, r.How, r.Requests, cli.Bytes(r.Bytes)))
 	}

@@ -147,7 +147,7 @@ func (p Param) sample() string {
 		"name": "gpu-1", "node.listen": "10.0.0.5:7946", "zone": "rack-7", "join": "10.0.0.5,10.0.0.6", "cluster.name": "prod", "key_file": "/etc/hearth/key",
 		"cluster.encryption": "off",
 		"s3.listen":          ":9000", "credentials_file": "/etc/hearth/s3-keys", "anonymous": "public,models/llm", "certificate": "/etc/hearth/s3.pem", "certificate_key": "/etc/hearth/s3.key",
-		"domains": "s3.example.org", "access_log": "/var/log/hearth-s3.log", "cors": "https://app.example.org",
+		"domains": "s3.example.org", "access_log": "/var/log/hearth-s3.log", "cors": "https://app.example.org", "max_connections": "2000", "max_requests": "1000",
 		"socket": "/run/hearth/hearth.sock", "listen": "127.0.0.1:9876", "level": "warn", "file": "/var/log/hearth.log",
 	}
 	if v, ok := samples[p.Key]; ok {

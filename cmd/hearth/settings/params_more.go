@@ -128,6 +128,10 @@ func s3Params() []Param {
 			set: with(text, func(s *Settings) *string { return &s.S3.AccessLog })},
 		{Key: "s3.cors", Flag: "s3-cors", Kind: "list of ORIGIN or *", Default: "none", Help: "pages that may use the endpoint from browsers, such as https://app.example.org or https://*.example.org",
 			set: with(parseHosts, func(s *Settings) *[]string { return &s.S3.CORS })},
+		{Key: "s3.max_connections", Flag: "s3-max-connections", Kind: "number", Default: "10000, or a quarter of the limit on open files", Help: "connections of clients that may be open; one more closes that which has asked for nothing the longest",
+			set: with(parseMost, func(s *Settings) *int { return &s.S3.MaxConnections })},
+		{Key: "s3.max_requests", Flag: "s3-max-requests", Kind: "number", Default: "5000", Help: "requests of clients that may be at work, a quarter of them by the bucket; others are told to slow down after a second",
+			set: with(parseMost, func(s *Settings) *int { return &s.S3.MaxRequests })},
 	}
 }
 

@@ -123,6 +123,15 @@ func parseConnections(s string) (int, error) {
 	return n, err
 }
 
+// parseMost reads a bound on clients, which is not 0: nobody would be answered.
+func parseMost(s string) (int, error) {
+	n, err := parseCount(s)
+	if err == nil && n == 0 {
+		return 0, fmt.Errorf("%q answers nobody: at least 1", s)
+	}
+	return n, err
+}
+
 func parseID(s string) (*uint32, error) {
 	n, err := strconv.ParseUint(s, 10, 32)
 	if err != nil {

@@ -1,0 +1,124 @@
+package s3gw
+
+import (
+	"errors"
+	"time"
+
+	"github.com/hearthfs/hearth/s3gw/bounds"
+	"github.com/hearthfs/hearth/s3gw/fault"
+	"github.com/hearthfs/hearth/s3gw/request"
+)
+
+const (
+	// DefaultRequests are at work at once: half of DefaultConnections.
+	DefaultRequests = 5000
+	// wayShare of the requests at work may be on their way to the origin: a quarter, many times
+	// what its connections let through. Clients that an origin keeps waiting do not keep others
+	// from what is cached.
+	wayShare = 4
+	// roomPatience is how long a request waits for its turn: as long as the shortest time after
+	// which clients ask again.
+	roomPatience = time.Second
+	// bodyShare of the Pool's size may lie beside it in bodies that the endpoint reads itself, and
+	// leastBodies at least: the largest two of them.
+	bodyShare   = 8
+	leastBodies = 2 * request.MaxBatchBytes
+)
+
+// rooms are what requests find room in.
+type rooms struct {
+	reads  *bounds.Places // for answers from the cache
+	ways   *bounds.Places // for what goes to the origin
+	bodies *bounds.Places // bytes
+}
+
+func newRooms(most int, memory int64) rooms {
+	if most <= 0 {
+		most = DefaultRequests
+	}
+	ways := int64(max(1, most/wayShare))
+	reads := max(1, int64(most)-ways)
+	return rooms{bounds.NewPlaces(reads, reads, roomPatience), bounds.NewPlaces(ways, ways, roomPatience),
+		bounds.NewPlaces(max(leastBodies, memory/bodyShare), reads, roomPatience)}
+}
+
+// begin has a request whose sender may make it find a place to work.
+func (x *exchange) begin() error {
+	switch x.asks.How {
+	case request.Pass, request.Write, request.Configure:
+		return x.enter(x.rooms.ways)
+	}
+	return x.enter(x.rooms.reads)
+}
+
+// enter takes a place, in place of the one before: who waits for a way keeps no reader out.
+func (x *exchange) enter(p *bounds.Places) error {
+	if x.place == p {
+		return nil
+	}
+	x.yield()
+	if err := p.Take(x.r.Context(), 1); err != nil {
+		return x.slowDown(err)
+	}
+	x.place = p
+	return nil
+}
+
+// hold finds room for a body of at most so many bytes, until the request's end.
+func (x *exchange) hold(most int64) error {
+	if n := x.r.ContentLength; n >= 0 {
+		most = min(most, n+1)
+	}
+	if err := x.rooms.bodies.Take(x.r.Context(), most); err != nil {
+		return x.slowDown(err)
+	}
+	x.holds += most
+	return nil
+}
+
+// yield gives the request's place back.
+func (x *exchange) yield() {
+	if x.place != nil {
+		x.place.Give(1)
+		x.place = nil
+	}
+}
+
+// vacate gives back all that the request has.
+func (x *exchange) vacate() {
+	x.yield()
+	if x.holds > 0 {
+		x.rooms.bodies.Give(x.holds)
+		x.holds = 0
+	}
+}
+
+// slowDown is the answer to a request for which there is no room.
+func (x *exchange) slowDown(err error) error {
+	if !errors.Is(err, bounds.ErrFull) {
+		return err
+	}
+	if x.o.Trouble != nil {
+		x.o.Trouble("requests are put off with SlowDown: as many are at work as may be (s3.max_requests), or as much memory is in their bodies")
+	}
+	return fault.Of(err, "SlowDown", "Please reduce your request rate.")
+}
+
+// Bounds are what all clients together take, and how much they may.
+type Bounds struct {
+	// Connections are open, of MostConnections. Closed were: they waited for a request, and made
+	// room for others.
+	Connections, MostConnections, Closed int64
+	// Reads are at work, of MostReads: requests that are answered from the cache.
+	Reads, MostReads int64
+	// Ways are at work, of MostWays: requests that are answered by the origin.
+	Ways, MostWays int64
+	// Waiting are requests that wait for one of these places, or for room for their bodies.
+	Waiting int64
+}
+
+// bounds are the present ones, without connections.
+func (r *rooms) bounds() Bounds {
+	return Bounds{Reads: r.reads.Taken(), MostReads: r.reads.Most(), Ways: r.ways.Taken(), MostWays: r.ways.Most(),
+		Waiting: r.reads.Waiting() + r.ways.Waiting() + r.bodies.Waiting()}
+}
