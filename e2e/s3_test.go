@@ -37,20 +37,21 @@ type endpoint struct {
 	access, secret string
 }
 
-// serveS3 mounts a bucket by a node that answers S3 clients as well.
-func (e *env) serveS3(o *server) (*hearth, *endpoint) {
+// serveS3 mounts a bucket by a node that answers S3 clients as well; more are further settings
+// of its endpoint, as "max_requests: 40".
+func (e *env) serveS3(o *server, more ...string) (*hearth, *endpoint) {
 	e.Helper()
-	return e.serveS3With(o, settings{})
+	return e.serveS3With(o, settings{}, more...)
 }
 
 // serveS3With is serveS3 with settings of the node's.
-func (e *env) serveS3With(o *server, set settings) (*hearth, *endpoint) {
+func (e *env) serveS3With(o *server, set settings, more ...string) (*hearth, *endpoint) {
 	e.Helper()
 	at := freePort(e)
 	keys := e.path("s3-keys")
 	lines := fmt.Sprintf("# who may do what\nall all-of-it-secret rw *\nreader reads-only-new ro %s/new/\n", o.bucket)
 	e.must(os.WriteFile(keys, []byte(lines), 0o600), "write the keys")
-	set.extra = fmt.Sprintf("s3: {listen: %q, credentials_file: %q}\n", at, keys)
+	set.extra = fmt.Sprintf("s3: {%s}\n", strings.Join(append(more, fmt.Sprintf("listen: %q, credentials_file: %q", at, keys)), ", "))
 	h := e.mount(o, set)
 	return h, &endpoint{e, "http://" + at, "all", "all-of-it-secret"}
 }

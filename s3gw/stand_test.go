@@ -97,7 +97,7 @@ func newStand(t *testing.T, change func(*Options), links ...shownLink) *stand {
 		s.mu.Unlock()
 	}
 	o := Options{Links: s.shown, Tree: s.tree, Pool: s.pool, Keys: ks, Source: origin.NewBucket(s.pool, s.originOf),
-		Access: func(l Line) { s.mu.Lock(); s.lines = append(s.lines, l); s.mu.Unlock() },
+		Access:  func(l Line) { s.mu.Lock(); s.lines = append(s.lines, l); s.mu.Unlock() },
 		Refused: hears, Trouble: hears}
 	if change != nil {
 		change(&o)
