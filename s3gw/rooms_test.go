@@ -185,3 +185,17 @@ func TestTargetsWithoutSignatures(t *testing.T) {
 		}
 	}
 }
+
+func TestConnectionsWithinTheLimitOnFiles(t *testing.T) {
+	// What is asked for is given, but for what a quarter of the limit on open files forbids: that is
+	// said where somebody asked for more.
+	if n, err := connections(5); n != 5 || err != nil {
+		t.Errorf("5: %d, %v", n, err)
+	}
+	if n, err := connections(0); n < 1 || n > DefaultConnections || err != nil {
+		t.Errorf("the default: %d, %v", n, err)
+	}
+	if n, err := connections(1 << 40); n < 1 || n > 1<<30 || err == nil || !strings.Contains(err.Error(), "LimitNOFILE") {
+		t.Errorf("more than any limit: %d, %v", n, err)
+	}
+}
