@@ -15,6 +15,9 @@ type ReaderOptions struct {
 	// Ahead is the most bytes asked for ahead of one sequential reader. 0: 32 MiB,
 	// which covers 20 ms at over 1 GB/s. Negative: no read-ahead.
 	Ahead int64
+	// Until is the byte up to which the reader has promised to read in order: it is trusted from
+	// its first read on, and nothing behind that is read ahead. 0: it has promised nothing.
+	Until int64
 	// Pool whose free memory read-ahead watches. nil: the one that src knows of, if
 	// it is a Tier over memory.
 	Pool *hearth.Pool
@@ -52,6 +55,7 @@ type Reader struct {
 	spare  func() (int64, bool)
 	read   func(hearth.ID, int) // tells src what a run brought and was read; may be nil
 	most   int64                // read-ahead in bytes; 0: none
+	end    int64                // the block before which it ends
 	ranges bool                 // src yields many blocks at once
 
 	mu      sync.Mutex // guards the rest; never held while src is asked
@@ -68,7 +72,10 @@ type Reader struct {
 
 // NewReader returns a Reader of an object. Close it.
 func NewReader(src hearth.Source, o *hearth.Object, opts ReaderOptions) *Reader {
-	r := &Reader{src: src, o: o, has: opts.Has}
+	r := &Reader{src: src, o: o, has: opts.Has, end: o.Blocks()}
+	if opts.Until > 0 {
+		r.end, r.streams = min(r.end, (opts.Until+hearth.BlockSize-1)/hearth.BlockSize), &streams{sure: true}
+	}
 	_, r.ranges = src.(hearth.ManyGetter)
 	if k, ok := src.(keeper); ok && r.has == nil && k.keeps() {
 		r.has = k.Has
@@ -237,10 +244,10 @@ func (r *Reader) readAhead(off, n int64) {
 		return
 	}
 	if r.closed || r.runs == r.mostRuns() || !r.roomy(aheadSpare) {
-		r.streams.read(off, n, 0, r.o.Blocks())
+		r.streams.read(off, n, 0, r.end)
 		return
 	}
-	a := r.streams.read(off, n, r.reach, r.o.Blocks())
+	a := r.streams.read(off, n, r.reach, r.end)
 	if a.n == 0 {
 		return
 	}

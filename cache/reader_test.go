@@ -88,6 +88,28 @@ func TestReaderReadsLikeAFile(t *testing.T) {
 	})
 }
 
+func TestReaderEndsWhereItsUserDoes(t *testing.T) {
+	// Ranges of an object, each read in order by a Reader that knows where it ends: each byte
+	// comes from the bucket once, though all of them read ahead.
+	n := newNode(t, 64<<20)
+	o := object(40*hearth.BlockSize + 5)
+	const part = 8 * hearth.BlockSize
+	for off := int64(0); off < o.Size; off += part {
+		end := min(o.Size, off+part)
+		r := NewReader(n.reads, o, ReaderOptions{Until: end})
+		p := make([]byte, 256<<10)
+		for at := off; at < end; at += int64(len(p)) {
+			if got, err := r.ReadAt(t.Context(), p[:min(int64(len(p)), end-at)], at); err != nil {
+				t.Fatalf("at %d: %d bytes, %v", at, got, err)
+			}
+		}
+		r.Close()
+		if got := n.bucket.bytes.Load(); got != end {
+			t.Errorf("after the range up to %d the bucket sent %d bytes", end, got)
+		}
+	}
+}
+
 func TestReaderSaysWhatFailed(t *testing.T) {
 	// A read that fails halfway returns what it has and the error of its source;
 	// a negative offset is an error; a closed Reader still reads.

@@ -17,6 +17,7 @@ import "github.com/hearthfs/hearth"
 // so that what is fetched ahead and never read is at most what was read.
 type streams struct {
 	tick uint32
+	sure bool // what is not read yet will be: nobody has to earn trust
 	all  [maxStreams]stream
 }
 
@@ -42,9 +43,9 @@ type ask struct {
 	n     int
 }
 
-// read notes a read of n bytes at off of an object of so many blocks, and returns
-// the run to ask for now; n is 0 if there is none. most bounds read-ahead in bytes.
-func (s *streams) read(off, n, most, blocks int64) ask {
+// read notes a read of n bytes at off of an object, and returns the run to ask for now, which
+// ends before block end; n is 0 if there is none. most bounds read-ahead in bytes.
+func (s *streams) read(off, n, most, end int64) ask {
 	s.tick++
 	st, late := s.find(off, n)
 	if st == nil && late {
@@ -60,7 +61,10 @@ func (s *streams) read(off, n, most, blocks int64) ask {
 	st.bytes += n
 	st.reads++
 	st.end = max(st.end, off+n)
-	return st.ahead(most, blocks)
+	if s.sure {
+		return st.ahead(most, end)
+	}
+	return st.ahead(min(st.run(), most), end)
 }
 
 // find returns the stream that a read belongs to: one that skipped it, else the
@@ -122,18 +126,17 @@ func (st *stream) run() int64 {
 	return min(st.bytes, covered)
 }
 
-// ahead returns the run to ask for when the stream has come so far. It asks when
-// less than half of what it may is asked for or a whole extent is not, so that runs are long,
-// and cuts them at extents, which are placed and fetched as one.
-func (st *stream) ahead(most, blocks int64) ask {
-	run := min(st.run(), most)
+// ahead returns the run to ask for when the stream has come so far and is trusted for run bytes.
+// It asks when less than half of what it may is asked for or a whole extent is not, so that runs
+// are long, and cuts them at extents, which are placed and fetched as one.
+func (st *stream) ahead(run, end int64) ask {
 	if run < trusted {
 		return ask{}
 	}
 	here := (st.end + hearth.BlockSize - 1) / hearth.BlockSize // the first block that was not touched
 	st.asked = max(st.asked, here)
-	reach := min(blocks, (st.end+run)/hearth.BlockSize)
-	if reach < blocks && 2*(st.asked*hearth.BlockSize-st.end) > run && reach-st.asked < hearth.ExtentBlocks {
+	reach := min(end, (st.end+run)/hearth.BlockSize)
+	if reach < end && 2*(st.asked*hearth.BlockSize-st.end) > run && reach-st.asked < hearth.ExtentBlocks {
 		return ask{}
 	}
 	stop := min(reach, (st.asked/hearth.ExtentBlocks+1)*hearth.ExtentBlocks)

@@ -46,6 +46,33 @@ func TestStreamsAskForNoMoreThanWasRead(t *testing.T) {
 	})
 }
 
+func TestStreamsThatPromised(t *testing.T) {
+	// Who has promised to read up to a block is gone ahead of from the first read on, of
+	// whatever length: extent by extent, and no further. Forgotten, it is trusted as others are.
+	for _, n := range []int64{4096, hearth.BlockSize} {
+		s := streams{sure: true}
+		const first, end = 3, 3 + 2*hearth.ExtentBlocks
+		next := int64(first + 1)
+		for off := int64(first * hearth.BlockSize); off < end*hearth.BlockSize; off += n {
+			a := s.read(off, n, aheadDefault, end)
+			if a.n > 0 && a.first != next || a.first+int64(a.n) > end {
+				t.Fatalf("asks for %+v at %d, expected what begins at %d", a, off, next)
+			}
+			next += int64(a.n)
+			if next == first+1 {
+				t.Fatalf("asks for nothing at %d", off)
+			}
+		}
+		if next != end {
+			t.Errorf("asked up to %d of %d", next, end)
+		}
+		s.forget()
+		if a := s.read(0, n, aheadDefault, end); a.n != 0 {
+			t.Errorf("asks for %+v after all", a)
+		}
+	}
+}
+
 func TestStreamsGrow(t *testing.T) {
 	// A sequential reader of 128 KiB: nothing for half a block, then runs that grow to
 	// whole extents and end at the object's end, each block asked for once.

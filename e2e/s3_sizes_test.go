@@ -150,17 +150,16 @@ func (p *endpoint) curlParts(o *server, key, to string) {
 
 // s3Downloads has clients download a large object, two of them at once while nothing of it is
 // cached: the origin sends it once. At level full they do so by a node that has room for an
-// eighth of it, too, one after the other: it is sent once to each.
+// eighth of it, too, one after the other.
 func s3Downloads(e *env, o *server) {
 	f := hearthtest.File{Path: "large/model.bin", Size: downloadSize(e.level)}
 	e.must(o.PutFile(e.ctx, o.bucket, "", f, 0), "put the large object")
 	p := e.proxy(o)
-	sent := func(what string, before int64) {
+	sent := func(what string, before int64, most float64) {
 		e.Helper()
-		if n := p.bytes() - before; float64(n) > float64(f.Size)*1.01 {
-			e.Errorf("%s: the origin sent %d bytes for an object of %d, %.3f of it: more than 1.01", what, n, f.Size, float64(n)/float64(f.Size))
-		} else {
-			e.Logf("%s: the origin sent %.3f of it", what, float64(n)/float64(f.Size))
+		share := float64(p.bytes()-before) / float64(f.Size)
+		if e.shows("%s: the origin sent %.3f of it", what, share); share > most {
+			e.Errorf("%s: the origin sent %.3f of the object: more than %.2f", what, share, most)
 		}
 	}
 	h, s3 := e.serveS3With(o, settings{endpoint: p.endpoint})
@@ -170,7 +169,7 @@ func s3Downloads(e *env, o *server) {
 		both.Go(func() { s3.gets(name, f, get[name]) })
 	}
 	both.Wait()
-	sent("two at once", 0)
+	sent("two at once", 0, 1.01)
 	for name, use := range get {
 		if name != "aws" && name != "boto3" {
 			s3.gets(name, f, use)
@@ -178,7 +177,7 @@ func s3Downloads(e *env, o *server) {
 	}
 	_, err := readWhole(filepath.Join(h.dir, f.Path), f, 0, make([]byte, 1<<20))
 	e.must(err, "read it in the mount")
-	sent("all of them", 0)
+	sent("all of them", 0, 1.01)
 	h.quit()
 	if e.level < full {
 		return
@@ -187,7 +186,8 @@ func s3Downloads(e *env, o *server) {
 	for name, use := range s3.getters(o) {
 		before := p.bytes()
 		s3.gets(name, f, use)
-		sent(name+", with little room", before)
+		// What several connections are gone ahead of does not lie there all at once: some comes again.
+		sent(name+", with little room", before, 1.5)
 	}
 	h.quit()
 }

@@ -202,7 +202,7 @@ func (n *Node) cat(ctx context.Context, asked string, r api.Span, w io.Writer) e
 	if r.N >= 0 {
 		end = min(end, r.Off+r.N)
 	}
-	reader := cache.NewReader(n.tiers.Reads, &o, cache.ReaderOptions{})
+	reader := cache.NewReader(n.tiers.Reads, &o, cache.ReaderOptions{Until: end})
 	defer reader.Close()
 	buf := make([]byte, min(catBuffer, max(0, end-r.Off)))
 	for off := r.Off; off < end; {

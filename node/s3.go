@@ -21,7 +21,9 @@ func (n *Node) openS3(ctx context.Context) (err error) {
 		return nil
 	}
 	o := s3gw.Options{Links: n.buckets, Begun: len(n.links.list()), Settle: n.settle, Tree: n.tree.Tree, Source: n.tiers.Reads, Pool: n.pool,
-		Open:    func(x *hearth.Object) s3gw.Bytes { return cache.NewReader(n.tiers.Reads, x, cache.ReaderOptions{}) },
+		Open: func(x *hearth.Object, until int64) s3gw.Bytes {
+			return cache.NewReader(n.tiers.Reads, x, cache.ReaderOptions{Until: until})
+		},
 		Refused: n.events.Warn, Trouble: func(what string, attributes ...any) { n.events.Trouble("s3 "+what, what, attributes...) }}
 	if n.config.S3.AllBuckets {
 		o.Other = n.otherBucket

@@ -64,7 +64,7 @@ type Options struct {
 	Tree   *namespace.Tree
 	Source hearth.Source
 	// Open reads a large object, ahead of who reads in order.
-	Open func(*hearth.Object) object.Bytes
+	Open func(o *hearth.Object, until int64) object.Bytes
 	// Pool is where answers lie.
 	Pool *hearth.Pool
 	// Keys say who may do what.

@@ -121,7 +121,7 @@ func ways() []string { return []string{"by a reader", "without a reader"} }
 // read has a Server read in one of ways, from its Source.
 func (s *serving) read(how string) {
 	src := s.o.Source
-	s.o.Open = func(o *hearth.Object) Bytes {
+	s.o.Open = func(o *hearth.Object, _ int64) Bytes {
 		s.open.Add(1)
 		return reader{src, o, &s.open}
 	}

@@ -64,9 +64,9 @@ type Bytes interface {
 type Options struct {
 	// Source is the whole read side.
 	Source hearth.Source
-	// Open returns a reader for a range of several blocks. nil: their Views come from
-	// Source one by one.
-	Open func(o *hearth.Object) Bytes
+	// Open returns a reader for a range of several blocks, which ends before byte until and is
+	// read to its end unless the client goes. nil: their Views come from Source one by one.
+	Open func(o *hearth.Object, until int64) Bytes
 	// Head asks the origin for the headers of exactly this version: with If-Match, and
 	// with x-amz-checksum-mode: ENABLED, or answers would lack checksums that were asked
 	// for. Names are as net/http has them; user metadata may be spelled otherwise.

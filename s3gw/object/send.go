@@ -54,7 +54,7 @@ func (s *Server) sender(w http.ResponseWriter, r *http.Request, o *hearth.Object
 		d.line, _ = d.ctx.Value(lineKey{}).(line)
 	}
 	if s.o.Open != nil && p.off/hearth.BlockSize != (p.off+p.n-1)/hearth.BlockSize {
-		d.rd = s.o.Open(o)
+		d.rd = s.o.Open(o, d.end)
 	}
 	return d
 }
