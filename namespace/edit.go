@@ -292,8 +292,12 @@ func (t *Tree) after(e *edit) {
 	if t.holders.Superseded(e.superseded) {
 		t.sweepHeld()
 	}
+	gone := e.asked
+	if gone == 0 { // another node said so
+		gone = t.clock.Now()
+	}
 	for _, id := range e.gone {
-		t.sweepBehind(id)
+		t.behind(func() { t.sweep(id, gone) })
 	}
 }
 

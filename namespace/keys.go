@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 
 	"github.com/hearthfs/hearth"
@@ -115,16 +116,19 @@ func (t *Tree) Written(ctx context.Context, link, key string) {
 	}
 	at := t.clock.Now() + 1 // what was asked for in this very millisecond may be older
 	path := key[len(l.Prefix):]
-	end := len(path)
-	for {
+	var fresh []func() // names in directories of which this node hears only now, from within
+	for end, known := len(path), false; !known && end >= 0; {
 		slash := strings.LastIndexByte(path[:end], '/') + 1
 		p, segment := place{link: l, path: path[:slash]}, path[slash:end]
-		known := t.doubt(ctx, p, segment, at)
-		t.tellDoubt(p, segment, at)
-		if known || slash == 0 {
-			return
+		if _, ok, _ := t.idOf(p); !ok {
+			fresh = append(fresh, func() { t.doubt(ctx, p, segment, at) })
 		}
+		known = t.doubt(ctx, p, segment, at)
+		t.tellDoubt(p, segment, at)
 		end = slash - 1
+	}
+	for _, again := range slices.Backward(fresh) {
+		again()
 	}
 }
 
@@ -154,15 +158,30 @@ func (t *Tree) doubt(ctx context.Context, p place, segment string, at int64) (kn
 	defer d.release()
 	// Names that come only now were in a directory that may have been gone, for those above it too.
 	before, sure := t.holds(d), false
-	if t.isAsked(d, segment) { // perhaps since before the write: what that finds would be believed
+	switch {
+	case t.isAsked(d, segment), // perhaps since before the write: what that finds would be believed
+		t.leftToAnother(d, segment):
 		sure = (&inquiry{t: t, d: d, segment: segment}).ask(ctx)
-	} else {
+	default:
 		sure = t.askAgain(ctx, d, segment, at, true)
 	}
 	if !sure {
 		t.doubtName(d, segment)
 	}
 	return before && t.holds(d)
+}
+
+// leftToAnother reports whether another node would be asked for a segment, of which nothing is
+// known here: that one may remember what was there before the write.
+func (t *Tree) leftToAnother(d *directory, segment string) bool {
+	if _, _, has := t.opinion(d, segment); has {
+		return false
+	}
+	w := d.elsewhere()
+	if w != nil {
+		w.end()
+	}
+	return w != nil
 }
 
 // tellDoubt has the nodes of a ring doubt what they knew of a segment before then. That nothing

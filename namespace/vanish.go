@@ -9,7 +9,8 @@ import (
 
 // vanished removes a directory in which a listing that began then found nothing from the
 // one it stands in: a bucket has no empty directories. What somebody asked for alone meanwhile,
-// as who wrote it does, the listing has left there, and the directory stays.
+// as who wrote it does, the listing has left there, and the directory stays; and so it does where
+// it was found itself since then.
 func (t *Tree) vanished(d *directory, asked int64) {
 	parent := strings.TrimSuffix(d.path, "/")
 	cut := strings.LastIndexByte(parent, '/') + 1
@@ -24,48 +25,58 @@ func (t *Tree) vanished(d *directory, asked int64) {
 	defer in.release()
 	_ = t.change(in, func(e *edit) error { // the next listing does it, else
 		e.asked = asked
+		sort := parent[cut:] + "/"
+		was, ok, err := e.get(sort)
+		if err != nil || !ok || max(t.clock.Trusted(was.Checked), in.listedAt(t, sort)) > asked {
+			return err
+		}
 		if t.holds(d) { // who finds a name later finds the directory later, too, behind this edit
 			return nil
 		}
-		return e.drop(parent[cut:] + "/")
+		return e.drop(sort)
 	})
 }
 
-// sweepBehind removes what is known of the inside of a directory that went away:
-// nobody will list it. What has a kernel's attention stays by its node id.
-func (t *Tree) sweepBehind(id uint64) {
-	t.behind(func() {
-		d, err := t.dirs.get(t, id)
+// sweep removes what is known of the inside of a directory that went away then: nobody will
+// list it. What has a kernel's attention stays by its node id, and what was found later than
+// that, since the directory is back: who asked for it again would be told by another node,
+// which may not have heard of it yet, that it is not there.
+func (t *Tree) sweep(id uint64, gone int64) {
+	d, err := t.dirs.get(t, id)
+	if err != nil {
+		return
+	}
+	defer d.release()
+	var rows store.Rows
+	lower := record.NameKey(nil, record.KindEntry, d.hash, "")
+	for more := true; more && t.ctx.Err() == nil; {
+		err := t.change(d, func(e *edit) error {
+			more = false
+			if d.running.Load() != nil {
+				return nil // it is asked for: perhaps it is back
+			}
+			if err := t.db.Scan(&rows, lower, record.DirectoryEnd(d.hash), pageNames); err != nil {
+				return err
+			}
+			for i := range rows.Len() {
+				if x, err := record.ParseEntry(rows.Value(i)); err == nil && t.clock.Trusted(x.Checked) > gone {
+					continue
+				}
+				if err := e.drop(string(rows.Key(i)[17:])); err != nil {
+					return err
+				}
+			}
+			if more = rows.Len() == pageNames; more {
+				lower = append(append(lower[:0], rows.Key(rows.Len()-1)...), 0)
+			}
+			if s := *d.state.Load(); s.listed != 0 || s.refused != 0 {
+				s.listed, s.refused = 0, 0
+				e.setState(s)
+			}
+			return nil
+		})
 		if err != nil {
 			return
 		}
-		defer d.release()
-		var rows store.Rows
-		for more := true; more && t.ctx.Err() == nil; {
-			err := t.change(d, func(e *edit) error {
-				more = false
-				if d.running.Load() != nil {
-					return nil // it is asked for: perhaps it is back
-				}
-				lower := record.NameKey(nil, record.KindEntry, d.hash, "")
-				if err := t.db.Scan(&rows, lower, record.DirectoryEnd(d.hash), pageNames); err != nil {
-					return err
-				}
-				for i := range rows.Len() {
-					if err := e.drop(string(rows.Key(i)[17:])); err != nil {
-						return err
-					}
-				}
-				more = rows.Len() == pageNames
-				if s := *d.state.Load(); s.listed != 0 || s.refused != 0 {
-					s.listed, s.refused = 0, 0
-					e.setState(s)
-				}
-				return nil
-			})
-			if err != nil {
-				return
-			}
-		}
-	})
+	}
 }

@@ -71,6 +71,64 @@ func (o *late) Head(ctx context.Context, key string) (hearth.Object, error) {
 	return x, err
 }
 
+func TestADirectoryThatIsFoundAgainWhileItIsFoundEmpty(t *testing.T) {
+	// A listing finds a directory empty, and before it ends the directory is asked for by itself
+	// and is there again: it stays, though nothing in it is known.
+	o := &filling{listed: func(string) {}}
+	w := open(t, func(x *Options) { o.bucket, _ = x.Links[0].Origin.(*bucket); x.Links[0].Origin = o })
+	w.b.put("d/f", "1", 3)
+	w.names("/")
+	w.names("/d")
+	dir := w.resolve("/d")
+	w.b.remove("d/f")
+	w.clock.add(time.Second)
+	o.listed = func(prefix string) {
+		if prefix == "d/" {
+			o.listed = func(string) {}
+			w.clock.add(time.Second)
+			w.b.put("d/f", "2", 4)
+			root, err := w.tree.dirs.get(w.tree, rootID)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer root.release()
+			if !(&inquiry{t: w.tree, d: root, segment: "d"}).ask(context.Background()) {
+				t.Error("nobody says whether it is there")
+			}
+		}
+	}
+	if err := w.tree.Refresh(t.Context(), dir.ID, w.tree.Now()); err != nil {
+		t.Fatal(err)
+	}
+	w.settle()
+	if n, err := w.tree.Resolve(t.Context(), "/d"); err != nil || !n.Dir {
+		t.Errorf("%+v %v", n, err)
+	}
+}
+
+func TestWhatCameBackIsNotSweptAway(t *testing.T) {
+	// What is known of a directory that went away is removed behind it, but not what was found
+	// there since: the directory is back.
+	w := open(t, nil)
+	w.b.put("d/old", "1", 3)
+	w.resolve("/d/old")
+	gone := w.tree.Now()
+	w.clock.add(time.Second)
+	w.b.put("d/new", "1", 3)
+	w.tree.Written(t.Context(), "/", "d/new")
+	dir := w.resolve("/d")
+	w.settle()
+	asked := w.b.requests()
+	w.tree.sweep(dir.ID, gone)
+	if w.resolve("/d/new"); w.b.requests() != asked {
+		t.Error("what was found later is asked for again")
+	}
+	if w.resolve("/d/old"); w.b.requests() == asked {
+		t.Error("what was known before is known still")
+	}
+}
+
 func TestWhatIsWrittenWhileItIsAskedFor(t *testing.T) {
 	// A question and a listing that began before a write, and end behind it, leave nothing that is older than the write.
 	for _, there := range []bool{false, true} {

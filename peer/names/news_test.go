@@ -216,6 +216,35 @@ func TestAnOwnerPassesOnWhatItKnowsNothingOf(t *testing.T) {
 	x.shows(changes[1], "d/f", "B")
 }
 
+func TestAWriterSeesWhatItsOwnerHasNotHeardOf(t *testing.T) {
+	// A directory's owner remembers that a name is not there. Another node, which knows nothing
+	// of it, or not even of the directory, writes it: that one sees it at once, though its news do
+	// not come through.
+	for _, knows := range []bool{true, false} {
+		r := newRing(t, 2)
+		r.b.put("d/e/g", "A")
+		r.known(0)
+		if got := r.nodes[0].resolve("d/e/f"); got != "" {
+			t.Fatal(got)
+		}
+		x := r.nodes[1]
+		x.between(func(_ int, number uint16, do func() (*hearth.View, error)) (*hearth.View, error) {
+			if number == CallNews {
+				return nil, wire.ErrDown
+			}
+			return do()
+		})
+		if knows && x.resolve("d/e") != "dir" {
+			t.Fatal("there is no directory")
+		}
+		r.b.put("d/e/f", "B")
+		x.tree.Written(t.Context(), "/", "d/e/f")
+		if got := x.resolve("d/e/f"); got != "B" {
+			t.Errorf("the writer has %q", got)
+		}
+	}
+}
+
 func TestAWriterObjectsThatItsDirectoryIsGone(t *testing.T) {
 	// The only name below two directories is removed through one node and written again through
 	// another, which hears of the first only then: it keeps what it has written, and the others,
