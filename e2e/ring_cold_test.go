@@ -96,11 +96,12 @@ func ringLarge(e *env) {
 const extent = 16 << 20
 
 // spread stores a large file of which no node owns more than one and a half of the mean: few
-// parts of few nodes are not spread by themselves as many are.
+// parts of few nodes are not spread by themselves as many are: of eight parts of five nodes one
+// name in six does it.
 func (r *ring) spread(size int64) hearthtest.File {
 	r.Helper()
 	parts := (size + extent - 1) / extent
-	for try := range 20 {
+	for try := range 100 {
 		f := hearthtest.File{Path: fmt.Sprintf("large-%d/one.safetensors", try), Size: size}
 		r.must(r.o.PutFile(r.ctx, r.o.bucket, "", f, 0), "put a large file")
 		o := r.owners(r.nodes[0], f)
