@@ -120,10 +120,10 @@ func (t *Tree) Written(ctx context.Context, link, key string) {
 	for end, known := len(path), false; !known && end >= 0; {
 		slash := strings.LastIndexByte(path[:end], '/') + 1
 		p, segment := place{link: l, path: path[:slash]}, path[slash:end]
-		if _, ok, _ := t.idOf(p); !ok {
+		var heardOf bool
+		if known, heardOf = t.doubt(ctx, p, segment, at); !heardOf {
 			fresh = append(fresh, func() { t.doubt(ctx, p, segment, at) })
 		}
-		known = t.doubt(ctx, p, segment, at)
 		t.tellDoubt(p, segment, at)
 		end = slash - 1
 	}
@@ -145,15 +145,16 @@ func (t *Tree) Tell(link string, keys []string) {
 }
 
 // doubt asks again for a segment of a directory, and reports whether the name of that
-// directory need not be doubted: names were known in it, and are.
-func (t *Tree) doubt(ctx context.Context, p place, segment string, at int64) (known bool) {
+// directory need not be doubted: names were known in it, and are. heardOf false: this node has
+// never heard of the directory.
+func (t *Tree) doubt(ctx context.Context, p place, segment string, at int64) (known, heardOf bool) {
 	id, ok, err := t.idOf(p)
 	if !ok || err != nil {
-		return false
+		return false, false
 	}
 	d, err := t.dirs.get(t, id)
 	if err != nil {
-		return false
+		return false, true
 	}
 	defer d.release()
 	// Names that come only now were in a directory that may have been gone, for those above it too.
@@ -168,7 +169,7 @@ func (t *Tree) doubt(ctx context.Context, p place, segment string, at int64) (kn
 	if !sure {
 		t.doubtName(d, segment)
 	}
-	return before && t.holds(d)
+	return before && t.holds(d), true
 }
 
 // leftToAnother reports whether another node would be asked for a segment, of which nothing is

@@ -22,17 +22,23 @@ func (o *filling) List(ctx context.Context, q hearth.Listing, each func(hearth.O
 	return err
 }
 
-func TestADirectoryIsFilledWhileItIsFoundEmpty(t *testing.T) {
-	// A listing finds a directory empty, and before it ends a name is written there: the
-	// directory stays, and has the name.
-	o := &filling{listed: func(string) {}}
-	w := open(t, func(x *Options) { o.bucket, _ = x.Links[0].Origin.(*bucket); x.Links[0].Origin = o })
+// emptied is a world in which a directory was known whose only name, d/f, is gone since.
+func emptied(t *testing.T) (w *world, o *filling, dir Node) {
+	o = &filling{listed: func(string) {}}
+	w = open(t, func(x *Options) { o.bucket, _ = x.Links[0].Origin.(*bucket); x.Links[0].Origin = o })
 	w.b.put("d/f", "1", 3)
 	w.names("/")
 	w.names("/d")
-	dir := w.resolve("/d")
+	dir = w.resolve("/d")
 	w.b.remove("d/f")
 	w.clock.add(time.Second)
+	return w, o, dir
+}
+
+func TestADirectoryIsFilledWhileItIsFoundEmpty(t *testing.T) {
+	// A listing finds a directory empty, and before it ends a name is written there: the
+	// directory stays, and has the name.
+	w, o, dir := emptied(t)
 	o.listed = func(prefix string) {
 		if prefix == "d/" {
 			w.clock.add(time.Second)
@@ -74,14 +80,7 @@ func (o *late) Head(ctx context.Context, key string) (hearth.Object, error) {
 func TestADirectoryThatIsFoundAgainWhileItIsFoundEmpty(t *testing.T) {
 	// A listing finds a directory empty, and before it ends the directory is asked for by itself
 	// and is there again: it stays, though nothing in it is known.
-	o := &filling{listed: func(string) {}}
-	w := open(t, func(x *Options) { o.bucket, _ = x.Links[0].Origin.(*bucket); x.Links[0].Origin = o })
-	w.b.put("d/f", "1", 3)
-	w.names("/")
-	w.names("/d")
-	dir := w.resolve("/d")
-	w.b.remove("d/f")
-	w.clock.add(time.Second)
+	w, o, dir := emptied(t)
 	o.listed = func(prefix string) {
 		if prefix == "d/" {
 			o.listed = func(string) {}

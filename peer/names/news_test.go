@@ -148,14 +148,9 @@ func TestAllHearOfAWriteOfWhatTheWriterNeverSaw(t *testing.T) {
 	}
 }
 
-func TestADirectoryIsBackForWhoHeardThatItIsGone(t *testing.T) {
-	// The only name of a directory is removed through one node and written again through another,
-	// which has heard of the name and not yet that the directory went with it. To that one the
-	// directory never was away; the others, who heard that it is, see it again all the same.
-	r := newRing(t, 4)
-	r.b.put("d/f", "A")
-	changes := r.known(0)
-	root := record.DirectoryHash("/", "\x00"+identity, "")
+// apart has node 0 own the root, and node 3 all else.
+func (r *ring) apart() (root [16]byte) {
+	root = record.DirectoryHash("/", "\x00"+identity, "")
 	owner := func(dir [16]byte) int {
 		if dir == root {
 			return 0
@@ -165,6 +160,17 @@ func TestADirectoryIsBackForWhoHeardThatItIsGone(t *testing.T) {
 	for _, x := range r.nodes {
 		x.owner.Store(&owner)
 	}
+	return root
+}
+
+func TestADirectoryIsBackForWhoHeardThatItIsGone(t *testing.T) {
+	// The only name of a directory is removed through one node and written again through another,
+	// which has heard of the name and not yet that the directory went with it. To that one the
+	// directory never was away; the others, who heard that it is, see it again all the same.
+	r := newRing(t, 4)
+	r.b.put("d/f", "A")
+	changes := r.known(0)
+	r.apart()
 	for _, x := range r.nodes {
 		if x.resolve("d/f") != "A" {
 			t.Fatal("the file is not there")
@@ -252,16 +258,7 @@ func TestAWriterObjectsThatItsDirectoryIsGone(t *testing.T) {
 	r := newRing(t, 4)
 	r.b.put("d/e/f", "A")
 	changes := r.known(0)
-	root, inside := record.DirectoryHash("/", "\x00"+identity, ""), record.DirectoryHash("/", "\x00"+identity, "d/")
-	owner := func(dir [16]byte) int {
-		if dir == root {
-			return 0
-		}
-		return 3
-	}
-	for _, x := range r.nodes {
-		x.owner.Store(&owner)
-	}
+	root, inside := r.apart(), record.DirectoryHash("/", "\x00"+identity, "d/")
 	for _, x := range r.nodes {
 		if x.resolve("d/e/f") != "A" {
 			t.Fatal("the file is not there")
