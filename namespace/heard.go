@@ -56,11 +56,11 @@ func (t *Tree) heard(ctx context.Context, dir hearth.Directory, segment string, 
 		return
 	}
 	defer d.release()
-	if _, _, has := t.opinion(d, segment); segment != "" && !has {
+	at := t.clock.Now() - old.Milliseconds()
+	if _, older := t.older(d, segment, at); segment != "" && !older {
 		t.passOn(dir, segment, old)
 		return
 	}
-	at := t.clock.Now() - old.Milliseconds()
 	if segment == "" {
 		t.listHeard(ctx, d, at)
 		return
@@ -68,8 +68,9 @@ func (t *Tree) heard(ctx context.Context, dir hearth.Directory, segment string, 
 	t.askAgain(ctx, d, segment, at, false)
 }
 
-// passOn has others hear of what this node, to which the directory belongs, has no opinion of:
-// they may have, as who asked the origin by itself, or of a directory that was gone here.
+// passOn has others hear of what this node, to which the directory belongs, has no opinion of, or
+// a younger one: they may have, as who asked the origin by itself, or of a directory that was gone
+// here; and not all that this one finds out was told them, as what is in a directory that is back.
 func (t *Tree) passOn(dir hearth.Directory, segment string, old time.Duration) {
 	p, err := t.sharedPlace(dir)
 	if err != nil || old > passedOn {
