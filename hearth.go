@@ -56,6 +56,9 @@ type Object struct {
 	Size int64
 	// ModTime as the origin reports it.
 	ModTime time.Time
+	// Exact is set of a ModTime in whole seconds whose origin would have told a fraction. HEADs
+	// tell none; listings of MinIO, Ceph and others do.
+	Exact bool
 	// Class is the storage class as the origin reports it, and no part of the version;
 	// "": STANDARD, or it says nothing.
 	Class string

@@ -24,8 +24,8 @@ func downloadSize(l level) int64 { return map[level]int64{all: 40 << 20, full: 2
 
 func uploadSize(l level) int64 { return map[level]int64{all: 20 << 20, full: 200 << 20}[l] + 12345 }
 
-// s3ManyKeys has every client list a bucket of many keys, most of them in one directory: first
-// when nothing is known of it, then after a write and a removal.
+// s3ManyKeys has every client list a bucket of many keys, most of them in one directory: while many
+// of them are read and nothing else is known of it, from the cache, and after a write and a removal.
 func s3ManyKeys(e *env, o *server) {
 	var puts errgroup.Group
 	puts.SetLimit(16)
@@ -68,8 +68,23 @@ func s3ManyKeys(e *env, o *server) {
 	if len(want) != manyKeys(e.level) {
 		e.Errorf("the origin lists %d keys of %d", len(want), manyKeys(e.level))
 	}
+	var reads errgroup.Group
+	reads.SetLimit(8)
+	for i := range manyKeys(e.level) / 4 {
+		reads.Go(func() error {
+			e.wants(c, http.StatusOK, s3Ask{method: "GET", bucket: o.bucket, path: fmt.Sprintf("/many/%03d/%02d.txt", i/10%100, i/1000*10+i%10)})
+			return nil
+		})
+	}
 	for i, list := range listers {
 		same(e, fmt.Sprintf("client %d", i), list(), want)
+	}
+	_ = reads.Wait()
+	listers[0]() // what was read behind the last one may go to the origin once more
+	passed := passedLists(h)
+	same(e, "a client of what is known", listers[0](), want)
+	if now := passedLists(h); now != passed {
+		e.Errorf("of a listing of what is known %d pages went to the origin", now-passed)
 	}
 	e.wants(c, http.StatusOK, s3Ask{method: "PUT", bucket: o.bucket, path: "/wide/00001a", body: "new"})
 	e.wants(c, http.StatusNoContent, s3Ask{method: "DELETE", bucket: o.bucket, path: "/wide/00002"})
@@ -83,6 +98,16 @@ func s3ManyKeys(e *env, o *server) {
 		same(e, fmt.Sprintf("client %d, after a write and a removal", i), list(), want)
 	}
 	h.quit()
+}
+
+// passedLists counts the listings that the origin answered.
+func passedLists(h *hearth) (n int64) {
+	for _, r := range h.status().S3.Requests {
+		if strings.HasPrefix(r.Operation, "ListObjects") && r.How != "cached" {
+			n += r.Requests
+		}
+	}
+	return n
 }
 
 // sized reads a table that has the sizes in one column and the keys, behind a prefix, in another.

@@ -109,11 +109,7 @@ func (e *edit) setFile(sort string, o *hearth.Object, checked int64) error {
 		return err
 	}
 	if ok && was.Same(&x) {
-		finer := x.ModTime.Nanosecond() != 0 || !x.ModTime.Equal(was.ModTime.Truncate(time.Second))
-		dated := finer && !x.ModTime.Equal(was.ModTime) // a HEAD tells whole seconds, some listings tell more
-		if dated {
-			was.ModTime = x.ModTime
-		}
+		dated := was.Date(&x)
 		moved := was.Class != x.Class // by a rule of the bucket's, for one
 		was.Class = x.Class
 		if checked == 0 && !was.Doubted && !dated && !moved {
@@ -140,6 +136,14 @@ func (e *edit) setFile(sort string, o *hearth.Object, checked int64) error {
 	e.w.Set(e.keyBuf, e.buf)
 	e.put(sort, x)
 	return nil
+}
+
+// refine has a name that was found alone, and later than a listing was asked for, take what that
+// tells more finely.
+func (e *edit) refine(sort string, was *record.Entry, o *hearth.Object) {
+	if x := fileEntry(e.d.link, o); x.Refines(was) && was.Date(&x) {
+		e.put(sort, *was)
+	}
 }
 
 // setBesideOf is for a file that was set alone: is there a directory?
@@ -303,7 +307,7 @@ func (t *Tree) after(e *edit) {
 
 // object is the version that a file's entry stands for.
 func object(l *link, e *record.Entry, key string) hearth.Object {
-	o := hearth.Object{Link: l.Name, Key: key, ETag: e.ETag, Size: e.Size, ModTime: e.ModTime, Class: e.Class, Version: e.Version}
+	o := hearth.Object{Link: l.Name, Key: key, ETag: e.ETag, Size: e.Size, ModTime: e.ModTime, Exact: e.Exact, Class: e.Class, Version: e.Version}
 	if !e.HasVersion {
 		o.Version = hearth.VersionOf(l.Identity, key, e.ETag, e.Size)
 	}
@@ -312,7 +316,7 @@ func object(l *link, e *record.Entry, key string) hearth.Object {
 
 // fileEntry is the entry of a version, without an id.
 func fileEntry(l *link, o *hearth.Object) record.Entry {
-	e := record.Entry{Size: o.Size, ModTime: o.ModTime, ETag: o.ETag, Class: o.Class}
+	e := record.Entry{Size: o.Size, ModTime: o.ModTime, Exact: o.Exact, ETag: o.ETag, Class: o.Class}
 	if l.Identity == "" || hearth.VersionOf(l.Identity, o.Key, o.ETag, o.Size) != o.Version {
 		e.Version, e.HasVersion = o.Version, true
 	}

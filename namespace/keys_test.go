@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -197,6 +198,46 @@ func TestAListingTellsATimeMoreFinely(t *testing.T) {
 		set(c.told)
 		if got, id := at(); !got.Equal(c.want) || id != first {
 			t.Errorf("%d: told %v, is %v, want %v; node %d was %d", i, c.told, got, c.want, id, first)
+		}
+	}
+}
+
+func TestAListingTellsTheTimeOfWhatWasFoundMeanwhile(t *testing.T) {
+	// A name that is asked for alone while its directory is listed is no older than the listing; its
+	// time is the listing's where that is finer, and only if it is of the same version.
+	second := time.Unix(1_700_000_000, 0)
+	fine := second.Add(123 * time.Millisecond)
+	for i, c := range []struct {
+		listed time.Time
+		exact  bool
+		etag   string
+		want   time.Time
+	}{
+		{fine, false, "1", fine}, {second, true, "1", second}, {second, false, "1", second}, {fine, false, "2", second}, {fine.Add(time.Second), false, "1", second},
+	} {
+		w := open(t, nil)
+		set := func(mod time.Time, exact bool, etag string) {
+			w.b.put("d/a", etag, 3)
+			w.b.mu.Lock()
+			defer w.b.mu.Unlock()
+			o := w.b.objects["d/a"]
+			o.ModTime, o.Exact = mod, exact
+			w.b.objects["d/a"] = o
+		}
+		set(second, false, "1")
+		var writes atomic.Bool // which asks for the directory, too
+		w.b.onPage = func(prefix string, _ int) {
+			if prefix == "d/" && writes.CompareAndSwap(false, true) {
+				set(second, false, "1")
+				w.tree.Written(context.Background(), "/", "d/a")
+				set(c.listed, c.exact, c.etag)
+				writes.Store(false)
+			}
+		}
+		var got []hearth.Object
+		_, err := w.tree.Keys(context.Background(), "/", "d/", "", func(o *hearth.Object) bool { got = append(got, *o); return true })
+		if err != nil || len(got) != 1 || !got[0].ModTime.Equal(c.want) || got[0].Exact != c.exact || got[0].ETag != "1" {
+			t.Errorf("%d: %+v, %v", i, got, err)
 		}
 	}
 }

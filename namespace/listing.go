@@ -432,6 +432,7 @@ func (l *listing) merge(e *edit, last bool) error {
 func (l *listing) set(e *edit, x *listed) error {
 	if was, ok := e.old[x.sort]; ok {
 		if was.Checked >= l.starts[0] && !x.object.IsPrefix() {
+			e.refine(x.sort, &was, &x.object)
 			return nil
 		}
 	} else if l.t.neg.Since(age.Absence{Dir: l.d.hash, Sort: x.sort}) >= l.starts[0] {

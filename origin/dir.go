@@ -86,7 +86,7 @@ func (d *Dir) failed(op, key string, err error) error {
 }
 
 func (d *Dir) object(key string, info fs.FileInfo) hearth.Object {
-	o := hearth.Object{Link: d.link, Key: key, ETag: d.etag(info), Size: info.Size(), ModTime: info.ModTime()}
+	o := hearth.Object{Link: d.link, Key: key, ETag: d.etag(info), Size: info.Size(), ModTime: info.ModTime(), Exact: info.ModTime().Nanosecond() == 0}
 	o.Version = hearth.VersionOf(d.identity, o.Key, o.ETag, o.Size)
 	return o
 }

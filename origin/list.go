@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/origin/page"
@@ -21,6 +22,12 @@ const pageKeys = 1000
 // times as long in their encoding, take a fifth of it. A body that goes on and on
 // must end, and must not fill the memory.
 const pageBytes = 16 << 20
+
+// manner is how a server lists, as far as its pages have shown it.
+type manner struct {
+	misgroups atomic.Bool // it groups keys wrongly
+	fractions atomic.Bool // it tells fractions of seconds
+}
 
 // List streams a listing by ListObjectsV2, one page in memory at a time. Names
 // come in byte order where the server sends pages in order, which all but
@@ -38,15 +45,18 @@ func (s *S3) List(ctx context.Context, q hearth.Listing, each func(hearth.Object
 			want = min(want, left)
 		}
 		asked := q
-		asked.Recursive = q.Recursive || s.misgroups.Load()
+		asked.Recursive = q.Recursive || s.shown.misgroups.Load()
 		p, err := s.page(ctx, asked, from.behind(q), want)
 		if err != nil {
 			return err
 		}
 		if !asked.Recursive && p.Misgrouped(q.Prefix) {
-			s.misgroups.Store(true)
+			s.shown.misgroups.Store(true)
 			from.token = ""
 			continue
+		}
+		if !s.shown.fractions.Load() && slices.ContainsFunc(p.Entries, func(e page.Entry) bool { return e.Modified.Nanosecond() != 0 }) {
+			s.shown.fractions.Store(true)
 		}
 		for i := range p.Entries {
 			o, ok := s.entry(&p.Entries[i], q)
@@ -106,7 +116,7 @@ func (s *S3) entry(e *page.Entry, q hearth.Listing) (hearth.Object, bool) {
 		return hearth.Object{Link: s.link, Key: key, Size: hearth.PrefixSize}, true
 	}
 	o := s.object(e.Key, bareETag(e.ETag), e.Size, e.Modified)
-	o.Class = e.Class
+	o.Class, o.Exact = e.Class, e.Modified.Nanosecond() == 0 && s.shown.fractions.Load()
 	return o, true
 }
 

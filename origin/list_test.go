@@ -128,6 +128,40 @@ func TestAListingThatLeadsNowhereEnds(t *testing.T) {
 	}
 }
 
+func TestTimesInWholeSeconds(t *testing.T) {
+	// A server that tells a fraction once tells all there are; of one that never does, and of a
+	// HEAD, nobody knows.
+	const part = "<Contents><Key>%s</Key><LastModified>2026-01-02T03:04:05%sZ</LastModified><ETag>e</ETag><Size>1</Size></Contents>"
+	fractions := false
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodHead {
+			w.Header().Set("Last-Modified", "Fri, 02 Jan 2026 03:04:05 GMT")
+			w.Header().Set("Content-Length", "1")
+			return
+		}
+		second := ".000"
+		if fractions {
+			second = ".678"
+		}
+		fmt.Fprintf(w, "<ListBucketResult>"+part+part+"</ListBucketResult>", "a", ".000", "b", second)
+	}))
+	defer server.Close()
+	o := open(t, Config{URL: "s3://b", Endpoint: server.URL, Anonymous: true})
+	for i, want := range []bool{false, true, true} {
+		fractions = i == 1
+		err := o.List(t.Context(), hearth.Listing{}, func(x hearth.Object) error {
+			if x.Exact != (want && x.ModTime.Nanosecond() == 0) {
+				t.Errorf("%d: %+v", i, x)
+			}
+			return nil
+		})
+		x, failed := o.Head(t.Context(), "a")
+		if err != nil || failed != nil || x.Exact {
+			t.Errorf("%d: %v, %v, %+v", i, err, failed, x)
+		}
+	}
+}
+
 func TestADirectoryKeepsAwayFromWhatJustChanged(t *testing.T) {
 	// A file's ETag is weak for two seconds after a change and strong then, for the
 	// same bytes; links leave the directory for nobody.

@@ -41,7 +41,7 @@ type S3 struct {
 	data, meta           chan struct{} // a token for each request in flight
 	passes               chan struct{} // another for each of data that is not a read of ours
 	limit                *rate.Limiter // nil: no limit
-	misgroups            atomic.Bool   // the server groups keys wrongly
+	shown                manner
 	counts               counters
 }
 

@@ -34,7 +34,7 @@ func (n names) inLink(ctx context.Context, l *Link, prefix, after string, each f
 		switch {
 		case o.Size == hearth.PrefixSize:
 			e = listing.Entry{Name: strings.TrimSuffix(e.Name, "/"), Dir: true}
-		case o.ModTime.Nanosecond() != 0:
+		case o.ModTime.Nanosecond() != 0 || o.Exact:
 			n.fine.Store(l.Name, true)
 		default:
 			whole = true
@@ -42,7 +42,7 @@ func (n names) inLink(ctx context.Context, l *Link, prefix, after string, each f
 		return each(e)
 	})
 	_, coarse := n.fine.Load(l.Name)
-	coarse = coarse && whole // listings tell more than seconds, and this was learned by a HEAD
+	coarse = coarse && whole // listings tell more than seconds, and not all of these have been listed
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return fs.ErrNotExist

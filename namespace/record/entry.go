@@ -26,6 +26,7 @@ type Entry struct {
 
 	Size    int64
 	ModTime time.Time
+	Exact   bool // as hearth.Object has it: of whole seconds only
 	ETag    string
 	Class   string // the storage class; "": STANDARD, or not known
 	// version is stored only where it cannot be computed.
@@ -47,7 +48,7 @@ const (
 	flagDoubt  = 1 << 4
 	flagCheck  = 1 << 5
 	flagVer    = 1 << 6
-	flagNanos  = 1 << 7 // the mod time is not in whole seconds
+	flagNanos  = 1 << 7 // the mod time is not in whole seconds, or exact
 )
 
 // Epoch makes times small: 2020-01-01.
@@ -76,7 +77,7 @@ func (e *Entry) Append(buf []byte) []byte {
 		return buf
 	}
 	buf = binary.AppendUvarint(buf, uint64(e.Size))
-	if n := e.ModTime.Nanosecond(); n != 0 {
+	if n := e.ModTime.Nanosecond(); n != 0 || e.Exact {
 		flags |= flagNanos
 		buf = binary.AppendUvarint(buf, uint64(n))
 	}
@@ -139,6 +140,7 @@ func ParseEntry(b []byte) (Entry, error) {
 		nanos = r.uvarint()
 	}
 	e.ModTime = time.Unix(r.varint()+Epoch, int64(nanos%1e9))
+	e.Exact = flags&flagNanos != 0 && nanos == 0
 	form := flags & etagForms
 	if form == etagClass {
 		e.Class, form = string(r.bytes(r.uvarint())), r.byte()
@@ -168,6 +170,24 @@ func (e *Entry) Same(x *Entry) bool {
 	}
 	return e.Size == x.Size && e.ETag == x.ETag && e.HasVersion == x.HasVersion && e.Version == x.Version
 }
+
+// Date takes the time of another entry that means the same, unless that is only told less finely
+// there; it reports whether that changed anything.
+func (e *Entry) Date(x *Entry) bool {
+	if !x.fine() && x.ModTime.Equal(e.ModTime.Truncate(time.Second)) || x.ModTime.Equal(e.ModTime) && x.Exact == e.Exact {
+		return false
+	}
+	e.ModTime, e.Exact = x.ModTime, x.Exact
+	return true
+}
+
+// Refines reports whether an entry tells the time of another that means the same more finely.
+func (e *Entry) Refines(was *Entry) bool {
+	return e.fine() && !was.fine() && e.Same(was) && e.ModTime.Truncate(time.Second).Equal(was.ModTime)
+}
+
+// fine: as the origin tells it where it tells fractions.
+func (e *Entry) fine() bool { return e.Exact || e.ModTime.Nanosecond() != 0 }
 
 // reader reads a record's fields; the first bad one makes all that follow empty.
 type reader struct {

@@ -84,6 +84,7 @@ func entries() *rapid.Generator[Entry] {
 		}
 		e.Size = rapid.Int64Min(0).Draw(t, "size")
 		e.ModTime = time.Unix(rapid.Int64Range(-1<<40, 1<<40).Draw(t, "seconds"), rapid.SampledFrom([]int64{0, 1, 999_000_000}).Draw(t, "nanos"))
+		e.Exact = e.ModTime.Nanosecond() == 0 && rapid.Bool().Draw(t, "exact")
 		e.ETag = rapid.OneOf(rapid.StringMatching(`[0-9a-f]{32}`), rapid.StringMatching(`[0-9a-f]{32}-[0-9]{1,5}`), rapid.String()).Draw(t, "etag")
 		e.Class = rapid.SampledFrom([]string{"", "", "GLACIER", "ONE OF THEIR OWN"}).Draw(t, "class")
 		if e.HasVersion = rapid.Bool().Draw(t, "has"); e.HasVersion {

@@ -120,12 +120,22 @@ func kindOf(o *hearth.Object) byte {
 func appendFile(dst []byte, o *hearth.Object) []byte {
 	dst = binary.AppendUvarint(dst, uint64(o.Size))
 	dst = binary.AppendVarint(dst, o.ModTime.Unix())
-	dst = binary.AppendUvarint(dst, uint64(o.ModTime.Nanosecond()))
+	dst = binary.AppendUvarint(dst, nanosOf(o))
 	dst = appendString(dst, o.ETag)
 	if kindOf(o) == kindClass {
 		dst = appendString(dst, o.Class)
 	}
 	return dst
+}
+
+// exactly stands for the nanoseconds of an exact time in whole seconds.
+const exactly = 1e9
+
+func nanosOf(o *hearth.Object) uint64 {
+	if o.Exact {
+		return exactly
+	}
+	return uint64(o.ModTime.Nanosecond())
 }
 
 func appendString(dst []byte, s string) []byte {
@@ -270,13 +280,14 @@ func (r *reader) file(o *hearth.Object, kind byte, identity string) {
 	if kind == kindClass {
 		class = r.string(maxClass)
 	}
-	if size > math.MaxInt64 || nanos >= 1e9 || seconds < -1<<40 || seconds > 1<<40 {
+	if size > math.MaxInt64 || nanos > exactly || seconds < -1<<40 || seconds > 1<<40 {
 		r.bad = true
 	}
 	if r.bad {
 		return
 	}
-	o.Size, o.ModTime, o.ETag, o.Class = int64(size), time.Unix(seconds, int64(nanos)), etag, class
+	o.Exact = nanos == exactly
+	o.Size, o.ModTime, o.ETag, o.Class = int64(size), time.Unix(seconds, int64(nanos%exactly)), etag, class
 	o.Version = hearth.VersionOf(identity, o.Key, etag, o.Size)
 }
 

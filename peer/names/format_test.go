@@ -20,7 +20,7 @@ func sample() (*question, hearth.Told, []hearth.Object) {
 	file := hearth.Object{Link: "/ s3://b", Key: "p/b", ETag: "e-2", Size: 5 << 30, ModTime: time.Unix(1700000000, 123456789)}
 	file.Version = hearth.VersionOf(identity, file.Key, file.ETag, file.Size)
 	group := hearth.Object{Link: "/ s3://b", Key: "p/b/", Size: hearth.PrefixSize}
-	empty := hearth.Object{Link: "/ s3://b", Key: "p/..", ModTime: time.Unix(-5, 0), Class: "GLACIER"}
+	empty := hearth.Object{Link: "/ s3://b", Key: "p/..", ModTime: time.Unix(-5, 0), Exact: true, Class: "GLACIER"}
 	empty.Version = hearth.VersionOf(identity, empty.Key, "", 0)
 	return q, hearth.Told{Age: 3 * time.Second, Took: 1500 * time.Millisecond, Hidden: 2, Last: true}, []hearth.Object{file, group, empty}
 }
