@@ -221,6 +221,9 @@ func (k *buckets) crowd(m *mounted, kind string) error {
 			if err := c.Measure(exec.Command(self, clientsProgram), k.account(hearth), k.Data); err != nil {
 				return fmt.Errorf("%s of %s: %w", name, c.Server, err)
 			}
+			if hearth && c.Stayed < clients.CrowdSize {
+				return fmt.Errorf("%s: %d of %d were turned away", name, clients.CrowdSize-c.Stayed, clients.CrowdSize)
+			}
 			k.b.crowds = append(k.b.crowds, c)
 			if err := k.b.keep(map[string]any{"crowd": c}); err != nil {
 				return err

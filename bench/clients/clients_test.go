@@ -3,10 +3,12 @@ package clients
 import (
 	"context"
 	"errors"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"strconv"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -69,9 +71,32 @@ func TestACrowdStaysUntilItIsToldToGo(t *testing.T) {
 		w := work(t, Ask{Key: "k"})
 		w.Crowd, w.Connections = kind, 20
 		ctx, cancel := context.WithCancel(t.Context())
-		if err := w.Stay(ctx, cancel); err != nil || ctx.Err() == nil {
-			t.Errorf("%s: %v", kind, err)
+		if stayed, err := w.Stay(ctx, cancel); err != nil || ctx.Err() == nil || stayed != 20 {
+			t.Errorf("%s: %d of 20, %v", kind, stayed, err)
 		}
+	}
+}
+
+func TestWhoIsTurnedAwayIsCounted(t *testing.T) {
+	// A server ends every other connection, or says that it is busy: the others stay.
+	var asked atomic.Int64
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		switch asked.Add(1) % 4 {
+		case 1:
+			panic(http.ErrAbortHandler)
+		case 2:
+			w.WriteHeader(http.StatusServiceUnavailable)
+		default:
+			w.Header().Set("Content-Length", "3")
+			io.WriteString(w, "abc")
+		}
+	}))
+	defer s.Close()
+	w := work(t, Ask{Key: "k"})
+	w.Account.Endpoint, w.Crowd, w.Connections = s.URL, "slow", 20
+	ctx, cancel := context.WithCancel(t.Context())
+	if stayed, err := w.Stay(ctx, cancel); err != nil || stayed != 10 {
+		t.Errorf("%d of 10, %v", stayed, err)
 	}
 }
 
@@ -84,7 +109,7 @@ func TestACrowdThatIsKeptWaitingFails(t *testing.T) {
 	for _, kind := range []string{"idle", "slow"} {
 		w := work(t, Ask{Key: "k"})
 		w.Account.Endpoint, w.Crowd, w.patience = s.URL, kind, 50*time.Millisecond
-		if err := w.Stay(t.Context(), func() { t.Error("it stands") }); !errors.Is(err, os.ErrDeadlineExceeded) {
+		if _, err := w.Stay(t.Context(), func() { t.Error("it stands") }); !errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("%s: %v", kind, err)
 		}
 	}

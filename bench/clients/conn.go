@@ -11,6 +11,7 @@ import (
 	"net"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/hearthfs/hearth/internal/hearthtest"
@@ -118,11 +119,12 @@ func (c *conn) head() (status int, length int64, err error) {
 	}
 }
 
-// Stay makes the crowd, tells when it stands, and keeps it until ctx ends.
-func (w *Work) Stay(ctx context.Context, stands func()) error {
+// Stay makes the crowd, tells when it stands, and keeps it until ctx ends; stayed are those whom
+// the server had not turned away by then.
+func (w *Work) Stay(ctx context.Context, stands func()) (stayed int, err error) {
 	signed, err := w.sign(ctx)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	window := 0
 	if w.Crowd == "slow" {
@@ -135,58 +137,85 @@ func (w *Work) Stay(ctx context.Context, stands func()) error {
 		}
 	}()
 	for i := range conns {
-		which := i % len(signed)
 		if conns[i], err = dial(ctx, &w.Account, window); err != nil {
-			return err
+			return 0, err
 		}
-		if err := conns[i].SetDeadline(time.Now().Add(w.within())); err != nil {
-			return err
-		}
-		if w.Crowd == "idle" {
-			if _, _, err := conns[i].ask(signed[which], w.Asks[which], w.Check); err != nil {
-				return err
-			}
-			conns[i].r = nil
-			continue
-		}
-		if _, err := conns[i].Write(signed[which]); err != nil {
-			return err
-		}
-		status, _, err := conns[i].head()
-		if err == nil && status/100 != 2 {
-			err = fmt.Errorf("status %d", status)
-		}
-		if err != nil {
-			return fmt.Errorf("slow client %d: %w", i, err)
+		if err := w.enter(conns[i], signed[i%len(signed)], w.Asks[i%len(signed)]); err == nil {
+			stayed++
+		} else if conns[i] = conns[i].away(err); conns[i] != nil {
+			return stayed, fmt.Errorf("%s client %d: %w", w.Crowd, i, err)
 		}
 	}
 	stands()
 	if w.Crowd == "idle" {
 		<-ctx.Done()
-		return nil
+		return stayed, nil
 	}
-	return w.sip(ctx, conns)
+	gone, err := w.sip(ctx, conns)
+	return stayed - gone, err
+}
+
+// errBusy is an answer by which a server turns a client away.
+var errBusy = errors.New("turned away")
+
+// away is nil, and the connection closed, if its server ended it or was too busy.
+func (c *conn) away(err error) *conn {
+	if !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, errBusy) {
+		return c
+	}
+	c.close()
+	return nil
+}
+
+// enter has a client send its request: an idle one takes all of the answer, a slow one the headers.
+func (w *Work) enter(c *conn, request []byte, a Ask) error {
+	if err := c.SetDeadline(time.Now().Add(w.within())); err != nil {
+		return err
+	}
+	if w.Crowd == "idle" {
+		_, _, err := c.ask(request, a, w.Check)
+		c.r = nil
+		return err
+	}
+	if _, err := c.Write(request); err != nil {
+		return err
+	}
+	status, _, err := c.head()
+	switch {
+	case err == nil && status == 503:
+		return errBusy
+	case err == nil && status/100 != 2:
+		return fmt.Errorf("status %d", status)
+	}
+	return err
 }
 
 func (w *Work) within() time.Duration { return cmp.Or(w.patience, answerWithin) }
 
-// sip takes a little from each connection, again and again until ctx ends.
-func (w *Work) sip(ctx context.Context, conns []*conn) error {
+// sip takes a little from each connection, again and again until ctx ends; gone are those that the
+// server ended.
+func (w *Work) sip(ctx context.Context, conns []*conn) (gone int, err error) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			return nil
+			return gone, nil
 		case <-tick.C:
 		}
 		for i, c := range conns {
+			if c == nil {
+				continue
+			}
 			if err := c.SetDeadline(time.Now().Add(w.within())); err != nil {
-				return err
+				return gone, err
 			}
-			if _, err := io.CopyN(io.Discard, c.r, SlowRate); err != nil {
-				return fmt.Errorf("slow client %d: %w", i, err)
+			if _, err := io.CopyN(io.Discard, c.r, SlowRate); err == nil {
+				continue
+			} else if conns[i] = c.away(err); conns[i] != nil {
+				return gone, fmt.Errorf("slow client %d: %w", i, err)
 			}
+			gone++
 		}
 	}
 }

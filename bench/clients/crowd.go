@@ -17,9 +17,9 @@ import (
 	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
-// crowdSize clients come at once, and are looked at while they stay for crowdFor.
 const (
-	crowdSize = 1000
+	// CrowdSize clients come at once, and are looked at while they stay for crowdFor.
+	CrowdSize = 1000
 	crowdFor  = 5 * time.Second
 )
 
@@ -34,12 +34,14 @@ type Crowd struct {
 	// Before and Most are resident bytes: as the clients came, and the most while they stayed.
 	Before int64 `json:"resident_before"`
 	Most   int64 `json:"resident_most"`
+	// Stayed are the clients that the server did not turn away.
+	Stayed int `json:"stayed"`
 }
 
 // Measure has a crowd come by a process of clients, looks at the server while it stays, and has
 // it go.
 func (c *Crowd) Measure(cmd *exec.Cmd, at hearthtest.S3, d *Data) error {
-	w := Work{Account: at, Bucket: Bucket, Connections: crowdSize, Asks: d.Gets(uint64(c.Round)), Crowd: c.Kind}
+	w := Work{Account: at, Bucket: Bucket, Connections: CrowdSize, Asks: d.Gets(uint64(c.Round)), Crowd: c.Kind}
 	if c.Kind == "slow" {
 		w.Asks = d.Ranges(64<<20, uint64(c.Round))
 	}
@@ -60,14 +62,18 @@ func (c *Crowd) Measure(cmd *exec.Cmd, at hearthtest.S3, d *Data) error {
 	if err := hearthtest.Spawn(cmd); err != nil {
 		return err
 	}
+	lines := bufio.NewReader(out)
 	if _, err = in.Write(text); err == nil {
-		_, err = bufio.NewReader(out).ReadString('\n')
+		_, err = lines.ReadString('\n')
 	}
 	for begun := time.Now(); err == nil && time.Since(begun) < crowdFor; time.Sleep(100 * time.Millisecond) {
 		c.Most = max(c.Most, resident(c.PID))
 	}
 	_ = in.Close()
-	_, _ = io.Copy(io.Discard, out)
+	if err == nil {
+		_, err = fmt.Fscan(lines, &c.Stayed)
+	}
+	_, _ = io.Copy(io.Discard, lines)
 	return cmp.Or(cmd.Wait(), err)
 }
 
@@ -85,7 +91,7 @@ func resident(pid int) int64 {
 
 // Crowded is the table of crowds, medians of their rounds.
 func Crowded(w io.Writer, all []Crowd) {
-	fmt.Fprint(w, "| clients\t| of\t| MiB before\t| MiB more\t|\n|---\t|---\t|--:\t|--:\t|\n")
+	fmt.Fprint(w, "| clients\t| of\t| served\t| MiB before\t| MiB more\t|\n|---\t|---\t|--:\t|--:\t|--:\t|\n")
 	type row struct{ name, server string }
 	rounds, order := map[row][]Crowd{}, []row{}
 	for _, c := range all {
@@ -99,6 +105,6 @@ func Crowded(w io.Writer, all []Crowd) {
 		list := rounds[r]
 		slices.SortFunc(list, func(a, b Crowd) int { return cmp.Compare(a.Most-a.Before, b.Most-b.Before) })
 		c := list[len(list)/2]
-		fmt.Fprintf(w, "| %s\t| %s\t| %.1f\t| %.1f\t|\n", r.name, r.server, float64(c.Before)/(1<<20), float64(c.Most-c.Before)/(1<<20))
+		fmt.Fprintf(w, "| %s\t| %s\t| %d\t| %.1f\t| %.1f\t|\n", r.name, r.server, c.Stayed, float64(c.Before)/(1<<20), float64(c.Most-c.Before)/(1<<20))
 	}
 }

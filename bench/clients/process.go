@@ -8,7 +8,7 @@ import (
 )
 
 // Be is the process of clients: a Work comes as a line of JSON, a Sum goes out as one. A crowd
-// says "stands" instead, and stays until in ends.
+// says "stands" instead, stays until in ends, and says how many did.
 func Be(ctx context.Context, in io.Reader, out io.Writer) error {
 	var w Work
 	if err := json.NewDecoder(in).Decode(&w); err != nil {
@@ -26,5 +26,9 @@ func Be(ctx context.Context, in io.Reader, out io.Writer) error {
 		_, _ = io.Copy(io.Discard, in)
 		stop()
 	}()
-	return w.Stay(ctx, func() { fmt.Fprintln(out, "stands") })
+	stayed, err := w.Stay(ctx, func() { fmt.Fprintln(out, "stands") })
+	if err == nil {
+		_, err = fmt.Fprintln(out, stayed)
+	}
+	return err
 }
