@@ -66,10 +66,14 @@ func main() {
 		}
 		return
 	}
-	if len(os.Args) == 2 && os.Args[1] == clientsProgram {
+	if len(os.Args) == 2 && (os.Args[1] == clientsProgram || os.Args[1] == bareProgram) {
 		ctx, stop := untilSignalled()
 		defer stop()
-		if err := clients.Be(ctx, os.Stdin, os.Stdout); err != nil {
+		be := func() error { return clients.Be(ctx, os.Stdin, os.Stdout) }
+		if os.Args[1] == bareProgram {
+			be = func() error { return clients.Bare(ctx, os.Stdout) }
+		}
+		if err := be(); err != nil {
 			fmt.Fprintln(os.Stderr, "bench:", err)
 			os.Exit(1) // and with it what stop would end
 		}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/json"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"time"
 
@@ -19,6 +21,9 @@ import (
 
 // clientsProgram is this binary as clients, told by a line of JSON what to do.
 const clientsProgram = "clients"
+
+// bareProgram is this binary as a server without a cache.
+const bareProgram = "bare"
 
 // buckets is what W5 compares: MinIO, and a node's endpoint that has its origin there.
 type buckets struct {
@@ -97,14 +102,8 @@ func (k *buckets) figures(tier, ram string) (err error) {
 	if err := errors.Join(listensTCP(k.listen, m.done), k.warm(m)); err != nil {
 		return err
 	}
-	const connections = 16
-	scaled := func(n int) int { return max(connections, int(float64(n)*b.scale)) }
-	for _, f := range []struct {
-		name         string
-		requests     int
-		perCore, all float64 // wanted
-		asks         func(seed uint64) []clients.Ask
-	}{
+	scaled := func(n int) int { return max(s3Connections, int(float64(n)*b.scale)) }
+	for _, f := range []load{
 		{"GET 16 KiB", scaled(20_000), 4, 0, k.Gets},
 		{"GET 1 MiB", scaled(2000), 2, 0, func(seed uint64) []clients.Ask { return k.Ranges(1<<20, seed) }},
 		{"GET 64 MiB", scaled(32), 2, 0, func(seed uint64) []clients.Ask { return k.Ranges(64<<20, seed) }},
@@ -113,24 +112,7 @@ func (k *buckets) figures(tier, ram string) (err error) {
 		if tier == "disk" && strings.HasPrefix(f.name, "LIST") {
 			continue // names lie in neither
 		}
-		seed := uint64(0)
-		run := func(m *mounted, hearth, check bool) (side, error) {
-			w := clients.Work{Account: k.account(hearth), Bucket: clients.Bucket, Connections: connections, Asks: f.asks(seed), Requests: f.requests}
-			s, err := k.clients(m, w)
-			if err != nil || !check {
-				return s, err
-			}
-			w.Requests, w.Check = len(w.Asks), true
-			checked, err := k.clients(m, w)
-			s.Checked, s.Wrong = true, checked.Wrong
-			return s, err
-		}
-		minio := &mounted{cmd: k.MinIO.Command}
-		row := figure{name: "W5 " + f.name + " " + tier, threads: connections, unit: "request", remote: true, targets: []float64{f.all}, coreTargets: []float64{f.perCore}}
-		err := b.compare(row, func(last bool) (side, error) { s, err := run(m, true, last); seed++; return s, err },
-			baseline{Name: "MinIO", Command: "minio server --address ADDRESS DIR, on loopback, its files in the page cache", Version: minioVersion(),
-				run: func() (side, error) { return run(minio, false, false) }})
-		if err != nil {
+		if err := k.figure(m, tier, f); err != nil {
 			return err
 		}
 	}
@@ -145,6 +127,71 @@ func (k *buckets) figures(tier, ram string) (err error) {
 	return nil
 }
 
+// s3Connections of the clients of a figure, at once.
+const s3Connections = 16
+
+// load is what the clients of a figure ask for.
+type load struct {
+	name         string
+	requests     int
+	perCore, all float64 // wanted
+	asks         func(seed uint64) []clients.Ask
+}
+
+// figure measures one load of a node, of MinIO, and from memory of a server that only writes.
+func (k *buckets) figure(m *mounted, tier string, f load) error {
+	b, seed := k.b, uint64(0)
+	run := func(server *mounted, at hearthtest.S3, check bool) (side, error) {
+		w := clients.Work{Account: at, Bucket: clients.Bucket, Connections: s3Connections, Asks: f.asks(seed), Requests: f.requests}
+		s, err := k.clients(server, w)
+		if err != nil || !check {
+			return s, err
+		}
+		w.Requests, w.Check = len(w.Asks), true
+		checked, err := k.clients(server, w)
+		s.Checked, s.Wrong = true, checked.Wrong
+		return s, err
+	}
+	others := []baseline{{Name: "MinIO", Command: "minio server --address ADDRESS DIR, on loopback, its files in the page cache", Version: minioVersion(),
+		run: func() (side, error) { return run(&mounted{cmd: k.MinIO.Command}, k.account(false), false) }}}
+	if tier == "RAM" && strings.HasPrefix(f.name, "GET") {
+		others = append(others, baseline{Name: "bare server", Command: "net/http that writes from memory, without a cache", Version: runtime.Version(),
+			run: func() (s side, err error) {
+				bare, at, err := k.bare()
+				if err != nil {
+					return s, err
+				}
+				defer func() { err = errors.Join(err, bare.stop()) }()
+				return run(bare, at, false)
+			}})
+	}
+	row := figure{name: "W5 " + f.name + " " + tier, threads: s3Connections, unit: "request", remote: true, targets: []float64{f.all}, coreTargets: []float64{f.perCore}}
+	return b.compare(row, func(last bool) (side, error) { s, err := run(m, k.account(true), last); seed++; return s, err }, others...)
+}
+
+// bare starts a server that only writes.
+func (k *buckets) bare() (*mounted, hearthtest.S3, error) {
+	at := k.account(false)
+	self, err := os.Executable()
+	if err != nil {
+		return nil, at, err
+	}
+	ended := make(chan struct{})
+	m := &mounted{cmd: exec.Command(self, bareProgram), done: ended}
+	m.cmd.Stderr = os.Stderr
+	out, err := m.cmd.StdoutPipe()
+	if err != nil {
+		return nil, at, err
+	}
+	if err := hearthtest.Spawn(m.cmd); err != nil {
+		return nil, at, err
+	}
+	line, err := bufio.NewReader(out).ReadString('\n')
+	go func() { _ = m.cmd.Wait(); close(ended) }()
+	at.Endpoint = "http://" + strings.TrimSpace(line)
+	return m, at, err
+}
+
 func minioVersion() string {
 	_, version, _ := versioned("minio")
 	return version
@@ -155,7 +202,7 @@ func minioVersion() string {
 func (k *buckets) warm(m *mounted) error {
 	for range 2 {
 		for _, asks := range [][]clients.Ask{k.Gets(0), k.Ranges(1<<20, 0), k.Pages()} {
-			s, err := k.clients(m, clients.Work{Account: k.account(true), Bucket: clients.Bucket, Connections: 16, Asks: asks, Requests: len(asks), Check: true})
+			s, err := k.clients(m, clients.Work{Account: k.account(true), Bucket: clients.Bucket, Connections: s3Connections, Asks: asks, Requests: len(asks), Check: true})
 			if err == nil && s.Wrong > 0 {
 				err = fmt.Errorf("%d answers with wrong bytes", s.Wrong)
 			}
@@ -179,7 +226,7 @@ func (k *buckets) clients(server *mounted, w clients.Work) (side, error) {
 	}
 	cmd := exec.Command(self, clientsProgram)
 	cmd.Stdin = bytes.NewReader(text)
-	hearth := w.Account.Endpoint != k.MinIO.Endpoint
+	hearth := w.Account.Endpoint == k.account(true).Endpoint
 	before, err := k.asked(hearth)
 	if err != nil {
 		return side{}, err

@@ -1,6 +1,8 @@
 package clients
 
 import (
+	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -8,6 +10,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -97,6 +100,30 @@ func TestWhoIsTurnedAwayIsCounted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	if stayed, err := w.Stay(ctx, cancel); err != nil || stayed != 10 {
 		t.Errorf("%d of 10, %v", stayed, err)
+	}
+}
+
+func TestABareServerSendsWhatIsAskedFor(t *testing.T) {
+	// Small objects, and ranges that end within a block and behind all that it has in memory.
+	ctx, end := context.WithCancel(t.Context())
+	r, w := io.Pipe()
+	ended := make(chan error, 1)
+	go func() { ended <- Bare(ctx, w) }()
+	at, err := bufio.NewReader(r).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range []Ask{{Key: "k", Len: 3<<20 + 5, Off: bareBytes - bareBlock - 7}, {Key: "k", Len: 1, Off: 1 << 40}, {Key: "k"}} {
+		w := work(t, a)
+		w.Account.Endpoint = "http://" + strings.TrimSpace(at)
+		sum, err := w.Do(t.Context())
+		if want := sum.Requests * cmp.Or(a.Len, smallSize); err != nil || sum.Bytes != want {
+			t.Errorf("%+v: %d bytes, want %d, %v", a, sum.Bytes, want, err)
+		}
+	}
+	end()
+	if err := <-ended; err != nil {
+		t.Error(err)
 	}
 }
 
