@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// barePiece bytes are written at a time, as the endpoint does.
+	// barePiece bytes are written at a time: what costs least here.
 	barePiece = 256 << 10
 	// bareBlock is the size of a piece of memory from which bareBytes in all are sent, as many as
 	// the large objects have: what fits a processor's cache would cost less to send.

@@ -103,6 +103,30 @@ func TestWhoIsTurnedAwayIsCounted(t *testing.T) {
 	}
 }
 
+func TestACrowdEndsWithWhoIsKeptWaiting(t *testing.T) {
+	// A server answers seven clients and no more: the crowd is of those.
+	leave := make(chan struct{})
+	var asked atomic.Int64
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if asked.Add(1) > 7 {
+			<-leave
+		}
+		w.Header().Set("Content-Length", "3")
+		io.WriteString(w, "abc")
+	}))
+	defer s.Close()
+	defer close(leave)
+	for _, kind := range []string{"idle", "slow"} {
+		asked.Store(0)
+		w := work(t, Ask{Key: "k"})
+		w.Account.Endpoint, w.Crowd, w.Connections, w.patience = s.URL, kind, 20, 500*time.Millisecond
+		ctx, cancel := context.WithCancel(t.Context())
+		if stayed, err := w.Stay(ctx, cancel); err != nil || stayed != 7 || asked.Load() != 8 {
+			t.Errorf("%s: %d of 7 stayed, %d came, %v", kind, stayed, asked.Load(), err)
+		}
+	}
+}
+
 func TestABareServerSendsWhatIsAskedFor(t *testing.T) {
 	// Small objects, and ranges that end within a block and behind all that it has in memory.
 	ctx, end := context.WithCancel(t.Context())

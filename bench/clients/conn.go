@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"strconv"
 	"strings"
 	"syscall"
@@ -120,7 +121,7 @@ func (c *conn) head() (status int, length int64, err error) {
 }
 
 // Stay makes the crowd, tells when it stands, and keeps it until ctx ends; stayed are those whom
-// the server had not turned away by then.
+// the server had not turned away by then. Who is kept waiting for an answer is the last to come.
 func (w *Work) Stay(ctx context.Context, stands func()) (stayed int, err error) {
 	signed, err := w.sign(ctx)
 	if err != nil {
@@ -140,10 +141,19 @@ func (w *Work) Stay(ctx context.Context, stands func()) (stayed int, err error) 
 		if conns[i], err = dial(ctx, &w.Account, window); err != nil {
 			return 0, err
 		}
-		if err := w.enter(conns[i], signed[i%len(signed)], w.Asks[i%len(signed)]); err == nil {
+		err := w.enter(conns[i], signed[i%len(signed)], w.Asks[i%len(signed)])
+		waits := errors.Is(err, os.ErrDeadlineExceeded) && stayed > 0
+		switch {
+		case err == nil:
 			stayed++
-		} else if conns[i] = conns[i].away(err); conns[i] != nil {
+			continue
+		case !waits && !isAway(err):
 			return stayed, fmt.Errorf("%s client %d: %w", w.Crowd, i, err)
+		}
+		conns[i].close()
+		conns[i] = nil
+		if waits {
+			break
 		}
 	}
 	stands()
@@ -158,13 +168,9 @@ func (w *Work) Stay(ctx context.Context, stands func()) (stayed int, err error) 
 // errBusy is an answer by which a server turns a client away.
 var errBusy = errors.New("turned away")
 
-// away is nil, and the connection closed, if its server ended it or was too busy.
-func (c *conn) away(err error) *conn {
-	if !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, errBusy) {
-		return c
-	}
-	c.close()
-	return nil
+// isAway: the server ended the connection, or was too busy.
+func isAway(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, errBusy)
 }
 
 // enter has a client send its request: an idle one takes all of the answer, a slow one the headers.
@@ -210,11 +216,15 @@ func (w *Work) sip(ctx context.Context, conns []*conn) (gone int, err error) {
 			if err := c.SetDeadline(time.Now().Add(w.within())); err != nil {
 				return gone, err
 			}
-			if _, err := io.CopyN(io.Discard, c.r, SlowRate); err == nil {
+			_, err := io.CopyN(io.Discard, c.r, SlowRate)
+			switch {
+			case err == nil:
 				continue
-			} else if conns[i] = c.away(err); conns[i] != nil {
+			case !isAway(err) && !errors.Is(err, os.ErrDeadlineExceeded):
 				return gone, fmt.Errorf("slow client %d: %w", i, err)
 			}
+			c.close()
+			conns[i] = nil
 			gone++
 		}
 	}

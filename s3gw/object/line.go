@@ -24,7 +24,7 @@ type lineKey struct{}
 // where half of them are sent (tcp_stream_memory_free in net/tcp.h). Without it Linux gives a
 // connection up to 4 MiB, and a thousand that stall all that its TCP may have (tcp_mem), so that
 // honest ones crawl. Half as many cost a tenth more CPU time of a large answer.
-const unsentMost = 4 * pieceMost
+const unsentMost = 2 * pieceMost
 
 // OnConnection is for http.Server's ConnContext. Without it nobody knows how much a client's
 // connection takes, and what is written to one that stalls is held until StallAfter.
@@ -42,8 +42,23 @@ func OnConnection(ctx context.Context, c net.Conn) context.Context {
 	}
 	_ = raw.Control(func(fd uintptr) { // what refuses it is no TCP, and has bounds of its own
 		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, unsentMost)
+		if onThisHost(c) {
+			_ = unix.SetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, unpaced)
+		}
 	})
 	return context.WithValue(ctx, lineKey{}, line(socket{raw}))
+}
+
+// unpaced is the congestion control of a client on this host, which has no line that could be
+// congested. bbr, the default of many hosts, paces all the same: that is a third of the CPU time of
+// a large answer. This one every kernel has, and allows to everybody (net/ipv4/tcp_cong.c).
+const unpaced = "reno"
+
+// onThisHost reports whether both ends of a connection are.
+func onThisHost(c net.Conn) bool {
+	at, _ := c.LocalAddr().(*net.TCPAddr)
+	from, _ := c.RemoteAddr().(*net.TCPAddr)
+	return at != nil && from != nil && (from.IP.IsLoopback() || from.IP.Equal(at.IP))
 }
 
 // socket is the line of a TCP connection.

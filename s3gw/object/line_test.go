@@ -18,6 +18,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/hearthfs/hearth"
 )
 
@@ -206,6 +208,37 @@ func TestStalledCrowd(t *testing.T) {
 	}
 }
 
+func TestWhoIsOnThisHost(t *testing.T) {
+	// A client is on this host if it comes from the loopback, or from the address that it goes to.
+	for _, c := range []struct {
+		at, from string
+		want     bool
+	}{
+		{"127.0.0.1", "127.0.0.1", true}, {"127.0.0.1", "127.0.0.9", true}, {"::1", "::1", true}, {"10.0.0.1", "10.0.0.1", true},
+		{"10.0.0.1", "10.0.0.2", false}, {"fe80::1", "fe80::2", false}, {"", "", false},
+	} {
+		if got := onThisHost(ends{at: c.at, from: c.from}); got != c.want {
+			t.Errorf("%+v: %v", c, got)
+		}
+	}
+}
+
+// ends is a connection that has addresses; without them it is no TCP.
+type ends struct {
+	net.Conn
+	at, from string
+}
+
+func (e ends) LocalAddr() net.Addr  { return tcp(e.at) }
+func (e ends) RemoteAddr() net.Addr { return tcp(e.from) }
+
+func tcp(ip string) net.Addr {
+	if ip == "" {
+		return &net.UnixAddr{}
+	}
+	return &net.TCPAddr{IP: net.ParseIP(ip)}
+}
+
 func TestRoomOfASocket(t *testing.T) {
 	// A connection has room until it is full, then it is waited for until the deadline, or until
 	// the client takes something; and one that was closed is no wait. With TLS it is the same.
@@ -232,6 +265,13 @@ func TestRoomOfASocket(t *testing.T) {
 		x, _ := OnConnection(t.Context(), asked).Value(lineKey{}).(line)
 		if x == nil {
 			t.Fatal("nobody can be asked")
+		}
+		if err := x.(socket).raw.Control(func(fd uintptr) {
+			if got, err := unix.GetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION); got != unpaced || err != nil {
+				t.Errorf("a client on this host is sent to by %q, %v", got, err)
+			}
+		}); err != nil {
+			t.Error(err)
 		}
 		written := 0
 		for {

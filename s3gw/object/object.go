@@ -15,7 +15,7 @@
 //
 // Nobody waits for a slow client. What answers hold of blocks at once is bounded by a share of the
 // Pool, which is only tried: who gets none of it is written copies, 64 KiB at a time. Before a
-// piece is written, at most 256 KiB, the kernel is asked whether the connection has room for it;
+// piece is written, at most 512 KiB, the kernel is asked whether the connection has room for it;
 // one that has none for 100 ms has its block given back, and holds nothing until there is room,
 // for a copy then. A client that takes nothing within StallAfter is cut off, and so is one whose
 // bytes cannot be had in the midst: every answer tells its length, so no short one looks whole.

@@ -16,7 +16,7 @@ const (
 	// pieceFirst and pieceMost are how much is written at once, in bytes: little before
 	// anything is known of the client. What is no longer than pieceFirst is written unasked.
 	pieceFirst = 64 << 10
-	pieceMost  = 256 << 10
+	pieceMost  = 512 << 10
 	// slowAfter is how long a block is kept for a client whose connection has no room: longer
 	// than the next is read in. What is copied for it then is pieceSlow, which is verified as one.
 	slowAfter = 100 * time.Millisecond
