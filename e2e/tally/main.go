@@ -1,6 +1,6 @@
 // Tally reads `go test -json` from standard input, shows what failed with its
-// output, and ends with one table of the scenarios of all runs, how long they took
-// from the first event on, and the line "N passed, N failed, N skipped". With -add
+// output, and ends with one table of the scenarios of all runs, what failed and its
+// last words, how long they took from the first event on, and the line "N passed, N failed, N skipped". With -add
 // FILE it adds its counts to those in FILE, so that several runs end in one sum. It
 // exits 1 when a test or a package failed, when no test ran, or when they took
 // longer than -most.
@@ -27,6 +27,7 @@ type tally struct {
 	passed, failed, skipped int
 	output                  map[string]*strings.Builder
 	table                   []string // rows of scenarios, with tabs between cells
+	failures                []string // what failed, with its last words
 	began, ended            time.Time
 }
 
@@ -73,6 +74,9 @@ func (t *tally) sum(out io.Writer, most time.Duration) bool {
 		fmt.Fprintf(w, "\nscenario\tsize\torigin\tduration\tresult\n%s\n", strings.Join(t.table, ""))
 		_ = w.Flush() // where standard output is gone, the exit code says the rest
 	}
+	for _, f := range t.failures {
+		fmt.Fprintf(out, "\nfailed: %s", f)
+	}
 	took := time.Duration(0)
 	if !t.began.IsZero() {
 		took = t.ended.Sub(t.began)
@@ -111,6 +115,7 @@ func (t *tally) take(e event, verbose bool) {
 	case "fail", "build-fail":
 		if top || e.Test == "" && !t.explained(e.Package) {
 			t.failed++
+			t.failures = append(t.failures, key+"\n"+lastWords(t.output[key]))
 		}
 		fmt.Printf("FAIL %s\n%s", key, t.output[key])
 	default:
@@ -123,6 +128,22 @@ func (t *tally) take(e event, verbose bool) {
 	if e.Action == "pass" {
 		delete(t.output, key)
 	}
+}
+
+// mostWords lines are the last words of a test.
+const mostWords = 8
+
+// lastWords are what a test said last before its clean-up, which tells what its processes printed.
+func lastWords(all *strings.Builder) string {
+	if all == nil {
+		return ""
+	}
+	said, _, found := strings.Cut(all.String(), ": output of ")
+	if found { // in the midst of a line
+		said = said[:strings.LastIndexByte(said, '\n')+1]
+	}
+	lines := strings.SplitAfter(strings.TrimRight(said, "\n"), "\n")
+	return strings.Join(lines[max(0, len(lines)-mostWords):], "") + "\n"
 }
 
 // counts tells whether a test is one of those that are counted: a function, or a

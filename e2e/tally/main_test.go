@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -38,6 +39,28 @@ func TestTheSumIsOfAllRuns(t *testing.T) {
 				t.Errorf("%s: the table:\n%s", name, &out)
 			}
 		})
+	}
+}
+
+func TestTheLastWordsOfWhatFailed(t *testing.T) {
+	// What a test said last stands at the end of all, without what its processes printed.
+	var all strings.Builder
+	for i := range 20 {
+		fmt.Fprintf(&all, "    x_test.go:%d: said %d\n", i, i)
+	}
+	all.WriteString("    x_test.go:99: it is wrong\n    env_test.go:182: output of hearth-1 [mount]:\n        mounted\n--- FAIL: TestX (1.00s)\n")
+	tally := &tally{output: map[string]*strings.Builder{"p TestX": &all}}
+	tally.take(event{Action: "fail", Package: "p", Test: "TestX"}, false)
+	tally.take(event{Action: "fail", Package: "q", Test: "TestSilent"}, false)
+	var out strings.Builder
+	tally.sum(&out, 0)
+	want := "\nfailed: p TestX\n"
+	for i := 13; i < 20; i++ {
+		want += fmt.Sprintf("    x_test.go:%d: said %d\n", i, i)
+	}
+	want += "    x_test.go:99: it is wrong\n\nfailed: q TestSilent\n"
+	if !strings.Contains(out.String(), want) {
+		t.Errorf("%s\nwant %s", &out, want)
 	}
 }
 
