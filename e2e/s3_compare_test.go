@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -25,7 +26,8 @@ func sameAnswer(a s3Ask, origin, here *s3Answer, written bool) string {
 	if origin.status >= 400 {
 		// Of errors clients read status and code. Messages are people's, and an error that is
 		// told before the origin is asked has our words and none of its headers.
-		if a.method != http.MethodHead && origin.code() != here.code() {
+		// Where the origin's code is its status it is its framework's: the request was not understood.
+		if a.method != http.MethodHead && origin.code() != here.code() && origin.code() != strconv.Itoa(origin.status) {
 			return fmt.Sprintf("code %q, and here %q: %.400s\n and here: %.400s", origin.code(), here.code(), origin.body, here.body)
 		}
 		return ""

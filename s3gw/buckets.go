@@ -32,7 +32,11 @@ func (g *Gateway) shown(ctx context.Context, bucket string) ([]Link, error) {
 		if links := g.bucket(bucket); len(links) > 0 { // by the one before
 			return links[0], nil
 		}
-		return g.o.Other(ctx, bucket)
+		l, err := g.o.Other(ctx, bucket)
+		if err == nil {
+			g.others.Store(l.Name, true)
+		}
+		return l, err
 	})
 	var asked *origin.Error
 	switch {
@@ -53,7 +57,7 @@ func noBucket(cause error) error {
 func (x *exchange) create() error {
 	all := x.o.Links()
 	switch {
-	case slices.ContainsFunc(all, func(l Link) bool { return l.Bucket == x.asks.Bucket }):
+	case slices.ContainsFunc(all, func(l Link) bool { return l.Bucket == x.asks.Bucket && !x.other(l) }):
 		return fault.New("BucketAlreadyOwnedByYou", "Your previous request to create the named bucket succeeded and you already own it.")
 	case !x.o.Configure:
 		return x.configures()
@@ -64,6 +68,13 @@ func (x *exchange) create() error {
 	}
 	x.links = []Link{{Bucket: x.asks.Bucket, Origin: all[0].Origin}} // no link yet: there are no names to be forgotten
 	return x.passThen(nil, func(*http.Response, error) {})
+}
+
+// other reports whether a link was made because a client named its bucket, which may be gone by
+// now: the account knows.
+func (x *exchange) other(l Link) bool {
+	_, made := x.others.Load(l.Name)
+	return made
 }
 
 const (
@@ -80,9 +91,14 @@ func (x *exchange) service() error {
 	const ownerID = "hearth"
 	var all []listing.Bucket
 	for _, l := range x.o.Links() {
-		all = append(all, listing.Bucket{Name: l.Bucket, Created: x.started})
+		if !x.other(l) {
+			all = append(all, listing.Bucket{Name: l.Bucket, Created: x.started})
+		}
 	}
 	if x.o.Other != nil {
+		if err := x.enter(x.rooms.ways); err != nil {
+			return err
+		}
 		more, err := x.account()
 		if err != nil {
 			return err
@@ -92,7 +108,11 @@ func (x *exchange) service() error {
 	slices.SortStableFunc(all, func(a, b listing.Bucket) int { return strings.Compare(a.Name, b.Name) })
 	all = slices.CompactFunc(all, func(a, b listing.Bucket) bool { return a.Name == b.Name })
 	all = slices.DeleteFunc(all, func(b listing.Bucket) bool { return !x.o.Keys.Sees(x.who.Access, b.Name) })
-	return x.document(listing.AppendBuckets(nil, listing.Owner{ID: ownerID, Name: ownerID}, all))
+	err := x.document(listing.AppendBuckets(nil, listing.Owner{ID: ownerID, Name: ownerID}, all))
+	if x.o.Other != nil {
+		x.how = "passed" // the origin was asked
+	}
+	return err
 }
 
 // account asks for the buckets of the first link's account. What is reserved is left out, and so

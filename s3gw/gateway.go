@@ -103,6 +103,7 @@ type Gateway struct {
 	owners  sync.Map                    // listing.Owner of links' objects, by the link's name
 	work    sync.WaitGroup              // requests under way
 	foreign sync.Map                    // links that are not shown, of which that was told, by name
+	others  sync.Map                    // links that were made because a client named their bucket, by name
 	fine    sync.Map                    // links whose listings tell times to less than a second, by name
 	made    *flight.Twins[string, Link] // by bucket
 	lending *semaphore.Weighted         // bytes of blocks, to batches

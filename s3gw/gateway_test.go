@@ -287,6 +287,12 @@ func TestAllBuckets(t *testing.T) {
 	s.gets(204, "", "root", "DELETE", "/made/k", "")
 	s.gets(204, "", "root", "DELETE", "/made", "")
 	s.gets(404, "", "root", "HEAD", "/made", "")
+	if _, text := s.ask("root", "GET", "/", ""); strings.Contains(text, "<Name>made</Name>") || !strings.Contains(text, "<Name>bucket</Name>") {
+		t.Errorf("the buckets, without the one that was removed: %s", text)
+	}
+	s.gets(200, "", "root", "PUT", "/made", "")
+	s.gets(200, "", "root", "PUT", "/made/k", "of the second")
+	s.gets(200, "of the second", "root", "GET", "/made/k", "")
 	s.server.Stop()
 	s.gets(503, "ServiceUnavailable", "root", "GET", "/unknown/k", "")
 }

@@ -17,21 +17,33 @@ type incoming struct {
 	c  *client
 	in io.Reader
 
-	busy sync.Mutex // held by Read; before mu
-	mu   sync.Mutex // guards the fields below
-	err  error      // with which it ended, io.EOF included
-	left bool       // nobody answers any more, and the client's connection is the server's alone
+	busy   sync.Mutex    // held by Read, and guards waited and got; before mu
+	waited time.Duration // for the client, since got
+	got    int           // bytes, fewer than leastPiece
+	mu     sync.Mutex    // guards the fields below
+	err    error         // with which it ended, io.EOF included
+	left   bool          // nobody answers any more, and the client's connection is the server's alone
 }
 
-// Read waits for the client as long as its patience is. It is called by the origin's side, which may
+// leastPiece bytes of a body are to come while a client is waited for as long as patience is: one
+// that trickles would keep a way to the origin for as long as it likes.
+const leastPiece = 64 << 10
+
+// Read waits for the client as long as its patience is, for each leastPiece; an origin that takes
+// its time is not the client's. It is called by the origin's side, which may
 // go on with it while the answer is on its way, and after.
 func (b *incoming) Read(p []byte) (int, error) {
 	b.busy.Lock()
 	defer b.busy.Unlock()
-	if !b.deadline(time.Now().Add(b.c.patience)) {
+	begun := time.Now()
+	if !b.deadline(begun.Add(b.c.patience - b.waited)) {
 		return 0, http.ErrBodyReadAfterClose
 	}
 	n, err := b.in.Read(p)
+	b.waited += time.Since(begun)
+	if b.got += n; b.got >= leastPiece {
+		b.waited, b.got = 0, 0
+	}
 	if err == nil {
 		return n, nil
 	}
@@ -39,7 +51,7 @@ func (b *incoming) Read(p []byte) (int, error) {
 		b.deadline(time.Time{}) // from here on net/http reads, to see the client go away
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		err = fault.Of(err, "RequestTimeout", "Nothing of the body came for %v.", b.c.patience)
+		err = fault.Of(err, "RequestTimeout", "Less than %d KiB of the body came in %v.", leastPiece>>10, b.c.patience)
 	}
 	b.mu.Lock()
 	b.err = err

@@ -444,10 +444,14 @@ func TestAnOriginThatCannotBeAskedIsTold(t *testing.T) {
 }
 
 func TestSlowClientsAreCut(t *testing.T) {
-	// One that takes nothing of its answer is cut, one that sends nothing of its body is told so;
-	// one that is merely slow has all of it.
-	g := play(t, Options{Patience: 100 * time.Millisecond}, func(w http.ResponseWriter, r *http.Request) {
+	// One that takes nothing of its answer is cut, one that sends nothing of its body, or a byte now
+	// and then, is told so; whom the origin keeps waiting is not.
+	const patience = 100 * time.Millisecond
+	g := play(t, Options{Patience: patience}, func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == "PUT" {
+			if r.ContentLength > 1<<20 {
+				<-time.After(3 * patience) // as long as it takes its time
+			}
 			_, _ = io.Copy(io.Discard, r.Body)
 			return
 		}
@@ -471,6 +475,30 @@ func TestSlowClientsAreCut(t *testing.T) {
 	if o := <-g.done; o.status != 400 {
 		t.Errorf("%+v", o)
 	}
+	trickler := g.dial(t)
+	trickler.send("PUT /bucket/k HTTP/1.1\nHost: h\nContent-Length: 100000\n\n")
+	tick := time.NewTicker(patience / 5)
+	defer tick.Stop()
+	late := time.After(100 * patience)
+	for cut := false; !cut; {
+		select {
+		case <-tick.C:
+			trickler.send("x")
+		case o := <-g.done:
+			if cut = true; o.status != 400 {
+				t.Errorf("a byte now and then: %+v", o)
+			}
+		case <-late:
+			t.Fatal("a byte now and then is waited for")
+		}
+	}
+	waiting := g.dial(t)
+	waiting.send("PUT /bucket/k HTTP/1.1\nHost: h\nContent-Length: 8000000\n\n")
+	waiting.send(strings.Repeat("x", 8_000_000))
+	if head := waiting.head(); !strings.Contains(head, "200 OK") {
+		t.Errorf("kept waiting by the origin: %q", head)
+	}
+	<-g.done
 }
 
 func TestWhatIsLeftOfABodyIsNoRequest(t *testing.T) {
