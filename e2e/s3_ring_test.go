@@ -37,20 +37,27 @@ func s3Ring(e *env) {
 		clients = append(clients, c)
 	}
 	longest := time.Duration(0)
-	for i, want := range []string{"first", "second, and longer", "", "third", ""} {
-		writer := i % len(nodes)
-		ask := s3Ask{method: "PUT", bucket: r.o.bucket, path: "/shared/name", body: want}
+	const name, copied = "/shared/name", "/copies/name"
+	for i, w := range []struct{ method, path, want string }{
+		{"PUT", name, "first"}, {"PUT", name, "second, and longer"}, {"DELETE", name, ""}, {"PUT", name, "third"}, {"COPY", copied, "third"}, {"DELETE", name, ""},
+		{"DELETE", copied, ""},
+	} {
+		writer, want := i%len(nodes), w.want
+		ask := s3Ask{method: w.method, bucket: r.o.bucket, path: w.path, body: want}
 		status := http.StatusOK
-		if want == "" {
-			ask.method, status = "DELETE", http.StatusNoContent
+		switch w.method {
+		case "COPY":
+			ask.method, ask.body, ask.header = "PUT", "", http.Header{"X-Amz-Copy-Source": {r.o.bucket + name}}
+		case "DELETE":
+			status = http.StatusNoContent
 		}
 		e.wants(clients[writer], status, ask)
 		wrote := time.Now()
-		get := s3Ask{method: "GET", bucket: r.o.bucket, path: "/shared/name"}
+		get := s3Ask{method: "GET", bucket: r.o.bucket, path: w.path}
 		sees := func(j int) bool {
 			got, err := clients[j].do(e.ctx, get)
 			e.must(err, "ask %s", nodes[j].name)
-			data, err := os.ReadFile(filepath.Join(nodes[j].dir, "shared/name"))
+			data, err := os.ReadFile(filepath.Join(nodes[j].dir, w.path))
 			if want == "" {
 				return got.status == http.StatusNotFound && os.IsNotExist(err)
 			}
@@ -58,7 +65,7 @@ func s3Ring(e *env) {
 		}
 		if !sees(writer) {
 			got, err := clients[writer].do(e.ctx, get)
-			_, stat := os.Stat(filepath.Join(nodes[writer].dir, "shared/name"))
+			_, stat := os.Stat(filepath.Join(nodes[writer].dir, w.path))
 			e.Errorf("write %d: %s, through which it was written, does not show it: then its endpoint says %v, %v, and its mount %v", i, nodes[writer].name, got, err, stat)
 		}
 		for j := range nodes {

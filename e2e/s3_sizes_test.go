@@ -131,8 +131,8 @@ func sized(e *env, out string, size, key int, prefix string) map[string]int64 {
 	return all
 }
 
-// getters are clients that download a large object by ranges, several at a time, but for mc,
-// which reads it in one piece.
+// getters are clients that download a large object by ranges, several at a time, but for mc and
+// s3cmd, which read it in one piece.
 func (p *endpoint) getters(o *server) map[string]func(key, to string) {
 	all := map[string]func(key, to string){
 		"aws":   func(key, to string) { p.aws(o, "s3", "cp", "--only-show-errors", "s3://"+o.bucket+"/"+key, to) },
@@ -144,6 +144,7 @@ func (p *endpoint) getters(o *server) map[string]func(key, to string) {
 			p.rclone(o, "copyto", "--multi-thread-streams", "8", "--multi-thread-cutoff", "16M", "hearth:"+o.bucket+"/"+key, to)
 		}
 		all["mc"] = func(key, to string) { p.mc(o, "cp", "--quiet", "hearth/"+o.bucket+"/"+key, to) }
+		all["s3cmd"] = func(key, to string) { p.s3cmd(o, "get", "s3://"+o.bucket+"/"+key, to) }
 	}
 	return all
 }
@@ -252,6 +253,7 @@ func (p *endpoint) putters(o *server) []putter {
 			p.rclone(o, "copyto", "--s3-upload-cutoff", "10M", "--s3-chunk-size", "8M", from, rclone+key)
 		}, func(key string) { p.rclone(o, "deletefile", rclone+key) }},
 		{"mc", func(from, key string) { p.mc(o, "cp", "--quiet", from, mc+key) }, func(key string) { p.mc(o, "rm", "--quiet", mc+key) }},
+		{"s3cmd", func(from, key string) { p.s3cmd(o, "put", "--multipart-chunk-size-mb=15", from, s3+key) }, func(key string) { p.s3cmd(o, "del", s3+key) }},
 	}
 	if p.level < full {
 		return all[:1] // boto3's are s3-boto3's, and make setup-full brings the others

@@ -21,7 +21,7 @@ func s3Scenarios() []scenario {
 		{name: "s3-differential", from: core, limit: 3 * time.Minute, origin: "versitygw", size: differential, run: s3Differential},
 		{name: "s3-attacks", from: all, limit: 3 * time.Minute, origin: "versitygw", size: is("what no honest client sends"), run: s3Attacks},
 		{name: "s3-a-rename", from: all, limit: 3 * time.Minute, origin: "versitygw", size: is("50 files"), run: s3aRename},
-		{name: "s3-ring", from: all, limit: 3 * time.Minute, origin: "versitygw behind the fault proxy", size: is("3 nodes, 5 writes"), run: s3Ring, root: true},
+		{name: "s3-ring", from: all, limit: 3 * time.Minute, origin: "versitygw behind the fault proxy", size: is("3 nodes, 7 writes"), run: s3Ring, root: true},
 	}
 	list = append(overBoth(s3Uses()), list...)
 	for i := range list {
@@ -115,9 +115,37 @@ func s3Commands(e *env, o *server) {
 		e.Errorf("s3cmd ls: %s", out)
 	}
 	s3.s3cmd(o, "del", "s3://"+o.bucket+"/put/by-s3cmd")
+	s3.aws(o, "s3", "cp", "--only-show-errors", "s3://"+o.bucket+"/"+f.Path, "s3://"+o.bucket+"/copied/by-aws")
+	if there, err := os.ReadFile(filepath.Join(h.dir, "copied/by-aws")); err != nil || string(there) != string(got) {
+		e.Errorf("what aws copied in the bucket: %d bytes of %d, %v", len(there), len(got), err)
+	}
+	if e.level == full {
+		s3cmdSyncs(e, s3, h, o, list)
+	}
 	url := strings.TrimSpace(s3.aws(o, "s3", "presign", "s3://"+o.bucket+"/"+f.Path))
 	if out := s3.uses(o, "curl", "-sSf", url); hearthtest.Check([]byte(out), f.Path, 0, 0) != nil {
 		e.Errorf("curl of a presigned URL: %d bytes", len(out))
 	}
 	h.quit()
+}
+
+// s3cmdSyncs has s3cmd bring one of the directories here, bring it back to another place, and do
+// both again when nothing has changed.
+func s3cmdSyncs(e *env, s3 *endpoint, h *hearth, o *server, list []hearthtest.File) {
+	e.Helper()
+	dir := filepath.Dir(list[0].Path) + "/"
+	var in []hearthtest.File
+	for _, f := range list {
+		if strings.HasPrefix(f.Path, dir) {
+			in = append(in, f)
+		}
+	}
+	to := e.path("synced-by-s3cmd")
+	e.must(os.MkdirAll(filepath.Join(to, dir), 0o755), "make a directory")
+	for range 2 {
+		s3.s3cmd(o, "sync", "s3://"+o.bucket+"/"+dir, filepath.Join(to, dir)+"/")
+		e.good("synced by s3cmd", epoch(to, in, 1, 2, 0))
+		s3.s3cmd(o, "sync", filepath.Join(to, dir)+"/", "s3://"+o.bucket+"/back-by-s3cmd/"+dir)
+		e.good("synced back by s3cmd, in the mount", epoch(filepath.Join(h.dir, "back-by-s3cmd"), in, 1, 2, 0))
+	}
 }

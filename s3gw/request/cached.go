@@ -203,7 +203,7 @@ func lists(a param, v2 bool) bool {
 	case "continuation-token":
 		return v2 && a.escaped != ""
 	case "fetch-owner":
-		return v2 && a.escaped == "false"
+		return v2 && (a.escaped == "false" || a.escaped == "true")
 	case "marker":
 		return !v2 && plain(a.value())
 	}

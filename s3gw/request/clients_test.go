@@ -10,7 +10,7 @@ import (
 
 func TestRealClients(t *testing.T) {
 	// What boto3 1.43, aws 1.45, mc, rclone and s3cmd sent to MinIO for copies, listings, ranges and deletes, head by head, is understood,
-	// and each plain read of theirs is Cached. (mc asks for owners in its listings, which pass.)
+	// and each plain read of theirs is Cached.
 	text, err := os.ReadFile("testdata/clients.txt")
 	if err != nil {
 		t.Fatal(err)
