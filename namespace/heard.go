@@ -57,12 +57,12 @@ func (t *Tree) heard(ctx context.Context, dir hearth.Directory, segment string, 
 	}
 	defer d.release()
 	at := t.clock.Now() - old.Milliseconds()
-	if _, older := t.older(d, segment, at); segment != "" && !older {
-		t.passOn(dir, segment, old)
-		return
-	}
 	if segment == "" {
 		t.listHeard(ctx, d, at)
+		return
+	}
+	if _, older := t.older(d, segment, at); !older {
+		t.passOn(dir, segment, old)
 		return
 	}
 	t.askAgain(ctx, d, segment, at, false)
