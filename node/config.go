@@ -141,6 +141,9 @@ func (c *Config) checkLinks(add func(string, error)) {
 		taken[p] = true
 		_, err = parseFreshness(l.Freshness)
 		add(key+".freshness", err)
+		if err := s3gw.Configurable(l.Origin.URL, c.S3.Listen); l.Configure && err != nil {
+			add(key+".configure", usage("%v", err))
+		}
 	}
 }
 

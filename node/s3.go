@@ -49,12 +49,9 @@ func (n *Node) buckets() (all []s3gw.Link) {
 		if !ok {
 			continue
 		}
-		x := s3gw.Link{Name: l.name, Bucket: o.Bucket(), Prefix: l.prefix, Region: o.Region(), Fresh: l.freshness.Bound, Origin: o}
-		switch l.freshness.Mode {
-		case namespace.Immutable:
+		x := s3gw.Link{Name: l.name, Bucket: o.Bucket(), Prefix: l.prefix, Region: o.Region(), Fresh: l.freshness.Bound, Configure: l.Configure, Origin: o}
+		if l.freshness.Mode == namespace.Immutable {
 			x.Fresh = -1
-		case namespace.Strict:
-			x.Fresh = 0
 		}
 		all = append(all, x)
 	}

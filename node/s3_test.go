@@ -90,6 +90,18 @@ func TestBucketsAsHosts(t *testing.T) {
 	}
 }
 
+func TestALinkWhoseBucketIsConfigured(t *testing.T) {
+	// A link says that its bucket may be configured, and the node shows it so: the request gets to
+	// the bucket, which lacks a checksum; without, it is refused here.
+	const tags = "<Tagging><TagSet></TagSet></Tagging>"
+	for may, want := range map[bool]string{true: "Content-MD5", false: "links[].configure"} {
+		s := shows(t, bucket(t, nil), func(c *Config) { c.Links[0].Configure = may })
+		if status, text := s.ask("PUT", "", "/data?tagging", tags); status/100 != 4 || !strings.Contains(text, want) {
+			t.Errorf("configure %v: %d %s", may, status, text)
+		}
+	}
+}
+
 func TestTheMostDeletesOfARequest(t *testing.T) {
 	// A thousand keys are deleted by one request, some of them in directories that are known and one that
 	// was never there; one key more than that is refused as a whole.

@@ -121,6 +121,7 @@ func TestNodesThatCannotBe(t *testing.T) {
 		"below 16 MiB":   {Cache: Cache{RAM: Size{Bytes: 1 << 20}}},
 		"neither s3://":  {Links: []Link{{Origin: Origin{URL: "ftp://x"}}}, Cache: Cache{NoDisk: true}, Admin: Admin{Socket: "-", Listen: "-"}},
 		"fuse abilities": {FuseWithout: []string{"wings"}},
+		"no S3 clients":  {Links: []Link{{Origin: Origin{URL: "s3://a"}, Configure: true}}},
 		"freshness":      {Links: []Link{{Origin: Origin{URL: "s3://a"}, Freshness: "soon"}}},
 		"no absolute":    {Mounts: []Mount{{Dir: "a"}}},
 		"cannot be strict": {Links: []Link{{Path: "/a", Origin: Origin{URL: "s3://a"}, Freshness: "strict"}},
@@ -139,7 +140,7 @@ func TestNodesThatCannotBe(t *testing.T) {
 func TestProblemsAreAllNamed(t *testing.T) {
 	// Everything that cannot be meant is found at once, each with the place that it has in the file.
 	c := Config{
-		Links: []Link{{Path: "/", Origin: Origin{URL: "s3://a"}}, {Path: "/x", Origin: Origin{URL: "nonsense"}}, {Path: "x/", Freshness: "soon"}},
+		Links: []Link{{Path: "/", Origin: Origin{URL: "s3://a"}}, {Path: "/x", Origin: Origin{URL: "nonsense"}}, {Path: "x/", Freshness: "soon", Configure: true}},
 		Cache: Cache{RAM: Size{Bytes: 1}, Disks: []Disk{{Path: "/d"}, {}}}, FuseWithout: []string{"wings"},
 		Mounts: []Mount{{Dir: "/m", Freshness: "bounded(60s)"}, {Dir: "/m"}, {Dir: "/n", Freshness: "strict"}, {}},
 	}
@@ -150,7 +151,7 @@ func TestProblemsAreAllNamed(t *testing.T) {
 			t.Errorf("%s has no error", p.Key)
 		}
 	}
-	want := []string{"links[1].origin", "links[2]", "links[2]", "links[2].freshness", "cache.ram", "cache.disks[1]", "fuse.without", "mounts[1]", "mounts[2]", "mounts[3]"}
+	want := []string{"links[1].origin", "links[2]", "links[2]", "links[2].freshness", "links[2].configure", "cache.ram", "cache.disks[1]", "fuse.without", "mounts[1]", "mounts[2]", "mounts[3]"}
 	if !slices.Equal(keys, want) {
 		t.Errorf("problems at %q, want %q", keys, want)
 	}

@@ -71,7 +71,7 @@ type Options struct {
 	Keys *keys.Keys
 	// Domains are names under which buckets are hosts; none: they are in the path alone.
 	Domains []string
-	// Configure passes on what configures buckets.
+	// Configure passes on what configures buckets, whatever their links say.
 	Configure bool
 	// CORS are the rules for pages in browsers; none: those of the bucket are told with what is
 	// passed on, and no preflight is answered.
@@ -209,7 +209,7 @@ func (x *exchange) serve() error {
 	case request.Write:
 		return x.write()
 	case request.Configure:
-		if !x.o.Configure {
+		if !x.o.Configure && !x.configurable(x.links[0]) {
 			return x.configures()
 		}
 		return x.write()
@@ -218,7 +218,7 @@ func (x *exchange) serve() error {
 }
 
 func (x *exchange) configures() error {
-	return fault.New("AccessDenied", "%s configures a bucket: this endpoint passes that on only where s3.configure is true", x.asks.Operation)
+	return fault.New("AccessDenied", "%s configures a bucket: this endpoint passes that on only where s3.configure is true, or links[].configure of its link", x.asks.Operation)
 }
 
 // preflight answers a browser.

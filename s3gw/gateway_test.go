@@ -2,6 +2,8 @@ package s3gw
 
 import (
 	"context"
+	"crypto/md5"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"net/http"
@@ -124,6 +126,21 @@ func TestPartsOfABucket(t *testing.T) {
 	s.gets(409, "BucketAlreadyOwnedByYou", "root", "PUT", "/bucket", "")
 	s.gets(409, "BucketAlreadyOwnedByYou", "mine", "PUT", "/bucket", "")
 	s.gets(403, "AccessDenied", "other", "PUT", "/bucket", "")
+}
+
+func TestBucketsThatMayBeConfigured(t *testing.T) {
+	// One link lets its bucket be configured, another does not, and one to a part of a bucket cannot.
+	s := newStand(t, nil, shownLink{bucket: "bucket", prefix: "x/", configure: true}, shownLink{bucket: "bucket2"}, shownLink{bucket: "bucket3", configure: true})
+	const tags = "<Tagging><TagSet><Tag><Key>a</Key><Value>b</Value></Tag></TagSet></Tagging>"
+	sum := md5.Sum([]byte(tags))
+	s.gets(403, "only a part", "root", "PUT", "/bucket?tagging", tags)
+	s.gets(403, "links[].configure", "root", "PUT", "/bucket2?tagging", tags)
+	s.gets(403, "links[].configure", "root", "PUT", "/new", "")
+	s.gets(403, "AccessDenied", "reader", "PUT", "/bucket3?tagging", tags)
+	s.gets(204, "", "root", "PUT", "/bucket3?tagging", tags, "Content-Md5: "+base64.StdEncoding.EncodeToString(sum[:]))
+	s.gets(200, "<Key>a</Key>", "root", "GET", "/bucket3?tagging", "")
+	s.gets(403, "links[].configure", "root", "DELETE", "/bucket2", "")
+	s.gets(204, "", "root", "DELETE", "/bucket3", "")
 }
 
 func TestWritesAreSeenAtOnce(t *testing.T) {

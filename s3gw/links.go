@@ -3,6 +3,7 @@ package s3gw
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -31,6 +32,8 @@ type Link struct {
 	Region string
 	// Fresh is how long names are believed; 0: not at all, negative: for ever.
 	Fresh time.Duration
+	// Configure passes on what configures the bucket, though Options.Configure may not.
+	Configure bool
 	// Origin is where the bucket is.
 	Origin Origin
 }
@@ -70,6 +73,25 @@ func clashing(links []Link) error {
 func clash(a, b Link) error {
 	return fmt.Errorf("s3.listen: the links %q and %q lead to buckets of one name, %s, at two origins (%s, %s), and S3 clients tell buckets by their names: give both links the same endpoint if it is one bucket, or show one of them at a node of its own",
 		a.Name, b.Name, a.Bucket, a.Origin.Account(), b.Origin.Account())
+}
+
+// configurable reports whether a link of a bucket's whole lets clients configure it.
+func (g *Gateway) configurable(one Link) bool {
+	return slices.ContainsFunc(g.o.Links(), func(l Link) bool {
+		return l.Configure && l.Prefix == "" && l.Bucket == one.Bucket && l.Origin.Account() == one.Origin.Account()
+	})
+}
+
+// Configurable reports why a link to this URL cannot let clients configure its bucket; nil: it can.
+func Configurable(url, listen string) error {
+	bucket, ok := strings.CutPrefix(url, "s3://")
+	switch {
+	case listen == "":
+		return errors.New("configure: this node answers no S3 clients: say where (s3.listen), or take this setting away")
+	case !ok || strings.Contains(strings.TrimRight(bucket, "/"), "/"):
+		return fmt.Errorf("configure: only a link to a whole bucket, s3://BUCKET, can let clients configure it, and %s is none", url)
+	}
+	return nil
 }
 
 // reaches reports whether the origin of a link can read a bucket that a copy names.

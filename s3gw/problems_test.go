@@ -12,3 +12,14 @@ func TestDomainsThatNobodyCouldMean(t *testing.T) {
 		}
 	}
 }
+
+func TestLinksThatCannotBeConfigured(t *testing.T) {
+	for url, right := range map[string]bool{"s3://bucket": true, "s3://bucket/": true, "s3://bucket/part": false, "s3://bucket/part/": false, "file:///dir": false, "": false} {
+		if err := Configurable(url, ":0"); (err == nil) != right {
+			t.Errorf("%q: %v", url, err)
+		}
+		if Configurable(url, "") == nil {
+			t.Errorf("%q can be configured where nobody asks", url)
+		}
+	}
+}

@@ -54,6 +54,7 @@ type shownLink struct {
 	bucket, prefix string
 	freshness      namespace.Freshness
 	account        string // that its origin says it is of; "": the server's
+	configure      bool
 }
 
 // standard is what most stands have: a key that may all, one that may read, one that may write
@@ -159,7 +160,7 @@ func (s *stand) add(ctx context.Context, l shownLink) (Link, error) {
 		shut(o)
 		return Link{}, err
 	}
-	made := Link{Name: name, Bucket: l.bucket, Prefix: l.prefix, Region: s.server.Region, Fresh: time.Minute, Origin: &road{s, o.(*origin.S3), l.account}}
+	made := Link{Name: name, Bucket: l.bucket, Prefix: l.prefix, Region: s.server.Region, Fresh: time.Minute, Configure: l.configure, Origin: &road{s, o.(*origin.S3), l.account}}
 	switch l.freshness.Mode {
 	case namespace.Immutable:
 		made.Fresh = -1

@@ -21,6 +21,8 @@ type Link struct {
 	// FailStale answers EIO instead of the last known names once the origin cannot
 	// be asked.
 	FailStale bool `json:"fail_stale,omitempty"`
+	// Configure passes on what S3 clients would configure the bucket by; S3.Configure does so for all.
+	Configure bool `json:"configure,omitempty"`
 }
 
 // Origin is how to reach a bucket. Credentials come from where the AWS tools

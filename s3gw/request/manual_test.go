@@ -38,7 +38,7 @@ func meaning(q *Request) string {
 	case Write:
 		return "written to the bucket, and seen at once"
 	case Configure:
-		return "refused; passed with `s3.configure`"
+		return "refused; passed with `configure`"
 	case Own:
 		return "answered by the endpoint"
 	}

@@ -181,6 +181,8 @@ func linkParams() []Param {
 			set: with(freshness, func(s *Settings) *string { return &link(s).Freshness })},
 		{Key: "links[].stale_if_error", Kind: "bool", Default: "true", Help: "show the last known names while the origin cannot be asked, instead of EIO",
 			set: with(negated, func(s *Settings) *bool { return &link(s).FailStale })},
+		{Key: "links[].configure", Kind: "bool", Default: "s3.configure", Help: "pass on what S3 clients configure its bucket by, such as policies and lifecycle rules",
+			set: with(parseBool, func(s *Settings) *bool { return &link(s).Configure })},
 	}
 	return append(rows, originOf("links[].origin", "", func(s *Settings) *config.Origin { return &link(s).Origin })...)
 }

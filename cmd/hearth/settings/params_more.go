@@ -122,7 +122,7 @@ func s3Params() []Param {
 			set: with(parseHosts, func(s *Settings) *[]string { return &s.S3.Domains })},
 		{Key: "s3.all_buckets", Flag: "s3-all-buckets", Kind: "bool", Default: "false", Help: "every bucket of the origin's account, each cached from its first use on",
 			set: with(parseBool, func(s *Settings) *bool { return &s.S3.AllBuckets })},
-		{Key: "s3.configure", Flag: "s3-configure", Kind: "bool", Default: "false", Help: "pass on what configures buckets, such as policies and lifecycle rules",
+		{Key: "s3.configure", Flag: "s3-configure", Kind: "bool", Default: "false", Help: "pass on what configures buckets, such as policies and lifecycle rules; links[].configure does so for one",
 			set: with(parseBool, func(s *Settings) *bool { return &s.S3.Configure })},
 		{Key: "s3.access_log", Flag: "s3-access-log", Kind: "path", Default: "none", Help: "file that gets a line for each request, as of Amazon's server access log",
 			set: with(text, func(s *Settings) *string { return &s.S3.AccessLog })},
