@@ -170,7 +170,8 @@ func TestChunksWrong(t *testing.T) {
 		"bad size":          {"x" + raw[1:], "InvalidChunkSizeError"},
 		"negative":          {"-" + raw, "InvalidChunkSizeError"},
 		"huge":              {"ffffffffffffffff" + raw[1:], "InvalidChunkSizeError"},
-		"more than told":    {"6" + raw[1:], "InvalidChunkSizeError"},
+		"more than told":    {"6" + raw[1:], "IncompleteBody"},
+		"a chunk too many":  {s.chunked([]string{"hel", "lo", "x"}), "IncompleteBody"},
 		"long header":       {strings.Repeat("0", maxChunkHeader) + raw, "InvalidRequest"},
 		"endless header":    {strings.Repeat("0", 100000), "InvalidRequest"},
 		"no signature":      {"5\r\nhello\r\n0\r\n\r\n", "InvalidRequest"},
@@ -200,7 +201,7 @@ func TestChunksWrong(t *testing.T) {
 }
 
 func TestTrailersWrong(t *testing.T) {
-	// A trailer that was not announced, is missing, twice, of a wrong length, or too long is refused though it is signed; and a checksum that is not that of
+	// A trailer that was not announced, is missing, twice, no well-formed checksum, or too long is refused though it is signed; and a checksum that is not that of
 	// the payload, where the payload is read here.
 	sum := "x-amz-checksum-crc32:" + crcOfHello
 	for name, c := range map[string]struct {
@@ -212,11 +213,15 @@ func TestTrailersWrong(t *testing.T) {
 		"missing":       {[]string{sum}, []string{}, "MalformedTrailerError", "MalformedTrailerError"},
 		"another":       {[]string{sum}, []string{"x-amz-checksum-crc32c:" + crcOfHello}, "MalformedTrailerError", "MalformedTrailerError"},
 		"twice":         {[]string{sum}, []string{sum, sum}, "MalformedTrailerError", "MalformedTrailerError"},
-		"short":         {[]string{sum}, []string{sum[:24]}, "MalformedTrailerError", "MalformedTrailerError"},
+		"short":         {[]string{sum}, []string{sum[:24]}, "InvalidRequest", "InvalidRequest"},
+		"longer":        {[]string{sum}, []string{"x-amz-checksum-crc32:AAAAAAAAAAA="}, "InvalidRequest", "InvalidRequest"},
+		"no base64":     {[]string{sum}, []string{"x-amz-checksum-crc32:!!!!!!=="}, "InvalidRequest", "InvalidRequest"},
+		"no padding":    {[]string{sum}, []string{"x-amz-checksum-crc32:AAAAAAAA"}, "InvalidRequest", "InvalidRequest"},
+		"a byte more":   {[]string{"x-amz-checksum-sha1:x"}, []string{"x-amz-checksum-sha1:qvTGHdzF6KLavt4PO0gs2a6pQ00A"}, "InvalidRequest", "InvalidRequest"},
 		"long":          {[]string{sum}, []string{sum, "x:" + strings.Repeat("x", maxTrailer)}, "InvalidRequest", "InvalidRequest"},
 		"no trailer":    {[]string{sum}, []string{"hello"}, "InvalidRequest", "InvalidRequest"},
 		"wrong":         {[]string{"x-amz-checksum-crc32:AAAAAA=="}, []string{"x-amz-checksum-crc32:AAAAAA=="}, "", "BadDigest"},
-		"wrong sha1":    {[]string{"x-amz-checksum-sha1:x"}, []string{"x-amz-checksum-sha1:qvTGHdzF6KLavt4PO0gs2a6pQ00A"}, "", "BadDigest"},
+		"wrong sha1":    {[]string{"x-amz-checksum-sha1:x"}, []string{"x-amz-checksum-sha1:AvTGHdzF6KLavt4PO0gs2a6pQ00="}, "", "BadDigest"},
 		"right sha1":    {[]string{"x-amz-checksum-sha1:x"}, []string{"x-amz-checksum-sha1:qvTGHdzF6KLavt4PO0gs2a6pQ00="}, "", ""},
 		"right sha256":  {[]string{"x-amz-checksum-sha256:x"}, []string{"x-amz-checksum-sha256:LPJNul+wow4m6DsqxbninhsWHlwfp0JecwQzYpOLmCQ="}, "", ""},
 		"right crc32c":  {[]string{"x-amz-checksum-crc32c:x"}, []string{"x-amz-checksum-crc32c:mnG7TA=="}, "", ""},

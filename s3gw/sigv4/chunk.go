@@ -135,7 +135,7 @@ func (c *chunkReader) header() error {
 		return fault.New("InvalidChunkSizeError", "The size of a chunk is not a hexadecimal number")
 	}
 	if int64(n) > c.left {
-		return fault.New("InvalidChunkSizeError", "The chunks hold more bytes than x-amz-decoded-content-length")
+		return fault.New("IncompleteBody", "The chunks hold more bytes than x-amz-decoded-content-length")
 	}
 	if c.signed() {
 		value, ok := bytes.CutPrefix(signature, []byte("chunk-signature="))
@@ -263,8 +263,8 @@ func (c *chunkReader) keep(name, value string) error {
 		if name != announced || c.trailer[name] != "" {
 			continue
 		}
-		if n := sumLength(name); n != 0 && n != len(value) {
-			break
+		if !wellFormed(name, value) {
+			return fault.New("InvalidRequest", "Value for %s trailing header is invalid.", name)
 		}
 		if c.trailer == nil {
 			c.trailer = map[string]string{}
@@ -272,7 +272,7 @@ func (c *chunkReader) keep(name, value string) error {
 		c.trailer[name] = value
 		return nil
 	}
-	return fault.New("MalformedTrailerError", "The trailer %q was not announced in x-amz-trailer, is there twice, or has no checksum's length", strings.ToValidUTF8(name, "?"))
+	return fault.New("MalformedTrailerError", "The trailer %q was not announced in x-amz-trailer, or is there twice", strings.ToValidUTF8(name, "?"))
 }
 
 // line reads a line of at most most bytes and gives it without its line end.

@@ -15,24 +15,39 @@ import (
 // Amazon at least 8 KiB.
 const frameSize = 1 << 20
 
-// sumLength is the number of characters of a checksum in a header, in base64; 0: not known.
-// Names: "Checking object integrity" in Amazon's S3 user guide.
-func sumLength(name string) int {
+// sumSize is the number of bytes of a checksum; 0: not known. Names: "Checking object integrity"
+// in Amazon's S3 user guide.
+func sumSize(name string) int {
 	switch name {
 	case "x-amz-checksum-crc32", "x-amz-checksum-crc32c":
-		return 8
+		return crc32.Size
 	case "x-amz-checksum-crc64nvme", "x-amz-checksum-xxhash64", "x-amz-checksum-xxhash3":
-		return 12
+		return 8
 	case "x-amz-checksum-md5", "x-amz-checksum-xxhash128":
-		return 24
+		return 16
 	case "x-amz-checksum-sha1":
-		return 28
+		return sha1.Size
 	case "x-amz-checksum-sha256":
-		return 44
+		return sha256.Size
 	case "x-amz-checksum-sha512":
-		return 88
+		return 64
 	}
 	return 0
+}
+
+// sumLength is the number of characters of a checksum in a header, in base64; 0: not known.
+func sumLength(name string) int { return base64.StdEncoding.EncodedLen(sumSize(name)) }
+
+// wellFormed says whether a value can be the checksum of that name; of a name that is not known
+// any can. A value of another length would not be of the length that was told to the origin, and
+// cannot go on; it is the fault that Amazon tells of one that is no base64.
+func wellFormed(name, value string) bool {
+	size := sumSize(name)
+	if size == 0 {
+		return true
+	}
+	sum, err := base64.StdEncoding.DecodeString(value)
+	return err == nil && len(sum) == size && len(value) == sumLength(name)
 }
 
 // checksum is one that is computed while a payload is read.
