@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"github.com/minio/minio-go/v7/pkg/credentials"
 
@@ -241,7 +242,8 @@ func (f *forward) place() place {
 }
 
 // refused finds what an answer says against the signature, which is ours and not the client's. The
-// answer stays readable.
+// answer stays readable. Of a key that is no UTF-8 MinIO finds each signature wrong, the client's
+// own too, for it signs U+FFFD in its place: that is its answer, and our key is as good as before.
 func (f *forward) refused(p *passage) error {
 	switch p.resp.StatusCode {
 	case http.StatusMovedPermanently, http.StatusTemporaryRedirect, http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden:
@@ -251,6 +253,9 @@ func (f *forward) refused(p *passage) error {
 	text, _ := io.ReadAll(io.LimitReader(p.in, 64<<10)) // an error shows again behind it
 	p.in = io.MultiReader(bytes.NewReader(text), p.in)
 	e := readError(&http.Response{StatusCode: p.resp.StatusCode, Header: p.resp.Header, Body: io.NopCloser(bytes.NewReader(text))})
+	if e.Code == "SignatureDoesNotMatch" && !utf8.ValidString(f.key) {
+		return nil
+	}
 	switch e.Code {
 	case "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "ExpiredTokenException", "InvalidToken", "RequestTimeTooSkewed",
 		"AuthorizationHeaderMalformed", "PermanentRedirect", "TemporaryRedirect", "XAdminUserNotFound":

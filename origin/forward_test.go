@@ -206,24 +206,26 @@ func TestARealServerTakesWhatIsForwarded(t *testing.T) {
 
 func TestWhatIsAgainstOurSignatureIsNoAnswer(t *testing.T) {
 	// A client is not told that Hearth's own key is wrong, nor sent elsewhere; that it may not is
-	// an answer, which stays readable.
+	// an answer, which stays readable, and so is what MinIO has for a key that is no UTF-8: no
+	// signature of such a one is right to it.
 	var code atomic.Value
 	s := forwarder(t, Config{Region: "us-east-1"}, func(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusForbidden)
 		fmt.Fprintf(w, "<Error><Code>%s</Code></Error>", code.Load())
 	})
 	for _, c := range []struct {
-		code string
-		ours bool
-	}{{"AccessDenied", false}, {"SignatureDoesNotMatch", true}, {"InvalidAccessKeyId", true}} {
+		code, key string
+		ours      bool
+	}{{"AccessDenied", "k", false}, {"SignatureDoesNotMatch", "k", true}, {"SignatureDoesNotMatch", "%C3%A4", true}, {"InvalidAccessKeyId", "k", true},
+		{"SignatureDoesNotMatch", "bad%FF", false}, {"InvalidAccessKeyId", "bad%FF", true}} {
 		code.Store(c.code)
-		resp, err := s.Forward(t.Context(), client(t, "GET /bucket/k HTTP/1.1\nHost: h\n\n"), "bucket", "k")
+		resp, err := s.Forward(t.Context(), client(t, "GET /bucket/"+c.key+" HTTP/1.1\nHost: h\n\n"), "bucket", c.key)
 		if (err != nil) != c.ours || err != nil && !Away(err) {
 			t.Errorf("%s: %v", c.code, err)
 		}
 		if err == nil {
-			if _, text := answerOf(t, resp, err); !strings.Contains(text, "AccessDenied</Code></Error>") {
-				t.Error(text)
+			if status, text := answerOf(t, resp, err); status != http.StatusForbidden || !strings.Contains(text, c.code+"</Code></Error>") {
+				t.Errorf("%s of %s: %d %s", c.code, c.key, status, text)
 			}
 		}
 	}
