@@ -65,8 +65,7 @@ func (p *endpoint) wire(c *s3Client, a s3Ask, body string, change ...string) str
 }
 
 // s3Attacks sends what no honest client sends. Afterwards all is as it was.
-func s3Attacks(e *env) {
-	o := e.exclusive()
+func s3Attacks(e *env, o *server) {
 	e.must(o.CreateBucket(e.ctx, "other"), "make another bucket")
 	h, s3 := e.serveS3(o, fmt.Sprintf("max_connections: %d, max_requests: %d", mostClients, mostRequests))
 	good := newS3Client(e, s3.url, s3.access, s3.secret)

@@ -6,8 +6,10 @@ import (
 	"encoding/xml"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -30,10 +32,19 @@ type s3Ask struct {
 	method, bucket, path, query string
 	header                      http.Header
 	body                        string
+	form                        *payload // of the body on its way; nil: as it is
+	presigned                   bool     // by its URL, and not by a header
 }
 
 func (a s3Ask) String() string {
-	return fmt.Sprintf("%s /%s%.100s?%s %v %.80q", a.method, a.bucket, a.path, a.query, a.header, a.body)
+	text := fmt.Sprintf("%s /%s%.100s?%s %v %.80q", a.method, a.bucket, a.path, a.query, a.header, a.body)
+	if a.form != nil {
+		text += fmt.Sprintf(" as %+v", *a.form)
+	}
+	if a.presigned {
+		text += " presigned"
+	}
+	return text
 }
 
 // s3Answer is what came of one.
@@ -82,11 +93,42 @@ func (c *s3Client) request(ctx context.Context, a s3Ask) (*http.Request, error) 
 			r.Body = http.NoBody
 		}
 	}
+	if a.presigned {
+		return r, c.presign(r)
+	}
 	if r.Header.Get("X-Amz-Content-Sha256") == "" {
 		r.Header.Set("X-Amz-Content-Sha256", "UNSIGNED-PAYLOAD")
 	}
 	c.signer.Any(r, credentials.Value{AccessKeyID: c.access, SecretAccessKey: c.secret}, "us-east-1", time.Now())
+	if a.form != nil {
+		_, last, _ := strings.Cut(r.Header.Get("Authorization"), "Signature=")
+		body := a.form.body(&chunkSigner{c.secret, r.Header.Get("X-Amz-Date"), last}, a.body)
+		r.Body, r.ContentLength = io.NopCloser(strings.NewReader(body)), int64(len(body))
+	}
 	return r, nil
+}
+
+// presign signs a request in its URL, for five minutes, together with its x-amz-* headers.
+func (c *s3Client) presign(r *http.Request) error {
+	q, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return err
+	}
+	names, lines := []string{"host"}, "host:"+r.URL.Host+"\n"
+	for _, name := range slices.Sorted(maps.Keys(r.Header)) {
+		if lower := strings.ToLower(name); strings.HasPrefix(lower, "x-amz-") {
+			names, lines = append(names, lower), lines+lower+":"+r.Header.Get(name)+"\n"
+		}
+	}
+	now := time.Now().UTC().Format(stamp)
+	scope := now[:8] + "/us-east-1/s3/aws4_request"
+	for name, value := range map[string]string{"Algorithm": "AWS4-HMAC-SHA256", "Credential": c.access + "/" + scope, "Date": now, "Expires": "300", "SignedHeaders": strings.Join(names, ";")} {
+		q.Set("X-Amz-"+name, value)
+	}
+	query := strings.ReplaceAll(q.Encode(), "+", "%20")
+	canonical := strings.Join([]string{r.Method, sign.Encode(r.URL.Path, true), query, lines, strings.Join(names, ";"), "UNSIGNED-PAYLOAD"}, "\n")
+	r.URL.RawQuery = query + "&X-Amz-Signature=" + seal(c.secret, now[:8], "AWS4-HMAC-SHA256\n"+now+"\n"+scope+"\n"+sumOf(canonical))
+	return nil
 }
 
 // do sends a request and reads all of its answer.

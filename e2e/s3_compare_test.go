@@ -110,7 +110,10 @@ func free(name string, document bool) bool {
 		"X-Amz-Tagging-Count",      // may be a minute old where tags are changed (package s3gw/object)
 		"X-Amz-Access-Point-Alias": // that a bucket is none; HeadBucket is answered without asking, and MinIO does not say it
 		return true
-	case "Content-Length", "Transfer-Encoding": // of a document that two programs wrote
+	case "X-Ratelimit-Limit", "X-Ratelimit-Remaining", "Strict-Transport-Security", "Vary", "X-Content-Type-Options", "X-Xss-Protection": // MinIO's own, of itself and to browsers
+		return true
+	case "Content-Length", "Transfer-Encoding", // of a document that two programs wrote
+		"Accept-Ranges": // which MinIO says of documents too, that have none
 		return document
 	}
 	return false

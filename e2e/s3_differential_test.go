@@ -22,7 +22,7 @@ const (
 	s3Seed    = "HEARTH_S3_SEED"
 	seedOfAll = 1
 	// mostDifferences are told; more are of the same kind mostly.
-	mostDifferences = 40
+	mostDifferences = 4000
 )
 
 // twins are a bucket behind the endpoint and one at the origin that must stay equal. Reads ask
@@ -42,8 +42,7 @@ type twins struct {
 type twoUploads struct{ path, origin, here string }
 
 // s3Differential sends generated requests both ways and compares the answers.
-func s3Differential(e *env) {
-	o := e.exclusive()
+func s3Differential(e *env, o *server) {
 	e.must(o.CreateBucket(e.ctx, twinBucket), "make the twin")
 	h, s3 := e.serveS3(o)
 	seed := uint64(seedOfAll)
@@ -116,11 +115,14 @@ func worse() []string {
 	return []string{"..", ".", "../x", "d", "d/a/under", "plain/under", "nul%00l", "nl%0A", strings.Repeat("k", 300)}
 }
 
-// aliases are paths that versitygw takes for other keys (request.Alias), those whose keys no
-// XML can carry, and one that is longer than Amazon takes. They are read alone.
+// aliases are paths that versitygw takes for other keys (request.Alias).
 func aliases() []string {
-	return []string{"ctl%01", "bad%FF", "a//b", "/lead", "a/../plain", "a/./b", "a/..", "d//", strings.Repeat("k/", 600)}
+	return []string{"a//b", "/lead", "d//a", "sp%20ace//in%20dir", "a/../plain", "a/./b", "a/..", "d//", "//plain"}
 }
+
+// unlisted are those whose keys no XML can carry, and one that is longer than Amazon takes. They are
+// read alone.
+func unlisted() []string { return []string{"ctl%01", "bad%FF", strings.Repeat("k/", 600)} }
 
 func one[T any](t *twins, of ...T) T { return of[t.rng.IntN(len(of))] }
 
@@ -130,7 +132,7 @@ func (t *twins) chance(n int) bool { return t.rng.IntN(n) == 0 }
 func (t *twins) key() string {
 	switch {
 	case t.chance(12):
-		return one(t, slices.Concat(worse(), aliases())...)
+		return one(t, slices.Concat(worse(), aliases(), unlisted())...)
 	case t.chance(15):
 		return fmt.Sprintf("none/%d", t.rng.IntN(3))
 	}
@@ -213,7 +215,7 @@ func (t *twins) put(key string) s3Ask {
 // object reads one, whole or not, on conditions or without.
 func (t *twins) object() s3Ask {
 	key := t.key()
-	a := s3Ask{method: one(t, "GET", "GET", "HEAD"), bucket: "data", path: "/" + key, header: http.Header{}}
+	a := s3Ask{method: one(t, "GET", "GET", "HEAD"), bucket: "data", path: "/" + key, header: http.Header{}, presigned: t.chance(6)}
 	if t.chance(3) {
 		n, m := t.rng.IntN(3000), t.rng.IntN(3000)
 		a.header.Set("Range", one(t, fmt.Sprintf("bytes=%d-%d", n, n+m), fmt.Sprintf("bytes=%d-", n), fmt.Sprintf("bytes=-%d", n), "bytes=0-0", "bytes=-0", "bytes=5-2", "bytes=a-b", "bytes=0-1,3-4", "lines=1-2",
@@ -270,7 +272,7 @@ func (t *twins) list() {
 		q.Set("list-type", one(t, "2", "2", "2", "2", "2", "2", "2", "2", "3", ""))
 	}
 	t.listParameters(q, v2)
-	a := s3Ask{method: "GET", bucket: "data", query: strings.ReplaceAll(q.Encode(), "+", "%20")}
+	a := s3Ask{method: "GET", bucket: "data", query: strings.ReplaceAll(q.Encode(), "+", "%20"), presigned: t.chance(10)}
 	var origin, here *s3Answer
 	next := func(p page) s3Ask { return a.following(q, p) }
 	ask, askHere := a, a
@@ -383,7 +385,7 @@ func markers(p *page) []*string {
 // change writes, copies or deletes.
 func (t *twins) change() s3Ask {
 	key := t.key()
-	for slices.Contains(aliases(), key) {
+	for slices.Contains(unlisted(), key) {
 		key = t.key()
 	}
 	a := s3Ask{method: "PUT", bucket: "data", path: "/" + key, header: http.Header{}}
@@ -423,7 +425,7 @@ func (t *twins) change() s3Ask {
 			a.header.Set("X-Amz-Sdk-Checksum-Algorithm", "CRC32")
 		}
 	default:
-		a = t.put(key)
+		a = t.dress(t.put(key), slices.Contains(t.keys, key))
 	}
 	return a
 }
@@ -476,6 +478,9 @@ func (t *twins) multipart() {
 		}
 	case 0, 1, 2:
 		a.method, query, a.body = "PUT", fmt.Sprintf("partNumber=%s&uploadId=", one(t, "1", "1", "1", "2", "0", "10001", "x")), t.data()
+		if strings.HasPrefix(query, "partNumber=1&") {
+			a = t.dress(a, true)
+		}
 	case 3:
 		a.method = "GET"
 	case 4:

@@ -3,11 +3,8 @@ package e2e
 import (
 	"crypto/hmac"
 	"crypto/sha256"
-	"encoding/base64"
-	"encoding/binary"
 	"encoding/hex"
 	"fmt"
-	"hash/crc32"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -27,9 +24,9 @@ func mac(key []byte, text string) []byte {
 	return h.Sum(nil)
 }
 
-// seal signs a text by the endpoint's key, for a day.
-func (p *endpoint) seal(day, text string) string {
-	key := []byte("AWS4" + p.secret)
+// seal signs a text by a secret, for a day.
+func seal(secret, day, text string) string {
+	key := []byte("AWS4" + secret)
 	for _, part := range []string{day, "us-east-1", "s3", "aws4_request"} {
 		key = mac(key, part)
 	}
@@ -47,7 +44,7 @@ func (p *endpoint) presign(method, path string, at time.Time, seconds int) strin
 	scope := now[:8] + "/us-east-1/s3/aws4_request"
 	query := fmt.Sprintf("X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=%s&X-Amz-Date=%s&X-Amz-Expires=%d&X-Amz-SignedHeaders=host", url.QueryEscape(p.access+"/"+scope), now, seconds)
 	canonical := fmt.Sprintf("%s\n%s\n%s\nhost:%s\n\nhost\nUNSIGNED-PAYLOAD", method, path, query, strings.TrimPrefix(p.url, "http://"))
-	return path + "?" + query + "&X-Amz-Signature=" + p.seal(now[:8], "AWS4-HMAC-SHA256\n"+now+"\n"+scope+"\n"+sumOf(canonical))
+	return path + "?" + query + "&X-Amz-Signature=" + seal(p.secret, now[:8], "AWS4-HMAC-SHA256\n"+now+"\n"+scope+"\n"+sumOf(canonical))
 }
 
 // plainly sends a request that has its signature, if any, in its target.
@@ -90,22 +87,11 @@ func (p *endpoint) chunked(c *s3Client, key, text string, decoded int, trailer b
 	return ask, func(head string) string {
 		at := regexp.MustCompile(`(?i)x-amz-date: (\S+)`).FindStringSubmatch(head)[1]
 		last := regexp.MustCompile(`Signature=([0-9a-f]{64})`).FindStringSubmatch(head)[1]
-		next := func(kind string, sums ...string) string {
-			last = p.seal(at[:8], kind+"\n"+at+"\n"+at[:8]+"/us-east-1/s3/aws4_request\n"+last+"\n"+strings.Join(sums, "\n"))
-			return last
+		form := payload{signed: true, size: max(1, len(text)/2)}
+		if trailer {
+			form.trailer = "x-amz-checksum-crc32:" + checksum("x-amz-checksum-crc32", text)
 		}
-		body := ""
-		for _, chunk := range []string{text[:len(text)/2], text[len(text)/2:], ""} {
-			body += fmt.Sprintf("%x;chunk-signature=%s\r\n%s", len(chunk), next("AWS4-HMAC-SHA256-PAYLOAD", nothingSum, sumOf(chunk)), chunk)
-			if chunk != "" {
-				body += "\r\n"
-			}
-		}
-		if !trailer {
-			return body + "\r\n"
-		}
-		line := "x-amz-checksum-crc32:" + base64.StdEncoding.EncodeToString(binary.BigEndian.AppendUint32(nil, crc32.ChecksumIEEE([]byte(text))))
-		return body + line + "\r\nx-amz-trailer-signature:" + next("AWS4-HMAC-SHA256-TRAILER", sumOf(line+"\n")) + "\r\n\r\n"
+		return form.framed(&chunkSigner{p.secret, at, last}, text)
 	}
 }
 
