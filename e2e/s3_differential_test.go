@@ -12,11 +12,14 @@ import (
 	"os"
 	"slices"
 	"strings"
+
+	"github.com/hearthfs/hearth/origin/sign"
 )
 
 const (
 	// twinBucket gets what the endpoint's bucket gets, straight from the client.
 	twinBucket = "twin"
+	noBucket   = "no-such-bucket"
 	// s3Seed replays the requests of a run. Only a full run draws a seed: the others send the
 	// same requests each time, so that one that fails tells of the change that it was run for.
 	s3Seed    = "HEARTH_S3_SEED"
@@ -36,20 +39,21 @@ type twins struct {
 	uploads      []twoUploads
 	asked, wrong int
 	kinds        map[string]int
+	minio        bool // is the origin; else versitygw
 }
 
 // twoUploads is a multipart upload of both buckets.
 type twoUploads struct{ path, origin, here string }
 
 // s3Differential sends generated requests both ways and compares the answers.
-func s3Differential(e *env, o *server) {
+func s3Differential(e *env, o *server, minio bool) {
 	e.must(o.CreateBucket(e.ctx, twinBucket), "make the twin")
 	h, s3 := e.serveS3(o)
 	seed := uint64(seedOfAll)
 	if e.level == full || os.Getenv(s3Seed) != "" {
 		seed = e.seed(s3Seed)
 	}
-	t := &twins{env: e, rng: rand.New(rand.NewPCG(seed, 9)), keys: oddPaths(), etags: map[string]string{}, kinds: map[string]int{},
+	t := &twins{env: e, rng: rand.New(rand.NewPCG(seed, 9)), keys: oddPaths(), etags: map[string]string{}, kinds: map[string]int{}, minio: minio,
 		origin: newS3Client(e, o.Endpoint, o.access, o.secret), here: newS3Client(e, s3.url, s3.access, s3.secret)}
 	for i := range differentialSteps(e.level) {
 		switch x := t.rng.IntN(10); {
@@ -112,8 +116,12 @@ func oddPaths() []string {
 
 // worse are paths that an origin may refuse, or take for another one.
 func worse() []string {
-	return []string{"..", ".", "../x", "d", "d/a/under", "plain/under", "nul%00l", "nl%0A", strings.Repeat("k", 300)}
+	return append(parents(), "..", ".", "../x", "nul%00l", "nl%0A", strings.Repeat("k", 300))
 }
+
+// parents lie above or below keys that are there. What lies below an object MinIO refuses to take,
+// and where it was there before, it does not list it: there they are read alone.
+func parents() []string { return []string{"d", "d/a/under", "plain/under"} }
 
 // aliases are paths that versitygw takes for other keys (request.Alias).
 func aliases() []string {
@@ -254,7 +262,7 @@ func (t *twins) object() s3Ask {
 // subresource asks for what the endpoint does not know itself.
 func (t *twins) subresource() s3Ask {
 	if t.chance(3) {
-		return s3Ask{method: one(t, "GET", "GET", "GET", "HEAD"), bucket: one(t, "data", "data", "data", "no-such-bucket"),
+		return s3Ask{method: one(t, "GET", "GET", "GET", "HEAD"), bucket: one(t, "data", "data", "data", noBucket),
 			query: one(t, "location", "location", "location", "uploads", "uploads", "versioning", "uploads", "versions", "acl", "policy", "tagging", "cors", "object-lock", "ownershipControls", "lifecycle", "website", "encryption", "policyStatus", "notification", "")}
 	}
 	a := s3Ask{method: "GET", bucket: "data", path: "/" + t.key(), query: one(t, "acl", "tagging", "attributes", "uploadId=none", "retention", "legal-hold", "versionId=null")}
@@ -385,7 +393,7 @@ func markers(p *page) []*string {
 // change writes, copies or deletes.
 func (t *twins) change() s3Ask {
 	key := t.key()
-	for slices.Contains(unlisted(), key) {
+	for slices.Contains(unlisted(), key) || t.minio && slices.Contains(parents(), key) {
 		key = t.key()
 	}
 	a := s3Ask{method: "PUT", bucket: "data", path: "/" + key, header: http.Header{}}
@@ -425,7 +433,7 @@ func (t *twins) change() s3Ask {
 			a.header.Set("X-Amz-Sdk-Checksum-Algorithm", "CRC32")
 		}
 	default:
-		a = t.dress(t.put(key), slices.Contains(t.keys, key))
+		a = t.dress(t.put(key), slices.Contains(t.keys, key) && !t.chance(3))
 	}
 	return a
 }
@@ -479,7 +487,7 @@ func (t *twins) multipart() {
 	case 0, 1, 2:
 		a.method, query, a.body = "PUT", fmt.Sprintf("partNumber=%s&uploadId=", one(t, "1", "1", "1", "2", "0", "10001", "x")), t.data()
 		if strings.HasPrefix(query, "partNumber=1&") {
-			a = t.dress(a, true)
+			a = t.dress(a, !t.chance(3))
 		}
 	case 3:
 		a.method = "GET"
@@ -513,17 +521,35 @@ func (t *twins) parts(u twoUploads) string {
 	return b + "</CompleteMultipartUpload>"
 }
 
-// equal compares the buckets when all is done.
+// equal compares the buckets when all is done: their listings, and a HEAD of each key, of the
+// bucket at the origin and at the endpoint, and of the twin.
 func (t *twins) equal() {
 	t.Helper()
-	lists := map[string][]string{}
+	lists, keys := map[string][]string{}, map[string]bool{}
 	for _, bucket := range []string{"data", twinBucket} {
 		answer := t.wants(t.origin, http.StatusOK, s3Ask{method: "GET", bucket: bucket, query: "list-type=2"})
 		for _, o := range pageOf(answer).Contents {
 			lists[bucket] = append(lists[bucket], fmt.Sprint(o))
+			keys[sign.Encode(o.Key, true)] = true
 		}
 	}
 	if x, y := strings.Join(lists[twinBucket], "\n"), strings.Join(lists["data"], "\n"); x != y || x == "" {
 		t.Errorf("the twin has\n%s\nand the bucket\n%s", x, y)
+	}
+	for _, key := range t.keys {
+		keys[key] = true
+	}
+	for _, key := range slices.Sorted(maps.Keys(keys)) {
+		a := s3Ask{method: "HEAD", bucket: "data", path: "/" + key, header: http.Header{"X-Amz-Checksum-Mode": {"ENABLED"}}}
+		_, here := t.read(a)
+		twin, err := t.origin.do(t.ctx, s3Ask{method: "HEAD", bucket: twinBucket, path: a.path, header: a.header})
+		t.must(err, "ask for the twin of %s", key)
+		for _, x := range []*s3Answer{twin, here} {
+			x.header.Del("Last-Modified") // written at two times
+			if coding := x.header.Get("Content-Encoding"); coding == "aws-chunked" {
+				x.header.Del("Content-Encoding") // which versitygw keeps, and Amazon and the endpoint take off signed chunks
+			}
+		}
+		t.compare(a, twin, here, true)
 	}
 }

@@ -18,8 +18,8 @@ func s3Scenarios() []scenario {
 		return fmt.Sprintf("%d generated requests, both ways", differentialSteps(l))
 	}
 	list := []scenario{
-		{name: "s3-differential", from: core, limit: 3 * time.Minute, origin: "versitygw", size: differential, run: func(e *env) { s3Differential(e, e.exclusive()) }},
-		{name: "s3-differential-minio", from: full, limit: 3 * time.Minute, origin: "MinIO", size: differential, run: func(e *env) { s3Differential(e, e.minio()) }},
+		{name: "s3-differential", from: core, limit: 3 * time.Minute, origin: "versitygw", size: differential, run: func(e *env) { s3Differential(e, e.exclusive(), false) }},
+		{name: "s3-differential-minio", from: full, limit: 3 * time.Minute, origin: "MinIO", size: differential, run: func(e *env) { s3Differential(e, e.minio(), true) }},
 		{name: "s3-attacks", from: all, limit: 3 * time.Minute, origin: "versitygw", size: is("what no honest client sends"), run: func(e *env) { s3Attacks(e, e.exclusive()) }},
 		{name: "s3-attacks-minio", from: full, limit: 3 * time.Minute, origin: "MinIO", size: is("what no honest client sends"), run: func(e *env) { s3Attacks(e, e.minio()) }},
 		{name: "s3-a-rename", from: all, limit: 3 * time.Minute, origin: "versitygw", size: is("50 files"), run: s3aRename},
