@@ -347,9 +347,7 @@ func (q *inquiry) askOrigin(ctx context.Context, k *knowledge, gate <-chan struc
 func (q *inquiry) fileFirst(ctx context.Context) error {
 	err := q.note(q.askHead(ctx))
 	if err == nil && !q.file.found {
-		if err = q.note(q.askList(ctx)); q.segment == "" {
-			return nil // MinIO refuses prefixes that end in two slashes
-		}
+		err = q.note(q.askList(ctx))
 	}
 	return err
 }
@@ -364,7 +362,7 @@ func (q *inquiry) askHead(ctx context.Context) (a answer) {
 	q.t.stats.heads.Add(1)
 	o, err := q.d.link.Origin.Head(ctx, key)
 	switch {
-	case errors.Is(err, fs.ErrNotExist):
+	case none(err):
 	case err != nil:
 		a.err = fmt.Errorf("look up %s: %w", key, err)
 	default:
@@ -382,11 +380,16 @@ func (q *inquiry) askList(ctx context.Context) (a answer) {
 		a.found = true
 		return nil
 	})
-	if err != nil {
+	if err != nil && !none(err) {
 		a.err = fmt.Errorf("look up %s: %w", prefix, err)
 	}
 	return a
 }
+
+// none reports whether an error is an origin's word that it has no such key, or cannot have it:
+// MinIO refuses to list behind two slashes, where S3A and consoles look beside a directory's
+// marker. That is an answer, and the origin is not away.
+func none(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrInvalid) }
 
 // recovered makes a panic of an origin an error for all who wait.
 func (q *inquiry) recovered(err *error) {

@@ -3,12 +3,14 @@ package namespace
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/namespace/age"
 )
 
 // slashes is an origin that refuses to list behind two slashes, as MinIO does.
@@ -16,7 +18,7 @@ type slashes struct{ *bucket }
 
 func (o *slashes) List(ctx context.Context, q hearth.Listing, each func(hearth.Object) error) error {
 	if strings.HasSuffix(q.Prefix, "//") {
-		return errors.New("refused")
+		return fmt.Errorf("list %s: %w", q.Prefix, fs.ErrInvalid)
 	}
 	return o.bucket.List(ctx, q, each)
 }
@@ -62,5 +64,43 @@ func TestMarkersAreKeysAndNoNames(t *testing.T) {
 	w.tree.Written(context.Background(), "/", "d/")
 	if got := keys("d/"); !slices.Equal(got, []string{"d/", "d/a"}) {
 		t.Errorf("written anew: %q", got)
+	}
+}
+
+func TestARefusedNameIsAnAnswer(t *testing.T) {
+	// An origin that refuses a name of two slashes has answered: there is none, the origin is not away, and the directory before the slashes
+	// stays what it is, however it is asked for.
+	for _, mode := range []Freshness{{Mode: Bounded, Bound: age.DefaultBound}, {Mode: Strict}} {
+		o, away := &slashes{}, []error(nil)
+		w := open(t, func(x *Options) {
+			o.bucket, _ = x.Links[0].Origin.(*bucket)
+			x.Links[0].Origin, x.Links[0].Freshness = o, mode
+			x.Events.Origin = func(_ string, err error) { away = append(away, err) }
+		})
+		w.b.put("d/a", "e", 3)
+		held := make(chan struct{})
+		d := w.resolve("/d")
+		w.settle()
+		w.b.mu.Lock()
+		w.b.onPage = func(prefix string, _ int) { // the listing beside a question is no help
+			if prefix == "d/" && mode.Mode != Strict {
+				<-held
+			}
+		}
+		w.b.mu.Unlock()
+		if _, err := w.tree.File(context.Background(), "/", "d/"); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%v: the marker: %v", mode, err)
+		}
+		if n, err := w.tree.Lookup(context.Background(), d.ID, "%_"); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%v: the name between two slashes: %+v, %v", mode, n, err)
+		}
+		close(held)
+		w.tree.Written(context.Background(), "/", "d//x")
+		if got := w.names("/d"); !slices.Equal(got, []string{"a"}) {
+			t.Errorf("%v: names %q", mode, got)
+		}
+		if n := w.resolve("/d"); n.ID != d.ID || len(away) > 0 {
+			t.Errorf("%v: the directory is %d and was %d; away: %v", mode, n.ID, d.ID, away)
+		}
 	}
 }

@@ -24,8 +24,9 @@ import (
 
 // Origin is what the namespace asks of an object store.
 type Origin interface {
-	// Head returns the object of a key; fs.ErrNotExist when there is none. Any
-	// other error means that the origin cannot be asked now.
+	// Head returns the object of a key; fs.ErrNotExist when there is none, fs.ErrInvalid,
+	// here and from List, when the origin can have none of that name. Any other error means
+	// that it cannot be asked now.
 	Head(ctx context.Context, key string) (hearth.Object, error)
 	// List streams a listing, in key order where it can. An error from each ends
 	// it and is returned.

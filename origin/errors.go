@@ -77,6 +77,9 @@ func readError(resp *http.Response) *Error {
 	} else if line := strings.TrimSpace(string(text)); len(line) < 200 {
 		e.Message = strings.Join(strings.Fields(line), " ")
 	}
+	if e.Code == "" { // the answer to a HEAD has no body
+		e.Code = resp.Header.Get("X-Minio-Error-Code")
+	}
 	e.after = retryAfter(resp.Header.Get("Retry-After"))
 	e.Err = sentinel(e.Status, e.Code)
 	return e
@@ -88,6 +91,8 @@ func sentinel(status int, code string) error {
 		return errors.New("no such bucket")
 	case code == "XAdminUserNotFound": // versitygw answers 404 for an access key that it does not know
 		return fs.ErrPermission
+	case code == "XMinioInvalidObjectName" || code == "XMinioInvalidResourceName":
+		return fs.ErrInvalid
 	case status == http.StatusNotFound:
 		return fs.ErrNotExist
 	case status == http.StatusPreconditionFailed || status == http.StatusRequestedRangeNotSatisfiable:

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -170,6 +171,28 @@ func TestWhatAskingAgainDoesNotCureIsAskedOnce(t *testing.T) {
 	}
 	if err := readCheck(t.Context(), f, &f.object, 1, f.size-1, 1); !errors.Is(err, errLied) {
 		t.Errorf("200 for a part: %v", err)
+	}
+}
+
+func TestANameThatAnOriginCannotHaveIsNoFailure(t *testing.T) {
+	// MinIO refuses names of two slashes by a code of its own, in a header where the answer has no body: that is an answer about the name.
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("X-Minio-Error-Code", "XMinioInvalidObjectName")
+		w.WriteHeader(http.StatusBadRequest)
+		if r.Method != http.MethodHead {
+			_, _ = io.WriteString(w, "<Error><Code>XMinioInvalidObjectName</Code></Error>")
+		}
+	}))
+	t.Cleanup(s.Close)
+	t.Setenv("AWS_ACCESS_KEY_ID", "a")
+	t.Setenv("AWS_SECRET_ACCESS_KEY", "b")
+	o := open(t, Config{URL: "s3://b", Endpoint: s.URL, PathStyle: "on", Region: "us-east-1"})
+	_, head := o.Head(t.Context(), "d//")
+	list := o.List(t.Context(), hearth.Listing{Prefix: "d//", Limit: 1, Recursive: true}, func(hearth.Object) error { return nil })
+	for _, err := range []error{head, list} {
+		if !errors.Is(err, fs.ErrInvalid) || Away(err) {
+			t.Errorf("%v", err)
+		}
 	}
 }
 
