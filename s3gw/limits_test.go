@@ -69,6 +69,65 @@ func TestBodiesThatNeverCome(t *testing.T) {
 	}
 }
 
+func TestHeadersAtTheLimit(t *testing.T) {
+	// A request whose line and headers have as many bytes as may be is answered as any other, also
+	// on a connection that has answered before; with a byte more it is refused, and the connection
+	// ended.
+	s := newStand(t, nil, shownLink{bucket: "bucket"})
+	s.put("bucket", "k", "of k")
+	x, err := s.endpoint(t.Context(), Setup{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer x.Close()
+	s.url = "http://" + x.Summary().Listen
+	sized := func(n int) string {
+		text := s.raw("root", "GET", "/bucket/k", 0)
+		const name = "User-Agent: "
+		text = strings.Replace(text, "\r\n", "\r\n"+name+strings.Repeat("x", n-len(text)-len(name)-2)+"\r\n", 1)
+		if len(text) != n {
+			t.Fatalf("%d bytes and not %d", len(text), n)
+		}
+		return text
+	}
+	if mostHeaders != 16<<10 {
+		t.Errorf("docs/s3.md says 16 KiB, and it is %d", mostHeaders)
+	}
+	for _, c := range []struct {
+		size, status int
+		text         string
+	}{{mostHeaders - 1, 200, "of k"}, {mostHeaders, 200, "of k"}, {mostHeaders + 1, 431, ""}, {mostHeaders + 2000, 431, ""}, {20 << 10, 431, ""}, {1 << 20, 431, ""}} {
+		for _, before := range []int{0, 1} {
+			conn, in := s.dialog("")
+			for i := range before + 1 {
+				size, status, want := c.size, c.status, c.text
+				if i < before {
+					size, status, want = 1000, 200, "of k"
+				}
+				_, _ = io.WriteString(conn, sized(size)) // who is answered before its end may be cut off
+				resp, err := http.ReadResponse(in, nil)
+				if err != nil {
+					t.Errorf("%d bytes after %d requests: %v", size, i, err)
+					break
+				}
+				text, err := io.ReadAll(resp.Body)
+				if err != nil || resp.StatusCode != status || want != "" && string(text) != want {
+					t.Errorf("%d bytes after %d requests: %d, want %d: %.100s, %v", size, i, resp.StatusCode, status, text, err)
+				}
+			}
+			if c.status == 200 {
+				continue
+			}
+			if _, err := in.ReadByte(); err == nil || os.IsTimeout(err) {
+				t.Errorf("%d bytes: the connection goes on: %v", c.size, err)
+			}
+		}
+	}
+	if n := x.Stats().UnderWay; n != 0 {
+		t.Errorf("%d requests are under way", n)
+	}
+}
+
 func TestNoContinueBeforeItIsAllowed(t *testing.T) {
 	// A client that waits for 100 Continue gets it if it may write, and else only the answer.
 	s := newStand(t, nil, shownLink{bucket: "bucket"})
