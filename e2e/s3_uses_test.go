@@ -35,6 +35,7 @@ func s3Uses() []s3Use {
 	return []s3Use{
 		{"s3-boto3", core, is("7 kinds of use"), s3Boto},
 		{"s3-commands", all, is("aws, s3cmd and curl"), s3Commands},
+		{"s3-gateway", all, is("2 nodes, 10 wrong set-ups, 6 transfers at their ends"), s3Gateway},
 		{"s3-rclone", full, is("100 files, 15 new directories"), s3Rclone},
 		{"s3-mc", full, is("100 files, 5 new directories"), s3Mc},
 		{"s3-many-keys", all, func(l level) string { return fmt.Sprintf("%d keys", manyKeys(l)) }, s3ManyKeys},
