@@ -196,9 +196,38 @@ func (t *Tree) tellDoubt(p place, segment string, at int64) {
 
 // holds reports whether any name is known in a directory.
 func (t *Tree) holds(d *directory) bool {
+	n, err := t.count(d, 1)
+	return err == nil && n > 0
+}
+
+// count is how many names are known in a directory; it ends at most.
+func (t *Tree) count(d *directory, most int) (int, error) {
 	var rows store.Rows
-	err := t.db.Scan(&rows, record.NameKey(nil, record.KindEntry, d.hash, ""), record.DirectoryEnd(d.hash), 1)
-	return err == nil && rows.Len() > 0
+	err := t.db.Scan(&rows, record.NameKey(nil, record.KindEntry, d.hash, ""), record.DirectoryEnd(d.hash), most)
+	return rows.Len(), err
+}
+
+// Small reports whether all names right below a prefix of a link's keys are known and are at most
+// so many: whether it is cheaper to list them again than to ask for each. Nobody is asked.
+func (t *Tree) Small(link, prefix string, most int) bool {
+	l := t.links.Load().named(link)
+	if l == nil || !strings.HasPrefix(prefix, l.Prefix) {
+		return false
+	}
+	id, ok, err := t.idOf(place{link: l, path: prefix[len(l.Prefix):]})
+	if !ok || err != nil {
+		return false
+	}
+	d, err := t.dirs.get(t, id)
+	if err != nil {
+		return false
+	}
+	defer d.release()
+	if !d.whole(t) {
+		return false
+	}
+	n, err := t.count(d, most+1)
+	return err == nil && n <= most
 }
 
 // doubtName has what a segment stands for asked for again before it is believed: a file by itself.

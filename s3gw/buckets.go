@@ -1,13 +1,16 @@
 package s3gw
 
 import (
+	"cmp"
 	"context"
 	"encoding/xml"
 	"errors"
 	"io"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/hearthfs/hearth/origin"
@@ -53,12 +56,16 @@ func noBucket(cause error) error {
 }
 
 // create answers CreateBucket. Some clients send it ahead of any upload; a bucket that is shown
-// is there.
+// is there, unless clients may have removed it: the origin knows.
 func (x *exchange) create() error {
+	if x.links = x.all(x.asks.Bucket); len(x.links) > 0 {
+		if !x.mayBeGone(x.links[0]) || !x.asks.Allowed(x.may) {
+			return fault.New("BucketAlreadyOwnedByYou", "Your previous request to create the named bucket succeeded and you already own it.")
+		}
+		return x.write()
+	}
 	all := x.o.Links()
 	switch {
-	case slices.ContainsFunc(all, func(l Link) bool { return l.Bucket == x.asks.Bucket && !x.other(l) }):
-		return fault.New("BucketAlreadyOwnedByYou", "Your previous request to create the named bucket succeeded and you already own it.")
 	case !x.o.Configure:
 		return x.configures()
 	case x.o.Other == nil || len(all) == 0:
@@ -68,6 +75,12 @@ func (x *exchange) create() error {
 	}
 	x.links = []Link{{Bucket: x.asks.Bucket, Origin: all[0].Origin}} // no link yet: there are no names to be forgotten
 	return x.passThen(nil, func(*http.Response, error) {})
+}
+
+// mayBeGone reports whether the bucket of a link may have been removed by clients, which may: then
+// the origin is asked whether it is there.
+func (x *exchange) mayBeGone(l Link) bool {
+	return x.o.Configure || x.configurable(l) || x.other(l)
 }
 
 // other reports whether a link was made because a client named its bucket, which may be gone by
@@ -89,17 +102,17 @@ const (
 func (x *exchange) service() error {
 	x.unread()
 	const ownerID = "hearth"
-	var all []listing.Bucket
-	for _, l := range x.o.Links() {
-		if !x.other(l) {
-			all = append(all, listing.Bucket{Name: l.Bucket, Created: x.started})
-		}
+	q, err := listing.ParseBuckets(x.r.URL.RawQuery)
+	if err != nil {
+		return err
 	}
+	all, asked := x.standing()
 	if x.o.Other != nil {
+		asked = true
 		if err := x.enter(x.rooms.ways); err != nil {
 			return err
 		}
-		more, err := x.account()
+		more, err := x.account(q.Region)
 		if err != nil {
 			return err
 		}
@@ -108,23 +121,74 @@ func (x *exchange) service() error {
 	slices.SortStableFunc(all, func(a, b listing.Bucket) int { return strings.Compare(a.Name, b.Name) })
 	all = slices.CompactFunc(all, func(a, b listing.Bucket) bool { return a.Name == b.Name })
 	all = slices.DeleteFunc(all, func(b listing.Bucket) bool { return !x.o.Keys.Sees(x.who.Access, b.Name) })
-	err := x.document(listing.AppendBuckets(nil, listing.Owner{ID: ownerID, Name: ownerID}, all))
-	if x.o.Other != nil {
-		x.how = "passed" // the origin was asked
+	err = x.document(q.Append(nil, listing.Owner{ID: ownerID, Name: ownerID}, all))
+	if asked {
+		x.how = "passed"
 	}
 	return err
 }
 
-// account asks for the buckets of the first link's account. What is reserved is left out, and so
+// standing are the links' buckets. Of those that clients may have removed the origin is asked.
+func (x *exchange) standing() (all []listing.Bucket, asked bool) {
+	var links []Link // one of each bucket
+	for _, l := range x.o.Links() {
+		if !x.other(l) && x.o.Keys.Sees(x.who.Access, l.Bucket) && !slices.ContainsFunc(links, func(b Link) bool { return b.Bucket == l.Bucket }) {
+			links = append(links, l)
+		}
+	}
+	gone := make([]bool, len(links))
+	var work sync.WaitGroup
+	room := make(chan struct{}, atOnce)
+	for i, l := range links {
+		if !x.mayBeGone(l) {
+			continue
+		}
+		asked = true
+		room <- struct{}{}
+		work.Go(func() {
+			gone[i] = x.isGone(l)
+			<-room
+		})
+	}
+	work.Wait()
+	for i, l := range links {
+		if !gone[i] {
+			all = append(all, listing.Bucket{Name: l.Bucket, Created: x.started, Region: region(l)})
+		}
+	}
+	return all, asked
+}
+
+// isGone asks the origin whether it has a link's bucket no more. Where that cannot be told it has.
+func (x *exchange) isGone(l Link) bool {
+	ctx, cancel := context.WithTimeout(x.r.Context(), bucketsWithin)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodHead, "/", nil)
+	if err != nil {
+		return false
+	}
+	answer, err := l.Origin.Forward(ctx, r, l.Bucket, "")
+	if err != nil {
+		return false
+	}
+	_ = answer.Body.Close()
+	return answer.StatusCode == http.StatusNotFound
+}
+
+// account asks for the buckets of the first link's account, or those in a region. What is reserved is left out, and so
 // is what XML or a path could not carry.
-func (x *exchange) account() ([]listing.Bucket, error) {
+func (x *exchange) account(in string) ([]listing.Bucket, error) {
 	links := x.o.Links()
 	if len(links) == 0 {
 		return nil, nil
 	}
 	ctx, cancel := context.WithTimeout(x.r.Context(), bucketsWithin)
 	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "/", nil)
+	query := ""
+	if in != "" {
+		query = "?" + url.Values{"bucket-region": {in}}.Encode()
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "/"+query, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -141,6 +205,7 @@ func (x *exchange) account() ([]listing.Bucket, error) {
 			Bucket []struct {
 				Name         string
 				CreationDate time.Time
+				BucketRegion string
 			}
 		}
 	}
@@ -150,7 +215,7 @@ func (x *exchange) account() ([]listing.Bucket, error) {
 	var all []listing.Bucket
 	for _, b := range said.Buckets.Bucket {
 		if !request.Reserved(b.Name) {
-			all = append(all, listing.Bucket{Name: b.Name, Created: b.CreationDate})
+			all = append(all, listing.Bucket{Name: b.Name, Created: b.CreationDate, Region: cmp.Or(b.BucketRegion, region(links[0]))})
 		}
 	}
 	return all, nil

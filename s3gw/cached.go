@@ -1,6 +1,7 @@
 package s3gw
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -19,27 +20,25 @@ func (x *exchange) cached() error {
 		return x.object()
 	case "ListObjectsV2", "ListObjects":
 		return x.list()
-	case "HeadBucket":
-		if x.o.Other != nil { // clients make and remove buckets
+	case "HeadBucket", "GetBucketLocation":
+		if x.mayBeGone(x.links[0]) {
 			return x.pass(nil)
+		}
+		if x.asks.Operation == "GetBucketLocation" {
+			return x.document(listing.AppendLocation(nil, x.region()))
 		}
 		listing.SetBucketHeader(x.w.Header(), x.region())
 		x.how = "cached"
 		x.w.WriteHeader(http.StatusOK)
 		return nil
-	case "GetBucketLocation":
-		return x.document(listing.AppendLocation(nil, x.region()))
 	}
 	return x.pass(nil)
 }
 
 // region is that of the bucket.
-func (x *exchange) region() string {
-	if r := x.links[0].Region; r != "" {
-		return r
-	}
-	return "us-east-1"
-}
+func (x *exchange) region() string { return region(x.links[0]) }
+
+func region(l Link) string { return cmp.Or(l.Region, "us-east-1") }
 
 // document answers with XML.
 func (x *exchange) document(text []byte) error {
@@ -116,7 +115,7 @@ func (x *exchange) list() error {
 	if err != nil {
 		return err
 	}
-	n := names{x.Gateway, x.links}
+	n := names{x.Gateway, x.links, new(bool)}
 	space, _ := x.spare.Get().(*[]byte)
 	if space == nil {
 		space = new([]byte)
@@ -128,6 +127,8 @@ func (x *exchange) list() error {
 		}
 	}()
 	switch {
+	case err == nil && !*n.told && x.mayBeGone(x.links[0]) && n.none(x.r.Context()):
+		// Whether there is such a bucket still is for the origin to say.
 	case err == nil:
 		listing.SetBucketHeader(x.w.Header(), x.region())
 		return x.document(text)

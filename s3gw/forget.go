@@ -13,8 +13,8 @@ import (
 const (
 	// seenWithin is how long an answer waits until what was written is known here.
 	seenWithin = 5 * time.Second
-	// mostAsked keys of a write are asked for one by one, so many at a time; of a directory
-	// with more of them the names are listed again.
+	// mostAsked keys of a write are asked for one by one, so many at a time. A directory with more
+	// of them is listed again, where that is cheaper: LIST tells a thousand names, HEAD one.
 	mostAsked, atOnce = 16, 8
 	// mostListed directories are listed again after a write of which nobody can say what it
 	// touched. With some ms for each that takes a second; names in others grow old.
@@ -46,10 +46,10 @@ func (x *exchange) forget(ctx context.Context, keys []string) {
 		if x.asks.Touches == request.Everything {
 			keys = []string{""}
 		}
-		left := mostListed
+		left, links := mostListed, x.all(x.asks.Bucket)
 		for _, key := range keys {
-			for i := range x.links {
-				l := &x.links[i]
+			for i := range links {
+				l := &links[i]
 				if strings.HasPrefix(key, l.Prefix) {
 					x.listBelow(ctx, l, key, &left)
 				} else if strings.HasPrefix(l.Prefix, key) {
@@ -62,7 +62,7 @@ func (x *exchange) forget(ctx context.Context, keys []string) {
 
 // written has the tree ask again for keys.
 func (x *exchange) written(ctx context.Context, keys []string) {
-	byDir := map[string][]string{}
+	byDir, links := map[string][]string{}, x.all(x.asks.Bucket)
 	for _, key := range keys {
 		dir := key[:strings.LastIndexByte(key, '/')+1]
 		byDir[dir] = append(byDir[dir], key)
@@ -71,9 +71,9 @@ func (x *exchange) written(ctx context.Context, keys []string) {
 	defer work.Wait()
 	room := make(chan struct{}, atOnce)
 	for dir, all := range byDir {
-		if len(all) > mostAsked && x.listAgain(ctx, dir) {
-			for i := range x.links {
-				x.o.Tree.Tell(x.links[i].Name, all[1:])
+		if len(all) > mostAsked && x.listAgain(ctx, links, dir, len(all)) {
+			for i := range links {
+				x.o.Tree.Tell(links[i].Name, all[1:])
 			}
 			all = all[:1] // and the directory's own name
 		}
@@ -81,9 +81,9 @@ func (x *exchange) written(ctx context.Context, keys []string) {
 			room <- struct{}{}
 			work.Go(func() {
 				defer func() { <-room }()
-				for i := range x.links {
-					if strings.HasPrefix(key, x.links[i].Prefix) {
-						x.o.Tree.Written(ctx, x.links[i].Name, key)
+				for i := range links {
+					if strings.HasPrefix(key, links[i].Prefix) {
+						x.o.Tree.Written(ctx, links[i].Name, key)
 					}
 				}
 			})
@@ -91,12 +91,16 @@ func (x *exchange) written(ctx context.Context, keys []string) {
 	}
 }
 
-// listAgain has the tree list a directory, and reports whether all links have.
-func (x *exchange) listAgain(ctx context.Context, dir string) bool {
-	for i := range x.links {
-		l := &x.links[i]
+// listAgain has the tree list a directory in which so many keys were written, and reports whether
+// all links have. Of a directory that is not listed, or has many names more, it has not.
+func (x *exchange) listAgain(ctx context.Context, links []Link, dir string, written int) bool {
+	for i := range links {
+		l := &links[i]
 		if !strings.HasPrefix(dir, l.Prefix) {
 			continue
+		}
+		if !x.o.Tree.Small(l.Name, dir, 1000+16*written) {
+			return false
 		}
 		n, err := x.o.Tree.Prefix(ctx, l.Name, dir)
 		if err == nil {

@@ -38,10 +38,16 @@ type Link struct {
 	Origin Origin
 }
 
-// bucket are the links of a bucket, by their prefixes: those of the account in which the first
+// bucket are the links of a bucket that are read, by their prefixes: of two with one prefix the
+// first.
+func (g *Gateway) bucket(name string) []Link {
+	return slices.CompactFunc(g.all(name), func(a, b Link) bool { return a.Prefix == b.Prefix })
+}
+
+// all are the links of a bucket, by their prefixes: those of the account in which the first
 // one of that name is. Another account's is another bucket, of which clients would read and
 // write a mixture; that it is not shown is told once.
-func (g *Gateway) bucket(name string) (links []Link) {
+func (g *Gateway) all(name string) (links []Link) {
 	for _, l := range g.o.Links() {
 		switch {
 		case l.Bucket != name:
@@ -53,8 +59,8 @@ func (g *Gateway) bucket(name string) (links []Link) {
 			links = append(links, l)
 		}
 	}
-	slices.SortFunc(links, func(a, b Link) int { return cmp.Compare(a.Prefix, b.Prefix) })
-	return slices.CompactFunc(links, func(a, b Link) bool { return a.Prefix == b.Prefix })
+	slices.SortStableFunc(links, func(a, b Link) int { return cmp.Compare(a.Prefix, b.Prefix) })
+	return links
 }
 
 // clashing finds links that cannot both be shown; nil: there are none.

@@ -14,6 +14,7 @@ import (
 type names struct {
 	*Gateway
 	links []Link // of one bucket
+	told  *bool  // set once any name was
 }
 
 // Dir is listing.Names'.
@@ -26,11 +27,19 @@ func (n names) Dir(ctx context.Context, prefix, after string, each func(listing.
 	return n.above(prefix, after, each)
 }
 
+// none reports whether the tree has no name at all in the bucket.
+func (n names) none(ctx context.Context) bool {
+	some := false
+	err := n.Dir(ctx, n.links[0].Prefix, "", func(listing.Entry) bool { some = true; return false })
+	return !some && (err == nil || errors.Is(err, fs.ErrNotExist))
+}
+
 // inLink gives what the tree has right below a prefix.
 func (n names) inLink(ctx context.Context, l *Link, prefix, after string, each func(listing.Entry) bool) error {
 	whole := false
 	hidden, err := n.o.Tree.Keys(ctx, l.Name, prefix, after, func(o *hearth.Object) bool {
 		e := listing.Entry{Name: o.Key[len(prefix):], Object: o}
+		*n.told = true
 		switch {
 		case o.Size == hearth.PrefixSize:
 			e = listing.Entry{Name: strings.TrimSuffix(e.Name, "/"), Dir: true}

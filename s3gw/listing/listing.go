@@ -67,6 +67,8 @@ type Bucket struct {
 	Name string
 	// Created is when it was made; zero: not told.
 	Created time.Time
+	// Region it is in, told by a ListBuckets that has a parameter; "": not told.
+	Region string
 	// Owner of its objects, told where a listing has owners; without an ID nothing is told.
 	Owner Owner
 	// Class is the storage class of those of its objects that say nothing else; "": not told.
@@ -118,26 +120,6 @@ func grown(buf []byte, n int) []byte {
 	to := make([]byte, n, n+4096)
 	copy(to, buf)
 	return to
-}
-
-// AppendBuckets appends the answer to ListBuckets. The buckets are in the order of their names.
-func AppendBuckets(buf []byte, owner Owner, buckets []Bucket) []byte {
-	buf = append(buf, open...)
-	buf = append(buf, `<ListAllMyBucketsResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">`...)
-	buf = appendOwner(buf, owner)
-	buf = append(buf, "<Buckets>"...)
-	for _, b := range buckets {
-		buf = append(buf, "<Bucket><Name>"...)
-		buf, _ = appendText(buf, b.Name) // names of buckets are plain
-		buf = append(buf, "</Name>"...)
-		if !b.Created.IsZero() {
-			buf = append(buf, "<CreationDate>"...)
-			buf = appendTime(buf, b.Created)
-			buf = append(buf, "</CreationDate>"...)
-		}
-		buf = append(buf, "</Bucket>"...)
-	}
-	return append(buf, "</Buckets></ListAllMyBucketsResult>"...)
 }
 
 // AppendLocation appends the answer to GetBucketLocation. Amazon's first region has no name

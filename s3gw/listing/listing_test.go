@@ -173,7 +173,7 @@ func TestSmall(t *testing.T) {
 	for got, want := range map[string]string{
 		string(AppendLocation(nil, "us-east-1")): "<LocationConstraint" + xmlns + "></LocationConstraint>",
 		string(AppendLocation(nil, "eu-west-1")): "<LocationConstraint" + xmlns + ">eu-west-1</LocationConstraint>",
-		string(AppendBuckets(nil, Owner{ID: "02d6", Name: "minio"}, []Bucket{{Name: "bkt", Created: at}, {Name: "c"}})): "<ListAllMyBucketsResult" + xmlns +
+		string(BucketQuery{}.Append(nil, Owner{ID: "02d6", Name: "minio"}, []Bucket{{Name: "bkt", Created: at}, {Name: "c"}})): "<ListAllMyBucketsResult" + xmlns +
 			"><Owner><ID>02d6</ID><DisplayName>minio</DisplayName></Owner><Buckets><Bucket><Name>bkt</Name>" +
 			"<CreationDate>2026-11-23T08:10:16.653Z</CreationDate></Bucket><Bucket><Name>c</Name></Bucket></Buckets></ListAllMyBucketsResult>",
 	} {

@@ -1,0 +1,95 @@
+package listing
+
+import (
+	"encoding/base64"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/hearthfs/hearth/s3gw/fault"
+)
+
+// mostBuckets is the most that max-buckets may ask for ("ListBuckets" in Amazon's S3 API
+// reference). Without it all are told.
+const mostBuckets = 10_000
+
+// BucketQuery is what a ListBuckets asks for.
+type BucketQuery struct {
+	// Prefix of the names; "": any.
+	Prefix string
+	// Region they are in; "": any.
+	Region string
+	// Max is how many a page has at most; 0: all.
+	Max int
+	// after is the name behind which the page begins; token is what said so.
+	after, token string
+	// given says that any of these was there: each bucket's region is told then.
+	given bool
+}
+
+// ParseBuckets reads the parameters of a ListBuckets; others mean nothing there. The error is a
+// *fault.Error.
+func ParseBuckets(rawQuery string) (q BucketQuery, err error) {
+	values, err := url.ParseQuery(rawQuery)
+	if err != nil {
+		return q, fault.Of(err, "InvalidURI", "Couldn't parse the specified URI.")
+	}
+	for _, name := range []string{"prefix", "bucket-region", "max-buckets", "continuation-token"} {
+		q.given = q.given || values.Has(name)
+	}
+	q.Prefix, q.Region, q.token = values.Get("prefix"), values.Get("bucket-region"), values.Get("continuation-token")
+	if values.Has("max-buckets") {
+		if q.Max, err = strconv.Atoi(values.Get("max-buckets")); err != nil || q.Max < 1 || q.Max > mostBuckets {
+			return q, fault.New("InvalidArgument", "Argument max-buckets must be an integer between 1 and %d", mostBuckets)
+		}
+	}
+	after, err := base64.RawURLEncoding.DecodeString(q.token)
+	if err != nil {
+		return q, fault.New("InvalidArgument", "The continuation token provided is incorrect")
+	}
+	q.after = string(after)
+	return q, nil
+}
+
+// Append appends the answer to a ListBuckets. The buckets are in the order of their names.
+func (q BucketQuery) Append(buf []byte, owner Owner, buckets []Bucket) []byte {
+	buf = append(buf, open...)
+	buf = append(buf, `<ListAllMyBucketsResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">`...)
+	buf = appendOwner(buf, owner)
+	buf = append(buf, "<Buckets>"...)
+	buckets = slices.DeleteFunc(slices.Clone(buckets), func(b Bucket) bool {
+		return !strings.HasPrefix(b.Name, q.Prefix) || b.Name <= q.after || q.Region != "" && b.Region != q.Region
+	})
+	next := ""
+	if q.Max > 0 && len(buckets) > q.Max {
+		buckets = buckets[:q.Max]
+		next = base64.RawURLEncoding.EncodeToString([]byte(buckets[q.Max-1].Name))
+	}
+	for _, b := range buckets {
+		buf = append(buf, "<Bucket>"...)
+		buf = element(buf, "Name", b.Name)
+		if !b.Created.IsZero() {
+			buf = append(buf, "<CreationDate>"...)
+			buf = appendTime(buf, b.Created)
+			buf = append(buf, "</CreationDate>"...)
+		}
+		if q.given {
+			buf = element(buf, "BucketRegion", b.Region)
+		}
+		buf = append(buf, "</Bucket>"...)
+	}
+	buf = append(buf, "</Buckets>"...)
+	buf = element(element(buf, "ContinuationToken", next), "Prefix", q.Prefix)
+	return append(buf, "</ListAllMyBucketsResult>"...)
+}
+
+// element appends an element of text, which XML can carry; "": none.
+func element(buf []byte, name, text string) []byte {
+	if text == "" {
+		return buf
+	}
+	buf = append(append(append(buf, '<'), name...), '>')
+	buf, _ = appendText(buf, text)
+	return append(append(append(buf, "</"...), name...), '>')
+}
