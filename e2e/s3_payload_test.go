@@ -17,8 +17,9 @@ type payload struct {
 	signed  bool   // each chunk
 	size    int    // of a chunk, but the last: 8 KiB at least, or versitygw refuses it as Amazon does
 	trailer string // the line behind the last chunk; "": none
-	flaw    string // of bodyFlaws; "": none
+	flaw    string // what is wrong with it; "": nothing
 	part    int    // in a hundred, that is sent of one that is cut
+	early   bool   // it is cut before its data end: else MinIO takes it for whole
 }
 
 // chunkSigner signs the chunks of a body one after another, from the request's own signature on.
@@ -70,7 +71,11 @@ func (p *payload) body(s *chunkSigner, text string) string {
 	}
 	switch p.flaw {
 	case "cut":
-		return whole[:1+len(whole)*p.part/100]
+		end := len(whole)
+		if p.early {
+			end = strings.LastIndex(whole, "\r\n0;") - 1
+		}
+		return whole[:1+end*p.part/100]
 	case "changed":
 		return strings.Replace(whole, "\r\n"+text[:1], "\r\n#", 1)
 	case "a chunk's signature":
@@ -178,8 +183,8 @@ func (t *twins) checked(a *s3Ask, flaw string) {
 
 // chunked sends a body in chunks, with a trailer where the word has one.
 func (t *twins) chunked(a *s3Ask, word, flaw string) {
-	p := &payload{signed: strings.Contains(word, "HMAC"), size: one(t, 8192, 8192, 10000, 65536), flaw: flaw, part: t.rng.IntN(99)}
-	if flaw == "changed" && a.body == "" {
+	p := &payload{signed: strings.Contains(word, "HMAC"), size: one(t, 8192, 8192, 10000, 65536), flaw: flaw, part: t.rng.IntN(99), early: t.minio && strings.Contains(word, "HMAC")}
+	if (flaw == "changed" || flaw == "cut" && p.early) && a.body == "" {
 		p.flaw = ""
 	}
 	announced := len(a.body)
