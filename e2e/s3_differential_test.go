@@ -101,7 +101,7 @@ func (e *env) compared(h *hearth) {
 }
 
 // differentialSteps is how often something is asked or changed; pages of listings come besides.
-func differentialSteps(l level) int { return map[level]int{core: 300, all: 1500, full: 5000}[l] }
+func differentialSteps(l level) int { return map[level]int{core: 300, all: 3000, full: 10_000}[l] }
 
 // oddPaths are keys as they stand in a path, each a way of its own to be misunderstood.
 func oddPaths() []string {
