@@ -22,7 +22,6 @@ func s3Scenarios() []scenario {
 		{name: "s3-differential-minio", from: full, limit: 3 * time.Minute, origin: "MinIO", size: differential, run: func(e *env) { s3Differential(e, e.minio(), true) }},
 		{name: "s3-attacks", from: all, limit: 3 * time.Minute, origin: "versitygw", size: is("what no honest client sends"), run: func(e *env) { s3Attacks(e, e.exclusive()) }},
 		{name: "s3-attacks-minio", from: full, limit: 3 * time.Minute, origin: "MinIO", size: is("what no honest client sends"), run: func(e *env) { s3Attacks(e, e.minio()) }},
-		{name: "s3-a-rename", from: all, limit: 3 * time.Minute, origin: "versitygw", size: is("50 files"), run: s3aRename},
 		{name: "s3-ring", from: all, limit: 3 * time.Minute, origin: "versitygw behind the fault proxy", size: is("3 nodes, 7 writes"), run: s3Ring, root: true},
 	}
 	list = append(overBoth(s3Uses()), list...)

@@ -38,6 +38,7 @@ func s3Uses() []s3Use {
 		{"s3-gateway", all, is("2 nodes, 10 wrong set-ups, 6 transfers at their ends"), s3Gateway},
 		{"s3-rclone", full, is("100 files, 15 new directories"), s3Rclone},
 		{"s3-mc", full, is("100 files, 5 new directories"), s3Mc},
+		{"s3-a-rename", all, is(fmt.Sprintf("%d files, as Hadoop 3.2 and 3.4 ask", s3aFiles)), s3aRename},
 		{"s3-many-keys", all, func(l level) string { return fmt.Sprintf("%d keys", manyKeys(l)) }, s3ManyKeys},
 		{"s3-downloads", all, func(l level) string { return fmt.Sprintf("%d MiB", downloadSize(l)>>20) }, s3Downloads},
 		{"s3-uploads", all, func(l level) string { return fmt.Sprintf("%d MiB", uploadSize(l)>>20) }, s3Uploads},
