@@ -36,6 +36,9 @@ type s3a struct {
 	// and goes when something comes into the directory. Else that of 3.4 with the second: markers
 	// stay, directories are listed alone, and copies are made ten at a time.
 	old bool
+	// encodes says that the origin's own pages have keys percent-encoded, as was asked: versitygw
+	// takes no notice of it.
+	encodes bool
 }
 
 // s3aRename has both versions make a directory of files, read, rename and remove it; after each
@@ -44,6 +47,7 @@ func s3aRename(e *env, o *server) {
 	h, s3 := e.serveS3(o)
 	for _, old := range []bool{true, false} {
 		a := &s3a{env: e, here: s3.client(), there: e.direct(o), bucket: o.bucket, mount: h.dir, old: old}
+		a.encodes = e.wants(a.there, http.StatusOK, s3Ask{method: "HEAD", bucket: o.bucket}).header.Get("Server") == "MinIO"
 		base := map[bool]string{true: "by-3.2", false: "by-3.4"}[old]
 		from, to := base+"/from", base+"/to"
 		part := func(dir string, i int) string { return fmt.Sprintf("%s/dt=2026-01-01/part %05d", dir, i) }
@@ -285,7 +289,7 @@ func (a *s3a) head(key string) *s3Answer {
 func (a *s3a) listed(dir string) bool {
 	a.Helper()
 	most := map[bool]int{true: 1, false: 2}[a.old]
-	p := pageOf(a.ask(s3Ask{method: "GET", query: listQuery(dir+"/", true, most, "")}))
+	p := a.page(a.ask(s3Ask{method: "GET", query: listQuery(dir+"/", true, most, "")}))
 	return len(p.Contents)+len(p.CommonPrefixes) > 0
 }
 
@@ -295,17 +299,39 @@ func (a *s3a) list(prefix string, grouped bool, each func(page)) (keys []string)
 	for tokens := [2]string{}; ; {
 		here, there := a.reading(s3Ask{method: "GET", query: listQuery(prefix, grouped, s3aPage, tokens[0])},
 			listQuery(prefix, grouped, s3aPage, tokens[1]))
-		p := pageOf(here)
+		p := a.page(here)
 		for _, x := range p.Contents {
 			keys = append(keys, x.Key)
 		}
 		if each != nil {
 			each(p)
 		}
-		if tokens = [2]string{p.NextContinuationToken, pageOf(there).NextContinuationToken}; tokens[0] == "" || tokens[1] == "" {
+		if tokens = [2]string{p.NextContinuationToken, a.page(there).NextContinuationToken}; tokens[0] == "" || tokens[1] == "" {
 			return keys
 		}
 	}
+}
+
+// page reads one of the endpoint's or of the origin's.
+func (a *s3a) page(got *s3Answer) page {
+	p := pageOf(got)
+	if passed := got.header.Get("X-Amz-Id-2") != ""; passed && a.encodes {
+		for _, text := range markers(&p) {
+			if plain, err := url.QueryUnescape(*text); err == nil {
+				*text = plain
+			}
+		}
+	}
+	return p
+}
+
+// cut reports whether the origin's page is the beginning of the endpoint's: MinIO counts a directory
+// and its marker as two, and tells less than it was asked for, as origins may.
+func (a *s3a) cut(here, there *s3Answer) bool {
+	p, q := a.page(here), a.page(there)
+	n, m := len(q.Contents), len(q.CommonPrefixes)
+	return a.encodes && q.IsTruncated && n <= len(p.Contents) && m <= len(p.CommonPrefixes) && n+m < len(p.Contents)+len(p.CommonPrefixes) &&
+		slices.Equal(p.Contents[:n], q.Contents) && slices.Equal(p.CommonPrefixes[:m], q.CommonPrefixes)
 }
 
 func listQuery(prefix string, grouped bool, most int, token string) string {
@@ -377,7 +403,7 @@ func (a *s3a) reading(x s3Ask, query string) (here, there *s3Answer) {
 	y := x
 	y.query = query
 	there = a.sent(a.there, y)
-	if d := sameAnswer(x, looked(there), looked(here), false); d != "" {
+	if d := sameAnswer(x, looked(there), looked(here), false); d != "" && !a.cut(here, there) {
 		a.Errorf("%v: %s", x, d)
 	}
 	return here, there
