@@ -43,7 +43,7 @@ func s3Gateway(e *env, o *server) {
 		e.must(o.PutFile(e.ctx, o.bucket, "", f, 0), "put %s", f.Path)
 	}
 	at := freePort(e)
-	s3 := &endpoint{e, "http://" + at, gatewayAccess, gatewaySecret}
+	s3 := &endpoint{env: e, url: "http://" + at, access: gatewayAccess, secret: gatewaySecret}
 	key := []string{"HEARTH_S3_ACCESS_KEY=" + gatewayAccess, "HEARTH_S3_SECRET_KEY=" + gatewaySecret, "AWS_ENDPOINT_URL=" + o.endpoint, "HEARTH_ADMIN_LISTEN=-"}
 	begin := func(args ...string) *process {
 		cmd := exec.Command(e.hearth, args...)

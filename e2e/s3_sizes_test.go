@@ -243,9 +243,20 @@ type putter struct {
 	remove func(key string)
 }
 
+// putters are those of this level: boto3's uploads are s3-boto3's, and make setup-full brings
+// those behind it.
 func (p *endpoint) putters(o *server) []putter {
+	p.Helper()
+	all := p.allPutters(o)
+	if p.level < full {
+		return all[:1]
+	}
+	return all
+}
+
+func (p *endpoint) allPutters(o *server) []putter {
 	s3, rclone, mc := "s3://"+o.bucket+"/", "hearth:"+o.bucket+"/", "hearth/"+o.bucket+"/"
-	all := []putter{
+	return []putter{
 		{"aws", func(from, key string) { p.aws(o, "s3", "cp", "--only-show-errors", from, s3+key) },
 			func(key string) { p.aws(o, "s3", "rm", "--only-show-errors", s3+key) }},
 		{"boto3", func(from, key string) { p.boto(o, "put", from, key) }, func(key string) { p.boto(o, "rm", key) }},
@@ -255,10 +266,6 @@ func (p *endpoint) putters(o *server) []putter {
 		{"mc", func(from, key string) { p.mc(o, "cp", "--quiet", from, mc+key) }, func(key string) { p.mc(o, "rm", "--quiet", mc+key) }},
 		{"s3cmd", func(from, key string) { p.s3cmd(o, "put", "--multipart-chunk-size-mb=15", from, s3+key) }, func(key string) { p.s3cmd(o, "del", s3+key) }},
 	}
-	if p.level < full {
-		return all[:1] // boto3's are s3-boto3's, and make setup-full brings the others
-	}
-	return all
 }
 
 // s3Uploads has clients upload a large object in parts, upload another in its place and remove

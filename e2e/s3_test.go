@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -22,7 +23,7 @@ func s3Scenarios() []scenario {
 		{name: "s3-differential-minio", from: full, limit: 3 * time.Minute, origin: "MinIO", size: differential, run: func(e *env) { s3Differential(e, e.minio(), true) }},
 		{name: "s3-attacks", from: all, limit: 3 * time.Minute, origin: "versitygw", size: is("what no honest client sends"), run: func(e *env) { s3Attacks(e, e.exclusive()) }},
 		{name: "s3-attacks-minio", from: full, limit: 3 * time.Minute, origin: "MinIO", size: is("what no honest client sends"), run: func(e *env) { s3Attacks(e, e.minio()) }},
-		{name: "s3-ring", from: all, limit: 3 * time.Minute, origin: "versitygw behind the fault proxy", size: is("3 nodes, 7 writes"), run: s3Ring, root: true},
+		{name: "s3-ring", from: all, limit: 3 * time.Minute, origin: "versitygw behind the fault proxy", size: is("3 nodes, 7 writes, and 4 by each of several clients"), run: s3Ring, root: true},
 	}
 	list = append(overBoth(s3Uses()), list...)
 	for i := range list {
@@ -36,6 +37,7 @@ type endpoint struct {
 	*env
 	url            string
 	access, secret string
+	wrap           []string // a program before each client, such as another machine's
 }
 
 // serveS3 mounts a bucket by a node that answers S3 clients as well; more are further settings
@@ -54,7 +56,7 @@ func (e *env) serveS3With(o *server, set settings, more ...string) (*hearth, *en
 	e.must(os.WriteFile(keys, []byte(lines), 0o600), "write the keys")
 	set.extra = fmt.Sprintf("s3: {%s}\n", strings.Join(append(more, fmt.Sprintf("listen: %q, credentials_file: %q", at, keys)), ", "))
 	h := e.mount(o, set)
-	return h, &endpoint{e, "http://" + at, "all", "all-of-it-secret"}
+	return h, &endpoint{env: e, url: "http://" + at, access: "all", secret: "all-of-it-secret"}
 }
 
 // environ has the endpoint's key under the usual names.
@@ -65,7 +67,8 @@ func (p *endpoint) environ(o *server) []string {
 // uses runs a client with the endpoint's key, and fails where it does.
 func (p *endpoint) uses(o *server, name string, args ...string) string {
 	p.Helper()
-	cmd := exec.CommandContext(p.ctx, name, args...)
+	line := append(append(slices.Clone(p.wrap), name), args...)
+	cmd := exec.CommandContext(p.ctx, line[0], line[1:]...)
 	cmd.Env, cmd.Dir = p.environ(o), p.dir
 	out, err := hearthtest.Output(cmd)
 	if err != nil {
