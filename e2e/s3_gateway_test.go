@@ -27,6 +27,9 @@ const (
 // curl signs a request by the endpoint's key, and fails where the answer is an error.
 func (p *endpoint) curl(o *server, args ...string) string {
 	p.Helper()
+	if p.ca != "" {
+		args = append([]string{"--cacert", p.ca}, args...)
+	}
 	return p.uses(o, "curl", p.curlArgs(args...)...)
 }
 

@@ -23,6 +23,7 @@ func s3Scenarios() []scenario {
 		{name: "s3-differential-minio", from: full, limit: 3 * time.Minute, origin: "MinIO", size: differential, run: func(e *env) { s3Differential(e, e.minio(), true) }},
 		{name: "s3-attacks", from: all, limit: 3 * time.Minute, origin: "versitygw", size: is("what no honest client sends"), run: func(e *env) { s3Attacks(e, e.exclusive()) }},
 		{name: "s3-attacks-minio", from: full, limit: 3 * time.Minute, origin: "MinIO", size: is("what no honest client sends"), run: func(e *env) { s3Attacks(e, e.minio()) }},
+		{name: "s3-tls", from: all, limit: 3 * time.Minute, origin: "versitygw", size: is("2 certificates, 2 authorities"), run: s3TLS},
 		{name: "s3-ring", from: all, limit: 3 * time.Minute, origin: "versitygw behind the fault proxy", size: is("3 nodes, 7 writes, and 4 by each of several clients"), run: s3Ring, root: true},
 	}
 	list = append(overBoth(s3Uses()), list...)
@@ -38,6 +39,7 @@ type endpoint struct {
 	url            string
 	access, secret string
 	wrap           []string // a program before each client, such as another machine's
+	ca             string   // the file of the authority that clients trust; "": it is not in TLS
 }
 
 // serveS3 mounts a bucket by a node that answers S3 clients as well; more are further settings

@@ -79,8 +79,12 @@ func (p *endpoint) aws(o *server, args ...string) string {
 // s3cmd runs s3cmd with the endpoint's key.
 func (p *endpoint) s3cmd(o *server, args ...string) string {
 	p.Helper()
-	host := strings.TrimPrefix(p.url, "http://")
-	return p.uses(o, "/usr/bin/s3cmd", append([]string{"--no-ssl", "--host", host, "--host-bucket", host, "--access_key", p.access, "--secret_key", p.secret, "--config", p.path("none")}, args...)...)
+	_, host, _ := strings.Cut(p.url, "://")
+	way := []string{"--no-ssl"}
+	if p.ca != "" {
+		way = []string{"--ssl", "--ca-certs", p.ca}
+	}
+	return p.uses(o, "/usr/bin/s3cmd", append(way, append([]string{"--host", host, "--host-bucket", host, "--access_key", p.access, "--secret_key", p.secret, "--config", p.path("none")}, args...)...)...)
 }
 
 // rclone runs rclone, to which the endpoint is "hearth:".
@@ -113,11 +117,16 @@ func (p *endpoint) tool(name string) string {
 // clientVariables tell rclone and mc of the endpoint, mc of the origin too, and of no file of the machine.
 func (p *endpoint) clientVariables(o *server) []string {
 	host := func(url, access, secret string) string {
-		return "http://" + access + ":" + secret + "@" + strings.TrimPrefix(url, "http://")
+		scheme, at, _ := strings.Cut(url, "://")
+		return scheme + "://" + access + ":" + secret + "@" + at
 	}
-	return []string{"RCLONE_CONFIG=" + os.DevNull, "RCLONE_CONFIG_HEARTH_TYPE=s3", "RCLONE_CONFIG_HEARTH_PROVIDER=Other", "RCLONE_CONFIG_HEARTH_ENDPOINT=" + p.url,
+	all := []string{"RCLONE_CONFIG=" + os.DevNull, "RCLONE_CONFIG_HEARTH_TYPE=s3", "RCLONE_CONFIG_HEARTH_PROVIDER=Other", "RCLONE_CONFIG_HEARTH_ENDPOINT=" + p.url,
 		"RCLONE_CONFIG_HEARTH_ACCESS_KEY_ID=" + p.access, "RCLONE_CONFIG_HEARTH_SECRET_ACCESS_KEY=" + p.secret, "RCLONE_CONFIG_HEARTH_REGION=us-east-1",
 		"MC_CONFIG_DIR=" + p.path("mc"), "MC_HOST_hearth=" + host(p.url, p.access, p.secret), "MC_HOST_origin=" + host(o.endpoint, o.access, o.secret)}
+	if p.ca != "" {
+		all = append(all, "AWS_CA_BUNDLE="+p.ca, "RCLONE_CA_CERT="+p.ca)
+	}
+	return all
 }
 
 // client signs requests by the endpoint's key.
