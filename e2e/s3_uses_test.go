@@ -36,6 +36,7 @@ func s3Uses() []s3Use {
 		{"s3-boto3", core, is("7 kinds of use"), s3Boto},
 		{"s3-commands", all, is("aws, s3cmd and curl"), s3Commands},
 		{"s3-gateway", all, is("2 nodes, 10 wrong set-ups, 6 transfers at their ends"), s3Gateway},
+		{"s3-batch", all, is("docs/s3.md's commands and program, 500 files"), s3Batch},
 		{"s3-rclone", full, is("100 files, 15 new directories"), s3Rclone},
 		{"s3-mc", full, is("100 files, 5 new directories"), s3Mc},
 		{"s3-a-rename", all, is(fmt.Sprintf("%d files, as Hadoop 3.2 and 3.4 ask", s3aFiles)), s3aRename},
