@@ -121,6 +121,20 @@ func (p *endpoint) strangers(good *s3Client, get s3Ask) {
 		}
 	}
 	signed := p.wire(good, get, "")
+	for range 2 { // as at S3, the same request may come again
+		if status, answer := p.raw(signed); status != 200 || !strings.HasSuffix(answer, "kept ") {
+			p.Errorf("a request that is sent again: %d %.300s", status, answer)
+		}
+	}
+	again := p.wire(good, s3Ask{method: "PUT", bucket: "data", path: "/again"}, "", "Content-Length: 3")
+	for _, body := range []string{"one", "two"} { // of which the payload is not signed
+		if status, answer := p.raw(again + body); status != 200 {
+			p.Errorf("an upload that is sent again: %d %.300s", status, answer)
+		}
+		if got := p.wants(good, 200, s3Ask{method: "GET", bucket: "data", path: "/again"}); string(got.body) != body {
+			p.Errorf("an upload that is sent again: the object is %.300q, and not %q", got.body, body)
+		}
+	}
 	for what, x := range map[string]struct{ text, code string }{
 		"replayed to another key": {strings.Replace(signed, "/data/kept", "/data/secret", 1), "SignatureDoesNotMatch"},
 		"by another verb":         {strings.Replace(signed, "GET /", "DELETE /", 1), "SignatureDoesNotMatch"},

@@ -287,6 +287,13 @@ func TestAllBuckets(t *testing.T) {
 		work.Go(func() { s.gets(200, "of more", "root", "GET", "/more/k", "") })
 	}
 	work.Wait()
+	for _, ask := range []struct{ method, target, asked string }{{"HEAD", "/bucket", "HEAD bucket/"}, {"HEAD", "/more", "HEAD more/"}, {"GET", "/", "GET /"}, {"GET", "/bucket?location", ""}} {
+		s.went()
+		s.gets(200, "", "root", ask.method, ask.target, "")
+		if got := strings.Join(s.went(), ", "); got != ask.asked {
+			t.Errorf("%s %s asks the origin %q, expected %q", ask.method, ask.target, got, ask.asked)
+		}
+	}
 	s.gets(404, "NoSuchBucket", "root", "GET", "/nowhere/k", "")
 	s.gets(404, "NoSuchBucket", "root", "GET", "/minio/admin/v3/info", "")
 	s.gets(403, "AccessDenied", "root", "PUT", "/bucket/k", "", "X-Amz-Copy-Source: admin/k")
@@ -312,4 +319,6 @@ func TestAllBuckets(t *testing.T) {
 	s.gets(200, "of the second", "root", "GET", "/made/k", "")
 	s.server.Stop()
 	s.gets(503, "ServiceUnavailable", "root", "GET", "/unknown/k", "")
+	s.gets(503, "ServiceUnavailable", "root", "GET", "/", "")
+	s.gets(503, "", "root", "HEAD", "/bucket", "")
 }
