@@ -24,6 +24,7 @@ func s3Scenarios() []scenario {
 		{name: "s3-attacks", from: all, limit: 3 * time.Minute, origin: "versitygw", size: is("what no honest client sends"), run: func(e *env) { s3Attacks(e, e.exclusive()) }},
 		{name: "s3-attacks-minio", from: full, limit: 3 * time.Minute, origin: "MinIO", size: is("what no honest client sends"), run: func(e *env) { s3Attacks(e, e.minio()) }},
 		{name: "s3-tls", from: all, limit: 3 * time.Minute, origin: "versitygw", size: is("2 certificates, 2 authorities"), run: s3TLS},
+		{name: "s3-versions", from: full, limit: 3 * time.Minute, origin: "MinIO", size: is("2 versions, a marker"), run: func(e *env) { s3Versions(e, e.minio()) }},
 		{name: "s3-ring", from: all, limit: 3 * time.Minute, origin: "versitygw behind the fault proxy", size: is("3 nodes, 7 writes, and 4 by each of several clients"), run: s3Ring, root: true},
 	}
 	list = append(overBoth(s3Uses()), list...)
@@ -79,14 +80,20 @@ func (p *endpoint) uses(o *server, name string, args ...string) string {
 	return string(out)
 }
 
+// script runs one of testdata's programs with the endpoint's key.
+func (p *endpoint) script(o *server, name string, args ...string) {
+	p.Helper()
+	text, err := os.ReadFile(filepath.Join("testdata", name))
+	p.must(err, "read the client")
+	client := p.path(name) // the checkout may lie where only its owner comes to
+	p.must(os.WriteFile(client, text, 0o644), "copy the client")
+	p.uses(o, "/usr/bin/python3", append([]string{client, p.url}, args...)...)
+}
+
 // s3Boto has a program with boto3 do what such programs do, beside a mount.
 func s3Boto(e *env, o *server) {
 	h, s3 := e.serveS3(o)
-	script, err := os.ReadFile("testdata/s3_client.py")
-	e.must(err, "read the client")
-	client := e.path("client.py") // the checkout may lie where only its owner comes to
-	e.must(os.WriteFile(client, script, 0o644), "copy the client")
-	s3.uses(o, "/usr/bin/python3", client, s3.url, o.Endpoint, o.bucket, h.dir)
+	s3.script(o, "s3_client.py", o.Endpoint, o.bucket, h.dir)
 	h.quit()
 }
 

@@ -34,6 +34,7 @@ func s3Uses() []s3Use {
 	is := func(text string) func(level) string { return func(level) string { return text } }
 	return []s3Use{
 		{"s3-boto3", core, is("7 kinds of use"), s3Boto},
+		{"s3-buckets", all, is("a bucket made and removed twice, 3 ways to read, 5 refusals"), s3Buckets},
 		{"s3-commands", all, is("aws, s3cmd and curl"), s3Commands},
 		{"s3-gateway", all, is("2 nodes, 10 wrong set-ups, 6 transfers at their ends"), s3Gateway},
 		{"s3-batch", all, is("docs/s3.md's commands and program, 500 files"), s3Batch},
