@@ -75,6 +75,11 @@ func s3Differential(e *env, o *server, minio bool) {
 		}
 	}
 	t.equal()
+	for _, word := range streams() {
+		if t.kinds[word] == 0 && e.level != core { // too few are sent
+			e.Errorf("no upload in the form %s was taken", word)
+		}
+	}
 	e.Logf("%d requests, by kind %v", t.asked, t.kinds)
 	if e.level == all && seed == seedOfAll {
 		e.compared(h)
@@ -152,6 +157,9 @@ func (t *twins) compare(a s3Ask, origin, here *s3Answer, written bool) {
 	t.Helper()
 	t.asked++
 	t.kinds[fmt.Sprintf("%s %d", a.method, origin.status)]++
+	if a.form != nil && here.status == http.StatusOK {
+		t.kinds[a.header.Get("X-Amz-Content-Sha256")]++
+	}
 	if d := sameAnswer(a, origin, here, written); d != "" {
 		t.wrong++
 		t.Errorf("request %d: %v\n the origin: %s", t.asked, a, d)
@@ -433,7 +441,9 @@ func (t *twins) change() s3Ask {
 			a.header.Set("X-Amz-Sdk-Checksum-Algorithm", "CRC32")
 		}
 	default:
-		a = t.dress(t.put(key), slices.Contains(t.keys, key) && !t.chance(3))
+		// Nothing is wrong with a body whose key may be refused, too: servers differ in what they look at first.
+		sure := slices.Contains(t.keys, key) && key != "plain" && !strings.HasPrefix(key, "d/")
+		a = t.dress(t.put(key), sure && !t.chance(3))
 	}
 	return a
 }

@@ -86,6 +86,11 @@ func (p *payload) body(s *chunkSigner, text string) string {
 	return whole
 }
 
+// streams are the words on a body in chunks.
+func streams() []string {
+	return []string{"STREAMING-UNSIGNED-PAYLOAD-TRAILER", "STREAMING-AWS4-HMAC-SHA256-PAYLOAD", "STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER"}
+}
+
 // newSum makes a checksum of those that headers and trailers may name.
 func newSum(name string) hash.Hash {
 	switch name {
