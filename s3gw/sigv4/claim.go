@@ -230,6 +230,9 @@ func (w *work) fill(c *claim, credential string) error {
 	}
 	c.access, c.scope = credential[:cut[0]], credential[cut[0]+1:]
 	c.day, c.region = credential[cut[0]+1:cut[1]], credential[cut[1]+1:cut[2]]
+	if len(c.region) > maxRegion {
+		return c.malformed("the region is longer than %d bytes", maxRegion)
+	}
 	if service := credential[cut[2]+1 : cut[3]]; service != "s3" {
 		return c.malformed("incorrect service %q: this endpoint belongs to \"s3\"", service)
 	}

@@ -284,3 +284,23 @@ func TestNewSecret(t *testing.T) {
 		t.Errorf("%d keys are kept", len(v.keys.keys))
 	}
 }
+
+func TestTheRegionsName(t *testing.T) {
+	// A client may sign for any region, and its name is kept with the key: it has so many bytes at most.
+	for n, want := range map[int]string{1: "", maxRegion: "", maxRegion + 1: "Malformed", 10_000: "Malformed"} {
+		for _, expires := range []int{0, 3600} {
+			s := newSigner("GET", "/b/k")
+			s.region, s.expires = strings.Repeat("r", n), expires
+			v, want := verifier(testTime()), want
+			switch {
+			case want != "" && expires == 0:
+				want = "AuthorizationHeaderMalformed"
+			case want != "":
+				want = "AuthorizationQueryParametersError"
+			}
+			if _, err := v.Verify(s.request(t, "")); code(err) != want || (want == "") != (len(v.keys.keys) == 1) {
+				t.Errorf("a region of %d bytes, presigned for %d s: %v, %d keys are kept", n, expires, err, len(v.keys.keys))
+			}
+		}
+	}
+}

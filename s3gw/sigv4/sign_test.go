@@ -2,6 +2,7 @@ package sigv4
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
@@ -40,7 +41,8 @@ type signer struct {
 	at                   time.Time
 	access, secret       string
 	service              string
-	expires              int // above 0: presigned
+	region               string // "": testRegion
+	expires              int    // above 0: presigned
 	// canonicalPath replaces the path as it is signed.
 	canonicalPath string
 
@@ -62,7 +64,7 @@ func mac(key []byte, text string) []byte {
 func (s *signer) stamp() string { return s.at.Format("20060102T150405Z") }
 
 func (s *signer) scope() string {
-	return s.at.Format("20060102") + "/" + testRegion + "/" + s.service + "/aws4_request"
+	return s.at.Format("20060102") + "/" + cmp.Or(s.region, testRegion) + "/" + s.service + "/aws4_request"
 }
 
 func newSigner(method, target string) *signer {

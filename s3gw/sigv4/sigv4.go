@@ -42,6 +42,9 @@ const (
 	maxPairs, maxNames = 1024, 512
 	// maxText bounds a query and an Authorization header, bytes.
 	maxText = 64 << 10
+	// maxRegion bounds a region's name, bytes, which is kept with the key that was derived for
+	// it: Amazon's have some 15.
+	maxRegion = 64
 )
 
 // Options of a Verifier.
