@@ -402,6 +402,81 @@ func TestAnOriginThatTakesNothingIsGivenUp(t *testing.T) {
 	}
 }
 
+func TestAnOriginThatNeverAnswersIsGivenUp(t *testing.T) {
+	// It takes a request and says nothing, or not all of its answer: a read is given up within three
+	// times its timeout, as reads of ours are, and a write when its own, longer time is over, which is
+	// longer for what moves bytes. It is sent once.
+	var requests atomic.Int64
+	s := forwarder(t, Config{Timeout: 100 * time.Millisecond}, func(w http.ResponseWriter, r *http.Request) {
+		requests.Add(1)
+		_, _ = io.Copy(io.Discard, r.Body)
+		if r.URL.RawQuery == "begun" {
+			_, _ = io.WriteString(w, "<a>")
+			_ = http.NewResponseController(w).Flush()
+		}
+		<-r.Context().Done()
+	})
+	if s.passes.work != workWithin || s.passes.said != saidWithin {
+		t.Errorf("writes have %v and %v", s.passes.work, s.passes.said)
+	}
+	s.passes.work, s.passes.said = 600*time.Millisecond, 400*time.Millisecond
+	const slack = 5 * time.Second // of a busy machine
+	for _, c := range []struct {
+		raw     string
+		from    time.Duration
+		retried bool
+	}{
+		{"GET /bucket/k HTTP/1.1\nHost: h\n\n", s.timeout, true},
+		{"HEAD /bucket/k HTTP/1.1\nHost: h\n\n", s.timeout, true},
+		{"GET /bucket?begun HTTP/1.1\nHost: h\n\n", s.timeout, false},
+		{"PUT /bucket/k HTTP/1.1\nHost: h\nContent-Length: 0\n\n", s.passes.said, false},
+		{"DELETE /bucket/k HTTP/1.1\nHost: h\n\n", s.passes.said, false},
+		{"PUT /bucket/k HTTP/1.1\nHost: h\nContent-Length: 1\n\nx", s.passes.work, false},
+		{"POST /bucket/k?uploadId=1 HTTP/1.1\nHost: h\nContent-Length: 1\n\nx", s.passes.work, false},
+		{"POST /bucket/k?begun HTTP/1.1\nHost: h\nContent-Length: 1\n\nx", s.passes.work, false},
+		{"PUT /bucket/k HTTP/1.1\nHost: h\nContent-Length: 0\nX-Amz-Copy-Source: a\n\n", s.passes.work, false},
+		{"DELETE /bucket/k HTTP/1.1\nHost: h\nX-Minio-Force-Delete: true\n\n", s.passes.work, false},
+	} {
+		requests.Store(0)
+		began := time.Now()
+		resp, err := s.Forward(t.Context(), client(t, c.raw), "bucket", "k")
+		if err == nil {
+			_, err = io.ReadAll(resp.Body)
+			resp.Body.Close()
+		}
+		if took := time.Since(began); !errors.Is(err, errStalled) || !Away(err) || took < c.from || took > 3*c.from+slack {
+			t.Errorf("%q: %v after %v", c.raw, err, took)
+		}
+		if n := requests.Load(); n < 1 || n > 1 != c.retried {
+			t.Errorf("%q: asked %d times", c.raw, n)
+		}
+		if s.Stats().InFlight != 0 {
+			t.Errorf("%q holds a connection", c.raw)
+		}
+	}
+}
+
+func TestWhoReadsSlowlyIsNotTheOriginsSilence(t *testing.T) {
+	// The answer is there, and a client takes it piece by piece, longer than the origin has.
+	s := forwarder(t, Config{Timeout: 100 * time.Millisecond}, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = w.Write(bytes.Repeat([]byte("x"), 8<<20))
+	})
+	resp, err := s.Forward(t.Context(), client(t, "GET /bucket/k HTTP/1.1\nHost: h\n\n"), "bucket", "k")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b := make([]byte, 1<<20)
+	for i := range 8 {
+		if i < 3 {
+			<-time.After(2 * s.timeout) // as a client's link takes its time
+		}
+		if _, err := io.ReadFull(resp.Body, b); err != nil {
+			t.Fatalf("after %d MiB: %v", i, err)
+		}
+	}
+}
+
 func TestPassesLeaveHalfOfTheConnections(t *testing.T) {
 	// Answers that nobody reads hold half of the connections, a further request is refused within
 	// the timeout, and reads go on, and HEADs, which they may need. What is closed makes room.

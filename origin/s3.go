@@ -39,7 +39,7 @@ type S3 struct {
 	signer               sign.Signer
 	place                atomic.Pointer[place]
 	data, meta           chan struct{} // a token for each request in flight
-	passes               chan struct{} // another for each of data that is not a read of ours
+	passes               passes        // what is not a read of ours
 	limit                *rate.Limiter // nil: no limit
 	shown                manner
 	counts               counters
@@ -109,7 +109,7 @@ func (s *S3) slots(n int) {
 		names := max(1, n/8)
 		s.data, s.meta = make(chan struct{}, n-names), make(chan struct{}, names)
 	}
-	s.passes = make(chan struct{}, max(1, cap(s.data)/2))
+	s.passes = passes{make(chan struct{}, max(1, cap(s.data)/2)), max(workWithin, 3*s.timeout), max(saidWithin, 3*s.timeout)}
 }
 
 func newTransport(connections int, roots *x509.CertPool) *http.Transport {

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 
+	"github.com/hearthfs/hearth/origin"
 	"github.com/hearthfs/hearth/s3gw/fault"
 	"github.com/hearthfs/hearth/s3gw/pass"
 	"github.com/hearthfs/hearth/s3gw/request"
@@ -52,7 +53,19 @@ func (x *exchange) passThen(change func(*http.Request), then func(*http.Response
 		to.Ending = func() { then(answer, asked) }
 	}
 	_, x.cause = x.passes.Serve(x.w, r, to)
+	x.told(asked)
 	return nil // the client knows
+}
+
+// told has the operator hear of an origin that could not be asked, or broke off.
+func (x *exchange) told(asked error) {
+	if x.o.Trouble == nil || !origin.Away(x.cause) {
+		return
+	}
+	if asked == nil {
+		asked = x.cause
+	}
+	x.o.Trouble("origin does not answer what clients ask of it", "cause", asked)
 }
 
 // way is the link by which the request goes on.

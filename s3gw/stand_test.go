@@ -55,6 +55,7 @@ type shownLink struct {
 	freshness      namespace.Freshness
 	account        string // that its origin says it is of; "": the server's
 	configure      bool
+	timeout        time.Duration // of its origin; 0: 5 s
 }
 
 // standard is what most stands have: a key that may all, one that may read, one that may write
@@ -148,7 +149,7 @@ func (s *stand) add(ctx context.Context, l shownLink) (Link, error) {
 	s.paths++
 	name := fmt.Sprintf("link%d", s.paths)
 	s.mu.Unlock()
-	o, err := origin.Open(ctx, origin.Config{URL: "s3://" + l.bucket + "/" + l.prefix, Link: name, Endpoint: s.server.Endpoint, Region: s.server.Region, Timeout: 5 * time.Second})
+	o, err := origin.Open(ctx, origin.Config{URL: "s3://" + l.bucket + "/" + l.prefix, Link: name, Endpoint: s.server.Endpoint, Region: s.server.Region, Timeout: cmp.Or(l.timeout, 5*time.Second)})
 	if err != nil {
 		return Link{}, err
 	}

@@ -55,10 +55,12 @@ type Waits struct {
 	Asked time.Duration
 	// Stall is how long it may take nothing while the body is under way.
 	Stall time.Duration
+	// Answer is how long it may say nothing once it has the whole body; 0: for ever.
+	Answer time.Duration
 }
 
 // NewBody takes a request's body for an attempt; nil if it has none. silent is called when the origin
-// stalls.
+// stalls, or does not answer.
 func NewBody(ctx context.Context, r *http.Request, w Waits, silent func()) *Body {
 	if r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0 {
 		return nil
@@ -107,13 +109,21 @@ func (b *Body) Read(p []byte) (n int, err error) {
 		n, err = b.count(n, err)
 	}
 	if err != nil {
-		b.mu.Lock()
-		b.err = err
-		b.mu.Unlock()
+		b.ended(err)
 	} else {
 		b.attend(true)
 	}
 	return n, err
+}
+
+// ended notes the end, and begins the wait for the answer where it was the right one.
+func (b *Body) ended(err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.err = err
+	if err == io.EOF && b.waits.Answer > 0 && !b.quiet {
+		b.watch.Reset(b.waits.Answer)
+	}
 }
 
 // count takes n bytes off the announced length, and keeps the last one back from a body that did
@@ -151,11 +161,9 @@ func (b *Body) attend(on bool) {
 	}
 }
 
-// Close ends the watch; the client's body is its server's to close.
-func (b *Body) Close() error {
-	b.Answered()
-	return nil
-}
+// Close leaves the client's body, which is its server's to close, and the watch to Answered and End:
+// net/http closes a body that was read to its end, and the answer is to come.
+func (b *Body) Close() error { return nil }
 
 // Answered ends the watch: an origin that answers may leave the rest of a body.
 func (b *Body) Answered() {

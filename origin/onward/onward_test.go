@@ -107,7 +107,7 @@ func TestTheLastByteWaitsForTheEnd(t *testing.T) {
 			if err != nil {
 				in = io.MultiReader(in, iotest.ErrReader(err))
 			}
-			b := NewBody(t.Context(), upload(cut(in), int64(len(text))), Waits{time.Hour, time.Hour}, func() {})
+			b := NewBody(t.Context(), upload(cut(in), int64(len(text))), Waits{Asked: time.Hour, Stall: time.Hour}, func() {})
 			got, said := io.ReadAll(iotest.OneByteReader(b))
 			if end == "right" && (said != nil || !bytes.Equal(got, text) || b.Err() != io.EOF) {
 				t.Errorf("%s %s: %d bytes, %v", name, end, len(got), said)
@@ -128,7 +128,7 @@ func TestTheLastByteWaitsForTheEnd(t *testing.T) {
 
 func TestABodyThatIsTakenBackGivesNothing(t *testing.T) {
 	// What goes with another attempt is not read by the one before.
-	b := NewBody(t.Context(), upload(strings.NewReader("abc"), 3), Waits{time.Hour, time.Hour}, func() {})
+	b := NewBody(t.Context(), upload(strings.NewReader("abc"), 3), Waits{Asked: time.Hour, Stall: time.Hour}, func() {})
 	if !b.Unread() {
 		t.Error("it was read")
 	}
@@ -148,7 +148,7 @@ func TestABodyThatIsNotAskedForIsHeldBack(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		r := upload(strings.NewReader("abc"), 3)
 		r.Header.Set("Expect", "100-continue")
-		b := NewBody(ctx, r, Waits{time.Hour, time.Hour}, func() {})
+		b := NewBody(ctx, r, Waits{Asked: time.Hour, Stall: time.Hour}, func() {})
 		b.Trace().Wait100Continue()
 		ended := make(chan error, 1)
 		go func() {
@@ -163,7 +163,7 @@ func TestABodyThatIsNotAskedForIsHeldBack(t *testing.T) {
 	}
 	r := upload(strings.NewReader("abc"), 3)
 	r.Header.Set("Expect", "100-continue")
-	b := NewBody(t.Context(), r, Waits{time.Hour, time.Hour}, func() {})
+	b := NewBody(t.Context(), r, Waits{Asked: time.Hour, Stall: time.Hour}, func() {})
 	b.Trace().Wait100Continue()
 	b.Trace().Got100Continue()
 	if text, err := io.ReadAll(b); string(text) != "abc" || err != nil {
@@ -204,6 +204,36 @@ func TestTheWatchIsOverTheOriginAlone(t *testing.T) {
 		if silent.Load() != 1 {
 			t.Error("it had answered")
 		}
+	})
+}
+
+func TestTheWatchOverTheAnswer(t *testing.T) {
+	// The whole body is there, and was closed as net/http does: from then on the origin has its time,
+	// and not if it answered, or if the client's body was not whole.
+	synctest.Test(t, func(t *testing.T) {
+		var silent atomic.Int64
+		made := func(in io.Reader) *Body {
+			b := NewBody(t.Context(), upload(in, 3), Waits{Stall: time.Second, Answer: time.Minute}, func() { silent.Add(1) })
+			_, _ = io.ReadAll(b)
+			_ = b.Close()
+			return b
+		}
+		made(strings.NewReader("ab")).End()
+		made(strings.NewReader("abc")).Answered()
+		time.Sleep(time.Hour)
+		if synctest.Wait(); silent.Load() != 0 {
+			t.Error("one was cut off, one answered")
+		}
+		b := made(strings.NewReader("abc"))
+		time.Sleep(59 * time.Second)
+		if synctest.Wait(); silent.Load() != 0 {
+			t.Error("too early")
+		}
+		time.Sleep(2 * time.Second)
+		if synctest.Wait(); silent.Load() != 1 {
+			t.Error("it never answered, and nobody said so")
+		}
+		b.End()
 	})
 }
 
