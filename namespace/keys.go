@@ -104,6 +104,33 @@ func (t *Tree) Keys(ctx context.Context, link, prefix, behind string, each func(
 	return max(hidden, int64(d.state.Load().refused)) + doubted, err
 }
 
+// Asks reports whether Keys of a prefix would have its names asked for. With ahead that begins
+// now, for one who will read them soon; a strict link's would be asked for again then, and are not.
+func (t *Tree) Asks(link, prefix string, ahead bool) bool {
+	l := t.links.Load().named(link)
+	if l == nil || !strings.HasPrefix(prefix, l.Prefix) || !record.Representable(prefix) {
+		return false
+	}
+	id, ok, err := t.idOf(place{link: l, path: prefix[len(l.Prefix):]})
+	if !ok || err != nil {
+		return true
+	}
+	d, err := t.dirs.get(t, id)
+	if err != nil {
+		return true
+	}
+	defer d.release()
+	strict := l.Freshness.Mode == Strict
+	switch {
+	case strict:
+	case d.listingLeft(t) > 0, d.running.Load() != nil, d.whole(t) && l.believes() && l.down.Load() != nil:
+		return false
+	case ahead:
+		t.kick(d)
+	}
+	return true
+}
+
 // Written is told that a link's origin has answered a write of a key, which may have made,
 // changed or removed it. What is believed of it, and of directories that come or go with it, is
 // asked for again before it returns; mounts hear of what changed, and other nodes are to doubt

@@ -297,3 +297,78 @@ func TestGoingOnBehindWhatANameWas(t *testing.T) {
 		t.Error("names that stay as they are")
 	}
 }
+
+func TestWhetherKeysAreToBeAskedFor(t *testing.T) {
+	// Without asking for anything it is told whether reading a prefix would: not while its listing is
+	// believed or under way, nor with the origin away; whoever says that it will be read has it begin.
+	w := open(t, nil)
+	for _, k := range []string{"d/a", "d/e/b", "f/a"} {
+		w.b.put(k, "e", 3)
+	}
+	listed, release := make(chan string, 8), make(chan struct{})
+	w.b.onPage = func(prefix string, _ int) {
+		if prefix == "f/" {
+			listed <- prefix
+			<-release
+		}
+	}
+	read := func(prefix string) {
+		t.Helper()
+		if _, err := w.tree.Keys(context.Background(), "/", prefix, "", func(*hearth.Object) bool { return true }); err != nil {
+			t.Error(err)
+		}
+	}
+	asks := func(prefix string, want bool) {
+		t.Helper()
+		if before, got := w.b.requests(), w.tree.Asks("/", prefix, false); got != want || w.b.requests() != before {
+			t.Errorf("%q: %v, want %v, %d requests", prefix, got, want, w.b.requests()-before)
+		}
+	}
+	asks("", true)
+	asks("d/", true)
+	read("")
+	asks("", false)
+	asks("d/", true)
+	read("d/")
+	asks("d/", false)
+	asks("d/e/", true)
+	if !w.tree.Asks("/", "f/", true) {
+		t.Error("it was known before it was asked for")
+	}
+	<-listed
+	asks("f/", false) // under way
+	if w.tree.Asks("/", "f/", true) {
+		t.Error("it is under way")
+	}
+	close(release)
+	before := w.b.requests()
+	read("f/")
+	if n := w.b.requests() - before; n != 0 {
+		t.Errorf("%d more requests for what was begun", n)
+	}
+	asks("f/", false)
+	for _, none := range [][2]string{{"none", ""}, {"/", "\xff/"}} {
+		if w.tree.Asks(none[0], none[1], true) {
+			t.Errorf("%q: the tree does not have it", none)
+		}
+	}
+	w.clock.add(time.Hour)
+	asks("d/", true)
+	w.b.down(errors.New("away"))
+	_, _ = w.tree.File(context.Background(), "/", "d/a") // finds out
+	asks("d/", false)
+	asks("d/e/", true) // was never listed
+}
+
+func TestAStrictLinksKeysAreAlwaysAskedFor(t *testing.T) {
+	// Names that are not believed are asked for whoever listed them, and none ahead.
+	w := open(t, func(o *Options) { o.Links[0].Freshness = Freshness{Mode: Strict} })
+	w.b.put("d/a", "e", 3)
+	if _, err := w.tree.Keys(context.Background(), "/", "d/", "", func(*hearth.Object) bool { return true }); err != nil {
+		t.Fatal(err)
+	}
+	before := w.b.requests()
+	if !w.tree.Asks("/", "d/", true) || w.b.requests() != before {
+		t.Errorf("it is believed, or asked for ahead: %d requests", w.b.requests()-before)
+	}
+}

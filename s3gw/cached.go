@@ -115,6 +115,13 @@ func (x *exchange) list() error {
 	if err != nil {
 		return err
 	}
+	// What can pass as a whole costs the origin one request: where no name is believed the walk costs it more, always.
+	if l := holding(x.links, q.Prefix); l != nil && q.Delimiter == "" {
+		if l.Fresh == 0 {
+			return x.passList()
+		}
+		q.Asks = listing.MostAsked
+	}
 	n := names{x.Gateway, x.links, new(bool)}
 	space, _ := x.spare.Get().(*[]byte)
 	if space == nil {
@@ -137,6 +144,11 @@ func (x *exchange) list() error {
 	case x.links[0].Prefix != "" && holding(x.links, q.Prefix) == nil:
 		return fault.New("AccessDenied", "This endpoint shows only a part of the bucket %s: list below %q.", x.asks.Bucket, x.links[0].Prefix)
 	}
+	return x.passList()
+}
+
+// passList passes a listing on, as the origin is to be asked for it.
+func (x *exchange) passList() error {
 	query := listing.ForOrigin(x.r.URL.RawQuery)
 	return x.pass(func(r *http.Request) { r.URL = &url.URL{Path: r.URL.Path, RawPath: r.URL.RawPath, RawQuery: query} })
 }

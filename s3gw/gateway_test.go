@@ -169,7 +169,11 @@ func TestWritesAreSeenAtOnce(t *testing.T) {
 			s.gets(200, "", "root", "PUT", "/bucket/d/new", "", "X-Amz-Copy-Source: bucket/d/a")
 			s.gets(200, "new a", "root", "GET", "/bucket/d/new", "")
 			s.gets(200, "", "root", "PUT", "/bucket/d//a", "by its alias") // versitygw joins it
-			s.gets(200, "<Key>d/a</Key><LastModified>", "root", "GET", "/bucket?list-type=2&prefix=d/", "")
+			form := "<Key>d/a</Key><LastModified>"                         // from the tree
+			if mode.Mode == namespace.Strict {
+				form = "<Key>d/a</Key>" // the origin's own order
+			}
+			s.gets(200, form, "root", "GET", "/bucket?list-type=2&prefix=d/", "")
 			s.gets(200, "<Size>12</Size>", "root", "GET", "/bucket?list-type=2&prefix=d/a", "")
 			s.gets(200, "by its alias", "root", "GET", "/bucket/d/a", "")
 			s.gets(204, "", "root", "DELETE", "/bucket/d/a", "")

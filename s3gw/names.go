@@ -34,6 +34,16 @@ func (n names) none(ctx context.Context) bool {
 	return !some && (err == nil || errors.Is(err, fs.ErrNotExist))
 }
 
+// Asks is listing.Names'.
+func (n names) Asks(prefix string, ahead bool) bool {
+	for i := range n.links {
+		if l := &n.links[i]; strings.HasPrefix(prefix, l.Prefix) {
+			return n.o.Tree.Asks(l.Name, prefix, ahead)
+		}
+	}
+	return false
+}
+
 // inLink gives what the tree has right below a prefix.
 func (n names) inLink(ctx context.Context, l *Link, prefix, after string, each func(listing.Entry) bool) error {
 	whole := false

@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -40,6 +41,7 @@ type stand struct {
 	tree   *namespace.Tree
 	pool   *hearth.Pool
 	paths  int
+	ahead  atomic.Int64 // ns that the tree is told to be later than it is
 
 	mu    sync.Mutex // guards the rest
 	links []Link
@@ -56,6 +58,7 @@ type shownLink struct {
 	account        string // that its origin says it is of; "": the server's
 	configure      bool
 	timeout        time.Duration // of its origin; 0: 5 s
+	stale          bool          // names known last are told while the origin is away
 }
 
 // standard is what most stands have: a key that may all, one that may read, one that may write
@@ -76,7 +79,7 @@ func newStand(t *testing.T, change func(*Options), links ...shownLink) *stand {
 	s.write(standard)
 	s.pool = hearthtest.Pool(t, 64<<20)
 	var err error
-	if s.tree, err = namespace.Open(namespace.Options{}); err != nil {
+	if s.tree, err = namespace.Open(namespace.Options{Clock: func() time.Time { return time.Now().Add(time.Duration(s.ahead.Load())) }}); err != nil {
 		t.Fatal(err)
 	}
 	made := map[string]bool{}
@@ -157,7 +160,7 @@ func (s *stand) add(ctx context.Context, l shownLink) (Link, error) {
 		shut(o)
 		return Link{}, err
 	}
-	if err := s.tree.AddLink(namespace.Link{Path: "/" + name, Name: name, Prefix: l.prefix, Origin: o, Freshness: l.freshness}); err != nil {
+	if err := s.tree.AddLink(namespace.Link{Path: "/" + name, Name: name, Prefix: l.prefix, Origin: o, Freshness: l.freshness, StaleIfError: l.stale}); err != nil {
 		shut(o)
 		return Link{}, err
 	}

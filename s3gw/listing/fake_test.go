@@ -21,6 +21,12 @@ type tree struct {
 	told, asked int
 	// fail, where set, is asked before each call.
 	fail func(prefix string) error
+	// known, where set, are the directories that the origin is not asked for; requests are those
+	// that it was asked for, and waits how often all that was under way was waited for.
+	known    map[string]bool
+	running  map[string]bool
+	requests []string
+	waits    int
 }
 
 type named struct {
@@ -65,6 +71,7 @@ func object(key string) *hearth.Object {
 
 func (t *tree) Dir(ctx context.Context, prefix, after string, each func(Entry) bool) error {
 	t.asked++
+	t.learn(prefix)
 	if n := strings.IndexByte(after, '/'); n >= 0 && n < len(after)-1 || prefix != "" && prefix[len(prefix)-1] != '/' {
 		panic(fmt.Sprintf("Dir(%q, %q)", prefix, after))
 	}
@@ -88,6 +95,42 @@ func (t *tree) Dir(ctx context.Context, prefix, after string, each func(Entry) b
 		}
 	}
 	return ctx.Err()
+}
+
+// Asks tells of known, and of what is under way.
+func (t *tree) Asks(prefix string, ahead bool) bool {
+	if t.known == nil || t.known[prefix] || t.running[prefix] {
+		return false
+	}
+	if ahead {
+		t.running[prefix] = true
+		t.requests = append(t.requests, prefix)
+	}
+	return true
+}
+
+// learn waits for a directory to be known, and so for all that are asked for at the time.
+func (t *tree) learn(prefix string) {
+	if t.known == nil || t.known[prefix] {
+		return
+	}
+	t.Asks(prefix, true)
+	t.waits++
+	t.arrive()
+}
+
+// arrive has all that is under way be known.
+func (t *tree) arrive() {
+	for under := range t.running {
+		t.known[under] = true
+	}
+	clear(t.running)
+}
+
+// cold has the tree know nothing.
+func (t *tree) cold() *tree {
+	t.known, t.running = map[string]bool{}, map[string]bool{}
+	return t
 }
 
 // page is a document as clients read it.

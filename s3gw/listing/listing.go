@@ -12,6 +12,10 @@
 // The document is written by appending: keys as they come, groups aside, and at last the head,
 // which tells counts and the place to go on, into a gap that was left before them.
 //
+// What the tree does not know it asks the origin for, one directory at a time, where the origin
+// itself tells a whole page in one answer. So the directories that a page needs are asked for
+// some at a time ahead, and a page that needs many is not answered.
+//
 // What the tree cannot surely tell, what XML cannot carry and what origins answer in different
 // ways is not answered: ErrUnsure says that the request passes to the origin.
 //
@@ -33,6 +37,15 @@ const (
 	maxKeys = 1000
 	// maxKey is the longest key in bytes that S3 has.
 	maxKey = 1024
+	// MostAsked directories are asked of the origin for a page that can pass to it as well. A page
+	// that passes costs one request, and is not known the next time: so many more are paid for a
+	// tree that is small, or that gets known page by page. One after another they would take
+	// longer than the page does at the origin; see maxAhead.
+	MostAsked = 16
+	// maxAhead of them are asked for at once, once the first told how many keys are in one: a
+	// half of MostAsked, which so takes about as long as three requests, and a quarter of the
+	// listings that a tree runs at a time.
+	maxAhead = 8
 )
 
 // ErrUnsure says that an answer from the tree would not surely be the origin's: the request
@@ -49,6 +62,9 @@ type Names interface {
 	// ErrUnsure: there are keys that the tree cannot show, or it cannot be asked;
 	// fs.ErrNotExist: there is no such directory, and no key below it. each does not call Dir.
 	Dir(ctx context.Context, prefix, after string, each func(Entry) bool) error
+	// Asks says whether Dir of a prefix would have the origin asked for what lies below it. With
+	// ahead that begins now: Dir will be called soon.
+	Asks(prefix string, ahead bool) bool
 }
 
 // Entry is what lies right below a prefix.

@@ -118,6 +118,8 @@ func (w wrong) Dir(_ context.Context, _, _ string, each func(Entry) bool) error 
 	return nil
 }
 
+func (w wrong) Asks(string, bool) bool { return false }
+
 func TestDocument(t *testing.T) {
 	// A document stands behind what the buffer held, with keys that need escapes, the longest prefix, owners and class where they are known.
 	long := strings.Repeat("&", 1000) + "/"

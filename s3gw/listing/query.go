@@ -38,6 +38,9 @@ type Query struct {
 	URL bool
 	// Owner says that ListObjectsV2 is asked to tell owners.
 	Owner bool
+	// Asks is how many directories may be asked of the origin for a page without a delimiter;
+	// where it needs more the answer is ErrUnsure. 0: any number. No query tells it.
+	Asks int
 }
 
 // Parse reads the raw query of a listing. A *fault.Error is for the client; ErrUnsure says that

@@ -34,6 +34,9 @@ type walk struct {
 	// count of keys and groups together, at most q.Max.
 	count     int
 	truncated bool
+	// asked is how many directories the origin was asked for, lately how many keys the last
+	// directory had that was walked, and at least 1; 0: none was.
+	asked, lately int
 	// The last that was written, and where.
 	dir   string
 	entry Entry
@@ -50,7 +53,7 @@ func (w *walk) run(ctx context.Context) error {
 	case !strings.HasPrefix(after, prefix) && after > prefix:
 		return nil // all keys of the prefix lie before it
 	case !strings.HasPrefix(after, prefix):
-		return w.list(ctx, dir, before(only), only)
+		return w.begin(ctx, dir, before(only), only)
 	case w.q.Delimiter == "":
 		return w.behind(ctx, after, at, only)
 	}
@@ -60,7 +63,7 @@ func (w *walk) run(ctx context.Context) error {
 		// need not do as Amazon does.
 		return ErrUnsure
 	}
-	return w.list(ctx, dir, place{name: name, dir: inside, set: true}, only)
+	return w.begin(ctx, dir, place{name: name, dir: inside, set: true}, only)
 }
 
 // behind lists what lies behind a key, from its directory, which are the first n bytes, on.
@@ -71,7 +74,51 @@ func (w *walk) behind(ctx context.Context, key string, n int, only string) error
 			return err
 		}
 	}
-	return w.list(ctx, key[:n], place{name: name, dir: inside, set: true}, only)
+	return w.begin(ctx, key[:n], place{name: name, dir: inside, set: true}, only)
+}
+
+// begin is list for a directory in which the walk begins.
+func (w *walk) begin(ctx context.Context, dir string, from place, only string) error {
+	if w.q.Delimiter == "" && w.names.Asks(dir, false) {
+		if w.left() == 0 {
+			return fmt.Errorf("list %q: too many directories are not known: %w", dir, ErrUnsure)
+		}
+		w.asked++
+	}
+	return w.list(ctx, dir, from, only)
+}
+
+// left is how many directories may still be asked for.
+func (w *walk) left() int {
+	if w.q.Asks == 0 {
+		return maxKeys
+	}
+	return w.q.Asks - w.asked
+}
+
+// ask sees to it that a directory that is walked next may be read, and has those behind it that
+// the page will need asked for: as many as fill it if they are like the last one. Where these
+// are too many that is seen before they are waited for. Those that were begun will be known
+// to the next who lists.
+func (w *walk) ask(dir string, entries []Entry) error {
+	need, unknown, left := 1, 0, w.left()
+	if w.lately > 0 {
+		need += (w.q.Max - w.count) / w.lately
+	}
+	for i := 0; i < len(entries) && need > 0; i++ {
+		if !entries[i].Dir {
+			continue
+		}
+		need--
+		if w.names.Asks(dir+entries[i].Name+"/", unknown < min(left, maxAhead)) {
+			unknown++
+		}
+	}
+	if unknown > left {
+		return fmt.Errorf("list %q: %d and more directories are not known: %w", dir, unknown, ErrUnsure)
+	}
+	w.asked += min(unknown, maxAhead)
+	return nil
 }
 
 // list writes what lies in a directory behind a place: names that begin with only, and, unless
@@ -90,13 +137,13 @@ func (w *walk) list(ctx context.Context, dir string, from place, only string) er
 		if err != nil {
 			return fmt.Errorf("list %q: %w", dir, err)
 		}
-		for _, e := range l.held {
+		for i, e := range l.held {
 			if w.err != nil || w.truncated {
 				break
 			}
 			if !e.Dir {
 				w.add(dir, e)
-			} else if err := w.list(ctx, dir+e.Name+"/", place{}, ""); err != nil {
+			} else if err := w.inside(ctx, dir, l.held[i:]); err != nil {
 				return err
 			}
 		}
@@ -105,6 +152,19 @@ func (w *walk) list(ctx context.Context, dir string, from place, only string) er
 		}
 	}
 	return nil
+}
+
+// inside writes what lies in the first of the entries of a directory, which is one itself.
+func (w *walk) inside(ctx context.Context, dir string, entries []Entry) error {
+	child, count := dir+entries[0].Name+"/", w.count
+	if w.names.Asks(child, false) {
+		if err := w.ask(dir, entries); err != nil {
+			return err
+		}
+	}
+	err := w.list(ctx, child, place{}, "")
+	w.lately = max(1, w.count-count)
+	return err
 }
 
 // level is a directory that is walked.
