@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -21,8 +22,12 @@ type treeClient struct {
 	move     func(from, to string) // prefixes
 	remove   func(prefix string)
 	unlink   func(key string)
-	newTrees int // directories that are made and listed, each once
+	newTrees int    // directories that are made and listed, each once
+	odd      string // a name that is odd; "": oddName
 }
+
+// oddName is one that every client must escape.
+const oddName = "odd names/ä 日+c & d;'(1).txt"
 
 // s3Rclone has rclone copy, sync, compare, list, read, move and remove.
 func s3Rclone(e *env, o *server) {
@@ -116,7 +121,7 @@ func (p *endpoint) tree(o *server, h *hearth, c treeClient) {
 	first.Size += 1000
 	p.makeFile(here, first, 1)
 	p.must(os.Remove(filepath.Join(here, list[1].Path)), "remove a file")
-	p.makeFile(here, hearthtest.File{Path: "odd names/ä 日+c & d;'(1).txt", Size: 12345}, 0)
+	p.makeFile(here, hearthtest.File{Path: cmp.Or(c.odd, oddName), Size: 12345}, 0)
 	c.sync(here, "up/")
 	want = p.hashes(here)
 	p.holds("synced up", "up/", o, h, want)

@@ -28,8 +28,8 @@ type s3Use struct {
 	run  func(*env, *server)
 }
 
-// s3Uses are run over versitygw, and at level full over MinIO; rclone and mc, as MinIO, are
-// there at level full alone.
+// s3Uses are run over versitygw, and at level full over MinIO; rclone, mc and s5cmd, as MinIO,
+// are there at level full alone.
 func s3Uses() []s3Use {
 	is := func(text string) func(level) string { return func(level) string { return text } }
 	return []s3Use{
@@ -41,6 +41,7 @@ func s3Uses() []s3Use {
 		{"s3-rclone", full, is("100 files, 15 new directories"), s3Rclone},
 		{"s3-mc", full, is("100 files, 5 new directories"), s3Mc},
 		{"s3-a-rename", all, is(fmt.Sprintf("%d files, as Hadoop 3.2 and 3.4 ask", s3aFiles)), s3aRename},
+		{"s3-s5cmd", full, is("100 files, 15 new directories, 200 commands at once"), s3S5cmd},
 		{"s3-many-keys", all, func(l level) string { return fmt.Sprintf("%d keys", manyKeys(l)) }, s3ManyKeys},
 		{"s3-downloads", all, func(l level) string { return fmt.Sprintf("%d MiB", downloadSize(l)>>20) }, s3Downloads},
 		{"s3-uploads", all, func(l level) string { return fmt.Sprintf("%d MiB", uploadSize(l)>>20) }, s3Uploads},
@@ -116,14 +117,14 @@ func (p *endpoint) tool(name string) string {
 	return path
 }
 
-// clientVariables tell rclone and mc of the endpoint, mc of the origin too, and of no file of the machine.
+// clientVariables tell rclone, s5cmd and mc of the endpoint, mc of the origin too, and of no file of the machine.
 func (p *endpoint) clientVariables(o *server) []string {
 	host := func(url, access, secret string) string {
 		scheme, at, _ := strings.Cut(url, "://")
 		return scheme + "://" + access + ":" + secret + "@" + at
 	}
 	all := []string{"RCLONE_CONFIG=" + os.DevNull, "RCLONE_CONFIG_HEARTH_TYPE=s3", "RCLONE_CONFIG_HEARTH_PROVIDER=Other", "RCLONE_CONFIG_HEARTH_ENDPOINT=" + p.url,
-		"RCLONE_CONFIG_HEARTH_ACCESS_KEY_ID=" + p.access, "RCLONE_CONFIG_HEARTH_SECRET_ACCESS_KEY=" + p.secret, "RCLONE_CONFIG_HEARTH_REGION=us-east-1",
+		"RCLONE_CONFIG_HEARTH_ACCESS_KEY_ID=" + p.access, "RCLONE_CONFIG_HEARTH_SECRET_ACCESS_KEY=" + p.secret, "RCLONE_CONFIG_HEARTH_REGION=us-east-1", "S3_ENDPOINT_URL=" + p.url,
 		"MC_CONFIG_DIR=" + p.path("mc"), "MC_HOST_hearth=" + host(p.url, p.access, p.secret), "MC_HOST_origin=" + host(o.endpoint, o.access, o.secret)}
 	if p.ca != "" {
 		all = append(all, "AWS_CA_BUNDLE="+p.ca, "RCLONE_CA_CERT="+p.ca)
