@@ -128,11 +128,13 @@ func (x *exchange) service() error {
 	return err
 }
 
-// standing are the links' buckets. Of those that clients may have removed the origin is asked.
+// standing are the links' buckets. Of those that clients may have removed the origin is asked, and
+// what the account tells is left out.
 func (x *exchange) standing() (all []listing.Bucket, asked bool) {
 	var links []Link // one of each bucket
 	for _, l := range x.o.Links() {
-		if !x.other(l) && x.o.Keys.Sees(x.who.Access, l.Bucket) && !slices.ContainsFunc(links, func(b Link) bool { return b.Bucket == l.Bucket }) {
+		told := x.o.Other != nil && x.mayBeGone(l) && l.Origin.Account() == x.o.Links()[0].Origin.Account()
+		if !told && x.o.Keys.Sees(x.who.Access, l.Bucket) && !slices.ContainsFunc(links, func(b Link) bool { return b.Bucket == l.Bucket }) {
 			links = append(links, l)
 		}
 	}

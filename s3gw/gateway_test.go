@@ -291,7 +291,7 @@ func TestAllBuckets(t *testing.T) {
 		work.Go(func() { s.gets(200, "of more", "root", "GET", "/more/k", "") })
 	}
 	work.Wait()
-	for _, ask := range []struct{ method, target, asked string }{{"HEAD", "/bucket", "HEAD bucket/"}, {"HEAD", "/more", "HEAD more/"}, {"GET", "/", "GET /"}, {"GET", "/bucket?location", ""}} {
+	for _, ask := range []struct{ method, target, asked string }{{"HEAD", "/bucket", "HEAD bucket/"}, {"HEAD", "/more", "HEAD more/"}, {"GET", "/", "GET /"}, {"GET", "/bucket?location", "GET bucket/"}} {
 		s.went()
 		s.gets(200, "", "root", ask.method, ask.target, "")
 		if got := strings.Join(s.went(), ", "); got != ask.asked {
