@@ -131,35 +131,51 @@ func sized(e *env, out string, size, key int, prefix string) map[string]int64 {
 	return all
 }
 
-// getters are clients that download a large object by ranges, several at a time, but for mc and
-// s3cmd, which read it in one piece.
+// getters are clients that download a large object by ranges, several at a time, but for what mc
+// and s3cmd do by themselves: they read it in one piece, and s3cmd may go on where it ended.
 func (p *endpoint) getters(o *server) map[string]func(key, to string) {
 	all := map[string]func(key, to string){
 		"aws":   func(key, to string) { p.aws(o, "s3", "cp", "--only-show-errors", "s3://"+o.bucket+"/"+key, to) },
 		"boto3": func(key, to string) { p.boto(o, "get", key, to) },
-		"curl":  func(key, to string) { p.curlParts(o, key, to) },
+		"curl": func(key, to string) {
+			at := strings.TrimSpace(p.aws(o, "s3", "presign", "s3://"+o.bucket+"/"+key))
+			p.inParts(to, func(off, n int64, to string) {
+				p.uses(o, "curl", "-sSf", "-r", fmt.Sprintf("%d-%d", off, off+n-1), "-o", to, at)
+			})
+		},
 	}
 	if p.level == full {
 		all["rclone"] = func(key, to string) {
 			p.rclone(o, "copyto", "--multi-thread-streams", "8", "--multi-thread-cutoff", "16M", "hearth:"+o.bucket+"/"+key, to)
 		}
 		all["mc"] = func(key, to string) { p.mc(o, "cp", "--quiet", "hearth/"+o.bucket+"/"+key, to) }
+		all["mc-ranges"] = func(key, to string) {
+			p.inParts(to, func(off, n int64, to string) { // mc has no other end than the object's
+				p.uses(o, "sh", "-c", `"$0" cat --quiet --offset "$1" "$2" | head -c "$3" >"$4"`, p.tool("mc"), fmt.Sprint(off), "hearth/"+o.bucket+"/"+key, fmt.Sprint(n), to)
+			})
+		}
 		all["s3cmd"] = func(key, to string) { p.s3cmd(o, "get", "s3://"+o.bucket+"/"+key, to) }
+		all["s3cmd-goes-on"] = func(key, to string) {
+			f := hearthtest.File{Path: key, Size: downloadSize(p.level)}
+			half, err := os.Create(to)
+			p.must(err, "make half of a file")
+			_, err = io.CopyN(half, f.Reader(0), f.Size/2+777)
+			p.must(errors.Join(err, half.Close()), "write half of a file")
+			p.s3cmd(o, "get", "--continue", "s3://"+o.bucket+"/"+key, to)
+		}
 	}
 	return all
 }
 
-// curlParts downloads an object by a presigned URL, in four ranges at once.
-func (p *endpoint) curlParts(o *server, key, to string) {
+// inParts has the large object downloaded in four ranges at once.
+func (p *endpoint) inParts(to string, get func(off, n int64, to string)) {
 	p.Helper()
-	at := strings.TrimSpace(p.aws(o, "s3", "presign", "s3://"+o.bucket+"/"+key))
 	size := downloadSize(p.level)
 	const parts = 4
 	var work sync.WaitGroup
 	for i := range int64(parts) {
-		work.Go(func() {
-			p.uses(o, "curl", "-sSf", "-r", fmt.Sprintf("%d-%d", size*i/parts, size*(i+1)/parts-1), "-o", fmt.Sprintf("%s.%d", to, i), at)
-		})
+		off, end := size*i/parts, size*(i+1)/parts
+		work.Go(func() { get(off, end-off, fmt.Sprintf("%s.%d", to, i)) })
 	}
 	work.Wait()
 	whole, err := os.Create(to)

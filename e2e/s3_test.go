@@ -143,7 +143,7 @@ func s3Commands(e *env, o *server) {
 }
 
 // s3cmdSyncs has s3cmd bring one of the directories here, bring it back to another place, and do
-// both again when nothing has changed.
+// both again when nothing has changed; then a file is copied and moved within the bucket.
 func s3cmdSyncs(e *env, s3 *endpoint, h *hearth, o *server, list []hearthtest.File) {
 	e.Helper()
 	dir := filepath.Dir(list[0].Path) + "/"
@@ -160,5 +160,27 @@ func s3cmdSyncs(e *env, s3 *endpoint, h *hearth, o *server, list []hearthtest.Fi
 		e.good("synced by s3cmd", epoch(to, in, 1, 2, 0))
 		s3.s3cmd(o, "sync", filepath.Join(to, dir)+"/", "s3://"+o.bucket+"/back-by-s3cmd/"+dir)
 		e.good("synced back by s3cmd, in the mount", epoch(filepath.Join(h.dir, "back-by-s3cmd"), in, 1, 2, 0))
+	}
+	// From here on within the bucket.
+	f, at := list[0], "s3://"+o.bucket+"/"
+	from := f.Path
+	for _, x := range []struct {
+		to    string
+		stays bool
+		run   func(from, to string)
+	}{
+		{"copied/by-s3cmd", true, func(from, to string) { s3.s3cmd(o, "cp", at+from, at+to) }},
+		{"moved/by-s3cmd", false, func(from, to string) { s3.s3cmd(o, "mv", at+from, at+to) }},
+		{"moved/by-aws", false, func(from, to string) { s3.aws(o, "s3", "mv", "--only-show-errors", at+from, at+to) }},
+	} {
+		x.run(from, x.to)
+		got, err := os.ReadFile(filepath.Join(h.dir, x.to))
+		if err != nil || int64(len(got)) != f.Size || hearthtest.Check(got, f.Path, 0, 0) != nil {
+			e.Errorf("%s: %d bytes of %d, %v", x.to, len(got), f.Size, err)
+		}
+		if _, err := os.Stat(filepath.Join(h.dir, from)); os.IsNotExist(err) == x.stays {
+			e.Errorf("%s, of which %s was made: %v", from, x.to, err)
+		}
+		from = x.to
 	}
 }
