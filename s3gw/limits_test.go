@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -66,6 +67,38 @@ func TestBodiesThatNeverCome(t *testing.T) {
 		if _, err := in.ReadByte(); err != io.EOF {
 			t.Errorf("%s %s by %s: the connection goes on: %v", c.method, c.target, c.who, err)
 		}
+	}
+}
+
+func TestStrangersThatReadNothing(t *testing.T) {
+	// Strangers ask and ask and read no answer, on as many connections as may be open: who has a key
+	// is answered nonetheless.
+	s := newStand(t, nil, shownLink{bucket: "bucket"})
+	s.put("bucket", "k", "of k")
+	x, err := Listen(t.Context(), ServerOptions{Listen: "127.0.0.1:0", Handler: s.g, MostConnections: 3, AnswerWithin: 200 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer x.Close()
+	s.url = "http://" + x.Addr().String()
+	for _, asks := range []string{"GET /bucket/" + strings.Repeat("k", 900) + " HTTP/1.1\r\nHost: h\r\n\r\n", "HEAD /bucket/k HTTP/1.1\r\nHost: h\r\n\r\n"} {
+		var crowd sync.WaitGroup
+		many := strings.Repeat(asks, 100)
+		for range 3 {
+			c, _ := s.dialog(asks)
+			crowd.Go(func() {
+				for { // ends when it is cut off
+					if _, err := io.WriteString(c, many); err != nil {
+						if os.IsTimeout(err) {
+							t.Error("it is still there")
+						}
+						return
+					}
+				}
+			})
+		}
+		crowd.Wait()
+		s.gets(200, "of k", "root", "GET", "/bucket/k", "")
 	}
 }
 

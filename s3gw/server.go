@@ -27,6 +27,10 @@ const (
 	// mostHeaders bytes of headers are read, the request's line with them: twice what Amazon
 	// takes. net/http lets 4 KiB more pass, and 8 on a connection that has answered before.
 	mostHeaders = 16 << 10
+	// answerWithin is how long a client may take nothing of what has no time of its own: headers
+	// and other short answers, refusals and errors. To who reads before it asks again they are
+	// sent at once.
+	answerWithin = 5 * time.Second
 	// endWithin is how long requests under way may go on when the endpoint ends.
 	endWithin = 5 * time.Second
 	// DefaultConnections are open at once: they take some 200 MiB if all of them ask for nothing.
@@ -57,6 +61,8 @@ type ServerOptions struct {
 	// MostConnections are open at once, or fewer if the limit on open files says so; 0:
 	// DefaultConnections.
 	MostConnections int
+	// AnswerWithin is how long a client may take nothing of a short answer; 0: some seconds.
+	AnswerWithin time.Duration
 	// Trouble hears of a certificate that cannot be read again; the one before goes on.
 	Trouble func(err error)
 	// Said hears in words what net/http says when an answer ended in a panic, or no connection
@@ -79,6 +85,7 @@ func Listen(ctx context.Context, o ServerOptions) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen for S3 clients: %w (give s3.listen another address)", err)
 	}
+	l = bounds.Patient(l, cmp.Or(o.AnswerWithin, answerWithin))
 	if keep != nil {
 		l = tls.NewListener(l, &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}, GetCertificate: keep.get})
 	}

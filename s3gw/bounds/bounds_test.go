@@ -35,6 +35,11 @@ func newDoor(t *testing.T, most int, safe bool) *door {
 			d.at <- struct{}{}
 			<-d.work
 		}
+		if r.URL.Path == "/large" {
+			d.at <- struct{}{}
+			_, _ = w.Write(make([]byte, 32<<20)) // more than a connection holds, and its client takes none
+			return
+		}
 		_, _ = io.WriteString(w, "ok") // the client may be gone
 	}))
 	if s.EnableHTTP2 = false; safe {
@@ -48,6 +53,7 @@ func newDoor(t *testing.T, most int, safe bool) *door {
 		t.Fatal(err)
 	}
 	addr := l.Addr().String()
+	l = Patient(l, 300*time.Millisecond)
 	d.dial = func() (net.Conn, error) { return net.Dial("tcp", addr) }
 	if safe {
 		l = tls.NewListener(l, &tls.Config{Certificates: s.TLS.Certificates})

@@ -4,7 +4,8 @@
 // Nobody is turned away for what others only keep. At the bound of connections a new one is
 // taken all the same, and of those that wait for a request, be it their first one, the one that
 // has waited longest is closed: a crowd that asks for nothing closes itself, and whoever asks at
-// once is heard. Only while a request of each is at work do new ones wait, unanswered.
+// once is heard. Only while a request of each is at work do new ones wait, unanswered, for the
+// first that is answered; nobody's is at work for as long as they like, for writes end (Patient).
 //
 // At the bound of requests one more waits for a moment, as many as there are places, and is then
 // told so; answers from the cache and ways to the origin have places of their own.
@@ -30,6 +31,7 @@ type Connections struct {
 	mu      sync.Mutex                 // guards the rest; never held across I/O
 	open    map[net.Conn]*list.Element // of waiting; nil: its request is at work
 	waiting list.List                  // of net.Conn: those that wait for a request, the longest first
+	wanted  bool                       // a new one waits for the next that has no request at work
 	closed  int64
 }
 
@@ -60,33 +62,52 @@ func (c *Connections) Accept() (net.Conn, error) {
 // connections ends: clients ask again then.
 func (c *Connections) makeRoom() bool {
 	c.mu.Lock()
-	if len(c.open) < c.most {
+	if c.wanted = false; len(c.open) < c.most {
 		c.mu.Unlock()
 		return true
 	}
 	front := c.waiting.Front()
 	if front == nil {
+		c.wanted = true
 		c.mu.Unlock()
 		return false
 	}
-	conn := c.waiting.Remove(front).(net.Conn)
+	conn := c.takeLocked(front)
+	c.mu.Unlock()
+	end(conn)
+	return true
+}
+
+// takeLocked takes one that waits out of all, to be ended.
+func (c *Connections) takeLocked(at *list.Element) net.Conn {
+	conn := c.waiting.Remove(at).(net.Conn)
 	delete(c.open, conn)
 	c.closed++
-	c.mu.Unlock()
+	return conn
+}
+
+func end(conn net.Conn) {
 	if t, ok := conn.(*tls.Conn); ok {
 		conn = t.NetConn() // without a last word that its client may not take
 	}
 	_ = conn.Close() // the server finds it so
-	return true
 }
 
-// State is http.Server's ConnState.
+// State is http.Server's ConnState. While a new connection waits, one whose request was answered is
+// ended here: its next one may have come already, and would have it at work again.
 func (c *Connections) State(conn net.Conn, s http.ConnState) {
+	if c.state(conn, s) {
+		end(conn)
+	}
+}
+
+// state notes a connection's, and reports whether it is to be ended.
+func (c *Connections) state(conn net.Conn, s http.ConnState) (over bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	at, known := c.open[conn]
 	if !known && s != http.StateNew {
-		return // it was closed to make room
+		return false // it was closed to make room
 	}
 	if at != nil {
 		c.waiting.Remove(at)
@@ -96,14 +117,19 @@ func (c *Connections) State(conn net.Conn, s http.ConnState) {
 		c.open[conn] = c.waiting.PushBack(conn)
 	case http.StateActive:
 		c.open[conn] = nil
-		return
+		return false
 	default:
 		delete(c.open, conn)
+	}
+	if over = c.wanted && s == http.StateIdle; over {
+		c.takeLocked(c.open[conn])
+		c.wanted = false
 	}
 	select {
 	case c.room <- struct{}{}:
 	default:
 	}
+	return over
 }
 
 // Close ends Accept; open connections go on.
