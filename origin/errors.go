@@ -137,6 +137,17 @@ func Away(err error) bool {
 		errors.Is(err, context.DeadlineExceeded)
 }
 
+// Unsent reports whether an error of Forward says that the origin did nothing: it was not reached,
+// or refused Hearth's own signature.
+func Unsent(err error) bool {
+	var (
+		e    *Error
+		name *net.DNSError
+		op   *net.OpError
+	)
+	return errors.As(err, &e) && (e.Status != 0 || errors.Is(err, errFull) || errors.As(err, &name) || errors.As(err, &op) && op.Op == "dial")
+}
+
 func classify(err error) class {
 	var e *Error
 	if errors.As(err, &e) && e.Status/100 > 2 {

@@ -74,7 +74,7 @@ func (x *exchange) create() error {
 		return fault.New("InvalidBucketName", "The specified bucket is not valid.")
 	}
 	x.links = []Link{{Bucket: x.asks.Bucket, Origin: all[0].Origin}} // no link yet: there are no names to be forgotten
-	return x.passThen(nil, func(*http.Response, error) {})
+	return x.passThen(nil, writing{0, func(context.Context) {}})
 }
 
 // mayBeGone reports whether the bucket of a link may have been removed by clients, which may: then

@@ -101,7 +101,7 @@ type Gateway struct {
 	started time.Time                   // and when buckets are said to be made
 	spare   sync.Pool                   // of *[]byte, for documents
 	owners  sync.Map                    // listing.Owner of links' objects, by the link's name
-	work    sync.WaitGroup              // requests under way
+	work    work                        // requests under way, and writes behind clients that have gone
 	foreign sync.Map                    // links that are not shown, of which that was told, by name
 	others  sync.Map                    // links that were made because a client named their bucket, by name
 	fine    sync.Map                    // links whose listings tell times to less than a second, by name
@@ -117,6 +117,7 @@ type Gateway struct {
 // New returns a Gateway that has answered nothing yet.
 func New(o Options) *Gateway {
 	g := &Gateway{o: o, passes: pass.New(pass.Options{}), verify: sigv4.New(sigv4.Options{Secret: o.Keys.Secret, Now: o.Now}), started: time.Now(), patience: bodyPatience, leave: leavePatience}
+	g.work.begin()
 	nothing := func(Link) {}
 	g.lending = semaphore.NewWeighted(max(hearth.BlockSize, o.Pool.Stats().Budget/batchShare))
 	g.rooms, g.audit = newRooms(o.MostRequests, o.Pool.Stats().Budget), audit{tell: o.Refused, now: time.Now}
@@ -133,9 +134,10 @@ func New(o Options) *Gateway {
 // some 30,000 of them, but an eighth at most.
 func headerBytes(memory int64) int64 { return max(memory/32, min(8<<20, memory/8)) }
 
-// Close waits for the requests under way, whose clients are gone, and gives back what it
-// holds. Nobody asks it any more.
+// Close ends the requests under way, whose clients are gone, and gives back what it holds. Nobody
+// asks it any more. What a write that is ended may have changed is doubted.
 func (g *Gateway) Close() {
+	g.work.end(errEnds)
 	g.work.Wait()
 	g.objects.Close()
 }

@@ -3,6 +3,7 @@ package s3gw
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"net/http"
 
@@ -13,11 +14,18 @@ import (
 )
 
 // pass sends the request to the origin as it is, but for what change does to it.
-func (x *exchange) pass(change func(*http.Request)) error { return x.passThen(change, nil) }
+func (x *exchange) pass(change func(*http.Request)) error { return x.passThen(change, writing{}) }
 
-// passThen sends the request to the origin, and calls then with what came of it before the
-// client gets to know.
-func (x *exchange) passThen(change func(*http.Request), then func(*http.Response, error)) error {
+// writing is what a request may change.
+type writing struct {
+	keys   int
+	forget func(ctx context.Context) // nil: nothing changes
+}
+
+// passThen sends the request to the origin, and has what it may have changed forgotten before the
+// client gets to know. What changes anything is finished though the client has gone, once all of it
+// is there: a body that breaks off with the client is cut off at the origin.
+func (x *exchange) passThen(change func(*http.Request), w writing) error {
 	l, err := x.way()
 	if err == nil {
 		err = x.enter(x.rooms.ways)
@@ -38,21 +46,29 @@ func (x *exchange) passThen(change func(*http.Request), then func(*http.Response
 	if change != nil {
 		change(r)
 	}
-	if x.how = "passed"; then != nil {
+	if x.how = "passed"; w.forget != nil {
 		x.how = "written"
 	} else if x.asks.Changes && x.asks.Key != "" { // its tags, perhaps, and no name
-		then = func(*http.Response, error) { x.objects.Changed(x.asks.Key) }
+		objects, key := x.objects, x.asks.Key
+		w = writing{1, func(context.Context) { objects.Changed(key) }}
 	}
 	var answer *http.Response
 	var asked error
-	to := pass.Target{Bucket: x.asks.Bucket, Key: x.asks.EscapedKey, ID: x.id, Forward: func(ctx context.Context, r *http.Request, bucket, key string) (*http.Response, error) {
+	end := func() {}
+	defer func() { end() }()
+	to := pass.Target{Bucket: x.asks.Bucket, Key: x.asks.EscapedKey, ID: x.id, Finish: w.forget != nil, Forward: func(ctx context.Context, r *http.Request, bucket, key string) (*http.Response, error) {
+		if w.forget != nil {
+			ctx, end = x.lasting(ctx)
+		}
 		answer, asked = l.Origin.Forward(ctx, r, bucket, key)
 		return answer, asked
 	}}
-	if then != nil {
-		to.Ending = func() { then(answer, asked) }
+	if w.forget != nil {
+		to.Ending = func() { x.after(x.outcome(answer, asked), w) }
 	}
-	_, x.cause = x.passes.Serve(x.w, r, to)
+	if _, x.cause = x.passes.Serve(x.w, r, to); w.forget != nil && errors.Is(x.cause, pass.ErrCut) {
+		x.again(w)
+	}
 	x.told(asked)
 	return nil // the client knows
 }

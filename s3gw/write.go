@@ -37,18 +37,13 @@ func (x *exchange) write() error {
 	} else if x.asks.Key != "" {
 		keys = []string{x.asks.Key}
 	}
-	return x.passThen(nil, func(answer *http.Response, err error) {
-		if answer == nil && err == nil || answer != nil && answer.StatusCode >= 400 && answer.StatusCode < 500 {
-			return // nothing was written
+	of := &exchange{Gateway: x.Gateway, asks: x.asks, links: x.links} // what it takes, for who may need it later
+	return x.passThen(nil, writing{len(keys), func(ctx context.Context) {
+		of.forget(ctx, keys)
+		if of.o.Settle != nil {
+			of.o.Settle(ctx)
 		}
-		// The client may be gone, and what it wrote is there.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(x.r.Context()), seenWithin)
-		defer cancel()
-		x.forget(ctx, keys)
-		if x.o.Settle != nil {
-			x.o.Settle(ctx)
-		}
-	})
+	}})
 }
 
 // listed are the keys of a DeleteObjects, whose body is read and sent on from memory. Rights of

@@ -2,7 +2,8 @@
 //
 // The request goes on, its body while it comes, and the answer comes back the same way: status and
 // headers as they are, the body piece by piece. Nothing is kept but a buffer, so both sides feel each
-// other: a slow client slows the origin down, and one that goes away ends the request there. An origin
+// other: a slow client slows the origin down, and one that goes away ends the request there, unless
+// that is to be finished, in which case its answer is read by nobody. An origin
 // that breaks off in the midst of its answer has the client's connection cut, since what ends rightly
 // is taken for whole. Who takes or sends nothing for some time is cut, too.
 //
@@ -56,6 +57,9 @@ type Target struct {
 	// know: ahead of the last byte of the answer, or of its header if nothing else comes. It is
 	// called as well if that never was, for who cannot know. nil: nothing is.
 	Ending func()
+	// Finish has what was begun finished though the client has gone: the answer is read to its end.
+	// How long Forward goes on then is its own to say; the context that it is given is the client's.
+	Finish bool
 }
 
 // Pass passes requests on; it is used by many at a time.
@@ -98,6 +102,9 @@ func (p *Pass) Serve(w http.ResponseWriter, r *http.Request, to Target) (status 
 	}
 	defer c.ending()
 	defer c.leave()
+	if err := r.Context().Err(); err != nil && to.Finish { // it is not begun
+		return c.refuse(err, to.ID)
+	}
 	out, early := c.request()
 	resp, err := to.Forward(out.Context(), out, to.Bucket, to.Key)
 	early.end()
@@ -117,12 +124,23 @@ func (p *Pass) Serve(w http.ResponseWriter, r *http.Request, to Target) (status 
 	defer p.buffers.Put(buffer)
 	if err := c.stream(resp, buffer[:]); err != nil {
 		c.cut()
+		if to.Finish {
+			err = finish(resp, err)
+		}
 		return resp.StatusCode, err
 	}
 	for name, values := range resp.Trailer {
 		w.Header()[http.TrailerPrefix+name] = values
 	}
 	return resp.StatusCode, nil
+}
+
+// finish reads what is left of an answer that the client does not get.
+func finish(resp *http.Response, why error) error {
+	if _, err := io.Copy(io.Discard, resp.Body); err != nil && !errors.Is(why, ErrCut) { // as again where that is why
+		return fmt.Errorf("%w: %w: %w", why, ErrCut, err)
+	}
+	return why
 }
 
 // client is the side that asks.

@@ -34,6 +34,7 @@ type gate struct {
 	*httptest.Server
 	done   chan outcome // of each request
 	ending func()       // nil: none
+	finish bool         // what is asked for is finished without its client
 }
 
 // serve passes on to an S3 origin at an endpoint, whose bucket is "bucket".
@@ -58,7 +59,13 @@ func at(t testing.TB, endpoint string, o Options) *gate {
 	g := &gate{done: make(chan outcome, 100)}
 	g.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		bucket, key, _ := strings.Cut(strings.TrimPrefix(r.URL.EscapedPath(), "/"), "/")
-		status, err := pass.Serve(w, r, Target{Forward: s3.Forward, Bucket: bucket, Key: key, ID: "our-id", Ending: g.ending})
+		to := Target{Forward: s3.Forward, Bucket: bucket, Key: key, ID: "our-id", Ending: g.ending, Finish: g.finish}
+		if g.finish {
+			to.Forward = func(ctx context.Context, r *http.Request, bucket, key string) (*http.Response, error) {
+				return s3.Forward(context.WithoutCancel(ctx), r, bucket, key)
+			}
+		}
+		status, err := pass.Serve(w, r, to)
 		select {
 		case g.done <- outcome{status, err}:
 		default: // a benchmark takes none
@@ -331,6 +338,67 @@ func TestAClientThatGoesAwayEndsTheRequest(t *testing.T) {
 			t.Errorf("%s: %+v", c.name, o)
 		}
 	}
+}
+
+func TestWhatIsFinishedWithoutItsClient(t *testing.T) {
+	// The client leaves before the answer, or in the midst of one that comes as Amazon's to
+	// CompleteMultipartUpload does: its status at once, spaces, and after minutes what came of it. The
+	// origin ends it, and that is the end, unless it breaks off. What is not begun is not.
+	for _, path := range []string{"silent", "spaces", "broken"} {
+		asked, gone, done := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+		g := play(t, Options{}, func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.Copy(io.Discard, r.Body)
+			if path != "silent" {
+				_, _ = io.WriteString(w, "  ")
+				_ = http.NewResponseController(w).Flush()
+			}
+			close(asked)
+			<-gone
+			var err error
+			for range 100 { // whoever does not read has its connection broken
+				if _, err = w.Write(bytes.Repeat([]byte(" "), 64<<10)); err != nil {
+					break
+				}
+				_ = http.NewResponseController(w).Flush()
+			}
+			done <- err
+			if path == "broken" {
+				panic(http.ErrAbortHandler)
+			}
+		})
+		ended := make(chan bool, 2)
+		g.finish, g.ending = true, func() { ended <- len(done) > 0 }
+		w := g.dial(t)
+		w.send("POST /bucket/k?uploadId=1 HTTP/1.1\nHost: h\nContent-Length: 1\n\nx")
+		<-asked
+		if path != "silent" {
+			w.head()
+		}
+		w.Close()
+		close(gone)
+		if o := <-g.done; o.err == nil || errors.Is(o.err, ErrCut) != (path == "broken") {
+			t.Errorf("%s: %+v", path, o)
+		}
+		if !<-ended {
+			t.Errorf("%s: the end is told before it", path)
+		}
+		if err := <-done; err != nil {
+			t.Errorf("%s: the origin is left: %v", path, err)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	r := httptest.NewRequest("PUT", "/bucket/k", strings.NewReader("x")).WithContext(ctx)
+	to := Target{Finish: true, Forward: func(context.Context, *http.Request, string, string) (*http.Response, error) {
+		t.Error("it is begun for nobody")
+		return nil, io.EOF
+	}}
+	defer func() {
+		if recover() != http.ErrAbortHandler { // a recorder has no connection to cut
+			t.Error("a client that has gone is answered")
+		}
+	}()
+	_, _ = New(Options{}).Serve(httptest.NewRecorder(), r, to)
 }
 
 func TestAnAnswerThatBreaksOffIsCut(t *testing.T) {
