@@ -65,6 +65,7 @@ func s3aRename(e *env, o *server) {
 		a.mkdirs(from + "/empty")
 		a.agrees("a file that was replaced, and an empty directory")
 
+		a.slashes(from)
 		a.rename(from, to)
 		a.agrees("a directory that was renamed")
 		a.is(from, "")
@@ -87,6 +88,25 @@ func s3aRename(e *env, o *server) {
 		a.is(base, "directory")
 	}
 	h.quit()
+}
+
+// slashes asks for what lies behind two slashes, as a job does whose path ends in one: MinIO refuses
+// such names, and that says nothing of the directory.
+func (a *s3a) slashes(dir string) {
+	a.Helper()
+	for range 2 {
+		for _, name := range []string{dir + "//", dir + "//x"} {
+			a.head(name)
+			for _, grouped := range []bool{true, false} {
+				a.ask(s3Ask{method: "GET", query: listQuery(name, grouped, s3aPage, "")})
+			}
+		}
+		if left, err := os.ReadDir(filepath.Join(a.mount, dir, "%_")); !os.IsNotExist(err) {
+			a.Errorf("behind two slashes the mount has %v, %v", left, err)
+		}
+		a.is(dir, "directory")
+	}
+	a.agrees("a directory that was asked for by two slashes")
 }
 
 // mkdirs looks for the directory and those above it until one is there, and puts a marker.
