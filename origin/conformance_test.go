@@ -106,7 +106,6 @@ func TestEveryOriginConforms(t *testing.T) {
 			t.Run("keys", func(t *testing.T) { suiteKeys(t, b) })
 			t.Run("read", func(t *testing.T) { suiteRead(t, b) })
 			t.Run("stale", func(t *testing.T) { suiteStale(t, b) })
-			t.Run("walk", func(t *testing.T) { suiteWalk(t, b) })
 			t.Run("bucket", func(t *testing.T) { suiteBucket(t, b) })
 			t.Run("probe", func(t *testing.T) { suiteProbe(t, b) })
 		})
@@ -294,31 +293,6 @@ func suiteStale(t *testing.T, b *bed) {
 		b.del("stale/a")
 		if err := readCheck(t.Context(), b, &two, 10, 1000, 2); !errors.Is(err, hearth.ErrStale) {
 			t.Errorf("deleted: %v", err)
-		}
-	}
-}
-
-func suiteWalk(t *testing.T, b *bed) {
-	// A parallel walk delivers each key once, whatever the number of workers.
-	want := map[string]bool{}
-	for d := range 5 {
-		for f := range 7 {
-			key := fmt.Sprintf("walk/%d/%d", d, f)
-			b.put(key, []byte(key))
-			want[key] = true
-		}
-	}
-	for _, workers := range []int{1, 8} {
-		got := map[string]bool{}
-		err := Walk(t.Context(), b, "walk/", workers, func(o hearth.Object) error {
-			if got[o.Key] {
-				t.Errorf("%s came twice", o.Key)
-			}
-			got[o.Key] = true
-			return nil
-		})
-		if err != nil || len(got) != len(want) {
-			t.Errorf("%d workers: %d of %d keys, %v", workers, len(got), len(want), err)
 		}
 	}
 }

@@ -192,3 +192,13 @@ func query(q hearth.Listing, from cursor, want int) string {
 	}
 	return b.String()
 }
+
+// deeper is the group below prefix that holds key; "" and false: none does.
+func deeper(prefix, key string) (string, bool) {
+	rest, ok := strings.CutPrefix(key, prefix)
+	i := strings.IndexByte(rest, '/')
+	if !ok || i < 0 {
+		return "", false
+	}
+	return key[:len(prefix)+i+1], true
+}

@@ -9,112 +9,12 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/hearthfs/hearth"
 )
-
-// pages is an S3 server that lists a sorted set of keys and counts its requests.
-type pages struct {
-	keys     []string
-	requests atomic.Int64
-	busy     sync.Mutex // guards now and max
-	now, max int
-	once     sync.Once
-	// two is closed when two requests are under way. Until then a page waits for it,
-	// where a walk that splits must ask for another: behind the first page and its
-	// groups, which nothing can be beside. nil: nothing waits.
-	two chan struct{}
-}
-
-func (p *pages) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	p.requests.Add(1)
-	p.busy.Lock()
-	p.now++
-	if p.max = max(p.max, p.now); p.now == 2 && p.two != nil {
-		p.once.Do(func() { close(p.two) })
-	}
-	p.busy.Unlock()
-	defer func() { p.busy.Lock(); p.now--; p.busy.Unlock() }()
-	q := r.URL.Query()
-	prefix, after, delimiter := q.Get("prefix"), max(q.Get("start-after"), q.Get("continuation-token")), q.Get("delimiter")
-	if p.two != nil && after != "" && delimiter == "" {
-		select {
-		case <-p.two:
-		case <-time.After(10 * time.Second): // it does not split: let it end, the test says so
-			p.once.Do(func() { close(p.two) })
-		}
-	}
-	i, _ := slices.BinarySearch(p.keys, after+"\x00")
-	var b strings.Builder
-	count, last, group := 0, "", ""
-	for ; i < len(p.keys) && count < pageKeys; i++ {
-		key := p.keys[i]
-		if !strings.HasPrefix(key, prefix) || group != "" && strings.HasPrefix(key, group) {
-			continue
-		}
-		if cut := strings.Index(key[len(prefix):], "/"); delimiter != "" && cut >= 0 {
-			group = key[:len(prefix)+cut+1]
-			fmt.Fprintf(&b, "<CommonPrefixes><Prefix>%s</Prefix></CommonPrefixes>", group)
-			last = group + "\xff"
-		} else {
-			fmt.Fprintf(&b, "<Contents><Key>%s</Key><ETag>\"e\"</ETag><Size>1</Size></Contents>", key)
-			last = key
-		}
-		count++
-	}
-	fmt.Fprintf(w, "<ListBucketResult><IsTruncated>%v</IsTruncated><NextContinuationToken>%s</NextContinuationToken>%s</ListBucketResult>", i < len(p.keys), last, b.String())
-}
-
-func TestAWalkSplitsWhatIsWideAndLeavesWhatIsNarrow(t *testing.T) {
-	// Every key comes once whatever the shape of the bucket; a wide one is listed in
-	// parallel, and none costs many more requests than pages.
-	shapes := map[string]func(i int) string{
-		"flat":         func(i int) string { return fmt.Sprintf("k%06d", i) },
-		"wide":         func(i int) string { return fmt.Sprintf("d%03d/%06d", i%300, i) },
-		"deep":         func(i int) string { return fmt.Sprintf("a/b/c/d%02d/%06d", i%40, i) },
-		"a file each":  func(i int) string { return fmt.Sprintf("d%06d/f", i) },
-		"dots between": func(i int) string { return fmt.Sprintf("d%03d%s%06d", i%100, []string{"/", ".x/", "."}[i%3], i) },
-	}
-	for name, shape := range shapes {
-		p := &pages{}
-		if name != "flat" {
-			p.two = make(chan struct{})
-		}
-		const n = 12_000
-		for i := range n {
-			p.keys = append(p.keys, shape(i))
-		}
-		slices.Sort(p.keys)
-		server := httptest.NewServer(p)
-		o := open(t, Config{URL: "s3://b", Endpoint: server.URL, Anonymous: true})
-		got := map[string]int{}
-		if err := Walk(t.Context(), o, "", 8, func(o hearth.Object) error { got[o.Key]++; return nil }); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
-		twice := 0
-		for _, count := range got {
-			if count > 1 {
-				twice++
-			}
-		}
-		if len(got) != n || twice > 0 {
-			t.Errorf("%s: %d keys of %d, %d of them twice", name, len(got), n, twice)
-		}
-		if r := p.requests.Load(); r > 3*n/pageKeys {
-			t.Errorf("%s: %d requests for %d pages", name, r, n/pageKeys)
-		}
-		if name != "flat" && p.max < 2 {
-			t.Errorf("%s: %d requests at once", name, p.max)
-		}
-		server.Close()
-	}
-}
 
 func TestAListingThatLeadsNowhereEnds(t *testing.T) {
 	// A server that says "truncated" for ever, without a token, is an error.
