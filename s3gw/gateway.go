@@ -229,6 +229,7 @@ func (x *exchange) preflight() error {
 		return fault.New("AccessDenied", "CORSResponse: CORS is not enabled at this endpoint: s3.cors says for which pages it is.")
 	}
 	x.how = "cached"
+	x.unread() // browsers send none
 	return x.o.CORS.Preflight(x.w, x.r)
 }
 

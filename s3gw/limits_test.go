@@ -48,14 +48,19 @@ func (s *stand) raw(who, method, target string, length int) string {
 func TestBodiesThatNeverCome(t *testing.T) {
 	// A client announces a body and sends none: one that may not ask is answered and its
 	// connection ended, one whose body is for the endpoint is told so; nobody is waited for long.
-	s := newStand(t, nil, shownLink{bucket: "bucket"})
+	rules, err := Setup{CORS: []string{"https://app.example"}}.rules()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newStand(t, func(o *Options) { o.CORS = rules }, shownLink{bucket: "bucket"})
 	s.g.patience, s.g.leave = 50*time.Millisecond, 50*time.Millisecond
 	for _, c := range []struct {
 		who, method, target string
 		status              int
-	}{{"stranger", "PUT", "/bucket/k", 403}, {"reader", "PUT", "/bucket/k", 403}, {"root", "POST", "/bucket?delete=", 400}, {"root", "POST", "/bucket?hearth-batch=", 400}, {"root", "GET", "/", 200}} {
-		_, in := s.dialog(s.raw(c.who, c.method, c.target, 1000))
-		resp, err := http.ReadResponse(in, nil)
+	}{{"stranger", "PUT", "/bucket/k", 403}, {"reader", "PUT", "/bucket/k", 403}, {"root", "POST", "/bucket?delete=", 400}, {"root", "POST", "/bucket?hearth-batch=", 400}, {"root", "GET", "/", 200}, {"root", "PUT", "/bucket", 409}, {"", "PUT", "/", 405}, {"", "OPTIONS", "/bucket/k", 200}, {"", "OPTIONS", "/bucket/none", 200}} {
+		page := "Origin: https://app.example\r\nAccess-Control-Request-Method: GET\r\n"
+		_, in := s.dialog(strings.Replace(s.raw(c.who, c.method, c.target, 1000), "\r\n", "\r\n"+page, 1))
+		resp, err := http.ReadResponse(in, &http.Request{Method: c.method})
 		if err != nil {
 			t.Errorf("%s %s: %v", c.method, c.target, err)
 			continue
@@ -155,6 +160,12 @@ func TestHeadersAtTheLimit(t *testing.T) {
 				t.Errorf("%d bytes: the connection goes on: %v", c.size, err)
 			}
 		}
+	}
+	conn, in := s.dialog(strings.Replace(sized(mostHeaders+1), "Content-Length: 0", "Content-Length: 9", 1)) // and no body
+	if resp, err := http.ReadResponse(in, nil); err != nil || resp.StatusCode != 431 {
+		t.Errorf("%v, %v", resp, err)
+	} else if _, err := io.Copy(io.Discard, conn); err != nil {
+		t.Errorf("who sends no body: %v", err)
 	}
 	if n := x.Stats().UnderWay; n != 0 {
 		t.Errorf("%d requests are under way", n)

@@ -31,6 +31,9 @@ const (
 	// and other short answers, refusals and errors. To who reads before it asks again they are
 	// sent at once.
 	answerWithin = 5 * time.Second
+	// refusedGrace is how long a client whose headers were too long may go on with its body: one
+	// that is cut off while it sends may lose the answer.
+	refusedGrace = 500 * time.Millisecond
 	// endWithin is how long requests under way may go on when the endpoint ends.
 	endWithin = 5 * time.Second
 	// DefaultConnections are open at once: they take some 200 MiB if all of them ask for nothing.
@@ -132,6 +135,9 @@ func (b brief) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Connection", "close")
+	if r.ContentLength != 0 { // net/http reads some of a body, and that may never come
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(refusedGrace))
+	}
 	http.Error(w, "431 "+http.StatusText(http.StatusRequestHeaderFieldsTooLarge), http.StatusRequestHeaderFieldsTooLarge)
 }
 
