@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/hearthfs/hearth/s3gw/accesslog"
 	"github.com/hearthfs/hearth/s3gw/cors"
 	"github.com/hearthfs/hearth/s3gw/keys"
 	"github.com/hearthfs/hearth/s3gw/object"
@@ -96,8 +97,8 @@ type Endpoint struct {
 	setup  Setup
 	keys   *keys.Keys
 	server *Server
-	log    *accessLog // nil: none is written
-	end    func()     // Close, once
+	log    *accesslog.File // nil: none is written
+	end    func()          // Close, once
 }
 
 // Open begins to answer. Close it. What the Options say of keys and of the access log the
@@ -135,10 +136,10 @@ func Open(ctx context.Context, s Setup, o Options) (*Endpoint, error) {
 		return nil, err
 	}
 	if s.AccessLog != "" {
-		if x.log, err = openAccessLog(s.AccessLog, o.Pool, report); err != nil {
+		if x.log, err = accesslog.Open(s.AccessLog, o.Pool, report); err != nil {
 			return nil, err
 		}
-		o.Access = x.log.take
+		o.Access = x.log.Take
 	}
 	o.Keys, o.Domains, o.Configure, o.MostRequests = x.keys, s.Domains, s.Configure, s.MaxRequests
 	o.CORS, _ = s.rules() // Problems looked at them
@@ -174,7 +175,7 @@ func (x *Endpoint) close() {
 		x.Gateway.Close()
 	}
 	if x.log != nil {
-		x.log.close()
+		x.log.Close()
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/hearthfs/hearth/s3gw/accesslog"
 	"github.com/hearthfs/hearth/s3gw/fault"
 	"github.com/hearthfs/hearth/s3gw/object"
 )
@@ -84,7 +85,7 @@ func (x *exchange) end() {
 		return
 	}
 	r := x.r
-	l := Line{At: x.began, Took: took, Remote: r.RemoteAddr, ID: x.id, Operation: operation, Request: r.Method + " " + unsigned(r.RequestURI) + " " + r.Proto,
+	l := accesslog.Line{At: x.began, Took: took, Remote: r.RemoteAddr, ID: x.id, Operation: operation, Request: r.Method + " " + unsigned(r.RequestURI) + " " + r.Proto,
 		Status: x.w.status, Bytes: x.w.bytes, Agent: r.UserAgent(), Referer: unsigned(r.Referer()), Host: r.Host, How: x.how}
 	if x.asks != nil {
 		l.Bucket, l.Key = x.asks.Bucket, x.asks.Key

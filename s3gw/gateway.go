@@ -39,6 +39,7 @@ import (
 	"github.com/hearthfs/hearth/internal/flight"
 	"github.com/hearthfs/hearth/namespace"
 	"github.com/hearthfs/hearth/origin"
+	"github.com/hearthfs/hearth/s3gw/accesslog"
 	"github.com/hearthfs/hearth/s3gw/bounds"
 	"github.com/hearthfs/hearth/s3gw/cors"
 	"github.com/hearthfs/hearth/s3gw/fault"
@@ -80,7 +81,7 @@ type Options struct {
 	// the rest is for answers from the cache. 0: DefaultRequests.
 	MostRequests int
 	// Access gets a line for each request; nil: nobody does.
-	Access func(Line)
+	Access func(accesslog.Line)
 	// Refused hears of requests whose key, signature or rights were not good, of some each minute;
 	// nil: nobody does.
 	Refused func(what string, attributes ...any)

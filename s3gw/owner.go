@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/hearthfs/hearth/origin/sign"
 	"github.com/hearthfs/hearth/s3gw/listing"
 )
 
@@ -38,7 +39,7 @@ func (x *exchange) owner(q listing.Query) listing.Owner {
 func askOwner(ctx context.Context, l *Link) (o listing.Owner, err error) {
 	ctx, cancel := context.WithTimeout(ctx, ownerWithin)
 	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "/?max-keys=1&prefix="+escape(l.Prefix), nil)
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "/?max-keys=1&prefix="+sign.Encode(l.Prefix, true), nil)
 	if err != nil {
 		return o, err
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/origin/sign"
 	"github.com/hearthfs/hearth/s3gw/fault"
 	"github.com/hearthfs/hearth/s3gw/request"
 )
@@ -130,7 +131,7 @@ func headOf(ctx context.Context, l *Link, o *hearth.Object) (http.Header, error)
 	}
 	r.Header.Set("If-Match", `"`+o.ETag+`"`)
 	r.Header.Set("X-Amz-Checksum-Mode", "ENABLED")
-	answer, err := l.Origin.Forward(ctx, r, l.Bucket, escape(o.Key))
+	answer, err := l.Origin.Forward(ctx, r, l.Bucket, sign.Encode(o.Key, true))
 	if err != nil {
 		return nil, err
 	}
@@ -149,20 +150,3 @@ func headOf(ctx context.Context, l *Link, o *hearth.Object) (http.Header, error)
 
 // headWithin is how long the headers of an object are waited for.
 const headWithin = 30 * time.Second
-
-// escape writes a key as S3 has it in a path.
-func escape(key string) string {
-	const digits = "0123456789ABCDEF"
-	var b strings.Builder
-	for i := range len(key) {
-		c := key[i]
-		if 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || strings.IndexByte("-_.~/", c) >= 0 {
-			b.WriteByte(c)
-			continue
-		}
-		b.WriteByte('%')
-		b.WriteByte(digits[c>>4])
-		b.WriteByte(digits[c&15])
-	}
-	return b.String()
-}

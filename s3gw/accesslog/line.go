@@ -1,10 +1,13 @@
-package s3gw
+// Package accesslog writes a line for each request to an S3 endpoint, as Amazon has them.
+package accesslog
 
 import (
 	"net"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/hearthfs/hearth/origin/sign"
 )
 
 // Line is a request and what came of it.
@@ -46,7 +49,7 @@ func (l *Line) Append(b []byte) []byte {
 	}
 	for i, field := range []string{
 		"-", plain(l.Bucket), "[" + l.At.UTC().Format("02/Jan/2006:15:04:05 -0700") + "]", plain(host), plain(l.Access), plain(l.ID),
-		"REST." + plain(l.Operation), plain(escape(l.Key)), quoted(l.Request), strconv.Itoa(l.Status), plain(l.Code), size, "-", took, "-",
+		"REST." + plain(l.Operation), plain(sign.Encode(l.Key, true)), quoted(l.Request), strconv.Itoa(l.Status), plain(l.Code), size, "-", took, "-",
 		quoted(l.Referer), quoted(l.Agent), "-", "-", "SigV4", "-", plain(l.How), quoted(l.Host), plain(l.TLS), "-", "-",
 	} {
 		if i > 0 {

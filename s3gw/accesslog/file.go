@@ -1,4 +1,4 @@
-package s3gw
+package accesslog
 
 import (
 	"errors"
@@ -19,13 +19,15 @@ const (
 	mostWaiting = 4 << 20
 	// lineCost is what a line takes in bytes beside its texts: its fields, and one text of its own.
 	lineCost = 400
+	// endWithin is how long the disk is waited for at the end.
+	endWithin = 5 * time.Second
 	// reopenEach is how often it is looked whether the log was moved away.
 	reopenEach = time.Second
 )
 
-// accessLog writes lines to a file, beside those who answer. A file that was moved away is
+// File writes lines to a file, beside those who answer. A file that was moved away is
 // begun anew, as after logrotate.
-type accessLog struct {
+type File struct {
 	name   string
 	report func(error)
 	pool   *hearth.Pool
@@ -42,22 +44,24 @@ type accessLog struct {
 	lost int        // lines since one was written
 }
 
-func openAccessLog(name string, pool *hearth.Pool, report func(error)) (*accessLog, error) {
-	a := &accessLog{name: name, report: report, pool: pool, lines: make(chan Line, mostLines), quit: make(chan struct{}), done: make(chan struct{}), within: endWithin}
+// Open begins to write to a file, or goes on at its end. What waits to be written counts as the
+// Pool's; report hears of what went wrong with the disk, as often as it does.
+func Open(name string, pool *hearth.Pool, report func(error)) (*File, error) {
+	a := &File{name: name, report: report, pool: pool, lines: make(chan Line, mostLines), quit: make(chan struct{}), done: make(chan struct{}), within: endWithin}
 	if err := a.open(); err != nil {
 		return nil, fmt.Errorf("s3.access_log: %w", err)
 	}
-	go a.run() // close waits for it
+	go a.run() // Close waits for it
 	return a, nil
 }
 
-func (a *accessLog) open() (err error) {
+func (a *File) open() (err error) {
 	a.file, err = os.OpenFile(a.name, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o640)
 	return err
 }
 
-// take never waits.
-func (a *accessLog) take(l Line) {
+// Take has a line written, and never waits: one that there is no room for is counted.
+func (a *File) Take(l Line) {
 	cost := l.cost()
 	if a.waiting.Add(cost) <= mostWaiting && a.pool.Reserve(cost) {
 		select {
@@ -82,15 +86,15 @@ func (l *Line) cost() (n int64) {
 }
 
 // add writes a line behind text, which is no part of what waits.
-func (a *accessLog) add(text []byte, l Line) []byte {
+func (a *File) add(text []byte, l Line) []byte {
 	cost := l.cost()
 	a.waiting.Add(-cost)
 	a.pool.Unreserve(cost)
 	return l.Append(text)
 }
 
-// run writes until close, and then what still waits.
-func (a *accessLog) run() {
+// run writes until Close, and then what still waits.
+func (a *File) run() {
 	defer close(a.done)
 	var text []byte
 	for {
@@ -117,7 +121,7 @@ func (a *accessLog) run() {
 }
 
 // told adds how many lines are missing.
-func (a *accessLog) told(text []byte) []byte {
+func (a *File) told(text []byte) []byte {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.lost > 0 {
@@ -127,7 +131,7 @@ func (a *accessLog) told(text []byte) []byte {
 	return text
 }
 
-func (a *accessLog) write(text []byte) error {
+func (a *File) write(text []byte) error {
 	if time.Since(a.looked) >= reopenEach {
 		a.looked = time.Now()
 		there, err := os.Stat(a.name)
@@ -145,9 +149,9 @@ func (a *accessLog) write(text []byte) error {
 	return err
 }
 
-// close writes what waits; lines that come later are lost. A disk that stands still is waited for
+// Close writes what waits; lines that come later are lost. A disk that stands still is waited for
 // no longer than requests under way are: a write to it cannot be ended, and goes on behind.
-func (a *accessLog) close() {
+func (a *File) Close() {
 	close(a.quit)
 	late := time.NewTimer(a.within)
 	defer late.Stop()
