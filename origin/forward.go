@@ -22,17 +22,6 @@ import (
 	"github.com/hearthfs/hearth/origin/sign"
 )
 
-const (
-	// workWithin is how long an origin may say nothing over a request that has it move bytes, once
-	// all of that is there: a copy, an upload and the joining of its parts, the removal of many keys. Amazon
-	// says of CompleteMultipartUpload that it "can take several minutes", and sends spaces meanwhile;
-	// others say nothing until 5 GiB are copied or hashed. Ten minutes are 5 GiB at 9 MB/s.
-	workWithin = 10 * time.Minute
-	// saidWithin is the same of any other write, as a removal or the beginning of an upload, which
-	// change a name and move nothing.
-	saidWithin = time.Minute
-)
-
 // errFull is a request that found no connection free for it within the origin's timeout.
 var errFull = errors.New("too many requests are on their way to the origin")
 
@@ -48,7 +37,7 @@ var errFull = errors.New("too many requests are on their way to the origin")
 // body comes back as it is: the origin has then seen a request that was cut off.
 //
 // An origin that goes silent over a read is given up as it is by reads of ours, within three times
-// its timeout; over a write, which it may be at work on, after workWithin or saidWithin.
+// its timeout; over a write, which it may be at work on, as onward.Silence says.
 //
 // Requests use the connections of reads, half of them at most. HEADs may take any: nothing comes
 // behind their headers that a slow client could hold up, and reads wait for them.
@@ -70,7 +59,7 @@ func (s *S3) Forward(ctx context.Context, r *http.Request, bucket, escapedKey st
 		return nil, err
 	}
 	f.key = key
-	passes := s.passes.slots
+	passes := s.passes
 	if r.Method == http.MethodHead && (r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0) {
 		passes = nil
 	}
@@ -109,28 +98,9 @@ func (s *S3) token(ctx context.Context, slots chan struct{}) (release func(), er
 		return func() { <-slots }, nil
 	default:
 	}
-	wait, stop := context.WithTimeoutCause(ctx, s.timeout, errFull)
+	wait, stop := context.WithTimeoutCause(ctx, s.silence.Read, errFull)
 	defer stop()
 	return acquire(wait, slots)
-}
-
-// passes is what requests that are forwarded may take.
-type passes struct {
-	slots      chan struct{} // a token for each, beside that of data
-	work, said time.Duration // workWithin and saidWithin, three times the timeout at least
-}
-
-// patience is how long the origin may say nothing over a request.
-func (s *S3) patience(r *http.Request) time.Duration {
-	switch {
-	case r.Method == http.MethodGet, r.Method == http.MethodHead:
-		return s.timeout
-	case r.ContentLength != 0, r.Header["X-Amz-Copy-Source"] != nil:
-		return s.passes.work
-	case r.Method == http.MethodDelete && (r.URL.RawQuery != "" || r.Header["X-Minio-Force-Delete"] != nil): // perhaps of all below a name
-		return s.passes.work
-	}
-	return s.passes.said
 }
 
 // forward is one request on its way.
@@ -205,12 +175,12 @@ func (f *forward) renew(err error) bool {
 
 // send makes one attempt; the passage is to be ended whatever came of it.
 func (f *forward) send(ctx context.Context) (*passage, error) {
-	p := &passage{s: f.s, patience: f.s.patience(f.r)}
+	p, patience := &passage{s: f.s}, f.s.silence.Of(f.r)
 	p.ctx, p.cancel = context.WithCancelCause(ctx)
 	silent := func() { p.cancel(errStalled) }
-	p.body = onward.NewBody(p.ctx, f.r, onward.Waits{Asked: f.s.transport.ExpectContinueTimeout, Stall: 3 * f.s.timeout, Answer: p.patience}, silent)
+	p.body = onward.NewBody(p.ctx, f.r, onward.Waits{Asked: f.s.transport.ExpectContinueTimeout, Stall: 3 * f.s.silence.Read, Answer: patience}, silent)
 	req, err := f.request(p)
-	p.watch = time.AfterFunc(p.patience, silent)
+	p.watch = time.AfterFunc(patience, silent)
 	if p.body != nil { // it is watched itself, and the client may take its time
 		p.watch.Stop()
 	}
@@ -224,7 +194,7 @@ func (f *forward) send(ctx context.Context) (*passage, error) {
 	}
 	p.body.Answered()
 	p.answer = p.resp.Body
-	p.in = watched{p}
+	p.in = onward.Watched{Reader: p.answer, Watch: p.watch, Patience: patience}
 	return p, nil
 }
 
@@ -309,27 +279,16 @@ func (f *forward) refused(p *passage) error {
 
 // passage is an attempt, and the body of its answer.
 type passage struct {
-	s        *S3
-	ctx      context.Context
-	cancel   context.CancelCauseFunc
-	body     *onward.Body // of the request; nil: none
-	resp     *http.Response
-	answer   io.ReadCloser // the answer's own body
-	in       io.Reader     // the same, or what was read ahead and then the rest
-	leave    func()        // gives its connection's token back
-	once     sync.Once
-	patience time.Duration // with an origin that says nothing
-	watch    *time.Timer   // runs while it is waited for, but for what the body's runs for
-}
-
-// watched is the answer's own body.
-type watched struct{ *passage }
-
-// Read waits for the origin within its time; who reads may take theirs.
-func (w watched) Read(b []byte) (int, error) {
-	w.watch.Reset(w.patience)
-	defer w.watch.Stop()
-	return w.answer.Read(b)
+	s      *S3
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	body   *onward.Body // of the request; nil: none
+	resp   *http.Response
+	answer io.ReadCloser // the answer's own body
+	in     io.Reader     // the same under the watch, or what was read ahead and then the rest
+	leave  func()        // gives its connection's token back
+	once   sync.Once
+	watch  *time.Timer // runs while the origin is waited for, but for what the body's own runs for
 }
 
 // Read gives what the origin sends next.

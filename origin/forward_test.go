@@ -416,26 +416,26 @@ func TestAnOriginThatNeverAnswersIsGivenUp(t *testing.T) {
 		}
 		<-r.Context().Done()
 	})
-	if s.passes.work != workWithin || s.passes.said != saidWithin {
-		t.Errorf("writes have %v and %v", s.passes.work, s.passes.said)
+	if s.silence.Work != 10*time.Minute || s.silence.Said != time.Minute {
+		t.Errorf("writes have %+v", s.silence)
 	}
-	s.passes.work, s.passes.said = 600*time.Millisecond, 400*time.Millisecond
+	s.silence.Work, s.silence.Said = 600*time.Millisecond, 400*time.Millisecond
 	const slack = 5 * time.Second // of a busy machine
 	for _, c := range []struct {
 		raw     string
 		from    time.Duration
 		retried bool
 	}{
-		{"GET /bucket/k HTTP/1.1\nHost: h\n\n", s.timeout, true},
-		{"HEAD /bucket/k HTTP/1.1\nHost: h\n\n", s.timeout, true},
-		{"GET /bucket?begun HTTP/1.1\nHost: h\n\n", s.timeout, false},
-		{"PUT /bucket/k HTTP/1.1\nHost: h\nContent-Length: 0\n\n", s.passes.said, false},
-		{"DELETE /bucket/k HTTP/1.1\nHost: h\n\n", s.passes.said, false},
-		{"PUT /bucket/k HTTP/1.1\nHost: h\nContent-Length: 1\n\nx", s.passes.work, false},
-		{"POST /bucket/k?uploadId=1 HTTP/1.1\nHost: h\nContent-Length: 1\n\nx", s.passes.work, false},
-		{"POST /bucket/k?begun HTTP/1.1\nHost: h\nContent-Length: 1\n\nx", s.passes.work, false},
-		{"PUT /bucket/k HTTP/1.1\nHost: h\nContent-Length: 0\nX-Amz-Copy-Source: a\n\n", s.passes.work, false},
-		{"DELETE /bucket/k HTTP/1.1\nHost: h\nX-Minio-Force-Delete: true\n\n", s.passes.work, false},
+		{"GET /bucket/k HTTP/1.1\nHost: h\n\n", s.silence.Read, true},
+		{"HEAD /bucket/k HTTP/1.1\nHost: h\n\n", s.silence.Read, true},
+		{"GET /bucket?begun HTTP/1.1\nHost: h\n\n", s.silence.Read, false},
+		{"PUT /bucket/k HTTP/1.1\nHost: h\nContent-Length: 0\n\n", s.silence.Said, false},
+		{"DELETE /bucket/k HTTP/1.1\nHost: h\n\n", s.silence.Said, false},
+		{"PUT /bucket/k HTTP/1.1\nHost: h\nContent-Length: 1\n\nx", s.silence.Work, false},
+		{"POST /bucket/k?uploadId=1 HTTP/1.1\nHost: h\nContent-Length: 1\n\nx", s.silence.Work, false},
+		{"POST /bucket/k?begun HTTP/1.1\nHost: h\nContent-Length: 1\n\nx", s.silence.Work, false},
+		{"PUT /bucket/k HTTP/1.1\nHost: h\nContent-Length: 0\nX-Amz-Copy-Source: a\n\n", s.silence.Work, false},
+		{"DELETE /bucket/k HTTP/1.1\nHost: h\nX-Minio-Force-Delete: true\n\n", s.silence.Work, false},
 	} {
 		requests.Store(0)
 		began := time.Now()
@@ -469,7 +469,7 @@ func TestWhoReadsSlowlyIsNotTheOriginsSilence(t *testing.T) {
 	b := make([]byte, 1<<20)
 	for i := range 8 {
 		if i < 3 {
-			<-time.After(2 * s.timeout) // as a client's link takes its time
+			<-time.After(2 * s.silence.Read) // as a client's link takes its time
 		}
 		if _, err := io.ReadFull(resp.Body, b); err != nil {
 			t.Fatalf("after %d MiB: %v", i, err)

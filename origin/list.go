@@ -161,7 +161,7 @@ func (s *S3) readAll(a *answer) ([]byte, error) {
 		if len(text) == cap(text) {
 			text = slices.Grow(text, cap(text))
 		}
-		a.watch.Reset(s.timeout)
+		a.watch.Reset(s.silence.Read)
 		n, err := a.resp.Body.Read(text[len(text):cap(text)])
 		a.watch.Stop()
 		text = text[:len(text)+n]

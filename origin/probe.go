@@ -32,7 +32,7 @@ func (s *S3) speaksTLS(ctx context.Context) bool {
 	if p.scheme != "http" {
 		return false
 	}
-	ctx, cancel := context.WithTimeout(ctx, min(s.timeout, 5*time.Second))
+	ctx, cancel := context.WithTimeout(ctx, min(s.silence.Read, 5*time.Second))
 	defer cancel()
 	host := p.host
 	if _, _, err := net.SplitHostPort(host); err != nil {

@@ -197,7 +197,7 @@ func (b *body) next(p []byte) (int, error) {
 	if b.s.limit != nil {
 		p = p[:min(len(p), hearth.BlockSize)]
 	}
-	b.in.watch.Reset(b.s.timeout)
+	b.in.watch.Reset(b.s.silence.Read)
 	n, err := b.in.resp.Body.Read(p)
 	b.in.watch.Stop()
 	if err != nil && err != io.EOF {

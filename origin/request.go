@@ -126,7 +126,7 @@ func (s *S3) send(ctx context.Context, c *call, used *credentials.Value) (*answe
 	}
 	a := &answer{}
 	a.ctx, a.cancel = context.WithCancelCause(ctx)
-	a.watch = time.AfterFunc(s.timeout, func() { a.cancel(errStalled) })
+	a.watch = time.AfterFunc(s.silence.Read, func() { a.cancel(errStalled) })
 	began := time.Now()
 	a.resp, err = s.transport.RoundTrip(req.WithContext(a.ctx))
 	if err != nil {

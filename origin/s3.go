@@ -1,16 +1,13 @@
 package origin
 
 import (
+	"cmp"
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"net/http"
 	"net/url"
-	"os"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -22,6 +19,7 @@ import (
 	"github.com/hearthfs/hearth/origin/latency"
 	"github.com/hearthfs/hearth/origin/onward"
 	"github.com/hearthfs/hearth/origin/sign"
+	"github.com/hearthfs/hearth/origin/transport"
 )
 
 // S3 is a bucket behind an S3 endpoint.
@@ -32,14 +30,14 @@ type S3 struct {
 	anonymous            bool
 	pathStyle            bool
 	fixedRegion          bool
-	timeout              time.Duration
+	silence              onward.Silence // silence.Read is the timeout of reads
 	retry                Retry
 	transport            *http.Transport
 	keys                 *keyring
 	signer               sign.Signer
 	place                atomic.Pointer[place]
 	data, meta           chan struct{} // a token for each request in flight
-	passes               passes        // what is not a read of ours
+	passes               chan struct{} // another for each of data that is not a read of ours
 	limit                *rate.Limiter // nil: no limit
 	shown                manner
 	counts               counters
@@ -71,27 +69,23 @@ const (
 func newS3(_ context.Context, c Config, u *url.URL) (*S3, error) {
 	c = c.FromEnvironment()
 	s := &S3{link: c.Link, bucket: u.Host, anonymous: c.Anonymous, agent: []string{c.UserAgent}, identity: c.Identity,
-		fixedRegion: c.Region != "", timeout: c.Timeout, keys: newKeyring()}
+		fixedRegion: c.Region != "", silence: onward.NewSilence(cmp.Or(c.Timeout, defaultTimeout)), keys: newKeyring()}
 	s.prefix, _ = Prefix(c.URL) // it was parsed before
-	if s.timeout == 0 {
-		s.timeout = defaultTimeout
-	}
-	s.retry = c.Retry.withDefaults(s.timeout)
+	s.retry = c.Retry.withDefaults(s.silence.Read)
 	if c.UserAgent == "" {
 		s.agent = []string{"hearth/dev"}
 	}
 	if err := s.locate(c); err != nil {
 		return nil, err
 	}
-	roots, err := trusted(c.CAFile)
-	if err != nil {
-		return nil, err
-	}
 	if c.Connections <= 0 {
 		c.Connections = DefaultConnections
 	}
 	s.slots(c.Connections)
-	s.transport = newTransport(c.Connections, roots)
+	var err error
+	if s.transport, err = transport.New(c.Connections, c.CAFile, onward.Patience); err != nil {
+		return nil, err
+	}
 	if c.Bandwidth > 0 {
 		// The burst is a block, so that a limit never cuts one read into many.
 		s.limit = rate.NewLimiter(rate.Limit(c.Bandwidth), hearth.BlockSize)
@@ -109,24 +103,7 @@ func (s *S3) slots(n int) {
 		names := max(1, n/8)
 		s.data, s.meta = make(chan struct{}, n-names), make(chan struct{}, names)
 	}
-	s.passes = passes{make(chan struct{}, max(1, cap(s.data)/2)), max(workWithin, 3*s.timeout), max(saidWithin, 3*s.timeout)}
-}
-
-func newTransport(connections int, roots *x509.CertPool) *http.Transport {
-	dialer := &net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second}
-	return &http.Transport{
-		Proxy:               http.ProxyFromEnvironment,
-		DialContext:         dialer.DialContext,
-		TLSClientConfig:     &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12, ClientSessionCache: tls.NewLRUClientSessionCache(64)},
-		TLSHandshakeTimeout: 10 * time.Second,
-		MaxIdleConns:        connections,
-		MaxIdleConnsPerHost: connections,
-		IdleConnTimeout:     time.Minute,
-		// How long a body is held back from an origin that says nothing.
-		ExpectContinueTimeout: onward.Patience,
-		DisableCompression:    true, // an object's bytes are what they are
-		TLSNextProto:          map[string]func(string, *tls.Conn) http.RoundTripper{},
-	}
+	s.passes = make(chan struct{}, max(1, cap(s.data)/2))
 }
 
 // Identity is what the origin is called in versions, as in hearth.VersionOf.
@@ -190,25 +167,6 @@ func (s *S3) at(region, scheme, host string) *place {
 		p.host, p.base = host, "/"+s.bucket
 	}
 	return p
-}
-
-// trusted is the system's certificates and those of a file; nil: the system's.
-func trusted(file string) (*x509.CertPool, error) {
-	if file == "" {
-		return nil, nil
-	}
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return nil, fmt.Errorf("read the CA file: %w", err)
-	}
-	roots, err := x509.SystemCertPool()
-	if err != nil {
-		roots = x509.NewCertPool()
-	}
-	if !roots.AppendCertsFromPEM(text) {
-		return nil, fmt.Errorf("CA file %s holds no PEM certificate", file)
-	}
-	return roots, nil
 }
 
 // Close gives up idle connections.

@@ -48,6 +48,7 @@ import (
 	"github.com/hearthfs/hearth/s3gw/pass"
 	"github.com/hearthfs/hearth/s3gw/request"
 	"github.com/hearthfs/hearth/s3gw/sigv4"
+	"github.com/hearthfs/hearth/s3gw/writes"
 )
 
 // Options are what a Gateway works with. All must be given but where it says so.
@@ -118,7 +119,7 @@ type Gateway struct {
 // New returns a Gateway that has answered nothing yet.
 func New(o Options) *Gateway {
 	g := &Gateway{o: o, passes: pass.New(pass.Options{}), verify: sigv4.New(sigv4.Options{Secret: o.Keys.Secret, Now: o.Now}), started: time.Now(), patience: bodyPatience, leave: leavePatience}
-	g.work.begin()
+	g.work.writes = writes.New(writes.Options{})
 	nothing := func(Link) {}
 	g.lending = semaphore.NewWeighted(max(hearth.BlockSize, o.Pool.Stats().Budget/batchShare))
 	g.rooms, g.audit = newRooms(o.MostRequests, o.Pool.Stats().Budget), audit{tell: o.Refused, now: time.Now}
@@ -138,8 +139,9 @@ func headerBytes(memory int64) int64 { return max(memory/32, min(8<<20, memory/8
 // Close ends the requests under way, whose clients are gone, and gives back what it holds. Nobody
 // asks it any more. What a write that is ended may have changed is doubted.
 func (g *Gateway) Close() {
-	g.work.end(errEnds)
+	g.work.writes.End()
 	g.work.Wait()
+	g.work.writes.Close()
 	g.objects.Close()
 }
 

@@ -16,12 +16,6 @@ import (
 // pass sends the request to the origin as it is, but for what change does to it.
 func (x *exchange) pass(change func(*http.Request)) error { return x.passThen(change, writing{}) }
 
-// writing is what a request may change.
-type writing struct {
-	keys   int
-	forget func(ctx context.Context) // nil: nothing changes
-}
-
 // passThen sends the request to the origin, and has what it may have changed forgotten before the
 // client gets to know. What changes anything is finished though the client has gone, once all of it
 // is there: a body that breaks off with the client is cut off at the origin.
@@ -58,7 +52,7 @@ func (x *exchange) passThen(change func(*http.Request), w writing) error {
 	defer func() { end() }()
 	to := pass.Target{Bucket: x.asks.Bucket, Key: x.asks.EscapedKey, ID: x.id, Finish: w.forget != nil, Forward: func(ctx context.Context, r *http.Request, bucket, key string) (*http.Response, error) {
 		if w.forget != nil {
-			ctx, end = x.lasting(ctx)
+			ctx, end = x.work.writes.Lasting(ctx, x.r.Context())
 		}
 		answer, asked = l.Origin.Forward(ctx, r, bucket, key)
 		return answer, asked

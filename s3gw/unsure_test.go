@@ -16,6 +16,7 @@ import (
 	"github.com/hearthfs/hearth/internal/hearthtest"
 	"github.com/hearthfs/hearth/namespace"
 	"github.com/hearthfs/hearth/s3gw/request"
+	"github.com/hearthfs/hearth/s3gw/writes"
 )
 
 // steady is an origin that ends what it has begun, whatever becomes of who asked for it.
@@ -80,6 +81,16 @@ func newSteady(t *testing.T) *steady {
 	s.gets(200, "<Size>3</Size>", "root", "GET", "/bucket?list-type=2&prefix=k", "")
 	s.gets(200, "old", "root", "GET", "/bucket/k", "")
 	return s
+}
+
+// soon has what is unsure forgotten so many times, each 50 ms after the one before.
+func (s *steady) soon(times int) {
+	var after []time.Duration
+	for i := range times {
+		after = append(after, time.Duration(i+1)*50*time.Millisecond)
+	}
+	s.g.work.writes.Close()
+	s.g.work.writes = writes.New(writes.Options{After: after})
 }
 
 func (s *steady) hangsUp(w http.ResponseWriter) {
@@ -153,7 +164,7 @@ func TestAnUploadWhoseClientGoes(t *testing.T) {
 	// A client leaves in the midst of its body: the origin sees no whole one, nothing is written,
 	// and the key is asked for all the same, at once and later.
 	s := newSteady(t)
-	s.g.work.after = []time.Duration{20 * time.Millisecond, 40 * time.Millisecond}
+	s.soon(2)
 	c, _ := s.dialog(s.raw("root", "PUT", "/bucket/k", 1000))
 	if _, err := io.WriteString(c, "half"); err != nil {
 		t.Fatal(err)
@@ -176,10 +187,7 @@ func TestAWriteThatIsDoneAfterItsAnswerWasLost(t *testing.T) {
 	// client is told to try again, and the endpoint finds out by asking again.
 	s := newSteady(t)
 	s.lose = true
-	s.g.work.after = nil
-	for i := range 400 { // it writes before the last turn
-		s.g.work.after = append(s.g.work.after, time.Duration(i+1)*50*time.Millisecond)
-	}
+	s.soon(400) // it writes before the last turn
 	answered := make(chan struct{})
 	go func() { // ends with the answer
 		s.gets(503, "ServiceUnavailable", "root", "PUT", "/bucket/k", "uploaded")
@@ -249,29 +257,16 @@ func TestAnswersThatDoubtWhatIsBelieved(t *testing.T) {
 }
 
 func TestMoreUnsureThanAreRemembered(t *testing.T) {
-	// More keys are unsure than are asked for one by one: they stay as few, and the names that were
-	// listed are listed again.
+	// More keys are unsure than are asked for one by one: the names that were listed are listed again.
 	s := newSteady(t)
-	x := &exchange{Gateway: s.g, links: s.shown()}
-	s.g.work.after = []time.Duration{time.Hour}
-	for i := range mostUnsure + 100 {
-		x.asks = &request.Request{Bucket: "bucket", Key: fmt.Sprintf("other/%d", i), Touches: request.TheKey}
-		x.again(writing{1, func(context.Context) {}})
-	}
-	w := &s.g.work
-	w.mu.Lock()
-	count, kinds := w.count, len(w.unsure)
-	w.mu.Unlock()
-	if count != mostUnsure || kinds != mostUnsure+1 {
-		t.Errorf("%d keys of %d writes are unsure", count, kinds)
+	s.soon(400)
+	for i := range writes.Most {
+		if !s.g.work.writes.Again(fmt.Sprint(i), 1, func(context.Context) {}) {
+			t.Fatalf("there is no room after %d", i)
+		}
 	}
 	s.put("bucket", "k", "newest")
-	due, _ := w.due(time.Now().Add(2*time.Hour), false)
-	w.forgetAll(due)
-	if !s.shows(6) {
-		t.Error("names are as before")
-	}
-	if due, _ = w.due(time.Now(), false); len(due) > 0 || w.count != 0 || len(w.unsure) != 0 {
-		t.Errorf("afterwards %d are due, and %d keys of %d writes are left", len(due), w.count, len(w.unsure))
-	}
+	x := &exchange{Gateway: s.g, links: s.shown(), asks: &request.Request{Bucket: "bucket", Key: "other", Touches: request.TheKey}}
+	x.again(writing{1, func(context.Context) { t.Error("it has found room") }})
+	s.becomes(6, "what is unsure beyond that")
 }
