@@ -172,12 +172,11 @@ func (a *s3a) wrote(name string) {
 // reads opens a file and reads it.
 func (a *s3a) reads(name, want string) {
 	a.Helper()
-	var length, tag string
 	if a.old {
 		a.is(name, "file")
 	}
 	head := a.head(name)
-	length, tag = head.header.Get("Content-Length"), head.header.Get("Etag")
+	length, tag := head.header.Get("Content-Length"), head.header.Get("Etag")
 	h := http.Header{"Range": {fmt.Sprintf("bytes=0-%d", len(want)-1)}}
 	if !a.old {
 		h.Set("If-Match", tag)
