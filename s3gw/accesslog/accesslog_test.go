@@ -87,7 +87,7 @@ func TestFile(t *testing.T) {
 	}
 }
 
-func TestADiskThatStandsStill(t *testing.T) {
+func TestAnAccessLogOnADiskThatStandsStill(t *testing.T) {
 	// The log's disk takes nothing any more while requests go on: their lines are kept up to a bound that
 	// the Pool counts, the rest is counted, and the endpoint's end waits no longer than it should.
 	name := filepath.Join(t.TempDir(), "log")

@@ -27,8 +27,8 @@ func TestColdPages(t *testing.T) {
 	// A page of a tree of which nothing is known asks the origin for few directories, some at once,
 	// or passes, which is seen before most of them are waited for; without a delimiter, that is.
 	page := Query{Version: 2, Max: 1000, Asks: MostAsked}
-	any, groups := page, page
-	any.Asks, groups.Delimiter = 0, "/"
+	alone, groups := page, page
+	alone.Asks, groups.Delimiter = 0, "/"
 	for name, c := range map[string]struct {
 		n        *tree
 		q        Query
@@ -44,7 +44,7 @@ func TestColdPages(t *testing.T) {
 		"large ones":                            {directories("%03d", 400, 1000), page, false, 3, 3},
 		"none is asked for that is behind them": {directories("%03d", 400, 300), page, false, 5, 3},
 		"a few keys":                            {directories("%03d", 400, 1), Query{Version: 2, Max: 5, Asks: MostAsked}, false, 7, 3},
-		"it cannot pass":                        {directories("%03d", 400, 1), any, false, 401, 52},
+		"it cannot pass":                        {directories("%03d", 400, 1), alone, false, 401, 52},
 		"groups":                                {directories("%03d", 400, 1), groups, false, 1, 1},
 	} {
 		c.n.cold()
