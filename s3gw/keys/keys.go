@@ -172,11 +172,14 @@ func (k *Keys) poll() {
 // lookLocked reads the file if it changed; the error is one that was not told before.
 func (k *Keys) lookLocked() error {
 	info, err := os.Stat(k.options.File)
-	if !k.changedLocked(info, err) {
+	if !k.changedLocked(info, err) || k.emptiedLocked(info) {
 		return nil
 	}
 	seen, before := k.seen, k.err
-	err = k.loadLocked()
+	if err = k.loadLocked(); errors.Is(err, errBeingWritten) {
+		k.err = before
+		return nil
+	}
 	if err != nil && before != nil && err.Error() == before.Error() && same(seen, k.seen) {
 		return nil
 	}
@@ -191,6 +194,12 @@ func (k *Keys) changedLocked(info fs.FileInfo, err error) bool {
 	}
 	age := k.read.Sub(info.ModTime())
 	return !same(info, k.seen) || -settle < age && age < settle
+}
+
+// emptiedLocked says whether the file has just become empty: whoever writes it anew, and not a new
+// one in its place, has it so for a moment. To take all keys away, that is waited for.
+func (k *Keys) emptiedLocked(info fs.FileInfo) bool {
+	return info != nil && info.Size() == 0 && k.seen != nil && k.seen.Size() > 0 && time.Since(info.ModTime()) < settle
 }
 
 // same says whether two looks at the file saw the same one, unchanged.

@@ -258,6 +258,33 @@ func TestUnsettled(t *testing.T) {
 	}
 }
 
+func TestAFileThatIsBeingWritten(t *testing.T) {
+	// Whoever writes the file in its place empties it first: the keys of before count for that moment,
+	// and no key does once it has stayed empty.
+	name := file(t, "OLD 12345678 ro data\n")
+	var clock atomic.Int64
+	k, err := Open(Options{File: name, Now: func() time.Time { return time.Unix(0, clock.Add(int64(pollEach))) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(name, 0); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		if !k.May("OLD", false, "data", "x") {
+			t.Error("a file that was emptied just now took a key away")
+		}
+	}
+	write(t, name, "NEW 12345678 ro data\n")
+	if !k.May("NEW", false, "data", "x") || k.May("OLD", false, "data", "x") {
+		t.Error("what was written then does not count")
+	}
+	write(t, name, "") // a minute ago
+	if k.May("NEW", false, "data", "x") {
+		t.Error("a file that is empty has a key")
+	}
+}
+
 func TestTogether(t *testing.T) {
 	// Many ask while the file changes: each is answered from the old keys or the new ones, whole.
 	name := file(t, lines(100, "KEY%d 12345678 ro old"))

@@ -57,11 +57,18 @@ func (t *table) readFile(name string) (fs.FileInfo, error) {
 	if info.Mode().Perm()&0o007 != 0 {
 		return info, fmt.Errorf("%s may be read or written by others, with the secrets in it: chmod 600 %s", name, name)
 	}
-	if err := t.parse(f); err != nil {
-		return info, fmt.Errorf("%s, %w", name, err)
+	wrong := t.parse(f)
+	if then, err := f.Stat(); err != nil || !same(info, then) {
+		return nil, errBeingWritten
+	}
+	if wrong != nil {
+		return info, fmt.Errorf("%s, %w", name, wrong)
 	}
 	return info, nil
 }
+
+// errBeingWritten is a file that changed while it was read.
+var errBeingWritten = errors.New("it is being written")
 
 func orNoFile(err error) error {
 	if err != nil {
