@@ -224,6 +224,26 @@ func BenchmarkAnswer(b *testing.B) {
 	}
 }
 
+func TestAPageAllocatesNothingPerKey(t *testing.T) {
+	allocated := func(keys int) float64 {
+		var objects []*hearth.Object
+		for i := range keys {
+			objects = append(objects, object(fmt.Sprintf("train/image-%06d.jpg", i)))
+		}
+		names, q := treeOf(objects...), Query{Version: 2, Prefix: "train/", Max: 1000}
+		var buf []byte
+		return testing.AllocsPerRun(20, func() {
+			var err error
+			if buf, err = Answer(t.Context(), names, Bucket{Name: "bucket", Class: "STANDARD"}, q, buf[:0]); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+	if few, many := allocated(10), allocated(1000); many > few {
+		t.Errorf("a page of 10 keys allocates %v times, one of 1,000 %v times", few, many)
+	}
+}
+
 func TestStorageClasses(t *testing.T) {
 	// Objects of other classes than the bucket's stand among those of its own: each is told its class,
 	// with an owner where that was asked for. Clients leave objects of an archive alone by it.
