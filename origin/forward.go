@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/origin/onward"
+	"github.com/hearthfs/hearth/origin/share"
 	"github.com/hearthfs/hearth/origin/sign"
 )
 
@@ -39,8 +41,10 @@ var errFull = errors.New("too many requests are on their way to the origin")
 // An origin that goes silent over a read is given up as it is by reads of ours, within three times
 // its timeout; over a write, which it may be at work on, as onward.Silence says.
 //
-// Requests use the connections of reads, half of them at most. HEADs may take any: nothing comes
-// behind their headers that a slow client could hold up, and reads wait for them.
+// Requests use the connections of reads, half of them at most, and what changes nothing half of that:
+// clients read such answers as slowly as they like, and no number of them stops a write. One client
+// (share.For) has half of those again. HEADs may take any: nothing comes behind their headers that a slow
+// client could hold up, and reads wait for them.
 func (s *S3) Forward(ctx context.Context, r *http.Request, bucket, escapedKey string) (*http.Response, error) {
 	f := &forward{s: s, r: r, bucket: bucket}
 	key, err := url.PathUnescape(escapedKey)
@@ -59,11 +63,7 @@ func (s *S3) Forward(ctx context.Context, r *http.Request, bucket, escapedKey st
 		return nil, err
 	}
 	f.key = key
-	passes := s.passes
-	if r.Method == http.MethodHead && (r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0) {
-		passes = nil
-	}
-	leave, err := s.room(ctx, passes)
+	leave, err := s.room(ctx, r)
 	if err != nil {
 		return nil, f.wrap(err)
 	}
@@ -74,33 +74,50 @@ func (s *S3) Forward(ctx context.Context, r *http.Request, bucket, escapedKey st
 	return resp, err
 }
 
-// room takes a connection of those that passes may have (nil: of all for reads), and waits for one
-// no longer than the origin's timeout: while nobody reads its body, a client's going away is not seen.
-func (s *S3) room(ctx context.Context, passes chan struct{}) (leave func(), err error) {
-	pass := func() {}
-	if passes != nil {
-		if pass, err = s.token(ctx, passes); err != nil {
-			return nil, err
-		}
-	}
-	data, err := s.token(ctx, s.data)
-	if err != nil {
-		pass()
-		return nil, err
-	}
-	return func() { data(); pass() }, nil
+// passes are tokens of requests that are forwarded.
+type passes struct {
+	slots   chan struct{} // one for each, beside that of data
+	reading *share.Shares // those of slots that change nothing
 }
 
-// token takes one of slots within the origin's timeout.
-func (s *S3) token(ctx context.Context, slots chan struct{}) (release func(), err error) {
-	select {
-	case slots <- struct{}{}:
-		return func() { <-slots }, nil
-	default:
-	}
+// room takes a connection of those that passes may have, for a HEAD of all for reads, and waits for
+// one no longer than the origin's timeout: while nobody reads its body, a client's going away is not
+// seen.
+func (s *S3) room(ctx context.Context, r *http.Request) (leave func(), err error) {
 	wait, stop := context.WithTimeoutCause(ctx, s.silence.Read, errFull)
 	defer stop()
-	return acquire(wait, slots)
+	var taken []func()
+	leave = func() {
+		for _, give := range slices.Backward(taken) {
+			give()
+		}
+	}
+	take := func(give func(), e error) {
+		if err = e; err == nil {
+			taken = append(taken, give)
+		}
+	}
+	if r.Method != http.MethodHead || r.Body != nil && r.Body != http.NoBody && r.ContentLength != 0 {
+		if reads(r) {
+			take(s.passes.reading.Take(wait))
+		}
+		if err == nil {
+			take(acquire(wait, s.passes.slots))
+		}
+	}
+	if err == nil {
+		take(acquire(wait, s.data))
+	}
+	if err != nil {
+		leave()
+		return nil, err
+	}
+	return leave, nil
+}
+
+// reads reports whether a request changes nothing and has an answer to be read.
+func reads(r *http.Request) bool {
+	return r.Method == http.MethodGet || r.Method == http.MethodHead || r.Method == http.MethodPost && r.URL.Query().Has("select")
 }
 
 // forward is one request on its way.

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/hearthfs/hearth/internal/hearthtest"
+	"github.com/hearthfs/hearth/origin/share"
 )
 
 // client is a request as net/http hands it to a server.
@@ -484,16 +485,18 @@ func TestPassesLeaveHalfOfTheConnections(t *testing.T) {
 		_, _ = w.Write(bytes.Repeat([]byte("x"), 100))
 	})
 	var held []*http.Response
-	get := client(t, "GET /bucket/k HTTP/1.1\nHost: h\n\n")
-	for range 4 { // of nine one is for names, half of eight for passes
-		resp, err := s.Forward(t.Context(), get, "bucket", "k")
+	get, post := client(t, "GET /bucket/k HTTP/1.1\nHost: h\n\n"), client(t, "POST /bucket/k?uploads HTTP/1.1\nHost: h\nContent-Length: 0\n\n")
+	for _, r := range []*http.Request{get, get, post, post} { // of nine one is for names, half of eight for passes
+		resp, err := s.Forward(t.Context(), r, "bucket", "k")
 		if err != nil {
 			t.Fatal(err)
 		}
 		held = append(held, resp)
 	}
-	if _, err := s.Forward(t.Context(), get, "bucket", "k"); !errors.Is(err, errFull) || !Away(err) {
-		t.Error(err)
+	for _, r := range []*http.Request{get, post} {
+		if _, err := s.Forward(t.Context(), r, "bucket", "k"); !errors.Is(err, errFull) || !Away(err) {
+			t.Error(err)
+		}
 	}
 	head, err := s.Forward(t.Context(), client(t, "HEAD /bucket/k HTTP/1.1\nHost: h\n\n"), "bucket", "k")
 	if err != nil {
@@ -513,6 +516,43 @@ func TestPassesLeaveHalfOfTheConnections(t *testing.T) {
 	}
 	if n := s.Stats().InFlight; n != 4 {
 		t.Errorf("%d in flight, want those of reads", n)
+	}
+}
+
+func TestReadersLeaveRoomForWrites(t *testing.T) {
+	// Clients ask and read nothing: one has its share and no more, several have half of what passes and
+	// no more, and writes and another client's reads go on. What is given back others have.
+	s := forwarder(t, Config{Connections: 18, Timeout: 50 * time.Millisecond}, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = w.Write(bytes.Repeat([]byte("x"), 100))
+	})
+	get := client(t, "GET /bucket/k HTTP/1.1\nHost: h\n\n")
+	asks := func(who string, r *http.Request, want error) *http.Response {
+		t.Helper()
+		resp, err := s.Forward(share.For(t.Context(), who), r, "bucket", "k")
+		if !errors.Is(err, want) {
+			t.Fatalf("%s by %q: %v, want %v", r.Method, who, err, want)
+		}
+		return resp
+	}
+	var held []*http.Response
+	for _, who := range []string{"a", "a", "b", ""} { // of 18 two are for names, 8 of 16 for passes, 4 for those that read
+		held = append(held, asks(who, get, nil))
+		if who == "a" && len(held) == 2 {
+			asks("a", get, errFull)
+			asks("a", client(t, "POST /bucket/k?select&select-type=2 HTTP/1.1\nHost: h\nContent-Length: 1\n\nx"), errFull)
+		}
+	}
+	asks("c", get, errFull)
+	for _, raw := range []string{"PUT /bucket/k HTTP/1.1\nHost: h\nContent-Length: 1\n\nx", "DELETE /bucket/k HTTP/1.1\nHost: h\n\n", "POST /bucket/k?uploads HTTP/1.1\nHost: h\nContent-Length: 0\n\n", "POST /bucket?delete HTTP/1.1\nHost: h\nContent-Length: 1\n\nx"} {
+		held = append(held, asks("a", client(t, raw), nil)) // four: all that is left
+	}
+	held[2].Body.Close()
+	held[2] = asks("c", get, nil)
+	for _, resp := range held {
+		resp.Body.Close()
+	}
+	if reads, clients := s.passes.reading.Taken(); reads != 0 || clients != 0 || s.Stats().InFlight != 0 {
+		t.Errorf("%d reads and the shares of %d clients are left, %d in flight", reads, clients, s.Stats().InFlight)
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 
 	"github.com/hearthfs/hearth/origin/latency"
 	"github.com/hearthfs/hearth/origin/onward"
+	"github.com/hearthfs/hearth/origin/share"
 	"github.com/hearthfs/hearth/origin/sign"
 	"github.com/hearthfs/hearth/origin/transport"
 )
@@ -37,7 +38,7 @@ type S3 struct {
 	signer               sign.Signer
 	place                atomic.Pointer[place]
 	data, meta           chan struct{} // a token for each request in flight
-	passes               chan struct{} // another for each of data that is not a read of ours
+	passes               passes        // what is not a read of ours
 	limit                *rate.Limiter // nil: no limit
 	shown                manner
 	counts               counters
@@ -103,7 +104,8 @@ func (s *S3) slots(n int) {
 		names := max(1, n/8)
 		s.data, s.meta = make(chan struct{}, n-names), make(chan struct{}, names)
 	}
-	s.passes = make(chan struct{}, max(1, cap(s.data)/2))
+	n = max(1, cap(s.data)/2)
+	s.passes = passes{make(chan struct{}, n), share.New(max(1, n/2))}
 }
 
 // Identity is what the origin is called in versions, as in hearth.VersionOf.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/origin"
+	"github.com/hearthfs/hearth/origin/share"
 	"github.com/hearthfs/hearth/origin/sign"
 	"github.com/hearthfs/hearth/s3gw/fault"
 	"github.com/hearthfs/hearth/s3gw/request"
@@ -388,7 +389,7 @@ func (b *batch) again(o *batched) error {
 	if o.Range != "" {
 		r.Header.Set("Range", o.Range)
 	}
-	answer, err := o.link.Origin.Forward(b.ctx, r, b.asks.Bucket, sign.Encode(o.Key, true))
+	answer, err := o.link.Origin.Forward(share.For(b.ctx, b.who.Access), r, b.asks.Bucket, sign.Encode(o.Key, true))
 	if err != nil {
 		return b.fault(err)
 	}

@@ -176,6 +176,7 @@ type exchange struct {
 	how   string // what became of it, for the figures
 	cause error
 	place *bounds.Places // that it has one of; nil: none
+	gets  *bounds.Places // the same, beside place
 	holds int64          // bytes of the rooms' bodies
 }
 

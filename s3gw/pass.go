@@ -8,6 +8,7 @@ import (
 	"net/http"
 
 	"github.com/hearthfs/hearth/origin"
+	"github.com/hearthfs/hearth/origin/share"
 	"github.com/hearthfs/hearth/s3gw/fault"
 	"github.com/hearthfs/hearth/s3gw/pass"
 	"github.com/hearthfs/hearth/s3gw/request"
@@ -54,7 +55,7 @@ func (x *exchange) passThen(change func(*http.Request), w writing) error {
 		if w.forget != nil {
 			ctx, end = x.work.writes.Lasting(ctx, x.r.Context())
 		}
-		answer, asked = l.Origin.Forward(ctx, r, bucket, key)
+		answer, asked = l.Origin.Forward(share.For(ctx, x.who.Access), r, bucket, key)
 		return answer, asked
 	}}
 	if w.forget != nil {

@@ -2,6 +2,7 @@ package s3gw
 
 import (
 	"errors"
+	"net/http"
 	"time"
 
 	"github.com/hearthfs/hearth/s3gw/bounds"
@@ -29,6 +30,7 @@ const (
 type rooms struct {
 	reads  *bounds.Places // for answers from the cache
 	ways   *bounds.Places // for what goes to the origin
+	gets   *bounds.Places // for what of that only reads: half, so that no number of readers stops a write
 	bodies *bounds.Places // bytes
 }
 
@@ -38,7 +40,7 @@ func newRooms(most int, memory int64) rooms {
 	}
 	ways := int64(max(1, most/wayShare))
 	reads := max(1, int64(most)-ways)
-	return rooms{bounds.NewPlaces(reads, reads, roomPatience), bounds.NewPlaces(ways, ways, roomPatience),
+	return rooms{bounds.NewPlaces(reads, reads, roomPatience), bounds.NewPlaces(ways, ways, roomPatience), bounds.NewPlaces(max(1, ways/2), ways, roomPatience),
 		bounds.NewPlaces(max(leastBodies, memory/bodyShare), reads, roomPatience)}
 }
 
@@ -57,6 +59,12 @@ func (x *exchange) enter(p *bounds.Places) error {
 		return nil
 	}
 	x.yield()
+	if p == x.rooms.ways && (x.r.Method == http.MethodGet || x.r.Method == http.MethodHead || x.asks.Operation == "SelectObjectContent") {
+		if err := x.rooms.gets.Take(x.r.Context(), 1); err != nil {
+			return x.slowDown(err)
+		}
+		x.gets = x.rooms.gets
+	}
 	if err := p.Take(x.r.Context(), 1); err != nil {
 		return x.slowDown(err)
 	}
@@ -81,6 +89,10 @@ func (x *exchange) yield() {
 	if x.place != nil {
 		x.place.Give(1)
 		x.place = nil
+	}
+	if x.gets != nil {
+		x.gets.Give(1)
+		x.gets = nil
 	}
 }
 
@@ -120,5 +132,5 @@ type Bounds struct {
 // bounds are the present ones, without connections.
 func (r *rooms) bounds() Bounds {
 	return Bounds{Reads: r.reads.Taken(), MostReads: r.reads.Most(), Ways: r.ways.Taken(), MostWays: r.ways.Most(),
-		Waiting: r.reads.Waiting() + r.ways.Waiting() + r.bodies.Waiting()}
+		Waiting: r.reads.Waiting() + r.ways.Waiting() + r.gets.Waiting() + r.bodies.Waiting()}
 }

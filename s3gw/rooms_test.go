@@ -62,6 +62,42 @@ func TestRequestsAboveTheBound(t *testing.T) {
 	}
 }
 
+func TestReadersThatTakeNothing(t *testing.T) {
+	// Readers ask for what passes to the bucket, by one key, and take nothing of it: as many as they
+	// are, all writes are answered.
+	s := newStand(t, func(o *Options) { o.MostRequests = 800 }, shownLink{bucket: "bucket"})
+	s.put("bucket", "large", strings.Repeat("l", 32<<20))
+	s.put("bucket", "small", "of small")
+	const crowd = 300 // more than the 70 that the origin lets pass, and the 200 places for what passes
+	for range crowd {
+		s.dialog(strings.Replace(s.raw("reader", "GET", "/bucket/large?partNumber=1", 0), "Content-Length: 0\r\n", "", 1))
+	}
+	if !hearthtest.Eventually(t.Context(), 20*time.Second, func() bool { return s.g.rooms.bounds().Ways >= 100 }) {
+		t.Fatalf("%+v, %d under way", s.g.rooms.bounds(), s.g.Stats().UnderWay)
+	}
+	s.gets(200, "", "root", "PUT", "/bucket/new", "x")
+	s.gets(200, "", "root", "POST", "/bucket/parts?uploads=", "")
+	s.gets(204, "", "root", "DELETE", "/bucket/new", "")
+}
+
+func TestOneReaderThatTakesNothing(t *testing.T) {
+	// One key's readers take nothing of what passes to the bucket: another's reads that pass go on.
+	s := newStand(t, nil, shownLink{bucket: "bucket"})
+	s.put("bucket", "large", strings.Repeat("l", 32<<20))
+	s.put("bucket", "small", "of small")
+	const crowd = 40 // more than all that may read at once
+	for range crowd {
+		s.dialog(strings.Replace(s.raw("reader", "GET", "/bucket/large?partNumber=1", 0), "Content-Length: 0\r\n", "", 1))
+	}
+	if !hearthtest.Eventually(t.Context(), 20*time.Second, func() bool { return s.g.rooms.bounds().Ways == crowd }) {
+		t.Fatalf("%+v", s.g.rooms.bounds())
+	}
+	s.gets(206, "of small", "root", "GET", "/bucket/small?partNumber=1", "")
+	s.gets(404, "NoSuchKey", "root", "GET", "/bucket/none", "")
+	s.gets(200, "", "root", "GET", "/bucket?uploads=", "")
+	s.gets(200, "", "root", "PUT", "/bucket/new", "x")
+}
+
 func TestBodiesAboveTheBound(t *testing.T) {
 	// There is memory for so many bodies at once; one more is told to slow down, and what they held
 	// comes back.

@@ -210,6 +210,7 @@ func (c *client) stream(resp *http.Response, b []byte) error {
 		n += kept
 		if err == io.EOF || left == 0 {
 			c.ending()
+			_ = resp.Body.Close() // so that nobody waits for the origin while the client takes the rest
 			return c.write(b[:n])
 		}
 		if err != nil {

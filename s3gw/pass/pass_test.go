@@ -689,3 +689,44 @@ func TestTheEndWaitsForWhatMustBeKnown(t *testing.T) {
 		w.Close()
 	}
 }
+
+// taker is a client that looks at the origin's side as it takes its answer.
+type taker struct {
+	*httptest.ResponseRecorder
+	takes func()
+}
+
+func (k taker) Write(p []byte) (int, error) {
+	k.takes()
+	return k.ResponseRecorder.Write(p)
+}
+
+// closer is a body that knows whether it was closed.
+type closer struct {
+	io.Reader
+	closed bool
+}
+
+func (c *closer) Close() error {
+	c.closed = true
+	return nil
+}
+
+func TestTheLastPieceKeepsNoConnection(t *testing.T) {
+	// A client that takes the last of its answer, all of a small one, keeps nobody from the origin.
+	for _, size := range []int{1, pieceBytes - 1, 3*pieceBytes + 1} {
+		body := &closer{Reader: strings.NewReader(strings.Repeat("x", size))}
+		w := taker{ResponseRecorder: httptest.NewRecorder()}
+		w.takes = func() {
+			if left := size - w.Body.Len(); body.closed != (left <= pieceBytes) {
+				t.Errorf("of %d bytes, with %d to be taken: closed %v", size, left, body.closed)
+			}
+		}
+		_, err := New(Options{}).Serve(w, httptest.NewRequest("GET", "/bucket/k", nil), Target{Forward: func(context.Context, *http.Request, string, string) (*http.Response, error) {
+			return &http.Response{StatusCode: 200, Header: http.Header{}, Body: body, ContentLength: int64(size)}, nil
+		}})
+		if err != nil || w.Body.Len() != size {
+			t.Errorf("%d bytes of %d, %v", w.Body.Len(), size, err)
+		}
+	}
+}
