@@ -17,7 +17,7 @@ import (
 
 func TestWhoMayDoWhat(t *testing.T) {
 	// Keys read and write what their lines say and nothing else, by whatever name it is asked
-	// for; nothing that is refused reaches the origin.
+	// for; nothing that is refused reaches the cache's names or the origin.
 	s := newStand(t, nil, shownLink{bucket: "bucket"}, shownLink{bucket: "other"})
 	s.put("bucket", "a", "of a")
 	s.put("bucket", "mine/b", "of b")
@@ -66,7 +66,11 @@ func TestWhoMayDoWhat(t *testing.T) {
 		{403, "", "OPTIONS", "/bucket/a", "", "Origin: https://a.example"},
 	} {
 		s.went()
+		names := s.tree.Stats()
 		resp, text := s.ask(c.who, c.method, c.target, c.body, c.header)
+		if now := s.tree.Stats(); now.Lookups != names.Lookups || now.Nodes != names.Nodes || now.Read != names.Read {
+			t.Errorf("%s %s by %q was looked up", c.method, c.target, c.who)
+		}
 		if resp.StatusCode != c.status || !strings.Contains(text, "<RequestId>"+resp.Header.Get("X-Amz-Request-Id")+"</RequestId>") || resp.Header.Get("X-Amz-Request-Id") == "" {
 			t.Errorf("%s %s by %q (%s): %d, want %d: %v %s", c.method, c.target, c.who, c.header, resp.StatusCode, c.status, resp.Header, text)
 		}
