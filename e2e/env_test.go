@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -211,19 +210,11 @@ func (p *process) exit(within time.Duration) int {
 	return p.ProcessState.ExitCode()
 }
 
-// pause stops a process and waits until none of its threads runs: a request that comes
-// right after the signal was answered in 3 of 1,200.
+// pause stops a process and waits until none of its threads runs.
 func (e *env) pause(p *os.Process) {
 	e.Helper()
 	e.must(p.Signal(unix.SIGSTOP), "stop a process")
-	e.eventually("the stop of a process", func() bool {
-		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.Pid))
-		return err == nil && len(threads) > 0 && !slices.ContainsFunc(threads, func(name string) bool {
-			stat, err := os.ReadFile(name)
-			// One in state D waits in the kernel, and stops before it comes back from there.
-			return err == nil && (bytes.Contains(stat, []byte(") R ")) || bytes.Contains(stat, []byte(") S ")))
-		})
-	})
+	e.eventually("the stop of a process", func() bool { return hearthtest.Stopped(p.Pid) })
 }
 
 // waitFor waits until the output holds the text.

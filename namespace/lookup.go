@@ -380,14 +380,14 @@ func (q *inquiry) askList(ctx context.Context) (a answer) {
 		a.found = true
 		return nil
 	})
-	if err != nil && !none(err) {
+	if err != nil && !errors.Is(err, fs.ErrInvalid) { // a bucket that is there always has a page
 		a.err = fmt.Errorf("look up %s: %w", prefix, err)
 	}
 	return a
 }
 
 // none reports whether an error is an origin's word that it has no such key, or cannot have it:
-// MinIO refuses to list behind two slashes, where S3A and consoles look beside a directory's
+// MinIO refuses what lies behind two slashes, where S3A and consoles look beside a directory's
 // marker. That is an answer, and the origin is not away.
 func none(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrInvalid) }
 

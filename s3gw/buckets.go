@@ -59,10 +59,13 @@ func noBucket(cause error) error {
 // is there, unless clients may have removed it: the origin knows.
 func (x *exchange) create() error {
 	if x.links = x.all(x.asks.Bucket); len(x.links) > 0 {
-		if !x.mayBeGone(x.links[0]) || !x.asks.Allowed(x.may) {
-			return fault.New("BucketAlreadyOwnedByYou", "Your previous request to create the named bucket succeeded and you already own it.")
+		switch {
+		case x.removable(x.links) && x.asks.Allowed(func(n request.Need) bool { return x.may(n) && x.shows(n) }):
+			return x.write()
+		case x.other(x.links[0]) && !x.removable(x.links):
+			return x.configures()
 		}
-		return x.write()
+		return fault.New("BucketAlreadyOwnedByYou", "Your previous request to create the named bucket succeeded and you already own it.")
 	}
 	all := x.o.Links()
 	switch {
@@ -77,10 +80,15 @@ func (x *exchange) create() error {
 	return x.passThen(nil, writing{0, func(context.Context) {}})
 }
 
-// mayBeGone reports whether the bucket of a link may have been removed by clients, which may: then
-// the origin is asked whether it is there.
-func (x *exchange) mayBeGone(l Link) bool {
-	return x.o.Configure || x.configurable(l) || x.other(l)
+// removable reports whether clients may make and remove the bucket of links: the whole of it is shown.
+func (x *exchange) removable(links []Link) bool {
+	return slices.ContainsFunc(links, func(l Link) bool { return l.Prefix == "" && (x.o.Configure || x.configurable(l)) })
+}
+
+// mayBeGone reports whether the bucket of links may have been removed by clients, or because it is
+// the account's: then the origin is asked whether it is there.
+func (x *exchange) mayBeGone(links []Link) bool {
+	return x.removable(links) || len(links) > 0 && x.other(links[0])
 }
 
 // other reports whether a link was made because a client named its bucket, which may be gone by
@@ -106,18 +114,17 @@ func (x *exchange) service() error {
 	if err != nil {
 		return err
 	}
-	all, asked := x.standing()
+	var all []listing.Bucket
 	if x.o.Other != nil {
-		asked = true
 		if err := x.enter(x.rooms.ways); err != nil {
 			return err
 		}
-		more, err := x.account(q.Region)
-		if err != nil {
+		if all, err = x.account(q.Region); err != nil {
 			return err
 		}
-		all = append(more, all...) // the account's word comes first
 	}
+	all, asked := x.standing(all)
+	asked = asked || x.o.Other != nil
 	slices.SortStableFunc(all, func(a, b listing.Bucket) int { return strings.Compare(a.Name, b.Name) })
 	all = slices.CompactFunc(all, func(a, b listing.Bucket) bool { return a.Name == b.Name })
 	all = slices.DeleteFunc(all, func(b listing.Bucket) bool { return !x.o.Keys.Sees(x.who.Access, b.Name) })
@@ -128,13 +135,13 @@ func (x *exchange) service() error {
 	return err
 }
 
-// standing are the links' buckets. Of those that clients may have removed the origin is asked, and
-// what the account tells is left out.
-func (x *exchange) standing() (all []listing.Bucket, asked bool) {
+// standing adds the links' buckets to those that the account tells. Of others that clients may have
+// removed the origin is asked.
+func (x *exchange) standing(all []listing.Bucket) (_ []listing.Bucket, asked bool) {
 	var links []Link // one of each bucket
 	for _, l := range x.o.Links() {
-		told := x.o.Other != nil && x.mayBeGone(l) && l.Origin.Account() == x.o.Links()[0].Origin.Account()
-		if !told && x.o.Keys.Sees(x.who.Access, l.Bucket) && !slices.ContainsFunc(links, func(b Link) bool { return b.Bucket == l.Bucket }) {
+		told := slices.ContainsFunc(all, func(b listing.Bucket) bool { return b.Name == l.Bucket })
+		if !told && !x.other(l) && x.o.Keys.Sees(x.who.Access, l.Bucket) && !slices.ContainsFunc(links, func(b Link) bool { return b.Bucket == l.Bucket }) {
 			links = append(links, l)
 		}
 	}
@@ -142,7 +149,7 @@ func (x *exchange) standing() (all []listing.Bucket, asked bool) {
 	var work sync.WaitGroup
 	room := make(chan struct{}, atOnce)
 	for i, l := range links {
-		if !x.mayBeGone(l) {
+		if !x.mayBeGone(x.bucket(l.Bucket)) {
 			continue
 		}
 		asked = true

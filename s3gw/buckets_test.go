@@ -53,6 +53,32 @@ func TestARemovedBucketOfTheAccountIsGone(t *testing.T) {
 	s.gets(409, "BucketAlreadyOwnedByYou", "reader", "PUT", "/bucket", "")
 }
 
+func TestAPartOfABucketIsNotRemoved(t *testing.T) {
+	// Clients cannot remove a bucket of which a part is shown, whatever is allowed else: it is there.
+	s := newStand(t, func(o *Options) { o.Configure = true }, shownLink{bucket: "bucket", prefix: "train/"})
+	s.gets(200, "", "root", "HEAD", "/bucket", "")
+	s.gets(200, "LocationConstraint", "root", "GET", "/bucket?location", "")
+	s.gets(200, "<Name>bucket<", "root", "GET", "/", "")
+	s.gets(200, "<Prefix>train/</Prefix>", "root", "GET", "/bucket?list-type=2&delimiter=/", "")
+	s.gets(409, "BucketAlreadyOwnedByYou", "root", "PUT", "/bucket", "")
+}
+
+func TestNobodyMakesABucketUnlessThatIsAllowed(t *testing.T) {
+	var s *stand
+	s = newStand(t, func(o *Options) {
+		o.Other = func(ctx context.Context, bucket string) (Link, error) { return s.add(ctx, shownLink{bucket: bucket}) }
+	}, shownLink{bucket: "bucket"})
+	s.server.Bucket(t, "more")
+	s.gets(403, "s3.configure", "root", "PUT", "/more", "")
+	s.gets(200, "", "root", "GET", "/more", "")
+	s.went()
+	s.gets(403, "s3.configure", "root", "PUT", "/more", "") // now that it has a link
+	s.gets(409, "BucketAlreadyOwnedByYou", "root", "PUT", "/bucket", "")
+	if went := s.went(); len(went) > 0 {
+		t.Errorf("%q went to the origin", went)
+	}
+}
+
 func TestListBucketsWithParameters(t *testing.T) {
 	for _, others := range []bool{false, true} {
 		var s *stand

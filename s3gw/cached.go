@@ -21,7 +21,7 @@ func (x *exchange) cached() error {
 	case "ListObjectsV2", "ListObjects":
 		return x.list()
 	case "HeadBucket", "GetBucketLocation":
-		if x.mayBeGone(x.links[0]) {
+		if x.mayBeGone(x.links) {
 			return x.pass(nil)
 		}
 		if x.asks.Operation == "GetBucketLocation" {
@@ -134,7 +134,7 @@ func (x *exchange) list() error {
 		}
 	}()
 	switch {
-	case err == nil && !*n.told && x.mayBeGone(x.links[0]) && n.none(x.r.Context()):
+	case err == nil && !*n.told && x.mayBeGone(x.links) && n.none(x.r.Context()):
 		// Whether there is such a bucket still is for the origin to say.
 	case err == nil:
 		listing.SetBucketHeader(x.w.Header(), x.region())

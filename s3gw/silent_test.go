@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hearthfs/hearth/internal/hearthtest"
 	"github.com/hearthfs/hearth/namespace"
 )
 
@@ -21,6 +22,9 @@ func TestAnOriginThatHangs(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = s.server.Command.Process.Signal(syscall.SIGCONT) }()
+	if !hearthtest.Eventually(t.Context(), 20*time.Second, func() bool { return hearthtest.Stopped(s.server.Command.Process.Pid) }) {
+		t.Fatal("the origin does not stop")
+	}
 	for _, target := range []string{"/bucket/none", "/bucket?uploads=", "/bucket/k?partNumber=1"} {
 		began := time.Now()
 		s.gets(503, "ServiceUnavailable", "root", "GET", target, "")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"strconv"
+	"strings"
 	"sync"
 
 	"github.com/hearthfs/hearth/origin"
@@ -43,7 +44,9 @@ func (x *exchange) outcome(answer *http.Response, err error) outcome {
 		return undone
 	}
 	switch s := answer.StatusCode; {
-	case s < 400, s == http.StatusNotImplemented, s == http.StatusServiceUnavailable:
+	case s < 400, s == http.StatusNotImplemented:
+		return done
+	case s == http.StatusServiceUnavailable && strings.Contains(answer.Header.Get("Content-Type"), "xml"): // S3's own, and no proxy's
 		return done
 	case s >= 500: // perhaps of a proxy that waits no longer
 		return uncertain

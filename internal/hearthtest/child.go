@@ -4,8 +4,11 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
+	"slices"
 	"sync"
 	"syscall"
 
@@ -90,4 +93,15 @@ func (t *tail) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.buf.String()
+}
+
+// Stopped reports whether none of a process's threads runs any more after SIGSTOP: a request that comes
+// right after the signal is answered now and then.
+func Stopped(pid int) bool {
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	return err == nil && len(threads) > 0 && !slices.ContainsFunc(threads, func(name string) bool {
+		stat, err := os.ReadFile(name)
+		// One in state D waits in the kernel, and stops before it comes back from there.
+		return err == nil && (bytes.Contains(stat, []byte(") R ")) || bytes.Contains(stat, []byte(") S ")))
+	})
 }

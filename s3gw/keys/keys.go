@@ -177,7 +177,7 @@ func (k *Keys) lookLocked() error {
 	}
 	seen, before := k.seen, k.err
 	if err = k.loadLocked(); errors.Is(err, errBeingWritten) {
-		k.err = before
+		k.err, k.seen = before, seen
 		return nil
 	}
 	if err != nil && before != nil && err.Error() == before.Error() && same(seen, k.seen) {
@@ -199,7 +199,11 @@ func (k *Keys) changedLocked(info fs.FileInfo, err error) bool {
 // emptiedLocked says whether the file has just become empty: whoever writes it anew, and not a new
 // one in its place, has it so for a moment. To take all keys away, that is waited for.
 func (k *Keys) emptiedLocked(info fs.FileInfo) bool {
-	return info != nil && info.Size() == 0 && k.seen != nil && k.seen.Size() > 0 && time.Since(info.ModTime()) < settle
+	if info == nil || info.Size() > 0 || k.seen == nil || k.seen.Size() == 0 {
+		return false
+	}
+	age := time.Since(info.ModTime())
+	return -settle < age && age < settle
 }
 
 // same says whether two looks at the file saw the same one, unchanged.

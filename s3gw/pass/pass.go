@@ -124,7 +124,7 @@ func (p *Pass) Serve(w http.ResponseWriter, r *http.Request, to Target) (status 
 	defer p.buffers.Put(buffer)
 	if err := c.stream(resp, buffer[:]); err != nil {
 		c.cut()
-		if to.Finish {
+		if to.Finish && !c.whole {
 			err = finish(resp, err)
 		}
 		return resp.StatusCode, err
@@ -151,7 +151,8 @@ type client struct {
 	r        *http.Request
 	body     *incoming // nil: none
 	ending   func()
-	keep     int // bytes of the answer that wait for its end: 0 or 1
+	keep     int  // bytes of the answer that wait for its end: 0 or 1
+	whole    bool // the answer came to its end
 }
 
 // request is what goes on.
@@ -210,6 +211,7 @@ func (c *client) stream(resp *http.Response, b []byte) error {
 		n += kept
 		if err == io.EOF || left == 0 {
 			c.ending()
+			c.whole = true
 			_ = resp.Body.Close() // so that nobody waits for the origin while the client takes the rest
 			return c.write(b[:n])
 		}
