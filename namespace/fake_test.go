@@ -199,7 +199,7 @@ type world struct {
 func open(t *testing.T, change func(*Options)) *world {
 	t.Helper()
 	w := &world{T: t, b: newBucket(), clock: newClock()}
-	w.o = Options{Clock: w.clock.Now, Links: []Link{{Path: "/", Name: "/", Origin: w.b, Identity: "test",
+	w.o = Options{Clock: w.clock.Now, monotonic: w.clock.Now, Links: []Link{{Path: "/", Name: "/", Origin: w.b, Identity: "test",
 		Freshness: Freshness{Mode: Bounded, Bound: time.Minute}, StaleIfError: true}}}
 	if change != nil {
 		change(&w.o)

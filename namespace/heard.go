@@ -92,7 +92,7 @@ func (t *Tree) askAgain(ctx context.Context, d *directory, segment string, at in
 	if !older {
 		return true
 	}
-	q := &inquiry{t: t, d: d, segment: segment, began: t.clock.Now(), asked: time.Now(), heard: at - newsSlack.Milliseconds()}
+	q := &inquiry{t: t, d: d, segment: segment, heard: at - newsSlack.Milliseconds()}
 	if anew {
 		return q.ask(ctx)
 	}
@@ -123,7 +123,7 @@ func (t *Tree) opinion(d *directory, segment string) (k knowledge, last int64, h
 // askOwn asks the origin for a segment of a directory of this node's. What another asks at
 // the time will do, or what a listing finds, unless that is older than the news.
 func (q *inquiry) askOwn(ctx context.Context, at int64) (sure bool) {
-	a := q.t.askBehind(q.d, record.Meaning{Segment: q.segment})
+	a, _ := q.t.askBehind(q.d, record.Meaning{Segment: q.segment}, nil)
 	select {
 	case <-a.done:
 	case <-ctx.Done():
@@ -140,7 +140,7 @@ func (q *inquiry) ask(ctx context.Context) (sure bool) {
 		return false
 	}
 	defer release()
-	q.began, q.asked = q.t.clock.Now(), time.Now()
+	q.begin()
 	return q.fileFirst(ctx) == nil && q.keep() == nil
 }
 

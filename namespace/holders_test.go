@@ -48,7 +48,7 @@ func TestTwoMounts(t *testing.T) {
 	// next sweep a minute later.
 	rapid.Check(t, func(r *rapid.T) {
 		w := &world{T: t, b: newBucket(), clock: newClock()}
-		w.o = Options{Clock: w.clock.Now, Links: []Link{{Path: "/", Name: "/", Origin: w.b, Identity: "test",
+		w.o = Options{Clock: w.clock.Now, monotonic: w.clock.Now, Links: []Link{{Path: "/", Name: "/", Origin: w.b, Identity: "test",
 			Freshness: Freshness{Mode: Bounded, Bound: time.Minute}}}}
 		w.reopen()
 		defer func() { _ = w.tree.Close() }()

@@ -129,6 +129,10 @@ func TestWhatIsWrittenIsKnownAtOnce(t *testing.T) {
 		}
 		return n.Object.ETag
 	}
+	written := func(key string) {
+		w.clock.add(time.Millisecond) // which the request takes: what is asked for after it is not as old as what was before
+		w.tree.Written(context.Background(), "/", key)
+	}
 	names := func(prefix string) (all []string) {
 		_, err := w.tree.Keys(context.Background(), "/", prefix, "", func(o *hearth.Object) bool { all = append(all, o.Key); return true })
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -146,22 +150,22 @@ func TestWhatIsWrittenIsKnownAtOnce(t *testing.T) {
 		t.Fatal("it is not believed, and the test shows nothing")
 	}
 	heads := w.b.requests()
-	w.tree.Written(context.Background(), "/", "d/a")
+	written("d/a")
 	if asked := w.b.requests() - heads; file("d/a") != "2" || asked > 1 {
 		t.Errorf("overwritten: %q after %d questions", file("d/a"), asked)
 	}
 	w.b.put("new/deep/x", "3", 5)
-	w.tree.Written(context.Background(), "/", "new/deep/x")
+	written("new/deep/x")
 	if got := names(""); file("new/deep/x") != "3" || !slices.Equal(got, []string{"d/", "new/"}) || !slices.Equal(names("new/"), []string{"new/deep/"}) {
 		t.Errorf("a new directory: %q, %q", file("new/deep/x"), got)
 	}
 	w.b.remove("new/deep/x")
-	w.tree.Written(context.Background(), "/", "new/deep/x")
+	written("new/deep/x")
 	if got := names(""); file("new/deep/x") != "" || !slices.Equal(got, []string{"d/"}) {
 		t.Errorf("the last of a directory is deleted: %q, %q", file("new/deep/x"), got)
 	}
 	w.b.put("new/deep/x", "4", 5)
-	w.tree.Written(context.Background(), "/", "new/deep/x")
+	written("new/deep/x")
 	if got := names(""); file("new/deep/x") != "4" || !slices.Equal(got, []string{"d/", "new/"}) || !slices.Equal(names("new/"), []string{"new/deep/"}) {
 		t.Errorf("a directory that was gone is there again: %q, %q", file("new/deep/x"), got)
 	}
@@ -356,6 +360,7 @@ func TestWhetherKeysAreToBeAskedFor(t *testing.T) {
 	asks("d/", true)
 	w.b.down(errors.New("away"))
 	_, _ = w.tree.File(context.Background(), "/", "d/a") // finds out
+	w.settle()
 	asks("d/", false)
 	asks("d/e/", true) // was never listed
 }

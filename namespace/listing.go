@@ -35,6 +35,7 @@ type listing struct {
 	t     *Tree
 	d     *directory
 	began int64
+	watch stopwatch       // since then
 	age   int64           // generation of the database at the beginning
 	gate  <-chan struct{} // the second page waits for it, or for a reader
 	hurry chan struct{}
@@ -46,9 +47,8 @@ type listing struct {
 	last      string // of the last page
 	starts    [2]int64
 	names     int
-	stopped   int64         // ms that it waited for its turn, and at the gate
 	copied    bool          // another node told all names, or those of this page
-	took      time.Duration // what they took there
+	tookThere time.Duration // what they took there
 	marker    bool          // the directory's own key exists
 	unordered bool          // pages are in no order: nothing is known before the end
 	rows      store.Rows
@@ -109,6 +109,7 @@ func (t *Tree) since(d *directory) int64 {
 func (t *Tree) beginListing(d *directory, since int64, gate <-chan struct{}) *listing {
 	now := t.clock.Now()
 	l := &listing{t: t, d: d.retain(), began: now, age: t.db.Generation(), gate: gate, hurry: make(chan struct{}), starts: [2]int64{now, now}}
+	l.watch = stopwatch{now: t.o.monotonic, start: t.o.monotonic()}
 	l.Start(now)
 	if since == 0 {
 		l.away = d.elsewhere()
@@ -179,10 +180,9 @@ func (l *listing) run() {
 
 // take waits for a place among those that run.
 func (l *listing) take(places chan struct{}) error {
-	since := l.t.clock.Now()
+	defer l.watch.stop()()
 	select {
 	case places <- struct{}{}:
-		l.stopped += l.t.clock.Now() - since
 		return nil
 	case <-l.t.ctx.Done():
 		return context.Cause(l.t.ctx)
@@ -254,7 +254,7 @@ func (l *listing) copy() (whole bool, err error) {
 		l.Dated(max(1, asked-told.Age.Milliseconds()))
 		l.starts = [2]int64{l.Began(), l.Began()}
 		if told.Last {
-			l.took = told.Took
+			l.tookThere = told.Took
 			l.refused.Store(told.Hidden)
 			return true, nil
 		}
@@ -280,8 +280,7 @@ func (l *listing) each(o hearth.Object) error {
 
 // pause is between two pages.
 func (l *listing) pause() error {
-	stopped := l.t.clock.Now()
-	defer func() { l.stopped += l.t.clock.Now() - stopped }()
+	defer l.watch.stop()()
 	select {
 	case <-l.gate:
 		if l.names == pageNames { // the answer goes out first
@@ -340,8 +339,7 @@ func (l *listing) flush(last bool) error {
 	if err == nil && last {
 		now := t.clock.Now()
 		s := *d.state.Load()
-		took := time.Duration(now-l.began-l.stopped) * time.Millisecond
-		s.listed, s.took, s.refused, s.age = l.Began(), max(took, l.took), uint64(l.refused.Load()), l.age
+		s.listed, s.took, s.refused, s.age = l.Began(), max(l.watch.ran()-l.watch.stopped.Truncate(time.Millisecond), l.tookThere), uint64(l.refused.Load()), l.age
 		if d.doubted == l {
 			s.listed = listedDoubted
 		}

@@ -108,7 +108,10 @@ func (t *Tree) lookup(ctx context.Context, d *directory, m record.Meaning) (Node
 		return k.answer(t, d, 0)
 	}
 	gen := t.db.Generation()
-	asked, err := t.ask(ctx, d, m)
+	asked, err := t.ask(ctx, d, m, func() bool {
+		k, err := t.known(d, m)
+		return err == nil && k.ttl > 0
+	})
 	if err != nil {
 		if ctx.Err() == nil && d.link.believes() {
 			if k, sure, known := t.last(d, m); known == nil && sure && !k.Doubted { // what others learnt meanwhile
@@ -198,24 +201,31 @@ type askKey struct {
 type ask struct {
 	gen  int64 // generation of the database at the beginning
 	done chan struct{}
-	err  error // valid once done is closed
+	// Valid once done is closed:
+	err  error
+	void bool // nobody was asked, since who began it knew by then
 }
 
 // ask asks the origin for a name and waits for the answer, which is then known.
 // A strict link's names are asked for by each alone: a question that began before
 // ours may have been answered before the change that we must see. It also returns
-// the generation of the database that the question began with.
-func (t *Tree) ask(ctx context.Context, d *directory, m record.Meaning) (gen int64, err error) {
+// the generation of the database that the question began with. known tells whether what the
+// database has by now will do: a question that ended since that was read has written there.
+func (t *Tree) ask(ctx context.Context, d *directory, m record.Meaning, known func() bool) (gen int64, err error) {
 	if d.link.Freshness.Mode == Strict {
 		gen = t.db.Generation()
 		return gen, t.inquire(ctx, d, m, nil)
 	}
-	a := t.askBehind(d, m)
-	select {
-	case <-a.done:
-		return a.gen, a.err
-	case <-ctx.Done():
-		return a.gen, context.Cause(ctx)
+	for {
+		a, began := t.askBehind(d, m, known)
+		select {
+		case <-a.done:
+		case <-ctx.Done():
+			return a.gen, context.Cause(ctx)
+		}
+		if began || !a.void {
+			return a.gen, a.err
+		}
 	}
 }
 
@@ -225,20 +235,21 @@ func (t *Tree) askQuietly(d *directory, m record.Meaning) {
 	busy := len(t.asks.byName) >= quietAsks
 	t.asks.mu.Unlock()
 	if !busy {
-		t.askBehind(d, m)
+		t.askBehind(d, m, nil)
 	}
 }
 
-// askBehind joins the question for a name, or begins it.
-func (t *Tree) askBehind(d *directory, m record.Meaning) *ask {
+// askBehind joins the question for a name, or begins it, which asks nobody if what is known then
+// will do; nil: it will not.
+func (t *Tree) askBehind(d *directory, m record.Meaning, known func() bool) (a *ask, began bool) {
 	key := askKey{d.hash, m.Segment, m.File}
 	s := &t.asks
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if a := s.byName[key]; a != nil {
-		return a
+		return a, false
 	}
-	a := &ask{gen: t.db.Generation(), done: make(chan struct{})}
+	a = &ask{gen: t.db.Generation(), done: make(chan struct{})}
 	s.byName[key] = a
 	d.retain()
 	run := func() {
@@ -250,6 +261,10 @@ func (t *Tree) askBehind(d *directory, m record.Meaning) *ask {
 			s.mu.Unlock()
 			close(a.done)
 		}()
+		if a.void = known != nil && known(); a.void {
+			a.err = nil
+			return
+		}
 		a.err = t.inquire(t.ctx, d, m, a.done)
 	}
 	if !t.behind(run) {
@@ -258,14 +273,15 @@ func (t *Tree) askBehind(d *directory, m record.Meaning) *ask {
 		close(a.done)
 		d.release()
 	}
-	return a
+	return a, true
 }
 
 // inquire asks the origin for a name and writes down what it says.
 func (t *Tree) inquire(ctx context.Context, d *directory, m record.Meaning, gate <-chan struct{}) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	q := &inquiry{t: t, d: d, segment: m.Segment, beside: m.File, began: t.clock.Now(), asked: time.Now()}
+	q := &inquiry{t: t, d: d, segment: m.Segment, beside: m.File}
+	q.begin()
 	k, err := t.known(d, m)
 	if err != nil {
 		return err
@@ -293,12 +309,18 @@ type inquiry struct {
 	segment string
 	beside  bool // the file beside a directory is asked for: that there is one is no answer
 	began   int64
-	asked   time.Time // the same, finer
+	asked   int64 // the same, as Clock.Nano tells it
 	file    finding
 	dir     finding
 	object  hearth.Object // of the file
 	copied  bool          // another node has told: began and asked are as it says
 	heard   int64         // what is older will not do; 0: nothing was heard of the name
+}
+
+// begin notes when the question is asked.
+func (q *inquiry) begin() {
+	q.asked = q.t.clock.Nano()
+	q.began = q.asked / 1e6
 }
 
 type finding struct{ known, found bool }

@@ -58,7 +58,7 @@ type past struct {
 
 func newModel(t *testing.T, _ *rapid.T) *model {
 	w := &world{T: t, b: newBucket(), clock: newClock()}
-	w.o = Options{Clock: w.clock.Now, fs: nil, Dir: t.TempDir() + "/names", Links: []Link{{Path: "/", Name: "/", Origin: w.b, Identity: "test",
+	w.o = Options{Clock: w.clock.Now, monotonic: w.clock.Now, fs: nil, Dir: t.TempDir() + "/names", Links: []Link{{Path: "/", Name: "/", Origin: w.b, Identity: "test",
 		Freshness: Freshness{Mode: Bounded, Bound: time.Minute}, StaleIfError: true}}}
 	w.reopen()
 	return &model{world: w, ids: map[uint64]hearth.Object{}, was: map[string][]past{}}

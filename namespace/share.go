@@ -157,7 +157,7 @@ func (r *dirReader) told(ctx context.Context, asked int64, old time.Duration) (t
 	}
 	if err = r.read(ctx, l); l != nil {
 		err = cmp.Or(err, l.Err()) // a reader of this node would go on with what was known
-		told.Age, told.Took = since(asked, l.Began()), since(t.clock.Now(), l.began)
+		told.Age, told.Took = since(asked, l.Began()), l.watch.ran()
 	}
 	if told.Last = !r.stop; told.Last {
 		told.Hidden = int64(r.d.state.Load().refused)
@@ -178,34 +178,45 @@ func (t *Tree) Find(ctx context.Context, dir hearth.Directory, segment string, o
 	}
 	asked, m := t.clock.Now(), record.Meaning{Segment: segment}
 	for range maxRebuilt {
-		gen, file, both := t.db.Generation(), d.listedAt(t, segment), d.listedAt(t, segment+"/")
-		absent := min(t.neg.Since(age.Absence{Dir: d.hash, Sort: segment}), t.neg.Since(age.Absence{Dir: d.hash, Sort: segment + "/"}))
-		k, err := t.known(d, m)
-		if err != nil {
+		var ok bool
+		if f, ok, err = t.found(d, m, asked, old); ok || err != nil {
 			return f, err
 		}
-		at := max(both, absent)
-		if k.found {
-			if at = max(both, t.clock.Trusted(k.Checked)); !k.Dir {
-				at = max(file, t.clock.Trusted(k.Checked))
-			}
-		}
-		f.Age = since(asked, at)
-		if d.link.Freshness.Mode == Immutable && k.ttl == age.Forever {
-			f.Age = 0 // what is known does not change
-		}
-		if f.Age <= old && !k.Doubted && gen == t.db.Generation() {
-			if f.Dir = k.found && k.Dir; k.found && !k.Dir {
-				o := object(d.link, &k.Entry, d.prefix()+k.sort)
-				f.Object = &o
-			}
-			return f, nil
-		}
-		if _, err := t.ask(ctx, d, m); err != nil {
+		_, err := t.ask(ctx, d, m, func() bool {
+			_, ok, err := t.found(d, m, asked, old)
+			return ok && err == nil
+		})
+		if err != nil {
 			return f, err
 		}
 	}
 	return hearth.Found{}, fmt.Errorf("look up %s%s: it changes all the time", d.prefix(), segment)
+}
+
+// found is what is known of a segment; ok: that is no older than old for who asked then.
+func (t *Tree) found(d *directory, m record.Meaning, asked int64, old time.Duration) (f hearth.Found, ok bool, err error) {
+	file, dir := age.Absence{Dir: d.hash, Sort: m.Segment}, age.Absence{Dir: d.hash, Sort: m.Segment + "/"}
+	gen, at := t.db.Generation(), d.listedAt(t, m.Segment)
+	both, absent := d.listedAt(t, dir.Sort), min(t.neg.Since(file), t.neg.Since(dir))
+	k, err := t.known(d, m)
+	if err != nil {
+		return f, false, err
+	}
+	switch {
+	case !k.found:
+		at = max(both, absent)
+	case k.Dir:
+		at = max(both, t.clock.Trusted(k.Checked))
+	default:
+		at = max(at, t.clock.Trusted(k.Checked))
+		o := object(d.link, &k.Entry, d.prefix()+k.sort)
+		f.Object = &o
+	}
+	f.Dir, f.Age = k.found && k.Dir, since(asked, at)
+	if d.link.Freshness.Mode == Immutable && k.ttl == age.Forever {
+		f.Age = 0 // what is known does not change
+	}
+	return f, f.Age <= old && !k.Doubted && gen == t.db.Generation(), nil
 }
 
 // askElsewhere asks the node that the directory belongs to; false: it did not answer.
@@ -224,7 +235,8 @@ func (q *inquiry) askElsewhere(ctx context.Context, k *knowledge, gate <-chan st
 	}
 	defer release()
 	last := max(q.d.listedAt(q.t, q.segment), q.t.clock.Trusted(k.Checked), q.heard)
-	asked, now := time.Now(), q.t.clock.Now()
+	asked := q.t.clock.Nano()
+	now := asked / 1e6
 	life := q.d.link.Freshness.Life()
 	f, err := w.Find(ctx, w.dir, q.segment, min(life-life/4, since(now, last)))
 	if err != nil {
@@ -233,7 +245,7 @@ func (q *inquiry) askElsewhere(ctx context.Context, k *knowledge, gate <-chan st
 	if began := now - f.Age.Milliseconds(); f.Object == nil && !f.Dir && q.objects(k, began) {
 		return false
 	}
-	q.copied, q.asked, q.began = true, asked.Add(-f.Age), now-f.Age.Milliseconds()
+	q.copied, q.asked, q.began = true, asked-f.Age.Nanoseconds(), now-f.Age.Milliseconds()
 	switch {
 	case f.Object != nil:
 		q.object, q.file = *f.Object, finding{true, true}

@@ -55,8 +55,9 @@ type Options struct {
 	// Events are told what happens.
 	Events Events
 
-	fs        vfs.FS        // tests bring their own disk
-	moveRetry time.Duration // and are in a hurry; 0: the store's
+	fs        vfs.FS           // tests bring their own disk
+	moveRetry time.Duration    // and are in a hurry; 0: the store's
+	monotonic func() time.Time // and let listings take long; nil: time.Now
 }
 
 const (
@@ -105,6 +106,9 @@ func newTokens() tokens {
 
 // Open opens the names kept in o.Dir, or starts with none.
 func Open(o Options) (*Tree, error) {
+	if o.monotonic == nil {
+		o.monotonic = time.Now
+	}
 	t := &Tree{o: o, tokens: newTokens()}
 	t.ctx, t.cancel = context.WithCancelCause(context.Background())
 	t.clock.Start(o.Clock)

@@ -294,6 +294,23 @@ func TestSlowListingsLastLonger(t *testing.T) {
 	}
 }
 
+func TestAJumpOfTheClockIsNotWhatAListingTook(t *testing.T) {
+	// While a directory is listed the wall clock jumps, as when a machine was asleep: what it took is
+	// still a moment, and it is believed no longer than its bound.
+	w := open(t, func(o *Options) { o.monotonic = nil })
+	w.b.put("x", "A", 1)
+	w.b.onPage = func(string, int) { w.clock.add(26 * time.Hour) }
+	w.names("/")
+	w.b.onPage = nil
+	if s := w.tree.Stats(); s.Slowest > time.Minute.Milliseconds() {
+		t.Errorf("the slowest listing took %d ms", s.Slowest)
+	}
+	b := w.b.put("x", "B", 1)
+	if n := w.resolve("/x"); n.Object != b || n.TTL > time.Minute {
+		t.Errorf("believed for %v: %+v", n.TTL, n)
+	}
+}
+
 func TestNegative(t *testing.T) {
 	// A name that is not there is asked for once per bound.
 	w := open(t, nil)

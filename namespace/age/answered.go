@@ -1,32 +1,29 @@
 package age
 
-import (
-	"sync"
-	"time"
-)
+import "sync"
 
 // Answered remembers of the names that were asked for last when the newest question
 // that was answered had begun: an answer to one that began before that comes late, and
 // is older than what others have been told. The zero value is ready.
 type Answered struct {
 	mu sync.Mutex // guards at
-	at map[Absence]time.Time
+	at map[Absence]int64
 }
 
 // maxAnswered names are remembered, about 200 bytes each: many more than questions
 // are under way.
 const maxAnswered = 4096
 
-// Newest notes an answer to a question that began then. false: it comes late.
-func (a *Answered) Newest(x Absence, began time.Time) bool {
+// Newest notes an answer to a question that began then, as Clock.Nano tells it. false: it comes late.
+func (a *Answered) Newest(x Absence, began int64) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	last, known := a.at[x]
-	if known && last.After(began) {
+	if known && last > began {
 		return false
 	}
 	if a.at == nil {
-		a.at = map[Absence]time.Time{}
+		a.at = map[Absence]int64{}
 	}
 	if !known && len(a.at) >= maxAnswered {
 		for old := range a.at {

@@ -20,6 +20,7 @@ type Clock struct {
 	mu   sync.Mutex // guards the rest
 	read time.Time  // of wall, at the last call
 	nano int64      // what that was taken for
+	last int64      // that Nano told
 }
 
 // clockJump is how far the wall clock must run ahead to be followed.
@@ -48,6 +49,19 @@ func (c *Clock) Distrust(written int64) {
 func (c *Clock) Now() int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	return c.tickLocked() / 1e6
+}
+
+// Nano is the present time in Unix nanoseconds, and never the same twice: it tells which of two
+// questions began first.
+func (c *Clock) Nano() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.last = max(c.tickLocked(), c.last+1)
+	return c.last
+}
+
+func (c *Clock) tickLocked() int64 {
 	read := c.wall()
 	passed := max(0, read.Sub(c.read)) // monotonic, where there is such a clock
 	if wall := time.Duration(read.UnixNano() - c.read.UnixNano()); wall > passed+clockJump {
@@ -55,7 +69,7 @@ func (c *Clock) Now() int64 {
 	}
 	c.nano += int64(passed)
 	c.read = read
-	return c.nano / 1e6
+	return c.nano
 }
 
 // Trusted is a time that was written down, or 0.

@@ -26,3 +26,19 @@ func TestNothingFromBeforeIsTrustedOnceTheClockWentBack(t *testing.T) {
 		}
 	}
 }
+
+func TestNanoIsNeverTheSameTwice(t *testing.T) {
+	// Of two questions, that began in one moment or around a jump of the clock, the later one is known.
+	var c Clock
+	now := time.Now().Round(0)
+	c.Start(func() time.Time { return now })
+	last := c.Nano()
+	for _, jump := range []time.Duration{0, 0, time.Hour, -2 * time.Hour, 0, time.Millisecond} {
+		now = now.Add(jump)
+		next := c.Nano()
+		if next <= last || next/1e6 < c.Now() {
+			t.Errorf("%d after %d, now %d", next, last, c.Now())
+		}
+		last = next
+	}
+}

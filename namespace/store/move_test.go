@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -222,68 +221,6 @@ func TestMoveCutOff(t *testing.T) {
 	}
 	if names, err := mem.List("a"); err != nil || len(names) != 1 {
 		t.Errorf("%q, %v", names, err)
-	}
-}
-
-func TestMoveCutOffElsewhere(t *testing.T) {
-	// A process ends in the middle of a move to another directory. Whichever of the two
-	// the next start opens: it has all names, or none, and never a part of them; and
-	// what the move left takes no room.
-	mem := vfs.NewCrashableMem()
-	var failing atomic.Bool
-	var writes atomic.Int64
-	var mu sync.Mutex // guards left
-	var left []*vfs.MemFS
-	fs := errorfs.Wrap(mem, errorfs.InjectorFunc(func(op errorfs.Op) error {
-		if !failing.Load() || op.Kind.ReadOrWrite() != errorfs.OpIsWrite {
-			return nil
-		}
-		if strings.HasPrefix(op.Path, "a/") {
-			return &os.PathError{Op: "write", Path: op.Path, Err: syscall.EIO}
-		}
-		if writes.Add(1)%6 != 0 {
-			return nil
-		}
-		mu.Lock()
-		defer mu.Unlock()
-		left = append(left, mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: rand.New(rand.NewPCG(1, 1))}))
-		return nil
-	}))
-	moved := make(chan string, 1)
-	s := mustOpen(t, Options{Dir: "a/names", FS: fs, Retry: time.Millisecond, Moved: func(dir string) { moved <- dir },
-		Next: func() []string { return []string{"a/names", "b/names"} }})
-	const names = 3000
-	fill(t, s, 0, names, true)
-	failing.Store(true)
-	fill(t, s, 0, 1, true) // the write that fails
-	<-moved
-	failing.Store(false)
-	whole, none := 0, 0
-	for i, after := range left {
-		for _, dir := range []string{"b/names", "a/names"} {
-			crashed := after.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: rand.New(rand.NewPCG(1, 1))})
-			s, err := Open(Options{Dir: dir, FS: crashed, Next: func() []string { return []string{"a/names", "b/names"} }})
-			if err != nil {
-				t.Fatal(err)
-			}
-			switch n := check(t, s, names); {
-			case n == names:
-				whole++
-			case n == 0:
-				none++
-			default:
-				t.Errorf("after moment %d of %d: %d of %d records in %s", i, len(left), n, names, dir)
-			}
-			if found, err := crashed.List("b/names"); err == nil && slices.Contains(found, partFile) {
-				t.Errorf("after moment %d of %d: b/names holds %v", i, len(left), found)
-			}
-			if err := s.Close(); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	if whole == 0 || none == 0 {
-		t.Errorf("%d whole, %d none", whole, none)
 	}
 }
 

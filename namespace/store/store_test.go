@@ -7,14 +7,10 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 
-	"github.com/cockroachdb/pebble/v2/vfs"
-	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"go.uber.org/goleak"
 )
 
@@ -122,81 +118,6 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-func TestCrash(t *testing.T) {
-	// After a crash at any time the store opens with a prefix of what was put, and
-	// all that was synced.
-	for seed := range uint64(8) {
-		mem := vfs.NewCrashableMem()
-		s, err := Open(Options{Dir: "names", FS: mem})
-		if err != nil {
-			t.Fatal(err)
-		}
-		fill(t, s, 0, 500, true)
-		fill(t, s, 500, 3000, false)
-		if seed%2 == 1 {
-			if err := s.Flush(); err != nil {
-				t.Fatal(err)
-			}
-		}
-		fill(t, s, 3000, 4000, false)
-		crashed := mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: int(seed) * 12, RNG: rand.New(rand.NewPCG(seed, 1))})
-		if err := s.Close(); err != nil {
-			t.Fatal(err)
-		}
-		after := mustOpen(t, Options{Dir: "names", FS: crashed})
-		n := check(t, after, 4000)
-		if st := after.Stats(); n < 500 || st.Rebuilds != 0 || st.Ill != nil {
-			t.Errorf("seed %d: %d records, %+v", seed, n, st)
-		}
-		if have := check(t, after, n); have != n {
-			t.Errorf("seed %d: %d of the first %d", seed, have, n)
-		}
-	}
-}
-
-func TestFailingWrites(t *testing.T) {
-	// From any write on, the disk fails: nobody gets an error, everything put is
-	// still there, the store says that it is ill, and what it left on the disk opens.
-	for _, after := range []int64{0, 3, 17, 90} {
-		t.Run(fmt.Sprint(after), func(t *testing.T) {
-			mem := vfs.NewMem()
-			var writes atomic.Int64
-			failing := errorfs.Wrap(mem, errorfs.InjectorFunc(func(op errorfs.Op) error {
-				if op.Kind.ReadOrWrite() != errorfs.OpIsWrite || strings.HasSuffix(op.Path, "LOCK") || writes.Add(1) <= after {
-					return nil
-				}
-				return &os.PathError{Op: "write", Path: op.Path, Err: syscall.ENOSPC}
-			}))
-			var told atomic.Int64
-			s, err := Open(Options{Dir: "names", FS: failing, Ill: func(error) { told.Add(1) }})
-			if err != nil {
-				t.Fatal(err)
-			}
-			for i := 0; i < 16_000; i += 4_000 {
-				fill(t, s, i, i+4_000, false)
-				fill(t, s, i, i+1, true)
-				if err := s.Flush(); err != nil {
-					t.Fatal(err)
-				}
-			}
-			if err := s.Compact(); err != nil {
-				t.Fatal(err)
-			}
-			st := s.Stats()
-			if n := check(t, s, 16_000); n != 16_000 {
-				t.Errorf("%d records, %+v", n, st)
-			}
-			if !errors.Is(st.Ill, syscall.ENOSPC) || told.Load() != 1 || st.Rebuilds != 0 {
-				t.Errorf("%+v, told %d times", st, told.Load())
-			}
-			if err := s.Close(); err != nil {
-				t.Fatal(err)
-			}
-			check(t, mustOpen(t, Options{Dir: "names", FS: mem}), 16_000)
-		})
-	}
-}
-
 func TestTooMuchMemory(t *testing.T) {
 	// A store in memory starts anew when it outgrows what it was given.
 	rebuilt := 0
@@ -218,54 +139,6 @@ func TestTooMuchMemory(t *testing.T) {
 	st := s.Stats()
 	if n := check(t, s, 10); n != 10 || rebuilt == 0 || st.Ill != nil || st.MemoryBytes > 24<<20 {
 		t.Errorf("%d records, %d rebuilds, %+v", n, rebuilt, st)
-	}
-}
-
-func TestCorruption(t *testing.T) {
-	// Whatever bytes change in whatever file, the store opens, gives what was put
-	// or nothing, takes new records, and keeps the broken one aside.
-	rebuilds, told := 0, 0
-	defer func() {
-		if told != rebuilds {
-			t.Errorf("%d rebuilds, told of %d", rebuilds, told)
-		}
-		if rebuilds < 3 {
-			t.Errorf("%d rebuilds: the damage is not met", rebuilds)
-		}
-	}()
-	for seed := range uint64(16) {
-		dir := filepath.Join(t.TempDir(), "names")
-		s, err := Open(Options{Dir: dir})
-		if err != nil {
-			t.Fatal(err)
-		}
-		fill(t, s, 0, 3000, false)
-		if err := s.Flush(); err != nil {
-			t.Fatal(err)
-		}
-		fill(t, s, 3000, 4000, false)
-		if err := s.Close(); err != nil {
-			t.Fatal(err)
-		}
-		damage(t, dir, rand.New(rand.NewPCG(seed, 2)))
-		s, err = Open(Options{Dir: dir, Rebuilt: func(error) { told++ }})
-		if err != nil {
-			t.Fatalf("seed %d: %v", seed, err)
-		}
-		check(t, s, 4000)
-		_ = s.Compact() // meets what look-ups did not
-		check(t, s, 4000)
-		fill(t, s, 0, 100, false)
-		if n := check(t, s, 100); n != 100 {
-			t.Errorf("seed %d: %d of the new records, %+v", seed, n, s.Stats())
-		}
-		rebuilds += s.Stats().Rebuilds
-		if st := s.Stats(); st.Ill != nil {
-			t.Errorf("seed %d: ill: %v", seed, st.Ill)
-		}
-		if err := s.Close(); err != nil {
-			t.Errorf("seed %d: %v", seed, err)
-		}
 	}
 }
 
