@@ -19,6 +19,7 @@ type Tier struct {
 
 	held   haser  // store, if it can say what it holds
 	below  haser  // next, if it can
+	others others // next, if it asks other nodes
 	window holder // store, if it is memory
 
 	whole  *flight.Group[hearth.ID, *hearth.View] // whole blocks, on their way into the store
@@ -59,6 +60,7 @@ func Through(store hearth.Store, next hearth.Source, admit Admit) *Tier {
 	}
 	t.held, _ = store.(haser)
 	t.below, _ = next.(haser)
+	t.others, _ = next.(others)
 	t.window, _ = store.(holder)
 	return t
 }
@@ -104,7 +106,7 @@ func (t *Tier) get(ctx context.Context, b hearth.Block, of span, lent *lending) 
 	if !admitted && lent == nil {
 		return t.straight(ctx, b, of, false)
 	}
-	if lent == nil && t.below != nil && t.below.Has(b.ID()) {
+	if lent == nil && t.near(b) {
 		// That is no work which is to outlive who asked first: the goroutine of an attempt is
 		// saved, and to have it run costs as much as the copy of a small object.
 		return t.straight(ctx, b, of, true)
@@ -114,6 +116,17 @@ func (t *Tier) get(ctx context.Context, b hearth.Block, of span, lent *lending) 
 		return nil, err
 	}
 	return cut(v, off, n), nil
+}
+
+// others is a Source that asks another node for some blocks. That one's attempt is the one
+// which outlives who asked first.
+type others interface {
+	Asks(b hearth.Block) bool
+}
+
+// near reports whether a block comes from below, or from another node.
+func (t *Tier) near(b hearth.Block) bool {
+	return t.below != nil && t.below.Has(b.ID()) || t.others != nil && t.others.Asks(b)
 }
 
 // missed counts what the store said instead of a View.

@@ -343,14 +343,30 @@ func TestAClosedTierRefuses(t *testing.T) {
 }
 
 func TestWhatNextHoldsIsLifted(t *testing.T) {
-	// Nothing is fetched for a block that the next tier holds: the first who wants it brings
-	// it up on its own goroutine, those who come meanwhile share that, and it is kept.
+	// Nothing is fetched for a block that the next tier holds, or that another node is asked
+	// for: the first who wants it brings it up on its own goroutine, those who come meanwhile
+	// share that, and it is kept.
+	for name, next := range map[string]func(*holding) hearth.Source{"below": func(h *holding) hearth.Source { return h }, "another node": func(h *holding) hearth.Source { return asking{h} }} {
+		t.Run(name, func(t *testing.T) { liftedFrom(t, next) })
+	}
+}
+
+// asking is a bucket that another node reads from for this one; it cannot say what it holds.
+type asking struct{ from *holding }
+
+func (a asking) Asks(b hearth.Block) bool { return a.from.Has(b.ID()) }
+
+func (a asking) Get(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
+	return a.from.Get(ctx, b, off, n)
+}
+
+func liftedFrom(t *testing.T, next func(*holding) hearth.Source) {
 	pool := hearthtest.Pool(t, 64<<20)
 	synctest.Test(t, func(t *testing.T) {
 		k, o := &bucket{pool: pool, gate: make(chan struct{})}, object(hearth.BlockSize)
 		below := &holding{bucket: k, held: o.Block(0).ID()}
 		s := newShelf(pool)
-		tier := Through(s, below, Always)
+		tier := Through(s, next(below), Always)
 		own := context.WithValue(t.Context(), holding{}, 1)
 		var all sync.WaitGroup
 		all.Go(func() {

@@ -177,8 +177,8 @@ func (t *fakeTree) ReadDir(_ context.Context, dir uint64, after string, each fun
 		return hearth.ErrStale
 	}
 	names, _ := slices.BinarySearch(d.sorted, after)
-	var nodes []namespace.Node
-	for _, name := range d.sorted[names:min(len(d.sorted), names+1000)] {
+	nodes := make([]namespace.Node, 0, 64) // about what the kernel asks for at once
+	for _, name := range d.sorted[names:min(len(d.sorted), names+cap(nodes))] {
 		if name != after {
 			nodes = append(nodes, t.nodeLocked(d.children[name]))
 		}

@@ -19,6 +19,11 @@ import (
 // enough then.
 const grace = 2 * time.Second
 
+// lookAfter is how long a request has waited when somebody begins to look for its INTERRUPT.
+// Most that wait for another node, or for a disk, are answered sooner, and a goroutine for
+// each cost as much as the request to that node. It is part of the grace.
+const lookAfter = 20 * time.Millisecond
+
 // request is the context of one kernel request. Nothing is started for it until
 // somebody waits (asks for Done), so that a request that is answered from memory
 // costs one allocation.
@@ -37,8 +42,9 @@ type request struct {
 	wait   waits.Wait
 	holds  bool // this node held the bytes when the READ began
 	done   chan struct{}
-	over   bool // finished or given up
-	gaveUp bool // its thread was killed, or its grace has passed
+	look   *time.Timer // begins the watch for an INTERRUPT; there with done
+	over   bool        // finished or given up
+	gaveUp bool        // its thread was killed, or its grace has passed
 }
 
 var _ context.Context = (*request)(nil)
@@ -62,7 +68,8 @@ func (r *request) Done() <-chan struct{} {
 				r.news.stall(r.dir)
 			}
 			r.waitLocked()
-			go r.watch(r.done)
+			done := r.done
+			r.look = time.AfterFunc(lookAfter, func() { r.watch(done) })
 		}
 	}
 	return r.done
@@ -102,6 +109,12 @@ func (r *request) Err() error {
 
 // watch ends with the request, which every handler finishes.
 func (r *request) watch(done <-chan struct{}) {
+	grace := r.grace
+	select {
+	case <-r.cancel: // it may have come at once
+		grace -= lookAfter
+	default:
+	}
 	select {
 	case <-done:
 		return
@@ -113,7 +126,7 @@ func (r *request) watch(done <-chan struct{}) {
 		r.end(true)
 		return
 	}
-	t := time.NewTimer(r.grace)
+	t := time.NewTimer(grace)
 	defer t.Stop()
 	select {
 	case <-done:
@@ -150,6 +163,7 @@ func (r *request) end(gaveUp bool) {
 		return
 	}
 	close(r.done)
+	r.look.Stop()
 	if r.dir != 0 {
 		r.news.free(r.dir)
 	}

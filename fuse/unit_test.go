@@ -41,6 +41,18 @@ func TestInterruptShortensTheWait(t *testing.T) {
 		}
 		r.finish()
 
+		cancel = make(chan struct{})
+		r = &request{cancel: cancel, grace: grace}
+		done = r.Done()
+		time.Sleep(time.Minute) // of synctest's: it has waited when the INTERRUPT comes
+		close(cancel)
+		began = time.Now()
+		<-done
+		if took := time.Since(began); took != grace {
+			t.Errorf("an INTERRUPT later: ended after %v", took)
+		}
+		r.finish()
+
 		r = &request{cancel: make(chan struct{}), grace: grace}
 		done = r.Done()
 		r.finish()

@@ -3,7 +3,6 @@ package node
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"net/http"
 	"sync/atomic"
@@ -135,7 +134,7 @@ func (a *around) reads() figures.RingReads {
 }
 
 // openRing makes the node's part in a ring, if it is to have one.
-func (n *Node) openRing() error {
+func (n *Node) openRing(ctx context.Context) error {
 	if !n.config.Ring.On() {
 		return nil
 	}
@@ -144,10 +143,10 @@ func (n *Node) openRing() error {
 		id = n.disk.NodeID()
 	}
 	a := &around{}
-	part, err := ring.New(ring.Options{Ring: n.config.Ring, Pool: n.pool, Log: n.config.Log, Identity: n.identity, Away: origin.Away,
+	part, err := ring.New(ctx, ring.Options{Ring: n.config.Ring, Pool: n.pool, Log: n.config.Log, Identity: n.identity, Away: origin.Away,
 		Figures: n.figures, Reads: a.reads, Ranks: func(b hearth.Block) []string { return a.Owners(b) }}, id)
 	if err != nil {
-		return usage("%v", err)
+		return err
 	}
 	a.part, a.Router, n.ring = part, route.New(part.ID()), a
 	n.owner.part.Store(part)
@@ -190,7 +189,7 @@ func (n *Node) joinRing(ctx context.Context) error {
 		n.events.Trouble(what, what, "node", who, "cause", cause)
 	}})
 	if err != nil {
-		return &Error{Kind: KindRefused, Message: fmt.Sprintf("join the ring: %v", err), Cause: err}
+		return ring.Unjoined(err)
 	}
 	a.part.Joined(a.ring)
 	return nil

@@ -92,6 +92,7 @@ func (n *Node) mount(ctx context.Context, x *mounted, r MountRequest) error {
 	if err != nil {
 		return err
 	}
+	machine.Processors(n.limits.Processors, true)
 	server, err := fuse.Mount(ctx, options)
 	if err != nil {
 		return err

@@ -155,12 +155,12 @@ func (n *Node) open(ctx context.Context) (err error) {
 		return err
 	}
 	machine.LimitHeap(ram, n.limits.Memory)
-	machine.SpareProcessors(n.limits.Processors)
+	machine.Processors(n.limits.Processors, !n.config.Ring.On() || n.config.S3.Listen != "")
 	n.pool = hearth.NewPool(ram)
 	if err := n.openDisk(); err != nil {
 		return err
 	}
-	if err := n.openRing(); err != nil {
+	if err := n.openRing(ctx); err != nil {
 		return err
 	}
 	// Behind the disk: a killed node that cannot end holds both, and is known by the disk.

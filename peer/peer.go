@@ -25,13 +25,8 @@ import (
 	"github.com/hearthfs/hearth/peer/wire"
 )
 
-const (
-	// mostGreetings under way are enough for a ring that comes back at once; who comes then
-	// waits in the kernel's queue.
-	mostGreetings = 64
-	// leaveWithin is how long the others are told that this node goes.
-	leaveWithin = 2 * time.Second
-)
+// leaveWithin is how long the others are told that this node goes.
+const leaveWithin = 2 * time.Second
 
 // Config is a node's part in a ring.
 type Config struct {
@@ -138,7 +133,7 @@ func Start(ctx context.Context, c Config) (*Ring, error) {
 
 // accept answers who comes, until Close.
 func (r *Ring) accept() {
-	greetings := make(chan struct{}, mostGreetings)
+	greetings := newGreetings()
 	for {
 		conn, err := r.listener.Accept()
 		if errors.Is(err, net.ErrClosed) || r.stop.Err() != nil {
@@ -152,26 +147,33 @@ func (r *Ring) accept() {
 				return
 			}
 		}
-		select {
-		case greetings <- struct{}{}:
-		case <-r.stop.Done():
-			_ = conn.Close()
-			return
+		greeting := greetings.begin(conn)
+		for greeting == nil {
+			select {
+			case <-greetings.ended:
+				greeting = greetings.begin(conn)
+			case <-r.stop.Done():
+				_ = conn.Close()
+				return
+			}
 		}
 		r.work.Go(func() {
 			safe, id, err := r.c.Identity.Server(r.stop, conn)
-			<-greetings
-			if err != nil {
-				if secret.Refused(err) { // else it broke, or somebody only looked whether the port is open
-					r.say("a connection of a node is refused", conn.RemoteAddr().String(), err)
-				}
-				return
-			}
-			err = r.server.Serve(r.stop, safe, id)
-			if errors.Is(err, wire.ErrProtocol) || errors.Is(err, wire.ErrChecksum) || errors.Is(err, wire.ErrIncompatible) || errors.Is(err, wire.ErrRefused) {
-				r.say("a connection of a member was cut", id, err)
+			greetings.end(greeting)
+			if err == nil {
+				r.serve(safe, id)
+			} else if secret.Refused(err) { // else it broke, or somebody only looked whether the port is open
+				r.say("a connection of a node is refused", conn.RemoteAddr().String(), err)
 			}
 		})
+	}
+}
+
+// serve answers a member until its connection ends.
+func (r *Ring) serve(conn net.Conn, id string) {
+	err := r.server.Serve(r.stop, conn, id)
+	if errors.Is(err, wire.ErrProtocol) || errors.Is(err, wire.ErrChecksum) || errors.Is(err, wire.ErrIncompatible) || errors.Is(err, wire.ErrRefused) {
+		r.say("a connection of a member was cut", id, err)
 	}
 }
 

@@ -49,7 +49,7 @@ fuse: {without: [wings]}
 func TestConfigGoldenOutputs(t *testing.T) {
 	// What the verbs print is a table for people, documents for programs, and every error of a file with its line.
 	h := newHearth(t)
-	home, _ := strings.CutPrefix(h.env[2], "HOME=")
+	home := h.home
 	h.dir = home // names without a directory are as long on every machine
 	writeFile(t, filepath.Join(home, "good.yaml"), "origin: s3://data\ncache:\n  free_floor: 5%\nmounts:\n- {path: /mnt/data, freshness: bounded(60s)}\n")
 	writeFile(t, filepath.Join(home, "wrong.yaml"), wrongFile)

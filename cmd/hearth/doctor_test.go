@@ -131,7 +131,7 @@ func TestDoctorOfTheMachine(t *testing.T) {
 	// read-only FAILs. With a node: it is named, and the directory and the socket are its own.
 	h := newHearth(t)
 	url := h.bucket(t, map[string]string{"a": "hello"})
-	home := strings.TrimPrefix(h.env[2], "HOME=")
+	home := h.home
 	cache := filepath.Join(home, "cache")
 	found, _ := h.examined(t, "--origin", url)
 	for _, want := range []string{"kernel", "open files", "memory", "processors", "cache space " + cache, "cache device " + cache, "origin " + url} {

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -121,9 +122,8 @@ func version() string {
 	if !ok {
 		return "unknown"
 	}
-	v := info.Main.Version
-	if v == "" || v == "(devel)" {
-		v = "0.1.0-dev"
+	if v := info.Main.Version; v != "" && v != "(devel)" && !strings.HasPrefix(v, "v0.0.0-") { // else no tag tells
+		return v
 	}
-	return v
+	return "0.1.0-dev"
 }

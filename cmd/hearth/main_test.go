@@ -21,12 +21,11 @@ func updating() bool {
 }
 
 func TestMain(m *testing.M) {
-	if os.Getenv(asMain) != "" {
-		main()
-		return
-	}
 	flag.Bool("update", false, "write golden files anew")
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		_ = os.RemoveAll(builtIn)
+		os.Exit(code)
+	}))
 }
 
 func TestReferencePageIsCurrent(t *testing.T) {

@@ -6,7 +6,7 @@ type Ring struct {
 	Name string
 	// Listen is where the node gossips, by TCP and UDP, and one port above answers its
 	// peers' reads: an address, an interface or a CIDR, with :port or without (7946). "":
-	// the address by which the machine reaches the first of Join.
+	// the address by which the machine reaches the first of Join that is elsewhere.
 	Listen string
 	// Zone is where the node stands, such as a rack: what lies in one zone fails together.
 	Zone string

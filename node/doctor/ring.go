@@ -1,7 +1,6 @@
 package doctor
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -73,17 +72,14 @@ func judgeRing(listen string, at netip.AddrPort, err error, runs bool, try func(
 // judgeJoin says whether a node of join answers at its two ports.
 func judgeJoin(join string, self netip.AddrPort, try func(address string) error) Finding {
 	f := Finding{Check: "ring node", Subject: join, Verdict: OK}
-	host, port, err := net.SplitHostPort(join)
-	if err != nil {
-		host, port = strings.Trim(join, "[]"), strconv.Itoa(members.DefaultPort)
-	}
-	gossip, err := strconv.Atoi(port)
+	host, port, err := members.SplitHost(join, members.DefaultPort)
+	gossip := int(port)
 	if a, wrong := netip.ParseAddr(host); wrong == nil && a.Unmap() == self.Addr() && gossip == int(self.Port()) {
 		f.Found = "it is this node"
 		return f
 	}
-	for _, p := range []int{gossip, gossip + 1} {
-		err = cmp.Or(err, try(net.JoinHostPort(host, strconv.Itoa(p))))
+	for p := gossip; p <= gossip+1 && err == nil; p++ {
+		err = try(net.JoinHostPort(host, strconv.Itoa(p)))
 	}
 	if f.Found = fmt.Sprintf("somebody answers at ports %d and %d by TCP", gossip, gossip+1); err != nil {
 		f.Verdict, f.Found = Warn, err.Error()

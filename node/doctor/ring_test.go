@@ -53,6 +53,10 @@ func TestNodesToJoinAreTried(t *testing.T) {
 			t.Errorf("%s: tried %q, want %q: %+v", join, got, want, f)
 		}
 	}
+	nobody := func(address string) error { t.Errorf("tried %s", address); return nil }
+	if f := judgeJoin("a:gossip", self, nobody); f.Verdict != Warn || !strings.Contains(f.Found, "gossip") {
+		t.Errorf("%+v", f)
+	}
 	if f := judgeJoin("a:5", self, func(string) error { return syscall.ECONNREFUSED }); f.Verdict != Warn || !strings.Contains(f.Found, "refused") || !strings.Contains(f.Cure, "ports 5 (TCP and UDP) and 6 (TCP)") {
 		t.Errorf("%+v", f)
 	}

@@ -45,6 +45,10 @@ type Apart struct {
 	// a while; Barred are the first of them, by name, at most MostAbsent.
 	Unreachable int64    `json:"unreachable"`
 	Barred      []Barred `json:"barred,omitempty"`
+	// Refusal is why a node of Join that answers and this one cannot be in one ring, Rival the
+	// node that has this one's name or identity, as found half a minute ago at most; "": nothing.
+	Refusal string `json:"refusal,omitempty"`
+	Rival   string `json:"rival,omitempty"`
 }
 
 // Barred is a member that this node cannot ask, at Data, where it answers reads, for how many

@@ -63,23 +63,31 @@ func KeepGarbageSmall(ctx context.Context, budget int64) {
 	}
 }
 
-// SpareProcessors gives the runtime twice as many processors as there are cores.
-// A read of the device blocks its thread in the kernel and its processor with it,
-// until the runtime notices and hands that on: with one processor a core, an
-// epoch of 16 KiB files from disk ran at 0.42 of ext4's speed, with two at 0.50.
-// What GOMAXPROCS says goes first. Twice the default, however many nodes a process has:
-// doubling what there is ended a test of sixteen nodes by its threads. The default
-// heeds the quota of the process's own control group, limit that of all above it:
-// threads beyond it would only have all of them stopped for the rest of a period.
-// As Go does, at least two.
-func SpareProcessors(limit float64) {
+// Processors gives the runtime as many processors as there are cores, or twice as many where
+// there are to be spare ones. A mount wants them: a thread that waits for its requests, or
+// reads the device, blocks in the kernel and its processor with it, until the runtime notices
+// and hands that on: with one processor a core, an epoch of 16 KiB files from disk ran at 0.42
+// of ext4's speed, with two at 0.50. Who only answers peers, as a node
+// of a ring with neither mount nor S3 endpoint, is woken for each request by
+// itself, and each processor that is idle then costs it a thread that looks for work in vain:
+// with two a core an owner of an epoch's files (bench, W6 epoch) changed threads a sixth more often.
+// What GOMAXPROCS says goes first, and spare ones stay: another node of the process may have
+// asked for them. Twice the default, however many nodes a process has: doubling what there is
+// ended a test of sixteen nodes by its threads. The default heeds the quota of the process's
+// own control group, limit that of all above it: threads beyond it would only have all of them
+// stopped for the rest of a period. As Go does, at least two.
+func Processors(limit float64, spare bool) {
 	if os.Getenv("GOMAXPROCS") != "" {
 		return
 	}
+	before := runtime.GOMAXPROCS(0)
 	runtime.SetDefaultGOMAXPROCS()
 	n := runtime.GOMAXPROCS(0)
 	if limit > 0 {
 		n = min(n, max(int(math.Ceil(limit)), 2))
 	}
-	runtime.GOMAXPROCS(2 * n)
+	if spare || before == 2*n {
+		n *= 2
+	}
+	runtime.GOMAXPROCS(n)
 }

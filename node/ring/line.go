@@ -56,6 +56,7 @@ func (r *Ring) Line(started time.Time) *figures.RingLine {
 	x.Unreachable, x.Barred = int64(len(barred)), barred[:min(len(barred), figures.MostAbsent)]
 	m, served, asked := joined.Stats()
 	x.Refused, x.JoinsFailed, x.Served = m.Refused, m.JoinsFailed, servedOf(served)
+	x.Refusal, x.Rival = m.Refusal, m.Rival
 	peers := map[string]wire.Stats{}
 	for id, p := range asked {
 		peers[cmp.Or(names[id], id.String())] = p

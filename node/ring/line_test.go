@@ -46,7 +46,7 @@ func (*some) Call(context.Context, members.ID, uint16, *hearth.View) (*hearth.Vi
 }
 
 func (s *some) Stats() (members.Stats, wire.Stats, map[members.ID]wire.Stats) {
-	return members.Stats{Refused: 2, JoinsFailed: 3}, wire.Stats{Sent: 70, Answers: 7}, s.asked
+	return members.Stats{Refused: 2, JoinsFailed: 3, Apart: members.Apart{Refusal: "another key", Rival: "a twin"}}, wire.Stats{Sent: 70, Answers: 7}, s.asked
 }
 
 // someone is a member called by a letter.
@@ -77,7 +77,7 @@ func TestALineOfStatusAsksNobody(t *testing.T) {
 		if x.AloneS != 0 || x.Alive != 2 || x.Suspect != 1 || x.Missing != 2 || fmt.Sprint(x.Absent) != "[{d 10.0.0.5:7946 10} {e 10.0.0.5:7946 10}]" {
 			t.Errorf("with others: %+v", x)
 		}
-		if x.Share < 0.3 || x.Share > 0.37 || x.Refused != 2 || x.JoinsFailed != 3 || x.Served.Bytes != 70 || x.Reads.Asked != 9 || len(x.Peers) != 2 || row(x.Peers, "b").Bytes != 40 || row(x.Peers, members.ID{'x'}.String()).Bytes != 1 {
+		if x.Share < 0.3 || x.Share > 0.37 || x.Refused != 2 || x.JoinsFailed != 3 || x.Refusal != "another key" || x.Rival != "a twin" || x.Served.Bytes != 70 || x.Reads.Asked != 9 || len(x.Peers) != 2 || row(x.Peers, "b").Bytes != 40 || row(x.Peers, members.ID{'x'}.String()).Bytes != 1 {
 			t.Errorf("figures: %+v", x)
 		}
 		time.Sleep(time.Minute)
@@ -97,6 +97,24 @@ func TestALineOfStatusAsksNobody(t *testing.T) {
 			t.Errorf("a first node: %+v", x)
 		}
 	})
+}
+
+func TestEachNodeSaysWhomItDoesNotThinkAlive(t *testing.T) {
+	// Suspect members and missing ones are named in what a node says of itself to the others; those that are alive are not, and before it has joined nobody is.
+	r := &Ring{o: Options{Figures: func() figures.MemberFigures { return figures.MemberFigures{Used: 7, HitRatio: 0.5} }, Reads: func() figures.RingReads { return figures.RingReads{Bytes: 9} }},
+		members: members.Config{ID: members.ID{'a'}, Name: "a"}}
+	if x := r.own(); x.Suspects != nil || x.Used != 7 || x.HitRatio != 0.5 || x.Served != 0 || x.Asked != 0 {
+		t.Errorf("before it joins: %+v", x)
+	}
+	p := &some{snapshot: &members.Snapshot{Members: []members.Member{someone('a', members.Alive), someone('b', members.Suspect), someone('c', members.Alive)}, Missing: []members.Member{someone('d', members.Dead)}}}
+	r.Joined(p)
+	if x := r.own(); fmt.Sprint(x.Suspects) != "[b d]" || x.Used != 7 || x.HitRatio != 0.5 || x.Served != 70 || x.Asked != 9 {
+		t.Errorf("in the ring: %+v", x)
+	}
+	p.snapshot = &members.Snapshot{Members: []members.Member{someone('a', members.Alive), someone('b', members.Alive)}}
+	if x := r.own(); x.Suspects != nil {
+		t.Errorf("all are well: %+v", x)
+	}
 }
 
 func TestWhoIsAliveAndAnswersNothingIsNamed(t *testing.T) {

@@ -6,8 +6,11 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -17,6 +20,7 @@ import (
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/internal/hearthtest"
 	"github.com/hearthfs/hearth/node"
+	"github.com/hearthfs/hearth/node/answer"
 	"github.com/hearthfs/hearth/node/config"
 	"github.com/hearthfs/hearth/node/figures"
 )
@@ -74,6 +78,16 @@ func newRig(t *testing.T, sizes ...int) *rig {
 // start starts a node on loopback, which needs no key, and joins it to others.
 func (r *rig) start(name string, others ...*member) *member {
 	r.Helper()
+	m, err := r.try(name, others...)
+	if err != nil {
+		r.Fatal(err)
+	}
+	return m
+}
+
+// try is start of a node that may not start.
+func (r *rig) try(name string, others ...*member) (*member, error) {
+	r.Helper()
 	c := node.Config{
 		Links:   []node.Link{{Path: "/", Origin: node.Origin{URL: "s3://" + r.bucket, Endpoint: r.server.Endpoint, Region: "us-east-1", PathStyle: "on", Anonymous: true}}},
 		Cache:   node.Cache{RAM: node.Size{Bytes: 256 << 20}, Disks: []node.Disk{{Path: filepath.Join(r.TempDir(), name), Size: node.Size{Bytes: 256 << 20}}}, FreeFloor: node.Size{Bytes: 1}},
@@ -89,7 +103,7 @@ func (r *rig) start(name string, others ...*member) *member {
 	}
 	n, err := node.New(r.Context(), c)
 	if err != nil {
-		r.Fatal(err)
+		return nil, err
 	}
 	m := &member{n, n.Client(), name}
 	r.Cleanup(func() {
@@ -98,7 +112,7 @@ func (r *rig) start(name string, others ...*member) *member {
 			r.Errorf("close %s: %v", name, err)
 		}
 	})
-	return m
+	return m, nil
 }
 
 // ring is what a member says of the ring.
@@ -150,6 +164,7 @@ func (r *rig) readAll(all ...*member) {
 		reading.Go(func() {
 			for name, want := range r.files { // in an order of its own
 				var got bytes.Buffer
+				got.Grow(len(want)) // a page touched for the first time is dear
 				if err := m.Cat(context.Background(), "/"+name, 0, -1, &got); err != nil || !bytes.Equal(got.Bytes(), want) {
 					r.Errorf("%s reads %s: %d bytes of %d, %v", m.name, name, got.Len(), len(want), err)
 				}
@@ -242,6 +257,44 @@ func TestTheBucketIsReadOnce(t *testing.T) {
 	}
 }
 
+func TestEachNodeIsToldOfTheOthers(t *testing.T) {
+	// Two nodes in two zones: each says of both where they stand, what they hold and what they got of each other. No mount has readers, so there is
+	// no part of their bytes to tell.
+	var sizes []int
+	for i := range 40 {
+		sizes = append(sizes, 50_000+i)
+	}
+	r := newRig(t, sizes...)
+	zones := map[string]string{"a": "rack 1", "b": "rack 2"}
+	r.change = func(c *node.Config) { c.Ring.Zone = zones[c.Ring.Name] }
+	a := r.start("a")
+	b := r.start("b", a)
+	all := []*member{a, b}
+	r.agree(all...)
+	// say waits until each says of a member that something is so.
+	say := func(what, name string, so func(figures.Member) bool) {
+		t.Helper()
+		for _, m := range all {
+			var last []figures.Member
+			if !hearthtest.Eventually(t.Context(), patience, func() bool {
+				last = r.ring(m).Members
+				return slices.ContainsFunc(last, func(x figures.Member) bool { return x.Name == name && so(x) })
+			}) {
+				t.Errorf("%s does not say that %s %s: %+v", m.name, name, what, last)
+			}
+		}
+	}
+	for name, zone := range zones {
+		say("stands in its zone and holds nothing", name, func(x figures.Member) bool { return x.Zone == zone && x.Used < 50_000 && x.Asked == 0 })
+	}
+	r.readAll(a)
+	say("got a part of b", "a", func(x figures.Member) bool { return x.Asked >= 50_000 && x.HitRatio == -1 })
+	say("gave a part to a", "b", func(x figures.Member) bool { return x.Served >= 50_000 && x.Asked == 0 })
+	for name := range zones { // what is to be written waits for nobody
+		say("holds a part", name, func(x figures.Member) bool { return x.Used >= 50_000 && x.Used <= x.Donated && x.Suspects == nil })
+	}
+}
+
 // asked are the requests for names that members made at the bucket.
 func (r *rig) asked(all ...*member) (n int64) {
 	for _, m := range all {
@@ -327,6 +380,34 @@ func TestAMemberStartsAgain(t *testing.T) {
 	r.readAll(a)
 	if _, size := r.fetched(a); size != 0 {
 		t.Errorf("%d bytes of %d are read again", size, r.size())
+	}
+}
+
+func TestWhoIsNotTakenIsRefused(t *testing.T) {
+	// A port that something else has, of gossip or of reads, and a name that a member has, end a node as refused, with the cure; an address that is not
+	// there just ends it, and a network that is none ends it as usage.
+	r := newRig(t, 10)
+	a := r.start("a")
+	busy, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer busy.Close()
+	port := busy.Addr().(*net.TCPAddr).Port
+	for _, c := range []struct {
+		name, listen, says string
+		kind               answer.Kind
+	}{
+		{"b", fmt.Sprint("127.0.0.1:", port), "give node.listen another address or port", answer.KindRefused},
+		{"b", fmt.Sprint("127.0.0.1:", port-1), "listen for reads of peers, one port above node.listen", answer.KindRefused},
+		{"a", "127.0.0.1:0", "the ring refuses this node", answer.KindRefused},
+		{"b", "none0", "no interface has that name", answer.KindFailed},
+		{"b", "127.0.0.0/99", "is no CIDR", answer.KindUsage},
+	} {
+		r.change = func(n *node.Config) { n.Ring.Listen = c.listen }
+		if _, err := r.try(c.name, a); answer.KindOf(err) != c.kind || err == nil || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s at %s: %s, %v", c.name, c.listen, answer.KindOf(err), err)
+		}
 	}
 }
 

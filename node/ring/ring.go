@@ -11,11 +11,9 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"net"
 	"net/netip"
 	"os"
 	"slices"
-	"strconv"
 	"sync/atomic"
 
 	"github.com/hearthfs/hearth"
@@ -72,24 +70,24 @@ type Ring struct {
 }
 
 // New makes the part of a node whose id is 32 hexadecimal digits, as its cache directory
-// keeps it; "": one for as long as it runs. No other node hears of it yet. An error names
-// what in the configuration cannot be meant, or the key.
-func New(o Options, id string) (*Ring, error) {
+// keeps it; "": one for as long as it runs. No other node hears of it yet. An error is an
+// answer.Error: of usage where the configuration cannot be meant, or the key.
+func New(ctx context.Context, o Options, id string) (*Ring, error) {
 	if id == "" {
 		id = newID()
 	}
 	b, err := hex.DecodeString(id)
 	if err != nil || len(b) != len(members.ID{}) {
-		return nil, fmt.Errorf("the cache directory's node id %q is none: 32 hexadecimal digits", id)
+		return nil, wrong(fmt.Errorf("the cache directory's node id %q is none: 32 hexadecimal digits", id))
 	}
 	r := &Ring{o: o, load: keepsNothing}
 	key, err := keyOf(o.Ring)
 	if err != nil {
-		return nil, err
+		return nil, wrong(err)
 	}
 	if key != nil {
 		if r.cluster, err = key.Cluster(r.name()); err != nil {
-			return nil, fmt.Errorf("cluster.name: %w", err)
+			return nil, wrong(fmt.Errorf("cluster.name: %w", err))
 		}
 	}
 	r.members = members.Config{ID: members.ID(b), Name: o.Name, Cluster: o.Cluster, Listen: o.Listen, Zone: o.Zone,
@@ -98,13 +96,27 @@ func New(o Options, id string) (*Ring, error) {
 		r.members.Key = r.cluster.GossipKey()
 	}
 	if r.members.Listen == "" {
-		if r.members.Listen, err = towards(o.Join[0]); err != nil {
+		if r.members.Listen, err = towards(ctx, o.Join, routed); err != nil {
 			return nil, err
 		}
 	}
-	check := r.members
-	check.Data = netip.AddrPortFrom(netip.IPv6LinkLocalAllNodes(), 1) // known once peers are listened for; no other is longer
-	return r, check.Check()
+	return r, r.settle()
+}
+
+// settle has Listen name one address of this machine.
+func (r *Ring) settle() error {
+	c := r.members
+	c.Data = netip.AddrPortFrom(netip.IPv6LinkLocalAllNodes(), 1) // known once peers are listened for; no other is longer
+	if err := c.Check(); err != nil {
+		return wrong(err)
+	}
+	at, err := members.ResolveListen(c.Listen, members.DefaultPort)
+	if err != nil {
+		return lacking(err)
+	}
+	c.Listen = at.String()
+	r.members.Listen = c.Listen
+	return wrong(c.Check()) // whether that address needs a key
 }
 
 // name is the cluster's.
@@ -127,21 +139,6 @@ func keyOf(c config.Ring) (*secret.Key, error) {
 		return nil, nil
 	}
 	return &key, nil
-}
-
-// towards is this machine's address on its way to a node of the ring.
-func towards(seed string) (string, error) {
-	host, port, err := net.SplitHostPort(seed)
-	if err != nil {
-		host, port = seed, strconv.Itoa(members.DefaultPort)
-	}
-	conn, err := net.Dial("udp", net.JoinHostPort(host, port)) // sends nothing
-	if err != nil {
-		return "", fmt.Errorf("find the address by which %s is reached: %w; set node.listen", seed, err)
-	}
-	defer conn.Close()
-	host, _, err = net.SplitHostPort(conn.LocalAddr().String())
-	return host, err
 }
 
 // ID is the node's.

@@ -81,7 +81,7 @@ func Wire(w Wiring, mem *cache.RAM, disk hearth.Store, bucket hearth.Source) (*T
 	t.backing = cache.Through(volumes, bucket, cache.Always)                      // what lasts
 	t.Own = cache.Through(disk, ring.Former(t.backing), cache.Keep(disk))         // this node's own blocks
 	t.theirs = cache.Through(disk, ring.Fill(t.Own, t.backing), cache.Keep(disk)) // others' blocks: a copy here
-	t.owned = cache.Through(mem, t.Own, served(mem))                              // what peers may Fill from
+	t.owned = cache.Through(mem, t.Own, served(mem, disk))                        // what peers may Fill from
 	t.Reads = cache.Through(mem, ring.Route(t.Own, t.theirs), hot(w, mem, disk))  // what readers use
 	return t, ring.Serve(Answers{Owned: t.owned, Local: cache.Local(mem, disk), Ready: mem.Ready})
 }
@@ -93,12 +93,14 @@ func (t *Tiers) Close() {
 	}
 }
 
-// served is what peers have this node keep in memory: what they ask for whole, since others
-// of them mostly do soon, and of the rest what is hot.
-func served(mem *cache.RAM) cache.Admit {
-	keep, hot := cache.Keep(mem), cache.Hot(mem.Stats().Budget)
+// served is what peers have this node keep in memory: what they ask for whole and the disk has
+// not yet, since others of them mostly do soon, and of the rest what is hot. An epoch of one
+// reader asks for each block of the disk once: to keep them all pushed out what is hot, and
+// cost an owner a twenty-fifth of its CPU time.
+func served(mem *cache.RAM, disk hearth.Store) cache.Admit {
+	keep, hot, below := cache.Keep(mem), cache.Hot(mem.Stats().Budget), cache.Local(disk)
 	return func(b hearth.Block, n int) bool {
-		if n == b.Len() || n == 0 {
+		if n == 0 || n == b.Len() && !below.Has(b.ID()) {
 			return keep(b, n)
 		}
 		return hot(b, n)

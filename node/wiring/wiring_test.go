@@ -186,3 +186,54 @@ func TestOneInTenOfWhatComesFromPeersIsCopied(t *testing.T) {
 		t.Errorf("of %d each: %d whole ones, %d halves, %d own", reads, whole, half, own)
 	}
 }
+
+// heldDisk has every block.
+type heldDisk struct {
+	emptyDisk
+	pool *hearth.Pool
+}
+
+func (d *heldDisk) Has(hearth.ID) bool { return true }
+func (d *heldDisk) Get(ctx context.Context, _ hearth.Block, _, n int) (*hearth.View, error) {
+	d.gets.Add(1)
+	return d.pool.Alloc(ctx, n)
+}
+
+func TestWhatTheDiskHasIsKeptForPeersOnceItIsHot(t *testing.T) {
+	// Peers ask whole blocks of an owner. One that is on its disk is kept in memory when it is
+	// asked for again, one that is on no disk yet at once: others of them mostly want it soon.
+	for name, disk := range map[string]bool{"on disk": true, "not yet": false} {
+		pool := hearthtest.Pool(t, 64<<20)
+		mem := cache.NewRAM(pool, 32<<20)
+		t.Cleanup(mem.Close)
+		var store hearth.Store = &emptyDisk{}
+		if disk {
+			store = &heldDisk{pool: pool}
+		}
+		ring := &listening{}
+		tiers, err := Wire(Wiring{Ring: ring}, mem, store, &anyBucket{pool})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(tiers.Close)
+		b := hearthtest.NewObject("object", 20_000, 1).Block(0)
+		kept := 0 // asks until it is
+		for kept = 1; kept <= 5 && !mem.Has(b.ID()); kept++ {
+			v, err := ring.answers.Owned.Get(t.Context(), b, 0, b.Len())
+			if err != nil {
+				t.Fatal(err)
+			}
+			v.Release()
+		}
+		if want := map[bool]int{true: 3, false: 2}[disk]; kept != want {
+			t.Errorf("%s: kept before ask %d, want %d", name, kept, want)
+		}
+	}
+}
+
+// anyBucket has every block.
+type anyBucket struct{ pool *hearth.Pool }
+
+func (b *anyBucket) Get(ctx context.Context, _ hearth.Block, _, n int) (*hearth.View, error) {
+	return b.pool.Alloc(ctx, n)
+}

@@ -174,9 +174,12 @@ func (c Config) Check() error {
 		report("the names of node, zone and cluster are %d bytes too long together (%q, %q, %q): gossip carries %d bytes of a node", n-maxMeta, c.Name, c.Zone, c.Cluster, maxMeta)
 	}
 	for _, s := range c.Seeds {
-		host, _, err := splitHost(s, DefaultPort)
-		if err == nil && strings.Contains(host, "/") {
+		host, port, err := SplitHost(s, DefaultPort)
+		switch {
+		case err == nil && strings.Contains(host, "/"):
 			err = errors.New("expected host or host:port, not a network")
+		case err == nil && port == 0:
+			err = errors.New("nobody listens at port 0: name the port at which that node gossips, or none for 7946")
 		}
 		if err != nil {
 			report("seed %q: %w", s, err)
@@ -188,25 +191,35 @@ func (c Config) Check() error {
 	if len(c.Key) != 0 && len(c.Key) != KeySize {
 		report("the gossip key has %d bytes, not %d", len(c.Key), KeySize)
 	}
-	host, _, err := splitHost(c.Listen, DefaultPort)
-	if err != nil {
-		report("listen at %q: %w", c.Listen, err)
-	}
-	if a, err := netip.ParseAddr(host); err == nil {
-		bad = append(bad, c.mayListen(a))
-		if a.IsUnspecified() {
-			report("listen at %q: the others must be told one address; name it, its interface or a CIDR", c.Listen)
-		}
-	}
+	bad = append(bad, c.checkListen())
 	return errors.Join(bad...)
+}
+
+// checkListen is Check of where to gossip.
+func (c Config) checkListen() error {
+	host, _, err := SplitHost(c.Listen, DefaultPort)
+	if err == nil && strings.Contains(host, "/") {
+		_, err = network(host)
+	}
+	if err != nil {
+		return fmt.Errorf("listen at %q: %w", c.Listen, err)
+	}
+	a, err := netip.ParseAddr(host)
+	switch {
+	case err != nil:
+		return nil // the name of an interface, or a network
+	case a.IsUnspecified():
+		return fmt.Errorf("listen at %q: the others must be told one address; name it, its interface or a CIDR", c.Listen)
+	}
+	return c.mayListen(a)
 }
 
 // mayListen holds that nobody joins from outside without the key.
 func (c Config) mayListen(a netip.Addr) error {
-	if len(c.Key) != 0 || a.IsLoopback() || a.IsUnspecified() {
-		return nil // a wildcard is refused for what it is
+	if len(c.Key) != 0 || a.IsLoopback() {
+		return nil
 	}
-	return fmt.Errorf("listen at %v without a cluster key: anybody who reaches it could join. Give all nodes the same cluster key (32 random bytes), or listen at 127.0.0.1", a)
+	return fmt.Errorf("listen at %v without a cluster key: anybody who reaches it could join. Give all nodes the same cluster key (hearth ring key > FILE, cluster.key_file: FILE), or listen at 127.0.0.1", a)
 }
 
 func (c Config) filled() (Config, error) {
@@ -243,8 +256,9 @@ func printable(s string) bool {
 	return utf8.ValidString(s) && strings.IndexFunc(s, func(r rune) bool { return !unicode.IsGraphic(r) }) < 0
 }
 
-// splitHost takes host, host:port, [v6]:port, or an IPv6 address alone.
-func splitHost(s string, port uint16) (string, uint16, error) {
+// SplitHost takes host, host:port, [v6]:port, or an IPv6 address or a CIDR alone; port is the one
+// of who names none.
+func SplitHost(s string, port uint16) (string, uint16, error) {
 	bare := strings.TrimSuffix(strings.TrimPrefix(s, "["), "]")
 	if a, err := netip.ParseAddr(bare); err == nil {
 		return a.String(), port, nil

@@ -120,11 +120,14 @@ func TestCheck(t *testing.T) {
 		{"wildcard", func(c *Config) { c.Data = netip.MustParseAddrPort("0.0.0.0:1") }, "data address 0.0.0.0:1"},
 		{"donated", func(c *Config) { c.Donated = -1 }, "donated bytes"},
 		{"seed", func(c *Config) { c.Seeds = []string{"a:b"} }, `port "b"`},
+		{"no port of a seed", func(c *Config) { c.Seeds = []string{"a:0"} }, "nobody listens at port 0"},
 		{"network as seed", func(c *Config) { c.Seeds = []string{"10.0.0.0/8"} }, "not a network"},
 		{"many seeds", func(c *Config) { c.Seeds = strings.Split(strings.Repeat("a,", maxSeeds)+"a", ",") }, "65 seeds"},
 		{"short key", func(c *Config) { c.Key = []byte("secret") }, "6 bytes, not 32"},
-		{"no key", func(c *Config) { c.Listen = "10.0.0.1:7946" }, "same cluster key"},
+		{"no key", func(c *Config) { c.Listen = "10.0.0.1:7946" }, "same cluster key (hearth ring key > FILE, cluster.key_file: FILE)"},
 		{"any address", func(c *Config) { c.Listen, c.Key = "0.0.0.0:7946", make([]byte, KeySize) }, "one address"},
+		{"no network", func(c *Config) { c.Listen = "10.0.0.0/99" }, "10.0.0.0/99 is no CIDR such as 10.0.0.0/8"},
+		{"any network", func(c *Config) { c.Listen, c.Key = "0.0.0.0/0:7946", make([]byte, KeySize) }, "the others must be told one address"},
 		{"no listen", func(c *Config) { c.Listen = "" }, "listen at"},
 	} {
 		cfg, _ := config(t, "a")
@@ -154,7 +157,8 @@ func TestResolveListen(t *testing.T) {
 		{"192.168.0.0/16", "192.168.7.1:7946"}, {"10.1.2.4/32:5", "10.1.2.4:5"}, {"[fd00::/8]:6", "[fd00::5]:6"}, {"fd00::/8", "[fd00::5]:7946"},
 		{"10.9.9.9", "no such address; there are lo (127.0.0.1)"}, {"eth9", "no interface has that name"}, {"wg0", "no interface"},
 		{"172.16.0.0/12", "no address of this machine lies within; there are lo"}, {"0.0.0.0", "one address"}, {"::", "one address"},
-		{"10.0.0.0/99", "no CIDR"}, {"eth0:x", `port "x"`}, {"", "expected host"}, {":7946", "expected host"},
+		{"10.0.0.0/99", "no CIDR"}, {"0.0.0.0/0", "0.0.0.0/0 is every address"}, {"[::/0]:7946", "::/0 is every address"}, {"10.0.0.0/0", "every address"},
+		{"0.0.0.0/1", "10.1.2.3:7946"}, {"64.0.0.0/2", "no address of this machine lies within"}, {"127.0.0.0/8", "127.0.0.1:7946"}, {"::1/128", "[::1]:7946"}, {"::/1", "no address of this machine"}, {"eth0:x", `port "x"`}, {"", "expected host"}, {":7946", "expected host"},
 	} {
 		got, err := resolveListen(c.listen, DefaultPort, there)
 		if err == nil && got.String() != c.want || err != nil && !strings.Contains(err.Error(), c.want) {

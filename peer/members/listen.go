@@ -46,7 +46,7 @@ func interfaces() ([]nic, error) {
 }
 
 func resolveListen(listen string, port uint16, there []nic) (netip.AddrPort, error) {
-	host, port, err := splitHost(listen, port)
+	host, port, err := SplitHost(listen, port)
 	if err != nil {
 		return netip.AddrPort{}, fmt.Errorf("listen at %q: %w", listen, err)
 	}
@@ -55,12 +55,15 @@ func resolveListen(listen string, port uint16, there []nic) (netip.AddrPort, err
 	}
 	wanted := func(n nic) bool { return n.name == host }
 	what := "no interface has that name and an address of use"
-	if p, err := netip.ParsePrefix(host); err == nil {
-		p = p.Masked()
-		wanted = func(n nic) bool { return p.Contains(n.addr) }
+	if strings.Contains(host, "/") {
+		p, err := network(host)
+		if err != nil {
+			return netip.AddrPort{}, fmt.Errorf("listen at %q: %w", listen, err)
+		}
+		wanted = func(n nic) bool {
+			return p.Contains(n.addr) && (p.Addr().IsLoopback() || !n.addr.IsLoopback())
+		}
 		what = "no address of this machine lies within"
-	} else if strings.Contains(host, "/") {
-		return netip.AddrPort{}, fmt.Errorf("listen at %q: %s is no CIDR such as 10.0.0.0/8", listen, host)
 	}
 	var found netip.Addr
 	for _, n := range there {
@@ -75,6 +78,18 @@ func resolveListen(listen string, port uint16, there []nic) (netip.AddrPort, err
 		return netip.AddrPort{}, fmt.Errorf("listen at %q: %s; there are %s", listen, what, listed(there))
 	}
 	return netip.AddrPortFrom(found, port), nil
+}
+
+// network is that of a CIDR.
+func network(text string) (netip.Prefix, error) {
+	p, err := netip.ParsePrefix(text)
+	switch {
+	case err != nil:
+		return p, fmt.Errorf("%s is no CIDR such as 10.0.0.0/8", text)
+	case p.Bits() == 0: // a wildcard by another name
+		return p, fmt.Errorf("%s is every address, and the others must be told one address: name the network that they are on, such as 10.0.0.0/8", text)
+	}
+	return p.Masked(), nil
 }
 
 func oneAddress(listen string, at netip.AddrPort, there []nic) (netip.AddrPort, error) {

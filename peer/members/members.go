@@ -53,6 +53,10 @@ const (
 // ErrRefused is what Start fails with when the ring answers and does not let this node in.
 var ErrRefused = errors.New("the ring refuses this node")
 
+// ErrPort is what Start fails with where something else has the port, or this process may not
+// have it.
+var ErrPort = errors.New("this node cannot have its port (give node.listen another address or port)")
+
 // ErrLeft and ErrClosed are what a Members answers after Leave and Close.
 var (
 	ErrLeft   = errors.New("the node has left the ring")
@@ -81,12 +85,14 @@ type Members struct {
 	mu     sync.Mutex // guards rivals; taken under memberlist's locks, and none under it
 	rivals map[netip.AddrPort]rival
 
+	apart atomic.Pointer[Apart] // by the last round; nil before the first
+
 	counters
 }
 
 type counters struct{ refused, joins, joinsFailed atomic.Int64 }
 
-// Stats are counts since Start.
+// Stats are counts since Start, and what there is now.
 type Stats struct {
 	// Live and Missing are members now, this node among the live.
 	Live, Missing int64
@@ -98,13 +104,23 @@ type Stats struct {
 	// LinesDropped were not logged: the logger was slow, or more than 256 different things
 	// were to be said within ten minutes.
 	LinesDropped int64
+	Apart
+}
+
+// Apart is what keeps this node and others from being one ring, as the last look for them
+// found it, each with the cure; "": nothing.
+type Apart struct {
+	// Refusal is why a seed that answers and this node cannot be in one ring.
+	Refusal string
+	// Rival is another node that lives and has this one's id or name.
+	Rival string
 }
 
 // Start begins to listen and asks seeds and former members; it returns when one of them
 // has answered, all have failed, or Timing.First is over. Nobody answers: the node is a
 // ring of one and goes on asking. An error is ErrRefused where the
 // seeds that answer refuse this node, or where another node lives that has its id or name;
-// else the configuration's or the address's, or the context's.
+// ErrPort; else the configuration's or the address's, or the context's.
 func Start(ctx context.Context, cfg Config) (*Members, error) {
 	if err := cfg.Check(); err != nil {
 		return nil, err
@@ -244,8 +260,12 @@ func (m *Members) Stats() Stats {
 	m.log.mu.Lock()
 	dropped := m.log.dropped
 	m.log.mu.Unlock()
-	return Stats{Live: int64(len(s.Members)), Missing: int64(len(s.Missing)), Refused: m.refused.Load(),
+	stats := Stats{Live: int64(len(s.Members)), Missing: int64(len(s.Missing)), Refused: m.refused.Load(),
 		Joins: m.joins.Load(), JoinsFailed: m.joinsFailed.Load(), LinesDropped: dropped}
+	if apart := m.apart.Load(); apart != nil {
+		stats.Apart = *apart
+	}
+	return stats
 }
 
 // Announce tells the others of this node's new state, up to 5 s or the context's deadline.

@@ -2,9 +2,16 @@ package members
 
 import (
 	"bytes"
+	"context"
 	"errors"
+	"net"
+	"net/netip"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
+
+	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
 // refusedStart expects that a node is not let in, and says why.
@@ -116,4 +123,61 @@ func TestANameTwice(t *testing.T) {
 	if s := a.Snapshot(); len(s.Members) != 2 {
 		t.Errorf("a sees %+v", s.Members)
 	}
+}
+
+// apart waits until a node says, or says no more, what keeps it from others.
+func apart(t *testing.T, m *Members, what string, f func(Apart) bool) {
+	t.Helper()
+	if !hearthtest.Eventually(t.Context(), patience, func() bool { return f(m.Stats().Apart) }) {
+		t.Errorf("%s: %s never says %s: %+v", m.cfg.Name, m.Address(), what, m.Stats().Apart)
+	}
+}
+
+func TestARefusalAfterTheStartIsTold(t *testing.T) {
+	// A seed answers only once the start has gone on without it, and has another key: the node runs on, and tells why it is alone until the
+	// seed has the same key.
+	t.Parallel()
+	ca, _ := config(t, "a")
+	ca.Key = bytes.Repeat([]byte{1}, KeySize)
+	a := start(t, ca)
+	_, port, _ := net.SplitHostPort(a.Address().String())
+	cb, log := config(t, "b")
+	cb.Seeds, cb.Timing.First, cb.Key = []string{"ring.test:" + port}, time.Millisecond, bytes.Repeat([]byte{2}, KeySize)
+	started := make(chan struct{})
+	cb.Resolve = func(context.Context, string) ([]netip.Addr, error) {
+		<-started
+		return []netip.Addr{a.Address().Addr()}, nil
+	}
+	b := start(t, cb)
+	if s := b.Stats(); s.Apart != (Apart{}) {
+		t.Errorf("before anybody answered: %+v", s.Apart)
+	}
+	close(started)
+	apart(t, b, "that it is refused", func(x Apart) bool {
+		return strings.Contains(x.Refusal, a.Address().String()+" has another cluster key") && x.Rival == ""
+	})
+	log.await(t, "another cluster key")
+	ca.Listen, ca.Key = a.Address().String(), cb.Key
+	stop(t, a)
+	start(t, ca)
+	until(t, b, "a", members(2))
+	apart(t, b, "that all is well", func(x Apart) bool { return x == Apart{} })
+}
+
+func TestARivalAfterTheStartIsTold(t *testing.T) {
+	// Two nodes got one name while the network between them was cut: once it heals both run on and tell it, until one ends.
+	t.Parallel()
+	var healed atomic.Bool
+	ca, _ := config(t, "x")
+	a := start(t, ca)
+	cb, log := config(t, "x", a)
+	cb.reach = func(netip.AddrPort) bool { return healed.Load() }
+	b := start(t, cb)
+	healed.Store(true)
+	for _, m := range []*Members{a, b} {
+		apart(t, m, "who has its name", func(x Apart) bool { return strings.Contains(x.Rival, `has the name "x", too: `) })
+	}
+	log.await(t, `has the name \"x\", too`)
+	stop(t, a)
+	apart(t, b, "that all is well", func(x Apart) bool { return x == Apart{} })
 }

@@ -66,6 +66,11 @@ type outcome struct {
 	pending string   // what a silent node has and is still in the way
 }
 
+// apart is what Stats tells of it.
+func (o outcome) apart() *Apart {
+	return &Apart{Refusal: strings.Join(o.refused[:min(len(o.refused), 1)], ""), Rival: o.rival}
+}
+
 // keepJoined looks for who is missing until the node leaves or closes.
 func (m *Members) keepJoined() {
 	pace := pace{Timing: m.cfg.Timing}
@@ -79,12 +84,13 @@ func (m *Members) keepJoined() {
 		}
 		again = o.pending != "" || o.rival != ""
 		alone := m.alone()
+		m.apart.Store(o.apart())
 		m.tell(o, alone, accepted, first)
 		accepted = accepted || !again
 		if first {
 			m.first <- o
 		}
-		timer := time.NewTimer(pace.wait(again, alone && len(o.silent)+len(o.refused) > 0))
+		timer := time.NewTimer(pace.wait(again, alone && (len(m.cfg.Seeds) > 0 || len(o.silent) > 0)))
 		select {
 		case <-timer.C:
 		case <-m.joining.Done():
@@ -100,7 +106,8 @@ type pace struct {
 	lonely time.Duration // what a node that is alone waited last
 }
 
-// wait is the time to the next round; again: this node may not be let in yet.
+// wait is the time to the next round; again: this node may not be let in yet; lonely: nobody
+// else is in the ring though somebody should be.
 func (p *pace) wait(again, lonely bool) time.Duration {
 	usual := p.Rejoin - time.Duration(rand.Int64N(int64(p.Rejoin)/10+1)) // not all nodes at once
 	switch {
@@ -308,7 +315,7 @@ func (m *Members) seeds() ([]netip.AddrPort, []error) {
 }
 
 func (m *Members) resolve(ctx context.Context, seed string) ([]netip.AddrPort, error) {
-	host, port, err := splitHost(seed, DefaultPort)
+	host, port, err := SplitHost(seed, DefaultPort)
 	if err != nil {
 		return nil, err
 	}

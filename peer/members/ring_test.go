@@ -384,6 +384,37 @@ func TestSeedsAreResolvedAgain(t *testing.T) {
 	until(t, b, "a", members(2))
 }
 
+func TestWhoFindsOnlyItselfLooksAgainSoon(t *testing.T) {
+	// A name of all nodes has only this one's address when it starts, as where many start at once: it looks again at the pace of a node that is alone.
+	t.Parallel()
+	ca, _ := config(t, "a")
+	a := start(t, ca)
+	_, port, _ := net.SplitHostPort(a.Address().String())
+	cb, _ := config(t, "b")
+	cb.Listen, cb.Seeds, cb.Timing.Rejoin = "127.0.0.2:"+port, []string{"ring.test:" + port}, time.Hour
+	looked := make(chan struct{}, 1000)
+	var known atomic.Bool
+	cb.Resolve = func(context.Context, string) ([]netip.Addr, error) {
+		looked <- struct{}{}
+		addrs := []netip.Addr{netip.MustParseAddr("127.0.0.2")}
+		if known.Load() {
+			addrs = append(addrs, a.Address().Addr())
+		}
+		return addrs, nil
+	}
+	b := start(t, cb)
+	late := time.After(patience)
+	for range 3 {
+		select {
+		case <-looked:
+		case <-late:
+			t.Fatal("it does not look again")
+		}
+	}
+	known.Store(true)
+	until(t, b, "a", members(2))
+}
+
 func TestATakenPort(t *testing.T) {
 	// Another program has the port: the error says which, and nothing is left behind.
 	t.Parallel()
@@ -394,7 +425,7 @@ func TestATakenPort(t *testing.T) {
 	defer other.Close()
 	c, _ := config(t, "a")
 	c.Listen = other.Addr().String()
-	if _, err := Start(t.Context(), c); err == nil || !strings.Contains(err.Error(), c.Listen) {
+	if _, err := Start(t.Context(), c); !errors.Is(err, ErrPort) || !strings.Contains(err.Error(), c.Listen) || !strings.Contains(err.Error(), "node.listen") {
 		t.Errorf("%v", err)
 	}
 }

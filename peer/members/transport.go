@@ -47,7 +47,7 @@ func listen(at netip.AddrPort, reach func(netip.AddrPort) bool, cfg memberlist.N
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("gossip at %v: %w", at, err)
+		return nil, fmt.Errorf("gossip at %v: %w: %w", at, ErrPort, err)
 	}
 	t := &transport{NetTransport: inner, local: at.Addr(), reach: reach, streams: make(chan net.Conn),
 		slots: make(chan struct{}, maxInbound), stopped: make(chan struct{}), done: make(chan struct{})}

@@ -160,8 +160,8 @@ func many(ctx context.Context, p Peer, verb wire.Verb, l *line, n int) error {
 	return err
 }
 
-// GetMany yields whole blocks in order, those of an extent from who held it before, as
-// far as it does.
+// GetMany yields whole blocks in order, of an extent those from who held it before that
+// are there yet.
 func (f *former) GetMany(ctx context.Context, first hearth.Block, n int, each each) {
 	l := &line{next: first, left: n, each: each}
 	if ring := f.ring.Load(); !remembers(ring, first) {
@@ -169,13 +169,18 @@ func (f *former) GetMany(ctx context.Context, first hearth.Block, n int, each ea
 		return
 	}
 	l.extents(func(n int) {
-		stop := l.left - n
-		if p := f.holder(ctx, l.next); p != nil {
-			_ = many(ctx, p, wire.Peek, l, n) // what it does not give is asked for as if nobody held it
-			f.found.Add(int64(n - (l.left - stop)))
-		}
-		if !l.over && l.left > stop {
-			l.from(ctx, f.next, l.left-stop)
+		held := f.held(ctx, l.next, n)
+		for done := 0; done < n && !l.over; {
+			p, run := held.run(done)
+			done += run
+			stop := l.left - run
+			if p != nil {
+				_ = many(ctx, p, wire.Peek, l, run) // what it does not give is asked for as if nobody held it
+				f.found.Add(int64(run - (l.left - stop)))
+			}
+			if !l.over && l.left > stop {
+				l.from(ctx, f.next, l.left-stop)
+			}
 		}
 	})
 }

@@ -22,6 +22,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/bits"
 	"sync/atomic"
 	"time"
 
@@ -136,6 +137,16 @@ func (f *fill) Get(ctx context.Context, b hearth.Block, off, n int) (*hearth.Vie
 		return f.bucket.Get(ctx, b, off, n)
 	}
 	return v, err
+}
+
+// Asks reports whether another node is to be asked for the block first.
+func (f *fill) Asks(b hearth.Block) bool {
+	ring := f.ring.Load()
+	if ring == nil {
+		return false
+	}
+	owner, ok := ring.Map.Owner(place.Of(b))
+	return ok && ring.Peers[owner.ID] != nil
 }
 
 // Load has a block brought into a tier of its owner. mine: that is this node, who is to
@@ -280,47 +291,96 @@ func remembers(ring *Ring, b hearth.Block) bool {
 // holder is a rank beside this node that says it holds the block; nil: none does, or
 // says so in time.
 func (r *Router) holder(ctx context.Context, b hearth.Block) Peer {
+	held := r.held(ctx, b, 1)
+	p, _ := held.run(0)
+	return p
+}
+
+// holding is which of some blocks that follow each other the ranks beside this node say
+// they hold.
+type holding struct {
+	peers [mostPeeks]Peer
+	by    []uint8 // of each block, with a bit for each of peers
+}
+
+// run is who holds the block of an index, and how many from there on; nil: nobody does.
+func (h *holding) run(i int) (p Peer, n int) {
+	all := h.by[i]
+	for n = 1; i+n < len(h.by); n++ {
+		both := all & h.by[i+n]
+		if both == 0 && all|h.by[i+n] != 0 {
+			break
+		}
+		all = both
+	}
+	if all == 0 {
+		return nil, n
+	}
+	return h.peers[bits.TrailingZeros8(all)], n
+}
+
+// held asks the ranks beside this node which of n blocks of an extent they hold, from the
+// first on. What they do not say in time they are taken not to hold.
+func (r *Router) held(ctx context.Context, first hearth.Block, n int) (h holding) {
+	h.by = make([]uint8, n)
 	ring := r.ring.Load()
-	if !remembers(ring, b) {
-		return nil
+	if !remembers(ring, first) {
+		return h
 	}
 	began := time.Now()
 	asking, cancel := context.WithTimeout(ctx, r.usual.get()+peekSlack)
 	defer cancel()
-	answers := make(chan Peer, mostPeeks) // of those asked, or nil
-	waits := 0
-	for rank := 1; rank <= place.Ranks && waits < mostPeeks; rank++ {
-		node, ok := ring.Map.Rank(place.Of(b), rank)
+	type answer struct {
+		block, peer int
+		holds       bool
+	}
+	answers := make(chan answer, mostPeeks*n)
+	asked := 0
+	for rank := 1; rank <= place.Ranks && asked < mostPeeks; rank++ {
+		node, ok := ring.Map.Rank(place.Of(first), rank)
 		if p := ring.Peers[node.ID]; ok && p != nil && node.ID != r.self {
-			waits++
-			go func() { answers <- holds(asking, p, b) }()
+			peer := asked
+			h.peers[peer] = p
+			asked++
+			go holds(asking, p, first, n, func(block int, yes bool) { answers <- answer{block, peer, yes} })
 		}
 	}
-	r.peeks.Add(int64(waits))
-	for ; waits > 0; waits-- {
+	r.peeks.Add(int64(asked * n))
+	for left, missing := asked*n, n; left > 0 && missing > 0; left-- {
 		select {
-		case p := <-answers:
-			r.usual.note(time.Since(began))
-			if p != nil {
-				return p
+		case a := <-answers:
+			if a.block == 0 {
+				r.usual.note(time.Since(began))
+			}
+			if a.holds && h.by[a.block] == 0 {
+				missing--
+			}
+			if a.holds {
+				h.by[a.block] |= 1 << a.peer
 			}
 		case <-asking.Done():
 			if ctx.Err() == nil {
 				r.usual.note(time.Since(began)) // a ring may have become slower than it was
-				r.late.Add(1)
+				r.late.Add(int64(missing))
 			}
-			return nil
+			return h
 		}
 	}
-	return nil
+	return h
 }
 
-// holds returns the peer if it holds the block. It ends with ctx.
-func holds(ctx context.Context, p Peer, b hearth.Block) Peer {
-	if _, err := p.Peek(ctx, b, 0, 0); err != nil {
-		return nil
+// holds tells of each of n blocks whether the peer holds it. It ends with ctx.
+func holds(ctx context.Context, p Peer, first hearth.Block, n int, tell func(block int, yes bool)) {
+	if n == 1 {
+		_, err := p.Peek(ctx, first, 0, 0)
+		tell(0, err == nil)
+		return
 	}
-	return p
+	wants := make([]wire.Want, n)
+	for i := range wants {
+		wants[i].Block = first.Object.Block(first.Index + int64(i))
+	}
+	p.Many(ctx, wire.Peek, wants, func(i int, _ *hearth.View, err error) { tell(i, err == nil) })
 }
 
 // Stats are a Router's figures since it was made.

@@ -37,7 +37,8 @@ type ServerOptions struct {
 type Server struct {
 	o        ServerOptions
 	counters counters
-	spare    sync.Pool // of *ready, that were written
+	spare    sync.Pool    // of *ready, that were written
+	idle     atomic.Int32 // workers of all sessions
 
 	mu     sync.Mutex // guards guests and their connections
 	guests map[string]*guest

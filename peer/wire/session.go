@@ -30,6 +30,7 @@ type session struct {
 	end    context.CancelCauseFunc
 
 	working sync.WaitGroup // items; Add by the reader
+	workers workers        // of items
 
 	mu       sync.Mutex // guards the rest, and of requests what they say; taken before output's, never after
 	requests map[uint64]*request
@@ -68,6 +69,7 @@ func newSession(s *Server, g *guest, conn net.Conn, asker, answerer hello) *sess
 	x.in.r = bufio.NewReaderSize(&stream{Conn: conn, counters: &s.counters}, bufferSize)
 	x.in.seed, x.seed = seeds(asker, answerer)
 	x.out.idle = x.idle
+	x.workers.handover, x.workers.idle = make(chan func()), &s.idle
 	return x
 }
 
@@ -87,6 +89,7 @@ func (s *session) run(ctx context.Context, cancel context.CancelCauseFunc) error
 	}
 	cancel(err)
 	s.working.Wait()
+	s.workers.end()
 	s.out.close()
 	writer.Wait()
 	s.server.counters.inFlight.Add(int64(-s.open)) // nobody will write them
@@ -228,7 +231,11 @@ func (s *session) start(t *task, can bool, work func() error) {
 		t.answer(ErrRefused)
 		return
 	}
-	s.working.Go(func() { s.reply(t, guard(work)) })
+	s.working.Add(1)
+	s.workers.do(func() {
+		defer s.working.Done()
+		s.reply(t, guard(work))
+	})
 }
 
 // guard turns a panic into an error: a node is not to die of a request.

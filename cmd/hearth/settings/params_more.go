@@ -87,9 +87,9 @@ func ringParams() []Param {
 	return []Param{
 		{Key: "node.name", Flag: "node-name", Kind: "text", Default: "the host name", Help: "name of this node, unique in its ring",
 			set: with(text, func(s *Settings) *string { return &s.Ring.Name })},
-		{Key: "node.listen", Flag: "listen", Kind: "address", Default: "none; with join the address by which the first of these is reached",
+		{Key: "node.listen", Flag: "listen", Kind: "address", Default: "none; with join the address by which this machine reaches these",
 			Help: "where this node gossips, by TCP and UDP, and one port above answers its peers' reads: an address, an interface or a CIDR, with :port or without (7946)",
-			set:  with(text, func(s *Settings) *string { return &s.Ring.Listen })},
+			set:  with(parseListen, func(s *Settings) *string { return &s.Ring.Listen })},
 		{Key: "node.zone", Flag: "zone", Kind: "text", Default: "none", Help: "where this node stands, such as a rack: what lies in one zone fails together",
 			set: with(text, func(s *Settings) *string { return &s.Ring.Zone })},
 		{Key: "join", Flag: "join", Kind: "list of HOST or HOST:PORT", Default: "none", Help: "nodes of the ring to join, with commas between them; a name may have many addresses; the first node needs none",

@@ -234,6 +234,12 @@ func TestRingOfFlagsAndEnvironment(t *testing.T) {
 	if s = ofCommand(t, "node: {listen: lo}\njoin: [h1]\ncluster: {encryption: off}\n", "--join", "", "--cluster-encryption", "off"); s.Ring.Join != nil || !s.Ring.Plain || !s.Ring.On() {
 		t.Errorf("%+v", s.Ring)
 	}
+	for in, good := range map[string]bool{"lo": true, "lo:7950": true, "10.0.0.0/8": true, "::1": true, "[fd00::/8]:6": true, "lo:port": true, // which is told later
+		"lo:0": false, "10.0.0.0/8:0": false, "[::1]:00": false} {
+		if got, err := parseListen(in); (err == nil) != good || good && got != in {
+			t.Errorf("listen %q: %q, %v", in, got, err)
+		}
+	}
 	for in, hosts := range map[string]int{"": 0, " ": 0, "a": 1, "a,b , [::1]:7946": 3, "a,": -1, ",": -1} {
 		if got, err := parseHosts(in); len(got) != max(0, hosts) || (err != nil) != (hosts < 0) {
 			t.Errorf("hosts %q: %q, %v", in, got, err)

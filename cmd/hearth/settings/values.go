@@ -3,6 +3,7 @@ package settings
 import (
 	"fmt"
 	"math"
+	"net"
 	"strconv"
 	"strings"
 	"time"
@@ -103,6 +104,19 @@ func parseHosts(s string) (hosts []string, err error) {
 		hosts = append(hosts, h)
 	}
 	return hosts, nil
+}
+
+// parseListen reads where a node gossips; the port may be left out. Any port there is, 0, is
+// for tests: nobody could name it in join.
+func parseListen(s string) (string, error) {
+	_, text, err := net.SplitHostPort(s)
+	if err != nil {
+		return s, nil // without a port
+	}
+	if n, err := strconv.ParseUint(text, 10, 16); err == nil && n == 0 {
+		return "", fmt.Errorf("port 0 of %q would be another one at each start: name a port, or none for 7946", s)
+	}
+	return s, nil
 }
 
 func parseCount(s string) (int, error) {

@@ -16,12 +16,22 @@ import (
 const settle = time.Minute
 
 // Problems are what a person should do something about: a node that should be in a ring and
-// is not, for longer than a minute, or that none of the others answers. A nil ring has none.
+// is refused, or is not in one for longer than a minute, whose place another node has, or that
+// none of the others answers. A nil ring has none.
 func Problems(r *figures.RingLine) (all []string) {
-	if r != nil && r.AloneS >= int64(settle/time.Second) {
+	if r == nil {
+		return nil
+	}
+	switch {
+	case r.Refusal != "" && r.Alive+r.Suspect <= 1:
+		all = append(all, "the ring refuses this node, which is alone: "+r.Refusal)
+	case r.AloneS >= int64(settle/time.Second):
 		all = append(all, fmt.Sprintf("this node is alone in its ring: none of join (%s) has been there for %s; look whether a node runs there and what its log says of %s, and whether that port and the one above are open both ways", strings.Join(r.Join, ", "), since(r.AloneS), r.Name))
 	}
-	if r != nil && r.Unreachable > 0 && r.Unreachable == r.Alive-1 {
+	if r.Rival != "" {
+		all = append(all, "two nodes want to be one member of the ring, and this is one of them: "+r.Rival)
+	}
+	if r.Unreachable > 0 && r.Unreachable == r.Alive-1 {
 		all = append(all, "none of the ring's other nodes answers what this one asks: "+barred(r))
 	}
 	return all
@@ -37,7 +47,7 @@ func barred(r *figures.RingLine) string {
 }
 
 // Warnings are what a person should know while the node is well: who is missing, or there
-// and cannot be asked, and that the node gives nothing. A nil ring has none.
+// and cannot be asked, or of another ring, and that the node gives nothing. A nil ring has none.
 func Warnings(r *figures.RingLine) (all []string) {
 	if r == nil {
 		return nil
@@ -47,6 +57,9 @@ func Warnings(r *figures.RingLine) (all []string) {
 	}
 	if r.Unreachable > 0 && r.Unreachable < r.Alive-1 {
 		all = append(all, fmt.Sprintf("%d of the ring's %d nodes fail what this one asks, and are alive: %s", r.Unreachable, r.Alive+r.Suspect+r.Missing, barred(r)))
+	}
+	if r.Refusal != "" && r.Alive+r.Suspect > 1 {
+		all = append(all, "a node of join is in no ring with this one: "+r.Refusal)
 	}
 	if r.Missing == 0 {
 		return all

@@ -43,6 +43,22 @@ func TestWhatIsWrongWithARingIsTold(t *testing.T) {
 	}
 }
 
+func TestWhoKeepsANodeOutIsTold(t *testing.T) {
+	// A node that is refused and alone says so at once, and not that nobody is there; in company it is a warning. One whose name another node has says whose.
+	r := &figures.RingLine{Name: "gpu-1", Alive: 1, AloneS: 61, Join: []string{"a"}, Apart: figures.Apart{Refusal: "give all nodes the same key"}}
+	if got := Problems(r); len(got) != 1 || got[0] != "the ring refuses this node, which is alone: give all nodes the same key" || Warnings(r) != nil {
+		t.Errorf("%q, %q", got, Warnings(r))
+	}
+	r.Alive, r.AloneS = 2, 0
+	if got := Warnings(r); len(got) != 1 || got[0] != "a node of join is in no ring with this one: give all nodes the same key" || Problems(r) != nil {
+		t.Errorf("%q, %q", got, Problems(r))
+	}
+	r.Refusal, r.Rival = "", "a node at 10.0.0.5:7946 has the name"
+	if got := Problems(r); len(got) != 1 || got[0] != "two nodes want to be one member of the ring, and this is one of them: a node at 10.0.0.5:7946 has the name" || Warnings(r) != nil {
+		t.Errorf("%q, %q", got, Warnings(r))
+	}
+}
+
 func TestNoRingHasNoMetrics(t *testing.T) {
 	// A node that is in no ring exports nothing of one.
 	Export(nil, metric.Sink(nil)) // would wait for ever if it sent one

@@ -1,0 +1,106 @@
+package ring
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/hearthfs/hearth/node/answer"
+	"github.com/hearthfs/hearth/node/config"
+	"github.com/hearthfs/hearth/peer/members"
+	"github.com/hearthfs/hearth/peer/secret"
+)
+
+// elsewhere is an interface of this machine whose first address is none of loopback; "": none is.
+func elsewhere(t *testing.T) string {
+	all, err := net.Interfaces()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, i := range all {
+		if at, err := members.ResolveListen(i.Name, 1); err == nil && !at.Addr().IsLoopback() {
+			return i.Name
+		}
+	}
+	return ""
+}
+
+func TestWhatDoesNotGetBetterIsUsage(t *testing.T) {
+	// A configuration that cannot be meant ends with the code of usage, after which no service starts again; a name or an address that may be there
+	// the next time does not. An interface is one address once the node is made.
+	t.Setenv(config.KeyVariable, "")
+	key := filepath.Join(t.TempDir(), "key")
+	if err := os.WriteFile(key, []byte(secret.Generate()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	type told struct {
+		config.Ring
+		kind answer.Kind
+		says string
+	}
+	cases := []told{
+		{config.Ring{Listen: "10.0.0.0/99"}, answer.KindUsage, "is no CIDR"},
+		{config.Ring{Listen: "0.0.0.0/0", KeyFile: key}, answer.KindUsage, "is every address"},
+		{config.Ring{Listen: "127.0.0.1", Join: []string{"a:0"}}, answer.KindUsage, "port 0"},
+		{config.Ring{Listen: "127.0.0.1", KeyFile: key + "s"}, answer.KindUsage, "cluster.key_file"},
+		{config.Ring{Listen: "127.0.0.1", KeyFile: key, Cluster: "a b"}, answer.KindUsage, "cluster.name"},
+		{config.Ring{Listen: "none0", KeyFile: key}, answer.KindFailed, "no interface has that name"},
+		{config.Ring{Listen: "203.0.113.1", KeyFile: key}, answer.KindFailed, "no such address"},
+		{config.Ring{Listen: "203.0.113.0/24", KeyFile: key}, answer.KindFailed, "no address of this machine"},
+		{config.Ring{Join: []string{"no name"}, KeyFile: key}, answer.KindFailed, "find the address by which"},
+	}
+	if name := elsewhere(t); name != "" {
+		cases = append(cases, told{config.Ring{Listen: name}, answer.KindUsage, "without a cluster key"})
+	}
+	for _, c := range cases {
+		if _, err := New(t.Context(), Options{Ring: c.Ring}, ""); answer.KindOf(err) != c.kind || err == nil || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%+v: %s, %v", c.Ring, answer.KindOf(err), err)
+		}
+	}
+	if _, err := New(t.Context(), Options{}, "id"); answer.KindOf(err) != answer.KindUsage {
+		t.Error(err)
+	}
+	r, err := New(t.Context(), Options{Ring: config.Ring{Listen: "lo:7950"}}, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if at, err := netip.ParseAddrPort(r.Members(0, "").Listen); err != nil || !at.Addr().IsLoopback() || at.Port() != 7950 {
+		t.Errorf("%v, %v", at, err)
+	}
+	itself := func(_ context.Context, host, _ string) ([]netip.Addr, error) {
+		if host == "gone" {
+			return nil, errors.New("no such host")
+		}
+		return []netip.Addr{netip.MustParseAddr("127.0.0.1")}, nil
+	}
+	for join, want := range map[string]answer.Kind{"gpu-1": answer.KindUsage, "gpu-1,gone": answer.KindFailed} {
+		if _, err := towards(t.Context(), strings.Split(join, ","), itself); answer.KindOf(err) != want {
+			t.Errorf("%s: %s, %v", join, answer.KindOf(err), err)
+		}
+	}
+}
+
+func TestWhatARingDoesNotTakeIsRefused(t *testing.T) {
+	// Who is refused, or finds its port taken, is; who gave up waiting ran out of time, and all else just failed.
+	_, failed := net.Listen("tcp", "203.0.113.1:7946") // none of this machine's
+	for _, c := range []struct {
+		err  error
+		kind answer.Kind
+	}{
+		{fmt.Errorf("%w: another key", members.ErrRefused), answer.KindRefused},
+		{fmt.Errorf("gossip: %w", members.ErrPort), answer.KindRefused},
+		{fmt.Errorf("wait: %w", context.DeadlineExceeded), answer.KindTimeout},
+		{fmt.Errorf("listen: %w", failed), answer.KindFailed},
+		{errors.New("something else"), answer.KindFailed},
+	} {
+		if err := Unjoined(c.err); answer.KindOf(err) != c.kind || !strings.HasPrefix(err.Error(), "join the ring: ") || !errors.Is(err, c.err) {
+			t.Errorf("%v: %s", err, answer.KindOf(err))
+		}
+	}
+}
