@@ -29,6 +29,7 @@ type ring struct {
 	nodes []*member
 	proxy *faultproxy.Proxy // before the bucket, on the bridge
 	plain bool              // cluster.encryption: off
+	disk  string            // what each node gives, as of launch
 }
 
 // member is a node's part in a ring.
@@ -108,7 +109,7 @@ func (r *ring) run(do func() error) (err error) {
 		}
 	}()
 	for i, m := range r.nodes {
-		l := launch{cache: fmt.Sprintf("ring-%d", i), ram: "64MiB", in: m}
+		l := launch{cache: fmt.Sprintf("ring-%d", i), ram: "64MiB", disk: r.disk, in: m}
 		if i == 0 {
 			l.open = "none"
 		}
@@ -133,7 +134,9 @@ func (r *ring) cpu() (all []float64) {
 }
 
 // ringEpochs is W6's epoch: one of four nodes reads what all four hold, each a part and
-// nobody more than its own. The baseline is one node that holds all of it on its own disk.
+// nobody more than its own. Each gives room for 0.3 of the set, so that it fits all of them
+// and none of them, or room for all of it, which the reader fills with copies as it reads.
+// The baseline is one node that holds all of it on its own disk.
 func (b *bench) ringEpochs() error {
 	const name = "W6 epoch of four nodes"
 	if !b.wanted(name) {
@@ -167,9 +170,15 @@ func (b *bench) ringEpochs() error {
 			defer func() { _ = m.stop() }()
 			return b.round(m, false, func() (sum, error) { return epoch(under(m.dir, paths), ringReaders, seed) }, nil)
 		}}
-	for _, plain := range []bool{true, false} {
-		f := figure{name: name + map[bool]string{true: " plaintext", false: " TLS"}[plain], targets: []float64{0.4}, coreTargets: []float64{0.5}, threads: ringReaders, unit: "file", remote: true}
-		r.plain = plain
+	_, bytes := set.Count()
+	part := fmt.Sprint(bytes * 3 / 10)
+	for _, row := range []struct {
+		name  string
+		plain bool
+		disk  string
+	}{{"plaintext", true, part}, {"TLS", false, part}, {"with room for copies", true, ""}} {
+		f := figure{name: name + " " + row.name, targets: []float64{0.4}, coreTargets: []float64{0.5}, threads: ringReaders, unit: "file", remote: true}
+		r.plain, r.disk = row.plain, row.disk
 		err := b.compare(f, func(last bool) (side, error) {
 			s, err := r.epoch(set, seed, last)
 			seed++ // the same for both in a round
@@ -231,7 +240,7 @@ func (r *ring) asked(files int64, spent []float64) error {
 	if err != nil {
 		return err
 	}
-	if err := r.b.keep(map[string]any{"ring_reads": status.Reads, "ring_cpu": spent, "plain": r.plain}); err != nil {
+	if err := r.b.keep(map[string]any{"ring_reads": status.Reads, "ring_cpu": spent, "plain": r.plain, "disk": r.disk}); err != nil {
 		return err
 	}
 	if asked := status.Reads.Asked; asked < files/2 {

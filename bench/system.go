@@ -91,6 +91,7 @@ type launch struct {
 	ram   string   // cache.ram
 	open  string   // the mount's mode; "": it has none
 	fresh string   // freshness; "": immutable
+	disk  string   // bytes of the cache directory; "": 30GiB, which is room for all
 	in    *member  // its part in a ring; nil: it is alone
 	s3    *buckets // the S3 clients that it answers, and its origin; nil: none
 }
@@ -114,8 +115,8 @@ func (b *bench) mount(l launch) (*mounted, error) {
 		ring += l.s3.config()
 	}
 	text := fmt.Sprintf("links:\n- {path: /, origin: {url: \"s3://bench\", endpoint: %q, region: us-east-1, path_style: true}, freshness: %s}\n"+
-		"cache: {ram: %s, disks: [{path: %q, size: 30GiB}], free_floor: 1GiB}\nadmin: {socket: %q, listen: \"-\"}\n",
-		from, cmp.Or(l.fresh, "immutable"), l.ram, filepath.Join(b.dir, l.cache), socket) + ring
+		"cache: {ram: %s, disks: [{path: %q, size: %s}], free_floor: 1GiB}\nadmin: {socket: %q, listen: \"-\"}\n",
+		from, cmp.Or(l.fresh, "immutable"), l.ram, filepath.Join(b.dir, l.cache), cmp.Or(l.disk, "30GiB"), socket) + ring
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		return nil, err
 	}
