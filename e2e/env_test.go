@@ -272,7 +272,7 @@ func (e *env) run(name string, args ...string) (string, int) {
 // second of waiting at the end of each program with the race detector.
 func (e *env) environ(o *server) []string {
 	vars := []string{"PATH=" + os.Getenv("PATH"), "HOME=" + e.dir, "AWS_EC2_METADATA_DISABLED=true", "AWS_REGION=us-east-1", "LANG=C.UTF-8",
-		"HEARTH_TOOLS=" + os.Getenv("HEARTH_TOOLS"), "HEARTH_LEAKS=yes", "GORACE=atexit_sleep_ms=0"}
+		"HEARTH_TOOLS=" + os.Getenv("HEARTH_TOOLS"), "HEARTH_LEAKS=yes", "GORACE=atexit_sleep_ms=0 no_huge_pages_for_shadow=0"}
 	if o != nil {
 		vars = append(vars, "AWS_ACCESS_KEY_ID="+o.access, "AWS_SECRET_ACCESS_KEY="+o.secret)
 	}

@@ -55,10 +55,10 @@ func (h *hearth) goroutines() string {
 
 // elastic are goroutines whose number is bounded by the code that makes them, and goes
 // back later than a test waits: idle connections to the origin (a minute), readers of
-// the FUSE device, workers of the disk's guard, Pebble's per processor, and those of the few
+// the FUSE device, workers of the disk's guard and of who answers peers, Pebble's per processor, and those of the few
 // connections to each peer, which stay.
 func elastic(stack string) bool {
-	return slices.ContainsFunc([]string{"net/http.(*persistConn)", "fuse.(*fuseFD).readRequest", "go-fuse/v2/fuse.(*Server).loop", "cache/disk.(*guard).worker", "cockroachdb/pebble", "peer/wire.(*conn)", "peer/wire.(*session)"},
+	return slices.ContainsFunc([]string{"net/http.(*persistConn)", "fuse.(*fuseFD).readRequest", "go-fuse/v2/fuse.(*Server).loop", "cache/disk.(*guard).worker", "cockroachdb/pebble", "peer/wire.(*conn)", "peer/wire.(*session)", "peer/wire.(*workers)"},
 		func(part string) bool { return strings.Contains(stack, part) })
 }
 

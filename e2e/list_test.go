@@ -23,9 +23,9 @@ func scenarios() []scenario {
 		{name: "epochs-passthrough", from: all, limit: 4 * time.Minute, origin: behind, size: by("300 files", "2,000 files", "20,000 files"), run: epochs("passthrough")},
 		{name: "large-random-none", from: all, limit: 4 * time.Minute, origin: behind, size: by("96 MiB", "512 MiB", "5 GiB"), run: largeRandom("none")},
 		{name: "large-random-passthrough", from: core, limit: 4 * time.Minute, origin: behind, size: by("96 MiB", "512 MiB", "5 GiB"), run: largeRandom("passthrough")},
-		{name: "cold-lookups", from: core, limit: 2 * time.Minute, origin: s3, size: by("6,000 files", "20,000 files", "20,000 files"), run: coldLookups},
+		{name: "cold-lookups", from: core, limit: 2 * time.Minute, origin: s3, size: by("2,000 files", "10,000 files", "20,000 files"), run: coldLookups},
 		{name: "kill-9-while-filling", from: core, limit: 4 * time.Minute, origin: behind, size: by("2 kills", "4 kills", "10 kills"), run: killed},
-		{name: "wide-directory", from: core, limit: 4 * time.Minute, origin: behind, size: by("5,000 names", "30,000 names", "100,000 names"), run: wideDirectory},
+		{name: "wide-directory", from: core, limit: 4 * time.Minute, origin: behind, size: by("5,000 names", "15,000 names", "100,000 names"), run: wideDirectory},
 		{name: "find", from: core, limit: 4 * time.Minute, origin: behind, size: by("1,000 files", "5,000 files", "20,000 files"), run: find},
 		{name: "two-links", from: core, limit: time.Minute, origin: s3, size: by("20 files", "200 files", "20,000 files"), run: twoLinks},
 		{name: "silent-origin", from: all, limit: 2 * time.Minute, origin: s3, size: is("20 files"), run: silentOrigin},
@@ -72,18 +72,18 @@ func scenarios() []scenario {
 // neverWrong are the scenarios of "one node that is never wrong and never stuck".
 func neverWrong(is func(string) func(level) string, by func(small, reduced, whole string) func(level) string) []scenario {
 	const s3, behind = "versitygw", "versitygw behind the fault proxy"
-	lasts := by("3 s of changes", "12 s of changes", "1 minute of changes")
+	lasts := by("3 s of changes", "6 s of changes", "1 minute of changes")
 	briefly := by("", "2 s of changes", "10 s of changes")
 	list := []scenario{
-		{name: "versions-bounded-none", from: core, limit: 2 * time.Minute, origin: behind, size: lasts, run: versions("bounded(1s)", "none", "none", longSlice)},
-		{name: "versions-bounded-passthrough", from: all, limit: 2 * time.Minute, origin: behind, size: lasts, run: versions("bounded(1s)", "passthrough", "passthrough", longSlice)},
-		{name: "versions-bounded-auto", from: all, limit: 2 * time.Minute, origin: behind, size: lasts, run: versions("bounded(1s)", "auto", "passthrough", longSlice)},
-		{name: "versions-strict-plain", from: all, limit: 2 * time.Minute, origin: behind, size: lasts, run: versions("strict", "auto", "plain", longSlice)},
-		{name: "versions-strict-passthrough", from: core, limit: 2 * time.Minute, origin: behind, size: lasts, run: versions("strict", "passthrough", "passthrough", longSlice)},
-		{name: "versions-bounded-plain", from: all, limit: 2 * time.Minute, origin: behind, size: briefly, run: versions("bounded(1s)", "plain", "plain", shortSlice)},
-		{name: "versions-immutable-none", from: all, limit: 2 * time.Minute, origin: behind, size: briefly, run: versions("immutable", "none", "none", shortSlice)},
-		{name: "versions-immutable-passthrough", from: all, limit: 2 * time.Minute, origin: behind, size: briefly, run: versions("immutable", "passthrough", "passthrough", shortSlice)},
-		{name: "versions-immutable-plain", from: all, limit: 2 * time.Minute, origin: behind, size: briefly, run: versions("immutable", "plain", "plain", shortSlice)},
+		{name: "versions-bounded-none", from: core, limit: 2 * time.Minute, origin: behind, size: lasts, run: versions("bounded(1s)", "none", "none", longChanges)},
+		{name: "versions-bounded-passthrough", from: all, limit: 2 * time.Minute, origin: behind, size: lasts, run: versions("bounded(1s)", "passthrough", "passthrough", longChanges)},
+		{name: "versions-bounded-auto", from: all, limit: 2 * time.Minute, origin: behind, size: lasts, run: versions("bounded(1s)", "auto", "passthrough", longChanges)},
+		{name: "versions-strict-plain", from: all, limit: 2 * time.Minute, origin: behind, size: lasts, run: versions("strict", "auto", "plain", longChanges)},
+		{name: "versions-strict-passthrough", from: core, limit: 2 * time.Minute, origin: behind, size: lasts, run: versions("strict", "passthrough", "passthrough", longChanges)},
+		{name: "versions-bounded-plain", from: all, limit: 2 * time.Minute, origin: behind, size: briefly, run: versions("bounded(1s)", "plain", "plain", shortChanges)},
+		{name: "versions-immutable-none", from: all, limit: 2 * time.Minute, origin: behind, size: briefly, run: versions("immutable", "none", "none", shortChanges)},
+		{name: "versions-immutable-passthrough", from: all, limit: 2 * time.Minute, origin: behind, size: briefly, run: versions("immutable", "passthrough", "passthrough", shortChanges)},
+		{name: "versions-immutable-plain", from: all, limit: 2 * time.Minute, origin: behind, size: briefly, run: versions("immutable", "plain", "plain", shortChanges)},
 		{name: "versions-no-if-match", from: all, limit: 2 * time.Minute, origin: behind, size: lasts, run: versionsWithoutIfMatch},
 		{name: "changed-behind-none", from: all, limit: time.Minute, origin: behind, size: is("3 objects"), run: changedBehind("none", false)},
 		{name: "changed-behind-passthrough", from: all, limit: time.Minute, origin: behind, size: is("3 objects"), run: changedBehind("passthrough", false)},

@@ -234,7 +234,7 @@ func randomPieces(name string, f hearthtest.File, seed uint64) error {
 // first look-ups racing its listing: no name that is there is ever missing.
 func coldLookups(e *env) {
 	o := e.origin()
-	list := e.load(o, e.set("D1s", 30, 200, 100, 200))
+	list := e.load(o, e.set("D1s", 10, 200, 50, 200))
 	for _, fresh := range []string{"immutable", "bounded(60s)"} {
 		h := e.mount(o, settings{fresh: fresh, cache: "cache-" + fresh[:7]})
 		r := epoch(h.dir, list, 1, 8, 0)

@@ -12,15 +12,20 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/hearthfs/hearth/e2e/nets"
 	"github.com/hearthfs/hearth/internal/hearthtest"
 )
+
+// refused is the exit code of a node that a ring does not take, as docs/ring.md says.
+const refused = 8
 
 // stranger is a node that a ring does not take, and what is said of it.
 type stranger struct {
 	what, cluster string // its lines on the cluster
 	says, told    string // what it says itself, and what a node of the ring does
-	code          int    // its exit code; -1: any but 0
+	code          int    // its exit code
 }
 
 // ringStrangers has nodes try to join that must not: each is refused, and both sides say why.
@@ -36,8 +41,8 @@ func ringStrangers(e *env) {
 	other := e.path("other-key")
 	e.must(os.WriteFile(other, []byte(strings.Repeat("these are words of another phrase indeed\n", 2)), 0o600), "write another key")
 	for _, s := range []stranger{
-		{"another key", fmt.Sprintf("cluster: {name: e2e, key_file: %q}\n", other), "has another cluster key or another cluster.name than this one", "refused a node at %v: it has another cluster key or another cluster.name than this one", -1},
-		{"another cluster", fmt.Sprintf("cluster: {name: elsewhere, key_file: %q}\n", r.key), "another cluster.name than this one", "refused a node at %v: it has another cluster key or another cluster.name", -1},
+		{"another key", fmt.Sprintf("cluster: {name: e2e, key_file: %q}\n", other), "has another cluster key or another cluster.name than this one", "refused a node at %v: it has another cluster key or another cluster.name than this one", refused},
+		{"another cluster", fmt.Sprintf("cluster: {name: elsewhere, key_file: %q}\n", r.key), "another cluster.name than this one", "refused a node at %v: it has another cluster key or another cluster.name", refused},
 		{"no key", "cluster: {name: e2e}\n", "without a cluster key", "", 2},
 	} {
 		r.refused(s)
@@ -63,8 +68,8 @@ func (r *ring) refused(s stranger) {
 	r.Helper()
 	m := r.stranger(s.cluster)
 	m.launch()
-	if code := m.exit(30 * time.Second); code == 0 || s.code > 0 && code != s.code || !strings.Contains(m.out.String(), s.says) {
-		r.Errorf("%s: exit %d, and it does not say %q:\n%s", s.what, code, s.says, m.out)
+	if code := m.exit(30 * time.Second); code != s.code || !strings.Contains(m.out.String(), s.says) {
+		r.Errorf("%s: exit %d of %d, or it does not say %q:\n%s", s.what, code, s.code, s.says, m.out)
 	}
 	if s.told != "" {
 		r.nodes[0].waitFor(fmt.Sprintf(s.told, m.at.Addr()))
@@ -84,8 +89,8 @@ func (r *ring) copied(of *member) {
 	r.agree(r.nodes...)
 	m.launch()
 	const says = "a cache directory was copied"
-	if code := m.exit(time.Minute); code == 0 || !strings.Contains(m.out.String(), says) {
-		r.Errorf("a copied cache directory: exit %d, and it does not say %q:\n%s", code, says, m.out)
+	if code := m.exit(time.Minute); code != refused || !strings.Contains(m.out.String(), says) {
+		r.Errorf("a copied cache directory: exit %d of %d, or it does not say %q:\n%s", code, refused, says, m.out)
 	}
 	// It asks nodes that it knew as well as its seed, and ends with the first answer.
 	r.eventually("a node that says so", func() bool {
@@ -140,7 +145,7 @@ func ringCapture(e *env) {
 		r.must(err, "put an object")
 		names = append(names, name)
 	}
-	between, plain, control, stop := r.markers()
+	seen, stop := r.markers()
 	nodes := r.up(3, 0)
 	for _, m := range nodes {
 		for _, name := range names {
@@ -151,34 +156,53 @@ func ringCapture(e *env) {
 		}
 	}
 	stop()
-	if plain.Load() > 0 {
-		r.Errorf("%d packets between nodes have the marker", plain.Load())
+	if n := seen.plain.Load(); n > 0 {
+		r.Errorf("%d packets between nodes have the marker", n)
 	}
 	// The two that do not own an object get it from the one that does.
-	if total := int64(len(names) * len(content)); between.Load() < total || control.Load() == 0 {
-		r.Errorf("%d bytes were seen between nodes, who read %d; of the origin's packets %d have the marker", between.Load(), total, control.Load())
+	if total := int64(len(names) * len(content)); seen.between.Load() < total || seen.control.Load() == 0 {
+		r.Errorf("%d bytes were seen between nodes, who read %d; of the origin's packets %d have the marker", seen.between.Load(), total, seen.control.Load())
+	}
+	// Three nodes tell each other of all three by TCP, and look after each other by UDP.
+	r.shows("%d packets of gossip by UDP, %d by TCP", seen.udp.Load(), seen.tcp.Load())
+	if seen.udp.Load() == 0 || seen.tcp.Load() == 0 {
+		r.Errorf("of gossip %d packets by UDP and %d by TCP were seen", seen.udp.Load(), seen.tcp.Load())
 	}
 	r.quit(nodes...)
 }
 
-// markers counts what passes until stop: bytes between nodes, packets of these with the
-// marker, and packets of the origin with it.
-func (r *ring) markers() (between, plain, control *atomic.Int64, stop func()) {
+// sightings are what was seen on the way.
+type sightings struct {
+	between        atomic.Int64 // bytes between nodes
+	udp, tcp       atomic.Int64 // packets of their gossip
+	plain, control atomic.Int64 // packets with the marker, between nodes and of the origin
+}
+
+// markers counts what passes until stop.
+func (r *ring) markers() (seen *sightings, stop func()) {
 	r.Helper()
-	between, plain, control = new(atomic.Int64), new(atomic.Int64), new(atomic.Int64)
+	seen = &sightings{}
 	origin := func(a netip.Addr) bool { return a == r.bucket.Addr() }
 	stop = r.capture(func(p nets.Packet) {
 		marked := bytes.Contains(p.Data, []byte(marker))
-		switch {
-		case origin(p.From) || origin(p.To):
+		if origin(p.From) || origin(p.To) {
 			if marked {
-				control.Add(1)
+				seen.control.Add(1)
 			}
-		case marked:
-			plain.Add(1)
+			return
+		}
+		if marked {
+			seen.plain.Add(1)
+		}
+		seen.between.Add(int64(len(p.Data)))
+		protocol, from, to := p.Ports()
+		switch {
+		case from != gossipPort && to != gossipPort:
+		case protocol == unix.IPPROTO_UDP:
+			seen.udp.Add(1)
 		default:
-			between.Add(int64(len(p.Data)))
+			seen.tcp.Add(1)
 		}
 	})
-	return between, plain, control, stop
+	return seen, stop
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -32,7 +33,8 @@ const (
 	agreement = time.Minute
 	// together is within what time readers begin that read at once.
 	together = 100 * time.Millisecond
-	gossip   = "7946"
+	// gossipPort is where nodes gossip.
+	gossipPort = 7946
 )
 
 // ring is machines around a router, with a `hearth mount` on each, and one more for the
@@ -147,7 +149,7 @@ func (m *member) launch() {
 }
 
 // listen is where the node gossips.
-func (m *member) listen() string { return net.JoinHostPort(m.at.Addr().String(), gossip) }
+func (m *member) listen() string { return netip.AddrPortFrom(m.at.Addr(), gossipPort).String() }
 
 // lines are what the node is told of the ring.
 func (m *member) lines() string {
@@ -360,6 +362,18 @@ func (r *ring) asked(do func()) (bytes, gets int64) {
 	do()
 	r.eventually("the end of all requests", func() bool { return r.p.Stats().InFlight == 0 })
 	return r.p.bytes() - b, r.p.gets() - g
+}
+
+// fetched is what nodes asked the origin for until now, as that counts it: bodies in bytes
+// and requests.
+func (r *ring) fetched(nodes ...*member) (bytes, gets int64) {
+	r.Helper()
+	r.eventually("the end of all requests", func() bool { return r.p.Stats().InFlight == 0 })
+	for _, m := range nodes {
+		c := r.p.Gets(m.at.Addr())
+		bytes, gets = bytes+c.Bytes, gets+c.Requests
+	}
+	return bytes, gets
 }
 
 // quit ends nodes, each of which must end well, the last started first. What came of their

@@ -26,8 +26,8 @@ import (
 // counts from when it got the answer, and this machine may be busy meanwhile.
 const overload = 500 * time.Millisecond
 
-// Of the changes under a mount, at the level all.
-const longSlice, shortSlice = 12 * time.Second, 2 * time.Second
+// Of the changes under a mount, at the level full.
+const longChanges, shortChanges = time.Minute, 10 * time.Second
 
 // forever is a bound that nothing outlives. Beyond mostBound a slice of changes would
 // see little of what a bound forbids.
@@ -56,12 +56,12 @@ func (w *writing) now() time.Duration { return time.Since(w.start) }
 
 // versions: 16 readers open, read and close while writers overwrite, delete and
 // add; each open's bytes are held against what the bound allows. The mount is
-// asked for as open, and granted as mode; at the level all the changes take a slice of
-// what they take in full.
-func versions(fresh, open, mode string, slice time.Duration) func(e *env) {
+// asked for as open, and granted as mode; at the level all the changes take a tenth of
+// what they take in full, 2 s at least.
+func versions(fresh, open, mode string, changes time.Duration) func(e *env) {
 	return func(e *env) {
 		o := e.exclusive()
-		versionsOf(e, o, settings{fresh: fresh, mount: opens(open)}, mode, slice)
+		versionsOf(e, o, settings{fresh: fresh, mount: opens(open)}, mode, changes)
 	}
 }
 
@@ -72,10 +72,10 @@ func versionsWithoutIfMatch(e *env) {
 	e.public(o, o.bucket)
 	p := e.proxy(o)
 	p.AddRule(faultproxy.Rule{Verb: faultproxy.Get, Strip: "If-Match"})
-	versionsOf(e, o, settings{fresh: "bounded(1s)", mount: []string{"--open", "none"}, endpoint: p.endpoint, origin: ", anonymous: true"}, "none", longSlice)
+	versionsOf(e, o, settings{fresh: "bounded(1s)", mount: []string{"--open", "none"}, endpoint: p.endpoint, origin: ", anonymous: true"}, "none", longChanges)
 }
 
-func versionsOf(e *env, o *server, set settings, mode string, slice time.Duration) {
+func versionsOf(e *env, o *server, set settings, mode string, changes time.Duration) {
 	w := &writing{e: e, o: o, start: time.Now(), rules: set.fresh}
 	// A fault holds locks of the process that maps. Where the fault proxy, a part of
 	// this process, must bring the page, nobody maps beside the others.
@@ -95,7 +95,7 @@ func versionsOf(e *env, o *server, set settings, mode string, slice time.Duratio
 	for i := range 16 {
 		readers.Go(func() { w.read(ctx, h.dir, i) })
 	}
-	w.change(map[level]time.Duration{core: 3 * time.Second, all: slice, full: slice * 5}[e.level])
+	w.change(map[level]time.Duration{core: 3 * time.Second, all: max(changes/10, 2*time.Second), full: changes}[e.level])
 	w.timeouts(h)
 	w.settle(h)
 	stop()

@@ -1,6 +1,7 @@
 package nets
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -25,6 +26,18 @@ type Packet struct {
 	From, To netip.Addr
 	// Data is the packet from its IP header on; it is another's after the call.
 	Data []byte
+}
+
+// Ports are those of a packet of UDP or TCP, whose number in IP's header protocol is; 0: it
+// is another's, or a piece of one that does not begin with them.
+func (p Packet) Ports() (protocol int, from, to uint16) {
+	header := int(p.Data[0]&15) * 4
+	offset := binary.BigEndian.Uint16(p.Data[6:]) & 0x1fff
+	protocol = int(p.Data[9])
+	if protocol != unix.IPPROTO_UDP && protocol != unix.IPPROTO_TCP || offset > 0 || len(p.Data) < header+4 {
+		return 0, 0, 0
+	}
+	return protocol, binary.BigEndian.Uint16(p.Data[header:]), binary.BigEndian.Uint16(p.Data[header+2:])
 }
 
 // Capture is a look at everything that passes the router.

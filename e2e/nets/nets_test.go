@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -256,20 +257,24 @@ func TestAProgramRunsAtItsHost(t *testing.T) {
 }
 
 func TestACaptureSeesWhatPasses(t *testing.T) {
-	// A marker that is sent between two hosts is seen, with where it came from and went to.
+	// A marker that is sent between two hosts is seen, with where it came from and went to,
+	// and by which port.
 	n := newNet(t)
 	a, b := newHost(t, n, 0), newHost(t, n, 0)
 	marker := []byte("a marker in a packet")
+	at := echo(t, b)
 	var found atomic.Int64
 	c, err := n.Capture(func(p Packet) {
-		if bytes.Contains(p.Data, marker) && p.From == a.Addr() && p.To == b.Addr() {
+		protocol, from, to := p.Ports()
+		asked := netip.AddrPortFrom(p.To, to).String() == at && from != to && protocol == unix.IPPROTO_TCP
+		if bytes.Contains(p.Data, marker) && p.From == a.Addr() && asked {
 			found.Add(1)
 		}
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := say(t, connect(t, a, echo(t, b)), string(marker), 5*time.Second); err != nil {
+	if _, err := say(t, connect(t, a, at), string(marker), 5*time.Second); err != nil {
 		t.Fatal(err)
 	}
 	for over := time.Now().Add(10 * time.Second); found.Load() < 2 && time.Now().Before(over); {

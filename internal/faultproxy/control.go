@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"math/bits"
 	"net/http"
+	"net/netip"
 	"sync/atomic"
 	"time"
 )
@@ -44,6 +45,34 @@ type counters struct {
 	requests, bytes [4]atomic.Int64
 	inFlight, most  atomic.Int64
 	first           [40]atomic.Int64
+}
+
+// caller is what the clients of one address got.
+type caller struct{ requests, bytes atomic.Int64 }
+
+func (c *caller) add(verb string, bytes int64) {
+	if verb == Get {
+		c.requests.Add(1)
+		c.bytes.Add(bytes)
+	}
+}
+
+// Gets are the GETs of the clients of an address, which count once their answers have
+// ended, since the start: Reset leaves them.
+func (p *Proxy) Gets(from netip.Addr) Counts {
+	c := p.caller(from)
+	return Counts{Requests: c.requests.Load(), Bytes: c.bytes.Load()}
+}
+
+// caller is the one of an address.
+func (p *Proxy) caller(from netip.Addr) *caller {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	from = from.Unmap()
+	if p.callers[from] == nil {
+		p.callers[from] = &caller{}
+	}
+	return p.callers[from]
 }
 
 func place(verb string) int {

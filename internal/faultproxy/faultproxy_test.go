@@ -7,8 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -49,6 +52,33 @@ func between(t *testing.T) (*faultproxy.Proxy, *http.Client) {
 	client := &http.Client{Transport: &http.Transport{ExpectContinueTimeout: time.Minute}}
 	t.Cleanup(func() { client.CloseIdleConnections(); p.Close(); server.Close() })
 	return p, client
+}
+
+func TestGetsAreCountedByAddress(t *testing.T) {
+	// Two clients ask by addresses of their own, one of them twice: each has its own GETs and
+	// their bytes, and nobody's HEAD or LIST counts.
+	p, _ := between(t)
+	for from, n := range map[string]int64{"127.0.0.2": 1, "127.0.0.3": 2, "127.0.0.4": 0} {
+		dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
+		client := &http.Client{Transport: &http.Transport{DialContext: dialer.DialContext}}
+		for range n {
+			if _, data, err := get(t, client, p.URL()+"/b/k"); err != nil || len(data) != size {
+				t.Errorf("%d bytes, %v", len(data), err)
+			}
+		}
+		if _, _, err := get(t, client, p.URL()+"/b?list-type=2"); err != nil {
+			t.Error(err)
+		}
+		client.CloseIdleConnections()
+	}
+	for p.Stats().InFlight > 0 {
+		runtime.Gosched()
+	}
+	for from, n := range map[string]int64{"127.0.0.1": 0, "127.0.0.2": 1, "127.0.0.3": 2, "127.0.0.4": 0} {
+		if got, want := p.Gets(netip.MustParseAddr(from)), (faultproxy.Counts{Requests: n, Bytes: n * size}); got != want {
+			t.Errorf("%s: %+v, want %+v", from, got, want)
+		}
+	}
 }
 
 func get(t *testing.T, c *http.Client, url string) (*http.Response, []byte, error) {

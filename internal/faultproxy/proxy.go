@@ -27,6 +27,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -62,6 +63,7 @@ type Proxy struct {
 	rules    []*Rule
 	listener net.Listener
 	conns    map[net.Conn]struct{}
+	callers  map[netip.Addr]*caller
 	closed   bool
 	hole     bool // packets to us are dropped
 	wait     sync.WaitGroup
@@ -73,7 +75,7 @@ func Start(o Options) (*Proxy, error) {
 		o.Listen = "127.0.0.1:0"
 	}
 	o.Target = strings.TrimPrefix(o.Target, "http://")
-	p := &Proxy{target: o.Target, address: o.Listen, conns: map[net.Conn]struct{}{}, ended: make(chan struct{})}
+	p := &Proxy{target: o.Target, address: o.Listen, conns: map[net.Conn]struct{}{}, callers: map[netip.Addr]*caller{}, ended: make(chan struct{})}
 	if o.Exclusive {
 		p.keys = &keyLocks{held: map[string]*keyLock{}}
 	}

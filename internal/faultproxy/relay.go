@@ -29,6 +29,7 @@ func (p *Proxy) serve(client *net.TCPConn) {
 	}
 	defer p.drop(client)
 	c := &side{conn: client, in: bufio.NewReaderSize(client, headLimit)}
+	from := p.caller(client.RemoteAddr().(*net.TCPAddr).AddrPort().Addr())
 	var s *side
 	defer func() {
 		if s != nil {
@@ -49,6 +50,7 @@ func (p *Proxy) serve(client *net.TCPConn) {
 		} else {
 			s, err = x.through(s)
 		}
+		from.add(x.verb, x.sent) // before it is no more under way
 		p.counts.end(x.verb, x.sent)
 		if err != nil {
 			return
