@@ -459,7 +459,7 @@ func TestAnOriginThatNeverAnswersIsGivenUp(t *testing.T) {
 
 func TestWhoReadsSlowlyIsNotTheOriginsSilence(t *testing.T) {
 	// The answer is there, and a client takes it piece by piece, longer than the origin has.
-	s := forwarder(t, Config{Timeout: 100 * time.Millisecond}, func(w http.ResponseWriter, r *http.Request) {
+	s := forwarder(t, Config{Timeout: time.Second}, func(w http.ResponseWriter, r *http.Request) {
 		_, _ = w.Write(bytes.Repeat([]byte("x"), 8<<20))
 	})
 	resp, err := s.Forward(t.Context(), client(t, "GET /bucket/k HTTP/1.1\nHost: h\n\n"), "bucket", "k")

@@ -29,8 +29,8 @@ func Bare(ctx context.Context, out io.Writer) error {
 	blocks := make([][]byte, bareBytes/bareBlock)
 	for i := range blocks {
 		blocks[i] = make([]byte, bareBlock)
-		for j := range blocks[i] { // or it would all be one page
-			blocks[i][j] = byte(i + j)
+		for j := 0; j < bareBlock; j += 4096 { // or it would all be one page
+			blocks[i][j] = byte(i + j/4096)
 		}
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -1,11 +1,8 @@
 package scaling
 
 import (
-	"fmt"
 	"testing"
 	"time"
-
-	"github.com/hearthfs/hearth/peer/place"
 )
 
 func TestAWarmUpIsAsFastAsTheNarrowestLink(t *testing.T) {
@@ -32,30 +29,5 @@ func TestWhatALargerRingCosts(t *testing.T) {
 	}
 	if n := Largest(g); g.State(n) > maxState || g.State(n+1) <= maxState {
 		t.Errorf("%d nodes are too many or too few", n)
-	}
-}
-
-func TestTheBusiestNodeIsAsBusyAsByChance(t *testing.T) {
-	// Of all slots, placed as nodes place them, the node with the most has no more than the
-	// model says, and more than a half of that beyond its share.
-	for _, n := range []int{10, 50} {
-		var nodes []place.Node
-		for i := range n {
-			nodes = append(nodes, place.Node{ID: fmt.Sprint("node", i), Weight: 1 << 30})
-		}
-		m, err := place.New(nodes)
-		if err != nil {
-			t.Fatal(err)
-		}
-		counts, most := map[string]int{}, 0
-		for s := range place.Slot(place.Slots) {
-			owner, _ := m.Owner(s)
-			counts[owner.ID]++
-			most = max(most, counts[owner.ID])
-		}
-		got, want := float64(most)*float64(n)/place.Slots, Busiest(n)
-		if got > want || got-1 < (want-1)/2 {
-			t.Errorf("%d nodes: the busiest has %.3f times its share, the model says %.3f", n, got, want)
-		}
 	}
 }

@@ -119,26 +119,6 @@ func copyDir(t testing.TB, from string) string {
 	return to
 }
 
-func TestAnyPrefixOfTheWrites(t *testing.T) {
-	// The process dies after any number of its writes, the last one torn: what was appended before is there, what was evicted is not, and no byte is wrong.
-	s := record(t)
-	mirror := t.TempDir()
-	r := rand.New(rand.NewPCG(7, 8))
-	stride := max(1, len(s.changes)/40)
-	for k := range s.changes {
-		if k%stride == 0 || s.changes[k].What == "rename" || s.changes[k].What == "remove" {
-			s.check(t, copyDir(t, mirror), k)
-		}
-		if c := s.changes[k]; c.What == "write" && k%stride == 0 {
-			torn := copyDir(t, mirror)
-			apply(t, torn, c, r.IntN(len(c.Data)+1)&^511)
-			s.check(t, torn, k)
-		}
-		apply(t, mirror, s.changes[k], 1<<30)
-	}
-	s.check(t, mirror, len(s.changes))
-}
-
 // check opens a directory that has the first k changes, and perhaps a part of
 // the next one.
 func (s *script) check(t *testing.T, dir string, k int) {
@@ -279,41 +259,6 @@ func survivors(t testing.TB, dir string, lengths map[int]int) int {
 	return n
 }
 
-func TestFlippedBits(t *testing.T) {
-	// One bit flips in any kind of byte: no wrong byte is read, and at most one block is lost - all those of an open segment if its header page is hit.
-	dir, lengths := damagedLog(t)
-	r := rand.New(rand.NewPCG(9, 10))
-	names, _ := filepath.Glob(filepath.Join(dir, "*"))
-	for _, name := range names {
-		text, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		offsets := []int{}
-		for at := range text {
-			// Seals, headers near the beginning, footer and trailer thickly; data thinly.
-			thick := at < sealSize || at >= pageSize && at < pageSize+400 || at >= len(text)-sealSize ||
-				at >= len(text)-pageSize && at < len(text)-pageSize+200
-			if thick && r.IntN(6) == 0 || r.IntN(8000) == 0 {
-				offsets = append(offsets, at)
-			}
-		}
-		for _, at := range offsets {
-			hurt := copyDir(t, dir)
-			bad := bytes.Clone(text)
-			bad[at] ^= 1 << r.IntN(8)
-			if err := os.WriteFile(filepath.Join(hurt, filepath.Base(name)), bad, 0o600); err != nil {
-				t.Fatal(err)
-			}
-			lost := len(lengths) - survivors(t, hurt, lengths)
-			if lost > 1 && at >= pageSize {
-				t.Fatalf("%s: a bit of byte %d cost %d blocks", filepath.Base(name), at, lost)
-			}
-			_ = os.RemoveAll(hurt)
-		}
-	}
-}
-
 func TestFlippedWhileOpen(t *testing.T) {
 	// A block goes bad under a running log: a miss, counted, and the block can be put again.
 	dir := t.TempDir()
@@ -351,32 +296,6 @@ func TestFlippedWhileOpen(t *testing.T) {
 	}
 	appendAll(t, l, entryOf(1, 70_000))
 	mustHold(t, l, 1, 70_000)
-}
-
-func TestTruncated(t *testing.T) {
-	// A file is cut at any length: no wrong byte, and what lies before the cut is mostly there.
-	dir, lengths := damagedLog(t)
-	r := rand.New(rand.NewPCG(11, 12))
-	for _, name := range []string{segmentName(1), segmentName(2), deathsName} {
-		st, err := os.Stat(filepath.Join(dir, name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		cuts := []int64{0, 1, 63, 64, 4095, 4096, st.Size() - 1, st.Size() - 64, st.Size() - 4096}
-		for range 15 {
-			cuts = append(cuts, r.Int64N(st.Size()))
-		}
-		for _, cut := range cuts {
-			hurt := copyDir(t, dir)
-			if err := os.Truncate(filepath.Join(hurt, name), max(0, cut)); err != nil {
-				t.Fatal(err)
-			}
-			n := survivors(t, hurt, lengths)
-			if (name == deathsName || cut == st.Size()-64) && n < len(lengths)-1 {
-				t.Fatalf("%s cut at %d: %d of %d blocks are left", name, cut, n, len(lengths))
-			}
-		}
-	}
 }
 
 func TestForeignFiles(t *testing.T) {

@@ -5,114 +5,13 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"sync"
 	"testing"
 
 	"github.com/hearthfs/hearth"
-	"pgregory.net/rapid"
 )
 
 func newPool() *hearth.Pool { return hearth.NewPool(64 << 20) }
-
-func TestModel(t *testing.T) {
-	// Any run of appends, reads, evictions, compactions, restarts and crashes is what a map would do.
-	dirs := t.TempDir()
-	rapid.Check(t, func(t *rapid.T) {
-		dir, err := os.MkdirTemp(dirs, "")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer os.RemoveAll(dir)
-		pool := newPool()
-		reopen := func() *Log {
-			l, err := Open(Options{Dir: dir, Pool: pool, SegmentSize: 4 << 20, OpenFiles: 2})
-			if err != nil {
-				t.Fatal(err)
-			}
-			return l
-		}
-		l := reopen()
-		model := map[int]int{}
-		block := rapid.IntRange(0, 40)
-		length := rapid.OneOf(rapid.IntRange(1, 5000), rapid.IntRange(60_000, 70_000), rapid.IntRange(1, 250_000), rapid.Just(hearth.BlockSize))
-		t.Repeat(map[string]func(*rapid.T){
-			"append": func(t *rapid.T) {
-				var batch []Entry
-				for range rapid.IntRange(1, 8).Draw(t, "n") {
-					i := block.Draw(t, "block")
-					if model[i] == 0 {
-						model[i] = length.Draw(t, "length")
-					}
-					batch = append(batch, entryOf(i, model[i]))
-				}
-				if err := l.Append(batch); err != nil {
-					t.Fatal(err)
-				}
-			},
-			"get": func(t *rapid.T) {
-				i := block.Draw(t, "block")
-				n := max(1, model[i])
-				off := rapid.IntRange(0, n-1).Draw(t, "off")
-				want := rapid.IntRange(1, n-off).Draw(t, "n")
-				v, err := l.Get(context.Background(), blockID(i), n, off, want)
-				if model[i] == 0 {
-					if !errors.Is(err, hearth.ErrMiss) {
-						t.Fatalf("block %d: %v", i, err)
-					}
-					return
-				}
-				if err != nil {
-					t.Fatalf("block %d: %v", i, err)
-				}
-				defer v.Release()
-				if !bytes.Equal(v.Bytes(), blockData(i, n)[off:off+want]) {
-					t.Fatalf("block %d is wrong", i)
-				}
-			},
-			"evict": func(t *rapid.T) {
-				i := block.Draw(t, "block")
-				l.Evict(blockID(i))
-				delete(model, i)
-			},
-			"compact": func(t *rapid.T) {
-				if _, err := l.Compact(context.Background()); err != nil {
-					t.Fatal(err)
-				}
-			},
-			"restart": func(t *rapid.T) {
-				if err := l.Close(); err != nil {
-					t.Fatal(err)
-				}
-				l = reopen()
-			},
-			"crash": func(t *rapid.T) {
-				if err := l.shut(); err != nil {
-					t.Fatal(err)
-				}
-				l = reopen()
-			},
-			"": func(t *rapid.T) {
-				if n := l.index.count.Load(); n != int64(len(model)) {
-					t.Fatalf("%d blocks, the model has %d", n, len(model))
-				}
-			},
-		})
-		for i := range model {
-			l.Evict(blockID(i))
-		}
-		if err := l.Close(); err != nil {
-			t.Fatal(err)
-		}
-		if left, _ := filepath.Glob(filepath.Join(dir, "*.segment")); len(left) > 0 {
-			t.Fatalf("all evicted, left are %v", left)
-		}
-		if s := pool.Stats(); s.Views != 0 || s.Used != s.Idle {
-			t.Fatalf("%+v after Close", s)
-		}
-	})
-}
 
 func TestManyAtOnce(t *testing.T) {
 	// Readers, writers, evictors and a compacter at once, then Close in their midst: every byte that comes out is right.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io/fs"
 	"math/rand/v2"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/internal/hearthtest"
 	"github.com/zeebo/xxh3"
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
@@ -47,12 +49,9 @@ func blockID(i int) hearth.ID {
 
 // blockData makes the bytes of the i-th block: computable, so that any wrong one shows.
 func blockData(i, length int) []byte {
-	b := make([]byte, length+8)
-	r := rand.New(rand.NewPCG(uint64(i), uint64(length)))
-	for at := 0; at < length; at += 8 {
-		binary.LittleEndian.PutUint64(b[at:], r.Uint64())
-	}
-	return b[:length]
+	b := make([]byte, length)
+	hearthtest.Fill(b, fmt.Sprint(i, length), 0, 1)
+	return b
 }
 
 func entryOf(i, length int) Entry { return Entry{ID: blockID(i), Data: blockData(i, length)} }

@@ -156,55 +156,6 @@ func crash(x *fixture, o *hearth.Object, ops []write, cut int) {
 	x.reopen()
 }
 
-func TestBitFlipsAreMisses(t *testing.T) {
-	// One bit of data or sidecar is flipped, anywhere: every Get gives the right
-	// bytes or a miss, no file with the flip is handed out, and it heals.
-	x := start(t, Options{})
-	o, data := sample(1, 2*mib+70_001)
-	rng := rand.New(rand.NewPCG(5, 6))
-	flips := int64(0)
-	for round := range 60 {
-		x.putAll(o, data)
-		x.stop()
-		name := x.dataFile(o)
-		if round%2 == 1 {
-			name = x.sumsFile(o)
-		}
-		content, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		at := rng.IntN(len(content))
-		content[at] ^= 1 << rng.IntN(8)
-		if err := os.WriteFile(name, content, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		x.reopen()
-		if round%4 < 2 { // the kernel asks first, or a reader does
-			if release := x.local(o, data); release != nil {
-				t.Fatal("handed out before it was verified")
-			}
-			if x.Stats().Objects > 0 && x.Stats().Damaged == 0 && <-x.verified {
-				t.Fatalf("round %d: the flip at %d was verified", round, at)
-			}
-		}
-		held := int64(0)
-		for i := range o.Blocks() {
-			if x.has(o, data, i) {
-				held++
-			}
-		}
-		if held == o.Blocks() {
-			t.Fatalf("round %d: the flip of byte %d of %s went unnoticed", round, at, name)
-		}
-		flips += x.Stats().Damaged
-		x.checkUsed()
-	}
-	if flips < 50 { // a flip of the state byte to zero is no damage
-		t.Errorf("%d flips were counted", flips)
-	}
-}
-
 func TestCutAndGrownFilesLoseBlocksOnly(t *testing.T) {
 	// Either file is cut or grown: what remains is served, the rest can be put
 	// again, and the file has its size again.

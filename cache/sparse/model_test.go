@@ -1,8 +1,6 @@
 package sparse
 
 import (
-	"testing"
-
 	"pgregory.net/rapid"
 
 	"github.com/hearthfs/hearth"
@@ -162,34 +160,4 @@ func (m *model) check(t *rapid.T) {
 	if s := m.Stats(); s.Damaged != 0 || s.Errors != 0 {
 		t.Fatalf("stats %+v", s)
 	}
-}
-
-func TestFilesAgainstAMap(t *testing.T) {
-	// Random puts, reads, evictions, hand-outs and restarts on objects of awkward
-	// sizes: at each step the files hold exactly what a map says.
-	sizes := []int64{100, mib, 2*mib + 4096, 18*mib + 12345}
-	var objects []*hearth.Object
-	var data [][]byte
-	for i, size := range sizes {
-		o, d := sample(uint64(i), size)
-		objects, data = append(objects, o), append(data, d)
-	}
-	rapid.Check(t, func(rt *rapid.T) {
-		m := &model{fixture: start(t, Options{MaxOpen: 2}), objects: objects, data: data}
-		defer m.stop()
-		for range sizes {
-			m.held = append(m.held, make(map[int64]bool))
-			m.fresh = append(m.fresh, make(map[int64]bool))
-		}
-		m.opened, m.doomed = make([]func(), len(sizes)), make([]bool, len(sizes))
-		rt.Repeat(map[string]func(*rapid.T){
-			"put": m.put, "putMore": m.put, "putAgain": m.put, "get": m.get, "evictExtent": m.evictExtent,
-			"evictObject": m.evictObject, "localFile": m.localFile, "release": m.release, "restart": m.restart, "": m.check,
-		})
-		for _, release := range m.opened {
-			if release != nil {
-				release()
-			}
-		}
-	})
 }

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
 func TestObjectsOfEverySizeComeBack(t *testing.T) {
@@ -274,8 +275,8 @@ func TestSampleDrawsUnitsAlike(t *testing.T) {
 	// One object of 40 extents with a hole beside four whole ones: each unit is
 	// drawn about equally often, at the size that it would free.
 	x := start(t, Options{})
-	big, data := sample(1, 40*16*mib)
-	data = data[:mib]
+	big, data := sampleObject(1, 40*16*mib), make([]byte, mib)
+	hearthtest.Fill(data, big.Key, 0, 1)
 	for e := range int64(40) {
 		x.put(big, data, 0)
 		if e > 0 {

@@ -1,4 +1,6 @@
-package place
+//go:build !race
+
+package place // without the race detector as balance_test.go
 
 import (
 	"fmt"

@@ -1,0 +1,199 @@
+//go:build !race
+
+package segment
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/hearthfs/hearth"
+)
+
+// One goroutine works here after another: the race detector finds nothing in it, and makes it take
+// several times as long.
+
+func TestModel(t *testing.T) {
+	// Any run of appends, reads, evictions, compactions, restarts and crashes is what a map would do.
+	dirs := t.TempDir()
+	rapid.Check(t, func(t *rapid.T) {
+		dir, err := os.MkdirTemp(dirs, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer os.RemoveAll(dir)
+		pool := newPool()
+		reopen := func() *Log {
+			l, err := Open(Options{Dir: dir, Pool: pool, SegmentSize: 4 << 20, OpenFiles: 2})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return l
+		}
+		l := reopen()
+		model := map[int]int{}
+		block := rapid.IntRange(0, 40)
+		length := rapid.OneOf(rapid.IntRange(1, 5000), rapid.IntRange(60_000, 70_000), rapid.IntRange(1, 250_000), rapid.Just(hearth.BlockSize))
+		t.Repeat(map[string]func(*rapid.T){
+			"append": func(t *rapid.T) {
+				var batch []Entry
+				for range rapid.IntRange(1, 8).Draw(t, "n") {
+					i := block.Draw(t, "block")
+					if model[i] == 0 {
+						model[i] = length.Draw(t, "length")
+					}
+					batch = append(batch, entryOf(i, model[i]))
+				}
+				if err := l.Append(batch); err != nil {
+					t.Fatal(err)
+				}
+			},
+			"get": func(t *rapid.T) {
+				i := block.Draw(t, "block")
+				n := max(1, model[i])
+				off := rapid.IntRange(0, n-1).Draw(t, "off")
+				want := rapid.IntRange(1, n-off).Draw(t, "n")
+				v, err := l.Get(context.Background(), blockID(i), n, off, want)
+				if model[i] == 0 {
+					if !errors.Is(err, hearth.ErrMiss) {
+						t.Fatalf("block %d: %v", i, err)
+					}
+					return
+				}
+				if err != nil {
+					t.Fatalf("block %d: %v", i, err)
+				}
+				defer v.Release()
+				if !bytes.Equal(v.Bytes(), blockData(i, n)[off:off+want]) {
+					t.Fatalf("block %d is wrong", i)
+				}
+			},
+			"evict": func(t *rapid.T) {
+				i := block.Draw(t, "block")
+				l.Evict(blockID(i))
+				delete(model, i)
+			},
+			"compact": func(t *rapid.T) {
+				if _, err := l.Compact(context.Background()); err != nil {
+					t.Fatal(err)
+				}
+			},
+			"restart": func(t *rapid.T) {
+				if err := l.Close(); err != nil {
+					t.Fatal(err)
+				}
+				l = reopen()
+			},
+			"crash": func(t *rapid.T) {
+				if err := l.shut(); err != nil {
+					t.Fatal(err)
+				}
+				l = reopen()
+			},
+			"": func(t *rapid.T) {
+				if n := l.index.count.Load(); n != int64(len(model)) {
+					t.Fatalf("%d blocks, the model has %d", n, len(model))
+				}
+			},
+		})
+		for i := range model {
+			l.Evict(blockID(i))
+		}
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if left, _ := filepath.Glob(filepath.Join(dir, "*.segment")); len(left) > 0 {
+			t.Fatalf("all evicted, left are %v", left)
+		}
+		if s := pool.Stats(); s.Views != 0 || s.Used != s.Idle {
+			t.Fatalf("%+v after Close", s)
+		}
+	})
+}
+
+func TestAnyPrefixOfTheWrites(t *testing.T) {
+	// The process dies after any number of its writes, the last one torn: what was appended before is there, what was evicted is not, and no byte is wrong.
+	s := record(t)
+	mirror := t.TempDir()
+	r := rand.New(rand.NewPCG(7, 8))
+	stride := max(1, len(s.changes)/40)
+	for k := range s.changes {
+		if k%stride == 0 || s.changes[k].What == "rename" || s.changes[k].What == "remove" {
+			s.check(t, copyDir(t, mirror), k)
+		}
+		if c := s.changes[k]; c.What == "write" && k%stride == 0 {
+			torn := copyDir(t, mirror)
+			apply(t, torn, c, r.IntN(len(c.Data)+1)&^511)
+			s.check(t, torn, k)
+		}
+		apply(t, mirror, s.changes[k], 1<<30)
+	}
+	s.check(t, mirror, len(s.changes))
+}
+
+func TestFlippedBits(t *testing.T) {
+	// One bit flips in any kind of byte: no wrong byte is read, and at most one block is lost - all those of an open segment if its header page is hit.
+	dir, lengths := damagedLog(t)
+	r := rand.New(rand.NewPCG(9, 10))
+	names, _ := filepath.Glob(filepath.Join(dir, "*"))
+	for _, name := range names {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		offsets := []int{}
+		for at := range text {
+			// Seals, headers near the beginning, footer and trailer thickly; data thinly.
+			thick := at < sealSize || at >= pageSize && at < pageSize+400 || at >= len(text)-sealSize ||
+				at >= len(text)-pageSize && at < len(text)-pageSize+200
+			if thick && r.IntN(6) == 0 || r.IntN(8000) == 0 {
+				offsets = append(offsets, at)
+			}
+		}
+		for _, at := range offsets {
+			hurt := copyDir(t, dir)
+			bad := bytes.Clone(text)
+			bad[at] ^= 1 << r.IntN(8)
+			if err := os.WriteFile(filepath.Join(hurt, filepath.Base(name)), bad, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			lost := len(lengths) - survivors(t, hurt, lengths)
+			if lost > 1 && at >= pageSize {
+				t.Fatalf("%s: a bit of byte %d cost %d blocks", filepath.Base(name), at, lost)
+			}
+			_ = os.RemoveAll(hurt)
+		}
+	}
+}
+
+func TestTruncated(t *testing.T) {
+	// A file is cut at any length: no wrong byte, and what lies before the cut is mostly there.
+	dir, lengths := damagedLog(t)
+	r := rand.New(rand.NewPCG(11, 12))
+	for _, name := range []string{segmentName(1), segmentName(2), deathsName} {
+		st, err := os.Stat(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		cuts := []int64{0, 1, 63, 64, 4095, 4096, st.Size() - 1, st.Size() - 64, st.Size() - 4096}
+		for range 15 {
+			cuts = append(cuts, r.Int64N(st.Size()))
+		}
+		for _, cut := range cuts {
+			hurt := copyDir(t, dir)
+			if err := os.Truncate(filepath.Join(hurt, name), max(0, cut)); err != nil {
+				t.Fatal(err)
+			}
+			n := survivors(t, hurt, lengths)
+			if (name == deathsName || cut == st.Size()-64) && n < len(lengths)-1 {
+				t.Fatalf("%s cut at %d: %d of %d blocks are left", name, cut, n, len(lengths))
+			}
+		}
+	}
+}
