@@ -28,6 +28,15 @@ type Loader interface {
 	Load(ctx context.Context, first Block, n int, each func(b Block, v *View, err error) bool)
 }
 
+// HereGetter is a Store on a device that may not answer, for callers who can be replaced:
+// what they ask for is read on their own thread, without two switches.
+type HereGetter interface {
+	// GetHere is Get of what the Store holds; nil: it does not, or Get says what is wrong. Where
+	// the device does not answer, stead is called, once, on a goroutine of its own, to take the
+	// caller's place; the caller is then told by false, if ever, that he has none any more.
+	GetHere(ctx context.Context, b Block, off, n int, stead func()) (v *View, stays bool)
+}
+
 // LocalFiler is a Store that can hand out a whole object as one local file, for
 // FUSE passthrough.
 type LocalFiler interface {

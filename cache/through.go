@@ -126,8 +126,11 @@ type others interface {
 
 // near reports whether a block comes from below, or from another node.
 func (t *Tier) near(b hearth.Block) bool {
-	return t.below != nil && t.below.Has(b.ID()) || t.others != nil && t.others.Asks(b)
+	return t.below != nil && t.below.Has(b.ID()) || t.Asks(b)
 }
+
+// Asks reports whether what is not held comes from another node, as far as is known.
+func (t *Tier) Asks(b hearth.Block) bool { return t.others != nil && t.others.Asks(b) }
 
 // missed counts what the store said instead of a View.
 func (t *Tier) missed(err error) {

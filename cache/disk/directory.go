@@ -16,6 +16,7 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache/direct"
+	"github.com/hearthfs/hearth/cache/disk/pulse"
 	"github.com/hearthfs/hearth/cache/disk/queue"
 	"github.com/hearthfs/hearth/cache/disk/rendezvous"
 	"github.com/hearthfs/hearth/cache/evict"
@@ -64,7 +65,7 @@ type counters struct {
 	errors           atomic.Int64
 	stalls           atomic.Int64
 	mended           atomic.Int64
-	waited           atomic.Pointer[waited] // nil: its device was never slow
+	lag              pulse.Slow
 }
 
 // newDirectory opens a directory. What a person must decide on is an error; a
@@ -79,7 +80,7 @@ func newDirectory(do DirOptions, o *Options, node string) (*directory, error) {
 	d.writer = writer{node: node, stopped: make(chan struct{})}
 	d.guard = newGuard(d.readable, func() { d.hangs("an operation", o.Patience) })
 	d.guard.gets.New = d.newGet
-	d.rest()
+	d.Rest()
 	if err := d.setLimits(); err != nil {
 		return nil, err
 	}
@@ -180,7 +181,8 @@ func (d *directory) use() *volume {
 	return nil
 }
 
-func (d *directory) get(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
+// get is Get; with stead it is read on the caller's thread, as read says.
+func (d *directory) get(ctx context.Context, b hearth.Block, off, n int, stead func()) (*hearth.View, error) {
 	if v := d.queue.Get(b.ID(), off, n); v != nil {
 		d.hit(n)
 		return v, nil
@@ -197,13 +199,13 @@ func (d *directory) get(ctx context.Context, b hearth.Block, off, n int) (*heart
 	if !held { // most of a cold read's questions: they ask no device
 		return nil, hearth.ErrMiss
 	}
-	v, err := d.read(ctx, b, span{off, n})
+	v, err := d.read(ctx, b, span{off, n}, stead)
 	switch {
 	case err == nil:
 		d.reads.ok()
 		d.hit(n)
 		return v, nil
-	case errors.Is(err, hearth.ErrMiss), ctx.Err() != nil:
+	case errors.Is(err, hearth.ErrMiss), err == errLeft, ctx.Err() != nil:
 		return nil, err
 	}
 	d.readFailed(err)

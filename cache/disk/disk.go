@@ -158,6 +158,7 @@ var (
 	_ hearth.Store        = (*Store)(nil)
 	_ hearth.Keeper       = (*Store)(nil)
 	_ hearth.LocalSampler = (*Store)(nil)
+	_ hearth.HereGetter   = (*Store)(nil)
 )
 
 // Open opens the cache directories. It refuses a directory that a person must
@@ -227,7 +228,7 @@ func (s *Store) Get(ctx context.Context, b hearth.Block, off, n int) (*hearth.Vi
 	id := b.ID()
 	first := s.place(&id.Version)
 	s.dirs[first].policy.Use(id, b.Len(), seconds()) // a hit or a miss of where it belongs
-	v, err := s.dirs[first].get(ctx, b, off, n)
+	v, err := s.dirs[first].get(ctx, b, off, n, nil)
 	if err == nil || len(s.dirs) == 1 || !errors.Is(err, hearth.ErrMiss) {
 		return v, err
 	}
@@ -235,11 +236,22 @@ func (s *Store) Get(ctx context.Context, b hearth.Block, off, n int) (*hearth.Vi
 		if i == first {
 			continue
 		}
-		if v, err := d.get(ctx, b, off, n); err == nil || !errors.Is(err, hearth.ErrMiss) {
+		if v, err := d.get(ctx, b, off, n, nil); err == nil || !errors.Is(err, hearth.ErrMiss) {
 			return v, err
 		}
 	}
 	return nil, err
+}
+
+// GetHere is hearth.HereGetter's: of what lies where it belongs.
+func (s *Store) GetHere(ctx context.Context, b hearth.Block, off, n int, stead func()) (v *hearth.View, stays bool) {
+	id := b.ID()
+	if d := s.dirs[s.place(&id.Version)]; d.has(id) {
+		d.policy.Use(id, b.Len(), seconds())
+		v, err := d.get(ctx, b, off, n, stead)
+		return v, err != errLeft
+	}
+	return nil, true
 }
 
 // Put queues a block that goes into free space, or declines. It touches memory

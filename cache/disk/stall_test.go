@@ -14,6 +14,7 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache/check"
+	"github.com/hearthfs/hearth/cache/disk/pulse"
 	"github.com/hearthfs/hearth/cache/scrub"
 	"github.com/hearthfs/hearth/internal/hearthtest"
 )
@@ -145,7 +146,7 @@ func TestASlowDeviceIsToldOf(t *testing.T) {
 	}
 	r.flush()
 	d := r.dirs[0]
-	var writer watch
+	var writer pulse.Watch
 	waits := func() {
 		hang, ended, before := make(chan struct{}), make(chan struct{}), r.area(0).gets()
 		r.area(0).setHang(hang)
@@ -171,7 +172,7 @@ func TestASlowDeviceIsToldOf(t *testing.T) {
 	if s := r.Stats().Dirs[0]; s.Waited < d.opt.Patience/2 || s.Ejected || s.Stalls != 0 {
 		t.Errorf("after two: %+v", s)
 	}
-	if late := d.waitedLately(time.Now().Add(slowWithin)); late != 0 {
+	if late := d.lag.Waited(time.Now().Add(pulse.SlowWithin)); late != 0 {
 		t.Errorf("ten seconds later: %v", late)
 	}
 }
@@ -289,4 +290,69 @@ func TestACheckThatIsLeftKeepsItsFilesOpen(t *testing.T) {
 	close(hang)
 	<-vol.closed
 	r.until("it is in use again", func() bool { return r.heard("returned") > 0 })
+}
+
+func TestWhoReadsOnHisOwnThreadIsReplaced(t *testing.T) {
+	// A reader on his own thread gets what is held; where the device hangs another is told to
+	// take his place, once, and he, when the device lets go of him, that he has none. What he
+	// brought is nobody's, and Close waits for him.
+	r := newRig(t, Options{Patience: testPatience})
+	o := small(1, 5000)
+	if err := r.put(o); err != nil {
+		t.Fatal(err)
+	}
+	r.flush()
+	none := func() { t.Error("replaced though the device answers") }
+	v, stays := r.GetHere(t.Context(), o.Block(0), 1000, 4000, none)
+	if v == nil || v.Len() != 4000 || !stays {
+		t.Fatalf("it has %v, %v", v, stays)
+	}
+	v.Release()
+	if v, stays := r.GetHere(t.Context(), small(2, 100).Block(0), 0, 100, none); v != nil || !stays {
+		t.Errorf("of what is not held: %v, %v", v, stays)
+	}
+	hang := make(chan struct{})
+	r.area(0).setHang(hang)
+	replaced, ended := make(chan struct{}, 2), make(chan bool)
+	go func() {
+		v, stays := r.GetHere(context.Background(), o.Block(0), 0, 5000, func() { replaced <- struct{}{} })
+		ended <- v == nil && !stays
+	}()
+	<-replaced
+	r.until("the directory is ejected", func() bool { return r.heard("ejected") > 0 })
+	if v, stays := r.GetHere(t.Context(), o.Block(0), 0, 5000, none); v != nil || !stays {
+		t.Errorf("of a directory that hangs: %v, %v", v, stays)
+	}
+	r.area(0).setHang(nil)
+	close(hang)
+	if !<-ended {
+		t.Error("who was replaced has a place")
+	}
+	r.until("it is in use again", func() bool { return r.heard("returned") > 0 })
+	if len(replaced) > 0 {
+		t.Error("replaced twice")
+	}
+}
+
+func TestWhoReadsOnHisOwnThreadWaitsForNoMemory(t *testing.T) {
+	// Others wait behind him: without memory there is nothing for him, at once, and no disk is
+	// blamed.
+	pool := hearthtest.Pool(t, 16<<20)
+	c := newCall()
+	c.Context, c.stead = t.Context(), func() {}
+	get := func() *hearth.View {
+		v, err := alloc(pool)(c, hearth.BlockSize)
+		if (v == nil) != errors.Is(err, hearth.ErrMiss) {
+			t.Errorf("%v, %v", v, err)
+		}
+		return v
+	}
+	n := 0
+	for v := get(); v != nil; v = get() {
+		defer v.Release()
+		n++
+	}
+	if n != 16 {
+		t.Errorf("%d blocks in 16 MiB", n)
+	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache/direct"
 	"github.com/hearthfs/hearth/cache/disk/layout"
+	"github.com/hearthfs/hearth/cache/disk/pulse"
 	"github.com/hearthfs/hearth/cache/disk/queue"
 	"github.com/hearthfs/hearth/cache/evict"
 )
@@ -53,9 +54,9 @@ type writer struct {
 	candidate     []evict.Candidate
 	entries       []pick
 
-	pulse                  // of the goroutine
-	stopped  chan struct{} // closed when the writer ended
-	closeErr error         // valid then
+	pulse.Pulse               // of the goroutine
+	stopped     chan struct{} // closed when the writer ended
+	closeErr    error         // valid then
 }
 
 // pick is a candidate and where it lies.
@@ -75,10 +76,10 @@ func (d *directory) run() {
 	defer close(d.stopped)
 	tick := time.NewTicker(d.opt.Check)
 	defer tick.Stop()
-	d.work()
+	d.Work()
 	d.check(time.Now())
 	for ending := false; ; {
-		d.work()
+		d.Work()
 		if !ending && d.queue.Closed() {
 			if ending = true; d.home != nil {
 				d.home.ends()
@@ -97,11 +98,11 @@ func (d *directory) run() {
 			d.shut()
 			return
 		}
-		d.rest()
+		d.Rest()
 		select {
 		case <-d.queue.Ready():
 		case <-tick.C:
-			d.work()
+			d.Work()
 			d.check(time.Now())
 		}
 	}
@@ -327,7 +328,7 @@ func (d *directory) commitWhole(a area) {
 }
 
 func (d *directory) commit(a area, items []queue.Item) {
-	d.work()
+	d.Work()
 	d.written.Add(1)
 	err := a.put(items)
 	switch {
@@ -368,7 +369,7 @@ func (d *directory) makeRoom(bytes int64, may victims) {
 	vol := d.volume.Load()
 	target := vol.used() - bytes
 	for n := 0; vol.used() > target && n < maxEvictions; n++ {
-		d.work()
+		d.Work()
 		if version, blocks, ok := d.replaced.Pop(); ok {
 			if d.opt.Pinned == nil || d.shrinking || !d.opt.Pinned(hearth.ID{Version: version}) { // else the name means it again
 				vol.forget(version, blocks)

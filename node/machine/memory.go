@@ -77,6 +77,7 @@ func KeepGarbageSmall(ctx context.Context, budget int64) {
 // own control group, limit that of all above it: threads beyond it would only have all of them
 // stopped for the rest of a period. As Go does, at least two.
 func Processors(limit float64, spare bool) {
+	_ = easeMonitor() // who may not has it come as often as it likes
 	if os.Getenv("GOMAXPROCS") != "" {
 		return
 	}

@@ -36,6 +36,8 @@ type Answers struct {
 	}
 	// Ready is what memory holds of a block, or nil. It waits for nobody.
 	Ready func(b hearth.Block, off, n int) *hearth.View
+	// Here is what the disk holds of a block, as hearth.HereGetter says; nil: it cannot.
+	Here func(ctx context.Context, b hearth.Block, off, n int, stead func()) (v *hearth.View, stays bool)
 }
 
 // Answer says what peers are answered from, before any of them asks.
@@ -57,7 +59,7 @@ func keepsNothing(_ context.Context, first hearth.Block, _ int, each func(hearth
 func (r *Ring) Handler() wire.Handler {
 	calls := map[uint16]wire.Answer{callFigures: r.figures}
 	maps.Copy(calls, r.calls)
-	return wire.Handler{Ready: r.answers.Ready, Fill: r.fill, Peek: r.peek, Run: r.run, Calls: calls}
+	return wire.Handler{Ready: r.answers.Ready, Here: r.answers.Here, Fill: r.fill, Peek: r.peek, Run: r.run, Calls: calls}
 }
 
 // Check holds an Object against this node's link of its name. What peers say of an Object

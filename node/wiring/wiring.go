@@ -3,6 +3,7 @@
 package wiring
 
 import (
+	"context"
 	"math/rand/v2"
 
 	"github.com/hearthfs/hearth"
@@ -51,6 +52,8 @@ type Answers struct {
 	}
 	// Ready is what memory holds of a block, or nil. It waits for nobody.
 	Ready func(b hearth.Block, off, n int) *hearth.View
+	// Here is what the disk holds of a block, as hearth.HereGetter says; nil: it cannot.
+	Here func(ctx context.Context, b hearth.Block, off, n int, stead func()) (v *hearth.View, stays bool)
 }
 
 // alone is the Ring of one node: it owns every block.
@@ -77,13 +80,13 @@ func Wire(w Wiring, mem *cache.RAM, disk hearth.Store, bucket hearth.Source) (*T
 	if ring == nil {
 		ring = alone{}
 	}
-	t := &Tiers{Ring: ring}
+	t, asked := &Tiers{Ring: ring}, cache.Hot(mem.Stats().Budget)
 	t.backing = cache.Through(volumes, bucket, cache.Always)                      // what lasts
 	t.Own = cache.Through(disk, ring.Former(t.backing), cache.Keep(disk))         // this node's own blocks
 	t.theirs = cache.Through(disk, ring.Fill(t.Own, t.backing), cache.Keep(disk)) // others' blocks: a copy here
-	t.owned = cache.Through(mem, t.Own, served(mem, disk))                        // what peers may Fill from
+	t.owned = cache.Through(mem, t.Own, served(mem, disk, asked))                 // what peers may Fill from
 	t.Reads = cache.Through(mem, ring.Route(t.Own, t.theirs), hot(w, mem, disk))  // what readers use
-	return t, ring.Serve(Answers{Owned: t.owned, Local: cache.Local(mem, disk), Ready: mem.Ready})
+	return t, ring.Serve(Answers{Owned: t.owned, Local: cache.Local(mem, disk), Ready: mem.Ready, Here: here(mem, disk, asked)})
 }
 
 // Close ends the attempts under way, each tier before what it reads from.
@@ -97,13 +100,32 @@ func (t *Tiers) Close() {
 // not yet, since others of them mostly do soon, and of the rest what is hot. An epoch of one
 // reader asks for each block of the disk once: to keep them all pushed out what is hot, and
 // cost an owner a twenty-fifth of its CPU time.
-func served(mem *cache.RAM, disk hearth.Store) cache.Admit {
-	keep, hot, below := cache.Keep(mem), cache.Hot(mem.Stats().Budget), cache.Local(disk)
+func served(mem *cache.RAM, disk hearth.Store, hot cache.Admit) cache.Admit {
+	keep, below := cache.Keep(mem), cache.Local(disk)
 	return func(b hearth.Block, n int) bool {
 		if n == 0 || n == b.Len() && !below.Has(b.ID()) {
 			return keep(b, n)
 		}
 		return hot(b, n)
+	}
+}
+
+// here gives peers small objects that the disk holds, on the thread that asks, and keeps in
+// memory what is hot: what served does, without the tiers on the way there.
+func here(mem *cache.RAM, disk hearth.Store, hot cache.Admit) func(context.Context, hearth.Block, int, int, func()) (*hearth.View, bool) {
+	store, can := disk.(hearth.HereGetter)
+	if !can {
+		return nil
+	}
+	return func(ctx context.Context, b hearth.Block, off, n int, stead func()) (*hearth.View, bool) {
+		if n < b.Len() || !b.Object.Cacheable() {
+			return nil, true
+		}
+		v, stays := store.GetHere(ctx, b, off, n, stead)
+		if v != nil && hot(b, n) {
+			_ = mem.Put(b, v) // or the next one is read from disk again
+		}
+		return v, stays
 	}
 }
 

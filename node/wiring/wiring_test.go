@@ -199,6 +199,53 @@ func (d *heldDisk) Get(ctx context.Context, _ hearth.Block, _, n int) (*hearth.V
 	return d.pool.Alloc(ctx, n)
 }
 
+func (d *heldDisk) GetHere(ctx context.Context, b hearth.Block, off, n int, _ func()) (*hearth.View, bool) {
+	v, _ := d.Get(ctx, b, off, n)
+	return v, true
+}
+
+func TestWhatIsReadHereForPeersIsWholeAndKeptOnceItIsHot(t *testing.T) {
+	// The thread that a peer's request came to reads whole objects from the disk, and nothing
+	// else; the second time in a while they stay in memory. A disk without that ability is not
+	// asked so.
+	pool := hearthtest.Pool(t, 64<<20)
+	mem := cache.NewRAM(pool, 32<<20)
+	t.Cleanup(mem.Close)
+	store, ring := &heldDisk{pool: pool}, &listening{}
+	tiers, err := Wire(Wiring{Ring: ring}, mem, store, &anyBucket{pool})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(tiers.Close)
+	o := hearthtest.NewObject("object", 20_000, 1)
+	weak := *o
+	weak.ETag = ""
+	for _, b := range []struct {
+		hearth.Block
+		n int
+	}{{o.Block(0), 19_999}, {weak.Block(0), 20_000}} {
+		if v, stays := ring.answers.Here(t.Context(), b.Block, 0, b.n, nil); v != nil || !stays {
+			t.Errorf("%d bytes of %q were read", b.n, b.Object.ETag)
+		}
+	}
+	for ask, kept := range []bool{false, true} {
+		v, stays := ring.answers.Here(t.Context(), o.Block(0), 0, 20_000, nil)
+		if v == nil || !stays {
+			t.Fatalf("nothing was read: %v", stays)
+		}
+		v.Release()
+		if mem.Has(o.Block(0).ID()) != kept {
+			t.Errorf("kept after ask %d: %v", ask+1, !kept)
+		}
+	}
+	bare := &listening{}
+	if other, err := Wire(Wiring{Ring: bare}, mem, &emptyDisk{}, &anyBucket{pool}); err != nil || bare.answers.Here != nil {
+		t.Errorf("a disk that cannot is asked: %v", err)
+	} else {
+		other.Close()
+	}
+}
+
 func TestWhatTheDiskHasIsKeptForPeersOnceItIsHot(t *testing.T) {
 	// Peers ask whole blocks of an owner. One that is on its disk is kept in memory when it is
 	// asked for again, one that is on no disk yet at once: others of them mostly want it soon.

@@ -75,6 +75,12 @@ func (s *split) Get(ctx context.Context, b hearth.Block, off, n int) (*hearth.Vi
 	return s.way(b).Get(ctx, b, off, n)
 }
 
+// Asks reports whether another node is to be asked for the block first.
+func (s *split) Asks(b hearth.Block) bool {
+	t, ok := s.way(b).(interface{ Asks(hearth.Block) bool })
+	return ok && t.Asks(b)
+}
+
 func (s *split) GetMany(ctx context.Context, first hearth.Block, n int, each each) {
 	l := &line{next: first, left: n, each: each}
 	l.extents(func(n int) { l.from(ctx, s.way(l.next), n) })

@@ -206,3 +206,25 @@ func indexes(n int) (all []int) {
 	}
 	return all
 }
+
+func TestWhoIsAskedFirstIsKnown(t *testing.T) {
+	// Of another's block it is said that a peer is asked for it first, and of one's own, or of
+	// one whose owner cannot be asked, it is not.
+	r := New("node-00")
+	r.Set(Ring{Map: mapOf(t, 3), Peers: map[string]Peer{"node-01": &shuffled{}}})
+	route := r.Route(&numbered{}, r.Fill(&numbered{}, &numbered{})).(interface{ Asks(hearth.Block) bool })
+	asked := 0
+	for i := range 60 {
+		b := object(i).Block(0)
+		want := r.Owners(b)[0] == "node-01"
+		if got := route.Asks(b); got != want {
+			t.Errorf("object %d of %s: asks %v", i, r.Owners(b)[0], got)
+		}
+		if want {
+			asked++
+		}
+	}
+	if asked == 0 || asked == 60 {
+		t.Errorf("%d of 60 are of the node that is asked", asked)
+	}
+}

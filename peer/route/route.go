@@ -245,9 +245,12 @@ const (
 )
 
 func judge(ctx context.Context, err error) judgement {
+	if err == nil {
+		return final // most often; said lies on the heap
+	}
 	var said *wire.Error
 	switch {
-	case err == nil, errors.Is(err, hearth.ErrStale), ctx.Err() != nil:
+	case errors.Is(err, hearth.ErrStale), ctx.Err() != nil:
 		return final
 	case errors.Is(err, hearth.ErrMiss):
 		return useless // it does not know the link

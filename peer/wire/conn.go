@@ -1,7 +1,6 @@
 package wire
 
 import (
-	"bufio"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -109,8 +108,8 @@ func (c *call) gone() {
 
 func newConn(p *Peer, raw net.Conn, asker, answerer hello) *conn {
 	c := &conn{peer: p, raw: raw, out: newOutput(raw, &p.counters, p.o.Pool), calls: map[uint64]*call{}, places: int(answerer.places)}
-	c.in.r = bufio.NewReaderSize(&stream{Conn: raw, counters: &p.counters, heard: p.hear}, bufferSize)
-	c.seed, c.in.seed = seeds(asker, answerer)
+	asked, answered := seeds(asker, answerer)
+	c.in, c.seed = newInput(&stream{Conn: raw, counters: &p.counters, heard: p.hear}, answered), asked
 	return c
 }
 

@@ -1,7 +1,6 @@
 package wire
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -94,7 +93,7 @@ func FuzzFrames(f *testing.F) {
 	f.Add(r.frame(header{id: 1, kind: kindFill}, fillMeta(Want{object("data").Block(0), 0, 5}), 0))
 	f.Add(append(r.frame(header{id: 1, kind: kindData, payload: 5}, dataMeta([]byte("abcde")), 0), "abcde"...))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		in := input{r: bufio.NewReaderSize(bytes.NewReader(data), bufferSize)}
+		in := newInput(&stream{Conn: onlyRead{from: bytes.NewReader(data)}, counters: &counters{}}, 0)
 		at := 0
 		for {
 			h, sum, meta, err := in.next()
@@ -226,3 +225,11 @@ func FuzzPeer(f *testing.F) {
 		}
 	})
 }
+
+// onlyRead is a connection of bytes that are there.
+type onlyRead struct {
+	net.Conn
+	from *bytes.Reader
+}
+
+func (r onlyRead) Read(p []byte) (int, error) { return r.from.Read(p) }

@@ -17,9 +17,14 @@ import (
 
 // input reads a connection's frames.
 type input struct {
-	r    *bufio.Reader
+	r    *bufio.Reader // of from
+	from *stream
 	seed uint64
 	left int // bytes of the last frame's meta that are still in r
+}
+
+func newInput(from *stream, seed uint64) input {
+	return input{r: bufio.NewReaderSize(from, bufferSize), from: from, seed: seed}
 }
 
 // stream counts what is read, and tells that something was.
@@ -27,9 +32,16 @@ type stream struct {
 	net.Conn
 	counters *counters
 	heard    func() // may be nil
+	brief    bool   // a frame's beginning is read, of which not much is wanted
 }
 
+// briefMost bytes have the header and the meta of an answer of one item.
+const briefMost = 512
+
 func (s *stream) Read(p []byte) (int, error) {
+	if s.brief {
+		p = p[:min(len(p), briefMost)]
+	}
 	n, err := s.Conn.Read(p)
 	if n > 0 {
 		s.counters.received.Add(int64(n))
@@ -63,6 +75,7 @@ func (in *input) next() (h header, sum uint64, meta []byte, err error) {
 		return h, 0, nil, err
 	}
 	in.r.Discard(headerSize)
+	in.from.brief = h.payload > smallMost // so is the next one, likely
 	if meta, err = in.r.Peek(h.meta); err != nil {
 		return h, 0, nil, cutOff(err, headerSize)
 	}
@@ -82,16 +95,26 @@ func (in *input) skipMeta() {
 	in.left = 0
 }
 
-// payload reads as many bytes as p has.
+// payload reads as many bytes as p has. Of a large one only what came with the frame's
+// beginning is copied.
 func (in *input) payload(p []byte) error {
 	in.skipMeta()
-	_, err := io.ReadFull(in.r, p)
+	if len(p) <= smallMost {
+		_, err := io.ReadFull(in.r, p)
+		return cutOff(err, 1)
+	}
+	in.from.brief = false
+	defer func() { in.from.brief = true }()
+	n := min(len(p), in.r.Buffered())
+	_, _ = io.ReadFull(in.r, p[:n]) // it is there
+	_, err := io.ReadFull(in.from, p[n:])
 	return cutOff(err, 1)
 }
 
 // discard reads a payload that nobody wants, or that there is no memory for.
 func (in *input) discard(n int) error {
 	in.skipMeta()
+	in.from.brief = false // the next frame's header says again
 	_, err := in.r.Discard(n)
 	return cutOff(err, 1)
 }
@@ -106,6 +129,13 @@ func take(ctx context.Context, pool *hearth.Pool, n int) *hearth.View {
 	defer cancel()
 	v, _ := pool.Alloc(ctx, n) // its error says no more than nil
 	return v
+}
+
+func size(v *hearth.View) int {
+	if v == nil {
+		return 0
+	}
+	return v.Len()
 }
 
 // outgoing is something to be written. parts is called once or never, right before
@@ -185,20 +215,28 @@ func (o *output) add(f outgoing, soon bool) (queued, wake bool) {
 	return true, wake
 }
 
-// write writes what is queued, unless somebody is at it: then the writer will.
+// write writes what is queued, unless somebody is at it: who is looks at the queue once more
+// when he has given his turn back, and nobody need be woken.
 func (o *output) write() error {
-	select {
-	case o.turn <- struct{}{}:
-	default:
-		o.mu.Lock()
-		o.woken = true
-		o.mu.Unlock()
-		o.nudge()
-		return nil
+	for {
+		select {
+		case o.turn <- struct{}{}:
+		default:
+			return nil
+		}
+		_, closed, err := o.writeQueue() // if it is closed, who reads the connection finds out
+		<-o.turn
+		if closed || err != nil || !o.waits() {
+			return err
+		}
 	}
-	defer func() { <-o.turn }()
-	_, _, err := o.writeQueue() // if it is closed, who reads the connection finds out
-	return err
+}
+
+// waits reports whether something is queued.
+func (o *output) waits() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return len(o.queue) > 0
 }
 
 // writeQueue writes what is queued, and says how much that was. The caller has the turn.
@@ -250,7 +288,7 @@ func (o *output) run() error {
 		if closed || err != nil {
 			return err
 		}
-		if n > 0 {
+		if n > 0 || o.waits() {
 			continue
 		}
 		if o.idle != nil {

@@ -1,7 +1,6 @@
 package wire
 
 import (
-	"bufio"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -33,7 +32,7 @@ func newRaw(conn net.Conn, asks bool) (*raw, error) {
 		return nil, err
 	}
 	r := &raw{conn: conn}
-	r.in.r = bufio.NewReaderSize(conn, bufferSize)
+	r.in = newInput(&stream{Conn: conn, counters: &counters{}}, 0)
 	if asks {
 		r.seed, r.in.seed = seeds(mine, theirs)
 	} else {

@@ -216,8 +216,9 @@ func (w *writes) Write(p []byte) (int, error) {
 func (w *writes) SetWriteDeadline(time.Time) error { return nil }
 
 func TestWhatIsHeldIsNotForgotten(t *testing.T) {
-	// The writer is woken for what is put behind something held, and by who wants to write
-	// while somebody is at it.
+	// The writer is woken for what is put behind something held. What is to be written while
+	// somebody is at it is written by who is, be that one who answers or the writer, and nobody
+	// is woken for it.
 	o := newOutput(&writes{}, &counters{}, hearth.NewPool(0))
 	o.hold(plain("held"))
 	if len(o.wake) != 0 {
@@ -227,9 +228,39 @@ func TestWhatIsHeldIsNotForgotten(t *testing.T) {
 	if len(o.wake) != 1 {
 		t.Error("not woken for what was put behind it")
 	}
-	<-o.wake
-	o.turn <- struct{}{}
-	if err := o.write(); err != nil || len(o.wake) != 1 {
-		t.Errorf("not woken to write for who could not: %v", err)
+	for who, write := range map[string]func(*output) error{"who answers": (*output).write, "the writer": (*output).run} {
+		w := &slowWrites{begun: make(chan struct{}, 3), free: make(chan struct{})}
+		o := newOutput(w, &counters{}, hearth.NewPool(0))
+		o.hold(plain("first"))
+		ended := make(chan error, 1)
+		go func() { ended <- write(o) }()
+		<-w.begun
+		o.hold(plain("second"))
+		if err := o.write(); err != nil || len(o.wake) != 0 {
+			t.Errorf("behind %s: %v, woken %d times", who, err, len(o.wake))
+		}
+		close(w.free)
+		<-w.begun // or it waits for ever
+		if who == "the writer" {
+			o.close()
+		}
+		if err := <-ended; err != nil {
+			t.Errorf("%s: %v", who, err)
+		}
+		if got := w.String(); got != "firstsecond" {
+			t.Errorf("%s wrote %q", who, got)
+		}
 	}
+}
+
+// slowWrites are writes that begin, and go on when they may.
+type slowWrites struct {
+	writes
+	begun, free chan struct{}
+}
+
+func (w *slowWrites) Write(p []byte) (int, error) {
+	w.begun <- struct{}{}
+	<-w.free
+	return w.writes.Write(p)
 }

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/internal/workers"
 )
 
 // ServerOptions configure a Server.
@@ -38,7 +39,7 @@ type Server struct {
 	o        ServerOptions
 	counters counters
 	spare    sync.Pool    // of *ready, that were written
-	idle     atomic.Int32 // workers of all sessions
+	idle     workers.Idle // of all sessions
 
 	mu     sync.Mutex // guards guests and their connections
 	guests map[string]*guest

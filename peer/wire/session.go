@@ -1,7 +1,6 @@
 package wire
 
 import (
-	"bufio"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -13,10 +12,11 @@ import (
 	"time"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/internal/workers"
 )
 
-// session is one connection at the side that answers: this goroutine reads, one writes,
-// and each item has one while it is worked on.
+// session is one connection at the side that answers: one goroutine reads, one writes,
+// and each item has one while it is worked on, unless the reader does that himself.
 type session struct {
 	server *Server
 	guest  *guest
@@ -29,8 +29,9 @@ type session struct {
 	asked  seen           // the reader's alone
 	end    context.CancelCauseFunc
 
+	over    chan error     // of the reader, at the end
 	working sync.WaitGroup // items; Add by the reader
-	workers workers        // of items
+	workers *workers.Group // of items
 
 	mu       sync.Mutex // guards the rest, and of requests what they say; taken before output's, never after
 	requests map[uint64]*request
@@ -65,11 +66,11 @@ type task struct {
 }
 
 func newSession(s *Server, g *guest, conn net.Conn, asker, answerer hello) *session {
-	x := &session{server: s, guest: g, requests: map[uint64]*request{}, out: newOutput(conn, &s.counters, s.o.Pool)}
-	x.in.r = bufio.NewReaderSize(&stream{Conn: conn, counters: &s.counters}, bufferSize)
-	x.in.seed, x.seed = seeds(asker, answerer)
+	x := &session{server: s, guest: g, requests: map[uint64]*request{}, over: make(chan error, 1), out: newOutput(conn, &s.counters, s.o.Pool)}
+	asked, answered := seeds(asker, answerer)
+	x.in, x.seed = newInput(&stream{Conn: conn, counters: &s.counters}, asked), answered
 	x.out.idle = x.idle
-	x.workers.handover, x.workers.idle = make(chan func()), &s.idle
+	x.workers = workers.New(&s.idle)
 	return x
 }
 
@@ -83,13 +84,14 @@ func (s *session) run(ctx context.Context, cancel context.CancelCauseFunc) error
 			cancel(err) // closes the connection, which ends the reader
 		}
 	})
-	err := s.read(ctx)
+	go s.reads(ctx)
+	err := <-s.over
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
 	cancel(err)
 	s.working.Wait()
-	s.workers.end()
+	s.workers.End()
 	s.out.close()
 	writer.Wait()
 	s.server.counters.inFlight.Add(int64(-s.open)) // nobody will write them
@@ -157,6 +159,11 @@ func (s *session) take(ctx context.Context, h header, sum uint64, meta []byte) e
 	}
 	for i := range wants {
 		r.tasks[i].want = wants[i]
+	}
+	if items == 1 && h.kind == kindFill {
+		if done, err := s.here(ctx, &r.tasks[0]); done || err != nil {
+			return err
+		}
 	}
 	for i := 0; i < len(wants); {
 		n := 1
@@ -232,7 +239,7 @@ func (s *session) start(t *task, can bool, work func() error) {
 		return
 	}
 	s.working.Add(1)
-	s.workers.do(func() {
+	s.workers.Do(func() {
 		defer s.working.Done()
 		s.reply(t, guard(work))
 	})
@@ -282,13 +289,6 @@ func (t *task) ask(get Get) error {
 
 func (t *task) wrong() error {
 	return fmt.Errorf("the handler gave %d bytes of %d", size(t.view), t.want.N)
-}
-
-func size(v *hearth.View) int {
-	if v == nil {
-		return 0
-	}
-	return v.Len()
 }
 
 // takeCall reads the body before anything else is read.

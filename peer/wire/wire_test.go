@@ -113,6 +113,7 @@ func newRig(t *testing.T, over transport, so ServerOptions, po PeerOptions) *rig
 	if so.Handler.Ready != nil {
 		handler.Ready = r.owner.ready
 	}
+	handler.Here = so.Handler.Here
 	so.Handler, so.Pool = handler, r.owner.pool
 	so.Handler.Run = run
 	r.server = NewServer(so)

@@ -1,8 +1,7 @@
-package wire
+package workers
 
 import (
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 )
@@ -11,30 +10,30 @@ func TestWorkersStayForTheNextItem(t *testing.T) {
 	// More items at once than workers may stay: all are done beside each other, some workers
 	// stay for what comes next, none is left at the end.
 	synctest.Test(t, func(t *testing.T) {
-		var idle atomic.Int32
-		w := workers{handover: make(chan func()), idle: &idle}
+		var idle Idle
+		w := New(&idle)
 		gate := make(chan struct{})
 		var done sync.WaitGroup
 		for range 3 * mostIdle {
 			done.Add(1)
-			w.do(func() { <-gate; done.Done() })
+			w.Do(func() { <-gate; done.Done() })
 		}
 		synctest.Wait() // each waits at the gate: none waits for another
 		close(gate)
 		done.Wait()
 		synctest.Wait()
-		if n := w.idle.Load(); n != mostIdle {
+		if n := idle.n.Load(); n != mostIdle {
 			t.Errorf("%d workers stay, want %d", n, mostIdle)
 		}
 		done.Add(1)
-		w.do(done.Done)
+		w.Do(done.Done)
 		done.Wait()
 		synctest.Wait()
-		if n := w.idle.Load(); n != mostIdle {
+		if n := idle.n.Load(); n != mostIdle {
 			t.Errorf("%d workers after one more item, want %d", n, mostIdle)
 		}
-		w.end()
-		if n := idle.Load(); n != 0 {
+		w.End()
+		if n := idle.n.Load(); n != 0 {
 			t.Errorf("%d workers after the end", n)
 		}
 	})

@@ -1,0 +1,150 @@
+package wire
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/internal/hearthtest"
+)
+
+// here is Here as the key of the object says; asked counts.
+type here func(ctx context.Context, b hearth.Block, off, n int, stead func()) (*hearth.View, bool)
+
+func newHereRig(t *testing.T, over transport, get here) (r *rig, asked *atomic.Int64) {
+	asked = &atomic.Int64{}
+	so := ServerOptions{}
+	so.Handler.Here = func(ctx context.Context, b hearth.Block, off, n int, stead func()) (*hearth.View, bool) {
+		asked.Add(1)
+		return get(ctx, b, off, n, stead)
+	}
+	return newRig(t, over, so, PeerOptions{Connections: 1}), asked
+}
+
+// held is a disk that holds what has the key "data", and is ill at others.
+func (o *owner) held(_ context.Context, b hearth.Block, off, n int, _ func()) (*hearth.View, bool) {
+	return o.ready(b, off, n), true
+}
+
+func TestConformanceFromDisk(t *testing.T) {
+	// Every answer is what it is without Here, also where Here panics or gives too little.
+	for name, over := range map[string]transport{"loopback": loopback, "TLS": encrypted} {
+		t.Run(name, func(t *testing.T) {
+			var r *rig
+			r, _ = newHereRig(t, over, func(ctx context.Context, b hearth.Block, off, n int, stead func()) (*hearth.View, bool) {
+				return r.owner.held(ctx, b, off, n, stead)
+			})
+			r.peer.o.Silence = time.Minute
+			conform(t, r)
+		})
+	}
+}
+
+func TestWhatTheDiskHoldsIsReadByTheReader(t *testing.T) {
+	// A small object comes from the disk by the goroutine that reads the connection; what that
+	// does not hold, what is large, a Peek and what comes with others go the usual way.
+	synctest.Test(t, func(t *testing.T) {
+		var r *rig
+		var asked *atomic.Int64
+		r, asked = newHereRig(t, pipes, func(ctx context.Context, b hearth.Block, off, n int, stead func()) (*hearth.View, bool) {
+			return r.owner.held(ctx, b, off, n, stead)
+		})
+		fill, b := sourceOf(r.peer.Fill), object("data").Block(0)
+		hearthtest.CheckGet(t, fill, b, 0, 100<<10, 1)
+		if asked.Load() != 1 || r.owner.fills.Load() != 0 {
+			t.Errorf("the disk was asked %d times, Fill %d", asked.Load(), r.owner.fills.Load())
+		}
+		hearthtest.CheckGet(t, fill, object("other").Block(0), 7, 1000, 1)
+		if asked.Load() != 2 || r.owner.fills.Load() != 1 {
+			t.Errorf("with what it does not hold %d times, Fill %d", asked.Load(), r.owner.fills.Load())
+		}
+		hearthtest.CheckGet(t, fill, b, 0, readyMost+1, 1)
+		hearthtest.CheckGet(t, sourceOf(r.peer.Peek), b, 0, 100, 1)
+		r.peer.Many(t.Context(), Fill, []Want{{b, 0, 1}, {b, 1, 1}}, func(_ int, v *hearth.View, err error) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			v.Release()
+		})
+		if asked.Load() != 2 {
+			t.Errorf("asked %d times with what is not its to answer", asked.Load())
+		}
+	})
+}
+
+func TestAReaderWhomTheDiskKeepsIsReplaced(t *testing.T) {
+	// The disk does not answer: meanwhile the owner says that it is at work, another reads the
+	// connection in the reader's place, the request is answered the usual way, and others are
+	// as well. The connection ends though its first reader does not, and what he brings at last is nobody's.
+	synctest.Test(t, func(t *testing.T) {
+		replace, hang, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
+		var before atomic.Int64
+		r, _ := newHereRig(t, pipes, func(_ context.Context, _ hearth.Block, _, _ int, stead func()) (*hearth.View, bool) {
+			if before.Add(1) > 1 {
+				return nil, true
+			}
+			<-replace
+			go stead()
+			<-hang
+			close(ended)
+			return nil, false
+		})
+		fill, b := sourceOf(r.peer.Fill), object("data").Block(0)
+		go func() {
+			time.Sleep(4 * Silence)
+			close(replace)
+		}()
+		hearthtest.CheckGet(t, fill, b, 0, 1000, 1)
+		for i := range 10 {
+			hearthtest.CheckGet(t, fill, b, i, 1000, 1)
+		}
+		if n := r.owner.fills.Load(); n != 11 {
+			t.Errorf("%d of 11 answered the usual way", n)
+		}
+		r.peer.Close()
+		if err := <-r.ended; err != nil {
+			t.Errorf("the connection ended with %v", err)
+		}
+		close(hang)
+		<-ended
+	})
+}
+
+func TestWhatMemoryHoldsDoesNotWaitForTheDisk(t *testing.T) {
+	// Of two requests that came together one is answered from memory: that goes out before the
+	// disk is read for the other.
+	synctest.Test(t, func(t *testing.T) {
+		first := make(chan struct{})
+		r, _ := newHereRig(t, pipes, func(_ context.Context, _ hearth.Block, _, n int, _ func()) (*hearth.View, bool) {
+			<-first
+			return hearth.NewView(make([]byte, n)), true
+		})
+		r.server.o.Handler.Ready = r.owner.ready
+		ended := make(chan error, 1)
+		conn, x := r.another("other", ended)
+		frame := func(id uint64, key string) []byte {
+			return x.frame(header{id: id, kind: kindFill}, fillMeta(Want{object(key).Block(0), 0, 100}), 0)
+		}
+		conn.Write(append(frame(1, "data"), frame(2, "on disk")...))
+		for id := range uint64(2) {
+			h, _, _, err := x.in.next()
+			for err == nil && h.kind == kindFilling {
+				h, _, _, err = x.in.next()
+			}
+			if err != nil || h.kind != kindData || h.id != id+1 {
+				t.Fatalf("%+v, %v, want the answer to %d", h, err, id+1)
+			}
+			x.in.discard(h.payload)
+			if id == 0 {
+				close(first)
+			}
+		}
+		conn.Close()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
