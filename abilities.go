@@ -33,8 +33,8 @@ type Loader interface {
 type HereGetter interface {
 	// GetHere is Get of what the Store holds; nil: it does not, or Get says what is wrong. Where
 	// the device does not answer, stead is called, once, on a goroutine of its own, to take the
-	// caller's place; the caller is then told by false, if ever, that he has none any more.
-	GetHere(ctx context.Context, b Block, off, n int, stead func()) (v *View, stays bool)
+	// caller's place: it may run while the call lasts, and after it, if the device answers just then.
+	GetHere(ctx context.Context, b Block, off, n int, stead func()) *View
 }
 
 // LocalFiler is a Store that can hand out a whole object as one local file, for

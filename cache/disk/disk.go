@@ -244,14 +244,15 @@ func (s *Store) Get(ctx context.Context, b hearth.Block, off, n int) (*hearth.Vi
 }
 
 // GetHere is hearth.HereGetter's: of what lies where it belongs.
-func (s *Store) GetHere(ctx context.Context, b hearth.Block, off, n int, stead func()) (v *hearth.View, stays bool) {
+func (s *Store) GetHere(ctx context.Context, b hearth.Block, off, n int, stead func()) *hearth.View {
 	id := b.ID()
-	if d := s.dirs[s.place(&id.Version)]; d.has(id) {
-		d.policy.Use(id, b.Len(), seconds())
-		v, err := d.get(ctx, b, off, n, stead)
-		return v, err != errLeft
+	d := s.dirs[s.place(&id.Version)]
+	if !d.has(id) {
+		return nil
 	}
-	return nil, true
+	d.policy.Use(id, b.Len(), seconds())
+	v, _ := d.get(ctx, b, off, n, stead) // Get says what is wrong
+	return v
 }
 
 // Put queues a block that goes into free space, or declines. It touches memory

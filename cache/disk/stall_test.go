@@ -294,8 +294,8 @@ func TestACheckThatIsLeftKeepsItsFilesOpen(t *testing.T) {
 
 func TestWhoReadsOnHisOwnThreadIsReplaced(t *testing.T) {
 	// A reader on his own thread gets what is held; where the device hangs another is told to
-	// take his place, once, and he, when the device lets go of him, that he has none. What he
-	// brought is nobody's, and Close waits for him.
+	// take his place, once, and what he brings when the device lets go of him is nobody's. Close
+	// waits for him.
 	r := newRig(t, Options{Patience: testPatience})
 	o := small(1, 5000)
 	if err := r.put(o); err != nil {
@@ -303,30 +303,29 @@ func TestWhoReadsOnHisOwnThreadIsReplaced(t *testing.T) {
 	}
 	r.flush()
 	none := func() { t.Error("replaced though the device answers") }
-	v, stays := r.GetHere(t.Context(), o.Block(0), 1000, 4000, none)
-	if v == nil || v.Len() != 4000 || !stays {
-		t.Fatalf("it has %v, %v", v, stays)
+	v := r.GetHere(t.Context(), o.Block(0), 1000, 4000, none)
+	if v == nil || v.Len() != 4000 {
+		t.Fatalf("it has %v", v)
 	}
 	v.Release()
-	if v, stays := r.GetHere(t.Context(), small(2, 100).Block(0), 0, 100, none); v != nil || !stays {
-		t.Errorf("of what is not held: %v, %v", v, stays)
+	if v := r.GetHere(t.Context(), small(2, 100).Block(0), 0, 100, none); v != nil {
+		t.Errorf("of what is not held: %v", v)
 	}
 	hang := make(chan struct{})
 	r.area(0).setHang(hang)
-	replaced, ended := make(chan struct{}, 2), make(chan bool)
+	replaced, ended := make(chan struct{}, 2), make(chan *hearth.View)
 	go func() {
-		v, stays := r.GetHere(context.Background(), o.Block(0), 0, 5000, func() { replaced <- struct{}{} })
-		ended <- v == nil && !stays
+		ended <- r.GetHere(context.Background(), o.Block(0), 0, 5000, func() { replaced <- struct{}{} })
 	}()
 	<-replaced
 	r.until("the directory is ejected", func() bool { return r.heard("ejected") > 0 })
-	if v, stays := r.GetHere(t.Context(), o.Block(0), 0, 5000, none); v != nil || !stays {
-		t.Errorf("of a directory that hangs: %v, %v", v, stays)
+	if v := r.GetHere(t.Context(), o.Block(0), 0, 5000, none); v != nil {
+		t.Errorf("of a directory that hangs: %v", v)
 	}
 	r.area(0).setHang(nil)
 	close(hang)
-	if !<-ended {
-		t.Error("who was replaced has a place")
+	if v := <-ended; v != nil {
+		t.Errorf("who was replaced has %v", v)
 	}
 	r.until("it is in use again", func() bool { return r.heard("returned") > 0 })
 	if len(replaced) > 0 {

@@ -37,7 +37,7 @@ type Answers struct {
 	// Ready is what memory holds of a block, or nil. It waits for nobody.
 	Ready func(b hearth.Block, off, n int) *hearth.View
 	// Here is what the disk holds of a block, as hearth.HereGetter says; nil: it cannot.
-	Here func(ctx context.Context, b hearth.Block, off, n int, stead func()) (v *hearth.View, stays bool)
+	Here func(ctx context.Context, b hearth.Block, off, n int, stead func()) *hearth.View
 }
 
 // Answer says what peers are answered from, before any of them asks.

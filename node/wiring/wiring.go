@@ -53,7 +53,7 @@ type Answers struct {
 	// Ready is what memory holds of a block, or nil. It waits for nobody.
 	Ready func(b hearth.Block, off, n int) *hearth.View
 	// Here is what the disk holds of a block, as hearth.HereGetter says; nil: it cannot.
-	Here func(ctx context.Context, b hearth.Block, off, n int, stead func()) (v *hearth.View, stays bool)
+	Here func(ctx context.Context, b hearth.Block, off, n int, stead func()) *hearth.View
 }
 
 // alone is the Ring of one node: it owns every block.
@@ -112,20 +112,20 @@ func served(mem *cache.RAM, disk hearth.Store, hot cache.Admit) cache.Admit {
 
 // here gives peers small objects that the disk holds, on the thread that asks, and keeps in
 // memory what is hot: what served does, without the tiers on the way there.
-func here(mem *cache.RAM, disk hearth.Store, hot cache.Admit) func(context.Context, hearth.Block, int, int, func()) (*hearth.View, bool) {
+func here(mem *cache.RAM, disk hearth.Store, hot cache.Admit) func(context.Context, hearth.Block, int, int, func()) *hearth.View {
 	store, can := disk.(hearth.HereGetter)
 	if !can {
 		return nil
 	}
-	return func(ctx context.Context, b hearth.Block, off, n int, stead func()) (*hearth.View, bool) {
+	return func(ctx context.Context, b hearth.Block, off, n int, stead func()) *hearth.View {
 		if n < b.Len() || !b.Object.Cacheable() {
-			return nil, true
+			return nil
 		}
-		v, stays := store.GetHere(ctx, b, off, n, stead)
+		v := store.GetHere(ctx, b, off, n, stead)
 		if v != nil && hot(b, n) {
 			_ = mem.Put(b, v) // or the next one is read from disk again
 		}
-		return v, stays
+		return v
 	}
 }
 

@@ -199,9 +199,9 @@ func (d *heldDisk) Get(ctx context.Context, _ hearth.Block, _, n int) (*hearth.V
 	return d.pool.Alloc(ctx, n)
 }
 
-func (d *heldDisk) GetHere(ctx context.Context, b hearth.Block, off, n int, _ func()) (*hearth.View, bool) {
+func (d *heldDisk) GetHere(ctx context.Context, b hearth.Block, off, n int, _ func()) *hearth.View {
 	v, _ := d.Get(ctx, b, off, n)
-	return v, true
+	return v
 }
 
 func TestWhatIsReadHereForPeersIsWholeAndKeptOnceItIsHot(t *testing.T) {
@@ -224,14 +224,14 @@ func TestWhatIsReadHereForPeersIsWholeAndKeptOnceItIsHot(t *testing.T) {
 		hearth.Block
 		n int
 	}{{o.Block(0), 19_999}, {weak.Block(0), 20_000}} {
-		if v, stays := ring.answers.Here(t.Context(), b.Block, 0, b.n, nil); v != nil || !stays {
+		if v := ring.answers.Here(t.Context(), b.Block, 0, b.n, nil); v != nil {
 			t.Errorf("%d bytes of %q were read", b.n, b.Object.ETag)
 		}
 	}
 	for ask, kept := range []bool{false, true} {
-		v, stays := ring.answers.Here(t.Context(), o.Block(0), 0, 20_000, nil)
-		if v == nil || !stays {
-			t.Fatalf("nothing was read: %v", stays)
+		v := ring.answers.Here(t.Context(), o.Block(0), 0, 20_000, nil)
+		if v == nil {
+			t.Fatal("nothing was read")
 		}
 		v.Release()
 		if mem.Has(o.Block(0).ID()) != kept {

@@ -34,18 +34,23 @@ func (s *session) here(ctx context.Context, t *task) (done bool, err error) {
 		return false, nil
 	}
 	t.held = n
-	var replaced atomic.Bool
+	var goesOn atomic.Bool // set by the first of two: this goroutine, or the one in its stead
 	var v *hearth.View
 	failed := guard(func() error {
-		v, _ = get(t.of.ctx, t.want.Block, t.want.Off, t.want.N, func() {
-			replaced.Store(true)
-			s.replace(ctx, t)
+		v = get(t.of.ctx, t.want.Block, t.want.Off, t.want.N, func() {
+			if goesOn.CompareAndSwap(false, true) {
+				s.replace(ctx, t)
+			}
 		})
 		return nil
 	})
-	switch {
-	case replaced.Load():
+	if !goesOn.CompareAndSwap(false, true) {
+		if v != nil {
+			v.Release()
+		}
 		return false, errReplaced
+	}
+	switch {
 	case failed != nil || size(v) != t.want.N: // the usual way says what is wrong
 		if v != nil {
 			v.Release()

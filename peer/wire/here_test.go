@@ -12,12 +12,12 @@ import (
 )
 
 // here is Here as the key of the object says; asked counts.
-type here func(ctx context.Context, b hearth.Block, off, n int, stead func()) (*hearth.View, bool)
+type here func(ctx context.Context, b hearth.Block, off, n int, stead func()) *hearth.View
 
 func newHereRig(t *testing.T, over transport, get here) (r *rig, asked *atomic.Int64) {
 	asked = &atomic.Int64{}
 	so := ServerOptions{}
-	so.Handler.Here = func(ctx context.Context, b hearth.Block, off, n int, stead func()) (*hearth.View, bool) {
+	so.Handler.Here = func(ctx context.Context, b hearth.Block, off, n int, stead func()) *hearth.View {
 		asked.Add(1)
 		return get(ctx, b, off, n, stead)
 	}
@@ -25,8 +25,8 @@ func newHereRig(t *testing.T, over transport, get here) (r *rig, asked *atomic.I
 }
 
 // held is a disk that holds what has the key "data", and is ill at others.
-func (o *owner) held(_ context.Context, b hearth.Block, off, n int, _ func()) (*hearth.View, bool) {
-	return o.ready(b, off, n), true
+func (o *owner) held(_ context.Context, b hearth.Block, off, n int, _ func()) *hearth.View {
+	return o.ready(b, off, n)
 }
 
 func TestConformanceFromDisk(t *testing.T) {
@@ -34,7 +34,7 @@ func TestConformanceFromDisk(t *testing.T) {
 	for name, over := range map[string]transport{"loopback": loopback, "TLS": encrypted} {
 		t.Run(name, func(t *testing.T) {
 			var r *rig
-			r, _ = newHereRig(t, over, func(ctx context.Context, b hearth.Block, off, n int, stead func()) (*hearth.View, bool) {
+			r, _ = newHereRig(t, over, func(ctx context.Context, b hearth.Block, off, n int, stead func()) *hearth.View {
 				return r.owner.held(ctx, b, off, n, stead)
 			})
 			r.peer.o.Silence = time.Minute
@@ -49,7 +49,7 @@ func TestWhatTheDiskHoldsIsReadByTheReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var r *rig
 		var asked *atomic.Int64
-		r, asked = newHereRig(t, pipes, func(ctx context.Context, b hearth.Block, off, n int, stead func()) (*hearth.View, bool) {
+		r, asked = newHereRig(t, pipes, func(ctx context.Context, b hearth.Block, off, n int, stead func()) *hearth.View {
 			return r.owner.held(ctx, b, off, n, stead)
 		})
 		fill, b := sourceOf(r.peer.Fill), object("data").Block(0)
@@ -82,15 +82,15 @@ func TestAReaderWhomTheDiskKeepsIsReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		replace, hang, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
 		var before atomic.Int64
-		r, _ := newHereRig(t, pipes, func(_ context.Context, _ hearth.Block, _, _ int, stead func()) (*hearth.View, bool) {
+		r, _ := newHereRig(t, pipes, func(_ context.Context, _ hearth.Block, _, _ int, stead func()) *hearth.View {
 			if before.Add(1) > 1 {
-				return nil, true
+				return nil
 			}
 			<-replace
 			go stead()
 			<-hang
 			close(ended)
-			return nil, false
+			return nil
 		})
 		fill, b := sourceOf(r.peer.Fill), object("data").Block(0)
 		go func() {
@@ -113,14 +113,55 @@ func TestAReaderWhomTheDiskKeepsIsReplaced(t *testing.T) {
 	})
 }
 
+func TestOneOfTwoReadersGoesOn(t *testing.T) {
+	// The disk lets go of the reader before the one in his stead has begun, or gives all that
+	// was asked for, or panics: the request is answered once, and one goroutine reads on.
+	for name, last := range map[string]func(n int) *hearth.View{
+		"nothing": func(int) *hearth.View { return nil },
+		"all":     func(n int) *hearth.View { return hearth.NewView(make([]byte, n)) },
+		"panic":   func(int) *hearth.View { panic("the disk") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var before atomic.Int64
+				later := make(chan func(), 1)
+				r, _ := newHereRig(t, pipes, func(_ context.Context, _ hearth.Block, _, n int, stead func()) *hearth.View {
+					if before.Add(1) > 1 {
+						return nil
+					}
+					later <- stead
+					return last(n)
+				})
+				ended := make(chan error, 1)
+				conn, x := r.another("other", ended)
+				for id := range uint64(3) {
+					conn.Write(x.frame(header{id: id + 1, kind: kindFill}, fillMeta(Want{object("data").Block(0), 0, 100}), 0))
+					h, _, _, err := x.in.next()
+					if err != nil || h.kind != kindData || h.id != id+1 {
+						t.Fatalf("%+v, %v, want the answer to %d", h, err, id+1)
+					}
+					x.in.discard(h.payload)
+					if id == 0 {
+						(<-later)()
+					}
+				}
+				conn.Close()
+				if err := <-ended; err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
 func TestWhatMemoryHoldsDoesNotWaitForTheDisk(t *testing.T) {
 	// Of two requests that came together one is answered from memory: that goes out before the
 	// disk is read for the other.
 	synctest.Test(t, func(t *testing.T) {
 		first := make(chan struct{})
-		r, _ := newHereRig(t, pipes, func(_ context.Context, _ hearth.Block, _, n int, _ func()) (*hearth.View, bool) {
+		r, _ := newHereRig(t, pipes, func(_ context.Context, _ hearth.Block, _, n int, _ func()) *hearth.View {
 			<-first
-			return hearth.NewView(make([]byte, n)), true
+			return hearth.NewView(make([]byte, n))
 		})
 		r.server.o.Handler.Ready = r.owner.ready
 		ended := make(chan error, 1)

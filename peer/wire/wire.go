@@ -122,8 +122,8 @@ type Handler struct {
 	// Here is what this node's disk holds of a block, of a Fill: read on the goroutine that reads
 	// the connection, while nothing else is asked over it. Without a View Fill is asked, as without
 	// Here. If it takes too long stead is called, once, on another goroutine, which goes on
-	// in its place; Here then says false whenever it ends.
-	Here func(ctx context.Context, b hearth.Block, off, n int, stead func()) (v *hearth.View, stays bool)
+	// in its place.
+	Here func(ctx context.Context, b hearth.Block, off, n int, stead func()) *hearth.View
 	// Run is Fill of what one request asks of blocks that follow each other, so that an
 	// owner can fetch them as one; nil: Fill is asked for each.
 	Run Run
