@@ -174,8 +174,26 @@ func ringThird(e *env) {
 	// These readers leave nothing in the page cache.
 	r.well(r.readers(list, false, r.nodes...))
 	r.held(list)
-	r.nothing("the second epoch", list, r.nodes)
+	r.hits(list, 1+r.nothing("the second epoch", list, r.nodes))
 	r.quit(r.nodes...)
+}
+
+// hits compares the hit ratios that nodes give, of which each has read the set so often, with what
+// the origin counts by their addresses. A part of what a node fetched was for others' readers.
+func (r *ring) hits(list []hearthtest.File, epochs int) {
+	r.Helper()
+	s := r.nodes[0].sees()
+	if s == nil {
+		r.Fatal("a node does not say how it sees the ring")
+	}
+	for _, x := range s.Members {
+		got, _ := r.fetched(r.named(x.Name))
+		want := 1 - float64(got)/float64(int64(epochs)*sum(list))
+		r.Logf("%s has a hit ratio of %.3f, by the origin %.3f", x.Name, x.HitRatio, want)
+		if x.HitRatio < want-0.01 || x.HitRatio >= 1 {
+			r.Errorf("%s says that its hit ratio is %.3f, by the origin's count it is %.3f or more, and not all", x.Name, x.HitRatio, want)
+		}
+	}
 }
 
 // donated is a set of which a third is more than the 64 MiB in which nodes count what they

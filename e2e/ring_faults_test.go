@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"regexp"
 	"slices"
 	"time"
 
@@ -8,6 +9,7 @@ import (
 
 	"github.com/hearthfs/hearth/e2e/nets"
 	"github.com/hearthfs/hearth/internal/hearthtest"
+	"github.com/hearthfs/hearth/node/api"
 )
 
 // slowOrigin is the first byte of an origin that is asked while owners come to harm, and
@@ -94,12 +96,33 @@ func ringStopped(e *env) {
 	r.p.SetFirstByte(0)
 	r.bounded(r.well(readers), slowRead)
 	r.agree(rest...)
+	r.doubted(v.owner, rest)
 	r.bounded(r.reads(list, rest, func() {
 		r.must(v.owner.Process.Signal(unix.SIGCONT), "let the owner go on")
 		r.agree(nodes...)
 	}), slowRead)
+	r.eventually("that nobody thinks another dead", func() bool {
+		s := nodes[0].sees()
+		return s != nil && !slices.ContainsFunc(s.Members, func(m api.MemberStatus) bool { return m.Silent != "" || len(m.Suspects) > 0 })
+	})
 	r.all("after the stop", list, 2, nodes...)
 	r.quit(nodes...)
+}
+
+// doubted waits until each of the nodes says that it thinks one other not alive, and has
+// `hearth ring ls` show that of one of them.
+func (r *ring) doubted(of *member, by []*member) {
+	r.Helper()
+	r.eventually("who thinks "+of.name+" not alive", func() bool {
+		s := by[0].sees()
+		return s != nil && !slices.ContainsFunc(s.Members, func(m api.MemberStatus) bool {
+			return m.Name != of.name && !slices.Equal(m.Suspects, []string{of.name})
+		})
+	})
+	row := regexp.MustCompile(`(?m)^ *` + of.name + ` .* ` + by[0].name + `, ` + by[1].name)
+	if out, code := by[0].ask("ring", "ls"); code != 0 || !row.MatchString(out) {
+		r.Errorf("hearth ring ls, exit %d, does not say that %s and %s think %s not alive:\n%s", code, by[0].name, by[1].name, of.name, out)
+	}
 }
 
 // slowLink is the rate of an owner's link, in Mbit/s, at which a block is on its way for half

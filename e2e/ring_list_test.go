@@ -31,13 +31,15 @@ func rings() []scenario {
 		{name: "ring-restart", size: by("5 nodes, 400 files", "5 nodes, 20,000 files"), run: ringRestart},
 		{name: "ring-back", size: by("5 nodes, 1,000 files", "5 nodes, 20,000 files"), run: ringBack},
 		{name: "ring-clocks", size: is("5 nodes, 201 files, 4 jumps"), run: ringClocks},
+		{name: "ring-one-file", size: is("5 nodes, 30 files"), run: ringOneFile},
 		{name: "ring-end", size: is("5 nodes, 40 files"), run: ringEnd},
-		{name: "ring-strangers", size: is("3 nodes, 5 strangers"), run: ringStrangers},
+		{name: "ring-strangers", size: is("3 nodes, 5 strangers"), run: ringStrangers(false)},
+		{name: "ring-strangers-plain", from: full, size: is("3 nodes, 5 strangers"), run: ringStrangers(true)},
 		{name: "ring-capture", size: is("3 nodes, 30 files"), run: ringCapture},
 		{name: "ring-owners", size: by("5 nodes, 2,000 files", "5 nodes, 20,000 files"), run: ringOwners},
 	}
 	for i := range list {
-		list[i].issue, list[i].from, list[i].origin = "ring", all, behind
+		list[i].issue, list[i].from, list[i].origin = "ring", max(list[i].from, all), behind
 		// A network needs root, and a limit holds for a machine that does other work besides.
 		list[i].root, list[i].limit = true, 4*time.Minute
 	}

@@ -28,22 +28,28 @@ type stranger struct {
 	code          int    // its exit code
 }
 
-// ringStrangers has nodes try to join that must not: each is refused, and both sides say why.
-// The ring goes on.
-func ringStrangers(e *env) {
-	r := e.ring(0)
-	if r == nil {
-		return
+// ringStrangers has nodes try to join that must not, a ring that encrypts or one that does
+// not: each is refused, and both sides say why. The ring goes on.
+func ringStrangers(off bool) func(*env) {
+	return func(e *env) {
+		if r := e.ring(0); r != nil {
+			r.off = off
+			r.strangers()
+		}
 	}
+}
+
+func (r *ring) strangers() {
+	r.Helper()
 	list := r.load(r.o, r.few(1, 30))
 	r.set.mount = append(r.set.mount, "--log-level", "info")
 	nodes := r.up(3, 0)
-	other := e.path("other-key")
-	e.must(os.WriteFile(other, []byte(strings.Repeat("these are words of another phrase indeed\n", 2)), 0o600), "write another key")
+	other := r.path("other-key")
+	r.must(os.WriteFile(other, []byte(strings.Repeat("these are words of another phrase indeed\n", 2)), 0o600), "write another key")
 	for _, s := range []stranger{
-		{"another key", fmt.Sprintf("cluster: {name: e2e, key_file: %q}\n", other), "has another cluster key or another cluster.name than this one", "refused a node at %v: it has another cluster key or another cluster.name than this one", refused},
-		{"another cluster", fmt.Sprintf("cluster: {name: elsewhere, key_file: %q}\n", r.key), "another cluster.name than this one", "refused a node at %v: it has another cluster key or another cluster.name", refused},
-		{"no key", "cluster: {name: e2e}\n", "without a cluster key", "", 2},
+		{"another key", r.cluster("e2e", other, r.off), "has another cluster key or another cluster.name than this one", "refused a node at %v: it has another cluster key or another cluster.name than this one", refused},
+		{"another cluster", r.cluster("elsewhere", r.key, r.off), "another cluster.name than this one", "refused a node at %v: it has another cluster key or another cluster.name", refused},
+		{"no key", r.cluster("e2e", "", r.off), "without a cluster key", "", 2},
 	} {
 		r.refused(s)
 	}
@@ -98,11 +104,11 @@ func (r *ring) copied(of *member) {
 	})
 }
 
-// unlike has a node join that does not encrypt while the others do: the same key lets it
+// unlike has a node join that does not encrypt while the others do, or the other way round: the same key lets it
 // into the ring, no read of it is answered, and both sides say what to set.
 func (r *ring) unlike(list []hearthtest.File) {
 	r.Helper()
-	m := r.stranger(fmt.Sprintf("cluster: {name: e2e, key_file: %q, encryption: off}\n", r.key))
+	m := r.stranger(r.cluster("e2e", r.key, !r.off))
 	r.start(m)
 	r.agree(append(slices.Clone(r.nodes), m)...)
 	r.all("unlike the others", list, 2, m)

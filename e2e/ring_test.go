@@ -46,6 +46,7 @@ type ring struct {
 	o      *server
 	p      *proxied
 	key    string // its file
+	off    bool   // the nodes do not encrypt
 	set    settings
 	nodes  []*member
 	gone   int64 // blocks that disks declined of nodes that run no more
@@ -161,7 +162,19 @@ func (m *member) lines() string {
 	if m.own != "" {
 		return lines + m.own
 	}
-	return lines + fmt.Sprintf("cluster: {name: e2e, key_file: %q}\n", m.ring.key)
+	return lines + m.ring.cluster("e2e", m.ring.key, m.ring.off)
+}
+
+// cluster are a node's lines on it. Without a key's file it has none.
+func (r *ring) cluster(name, key string, off bool) string {
+	lines := "cluster: {name: " + name
+	if key != "" {
+		lines += fmt.Sprintf(", key_file: %q", key)
+	}
+	if off {
+		lines += ", encryption: off"
+	}
+	return lines + "}\n"
 }
 
 // sees is how a node sees the ring; nil: it does not say.

@@ -247,11 +247,10 @@ func (s *Store) Get(ctx context.Context, b hearth.Block, off, n int) (*hearth.Vi
 func (s *Store) GetHere(ctx context.Context, b hearth.Block, off, n int, stead func()) *hearth.View {
 	id := b.ID()
 	d := s.dirs[s.place(&id.Version)]
-	if !d.has(id) {
-		return nil
+	v, _ := d.get(ctx, b, off, n, stead) // Get says what is wrong, and counts what is not held
+	if v != nil {
+		d.policy.Use(id, b.Len(), seconds())
 	}
-	d.policy.Use(id, b.Len(), seconds())
-	v, _ := d.get(ctx, b, off, n, stead) // Get says what is wrong
 	return v
 }
 

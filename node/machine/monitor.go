@@ -12,7 +12,9 @@ import (
 // the kernel's usual 50 us on top make 14,000 looks a second: a tenth of what a ring's nodes
 // spend on an epoch of small files, where one request after the other finds its node idle (bench,
 // W6 epoch). With 250 us it is a quarter of that. With a millisecond it was no less, and a
-// processor was missed for longer: the slowest hundredth of reads took half as long again.
+// processor was missed for longer: the slowest hundredth of reads took half as long again. A
+// thread that the monitor begins, in place of one that is stuck, has it as well: its timers, if
+// it waits for one, come as late.
 const monitorSlack = 250 * time.Microsecond
 
 // easeMonitor has the kernel wake the runtime's monitor (sysmon) up to 250 us late, which

@@ -59,7 +59,19 @@ func keepsNothing(_ context.Context, first hearth.Block, _ int, each func(hearth
 func (r *Ring) Handler() wire.Handler {
 	calls := map[uint16]wire.Answer{callFigures: r.figures}
 	maps.Copy(calls, r.calls)
-	return wire.Handler{Ready: r.answers.Ready, Here: r.answers.Here, Fill: r.fill, Peek: r.peek, Run: r.run, Calls: calls}
+	h := wire.Handler{Ready: r.answers.Ready, Fill: r.fill, Peek: r.peek, Run: r.run, Calls: calls}
+	if r.answers.Here != nil {
+		h.Here = r.here
+	}
+	return h
+}
+
+// here is Fill from the disk alone.
+func (r *Ring) here(ctx context.Context, b hearth.Block, off, n int, stead func()) *hearth.View {
+	if r.Check(b.Object) != nil {
+		return nil // Fill says why
+	}
+	return r.answers.Here(ctx, b, off, n, stead)
 }
 
 // Check holds an Object against this node's link of its name. What peers say of an Object

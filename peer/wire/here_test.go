@@ -78,37 +78,46 @@ func TestWhatTheDiskHoldsIsReadByTheReader(t *testing.T) {
 func TestAReaderWhomTheDiskKeepsIsReplaced(t *testing.T) {
 	// The disk does not answer: meanwhile the owner says that it is at work, another reads the
 	// connection in the reader's place, the request is answered the usual way, and others are
-	// as well. The connection ends though its first reader does not, and what he brings at last is nobody's.
+	// as well, also once the first reader is back. If he is not the connection ends all the same.
 	synctest.Test(t, func(t *testing.T) {
-		replace, hang, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
-		var before atomic.Int64
+		replace, ended := make(chan struct{}, 2), make(chan struct{}, 2)
+		hang := [2]chan struct{}{make(chan struct{}), make(chan struct{})}
+		var before, hangs atomic.Int64
 		r, _ := newHereRig(t, pipes, func(_ context.Context, _ hearth.Block, _, _ int, stead func()) *hearth.View {
-			if before.Add(1) > 1 {
+			if before.Add(1)%11 != 1 {
 				return nil
 			}
+			i := hangs.Add(1) - 1
 			<-replace
 			go stead()
-			<-hang
-			close(ended)
+			<-hang[i]
+			ended <- struct{}{}
 			return nil
 		})
 		fill, b := sourceOf(r.peer.Fill), object("data").Block(0)
-		go func() {
-			time.Sleep(4 * Silence)
-			close(replace)
-		}()
-		hearthtest.CheckGet(t, fill, b, 0, 1000, 1)
-		for i := range 10 {
-			hearthtest.CheckGet(t, fill, b, i, 1000, 1)
+		for round := range 2 {
+			go func() {
+				time.Sleep(4 * Silence)
+				replace <- struct{}{}
+			}()
+			hearthtest.CheckGet(t, fill, b, 0, 1000, 1)
+			if round == 0 {
+				close(hang[0])
+				<-ended
+				synctest.Wait()
+			}
+			for i := range 10 {
+				hearthtest.CheckGet(t, fill, b, i, 1000, 1)
+			}
 		}
-		if n := r.owner.fills.Load(); n != 11 {
-			t.Errorf("%d of 11 answered the usual way", n)
+		if n, s := r.owner.fills.Load(), r.peer.Stats(); n != 22 || s.Broken > 0 || s.Errors > 0 {
+			t.Errorf("%d of 22 answered the usual way, %+v", n, s)
 		}
 		r.peer.Close()
 		if err := <-r.ended; err != nil {
 			t.Errorf("the connection ended with %v", err)
 		}
-		close(hang)
+		close(hang[1])
 		<-ended
 	})
 }
@@ -159,7 +168,7 @@ func TestWhatMemoryHoldsDoesNotWaitForTheDisk(t *testing.T) {
 	// disk is read for the other.
 	synctest.Test(t, func(t *testing.T) {
 		first := make(chan struct{})
-		r, _ := newHereRig(t, pipes, func(_ context.Context, _ hearth.Block, _, n int, _ func()) *hearth.View {
+		r, asked := newHereRig(t, pipes, func(_ context.Context, _ hearth.Block, _, n int, _ func()) *hearth.View {
 			<-first
 			return hearth.NewView(make([]byte, n))
 		})
@@ -182,6 +191,9 @@ func TestWhatMemoryHoldsDoesNotWaitForTheDisk(t *testing.T) {
 			if id == 0 {
 				close(first)
 			}
+		}
+		if asked.Load() != 1 {
+			t.Errorf("the disk was asked %d times", asked.Load())
 		}
 		conn.Close()
 		if err := <-ended; err != nil {

@@ -77,7 +77,8 @@ func queuedBytes(said int64, pool *hearth.Pool) int64 {
 func (s *Server) Stats() Stats { return s.counters.stats() }
 
 // Serve answers what comes over a connection until it ends or the context does; then
-// it closes the connection, and returns when every handler has. peer names who asks, in
+// it closes the connection, and returns when every handler has, but one whose place another
+// goroutine took (Handler.Here). peer names who asks, in
 // errors, and is what bounds are kept by: two connections of one name share them. The
 // error is nil if the peer went in good order, the context's cause if that ended, and
 // otherwise says what was wrong: ErrProtocol, ErrChecksum, ErrIncompatible, ErrRefused, or

@@ -74,8 +74,8 @@ func newSession(s *Server, g *guest, conn net.Conn, asker, answerer hello) *sess
 	return x
 }
 
-// run returns when the connection is over and no goroutine is left. The error is the
-// first that there was.
+// run returns when the connection is over and no goroutine is left but readers who were
+// replaced. The error is the first that there was.
 func (s *session) run(ctx context.Context, cancel context.CancelCauseFunc) error {
 	s.end = cancel
 	var writer sync.WaitGroup
