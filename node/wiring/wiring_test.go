@@ -9,6 +9,9 @@ import (
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache"
 	"github.com/hearthfs/hearth/internal/hearthtest"
+	"github.com/hearthfs/hearth/peer/place"
+	"github.com/hearthfs/hearth/peer/route"
+	"github.com/hearthfs/hearth/peer/wire"
 )
 
 // fakeSource holds one block.
@@ -79,40 +82,63 @@ func (d *emptyDisk) Get(context.Context, hearth.Block, int, int) (*hearth.View, 
 func (d *emptyDisk) Put(hearth.Block, *hearth.View) error { return nil }
 func (d *emptyDisk) Has(hearth.ID) bool                   { return false }
 
-// halves is a ring of two nodes, of which the other owns what ends in an odd digit and
-// answers each Fill.
-type halves struct {
+// two is a ring of two nodes, whose router is the node's own. The other one answers each Fill.
+type two struct {
 	alone
+	*route.Router
 	answers Answers
 	fills   atomic.Int64
 }
 
-func mine(b hearth.Block) bool { return (b.Object.Key[len(b.Object.Key)-1]-'0')%2 == 0 }
-
-func (r *halves) Fill(_, _ hearth.Source) hearth.Source { return filled{r} }
-func (r *halves) Route(own, theirs hearth.Source) hearth.Source {
-	return ways{own, theirs}
+func newTwo(t *testing.T) *two {
+	m, err := place.New([]place.Node{{ID: "here", Weight: 1 << 30}, {ID: "there", Weight: 1 << 30}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &two{Router: route.New("here")}
+	r.Set(route.Ring{Map: m, Peers: map[string]route.Peer{"there": there{r}}})
+	return r
 }
-func (r *halves) Serve(a Answers) error {
+
+func (r *two) Former(next hearth.Source) hearth.Source       { return r.Router.Former(next) }
+func (r *two) Fill(own, bucket hearth.Source) hearth.Source  { return r.Router.Fill(own, bucket) }
+func (r *two) Route(own, theirs hearth.Source) hearth.Source { return r.Router.Route(own, theirs) }
+func (r *two) Serve(a Answers) error {
 	r.answers = a
 	return nil
 }
 
-type filled struct{ *halves }
+// block is of an object that is this node's, or the other's, and that no one else was given.
+func (r *two) block(name string, mine bool) hearth.Block {
+	for i := 0; ; i++ {
+		if b := hearthtest.NewObject(fmt.Sprint(name, i), 20_000, 1).Block(0); r.Mine(b) == mine {
+			return b
+		}
+	}
+}
 
-func (f filled) Get(_ context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
-	f.fills.Add(1)
+// there is the other node.
+type there struct{ *two }
+
+func (p there) Fill(_ context.Context, _ hearth.Block, _, n int) (*hearth.View, error) {
+	p.fills.Add(1)
 	return hearth.NewView(make([]byte, n)), nil
 }
 
-type ways struct{ own, theirs hearth.Source }
-
-func (w ways) Get(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
-	if mine(b) {
-		return w.own.Get(ctx, b, off, n)
-	}
-	return w.theirs.Get(ctx, b, off, n)
+func (p there) Peek(context.Context, hearth.Block, int, int) (*hearth.View, error) {
+	p.fills.Add(1)
+	return nil, hearth.ErrMiss
 }
+
+func (p there) Many(_ context.Context, _ wire.Verb, wants []wire.Want, each func(int, *hearth.View, error)) {
+	for i := range wants {
+		p.fills.Add(1)
+		each(i, nil, hearth.ErrMiss)
+	}
+}
+
+// mine is what ends in an even digit.
+func mine(b hearth.Block) bool { return (b.Object.Key[len(b.Object.Key)-1]-'0')%2 == 0 }
 
 func TestEachTierIsAskedOnce(t *testing.T) {
 	// A read looks once into memory and once into the disk, whosever the block is, and a
@@ -120,8 +146,8 @@ func TestEachTierIsAskedOnce(t *testing.T) {
 	pool := hearthtest.Pool(t, 64<<20)
 	mem := cache.NewRAM(pool, 32<<20)
 	t.Cleanup(mem.Close)
-	disk, ring, bucket := &emptyDisk{}, &halves{}, &atomic.Int64{}
-	tiers, err := Wire(Wiring{Ring: ring, Mine: mine}, mem, disk, sourceFunc(func(n int) *hearth.View {
+	disk, ring, bucket := &emptyDisk{}, newTwo(t), &atomic.Int64{}
+	tiers, err := Wire(Wiring{Ring: ring, Mine: ring.Mine}, mem, disk, sourceFunc(func(n int) *hearth.View {
 		bucket.Add(1)
 		return hearth.NewView(make([]byte, n))
 	}))
@@ -132,14 +158,14 @@ func TestEachTierIsAskedOnce(t *testing.T) {
 	for _, c := range []struct {
 		what                        string
 		get                         hearth.Source
-		key                         string
+		mine                        bool
 		memory, disk, fills, bucket int64
 	}{
-		{"own", tiers.Reads, "a0", 1, 1, 0, 1}, {"another's", tiers.Reads, "b1", 1, 1, 1, 0}, {"for a peer", ring.answers.Owned, "c2", 1, 1, 0, 1},
-		{"a Peek", ring.answers.Local, "d4", 1, 1, 0, 0}, {"a Peek of another's", ring.answers.Local, "e5", 1, 1, 0, 0},
+		{"own", tiers.Reads, true, 1, 1, 0, 1}, {"another's", tiers.Reads, false, 1, 1, 1, 0}, {"for a peer", ring.answers.Owned, true, 1, 1, 0, 1},
+		{"a Peek", ring.answers.Local, true, 1, 1, 0, 0}, {"a Peek of another's", ring.answers.Local, false, 1, 1, 0, 0},
 	} {
 		before := [4]int64{mem.Stats().Misses, disk.gets.Load(), ring.fills.Load(), bucket.Load()}
-		b := hearthtest.NewObject(c.key, 20_000, 1).Block(0)
+		b := ring.block(c.what, c.mine)
 		v, err := c.get.Get(t.Context(), b, 0, b.Len())
 		if err == nil {
 			v.Release()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -112,22 +113,35 @@ func TestAskingForMoreThanAllowed(t *testing.T) {
 
 func TestABusyServerSheds(t *testing.T) {
 	// One peer has all its requests under way: more of them, over another connection, are
-	// refused, and so is a connection too many. Another peer is served.
+	// refused, and so is a connection too many. Another peer is served. Goroutines are as many
+	// as requests under way, and what is refused adds none.
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, pipes, ServerOptions{Requests: MaxItems, Connections: 2}, PeerOptions{})
 		second := NewPeer("owner", PeerOptions{Pool: r.pool, Dial: r.dial})
 		third := NewPeer("owner", PeerOptions{Pool: r.pool, Dial: r.dial})
 		b := object("hang").Block(0)
+		none := runtime.NumGoroutine()
 		var work sync.WaitGroup
 		for range MaxItems {
 			work.Go(func() { r.peer.Fill(t.Context(), b, 0, 1) })
 		}
 		synctest.Wait()
+		busy := runtime.NumGoroutine()
+		if most := 2*MaxItems + 16; busy-none > most { // askers, who are here as well, and workers
+			t.Errorf("%d goroutines more for %d requests, at most %d", busy-none, MaxItems, most)
+		}
 		if _, err := r.peer.Fill(t.Context(), object("data").Block(0), 0, 1); !errors.Is(err, ErrRefused) {
 			t.Errorf("beyond the places: %v", err)
 		}
 		if _, err := second.Fill(t.Context(), object("data").Block(0), 0, 1); !errors.Is(err, ErrRefused) {
 			t.Errorf("beyond the requests: %v", err)
+		}
+		for range 4 * MaxItems {
+			second.Fill(t.Context(), object("data").Block(0), 0, 1)
+		}
+		synctest.Wait()
+		if n := runtime.NumGoroutine() - busy; n > 16 { // of its connection
+			t.Errorf("%d goroutines more for what was refused", n)
 		}
 		if _, err := third.Fill(t.Context(), object("data").Block(0), 0, 1); !errors.Is(err, ErrRefused) {
 			t.Errorf("beyond the connections: %v", err)
