@@ -1,6 +1,7 @@
 package hearth
 
 import (
+	"cmp"
 	"container/list"
 	"context"
 	"fmt"
@@ -9,13 +10,14 @@ import (
 	"unsafe"
 )
 
-// View is bytes in memory with a reference count, and nothing else. Whoever
+// View is bytes in memory with a reference count, and what is known of their checksums. Whoever
 // holds a reference may read Bytes; nobody writes them after they were shared.
 type View struct {
 	data []byte
 	root *View // for a slice: the View whose memory it shares
 	pool *Pool // for a root from a pool: where the memory goes back to
 	refs atomic.Int32
+	sums atomic.Pointer[[]uint64]
 }
 
 // NewView wraps bytes that no Pool counts, with one reference; for tests and
@@ -35,14 +37,19 @@ func (v *View) Len() int { return len(v.data) }
 // Slice returns a View of bytes [off, off+n) that shares v's memory and holds
 // its own reference to it. v's reference stays with the caller.
 func (v *View) Slice(off, n int) *View {
-	root := v
-	if v.root != nil {
-		root = v.root
-	}
+	root := cmp.Or(v.root, v)
 	root.Retain()
 	s := &View{data: v.data[off : off+n : off+n], root: root}
 	s.refs.Store(1)
 	return s
+}
+
+// Sums of the View's pieces, once internal/piece has noted them. What is all of a View shares them.
+func (v *View) Sums() *atomic.Pointer[[]uint64] {
+	if v.root != nil && len(v.root.data) == len(v.data) {
+		return &v.root.sums
+	}
+	return &v.sums
 }
 
 // Retain adds a reference. The caller must hold one.

@@ -71,6 +71,22 @@ func TestSliceKeepsItsMemory(t *testing.T) {
 	}
 }
 
+func TestSumsAreOfAllOfTheBytes(t *testing.T) {
+	// What is all of a View shares its sums, whoever notes them first; a part has its own.
+	v := NewView(make([]byte, 2*PieceSize))
+	part, whole := v.Slice(0, PieceSize), v.Slice(0, 2*PieceSize)
+	all, first := []uint64{1, 2}, []uint64{1}
+	whole.Sums().Store(&all)
+	part.Sums().Store(&first)
+	again := v.Slice(0, 2*PieceSize)
+	if v.Sums().Load() != &all || again.Sums().Load() != &all || part.Sums().Load() != &first {
+		t.Errorf("the View has %v, all of it %v, its part %v", v.Sums().Load(), again.Sums().Load(), part.Sums().Load())
+	}
+	for _, s := range []*View{part, whole, again, v} {
+		s.Release()
+	}
+}
+
 func TestAllocWaitsWithinTheBudget(t *testing.T) {
 	// The budget is spent; a reader waits, gets memory when some is released, and
 	// one whose context ends leaves the queue without taking any.

@@ -10,6 +10,7 @@ import (
 	"github.com/hearthfs/hearth/cache/disk/queue"
 	"github.com/hearthfs/hearth/cache/evict"
 	"github.com/hearthfs/hearth/cache/segment"
+	"github.com/hearthfs/hearth/internal/piece"
 )
 
 // packedArea is the area of small objects, and of those that are too large for a
@@ -52,7 +53,7 @@ func (a *packedArea) put(items []queue.Item) error {
 	a.entries = a.entries[:0]
 	fresh := evict.Fresh(seconds())
 	for i := range items {
-		a.entries = append(a.entries, segment.Entry{ID: items[i].Block.ID(), Data: items[i].View.Bytes(), State: fresh})
+		a.entries = append(a.entries, segment.Entry{ID: items[i].Block.ID(), Data: items[i].View.Bytes(), Sums: piece.Known(items[i].View.Sums()), State: fresh})
 	}
 	err := a.log.Append(a.entries)
 	clear(a.entries)

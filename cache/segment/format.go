@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/internal/piece"
 	"github.com/zeebo/xxh3"
 )
 
@@ -139,7 +140,7 @@ func putHeader(dst []byte, n note, salt uint64, data []byte, sums []uint64) {
 		if sums != nil {
 			sum = sums[i]
 		} else {
-			sum = xxh3.Hash(data[i*hearth.PieceSize : min((i+1)*hearth.PieceSize, len(data))])
+			sum = piece.Sum(data, i)
 		}
 		binary.LittleEndian.PutUint64(dst[at:], sum)
 		at += 8

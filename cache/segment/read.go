@@ -102,7 +102,12 @@ func (l *Log) read(r *ranges, slot uint32, v *hearth.View) (*hearth.View, error)
 	if err := r.verify(v.Bytes(), s.salt); err != nil {
 		return nil, err
 	}
-	return v.Slice(int(r.at+r.want.off-int64(r.first)*hearth.PieceSize), int(r.want.n)), nil
+	got := v.Slice(int(r.at+r.want.off-int64(r.first)*hearth.PieceSize), int(r.want.n))
+	if r.want.off == 0 && r.want.n == int64(r.note.length) {
+		sums := r.sums(v.Bytes()[r.header:r.head.n])
+		got.Sums().Store(&sums)
+	}
+	return got, nil
 }
 
 // ranges says how a range of a record is read: head, pages from the one that the
@@ -161,6 +166,15 @@ func (r *ranges) verify(b []byte, salt uint64) error {
 		data = data[size:]
 	}
 	return nil
+}
+
+// sums are those of all pieces, by the record's header.
+func (r *ranges) sums(header []byte) []uint64 {
+	sums := make([]uint64, r.last+1)
+	for i := range sums {
+		sums[i] = pieceSum(header, i)
+	}
+	return sums
 }
 
 func zero(b []byte) bool { return check.Zero(b) }

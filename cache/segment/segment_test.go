@@ -101,6 +101,9 @@ func read(t testing.TB, l *Log, id hearth.ID, length int, r [2]int) []byte {
 		t.Fatal(err)
 	}
 	defer v.Release()
+	if hearthtest.CheckSums(t, v); r == [2]int{0, length} && v.Sums().Load() == nil {
+		t.Errorf("%d bytes were read whole, and their sums are not known", length)
+	}
 	return bytes.Clone(v.Bytes())
 }
 

@@ -30,7 +30,7 @@ func benchFile(b *testing.B) (*fixture, *hearth.Object) {
 func benchRun(b *testing.B, o *hearth.Object) (run [][]byte) {
 	_, data := sample(2, maxRun*mib)
 	for i := range int64(maxRun) {
-		run = append(run, piece(o, data, i))
+		run = append(run, blockOf(o, data, i))
 	}
 	b.ReportAllocs()
 	return run

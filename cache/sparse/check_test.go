@@ -122,14 +122,14 @@ func TestCheckOfWhatChangesIsClean(t *testing.T) {
 		rng := rand.New(rand.NewPCG(1, 2))
 		for range 300 {
 			i := rng.Int64N(a.Blocks())
-			if err := x.Put(a, i, piece(a, dataA, i)); err != nil {
+			if err := x.Put(a, i, blockOf(a, dataA, i)); err != nil {
 				continue // busy: it is being evicted
 			}
 			if rng.IntN(3) == 0 {
 				x.EvictExtent(a.Block(rng.Int64N(a.Blocks())).ID())
 			}
 			if rng.IntN(5) == 0 {
-				_ = x.Put(b, 0, piece(b, dataB, 0))
+				_ = x.Put(b, 0, blockOf(b, dataB, 0))
 				x.EvictObject(b.Version)
 			}
 		}
@@ -199,7 +199,7 @@ func TestRecordsThatCannotBeReadCostNoBlocks(t *testing.T) {
 		one, bytes := sample(1, mib)
 		a := &hearth.Object{Key: one.Key, ETag: one.ETag, Size: 470 * mib, Version: one.Version}
 		for i := range int64(21) {
-			if err := x.Put(a, 447+i, piece(one, bytes, 0)); err != nil { // one of the first batch
+			if err := x.Put(a, 447+i, blockOf(one, bytes, 0)); err != nil { // one of the first batch
 				t.Fatal(err)
 			}
 		}

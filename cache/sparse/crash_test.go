@@ -29,7 +29,7 @@ func fill(dir string) {
 	for round := uint64(0); ; round++ {
 		o, data := sample(round, 5*mib+123)
 		for _, i := range rand.Perm(6) {
-			if err := f.Put(o, int64(i), piece(o, data, int64(i))); err != nil {
+			if err := f.Put(o, int64(i), blockOf(o, data, int64(i))); err != nil {
 				panic(err)
 			}
 			fmt.Println(round, i)
@@ -97,7 +97,7 @@ func TestCrashAfterAnyPrefixOfWrites(t *testing.T) {
 	ops := []write{{true, 0, header{formatVersion, o.Version, o.Size}.encode()}}
 	order := []int64{2, 0, 3, 1}
 	for _, i := range order {
-		content := piece(o, data, i)
+		content := blockOf(o, data, i)
 		sums := sumsOf(content)
 		record := make([]byte, recordSize)
 		encodeRecord(record, o.Block(i).ID(), &sums)
@@ -225,7 +225,7 @@ func TestDamageFoundWhileHandedOutWaits(t *testing.T) {
 	if unix.Stat(x.dataFile(o), &st); allocated(&st) < 2*mib {
 		t.Fatal("a handed-out file was holed")
 	}
-	if x.local(o, data) != nil || x.Put(o, 0, piece(o, data, 0)) == nil || x.EvictExtent(o.Block(1).ID()) != 0 {
+	if x.local(o, data) != nil || x.Put(o, 0, blockOf(o, data, 0)) == nil || x.EvictExtent(o.Block(1).ID()) != 0 {
 		t.Fatal("a handed-out file was handed out, written or punched")
 	}
 	release()
@@ -322,7 +322,7 @@ func FuzzSidecar(f *testing.F) {
 	o, data := sample(1, 2*mib+5)
 	valid := header{formatVersion, o.Version, o.Size}.encode()
 	for i := range o.Blocks() {
-		sums := sumsOf(piece(o, data, i))
+		sums := sumsOf(blockOf(o, data, i))
 		record := make([]byte, recordSize)
 		encodeRecord(record, o.Block(i).ID(), &sums)
 		valid = append(valid, record...)

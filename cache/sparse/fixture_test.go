@@ -95,7 +95,7 @@ func (x *fixture) stop() {
 }
 
 // piece is the bytes of one block, aligned as a View from the pool is.
-func piece(o *hearth.Object, data []byte, index int64) []byte {
+func blockOf(o *hearth.Object, data []byte, index int64) []byte {
 	n := o.Block(index).Len()
 	p := make([]byte, n+2*align)
 	skip := align - int(uintptr(unsafe.Pointer(&p[0]))%align)
@@ -107,7 +107,7 @@ func piece(o *hearth.Object, data []byte, index int64) []byte {
 func (x *fixture) put(o *hearth.Object, data []byte, blocks ...int64) {
 	x.t.Helper()
 	for _, i := range blocks {
-		if err := x.Put(o, i, piece(o, data, i)); err != nil {
+		if err := x.Put(o, i, blockOf(o, data, i)); err != nil {
 			x.t.Fatal(err)
 		}
 	}
@@ -117,7 +117,7 @@ func (x *fixture) putAll(o *hearth.Object, data []byte) {
 	x.t.Helper()
 	var all [][]byte
 	for i := range o.Blocks() {
-		all = append(all, piece(o, data, i))
+		all = append(all, blockOf(o, data, i))
 	}
 	if err := x.PutMany(o, 0, all); err != nil {
 		x.t.Fatal(err)
@@ -144,6 +144,9 @@ func (x *fixture) hasRange(b hearth.Block, data []byte, off, n int) bool {
 	at := b.Offset() + int64(off)
 	if !bytes.Equal(v.Bytes(), data[at:at+int64(n)]) {
 		x.t.Fatalf("wrong bytes of block %v at %d+%d", b.ID(), off, n)
+	}
+	if hearthtest.CheckSums(x.t, v); n == b.Len() && v.Sums().Load() == nil {
+		x.t.Errorf("block %v was read whole, and its sums are not known", b.ID())
 	}
 	return true
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache/direct"
+	"github.com/hearthfs/hearth/internal/piece"
 )
 
 // A sidecar is a header of 64 bytes and one record of 144 bytes per block, both
@@ -130,8 +131,8 @@ func decodeHeader(b []byte) (header, error) {
 type sums [pieces]uint64
 
 func sumsOf(data []byte) (s sums) {
-	for i := range (len(data) + hearth.PieceSize - 1) / hearth.PieceSize {
-		s[i] = xxh3.Hash(data[i*hearth.PieceSize : min((i+1)*hearth.PieceSize, len(data))])
+	for i := range piece.Count(len(data)) {
+		s[i] = piece.Sum(data, i)
 	}
 	return s
 }

@@ -5,11 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
-	"github.com/zeebo/xxh3"
 	"golang.org/x/sys/unix"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/internal/piece"
 )
 
 // Get returns bytes [off, off+n) of a block, verified, or ErrMiss. It may wait
@@ -73,11 +74,16 @@ func (f *Files) read(ctx context.Context, x *object, s span) (*hearth.View, erro
 	if !known && hi-lo == length && (direct || s.flushed) {
 		f.vouch(x, s.index, holes)
 	}
-	if s.off == lo && s.n == v.Len() {
-		return v, nil
+	got := v
+	if s.off != lo || s.n != v.Len() {
+		defer v.Release()
+		got = v.Slice(s.off-lo, s.n)
 	}
-	defer v.Release()
-	return v.Slice(s.off-lo, s.n), nil
+	if s.off == lo && s.off+s.n == hi {
+		sums := slices.Clone(want[lo/hearth.PieceSize : piece.Count(hi)])
+		got.Sums().Store(&sums)
+	}
+	return got, nil
 }
 
 // hit looks the block up. known: it was verified already.
@@ -142,12 +148,10 @@ func (f *Files) openPlain(x *object) (int, error) {
 }
 
 func matches(data []byte, want []uint64) bool {
-	for i := 0; len(data) > 0; i++ {
-		n := min(hearth.PieceSize, len(data))
-		if xxh3.Hash(data[:n]) != want[i] {
+	for i := range piece.Count(len(data)) {
+		if piece.Sum(data, i) != want[i] {
 			return false
 		}
-		data = data[n:]
 	}
 	return true
 }

@@ -197,7 +197,7 @@ func (c *crowd) write(rng *rand.Rand, o *hearth.Object, data []byte) {
 	first := rng.Int64N(o.Blocks())
 	var run [][]byte
 	for i := first; i < min(o.Blocks(), first+8); i++ {
-		run = append(run, piece(o, data, i))
+		run = append(run, blockOf(o, data, i))
 	}
 	if err := c.PutMany(o, first, run); err != nil && !errors.Is(err, ErrBusy) {
 		c.t.Error(err)

@@ -37,7 +37,7 @@ func (m *model) put(t *rapid.T) {
 	var blocks [][]byte
 	missing := false
 	for b := first; b < first+n; b++ {
-		blocks = append(blocks, piece(o, m.data[i], b))
+		blocks = append(blocks, blockOf(o, m.data[i], b))
 		missing = missing || !m.held[i][b]
 	}
 	err := m.PutMany(o, first, blocks)

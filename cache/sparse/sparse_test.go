@@ -254,7 +254,7 @@ func TestFailedWriteIsABlockNotHeld(t *testing.T) {
 	saved, _ := unix.FcntlInt(uintptr(h.data), unix.F_DUPFD_CLOEXEC, 0)
 	unix.Dup3(full, h.data, unix.O_CLOEXEC)
 	unix.Close(full)
-	if err := x.Put(o, 1, piece(o, data, 1)); !errors.Is(err, unix.ENOSPC) {
+	if err := x.Put(o, 1, blockOf(o, data, 1)); !errors.Is(err, unix.ENOSPC) {
 		t.Fatalf("got %v", err)
 	}
 	unix.Dup3(saved, h.data, unix.O_CLOEXEC)
@@ -280,7 +280,7 @@ func TestSampleDrawsUnitsAlike(t *testing.T) {
 	for e := range int64(40) {
 		x.put(big, data, 0)
 		if e > 0 {
-			if err := x.Put(big, e*16, piece(big, data, 0)); err != nil {
+			if err := x.Put(big, e*16, blockOf(big, data, 0)); err != nil {
 				t.Fatal(err)
 			}
 		}

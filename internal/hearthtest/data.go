@@ -4,8 +4,12 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"slices"
+	"testing"
 
 	"github.com/zeebo/xxh3"
+
+	"github.com/hearthfs/hearth"
 )
 
 // PageSize is the unit in bytes that names its own version.
@@ -103,4 +107,20 @@ func mix(x uint64) uint64 {
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
 	x = (x ^ x>>27) * 0x94d049bb133111eb
 	return x ^ x>>31
+}
+
+// CheckSums compares the sums that a View has, if it has any, with those of its bytes.
+func CheckSums(t testing.TB, v *hearth.View) {
+	t.Helper()
+	sums, data := v.Sums().Load(), v.Bytes()
+	if sums == nil {
+		return
+	}
+	var want []uint64
+	for ; len(data) > 0; data = data[min(hearth.PieceSize, len(data)):] {
+		want = append(want, xxh3.Hash(data[:min(hearth.PieceSize, len(data))]))
+	}
+	if !slices.Equal(*sums, want) {
+		t.Errorf("%d bytes have sums %x, want %x", v.Len(), *sums, want)
+	}
 }

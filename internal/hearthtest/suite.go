@@ -105,6 +105,7 @@ func CheckGet(t testing.TB, s hearth.Source, b hearth.Block, off, n, version int
 	} else if err := Check(v.Bytes(), b.Object.Key, b.Offset()+int64(off), version); err != nil {
 		t.Errorf("get block %v: %v", b.ID(), err)
 	}
+	CheckSums(t, v)
 	return false
 }
 

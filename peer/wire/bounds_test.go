@@ -14,6 +14,7 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/internal/hearthtest"
+	"github.com/hearthfs/hearth/internal/piece"
 )
 
 func TestASlowReaderIsBounded(t *testing.T) {
@@ -365,7 +366,7 @@ func TestABodyThatDoesNotCome(t *testing.T) {
 		synctest.Wait() // it waits to be read
 		body := make([]byte, MaxBody)
 		call := func(id uint64) []byte {
-			return x.frame(header{id: id, kind: kindCall, item: 1, payload: MaxBody}, append(make([]byte, callFixed), appendSums(nil, body)...), 0)
+			return x.frame(header{id: id, kind: kindCall, item: 1, payload: MaxBody}, append(make([]byte, callFixed), piece.Append(nil, body, &piece.Noted{})...), 0)
 		}
 		conn.Write(call(2))
 		conn.Write(body)

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/internal/piece"
 )
 
 // errGone says that a connection ended before a call was sent over it.
@@ -89,7 +90,7 @@ func (c *call) encode(ctx context.Context) {
 	}
 	head = binary.LittleEndian.AppendUint32(head, milliseconds(left))
 	if c.body != nil {
-		head = appendSums(head, c.body.Bytes())
+		head = piece.Append(head, c.body.Bytes(), c.body.Sums())
 	}
 	c.head = head
 }
@@ -286,7 +287,7 @@ func (c *conn) payload(x *call, h header, sum uint64, meta []byte) (v *hearth.Vi
 	if v == nil {
 		return nil, p.fault(fmt.Errorf("%w: %d bytes", ErrMemory, h.payload)), c.in.discard(h.payload)
 	}
-	if broken = c.in.payload(v.Bytes()); broken == nil && matches(v.Bytes(), sums) {
+	if broken = c.in.payload(v.Bytes()); broken == nil && piece.Match(v.Bytes(), sums, v.Sums()) {
 		return v, nil, nil
 	}
 	v.Release()

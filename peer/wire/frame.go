@@ -8,6 +8,7 @@ import (
 	"github.com/zeebo/xxh3"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/internal/piece"
 )
 
 // A frame is a header, meta, and a payload.
@@ -130,28 +131,7 @@ func unseal(meta []byte, sum, question uint64) (inner []byte, own uint64, err er
 	return meta[:n], own, nil
 }
 
-func sumsSize(n int) int { return (n + hearth.PieceSize - 1) / hearth.PieceSize * 8 }
-
-// appendSums appends the checksum of each piece, the same as the cache's.
-func appendSums(dst, data []byte) []byte {
-	for len(data) > 0 {
-		n := min(hearth.PieceSize, len(data))
-		dst = binary.LittleEndian.AppendUint64(dst, xxh3.Hash(data[:n]))
-		data = data[n:]
-	}
-	return dst
-}
-
-func matches(data, sums []byte) bool {
-	for len(data) > 0 {
-		n := min(hearth.PieceSize, len(data))
-		if xxh3.Hash(data[:n]) != binary.LittleEndian.Uint64(sums) {
-			return false
-		}
-		data, sums = data[n:], sums[8:]
-	}
-	return true
-}
+func sumsSize(n int) int { return piece.Count(n) * 8 }
 
 // The versions of the protocol that this package speaks.
 const (

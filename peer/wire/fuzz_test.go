@@ -15,6 +15,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/internal/piece"
 )
 
 func TestRequestsRoundTrip(t *testing.T) {
@@ -143,7 +144,7 @@ func (r *raw) script(data []byte) {
 		case h.kind == kindCall && h.payload <= MaxBody:
 			payload := make([]byte, h.payload)
 			copy(payload, body)
-			b = append(r.frame(h, append(make([]byte, callFixed), appendSums(nil, payload)...), 0), payload...)
+			b = append(r.frame(h, append(make([]byte, callFixed), piece.Append(nil, payload, &piece.Noted{})...), 0), payload...)
 		case h.kind == kindData && h.payload <= MaxBody:
 			payload := make([]byte, h.payload)
 			copy(payload, body)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/internal/hearthtest"
+	"github.com/hearthfs/hearth/internal/piece"
 )
 
 // raw is one side of a connection that says what a test wants.
@@ -156,7 +157,7 @@ func TestBadFramesEndTheirConnectionOnly(t *testing.T) {
 }
 
 // dataMeta is that of an answer.
-func dataMeta(data []byte) []byte { return appendSums(nil, data) }
+func dataMeta(data []byte) []byte { return piece.Append(nil, data, &piece.Noted{}) }
 
 func TestBadAnswersEndTheirConnection(t *testing.T) {
 	// An answer that was not asked for, or twice, or of another length ends the connection;

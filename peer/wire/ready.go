@@ -1,6 +1,9 @@
 package wire
 
-import "github.com/hearthfs/hearth"
+import (
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/internal/piece"
+)
 
 // What lies in memory is answered on the goroutine that reads the connection, and answers to
 // requests that came together go out together, in one write of its own. A goroutine for
@@ -42,7 +45,7 @@ func (s *session) ready(h header, question uint64, w Want) bool {
 	}
 	x := s.server.spare.Get().(*ready)
 	x.session, x.view, x.n = s, v, n
-	x.head, _ = seal(appendSums(x.room[:headerSize], v.Bytes()), header{id: h.id, kind: kindData, payload: w.N}, s.seed, question)
+	x.head, _ = seal(piece.Append(x.room[:headerSize], v.Bytes(), v.Sums()), header{id: h.id, kind: kindData, payload: w.N}, s.seed, question)
 	s.server.counters.queued.Add(n)
 	if !s.out.hold(x) {
 		x.gone()

@@ -2,9 +2,11 @@ package wire
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -13,6 +15,7 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/internal/hearthtest"
+	"github.com/hearthfs/hearth/internal/piece"
 )
 
 // inMemory has a rig's owner answer what it has in memory.
@@ -106,7 +109,7 @@ func TestAnswersDoNotWaitForARequestThatIsSlowInComing(t *testing.T) {
 		conn.Write(frame(4)[headerSize+9:])
 		expect(4)
 		body := make([]byte, 100)
-		call := slow.frame(header{id: 6, kind: kindCall, item: 1, payload: len(body)}, appendSums(make([]byte, callFixed), body), 0)
+		call := slow.frame(header{id: 6, kind: kindCall, item: 1, payload: len(body)}, piece.Append(make([]byte, callFixed), body, &piece.Noted{}), 0)
 		conn.Write(append(frame(5), call...))
 		expect(5)
 		conn.Write(body)
@@ -263,4 +266,28 @@ func (w *slowWrites) Write(p []byte) (int, error) {
 	w.begun <- struct{}{}
 	<-w.free
 	return w.writes.Write(p)
+}
+
+func TestSumsAreNotMadeAgain(t *testing.T) {
+	// A View that has its sums is sent with them, and one that came from a peer has them: wrong
+	// ones are found by who reads, who so holds what an owner read against the sums on its disk.
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, pipes, inMemory(ServerOptions{}), PeerOptions{})
+		of := hearth.NewView(make([]byte, 100<<10))
+		hearthtest.Fill(of.Bytes(), "data", 0, 1)
+		r.server.o.Handler.Ready = func(b hearth.Block, off, n int) *hearth.View { return of.Slice(off, n) }
+		v, err := r.peer.Fill(t.Context(), object("data").Block(0), 0, of.Len())
+		if err != nil {
+			t.Fatal(err)
+		}
+		hearthtest.CheckSums(t, v)
+		if !slices.Equal(piece.Known(v.Sums()), piece.Known(of.Sums())) || piece.Known(of.Sums()) == nil {
+			t.Errorf("noted are %x and %x", piece.Known(of.Sums()), piece.Known(v.Sums()))
+		}
+		v.Release()
+		of.Sums().Store(&[]uint64{1, 2})
+		if _, err := r.peer.Fill(t.Context(), object("data").Block(0), 0, of.Len()); !errors.Is(err, ErrChecksum) {
+			t.Errorf("with sums of other bytes: %v", err)
+		}
+	})
 }

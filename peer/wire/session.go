@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/internal/piece"
 	"github.com/hearthfs/hearth/internal/workers"
 )
 
@@ -313,7 +314,7 @@ func (s *session) takeCall(ctx context.Context, r *request, h header, meta []byt
 	case answer == nil || len(body) != h.payload:
 		t.answer(ErrRefused)
 		return nil
-	case !matches(body, sums):
+	case t.view != nil && !piece.Match(body, sums, t.view.Sums()):
 		t.release()
 		return fmt.Errorf("body of call %d: %w", h.item, ErrChecksum)
 	}
@@ -418,7 +419,7 @@ func (t *task) encode(err error) {
 	case kindData:
 		if t.view != nil {
 			h.payload = t.view.Len()
-			head = appendSums(head, t.view.Bytes())
+			head = piece.Append(head, t.view.Bytes(), t.view.Sums())
 		}
 	case kindError:
 		e := errorOf(err)

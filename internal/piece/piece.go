@@ -1,0 +1,74 @@
+// Package piece makes the checksums of a block's pieces, XXH3s of Size bytes each. They are the
+// same on disk and on the way between nodes, so that bytes which were held against them once need
+// not be summed again: that is a ninth of what it takes to send them.
+package piece
+
+import (
+	"encoding/binary"
+	"sync/atomic"
+
+	"github.com/zeebo/xxh3"
+)
+
+// Size is hearth.PieceSize.
+const Size = 64 << 10
+
+// Count is the number of pieces of n bytes.
+func Count(n int) int { return (n + Size - 1) / Size }
+
+// Sum is the i-th piece's.
+func Sum(data []byte, i int) uint64 { return xxh3.Hash(data[i*Size : min((i+1)*Size, len(data))]) }
+
+// Noted are sums of bytes that somebody made of them, or held against them.
+type Noted = atomic.Pointer[[]uint64]
+
+// Known are the sums that were noted; nil: none were.
+func Known(n *Noted) []uint64 {
+	if s := n.Load(); s != nil {
+		return *s
+	}
+	return nil
+}
+
+// notedFrom is the number of bytes from which on their sums are noted: those of fewer are made
+// sooner than memory for them is found.
+const notedFrom = 16 << 10
+
+// Append appends sums of bytes, 8 each. They are made at most once.
+func Append(dst, data []byte, noted *Noted) []byte {
+	known := Known(noted)
+	if known == nil {
+		at := len(dst)
+		for i := range Count(len(data)) {
+			dst = binary.LittleEndian.AppendUint64(dst, Sum(data, i))
+		}
+		note(noted, data, dst[at:])
+		return dst
+	}
+	for _, s := range known {
+		dst = binary.LittleEndian.AppendUint64(dst, s)
+	}
+	return dst
+}
+
+// Match reports whether bytes have the sums that Append gave. They are noted then.
+func Match(data, sums []byte, noted *Noted) bool {
+	for i := range Count(len(data)) {
+		if Sum(data, i) != binary.LittleEndian.Uint64(sums[8*i:]) {
+			return false
+		}
+	}
+	note(noted, data, sums)
+	return true
+}
+
+func note(noted *Noted, data, sums []byte) {
+	if len(data) < notedFrom {
+		return
+	}
+	all := make([]uint64, Count(len(data)))
+	for i := range all {
+		all[i] = binary.LittleEndian.Uint64(sums[8*i:])
+	}
+	noted.Store(&all)
+}
