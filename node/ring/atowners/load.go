@@ -149,6 +149,10 @@ type frame struct {
 // fill has a node load a part, together with what others want of it, and gives what became
 // of each block.
 func (o *Owners) fill(ctx context.Context, id string, p part) []error {
+	gone := func() []error { return slices.Repeat([]error{context.Cause(ctx)}, p.n) }
+	if ctx.Err() != nil { // nothing is sent for who will not hear of it
+		return gone()
+	}
 	a := &ask{part: p, results: make([]error, p.n), left: p.n, done: make(chan struct{})}
 	o.mu.Lock()
 	l := o.lines[id]
@@ -172,7 +176,7 @@ func (o *Owners) fill(ctx context.Context, id string, p part) []error {
 			f.end()
 		}
 	}
-	return slices.Repeat([]error{context.Cause(ctx)}, p.n)
+	return gone()
 }
 
 // sendLocked sends what waits, as far as there may be more under way.
