@@ -382,17 +382,23 @@ func (h *hearth) mounted() {
 		}
 		return len(mountsBelow(h.dir)) > 0
 	})
-	client, err := node.Dial(h.socket())
-	h.e.must(err, "dial the node")
-	h.client = client
-	h.e.Cleanup(client.Close)
+	h.dial()
 	h.e.eventually("the node's word of its mount", func() bool {
-		s, err := client.Status(h.e.ctx)
+		s, err := h.client.Status(h.e.ctx)
 		return err != nil || len(s.Mounts) > 0
 	})
 }
 
 func (h *hearth) socket() string { return strings.TrimSuffix(h.config, ".yaml") + ".sock" }
+
+// dial has the node to be asked from now on.
+func (h *hearth) dial() {
+	h.e.Helper()
+	client, err := node.Dial(h.socket())
+	h.e.must(err, "dial the node")
+	h.client = client
+	h.e.Cleanup(client.Close)
+}
 
 // writeConfig makes a configuration file whose name tells the socket.
 func (e *env) writeConfig(o *server, set settings) string {

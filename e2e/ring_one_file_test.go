@@ -8,8 +8,6 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/hearthfs/hearth/node"
 )
 
 // seeds is a name that has the addresses of all nodes.
@@ -45,10 +43,7 @@ func ringOneFile(e *env) {
 	}
 	for _, m := range nodes {
 		m.waitFor("mounted " + here + "/mnt")
-		client, err := node.Dial(m.socket())
-		e.must(err, "dial the node")
-		m.client = client
-		e.Cleanup(client.Close)
+		m.dial()
 	}
 	r.agree(nodes...)
 	if s := nodes[0].sees(); s != nil {

@@ -205,7 +205,7 @@ func (d *directory) get(ctx context.Context, b hearth.Block, off, n int, stead f
 		d.reads.ok()
 		d.hit(n)
 		return v, nil
-	case errors.Is(err, hearth.ErrMiss), err == errLeft, ctx.Err() != nil:
+	case errors.Is(err, hearth.ErrMiss), ctx.Err() != nil:
 		return nil, err
 	}
 	d.readFailed(err)

@@ -2,7 +2,6 @@ package disk
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -104,14 +103,14 @@ func (g *guard) do(ctx context.Context, c *call) bool {
 
 // here is do on the caller's own thread: the two switches are saved, and with them a quarter
 // of what a read costs who has nothing else to do meanwhile. A caller that is left cannot
-// leave: stead is called, once, on another goroutine, to do without him, and he is told so
-// by false whenever the kernel lets go of him. ran: op was run.
-func (g *guard) here(ctx context.Context, c *call, stead func()) (ran, stays bool) {
+// leave: stead is called, once, on another goroutine, to do without him, and he has false
+// whenever the kernel lets go of him.
+func (g *guard) here(ctx context.Context, c *call, stead func()) (ended bool) {
 	if !g.enter(ctx, c, stead) {
-		return false, true
+		return false
 	}
 	defer func() { // also where it panics, which is not this goroutine's end
-		if stays = c.over.CompareAndSwap(false, true); stays {
+		if ended = c.over.CompareAndSwap(false, true); ended {
 			g.ended(c)
 		} else {
 			g.returned(c)
@@ -119,7 +118,7 @@ func (g *guard) here(ctx context.Context, c *call, stead func()) (ran, stays boo
 		g.workers.Done()
 	}()
 	c.op()
-	return true, true
+	return true
 }
 
 // enter begins a call, which the lookout sees from now on.
@@ -249,22 +248,18 @@ func alloc(pool *hearth.Pool) func(context.Context, int) (*hearth.View, error) {
 	}
 }
 
-// errLeft: the caller was left with his read, and another does without it.
-var errLeft = errors.New("left for a device that does not answer")
-
 // read reads a range of a block. A reader who had to leave has a miss, or its
-// context's error. With stead it is read on the caller's thread (guard.here), who has
-// errLeft if that was called.
+// context's error. With stead it is read on the caller's thread (guard.here).
 func (d *directory) read(ctx context.Context, b hearth.Block, r span, stead func()) (*hearth.View, error) {
 	c := d.guard.gets.Get().(*call)
 	c.block, c.span = b, r
-	ran, stays := false, true
+	var ended bool
 	if stead == nil {
-		ran = d.guard.do(ctx, c)
-	} else if ran, stays = d.guard.here(ctx, c, stead); !stays {
-		return nil, errLeft
+		ended = d.guard.do(ctx, c)
+	} else {
+		ended = d.guard.here(ctx, c, stead)
 	}
-	if !ran {
+	if !ended {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}

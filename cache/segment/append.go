@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"io/fs"
 
-	"github.com/hearthfs/hearth"
 	"golang.org/x/sys/unix"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/internal/piece"
 )
 
 // Entry is a block to append.
@@ -106,7 +108,7 @@ func (l *Log) Append(batch []Entry) error {
 func (l *Log) placeLocked(e *Entry, from *place) error {
 	w := &l.writer
 	if n := len(e.Data); n == 0 || n > hearth.BlockSize || uint64(e.ID.Index) >= maxIndex ||
-		e.Sums != nil && len(e.Sums) != pieces(n) {
+		e.Sums != nil && len(e.Sums) != piece.Count(n) {
 		return fmt.Errorf("append block %s of %d bytes with %d sums: %w", e.ID, n, len(e.Sums), fs.ErrInvalid)
 	}
 	if from == nil && l.Has(e.ID) {

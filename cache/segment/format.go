@@ -3,9 +3,10 @@ package segment
 import (
 	"encoding/binary"
 
+	"github.com/zeebo/xxh3"
+
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/internal/piece"
-	"github.com/zeebo/xxh3"
 )
 
 // Format is the version that is written. Older ones are read, a newer one is
@@ -71,11 +72,9 @@ func parseSeal(b []byte, magic string) (seal, bool) {
 	return s, s.format > 0
 }
 
-func pieces(length int) int { return (length + hearth.PieceSize - 1) / hearth.PieceSize }
-
 // headerSize is the size of a record's header: 56 bytes for one piece, 176 for
 // sixteen.
-func headerSize(length int) int { return fixedSize + 8*pieces(length) + 8 }
+func headerSize(length int) int { return fixedSize + 8*piece.Count(length) + 8 }
 
 // packed reports whether a block shares pages. A block of several pieces does
 // not: it loses at most 4 KiB of 64, and its eviction frees all that it took.
@@ -135,7 +134,7 @@ func putHeader(dst []byte, n note, salt uint64, data []byte, sums []uint64) {
 	binary.LittleEndian.PutUint32(dst[32:], n.length)
 	binary.LittleEndian.PutUint32(dst[36:], n.unit)
 	at := fixedSize
-	for i := range pieces(len(data)) {
+	for i := range piece.Count(len(data)) {
 		sum := uint64(0)
 		if sums != nil {
 			sum = sums[i]

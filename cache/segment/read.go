@@ -7,10 +7,12 @@ import (
 	"io"
 	"io/fs"
 
-	"github.com/hearthfs/hearth"
-	"github.com/hearthfs/hearth/cache/check"
 	"github.com/zeebo/xxh3"
 	"golang.org/x/sys/unix"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/cache/check"
+	"github.com/hearthfs/hearth/internal/piece"
 )
 
 // errMismatch: what lies there is not, or not whole, what the index said.
@@ -104,8 +106,7 @@ func (l *Log) read(r *ranges, slot uint32, v *hearth.View) (*hearth.View, error)
 	}
 	got := v.Slice(int(r.at+r.want.off-int64(r.first)*hearth.PieceSize), int(r.want.n))
 	if r.want.off == 0 && r.want.n == int64(r.note.length) {
-		sums := r.sums(v.Bytes()[r.header:r.head.n])
-		got.Sums().Store(&sums)
+		piece.Note(got.Sums(), v.Bytes()[r.header+fixedSize:][:8*(r.last+1)])
 	}
 	return got, nil
 }
@@ -166,15 +167,6 @@ func (r *ranges) verify(b []byte, salt uint64) error {
 		data = data[size:]
 	}
 	return nil
-}
-
-// sums are those of all pieces, by the record's header.
-func (r *ranges) sums(header []byte) []uint64 {
-	sums := make([]uint64, r.last+1)
-	for i := range sums {
-		sums[i] = pieceSum(header, i)
-	}
-	return sums
 }
 
 func zero(b []byte) bool { return check.Zero(b) }

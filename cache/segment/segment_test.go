@@ -12,11 +12,12 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/hearthfs/hearth"
-	"github.com/hearthfs/hearth/internal/hearthtest"
 	"github.com/zeebo/xxh3"
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
 func TestNoFileIsCleared(t *testing.T) {

@@ -42,7 +42,7 @@ func Append(dst, data []byte, noted *Noted) []byte {
 		for i := range Count(len(data)) {
 			dst = binary.LittleEndian.AppendUint64(dst, Sum(data, i))
 		}
-		note(noted, data, dst[at:])
+		note(noted, len(data), dst[at:])
 		return dst
 	}
 	for _, s := range known {
@@ -58,15 +58,19 @@ func Match(data, sums []byte, noted *Noted) bool {
 			return false
 		}
 	}
-	note(noted, data, sums)
+	note(noted, len(data), sums)
 	return true
 }
 
-func note(noted *Noted, data, sums []byte) {
-	if len(data) < notedFrom {
-		return
+func note(noted *Noted, n int, sums []byte) {
+	if n >= notedFrom {
+		Note(noted, sums[:8*Count(n)])
 	}
-	all := make([]uint64, Count(len(data)))
+}
+
+// Note notes sums of 8 bytes each, that bytes were held against.
+func Note(noted *Noted, sums []byte) {
+	all := make([]uint64, len(sums)/8)
 	for i := range all {
 		all[i] = binary.LittleEndian.Uint64(sums[8*i:])
 	}
