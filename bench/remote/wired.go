@@ -11,6 +11,7 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/internal/hearthtest"
+	"github.com/hearthfs/hearth/node/machine"
 	"github.com/hearthfs/hearth/peer/secret"
 	"github.com/hearthfs/hearth/peer/wire"
 )
@@ -43,7 +44,8 @@ func (wired) Serve(ctx context.Context, l net.Listener, w Work) error {
 	if err != nil {
 		return err
 	}
-	memory, err := newMemory(ctx)
+	machine.Processors(0, false) // the runtime is a node's
+	memory, err := newMemory(ctx, w.Size)
 	if err != nil {
 		return err
 	}
@@ -69,22 +71,27 @@ func (wired) Serve(ctx context.Context, l net.Listener, w Work) error {
 }
 
 // memory holds the blocks, as plainly as the other programs do: what a node's RAM tier
-// costs is not the wire's.
+// costs is not the wire's. Each range that is read is a View as a small object's is there: the
+// sums of its pieces are made once.
 type memory struct {
-	pool  *hearth.Pool
-	views [blocks]*hearth.View
-	id    [16]byte // the object's version
+	pool *hearth.Pool
+	size int                    // of a View
+	held [blocks][]*hearth.View // of each block
+	id   [16]byte               // the object's version
 }
 
-func newMemory(ctx context.Context) (*memory, error) {
-	m := &memory{pool: hearth.NewPool(2 * blocks * hearth.BlockSize), id: held().Version}
-	for i := range m.views {
+func newMemory(ctx context.Context, size int) (*memory, error) {
+	m := &memory{pool: hearth.NewPool(2 * blocks * hearth.BlockSize), size: size, id: held().Version}
+	for i := range m.held {
 		v, err := m.pool.Alloc(ctx, hearth.BlockSize)
 		if err != nil {
 			return nil, err
 		}
 		hearthtest.Fill(v.Bytes(), name, int64(i)*hearth.BlockSize, 0)
-		m.views[i] = v
+		for off := 0; off+size <= hearth.BlockSize; off += size {
+			m.held[i] = append(m.held[i], v.Slice(off, size))
+		}
+		v.Release()
 	}
 	return m, nil
 }
@@ -93,7 +100,7 @@ func (m *memory) ready(b hearth.Block, off, n int) *hearth.View {
 	if b.Object.Version != m.id {
 		return nil
 	}
-	return m.views[b.Index].Slice(off, n)
+	return m.held[b.Index][off/m.size].Retain()
 }
 
 func (m *memory) fill(_ context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
@@ -105,8 +112,10 @@ func (m *memory) fill(_ context.Context, b hearth.Block, off, n int) (*hearth.Vi
 }
 
 func (m *memory) release() {
-	for _, v := range m.views {
-		v.Release()
+	for _, views := range m.held {
+		for _, v := range views {
+			v.Release()
+		}
 	}
 }
 
@@ -124,6 +133,7 @@ func (wired) Open(_ context.Context, address string, w Work) (Reader, error) {
 	if err != nil {
 		return nil, err
 	}
+	machine.Processors(0, false)
 	dial := func(ctx context.Context) (net.Conn, error) {
 		var d net.Dialer
 		conn, err := d.DialContext(ctx, "tcp", address)

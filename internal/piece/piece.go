@@ -70,9 +70,17 @@ func note(noted *Noted, n int, sums []byte) {
 
 // Note notes sums of 8 bytes each, that bytes were held against.
 func Note(noted *Noted, sums []byte) {
-	all := make([]uint64, len(sums)/8)
-	for i := range all {
-		all[i] = binary.LittleEndian.Uint64(sums[8*i:])
+	var few struct { // one allocation
+		all  []uint64
+		room [4]uint64
 	}
-	noted.Store(&all)
+	n := len(sums) / 8
+	if few.all = few.room[:]; n > len(few.room) {
+		few.all = make([]uint64, n)
+	}
+	few.all = few.all[:n]
+	for i := range few.all {
+		few.all[i] = binary.LittleEndian.Uint64(sums[8*i:])
+	}
+	noted.Store(&few.all)
 }

@@ -2,7 +2,9 @@ package wire
 
 import (
 	"context"
+	"errors"
 	"io"
+	"net"
 	"testing"
 
 	"github.com/hearthfs/hearth"
@@ -44,7 +46,7 @@ func TestWhatGoesOutAloneIsWrittenByItsSender(t *testing.T) {
 		}
 	})
 	t.Run("answers", func(t *testing.T) {
-		for _, x := range []struct{ n, open, writes, left int }{{5, 1, 1, 0}, {5, fewOpen + 1, 0, fewOpen + 1}, {smallMost + 1, 100, 2, 99}} { // no socket takes two buffers in one
+		for _, x := range []struct{ n, open, writes, left int }{{5, 1, 1, 0}, {5, fewOpen + 1, 0, fewOpen + 1}, {smallMost + 1, 100, 1, 99}} {
 			counted := &writes{}
 			s := NewServer(ServerOptions{Pool: hearth.NewPool(0)})
 			g := s.admit("asker")
@@ -83,4 +85,31 @@ func TestWhatGoesOutAloneIsWrittenByItsSender(t *testing.T) {
 // gone is a connection that nobody takes anything from.
 type gone struct{ *writes }
 
-func (gone) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
+func (gone) WriteParts(...[]byte) (int64, error) { return 0, io.ErrClosedPipe }
+
+func TestACallIsUsedAgainByNobodyElse(t *testing.T) {
+	// The memory of a call serves the next one when both are done with it: who asked has his answer,
+	// and it is written. One that was left may be answered still, and is not used again.
+	p := NewPeer("owner", PeerOptions{Pool: hearth.NewPool(0), Dial: func(context.Context) (net.Conn, error) { return nil, io.ErrClosedPipe }})
+	defer p.Close()
+	w := Want{object("data").Block(0), 1, 2}
+	for _, users := range []int{0, 1} { // a pool gives nothing that was not put there
+		c := p.newCall(Fill, w)
+		for range users {
+			c.done()
+		}
+		if other := p.newCall(Peek, w); other == c || other.kind != kindPeek || other.wants[0] != w {
+			t.Fatalf("used by two: %+v", other)
+		}
+	}
+	c := p.newCall(Fill, w)
+	c.gone() // it is written
+	c.done()
+	if c.one[0].Block.Object != nil {
+		t.Error("it keeps an object")
+	}
+	// One that could not be sent is over for the caller only by its error.
+	if _, err := p.Fill(t.Context(), w.Block, 1, 2); !errors.Is(err, ErrDown) {
+		t.Errorf("%v", err)
+	}
+}

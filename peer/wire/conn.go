@@ -54,6 +54,10 @@ type call struct {
 
 	results chan result // one for each item: nobody waits to put it there
 
+	// Of one that is used again.
+	spare *sync.Pool
+	users atomic.Int32 // who asks, until he is answered, and who writes it
+
 	// Guarded by the conn's lock.
 	id, question uint64
 	open         uint64 // a bit for each item without an answer
@@ -105,12 +109,34 @@ func (c *call) gone() {
 		c.body.Release()
 		c.body = nil
 	}
+	c.done()
+}
+
+// newCall is of one range. Its memory, which is most of what a read of 4 KiB would leave to the
+// garbage collector, is used again.
+func (p *Peer) newCall(v Verb, w Want) *call {
+	c, _ := p.spare.Get().(*call)
+	if c == nil {
+		c = &call{items: 1, spare: &p.spare, results: make(chan result, 1)}
+	}
+	c.kind, c.one[0] = kind(v), w
+	c.wants = c.one[:]
+	c.users.Store(2)
+	return c
+}
+
+// done is the end of a user. One who leaves without an answer calls it never: an answer may come.
+func (c *call) done() {
+	if c.users.Add(-1) == 0 {
+		c.one[0] = Want{}
+		c.spare.Put(c)
+	}
 }
 
 func newConn(p *Peer, raw net.Conn, asker, answerer hello) *conn {
 	c := &conn{peer: p, raw: raw, out: newOutput(raw, &p.counters, p.o.Pool), calls: map[uint64]*call{}, places: int(answerer.places)}
 	asked, answered := seeds(asker, answerer)
-	c.in, c.seed = newInput(&stream{Conn: raw, counters: &p.counters, heard: p.hear}, answered), asked
+	c.in, c.seed = newInput(raw, &p.counters, p.hear, answered), asked
 	return c
 }
 
@@ -277,13 +303,18 @@ func (c *conn) result(x *call, h header, sum uint64, meta []byte) (v *hearth.Vie
 func (c *conn) payload(x *call, h header, sum uint64, meta []byte) (v *hearth.View, err, broken error) {
 	p := c.peer
 	inner, _, err := unseal(meta, sum, 0)
+	if err != nil {
+		err = p.fault(err)
+	}
 	if err != nil || h.payload == 0 || c.hasLeft(x) {
-		return nil, p.faultIf(err), c.in.discard(h.payload)
+		return nil, err, c.in.discard(h.payload)
 	}
 	var room [maxSums]byte
 	sums := room[:copy(room[:], inner)]
-	v = take(p.ctx, p.o.Pool, h.payload)
-	p.hear() // what came while we waited for memory is not read yet
+	if v = p.o.Pool.TryAlloc(h.payload); v == nil {
+		v = take(p.ctx, p.o.Pool, h.payload)
+		p.hear() // what came meanwhile is not read yet
+	}
 	if v == nil {
 		return nil, p.fault(fmt.Errorf("%w: %d bytes", ErrMemory, h.payload)), c.in.discard(h.payload)
 	}
@@ -292,13 +323,6 @@ func (c *conn) payload(x *call, h header, sum uint64, meta []byte) (v *hearth.Vi
 	}
 	v.Release()
 	return nil, p.fault(ErrChecksum), broken
-}
-
-func (p *Peer) faultIf(err error) error {
-	if err == nil {
-		return nil
-	}
-	return p.fault(err)
 }
 
 func (c *conn) hasLeft(x *call) bool {

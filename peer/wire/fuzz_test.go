@@ -94,7 +94,7 @@ func FuzzFrames(f *testing.F) {
 	f.Add(r.frame(header{id: 1, kind: kindFill}, fillMeta(Want{object("data").Block(0), 0, 5}), 0))
 	f.Add(append(r.frame(header{id: 1, kind: kindData, payload: 5}, dataMeta([]byte("abcde")), 0), "abcde"...))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		in := newInput(&stream{Conn: onlyRead{from: bytes.NewReader(data)}, counters: &counters{}}, 0)
+		in := newInput(onlyRead{from: bytes.NewReader(data)}, &counters{}, nil, 0)
 		at := 0
 		for {
 			h, sum, meta, err := in.next()

@@ -1,9 +1,7 @@
 package wire
 
 import (
-	"bufio"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -14,110 +12,6 @@ import (
 
 	"github.com/hearthfs/hearth"
 )
-
-// input reads a connection's frames.
-type input struct {
-	r    *bufio.Reader // of from
-	from *stream
-	seed uint64
-	left int // bytes of the last frame's meta that are still in r
-}
-
-func newInput(from *stream, seed uint64) input {
-	return input{r: bufio.NewReaderSize(from, bufferSize), from: from, seed: seed}
-}
-
-// stream counts what is read, and tells that something was.
-type stream struct {
-	net.Conn
-	counters *counters
-	heard    func() // may be nil
-	brief    bool   // a frame's beginning is read, of which not much is wanted
-}
-
-// briefMost bytes have the header and the meta of an answer of one item.
-const briefMost = 512
-
-func (s *stream) Read(p []byte) (int, error) {
-	if s.brief {
-		p = p[:min(len(p), briefMost)]
-	}
-	n, err := s.Conn.Read(p)
-	if n > 0 {
-		s.counters.received.Add(int64(n))
-		if s.heard != nil {
-			s.heard()
-		}
-	}
-	return n, err
-}
-
-// whole reports whether the next frame can be read, but for a payload, without waiting.
-func (in *input) whole() bool {
-	n := in.r.Buffered()
-	if n < in.left+headerSize {
-		return false
-	}
-	b, _ := in.r.Peek(in.left + headerSize) // it is there
-	meta := binary.LittleEndian.Uint32(b[in.left:])
-	return meta > maxMeta || in.left+headerSize+int(meta) <= n // too much meta is an error at once
-}
-
-// next returns a frame's header and meta, valid until the payload or the next frame is
-// read. io.EOF is an end between two frames.
-func (in *input) next() (h header, sum uint64, meta []byte, err error) {
-	in.skipMeta()
-	b, err := in.r.Peek(headerSize)
-	if err != nil {
-		return h, 0, nil, cutOff(err, len(b))
-	}
-	if h, sum, err = parseHeader(b, in.seed); err != nil {
-		return h, 0, nil, err
-	}
-	in.r.Discard(headerSize)
-	in.from.brief = h.payload > smallMost // so is the next one, likely
-	if meta, err = in.r.Peek(h.meta); err != nil {
-		return h, 0, nil, cutOff(err, headerSize)
-	}
-	in.left = h.meta
-	return h, sum, meta, nil
-}
-
-func cutOff(err error, got int) error {
-	if err == io.EOF && got > 0 {
-		return io.ErrUnexpectedEOF
-	}
-	return err
-}
-
-func (in *input) skipMeta() {
-	in.r.Discard(in.left) // it was peeked: this cannot fail
-	in.left = 0
-}
-
-// payload reads as many bytes as p has. Of a large one only what came with the frame's
-// beginning is copied.
-func (in *input) payload(p []byte) error {
-	in.skipMeta()
-	if len(p) <= smallMost {
-		_, err := io.ReadFull(in.r, p)
-		return cutOff(err, 1)
-	}
-	in.from.brief = false
-	defer func() { in.from.brief = true }()
-	n := min(len(p), in.r.Buffered())
-	_, _ = io.ReadFull(in.r, p[:n]) // it is there
-	_, err := io.ReadFull(in.from, p[n:])
-	return cutOff(err, 1)
-}
-
-// discard reads a payload that nobody wants, or that there is no memory for.
-func (in *input) discard(n int) error {
-	in.skipMeta()
-	in.from.brief = false // the next frame's header says again
-	_, err := in.r.Discard(n)
-	return cutOff(err, 1)
-}
 
 // take returns memory for a payload, or nil if there is none soon. The caller holds
 // no View.
@@ -336,54 +230,65 @@ func letGo(batch []outgoing) {
 	}
 }
 
-// gatherMost bytes of small answers go out in one write, if there is memory for them beside
-// the connection's own: each write costs as much as the bytes of several answers, and wakes
-// who reads. It is 46 answers of 4 KiB: in three writes what 32 readers have asked for costs
-// a ninth more CPU time (bench, W6 blocks).
-const gatherMost = 192 << 10
+const (
+	// gatherMost bytes of small answers go out in one write, if there is memory for them beside
+	// the connection's own: each write costs as much as the bytes of several answers, and wakes
+	// who reads. It is 46 answers of 4 KiB: in three writes what 32 readers have asked for costs
+	// a ninth more CPU time (bench, W6 blocks).
+	gatherMost = 192 << 10
+	// togetherMost bytes of large ones do, in partsMost parts: one by one, who reads takes each as
+	// it comes and waits for the next, and ten answers of 100 KiB cost both sides a fifth more.
+	togetherMost = hearth.BlockSize
+	partsMost    = 64
+)
 
-// writer gathers what is small.
+// writer gathers what goes out together.
 type writer struct {
 	*output
 	pool    *hearth.Pool
 	own     []byte
 	lent    *hearth.View // of the pool, until a batch is written
 	buf     []byte       // is own, or lent's
-	sent    time.Time    // the end of the last write
-	vector  [2][]byte
-	buffers net.Buffers // of vector; here, since a local one would be allocated each time
+	listed  int          // bytes of buf that are in parts
+	large   int          // bytes of parts that are not in buf
+	parts   net.Buffers
+	buffers net.Buffers // what is left of parts; here, since a local one would be allocated each time
+	pending []outgoing  // in buf and parts
+	sent    time.Time   // the end of the last write
 }
 
 // writeAll writes a batch and lets go of it, also if that fails.
 func (w *writer) writeAll(batch []outgoing) error {
 	defer w.shrink()
 	for i, f := range batch {
-		err := w.add(f)
-		f.gone()
-		if err != nil {
+		if err := w.add(f); err != nil {
 			letGo(batch[i+1:])
 			return err
 		}
 	}
-	return w.flush(nil)
+	return w.flush()
 }
 
 func (w *writer) add(f outgoing) error {
 	head, v := f.parts()
-	if len(w.buf)+len(head) > cap(w.buf) {
-		if err := w.flush(nil); err != nil {
+	if len(w.buf)+len(head) > cap(w.buf) || len(w.parts)+3 > partsMost || w.large > 0 && w.large+size(v) > togetherMost {
+		if err := w.flush(); err != nil {
+			f.gone()
 			return err
 		}
 	}
+	w.pending = append(w.pending, f)
 	w.buf = append(w.buf, head...)
 	switch {
 	case v == nil:
-		return nil
 	case v.Len() <= smallMost && w.fits(v.Len()):
 		w.buf = append(w.buf, v.Bytes()...)
-		return nil
+	default:
+		w.parts = append(w.parts, w.buf[w.listed:], v.Bytes())
+		w.listed = len(w.buf)
+		w.large += v.Len()
 	}
-	return w.flush(v.Bytes())
+	return nil
 }
 
 // fits makes room for n bytes more, if there is any.
@@ -404,36 +309,43 @@ func (w *writer) shrink() {
 	}
 }
 
-// flush writes what was gathered, and payload behind it.
-func (w *writer) flush(payload []byte) error {
-	if len(w.buf)+len(payload) == 0 {
+func (w *writer) letGo() {
+	letGo(w.pending)
+	clear(w.pending)
+	w.pending = w.pending[:0]
+}
+
+// flush writes what was gathered, and lets go of it.
+func (w *writer) flush() error {
+	defer w.letGo()
+	if len(w.buf) > w.listed {
+		w.parts = append(w.parts, w.buf[w.listed:])
+	}
+	if len(w.parts) == 0 {
 		return nil
 	}
-	if err := w.conn.SetWriteDeadline(time.Now().Add(stallAfter)); err != nil {
-		return fmt.Errorf("write: %w", err)
+	err := w.conn.SetWriteDeadline(time.Now().Add(stallAfter))
+	if err == nil {
+		err = w.writeParts()
 	}
-	var n int64
-	var err error
-	if len(payload) == 0 {
-		var m int
-		m, err = w.conn.Write(w.buf)
-		n = int64(m)
-	} else {
-		w.vector = [2][]byte{w.buf, payload}
-		w.buffers = w.vector[:]
-		if w.joins != nil {
-			n, err = w.joins.WriteParts(w.buffers...)
-		} else {
-			n, err = w.buffers.WriteTo(w.conn)
-		}
-		w.vector = [2][]byte{}
-	}
+	clear(w.parts)
+	w.parts, w.listed, w.large = w.parts[:0], 0, 0
 	w.buf, w.sent = w.buf[:0], time.Now()
-	w.counters.sent.Add(n)
 	if err != nil {
 		return fmt.Errorf("write: %w", stalled(err))
 	}
 	return nil
+}
+
+func (w *writer) writeParts() (err error) {
+	var n int64
+	if w.buffers = w.parts; w.joins != nil {
+		n, err = w.joins.WriteParts(w.parts...)
+	} else {
+		n, err = w.buffers.WriteTo(w.conn)
+	}
+	w.counters.sent.Add(n)
+	return err
 }
 
 // stalled says what a timeout of a write means.

@@ -46,6 +46,7 @@ type Peer struct {
 	ctx      context.Context
 	cancel   context.CancelCauseFunc
 	work     sync.WaitGroup // all goroutines; Add under mu while not closed
+	spare    sync.Pool      // of *call
 	kick     chan struct{}  // capacity 1: the watch looks again
 	begun    time.Time
 	heard    atomic.Int64 // nanoseconds from begun to the last byte
@@ -125,10 +126,7 @@ func (p *Peer) get(ctx context.Context, v Verb, w Want) (*hearth.View, error) {
 	if err := w.check(); err != nil {
 		return nil, p.fault(err)
 	}
-	c := &call{kind: kind(v), items: 1}
-	c.one[0] = w
-	c.wants = c.one[:]
-	return p.ask(ctx, c)
+	return p.ask(ctx, p.newCall(v, w))
 }
 
 // Call asks by a number that both sides gave a meaning, with a body of at most MaxBody
@@ -191,6 +189,7 @@ func (p *Peer) ask(ctx context.Context, c *call) (*hearth.View, error) {
 	}
 	select {
 	case r := <-c.results:
+		c.done()
 		return r.view, r.err
 	case <-ctx.Done():
 	}
@@ -244,7 +243,9 @@ func (p *Peer) begin(ctx context.Context, c *call) (*conn, error) {
 	}
 	p.counters.requests.Add(n)
 	p.owe(n)
-	c.results = make(chan result, n)
+	if c.results == nil {
+		c.results = make(chan result, n)
+	}
 	c.encode(ctx)
 	for {
 		on, err := p.connect(ctx)

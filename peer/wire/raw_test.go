@@ -33,7 +33,7 @@ func newRaw(conn net.Conn, asks bool) (*raw, error) {
 		return nil, err
 	}
 	r := &raw{conn: conn}
-	r.in = newInput(&stream{Conn: conn, counters: &counters{}}, 0)
+	r.in = newInput(conn, &counters{}, nil, 0)
 	if asks {
 		r.seed, r.in.seed = seeds(mine, theirs)
 	} else {

@@ -15,7 +15,7 @@ const (
 	// 20 us, in which nothing else that was asked is begun.
 	readyMost = 256 << 10
 	// heldMost bytes of answers wait for others to go out with them.
-	heldMost = gatherMost
+	heldMost = togetherMost
 )
 
 // ready is an answer from memory on its way out.

@@ -69,7 +69,7 @@ type task struct {
 func newSession(s *Server, g *guest, conn net.Conn, asker, answerer hello) *session {
 	x := &session{server: s, guest: g, requests: map[uint64]*request{}, over: make(chan error, 1), out: newOutput(conn, &s.counters, s.o.Pool)}
 	asked, answered := seeds(asker, answerer)
-	x.in, x.seed = newInput(&stream{Conn: conn, counters: &s.counters}, asked), answered
+	x.in, x.seed = newInput(conn, &s.counters, nil, asked), answered
 	x.out.idle = x.idle
 	x.workers = workers.New(&s.idle)
 	return x
