@@ -178,6 +178,12 @@ func (l *listing) run() {
 	}
 }
 
+// believed reports whether what the listing brings, or has just brought, is new enough for one who
+// found it running: it may have begun long ago, before the machine slept, for one.
+func (l *listing) believed() bool {
+	return age.Left(l.Began(), l.t.clock.Now(), l.d.link.Freshness.ListingLife(l.watch.ran())) > 0
+}
+
 // take waits for a place among those that run.
 func (l *listing) take(places chan struct{}) error {
 	defer l.watch.stop()()
@@ -223,7 +229,9 @@ func (l *listing) askOrigin() error {
 // drift is how far, in ms, two clocks come apart while a listing is believed.
 const drift = 100
 
-// copy takes names from the node that the directory belongs to, as far as it tells them.
+// copy takes names from the node that the directory belongs to, as far as it tells them. They may
+// be older by what the listing takes, since it is believed for longer by more than that, and not
+// by what passes otherwise: while it waits for its turn, or the machine is asleep.
 func (l *listing) copy() (whole bool, err error) {
 	t := l.t
 	defer l.away.end()
@@ -240,11 +248,13 @@ func (l *listing) copy() (whole bool, err error) {
 	}
 	for {
 		asked, known := t.clock.Now(), l.names
-		told, err := l.away.Names(t.ctx, l.away.dir, l.last, max(old, old+since(asked, l.began)), func(o *hearth.Object) bool {
+		told, err := l.away.Names(t.ctx, l.away.dir, l.last, max(old, old+l.watch.busy()), func(o *hearth.Object) bool {
 			l.add(*o)
 			return true
 		})
-		older := t.clock.Now()-told.Age.Milliseconds() < newest-drift // there it may be believed for longer than here
+		got := t.clock.Now()
+		older := got-told.Age.Milliseconds() < newest-drift || // there it may be believed for longer than here
+			!l.d.link.Freshness.Copies(max(old, old+l.watch.busy()+drift*time.Millisecond), told.Age+since(got, asked), told.Took)
 		if err != nil || older || l.unordered || len(l.page) == 0 && !told.Last {
 			l.names, l.page, l.unordered = known, l.page[:0], false
 			now := t.clock.Now()
@@ -339,7 +349,7 @@ func (l *listing) flush(last bool) error {
 	if err == nil && last {
 		now := t.clock.Now()
 		s := *d.state.Load()
-		s.listed, s.took, s.refused, s.age = l.Began(), max(l.watch.ran()-l.watch.stopped.Truncate(time.Millisecond), l.tookThere), uint64(l.refused.Load()), l.age
+		s.listed, s.took, s.refused, s.age = l.Began(), max(l.watch.busy(), l.tookThere), uint64(l.refused.Load()), l.age
 		if d.doubted == l {
 			s.listed = listedDoubted
 		}

@@ -69,7 +69,10 @@ func (t *Tree) lookupHashed(ctx context.Context, d *directory, name string) (Nod
 			err = l.Wait(ctx)
 		}
 		if err == nil {
-			listed, err = l.age, l.Err()
+			err = l.Err()
+		}
+		if err == nil && l.believed() {
+			listed = l.age
 		}
 		if err != nil && !errors.Is(err, store.ErrRebuilt) {
 			return Node{}, err
@@ -338,7 +341,7 @@ func (q *inquiry) listed(ctx context.Context, k *knowledge) bool {
 	l, _ := q.t.list(ctx, q.d, 0, nil) // never waits, since it may be any
 	ctx, cancel := context.WithTimeout(ctx, briefListing)
 	defer cancel()
-	return l.Wait(ctx) == nil && l.Err() == nil
+	return l.Wait(ctx) == nil && l.Err() == nil && l.believed()
 }
 
 // askOrigin asks what the name was known as first.

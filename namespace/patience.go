@@ -60,7 +60,7 @@ func (q *inquiry) patiently(ctx context.Context, gate <-chan struct{}) error {
 // answered before a listing that began no earlier is forgotten: that was read later, and
 // stands in the database.
 func (q *inquiry) passed(l *listing) bool {
-	if !l.Passed(q.segment+"/") || l.age != q.t.db.Generation() {
+	if !l.Passed(q.segment+"/") || l.age != q.t.db.Generation() || !l.believed() {
 		return false
 	}
 	if l.began >= q.began {

@@ -1,11 +1,14 @@
 package namespace
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/hearthfs/hearth"
 )
 
 func TestRefresh(t *testing.T) {
@@ -100,5 +103,62 @@ func TestARefreshWaitsForAListingThatIsTooOld(t *testing.T) {
 	defer w.b.mu.Unlock()
 	if n := w.b.lists - lists; n != 2 {
 		t.Errorf("%d listings", n)
+	}
+}
+
+// captured is an origin that answers a listing when it may, with what it read before.
+type captured struct {
+	*bucket
+	read, free chan struct{} // of d/; nil: at once
+}
+
+func (c *captured) List(ctx context.Context, q hearth.Listing, each func(hearth.Object) error) error {
+	var all []hearth.Object
+	err := c.bucket.List(ctx, q, func(o hearth.Object) error { all = append(all, o); return nil })
+	if q.Prefix == "d/" && c.free != nil {
+		close(c.read)
+		<-c.free
+	}
+	for _, o := range all {
+		err = errors.Join(err, each(o))
+	}
+	return err
+}
+
+func TestWhoFindsAListingThatBeganLongAgo(t *testing.T) {
+	// A listing that was begun before the machine slept tells nothing new: who comes afterwards, and
+	// finds it running, asks again.
+	origin := &captured{}
+	w := open(t, func(o *Options) {
+		started := time.Now()
+		o.monotonic = func() time.Time { return started } // it stood still
+		origin.bucket = o.Links[0].Origin.(*bucket)
+		o.Links[0].Origin = origin
+	})
+	w.b.put("d/x", "A", 1)
+	d := w.resolve("/d")
+	w.names("/d")
+	w.clock.add(55 * time.Second)
+	origin.read, origin.free = make(chan struct{}), make(chan struct{})
+	w.resolve("/d/x") // has it listed anew
+	<-origin.read
+	dir, err := w.tree.dirs.get(w.tree, d.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.release()
+	l, q := dir.running.Load(), inquiry{t: w.tree, d: dir, segment: "x"}
+	now := w.b.put("d/x", "B", 2)
+	if !l.believed() {
+		t.Error("it has just begun")
+	}
+	w.clock.add(61 * time.Second)
+	close(origin.free)
+	if err := l.Wait(t.Context()); err != nil || l.Err() != nil || l.believed() || q.passed(l) {
+		t.Errorf("%v, %v: it began a minute ago", err, l.Err())
+	}
+	origin.read, origin.free = nil, nil
+	if n := w.resolve("/d/x"); n.Object != now {
+		t.Errorf("it is %+v", n.Object)
 	}
 }

@@ -239,7 +239,7 @@ func (q *inquiry) askElsewhere(ctx context.Context, k *knowledge, gate <-chan st
 	now := asked / 1e6
 	life := q.d.link.Freshness.Life()
 	f, err := w.Find(ctx, w.dir, q.segment, min(life-life/4, since(now, last)))
-	if err != nil {
+	if err != nil || f.Age+since(q.t.clock.Now(), now) > life { // it was asked for before the machine slept
 		return false
 	}
 	if began := now - f.Age.Milliseconds(); f.Object == nil && !f.Dir && q.objects(k, began) {

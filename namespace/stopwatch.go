@@ -13,6 +13,9 @@ type stopwatch struct {
 // ran is the time since the start in whole ms, as it is written down.
 func (w *stopwatch) ran() time.Duration { return w.now().Sub(w.start).Truncate(time.Millisecond) }
 
+// busy is ran without what was left out.
+func (w *stopwatch) busy() time.Duration { return w.ran() - w.stopped.Truncate(time.Millisecond) }
+
 // stop leaves out what passes until the end that it returns.
 func (w *stopwatch) stop() (end func()) {
 	at := w.now()
