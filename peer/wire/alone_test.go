@@ -85,7 +85,7 @@ func TestWhatGoesOutAloneIsWrittenByItsSender(t *testing.T) {
 // gone is a connection that nobody takes anything from.
 type gone struct{ *writes }
 
-func (gone) WriteParts(...[]byte) (int64, error) { return 0, io.ErrClosedPipe }
+func (gone) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
 
 func TestACallIsUsedAgainByNobodyElse(t *testing.T) {
 	// The memory of a call serves the next one when both are done with it: who asked has his answer,

@@ -54,9 +54,8 @@ type call struct {
 
 	results chan result // one for each item: nobody waits to put it there
 
-	// Of one that is used again.
-	spare *sync.Pool
-	users atomic.Int32 // who asks, until he is answered, and who writes it
+	spare *sync.Pool   // of one that is used again
+	users atomic.Int32 // of it: who asks, until he is answered, and who writes it
 
 	// Guarded by the conn's lock.
 	id, question uint64

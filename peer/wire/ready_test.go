@@ -211,8 +211,10 @@ type writes struct {
 
 func (w *writes) Read([]byte) (int, error) { return 0, io.EOF }
 
-// Write is a hello's.
-func (w *writes) Write(p []byte) (int, error) { return w.Buffer.Write(p) }
+func (w *writes) Write(p []byte) (int, error) {
+	n, err := w.WriteParts(p)
+	return int(n), err
+}
 
 // WriteParts is joiner's: a socket, which needs not be one, does as much.
 func (w *writes) WriteParts(parts ...[]byte) (n int64, err error) {
@@ -270,10 +272,10 @@ type slowWrites struct {
 	begun, free chan struct{}
 }
 
-func (w *slowWrites) WriteParts(parts ...[]byte) (int64, error) {
+func (w *slowWrites) Write(p []byte) (int, error) {
 	w.begun <- struct{}{}
 	<-w.free
-	return w.writes.WriteParts(parts...)
+	return w.writes.Write(p)
 }
 
 func TestSumsAreNotMadeAgain(t *testing.T) {
