@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"net"
 	"testing"
+
+	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
 func TestReader(t *testing.T) {
@@ -16,7 +18,7 @@ func TestReader(t *testing.T) {
 	for i := range sent {
 		sent[i] = byte(random.Uint32())
 	}
-	for name, over := range map[string]func(*testing.T) (from, to net.Conn){"socket": sockets, "pipe": func(*testing.T) (from, to net.Conn) { return net.Pipe() }} {
+	for name, over := range map[string]func(*testing.T) (from, to net.Conn){"socket": hearthtest.Sockets, "pipe": func(*testing.T) (from, to net.Conn) { return net.Pipe() }} {
 		for _, ahead := range []int{1, 100, 4096} {
 			from, to := over(t)
 			go func() {
@@ -62,20 +64,4 @@ func TestReader(t *testing.T) {
 			to.Close()
 		}
 	}
-}
-
-func sockets(t *testing.T) (from, to net.Conn) {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	if from, err = net.Dial("tcp", l.Addr().String()); err != nil {
-		t.Fatal(err)
-	}
-	if to, err = l.Accept(); err != nil {
-		t.Fatal(err)
-	}
-	return from, to
 }

@@ -16,7 +16,7 @@ import (
 func TestFramesInAnyPieces(t *testing.T) {
 	// Frames are read as they were written, in whatever pieces they come and whether their payloads
 	// are wanted; what is left when a connection ends in one is an error, and between two it is none.
-	for name, over := range map[string]func(t *testing.T) (a, b net.Conn){"socket": sockets, "pipe": func(*testing.T) (a, b net.Conn) { return net.Pipe() }} {
+	for name, over := range map[string]func(t *testing.T) (a, b net.Conn){"socket": hearthtest.Sockets, "pipe": func(*testing.T) (a, b net.Conn) { return net.Pipe() }} {
 		t.Run(name, func(t *testing.T) {
 			for seed := range uint64(8) {
 				random := rand.New(rand.NewPCG(seed, 1))
@@ -98,22 +98,6 @@ func appendFrame(dst []byte, id uint64, n int) []byte {
 	head := piece.Append(make([]byte, headerSize), p, &piece.Noted{})
 	head, _ = seal(head, header{id: id, kind: kindData, payload: n}, 7, 0)
 	return append(append(dst, head...), p...)
-}
-
-func sockets(t *testing.T) (a, b net.Conn) {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	if a, err = net.Dial("tcp", l.Addr().String()); err != nil {
-		t.Fatal(err)
-	}
-	if b, err = l.Accept(); err != nil {
-		t.Fatal(err)
-	}
-	return a, b
 }
 
 func TestLargeAnswersGoOutTogether(t *testing.T) {
