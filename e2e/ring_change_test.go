@@ -21,8 +21,8 @@ func (r *ring) reads(list []hearthtest.File, nodes []*member, happens func()) (l
 }
 
 // ringJoinLeave has a node join and another leave while all the others read: nobody gets an
-// error. What the joiner takes over is found where it was, but for a fifth at most, and then
-// the origin is asked for what left at most.
+// error. What the joiner takes over is found where it was, but for a twentieth at most, and
+// then the origin is asked for what left at most.
 func ringJoinLeave(e *env) {
 	r := e.ring(0)
 	if r == nil {
@@ -45,10 +45,11 @@ func ringJoinLeave(e *env) {
 	excused += r.around(r.nodes...) - before
 	peeked = r.peeks() - peeked
 	n := float64(len(list)) // each is one block
-	// Where they were these blocks are copies now, which give way first: a few may be gone.
+	// Where they were these blocks are copies now, which give way first: a few may be gone. A
+	// joiner that others ask before it knows them cost 55 to 75 of 333.
 	took := r.share(r.nodes[5]) * n
 	r.shows("a joiner cost %d requests beside %d excused and took over %.0f blocks, %d were found at former owners", joined, excused, took, peeked)
-	if float64(joined-excused) > took/5 {
+	if float64(joined-excused) > took/20 {
 		r.Errorf("a node joined and took over %.0f blocks, and the origin was asked %d times for what the others hold, of which %d were declined or read around a node", took, joined, excused)
 	}
 	if peeked == 0 {

@@ -121,12 +121,12 @@ func Start(ctx context.Context, c Config) (*Ring, error) {
 	}
 	r.stop, r.cancel = context.WithCancel(context.Background())
 	r.work.Go(r.accept)
-	// The others hear of it once somebody listens.
+	first := r.members.Snapshot()
+	r.take(first)
+	// The others hear of it once somebody listens, and knows whom to ask for what they held.
 	if err := r.members.Announce(ctx, members.Active); err != nil {
 		return nil, errors.Join(err, r.Close())
 	}
-	first := r.members.Snapshot()
-	r.take(first)
 	r.work.Go(func() { r.follow(first) })
 	return r, nil
 }

@@ -74,6 +74,7 @@ type node struct {
 	*Ring
 	router *route.Router
 	mem    *cache.RAM
+	first  *Around // what it knew before the others heard of it
 	tiers  []*cache.Tier
 	pool   *hearth.Pool
 	own    *cache.Tier
@@ -156,6 +157,9 @@ func start(t *testing.T, k *bucket, cluster *secret.Cluster, id byte, seeds ...*
 
 // took is what a node does with a change.
 func (n *node) took(a Around) {
+	if n.first == nil {
+		n.first = &a
+	}
 	ring := route.Ring{Map: a.Map, Peers: map[string]route.Peer{}, Changed: a.Changed}
 	for id, p := range a.Peers {
 		ring.Peers[id] = p
@@ -216,6 +220,10 @@ func TestARing(t *testing.T) {
 	}
 
 	d := start(t, k, cluster, 4, b)
+	// The others may ask the joiner for what it owns as soon as they take it for one of them.
+	if _, own := d.first.Map.Node(members.ID{15: 4}.String()); own || len(d.first.Map.Nodes()) != 3 || len(d.first.Peers) != 3 {
+		t.Errorf("before the others heard of it the joiner knew %v", d.first.Map.Nodes())
+	}
 	agree(t, a, b, c, d)
 	before := k.gets.Load()
 	for _, x := range set {

@@ -151,6 +151,8 @@ func Start(ctx context.Context, cfg Config) (*Members, error) {
 	if err := m.admitted(ctx); err != nil {
 		return nil, errors.Join(err, m.Close())
 	}
+	m.table.replace(m.told) // whoever answered is in the first that anybody sees
+	m.working.Go(func() { m.table.publish(m.stop.Done(), m.cfg.Timing.Batch, m.told) })
 	return m, nil
 }
 
@@ -197,7 +199,6 @@ func (m *Members) run() {
 		defer close(m.logged)
 		m.log.run(m.quiet)
 	}()
-	m.working.Go(func() { m.table.publish(m.stop.Done(), m.cfg.Timing.Batch, m.told) })
 	m.working.Go(m.keepJoined)
 	m.working.Go(m.keepKnown)
 }

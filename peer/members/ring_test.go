@@ -185,6 +185,29 @@ func TestNodesFindEachOther(t *testing.T) {
 	}
 }
 
+func TestTheFirstSnapshotHasWhoIsHere(t *testing.T) {
+	// Who joins knows all that the one who let it in knew once Start returns, however rarely
+	// there is another snapshot. It joins ten times: a snapshot while it learns is seldom.
+	t.Parallel()
+	first, _ := config(t, "first")
+	all := []*Members{start(t, first)}
+	for i := range 15 {
+		c, _ := config(t, fmt.Sprint("node ", i), all[0])
+		all = append(all, start(t, c))
+	}
+	until(t, all[0], "all nodes", members(len(all)))
+	for i := range 10 {
+		c, _ := config(t, fmt.Sprint("late ", i), all[0])
+		c.Timing.Batch = time.Hour
+		late := start(t, c)
+		for _, m := range all {
+			if _, ok := late.Snapshot().Find(m.cfg.ID); !ok {
+				t.Errorf("joiner %d does not know %s yet", i, m.cfg.Name)
+			}
+		}
+	}
+}
+
 func TestWhoLeavesIsNotMissing(t *testing.T) {
 	// A node says that it goes: nobody takes it for dead, or looks for it. It may come back.
 	t.Parallel()
