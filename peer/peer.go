@@ -123,11 +123,12 @@ func Start(ctx context.Context, c Config) (*Ring, error) {
 	r.work.Go(r.accept)
 	first := r.members.Snapshot()
 	r.take(first)
-	// The others hear of it once somebody listens, and knows whom to ask for what they held.
+	r.work.Go(func() { r.follow(first) })
+	// The others hear of it once somebody listens, and knows whom to ask for what they held. It
+	// takes some rounds of gossip, in which others may come.
 	if err := r.members.Announce(ctx, members.Active); err != nil {
 		return nil, errors.Join(err, r.Close())
 	}
-	r.work.Go(func() { r.follow(first) })
 	return r, nil
 }
 
