@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -93,12 +94,13 @@ type mountPoint struct {
 	minor       string
 }
 
-func mountsBelow(dir string) []mountPoint {
+// mountsBelow are the mounts at any of some directories and below.
+func mountsBelow(dirs ...string) []mountPoint {
 	table, _ := os.ReadFile("/proc/self/mountinfo")
 	var found []mountPoint
 	for line := range strings.Lines(string(table)) {
 		f := strings.Fields(line)
-		if len(f) < 10 || !strings.HasPrefix(f[4], dir) {
+		if len(f) < 10 || !slices.ContainsFunc(dirs, func(dir string) bool { return f[4] == dir || strings.HasPrefix(f[4], dir+"/") }) {
 			continue
 		}
 		_, minor, _ := strings.Cut(f[2], ":")

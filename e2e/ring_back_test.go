@@ -46,6 +46,7 @@ func ringBack(e *env) {
 	}
 	r.shows("shares of %.2f became %.2f", was, is)
 	r.found(kept, changed, smaller, nodes[3], nodes[4], larger)
+	r.bounded(r.longest, 0)
 	r.quit(nodes...)
 }
 

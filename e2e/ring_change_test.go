@@ -45,8 +45,8 @@ func ringJoinLeave(e *env) {
 	excused += r.around(r.nodes...) - before
 	peeked = r.peeks() - peeked
 	n := float64(len(list)) // each is one block
-	// Where they were these blocks are copies now, which give way first: a few may be gone. A
-	// joiner that others ask before it knows them cost 55 to 75 of 333.
+	// Where they were these blocks are copies now, which give way first: a few may be gone. It
+	// costs 2 of 333; a joiner that others ask before it knows them cost 50 to 85.
 	took := r.share(r.nodes[5]) * n
 	r.shows("a joiner cost %d requests beside %d excused and took over %.0f blocks, %d were found at former owners", joined, excused, took, peeked)
 	if float64(joined-excused) > took/20 {
@@ -70,6 +70,7 @@ func ringJoinLeave(e *env) {
 		r.shows("%d declined, or read around a node", excused)
 	}
 	r.excuses("a joiner and a leaver", excused, files)
+	r.bounded(r.longest, 0)
 	// What the joiner took over others hold; what the leaver owned may be gone with it.
 	if float64(joined+left-excused) > 1.1*share*n {
 		r.Errorf("a node joined and one with %.3f of everything left, and the origin was asked %d and %d times for %d files, of which %d were declined or read around a node", share, joined, left, len(list), excused)
@@ -121,6 +122,7 @@ func ringRestart(e *env) {
 		})
 	}
 	r.again("restarted in turn", list, nodes, func() { r.all("restarted in turn", list, 3, nodes...) })
+	r.bounded(r.longest, 0)
 	r.quit(nodes...)
 }
 

@@ -60,7 +60,7 @@ func ringClocks(e *env) {
 	if now := r.generations(); !slices.Equal(now, generations) {
 		r.Errorf("nodes knew of rings %v, and while nobody came or went of %v", generations, now)
 	}
-	r.shows("longest read %v", longest.Round(time.Millisecond))
+	r.bounded(longest, 0)
 	back := nodes[1]
 	back.kill9()
 	r.must(r.o.PutFile(r.ctx, r.o.bucket, "", one, jumps+1), "change a file")

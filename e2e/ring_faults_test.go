@@ -50,8 +50,9 @@ func (r *ring) struck(v victim, nodes []*member, harm func(*member)) []*reader {
 	return readers
 }
 
-// ringOwnerKilled kills the owner of a block that is being read, and then another, while all
-// the other nodes read a set besides: nobody gets an error or waits for long.
+// ringOwnerKilled kills the owner of a block that is being read, and then another, and when they
+// are back two more at once, while all the other nodes read a set besides: nobody gets an error
+// or waits for long.
 func ringOwnerKilled(e *env) {
 	r := e.ring(originLink)
 	if r == nil {
@@ -60,11 +61,12 @@ func ringOwnerKilled(e *env) {
 	list := r.load(r.o, r.part("D1", 5))
 	r.set.fresh = "bounded(1s)" // victims come while the nodes run
 	nodes := r.up(5, nodeLink)
-	victims := r.victims(2)
-	rest := r.but(victims[0].owner, victims[1].owner)
+	victims := r.victims(4)
+	first, last := victims[:2], victims[2:]
+	rest := r.but(first[0].owner, first[1].owner)
 	r.p.SetFirstByte(slowOrigin)
 	readers := r.readers(list, false, rest...)
-	for _, v := range victims {
+	for _, v := range first {
 		readers = append(readers, r.struck(v, rest, func(m *member) { m.kill9() })...)
 	}
 	r.p.SetFirstByte(0) // what is under way has its delay
@@ -72,9 +74,21 @@ func ringOwnerKilled(e *env) {
 	r.agree(rest...)
 	r.again("after two deaths", list, rest, func() { r.all("after two deaths", list, 2, rest...) })
 	r.bounded(r.reads(list, rest, func() {
-		r.start(victims[0].owner, victims[1].owner)
+		r.start(first[0].owner, first[1].owner)
 		r.agree(nodes...)
 	}), slowRead)
+	rest = r.but(last[0].owner, last[1].owner)
+	r.p.SetFirstByte(slowOrigin)
+	readers = r.readers(list, false, rest...)
+	readers = append(readers, r.struck(last[0], rest, func(*member) {})...)
+	readers = append(readers, r.struck(last[1], rest, func(m *member) {
+		m.kill9()
+		last[0].owner.kill9()
+	})...)
+	r.p.SetFirstByte(0)
+	r.bounded(r.well(readers), slowRead)
+	r.start(last[0].owner, last[1].owner)
+	r.agree(nodes...)
 	r.quit(nodes...)
 }
 

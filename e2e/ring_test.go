@@ -51,6 +51,8 @@ type ring struct {
 	nodes  []*member
 	gone   int64 // blocks that disks declined of nodes that run no more
 	warm   bool  // the nodes have read before
+
+	longest time.Duration // of the system calls of all readers so far
 }
 
 // member is a node and the machine on which it runs.
@@ -327,6 +329,7 @@ func (r *ring) well(readers []*reader) (longest time.Duration) {
 		}
 		longest = max(longest, a.Longest)
 	}
+	r.longest = max(r.longest, longest)
 	return longest
 }
 

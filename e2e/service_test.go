@@ -223,7 +223,7 @@ func (m *manager) stop(p *process, n int) {
 	if code := p.terminate(syscall.SIGTERM); code != 0 {
 		m.e.Errorf("after SIGTERM the service ended with %d:\n%s", code, p.out)
 	}
-	if left := mountsBelow(m.e.path("mnt-")); len(left) > 0 {
+	if left := mountsBelow(m.e.path("mnt-a"), m.e.path("mnt-b")); len(left) > 0 {
 		m.e.Errorf("after SIGTERM the service left %v", left)
 	}
 	m.e.eventually("the word that it stops", func() bool { return strings.Contains(strings.Join(m.all(n), "|"), "STOPPING=1") })
@@ -288,7 +288,7 @@ func (m *manager) cannot(o *server, dir string) {
 			all := m.all(n)
 			return len(all) > 0 && slices.ContainsFunc(all, func(s string) bool { return strings.HasPrefix(s, "STATUS=") && strings.Contains(s, c.what) })
 		})
-		if said := strings.Join(m.all(n), "|"); code != c.code || !strings.Contains(last, c.what) || strings.Contains(said, "READY") || len(mountsBelow(e.path("mnt-"))) > 0 {
+		if said := strings.Join(m.all(n), "|"); code != c.code || !strings.Contains(last, c.what) || strings.Contains(said, "READY") || len(mountsBelow(e.path("mnt-a"), e.path("mnt-b"))) > 0 {
 			e.Errorf("%s: exit %d, said %q, last line %q", c.what, code, said, last)
 		}
 	}

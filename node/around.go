@@ -191,8 +191,7 @@ func (n *Node) joinRing(ctx context.Context) error {
 	if err != nil {
 		return ring.Unjoined(err)
 	}
-	a.part.Joined(a.ring)
-	return nil
+	return a.part.Joined(ctx, a.ring, a.ring.Announce)
 }
 
 // identity is that of the origin of a link.

@@ -83,8 +83,8 @@ type neighbour struct {
 	at netip.AddrPort
 }
 
-// Start joins a ring. It returns when a member has answered, or when none did and the node
-// is alone for now. Close it.
+// Start finds the others of a ring. It returns when a member has answered, or when none did and
+// the node is alone for now. None of them asks it for anything before Announce. Close it.
 func Start(ctx context.Context, c Config) (*Ring, error) {
 	if id := c.Members.ID.String(); c.Identity.ID() != id {
 		return nil, fmt.Errorf("the identity is of node %s, not of %s", c.Identity.ID(), id)
@@ -124,13 +124,13 @@ func Start(ctx context.Context, c Config) (*Ring, error) {
 	first := r.members.Snapshot()
 	r.take(first)
 	r.work.Go(func() { r.follow(first) })
-	// The others hear of it once somebody listens, and knows whom to ask for what they held. It
-	// takes some rounds of gossip, in which others may come.
-	if err := r.members.Announce(ctx, members.Active); err != nil {
-		return nil, errors.Join(err, r.Close())
-	}
 	return r, nil
 }
+
+// Announce has the others take this node for the owner of what is its own, as it does itself
+// since Start. Some of them ask it from the first moment on; it returns when all are likely to
+// know, after some rounds of gossip, or with the context.
+func (r *Ring) Announce(ctx context.Context) error { return r.members.Announce(ctx, members.Active) }
 
 // accept answers who comes, until Close.
 func (r *Ring) accept() {
@@ -201,7 +201,7 @@ func (r *Ring) follow(s *members.Snapshot) {
 func (r *Ring) take(s *members.Snapshot) {
 	var nodes []place.Node
 	for _, m := range s.Members {
-		if m.State == members.Active {
+		if m.State == members.Active || m.State == members.Joining && m.ID == r.c.Members.ID {
 			nodes = append(nodes, place.Node{ID: m.ID.String(), Zone: m.Zone, Weight: m.Donated})
 		}
 	}

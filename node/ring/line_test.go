@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -23,6 +24,14 @@ type some struct {
 	snapshot *members.Snapshot
 	asked    map[members.ID]wire.Stats
 	outages  map[members.ID]wire.Outage
+}
+
+// joined has r join by p.
+func joined(t *testing.T, r *Ring, p *some) {
+	t.Helper()
+	if err := r.Joined(t.Context(), p, func(context.Context) error { return nil }); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func (s *some) Outages() map[members.ID]wire.Outage { return s.outages }
@@ -65,7 +74,7 @@ func TestALineOfStatusAsksNobody(t *testing.T) {
 			t.Errorf("before it joins: %+v", x)
 		}
 		p := &some{snapshot: &members.Snapshot{Members: []members.Member{someone('a', members.Alive)}}}
-		r.Joined(p)
+		joined(t, r, p)
 		time.Sleep(90 * time.Second)
 		if x := r.Line(started); x.AloneS != 91 || x.Alive != 1 || x.Share != 1 || x.Address != "10.0.0.5:7946" || x.State != "active" || x.Donated != 1<<30 || x.Peers != nil {
 			t.Errorf("nobody was ever there: %+v", x)
@@ -99,6 +108,22 @@ func TestALineOfStatusAsksNobody(t *testing.T) {
 	})
 }
 
+func TestWhoAnnouncesItselfKnowsWhatItOwns(t *testing.T) {
+	// The others ask for names as soon as they hear of a node: it knows by then which are its own. An error of the announcement is one of joining.
+	r := &Ring{members: members.Config{ID: members.ID{'a'}, Name: "a"}}
+	unheard := errors.New("nobody heard of it")
+	p := &some{snapshot: &members.Snapshot{Members: []members.Member{someone('a', members.Alive)}}}
+	announce := func(context.Context) error {
+		if _, self := r.OwnerOf([16]byte{1}); !self {
+			t.Error("what the node owns is not its own yet")
+		}
+		return unheard
+	}
+	if err := r.Joined(t.Context(), p, announce); !errors.Is(err, unheard) || !strings.Contains(err.Error(), "join the ring") {
+		t.Error(err)
+	}
+}
+
 func TestEachNodeSaysWhomItDoesNotThinkAlive(t *testing.T) {
 	// Suspect members and missing ones are named in what a node says of itself to the others; those that are alive are not, and before it has joined nobody is.
 	r := &Ring{o: Options{Figures: func() figures.MemberFigures { return figures.MemberFigures{Used: 7, HitRatio: 0.5} }, Reads: func() figures.RingReads { return figures.RingReads{Bytes: 9} }},
@@ -107,7 +132,7 @@ func TestEachNodeSaysWhomItDoesNotThinkAlive(t *testing.T) {
 		t.Errorf("before it joins: %+v", x)
 	}
 	p := &some{snapshot: &members.Snapshot{Members: []members.Member{someone('a', members.Alive), someone('b', members.Suspect), someone('c', members.Alive)}, Missing: []members.Member{someone('d', members.Dead)}}}
-	r.Joined(p)
+	joined(t, r, p)
 	if x := r.own(); fmt.Sprint(x.Suspects) != "[b d]" || x.Used != 7 || x.HitRatio != 0.5 || x.Served != 70 || x.Asked != 9 {
 		t.Errorf("in the ring: %+v", x)
 	}
@@ -124,7 +149,7 @@ func TestWhoIsAliveAndAnswersNothingIsNamed(t *testing.T) {
 		r := &Ring{o: Options{Figures: func() figures.MemberFigures { return figures.MemberFigures{} }, Reads: func() figures.RingReads { return figures.RingReads{} }},
 			members: members.Config{ID: members.ID{'a'}, Name: "a"}}
 		p := &some{snapshot: &members.Snapshot{Members: []members.Member{someone('a', members.Alive), someone('b', members.Suspect), someone('c', members.Alive), someone('d', members.Alive)}}}
-		r.Joined(p)
+		joined(t, r, p)
 		fails := func() wire.Outage {
 			return wire.Outage{Since: time.Now(), Last: time.Now(), Cause: errors.New("no connection")}
 		}

@@ -160,8 +160,15 @@ func (r *Ring) Identity() (*secret.Identity, error) {
 	return r.cluster.Identity(r.ID(), secret.Options{Plain: r.o.Plain})
 }
 
-// Joined has the Ring know the others.
-func (r *Ring) Joined(p Peers) { r.peers.Store(&p) }
+// Joined has the Ring know the others, and then has announce tell them that the node can be
+// asked for what it owns: whoever hears of it asks for names and blocks at once.
+func (r *Ring) Joined(ctx context.Context, p Peers, announce func(context.Context) error) error {
+	r.peers.Store(&p)
+	if err := announce(ctx); err != nil {
+		return Unjoined(err)
+	}
+	return nil
+}
 
 // joined are the others; nil: it has not joined.
 func (r *Ring) joined() Peers {

@@ -6,7 +6,8 @@
 // memberlist, too; what else the others know of it, its data address, zone, donated bytes,
 // state, protocol versions and names, are 512 bytes of metadata. Events of memberlist
 // change a table under one short lock; from it comes a snapshot, at once after the first
-// change and then at most one each 250 ms, so that a thousand events are a few snapshots.
+// change and then at most one each 250 ms, so that a thousand events are a few snapshots; none
+// while Start looks for the others, and then one of all that it found.
 //
 // memberlist forgets the dead after 30 s and does not heal longer partitions. So a round
 // each 30 s asks every seed, whose names are resolved again, and every former member that
@@ -151,7 +152,7 @@ func Start(ctx context.Context, cfg Config) (*Members, error) {
 	if err := m.admitted(ctx); err != nil {
 		return nil, errors.Join(err, m.Close())
 	}
-	m.table.replace(m.told) // whoever answered is in the first that anybody sees
+	m.table.replace(m.told)
 	m.working.Go(func() { m.table.publish(m.stop.Done(), m.cfg.Timing.Batch, m.told) })
 	return m, nil
 }

@@ -105,6 +105,26 @@ func TestOneMoreConnectionThatFailsIsNoOutage(t *testing.T) {
 	p.mu.Unlock()
 }
 
+func TestHalfABlockOnItsWayCallsForAnotherConnection(t *testing.T) {
+	// What is asked for goes over one connection while less than half a block is on its way.
+	synctest.Test(t, func(t *testing.T) {
+		for size, most := range map[int]int64{hearth.BlockSize / 4: 1, hearth.BlockSize / 2: 2} {
+			p := rawRig(t, PeerOptions{}, func(*raw, header, uint64) {})
+			ctx, cancel := context.WithCancel(t.Context())
+			var readers sync.WaitGroup
+			for range 2 {
+				readers.Go(func() { p.Fill(ctx, object("data").Block(0), 0, size) })
+				synctest.Wait()
+			}
+			if n := p.Stats().Connections; n != most {
+				t.Errorf("%d connections where %d bytes are on their way", n, size)
+			}
+			cancel()
+			readers.Wait()
+		}
+	})
+}
+
 func TestSilenceIsThePeersNotTheRequests(t *testing.T) {
 	// One connection says nothing; as long as another one of the peer does, nobody is given up.
 	synctest.Test(t, func(t *testing.T) {
