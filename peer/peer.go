@@ -129,7 +129,7 @@ func Start(ctx context.Context, c Config) (*Ring, error) {
 
 // Announce has the others take this node for the owner of what is its own, as it does itself
 // since Start. Some of them ask it from the first moment on; it returns when all are likely to
-// know, after some rounds of gossip, or with the context.
+// know, after some rounds of gossip, or as members.Announce does.
 func (r *Ring) Announce(ctx context.Context) error { return r.members.Announce(ctx, members.Active) }
 
 // accept answers who comes, until Close.

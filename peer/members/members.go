@@ -271,12 +271,18 @@ func (m *Members) Stats() Stats {
 }
 
 // Announce tells the others of this node's new state, up to 5 s or the context's deadline.
-// An error, but for ErrLeft and ErrClosed, says that nobody may have heard of it yet: they
-// will.
+// Where nobody may have heard of it by then it says so and tells them once more, while the
+// node goes on. An error is ErrLeft or ErrClosed.
 func (m *Members) Announce(ctx context.Context, s State) error {
 	m.life.Lock()
 	defer m.life.Unlock()
-	return m.announceLocked(ctx, s)
+	err := m.announceLocked(ctx, s)
+	if err == nil || m.ended != nil {
+		return err
+	}
+	m.log.say(levelWarn, err.Error()+"; this node announces it once more")
+	m.working.Go(m.repeat)
+	return nil
 }
 
 func (m *Members) announceLocked(ctx context.Context, s State) error {
@@ -293,10 +299,11 @@ func (m *Members) announceLocked(ctx context.Context, s State) error {
 	return nil
 }
 
-// repeat announces the state once more when the first other member is here. memberlist
+// repeat announces the state once more, when the first other member is here. memberlist
 // (0.7.0, queueBroadcast) numbers its messages anew where one takes the place of the only one
-// that waits, as this node's second does while it is alone: what it has to pass on next then
-// has the number of this node's own message, and takes its place, too, where it is as long.
+// that waits, as this node's second does while it is alone, or where it first had to deny that
+// it is dead: what it has to pass on next then has the number of this node's own message, and
+// takes its place, too, where it is as long, as that of a node which came at the same time.
 func (m *Members) repeat() {
 	for s := m.Snapshot(); m.alone(); s = m.Snapshot() { // first s: who comes after the look supersedes it
 		select {

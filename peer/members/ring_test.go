@@ -155,6 +155,25 @@ func TestWhatANodeAnnouncesAloneIsHeard(t *testing.T) {
 	others.Wait()
 }
 
+func TestAnAnnouncementThatMayBeLostIsNoFailure(t *testing.T) {
+	// A node's new state has not gone out in time: it says so and goes on, and the others hear.
+	t.Parallel()
+	ca, _ := config(t, "a")
+	ca.Timing.PushPull = time.Hour
+	a := start(t, ca)
+	cb, log := config(t, "b", a)
+	cb.Timing = ca.Timing
+	b := start(t, cb)
+	until(t, a, "b", members(2))
+	soon, cancel := context.WithTimeout(t.Context(), time.Millisecond) // before the next round of gossip is over
+	defer cancel()
+	if err := b.Announce(soon, Active); err != nil {
+		t.Error(err)
+	}
+	log.await(t, "announce that this node is active", "once more")
+	until(t, a, "b active", func(s *Snapshot) bool { x, ok := s.Find(cb.ID); return ok && x.State == Active })
+}
+
 func TestNodesFindEachOther(t *testing.T) {
 	// The second knows the first, the third the second: each sees all three, as they said
 	// of themselves, and hears when one of them becomes active.
