@@ -50,6 +50,16 @@ func (r *ring) struck(v victim, nodes []*member, harm func(*member)) []*reader {
 	return readers
 }
 
+// harmed has nodes read a set while others come to harm by strike, which has the origin asked for
+// more and tells who reads that: nobody waits for longer than he may.
+func (r *ring) harmed(list []hearthtest.File, nodes []*member, strike func() []*reader) {
+	r.Helper()
+	r.p.SetFirstByte(slowOrigin)
+	readers := append(strike(), r.readers(list, false, nodes...)...)
+	r.p.SetFirstByte(0) // what is under way has its delay
+	r.bounded(r.well(readers), slowRead)
+}
+
 // ringOwnerKilled kills the owner of a block that is being read, and then another, and when they
 // are back two more at once, while all the other nodes read a set besides: nobody gets an error
 // or waits for long.
@@ -64,13 +74,12 @@ func ringOwnerKilled(e *env) {
 	victims := r.victims(4)
 	first, last := victims[:2], victims[2:]
 	rest := r.but(first[0].owner, first[1].owner)
-	r.p.SetFirstByte(slowOrigin)
-	readers := r.readers(list, false, rest...)
-	for _, v := range first {
-		readers = append(readers, r.struck(v, rest, func(m *member) { m.kill9() })...)
-	}
-	r.p.SetFirstByte(0) // what is under way has its delay
-	r.bounded(r.well(readers), slowRead)
+	r.harmed(list, rest, func() (readers []*reader) {
+		for _, v := range first {
+			readers = append(readers, r.struck(v, rest, func(m *member) { m.kill9() })...)
+		}
+		return readers
+	})
 	r.agree(rest...)
 	r.again("after two deaths", list, rest, func() { r.all("after two deaths", list, 2, rest...) })
 	r.bounded(r.reads(list, rest, func() {
@@ -78,15 +87,13 @@ func ringOwnerKilled(e *env) {
 		r.agree(nodes...)
 	}), slowRead)
 	rest = r.but(last[0].owner, last[1].owner)
-	r.p.SetFirstByte(slowOrigin)
-	readers = r.readers(list, false, rest...)
-	readers = append(readers, r.struck(last[0], rest, func(*member) {})...)
-	readers = append(readers, r.struck(last[1], rest, func(m *member) {
-		m.kill9()
-		last[0].owner.kill9()
-	})...)
-	r.p.SetFirstByte(0)
-	r.bounded(r.well(readers), slowRead)
+	r.harmed(list, rest, func() []*reader {
+		readers := r.struck(last[0], rest, func(*member) {})
+		return append(readers, r.struck(last[1], rest, func(m *member) {
+			m.kill9()
+			last[0].owner.kill9()
+		})...)
+	})
 	r.start(last[0].owner, last[1].owner)
 	r.agree(nodes...)
 	r.quit(nodes...)
@@ -104,11 +111,7 @@ func ringStopped(e *env) {
 	nodes := r.up(5, nodeLink)
 	v := r.victims(1)[0]
 	rest := r.but(v.owner)
-	r.p.SetFirstByte(slowOrigin)
-	readers := r.struck(v, rest, func(m *member) { r.pause(m.Process) })
-	readers = append(readers, r.readers(list, false, rest...)...)
-	r.p.SetFirstByte(0)
-	r.bounded(r.well(readers), slowRead)
+	r.harmed(list, rest, func() []*reader { return r.struck(v, rest, func(m *member) { r.pause(m.Process) }) })
 	r.agree(rest...)
 	r.doubted(v.owner, rest)
 	r.bounded(r.reads(list, rest, func() {

@@ -338,15 +338,15 @@ func (w *writer) flush() error {
 }
 
 func (w *writer) writeParts() (err error) {
-	if len(w.parts) == 1 { // the race detector knows what follows a Write, and not a writev
-		n, err := w.conn.Write(w.parts[0])
-		w.counters.sent.Add(int64(n))
-		return err
-	}
 	var n int64
-	if w.buffers = w.parts; w.joins != nil {
+	switch w.buffers = w.parts; {
+	case len(w.parts) == 1: // the race detector knows what follows a Write, and not a writev
+		var one int
+		one, err = w.conn.Write(w.parts[0])
+		n = int64(one)
+	case w.joins != nil:
 		n, err = w.joins.WriteParts(w.parts...)
-	} else {
+	default:
 		n, err = w.buffers.WriteTo(w.conn)
 	}
 	w.counters.sent.Add(n)
