@@ -234,8 +234,7 @@ func (d *directory) put(b hearth.Block, v *hearth.View) error {
 	return fmt.Errorf("put block %v: %w", b.ID(), err)
 }
 
-// admit is a first look at the room, with figures that may be seconds old; the
-// writer looks again.
+// admit is a first look at the room, with figures that may be seconds old; the writer looks again.
 func (d *directory) admit(b hearth.Block) error {
 	if ahead(&d.full) {
 		return ErrFull
@@ -281,17 +280,14 @@ func (d *directory) mayEvict(id hearth.ID) victims {
 }
 
 const (
-	// roomWait is how long who is about to fetch waits for the writer: a quarter of
-	// the queue, 16 MiB, takes a disk of 50 MB/s a third of a second.
+	// roomWait for who is about to fetch: a quarter of the queue, 16 MiB, takes a disk of 50 MB/s a third of a second.
 	roomWait = 500 * time.Millisecond
-	// slowFor is how long nobody waits after one has waited in vain: a disk that is
-	// far slower than the origin, or sick, must not hold readers up.
+	// slowFor nobody waits after one has waited in vain: a disk that is far slower than the origin must hold nobody up.
 	slowFor = 5 * time.Second
 )
 
-// roomSoon reports whether the queue has room for n bytes and a quarter of it to
-// spare, waiting a little for the writer: an origin that is faster than the disk
-// would else be asked again for what was declined. Who waits holds at most one
+// roomSoon reports whether the queue has room for n bytes and a quarter of it to spare, waiting a little for the writer:
+// an origin that is faster than the disk would else be asked again for what was declined. Who waits holds at most one
 // block of a run, and the writer that is waited for needs no memory of the Pool.
 func (d *directory) roomSoon(n int64) bool {
 	need := n + d.queue.Max()/4

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -142,27 +143,34 @@ func TestReplacedMakesRoom(t *testing.T) {
 }
 
 func TestForeignBlocksGoFirst(t *testing.T) {
-	// What the ring says is not ours goes before what is.
-	owned := map[hearth.ID]bool{}
-	for i := range 10 {
-		owned[small(i, 100_000).Block(0).ID()] = true
-		owned[small(5000+i, 100_000).Block(0).ID()] = true
+	// What the ring says is not ours goes before what is, also where it is one block of six: ours are neither declined nor evicted.
+	const filled, more = 1000, 6
+	theirs := func(i int) bool { return i < filled && i%6 == 0 }
+	foreign := map[hearth.ID]bool{}
+	for i := range filled {
+		foreign[small(i, 100_000).Block(0).ID()] = theirs(i)
 	}
-	r := newRig(t, Options{Dirs: []DirOptions{{Budget: 4 << 20}}, Owns: func(id hearth.ID) bool { return owned[id] }})
+	var full atomic.Bool // until then all is theirs, so that nothing is evicted for it
+	r := newRig(t, Options{Dirs: []DirOptions{{Budget: 8 << 20}}, Owns: func(id hearth.ID) bool { return full.Load() && !foreign[id] }})
 	n := fill(r, 0)
-	for i := range 10 {
-		if err := r.keep(t.Context(), small(5000+i, 100_000)); err != nil {
-			t.Fatal(err)
+	full.Store(true)
+	for i := filled; i < filled+more; i++ {
+		take := r.put
+		if i%2 == 0 {
+			take = func(o *hearth.Object) error { return r.keep(t.Context(), o) }
+		}
+		if err := take(small(i, 100_000)); err != nil {
+			t.Fatalf("block %d beside %d, a sixth of them others': %v", i, n, err)
+		}
+		r.flush()
+		if !r.holds(small(i, 100_000)) {
+			t.Fatalf("block %d was declined beside others': %+v", i, r.Stats())
 		}
 	}
-	ours := 0
 	for i := range n {
-		if r.holds(small(i, 100_000)) && i < 10 {
-			ours++
+		if !theirs(i) && !r.holds(small(i, 100_000)) {
+			t.Errorf("our block %d of %d went before others': %+v", i, n, r.Stats())
 		}
-	}
-	if ours < 9 { // of 16 samples among 40 none may be foreign once
-		t.Fatalf("%d of our 10 blocks are left of %d; %+v", ours, n, r.Stats())
 	}
 }
 
