@@ -85,6 +85,36 @@ func mixed(i int) *hearth.Object {
 	return hearthtest.NewObject(fmt.Sprintf("mixed/%d", i), size, 1)
 }
 
+func TestOursOfALargeFileStay(t *testing.T) {
+	// All of a large file is here, the last two blocks as their owner's and the others as copies: only these make room for what is ours.
+	large := hearthtest.NewObject("large", 18<<20, 1)
+	s := openReal(t, Options{
+		Dirs: []DirOptions{{Path: t.TempDir(), Budget: 80 << 20}},
+		Owns: func(id hearth.ID) bool { return id.Version != large.Version || id.Index >= hearth.ExtentBlocks },
+	})
+	pool := s.dirs[0].opt.Pool
+	take := func(b hearth.Block) {
+		t.Helper()
+		v := hearthtest.View(t, pool, b, 1)
+		defer v.Release()
+		if err := errors.Join(s.Put(b, v), s.Flush(t.Context())); err != nil {
+			t.Fatal(err)
+		}
+		if !s.Has(b.ID()) {
+			t.Fatalf("block %v is not kept: %+v", b.ID(), s.Stats())
+		}
+	}
+	for i := range large.Blocks() {
+		take(large.Block(i))
+	}
+	for i := range 70 {
+		take(hearthtest.NewObject(fmt.Sprint(i), hearth.BlockSize, 1).Block(0))
+	}
+	if s.Has(large.Block(0).ID()) || !s.Has(large.Block(16).ID()) || !s.Has(large.Block(17).ID()) {
+		t.Errorf("of a large file a copy is held: %v, what is ours: %v, %v; %+v", s.Has(large.Block(0).ID()), s.Has(large.Block(16).ID()), s.Has(large.Block(17).ID()), s.Stats())
+	}
+}
+
 func TestBudgetHoldsUnderLoad(t *testing.T) {
 	// Eight goroutines put, keep and get ten times the budget; what the files really occupy never exceeds it by more than a write unit, and no byte is wrong.
 	const budget = 48 << 20

@@ -22,7 +22,7 @@ type wholeArea struct {
 func openWhole(d *directory) (area, error) {
 	o := d.opt
 	files, err := sparse.Open(sparse.Options{
-		Dir: objectsPath(d.path), Pool: o.Pool, Alloc: alloc(o.Pool), Fresh: evict.Fresh, Touch: evict.Touch,
+		Dir: objectsPath(d.path), Pool: o.Pool, Alloc: alloc(o.Pool), Fresh: evict.Fresh, Touch: evict.Touch, Shared: o.Owns != nil,
 		MaxOpen: min(256, max(1, openFiles(len(o.Dirs))/2)), // of two descriptors: another quarter of the limit
 		Events: sparse.Events{Damaged: func(file string, _ int64, err error) {
 			ifDevice(err, d.readFailed)
@@ -87,7 +87,7 @@ func (a wholeArea) sample(r uint64, n int, each func(entry)) {
 	})
 }
 
-// evict gives up the extent, or the object if its file is whole.
+// evict gives up the extent; the object if its file is whole, and all of it is this node's.
 func (a wholeArea) evict(id hearth.ID) bool { return a.files.EvictExtent(id) > 0 }
 
 func (a wholeArea) forget(version [16]byte, _ int64) { a.files.EvictObject(version) }

@@ -28,8 +28,8 @@ func (f *Files) Evict(c Candidate) (freed int64) {
 }
 
 // EvictExtent punches the extent that a block lies in. An object that became
-// whole meanwhile goes as a whole. It frees nothing, and returns 0, while the
-// extent is being written or the object is handed out.
+// whole meanwhile goes as a whole, without Options.Shared. It frees nothing, and
+// returns 0, while the extent is being written or the object is handed out.
 func (f *Files) EvictExtent(id hearth.ID) (freed int64) {
 	x, err := f.acquire(context.Background(), id.Version)
 	if err != nil {
@@ -37,7 +37,7 @@ func (f *Files) EvictExtent(id hearth.ID) (freed int64) {
 	}
 	n := int64(0)
 	f.mu.Lock()
-	whole := x.whole
+	whole := f.sample.single(x)
 	first := id.Extent() * hearth.ExtentBlocks
 	claimed := !whole && x.opens == 0 && id.Index >= 0 && first < x.blocks()
 	if claimed {
@@ -103,7 +103,7 @@ func (f *Files) punchData(x *object, first, n int64) {
 }
 
 // Sample draws up to n candidates, pseudo-random by r, one by one and each unit
-// alike: extents of files with holes, and whole files. What is handed out is not
+// alike: extents, and whole files without Options.Shared. What is handed out is not
 // among them. each is called without locks.
 func (f *Files) Sample(r uint64, n int, each func(Candidate)) {
 	drawn := make([]Candidate, 0, n)
@@ -112,7 +112,7 @@ func (f *Files) Sample(r uint64, n int, each func(Candidate)) {
 	for i := 0; i < n && total > 0; i++ {
 		r = mix(r)
 		x := f.sample.pick(int64(r % uint64(total)))
-		drawn = append(drawn, x.candidate(r))
+		drawn = append(drawn, x.candidate(r, f.sample.single(x)))
 	}
 	f.mu.Unlock()
 	for _, c := range drawn {
@@ -121,10 +121,11 @@ func (f *Files) Sample(r uint64, n int, each func(Candidate)) {
 }
 
 // candidate draws one unit of the object. Without an index it can only guess
-// that an extent holds something; evicting it loads the index.
-func (x *object) candidate(r uint64) Candidate {
-	c := Candidate{ID: x.id(0), Size: x.alloc, State: x.state, Whole: x.whole}
-	if x.whole {
+// that an extent holds something; evicting it loads the index. Of a whole file's
+// extents each was used when the file was: hand-outs tell of no extent.
+func (x *object) candidate(r uint64, single bool) Candidate {
+	c := Candidate{ID: x.id(0), Size: x.alloc, State: x.state, Whole: single}
+	if single {
 		return c
 	}
 	n := uint64(extentsOf(x.size))
@@ -136,7 +137,9 @@ func (x *object) candidate(r uint64) Candidate {
 			at = (at + 1) % n
 		}
 		e := &x.extents[at]
-		c.State = e.state
+		if !x.whole {
+			c.State = e.state
+		}
 		c.Size = int64(bits.OnesCount16(e.have)) * hearth.BlockSize
 	}
 	c.ID.Index = int64(at) * hearth.ExtentBlocks

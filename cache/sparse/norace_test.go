@@ -26,7 +26,7 @@ func TestFilesAgainstAMap(t *testing.T) {
 		objects, data = append(objects, o), append(data, d)
 	}
 	rapid.Check(t, func(rt *rapid.T) {
-		m := &model{fixture: start(t, Options{MaxOpen: 2}), objects: objects, data: data}
+		m := &model{fixture: start(t, Options{MaxOpen: 2, Shared: rapid.Bool().Draw(rt, "shared")}), objects: objects, data: data}
 		defer m.stop()
 		for range sizes {
 			m.held = append(m.held, make(map[int64]bool))

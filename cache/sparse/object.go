@@ -24,7 +24,7 @@ type object struct {
 	index
 	// alloc is this object's part of Files.used.
 	alloc int64
-	// state is the policy's, for the time when the object is whole and one unit.
+	// state is the policy's, for the time when the object is whole.
 	state uint32
 
 	// refs counts calls in flight, opens the hand-outs, writing the writes under way.
@@ -130,19 +130,6 @@ func (x *object) remove(e *extent, mask uint16) {
 	x.whole = x.held == x.blocks()
 }
 
-// units is how many things eviction can choose from here: extents, or the whole.
-func (x *object) units() int64 {
-	switch {
-	case x.doomed || x.refused || x.opens > 0:
-		return 0
-	case x.whole:
-		return 1
-	case x.extents != nil:
-		return x.filled
-	}
-	return min(extentsOf(x.size), 1+x.alloc/(hearth.ExtentBlocks*hearth.BlockSize))
-}
-
 // recency is a list of objects, the latest used first.
 type recency struct {
 	list  list.List
@@ -183,6 +170,7 @@ func (r *recency) oldest() *object {
 // over the units, so that an object of a thousand extents is drawn a thousand
 // times as often as one of a single extent.
 type sampler struct {
+	shared  bool // Options.Shared
 	objects []*object
 	weights []int64
 	tree    []int64 // tree[i] is the sum of weights i&(i+1) to i
@@ -209,8 +197,24 @@ func (s *sampler) remove(x *object) {
 	s.free = append(s.free, x.slot)
 }
 
+// single reports whether the object goes as a whole.
+func (s *sampler) single(x *object) bool { return x.whole && !s.shared }
+
 // update takes over the object's present number of units.
-func (s *sampler) update(x *object) { s.set(x.slot, x.units()) }
+func (s *sampler) update(x *object) { s.set(x.slot, s.units(x)) }
+
+// units is how many things eviction can choose from here: extents, or the whole.
+func (s *sampler) units(x *object) int64 {
+	switch {
+	case x.doomed || x.refused || x.opens > 0:
+		return 0
+	case s.single(x):
+		return 1
+	case x.extents != nil:
+		return x.filled
+	}
+	return min(extentsOf(x.size), 1+x.alloc/(hearth.ExtentBlocks*hearth.BlockSize))
+}
 
 func (s *sampler) set(slot int, weight int64) {
 	delta := weight - s.weights[slot]

@@ -22,7 +22,9 @@
 // handed out is never holed:
 //
 //   - As long as a file is not whole, eviction punches its extents freely.
-//   - A whole file goes as a whole, by unlink, once nobody reads it or has it open.
+//   - A whole file goes as a whole, by unlink, once nobody reads it or has it open;
+//     by extents, as before, where these are worth keeping each for itself
+//     (Options.Shared).
 //   - LocalFile hands out a file that is whole and verified. A block is verified
 //     that this process wrote by O_DIRECT (it computed the checksums from the bytes
 //     that it wrote, and the device took them), or that this process read back from
@@ -77,6 +79,9 @@ type Options struct {
 	Touch func(state, now uint32) uint32
 	// Now is a clock in seconds. Default: Unix time.
 	Now func() uint32
+	// Shared: some of an object's extents may have to stay while others go, as where
+	// nodes of a ring own one each, so that no file goes as a whole to make room.
+	Shared bool
 	// MaxOpen bounds the objects whose two descriptors are kept open while nobody
 	// uses them. Default 256.
 	MaxOpen int
@@ -146,6 +151,7 @@ func Open(opt Options) (*Files, error) {
 		opt: opt, dir: dir,
 		limiter: rate.NewLimiter(rate.Limit(opt.VerifyRate), hearth.BlockSize),
 		objects: make(map[[16]byte]*object),
+		sample:  sampler{shared: opt.Shared},
 		drained: make(chan struct{}),
 	}
 	f.handles.which, f.indexes.which = ofHandles, ofIndexes

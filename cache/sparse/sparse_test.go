@@ -320,6 +320,50 @@ func TestSampleDrawsUnitsAlike(t *testing.T) {
 	}
 }
 
+func TestASharedFileGoesByExtents(t *testing.T) {
+	// Some of a whole file's extents are to stay while others go: each is drawn by itself, as used as the file, a hand-out
+	// protects all of them, and what is left is read and made whole again; so also after a restart, when no index is known.
+	now := uint32(5)
+	x := start(t, Options{Shared: true, Now: func() uint32 { return now }, Touch: func(_, now uint32) uint32 { return now }})
+	o, data := sample(1, 40*mib+5)
+	x.putAll(o, data)
+	now = 9
+	release := x.local(o, data)
+	if release == nil || x.Stats().Units != 0 || x.EvictExtent(o.Block(0).ID()) != 0 {
+		t.Fatalf("handed out: %v, %+v", release != nil, x.Stats())
+	}
+	release()
+	for _, known := range []bool{true, false} {
+		if !known {
+			x.reopen()
+		}
+		drawn := make(map[int64]uint32)
+		x.Sample(3, 100, func(c Candidate) {
+			if drawn[c.ID.Index] = c.State; c.Whole || c.Size > 16*mib || known && c.State != 9 {
+				t.Fatalf("candidate %+v", c)
+			}
+		})
+		if len(drawn) != 3 || x.Stats().Units != 3 {
+			t.Fatalf("drawn of three extents: %v; %+v", drawn, x.Stats())
+		}
+		if freed := x.EvictExtent(o.Block(17).ID()); freed < 16*mib || freed > 17*mib {
+			t.Fatalf("an extent of a whole file freed %d bytes", freed)
+		}
+		for i := range o.Blocks() {
+			if x.has(o, data, i) != (i/hearth.ExtentBlocks != 1) {
+				t.Errorf("block %d of which 16 to 31 went: %v", i, x.has(o, data, i))
+			}
+		}
+		if x.local(o, data) != nil {
+			t.Fatal("a file with a hole is handed out")
+		}
+		for i := range int64(hearth.ExtentBlocks) {
+			x.put(o, data, hearth.ExtentBlocks+i)
+		}
+		x.checkUsed()
+	}
+}
+
 func TestPolicyHearsOfHits(t *testing.T) {
 	// New blocks get a fresh state, a hit touches the state of its extent, and the
 	// clock is asked once per hit.
