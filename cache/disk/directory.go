@@ -41,7 +41,7 @@ type directory struct {
 	replaced evict.Replaced
 	policy   *evict.Policy // told of each request; its memory is counted in the Pool
 	scrub    scrubbing
-	foreign  atomic.Bool // when last looked at, some of what is held was not ours
+	foreign  atomic.Bool // some of what is held may not be ours; the writer stores it
 	// yields is when what the next eviction would give up for a block that nobody has
 	// asked for was used last, in Unix seconds; 0: nothing would be given up.
 	yields atomic.Int64
@@ -225,9 +225,6 @@ func (d *directory) put(b hearth.Block, v *hearth.View) error {
 		err = d.queue.Push(queue.Item{Block: b, View: v})
 	}
 	if err == nil || errors.Is(err, queue.ErrQueued) {
-		if d.opt.Owns != nil && !d.opt.Owns(b.ID()) {
-			d.foreign.Store(true) // the writer looks for such only at times
-		}
 		return nil
 	}
 	d.declined.Add(1)

@@ -56,10 +56,9 @@ type call struct {
 	err   error
 }
 
-// guard runs a directory's operations on threads of its own, so that a reader can
-// leave one that hangs in the kernel. What the operation holds stays with it until
-// the kernel gives it back. Who waits too long is seen by a lookout (lookAround),
-// so that a reader needs no timer: two switches of goroutines are all it pays.
+// guard runs a directory's operations on threads of its own, so that a reader can leave one that hangs in the kernel.
+// What the operation holds stays with it until the kernel gives it back. Who waits too long is seen by a lookout
+// (lookAround), so that a reader needs no timer: two switches of goroutines are all it pays.
 type guard struct {
 	well     func() bool // the directory is readable
 	ill      func()      // an operation hangs
@@ -178,9 +177,8 @@ func (g *guard) returned(c *call) {
 	g.away.Add(-1)
 }
 
-// lookAround leaves the calls that make no step, and those whose reader is not
-// waiting any more, and reports how many are under way, and for how many looks one of
-// them has made no step.
+// lookAround leaves the calls that make no step, and those whose reader is not waiting any more, and reports how many
+// are under way, and for how many looks one of them has made no step.
 func (g *guard) lookAround() (under, longest int) {
 	well, hang := g.well(), false
 	g.mu.Lock()
@@ -271,8 +269,7 @@ func (d *directory) read(ctx context.Context, b hearth.Block, r span, stead func
 	return v, err
 }
 
-// newGet makes a call that serves one Get after the other, so that a Get costs no
-// memory.
+// newGet makes a call that serves one Get after the other, so that a Get costs no memory.
 func (d *directory) newGet() any {
 	c := newCall()
 	c.op = func() {

@@ -85,9 +85,8 @@ func (u unflushed) Concerns(id hearth.ID) bool {
 	return slices.ContainsFunc(u.dirs, has) && !slices.ContainsFunc(u.well, has)
 }
 
-// sync brings what was written to the device. The file system is flushed as a
-// whole: sidecars lie in the page cache of as many files as there are objects. What was
-// written last to a directory that is out of use since may never come there.
+// sync brings what was written to the device. The file system is flushed as a whole: sidecars lie in the page cache of
+// as many files as there are objects. What was written last to a directory that is out of use since may never come there.
 func (d *directory) sync() error {
 	at := d.written.Load()
 	if e := d.ejection.Load(); e != nil {

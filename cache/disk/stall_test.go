@@ -41,6 +41,7 @@ func TestStalledReadIsAMiss(t *testing.T) {
 		})
 	}
 	readers.Wait()
+	r.until("the stall is counted", func() bool { return r.Stats().Dirs[0].Stalls > 0 }) // just behind the readers
 	s := r.Stats().Dirs[0]
 	if !s.Ejected || s.Reading || !strings.Contains(s.Cause, "stalled") || s.Stalls != 1 || s.Hanging == 0 || s.Errors == 0 {
 		t.Errorf("stats say %+v", s)

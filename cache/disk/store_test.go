@@ -143,9 +143,9 @@ func TestReplacedMakesRoom(t *testing.T) {
 }
 
 func TestForeignBlocksGoFirst(t *testing.T) {
-	// What the ring says is not ours goes before what is, also where it is one block of six: ours are neither declined nor evicted.
-	const filled, more = 1000, 6
-	theirs := func(i int) bool { return i < filled && i%6 == 0 }
+	// What the ring says is not ours goes before what is, also where it is one block of thirteen: ours are neither declined nor evicted.
+	const filled, more = 1000, 4
+	theirs := func(i int) bool { return i < filled && i%13 == 0 }
 	foreign := map[hearth.ID]bool{}
 	for i := range filled {
 		foreign[small(i, 100_000).Block(0).ID()] = theirs(i)
@@ -160,7 +160,7 @@ func TestForeignBlocksGoFirst(t *testing.T) {
 			take = func(o *hearth.Object) error { return r.keep(t.Context(), o) }
 		}
 		if err := take(small(i, 100_000)); err != nil {
-			t.Fatalf("block %d beside %d, a sixth of them others': %v", i, n, err)
+			t.Fatalf("block %d beside %d, one of thirteen another's: %v", i, n, err)
 		}
 		r.flush()
 		if !r.holds(small(i, 100_000)) {

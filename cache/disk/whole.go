@@ -87,7 +87,7 @@ func (a wholeArea) sample(r uint64, n int, each func(entry)) {
 	})
 }
 
-// evict gives up the extent; the object if its file is whole, and all of it is this node's.
+// evict gives up the extent; the object if its file is whole and the node in no ring.
 func (a wholeArea) evict(id hearth.ID) bool { return a.files.EvictExtent(id) > 0 }
 
 func (a wholeArea) forget(version [16]byte, _ int64) { a.files.EvictObject(version) }

@@ -331,6 +331,9 @@ func (d *directory) commit(a area, items []queue.Item) {
 	for i := range items {
 		if err == nil || a.has(items[i].Block.ID()) { // after an error some are written
 			d.putBytes.Add(int64(items[i].View.Len()))
+			if d.opt.Owns != nil && !d.opt.Owns(items[i].Block.ID()) {
+				d.foreign.Store(true)
+			}
 			d.finish(&items[i], nil)
 			continue
 		}
@@ -378,7 +381,7 @@ func (d *directory) makeRoom(bytes int64, may victims) {
 // evictOne gives up the worst of some entries. False: nothing there can go.
 func (d *directory) evictOne(vol *volume, may victims) bool {
 	d.drawVictims(vol)
-	for len(d.entries) > 0 {
+	for tries := foreignTries; len(d.entries) > 0; {
 		now := seconds()
 		i := d.policy.Worst(d.candidate, now)
 		d.noteYielding(i, now)
@@ -394,6 +397,10 @@ func (d *directory) evictOne(vol *volume, may victims) bool {
 				d.evictions++
 			}
 			return true
+		}
+		if tries--; tries > 0 && d.candidate[i].Foreign { // guessed, of a file whose index is in memory only now
+			d.drawVictims(vol)
+			continue
 		}
 		d.candidate = slices.Delete(d.candidate, i, i+1)
 		d.entries = slices.Delete(d.entries, i, i+1)
@@ -411,11 +418,11 @@ func (d *directory) drawVictims(vol *volume) {
 	}
 }
 
-// drawForeign draws until something goes before what is ours. False: there is nothing, or next to nothing.
+// drawForeign draws until something is another's. False: there is nothing, or next to nothing.
 func (d *directory) drawForeign(vol *volume) bool {
 	for range foreignTries {
 		d.drawBoth(vol)
-		if slices.ContainsFunc(d.candidate, func(c evict.Candidate) bool { return (c.Foreign || c.Replaced) && !c.Pinned }) {
+		if slices.ContainsFunc(d.candidate, func(c evict.Candidate) bool { return c.Foreign && !c.Pinned }) {
 			return true
 		}
 	}
@@ -426,7 +433,7 @@ func (d *directory) drawForeign(vol *volume) bool {
 func (d *directory) drawBoth(vol *volume) {
 	whole := 0
 	if used := vol.used(); used > 0 {
-		whole = int((vol.whole.used()*evict.Samples + used - 1) / used)
+		whole = min(int((vol.whole.used()*evict.Samples+used-1)/used), evict.Samples-1) // some of each, if there is
 	}
 	d.candidate, d.entries = d.candidate[:0], d.entries[:0]
 	d.draw(vol.whole, whole)

@@ -15,7 +15,7 @@ type Candidate struct {
 	Size int64
 	// State is the policy's.
 	State uint32
-	// Whole: the unit is the object, since its file is whole.
+	// Whole: the unit is the object, since its file is whole and not Options.Shared.
 	Whole bool
 }
 
@@ -37,7 +37,7 @@ func (f *Files) EvictExtent(id hearth.ID) (freed int64) {
 	}
 	n := int64(0)
 	f.mu.Lock()
-	whole := f.sample.single(x)
+	whole, filled := f.sample.single(x), x.whole
 	first := id.Extent() * hearth.ExtentBlocks
 	claimed := !whole && x.opens == 0 && id.Index >= 0 && first < x.blocks()
 	if claimed {
@@ -57,8 +57,8 @@ func (f *Files) EvictExtent(id hearth.ID) (freed int64) {
 		x.extents[id.Extent()].writers = 0
 		f.mu.Unlock()
 	}
-	freed += f.unpin(x) // the last extent takes the files along
-	if whole {
+	freed += f.unpin(x)                           // the last extent takes the files along
+	if whole || filled && claimed && freed == 0 { // the file system punches no holes
 		return f.EvictObject(id.Version)
 	}
 	return freed
@@ -122,7 +122,9 @@ func (f *Files) Sample(r uint64, n int, each func(Candidate)) {
 
 // candidate draws one unit of the object. Without an index it can only guess
 // that an extent holds something; evicting it loads the index. Of a whole file's
-// extents each was used when the file was: hand-outs tell of no extent.
+// extents each was used when the file was, since hand-outs tell of no extent; once
+// one is gone the others are judged by their own uses, so that they are likely to go
+// before extents of files that are still whole.
 func (x *object) candidate(r uint64, single bool) Candidate {
 	c := Candidate{ID: x.id(0), Size: x.alloc, State: x.state, Whole: single}
 	if single {

@@ -162,7 +162,7 @@ func (f *Files) commit(x *object, r run, err error) {
 			f.counts.writeBytes.Add(int64(x.blockLen(r.first + int64(i))))
 		}
 		f.counts.writes.Add(int64(r.n))
-		if x.whole { // from now on one unit; that it was completed counts as a use
+		if x.whole { // from now on its state counts; that it was completed is a use
 			x.state = f.opt.Touch(x.state, f.opt.Now())
 		}
 	}

@@ -80,7 +80,8 @@ type Options struct {
 	// Now is a clock in seconds. Default: Unix time.
 	Now func() uint32
 	// Shared: some of an object's extents may have to stay while others go, as where
-	// nodes of a ring own one each, so that no file goes as a whole to make room.
+	// nodes of a ring own one each, so that no file goes as a whole to make room, but
+	// where the file system punches no holes.
 	Shared bool
 	// MaxOpen bounds the objects whose two descriptors are kept open while nobody
 	// uses them. Default 256.
