@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/internal/hearthtest"
 	"github.com/hearthfs/hearth/namespace/record"
 	"github.com/hearthfs/hearth/namespace/store"
 )
@@ -646,7 +647,7 @@ func TestDirectoriesComeAndGo(t *testing.T) {
 	w.names("/")
 	w.names("/a")
 	w.names("/a/b")
-	a, c := w.resolve("/a"), w.resolve("/a/b/c")
+	a, b, c := w.resolve("/a"), w.resolve("/a/b"), w.resolve("/a/b/c")
 	w.b.remove("a/b/c")
 	w.clock.add(time.Hour)
 	equal(t, w.names("/"), []string{"z"})
@@ -654,6 +655,13 @@ func TestDirectoriesComeAndGo(t *testing.T) {
 	w.absent("/a/b/c")
 	if n, err := w.tree.Node(context.Background(), c.ID); err != nil || n.Object != c.Object {
 		t.Errorf("a kernel may hold it: %+v, %v", n, err)
+	}
+	swept := func() bool {
+		_, err := w.tree.Lookup(Quiet(context.Background()), b.ID, "c")
+		return errors.Is(err, fs.ErrNotExist)
+	}
+	if !hearthtest.Eventually(t.Context(), 10*time.Second, swept) { // behind the listing
+		t.Fatal("what was below is known for ever")
 	}
 	w.b.put("a/b/c", "A", 1)
 	w.clock.add(time.Hour)
