@@ -38,6 +38,7 @@ func TestKeysAreATree(t *testing.T) {
 	if err != nil || got.Object != n.Object {
 		t.Fatalf("%+v, %v", got, err)
 	}
+	w.settle() // the listing beside what was asked for alone
 	before := w.b.requests()
 	w.names("/")
 	w.resolve("/a/b/c")
@@ -160,10 +161,10 @@ func TestVersionsHaveIDs(t *testing.T) {
 	first := w.resolve("/d/x")
 	w.names("/d")
 	b := w.b.put("d/x", "B", 1)
-	w.clock.add(2 * time.Minute)
+	w.later(2 * time.Minute)
 	second := w.resolve("/d/x")
 	w.b.put("d/x", "A", 1)
-	w.clock.add(2 * time.Minute)
+	w.later(2 * time.Minute)
 	third := w.resolve("/d/x")
 	if first.Object != a || second.Object != b || third.Object != a {
 		t.Fatal("not the versions put")
@@ -224,22 +225,22 @@ func TestFreshness(t *testing.T) {
 	w.b.put("x", "A", 1)
 	w.names("/")
 	before := w.b.requests()
-	w.clock.add(20 * time.Second)
+	w.later(20 * time.Second)
 	if n := w.resolve("/x"); n.TTL != 40*time.Second || w.b.requests() != before {
 		t.Fatalf("TTL %v, %d requests", n.TTL, w.b.requests()-before)
 	}
-	w.clock.add(25 * time.Second)
+	w.later(25 * time.Second)
 	w.resolve("/x")
 	if w.idle("/"); w.b.requests() != before {
 		t.Fatalf("%d requests with a quarter of the bound left", w.b.requests()-before)
 	}
-	w.clock.add(time.Second)
+	w.later(time.Second)
 	w.resolve("/x")
 	w.idle("/")
 	if n := w.resolve("/x"); n.TTL != time.Minute || w.b.requests() != before+1 {
 		t.Fatalf("TTL %v, %d requests", n.TTL, w.b.requests()-before)
 	}
-	w.clock.add(2 * time.Minute)
+	w.later(2 * time.Minute)
 	b, before := w.b.put("x", "B", 1), w.b.requests()
 	w.b.put("y", "A", 1)
 	w.b.onPage = func(string, int) { w.clock.add(briefListing + time.Millisecond) }
@@ -247,12 +248,12 @@ func TestFreshness(t *testing.T) {
 		t.Fatalf("%+v after %d requests, %d HEADs", n, w.b.requests()-before, w.b.heads)
 	}
 	w.b.onPage = nil
-	w.clock.add(2 * time.Minute)
+	w.later(2 * time.Minute)
 	b = w.b.put("x", "C", 1)
 	if n := w.resolve("/x"); n.Object != b || w.b.heads != 1 || w.b.requests() != before+2 || n.TTL != time.Minute {
 		t.Fatalf("%+v after %d requests, %d HEADs", n, w.b.requests()-before, w.b.heads)
 	}
-	w.clock.add(2 * time.Minute)
+	w.later(2 * time.Minute)
 	w.b.remove("y")
 	w.b.put("new", "A", 1)
 	equal(t, w.names("/"), []string{"new", "x"})
@@ -266,7 +267,7 @@ func TestDirectoriesAreAskedForTogether(t *testing.T) {
 		w.b.put(fmt.Sprintf("d%02d/x", i), "A", 1)
 	}
 	w.names("/")
-	w.clock.add(2 * time.Minute)
+	w.later(2 * time.Minute)
 	before := w.b.requests()
 	for i := range 20 {
 		if n := w.resolve(fmt.Sprintf("/d%02d", i)); !n.Dir || n.TTL != time.Minute {
@@ -277,7 +278,7 @@ func TestDirectoriesAreAskedForTogether(t *testing.T) {
 		t.Errorf("%d requests for 20 directories, want the listing alone", n)
 	}
 	w.b.remove("d03/x")
-	w.clock.add(2 * time.Minute)
+	w.later(2 * time.Minute)
 	w.absent("/d03")
 }
 
@@ -333,7 +334,7 @@ func TestNegative(t *testing.T) {
 	if w.b.requests() != before {
 		t.Error("asked again")
 	}
-	w.clock.add(2 * time.Minute)
+	w.later(2 * time.Minute)
 	w.b.put("nope", "A", 1)
 	w.resolve("/nope")
 }
@@ -344,7 +345,7 @@ func TestImmutable(t *testing.T) {
 	w.b.put("x", "A", 1)
 	w.names("/")
 	before := w.b.requests()
-	w.clock.add(1000 * time.Hour)
+	w.later(1000 * time.Hour)
 	w.resolve("/x")
 	w.absent("/y")
 	w.names("/")
@@ -515,7 +516,7 @@ func TestStaleIfError(t *testing.T) {
 		w.names("/d")
 		e := w.resolve("/e")
 		w.b.down(errDown)
-		w.clock.add(time.Hour)
+		w.later(time.Hour)
 		if !believes {
 			if _, err := w.tree.Resolve(ctx, "/d/x"); !errors.Is(err, errDown) {
 				t.Error(err)
@@ -544,7 +545,7 @@ func TestStaleIfError(t *testing.T) {
 		}
 		w.b.down(nil)
 		w.b.put("d/x", "B", 1)
-		w.clock.add(time.Hour)
+		w.later(time.Hour)
 		w.resolve("/e/y")
 		if n := w.resolve("/d/x"); n.Object.ETag != "B" {
 			t.Errorf("%+v after the origin came back", n)
@@ -579,7 +580,7 @@ func TestRestart(t *testing.T) {
 	if n := w.resolve("/d"); n.ID != d.ID {
 		t.Error("a directory changed its id")
 	}
-	w.clock.add(-30 * time.Second)
+	w.later(-30 * time.Second)
 	w.reopen()
 	b := w.b.put("d/x", "B", 1)
 	n := w.resolve("/d/x")
@@ -649,7 +650,7 @@ func TestDirectoriesComeAndGo(t *testing.T) {
 	w.names("/a/b")
 	a, b, c := w.resolve("/a"), w.resolve("/a/b"), w.resolve("/a/b/c")
 	w.b.remove("a/b/c")
-	w.clock.add(time.Hour)
+	w.later(time.Hour)
 	equal(t, w.names("/"), []string{"z"})
 	w.absent("/a")
 	w.absent("/a/b/c")
@@ -664,7 +665,7 @@ func TestDirectoriesComeAndGo(t *testing.T) {
 		t.Fatal("what was below is known for ever")
 	}
 	w.b.put("a/b/c", "A", 1)
-	w.clock.add(time.Hour)
+	w.later(time.Hour)
 	if n := w.resolve("/a"); n.ID != a.ID {
 		t.Error("another id for the same path")
 	}
@@ -673,7 +674,7 @@ func TestDirectoriesComeAndGo(t *testing.T) {
 	}
 	w.names("/a/b")
 	w.b.remove("a/b/c")
-	w.clock.add(time.Hour)
+	w.later(time.Hour)
 	if err := w.tree.ReadDir(context.Background(), a.ID, "", func(Node) bool { return true }); err != nil {
 		t.Fatal(err)
 	}
@@ -694,7 +695,7 @@ func TestUnorderedOrigin(t *testing.T) {
 	w.b.remove(want[10])
 	w.b.remove(want[2999])
 	want = slices.Delete(want[:2999], 10, 11)
-	w.clock.add(time.Hour)
+	w.later(time.Hour)
 	equal(t, w.names("/"), want)
 }
 
@@ -765,7 +766,7 @@ func TestOddKeys(t *testing.T) {
 	}
 	// The file gets its plain name back when the directory beside it goes.
 	w.b.remove("a/b")
-	w.clock.add(time.Hour)
+	w.later(time.Hour)
 	w.names("/")
 	if n := w.resolve("/a"); n.Object.Key != "a" {
 		t.Errorf("%+v", n)
