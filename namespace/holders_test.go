@@ -62,7 +62,7 @@ func TestTwoMounts(t *testing.T) {
 			put(k)
 		}
 		r.Repeat(map[string]func(*rapid.T){
-			"change": func(r *rapid.T) { put(key(r)); w.settle(); w.clock.add(2 * time.Minute) },
+			"change": func(r *rapid.T) { put(key(r)); w.later(2 * time.Minute) },
 			"lookup": func(r *rapid.T) {
 				n := w.resolve("/" + key(r))
 				seen[n.ID] = true
@@ -83,8 +83,7 @@ func TestTwoMounts(t *testing.T) {
 				mounts[i] = mountOn(w.tree)
 			},
 			"sweep": func(r *rapid.T) {
-				w.settle()
-				w.clock.add(2 * held.Grace)
+				w.later(2 * held.Grace)
 				if err := w.tree.sweepSuperseded(w.tree.clock.Now() - held.Grace.Milliseconds()); err != nil {
 					r.Fatal(err)
 				}

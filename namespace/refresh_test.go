@@ -75,8 +75,7 @@ func TestARefreshWaitsForAListingThatIsTooOld(t *testing.T) {
 	w := open(t, nil)
 	w.b.put("d/x", "A", 1)
 	d := w.resolve("/d")
-	w.settle()
-	w.clock.add(24 * time.Hour)
+	w.later(24 * time.Hour)
 	running, goOn := make(chan struct{}), make(chan struct{})
 	var once sync.Once
 	w.b.mu.Lock()
