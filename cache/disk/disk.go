@@ -69,7 +69,8 @@ var (
 	// ErrEjected: no directory takes writes now.
 	ErrEjected = errors.New("cache directory is out of use")
 
-	errDeclined = errors.New("declined") // by an area, for a reason that is no device's
+	errDeclined  = errors.New("declined")  // by an area, for a reason that is no device's
+	errElsewhere = errors.New("elsewhere") // by an area: the other one must take it
 )
 
 // maxDirectories bounds the work of a miss, which looks into each of them.

@@ -75,6 +75,9 @@ func (a wholeArea) put(items []queue.Item) error {
 	}
 	b := items[0].Block
 	err := a.files.PutMany(b.Object, b.Index, run)
+	if errors.Is(err, sparse.ErrLent) {
+		return errors.Join(errElsewhere, err)
+	}
 	if errors.Is(err, sparse.ErrBusy) || errors.Is(err, sparse.ErrMemory) || a.newer(err) {
 		return errors.Join(errDeclined, err)
 	}

@@ -322,6 +322,9 @@ func (d *directory) commit(a area, items []queue.Item) {
 	d.written.Add(1)
 	err := a.put(items)
 	switch {
+	case errors.Is(err, errElsewhere): // what a lent file lost is packed: that file is not written to
+		d.commit(d.volume.Load().packed, items)
+		return
 	case err == nil:
 		d.writes.ok()
 	case errors.Is(err, errDeclined):

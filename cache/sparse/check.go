@@ -368,8 +368,8 @@ func (s *blockCheck) verify(x *object, held bool, buf []byte) (cause error, name
 	return err, x.dataName(), start
 }
 
-// gone: a block that was lost is not found again by the next start. One of a file that
-// is handed out is: its record stays, and its bytes.
+// gone: a block that was lost is not found again by the next start. Its bytes may stay
+// where they are, but its record does not.
 func (s *blockCheck) gone(x *object) bool {
 	text, err := readPages(s.files.dir, x.sumsName(), recordOffset(s.index), recordSize)
 	return err == nil && check.Zero(text) || s.seen(x).held // written again meanwhile
@@ -380,15 +380,16 @@ func (s *blockCheck) clear(x *object) bool {
 	f := s.files
 	e := &x.extents[s.index/hearth.ExtentBlocks]
 	f.mu.Lock()
-	free := e.writers == 0 && x.opens == 0 && !x.holds(s.index)
+	free := e.writers == 0 && !x.holds(s.index)
 	if free {
 		e.writers = punching
 	}
+	who := f.readersLocked(x)
 	f.mu.Unlock()
 	if !free {
 		return false
 	}
-	f.punch(x, s.index, 1)
+	f.punch(x, run{first: s.index, n: 1}, who)
 	f.mu.Lock()
 	e.writers = 0
 	f.mu.Unlock()

@@ -164,7 +164,8 @@ func (c *closed) object(x *object) error {
 	return c.pair(x, head.size, give)
 }
 
-// pair opens both files; a check that changes nothing opens them for reading.
+// pair opens both files; a check that changes nothing opens them for reading. What a
+// mount's readers have open, who may outlive its node, is given up by unlink alone.
 func (c *closed) pair(x *object, size int64, give func() error) error {
 	access := unix.O_RDONLY
 	if c.r.Repair {
@@ -187,6 +188,7 @@ func (c *closed) pair(x *object, size int64, give func() error) error {
 		return err
 	}
 	defer sums.Close()
+	x.lent = c.r.Repair && readersOf(int(data.Fd())) != noReaders
 	st, err := stat(data)
 	if err != nil {
 		return err
@@ -197,7 +199,15 @@ func (c *closed) pair(x *object, size int64, give func() error) error {
 			kind = check.Leftover // made, and no more
 		}
 		c.tell(check.InFile(kind, data.Name(), -1, fmt.Sprintf("it has %d bytes, its object %d", st.Size, size)),
-			func() error { return data.Truncate(size) })
+			func() error {
+				if x.lent {
+					return give()
+				}
+				return data.Truncate(size)
+			})
+		if x.lent {
+			return nil
+		}
 	}
 	x.size = size
 	held, known, err := c.blocks(x, data, sums)
@@ -257,6 +267,10 @@ func (c *closed) block(x *object, index int64, record []byte, data, sidecar *os.
 		if err := pwrite(int(sidecar.Fd()), none[:], recordOffset(index)); err != nil {
 			return err
 		}
+		if x.lent {
+			stays = false
+			return nil
+		}
 		err := punchRange(int(data.Fd()), index*hearth.BlockSize, hearth.BlockSize)
 		stays = err != nil
 		return err
@@ -299,6 +313,9 @@ func (c *closed) leak(x *object, held map[int64]bool, data *os.File) error {
 		return nil
 	}
 	c.tell(check.InFile(check.Leftover, data.Name(), -1, fmt.Sprintf("%d bytes of it are no block's and were not given back", leaked)), func() error {
+		if x.lent {
+			return ErrLent // the next use of the file gives them back, once its readers have gone
+		}
 		for i := range x.blocks() {
 			if !held[i] {
 				if err := punchRange(int(data.Fd()), i*hearth.BlockSize, hearth.BlockSize); err != nil {

@@ -28,8 +28,9 @@ func (f *Files) Evict(c Candidate) (freed int64) {
 }
 
 // EvictExtent punches the extent that a block lies in. An object that became
-// whole meanwhile goes as a whole, without Options.Shared. It frees nothing, and
-// returns 0, while the extent is being written or the object is handed out.
+// whole meanwhile goes as a whole, without Options.Shared, and so does one of which
+// the file system cannot tell whether somebody reads it. It does nothing, and returns
+// 0, while the extent is being written or somebody has the file open.
 func (f *Files) EvictExtent(id hearth.ID) (freed int64) {
 	x, err := f.acquire(context.Background(), id.Version)
 	if err != nil {
@@ -37,9 +38,15 @@ func (f *Files) EvictExtent(id hearth.ID) (freed int64) {
 	}
 	n := int64(0)
 	f.mu.Lock()
-	whole, filled := f.sample.single(x), x.whole
+	who := f.readersLocked(x)
+	if who == someReaders {
+		f.mu.Unlock()
+		f.unpin(x)
+		return 0
+	}
+	whole, filled := f.sample.single(x) || who == anyReaders, x.whole
 	first := id.Extent() * hearth.ExtentBlocks
-	claimed := !whole && x.opens == 0 && id.Index >= 0 && first < x.blocks()
+	claimed := !whole && id.Index >= 0 && first < x.blocks()
 	if claimed {
 		e := &x.extents[id.Extent()]
 		if claimed = e.writers == 0 && e.have != 0; claimed {
@@ -51,7 +58,7 @@ func (f *Files) EvictExtent(id hearth.ID) (freed int64) {
 	}
 	f.mu.Unlock()
 	if claimed {
-		freed = f.punch(x, first, n)
+		freed = f.punch(x, run{first: first, n: int(n)}, who)
 		f.counts.evicted.Add(freed)
 		f.mu.Lock()
 		x.extents[id.Extent()].writers = 0
@@ -64,8 +71,8 @@ func (f *Files) EvictExtent(id hearth.ID) (freed int64) {
 	return freed
 }
 
-// EvictObject unlinks an object as soon as no call uses it and it is not handed
-// out, and returns what that freed by now: 0 if somebody else will be the last.
+// EvictObject unlinks an object as soon as no call uses it and nobody has its file
+// open, and returns what that freed by now: 0 if somebody else will be the last.
 // Until then its bytes count in Used, and a reader of a handed-out file is served.
 func (f *Files) EvictObject(version [16]byte) (freed int64) {
 	f.mu.Lock()
@@ -82,15 +89,18 @@ func (f *Files) EvictObject(version [16]byte) (freed int64) {
 	return f.unpin(x)
 }
 
-// punch makes n blocks of which the index knows nothing any more into holes: the
-// records first, so that no record ever speaks of a hole. The caller holds a ref
-// and the claim on their extents.
-func (f *Files) punch(x *object, first, n int64) (freed int64) {
+// punch makes blocks of which the index knows nothing any more into holes: the records
+// first, so that no record ever speaks of a hole. Where somebody may read the file by
+// himself the bytes stay. The caller holds a ref and the claim on their extents, and
+// since blocks are missing the file is lent to nobody meanwhile.
+func (f *Files) punch(x *object, r run, who readers) (freed int64) {
 	var zeros [hearth.ExtentBlocks * recordSize]byte
-	if err := pwrite(x.handle.sums, zeros[:n*recordSize], recordOffset(first)); err != nil {
+	if err := pwrite(x.handle.sums, zeros[:r.n*recordSize], recordOffset(r.first)); err != nil {
 		f.counts.errors.Add(1) // then the record outlives its data, and the next reader finds out
 	}
-	f.punchData(x, first, n)
+	if who == noReaders {
+		f.punchData(x, r.first, int64(r.n))
+	}
 	return max(-f.settle(x), 0) // other writers of the object may outgrow it
 }
 

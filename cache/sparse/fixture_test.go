@@ -209,6 +209,14 @@ func (x *fixture) checkUsed() {
 	}
 }
 
+func (x *fixture) stat(o *hearth.Object) (st unix.Stat_t) {
+	x.t.Helper()
+	if err := unix.Stat(x.dataFile(o), &st); err != nil {
+		x.t.Fatal(err)
+	}
+	return st
+}
+
 func (x *fixture) dataFile(o *hearth.Object) string {
 	return filepath.Join(x.opt.Dir, (&object{version: o.Version}).dataName())
 }

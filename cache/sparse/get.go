@@ -167,7 +167,7 @@ func (f *Files) vouch(x *object, index int64, holes uint64) {
 
 // lose drops a block whose bytes or record are not what was written, or cannot
 // be read. If the index changed while they were read, they may just have been
-// punched: a miss. The bytes of a file that is handed out stay where they are.
+// punched: a miss. The bytes of a file that somebody may read stay where they are.
 // Damage is a miss too; an error of the device is told, since a device that fails
 // often is to be given up.
 func (f *Files) lose(x *object, index int64, holes uint64, err error) error {
@@ -178,14 +178,15 @@ func (f *Files) lose(x *object, index int64, holes uint64, err error) error {
 	}
 	e := &x.extents[index/hearth.ExtentBlocks]
 	x.remove(e, bit(index))
-	punch := e.writers == 0 && x.opens == 0
-	if punch {
+	claimed := e.writers == 0
+	if claimed {
 		e.writers = punching
 	}
+	who := f.readersLocked(x)
 	f.sample.update(x)
 	f.mu.Unlock()
-	if punch {
-		f.punch(x, index, 1)
+	if claimed {
+		f.punch(x, run{first: index, n: 1}, who)
 		f.mu.Lock()
 		e.writers = 0
 		f.mu.Unlock()

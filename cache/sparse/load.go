@@ -121,26 +121,29 @@ func (f *Files) dropIndexLocked(x *object) {
 	f.opt.Pool.Unreserve(n)
 }
 
-// repair gives the data file its size, and gives back what no record speaks of.
-// A file that is handed out stays as it is, whatever became of its sidecar: it
-// was loaded before, when it was whole.
+// repair gives the data file its size, and gives back what no record speaks of. A
+// file that somebody may read stays as it is, whatever became of its sidecar: it was
+// whole when it was lent.
 func (f *Files) repair(x *object, ix *index, st *unix.Stat_t) bool {
-	f.mu.Lock()
-	handed := x.opens > 0 // and no more come before the index is there
-	f.mu.Unlock()
-	repaired := false
-	if handed {
-		return repaired
+	cut := st.Size != ix.size
+	// Up to half a block may be the file system's own bookkeeping.
+	leaks := allocated(st) > ix.held*hearth.BlockSize+hearth.BlockSize/2
+	if !cut && !leaks {
+		return false
 	}
-	if st.Size != ix.size {
-		repaired = true
+	f.mu.Lock()
+	who := f.readersLocked(x) // and it is lent to no more before the index is there
+	f.mu.Unlock()
+	if who != noReaders {
+		return false
+	}
+	if cut {
 		if err := unix.Ftruncate(x.handle.data, ix.size); err != nil {
 			f.failed(err)
 		}
 	}
-	// Up to half a block may be the file system's own bookkeeping.
-	if allocated(st) <= ix.held*hearth.BlockSize+hearth.BlockSize/2 {
-		return repaired
+	if !leaks {
+		return true
 	}
 	for first := int64(0); first < ix.blocks(); {
 		n := int64(0)

@@ -48,8 +48,8 @@ func (f *Files) Whole(o *hearth.Object) (whole, verified bool) {
 	return true, x.extents != nil && x.good == x.blocks() && x.writing == 0
 }
 
-// handOut counts an open if the file may be handed out. From here to takeBack
-// nobody writes, punches or unlinks it.
+// handOut counts an open if the file may be handed out. From here on nobody writes to
+// it or punches it, and until takeBack nobody unlinks it.
 func (f *Files) handOut(x *object, size int64) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -61,6 +61,7 @@ func (f *Files) handOut(x *object, size int64) bool {
 		return false
 	}
 	x.opens++
+	x.lent = true // even behind takeBack: a mapping stays
 	f.counts.handed.Add(1)
 	x.state = f.opt.Touch(x.state, f.opt.Now())
 	f.sample.update(x)

@@ -30,8 +30,11 @@ type object struct {
 	// refs counts calls in flight, opens the hand-outs, writing the writes under way.
 	// Descriptors and index stay while refs is not 0, the names while either is not 0.
 	refs, opens, writing int
-	// doomed: to be unlinked when refs and opens are 0. Nobody gets a new ref to a
-	// doomed object that is not handed out, so that this time comes.
+	// lent: somebody may have the data file open whom opens does not count.
+	lent bool
+	// doomed: to be unlinked when refs and opens are 0 and nobody has the file open.
+	// Nobody gets a new ref to a doomed object that is not handed out, so that this time
+	// comes.
 	doomed bool
 	// reaping: the unlink is under way. unmade: the names are not ours yet. refused:
 	// of a newer format, never touched.

@@ -68,7 +68,7 @@ func (f *Files) scan() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for version, h := range found {
-		x := &object{version: version, index: index{size: h.size, whole: h.whole}, alloc: h.alloc, state: state}
+		x := &object{version: version, index: index{size: h.size, whole: h.whole}, alloc: h.alloc, state: state, lent: true}
 		switch {
 		case !h.data || !h.sums || h.size == 0:
 			f.counts.orphans.Add(1)
@@ -199,15 +199,17 @@ func (f *Files) unpin(x *object) (freed int64) {
 	if !reap {
 		return 0
 	}
+	spared := f.spared(x, h)
 	h.close()
-	return f.reap(x)
+	return f.reap(x, spared)
 }
 
-// reap unlinks a doomed object that nobody uses. The data goes first: if this
-// fails nothing has changed, and a later eviction tries again.
-func (f *Files) reap(x *object) (freed int64) {
+// reap unlinks a doomed object that nobody uses, or has it wait for who reads it still.
+// The data goes first: if this fails nothing has changed, and a later eviction tries
+// again.
+func (f *Files) reap(x *object, spared bool) (freed int64) {
 	var err error
-	if !x.unmade {
+	if !spared && !x.unmade {
 		err = f.unlink(x.dataName())
 		if err == nil {
 			err = f.unlink(x.sumsName())
@@ -219,8 +221,13 @@ func (f *Files) reap(x *object) (freed int64) {
 	if f.closed && f.pins == 0 {
 		close(f.drained)
 	}
-	x.reaping = false
-	if err != nil {
+	switch { // reaping stays with what is gone, of which waiting may know still
+	case spared:
+		x.reaping = false
+		f.waiting = append(f.waiting, x)
+		return 0
+	case err != nil:
+		x.reaping = false
 		f.counts.errors.Add(1)
 		return 0
 	}

@@ -118,8 +118,11 @@ func (f *Files) claim(x *object, first int64, n int) (skip, run int, err error) 
 			return 0, 0, ErrBusy
 		}
 	}
-	if x.opens > 0 || x.doomed {
+	if x.doomed {
 		return 0, 0, ErrBusy
+	}
+	if f.readersLocked(x) != noReaders {
+		return 0, 0, ErrLent
 	}
 	for i := range extents {
 		extents[i].writers++

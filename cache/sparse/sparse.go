@@ -33,7 +33,12 @@
 //     that is not verified yet is a miss, and one paced pass verifies it behind.
 //   - While a file is handed out nothing is written to it, punched in it or
 //     unlinked. If a read finds damage in it, the block is lost to Get and to later
-//     LocalFiles, and its bytes stay until the last release.
+//     LocalFiles, and its bytes stay.
+//   - Nor is it before the kernel says that nobody else has the file open (lent.go):
+//     a mapping outlives its release, and what an earlier Files or a killed process
+//     handed out is open still. Each file that this Files did not make is asked about
+//     before it is changed first. A file system that cannot tell has it unlinked only,
+//     which leaves readers their bytes.
 //
 // Names that are not ours are left alone and counted.
 package sparse
@@ -56,9 +61,12 @@ import (
 )
 
 var (
-	// ErrBusy is returned by Put for an object that takes no bytes just now: it is
-	// handed out, on its way out, or the extent is being evicted.
+	// ErrBusy is returned by Put for an object that takes no bytes just now: it is on
+	// its way out, or the extent is being evicted.
 	ErrBusy = errors.New("busy")
+	// ErrLent is returned by Put for a block that an object's file lacks and may not be
+	// given, since somebody may read that file by himself. It must be kept elsewhere.
+	ErrLent = errors.New("its file is lent")
 	// ErrMemory says that the Pool has no room for an index.
 	ErrMemory = errors.New("no memory for the index")
 )
@@ -116,7 +124,8 @@ type Files struct {
 	used    atomic.Int64
 	counts  counters
 	limiter *rate.Limiter
-	ctx     context.Context // ended by Close
+	ask     func(fd int) readers // readersOf, or a test's
+	ctx     context.Context      // ended by Close
 	cancel  context.CancelCauseFunc
 	passes  sync.WaitGroup // the verification pass
 
@@ -130,7 +139,11 @@ type Files struct {
 	indexes recency // objects with an index in memory
 	queue   []*object
 	passing bool // the pass runs; it ends when queue is empty
-	pins    int  // sum of refs
+	// waiting are doomed objects that somebody still reads, sweptAt when they were
+	// looked at last, by Options.Now.
+	waiting []*object
+	sweptAt uint32
+	pins    int // sum of refs
 	closed  bool
 	drained chan struct{} // closed when closed and pins is 0
 }
@@ -149,7 +162,7 @@ func Open(opt Options) (*Files, error) {
 	}
 	opt = opt.withDefaults()
 	f := &Files{
-		opt: opt, dir: dir,
+		opt: opt, dir: dir, ask: readersOf,
 		limiter: rate.NewLimiter(rate.Limit(opt.VerifyRate), hearth.BlockSize),
 		objects: make(map[[16]byte]*object),
 		sample:  sampler{shared: opt.Shared},
@@ -217,7 +230,7 @@ func (f *Files) Close() error {
 		f.dropIndexLocked(x)
 		f.opt.Pool.Unreserve(objectBytes)
 	}
-	f.objects = nil
+	f.objects, f.waiting = nil, nil
 	f.mu.Unlock()
 	for _, h := range open {
 		h.close()
@@ -229,8 +242,12 @@ func (f *Files) Close() error {
 }
 
 // Used is the number of bytes that the files occupy on the device (st_blocks),
-// data and sidecars, until their last user let go of them.
-func (f *Files) Used() int64 { return f.used.Load() }
+// data and sidecars, until their last user let go of them. What waited for that goes
+// first.
+func (f *Files) Used() int64 {
+	f.sweep()
+	return f.used.Load()
+}
 
 // Has reports whether the block is held, without reading it. The first question
 // about an object reads its sidecar.

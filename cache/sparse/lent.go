@@ -1,0 +1,100 @@
+package sparse
+
+import (
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// readers is what is known of those who have an object's data file open beside us.
+type readers int
+
+const (
+	noReaders   readers = iota // the file is ours alone
+	someReaders                // somebody has it open, or mapped
+	anyReaders                 // the file system cannot tell
+)
+
+// alone asks the kernel whether fd, which is open for writing, is the only open of its
+// file. A write lease is granted for no other (fcntl(2), F_SETLEASE): since Linux 5.3 it
+// counts opens for reading, those of a mapping whose descriptor is closed and those of
+// a FUSE mount's passthrough included, whichever process made them. The device is not
+// asked. An error says nothing: the file system has no leases, or the file is not our
+// user's.
+func alone(fd int) (bool, error) {
+	switch _, err := unix.FcntlInt(uintptr(fd), unix.F_SETLEASE, unix.F_WRLCK); err {
+	case nil:
+		_, _ = unix.FcntlInt(uintptr(fd), unix.F_SETLEASE, unix.F_UNLCK)
+		return true, nil
+	case unix.EAGAIN:
+		return false, nil
+	default:
+		return false, err
+	}
+}
+
+func readersOf(fd int) readers {
+	switch only, err := alone(fd); {
+	case err != nil:
+		return anyReaders
+	case only:
+		return noReaders
+	}
+	return someReaders
+}
+
+// readersLocked tells who may still read the object's data file. Where that is somebody,
+// or cannot be told, its bytes stay as they are: a reader whom the kernel serves by
+// itself would get what was punched as zeros, and no error. Our own counts are not
+// enough: a mapping outlives its release, and a mount's open files outlive an ejected
+// directory, and a killed process. The caller holds a ref.
+func (f *Files) readersLocked(x *object) readers {
+	switch {
+	case x.opens > 0:
+		return someReaders
+	case !x.lent:
+		return noReaders
+	}
+	who := f.ask(x.handle.data)
+	x.lent = who != noReaders
+	return who
+}
+
+// spared reports whether a doomed object must wait for its readers, who keep its space
+// whether it has a name or not; Used counts it until then. Where the file system
+// cannot tell, the name goes at once. h may be nil. Only who set x.reaping calls it.
+func (f *Files) spared(x *object, h *handle) bool {
+	if !x.lent || x.unmade {
+		return false
+	}
+	if h == nil {
+		fd, err := unix.Openat(f.dir, x.dataName(), unix.O_RDWR|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return false
+		}
+		defer unix.Close(fd)
+		return f.ask(fd) == someReaders
+	}
+	return f.ask(h.data) == someReaders
+}
+
+// sweep unlinks the doomed objects whose readers have gone, once a second at most.
+func (f *Files) sweep() {
+	f.mu.Lock()
+	now := f.opt.Now()
+	if len(f.waiting) == 0 || now == f.sweptAt || f.closed {
+		f.mu.Unlock()
+		return
+	}
+	f.sweptAt = now
+	due := slices.DeleteFunc(f.waiting, func(x *object) bool { return x.reaping })
+	f.waiting = nil
+	for _, x := range due {
+		x.refs++
+		f.pins++
+	}
+	f.mu.Unlock()
+	for _, x := range due {
+		f.unpin(x)
+	}
+}
