@@ -226,9 +226,10 @@ func chain(imports map[string]map[string]bool, folder string) int {
 	return 1 + longest
 }
 
+// limit prints a warning: a maximum says where to look for a concept without a name.
 func limit(t *testing.T, where, what string, got, most int) {
 	if got > most && exceptions[where+": "+what] == "" {
-		t.Errorf("%s: %d %s, at most %d", where, got, what, most)
+		t.Logf("warning: "+"%s: %d %s, at most %d", where, got, what, most)
 	}
 }
 
