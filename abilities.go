@@ -40,8 +40,9 @@ type HereGetter interface {
 // LocalFiler is a Store that can hand out a whole object as one local file, for
 // FUSE passthrough.
 type LocalFiler interface {
-	// LocalFile opens the object's bytes as a file that is whole, verified, and
-	// neither changed nor holed as long as it is open, or returns ErrMiss. An
+	// LocalFile opens the object's bytes as a file that is whole, verified, and neither
+	// changed nor holed as long as anybody has it open or mapped, behind release and a
+	// Store's end, too; or it returns ErrMiss. An
 	// object that is whole but not yet verified is a miss; its verification then
 	// starts behind the call, paced. release is called once, after the file and
 	// every kernel reference to it are closed.

@@ -33,6 +33,7 @@ func rings() []scenario {
 		{name: "ring-clocks", size: is("5 nodes, 201 files, 4 jumps"), run: ringClocks},
 		{name: "ring-one-file", size: is("5 nodes, 30 files"), run: ringOneFile},
 		{name: "ring-end", size: is("5 nodes, 40 files"), run: ringEnd},
+		{name: "ring-lent", size: is("2 nodes, 3 files of 18 MiB"), run: ringLent},
 		{name: "ring-strangers", size: is("3 nodes, 5 strangers"), run: ringStrangers(false)},
 		{name: "ring-strangers-plain", from: full, size: is("3 nodes, 5 strangers"), run: ringStrangers(true)},
 		{name: "ring-capture", size: is("3 nodes, 30 files"), run: ringCapture},
