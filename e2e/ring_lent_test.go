@@ -26,8 +26,8 @@ func ringLent(e *env) {
 		e.must(r.o.PutFile(e.ctx, r.o.bucket, "", f, 0), "put %s", f.Path)
 		large = append(large, f)
 	}
-	list := e.load(r.o, r.few(20, 100)) // each half is about 100 MB, and pushes out 100 MiB
-	half := len(list) / 2
+	list := e.load(r.o, r.few(20, 100)) // 110 KB each: what the node owns of the first fills its disk
+	first, then := list[:1500], list[1500:]
 	d := e.device("sick", 512, "-O", "^has_journal")
 	nodes := r.add(2, 0)
 	m := nodes[0]
@@ -47,27 +47,30 @@ func ringLent(e *env) {
 		}
 	}
 	all("at first")
+	m.evicts(first)
+	all("behind evictions")
 
 	e.uncached(e.path("sick/cache/objects"))
 	d.meet(faultfs.Stall)
 	e.eventually("the directory out of use", func() bool {
-		e.cold(m.dir, list)
-		e.good("while the disk stalls", epoch(m.dir, list[:200], 1, 4, 0))
+		e.cold(m.dir, first)
+		e.good("while the disk stalls", epoch(m.dir, first[:200], 1, 4, 0))
 		return m.ill() != ""
 	})
 	d.meet(faultfs.None)
 	e.eventually("the directory in use again", func() bool { return m.ill() == "" })
 	all("after the return")
-	m.evicts(list[:half])
-	all("behind evictions")
+	m.evicts(then[:250])
+	all("behind evictions after the return")
 
 	m.kill9()
 	all("without a node")
+	m.set.disk = "80MiB" // of which the held files take 54
 	r.start(m)
 	r.agree(nodes...)
+	e.eventually("the directory shrunk", func() bool { return m.diskTier().Used <= 84<<20 })
+	e.good("with a smaller directory", epoch(m.dir, then[250:], 3, 4, 0))
 	all("with a new node")
-	m.evicts(list[half:])
-	all("behind its evictions")
 
 	for _, h := range held {
 		e.must(unix.Munmap(h.mapping), "unmap")
@@ -76,6 +79,7 @@ func ringLent(e *env) {
 		}
 	}
 	e.good("once more", epoch(m.dir, large, 9, 4, 0))
+	e.shows("%d files held", len(held))
 	r.quit(nodes...)
 }
 
@@ -123,13 +127,18 @@ func (e *env) checkHeld(when string, h *heldFile) {
 	}
 }
 
-// evicts reads until the disk, which is full, has written half of a list and so given up as
-// much.
+// evicts reads files that are new to the node until its disk is full and has taken an eighth
+// of their bytes: of what it owns, half of them, and for which extents of others' go.
 func (m *member) evicts(list []hearthtest.File) {
 	m.e.Helper()
 	before := m.diskTier().Written
-	for seed := uint64(100); m.diskTier().Written < before+sum(list)/2 && m.e.ctx.Err() == nil; seed++ {
-		m.e.cold(m.dir, list)
+	for seed := uint64(100); m.e.ctx.Err() == nil; seed++ {
 		m.e.good("to push others out", epoch(m.dir, list, seed, 4, 0))
+		t := m.diskTier()
+		if t.Written >= before+sum(list)/8 && t.Used > t.Budget*9/10 {
+			return
+		}
+		m.e.Logf("%d bytes written, %d used of %d", t.Written-before, t.Used, t.Budget)
+		m.e.cold(m.dir, list)
 	}
 }
