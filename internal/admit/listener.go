@@ -1,0 +1,38 @@
+package admit
+
+import "net"
+
+// Listener is a listener whose connections have places in a Table, for servers that accept
+// by themselves, such as http.Server.
+type Listener struct {
+	net.Listener
+	// Table is where they have their places. It must be given.
+	Table *Table
+}
+
+// Conn is a connection that a Listener accepted. It holds a place until Done or Close.
+type Conn struct {
+	net.Conn
+	place *Place
+}
+
+// Accept returns a *Conn.
+func (l Listener) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return &Conn{Conn: conn, place: l.Table.Begin(conn)}, nil
+}
+
+// Done gives the place back while the connection stays open: it is known, or busy.
+func (c *Conn) Done() { c.place.Done() }
+
+// Again takes a place again: the connection is idle. Another one may be reset for it.
+func (c *Conn) Again() { c.place.Again() }
+
+// Close gives the place back, too.
+func (c *Conn) Close() error {
+	c.place.end()
+	return c.Conn.Close()
+}
