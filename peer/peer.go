@@ -19,14 +19,20 @@ import (
 	"time"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/internal/admit"
 	"github.com/hearthfs/hearth/peer/members"
 	"github.com/hearthfs/hearth/peer/place"
 	"github.com/hearthfs/hearth/peer/secret"
 	"github.com/hearthfs/hearth/peer/wire"
 )
 
-// leaveWithin is how long the others are told that this node goes.
-const leaveWithin = 2 * time.Second
+const (
+	// leaveWithin is how long the others are told that this node goes.
+	leaveWithin = 2 * time.Second
+	// maxHandshakes are under way at a time: a ring that comes back at once, and in
+	// memory some 25 MiB. The more there are, the longer each has while strangers come.
+	maxHandshakes = 512
+)
 
 // Config is a node's part in a ring.
 type Config struct {
@@ -61,14 +67,15 @@ type Around struct {
 
 // Ring is a node among others.
 type Ring struct {
-	c        Config
-	members  *members.Members
-	server   *wire.Server
-	listener net.Listener
-	stop     context.Context
-	cancel   context.CancelFunc
-	end      func() error // close, once
-	work     sync.WaitGroup
+	c         Config
+	members   *members.Members
+	server    *wire.Server
+	listener  net.Listener
+	strangers *admit.Table // connections that have not shown yet whose they are
+	stop      context.Context
+	cancel    context.CancelFunc
+	end       func() error // close, once
+	work      sync.WaitGroup
 
 	now atomic.Pointer[place.Map] // what around has, or nothing is anybody's yet
 
@@ -120,6 +127,7 @@ func Start(ctx context.Context, c Config) (*Ring, error) {
 		return nil, errors.Join(err, r.listener.Close())
 	}
 	r.stop, r.cancel = context.WithCancel(context.Background())
+	r.strangers = admit.New(maxHandshakes, func(a netip.Addr) bool { return r.members.Snapshot().Knows(a) })
 	r.work.Go(r.accept)
 	first := r.members.Snapshot()
 	r.take(first)
@@ -134,7 +142,6 @@ func (r *Ring) Announce(ctx context.Context) error { return r.members.Announce(c
 
 // accept answers who comes, until Close.
 func (r *Ring) accept() {
-	greetings := newGreetings()
 	for {
 		conn, err := r.listener.Accept()
 		if errors.Is(err, net.ErrClosed) || r.stop.Err() != nil {
@@ -148,19 +155,10 @@ func (r *Ring) accept() {
 				return
 			}
 		}
-		greeting := greetings.begin(conn)
-		for greeting == nil {
-			select {
-			case <-greetings.ended:
-				greeting = greetings.begin(conn)
-			case <-r.stop.Done():
-				_ = conn.Close()
-				return
-			}
-		}
+		place := r.strangers.Begin(conn)
 		r.work.Go(func() {
 			safe, id, err := r.c.Identity.Server(r.stop, conn)
-			greetings.end(greeting)
+			place.Done()
 			if err == nil {
 				r.serve(safe, id)
 			} else if secret.Refused(err) { // else it broke, or somebody only looked whether the port is open
@@ -284,10 +282,11 @@ func (r *Ring) Call(ctx context.Context, to members.ID, number uint16, body *hea
 	return p.Call(ctx, number, body)
 }
 
-// Stats are the present figures: of members, of all that ask this node, and of each that it
-// can ask now, by id.
+// Stats are the present figures: of members, with connections that were cut at both ports, of
+// all that ask this node, and of each that it can ask now, by id.
 func (r *Ring) Stats() (m members.Stats, served wire.Stats, asked map[members.ID]wire.Stats) {
 	m, served, asked = r.members.Stats(), r.server.Stats(), map[members.ID]wire.Stats{}
+	m.Cut += r.strangers.Evicted()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for id, p := range r.peers {

@@ -87,6 +87,13 @@ func (t *Table) Evicted() int64 {
 	return t.evicted
 }
 
+// Held is how many places are taken.
+func (t *Table) Held() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.under)
+}
+
 // Done gives the place back: the connection is known, busy or closed. More calls do nothing.
 func (p *Place) Done() {
 	p.table.mu.Lock()

@@ -97,8 +97,8 @@ func TestWhoIsKnownHoldsNoPlace(t *testing.T) {
 	}
 	r.come(1, "10.0.0.2", "10.0.0.3")
 	r.went(t, "those that are known", []string(nil)...)
-	if len(r.under) != 2 || len(r.sources) != 2 {
-		t.Errorf("%d places of %d sources are held", len(r.under), len(r.sources))
+	if r.Held() != 2 || len(r.sources) != 2 {
+		t.Errorf("%d places of %d sources are held", r.Held(), len(r.sources))
 	}
 }
 

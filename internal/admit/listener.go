@@ -3,7 +3,8 @@ package admit
 import "net"
 
 // Listener is a listener whose connections have places in a Table, for servers that accept
-// by themselves, such as http.Server.
+// by themselves, such as http.Server: its ConnState calls Done for what is active and Again
+// for what is idle. Under TLS the connection is what NetConn of the tls.Conn returns.
 type Listener struct {
 	net.Listener
 	// Table is where they have their places. It must be given.

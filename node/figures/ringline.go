@@ -41,6 +41,8 @@ type Apart struct {
 	// find a node that nobody answered.
 	Refused     int64 `json:"refused"`
 	JoinsFailed int64 `json:"joins_failed"`
+	// Cut are connections that had not shown the key yet when others took their places.
+	Cut int64 `json:"cut"`
 	// Unreachable members are alive by gossip and fail what this node asks them, all of it for
 	// a while; Barred are the first of them, by name, at most MostAbsent.
 	Unreachable int64    `json:"unreachable"`

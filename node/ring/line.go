@@ -55,7 +55,7 @@ func (r *Ring) Line(started time.Time) *figures.RingLine {
 	barred := barred(s, joined.Outages())
 	x.Unreachable, x.Barred = int64(len(barred)), barred[:min(len(barred), figures.MostAbsent)]
 	m, served, asked := joined.Stats()
-	x.Refused, x.JoinsFailed, x.Served = m.Refused, m.JoinsFailed, servedOf(served)
+	x.Refused, x.Cut, x.JoinsFailed, x.Served = m.Refused, m.Cut, m.JoinsFailed, servedOf(served)
 	x.Refusal, x.Rival = m.Refusal, m.Rival
 	peers := map[string]wire.Stats{}
 	for id, p := range asked {

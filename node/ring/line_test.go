@@ -55,7 +55,7 @@ func (*some) Call(context.Context, members.ID, uint16, *hearth.View) (*hearth.Vi
 }
 
 func (s *some) Stats() (members.Stats, wire.Stats, map[members.ID]wire.Stats) {
-	return members.Stats{Refused: 2, JoinsFailed: 3, Apart: members.Apart{Refusal: "another key", Rival: "a twin"}}, wire.Stats{Sent: 70, Answers: 7}, s.asked
+	return members.Stats{Refused: 2, Cut: 4, JoinsFailed: 3, Apart: members.Apart{Refusal: "another key", Rival: "a twin"}}, wire.Stats{Sent: 70, Answers: 7}, s.asked
 }
 
 // someone is a member called by a letter.
@@ -86,7 +86,7 @@ func TestALineOfStatusAsksNobody(t *testing.T) {
 		if x.AloneS != 0 || x.Alive != 2 || x.Suspect != 1 || x.Missing != 2 || fmt.Sprint(x.Absent) != "[{d 10.0.0.5:7946 10} {e 10.0.0.5:7946 10}]" {
 			t.Errorf("with others: %+v", x)
 		}
-		if x.Share < 0.3 || x.Share > 0.37 || x.Refused != 2 || x.JoinsFailed != 3 || x.Refusal != "another key" || x.Rival != "a twin" || x.Served.Bytes != 70 || x.Reads.Asked != 9 || len(x.Peers) != 2 || row(x.Peers, "b").Bytes != 40 || row(x.Peers, members.ID{'x'}.String()).Bytes != 1 {
+		if x.Share < 0.3 || x.Share > 0.37 || x.Refused != 2 || x.Cut != 4 || x.JoinsFailed != 3 || x.Refusal != "another key" || x.Rival != "a twin" || x.Served.Bytes != 70 || x.Reads.Asked != 9 || len(x.Peers) != 2 || row(x.Peers, "b").Bytes != 40 || row(x.Peers, members.ID{'x'}.String()).Bytes != 1 {
 			t.Errorf("figures: %+v", x)
 		}
 		time.Sleep(time.Minute)

@@ -89,7 +89,7 @@ func (c callbacks) NotifyAlive(n *memberlist.Node) error {
 	if taken != "" {
 		err := fmt.Errorf("refused the node %v at %v: its name %q is that of %s; if both run, give one another name, else it is let in when the other was silent for some seconds",
 			member.ID, member.Address, member.Name, taken)
-		if member.Address != c.m.address { // else it is what this node was before
+		if member.Address != c.m.Address() { // else it is what this node was before
 			c.m.refuse("name "+n.Name, levelWarn, err.Error())
 		}
 		return err

@@ -66,12 +66,12 @@ var (
 
 // Members is this node's part in the ring.
 type Members struct {
-	cfg     Config
-	address netip.AddrPort
-	list    *memberlist.Memberlist
-	table   *table
-	log     *journal
-	state   atomic.Uint32 // a State
+	cfg       Config
+	list      *memberlist.Memberlist
+	transport *transport
+	table     *table
+	log       *journal
+	state     atomic.Uint32 // a State
 
 	stop, joining         context.Context // both end with Close, joining with Leave, too
 	cancel, cancelJoining context.CancelFunc
@@ -99,6 +99,8 @@ type Stats struct {
 	Live, Missing int64
 	// Refused are messages of nodes that may not be in this ring.
 	Refused int64
+	// Cut are connections that had not shown the key yet when others took their places.
+	Cut int64
 	// Joins are attempts to find a seed or a former member, JoinsFailed those without a
 	// good answer.
 	Joins, JoinsFailed int64
@@ -167,14 +169,14 @@ const Tells = 8
 func (m *Members) gossip(at netip.AddrPort) error {
 	t := m.cfg.Timing
 	logger := log.New(heard{m}, "", 0)
-	tr, err := listen(at, m.cfg.reach, memberlist.NetTransportConfig{Logger: logger})
+	tr, err := listen(at, m.cfg.reach, m.knows, memberlist.NetTransportConfig{Logger: logger})
 	if err != nil {
 		return err
 	}
-	m.address = netip.AddrPortFrom(at.Addr(), uint16(tr.GetAutoBindPort()))
+	m.transport = tr
 	c := memberlist.DefaultLANConfig()
 	c.Name, c.Transport, c.Logger = m.cfg.ID.String(), tr, logger
-	c.BindAddr, c.BindPort = at.Addr().String(), int(m.address.Port())
+	c.BindAddr, c.BindPort = at.Addr().String(), int(tr.address.Port())
 	c.AdvertisePort = c.BindPort
 	c.SecretKey = m.cfg.Key
 	c.TCPTimeout = t.Dial
@@ -253,8 +255,14 @@ func (m *Members) told(old, next *Snapshot) {
 // Snapshot is who is in the ring now; it is never nil.
 func (m *Members) Snapshot() *Snapshot { return m.table.current.Load() }
 
+// knows reports whether a member, or one that is missing, is at an address.
+func (m *Members) knows(a netip.Addr) bool {
+	s := m.Snapshot()
+	return s != nil && s.Knows(a)
+}
+
 // Address is where this node gossips.
-func (m *Members) Address() netip.AddrPort { return m.address }
+func (m *Members) Address() netip.AddrPort { return m.transport.address }
 
 // Stats counts.
 func (m *Members) Stats() Stats {
@@ -263,7 +271,7 @@ func (m *Members) Stats() Stats {
 	dropped := m.log.dropped
 	m.log.mu.Unlock()
 	stats := Stats{Live: int64(len(s.Members)), Missing: int64(len(s.Missing)), Refused: m.refused.Load(),
-		Joins: m.joins.Load(), JoinsFailed: m.joinsFailed.Load(), LinesDropped: dropped}
+		Cut: m.transport.unheard.Evicted() + m.transport.large.Evicted(), Joins: m.joins.Load(), JoinsFailed: m.joinsFailed.Load(), LinesDropped: dropped}
 	if apart := m.apart.Load(); apart != nil {
 		stats.Apart = *apart
 	}

@@ -162,7 +162,7 @@ func (m *Members) round(again, first bool) (outcome, <-chan struct{}) {
 	to = to[:min(len(to), triesARound)]
 	if again {
 		here := m.table.addresses()
-		delete(here, m.address)
+		delete(here, m.Address())
 		for at := range here { // in random order
 			if to = append(to, at); len(to) >= triesARound+enoughJoins {
 				break
@@ -176,7 +176,7 @@ func (m *Members) round(again, first bool) (outcome, <-chan struct{}) {
 	o, ended := m.ask(to, seeds, enough)
 	o.silent = append(o.silent, errs...)
 	for _, r := range m.takeRivals() {
-		if r.at != m.address && m.answers(r) { // who had this address before is gone
+		if r.at != m.Address() && m.answers(r) { // who had this address before is gone
 			o.rival = fmt.Sprintf("a node at %v has %s, too: if a cache directory was copied, delete the copy; else give one of the two another name", r.at, r.claims)
 		} else {
 			o.pending = fmt.Sprintf("a node at %v, silent now, had %s: the ring lets this node in when it has noticed", r.at, r.claims)
@@ -328,12 +328,12 @@ func (m *Members) resolve(ctx context.Context, seed string) ([]netip.AddrPort, e
 	var found []netip.AddrPort
 	for _, a := range addrs[:min(len(addrs), maxResolved)] {
 		// A node speaks to others from the address that it listens at.
-		if a = a.Unmap(); a.Is4() == m.address.Addr().Is4() {
+		if a = a.Unmap(); a.Is4() == m.Address().Addr().Is4() {
 			found = append(found, netip.AddrPortFrom(a, port))
 		}
 	}
 	if len(found) == 0 {
-		return nil, errors.New("it has no address of the kind that this node listens at, " + m.address.Addr().String())
+		return nil, errors.New("it has no address of the kind that this node listens at, " + m.Address().Addr().String())
 	}
 	return found, nil
 }

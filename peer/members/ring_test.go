@@ -594,7 +594,7 @@ func TestRoundsKeepTheirPace(t *testing.T) {
 }
 
 func TestStrangersTakeNoMoreThanTheirRoom(t *testing.T) {
-	// Forty connections that say nothing: the last eight are closed at once.
+	// Eight connections more than there is room for, which say nothing: so many are closed at once.
 	t.Parallel()
 	c, _ := config(t, "a")
 	c.Timing.Dial = time.Hour

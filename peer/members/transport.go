@@ -10,34 +10,44 @@ import (
 	"time"
 
 	"github.com/hashicorp/memberlist"
+
+	"github.com/hearthfs/hearth/internal/admit"
 )
 
 const (
-	// maxInbound connections are answered at a time; whoever finds no room tries again.
-	maxInbound = 32
+	// maxInbound connections may wait for their message at a time. A member's takes a
+	// round trip; the more there are, the longer it has while strangers come.
+	maxInbound = 256
 	// maxState is how many bytes are read from one connection: the state of some 6,000
-	// nodes. Times maxInbound it bounds what strangers can make a node hold.
+	// nodes.
 	maxState = 4 << 20
+	// smallState is what any of maxInbound may send, the state of some 100 nodes; of those
+	// that send more there are maxLarge. What strangers can make a node hold is 16 MiB and
+	// 128 MiB, twice that while memberlist's buffers grow.
+	smallState = 64 << 10
+	maxLarge   = 32
 	// bindTries: a port that is free for TCP may be taken for UDP, where any would do.
 	bindTries = 10
 )
 
-// transport is memberlist's own with bounds: connections end when the node closes, in
-// number and in bytes.
+// transport is memberlist's own with bounds, in number and in bytes. Connections end when
+// the node closes.
 type transport struct {
 	*memberlist.NetTransport
 	ctx     context.Context
 	cancel  context.CancelFunc
-	local   netip.Addr
+	address netip.AddrPort
 	reach   func(netip.AddrPort) bool
 	streams chan net.Conn
-	slots   chan struct{}
+	unheard *admit.Table  // of connections that have not said anything that is understood
+	large   *admit.Table  // of these, those that sent much
 	stopped chan struct{} // closed once nothing comes from NetTransport any more
-	done    chan struct{} // closed when admit has ended
+	done    chan struct{} // closed when accept has ended
 	once    sync.Once
 }
 
-func listen(at netip.AddrPort, reach func(netip.AddrPort) bool, cfg memberlist.NetTransportConfig) (*transport, error) {
+// listen has the places of strangers kept apart from those of addresses that are known.
+func listen(at netip.AddrPort, reach func(netip.AddrPort) bool, known func(netip.Addr) bool, cfg memberlist.NetTransportConfig) (*transport, error) {
 	cfg.BindAddrs, cfg.BindPort = []string{at.Addr().String()}, int(at.Port())
 	var inner *memberlist.NetTransport
 	var err error
@@ -49,30 +59,24 @@ func listen(at netip.AddrPort, reach func(netip.AddrPort) bool, cfg memberlist.N
 	if err != nil {
 		return nil, fmt.Errorf("gossip at %v: %w: %w", at, ErrPort, err)
 	}
-	t := &transport{NetTransport: inner, local: at.Addr(), reach: reach, streams: make(chan net.Conn),
-		slots: make(chan struct{}, maxInbound), stopped: make(chan struct{}), done: make(chan struct{})}
+	t := &transport{NetTransport: inner, address: netip.AddrPortFrom(at.Addr(), uint16(inner.GetAutoBindPort())), reach: reach, streams: make(chan net.Conn),
+		unheard: admit.New(maxInbound, known), large: admit.New(maxLarge, known), stopped: make(chan struct{}), done: make(chan struct{})}
 	t.ctx, t.cancel = context.WithCancel(context.Background())
-	go t.admit()
+	go t.accept()
 	return t, nil
 }
 
-// admit hands connections on while there is room.
-func (t *transport) admit() {
+// accept hands connections on.
+func (t *transport) accept() {
 	defer close(t.done)
 	for {
 		select {
 		case c := <-t.NetTransport.StreamCh():
+			g := t.guest(c)
 			select {
-			case t.slots <- struct{}{}:
-			default:
-				c.Close()
-				continue
-			}
-			b := t.bound(c, func() { <-t.slots })
-			select {
-			case t.streams <- b:
+			case t.streams <- g:
 			case <-t.ctx.Done():
-				b.Close()
+				g.Close()
 			}
 		case <-t.stopped:
 			return
@@ -93,12 +97,12 @@ func (t *transport) DialAddressTimeout(a memberlist.Address, timeout time.Durati
 	if !t.reaches(a.Addr) {
 		return nil, fmt.Errorf("dial %s: %w", a.Addr, context.DeadlineExceeded)
 	}
-	d := net.Dialer{Timeout: timeout, LocalAddr: &net.TCPAddr{IP: t.local.AsSlice(), Zone: t.local.Zone()}}
+	d := net.Dialer{Timeout: timeout, LocalAddr: &net.TCPAddr{IP: t.address.Addr().AsSlice(), Zone: t.address.Addr().Zone()}}
 	c, err := d.DialContext(t.ctx, "tcp", a.Addr)
 	if err != nil {
 		return nil, err
 	}
-	return t.bound(c, func() {}), nil
+	return t.bound(c), nil
 }
 
 // WriteToAddress is memberlist's.
@@ -136,11 +140,10 @@ type boundConn struct {
 	close func() error
 }
 
-func (t *transport) bound(c net.Conn, release func()) net.Conn {
+func (t *transport) bound(c net.Conn) *boundConn {
 	stop := context.AfterFunc(t.ctx, func() { c.Close() })
 	return &boundConn{Conn: c, left: maxState, close: sync.OnceValue(func() error {
 		stop()
-		release()
 		return c.Close()
 	})}
 }
@@ -157,3 +160,46 @@ func (c *boundConn) Read(p []byte) (int, error) {
 
 // Close may be called more than once.
 func (c *boundConn) Close() error { return c.close() }
+
+// guest is a connection that was accepted. It holds a place until this node writes:
+// memberlist has understood its message then, or says what is wrong and closes it.
+type guest struct {
+	*boundConn
+	of         *transport
+	unheard    *admit.Place
+	large      *admit.Place // nil: it has not sent much
+	understood bool
+}
+
+func (t *transport) guest(c net.Conn) *guest {
+	return &guest{boundConn: t.bound(c), of: t, unheard: t.unheard.Begin(c)}
+}
+
+// Read takes one of fewer places where much was sent, for which another's connection may end.
+func (g *guest) Read(p []byte) (int, error) {
+	n, err := g.boundConn.Read(p)
+	if !g.understood && g.large == nil && maxState-g.left > smallState {
+		g.large = g.of.large.Begin(g.boundConn.Conn)
+	}
+	return n, err
+}
+
+// Write comes after memberlist has read all that there is to read, whole.
+func (g *guest) Write(p []byte) (int, error) {
+	g.leave()
+	return g.boundConn.Write(p)
+}
+
+// Close may be called more than once.
+func (g *guest) Close() error {
+	g.leave()
+	return g.boundConn.Close()
+}
+
+func (g *guest) leave() {
+	g.understood = true
+	g.unheard.Done()
+	if g.large != nil {
+		g.large.Done()
+	}
+}

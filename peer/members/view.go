@@ -53,6 +53,22 @@ type Snapshot struct {
 	Members, Missing []Member
 
 	superseded chan struct{}
+	once       sync.Once // sets known
+	known      map[netip.Addr]bool
+}
+
+// Knows reports whether a member, or one that is missing, gossips or answers reads at an
+// address.
+func (s *Snapshot) Knows(a netip.Addr) bool {
+	s.once.Do(func() {
+		s.known = make(map[netip.Addr]bool, len(s.Members)+len(s.Missing))
+		for _, list := range [][]Member{s.Members, s.Missing} {
+			for _, m := range list {
+				s.known[m.Address.Addr()], s.known[m.Data.Addr()] = true, true
+			}
+		}
+	})
+	return s.known[a.Unmap()]
 }
 
 // Superseded is closed once there is a newer snapshot.

@@ -150,3 +150,15 @@ func BenchmarkCame(b *testing.B) {
 		tab.came(m)
 	}
 }
+
+func TestWhereMembersAre(t *testing.T) {
+	// A snapshot knows the addresses of gossip and of reads of those who are there and of those who are missing, also by IPv6's spelling of
+	// IPv4; nobody else's.
+	at := netip.MustParseAddrPort
+	s := &Snapshot{Members: []Member{{Address: at("10.0.0.1:1"), Data: at("10.0.1.1:2")}}, Missing: []Member{{Address: at("[fd00::1]:1"), Data: at("[fd00::1]:2")}}}
+	for a, want := range map[string]bool{"10.0.0.1": true, "::ffff:10.0.0.1": true, "10.0.1.1": true, "fd00::1": true, "fd00::2": false, "10.0.0.2": false} {
+		if got := s.Knows(netip.MustParseAddr(a)); got != want {
+			t.Errorf("%s is known: %v", a, got)
+		}
+	}
+}

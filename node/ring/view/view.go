@@ -116,6 +116,7 @@ func Export(r *figures.RingLine, m metric.Sink) {
 	m.Count("hearth_ring_peeks_found_total", "Blocks that a former owner had.", r.Reads.Found)
 	m.Count("hearth_ring_peeks_late_total", "Blocks that the bucket was asked for since former owners took longer than usual.", r.Reads.Late)
 	m.Count("hearth_ring_refused_total", "Messages of nodes that may not be in this ring: another key, name or protocol.", r.Refused)
+	m.Count("hearth_ring_cut_total", "Connections that had not shown the cluster key yet when others took their places: somebody floods the ports of the ring.", r.Cut)
 	m.Count("hearth_ring_joins_failed_total", "Attempts to find a node of join, or a missing one, that nobody answered.", r.JoinsFailed)
 	m.Gauge("hearth_ring_connections", "Connections of peers that are open.", r.Served.Connections)
 	m.Gauge("hearth_ring_queued_bytes", "Bytes of answers to peers that wait to be written.", r.Served.Queued)
