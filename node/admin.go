@@ -17,9 +17,10 @@ import (
 	"github.com/hearthfs/hearth/node/fsck/report"
 	"github.com/hearthfs/hearth/node/leaks"
 	"github.com/hearthfs/hearth/node/machine"
+	"github.com/hearthfs/hearth/node/rights"
 )
 
-// routes is the admin API: HTTP and JSON, errors as {"kind", "error"}.
+// routes is the admin API: HTTP and JSON, errors as {"kind", "error"}; rights has who may.
 func (n *Node) routes() http.Handler {
 	mux := http.NewServeMux()
 	answer := func(pattern string, do func(r *http.Request) (any, error)) {
@@ -58,7 +59,7 @@ func (n *Node) routes() http.Handler {
 		})
 	})
 	n.addHealth(mux)
-	return mux
+	return rights.Check(mux, api.Fail)
 }
 
 // addHealth adds what anyone on this machine may see.
@@ -100,7 +101,7 @@ func (n *Node) serveAdmin() {
 	health := http.NewServeMux()
 	n.addHealth(health)
 	routes := n.routes()
-	n.group.Go(func() error { return door.Serve(n.ctx, n.doors.Socket, door.Check(routes, api.Fail)) })
+	n.group.Go(func() error { return door.Serve(n.ctx, n.doors.Socket, routes) })
 	n.group.Go(func() error { return door.Serve(n.ctx, n.doors.Metrics, health) })
 	n.group.Go(func() error { return door.Serve(n.ctx, n.doors.Pipe, routes) })
 }

@@ -30,6 +30,8 @@ type Pin struct {
 	// Job is the warm-up that loads it for the first time; "": that has ended, and the
 	// pin is in force.
 	Job string `json:"job,omitempty"`
+	// UID is the user who made it; 0: root, or one from before that was noted.
+	UID uint32 `json:"uid,omitempty"`
 }
 
 // View is a pin as it is shown. Its figures are those of the names that are known.

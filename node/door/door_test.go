@@ -16,10 +16,9 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/hearthfs/hearth/cache/holder"
 	"github.com/hearthfs/hearth/internal/hearthtest"
+	"github.com/hearthfs/hearth/node/rights"
 )
 
 func TestAdminSocket(t *testing.T) {
@@ -117,37 +116,49 @@ func TestKilledNodeThatCannotEnd(t *testing.T) {
 	_ = cmd.Wait() // killed
 }
 
-func TestWhoMayAsk(t *testing.T) {
-	// Root and the node's own user may ask; a stranger, and who has no credentials, may not.
-	if !mayAsk(&unix.Ucred{Uid: 0}) || !mayAsk(&unix.Ucred{Uid: uint32(os.Geteuid()), Gid: 12345}) {
-		t.Error("root or the own user is refused")
-	}
-	if mayAsk(&unix.Ucred{Uid: 4_000_000_001, Gid: 4_000_000_001}) {
-		t.Error("a stranger is let in")
-	}
-	h := Check(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("let in") }), func(w http.ResponseWriter, err error) {
-		if errors.Is(err, fs.ErrPermission) {
-			w.WriteHeader(http.StatusForbidden)
+func TestWhoIsNoted(t *testing.T) {
+	// Who asks by a Unix socket is known from the kernel, who asks by the pipe is the node
+	// itself, and who comes by TCP is a stranger, whoever it is.
+	ask := func(l net.Listener, dial func() (net.Conn, error)) (who rights.Asker) {
+		ctx, cancel := context.WithCancel(t.Context())
+		served := make(chan error, 1)
+		go func() {
+			served <- Serve(ctx, l, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { who = rights.From(r.Context()) }))
+		}()
+		transport := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return dial() }}
+		resp, err := (&http.Client{Transport: transport}).Get("http://hearth/")
+		if err != nil {
+			t.Fatal(err)
 		}
-	})
-	r, err := http.NewRequestWithContext(context.Background(), http.MethodGet, "/", nil)
+		resp.Body.Close()
+		transport.CloseIdleConnections()
+		cancel()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+		return who
+	}
+	path := filepath.Join(t.TempDir(), "s")
+	socket, err := net.Listen("unix", path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &recorder{header: http.Header{}}
-	if h.ServeHTTP(w, r); w.code != http.StatusForbidden {
-		t.Errorf("without credentials: %d", w.code)
+	tcp, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pipe := NewPipe()
+	own := rights.Asker{Rank: rights.Owner, UID: uint32(os.Geteuid())}
+	if who := ask(socket, func() (net.Conn, error) { return net.Dial("unix", path) }); who != own {
+		t.Errorf("by the socket: %+v", who)
+	}
+	if who := ask(pipe, func() (net.Conn, error) { return pipe.Dial(t.Context(), "", "") }); who != own {
+		t.Errorf("by the pipe: %+v", who)
+	}
+	if who := ask(tcp, func() (net.Conn, error) { return net.Dial("tcp", tcp.Addr().String()) }); who != (rights.Asker{}) {
+		t.Errorf("by TCP: %+v", who)
 	}
 }
-
-type recorder struct {
-	header http.Header
-	code   int
-}
-
-func (r *recorder) Header() http.Header         { return r.header }
-func (r *recorder) Write(p []byte) (int, error) { return len(p), nil }
-func (r *recorder) WriteHeader(code int)        { r.code = code }
 
 func TestBusyMetricsPort(t *testing.T) {
 	// A busy default port is a warning, one that was asked for an error.

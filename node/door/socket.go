@@ -8,32 +8,18 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
-	"net/http"
 	"os"
-	"os/user"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/hearthfs/hearth/cache/holder"
+	"github.com/hearthfs/hearth/node/rights"
 )
 
-// refusal is an error that is fs.ErrPermission, in words of its own.
-type refusal string
-
-// Error is the line for people.
-func (r refusal) Error() string { return string(r) }
-
-// Unwrap says what it is.
-func (refusal) Unwrap() error { return fs.ErrPermission }
-
-// adminGroup may ask a node that root runs.
-const adminGroup = "hearth"
-
-// Listen opens the admin socket: 0660, of the group hearth if there is one.
+// Listen opens the admin socket: 0660, of the group hearth if there is one that may ask.
 // A socket that nobody answers is removed; one that answers is another node. made
 // says that the socket's directory was made for it.
 func Listen(socket string) (l net.Listener, made bool, err error) {
@@ -80,7 +66,7 @@ func listenIn(socket string) (net.Listener, error) {
 	}
 	if c, err := Dial(context.Background(), socket); err == nil {
 		c.Close()
-		return nil, refusal("another node answers at " + socket + " (choose another socket with --admin-socket)")
+		return nil, rights.Refusal("another node answers at " + socket + " (choose another socket with --admin-socket)")
 	} else if Deserted(err) {
 		os.Remove(socket)
 	}
@@ -88,11 +74,9 @@ func listenIn(socket string) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen on the admin socket: %w", err)
 	}
-	if g, err := user.LookupGroup(adminGroup); err == nil {
-		if gid, err := strconv.Atoi(g.Gid); err == nil {
-			// Without the right to give it away the socket stays its owner's alone.
-			_ = os.Chown(socket, -1, gid)
-		}
+	if gid, ok := rights.GroupID(); ok {
+		// Without the right to give it away the socket stays its owner's alone.
+		_ = os.Chown(socket, -1, gid)
 	}
 	if err := os.Chmod(socket, 0o660); err != nil {
 		l.Close()
@@ -117,7 +101,7 @@ func Trusted(dir string) error {
 	if ours && (st.Mode&0o022 == 0 || st.Mode&unix.S_ISVTX != 0 || st.Mode&0o002 == 0) {
 		return nil
 	}
-	return refusal(dir + ", the admin socket's directory, belongs to or is writable for others: " +
+	return rights.Refusal(dir + ", the admin socket's directory, belongs to or is writable for others: " +
 		"set XDG_RUNTIME_DIR, or choose another socket with --admin-socket")
 }
 
@@ -140,15 +124,13 @@ func Dial(ctx context.Context, socket string) (net.Conn, error) {
 // Deserted reports whether a socket has nobody behind it.
 func Deserted(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }
 
-// peerKey is where Note leaves who asks.
-type peerKey struct{}
-
-// Note leaves in a connection's context the peer's credentials as the kernel knows them.
+// Note leaves in a connection's context who asks: by a pipe the process itself, by a
+// Unix socket whom the kernel knows, and by any other way a stranger.
 func Note(ctx context.Context, c net.Conn) context.Context {
-	if cred := credentials(c); cred != nil {
-		return context.WithValue(ctx, peerKey{}, cred)
+	if _, ok := c.(within); ok {
+		return rights.With(ctx, rights.Self())
 	}
-	return ctx
+	return rights.With(ctx, rights.Of(credentials(c)))
 }
 
 // credentials of the peer; nil: the kernel does not know them.
@@ -168,37 +150,4 @@ func credentials(c net.Conn) *unix.Ucred {
 		return nil
 	}
 	return cred
-}
-
-// Check lets root, the node's own user and the group hearth in, and has refuse
-// answer all others. The socket's mode says the same; this holds where the mode was
-// changed or not asked.
-func Check(next http.Handler, refuse func(http.ResponseWriter, error)) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		cred, _ := r.Context().Value(peerKey{}).(*unix.Ucred)
-		if cred == nil || !mayAsk(cred) {
-			refuse(w, refusal("only root, the node's user and the group hearth may ask this node"))
-			return
-		}
-		next.ServeHTTP(w, r)
-	})
-}
-
-func mayAsk(cred *unix.Ucred) bool {
-	if cred.Uid == 0 || int(cred.Uid) == os.Geteuid() {
-		return true
-	}
-	g, err := user.LookupGroup(adminGroup)
-	if err != nil {
-		return false
-	}
-	if g.Gid == strconv.Itoa(int(cred.Gid)) {
-		return true
-	}
-	u, err := user.LookupId(strconv.Itoa(int(cred.Uid)))
-	if err != nil {
-		return false
-	}
-	groups, err := u.GroupIds()
-	return err == nil && slices.Contains(groups, g.Gid)
 }

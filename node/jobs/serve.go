@@ -3,11 +3,13 @@ package jobs
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"strconv"
 
 	"github.com/hearthfs/hearth/node/answer"
+	"github.com/hearthfs/hearth/node/rights"
 	"github.com/hearthfs/hearth/warmup"
 )
 
@@ -21,13 +23,31 @@ func (j *Jobs) Serve(mux *http.ServeMux, plain func(pattern string, do func(*htt
 		return v, err
 	})
 	plain("POST /v1/jobs/{id}/cancel", func(r *http.Request) (any, error) {
-		return struct{}{}, j.engine.Cancel(r.Context(), r.PathValue("id"))
+		id, err := j.own(r, "cancel")
+		if err != nil {
+			return nil, err
+		}
+		return struct{}{}, j.engine.Cancel(r.Context(), id)
 	})
 	plain("POST /v1/jobs/{id}/retry", func(r *http.Request) (any, error) {
-		return struct{}{}, j.retry(r.PathValue("id"))
+		id, err := j.own(r, "retry")
+		if err != nil {
+			return nil, err
+		}
+		return struct{}{}, j.retry(id)
 	})
 	mux.HandleFunc("GET /v1/jobs/{id}/watch", j.watch)
 	mux.HandleFunc("GET /v1/jobs/{id}/found", j.found)
+}
+
+// own is the job that a request names, if who asks may do that with it.
+func (j *Jobs) own(r *http.Request, do string) (id string, err error) {
+	id = r.PathValue("id")
+	v, _, err := j.engine.Get(id)
+	if err == nil && !rights.MayEnd(rights.From(r.Context()).UID, v.UID) {
+		err = warmup.Refusal(fmt.Sprintf("the job %s is of the user %d: only that user, root and the node's user may %s it (hearth warmup begins one of your own)", id, v.UID, do))
+	}
+	return id, err
 }
 
 // submit takes what is asked for from the query, whose bytes may be any, and a list
@@ -35,7 +55,8 @@ func (j *Jobs) Serve(mux *http.ServeMux, plain func(pattern string, do func(*htt
 func (j *Jobs) submit(r *http.Request) (any, error) {
 	v := r.URL.Query()
 	flag := func(name string) bool { return v.Get(name) == "true" }
-	q := warmup.Request{Targets: v["target"], List: v.Get("list"), MetadataOnly: flag("metadata_only"), DryRun: flag("dry_run"), Check: flag("check")}
+	q := warmup.Request{Targets: v["target"], List: v.Get("list"), MetadataOnly: flag("metadata_only"), DryRun: flag("dry_run"), Check: flag("check"),
+		UID: rights.From(r.Context()).UID}
 	var err error
 	if text := v.Get("rate"); text != "" {
 		q.Rate, err = strconv.ParseInt(text, 10, 64)

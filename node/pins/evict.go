@@ -10,6 +10,7 @@ import (
 	"github.com/hearthfs/hearth/namespace/pins"
 	"github.com/hearthfs/hearth/node/answer"
 	"github.com/hearthfs/hearth/node/metric"
+	"github.com/hearthfs/hearth/node/rights"
 	"github.com/hearthfs/hearth/warmup"
 )
 
@@ -18,14 +19,15 @@ import (
 func (k *Keeper) Serve(plain func(pattern string, do func(*http.Request) (any, error))) {
 	plain("GET /v1/pins", func(*http.Request) (any, error) { return k.List(), nil })
 	plain("DELETE /v1/pins", func(r *http.Request) (any, error) {
-		paths := k.paths()
+		uid := rights.From(r.Context()).UID
+		paths := k.endable(uid) // all is all of one's own
 		if asked := r.URL.Query()["path"]; len(asked) > 0 {
 			paths = nil
 			for _, a := range asked {
 				paths = append(paths, k.pinnedAs(r.Context(), a)...)
 			}
 		}
-		return paths, k.Unpin(paths)
+		return paths, k.Unpin(paths, uid)
 	})
 	plain("POST /v1/evict", func(r *http.Request) (any, error) {
 		v := r.URL.Query()

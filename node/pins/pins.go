@@ -32,6 +32,7 @@ import (
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/namespace"
 	"github.com/hearthfs/hearth/namespace/pins"
+	"github.com/hearthfs/hearth/node/rights"
 	"github.com/hearthfs/hearth/warmup"
 )
 
@@ -244,7 +245,10 @@ func (k *Keeper) begin(r *warmup.Record) (made []pins.Pin, err error) {
 	defer k.mu.Unlock()
 	fresh := map[string]bool{}
 	for _, path := range r.Targets {
-		fresh[path] = k.held[path] == nil
+		h := k.held[path]
+		if fresh[path] = h == nil; h != nil && !rights.MayEnd(r.UID, h.UID) { // its end would be set anew
+			return nil, ofAnother(&h.Pin, "pin it anew")
+		}
 	}
 	maps.DeleteFunc(fresh, func(_ string, is bool) bool { return !is })
 	if len(k.held)+len(fresh) > pins.Most {
@@ -256,6 +260,7 @@ func (k *Keeper) begin(r *warmup.Record) (made []pins.Pin, err error) {
 			h = &held{View: pins.View{Pin: pins.Pin{Path: path, Created: r.Created, Job: r.ID}}}
 			k.held[path] = h
 		}
+		h.UID = r.UID
 		if h.Expires = r.Expires(); h.Job != "" {
 			h.Job = r.ID
 		}
@@ -365,19 +370,41 @@ func (k *Keeper) expire() time.Duration {
 	return left
 }
 
-// Unpin ends the pins of paths. Those that are none are an error, that names the
-// nearest, and then none ends.
-func (k *Keeper) Unpin(paths []string) error {
-	all := k.paths()
+// Unpin ends the pins of paths for a user. Those that are none are an error, that names
+// the nearest, and so are those that are not that user's to end; then none ends.
+func (k *Keeper) Unpin(paths []string, uid uint32) error {
+	all := map[string]pins.Pin{}
+	for _, v := range k.List() {
+		all[v.Path] = v.Pin
+	}
 	for _, path := range paths {
-		if !slices.Contains(all, path) {
-			return warmup.Unknown(path + " is not pinned" + nearest(path, all))
+		pin, is := all[path]
+		if !is {
+			return warmup.Unknown(path + " is not pinned" + nearest(path, k.paths()))
+		}
+		if !rights.MayEnd(uid, pin.UID) {
+			return ofAnother(&pin, "unpin it")
 		}
 	}
 	for _, path := range paths {
 		k.drop(path)
 	}
 	return nil
+}
+
+// ofAnother refuses what is not for who asks to do with a pin.
+func ofAnother(pin *pins.Pin, what string) error {
+	return warmup.Refusal(fmt.Sprintf("%s is pinned by the user %d: only that user, root and the node's user may %s", pin.Path, pin.UID, what))
+}
+
+// endable are the paths of the pins that a user may end.
+func (k *Keeper) endable(uid uint32) (all []string) {
+	for _, v := range k.List() {
+		if rights.MayEnd(uid, v.UID) {
+			all = append(all, v.Path)
+		}
+	}
+	return all
 }
 
 // nearest names the pins that somebody may have meant.

@@ -44,6 +44,8 @@ type Request struct {
 	// PinS pins the targets for so many seconds, from the job's creation on; Forever:
 	// until they are unpinned; 0: it does not.
 	PinS int64 `json:"pin_s,omitempty"`
+	// UID is the user who asked; 0: root, a pin's own news, or nobody noted it.
+	UID uint32 `json:"uid,omitempty"`
 }
 
 // Forever is the PinS of what stays pinned until it is unpinned.

@@ -1,0 +1,135 @@
+// Package rights says who may ask a node for what.
+//
+// Who asks is known from the kernel: the credentials of the peer of a Unix socket
+// (SO_PEERCRED), noted once for a connection. Root, the user whom the node runs as and
+// the node's own process are its owners. The group hearth are members: they see how the
+// node is, read through it what its owners have named, and warm up and pin for
+// themselves. All others, and whoever comes by a way without credentials, are strangers.
+//
+// Table has every route with the least that may ask for it. Check holds each request
+// against it before any handler runs; a route that is not in the table is refused, to
+// owners as well. What belongs to somebody, a job or a pin, notes who made it: MayEnd
+// says who else may end it.
+package rights
+
+import (
+	"context"
+	"io/fs"
+	"net/http"
+	"os"
+	"os/user"
+	"slices"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// Group is the one whose members may ask a node that root or a service's account runs.
+const Group = "hearth"
+
+// Rank orders askers by what they may.
+type Rank int
+
+// The ranks, from the least.
+const (
+	Stranger Rank = iota
+	Member
+	Owner
+)
+
+// Asker is who asks; the zero value is a stranger.
+type Asker struct {
+	Rank Rank
+	UID  uint32
+}
+
+// Refusal is an error that is fs.ErrPermission, in words of its own.
+type Refusal string
+
+// Error is the line for people.
+func (r Refusal) Error() string { return string(r) }
+
+// Unwrap says what it is.
+func (Refusal) Unwrap() error { return fs.ErrPermission }
+
+// Self is the node's own process.
+func Self() Asker { return Asker{Rank: Owner, UID: uint32(os.Geteuid())} }
+
+// Of ranks a peer; nil, which is one whom the kernel does not know, is a stranger.
+func Of(cred *unix.Ucred) Asker {
+	switch {
+	case cred == nil:
+		return Asker{}
+	case isOwner(cred.Uid):
+		return Asker{Owner, cred.Uid}
+	case isMember(cred):
+		return Asker{Member, cred.Uid}
+	}
+	return Asker{Stranger, cred.Uid}
+}
+
+func isOwner(uid uint32) bool { return uid == 0 || uid == uint32(os.Geteuid()) }
+
+// GroupID is the group's number where its members may ask a node of this process: root's,
+// or that of an account whose own group it is. A person's node is that person's alone.
+func GroupID() (gid int, ok bool) {
+	g, err := user.LookupGroup(Group)
+	if err != nil {
+		return 0, false
+	}
+	gid, err = strconv.Atoi(g.Gid)
+	return gid, err == nil && (os.Geteuid() == 0 || os.Getegid() == gid)
+}
+
+func isMember(cred *unix.Ucred) bool {
+	gid, ok := GroupID()
+	if !ok {
+		return false
+	}
+	if int(cred.Gid) == gid {
+		return true
+	}
+	u, err := user.LookupId(strconv.Itoa(int(cred.Uid)))
+	if err != nil {
+		return false
+	}
+	groups, err := u.GroupIds()
+	return err == nil && slices.Contains(groups, strconv.Itoa(gid))
+}
+
+// MayEnd reports whether a user may end or change what another one made; who is an owner
+// may with everybody's. What was made before that was noted is root's.
+func MayEnd(uid, madeBy uint32) bool { return uid == madeBy || isOwner(uid) }
+
+// key is where With leaves who asks.
+type key struct{}
+
+// With notes who asks.
+func With(ctx context.Context, a Asker) context.Context { return context.WithValue(ctx, key{}, a) }
+
+// From is who asks; a stranger where nobody has noted it.
+func From(ctx context.Context) Asker {
+	a, _ := ctx.Value(key{}).(Asker)
+	return a
+}
+
+// Check lets those requests through that the table allows to who asks, and has refuse
+// answer all others.
+func Check(mux *http.ServeMux, refuse func(http.ResponseWriter, error)) http.Handler {
+	table := Table()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, pattern := mux.Handler(r) // the very one that answers below
+		right, listed := table[pattern]
+		asker := From(r.Context())
+		switch {
+		case asker.Rank < Member:
+			refuse(w, Refusal("only root, the node's user and the group "+Group+" may ask this node: become one of them"))
+		case !listed:
+			refuse(w, Refusal("this node is not asked for "+r.Method+" "+strconv.QuoteToASCII(r.URL.Path)+": use the hearth of its version"))
+		case asker.Rank < right.Least:
+			refuse(w, Refusal("only root and the node's user may "+right.What+", not the group "+Group+": "+right.Cure))
+		default:
+			mux.ServeHTTP(w, r)
+		}
+	})
+}
