@@ -13,9 +13,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/hearthfs/hearth/internal/probe"
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
+
+	"github.com/hearthfs/hearth/fuse/point"
+	"github.com/hearthfs/hearth/internal/probe"
 )
 
 // fsType is what mount(8) and /proc/self/mountinfo call us.
@@ -40,12 +42,11 @@ func attach(o *Options, maxRead int) (*place, int, error) {
 		return nil, -1, fmt.Errorf("%s is not a directory", dir)
 	}
 	p := &place{dir: dir, direct: os.Geteuid() == 0}
-	fd := -1
 	if p.direct {
-		fd, err = p.mount(o, maxRead)
-	} else {
-		fd, err = p.fusermount(o, maxRead)
+		fd, err := p.mount(o, maxRead)
+		return p, fd, err
 	}
+	fd, err := p.fusermount(o, maxRead)
 	if err != nil {
 		return nil, -1, err
 	}
@@ -62,9 +63,14 @@ func attach(o *Options, maxRead int) (*place, int, error) {
 	return p, fd, nil
 }
 
-// mount calls mount(2). Read-only also spares a GETATTR per READ: nobody keeps
-// access times.
+// mount calls mount(2), on the directory that it has found, whatever its path means
+// meanwhile. Read-only also spares a GETATTR per READ: nobody keeps access times.
 func (p *place) mount(o *Options, maxRead int) (int, error) {
+	at, err := holdAt(p.dir)
+	if err != nil {
+		return -1, err
+	}
+	defer at.Close()
 	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return -1, noDevice(err)
@@ -83,11 +89,26 @@ func (p *place) mount(o *Options, maxRead int) (int, error) {
 	if o.AllowOther {
 		data += ",allow_other"
 	}
-	if err := unix.Mount(o.FSName, p.dir, fsType, flags, data); err != nil {
+	if err := at.Mount(o.FSName, fsType, flags, data); err != nil {
 		unix.Close(fd)
-		return -1, notAllowed(err)
+		if errors.As(err, new(unix.Errno)) {
+			return -1, notAllowed(err)
+		}
+		return -1, err
 	}
+	p.major, p.minor = at.Info.Major, at.Info.Minor
 	return fd, nil
+}
+
+// waysEnd is how long the way to a mount point may take to be walked: no disk takes it, and
+// a mount on the way whose process is stuck would take for ever.
+const waysEnd = 10 * time.Second
+
+// holdAt holds what is at dir.
+func holdAt(dir string) (*point.Point, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), waysEnd)
+	defer cancel()
+	return point.Open(ctx, dir)
 }
 
 // noDevice explains why the device of FUSE cannot be had, with the cure.
@@ -206,12 +227,10 @@ var errBusy = errors.New("busy: a process has a file open or its working directo
 // detach unmounts, unless the mount has gone already.
 func (p *place) detach(lazy bool) error {
 	top, err := topMount(p.dir)
-	switch {
-	case err != nil:
+	if err != nil || top == nil {
 		return err
-	case top == nil:
-		return nil
-	case p.minor != 0 && (top.Major != p.major || top.Minor != p.minor):
+	}
+	if !p.is(top) {
 		if _, ours := p.find(); !ours {
 			return nil
 		}
@@ -219,6 +238,9 @@ func (p *place) detach(lazy bool) error {
 	}
 	return p.unmount(lazy)
 }
+
+// is reports whether a line of the mount table is our mount's.
+func (p *place) is(m *mountinfo.Info) bool { return m.Major == p.major && m.Minor == p.minor }
 
 func (p *place) unmount(lazy bool) error {
 	if !p.direct {
@@ -231,12 +253,18 @@ func (p *place) unmount(lazy bool) error {
 		}
 		return err
 	}
-	flags := unix.UMOUNT_NOFOLLOW
-	if lazy {
-		flags |= unix.MNT_DETACH
+	at, err := holdAt(p.dir)
+	if err != nil {
+		return err
 	}
-	err := unix.Unmount(p.dir, flags)
-	if err == unix.EBUSY {
+	defer at.Close()
+	if at.Info == nil || !p.is(at.Info) {
+		return errors.New("another file system came to this path meanwhile: try again")
+	}
+	if lazy {
+		return at.Detach()
+	}
+	if err = at.Unmount(); err == unix.EBUSY {
 		return busyError(p.dir)
 	}
 	return err
@@ -276,28 +304,47 @@ func Cleanup(dir string) error {
 		return err
 	}
 	for {
-		top, err := topMount(dir)
-		if err != nil || top == nil || top.FSType != fsType {
+		if gone, err := cleanup(dir); !gone {
 			return err
-		}
-		if err := alive(dir); err == nil {
-			return fmt.Errorf("mount %s: %s is mounted there already: %w", dir, top.Source, fs.ErrExist)
-		} else if !errors.Is(err, unix.ENOTCONN) {
-			return fmt.Errorf("mount %s: %s is mounted there already (umount -l %s, and echo 1 >/sys/fs/fuse/connections/%d/abort, if its process is gone): %w",
-				dir, top.Source, dir, top.Minor, err)
-		}
-		dead := &place{dir: dir, direct: os.Geteuid() == 0}
-		if err := dead.unmount(true); err != nil {
-			return fmt.Errorf("unmount dead %s: %w", dir, err)
 		}
 	}
 }
 
+// cleanup takes one mount away, if it is ours and dead; gone: look again.
+func cleanup(dir string) (gone bool, err error) {
+	at, err := holdAt(dir)
+	if errors.Is(err, unix.ENOTDIR) { // a file, or a link by now: who mounts says so
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer at.Close()
+	if at.Info == nil || at.Info.FSType != fsType {
+		return false, nil
+	}
+	if err := alive(at); err == nil {
+		return false, fmt.Errorf("mount %s: %s is mounted there already: %w", dir, at.Info.Source, fs.ErrExist)
+	} else if !errors.Is(err, unix.ENOTCONN) {
+		return false, fmt.Errorf("mount %s: %s is mounted there already (umount -l %s, and echo 1 >/sys/fs/fuse/connections/%d/abort, if its process is gone): %w",
+			dir, at.Info.Source, dir, at.Info.Minor, err)
+	}
+	if os.Geteuid() == 0 {
+		err = at.Detach()
+	} else {
+		err = runFusermount(nil, "-u", "-z", "--", dir)
+	}
+	if err != nil {
+		return false, fmt.Errorf("unmount dead %s: %w", dir, err)
+	}
+	return true, nil
+}
+
 // alive asks a mount whose process may be stuck.
-func alive(dir string) error {
+func alive(at *point.Point) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
-	return probe.Answers(ctx, dir)
+	return probe.Answers(ctx, at.Top())
 }
 
 // resolve makes dir absolute and free of symbolic links, without touching what

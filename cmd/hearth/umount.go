@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"path/filepath"
 
 	"github.com/spf13/cobra"
@@ -60,31 +59,13 @@ func umountCommand() *cobra.Command {
 			return cli.Because(ctx, err)
 		}
 		// A mount of another node, or of one that died: it is ours by its type.
-		return unmountDirectly(dir, lazy)
+		return machine.Unmount(dir, ourType, lazy)
 	}
 	return cmd
 }
 
 // ourType is what the mount table calls our mounts.
 const ourType = "fuse.hearth"
-
-// unmountDirectly takes away a mount of ours whose node is dead, or is not the
-// one that was asked. lazy detaches it although it is in use.
-func unmountDirectly(dir string, lazy bool) error {
-	dir, err := machine.RealPath(dir)
-	if err != nil {
-		return fmt.Errorf("unmount: %w", err)
-	}
-	switch kind, err := machine.MountedAt(dir); {
-	case err != nil:
-		return err
-	case kind == "":
-		return &cli.ExitError{Code: cli.ExitNotFound, Err: fmt.Errorf("nothing is mounted at %s", dir)}
-	case kind != ourType:
-		return &cli.ExitError{Code: cli.ExitRefused, Err: fmt.Errorf("%s is a mount of type %s, not ours", dir, kind)}
-	}
-	return machine.Unmount(dir, lazy || machine.Dead(dir)) // nobody can use a dead one any more
-}
 
 // umountAll takes away the mounts of the node, if one runs, and those that died
 // with another. A node that was named must be there.
@@ -110,19 +91,12 @@ func umountAll(c *cli.Common, cmd *cobra.Command, n *node.Client, lazy bool) err
 // umountDead takes away the mounts whose process has died; failed are those of tried
 // that could not be taken away before.
 func umountDead(failed []error, tried int) error {
-	dead, err := machine.DeadMounts(ourType)
-	if err != nil {
-		failed = append(failed, err)
-	}
-	for _, dir := range dead {
-		if err := machine.Unmount(dir, true); err != nil {
-			failed = append(failed, err)
-		}
-	}
+	found, more := machine.UnmountDead(ourType)
+	failed = append(failed, more...)
 	switch {
 	case len(failed) == 0:
 		return nil
-	case len(failed) < tried+len(dead):
+	case len(failed) < tried+found:
 		return &cli.ExitError{Code: cli.ExitPartly, Err: errors.Join(failed...)}
 	}
 	return errors.Join(failed...)

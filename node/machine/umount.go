@@ -4,34 +4,31 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/hearthfs/hearth/internal/probe"
 	"golang.org/x/sys/unix"
+
+	"github.com/hearthfs/hearth/fuse/point"
+	"github.com/hearthfs/hearth/internal/probe"
+	"github.com/hearthfs/hearth/node/answer"
 )
 
 // MountedAt gives the file system type of what is mounted at dir last, "" if
 // nothing is. Only the mount table is read: a mount whose
 // process is stuck must not be touched.
-func MountedAt(dir string) (string, error) {
-	top, err := topMount(dir)
-	return top.kind, err
-}
-
-// topMount is what is mounted at dir last; the zero value: nothing.
-func topMount(dir string) (top tableEntry, err error) {
+func MountedAt(dir string) (kind string, err error) {
 	err = eachMount("/", func(m tableEntry) {
 		if m.dir == dir {
-			top = m
+			kind = m.kind
 		}
 	})
-	return top, err
+	return kind, err
 }
 
 // tableEntry is a line of the mount table: which directory of the file system is
@@ -57,38 +54,53 @@ func eachMount(root string, f func(tableEntry)) error {
 	return nil
 }
 
-// DeadMounts are the directories where a FUSE file system of that type is mounted
-// last whose process has died, those made last first: of this user, and for root of
-// all. Another user's that lets nobody in cannot be told from one that lives.
-func DeadMounts(kind string) ([]string, error) {
-	last, order := map[string]string{}, []string{}
-	mine := "user_id=" + strconv.Itoa(os.Geteuid())
-	err := eachMount("/", func(m tableEntry) {
-		last[m.dir] = m.kind
-		if os.Geteuid() == 0 || slices.Contains(strings.Split(m.options, ","), mine) {
-			order = append(order, m.dir)
-		}
-	})
-	var dead []string
-	for _, dir := range slices.Backward(order) {
-		if last[dir] == kind && Dead(dir) {
-			dead = append(dead, dir)
-		}
-		delete(last, dir)
-	}
-	return dead, err
-}
-
 // deadWait is how long a mount may take to say that it lives: the kernel answers
 // for a dead one at once.
 const deadWait = 2 * time.Second
 
-// Dead reports whether the process of the FUSE mount at dir has died. Nothing waits
+// UnmountDead takes away the mounts of a FUSE type whose process has died, those made last
+// first: of this user, and for root of all. Another user's that lets nobody in cannot be
+// told from one that lives. It says how many it found, and what of that failed.
+//
+// The directories of others lie in the hands of others: each is held while it is judged, and
+// what was judged is what goes.
+func UnmountDead(kind string) (found int, failed []error) {
+	all, err := point.All(kind)
+	if err != nil {
+		return 0, []error{err}
+	}
+	for _, m := range all {
+		if os.Geteuid() != 0 && !point.Own(m) {
+			continue
+		}
+		p, err := hold(context.Background(), m.Mountpoint)
+		if err != nil {
+			continue // nobody gets there, so that it is in nobody's way
+		}
+		if p.Info != nil && p.Info.ID == m.ID && dead(p) { // else it is below another, or has gone
+			found++
+			if err := detach(p); err != nil {
+				failed = append(failed, err)
+			}
+		}
+		p.Close()
+	}
+	return found, failed
+}
+
+// hold is point.Open that does not wait for long.
+func hold(ctx context.Context, dir string) (*point.Point, error) {
+	ctx, cancel := context.WithTimeout(ctx, deadWait)
+	defer cancel()
+	return point.Open(ctx, dir)
+}
+
+// dead reports whether the process of the FUSE mount has died. Nothing waits
 // for its answer for long: it may be stuck, which is not dead.
-func Dead(dir string) bool {
+func dead(p *point.Point) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), deadWait)
 	defer cancel()
-	return errors.Is(probe.Answers(ctx, dir), unix.ENOTCONN)
+	return errors.Is(probe.Answers(ctx, p.Top()), unix.ENOTCONN)
 }
 
 // CutOff has the kernel end the connections of those of dirs on which a FUSE file
@@ -103,42 +115,35 @@ func CutOff(ctx context.Context, kind string, dirs []string) (cut []string) {
 		if err != nil {
 			continue
 		}
-		top, err := topMount(real)
-		if err != nil || top.kind != kind || !silent(ctx, real) {
+		p, err := hold(ctx, real)
+		if err != nil {
 			continue
 		}
-		// umount -f says that it is busy, and has done it.
-		if abort(real, top.device) || unix.Unmount(real, unix.MNT_FORCE|unix.UMOUNT_NOFOLLOW) != unix.EPERM {
+		if p.Info != nil && p.Info.FSType == kind && silent(ctx, p) && (abort(p) || p.Force() != unix.EPERM) {
 			cut = append(cut, dir)
 		}
+		p.Close()
 	}
 	return cut
 }
 
-// abort has the kernel cut the connection of the FUSE mount at dir, on that device as in
-// the mount table. false: it cannot be asked, or that mount has gone.
-func abort(dir, device string) bool {
-	_, minor, _ := strings.Cut(device, ":")
-	f, err := os.OpenFile(filepath.Join("/sys/fs/fuse/connections", minor, "abort"), os.O_WRONLY, 0)
+// abort has the kernel cut the connection of the FUSE mount. While that is held, nobody
+// else is given the number by which the kernel knows it. false: it cannot be asked.
+func abort(p *point.Point) bool {
+	f, err := os.OpenFile(filepath.Join("/sys/fs/fuse/connections", strconv.Itoa(p.Info.Minor), "abort"), os.O_WRONLY, 0)
 	if err != nil {
 		return false
 	}
 	defer f.Close()
-	// Only if the mount still stands the file is its own: the number of one that has gone
-	// is given to the next.
-	if top, err := topMount(dir); err != nil || top.device != device {
-		return false
-	}
 	_, err = f.WriteString("1")
 	return err == nil
 }
 
-// silent reports whether what is mounted at dir gives no answer for deadWait, an error
-// included.
-func silent(ctx context.Context, dir string) bool {
+// silent reports whether the mount gives no answer for deadWait, an error included.
+func silent(ctx context.Context, p *point.Point) bool {
 	waiting, cancel := context.WithTimeout(ctx, deadWait)
 	defer cancel()
-	return probe.Answers(waiting, dir) != nil && waiting.Err() != nil && ctx.Err() == nil
+	return probe.Answers(waiting, p.Top()) != nil && waiting.Err() != nil && ctx.Err() == nil
 }
 
 // unescape undoes the mount table's octal escapes.
@@ -155,25 +160,54 @@ func RealPath(dir string) (string, error) {
 	return filepath.Join(parent, filepath.Base(dir)), nil
 }
 
-// Unmount takes away what is mounted at dir: by umount(2) for root, else by
-// fusermount3. lazy detaches it although it is in use.
-func Unmount(dir string, lazy bool) error {
+// Unmount takes away the mount of a FUSE type at dir, whoever serves it: by umount(2)
+// for root, else by fusermount3. lazy detaches it although it is in use, and so goes one
+// whose process has died: nobody can use that any more.
+func Unmount(dir, kind string, lazy bool) error {
+	dir, err := RealPath(dir)
+	if err != nil {
+		return fmt.Errorf("unmount: %w", err)
+	}
+	p, err := hold(context.Background(), dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTDIR) { // a link, or a file
+		return fmt.Errorf("unmount: %w", err)
+	}
+	defer p.Close()
+	switch {
+	case p == nil || p.Info == nil:
+		return &answer.Error{Kind: answer.KindNotFound, Message: "nothing is mounted at " + dir}
+	case p.Info.FSType != kind:
+		return &answer.Error{Kind: answer.KindRefused, Message: fmt.Sprintf("%s is a mount of type %s, not ours", dir, p.Info.FSType)}
+	case lazy || dead(p):
+		return detach(p)
+	}
 	if os.Geteuid() != 0 {
-		args := []string{"-u", "--", dir}
-		if lazy {
-			args = append([]string{"-z"}, args...)
-		}
-		if text, err := exec.Command("fusermount3", args...).CombinedOutput(); err != nil {
-			return fmt.Errorf("unmount %s: %w: %s", dir, err, strings.TrimSpace(string(text)))
-		}
-		return nil
+		return fusermount(dir, "-u", "--")
 	}
-	flags := unix.UMOUNT_NOFOLLOW
-	if lazy {
-		flags |= unix.MNT_DETACH
-	}
-	if err := unix.Unmount(dir, flags); err != nil {
+	if err := p.Unmount(); errors.Is(err, point.ErrOthers) {
+		return &answer.Error{Kind: answer.KindRefused, Message: "unmount " + dir + ": " + err.Error()}
+	} else if err != nil {
 		return fmt.Errorf("unmount %s: %w", dir, err)
+	}
+	return nil
+}
+
+// detach takes a mount away that is held, though in use.
+func detach(p *point.Point) error {
+	dir := p.Info.Mountpoint
+	if os.Geteuid() != 0 {
+		return fusermount(dir, "-u", "-z", "--")
+	}
+	if err := p.Detach(); err != nil {
+		return fmt.Errorf("unmount %s: %w", dir, err)
+	}
+	return nil
+}
+
+// fusermount has the setuid helper unmount what is this user's, which it sees to.
+func fusermount(dir string, args ...string) error {
+	if text, err := exec.Command("fusermount3", append(args, dir)...).CombinedOutput(); err != nil {
+		return fmt.Errorf("unmount %s: %w: %s", dir, err, strings.TrimSpace(string(text)))
 	}
 	return nil
 }

@@ -21,6 +21,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/hearthfs/hearth/node/machine"
 )
 
 // mounted is a Hearth in a process of its own, and the way to read through it.
@@ -323,7 +325,5 @@ func (m *mounted) detach() {
 	if m.dir == "" || !inMountTable(m.dir) {
 		return
 	}
-	if syscall.Unmount(m.dir, syscall.MNT_DETACH) != nil {
-		_ = exec.Command("fusermount3", "-u", "-z", m.dir).Run()
-	}
+	_ = machine.Unmount(m.dir, "fuse.hearth", true) // what stays is in the mount table for all to see
 }
