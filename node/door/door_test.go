@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"net/http"
@@ -12,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -217,4 +219,144 @@ func TestSocketDirectoryGoesWithItsNode(t *testing.T) {
 		})
 	}
 	wg.Wait()
+}
+
+// crowd serves "ok" at a listener until the test ends.
+func crowd(t *testing.T, l net.Listener) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() {
+		served <- Serve(ctx, l, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") }))
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// ask sends a request and reads its answer; without an error it was one.
+func ask(c net.Conn) error {
+	if err := c.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		return err
+	}
+	if _, err := io.WriteString(c, "GET /healthz HTTP/1.1\r\nHost: h\r\n\r\n"); err != nil {
+		return err
+	}
+	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	_, err = io.Copy(io.Discard, resp.Body)
+	return err
+}
+
+// closed reports whether the other end closed a connection that is not asked any more.
+func closed(c net.Conn) bool {
+	_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))
+	_, err := c.Read(make([]byte, 1))
+	return err != nil && !errors.Is(err, os.ErrDeadlineExceeded)
+}
+
+func TestACrowdAtTheMetricsPort(t *testing.T) {
+	// One address opens hundreds of connections that say nothing, half a request, or nothing
+	// more: its oldest go, and another address's stays and is answered, as is who comes new.
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	crowd(t, l)
+	dial := func(from string) net.Conn {
+		t.Helper()
+		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
+		c, err := d.DialContext(t.Context(), "tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		return c
+	}
+	scraper := dial("127.0.0.2")
+	if err := ask(scraper); err != nil {
+		t.Fatal(err)
+	}
+	var all []net.Conn
+	for i := range 4 * mostByTCP {
+		c := dial("127.0.0.1")
+		all = append(all, c)
+		switch i % 3 {
+		case 0:
+			_, _ = io.WriteString(c, "GET /healthz HT") // it may be cut
+		case 1:
+			if err := ask(c); err != nil {
+				t.Errorf("the newest of the crowd: %v", err)
+			}
+		}
+	}
+	if err := ask(scraper); err != nil {
+		t.Errorf("who scrapes: %v", err)
+	}
+	if err := ask(dial("127.0.0.3")); err != nil {
+		t.Errorf("who comes new: %v", err)
+	}
+	for i, c := range all[:len(all)-mostByTCP] {
+		if !closed(c) {
+			t.Fatalf("connection %d of the crowd is open", i)
+		}
+	}
+	long := dial("127.0.0.3")
+	if _, err := io.WriteString(long, "GET / HTTP/1.1\r\nX: "+strings.Repeat("x", 2*mostHeaders)); err != nil {
+		t.Error(err)
+	}
+	if text, _ := io.ReadAll(long); !strings.Contains(string(text), " 431 ") { // and a reset, since more was sent
+		t.Errorf("long headers: %q", text)
+	}
+}
+
+func TestACrowdAtTheSocket(t *testing.T) {
+	// A user who is no owner opens more connections than one has: the oldest of that user go,
+	// and those of another user and of owners stay.
+	inner, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := newShares(inner)
+	next := make(chan rights.Asker, 1)
+	l.who = func(net.Conn) rights.Asker { return <-next }
+	crowd(t, l)
+	dial := func(a rights.Asker) net.Conn {
+		t.Helper()
+		next <- a
+		c, err := net.Dial("unix", inner.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		if err := ask(c); err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	owner, other := rights.Asker{Rank: rights.Owner}, rights.Asker{Rank: rights.Member, UID: 1001}
+	stay := []net.Conn{dial(other)}
+	for range mostOfOne + 10 {
+		stay = append(stay, dial(owner))
+	}
+	var all []net.Conn
+	for range mostOfOne + 10 {
+		all = append(all, dial(rights.Asker{Rank: rights.Member, UID: 1000}))
+	}
+	for i, c := range all[:10] {
+		if !closed(c) {
+			t.Errorf("connection %d of the crowd is open", i)
+		}
+	}
+	for _, c := range append(stay, all[10:]...) {
+		if err := ask(c); err != nil {
+			t.Errorf("another one's: %v", err)
+		}
+	}
 }

@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/hearthfs/hearth/internal/admit"
 )
 
 // Doors are where a node answers; nil listeners: it does not there.
@@ -69,15 +71,44 @@ func (d *Doors) Close() {
 // answerGrace is how long answers under way may take once the node ends.
 const answerGrace = 2 * time.Second
 
+const (
+	// headersWithin is how long a request's headers may take, and by TCP all of it: no request
+	// there has a body.
+	headersWithin = 10 * time.Second
+	// idleFor is how long a connection may ask for nothing: Prometheus asks each minute.
+	idleFor = 2 * time.Minute
+	// takenWithin is how long a client by TCP may take for an answer of some hundred KiB.
+	takenWithin = 30 * time.Second
+	// mostHeaders of a request by TCP, in bytes: it has a path and no credentials. At the socket
+	// a request names all that is to be warmed up.
+	mostHeaders = 8 << 10
+	// mostByTCP are connections by TCP: some scrapers, and people who look.
+	mostByTCP = 64
+	// mostOfOne are connections at the socket of one user who is no owner: the tasks of a
+	// large machine, each of which waits for a warm-up.
+	mostOfOne = 128
+)
+
 // Serve answers at a listener until ctx ends, and then those who have asked; nil: nobody
 // asks there.
+//
+// By TCP anyone may come: all connections are bounded together, and where there are too
+// many, the oldest of the address that has most goes. At a Unix socket each user has a
+// bound, but for the node's owners.
 func Serve(ctx context.Context, l net.Listener, h http.Handler) error {
 	if l == nil {
 		return nil
 	}
 	s := &http.Server{Handler: h, ConnContext: Note,
 		BaseContext:       func(net.Listener) context.Context { return ctx },
-		ReadHeaderTimeout: 10 * time.Second}
+		ReadHeaderTimeout: headersWithin, IdleTimeout: idleFor}
+	switch l.(type) {
+	case *net.TCPListener:
+		s.ReadTimeout, s.WriteTimeout, s.MaxHeaderBytes = headersWithin, takenWithin, mostHeaders
+		l = admit.Listener{Listener: l, Table: admit.New(mostByTCP, nil)}
+	case *net.UnixListener:
+		l = newShares(l)
+	}
 	ended, end := context.WithCancel(ctx)
 	shut := make(chan struct{})
 	go func() {

@@ -127,10 +127,13 @@ func Deserted(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }
 // Note leaves in a connection's context who asks: by a pipe the process itself, by a
 // Unix socket whom the kernel knows, and by any other way a stranger.
 func Note(ctx context.Context, c net.Conn) context.Context {
-	if _, ok := c.(within); ok {
+	switch c := c.(type) {
+	case within:
 		return rights.With(ctx, rights.Self())
+	case *placed:
+		return rights.With(ctx, c.asker)
 	}
-	return rights.With(ctx, rights.Of(credentials(c)))
+	return rights.With(ctx, rights.Asker{})
 }
 
 // credentials of the peer; nil: the kernel does not know them.
