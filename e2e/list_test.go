@@ -37,6 +37,7 @@ func scenarios() []scenario {
 			run: readersOfEveryKind("--fuse-without", "all")},
 		{name: "epochs-all-masked", from: all, limit: 4 * time.Minute, origin: behind, size: by("300 files", "2,000 files", "20,000 files"), run: epochsMasked},
 		{name: "unprivileged-user", root: true, from: core, limit: time.Minute, origin: s3, size: is("40 files"), run: asNobody},
+		{name: "group-hearth", root: true, from: core, limit: time.Minute, origin: s3, size: is("30 commands"), run: groupHearth},
 		{name: "other-users", root: true, from: core, limit: time.Minute, origin: s3, size: is("10 files"), run: otherUsers},
 		{name: "two-mounts", from: core, limit: time.Minute, origin: s3, size: by("40 files", "200 files", "20,000 files"), run: twoMounts},
 		{name: "budgets", root: true, from: core, limit: 4 * time.Minute, origin: s3, size: by("10 x 48 MiB", "10 x 128 MiB", "10 x 256 MiB"), run: budgets},
