@@ -38,12 +38,12 @@ func paths(t *Table) (all []string) {
 }
 
 func TestPinsLast(t *testing.T) {
-	// What was pinned is pinned after a restart, with its end and the bytes of its path;
+	// What was pinned is pinned after a restart, with its maker, its end and the bytes of its path;
 	// what was unpinned is not, and a record that cannot be read is no pin.
 	dir := filepath.Join(t.TempDir(), "names")
 	db, table := open(t, store.Options{Dir: dir})
 	end := time.Now().Add(time.Hour).UTC().Truncate(time.Second)
-	for _, p := range []Pin{{Path: "/a"}, {Path: "/a/b\xff", Expires: &end, Job: "7"}, {Path: "/c"}} {
+	for _, p := range []Pin{{Path: "/a"}, {Path: "/a/b\xff", Expires: &end, Job: "7", UID: 1001}, {Path: "/c"}} {
 		if err := table.Set(p); err != nil {
 			t.Fatal(err)
 		}
@@ -61,7 +61,7 @@ func TestPinsLast(t *testing.T) {
 	}
 	_, table = open(t, store.Options{Dir: dir})
 	all := table.All()
-	if len(all) != 2 || all[0].Path != "/a" || all[0].Expires != nil || all[1].Path != "/a/b\xff" || all[1].Job != "7" || !all[1].Expires.Equal(end) {
+	if len(all) != 2 || all[0].Path != "/a" || all[0].Expires != nil || all[0].UID != 0 || all[1].UID != 1001 || all[1].Path != "/a/b\xff" || all[1].Job != "7" || !all[1].Expires.Equal(end) {
 		t.Errorf("%+v", all)
 	}
 }
