@@ -313,9 +313,6 @@ func Cleanup(dir string) error {
 // cleanup takes one mount away, if it is ours and dead; gone: look again.
 func cleanup(dir string) (gone bool, err error) {
 	at, err := holdAt(dir)
-	if errors.Is(err, unix.ENOTDIR) { // a file, or a link by now: who mounts says so
-		return false, nil
-	}
 	if err != nil {
 		return false, err
 	}

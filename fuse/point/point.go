@@ -10,7 +10,7 @@
 // table what kind of one. The mount cannot end, nor its number or its device's be given
 // to another, while it is held.
 //
-//	look      by Top, a path through the descriptor
+//	look      by Top, a path through the descriptor; nothing is mounted by the look
 //	detach    of the descriptor's very mount, whatever has become of the path
 //	unmount   a descriptor keeps a mount busy, so that of the directory's is used. Only
 //	          its own user can have put away meanwhile what was seen there: it is
@@ -83,10 +83,26 @@ func open(dir string) (*Point, error) {
 	return p, nil
 }
 
-// step opens one directory below another, a link or a file never.
-func step(at int, name string) (int, error) {
+// step opens one directory on the way, a link never.
+func step(at int, name string) (int, error) { return openat(at, name, unix.O_DIRECTORY) }
+
+// last opens what the way leads to, a link never. O_DIRECTORY would have an automount point
+// mounted, for which systemd may have started this very process.
+func last(at int, name string) (int, error) {
+	fd, err := openat(at, name, 0)
+	if err != nil {
+		return -1, err
+	}
+	if _, err := unix.Readlinkat(fd, "", make([]byte, 1)); err == nil { // no file system is asked what it is
+		_ = unix.Close(fd) // only its path was open
+		return -1, unix.ELOOP
+	}
+	return fd, nil
+}
+
+func openat(at int, name string, more int) (int, error) {
 	for {
-		fd, err := unix.Openat(at, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		fd, err := unix.Openat(at, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC|more, 0)
 		if err != unix.EINTR {
 			return fd, err
 		}
@@ -115,7 +131,7 @@ func walk(dir string) (at int, err error) {
 
 // look opens what is on top now, and finds it in the mount table.
 func (p *Point) look() error {
-	top, err := step(p.parent, filepath.Base(p.dir))
+	top, err := last(p.parent, filepath.Base(p.dir))
 	if err != nil {
 		return &fs.PathError{Op: "open without following links", Path: p.dir, Err: err}
 	}

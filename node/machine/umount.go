@@ -169,7 +169,7 @@ func Unmount(dir, kind string, lazy bool) error {
 		return fmt.Errorf("unmount: %w", err)
 	}
 	p, err := hold(context.Background(), dir)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTDIR) { // a link, or a file
+	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ELOOP) { // a link
 		return fmt.Errorf("unmount: %w", err)
 	}
 	defer p.Close()
