@@ -98,6 +98,7 @@ func (v *View) Release() {
 type Pool struct {
 	budget  int64
 	used    atomic.Int64 // live + idle + reserved, never above budget
+	claimed atomic.Int64 // by indexes, a part of used
 	idle    atomic.Int64
 	views   atomic.Int64
 	waiting atomic.Int32
@@ -105,8 +106,9 @@ type Pool struct {
 		sync.Mutex // guards free; held for a push or a pop only
 		free       [][]byte
 	}
-	mu      sync.Mutex // guards waiters; taken before a class's lock, never after
-	waiters list.List  // of *poolWaiter, first come first served
+	mu      sync.Mutex // guards the rest; taken before a class's lock, never after
+	waiters list.List  // of *poolWaiter, first come first served, but for Claim
+	givers  []*giver   // replaced as a whole
 }
 
 type poolWaiter struct {
@@ -146,6 +148,7 @@ func (p *Pool) Alloc(ctx context.Context, n int) (*View, error) {
 	p.waiting.Add(1)
 	p.mu.Unlock()
 	p.wake() // what was freed before we stood in the queue
+	p.ask()
 	select {
 	case <-w.ready:
 		return p.view(n), nil
@@ -179,8 +182,8 @@ func (p *Pool) TryAlloc(n int) *View {
 	return p.wrap(newAligned(classSize(c)), n)
 }
 
-// Reserve counts n bytes that are not a View (an index) against the budget, or
-// returns false. Unreserve gives them back.
+// Reserve counts n bytes that are not a View against the budget, or returns false.
+// Unreserve gives them back. An index has Claim.
 func (p *Pool) Reserve(n int64) bool { return p.reserve(n) }
 
 // Unreserve gives back what Reserve counted.

@@ -49,6 +49,7 @@ type RAM struct {
 	held    atomic.Int64 // bytes of entries that have not exited
 	entries atomic.Int64
 
+	endGiving func()     // to the pool's indexes
 	shrinking sync.Mutex // held by the one that shrinks
 	pending   pending
 	window    window
@@ -88,6 +89,7 @@ func NewRAM(pool *hearth.Pool, limit int64) *RAM {
 		panic(fmt.Sprintf("cache: ristretto refuses its configuration: %v", err)) // all of it is ours
 	}
 	r.items = items
+	r.endGiving = pool.Gives(r.give)
 	return r
 }
 
@@ -273,8 +275,27 @@ func (r *RAM) giveWay() {
 		return
 	}
 	defer r.shrinking.Unlock()
+	r.letGo(r.reserve/2 - r.spare())
+}
+
+// give lets go of blocks until an index has n bytes. Those that somebody reads are free
+// later, so that it may be asked again.
+func (r *RAM) give(n int64) bool {
+	r.closing.RLock()
+	defer r.closing.RUnlock()
+	if r.closed || r.held.Load()+r.window.used.Load() == 0 {
+		return false
+	}
+	r.shrinking.Lock()
+	defer r.shrinking.Unlock()
+	return r.letGo(max(n-r.spare(), hearth.BlockSize))
+}
+
+// letGo drops what is held for a reader ahead, and blocks of so many bytes. False:
+// there were none, but for what ristretto has queued.
+func (r *RAM) letGo(need int64) bool {
+	gave := r.window.used.Load() > 0
 	r.window.shrink(0)
-	need := r.reserve/2 - r.spare()
 	var keys []uint64
 	r.items.IterValues(func(e *entry) bool {
 		need -= e.cost
@@ -284,6 +305,7 @@ func (r *RAM) giveWay() {
 	for _, key := range keys {
 		r.items.Del(key)
 	}
+	return gave || len(keys) > 0
 }
 
 // dequeued is asked for the cost of each entry when ristretto takes it from its
@@ -325,6 +347,7 @@ func (r *RAM) Stats() RAMStats {
 
 // Close lets go of every block. Afterwards everything is a miss and declined.
 func (r *RAM) Close() {
+	r.endGiving()
 	r.closing.Lock()
 	defer r.closing.Unlock()
 	if r.closed {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/hearthfs/hearth"
@@ -174,6 +175,57 @@ func TestRAMGivesWay(t *testing.T) {
 	if used := r.Stats().Used; used >= full {
 		t.Errorf("RAM still holds %d bytes", used)
 	}
+}
+
+func TestMemoryGivesWayToAnIndex(t *testing.T) {
+	// The tier is full and busy: readers hold some of it, others wait, blocks come all the
+	// time. An index has its memory at once, what is being read stays right, and the tier
+	// does not take the index's memory back.
+	pool := hearthtest.Pool(t, 32<<20)
+	r := NewRAM(pool, 32<<20)
+	t.Cleanup(r.Close)
+	o := object(4000 * hearth.BlockSize)
+	for i := range int64(24) {
+		hearthtest.PutHeld(t, pool, r, o.Block(i), 1)
+	}
+	var next atomic.Int64
+	next.Store(100)
+	stop := make(chan struct{})
+	var busy sync.WaitGroup
+	for range 4 {
+		busy.Go(func() {
+			for ctx := t.Context(); ; {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				b := o.Block(next.Add(1) % o.Blocks())
+				v, err := pool.Alloc(ctx, b.Len())
+				if err != nil {
+					return
+				}
+				_ = r.Put(b, v)
+				v.Release()
+				if v, err := r.Get(ctx, o.Block(5), 0, 100); err == nil {
+					v.Release()
+				}
+			}
+		})
+	}
+	if hearthtest.CheckGet(t, r, o.Block(3), 0, 100, 1) {
+		t.Log("block 3 has gone already")
+	}
+	const part = 1 << 20
+	for i := range 24 { // all that indexes may have
+		if !pool.Claim(part) {
+			t.Errorf("claim %d of %d bytes was refused: %+v, the tier %+v", i, part, pool.Stats(), r.Stats())
+			break
+		}
+		defer pool.Unclaim(part)
+	}
+	close(stop)
+	busy.Wait()
 }
 
 func TestTwoIDsWithOneHash(t *testing.T) {

@@ -99,7 +99,7 @@ func labels() map[string]string {
 // counts are the metrics that are numbers of things, whose names need no unit: a size
 // or a time is none, and neither is a metric whose labels have different units.
 const counts = `
-hearth_dir_declined_total hearth_dir_hanging hearth_dir_mended_total hearth_dir_stalls_total
+hearth_dir_declined_total hearth_dir_hanging hearth_dir_mended_total hearth_dir_stalls_total hearth_dir_unindexed
 hearth_egress_avoided_requests_total hearth_egress_requests_total
 hearth_listings_running
 hearth_memory_views

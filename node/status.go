@@ -62,6 +62,14 @@ func slow(d *disk.DirStats) string {
 	return fmt.Sprintf("cache directory %s waits for its device again and again, for %v and more; look at it (dmesg, iostat -x) and at who shares it", d.Path, d.Waited)
 }
 
+// unindexed says that there is no memory for all that a directory holds, and what to do.
+func unindexed(d *disk.DirStats) string {
+	if d.Unindexed == 0 {
+		return ""
+	}
+	return fmt.Sprintf("cache directory %s holds %d blocks (%s) that there is no memory to index: they are read from the origin, and go first when room is needed; raise cache.ram", d.Path, d.Unindexed, room.Size(d.UnindexedBytes))
+}
+
 func originStatus(o origin.Stats) OriginStatus {
 	return OriginStatus{Requests: o.Gets + o.Heads + o.Lists + o.Passes, Bytes: o.Bytes, Errors: o.Errors, Retries: o.Retries,
 		Throttled: o.Throttled, Verbs: map[string]int64{"get": o.Gets, "head": o.Heads, "list": o.Lists, "pass": o.Passes}, FirstByte: watch.FirstByte(o)}
@@ -78,7 +86,7 @@ func (n *Node) tierStatus() []TierStatus {
 		x := DirStatus{Path: d.Path, Used: d.Used, Budget: d.Limit, Queued: d.Queued, Stalls: d.Stalls, Declined: d.Declined, Mended: d.Mended, Hanging: d.Hanging, Replaces: d.Replaces, Scrub: d.Scrub}
 		at := n.dirs.At(d.Path)
 		x.FileSystem, x.Note = at.FileSystem, at.Note
-		x.Slow = slow(&d)
+		x.Slow, x.Unindexed, x.NoMemory = slow(&d), d.Unindexed, unindexed(&d)
 		if x.Full = roomOf(d).Lack(); d.Ejected {
 			x.Ill = d.Cause
 		}

@@ -119,6 +119,9 @@ type Run struct {
 	// Buffered blocks were read through the page cache, since the file system refuses
 	// O_DIRECT: what was there of them had been dropped before.
 	Buffered atomic.Int64
+	// Unindexed blocks are held and were not looked at: there is no memory for their
+	// index.
+	Unindexed atomic.Int64
 }
 
 // Read is asked before n bytes are read.

@@ -42,6 +42,7 @@ type directory struct {
 	policy   *evict.Policy // told of each request; its memory is counted in the Pool
 	scrub    scrubbing
 	foreign  atomic.Bool // some of what is held may not be ours; the writer stores it
+	sheds    atomic.Bool // something that no index knows may go; the writer stores it
 	// yields is when what the next eviction would give up for a block that nobody has
 	// asked for was used last, in Unix seconds; 0: nothing would be given up.
 	yields atomic.Int64
@@ -93,7 +94,7 @@ func newDirectory(do DirOptions, o *Options, node string) (*directory, error) {
 		d.eject(err, true)
 	}
 	d.scrub = d.newScrub()
-	if !o.Pool.Reserve(evict.Bytes) {
+	if !o.Pool.Press(evict.Bytes) {
 		d.letGo()
 		return nil, fmt.Errorf("open cache directory %s: no memory for its policy, %d bytes", path, evict.Bytes)
 	}
@@ -237,7 +238,7 @@ func (d *directory) admit(b hearth.Block) error {
 		return ErrFull
 	}
 	if !evict.Fits(d.used.Load()+d.queue.Pending(), allocated(b.Len()), d.limit.Load()) &&
-		d.replaced.Empty() && d.mayEvict(b.ID()) == nothing {
+		d.replaced.Empty() && !d.sheds.Load() && d.mayEvict(b.ID()) == nothing {
 		return ErrFull
 	}
 	return nil

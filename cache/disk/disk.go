@@ -140,6 +140,10 @@ type Events struct {
 	// Short: others have left the file system so few bytes that the directory may hold but
 	// limit of its budget; told again once that has halved, or was over meanwhile.
 	Short func(path string, limit, budget int64)
+	// Unindexed: there is no memory to index so many blocks, of so many bytes, that the
+	// directory holds. They stay, are misses, and go first when room is needed. Told again
+	// once they have doubled, or were none meanwhile.
+	Unindexed func(path string, blocks, bytes int64)
 	// Found: the scrub found bytes that are not what was written, and dropped them, or
 	// what cannot be read. ScrubFailed: it cannot go on for now, and why, once in a row.
 	Found       func(check.Finding)

@@ -62,7 +62,7 @@ func (s *Store) Spare(b hearth.Block, since time.Time) (room, queue bool) {
 	}
 	pending := d.queue.Pending()
 	free := evict.Fits(d.used.Load()+pending, allocated(b.Len()), d.limit.Load())
-	room = free || !d.replaced.Empty()
+	room = free || !d.replaced.Empty() || d.sheds.Load()
 	if !room {
 		at := d.yields.Load()
 		may := d.mayEvict(b.ID())

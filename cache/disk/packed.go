@@ -88,6 +88,15 @@ func (a *packedArea) compact(ctx context.Context) (bool, error) {
 	return n > 0, err
 }
 
+func (a *packedArea) unindexed() (blocks, bytes int64) {
+	s := a.log.Stats()
+	return s.Unindexed, s.UnindexedBytes
+}
+
+func (a *packedArea) recall(ctx context.Context) error { return a.log.Recall(ctx) }
+
+func (a *packedArea) shed(pinned func(hearth.ID) bool) int64 { return a.log.Shed(pinned) }
+
 func (a *packedArea) used() int64  { return a.log.Used() }
 func (a *packedArea) sync() error  { return a.log.Sync() }
 func (a *packedArea) close() error { return a.log.Close() }

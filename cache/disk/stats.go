@@ -58,6 +58,9 @@ type DirStats struct {
 	// still read.
 	Ejected, Reading bool
 	Cause            string
+	// Unindexed blocks, of so many bytes, are held as well, count in Used and are misses:
+	// there is no memory to index them.
+	Unindexed, UnindexedBytes int64
 	// IndexBytes is the memory of the indexes, counted in the Pool.
 	IndexBytes int64
 	// Scrub are the figures of what is read again behind the readers.
@@ -100,6 +103,7 @@ func (d *directory) stats() DirStats {
 		s.Errors += as.errors
 		s.IndexBytes += as.indexBytes
 	}
+	s.Unindexed, s.UnindexedBytes = vol.unindexed()
 	return s
 }
 

@@ -136,6 +136,50 @@ func (v *volume) mayHold(b hearth.Block) bool {
 	return held || !known
 }
 
+// partial is an area that may hold what there is no memory to index.
+type partial interface {
+	// unindexed is how many blocks that are, and their bytes on disk.
+	unindexed() (blocks, bytes int64)
+	// recall indexes what there is memory for by now.
+	recall(ctx context.Context) error
+	// shed gives up some that are not pinned (nil: none is) and returns how many; 0: none may go.
+	shed(pinned func(hearth.ID) bool) (blocks int64)
+}
+
+func (v *volume) partial() (all []partial) {
+	for _, a := range []area{v.packed, v.whole} {
+		if p, ok := a.(partial); ok {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+func (v *volume) unindexed() (blocks, bytes int64) {
+	for _, p := range v.partial() {
+		n, size := p.unindexed()
+		blocks, bytes = blocks+n, bytes+size
+	}
+	return blocks, bytes
+}
+
+func (v *volume) recall(ctx context.Context) error {
+	var errs []error
+	for _, p := range v.partial() {
+		errs = append(errs, p.recall(ctx))
+	}
+	return errors.Join(errs...)
+}
+
+func (v *volume) shed(pinned func(hearth.ID) bool) (blocks int64) {
+	for _, p := range v.partial() {
+		if blocks = p.shed(pinned); blocks > 0 {
+			break
+		}
+	}
+	return blocks
+}
+
 // compact tidies the packed area, a few segments at most.
 func (v *volume) compact(ctx context.Context) (done bool, err error) {
 	c, ok := v.packed.(compacter)

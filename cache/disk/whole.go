@@ -46,7 +46,7 @@ func ifDevice(err error, sick func(error)) {
 
 func (a wholeArea) get(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
 	v, err := a.files.Get(ctx, b, off, n)
-	if a.newer(err) {
+	if a.newer(err) || errors.Is(err, sparse.ErrMemory) { // neither is the device's fault
 		err = hearth.ErrMiss
 	}
 	return v, err
@@ -94,6 +94,15 @@ func (a wholeArea) sample(r uint64, n int, each func(entry)) {
 func (a wholeArea) evict(id hearth.ID) bool { return a.files.EvictExtent(id) > 0 }
 
 func (a wholeArea) forget(version [16]byte, _ int64) { a.files.EvictObject(version) }
+
+func (a wholeArea) unindexed() (blocks, bytes int64) {
+	s := a.files.Stats()
+	return (s.UnindexedBytes + hearth.BlockSize - 1) / hearth.BlockSize, s.UnindexedBytes
+}
+
+func (a wholeArea) recall(context.Context) error { return a.files.Recall() }
+
+func (a wholeArea) shed(pinned func(hearth.ID) bool) int64 { return a.files.Shed(pinned) }
 
 func (a wholeArea) used() int64 { return a.files.Used() }
 

@@ -44,6 +44,7 @@ type writer struct {
 	retryAt time.Time // of an ejected directory
 	backoff time.Duration
 
+	lacking       lacking
 	evictions     int   // from the packed area since it was compact
 	shrinking     bool  // what is pinned may go
 	names         int64 // bytes allocated by the namespace and by jobs
@@ -144,6 +145,7 @@ func (d *directory) check(now time.Time) {
 	if d.volume.Load() == nil {
 		return
 	}
+	d.recall(now)
 	used, limit := d.look()
 	if d.writable() {
 		if used > limit {
@@ -357,7 +359,8 @@ func (d *directory) finish(it *queue.Item, err error) {
 	it.Done <- err
 }
 
-// makeRoom evicts until so many bytes are free: blocks of replaced versions, else what package evict judges least.
+// makeRoom evicts until so many bytes are free: what no index knows, blocks of replaced versions, else what package
+// evict judges least.
 func (d *directory) makeRoom(bytes int64, may victims) {
 	if d.opt.Unknown != nil && d.opt.Unknown() {
 		return
@@ -366,6 +369,9 @@ func (d *directory) makeRoom(bytes int64, may victims) {
 	target := vol.used() - bytes
 	for n := 0; vol.used() > target && n < maxEvictions; n++ {
 		d.Work()
+		if d.shed(vol) {
+			continue
+		}
 		if version, blocks, ok := d.replaced.Pop(); ok {
 			if d.opt.Pinned == nil || d.shrinking || !d.opt.Pinned(hearth.ID{Version: version}) { // else the name means it again
 				vol.forget(version, blocks)

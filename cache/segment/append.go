@@ -60,7 +60,7 @@ func (w *writer) init(pool *hearth.Pool, limit int64) error {
 	w.most = int(min(w.limit/1024, 64<<10))
 	footer := footerSize(w.most)
 	w.memory = stageSize + footer
-	if !pool.Reserve(w.memory) {
+	if !pool.Press(w.memory) {
 		return fmt.Errorf("reserve %d bytes for writing: %w", w.memory, ErrDeclined)
 	}
 	w.stage = aligned(stageSize)

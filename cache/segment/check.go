@@ -31,7 +31,8 @@ const (
 // writer or eviction does meanwhile is no damage: a record that does not verify is
 // read again by itself as long as the index says that it is there. With r.Repair a
 // bad block is dropped as a reader drops it, and a bad header page or footer made
-// anew. passed, which may be nil, is told of each segment that is done.
+// anew. passed, which may be nil, is told of each segment that is done. Of unindexed
+// segments only these are looked at, and r.Unindexed counts their blocks.
 func (l *Log) Check(ctx context.Context, r *check.Run, from uint32, passed func(number uint32)) error {
 	var due []*segment
 	for _, s := range *l.slots.Load() {
@@ -45,6 +46,9 @@ func (l *Log) Check(ctx context.Context, r *check.Run, from uint32, passed func(
 		for ; n < len(due) && (n == 0 || records < checkAtOnce); n++ {
 			due[n].mu.Lock()
 			records += due[n].records
+			if due[n].unindexed {
+				r.Unindexed.Add(int64(due[n].records))
+			}
 			due[n].mu.Unlock()
 		}
 		held := l.index.held(due[:n])
@@ -400,7 +404,10 @@ func (l *Log) badSeals(s *segment, repair bool) (bad []check.Finding, err error)
 	if wrong.footer != "" {
 		f := check.InFile(check.Damaged, name, -1, wrong.footer)
 		f.Repaired = repair && l.repairSeal(s, func(s *segment, file *file) error {
-			notes := l.index.held([]*segment{s})[s.slot]
+			notes, err := l.held(s, file)
+			if err != nil {
+				return err
+			}
 			slices.SortFunc(notes, func(a, b note) int { return cmp.Compare(a.unit, b.unit) })
 			if err := l.reseal(s, file, notes); err != nil {
 				return err
@@ -414,6 +421,23 @@ func (l *Log) badSeals(s *segment, repair bool) (bad []check.Finding, err error)
 		bad = append(bad, f)
 	}
 	return bad, nil
+}
+
+// held are the living records of a segment, as the index says or, of an unindexed one,
+// its file. The caller has the turn.
+func (l *Log) held(s *segment, f *file) ([]note, error) {
+	s.mu.Lock()
+	unindexed := s.unindexed
+	s.mu.Unlock()
+	if !unindexed {
+		return l.index.held([]*segment{s})[s.slot], nil
+	}
+	dead, err := l.deathsOf(s)
+	if err != nil {
+		return nil, err
+	}
+	c, err := l.living(s, f, dead[s.number])
+	return c.notes, err
 }
 
 func (l *Log) repairSeal(s *segment, write func(*segment, *file) error) error {

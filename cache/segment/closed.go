@@ -368,7 +368,8 @@ func (c *closed) record(s *segment, f *file, n note) error {
 		}
 		p := place{slot: s.slot, unit: n.unit, length: n.length}
 		if _, ok := l.index.remove(n.id, &p); !ok {
-			return nil // a later copy counts
+			_, err := l.buryUnindexed(s, n) // else a later copy counts
+			return err
 		}
 		l.counters.corrupt.Add(1)
 		_, err := l.drop(n.id, p)

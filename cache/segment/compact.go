@@ -57,7 +57,7 @@ func (l *Log) emptiest() *segment {
 			continue
 		}
 		s.mu.Lock()
-		if s.sealed && !s.gone && !s.stuck && s.live < limit && s.records < most {
+		if s.sealed && !s.gone && !s.stuck && !s.unindexed && s.live < limit && s.records < most {
 			least, limit = s, s.live
 		}
 		s.mu.Unlock()

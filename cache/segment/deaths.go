@@ -83,29 +83,55 @@ func (d *deaths) load(known func(number uint32) bool) (map[uint32][]death, error
 		}
 		return nil, d.rewrite(nil)
 	}
-	notes, kept := map[uint32][]death{}, int64(0)
-	for at := sealSize; at+deathSize <= len(text); at += deathSize {
-		if n := parseDeath(text[at:]); known(n.number) {
-			notes[n.number] = append(notes[n.number], n)
-			kept += deathSize
-		}
-	}
+	notes, kept := deathsIn(text[sealSize:], known)
 	// A torn note at the end is overwritten by the next one.
 	d.size = sealSize + (size-sealSize)/deathSize*deathSize
 	d.pruned = sealSize + kept
 	return notes, nil
 }
 
-// add notes that a record died.
-func (d *deaths) add(number, unit uint32, salt uint64) error {
-	var b [deathSize]byte
-	note := appendDeath(b[:0], newDeath(number, unit, salt))
+// deathsIn are the notes about segments of known numbers by these, and their bytes.
+func deathsIn(text []byte, known func(number uint32) bool) (notes map[uint32][]death, bytes int64) {
+	notes = map[uint32][]death{}
+	for ; len(text) >= deathSize; text = text[deathSize:] {
+		if n := parseDeath(text); known(n.number) {
+			notes[n.number] = append(notes[n.number], n)
+			bytes += deathSize
+		}
+	}
+	return notes, bytes
+}
+
+// about reads the notes about segments of known numbers.
+func (d *deaths) about(known func(number uint32) bool) (map[uint32][]death, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if err := d.file.WriteAt(note, d.size); err != nil {
+	text := make([]byte, d.size-sealSize)
+	if err := d.file.ReadAt(text, sealSize); err != nil {
+		return nil, err
+	}
+	notes, _ := deathsIn(text, known)
+	return notes, nil
+}
+
+// add notes that a record died.
+func (d *deaths) add(number, unit uint32, salt uint64) error {
+	return d.addAll(number, []uint32{unit}, salt)
+}
+
+// addAll notes that records of a segment died.
+func (d *deaths) addAll(number uint32, units []uint32, salt uint64) error {
+	var b [deathSize]byte
+	text := b[:0]
+	for _, unit := range units {
+		text = appendDeath(text, newDeath(number, unit, salt))
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.file.WriteAt(text, d.size); err != nil {
 		return err
 	}
-	d.size += deathSize
+	d.size += int64(len(text))
 	return nil
 }
 

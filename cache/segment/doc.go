@@ -35,7 +35,11 @@
 // pass for a record. When one ID lies in two segments, the later segment counts.
 //
 // The index is 256 tables without pointers, 32 bytes an entry, filled to 80-90 %,
-// reserved in the Pool; where the Pool refuses, Append declines.
+// claimed in the Pool, where the tier in memory gives way to it; where even so there is
+// no memory, Append declines. A segment that Open has no memory for stays unindexed, the
+// oldest first: its blocks are misses and count in Used, nothing punches, moves or
+// unlinks them, Recall indexes them once there is memory, and Shed gives them up when
+// room is needed, but for what is pinned.
 //
 // Locks: Log.turn is held by the one who appends, compacts or closes; shard.mu
 // and segment.mu are never held together; deaths.mu is innermost.

@@ -52,6 +52,7 @@ func (e *entry) place() place {
 // addressing and linear probing.
 type index struct {
 	pool   *hearth.Pool
+	fresh  uint32       // state of what is found on disk
 	bytes  atomic.Int64 // reserved in pool
 	count  atomic.Int64
 	shards [256]shard
@@ -121,25 +122,52 @@ func (x *index) setState(id hearth.ID, state uint32) bool {
 // refuses the memory. Each success is followed by one put or one cancel.
 func (x *index) room(id hearth.ID) bool {
 	s := x.shard(id.Hash())
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if (s.count+s.pending+1)*10 > len(s.slots)*9 && !x.growLocked(s) {
-		return false
+	for {
+		s.mu.Lock()
+		if (s.count+s.pending+1)*10 <= len(s.slots)*9 {
+			s.pending++
+			s.mu.Unlock()
+			return true
+		}
+		had := len(s.slots)
+		s.mu.Unlock()
+		if !x.grow(s, had) { // without the lock: others may have to give way
+			return false
+		}
 	}
-	s.pending++
+}
+
+// rooms is room for all of some records, or for none.
+func (x *index) rooms(notes []note) bool {
+	for i := range notes {
+		if !x.room(notes[i].id) {
+			for _, n := range notes[:i] {
+				x.cancel(n.id)
+			}
+			return false
+		}
+	}
 	return true
 }
 
-// expect makes empty tables for n entries, some 85 % full, if there is memory.
-func (x *index) expect(n int) {
-	size := n/len(x.shards)*20/17 + 8
-	if n < len(x.shards) || !x.pool.Reserve(int64(len(x.shards)*size)*entrySize) {
-		return
+// expect makes empty tables for n entries, some 85 % full, or for as many as there is
+// memory for when so many pages are counted for them beside; false: not for all.
+func (x *index) expect(n int, pages int64) bool {
+	all := n
+	for ; n >= len(x.shards); n -= n/8 + 1 {
+		size := n/len(x.shards)*20/17 + 8
+		tables, beside := int64(len(x.shards)*size)*entrySize, pages*int64(n)/int64(all)
+		if !x.pool.Claim(tables + beside) {
+			continue
+		}
+		x.pool.Unclaim(beside)
+		for i := range x.shards {
+			x.shards[i].slots = make([]entry, size)
+		}
+		x.bytes.Add(tables)
+		return n == all
 	}
-	for i := range x.shards {
-		x.shards[i].slots = make([]entry, size)
-	}
-	x.bytes.Add(int64(len(x.shards)*size) * entrySize)
+	return all < len(x.shards)
 }
 
 func (x *index) cancel(id hearth.ID) {
@@ -149,13 +177,20 @@ func (x *index) cancel(id hearth.ID) {
 	s.mu.Unlock()
 }
 
-// growLocked makes a table an eighth larger: tables are then 80 to 90 % full and
-// an entry costs 36 to 40 bytes, for some nine copies of it in its life.
-func (x *index) growLocked(s *shard) bool {
-	old := s.slots
-	size := len(old) + len(old)/8 + 8
-	if !x.pool.Reserve(int64(size) * entrySize) {
+// grow makes a table of had entries an eighth larger, unless somebody else has: tables
+// are then 80 to 90 % full and an entry costs 36 to 40 bytes, for some nine copies of
+// it in its life.
+func (x *index) grow(s *shard, had int) bool {
+	size := had + had/8 + 8
+	if !x.pool.Claim(int64(size) * entrySize) {
 		return false
+	}
+	s.mu.Lock()
+	old := s.slots
+	if len(old) != had {
+		s.mu.Unlock()
+		x.pool.Unclaim(int64(size) * entrySize)
+		return true
 	}
 	s.slots = make([]entry, size)
 	for i := range old {
@@ -164,8 +199,9 @@ func (x *index) growLocked(s *shard) bool {
 			s.slots[at] = *e
 		}
 	}
-	x.pool.Unreserve(int64(len(old)) * entrySize)
-	x.bytes.Add(int64(size-len(old)) * entrySize)
+	s.mu.Unlock()
+	x.pool.Unclaim(int64(had) * entrySize)
+	x.bytes.Add(int64(size-had) * entrySize)
 	return true
 }
 
@@ -270,7 +306,7 @@ func (x *index) drop() {
 	for i := range x.shards {
 		s := &x.shards[i]
 		s.mu.Lock()
-		x.pool.Unreserve(int64(len(s.slots)) * entrySize)
+		x.pool.Unclaim(int64(len(s.slots)) * entrySize)
 		x.bytes.Add(-int64(len(s.slots)) * entrySize)
 		x.count.Add(-int64(s.count))
 		s.slots, s.count = nil, 0

@@ -78,6 +78,7 @@ type counters struct {
 	appended, appendedBytes, written, declined   atomic.Int64
 	hits, hitBytes, read, corrupt, evicted       atomic.Int64
 	compacted, rewritten, recovered, opened, bad atomic.Int64
+	unindexed, unindexedBytes                    atomic.Int64
 	damaged                                      func(file string, cause error) // nil: nobody is told
 }
 
@@ -87,6 +88,9 @@ type Stats struct {
 	Used     int64 // allocated bytes on disk, unlinked files that are still read included
 	Memory   int64 // bytes of RAM for index and page counts
 	Segments int   // files
+	// Unindexed blocks are on disk, and count in Used, but there is no memory to index
+	// them: they are misses until Recall. UnindexedBytes are those of their records.
+	Unindexed, UnindexedBytes int64
 
 	Appended, AppendedBytes int64 // blocks kept, and their bytes
 	Written                 int64 // bytes written: headers, padding, footers, rewriting
@@ -117,7 +121,7 @@ func Open(o Options) (*Log, error) {
 	if size == 0 {
 		size = segmentSize(o.Budget)
 	}
-	l := &Log{dir: dir, pool: o.Pool, alloc: o.Alloc, index: &index{pool: o.Pool}, deaths: &deaths{dir: dir},
+	l := &Log{dir: dir, pool: o.Pool, alloc: o.Alloc, index: &index{pool: o.Pool, fresh: o.Fresh}, deaths: &deaths{dir: dir},
 		touch: o.Touch, maxOpen: int64(o.OpenFiles), turn: make(chan struct{}, 1)}
 	if l.alloc == nil {
 		l.alloc = o.Pool.Alloc
@@ -131,7 +135,7 @@ func Open(o Options) (*Log, error) {
 		return nil, err
 	}
 	l.settler.start(l)
-	if err := l.load(o.Fresh); err != nil {
+	if err := l.load(); err != nil {
 		l.shut()
 		return nil, err
 	}
@@ -181,7 +185,8 @@ func (l *Log) shut() error {
 	}
 	l.deaths.close()
 	l.index.drop()
-	l.pool.Unreserve(l.pageBytes.Swap(0) + l.writer.memory)
+	l.pool.Unclaim(l.pageBytes.Swap(0))
+	l.pool.Unreserve(l.writer.memory)
 	l.writer.stage, l.writer.footer = nil, nil
 	return err
 }
@@ -230,7 +235,8 @@ func (l *Log) Stats() Stats {
 		Appended: c.appended.Load(), AppendedBytes: c.appendedBytes.Load(), Written: c.written.Load(),
 		Declined: c.declined.Load(), Hits: c.hits.Load(), HitBytes: c.hitBytes.Load(), Read: c.read.Load(),
 		Corrupt: c.corrupt.Load(), Evicted: c.evicted.Load(), Compacted: c.compacted.Load(),
-		Rewritten: c.rewritten.Load(), Recovered: c.recovered.Load(), Damaged: c.bad.Load(), OpenRead: c.opened.Load()}
+		Rewritten: c.rewritten.Load(), Recovered: c.recovered.Load(), Damaged: c.bad.Load(), OpenRead: c.opened.Load(),
+		Unindexed: c.unindexed.Load(), UnindexedBytes: c.unindexedBytes.Load()}
 	for _, seg := range *l.slots.Load() {
 		if seg != nil {
 			s.Segments++

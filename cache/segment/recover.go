@@ -21,9 +21,9 @@ const loaders = 8
 var errIndex = errors.New("its index is not what was written, and made anew from the blocks that are whole")
 
 // load finds the segments of the directory and fills the index, the newest
-// segments first: when the Pool's memory ends, the oldest blocks are left out.
-// All trailers are read before, so that the index gets its size at once.
-func (l *Log) load(fresh uint32) error {
+// segments first: when the Pool's memory ends, the oldest stay unindexed. All
+// trailers are read before, so that the index gets its size at once.
+func (l *Log) load() error {
 	segments, err := l.find()
 	if err != nil {
 		return err
@@ -33,8 +33,8 @@ func (l *Log) load(fresh uint32) error {
 		return err
 	}
 	trailers := make([]seal, len(segments)) // by slot
-	var blocks atomic.Int64
-	err = forEach(segments, func(s *segment) error {
+	var blocks, pages atomic.Int64
+	err = forEach(segments, loaders, func(s *segment) error {
 		f, err := s.acquire()
 		if err != nil {
 			return err
@@ -42,13 +42,17 @@ func (l *Log) load(fresh uint32) error {
 		defer s.release()
 		trailers[s.slot], err = l.trailer(s, f)
 		blocks.Add(int64(trailers[s.slot].count) - int64(len(dead[s.number])))
+		pages.Add(trailers[s.slot].offset / pageSize)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	l.index.expect(int(blocks.Load()))
-	return forEach(segments, func(s *segment) error {
+	atOnce := loaders
+	if !l.index.expect(int(blocks.Load()), pages.Load()) {
+		atOnce = 1 // so that it is the oldest that stay unindexed
+	}
+	return forEach(segments, atOnce, func(s *segment) error {
 		f, err := s.acquire()
 		if err != nil {
 			return err
@@ -73,14 +77,14 @@ func (l *Log) load(fresh uint32) error {
 		if err := s.tidy(f, alive, c.end); err != nil {
 			return err
 		}
-		return l.enter(s, alive, fresh)
+		return l.enter(s, alive)
 	})
 }
 
 // forEach calls do for all segments, several at once, the newest first.
-func forEach(segments []*segment, do func(*segment) error) error {
+func forEach(segments []*segment, atOnce int, do func(*segment) error) error {
 	var g errgroup.Group
-	g.SetLimit(loaders)
+	g.SetLimit(atOnce)
 	for _, s := range slices.Backward(segments) {
 		g.Go(func() error { return do(s) })
 	}
@@ -186,17 +190,11 @@ func (l *Log) reseal(s *segment, f *file, notes []note) error {
 	return nil
 }
 
-// enter counts the notes as living and puts them into the index. Those that a
-// later segment has too, and those that there is no memory for, die.
-func (l *Log) enter(s *segment, notes []note, fresh uint32) error {
-	var end int64
-	for _, n := range notes {
-		if packed(int(n.length)) {
-			end = max(end, n.end())
-		}
-	}
-	if !s.reservePages(end) {
-		notes = nil
+// enter counts the notes as living and puts them into the index: all of them or, where
+// there is no memory for that, none. Those that a later segment has too die.
+func (l *Log) enter(s *segment, notes []note) error {
+	if !l.takeRoom(s, notes) {
+		return nil
 	}
 	for _, n := range notes {
 		s.add(int(n.length), n.offset())
@@ -204,14 +202,7 @@ func (l *Log) enter(s *segment, notes []note, fresh uint32) error {
 	var err error
 	for _, n := range notes {
 		p := place{slot: s.slot, unit: n.unit, length: n.length}
-		lost, lose := p, true
-		if l.index.room(n.id) {
-			lost, lose = l.index.put(n.id, p, fresh, func(old place) bool {
-				return old.slot < p.slot || old.slot == p.slot && old.unit < p.unit
-			})
-		} else {
-			l.counters.declined.Add(1)
-		}
+		lost, lose := l.index.put(n.id, p, l.index.fresh, func(old place) bool { return l.older(old, s, p) })
 		if lose {
 			_, dropErr := l.drop(n.id, lost)
 			err = errors.Join(err, dropErr)
@@ -226,6 +217,15 @@ func (l *Log) enter(s *segment, notes []note, fresh uint32) error {
 		err = errors.Join(err, dropErr)
 	}
 	return err
+}
+
+// older reports whether a record was written before the one at p in s: what the index
+// names has its segment.
+func (l *Log) older(old place, s *segment, p place) bool {
+	if old.slot == s.slot {
+		return old.unit < p.unit
+	}
+	return (*l.slots.Load())[old.slot].number < s.number
 }
 
 // trailer reads a segment's trailer. Format 0: there is none that fits the file.

@@ -20,20 +20,25 @@ type segment struct {
 
 	// mu guards the rest. It is held across open, fstat and close of the file,
 	// which ask no device for data, and across nothing slower.
-	mu        sync.Mutex
-	file      *file // nil: closed for now
-	users     int   // of file
-	used      int64 // Log.clock when file was last asked for
-	sealed    bool  // no more appends
-	bare      bool  // its footer could not be written
-	gone      bool  // unlinked, or about to be
-	stuck     bool  // Compact cannot find its records
+	mu     sync.Mutex
+	file   *file // nil: closed for now
+	users  int   // of file
+	used   int64 // Log.clock when file was last asked for
+	sealed bool  // no more appends
+	bare   bool  // its footer could not be written
+	gone   bool  // unlinked, or about to be
+	stuck  bool  // Compact cannot find its records
+	// unindexed: there is no memory for its records. The index knows none of them, pages
+	// counts none, and their bytes are left alone but by Shed.
+	unindexed bool
 	records   int   // living
 	live      int64 // bytes of living records
 	allocated int64 // bytes, as last seen by fstat; counted in Log.used
 	// pages counts the living packed records on each page; nil while there are
 	// none. Invariant: a page without living records is punched or about to be.
 	pages []uint8
+
+	spared bool // unindexed, and only what is pinned is left; of who has Log.turn
 }
 
 type (
@@ -156,22 +161,32 @@ func (s *segment) sync(f *file) error {
 	return err
 }
 
-// reservePages makes sure that packed records up to end can be counted.
+// reservePages makes sure that packed records up to end can be counted. Nobody else
+// does so meanwhile: the caller has the turn, or is Open.
 func (s *segment) reservePages(end int64) bool {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	n := int(roundUp(end, pageSize) / pageSize)
-	if n <= len(s.pages) {
+	n, had := int(roundUp(end, pageSize)/pageSize), len(s.pages)
+	s.mu.Unlock()
+	if n <= had {
 		return true
 	}
-	if !s.log.pool.Reserve(int64(n - len(s.pages))) {
+	if !s.log.pool.Claim(int64(n - had)) { // without the lock: others may have to give way
 		return false
 	}
-	s.log.pageBytes.Add(int64(n - len(s.pages)))
+	s.log.pageBytes.Add(int64(n - had))
 	pages := make([]uint8, n)
+	s.mu.Lock()
 	copy(pages, s.pages)
 	s.pages = pages
+	s.mu.Unlock()
 	return true
+}
+
+// freePagesLocked gives the memory of the counts back.
+func (s *segment) freePagesLocked() {
+	s.log.pool.Unclaim(int64(len(s.pages)))
+	s.log.pageBytes.Add(-int64(len(s.pages)))
+	s.pages = nil
 }
 
 // add counts records as living, before the index knows them. Pages are reserved.
@@ -234,9 +249,7 @@ func (l *Log) retire(s *segment) (int64, error) {
 	l.clearSlot(s)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	l.pool.Unreserve(int64(len(s.pages)))
-	l.pageBytes.Add(-int64(len(s.pages)))
-	s.pages = nil
+	s.freePagesLocked()
 	if s.users > 0 {
 		return 0, err
 	}

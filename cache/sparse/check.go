@@ -19,7 +19,8 @@ import (
 // its record, and looks at every record and sidecar header. What writers and eviction
 // do meanwhile is no damage. With r.Repair a bad block is dropped as a reader drops
 // it, an object without a readable sidecar as a whole. passed, which may be nil, is
-// told of each object that is done.
+// told of each object that is done. Unindexed objects are not looked at: r.Unindexed
+// counts their blocks.
 func (f *Files) Check(ctx context.Context, r *check.Run, from [16]byte, passed func(version [16]byte)) error {
 	f.mu.Lock()
 	due := make([][16]byte, 0, len(f.objects))
@@ -28,6 +29,7 @@ func (f *Files) Check(ctx context.Context, r *check.Run, from [16]byte, passed f
 			due = append(due, version)
 		}
 	}
+	r.Unindexed.Add(f.unindexed.bytes / hearth.BlockSize)
 	f.mu.Unlock()
 	slices.SortFunc(due, func(a, b [16]byte) int { return bytes.Compare(a[:], b[:]) })
 	for _, version := range due {

@@ -35,7 +35,7 @@ func (f *Files) load(x *object) error {
 		}
 	})
 	if err != nil {
-		f.opt.Pool.Unreserve(int64(len(ix.extents)) * extentBytes)
+		f.opt.Pool.Unclaim(int64(len(ix.extents)) * extentBytes)
 		return f.failed(fmt.Errorf("read %s: %w", f.path(x.sumsName()), err))
 	}
 	if damaged > 0 {
@@ -90,9 +90,10 @@ func (f *Files) newIndex(size int64) (*index, error) {
 	return &index{size: size, extents: extents}, nil
 }
 
-// reserve counts n bytes in the Pool, giving up indexes that nobody uses.
+// reserve counts n bytes in the Pool, giving up indexes that nobody uses where the tier
+// in memory has given all that it may.
 func (f *Files) reserve(n int64) bool {
-	for !f.opt.Pool.Reserve(n) {
+	for !f.opt.Pool.Claim(n) {
 		f.mu.Lock()
 		x := f.indexes.oldest()
 		if x != nil {
@@ -118,7 +119,7 @@ func (f *Files) dropIndexLocked(x *object) {
 	f.indexes.remove(x)
 	f.sample.update(x)
 	f.counts.index.Add(-n)
-	f.opt.Pool.Unreserve(n)
+	f.opt.Pool.Unclaim(n)
 }
 
 // repair gives the data file its size, and gives back what no record speaks of. A

@@ -74,12 +74,9 @@ func (f *Files) scan() error {
 			f.counts.orphans.Add(1)
 			unix.Unlinkat(f.dir, x.dataName(), 0)
 			unix.Unlinkat(f.dir, x.sumsName(), 0)
-		case !f.opt.Pool.Reserve(objectBytes):
-			// The RAM budget limits the number of objects; what it cannot name would
-			// occupy the disk for nothing.
-			f.counts.evicted.Add(h.alloc)
-			unix.Unlinkat(f.dir, x.dataName(), 0)
-			unix.Unlinkat(f.dir, x.sumsName(), 0)
+		case !f.opt.Pool.Claim(objectBytes):
+			f.unindexed.add(1, h.alloc)
+			f.used.Add(h.alloc)
 		default:
 			f.insertLocked(x)
 		}
@@ -233,7 +230,7 @@ func (f *Files) reap(x *object, spared bool) (freed int64) {
 	}
 	f.sample.remove(x)
 	delete(f.objects, x.version)
-	f.opt.Pool.Unreserve(objectBytes)
+	f.opt.Pool.Unclaim(objectBytes)
 	f.counts.index.Add(-objectBytes)
 	f.used.Add(-x.alloc)
 	f.counts.evicted.Add(x.alloc)

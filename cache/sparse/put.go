@@ -82,13 +82,16 @@ func (f *Files) acquireNew(o *hearth.Object) (*object, error) {
 		return x, f.pinLocked(context.Background(), x)
 	}
 	f.mu.Unlock()
+	if err := f.forPut(o.Version); err != nil {
+		return nil, err
+	}
 	if !f.reserve(objectBytes) {
 		return nil, ErrMemory
 	}
 	f.mu.Lock()
 	if f.closed || f.objects[o.Version] != nil { // somebody was faster
 		f.mu.Unlock()
-		f.opt.Pool.Unreserve(objectBytes)
+		f.opt.Pool.Unclaim(objectBytes)
 		return f.acquireNew(o)
 	}
 	x = &object{version: o.Version, index: index{size: o.Size}, unmade: true, state: f.fresh()}

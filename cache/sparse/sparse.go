@@ -17,6 +17,7 @@
 //     a Get reads its record again, mostly from the page cache, so that memory does
 //     not grow with the data. Indexes count in the Pool, and the least recently
 //     used one goes when the Pool refuses; descriptors are bounded the same way.
+//     An object that there is no memory for at all stays on disk, unindexed.
 //
 // Holes and the kernel. A file with holes is never handed out, one that is
 // handed out is never holed:
@@ -137,8 +138,10 @@ type Files struct {
 	sample  sampler
 	handles recency // objects with open descriptors
 	indexes recency // objects with an index in memory
-	queue   []*object
-	passing bool // the pass runs; it ends when queue is empty
+	// unindexed objects are on disk, and there is no memory for them.
+	unindexed unindexed
+	queue     []*object
+	passing   bool // the pass runs; it ends when queue is empty
 	// waiting are doomed objects that somebody still reads, sweptAt when they were
 	// looked at last, by Options.Now.
 	waiting []*object
@@ -228,7 +231,7 @@ func (f *Files) Close() error {
 	for _, x := range f.objects {
 		open = append(open, f.takeHandleLocked(x))
 		f.dropIndexLocked(x)
-		f.opt.Pool.Unreserve(objectBytes)
+		f.opt.Pool.Unclaim(objectBytes)
 	}
 	f.objects, f.waiting = nil, nil
 	f.mu.Unlock()
@@ -279,6 +282,9 @@ type Stats struct {
 	Objects, Units int64
 	// Used is Files.Used.
 	Used int64
+	// Unindexed objects lie on disk beside, and count in Used, but there is no memory to
+	// hold them: they are misses until Recall. UnindexedBytes are theirs.
+	Unindexed, UnindexedBytes int64
 	// Open and Indexed count objects with open descriptors and with an index.
 	Open, Indexed int64
 	// IndexBytes is what counts in the Pool beside Views.
@@ -315,6 +321,7 @@ func (f *Files) Stats() Stats {
 	s := Stats{
 		Objects: int64(len(f.objects)), Units: f.sample.total(),
 		Open: int64(f.handles.list.Len()), Indexed: int64(f.indexes.list.Len()),
+		Unindexed: f.unindexed.objects, UnindexedBytes: f.unindexed.bytes,
 	}
 	f.mu.Unlock()
 	c := &f.counts

@@ -212,32 +212,6 @@ func TestDescriptorsAndIndexesAreBounded(t *testing.T) {
 	}
 }
 
-func TestObjectsBeyondMemoryGoAtOpen(t *testing.T) {
-	// The RAM budget was made smaller: the Pool can name four of ten objects, and
-	// the others do not stay on the disk unnamed.
-	pool := hearth.NewPool(0)
-	x := start(t, Options{Pool: pool})
-	for i := range uint64(10) {
-		o, data := sample(i, 5000)
-		x.putAll(o, data)
-	}
-	x.stop()
-	taken := pool.Stats().Budget - pool.Stats().Used + pool.Stats().Idle - 4*objectBytes
-	if !pool.Reserve(taken) {
-		t.Fatal("the pool is full")
-	}
-	x.reopen()
-	x.checkUsed()
-	if s := x.Stats(); s.Objects != 4 || s.Evicted == 0 || s.IndexBytes != 4*objectBytes {
-		t.Fatalf("stats %+v", s)
-	}
-	o, data := sample(11, 5000)
-	if err := x.Put(o, 0, data); !errors.Is(err, ErrMemory) {
-		t.Fatalf("put without memory: %v", err)
-	}
-	pool.Unreserve(taken)
-}
-
 func TestFailedWriteIsABlockNotHeld(t *testing.T) {
 	// The device is full in the middle of an object: Put says so, the block is a
 	// miss, the others stay, and later the same Put succeeds.

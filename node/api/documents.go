@@ -137,6 +137,10 @@ type DirStatus struct {
 	Full string `json:"full,omitempty"`
 	// Slow says that its device lets operations wait, and what to do; "": it does not.
 	Slow string `json:"slow,omitempty"`
+	// Unindexed counts blocks that it holds, and that are misses, as there is no memory to
+	// index them. NoMemory says so, and what to do; "": there are none.
+	Unindexed int64  `json:"unindexed,omitempty"`
+	NoMemory  string `json:"no_memory,omitempty"`
 	// Ill says why the directory is not used any more; "": it is.
 	Ill string `json:"ill,omitempty"`
 	// Stalls counts how often its device did not answer, Hanging the operations that

@@ -31,6 +31,7 @@ func (s *Status) Export(m metric.Sink) {
 			m.Count("hearth_dir_stalls_total", "Times that a cache directory's device did not answer.", d.Stalls, "dir", d.Path)
 			m.Count("hearth_dir_declined_total", "Blocks that a cache directory was offered and did not take, and reads of which no block was fetched since its device was behind.", d.Declined, "dir", d.Path)
 			m.Count("hearth_dir_mended_total", "Files of a cache directory that somebody had harmed, and that were given their rights back or made anew.", d.Mended, "dir", d.Path)
+			m.Gauge("hearth_dir_unindexed", "Blocks that a cache directory holds and that are misses, as there is no memory to index them: raise cache.ram.", d.Unindexed, "dir", d.Path)
 			m.Gauge("hearth_dir_hanging", "Operations left to a cache directory's device that have not come back.", d.Hanging, "dir", d.Path)
 			m.Count("hearth_scrub_bytes_total", "Bytes of a cache directory that were read again and verified.", d.Scrub.Bytes, "dir", d.Path)
 			m.Count("hearth_scrub_bad_total", "What the scrub found not to be what was written, and dropped, or could not read; alert on it: the disk changes bytes.", d.Scrub.Bad, "dir", d.Path)

@@ -51,7 +51,7 @@ func (s *Status) FindWarnings(ring []string) (all []string) {
 	}
 	for _, t := range s.Tiers {
 		for _, d := range t.Dirs {
-			all = append(all, d.Slow)
+			all = append(all, d.Slow, d.NoMemory)
 		}
 	}
 	all = append(all, ring...)

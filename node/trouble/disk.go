@@ -13,6 +13,7 @@ type Disk struct {
 	Full        func(path string, cause error)
 	Mended      func(file string, cause error)
 	Short       func(path string, limit, budget int64)
+	Unindexed   func(path string, blocks, bytes int64)
 	Found       func(check.Finding)
 	ScrubFailed func(cause error)
 	Damaged     func(file string, cause error)
@@ -36,6 +37,9 @@ func (e *Log) OfDisk() Disk {
 		},
 		Short: func(path string, limit, budget int64) {
 			e.Trouble("short "+path, "cache directory may hold less than its budget: its file system has too few free bytes", "dir", path, "may_hold", limit, "budget", budget)
+		},
+		Unindexed: func(path string, blocks, bytes int64) {
+			e.Trouble("unindexed "+path, "cache directory holds blocks that there is no memory to index: they are read from the origin, and go first when room is needed; raise cache.ram", "dir", path, "blocks", blocks, "bytes", bytes)
 		},
 		Found: func(f check.Finding) {
 			says := "the scrub dropped what is damaged"

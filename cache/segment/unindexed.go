@@ -1,0 +1,257 @@
+package segment
+
+import (
+	"context"
+	"slices"
+
+	"github.com/hearthfs/hearth"
+)
+
+// A segment whose records there is no memory for is unindexed as a whole. What it holds
+// counts in Used and is a miss; nobody punches, moves or unlinks it, but Shed when room
+// is needed. Recall indexes it once there is memory, at the latest the next Open does.
+// A block that is put again meanwhile has two records, of which the later one counts.
+
+// takeRoom gets the memory for the records of a segment, or leaves it unindexed.
+func (l *Log) takeRoom(s *segment, notes []note) bool {
+	var end int64
+	for _, n := range notes {
+		if packed(int(n.length)) {
+			end = max(end, n.end())
+		}
+	}
+	ok := s.reservePages(end) && l.index.rooms(notes)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l.uncountLocked(s)
+	if !ok {
+		s.freePagesLocked()
+		l.leaveLocked(s, notes)
+	}
+	return ok
+}
+
+// leaveLocked counts what is unindexed of a segment. Its mu is held.
+func (l *Log) leaveLocked(s *segment, notes []note) {
+	s.unindexed, s.records, s.live = true, len(notes), 0
+	for _, n := range notes {
+		s.live += recordSize(int(n.length))
+	}
+	l.counters.unindexed.Add(int64(s.records))
+	l.counters.unindexedBytes.Add(s.live)
+}
+
+// uncountLocked is the inverse: nothing of the segment counts as living.
+func (l *Log) uncountLocked(s *segment) {
+	if !s.unindexed {
+		return
+	}
+	l.counters.unindexed.Add(-int64(s.records))
+	l.counters.unindexedBytes.Add(-s.live)
+	s.unindexed, s.records, s.live = false, 0, 0
+}
+
+// unindexed are the segments that are, the oldest first. They stay so, and there, while
+// the caller has the turn.
+func (l *Log) unindexed() (all []*segment) {
+	if l.counters.unindexed.Load() == 0 {
+		return nil
+	}
+	for _, s := range *l.slots.Load() {
+		if s == nil {
+			continue
+		}
+		s.mu.Lock()
+		if s.unindexed {
+			all = append(all, s)
+		}
+		s.mu.Unlock()
+	}
+	slices.SortFunc(all, func(a, b *segment) int { return int(int64(a.number) - int64(b.number)) })
+	return all
+}
+
+// living reads which records of a segment live, as the notes of deaths have it.
+func (l *Log) living(s *segment, f *file, dead []death) (contents, error) {
+	t, err := l.trailer(s, f)
+	if err != nil {
+		return contents{}, err
+	}
+	c, err := l.contents(s, f, t)
+	c.notes = bury(s, c.notes, dead)
+	return c, err
+}
+
+// deathsOf reads the notes of deaths of some segments.
+func (l *Log) deathsOf(segments ...*segment) (map[uint32][]death, error) {
+	of := make(map[uint32]bool, len(segments))
+	for _, s := range segments {
+		of[s.number] = true
+	}
+	return l.deaths.about(func(number uint32) bool { return of[number] })
+}
+
+// Recall indexes what Open had no memory for, the newest segments first, until memory
+// or ctx ends. It keeps Append waiting meanwhile.
+func (l *Log) Recall(ctx context.Context) error {
+	if l.counters.unindexed.Load() == 0 {
+		return nil
+	}
+	if err := l.wait(ctx); err != nil {
+		return nil // another time
+	}
+	defer func() { <-l.turn }()
+	due := l.unindexed()
+	if l.closed.Load() || len(due) == 0 || !l.affords(due[len(due)-1]) {
+		return nil
+	}
+	dead, err := l.deathsOf(due...)
+	if err != nil {
+		return err
+	}
+	for _, s := range slices.Backward(due) {
+		if ctx.Err() != nil || !l.affords(s) {
+			return nil
+		}
+		if err := l.recallLocked(s, dead[s.number]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// affords asks for the memory of a segment's records before they are read.
+func (l *Log) affords(s *segment) bool {
+	s.mu.Lock()
+	// An entry takes up to 40 bytes; a table that grows is there twice for a moment.
+	n := int64(s.records)*entrySize*10/8 + s.allocated/pageSize
+	s.mu.Unlock()
+	n += l.index.bytes.Load() / int64(len(l.index.shards)) * 5 / 4
+	if !l.pool.Claim(n) {
+		return false
+	}
+	l.pool.Unclaim(n)
+	return true
+}
+
+func (l *Log) recallLocked(s *segment, dead []death) error {
+	f, err := s.acquire()
+	if err != nil {
+		return err
+	}
+	defer s.release()
+	c, err := l.living(s, f, dead)
+	if err != nil {
+		return err
+	}
+	return l.enter(s, c.notes)
+}
+
+// Shed gives up what is not indexed of one segment, the oldest first, but for what is
+// pinned, and returns how many blocks that were; nil pins none. 0: nothing is left that
+// may go. A device's error is returned as one of Evict.
+func (l *Log) Shed(pinned func(hearth.ID) bool) (blocks int64) {
+	if l.counters.unindexed.Load() == 0 {
+		return 0
+	}
+	l.turn <- struct{}{}
+	defer func() { <-l.turn }()
+	if l.closed.Load() {
+		return 0
+	}
+	all := l.unindexed()
+	for _, s := range all {
+		if s.spared && pinned != nil {
+			continue
+		}
+		var err error
+		blocks, err = l.shedLocked(s, pinned)
+		l.settler.fail(err)
+		if blocks > 0 {
+			l.counters.evicted.Add(blocks)
+			return blocks
+		}
+		s.spared = err == nil
+	}
+	for _, s := range all { // what is pinned may be another when somebody asks again
+		s.spared = false
+	}
+	return 0
+}
+
+func (l *Log) shedLocked(s *segment, pinned func(hearth.ID) bool) (blocks int64, err error) {
+	if pinned == nil {
+		return l.giveUp(s)
+	}
+	f, err := s.acquire()
+	if err != nil {
+		return 0, err
+	}
+	defer s.release()
+	dead, err := l.deathsOf(s)
+	if err != nil {
+		return 0, err
+	}
+	c, err := l.living(s, f, dead[s.number])
+	if err != nil {
+		return 0, err
+	}
+	var kept []note
+	var units []uint32
+	for _, n := range c.notes {
+		if pinned(n.id) {
+			kept = append(kept, n)
+		} else {
+			units = append(units, n.unit)
+		}
+	}
+	switch {
+	case len(kept) == 0:
+		return l.giveUp(s)
+	case len(units) == 0:
+		return 0, nil
+	}
+	if err := l.deaths.addAll(s.number, units, s.salt); err != nil {
+		return 0, err
+	}
+	s.mu.Lock()
+	l.uncountLocked(s)
+	l.leaveLocked(s, kept)
+	s.mu.Unlock()
+	s.spared = true
+	return int64(len(units)), s.tidy(f, kept, c.end)
+}
+
+// giveUp unlinks an unindexed segment.
+func (l *Log) giveUp(s *segment) (blocks int64, err error) {
+	s.mu.Lock()
+	blocks = int64(s.records)
+	l.uncountLocked(s)
+	s.gone = true
+	s.mu.Unlock()
+	_, err = l.retire(s)
+	return blocks, err
+}
+
+// buryUnindexed notes that a record of an unindexed segment is dead: its bytes are bad. Its pages
+// are given back by the next Open. False: the segment is indexed, or the record is.
+func (l *Log) buryUnindexed(s *segment, n note) (bool, error) {
+	l.turn <- struct{}{}
+	defer func() { <-l.turn }()
+	s.mu.Lock()
+	due := s.unindexed && s.records > 0
+	s.mu.Unlock()
+	if !due || l.closed.Load() {
+		return false, nil
+	}
+	if err := l.deaths.add(s.number, n.unit, s.salt); err != nil {
+		return true, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.records--
+	s.live -= recordSize(int(n.length))
+	l.counters.unindexed.Add(-1)
+	l.counters.unindexedBytes.Add(-recordSize(int(n.length)))
+	return true, nil
+}

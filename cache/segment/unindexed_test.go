@@ -1,0 +1,457 @@
+package segment
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/cache/check"
+	"github.com/hearthfs/hearth/internal/hearthtest"
+)
+
+// scarce is a Pool that leaves indexes so many bytes; more gives them all.
+func scarce(t testing.TB, left int64) (pool *hearth.Pool, more func()) {
+	t.Helper()
+	pool = newPool()
+	taken := int64(0)
+	for n := int64(64 << 20); n > 0; n /= 2 {
+		for pool.Claim(n) {
+			taken += n
+		}
+	}
+	pool.Unclaim(left)
+	taken -= left
+	return pool, func() { pool.Unclaim(taken); taken = 0 }
+}
+
+// openScarce opens a log that indexes so few bytes; more ends that, as the test's end does.
+func openScarce(t testing.TB, dir string, left int64) (l *Log, more func()) {
+	t.Helper()
+	pool, more := scarce(t, left)
+	l = open(t, Options{Dir: dir, Pool: pool})
+	t.Cleanup(more)
+	return l, more
+}
+
+// several is a directory of some segments with blocks of 3000 bytes, closed.
+func several(t testing.TB, blocks int) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	l, err := Open(Options{Dir: dir, Pool: newPool(), SegmentSize: 4 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i < blocks; i += 100 {
+		var batch []Entry
+		for j := range 100 {
+			batch = append(batch, entryOf(i+j, 3000))
+		}
+		appendAll(t, l, batch...)
+	}
+	closeLog(t, l)
+	return dir
+}
+
+func closeLog(t testing.TB, l *Log) {
+	t.Helper()
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// tell is whether each of the blocks is held.
+func tell(t testing.TB, l *Log, blocks int) (held []bool) {
+	t.Helper()
+	for i := range blocks {
+		got := read(t, l, blockID(i), 3000, [2]int{0, 3000})
+		if got != nil && !bytes.Equal(got, blockData(i, 3000)) {
+			t.Fatalf("block %d is wrong", i)
+		}
+		held = append(held, got != nil)
+	}
+	return held
+}
+
+func count(held []bool) (n int) {
+	for _, h := range held {
+		if h {
+			n++
+		}
+	}
+	return n
+}
+
+const someBlocks = 6000 // five segments of 4 MiB
+
+func TestWhatThereIsNoMemoryForStays(t *testing.T) {
+	// A log is opened with less and less memory, down to none: what is not indexed is on
+	// disk, counts, is the oldest, and is no block less with memory again, after a restart
+	// or without.
+	dir := several(t, someBlocks)
+	before := allocated(t, dir)
+	for _, left := range []int64{200 << 10, 100 << 10, 70 << 10, 0} {
+		l, more := openScarce(t, dir, left)
+		s := l.Stats()
+		if s.Blocks+s.Unindexed != someBlocks || s.Unindexed < someBlocks/5 || left > 100<<10 && s.Blocks == 0 {
+			t.Fatalf("with %d bytes %d blocks are indexed and %d not", left, s.Blocks, s.Unindexed)
+		}
+		if s.UnindexedBytes < s.Unindexed*3000 || l.Used() != allocated(t, dir) || max(l.Used()-before, before-l.Used()) > 64<<10 {
+			t.Errorf("with %d bytes: used %d, allocated %d, before %d, %+v", left, l.Used(), allocated(t, dir), before, s)
+		}
+		held := tell(t, l, someBlocks)
+		if count(held) != int(s.Blocks) || s.Blocks > 0 && !held[someBlocks-1] {
+			t.Errorf("with %d bytes %d of %d indexed blocks are read, the newest: %v", left, count(held), s.Blocks, held[someBlocks-1])
+		}
+		if err := l.Recall(t.Context()); err != nil || l.Stats().Unindexed == 0 {
+			t.Errorf("recalled without memory: %+v, %v", l.Stats(), err)
+		}
+		if left == 70<<10 {
+			more()
+			if err := l.Recall(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if s := l.Stats(); s.Blocks != someBlocks || s.Unindexed != 0 || s.UnindexedBytes != 0 {
+				t.Errorf("with memory again: %+v", s)
+			}
+		}
+		more()
+		closeLog(t, l)
+	}
+	l := open(t, Options{Dir: dir})
+	if n := count(tell(t, l, someBlocks)); n != someBlocks {
+		t.Errorf("%d blocks of %d are left", n, someBlocks)
+	}
+}
+
+func TestUnindexedGoFirstButForThePinned(t *testing.T) {
+	// Room is needed: the oldest unindexed segments go, whole ones by unlink; where one
+	// holds what is pinned, only the others go, and their pages with them. What is pinned
+	// stays for good, through restarts, and goes if nothing else is left to go and it must.
+	dir := several(t, someBlocks)
+	l, more := openScarce(t, dir, 0)
+	per := int(l.unindexed()[0].records)
+	pins := map[hearth.ID]bool{}
+	for i := per; i < per+10; i++ { // of the second segment
+		pins[blockID(i)] = true
+	}
+	pinned := func(id hearth.ID) bool { return pins[id] }
+	segments, used := l.Stats().Segments, l.Used()
+	if n := l.Shed(pinned); n != int64(per) || l.Stats().Segments != segments-1 || l.Used() > used-int64(per)*3000 {
+		t.Fatalf("%d blocks went of the oldest segment of %d, %+v", n, per, l.Stats())
+	}
+	used = l.Used()
+	if n := l.Shed(pinned); n < int64(per)-100 || n > int64(per)-10 || l.Stats().Segments != segments-1 || l.Used() > used-n*2900 {
+		t.Fatalf("%d blocks went of the one with pins, %d bytes; %+v", n, used-l.Used(), l.Stats())
+	}
+	for range 10 {
+		l.Shed(pinned)
+	}
+	if s := l.Stats(); s.Unindexed != 10 || s.Segments != 1 || l.Used() != allocated(t, dir) {
+		t.Fatalf("left: %+v, allocated %d", s, allocated(t, dir))
+	}
+	if n := l.Shed(pinned); n != 0 {
+		t.Fatalf("%d pinned blocks went", n)
+	}
+	more()
+	closeLog(t, l)
+	l = open(t, Options{Dir: dir})
+	for i, h := range tell(t, l, someBlocks) {
+		if h != pins[blockID(i)] {
+			t.Fatalf("block %d is held: %v", i, h)
+		}
+	}
+	closeLog(t, l)
+	l, _ = openScarce(t, dir, 0)
+	if n := l.Shed(nil); n != 10 || l.Stats().Unindexed != 0 || l.Stats().Segments != 0 {
+		t.Errorf("%d blocks went, %+v", n, l.Stats())
+	}
+}
+
+func TestAnUnindexedBlockIsPutAgain(t *testing.T) {
+	// A block that is unindexed is fetched and put again: it has two records. Whatever
+	// becomes of either and in whichever order - memory, restarts, eviction - its bytes
+	// are right, the log counts what it holds, and nothing goes with the other record.
+	const again = 40
+	for _, then := range []string{"recall", "reopen", "reopen scarce", "evict, recall", "evict, reopen", "shed"} {
+		t.Run(then, func(t *testing.T) {
+			dir := several(t, someBlocks)
+			l, more := openScarce(t, dir, 70<<10)
+			held := tell(t, l, someBlocks)
+			var twice []int
+			for i := 0; len(twice) < again; i += 7 {
+				if !held[i] {
+					if err := l.Append([]Entry{entryOf(i, 3000)}); err == nil { // else its table is full
+						twice = append(twice, i)
+						mustHold(t, l, i, 3000)
+					}
+				}
+			}
+			want := someBlocks
+			switch then {
+			case "evict, recall", "evict, reopen":
+				for _, i := range twice {
+					l.Evict(blockID(i))
+					mustMiss(t, l, i, 3000)
+				}
+			case "shed":
+				want = int(l.Stats().Blocks)
+				for l.Shed(func(hearth.ID) bool { return false }) > 0 {
+				}
+				for _, i := range twice {
+					mustHold(t, l, i, 3000)
+				}
+			}
+			switch then {
+			case "recall", "evict, recall":
+				more()
+				if err := l.Recall(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			case "reopen scarce":
+				more()
+				closeLog(t, l)
+				l, more = openScarce(t, dir, 70<<10)
+				for _, i := range twice { // in the newest segment
+					mustHold(t, l, i, 3000)
+				}
+				more()
+				if err := l.Recall(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for range 2 {
+				if s := l.Stats(); then != "reopen" && then != "evict, reopen" && (s.Blocks != int64(want) || count(tell(t, l, someBlocks)) != want) {
+					t.Errorf("%d blocks, want %d: %+v", count(tell(t, l, someBlocks)), want, s)
+				}
+				if l.Used() != allocated(t, dir) {
+					t.Errorf("used %d, allocated %d", l.Used(), allocated(t, dir))
+				}
+				more()
+				closeLog(t, l)
+				l = open(t, Options{Dir: dir})
+				then += ", and again"
+			}
+		})
+	}
+}
+
+func TestCompactLeavesUnindexedAlone(t *testing.T) {
+	// All but a few blocks of each segment are evicted, and the log comes back without
+	// memory: compaction, which moves what the index knows, must not take these segments
+	// for dead. With memory it may.
+	dir := several(t, someBlocks)
+	l := open(t, Options{Dir: dir})
+	for i := range someBlocks {
+		if i%20 > 0 {
+			l.Evict(blockID(i))
+		}
+	}
+	closeLog(t, l)
+	l, more := openScarce(t, dir, 0)
+	before := l.Stats()
+	for range 10 {
+		if n, err := l.Compact(t.Context()); n != 0 || err != nil {
+			t.Fatalf("compacted %d bytes, %v", n, err)
+		}
+	}
+	if s := l.Stats(); s.Unindexed != someBlocks/20 || s.Segments != before.Segments {
+		t.Fatalf("%+v", s)
+	}
+	more()
+	if err := l.Recall(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := l.Compact(t.Context()); n == 0 || err != nil {
+		t.Errorf("compacted %d bytes, %v", n, err)
+	}
+	for i, h := range tell(t, l, someBlocks) {
+		if h != (i%20 == 0) {
+			t.Fatalf("block %d is held: %v", i, h)
+		}
+	}
+}
+
+func TestChecksOfWhatIsUnindexed(t *testing.T) {
+	// A check while there is no memory counts what it does not see, and mends a footer by
+	// what its segment holds, not by what the index knows; the check of a stopped node sees
+	// all, and what it drops stays dropped. No good block is lost.
+	dir := several(t, someBlocks)
+	l, more := openScarce(t, dir, 70<<10)
+	first := l.unindexed()[0]
+	name := filepath.Join(dir, first.name())
+	info, err := os.Stat(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hearthtest.FlipByte(t, name, info.Size()-footerSize(first.records)+100, 1) // among the entries of the footer
+	r := &check.Run{Repair: true}
+	if err := l.Check(t.Context(), r, 0, nil); err != nil {
+		t.Fatal(err)
+	}
+	if s := l.Stats(); r.Unindexed.Load() != s.Unindexed || r.Blocks.Load() != s.Blocks || r.Bad.Load() != 1 || r.Repaired.Load() != 1 {
+		t.Errorf("%d blocks checked, %d unindexed, %d bad, %d repaired; %+v", r.Blocks.Load(), r.Unindexed.Load(), r.Bad.Load(), r.Repaired.Load(), s)
+	}
+	more()
+	closeLog(t, l)
+	hearthtest.FlipByte(t, name, 2*pageSize+500, 1) // in a block
+	pool, more := scarce(t, 0)
+	r = &check.Run{Repair: true}
+	if err := CheckClosed(t.Context(), Options{Dir: dir, Pool: pool, SegmentSize: 4 << 20}, r); err != nil {
+		t.Fatal(err)
+	}
+	more()
+	if r.Blocks.Load() != someBlocks || r.Bad.Load() != 1 || r.Repaired.Load() != 1 {
+		t.Errorf("stopped: %d blocks checked, %d bad, %d repaired", r.Blocks.Load(), r.Bad.Load(), r.Repaired.Load())
+	}
+	l = open(t, Options{Dir: dir})
+	if n := count(tell(t, l, someBlocks)); n != someBlocks-1 || l.Stats().Corrupt > 0 {
+		t.Errorf("%d blocks of %d are left, %+v", n, someBlocks, l.Stats())
+	}
+}
+
+func TestAFailingDeviceWhileUnindexed(t *testing.T) {
+	// Neither a death can be noted nor a file removed: what was to go is there, counted,
+	// and goes later, once.
+	dir := several(t, someBlocks)
+	pool, more := scarce(t, 0)
+	forbid := true
+	l := open(t, Options{Dir: dir, Pool: pool, tap: func(c change) error {
+		if forbid && (c.What == "write" || c.What == "punch") {
+			return fs.ErrPermission
+		}
+		return nil
+	}})
+	t.Cleanup(more)
+	pin := blockID(5)
+	pinned := func(id hearth.ID) bool { return id == pin }
+	if n := l.Shed(pinned); n == 0 { // the second segment went instead
+		t.Fatal("nothing went")
+	}
+	if err := l.settler.failure(); !errors.Is(err, fs.ErrPermission) {
+		t.Errorf("nobody hears of it: %v", err)
+	}
+	forbid = false
+	for l.Shed(pinned) > 0 {
+	}
+	if s := l.Stats(); s.Unindexed != 1 || l.Used() != allocated(t, dir) {
+		t.Fatalf("%+v, allocated %d", s, allocated(t, dir))
+	}
+	more()
+	if err := l.Recall(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	mustHold(t, l, 5, 3000)
+}
+
+func TestReopenedWithAnyMemory(t *testing.T) {
+	// Random appends, evictions, sheds, compactions, kills and restarts, each with as much
+	// memory as chance gives, against a reference: only what was evicted or shed is gone,
+	// nothing that was pinned is, and what is used is what is allocated.
+	const kinds, length = 4000, 3000
+	for seed := range uint64(3) {
+		r := rand.New(rand.NewPCG(seed, 22))
+		dir := t.TempDir()
+		var l *Log
+		more := func() {}
+		reopen := func(end func(testing.TB, *Log)) {
+			if l != nil {
+				more()
+				end(t, l)
+			}
+			var pool *hearth.Pool
+			pool, more = scarce(t, int64(r.IntN(4))*(50<<10)+int64(r.IntN(2))*(10<<20))
+			var err error
+			if l, err = Open(Options{Dir: dir, Pool: pool, SegmentSize: 4 << 20}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		reopen(closeLog)
+		must, may := map[int]bool{}, map[int]bool{} // held for certain, and perhaps
+		pins, number := map[hearth.ID]bool{}, map[hearth.ID]int{}
+		for i := range kinds {
+			number[blockID(i)] = i
+			pins[blockID(i)] = i%97 == 0
+		}
+		for step := range 120 {
+			switch k := r.IntN(20); {
+			case k < 8:
+				at := r.IntN(kinds)
+				for range 200 {
+					at = (at + 1) % kinds
+					if err := l.Append([]Entry{entryOf(at, length)}); err == nil {
+						must[at] = true
+					} else if !errors.Is(err, ErrDeclined) {
+						t.Fatal(err)
+					}
+				}
+			case k < 11:
+				for range 300 {
+					if i := r.IntN(kinds); !pins[blockID(i)] {
+						l.Evict(blockID(i)) // an unindexed copy may come back
+						delete(must, i)
+						may[i] = true
+					}
+				}
+			case k < 13:
+				was := l.Stats().Unindexed
+				n := l.Shed(func(id hearth.ID) bool {
+					if i := number[id]; !pins[id] && !l.Has(id) { // else another record of it stays
+						delete(must, i)
+						may[i] = true
+					}
+					return pins[id]
+				})
+				if l.Stats().Unindexed != was-n {
+					t.Fatalf("%d of %d went, %+v", n, was, l.Stats())
+				}
+			case k < 15:
+				if _, err := l.Compact(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			case k < 17:
+				more()
+				if err := l.Recall(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			case k < 18:
+				reopen(func(t testing.TB, l *Log) { kill(t, l) })
+			default:
+				reopen(closeLog)
+			}
+			l.settler.wait()
+			// After a kill the file system moves by a page per file yet.
+			if off := l.Used() - allocated(t, dir); max(off, -off) > int64(l.Stats().Segments+1)*pageSize {
+				t.Fatalf("seed %d, step %d: used %d, allocated %d", seed, step, l.Used(), allocated(t, dir))
+			}
+			if step%30 > 0 && step < 119 {
+				continue
+			}
+			more()
+			if err := l.Recall(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+			for i := range kinds {
+				got := read(t, l, blockID(i), length, [2]int{0, length})
+				switch {
+				case got != nil && !bytes.Equal(got, blockData(i, length)):
+					t.Fatalf("seed %d, step %d: block %d is wrong", seed, step, i)
+				case got == nil && must[i]:
+					t.Fatalf("seed %d, step %d: block %d is lost, pinned: %v, %+v", seed, step, i, pins[blockID(i)], l.Stats())
+				case got != nil && !must[i] && !may[i]:
+					t.Fatalf("seed %d, step %d: block %d was never put", seed, step, i)
+				}
+			}
+			if s := l.Stats(); s.Unindexed != 0 || s.Corrupt != 0 {
+				t.Fatalf("seed %d, step %d: %+v", seed, step, s)
+			}
+		}
+		more()
+		closeLog(t, l)
+	}
+}

@@ -1,0 +1,245 @@
+package sparse
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hearthfs/hearth"
+)
+
+// An object that there is no memory for stays on disk: it counts in Used and is a miss.
+// Shed alone gives it up. Recall, a Put of it, or the next Open take it in once there is
+// memory. Only how many there are is known; the directory says which.
+
+// unindexed counts them; shed are some of those that Shed found, to be given up next.
+type unindexed struct {
+	objects, bytes int64
+	shed           [][16]byte
+}
+
+func (u *unindexed) add(objects, bytes int64) {
+	u.objects += objects
+	u.bytes += bytes
+}
+
+// shedAtOnce is how many objects one look into the directory brings for Shed: enough to
+// spread its cost, few enough not to count in memory.
+const shedAtOnce = 256
+
+// lost looks for the files of an object that is not known.
+func (f *Files) lost(version [16]byte) (h halves, ok bool) {
+	f.mu.Lock()
+	none := f.closed || f.unindexed.objects == 0 || f.objects[version] != nil
+	f.mu.Unlock()
+	if none {
+		return h, false
+	}
+	found := map[[16]byte]halves{}
+	x := object{version: version}
+	f.scanName(found, x.dataName())
+	f.scanName(found, x.sumsName())
+	h = found[version]
+	return h, h.data && h.sums
+}
+
+// adopt takes an object in that lies there unindexed, if there is memory.
+func (f *Files) adopt(version [16]byte) bool {
+	h, ok := f.lost(version)
+	if !ok || !f.opt.Pool.Claim(objectBytes) {
+		return false
+	}
+	x := &object{version: version, index: index{size: h.size, whole: h.whole}, alloc: h.alloc, state: f.fresh()}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.closed || f.objects[version] != nil || f.unindexed.objects == 0 {
+		f.opt.Pool.Unclaim(objectBytes)
+		return false
+	}
+	f.subtractLocked(h.alloc)
+	f.insertLocked(x)
+	return true
+}
+
+// subtractLocked takes an object out of the count. What the file system added or gave
+// back behind us since it was counted goes with the last one.
+func (f *Files) subtractLocked(bytes int64) {
+	u := &f.unindexed
+	if u.objects--; u.objects == 0 {
+		bytes = u.bytes
+	}
+	u.bytes -= bytes
+	f.used.Add(-bytes)
+}
+
+// stay keeps Close waiting until leave is called.
+func (f *Files) stay() (leave func(), ok bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.closed {
+		return nil, false
+	}
+	f.pins++
+	return func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if f.pins--; f.closed && f.pins == 0 {
+			close(f.drained)
+		}
+	}, true
+}
+
+// forPut takes in what a Put is about to write. An error: it lies there, and there is no
+// memory for it.
+func (f *Files) forPut(version [16]byte) error {
+	leave, ok := f.stay()
+	if !ok {
+		return errClosed
+	}
+	defer leave()
+	if _, there := f.lost(version); there && !f.adopt(version) {
+		if _, there = f.lost(version); there {
+			return ErrMemory
+		}
+	}
+	return nil
+}
+
+// Recall takes unindexed objects in for as long as there is memory.
+func (f *Files) Recall() error {
+	leave, ok := f.stay()
+	if !ok {
+		return nil
+	}
+	defer leave()
+	if !f.mayRecall() {
+		return nil
+	}
+	err := f.each(func(version [16]byte) bool { return f.adopt(version) || f.mayRecall() })
+	if err != nil {
+		return fmt.Errorf("index what there was no memory for: %w", err)
+	}
+	return nil
+}
+
+// mayRecall reports whether something is unindexed, and whether there is memory.
+func (f *Files) mayRecall() bool {
+	f.mu.Lock()
+	due := f.unindexed.objects > 0 && !f.closed
+	f.mu.Unlock()
+	if !due || !f.opt.Pool.Claim(objectBytes) {
+		return false
+	}
+	f.opt.Pool.Unclaim(objectBytes)
+	return true
+}
+
+// each calls do for the versions of files that are not known, until it returns false.
+func (f *Files) each(do func(version [16]byte) bool) error {
+	dir, err := os.Open(f.opt.Dir)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	for {
+		names, err := dir.Readdirnames(1024)
+		for _, name := range names {
+			version, data, ours := parseName(name)
+			f.mu.Lock()
+			known := f.objects[version] != nil
+			f.mu.Unlock()
+			if ours && data && !known && !do(version) {
+				return nil
+			}
+		}
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// Shed gives up one unindexed object that is not pinned, and returns about how many
+// blocks that were; nil pins none. 0: none may go.
+func (f *Files) Shed(pinned func(hearth.ID) bool) (blocks int64) {
+	leave, ok := f.stay()
+	if !ok {
+		return 0
+	}
+	defer leave()
+	for _, fresh := range []bool{false, true} {
+		if fresh && !f.findShed(pinned) {
+			return 0
+		}
+		for {
+			f.mu.Lock()
+			n := len(f.unindexed.shed)
+			if n == 0 || f.closed {
+				f.mu.Unlock()
+				break
+			}
+			version := f.unindexed.shed[n-1]
+			f.unindexed.shed = f.unindexed.shed[:n-1]
+			f.mu.Unlock()
+			if pinned != nil && pinned(hearth.ID{Version: version}) {
+				continue
+			}
+			if blocks = f.giveUp(version); blocks > 0 {
+				return blocks
+			}
+		}
+	}
+	return 0
+}
+
+// findShed looks for what may go.
+func (f *Files) findShed(pinned func(hearth.ID) bool) bool {
+	f.mu.Lock()
+	none := f.unindexed.objects == 0 || f.closed
+	f.mu.Unlock()
+	if none {
+		return false
+	}
+	var found [][16]byte
+	err := f.each(func(version [16]byte) bool {
+		if pinned == nil || !pinned(hearth.ID{Version: version}) {
+			found = append(found, version)
+		}
+		return len(found) < shedAtOnce
+	})
+	if err != nil {
+		f.counts.errors.Add(1)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.unindexed.shed = found
+	return len(found) > 0
+}
+
+// giveUp unlinks an unindexed object, the data first, as reap does. What a newer version
+// wrote is let be.
+func (f *Files) giveUp(version [16]byte) (blocks int64) {
+	h, ok := f.lost(version)
+	x := &object{version: version}
+	if !ok || errors.As(f.headerOf(x), new(*FormatError)) {
+		return 0
+	}
+	err := unix.Unlinkat(f.dir, x.dataName(), 0)
+	if err == nil {
+		err = f.unlink(x.sumsName())
+	}
+	if err != nil {
+		f.counts.errors.Add(1)
+		return 0
+	}
+	f.mu.Lock()
+	f.subtractLocked(h.alloc)
+	f.mu.Unlock()
+	f.counts.evicted.Add(h.alloc)
+	return max(1, h.alloc/hearth.BlockSize)
+}
