@@ -42,7 +42,6 @@ type directory struct {
 	policy   *evict.Policy // told of each request; its memory is counted in the Pool
 	scrub    scrubbing
 	foreign  atomic.Bool // some of what is held may not be ours; the writer stores it
-	sheds    atomic.Bool // something that no index knows may go; the writer stores it
 	// yields is when what the next eviction would give up for a block that nobody has
 	// asked for was used last, in Unix seconds; 0: nothing would be given up.
 	yields atomic.Int64
@@ -57,6 +56,7 @@ type counters struct {
 	// Until full the file system is believed to be full, until slow nobody waits for the
 	// writer. Kept whole, they hold out against a wall clock that is set.
 	full, slow     atomic.Pointer[time.Time]
+	sheds          atomic.Bool // something that no index knows may go; the writer stores it
 	hits, hitBytes atomic.Int64
 	putBytes       atomic.Int64
 	// written groups of blocks, and how many there were when all was on the device last.

@@ -123,10 +123,16 @@ func (l *Log) Recall(ctx context.Context) error {
 // affords asks for the memory of a segment's records before they are read.
 func (l *Log) affords(s *segment) bool {
 	s.mu.Lock()
-	// An entry takes up to 40 bytes; a table that grows is there twice for a moment.
-	n := int64(s.records)*entrySize*10/8 + s.allocated/pageSize
+	records, pages := int64(s.records), s.allocated/pageSize
 	s.mu.Unlock()
-	n += l.index.bytes.Load() / int64(len(l.index.shards)) * 5 / 4
+	// Eviction leaves the tables' memory as it is; they do not fill up evenly.
+	x := l.index
+	free := (x.bytes.Load()/entrySize*9/10 - x.count.Load()) * 3 / 4
+	// An entry takes up to 40 bytes; a table that grows is there twice for a moment.
+	n := max(0, records-free)*entrySize*10/8 + pages
+	if records > free {
+		n += x.bytes.Load() / int64(len(x.shards)) * 5 / 4
+	}
 	if !l.pool.Claim(n) {
 		return false
 	}

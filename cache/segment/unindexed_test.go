@@ -277,6 +277,25 @@ func TestCompactLeavesUnindexedAlone(t *testing.T) {
 	}
 }
 
+func TestEvictionMakesRoomInTheIndex(t *testing.T) {
+	// No memory comes back, but what is indexed is evicted: its entries serve what is not.
+	dir := several(t, someBlocks)
+	l, _ := openScarce(t, dir, 250<<10)
+	unindexed := l.Stats().Unindexed
+	if unindexed == 0 || l.Stats().Blocks < 2*unindexed {
+		t.Fatalf("%+v", l.Stats())
+	}
+	for i := range someBlocks {
+		l.Evict(blockID(i))
+	}
+	if err := l.Recall(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if s := l.Stats(); s.Blocks == 0 || s.Blocks+s.Unindexed != unindexed {
+		t.Errorf("of %d that had no index %d have one; %+v", unindexed, s.Blocks, s)
+	}
+}
+
 func TestChecksOfWhatIsUnindexed(t *testing.T) {
 	// A check while there is no memory counts what it does not see, and mends a footer by
 	// what its segment holds, not by what the index knows; the check of a stopped node sees

@@ -60,6 +60,9 @@ func (p *Printer) says(s Summary) string {
 	if s.Refused > 0 {
 		text += fmt.Sprintf(", %d refused", s.Refused)
 	}
+	if s.Unindexed > 0 {
+		text += fmt.Sprintf(", %d blocks not looked at (no memory to index them: raise cache.ram)", s.Unindexed)
+	}
 	return text
 }
 

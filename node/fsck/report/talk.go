@@ -17,13 +17,15 @@ import (
 
 // Summary is what a check has come to; Seconds are those that it took.
 type Summary struct {
-	Files    int64   `json:"files"`
-	Blocks   int64   `json:"blocks"`
-	Bytes    int64   `json:"bytes"`
-	Bad      int64   `json:"bad"`
-	Repaired int64   `json:"repaired"`
-	Refused  int64   `json:"refused"`
-	Seconds  float64 `json:"seconds"`
+	Files    int64 `json:"files"`
+	Blocks   int64 `json:"blocks"`
+	Bytes    int64 `json:"bytes"`
+	Bad      int64 `json:"bad"`
+	Repaired int64 `json:"repaired"`
+	Refused  int64 `json:"refused"`
+	// Unindexed blocks were not looked at: there is no memory for their index.
+	Unindexed int64   `json:"unindexed,omitempty"`
+	Seconds   float64 `json:"seconds"`
 }
 
 // Add adds another directory's.
@@ -34,6 +36,7 @@ func (s *Summary) Add(x Summary) {
 	s.Bad += x.Bad
 	s.Repaired += x.Repaired
 	s.Refused += x.Refused
+	s.Unindexed += x.Unindexed
 	s.Seconds += x.Seconds
 }
 
@@ -65,7 +68,7 @@ func Watch(repair bool, do func(r *check.Run) error, tell func(Event)) error {
 	r := &check.Run{Repair: repair, Found: func(f check.Finding) { say(Event{Finding: &f}) }}
 	sum := func() *Summary {
 		return &Summary{Files: r.Files.Load(), Blocks: r.Blocks.Load(), Bytes: r.Bytes.Load(), Bad: r.Bad.Load(),
-			Repaired: r.Repaired.Load(), Refused: r.Refused.Load(), Seconds: time.Since(began).Seconds()}
+			Repaired: r.Repaired.Load(), Refused: r.Refused.Load(), Unindexed: r.Unindexed.Load(), Seconds: time.Since(began).Seconds()}
 	}
 	var ticking sync.WaitGroup
 	over := make(chan struct{})
