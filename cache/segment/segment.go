@@ -38,7 +38,9 @@ type segment struct {
 	// none. Invariant: a page without living records is punched or about to be.
 	pages []uint8
 
-	spared bool // unindexed, and only what is pinned is left; of who has Log.turn
+	// Of who has Log.turn, for an unindexed one: only what is pinned is left as of the last
+	// look, or it cannot be read, which Recall found out.
+	spared, unread bool
 }
 
 type (

@@ -2,6 +2,8 @@ package segment
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"slices"
 
 	"github.com/hearthfs/hearth"
@@ -113,7 +115,11 @@ func (l *Log) Recall(ctx context.Context) error {
 		if ctx.Err() != nil || !l.affords(s) {
 			return nil
 		}
+		if s.unread {
+			continue
+		}
 		if err := l.recallLocked(s, dead[s.number]); err != nil {
+			s.unread = true // one bad sector is told of once
 			return err
 		}
 	}
@@ -142,6 +148,10 @@ func (l *Log) affords(s *segment) bool {
 
 func (l *Log) recallLocked(s *segment, dead []death) error {
 	f, err := s.acquire()
+	if errors.Is(err, fs.ErrNotExist) { // somebody removed it by hand
+		_, err = l.giveUp(s)
+		return err
+	}
 	if err != nil {
 		return err
 	}
@@ -177,7 +187,7 @@ func (l *Log) Shed(pinned func(hearth.ID) bool) (blocks int64) {
 			l.counters.evicted.Add(blocks)
 			return blocks
 		}
-		s.spared = err == nil
+		s.spared = true
 	}
 	for _, s := range all { // what is pinned may be another when somebody asks again
 		s.spared = false
@@ -190,6 +200,9 @@ func (l *Log) shedLocked(s *segment, pinned func(hearth.ID) bool) (blocks int64,
 		return l.giveUp(s)
 	}
 	f, err := s.acquire()
+	if errors.Is(err, fs.ErrNotExist) {
+		return l.giveUp(s)
+	}
 	if err != nil {
 		return 0, err
 	}

@@ -85,17 +85,17 @@ func (f *Files) scan() error {
 }
 
 func (f *Files) scanName(found map[[16]byte]halves, name string) {
+	if !f.learn(found, name) && name != formatName && name != formatName+".tmp" {
+		f.counts.foreign.Add(1)
+	}
+}
+
+// learn adds what there is of a name of ours.
+func (f *Files) learn(found map[[16]byte]halves, name string) (ours bool) {
 	version, data, ours := parseName(name)
 	var st unix.Stat_t
-	if ours {
-		err := unix.Fstatat(f.dir, name, &st, unix.AT_SYMLINK_NOFOLLOW)
-		ours = err == nil && st.Mode&unix.S_IFMT == unix.S_IFREG
-	}
-	if !ours {
-		if name != formatName && name != formatName+".tmp" {
-			f.counts.foreign.Add(1)
-		}
-		return
+	if !ours || unix.Fstatat(f.dir, name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return false
 	}
 	h := found[version]
 	h.alloc += allocated(&st)
@@ -106,6 +106,7 @@ func (f *Files) scanName(found map[[16]byte]halves, name string) {
 		h.sums = true
 	}
 	found[version] = h
+	return true
 }
 
 func (f *Files) insertLocked(x *object) {

@@ -40,8 +40,8 @@ func (f *Files) lost(version [16]byte) (h halves, ok bool) {
 	}
 	found := map[[16]byte]halves{}
 	x := object{version: version}
-	f.scanName(found, x.dataName())
-	f.scanName(found, x.sumsName())
+	f.learn(found, x.dataName())
+	f.learn(found, x.sumsName())
 	h = found[version]
 	return h, h.data && h.sums
 }
@@ -118,9 +118,23 @@ func (f *Files) Recall() error {
 	if !f.mayRecall() {
 		return nil
 	}
-	err := f.each(func(version [16]byte) bool { return f.adopt(version) || f.mayRecall() })
+	left := false
+	err := f.each(func(version [16]byte) bool {
+		if f.adopt(version) {
+			return true
+		}
+		_, there := f.lost(version)
+		left = left || there
+		return f.mayRecall()
+	})
 	if err != nil {
 		return fmt.Errorf("index what there was no memory for: %w", err)
+	}
+	if !left {
+		f.mu.Lock()
+		f.used.Add(-f.unindexed.bytes) // of what somebody removed by hand
+		f.unindexed = unindexed{}
+		f.mu.Unlock()
 	}
 	return nil
 }

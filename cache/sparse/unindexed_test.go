@@ -2,6 +2,7 @@ package sparse
 
 import (
 	"errors"
+	"os"
 	"testing"
 
 	"github.com/hearthfs/hearth"
@@ -107,6 +108,29 @@ func TestAnUnindexedObjectIsPutAgain(t *testing.T) {
 		}
 	}
 	if s := x.Stats(); s.Objects != 1 || s.Unindexed != 0 {
+		t.Errorf("stats %+v", s)
+	}
+	x.checkUsed()
+}
+
+func TestUnindexedObjectsThatSomebodyRemoved(t *testing.T) {
+	// Unindexed objects are removed by hand: they count no longer once there is memory, and
+	// puts of others beside them find nothing foreign.
+	x, objects, _ := ten(t)
+	more := few(t, x.opt.Pool, 0)
+	x.reopen()
+	for _, o := range objects[:4] {
+		if err := errors.Join(os.Remove(x.dataFile(o)), os.Remove(x.sumsFile(o))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	more()
+	o, data := sample(77, 5000)
+	x.putAll(o, data)
+	if err := x.Recall(); err != nil {
+		t.Fatal(err)
+	}
+	if s := x.Stats(); s.Objects != 7 || s.Unindexed != 0 || s.UnindexedBytes != 0 || s.Foreign != 0 {
 		t.Errorf("stats %+v", s)
 	}
 	x.checkUsed()
