@@ -68,14 +68,19 @@ func (f *Files) spared(x *object, h *handle) bool {
 		return false
 	}
 	if h == nil {
-		fd, err := unix.Openat(f.dir, x.dataName(), unix.O_RDWR|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-		if err != nil {
-			return false
-		}
-		defer unix.Close(fd)
-		return f.ask(fd) == someReaders
+		return f.readByName(x) == someReaders
 	}
 	return f.ask(h.data) == someReaders
+}
+
+// readByName tells who reads the data file of an object of which nothing is open here.
+func (f *Files) readByName(x *object) readers {
+	fd, err := unix.Openat(f.dir, x.dataName(), unix.O_RDWR|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return anyReaders
+	}
+	defer unix.Close(fd)
+	return f.ask(fd)
 }
 
 // sweep unlinks the doomed objects whose readers have gone, once a second at most.

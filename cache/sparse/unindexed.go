@@ -52,7 +52,7 @@ func (f *Files) adopt(version [16]byte) bool {
 	if !ok || !f.opt.Pool.Claim(objectBytes) {
 		return false
 	}
-	x := &object{version: version, index: index{size: h.size, whole: h.whole}, alloc: h.alloc, state: f.fresh()}
+	x := &object{version: version, index: index{size: h.size, whole: h.whole}, alloc: h.alloc, state: f.fresh(), lent: true}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.closed || f.objects[version] != nil || f.unindexed.objects == 0 {
@@ -236,11 +236,11 @@ func (f *Files) findShed(pinned func(hearth.ID) bool) bool {
 }
 
 // giveUp unlinks an unindexed object, the data first, as reap does. What a newer version
-// wrote is let be.
+// wrote is let be, and so is what somebody reads, whose space would not be free.
 func (f *Files) giveUp(version [16]byte) (blocks int64) {
 	h, ok := f.lost(version)
 	x := &object{version: version}
-	if !ok || errors.As(f.headerOf(x), new(*FormatError)) {
+	if !ok || errors.As(f.headerOf(x), new(*FormatError)) || f.readByName(x) == someReaders {
 		return 0
 	}
 	err := unix.Unlinkat(f.dir, x.dataName(), 0)
