@@ -76,3 +76,9 @@ func (b *belief) absence(d *directory, m record.Meaning) time.Duration {
 	}
 	return max(b.listed(m.Segment+"/"), age.Left(since, b.now, b.f.Life()))
 }
+
+// believed reports whether what the listing brings, or has just brought, is new enough for one who
+// found it running: it may have begun long ago, before the machine slept, for one.
+func (l *listing) believed() bool {
+	return age.Left(l.Began(), l.t.clock.Now(), l.d.link.Freshness.ListingLife(l.watch.ran())) > 0
+}

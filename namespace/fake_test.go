@@ -22,6 +22,8 @@ type bucket struct {
 	objects  map[string]hearth.Object
 	sorted   []string // keys, or nil when they changed
 	fail     error
+	fails    map[string]error // of single keys and prefixes, as failing has them
+	unlisted error            // of each key that is not there: a policy that lets list some prefixes only; nil: 404
 	heads    int
 	lists    int // pages
 	pageSize int
@@ -57,6 +59,31 @@ func (b *bucket) down(err error) {
 	b.fail = err
 }
 
+// failing has HEAD of a key ("HEAD d/x") or LIST of a prefix ("LIST d/") fail, or of all that
+// begin so ("HEAD d/*"), from now on; nil: no more.
+func (b *bucket) failing(what string, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.fails == nil {
+		b.fails = map[string]error{}
+	}
+	b.fails[what] = err
+}
+
+// failsLocked is why a question is not answered, or nil.
+func (b *bucket) failsLocked(verb, of string) error {
+	if b.fail != nil {
+		return b.fail
+	}
+	for what, err := range b.fails {
+		begins, all := strings.CutSuffix(what, "*")
+		if asked := verb + " " + of; err != nil && (asked == what || all && strings.HasPrefix(asked, begins)) {
+			return fmt.Errorf("%s: %w", asked, err)
+		}
+	}
+	return nil
+}
+
 func (b *bucket) requests() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -77,9 +104,12 @@ func (b *bucket) Head(ctx context.Context, key string) (hearth.Object, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	o, ok := b.objects[key]
+	err := b.failsLocked("HEAD", key)
 	switch {
-	case b.fail != nil:
-		return hearth.Object{}, b.fail
+	case err != nil:
+		return hearth.Object{}, err
+	case !ok && b.unlisted != nil:
+		return o, fmt.Errorf("head %s: %w", key, b.unlisted)
 	case !ok:
 		return o, fmt.Errorf("head %s: %w", key, fs.ErrNotExist)
 	}
@@ -126,8 +156,8 @@ func (b *bucket) page(ctx context.Context, q hearth.Listing, after string, numbe
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.fail != nil {
-		return nil, false, b.fail
+	if err := b.failsLocked("LIST", q.Prefix); err != nil {
+		return nil, false, err
 	}
 	if b.sorted == nil {
 		for k := range b.objects {
@@ -186,6 +216,9 @@ func (c *testClock) add(d time.Duration) {
 }
 
 var errDown = errors.New("the origin is away")
+
+// errDenied is an origin's 403.
+var errDenied = fmt.Errorf("403 AccessDenied: %w", fs.ErrPermission)
 
 type world struct {
 	*testing.T
@@ -284,6 +317,15 @@ func (w *world) settle() {
 		for _, a := range asked {
 			<-a.done
 			busy = true
+		}
+		for _, l := range w.tree.links.Load().links {
+			l.mu.Lock()
+			asked := l.witness
+			l.mu.Unlock()
+			if asked != nil {
+				<-asked.done
+				busy = true
+			}
 		}
 		for i := range w.tree.dirs.shards {
 			s := &w.tree.dirs.shards[i]

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"path"
 	"strings"
+	"sync"
 	"sync/atomic"
 
 	"github.com/hearthfs/hearth/namespace/record"
@@ -34,9 +35,12 @@ type Link struct {
 // link is a Link in use.
 type link struct {
 	Link
-	down atomic.Pointer[error] // why the origin could not be asked last; nil: it could
-	// well is when it last answered, by the tree's clock.
-	well atomic.Int64
+	down    atomic.Pointer[error]    // why the origin could not be asked last; nil: it could
+	answers atomic.Int64             // of the origin, so far
+	last    atomic.Pointer[question] // that it answered, not for all of Prefix
+
+	mu      sync.Mutex // guards witness; a leaf
+	witness *witness   // under way; nil: none is
 }
 
 // linkTable is the links as the tree shows them; it never changes.
@@ -150,25 +154,6 @@ func (table *linkTable) named(name string) *link {
 		}
 	}
 	return nil
-}
-
-// failed notes that the link's origin cannot be asked now. A question that began
-// before the last answer says nothing of now, and is only told of: it may have waited
-// out an outage that is over, and nobody might ask again for long.
-func (t *Tree) failed(l *link, began int64, err error) {
-	t.stats.originErrors.Add(1)
-	late := began < l.well.Load()
-	if (late || l.down.Swap(&err) == nil) && t.o.Events.Origin != nil {
-		t.o.Events.Origin(l.Name, err)
-	}
-}
-
-// answered notes that it can.
-func (t *Tree) answered(l *link) {
-	l.well.Store(t.clock.Now())
-	if l.down.Load() != nil && l.down.Swap(nil) != nil && t.o.Events.Origin != nil {
-		t.o.Events.Origin(l.Name, nil)
-	}
 }
 
 // believes reports whether last known names of the link go on while its origin

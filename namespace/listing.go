@@ -2,7 +2,6 @@ package namespace
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -53,6 +52,8 @@ type listing struct {
 	unordered bool          // pages are in no order: nothing is known before the end
 	rows      store.Rows
 
+	asking  asking       // of a page, at the origin
+	unkept  bool         // the database would not take a page
 	refused atomic.Int64 // keys that cannot be shown, so far
 	progress.Progress
 }
@@ -162,26 +163,16 @@ func (l *listing) finish(err error) {
 func (l *listing) run() {
 	t, d := l.t, l.d
 	err := l.ask()
-	ours := t.ctx.Err() != nil || errors.Is(err, store.ErrRebuilt)
 	switch {
 	case err == nil:
-		if !l.copied {
-			t.answered(d.link)
-		}
 		t.stats.listings.Add(1)
-	case !ours:
-		t.failed(d.link, l.began, err)
+	case !l.unkept && t.ctx.Err() == nil:
+		err = t.failed(t.ctx, d.link, &l.asking, err)
 	}
 	l.finish(err)
 	if err == nil && l.names == 0 && !l.marker && !l.copied && d.path != "" {
 		t.vanished(d, l.began)
 	}
-}
-
-// believed reports whether what the listing brings, or has just brought, is new enough for one who
-// found it running: it may have begun long ago, before the machine slept, for one.
-func (l *listing) believed() bool {
-	return age.Left(l.Began(), l.t.clock.Now(), l.d.link.Freshness.ListingLife(l.watch.ran())) > 0
 }
 
 // take waits for a place among those that run.
@@ -223,7 +214,18 @@ func (l *listing) askOrigin() error {
 	if l.names > 0 {
 		q.After = q.Prefix + l.last
 	}
-	return l.d.link.Origin.List(l.t.ctx, q, l.each)
+	l.asking = l.t.asking(l.d.link)
+	err := l.d.link.Origin.List(l.t.ctx, q, l.each)
+	l.answered(err)
+	return err
+}
+
+// answered notes that the question for a page has ended.
+func (l *listing) answered(err error) {
+	l.asking.end()
+	if err == nil {
+		l.t.answered(l.d.link, question{l.d.prefix(), true})
+	}
 }
 
 // drift is how far, in ms, two clocks come apart while a listing is believed.
@@ -282,10 +284,13 @@ func (l *listing) each(o hearth.Object) error {
 	if len(l.page) < pageNames {
 		return nil
 	}
+	l.answered(nil)
 	if err := l.flush(false); err != nil {
 		return err
 	}
-	return l.pause()
+	err := l.pause()
+	l.asking = l.t.asking(l.d.link)
+	return err
 }
 
 // pause is between two pages.
@@ -363,7 +368,7 @@ func (l *listing) flush(last bool) error {
 		err = e.commitLocked()
 	}
 	d.mu.Unlock()
-	if err != nil {
+	if l.unkept = err != nil; l.unkept {
 		return fmt.Errorf("keep the listing of %s: %w", d.prefix(), err)
 	}
 	t.stats.entries.Add(int64(len(l.page)))

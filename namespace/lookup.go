@@ -3,8 +3,6 @@ package namespace
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io/fs"
 	"sync"
 	"time"
 
@@ -116,7 +114,7 @@ func (t *Tree) lookup(ctx context.Context, d *directory, m record.Meaning) (Node
 		return err == nil && k.ttl > 0
 	})
 	if err != nil {
-		if ctx.Err() == nil && d.link.believes() {
+		if ctx.Err() == nil && d.link.believes() && !denied(err) {
 			if k, sure, known := t.last(d, m); known == nil && sure && !k.Doubted { // what others learnt meanwhile
 				t.stats.stale.Add(1)
 				return k.answer(t, d, 0)
@@ -292,17 +290,13 @@ func (t *Tree) inquire(ctx context.Context, d *directory, m record.Meaning, gate
 	if !(k.found && q.listed(ctx, &k)) && (q.beside || !q.askElsewhere(ctx, &k, gate)) {
 		err = q.askOrigin(ctx, &k, gate)
 	}
-	if err != nil && ctx.Err() == nil {
-		t.failed(d.link, q.began, err)
-		return err
+	switch {
+	case err == nil:
+		return q.keep()
+	case ctx.Err() == nil:
+		return t.failed(ctx, d.link, &q.asking, err)
 	}
-	if err != nil {
-		return err
-	}
-	if !q.copied {
-		t.answered(d.link)
-	}
-	return q.keep()
+	return err
 }
 
 // inquiry is what is found out about one segment of a directory.
@@ -318,6 +312,7 @@ type inquiry struct {
 	object  hearth.Object // of the file
 	copied  bool          // another node has told: began and asked are as it says
 	heard   int64         // what is older will not do; 0: nothing was heard of the name
+	asking  asking        // at the origin
 }
 
 // begin notes when the question is asked.
@@ -353,6 +348,8 @@ func (q *inquiry) askOrigin(ctx context.Context, k *knowledge, gate <-chan struc
 		}
 		defer release()
 	}
+	q.asking = q.t.asking(q.d.link)
+	defer q.asking.end()
 	switch {
 	case k.found && !k.Dir:
 		err = q.fileFirst(ctx)
@@ -375,52 +372,6 @@ func (q *inquiry) fileFirst(ctx context.Context) error {
 		err = q.note(q.askList(ctx))
 	}
 	return err
-}
-
-func (q *inquiry) askHead(ctx context.Context) (a answer) {
-	a.file = true
-	defer q.recovered(&a.err)
-	key := q.d.prefix() + q.segment
-	if key == "" {
-		return a
-	}
-	q.t.stats.heads.Add(1)
-	o, err := q.d.link.Origin.Head(ctx, key)
-	switch {
-	case none(err):
-	case err != nil:
-		a.err = fmt.Errorf("look up %s: %w", key, err)
-	default:
-		a.object, a.found = o, true
-	}
-	return a
-}
-
-// askList asks for the directory.
-func (q *inquiry) askList(ctx context.Context) (a answer) {
-	defer q.recovered(&a.err)
-	prefix := q.d.prefix() + q.segment + "/"
-	q.t.stats.probes.Add(1)
-	err := q.d.link.Origin.List(ctx, hearth.Listing{Prefix: prefix, Limit: 1, Recursive: true}, func(hearth.Object) error {
-		a.found = true
-		return nil
-	})
-	if err != nil && !errors.Is(err, fs.ErrInvalid) { // a bucket that is there always has a page
-		a.err = fmt.Errorf("look up %s: %w", prefix, err)
-	}
-	return a
-}
-
-// none reports whether an error is an origin's word that it has no such key, or cannot have it:
-// MinIO refuses what lies behind two slashes, where S3A and consoles look beside a directory's
-// marker. That is an answer, and the origin is not away.
-func none(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrInvalid) }
-
-// recovered makes a panic of an origin an error for all who wait.
-func (q *inquiry) recovered(err *error) {
-	if r := recover(); r != nil {
-		*err = fmt.Errorf("look up %s: panic: %v", q.d.prefix()+q.segment, r)
-	}
 }
 
 // besideWait is how long a file that was found waits for the answer whether a
@@ -472,7 +423,7 @@ func (q *inquiry) both(ctx context.Context, gate <-chan struct{}) error {
 			return nil
 		}
 	}
-	if q.file.found || q.dir.found {
+	if q.file.found || q.dir.found || l != nil && q.passed(l) { // as the last answer came
 		return nil
 	}
 	return failed

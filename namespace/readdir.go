@@ -258,7 +258,7 @@ func (r *dirReader) read(ctx context.Context, l *listing) error {
 // known from before go on.
 func (r *dirReader) rest(l *listing) error {
 	if err := l.Err(); err != nil {
-		if errors.Is(err, store.ErrRebuilt) || !r.d.whole(r.t) || !r.d.link.believes() {
+		if errors.Is(err, store.ErrRebuilt) || denied(err) || !r.d.whole(r.t) || !r.d.link.believes() {
 			return err
 		}
 		r.t.stats.stale.Add(1)

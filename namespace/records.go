@@ -208,8 +208,9 @@ func (t *Tree) Asked(name string, err error) {
 	switch {
 	case l == nil:
 	case err == nil:
-		t.answered(l)
+		t.well(l)
 	default:
-		t.failed(l, t.clock.Now(), err) // asked again soon, so what is out of date by then passes
+		t.stats.originErrors.Add(1)
+		t.ill(l, err)
 	}
 }

@@ -25,8 +25,8 @@ import (
 // Origin is what the namespace asks of an object store.
 type Origin interface {
 	// Head returns the object of a key; fs.ErrNotExist when there is none, fs.ErrInvalid,
-	// here and from List, when the origin can have none of that name. Any other error means
-	// that it cannot be asked now.
+	// here and from List, when the origin can have none of that name, fs.ErrPermission when
+	// it denies the answer. Any other error means that it cannot be asked for that now.
 	Head(ctx context.Context, key string) (hearth.Object, error)
 	// List streams a listing, in key order where it can. An error from each ends
 	// it and is returned.

@@ -412,11 +412,24 @@ func TestAPageThatIsReadAfterHEADKnowsBetter(t *testing.T) {
 	h.armed.Store(true)
 	w := open(t, func(o *Options) { h.Origin, o.Links[0].Origin = o.Links[0].Origin, h })
 	w.b.put("other", "A", 1)
+	var once sync.Once
+	listings := make(chan *listing, 1)
 	w.b.onPage = func(prefix string, _ int) {
 		if prefix == "late/" { // whether there is a directory is known last
-			w.idle("/")
+			l := <-listings
+			l.hurryUp()
+			_ = l.Wait(context.Background())
 			return
 		}
+		once.Do(func() {
+			d, err := w.tree.dirs.get(w.tree, rootID)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer d.release()
+			listings <- d.running.Load()
+		})
 		<-h.asked // HEAD has its answer
 		w.b.put("late", "A", 1)
 	}

@@ -71,6 +71,8 @@ type Events struct {
 	Rebuilt func(cause error)
 	// Origin: a link's origin cannot be asked any more (nil: it can again).
 	Origin func(link string, err error)
+	// Name: the origin fails a link's name, or denies it, and answers for others.
+	Name func(link string, err error)
 	// Refused: a key that cannot be shown, found by a listing.
 	Refused func(link, key string)
 	// Reserved: node ids up to this one may be in use; for safekeeping elsewhere.

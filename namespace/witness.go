@@ -1,0 +1,188 @@
+package namespace
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"time"
+
+	"github.com/hearthfs/hearth"
+)
+
+// denial is a name that the origin denies (403) while it answers for others. That is an answer, and
+// no last known name goes on in its place.
+type denial struct{ error }
+
+func (d denial) Unwrap() error { return d.error }
+
+func denied(err error) bool { return errors.As(err, new(denial)) }
+
+const (
+	// slowQuestion is how long a question waits for its answer before the witness is asked beside
+	// it: longer than at an origin that is well, and short beside the 30 s after which a silent
+	// one is given up. Those who ask then would wait as long again.
+	slowQuestion = 5 * time.Second
+	// verdictWait is what a question that failed may take together with the wait for the witness:
+	// who hears of an error finds what it means in the status, where that shows at once.
+	verdictWait = time.Second
+)
+
+// question is one to which an origin had something: a key, or a page of what has a prefix.
+type question struct {
+	of   string
+	list bool
+}
+
+// ask asks it again, and reports why it is not answered.
+func (q question) ask(ctx context.Context, o Origin) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("ask for %s: panic: %v", q.of, r)
+		}
+	}()
+	if q.list {
+		err = o.List(ctx, hearth.Listing{Prefix: q.of, Limit: 1, Recursive: true}, func(hearth.Object) error { return nil })
+	} else {
+		_, err = o.Head(ctx, q.of)
+	}
+	if errors.Is(err, fs.ErrInvalid) {
+		return nil
+	}
+	return err
+}
+
+// asking is a question under way at a link's origin.
+type asking struct {
+	answers int64 // that the origin had given before
+	began   time.Time
+	slow    *time.Timer // nil: it has not begun
+}
+
+// asking begins a question; the caller ends it.
+func (t *Tree) asking(l *link) asking {
+	answers := l.answers.Load()
+	return asking{answers, time.Now(), time.AfterFunc(slowQuestion, func() {
+		if l.answers.Load() == answers {
+			t.witness(l)
+		}
+	})}
+}
+
+func (a *asking) end() {
+	if a.slow != nil {
+		a.slow.Stop()
+	}
+}
+
+// answered notes that the link's origin has answered a question: it can be asked.
+func (t *Tree) answered(l *link, q question) {
+	if last := l.last.Load(); q.of != l.Prefix && (last == nil || *last != q) {
+		l.last.Store(&q)
+	}
+	t.well(l)
+}
+
+// well notes that the link's origin can be asked.
+func (t *Tree) well(l *link) {
+	l.answers.Add(1)
+	if l.down.Load() != nil && l.down.Swap(nil) != nil && t.o.Events.Origin != nil {
+		t.o.Events.Origin(l.Name, nil)
+	}
+}
+
+// ill notes that it cannot.
+func (t *Tree) ill(l *link, err error) {
+	if l.down.Swap(&err) == nil && t.o.Events.Origin != nil {
+		t.o.Events.Origin(l.Name, err)
+	}
+}
+
+// failed notes that a question failed, and returns what that is to who asked: a denial, or
+// the error. By itself it says nothing of the origin. Where that has answered another question
+// since, it can be asked; else the witness tells. Only a denial waits for that as long as it
+// takes, since all that is known may be denied with credentials that are over.
+func (t *Tree) failed(ctx context.Context, l *link, a *asking, err error) error {
+	t.stats.originErrors.Add(1)
+	forbidden := errors.Is(err, fs.ErrPermission)
+	if forbidden || l.answers.Load() == a.answers {
+		w := t.witness(l)
+		if !forbidden {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithDeadline(ctx, a.began.Add(verdictWait))
+			defer cancel()
+		}
+		select {
+		case <-w.done:
+		case <-ctx.Done():
+			return err
+		}
+		if w.err != nil {
+			return err
+		}
+	}
+	if t.o.Events.Name != nil {
+		t.o.Events.Name(l.Name, err)
+	}
+	if forbidden {
+		return denial{err}
+	}
+	return err
+}
+
+// witness is what tells an outage from a name that fails: of a link, questions about others.
+type witness struct {
+	done chan struct{}
+	err  error // once done is closed; nil: the origin can be asked
+}
+
+// witness asks the link's origin for the names that are to tell, once for all who want to know.
+func (t *Tree) witness(l *link) *witness {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.witness != nil {
+		return l.witness
+	}
+	w := &witness{done: make(chan struct{}), err: fs.ErrClosed}
+	run := func() {
+		if w.err = t.askWitness(l); w.err != nil && t.ctx.Err() == nil {
+			t.ill(l, w.err)
+		}
+		l.mu.Lock()
+		l.witness = nil
+		l.mu.Unlock()
+		close(w.done)
+	}
+	if l.witness = w; !t.behind(run) {
+		l.witness = nil
+		close(w.done)
+	}
+	return w
+}
+
+// askWitness asks for a key below the link's prefix, which no link does without, and, since that
+// may be denied by now, what was answered last. One answer is enough. A question about a single
+// name that hangs holds up nobody.
+func (t *Tree) askWitness(l *link) error {
+	asks := []question{{l.Prefix, true}}
+	if last := l.last.Load(); last != nil {
+		asks = append(asks, *last)
+	}
+	ctx, cancel := context.WithCancel(t.ctx)
+	defer cancel()
+	var errs [2]error
+	told := make(chan int, len(errs))
+	for i, q := range asks {
+		if !t.behind(func() { errs[i] = q.ask(ctx, l.Origin); told <- i }) {
+			return context.Cause(t.ctx)
+		}
+	}
+	for range asks {
+		if i := <-told; errs[i] == nil {
+			t.answered(l, asks[i])
+			return nil
+		}
+	}
+	return cmp.Or(errs[0], errs[1])
+}

@@ -1,0 +1,447 @@
+package namespace
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hearthfs/hearth"
+)
+
+// Ways to fail, of one question or of all.
+var (
+	errBroken   = errors.New("500 InternalError")
+	errSlowDown = errors.New("503 SlowDown")
+	errTimeout  = fmt.Errorf("no answer: %w", context.DeadlineExceeded)
+	errNoBucket = errors.New("404 no such bucket")
+	allErrors   = []error{errDenied, errBroken, errSlowDown, errTimeout, errNoBucket}
+)
+
+// mode is how a link believes.
+type mode struct {
+	Freshness
+	believes bool
+}
+
+var allModes = []mode{
+	{Freshness{Mode: Bounded, Bound: time.Minute}, true}, {Freshness{Mode: Bounded, Bound: time.Minute}, false},
+	{Freshness{Mode: Immutable}, true}, {Freshness{Mode: Strict}, true},
+}
+
+// each runs a test for each way to fail and each mode, once with listings so brief that one stands
+// in for a question about a name, and once without.
+func eachFailure(t *testing.T, test func(t *testing.T, w *failing)) {
+	for _, err := range allErrors {
+		for _, m := range allModes {
+			for _, brief := range []bool{true, false} {
+				t.Run(fmt.Sprintf("%v/%v/%v/%v", err, m.Freshness, m.believes, brief), func(t *testing.T) {
+					f := &failing{err: err, mode: m, brief: brief}
+					f.world = open(t, func(o *Options) {
+						o.Links[0].Freshness, o.Links[0].StaleIfError = m.Freshness, m.believes
+						o.Events.Origin = func(_ string, err error) { f.turns.Add(1) }
+						o.Events.Name = func(string, error) { f.told.Add(1) }
+					})
+					if !brief {
+						f.b.onPage = func(string, int) { f.clock.add(time.Second) }
+					}
+					test(t, f)
+				})
+			}
+		}
+	}
+}
+
+type failing struct {
+	*world
+	err error
+	mode
+	brief       bool
+	turns, told atomic.Int64 // of the origin, and names
+}
+
+// etag of a file, or the error's text.
+func (f *failing) etag(path string) (string, error) {
+	n, err := f.tree.Resolve(context.Background(), path)
+	return n.Object.ETag, err
+}
+
+// list is the names in a directory.
+func (f *failing) list(dir uint64) (names []string, err error) {
+	err = f.tree.ReadDir(context.Background(), dir, "", func(n Node) bool { names = append(names, n.Name); return true })
+	return names, err
+}
+
+func TestANameThatFailsAgesNoOther(t *testing.T) {
+	// A file, or all below a prefix, fails for ever in one way, and is asked for again and again. Other
+	// names are as fresh as ever: a file that changed, one that came and was known to be absent, one that
+	// went, and listings; nobody is told that the origin cannot be asked.
+	for what, at := range map[string]string{"HEAD e/bad": "/e/bad", "LIST bad/*": "/bad", "* bad/*": "/bad/z", "LIST ": "/", "LIST e/": "/e"} {
+		t.Run(what, func(t *testing.T) {
+			eachFailure(t, func(t *testing.T, f *failing) {
+				for _, key := range []string{"d/x", "d/gone", "e/bad", "bad/z", "bad-not/q"} {
+					f.b.put(key, "A", 1)
+				}
+				root := f.resolve("/").ID
+				ids := map[string]uint64{"/": root}
+				for _, dir := range []string{"/", "/d", "/e", "/bad"} {
+					f.names(dir)
+					ids[dir] = f.resolve(dir).ID
+				}
+				f.absent("/d/new")
+				f.later(24 * time.Hour)
+				if what == "* bad/*" {
+					f.b.failing("HEAD bad/*", f.err)
+					f.b.failing("LIST bad/*", f.err)
+				} else {
+					f.b.failing(what, f.err)
+				}
+				for round := range 3 {
+					want := fmt.Sprint("B", round)
+					f.b.put("d/x", want, 1)
+					f.b.put(fmt.Sprint("d/new", round), "A", 1)
+					f.later(24 * time.Hour)
+					if id, ok := ids[at]; ok {
+						_, _ = f.list(id)
+					} else {
+						_, _ = f.tree.Lookup(context.Background(), ids["/"+at[1:len(at)-len("/z")]], "z")
+						_, _ = f.tree.Lookup(context.Background(), ids["/e"], "bad")
+					}
+					if f.Mode != Immutable {
+						n, err := f.tree.Lookup(context.Background(), ids["/d"], "x")
+						if err != nil || n.Object.ETag != want || n.TTL == 0 && f.Mode != Strict {
+							t.Errorf("round %d: d/x is %q for %v, %v", round, n.Object.ETag, n.TTL, err)
+						}
+						if n, err := f.tree.Lookup(context.Background(), ids["/d"], fmt.Sprint("new", round)); err != nil || n.Object.ETag != "A" {
+							t.Errorf("round %d: a new file: %+v, %v", round, n, err)
+						}
+						if names, err := f.list(ids["/d"]); err != nil || len(names) != 3+round {
+							t.Errorf("round %d: d has %q, %v", round, names, err)
+						}
+					}
+					f.settle()
+					if s := f.tree.Stats(); s.Stale != nil || f.turns.Load() != 0 {
+						t.Errorf("round %d: the origin answers, and is said to be away: %v, %d times", round, s.Stale, f.turns.Load())
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestWhatADeniedNameIs(t *testing.T) {
+	// The origin answers for others and denies one name, which is known and too old: what the directory's
+	// listing tells, where that may be asked for; else an error, however long it was known.
+	for _, m := range allModes {
+		for _, brief := range []bool{true, false} {
+			w := open(t, func(o *Options) { o.Links[0].Freshness, o.Links[0].StaleIfError = m.Freshness, m.believes })
+			if !brief {
+				w.b.onPage = func(string, int) { w.clock.add(time.Second) }
+			}
+			for _, key := range []string{"d/x", "d/y", "d/sub/q", "ok"} {
+				w.b.put(key, "A", 1)
+			}
+			w.names("/")
+			w.names("/d")
+			d, sub := w.resolve("/d").ID, w.resolve("/d/sub").ID
+			w.names("/d/sub")
+			w.later(24 * time.Hour)
+			w.b.put("d/x", "B", 1)
+			w.b.remove("d/y")
+			w.b.failing("HEAD d/*", errDenied)
+			w.b.failing("LIST d/sub*", errDenied)
+			ask := func(dir uint64, name string) (string, error) {
+				n, err := w.tree.Lookup(t.Context(), dir, name)
+				w.settle()
+				return n.Object.ETag, err
+			}
+			if m.Mode != Immutable {
+				if etag, err := ask(d, "x"); etag != "B" || err != nil {
+					t.Errorf("%v: listed, and denied to HEAD: %q, %v", m, etag, err)
+				}
+				if _, err := ask(d, "y"); !errors.Is(err, fs.ErrNotExist) {
+					t.Errorf("%v: gone, and denied to HEAD: %v", m, err)
+				}
+				if n, err := w.tree.Lookup(t.Context(), d, "sub"); err != nil || !n.Dir {
+					t.Errorf("%v: a directory that is listed, and may not be: %v", m, err)
+				}
+			}
+			w.later(24 * time.Hour)
+			w.b.failing("LIST d/*", errDenied)
+			for range 3 {
+				for dir, name := range map[uint64]string{d: "x", sub: "q"} {
+					etag, err := ask(dir, name)
+					switch {
+					case m.Mode == Immutable && (etag != "A" || err != nil):
+						t.Errorf("%v: a name that holds for ever: %q, %v", m, etag, err)
+					case m.Mode != Immutable && (!errors.Is(err, fs.ErrPermission) || !denied(err)):
+						t.Errorf("%v: a denied name: %q, %v", m, etag, err)
+					}
+				}
+				if err := w.tree.ReadDir(t.Context(), d, "", func(Node) bool { return true }); m.Mode != Immutable && !denied(err) {
+					t.Errorf("%v: a denied directory: %v", m, err)
+				}
+				w.settle()
+				if _, err := ask(d, "never-seen"); m.Mode != Immutable && !denied(err) {
+					t.Errorf("%v: a denied name that was never seen: %v", m, err)
+				}
+			}
+			if s := w.tree.Stats(); s.Stale != nil || s.StaleAnswers != 0 {
+				t.Errorf("%v: %v, %d stale answers", m, s.Stale, s.StaleAnswers)
+			}
+			w.b.failing("HEAD d/*", nil)
+			w.b.failing("LIST d/*", nil)
+			if etag, err := ask(d, "x"); m.Mode != Immutable && (etag != "B" || err != nil) {
+				t.Errorf("%v: granted again: %q, %v", m, etag, err)
+			}
+		}
+	}
+}
+
+func TestANameThatFailsWithoutADenialGoesOn(t *testing.T) {
+	// One file's HEAD fails for ever with no answer about it, while others are answered: it alone goes on as
+	// it was known last, believed for no time, where the link wants that.
+	for _, fails := range allErrors[1:] {
+		for _, m := range allModes {
+			w := open(t, func(o *Options) { o.Links[0].Freshness, o.Links[0].StaleIfError = m.Freshness, m.believes })
+			w.b.onPage = func(string, int) { w.clock.add(time.Second) } // no listing stands in for it
+			w.b.put("d/x", "A", 1)
+			w.b.put("d/y", "A", 1)
+			w.names("/")
+			w.names("/d")
+			d := w.resolve("/d").ID
+			w.later(24 * time.Hour)
+			w.b.failing("HEAD d/x", fails)
+			for round := range 3 {
+				n, err := w.tree.Lookup(t.Context(), d, "x")
+				goesOn := m.Mode == Immutable || m.Mode == Bounded && m.believes
+				if goesOn != (err == nil) || err != nil && !errors.Is(err, fails) || err == nil && m.Mode == Bounded && (n.TTL != 0 || n.Object.ETag != "A") {
+					t.Errorf("%v, %v: %+v, %v", fails, m, n, err)
+				}
+				w.settle()
+				w.b.put("d/y", fmt.Sprint("B", round), 1)
+				w.later(24 * time.Hour)
+				if n, err := w.tree.Lookup(t.Context(), d, "y"); m.Mode != Immutable && (err != nil || n.Object.ETag != fmt.Sprint("B", round)) {
+					t.Errorf("%v, %v: the other: %+v, %v", fails, m, n, err)
+				}
+				if s := w.tree.Stats(); s.Stale != nil {
+					t.Errorf("%v, %v: %v", fails, m, s.Stale)
+				}
+			}
+		}
+	}
+}
+
+func TestAbsentKeysThatAreDenied(t *testing.T) {
+	// Credentials that may list some prefixes only: S3 denies each key that is not there. It is absent, whatever is known
+	// of its directory and also where its own prefix may not be listed, and no other name is older for it.
+	for _, m := range allModes {
+		for _, known := range []bool{true, false} {
+			w := open(t, func(o *Options) { o.Links[0].Freshness, o.Links[0].StaleIfError = m.Freshness, m.believes })
+			w.b.onPage = func(string, int) { w.clock.add(time.Second) }
+			w.b.unlisted = errDenied
+			w.b.failing("LIST no*", errDenied)
+			w.b.put("d/x", "A", 1)
+			w.b.put("e", "A", 1)
+			d := w.resolve("/d").ID
+			if known {
+				w.names("/")
+				w.names("/d")
+			}
+			for round := range 3 {
+				w.later(24 * time.Hour)
+				w.absent("/nothing")
+				w.absent("/d/nothing")
+				w.b.put("d/x", fmt.Sprint("B", round), 1)
+				w.later(24 * time.Hour)
+				w.absent("/nothing")
+				w.absent("/d/nothing")
+				n, err := w.tree.Lookup(t.Context(), d, "x")
+				if err != nil || m.Mode != Immutable && n.Object.ETag != fmt.Sprint("B", round) {
+					t.Errorf("%v: %+v, %v", m, n, err)
+				}
+				w.settle()
+			}
+			w.b.remove("d/x")
+			w.later(24 * time.Hour)
+			if _, err := w.tree.Lookup(t.Context(), d, "x"); m.Mode != Immutable && !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("%v: it is gone, and denied therefore: %v", m, err)
+			}
+			w.settle()
+			if s := w.tree.Stats(); s.Stale != nil || s.StaleAnswers != 0 {
+				t.Errorf("%v: %v, %d stale answers", m, s.Stale, s.StaleAnswers)
+			}
+		}
+	}
+}
+
+func TestAnOriginThatFailsAllCannotBeAsked(t *testing.T) {
+	// All questions fail in one way, as when credentials are revoked: known names go on where the link wants that, and it is
+	// told once. Somebody asks only for a name that stays denied: that the origin is back is found all the same.
+	eachFailure(t, func(t *testing.T, f *failing) {
+		for _, key := range []string{"d/x", "bad/z"} {
+			f.b.put(key, "A", 1)
+		}
+		f.names("/")
+		f.names("/d")
+		d, bad := f.resolve("/d").ID, f.resolve("/bad").ID
+		f.later(24 * time.Hour)
+		f.b.down(f.err)
+		goesOn := f.Mode == Immutable || f.Mode == Bounded && f.believes
+		for range 3 {
+			n, err := f.tree.Lookup(t.Context(), d, "x")
+			if goesOn != (err == nil) || err != nil && (!errors.Is(err, f.err) || denied(err)) {
+				t.Errorf("a known name: %+v, %v", n, err)
+			}
+			names, err := f.list(d)
+			if goesOn != (err == nil) || err == nil && !slices.Equal(names, []string{"x"}) || denied(err) {
+				t.Errorf("a known directory: %q, %v", names, err)
+			}
+			if _, err := f.list(bad); !errors.Is(err, f.err) || denied(err) {
+				t.Errorf("what was never listed: %v", err)
+			}
+		}
+		f.settle()
+		if s := f.tree.Stats(); !errors.Is(s.Stale, f.err) || f.turns.Load() != 1 || f.told.Load() != 0 {
+			t.Errorf("%v, told of the origin %d times, of names %d times", s.Stale, f.turns.Load(), f.told.Load())
+		}
+		f.b.down(nil)
+		f.b.failing("LIST bad/*", errDenied)
+		f.b.failing("HEAD bad/*", errDenied)
+		if _, err := f.list(bad); !denied(err) {
+			t.Errorf("what is denied still: %v", err)
+		}
+		f.settle()
+		if s := f.tree.Stats(); s.Stale != nil || f.turns.Load() != 2 {
+			t.Errorf("it is back: %v, told %d times", s.Stale, f.turns.Load())
+		}
+	})
+}
+
+func TestTheRootMayNotBeListed(t *testing.T) {
+	// Neither the link's prefix nor what fails may be asked for: what was answered last tells that the origin can be asked.
+	w := open(t, nil)
+	w.b.put("d/x", "A", 1)
+	w.b.put("bad/z", "A", 1)
+	d, bad := w.resolve("/d").ID, w.resolve("/bad").ID
+	w.names("/d")
+	w.later(24 * time.Hour)
+	w.b.failing("LIST ", errDenied)
+	w.b.failing("LIST bad/*", errDenied)
+	for round := range 3 {
+		w.b.put("d/x", fmt.Sprint("B", round), 1)
+		w.later(24 * time.Hour)
+		if err := w.tree.ReadDir(t.Context(), bad, "", func(Node) bool { return true }); !denied(err) {
+			t.Error(err)
+		}
+		if n, err := w.tree.Lookup(t.Context(), d, "x"); err != nil || n.Object.ETag != fmt.Sprint("B", round) {
+			t.Errorf("%+v, %v", n, err)
+		}
+	}
+}
+
+func TestWhoAsksASilentOriginIsNotAlone(t *testing.T) {
+	// An origin goes silent. Before the first question is given up it is found that others get no answer either, and who
+	// comes then goes on with what is known. Where only one name has no answer, nothing is said of the origin.
+	for _, all := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			w := open(t, nil)
+			w.b.put("d/x", "A", 1)
+			w.b.put("d/y", "A", 1)
+			w.names("/")
+			w.b.onPage = func(string, int) { w.clock.add(time.Second) }
+			w.names("/d")
+			d := w.resolve("/d").ID
+			w.later(24 * time.Hour)
+			release := make(chan struct{})
+			silent := func() { <-release }
+			w.b.mu.Lock()
+			w.b.onHead = func(key string) {
+				if all || key == "d/x" {
+					silent()
+				}
+			}
+			w.b.onPage = func(string, int) {
+				if all {
+					time.Sleep(slowQuestion)
+					w.b.down(errTimeout)
+				}
+			}
+			w.b.mu.Unlock()
+			first := make(chan error)
+			go func() {
+				_, err := w.tree.Lookup(t.Context(), d, "x")
+				first <- err
+			}()
+			time.Sleep(3 * slowQuestion)
+			synctest.Wait()
+			if s := w.tree.Stats(); (s.Stale != nil) != all {
+				t.Errorf("all are silent: %v; stale: %v", all, s.Stale)
+			}
+			if n, err := w.tree.Lookup(t.Context(), d, "y"); err != nil || (n.TTL == 0) != all {
+				t.Errorf("all are silent: %v; %+v, %v", all, n, err)
+			}
+			if !all {
+				w.b.failing("HEAD d/x", errTimeout)
+			}
+			close(release)
+			if err := <-first; err != nil {
+				t.Error(err)
+			}
+			w.settle()
+			if s := w.tree.Stats(); (s.Stale != nil) != all {
+				t.Errorf("at the end, all are silent: %v; stale: %v", all, s.Stale)
+			}
+		})
+	}
+}
+
+func TestADatabaseThatFailsSaysNothingOfTheOrigin(t *testing.T) {
+	// What an origin lists cannot be kept: that is not the origin's.
+	b := newBucket()
+	b.put("x", "A", 1)
+	tree, err := Open(Options{Links: []Link{{Path: "/", Name: "/", Origin: b, Freshness: Freshness{Mode: Bounded, Bound: time.Minute}, StaleIfError: true}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.onPage = func(string, int) {
+		if err := tree.db.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := tree.ReadDir(t.Context(), rootID, "", func(Node) bool { return true }); !errors.Is(err, fs.ErrClosed) {
+		t.Error(err)
+	}
+	if s := tree.Stats(); s.Stale != nil || s.Errors != 0 || b.requests() != 1 {
+		t.Errorf("%v, %d errors of the origin in %d requests", s.Stale, s.Errors, b.requests())
+	}
+	_ = tree.Close() // there is nothing to close any more
+}
+
+func TestBehindWhatAKeyComes(t *testing.T) {
+	// A listing begins right before a key: behind all that sorts before it, and not behind it.
+	for _, key := range []string{"a", "d/x", "d/x/", "x b", "a%", "ä", "\ue000", "日本", "é/", "-", "a\x01"} {
+		after, ok := before(key)
+		if !ok || after >= key {
+			t.Errorf("%q: %q", key, after)
+		}
+		b := newBucket()
+		for _, k := range []string{key, key + "0", key + "/", "\x01", "%"} {
+			b.put(k, "A", 1)
+		}
+		var first string
+		if err := b.List(t.Context(), hearth.Listing{After: after, Limit: 1, Recursive: true}, func(o hearth.Object) error { first = o.Key; return nil }); err != nil || first != key {
+			t.Errorf("%q: behind %q comes %q, %v", key, after, first, err)
+		}
+	}
+	for _, none := range []string{"", "a\x00", "a\xff"} {
+		if after, ok := before(none); ok {
+			t.Errorf("%q: %q", none, after)
+		}
+	}
+}
