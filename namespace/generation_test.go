@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/namespace/age"
 	"github.com/hearthfs/hearth/namespace/record"
 	"github.com/hearthfs/hearth/namespace/store"
 )
@@ -266,6 +267,68 @@ func TestAnAnswerThatIsGivenUpIsAskedForAgain(t *testing.T) {
 		}
 		if n, err := r.tree.Lookup(t.Context(), d.id, "new"); err != nil || n.Object.Key != d.prefix()+"new" {
 			t.Errorf("%+v, %v", n, err)
+		}
+	})
+}
+
+func TestWhatWasJustGivenUpIsNotAbsent(t *testing.T) {
+	// The read that looks for a name finds the database corrupt: what is asked about it, by another node or by a long name's
+	// hash, is not told to be absent because the next database is empty.
+	inEachMode(t, func(t *testing.T, r *rebuiltWorld, d *directory, _ string) {
+		long := strings.Repeat("long", 100)
+		r.b.put(d.prefix()+long, "A", 1)
+		if err := r.tree.Refresh(t.Context(), d.id, r.tree.Now()+1); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.tree.db.Flush(); err != nil {
+			t.Fatal(err)
+		}
+		r.corrupt()
+		if n, err := r.tree.Lookup(t.Context(), d.id, mountNameOf(long)); err != nil || n.Object.Key != d.prefix()+long {
+			t.Errorf("a long name: %+v, %v", n, err)
+		}
+		if n := r.tree.Stats().Rebuilds; n != 1 {
+			t.Errorf("a long name: %d databases were given up", n)
+		}
+	})
+	inEachMode(t, func(t *testing.T, r *rebuiltWorld, d *directory, name string) {
+		r.corrupt()
+		f, ok, err := r.tree.found(d, record.Meaning{Segment: name}, r.tree.Now(), time.Hour)
+		if ok && f.Object == nil || err != nil || r.tree.Stats().Rebuilds != 1 {
+			t.Errorf("another node is told %+v, %v", f, err)
+		}
+	})
+}
+
+func TestAFoundNameThatIsGivenUpIsLookedUpAgain(t *testing.T) {
+	// A look-up has its answer written down, and the database is given up before it reads that.
+	inEachMode(t, func(t *testing.T, r *rebuiltWorld, _ *directory, _ string) {
+		r.b.put("top/d0/sub/new", "A", 1)
+		if err := r.tree.Refresh(t.Context(), r.dirs["top/d0"], r.tree.Now()+1); err != nil {
+			t.Fatal(err)
+		}
+		sub := r.resolve("/top/d0/sub")
+		d, err := r.tree.dirs.get(r.tree, sub.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer d.release()
+		r.b.failing("LIST top/d0/sub/", errDenied)                                                     // no listing knows it
+		r.tree.neg.Add(age.Absence{Dir: d.hash, Sort: "new"}, r.tree.Now()-2*time.Hour.Milliseconds()) // so that it is news
+		var once sync.Once
+		defer r.tree.Subscribe(func(c Change) {
+			if c.Name == "new" {
+				once.Do(func() {
+					r.rebuild()
+				})
+			}
+		})()
+		before := r.tree.Stats().Rebuilds
+		if n, err := r.tree.Lookup(t.Context(), sub.ID, "new"); err != nil || n.Object.Key != "top/d0/sub/new" {
+			t.Errorf("%+v, %v", n, err)
+		}
+		if n := r.tree.Stats().Rebuilds - before; n != 1 {
+			t.Errorf("%d databases were given up", n)
 		}
 	})
 }

@@ -39,6 +39,9 @@ func (n *Node) treeEvents() namespace.Events {
 			}
 			n.events.Trouble("origin "+link, "origin cannot be asked", "link", link, "cause", watch.Explained(err))
 		},
+		Name: func(link string, err error) {
+			n.events.Trouble("name "+link, "name cannot be asked for, others can", "link", link, "cause", watch.Explained(err))
+		},
 		Refused: func(link, key string) {
 			n.events.Trouble("refused key "+link, "key cannot be shown", "link", link, "key", key)
 		},

@@ -63,6 +63,10 @@ func (n *Node) tryAgain(l *link, cause error) {
 func (n *Node) doubt(l *link, cause error) {
 	text := watch.Explained(cause).Error()
 	l.doubted.Store(&text)
+	var e *origin.Error
+	if errors.As(cause, &e) && e.Op != "list" {
+		cause = nil // the names were told: one object cannot be read
+	}
 	n.tree.Asked(l.name, cause)
 }
 
