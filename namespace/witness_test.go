@@ -445,3 +445,50 @@ func TestBehindWhatAKeyComes(t *testing.T) {
 		}
 	}
 }
+
+// fakeOwner is a bucket whose directories are all another node's, which fails as the bucket does.
+type fakeOwner struct{ *bucket }
+
+func (fakeOwner) Elsewhere(hearth.Directory) (end func(), elsewhere bool) { return func() {}, true }
+
+func (fakeOwner) Names(context.Context, hearth.Directory, string, time.Duration, func(*hearth.Object) bool) (hearth.Told, error) {
+	return hearth.Told{}, errDenied
+}
+
+func (f fakeOwner) Find(ctx context.Context, dir hearth.Directory, segment string, _ time.Duration) (hearth.Found, error) {
+	o, err := f.Head(ctx, dir.Prefix+segment)
+	if err != nil {
+		return hearth.Found{}, err
+	}
+	return hearth.Found{Object: &o}, nil
+}
+
+func (fakeOwner) Changed(hearth.Directory, []string, time.Duration) {}
+
+func TestAnOwnerThatFailsForOneName(t *testing.T) {
+	// Another node owns the directories, and answers for one name with the origin's denial: the origin is asked, too, denies it,
+	// and neither is taken to be away. Other names come from the owner, and are as fresh as ever.
+	w := open(t, func(o *Options) { o.Links[0].Origin = fakeOwner{o.Links[0].Origin.(*bucket)} })
+	w.b.onPage = func(string, int) { w.clock.add(time.Second) }
+	w.b.put("d/x", "A", 1)
+	w.b.put("d/y", "A", 1)
+	w.names("/")
+	w.names("/d")
+	d := w.resolve("/d").ID
+	w.b.failing("HEAD d/y", errDenied)
+	w.b.failing("LIST d/*", errDenied)
+	for round := range 3 {
+		w.b.put("d/x", fmt.Sprint("B", round), 1)
+		w.later(24 * time.Hour)
+		if n, err := w.tree.Lookup(t.Context(), d, "y"); !denied(err) {
+			t.Errorf("%+v, %v", n, err)
+		}
+		if n, err := w.tree.Lookup(t.Context(), d, "x"); err != nil || n.Object.ETag != fmt.Sprint("B", round) || n.TTL == 0 {
+			t.Errorf("%+v, %v", n, err)
+		}
+		w.settle()
+	}
+	if s := w.tree.Stats(); s.Stale != nil || s.StaleAnswers != 0 {
+		t.Errorf("%v, %d stale answers", s.Stale, s.StaleAnswers)
+	}
+}
