@@ -73,7 +73,7 @@ func answerOf(t *testing.T, resp *http.Response, err error) (int, string) {
 
 func TestWhatAClientAsksGoesOnAsItCame(t *testing.T) {
 	// Method, query, headers, length and body are the client's, byte for byte; the signature, the
-	// date and what is about its connection are not.
+	// date, what is about its connection and what proxies tell of it are not.
 	type seen struct {
 		*http.Request
 		body string
@@ -99,6 +99,10 @@ func TestWhatAClientAsksGoesOnAsItCame(t *testing.T) {
 		{"GET /bucket/k HTTP/1.1\nHost: h\nConnection: If-Match, close\nIf-Match: \"e\"\nTe: trailers\n\n", "bucket", "k", "/bucket/k", "If-Match=\"e\"", 0, ""},
 		{"GET /bucket/k HTTP/1.1\nHost: h\nConnection: Upgrade\nUpgrade: h2c\n\n", "bucket", "k", "/bucket/k", "-Upgrade", 0, ""},
 		{"GET /bucket/k HTTP/1.1\nHost: h\nUser-Agent: aws\nX-Amz-Security-Token: theirs\n\n", "bucket", "k", "/bucket/k", "-X-Amz-Security-Token", 0, ""},
+		{"GET /bucket/k HTTP/1.1\nHost: h\nX-Forwarded-Host: other\n\n", "bucket", "k", "/bucket/k", "-X-Forwarded-Host", 0, ""},
+		{"GET /bucket/k HTTP/1.1\nHost: h\nX_Forwarded_Host: other\n\n", "bucket", "k", "/bucket/k", "-X_forwarded_host", 0, ""},
+		{"GET /bucket/k HTTP/1.1\nHost: h\nForwarded: host=other\n\n", "bucket", "k", "/bucket/k", "-Forwarded", 0, ""},
+		{"GET /bucket/k HTTP/1.1\nHost: h\nX-Real-IP: 10.0.0.1\n\n", "bucket", "k", "/bucket/k", "-X-Real-Ip", 0, ""},
 		{"PUT /bucket/k HTTP/1.1\nHost: h\nX-Amz-Copy-Source: /b/k%2B\n\n", "bucket", "k", "/bucket/k", "X-Amz-Copy-Source=/b/k%2B", 0, ""},
 		{"PUT /bucket/k HTTP/1.1\nHost: h\nContent-Length: 0\n\n", "bucket", "k", "/bucket/k", "Content-Length=0", 0, ""},
 		{"PUT /bucket/k HTTP/1.1\nHost: h\nContent-Length: 3\nX-Amz-Content-Sha256: " + hash + "\n\nabc", "bucket", "k", "/bucket/k", "X-Amz-Content-Sha256=" + hash, 3, "abc"},

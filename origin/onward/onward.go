@@ -1,7 +1,9 @@
 // Package onward makes of a client's request the one that goes on to the origin.
 //
-// What the client says to this server stays here: its signature, in headers or in the query, and what
-// is about its connection (RFC 9110, section 7.6.1). All else goes on as it came: the query byte for
+// What the client says to this server stays here: its signature, in headers or in the query, what
+// is about its connection (RFC 9110, section 7.6.1), and what proxies tell of it: an origin that
+// trusts its own proxies would take another address or host for the client's, and with some another
+// bucket. All else goes on as it came: the query byte for
 // byte, the key as the same bytes in S3's own encoding, so that every origin computes the same
 // signature of it, the headers, the length of the body.
 //
@@ -81,8 +83,14 @@ func stays(name string) bool {
 		return true
 	case "Authorization", "Date", "X-Amz-Date", "X-Amz-Security-Token", "X-Amz-Content-Sha256":
 		return true
+	case "Forwarded", "X-Real-Ip", "X-Client-Ip", "X-Cluster-Client-Ip", "X-Original-Forwarded-For", "X-Original-Host", "X-Host", "True-Client-Ip",
+		"Cf-Connecting-Ip", "Cf-Connecting-Ipv6":
+		return true
 	}
-	return false
+	if strings.IndexByte(name, '_') >= 0 { // where headers are variables (CGI) it is "-"
+		return stays(http.CanonicalHeaderKey(strings.ReplaceAll(name, "_", "-")))
+	}
+	return strings.HasPrefix(name, "X-Forwarded-")
 }
 
 // Query returns a query without the parameters that sign a URL.
