@@ -50,6 +50,8 @@ func TestRefused(t *testing.T) {
 		"odd payload":       {func(s *signer) { s.payload = "UNSIGNED" }, nil, "InvalidArgument"},
 		"no payload":        {nil, func(r *http.Request) { r.Header.Del("X-Amz-Content-Sha256"); r.ContentLength = 3 }, "InvalidRequest"},
 		"not signed":        {nil, set("X-Amz-Meta-More", "1"), "AccessDenied"},
+		"MinIO's":           {nil, set("X-Minio-Force-Delete", "true"), "AccessDenied"},
+		"MinIO's presigned": {func(s *signer) { s.method, s.expires = "DELETE", 60 }, set("X-Minio-Force-Delete", "true"), "AccessDenied"},
 		"host not signed":   {nil, auth("=host;", "="), "AccessDenied"},
 		"old":               {func(s *signer) { s.at = s.at.Add(-15*time.Minute - time.Second) }, nil, "RequestTimeTooSkewed"},
 		"ahead":             {func(s *signer) { s.at = s.at.Add(15*time.Minute + time.Second) }, nil, "RequestTimeTooSkewed"},
