@@ -31,9 +31,30 @@ func headers(h http.Header) (headerSet, *fault.Error) {
 			return 0, fault.New("InvalidRequest", "The header %s is not taken here", name)
 		default:
 			seen |= kind
+			if f := headerValues(name, values, kind); f != nil {
+				return 0, f
+			}
 		}
 	}
 	return seen, nil
+}
+
+// headerValues holds the values of a header that may mean something to an origin against the rule
+// of its name.
+func headerValues(name string, values []string, kind headerSet) *fault.Error {
+	if !kind.has(headerOther) || httpHeader(name) {
+		return nil
+	}
+	for _, v := range values {
+		climbing, f := value("header", name, v)
+		switch {
+		case f != nil:
+			return f
+		case climbing: // a parameter in a header's place, of which nothing is known
+			return fault.New("InvalidArgument", "The header %s is not taken: its value leads upwards as a path; leave out the .. in it", name)
+		}
+	}
+	return nil
 }
 
 // headerRefused is no set: with such a header two servers could see two requests.
@@ -91,6 +112,11 @@ func rare(name string, values []string) headerSet {
 		return headerExtract | headerOther
 	case strings.HasPrefix(name, "X-Minio-"), strings.HasPrefix(name, "X-Amz-Replication-"):
 		return headerServer | headerOther
+	case strings.IndexByte(name, '_') >= 0:
+		// A server that takes headers as variables (CGI) does not tell "_" from "-".
+		if header(http.CanonicalHeaderKey(strings.ReplaceAll(name, "_", "-")), values) == headerRefused {
+			return headerRefused
+		}
 	}
 	return headerOther
 }

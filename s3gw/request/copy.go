@@ -31,6 +31,9 @@ func (q *Request) copies(h http.Header, p *params) *fault.Error {
 		raw = values[0]
 	}
 	s, ok := source(raw)
+	if ok && !id(s.Version) {
+		return fault.New("InvalidArgument", "The versionId of x-amz-copy-source has letters, digits and ._~+=- alone, and is not made of dots")
+	}
 	if !ok {
 		return fault.New("InvalidArgument", "Copy Source must mention the source bucket and key: sourcebucket/sourcekey, percent-encoded")
 	}
@@ -52,13 +55,23 @@ func source(raw string) (*Source, bool) {
 	if s.Version, ok = unescape(version, false); !ok {
 		return nil, false
 	}
-	if s.Bucket, s.Key, ok = split(path, false); !ok {
+	if s.Bucket, s.Key, ok = split(path, false); !ok || versions(s.Key) {
 		return nil, false
 	}
 	if strings.Contains(path, "+") {
 		_, s.spaced, ok = split(path, true)
 	}
 	return s, ok
+}
+
+// versions tells a key in which some server may read the version of another.
+func versions(key string) bool {
+	for key := range readings(key) {
+		if strings.Contains(strings.ToLower(key), "?versionid=") {
+			return true
+		}
+	}
+	return false
 }
 
 func control(r rune) bool { return r < ' ' || r == 0x7f }

@@ -16,8 +16,25 @@ type Need struct {
 }
 
 // Granted asks may for n, and for the same of the Alias of its key; a key that leaves the bucket
-// by its dots needs every bucket.
+// by its dots needs every bucket. What climbs only as some servers read it (percent escapes in the
+// key itself, backslashes) needs the right to what they find, too; what does not climb stays below
+// whatever it lies below.
 func (n Need) Granted(may func(Need) bool) bool {
+	if !n.granted(may) {
+		return false
+	}
+	if !strings.ContainsAny(n.Key, `%\`) {
+		return true
+	}
+	for key := range readings(n.Key) {
+		if key != n.Key && steps(key) && !(Need{Bucket: n.Bucket, Key: key, Write: n.Write}).granted(may) {
+			return false
+		}
+	}
+	return true
+}
+
+func (n Need) granted(may func(Need) bool) bool {
 	if !may(n) {
 		return false
 	}
@@ -100,8 +117,17 @@ func (q *Request) Allowed(may func(Need) bool) bool {
 		n.Some = true
 	case reachesKey:
 		n.Key = q.Key
-	case reachesPrefix:
+	}
+	for _, key := range q.climbing { // to an origin that takes them for paths they are read
+		if !(Need{Bucket: n.Bucket, Key: key}).Granted(may) {
+			return false
+		}
+	}
+	if q.reach == reachesPrefix {
 		return q.lists(n, may)
+	}
+	if climbs(q.Prefix) && !q.lists(n, may) { // perhaps it is a listing all the same
+		return false
 	}
 	if !n.Granted(may) {
 		return false
@@ -118,12 +144,19 @@ func (q *Request) Allowed(may func(Need) bool) bool {
 // lists is the right to list: the last segment of a prefix is the beginning of a name, and a dot
 // there no directory.
 func (q *Request) lists(n Need, may func(Need) bool) bool {
-	last := strings.LastIndexByte(q.Prefix, '/') + 1
-	n.Key = q.Prefix
-	alias, outside := Alias(q.Prefix[:last])
-	if !may(n) || outside && !may(Need{}) {
-		return false
+	for prefix := range readings(q.Prefix) {
+		last := strings.LastIndexByte(prefix, '/') + 1
+		if prefix != q.Prefix && !steps(prefix[:last]) {
+			continue // as of a key
+		}
+		n.Key = prefix
+		alias, outside := Alias(prefix[:last])
+		if !may(n) || outside && !may(Need{}) {
+			return false
+		}
+		if n.Key = alias + prefix[last:]; n.Key != prefix && !may(n) {
+			return false
+		}
 	}
-	n.Key = alias + q.Prefix[last:]
-	return n.Key == q.Prefix || may(n)
+	return true
 }

@@ -89,7 +89,7 @@ func (q *Request) bucketRead(p *params) *fault.Error {
 			q.How, q.reach = Pass, reachesBucket
 		}
 	}
-	if p.many || p.other { // perhaps it is something else, for which the prefix is nothing
+	if p.many || p.other || p.valued { // perhaps it is something else, for which the prefix is nothing
 		q.How, q.reach = Pass, reachesBucket
 	}
 	return nil
@@ -137,10 +137,13 @@ func (q *Request) object(r *http.Request, p *params, seen headerSet) *fault.Erro
 	if seen.has(headerServer) {
 		return notTheirs()
 	}
-	var f *fault.Error
+	f := q.copies(r.Header, p) // whichever write it is: to some origin it may be a copy
+	if f != nil {
+		return f
+	}
 	switch r.Method {
 	case http.MethodPut:
-		f = q.objectPut(r, p, seen)
+		f = q.objectPut(p, seen)
 	case http.MethodPost:
 		f = q.objectPost(p)
 	default:
@@ -183,10 +186,7 @@ func (q *Request) objectRead(p *params) *fault.Error {
 	return nil
 }
 
-func (q *Request) objectPut(r *http.Request, p *params, seen headerSet) *fault.Error {
-	if f := q.copies(r.Header, p); f != nil {
-		return f
-	}
+func (q *Request) objectPut(p *params, seen headerSet) *fault.Error {
 	if seen.has(headerExtract) { // MinIO makes an object of each file in an archive
 		q.reach, q.Touches = reachesBucket, Everything
 	}

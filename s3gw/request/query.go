@@ -22,6 +22,8 @@ type params struct {
 	// source is x-amz-copy-source, escaped as that header would be.
 	prefix, source    string
 	prefixes, sources int
+	// climbing are keys to begin a listing behind that some server may take for paths upwards.
+	climbing []string
 	// other: there is one that no list of ours has. repeated: one is there twice. overrides:
 	// response-*.
 	other, repeated, overrides bool
@@ -76,7 +78,7 @@ func (p *params) read(raw string) *fault.Error {
 	if p.prefixes > 1 { // some origins take the first, some the last
 		return fault.New("InvalidArgument", "There is more than one prefix")
 	}
-	return nil
+	return p.values(p.raw)
 }
 
 // escapes tells whether all escapes of s are well-formed.

@@ -12,7 +12,10 @@
 // Rights are those of the strongest meaning that a request can have, since the key by which it
 // goes on is stronger than the client's: who lists below a prefix and sends a parameter that is
 // not known needs the right to the whole bucket. What two servers could understand in two ways,
-// and would then be checked as one thing and done as another, is refused.
+// and would then be checked as one thing and done as another, is refused. So is what an origin could
+// take for a path out of where it belongs: ids are one segment, and a key that climbs in any reading
+// needs the right to where it leads. A write has only headers that are known, and so have the
+// parameters that stand for headers: some origins copy, link or move by others.
 package request
 
 import (
@@ -89,7 +92,8 @@ type Request struct {
 	// Fault is why it is refused; else nil.
 	Fault *fault.Error
 
-	reach reach
+	reach    reach
+	climbing []string // keys beside Key and Prefix that it needs the right to read
 }
 
 // Parse says what r asks for. There is always a Request, for the log; the error is its Fault.
@@ -122,6 +126,9 @@ func (q *Request) parse(r *http.Request, o *Options) *fault.Error {
 		return f
 	}
 	q.Prefix, q.Overrides = p.prefix, p.overrides
+	if q.Bucket != "" {
+		q.climbing = p.climbing
+	}
 	switch {
 	case q.Bucket == "":
 		f = q.service(r.Method, &p)
@@ -135,6 +142,11 @@ func (q *Request) parse(r *http.Request, o *Options) *fault.Error {
 	}
 	if p.many && q.Changes {
 		return fault.New("InvalidArgument", "Conflicting query string parameters")
+	}
+	if q.How != Own && r.Method != http.MethodGet && r.Method != http.MethodHead {
+		if f := carried(r.Header, &p); f != nil {
+			return f
+		}
 	}
 	if q.How == Cached && !(bare(r) && q.cacheable(&p, seen, o.CORS)) {
 		q.How = Pass

@@ -1,0 +1,117 @@
+package s3gw
+
+import (
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/hearthfs/hearth/s3gw/keys"
+)
+
+func TestNoUploadIDLeadsOutOfItsUpload(t *testing.T) {
+	// versitygw keeps an upload in a directory of its id. A client that may write mine/ alone, and one that reads without a key, get at nothing
+	// else by an id: no object, no bucket, no directory of the server's machine is listed, taken, removed or added to. Uploads go on as before.
+	file := filepath.Join(t.TempDir(), "keys")
+	if err := os.WriteFile(file, []byte(standard), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := newStand(t, func(o *Options) {
+		k, err := keys.Open(keys.Options{File: file, Anonymous: "ro bucket/mine/"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		o.Keys = k
+	}, shownLink{bucket: "bucket"}, shownLink{bucket: "other"})
+	outside := t.TempDir()
+	if err := os.WriteFile(filepath.Join(outside, "f"), []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.put("bucket", "mine/x", "own")
+	s.put("bucket", "secret/1", "secret")
+	s.put("bucket", "victim/a", "victim")
+	s.put("bucket", "planted/x", "x")
+	s.put("other", "dir/c", "of other")
+	before := files(t, s.server.Dir)
+	s.went()
+	climb := strings.Repeat("../", 30)
+	for _, id := range []string{"../../../victim", "../../../secret", "../../../planted", "../../../../other/dir", "../../../../other", "../../..", climb + outside[1:], "..", "."} {
+		for _, escaped := range []string{id, url.QueryEscape(id), strings.ReplaceAll(id, "..", "%2e%2E"), url.QueryEscape(url.QueryEscape(id)), strings.ReplaceAll(id, "/", "%5C"), "a&uploadId=" + id} {
+			const done = "<CompleteMultipartUpload><Part><PartNumber>1</PartNumber><ETag>0</ETag></Part></CompleteMultipartUpload>"
+			s.gets(400, "uploadId", "mine", "DELETE", "/bucket/mine/x?uploadId="+escaped, "")
+			s.gets(400, "uploadId", "mine", "PUT", "/bucket/mine/x?partNumber=7&uploadId="+escaped, "written by mine")
+			s.gets(400, "uploadId", "mine", "PUT", "/bucket/mine/x?partNumber=7&uploadId="+escaped, "", "X-Amz-Copy-Source: /bucket/mine/x")
+			s.gets(400, "uploadId", "mine", "POST", "/bucket/mine/stolen?uploadId="+escaped, done)
+			for _, reader := range []string{"mine", "reader", ""} {
+				s.gets(400, "<Code>InvalidArgument</Code>", reader, "GET", "/bucket/mine/x?uploadId="+escaped, "")
+			}
+		}
+		s.gets(400, "partNumber", "mine", "PUT", "/bucket/mine/x?uploadId=a&partNumber="+url.QueryEscape(id), "written by mine")
+	}
+	if went := s.went(); len(went) > 0 {
+		t.Errorf("to the origin went %q", went)
+	}
+	if after := files(t, s.server.Dir); after != before {
+		t.Errorf("the server had\n%s\nand has\n%s", before, after)
+	}
+	if _, err := os.Stat(filepath.Join(outside, "f")); err != nil {
+		t.Error(err)
+	}
+	_, begun := s.ask("mine", "POST", "/bucket/mine/big?uploads", "")
+	id := regexp.MustCompile("<UploadId>(.*)</UploadId>").FindStringSubmatch(begun)
+	if id == nil {
+		t.Fatal(begun)
+	}
+	part, _ := s.ask("mine", "PUT", "/bucket/mine/big?partNumber=1&uploadId="+id[1], "whole")
+	s.gets(200, part.Header.Get("Etag")[1:9], "mine", "GET", "/bucket/mine/big?uploadId="+id[1], "")
+	s.gets(200, "", "mine", "POST", "/bucket/mine/big?uploadId="+id[1], "<CompleteMultipartUpload><Part><PartNumber>1</PartNumber><ETag>"+part.Header.Get("Etag")+"</ETag></Part></CompleteMultipartUpload>")
+	s.gets(200, "whole", "mine", "GET", "/bucket/mine/big", "")
+}
+
+// files are the names below a directory, each in a line.
+func files(t *testing.T, dir string) string {
+	t.Helper()
+	var all strings.Builder
+	if err := filepath.WalkDir(dir, func(path string, _ os.DirEntry, err error) error {
+		all.WriteString(path + "\n")
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return all.String()
+}
+
+func TestNoHeaderMakesACopyOfAWrite(t *testing.T) {
+	// A header by which some origin copies, links or moves is refused on a write, and what proxies say of the client stays here.
+	s := newStand(t, nil, shownLink{bucket: "bucket"}, shownLink{bucket: "other"})
+	s.put("other", "secret", "of other")
+	for _, name := range []string{"X_Amz_Copy_Source", "X-Copy-From", "X-Object-Manifest", "X-Symlink-Target", "x-goog-copy-source", "x-oss-copy-source", "x-obs-copy-source", "x-cos-copy-source", "X-Amz-Rename-Source", "X-New"} {
+		s.gets(400, http.CanonicalHeaderKey(name), "mine", "PUT", "/bucket/mine/copy", "", name+": /other/secret")
+		if strings.HasPrefix(name, "x-") {
+			s.gets(400, name, "mine", "PUT", "/bucket/mine/copy?"+name+"=%2Fother%2Fsecret", "")
+		}
+	}
+	s.gets(403, "", "mine", "PUT", "/bucket/mine/copy", "", "X-Amz-Copy-Source: /other/secret")
+	s.gets(403, "", "mine", "POST", "/bucket/mine/copy?uploads", "", "X-Amz-Copy-Source: /other/secret")
+	if went := s.went(); len(went) > 0 {
+		t.Errorf("to the origin went %q", went)
+	}
+	s.block(func(r *http.Request, forward func() (*http.Response, error)) (*http.Response, error) {
+		answer, err := forward()
+		if err == nil {
+			for name := range answer.Request.Header {
+				if strings.Contains(name, "orwarded") || strings.Contains(name, "Ip") {
+					t.Errorf("%s went to the origin", name)
+				}
+			}
+		}
+		return answer, err
+	})
+	for _, h := range []string{"X-Forwarded-Host: other.s3.example", "X-Forwarded-For: 10.0.0.1", "Forwarded: host=other.s3.example", "X-Real-IP: 10.0.0.1"} {
+		s.gets(200, "", "mine", "PUT", "/bucket/mine/a", "a", h)
+		s.gets(206, "a", "mine", "GET", "/bucket/mine/a?partNumber=1", "", h)
+	}
+}

@@ -1,0 +1,98 @@
+package request
+
+import (
+	"net/http"
+	"strings"
+
+	"github.com/hearthfs/hearth/s3gw/fault"
+)
+
+// carried refuses what a write carries and no list here has: a name may mean to its origin that the
+// object is to be copied, linked or moved from where the client has no rights (X-Copy-From,
+// X-Object-Manifest, x-oss-copy-source, X_Amz_Copy_Source where headers are variables). Only
+// what is known is honoured, and what could change what the origin does is not left out silently.
+func carried(h http.Header, p *params) *fault.Error {
+	for name, values := range h {
+		if header(name, values).has(headerOther) && !known(name) {
+			return fault.New("InvalidRequest", "The header %s is not known here, and could have the bucket do something else: send the write without it", name)
+		}
+	}
+	for raw := p.raw; ; {
+		a, rest, more, _ := next(raw)
+		if !more {
+			return nil
+		}
+		if raw = rest; len(a.name) < 2 || a.name[0]|0x20 != 'x' || a.name[1] != '-' && a.name[1] != '_' || presigned(a.name) {
+			continue
+		}
+		// Amazon takes headers from the query of a presigned URL as well.
+		if name := http.CanonicalHeaderKey(a.name); !known(name) || strings.ContainsAny(name, "/\\%\x00") {
+			return fault.New("InvalidRequest", "The parameter %q is not known here, and could have the bucket do something else: send the write without it", a.name)
+		}
+	}
+}
+
+// known tells the headers that a write may have, besides those that change no answer. Where
+// servers take headers for variables "_" is "-": it stands in the names of metadata alone.
+func known(name string) bool {
+	if strings.IndexByte(name, '_') >= 0 {
+		return strings.HasPrefix(name, "X-Amz-Meta-")
+	}
+	switch name {
+	case "X-Minio-Force-Delete", "X-Minio-Extract": // which count with all that they may change
+		return true
+	}
+	return amzHeader(name) || httpHeader(name) || onTheWay(name)
+}
+
+// amzHeader tells those of the S3 API that write objects and configure buckets.
+func amzHeader(name string) bool {
+	name, ok := strings.CutPrefix(name, "X-Amz-")
+	if !ok {
+		return false
+	}
+	switch name {
+	case "Acl", "Api-Version", "Bucket-Object-Lock-Enabled", "Bucket-Object-Lock-Token", "Bypass-Governance-Retention",
+		"Confirm-Remove-Self-Bucket-Access", "Copy-Source", "Copy-Source-Range", "Date", "Decoded-Content-Length",
+		"Expected-Bucket-Owner", "Metadata-Directive", "Mfa", "Mp-Object-Size", "Object-Ownership", "Request-Payer",
+		"Sdk-Checksum-Algorithm", "Skip-Destination-Validation", "Source-Expected-Bucket-Owner", "Storage-Class", "Tagging",
+		"Tagging-Directive", "Te", "Trailer", "Transition-Default-Minimum-Object-Size", "User-Agent", "Website-Redirect-Location",
+		"Write-Offset-Bytes":
+		return true
+	}
+	for _, p := range [...]string{"Meta-", "Checksum-", "Copy-Source-If-", "Copy-Source-Server-Side-Encryption-Customer-", "Grant-", "If-Match-",
+		"Object-Lock-", "Server-Side-Encryption"} {
+		if strings.HasPrefix(name, p) {
+			return true
+		}
+	}
+	return false
+}
+
+// httpHeader tells HTTP's own, whose values no origin takes for names.
+func httpHeader(name string) bool {
+	switch name {
+	case "Content-Md5", "Content-Disposition", "Content-Encoding", "Content-Language", "Expires", "Expect", "Range", "If-Range",
+		"If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since", "Origin", "Cookie", "From", "Max-Forwards", "Save-Data",
+		"Access-Control-Request-Method", "Access-Control-Request-Headers", "X-Requested-With", "Proxy-Authorization":
+		return true
+	}
+	return strings.HasPrefix(name, "Sec-")
+}
+
+// onTheWay tells what proxies, tracing and SDKs add, of themselves and of the client.
+func onTheWay(name string) bool {
+	switch name {
+	case "X-Real-Ip", "X-Client-Ip", "X-Cluster-Client-Ip", "X-Original-Forwarded-For", "X-Original-Host", "True-Client-Ip", "X-Scheme",
+		"Cdn-Loop", "Cf-Ray", "Cf-Connecting-Ip", "Cf-Connecting-Ipv6", "Cf-Ipcountry", "Cf-Visitor", "Cf-Warp-Tag-Id", "X-Amz-Cf-Id",
+		"X-Correlation-Id", "X-Request-Start", "X-Cloud-Trace-Context", "Grpc-Trace-Bin", "B3", "Uber-Trace-Id", "Sentry-Trace", "Newrelic",
+		"Elastic-Apm-Traceparent":
+		return true
+	}
+	for _, p := range [...]string{"X-Forwarded-", "X-Envoy-", "X-B3-", "X-Datadog-", "Amz-Sdk-", "Aws-Sdk-", "Uberctx-"} {
+		if strings.HasPrefix(name, p) {
+			return true
+		}
+	}
+	return false
+}
