@@ -115,3 +115,37 @@ func TestNoHeaderMakesACopyOfAWrite(t *testing.T) {
 		s.gets(206, "a", "mine", "GET", "/bucket/mine/a?partNumber=1", "", h)
 	}
 }
+
+func TestNoBodyNamesWhatIsElsewhere(t *testing.T) {
+	// The documents of a write are looked at ahead of the origin: versions and parts are ids, and a restore writes nothing to another bucket.
+	s := newStand(t, nil, shownLink{bucket: "bucket"}, shownLink{bucket: "other"})
+	s.put("bucket", "mine/x", "own")
+	for _, c := range []struct{ target, body, code string }{
+		{"/bucket?delete", "<Delete><Object><Key>mine/x</Key><VersionId>../../victim</VersionId></Object></Delete>", "InvalidArgument"},
+		{"/bucket/mine/x?uploadId=a", "<CompleteMultipartUpload><Part><PartNumber>../../victim</PartNumber><ETag>0</ETag></Part></CompleteMultipartUpload>", "InvalidArgument"},
+		{"/bucket/mine/x?uploadId=a", strings.Repeat(" ", 4<<20+1), "MalformedXML"},
+		{"/bucket/mine/x?restore", "<RestoreRequest><Type>SELECT</Type><OutputLocation><S3><BucketName>other</BucketName></S3></OutputLocation></RestoreRequest>", "NotImplemented"},
+	} {
+		resp, text := s.ask("mine", "POST", c.target, c.body)
+		if resp.StatusCode < 400 || !strings.Contains(text, "<Code>"+c.code+"</Code>") {
+			t.Errorf("%s: %s %s", c.target, resp.Status, text)
+		}
+	}
+	if went := s.went(); len(went) > 0 {
+		t.Errorf("to the origin went %q", went)
+	}
+	lengths := map[string]int64{}
+	s.block(func(r *http.Request, forward func() (*http.Response, error)) (*http.Response, error) {
+		lengths[r.URL.RawQuery] = r.ContentLength
+		if r.Header.Get("Content-Md5") != "" {
+			t.Errorf("%s has a checksum that nobody sent", r.URL)
+		}
+		return forward()
+	})
+	for query, body := range map[string]string{"uploadId=a": "<CompleteMultipartUpload/>", "uploadId=b": "", "restore=": "", "restore=1": "<RestoreRequest><Days>1</Days></RestoreRequest>"} {
+		s.ask("mine", "POST", "/bucket/mine/x?"+query, body)
+		if n, ok := lengths[query]; !ok || n != int64(len(body)) {
+			t.Errorf("%s: %d bytes of %d went on (%v)", query, n, len(body), ok)
+		}
+	}
+}

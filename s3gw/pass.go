@@ -34,7 +34,9 @@ func (x *exchange) passThen(change func(*http.Request), w writing) error {
 	r := x.r.Clone(x.r.Context()) // shallow, with headers of its own
 	if r.Body = x.who.Body(); x.body != nil {
 		r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(x.body)), int64(len(x.body))
-		x.plainly(r.Header)
+		if x.plainly(r.Header); len(x.body) == 0 {
+			r.Body = http.NoBody // else its length is not known
+		}
 	} else {
 		r.ContentLength = x.who.Rewrite(r.Header)
 	}

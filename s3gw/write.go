@@ -30,12 +30,22 @@ const (
 // goes out.
 func (x *exchange) write() error {
 	var keys []string
-	if x.asks.Touches == request.Listed {
+	switch {
+	case x.asks.Touches == request.Listed:
 		var err error
 		if keys, err = x.listed(); err != nil {
 			return err
 		}
-	} else if x.asks.Key != "" {
+	case request.Documented(x.asks.Operation):
+		var err error
+		if x.body, err = x.read(request.MaxDocumentBytes); err != nil {
+			return err
+		}
+		if err = request.Document(x.asks.Operation, bytes.NewReader(x.body)); err != nil {
+			return err
+		}
+		fallthrough
+	case x.asks.Key != "":
 		keys = []string{x.asks.Key}
 	}
 	of := &exchange{Gateway: x.Gateway, asks: x.asks, links: x.links} // what it takes, for who may need it later
@@ -111,6 +121,9 @@ func (x *exchange) plainly(h http.Header) {
 		for _, name := range []string{"X-Amz-Trailer", "X-Amz-Decoded-Content-Length", "Content-Encoding", "Trailer"} {
 			h.Del(name)
 		}
+	}
+	if x.asks.Touches != request.Listed {
+		return
 	}
 	for name := range h {
 		if name == "Content-Md5" || strings.HasPrefix(name, "X-Amz-Checksum-") {

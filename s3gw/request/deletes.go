@@ -45,8 +45,10 @@ func (b *bounded) Read(p []byte) (int, error) {
 //
 // Its namespace is not looked at, elements that are not known are passed over. The error is a
 // *fault.Error: MalformedXML where another reader could find other keys than we do: with a
-// DOCTYPE, an entity that XML does not have itself, a Key or Object in another place or twice,
-// or something behind the end. Bodies in aws-chunked encoding must be decoded before.
+// DOCTYPE, an entity that XML does not have itself, a Key or Object in another place, in other
+// letters or twice, or something behind the end; InvalidArgument where a VersionId is no id, or
+// anything else of an Object leads upwards as a path. Bodies in aws-chunked encoding must be decoded
+// before.
 func Deletes(body io.Reader) ([]string, error) {
 	d := xml.NewDecoder(&bounded{r: body, left: MaxDeletesBytes})
 	var s deletes
@@ -75,8 +77,9 @@ type deletes struct {
 	keys []string
 	open []string // the elements that it is in, with their prefixes
 	key  strings.Builder
-	has  bool // this Object has its Key
-	done bool // Delete has ended
+	rest strings.Builder // text of what an Object has beside its Key
+	has  bool            // this Object has its Key
+	done bool            // Delete has ended
 }
 
 func (s *deletes) take(t xml.Token) *fault.Error {
@@ -113,7 +116,14 @@ func (s *deletes) begin(name xml.Name) *fault.Error {
 		s.key.Reset()
 		s.has = true
 	default:
-		ok = depth > 0 && local(s.open[depth-1]) != "Key"
+		ok = depth > 0 && local(s.open[depth-1]) != "Key" && ruleOf(local(s.open[depth-1])) != ruleID
+		switch folded(name.Local) {
+		case "delete", "object", "key": // some reader may not tell them from these
+			ok = false
+		}
+		if depth == 2 {
+			s.rest.Reset()
+		}
 	}
 	if !ok {
 		return malformed(nil, "The element %s has no place there", name.Local)
@@ -139,6 +149,8 @@ func (s *deletes) end(name xml.Name) *fault.Error {
 	case name.Local == "Key":
 		s.keys = append(s.keys, s.key.String())
 		s.key = strings.Builder{}
+	case depth >= 2:
+		return content(name.Local, s.rest.String())
 	}
 	return nil
 }
@@ -150,6 +162,8 @@ func (s *deletes) text(t xml.CharData) *fault.Error {
 	switch {
 	case depth > 0 && local(s.open[depth-1]) == "Key":
 		s.key.Write(t)
+	case depth > 2:
+		s.rest.Write(t)
 	case depth == 0 && !s.done && strings.Trim(string(t), "\ufeff \t\r\n") == "":
 	case depth < 2 && strings.Trim(string(t), " \t\r\n") != "":
 		return malformed(nil, "There is text outside of all elements")

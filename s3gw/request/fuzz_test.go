@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"path"
 	"strings"
 	"testing"
@@ -16,8 +17,8 @@ import (
 )
 
 func FuzzParse(f *testing.F) {
-	// Whatever net/http lets through is understood or refused, and no reader writes, nobody reaches what lies below his prefix, and bucket
-	// and key, written down again, are found again.
+	// Whatever net/http lets through is understood or refused, and no reader writes, nobody reaches what lies below his prefix, no id is a
+	// path, no write has a header of another name, and bucket and key, written down again, are found again.
 	for _, s := range [][3]string{
 		{"GET", "/bucket/a%2Fb+c?response-expires=%20", "Range: bytes=0-"},
 		{"PUT", "/bucket/a?uploadId=1&partNumber=2", "X-Amz-Copy-Source: /b/c?versionId=1"},
@@ -26,6 +27,9 @@ func FuzzParse(f *testing.F) {
 		{"POST", "http://bucket.s3.test?delete&tagging=", "X-Minio-Source-Mtime: 1"},
 		{"PUT", "/bucket/mine/a", "X-Amz-Copy-Source: bucket%2Fmine/../mine/+x"},
 		{"GET", "/bucket?versions&prefix=mine/../x&Prefix=mine/", "Accept: */*"},
+		{"DELETE", "/bucket/mine/a?uploadId=..%2F..%2Fvictim", "X_Amz_Copy_Source: /b/c"},
+		{"PUT", "/bucket/mine/%252e%252e/a?a=b;uploadid=..", "X-Copy-From: /b/c"},
+		{"GET", "/bucket?list-type=2&prefix=mine/..%5C&start-after=mine/%252e%252e/x", "X-Amz-Version-Id: ../x"},
 	} {
 		f.Add(s[0], s[1], s[2])
 	}
@@ -40,6 +44,7 @@ func FuzzParse(f *testing.F) {
 		if err != nil || q.Bucket == "" || r.Method == http.MethodOptions {
 			return
 		}
+		checkValues(t, r)
 		if r.Method == http.MethodGet || r.Method == http.MethodHead {
 			if q.Changes || q.How == Write || q.How == Configure {
 				t.Errorf("a read changes: %s", brief(q, err))
@@ -55,6 +60,11 @@ func FuzzParse(f *testing.F) {
 		if !within {
 			return
 		}
+		for key := range readings(q.Key) {
+			if q.Key != "" && !below(key) && steps(key) {
+				t.Errorf("the prefix mine/ reaches %q by %q", key, q.Key)
+			}
+		}
 		if q.Key != "" && !below(q.Key) || q.Source != nil && (q.Source.Bucket != "bucket" || !below(q.Source.Key)) ||
 			q.reach == reachesPrefix && !below(q.Prefix+"x") {
 			t.Errorf("the prefix mine/ reaches %s, %+v, %q", brief(q, nil), q.Source, q.Prefix)
@@ -63,6 +73,29 @@ func FuzzParse(f *testing.F) {
 			t.Errorf("the prefix mine/ reaches %s", brief(q, nil))
 		}
 	})
+}
+
+// checkValues holds what is so of every request that is not refused.
+func checkValues(t *testing.T, r *http.Request) {
+	t.Helper()
+	for pair := range strings.FieldsFuncSeq(r.URL.RawQuery, func(c rune) bool { return c == '&' || c == ';' }) {
+		name, value, _ := strings.Cut(pair, "=")
+		name, _ = url.QueryUnescape(name)
+		value, _ = url.QueryUnescape(value)
+		switch strings.ToLower(name) {
+		case "uploadid", "versionid", "partnumber", "upload-id-marker", "version-id-marker":
+			if value != "" && (path.Base(value) != value || strings.Trim(value, ". ") == "" || strings.ContainsAny(value, "\\%\x00")) {
+				t.Errorf("%s is %q", name, value)
+			}
+		}
+	}
+	for name := range r.Header {
+		switch {
+		case r.Method == http.MethodGet || r.Method == http.MethodHead || strings.HasPrefix(name, "X-Amz-Meta-") || r.URL.Query().Has("hearth-batch"):
+		case strings.Contains(name, "_"), strings.HasSuffix(name, "Copy-Source") && name != "X-Amz-Copy-Source", strings.HasSuffix(name, "Copy-From"), strings.Contains(name, "Manifest"), strings.Contains(name, "Symlink"):
+			t.Errorf("%s passes", name)
+		}
+	}
 }
 
 // below tells whether a key lies below mine/ for a server that takes it for a path.
