@@ -2,6 +2,7 @@ package request
 
 import (
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/hearthfs/hearth/s3gw/fault"
@@ -16,6 +17,9 @@ func carried(h http.Header, p *params) *fault.Error {
 		if header(name, values).has(headerOther) && !known(name) {
 			return fault.New("InvalidRequest", "The header %s is not known here, and could have the bucket do something else: send the write without it", name)
 		}
+		if name == "X-Amz-Trailer" && slices.ContainsFunc(values, trailing) {
+			return notTrailing()
+		}
 	}
 	for raw := p.raw; ; {
 		a, rest, more, _ := next(raw)
@@ -28,8 +32,25 @@ func carried(h http.Header, p *params) *fault.Error {
 		// Amazon takes headers from the query of a presigned URL as well.
 		if name := http.CanonicalHeaderKey(a.name); !known(name) || strings.ContainsAny(name, "/\\%\x00") {
 			return fault.New("InvalidRequest", "The parameter %q is not known here, and could have the bucket do something else: send the write without it", a.name)
+		} else if name == "X-Amz-Trailer" && trailing(a.value()) {
+			return notTrailing()
 		}
 	}
+}
+
+// trailing tells announced trailers among which there is one that is no checksum: a server could
+// take it for a header that came in front.
+func trailing(value string) bool {
+	for name := range strings.SplitSeq(value, ",") {
+		if name = strings.ToLower(strings.TrimSpace(name)); name != "" && !strings.HasPrefix(name, "x-amz-checksum-") {
+			return true
+		}
+	}
+	return false
+}
+
+func notTrailing() *fault.Error {
+	return fault.New("InvalidRequest", "The value specified in the x-amz-trailer header is not supported: what follows a body are checksums (x-amz-checksum-...)")
 }
 
 // known tells the headers that a write may have, besides those that change no answer. Where

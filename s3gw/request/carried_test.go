@@ -46,6 +46,14 @@ func TestAWriteHasOnlyHeadersThatAreKnown(t *testing.T) {
 			}
 		}
 	}
+	for _, write := range writes() { // a trailer comes when rights were looked at
+		method, target, _ := strings.Cut(write, " ")
+		for _, trailer := range []string{"x-amz-copy-source", "x-amz-checksum-crc32, x-amz-copy-source", "x-amz-checksum-crc32\r\nX-Amz-Trailer: X-Amz-Acl", "x_amz_checksum_crc32"} {
+			if _, err := Parse(ask(t, method, target, "X-Amz-Trailer: "+trailer), Options{}); err == nil || !strings.Contains(err.Error(), "x-amz-trailer") {
+				t.Errorf("%s with the trailer %s: %v", write, trailer, err)
+			}
+		}
+	}
 	for _, header := range []string{"X_HTTP_Method_Override: DELETE", "X-HTTP_Method: PUT", "x_original_url: /x"} { // to some server they make a write of a read
 		if _, err := Parse(ask(t, "GET", "/bucket/a", header), Options{}); err == nil {
 			t.Errorf("a read with %s passes", header)

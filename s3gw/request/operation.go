@@ -23,7 +23,8 @@ func (q *Request) service(method string, p *params) *fault.Error {
 }
 
 // bucket is what names a bucket and no key.
-func (q *Request) bucket(method string, p *params, seen headerSet) *fault.Error {
+func (q *Request) bucket(r *http.Request, p *params, seen headerSet) *fault.Error {
+	method := r.Method
 	switch method {
 	case http.MethodGet:
 		return q.bucketRead(p)
@@ -40,6 +41,9 @@ func (q *Request) bucket(method string, p *params, seen headerSet) *fault.Error 
 	}
 	if seen.has(headerServer) {
 		return notTheirs()
+	}
+	if f := q.copies(r.Header, p); f != nil {
+		return f
 	}
 	noun := configuration(p.sub)
 	switch {
@@ -89,7 +93,7 @@ func (q *Request) bucketRead(p *params) *fault.Error {
 			q.How, q.reach = Pass, reachesBucket
 		}
 	}
-	if p.many || p.other || p.valued { // perhaps it is something else, for which the prefix is nothing
+	if p.many || p.other || p.valued || q.reach == reachesSome && p.beside() { // perhaps it is something else, for which the prefix is nothing
 		q.How, q.reach = Pass, reachesBucket
 	}
 	return nil

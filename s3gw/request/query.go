@@ -130,6 +130,20 @@ func (p *params) add(a param) {
 	}
 }
 
+// beside tells whether there is a parameter beside the sub-resource and those of a signature: a
+// server may look at that one first, and list what it begins with.
+func (p *params) beside() bool {
+	for raw := p.raw; ; {
+		a, rest, more, _ := next(raw)
+		if !more {
+			return false
+		}
+		if raw = rest; a.name != p.sub && !presigned(a.name) {
+			return true
+		}
+	}
+}
+
 // subresource tells the parameters that choose the operation (Amazon's API reference).
 func subresource(name string) bool {
 	switch name {

@@ -133,7 +133,7 @@ func (q *Request) parse(r *http.Request, o *Options) *fault.Error {
 	case q.Bucket == "":
 		f = q.service(r.Method, &p)
 	case q.Key == "":
-		f = q.bucket(r.Method, &p, seen)
+		f = q.bucket(r, &p, seen)
 	default:
 		f = q.object(r, &p, seen)
 	}

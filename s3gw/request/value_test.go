@@ -161,8 +161,12 @@ func TestKeysThatClimbNeedTheRightToWhereTheyLead(t *testing.T) {
 		{"POST", "/bucket/mine/x?uploadId=a", "/other/victim", false},
 		{"PUT", "/bucket/mine/x?tagging", "/other/victim", false},
 		{"POST", "/bucket/mine/x?uploads", "/bucket/mine/y", true},
+		{"POST", "/bucket?delete", "/other/victim", false},
 		{"GET", "/bucket?versioning=x&prefix=mine/", "", false},
 		{"GET", "/bucket?location=x", "", false},
+		{"GET", "/bucket?location&list-type=2", "", false},
+		{"GET", "/bucket?versioning&prefix=victim/", "", false},
+		{"GET", "/bucket?versioning&X-Amz-Date=x&x-id=GetBucketVersioning", "", true},
 	} {
 		headers := []string{"Te: trailers"}
 		if c.source != "" {
