@@ -6,8 +6,13 @@ import (
 	"github.com/hearthfs/hearth/s3gw/fault"
 )
 
-// maxID is the longest id in bytes ("Version IDs are ... no more than 1,024 bytes").
-const maxID = 1024
+const (
+	// maxID is the longest id in bytes ("Version IDs are ... no more than 1,024 bytes").
+	maxID = 1024
+	// maxDecodings of what was decoded are looked at: a proxy or two in front of a server may each
+	// do one more. Without a bound 16 KiB of headers would cost 8,000 of them.
+	maxDecodings = 8
+)
 
 // An origin may keep what a value names in a file of that name: versitygw joins an uploadId to a
 // path, and with ../../victim aborts, lists and completes what is none of that upload. So each
@@ -101,7 +106,7 @@ func word(s string) bool {
 }
 
 // climbs tells what some server may take for a path that leads upwards: one with a segment of
-// two dots, behind any number of further decodings, or with backslashes for slashes.
+// two dots, behind further decodings, or with backslashes for slashes.
 func climbs(s string) bool {
 	if !strings.ContainsAny(s, ".%") {
 		return false
@@ -130,7 +135,7 @@ func steps(path string) bool {
 // backslashes and with slashes in their place.
 func readings(s string) func(func(string) bool) {
 	return func(yield func(string) bool) {
-		for {
+		for range 1 + maxDecodings {
 			if !yield(s) || strings.Contains(s, `\`) && !yield(strings.ReplaceAll(s, `\`, "/")) {
 				return
 			}

@@ -135,6 +135,7 @@ func TestKeysThatClimbNeedTheRightToWhereTheyLead(t *testing.T) {
 		{"PUT", "/bucket/mine/x%5C..%5C..%5Cvictim", "", false},
 		{"PUT", "/bucket/mine/%25zz/%252e%252e/..%5C../victim", "", false},
 		{"PUT", "/bucket/mine/%252e%252e/victim%5C..%5Cmine%5Cx", "", false},
+		{"PUT", "/bucket/mine/%" + strings.Repeat("25", maxDecodings) + "2e%2E/victim", "", false},
 		{"GET", "/bucket/mine/a%5Cb/%2525/100%25", "", true},
 		{"GET", "/bucket/mine/http%253A%252F%252Fh%252Fx..y", "", true},
 		{"GET", "/bucket/mine/a/%252e%252e/b", "", true},
@@ -200,5 +201,16 @@ func TestSourcesWhoseVersionIsAPathAreRefused(t *testing.T) {
 		if _, err := Parse(r, Options{}); err == nil || !strings.HasPrefix(err.Error(), "InvalidArgument: ") {
 			t.Errorf("%s: %v", raw, err)
 		}
+	}
+}
+
+func TestReadingsAreBounded(t *testing.T) {
+	// As much as a request can have of what decodes to more to be decoded is read a few times, by whoever sent it.
+	n := 0
+	for range readings("%" + strings.Repeat("25", 8<<10)) {
+		n++
+	}
+	if n != 1+maxDecodings {
+		t.Errorf("%d readings", n)
 	}
 }
