@@ -1,0 +1,191 @@
+package powercut
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hearthfs/hearth/internal/hearthtest"
+)
+
+// Kind is what an operation does.
+type Kind string
+
+// The kinds of operations.
+const (
+	Create   Kind = "create" // a file that was not there
+	Mkdir    Kind = "mkdir"
+	Write    Kind = "write"
+	Punch    Kind = "punch"
+	Truncate Kind = "truncate"
+	Rename   Kind = "rename"
+	Remove   Kind = "remove"
+	Sync     Kind = "sync"   // of a file, or of a directory's names
+	SyncAll  Kind = "syncfs" // of everything
+	Mark     Kind = "mark"   // the scenario's
+)
+
+// Op is one operation.
+type Op struct {
+	Kind Kind
+	Name string // below the directory; of a Mark its text
+	To   string // of a Rename
+	Off  int64
+	N    int64  // of a Punch; the size of a Truncate
+	Data []byte // of a Write
+}
+
+// Trace is what a scenario did.
+type Trace struct {
+	Ops []Op
+}
+
+const (
+	childDir = "HEARTH_POWERCUT_DIR" // in the environment of a child: where its scenario works
+	markName = "/hearth-powercut-mark/"
+	listener = 3 // the child's socket for the descriptor
+)
+
+// Record runs a scenario in a child process and returns what it did below dir, which is
+// empty at first. It is called once per test or subtest, which the child runs again up
+// to here; the scenario's end is the process's, without cleanups. mark puts a text
+// between the operations.
+func Record(t *testing.T, scenario func(t *testing.T, dir string, mark func(text string))) *Trace {
+	t.Helper()
+	if dir := os.Getenv(childDir); dir != "" {
+		if err := listen(); err != nil {
+			t.Fatalf("be watched: %v", err)
+		}
+		scenario(t, dir, func(text string) { _ = unix.Unlink(markName + text) })
+		os.Exit(0)
+	}
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours, theirs, err := socketpair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ours.Close()
+	child := exec.Command(os.Args[0], "-test.run="+pattern(t.Name()), "-test.count=1")
+	child.Env = append(os.Environ(), childDir+"="+dir)
+	child.ExtraFiles = []*os.File{theirs}
+	exited, output, err := hearthtest.StartChild(child)
+	theirs.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr, err := watch(ours, child.Process.Pid, dir)
+	if err != nil {
+		_ = child.Process.Kill()
+	}
+	<-exited
+	if err != nil || !child.ProcessState.Success() {
+		t.Fatalf("the scenario ended with %v, watched until %v:\n%s", child.ProcessState, err, output())
+	}
+	return tr
+}
+
+// pattern runs one test or subtest alone.
+func pattern(name string) string {
+	parts := strings.Split(name, "/")
+	for i := range parts {
+		parts[i] = "^" + regexp.QuoteMeta(parts[i]) + "$"
+	}
+	return strings.Join(parts, "/")
+}
+
+// Count is how many operations of a kind there are.
+func (tr *Trace) Count(kind Kind) (n int) {
+	for i := range tr.Ops {
+		if tr.Ops[i].Kind == kind {
+			n++
+		}
+	}
+	return n
+}
+
+// Cut is a directory after a power cut.
+type Cut struct {
+	// Dir holds what is left; a test may use it as it likes.
+	Dir string
+	// Ops were asked for before the cut; the last may have been under way.
+	Ops int
+	// Marks are the texts of those that the scenario had passed.
+	Marks []string
+	// Draw numbers the outcomes of one cut. 0: nothing that was not synced is there;
+	// 1: everything is.
+	Draw int
+}
+
+// String says which cut it is.
+func (c Cut) String() string { return fmt.Sprintf("cut after %d operations, draw %d", c.Ops, c.Draw) }
+
+// Passed reports whether the scenario had passed a mark.
+func (c Cut) Passed(mark string) bool { return slices.Contains(c.Marks, mark) }
+
+// Cuts cuts the power after every stride-th operation, around each operation that is no
+// write, and at the end; each time with so many outcomes, drawn from fixed seeds.
+func (tr *Trace) Cuts(t *testing.T, stride, draws int, check func(t *testing.T, c Cut)) {
+	t.Helper()
+	tr.cuts(t, func(k int) bool {
+		structure := func(i int) bool { return i >= 0 && i < len(tr.Ops) && tr.Ops[i].Kind != Write }
+		return k%stride == 0 || k == len(tr.Ops) || structure(k) || structure(k-1)
+	}, func(d *disk, c Cut, each func(c Cut, ch chooser)) {
+		for c.Draw = range draws {
+			each(c, draw(c.Ops, c.Draw))
+		}
+	}, check)
+}
+
+// Every cuts the power after each operation, with each outcome that there is, and fails
+// where there are more than most.
+func (tr *Trace) Every(t *testing.T, most int, check func(t *testing.T, c Cut)) {
+	t.Helper()
+	tr.cuts(t, func(int) bool { return true }, func(_ *disk, c Cut, each func(c Cut, ch chooser)) {
+		all := &odometer{}
+		for c.Draw = 0; all.next(); c.Draw++ {
+			if c.Draw == most {
+				t.Fatalf("after %d operations there are more than %d outcomes", c.Ops, most)
+			}
+			each(c, all)
+		}
+	}, check)
+}
+
+func (tr *Trace) cuts(t *testing.T, due func(k int) bool, outcomes func(*disk, Cut, func(Cut, chooser)), check func(*testing.T, Cut)) {
+	t.Helper()
+	d, marks := newDisk(), []string(nil)
+	for k := 0; k <= len(tr.Ops); k++ {
+		if due(k) {
+			outcomes(d, Cut{Ops: k, Marks: slices.Clone(marks)}, func(c Cut, ch chooser) {
+				dir, err := os.MkdirTemp("", "powercut")
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer os.RemoveAll(dir)
+				c.Dir = filepath.Join(dir, "d")
+				if err := d.leave(c.Dir, ch); err != nil {
+					t.Fatal(err)
+				}
+				check(t, c)
+			})
+		}
+		if k == len(tr.Ops) {
+			return
+		}
+		if op := &tr.Ops[k]; op.Kind == Mark {
+			marks = append(marks, op.Name)
+		} else if err := d.apply(op); err != nil {
+			t.Fatalf("operation %d, %s %s: %v", k, op.Kind, op.Name, err)
+		}
+	}
+}
