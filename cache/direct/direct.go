@@ -32,6 +32,8 @@ type Directory struct {
 	Look bool
 	// Tap, set by tests only, sees every change before it is made and may forbid it.
 	Tap func(Change) error
+	// TapSync does so with each sync of a file, or of the names ("."), on any goroutine.
+	TapSync func(name string) error
 	// Mended is told of what was harmed and is well again.
 	Mended Mended
 }
@@ -51,6 +53,13 @@ func (d *Directory) announce(c Change) error {
 		return nil
 	}
 	return d.Tap(c)
+}
+
+func (d *Directory) announceSync(name string) error {
+	if d.TapSync == nil {
+		return nil
+	}
+	return d.TapSync(name)
 }
 
 // Full is the path of a name.
@@ -187,6 +196,9 @@ func (d *Directory) Rename(name, to string) error {
 
 // Sync makes the names in the directory durable.
 func (d *Directory) Sync() error {
+	if err := d.announceSync("."); err != nil {
+		return fmt.Errorf("sync %s: %w", d.Path, err)
+	}
 	fd, err := unix.Open(d.Path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("open %s: %w", d.Path, err)
@@ -265,6 +277,9 @@ func (f *File) Punch(off, n int64) error {
 
 // Sync makes the file's bytes durable.
 func (f *File) Sync() error {
+	if err := f.dir.announceSync(f.Name); err != nil {
+		return fmt.Errorf("sync %s: %w", f.dir.Full(f.Name), err)
+	}
 	if err := unix.Fdatasync(f.FD); err != nil {
 		return fmt.Errorf("sync %s: %w", f.dir.Full(f.Name), err)
 	}

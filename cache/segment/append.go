@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -213,6 +214,9 @@ func (l *Log) flushLocked() error {
 	if err == nil {
 		_, err = w.segment.measure(w.file)
 	}
+	if moved := func(p placed) bool { return p.from != nil }; err == nil && slices.ContainsFunc(w.placed, moved) {
+		err = l.makeLast(w.segment, w.file) // what follows gives the old records up
+	}
 	if err != nil {
 		for _, p := range w.placed {
 			if p.from == nil {
@@ -292,14 +296,14 @@ func (l *Log) sealLocked() error {
 		_, err := l.retire(s)
 		return err
 	}
-	if err := l.writeFooter(s, f, w.footer, w.tail); err != nil {
+	err := l.writeFooter(s, f, w.footer, w.tail)
+	if err != nil {
 		s.mu.Lock()
 		s.bare = true
 		s.mu.Unlock()
-		return err
 	}
-	l.settler.add(s)
-	return nil
+	l.settler.add(s) // its records are to last, whatever became of the footer
+	return err
 }
 
 // writeFooter puts a footer of these entries at end, the last thing in the file.

@@ -12,7 +12,7 @@ import (
 const compactBelow = 15
 
 // Compact copies the living records of the emptiest closed segment to the open
-// one, if under 15 % of it live, and unlinks it. It returns the bytes copied, 0
+// one, if under 15 % of it live, and unlinks it once the copies are on the device. It returns the bytes copied, 0
 // when no segment is due or no memory free, and keeps Append waiting meanwhile. ctx ends it early;
 // what was copied by then counts.
 func (l *Log) Compact(ctx context.Context) (int64, error) {
@@ -20,8 +20,8 @@ func (l *Log) Compact(ctx context.Context) (int64, error) {
 		return 0, l.errClosed("compact")
 	}
 	s := l.emptiest()
-	if s == nil {
-		return 0, l.pruneDeaths()
+	if s == nil && !l.deaths.due() {
+		return 0, nil
 	}
 	if err := l.wait(ctx); err != nil {
 		return 0, err
@@ -29,6 +29,9 @@ func (l *Log) Compact(ctx context.Context) (int64, error) {
 	defer func() { <-l.turn }()
 	if l.closed.Load() {
 		return 0, l.errClosed("compact")
+	}
+	if s == nil {
+		return 0, l.pruneDeaths()
 	}
 	before := l.counters.rewritten.Load()
 	err := l.moveLocked(ctx, s)
@@ -124,6 +127,8 @@ func (l *Log) moveRecordLocked(n note, p place) error {
 	return dropErr
 }
 
+// pruneDeaths is called with the turn, so that no Sync is between the old file and
+// the new one.
 func (l *Log) pruneDeaths() error {
 	if !l.deaths.due() {
 		return nil

@@ -22,7 +22,7 @@ const (
 var errDeaths = errors.New("it is not what was written, and begun anew: what it said was evicted may be held again")
 
 // deaths is the file of evicted records of segments that still exist. It is
-// written through the page cache and never synced: after kill -9 it is whole,
+// written through the page cache and synced by Sync only: after kill -9 it is whole,
 // after a power loss a dead block may be found again, which harms nobody.
 type deaths struct {
 	dir *directory

@@ -21,10 +21,11 @@
 // if not, the bytes are bad, the block is dropped and counted.
 //
 // Evict takes a block out of the index, appends 16 bytes to the file of deaths
-// (never synced: after a power loss a block may be there again, its bytes are
-// right or its header is zero), and punches the pages that no living record
+// (synced by Sync only: after a power loss a block may be there again, its bytes
+// are right or do not verify), and punches the pages that no living record
 // needs. A closed segment without living records is unlinked; Compact rewrites
-// the one with the fewest when under 15 % of it live.
+// the one with the fewest when under 15 % of it live: the copies are on the device
+// before the old records go, so that what Sync answered for outlives a power cut.
 //
 // A full segment is closed by its footer: 28 bytes per record, checksummed,
 // synced behind the writer. Open reads footers only. A segment without a valid
@@ -32,7 +33,8 @@
 // record headers and closed then. Pages that no living record needs, which a death
 // without its punch or a torn write left, are punched. Header checksums are seeded
 // with a random salt of the segment, so that nothing inside a block's bytes can
-// pass for a record. When one ID lies in two segments, the later segment counts.
+// pass for a record. When one ID lies in two segments, the later segment counts,
+// unless its record does not verify: the power failed before all of it was written.
 //
 // The index is 256 tables without pointers, 32 bytes an entry, filled to 80-90 %,
 // claimed in the Pool, where the tier in memory gives way to it; where even so there is

@@ -44,7 +44,8 @@ type Options struct {
 	// Mended: a file was harmed, and is as it should be again.
 	Mended direct.Mended
 
-	tap func(change) error // tests see and forbid changes
+	tap     func(change) error      // tests see and forbid changes
+	tapSync func(name string) error // and syncs
 }
 
 // Log is the packed store of one directory. All methods are safe for many
@@ -110,7 +111,7 @@ func Open(o Options) (*Log, error) {
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("create %s: %w", o.Dir, err)
 	}
-	dir := &directory{Path: o.Dir, Tap: o.tap, Mended: o.Mended}
+	dir := &directory{Path: o.Dir, Tap: o.tap, TapSync: o.tapSync, Mended: o.Mended}
 	if err := dir.Clear(ours(), deathsTemp); err != nil {
 		return nil, err
 	}
@@ -201,9 +202,9 @@ func (l *Log) Sync() error {
 	l.settler.wait()
 	err := l.settler.unsynced()
 	if s := l.writer.segment; s != nil {
-		err = errors.Join(err, s.sync(l.writer.file), l.dir.Sync())
+		err = errors.Join(err, s.sync(l.writer.file))
 	}
-	return errors.Join(err, l.deaths.sync())
+	return errors.Join(err, l.deaths.sync(), l.dir.Sync())
 }
 
 func (l *Log) errClosed(verb string) error {
@@ -279,8 +280,11 @@ func (l *Log) settle(s *segment) error {
 		return err
 	}
 	defer s.release()
-	return errors.Join(s.sync(f), l.dir.Sync())
+	return l.makeLast(s, f)
 }
+
+// makeLast makes a segment durable, and its name.
+func (l *Log) makeLast(s *segment, f *file) error { return errors.Join(s.sync(f), l.dir.Sync()) }
 
 func (t *settler) add(s *segment) {
 	t.open.Add(1)

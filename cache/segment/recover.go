@@ -204,8 +204,7 @@ func (l *Log) enter(s *segment, notes []note) error {
 		p := place{slot: s.slot, unit: n.unit, length: n.length}
 		lost, lose := l.index.put(n.id, p, l.index.fresh, func(old place) bool { return l.older(old, s, p) })
 		if lose {
-			_, dropErr := l.drop(n.id, lost)
-			err = errors.Join(err, dropErr)
+			err = errors.Join(err, l.dropOlder(n.id, lost))
 		}
 	}
 	s.mu.Lock()
@@ -226,6 +225,42 @@ func (l *Log) older(old place, s *segment, p place) bool {
 		return old.unit < p.unit
 	}
 	return (*l.slots.Load())[old.slot].number < s.number
+}
+
+// dropOlder drops a record that the index does not name, for the most part since another
+// segment has the block too: after a power failure that one may be a copy of which not
+// all reached the device. Then it is dropped instead, if this one is whole.
+func (l *Log) dropOlder(id hearth.ID, lost place) error {
+	kept, ok := l.index.get(id, nil)
+	if ok && kept != lost && !l.whole(id, kept, true) && l.whole(id, lost, false) && l.index.move(id, kept, lost) {
+		lost = kept
+	}
+	_, err := l.drop(id, lost)
+	return err
+}
+
+// whole reports whether a record verifies; with last, whether it is on the device, too.
+func (l *Log) whole(id hearth.ID, p place, last bool) bool {
+	s := (*l.slots.Load())[p.slot]
+	f, err := s.acquire()
+	if err != nil {
+		return false
+	}
+	defer s.release()
+	s.mu.Lock()
+	lasts := s.lasts
+	s.mu.Unlock()
+	if last && !lasts {
+		if l.makeLast(s, f) != nil {
+			return false
+		}
+		s.mu.Lock()
+		s.lasts = true
+		s.mu.Unlock()
+	}
+	r := plan(p.note(id), span{0, int64(p.length)})
+	buf := aligned(int(r.head.n))
+	return r.fill(f, buf) == nil && r.verify(buf, s.salt) == nil
 }
 
 // trailer reads a segment's trailer. Format 0: there is none that fits the file.

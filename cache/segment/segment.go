@@ -28,6 +28,7 @@ type segment struct {
 	bare   bool  // its footer could not be written
 	gone   bool  // unlinked, or about to be
 	stuck  bool  // Compact cannot find its records
+	lasts  bool  // what Open found of it is on the device
 	// unindexed: there is no memory for its records. The index knows none of them, pages
 	// counts none, and their bytes are left alone but by Shed.
 	unindexed bool

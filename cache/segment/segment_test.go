@@ -10,7 +10,10 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 
 	"github.com/zeebo/xxh3"
 	"go.uber.org/goleak"
@@ -596,4 +599,121 @@ func TestRefusedEntries(t *testing.T) {
 	if _, err := l.Get(context.Background(), blockID(1), 69_999, 0, 1); !errors.Is(err, hearth.ErrMiss) {
 		t.Errorf("another length: %v", err)
 	}
+}
+
+func TestAReaderOfAReusedSlotIsGivenNobodyElsesBlock(t *testing.T) {
+	// A reader has looked a block up and waits for memory. Meanwhile the block's segment goes, and the next one takes its slot, with another block of that length at that place: a miss.
+	dir := t.TempDir()
+	const length = 50_000
+	first := open(t, Options{Dir: dir})
+	appendAll(t, first, entryOf(1, length))
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	pool := newPool()
+	var l *Log
+	meanwhile := func() {}
+	l = open(t, Options{Dir: dir, Pool: pool, Alloc: func(ctx context.Context, n int) (*hearth.View, error) {
+		meanwhile()
+		return pool.Alloc(ctx, n)
+	}})
+	was, _ := l.index.get(blockID(1), nil)
+	meanwhile = func() {
+		meanwhile = func() {}
+		l.Evict(blockID(1))
+		appendAll(t, l, entryOf(2, length))
+		if is, ok := l.index.get(blockID(2), nil); !ok || is != was {
+			t.Fatalf("the other block lies at %+v, the first one at %+v", is, was)
+		}
+	}
+	mustMiss(t, l, 1, length)
+	mustHold(t, l, 2, length)
+	if s := l.Stats(); s.Corrupt != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestSyncWaitsForClosedSegments(t *testing.T) {
+	// A closed segment is still being made durable behind the writer when Sync is called: it does not return before.
+	synctest.Test(t, func(t *testing.T) {
+		held := make(chan struct{})
+		l := open(t, Options{Dir: t.TempDir(), tapSync: func(name string) error {
+			if name == segmentName(1) {
+				<-held
+			}
+			return nil
+		}})
+		appendAll(t, l, entryOf(1, 1000))
+		if err := sealNow(l); err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan error, 1)
+		go func() { done <- l.Sync() }()
+		synctest.Wait()
+		select {
+		case err := <-done:
+			t.Errorf("Sync returned %v while a segment was not durable", err)
+			done <- err
+		default:
+		}
+		close(held)
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func sealNow(l *Log) error {
+	l.turn <- struct{}{}
+	defer func() { <-l.turn }()
+	return l.sealLocked()
+}
+
+func TestWhatCannotBeSyncedIsToldBySync(t *testing.T) {
+	// The device fails as something is synced - the open segment, a closed one, the deaths, the names: Sync says so, once. A segment whose footer could not be written is synced all the same.
+	var mu sync.Mutex // guards the two
+	var fails, synced string
+	from := func(what string) {
+		mu.Lock()
+		fails, synced = what, ""
+		mu.Unlock()
+	}
+	met := func(what string) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if what == fails {
+			return unix.EIO
+		}
+		synced += what + " "
+		return nil
+	}
+	l := open(t, Options{Dir: t.TempDir(), tap: func(c change) error { return met(c.What) }, tapSync: met})
+	for i, name := range []string{segmentName(1), deathsName, "."} {
+		appendAll(t, l, entryOf(i, 1000))
+		from(name)
+		if err := l.Sync(); !errors.Is(err, unix.EIO) {
+			t.Errorf("the sync of %s failed: %v", name, err)
+		}
+		from("")
+		if err := l.Sync(); err != nil {
+			t.Errorf("behind the sync of %s that failed: %v", name, err)
+		}
+	}
+	from("write")
+	if err := sealNow(l); !errors.Is(err, unix.EIO) {
+		t.Fatal(err)
+	}
+	if err := l.Sync(); err != nil || !strings.Contains(synced, segmentName(1)) {
+		t.Errorf("without a footer: %v, synced are %s", err, synced)
+	}
+	from("")
+	appendAll(t, l, entryOf(10, 1000))
+	from(segmentName(2))
+	if err := sealNow(l); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Sync(); !errors.Is(err, unix.EIO) {
+		t.Errorf("the sync of a closed segment failed: %v", err)
+	}
+	from("")
 }

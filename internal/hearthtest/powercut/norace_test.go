@@ -122,7 +122,9 @@ func TestARenameIsWorthWhatWasSynced(t *testing.T) {
 	t.Run("both", func(t *testing.T) { holds(t, outcomes(t, replaced(t, true, true), "f", "replaced"), "new") })
 	t.Run("file", func(t *testing.T) { holds(t, outcomes(t, replaced(t, true, false), "f", "replaced"), "old", "new") })
 	t.Run("directory", func(t *testing.T) { holds(t, outcomes(t, replaced(t, false, true), "f", "replaced"), "", "new") })
-	t.Run("none", func(t *testing.T) { holds(t, outcomes(t, replaced(t, false, false), "f", "replaced"), "old", "", "new") })
+	t.Run("none", func(t *testing.T) {
+		holds(t, outcomes(t, replaced(t, false, false), "f", "replaced"), "old", "", "new")
+	})
 }
 
 func TestPagesComeInAnyOrder(t *testing.T) {

@@ -66,7 +66,7 @@ func Record(t *testing.T, scenario func(t *testing.T, dir string, mark func(text
 		scenario(t, dir, func(text string) { _ = unix.Unlink(markName + text) })
 		os.Exit(0)
 	}
-	dir, err := filepath.EvalSymlinks(t.TempDir())
+	dir, err := filepath.EvalSymlinks(place(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,6 +92,18 @@ func Record(t *testing.T, scenario func(t *testing.T, dir string, mark func(text
 		t.Fatalf("the scenario ended with %v, watched until %v:\n%s", child.ProcessState, err, output())
 	}
 	return tr
+}
+
+// place is an empty directory for a test, in memory where that can be: the model needs
+// no device, and a test syncs a thousand times.
+func place(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/dev/shm", "powercut")
+	if err != nil {
+		return t.TempDir()
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
 }
 
 // pattern runs one test or subtest alone.
@@ -132,13 +144,13 @@ func (c Cut) String() string { return fmt.Sprintf("cut after %d operations, draw
 // Passed reports whether the scenario had passed a mark.
 func (c Cut) Passed(mark string) bool { return slices.Contains(c.Marks, mark) }
 
-// Cuts cuts the power after every stride-th operation, around each operation that is no
-// write, and at the end; each time with so many outcomes, drawn from fixed seeds.
+// Cuts cuts the power after every stride-th operation, after each that is no write,
+// before each sync, and at the end; each time with so many outcomes, drawn from fixed
+// seeds.
 func (tr *Trace) Cuts(t *testing.T, stride, draws int, check func(t *testing.T, c Cut)) {
 	t.Helper()
 	tr.cuts(t, func(k int) bool {
-		structure := func(i int) bool { return i >= 0 && i < len(tr.Ops) && tr.Ops[i].Kind != Write }
-		return k%stride == 0 || k == len(tr.Ops) || structure(k) || structure(k-1)
+		return k%stride == 0 || k == len(tr.Ops) || tr.Ops[k].Kind == Sync || k > 0 && tr.Ops[k-1].Kind != Write && tr.Ops[k-1].Kind != Punch
 	}, func(d *disk, c Cut, each func(c Cut, ch chooser)) {
 		for c.Draw = range draws {
 			each(c, draw(c.Ops, c.Draw))
@@ -163,17 +175,13 @@ func (tr *Trace) Every(t *testing.T, most int, check func(t *testing.T, c Cut)) 
 
 func (tr *Trace) cuts(t *testing.T, due func(k int) bool, outcomes func(*disk, Cut, func(Cut, chooser)), check func(*testing.T, Cut)) {
 	t.Helper()
-	d, marks := newDisk(), []string(nil)
+	d, marks, dir := newDisk(), []string(nil), filepath.Join(place(t), "d")
 	for k := 0; k <= len(tr.Ops); k++ {
 		if due(k) {
 			outcomes(d, Cut{Ops: k, Marks: slices.Clone(marks)}, func(c Cut, ch chooser) {
-				dir, err := os.MkdirTemp("", "powercut")
-				if err != nil {
-					t.Fatal(err)
-				}
 				defer os.RemoveAll(dir)
-				c.Dir = filepath.Join(dir, "d")
-				if err := d.leave(c.Dir, ch); err != nil {
+				c.Dir = dir
+				if err := d.leave(dir, ch); err != nil {
 					t.Fatal(err)
 				}
 				check(t, c)
