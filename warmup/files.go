@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/hearthfs/hearth/cache/direct"
 	"github.com/hearthfs/hearth/warmup/list"
 )
 
@@ -28,7 +29,8 @@ const maxHistory = 100
 const (
 	recordSuffix = ".json"
 	listSuffix   = ".list"
-	newSuffix    = ".new"
+	tempSuffix   = ".tmp" // of a save that broke off
+	newSuffix    = ".new" // and of one by an earlier version
 	badSuffix    = ".damaged"
 )
 
@@ -41,7 +43,7 @@ type Files struct {
 	Log func(what string, err error)
 }
 
-// Save writes the record under another name, then renames it.
+// Save makes the record last, and with it the names of the job's other files.
 func (f *Files) Save(r Record) error {
 	if f.Dir == "" {
 		return nil
@@ -50,12 +52,8 @@ func (f *Files) Save(r Record) error {
 	if err == nil {
 		err = f.make()
 	}
-	name := filepath.Join(f.Dir, r.ID+recordSuffix)
 	if err == nil {
-		err = writeSynced(name+newSuffix, text)
-	}
-	if err == nil {
-		err = os.Rename(name+newSuffix, name)
+		err = direct.WriteDurably(filepath.Join(f.Dir, r.ID+recordSuffix), text)
 	}
 	if err != nil {
 		return fmt.Errorf("save the job %s: %w", r.ID, err)
@@ -65,22 +63,14 @@ func (f *Files) Save(r Record) error {
 
 // make makes the directory, but not the one that it lies in: that is the disk tier's.
 func (f *Files) make() error {
-	if err := os.Mkdir(f.Dir, 0o700); !errors.Is(err, fs.ErrExist) {
-		return err
+	err := os.Mkdir(f.Dir, 0o700)
+	if errors.Is(err, fs.ErrExist) {
+		return nil
 	}
-	return nil
-}
-
-func writeSynced(name string, text []byte) error {
-	file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
 	}
-	_, err = file.Write(text)
-	if err == nil {
-		err = file.Sync()
-	}
-	return errors.Join(err, file.Close())
+	return direct.SyncDir(filepath.Dir(f.Dir))
 }
 
 // Load reads all records, sets aside what is none, and removes what is left of the
@@ -127,7 +117,7 @@ func (f *Files) Load() ([]Record, error) {
 			}
 		}
 		known := func(r Record) bool { return r.ID == id }
-		if isList && !slices.ContainsFunc(all, known) && !unread[id] || strings.HasSuffix(e.Name(), newSuffix) {
+		if isList && !slices.ContainsFunc(all, known) && !unread[id] || strings.HasSuffix(e.Name(), newSuffix) || strings.HasSuffix(e.Name(), tempSuffix) {
 			f.remove(e.Name())
 		}
 	}
@@ -196,6 +186,9 @@ func (f *Files) Spool(id string, from io.Reader, nul bool, canonical func(string
 	err := list.Keep(f.list(id), from, nul, canonical)
 	if errors.As(err, new(list.Refused)) {
 		err = Refusal(err.Error())
+	}
+	if err == nil {
+		err = direct.SyncDir(f.Dir) // no record is there before its list
 	}
 	if err != nil {
 		return fmt.Errorf("keep the list: %w", err)

@@ -29,7 +29,12 @@ func WriteDurably(name string, data []byte) error {
 		os.Remove(tmp)
 		return err
 	}
-	dir, err := os.Open(filepath.Dir(name))
+	return SyncDir(filepath.Dir(name))
+}
+
+// SyncDir makes the names in a directory durable.
+func SyncDir(name string) error {
+	dir, err := os.Open(name)
 	if err != nil {
 		return err
 	}

@@ -19,8 +19,11 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"sync"
+
+	"github.com/hearthfs/hearth/cache/direct"
 )
 
 // Pace waits until n bytes may be read.
@@ -225,6 +228,8 @@ type Findings struct {
 	out  *bufio.Writer
 	size int64
 	most int64
+
+	synced int64 // of size
 }
 
 // OpenFindings goes on behind the first size bytes of a file.
@@ -236,10 +241,13 @@ func OpenFindings(name string, size int64) (*Findings, error) {
 	if err == nil {
 		_, err = file.Seek(size, io.SeekStart)
 	}
+	if err == nil {
+		err = direct.SyncDir(filepath.Dir(name))
+	}
 	if err != nil {
 		return nil, fmt.Errorf("keep what the check finds: %w", err)
 	}
-	return &Findings{file: file, out: bufio.NewWriter(file), size: size, most: mostFindings}, nil
+	return &Findings{file: file, out: bufio.NewWriter(file), size: size, synced: size, most: mostFindings}, nil
 }
 
 // Add adds one; false: there are too many.
@@ -253,8 +261,17 @@ func (f *Findings) Add(finding any) bool {
 	return true
 }
 
-// Flush hands what was added to the file, and gives its size.
-func (f *Findings) Flush() (size int64, err error) { return f.size, f.out.Flush() }
+// Flush has what was added on the device, since a record will say so, and gives the size.
+func (f *Findings) Flush() (size int64, err error) {
+	if f.synced == f.size {
+		return f.size, nil
+	}
+	if err := errors.Join(f.out.Flush(), f.file.Sync()); err != nil {
+		return f.size, err
+	}
+	f.synced = f.size
+	return f.size, nil
+}
 
 // Close closes the file.
 func (f *Findings) Close() error { return errors.Join(f.out.Flush(), f.file.Close()) }
