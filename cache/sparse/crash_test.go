@@ -392,3 +392,38 @@ func FuzzFormat(f *testing.F) {
 		}
 	})
 }
+
+func TestWhatLiesInAnothersPlaceIsNobodys(t *testing.T) {
+	// A block's bytes and record are copied into its neighbour's place, and the files of two objects change names: nothing of it is served, and the two objects are given up.
+	x := start(t, Options{})
+	moved, text := sample(1, 2*mib)
+	x.putAll(moved, text)
+	a, aText := sample(2, 2*mib)
+	b, bText := sample(3, 2*mib)
+	x.putAll(a, aText)
+	x.putAll(b, bText)
+	x.stop()
+	for name, n := range map[string]int64{x.dataFile(moved): mib, x.sumsFile(moved): recordSize} {
+		content, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := int64(len(content)) - 2*n
+		copy(content[at:], content[at+n:])
+		if err := os.WriteFile(name, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, of := range []func(*hearth.Object) string{x.dataFile, x.sumsFile} {
+		if err := errors.Join(os.Rename(of(a), of(a)+"x"), os.Rename(of(b), of(a)), os.Rename(of(a)+"x", of(b))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	x.reopen()
+	if x.has(moved, text, 0) || !x.has(moved, text, 1) {
+		t.Error("a copied block is held, or the one that it is of is not")
+	}
+	if x.has(a, aText, 0) || x.has(b, bText, 1) || x.Stats().Objects != 1 {
+		t.Errorf("of exchanged objects something is held: %+v", x.Stats())
+	}
+}
