@@ -7,12 +7,16 @@ import "slices"
 const claimLeft = MinRAM / 2
 
 // giver lets go of memory of a Pool that others need more.
-type giver struct{ give func(n int64) bool }
+type giver struct{ give Give }
 
-// Gives has give called when an index, or who waits in Alloc, needs n bytes that the
-// Pool does not have. It lets go of about as many, and reports whether it had any; it may be called by several
-// at once. end takes it out again.
-func (p *Pool) Gives(give func(n int64) bool) (end func()) {
+// Give lets go of about n bytes, and reports whether it had any. For an index it gives
+// all that it has; for who waits in Alloc, as readers do all the time, only what indexes
+// took of the part that is left to Views. Several may call it at once.
+type Give func(n int64, index bool) bool
+
+// Gives has give called when an index, or who waits in Alloc, needs memory that the Pool
+// does not have. end takes it out again.
+func (p *Pool) Gives(give Give) (end func()) {
 	g := &giver{give}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -53,7 +57,7 @@ func (p *Pool) press(n int64) bool {
 	e := p.waiters.PushFront(w)
 	p.waiting.Add(1)
 	p.mu.Unlock()
-	p.ask()
+	p.ask(true)
 	p.mu.Lock()
 	granted := w.granted()
 	if !granted {
@@ -65,14 +69,13 @@ func (p *Pool) press(n int64) bool {
 	return granted
 }
 
-// ask has the givers let go of what those who wait need: an index may have taken what
-// was given for them.
-func (p *Pool) ask() {
+// ask has the givers let go of what those who wait need.
+func (p *Pool) ask(index bool) {
 	p.mu.Lock()
 	givers := p.givers
 	p.mu.Unlock()
 	for _, g := range givers {
-		for n := p.wanted(); n > 0 && g.give(n); n = p.wanted() {
+		for n := p.wanted(); n > 0 && g.give(n, index); n = p.wanted() {
 			p.wake()
 		}
 	}

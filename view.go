@@ -128,11 +128,13 @@ type PoolStats struct {
 	Budget, Used, Idle int64
 	// Views counts Views that were allocated and not released yet.
 	Views int64
+	// Claimed is what indexes have, of Used.
+	Claimed int64
 }
 
 // Stats returns the present figures.
 func (p *Pool) Stats() PoolStats {
-	return PoolStats{Budget: p.budget, Used: p.used.Load(), Idle: p.idle.Load(), Views: p.views.Load()}
+	return PoolStats{Budget: p.budget, Used: p.used.Load(), Idle: p.idle.Load(), Views: p.views.Load(), Claimed: p.claimed.Load()}
 }
 
 // Alloc returns a View of n bytes, 0 < n <= BlockSize + 64 KiB, waiting while
@@ -148,7 +150,7 @@ func (p *Pool) Alloc(ctx context.Context, n int) (*View, error) {
 	p.waiting.Add(1)
 	p.mu.Unlock()
 	p.wake() // what was freed before we stood in the queue
-	p.ask()
+	p.ask(false) // an index may have taken what is left to Views, and nobody Puts while all wait
 	select {
 	case <-w.ready:
 		return p.view(n), nil

@@ -278,9 +278,9 @@ func (r *RAM) giveWay() {
 	r.letGo(r.reserve/2 - r.spare())
 }
 
-// give lets go of blocks until an index has n bytes. Those that somebody reads are free
-// later, so that it may be asked again.
-func (r *RAM) give(n int64) bool {
+// give is a hearth.Give. Blocks that somebody reads are free later, so that it may be
+// asked again.
+func (r *RAM) give(n int64, index bool) bool {
 	r.closing.RLock()
 	defer r.closing.RUnlock()
 	if r.closed || r.held.Load()+r.window.used.Load() == 0 {
@@ -288,6 +288,11 @@ func (r *RAM) give(n int64) bool {
 	}
 	r.shrinking.Lock()
 	defer r.shrinking.Unlock()
+	if !index {
+		s := r.pool.Stats()
+		left := s.Budget - s.Claimed - r.held.Load() - r.window.used.Load() // to reads in flight
+		return left < r.reserve/4 && r.letGo(r.reserve/2-left)
+	}
 	return r.letGo(max(n-r.spare(), hearth.BlockSize))
 }
 

@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -313,5 +314,30 @@ func BenchmarkRAMHit(b *testing.B) {
 			b.Fatal(err)
 		}
 		v.Release()
+	}
+}
+
+func TestReadersThatWaitLeaveTheTierItsBlocks(t *testing.T) {
+	// All memory is the tier's and that of reads in flight, as under many readers of a slow
+	// origin. Who waits for more waits for a read's end, and the tier keeps what it holds.
+	pool := hearthtest.Pool(t, 32<<20)
+	r := NewRAM(pool, 32<<20)
+	t.Cleanup(r.Close)
+	o := object(100 * hearth.BlockSize)
+	for i := range int64(16) {
+		hearthtest.PutHeld(t, pool, r, o.Block(i), 1)
+	}
+	for v := pool.TryAlloc(hearth.BlockSize); v != nil; v = pool.TryAlloc(hearth.BlockSize) {
+		defer v.Release()
+	}
+	before := r.Stats().Used
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	if v, err := pool.Alloc(gone, hearth.BlockSize); err == nil {
+		v.Release()
+		t.Error("memory from nowhere")
+	}
+	if now := r.Stats().Used; now != before || before < 16*hearth.BlockSize {
+		t.Errorf("the tier holds %d bytes, before that %d", now, before)
 	}
 }

@@ -36,6 +36,9 @@ func CheckClosed(ctx context.Context, dir string, r *check.Run) error {
 	if ok, err := c.format(); err != nil || !ok {
 		return err
 	}
+	if c.ask = cannotTell; r.Repair {
+		c.ask = asker(fd)
+	}
 	if err := c.names(); err != nil {
 		return err
 	}
@@ -60,6 +63,7 @@ type closed struct {
 	dir   int
 	found map[[16]byte]halves
 	buf   []byte
+	ask   func(fd int) readers
 }
 
 // tell tells of a finding, after mend where it is to be repaired.
@@ -188,7 +192,7 @@ func (c *closed) pair(x *object, size int64, give func() error) error {
 		return err
 	}
 	defer sums.Close()
-	x.lent = c.r.Repair && readersOf(int(data.Fd())) != noReaders
+	x.lent = c.r.Repair && c.ask(int(data.Fd())) != noReaders
 	st, err := stat(data)
 	if err != nil {
 		return err

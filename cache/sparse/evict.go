@@ -77,6 +77,15 @@ func (f *Files) EvictExtent(id hearth.ID) (freed int64) {
 func (f *Files) EvictObject(version [16]byte) (freed int64) {
 	f.mu.Lock()
 	x := f.objects[version]
+	if x == nil && f.unindexed.objects > 0 {
+		f.mu.Unlock()
+		leave, ok := f.stay()
+		if !ok {
+			return 0
+		}
+		defer leave()
+		return f.giveUp(version)
+	}
 	if x == nil || x.reaping || f.closed {
 		f.mu.Unlock()
 		return 0

@@ -43,6 +43,38 @@ func readersOf(fd int) readers {
 	return someReaders
 }
 
+func cannotTell(int) readers { return anyReaders }
+
+// asker is readersOf where a directory's file system answers it rightly, as a file shows
+// that is mapped and not: overlayfs counts no mapping, since that is of the file below,
+// and NFS grants a lease to nobody. Else nobody can tell.
+func asker(dir int) func(fd int) readers {
+	const name = formatName + ".tmp" // which a start and a check take for what it is
+	fd, err := unix.Openat(dir, name, unix.O_RDWR|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return cannotTell
+	}
+	defer unix.Close(fd)
+	defer unix.Unlinkat(dir, name, 0)
+	if unix.Ftruncate(fd, align) != nil || readersOf(fd) != noReaders {
+		return cannotTell
+	}
+	other, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return cannotTell
+	}
+	mapped, err := unix.Mmap(other, 0, align, unix.PROT_READ, unix.MAP_SHARED)
+	unix.Close(other)
+	if err != nil {
+		return cannotTell
+	}
+	defer unix.Munmap(mapped)
+	if readersOf(fd) != someReaders {
+		return cannotTell
+	}
+	return readersOf
+}
+
 // readersLocked tells who may still read the object's data file. Where that is somebody,
 // or cannot be told, its bytes stay as they are: a reader whom the kernel serves by
 // itself would get what was punched as zeros, and no error. Our own counts are not

@@ -3,7 +3,9 @@ package sparse
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
+	"path/filepath"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -255,12 +257,55 @@ func TestFilesThatCannotBeAskedAboutGoWhole(t *testing.T) {
 
 func TestWhatHasNoLeaseCannotBeAskedAbout(t *testing.T) {
 	// The kernel says that it cannot tell, and not that nobody reads.
-	fd, err := unix.Open(t.TempDir(), unix.O_RDONLY|unix.O_DIRECTORY, 0) // a directory has no lease
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer unix.Close(fd)
+	fd := openDir(t, t.TempDir()) // a directory has no lease
 	if who := readersOf(fd); who != anyReaders {
 		t.Errorf("readers of what has no lease: %d", who)
 	}
+}
+
+func TestWhereLeasesLieNobodyIsAsked(t *testing.T) {
+	// Each file system is tried: a mapping counts on a disk and in memory. Over another one
+	// it does not, and so none of its files is holed while one may be lent.
+	if ask := asker(openDir(t, t.TempDir())); ask(openFile(t)) != noReaders {
+		t.Error("nobody can tell of the tests' own directory")
+	}
+	under := hearthtest.Tmpfs(t, "size=64m")
+	for _, name := range []string{"lower", "upper", "work", "merged"} {
+		if err := os.Mkdir(filepath.Join(under, name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	merged := filepath.Join(under, "merged")
+	options := fmt.Sprintf("lowerdir=%[1]s/lower,upperdir=%[1]s/upper,workdir=%[1]s/work", under)
+	if err := unix.Mount("hearthtest", merged, "overlay", 0, options); err != nil {
+		t.Skipf("no overlay here: %v", err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(merged, unix.MNT_DETACH) })
+	x := start(t, Options{Dir: filepath.Join(merged, "objects"), Shared: true})
+	o, data := sample(1, 18*mib)
+	x.putAll(o, data)
+	reader := lend(t, x, o, true)
+	if n := x.EvictExtent(o.Block(0).ID()); n < 18*mib || !bytes.Equal(reader.sees(t, o.Size), data) {
+		t.Errorf("%d bytes went, and not by the file's name", n)
+	}
+}
+
+func openDir(t *testing.T, dir string) int {
+	t.Helper()
+	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Close(fd) })
+	return fd
+}
+
+func openFile(t *testing.T) int {
+	t.Helper()
+	f, err := os.Create(filepath.Join(t.TempDir(), "file"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return int(f.Fd())
 }

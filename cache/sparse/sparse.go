@@ -125,7 +125,7 @@ type Files struct {
 	used    atomic.Int64
 	counts  counters
 	limiter *rate.Limiter
-	ask     func(fd int) readers // readersOf, or a test's
+	ask     func(fd int) readers // asker's, or a test's
 	ctx     context.Context      // ended by Close
 	cancel  context.CancelCauseFunc
 	passes  sync.WaitGroup // the verification pass
@@ -165,7 +165,7 @@ func Open(opt Options) (*Files, error) {
 	}
 	opt = opt.withDefaults()
 	f := &Files{
-		opt: opt, dir: dir, ask: readersOf,
+		opt: opt, dir: dir, ask: asker(dir),
 		limiter: rate.NewLimiter(rate.Limit(opt.VerifyRate), hearth.BlockSize),
 		objects: make(map[[16]byte]*object),
 		sample:  sampler{shared: opt.Shared},

@@ -15,10 +15,12 @@ import (
 // Shed alone gives it up. Recall, a Put of it, or the next Open take it in once there is
 // memory. Only how many there are is known; the directory says which.
 
-// unindexed counts them; shed are some of those that Shed found, to be given up next.
+// unindexed counts them; shed are some of those that Shed found, to be given up next, and
+// passed how many before these could not go: they are read, pinned, or a newer version's.
 type unindexed struct {
 	objects, bytes int64
 	shed           [][16]byte
+	passed         int
 }
 
 func (u *unindexed) add(objects, bytes int64) {
@@ -203,8 +205,8 @@ func (f *Files) Shed(pinned func(hearth.ID) bool) (blocks int64) {
 			if pinned != nil && pinned(hearth.ID{Version: version}) {
 				continue
 			}
-			if blocks = f.giveUp(version); blocks > 0 {
-				return blocks
+			if freed := f.giveUp(version); freed > 0 {
+				return max(1, freed/hearth.BlockSize)
 			}
 		}
 	}
@@ -219,9 +221,16 @@ func (f *Files) findShed(pinned func(hearth.ID) bool) bool {
 	if none {
 		return false
 	}
+	f.mu.Lock()
+	skip := f.unindexed.passed
+	f.mu.Unlock()
 	var found [][16]byte
 	err := f.each(func(version [16]byte) bool {
-		if pinned == nil || !pinned(hearth.ID{Version: version}) {
+		switch {
+		case pinned != nil && pinned(hearth.ID{Version: version}):
+		case skip > 0:
+			skip--
+		default:
 			found = append(found, version)
 		}
 		return len(found) < shedAtOnce
@@ -232,12 +241,16 @@ func (f *Files) findShed(pinned func(hearth.ID) bool) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.unindexed.shed = found
+	if f.unindexed.passed += len(found); len(found) < shedAtOnce {
+		f.unindexed.passed = 0 // the next look is at all of them again
+	}
 	return len(found) > 0
 }
 
-// giveUp unlinks an unindexed object, the data first, as reap does. What a newer version
-// wrote is let be, and so is what somebody reads, whose space would not be free.
-func (f *Files) giveUp(version [16]byte) (blocks int64) {
+// giveUp unlinks an unindexed object, the data first, as reap does, and returns the bytes
+// that this freed. What a newer version wrote is let be, and so is what somebody reads,
+// whose space would not be free.
+func (f *Files) giveUp(version [16]byte) (freed int64) {
 	h, ok := f.lost(version)
 	x := &object{version: version}
 	if !ok || errors.As(f.headerOf(x), new(*FormatError)) || f.readByName(x) == someReaders {
@@ -253,7 +266,8 @@ func (f *Files) giveUp(version [16]byte) (blocks int64) {
 	}
 	f.mu.Lock()
 	f.subtractLocked(h.alloc)
+	f.unindexed.passed = max(0, f.unindexed.passed-1)
 	f.mu.Unlock()
 	f.counts.evicted.Add(h.alloc)
-	return max(1, h.alloc/hearth.BlockSize)
+	return h.alloc
 }

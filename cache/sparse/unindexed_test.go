@@ -175,3 +175,56 @@ func TestUnindexedObjectsGoButForThePinned(t *testing.T) {
 	}
 	more()
 }
+
+func TestUnindexedObjectsGoByTheirVersion(t *testing.T) {
+	// What is replaced or dropped goes as well where there is no memory for it, or it would
+	// be back with that.
+	x, objects, all := ten(t)
+	more := few(t, x.opt.Pool, 4)
+	x.reopen()
+	for _, o := range objects {
+		if x.EvictObject(o.Version) == 0 {
+			t.Error("nothing was freed")
+		}
+	}
+	if s := x.Stats(); s.Unindexed != 0 || x.Used() != 0 || x.onDevice() != 0 {
+		t.Errorf("%d used, %d on the device: %+v", x.Used(), x.onDevice(), s)
+	}
+	more()
+	x.reopen()
+	for i, o := range objects {
+		if x.has(o, all[i], 0) {
+			t.Errorf("object %d is back", i)
+		}
+	}
+}
+
+func TestShedGoesOnBehindWhatIsRead(t *testing.T) {
+	// More unindexed objects are read by somebody than one look brings: the next look goes
+	// on behind them, and the one that nobody reads goes.
+	x := start(t, Options{})
+	const n = shedAtOnce + 20
+	held := make([]*os.File, 0, n)
+	for i := range uint64(n) {
+		o, data := sample(i, 100)
+		x.putAll(o, data)
+		file, err := os.Open(x.dataFile(o))
+		if err != nil {
+			t.Fatal(err)
+		}
+		held = append(held, file)
+		defer file.Close()
+	}
+	x.stop()
+	defer few(t, x.opt.Pool, 0)()
+	x.reopen()
+	if x.Shed(nil) != 0 || x.Shed(nil) != 0 || x.Stats().Unindexed != n {
+		t.Errorf("what is read was given up: %+v", x.Stats())
+	}
+	for _, file := range held {
+		file.Close()
+		if x.Shed(nil) == 0 && x.Shed(nil) == 0 {
+			t.Fatalf("%s, which nobody reads, does not go", file.Name())
+		}
+	}
+}
