@@ -84,13 +84,18 @@ func stays(name string) bool {
 	case "Authorization", "Date", "X-Amz-Date", "X-Amz-Security-Token", "X-Amz-Content-Sha256":
 		return true
 	case "Forwarded", "X-Real-Ip", "X-Client-Ip", "X-Cluster-Client-Ip", "X-Original-Forwarded-For", "X-Original-Host", "X-Host", "True-Client-Ip",
-		"Cf-Connecting-Ip", "Cf-Connecting-Ipv6":
+		"Cf-Connecting-Ip", "Cf-Connecting-Ipv6", "X-Nginx-Proxy", "X-Original-Uri":
 		return true
 	}
 	if strings.IndexByte(name, '_') >= 0 { // where headers are variables (CGI) it is "-"
 		return stays(http.CanonicalHeaderKey(strings.ReplaceAll(name, "_", "-")))
 	}
-	return strings.HasPrefix(name, "X-Forwarded-")
+	for _, p := range [...]string{"X-Forwarded-", "X-Envoy-", "X-Auth-Request-", "X-Azure-", "X-Arr-", "Fastly-", "L5d-"} {
+		if strings.HasPrefix(name, p) {
+			return true
+		}
+	}
+	return false
 }
 
 // Query returns a query without the parameters that sign a URL.

@@ -107,10 +107,11 @@ func onTheWay(name string) bool {
 	case "X-Real-Ip", "X-Client-Ip", "X-Cluster-Client-Ip", "X-Original-Forwarded-For", "X-Original-Host", "True-Client-Ip", "X-Scheme",
 		"Cdn-Loop", "Cf-Ray", "Cf-Connecting-Ip", "Cf-Connecting-Ipv6", "Cf-Ipcountry", "Cf-Visitor", "Cf-Warp-Tag-Id", "X-Amz-Cf-Id",
 		"X-Correlation-Id", "X-Request-Start", "X-Cloud-Trace-Context", "Grpc-Trace-Bin", "B3", "Uber-Trace-Id", "Sentry-Trace", "Newrelic",
-		"Elastic-Apm-Traceparent":
+		"Elastic-Apm-Traceparent", "X-Trace-Id", "X-Dynatrace", "X-Nginx-Proxy", "X-Original-Uri":
 		return true
 	}
-	for _, p := range [...]string{"X-Forwarded-", "X-Envoy-", "X-B3-", "X-Datadog-", "Amz-Sdk-", "Aws-Sdk-", "Uberctx-"} {
+	for _, p := range [...]string{"X-Forwarded-", "X-Envoy-", "X-B3-", "X-Datadog-", "Amz-Sdk-", "Aws-Sdk-", "Uberctx-",
+		"X-Auth-Request-", "X-Azure-", "X-Arr-", "Fastly-", "L5d-"} {
 		if strings.HasPrefix(name, p) {
 			return true
 		}

@@ -77,6 +77,7 @@ func TestHeadersOfRealClientsPass(t *testing.T) {
 		"amz-sdk-invocation-id: x", "amz-sdk-request: attempt=1", "amz-sdk-retry: 0/0/500", "aws-sdk-invocation-id: x", "aws-sdk-retry: 0/0", "Sec-Fetch-Mode: cors", "Sec-Ch-Ua: x", "Sec-New: x", "Priority: u=1",
 		"Via: 1.1 p", "Forwarded: for=x", "X-Forwarded-For: 1.2.3.4", "X-Forwarded-Host: h", "X-Forwarded-Server: h", "X-Real-IP: 1.2.3.4", "X-Scheme: https", "X-Request-ID: x", "X-Envoy-Expected-Rq-Timeout-Ms: 1", "CDN-Loop: x", "CF-Ray: x",
 		"traceparent: x", "tracestate: x", "baggage: x", "b3: x", "X-B3-TraceId: x", "uber-trace-id: x", "X-Amzn-Trace-Id: x", "X-Datadog-Trace-Id: 1", "sentry-trace: x", "X-Cloud-Trace-Context: x",
+		"X-NginX-Proxy: true", "X-Original-URI: /bucket/x", "X-Auth-Request-User: a", "X-Azure-ClientIP: 1.2.3.4", "X-ARR-LOG-ID: x", "Fastly-Client-IP: 1.2.3.4", "l5d-dst-canonical: x", "X-dynaTrace: x", "X-Trace-Id: x",
 	} {
 		for _, write := range writes() {
 			method, target, _ := strings.Cut(write, " ")
