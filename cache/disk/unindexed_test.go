@@ -122,31 +122,37 @@ func TestLessRAMAtARestartDeletesNothing(t *testing.T) {
 	var told atomic.Int64
 	o := Options{Pool: pool, Dirs: []DirOptions{{Path: dir, Budget: 64 << 20, Floor: -1}}, Check: 5 * time.Millisecond,
 		Events: Events{Unindexed: func(_ string, blocks, _ int64) { told.Add(blocks) }}}
-	reopen := func(s *Store) *Store {
+	more, s := func() {}, (*Store)(nil)
+	end := func() {
 		t.Helper()
-		if s != nil {
-			if err := s.Close(); err != nil {
-				t.Fatal(err)
-			}
+		if s == nil {
+			return
 		}
-		s, err := Open(o)
-		if err != nil {
+		was := s
+		s = nil
+		if err := was.Close(); err != nil {
 			t.Fatal(err)
 		}
-		return s
 	}
-	s := reopen(nil)
+	t.Cleanup(func() { end(); more() }) // whatever failed: no other test has to see it
+	reopen := func() {
+		t.Helper()
+		end()
+		var err error
+		if s, err = Open(o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	reopen()
 	for i := range n {
 		keepAll(t, s, pool, blend(i))
 	}
 	for i, left := range []int64{0, 80 << 10} {
 		used := s.Stats().Dirs[0].Used
-		if err := s.Close(); err != nil {
-			t.Fatal(err)
-		}
-		more := starve(t, pool, left)
+		end()
+		more = starve(t, pool, left)
 		told.Store(0)
-		s = reopen(nil)
+		reopen()
 		if !hearthtest.Eventually(t.Context(), 10*time.Second, func() bool { return told.Load() > 0 }) {
 			t.Fatal("nobody is told of it")
 		}
@@ -163,7 +169,7 @@ func TestLessRAMAtARestartDeletesNothing(t *testing.T) {
 		}
 		more()
 		if left == 0 {
-			s = reopen(s)
+			reopen()
 		} else if !hearthtest.Eventually(t.Context(), 10*time.Second, func() bool { return s.Stats().Dirs[0].Unindexed == 0 }) {
 			t.Fatalf("there is memory, and still: %+v", s.Stats().Dirs[0])
 		}
@@ -172,9 +178,6 @@ func TestLessRAMAtARestartDeletesNothing(t *testing.T) {
 				t.Fatalf("object %d of %d bytes is lost", i, o.Size)
 			}
 		}
-	}
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
 	}
 }
 

@@ -232,12 +232,13 @@ func (l *Log) Used() int64 {
 // Stats returns the present figures.
 func (l *Log) Stats() Stats {
 	c := &l.counters
+	unindexed, bytes := c.unindexed.Load(), c.unindexedBytes.Load() // first: Recall counts there last
 	s := Stats{Blocks: l.index.count.Load(), Used: l.Used(), Memory: l.index.bytes.Load() + l.pageBytes.Load(),
 		Appended: c.appended.Load(), AppendedBytes: c.appendedBytes.Load(), Written: c.written.Load(),
 		Declined: c.declined.Load(), Hits: c.hits.Load(), HitBytes: c.hitBytes.Load(), Read: c.read.Load(),
 		Corrupt: c.corrupt.Load(), Evicted: c.evicted.Load(), Compacted: c.compacted.Load(),
 		Rewritten: c.rewritten.Load(), Recovered: c.recovered.Load(), Damaged: c.bad.Load(), OpenRead: c.opened.Load(),
-		Unindexed: c.unindexed.Load(), UnindexedBytes: c.unindexedBytes.Load()}
+		Unindexed: unindexed, UnindexedBytes: bytes}
 	for _, seg := range *l.slots.Load() {
 		if seg != nil {
 			s.Segments++

@@ -196,6 +196,13 @@ func (l *Log) enter(s *segment, notes []note) error {
 	if !l.takeRoom(s, notes) {
 		return nil
 	}
+	s.mu.Lock()
+	blocks, bytes := s.toIndexLocked()
+	s.mu.Unlock()
+	defer func() { // now that they are found: who sees none unindexed finds all
+		l.counters.unindexed.Add(-blocks)
+		l.counters.unindexedBytes.Add(-bytes)
+	}()
 	for _, n := range notes {
 		s.add(int(n.length), n.offset())
 	}

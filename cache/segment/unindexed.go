@@ -14,7 +14,8 @@ import (
 // is needed. Recall indexes it once there is memory, at the latest the next Open does.
 // A block that is put again meanwhile has two records, of which the later one counts.
 
-// takeRoom gets the memory for the records of a segment, or leaves it unindexed.
+// takeRoom gets the memory for the records of a segment, or leaves it unindexed. What was
+// unindexed counts as that until enter has put it all.
 func (l *Log) takeRoom(s *segment, notes []note) bool {
 	var end int64
 	for _, n := range notes {
@@ -23,34 +24,41 @@ func (l *Log) takeRoom(s *segment, notes []note) bool {
 		}
 	}
 	ok := s.reservePages(end) && l.index.rooms(notes)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	l.uncountLocked(s)
 	if !ok {
+		s.mu.Lock()
+		defer s.mu.Unlock()
 		s.freePagesLocked()
 		l.leaveLocked(s, notes)
 	}
 	return ok
 }
 
-// leaveLocked counts what is unindexed of a segment. Its mu is held.
+// leaveLocked counts what is unindexed of a segment, instead of what was. Its mu is held.
 func (l *Log) leaveLocked(s *segment, notes []note) {
+	blocks, bytes := s.toIndexLocked()
 	s.unindexed, s.records, s.live = true, len(notes), 0
 	for _, n := range notes {
 		s.live += recordSize(int(n.length))
 	}
-	l.counters.unindexed.Add(int64(s.records))
-	l.counters.unindexedBytes.Add(s.live)
+	l.counters.unindexed.Add(int64(s.records) - blocks) // at once: others look
+	l.counters.unindexedBytes.Add(s.live - bytes)
 }
 
 // uncountLocked is the inverse: nothing of the segment counts as living.
 func (l *Log) uncountLocked(s *segment) {
-	if !s.unindexed {
-		return
+	blocks, bytes := s.toIndexLocked()
+	l.counters.unindexed.Add(-blocks)
+	l.counters.unindexedBytes.Add(-bytes)
+}
+
+// toIndexLocked has a segment's records counted one by one from now on, and returns what
+// counts as unindexed until the caller takes it back. Its mu is held.
+func (s *segment) toIndexLocked() (blocks, bytes int64) {
+	if s.unindexed {
+		blocks, bytes = int64(s.records), s.live
+		s.unindexed, s.records, s.live = false, 0, 0
 	}
-	l.counters.unindexed.Add(-int64(s.records))
-	l.counters.unindexedBytes.Add(-s.live)
-	s.unindexed, s.records, s.live = false, 0, 0
+	return blocks, bytes
 }
 
 // unindexed are the segments that are, the oldest first. They stay so, and there, while
@@ -234,7 +242,6 @@ func (l *Log) shedLocked(s *segment, pinned func(hearth.ID) bool) (blocks int64,
 		return 0, err
 	}
 	s.mu.Lock()
-	l.uncountLocked(s)
 	l.leaveLocked(s, kept)
 	s.mu.Unlock()
 	s.spared = true

@@ -129,6 +129,28 @@ func TestWhatThereIsNoMemoryForStays(t *testing.T) {
 	}
 }
 
+func TestWhoSeesNoneUnindexedFindsAll(t *testing.T) {
+	// Memory comes back, and somebody looks all the while: each block is found or counts as
+	// unindexed, and once none does, all are found.
+	dir := several(t, someBlocks)
+	l, more := openScarce(t, dir, 0)
+	more()
+	done := make(chan error)
+	go func() { done <- l.Recall(t.Context()) }()
+	for s := l.Stats(); s.Unindexed > 0; s = l.Stats() {
+		if s.Blocks+s.Unindexed < someBlocks {
+			t.Errorf("%d blocks are indexed and %d are not, of %d", s.Blocks, s.Unindexed, someBlocks)
+			break
+		}
+	}
+	if s := l.Stats(); s.Unindexed == 0 && s.Blocks != someBlocks {
+		t.Errorf("none is unindexed, and %d of %d are found", s.Blocks, someBlocks)
+	}
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestUnindexedGoFirstButForThePinned(t *testing.T) {
 	// Room is needed: the oldest unindexed segments go, whole ones by unlink; where one
 	// holds what is pinned, only the others go, and their pages with them. What is pinned
