@@ -25,7 +25,7 @@ func openPacked(d *directory) (area, error) {
 	log, err := segment.Open(segment.Options{
 		Dir: segmentsPath(d.path), Pool: o.Pool, Alloc: alloc(o.Pool), Budget: d.budget, OpenFiles: openFiles(len(o.Dirs)),
 		Touch: func(state uint32) uint32 { return evict.Touch(state, seconds()) },
-		Fresh: evict.Fresh(seconds()), Damaged: o.Events.Damaged, Mended: d.mend,
+		Fresh: evict.Fresh(seconds()), Step: d.Work, Damaged: o.Events.Damaged, Mended: d.mend,
 	})
 	if err != nil {
 		return nil, err

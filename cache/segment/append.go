@@ -184,7 +184,7 @@ func (l *Log) beginLocked() error {
 	if _, err := rand.Read(salt[:]); err != nil {
 		return fmt.Errorf("make a salt: %w", err)
 	}
-	s := &segment{log: l, number: number, salt: binary.LittleEndian.Uint64(salt[:])}
+	s := &segment{log: l, number: number, salt: binary.LittleEndian.Uint64(salt[:]), begun: true}
 	f, err := l.dir.Open(s.name(), unix.O_CREAT|unix.O_TRUNC, true)
 	if err != nil {
 		return err
@@ -210,6 +210,9 @@ func (l *Log) flushLocked() error {
 		return nil
 	}
 	w.pad()
+	w.segment.mu.Lock()
+	w.segment.lasts = false
+	w.segment.mu.Unlock()
 	err := w.file.WriteAt(w.stage[:w.filled], w.tail)
 	if err == nil {
 		_, err = w.segment.measure(w.file)

@@ -38,6 +38,9 @@ type Options struct {
 	Touch func(state uint32) uint32
 	// Fresh is the State of blocks found by Open.
 	Fresh uint32
+	// Step is called now and then by what may take long, so that who watches sees that it
+	// goes on: Open, Recall, Shed. On any goroutine; it must not block. May be nil.
+	Step func()
 	// Damaged: Get or Compact dropped a block whose bytes are not what was written. May
 	// be nil; it must not block.
 	Damaged func(file string, cause error)
@@ -57,6 +60,7 @@ type Log struct {
 	index     *index
 	deaths    *deaths
 	touch     func(uint32) uint32
+	stepped   func() // nil: nobody watches
 	maxOpen   int64
 	slots     atomic.Pointer[[]*segment] // nil: free; replaced as a whole
 	slotsMu   sync.Mutex                 // guards freeSlots and who replaces slots
@@ -123,7 +127,7 @@ func Open(o Options) (*Log, error) {
 		size = segmentSize(o.Budget)
 	}
 	l := &Log{dir: dir, pool: o.Pool, alloc: o.Alloc, index: &index{pool: o.Pool, fresh: o.Fresh}, deaths: &deaths{dir: dir},
-		touch: o.Touch, maxOpen: int64(o.OpenFiles), turn: make(chan struct{}, 1)}
+		touch: o.Touch, stepped: o.Step, maxOpen: int64(o.OpenFiles), turn: make(chan struct{}, 1)}
 	if l.alloc == nil {
 		l.alloc = o.Pool.Alloc
 	}
@@ -247,6 +251,13 @@ func (l *Log) Stats() Stats {
 	return s
 }
 
+// step tells who watches that something long goes on.
+func (l *Log) step() {
+	if l.stepped != nil {
+		l.stepped()
+	}
+}
+
 // settler syncs closed segments behind the writer, and keeps the first error of
 // a deed that nobody waits for until somebody asks: once for who writes, and once for
 // Sync, which must not call durable what Append heard was not.
@@ -284,8 +295,14 @@ func (l *Log) settle(s *segment) error {
 	return l.makeLast(s, f)
 }
 
-// makeLast makes a segment durable, and its name.
-func (l *Log) makeLast(s *segment, f *file) error { return errors.Join(s.sync(f), l.dir.Sync()) }
+// makeLast makes a segment durable, and its name. Nobody writes to it meanwhile.
+func (l *Log) makeLast(s *segment, f *file) error {
+	err := errors.Join(s.sync(f), l.dir.Sync())
+	s.mu.Lock()
+	s.lasts = err == nil
+	s.mu.Unlock()
+	return err
+}
 
 func (t *settler) add(s *segment) {
 	t.open.Add(1)

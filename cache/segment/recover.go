@@ -142,32 +142,41 @@ func (s *segment) tidy(f *file, notes []note, end int64) error {
 	if err != nil {
 		return err
 	}
-	var gaps []span
-	need, at := pageSize+size-end, int64(pageSize)
-	for _, n := range notes {
-		first, next := n.offset()&^(pageSize-1), roundUp(n.end(), pageSize)
-		if first < at-pageSize { // but for a page that two share
-			return nil
-		}
-		if first > at {
-			gaps = append(gaps, span{at, first - at})
-		}
-		need += next - max(at, first)
-		at = next
+	free, ok := gaps(notes, pageSize, end)
+	need := size
+	for _, g := range free {
+		need -= g.n
 	}
-	if at < end {
-		gaps = append(gaps, span{at, end - at})
-	}
-	if allocated <= need+tidySlack {
+	if !ok || allocated <= need+tidySlack {
 		return nil
 	}
-	for _, g := range gaps {
+	for _, g := range free {
+		s.log.step()
 		if err := f.Punch(g.off, g.n); err != nil {
 			return err
 		}
 	}
 	_, err = s.measure(f)
 	return err
+}
+
+// gaps are the pages between at and end that no record of notes needs. False: these are
+// not in the order of their offsets.
+func gaps(notes []note, at, end int64) (free []span, ok bool) {
+	for _, n := range notes {
+		first, next := n.offset()&^(pageSize-1), roundUp(n.end(), pageSize)
+		if first < at-pageSize { // but for a page that two share
+			return nil, false
+		}
+		if first > at {
+			free = append(free, span{at, first - at})
+		}
+		at = next
+	}
+	if at < end {
+		free = append(free, span{at, end - at})
+	}
+	return free, true
 }
 
 // reseal closes a recovered segment by a footer behind all that the file holds,
@@ -234,37 +243,62 @@ func (l *Log) older(old place, s *segment, p place) bool {
 	return (*l.slots.Load())[old.slot].number < s.number
 }
 
-// dropOlder drops a record that the index does not name, for the most part since another
-// segment has the block too: after a power failure that one may be a copy of which not
-// all reached the device. Then it is dropped instead, if this one is whole.
+// dropOlder drops a record that the index does not name, since another segment has the
+// block too: after a power failure that one may be a copy of which not all reached the
+// device. Then it is dropped instead, if this one is whole.
 func (l *Log) dropOlder(id hearth.ID, lost place) error {
+	l.step()
 	kept, ok := l.index.get(id, nil)
-	if ok && kept != lost && !l.whole(id, kept, true) && l.whole(id, lost, false) && l.index.move(id, kept, lost) {
+	if ok && kept != lost && !l.stays(id, kept) && l.whole(id, lost) && l.index.move(id, kept, lost) {
 		lost = kept
 	}
 	_, err := l.drop(id, lost)
 	return err
 }
 
-// whole reports whether a record verifies; with last, whether it is on the device, too.
-func (l *Log) whole(id hearth.ID, p place, last bool) bool {
-	s := (*l.slots.Load())[p.slot]
+// at is the segment in a slot; nil: its last record was dropped meanwhile.
+func (l *Log) at(slot uint32) *segment {
+	if slots := *l.slots.Load(); int(slot) < len(slots) {
+		return slots[slot]
+	}
+	return nil
+}
+
+// stays reports whether a record will be there after a power failure. Only one that was
+// found has to be read for that: the power may have failed before all of it was written.
+func (l *Log) stays(id hearth.ID, p place) bool {
+	s := l.at(p.slot)
+	return s != nil && (s.begun || l.whole(id, p)) && l.lasts(s)
+}
+
+// lasts has what was written to a segment on the device, if it is not. The caller has the
+// turn, or is Open.
+func (l *Log) lasts(s *segment) bool {
+	s.mu.Lock()
+	lasts := s.lasts
+	s.mu.Unlock()
+	if lasts {
+		return true
+	}
 	f, err := s.acquire()
 	if err != nil {
 		return false
 	}
 	defer s.release()
-	s.mu.Lock()
-	lasts := s.lasts
-	s.mu.Unlock()
-	if last && !lasts {
-		if l.makeLast(s, f) != nil {
-			return false
-		}
-		s.mu.Lock()
-		s.lasts = true
-		s.mu.Unlock()
+	return l.makeLast(s, f) == nil
+}
+
+// whole reports whether a record verifies.
+func (l *Log) whole(id hearth.ID, p place) bool {
+	s := l.at(p.slot)
+	if s == nil {
+		return false
 	}
+	f, err := s.acquire()
+	if err != nil {
+		return false
+	}
+	defer s.release()
 	r := plan(p.note(id), span{0, int64(p.length)})
 	buf := aligned(int(r.head.n))
 	return r.fill(f, buf) == nil && r.verify(buf, s.salt) == nil
@@ -359,6 +393,7 @@ func (l *Log) scan(f *file, salt uint64, size int64) ([]note, error) {
 			base = at &^ (pageSize - 1)
 			have = min(scanWindow, size-base)
 			l.counters.opened.Add(have)
+			l.step()
 			if err := f.ReadAt(window[:roundUp(have, pageSize)], base); err != nil && !errors.Is(err, io.ErrUnexpectedEOF) {
 				return nil, err
 			}

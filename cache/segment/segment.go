@@ -17,6 +17,7 @@ type segment struct {
 	number uint32 // in its name; a later segment has a larger one
 	slot   uint32 // its position in Log.slots
 	salt   uint64
+	begun  bool // by this process: no power has failed since
 
 	// mu guards the rest. It is held across open, fstat and close of the file,
 	// which ask no device for data, and across nothing slower.
@@ -28,7 +29,7 @@ type segment struct {
 	bare   bool  // its footer could not be written
 	gone   bool  // unlinked, or about to be
 	stuck  bool  // Compact cannot find its records
-	lasts  bool  // what Open found of it is on the device
+	lasts  bool  // all that was written to it is on the device
 	// unindexed: there is no memory for its records. The index knows none of them, pages
 	// counts none, and their bytes are left alone but by Shed.
 	unindexed bool

@@ -1,6 +1,7 @@
 package segment
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io/fs"
@@ -102,7 +103,7 @@ func (l *Log) deathsOf(segments ...*segment) (map[uint32][]death, error) {
 }
 
 // Recall indexes what Open had no memory for, the newest segments first, until memory
-// or ctx ends. It keeps Append waiting meanwhile.
+// or ctx ends; what was done by then counts. It keeps Append waiting meanwhile.
 func (l *Log) Recall(ctx context.Context) error {
 	if l.counters.unindexed.Load() == 0 {
 		return nil
@@ -126,7 +127,7 @@ func (l *Log) Recall(ctx context.Context) error {
 		if s.unread {
 			continue
 		}
-		if err := l.recallLocked(s, dead[s.number]); err != nil {
+		if err := l.recallLocked(ctx, s, dead[s.number]); err != nil {
 			s.unread = true // one bad sector is told of once
 			return err
 		}
@@ -154,7 +155,7 @@ func (l *Log) affords(s *segment) bool {
 	return true
 }
 
-func (l *Log) recallLocked(s *segment, dead []death) error {
+func (l *Log) recallLocked(ctx context.Context, s *segment, dead []death) error {
 	f, err := s.acquire()
 	if errors.Is(err, fs.ErrNotExist) { // somebody removed it by hand
 		_, err = l.giveUp(s)
@@ -168,7 +169,106 @@ func (l *Log) recallLocked(s *segment, dead []death) error {
 	if err != nil {
 		return err
 	}
-	return l.enter(s, c.notes)
+	notes, done, err := l.buryDoubles(ctx, s, f, c.notes)
+	if err != nil || !done {
+		return err
+	}
+	if len(notes) == 0 {
+		_, err := l.giveUp(s)
+		return err
+	}
+	return l.enter(s, notes) // without doubles that takes memory only
+}
+
+// doublesAtOnce is how many records buryDoubles looks at between two looks at its context:
+// as many punches take a disk some milliseconds.
+const doublesAtOnce = 256
+
+// buryDoubles notes as dead what an unindexed segment has of blocks that were put again
+// meanwhile, and returns the other records. Not done: ctx ended it, after some at least.
+func (l *Log) buryDoubles(ctx context.Context, s *segment, f *file, notes []note) (others []note, done bool, err error) {
+	slices.SortFunc(notes, func(a, b note) int { return cmp.Compare(a.unit, b.unit) })
+	at := int64(pageSize)
+	for len(notes) > 0 {
+		l.step()
+		some := notes[:min(doublesAtOnce, len(notes))]
+		notes = notes[len(some):]
+		// Neighbours may share the first page and the last one.
+		pages := span{off: max(at, some[0].offset()&^(pageSize-1))}
+		at = roundUp(some[len(some)-1].end(), pageSize)
+		end := at
+		if len(notes) > 0 {
+			end = min(end, notes[0].offset()&^(pageSize-1))
+		}
+		pages.n = end - pages.off
+		alive, err := l.buryDoublesAmong(s, f, some, pages)
+		if err != nil {
+			return nil, false, err
+		}
+		if others = append(others, alive...); len(alive) < len(some) && ctx.Err() != nil {
+			return nil, false, nil
+		}
+	}
+	return others, true, nil
+}
+
+// buryDoublesAmong does so with some records, which have pages for themselves.
+func (l *Log) buryDoublesAmong(s *segment, f *file, some []note, pages span) (alive []note, err error) {
+	var units []uint32
+	var bytes int64
+	for _, n := range some {
+		if l.hasDouble(n.id, place{slot: s.slot, unit: n.unit, length: n.length}) {
+			units = append(units, n.unit)
+			bytes += recordSize(int(n.length))
+		} else {
+			alive = append(alive, n)
+		}
+	}
+	if len(units) == 0 {
+		return alive, nil
+	}
+	if err := l.dieUnindexed(s, units, bytes); err != nil {
+		return nil, err
+	}
+	free, _ := gaps(alive, pages.off, pages.off+pages.n)
+	for _, g := range free {
+		if err := f.Punch(g.off, g.n); err != nil {
+			return nil, err
+		}
+	}
+	_, err = s.measure(f)
+	return alive, err
+}
+
+// hasDouble reports whether the index names another record of a block which is there after
+// a power failure. If it is not, this one counts, and no other is left.
+func (l *Log) hasDouble(id hearth.ID, p place) bool {
+	kept, ok := l.index.get(id, nil)
+	if !ok {
+		return false
+	}
+	if l.stays(id, kept) || !l.whole(id, p) {
+		return true
+	}
+	if _, ok := l.index.remove(id, &kept); ok {
+		_, err := l.drop(id, kept)
+		l.settler.fail(err)
+	}
+	return false
+}
+
+// dieUnindexed notes that records of an unindexed segment are dead.
+func (l *Log) dieUnindexed(s *segment, units []uint32, bytes int64) error {
+	if err := l.deaths.addAll(s.number, units, s.salt); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.records -= len(units)
+	s.live -= bytes
+	l.counters.unindexed.Add(-int64(len(units)))
+	l.counters.unindexedBytes.Add(-bytes)
+	return nil
 }
 
 // Shed gives up what is not indexed of one segment, the oldest first, but for what is
@@ -270,14 +370,9 @@ func (l *Log) buryUnindexed(s *segment, n note) (bool, error) {
 	if !due || l.closed.Load() {
 		return false, nil
 	}
-	if err := l.deaths.add(s.number, n.unit, s.salt); err != nil {
-		return true, err
+	err := l.dieUnindexed(s, []uint32{n.unit}, recordSize(int(n.length)))
+	if s.records == 0 && err == nil {
+		_, err = l.giveUp(s)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.records--
-	s.live -= recordSize(int(n.length))
-	l.counters.unindexed.Add(-1)
-	l.counters.unindexedBytes.Add(-recordSize(int(n.length)))
-	return true, nil
+	return true, err
 }

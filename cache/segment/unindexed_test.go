@@ -263,6 +263,164 @@ func TestAnUnindexedBlockIsPutAgain(t *testing.T) {
 	}
 }
 
+// putAgain appends blocks that are unindexed once more, for a recall to find.
+func putAgain(t testing.TB, l *Log, ids ...int) {
+	t.Helper()
+	for ; len(ids) > 0; ids = ids[min(len(ids), 100):] {
+		var batch []Entry
+		for _, i := range ids[:min(len(ids), 100)] {
+			batch = append(batch, entryOf(i, 3000))
+		}
+		appendAll(t, l, batch...)
+	}
+}
+
+func TestARecallOfManyDoublesEndsInTime(t *testing.T) {
+	// Thousands of blocks that have no index are put again, and memory comes back: a recall
+	// shows that it goes on, ends with its context in the midst of a segment, and so does
+	// each one after; in the end each block is there once. The open segment is synced once.
+	dir := several(t, someBlocks)
+	pool, more := scarce(t, 0)
+	ctx, cancel := context.WithCancel(t.Context())
+	steps, syncs := 0, map[string]int{}
+	l := open(t, Options{Dir: dir, Pool: pool, SegmentSize: 64 << 20,
+		Step:    func() { steps++; cancel() },
+		tapSync: func(name string) error { syncs[name]++; return nil }})
+	t.Cleanup(more)
+	more()
+	var again []int
+	for i := range someBlocks {
+		if i%2 == 0 || i < someBlocks/3 {
+			again = append(again, i)
+		}
+	}
+	putAgain(t, l, again...)
+	l.settler.wait()
+	steps = 0
+	clear(syncs)
+	recalls, left := 0, l.Stats().Unindexed
+	for ; left > 0; recalls++ {
+		if recalls > someBlocks {
+			t.Fatalf("no end: %+v", l.Stats())
+		}
+		ctx, cancel = context.WithCancel(t.Context())
+		if err := l.Recall(ctx); err != nil {
+			t.Fatal(err)
+		}
+		cancel()
+		s := l.Stats()
+		if s.Unindexed >= left {
+			t.Fatalf("a recall did nothing: %+v", s)
+		}
+		if s.Blocks+s.Unindexed < someBlocks {
+			t.Fatalf("%d blocks are gone: %+v", someBlocks-s.Blocks-s.Unindexed, s)
+		}
+		left = s.Unindexed
+	}
+	if least := len(again) / doublesAtOnce; recalls < least || steps < least {
+		t.Errorf("%d recalls and %d steps for %d doubles", recalls, steps, len(again))
+	}
+	if n := syncs[l.writer.segment.name()]; n != 1 {
+		t.Errorf("the open segment was synced %d times", n)
+	}
+	for range 2 {
+		if s := l.Stats(); s.Blocks != someBlocks || count(tell(t, l, someBlocks)) != someBlocks || s.Corrupt != 0 {
+			t.Errorf("%d of %d blocks are read, %+v", count(tell(t, l, someBlocks)), someBlocks, s)
+		}
+		if used, real := l.Used(), allocated(t, dir); used != real || used > someBlocks*4600 {
+			t.Errorf("used %d, allocated %d", used, real)
+		}
+		closeLog(t, l)
+		l = open(t, Options{Dir: dir, SegmentSize: 64 << 20})
+	}
+}
+
+func TestARecordDiesOnceItsDoubleIsOnTheDevice(t *testing.T) {
+	// Blocks are put again and recalled, twice: the open segment that their later records
+	// lie in was synced by the first recall, and has more since. No old record dies before
+	// all of that is on the device.
+	dir := several(t, someBlocks)
+	pool, more := scarce(t, 0)
+	dirty, recalling := map[string]bool{}, false
+	l := open(t, Options{Dir: dir, Pool: pool, SegmentSize: 64 << 20,
+		tap: func(c change) error {
+			if c.What == "write" && c.Name != deathsName {
+				dirty[c.Name] = true
+			}
+			if recalling && (c.Name == deathsName || c.What == "punch") && len(dirty) > 0 {
+				t.Errorf("%s of %s while %v are not on the device", c.What, c.Name, dirty)
+			}
+			return nil
+		},
+		tapSync: func(name string) error { delete(dirty, name); return nil }})
+	t.Cleanup(more)
+	more()
+	due := l.unindexed()
+	for i, s := range due {
+		s.unread = i != 1 // for now
+	}
+	per := due[0].records
+	for round, first := range []int{per, 0} {
+		for i := range 20 {
+			putAgain(t, l, first+i)
+		}
+		l.settler.wait()
+		recalling = true
+		if err := l.Recall(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		recalling = false
+		if s := l.Stats(); s.Blocks+s.Unindexed != someBlocks || round == 0 && s.Unindexed == 0 || round == 1 && s.Unindexed > 0 {
+			t.Errorf("round %d: %+v", round, s)
+		}
+		for _, s := range due {
+			s.unread = false
+		}
+	}
+	if n := count(tell(t, l, someBlocks)); n != someBlocks {
+		t.Errorf("%d of %d blocks are left", n, someBlocks)
+	}
+}
+
+func TestARecordThatWentMeanwhileIsNotKept(t *testing.T) {
+	// A recall looks up where a block is kept; before it looks there, a reader drops the
+	// last record of that segment. Then the record that there is yet counts.
+	l := open(t, Options{Dir: t.TempDir()})
+	appendAll(t, l, entryOf(1, 3000))
+	p, _ := l.index.get(blockID(1), nil)
+	l.clearSlot(l.writer.segment)
+	if l.stays(blockID(1), p) || l.whole(blockID(1), p) || l.stays(blockID(1), place{slot: 7, unit: 64, length: 3000}) {
+		t.Error("it is kept")
+	}
+	l.takeSlot(l.writer.segment)
+}
+
+func TestAllOfAnUnindexedSegmentIsBad(t *testing.T) {
+	// The check of a stopped node finds each record of a segment bad that there is no
+	// memory for: with the last one its file goes, and its bytes.
+	dir := several(t, someBlocks)
+	l, _ := openScarce(t, dir, 0)
+	s := l.unindexed()[0]
+	segments, used := l.Stats().Segments, l.Used()
+	f, err := s.acquire()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := l.living(s, f, nil)
+	s.release()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range c.notes {
+		if ok, err := l.buryUnindexed(s, n); !ok || err != nil {
+			t.Fatal(ok, err)
+		}
+	}
+	if x := l.Stats(); x.Segments != segments-1 || x.Unindexed != someBlocks-int64(len(c.notes)) || l.Used() > used-3<<20 || l.Used() != allocated(t, dir) {
+		t.Errorf("used %d of %d before, allocated %d, %+v", l.Used(), used, allocated(t, dir), x)
+	}
+}
+
 func TestCompactLeavesUnindexedAlone(t *testing.T) {
 	// All but a few blocks of each segment are evicted, and the log comes back without
 	// memory: compaction, which moves what the index knows, must not take these segments
