@@ -25,6 +25,8 @@ type fakeArea struct {
 	mu      sync.Mutex
 	held    map[hearth.ID][]byte
 	states  map[hearth.ID]uint32
+	size    int64         // allocated for held
+	spared  int64         // blocks that no index knows, all pinned
 	fail    error         // of get and put
 	putFail error         // of put
 	ill     error         // of sync
@@ -107,19 +109,52 @@ func (a *fakeArea) put(items []queue.Item) error {
 	}
 	for i := range items {
 		id := items[i].Block.ID()
-		a.held[id] = bytes.Clone(items[i].View.Bytes())
-		a.states[id] = evict.Fresh(uint32(time.Now().Unix()))
+		a.keepLocked(id, bytes.Clone(items[i].View.Bytes()))
 	}
 	return nil
+}
+
+func (a *fakeArea) keepLocked(id hearth.ID, data []byte) {
+	a.dropLocked(id)
+	a.held[id] = data
+	a.states[id] = evict.Fresh(uint32(time.Now().Unix()))
+	a.size += allocated(len(data))
+}
+
+func (a *fakeArea) dropLocked(id hearth.ID) bool {
+	data, ok := a.held[id]
+	if ok {
+		a.size -= allocated(len(data))
+		delete(a.held, id)
+	}
+	return ok
+}
+
+func (a *fakeArea) unindexed() (blocks, bytes int64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.spared, a.spared * 4096
+}
+
+func (a *fakeArea) recall(context.Context) error { return nil }
+
+func (a *fakeArea) shed(pinned func(hearth.ID) bool) (blocks int64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if pinned == nil {
+		blocks, a.spared = a.spared, 0
+	}
+	return blocks
 }
 
 func (a *fakeArea) sample(_ uint64, n int, each func(entry)) {
 	a.mu.Lock()
 	var drawn []entry
 	for id, data := range a.held {
-		if len(drawn) < n {
-			drawn = append(drawn, entry{id, allocated(len(data)), a.states[id]})
+		if len(drawn) == n {
+			break
 		}
+		drawn = append(drawn, entry{id, allocated(len(data)), a.states[id]})
 	}
 	a.mu.Unlock()
 	for _, e := range drawn {
@@ -130,9 +165,7 @@ func (a *fakeArea) sample(_ uint64, n int, each func(entry)) {
 func (a *fakeArea) evict(id hearth.ID) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	_, ok := a.held[id]
-	delete(a.held, id)
-	return ok
+	return a.dropLocked(id)
 }
 
 func (a *fakeArea) forget(version [16]byte, blocks int64) {
@@ -144,11 +177,7 @@ func (a *fakeArea) forget(version [16]byte, blocks int64) {
 func (a *fakeArea) used() int64 {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	sum := int64(0)
-	for _, data := range a.held {
-		sum += allocated(len(data))
-	}
-	return sum
+	return a.size
 }
 
 func (a *fakeArea) sync() error {

@@ -149,12 +149,12 @@ func (d *directory) check(now time.Time) {
 	used, limit := d.look()
 	if d.writable() {
 		if used > limit {
-			d.makeRoom(used-limit, anything)
-			d.shrinking = true // the floor wins over what is pinned, which goes last
-			if used, limit := d.look(); used > limit {
+			none := d.makeRoom(used-limit, anything)
+			if used, limit := d.look(); none && used > limit {
+				d.shrinking = true // the floor wins over what is pinned, which goes last
 				d.makeRoom(used-limit, anything)
+				d.shrinking = false
 			}
-			d.shrinking = false
 		}
 		d.compact()
 		d.look()
@@ -360,10 +360,10 @@ func (d *directory) finish(it *queue.Item, err error) {
 }
 
 // makeRoom evicts until so many bytes are free: what no index knows, blocks of replaced versions, else what package
-// evict judges least.
-func (d *directory) makeRoom(bytes int64, may victims) {
+// evict judges least. none: nothing is left that may go; else there may be more, for another time.
+func (d *directory) makeRoom(bytes int64, may victims) (none bool) {
 	if d.opt.Unknown != nil && d.opt.Unknown() {
-		return
+		return false
 	}
 	vol := d.volume.Load()
 	target := vol.used() - bytes
@@ -381,10 +381,11 @@ func (d *directory) makeRoom(bytes int64, may victims) {
 		}
 		for tries := pinTries; may == nothing || !d.evictOne(vol, may); tries-- {
 			if may != anything || d.opt.Pinned == nil || tries == 0 {
-				return
+				return true
 			}
 		}
 	}
+	return false
 }
 
 // evictOne gives up the worst of some entries. False: nothing there can go.
