@@ -5,6 +5,7 @@ package segment
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"math/rand/v2"
@@ -243,5 +244,62 @@ func TestACopyThatDidNotReachTheDeviceCostsNoBlock(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+func TestARecallCostsNoBlockThatWasSynced(t *testing.T) {
+	// Synced blocks come back without memory, are put again in two rounds, and each is recalled; the power fails at any moment, nothing having been synced since: each block is there, be it by its old record or the later one.
+	const blocks, length = 30, 115_000
+	tr := powercut.Record(t, func(t *testing.T, dir string, mark func(string)) {
+		l, err := Open(Options{Dir: dir, Pool: newPool(), SegmentSize: planSegment})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range blocks {
+			appendAll(t, l, entryOf(i, length))
+		}
+		if err := errors.Join(l.Sync(), l.Close()); err != nil {
+			t.Fatal(err)
+		}
+		mark("synced")
+		pool, more := scarce(t, 0)
+		if l, err = Open(Options{Dir: dir, Pool: pool, SegmentSize: planSegment}); err != nil {
+			t.Fatal(err)
+		}
+		more()
+		due := l.unindexed()
+		for round, s := range due[:2] {
+			for i, other := range due {
+				other.unread = i != round
+			}
+			for _, i := range []int{0, 1, 2} {
+				appendAll(t, l, entryOf(round*due[0].records+i, length))
+			}
+			if err := l.Recall(t.Context()); err != nil || s.unindexed {
+				t.Fatalf("not recalled: %v", err)
+			}
+			mark(fmt.Sprint("recalled ", round))
+		}
+		kill(t, l)
+	})
+	cuts := 0
+	tr.Cuts(t, 1, 20, func(t *testing.T, c powercut.Cut) {
+		if !c.Passed("synced") {
+			return
+		}
+		cuts++
+		l, err := Open(Options{Dir: c.Dir, Pool: newPool(), SegmentSize: planSegment})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		for i := range blocks {
+			if got := read(t, l, blockID(i), length, [2]int{0, length}); !bytes.Equal(got, blockData(i, length)) {
+				t.Errorf("%v, behind %q: block %d is wrong (held: %v)", c, c.Marks, i, got != nil)
+			}
+		}
+	})
+	if cuts == 0 {
+		t.Error("no cut")
 	}
 }
