@@ -241,6 +241,29 @@ func TestPinsOutlastAShrinkingInManySteps(t *testing.T) {
 	}
 }
 
+func TestABudgetMissedByAWriteCostsNoPin(t *testing.T) {
+	// A write took some pages more than reckoned, and all is pinned: that is what a budget
+	// may be missed by, and nothing goes. What is more goes.
+	const budget, pins = 8 << 20, 100
+	r := newRig(t, Options{Dirs: []DirOptions{{Budget: budget}}, Pinned: func(hearth.ID) bool { return true }})
+	a := r.area(0)
+	fill := func(used int64) {
+		a.mu.Lock()
+		for a.spared = pins; a.size < used; {
+			a.keepLocked(hearth.ID{Version: [16]byte{1}, Index: a.size}, []byte{1})
+		}
+		a.mu.Unlock()
+	}
+	fill(budget + 8192)
+	r.until("seen", func() bool { return r.Stats().Dirs[0].Used > budget })
+	r.flush() // the look is over
+	if n, _ := a.unindexed(); n != pins || r.Stats().Dirs[0].Evicted != 0 {
+		t.Errorf("%d of %d pinned blocks without an index are left, %+v", n, pins, r.Stats().Dirs[0])
+	}
+	fill(budget + writeUnit + 8192)
+	r.until("it shrinks", func() bool { n, _ := a.unindexed(); return n == 0 && a.used() <= budget })
+}
+
 func TestNothingGoesBeforePinsAreKnown(t *testing.T) {
 	// It is not known yet what is pinned: a full directory gives up nothing, neither for a
 	// Keep nor for the floor. Then it does. What is dropped goes in any case.

@@ -150,7 +150,7 @@ func (d *directory) check(now time.Time) {
 	if d.writable() {
 		if used > limit {
 			none := d.makeRoom(used-limit, anything)
-			if used, limit := d.look(); none && used > limit {
+			if used, limit := d.look(); none && d.mustShrink(used, limit) {
 				d.shrinking = true // the floor wins over what is pinned, which goes last
 				d.makeRoom(used-limit, anything)
 				d.shrinking = false
@@ -160,6 +160,15 @@ func (d *directory) check(now time.Time) {
 		d.look()
 		d.lookVictims()
 	}
+}
+
+// mustShrink reports whether what is pinned has to go: for the floor, or since the budget is missed by more than the
+// writer may.
+func (d *directory) mustShrink(used, limit int64) bool {
+	if limit == d.budget {
+		limit += writeUnit
+	}
+	return used > limit
 }
 
 // lookVictims finds out whether others' blocks may give way to ours, and what an eviction would give up.
