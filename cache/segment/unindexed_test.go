@@ -324,10 +324,12 @@ func TestARecallOfManyDoublesEndsInTime(t *testing.T) {
 		t.Errorf("the open segment was synced %d times", n)
 	}
 	for range 2 {
-		if s := l.Stats(); s.Blocks != someBlocks || count(tell(t, l, someBlocks)) != someBlocks || s.Corrupt != 0 {
+		s := l.Stats()
+		if s.Blocks != someBlocks || count(tell(t, l, someBlocks)) != someBlocks || s.Corrupt != 0 {
 			t.Errorf("%d of %d blocks are read, %+v", count(tell(t, l, someBlocks)), someBlocks, s)
 		}
-		if used, real := l.Used(), allocated(t, dir); used != real || used > someBlocks*4600 {
+		// The file system moves by a page per file yet, which has thousands of holes.
+		if used, real := l.Used(), allocated(t, dir); max(used-real, real-used) > int64(s.Segments+1)*pageSize || used > someBlocks*4600 {
 			t.Errorf("used %d, allocated %d", used, real)
 		}
 		closeLog(t, l)
