@@ -59,7 +59,7 @@ func TestAnIndexGoesBeforeThoseWhoWait(t *testing.T) {
 		if p.Claim(1<<20) || f.asked != asked {
 			t.Error("a tier that has ended was asked for memory")
 		}
-		f.give(1 << 40, true)
+		f.give(1<<40, true)
 		if s := p.Stats(); s.Used != s.Idle {
 			t.Errorf("leaked: %+v", s)
 		}
@@ -82,7 +82,7 @@ func TestIndexesLeaveReadersTheirMemory(t *testing.T) {
 	if n != MinRAM-claimLeft {
 		t.Errorf("indexes have %d bytes, want %d", n, MinRAM-claimLeft)
 	}
-	f.give(1 << 40, true)
+	f.give(1<<40, true)
 	for range claimLeft / BlockSize {
 		v := p.TryAlloc(BlockSize)
 		if v == nil {
@@ -104,7 +104,7 @@ func TestTheTierGivesWayToReaders(t *testing.T) {
 		t.Fatal(err)
 	}
 	v.Release()
-	f.give(1 << 40, true)
+	f.give(1<<40, true)
 }
 
 func TestAnIndexInVainStrandsNobody(t *testing.T) {
@@ -120,6 +120,6 @@ func TestAnIndexInVainStrandsNobody(t *testing.T) {
 		}
 		f.give(1, true)
 		(<-got).Release()
-		f.give(1 << 40, true)
+		f.give(1<<40, true)
 	})
 }

@@ -149,7 +149,7 @@ func (p *Pool) Alloc(ctx context.Context, n int) (*View, error) {
 	e := p.waiters.PushBack(w)
 	p.waiting.Add(1)
 	p.mu.Unlock()
-	p.wake() // what was freed before we stood in the queue
+	p.wake()     // what was freed before we stood in the queue
 	p.ask(false) // an index may have taken what is left to Views, and nobody Puts while all wait
 	select {
 	case <-w.ready:
