@@ -47,9 +47,9 @@ setup-full:
 demo: setup hearth ## run the main job on an embedded default: no account, no cluster
 	@./hearth demo $(ARGS)
 
-test: setup-test ## unit tests with the race detector, and a core of end-to-end tests (at most 12 minutes)
+test: setup-test ## unit tests with the race detector, and a core of end-to-end tests (at most 20 minutes)
 	@{ $(UNITS) -json -timeout 11m $$($(GO) list ./... | grep -v '/e2e$$'); \
-	   CGO_ENABLED=0 scripts/without-race $(GO) test -ldflags=-w -json; HEARTH_E2E=core $(RUN_E2E); } | $(TALLY) -most 12m
+	   CGO_ENABLED=0 scripts/without-race $(GO) test -ldflags=-w -json; HEARTH_E2E=core $(RUN_E2E); } | $(TALLY) -most 20m
 
 check: ## formatting, vet, generated pages, architecture
 	@test -z "$$(gofmt -l . | tee /dev/stderr)"

@@ -1,0 +1,190 @@
+//go:build !race
+
+package segment
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/hearthfs/hearth"
+)
+
+// One goroutine works here: the race detector finds nothing in it, and takes ten times as long.
+
+func TestAnUnindexedBlockIsPutAgain(t *testing.T) {
+	// A block that is unindexed is fetched and put again: it has two records. Whatever
+	// becomes of either and in whichever order - memory, restarts, eviction - its bytes
+	// are right, the log counts what it holds, and nothing goes with the other record.
+	const again = 40
+	for _, then := range []string{"recall", "reopen", "reopen scarce", "evict, recall", "evict, reopen", "shed"} {
+		t.Run(then, func(t *testing.T) {
+			dir := several(t, someBlocks)
+			l, more := openScarce(t, dir, 70<<10)
+			held := tell(t, l, someBlocks)
+			var twice []int
+			for i := 0; len(twice) < again; i += 7 {
+				if !held[i] {
+					if err := l.Append([]Entry{entryOf(i, 3000)}); err == nil { // else its table is full
+						twice = append(twice, i)
+						mustHold(t, l, i, 3000)
+					}
+				}
+			}
+			want := someBlocks
+			switch then {
+			case "evict, recall", "evict, reopen":
+				for _, i := range twice {
+					l.Evict(blockID(i))
+					mustMiss(t, l, i, 3000)
+				}
+			case "shed":
+				want = int(l.Stats().Blocks)
+				for l.Shed(func(hearth.ID) bool { return false }) > 0 {
+				}
+				for _, i := range twice {
+					mustHold(t, l, i, 3000)
+				}
+			}
+			switch then {
+			case "recall", "evict, recall":
+				more()
+				if err := l.Recall(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			case "reopen scarce":
+				more()
+				closeLog(t, l)
+				l, more = openScarce(t, dir, 70<<10)
+				for _, i := range twice { // in the newest segment
+					mustHold(t, l, i, 3000)
+				}
+				more()
+				if err := l.Recall(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for range 2 {
+				if s := l.Stats(); then != "reopen" && then != "evict, reopen" && (s.Blocks != int64(want) || count(tell(t, l, someBlocks)) != want) {
+					t.Errorf("%d blocks, want %d: %+v", count(tell(t, l, someBlocks)), want, s)
+				}
+				if l.Used() != allocated(t, dir) {
+					t.Errorf("used %d, allocated %d", l.Used(), allocated(t, dir))
+				}
+				more()
+				closeLog(t, l)
+				l = open(t, Options{Dir: dir})
+				then += ", and again"
+			}
+		})
+	}
+}
+
+func TestReopenedWithAnyMemory(t *testing.T) {
+	// Random appends, evictions, sheds, compactions, kills and restarts, each with as much
+	// memory as chance gives, against a reference: only what was evicted or shed is gone,
+	// nothing that was pinned is, and what is used is what is allocated.
+	const kinds, length = 4000, 3000
+	for seed := range uint64(3) {
+		r := rand.New(rand.NewPCG(seed, 22))
+		dir := t.TempDir()
+		var l *Log
+		more := func() {}
+		reopen := func(end func(testing.TB, *Log)) {
+			if l != nil {
+				more()
+				end(t, l)
+			}
+			var pool *hearth.Pool
+			pool, more = scarce(t, int64(r.IntN(4))*(50<<10)+int64(r.IntN(2))*(10<<20))
+			var err error
+			if l, err = Open(Options{Dir: dir, Pool: pool, SegmentSize: 4 << 20}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		reopen(closeLog)
+		must, may := map[int]bool{}, map[int]bool{} // held for certain, and perhaps
+		pins, number := map[hearth.ID]bool{}, map[hearth.ID]int{}
+		for i := range kinds {
+			number[blockID(i)] = i
+			pins[blockID(i)] = i%97 == 0
+		}
+		for step := range 90 {
+			switch k := r.IntN(20); {
+			case k < 8:
+				at := r.IntN(kinds)
+				for range 200 {
+					at = (at + 1) % kinds
+					if err := l.Append([]Entry{entryOf(at, length)}); err == nil {
+						must[at] = true
+					} else if !errors.Is(err, ErrDeclined) {
+						t.Fatal(err)
+					}
+				}
+			case k < 11:
+				for range 300 {
+					if i := r.IntN(kinds); !pins[blockID(i)] {
+						l.Evict(blockID(i)) // an unindexed copy may come back
+						delete(must, i)
+						may[i] = true
+					}
+				}
+			case k < 13:
+				was := l.Stats().Unindexed
+				n := l.Shed(func(id hearth.ID) bool {
+					if i := number[id]; !pins[id] && !l.Has(id) { // else another record of it stays
+						delete(must, i)
+						may[i] = true
+					}
+					return pins[id]
+				})
+				if l.Stats().Unindexed != was-n {
+					t.Fatalf("%d of %d went, %+v", n, was, l.Stats())
+				}
+			case k < 15:
+				if _, err := l.Compact(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			case k < 17:
+				more()
+				if err := l.Recall(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			case k < 18:
+				reopen(func(t testing.TB, l *Log) { kill(t, l) })
+			default:
+				reopen(closeLog)
+			}
+			l.settler.wait()
+			// After a kill the file system moves by a page per file yet.
+			if off := l.Used() - allocated(t, dir); max(off, -off) > int64(l.Stats().Segments+1)*pageSize {
+				t.Fatalf("seed %d, step %d: used %d, allocated %d", seed, step, l.Used(), allocated(t, dir))
+			}
+			if step%30 > 0 && step < 89 {
+				continue
+			}
+			more()
+			if err := l.Recall(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+			for i := range kinds {
+				got := read(t, l, blockID(i), length, [2]int{0, length})
+				switch {
+				case got != nil && !bytes.Equal(got, blockData(i, length)):
+					t.Fatalf("seed %d, step %d: block %d is wrong", seed, step, i)
+				case got == nil && must[i]:
+					t.Fatalf("seed %d, step %d: block %d is lost, pinned: %v, %+v", seed, step, i, pins[blockID(i)], l.Stats())
+				case got != nil && !must[i] && !may[i]:
+					t.Fatalf("seed %d, step %d: block %d was never put", seed, step, i)
+				}
+			}
+			if s := l.Stats(); s.Unindexed != 0 || s.Corrupt != 0 {
+				t.Fatalf("seed %d, step %d: %+v", seed, step, s)
+			}
+		}
+		more()
+		closeLog(t, l)
+	}
+}
