@@ -3,30 +3,22 @@ GO ?= go
 RESULTS := e2e/results
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -c
-# Tests report to the tally, which fails if any of them failed, whatever ran after
-# it, and if they took longer than -most. COUNTS names a file that sums up several
-# runs (.ci/run). HEARTH_RESUME is e2e-full's alone, and no variable from
-# outside leaves anything out. What one goroutine does by itself is tested without the race
-# detector, which makes it ten times as long: what is built with !race.
-# Tests' binaries have no DWARF, which takes a third of their linking; and the race detector
-# waits for the reports of what still runs at their end for 50 ms, not a second: goleak lets
-# next to nothing run then. First touches of a page and signals are dear in a virtual machine,
-# and were a quarter of what unit tests took: the race detector's own memory may be of large
-# pages, and the collector stops goroutines without signals. `make check` vets.
-UNITS = GODEBUG=asyncpreemptoff=1 GORACE='atexit_sleep_ms=50 no_huge_pages_for_shadow=0' $(GO) test -ldflags=-w -vet=off -race
-# As the binary, or all would be compiled twice.
-TEST = CGO_ENABLED=0 $(GO) test -ldflags=-w
-TALLY = $(GO) run ./e2e/tally $(if $(COUNTS),-add $(COUNTS))
-RUN_E2E = $(TEST) -count 1 -json -timeout 24h ./e2e
-unexport HEARTH_RESUME HEARTH_ISSUE HEARTH_VARIANT HEARTH_CHAOS
+# What runs, in which parts, and what is forgiven: internal/testrun says it, and counts.
+TESTRUN = $(GO) run ./internal/testrun
+# Without the checkout's path in what is compiled, each clone finds it in the build cache.
+export GOFLAGS += -trimpath
+# As the binary has it: two builds of all are enough, this one and the race detector's.
+export CGO_ENABLED = 0
+# No variable from outside chooses or leaves anything out.
+unexport HEARTH_RESUME HEARTH_AREAS HEARTH_UNTIL HEARTH_VARIANT HEARTH_SEED HEARTH_CHAOS RAPID_SEED
 
-.PHONY: help hearth dist setup setup-test setup-e2e setup-full demo test check race fuzz chaos bench e2e e2e-full clean
+.PHONY: help hearth dist setup setup-full demo test check soak fuzz chaos bench clean
 
 help: ## print the targets
 	@sed -n 's/^\([a-z0-9-]*\):[^#]*## /\1\t/p' Makefile | expand -t 12
 
 hearth: ## build the static binary ./hearth
-	CGO_ENABLED=0 $(GO) build -buildvcs=auto -trimpath -ldflags '-s -w' -o hearth ./cmd/hearth
+	$(GO) build -buildvcs=auto -trimpath -ldflags '-s -w' -o hearth ./cmd/hearth
 
 dist: ## packages in dist/: the static binary, a .deb, an OCI image archive, their checksums
 	@scripts/setup --dist
@@ -35,30 +27,26 @@ dist: ## packages in dist/: the static binary, a .deb, an OCI image archive, the
 setup: ## install Debian packages and test tools that are missing
 	@scripts/setup
 
-setup-test:
-	@scripts/setup --test
-
-setup-e2e:
-	@scripts/setup --e2e
-
 setup-full:
 	@scripts/setup --full
 
 demo: setup hearth ## run the main job on an embedded default: no account, no cluster
 	@./hearth demo $(ARGS)
 
-test: setup-test ## unit tests with the race detector, and a core of end-to-end tests (at most 20 minutes)
-	@{ $(UNITS) -json -timeout 11m $$($(GO) list ./... | grep -v '/e2e$$'); \
-	   CGO_ENABLED=0 scripts/without-race $(GO) test -ldflags=-w -json; HEARTH_E2E=core $(RUN_E2E); } | $(TALLY) -most 20m
+RUN ?= test
+test: ## unit tests with the race detector, and a core of end-to-end tests; RUN=ci: what .ci/run runs
+	@scripts/setup --$(RUN)
+	@$(TESTRUN) $(RUN)
+
+SIZE ?= all
+soak: setup-full ## all else: every scenario and variant, changed packages 20 times; resumable; FOR=1h AREAS=peer,cache SIZE=full
+	@$(TESTRUN) soak -v -size $(SIZE) -areas '$(AREAS)' $(if $(FOR),-for $(FOR))
 
 check: ## formatting, vet, generated pages, architecture
 	@test -z "$$(gofmt -l . | tee /dev/stderr)"
 	$(GO) vet ./...
 	$(GO) test -run 'Architecture|Current|Golden' ./...
 	$(GO) mod tidy -diff
-
-race: setup-test ## the core end-to-end tests with a binary built with the race detector
-	@HEARTH_E2E=whole-core HEARTH_VARIANT=race $(RUN_E2E) | $(TALLY) -v
 
 FUZZTIME ?= 30s
 fuzz: ## every fuzzer for FUZZTIME (30s)
@@ -76,16 +64,6 @@ bench: setup-full hearth ## make every figure of docs/benchmarks.md, with its ra
 	$(GO) test -run xxx -bench 'Load|Hot' ./namespace
 	HEARTH_BLOCKS=1000000 $(GO) test -run xxx -bench Ready -benchtime 1x -timeout 1h ./cache/disk
 	$(GO) test -run BytesFetched -v ./cache
-
-e2e: setup-e2e ## every end-to-end scenario, slices marked REDUCED; the core, but for what is slow, also masked, as nobody, and with -race (at most 40 minutes)
-	@{ HEARTH_E2E=all $(RUN_E2E); \
-	   for v in masked nobody race; do HEARTH_E2E=core HEARTH_VARIANT=$$v $(RUN_E2E); done; } | $(TALLY) -v -most 40m
-
-e2e-full: export HEARTH_RESUME = yes
-e2e-full: setup-full ## the sizes and counts that the issues name, and all with -race; resumable; ISSUE=mount takes one issue's
-	@{ HEARTH_E2E=full HEARTH_ISSUE=$(ISSUE) $(RUN_E2E); \
-	   for v in masked nobody; do HEARTH_E2E=whole-core HEARTH_ISSUE=$(ISSUE) HEARTH_VARIANT=$$v $(RUN_E2E); done; \
-	   HEARTH_E2E=all HEARTH_ISSUE=$(ISSUE) HEARTH_VARIANT=race $(RUN_E2E); } | $(TALLY) -v
 
 clean: ## remove what was built here
 	rm -rf hearth dist .tools $(RESULTS)

@@ -28,7 +28,7 @@ var layers = [][]string{
 // Helpers below every layer, and the folders that may use anything (tests and tools).
 var (
 	helpers = []string{"internal/admit", "internal/flight", "internal/piece", "internal/probe", "internal/scatter", "internal/waits", "internal/workers"}
-	tools   = []string{"e2e", "internal/hearthtest", "internal/faultproxy", "internal/faultfs", "bench"}
+	tools   = []string{"e2e", "internal/hearthtest", "internal/testrun", "internal/faultproxy", "internal/faultfs", "bench"}
 )
 
 // owners of libraries: one folder of ours imports each (LIBRARIES); golang.org/x

@@ -38,11 +38,7 @@ func (e *env) device(name string, mib int, format ...string) *device {
 	e.must(os.Truncate(image, int64(mib)<<20), "size the image")
 	e.must(os.Mkdir(behind, 0o755), "make a mount point")
 	e.must(os.Mkdir(dir, 0o755), "make a mount point")
-	program := e.path("faultfs")
-	if _, err := os.Stat(program); err != nil {
-		e.build(e.T, "./internal/faultfs/cmd/faultfs", program)
-	}
-	cmd := exec.Command(program, "-dir", behind, "-file", image, "-watchdog", "40s")
+	cmd := exec.Command(e.program("faultfs"), "-dir", behind, "-file", image, "-watchdog", "40s")
 	in, err := cmd.StdinPipe()
 	e.must(err, "make a pipe")
 	p := e.start(cmd)

@@ -1,11 +1,14 @@
 // Package e2e runs the real binary against real S3 servers on real mounts.
 //
-// HEARTH_E2E chooses how much: core (the default; part of `make test`), whole-core (what is slow as well), all
-// (`make e2e`: every scenario, slices marked REDUCED) or full (the sizes and
-// counts that the issues name). HEARTH_RESUME leaves out what was ok before of the
-// same commit. HEARTH_ISSUE=mount takes the scenarios of one issue. HEARTH_VARIANT runs
-// them another way: race (a binary with the race detector), masked (without what
-// a kernel may offer), nobody (as a user without privileges).
+// HEARTH_E2E chooses how much: core (the default; part of `make test`), whole-core (what
+// is slow as well), all (every scenario, slices marked REDUCED), more (the same, less what
+// the core has run in that size) or full (the sizes and counts that the issues name). HEARTH_AREAS=peer,cache/disk takes the scenarios of folders.
+// HEARTH_UNTIL=SECONDS starts none after that second since 1970. HEARTH_RESUME leaves out
+// what was ok before of the same binaries. HEARTH_VARIANT runs them another way: race (a
+// binary with the race detector), masked (without what a kernel may offer), nobody (as a
+// user without privileges). Package internal/testrun sets these.
+//
+// Scenarios mostly wait, so a few run side by side.
 //
 // The tests run in a mount namespace of their own, so that no mount outlives
 // them; every process they start dies with them; a watchdog aborts the FUSE
@@ -17,15 +20,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sync/semaphore"
 
 	"github.com/hearthfs/hearth/internal/hearthtest"
 )
@@ -51,6 +59,8 @@ type scenario struct {
 	// static: needs the binary as it is shipped, not one with the race detector, which
 	// is linked to libraries and takes many times the memory.
 	static bool
+	// alone: what it asserts is of the whole machine, so nothing runs beside it.
+	alone bool
 }
 
 // slow are scenarios of the core that take ten seconds and more however small they are.
@@ -70,7 +80,10 @@ type suite struct {
 	hearth  string // the binary under test
 	race    bool
 	variant string
+	areas   []string // folders whose scenarios run; none: all
+	until   time.Time
 	kept    kept
+	mu      sync.Mutex // guards results and kept's file
 	results []result
 }
 
@@ -112,18 +125,22 @@ func inOwnNamespace() int {
 	}
 	inner := []string{"--", self}
 	environ := append(os.Environ(), "HEARTH_E2E_INNER="+base, "TMPDIR="+base)
+	if err := buildPrograms(ctx, base); err != nil {
+		fmt.Fprintln(os.Stderr, "e2e:", err)
+		return 1
+	}
 	if os.Getenv("HEARTH_VARIANT") == "nobody" {
 		if err := forNobody(self, base); err != nil {
 			fmt.Fprintln(os.Stderr, "e2e: prepare for a user without privileges:", err)
 			return 1
 		}
 		inner = []string{"--", "sh", "-c", asNobodyDoes, filepath.Join(base, "device"), filepath.Join(base, "e2e.test")}
-		environ = append(environ, "HEARTH_BIN="+filepath.Join(base, "hearth"), "HEARTH_TOOLS="+base, "HOME="+base)
+		environ = append(environ, "HEARTH_TOOLS="+base, "HOME="+base)
 	}
 	cmd := exec.CommandContext(ctx, "unshare", slices.Concat(args, inner, os.Args[1:])...)
 	cmd.Env = environ
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
-	switch file, err := openKept(".."); {
+	switch file, err := openKept("results", base, self); {
 	case err != nil:
 		fmt.Fprintln(os.Stderr, "e2e: resume:", err)
 		return 1
@@ -165,14 +182,6 @@ func removeAll(dir string) {
 // forNobody puts what that user runs where it may: this test, the binary and the
 // S3 servers. The checkout may lie where only its owner gets to.
 func forNobody(self, dir string) error {
-	for pkg, name := range map[string]string{"./cmd/hearth": "hearth", "./internal/faultproxy/cmd/faultproxy": faultproxyProgram} {
-		build := exec.Command("go", "build", "-o", filepath.Join(dir, name), pkg)
-		build.Dir = ".."
-		build.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := build.CombinedOutput(); err != nil {
-			return fmt.Errorf("build %s: %w: %s", pkg, err, out)
-		}
-	}
 	programs := map[string]string{self: "e2e.test"}
 	for _, server := range []string{"versitygw", "gofakes3"} {
 		path, err := hearthtest.Tool(server)
@@ -193,12 +202,75 @@ func forNobody(self, dir string) error {
 	return os.Chmod(dir, 0o777)
 }
 
+// programs are what scenarios run of this repository, by their names in the directory bin of
+// a run.
+func programs() map[string]string {
+	return map[string]string{"hearth": "./cmd/hearth", "faultproxy": "./internal/faultproxy/cmd/faultproxy",
+		"faultfs": "./internal/faultfs/cmd/faultfs", "wired": "./e2e/wired"}
+}
+
+// buildPrograms makes them in the directory bin below base, with the race detector where
+// asked. They say nothing of where and of which commit they were built: what is kept of a
+// run is known by their bytes.
+func buildPrograms(ctx context.Context, base string) error {
+	bin := filepath.Join(base, "bin")
+	args := []string{"build", "-trimpath", "-buildvcs=false", "-o", bin + "/"}
+	environ := append(os.Environ(), "CGO_ENABLED=0")
+	if os.Getenv("HEARTH_VARIANT") == "race" {
+		args, environ = append(args, "-race"), append(os.Environ(), "CGO_ENABLED=1") // the race detector's libraries are C
+	}
+	cmd := exec.CommandContext(ctx, "go", slices.AppendSeq(args, maps.Values(programs()))...)
+	cmd.Dir, cmd.Env = "..", environ
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("build what the scenarios run: %w\n%s", err, out)
+	}
+	return os.Chmod(bin, 0o755)
+}
+
+// program is the path of one of programs.
+func (s *suite) program(name string) string { return filepath.Join(s.base, "bin", name) }
+
 func TestScenarios(t *testing.T) {
-	// Every scenario of this level, on the binary built from this very tree.
+	// Every scenario of this level, on the binaries built from this very tree.
 	s := newSuite(t)
 	defer s.table()
+	free := semaphore.NewWeighted(lanes)
+	var all sync.WaitGroup
+	for _, sc := range s.chosen() {
+		takes := int64(1)
+		if sc.alone {
+			takes = lanes
+		}
+		if err := free.Acquire(t.Context(), takes); err != nil {
+			t.Fatal(err)
+		}
+		if !s.until.IsZero() && time.Now().After(s.until) {
+			fmt.Printf("LEFT %s\n", sc.name)
+			free.Release(takes)
+			continue
+		}
+		all.Go(func() {
+			defer free.Release(takes)
+			s.take(t, sc)
+		})
+	}
+	all.Wait()
+}
+
+// lanes are how many scenarios run side by side: one more than the processors of the
+// smallest machine, since each waits for more than half of its time.
+const lanes = 3
+
+// chosen are the scenarios that this run is about, in the table's order.
+func (s *suite) chosen() (list []scenario) {
 	for _, sc := range scenarios() {
-		if sc.from > s.level || s.brief && slices.Contains(slow, sc.name) || os.Getenv("HEARTH_ISSUE") != "" && os.Getenv("HEARTH_ISSUE") != sc.issue {
+		if sc.from > s.level || s.brief && slices.Contains(slow, sc.name) {
+			continue
+		}
+		if os.Getenv("HEARTH_E2E") == "more" && sc.from == core && !slices.Contains(slow, sc.name) && sc.size(core) == sc.size(all) {
+			continue
+		}
+		if len(s.areas) > 0 && !inAreas(sc.name, s.areas) {
 			continue
 		}
 		if s.variant != "" {
@@ -208,11 +280,12 @@ func TestScenarios(t *testing.T) {
 		if s.variant == "nobody" && sc.root || s.race && sc.static || s.variant == "masked" && unmasked {
 			continue
 		}
-		s.take(t, sc)
+		list = append(list, sc)
 	}
+	return list
 }
 
-// take runs a scenario, or takes what an earlier run of this commit found.
+// take runs a scenario, or takes what an earlier run of the same binaries found.
 func (s *suite) take(t *testing.T, sc scenario) {
 	start, ran, size := time.Now(), false, sc.size(s.level)
 	earlier, done := s.kept.ok[sc.name]
@@ -231,6 +304,8 @@ func (s *suite) take(t *testing.T, sc scenario) {
 	if !ran { // not among those that -run names
 		return
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if done {
 		s.results = append(s.results, earlier)
 		return
@@ -247,45 +322,35 @@ func (s *suite) take(t *testing.T, sc scenario) {
 
 // levels by their names in HEARTH_E2E.
 func levels() map[string]level {
-	return map[string]level{"": core, "core": core, "whole-core": core, "all": all, "full": full}
+	return map[string]level{"": core, "core": core, "whole-core": core, "more": all, "all": all, "full": full}
 }
 
 func newSuite(t *testing.T) *suite {
 	l, known := levels()[os.Getenv("HEARTH_E2E")]
 	if !known {
-		t.Fatalf("HEARTH_E2E=%q: core, whole-core, all or full", os.Getenv("HEARTH_E2E"))
+		t.Fatalf("HEARTH_E2E=%q: core, whole-core, more, all or full", os.Getenv("HEARTH_E2E"))
 	}
 	repo, err := filepath.Abs("..")
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &suite{level: l, repo: repo, base: os.Getenv("HEARTH_E2E_INNER"), variant: os.Getenv("HEARTH_VARIANT"), hearth: os.Getenv("HEARTH_BIN")}
+	s := &suite{level: l, repo: repo, base: os.Getenv("HEARTH_E2E_INNER"), variant: os.Getenv("HEARTH_VARIANT")}
 	s.race, s.brief = s.variant == "race", l == core && os.Getenv("HEARTH_E2E") != "whole-core"
-	if s.hearth == "" {
-		s.hearth = filepath.Join(t.TempDir(), "hearth")
-		s.build(t, "./cmd/hearth", s.hearth)
+	s.hearth = s.program("hearth")
+	if areas := os.Getenv("HEARTH_AREAS"); areas != "" {
+		s.areas = strings.Split(areas, ",")
+	}
+	if text := os.Getenv("HEARTH_UNTIL"); text != "" {
+		seconds, err := strconv.ParseInt(text, 10, 64)
+		if err != nil {
+			t.Fatalf("HEARTH_UNTIL=%q: seconds since 1970", text)
+		}
+		s.until = time.Unix(seconds, 0)
 	}
 	if s.kept, err = inheritKept(); err != nil {
 		t.Fatal(err)
 	}
 	return s
-}
-
-// build makes a program of this repository, with the race detector where asked.
-func (s *suite) build(t *testing.T, pkg, to string) {
-	args := []string{"build", "-o", to}
-	if s.race {
-		args = append(args, "-race")
-	}
-	cmd := exec.Command("go", append(args, pkg)...)
-	cmd.Dir = s.repo
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if s.race {
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=1") // the race detector's libraries are C
-	}
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("build %s: %v\n%s", pkg, err, out)
-	}
 }
 
 // table prints what ran, a row in each line with tabs between its cells; "TABLE "

@@ -1,25 +1,26 @@
 package e2e
 
 import (
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"os"
-	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
 )
 
-// With HEARTH_RESUME, as `make e2e-full` has it and nothing else, a scenario that
-// was ok at this level, in this variant and of this commit is not run again. The
-// results are kept in one file for each level and commit; it is opened outside of
-// the tests' namespace and handed down open, since the user nobody may neither
-// ask git nor write into the checkout.
+// With HEARTH_RESUME, as `make soak` has it and nothing else, a scenario that was ok at this
+// level, in this variant and of the same binaries is not run again. The results are kept in
+// one file for each level and sum of binaries; it is opened outside of the tests' namespace
+// and handed down open, since the user nobody may not write into the checkout.
 
 // keptVariable tells the inner process that it was handed the file.
 const keptVariable = "HEARTH_E2E_KEPT"
@@ -27,34 +28,30 @@ const keptVariable = "HEARTH_E2E_KEPT"
 // keptFD is where: the first behind the standard three.
 const keptFD = 3
 
-// openKept opens the results of this level and commit. It returns nil where
-// nothing is to be resumed, and for a tree with uncommitted changes, whose
-// results are no commit's.
-func openKept(repo string) (*os.File, error) {
+// openKept opens the results of this level in dir, of the programs below base and of the
+// test's own binary. It returns nil where nothing is to be resumed.
+func openKept(dir, base, self string) (*os.File, error) {
 	if os.Getenv("HEARTH_RESUME") == "" {
-		return nil, nil
-	}
-	head, err := exec.Command("git", "-C", repo, "rev-parse", "HEAD").Output()
-	if err != nil {
-		return nil, fmt.Errorf("ask git for the commit: %w", err)
-	}
-	changes, err := exec.Command("git", "-C", repo, "status", "--porcelain").Output()
-	if err != nil {
-		return nil, fmt.Errorf("ask git for changes: %w", err)
-	}
-	if len(changes) > 0 {
-		fmt.Fprintln(os.Stderr, "e2e: uncommitted changes: every scenario runs, and no result is kept")
 		return nil, nil
 	}
 	level := os.Getenv("HEARTH_E2E")
 	if _, known := levels()[level]; !known || level == "" {
-		return nil, errors.New("HEARTH_RESUME needs HEARTH_E2E to be core, all or full")
+		return nil, errors.New("HEARTH_RESUME needs HEARTH_E2E to be core, whole-core, all or full")
 	}
-	dir := filepath.Join(repo, "e2e", "results")
+	sum := sha256.New()
+	files := []string{self}
+	for _, name := range slices.Sorted(maps.Keys(programs())) {
+		files = append(files, filepath.Join(base, "bin", name))
+	}
+	for _, file := range files {
+		if err := addTo(sum, file); err != nil {
+			return nil, fmt.Errorf("sum up a program: %w", err)
+		}
+	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("make a directory for results: %w", err)
 	}
-	name := fmt.Sprintf("%s-%s.jsonl", level, strings.TrimSpace(string(head)))
+	name := fmt.Sprintf("%s-%x.jsonl", level, sum.Sum(nil)[:16])
 	f, err := os.OpenFile(filepath.Join(dir, name), os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o644)
 	if err != nil {
 		return nil, fmt.Errorf("open the results: %w", err)
@@ -62,7 +59,18 @@ func openKept(repo string) (*os.File, error) {
 	return f, nil
 }
 
-// kept are the results of this level and commit. The zero value has none and
+// addTo adds a file's bytes to a sum.
+func addTo(sum io.Writer, file string) error {
+	f, err := os.Open(file)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }() // it was only read
+	_, err = io.Copy(sum, f)
+	return err
+}
+
+// kept are the results of this level and these binaries. The zero value has none and
 // keeps none.
 type kept struct {
 	file *os.File
@@ -87,7 +95,7 @@ func readKept(f *os.File) (kept, error) {
 	for line := range strings.Lines(string(text)) {
 		var r result
 		if json.Unmarshal([]byte(line), &r) == nil && r.Result == "ok" { // a line cut off by a kill is none
-			r.Result = "ok (earlier run of this commit)"
+			r.Result = "ok (earlier run of the same binaries)"
 			k.ok[r.Name] = r
 		}
 	}
@@ -109,22 +117,26 @@ func (k kept) add(r result) error {
 	return nil
 }
 
-func TestOnlyWhatWasOkOfThisCommitIsLeftOut(t *testing.T) {
-	// Of a clean commit, what was ok is found again and what failed is not; another
-	// level, a changed tree, the next commit and a plain run find nothing.
-	repo := t.TempDir()
-	git := func(args ...string) {
+func TestOnlyWhatWasOkOfTheSameBinariesIsLeftOut(t *testing.T) {
+	// What was ok is found again and what failed is not; another level, another program,
+	// another test and a plain run find nothing.
+	dir, base := t.TempDir(), t.TempDir()
+	self := filepath.Join(base, "e2e.test")
+	write := func(file, text string) {
 		t.Helper()
-		args = append([]string{"-C", repo, "-c", "user.name=t", "-c", "user.email=t@example.com"}, args...)
-		if out, err := exec.Command("git", args...).CombinedOutput(); err != nil {
-			t.Fatalf("git %v: %v: %s", args, err, out)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(text), 0o755)); err != nil {
+			t.Fatal(err)
 		}
+	}
+	write(self, "a test")
+	for name := range programs() {
+		write(filepath.Join(base, "bin", name), name)
 	}
 	open := func(resume, level string) (kept, bool) {
 		t.Helper()
 		t.Setenv("HEARTH_RESUME", resume)
 		t.Setenv("HEARTH_E2E", level)
-		f, err := openKept(repo)
+		f, err := openKept(dir, base, self)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -138,12 +150,6 @@ func TestOnlyWhatWasOkOfThisCommitIsLeftOut(t *testing.T) {
 		}
 		return k, true
 	}
-	git("init", "-q")
-	if err := os.WriteFile(filepath.Join(repo, ".gitignore"), []byte("/e2e/results/\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	git("add", ".")
-	git("commit", "-qm", "one")
 	k, keeps := open("1", "core")
 	if !keeps || len(k.ok) > 0 {
 		t.Fatalf("at first: %v %v", keeps, k.ok)
@@ -162,15 +168,10 @@ func TestOnlyWhatWasOkOfThisCommitIsLeftOut(t *testing.T) {
 	if _, keeps := open("", "core"); keeps {
 		t.Error("a plain run keeps results")
 	}
-	if err := os.WriteFile(filepath.Join(repo, "new"), nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if _, keeps := open("1", "core"); keeps {
-		t.Error("a tree with changes keeps results")
-	}
-	git("add", ".")
-	git("commit", "-qm", "two")
-	if k, keeps := open("1", "core"); !keeps || len(k.ok) > 0 {
-		t.Errorf("the next commit: %v %v", keeps, k.ok)
+	for _, file := range []string{filepath.Join(base, "bin", "wired"), self} {
+		write(file, "another program")
+		if k, keeps := open("1", "core"); !keeps || len(k.ok) > 0 {
+			t.Errorf("with another %s: %v", filepath.Base(file), k.ok)
+		}
 	}
 }

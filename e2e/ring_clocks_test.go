@@ -29,8 +29,7 @@ func ringClocks(e *env) {
 	if r == nil {
 		return
 	}
-	binary := e.path("wired")
-	e.build(e.T, "./e2e/wired", binary)
+	binary := e.program("wired")
 	list := r.load(r.o, r.few(4, 50))
 	one := hearthtest.File{Path: "changing/one", Size: 50_000}
 	r.must(r.o.PutFile(r.ctx, r.o.bucket, "", one, 0), "put a file")

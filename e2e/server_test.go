@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"os"
 	"os/exec"
-	"path/filepath"
 
 	"github.com/hearthfs/hearth/internal/faultproxy"
 	"github.com/hearthfs/hearth/internal/hearthtest"
@@ -34,11 +33,7 @@ func (e *env) origin() *server {
 func (e *env) exclusive() *server {
 	e.Helper()
 	o := e.origin()
-	program := filepath.Join(e.base, faultproxyProgram)
-	if _, err := os.Stat(program); err != nil {
-		e.build(e.T, "./internal/faultproxy/cmd/faultproxy", program)
-	}
-	cmd := exec.Command(program, "-exclusive", "-target", o.endpoint)
+	cmd := exec.Command(e.program("faultproxy"), "-exclusive", "-target", o.endpoint)
 	_, err := cmd.StdinPipe() // which the program would end with
 	e.must(err, "make a pipe")
 	p := e.start(cmd)
@@ -48,9 +43,6 @@ func (e *env) exclusive() *server {
 	o.endpoint, o.Endpoint = said.URL, said.URL
 	return o
 }
-
-// faultproxyProgram is the name of the fault proxy's program, in the directory of a run.
-const faultproxyProgram = "faultproxy"
 
 // aws runs the aws CLI against the server.
 func (e *env) aws(o *server, args ...string) string {

@@ -292,8 +292,7 @@ func (c *movedClock) told(what string, at *time.Time, since time.Time) {
 // and both ways: nothing is loaded twice or left out, the job ends, and pins and warnings
 // go by what the clock says.
 func warmUpMoved(e *env) {
-	binary := e.path("wired")
-	e.build(e.T, "./e2e/wired", binary)
+	binary := e.program("wired")
 	o := e.origin()
 	list := e.load(o, warmSet(e.level))
 	total := warmup.Tally{Files: int64(len(list)), Bytes: sum(list)}

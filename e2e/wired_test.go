@@ -3,8 +3,7 @@ package e2e
 // wired runs a node whose wiring holds a second disk where the volume will stand
 // and a loop-back Source where the ring will stand; e2e/wired is its main.
 func wired(e *env) {
-	binary := e.path("wired")
-	e.build(e.T, "./e2e/wired", binary)
+	binary := e.program("wired")
 	o := e.origin()
 	list := e.load(o, e.set("D1", 5, 60, 20, 100))
 	p := e.proxy(o)

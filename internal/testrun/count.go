@@ -1,0 +1,281 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+	"text/tabwriter"
+	"time"
+)
+
+// module is the prefix of our packages' paths.
+const module = "github.com/hearthfs/hearth"
+
+// part is one command of a run.
+type part struct {
+	name string
+	// command is what runs, less which tests: a `go test -json` with its flags, or another
+	// command if plain.
+	command []string
+	// tests follow: packages, and -run where not all of their tests run.
+	tests []string
+	env   []string
+	dir   string
+	// plain: the command is no test. It counts as one.
+	plain bool
+	// binary: the command is a test's binary, whose flags begin with -test.
+	binary bool
+	// spin: two processes beside it burn the processors, so that it meets other orders.
+	spin bool
+	// until is when the part is no more started; zero: always.
+	until time.Time
+	// kept is called when nothing of the part failed.
+	kept func() error
+}
+
+// event is one of `go test -json`, and says all that we use of it.
+type event struct {
+	Action, Package, Test, Output string
+	Elapsed                       float64
+}
+
+// failure is a test that failed, or a package that did so otherwise.
+type failure struct {
+	part      part
+	pkg, test string
+	said      string
+}
+
+func (f failure) String() string { return strings.TrimSpace(short(f.pkg) + " " + f.test) }
+
+func short(pkg string) string { return strings.TrimPrefix(strings.TrimPrefix(pkg, module), "/") }
+
+// took is a line of the table of parts.
+type took struct {
+	name                    string
+	time                    time.Duration
+	passed, failed, skipped int
+}
+
+// run is all parts of one call.
+type run struct {
+	out     io.Writer
+	verbose bool
+
+	passed, skipped int
+	parts           []took
+	table           []string // rows of scenarios, with tabs between their cells
+	left            []string // what was not started for want of time
+	failures        []failure
+	flaky           []string
+
+	output map[string]*strings.Builder // of what has not passed, by package and test
+}
+
+// part runs one, and counts what it says.
+func (r *run) part(ctx context.Context, p part) {
+	if ctx.Err() != nil {
+		return
+	}
+	if !p.until.IsZero() && time.Now().After(p.until) {
+		r.left = append(r.left, p.name)
+		return
+	}
+	fmt.Fprintf(r.out, "\n== %s: %s\n", p.name, brief(p))
+	began, passed, failed, skipped := time.Now(), r.passed, len(r.failures), r.skipped
+	r.output = map[string]*strings.Builder{}
+	if p.spin {
+		defer spinning(ctx)()
+	}
+	if err := r.command(ctx, p); err != nil && len(r.failures) == failed {
+		r.failures = append(r.failures, failure{part: p, pkg: p.name, said: err.Error()})
+	} else if err == nil && p.plain {
+		r.passed++
+	}
+	if len(r.failures) == failed && p.kept != nil {
+		if err := p.kept(); err != nil {
+			fmt.Fprintln(r.out, "testrun: keep a result:", err)
+		}
+	}
+	r.parts = append(r.parts, took{p.name, time.Since(began), r.passed - passed, len(r.failures) - failed, r.skipped - skipped})
+}
+
+// brief is a part's command in at most 200 bytes.
+func brief(p part) string {
+	line := strings.Join(append(append(p.env[:len(p.env):len(p.env)], p.command...), p.tests...), " ")
+	if len(line) > 200 {
+		return line[:200] + " ..."
+	}
+	return line
+}
+
+// command runs a part's command to its end. Its error is the exit code's.
+func (r *run) command(ctx context.Context, p part) error {
+	argv := append(p.command[:len(p.command):len(p.command)], p.tests...)
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.Env, cmd.Dir = append(os.Environ(), p.env...), p.dir
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) } // go test ends what it started
+	cmd.WaitDelay = time.Minute
+	read, write := io.Pipe()
+	cmd.Stdout, cmd.Stderr = write, write
+	ended := make(chan error, 1)
+	go func() {
+		err := cmd.Run()
+		_ = write.Close() // of a pipe it never fails
+		ended <- err
+	}()
+	r.read(read, p)
+	if err := <-ended; err != nil {
+		return fmt.Errorf("%s: %w", argv[0], err)
+	}
+	return nil
+}
+
+// read takes a part's output up to its end.
+func (r *run) read(in io.Reader, p part) {
+	lines := bufio.NewScanner(in)
+	lines.Buffer(nil, 16<<20)
+	for lines.Scan() {
+		var e event
+		if p.plain || json.Unmarshal(lines.Bytes(), &e) != nil || e.Action == "" {
+			fmt.Fprintln(r.out, lines.Text()) // a compiler's message, or the like
+			continue
+		}
+		r.take(e, p)
+	}
+	if err := lines.Err(); err != nil {
+		fmt.Fprintln(r.out, "testrun: read what the tests say:", err)
+	}
+	_, _ = io.Copy(io.Discard, in) // or the command would hang
+}
+
+func (r *run) take(e event, p part) {
+	key := e.Package + " " + e.Test
+	counted := counts(e.Test)
+	switch e.Action {
+	case "output", "build-output":
+		r.hear(key, e.Output)
+		return
+	case "pass":
+		if counted {
+			r.passed++
+		}
+	case "skip":
+		if counted {
+			r.skipped++
+			fmt.Fprintf(r.out, "SKIP %s\n%s", key, r.said(key))
+		}
+	case "fail", "build-fail":
+		if counted || e.Test == "" && !r.explained(e.Package) {
+			r.failures = append(r.failures, failure{p, e.Package, e.Test, r.said(key)})
+		}
+		fmt.Fprintf(r.out, "FAIL %s\n%s", key, r.said(key))
+	default:
+		return
+	}
+	if r.verbose && counted || e.Test == "" && e.Action == "pass" {
+		d := time.Duration(e.Elapsed * float64(time.Second)).Round(100 * time.Millisecond)
+		fmt.Fprintf(r.out, "%-5s %-50s %s\n", e.Action, short(key), d)
+	}
+	if e.Action == "pass" {
+		delete(r.output, key)
+	}
+}
+
+// hear keeps what a test says, and takes what the scenarios tell about themselves.
+func (r *run) hear(key, said string) {
+	if r.output[key] == nil {
+		r.output[key] = &strings.Builder{}
+	}
+	r.output[key].WriteString(said)
+	if row, ok := strings.CutPrefix(said, "TABLE "); ok {
+		r.table = append(r.table, row)
+	}
+	if name, ok := strings.CutPrefix(said, "LEFT "); ok {
+		r.left = append(r.left, strings.TrimSpace(name))
+	}
+}
+
+// said is all that a test said, with the tests below it that have not passed.
+func (r *run) said(key string) string {
+	var all strings.Builder
+	for k, out := range r.output {
+		if strings.HasPrefix(k, key+"/") {
+			all.WriteString(out.String())
+		}
+	}
+	if out := r.output[key]; out != nil {
+		all.WriteString(out.String())
+	}
+	return all.String()
+}
+
+// counts tells whether a test is one of those that are counted: a function, or a
+// scenario below TestScenarios.
+func counts(test string) bool {
+	scenario, ok := strings.CutPrefix(test, "TestScenarios/")
+	if ok {
+		return !strings.Contains(scenario, "/")
+	}
+	return test != "" && test != "TestScenarios" && !strings.Contains(test, "/")
+}
+
+// explained tells whether a failed package has a failed test that was counted, so that
+// only a package that failed otherwise (build, panic, TestMain) counts.
+func (r *run) explained(pkg string) bool {
+	for key, out := range r.output {
+		if strings.HasPrefix(key, pkg+" ") && key != pkg+" " && strings.Contains(out.String(), "--- FAIL") {
+			return true
+		}
+	}
+	return false
+}
+
+// sum prints what there is to say at the end, and reports whether all is well.
+func (r *run) sum() bool {
+	w := tabwriter.NewWriter(r.out, 0, 0, 2, ' ', 0)
+	if len(r.table) > 0 {
+		fmt.Fprintf(w, "\nscenario\tsize\torigin\tduration\tresult\n%s\n", strings.Join(r.table, ""))
+	}
+	fmt.Fprint(w, "\npart\ttook\tpassed\tfailed\tskipped\n")
+	var all time.Duration
+	for _, p := range r.parts {
+		all += p.time
+		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\n", p.name, p.time.Round(time.Second), p.passed, p.failed, p.skipped)
+	}
+	fmt.Fprintf(w, "all\t%s\n", all.Round(time.Second))
+	_ = w.Flush() // where standard output is gone, the exit code says the rest
+	if len(r.left) > 0 {
+		fmt.Fprintf(r.out, "\nleft to make soak, for want of time: %s\n", strings.Join(r.left, " "))
+	}
+	for _, f := range r.failures {
+		fmt.Fprintf(r.out, "\nfailed: %s\n%s\n", f, lastWords(f.said))
+	}
+	for _, f := range r.flaky {
+		fmt.Fprintln(r.out, f)
+	}
+	fmt.Fprintf(r.out, "%d passed, %d failed, %d skipped\n", r.passed, len(r.failures), r.skipped)
+	return len(r.failures) == 0 && r.passed > 0
+}
+
+// mostWords lines are the last words of a test.
+const mostWords = 8
+
+// lastWords are what a test said last before its clean-up, which tells what its processes
+// printed.
+func lastWords(all string) string {
+	said, _, found := strings.Cut(all, ": output of ")
+	if found { // in the midst of a line
+		said = said[:strings.LastIndexByte(said, '\n')+1]
+	}
+	lines := strings.SplitAfter(strings.TrimRight(said, "\n"), "\n")
+	lines = slices.DeleteFunc(lines, func(l string) bool { return strings.HasPrefix(strings.TrimSpace(l), "--- FAIL") })
+	return strings.Join(lines[max(0, len(lines)-mostWords):], "")
+}

@@ -1,0 +1,179 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// soakOptions say how much of the soak runs.
+type soakOptions struct {
+	size, areas string
+	atMost      time.Duration
+}
+
+const (
+	// results is where a soak keeps what passed, by the SHA-256 of what ran.
+	results = "e2e/results"
+	// often is how many times each test of a changed package runs.
+	often = "20"
+)
+
+// soakParts are the packages that were changed lately, often and beside a busy machine, and
+// every scenario: in its size, masked, as nobody, and with the race detector. Tests draw
+// their seeds. What passed before is left out while nothing of it changed.
+func soakParts(o soakOptions, began time.Time) ([]part, error) {
+	if o.size != "all" && o.size != "full" {
+		return nil, fmt.Errorf("-size %q: all or full", o.size)
+	}
+	folders, err := touched(".")
+	if err != nil {
+		return nil, err
+	}
+	env := []string{"HEARTH_RESUME=yes"}
+	if o.areas != "" {
+		folders = strings.Split(o.areas, ",")
+		env = append(env, "HEARTH_AREAS="+o.areas)
+	}
+	var until time.Time
+	if o.atMost > 0 {
+		until = began.Add(o.atMost)
+		env = append(env, fmt.Sprint("HEARTH_UNTIL=", until.Unix()))
+	}
+	parts, err := changedPackages(folders)
+	if err != nil {
+		return nil, err
+	}
+	for _, v := range []struct{ name, level, variant string }{
+		{"scenarios", o.size, ""}, {"masked", "whole-core", "masked"}, {"as nobody", "whole-core", "nobody"}, {"scenarios with race", "all", "race"},
+	} {
+		p := scenarios(v.name, allScenarios, slices.Concat(env, []string{"HEARTH_E2E=" + v.level, "HEARTH_VARIANT=" + v.variant})...)
+		p.env = slices.DeleteFunc(p.env, func(s string) bool { return slices.Contains(seeded(), s) })
+		parts = append(parts, p)
+	}
+	for i := range parts {
+		parts[i].until = until
+	}
+	return parts, nil
+}
+
+// changedPackages are the tests of packages in the folders, as binaries, less those that
+// passed before.
+func changedPackages(folders []string) ([]part, error) {
+	pkgs, err := packages()
+	if err != nil {
+		return nil, err
+	}
+	pkgs = slices.DeleteFunc(pkgs, func(p string) bool {
+		return !slices.Contains(folders, short(p)) && !slices.Contains(folders, ".") || !hasTests(short(p))
+	})
+	if len(pkgs) == 0 {
+		return nil, nil
+	}
+	bin, err := filepath.Abs(filepath.Join(results, "bin"))
+	if err != nil {
+		return nil, fmt.Errorf("find the directory of results: %w", err)
+	}
+	kept, err := os.ReadFile(filepath.Join(results, "packages"))
+	if err != nil && !os.IsNotExist(err) {
+		return nil, fmt.Errorf("read what passed before: %w", err)
+	}
+	var parts []part
+	for _, pkg := range pkgs {
+		file := filepath.Join(bin, strings.ReplaceAll(short(pkg), "/", "-")+".test")
+		build := exec.Command("go", "test", "-c", "-race", "-trimpath", "-buildvcs=false", "-ldflags=-w", "-vet=off", "-o", file, pkg)
+		build.Env = append(os.Environ(), "CGO_ENABLED=1")
+		if out, err := build.CombinedOutput(); err != nil {
+			return nil, fmt.Errorf("build the tests of %s: %w: %s", pkg, err, out)
+		}
+		sum, err := sumOf(file)
+		if err != nil {
+			return nil, err
+		}
+		if strings.Contains(string(kept), sum) {
+			continue
+		}
+		parts = append(parts, part{name: short(pkg), binary: true, spin: true, dir: "./" + short(pkg),
+			command: []string{"go", "tool", "test2json", "-t", "-p", pkg, file, "-test.v=test2json", "-test.timeout=1h"},
+			tests:   []string{"-test.count", often}, env: []string{raceOptions},
+			kept: func() error { return keep(sum + " " + short(pkg)) }})
+	}
+	return parts, nil
+}
+
+func hasTests(dir string) bool {
+	files, _ := filepath.Glob(filepath.Join("./"+dir, "*_test.go")) // the pattern is well-formed
+	return len(files) > 0
+}
+
+// sumOf is a file's SHA-256.
+func sumOf(file string) (string, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return "", fmt.Errorf("open a test's binary: %w", err)
+	}
+	defer func() { _ = f.Close() }()
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		return "", fmt.Errorf("read a test's binary: %w", err)
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+// keep writes down what passed.
+func keep(line string) error {
+	f, err := os.OpenFile(filepath.Join(results, "packages"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(f, line)
+	if closed := f.Close(); err == nil {
+		err = closed
+	}
+	return err
+}
+
+// spinCommand has this program do nothing, at full speed, until who started it has ended.
+const spinCommand = "spin"
+
+func spin() {
+	parent := os.Getppid()
+	for n := 0; ; n++ {
+		if n%(1<<28) == 0 && os.Getppid() != parent {
+			os.Exit(0)
+		}
+	}
+}
+
+// spinners are as many as the processors of the smallest machine.
+const spinners = 2
+
+// spinning burns the processors until it is called.
+func spinning(ctx context.Context) (stop func()) {
+	self, err := os.Executable()
+	if err != nil {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var all []*exec.Cmd
+	for range spinners {
+		cmd := exec.CommandContext(ctx, self, spinCommand)
+		if cmd.Start() == nil {
+			all = append(all, cmd)
+		}
+	}
+	return func() {
+		cancel()
+		for _, cmd := range all {
+			_ = cmd.Wait() // it was killed
+		}
+	}
+}
