@@ -2,18 +2,18 @@
 //
 // HEARTH_E2E chooses how much: core (the default; part of `make test`), whole-core (what
 // is slow as well), all (every scenario, slices marked REDUCED), more (the same, less what
-// the core has run in that size) or full (the sizes and counts that the issues name). HEARTH_AREAS=peer,cache/disk takes the scenarios of folders.
-// HEARTH_UNTIL=SECONDS starts none after that second since 1970. HEARTH_RESUME leaves out
-// what was ok before of the same binaries. HEARTH_VARIANT runs them another way: race (a
-// binary with the race detector), masked (without what a kernel may offer), nobody (as a
-// user without privileges). Package internal/testrun sets these.
+// the core has run in that size) or full (the sizes and counts that the issues name).
+// HEARTH_AREAS=peer,cache/disk takes the scenarios of folders. HEARTH_UNTIL=SECONDS starts
+// none after that second since 1970. HEARTH_RESUME leaves out what was ok before of the same
+// binaries. HEARTH_VARIANT runs them another way: race (a binary with the race detector),
+// masked (without what a kernel may offer), nobody (as a user without privileges). Package
+// internal/testrun sets these.
 //
-// Scenarios mostly wait, so a few run side by side.
-//
-// The tests run in a mount namespace of their own, so that no mount outlives
-// them; every process they start dies with them; a watchdog aborts the FUSE
-// connections of a scenario that is over its time; and all their files lie in one
-// directory, which the process outside of that namespace takes away however they end.
+// Scenarios mostly wait, so a few run side by side, each in a process and a mount namespace
+// of its own. All of them are in one mount namespace more, so that no mount outlives it;
+// every process they start dies with them; a watchdog aborts the FUSE connections of a
+// scenario that is over its time; and all their files lie in one directory, which the
+// process outside of that namespace takes away however they end.
 package e2e
 
 import (
@@ -25,6 +25,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -59,7 +60,7 @@ type scenario struct {
 	// static: needs the binary as it is shipped, not one with the race detector, which
 	// is linked to libraries and takes many times the memory.
 	static bool
-	// alone: what it asserts is of the whole machine, so nothing runs beside it.
+	// alone: what it asserts is of the whole machine, so no other runs beside it.
 	alone bool
 }
 
@@ -233,6 +234,14 @@ func (s *suite) program(name string) string { return filepath.Join(s.base, "bin"
 func TestScenarios(t *testing.T) {
 	// Every scenario of this level, on the binaries built from this very tree.
 	s := newSuite(t)
+	if name := os.Getenv(oneVariable); name != "" {
+		for _, sc := range s.chosen() {
+			if sc.name == name {
+				s.one(t, sc)
+			}
+		}
+		return
+	}
 	defer s.table()
 	free := semaphore.NewWeighted(lanes)
 	var all sync.WaitGroup
@@ -295,10 +304,8 @@ func (s *suite) take(t *testing.T, sc scenario) {
 			t.Log(earlier.Result)
 			return
 		}
-		e := newEnv(t, s, sc)
-		sc.run(e)
-		if e.detail != "" {
-			size += ", " + e.detail
+		if detail := s.apart(t, sc); detail != "" {
+			size += ", " + detail
 		}
 	})
 	if !ran { // not among those that -run names
@@ -318,6 +325,46 @@ func (s *suite) take(t *testing.T, sc scenario) {
 	if err := s.kept.add(r); err != nil {
 		t.Error(err)
 	}
+}
+
+// oneVariable has a process of this test run one scenario, and nothing beside it.
+const oneVariable = "HEARTH_E2E_ONE"
+
+// apart runs a scenario in a process of its own, which has its own mounts and processes:
+// scenarios show files of their own in /etc, and none meets another's. It returns what the
+// run itself found.
+func (s *suite) apart(t *testing.T, sc scenario) (detail string) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	argv := []string{self, "-test.run", "^TestScenarios$/^" + regexp.QuoteMeta(sc.name) + "$", "-test.v", "-test.timeout", "0"}
+	if s.variant != "nobody" { // who may not, and has no scenario that mounts but by FUSE
+		argv = append([]string{"unshare", "--mount", "--propagation", "private", "--kill-child", "--fork", "--pid", "--mount-proc", "--"}, argv...)
+	}
+	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd.Env = append(os.Environ(), oneVariable+"="+sc.name)
+	cmd.Stdout, cmd.Stderr = t.Output(), t.Output()
+	cmd.WaitDelay = time.Minute // of what it started something may have the output
+	if err := cmd.Run(); err != nil {
+		t.Errorf("the scenario's process: %v", err)
+	}
+	text, _ := os.ReadFile(s.detailFile(sc.name)) // what found nothing has none
+	return string(text)
+}
+
+// detailFile is where a scenario's process leaves what it found.
+func (s *suite) detailFile(name string) string { return filepath.Join(s.base, name+".detail") }
+
+// one runs a scenario in this very process.
+func (s *suite) one(t *testing.T, sc scenario) {
+	t.Run(sc.name, func(t *testing.T) {
+		e := newEnv(t, s, sc)
+		sc.run(e)
+		if err := os.WriteFile(s.detailFile(sc.name), []byte(e.detail), 0o644); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // levels by their names in HEARTH_E2E.

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -170,13 +171,13 @@ func (r *run) take(e event, p part) {
 	case "skip":
 		if counted {
 			r.skipped++
-			fmt.Fprintf(r.out, "SKIP %s\n%s", key, r.said(key))
+			fmt.Fprintf(r.out, "SKIP %s\n%s", key, r.own(key))
 		}
 	case "fail", "build-fail":
 		if counted || e.Test == "" && !r.explained(e.Package) {
 			r.failures = append(r.failures, failure{p, e.Package, e.Test, r.said(key)})
 		}
-		fmt.Fprintf(r.out, "FAIL %s\n%s", key, r.said(key))
+		fmt.Fprintf(r.out, "FAIL %s\n%s", key, r.own(key))
 	default:
 		return
 	}
@@ -211,10 +212,15 @@ func (r *run) said(key string) string {
 			all.WriteString(out.String())
 		}
 	}
+	return all.String() + r.own(key)
+}
+
+// own is what a test said, without those below it.
+func (r *run) own(key string) string {
 	if out := r.output[key]; out != nil {
-		all.WriteString(out.String())
+		return out.String()
 	}
-	return all.String()
+	return ""
 }
 
 // counts tells whether a test is one of those that are counted: a function, or a
@@ -276,6 +282,7 @@ func lastWords(all string) string {
 		said = said[:strings.LastIndexByte(said, '\n')+1]
 	}
 	lines := strings.SplitAfter(strings.TrimRight(said, "\n"), "\n")
-	lines = slices.DeleteFunc(lines, func(l string) bool { return strings.HasPrefix(strings.TrimSpace(l), "--- FAIL") })
+	failed := regexp.MustCompile(`^\s*(--- FAIL: .*|FAIL|=== \w+ .*|.*the scenario's process: exit status 1)\s*$`)
+	lines = slices.DeleteFunc(lines, func(l string) bool { return failed.MatchString(l) })
 	return strings.Join(lines[max(0, len(lines)-mostWords):], "")
 }

@@ -27,9 +27,10 @@ const (
 	often = "20"
 )
 
-// soakParts are the packages that were changed lately, often and beside a busy machine, and
-// every scenario: in its size, masked, as nobody, and with the race detector. Tests draw
-// their seeds. What passed before is left out while nothing of it changed.
+// soakParts are the packages that were changed lately, often and beside a busy machine, the
+// models that run without the race detector, and every scenario: in its size, masked, as
+// nobody, and with the race detector. Tests draw their seeds. What passed before is left out
+// while nothing of it changed, but for the models, which draw others.
 func soakParts(o soakOptions, began time.Time) ([]part, error) {
 	if o.size != "all" && o.size != "full" {
 		return nil, fmt.Errorf("-size %q: all or full", o.size)
@@ -52,6 +53,11 @@ func soakParts(o soakOptions, began time.Time) ([]part, error) {
 	if err != nil {
 		return nil, err
 	}
+	alone, err := withoutRace(".")
+	if err != nil {
+		return nil, err
+	}
+	parts = append(parts, part{name: "units without race", command: goTest("-count", "1", "-timeout", "1h"), tests: alone, env: []string{"CGO_ENABLED=0"}})
 	for _, v := range []struct{ name, level, variant string }{
 		{"scenarios", o.size, ""}, {"masked", "whole-core", "masked"}, {"as nobody", "whole-core", "nobody"}, {"scenarios with race", "all", "race"},
 	} {
