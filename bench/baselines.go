@@ -14,22 +14,22 @@ import (
 )
 
 // ext4 is the same files on the file system that the cache directory lies on.
-func (b *bench) ext4(run func(dir string) (side, error)) baseline {
+func (b *bench) ext4(run func(dir string, r round) (side, error)) baseline {
 	local := filepath.Join(b.dir, "local")
 	return baseline{
 		Name: "ext4", Command: "the same reader over the same files, on the cache directory's file system",
 		Version: fmt.Sprintf("%v of Linux %v", fileSystem(local), b.common["kernel"]),
-		run:     func() (side, error) { return run(local) },
+		run:     func(r round) (side, error) { return run(local, r) },
 	}
 }
 
 // loopback is go-fuse's own example over the same files: it hands each file to
 // the kernel at its open and does nothing else, so it is what passthrough costs.
-func (b *bench) loopback(run func(dir string) (side, error)) baseline {
+func (b *bench) loopback(run func(dir string, r round) (side, error)) baseline {
 	tool, version, err := versioned("loopback")
 	return baseline{
 		Name: "passthrough loopback", Command: "loopback -q -ro -directmount MOUNT DIR", Version: version,
-		run: func() (s side, failed error) {
+		run: func(r round) (s side, failed error) {
 			if err != nil {
 				return side{}, err
 			}
@@ -49,7 +49,7 @@ func (b *bench) loopback(run func(dir string) (side, error)) baseline {
 			if err := mountedAt(dir, exited); err != nil {
 				return side{}, errors.Join(err, errors.New(output()))
 			}
-			return run(dir)
+			return run(dir, r)
 		},
 	}
 }

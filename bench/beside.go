@@ -25,12 +25,7 @@ func (b *bench) readers() error {
 		return err
 	}
 	l := launch{cache: "cache-readers", ram: "64MiB", open: "none"}
-	m, err := b.mount(l)
-	if err != nil {
-		return err
-	}
-	_, err = b.loadSet(m, d1)
-	if err := errors.Join(err, m.stop()); err != nil {
+	if err := b.each(func(h *build) error { return h.loaded(l, d1) }); err != nil {
 		return err
 	}
 	for _, name := range []string{"D1s", "D2"} {
@@ -47,13 +42,23 @@ func (b *bench) readers() error {
 	return nil
 }
 
+// loaded warms up a data set in a cache, and ends the node.
+func (h *build) loaded(l launch, set hearthtest.DataSet) error {
+	m, err := h.mount(l)
+	if err != nil {
+		return err
+	}
+	_, err = m.loadSet(set)
+	return errors.Join(err, m.stop())
+}
+
 // besides compares readers with and without the warm-up of another set beside them.
 func (b *bench) besides(f figure, l launch, set, other hearthtest.DataSet) error {
-	paths, seed := pathsOf(set), uint64(700)
+	paths := pathsOf(set)
 	// The node was restarted, and the page cache is empty but for what the origin gives
 	// out.
-	run := func(beside func() (end func() error, err error)) (s side, err error) {
-		m, err := b.mount(l)
+	run := func(h *build, r round, beside func() (end func() error, err error)) (s side, err error) {
+		m, err := h.mount(l)
 		if err != nil {
 			return s, err
 		}
@@ -65,40 +70,38 @@ func (b *bench) besides(f figure, l launch, set, other hearthtest.DataSet) error
 		if err != nil {
 			return s, err
 		}
-		s, err = b.measure(m, func() (sum, error) { return epoch(under(m.dir, paths), f.threads, seed) })
+		s, err = b.measure(m, func() (sum, error) { return epoch(under(m.dir, paths), f.threads, 700+r.number) })
 		return s, errors.Join(err, end())
 	}
-	alone := baseline{Name: "readers alone", Command: "the same readers and node without a warm-up", Version: fmt.Sprint(b.common["hearth"]),
-		run: func() (side, error) {
-			return run(func() (func() error, error) { return func() error { return nil }, nil })
+	alone := baseline{Name: "readers alone", Command: "the same readers and node without a warm-up", Version: b.hearth.Version,
+		run: func(r round) (side, error) {
+			return run(b.hearth, r, func() (func() error, error) { return func() error { return nil }, nil })
 		}}
-	return b.compare(f, func(bool) (side, error) {
-		s, err := run(func() (func() error, error) { return b.loading(other) })
-		seed++ // the same for both in a round
-		return s, err
+	return b.compare(f, func(h *build, r round) (side, error) {
+		return run(h, r, func() (func() error, error) { return h.loading(other) })
 	}, alone)
 }
 
 // loading begins the warm-up of a set and returns once something was asked for. end
 // makes sure that it was at work until then, and cancels it.
-func (b *bench) loading(set hearthtest.DataSet) (end func() error, err error) {
-	node, err := api.Dial("unix://" + b.socket())
+func (h *build) loading(set hearthtest.DataSet) (end func() error, err error) {
+	node, err := api.Dial("unix://" + h.socket())
 	if err != nil {
 		return nil, err
 	}
-	jobs, before := node.Jobs(), b.origin.proxy.Stats().Get.Requests
-	v, err := jobs.Submit(b.ctx, warmup.Request{Targets: []string{"/" + folder(set)}}, nil, false)
+	jobs, before := node.Jobs(), h.origin.proxy.Stats().Get.Requests
+	v, err := jobs.Submit(h.ctx, warmup.Request{Targets: []string{"/" + folder(set)}}, nil, false)
 	if err != nil {
 		return nil, err
 	}
 	atWork := func() error {
-		now, err := jobs.Get(b.ctx, v.ID)
+		now, err := jobs.Get(h.ctx, v.ID)
 		if err == nil && now.State.Over() {
 			err = fmt.Errorf("the warm-up of %s was %s before the readers had ended: take a larger -scale", set.Name, now.State)
 		}
 		return err
 	}
-	for b.origin.proxy.Stats().Get.Requests == before {
+	for h.origin.proxy.Stats().Get.Requests == before {
 		if err := atWork(); err != nil {
 			return nil, err
 		}
@@ -106,7 +109,7 @@ func (b *bench) loading(set hearthtest.DataSet) (end func() error, err error) {
 	}
 	return func() error {
 		defer node.Close()
-		return errors.Join(atWork(), jobs.Cancel(b.ctx, v.ID))
+		return errors.Join(atWork(), jobs.Cancel(h.ctx, v.ID))
 	}, nil
 }
 
@@ -136,7 +139,7 @@ func (b *bench) afterWarmUp() error {
 		for round := range b.rounds {
 			for _, fresh := range []string{"immutable", "bounded(10m)", "bounded(10s)"} {
 				a := asked{Name: name, Freshness: fresh, Round: round}
-				if _, err := b.fresh(fresh, func(m *mounted) (side, error) { return side{}, b.count(m, set, &a) }); err != nil {
+				if _, err := b.hearth.fresh(fresh, func(m *mounted) (side, error) { return side{}, b.count(m, set, &a) }); err != nil {
 					return err
 				}
 				b.asked = append(b.asked, a)
@@ -155,7 +158,7 @@ const shortBound = 10 * time.Second
 
 // count warms up, forgets what the kernel knows, and reads.
 func (b *bench) count(m *mounted, set hearthtest.DataSet, a *asked) error {
-	if _, err := b.loadSet(m, set); err != nil {
+	if _, err := m.loadSet(set); err != nil {
 		return err
 	}
 	if err := dropCaches(); err != nil {

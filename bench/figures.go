@@ -56,9 +56,12 @@ func pathsOf(set hearthtest.DataSet) (paths []string) {
 	return paths
 }
 
-// lay puts a data set on the local file system and into the bucket, and returns
-// its paths.
+// lay puts a data set on the local file system, where a baseline reads it, and into the bucket,
+// and returns its paths.
 func (b *bench) lay(set hearthtest.DataSet) ([]string, error) {
+	if b.old != nil {
+		return pathsOf(set), b.load(set)
+	}
 	group := new(errgroup.Group)
 	group.SetLimit(4)
 	for f := range set.Files() {
@@ -100,13 +103,14 @@ func (b *bench) small() error {
 		if !b.wanted("W1 " + w.set) {
 			continue
 		}
-		paths, err := b.lay(b.scaled(w.set))
+		set := b.scaled(w.set)
+		paths, err := b.lay(set)
 		if err != nil {
 			return err
 		}
 		// A cache of its own: in one that was filled before, an immutable link's root
 		// would never show what came later.
-		if err := b.fill(w.set, "cache-"+w.set, paths, "none"); err != nil {
+		if err := b.each(func(h *build) error { return h.fill(set, "cache-"+w.set, "none") }); err != nil {
 			return err
 		}
 		for _, threads := range []int{8, 1} {
@@ -116,6 +120,11 @@ func (b *bench) small() error {
 		}
 	}
 	return nil
+}
+
+// taken tells whether a figure is asked for.
+func (b *bench) taken(figure string) bool {
+	return b.only == "" || strings.HasPrefix(figure+" ", b.only+" ")
 }
 
 // wanted tells whether any figure of a group is asked for.
@@ -138,14 +147,15 @@ type filling struct {
 
 // fill reads through a fresh mount with eight readers, compares every byte, and
 // ends the node, so that the cache is whole.
-func (b *bench) fill(set, cache string, paths []string, open string) error {
-	m, err := b.mount(launch{cache: cache, ram: "512MiB", open: open})
+func (h *build) fill(set hearthtest.DataSet, cache, open string) error {
+	m, err := h.mount(launch{cache: cache, ram: "512MiB", open: open})
 	if err != nil {
 		return err
 	}
-	f := filling{Set: set, Files: len(paths)}
-	s, err := b.measure(m, func() (total sum, err error) {
-		f.Wrong, err = wrongBytes(m.dir, paths)
+	f := filling{Set: set.Name}
+	f.Files, f.Bytes = set.Count()
+	s, err := h.measure(m, func() (total sum, err error) {
+		f.Wrong, err = wrongBytes(m.dir, pathsOf(set))
 		return total, err
 	})
 	if err := errors.Join(err, m.stop()); err != nil {
@@ -153,36 +163,30 @@ func (b *bench) fill(set, cache string, paths []string, open string) error {
 	}
 	f.OriginRequests, f.OriginBytes, f.DaemonCPU, f.DaemonPeak = s.OriginRequests, s.OriginBytes, s.DaemonCPU, s.DaemonPeak
 	f.Written = m.written()
-	for _, p := range paths {
-		st, err := os.Stat(filepath.Join(b.dir, "local", p))
-		if err != nil {
-			return err
-		}
-		f.Bytes += st.Size()
+	if f.Wrong > 0 {
+		fmt.Fprintf(os.Stderr, "filling %s: %d wrong bytes\n", f.Set, f.Wrong)
 	}
-	b.fillings = append(b.fillings, f)
-	return b.keep(map[string]any{"filling": f})
+	h.fillings = append(h.fillings, f)
+	return h.keep(map[string]any{"filling": f, "build": h.Name})
 }
 
 // epochs compares one data set in the states disk and hot.
 func (b *bench) epochs(set string, paths []string, threads int, targets []float64) error {
 	for i, hot := range []bool{false, true} {
-		seed := uint64(100)
-		pass := func(dir string) func() (sum, error) {
-			seed++
-			return func() (sum, error) { return epoch(under(dir, paths), threads, seed) }
+		pass := func(dir string, r round) func() (sum, error) {
+			return func() (sum, error) { return epoch(under(dir, paths), threads, 100+r.number) }
 		}
 		f := figure{name: fmt.Sprintf("W1 %s %s", set, state(hot)), targets: targets[i : i+1], threads: threads, unit: "file"}
 		err := b.compare(f,
-			func(last bool) (side, error) {
-				m, err := b.mount(launch{cache: "cache-" + set, ram: "64MiB", open: "none"})
+			func(h *build, r round) (side, error) {
+				m, err := h.mount(launch{cache: "cache-" + set, ram: "64MiB", open: "none"})
 				if err != nil {
 					return side{}, err
 				}
 				defer func() { _ = m.stop() }()
-				return b.round(m, hot, pass(m.dir), b.checked(m.dir, paths, last))
+				return b.round(m, hot, pass(m.dir, r), b.checked(m.dir, paths, r.last))
 			},
-			b.ext4(func(local string) (side, error) { return b.round(nil, hot, pass(local), nil) }))
+			b.ext4(func(local string, r round) (side, error) { return b.round(nil, hot, pass(local, r), nil) }))
 		if err != nil {
 			return err
 		}
@@ -207,6 +211,7 @@ func (b *bench) round(m *mounted, hot bool, pass func() (sum, error), check func
 		if _, err := pass(); err != nil {
 			return side{}, err
 		}
+		pass = b.repeated(pass)
 	}
 	s, err := b.measure(m, pass)
 	if err != nil || check == nil {
@@ -220,6 +225,24 @@ func (b *bench) round(m *mounted, hot bool, pass func() (sum, error), check func
 	s.Wrong, err = check()
 	s.Checked = true
 	return s, err
+}
+
+// repeated makes a short pass long enough to be compared with another build's, over and over from
+// the page cache. What stands beside a baseline is measured once.
+func (b *bench) repeated(pass func() (sum, error)) func() (sum, error) {
+	if b.old == nil {
+		return pass
+	}
+	return func() (all sum, err error) {
+		for range againstPasses {
+			s, err := pass()
+			if err != nil {
+				return s, err
+			}
+			all.units, all.bytes, all.latency = all.units+s.units, all.bytes+s.bytes, append(all.latency, s.latency...)
+		}
+		return all, nil
+	}
 }
 
 // checked compares every byte of files with what the generator made, in a
@@ -237,30 +260,29 @@ func (b *bench) large() error {
 	if !b.wanted("W2") {
 		return nil
 	}
-	paths, err := b.lay(b.scaled("D2"))
+	set := b.scaled("D2")
+	paths, err := b.lay(set)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(filepath.Join(b.dir, "local", "d2")) }()
-	if err := b.fill("D2", "large", paths, "passthrough"); err != nil {
+	if err := b.each(func(h *build) error { return h.fill(set, "large", "passthrough") }); err != nil {
 		return err
 	}
 	for _, w := range largeFigures() {
 		used := paths[:min(w.files, len(paths))]
-		seed := uint64(500)
-		pass := func(dir string) func() (sum, error) {
-			seed++
-			return func() (sum, error) { return w.do(under(dir, used), seed) }
+		pass := func(dir string, r round) func() (sum, error) {
+			return func() (sum, error) { return w.do(under(dir, used), 500+r.number) }
 		}
-		local := func(dir string) (side, error) { return b.round(nil, w.hot, pass(dir), nil) }
+		local := func(dir string, r round) (side, error) { return b.round(nil, w.hot, pass(dir, r), nil) }
 		err := b.compare(figure{name: w.name + " " + state(w.hot), targets: []float64{w.target}, threads: w.threads, unit: "read"},
-			func(last bool) (side, error) {
-				m, err := b.verified(used)
+			func(h *build, r round) (side, error) {
+				m, err := h.verified(used)
 				if err != nil {
 					return side{}, err
 				}
 				defer func() { _ = m.stop() }()
-				return b.round(m, w.hot, pass(m.dir), b.checked(m.dir, used, last))
+				return b.round(m, w.hot, pass(m.dir, r), b.checked(m.dir, used, r.last))
 			}, b.ext4(local), b.loopback(local))
 		if err != nil {
 			return err
@@ -291,13 +313,13 @@ func largeFigures() []largeWork {
 
 // verified mounts with passthrough, and waits until the node has verified the
 // files that are read and hands them to the kernel.
-func (b *bench) verified(paths []string) (*mounted, error) {
-	m, err := b.mount(launch{cache: "large", ram: "64MiB", open: "passthrough"})
+func (h *build) verified(paths []string) (*mounted, error) {
+	m, err := h.mount(launch{cache: "large", ram: "64MiB", open: "passthrough"})
 	if err != nil {
 		return nil, err
 	}
 	for _, p := range under(m.dir, paths) {
-		if err := b.handedOut(m, p); err != nil {
+		if err := m.handedOut(p); err != nil {
 			_ = m.stop()
 			return nil, err
 		}
@@ -307,7 +329,7 @@ func (b *bench) verified(paths []string) (*mounted, error) {
 
 // handedOut opens a file again and again until reading it costs the daemon
 // nothing: the kernel reads the local file itself.
-func (b *bench) handedOut(m *mounted, path string) error {
+func (m *mounted) handedOut(path string) error {
 	const reads = 200
 	deadline := time.Now().Add(2 * time.Minute)
 	for time.Now().Before(deadline) {
@@ -337,11 +359,11 @@ func (b *bench) names() error {
 		return err
 	}
 	names, _ := wide.Count()
-	m, err := b.mount(launch{cache: "cache-names", ram: "256MiB", open: "none"})
+	nodes, err := b.mountEach(func(*build) launch { return launch{cache: "cache-names", ram: "256MiB", open: "none"} })
+	defer func() { _ = nodes.stop() }()
 	if err != nil {
 		return err
 	}
-	defer func() { _ = m.stop() }()
 	for _, w := range []struct {
 		name string
 		dir  string
@@ -350,12 +372,14 @@ func (b *bench) names() error {
 		pass := func(root string) func() (sum, error) {
 			return func() (sum, error) { return w.do(filepath.Join(root, w.dir)) }
 		}
-		if _, err := pass(m.dir)(); err != nil { // warm: the origin was asked before
-			return err
+		for _, m := range nodes { // warm: the origin was asked before
+			if _, err := pass(m.dir)(); err != nil {
+				return err
+			}
 		}
 		err := b.compare(figure{name: w.name, targets: []float64{0.5}, threads: 1, unit: "name"},
-			func(bool) (side, error) { return b.measure(m, pass(m.dir)) },
-			b.ext4(func(local string) (side, error) { return b.measure(nil, pass(local)) }))
+			func(h *build, _ round) (side, error) { return b.measure(nodes[h], b.repeated(pass(nodes[h].dir))) },
+			b.ext4(func(local string, _ round) (side, error) { return b.measure(nil, pass(local)) }))
 		if err != nil {
 			return err
 		}

@@ -7,6 +7,12 @@
 //	bench -only W1 -rounds 3       some of it
 //	bench -only "warm-up D1"       one of it
 //	bench -scale 0.1               a tenth of the data, marked REDUCED: for trying, not for publishing
+//	bench -against /tmp/old        whether any figure of W1 to W3 fell since that binary, in ten minutes
+//
+// With -against, two builds of Hearth take the places of baseline and Hearth: each has a node, a
+// cache and a mount of its own, over the same origin and data, and they take turns, so that a slow
+// minute of the machine is slow for both. A figure is then the old build's seconds by the new one's,
+// once more in CPU seconds, and a verdict, which judge explains. It exits with 1 if a figure fell.
 //
 // It needs root, since it drops the page cache between rounds, and runs in a mount and
 // a network namespace of its own, so that nothing stays. What it compares with is
@@ -38,16 +44,20 @@ import (
 type bench struct {
 	ctx    context.Context
 	dir    string // data, cache, mount points: one file system for baseline and Hearth
-	hearth string
+	hearth *build
+	old    *build // what it is compared with; nil: baselines
 	rounds int
-	scale  float64
-	only   string
-	raw    *json.Encoder
-	origin *origin
-	common map[string]any // what every raw line holds
+	// tolerance is the least change between two builds that is one.
+	tolerance float64
+	scale     float64
+	only      string
+	raw       *json.Encoder
+	origin    *origin
+	common    map[string]any // what every raw line holds
 
 	loaded   map[string]bool // sets that the origin has
 	table    []figure
+	pairs    []*paired
 	fillings []filling
 	asked    []asked
 
@@ -121,11 +131,20 @@ func run() error {
 	flag.IntVar(&b.rounds, "rounds", 5, "rounds of each figure; at least 5 are published")
 	flag.Float64Var(&b.scale, "scale", 1, "share of the data sets' size")
 	flag.StringVar(&b.only, "only", "", "run the figures whose name starts with these words")
-	flag.StringVar(&b.hearth, "hearth", "./hearth", "the binary to measure")
+	ours := flag.String("hearth", "./hearth", "the binary to measure")
+	against := flag.String("against", "", "an older `binary`: compare the two in turns, without baselines, and say which figures fell. "+
+		"Without -only: W1, cold, W2 and W3; "+fmt.Sprintf("-scale is then %g, -rounds %d", againstScale, againstRounds))
+	// Two caches with the same files lie in different places of a disk, and two builds of the same
+	// code in different places of memory: a few hundredths tell nothing.
+	flag.Float64Var(&b.tolerance, "tolerance", 0.1, "with -against: the least change that counts")
 	flag.Parse()
+	begun := time.Now()
 	ctx, stop := untilSignalled()
 	defer stop()
 	b.ctx = ctx
+	if err := b.identified(*ours, *against); err != nil {
+		return err
+	}
 	if err := said(exec.Command("ip", "link", "set", "lo", "up")); err != nil {
 		return err
 	}
@@ -135,6 +154,9 @@ func run() error {
 	}
 	b.dir = dir
 	defer func() { _ = os.RemoveAll(dir) }()
+	if err := b.each((*build).settle); err != nil {
+		return err
+	}
 	if err := os.MkdirAll(filepath.Dir(*out), 0o755); err != nil {
 		return err
 	}
@@ -148,12 +170,28 @@ func run() error {
 		return err
 	}
 	defer b.origin.stop()
-	for _, set := range []func() error{b.small, b.large, b.names, b.warmUps, b.cold, b.readers, b.afterWarmUp, b.million, b.remoteReads, b.ringEpochs, b.scales, b.s3} {
+	sets := []func() error{b.small, b.large, b.names, b.warmUps, b.cold, b.readers, b.afterWarmUp, b.million, b.remoteReads, b.ringEpochs, b.scales, b.s3}
+	if b.old != nil {
+		sets = b.contests()
+	}
+	for _, set := range sets {
 		if err := set(); err != nil {
 			return err
 		}
 	}
-	return b.report(*out)
+	if b.old == nil {
+		return b.report(*out)
+	}
+	fmt.Fprintf(os.Stderr, "raw rounds: %s\n", *out)
+	return b.verdicts(os.Stdout, time.Since(begun))
+}
+
+// identified finds the binaries before anything is made.
+func (b *bench) identified(ours, against string) (err error) {
+	if b.hearth, err = b.identify("hearth", ours); err != nil || against == "" {
+		return err
+	}
+	return b.opponent(against)
 }
 
 func untilSignalled() (context.Context, context.CancelFunc) {
@@ -172,10 +210,13 @@ func (b *bench) facts() map[string]any {
 		release = append(release, byte(c))
 	}
 	commit, _ := exec.Command("git", "describe", "--always", "--dirty").Output()
-	version, _ := exec.Command(b.hearth, "version").Output()
-	return map[string]any{
+	all := map[string]any{
 		"command": "bench " + strings.Join(os.Args[1:], " "), "commit": strings.TrimSpace(string(commit)), "kernel": string(release),
-		"go": runtime.Version(), "hearth": strings.TrimSpace(string(version)), "cpus": runtime.NumCPU(),
+		"go": runtime.Version(), "hearth": b.hearth.Version, "cpus": runtime.NumCPU(),
 		"scale": b.scale, "date": time.Now().UTC().Format(time.DateOnly),
 	}
+	if b.old != nil {
+		all["builds"] = b.builds()
+	}
+	return all
 }

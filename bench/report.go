@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"text/tabwriter"
 
 	"github.com/hearthfs/hearth/bench/clients"
@@ -63,7 +62,7 @@ type baseline struct {
 	Command string `json:"command"`
 	Version string `json:"version"`
 
-	run func() (side, error)
+	run func(r round) (side, error)
 }
 
 // figure is one row of the table.
@@ -100,41 +99,52 @@ func (f *figure) perCore(baseline, round int) float64 {
 	return f.sides[baseline][round].perRead() / f.ours[round].perRead()
 }
 
-// compare alternates the baselines and Hearth, and keeps each round. ours is told
-// of the last round.
-func (b *bench) compare(f figure, ours func(last bool) (side, error), baselines ...baseline) error {
-	if b.only != "" && !strings.HasPrefix(f.name+" ", b.only+" ") {
+// round is one turn of all that a figure compares. All do the same in it: what is drawn is drawn
+// from its number.
+type round struct {
+	number uint64
+	last   bool // every byte is compared as well, after the measurement
+}
+
+// compare alternates the baselines and Hearth, and keeps each round; or, with -against, two
+// builds of Hearth without baselines.
+func (b *bench) compare(f figure, ours func(h *build, r round) (side, error), baselines ...baseline) error {
+	if !b.taken(f.name) {
 		return nil
+	}
+	if b.old != nil {
+		return b.alternate(f, ours)
 	}
 	f.baselines = baselines
 	f.sides, f.ratios = make([][]side, len(baselines)), make([][]float64, len(baselines))
-	for round := range b.rounds {
+	for number := range b.rounds {
+		r := round{uint64(number), number == b.rounds-1}
 		for i, base := range baselines {
-			s, err := base.run()
+			s, err := base.run(r)
 			if err != nil {
 				return fmt.Errorf("%s: %s: %w", f.name, base.Name, err)
 			}
 			f.sides[i] = append(f.sides[i], s)
 		}
-		y, err := ours(round == b.rounds-1)
+		y, err := ours(b.hearth, r)
 		if err != nil {
 			return fmt.Errorf("%s: hearth: %w", f.name, err)
 		}
 		f.ours = append(f.ours, y)
 		for i, base := range baselines {
-			x := f.sides[i][round]
+			x := f.sides[i][number]
 			ratio := x.Seconds / y.Seconds
 			f.ratios[i] = append(f.ratios[i], ratio)
-			line := map[string]any{"figure": f.name, "round": round, "threads": f.threads, "of": base, "baseline": x, "ours": y, "ratio": ratio, "wanted": f.wanted(i)}
+			line := map[string]any{"figure": f.name, "round": number, "threads": f.threads, "of": base, "baseline": x, "ours": y, "ratio": ratio, "wanted": f.wanted(i)}
 			served := ""
 			if f.remote {
-				line["per_server_core"], line["wanted_per_server_core"] = f.perCore(i, round), f.wantedPerCore(i)
-				served = fmt.Sprintf(", per server core %.2f", f.perCore(i, round))
+				line["per_server_core"], line["wanted_per_server_core"] = f.perCore(i, number), f.wantedPerCore(i)
+				served = fmt.Sprintf(", per server core %.2f", f.perCore(i, number))
 			}
 			if err := b.keep(line); err != nil {
 				return err
 			}
-			fmt.Fprintf(os.Stderr, "%-28s round %d: %.3f s, %.3f s, %.2f of %s%s\n", f.name, round+1, x.Seconds, y.Seconds, ratio, base.Name, served)
+			fmt.Fprintf(os.Stderr, "%-28s round %d: %.3f s, %.3f s, %.2f of %s%s\n", f.name, number+1, x.Seconds, y.Seconds, ratio, base.Name, served)
 		}
 	}
 	b.table = append(b.table, f)

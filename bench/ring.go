@@ -26,6 +26,7 @@ const hub = "192.0.2.254"
 // joins to a bridge. The first one has a mount.
 type ring struct {
 	b     *bench
+	of    *build // whose nodes run
 	dir   string
 	nodes []*member
 	proxy *faultproxy.Proxy // before the bucket, on the bridge
@@ -118,7 +119,7 @@ func (r *ring) run(do func() error) (err error) {
 		if i == 0 {
 			l.open = "none"
 		}
-		if m.mounted, err = r.b.mount(l); err != nil {
+		if m.mounted, err = r.of.mount(l); err != nil {
 			return err
 		}
 	}
@@ -152,13 +153,10 @@ func (b *bench) ringEpochs() error {
 		return err
 	}
 	alone := launch{cache: "alone", ram: "64MiB", open: "none"}
-	m, err := b.mount(alone)
-	if err != nil {
-		return err
-	}
-	_, err = b.loadSet(m, set)
-	if err := errors.Join(err, m.stop()); err != nil {
-		return err
+	if b.old == nil {
+		if err := b.hearth.loaded(alone, set); err != nil {
+			return err
+		}
 	}
 	r, err := b.newRing()
 	if err != nil {
@@ -166,14 +164,14 @@ func (b *bench) ringEpochs() error {
 	}
 	defer r.close()
 	paths, seed := pathsOf(set), uint64(900)
-	own := baseline{Name: "one node's own disk", Command: "the same readers and files, of a node that holds them all and is in no ring", Version: fmt.Sprint(b.common["hearth"]),
-		run: func() (side, error) {
-			m, err := b.mount(alone)
+	own := baseline{Name: "one node's own disk", Command: "the same readers and files, of a node that holds them all and is in no ring", Version: b.hearth.Version,
+		run: func(r round) (side, error) {
+			m, err := b.hearth.mount(alone)
 			if err != nil {
 				return side{}, err
 			}
 			defer func() { _ = m.stop() }()
-			return b.round(m, false, func() (sum, error) { return epoch(under(m.dir, paths), ringReaders, seed) }, nil)
+			return b.round(m, false, func() (sum, error) { return epoch(under(m.dir, paths), ringReaders, seed+r.number) }, nil)
 		}}
 	_, bytes := set.Count()
 	part := fmt.Sprint(bytes * 3 / 10)
@@ -184,10 +182,9 @@ func (b *bench) ringEpochs() error {
 	}{{"plaintext", true, part}, {"TLS", false, part}, {"with room for copies", true, ""}} {
 		f := figure{name: name + " " + row.name, targets: []float64{0.4}, coreTargets: []float64{0.5}, threads: ringReaders, unit: "file", remote: true}
 		r.plain, r.disk = row.plain, row.disk
-		err := b.compare(f, func(last bool) (side, error) {
-			s, err := r.epoch(set, seed, last)
-			seed++ // the same for both in a round
-			return s, err
+		err := b.compare(f, func(h *build, turn round) (side, error) {
+			r.of = h
+			return r.epoch(set, seed+turn.number, turn.last)
 		}, own)
 		if err != nil {
 			return err
@@ -206,7 +203,7 @@ func (r *ring) epoch(set hearthtest.DataSet, seed uint64, last bool) (s side, er
 	err = r.run(func() error {
 		target := "/" + folder(set)
 		for _, args := range [][]string{{"stat", target}, {"evict", "--yes", target}, {"warmup", target}} { // evict knows names that were looked up
-			if err := said(exec.Command(r.b.hearth, append(args, "--node", "unix://"+reader.socket())...)); err != nil {
+			if err := said(exec.Command(r.of.Path, append(args, "--node", "unix://"+reader.socket())...)); err != nil {
 				return err
 			}
 		}

@@ -100,7 +100,7 @@ func folder(set hearthtest.DataSet) string {
 func (b *bench) downloader(set hearthtest.DataSet) baseline {
 	return baseline{
 		Name: "plain downloader", Command: "bench plain download 16|32|64|128 PREFIX DIR, the best of them", Version: fmt.Sprint(b.common["commit"]),
-		run: func() (best side, err error) {
+		run: func(round) (best side, err error) {
 			tried := map[int]float64{}
 			for _, n := range []int{16, 32, 64, 128} {
 				s, err := b.download(set, n)
@@ -153,7 +153,7 @@ func (b *bench) lister(set hearthtest.DataSet, connections int) baseline {
 	}
 	return baseline{
 		Name: name, Command: fmt.Sprintf("bench plain list %d PREFIX FILE", connections), Version: fmt.Sprint(b.common["commit"]),
-		run: func() (side, error) {
+		run: func(round) (side, error) {
 			s, err := b.plain("list", connections, set, filepath.Join(b.dir, "listing"))
 			s.Bytes = 0 // none were read
 			return s, err
@@ -165,13 +165,13 @@ func (b *bench) lister(set hearthtest.DataSet, connections int) baseline {
 // advises for a VFS cache before S3 (full, fast fingerprints) and where reading a
 // modification time or a checksum costs a request of each small file; names are
 // believed for longer than a round lasts.
-func (b *bench) rclone(read func(dir string) (sum, error)) baseline {
+func (b *bench) rclone(read func(dir string, r round) (sum, error)) baseline {
 	flags := []string{"--read-only", "--vfs-cache-mode", "full", "--vfs-fast-fingerprint", "--no-modtime", "--no-checksum",
 		"--dir-cache-time", "1h", "--attr-timeout", "1h"}
 	tool, version, err := versioned("rclone")
 	return baseline{
 		Name: "rclone mount", Command: "rclone mount bench:bench MOUNT " + strings.Join(flags, " "), Version: version,
-		run: func() (s side, failed error) {
+		run: func(r round) (s side, failed error) {
 			if err != nil {
 				return s, err
 			}
@@ -197,7 +197,7 @@ func (b *bench) rclone(read func(dir string) (sum, error)) baseline {
 				return s, fmt.Errorf("%w: %s", err, output())
 			}
 			syscall.Sync()
-			return b.reading(m, func() (sum, error) { return read(dir) })
+			return b.reading(m, func() (sum, error) { return read(dir, r) })
 		},
 	}
 }

@@ -29,8 +29,8 @@ const bareProgram = "bare"
 type buckets struct {
 	*clients.Data
 	b      *bench
-	listen string // of the endpoint
-	keys   string // the endpoint's file of keys, in which MinIO's own is
+	listen map[*build]string // of each build's endpoint
+	keys   string            // the endpoints' file of keys, in which MinIO's own is
 }
 
 func (b *bench) buckets() (*buckets, error) {
@@ -38,8 +38,9 @@ func (b *bench) buckets() (*buckets, error) {
 	if err != nil {
 		return nil, err
 	}
-	k := &buckets{Data: d, b: b, keys: filepath.Join(b.dir, "s3-keys")}
-	if k.listen, err = freeAddress(); err == nil {
+	k := &buckets{Data: d, b: b, listen: map[*build]string{}, keys: filepath.Join(b.dir, "s3-keys")}
+	err = b.each(func(h *build) (err error) { k.listen[h], err = freeAddress(); return err })
+	if err == nil {
 		err = os.WriteFile(k.keys, fmt.Appendf(nil, "%s %s rw *\n", d.MinIO.AccessKey, d.MinIO.SecretKey), 0o600)
 	}
 	if err != nil {
@@ -59,15 +60,15 @@ func freeAddress() (string, error) {
 }
 
 // config is the node's part of the configuration.
-func (k *buckets) config() string {
-	return fmt.Sprintf("s3: {listen: %q, credentials_file: %q}\n", k.listen, k.keys)
+func (k *buckets) config(h *build) string {
+	return fmt.Sprintf("s3: {listen: %q, credentials_file: %q}\n", k.listen[h], k.keys)
 }
 
-// account is the same key at the node's endpoint, or at MinIO.
-func (k *buckets) account(hearth bool) hearthtest.S3 {
+// account is the same key at a node's endpoint, or, where none is given, at MinIO.
+func (k *buckets) account(at *build) hearthtest.S3 {
 	a := k.MinIO.S3
-	if a.Client = nil; hearth {
-		a.Endpoint = "http://" + k.listen
+	if a.Client = nil; at != nil {
+		a.Endpoint = "http://" + k.listen[at]
 	}
 	return a
 }
@@ -94,12 +95,12 @@ func (b *bench) s3() (err error) {
 // reads past the page cache, where MinIO's files lie.
 func (k *buckets) figures(tier, ram string) (err error) {
 	b := k.b
-	m, err := b.mount(launch{cache: "cache-w5", ram: ram, s3: k})
-	if err != nil {
-		return err
+	nodes, err := b.mountEach(func(*build) launch { return launch{cache: "cache-w5", ram: ram, s3: k} })
+	defer func() { err = errors.Join(err, nodes.stop()) }()
+	if err == nil {
+		err = b.each(func(h *build) error { return errors.Join(listensTCP(k.listen[h], nodes[h].done), k.warm(nodes[h])) })
 	}
-	defer func() { err = errors.Join(err, m.stop()) }()
-	if err := errors.Join(listensTCP(k.listen, m.done), k.warm(m)); err != nil {
+	if err != nil {
 		return err
 	}
 	scaled := func(n int) int { return max(s3Connections, int(float64(n)*b.scale)) }
@@ -112,15 +113,15 @@ func (k *buckets) figures(tier, ram string) (err error) {
 		if tier == "disk" && strings.HasPrefix(f.name, "LIST") {
 			continue // names lie in neither
 		}
-		if err := k.figure(m, tier, f); err != nil {
+		if err := k.figure(nodes, tier, f); err != nil {
 			return err
 		}
 	}
-	if tier == "RAM" {
+	if tier == "RAM" || b.old != nil { // memory alone is compared, not time
 		return nil
 	}
 	for _, kind := range []string{"idle", "slow"} {
-		if err := k.crowd(m, kind); err != nil {
+		if err := k.crowd(nodes[b.hearth], kind); err != nil {
 			return err
 		}
 	}
@@ -139,10 +140,10 @@ type load struct {
 }
 
 // figure measures one load of a node, of MinIO, and from memory of a server that only writes.
-func (k *buckets) figure(m *mounted, tier string, f load) error {
-	b, seed := k.b, uint64(0)
-	run := func(server *mounted, at hearthtest.S3, check bool) (side, error) {
-		w := clients.Work{Account: at, Bucket: clients.Bucket, Connections: s3Connections, Asks: f.asks(seed), Requests: f.requests}
+func (k *buckets) figure(of nodes, tier string, f load) error {
+	b := k.b
+	run := func(server *mounted, at hearthtest.S3, r round, check bool) (side, error) {
+		w := clients.Work{Account: at, Bucket: clients.Bucket, Connections: s3Connections, Asks: f.asks(r.number), Requests: f.requests}
 		s, err := k.clients(server, w)
 		if err != nil || !check {
 			return s, err
@@ -153,25 +154,25 @@ func (k *buckets) figure(m *mounted, tier string, f load) error {
 		return s, err
 	}
 	others := []baseline{{Name: "MinIO", Command: "minio server --address ADDRESS DIR, on loopback, its files in the page cache", Version: minioVersion(),
-		run: func() (side, error) { return run(&mounted{cmd: k.MinIO.Command}, k.account(false), false) }}}
+		run: func(r round) (side, error) { return run(&mounted{cmd: k.MinIO.Command}, k.account(nil), r, false) }}}
 	if tier == "RAM" && strings.HasPrefix(f.name, "GET") {
 		others = append(others, baseline{Name: "bare server", Command: "net/http that writes from memory, without a cache", Version: runtime.Version(),
-			run: func() (s side, err error) {
+			run: func(r round) (s side, err error) {
 				bare, at, err := k.bare()
 				if err != nil {
 					return s, err
 				}
 				defer func() { err = errors.Join(err, bare.stop()) }()
-				return run(bare, at, false)
+				return run(bare, at, r, false)
 			}})
 	}
 	row := figure{name: "W5 " + f.name + " " + tier, threads: s3Connections, unit: "request", remote: true, targets: []float64{f.all}, coreTargets: []float64{f.perCore}}
-	return b.compare(row, func(last bool) (side, error) { s, err := run(m, k.account(true), last); seed++; return s, err }, others...)
+	return b.compare(row, func(h *build, r round) (side, error) { return run(of[h], k.account(h), r, r.last) }, others...)
 }
 
 // bare starts a server that only writes.
 func (k *buckets) bare() (*mounted, hearthtest.S3, error) {
-	at := k.account(false)
+	at := k.account(nil)
 	self, err := os.Executable()
 	if err != nil {
 		return nil, at, err
@@ -202,7 +203,7 @@ func minioVersion() string {
 func (k *buckets) warm(m *mounted) error {
 	for range 2 {
 		for _, asks := range [][]clients.Ask{k.Gets(0), k.Ranges(1<<20, 0), k.Pages()} {
-			s, err := k.clients(m, clients.Work{Account: k.account(true), Bucket: clients.Bucket, Connections: s3Connections, Asks: asks, Requests: len(asks), Check: true})
+			s, err := k.clients(m, clients.Work{Account: k.account(m.of), Bucket: clients.Bucket, Connections: s3Connections, Asks: asks, Requests: len(asks), Check: true})
 			if err == nil && s.Wrong > 0 {
 				err = fmt.Errorf("%d answers with wrong bytes", s.Wrong)
 			}
@@ -226,8 +227,7 @@ func (k *buckets) clients(server *mounted, w clients.Work) (side, error) {
 	}
 	cmd := exec.Command(self, clientsProgram)
 	cmd.Stdin = bytes.NewReader(text)
-	hearth := w.Account.Endpoint == k.account(true).Endpoint
-	before, err := k.asked(hearth)
+	before, err := k.asked(server.of)
 	if err != nil {
 		return side{}, err
 	}
@@ -235,7 +235,7 @@ func (k *buckets) clients(server *mounted, w clients.Work) (side, error) {
 	if err != nil {
 		return s, err
 	}
-	after, err := k.asked(hearth)
+	after, err := k.asked(server.of)
 	if err != nil {
 		return s, err
 	}
@@ -260,15 +260,15 @@ func (k *buckets) crowd(m *mounted, kind string) error {
 		return err
 	}
 	for round := range k.b.rounds {
-		for _, hearth := range []bool{false, true} {
+		for _, at := range []*build{nil, m.of} {
 			c := clients.Crowd{Name: name, Kind: kind, Server: "MinIO", PID: k.MinIO.Command.Process.Pid, Round: round}
-			if hearth {
+			if at != nil {
 				c.Server, c.PID = "Hearth", m.cmd.Process.Pid
 			}
-			if err := c.Measure(exec.Command(self, clientsProgram), k.account(hearth), k.Data); err != nil {
+			if err := c.Measure(exec.Command(self, clientsProgram), k.account(at), k.Data); err != nil {
 				return fmt.Errorf("%s of %s: %w", name, c.Server, err)
 			}
-			if hearth && c.Stayed < clients.CrowdSize {
+			if at != nil && c.Stayed < clients.CrowdSize {
 				return fmt.Errorf("%s: %d of %d were turned away", name, clients.CrowdSize-c.Stayed, clients.CrowdSize)
 			}
 			k.b.crowds = append(k.b.crowds, c)
@@ -283,11 +283,11 @@ func (k *buckets) crowd(m *mounted, kind string) error {
 
 // asked counts what the endpoint did not answer from the cache, or asked its origin for first, by
 // its status; of MinIO it is 0.
-func (k *buckets) asked(hearth bool) (n int64, err error) {
-	if !hearth {
+func (k *buckets) asked(of *build) (n int64, err error) {
+	if of == nil {
 		return 0, nil
 	}
-	node, err := api.Dial("unix://" + k.b.socket())
+	node, err := api.Dial("unix://" + of.socket())
 	if err != nil {
 		return 0, err
 	}

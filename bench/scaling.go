@@ -51,7 +51,7 @@ func (b *bench) scales() error {
 		files = append(files, f)
 	}
 	paths := pathsOf(set)
-	o := scaling.Options{Hearth: b.hearth, Dir: b.dir, Origin: b.origin.Endpoint, Bucket: "bench", Env: b.environ(), Cold: dropCaches, Idle: gossipFor,
+	o := scaling.Options{Hearth: b.hearth.Path, Dir: b.dir, Origin: b.origin.Endpoint, Bucket: "bench", Env: b.environ(), Cold: dropCaches, Idle: gossipFor,
 		Read: func(dir string, seed uint64) error {
 			_, err := epoch(under(dir, paths), 4, seed)
 			return err

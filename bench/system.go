@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
@@ -31,16 +33,14 @@ func readerCPU() float64 {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano()).Seconds()
 }
 
-// daemonCPU is a process's CPU time so far, in seconds; a tick is 10 ms.
+// daemonCPU is a process's CPU time so far, in seconds, by the clock that the kernel keeps of it.
+// /proc/PID/stat counts ticks of 10 ms, which is a tenth of what a short round takes.
 func daemonCPU(pid int) float64 {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
+	var t unix.Timespec
+	if err := unix.ClockGettime(int32(^pid<<3|2), &t); err != nil { // as clock_getcpuclockid(3) makes it
 		return 0
 	}
-	f := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
-	user, _ := strconv.ParseFloat(f[11], 64)
-	system, _ := strconv.ParseFloat(f[12], 64)
-	return (user + system) / 100
+	return time.Duration(t.Nano()).Seconds()
 }
 
 // ioCount is one of a process's counters in /proc/PID/io; 0 once it has ended.
@@ -80,6 +80,7 @@ func deviceRead() int64 {
 
 // mounted is a file system in a process of its own: `hearth mount`, or a rival's.
 type mounted struct {
+	of   *build // nil: a rival
 	cmd  *exec.Cmd
 	dir  string
 	done <-chan struct{} // closed when it has ended
@@ -97,26 +98,23 @@ type launch struct {
 }
 
 // mount starts Hearth on the origin's bucket.
-func (b *bench) mount(l launch) (*mounted, error) {
+func (h *build) mount(l launch) (*mounted, error) {
 	ended := make(chan struct{})
-	m := &mounted{dir: filepath.Join(b.dir, "mnt"), done: ended}
-	if err := os.MkdirAll(m.dir, 0o755); err != nil {
-		return nil, err
-	}
-	config := filepath.Join(b.dir, l.cache+".yaml")
-	socket, start := b.socket(), exec.Command
+	m := &mounted{of: h, dir: filepath.Join(h.dir, "mnt"), done: ended}
+	config := filepath.Join(h.dir, l.cache+".yaml")
+	socket, start := h.socket(), exec.Command
 	ring := ""
 	if l.in != nil {
 		socket, start, ring = l.in.socket(), l.in.space.at, l.in.config()
 	}
-	from, env := b.origin.proxy.URL(), b.environ()
+	from, env := h.origin.proxy.URL(), h.environ()
 	if l.s3 != nil {
 		from, env = l.s3.MinIO.Endpoint, append(os.Environ(), l.s3.MinIO.Env()...)
-		ring += l.s3.config()
+		ring += l.s3.config(h)
 	}
 	text := fmt.Sprintf("links:\n- {path: /, origin: {url: \"s3://bench\", endpoint: %q, region: us-east-1, path_style: true}, freshness: %s}\n"+
 		"cache: {ram: %s, disks: [{path: %q, size: %s}], free_floor: 1GiB}\nadmin: {socket: %q, listen: \"-\"}\n",
-		from, cmp.Or(l.fresh, "immutable"), l.ram, filepath.Join(b.dir, l.cache), cmp.Or(l.disk, "30GiB"), socket) + ring
+		from, cmp.Or(l.fresh, "immutable"), l.ram, filepath.Join(h.dir, l.cache), cmp.Or(l.disk, "30GiB"), socket) + ring
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		return nil, err
 	}
@@ -124,9 +122,9 @@ func (b *bench) mount(l launch) (*mounted, error) {
 	if l.open == "" {
 		args = []string{"up", "--config", config}
 	}
-	m.cmd = start(b.hearth, args...)
+	m.cmd = start(h.Path, args...)
 	m.cmd.Env = env
-	log, err := os.OpenFile(filepath.Join(b.dir, "hearth.log"), os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o600)
+	log, err := os.OpenFile(filepath.Join(h.dir, "hearth.log"), os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, err
 	}
@@ -163,8 +161,8 @@ func listens(socket string, ended <-chan struct{}) error {
 	return fmt.Errorf("nothing listens on %s within 30 s", socket)
 }
 
-// socket is where the node is asked.
-func (b *bench) socket() string { return filepath.Join(b.dir, "hearth.sock") }
+// socket is where the build's node is asked.
+func (h *build) socket() string { return filepath.Join(h.dir, "hearth.sock") }
 
 // stop ends the mount in the ordinary way, so that the cache is whole.
 func (m *mounted) stop() error {

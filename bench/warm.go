@@ -41,10 +41,10 @@ func (b *bench) afar(do func() error) error {
 }
 
 // fresh runs do with a node on an empty cache directory, and takes both away.
-func (b *bench) fresh(freshness string, do func(m *mounted) (side, error)) (s side, err error) {
+func (h *build) fresh(freshness string, do func(m *mounted) (side, error)) (s side, err error) {
 	l := launch{cache: "fresh", ram: "512MiB", open: "none", fresh: freshness}
-	defer func() { _ = os.RemoveAll(filepath.Join(b.dir, l.cache)) }()
-	m, err := b.mount(l)
+	defer func() { _ = os.RemoveAll(filepath.Join(h.dir, l.cache)) }()
+	m, err := h.mount(l)
 	if err != nil {
 		return s, err
 	}
@@ -54,9 +54,9 @@ func (b *bench) fresh(freshness string, do func(m *mounted) (side, error)) (s si
 }
 
 // warmUp runs `hearth warmup` to its end.
-func (b *bench) warmUp(m *mounted, args ...string) (s side, v warmup.View, err error) {
-	cmd := exec.Command(b.hearth, append([]string{"warmup", "-o", "json", "--node", "unix://" + b.socket()}, args...)...)
-	s, out, err := b.command(m, cmd)
+func (m *mounted) warmUp(args ...string) (s side, v warmup.View, err error) {
+	cmd := exec.Command(m.of.Path, append([]string{"warmup", "-o", "json", "--node", "unix://" + m.of.socket()}, args...)...)
+	s, out, err := m.of.command(m, cmd)
 	if err == nil {
 		err = json.Unmarshal(out, &v)
 	}
@@ -65,8 +65,8 @@ func (b *bench) warmUp(m *mounted, args ...string) (s side, v warmup.View, err e
 
 // loadSet warms up a data set whose objects are not held yet, and makes sure that
 // all of them are then.
-func (b *bench) loadSet(m *mounted, set hearthtest.DataSet) (side, error) {
-	s, v, err := b.warmUp(m, "/"+folder(set))
+func (m *mounted) loadSet(set hearthtest.DataSet) (side, error) {
+	s, v, err := m.warmUp("/" + folder(set))
 	if err != nil {
 		return s, err
 	}
@@ -88,10 +88,10 @@ func (b *bench) warmUps() error {
 		}
 		set := b.scaled(name)
 		err := b.distant(set, func() error {
-			return b.compare(f, func(last bool) (side, error) {
-				return b.fresh("", func(m *mounted) (side, error) {
-					s, err := b.loadSet(m, set)
-					if err != nil || !last {
+			return b.compare(f, func(h *build, r round) (side, error) {
+				return h.fresh("", func(m *mounted) (side, error) {
+					s, err := m.loadSet(set)
+					if err != nil || !r.last {
 						return s, err
 					}
 					s.Checked = true
@@ -115,32 +115,30 @@ func (b *bench) cold() error {
 		return nil
 	}
 	set := b.scaled("D1")
-	paths, seed := pathsOf(set), uint64(900)
-	pass := func(dir string) (sum, error) { return epoch(under(dir, paths), f.threads, seed) }
+	paths := pathsOf(set)
+	pass := func(dir string, r round) (sum, error) { return epoch(under(dir, paths), f.threads, 900+r.number) }
 	return b.distant(set, func() error {
-		return b.compare(f, func(last bool) (side, error) {
-			s, err := b.fresh("", func(m *mounted) (side, error) {
-				s, err := b.reading(m, func() (sum, error) { return pass(m.dir) })
+		return b.compare(f, func(h *build, r round) (side, error) {
+			return h.fresh("", func(m *mounted) (side, error) {
+				s, err := b.reading(m, func() (sum, error) { return pass(m.dir, r) })
 				if err == nil {
-					s.Told, err = b.told()
+					s.Told, err = h.told()
 				}
-				if err != nil || !last {
+				if err != nil || !r.last {
 					return s, err
 				}
 				s.Checked = true
 				s.Wrong, err = wrongBytes(m.dir, paths)
 				return s, err
 			})
-			seed++ // the same for all in a round
-			return s, err
 		}, b.downloader(set), b.rclone(pass))
 	})
 }
 
 // told is what the node's status counts as fetched and never read, wherever it does;
 // nil: nowhere.
-func (b *bench) told() (*int64, error) {
-	out, err := exec.Command(b.hearth, "status", "-o", "json", "--node", "unix://"+b.socket()).Output()
+func (h *build) told() (*int64, error) {
+	out, err := exec.Command(h.Path, "status", "-o", "json", "--node", "unix://"+h.socket()).Output()
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) { // it exits with 6 while something is wrong
 		return nil, err
@@ -194,7 +192,7 @@ func (b *bench) million() error {
 	}
 	files, _ := set.Count()
 	ours := func(m *mounted) (side, error) {
-		s, v, err := b.warmUp(m, "--metadata-only", "/"+folder(set))
+		s, v, err := m.warmUp("--metadata-only", "/"+folder(set))
 		if err == nil && (v.State != warmup.Done || v.Plan.Total.Files != int64(files)) {
 			err = fmt.Errorf("the warm-up ended %s with %d names of %d", v.State, v.Plan.Total.Files, files)
 		}
@@ -202,7 +200,7 @@ func (b *bench) million() error {
 		return s, err
 	}
 	return b.afar(func() error {
-		return b.compare(f, func(bool) (side, error) { return b.fresh("", ours) }, b.lister(set, 1), b.lister(set, 16))
+		return b.compare(f, func(h *build, _ round) (side, error) { return h.fresh("", ours) }, b.lister(set, 1), b.lister(set, 16))
 	})
 }
 

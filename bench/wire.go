@@ -37,9 +37,9 @@ func (b *bench) remoteReads() error {
 					f.targets = []float64{0.8}
 				}
 				err := b.compare(f,
-					func(last bool) (side, error) {
+					func(_ *build, r round) (side, error) {
 						mine := w
-						mine.Check = last
+						mine.Check = r.last
 						s, err := l.run([]string{self, remoteProgram, "wire"}, mine)
 						s.Connections = 0 // it opens them as it needs them
 						return s, err
@@ -92,7 +92,7 @@ func (b *bench) plainTCP(l *link, self string, w remote.Work) baseline {
 	}
 	return baseline{
 		Name: "plain TCP", Command: "bench remote tcp serve|read ADDRESS WORK: " + what, Version: fmt.Sprint(b.common["commit"]),
-		run: func() (side, error) { return l.best([]string{self, remoteProgram, "tcp"}, w, 4) },
+		run: func(round) (side, error) { return l.best([]string{self, remoteProgram, "tcp"}, w, 4) },
 	}
 }
 
@@ -106,7 +106,7 @@ func (b *bench) grpc(l *link, w remote.Work) baseline {
 	}
 	return baseline{
 		Name: name, Command: "grpcreads serve|read ADDRESS WORK, best of 1 and 8 connections", Version: version,
-		run: func() (side, error) {
+		run: func(round) (side, error) {
 			if err != nil {
 				return side{}, err
 			}
