@@ -25,8 +25,11 @@ const (
 // Bare is the process of a server that does nothing but write: each GET is answered by net/http
 // from memory, with as many bytes as its range has, or as a small object. It is what any server in
 // Go costs here. Its address goes out as a line; it ends with ctx.
-func Bare(ctx context.Context, out io.Writer) error {
-	blocks := make([][]byte, bareBytes/bareBlock)
+func Bare(ctx context.Context, out io.Writer) error { return bare(ctx, out, bareBytes) }
+
+// bare has size bytes in memory.
+func bare(ctx context.Context, out io.Writer, size int64) error {
+	blocks := make([][]byte, size/bareBlock)
 	for i := range blocks {
 		blocks[i] = make([]byte, bareBlock)
 		for j := 0; j < bareBlock; j += 4096 { // or it would all be one page

@@ -132,12 +132,13 @@ func TestABareServerSendsWhatIsAskedFor(t *testing.T) {
 	ctx, end := context.WithCancel(t.Context())
 	r, w := io.Pipe()
 	ended := make(chan error, 1)
-	go func() { ended <- Bare(ctx, w) }()
+	const size = 8 * bareBlock
+	go func() { ended <- bare(ctx, w, size) }()
 	at, err := bufio.NewReader(r).ReadString('\n')
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, a := range []Ask{{Key: "k", Len: 3<<20 + 5, Off: bareBytes - bareBlock - 7}, {Key: "k", Len: 1, Off: 1 << 40}, {Key: "k"}} {
+	for _, a := range []Ask{{Key: "k", Len: 3<<20 + 5, Off: size - bareBlock - 7}, {Key: "k", Len: 1, Off: 1 << 40}, {Key: "k"}} {
 		w := work(t, a)
 		w.Account.Endpoint = "http://" + strings.TrimSpace(at)
 		sum, err := w.Do(t.Context())

@@ -1,6 +1,7 @@
 package plain
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -55,7 +56,7 @@ func (o *Origin) Download(ctx context.Context, dir string) (sum Sum, err error) 
 
 // parts lists the objects, makes their directories, and hands out what to fetch.
 func (o *Origin) parts(ctx context.Context, dir string, sum *Sum, to chan<- part) error {
-	made := map[string]bool{}
+	made, size := map[string]bool{}, cmp.Or(o.Part, PartSize)
 	return o.pages(ctx, o.Prefix, "", func(p page) error {
 		for _, x := range p.Contents {
 			name := filepath.Join(dir, x.Key)
@@ -67,9 +68,9 @@ func (o *Origin) parts(ctx context.Context, dir string, sum *Sum, to chan<- part
 			}
 			sum.Files++
 			sum.Bytes += x.Size
-			for at := int64(0); at == 0 || at < x.Size; at += PartSize {
+			for at := int64(0); at == 0 || at < x.Size; at += size {
 				select {
-				case to <- part{x.Key, name, at, min(PartSize, x.Size-at), x.Size > PartSize}:
+				case to <- part{x.Key, name, at, min(size, x.Size-at), x.Size > size}:
 				case <-ctx.Done():
 					return context.Cause(ctx)
 				}

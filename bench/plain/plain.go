@@ -15,12 +15,14 @@
 package plain
 
 import (
+	"cmp"
 	"context"
 	"encoding/xml"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
+	"strconv"
 
 	"github.com/hearthfs/hearth/internal/hearthtest"
 )
@@ -33,6 +35,10 @@ type Origin struct {
 	// Connections is how many requests are under way at once; those of a download's
 	// listing, one at a time, come beside them.
 	Connections int
+	// Page is how many keys are asked for at a time; 0: 1000, the most that S3 gives.
+	Page int
+	// Part is the most that is asked for by one GET, in bytes; 0: PartSize.
+	Part int64
 }
 
 // Sum is what was done.
@@ -59,7 +65,7 @@ type page struct {
 
 // pages calls each for a listing's pages.
 func (o *Origin) pages(ctx context.Context, prefix, delimiter string, each func(page) error) error {
-	query := url.Values{"list-type": {"2"}, "max-keys": {"1000"}, "prefix": {prefix}}
+	query := url.Values{"list-type": {"2"}, "max-keys": {strconv.Itoa(cmp.Or(o.Page, 1000))}, "prefix": {prefix}}
 	if delimiter != "" {
 		query.Set("delimiter", delimiter)
 	}

@@ -16,13 +16,15 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestThePlainProgramsDoAllOfIt(t *testing.T) {
-	// More keys than a page holds, and an object of two whole parts and a rest: the downloader's
-	// files are byte for byte the set's, and both listers name each key once.
+	// More keys than two pages hold, and an object of two whole parts and a rest: the downloader's
+	// files are byte for byte the set's, and both listers name each key once. Pages and parts are small,
+	// since a thousand files took ten seconds to make and read.
+	const page, part = 10, 4 << 10
 	s := hearthtest.StartS3(t)
 	set := hearthtest.DataSet{Name: "plain", Groups: []hearthtest.Group{
-		{Dir: "p/dir", Dirs: 3, Files: 350, Min: 1, Max: 300},
-		{Dir: "p/large", Dirs: 1, Files: 1, Min: 2*plain.PartSize + 1, Max: 2*plain.PartSize + 1}}}
-	o := plain.Origin{S3: s.S3, Bucket: s.Bucket(t, "plain"), Prefix: "p/"}
+		{Dir: "p/dir", Dirs: 3, Files: 11, Min: 1, Max: 300},
+		{Dir: "p/large", Dirs: 1, Files: 1, Min: 2*part + 1, Max: 2*part + 1}}}
+	o := plain.Origin{S3: s.S3, Bucket: s.Bucket(t, "plain"), Prefix: "p/", Page: page, Part: part}
 	if err := s.Load(t.Context(), o.Bucket, set, hearthtest.LoadOptions{}); err != nil {
 		t.Fatal(err)
 	}

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"io"
 	"log"
-	"math"
-	"math/rand/v2"
 	"net"
 	"strings"
 	"sync"
@@ -159,63 +157,5 @@ func TestMessagesAreAsLargeAsMemberlistsOwn(t *testing.T) {
 	if g.GossipNodes != lan.GossipNodes || g.ProbeInterval != lan.ProbeInterval ||
 		g.PushPullInterval != lan.PushPullInterval || g.GossipInterval != lan.GossipInterval {
 		t.Errorf("%+v is not DefaultLANConfig", g)
-	}
-}
-
-func TestExchangesAreRarerInLargeRings(t *testing.T) {
-	// Up to 32 nodes each 30 s; beyond, as memberlist does it.
-	g := RingGossip(40)
-	for n, want := range map[int]time.Duration{2: 30, 32: 30, 33: 60, 64: 60, 65: 90, 1000: 180} {
-		if got := g.PushPull(n); got != want*time.Second {
-			t.Errorf("%d nodes: %v, want %v s", n, got, int64(want))
-		}
-	}
-	if g.Idle(1) != 0 {
-		t.Error("a node alone gossips")
-	}
-	if n := g.NodesIn(g.State(77)); n != 77 {
-		t.Errorf("%d nodes fit in the state of 77", n)
-	}
-}
-
-// lister is memberlist's loop over whom to probe, as Memberlist.probe has it; 0 is itself.
-type lister struct {
-	list []int
-	next int
-}
-
-func (l *lister) probes(rng *rand.Rand) bool {
-	for skipped := 0; skipped < len(l.list); skipped++ {
-		if l.next >= len(l.list) {
-			rng.Shuffle(len(l.list), func(i, j int) { l.list[i], l.list[j] = l.list[j], l.list[i] })
-			l.next = 0
-			continue
-		}
-		l.next++
-		if l.list[l.next-1] != 0 {
-			return true
-		}
-	}
-	return false
-}
-
-func TestSmallRingsProbeLess(t *testing.T) {
-	// The parts are those of memberlist's loop over very many intervals.
-	rng := rand.New(rand.NewPCG(1, 2))
-	for n := 2; n <= 8; n++ {
-		l := &lister{}
-		for i := range n {
-			l.list = append(l.list, i)
-		}
-		const intervals = 200_000
-		probes := 0
-		for range intervals {
-			if l.probes(rng) {
-				probes++
-			}
-		}
-		if got := float64(probes) / intervals; math.Abs(got-Probes(n)) > 0.01 {
-			t.Errorf("%d nodes probe in %.3f of the intervals, the model has %.3f", n, got, Probes(n))
-		}
 	}
 }
