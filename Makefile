@@ -12,7 +12,7 @@ export CGO_ENABLED = 0
 # No variable from outside chooses or leaves anything out.
 unexport HEARTH_RESUME HEARTH_AREAS HEARTH_UNTIL HEARTH_VARIANT HEARTH_SEED HEARTH_CHAOS RAPID_SEED
 
-.PHONY: help hearth dist setup setup-full demo test check soak fuzz chaos bench clean
+.PHONY: help hearth dist setup setup-full demo test check soak fuzz chaos bench compare clean
 
 help: ## print the targets
 	@sed -n 's/^\([a-z0-9-]*\):[^#]*## /\1\t/p' Makefile | expand -t 12
@@ -59,11 +59,19 @@ chaos: export HEARTH_CHAOS = $(SEED) $(OPS)
 chaos: setup ## random faults and changes under a mount, every read checked; SEED=N replays, OPS=N (3000), VARIANT=race
 	@HEARTH_E2E=full HEARTH_VARIANT=$(VARIANT) $(GO) test -count 1 -v -timeout 24h ./e2e -run '^TestScenarios$$/^chaos'
 
-bench: setup-full hearth ## make every figure of docs/benchmarks.md, with its raw rounds
+bench: setup-full hearth ## make every figure of docs/benchmarks.md, with its raw rounds; ARGS='-against FILE' compares with an older binary
 	$(GO) run ./bench $(ARGS)
+ifeq ($(ARGS),) # with any, it is some figures that are wanted
 	$(GO) test -run xxx -bench 'Load|Hot' ./namespace
 	HEARTH_BLOCKS=1000000 $(GO) test -run xxx -bench Ready -benchtime 1x -timeout 1h ./cache/disk
 	$(GO) test -run BytesFetched -v ./cache
+endif
+
+BASE ?= origin/main
+compare: setup hearth ## whether ./hearth fell behind BASE (origin/main), a commit: both in turns, ten to twenty minutes
+	@dir=$$(mktemp -d) && trap 'git worktree remove --force $$dir/base; rm -rf $$dir' EXIT && \
+	  git worktree add --quiet --detach $$dir/base $(BASE) && $(MAKE) --no-print-directory -C $$dir/base hearth && \
+	  $(GO) run ./bench -against $$dir/base/hearth $(ARGS)
 
 clean: ## remove what was built here
 	rm -rf hearth dist .tools $(RESULTS)

@@ -18,7 +18,7 @@ import (
 const (
 	againstScale  = 0.1
 	againstRounds = 6
-	againstPasses = 8 // of what is read from the kernel's caches
+	againstPass   = 300 * time.Millisecond // of what is read from the kernel's caches
 	// fewestRounds, looked at twice, are the fewest of which interval can be certain.
 	fewestRounds = 4
 )
@@ -32,13 +32,14 @@ type paired struct {
 	old, new []side
 }
 
-// cpu is what readers and daemons took, in CPU seconds.
-func (s side) cpu() float64 { return s.ReaderCPU + s.DaemonCPU }
+// per10000 is what 10,000 units took, in seconds, and cpu in CPU seconds of readers and daemons.
+func (s side) per10000() float64 { return s.Seconds / float64(max(1, s.Units)) * 1e4 }
+func (s side) cpu() float64      { return (s.ReaderCPU + s.DaemonCPU) / float64(max(1, s.Units)) * 1e4 }
 
-// speeds are the old build's seconds by the new one's: 1 is as fast, below 1 is slower.
-func (p *paired) speeds() []float64 { return p.by(func(s side) float64 { return s.Seconds }) }
+// speeds are what a unit took the old build by what it took the new one: 1 is as fast, below 1 is slower.
+func (p *paired) speeds() []float64 { return p.by(side.per10000) }
 
-// thrift is the same of CPU seconds.
+// thrift is the same of CPU time.
 func (p *paired) thrift() []float64 { return p.by(side.cpu) }
 
 func (p *paired) by(of func(side) float64) []float64 {
@@ -148,8 +149,8 @@ func (b *bench) turn(p *paired, r round, ours func(h *build, r round) (side, err
 	p.old, p.new = append(p.old, took[b.old]), append(p.new, took[b.hearth])
 	last := len(p.old) - 1
 	x, y, ratio, cpu := p.old[last], p.new[last], p.speeds()[last], p.thrift()[last]
-	fmt.Fprintf(os.Stderr, "%-28s round %d: %.3f s, new %.3f s: %.2f; CPU %.2f s, new %.2f s: %.2f\n",
-		p.name, last+1, x.Seconds, y.Seconds, ratio, x.cpu(), y.cpu(), cpu)
+	fmt.Fprintf(os.Stderr, "%-28s round %d: %.3f s for 10,000, new %.3f s: %.2f; CPU %.3f s, new %.3f s: %.2f\n",
+		p.name, last+1, x.per10000(), y.per10000(), ratio, x.cpu(), y.cpu(), cpu)
 	return b.keep(map[string]any{"figure": p.name, "threads": p.threads, "round": last, "first": order[0].Name,
 		"old": x, "new": y, "ratio": ratio, "cpu_ratio": cpu})
 }
@@ -160,7 +161,7 @@ func (b *bench) verdicts(w io.Writer, took time.Duration) error {
 		return fmt.Errorf("no figure that two builds are compared in starts with %q: those of W1, W2, W3, W5, W6 epoch, cold, readers and warm-up are", b.only)
 	}
 	table := tabwriter.NewWriter(w, 0, 0, 1, ' ', 0)
-	fmt.Fprint(table, "| figure\t| threads\t| rounds\t| speed, of old\t| median within\t| all rounds\t| verdict\t| per CPU s, of old\t| median within\t| verdict\t| CPU s, old's\t| wrong bytes\t|\n")
+	fmt.Fprint(table, "| figure\t| threads\t| rounds\t| speed, of old\t| median within\t| all rounds\t| verdict\t| per CPU s, of old\t| median within\t| verdict\t| CPU s per 10,000, old's\t| wrong bytes\t|\n")
 	fmt.Fprint(table, "|---\t|--:\t|--:\t|--:\t|--:\t|--:\t|---\t|--:\t|--:\t|---\t|--:\t|--:\t|\n")
 	said := map[verdict][]string{}
 	for _, p := range b.pairs {
@@ -168,10 +169,10 @@ func (b *bench) verdicts(w io.Writer, took time.Duration) error {
 		low, high, _ := interval(speeds)
 		lowCPU, highCPU, _ := interval(thrift)
 		time, cpu := judge(speeds, b.tolerance), judge(thrift, b.tolerance)
-		fmt.Fprintf(table, "| %s\t| %d\t| %d\t| %.2f\t| %.2f-%.2f\t| %.2f-%.2f\t| %s\t| %.2f\t| %.2f-%.2f\t| %s\t| %.2f, %.2f\t| %d\t|\n", b.shown(p.name), p.threads, len(speeds),
+		fmt.Fprintf(table, "| %s\t| %d\t| %d\t| %.2f\t| %.2f-%.2f\t| %.2f-%.2f\t| %s\t| %.2f\t| %.2f-%.2f\t| %s\t| %.3f, %.3f\t| %d\t|\n", b.shown(p.name), p.threads, len(speeds),
 			median(speeds, same), low, high, slices.Min(speeds), slices.Max(speeds), time,
 			median(thrift, same), lowCPU, highCPU, cpu, median(p.new, side.cpu), median(p.old, side.cpu), p.wrong())
-		name := fmt.Sprintf("%s, %d threads", p.name, p.threads)
+		name := fmt.Sprintf("%s, threads %d", p.name, p.threads)
 		said[time] = append(said[time], fmt.Sprintf("%s: %.2f of old (%.2f-%.2f)", name, median(speeds, same), low, high))
 		said[cpu] = append(said[cpu], fmt.Sprintf("%s: %.2f per CPU second (%.2f-%.2f)", name, median(thrift, same), lowCPU, highCPU))
 		if n := p.wrong(); n > 0 {
