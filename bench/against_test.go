@@ -20,6 +20,7 @@ func TestAVerdictIsWhereMostRoundsLie(t *testing.T) {
 	}{
 		"as fast in each":                     {times(6, 1), noFall},
 		"slower in each of six":               {times(6, 0.7), unclear},
+		"slower in one of six":                {append(times(5, 1), 0.2), unclear},
 		"slower in each of eight":             {times(8, 0.7), fell},
 		"slower in eleven of twelve":          {append(times(11, 0.7), 3), fell},
 		"slower in ten of twelve":             {append(times(10, 0.7), 3, 3), unclear},
