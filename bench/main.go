@@ -7,7 +7,7 @@
 //	bench -only W1 -rounds 3       some of it
 //	bench -only "warm-up D1"       one of it
 //	bench -scale 0.1               a tenth of the data, marked REDUCED: for trying, not for publishing
-//	bench -against /tmp/old        whether any figure of W1 to W3 fell since that binary, in ten minutes
+//	bench -against /tmp/old        whether any figure of W1 to W3 fell since that binary
 //
 // With -against, two builds of Hearth take the places of baseline and Hearth: each has a node, a
 // cache and a mount of its own, over the same origin and data, and they take turns, so that a slow
