@@ -13,6 +13,7 @@ import (
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache/check"
 	"github.com/hearthfs/hearth/cache/disk/label"
+	"github.com/hearthfs/hearth/cache/disk/layout"
 	"github.com/hearthfs/hearth/cache/scrub"
 	"github.com/hearthfs/hearth/cache/segment"
 	"github.com/hearthfs/hearth/cache/sparse"
@@ -101,7 +102,7 @@ func (d *directory) scrubs() {
 }
 
 func (d *directory) newScrub() scrubbing {
-	name := filepath.Join(d.path, scrub.FileName)
+	name := filepath.Join(d.path, layout.Scrub)
 	noted, _ := os.ReadFile(name) // without it a pass begins anew
 	note := func(text []byte) {
 		if !d.writable() {

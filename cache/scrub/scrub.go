@@ -24,12 +24,9 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/hearthfs/hearth/cache/check"
-	"github.com/hearthfs/hearth/cache/disk/layout"
 )
 
 const (
-	// FileName is what a pass is written down in, in its cache directory.
-	FileName = layout.Scrub
 	// noteEvery is how often; what was checked since is checked again after a crash.
 	noteEvery = time.Minute
 	// againAfter is how long a directory that could not be checked is left alone.

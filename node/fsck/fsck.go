@@ -30,7 +30,7 @@ type Node struct {
 	Disk interface {
 		Check(ctx context.Context, r *check.Run, dir string) error
 	}
-	// Names are its names.
+	// Names is the database of what the node knows of its buckets, be it in memory.
 	Names *store.Store
 }
 
@@ -80,7 +80,7 @@ func Small(dir string, used bool, r *check.Run) error {
 	if err != nil {
 		return fmt.Errorf("check %s: %w", dir, err)
 	}
-	files := map[string]func([]byte) bool{judged.FileName: judged.Whole, scrub.FileName: scrub.Whole, nodeids.FileName: nodeids.Whole}
+	files := map[string]func([]byte) bool{judged.FileName: judged.Whole, layout.Scrub: scrub.Whole, nodeids.FileName: nodeids.Whole}
 	for _, e := range entries {
 		name := filepath.Join(dir, e.Name())
 		mend := func() error { return os.Remove(name) }
