@@ -84,7 +84,7 @@ type figure struct {
 // wanted is the least ratio to a baseline that is wanted; 0: none is.
 func (f *figure) wanted(baseline int) float64 { return at(f.targets, baseline) }
 
-// wantedPerCore is that of perCore.
+// wantedPerCore is the least ratio of perCore that is wanted; 0: none is.
 func (f *figure) wantedPerCore(baseline int) float64 { return at(f.coreTargets, baseline) }
 
 func at(targets []float64, i int) float64 {

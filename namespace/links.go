@@ -19,7 +19,7 @@ type Link struct {
 	Name string
 	// Prefix of the keys: "" or ending in "/".
 	Prefix string
-	// Origin holds the objects.
+	// Origin is asked for listings and attributes; the objects that the Tree names are read from it.
 	Origin Origin
 	// Identity is the origin's, as in hearth.VersionOf. It keeps the names of two
 	// buckets apart that one link led to, and spares 16 bytes per name; "" is

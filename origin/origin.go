@@ -75,7 +75,7 @@ type Abilities struct {
 	IfMatch bool
 	// StrongETag: objects have an ETag that is safe to cache by.
 	StrongETag bool
-	// Region as the origin has it.
+	// Region that requests are signed for now, whether it was configured or the origin named it.
 	Region string
 	// RoundTrip is the time of the fastest request of the probe.
 	RoundTrip time.Duration

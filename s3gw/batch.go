@@ -82,7 +82,7 @@ type batch struct {
 	copy  []byte // what is written and was not read ahead; nil: all was until now
 }
 
-// batched is one object of a batch.
+// batched is what was found of one key: an object, or why there is none.
 type batched struct {
 	request.Item
 	done chan struct{} // closed when the rest is there

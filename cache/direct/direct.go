@@ -295,8 +295,9 @@ func (f *File) Stat() (size, allocated int64, err error) {
 	return st.Size, st.Blocks * 512, nil
 }
 
-// Close closes the file.
-func (f *File) Close() { _ = unix.Close(f.FD) } // nothing buffered can be lost here
+// Close gives the descriptor back, once nothing else of f runs. Its error is dropped: a write
+// has told its own, and nothing is buffered here that could be lost.
+func (f *File) Close() { _ = unix.Close(f.FD) }
 
 // contentWindow is what Content reads at once.
 const contentWindow = 256 << 10

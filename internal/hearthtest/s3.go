@@ -40,7 +40,7 @@ func (s *S3) Env() []string {
 	}
 }
 
-// CreateBucket makes a bucket.
+// CreateBucket fails if there is one of that name already, as the server says it.
 func (s *S3) CreateBucket(ctx context.Context, bucket string) error {
 	_, err := s.do(ctx, upload{method: http.MethodPut, bucket: bucket})
 	return err

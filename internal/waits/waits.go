@@ -26,7 +26,7 @@ import (
 // Cause is what was waited for.
 type Cause int
 
-// The causes.
+// What an answer is made of decides among them, not which layer waits.
 const (
 	// Origin is bytes of an object, from the connection to the last of them.
 	Origin Cause = iota
@@ -60,7 +60,7 @@ type shard struct {
 	_       [64]byte // keeps shards on cache lines of their own
 }
 
-// thread is one that waits.
+// thread holds the requests of one thread of a reader that wait now.
 type thread struct {
 	id    uint64
 	since time.Time // what is not counted yet

@@ -49,7 +49,7 @@ func (l *Look) Verify() error {
 	return nil
 }
 
-// Get is Store.Get.
+// Get appends the value of key to buf, as Store.Get; false: there is none.
 func (l *Look) Get(buf, key []byte) ([]byte, bool, error) {
 	v, closer, err := l.db.Get(key)
 	if errors.Is(err, pebble.ErrNotFound) {
@@ -62,7 +62,7 @@ func (l *Look) Get(buf, key []byte) ([]byte, bool, error) {
 	return buf, true, closer.Close()
 }
 
-// Scan is Store.Scan.
+// Scan reads up to n records in [lower, upper) into rows, as Store.Scan.
 func (l *Look) Scan(rows *Rows, lower, upper []byte, n int) error {
 	if err := rows.scan(l.db, lower, upper, n); err != nil {
 		return fmt.Errorf("read the names in %s: %w", l.Dir, err)

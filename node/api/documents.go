@@ -84,7 +84,7 @@ func (o *OriginStatus) Add(x OriginStatus) {
 	}
 }
 
-// LinkStatus is one link.
+// LinkStatus is a path of the tree, the bucket behind it, and how that does.
 type LinkStatus struct {
 	Path      string       `json:"path"`
 	URL       string       `json:"url"`
@@ -156,7 +156,7 @@ type DirStatus struct {
 	Scrub scrub.Stats `json:"scrub"`
 }
 
-// MountStatus is one mount.
+// MountStatus is a directory at which the kernel reads the tree, or a part of it.
 type MountStatus struct {
 	Dir    string `json:"dir"`
 	Prefix string `json:"prefix"`

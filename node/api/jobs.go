@@ -34,7 +34,7 @@ func (c *Jobs) List(ctx context.Context) (all []warmup.View, err error) {
 	return all, c.ask(ctx, http.MethodGet, "", nil, &all)
 }
 
-// Get gives one job.
+// Get asks how far a job is. It finds those that ended, too, as long as the node keeps their records.
 func (c *Jobs) Get(ctx context.Context, id string) (*warmup.View, error) {
 	view := &warmup.View{}
 	return view, c.ask(ctx, http.MethodGet, "/"+url.PathEscape(id), nil, view)

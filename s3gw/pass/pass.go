@@ -36,7 +36,7 @@ import (
 	"github.com/hearthfs/hearth/s3gw/fault"
 )
 
-// Options of a Pass.
+// Options bound how long a client may hold a request up. The zero Options works.
 type Options struct {
 	// Patience with a client that takes or sends nothing; it has this long for each piece of at most
 	// 64 KiB. 0: 30 s.
@@ -80,7 +80,7 @@ var ErrCut = errors.New("the answer broke off")
 // ErrGone is a client that went away, or did not take its answer.
 var ErrGone = errors.New("the client went away")
 
-// New returns a Pass.
+// New takes nothing that must be given back: there is no Close. One serves every request.
 func New(o Options) *Pass {
 	p := &Pass{patience: o.Patience}
 	if p.patience == 0 {

@@ -48,7 +48,7 @@ type Touch int
 const (
 	// Nothing: none.
 	Nothing Touch = iota
-	// TheKey: Key.
+	// TheKey: the one object that Key names.
 	TheKey
 	// Below: all that begin with Key.
 	Below

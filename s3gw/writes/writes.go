@@ -32,7 +32,7 @@ const (
 // errEnds is why what is under way ends.
 var errEnds = fmt.Errorf("the endpoint ends: %w", context.Canceled)
 
-// Options of Writes.
+// Options say when a name is forgotten once more. The zero Options works.
 type Options struct {
 	// After is when it is forgotten again, counted from when the answer was lost, each later than the
 	// one before. None: after 5 s, a minute, and as long as an answer is waited for.

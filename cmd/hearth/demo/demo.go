@@ -23,7 +23,7 @@ import (
 	"time"
 )
 
-// Options of a demo.
+// Options say what a demo reads, and how large it is.
 type Options struct {
 	Hearth string    // the hearth binary to run
 	Out    io.Writer // where the story is told
