@@ -284,7 +284,6 @@ type fakeRecords struct {
 	saved func()
 }
 
-// Save is Records'.
 func (f *fakeRecords) Save(r Record) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -315,7 +314,6 @@ func entry(n namespace.Node) Entry {
 	return Entry{ID: n.ID, Dir: n.Dir, Name: n.Name, Object: n.Object}
 }
 
-// Find is Names'.
 func (n fakeNames) Find(ctx context.Context, target string) ([]Entry, error) {
 	x, err := n.Resolve(ctx, target)
 	if file, none := n.Resolve(ctx, target+"%F"); none == nil { // beside a directory of its name
@@ -324,7 +322,6 @@ func (n fakeNames) Find(ctx context.Context, target string) ([]Entry, error) {
 	return []Entry{entry(x)}, err
 }
 
-// ReadSince is Names'.
 func (n fakeNames) ReadSince(ctx context.Context, dir uint64, since int64, after string, each func(Entry) bool) error {
 	if after != "" && !strings.HasSuffix(after, "/") {
 		after = record.AsFile(after)
@@ -332,7 +329,6 @@ func (n fakeNames) ReadSince(ctx context.Context, dir uint64, since int64, after
 	return n.Tree.ReadSince(ctx, dir, since, after, func(x namespace.Node) bool { return each(entry(x)) })
 }
 
-// Lookup is Names'.
 func (n fakeNames) Lookup(ctx context.Context, dir uint64, name string) (Entry, error) {
 	name, wantsDir := strings.CutSuffix(name, "/")
 	x, err := n.Tree.Lookup(ctx, dir, name)

@@ -91,7 +91,6 @@ type heavyNames struct {
 	*fakeKeeper
 }
 
-// ReadSince is Names'.
 func (h heavyNames) ReadSince(ctx context.Context, dir uint64, since int64, after string, each func(Entry) bool) error {
 	return h.fakeListing.ReadSince(ctx, dir, since, after, func(n Entry) bool {
 		n.Object = hearth.Object{Key: n.Name, ETag: "e", Size: 10, Version: hearth.VersionOf("id", n.Name, "e", 10)}

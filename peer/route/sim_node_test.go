@@ -40,7 +40,7 @@ func (s *simStore) Put(b hearth.Block, _ *hearth.View) error {
 	return nil
 }
 
-// sourceFunc is a Source.
+// sourceFunc serves Get by a call.
 type sourceFunc func(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error)
 
 func (f sourceFunc) Get(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
