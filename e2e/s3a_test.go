@@ -226,7 +226,7 @@ func (a *s3a) rename(from, to string) {
 	a.remains(path.Dir(from))
 }
 
-// renameFile is rename for a file.
+// renameFile is a copy, then a removal: there is a while in which both names exist.
 func (a *s3a) renameFile(from, to string) {
 	a.Helper()
 	a.is(from, "file")
@@ -237,7 +237,7 @@ func (a *s3a) renameFile(from, to string) {
 	a.remains(path.Dir(from))
 }
 
-// copies one object.
+// copies has the server copy one object, metadata anew, if it is still the one that was looked at.
 func (a *s3a) copies(from, to string) {
 	a.Helper()
 	head := a.head(from)
