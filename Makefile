@@ -45,7 +45,8 @@ soak: setup-full ## all else: every scenario and variant, changed packages 20 ti
 check: ## formatting, vet, generated pages, architecture
 	@test -z "$$(gofmt -l . | tee /dev/stderr)"
 	$(GO) vet ./...
-	$(GO) test -run 'Architecture|Current|Golden' ./...
+	$(GO) test -v -run Architecture .
+	$(GO) test -run 'Current|Golden' ./...
 	$(GO) mod tidy -diff
 
 FUZZTIME ?= 30s

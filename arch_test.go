@@ -1,11 +1,13 @@
 package hearth
 
 import (
+	"cmp"
 	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -14,6 +16,8 @@ import (
 	"strings"
 	"testing"
 )
+
+const module = "github.com/hearthfs/hearth"
 
 // The layers of DESIGN section 2. A folder imports lower rows only, and none of
 // its own row; sub-packages belong to their top folder.
@@ -56,61 +60,51 @@ var owners = map[string]string{
 	"go.uber.org/goleak":                  "test",
 }
 
-// The maxima of STYLE.md.
-const (
-	maxFileLines    = 500
-	maxFuncLines    = 60
-	maxParams       = 5
-	maxMethods      = 5
-	maxFields       = 20
-	maxPackageLines = 3000
-	maxChain        = 5
-	maxVocabulary   = 400 // lines of code in the root package, comments and blank lines aside
-)
-
-// exceptions to the maxima and to the rule on package-level state: what, and why.
-var exceptions = map[string]string{
-	"internal/hearthtest/suite.go CheckGet: parameters": "a test's one line: who, what, and the range",
-	"cache/segment: lines in a package":                 "what checks its files knows its formats, which are nobody else's",
-	"bench: lines in a package":                         "its figures share one table and one way to alternate sides; what they measure with lies below it",
-	"namespace: lines in a package":                     "a tree tells other nodes from the listings, questions and records that it answers its own readers from",
-}
-
 type source struct {
 	path, folder, pkg string
 	test              bool
-	lines, code       int // code: without comments and blank lines
+	text              string
 	file              *ast.File
 }
 
+// report is what the rules found. A fault fails the test; a warning says where to look
+// for a concept without a name.
+type report struct{ faults, warnings []string }
+
+func (r *report) fault(format string, args ...any) {
+	r.faults = append(r.faults, fmt.Sprintf(format, args...))
+}
+
+func (r *report) warn(format string, args ...any) {
+	r.warnings = append(r.warnings, fmt.Sprintf(format, args...))
+}
+
 func TestArchitecture(t *testing.T) {
-	// DESIGN's table of folders and STYLE's maxima hold for every file there is.
+	// DESIGN's table of folders and STYLE's rules hold for every file there is, and
+	// what is over one of STYLE's maxima is printed.
 	set := token.NewFileSet()
-	files := load(t, set)
-	comments, packages := map[string]bool{}, map[string]int{}
-	imports := map[string]map[string]bool{}
-	vocabulary := 0
-	for _, s := range files {
-		checkImports(t, s, imports)
-		if s.test {
-			continue
-		}
-		if s.folder == "" {
-			vocabulary += s.code
-		}
-		comments[s.folder] = comments[s.folder] || s.file.Doc != nil
-		packages[s.folder] += s.lines
-		limit(t, s.path, "lines in a file", s.lines, maxFileLines)
-		checkDecls(t, set, s)
+	r := judge(set, load(t, set))
+	if len(r.warnings) > 0 {
+		t.Logf("%d warnings: over a maximum of STYLE.md; which concept is missing its name?\n%s",
+			len(r.warnings), strings.Join(r.warnings, "\n"))
 	}
-	limit(t, "the root package", "lines of code", vocabulary, maxVocabulary)
-	for folder, has := range comments {
-		if !has {
-			t.Errorf("%s: no package comment", folder)
-		}
-		limit(t, folder, "lines in a package", packages[folder], maxPackageLines)
-		limit(t, folder, "packages in the import chain", chain(imports, folder), maxChain)
+	for _, f := range r.faults {
+		t.Error(f)
 	}
+}
+
+// judge applies every rule. What it reports is sorted, each once.
+func judge(set *token.FileSet, files []source) report {
+	r := &report{}
+	checkImports(r, files)
+	checkCycles(r, files)
+	checkDecls(r, set, files)
+	checkMaxima(r, set, files)
+	for _, list := range []*[]string{&r.faults, &r.warnings} {
+		slices.Sort(*list)
+		*list = slices.Compact(*list)
+	}
+	return *r
 }
 
 func load(t *testing.T, set *token.FileSet) []source {
@@ -129,14 +123,9 @@ func load(t *testing.T, set *token.FileSet) []source {
 		if err != nil {
 			return err
 		}
-		f, err := parser.ParseFile(set, p, text, parser.ParseComments)
-		if err != nil {
-			return err
-		}
-		folder := strings.TrimSuffix(path.Dir(p), ".")
-		files = append(files, source{path: p, folder: folder, pkg: f.Name.Name, file: f,
-			test: strings.HasSuffix(p, "_test.go"), lines: strings.Count(string(text), "\n"), code: codeLines(string(text))})
-		return nil
+		s, err := parse(set, p, string(text))
+		files = append(files, s)
+		return err
 	})
 	if err != nil || len(files) == 0 {
 		t.Fatalf("read the sources: %d files, %v", len(files), err)
@@ -144,15 +133,13 @@ func load(t *testing.T, set *token.FileSet) []source {
 	return files
 }
 
-func codeLines(text string) int {
-	n := 0
-	for line := range strings.Lines(text) {
-		line = strings.TrimSpace(line)
-		if line != "" && !strings.HasPrefix(line, "//") {
-			n++
-		}
+func parse(set *token.FileSet, p, text string) (source, error) {
+	f, err := parser.ParseFile(set, p, text, parser.ParseComments)
+	if err != nil {
+		return source{}, err
 	}
-	return n
+	return source{path: p, folder: strings.TrimSuffix(path.Dir(p), "."), pkg: f.Name.Name, file: f, text: text,
+		test: strings.HasSuffix(p, "_test.go")}, nil
 }
 
 func top(folder string) string { return strings.SplitN(folder, "/", 2)[0] }
@@ -165,29 +152,37 @@ func isTool(folder string) bool {
 	return slices.ContainsFunc(tools, func(p string) bool { return folder == p || strings.HasPrefix(folder, p+"/") })
 }
 
-// checkImports holds the table of layers and the one owner of each library, and
-// notes what imports what for the chain.
-func checkImports(t *testing.T, s source, imports map[string]map[string]bool) {
-	if imports[s.folder] == nil {
-		imports[s.folder] = map[string]bool{}
-	}
+// imported lists what a file imports: folders of ours, and libraries of others.
+func imported(s source) (folders, libraries []string) {
 	for _, spec := range s.file.Imports {
 		name, _ := strconv.Unquote(spec.Path.Value)
-		own, ours := strings.CutPrefix(name, "github.com/hearthfs/hearth")
-		own = strings.TrimPrefix(own, "/")
+		own, ours := strings.CutPrefix(name, module)
 		switch {
-		case !ours && strings.Contains(strings.SplitN(name, "/", 2)[0], "."):
-			checkOwner(t, s, name)
-		case !ours || s.test || isTool(s.folder):
-		case isTool(own):
-			// The demo starts a real S3 server and makes its data as the tests do.
-			if exceptions[s.path+" imports "+own] == "" {
-				t.Errorf("%s imports the test tool %s", s.path, own)
-			}
-		default:
-			imports[s.folder][own] = true
-			if !mayImport(s.folder, own) {
-				t.Errorf("%s may not import %q", s.path, own)
+		case ours:
+			folders = append(folders, strings.TrimPrefix(own, "/"))
+		case strings.Contains(strings.SplitN(name, "/", 2)[0], "."):
+			libraries = append(libraries, name)
+		}
+	}
+	return folders, libraries
+}
+
+// checkImports holds the table of layers and the one owner of each library.
+func checkImports(r *report, files []source) {
+	for _, s := range files {
+		folders, libraries := imported(s)
+		for _, lib := range libraries {
+			checkOwner(r, s, lib)
+		}
+		if s.test || isTool(s.folder) {
+			continue
+		}
+		for _, f := range folders {
+			switch {
+			case isTool(f):
+				r.fault("%s imports the test tool %s", s.path, f)
+			case !mayImport(s.folder, f):
+				r.fault("%s may not import %q", s.path, f)
 			}
 		}
 	}
@@ -204,127 +199,98 @@ func mayImport(from, to string) bool {
 	return a >= 0 && b >= 0 && (a > b || top(from) == top(to))
 }
 
-func checkOwner(t *testing.T, s source, name string) {
+func checkOwner(r *report, s source, name string) {
 	for lib, owner := range owners {
 		if name != lib && !strings.HasPrefix(name, lib+"/") {
 			continue
 		}
 		if owner != "" && owner != top(s.folder) && !isTool(s.folder) && !(owner == "test" && s.test) {
-			t.Errorf("%s imports %s, which belongs to %s", s.path, name, owner)
+			r.fault("%s imports %s, which belongs to %s", s.path, name, owner)
 		}
 		return
 	}
-	t.Errorf("%s imports %s, which is not in the list of libraries", s.path, name)
+	r.fault("%s imports %s, which is not in the list of libraries", s.path, name)
 }
 
-// chain is the number of packages on the longest path of imports from folder.
-func chain(imports map[string]map[string]bool, folder string) int {
-	longest := 0
-	for next := range imports[folder] {
-		longest = max(longest, chain(imports, next))
-	}
-	return 1 + longest
-}
+// rooms are the folders that stand in one folder, and that folder's own package, with
+// one import as the evidence for each pair.
+type rooms map[string]map[string]string
 
-// limit prints a warning: a maximum says where to look for a concept without a name.
-func limit(t *testing.T, where, what string, got, most int) {
-	if got > most && exceptions[where+": "+what] == "" {
-		t.Logf("warning: "+"%s: %d %s, at most %d", where, got, what, most)
-	}
-}
-
-func checkDecls(t *testing.T, set *token.FileSet, s source) {
-	for _, d := range s.file.Decls {
-		switch d := d.(type) {
-		case *ast.FuncDecl:
-			checkFunc(t, set, s, d)
-		case *ast.GenDecl:
-			for _, spec := range d.Specs {
-				checkSpec(t, s, d, spec)
+// checkCycles refuses a ring of imports among the folders that stand in one folder, at
+// every depth. Go refuses rings of packages alone: where a/b/x imports a/c, and a/c/y
+// imports a/b, neither b nor c can be understood, moved or left out without the other.
+// Tests count, with two liberties: tools may use anything and be used by any test, and a
+// test may drive its room through the package of the folder that it stands in.
+func checkCycles(r *report, files []source) {
+	houses := map[string]rooms{}
+	for _, s := range files {
+		folders, _ := imported(s)
+		for _, f := range folders {
+			if f == s.folder || isTool(f) && !isTool(s.folder) {
+				continue
+			}
+			house, from, to := apart(s.folder, f)
+			if s.test && to == cmp.Or(house, ".") {
+				continue
+			}
+			if houses[house] == nil {
+				houses[house] = rooms{}
+			}
+			if houses[house][from] == nil {
+				houses[house][from] = map[string]string{}
+			}
+			if old := houses[house][from][to]; old == "" || s.path < old {
+				houses[house][from][to] = s.path
 			}
 		}
 	}
-}
-
-func checkFunc(t *testing.T, set *token.FileSet, s source, d *ast.FuncDecl) {
-	where := s.path + " " + d.Name.Name
-	if d.Name.Name == "init" && d.Recv == nil {
-		t.Errorf("%s: init", where)
-	}
-	if d.Name.IsExported() && exportedReceiver(d) && d.Doc == nil && s.pkg != "main" {
-		t.Errorf("%s: exported and not documented", where)
-	}
-	lines := set.Position(d.End()).Line - set.Position(d.Pos()).Line + 1
-	limit(t, where, "lines in a function", lines, maxFuncLines)
-	params := 0
-	for _, f := range d.Type.Params.List {
-		params += max(1, len(f.Names))
-	}
-	limit(t, where, "parameters", params, maxParams)
-}
-
-func exportedReceiver(d *ast.FuncDecl) bool {
-	if d.Recv == nil {
-		return true
-	}
-	x := d.Recv.List[0].Type
-	for {
-		switch y := x.(type) {
-		case *ast.StarExpr:
-			x = y.X
-		case *ast.IndexExpr:
-			x = y.X
-		case *ast.IndexListExpr:
-			x = y.X
-		case *ast.Ident:
-			return y.IsExported()
-		default:
-			return false
+	for _, h := range houses {
+		done := map[string]bool{}
+		for _, from := range slices.Sorted(maps.Keys(h)) {
+			h.walk(r, nil, from, done)
 		}
 	}
 }
 
-func checkSpec(t *testing.T, s source, d *ast.GenDecl, spec ast.Spec) {
-	switch spec := spec.(type) {
-	case *ast.TypeSpec:
-		where := s.path + " " + spec.Name.Name
-		if spec.Name.IsExported() && d.Doc == nil && spec.Doc == nil && s.pkg != "main" {
-			t.Errorf("%s: exported and not documented", where)
+// walk follows the imports of the last room of way, and reports each way back into it.
+func (h rooms) walk(r *report, way []string, room string, done map[string]bool) {
+	if at := slices.Index(way, room); at >= 0 {
+		var links []string
+		ring := append(slices.Clone(way[at:]), room)
+		for i, from := range ring[:len(ring)-1] {
+			links = append(links, fmt.Sprintf("%s imports %s in %s", from, ring[i+1], h[from][ring[i+1]]))
 		}
-		switch x := spec.Type.(type) {
-		case *ast.InterfaceType:
-			limit(t, where, "methods in an interface", x.Methods.NumFields(), maxMethods)
-		case *ast.StructType:
-			limit(t, where, "fields in a struct", x.Fields.NumFields(), maxFields)
-		}
-	case *ast.ValueSpec:
-		for i, name := range spec.Names {
-			where := s.path + " " + name.Name
-			if name.IsExported() && d.Doc == nil && spec.Doc == nil && spec.Comment == nil && s.pkg != "main" {
-				t.Errorf("%s: exported and not documented", where)
-			}
-			if d.Tok == token.VAR && !stateless(name, spec, i) && exceptions[where] == "" {
-				t.Errorf("%s: package-level state", where)
-			}
-		}
+		r.fault("folders import each other: %s", strings.Join(links, ", "))
+		return
 	}
+	if done[room] {
+		return
+	}
+	way = append(way, room)
+	for _, next := range slices.Sorted(maps.Keys(h[room])) {
+		h.walk(r, way, next, done)
+	}
+	done[room] = true
 }
 
-// stateless tells an error, or an assertion that a type has an interface, from state.
-func stateless(name *ast.Ident, spec *ast.ValueSpec, i int) bool {
-	if name.Name == "_" {
-		return true
+// apart names the folder that two folders stand in, and where in it each of them is:
+// of a/b/x and a/c these are a, a/b and a/c. The folder internal is no concept: what
+// stands in it counts as standing beside the top folders.
+func apart(x, y string) (house, from, to string) {
+	a, b := strings.Split(x, "/"), strings.Split(y, "/")
+	n := 0
+	for n < len(a) && n < len(b) && a[n] == b[n] {
+		n++
 	}
-	if i >= len(spec.Values) {
-		return false
+	if n == 1 && a[0] == "internal" {
+		n = 0
 	}
-	call, ok := spec.Values[i].(*ast.CallExpr)
-	if !ok {
-		return false
+	within := func(parts []string) string {
+		k := n + 1
+		if n == 0 && parts[0] == "internal" {
+			k++
+		}
+		return strings.Join(parts[:min(k, len(parts))], "/")
 	}
-	f := fmt.Sprint(call.Fun)
-	if sel, ok := call.Fun.(*ast.SelectorExpr); ok {
-		f = fmt.Sprint(sel.X, ".", sel.Sel.Name)
-	}
-	return f == "errors.New" || f == "fmt.Errorf"
+	return strings.Join(a[:n], "/"), cmp.Or(within(a), "."), cmp.Or(within(b), ".")
 }
