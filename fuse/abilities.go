@@ -144,7 +144,7 @@ func lendable(raw backing, fd int, name string) error {
 	id, errno := raw.RegisterBackingFd(&gofuse.BackingMap{Fd: int32(fd)})
 	switch errno {
 	case 0:
-		raw.UnregisterBackingFd(id)
+		_ = raw.UnregisterBackingFd(id) // the kernel forgets it with the connection
 		return nil
 	case unix.EPERM:
 		return errors.New("it needs CAP_SYS_ADMIN, and not that of a user namespace")

@@ -17,7 +17,7 @@ func (p *place) connection() *os.File {
 		return nil
 	}
 	if _, stands := p.find(); !stands {
-		f.Close()
+		_ = f.Close() // nothing was written
 		return nil
 	}
 	return f

@@ -59,7 +59,7 @@ func Mount(ctx context.Context, o Options) (*Server, error) {
 	s.files = newFileSystem(&s.o)
 	raw, err := gofuse.NewServer(s.files, fmt.Sprintf("/dev/fd/%d", fd), s.protocol(without))
 	if err != nil {
-		place.detach(true)
+		_ = place.detach(true) // why there is no mount is told
 		return nil, fmt.Errorf("mount %s: start the FUSE protocol: %w", o.Dir, err)
 	}
 	s.connection = place.connection()
@@ -128,7 +128,7 @@ func (s *Server) serve(raw *gofuse.Server, unsubscribe, unhold func()) {
 	s.files.opens.close()
 	s.files.readers.close()
 	unhold()
-	s.connection.Close() // of nil it is an error, and nothing else
+	_ = s.connection.Close() // of nil it is an error, and nothing else
 }
 
 // changed hands a change of the tree to the news; it is called by the tree and

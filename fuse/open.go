@@ -112,7 +112,7 @@ func (p *opens) lend(o *hearth.Object) (int32, func(), bool) {
 		return 0, nil, false
 	}
 	id, errno := p.register(local)
-	local.Close() // the kernel has its own reference
+	_ = local.Close() // the kernel has its own reference
 	if errno != 0 {
 		release()
 		return 0, nil, false
@@ -158,7 +158,7 @@ func (p *opens) takeBack(file *openFile) {
 	file.mu.Lock()
 	defer file.mu.Unlock()
 	if file.lent {
-		p.kernel.UnregisterBackingFd(file.id)
+		_ = p.kernel.UnregisterBackingFd(file.id) // the kernel forgets it with the connection
 		file.release()
 		p.takenBack.Add(1)
 	}

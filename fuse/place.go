@@ -56,7 +56,7 @@ func attach(o *Options, maxRead int) (*place, int, error) {
 	}
 	if err != nil {
 		unix.Close(fd)
-		p.unmount(true)
+		_ = p.unmount(true) // why there is no mount is told
 		return nil, -1, err
 	}
 	p.major, p.minor = top.Major, top.Minor
@@ -158,7 +158,7 @@ func (p *place) fusermount(o *Options, maxRead int) (int, error) {
 		options = append(options, "noexec")
 	}
 	err = runFusermount([]*os.File{theirs}, "-o", strings.Join(options, ","), "--", p.dir)
-	theirs.Close()
+	_ = theirs.Close() // fusermount3 had its own
 	if err != nil {
 		return -1, err
 	}
@@ -287,7 +287,7 @@ func (p *place) device() string { return fmt.Sprintf("%d:%d", p.major, p.minor) 
 // returns what it is then in KiB; a user may not, and reads 128 KiB at a time.
 func (p *place) readAhead(bytes int) int {
 	name := "/sys/class/bdi/" + p.device() + "/read_ahead_kb"
-	os.WriteFile(name, []byte(strconv.Itoa(bytes>>10)), 0) // what is in force is read next
+	_ = os.WriteFile(name, []byte(strconv.Itoa(bytes>>10)), 0) // what is in force is read next
 	text, err := os.ReadFile(name)
 	if err != nil {
 		return 0

@@ -70,10 +70,10 @@ func (n *Node) addHealth(mux *http.ServeMux) {
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, r *http.Request) {
 		if s := n.Status(r.Context()); len(s.Problems) > 0 {
 			w.WriteHeader(http.StatusServiceUnavailable)
-			fmt.Fprintln(w, machine.Line(s.Says))
+			_, _ = fmt.Fprintln(w, machine.Line(s.Says)) // whoever asked went away
 			return
 		}
-		fmt.Fprintln(w, "ok")
+		_, _ = fmt.Fprintln(w, "ok") // whoever asked went away
 	})
 }
 

@@ -103,7 +103,7 @@ func New(ctx context.Context, c Config) (*Node, error) {
 	n.group, n.ctx = errgroup.WithContext(life)
 	n.seen.waits, n.seen.reads = waits.New(), history.New(n.sample)
 	if err := n.open(ctx); err != nil {
-		n.close()
+		_ = n.close() // why it does not start is told
 		return nil, err
 	}
 	if n.disk != nil {

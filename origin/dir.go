@@ -131,7 +131,7 @@ func (d *Dir) Read(_ context.Context, o *hearth.Object, off, n int64) (io.ReadCl
 	}
 	r := &dirBody{dir: d, file: f, object: o, rest: n, in: io.NewSectionReader(f, off, n)}
 	if err := r.same(); err != nil {
-		f.Close()
+		_ = f.Close() // it was only read
 		return nil, err
 	}
 	return r, nil
@@ -254,7 +254,7 @@ func (l *dirListing) names(dir string) ([]string, error) {
 	if err != nil {
 		return nil, l.failed("list", dir, err)
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }() // it was only read
 	entries, err := f.ReadDir(-1)
 	if errors.Is(err, syscall.ENOTDIR) {
 		return nil, nil

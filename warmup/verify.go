@@ -79,7 +79,7 @@ func (j *job) check(ctx context.Context) error {
 	if c.findings, err = check.OpenFindings(name+findingsSuffix, r.Checked.Logged); err != nil {
 		return err
 	}
-	defer c.findings.Close()
+	defer func() { _ = c.findings.Close() }() // what a record speaks of was flushed before it
 	defer o.Checker.Changes(func(dir uint64, name string, was func() (Entry, error)) {
 		if was == nil {
 			return

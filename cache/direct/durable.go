@@ -26,7 +26,7 @@ func WriteDurably(name string, data []byte) error {
 		err = os.Rename(tmp, name)
 	}
 	if err != nil {
-		os.Remove(tmp)
+		_ = os.Remove(tmp) // err says what is wrong; the next write begins with it
 		return err
 	}
 	return SyncDir(filepath.Dir(name))
@@ -108,7 +108,7 @@ func Reclaim(dir string, mended Mended) {
 // Prove writes a small file at name through to the device, reads it back and removes
 // it: whether a disk that failed is well again.
 func Prove(name string) error {
-	defer os.Remove(name)
+	defer func() { _ = os.Remove(name) }() // err says what is wrong; the next probe begins with it
 	want := []byte(rand.Text())
 	if err := WriteDurably(name, want); err != nil {
 		return fmt.Errorf("probe cache directory: %w", err)

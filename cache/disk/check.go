@@ -152,5 +152,5 @@ func Own(path string) (release func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	return func() { f.Close() }, nil
+	return func() { _ = f.Close() }, nil // the lock goes with the descriptor
 }

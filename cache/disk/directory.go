@@ -350,7 +350,7 @@ func (d *directory) localFile(o *hearth.Object) (*os.File, func(), error) {
 		}
 	}, func() {
 		if err == nil {
-			file.Close()
+			_ = file.Close() // it was only to be read
 			release()
 		}
 	})

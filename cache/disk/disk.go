@@ -179,7 +179,7 @@ func Open(o Options) (*Store, error) {
 	for _, do := range o.Dirs {
 		d, err := newDirectory(do, &o, s.node)
 		if err != nil {
-			s.Close()
+			_ = s.Close() // what stands in the way of opening is told
 			return nil, fmt.Errorf("open disk cache: %w", err)
 		}
 		if e := d.ejection.Load(); e != nil {
@@ -194,7 +194,7 @@ func Open(o Options) (*Store, error) {
 		go d.lookOut()
 	}
 	if len(failed) == len(s.dirs) {
-		s.Close()
+		_ = s.Close() // what stands in the way of opening is told
 		return nil, fmt.Errorf("open disk cache: %w", errors.Join(failed...))
 	}
 	return s, nil

@@ -150,7 +150,7 @@ func (h *home) ends() {
 
 func (h *home) close() {
 	if h.lock != nil {
-		h.lock.Close()
+		_ = h.lock.Close() // the lock goes with the descriptor
 	}
 }
 
@@ -191,7 +191,7 @@ func lock(path string, mended direct.Mended) (*os.File, error) {
 		return nil, fmt.Errorf("lock cache directory: %w", err)
 	}
 	if err := acquire(f, path); err != nil {
-		f.Close()
+		_ = f.Close() // nothing was written
 		return nil, err
 	}
 	if err := f.Truncate(0); err == nil { // who holds it is a courtesy, not the lock

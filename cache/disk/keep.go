@@ -117,7 +117,7 @@ func (d *directory) syncNow() error {
 	if err != nil {
 		return err
 	}
-	defer dir.Close()
+	defer func() { _ = dir.Close() }() // Syncfs has said all
 	return unix.Syncfs(int(dir.Fd()))
 }
 
@@ -133,7 +133,10 @@ func (s *Store) drain(ctx context.Context) error {
 	}
 	for _, done := range marks {
 		select {
-		case <-done:
+		case err := <-done:
+			if err != nil {
+				return fmt.Errorf("flush disk cache: %w", err)
+			}
 		case <-ctx.Done():
 			return fmt.Errorf("flush disk cache: %w", context.Cause(ctx))
 		}

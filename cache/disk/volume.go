@@ -73,7 +73,7 @@ func openVolume(d *directory) (*volume, error) {
 	}
 	packed, err := openPacked(d)
 	if err != nil {
-		whole.close()
+		_ = whole.close() // the other area could not be opened, which is told
 		return nil, err
 	}
 	return newVolume(packed, whole), nil

@@ -141,7 +141,7 @@ func Open(o Options) (*Log, error) {
 	}
 	l.settler.start(l)
 	if err := l.load(); err != nil {
-		l.shut()
+		_ = l.shut() // that it could not be loaded is told
 		return nil, err
 	}
 	return l, nil

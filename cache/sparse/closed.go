@@ -186,12 +186,12 @@ func (c *closed) pair(x *object, size int64, give func() error) error {
 	if err != nil {
 		return err
 	}
-	defer data.Close()
+	defer func() { _ = data.Close() }() // what is repaired in it is synced
 	sums, err := open(x.sumsName())
 	if err != nil {
 		return err
 	}
-	defer sums.Close()
+	defer func() { _ = sums.Close() }() // what is repaired in it is synced
 	x.lent = c.r.Repair && c.ask(int(data.Fd())) != noReaders
 	st, err := stat(data)
 	if err != nil {

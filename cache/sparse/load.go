@@ -140,7 +140,7 @@ func (f *Files) repair(x *object, ix *index, st *unix.Stat_t) bool {
 	}
 	if cut {
 		if err := unix.Ftruncate(x.handle.data, ix.size); err != nil {
-			f.failed(err)
+			_ = f.failed(err) // counted
 		}
 	}
 	if !leaks {

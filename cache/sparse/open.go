@@ -50,7 +50,7 @@ func (f *Files) scan() error {
 	if err != nil {
 		return fmt.Errorf("list cache directory: %w", err)
 	}
-	defer dir.Close()
+	defer func() { _ = dir.Close() }() // it was only read
 	found := make(map[[16]byte]halves)
 	for {
 		names, err := dir.Readdirnames(1024)
@@ -72,8 +72,8 @@ func (f *Files) scan() error {
 		switch {
 		case !h.data || !h.sums || h.size == 0:
 			f.counts.orphans.Add(1)
-			unix.Unlinkat(f.dir, x.dataName(), 0)
-			unix.Unlinkat(f.dir, x.sumsName(), 0)
+			_ = unix.Unlinkat(f.dir, x.dataName(), 0) // the next start finds what stays
+			_ = unix.Unlinkat(f.dir, x.sumsName(), 0)
 		case !f.opt.Pool.Claim(objectBytes):
 			f.unindexed.add(1, h.alloc)
 			f.used.Add(h.alloc)
@@ -349,9 +349,9 @@ func (f *Files) create(x *object) (*handle, error) {
 	if err != nil {
 		h.close()
 		if h.data >= 0 {
-			f.unlink(x.dataName())
+			_ = f.unlink(x.dataName()) // the next start finds what stays
 		}
-		f.unlink(x.sumsName())
+		_ = f.unlink(x.sumsName())
 		return nil, fmt.Errorf("create %s: %w", f.path(x.dataName()), err)
 	}
 	f.mu.Lock()

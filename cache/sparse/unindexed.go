@@ -159,7 +159,7 @@ func (f *Files) each(do func(version [16]byte) bool) error {
 	if err != nil {
 		return err
 	}
-	defer dir.Close()
+	defer func() { _ = dir.Close() }() // it was only read
 	for {
 		names, err := dir.Readdirnames(1024)
 		for _, name := range names {

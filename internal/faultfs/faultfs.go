@@ -88,7 +88,7 @@ func Mount(o Options) (*FS, error) {
 		MaxWrite: 1 << 20, // and reads: a large one is to take slowRead as a small one does
 	}})
 	if err != nil {
-		file.Close()
+		_ = file.Close() // it was only looked at
 		return nil, fmt.Errorf("mount fault file system: %w", err)
 	}
 	return f, nil
@@ -163,7 +163,7 @@ func (f *FS) Control() http.Handler {
 			}
 			return
 		}
-		fmt.Fprintln(w, f.Stalled())
+		_, _ = fmt.Fprintln(w, f.Stalled()) // whoever asked went away
 	})
 }
 

@@ -100,7 +100,7 @@ func (p *Proxy) Down() {
 	if p.listener == nil {
 		return
 	}
-	p.listener.Close()
+	_ = p.listener.Close()
 	p.listener = nil
 	for c := range p.conns {
 		c.Close()

@@ -24,7 +24,7 @@ var (
 // serve relays the requests of one client connection, one after another.
 func (p *Proxy) serve(client *net.TCPConn) {
 	if !p.keep(client) {
-		client.Close()
+		_ = client.Close() // the proxy ends
 		return
 	}
 	defer p.drop(client)
@@ -119,7 +119,7 @@ func (s *side) readHead() (head, error) {
 		}
 		buf, _ := s.in.Peek(s.in.Buffered()) // what is there cannot fail
 		if end := bytes.Index(buf, []byte("\r\n\r\n")); end >= 0 {
-			s.in.Discard(end + 4) // nor this; the bytes stay until the next read
+			_, _ = s.in.Discard(end + 4) // nor this; the bytes stay until the next read
 			return parseHead(buf[:end+4]), nil
 		}
 	}
@@ -264,7 +264,7 @@ func (x *exchange) passAnswer(h head) error {
 	if _, err := (&net.Buffers{h.raw, here}).WriteTo(x.client.conn); err != nil {
 		return err
 	}
-	x.server.in.Discard(len(here)) // nor this
+	_, _ = x.server.in.Discard(len(here)) // nor this
 	h.length -= int64(len(here))
 	n, err := pass(x.client.conn, x.server, h)
 	x.sent = n + int64(len(here))
@@ -291,7 +291,7 @@ func (x *exchange) hold() {
 // standIn answers in the server's place. The request's body is read away first.
 func (x *exchange) standIn() error {
 	if x.rule.Refuse {
-		x.client.conn.SetLinger(0) // an RST; if it fails the close is a FIN
+		_ = x.client.conn.SetLinger(0) // an RST; if it fails the close is a FIN
 		return errEnded
 	}
 	if !x.request.expects && (x.request.length > 0 || x.request.chunked) {
@@ -329,7 +329,7 @@ func (x *exchange) spoilBody(h head) error {
 	}
 	switch x.rule.Body {
 	case Reset:
-		x.client.conn.SetLinger(0) // see standIn
+		_ = x.client.conn.SetLinger(0) // see standIn
 		return errEnded
 	case Stall:
 		_, _ = x.client.in.Peek(1) // until the client goes away, or Down

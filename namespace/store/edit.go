@@ -88,7 +88,7 @@ func (e *Edit) applyAll(db *pebble.DB, sync bool) error {
 
 func (e *Edit) apply(db *pebble.DB, sync bool) error {
 	b := db.NewBatchWithSize(len(e.buf) + 16*len(e.ops) + 16)
-	defer b.Close()
+	defer func() { _ = b.Close() }() // it only takes the memory back
 	start := 0
 	for _, o := range e.ops {
 		key := e.buf[start:o.key]

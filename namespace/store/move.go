@@ -267,7 +267,7 @@ func copyPiece(to, from *pebble.DB, at []byte) (next []byte, err error) {
 		return nil, err
 	}
 	b := to.NewBatch()
-	defer b.Close()
+	defer func() { _ = b.Close() }() // it only takes the memory back
 	ok := it.First()
 	for ; ok && b.Len() < pieceBytes && err == nil; ok = it.Next() {
 		err = b.Set(it.Key(), it.Value(), nil)

@@ -173,7 +173,7 @@ func (f *steady) read(name string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer disk.Close()
+	defer func() { _ = disk.Close() }() // it was only read
 	return io.ReadAll(disk)
 }
 

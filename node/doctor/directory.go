@@ -119,7 +119,7 @@ func lookContent(path string) (c content) {
 		c.format = l.Format
 	}
 	if f, err := os.Open(filepath.Join(path, layout.Lock)); err == nil {
-		defer f.Close()
+		defer func() { _ = f.Close() }() // it was only read
 		c.locked = errors.Is(unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB), unix.EWOULDBLOCK)
 		text := make([]byte, 64)
 		n, _ := f.ReadAt(text, 0)
@@ -211,7 +211,7 @@ func nameless(dir string) (fd int, err error) {
 	if err != nil {
 		return -1, err
 	}
-	defer f.Close()
-	os.Remove(f.Name())
+	defer func() { _ = f.Close() }() // its copy stays
+	_ = os.Remove(f.Name())          // a name that stays is seen in the directory
 	return unix.Dup(int(f.Fd()))
 }

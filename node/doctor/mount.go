@@ -30,7 +30,7 @@ func tryMount(ctx context.Context, o Options) (m mounted) {
 	if err != nil {
 		return mounted{failed: err}
 	}
-	defer os.Remove(dir)
+	defer func() { _ = os.Remove(dir) }() // it is empty, and in the temporary directory
 	m.by = "fusermount3"
 	if os.Geteuid() == 0 {
 		m.by = "mount(2)"

@@ -36,7 +36,7 @@ func (b bucket) look(ctx context.Context, tell func(...Finding)) {
 		return
 	}
 	if closer, ok := o.(interface{ Close() error }); ok {
-		defer closer.Close()
+		defer func() { _ = closer.Close() }() // it was only read from
 	}
 	if k, ok := o.(interface {
 		Credentials(context.Context) (origin.Credentials, error)

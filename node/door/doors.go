@@ -57,14 +57,14 @@ func (d *Doors) ListenForMetrics(address string, asked bool) (err error) {
 
 // Close ends all, and takes away what was made for the socket.
 func (d *Doors) Close() {
-	d.Pipe.Close()
+	_ = d.Pipe.Close() // it ends here, whatever Close says
 	for _, l := range []net.Listener{d.Socket, d.Metrics} {
 		if l != nil {
 			l.Close() // the socket's file goes with it
 		}
 	}
 	if d.made != "" {
-		os.Remove(d.made) // unless something else lies there
+		_ = os.Remove(d.made) // unless something else lies there
 	}
 }
 
@@ -117,7 +117,7 @@ func Serve(ctx context.Context, l net.Listener, h http.Handler) error {
 		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerGrace)
 		defer cancel()
 		if s.Shutdown(grace) != nil {
-			s.Close()
+			_ = s.Close() // what outlived its grace ends with the process
 		}
 	}()
 	err := s.Serve(l)

@@ -60,7 +60,7 @@ func listenIn(socket string) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("lock the admin socket: %w", err)
 	}
-	defer lock.Close()
+	defer func() { _ = lock.Close() }() // the lock goes with the descriptor
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
 		return nil, fmt.Errorf("lock the admin socket: %w", err)
 	}
@@ -68,7 +68,7 @@ func listenIn(socket string) (net.Listener, error) {
 		c.Close()
 		return nil, rights.Refusal("another node answers at " + socket + " (choose another socket with --admin-socket)")
 	} else if Deserted(err) {
-		os.Remove(socket)
+		_ = os.Remove(socket) // where it stays, Listen says so
 	}
 	l, err := net.Listen("unix", socket)
 	if err != nil {

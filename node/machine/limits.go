@@ -153,7 +153,7 @@ func ownGroups(root, controller string) (o own) {
 	if err != nil {
 		return o
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }() // it was only read
 	for lines := bufio.NewScanner(f); lines.Scan(); {
 		parts := strings.SplitN(lines.Text(), ":", 3)
 		switch {

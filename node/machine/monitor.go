@@ -37,7 +37,7 @@ func monitor() (id string, err error) {
 	if err != nil {
 		return "", err
 	}
-	defer threads.Close()
+	defer func() { _ = threads.Close() }() // it was only read
 	oldest, err := threads.Readdirnames(2)
 	if err == nil && len(oldest) < 2 {
 		err = io.ErrUnexpectedEOF

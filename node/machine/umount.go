@@ -134,7 +134,7 @@ func abort(p *point.Point) bool {
 	if err != nil {
 		return false
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }() // the write has told
 	_, err = f.WriteString("1")
 	return err == nil
 }

@@ -47,7 +47,7 @@ func in(variable, file string) (settings map[string]string, found bool) {
 	if err != nil {
 		return settings, false
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }() // it was only read
 	inside := false
 	for lines := bufio.NewScanner(f); lines.Scan(); {
 		line := strings.TrimSpace(lines.Text())

@@ -132,7 +132,7 @@ func loadKnown(dir, cluster string) ([]Member, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the last known members: %w", err)
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }() // it was only read
 	text, err := io.ReadAll(io.LimitReader(f, maxKnownBytes+1))
 	if err == nil && len(text) > maxKnownBytes {
 		err = fmt.Errorf("it is damaged: more than %d bytes", maxKnownBytes)

@@ -223,7 +223,7 @@ func (m *Members) ask(to, seeds []netip.AddrPort, enough int) (outcome, <-chan s
 		for _, at := range to {
 			g.Go(func() error { one(at); return nil })
 		}
-		g.Wait()
+		_ = g.Wait() // none of them returns an error
 	}()
 	select {
 	case <-answered:
@@ -309,7 +309,7 @@ func (m *Members) seeds() ([]netip.AddrPort, []error) {
 			return nil
 		})
 	}
-	g.Wait()
+	_ = g.Wait() // none of them returns an error
 	rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	return all, errs
 }

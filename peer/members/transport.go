@@ -76,7 +76,7 @@ func (t *transport) accept() {
 			select {
 			case t.streams <- g:
 			case <-t.ctx.Done():
-				g.Close()
+				_ = g.Close()
 			}
 		case <-t.stopped:
 			return

@@ -176,13 +176,13 @@ func (c *conn) send(x *call) error {
 		c.open -= x.items // its load is of no interest any more
 		x.head = x.head[:unsealed]
 		c.mu.Unlock()
-		c.fail(c.down(errGone))
+		_ = c.fail(c.down(errGone)) // the caller gets errGone
 		return errGone
 	}
 	c.mu.Unlock()
 	if alone {
 		if err := c.out.write(); err != nil {
-			c.fail(c.down(err)) // which tells the call
+			_ = c.fail(c.down(err)) // which tells the call
 		}
 	}
 	return nil
@@ -203,7 +203,7 @@ func (c *conn) leave(x *call) {
 
 func (c *conn) write() {
 	if err := c.out.run(); err != nil {
-		c.fail(c.down(err))
+		_ = c.fail(c.down(err)) // which tells the calls
 	}
 }
 
@@ -214,7 +214,7 @@ func (c *conn) read() {
 			err = c.take(h, sum, meta)
 		}
 		if err != nil {
-			c.fail(c.down(err))
+			_ = c.fail(c.down(err)) // which tells the calls
 			return
 		}
 	}

@@ -188,7 +188,7 @@ func (p *Peer) silent() {
 	p.signalLocked()
 	p.mu.Unlock()
 	for _, c := range conns {
-		c.fail(err)
+		_ = c.fail(err) // which tells the calls
 	}
 }
 
@@ -209,7 +209,7 @@ func (p *Peer) rest() bool {
 	p.mu.Unlock()
 	if over {
 		for _, c := range conns {
-			c.fail(errIdle)
+			_ = c.fail(errIdle) // which tells the calls, if any began just now
 		}
 	}
 	return over

@@ -340,7 +340,7 @@ func (p *Peer) Close() {
 	p.mu.Unlock()
 	p.cancel(ErrClosed)
 	for _, c := range conns {
-		c.fail(p.fault(ErrClosed))
+		_ = c.fail(p.fault(ErrClosed)) // which tells the calls
 	}
 	p.work.Wait()
 }

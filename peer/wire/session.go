@@ -338,8 +338,10 @@ func (t *task) body(ctx context.Context, n int, wanted bool) error {
 		return s.in.discard(n)
 	}
 	// Memory for one that does not come is not lent for ever.
-	s.out.conn.SetReadDeadline(time.Now().Add(stallAfter))
-	err := s.in.payload(t.view.Bytes())
+	err := s.out.conn.SetReadDeadline(time.Now().Add(stallAfter))
+	if err == nil {
+		err = s.in.payload(t.view.Bytes())
+	}
 	if err == nil {
 		err = s.out.conn.SetReadDeadline(time.Time{})
 	}

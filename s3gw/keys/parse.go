@@ -49,7 +49,7 @@ func (t *table) readFile(name string) (fs.FileInfo, error) {
 		info, _ := os.Stat(name) // so that what is wrong is told once
 		return info, err
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }() // it was only read
 	info, err := f.Stat()
 	if err != nil {
 		return nil, err

@@ -92,7 +92,7 @@ func OpenChanges(name string) (*Changes, error) {
 	}
 	c := &Changes{file: file, wake: make(chan struct{}, 1), known: map[uint64]map[string]Was{}}
 	if err := c.load(); err != nil {
-		file.Close()
+		_ = file.Close() // why it cannot be read is told
 		return nil, fmt.Errorf("keep what the check learns of names: %w", err)
 	}
 	wake := c.wake
@@ -219,7 +219,7 @@ func (c *Changes) Close() {
 	c.wake = nil // one that is told of even so is left out
 	c.mu.Unlock()
 	c.work.Wait()
-	c.file.Close()
+	_ = c.file.Close() // Lost counts what was not kept, and Settle has told of the rest
 }
 
 // Findings writes those of one job. They belong to its one goroutine.
@@ -245,6 +245,7 @@ func OpenFindings(name string, size int64) (*Findings, error) {
 		err = direct.SyncDir(filepath.Dir(name))
 	}
 	if err != nil {
+		_ = file.Close() // of nil it is an error, and nothing else
 		return nil, fmt.Errorf("keep what the check finds: %w", err)
 	}
 	return &Findings{file: file, out: bufio.NewWriter(file), size: size, synced: size, most: mostFindings}, nil

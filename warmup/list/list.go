@@ -98,7 +98,7 @@ func upToNUL(data []byte, end bool) (advance int, token []byte, err error) {
 func Read(name string, offset int64, each func(path string, at, next int64) error) error {
 	file, err := os.Open(name)
 	if err == nil {
-		defer file.Close()
+		defer func() { _ = file.Close() }() // it was only read
 		_, err = file.Seek(offset, io.SeekStart)
 	}
 	if err != nil {

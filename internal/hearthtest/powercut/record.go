@@ -74,12 +74,12 @@ func Record(t *testing.T, scenario func(t *testing.T, dir string, mark func(text
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer ours.Close()
+	defer func() { _ = ours.Close() }() // a socket
 	child := exec.Command(os.Args[0], "-test.run="+pattern(t.Name()), "-test.count=1")
 	child.Env = append(os.Environ(), childDir+"="+dir)
 	child.ExtraFiles = []*os.File{theirs}
 	exited, output, err := hearthtest.StartChild(child)
-	theirs.Close()
+	_ = theirs.Close() // the child has its own
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +102,7 @@ func place(t *testing.T) string {
 	if err != nil {
 		return t.TempDir()
 	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	t.Cleanup(func() { _ = os.RemoveAll(dir) }) // a temporary directory
 	return dir
 }
 
@@ -179,7 +179,7 @@ func (tr *Trace) cuts(t *testing.T, due func(k int) bool, outcomes func(*disk, C
 	for k := 0; k <= len(tr.Ops); k++ {
 		if due(k) {
 			outcomes(d, Cut{Ops: k, Marks: slices.Clone(marks)}, func(c Cut, ch chooser) {
-				defer os.RemoveAll(dir)
+				defer func() { _ = os.RemoveAll(dir) }() // a temporary directory
 				c.Dir = dir
 				if err := d.leave(dir, ch); err != nil {
 					t.Fatal(err)

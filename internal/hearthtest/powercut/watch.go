@@ -52,7 +52,7 @@ func watch(from *os.File, pid int, root string) (*Trace, error) {
 	if err != nil {
 		return nil, fmt.Errorf("see the child's memory: %w", err)
 	}
-	defer mem.Close()
+	defer func() { _ = mem.Close() }() // it was only read
 	w := &watcher{root: root, mem: mem, disk: newDisk()}
 	for {
 		poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}

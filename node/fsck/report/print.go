@@ -40,7 +40,7 @@ func (p *Printer) Tell(e Event) {
 		now := p.sum
 		now.Add(*e.Progress)
 		p.shown = true
-		fmt.Fprintf(p.Terminal, "\r\x1b[K%s", p.says(now))
+		_, _ = fmt.Fprintf(p.Terminal, "\r\x1b[K%s", p.says(now)) // progress that nobody can see ends nothing
 	case e.Done != nil:
 		p.sum.Add(*e.Done)
 	}
@@ -49,7 +49,7 @@ func (p *Printer) Tell(e Event) {
 // Clear takes what the terminal shows away.
 func (p *Printer) Clear() {
 	if p.shown {
-		fmt.Fprint(p.Terminal, "\r\x1b[K")
+		_, _ = fmt.Fprint(p.Terminal, "\r\x1b[K") // as above
 		p.shown = false
 	}
 }

@@ -37,7 +37,7 @@ func run() error {
 	if err != nil {
 		return err
 	}
-	go http.Serve(l, f.Control()) //nolint:errcheck // ends with the process
+	go func() { _ = http.Serve(l, f.Control()) }() // ends with the process
 	if err := json.NewEncoder(os.Stdout).Encode(map[string]string{"control": "http://" + l.Addr().String()}); err != nil {
 		return err
 	}

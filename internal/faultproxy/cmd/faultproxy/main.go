@@ -40,7 +40,7 @@ func run() error {
 		return err
 	}
 	defer l.Close()
-	go http.Serve(l, p.Control()) //nolint:errcheck // ends with the process
+	go func() { _ = http.Serve(l, p.Control()) }() // ends with the process
 	if err := json.NewEncoder(os.Stdout).Encode(map[string]string{"url": p.URL(), "control": "http://" + l.Addr().String()}); err != nil {
 		return err
 	}
