@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
 	"io"
@@ -115,15 +116,16 @@ func configExplainCommand() *cobra.Command {
 		if c.Output != "table" {
 			return cli.PrintList(c, cli.Out(cmd), all)
 		}
+		out := bufio.NewWriter(cli.Out(cmd))
 		for i, e := range all {
 			if i > 0 {
-				fmt.Fprintln(cli.Out(cmd))
+				fmt.Fprintln(out)
 			}
-			if err := printExplained(cli.Out(cmd), e); err != nil {
+			if err := printExplained(out, e); err != nil {
 				return err
 			}
 		}
-		return nil
+		return out.Flush()
 	}
 	return cmd
 }
@@ -134,7 +136,7 @@ func printExplained(w io.Writer, e settings.Explained) error {
 	if !e.Restart {
 		restart = "not needed"
 	}
-	fmt.Fprintf(w, "%s: %s\n", e.Key, e.Help)
+	fmt.Fprintf(t, "%s: %s\n", e.Key, e.Help)
 	for _, line := range [][2]string{{"type", e.Type}, {"unit", e.Unit}, {"default", e.Default}, {"flag", e.Flag},
 		{"environment", e.Environment}, {"restart", restart}, {"example", e.Example}} {
 		if line[1] != "" {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -139,16 +140,20 @@ func showJob(c *cli.Common, cmd *cobra.Command, v *warmup.View) error {
 	if c.Output != "table" {
 		return c.PrintJSON(out, v)
 	}
-	fmt.Fprintf(out, "job      %s: %s\nbegan    %s, worked %v\n", v.ID, quote.Shown(out, v.What()), cli.Stamp(v.Created), progress.Took(v))
+	text := bufio.NewWriter(out)
+	fmt.Fprintf(text, "job      %s: %s\nbegan    %s, worked %v\n", v.ID, quote.Shown(out, v.What()), cli.Stamp(v.Created), progress.Took(v))
 	if v.Plan.Counted {
-		fmt.Fprintf(out, "found    %d files, %s\n", v.Plan.Total.Files, cli.Bytes(v.Plan.Total.Bytes))
+		fmt.Fprintf(text, "found    %d files, %s\n", v.Plan.Total.Files, cli.Bytes(v.Plan.Total.Bytes))
 	}
 	if !v.State.Over() {
-		_, err := fmt.Fprintf(out, "now      %s\n", progress.Line(v.What(), &v.Progress))
-		return err
+		fmt.Fprintf(text, "now      %s\n", progress.Line(v.What(), &v.Progress))
+		return text.Flush()
 	}
 	if v.Error != "" {
-		fmt.Fprintf(out, "error    %s\n", quote.Text(v.Error))
+		fmt.Fprintf(text, "error    %s\n", quote.Text(v.Error))
+	}
+	if err := text.Flush(); err != nil {
+		return err
 	}
 	return printOutcome(out, v)
 }

@@ -88,7 +88,9 @@ func (f frame) show(s *node.Status, c *cli.Common) error {
 	}
 	if !f.again || !tty {
 		if !f.first {
-			fmt.Fprintln(f.out)
+			if _, err := fmt.Fprintln(f.out); err != nil {
+				return err
+			}
 		}
 		return screen.Print(f.out, s, o)
 	}

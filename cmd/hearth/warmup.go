@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -161,7 +162,7 @@ func (f *warmupFlags) run(ctx context.Context, c *cli.Common, cmd *cobra.Command
 		if err != nil {
 			return fmt.Errorf("read the list: %w", err)
 		}
-		defer file.Close()
+		defer func() { _ = file.Close() }() // it was only read
 		if list = file; !filepath.IsAbs(f.list) {
 			if name, err := filepath.Abs(f.list); err == nil { // so that jobs of other directories' lists are not taken for the same
 				f.request.List = name
@@ -292,17 +293,18 @@ func (w *waiter) result(ctx context.Context, v *warmup.View) error {
 
 // printOutcome prints what became of a job, and the first causes of what is missing.
 func printOutcome(out io.Writer, v *warmup.View) error {
+	text := bufio.NewWriter(out)
 	for _, s := range v.Samples {
 		if s.What != "" {
-			fmt.Fprintf(out, "%-8s  ", s.What)
+			fmt.Fprintf(text, "%-8s  ", s.What)
 		}
-		fmt.Fprintf(out, "%s: %s\n", quote.Shown(out, s.Path), quote.Text(s.Cause))
+		fmt.Fprintf(text, "%s: %s\n", quote.Shown(out, s.Path), quote.Text(s.Cause))
 	}
 	for _, line := range progress.More(v) {
-		fmt.Fprintln(out, line)
+		fmt.Fprintln(text, line)
 	}
-	_, err := fmt.Fprintf(out, "%s %s in %v: %s%s\n", v.ID, v.State, progress.Took(v), progress.Outcome(v), progress.Pinned(v, time.Now()))
-	return err
+	fmt.Fprintf(text, "%s %s in %v: %s%s\n", v.ID, v.State, progress.Took(v), progress.Outcome(v), progress.Pinned(v, time.Now()))
+	return text.Flush()
 }
 
 // plan prints what a job would do at a rate in bytes a second; 0: at any.
@@ -332,21 +334,25 @@ func (w *waiter) plan(ctx context.Context, v *warmup.View, rate int64) error {
 			return err
 		}
 	} else {
+		text := bufio.NewWriter(out)
 		for _, s := range v.Samples {
-			fmt.Fprintf(out, "%s: %s\n", quote.Shown(out, s.Path), quote.Text(s.Cause))
+			fmt.Fprintf(text, "%s: %s\n", quote.Shown(out, s.Path), quote.Text(s.Cause))
 		}
 		anew := ""
 		if p.Lists > 0 {
 			anew = fmt.Sprintf(", and %d if it lists anew", p.Lists)
 		}
-		fmt.Fprintf(out, "found    %d files, %s\npresent  %d files, %s\nload     %d files, %s by %d requests%s\n", p.Total.Files-p.Missing, cli.Bytes(p.Total.Bytes),
+		fmt.Fprintf(text, "found    %d files, %s\npresent  %d files, %s\nload     %d files, %s by %d requests%s\n", p.Total.Files-p.Missing, cli.Bytes(p.Total.Bytes),
 			p.Held.Files, cli.Bytes(p.Held.Bytes), left.Files, cli.Bytes(left.Bytes), p.Requests, anew)
 		says := "it fits"
 		if !fits {
 			says = quote.Text(p.Lacks)
 		}
-		fmt.Fprintf(out, "disk     %s of the %s that the cache may hold: %s\n", cli.Bytes(p.Needs), cli.Bytes(p.Room), says)
-		fmt.Fprintf(out, "time     %s\n", e.Says)
+		fmt.Fprintf(text, "disk     %s of the %s that the cache may hold: %s\n", cli.Bytes(p.Needs), cli.Bytes(p.Room), says)
+		fmt.Fprintf(text, "time     %s\n", e.Says)
+		if err := text.Flush(); err != nil {
+			return err
+		}
 	}
 	switch {
 	case !fits:

@@ -46,7 +46,7 @@ func (stdout) wrote(n int, err error) (int, error) {
 func (c *Common) Printer(w io.Writer) func(string, ...any) {
 	return func(format string, args ...any) {
 		if !c.Quiet {
-			fmt.Fprintf(w, format+"\n", args...)
+			_, _ = fmt.Fprintf(w, format+"\n", args...) // progress that nobody can see ends nothing
 		}
 	}
 }

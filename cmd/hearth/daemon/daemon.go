@@ -32,7 +32,7 @@ func Start() error {
 	if err != nil {
 		return fmt.Errorf("make a pipe: %w", err)
 	}
-	defer r.Close()
+	defer func() { _ = r.Close() }() // it was only read
 	child := exec.Command(self, os.Args[1:]...)
 	child.Args[0] = os.Args[0] // mount.hearth stays mount.hearth
 	child.Env = append(os.Environ(), settings.ReadyVariable+"=3")
@@ -40,7 +40,7 @@ func Start() error {
 	child.ExtraFiles = []*os.File{w}
 	child.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	err = child.Start()
-	w.Close()
+	_ = w.Close() // the daemon has it now
 	if err != nil {
 		return fmt.Errorf("start the daemon: %w", err)
 	}
@@ -64,12 +64,12 @@ func Detach() error {
 	if err != nil {
 		return nil
 	}
-	os.Unsetenv(settings.ReadyVariable)
+	_ = os.Unsetenv(settings.ReadyVariable) // of this name it cannot fail
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
 		return fmt.Errorf("detach: %w", err)
 	}
-	defer null.Close()
+	defer func() { _ = null.Close() }() // its copies stay
 	if err := os.Chdir("/"); err != nil {
 		return fmt.Errorf("detach: %w", err)
 	}
@@ -79,7 +79,7 @@ func Detach() error {
 		}
 	}
 	word := os.NewFile(uintptr(fd), "ready")
-	defer word.Close()
+	defer func() { _ = word.Close() }() // the word is in the pipe
 	if _, err := word.WriteString("ready"); err != nil {
 		return fmt.Errorf("tell the parent: %w", err)
 	}

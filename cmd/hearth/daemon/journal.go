@@ -42,7 +42,7 @@ func OpenLog(s *settings.Settings, daemon bool) (*Log, error) {
 		if err != nil {
 			return nil, cli.Usagef("open the log: %v", err)
 		}
-		return &Log{Logger: slog.New(slog.NewTextHandler(f, options)), Close: func() { f.Close() }}, nil
+		return &Log{Logger: slog.New(slog.NewTextHandler(f, options)), Close: func() { _ = f.Close() }}, nil
 	}
 	if !daemon {
 		return &Log{Logger: slog.New(slog.NewTextHandler(os.Stderr, options)), Close: func() {}, Shown: level <= slog.LevelWarn}, nil

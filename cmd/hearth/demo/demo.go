@@ -100,7 +100,7 @@ func scratch() string {
 
 // say tells a step, with the seconds since the beginning.
 func (d *demo) say(format string, args ...any) {
-	fmt.Fprintf(d.Out, "%5.1fs  %s\n", time.Since(d.began).Seconds(), fmt.Sprintf(format, args...))
+	_, _ = fmt.Fprintf(d.Out, "%5.1fs  %s\n", time.Since(d.began).Seconds(), fmt.Sprintf(format, args...)) // a story that nobody can hear ends nothing
 }
 
 // prepare makes the origin, its data, and the mounts.
@@ -246,11 +246,11 @@ func (d *demo) next() {
 	}
 	if d.Keep {
 		at := "--node unix://" + d.nodes[0].socket
-		fmt.Fprintf(d.Out, "\n%s Try next, in another terminal:\n  hearth status %s\n  hearth ls -l /%s %s\n  hearth stat -v /%s %s\n  find %s | head\n",
+		_, _ = fmt.Fprintf(d.Out, "\n%s Try next, in another terminal:\n  hearth status %s\n  hearth ls -l /%s %s\n  hearth stat -v /%s %s\n  find %s | head\n",
 			verdict, at, path.Dir(d.files[0].name), at, d.files[0].name, at, d.nodes[0].dir)
 		return
 	}
-	fmt.Fprintf(d.Out, "\n%s Try next, on a bucket of yours:\n"+
+	_, _ = fmt.Fprintf(d.Out, "\n%s Try next, on a bucket of yours:\n"+
 		"  hearth mount s3://BUCKET/PREFIX /mnt/data     # AWS_* variables work unchanged\n"+
 		"  hearth status                                 # what is going on, on one screen\n"+
 		"  hearth stat -v /path/in/the/bucket            # version, blocks, tiers, age\n"+

@@ -18,7 +18,7 @@ type row struct {
 
 // table prints this run's figures.
 func (d *demo) table() {
-	fmt.Fprintf(d.Out, "\n")
+	_, _ = fmt.Fprintf(d.Out, "\n")
 	w := tabwriter.NewWriter(d.Out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	head, peers := "epoch\tfiles/s\tthroughput\torigin requests\torigin bytes\twrong\t", ""
 	if d.Nodes > 1 {

@@ -42,12 +42,12 @@ func (p *Printer) Tell(v *warmup.View) error {
 	case p.Terminal != nil:
 		p.shown = true
 		columns, _ := quote.Size(p.Terminal)
-		fmt.Fprintf(p.Terminal, "\r\x1b[K%s", Fitting(v.What(), &v.Progress, columns-1)) // the cursor stands behind it
+		_, _ = fmt.Fprintf(p.Terminal, "\r\x1b[K%s", Fitting(v.What(), &v.Progress, columns-1)) // the cursor stands behind it
 	case p.Log != nil && p.logged.IsZero():
 		p.logged = now // the first line is due in ten seconds
 	case p.Log != nil && now.Sub(p.logged) >= lineEvery:
 		p.logged = now
-		fmt.Fprintln(p.Log, Line(v.What(), &v.Progress))
+		_, _ = fmt.Fprintln(p.Log, Line(v.What(), &v.Progress)) // what nobody can see ends no job
 	}
 	return nil
 }
@@ -55,7 +55,7 @@ func (p *Printer) Tell(v *warmup.View) error {
 // Clear takes what the terminal shows away.
 func (p *Printer) Clear() {
 	if p.shown {
-		fmt.Fprint(p.Terminal, "\r\x1b[K")
+		_, _ = fmt.Fprint(p.Terminal, "\r\x1b[K")
 		p.shown = false
 	}
 }

@@ -126,7 +126,7 @@ func checkEnviron(environ []string, warn io.Writer) error {
 			return cli.Usagef("%s: %w", name, ErrLater)
 		default:
 			if near := cli.Nearest(name, known); near != "" {
-				fmt.Fprintf(warn, "hearth: %s is no variable of hearth's and does nothing; the nearest is %s\n", name, near)
+				_, _ = fmt.Fprintf(warn, "hearth: %s is no variable of hearth's and does nothing; the nearest is %s\n", name, near)
 			}
 		}
 	}
