@@ -3,13 +3,13 @@ package main
 import (
 	"cmp"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
+	"text/tabwriter"
 )
 
 // distances are the figures over the far origin, a row for each baseline.
-func (b *bench) distances(w io.Writer) {
+func (b *bench) distances(w *tabwriter.Writer) {
 	fmt.Fprint(w, "| figure\t| of\t| ratio\t| spread\t| wanted\t| seconds\t| its seconds\t| per second\t| connections\t| wasted bytes / byte, its\t| wasted, the node's count\t|\n")
 	fmt.Fprint(w, "|---\t|---\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|\n")
 	seconds := func(s side) float64 { return s.Seconds }
@@ -54,7 +54,7 @@ func told(rounds []side) string {
 
 // requests are those of epochs after a warm-up, a row for each freshness with the
 // most of its rounds.
-func (b *bench) requests(w io.Writer) {
+func (b *bench) requests(w *tabwriter.Writer) {
 	fmt.Fprint(w, "| figure\t| freshness\t| rounds\t| epochs\t| seconds\t| GET\t| wanted\t| HEAD\t| wanted\t| LIST\t| wanted at most\t|\n")
 	fmt.Fprint(w, "|---\t|---\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|\n")
 	var modes []string

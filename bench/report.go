@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -176,8 +175,8 @@ func (b *bench) report(raw string) error {
 	local, distant, far := b.kind(locally), b.kind(distantly), b.kind(remotely)
 	for _, table := range []struct {
 		rows  int
-		print func(io.Writer)
-	}{{len(local), b.speeds}, {len(distant), b.distances}, {len(far), b.remotes}, {len(b.asked), b.requests}, {len(local) + len(distant), b.costs}, {len(b.fillings), b.filled}, {len(b.predicted), b.scalings}, {len(b.crowds), func(w io.Writer) { clients.Crowded(w, b.crowds) }}} {
+		print func(*tabwriter.Writer)
+	}{{len(local), b.speeds}, {len(distant), b.distances}, {len(far), b.remotes}, {len(b.asked), b.requests}, {len(local) + len(distant), b.costs}, {len(b.fillings), b.filled}, {len(b.predicted), b.scalings}, {len(b.crowds), func(w *tabwriter.Writer) { clients.Crowded(w, b.crowds) }}} {
 		if table.rows == 0 {
 			continue
 		}
@@ -227,7 +226,7 @@ func (b *bench) shown(name string) string {
 	return name
 }
 
-func (b *bench) speeds(w io.Writer) {
+func (b *bench) speeds(w *tabwriter.Writer) {
 	fmt.Fprint(w, "| figure\t| threads\t| of ext4\t| spread\t| wanted\t| of the loopback\t| p50 / p99 / max us\t| reader CPU s, ext4's\t|\n")
 	fmt.Fprint(w, "|---\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|\n")
 	for _, f := range b.kind(locally) {
@@ -245,7 +244,7 @@ func (b *bench) speeds(w io.Writer) {
 	}
 }
 
-func (b *bench) costs(w io.Writer) {
+func (b *bench) costs(w *tabwriter.Writer) {
 	fmt.Fprint(w, "| figure\t| threads\t| daemon CPU s\t| per 10,000\t| per GiB\t| device bytes / byte\t| origin requests\t| origin bytes\t| bytes written\t| wrong bytes\t| VmHWM MiB\t|\n")
 	fmt.Fprint(w, "|---\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|\n")
 	for _, f := range append(b.kind(locally), b.kind(distantly)...) {
@@ -276,7 +275,7 @@ func (b *bench) costs(w io.Writer) {
 	}
 }
 
-func (b *bench) filled(w io.Writer) {
+func (b *bench) filled(w *tabwriter.Writer) {
 	fmt.Fprint(w, "| filling\t| files\t| MiB\t| origin requests\t| origin bytes / byte\t| written bytes / byte\t| daemon CPU s per GiB\t| wrong bytes\t| VmHWM MiB\t|\n")
 	fmt.Fprint(w, "|---\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|\n")
 	for _, f := range b.fillings {

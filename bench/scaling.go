@@ -3,10 +3,10 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"os"
 	"slices"
+	"text/tabwriter"
 	"time"
 
 	"github.com/hearthfs/hearth/bench/scaling"
@@ -91,7 +91,7 @@ func besides(m scaling.Measured, p scaling.Predicted) []predicted {
 }
 
 // scalings are the rows of all rings, and what the model says of larger ones.
-func (b *bench) scalings(w io.Writer) {
+func (b *bench) scalings(w *tabwriter.Writer) {
 	fmt.Fprint(w, "| nodes\t| what\t| predicted\t| measured\t| error\t|\n|--:\t|---\t|--:\t|--:\t|--:\t|\n")
 	for _, p := range b.predicted {
 		fmt.Fprintf(w, "| %d\t| %s\t| %.0f\t| %.0f\t| %+.1f %%\t|\n", p.Nodes, b.shown(p.What), p.Predicted, p.Measured, 100*p.err())

@@ -2,9 +2,9 @@ package main
 
 import (
 	"fmt"
-	"io"
 	"os"
 	"slices"
+	"text/tabwriter"
 
 	"github.com/hearthfs/hearth/bench/remote"
 )
@@ -147,7 +147,7 @@ func (s side) perRead() float64 {
 }
 
 // remotes are the figures of remote reads, a row for each baseline.
-func (b *bench) remotes(w io.Writer) {
+func (b *bench) remotes(w *tabwriter.Writer) {
 	fmt.Fprint(w, "| figure\t| of\t| ratio\t| spread\t| wanted\t| per server core\t| spread\t| wanted\t| reads/s, its\t| MiB/s\t| server CPU s per 10,000, its\t| reader CPU s per 10,000, its\t| server CPU s per GiB, its\t| origin requests\t| p50 / p99 / max us\t| connections\t| wrong bytes\t|\n")
 	fmt.Fprint(w, "|---\t|---\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|\n")
 	rate := func(s side) float64 { return float64(s.Units) / s.Seconds }

@@ -40,7 +40,9 @@ func bare(ctx context.Context, out io.Writer, size int64) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintln(out, l.Addr())
+	if _, err := fmt.Fprintln(out, l.Addr()); err != nil {
+		return err
+	}
 	s := &http.Server{ConnContext: object.OnConnection, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		first, last, status := int64(0), int64(smallSize-1), http.StatusOK
 		if from, to, ok := strings.Cut(strings.TrimPrefix(r.Header.Get("Range"), "bytes="), "-"); ok {

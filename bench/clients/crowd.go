@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"text/tabwriter"
 	"time"
 
 	"github.com/hearthfs/hearth/internal/hearthtest"
@@ -90,7 +91,7 @@ func resident(pid int) int64 {
 }
 
 // Crowded is the table of crowds, medians of their rounds.
-func Crowded(w io.Writer, all []Crowd) {
+func Crowded(w *tabwriter.Writer, all []Crowd) {
 	fmt.Fprint(w, "| clients\t| of\t| served\t| MiB before\t| MiB more\t|\n|---\t|---\t|--:\t|--:\t|--:\t|\n")
 	type row struct{ name, server string }
 	rounds, order := map[row][]Crowd{}, []row{}

@@ -165,7 +165,9 @@ func Read(ctx context.Context, p Program, address string, w Work, bench io.ReadW
 		return fmt.Errorf("warm up: %w", err)
 	}
 	places, took := w.places(w.Reads, 2), make([]time.Duration, w.Reads)
-	fmt.Fprintln(bench, "begin")
+	if _, err := fmt.Fprintln(bench, "begin"); err != nil {
+		return err
+	}
 	if _, err := bufio.NewReader(bench).ReadString('\n'); err != nil {
 		return fmt.Errorf("wait for the bench: %w", err)
 	}
@@ -174,7 +176,9 @@ func Read(ctx context.Context, p Program, address string, w Work, bench io.ReadW
 		return err
 	}
 	s := Sum{Seconds: time.Since(start).Seconds(), CPU: cpuSeconds() - cpu, Reads: int64(w.Reads), Bytes: int64(w.Reads) * int64(w.Size)}
-	fmt.Fprintln(bench, "end")
+	if _, err := fmt.Fprintln(bench, "end"); err != nil {
+		return err
+	}
 	s.P50us, s.P99us, s.MaxUs = percentiles(took)
 	if w.Check {
 		if s.Wrong, err = r.Wrong(ctx, w.every()); err != nil {

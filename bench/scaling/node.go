@@ -49,7 +49,7 @@ func (r *ring) start(i int) (err error) {
 	if err != nil {
 		return err
 	}
-	defer log.Close()
+	defer func() { _ = log.Close() }() // the child has its own
 	x.cmd.Stdout, x.cmd.Stderr = log, log
 	if err := hearthtest.Spawn(x.cmd); err != nil {
 		return err

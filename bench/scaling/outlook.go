@@ -2,8 +2,8 @@ package scaling
 
 import (
 	"fmt"
-	"io"
 	"math"
+	"text/tabwriter"
 	"time"
 
 	"github.com/hearthfs/hearth/peer/place"
@@ -77,7 +77,7 @@ func Warm(bytes float64, n int, origin, node, busiest float64) time.Duration {
 
 // Outlooks are tables of Markdown: of gossip, connections and memory, and of how long it takes
 // to warm 100 TB, for rings of 8, 100 and 1,000 nodes; and for the Largest.
-func Outlooks(w io.Writer, g Gossip) {
+func Outlooks(w *tabwriter.Writer, g Gossip) {
 	fmt.Fprint(w, "\n| nodes\t| gossip, bytes a second and node\t| exchanged each\t| bytes of an exchange\t| all links: a node comes, goes\t| known after\t| connections\t| their buffers, MiB\t| map, MiB\t|\n")
 	fmt.Fprint(w, "|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|\n")
 	mib := func(n int64) float64 { return float64(n) / (1 << 20) }
