@@ -130,7 +130,8 @@ func (a *around) line(started time.Time) *figures.RingLine {
 // reads are what came of reads of others' blocks.
 func (a *around) reads() figures.RingReads {
 	s := a.Stats()
-	return figures.RingReads{Asked: s.Asked, Loaded: s.Loaded, Detours: s.Detours, Bytes: s.Bytes, Elsewhere: s.Elsewhere, Peeks: s.Peeks, Found: s.Found, Late: s.Late}
+	return figures.RingReads{Asked: s.Asked, Loaded: s.Loaded, Detours: s.Detours, Bytes: s.Bytes, Elsewhere: s.Elsewhere, Passed: s.Passed, Most: s.Most,
+		Peeks: s.Peeks, Found: s.Found, Late: s.Late, Gone: s.Gone}
 }
 
 // openRing makes the node's part in a ring, if it is to have one.

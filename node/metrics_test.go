@@ -92,6 +92,7 @@ func labels() map[string]string {
 		"code":      "the status of an answer to an S3 client, such as `200`; `0`: it broke off before",
 		"how":       "`cached`, `passed` (to the origin), `written` (passed, and then forgotten), `refused`",
 		"operation": "Amazon's name of what an S3 client asked for, such as `GetObject`; fewer than 200",
+		"why":       "`silent` (no byte for 500 ms), `down` (no connection, or it was lost), `refused` (it had too much to do), `memory` (there was none here for the answer), `failed` (it could not answer, or its bytes were damaged)",
 		"verb":      "`get`, `head`, `list`, `pass` (what S3 clients asked for and went on to the bucket, with the HEADs for headers of objects)",
 	}
 }
@@ -111,7 +112,7 @@ hearth_pinned_files hearth_pins hearth_pins_lacking
 hearth_prefetch_areas hearth_prefetch_files_total
 hearth_problems
 hearth_ring_asked_total hearth_ring_connections hearth_ring_cut_total hearth_ring_detours_total hearth_ring_elsewhere_total hearth_ring_joins_failed_total hearth_ring_loaded_total
-hearth_ring_members hearth_ring_names_total hearth_ring_news_total hearth_ring_peeks_found_total hearth_ring_peeks_late_total hearth_ring_peeks_total
+hearth_ring_members hearth_ring_names_total hearth_ring_news_total hearth_ring_passed_total hearth_ring_peeks_found_total hearth_ring_peeks_gone_total hearth_ring_peeks_late_total hearth_ring_peeks_total
 hearth_ring_peer_failures_total hearth_ring_peer_requests_total hearth_ring_refused_total hearth_ring_served_total
 hearth_s3_at_work hearth_s3_at_work_limit hearth_s3_connections hearth_s3_connections_closed_total hearth_s3_connections_limit hearth_s3_faults_total hearth_s3_waiting
 hearth_s3_header_asks_total hearth_s3_header_hits_total hearth_s3_headers hearth_s3_requests_total hearth_s3_under_way

@@ -27,10 +27,17 @@ type RingReads struct {
 	// the bucket past all owners.
 	Detours   int64 `json:"detours"`
 	Elsewhere int64 `json:"elsewhere"`
-	// Peeks asked former owners; Found are blocks that one of them had, Late were given up.
+	// Passed are blocks that an owner did not give, so that their read went past it, by why:
+	// silent, down, refused, memory (none here for the answer) or failed. Most is how many
+	// owners one read asked in vain.
+	Passed map[string]int64 `json:"passed"`
+	Most   int64            `json:"most"`
+	// Peeks asked former owners; Found are blocks that one of them had, Late were given up since
+	// they did not say in time, and Gone are held by none of them any more.
 	Peeks int64 `json:"peeks"`
 	Found int64 `json:"found"`
 	Late  int64 `json:"late"`
+	Gone  int64 `json:"gone"`
 }
 
 // Member is one node of the ring. What a member says of itself is missing, and

@@ -105,7 +105,7 @@ func (f *fill) GetMany(ctx context.Context, first hearth.Block, n int, each each
 func (f *fill) extent(ctx context.Context, l *line, n int) {
 	stop := l.left - n // what is left of the line behind it
 	var err error
-	from, why := f.ranks(l.next, func(p Peer) judgement {
+	from, why := f.ranks(l.next, func() int { return l.left - stop }, func(p Peer) judgement {
 		for again := 0; ; again++ {
 			f.asked.Add(int64(l.left - stop))
 			before := l.next.Offset()
@@ -181,8 +181,11 @@ func (f *former) GetMany(ctx context.Context, first hearth.Block, n int, each ea
 			done += run
 			stop := l.left - run
 			if p != nil {
-				_ = many(ctx, p, wire.Peek, l, run) // what it does not give is asked for as if nobody held it
+				err := many(ctx, p, wire.Peek, l, run) // what it does not give is asked for as if nobody held it
 				f.found.Add(int64(run - (l.left - stop)))
+				if !l.over && l.left > stop {
+					f.lacked(err, l.left-stop)
+				}
 			}
 			if !l.over && l.left > stop {
 				l.from(ctx, f.next, l.left-stop)

@@ -101,6 +101,30 @@ func TestManyAreYieldedInOrder(t *testing.T) {
 	})
 }
 
+func TestManyThatAreNotGivenAreCounted(t *testing.T) {
+	// Each block of a run that an owner does not give is counted once for each owner that was
+	// asked, so that it is known why the bucket was asked for so many; a read asks two at most.
+	r := newRig(t, 8, time.Time{})
+	b := ranked(t, r.m, "node-00", 4)
+	for range 2 {
+		r.at(t, b, 1).fill, r.at(t, b, 2).fill = wire.ErrSilent, wire.ErrRefused
+		n := 0
+		r.Fill(&r.own, &r.bucket).(hearth.ManyGetter).GetMany(t.Context(), b, 3, func(_ hearth.Block, v *hearth.View, err error) bool {
+			if n++; err != nil {
+				t.Error(err)
+			}
+			v.Release()
+			return true
+		})
+		if n != 3 {
+			t.Errorf("%d blocks of 3", n)
+		}
+	}
+	if s := r.Stats(); s.Passed["silent"] != 6 || s.Passed["refused"] != 6 || s.Elsewhere != 6 || s.Most != 2 {
+		t.Errorf("%+v", s)
+	}
+}
+
 func TestManyEndWithAnAnswer(t *testing.T) {
 	// A version that is gone is an answer: nobody else is asked, and the reader hears of it
 	// once, for the first block that has it.

@@ -76,7 +76,10 @@ type Router struct {
 	ring  atomic.Pointer[Ring]
 	usual median
 
-	asked, loaded, bytes, detours, elsewhere, peeks, found, late atomic.Int64
+	asked, loaded, bytes, detours, elsewhere, peeks, found, late, gone atomic.Int64
+
+	passed [causes]atomic.Int64 // by cause
+	most   atomic.Int64
 }
 
 // New returns a Router for the node of an id, which is alone until Set.
@@ -174,7 +177,7 @@ const (
 // ask asks the ranks of a block, one after the other, as far as they do not answer; the
 // error of nobody is why not.
 func (r *Router) ask(ctx context.Context, b hearth.Block, off, n int) (v *hearth.View, from source, err error) {
-	from, err = r.ranks(b, func(p Peer) judgement {
+	from, err = r.ranks(b, func() int { return 1 }, func(p Peer) judgement {
 		r.asked.Add(1)
 		v, err = p.Fill(ctx, b, off, n)
 		for again := 0; errors.Is(err, wire.ErrMemory) && ctx.Err() == nil && again < mostAgain; again++ {
@@ -196,9 +199,9 @@ func (r *Router) came(v *hearth.View) {
 	}
 }
 
-// ranks shows try those who may be asked for a block until one has the last word. why is
-// what the last one said.
-func (r *Router) ranks(b hearth.Block, try func(p Peer) judgement, why func() error) (source, error) {
+// ranks shows try those who may be asked for blocks of an extent, of which left are to come
+// yet, until one has the last word. why is what the last one said.
+func (r *Router) ranks(b hearth.Block, left func() int, try func(p Peer) judgement, why func() error) (source, error) {
 	ring := r.ring.Load()
 	if ring == nil {
 		return here, nil
@@ -219,20 +222,53 @@ func (r *Router) ranks(b hearth.Block, try func(p Peer) judgement, why func() er
 		p := ring.Peers[node.ID]
 		if p == nil {
 			cause = fmt.Errorf("node %s: %w", node.ID, wire.ErrDown)
+			r.passed[down].Add(int64(left()))
 			continue
 		}
 		if fills++; fills > 1 {
 			r.detours.Add(1)
 		}
-		switch try(p) {
-		case final:
+		said := try(p)
+		if said == final {
 			return there, why()
-		case useless:
-			return nobody, why()
 		}
 		cause = why()
+		r.passes(cause, left(), int64(fills))
+		if said == useless {
+			return nobody, cause
+		}
 	}
 	return nobody, cause
+}
+
+// cause is why a read passed an owner.
+type cause int
+
+const (
+	silent cause = iota
+	down
+	refused
+	memory
+	failed // it said so, or its bytes were damaged
+	causes
+)
+
+// passes counts blocks that an owner did not give, and how many owners their read has asked.
+func (r *Router) passes(err error, blocks int, fills int64) {
+	why := failed
+	switch {
+	case errors.Is(err, wire.ErrSilent):
+		why = silent
+	case errors.Is(err, wire.ErrDown), errors.Is(err, wire.ErrClosed):
+		why = down
+	case errors.Is(err, wire.ErrRefused):
+		why = refused
+	case errors.Is(err, wire.ErrMemory):
+		why = memory
+	}
+	r.passed[why].Add(int64(blocks))
+	for most := r.most.Load(); fills > most && !r.most.CompareAndSwap(most, fills); most = r.most.Load() {
+	}
 }
 
 // judgement is what an answer to a Fill leaves to do.
@@ -282,8 +318,18 @@ func (f *former) Get(ctx context.Context, b hearth.Block, off, n int) (*hearth.V
 		if ctx.Err() != nil {
 			return nil, err
 		}
+		f.lacked(err, 1)
 	}
 	return f.next.Get(ctx, b, off, n)
+}
+
+// lacked counts blocks that a former owner did not give though it said that it holds them.
+func (r *Router) lacked(err error, blocks int) {
+	if errors.Is(err, hearth.ErrMiss) {
+		r.gone.Add(int64(blocks))
+	} else {
+		r.late.Add(int64(blocks))
+	}
 }
 
 // remembers reports whether a former owner may hold a block yet.
@@ -335,7 +381,7 @@ func (r *Router) held(ctx context.Context, first hearth.Block, n int) (h holding
 	defer cancel()
 	type answer struct {
 		block, peer int
-		holds       bool
+		err         error // nil: it holds the block
 	}
 	answers := make(chan answer, mostPeeks*n)
 	asked := 0
@@ -345,20 +391,24 @@ func (r *Router) held(ctx context.Context, first hearth.Block, n int) (h holding
 			peer := asked
 			h.peers[peer] = p
 			asked++
-			go holds(asking, p, first, n, func(block int, yes bool) { answers <- answer{block, peer, yes} })
+			go holds(asking, p, first, n, func(block int, err error) { answers <- answer{block, peer, err} })
 		}
 	}
 	r.peeks.Add(int64(asked * n))
-	for left, missing := asked*n, n; left > 0 && missing > 0; left-- {
+	missing, unsaid := n, make([]bool, n) // unsaid: one who was asked failed to say
+	for left := asked * n; left > 0 && missing > 0; left-- {
 		select {
 		case a := <-answers:
 			if a.block == 0 {
 				r.usual.note(time.Since(began))
 			}
-			if a.holds && h.by[a.block] == 0 {
+			switch {
+			case a.err != nil:
+				unsaid[a.block] = unsaid[a.block] || !errors.Is(a.err, hearth.ErrMiss)
+			case h.by[a.block] == 0:
 				missing--
-			}
-			if a.holds {
+				fallthrough
+			default:
 				h.by[a.block] |= 1 << a.peer
 			}
 		case <-asking.Done():
@@ -369,21 +419,30 @@ func (r *Router) held(ctx context.Context, first hearth.Block, n int) (h holding
 			return h
 		}
 	}
+	for i, by := range h.by {
+		switch {
+		case by != 0 || ctx.Err() != nil:
+		case unsaid[i]:
+			r.late.Add(1)
+		case asked > 0:
+			r.gone.Add(1)
+		}
+	}
 	return h
 }
 
-// holds tells of each of n blocks whether the peer holds it. It ends with ctx.
-func holds(ctx context.Context, p Peer, first hearth.Block, n int, tell func(block int, yes bool)) {
+// holds tells of each of n blocks whether the peer holds it, by its error. It ends with ctx.
+func holds(ctx context.Context, p Peer, first hearth.Block, n int, tell func(block int, err error)) {
 	if n == 1 {
 		_, err := p.Peek(ctx, first, 0, 0)
-		tell(0, err == nil)
+		tell(0, err)
 		return
 	}
 	wants := make([]wire.Want, n)
 	for i := range wants {
 		wants[i].Block = first.Object.Block(first.Index + int64(i))
 	}
-	p.Many(ctx, wire.Peek, wants, func(i int, _ *hearth.View, err error) { tell(i, err == nil) })
+	p.Many(ctx, wire.Peek, wants, func(i int, _ *hearth.View, err error) { tell(i, err) })
 }
 
 // Stats are a Router's figures since it was made.
@@ -397,15 +456,24 @@ type Stats struct {
 	Detours int64
 	// Elsewhere are ranges that were read from the bucket by a node that does not own them.
 	Elsewhere int64
-	// Peeks asked former owners whether they hold a block, Found got it there, and Late
-	// were given up for the bucket since these took longer than usual.
-	Peeks, Found, Late int64
+	// Passed are blocks that an owner did not give, so that their read went past it, by why:
+	// silent, down (no connection, or one that broke), refused, memory (there was none here for
+	// the answer), failed (it could not or may not answer, or its bytes were damaged). Most is
+	// how many owners one read asked in vain.
+	Passed map[string]int64
+	Most   int64
+	// Peeks asked former owners whether they hold a block, Found got it there, Late were given
+	// up for the bucket since these took longer than usual or failed, and Gone since they hold
+	// it no more.
+	Peeks, Found, Late, Gone int64
 }
 
 // Stats returns the present figures.
 func (r *Router) Stats() Stats {
 	return Stats{
 		Asked: r.asked.Load(), Loaded: r.loaded.Load(), Bytes: r.bytes.Load(), Detours: r.detours.Load(), Elsewhere: r.elsewhere.Load(),
-		Peeks: r.peeks.Load(), Found: r.found.Load(), Late: r.late.Load(),
+		Passed: map[string]int64{"silent": r.passed[silent].Load(), "down": r.passed[down].Load(), "refused": r.passed[refused].Load(),
+			"memory": r.passed[memory].Load(), "failed": r.passed[failed].Load()}, Most: r.most.Load(),
+		Peeks: r.peeks.Load(), Found: r.found.Load(), Late: r.late.Load(), Gone: r.gone.Load(),
 	}
 }

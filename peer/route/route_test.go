@@ -201,6 +201,18 @@ func TestWhereAReadGoes(t *testing.T) {
 			if c.from == "own" {
 				detours = 1
 			}
+			passed := 0
+			for _, said := range []error{c.first, c.second} {
+				if why := passedBy(said); why != "" && (said != c.second || c.fills[1] > 0) {
+					passed++
+					if s.Passed[why] == 0 {
+						t.Errorf("%v is not counted as %s: %v", said, why, s.Passed)
+					}
+				}
+			}
+			if all := total(s.Passed); all != int64(passed) || s.Most != all {
+				t.Errorf("%d owners were passed, of one read %d, and not %d: %v", all, s.Most, passed, s.Passed)
+			}
 			if got != c.fills || s.Asked != c.fills[0]+c.fills[1] || s.Detours != detours || (s.Elsewhere == 1) != (c.from == "bucket") {
 				t.Errorf("%v Fills, %+v", got, s)
 			}
@@ -208,8 +220,30 @@ func TestWhereAReadGoes(t *testing.T) {
 	}
 }
 
+// passedBy is how an owner is counted that says this; "": its word is the last.
+func passedBy(said error) string {
+	for err, why := range map[error]string{wire.ErrSilent: "silent", wire.ErrDown: "down", wire.ErrRefused: "refused",
+		wire.ErrMemory: "memory", wire.ErrChecksum: "failed", hearth.ErrMiss: "failed"} {
+		if errors.Is(said, err) {
+			return why
+		}
+	}
+	var answer *wire.Error
+	if errors.As(said, &answer) && (answer.Class == wire.Permission || answer.Class == wire.Mismatch) {
+		return "failed"
+	}
+	return ""
+}
+
+func total(counts map[string]int64) (n int64) {
+	for _, c := range counts {
+		n += c
+	}
+	return n
+}
+
 func TestWhoIsDownIsNotAskedAndNotCounted(t *testing.T) {
-	// A rank that nobody can ask costs none of the two Fills.
+	// A rank that nobody can ask costs none of the two Fills, and is counted as down.
 	r := newRig(t, 8, time.Time{})
 	b := ranked(t, r.m, "node-00", 4)
 	ring := *r.ring.Load()
@@ -219,6 +253,9 @@ func TestWhoIsDownIsNotAskedAndNotCounted(t *testing.T) {
 	r.at(t, b, 2).fill = wire.ErrSilent
 	if _, err := r.Fill(&r.own, &r.bucket).Get(t.Context(), b, 0, 1); err != nil || r.at(t, b, 3).fills.Load() != 1 || r.bucket.gets.Load() != 0 {
 		t.Errorf("%v, %d Fills of rank 3", err, r.at(t, b, 3).fills.Load())
+	}
+	if s := r.Stats(); s.Passed["down"] != 1 || s.Passed["silent"] != 1 || s.Most != 1 {
+		t.Errorf("%+v", s)
 	}
 }
 
@@ -269,6 +306,7 @@ func TestLoad(t *testing.T) {
 }
 
 func TestFormerOwnersAreAskedForHalfAnHour(t *testing.T) {
+	// What they hold no more is counted apart from what they did not say in time.
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, 8, time.Now())
 		b := ranked(t, r.m, "node-00", 1)
@@ -281,22 +319,27 @@ func TestFormerOwnersAreAskedForHalfAnHour(t *testing.T) {
 			synctest.Wait()
 		}
 		read() // neither has it
-		if s := r.Stats(); s.Peeks != 2 || s.Found != 0 || r.bucket.gets.Load() != 1 || r.at(t, b, 4).peeks.Load() != 0 {
+		if s := r.Stats(); s.Peeks != 2 || s.Found != 0 || s.Gone != 1 || s.Late != 0 || r.bucket.gets.Load() != 1 || r.at(t, b, 4).peeks.Load() != 0 {
 			t.Errorf("%+v, %d reads of the bucket", s, r.bucket.gets.Load())
 		}
 		r.at(t, b, 3).peek = nil
 		read()
-		if s := r.Stats(); s.Found != 1 || r.bucket.gets.Load() != 1 {
+		if s := r.Stats(); s.Found != 1 || s.Gone != 1 || r.bucket.gets.Load() != 1 {
+			t.Errorf("%+v, %d reads of the bucket", s, r.bucket.gets.Load())
+		}
+		r.at(t, b, 3).peek = wire.ErrDown
+		read() // it does not say
+		if s := r.Stats(); s.Found != 1 || s.Gone != 1 || s.Late != 1 || r.bucket.gets.Load() != 2 {
 			t.Errorf("%+v, %d reads of the bucket", s, r.bucket.gets.Load())
 		}
 		weak := *b.Object
 		weak.ETag = ""
-		if _, err := own.Get(t.Context(), weak.Block(0), 0, 1); err != nil || r.Stats().Peeks != 4 {
+		if _, err := own.Get(t.Context(), weak.Block(0), 0, 1); err != nil || r.Stats().Peeks != 6 {
 			t.Errorf("%v, %+v: of what nobody keeps", err, r.Stats())
 		}
 		time.Sleep(remembered + time.Second)
 		read()
-		if s := r.Stats(); s.Peeks != 4 || r.bucket.gets.Load() != 3 {
+		if s := r.Stats(); s.Peeks != 6 || r.bucket.gets.Load() != 4 {
 			t.Errorf("half an hour later: %+v, %d reads of the bucket", s, r.bucket.gets.Load())
 		}
 	})

@@ -44,8 +44,8 @@ func ringDetails(r *api.RingLine) (lines []string) {
 	}
 	add := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
 	add("ring %s: this node is %s at %s, %s, encryption %s; it gives %s", r.Cluster, r.Name, r.Address, r.State, r.Encryption, cli.Bytes(r.Donated))
-	add("reads of others' blocks: %d asked, %d loaded there, %d detours, %d past all owners; of own ones: %d asked former owners, %d had them, %d too late",
-		r.Reads.Asked, r.Reads.Loaded, r.Reads.Detours, r.Reads.Elsewhere, r.Reads.Peeks, r.Reads.Found, r.Reads.Late)
+	add("reads of others' blocks: %d asked, %d loaded there, %d detours, %d past all owners; of own ones: %d asked former owners, %d had them, %d too late, %d gone",
+		r.Reads.Asked, r.Reads.Loaded, r.Reads.Detours, r.Reads.Elsewhere, r.Reads.Peeks, r.Reads.Found, r.Reads.Late, r.Reads.Gone)
 	add("peers: %d connections, asked for %s", r.Served.Connections, cli.Counts(r.Served.Answers))
 	for _, p := range r.Peers {
 		add("peer %s: %d requests, %s; %s", p.Name, p.Requests, cli.Bytes(p.Bytes), cli.Counts(p.Failures))

@@ -114,7 +114,11 @@ func Export(r *figures.RingLine, m metric.Sink) {
 	m.Count("hearth_ring_elsewhere_total", "Reads of others' blocks that went to the bucket, past owners that were silent or refused.", r.Reads.Elsewhere)
 	m.Count("hearth_ring_peeks_total", "Blocks that this node owns and asked former owners for.", r.Reads.Peeks)
 	m.Count("hearth_ring_peeks_found_total", "Blocks that a former owner had.", r.Reads.Found)
-	m.Count("hearth_ring_peeks_late_total", "Blocks that the bucket was asked for since former owners took longer than usual.", r.Reads.Late)
+	m.Count("hearth_ring_peeks_late_total", "Blocks that the bucket was asked for since former owners took longer than usual or failed.", r.Reads.Late)
+	m.Count("hearth_ring_peeks_gone_total", "Blocks that the bucket was asked for since former owners hold them no more.", r.Reads.Gone)
+	for why, n := range r.Reads.Passed {
+		m.Count("hearth_ring_passed_total", "Blocks that an owner did not give, so that their read went past it, by why.", n, "why", why)
+	}
 	m.Count("hearth_ring_refused_total", "Messages of nodes that may not be in this ring: another key, name or protocol.", r.Refused)
 	m.Count("hearth_ring_cut_total", "Connections that had not shown the cluster key yet when others took their places: somebody floods the ports of the ring.", r.Cut)
 	m.Count("hearth_ring_joins_failed_total", "Attempts to find a node of join, or a missing one, that nobody answered.", r.JoinsFailed)
