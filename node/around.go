@@ -131,7 +131,7 @@ func (a *around) line(started time.Time) *figures.RingLine {
 func (a *around) reads() figures.RingReads {
 	s := a.Stats()
 	return figures.RingReads{Asked: s.Asked, Loaded: s.Loaded, Detours: s.Detours, Bytes: s.Bytes, Elsewhere: s.Elsewhere, Passed: s.Passed, Most: s.Most,
-		Peeks: s.Peeks, Found: s.Found, Late: s.Late, Gone: s.Gone}
+		Peeks: s.Peeks, Found: s.Found, Late: s.Late, Gone: s.Gone, Alone: s.Alone}
 }
 
 // openRing makes the node's part in a ring, if it is to have one.

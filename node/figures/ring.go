@@ -33,11 +33,13 @@ type RingReads struct {
 	Passed map[string]int64 `json:"passed"`
 	Most   int64            `json:"most"`
 	// Peeks asked former owners; Found are blocks that one of them had, Late were given up since
-	// they did not say in time, and Gone are held by none of them any more.
+	// they did not say in time, and Gone are held by none of them any more. Alone are blocks that
+	// were read from the bucket while the node knew of nobody else, as one that has just come does.
 	Peeks int64 `json:"peeks"`
 	Found int64 `json:"found"`
 	Late  int64 `json:"late"`
 	Gone  int64 `json:"gone"`
+	Alone int64 `json:"alone"`
 }
 
 // Member is one node of the ring. What a member says of itself is missing, and

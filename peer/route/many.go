@@ -171,6 +171,9 @@ func many(ctx context.Context, p Peer, verb wire.Verb, l *line, n int) error {
 func (f *former) GetMany(ctx context.Context, first hearth.Block, n int, each each) {
 	l := &line{next: first, left: n, each: each}
 	if ring := f.ring.Load(); !remembers(ring, first) {
+		if ring == nil {
+			f.alone.Add(int64(n))
+		}
 		l.from(ctx, f.next, n)
 		return
 	}

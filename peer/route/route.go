@@ -76,7 +76,7 @@ type Router struct {
 	ring  atomic.Pointer[Ring]
 	usual median
 
-	asked, loaded, bytes, detours, elsewhere, peeks, found, late, gone atomic.Int64
+	asked, loaded, bytes, detours, elsewhere, peeks, found, late, gone, alone atomic.Int64
 
 	passed [causes]atomic.Int64 // by cause
 	most   atomic.Int64
@@ -374,6 +374,9 @@ func (r *Router) held(ctx context.Context, first hearth.Block, n int) (h holding
 	h.by = make([]uint8, n)
 	ring := r.ring.Load()
 	if !remembers(ring, first) {
+		if ring == nil {
+			r.alone.Add(int64(n))
+		}
 		return h
 	}
 	began := time.Now()
@@ -384,9 +387,10 @@ func (r *Router) held(ctx context.Context, first hearth.Block, n int) (h holding
 		err         error // nil: it holds the block
 	}
 	answers := make(chan answer, mostPeeks*n)
-	asked := 0
+	asked, others := 0, false
 	for rank := 1; rank <= place.Ranks && asked < mostPeeks; rank++ {
 		node, ok := ring.Map.Rank(place.Of(first), rank)
+		others = others || ok && node.ID != r.self
 		if p := ring.Peers[node.ID]; ok && p != nil && node.ID != r.self {
 			peer := asked
 			h.peers[peer] = p
@@ -422,9 +426,11 @@ func (r *Router) held(ctx context.Context, first hearth.Block, n int) (h holding
 	for i, by := range h.by {
 		switch {
 		case by != 0 || ctx.Err() != nil:
-		case unsaid[i]:
+		case !others:
+			r.alone.Add(1)
+		case unsaid[i], asked == 0:
 			r.late.Add(1)
-		case asked > 0:
+		default:
 			r.gone.Add(1)
 		}
 	}
@@ -463,9 +469,10 @@ type Stats struct {
 	Passed map[string]int64
 	Most   int64
 	// Peeks asked former owners whether they hold a block, Found got it there, Late were given
-	// up for the bucket since these took longer than usual or failed, and Gone since they hold
-	// it no more.
-	Peeks, Found, Late, Gone int64
+	// up for the bucket since these took longer than usual, failed or could not be asked, and
+	// Gone since they hold it no more. Alone were read from the bucket while this node knew of
+	// nobody else, as one that has just come does.
+	Peeks, Found, Late, Gone, Alone int64
 }
 
 // Stats returns the present figures.
@@ -474,6 +481,6 @@ func (r *Router) Stats() Stats {
 		Asked: r.asked.Load(), Loaded: r.loaded.Load(), Bytes: r.bytes.Load(), Detours: r.detours.Load(), Elsewhere: r.elsewhere.Load(),
 		Passed: map[string]int64{"silent": r.passed[silent].Load(), "down": r.passed[down].Load(), "refused": r.passed[refused].Load(),
 			"memory": r.passed[memory].Load(), "failed": r.passed[failed].Load()}, Most: r.most.Load(),
-		Peeks: r.peeks.Load(), Found: r.found.Load(), Late: r.late.Load(), Gone: r.gone.Load(),
+		Peeks: r.peeks.Load(), Found: r.found.Load(), Late: r.late.Load(), Gone: r.gone.Load(), Alone: r.alone.Load(),
 	}
 }

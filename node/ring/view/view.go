@@ -116,6 +116,7 @@ func Export(r *figures.RingLine, m metric.Sink) {
 	m.Count("hearth_ring_peeks_found_total", "Blocks that a former owner had.", r.Reads.Found)
 	m.Count("hearth_ring_peeks_late_total", "Blocks that the bucket was asked for since former owners took longer than usual or failed.", r.Reads.Late)
 	m.Count("hearth_ring_peeks_gone_total", "Blocks that the bucket was asked for since former owners hold them no more.", r.Reads.Gone)
+	m.Count("hearth_ring_alone_reads_total", "Blocks that the bucket was asked for while this node knew of nobody else in the ring.", r.Reads.Alone)
 	for why, n := range r.Reads.Passed {
 		m.Count("hearth_ring_passed_total", "Blocks that an owner did not give, so that their read went past it, by why.", n, "why", why)
 	}
