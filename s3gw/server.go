@@ -76,7 +76,6 @@ type ServerOptions struct {
 
 // Listen begins to answer. Close it.
 func Listen(ctx context.Context, o ServerOptions) (*Server, error) {
-	s := &Server{done: make(chan struct{})}
 	var keep *certificate
 	if o.Certificate != "" || o.Key != "" {
 		keep = &certificate{files: [2]string{o.Certificate, o.Key}, trouble: o.Trouble}
@@ -88,6 +87,12 @@ func Listen(ctx context.Context, o ServerOptions) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen for S3 clients: %w (give s3.listen another address)", err)
 	}
+	return o.serve(l, keep), nil
+}
+
+// serve begins to answer what comes to a listener, in TLS where there is a certificate.
+func (o *ServerOptions) serve(l net.Listener, keep *certificate) *Server {
+	s := &Server{done: make(chan struct{})}
 	l = bounds.Patient(l, cmp.Or(o.AnswerWithin, answerWithin))
 	if keep != nil {
 		l = tls.NewListener(l, &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}, GetCertificate: keep.get})
@@ -105,7 +110,7 @@ func Listen(ctx context.Context, o ServerOptions) (*Server, error) {
 			s.err = err
 		}
 	}()
-	return s, nil
+	return s
 }
 
 // brief answers what has no more than mostHeaders.
