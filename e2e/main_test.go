@@ -57,6 +57,8 @@ type scenario struct {
 	size   func(l level) string // what this level runs, for the table
 	run    func(e *env)
 	root   bool // needs root, so it is not part of the run as a user
+	// soak: tests others' programs more than Hearth, so that CI leaves it to `make soak`.
+	soak bool
 	// static: needs the binary as it is shipped, not one with the race detector, which
 	// is linked to libraries and takes many times the memory.
 	static bool
@@ -65,7 +67,7 @@ type scenario struct {
 }
 
 // slow are scenarios of the core that take ten seconds and more however small they are.
-var slow = []string{"wide-directory", "demo", "demo-kept", "versions-strict-passthrough", "busy-mount", "odd-keys", "disk-stalls", "s3-boto3"}
+var slow = []string{"wide-directory", "demo", "demo-kept", "versions-strict-passthrough", "busy-mount", "odd-keys", "disk-stalls"}
 
 type result struct {
 	Name, Size, Origin, Result string
@@ -76,6 +78,8 @@ type result struct {
 type suite struct {
 	level   level
 	brief   bool // the core without what is slow
+	more    bool // less what the core has run in the same size
+	ci      bool // without what is for soak alone
 	repo    string
 	base    string // the directory of all that a run makes
 	hearth  string // the binary under test
@@ -273,10 +277,10 @@ const lanes = 3
 // chosen are the scenarios that this run is about, in the table's order.
 func (s *suite) chosen() (list []scenario) {
 	for _, sc := range scenarios() {
-		if sc.from > s.level || s.brief && slices.Contains(slow, sc.name) {
+		if sc.from > s.level || s.brief && slices.Contains(slow, sc.name) || sc.soak && s.ci {
 			continue
 		}
-		if os.Getenv("HEARTH_E2E") == "more" && sc.from == core && !slices.Contains(slow, sc.name) && sc.size(core) == sc.size(all) {
+		if s.more && sc.from == core && !slices.Contains(slow, sc.name) && sc.size(core) == sc.size(all) {
 			continue
 		}
 		if len(s.areas) > 0 && !inAreas(sc.name, s.areas) {
@@ -382,7 +386,8 @@ func newSuite(t *testing.T) *suite {
 		t.Fatal(err)
 	}
 	s := &suite{level: l, repo: repo, base: os.Getenv("HEARTH_E2E_INNER"), variant: os.Getenv("HEARTH_VARIANT")}
-	s.race, s.brief = s.variant == "race", l == core && os.Getenv("HEARTH_E2E") != "whole-core"
+	s.race, s.brief, s.more = s.variant == "race", l == core && os.Getenv("HEARTH_E2E") != "whole-core", os.Getenv("HEARTH_E2E") == "more"
+	s.ci = l == core || s.more
 	s.hearth = s.program("hearth")
 	if areas := os.Getenv("HEARTH_AREAS"); areas != "" {
 		s.areas = strings.Split(areas, ",")

@@ -26,25 +26,27 @@ type s3Use struct {
 	from level
 	size func(level) string
 	run  func(*env, *server)
+	soak bool // as of a scenario
 }
 
 // s3Uses are run over versitygw, and at level full over MinIO; rclone, mc and s5cmd, as MinIO,
-// are there at level full alone.
+// are there at level full alone. boto3 stands for all clients in the runs that hold up a change: what
+// differs between clients lies in them, and what Hearth answers is compared with what S3 answers.
 func s3Uses() []s3Use {
 	is := func(text string) func(level) string { return func(level) string { return text } }
 	return []s3Use{
-		{"s3-boto3", core, is("7 kinds of use"), s3Boto},
-		{"s3-buckets", all, is("a bucket made and removed twice, 3 ways to read, 5 refusals"), s3Buckets},
-		{"s3-commands", all, is("aws, s3cmd and curl"), s3Commands},
-		{"s3-gateway", all, is("2 nodes, 10 wrong set-ups, 6 transfers at their ends"), s3Gateway},
-		{"s3-batch", all, is("docs/s3.md's commands and program, 500 files"), s3Batch},
-		{"s3-rclone", full, is("100 files, 15 new directories"), s3Rclone},
-		{"s3-mc", full, is("100 files, 5 new directories"), s3Mc},
-		{"s3-a-rename", all, is(fmt.Sprintf("%d files, as Hadoop 3.2 and 3.4 ask", s3aFiles)), s3aRename},
-		{"s3-s5cmd", full, is("100 files, 15 new directories, 200 commands at once"), s3S5cmd},
-		{"s3-many-keys", all, func(l level) string { return fmt.Sprintf("%d keys", manyKeys(l)) }, s3ManyKeys},
-		{"s3-downloads", all, func(l level) string { return fmt.Sprintf("%d MiB", downloadSize(l)>>20) }, s3Downloads},
-		{"s3-uploads", all, func(l level) string { return fmt.Sprintf("%d MiB", uploadSize(l)>>20) }, s3Uploads},
+		{"s3-boto3", core, is("7 kinds of use"), s3Boto, false},
+		{"s3-buckets", all, is("a bucket made and removed twice, 3 ways to read, 5 refusals"), s3Buckets, false},
+		{"s3-commands", all, is("aws, s3cmd and curl"), s3Commands, true},
+		{"s3-gateway", all, is("2 nodes, 10 wrong set-ups, 6 transfers at their ends"), s3Gateway, false},
+		{"s3-batch", all, is("docs/s3.md's commands and program, 500 files"), s3Batch, false},
+		{"s3-rclone", full, is("100 files, 15 new directories"), s3Rclone, true},
+		{"s3-mc", full, is("100 files, 5 new directories"), s3Mc, true},
+		{"s3-a-rename", all, is(fmt.Sprintf("%d files, as Hadoop 3.2 and 3.4 ask", s3aFiles)), s3aRename, true},
+		{"s3-s5cmd", full, is("100 files, 15 new directories, 200 commands at once"), s3S5cmd, true},
+		{"s3-many-keys", all, func(l level) string { return fmt.Sprintf("%d keys", manyKeys(l)) }, s3ManyKeys, true},
+		{"s3-downloads", all, func(l level) string { return fmt.Sprintf("%d MiB", downloadSize(l)>>20) }, s3Downloads, true},
+		{"s3-uploads", all, func(l level) string { return fmt.Sprintf("%d MiB", uploadSize(l)>>20) }, s3Uploads, true},
 	}
 }
 
@@ -52,7 +54,7 @@ func s3Uses() []s3Use {
 func overBoth(uses []s3Use) (list []scenario) {
 	for _, u := range uses {
 		list = append(list,
-			scenario{name: u.name, from: u.from, limit: 3 * time.Minute, origin: "versitygw", size: u.size, run: func(e *env) { u.run(e, e.exclusive()) }},
+			scenario{name: u.name, from: u.from, limit: 3 * time.Minute, origin: "versitygw", size: u.size, soak: u.soak, run: func(e *env) { u.run(e, e.exclusive()) }},
 			scenario{name: u.name + "-minio", from: full, limit: 3 * time.Minute, origin: "MinIO", size: u.size, run: func(e *env) { u.run(e, e.minio()) }})
 	}
 	return list
