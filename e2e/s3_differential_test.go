@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/hearthfs/hearth/internal/hearthtest"
 	"github.com/hearthfs/hearth/origin/sign"
 )
 
@@ -20,9 +21,8 @@ const (
 	// twinBucket gets what the endpoint's bucket gets, straight from the client.
 	twinBucket = "twin"
 	noBucket   = "no-such-bucket"
-	// s3Seed replays the requests of a run. Only a full run draws a seed: the others send the
-	// same requests each time, so that one that fails tells of the change that it was run for.
-	s3Seed    = "HEARTH_S3_SEED"
+	// seedOfAll is that of each run below full: they send the same requests each time, so that the
+	// list of operations which was made of them stays true.
 	seedOfAll = 1
 	// mostDifferences are told; more are of the same kind mostly.
 	mostDifferences = 40
@@ -50,8 +50,8 @@ func s3Differential(e *env, o *server, minio bool) {
 	e.must(o.CreateBucket(e.ctx, twinBucket), "make the twin")
 	h, s3 := e.serveS3(o)
 	seed := uint64(seedOfAll)
-	if e.level == full || os.Getenv(s3Seed) != "" {
-		seed = e.seed(s3Seed)
+	if e.level == full {
+		seed = hearthtest.Seed(e.T)
 	}
 	t := &twins{env: e, rng: rand.New(rand.NewPCG(seed, 9)), keys: oddPaths(), etags: map[string]string{}, kinds: map[string]int{}, minio: minio,
 		origin: newS3Client(e, o.Endpoint, o.access, o.secret), here: newS3Client(e, s3.url, s3.access, s3.secret)}
@@ -81,7 +81,7 @@ func s3Differential(e *env, o *server, minio bool) {
 		}
 	}
 	e.Logf("%d requests, by kind %v", t.asked, t.kinds)
-	if e.level == all && seed == seedOfAll {
+	if e.level == all {
 		e.compared(h)
 	}
 	h.quit()
