@@ -46,7 +46,7 @@ func ringBack(e *env) {
 	}
 	r.shows("shares of %.2f became %.2f", was, is)
 	r.found(kept, changed, smaller, nodes[3], nodes[4], larger)
-	r.bounded(r.longest, 0)
+	r.bounded(r.longest)
 	r.quit(nodes...)
 }
 
@@ -63,7 +63,7 @@ func (r *ring) settled(list []hearthtest.File, nodes ...*member) {
 // the disks of those declined that have room for everything; small has not.
 func (r *ring) found(kept, changed []hearthtest.File, small *member, rest ...*member) {
 	r.Helper()
-	peeked, excused := r.peeks(), -r.around(r.nodes...)
+	peeked, before := r.peeks(), r.events(r.nodes...)
 	nodes := append(rest, small)
 	bytes, gets := r.asked(func() {
 		for i, m := range nodes { // what was changed while it was away is new at once, for its names are too old
@@ -71,10 +71,11 @@ func (r *ring) found(kept, changed []hearthtest.File, small *member, rest ...*me
 		}
 		r.well(r.readers(kept, false, nodes...))
 	})
-	excused += r.around(r.nodes...) + r.declined(r.but(small)...)
+	since, declined := r.events(r.nodes...).since(before), r.declined(r.but(small)...)
+	excused := since.around() + declined
 	r.excuses("nodes that came back", excused, int64(len(kept)+len(changed)))
 	if gets > excused {
-		r.Errorf("the origin was asked %d times, for %d bytes of what the ring holds; %d blocks were declined, or read around a node", gets, bytes, excused)
+		r.Errorf("the origin was asked %d times, for %d bytes of what the ring holds; %d blocks were declined, %v", gets, bytes, declined, since)
 	}
 	peeked = r.peeks() - peeked
 	if peeked == 0 {

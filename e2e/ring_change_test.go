@@ -21,8 +21,8 @@ func (r *ring) reads(list []hearthtest.File, nodes []*member, happens func()) (l
 }
 
 // ringJoinLeave has a node join and another leave while all the others read: nobody gets an
-// error. What the joiner takes over is found where it was, but for a twentieth at most, and
-// then the origin is asked for what left at most.
+// error. What the joiner takes over is found where it was, but for a tenth at most, and then the
+// origin is asked for what left at most; nodes account for each request.
 func ringJoinLeave(e *env) {
 	r := e.ring(0)
 	if r == nil {
@@ -32,9 +32,10 @@ func ringJoinLeave(e *env) {
 	// What all nodes donate is the set twice, so nobody holds a copy of everything.
 	r.set.ram, r.set.disk = "32MiB", fmt.Sprintf("%dMiB", 2*sum(list)/5>>20)
 	nodes := r.up(5, 0)
+	_, start := r.fetched(nodes[0]) // what a node's start asks the origin: whether it can be read
 	r.well(r.readers(list, false, nodes...))
-	excused, files := r.lacks(list, nodes...)
-	before, peeked := r.around(nodes...), r.peeks()
+	lacks, files := r.lacks(list, nodes...)
+	before, peeked, declined := r.events(nodes...), r.peeks(), r.declined(nodes...)
 	_, joined := r.asked(func() {
 		r.reads(list, nodes, func() {
 			r.start(r.add(1, 0)...)
@@ -42,40 +43,50 @@ func ringJoinLeave(e *env) {
 		})
 		r.well(r.readers(list, false, r.nodes...)) // each of them knows the joiner from the first read on
 	})
-	excused += r.around(r.nodes...) - before
-	peeked = r.peeks() - peeked
-	n := float64(len(list)) // each is one block
+	since, peeked := r.events(r.nodes...).since(before), r.peeks()-peeked
+	lacks += r.declined(r.nodes...) - declined
+	owned := r.owned(r.told(nodes[0], list), list) // each is one block
+	took := int64(owned[r.nodes[5].name])
+	r.shows("a joiner cost %d requests and took over %d blocks, %d were found at former owners; %d were declined, %v", joined, took, peeked, lacks, since)
+	r.accounts("a node joined", joined-start, since)
+	r.excuses("a joiner", lacks+since.around(), files)
 	// Where they were these blocks are copies now, which give way first: a few may be gone. It
-	// costs 2 of 333; a joiner that others ask before it knows them cost 50 to 85.
-	took := r.share(r.nodes[5]) * n
-	r.shows("a joiner cost %d requests beside %d excused and took over %.0f blocks, %d were found at former owners", joined, excused, took, peeked)
-	if float64(joined-excused) > took/20 {
-		r.Errorf("a node joined and took over %.0f blocks, and the origin was asked %d times for what the others hold, of which %d were declined or read around a node", took, joined, excused)
+	// costs none of 333; a joiner that others ask before it knows them cost 50 to 85.
+	lost := since.gone + since.alone - lacks
+	if lost > took/10 {
+		r.Errorf("a node joined and took over %d blocks, and %d were lost; %d were declined, %v", took, lost, lacks, since)
 	}
 	if peeked == 0 {
 		r.Error("nobody found anything at a former owner")
 	}
 	leaver := r.nodes[1]
-	share := r.share(leaver)
 	rest := r.but(leaver)
-	before = r.around(rest...)
+	before, declined = r.events(rest...), r.declined(rest...)
 	_, left := r.asked(func() {
 		r.reads(list, rest, func() {
 			leaver.quit()
 			r.agree(rest...)
 		})
 	})
-	r.shows("a leaver of %.3f cost %.3f", share, float64(left)/n)
-	if excused += r.around(rest...) - before; excused > 0 {
-		r.shows("%d declined, or read around a node", excused)
-	}
-	r.excuses("a joiner and a leaver", excused, files)
-	r.bounded(r.longest, 0)
+	since, lacks = r.events(rest...).since(before), lacks+r.declined(rest...)-declined
+	r.shows("a leaver of %d blocks cost %d", owned[leaver.name], left)
+	r.accounts("a node left", left, since)
+	r.excuses("a leaver", lacks+since.around(), files)
+	r.bounded(r.longest)
 	// What the joiner took over others hold; what the leaver owned may be gone with it.
-	if float64(joined+left-excused) > 1.1*share*n {
-		r.Errorf("a node joined and one with %.3f of everything left, and the origin was asked %d and %d times for %d files, of which %d were declined or read around a node", share, joined, left, len(list), excused)
+	if lost += since.gone; lost > int64(owned[leaver.name])+lacks+took/10 {
+		r.Errorf("a node left that owned %d blocks, and former owners hold %d no more; %d were declined", owned[leaver.name], lost, lacks)
 	}
 	r.quit(rest...)
+}
+
+// accounts fails the scenario where the origin was asked for more than nodes account for while
+// nodes came or went: each own block is asked of former owners first.
+func (r *ring) accounts(what string, gets int64, since events) {
+	r.Helper()
+	if gets > since.around()+since.gone+since.alone {
+		r.Errorf("%s, and the origin was asked %d times; %v", what, gets, since)
+	}
 }
 
 // share is the part of everything that a node owns.
@@ -122,7 +133,7 @@ func ringRestart(e *env) {
 		})
 	}
 	r.again("restarted in turn", list, nodes, func() { r.all("restarted in turn", list, 3, nodes...) })
-	r.bounded(r.longest, 0)
+	r.bounded(r.longest)
 	r.quit(nodes...)
 }
 

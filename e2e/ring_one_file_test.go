@@ -53,8 +53,7 @@ func ringOneFile(e *env) {
 			}
 		}
 	}
-	got, _ := r.asked(func() { r.all("cold", list, 1, nodes...) })
-	r.once("origin", got, list)
+	r.once("origin", list, nodes, func() { r.all("cold", list, 1, nodes...) })
 	r.quit(nodes...)
 }
 

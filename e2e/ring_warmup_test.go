@@ -20,8 +20,7 @@ func ringWarmUp(e *env) {
 	list := r.load(r.o, ringWarmSet(e.level))
 	nodes, total := r.up(5, 0), warmup.Tally{Files: int64(len(list)), Bytes: sum(list)}
 	var v warmup.View
-	got, _ := r.asked(func() { v = nodes[1].job(0, "warmup", "/") })
-	r.once("origin", got, list)
+	r.once("origin", list, nodes, func() { v = nodes[1].job(0, "warmup", "/") })
 	if v.Counters.Held() != total {
 		r.Errorf("a warm-up of %+v has %+v", total, v.Counters)
 	}
@@ -31,7 +30,7 @@ func ringWarmUp(e *env) {
 	r.all("without the origin", list, 1, nodes...)
 	r.must(r.bucket.Do(r.p.Up), "open the proxy again")
 	r.hurt(list)
-	if got, _ = r.asked(func() { v = nodes[4].job(0, "warmup", "/") }); got > list[0].Size {
+	if got, _ := r.asked(func() { v = nodes[4].job(0, "warmup", "/") }); got > list[0].Size {
 		r.Errorf("another warm-up asked the origin for %d bytes", got)
 	}
 	r.whole(nodes[2], list, total)
