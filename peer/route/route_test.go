@@ -345,6 +345,29 @@ func TestFormerOwnersAreAskedForHalfAnHour(t *testing.T) {
 	})
 }
 
+func TestWhoKnowsNobodyAsksNobody(t *testing.T) {
+	// A node that has just come is asked before it knows the ring, or knows itself alone: it goes
+	// to the bucket and counts that; one whose former owners cannot be asked counts them as late.
+	b := object(1).Block(0)
+	alone, err := place.New([]place.Node{{ID: "node-00", Weight: 1 << 40}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := New("node-00")
+	for i, set := range []func(){func() {}, func() { r.Set(Ring{Map: alone, Changed: time.Now()}) }} {
+		set()
+		bucket := &fakeSource{}
+		if _, err := r.Former(bucket).Get(t.Context(), b, 0, 1); err != nil || bucket.gets.Load() != 1 || r.Stats().Alone != int64(i)+1 {
+			t.Errorf("%v, %d reads of the bucket, %+v", err, bucket.gets.Load(), r.Stats())
+		}
+	}
+	rig := newRig(t, 8, time.Now())
+	rig.Set(Ring{Map: rig.m, Changed: time.Now()})
+	if _, err := rig.Former(&rig.bucket).Get(t.Context(), ranked(t, rig.m, "node-00", 1), 0, 1); err != nil || rig.Stats().Late != 1 || rig.Stats().Gone+rig.Stats().Alone != 0 {
+		t.Errorf("%v, %+v", err, rig.Stats())
+	}
+}
+
 func TestAFormerOwnerThatHangsCostsFiveMilliseconds(t *testing.T) {
 	// Beyond what is usual; and peers that all hang do not make that longer and longer.
 	synctest.Test(t, func(t *testing.T) {
