@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hearthfs/hearth/internal/hearthtest"
@@ -407,58 +408,104 @@ func TestAnOriginThatTakesNothingIsGivenUp(t *testing.T) {
 	}
 }
 
+// pipes is a listener whose connections are pipes, for tests of virtual time.
+type pipes struct {
+	conns chan net.Conn
+	ended context.Context
+	end   context.CancelFunc
+}
+
+func (p pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.conns:
+		return c, nil
+	case <-p.ended.Done():
+		return nil, net.ErrClosed
+	}
+}
+
+func (p pipes) Close() error   { p.end(); return nil }
+func (p pipes) Addr() net.Addr { return &net.TCPAddr{} }
+
+func (p pipes) dial(ctx context.Context, _, _ string) (net.Conn, error) {
+	near, far := net.Pipe()
+	select {
+	case p.conns <- far:
+		return near, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// piped is a forwarder whose time is virtual: it is called in a bubble of synctest.
+func piped(t *testing.T, c Config, h http.HandlerFunc) *S3 {
+	t.Helper()
+	key(t)
+	p := pipes{conns: make(chan net.Conn)}
+	p.ended, p.end = context.WithCancel(t.Context())
+	server := &http.Server{Handler: h}
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		_ = server.Serve(p) // ends with Close
+	}()
+	t.Cleanup(func() { _ = server.Close(); <-served })
+	c.URL, c.Endpoint = "s3://bucket", "http://origin.test"
+	s := open(t, c).(*S3)
+	s.transport.DialContext, s.transport.Proxy = p.dial, nil
+	return s
+}
+
 func TestAnOriginThatNeverAnswersIsGivenUp(t *testing.T) {
 	// It takes a request and says nothing, or not all of its answer: a read is given up within three
 	// times its timeout, as reads of ours are, and a write when its own, longer time is over, which is
 	// longer for what moves bytes. It is sent once.
-	var requests atomic.Int64
-	s := forwarder(t, Config{Timeout: 100 * time.Millisecond}, func(w http.ResponseWriter, r *http.Request) {
-		requests.Add(1)
-		_, _ = io.Copy(io.Discard, r.Body)
-		if r.URL.RawQuery == "begun" {
-			_, _ = io.WriteString(w, "<a>")
-			_ = http.NewResponseController(w).Flush()
+	synctest.Test(t, func(t *testing.T) {
+		var requests atomic.Int64
+		s := piped(t, Config{}, func(w http.ResponseWriter, r *http.Request) {
+			requests.Add(1)
+			_, _ = io.Copy(io.Discard, r.Body)
+			if r.URL.RawQuery == "begun" {
+				_, _ = io.WriteString(w, "<a>")
+				_ = http.NewResponseController(w).Flush()
+			}
+			<-r.Context().Done()
+		})
+		const read, said, work = defaultTimeout, time.Minute, 10 * time.Minute
+		for _, c := range []struct {
+			raw         string
+			from, until time.Duration
+			retried     bool
+		}{
+			{"GET /bucket/k HTTP/1.1\nHost: h\n\n", read, 3 * read, true},
+			{"HEAD /bucket/k HTTP/1.1\nHost: h\n\n", read, 3 * read, true},
+			{"GET /bucket?begun HTTP/1.1\nHost: h\n\n", read, read, false},
+			{"PUT /bucket/k HTTP/1.1\nHost: h\nContent-Length: 0\n\n", said, said, false},
+			{"DELETE /bucket/k HTTP/1.1\nHost: h\n\n", said, said, false},
+			{"PUT /bucket/k HTTP/1.1\nHost: h\nContent-Length: 1\n\nx", work, work, false},
+			{"POST /bucket/k?uploadId=1 HTTP/1.1\nHost: h\nContent-Length: 1\n\nx", work, work, false},
+			{"POST /bucket/k?begun HTTP/1.1\nHost: h\nContent-Length: 1\n\nx", work, work, false},
+			{"PUT /bucket/k HTTP/1.1\nHost: h\nContent-Length: 0\nX-Amz-Copy-Source: a\n\n", work, work, false},
+			{"DELETE /bucket/k HTTP/1.1\nHost: h\nX-Minio-Force-Delete: true\n\n", work, work, false},
+		} {
+			requests.Store(0)
+			began := time.Now()
+			resp, err := s.Forward(t.Context(), client(t, c.raw), "bucket", "k")
+			if err == nil {
+				_, err = io.ReadAll(resp.Body)
+				resp.Body.Close()
+			}
+			if took := time.Since(began); !errors.Is(err, errStalled) || !Away(err) || took < c.from || took > c.until {
+				t.Errorf("%q: %v after %v", c.raw, err, took)
+			}
+			if n := requests.Load(); n < 1 || n > 1 != c.retried {
+				t.Errorf("%q: asked %d times", c.raw, n)
+			}
+			if s.Stats().InFlight != 0 {
+				t.Errorf("%q holds a connection", c.raw)
+			}
 		}
-		<-r.Context().Done()
 	})
-	if s.silence.Work != 10*time.Minute || s.silence.Said != time.Minute {
-		t.Errorf("writes have %+v", s.silence)
-	}
-	s.silence.Work, s.silence.Said = 600*time.Millisecond, 400*time.Millisecond
-	const slack = 5 * time.Second // of a busy machine
-	for _, c := range []struct {
-		raw     string
-		from    time.Duration
-		retried bool
-	}{
-		{"GET /bucket/k HTTP/1.1\nHost: h\n\n", s.silence.Read, true},
-		{"HEAD /bucket/k HTTP/1.1\nHost: h\n\n", s.silence.Read, true},
-		{"GET /bucket?begun HTTP/1.1\nHost: h\n\n", s.silence.Read, false},
-		{"PUT /bucket/k HTTP/1.1\nHost: h\nContent-Length: 0\n\n", s.silence.Said, false},
-		{"DELETE /bucket/k HTTP/1.1\nHost: h\n\n", s.silence.Said, false},
-		{"PUT /bucket/k HTTP/1.1\nHost: h\nContent-Length: 1\n\nx", s.silence.Work, false},
-		{"POST /bucket/k?uploadId=1 HTTP/1.1\nHost: h\nContent-Length: 1\n\nx", s.silence.Work, false},
-		{"POST /bucket/k?begun HTTP/1.1\nHost: h\nContent-Length: 1\n\nx", s.silence.Work, false},
-		{"PUT /bucket/k HTTP/1.1\nHost: h\nContent-Length: 0\nX-Amz-Copy-Source: a\n\n", s.silence.Work, false},
-		{"DELETE /bucket/k HTTP/1.1\nHost: h\nX-Minio-Force-Delete: true\n\n", s.silence.Work, false},
-	} {
-		requests.Store(0)
-		began := time.Now()
-		resp, err := s.Forward(t.Context(), client(t, c.raw), "bucket", "k")
-		if err == nil {
-			_, err = io.ReadAll(resp.Body)
-			resp.Body.Close()
-		}
-		if took := time.Since(began); !errors.Is(err, errStalled) || !Away(err) || took < c.from || took > 3*c.from+slack {
-			t.Errorf("%q: %v after %v", c.raw, err, took)
-		}
-		if n := requests.Load(); n < 1 || n > 1 != c.retried {
-			t.Errorf("%q: asked %d times", c.raw, n)
-		}
-		if s.Stats().InFlight != 0 {
-			t.Errorf("%q holds a connection", c.raw)
-		}
-	}
 }
 
 func TestWhoReadsSlowlyIsNotTheOriginsSilence(t *testing.T) {
