@@ -307,11 +307,14 @@ func (m *Members) announceLocked(ctx context.Context, s State) error {
 	return nil
 }
 
-// repeat announces the state once more, when the first other member is here. memberlist
+// repeat announces the state once more, some time after the first other member is here. memberlist
 // (0.7.0, queueBroadcast) numbers its messages anew where one takes the place of the only one
 // that waits, as this node's second does while it is alone, or where it first had to deny that
 // it is dead: what it has to pass on next then has the number of this node's own message, and
-// takes its place, too, where it is as long, as that of a node which came at the same time.
+// takes its place, too, where it is as long, as that of a node which came at the same time. The
+// next of this node's own removes what has that place, so it waits until that has gone out, twice
+// as long as it takes: of two that came at once one would not be told of, and the other would
+// hear of it by a comparison of all up to a minute later.
 func (m *Members) repeat() {
 	for s := m.Snapshot(); m.alone(); s = m.Snapshot() { // first s: who comes after the look supersedes it
 		select {
@@ -319,6 +322,13 @@ func (m *Members) repeat() {
 		case <-m.joining.Done():
 			return
 		}
+	}
+	out := time.NewTimer(2 * Tells * m.cfg.Timing.Gossip)
+	defer out.Stop()
+	select {
+	case <-out.C:
+	case <-m.joining.Done():
+		return
 	}
 	m.life.Lock()
 	defer m.life.Unlock()

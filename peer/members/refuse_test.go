@@ -116,6 +116,7 @@ func TestANameTwice(t *testing.T) {
 	until(t, b, "a", members(2))
 	for _, seed := range []*Members{a, b} {
 		twin, _ := config(t, "b", seed)
+		twin.ID = idOf(t, "twin at "+seed.cfg.Name)
 		refusedStart(t, twin, `"b"`, b.Address().String(), "another name")
 	}
 	log.await(t, "refused the node", "name", "another name")
@@ -169,8 +170,10 @@ func TestARivalAfterTheStartIsTold(t *testing.T) {
 	t.Parallel()
 	var healed atomic.Bool
 	ca, _ := config(t, "x")
+	ca.Timing = quick()
 	a := start(t, ca)
 	cb, log := config(t, "x", a)
+	cb.ID, cb.Timing = idOf(t, "the second x"), quick()
 	cb.reach = func(netip.AddrPort) bool { return healed.Load() }
 	b := start(t, cb)
 	healed.Store(true)

@@ -2,11 +2,11 @@ package members
 
 import (
 	"context"
-	"crypto/rand"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
-	mathrand "math/rand/v2"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
@@ -17,12 +17,24 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
 // patience is how long a test waits for a fact on a busy machine.
 const patience = 30 * time.Second
 
-// quick is a ring's life in tenths of a second.
+// calm is a ring in which news are quick, and nobody is taken for dead, however long the machine lets
+// a node wait: the tests of what does not die.
+func calm() Timing {
+	t := quick()
+	t.Probe, t.Dial = time.Hour, patience
+	t.ProbeTimeout = closeWithin / 2 // of each challenge to a rival; Close waits for one that is under way
+	return t
+}
+
+// quick is a ring's life in tenths of a second, for tests of a death: on a busy machine nodes that live
+// are missed, too, for a while.
 func quick() Timing {
 	return Timing{Probe: 200 * time.Millisecond, ProbeTimeout: 100 * time.Millisecond, Gossip: 20 * time.Millisecond,
 		PushPull: time.Second, Suspicion: 3, Forget: 300 * time.Millisecond, Batch: 20 * time.Millisecond,
@@ -65,19 +77,17 @@ func (s *said) await(t *testing.T, words ...string) {
 	}
 }
 
-func someID(t *testing.T) (id ID) {
-	t.Helper()
-	if _, err := rand.Read(id[:]); err != nil {
-		t.Fatal(err)
-	}
-	return id
+// idOf is the id that a node of a test has.
+func idOf(t *testing.T, node string) ID {
+	sum := sha256.Sum256([]byte(t.Name() + "\n" + node))
+	return ID(sum[:len(ID{})])
 }
 
 func config(t *testing.T, name string, seeds ...*Members) (Config, *said) {
 	t.Helper()
 	log := &said{wrote: make(chan struct{})}
-	c := Config{ID: someID(t), Name: name, Cluster: "test", Listen: "127.0.0.1:0", Data: netip.MustParseAddrPort("127.0.0.1:7947"),
-		Donated: 3 << 30, Protocol: Protocol{Speaks: 1}, Log: slog.New(slog.NewTextHandler(log, nil)), Timing: quick()}
+	c := Config{ID: idOf(t, name), Name: name, Cluster: "test", Listen: "127.0.0.1:0", Data: netip.MustParseAddrPort("127.0.0.1:7947"),
+		Donated: 3 << 30, Protocol: Protocol{Speaks: 1}, Log: slog.New(slog.NewTextHandler(log, nil)), Timing: calm()}
 	for _, s := range seeds {
 		c.Seeds = append(c.Seeds, s.Address().String())
 	}
@@ -127,7 +137,7 @@ func TestWhatANodeAnnouncesAloneIsHeard(t *testing.T) {
 	// of them: they hear of it without comparing all with it once more.
 	t.Parallel()
 	ca, _ := config(t, "a")
-	ca.Timing.PushPull, ca.Timing.Rejoin = time.Hour, time.Hour
+	ca.Timing.PushPull, ca.Timing.Rejoin, ca.Timing.Gossip = time.Hour, time.Hour, 100*time.Millisecond
 	meet, known := make(chan struct{}), make(chan struct{})
 	ca.meets = func() {
 		meet <- struct{}{}
@@ -155,22 +165,62 @@ func TestWhatANodeAnnouncesAloneIsHeard(t *testing.T) {
 	others.Wait()
 }
 
-func TestAnAnnouncementThatMayBeLostIsNoFailure(t *testing.T) {
-	// A node's new state has not gone out in time: it says so and goes on, and the others hear.
+func TestWhatANodeAnnouncesAloneSilencesNobody(t *testing.T) {
+	// A node that announced itself alone lets two in before anything is passed on, and would announce itself once
+	// more just then: each of the two hears of the other, though they never compare all again.
 	t.Parallel()
 	ca, _ := config(t, "a")
-	ca.Timing.PushPull = time.Hour
+	ca.Timing.PushPull, ca.Timing.Rejoin, ca.Timing.Gossip = time.Hour, time.Hour, time.Hour
+	ca.Timing.Probe, ca.Timing.Suspicion = 500*time.Millisecond, 1000 // probes pass news on, too, but not while the two come
+	a := start(t, ca)
+	if err := a.Announce(t.Context(), Active); err != nil {
+		t.Fatal(err)
+	}
+	a.life.Lock() // nothing is announced
+	var two []*Members
+	for _, name := range []string{"b", "c"} {
+		c, _ := config(t, name, a)
+		c.Timing = ca.Timing
+		c.Timing.Probe = time.Hour
+		two = append(two, start(t, c))
+	}
+	until(t, a, "three nodes", members(3))
+	a.life.Unlock()
+	for _, m := range two {
+		until(t, m, "three nodes", members(3))
+	}
+}
+
+func TestAnAnnouncementThatMayBeLostIsNoFailure(t *testing.T) {
+	// A node's new state does not go out, for the network takes no packet of its: it says so and goes on,
+	// and the others hear once packets go.
+	t.Parallel()
+	ca, _ := config(t, "a")
+	ca.Timing.PushPull, ca.Timing.Rejoin = time.Hour, time.Hour
 	a := start(t, ca)
 	cb, log := config(t, "b", a)
 	cb.Timing = ca.Timing
+	var stuck atomic.Bool
+	goes := make(chan struct{})
+	release := sync.OnceFunc(func() { close(goes) })
+	cb.reach = func(netip.AddrPort) bool {
+		if stuck.Load() {
+			<-goes
+		}
+		return true
+	}
 	b := start(t, cb)
+	t.Cleanup(release) // before it is closed
 	until(t, a, "b", members(2))
-	soon, cancel := context.WithTimeout(t.Context(), time.Millisecond) // before the next round of gossip is over
+	until(t, b, "a", members(2))
+	stuck.Store(true)
+	soon, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
 	if err := b.Announce(soon, Active); err != nil {
 		t.Error(err)
 	}
 	log.await(t, "announce that this node is active", "once more")
+	release()
 	until(t, a, "b active", func(s *Snapshot) bool { x, ok := s.Find(cb.ID); return ok && x.State == Active })
 }
 
@@ -210,7 +260,7 @@ func TestTheFirstSnapshotHasWhoIsHere(t *testing.T) {
 	// learns is seldom.
 	t.Parallel()
 	first, _ := config(t, "first")
-	first.Timing.Probe = time.Hour // nobody is suspected for a machine that has other work
+	first.Timing.Gossip = 100 * time.Millisecond // a joiner asks for all, and waits for no gossip
 	all := []*Members{start(t, first)}
 	for i := range 15 {
 		c, _ := config(t, fmt.Sprint("node ", i), all[0])
@@ -266,8 +316,11 @@ func TestASilentDeath(t *testing.T) {
 	// A node dies without a word: the other suspects it, then misses it, and says since when.
 	t.Parallel()
 	ca, log := config(t, "a")
+	ca.Timing = quick()
+	ca.Timing.Suspicion = 25 // for five seconds: this goroutine may wait for its processor
 	a := start(t, ca)
 	cb, _ := config(t, "b", a)
+	cb.Timing = quick()
 	b := start(t, cb)
 	until(t, a, "b", members(2))
 	stop(t, b)
@@ -284,9 +337,11 @@ func TestARestartAtAnotherAddress(t *testing.T) {
 	// believe in the first one: it is no copy, and is let in once they have noticed.
 	t.Parallel()
 	ca, _ := config(t, "a")
+	ca.Timing = quick()
 	ca.Timing.Forget = time.Hour // the address of the dead is still known
 	a := start(t, ca)
 	cb, _ := config(t, "b", a)
+	cb.Timing = quick()
 	b := start(t, cb)
 	until(t, a, "b", members(2))
 	stop(t, b)
@@ -304,13 +359,15 @@ func TestAnEmptiedCacheDirectory(t *testing.T) {
 	// the others have noticed that the first is silent.
 	t.Parallel()
 	ca, _ := config(t, "a")
+	ca.Timing = quick()
 	a := start(t, ca)
 	cb, _ := config(t, "b", a)
+	cb.Timing = quick()
 	b := start(t, cb)
 	until(t, a, "b", members(2))
 	cb.Listen = b.Address().String()
 	stop(t, b)
-	cb.ID = someID(t)
+	cb.ID = idOf(t, "b, emptied")
 	start(t, cb)
 	s := until(t, a, "the new b", func(s *Snapshot) bool { _, ok := s.Find(cb.ID); return ok })
 	if len(s.Members) != 2 || len(s.Missing) != 0 {
@@ -336,6 +393,7 @@ func TestTwoHalvesFindEachOther(t *testing.T) {
 	var ring []*Members
 	for i, host := range []string{"127.0.0.3", "127.0.0.3", "127.0.0.4", "127.0.0.4"} {
 		c, _ := config(t, string(rune('a'+i)))
+		c.Timing = quick()
 		c.Listen, c.reach, c.Resolve = host+":0", side(host), resolve
 		if i > 0 {
 			c.Seeds = []string{fmt.Sprintf("ring.test:%d", ring[0].Address().Port())}
@@ -480,13 +538,12 @@ func TestAfterAnyChurnAllAgree(t *testing.T) {
 	// Five nodes start, die, leave and come back at other addresses in random order, without
 	// a pause: in the end those that run see each other, where they are, and nobody else.
 	t.Parallel()
-	seed := time.Now().UnixNano()
-	t.Logf("seed %d", seed)
-	rng := mathrand.New(mathrand.NewPCG(uint64(seed), 0))
+	rng := rand.New(rand.NewPCG(hearthtest.Seed(t), 0))
 	var cfg [5]Config
 	up := map[int]*Members{}
 	for i := range cfg {
 		cfg[i], _ = config(t, string(rune('a'+i)))
+		cfg[i].Timing = quick()
 	}
 	for range 12 {
 		i := rng.IntN(len(cfg))
