@@ -53,6 +53,8 @@ type Config struct {
 	// Trouble hears which node cannot be talked to, and why, again and again; nil: nobody
 	// does.
 	Trouble func(what, who string, cause error)
+
+	silence time.Duration // tests give a node longer that waits for its processor; 0: wire.Silence
 }
 
 // Around is what a node reads by at a moment.
@@ -262,7 +264,7 @@ func (r *Ring) neighbour(m members.Member) *neighbour {
 		}
 		return safe, err
 	}
-	return &neighbour{Peer: wire.NewPeer(m.Name, wire.PeerOptions{Dial: dial, Pool: r.c.Pool}), at: at}
+	return &neighbour{Peer: wire.NewPeer(m.Name, wire.PeerOptions{Dial: dial, Pool: r.c.Pool, Silence: r.c.silence}), at: at}
 }
 
 // Members is who is in the ring.

@@ -42,10 +42,11 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// quick is a ring's life in tenths of a second.
+// quick is a ring's life in tenths of a second, but that a node has five seconds to deny that it is dead: one
+// that waits for its processor would leave the ring, and its blocks be read once more.
 func quick() members.Timing {
 	return members.Timing{Probe: 200 * time.Millisecond, ProbeTimeout: 100 * time.Millisecond, Gossip: 20 * time.Millisecond,
-		PushPull: time.Second, Suspicion: 3, Forget: 300 * time.Millisecond, Batch: 20 * time.Millisecond,
+		PushPull: time.Second, Suspicion: 25, Forget: 300 * time.Millisecond, Batch: 20 * time.Millisecond,
 		Rejoin: 300 * time.Millisecond, Retry: 100 * time.Millisecond, Dial: 2 * time.Second}
 }
 
@@ -113,7 +114,7 @@ func start(t *testing.T, k *bucket, cluster *secret.Cluster, id byte, seeds ...*
 	for _, s := range seeds {
 		c.Seeds = append(c.Seeds, s.members.Address().String())
 	}
-	identity, err := cluster.Identity(c.ID.String(), secret.Options{})
+	identity, err := cluster.Identity(c.ID.String(), secret.Options{Within: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,7 +139,7 @@ func start(t *testing.T, k *bucket, cluster *secret.Cluster, id byte, seeds ...*
 		}
 		return held.Get(ctx, b, off, size)
 	}
-	n.Ring, err = Start(t.Context(), Config{Members: c, GossipKey: cluster.GossipKey(), Identity: identity, Pool: n.pool, Took: n.took,
+	n.Ring, err = Start(t.Context(), Config{Members: c, GossipKey: cluster.GossipKey(), Identity: identity, Pool: n.pool, Took: n.took, silence: patience,
 		Handler: wire.Handler{Fill: fill, Peek: peek, Calls: map[uint16]wire.Answer{
 			7: func(context.Context, []byte) (*hearth.View, error) { return hearth.NewView([]byte{id}), nil },
 		}}})
@@ -208,12 +209,8 @@ func TestARing(t *testing.T) {
 			n.reads(t, x)
 		}
 	}
-	around := int64(0) // a peer that this machine lets wait for half a second is gone around
-	for _, n := range []*node{a, b, c} {
-		around += n.router.Stats().Detours + n.router.Stats().Elsewhere
-	}
-	if got := k.gets.Load() - int64(len(set)); got < 0 || got > around {
-		t.Errorf("the bucket was read %d times more than there are blocks, with %d detours", got, around)
+	if got := k.gets.Load() - int64(len(set)); got != 0 {
+		t.Errorf("the bucket was read %d times more than there are blocks", got)
 	}
 	_, _, asked := a.Ring.Stats()
 	if _, served, _ := b.Ring.Stats(); asked[members.ID{15: 2}].Answers == 0 || served.Answers == 0 {
@@ -284,7 +281,7 @@ func TestStrangersGetNothing(t *testing.T) {
 	k, cluster := &bucket{}, clusterOf(t, theKey, "test")
 	a := start(t, k, cluster, 1)
 	other := clusterOf(t, "0"+theKey[1:], "test")
-	identity, err := other.Identity(members.ID{15: 2}.String(), secret.Options{})
+	identity, err := other.Identity(members.ID{15: 2}.String(), secret.Options{Within: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}

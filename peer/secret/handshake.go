@@ -58,7 +58,7 @@ const maxHandshake = 10 * time.Second
 
 // Client shakes hands with the node that has accepted conn, before anything else is sent.
 // It returns the connection to go on with, and the peer's node id. With want, the peer must
-// be that node; "": any of the cluster. It ends with ctx, or after 10 s. On an error conn
+// be that node; "": any of the cluster. It ends with ctx, or after Options.Within. On an error conn
 // is closed; otherwise it has no deadline. The errors are those above, or say that the
 // connection broke.
 func (i *Identity) Client(ctx context.Context, conn net.Conn, want string) (net.Conn, string, error) {
@@ -78,7 +78,7 @@ func (i *Identity) Server(ctx context.Context, conn net.Conn) (net.Conn, string,
 
 // within bounds a handshake, and closes the connection if it fails.
 func (i *Identity) within(ctx context.Context, conn net.Conn, shake func() (net.Conn, string, error)) (net.Conn, string, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, maxHandshake, errSlow)
+	ctx, cancel := context.WithTimeoutCause(ctx, i.patience, errSlow)
 	defer cancel()
 	ended := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {

@@ -1,6 +1,7 @@
 package secret
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
@@ -8,6 +9,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"time"
 )
 
 // Options say how a node talks to its peers.
@@ -15,6 +17,8 @@ type Options struct {
 	// Plain authenticates connections and does not encrypt them (cluster.encryption: off),
 	// for isolated networks. Default: they are encrypted.
 	Plain bool
+	// Within is how long a handshake may take; 0: 10 s.
+	Within time.Duration
 }
 
 // mode is how a node talks; both sides' are the same.
@@ -30,6 +34,7 @@ const (
 // cluster. Any number of goroutines may use it.
 type Identity struct {
 	id, name       string
+	patience       time.Duration // of a handshake
 	mode           mode
 	tag            [tagBytes]byte // of the name
 	cluster        *Cluster       // nil: keyless
@@ -48,7 +53,7 @@ func (c *Cluster) Identity(id string, o Options) (*Identity, error) {
 	if err := checkName(id); err != nil {
 		return nil, fmt.Errorf("make a certificate: node id %w", err)
 	}
-	i := &Identity{id: id, name: c.name, mode: encrypted, tag: nameTag(c.name), cluster: c, spare: sync.Pool{New: newRoom}}
+	i := &Identity{id: id, name: c.name, patience: cmp.Or(o.Within, maxHandshake), mode: encrypted, tag: nameTag(c.name), cluster: c, spare: sync.Pool{New: newRoom}}
 	if o.Plain {
 		i.mode = plain
 		return i, nil
@@ -67,7 +72,7 @@ func Keyless(name, id string) (*Identity, error) {
 	if err := errors.Join(checkName(name), checkName(id)); err != nil {
 		return nil, fmt.Errorf("make an identity without a cluster key: %w", err)
 	}
-	return &Identity{id: id, name: name, mode: keyless, tag: nameTag(name)}, nil
+	return &Identity{id: id, name: name, patience: maxHandshake, mode: keyless, tag: nameTag(name)}, nil
 }
 
 func nameTag(name string) (tag [tagBytes]byte) {
