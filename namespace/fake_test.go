@@ -222,17 +222,22 @@ var errDenied = fmt.Errorf("403 AccessDenied: %w", fs.ErrPermission)
 
 type world struct {
 	*testing.T
-	b     *bucket
-	clock *testClock
-	tree  *Tree
-	o     Options
+	b      *bucket
+	clock  *testClock
+	behind *behind
+	tree   *Tree
+	o      Options
+}
+
+func newWorld(t *testing.T) *world {
+	return &world{T: t, b: newBucket(), clock: newClock(), behind: newBehind()}
 }
 
 // open makes a tree over an empty bucket at /.
 func open(t *testing.T, change func(*Options)) *world {
 	t.Helper()
-	w := &world{T: t, b: newBucket(), clock: newClock()}
-	w.o = Options{Clock: w.clock.Now, monotonic: w.clock.Now, Links: []Link{{Path: "/", Name: "/", Origin: w.b, Identity: "test",
+	w := newWorld(t)
+	w.o = Options{Clock: w.clock.Now, monotonic: w.clock.Now, behind: w.behind.add, Links: []Link{{Path: "/", Name: "/", Origin: w.b, Identity: "test",
 		Freshness: Freshness{Mode: Bounded, Bound: time.Minute}, StaleIfError: true}}}
 	if change != nil {
 		change(&w.o)
@@ -304,45 +309,35 @@ func (w *world) later(d time.Duration) {
 	w.clock.add(d)
 }
 
-// settle waits until nothing runs behind.
-func (w *world) settle() {
-	for busy := true; busy; {
-		busy = false
-		w.tree.asks.mu.Lock()
-		var asked []*ask
-		for _, a := range w.tree.asks.byName {
-			asked = append(asked, a)
-		}
-		w.tree.asks.mu.Unlock()
-		for _, a := range asked {
-			<-a.done
-			busy = true
-		}
-		for _, l := range w.tree.links.Load().links {
-			l.mu.Lock()
-			asked := l.witness
-			l.mu.Unlock()
-			if asked != nil {
-				<-asked.done
-				busy = true
-			}
-		}
-		for i := range w.tree.dirs.shards {
-			s := &w.tree.dirs.shards[i]
-			var running []*listing
-			s.mu.Lock()
-			for _, e := range s.byID {
-				if l := e.Value.(*directory).running.Load(); l != nil {
-					running = append(running, l)
-				}
-			}
-			s.mu.Unlock()
-			for _, l := range running {
-				l.hurryUp()
-				_ = l.Wait(context.Background())
-				busy = true
-			}
-		}
+// settle waits until nothing runs behind: questions, listings and the edits that follow them.
+func (w *world) settle() { w.behind.wait() }
+
+// behind counts what a tree does that nobody waits for.
+type behind struct {
+	mu   sync.Mutex // guards n
+	n    int
+	idle sync.Cond // told when n is 0
+}
+
+func newBehind() *behind {
+	b := &behind{}
+	b.idle.L = &b.mu
+	return b
+}
+
+func (b *behind) add(more int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.n += more; b.n == 0 {
+		b.idle.Broadcast()
+	}
+}
+
+func (b *behind) wait() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for b.n > 0 {
+		b.idle.Wait()
 	}
 }
 

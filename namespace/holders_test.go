@@ -47,8 +47,8 @@ func TestTwoMounts(t *testing.T) {
 	// random: what either holds keeps its meaning, what none holds is dropped by the
 	// next sweep a minute later.
 	rapid.Check(t, func(r *rapid.T) {
-		w := &world{T: t, b: newBucket(), clock: newClock()}
-		w.o = Options{Clock: w.clock.Now, monotonic: w.clock.Now, Links: []Link{{Path: "/", Name: "/", Origin: w.b, Identity: "test",
+		w := newWorld(t)
+		w.o = Options{Clock: w.clock.Now, monotonic: w.clock.Now, behind: w.behind.add, Links: []Link{{Path: "/", Name: "/", Origin: w.b, Identity: "test",
 			Freshness: Freshness{Mode: Bounded, Bound: time.Minute}}}}
 		w.reopen()
 		defer func() { _ = w.tree.Close() }()
@@ -109,7 +109,7 @@ func TestTwoMounts(t *testing.T) {
 }
 
 func TestSupersededAreBounded(t *testing.T) {
-	// A directory of 1,000 names changes 30 times, and a mount holds ten of each
+	// A directory of 1,000 names changes 16 times, and a mount holds ten of each
 	// version until it ends: records of others do not pile up, and at the end none is
 	// left. An answer under way has its minute.
 	w := open(t, nil)
@@ -121,7 +121,7 @@ func TestSupersededAreBounded(t *testing.T) {
 		}
 		return rows.Len()
 	}
-	const names, rounds, kept = 1000, 30, 10
+	const names, rounds, kept = 1000, 16, 10
 	most := 0
 	for round := range rounds {
 		for i := range names {
@@ -133,8 +133,7 @@ func TestSupersededAreBounded(t *testing.T) {
 			mount.take(n)
 		}
 		w.clock.add(2 * time.Minute)
-		w.settle()
-		w.tree.work.Wait() // a sweep that began has ended
+		w.settle() // a sweep that began has ended
 		most = max(most, records())
 	}
 	if most < names || most > 3*4096 {

@@ -58,6 +58,7 @@ type Options struct {
 	fs        vfs.FS           // tests bring their own disk
 	moveRetry time.Duration    // and are in a hurry; 0: the store's
 	monotonic func() time.Time // and let listings take long; nil: time.Now
+	behind    func(more int)   // and wait until nothing runs behind: 1 when something begins, -1 when it has ended; nil: nobody does
 }
 
 const (
@@ -108,6 +109,9 @@ func newTokens() tokens {
 func Open(o Options) (*Tree, error) {
 	if o.monotonic == nil {
 		o.monotonic = time.Now
+	}
+	if o.behind == nil {
+		o.behind = func(int) {}
 	}
 	t := &Tree{o: o, tokens: newTokens()}
 	t.ctx, t.cancel = context.WithCancelCause(context.Background())
@@ -187,8 +191,10 @@ func (t *Tree) behind(f func()) bool {
 		return false
 	}
 	t.work.Add(1)
+	t.o.behind(1)
 	go func() {
 		defer t.work.Done()
+		defer t.o.behind(-1)
 		f()
 	}()
 	return true
