@@ -48,9 +48,7 @@ func TestEverythingIsLoadedOnce(t *testing.T) {
 func TestKillsAtAnyMoment(t *testing.T) {
 	// Processes are killed while they list and load, and what was not flushed is lost.
 	// The job goes on under its id, its counters never fall and add up in the end.
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
+	random := rand.New(rand.NewPCG(hearthtest.Seed(t), 0))
 	for round := range 8 {
 		w := newWorld(t)
 		w.every = time.Millisecond

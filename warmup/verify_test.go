@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/internal/hearthtest"
 	"github.com/hearthfs/hearth/namespace"
 )
 
@@ -249,9 +250,7 @@ func TestAnOriginThatCannotBeAskedEndsACheck(t *testing.T) {
 func TestAKilledCheckGoesOn(t *testing.T) {
 	// Processes are killed at any moment of a check: it goes on under its id, the sums hold,
 	// and each path is named once.
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
+	random := rand.New(rand.NewPCG(hearthtest.Seed(t), 0))
 	for range 6 {
 		w := newWorld(t)
 		w.every = time.Millisecond

@@ -252,7 +252,8 @@ func TestMapsThatDifferMakeNoCircle(t *testing.T) {
 	if s := r.told(); s.ToldPages+s.ToldFinds != 0 || s.Refused == 0 {
 		t.Errorf("with two maps of another mind: %+v", s)
 	}
-	r.b.asked = func() { r.nodes[rand.IntN(2)].owns(rand.IntN(2)) } // while somebody waits
+	var asked atomic.Int64
+	r.b.asked = func() { n := int(asked.Add(1)); r.nodes[n%2].owns(n / 2 % 2) } // while somebody waits
 	for range 3 {
 		r.past.Add(int64(10 * time.Minute))
 		r.all(func(x *node) {

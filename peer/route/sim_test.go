@@ -5,10 +5,8 @@ import (
 	"hash/fnv"
 	"maps"
 	"math/rand/v2"
-	"os"
 	"reflect"
 	"slices"
-	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -16,6 +14,7 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache"
+	"github.com/hearthfs/hearth/internal/hearthtest"
 	"github.com/hearthfs/hearth/peer/place"
 )
 
@@ -242,22 +241,6 @@ func (s *sim) run(t *testing.T, seed uint64) map[string]int {
 	return s.faults
 }
 
-// seedVariable has the simulation run the course of a seed that failed.
-const seedVariable = "HEARTH_SIM_SEED"
-
-// simSeed is that of the environment, or another one in each run.
-func simSeed(t *testing.T) uint64 {
-	seed := rand.Uint64()
-	if text := os.Getenv(seedVariable); text != "" {
-		var err error
-		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
-			t.Fatalf("%s: %v", seedVariable, err)
-		}
-	}
-	t.Logf("%s=%d go test -run '^%s$' ./peer/route runs this again", seedVariable, seed, t.Name())
-	return seed
-}
-
 func TestASeedIsOneCourse(t *testing.T) {
 	// What a seed showed once it shows again: the same fetches by the same nodes, the same
 	// strays, and as many questions.
@@ -281,7 +264,7 @@ func TestASeedIsOneCourse(t *testing.T) {
 		})
 		return c
 	}
-	seed := simSeed(t)
+	seed := hearthtest.Seed(t)
 	first, again, other := run(seed), run(seed), run(seed+1)
 	if !reflect.DeepEqual(first, again) {
 		t.Errorf("seed %d: %v, and then %v", seed, first.sums, again.sums)
@@ -296,7 +279,7 @@ func TestAThousandNodes(t *testing.T) {
 	// would stand still, which synctest reports), none fails or takes longer than two silences
 	// and the bucket, and no block is fetched by others than its owners in the maps that
 	// coexist at the time, nor again where all know one map and an owner asks who has it.
-	seed := simSeed(t)
+	seed := hearthtest.Seed(t)
 	for _, takes := range []time.Duration{20 * time.Millisecond, 2 * time.Second} {
 		synctest.Test(t, func(t *testing.T) {
 			s := &sim{size: 1000, changes: 12, bucketTakes: takes}

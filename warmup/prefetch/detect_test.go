@@ -10,6 +10,8 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/hearthfs/hearth"
+
+	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -30,9 +32,7 @@ func inOrder(order []int) (all []miss) {
 func TestWhatLiesInNoOrder(t *testing.T) {
 	// Of 64 misses, those of a reader in order, of sixteen who share one, of seven with parts of their own and of one who begins again
 	// lie in order; a shuffled directory does not, nor do 32 of it.
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	rng := rand.New(rand.NewPCG(seed, 0))
+	rng := rand.New(rand.NewPCG(hearthtest.Seed(t), 0))
 	up := make([]int, windowMisses)
 	for i := range up {
 		up[i] = i

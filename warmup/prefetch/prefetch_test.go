@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/hearthfs/hearth"
+
+	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
 // fakeStore is a store before an origin that answers after latency. It counts, and can
@@ -199,10 +201,8 @@ func (r *rig) epoch(readers int, order []*hearth.Object) {
 
 // shuffled are all objects, in an order of a seed that is told.
 func (r *rig) shuffled(t *testing.T) []*hearth.Object {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
 	all := r.all()
-	rand.New(rand.NewPCG(seed, 5)).Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	rand.New(rand.NewPCG(hearthtest.Seed(t), 5)).Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	return all
 }
 
