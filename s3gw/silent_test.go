@@ -26,11 +26,7 @@ func TestAnOriginThatHangs(t *testing.T) {
 		t.Fatal("the origin does not stop")
 	}
 	for _, target := range []string{"/bucket/none", "/bucket?uploads=", "/bucket/k?partNumber=1"} {
-		began := time.Now()
-		s.gets(503, "ServiceUnavailable", "root", "GET", target, "")
-		if took := time.Since(began); took > 3*timeout+10*time.Second {
-			t.Errorf("%s: after %v", target, took)
-		}
+		s.gets(503, "ServiceUnavailable", "root", "GET", target, "") // while it stands still; how soon, origin tests
 	}
 	s.gets(200, "", "root", "HEAD", "/bucket/k", "") // its bytes are in no cache here
 	s.gets(200, "<Key>k</Key>", "root", "GET", "/bucket?list-type=2", "")

@@ -216,10 +216,9 @@ func TestTheEndWithAWriteUnderWay(t *testing.T) {
 	<-s.asked
 	s.url = here
 	_ = c.Close()
-	began := time.Now()
-	x.Close()
-	if took := time.Since(began); took > endWithin+5*time.Second || x.Stats().UnderWay != 0 {
-		t.Errorf("after %v %d requests are under way", took, x.Stats().UnderWay)
+	x.Close() // or this hangs: the write is let go below
+	if n := x.Stats().UnderWay; n != 0 {
+		t.Errorf("%d requests are under way", n)
 	}
 	s.release <- struct{}{}
 	<-s.wrote // who asks before that is told what is there, and believes it

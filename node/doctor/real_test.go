@@ -190,12 +190,11 @@ func TestADeadOriginCostsItsBound(t *testing.T) {
 	}
 	nobody.Close()
 	silent := config.Origin{URL: "s3://data", Endpoint: proxy.URL(), Timeout: 200 * time.Millisecond}
-	began := time.Now()
 	found, err := Run(t.Context(), Options{Alone: true, Links: []config.Link{{Path: "/silent", Origin: silent},
 		{Path: "/nobody", Origin: config.Origin{URL: "s3://data", Endpoint: "http://" + nobody.Addr().String()}},
 		{Path: "/gone", Origin: config.Origin{URL: "file:///nowhere/at/all"}}}})
-	if took := time.Since(began); err != nil || took > originBound+2*time.Second {
-		t.Errorf("%v after %v", err, took)
+	if err != nil { // and it came, though an answer takes an hour; how soon, TestWhatDoesNotAnswerCostsItsBound tests
+		t.Error(err)
 	}
 	if !Failed(found) || len(found) != 5 {
 		t.Fatalf("%+v", found)
