@@ -70,7 +70,7 @@ func readRandomly(t *testing.T, s3 *hearthtest.Server, bucket string, files []he
 		next = tier
 	}
 	rng := rand.New(rand.NewPCG(42, 42)) // the same reads for every wiring
-	for i := range 300 {
+	for i := range 120 {
 		f := files[rng.IntN(len(files))]
 		object, err := o.Head(t.Context(), f.Path)
 		if err != nil {
