@@ -253,7 +253,7 @@ func (s *S3) renew(err error, used *credentials.Value) bool {
 		return false
 	}
 	if e.Code == "ExpiredToken" || e.Code == "ExpiredTokenException" {
-		if now, err := s.keys.creds.Get(); err == nil && now.SessionToken == used.SessionToken {
+		if now, err := s.keys.creds.GetWithContext(&credentials.CredContext{Client: s.keys.client, Context: context.Background()}); err == nil && now.SessionToken == used.SessionToken {
 			s.keys.creds.Expire()
 		}
 		return true

@@ -341,6 +341,8 @@ func (s *blockCheck) look(x *object, buf []byte) (bad *check.Finding, read int64
 }
 
 // verify says what is wrong with a block, and where.
+//
+//lint:ignore ST1008 the cause is what is found, not how the call went
 func (s *blockCheck) verify(x *object, held bool, buf []byte) (cause error, name string, off int64) {
 	f, at := s.files, recordOffset(s.index)
 	text, err := readPages(f.dir, x.sumsName(), at, recordSize)

@@ -53,7 +53,7 @@ func (t *Twins[K, V]) Do(ctx context.Context, key K, work func(context.Context) 
 		s.mu.Lock()
 		c := s.calls[key]
 		if c == nil {
-			c = s.startLocked(key)
+			s.startLocked(key)
 			s.mu.Unlock()
 			v, err = t.lead(ctx, s, key, work)
 			return v, false, err

@@ -113,7 +113,7 @@ func (c checker) Refresh(ctx context.Context, dir uint64, since int64) (err erro
 // Parent is warmup.Checker's.
 func (c checker) Parent(ctx context.Context, target string) (warmup.Entry, error) {
 	in := strings.TrimRight(target, "/")
-	all, err := names{c.parts}.Find(ctx, in[:strings.LastIndexByte(in, '/')+1])
+	all, err := names(c).Find(ctx, in[:strings.LastIndexByte(in, '/')+1])
 	for _, n := range all {
 		if n.Dir {
 			return n, nil
