@@ -281,8 +281,7 @@ func TestMain(m *testing.M) {
 				v.Release()
 			}
 			if errors.Is(err, queue.ErrFull) {
-				err = s.Flush(context.Background())
-				n--
+				_ = s.Flush(context.Background()) // or the queue is full once more
 				i--
 				break
 			}

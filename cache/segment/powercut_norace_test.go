@@ -222,7 +222,7 @@ func TestACopyThatDidNotReachTheDeviceCostsNoBlock(t *testing.T) {
 				}
 				if refuse.Store(false); killed {
 					_ = l.shut()
-					if l, err = Open(o); err != nil {
+					if _, err = Open(o); err != nil {
 						t.Fatal(err)
 					}
 				}

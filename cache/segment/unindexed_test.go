@@ -212,7 +212,7 @@ func TestARecallOfManyDoublesEndsInTime(t *testing.T) {
 	// each one after; in the end each block is there once. The open segment is synced once.
 	dir := several(t, someBlocks)
 	pool, more := scarce(t, 0)
-	ctx, cancel := context.WithCancel(t.Context())
+	_, cancel := context.WithCancel(t.Context())
 	steps, syncs := 0, map[string]int{}
 	l := open(t, Options{Dir: dir, Pool: pool, SegmentSize: 64 << 20,
 		Step:    func() { steps++; cancel() },
@@ -234,6 +234,7 @@ func TestARecallOfManyDoublesEndsInTime(t *testing.T) {
 		if recalls > someBlocks {
 			t.Fatalf("no end: %+v", l.Stats())
 		}
+		var ctx context.Context
 		ctx, cancel = context.WithCancel(t.Context())
 		if err := l.Recall(ctx); err != nil {
 			t.Fatal(err)
