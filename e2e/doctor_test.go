@@ -130,7 +130,6 @@ func explained(e *env) {
 		e.must(hearthtest.Check(text, f.Path, 0, 0), "compare %s", name)
 	}
 	read()
-	before := h.status().Mounts[0].Ops["lent"]
 	if h.status().Mounts[0].Open == "passthrough" {
 		e.eventually("the file is lent", func() bool {
 			x := ask()
@@ -139,7 +138,7 @@ func explained(e *env) {
 			}
 			return x.Mounts[0].Lent
 		})
-		before = h.status().Mounts[0].Ops["lent"]
+		before := h.status().Mounts[0].Ops["lent"]
 		read()
 		if got := h.status().Mounts[0].Ops["lent"]; got != before+1 {
 			e.Errorf("explain says lent, and %d opens were lent, then %d", before, got)
