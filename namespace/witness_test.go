@@ -65,12 +65,6 @@ type failing struct {
 	turns, told atomic.Int64 // of the origin, and names
 }
 
-// etag of a file, or the error's text.
-func (f *failing) etag(path string) (string, error) {
-	n, err := f.tree.Resolve(context.Background(), path)
-	return n.Object.ETag, err
-}
-
 // list is the names in a directory.
 func (f *failing) list(dir uint64) (names []string, err error) {
 	err = f.tree.ReadDir(context.Background(), dir, "", func(n Node) bool { names = append(names, n.Name); return true })
