@@ -166,7 +166,7 @@ func TestWhoIsAliveAndAnswersNothingIsNamed(t *testing.T) {
 		if x := r.Line(time.Now()); x.Unreachable != 0 || x.Barred != nil || r.own().Unreached != nil {
 			t.Errorf("one that may be dying: %+v", x.Apart)
 		}
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		if x := r.Line(time.Now()); x.Unreachable != 0 {
 			t.Errorf("nobody has asked since: %+v", x.Apart)
 		}
@@ -176,7 +176,7 @@ func TestWhoIsAliveAndAnswersNothingIsNamed(t *testing.T) {
 		}
 		time.Sleep(barredFor - 1)
 		asked('d')
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		if x := r.Line(time.Now()); x.Unreachable != 1 || x.Barred[0].Name != "d" || x.Barred[0].ForS != 130 {
 			t.Errorf("one that was asked again: %+v", x.Apart)
 		}
