@@ -77,7 +77,6 @@ type node struct {
 	router *route.Router
 	mem    *cache.RAM
 	first  *Around // what it knew before it announced itself
-	tiers  []*cache.Tier
 	pool   *hearth.Pool
 	own    *cache.Tier
 	theirs *cache.Tier

@@ -197,7 +197,7 @@ func TestFillingComesFromWhoSendsNothingElse(t *testing.T) {
 		if n := r.peer.Stats().Fillings; n != 0 {
 			t.Errorf("%d too soon", n)
 		}
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		synctest.Wait()
 		if n := r.peer.Stats().Fillings; n != 1 {
 			t.Errorf("%d after %v", n, fillingAfter)
