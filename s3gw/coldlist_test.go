@@ -31,8 +31,7 @@ func (s *stand) gate() *gate {
 	if err != nil {
 		s.Fatal(err)
 	}
-	g, way := &gate{}, httputil.NewSingleHostReverseProxy(to)
-	way.Rewrite, way.Director = func(r *httputil.ProxyRequest) { r.SetURL(to); r.Out.Host = r.In.Host }, nil
+	g, way := &gate{}, &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to); r.Out.Host = r.In.Host }}
 	transport := &http.Transport{}
 	way.Transport, way.ErrorLog = transport, log.New(io.Discard, "", 0) // clients go away
 	at := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -201,10 +201,10 @@ func TestWritesAreSeenAtOnce(t *testing.T) {
 			s.gets(412, "PreconditionFailed", "root", "PUT", "/bucket/many/39", "new", "If-None-Match: *")
 			s.gets(200, "old", "root", "GET", "/bucket/many/39", "")
 
-			resp, answer := s.ask("root", "POST", "/bucket/d/parts?uploads", "")
+			_, answer := s.ask("root", "POST", "/bucket/d/parts?uploads", "")
 			_, id, _ := strings.Cut(answer, "<UploadId>")
 			id, _, _ = strings.Cut(id, "</UploadId>")
-			resp, _ = s.ask("root", "PUT", "/bucket/d/parts?partNumber=1&uploadId="+id, "of parts")
+			resp, _ := s.ask("root", "PUT", "/bucket/d/parts?partNumber=1&uploadId="+id, "of parts")
 			s.gets(404, "", "root", "GET", "/bucket/d/parts", "")
 			s.gets(200, "", "root", "POST", "/bucket/d/parts?uploadId="+id, "<CompleteMultipartUpload><Part><PartNumber>1</PartNumber><ETag>"+resp.Header.Get("Etag")+"</ETag></Part></CompleteMultipartUpload>")
 			s.gets(200, "of parts", "root", "GET", "/bucket/d/parts", "")
