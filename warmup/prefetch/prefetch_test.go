@@ -171,7 +171,7 @@ func (r *rig) all() (all []*hearth.Object) {
 func (r *rig) get(o *hearth.Object) {
 	held := r.Has(o.Block(0).ID())
 	r.Read(o, int(o.Size), held)
-	for !held {
+	if !held {
 		r.fakeStore.mu.Lock()
 		other := r.flying[o.Block(0).ID()]
 		r.fakeStore.mu.Unlock()
