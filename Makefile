@@ -12,7 +12,7 @@ export CGO_ENABLED = 0
 # No variable from outside chooses or leaves anything out.
 unexport HEARTH_RESUME HEARTH_AREAS HEARTH_UNTIL HEARTH_VARIANT HEARTH_SEED HEARTH_CHAOS RAPID_SEED
 
-.PHONY: help hearth dist setup setup-full demo test check soak fuzz chaos bench compare clean
+.PHONY: help hearth dist setup setup-check setup-full demo test check soak fuzz chaos bench compare clean
 
 help: ## print the targets
 	@sed -n 's/^\([a-z0-9-]*\):[^#]*## /\1\t/p' Makefile | expand -t 12
@@ -26,6 +26,9 @@ dist: ## packages in dist/: the static binary, a .deb, an OCI image archive, the
 
 setup: ## install Debian packages and test tools that are missing
 	@scripts/setup
+
+setup-check:
+	@scripts/setup --check
 
 setup-full:
 	@scripts/setup --full
@@ -42,9 +45,11 @@ SIZE ?= all
 soak: setup-full ## all else: every scenario and variant, changed packages 20 times; resumable; FOR=1h AREAS=peer,cache SIZE=full
 	@$(TESTRUN) soak -v -size $(SIZE) -areas '$(AREAS)' $(if $(FOR),-for $(FOR))
 
-check: ## formatting, vet, generated pages, architecture
+check: setup-check ## formatting, vet, staticcheck, errcheck, generated pages, architecture
 	@test -z "$$(gofmt -l . | tee /dev/stderr)"
 	$(GO) vet ./...
+	.tools/bin/staticcheck ./...
+	.tools/bin/errcheck -exclude errcheck.txt -ignoretests ./...
 	$(GO) test -v -run Architecture .
 	$(GO) test -run 'Current|Golden' ./...
 	$(GO) mod tidy -diff
