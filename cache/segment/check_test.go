@@ -3,7 +3,6 @@ package segment
 import (
 	"cmp"
 	"errors"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -24,12 +23,7 @@ func checkID(i int) hearth.ID {
 }
 
 func checkEntry(i int) Entry {
-	data := make([]byte, 100+i*977%200_000)
-	r := rand.New(rand.NewPCG(uint64(i), 1))
-	for j := range data {
-		data[j] = byte(r.Uint32())
-	}
-	return Entry{ID: checkID(i), Data: data}
+	return Entry{ID: checkID(i), Data: blockData(i, 100+i*977%200_000)}
 }
 
 // told collects findings.
@@ -86,6 +80,7 @@ func TestCheckFindsEveryChangedBlock(t *testing.T) {
 
 func TestCheckOfWhatChangesIsClean(t *testing.T) {
 	// Blocks are appended, evicted and moved while a log is checked: nothing is damaged.
+	const blocks, stay = 300, 40
 	pool := hearthtest.Pool(t, 64<<20)
 	l, err := Open(Options{Dir: t.TempDir(), Pool: pool, SegmentSize: 4 << 20})
 	if err != nil {
@@ -94,14 +89,14 @@ func TestCheckOfWhatChangesIsClean(t *testing.T) {
 	defer l.Close()
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		for i := range 900 {
+		for i := range blocks {
 			if err := l.Append([]Entry{checkEntry(i)}); err != nil {
 				t.Error(err)
 			}
-			if i > 60 {
-				l.Evict(checkID(i - 60 - i%7))
+			if i > stay {
+				l.Evict(checkID(i - stay - i%7))
 			}
-			if i%50 == 0 {
+			if i%20 == 0 {
 				if _, err := l.Compact(t.Context()); err != nil {
 					t.Error(err)
 				}
@@ -119,7 +114,7 @@ func TestCheckOfWhatChangesIsClean(t *testing.T) {
 		r := &check.Run{Repair: true}
 		found := told(r)
 		err := l.Check(t.Context(), r, 0, nil)
-		for i := 0; i < 900 && err == nil; i += 7 { // one by one, too
+		for i := 0; i < blocks && err == nil; i += 7 { // one by one, too
 			_, err = l.CheckBlock(t.Context(), r, checkID(i))
 		}
 		if err == nil {
@@ -128,6 +123,31 @@ func TestCheckOfWhatChangesIsClean(t *testing.T) {
 		if err != nil || len(*found) > 0 {
 			<-done
 			t.Fatalf("%v, %v", *found, err)
+		}
+	}
+}
+
+func TestABlockThatGoesBetweenTwoStepsOfACheckIsNoDamage(t *testing.T) {
+	// A block is evicted when a check is about to read it, or is damaged and evicted when it is to be read again: nothing is told.
+	for last := 1; last <= 2; last++ {
+		l := open(t, Options{Dir: t.TempDir()})
+		appendAll(t, l, entryOf(1, 70_000))
+		if last == 2 {
+			p, _ := l.index.get(blockID(1), nil)
+			hearthtest.FlipByte(t, l.dir.Full((*l.slots.Load())[p.slot].name()), p.note(blockID(1)).offset()+5000, 4)
+		}
+		steps := 0
+		r := &check.Run{Repair: true, Step: func(op func()) bool {
+			if steps++; steps == last {
+				l.Evict(blockID(1))
+				l.settler.wait()
+			}
+			op()
+			return true
+		}}
+		found := told(r)
+		if err := l.Check(t.Context(), r, 0, nil); err != nil || len(*found) > 0 || steps < last {
+			t.Errorf("evicted before step %d of %d: %v, %v", last, steps, *found, err)
 		}
 	}
 }

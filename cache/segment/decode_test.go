@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	"github.com/hearthfs/hearth"
-	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
 var golden = flag.Bool("golden", false, "write testdata of the present format")
@@ -99,63 +98,6 @@ func TestNewerFormatIsRefused(t *testing.T) {
 			if now, _ := os.ReadFile(name); !bytes.Equal(now, text) {
 				t.Errorf("%s was changed", c.name)
 			}
-		}
-	}
-}
-
-func TestOpenReadsFootersOnly(t *testing.T) {
-	// Opening reads at most 64 bytes per block; after a crash the open segment besides, which is no damage. A footer that is damaged is told, and made anew.
-	dir := t.TempDir()
-	const blocks = 30_000
-	l := open(t, Options{Dir: dir, SegmentSize: 16 << 20})
-	data := blockData(1, 4096)
-	r := rand.New(rand.NewPCG(15, 16))
-	batch := make([]Entry, 0, 500)
-	for i := range blocks {
-		batch = append(batch, Entry{ID: blockID(i), Data: data[:1024+r.IntN(3072)]})
-		if len(batch) == cap(batch) {
-			appendAll(t, l, batch...)
-			batch = batch[:0]
-		}
-	}
-	kill(t, l)
-	var told []string
-	mended := func(file string, cause error) { told = append(told, file+" "+cause.Error()) }
-	l = open(t, Options{Dir: dir, Mended: mended})
-	if s := l.Stats(); len(told) > 0 || s.Blocks != blocks || s.Recovered != 1 || s.OpenRead > 64*blocks+16<<20+scanWindow {
-		t.Errorf("after a crash: %+v", s)
-	}
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
-	l = open(t, Options{Dir: dir})
-	s := l.Stats()
-	if s.Blocks != blocks || s.Recovered != 0 || s.OpenRead > 64*blocks {
-		t.Errorf("after Close: %d bytes per block, %+v", s.OpenRead/blocks, s)
-	}
-	if s.Memory > 44*blocks {
-		t.Errorf("%d bytes of memory per block", s.Memory/blocks)
-	}
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
-	all, err := filepath.Glob(filepath.Join(dir, "*.segment"))
-	if err != nil || len(all) < 3 {
-		t.Fatal(all, err)
-	}
-	for i, at := range []int64{pageSize + 10, 10} { // in the footer, in the trailer
-		info, err := os.Stat(all[i])
-		if err != nil {
-			t.Fatal(err)
-		}
-		hearthtest.FlipByte(t, all[i], info.Size()-at, 1)
-		told = nil
-		l = open(t, Options{Dir: dir, Mended: mended})
-		if s := l.Stats(); s.Blocks != blocks || len(told) != 1 || told[0] != all[i]+" "+errIndex.Error() {
-			t.Errorf("%d of %d blocks are there; told: %v", s.Blocks, blocks, told)
-		}
-		if err := l.Close(); err != nil {
-			t.Fatal(err)
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
 // One goroutine works here after another: the race detector finds nothing in it, and makes it take
@@ -195,5 +196,107 @@ func TestTruncated(t *testing.T) {
 				t.Fatalf("%s cut at %d: %d of %d blocks are left", name, cut, n, len(lengths))
 			}
 		}
+	}
+}
+
+func TestOpenReadsFootersOnly(t *testing.T) {
+	// Opening reads at most 64 bytes per block; after a crash the open segment besides, which is no damage. A footer that is damaged is told, and made anew.
+	dir := t.TempDir()
+	const blocks = 30_000
+	l := open(t, Options{Dir: dir, SegmentSize: 16 << 20})
+	data := blockData(1, 4096)
+	r := rand.New(rand.NewPCG(15, 16))
+	batch := make([]Entry, 0, 500)
+	for i := range blocks {
+		batch = append(batch, Entry{ID: blockID(i), Data: data[:1024+r.IntN(3072)]})
+		if len(batch) == cap(batch) {
+			appendAll(t, l, batch...)
+			batch = batch[:0]
+		}
+	}
+	kill(t, l)
+	var told []string
+	mended := func(file string, cause error) { told = append(told, file+" "+cause.Error()) }
+	l = open(t, Options{Dir: dir, Mended: mended})
+	if s := l.Stats(); len(told) > 0 || s.Blocks != blocks || s.Recovered != 1 || s.OpenRead > 64*blocks+16<<20+scanWindow {
+		t.Errorf("after a crash: %+v", s)
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	l = open(t, Options{Dir: dir})
+	s := l.Stats()
+	if s.Blocks != blocks || s.Recovered != 0 || s.OpenRead > 64*blocks {
+		t.Errorf("after Close: %d bytes per block, %+v", s.OpenRead/blocks, s)
+	}
+	if s.Memory > 44*blocks {
+		t.Errorf("%d bytes of memory per block", s.Memory/blocks)
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	all, err := filepath.Glob(filepath.Join(dir, "*.segment"))
+	if err != nil || len(all) < 3 {
+		t.Fatal(all, err)
+	}
+	for i, at := range []int64{pageSize + 10, 10} { // in the footer, in the trailer
+		info, err := os.Stat(all[i])
+		if err != nil {
+			t.Fatal(err)
+		}
+		hearthtest.FlipByte(t, all[i], info.Size()-at, 1)
+		told = nil
+		l = open(t, Options{Dir: dir, Mended: mended})
+		if s := l.Stats(); s.Blocks != blocks || len(told) != 1 || told[0] != all[i]+" "+errIndex.Error() {
+			t.Errorf("%d of %d blocks are there; told: %v", s.Blocks, blocks, told)
+		}
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestIndexIsAMap(t *testing.T) {
+	// Random puts, moves and removals keep the tables what a map would be, at 32 to 41 bytes an entry.
+	pool := hearth.NewPool(64 << 20)
+	x := &index{pool: pool}
+	model := map[hearth.ID]place{}
+	r := rand.New(rand.NewPCG(13, 14))
+	never := func(place) bool { return false }
+	id := func() hearth.ID {
+		v := hearth.VersionOf("", string(rune(r.IntN(12_000))), "", 0)
+		return hearth.ID{Version: v, Index: int64(r.IntN(4)) * (maxIndex/4 - 1)}
+	}
+	for range 120_000 {
+		k, p := id(), place{r.Uint32N(1 << 24), r.Uint32N(1 << 24), 1 + r.Uint32N(hearth.BlockSize)}
+		switch r.IntN(4) {
+		case 0, 1:
+			if !x.room(k) {
+				t.Fatal("no room")
+			}
+			if _, lose := x.put(k, p, 9, never); !lose {
+				model[k] = p
+			}
+		case 2:
+			if x.move(k, model[k], p) {
+				model[k] = p
+			}
+		default:
+			at, ok := x.remove(k, nil)
+			if was, held := model[k]; ok != held || at != was {
+				t.Fatal("removed something else")
+			}
+			delete(model, k)
+		}
+		if at, ok := x.get(k, nil); ok != (model[k].length > 0) || at != model[k] {
+			t.Fatalf("%v: got %v, want %v", k, at, model[k])
+		}
+	}
+	if int(x.count.Load()) != len(model) {
+		t.Fatalf("%d entries, want %d", x.count.Load(), len(model))
+	}
+	x.drop()
+	if pool.Stats().Used != 0 {
+		t.Error("memory not given back")
 	}
 }

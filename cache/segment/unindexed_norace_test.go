@@ -188,3 +188,153 @@ func TestReopenedWithAnyMemory(t *testing.T) {
 		closeLog(t, l)
 	}
 }
+
+func TestWhatThereIsNoMemoryForStays(t *testing.T) {
+	// A log is opened with less and less memory, down to none: what is not indexed is on
+	// disk, counts, is the oldest, and is no block less with memory again, after a restart
+	// or without.
+	dir := several(t, someBlocks)
+	before := allocated(t, dir)
+	for _, left := range []int64{200 << 10, 100 << 10, 70 << 10, 0} {
+		l, more := openScarce(t, dir, left)
+		s := l.Stats()
+		if s.Blocks+s.Unindexed != someBlocks || s.Unindexed < someBlocks/5 || left > 100<<10 && s.Blocks == 0 {
+			t.Fatalf("with %d bytes %d blocks are indexed and %d not", left, s.Blocks, s.Unindexed)
+		}
+		if s.UnindexedBytes < s.Unindexed*3000 || l.Used() != allocated(t, dir) || max(l.Used()-before, before-l.Used()) > 64<<10 {
+			t.Errorf("with %d bytes: used %d, allocated %d, before %d, %+v", left, l.Used(), allocated(t, dir), before, s)
+		}
+		held := tell(t, l, someBlocks)
+		if count(held) != int(s.Blocks) || s.Blocks > 0 && !held[someBlocks-1] {
+			t.Errorf("with %d bytes %d of %d indexed blocks are read, the newest: %v", left, count(held), s.Blocks, held[someBlocks-1])
+		}
+		if err := l.Recall(t.Context()); err != nil || l.Stats().Unindexed == 0 {
+			t.Errorf("recalled without memory: %+v, %v", l.Stats(), err)
+		}
+		if left == 70<<10 {
+			more()
+			if err := l.Recall(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if s := l.Stats(); s.Blocks != someBlocks || s.Unindexed != 0 || s.UnindexedBytes != 0 {
+				t.Errorf("with memory again: %+v", s)
+			}
+		}
+		more()
+		closeLog(t, l)
+	}
+	l := open(t, Options{Dir: dir})
+	if n := count(tell(t, l, someBlocks)); n != someBlocks {
+		t.Errorf("%d blocks of %d are left", n, someBlocks)
+	}
+}
+
+func TestARecallOfManyDoublesEndsInTime(t *testing.T) {
+	// Thousands of blocks that have no index are put again, and memory comes back: a recall
+	// shows that it goes on, ends with its context in the midst of a segment, and so does
+	// each one after; in the end each block is there once. The open segment is synced once.
+	dir := several(t, someBlocks)
+	pool, more := scarce(t, 0)
+	_, cancel := context.WithCancel(t.Context())
+	steps, syncs := 0, map[string]int{}
+	l := open(t, Options{Dir: dir, Pool: pool, SegmentSize: 64 << 20,
+		Step:    func() { steps++; cancel() },
+		tapSync: func(name string) error { syncs[name]++; return nil }})
+	t.Cleanup(more)
+	more()
+	var again []int
+	for i := range someBlocks {
+		if i%2 == 0 || i < someBlocks/3 {
+			again = append(again, i)
+		}
+	}
+	putAgain(t, l, again...)
+	l.settler.wait()
+	steps = 0
+	clear(syncs)
+	recalls, left := 0, l.Stats().Unindexed
+	for ; left > 0; recalls++ {
+		if recalls > someBlocks {
+			t.Fatalf("no end: %+v", l.Stats())
+		}
+		var ctx context.Context
+		ctx, cancel = context.WithCancel(t.Context())
+		if err := l.Recall(ctx); err != nil {
+			t.Fatal(err)
+		}
+		cancel()
+		s := l.Stats()
+		if s.Unindexed >= left {
+			t.Fatalf("a recall did nothing: %+v", s)
+		}
+		if s.Blocks+s.Unindexed < someBlocks {
+			t.Fatalf("%d blocks are gone: %+v", someBlocks-s.Blocks-s.Unindexed, s)
+		}
+		left = s.Unindexed
+	}
+	if least := len(again) / doublesAtOnce; recalls < least || steps < least {
+		t.Errorf("%d recalls and %d steps for %d doubles", recalls, steps, len(again))
+	}
+	if n := syncs[l.writer.segment.name()]; n != 1 {
+		t.Errorf("the open segment was synced %d times", n)
+	}
+	for range 2 {
+		s := l.Stats()
+		if s.Blocks != someBlocks || count(tell(t, l, someBlocks)) != someBlocks || s.Corrupt != 0 {
+			t.Errorf("%d of %d blocks are read, %+v", count(tell(t, l, someBlocks)), someBlocks, s)
+		}
+		// The file system moves by a page per file yet, which has thousands of holes.
+		if used, real := l.Used(), allocated(t, dir); max(used-real, real-used) > int64(s.Segments+1)*pageSize || used > someBlocks*4600 {
+			t.Errorf("used %d, allocated %d", used, real)
+		}
+		closeLog(t, l)
+		l = open(t, Options{Dir: dir, SegmentSize: 64 << 20})
+	}
+}
+
+func TestARecordDiesOnceItsDoubleIsOnTheDevice(t *testing.T) {
+	// Blocks are put again and recalled, twice: the open segment that their later records
+	// lie in was synced by the first recall, and has more since. No old record dies before
+	// all of that is on the device.
+	dir := several(t, someBlocks)
+	pool, more := scarce(t, 0)
+	dirty, recalling := map[string]bool{}, false
+	l := open(t, Options{Dir: dir, Pool: pool, SegmentSize: 64 << 20,
+		tap: func(c change) error {
+			if c.What == "write" && c.Name != deathsName {
+				dirty[c.Name] = true
+			}
+			if recalling && (c.Name == deathsName || c.What == "punch") && len(dirty) > 0 {
+				t.Errorf("%s of %s while %v are not on the device", c.What, c.Name, dirty)
+			}
+			return nil
+		},
+		tapSync: func(name string) error { delete(dirty, name); return nil }})
+	t.Cleanup(more)
+	more()
+	due := l.unindexed()
+	for i, s := range due {
+		s.unread = i != 1 // for now
+	}
+	per := due[0].records
+	for round, first := range []int{per, 0} {
+		for i := range 20 {
+			putAgain(t, l, first+i)
+		}
+		l.settler.wait()
+		recalling = true
+		if err := l.Recall(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		recalling = false
+		if s := l.Stats(); s.Blocks+s.Unindexed != someBlocks || round == 0 && s.Unindexed == 0 || round == 1 && s.Unindexed > 0 {
+			t.Errorf("round %d: %+v", round, s)
+		}
+		for _, s := range due {
+			s.unread = false
+		}
+	}
+	if n := count(tell(t, l, someBlocks)); n != someBlocks {
+		t.Errorf("%d of %d blocks are left", n, someBlocks)
+	}
+}
