@@ -115,12 +115,12 @@ func TestCheckClosedNamesWhatIsLeft(t *testing.T) {
 func TestCheckOfWhatChangesIsClean(t *testing.T) {
 	// Blocks are written and evicted while a check runs: nothing is damaged.
 	x := start(t, Options{})
-	a, dataA := sample(1, 40*mib)
+	a, dataA := sample(1, 20*mib)
 	b, dataB := sample(2, 2*mib)
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		rng := rand.New(rand.NewPCG(1, 2))
-		for range 300 {
+		for range 120 {
 			i := rng.Int64N(a.Blocks())
 			if err := x.Put(a, i, blockOf(a, dataA, i)); err != nil {
 				continue // busy: it is being evicted

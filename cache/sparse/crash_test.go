@@ -28,7 +28,7 @@ func fill(dir string) {
 	}
 	for round := uint64(0); ; round++ {
 		o, data := sample(round, 5*mib+123)
-		for _, i := range rand.Perm(6) {
+		for _, i := range rand.New(rand.NewPCG(round, 1)).Perm(6) {
 			if err := f.Put(o, int64(i), blockOf(o, data, int64(i))); err != nil {
 				panic(err)
 			}
@@ -86,74 +86,6 @@ type write struct {
 	sums bool
 	off  int64
 	data []byte
-}
-
-func TestCrashAfterAnyPrefixOfWrites(t *testing.T) {
-	// The writer stops after any write, or in the middle of it: blocks with a whole
-	// record are served, others are misses, nothing is wrong, nothing is leaked, and
-	// the object can be completed.
-	x := start(t, Options{})
-	o, data := sample(1, 3*mib+5000)
-	ops := []write{{true, 0, header{formatVersion, o.Version, o.Size}.encode()}}
-	order := []int64{2, 0, 3, 1}
-	for _, i := range order {
-		content := blockOf(o, data, i)
-		sums := sumsOf(content)
-		record := make([]byte, recordSize)
-		encodeRecord(record, o.Block(i).ID(), &sums)
-		ops = append(ops, write{false, i * mib, content}, write{true, recordOffset(i), record})
-	}
-	rng := rand.New(rand.NewPCG(3, 4))
-	for n := range ops {
-		for _, cut := range []int{0, rng.IntN(len(ops[n].data)), len(ops[n].data) - 1} {
-			crash(x, o, ops[:n+1], cut)
-			done := max(n-1, 0) / 2 // whole records
-			for at, i := range order {
-				if got := x.has(o, data, i); got != (at < done) {
-					t.Fatalf("stopped in write %d at byte %d: block %d is held: %v", n, cut, i, got)
-				}
-			}
-			x.checkUsed()
-			x.putAll(o, data)
-			for i := range o.Blocks() {
-				if !x.has(o, data, i) {
-					t.Fatalf("stopped in write %d at byte %d: block %d cannot be put again", n, cut, i)
-				}
-			}
-			if release := x.local(o, data); release == nil {
-				t.Fatal("completed, read, and not handed out")
-			} else {
-				release()
-			}
-		}
-	}
-}
-
-// crash leaves the files as a writer does that stops at byte cut of the last op.
-func crash(x *fixture, o *hearth.Object, ops []write, cut int) {
-	x.t.Helper()
-	x.stop()
-	os.Remove(x.dataFile(o))
-	os.Remove(x.sumsFile(o))
-	for n, op := range ops {
-		name, content := x.dataFile(o), op.data
-		if op.sums {
-			name = x.sumsFile(o)
-		}
-		if n == len(ops)-1 {
-			content = content[:cut]
-		}
-		file, err := os.OpenFile(name, os.O_CREATE|os.O_WRONLY, 0o600)
-		if err != nil {
-			x.t.Fatal(err)
-		}
-		if !op.sums && n < 2 {
-			file.Truncate(o.Size)
-		}
-		file.WriteAt(content, op.off)
-		file.Close()
-	}
-	x.reopen()
 }
 
 func TestCutAndGrownFilesLoseBlocksOnly(t *testing.T) {

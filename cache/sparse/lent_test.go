@@ -150,52 +150,6 @@ var harms = []harm{
 	}},
 }
 
-func TestALentFileKeepsItsBytes(t *testing.T) {
-	// A file is lent, whatever may change it happens, with and without a new Files in
-	// between, as after an ejection or a kill; who has it open or mapped sees the bytes
-	// that he saw.
-	for _, h := range harms {
-		for _, mapped := range []bool{false, true} {
-			for _, again := range []bool{false, true} {
-				t.Run(h.name, func(t *testing.T) { keepsItsBytes(t, h, mapped, again) })
-			}
-		}
-	}
-}
-
-func keepsItsBytes(t *testing.T, h harm, mapped, again bool) {
-	x := start(t, Options{Shared: true})
-	o, data := sample(1, 18*mib+4097)
-	x.putAll(o, data)
-	reader := lend(t, x, o, mapped)
-	want := bytes.Clone(data)
-	if h.flips {
-		hearthtest.FlipByte(t, x.dataFile(o), mib+99, 8)
-		want[mib+99] ^= 8
-	}
-	if again {
-		x.reopen()
-	}
-	h.do(t, x, o, data)
-	if !bytes.Equal(reader.sees(t, o.Size), want) {
-		t.Errorf("mapped %v, opened again %v: a reader's bytes changed", mapped, again)
-	}
-	for i := range o.Blocks() {
-		x.has(o, data, i) // right, or a miss
-	}
-	if !bytes.Equal(reader.sees(t, o.Size), want) {
-		t.Errorf("mapped %v, opened again %v: a reader's bytes changed behind reads", mapped, again)
-	}
-	reader.leave()
-	x.reopen() // as sweep a second later
-	for i := int64(0); i < o.Blocks(); i += hearth.ExtentBlocks {
-		x.EvictExtent(o.Block(i).ID())
-	}
-	if x.Used() != 0 || x.onDevice() != 0 {
-		t.Errorf("%d used, %d on the device: what nobody reads any more stays", x.Used(), x.onDevice())
-	}
-}
-
 func TestDoomedFilesGoWithTheirReaders(t *testing.T) {
 	// A replaced version is mapped; its bytes count until the mapping ends, and then go
 	// without anybody asking for it. Meanwhile it is asked about once a second.

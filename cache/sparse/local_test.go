@@ -8,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -159,20 +161,24 @@ func TestCloseEndsVerification(t *testing.T) {
 }
 
 func TestEvictionDoesNotWaitForVerification(t *testing.T) {
-	// The pass sleeps between two blocks; the object can be evicted meanwhile, and
+	// The pass sleeps for minutes between two blocks; the object can be evicted meanwhile, and
 	// the pass goes away.
-	x := start(t, Options{VerifyRate: mib * 20})
-	o, data := sample(1, 4*mib)
-	x.putAll(o, data)
-	x.reopen()
-	x.local(o, data)
-	x.EvictObject(o.Version)
-	if <-x.verified {
-		t.Fatal("an evicted object was verified")
-	}
-	if x.Used() != 0 {
-		t.Fatalf("%d bytes left", x.Used())
-	}
+	synctest.Test(t, func(t *testing.T) {
+		x := start(t, Options{VerifyRate: 1000})
+		o, data := sample(1, 4*mib)
+		x.putAll(o, data)
+		x.reopen()
+		x.local(o, data)
+		synctest.Wait() // the pass sleeps
+		begun := time.Now()
+		x.EvictObject(o.Version)
+		if x.Used() != 0 || !time.Now().Equal(begun) {
+			t.Fatalf("%d bytes left after %v", x.Used(), time.Since(begun))
+		}
+		if <-x.verified {
+			t.Fatal("an evicted object was verified")
+		}
+	})
 }
 
 // crowd is those who use the same few objects at once.
@@ -249,11 +255,11 @@ func TestHolesAreNeverHandedOut(t *testing.T) {
 	times := func(n int) func() bool { return func() bool { n--; return n >= 0 } }
 	untilDone := func() bool { return !done.Load() }
 	for seed := range uint64(2) {
-		finite.Go(func() { c.work(seed, c.write, times(150)) })
+		finite.Go(func() { c.work(seed, c.write, times(50)) })
 		endless.Go(func() { c.work(seed+10, c.read, untilDone) })
 		endless.Go(func() { c.work(seed+20, c.take, untilDone) })
 	}
-	finite.Go(func() { c.work(30, c.evict, times(60)) })
+	finite.Go(func() { c.work(30, c.evict, times(20)) })
 	finite.Wait()
 	done.Store(true)
 	endless.Wait()

@@ -67,7 +67,7 @@ func TestAPowerCutLeavesHolesAndNoWrongByte(t *testing.T) {
 		}
 	})
 	t.Logf("%d operations", len(tr.Ops))
-	tr.Cuts(t, 1, 6, func(t *testing.T, c powercut.Cut) {
+	tr.Cuts(t, 2, 4, func(t *testing.T, c powercut.Cut) {
 		now, must := map[block]bool{}, map[block]bool{}
 		for i, d := range deeds {
 			if !c.Passed(fmt.Sprint("begin ", i)) {

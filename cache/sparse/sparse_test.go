@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -17,36 +16,6 @@ import (
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/internal/hearthtest"
 )
-
-func TestObjectsOfEverySizeComeBack(t *testing.T) {
-	// Sizes around every boundary are written in one call, read in odd ranges,
-	// and read again after a restart.
-	modes(t, func(t *testing.T, opt Options) {
-		x := start(t, opt)
-		rng := rand.New(rand.NewPCG(1, 2))
-		for i, size := range []int64{1, 4095, 4096, 4097, 65535, 65536, 65537, mib - 1, mib, mib + 1, 2*mib + 70_000, 17*mib + 5} {
-			o, data := sample(uint64(i), size)
-			x.putAll(o, data)
-			x.checkUsed()
-			for round := range 2 {
-				for b := range o.Blocks() {
-					length := o.Block(b).Len()
-					off := rng.IntN(length)
-					if !x.has(o, data, b) || !x.hasRange(o.Block(b), data, off, 1+rng.IntN(length-off)) {
-						t.Fatalf("block %d of %d bytes is missing in round %d", b, size, round)
-					}
-				}
-				x.reopen()
-			}
-			if st, err := os.Stat(x.dataFile(o)); err != nil || st.Size() != size {
-				t.Fatalf("file of %d bytes: %v %v", size, st, err)
-			}
-		}
-		if s := x.Stats(); s.Damaged != 0 || s.Errors != 0 {
-			t.Fatalf("stats %+v", s)
-		}
-	})
-}
 
 func TestWrongArgumentsAreRefused(t *testing.T) {
 	// Blocks that do not exist, short data and ranges past the end change nothing.
@@ -291,59 +260,6 @@ func TestSampleDrawsUnitsAlike(t *testing.T) {
 	}
 	if x.Used() != 0 || x.onDevice() != 0 || x.Stats().Objects != 0 {
 		t.Fatalf("after the last eviction %d used, %d on the device", x.Used(), x.onDevice())
-	}
-}
-
-func TestASharedFileGoesByExtents(t *testing.T) {
-	// Some of a whole file's extents are to stay while others go: each is drawn by itself, as used as the file, a hand-out
-	// protects all of them, and what is left is read and made whole again; so also after a restart, when no index is known.
-	now := uint32(5)
-	x := start(t, Options{Shared: true, Now: func() uint32 { return now }, Touch: func(_, now uint32) uint32 { return now }})
-	o, data := sample(1, 40*mib+5)
-	x.putAll(o, data)
-	now = 9
-	release := x.local(o, data)
-	if release == nil || x.Stats().Units != 0 || x.EvictExtent(o.Block(0).ID()) != 0 {
-		t.Fatalf("handed out: %v, %+v", release != nil, x.Stats())
-	}
-	release()
-	for _, known := range []bool{true, false} {
-		if !known {
-			x.reopen()
-		}
-		drawn := make(map[int64]uint32)
-		x.Sample(3, 100, func(c Candidate) {
-			if drawn[c.ID.Index] = c.State; c.Whole || c.Size > 16*mib || known && c.State != 9 {
-				t.Fatalf("candidate %+v", c)
-			}
-		})
-		if len(drawn) != 3 || x.Stats().Units != 3 {
-			t.Fatalf("drawn of three extents: %v; %+v", drawn, x.Stats())
-		}
-		if freed := x.EvictExtent(o.Block(17).ID()); freed < 15*mib || freed > 17*mib {
-			t.Fatalf("an extent of a whole file freed %d bytes", freed)
-		}
-		for i := range o.Blocks() {
-			if x.has(o, data, i) != (i/hearth.ExtentBlocks != 1) {
-				t.Errorf("block %d of which 16 to 31 went: %v", i, x.has(o, data, i))
-			}
-		}
-		if x.local(o, data) != nil {
-			t.Fatal("a file with a hole is handed out")
-		}
-		for i := range int64(hearth.ExtentBlocks) {
-			x.put(o, data, hearth.ExtentBlocks+i)
-		}
-		x.checkUsed()
-		for i := range o.Blocks() {
-			if !x.has(o, data, i) {
-				t.Errorf("block %d is missing of the file that was made whole again", i)
-			}
-		}
-		if release = x.local(o, data); release == nil {
-			t.Fatal("a file that was made whole again is not handed out")
-		}
-		release()
 	}
 }
 

@@ -198,35 +198,3 @@ func TestUnindexedObjectsGoByTheirVersion(t *testing.T) {
 		}
 	}
 }
-
-func TestShedGoesOnBehindWhatIsRead(t *testing.T) {
-	// More unindexed objects are read by somebody than one look brings: the next look goes
-	// on behind them, and the one that nobody reads goes.
-	x := start(t, Options{})
-	const n = shedAtOnce + 20
-	held := make([]*os.File, 0, n)
-	for i := range uint64(n) {
-		o, data := sample(i, 100)
-		x.putAll(o, data)
-		file, err := os.Open(x.dataFile(o))
-		if err != nil {
-			t.Fatal(err)
-		}
-		held = append(held, file)
-		defer file.Close()
-	}
-	x.stop()
-	defer few(t, x.opt.Pool, 0)()
-	x.reopen()
-	//lint:ignore SA4000 twice: the first changes what the second finds
-	if x.Shed(nil) != 0 || x.Shed(nil) != 0 || x.Stats().Unindexed != n {
-		t.Errorf("what is read was given up: %+v", x.Stats())
-	}
-	for _, file := range held {
-		file.Close()
-		//lint:ignore SA4000 twice: the first changes what the second finds
-		if x.Shed(nil) == 0 && x.Shed(nil) == 0 {
-			t.Fatalf("%s, which nobody reads, does not go", file.Name())
-		}
-	}
-}
