@@ -183,7 +183,7 @@ func TestAPowerCutLosesNothingThatWasSynced(t *testing.T) {
 			tr := powercut.Record(t, func(t *testing.T, dir string, mark func(string)) { follow(t, dir, deeds, mark) })
 			t.Logf("%d operations, %d syncs, %d renames, %d removals", len(tr.Ops), tr.Count(powercut.Sync), tr.Count(powercut.Rename), tr.Count(powercut.Remove))
 			cuts := 0
-			tr.Cuts(t, 7, 4, func(t *testing.T, c powercut.Cut) { cuts++; afterCut(t, c, deeds) })
+			tr.Cuts(t, 15, 3, func(t *testing.T, c powercut.Cut) { cuts++; afterCut(t, c, deeds) })
 			t.Logf("%d cuts", cuts)
 		})
 	}
@@ -228,10 +228,7 @@ func TestACopyThatDidNotReachTheDeviceCostsNoBlock(t *testing.T) {
 				}
 				mark("copied")
 			})
-			tr.Cuts(t, 1, 20, func(t *testing.T, c powercut.Cut) {
-				if !c.Passed("synced") {
-					return
-				}
+			tr.From("synced").Cuts(t, 1, 8, func(t *testing.T, c powercut.Cut) {
 				l, err := Open(Options{Dir: c.Dir, Pool: newPool(), SegmentSize: planSegment})
 				if err != nil {
 					t.Fatal(err)
@@ -283,10 +280,7 @@ func TestARecallCostsNoBlockThatWasSynced(t *testing.T) {
 		kill(t, l)
 	})
 	cuts := 0
-	tr.Cuts(t, 1, 20, func(t *testing.T, c powercut.Cut) {
-		if !c.Passed("synced") {
-			return
-		}
+	tr.From("synced").Cuts(t, 1, 8, func(t *testing.T, c powercut.Cut) {
 		cuts++
 		l, err := Open(Options{Dir: c.Dir, Pool: newPool(), SegmentSize: planSegment})
 		if err != nil {

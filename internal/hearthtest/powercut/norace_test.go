@@ -178,3 +178,26 @@ func TestPunchedAndRemovedMayComeBack(t *testing.T) {
 	holds(t, outcomes(t, tr, "f", "done"), "page", "")
 	holds(t, outcomes(t, tr, "g", "done"), "gone", "-")
 }
+
+func TestNoCutBeforeItsMark(t *testing.T) {
+	// A scenario prepares something and goes on: from its mark on each cut is made, and none before.
+	tr := Record(t, func(t *testing.T, dir string, mark func(string)) {
+		must(t, os.WriteFile(filepath.Join(dir, "f"), []byte("first"), 0o600))
+		mark("prepared")
+		must(t, os.WriteFile(filepath.Join(dir, "g"), []byte("more"), 0o600))
+	})
+	all, behind := 0, 0
+	tr.Cuts(t, 1, 1, func(_ *testing.T, c Cut) {
+		if c.Passed("prepared") {
+			all++
+		}
+	})
+	tr.From("prepared").Cuts(t, 1, 1, func(t *testing.T, c Cut) {
+		if behind++; !c.Passed("prepared") {
+			t.Errorf("%v is made before the mark", c)
+		}
+	})
+	if all == 0 || behind != all {
+		t.Errorf("%d cuts behind the mark of %d", behind, all)
+	}
+}

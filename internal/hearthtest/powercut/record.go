@@ -44,7 +44,8 @@ type Op struct {
 
 // Trace is what a scenario did.
 type Trace struct {
-	Ops []Op
+	Ops  []Op
+	from string // no cut before this mark; "": all are made
 }
 
 const (
@@ -144,6 +145,10 @@ func (c Cut) String() string { return fmt.Sprintf("cut after %d operations, draw
 // Passed reports whether the scenario had passed a mark.
 func (c Cut) Passed(mark string) bool { return slices.Contains(c.Marks, mark) }
 
+// From returns the same trace, which is cut behind a mark only: what a scenario prepares
+// costs no cuts.
+func (tr *Trace) From(mark string) *Trace { return &Trace{Ops: tr.Ops, from: mark} }
+
 // Cuts cuts the power after every stride-th operation, after each that is no write,
 // before each sync, and at the end; each time with so many outcomes, drawn from fixed
 // seeds.
@@ -177,7 +182,7 @@ func (tr *Trace) cuts(t *testing.T, due func(k int) bool, outcomes func(*disk, C
 	t.Helper()
 	d, marks, dir := newDisk(), []string(nil), filepath.Join(place(t), "d")
 	for k := 0; k <= len(tr.Ops); k++ {
-		if due(k) {
+		if due(k) && (tr.from == "" || slices.Contains(marks, tr.from)) {
 			outcomes(d, Cut{Ops: k, Marks: slices.Clone(marks)}, func(c Cut, ch chooser) {
 				defer func() { _ = os.RemoveAll(dir) }() // a temporary directory
 				c.Dir = dir
