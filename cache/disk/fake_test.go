@@ -204,7 +204,8 @@ type rig struct {
 func newRig(t *testing.T, o Options) *rig {
 	t.Helper()
 	r := &rig{t: t, areas: map[string]*fakeArea{}}
-	t.Cleanup(func() { goleak.VerifyNone(t) })
+	before := goleak.IgnoreCurrent() // who waits for the end of a bubble, too
+	t.Cleanup(func() { goleak.VerifyNone(t, before) })
 	r.pool = hearthtest.Pool(t, 64<<20)
 	r.free.Store(1 << 40)
 	o.Pool = r.pool
@@ -269,9 +270,12 @@ func (r *rig) heard(what string) int {
 
 func (r *rig) area(i int) *fakeArea { return r.areas[r.paths[i]] }
 
+// watchdog ends a test whose fact never comes: hundreds of times what it takes.
+const watchdog = 2 * time.Minute
+
 func (r *rig) until(fact string, is func() bool) {
 	r.t.Helper()
-	if !hearthtest.Eventually(r.t.Context(), 10*time.Second, is) {
+	if !hearthtest.Eventually(r.t.Context(), watchdog, is) {
 		r.t.Fatalf("never: %s; %+v", fact, r.Stats())
 	}
 }

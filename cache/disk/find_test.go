@@ -3,7 +3,6 @@ package disk
 import (
 	"errors"
 	"testing"
-	"time"
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/internal/hearthtest"
@@ -60,7 +59,7 @@ func TestFind(t *testing.T) {
 	if st := s.Stats().Dirs[0]; st.Hits != 0 {
 		t.Errorf("looking counted %d hits", st.Hits)
 	}
-	if !hearthtest.Eventually(t.Context(), 10*time.Second, func() bool {
+	if !hearthtest.Eventually(t.Context(), watchdog, func() bool {
 		file, release, err := s.LocalFile(large)
 		if err == nil {
 			file.Close()

@@ -271,7 +271,7 @@ func TestHomeOfAKilledProcessThatCannotEnd(t *testing.T) {
 	}
 	defer func() { _ = dead.Wait() }()
 	pid := strconv.Itoa(dead.Process.Pid)
-	if !hearthtest.Eventually(t.Context(), 10*time.Second, func() bool { return holder.Parse(pid).Defunct() }) {
+	if !hearthtest.Eventually(t.Context(), watchdog, func() bool { return holder.Parse(pid).Defunct() }) {
 		t.Fatal("it never ended")
 	}
 	dir := t.TempDir()

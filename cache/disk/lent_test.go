@@ -136,7 +136,7 @@ func (m *lentModel) lend() {
 	m.writeAll(o)
 	var file *os.File
 	var release func()
-	hearthtest.Eventually(m.t.Context(), 10*time.Second, func() bool {
+	hearthtest.Eventually(m.t.Context(), watchdog, func() bool {
 		whole, _ := m.Whole(o)
 		var err error
 		file, release, err = m.LocalFile(o) // or its verification begins
@@ -182,7 +182,7 @@ func (m *lentModel) eject() {
 			d.writeFailed(unix.EIO)
 		}
 	}
-	if !hearthtest.Eventually(m.t.Context(), 20*time.Second, func() bool { return d.writable() && d.volume.Load() != nil }) {
+	if !hearthtest.Eventually(m.t.Context(), watchdog, func() bool { return d.writable() && d.volume.Load() != nil }) {
 		m.t.Fatalf("never returned: %+v", m.Stats())
 	}
 }

@@ -37,19 +37,6 @@ func readyBlocks(tb testing.TB) int {
 	return n
 }
 
-func TestOpeningReadsLittleForEachBlock(t *testing.T) {
-	// Blocks of 1 to 4 KiB were written through Put by a process that ended well, or
-	// was killed: opening finds them and reads no more than 64 bytes for each, and of
-	// few blocks after a kill, the open segment.
-	for _, end := range []string{"closed", "killed"} {
-		t.Run(end, func(t *testing.T) {
-			dir := t.TempDir()
-			n := readyBlocks(t)
-			t.Logf("%+v", openReady(t, dir, fillReady(t, dir, end, n), besides(end, n)))
-		})
-	}
-}
-
 // BenchmarkReady publishes for directories that were closed and killed how long
 // opening takes, what it reads, and the memory of the index, each per block.
 func BenchmarkReady(b *testing.B) {

@@ -223,24 +223,6 @@ func TestTheFloorWinsOverPins(t *testing.T) {
 	r.until("5 MiB given back", func() bool { return r.area(0).used() <= before-5<<20 })
 }
 
-func TestPinsOutlastAShrinkingInManySteps(t *testing.T) {
-	// A directory must shrink by more blocks than go in one go. Only these go, in the next
-	// ones, and nothing that is pinned, which there is no index of either.
-	const pins = 100
-	r := newRig(t, Options{Dirs: []DirOptions{{Budget: 4 << 20}}, Pinned: func(hearth.ID) bool { return false }})
-	a := r.area(0)
-	a.mu.Lock()
-	a.spared = pins
-	for i := range int64(maxEvictions + 5000) {
-		a.keepLocked(hearth.ID{Version: [16]byte{1}, Index: i}, []byte{1})
-	}
-	a.mu.Unlock()
-	r.until("all of that gone", func() bool { return a.used() <= 4<<20 })
-	if n, _ := a.unindexed(); n != pins {
-		t.Errorf("%d of %d pinned blocks are left", n, pins)
-	}
-}
-
 func TestABudgetMissedByAWriteCostsNoPin(t *testing.T) {
 	// A write took some pages more than reckoned, and all is pinned: that is what a budget
 	// may be missed by, and nothing goes. What is more goes.

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -117,7 +116,7 @@ func TestOursOfALargeFileStay(t *testing.T) {
 
 func TestBudgetHoldsUnderLoad(t *testing.T) {
 	// Eight goroutines put, keep and get ten times the budget; what the files really occupy never exceeds it by more than a write unit, and no byte is wrong.
-	const budget = 48 << 20
+	const budget, offered, enough = 48 << 20, 500, 40 // objects, of 1 MB on average, and blocks
 	dir := t.TempDir()
 	s := openReal(t, Options{Dirs: []DirOptions{{Path: dir, Budget: budget}}})
 	pool := s.dirs[0].opt.Pool
@@ -134,12 +133,10 @@ func TestBudgetHoldsUnderLoad(t *testing.T) {
 			}
 		}
 	})
-	deadline := time.Now().Add(4 * time.Second)
 	for g := range 8 {
 		work.Go(func() {
 			rng := rand.New(rand.NewPCG(uint64(g), 1))
-			// A slow machine takes longer for what is looked at below.
-			for time.Now().Before(deadline) && kept.Load() < 1500 || kept.Load() < 20 && time.Since(deadline) < time.Minute {
+			for next.Load() < offered || kept.Load() < enough && next.Load() < 20*offered {
 				o := mixed(int(next.Add(1)))
 				for i := range min(o.Blocks(), 4) {
 					v := hearthtest.View(t, pool, o.Block(i), 1)
@@ -167,7 +164,7 @@ func TestBudgetHoldsUnderLoad(t *testing.T) {
 	if most.Load() > budget+writeUnit {
 		t.Errorf("%d bytes on disk, budget %d", most.Load(), budget)
 	}
-	if kept.Load() < 20 || st.Evicted == 0 {
+	if kept.Load() < enough || st.Evicted == 0 {
 		t.Errorf("nothing much was kept: %d, %+v", kept.Load(), st)
 	}
 	if st.Used > budget || st.Errors > 0 || st.Corrupt > 0 {
@@ -372,67 +369,6 @@ func TestLockedByAnotherProcess(t *testing.T) {
 	goleak.VerifyNone(t)
 }
 
-func TestDamagedFilesAreMisses(t *testing.T) {
-	// Bytes are flipped all over the files, with the Store up and over a restart: blocks are missed or right, never wrong, and they can be put again.
-	dir := t.TempDir()
-	o := Options{Dirs: []DirOptions{{Path: dir, Budget: 200 << 20}}}
-	rng := rand.New(rand.NewPCG(7, 7))
-	for round := range 4 {
-		t.Run(fmt.Sprint(round), func(t *testing.T) {
-			s := openReal(t, o)
-			pool := s.dirs[0].opt.Pool
-			lost := 0
-			for pass := range 2 {
-				for i := range 40 {
-					for n := range mixed(i).Blocks() {
-						b := mixed(i).Block(n)
-						if hearthtest.CheckGet(t, s, b, 0, b.Len(), 1) {
-							lost++
-							v := hearthtest.View(t, pool, b, 1)
-							if err := s.Keep(t.Context(), b, v); err != nil {
-								t.Fatal(err)
-							}
-							v.Release()
-						}
-					}
-				}
-				if pass == 0 {
-					flip(t, dir, rng, 30)
-				}
-			}
-			t.Logf("round %d: %d blocks written, %+v", round, lost, s.Stats().Dirs[0])
-		})
-		flip(t, dir, rng, 30)
-	}
-}
-
-// flip changes some bytes in the files of a cache directory.
-func flip(t *testing.T, dir string, rng *rand.Rand, n int) {
-	t.Helper()
-	var files []string
-	err := filepath.WalkDir(dir, func(name string, e fs.DirEntry, err error) error {
-		if err == nil && e.Type().IsRegular() && e.Name() != layout.Lock {
-			files = append(files, name)
-		}
-		return nil
-	})
-	if err != nil || len(files) == 0 {
-		t.Fatal("no files to damage", err)
-	}
-	for range n {
-		f, err := os.OpenFile(files[rng.IntN(len(files))], os.O_RDWR, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if fi, err := f.Stat(); err == nil && fi.Size() > 0 {
-			at, b := rng.Int64N(fi.Size()), make([]byte, 1)
-			_, _ = f.ReadAt(b, at)
-			_, _ = f.WriteAt([]byte{b[0] ^ byte(1+rng.IntN(255))}, at)
-		}
-		f.Close()
-	}
-}
-
 func TestDirectoryRemovedUnderUs(t *testing.T) {
 	// The cache directory is removed while the node runs: no error reaches a reader, its space is given back, and soon it is a cache again.
 	dir := filepath.Join(t.TempDir(), "cache")
@@ -452,7 +388,7 @@ func TestDirectoryRemovedUnderUs(t *testing.T) {
 	if err := os.RemoveAll(dir); err != nil {
 		t.Fatal(err)
 	}
-	if !hearthtest.Eventually(t.Context(), 10*time.Second, func() bool {
+	if !hearthtest.Eventually(t.Context(), watchdog, func() bool {
 		for i := range 20 {
 			b := mixed(i).Block(0)
 			hearthtest.CheckGet(t, s, b, 0, b.Len(), 1)
@@ -587,22 +523,22 @@ func TestRealDeviceDies(t *testing.T) {
 	if read() == 0 {
 		t.Fatal("a dead device was read")
 	}
-	if !hearthtest.Eventually(t.Context(), 10*time.Second, func() bool { _, _ = keep(20), read(); return s.Stats().Dirs[0].Ejected }) {
+	if !hearthtest.Eventually(t.Context(), watchdog, func() bool { _, _ = keep(20), read(); return s.Stats().Dirs[0].Ejected }) {
 		t.Fatalf("not ejected: %+v", s.Stats())
 	}
 	if st := s.Stats().Dirs[0]; !strings.Contains(st.Cause, unix.EIO.Error()) && !strings.Contains(st.Cause, "shut down") {
 		t.Errorf("the cause is not named: %q", st.Cause)
 	}
-	if !hearthtest.Eventually(t.Context(), 10*time.Second, func() bool { return exec.Command("umount", dir).Run() == nil }) {
+	if !hearthtest.Eventually(t.Context(), watchdog, func() bool { return exec.Command("umount", dir).Run() == nil }) {
 		t.Fatal("an ejected directory keeps its file system from being unmounted")
 	}
 	if st := s.Stats().Dirs[0]; !st.Ejected {
 		t.Errorf("the cache was made anew below the mount point: %+v", st)
 	}
-	if !hearthtest.Eventually(t.Context(), 10*time.Second, func() bool { return mount() == nil }) {
+	if !hearthtest.Eventually(t.Context(), watchdog, func() bool { return mount() == nil }) {
 		t.Fatal("not mounted again")
 	}
-	if !hearthtest.Eventually(t.Context(), 20*time.Second, func() bool { return read() == 0 && !s.Stats().Dirs[0].Ejected }) {
+	if !hearthtest.Eventually(t.Context(), watchdog, func() bool { return read() == 0 && !s.Stats().Dirs[0].Ejected }) {
 		t.Fatalf("%d of 9 are missed after the return: %+v", read(), s.Stats())
 	}
 }
@@ -638,7 +574,7 @@ func TestLocalFileOfAWholeObject(t *testing.T) {
 	}
 	var file *os.File
 	var release func()
-	if !hearthtest.Eventually(t.Context(), 10*time.Second, func() bool {
+	if !hearthtest.Eventually(t.Context(), watchdog, func() bool {
 		var err error
 		file, release, err = s.LocalFile(o)
 		return err == nil

@@ -1,3 +1,5 @@
+//go:build !race
+
 package disk
 
 import (
@@ -58,7 +60,7 @@ func TestReturnBesideAFullRAMTier(t *testing.T) {
 	}
 	d.guard.away.Add(1) // something hangs in the device: it does not return yet
 	d.hangs("an operation", time.Second)
-	if !hearthtest.Eventually(t.Context(), 10*time.Second, func() bool { return d.volume.Load() == nil && s.Stats().Dirs[0].IndexBytes == 0 }) {
+	if !hearthtest.Eventually(t.Context(), watchdog, func() bool { return d.volume.Load() == nil && s.Stats().Dirs[0].IndexBytes == 0 }) {
 		t.Fatal("not let go")
 	}
 	grow()
@@ -71,7 +73,7 @@ func TestReturnBesideAFullRAMTier(t *testing.T) {
 		readers = append(readers, v)
 	}
 	d.guard.away.Add(-1)
-	if !hearthtest.Eventually(t.Context(), 30*time.Second, func() bool { return !s.Stats().Dirs[0].Ejected }) {
+	if !hearthtest.Eventually(t.Context(), watchdog, func() bool { return !s.Stats().Dirs[0].Ejected }) {
 		t.Fatalf("never returned: %+v", s.Stats().Dirs[0])
 	}
 	if x := s.Stats().Dirs[0]; x.Blocks != n || x.Unindexed != 0 {
@@ -153,7 +155,7 @@ func TestLessRAMAtARestartDeletesNothing(t *testing.T) {
 		more = starve(t, pool, left)
 		told.Store(0)
 		reopen()
-		if !hearthtest.Eventually(t.Context(), 10*time.Second, func() bool { return told.Load() > 0 }) {
+		if !hearthtest.Eventually(t.Context(), watchdog, func() bool { return told.Load() > 0 }) {
 			t.Fatal("nobody is told of it")
 		}
 		x := s.Stats().Dirs[0]
@@ -170,7 +172,7 @@ func TestLessRAMAtARestartDeletesNothing(t *testing.T) {
 		more()
 		if left == 0 {
 			reopen()
-		} else if !hearthtest.Eventually(t.Context(), 10*time.Second, func() bool { return s.Stats().Dirs[0].Unindexed == 0 }) {
+		} else if !hearthtest.Eventually(t.Context(), watchdog, func() bool { return s.Stats().Dirs[0].Unindexed == 0 }) {
 			t.Fatalf("there is memory, and still: %+v", s.Stats().Dirs[0])
 		}
 		for i := range n {
@@ -302,7 +304,7 @@ func TestAllUnindexedArePinned(t *testing.T) {
 		t.Errorf("what is pinned went: %+v, before %+v", x, before)
 	}
 	free.Store(1<<30 - 6<<20)
-	if !hearthtest.Eventually(t.Context(), 10*time.Second, func() bool { return s.Stats().Dirs[0].Used <= budget-7<<20 }) {
+	if !hearthtest.Eventually(t.Context(), watchdog, func() bool { return s.Stats().Dirs[0].Used <= budget-7<<20 }) {
 		t.Fatalf("the floor does not win: %+v", s.Stats().Dirs[0])
 	}
 	if x := s.Stats().Dirs[0]; x.Blocks < before.Blocks || x.Unindexed >= before.Unindexed {
