@@ -133,7 +133,7 @@ func TestPoolUnderLoadStaysWithinBudget(t *testing.T) {
 	for seed := range 16 {
 		wg.Go(func() {
 			rng := rand.New(rand.NewPCG(uint64(seed), 1))
-			for range 2000 {
+			for range 500 {
 				v, err := p.Alloc(context.Background(), 1+rng.IntN(BlockSize))
 				if err != nil {
 					t.Error(err)

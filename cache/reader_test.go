@@ -53,7 +53,7 @@ func TestReaderReadsLikeAFile(t *testing.T) {
 	// errors as bytes.Reader, through every wiring.
 	sources := wirings(t)
 	rapid.Check(t, func(rt *rapid.T) {
-		size := rapid.OneOf(rapid.Int64Range(0, 10), rapid.Int64Range(1<<20-3, 1<<20+3), rapid.Int64Range(1, 5<<20)).Draw(rt, "size")
+		size := rapid.OneOf(rapid.Int64Range(0, 10), rapid.Int64Range(1<<20-3, 1<<20+3), rapid.Int64Range(1, 3<<20)).Draw(rt, "size")
 		o := hearthtest.NewObject(fmt.Sprint("objects/", rapid.IntRange(0, 3).Draw(rt, "object")), size, 1)
 		want := contents(o)
 		type read struct {
@@ -62,7 +62,7 @@ func TestReaderReadsLikeAFile(t *testing.T) {
 		}
 		start := rapid.Int64Range(0, size+10)
 		reads := rapid.SliceOfN(rapid.Custom(func(rt *rapid.T) read {
-			return read{start.Draw(rt, "off"), rapid.OneOf(rapid.IntRange(0, 5000), rapid.IntRange(100_000, 3<<20)).Draw(rt, "n")}
+			return read{start.Draw(rt, "off"), rapid.OneOf(rapid.IntRange(0, 5000), rapid.IntRange(100_000, 2<<20)).Draw(rt, "n")}
 		}), 1, 12).Draw(rt, "reads")
 		for name, src := range sources {
 			r := NewReader(src, o, ReaderOptions{})

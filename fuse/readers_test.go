@@ -52,6 +52,13 @@ func readersByName() map[string]func(args []string) (string, error) {
 	}
 }
 
+// draws is what a reader draws from. It is a process of its own, without a test that could
+// name a seed, and takes the one that its environment names.
+func draws(reader int) *rand.Rand {
+	seed, _ := strconv.ParseUint(os.Getenv(hearthtest.SeedVariable), 10, 64)
+	return rand.New(rand.NewPCG(seed, uint64(reader)))
+}
+
 // file is what a reader expects: path, key, version, size.
 type file struct {
 	path, key string
@@ -122,8 +129,9 @@ func readMapped(args []string) (string, error) {
 	}
 	defer unix.Munmap(data)
 	h.Close()
+	rng := draws(0)
 	for i := 0; i < 20; i++ {
-		off := rand.Int64N(f.size)
+		off := rng.Int64N(f.size)
 		if err := f.check(data[off:min(f.size, off+5000)], off); err != nil {
 			return "", err
 		}
@@ -241,9 +249,9 @@ func readThreads(args []string) (string, error) {
 	errs := make([]error, 64)
 	for i := range errs {
 		group.Go(func() {
-			p := make([]byte, 40_000)
+			p, rng := make([]byte, 40_000), draws(i)
 			for range 5 {
-				off := rand.Int64N(f.size)
+				off := rng.Int64N(f.size)
 				n, err := h.ReadAt(p, off)
 				if err != nil && !errors.Is(err, io.EOF) {
 					errs[i] = err
@@ -266,9 +274,9 @@ func readRandom(args []string) (string, error) {
 		return "", err
 	}
 	defer h.Close()
-	p := make([]byte, 128<<10)
+	p, rng := make([]byte, 128<<10), draws(0)
 	for range 50 {
-		off := rand.Int64N(f.size)
+		off := rng.Int64N(f.size)
 		n, err := h.ReadAt(p, off)
 		if err != nil && !errors.Is(err, io.EOF) {
 			return "", err
@@ -556,8 +564,9 @@ func seekNames(args []string) (string, error) {
 			break
 		}
 	}
+	rng := draws(0)
 	for range 100 {
-		i := rand.IntN(len(all) - 1)
+		i := rng.IntN(len(all) - 1)
 		if _, err := unix.Seek(fd, all[i].off, 0); err != nil {
 			return "", err
 		}
@@ -623,8 +632,9 @@ func epoch(args []string) (string, error) {
 		return "", err
 	}
 	var out []string
+	rng := draws(0)
 	for range rounds {
-		rand.Shuffle(len(files), func(i, j int) { files[i], files[j] = files[j], files[i] })
+		rng.Shuffle(len(files), func(i, j int) { files[i], files[j] = files[j], files[i] })
 		us, err := epochOnce(files, threads)
 		if err != nil {
 			return "", err

@@ -30,7 +30,7 @@ var built = sync.OnceValues(func() (bin string, err error) {
 		return "", err
 	}
 	bin = filepath.Join(builtIn, "hearth")
-	build := exec.Command("go", "build", "-o", bin, ".")
+	build := exec.Command("go", "build", "-buildvcs=false", "-ldflags=-s -w", "-o", bin, ".")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		return bin, fmt.Errorf("build it: %w\n%s", err, out)
