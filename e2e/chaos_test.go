@@ -31,8 +31,8 @@ const (
 	chaosGrace   = 3 * time.Second
 )
 
-// chaosVariable holds "SEED OPERATIONS" of `make chaos`; without it the seed is drawn and
-// the level says how many operations there are.
+// chaosVariable holds "SEED OPERATIONS" of `make chaos`, each of which may be left out: the
+// seed is the scenario's then, and the level says how many operations there are.
 const chaosVariable = "HEARTH_CHAOS"
 
 // chaosMode is a pair of freshness and open mode that is drawn for each life of the node.
@@ -88,7 +88,7 @@ type held struct {
 // changes at the origin, faults of the origin, the disk and the cache's files, and ends
 // of the node. Each read is held against what its freshness mode allows.
 func chaosRun(e *env) {
-	seed, ops := chaosSize(e.level)
+	seed, ops := chaosSeed(e), chaosSize(e.level)
 	e.detail = fmt.Sprintf("%d operations, seed %d", ops, seed)
 	e.Logf("seed %d, %d operations: make chaos SEED=%d OPS=%d", seed, ops, seed, ops)
 	o := e.exclusive()
@@ -115,23 +115,27 @@ func chaosRun(e *env) {
 	c.table(ops)
 }
 
-// chaosSize is the seed and the number of operations.
-func chaosSize(l level) (seed uint64, ops int) {
-	seed, ops = uint64(time.Now().UnixNano()), map[level]int{all: 250, full: 3000}[l]
-	at, count, _ := strings.Cut(os.Getenv(chaosVariable), " ")
-	if n, err := strconv.ParseUint(at, 10, 64); err == nil {
-		seed = n
-	}
+// chaosSize is the number of operations.
+func chaosSize(l level) int {
+	_, count, _ := strings.Cut(os.Getenv(chaosVariable), " ")
 	if n, err := strconv.Atoi(count); err == nil {
-		ops = n
+		return n
 	}
-	return seed, ops
+	return map[level]int{all: 250, full: 3000}[l]
+}
+
+// chaosSeed is what the operations are drawn from.
+func chaosSeed(e *env) uint64 {
+	text, _, _ := strings.Cut(os.Getenv(chaosVariable), " ")
+	if n, err := strconv.ParseUint(text, 10, 64); err == nil {
+		return n
+	}
+	return e.seed()
 }
 
 // chaosLimit is the watchdog's: ten times what the operations of `make chaos` take.
 func chaosLimit() time.Duration {
-	_, ops := chaosSize(all)
-	return max(3*time.Minute, time.Duration(ops)*300*time.Millisecond)
+	return max(3*time.Minute, time.Duration(chaosSize(all))*300*time.Millisecond)
 }
 
 // prepare makes the objects: packed ones, some of several blocks, and three that are

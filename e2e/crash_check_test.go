@@ -145,7 +145,7 @@ func (c *crashes) verify(p phase) {
 	c.settled(p)
 	c.hold(seen)
 	if e.Failed() {
-		e.Fatalf("after the kill in phase %s; %s=%d", p.name, crashSeed, c.seed)
+		e.Fatalf("after the kill in phase %s; %s=%d", p.name, hearthtest.SeedVariable, c.seed)
 	}
 }
 

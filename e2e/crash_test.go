@@ -27,8 +27,6 @@ const (
 	// names may grow again.
 	crashSpare = 10 << 20
 	crashReady = 10 * time.Second
-	// crashSeed is the variable that replays a run's choices.
-	crashSeed = "HEARTH_CRASH_SEED"
 )
 
 // phase is what a node is at when it is killed.
@@ -129,14 +127,14 @@ func crashMatrix(e *env) {
 		e.detail += fmt.Sprintf("%s %d, ", p.name, c.counts[p.name]) // of evict every second by readers
 	}
 	e.detail += fmt.Sprintf("%d of a new directory, %d outside of their phase, %d that the next node had to cut off, %d leftovers of last writes, %d clean ends, ready within %v, %s=%d",
-		c.counts["new"], c.missed, c.stuck, c.left, c.clean, c.slowest.Round(10*time.Millisecond), crashSeed, c.seed)
+		c.counts["new"], c.missed, c.stuck, c.left, c.clean, c.slowest.Round(10*time.Millisecond), hearthtest.SeedVariable, c.seed)
 }
 
 func newCrashes(e *env) *crashes {
 	o := e.origin()
 	c := &crashes{writing: &writing{e: e, o: o, start: time.Now(), rules: "bounded(500ms)"}, p: e.proxy(o), nodes: map[changing]*hearth{},
 		last: map[*object]int{}, held: map[*object]int{}, counts: map[string]int{}}
-	c.seed = e.seed(crashSeed)
+	c.seed = e.seed()
 	c.rng = rand.New(rand.NewPCG(c.seed, 12))
 	// Packed objects of part of a block and of a whole one, and such as get a file.
 	for _, f := range e.load(o, hearthtest.DataSet{Groups: []hearthtest.Group{

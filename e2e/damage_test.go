@@ -21,23 +21,6 @@ import (
 	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
-// damageSeed is the variable that replays a run's choices of files, bytes and harms.
-const damageSeed = "HEARTH_DAMAGE_SEED"
-
-// seed is what a variable says, so that a run makes the same choices again, or drawn;
-// it is logged.
-func (e *env) seed(variable string) uint64 {
-	e.Helper()
-	seed := uint64(time.Now().UnixNano())
-	if text := os.Getenv(variable); text != "" {
-		var err error
-		seed, err = strconv.ParseUint(text, 10, 64)
-		e.must(err, "read %s", variable)
-	}
-	e.Logf("%s=%d", variable, seed)
-	return seed
-}
-
 // cacheFiles are the files of a cache directory by their kind: what follows the
 // first dot of a name, or the name itself.
 func (e *env) cacheFiles(skip func(kind string) bool) map[string][]string {
@@ -197,8 +180,7 @@ func flips(open string) func(e *env) {
 		o := e.origin()
 		list := e.sickSet(o)
 		set := settings{ram: "16MiB", mount: opens(open)} // no node has less
-		seed := e.seed(damageSeed)
-		r := &rot{env: e, o: o, set: set, h: e.mount(o, set), open: open, rng: rand.New(rand.NewPCG(seed, 8))}
+		r := &rot{env: e, o: o, set: set, h: e.mount(o, set), open: open, rng: rand.New(rand.NewPCG(e.seed(), 8))}
 		e.good("cold", epoch(r.h.dir, list, 1, 8, 0))
 		r.live(false) // the names get a table
 		r.live(true)
@@ -231,7 +213,7 @@ func flips(open string) func(e *env) {
 				r.live(true)
 			}
 			e.cold(r.h.dir, list)
-			r.rereads(list, seed+uint64(round), counted)
+			r.rereads(list, e.seed()+uint64(round), counted)
 		}
 		r.live(false)
 		e.Logf("flipped by kind: %v; %d errors, %d databases of names begun anew, %d opens lent", met, r.errors, r.rebuilds, r.lent)
@@ -316,7 +298,7 @@ func damaged(open string) func(e *env) {
 		o := e.origin()
 		list := e.sickSet(o)
 		set := settings{ram: "16MiB", mount: opens(open), wrap: withoutOverride()}
-		rng := rand.New(rand.NewPCG(e.seed(damageSeed), 9))
+		rng := rand.New(rand.NewPCG(e.seed(), 9))
 		r := &rot{env: e, o: o, set: set, h: e.mount(o, set), open: open, rng: rng}
 		r.h.obeys()
 		e.good("cold", epoch(r.h.dir, list, 1, 8, 0))

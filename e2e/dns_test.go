@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"os"
 	"strings"
@@ -16,12 +15,15 @@ import (
 type nameServer struct{ knows atomic.Bool }
 
 // nameServer starts one and makes it the one of this mount namespace, for
-// processes that are started from now on until the scenario ends. Its address is drawn:
-// other runs on this machine have the same loopback.
+// processes that are started from now on until the scenario ends. Its address is the first
+// that is free: other runs on this machine have the same loopback.
 func (e *env) nameServer() *nameServer {
 	e.Helper()
-	address := fmt.Sprintf("127.%d.%d.%d", 1+rand.IntN(254), rand.IntN(256), 1+rand.IntN(254))
-	conn, err := net.ListenPacket("udp", address+":53")
+	address, conn, err := "", net.PacketConn(nil), error(nil)
+	for i := 1; i < 255 && conn == nil; i++ { // 127.0.0.0/16 is for others
+		address = fmt.Sprintf("127.53.0.%d", i)
+		conn, err = net.ListenPacket("udp", address+":53")
+	}
 	e.must(err, "listen as a name server")
 	s := &nameServer{}
 	s.answers(true)

@@ -32,6 +32,8 @@ type env struct {
 	dir   string
 	ctx   context.Context
 	count int // of processes, for their names
+	// seed is what the scenario draws all else from. Who asks first has it logged.
+	seed func() uint64
 	// detail is what the run itself found, shown in the table beside the size.
 	detail string
 }
@@ -49,7 +51,7 @@ func newEnv(t *testing.T, s *suite, sc scenario) *env {
 		limit *= 3
 	}
 	ctx, cancel := context.WithTimeoutCause(t.Context(), limit, errors.New("the scenario's time is over"))
-	e := &env{T: t, suite: s, sc: sc, dir: dir, ctx: ctx}
+	e := &env{T: t, suite: s, sc: sc, dir: dir, ctx: ctx, seed: sync.OnceValue(func() uint64 { return hearthtest.Seed(t) })}
 	stop := context.AfterFunc(ctx, func() {
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 			t.Errorf("watchdog: %v (%v): aborting its FUSE connections", context.Cause(ctx), limit)
@@ -199,6 +201,16 @@ func (p *process) terminate(sig os.Signal) int {
 	p.env.Helper()
 	_ = p.Process.Signal(sig)
 	return p.exit(30 * time.Second)
+}
+
+// gone waits for the end of a process, as long as the scenario may last.
+func (p *process) gone(what string) {
+	p.env.Helper()
+	select {
+	case <-p.done:
+	case <-p.env.ctx.Done():
+		p.env.Fatalf("%s stays", what)
+	}
 }
 
 // exit waits for the process's own end and returns its exit code.

@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"github.com/hearthfs/hearth/cache/check"
 	"github.com/hearthfs/hearth/internal/hearthtest"
@@ -211,9 +210,7 @@ func fsckStopped(e *env) {
 	if len(clean.Findings) > 0 || clean.Summary.Bytes < sum(list) {
 		e.Fatalf("a clean cache of %d bytes: %+v", sum(list), clean)
 	}
-	seed := uint64(time.Now().UnixNano())
-	e.Logf("seed %d", seed)
-	all := e.hurtBlocks(rand.New(rand.NewPCG(seed, 4)), 12)
+	all := e.hurtBlocks(rand.New(rand.NewPCG(e.seed(), 4)), 12)
 	for range 2 {
 		e.names(h.fsck(1), all, false)
 	}
@@ -310,9 +307,7 @@ func fsckRunning(e *env) {
 	p := e.proxy(o)
 	h := e.mount(o, settings{endpoint: p.endpoint, ram: "16MiB", mount: []string{"--open", "none"}})
 	clean := h.filled(list)
-	seed := uint64(time.Now().UnixNano())
-	e.Logf("seed %d", seed)
-	all := e.hurtBlocks(rand.New(rand.NewPCG(seed, 4)), 12)
+	all := e.hurtBlocks(rand.New(rand.NewPCG(e.seed(), 4)), 12)
 	e.names(h.fsck(1), all, false)
 	e.names(h.fsck(0, "--repair"), all, true)
 	h.dropped(clean, all)
@@ -364,9 +359,7 @@ func scrubbed(e *env) {
 	set := settings{endpoint: p.endpoint, ram: "16MiB", floor: "1GiB, scrub: 1GiB/s, scrub_every: 300ms", mount: []string{"--open", "none"}}
 	h := e.mount(o, set)
 	clean := h.filled(list)
-	seed := uint64(time.Now().UnixNano())
-	e.Logf("seed %d", seed)
-	all := e.hurtBlocks(rand.New(rand.NewPCG(seed, 4)), 8)
+	all := e.hurtBlocks(rand.New(rand.NewPCG(e.seed(), 4)), 8)
 	scrub := func() (bad int64) { return h.diskTier().Dirs[0].Scrub.Bad }
 	e.eventually("the scrub has found them", func() bool { return scrub() >= int64(len(all)) })
 	h.dropped(clean, all)

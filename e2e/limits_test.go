@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -178,9 +177,11 @@ func othersFillTheDisk(e *env) {
 	h := e.mount(o, settings{ram: "16MiB", disk: strconv.FormatInt(budget, 10), floor: strconv.FormatInt(floor, 10), cache: "shared/cache"})
 	fill := func(what string) {
 		e.Helper()
+		seed := e.seed()
 		e.eventually(what, func() bool {
+			seed++ // another order each time
 			e.cold(h.dir, list)
-			e.good(what, epoch(h.dir, list, rand.Uint64(), 8, 0))
+			e.good(what, epoch(h.dir, list, seed, 8, 0))
 			return h.diskTier().Used > sum(list)*8/10
 		})
 	}

@@ -23,6 +23,7 @@ type job struct {
 	Dir   string // of the mount
 	Files []hearthtest.File
 	Loop  bool // again and again, until its standard input ends
+	Seed  uint64
 }
 
 // account is what came of it.
@@ -44,11 +45,12 @@ type reader struct {
 
 func (e *env) reader(j job) *reader {
 	e.Helper()
+	e.count++
+	j.Seed = e.seed() + uint64(e.count)
 	text, err := json.Marshal(j)
 	e.must(err, "write a reader's job")
 	self, err := os.Executable()
 	e.must(err, "find this test")
-	e.count++
 	name := e.path(fmt.Sprintf("job-%d", e.count))
 	e.must(os.WriteFile(name, text, 0o600), "write a reader's job")
 	cmd := exec.Command(self)
@@ -86,7 +88,7 @@ func beReader(name string) int {
 	}
 	ended := make(chan struct{})
 	go func() { _, _ = io.Copy(io.Discard, os.Stdin); close(ended) }()
-	w := &worker{account: account{Errors: map[string]int{}}}
+	w := &worker{account: account{Errors: map[string]int{}}, rng: rand.New(rand.NewPCG(j.Seed, 6))}
 	for again := true; again; {
 		if w.do(j) {
 			w.Done++
@@ -107,6 +109,7 @@ func beReader(name string) int {
 
 type worker struct {
 	account
+	rng  *rand.Rand
 	held []int // descriptors, of hold
 }
 
@@ -188,7 +191,7 @@ func (w *worker) random(fd int, f hearthtest.File) bool {
 	const piece = 128 << 10
 	pieces := (f.Size + piece - 1) / piece
 	for range (pieces + 1) / 2 {
-		if !w.piece(fd, f, rand.Int64N(pieces)*piece, piece) {
+		if !w.piece(fd, f, w.rng.Int64N(pieces)*piece, piece) {
 			return false
 		}
 	}
@@ -224,7 +227,7 @@ func (w *worker) hold(j job) bool {
 		w.held = append(w.held, fd)
 	}
 	for i, f := range j.Files {
-		off := rand.Int64N((f.Size+4095)/4096) * 4096
+		off := w.rng.Int64N((f.Size+4095)/4096) * 4096
 		_ = unix.Fadvise(w.held[i], 0, 0, unix.FADV_DONTNEED) // so that Hearth is asked
 		if !w.piece(w.held[i], f, off, 4096) {
 			return false

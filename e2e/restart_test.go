@@ -33,7 +33,7 @@ func killed(e *env) {
 	o := e.origin()
 	list := e.load(o, fillSet())
 	p := e.proxy(o)
-	rng := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 5))
+	rng := rand.New(rand.NewPCG(e.seed(), 5))
 	lowest, attempts := math.Inf(1), 0
 	for counted := 0; counted < kills; attempts++ {
 		if attempts == fillAttempts {

@@ -95,8 +95,7 @@ func warmUpKilled(e *env) {
 	}
 	lists := p.Stats().List.Requests - before.List.Requests
 	h.quit()
-	seed := e.seed("HEARTH_WARMUP_SEED")
-	rng := rand.New(rand.NewPCG(seed, 1))
+	rng := rand.New(rand.NewPCG(e.seed(), 1))
 	last := slices.MaxFunc(list, func(a, b hearthtest.File) int { return strings.Compare(a.Path, b.Path) })
 	for run := range map[level]int{core: 1, all: 1, full: 4}[e.level] {
 		set.cache = fmt.Sprintf("cache-%d", run)
