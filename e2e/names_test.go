@@ -32,8 +32,8 @@ func wideDirectory(e *env) {
 	_, err = os.Stat(filepath.Dir(filepath.Join(h.dir, f.Path)))
 	e.must(err, "stat the directory")
 	// Its listing goes on behind, so that its second page may be asked for before this
-	// process runs again: it is held back, and counts for none while it is in flight.
-	p.AddRule(faultproxy.Rule{Verb: faultproxy.List, Match: "continuation-token", Times: 1, Delay: faultproxy.Duration(3 * time.Second)})
+	// process runs again. The page is held back until then, and counts for none.
+	p.AddRule(faultproxy.Rule{Verb: faultproxy.List, Match: "continuation-token", Times: 1, Body: faultproxy.Stall})
 	before := p.Stats()
 	s, err := os.Stat(filepath.Join(h.dir, f.Path))
 	now := p.Stats()
@@ -44,6 +44,8 @@ func wideDirectory(e *env) {
 	if asked := now.Requests() - before.Requests() - min(1, now.InFlight); asked > 3 {
 		e.Errorf("%d requests before a cold stat was answered", asked)
 	}
+	p.Down()
+	e.must(p.Up(), "let the listing go on")
 	_, err = os.Stat(filepath.Join(filepath.Dir(filepath.Join(h.dir, f.Path)), "no-such-name"))
 	if !errors.Is(err, fs.ErrNotExist) {
 		e.Errorf("stat of a name that is not there: %v", err)
@@ -176,16 +178,14 @@ func twoLinks(e *env) {
 func silentOrigin(e *env) {
 	o := e.origin()
 	list := e.load(o, e.set("D1", 2, 10, 2, 10))
-	h := e.mount(o, settings{})
+	h := e.mount(o, settings{origin: ", timeout: 2s"})
 	half := list[:len(list)/2]
 	e.good("cached before", epoch(h.dir, half, 1, 4, 0))
 	_, err := os.ReadDir(filepath.Join(h.dir, filepath.Dir(list[len(list)-1].Path)))
 	e.must(err, "list the rest")
 	e.pause(o.Command.Process)
-	start := time.Now()
-	_, err = os.ReadFile(filepath.Join(h.dir, list[len(list)-1].Path))
-	if took := time.Since(start); !errors.Is(err, syscall.EIO) || took > 32*time.Second {
-		e.Errorf("a read of a silent origin: %v after %v", err, took)
+	if _, err = os.ReadFile(filepath.Join(h.dir, list[len(list)-1].Path)); !errors.Is(err, syscall.EIO) {
+		e.Errorf("a read of a silent origin: %v", err)
 	}
 	e.good("cached, while the origin is silent", epoch(h.dir, half, 2, 4, 0))
 	if says := h.status().Says; !strings.Contains(says, "cannot be read") {

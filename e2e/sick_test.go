@@ -22,6 +22,10 @@ const (
 	defaultTimeout = 10 * time.Second
 )
 
+// beyond has a request wait for its origin for longer than any scenario lasts: a call that
+// ends has been ended by something else.
+const beyond = ", timeout: 1h"
+
 // sickness is one way in which an origin fails.
 type sickness struct {
 	name   string
@@ -96,18 +100,21 @@ func blackHole(on bool) func(*sick) {
 	return func(s *sick) { s.must(s.p.BlackHole(on), "drop packets, or let them in") }
 }
 
-// sickScenarios are a row of the table for each fault, and at the level full for
-// each fault in each open mode.
+// sickScenarios are a row of the table for each fault, in one open mode: what a fault comes
+// to is decided by package origin, below FUSE and whatever mode a file is opened in. That
+// this is so three faults show in all modes, each of which ends a read in its own way: at
+// the bound, after several attempts, and at once.
 func sickScenarios() []scenario {
 	var list []scenario
 	inCore := []string{"slow-down", "wrong-length", "black-hole"}
+	inAllModes := []string{"stall", "truncation", "200-for-206"}
 	for _, mode := range []string{"none", "passthrough", "plain"} {
 		for _, k := range sicknesses(sickTimeout) {
 			from := all
 			switch {
-			case mode != "none":
-				from = full
-			case slices.Contains(inCore, k.name):
+			case mode != "none" && !slices.Contains(inAllModes, k.name):
+				continue
+			case mode == "none" && slices.Contains(inCore, k.name):
 				from = core
 			}
 			list = append(list, scenario{name: "sick-" + k.name + "-" + mode, root: k.root, from: from, limit: 2 * time.Minute,
@@ -132,10 +139,10 @@ func sickScenarios() []scenario {
 		list = append(list, scenario{name: "away-" + a.name, from: all, limit: 2 * time.Minute, origin: "versitygw behind the fault proxy",
 			size: func(level) string { return "8 files" }, run: func(e *env) { awayOrigin(e, a) }})
 	}
-	return append(list, scenario{name: "sick-cached-speed", from: all, limit: 2 * time.Minute, origin: "versitygw behind the fault proxy",
+	return append(list, scenario{name: "sick-cached-meanwhile", from: all, limit: 2 * time.Minute, origin: "versitygw behind the fault proxy",
 		size: func(l level) string {
-			return map[level]string{all: "3 rounds of 300 files (REDUCED)", full: "9 rounds of 1,500 files"}[l]
-		}, run: cachedSpeed})
+			return map[level]string{all: "300 files (REDUCED)", full: "1,500 files"}[l]
+		}, run: cachedMeanwhile})
 }
 
 // sick is an origin that falls ill, and the mount that stands on it.
@@ -186,9 +193,9 @@ func sickOrigin(e *env, k sickness, mode string, timeout time.Duration) {
 }
 
 // killedReaders wait for an origin that is silent or has them ask later, one in each call
-// that may, which would be given up much later than a killed process may stay.
+// that may. Nothing but the kill ends their calls.
 func killedReaders(e *env, k sickness, mode string) {
-	s := newSick(e, k, mode, defaultTimeout)
+	s := newSick(e, k, mode, time.Hour)
 	s.ail(k, true)
 	cold := s.files["cold"]
 	jobs := []job{{Op: "read", Dir: s.h.dir, Files: s.files["names"][2:3]}, {Op: "readdir", Dir: s.h.dir, Files: cold}}
@@ -203,6 +210,7 @@ func killedReaders(e *env, k sickness, mode string) {
 		}
 	}
 	s.ail(k, false)
+	s.revive()
 	s.h.quit()
 }
 
@@ -302,7 +310,16 @@ func (s *sick) readAll(k sickness) {
 	}
 }
 
-// killTogether kills readers that wait for the origin side by side.
+// revive ends what still hangs in the proxy, of readers that nobody takes back and of
+// listings that nobody waits for, and has the origin answer again.
+func (s *sick) revive() {
+	s.Helper()
+	s.p.Down()
+	s.must(s.p.Up(), "bring the origin back")
+}
+
+// killTogether kills readers that wait for the origin side by side: they end while it is as
+// silent as before.
 func (s *sick) killTogether(jobs []job) {
 	s.Helper()
 	counts := map[string]string{"read": "read_misses", "readdir": "readdir", "stat": "lookup", "open": "lookup"}
@@ -315,15 +332,11 @@ func (s *sick) killTogether(jobs []job) {
 			s.Errorf("%s did not wait: %s", jobs[i].Op, r.out)
 		}
 	}
-	start := time.Now()
 	for _, r := range waiting {
 		s.must(r.Process.Kill(), "kill a reader")
 	}
 	for i, r := range waiting {
-		<-r.done
-		if took := time.Since(start); took > killBound+killSlack {
-			s.Errorf("a reader killed in %s ended after %v", jobs[i].Op, took)
-		}
+		r.gone("a reader killed in " + jobs[i].Op)
 	}
 }
 
@@ -407,19 +420,15 @@ func awayOrigin(e *env, a away) {
 	s.h.quit()
 }
 
-// look lists the known directory and looks up a name in it, each within the bound.
+// look lists the known directory and looks up a name in it. Both end while the origin is
+// as it is; package origin holds after how long.
 func (s *sick) look() error {
 	s.Helper()
 	known := filepath.Join(s.h.dir, "known")
-	start := time.Now()
 	names, err := os.ReadDir(known)
 	if err == nil && len(names) != len(s.cached()) {
 		err = fmt.Errorf("%d names", len(names))
 	}
-	listed := time.Now()
 	_, stat := os.Stat(filepath.Join(known, "f00"))
-	if most := max(listed.Sub(start), time.Since(listed)); most > 2*s.most+machineSlack { // the directory's name, and then what is asked of it
-		s.Errorf("a look took %v", most)
-	}
 	return errors.Join(err, stat)
 }
