@@ -1,62 +1,30 @@
 package e2e
 
 import (
-	"fmt"
-	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
-// fillRate is what must be filling in bytes a second for a kill to count at level
-// full, and fillAttempts how often a kill is tried before the machine is too slow.
-const (
-	fillRate     = 50e6
-	fillAttempts = 40
-)
-
-// killed kills the node with SIGKILL at random moments while it fills its cache:
-// of the bytes that had been read a second before, at least 95 % is then served
-// without the origin, and every byte is right. At level full only a kill counts
-// before which the origin's bytes came in at fillRate; the others hold the same.
+// killed kills the node with SIGKILL while it fills its cache, after so many bytes as are
+// drawn: what it said before to be on its disk is then served without the origin, and
+// every byte is right.
 func killed(e *env) {
-	kills := map[level]int{core: 2, all: 4, full: 10}[e.level]
-	least := float64(0)
-	if e.level == full {
-		least = fillRate
-	}
 	o := e.origin()
 	list := e.load(o, fillSet())
 	p := e.proxy(o)
 	rng := rand.New(rand.NewPCG(e.seed(), 5))
-	lowest, attempts := math.Inf(1), 0
-	for counted := 0; counted < kills; attempts++ {
-		if attempts == fillAttempts {
-			e.Fatalf("%d of %d kills came while at least %.0f MB/s were being filled, in %d attempts: the machine is too slow or too busy",
-				counted, kills, fillRate/1e6, attempts)
-		}
-		rate := killedOnce(e, o, p, list, rng)
-		if rate < least {
-			e.Logf("filled %.0f MB/s before this kill: it does not count", rate/1e6)
-			continue
-		}
-		counted++
-		lowest = min(lowest, rate)
-	}
-	e.detail = fmt.Sprintf("at %.0f MB/s or more", math.Floor(lowest/1e6))
-	if attempts > kills {
-		e.detail += fmt.Sprintf(", %d slower left out", attempts-kills)
+	for range map[level]int{core: 2, all: 4, full: 10}[e.level] {
+		killedOnce(e, o, p, list, rng)
 	}
 }
 
 // fillSet has objects of the kinds that the disk keeps: packed ones of part of a
-// block and of a whole one, and large ones with a file each; 555 MiB, which the
-// limit on the bandwidth makes last longer than the longest fill.
+// block and of a whole one, and large ones with a file each; 555 MiB.
 func fillSet() hearthtest.DataSet {
 	return hearthtest.DataSet{Name: "fill", Groups: []hearthtest.Group{
 		{Dir: "fill/small", Dirs: 4, Files: 100, Min: 60 << 10, Max: 160 << 10},
@@ -64,71 +32,69 @@ func fillSet() hearthtest.DataSet {
 		{Dir: "fill/large", Dirs: 1, Files: 64, Min: 5 << 20, Max: 5 << 20}}}
 }
 
-// killedOnce fills an empty cache, kills the node, starts it again and reads what
-// had been read a second before. It returns the rate of the last second's filling.
-func killedOnce(e *env, o *server, p *proxied, list []hearthtest.File, rng *rand.Rand) float64 {
-	// A limit on the origin's bandwidth keeps the fill going until the kill,
-	// however fast the machine is, and within what the disk tier writes: a binary with
-	// the race detector writes 40 MB/s where the machine is busy, and what comes faster
-	// waits in its queue for longer than the second, or is declined.
-	limit := "100MB/s"
-	if e.race {
-		limit = "20MB/s"
-	}
-	set := settings{endpoint: p.endpoint, origin: ", bandwidth: " + limit}
+// killedOnce fills an empty cache, asks the node what its disk holds, lets it fill on and
+// kills it; the next node reads that. Both moments are counts of bytes from the origin.
+func killedOnce(e *env, o *server, p *proxied, list []hearthtest.File, rng *rand.Rand) {
 	e.must(os.RemoveAll(e.path("cache")), "empty the cache")
+	// The bandwidth is what the disk tier writes even on a busy machine: what comes faster
+	// is declined.
+	set := settings{endpoint: p.endpoint, origin: ", bandwidth: 60MB/s", mount: []string{"--no-prefetch"}}
 	h := e.mount(o, set)
-	read, rate := readUntilKilled(e, h, p, list, rng)
-	e.Logf("killed while filling %.0f MB/s; %d of %d files had been read a second before", rate/1e6, len(read), len(list))
-	if len(read) == 0 || len(read) > len(list)*9/10 {
-		e.Fatalf("%d of %d files had been read a second before the kill: it did not come while filling", len(read), len(list))
-	}
+	order := rng.Perm(len(list))
+	total := sum(list)
+	asking, kill := p.bytes()+total/10+rng.Int64N(total/10), p.bytes()+total*3/10+rng.Int64N(total*3/10)
+	ended := e.fills(h, list, order[:len(order)*9/10]) // so that it is not over before the kill
+	e.eventually("the moment to ask", func() bool { return p.bytes() >= asking })
+	var held []hearthtest.File
+	e.eventually("a disk that holds some of it", func() bool { held = h.onDisk(list); return sum(held) >= total/20 })
+	e.eventually("the moment to kill", func() bool { return p.bytes() >= kill })
+	h.kill9()
+	ended()
+	e.Logf("killed after %d bytes, of which %d were on the disk after %d", kill, sum(held), asking)
 	h.launch(o, set)
-	before := p.bytes()
-	e.good("after kill -9", epoch(h.dir, read, 9, 8, 0))
-	if asked := p.bytes() - before; float64(asked) > 0.05*float64(sum(read)) {
-		e.Errorf("asked the origin for %d of %d bytes that had been read a second before the kill", asked, sum(read))
+	before := p.gets()
+	e.good("after kill -9", epoch(h.dir, held, 9, 8, 0))
+	if n := p.gets() - before; n != 0 {
+		e.Errorf("asked the origin %d times for what was on the disk before the kill", n)
 	}
 	h.quit()
-	return rate
 }
 
-// readUntilKilled reads in random order until the node has been killed, and
-// returns the files that had been read a second before the kill, and the bytes a
-// second that came from the origin in that second.
-func readUntilKilled(e *env, h *hearth, p *proxied, list []hearthtest.File, rng *rand.Rand) ([]hearthtest.File, float64) {
-	order := rng.Perm(len(list))
-	at := make([]time.Time, len(list))
+// fills has 32 readers read files in order. What it returns waits for their end: the
+// node's end is the only error that they may meet.
+func (e *env) fills(h *hearth, list []hearthtest.File, order []int) (ended func()) {
 	var next atomic.Int64
-	var wg sync.WaitGroup
-	var dead atomic.Bool
+	var readers sync.WaitGroup
+	killed := h.done
 	for range 32 {
-		wg.Go(func() {
+		readers.Go(func() {
 			buf := make([]byte, 1<<20)
-			for i := next.Add(1) - 1; i < int64(len(order)) && !dead.Load(); i = next.Add(1) - 1 {
+			for i := next.Add(1) - 1; i < int64(len(order)); i = next.Add(1) - 1 {
 				f := list[order[i]]
 				if _, err := readWhole(filepath.Join(h.dir, f.Path), f, 0, buf); err == nil {
-					at[order[i]] = time.Now()
-				} else if !dead.Load() {
-					// The kill comes between the flag and the read: the end of the mount is
-					// the only error allowed, and the process is then gone.
-					<-h.done
+					continue
 				}
+				select {
+				case <-killed:
+				case <-e.ctx.Done():
+					e.Error("a read failed, and the node goes on")
+				}
+				return
 			}
 		})
 	}
-	<-time.After(time.Duration(1000+rng.IntN(1500)) * time.Millisecond) // the moment is random on purpose
-	second, before := time.Now(), p.bytes()
-	<-time.After(time.Second) // what is read until now must outlive the kill
-	moment, after := time.Now(), p.bytes()
-	dead.Store(true)
-	h.kill9()
-	wg.Wait()
-	var read []hearthtest.File
-	for i, t := range at {
-		if !t.IsZero() && t.Before(moment.Add(-time.Second)) {
-			read = append(read, list[i])
+	return readers.Wait
+}
+
+// onDisk are the files of which the node says that its disk holds each block.
+func (h *hearth) onDisk(list []hearthtest.File) (held []hearthtest.File) {
+	h.e.Helper()
+	for _, f := range list {
+		s, err := h.client.Stat(h.e.ctx, "/"+f.Path)
+		h.e.must(err, "ask for %s", f.Path)
+		if s.Held["disk"] == s.Blocks {
+			held = append(held, f)
 		}
 	}
-	return read, float64(after-before) / moment.Sub(second).Seconds()
+	return held
 }
