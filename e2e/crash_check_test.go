@@ -221,11 +221,13 @@ func (c *crashes) limit() int64 {
 
 // mayLose is how much of what was held a reopened node may have to fetch again.
 func (c *crashes) mayLose(p phase, held int64) int64 {
-	lost := int64(p.lost * float64(held))
-	if c.full {
-		return max(lost, min(held, crashSpare))
+	switch {
+	case p.evicts:
+		return held
+	case c.full:
+		return min(held, crashSpare)
 	}
-	return lost
+	return 0
 }
 
 // atRest looks at what a killed node left: no more data than its budget and one
@@ -277,7 +279,7 @@ func (c *crashes) kept(p phase) {
 	}
 	c.room()
 	c.e.Logf("of %d bytes the kill in phase %s lost %d; full: %v", warm, p.name, lost, c.full)
-	if lost > 0 && p.lost < 1 {
+	if lost > 0 && !p.evicts {
 		c.e.Logf("gone: %v", gone)
 	}
 	if lost > c.mayLose(p, warm) {

@@ -42,11 +42,10 @@ type phase struct {
 	names int
 	// starting: the things are counted from the start of the process on.
 	starting bool
-	// lost is the share of what was held that a reopened node may have to fetch again
-	// where the disk has room (crashes.full). A kill takes nothing from the page cache, so
-	// how often it is synced does not count, and the write queue was seen empty. 0.05 of
-	// at most 56 MB is less than one segment of 4 MiB.
-	lost float64
+	// evicts: a reopened node may have to fetch again what was held. Else it has all of
+	// that where the disk has room (crashes.full): a kill takes nothing from the page cache,
+	// so how often it is synced does not count, and the write queue was seen empty.
+	evicts bool
 	// before happens at the origin before it, during while it is counted.
 	before func(c *crashes)
 	during func(c *crashes, ctx context.Context)
@@ -61,18 +60,18 @@ func phases() []phase {
 	lists := func(p *proxied) int64 { return p.Stats().List.Requests }
 	asks := func(p *proxied) int64 { return p.Stats().Head.Requests + p.Stats().List.Requests }
 	return []phase{
-		{name: "fill", most: 40, changes: written, lost: 0.05,
+		{name: "fill", most: 40, changes: written,
 			before: func(c *crashes) { c.overwrite(len(c.objects) / 3) }, during: (*crashes).readAll},
 		// A start with a smaller budget is still evicting where it holds more than that; a node
 		// with that budget is where its disk is full, and each eviction is for what a reader brings.
-		{name: "evict", most: 16, changes: given, starting: true, lost: 1, before: (*crashes).fill, crowded: func(beyond int64) bool { return beyond > 0 },
-			other: &phase{name: "evict", most: 24, changes: given, lost: 1, before: (*crashes).crowd, during: (*crashes).readAll,
+		{name: "evict", most: 16, changes: given, starting: true, evicts: true, before: (*crashes).fill, crowded: func(beyond int64) bool { return beyond > 0 },
+			other: &phase{name: "evict", most: 24, changes: given, evicts: true, before: (*crashes).crowd, during: (*crashes).readAll,
 				crowded: func(beyond int64) bool { return beyond > -crashSpare }}},
-		{name: "list", most: 10, requests: lists, names: 6, lost: 0.05,
+		{name: "list", most: 10, requests: lists, names: 6,
 			before: (*crashes).rename, during: (*crashes).listAll},
-		{name: "refresh", most: 150, requests: asks, names: 20, lost: 0.05,
+		{name: "refresh", most: 150, requests: asks, names: 20,
 			before: func(c *crashes) { c.overwrite(8); c.rename() }, during: (*crashes).readAll},
-		{name: "start", most: 65, changes: func(happening) bool { return true }, starting: true, lost: 0.05},
+		{name: "start", most: 65, changes: func(happening) bool { return true }, starting: true},
 	}
 }
 
@@ -148,7 +147,7 @@ func newCrashes(e *env) *crashes {
 	c.set = c.base
 	c.h = c.node(c.set)
 	c.reopen()
-	c.verify(phase{name: "none", lost: 1})
+	c.verify(phase{name: "none", evicts: true})
 	return c
 }
 

@@ -32,7 +32,7 @@ func warmUps(by func(small, reduced, whole string) func(level) string) []scenari
 		{name: "prefetch", from: all, limit: 2 * time.Minute, origin: behind, size: by("", "600 files in 4 directories, 880 of 128 KiB on 64 MiB", "20,000 files in 20 directories, 880 of 128 KiB on 64 MiB"), run: prefetch},
 		{name: "warmup-slowdown", from: all, limit: 2 * time.Minute, origin: behind, size: by("", "1,600 files, 60 x SlowDown", "20,100 files, 60 x SlowDown"), run: warmUpSlowedDown},
 		{name: "warmup-changes", from: all, limit: 2 * time.Minute, origin: behind, size: func(level) string { return "220 files, 17 overwritten, 3 deleted" }, run: warmUpChanges},
-		{name: "warmup-beside-readers", from: all, limit: 2 * time.Minute, origin: "versitygw", size: func(level) string { return "4,000 files present, 10 x 32 MiB" }, run: warmUpBesideReaders},
+		{name: "warmup-beside-readers", from: all, limit: 2 * time.Minute, origin: "versitygw behind the fault proxy", size: func(level) string { return "800 files present, 40 files a round" }, run: warmUpBesideReaders},
 		{name: "warmup-full-cache", from: all, limit: 2 * time.Minute, origin: behind, size: by("", "2 x 310 MB into 336 MiB", "2 x 828 MB into 896 MiB"), run: warmUpFullCache},
 		{name: "warmup-terminal", from: all, limit: time.Minute, origin: behind, size: by("", "200 files", "20,000 files"), run: warmUpTerminal},
 		{name: "warmup-evicted", from: all, limit: 2 * time.Minute, origin: behind, size: func(level) string { return "200 files, evicted once, then twice" }, run: warmUpEvicted},
