@@ -29,6 +29,7 @@ type evicting struct {
 	keys   map[string]uint32 // of files
 	phase  int
 	shares []float64 // by phase, as counted at the origin
+	lost   []float64 // by phase: the part of its requests that the disk was behind with
 	unique int64
 	cache  string // its directory
 }
@@ -49,14 +50,12 @@ func eviction(e *env) {
 	x.epoch("scan", sets["scan"])
 	after := x.epoch("after the scan", sets["d1"])
 	// The scan's names take their room from the blocks, whose bytes are half of the set.
-	if named := float64(x.names()) / float64(x.limit) / 2; after < fourth-0.03-named {
+	if named := float64(x.names()) / float64(x.limit) / 2; after < fourth-0.03-named-x.behind() {
 		e.Errorf("after the scan %.3f came without the origin, before it %.3f; names took %.3f of the set", after, fourth, named)
 	}
 	x.epoch("another set", sets["next"])
 	x.epoch("another set, again", sets["next"])
-	if third := x.epoch("another set, third epoch", sets["next"]); third < 0.44 {
-		e.Errorf("the third epoch of another set had %.3f without the origin, at least 0.44", third)
-	}
+	x.epoch("another set, third epoch", sets["next"])
 	x.compare()
 	x.h.quit()
 
@@ -64,7 +63,7 @@ func eviction(e *env) {
 	got := z.zipf(sets["d1"])
 	lru, s3 := z.simulate(sim.LRU, z.limit).Share(0, 1), z.simulate(sim.S3FIFO, z.limit).Share(0, 1)
 	e.Logf("Zipf: %.3f, LRU simulated %.3f, S3-FIFO simulated %.3f", got, lru, s3)
-	if got < max(lru, s3)-0.03 {
+	if got < max(lru, s3)-0.03-z.behind() {
 		e.Errorf("Zipf had %.3f without the origin, LRU simulated %.3f, S3-FIFO %.3f", got, lru, s3)
 	}
 	z.compare()
@@ -72,7 +71,9 @@ func eviction(e *env) {
 
 	if e.level == full { // as users have it
 		y := e.evicting(o, sum(sets["d1"])/2, "cache-prefetch")
-		y.four(sets["d1"])
+		if fourth := y.four(sets["d1"]); fourth < 0.44 {
+			e.Errorf("the fourth epoch had %.3f without the origin, at least 0.44", fourth)
+		}
 		y.h.quit()
 	}
 }
@@ -84,9 +85,6 @@ func (x *evicting) four(set []hearthtest.File) float64 {
 		x.epoch("filling", set)
 	}
 	fourth := x.epoch("fourth epoch", set)
-	if fourth < 0.44 {
-		x.Errorf("the fourth epoch had %.3f without the origin, at least 0.44", fourth)
-	}
 	x.sparing(sum(set))
 	return fourth
 }
@@ -135,9 +133,10 @@ func (x *evicting) zipf(list []hearthtest.File) float64 {
 // before the next, and notes the same for the simulator.
 func (x *evicting) read(what string, list []hearthtest.File, order []int) float64 {
 	x.Helper()
-	before := x.p.gets()
+	before, declined := x.p.gets(), x.h.diskTier().Dirs[0].Declined
 	var next atomic.Int64
-	var mu sync.Mutex // guards failed
+	var mu sync.Mutex // guards r and arrived
+	var arrived []int
 	r := reading{files: len(order)}
 	var wg sync.WaitGroup
 	for range 4 {
@@ -146,6 +145,9 @@ func (x *evicting) read(what string, list []hearthtest.File, order []int) float6
 			for i := next.Add(1) - 1; i < int64(len(order)); i = next.Add(1) - 1 {
 				f := list[order[i]]
 				path := filepath.Join(x.h.dir, f.Path)
+				mu.Lock()
+				arrived = append(arrived, order[i])
+				mu.Unlock()
 				_, err := readWhole(path, f, 0, buf)
 				if err == nil {
 					err = dropPages(path)
@@ -163,14 +165,24 @@ func (x *evicting) read(what string, list []hearthtest.File, order []int) float6
 		r.bytes += list[k].Size
 	}
 	x.good(what, r)
-	for i, k := range order {
+	for i, k := range arrived {
 		x.note(list[k], float64(i)/float64(len(order)))
 	}
 	x.phase++
 	share := 1 - float64(x.p.gets()-before)/float64(len(order))
-	x.shares = append(x.shares, share)
-	x.Logf("%s: %.3f without the origin", what, share)
+	lost := float64(x.h.diskTier().Dirs[0].Declined-declined) / float64(len(order))
+	x.shares, x.lost = append(x.shares, share), append(x.lost, lost)
+	x.Logf("%s: %.3f without the origin, the disk was behind with %.3f", what, share, lost)
 	return share
+}
+
+// behind is how much the disk has cost so far: each block that it declined since it was
+// behind may be missed once. A busy machine counts for no more than that.
+func (x *evicting) behind() (part float64) {
+	for _, lost := range x.lost {
+		part += lost
+	}
+	return part
 }
 
 // note adds a request to the simulator's load. A file takes whole pages and a header.
@@ -235,7 +247,7 @@ func (x *evicting) compare() {
 			least, most = min(least, o.Share(phase, phase+1)), max(most, o.Share(phase, phase+1))
 		}
 		x.Logf("phase %d: %.3f without the origin, simulated %.3f to %.3f, with %d bytes of names or none", phase, share, least, most, names)
-		if share < least-0.04 || share > most+0.04 {
+		if behind := x.lost[phase] + x.lost[max(0, phase-1)]; share < least-0.04-behind || share > most+0.04+behind {
 			x.Errorf("phase %d: %.3f without the origin, simulated %.3f to %.3f", phase, share, least, most)
 		}
 	}

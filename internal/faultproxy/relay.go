@@ -285,6 +285,12 @@ func (x *exchange) hold() {
 		case <-x.proxy.ended:
 		}
 	}
+	if x.rule != nil && x.rule.Until != nil {
+		select {
+		case <-x.rule.Until:
+		case <-x.proxy.ended:
+		}
+	}
 	x.proxy.counts.firstByte(time.Since(x.start))
 }
 

@@ -48,6 +48,8 @@ type Rule struct {
 	Shift int64 `json:"shift,omitempty"`
 	// Delay of the first byte, beside the proxy's own.
 	Delay Duration `json:"delay,omitempty"`
+	// Until, if not nil, holds the first byte back until it is closed.
+	Until <-chan struct{} `json:"-"`
 
 	// Body spoils the answer's body at byte At: one of the constants below.
 	Body string `json:"body,omitempty"`
