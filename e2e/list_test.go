@@ -25,7 +25,7 @@ func scenarios() []scenario {
 		{name: "large-random-passthrough", from: core, limit: 4 * time.Minute, origin: behind, size: by("96 MiB", "512 MiB", "5 GiB"), run: largeRandom("passthrough")},
 		{name: "cold-lookups", from: core, limit: 2 * time.Minute, origin: s3, size: by("2,000 files", "10,000 files", "20,000 files"), run: coldLookups},
 		{name: "kill-9-while-filling", from: core, limit: 4 * time.Minute, origin: behind, size: by("2 kills", "4 kills", "10 kills"), run: killed},
-		{name: "wide-directory", from: core, limit: 4 * time.Minute, origin: behind, size: by("5,000 names", "15,000 names", "100,000 names"), run: wideDirectory},
+		{name: "wide-directory", from: core, limit: 4 * time.Minute, origin: behind, size: by("5,000 names", "5,000 names", "100,000 names"), run: wideDirectory},
 		{name: "find", from: core, limit: 4 * time.Minute, origin: behind, size: by("1,000 files", "5,000 files", "20,000 files"), run: find},
 		{name: "two-links", from: core, limit: time.Minute, origin: s3, size: by("20 files", "200 files", "20,000 files"), run: twoLinks},
 		{name: "silent-origin", from: all, limit: 2 * time.Minute, origin: s3, size: is("20 files"), run: silentOrigin},

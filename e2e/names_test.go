@@ -23,7 +23,7 @@ func wideDirectory(e *env) {
 	set, err := hearthtest.Set("D3")
 	e.must(err, "data set")
 	set.Groups = set.Groups[1:]
-	set.Groups[0].Files = map[level]int{core: 5000, all: 15_000, full: 100_000}[e.level]
+	set.Groups[0].Files = map[level]int{core: 5000, all: 5000, full: 100_000}[e.level]
 	list := e.load(o, set)
 	p := e.proxy(o)
 	h := e.mount(o, settings{endpoint: p.endpoint})
