@@ -171,7 +171,7 @@ func (e *env) intoFull(o *server, p *proxied) {
 	}
 	p.SetFirstByte(20 * time.Millisecond)
 	late := filesBelow(list, "new/")
-	before := int64(len(late)) / 4 // are missed by readers alone, or a few more
+	before := int64(len(late)) / 4                                            // are missed by readers alone, or a few more
 	e.beyondReaders(h, p, "in random order, the disk full", before, 16, late) // memory of 16 MiB has 16 brought at once
 	// What they read and the disk did not keep may be brought once more.
 	if s := h.status().Prefetch; p.gets() > int64(len(late))+before+8 || s.ReadBytes < s.Bytes/2 {
