@@ -28,7 +28,7 @@ type S3 struct {
 	AccessKey, SecretKey string
 	// Client sends the requests; nil: http.DefaultClient. Its pool of idle
 	// connections bounds what a load reuses.
-	Client *http.Client
+	Client *http.Client `json:"-"` // a bench hands the account to another process
 }
 
 // Env returns the variables under which any S3 program uses this account.
