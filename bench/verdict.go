@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"fmt"
 	"io"
 	"math"
@@ -63,14 +64,15 @@ func interval(ratios []float64) (low, high float64, certain bool) {
 }
 
 // verdicts prints a row for each figure, and what they come to.
-func (b *bench) verdicts(w io.Writer, took time.Duration) error {
+func (b *bench) verdicts(out io.Writer, took time.Duration) error {
 	if len(b.pairs) == 0 {
 		return fmt.Errorf("no figure that two builds are compared in starts with %q: "+
 			"take one of W1, W2, W3, W5, W6 epoch, cold, readers or warm-up", b.only)
 	}
-	if err := b.pairTable(w); err != nil {
+	if err := b.pairTable(out); err != nil {
 		return err
 	}
+	w := bufio.NewWriter(out)
 	fmt.Fprintf(w, "\nold: %s, SHA-256 %.12s\nnew: %s, SHA-256 %.12s\n",
 		b.old.Version, b.old.SHA256, b.hearth.Version, b.hearth.SHA256)
 	fmt.Fprintf(w, "%d figures in %v, at scale %g. 1.00 is as fast as old, below is slower. A change counts from %.0f %%.\n",
@@ -92,10 +94,15 @@ func (b *bench) verdicts(w io.Writer, took time.Duration) error {
 	if len(said[unclear]) > 0 {
 		fmt.Fprintln(w, "What is unclear may have fallen to the lower figure: take more -rounds, or a larger -scale.")
 	}
+	if len(said[fell]) == 0 {
+		fmt.Fprintf(w, "no figure fell; %d of %d verdicts are unclear\n", len(said[unclear]), 2*len(b.pairs))
+	}
+	if err := w.Flush(); err != nil {
+		return fmt.Errorf("print the verdicts: %w", err)
+	}
 	if len(said[fell]) > 0 {
 		return errFell
 	}
-	fmt.Fprintln(w, "no figure fell")
 	return nil
 }
 

@@ -47,6 +47,7 @@ func killedOnce(e *env, o *server, p *proxied, list []hearthtest.File, rng *rand
 	e.eventually("the moment to kill", func() bool { return p.bytes() >= kill })
 	var held []hearthtest.File
 	e.eventually("a disk that holds some of it", func() bool { held = h.onDisk(list); return sum(held) >= total/20 })
+	h.written()
 	h.kill9()
 	ended()
 	e.Logf("killed after %d bytes, of which %d were on the disk", kill, sum(held))
@@ -85,7 +86,20 @@ func (e *env) fills(h *hearth, list []hearthtest.File, order []int) (ended func(
 	return readers.Wait
 }
 
-// onDisk are the files of which the node says that its disk holds each block.
+// written waits until the disk has what it had taken by now. Its queue is part of what it
+// holds, and a kill would lose that; it is written in the order of its coming, and what is
+// written is more than the blocks' bytes by less than as much again.
+func (h *hearth) written() {
+	h.e.Helper()
+	before := h.diskTier()
+	h.e.eventually("what was queued to be written", func() bool {
+		now := h.diskTier()
+		return now.Dirs[0].Queued == 0 || now.Written-before.Written >= 2*before.Dirs[0].Queued
+	})
+}
+
+// onDisk are the files of which the node says that its disk holds each block, if only in
+// its queue.
 func (h *hearth) onDisk(list []hearthtest.File) (held []hearthtest.File) {
 	h.e.Helper()
 	for _, f := range list {

@@ -80,6 +80,9 @@ type run struct {
 	output map[string]*strings.Builder // of what has not passed, by package and test
 }
 
+// printf prints. Where standard output is gone, the exit code says the rest.
+func (r *run) printf(format string, args ...any) { _, _ = fmt.Fprintf(r.out, format, args...) }
+
 // part runs one, and counts what it says.
 func (r *run) part(ctx context.Context, p part) {
 	if ctx.Err() != nil {
@@ -89,7 +92,7 @@ func (r *run) part(ctx context.Context, p part) {
 		r.left = append(r.left, p.name)
 		return
 	}
-	fmt.Fprintf(r.out, "\n== %s: %s\n", p.name, brief(p))
+	r.printf("\n== %s: %s\n", p.name, brief(p))
 	began, passed, failed, skipped := time.Now(), r.passed, len(r.failures), r.skipped
 	r.output = map[string]*strings.Builder{}
 	if p.spin {
@@ -102,7 +105,7 @@ func (r *run) part(ctx context.Context, p part) {
 	}
 	if len(r.failures) == failed && p.kept != nil {
 		if err := p.kept(); err != nil {
-			fmt.Fprintln(r.out, "testrun: keep a result:", err)
+			r.printf("testrun: keep a result: %v\n", err)
 		}
 	}
 	r.parts = append(r.parts, took{p.name, time.Since(began), r.passed - passed, len(r.failures) - failed, r.skipped - skipped})
@@ -146,13 +149,13 @@ func (r *run) read(in io.Reader, p part) {
 	for lines.Scan() {
 		var e event
 		if p.plain || json.Unmarshal(lines.Bytes(), &e) != nil || e.Action == "" {
-			fmt.Fprintln(r.out, lines.Text()) // a compiler's message, or the like
+			r.printf("%s\n", lines.Text()) // a compiler's message, or the like
 			continue
 		}
 		r.take(e, p)
 	}
 	if err := lines.Err(); err != nil {
-		fmt.Fprintln(r.out, "testrun: read what the tests say:", err)
+		r.printf("testrun: read what the tests say: %v\n", err)
 	}
 	_, _ = io.Copy(io.Discard, in) // or the command would hang
 }
@@ -171,19 +174,19 @@ func (r *run) take(e event, p part) {
 	case "skip":
 		if counted {
 			r.skipped++
-			fmt.Fprintf(r.out, "SKIP %s\n%s", key, r.own(key))
+			r.printf("SKIP %s\n%s", key, r.own(key))
 		}
 	case "fail", "build-fail":
 		if counted || e.Test == "" && !r.explained(e.Package) {
 			r.failures = append(r.failures, failure{p, e.Package, e.Test, r.said(key)})
 		}
-		fmt.Fprintf(r.out, "FAIL %s\n%s", key, r.own(key))
+		r.printf("FAIL %s\n%s", key, r.own(key))
 	default:
 		return
 	}
 	if r.verbose && counted || e.Test == "" && e.Action == "pass" {
 		d := time.Duration(e.Elapsed * float64(time.Second)).Round(100 * time.Millisecond)
-		fmt.Fprintf(r.out, "%-5s %-50s %s\n", e.Action, short(key), d)
+		r.printf("%-5s %-50s %s\n", e.Action, short(key), d)
 	}
 	if e.Action == "pass" {
 		delete(r.output, key)
@@ -259,15 +262,15 @@ func (r *run) sum() bool {
 	fmt.Fprintf(w, "all\t%s\n", all.Round(time.Second))
 	_ = w.Flush() // where standard output is gone, the exit code says the rest
 	if len(r.left) > 0 {
-		fmt.Fprintf(r.out, "\nleft to make soak, for want of time: %s\n", strings.Join(r.left, " "))
+		r.printf("\nleft to make soak, for want of time: %s\n", strings.Join(r.left, " "))
 	}
 	for _, f := range r.failures {
-		fmt.Fprintf(r.out, "\nfailed: %s\n%s\n", f, lastWords(f.said))
+		r.printf("\nfailed: %s\n%s\n", f, lastWords(f.said))
 	}
 	for _, f := range r.flaky {
-		fmt.Fprintln(r.out, f)
+		r.printf("%s\n", f)
 	}
-	fmt.Fprintf(r.out, "%d passed, %d failed, %d skipped\n", r.passed, len(r.failures), r.skipped)
+	r.printf("%d passed, %d failed, %d skipped\n", r.passed, len(r.failures), r.skipped)
 	return len(r.failures) == 0 && r.passed > 0
 }
 

@@ -111,7 +111,7 @@ func (s *sim) had(slot place.Slot, f fetch, before []fetch) bool {
 		has := slices.ContainsFunc(before, func(b fetch) bool {
 			return b.node == n.ID && b.at.Add(s.bucketTakes+right).Before(f.at)
 		})
-		if has && !s.diedBy(n.ID, f.at.Add(-right)) {
+		if has && !s.diedBy(n.ID, f.at) { // who died after it was asked has not said so
 			return true
 		}
 	}
