@@ -25,6 +25,7 @@ const (
 	fixedSeed = "1"
 )
 
+// Nothing is taken from the cache of results: a test that fails by chance would hide there.
 // Tests' binaries have no DWARF, which takes a third of their linking, and `make check` vets.
 // The race detector waits for the reports of what still runs at a test's end for 50 ms, not a
 // second: goleak lets next to nothing run then. First touches of a page and signals are dear
@@ -53,8 +54,8 @@ func testParts() ([]part, error) {
 		return nil, err
 	}
 	return []part{
-		{name: "units", command: goTest("-race", "-p", "3", "-timeout", "11m"), tests: pkgs, env: append(seeded(), noSignals, raceOptions, "CGO_ENABLED=1")},
-		{name: "units without race", command: goTest("-timeout", "11m"), tests: alone, env: append(seeded(), "CGO_ENABLED=0")},
+		{name: "units", command: goTest("-count", "1", "-race", "-p", "3", "-timeout", "11m"), tests: pkgs, env: append(seeded(), noSignals, raceOptions, "CGO_ENABLED=1")},
+		{name: "units without race", command: goTest("-count", "1", "-timeout", "11m"), tests: alone, env: append(seeded(), "CGO_ENABLED=0")},
 		scenarios("core", ".", "HEARTH_E2E=core"),
 	}, nil
 }
