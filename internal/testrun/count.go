@@ -37,6 +37,8 @@ type part struct {
 	spin bool
 	// until is when the part is no more started; zero: always.
 	until time.Time
+	// begin is called first: done says that there is nothing to run.
+	begin func() (done bool, err error)
 	// kept is called when nothing of the part failed.
 	kept func() error
 }
@@ -91,6 +93,15 @@ func (r *run) part(ctx context.Context, p part) {
 	if !p.until.IsZero() && time.Now().After(p.until) {
 		r.left = append(r.left, p.name)
 		return
+	}
+	if p.begin != nil {
+		switch done, err := p.begin(); {
+		case err != nil:
+			r.failures = append(r.failures, failure{part: p, pkg: p.name, said: err.Error()})
+			return
+		case done:
+			return
+		}
 	}
 	r.printf("\n== %s: %s\n", p.name, brief(p))
 	began, passed, failed, skipped := time.Now(), r.passed, len(r.failures), r.skipped

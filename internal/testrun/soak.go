@@ -27,9 +27,9 @@ const (
 	often = "20"
 )
 
-// soakParts are the packages that were changed lately, often and beside a busy machine, the
-// models that run without the race detector, and every scenario: in its size, masked, as
-// nobody, and with the race detector. Tests draw their seeds. What passed before is left out
+// soakParts are the models that run without the race detector, every scenario - in its size,
+// masked, as nobody, and with the race detector - and the packages that were changed lately,
+// often and beside a busy machine. Tests draw their seeds. What passed before is left out
 // while nothing of it changed, but for the models, which draw others.
 func soakParts(o soakOptions, began time.Time) ([]part, error) {
 	if o.size != "all" && o.size != "full" {
@@ -49,15 +49,11 @@ func soakParts(o soakOptions, began time.Time) ([]part, error) {
 		until = began.Add(o.atMost)
 		env = append(env, fmt.Sprint("HEARTH_UNTIL=", until.Unix()))
 	}
-	parts, err := changedPackages(folders)
-	if err != nil {
-		return nil, err
-	}
 	alone, err := withoutRace(".")
 	if err != nil {
 		return nil, err
 	}
-	parts = append(parts, part{name: "units without race", command: goTest("-count", "1", "-timeout", "1h"), tests: alone, env: []string{"CGO_ENABLED=0"}})
+	parts := []part{{name: "units without race", command: goTest("-count", "1", "-timeout", "1h"), tests: alone, env: []string{"CGO_ENABLED=0"}}}
 	for _, v := range []struct{ name, level, variant string }{
 		{"scenarios", o.size, ""}, {"masked", "whole-core", "masked"}, {"as nobody", "whole-core", "nobody"}, {"scenarios with race", "all", "race"},
 	} {
@@ -65,58 +61,63 @@ func soakParts(o soakOptions, began time.Time) ([]part, error) {
 		p.env = slices.DeleteFunc(p.env, func(s string) bool { return slices.Contains(seeded(), s) })
 		parts = append(parts, p)
 	}
+	changed, err := changedPackages(folders)
+	if err != nil {
+		return nil, err
+	}
+	parts = append(parts, changed...)
 	for i := range parts {
 		parts[i].until = until
 	}
 	return parts, nil
 }
 
-// changedPackages are the tests of packages in the folders, as binaries, less those that
-// passed before.
+// changedPackages are the tests of packages in the folders, as binaries.
 func changedPackages(folders []string) ([]part, error) {
 	pkgs, err := packages()
 	if err != nil {
 		return nil, err
 	}
-	pkgs = slices.DeleteFunc(pkgs, func(p string) bool {
-		return !slices.Contains(folders, short(p)) && !slices.Contains(folders, ".") || !hasTests(short(p))
-	})
-	if len(pkgs) == 0 {
-		return nil, nil
-	}
 	bin, err := filepath.Abs(filepath.Join(results, "bin"))
 	if err != nil {
 		return nil, fmt.Errorf("find the directory of results: %w", err)
 	}
-	kept, err := os.ReadFile(filepath.Join(results, "packages"))
-	if err != nil && !os.IsNotExist(err) {
-		return nil, fmt.Errorf("read what passed before: %w", err)
-	}
 	var parts []part
 	for _, pkg := range pkgs {
-		file := filepath.Join(bin, strings.ReplaceAll(short(pkg), "/", "-")+".test")
-		build := exec.Command("go", "test", "-c", "-race", "-trimpath", "-buildvcs=false", "-ldflags=-w", "-vet=off", "-o", file, pkg)
-		build.Env = append(os.Environ(), "CGO_ENABLED=1")
-		if out, err := build.CombinedOutput(); err != nil {
-			return nil, fmt.Errorf("build the tests of %s: %w: %s", pkg, err, out)
-		}
-		sum, err := sumOf(file)
-		if err != nil {
-			return nil, err
-		}
-		if strings.Contains(string(kept), sum) {
+		dir := "./" + short(pkg)
+		if !slices.Contains(folders, filepath.Clean(dir)) || !hasTests(dir) {
 			continue
 		}
-		parts = append(parts, part{name: short(pkg), binary: true, spin: true, dir: "./" + short(pkg),
+		file := filepath.Join(bin, strings.ReplaceAll(short(pkg), "/", "-")+".test")
+		parts = append(parts, part{name: filepath.Clean(dir) + " x " + often, binary: true, spin: true, dir: dir,
 			command: []string{"go", "tool", "test2json", "-t", "-p", pkg, file, "-test.v=test2json", "-test.timeout=1h"},
 			tests:   []string{"-test.count", often}, env: []string{raceOptions},
-			kept: func() error { return keep(sum + " " + short(pkg)) }})
+			begin: func() (bool, error) { return passedBefore(pkg, file) },
+			kept:  func() error { return keep(pkg, file) }})
 	}
 	return parts, nil
 }
 
+// passedBefore builds a package's tests, and reports whether the same ones have passed.
+func passedBefore(pkg, file string) (bool, error) {
+	build := exec.Command("go", "test", "-c", "-race", "-trimpath", "-buildvcs=false", "-ldflags=-w", "-vet=off", "-o", file, pkg)
+	build.Env = append(os.Environ(), "CGO_ENABLED=1")
+	if out, err := build.CombinedOutput(); err != nil {
+		return false, fmt.Errorf("build the tests of %s: %w: %s", pkg, err, out)
+	}
+	sum, err := sumOf(file)
+	if err != nil {
+		return false, err
+	}
+	kept, err := os.ReadFile(filepath.Join(results, "packages"))
+	if err != nil && !os.IsNotExist(err) {
+		return false, fmt.Errorf("read what passed before: %w", err)
+	}
+	return strings.Contains(string(kept), sum), nil
+}
+
 func hasTests(dir string) bool {
-	files, _ := filepath.Glob(filepath.Join("./"+dir, "*_test.go")) // the pattern is well-formed
+	files, _ := filepath.Glob(filepath.Join(dir, "*_test.go")) // the pattern is well-formed
 	return len(files) > 0
 }
 
@@ -134,13 +135,17 @@ func sumOf(file string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// keep writes down what passed.
-func keep(line string) error {
+// keep writes down that a package's tests have passed.
+func keep(pkg, file string) error {
+	sum, err := sumOf(file)
+	if err != nil {
+		return err
+	}
 	f, err := os.OpenFile(filepath.Join(results, "packages"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintln(f, line)
+	_, err = fmt.Fprintln(f, sum, pkg)
 	if closed := f.Close(); err == nil {
 		err = closed
 	}
