@@ -45,6 +45,9 @@ type Config struct {
 	// Clock is the wall clock, by which names age, pins end and times of jobs are told;
 	// nil: the machine's.
 	Clock func() time.Time
+	// PeerSilence is after how long without a byte a peer that owes an answer is given up;
+	// 0: 500 ms. Nodes of one process, which wait for its processors, want more.
+	PeerSilence time.Duration
 	// Wiring is what stands where later tiers will; zero: nothing.
 	Wiring wiring.Wiring
 }

@@ -54,7 +54,9 @@ type Config struct {
 	// does.
 	Trouble func(what, who string, cause error)
 
-	silence time.Duration // tests give a node longer that waits for its processor; 0: wire.Silence
+	// Silence is after how long without a byte a peer that owes an answer is given up; 0:
+	// wire.Silence. Nodes of one process, which wait for its processors, want more.
+	Silence time.Duration
 }
 
 // Around is what a node reads by at a moment.
@@ -264,7 +266,7 @@ func (r *Ring) neighbour(m members.Member) *neighbour {
 		}
 		return safe, err
 	}
-	return &neighbour{Peer: wire.NewPeer(m.Name, wire.PeerOptions{Dial: dial, Pool: r.c.Pool, Silence: r.c.silence}), at: at}
+	return &neighbour{Peer: wire.NewPeer(m.Name, wire.PeerOptions{Dial: dial, Pool: r.c.Pool, Silence: r.c.Silence}), at: at}
 }
 
 // Members is who is in the ring.

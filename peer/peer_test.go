@@ -138,7 +138,7 @@ func start(t *testing.T, k *bucket, cluster *secret.Cluster, id byte, seeds ...*
 		}
 		return held.Get(ctx, b, off, size)
 	}
-	n.Ring, err = Start(t.Context(), Config{Members: c, GossipKey: cluster.GossipKey(), Identity: identity, Pool: n.pool, Took: n.took, silence: patience,
+	n.Ring, err = Start(t.Context(), Config{Members: c, GossipKey: cluster.GossipKey(), Identity: identity, Pool: n.pool, Took: n.took, Silence: patience,
 		Handler: wire.Handler{Fill: fill, Peek: peek, Calls: map[uint16]wire.Answer{
 			7: func(context.Context, []byte) (*hearth.View, error) { return hearth.NewView([]byte{id}), nil },
 		}}})

@@ -93,7 +93,7 @@ func (r *rig) try(name string, others ...*member) (*member, error) {
 		Cache:   node.Cache{RAM: node.Size{Bytes: 256 << 20}, Disks: []node.Disk{{Path: filepath.Join(r.TempDir(), name), Size: node.Size{Bytes: 256 << 20}}}, FreeFloor: node.Size{Bytes: 1}},
 		Ring:    config.Ring{Name: name, Listen: "127.0.0.1:0"},
 		Admin:   node.Admin{Socket: filepath.Join(r.TempDir(), "s"), Listen: "-"},
-		Version: "test", Log: r.log,
+		Version: "test", Log: r.log, PeerSilence: time.Minute,
 	}
 	for _, o := range others {
 		c.Ring.Join = append(c.Ring.Join, r.self(o).Address)
