@@ -43,13 +43,16 @@ func (m *mounted) background(name string, args ...string) (pid int, stop func(),
 	return cmd.Process.Pid, func() { stdin.Close() }, out
 }
 
-func within(t *testing.T, d time.Duration, what string, result <-chan string) string {
+// watchdog is many times what anything here takes on a busy machine.
+const watchdog = 30 * time.Second
+
+func within(t *testing.T, what string, result <-chan string) string {
 	t.Helper()
 	select {
 	case s := <-result:
 		return s
-	case <-time.After(d):
-		t.Fatalf("%s did not end within %v", what, d)
+	case <-time.After(watchdog):
+		t.Fatalf("%s did not end within %v", what, watchdog)
 		return ""
 	}
 }
@@ -61,15 +64,14 @@ func TestStalledReadsHoldUpNobody(t *testing.T) {
 	m.do(command{Do: "stall", Key: "slow"})
 	_, stop, result := m.background("hold600", m.path("slow"))
 	m.until("600 reads wait", func(r reply) bool { return r.Tree["waiting"] >= 600 })
-	began := time.Now()
 	m.read("whole", standardFiles()[0].args(m)...)
 	m.read("whole", standardFiles()[4].args(m)...)
-	if took := time.Since(began); took > 5*time.Second {
-		t.Errorf("cached reads took %v", took)
+	if n := m.do(command{Do: "stats"}).Tree["waiting"]; n < 600 {
+		t.Errorf("%d readers wait after the cached reads", n)
 	}
 	m.do(command{Do: "resume", Key: "slow"})
 	stop()
-	if got := within(t, 20*time.Second, "the readers", result); got != "600" {
+	if got := within(t, "the readers", result); got != "600" {
 		t.Errorf("the readers say %s", got)
 	}
 }
@@ -85,7 +87,7 @@ func TestMissesWaitBehindTheirOwnSlots(t *testing.T) {
 	}
 	m.do(command{Do: "resume", Key: "slow"})
 	stop()
-	within(t, 20*time.Second, "the readers", result)
+	within(t, "the readers", result)
 }
 
 func TestSignalsDoNotEndReads(t *testing.T) {
@@ -101,7 +103,7 @@ func TestSignalsDoNotEndReads(t *testing.T) {
 		}
 		m.until("the read still waits", func(r reply) bool { return r.Tree["waiting"] > 0 })
 		m.do(command{Do: "resume", Key: "small"})
-		if got := within(t, 5*time.Second, "the reader", result); got != "4096 <nil>" {
+		if got := within(t, "the reader", result); got != "4096 <nil>" {
 			t.Errorf("%s: the reader got %q", how, got)
 		}
 	}
@@ -118,12 +120,8 @@ func TestKilledReaderEnds(t *testing.T) {
 			m.do(command{Do: "stall", Key: large.Key})
 			pid, _, result := m.background(how, m.path(large.Key))
 			m.until("the read waits", func(r reply) bool { return r.Tree["waiting"] > 0 })
-			began := time.Now()
 			syscall.Kill(pid, syscall.SIGKILL)
-			within(t, 5*time.Second, "the killed reader", result)
-			if took := time.Since(began); took > 3*time.Second {
-				t.Errorf("%s: it took %v", how, took)
-			}
+			within(t, "the killed reader", result) // the origin answers nothing before that
 			m.do(command{Do: "resume", Key: large.Key})
 			m.read("whole", large.args(m)...)
 		}
@@ -170,14 +168,17 @@ func TestStalledLookupsHoldUpNobody(t *testing.T) {
 		m.read("stat", m.path("d/a")) // the dentry that the kernel has
 		if kill {
 			m.cmd.Process.Kill()
-			within(t, 5*time.Second, "the reader of a dead mount", result)
+			within(t, "the reader of a dead mount", result)
 			break
 		}
 		m.do(command{Do: "resumedir", Key: "d"})
-		within(t, 5*time.Second, "the look-up", result)
-		m.until("the change is seen", func(reply) bool {
-			return strings.Contains(m.read("stat", m.path("d/a")), "size=20")
-		})
+		within(t, "the look-up", result)
+		// The listing once more, and then the name, which was put aside: told later, it would
+		// take the dentry away that the next round looks at.
+		m.until("the change is told", func(r reply) bool { return r.Stats.Outcomes["news_told"] >= before+3 })
+		if got := m.read("stat", m.path("d/a")); !strings.Contains(got, "size=20") {
+			t.Errorf("after the change was told: %s", got)
+		}
 	}
 	m.cmd.Wait()
 	if _, err := m.reader("statfs", m.path("d/a")); err == nil || !strings.Contains(err.Error(), "not connected") {
@@ -204,7 +205,7 @@ func TestUnmount(t *testing.T) {
 		t.Error("the mount is still there")
 	}
 	stop()
-	if got := within(t, 5*time.Second, "the holder", result); got != "" {
+	if got := within(t, "the holder", result); got != "" {
 		t.Errorf("the holder says %s", got)
 	}
 	m.do(command{Do: "wait"})
@@ -260,7 +261,7 @@ func TestBecomesWholeWhileOpen(t *testing.T) {
 		t.Fatalf("%d opens were lent while cached ones stood", n)
 	}
 	stop()
-	if got := within(t, 5*time.Second, "the holder", result); got != "" {
+	if got := within(t, "the holder", result); got != "" {
 		t.Fatalf("the holder says %s", got)
 	}
 	m.until("the next open is lent", func(reply) bool {
@@ -275,7 +276,7 @@ func TestBecomesWholeWhileOpen(t *testing.T) {
 		t.Errorf("%d files are lent, not the one", n)
 	}
 	stop()
-	within(t, 5*time.Second, "the holder", result)
+	within(t, "the holder", result)
 	m.until("the file is taken back", func(r reply) bool { return r.Tree["lent"] == 0 })
 }
 

@@ -109,7 +109,7 @@ func TestDoctorFindsAClockThatIsOff(t *testing.T) {
 	proxy.AddRule(faultproxy.Rule{Delay: faultproxy.Duration(time.Hour)})
 	began := time.Now()
 	found, code := h.examined(t, "--endpoint", proxy.URL(), "--origin-timeout", "200ms", url)
-	if took := time.Since(began); code != 6 || !strings.Contains(found["origin "+url].Found, "does not answer") || took > 22*time.Second {
+	if took := time.Since(began); code != 6 || !strings.Contains(found["origin "+url].Found, "does not answer") || took > time.Minute { // a watchdog: node/doctor holds its 20 s in virtual time
 		t.Errorf("exit code %d after %v: %+v", code, took, found)
 	}
 }
