@@ -17,14 +17,14 @@ import (
 	"github.com/hearthfs/hearth/namespace/store"
 )
 
-// corrupt has the next read of the database find it corrupt, which gives it up for an empty one.
-func (r *rebuiltWorld) corrupt() { r.reads.Store(1) }
+// corruptNow has the next read of the database find it corrupt, which gives it up for an empty one.
+func (r *rebuiltWorld) corruptNow() { r.corrupts(1) }
 
 // rebuild does that now.
 func (r *rebuiltWorld) rebuild() {
 	r.Helper()
 	before := r.tree.db.Generation()
-	r.corrupt()
+	r.corruptNow()
 	var rows store.Rows
 	if err := r.tree.db.Scan(&rows, []byte{record.KindEntry}, []byte{record.KindEntry + 1}, 1); err != nil || r.tree.db.Generation() != before+1 {
 		r.Errorf("generation %d after %d, %v", r.tree.db.Generation(), before, err)
@@ -128,7 +128,7 @@ func TestNamesOfADatabaseThatIsGivenUp(t *testing.T) {
 							r.tree.Asked("/", errDown)
 						}
 						if during {
-							r.corrupt()
+							r.corruptNow()
 						} else {
 							r.rebuild()
 						}
@@ -283,7 +283,7 @@ func TestWhatWasJustGivenUpIsNotAbsent(t *testing.T) {
 		if err := r.tree.db.Flush(); err != nil {
 			t.Fatal(err)
 		}
-		r.corrupt()
+		r.corruptNow()
 		if n, err := r.tree.Lookup(t.Context(), d.id, mountNameOf(long)); err != nil || n.Object.Key != d.prefix()+long {
 			t.Errorf("a long name: %+v, %v", n, err)
 		}
@@ -292,7 +292,7 @@ func TestWhatWasJustGivenUpIsNotAbsent(t *testing.T) {
 		}
 	})
 	inEachMode(t, func(t *testing.T, r *rebuiltWorld, d *directory, name string) {
-		r.corrupt()
+		r.corruptNow()
 		f, ok, err := r.tree.found(d, record.Meaning{Segment: name}, r.tree.Now(), time.Hour)
 		if ok && f.Object == nil || err != nil || r.tree.Stats().Rebuilds != 1 {
 			t.Errorf("another node is told %+v, %v", f, err)

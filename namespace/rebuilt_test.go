@@ -25,8 +25,19 @@ import (
 // disk, and what a kernel knew of it before.
 type rebuiltWorld struct {
 	*world
-	reads atomic.Int64 // until the corrupt one
-	dirs  map[string]uint64
+	reads   atomic.Int64 // of the corrupt database, until the first that tells
+	corrupt atomic.Int64 // its generation; none: no database is
+	dirs    map[string]uint64
+}
+
+// none is no generation.
+const none = -1
+
+// corrupts has the database turn out corrupt at the nth read of its disk from now on, and at
+// each one after: Pebble reads by itself, too, and keeps what it finds there to itself.
+func (r *rebuiltWorld) corrupts(n int64) {
+	r.reads.Store(n)
+	r.corrupt.Store(r.tree.db.Generation())
 }
 
 const rebuiltDirs, rebuiltFiles = 3, 40
@@ -39,8 +50,10 @@ func rebuiltKey(i int) string {
 func newRebuiltWorld(t *testing.T, f Freshness) *rebuiltWorld {
 	mem := vfs.NewMem()
 	r := &rebuiltWorld{dirs: map[string]uint64{}}
+	r.corrupt.Store(none)
 	disk := errorfs.Wrap(mem, errorfs.InjectorFunc(func(op errorfs.Op) error {
-		if op.Kind == errorfs.OpFileReadAt && strings.HasSuffix(op.Path, ".sst") && r.reads.Add(-1) == 0 {
+		if op.Kind == errorfs.OpFileReadAt && strings.HasSuffix(op.Path, ".sst") &&
+			r.corrupt.Load() != none && r.corrupt.Load() == r.tree.db.Generation() && r.reads.Add(-1) <= 0 {
 			return fmt.Errorf("a flipped bit: %w", pebble.ErrCorruption)
 		}
 		return nil
@@ -113,7 +126,7 @@ func TestRebuiltWhileAsked(t *testing.T) {
 	for round := range 24 {
 		f := Freshness{Mode: []age.Mode{Bounded, Immutable, Strict}[round%3], Bound: time.Minute}
 		r := newRebuiltWorld(t, f)
-		r.reads.Store(1 + rng.Int64N(60))
+		r.corrupts(1 + rng.Int64N(60))
 		var wg sync.WaitGroup
 		for g := range 6 {
 			wg.Go(func() { r.reader(t.Context(), rand.New(rand.NewPCG(seed, uint64(round*100+g)))) })
@@ -129,7 +142,7 @@ func TestRebuiltWhileAsked(t *testing.T) {
 			}
 		}
 		// What a restart finds is believed no more than it should be.
-		r.reads.Store(0)
+		r.corrupt.Store(none)
 		r.reopen()
 		r.reader(t.Context(), rng)
 		if t.Failed() {
