@@ -220,7 +220,9 @@ func TestListener(t *testing.T) {
 		t.Errorf("%d were cut", n)
 	}
 	silent.Close()
-	server.Close()
+	if err := server.Close(); err != nil {
+		t.Error(err)
+	}
 	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
 		t.Error(err)
 	}

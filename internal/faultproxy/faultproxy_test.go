@@ -34,10 +34,10 @@ func between(t *testing.T) (*faultproxy.Proxy, *http.Client) {
 		switch {
 		case r.Method == "PUT":
 			n, _ := io.Copy(io.Discard, r.Body)
-			fmt.Fprint(w, n)
+			_, _ = fmt.Fprint(w, n)
 		case r.URL.Query().Has("chunked"):
 			for part := range bytes.Lines([]byte("one\ntwo\nthree\n")) {
-				w.Write(part)
+				_, _ = w.Write(part)
 				w.(http.Flusher).Flush()
 			}
 		default:
@@ -295,7 +295,7 @@ func TestControlDoesAllOverHTTP(t *testing.T) {
 
 func TestAServerThatEndsIdleConnectionsIsAskedAgain(t *testing.T) {
 	// The server closes its connections between two requests of one client.
-	closing := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "ok") }))
+	closing := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, "ok") }))
 	defer closing.Close()
 	p, err := faultproxy.Start(faultproxy.Options{Target: closing.Listener.Addr().String()})
 	if err != nil {

@@ -89,12 +89,15 @@ func TestACancelledAttemptIsNobodys(t *testing.T) {
 		ended := make(chan error, 1)
 		release := make(chan struct{})
 		go func() {
-			g.Do(ctx, "a", func(ctx context.Context) (*counted, error) {
+			_, _, err := g.Do(ctx, "a", func(ctx context.Context) (*counted, error) {
 				<-ctx.Done()
 				ended <- context.Cause(ctx)
 				<-release
 				return old, nil
 			})
+			if !errors.Is(err, context.Canceled) {
+				t.Errorf("who left got %v", err)
+			}
 		}()
 		synctest.Wait()
 		leave()
@@ -187,7 +190,11 @@ func TestARunFinishesOneByOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, step := newGroup(), make(chan struct{})
 		hold := make(chan struct{})
-		go g.Do(t.Context(), "taken", func(context.Context) (*counted, error) { <-hold; return newCounted("taken"), nil })
+		go func() {
+			if _, _, err := g.Do(t.Context(), "taken", func(context.Context) (*counted, error) { <-hold; return newCounted("taken"), nil }); err != nil {
+				t.Error(err)
+			}
+		}()
 		synctest.Wait()
 		values := map[string]*counted{}
 		keys := []string{"a", "b", "c", "d", "taken", "e"}

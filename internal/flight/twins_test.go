@@ -54,13 +54,18 @@ func TestATwinTakesOver(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			tw, v := NewTwins[string](retain, release), newCounted("a")
 			ctx, leave := context.WithCancel(t.Context())
-			go tw.Do(ctx, "a", func(ctx context.Context) (*counted, error) {
-				<-ctx.Done()
-				if exit {
-					runtime.Goexit()
+			go func() {
+				_, _, err := tw.Do(ctx, "a", func(ctx context.Context) (*counted, error) {
+					<-ctx.Done()
+					if exit {
+						runtime.Goexit()
+					}
+					return nil, ctx.Err()
+				})
+				if !errors.Is(err, context.Canceled) {
+					t.Errorf("who left got %v", err)
 				}
-				return nil, ctx.Err()
-			})
+			}()
 			synctest.Wait()
 			var calls atomic.Int64
 			gate := make(chan struct{})
@@ -112,6 +117,8 @@ func BenchmarkTwinsAlone(b *testing.B) {
 	i := uint64(0)
 	for b.Loop() {
 		i++
-		tw.Do(ctx, [5]uint64{i}, func(context.Context) (*counted, error) { return v, nil })
+		if _, _, err := tw.Do(ctx, [5]uint64{i}, func(context.Context) (*counted, error) { return v, nil }); err != nil {
+			b.Fatal(err)
+		}
 	}
 }

@@ -30,6 +30,15 @@ func Pool(t testing.TB, budget int64) *hearth.Pool {
 	return p
 }
 
+// Close closes c and fails the test if that fails: what was queued may be lost then.
+// Any goroutine may call it.
+func Close(t testing.TB, c io.Closer) {
+	t.Helper()
+	if err := c.Close(); err != nil {
+		t.Errorf("close %T: %v", c, err)
+	}
+}
+
 // CheckViews waits a while for the last View of a pool to be released by
 // whoever works behind, and fails the test if one is left.
 func CheckViews(t testing.TB, p *hearth.Pool) {
