@@ -91,7 +91,7 @@ func TestWhoIsTurnedAwayIsCounted(t *testing.T) {
 			w.WriteHeader(http.StatusServiceUnavailable)
 		default:
 			w.Header().Set("Content-Length", "3")
-			io.WriteString(w, "abc")
+			_, _ = io.WriteString(w, "abc")
 		}
 	}))
 	defer s.Close()
@@ -112,7 +112,7 @@ func TestACrowdEndsWithWhoIsKeptWaiting(t *testing.T) {
 			<-leave
 		}
 		w.Header().Set("Content-Length", "3")
-		io.WriteString(w, "abc")
+		_, _ = io.WriteString(w, "abc")
 	}))
 	defer s.Close()
 	defer close(leave)
