@@ -18,7 +18,7 @@ func BenchmarkGet(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	defer s.Close()
+	defer hearthtest.Close(b, s)
 	objects := make([]*hearth.Object, 500)
 	for i := range objects {
 		objects[i] = small(i, 4000)
@@ -66,7 +66,7 @@ func BenchmarkPut(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			defer s.Close()
+			defer hearthtest.Close(b, s)
 			b.SetBytes(int64(size))
 			v, err := pool.Alloc(b.Context(), size)
 			if err != nil {

@@ -62,7 +62,7 @@ func TestFind(t *testing.T) {
 	if !hearthtest.Eventually(t.Context(), watchdog, func() bool {
 		file, release, err := s.LocalFile(large)
 		if err == nil {
-			file.Close()
+			_ = file.Close()
 			release()
 		}
 		return err == nil

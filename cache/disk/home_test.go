@@ -147,7 +147,7 @@ func TestHomeHeals(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer s.Close()
+			defer hearthtest.Close(t, s)
 			if fi, err := os.Stat(names); err == nil && fi.Mode() != 0o600 {
 				t.Errorf("a file of the names has mode %v", fi.Mode())
 			}
@@ -240,7 +240,7 @@ func TestALockIsWaitedForWhereItsHolderEnds(t *testing.T) {
 	go func() {
 		f, err := lock(dir, nil)
 		if err == nil {
-			f.Close()
+			_ = f.Close()
 		}
 		got <- err
 	}()
@@ -249,7 +249,9 @@ func TestALockIsWaitedForWhereItsHolderEnds(t *testing.T) {
 		t.Fatalf("did not wait: %v", err)
 	case <-time.After(lockGrace + lockGrace/2):
 	}
-	hold.Close()
+	if err := hold.Close(); err != nil {
+		t.Fatal(err)
+	}
 	if err := held.Wait(); err != nil {
 		t.Fatal(err)
 	}
@@ -277,7 +279,7 @@ func TestHomeOfAKilledProcessThatCannotEnd(t *testing.T) {
 	dir := t.TempDir()
 	f, err := os.OpenFile(filepath.Join(dir, layout.Lock), os.O_RDWR|os.O_CREATE, 0o600)
 	if err == nil {
-		defer f.Close()
+		defer func() { _ = f.Close() }()
 		err = unix.Flock(int(f.Fd()), unix.LOCK_EX)
 	}
 	if err != nil {

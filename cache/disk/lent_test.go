@@ -46,10 +46,10 @@ func (h *lentHolder) sees() ([]byte, error) {
 
 func (h *lentHolder) leave() {
 	if h.mapping != nil {
-		unix.Munmap(h.mapping)
+		_ = unix.Munmap(h.mapping)
 	}
 	if h.file != nil {
-		h.file.Close()
+		_ = h.file.Close()
 		h.release()
 	}
 }
@@ -157,7 +157,7 @@ func (m *lentModel) lend() {
 		if h.mapping, err = unix.Mmap(int(file.Fd()), 0, int(o.Size), unix.PROT_READ, unix.MAP_SHARED); err != nil {
 			m.t.Fatal(err)
 		}
-		file.Close()
+		_ = file.Close()
 		release()
 		h.file = nil
 	}

@@ -75,7 +75,7 @@ func flip(t *testing.T, dir string, rng *rand.Rand, n int) {
 			_, _ = f.ReadAt(b, at)
 			_, _ = f.WriteAt([]byte{b[0] ^ byte(1+rng.IntN(255))}, at)
 		}
-		f.Close()
+		_ = f.Close()
 	}
 }
 

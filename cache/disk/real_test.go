@@ -451,7 +451,7 @@ func TestLastTenthStaysFree(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.Close()
+	defer hearthtest.Close(t, s)
 	var fs unix.Statfs_t
 	left := int64(1 << 62) // the least that was free
 	for i := range 200 {
@@ -551,7 +551,7 @@ func shutdown(t *testing.T, dir string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	if err := unix.IoctlSetPointerInt(int(f.Fd()), ext4Shutdown, 1); err != nil { // 1: log flushed
 		t.Skipf("cannot shut the file system down: %v", err)
 	}
@@ -585,7 +585,7 @@ func TestLocalFileOfAWholeObject(t *testing.T) {
 	if err != nil || int64(len(got)) != o.Size || hearthtest.Check(got, o.Key, 0, 1) != nil {
 		t.Errorf("the file handed out has %d bytes, %v", len(got), err)
 	}
-	file.Close()
+	_ = file.Close()
 	release()
 	if _, _, err := s.LocalFile(small(0, 1000)); !errors.Is(err, hearth.ErrMiss) {
 		t.Errorf("local file of a small object: %v", err)

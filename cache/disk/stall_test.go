@@ -242,7 +242,7 @@ func TestWaitForMemoryIsNoStall(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer s.Close()
+		defer hearthtest.Close(t, s)
 		o := small(1, 5000)
 		v := hearthtest.View(t, pool, o.Block(0), 1)
 		err = s.Keep(t.Context(), o.Block(0), v)

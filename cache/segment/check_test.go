@@ -86,7 +86,7 @@ func TestCheckOfWhatChangesIsClean(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
+	defer hearthtest.Close(t, l)
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for i := range blocks {
@@ -200,7 +200,7 @@ func TestCheckGoesOnBehindWhatCannotBeRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
+	defer hearthtest.Close(t, l)
 	for i := range 120 {
 		if err := l.Append([]Entry{checkEntry(i)}); err != nil {
 			t.Fatal(err)
@@ -381,7 +381,7 @@ func TestARepairThatHangsIsLeft(t *testing.T) {
 	case <-time.After(10 * time.Second):
 		t.Error("the check waits for the device")
 		close(hang)
-		<-over
+		t.Logf("it ended at last: %v", <-over)
 	}
 	appendAll(t, l, entryOf(99, 100))
 	mustHold(t, l, 99, 100)
@@ -478,7 +478,7 @@ func TestCheckBlockAndSeals(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
+	defer hearthtest.Close(t, l)
 	const blocks = 120
 	for i := range blocks {
 		if err := l.Append([]Entry{checkEntry(i)}); err != nil {

@@ -28,7 +28,7 @@ func TestModel(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer os.RemoveAll(dir)
+		defer func() { _ = os.RemoveAll(dir) }() // what stays goes with dirs
 		pool := newPool()
 		reopen := func() *Log {
 			l, err := Open(Options{Dir: dir, Pool: pool, SegmentSize: 4 << 20, OpenFiles: 2})

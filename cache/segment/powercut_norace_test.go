@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/hearthfs/hearth/internal/hearthtest"
 	"github.com/hearthfs/hearth/internal/hearthtest/powercut"
 )
 
@@ -233,7 +234,7 @@ func TestACopyThatDidNotReachTheDeviceCostsNoBlock(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				defer l.Close()
+				defer hearthtest.Close(t, l)
 				for i := range stay {
 					if got := read(t, l, blockID(i), length, [2]int{0, length}); !bytes.Equal(got, blockData(i, length)) {
 						t.Errorf("%v, behind %q: block %d is wrong (held: %v)", c, c.Marks, i, got != nil)
@@ -286,7 +287,7 @@ func TestARecallCostsNoBlockThatWasSynced(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer l.Close()
+		defer hearthtest.Close(t, l)
 		for i := range blocks {
 			if got := read(t, l, blockID(i), length, [2]int{0, length}); !bytes.Equal(got, blockData(i, length)) {
 				t.Errorf("%v, behind %q: block %d is wrong (held: %v)", c, c.Marks, i, got != nil)

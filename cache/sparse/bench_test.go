@@ -123,7 +123,9 @@ func BenchmarkEvictExtent(b *testing.B) {
 	o, _ := sample(1, 0)
 	o.Size = benchSize
 	run := benchRun(b, o)[:1]
-	x.PutMany(o, 16, run)
+	if err := x.PutMany(o, 16, run); err != nil {
+		b.Fatal(err)
+	}
 	for b.Loop() {
 		if err := x.PutMany(o, 0, run); err != nil {
 			b.Fatal(err)

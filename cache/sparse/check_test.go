@@ -320,7 +320,7 @@ func TestABlockThatIsHandedOutIsRepairedInItsRecordOnly(t *testing.T) {
 		t.Errorf("after a restart: %v", all)
 	}
 	x.inspect(file, dataA)
-	file.Close()
+	_ = file.Close()
 	if st := x.stat(a); allocated(&st) < 3*mib {
 		t.Errorf("%d bytes are left before the next start", allocated(&st))
 	}

@@ -63,10 +63,14 @@ func TestKilledWriterKeepsWhatItAcknowledged(t *testing.T) {
 				kept = append(kept, b)
 			}
 			if len(kept) == acks {
-				child.Process.Kill()
+				if err := child.Process.Kill(); err != nil {
+					t.Fatal(err)
+				}
 			}
 		}
-		child.Wait()
+		if err := child.Wait(); child.ProcessState.ExitCode() >= 0 {
+			t.Errorf("the writer ended by itself: %v", err)
+		}
 		x := start(t, Options{Dir: dir})
 		x.checkUsed()
 		for _, b := range kept {
@@ -147,14 +151,18 @@ func TestDamageFoundWhileHandedOutWaits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	file.WriteAt([]byte{^data[100]}, 100)
-	file.Sync()
-	file.Close()
+	if _, err := file.WriteAt([]byte{^data[100]}, 100); err != nil {
+		t.Fatal(err)
+	}
+	if err := file.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	_ = file.Close()
 	if x.has(o, data, 0) || !x.has(o, data, 1) || x.Stats().Damaged != 1 {
 		t.Fatalf("stats %+v", x.Stats())
 	}
 	var st unix.Stat_t
-	if unix.Stat(x.dataFile(o), &st); allocated(&st) < 2*mib {
+	if err := unix.Stat(x.dataFile(o), &st); err != nil || allocated(&st) < 2*mib {
 		t.Fatal("a handed-out file was holed")
 	}
 	if x.local(o, data) != nil || x.Put(o, 0, blockOf(o, data, 0)) == nil || x.EvictExtent(o.Block(1).ID()) != 0 {
@@ -182,10 +190,14 @@ func TestUnreadableBlockIsToldAndLost(t *testing.T) {
 	h := x.objects[o.Version].handle
 	x.mu.Unlock()
 	saved, _ := unix.FcntlInt(uintptr(h.data), unix.F_DUPFD_CLOEXEC, 0)
-	unix.Dup3(ill, h.data, unix.O_CLOEXEC)
+	if err := unix.Dup3(ill, h.data, unix.O_CLOEXEC); err != nil {
+		t.Fatal(err)
+	}
 	unix.Close(ill)
 	_, err = x.Get(context.Background(), o.Block(0), 0, 1)
-	unix.Dup3(saved, h.data, unix.O_CLOEXEC)
+	if err := unix.Dup3(saved, h.data, unix.O_CLOEXEC); err != nil {
+		t.Fatal(err)
+	}
 	unix.Close(saved)
 	if !errors.Is(err, unix.EIO) {
 		t.Fatalf("got %v", err)
@@ -219,7 +231,7 @@ func TestRottenSidecarDoesNotHoleAnOpenFile(t *testing.T) {
 		t.Fatal("the index was not read again")
 	}
 	x.inspect(file, data)
-	file.Close()
+	_ = file.Close()
 	release()
 	x.checkUsed()
 }

@@ -163,7 +163,7 @@ func (x *fixture) local(o *hearth.Object, data []byte) func() {
 		x.t.Fatal(err)
 	}
 	x.inspect(file, data)
-	return func() { file.Close(); release() }
+	return func() { _ = file.Close(); release() }
 }
 
 func (x *fixture) inspect(file *os.File, data []byte) {
@@ -234,7 +234,11 @@ func modes(t *testing.T, test func(t *testing.T, opt Options)) {
 		if err != nil {
 			t.Skip("no /dev/shm")
 		}
-		t.Cleanup(func() { os.RemoveAll(dir) })
+		t.Cleanup(func() {
+			if err := os.RemoveAll(dir); err != nil {
+				t.Error(err)
+			}
+		})
 		test(t, Options{Dir: dir})
 	})
 }

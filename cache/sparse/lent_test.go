@@ -34,7 +34,7 @@ func lend(t *testing.T, x *fixture, o *hearth.Object, mapped bool) *holder {
 		if h.mapping, err = unix.Mmap(int(file.Fd()), 0, int(o.Size), unix.PROT_READ, unix.MAP_SHARED); err != nil {
 			t.Fatal(err)
 		}
-		file.Close()
+		_ = file.Close()
 		release()
 		h.file, h.release = nil, nil
 	}
@@ -57,10 +57,10 @@ func (h *holder) sees(t *testing.T, n int64) []byte {
 
 func (h *holder) leave() {
 	if h.mapping != nil {
-		unix.Munmap(h.mapping)
+		_ = unix.Munmap(h.mapping)
 	}
 	if h.file != nil {
-		h.file.Close()
+		_ = h.file.Close()
 	}
 	if h.release != nil {
 		h.release()
@@ -260,6 +260,6 @@ func openFile(t *testing.T) int {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { f.Close() })
+	t.Cleanup(func() { _ = f.Close() })
 	return int(f.Fd())
 }

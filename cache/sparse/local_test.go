@@ -66,7 +66,7 @@ func TestHandedOutFileOutlivesClose(t *testing.T) {
 	files := x.Files
 	x.stop()
 	x.inspect(file, data)
-	file.Close()
+	_ = file.Close()
 	release()
 	if err := files.Close(); !errors.Is(err, os.ErrClosed) {
 		t.Fatalf("second Close: %v", err)
@@ -124,8 +124,10 @@ func TestVerificationLosesBadBlocks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	file.WriteAt([]byte{^data[3*mib]}, 3*mib)
-	file.Close()
+	if _, err := file.WriteAt([]byte{^data[3*mib]}, 3*mib); err != nil {
+		t.Fatal(err)
+	}
+	_ = file.Close()
 	x.reopen()
 	if x.local(o, data) != nil {
 		t.Fatal("handed out unverified")
@@ -229,7 +231,7 @@ func (c *crowd) take(rng *rand.Rand, o *hearth.Object, data []byte) {
 		c.EvictExtent(o.Block(rng.Int64N(o.Blocks())).ID())
 	}
 	c.inspect(file, data)
-	file.Close()
+	_ = file.Close()
 	release()
 }
 

@@ -4,6 +4,8 @@ package sparse
 
 import (
 	"bytes"
+	"errors"
+	"io/fs"
 	"math/rand/v2"
 	"os"
 	"testing"
@@ -270,8 +272,11 @@ func TestCrashAfterAnyPrefixOfWrites(t *testing.T) {
 func crash(x *fixture, o *hearth.Object, ops []write, cut int) {
 	x.t.Helper()
 	x.stop()
-	os.Remove(x.dataFile(o))
-	os.Remove(x.sumsFile(o))
+	for _, name := range []string{x.dataFile(o), x.sumsFile(o)} {
+		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			x.t.Fatal(err)
+		}
+	}
 	for n, op := range ops {
 		name, content := x.dataFile(o), op.data
 		if op.sums {
@@ -285,10 +290,14 @@ func crash(x *fixture, o *hearth.Object, ops []write, cut int) {
 			x.t.Fatal(err)
 		}
 		if !op.sums && n < 2 {
-			file.Truncate(o.Size)
+			if err := file.Truncate(o.Size); err != nil {
+				x.t.Fatal(err)
+			}
 		}
-		file.WriteAt(content, op.off)
-		file.Close()
+		if _, err := file.WriteAt(content, op.off); err != nil {
+			x.t.Fatal(err)
+		}
+		_ = file.Close()
 	}
 	x.reopen()
 }
@@ -307,7 +316,7 @@ func TestShedGoesOnBehindWhatIsRead(t *testing.T) {
 			t.Fatal(err)
 		}
 		held = append(held, file)
-		defer file.Close()
+		defer func() { _ = file.Close() }()
 	}
 	x.stop()
 	defer few(t, x.opt.Pool, 0)()
@@ -317,7 +326,7 @@ func TestShedGoesOnBehindWhatIsRead(t *testing.T) {
 		t.Errorf("what is read was given up: %+v", x.Stats())
 	}
 	for _, file := range held {
-		file.Close()
+		_ = file.Close()
 		//lint:ignore SA4000 twice: the first changes what the second finds
 		if x.Shed(nil) == 0 && x.Shed(nil) == 0 {
 			t.Fatalf("%s, which nobody reads, does not go", file.Name())

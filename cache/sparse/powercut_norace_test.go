@@ -20,7 +20,7 @@ func syncfs(t *testing.T, dir string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer d.Close()
+	defer func() { _ = d.Close() }()
 	if err := unix.Syncfs(int(d.Fd())); err != nil {
 		t.Fatal(err)
 	}

@@ -195,12 +195,16 @@ func TestFailedWriteIsABlockNotHeld(t *testing.T) {
 	h := x.objects[o.Version].handle
 	x.mu.Unlock()
 	saved, _ := unix.FcntlInt(uintptr(h.data), unix.F_DUPFD_CLOEXEC, 0)
-	unix.Dup3(full, h.data, unix.O_CLOEXEC)
+	if err := unix.Dup3(full, h.data, unix.O_CLOEXEC); err != nil {
+		t.Fatal(err)
+	}
 	unix.Close(full)
 	if err := x.Put(o, 1, blockOf(o, data, 1)); !errors.Is(err, unix.ENOSPC) {
 		t.Fatalf("got %v", err)
 	}
-	unix.Dup3(saved, h.data, unix.O_CLOEXEC)
+	if err := unix.Dup3(saved, h.data, unix.O_CLOEXEC); err != nil {
+		t.Fatal(err)
+	}
 	unix.Close(saved)
 	if x.has(o, data, 1) || !x.has(o, data, 0) {
 		t.Fatal("the failed block is held, or the one before it lost")
