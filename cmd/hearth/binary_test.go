@@ -197,7 +197,7 @@ func TestAFullStandardOutputIsNamed(t *testing.T) {
 		cmd := exec.Command(h.bin, verb, url+"/a")
 		cmd.Env, cmd.Stdout, cmd.Stderr = h.env, full, &problems
 		err = cmd.Run()
-		full.Close()
+		_ = full.Close()
 		if want := "hearth: standard output cannot be written: no space left on device\n"; err == nil || problems.String() != want {
 			t.Errorf("%s: %v, %q", verb, err, &problems)
 		}

@@ -28,7 +28,7 @@ func fakeNode(t *testing.T, handler http.Handler) (address string) {
 		t.Fatal(err)
 	}
 	server := &http.Server{Handler: handler}
-	go server.Serve(l)
+	go func() { _ = server.Serve(l) }()
 	t.Cleanup(func() { _ = server.Close() })
 	return "unix://" + socket
 }

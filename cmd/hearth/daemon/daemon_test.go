@@ -17,7 +17,7 @@ func TestJournal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
+	defer func() { _ = l.Close() }()
 	t.Setenv("HEARTH_JOURNAL_SOCKET", path)
 	log, err := OpenLog(&settings.Settings{LogLevel: "warn"}, true)
 	if err != nil {
