@@ -141,7 +141,7 @@ func (e *env) staticBinary(name string) {
 	e.Helper()
 	f, err := elf.Open(name)
 	e.must(err, "read %s", name)
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	libraries, err := f.ImportedLibraries()
 	if err != nil || len(libraries) > 0 || slices.ContainsFunc(f.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP }) {
 		e.Errorf("%s is not static: %v, %v", name, libraries, err)

@@ -248,7 +248,7 @@ func (b *writer) element(x *element, in string) {
 			text = plain
 		}
 	}
-	fmt.Fprintf(b, "<%s>%s", name, text)
+	_, _ = fmt.Fprintf(b, "<%s>%s", name, text)
 	children := slices.Clone(x.Children)
 	slices.SortStableFunc(children, func(p, q element) int {
 		if name == "TagSet" { // a set: versitygw gives it in another order each time
@@ -263,5 +263,5 @@ func (b *writer) element(x *element, in string) {
 			b.element(c, name)
 		}
 	}
-	fmt.Fprintf(b, "</%s>\n", name)
+	_, _ = fmt.Fprintf(b, "</%s>\n", name)
 }

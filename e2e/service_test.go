@@ -205,7 +205,7 @@ func service(e *env) {
 	e.good("after a kill", epoch(dirs[0], list, 3, 2, 0))
 	used, err := os.Open(filepath.Join(dirs[0], list[0].Path)) // busy at the end
 	e.must(err, "open a file")
-	defer used.Close()
+	defer func() { _ = used.Close() }()
 	m.stop(p, n)
 	m.inUse(p, used)
 	n = len(m.all(0))

@@ -177,7 +177,8 @@ func warmUpTerminal(e *env) {
 	e.must(p.BlackHole(true), "stop the origin")
 	e.must(screen.Close(), "close the terminal")
 	select {
-	case <-ended:
+	case err := <-ended: // by the hang-up, which its state tells below
+		e.Logf("the command without a terminal: %v", err)
 	case <-time.After(20 * time.Second):
 		e.Fatalf("the command outlives its terminal")
 	}
