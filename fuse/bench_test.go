@@ -22,10 +22,14 @@ func BenchmarkEpoch(b *testing.B) {
 			b.ResetTimer()
 			for range b.N {
 				if profile := os.Getenv("HEARTH_FUSE_PROFILE"); profile != "" {
-					m.try(command{Do: "profile", Key: profile + "." + open})
+					if _, err := m.try(command{Do: "profile", Key: profile + "." + open}); err != nil {
+						b.Fatal(err)
+					}
 				}
 				cold, err := m.reader("epoch", dir, "8", "3", "drop")
-				m.try(command{Do: "profiled"})
+				if _, err := m.try(command{Do: "profiled"}); err != nil {
+					b.Fatal(err)
+				}
 				if err != nil {
 					b.Fatal(err)
 				}

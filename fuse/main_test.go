@@ -102,26 +102,33 @@ func daemon() int {
 		return 1
 	}
 	out := json.NewEncoder(os.Stdout)
+	say := func(r reply) {
+		if err := out.Encode(r); err != nil {
+			fmt.Fprintln(os.Stderr, "the daemon cannot reply:", err)
+		}
+	}
 	tree := plant(&c)
 	server, err := mountTree(&c, tree)
 	if err != nil {
-		out.Encode(reply{Err: err.Error()})
+		say(reply{Err: err.Error()})
 		return 1
 	}
 	if c.Grace != 0 {
 		server.files.grace = c.Grace // nobody asks yet
 	}
-	out.Encode(reply{Mounted: server.Stats().Device})
+	say(reply{Mounted: server.Stats().Device})
 	lines := bufio.NewScanner(os.Stdin)
 	for lines.Scan() {
 		var do command
 		if err := json.Unmarshal(lines.Bytes(), &do); err != nil {
-			out.Encode(reply{Err: err.Error()})
+			say(reply{Err: err.Error()})
 			continue
 		}
-		out.Encode(obey(&c, tree, server, do))
+		say(obey(&c, tree, server, do))
 	}
-	server.Unmount(true)
+	if err := server.Unmount(true); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+	}
 	server.Wait()
 	return left(tree)
 }
@@ -318,13 +325,13 @@ func tryMount(t testing.TB, c setup, as *syscall.Credential) (*mounted, error) {
 	}
 	watchdog := time.AfterFunc(40*time.Second, m.abort)
 	t.Cleanup(func() {
-		in.Close()
+		_ = in.Close()
 		var exit *exec.ExitError
 		if err := m.cmd.Wait(); errors.As(err, &exit) && exit.ExitCode() > 0 && m.device.Load() != nil {
 			t.Errorf("the daemon ends: %v", err)
 		}
 		watchdog.Stop()
-		syscall.Unmount(c.Dir, syscall.MNT_DETACH) // of a daemon that was killed
+		_ = syscall.Unmount(c.Dir, syscall.MNT_DETACH) // of a daemon that was killed
 	})
 	var r reply
 	if err := m.out.Decode(&r); err != nil {
@@ -343,7 +350,11 @@ func backingDir(t testing.TB) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
 	return dir
 }
 
@@ -352,13 +363,13 @@ func (m *mounted) abort() {
 	device, _ := m.device.Load().(string)
 	_, minor, _ := strings.Cut(device, ":")
 	dir := filepath.Join(os.TempDir(), "hearth-fusectl-"+strconv.Itoa(os.Getpid()))
-	os.Mkdir(dir, 0o700)
-	defer os.Remove(dir)
+	_ = os.Mkdir(dir, 0o700)
+	defer func() { _ = os.Remove(dir) }()
 	if minor != "" && syscall.Mount("fusectl", dir, "fusectl", 0, "") == nil {
-		defer syscall.Unmount(dir, syscall.MNT_DETACH)
-		os.WriteFile(filepath.Join(dir, minor, "abort"), []byte("1"), 0)
+		defer func() { _ = syscall.Unmount(dir, syscall.MNT_DETACH) }()
+		_ = os.WriteFile(filepath.Join(dir, minor, "abort"), []byte("1"), 0)
 	}
-	m.cmd.Process.Kill()
+	_ = m.cmd.Process.Kill()
 }
 
 func (m *mounted) try(do command) (reply, error) {

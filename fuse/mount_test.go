@@ -186,7 +186,9 @@ func TestChangesAreSeen(t *testing.T) {
 	for _, without := range [][]string{nil, {"all"}} {
 		m := mount(t, setup{Files: standardFiles(), Without: without})
 		m.read("list", m.dir)
-		m.reader("stat", m.path("new")) // remembered as absent
+		if got, err := m.reader("stat", m.path("new")); err == nil { // remembered as absent
+			t.Errorf("what is not there yet: %s", got)
+		}
 		m.read("whole", fileSpec{"small", 1, 100_000, false}.args(m)...)
 		before := m.do(command{Do: "stats"}).Stats.Outcomes["news_told"]
 		m.do(command{Do: "put", Key: "new", Version: 1, Size: 5})

@@ -102,7 +102,7 @@ func readPast(args []string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer h.Close()
+	defer func() { _ = h.Close() }()
 	for _, off := range []int64{max(0, f.size-100), f.size, f.size + 1, f.size + 1<<20} {
 		p := make([]byte, 8192)
 		n, err := h.ReadAt(p, off)
@@ -122,13 +122,13 @@ func readMapped(args []string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer h.Close()
+	defer func() { _ = h.Close() }()
 	data, err := unix.Mmap(int(h.Fd()), 0, int(f.size), unix.PROT_READ, unix.MAP_SHARED)
 	if err != nil {
 		return "", err
 	}
-	defer unix.Munmap(data)
-	h.Close()
+	defer func() { _ = unix.Munmap(data) }()
+	_ = h.Close()
 	rng := draws(0)
 	for i := 0; i < 20; i++ {
 		off := rng.Int64N(f.size)
@@ -172,7 +172,7 @@ func readSendfile(args []string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer h.Close()
+	defer func() { _ = h.Close() }()
 	l, err := net.Listen("unix", "")
 	if err != nil {
 		return "", err
@@ -192,14 +192,18 @@ func readSendfile(args []string) (string, error) {
 		return "", err
 	}
 	raw, _ := c.(*net.UnixConn).File()
-	unix.SetNonblock(int(raw.Fd()), false)
+	if err := unix.SetNonblock(int(raw.Fd()), false); err != nil {
+		return "", err
+	}
 	for off := int64(0); off < f.size; {
 		n, err := unix.Sendfile(int(raw.Fd()), int(h.Fd()), &off, 1<<20)
 		if err != nil || n == 0 {
 			return "", fmt.Errorf("sendfile at %d: %d, %w", off, n, err)
 		}
 	}
-	raw.Close()
+	if err := raw.Close(); err != nil {
+		return "", err
+	}
 	c.Close()
 	if err := <-done; err != nil {
 		return "", err
@@ -216,7 +220,7 @@ func readSplice(args []string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer h.Close()
+	defer func() { _ = h.Close() }()
 	r, w, err := os.Pipe()
 	if err != nil {
 		return "", err
@@ -244,7 +248,7 @@ func readThreads(args []string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer h.Close()
+	defer func() { _ = h.Close() }()
 	var group sync.WaitGroup
 	errs := make([]error, 64)
 	for i := range errs {
@@ -273,7 +277,7 @@ func readRandom(args []string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer h.Close()
+	defer func() { _ = h.Close() }()
 	p, rng := make([]byte, 128<<10), draws(0)
 	for range 50 {
 		off := rng.Int64N(f.size)
@@ -371,7 +375,7 @@ func readFirst(args []string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer h.Close()
+	defer func() { _ = h.Close() }()
 	_, err = h.Read(make([]byte, 10))
 	return strconv.FormatInt(time.Since(began).Milliseconds(), 10), err
 }
@@ -383,7 +387,7 @@ func hold(args []string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer h.Close()
+	defer func() { _ = h.Close() }()
 	check := func() error {
 		data := make([]byte, f.size)
 		if _, err := h.ReadAt(data, 0); err != nil && !errors.Is(err, io.EOF) {
@@ -395,7 +399,9 @@ func hold(args []string) (string, error) {
 		return "", err
 	}
 	fmt.Println("holding")
-	io.Copy(io.Discard, os.Stdin)
+	if _, err := io.Copy(io.Discard, os.Stdin); err != nil {
+		return "", err
+	}
 	return "", check()
 }
 
@@ -406,14 +412,16 @@ func readHeld(args []string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer h.Close()
+	defer func() { _ = h.Close() }()
 	fmt.Println("open")
 	line := make([]byte, 100)
 	for {
 		if _, err := os.Stdin.Read(line); err != nil {
 			return "", nil
 		}
-		unix.Fadvise(int(h.Fd()), 0, 0, unix.FADV_DONTNEED)
+		if err := unix.Fadvise(int(h.Fd()), 0, 0, unix.FADV_DONTNEED); err != nil {
+			return "", err
+		}
 		fmt.Println(versionIn(h, args[1]))
 	}
 }
@@ -445,7 +453,7 @@ func readAgain(args []string) (string, error) {
 			return "", err
 		}
 		met = append(met, versionIn(h, args[1]))
-		h.Close()
+		_ = h.Close()
 	}
 	return strings.Join(met, " "), nil
 }
@@ -456,7 +464,7 @@ func drop(args []string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer h.Close()
+	defer func() { _ = h.Close() }()
 	return "", unix.Fadvise(int(h.Fd()), 0, 0, unix.FADV_DONTNEED)
 }
 
@@ -642,7 +650,9 @@ func epoch(args []string) (string, error) {
 		out = append(out, fmt.Sprintf("%.1f", us))
 		for _, name := range files {
 			if slices.Contains(args[3:], "drop") {
-				drop([]string{name})
+				if _, err := drop([]string{name}); err != nil {
+					return "", err
+				}
 			}
 		}
 	}

@@ -39,8 +39,8 @@ func (m *mounted) background(name string, args ...string) (pid int, stop func(),
 		}
 		out <- text
 	}()
-	m.t.Cleanup(func() { cmd.Process.Kill() })
-	return cmd.Process.Pid, func() { stdin.Close() }, out
+	m.t.Cleanup(func() { _ = cmd.Process.Kill() })
+	return cmd.Process.Pid, func() { _ = stdin.Close() }, out
 }
 
 // watchdog is many times what anything here takes on a busy machine.
@@ -99,7 +99,9 @@ func TestSignalsDoNotEndReads(t *testing.T) {
 		pid, _, result := m.background(how, m.path("small"))
 		m.until("the read waits", func(r reply) bool { return r.Tree["waiting"] > 0 })
 		for range 5 {
-			syscall.Kill(pid, syscall.SIGURG)
+			if err := syscall.Kill(pid, syscall.SIGURG); err != nil {
+				t.Fatal(err)
+			}
 		}
 		m.until("the read still waits", func(r reply) bool { return r.Tree["waiting"] > 0 })
 		m.do(command{Do: "resume", Key: "small"})
@@ -120,7 +122,9 @@ func TestKilledReaderEnds(t *testing.T) {
 			m.do(command{Do: "stall", Key: large.Key})
 			pid, _, result := m.background(how, m.path(large.Key))
 			m.until("the read waits", func(r reply) bool { return r.Tree["waiting"] > 0 })
-			syscall.Kill(pid, syscall.SIGKILL)
+			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
 			within(t, "the killed reader", result) // the origin answers nothing before that
 			m.do(command{Do: "resume", Key: large.Key})
 			m.read("whole", large.args(m)...)
@@ -167,7 +171,9 @@ func TestStalledLookupsHoldUpNobody(t *testing.T) {
 		m.until("the listing was dropped", func(r reply) bool { return r.Stats.Outcomes["news_told"] > before })
 		m.read("stat", m.path("d/a")) // the dentry that the kernel has
 		if kill {
-			m.cmd.Process.Kill()
+			if err := m.cmd.Process.Kill(); err != nil {
+				t.Fatal(err)
+			}
 			within(t, "the reader of a dead mount", result)
 			break
 		}
@@ -180,7 +186,9 @@ func TestStalledLookupsHoldUpNobody(t *testing.T) {
 			t.Errorf("after the change was told: %s", got)
 		}
 	}
-	m.cmd.Wait()
+	if err := m.cmd.Wait(); m.cmd.ProcessState.ExitCode() >= 0 {
+		t.Errorf("the daemon ended by itself: %v", err)
+	}
 	if _, err := m.reader("statfs", m.path("d/a")); err == nil || !strings.Contains(err.Error(), "not connected") {
 		t.Errorf("a dead mount says %v", err)
 	}
@@ -243,7 +251,9 @@ func TestTwoMountsOfOneTree(t *testing.T) {
 	m.do(command{Do: "unmount"})
 	m.do(command{Do: "wait"})
 	m.read("whole", other+"/large", "dir/large", "2", "99")
-	syscall.Unmount(other, 0)
+	if err := syscall.Unmount(other, 0); err != nil {
+		t.Error(err)
+	}
 }
 
 func TestBecomesWholeWhileOpen(t *testing.T) {
@@ -289,7 +299,11 @@ func TestUserMounts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer os.Remove(dir)
+	t.Cleanup(func() { // behind those that unmount it
+		if err := os.Remove(dir); err != nil {
+			t.Error(err)
+		}
+	})
 	if err := os.Chown(dir, 65534, 65534); err != nil {
 		t.Fatal(err)
 	}
@@ -336,5 +350,5 @@ func openDevice(t *testing.T) {
 	if err != nil {
 		t.Skip("cannot make a device:", err)
 	}
-	t.Cleanup(func() { syscall.Unmount("/dev/fuse", 0) })
+	t.Cleanup(func() { _ = syscall.Unmount("/dev/fuse", 0) })
 }

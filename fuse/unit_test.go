@@ -545,7 +545,9 @@ func TestFuseConf(t *testing.T) {
 	// A commented line does not allow anything.
 	name := filepath.Join(t.TempDir(), "fuse.conf")
 	for text, want := range map[string]bool{"#user_allow_other\n": false, "mount_max = 5\nuser_allow_other\n": true, "": false} {
-		os.WriteFile(name, []byte(text), 0o600)
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
 		if userAllowOther(name) != want {
 			t.Errorf("%q", text)
 		}

@@ -226,8 +226,8 @@ func TestAnAutomountPointIsNotTriggered(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer asked.Close()
-	defer asks.Close()
+	defer func() { _ = asked.Close() }()
+	defer func() { _ = asks.Close() }()
 	waits := exec.Command("cat") // whose process group is systemd's
 	waits.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	stdin, err := waits.StdinPipe()
