@@ -22,7 +22,7 @@ func TestLostNames(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer tree.Close()
+	defer hearthtest.Close(t, tree)
 	dir, err := tree.Resolve(context.Background(), "/train")
 	if err != nil {
 		t.Fatal(err)
@@ -43,7 +43,7 @@ func TestMemoryOfListing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer tree.Close()
+	defer hearthtest.Close(t, tree)
 	dir, err := tree.Resolve(context.Background(), "/train")
 	if err != nil {
 		t.Fatal(err)
