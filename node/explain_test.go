@@ -58,7 +58,9 @@ func TestExplain(t *testing.T) {
 		t.Errorf("while it is on its way: %+v %+v, %v", e.Name, e.Read, err)
 	}
 	stop()
-	<-ended
+	if err := <-ended; err == nil {
+		t.Error("a read that was stopped has its bytes")
+	}
 	proxy.ClearRules()
 	for _, path := range []string{"/small", "/sub/big"} {
 		if err := c.Cat(ctx, path, 0, 100, io.Discard); err != nil {

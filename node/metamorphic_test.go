@@ -56,7 +56,7 @@ func readRandomly(t *testing.T, s3 *hearthtest.Server, bucket string, files []he
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer store.Close()
+		defer hearthtest.Close(t, store)
 	}
 	next := hearth.Source(origin.NewBucket(pool, func(string) origin.Origin { return o }))
 	if store != nil {

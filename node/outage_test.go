@@ -110,7 +110,7 @@ func TestANodeDoesNotStartBlindly(t *testing.T) {
 		c.Admin = Admin{Socket: "-", Listen: "-"}
 		n, err := New(t.Context(), c)
 		if err == nil {
-			n.Close()
+			_ = n.Close()
 		}
 		if err == nil || !strings.Contains(err.Error(), v.want) {
 			t.Errorf("%s: %v", name, err)

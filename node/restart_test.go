@@ -59,7 +59,7 @@ func TestOneNodePerCacheDirectory(t *testing.T) {
 	disk(&c)
 	n, err := New(t.Context(), c)
 	if err == nil {
-		n.Close()
+		_ = n.Close()
 		t.Fatal("two nodes share a cache directory")
 	}
 	t.Log(err)
@@ -95,7 +95,7 @@ func TestAfterAKilledNodeThatCannotEnd(t *testing.T) {
 	dir := t.TempDir()
 	lock, err := os.OpenFile(filepath.Join(dir, layout.Lock), os.O_RDWR|os.O_CREATE, 0o600)
 	if err == nil {
-		defer lock.Close()
+		defer func() { _ = lock.Close() }()
 		_, err = lock.WriteString(pid + "\n")
 	}
 	if err == nil {

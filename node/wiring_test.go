@@ -129,7 +129,7 @@ func TestNodesThatCannotBe(t *testing.T) {
 	} {
 		n, err := New(t.Context(), c)
 		if err == nil {
-			n.Close()
+			_ = n.Close()
 		}
 		if err == nil || answer.KindOf(err) != KindUsage || !strings.Contains(err.Error(), want) {
 			t.Errorf("want %q: %v", want, err)

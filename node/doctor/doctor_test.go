@@ -293,7 +293,7 @@ func TestAnAddressThatIsInUse(t *testing.T) {
 		if !errors.Is(failed, syscall.EADDRINUSE) || ours != want {
 			t.Errorf("%q: %v, ours %v", body, failed, ours)
 		}
-		s.Close()
+		_ = s.Close()
 	}
 }
 

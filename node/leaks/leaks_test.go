@@ -17,7 +17,7 @@ func TestFindsWhatIsLeft(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer elsewhere.Close()
+	defer func() { _ = elsewhere.Close() }()
 	none := func() int64 { return 0 }
 	base := len(others()) // those of the tests' runner
 	count := func(views func() int64, what string) (n int) {
@@ -41,7 +41,9 @@ func TestFindsWhatIsLeft(t *testing.T) {
 	if n := count(none, f.Name()); n != 1 {
 		t.Errorf("an open file is named %d times", n)
 	}
-	f.Close()
+	if err := f.Close(); err != nil {
+		t.Error(err)
+	}
 	stay, started, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	go waitLong(stay, started, ended)
 	<-started

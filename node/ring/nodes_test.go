@@ -419,7 +419,7 @@ func TestANodeWithoutARing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer n.Close()
+	defer hearthtest.Close(t, n)
 	c := n.Client()
 	defer c.Close()
 	if _, err := c.Ring(t.Context()); err == nil || !bytes.Contains([]byte(err.Error()), []byte("--join")) {

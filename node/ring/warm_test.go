@@ -192,7 +192,7 @@ func (r *rig) spoil(name string) int {
 	if err != nil {
 		r.Fatal(err)
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	info, err := f.Stat()
 	if err != nil || info.Size() < 64<<10 {
 		return 0

@@ -39,7 +39,7 @@ func TestPage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer tree.Close()
+	defer func() { _ = tree.Close() }() // its names are in memory
 	var got []string
 	pages := 0
 	for after := ""; pages == 0 || after != ""; pages++ {

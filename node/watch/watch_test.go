@@ -59,8 +59,17 @@ func TestListingsThatRun(t *testing.T) {
 		ledger := waits.New()
 		o := all.Over(fake{}, "s3://b/p", "s3://b/", ledger)
 		enough := errors.New("enough")
-		go o.List(t.Context(), hearth.Listing{Prefix: "p/d/"}, func(hearth.Object) error { return nil })
-		go o.List(t.Context(), hearth.Listing{Prefix: "p/e/", Limit: 1}, func(hearth.Object) error { return enough })
+		go func() {
+			if err := o.List(t.Context(), hearth.Listing{Prefix: "p/d/"}, func(hearth.Object) error { return nil }); err != nil {
+				t.Error(err)
+			}
+		}()
+		go func() {
+			err := o.List(t.Context(), hearth.Listing{Prefix: "p/e/", Limit: 1}, func(hearth.Object) error { return enough })
+			if !errors.Is(err, enough) {
+				t.Errorf("the question for one name ended with %v", err)
+			}
+		}()
 		time.Sleep(1500 * time.Millisecond)
 		if got := all.Running(); len(got) != 1 || got[0] != (figures.Listing{URL: "s3://b/p/d/", Names: 1000, Seconds: 1.5}) {
 			t.Errorf("running: %+v", got)
