@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/internal/hearthtest"
 	"github.com/minio/minio-go/v7"
 	"github.com/minio/minio-go/v7/pkg/credentials"
 )
@@ -64,7 +65,7 @@ func BenchmarkGet(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	defer o.(*S3).Close()
+	defer hearthtest.Close(b, o.(*S3))
 	pool := hearth.NewPool(64 << 20)
 	object := o.(*S3).object("d1/class0001/000123.bin", "e", size, time.Time{})
 	b.Run("hearth", func(b *testing.B) {

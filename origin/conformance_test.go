@@ -49,7 +49,7 @@ func open(t *testing.T, c Config) Origin {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { o.(io.Closer).Close() })
+	t.Cleanup(func() { hearthtest.Close(t, o.(io.Closer)) })
 	return o
 }
 

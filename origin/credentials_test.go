@@ -94,18 +94,18 @@ func (f *fakeAWS) assumeRole(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		panic(err)
 	}
-	fmt.Fprintf(w, `<AssumeRoleWithWebIdentityResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><AssumeRoleWithWebIdentityResult>%s</AssumeRoleWithWebIdentityResult></AssumeRoleWithWebIdentityResponse>`, text)
+	_, _ = fmt.Fprintf(w, `<AssumeRoleWithWebIdentityResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><AssumeRoleWithWebIdentityResult>%s</AssumeRoleWithWebIdentityResult></AssumeRoleWithWebIdentityResponse>`, text)
 }
 
 func (f *fakeAWS) metadata(w http.ResponseWriter, r *http.Request) {
 	const token = "metadata, version 2"
 	switch {
 	case r.Method == http.MethodPut && r.URL.Path == "/latest/api/token" && r.Header.Get("X-aws-ec2-metadata-token-ttl-seconds") != "":
-		fmt.Fprint(w, token)
+		_, _ = fmt.Fprint(w, token)
 	case r.Header.Get("X-aws-ec2-metadata-token") != token:
 		http.Error(w, "version 1", http.StatusUnauthorized)
 	case r.URL.Path == "/latest/meta-data/iam/security-credentials/":
-		fmt.Fprintln(w, "reader")
+		_, _ = fmt.Fprintln(w, "reader")
 	case r.URL.Path == "/latest/meta-data/iam/security-credentials/reader":
 		_ = json.NewEncoder(w).Encode(f.give())
 	default:

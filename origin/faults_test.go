@@ -608,7 +608,7 @@ func TestAnOriginThatTricklesIsSlowAndNotSick(t *testing.T) {
 			if err == nil && string(text) != "0123456789" {
 				t.Errorf("read %q", text)
 			}
-			s.(*S3).Close()
+			hearthtest.Close(t, s.(*S3))
 			servers.Wait()
 		})
 		return requests, took, err

@@ -217,7 +217,7 @@ func TestWhatIsAgainstOurSignatureIsNoAnswer(t *testing.T) {
 	var code atomic.Value
 	s := forwarder(t, Config{Region: "us-east-1"}, func(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusForbidden)
-		fmt.Fprintf(w, "<Error><Code>%s</Code></Error>", code.Load())
+		_, _ = fmt.Fprintf(w, "<Error><Code>%s</Code></Error>", code.Load())
 	})
 	for _, c := range []struct {
 		code, key string

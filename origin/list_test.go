@@ -19,7 +19,7 @@ import (
 func TestAListingThatLeadsNowhereEnds(t *testing.T) {
 	// A server that says "truncated" for ever, without a token, is an error.
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		io.WriteString(w, "<ListBucketResult><IsTruncated>true</IsTruncated><Contents><Key>a</Key><ETag>e</ETag><Size>1</Size></Contents></ListBucketResult>")
+		_, _ = io.WriteString(w, "<ListBucketResult><IsTruncated>true</IsTruncated><Contents><Key>a</Key><ETag>e</ETag><Size>1</Size></Contents></ListBucketResult>")
 	}))
 	defer server.Close()
 	o := open(t, Config{URL: "s3://b", Endpoint: server.URL, Anonymous: true})
@@ -43,7 +43,7 @@ func TestTimesInWholeSeconds(t *testing.T) {
 		if fractions {
 			second = ".678"
 		}
-		fmt.Fprintf(w, "<ListBucketResult>"+part+part+"</ListBucketResult>", "a", ".000", "b", second)
+		_, _ = fmt.Fprintf(w, "<ListBucketResult>"+part+part+"</ListBucketResult>", "a", ".000", "b", second)
 	}))
 	defer server.Close()
 	o := open(t, Config{URL: "s3://b", Endpoint: server.URL, Anonymous: true})
@@ -121,7 +121,7 @@ func TestAFileThatChangesWhileItIsReadIsStale(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	if _, err := f.WriteAt([]byte("x"), 50_000); err != nil {
 		t.Fatal(err)
 	}
