@@ -47,7 +47,9 @@ func TestOfMemberlistsLinesFewAreSaid(t *testing.T) {
 			t.Errorf("%q: said %q", c.line, got)
 		}
 		m.cfg.Log = slog.New(slog.NewTextHandler(&said{wrote: make(chan struct{})}, &slog.HandlerOptions{Level: slog.LevelDebug}))
-		(heard{m}).Write([]byte(c.line + "\n"))
+		if _, err := (heard{m}).Write([]byte(c.line + "\n")); err != nil {
+			t.Error(err)
+		}
 		if got := spoken(m.log); got != c.line+"\n" {
 			t.Errorf("at debug %q: %q", c.line, got)
 		}

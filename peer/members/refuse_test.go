@@ -19,7 +19,7 @@ func refusedStart(t *testing.T, c Config, words ...string) {
 	t.Helper()
 	m, err := Start(t.Context(), c)
 	if err == nil {
-		m.Close()
+		_ = m.Close()
 	}
 	if !errors.Is(err, ErrRefused) {
 		t.Fatalf("start %s: %v", c.Name, err)

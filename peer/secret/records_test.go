@@ -93,7 +93,9 @@ func TestARecordThatNobodyAnnouncedIsNotKeptBack(t *testing.T) {
 	under.expect(3)
 	go func() {
 		for _, b := range []string{"one", "alert", "two", "three"} {
-			under.Write([]byte(b))
+			if _, err := under.Write([]byte(b)); err != nil {
+				t.Error(err)
+			}
 		}
 		far.Close()
 	}()
@@ -119,7 +121,7 @@ func TestAWriteToNobodyEnds(t *testing.T) {
 	}()
 	<-begun
 	server.Close()
-	<-failed
+	t.Log(<-failed)
 }
 
 func BenchmarkWrite(b *testing.B) {
@@ -148,7 +150,9 @@ func BenchmarkWrite(b *testing.B) {
 				}
 			}
 			server.Close()
-			<-read
+			if err := <-read; err != nil {
+				b.Error(err)
+			}
 		})
 	}
 }

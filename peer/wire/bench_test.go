@@ -30,7 +30,7 @@ func benchmarkFill(b *testing.B, over transport, n int) {
 	}
 	ready := func(_ hearth.Block, off, n int) *hearth.View { return held.Slice(off, n) }
 	s := NewServer(ServerOptions{Handler: Handler{Ready: ready, Fill: get}, Pool: pool})
-	dial, stop := over(b, func(conn net.Conn) { s.Serve(context.Background(), conn, "asker") })
+	dial, stop := over(b, func(conn net.Conn) { _ = s.Serve(context.Background(), conn, "asker") })
 	defer stop()
 	p := NewPeer("owner", PeerOptions{Pool: pool, Silence: time.Minute, Dial: dial})
 	defer p.Close()

@@ -25,7 +25,7 @@ func TestASlowReaderIsBounded(t *testing.T) {
 		serverErr := make(chan error, 1)
 		conn, slow := r.another("slow", serverErr)
 		for id := range uint64(200) {
-			conn.Write(slow.frame(header{id: 1 + id, kind: kindFill}, fillMeta(Want{object("data").Block(0), 0, hearth.BlockSize}), 0))
+			slow.say(t, slow.frame(header{id: 1 + id, kind: kindFill}, fillMeta(Want{object("data").Block(0), 0, hearth.BlockSize}), 0))
 		}
 		begun := time.Now()
 		synctest.Wait()
@@ -41,7 +41,7 @@ func TestASlowReaderIsBounded(t *testing.T) {
 }
 
 // another is a connection of a peer that the test plays.
-func (r *rig) another(name string, ended chan error) (io.WriteCloser, *raw) {
+func (r *rig) another(name string, ended chan error) (net.Conn, *raw) {
 	a, b := pipe()
 	go func() { ended <- r.server.Serve(context.Background(), b, name) }()
 	x, err := newRaw(a, true)
@@ -59,7 +59,7 @@ func TestAnswersOfCallsAreBounded(t *testing.T) {
 		ended := make(chan error, 1)
 		conn, slow := r.another("slow", ended)
 		for id := range uint64(10) {
-			conn.Write(slow.frame(header{id: 1 + id, kind: kindCall, item: 5}, make([]byte, callFixed), 0))
+			slow.say(t, slow.frame(header{id: 1 + id, kind: kindCall, item: 5}, make([]byte, callFixed), 0))
 		}
 		synctest.Wait()
 		if n := r.owner.pool.Stats().Views; n != 3 {
@@ -72,13 +72,15 @@ func TestAnswersOfCallsAreBounded(t *testing.T) {
 				t.Fatal(err)
 			}
 			seen[h.kind]++
-			slow.in.discard(h.payload)
+			slow.skip(t, h.payload)
 		}
 		if seen[kindData] != 3 || seen[kindRefused] != 7 {
 			t.Errorf("answers by kind: %v", seen)
 		}
 		conn.Close()
-		<-ended
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
 	})
 }
 
@@ -103,7 +105,7 @@ func TestAskingForMoreThanAllowed(t *testing.T) {
 		ended := make(chan error, 1)
 		conn, greedy := r.another("greedy", ended)
 		for id := range uint64(MaxItems + 1) {
-			conn.Write(greedy.frame(header{id: 1 + id, kind: kindFill}, fillMeta(Want{object("hang").Block(0), 0, 1}), 0))
+			greedy.say(t, greedy.frame(header{id: 1 + id, kind: kindFill}, fillMeta(Want{object("hang").Block(0), 0, 1}), 0))
 		}
 		if err := <-ended; !errors.Is(err, ErrProtocol) || !strings.Contains(err.Error(), "peer greedy") || !strings.Contains(err.Error(), "at most 64") {
 			t.Errorf("ended by %v", err)
@@ -124,7 +126,11 @@ func TestABusyServerSheds(t *testing.T) {
 		none := runtime.NumGoroutine()
 		var work sync.WaitGroup
 		for range MaxItems {
-			work.Go(func() { r.peer.Fill(t.Context(), b, 0, 1) })
+			work.Go(func() {
+				if _, err := r.peer.Fill(t.Context(), b, 0, 1); err == nil {
+					t.Error("what hangs was answered")
+				}
+			})
 		}
 		synctest.Wait()
 		busy := runtime.NumGoroutine()
@@ -138,7 +144,9 @@ func TestABusyServerSheds(t *testing.T) {
 			t.Errorf("beyond the requests: %v", err)
 		}
 		for range 4 * MaxItems {
-			second.Fill(t.Context(), object("data").Block(0), 0, 1)
+			if _, err := second.Fill(t.Context(), object("data").Block(0), 0, 1); !errors.Is(err, ErrRefused) {
+				t.Error(err)
+			}
 		}
 		synctest.Wait()
 		if n := runtime.NumGoroutine() - busy; n > 16 { // of its connection
@@ -152,12 +160,14 @@ func TestABusyServerSheds(t *testing.T) {
 		}
 		ended := make(chan error, 1)
 		conn, other := r.another("other", ended)
-		conn.Write(other.frame(header{id: 1, kind: kindFill}, fillMeta(Want{object("miss").Block(0), 0, 1}), 0))
+		other.say(t, other.frame(header{id: 1, kind: kindFill}, fillMeta(Want{object("miss").Block(0), 0, 1}), 0))
 		if h, _, _, err := other.in.next(); err != nil || h.kind != kindMiss {
 			t.Errorf("another peer: %+v, %v", h, err)
 		}
 		conn.Close()
-		<-ended
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
 		third.Close()
 		second.Close()
 		r.peer.Close()
@@ -275,7 +285,7 @@ func TestWaitingForMemoryIsNoSilence(t *testing.T) {
 				all = append(all, r.frame(header{id: h.id, item: uint16(i), kind: kindData, payload: 3}, dataMeta([]byte("abc")), question)...)
 				all = append(all, "abc"...)
 			}
-			r.conn.Write(all)
+			r.say(t, all)
 		})
 		var wants []Want
 		for range 20 {
@@ -311,7 +321,7 @@ func TestServeEndsWithItsContext(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		a.Write(x.frame(header{id: 1, kind: kindFill}, fillMeta(Want{object("hang").Block(0), 0, 1}), 0))
+		x.say(t, x.frame(header{id: 1, kind: kindFill}, fillMeta(Want{object("hang").Block(0), 0, 1}), 0))
 		synctest.Wait()
 		cancel(stopping)
 		if err := <-ended; !errors.Is(err, stopping) {
@@ -332,18 +342,18 @@ func TestACancelledAnswerIsNotSent(t *testing.T) {
 		ended := make(chan error, 1)
 		conn, x := r.another("other", ended)
 		for id := range uint64(2) {
-			conn.Write(x.frame(header{id: 1 + id, kind: kindFill}, fillMeta(Want{object("data").Block(0), 0, hearth.BlockSize}), 0))
+			x.say(t, x.frame(header{id: 1 + id, kind: kindFill}, fillMeta(Want{object("data").Block(0), 0, hearth.BlockSize}), 0))
 			synctest.Wait()
 		}
 		for id := range uint64(2) {
-			conn.Write(x.frame(header{id: 1 + id, kind: kindCancel}, nil, 0))
+			x.say(t, x.frame(header{id: 1 + id, kind: kindCancel}, nil, 0))
 			synctest.Wait()
 		}
 		first, _, _, err := x.in.next()
 		if err != nil || first.kind != kindData || first.id != 1 {
 			t.Errorf("%+v, %v", first, err)
 		}
-		x.in.discard(first.payload)
+		x.skip(t, first.payload)
 		second, _, _, err := x.in.next()
 		if err != nil || second.kind != kindCancelled || second.id != 2 {
 			t.Errorf("%+v, %v", second, err)
@@ -362,29 +372,29 @@ func TestABodyThatDoesNotCome(t *testing.T) {
 		r := newRig(t, pipes, ServerOptions{QueuedBytes: hearth.BlockSize}, PeerOptions{})
 		ended := make(chan error, 1)
 		conn, x := r.another("other", ended)
-		conn.Write(x.frame(header{id: 1, kind: kindFill}, fillMeta(Want{object("data").Block(0), 0, smallMost + 1}), 0))
+		x.say(t, x.frame(header{id: 1, kind: kindFill}, fillMeta(Want{object("data").Block(0), 0, smallMost + 1}), 0))
 		synctest.Wait() // it waits to be read
 		body := make([]byte, MaxBody)
 		call := func(id uint64) []byte {
 			return x.frame(header{id: id, kind: kindCall, item: 1, payload: MaxBody}, append(make([]byte, callFixed), piece.Append(nil, body, &piece.Noted{})...), 0)
 		}
-		conn.Write(call(2))
-		conn.Write(body)
+		x.say(t, call(2))
+		x.say(t, body)
 		if h, _, _, err := x.in.next(); err != nil || h.kind != kindData {
 			t.Errorf("%+v, %v", h, err)
 		}
-		x.in.discard(smallMost + 1)
+		x.skip(t, smallMost+1)
 		if h, _, _, err := x.in.next(); err != nil || h.kind != kindRefused || h.id != 2 {
 			t.Errorf("%+v, %v", h, err)
 		}
 		begun := time.Now()
-		conn.Write(call(3))
-		conn.Write(body[:1000])
+		x.say(t, call(3))
+		x.say(t, body[:1000])
 		synctest.Wait()
 		if n := r.owner.pool.Stats().Views; n != 1 {
 			t.Errorf("%d Views", n)
 		}
-		go io.Copy(io.Discard, x.conn)
+		go func() { _, _ = io.Copy(io.Discard, x.conn) }()
 		if err := <-ended; err == nil || time.Since(begun) != stallAfter || !strings.Contains(err.Error(), "request 3: body of 1048576 bytes") {
 			t.Errorf("%v after %v", err, time.Since(begun))
 		}
@@ -397,7 +407,11 @@ func TestBodiesThatWaitAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := pipe()
 		p := NewPeer("slow", PeerOptions{Pool: hearth.NewPool(64 << 20), QueuedBytes: 2 << 20, Dial: func(context.Context) (net.Conn, error) { return a, nil }})
-		go newRaw(b, false)
+		go func() {
+			if _, err := newRaw(b, false); err != nil {
+				t.Error(err)
+			}
+		}()
 		var work sync.WaitGroup
 		for range 2 {
 			work.Go(func() {

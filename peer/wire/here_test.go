@@ -144,12 +144,12 @@ func TestOneOfTwoReadersGoesOn(t *testing.T) {
 				ended := make(chan error, 1)
 				conn, x := r.another("other", ended)
 				for id := range uint64(3) {
-					conn.Write(x.frame(header{id: id + 1, kind: kindFill}, fillMeta(Want{object("data").Block(0), 0, 100}), 0))
+					x.say(t, x.frame(header{id: id + 1, kind: kindFill}, fillMeta(Want{object("data").Block(0), 0, 100}), 0))
 					h, _, _, err := x.in.next()
 					if err != nil || h.kind != kindData || h.id != id+1 {
 						t.Fatalf("%+v, %v, want the answer to %d", h, err, id+1)
 					}
-					x.in.discard(h.payload)
+					x.skip(t, h.payload)
 					if id == 0 {
 						(<-later)()
 					}
@@ -178,7 +178,7 @@ func TestWhatMemoryHoldsDoesNotWaitForTheDisk(t *testing.T) {
 		frame := func(id uint64, key string) []byte {
 			return x.frame(header{id: id, kind: kindFill}, fillMeta(Want{object(key).Block(0), 0, 100}), 0)
 		}
-		conn.Write(append(frame(1, "data"), frame(2, "on disk")...))
+		x.say(t, append(frame(1, "data"), frame(2, "on disk")...))
 		for id := range uint64(2) {
 			h, _, _, err := x.in.next()
 			for err == nil && h.kind == kindFilling {
@@ -187,7 +187,7 @@ func TestWhatMemoryHoldsDoesNotWaitForTheDisk(t *testing.T) {
 			if err != nil || h.kind != kindData || h.id != id+1 {
 				t.Fatalf("%+v, %v, want the answer to %d", h, err, id+1)
 			}
-			x.in.discard(h.payload)
+			x.skip(t, h.payload)
 			if id == 0 {
 				close(first)
 			}

@@ -56,6 +56,22 @@ func (r *raw) frame(h header, meta []byte, question uint64) []byte {
 	return b
 }
 
+// say writes what the other side reads to its end.
+func (r *raw) say(t testing.TB, p []byte) {
+	t.Helper()
+	if _, err := r.conn.Write(p); err != nil {
+		t.Errorf("say %d bytes: %v", len(p), err)
+	}
+}
+
+// skip reads over a payload of n bytes.
+func (r *raw) skip(t testing.TB, n int) {
+	t.Helper()
+	if err := r.in.discard(n); err != nil {
+		t.Errorf("skip %d bytes: %v", n, err)
+	}
+}
+
 func fillMeta(wants ...Want) []byte { return appendRequest(nil, 0, wants) }
 
 // answers plays a peer: it exchanges hellos and hands each request with its question to
@@ -133,7 +149,7 @@ func TestBadFramesEndTheirConnectionOnly(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				go io.Copy(io.Discard, conn)
+				go func() { _, _ = io.Copy(io.Discard, conn) }()
 				for _, f := range x.frames(bad) {
 					if _, err := conn.Write(f); err != nil {
 						break // it is over before all of it was read
@@ -181,7 +197,7 @@ func TestBadAnswersEndTheirConnection(t *testing.T) {
 		}, "4 bytes in answer"},
 		"an end": {func(r *raw, id, q uint64) []byte {
 			f := append(r.frame(header{id: id, kind: kindData, payload: 5}, dataMeta([]byte("abcde")), q), "abc"...)
-			r.conn.Write(f)
+			_, _ = r.conn.Write(f)
 			r.conn.Close()
 			return nil
 		}, "unexpected EOF"},
@@ -193,10 +209,10 @@ func TestBadAnswersEndTheirConnection(t *testing.T) {
 				r := rawRig(t, PeerOptions{}, func(r *raw, h header, question uint64) {
 					if first {
 						first = false
-						r.conn.Write(x.frames(r, h.id, question))
+						_, _ = r.conn.Write(x.frames(r, h.id, question)) // it may be over before all of it was read
 						return
 					}
-					r.conn.Write(r.frame(header{id: h.id, kind: kindMiss}, nil, 0))
+					r.say(t, r.frame(header{id: h.id, kind: kindMiss}, nil, 0))
 				})
 				b := object("data").Block(0)
 				if _, err := r.Peek(t.Context(), b, 0, 5); !errors.Is(err, ErrDown) || !strings.Contains(err.Error(), "peer raw") || !strings.Contains(err.Error(), x.says) {
@@ -211,7 +227,7 @@ func TestBadAnswersEndTheirConnection(t *testing.T) {
 				for range 2 {
 					time.Sleep(pauseMost)
 					synctest.Wait()
-					r.Peek(t.Context(), b, 0, 5)
+					_, _ = r.Peek(t.Context(), b, 0, 5) // a failure or a miss: the next one is judged
 					synctest.Wait()
 				}
 				if _, err := r.Peek(t.Context(), b, 0, 5); !errors.Is(err, hearth.ErrMiss) {
@@ -261,10 +277,10 @@ func TestChecksumMismatchIsThatAnswersError(t *testing.T) {
 			case 3:
 				question++
 			case 4:
-				r.conn.Write(r.frame(header{id: h.id, kind: kindError}, []byte("text"), question+1))
+				r.say(t, r.frame(header{id: h.id, kind: kindError}, []byte("text"), question+1))
 				return
 			}
-			r.conn.Write(append(r.frame(head, meta, question), payload...))
+			r.say(t, append(r.frame(head, meta, question), payload...))
 		})
 		for i := range 4 {
 			if v, err := p.Fill(t.Context(), object("data").Block(0), 0, len(data)); v != nil || !errors.Is(err, ErrChecksum) {
@@ -293,7 +309,7 @@ func TestIncompatibleVersions(t *testing.T) {
 		conn.Close()
 		p := NewPeer("newer", PeerOptions{Pool: r.pool, Dial: func(context.Context) (net.Conn, error) {
 			a, b := net.Pipe()
-			go func() { exchange(b, false, newer, time.Second); b.Close() }()
+			go func() { _, _ = exchange(b, false, newer, time.Second); b.Close() }()
 			return a, nil
 		}})
 		defer p.Close()
@@ -309,7 +325,7 @@ func TestStrangers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, pipes, ServerOptions{}, PeerOptions{})
 		conn, _ := r.dial(t.Context())
-		go conn.Write([]byte(strings.Repeat("GET / HTTP/1.1\r\n", 10)))
+		go func() { _, _ = conn.Write([]byte(strings.Repeat("GET / HTTP/1.1\r\n", 10))) }() // cut off within it
 		if n, err := conn.Read(make([]byte, 1)); n != 0 || err == nil {
 			t.Errorf("read %d, %v", n, err)
 		}
@@ -342,10 +358,10 @@ func TestLeavingWithinAnAnswer(t *testing.T) {
 			if h.kind == kindCancel {
 				return
 			}
-			r.conn.Write(r.frame(header{id: h.id, kind: kindData, payload: len(data)}, dataMeta(data), question))
-			r.conn.Write(data[:len(data)/2])
+			r.say(t, r.frame(header{id: h.id, kind: kindData, payload: len(data)}, dataMeta(data), question))
+			r.say(t, data[:len(data)/2])
 			<-goOn
-			r.conn.Write(data[len(data)/2:])
+			r.say(t, data[len(data)/2:])
 		})
 		ctx, cancel := context.WithCancel(t.Context())
 		left := make(chan error)

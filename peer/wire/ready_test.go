@@ -98,21 +98,21 @@ func TestAnswersDoNotWaitForARequestThatIsSlowInComing(t *testing.T) {
 				if err != nil || h.kind != kindData || h.id != id || h.payload != 4096 {
 					t.Fatalf("%+v, %v, want the answer to %d", h, err, id)
 				}
-				slow.in.discard(h.payload)
+				slow.skip(t, h.payload)
 			}
 		}
 		begun := time.Now()
-		conn.Write(slow.frame(header{id: 1, kind: kindFill}, fillMeta(Want{object("hang").Block(0), 0, 1}), 0))
+		slow.say(t, slow.frame(header{id: 1, kind: kindFill}, fillMeta(Want{object("hang").Block(0), 0, 1}), 0))
 		synctest.Wait()
-		conn.Write(append(bytes.Join([][]byte{frame(2), frame(3)}, nil), frame(4)[:headerSize+9]...))
+		slow.say(t, append(bytes.Join([][]byte{frame(2), frame(3)}, nil), frame(4)[:headerSize+9]...))
 		expect(2, 3)
-		conn.Write(frame(4)[headerSize+9:])
+		slow.say(t, frame(4)[headerSize+9:])
 		expect(4)
 		body := make([]byte, 100)
 		call := slow.frame(header{id: 6, kind: kindCall, item: 1, payload: len(body)}, piece.Append(make([]byte, callFixed), body, &piece.Noted{}), 0)
-		conn.Write(append(frame(5), call...))
+		slow.say(t, append(frame(5), call...))
 		expect(5)
-		conn.Write(body)
+		slow.say(t, body)
 		h, _, _, err := slow.in.next()
 		if err != nil || h.id != 6 || h.payload != len(body) {
 			t.Errorf("%+v, %v", h, err)
@@ -120,9 +120,11 @@ func TestAnswersDoNotWaitForARequestThatIsSlowInComing(t *testing.T) {
 		if waited := time.Since(begun); waited > 0 {
 			t.Errorf("answers waited %v", waited)
 		}
-		slow.in.discard(h.payload)
+		slow.skip(t, h.payload)
 		conn.Close()
-		<-ended
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
 	})
 }
 

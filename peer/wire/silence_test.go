@@ -23,7 +23,7 @@ func TestSilenceFailsAllThatWaits(t *testing.T) {
 		var back atomic.Bool
 		p := rawRig(t, PeerOptions{}, func(r *raw, h header, _ uint64) {
 			if back.Load() {
-				r.conn.Write(r.frame(header{id: h.id, kind: kindMiss}, nil, 0))
+				r.say(t, r.frame(header{id: h.id, kind: kindMiss}, nil, 0))
 			}
 		})
 		b, begun := object("data").Block(0), time.Now()
@@ -113,7 +113,11 @@ func TestHalfABlockOnItsWayCallsForAnotherConnection(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			var readers sync.WaitGroup
 			for range 2 {
-				readers.Go(func() { p.Fill(ctx, object("data").Block(0), 0, size) })
+				readers.Go(func() {
+					if _, err := p.Fill(ctx, object("data").Block(0), 0, size); !errors.Is(err, context.Canceled) {
+						t.Error(err)
+					}
+				})
 				synctest.Wait()
 			}
 			if n := p.Stats().Connections; n != most {
@@ -137,7 +141,7 @@ func TestSilenceIsThePeersNotTheRequests(t *testing.T) {
 			work.Go(func() {
 				for range 5 {
 					time.Sleep(400 * time.Millisecond)
-					r.conn.Write(r.frame(header{id: h.id, kind: kindFilling}, nil, 0))
+					r.say(t, r.frame(header{id: h.id, kind: kindFilling}, nil, 0))
 				}
 			})
 		})
@@ -191,7 +195,11 @@ func TestFillingComesFromWhoSendsNothingElse(t *testing.T) {
 		hearthtest.CheckGet(t, sourceOf(r.peer.Fill), object("data").Block(0), 0, 1, 1)
 		time.Sleep(1234567 * time.Microsecond)
 		var work sync.WaitGroup
-		work.Go(func() { r.peer.Fill(ctx, object("hang").Block(0), 0, 1) })
+		work.Go(func() {
+			if _, err := r.peer.Fill(ctx, object("hang").Block(0), 0, 1); !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+		})
 		time.Sleep(fillingAfter - 1)
 		synctest.Wait()
 		if n := r.peer.Stats().Fillings; n != 0 {
@@ -253,7 +261,7 @@ func TestDialling(t *testing.T) {
 		dial, _ := pipes(t, func(conn net.Conn) {
 			answers(conn, func(r *raw, h header, _ uint64) {
 				time.Sleep(400 * time.Millisecond)
-				r.conn.Write(r.frame(header{id: h.id, kind: kindMiss}, nil, 0))
+				r.say(t, r.frame(header{id: h.id, kind: kindMiss}, nil, 0))
 			})
 		})
 		p := rawRig(t, PeerOptions{Dial: func(ctx context.Context) (net.Conn, error) {
@@ -268,7 +276,7 @@ func TestDialling(t *testing.T) {
 		// A host that takes connections and is stopped says no hello.
 		p := rawRig(t, PeerOptions{Dial: func(context.Context) (net.Conn, error) {
 			a, b := net.Pipe()
-			go func() { b.Read(make([]byte, helloSize)); b.Read(make([]byte, 1)) }()
+			go func() { _, _ = b.Read(make([]byte, helloSize)); _, _ = b.Read(make([]byte, 1)) }()
 			return a, nil
 		}}, nil)
 		begun := time.Now()
@@ -351,7 +359,9 @@ func TestOwnPauseIsNotThePeers(t *testing.T) {
 		if wait, _ := p.due(); wait != Silence {
 			t.Errorf("%v left", wait)
 		}
-		p.places.Acquire(t.Context(), 1)
+		if err := p.places.Acquire(t.Context(), 1); err != nil {
+			t.Error(err)
+		}
 		p.settle(1)
 	})
 }
@@ -385,7 +395,10 @@ func TestNobodyWaitsForGoodbye(t *testing.T) {
 		go func() {
 			r, err := newRaw(tls.Server(b, server), false)
 			if err == nil {
-				r.in.next()
+				_, _, _, err = r.in.next()
+			}
+			if err != nil {
+				t.Error(err)
 			}
 		}()
 		p := NewPeer("hangs", PeerOptions{Pool: hearth.NewPool(0), Dial: func(context.Context) (net.Conn, error) { return tls.Client(a, client), nil }})
@@ -416,10 +429,10 @@ func TestDeathWithinAnAnswer(t *testing.T) {
 				hearthtest.Fill(data, "data", 0, 1)
 				last := make(chan time.Time, 1)
 				p := rawRig(t, PeerOptions{}, func(r *raw, h header, question uint64) {
-					r.conn.Write(r.frame(header{id: h.id, kind: kindData, payload: len(data)}, dataMeta(data), question))
+					r.say(t, r.frame(header{id: h.id, kind: kindData, payload: len(data)}, dataMeta(data), question))
 					for part := 0; part < len(data)/2; part += len(data) / 8 { // slowly: bytes are no silence
 						time.Sleep(Silence - time.Millisecond)
-						r.conn.Write(data[part : part+len(data)/8])
+						r.say(t, data[part:part+len(data)/8])
 					}
 					last <- time.Now()
 					if c.ends {
