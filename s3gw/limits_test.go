@@ -210,7 +210,9 @@ func TestNoContinueBeforeItIsAllowed(t *testing.T) {
 			if _, err := io.WriteString(c, "text"); err != nil {
 				t.Error(err)
 			}
-			in.ReadString('\n')
+			if line, err := in.ReadString('\n'); line != "\r\n" {
+				t.Errorf("behind the 100: %q, %v", line, err)
+			}
 			if resp, err := http.ReadResponse(in, nil); err != nil || resp.StatusCode != 200 {
 				t.Errorf("the upload: %v, %v", resp, err)
 			}

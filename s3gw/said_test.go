@@ -52,7 +52,7 @@ func TestWhatAServerSays(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer c.Close()
+		defer func() { _ = c.Close() }()
 		to := io.ReadWriter(c)
 		if !wrap {
 			to = c.NetConn() // no record of TLS

@@ -98,7 +98,7 @@ func TestAnAccessLogOnADiskThatStandsStill(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer disk.Close()
+	defer func() { _ = disk.Close() }()
 	pool := hearthtest.Pool(t, 64<<20)
 	var mu sync.Mutex
 	var told []error
@@ -128,7 +128,9 @@ func TestAnAccessLogOnADiskThatStandsStill(t *testing.T) {
 		_, _ = io.Copy(io.Discard, disk)
 	}()
 	<-a.done
-	disk.Close()
+	if err := disk.Close(); err != nil {
+		t.Fatal(err)
+	}
 	<-ended
 	if used := pool.Stats().Used; used != 0 {
 		t.Errorf("%d bytes are still counted", used)

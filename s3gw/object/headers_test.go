@@ -90,7 +90,9 @@ func TestMetadataOnTheWire(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	fmt.Fprint(c, "GET /b/k HTTP/1.1\r\nHost: x\r\n\r\n")
+	if _, err := fmt.Fprint(c, "GET /b/k HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
 	var lines []string
 	for b := bufio.NewReader(c); ; {
 		line, err := b.ReadString('\n')

@@ -168,7 +168,9 @@ func TestStalledCrowd(t *testing.T) {
 		all.Go(func() {
 			_ = c.(*net.TCPConn).SetReadBuffer(64 << 10)
 			_ = c.SetDeadline(within)
-			fmt.Fprint(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+			if _, err := fmt.Fprint(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+				t.Error(err)
+			}
 			first := make([]byte, len(begins))
 			if _, err := io.ReadFull(c, first); err != nil || string(first) != begins {
 				t.Errorf("client %d: %q, %v", i, first, err)

@@ -134,7 +134,9 @@ func TestCutConnectionIsNotUsedAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	const ask = "GET / HTTP/1.1\r\nHost: x\r\n\r\n"
-	fmt.Fprint(c, ask+ask)
+	if _, err := fmt.Fprint(c, ask+ask); err != nil {
+		t.Fatal(err)
+	}
 	p, _ := drain(t, c) // ends by EOF or by a reset
 	if n := bytes.Count(p, []byte("HTTP/1.1")); n != 1 || len(p) > hearth.BlockSize+4096 {
 		t.Errorf("%d answers in %d bytes", n, len(p))
@@ -159,7 +161,9 @@ func TestStalledClient(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		fmt.Fprint(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+		if _, err := fmt.Fprint(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
 		if w := s.get(o, http.MethodGet, "Range", "bytes=100-199"); w.Code != http.StatusPartialContent || !bytes.Equal(w.Body.Bytes(), content(o, 100, 100)) {
 			t.Errorf("beside it: %d", w.Code)
 		}

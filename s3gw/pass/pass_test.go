@@ -17,6 +17,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/hearthfs/hearth/internal/hearthtest"
 	"github.com/hearthfs/hearth/origin"
 	"github.com/hearthfs/hearth/origin/onward"
 	"github.com/hearthfs/hearth/s3gw/fault"
@@ -75,7 +76,7 @@ func at(t testing.TB, endpoint string, o Options) *gate {
 	}))
 	t.Cleanup(func() {
 		g.Close()
-		s3.Close()
+		hearthtest.Close(t, s3)
 		if n := s3.Stats().InFlight; n != 0 {
 			t.Errorf("%d requests hold a connection still", n)
 		}
