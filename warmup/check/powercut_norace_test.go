@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/hearthfs/hearth/internal/hearthtest"
 	"github.com/hearthfs/hearth/internal/hearthtest/powercut"
 )
 
@@ -40,7 +41,7 @@ func TestFindingsAreThereBeforeARecordSpeaksOfThem(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%v: %v", c, err)
 		}
-		defer again.Close()
+		defer hearthtest.Close(t, again)
 		in, err := Read(name, size)
 		if err != nil {
 			t.Fatalf("%v: %v", c, err)
