@@ -9,7 +9,7 @@ import (
 )
 
 // scenarios in the order of the table. Those from core on are part of `make
-// test`; what takes longer comes with `make e2e`.
+// test`; what takes longer comes with `make soak`.
 func scenarios() []scenario {
 	const s3, behind = "versitygw", "versitygw behind the fault proxy"
 	by := func(small, reduced, whole string) func(level) string {
