@@ -9,18 +9,16 @@ import (
 	"strings"
 	"testing"
 
+	signer "github.com/minio/minio-go/v7/pkg/signer"
+
 	"github.com/hearthfs/hearth/s3gw/keys"
 )
 
 func TestNoUploadIDLeadsOutOfItsUpload(t *testing.T) {
 	// versitygw keeps an upload in a directory of its id. A client that may write mine/ alone, and one that reads without a key, get at nothing
 	// else by an id: no object, no bucket, no directory of the server's machine is listed, taken, removed or added to. Uploads go on as before.
-	file := filepath.Join(t.TempDir(), "keys")
-	if err := os.WriteFile(file, []byte(standard), 0o600); err != nil {
-		t.Fatal(err)
-	}
 	s := newStand(t, func(o *Options) {
-		k, err := keys.Open(keys.Options{File: file, Anonymous: "ro bucket/mine/"})
+		k, err := keys.Open(keys.Options{File: writeKeys(t), Anonymous: "ro bucket/mine/"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -69,6 +67,16 @@ func TestNoUploadIDLeadsOutOfItsUpload(t *testing.T) {
 	s.gets(200, part.Header.Get("Etag")[1:9], "mine", "GET", "/bucket/mine/big?uploadId="+id[1], "")
 	s.gets(200, "", "mine", "POST", "/bucket/mine/big?uploadId="+id[1], "<CompleteMultipartUpload><Part><PartNumber>1</PartNumber><ETag>"+part.Header.Get("Etag")+"</ETag></Part></CompleteMultipartUpload>")
 	s.gets(200, "whole", "mine", "GET", "/bucket/mine/big", "")
+}
+
+// writeKeys writes the standard keys to a file.
+func writeKeys(t *testing.T) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "keys")
+	if err := os.WriteFile(file, []byte(standard), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
 }
 
 // files are the names below a directory, each in a line.
@@ -148,4 +156,108 @@ func TestNoBodyNamesWhatIsElsewhere(t *testing.T) {
 			t.Errorf("%s: %d bytes of %d went on (%v)", query, n, len(body), ok)
 		}
 	}
+}
+
+func TestWithoutAKeyThereAreReadsAndListingsAlone(t *testing.T) {
+	// s3.anonymous lets anybody read and list. What else a key that reads may ask (rights, tags, old
+	// versions, unfinished uploads, the bucket's configuration, parameters of other vendors) asks no origin.
+	s := newStand(t, func(o *Options) {
+		k, err := keys.Open(keys.Options{File: writeKeys(t), Anonymous: "ro bucket"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		o.Keys = k
+	}, shownLink{bucket: "bucket"})
+	s.put("bucket", "a", "content")
+	s.went()
+	for _, q := range []string{
+		"?policy", "?acl", "?versions", "?uploads", "?notification", "?lifecycle", "?tagging", "?cors", "?versioning", "?location=x", "?policyStatus",
+		"?object-lock", "?publicAccessBlock", "?list-type=2&metadata=true", "?list-type=2&acl", "?acl=", "?list-type=2&x-oss-process=a", "?websiteConfig",
+		"/a?acl", "/a?versionId=null", "/a?tagging", "/a?attributes", "/a?uploadId=x", "/a?retention", "/a?legal-hold", "/a?torrent", "/a?x-oss-process=image",
+		"/a?tagging=1", "/a?acl&tagging", "/a?select&select-type=2",
+	} {
+		for _, method := range []string{"GET", "HEAD"} {
+			resp, text := s.ask("", method, "/bucket"+q, "")
+			if resp.StatusCode != 403 && !(resp.StatusCode == 501 && q == "/a?torrent") {
+				t.Errorf("%s %s: %s %.200s", method, q, resp.Status, text)
+			}
+		}
+	}
+	for _, write := range []string{"PUT /bucket/b", "DELETE /bucket/a", "POST /bucket/a?uploads", "PUT /bucket/a?tagging", "POST /bucket?delete"} {
+		method, target, _ := strings.Cut(write, " ")
+		s.gets(403, "AccessDenied", "", method, target, "")
+	}
+	if went := s.went(); len(went) > 0 {
+		t.Errorf("to the origin went %q", went)
+	}
+	s.gets(200, "content", "", "GET", "/bucket/a", "")
+	s.gets(206, "ont", "", "GET", "/bucket/a", "", "Range: bytes=1-3")
+	s.gets(206, "content", "", "GET", "/bucket/a?partNumber=1", "")
+	s.gets(200, "", "", "HEAD", "/bucket/a", "")
+	s.gets(200, "", "", "HEAD", "/bucket", "")
+	s.gets(200, "<Key>a</Key>", "", "GET", "/bucket", "")
+	s.gets(200, "<Key>a</Key>", "", "GET", "/bucket?list-type=2&prefix=a&delimiter=/&encoding-type=url&x-id=ListObjectsV2", "")
+	s.gets(200, "LocationConstraint", "", "GET", "/bucket?location", "")
+	s.gets(200, "content", "", "POST", "/bucket?hearth-batch", "{\"key\":\"a\"}\n")
+	s.gets(200, "<Tagging", "reader", "GET", "/bucket/a?tagging", "")
+	s.gets(200, "<AccessControlPolicy", "reader", "GET", "/bucket?acl", "")
+}
+
+func TestWhatNobodySignedStaysHere(t *testing.T) {
+	// Who was given a presigned URL, or has no key, adds headers that no list here has. With a write
+	// they are refused, with a read they stay here: to some origin they are a part of what is asked.
+	s := newStand(t, func(o *Options) {
+		k, err := keys.Open(keys.Options{File: writeKeys(t), Anonymous: "ro bucket/mine/"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		o.Keys = k
+	}, shownLink{bucket: "bucket"})
+	s.put("bucket", "mine/a", "content")
+	const vendors = "X-Minio-Force-Delete X_Minio_Force_Delete X-Goog-Acl X-Oss-Process X-Rgw-Object-Append-Position X-Amz-Expected-Bucket-Owner X-Unheard-Of"
+	presigned := func(method, name string, signed bool) *http.Response {
+		r, err := http.NewRequestWithContext(t.Context(), method, s.url+"/bucket/mine/a?partNumber=1", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if signed {
+			r.Header[name] = []string{"true"}
+		}
+		r = signer.PreSignV4(*r, "mine", "minesecret", "", "us-east-1", 600)
+		r.Header[name] = []string{"true"}
+		resp, err := s.client.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		return resp
+	}
+	var had []string
+	s.block(func(r *http.Request, forward func() (*http.Response, error)) (*http.Response, error) {
+		for name := range r.Header {
+			if strings.Contains(vendors, name) {
+				had = append(had, name)
+			}
+		}
+		return forward()
+	})
+	for name := range strings.FieldsSeq(vendors) {
+		if resp := presigned("DELETE", name, false); resp.StatusCode != 403 && resp.StatusCode != 400 {
+			t.Errorf("a DELETE with %s: %s", name, resp.Status)
+		}
+		resp := presigned("GET", name, false)
+		if theirs := strings.HasPrefix(name, "X-Amz-") || strings.HasPrefix(name, "X-Minio-"); theirs && resp.StatusCode != 403 || !theirs && resp.StatusCode != 206 {
+			t.Errorf("a GET with %s: %s", name, resp.Status)
+		}
+		if !strings.HasPrefix(name, "X-Amz-") {
+			s.gets(206, "content", "", "GET", "/bucket/mine/a?partNumber=1", "", name+": true")
+		}
+	}
+	if len(had) > 0 {
+		t.Errorf("to the origin went %q", had)
+	}
+	if resp := presigned("GET", "X-Goog-Acl", true); resp.StatusCode != 206 || len(had) != 1 {
+		t.Errorf("a header that was signed: %s, to the origin went %q", resp.Status, had)
+	}
+	s.gets(200, "content", "mine", "GET", "/bucket/mine/a", "")
 }

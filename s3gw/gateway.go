@@ -243,10 +243,10 @@ func (x *exchange) allowed() error {
 	if access == "" && x.asks.Overrides {
 		return fault.New("InvalidRequest", "Request specific response headers cannot be used for anonymous GET requests.")
 	}
+	if access == "" && !x.asks.Plain { // nobody has buckets, for one thing
+		return fault.New("AccessDenied", "Access Denied. %s needs a key: without one this endpoint answers reads of objects and listings.", x.asks.Operation)
+	}
 	if x.asks.Operation == "ListBuckets" {
-		if access == "" {
-			return fault.New("AccessDenied", "Access Denied.") // nobody has buckets
-		}
 		return nil // who asks is shown what is theirs
 	}
 	if x.asks.Operation == "CreateBucket" && access != "" && len(x.bucket(x.asks.Bucket)) > 0 && x.o.Keys.Sees(access, x.asks.Bucket) {

@@ -32,6 +32,7 @@ func (x *exchange) passThen(change func(*http.Request), w writing) error {
 		return fault.New("NotImplemented", "The bucket %s lies at another origin than %s, which cannot copy from there: get the object, and put it.", from.Bucket, x.asks.Bucket)
 	}
 	r := x.r.Clone(x.r.Context()) // shallow, with headers of its own
+	x.vouched(r.Header)
 	if r.Body = x.who.Body(); x.body != nil {
 		r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(x.body)), int64(len(x.body))
 		if x.plainly(r.Header); len(x.body) == 0 {
@@ -68,6 +69,17 @@ func (x *exchange) passThen(change func(*http.Request), w writing) error {
 	}
 	x.told(asked)
 	return nil // the client knows
+}
+
+// vouched leaves out what nobody with a key said, and an origin may take for a part of what is asked:
+// the origin is asked under a key that is stronger than the client's. A write with such a header was
+// refused.
+func (x *exchange) vouched(h http.Header) {
+	for name, values := range h {
+		if request.Vendor(name, values) && !x.who.Covers(name) {
+			delete(h, name)
+		}
+	}
 }
 
 // told has the operator hear of an origin that could not be asked, or broke off.

@@ -38,6 +38,12 @@ func carried(h http.Header, p *params) *fault.Error {
 	}
 }
 
+// Vendor tells a header that is neither HTTP's nor Amazon's: some origin may take it for a part of
+// what is asked, as MinIO takes X-Minio-Force-Delete. name is in Go's canonical form.
+func Vendor(name string, values []string) bool {
+	return header(name, values).has(headerOther) && (!known(name) || strings.HasPrefix(name, "X-Minio-"))
+}
+
 // trailing tells announced trailers among which there is one that is no checksum: a server could
 // take it for a header that came in front.
 func trailing(value string) bool {

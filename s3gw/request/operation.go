@@ -99,6 +99,23 @@ func (q *Request) bucketRead(p *params) *fault.Error {
 	return nil
 }
 
+// plain tells reads and listings from all that a right to read makes possible besides: who owns an
+// object, its tags and old versions, unfinished uploads, how the bucket is configured. Those have
+// sub-resources and parameters of their own, and some of them origins that no list here knows.
+func (q *Request) plain(p *params) bool {
+	due := ""
+	switch q.Operation {
+	case "GetObject", "HeadObject", "ListObjects", "ListObjectsV2", "HeadBucket":
+	case "GetBucketLocation": // which clients ask for before they sign or list anything
+		due = "location"
+	case "GetBatch":
+		due = "hearth-batch"
+	default:
+		return false
+	}
+	return p.sub == due && !p.many && !p.valued && !p.other && !p.beyond
+}
+
 func (q *Request) bucketPost(p *params, noun string, seen headerSet) *fault.Error {
 	switch {
 	case p.many:

@@ -19,6 +19,9 @@ type params struct {
 	// part: partNumber. id: that of a configuration. list2: list-type=2. forced:
 	// x-minio-force-delete. session: a sub-resource that counts whatever stands before it.
 	part, id, list2, forced, session bool
+	// beyond: it asks for more than objects as they are now: an old version, or, of MinIO's listings,
+	// metadata and tags.
+	beyond bool
 	// source is x-amz-copy-source, escaped as that header would be.
 	prefix, source    string
 	prefixes, sources int
@@ -117,6 +120,8 @@ func (p *params) add(a param) {
 		p.part = true
 	case a.name == "id":
 		p.id = true
+	case a.name == "versionId" || a.name == "metadata":
+		p.beyond = true
 	case strings.HasPrefix(a.name, "response-"):
 		p.overrides = true
 	case strings.EqualFold(a.name, "x-amz-copy-source"):
@@ -159,7 +164,7 @@ func familiar(name string) bool {
 	switch name {
 	case "delimiter", "marker", "max-keys", "encoding-type", "continuation-token", "start-after", "fetch-owner",
 		"key-marker", "version-id-marker", "upload-id-marker", "max-uploads", "part-number-marker", "max-parts",
-		"versionId", "select-type", "x-id", "metadata", "allow-unordered":
+		"select-type", "x-id", "allow-unordered":
 		return true
 	}
 	return len(name) > 6 && strings.EqualFold(name[:6], "x-amz-")

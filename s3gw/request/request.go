@@ -89,6 +89,9 @@ type Request struct {
 	Changes bool
 	// Overrides: there are response-* parameters, which anonymous clients may not use.
 	Overrides bool
+	// Plain: it is a read of objects as they are now, or a listing of them, and no origin can take it
+	// for anything else. It is all that anonymous clients may ask for.
+	Plain bool
 	// Fault is why it is refused; else nil.
 	Fault *fault.Error
 
@@ -143,6 +146,7 @@ func (q *Request) parse(r *http.Request, o *Options) *fault.Error {
 	if p.many && q.Changes {
 		return fault.New("InvalidArgument", "Conflicting query string parameters")
 	}
+	q.Plain = q.plain(&p)
 	if q.How != Own && r.Method != http.MethodGet && r.Method != http.MethodHead {
 		if f := carried(r.Header, &p); f != nil {
 			return f

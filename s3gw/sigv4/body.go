@@ -34,6 +34,7 @@ type Signed struct {
 	// it did not say.
 	Length int64
 
+	names   string // of the headers that were signed, in lower case, between semicolons
 	payload string
 	body    io.ReadCloser
 	sent    int64 // bytes of body; -1: not told
@@ -42,6 +43,16 @@ type Signed struct {
 	stamp, scope, seed string
 	trailers           []string // what x-amz-trailer announces, in lower case
 	chunks             *chunkReader
+}
+
+// Covers tells whether a header was signed: that who has the key said it, and not who was given a URL.
+func (s *Signed) Covers(name string) bool {
+	for signed := range strings.SplitSeq(s.names, ";") {
+		if strings.EqualFold(signed, name) {
+			return true
+		}
+	}
+	return false
 }
 
 // anonymous is a request that nobody signed; its body is checked where it says how.
@@ -59,7 +70,7 @@ func anonymous(r *http.Request) (*Signed, error) {
 // signed is the request of a claim that holds.
 func (c *claim) signed(r *http.Request, key [32]byte) (*Signed, error) {
 	s := &Signed{Access: c.access, Presigned: c.presigned, Length: r.ContentLength,
-		payload: c.payload, body: r.Body, sent: r.ContentLength}
+		names: c.names, payload: c.payload, body: r.Body, sent: r.ContentLength}
 	if s.body == nil {
 		s.body, s.sent, s.Length = http.NoBody, max(s.sent, 0), max(s.Length, 0)
 	}

@@ -202,8 +202,8 @@ func (w *work) fromQuery(r *http.Request) (c claim, err error) {
 		return c, c.malformed("X-Amz-Date must be in the ISO8601 Long Format \"yyyyMMdd'T'HHmmss'Z'\"")
 	}
 	seconds, err := strconv.ParseUint(expires, 10, 32)
-	if err != nil || seconds < 1 || seconds > maxExpires {
-		return c, c.malformed("X-Amz-Expires must be a number of seconds from 1 to %d", maxExpires)
+	if err != nil || seconds > maxExpires {
+		return c, c.malformed("X-Amz-Expires must be a number of seconds from 0 to %d", maxExpires)
 	}
 	c.expires = time.Duration(seconds) * time.Second
 	if c.payload == "" {
