@@ -98,6 +98,7 @@ func neverWrong(is func(string) func(level) string, by func(small, reduced, whol
 		{name: "restart-during-outage", from: core, limit: 2 * time.Minute, origin: behind, size: is("20 files"), run: restartDuringOutage},
 		{name: "odd-keys", from: core, limit: time.Minute, origin: "gofakes3", size: is("50 keys"), run: oddKeys},
 		{name: "service-unit", root: true, from: all, limit: time.Minute, origin: "none", size: is("1 unit, 1 line of fstab"), run: serviceUnit},
+		{name: "service-systemd", root: true, from: all, limit: 3 * time.Minute, origin: s3, size: is("2 machines, 40 files"), run: serviceSystemd},
 		{name: "service", root: true, from: all, limit: 2 * time.Minute, origin: s3, size: is("7 starts, 40 files"), run: service},
 		{name: "dist", root: true, static: true, from: full, limit: 3 * time.Minute, origin: s3, size: is("1 .deb, 1 image"), run: dist},
 		{name: "eviction", from: all, limit: 4 * time.Minute, origin: behind, size: by("", "2,000 files, half cached", "20,000 files, half cached"), run: eviction},

@@ -144,7 +144,7 @@ func (n *Node) openRing(ctx context.Context) error {
 		id = n.disk.NodeID()
 	}
 	a := &around{}
-	part, err := ring.New(ctx, ring.Options{Ring: n.config.Ring, Pool: n.pool, Log: n.config.Log, Identity: n.identity, Away: origin.Away,
+	part, err := ring.New(ctx, ring.Options{Ring: n.config.Ring, Pool: n.pool, Log: n.config.Log, Link: n.linked, Away: origin.Away,
 		Figures: n.figures, Reads: a.reads, Ranks: func(b hearth.Block) []string { return a.Owners(b) }}, id)
 	if err != nil {
 		return err
@@ -195,17 +195,17 @@ func (n *Node) joinRing(ctx context.Context) error {
 	return a.part.Joined(ctx, a.ring, a.ring.Announce)
 }
 
-// identity is that of the origin of a link.
-func (n *Node) identity(name string) (string, bool) {
+// linked is the identity of a link's origin, and the prefix of its keys.
+func (n *Node) linked(name string) (identity, prefix string, ok bool) {
 	l := n.links.named(name)
 	if l == nil {
-		return "", false
+		return "", "", false
 	}
 	named, ok := l.origin.(interface{ Identity() string })
 	if !ok {
-		return "", false
+		return "", "", false
 	}
-	return named.Identity(), true
+	return named.Identity(), l.prefix, true
 }
 
 // figures are what the node says of itself to others.

@@ -279,7 +279,7 @@ func shut(o origin.Origin) {
 // signed signs a request by a word on its body (Signature Version 4, of its x-amz headers).
 func signed(r *http.Request, who, payload string) {
 	now := time.Now().UTC()
-	day, scope := now.Format("20060102"), now.Format("20060102")+"/us-east-1/s3/aws4_request"
+	scope := now.Format("20060102") + "/us-east-1/s3/aws4_request"
 	r.Header.Set("X-Amz-Date", now.Format("20060102T150405Z"))
 	r.Header.Set("X-Amz-Content-Sha256", payload)
 	names, lines := []string{"host"}, "host:"+r.URL.Host+"\n"
@@ -289,16 +289,40 @@ func signed(r *http.Request, who, payload string) {
 			lines += strings.ToLower(name) + ":" + r.Header.Get(name) + "\n"
 		}
 	}
+	canonical := strings.Join([]string{r.Method, r.URL.EscapedPath(), r.URL.RawQuery, lines, strings.Join(names, ";"), payload}, "\n")
+	sum := signature(who, r.Header.Get("X-Amz-Date"), scope, canonical)
+	r.Header.Set("Authorization", fmt.Sprintf("AWS4-HMAC-SHA256 Credential=%s/%s, SignedHeaders=%s, Signature=%x", who, scope, strings.Join(names, ";"), sum))
+}
+
+// presigned signs a request in its URL, whose query is sorted, with all headers that it has.
+func presigned(r *http.Request, who string) {
+	now := time.Now().UTC()
+	scope := now.Format("20060102") + "/us-east-1/s3/aws4_request"
+	names, lines := []string{"host"}, "host:"+r.URL.Host+"\n"
+	for _, name := range slices.Sorted(maps.Keys(r.Header)) {
+		names = append(names, strings.ToLower(name))
+		lines += strings.ToLower(name) + ":" + r.Header.Get(name) + "\n"
+	}
+	query := r.URL.Query()
+	for name, value := range map[string]string{"Algorithm": "AWS4-HMAC-SHA256", "Credential": who + "/" + scope, "Date": now.Format("20060102T150405Z"),
+		"Expires": "600", "SignedHeaders": strings.Join(names, ";")} {
+		query.Set("X-Amz-"+name, value)
+	}
+	r.URL.RawQuery = query.Encode()
+	canonical := strings.Join([]string{r.Method, r.URL.EscapedPath(), r.URL.RawQuery, lines, strings.Join(names, ";"), "UNSIGNED-PAYLOAD"}, "\n")
+	r.URL.RawQuery += fmt.Sprintf("&X-Amz-Signature=%x", signature(who, query.Get("X-Amz-Date"), scope, canonical))
+}
+
+// signature is that of a canonical request, by a key of the stand.
+func signature(who, at, scope, canonical string) []byte {
 	mac := func(key []byte, s string) []byte {
 		h := hmac.New(sha256.New, key)
 		h.Write([]byte(s))
 		return h.Sum(nil)
 	}
 	key := []byte("AWS4" + who + "secret")
-	for _, part := range []string{day, "us-east-1", "s3", "aws4_request"} {
+	for part := range strings.SplitSeq(scope, "/") {
 		key = mac(key, part)
 	}
-	canonical := strings.Join([]string{r.Method, r.URL.EscapedPath(), r.URL.RawQuery, lines, strings.Join(names, ";"), payload}, "\n")
-	sum := mac(key, fmt.Sprintf("AWS4-HMAC-SHA256\n%s\n%s\n%x", r.Header.Get("X-Amz-Date"), scope, sha256.Sum256([]byte(canonical))))
-	r.Header.Set("Authorization", fmt.Sprintf("AWS4-HMAC-SHA256 Credential=%s/%s, SignedHeaders=%s, Signature=%x", who, scope, strings.Join(names, ";"), sum))
+	return mac(key, fmt.Sprintf("AWS4-HMAC-SHA256\n%s\n%s\n%x", at, scope, sha256.Sum256([]byte(canonical))))
 }

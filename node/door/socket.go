@@ -43,7 +43,9 @@ func makeSocketDir(dir string) (made bool, err error) {
 	}
 	err = os.MkdirAll(filepath.Dir(dir), mode)
 	if err == nil {
-		err = os.Mkdir(dir, mode)
+		if err = os.Mkdir(dir, mode); err == nil {
+			err = os.Chmod(dir, mode) // a service's umask must not keep the group out
+		}
 	}
 	if err != nil && !errors.Is(err, fs.ErrExist) {
 		return false, fmt.Errorf("make the admin socket's directory: %w", err)

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"io/fs"
 	"maps"
+	"strings"
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/peer/wire"
@@ -75,11 +76,12 @@ func (r *Ring) here(ctx context.Context, b hearth.Block, off, n int, stead func(
 }
 
 // Check holds an Object against this node's link of its name. What peers say of an Object
-// is not believed: what is fetched for it is kept under its Version.
+// is not believed: what is fetched for it is kept under its Version, and by this node's key, which
+// may have rights in the bucket beyond what the link shows.
 func (r *Ring) Check(o *hearth.Object) error {
-	identity, ok := r.o.Identity(o.Link)
+	identity, prefix, ok := r.o.Link(o.Link)
 	switch {
-	case !ok:
+	case !ok || !strings.HasPrefix(o.Key, prefix):
 		return hearth.ErrMiss
 	case hearth.VersionOf(identity, o.Key, o.ETag, o.Size) != o.Version:
 		return &wire.Error{Class: wire.Mismatch, Text: "the version of " + o.Key + " is not that of its fields at this node: its link has another origin or identity"}

@@ -35,9 +35,9 @@ type Options struct {
 	Pool *hearth.Pool
 	// Log receives what people can act on; nil: slog.Default().
 	Log *slog.Logger
-	// Identity is that of the origin of a link, of which versions are made; false: this
-	// node has no such link.
-	Identity func(link string) (identity string, ok bool)
+	// Link is the identity of a link's origin, of which versions are made, and what its keys
+	// begin with; false: this node has no such link.
+	Link func(name string) (identity, prefix string, ok bool)
 	// Away reports whether an error says that an origin cannot be asked now.
 	Away func(error) bool
 	// Figures are what the node says of itself; Served, Asked and Suspects are filled in.
