@@ -48,8 +48,10 @@ func Mount(ctx context.Context, o Options) (*Server, error) {
 		without.unwanted = gofuse.CAP_PASSTHROUGH // it would forbid to stack overlays on the mount
 		without.bits |= without.unwanted
 	}
-	if err := Cleanup(o.Dir); err != nil {
-		return nil, err
+	if o.At == nil {
+		if err := Cleanup(o.Dir); err != nil {
+			return nil, err
+		}
 	}
 	place, fd, err := attach(&o, without.maxRead())
 	if err != nil {

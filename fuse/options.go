@@ -10,6 +10,7 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache"
+	"github.com/hearthfs/hearth/fuse/point"
 	"github.com/hearthfs/hearth/internal/waits"
 	"github.com/hearthfs/hearth/namespace"
 )
@@ -65,6 +66,8 @@ type News interface {
 type Options struct {
 	// Dir is the mount point, a directory.
 	Dir string
+	// At is Dir, held by who may walk to it where this process may not; nil: it may.
+	At *point.Point
 	// FSName is the source that mount(8) and df show, such as s3://bucket/prefix.
 	FSName string
 	// Tree is what the mount shows, from the directory Root on (0: 1, the whole tree).

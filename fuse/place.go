@@ -32,6 +32,9 @@ type place struct {
 
 // attach mounts at o.Dir and returns the descriptor to serve.
 func attach(o *Options, maxRead int) (*place, int, error) {
+	if o.At != nil {
+		return attachAt(o, maxRead)
+	}
 	dir, err := resolve(o.Dir)
 	if err != nil {
 		return nil, -1, err
@@ -43,7 +46,12 @@ func attach(o *Options, maxRead int) (*place, int, error) {
 	}
 	p := &place{dir: dir, direct: os.Geteuid() == 0}
 	if p.direct {
-		fd, err := p.mount(o, maxRead)
+		at, err := holdAt(dir)
+		if err != nil {
+			return nil, -1, err
+		}
+		defer at.Close()
+		fd, err := p.mount(at, o, maxRead)
 		return p, fd, err
 	}
 	fd, err := p.fusermount(o, maxRead)
@@ -63,14 +71,22 @@ func attach(o *Options, maxRead int) (*place, int, error) {
 	return p, fd, nil
 }
 
-// mount calls mount(2), on the directory that it has found, whatever its path means
-// meanwhile. Read-only also spares a GETATTR per READ: nobody keeps access times.
-func (p *place) mount(o *Options, maxRead int) (int, error) {
-	at, err := holdAt(p.dir)
-	if err != nil {
-		return -1, err
+// attachAt mounts at o.At. fusermount3 would walk to it.
+func attachAt(o *Options, maxRead int) (*place, int, error) {
+	p := &place{dir: o.At.Dir(), direct: true}
+	if os.Geteuid() != 0 {
+		return nil, -1, errors.New("it is an automount point, to which only a node of root gets: have root run the node, or take x-systemd.automount away")
 	}
-	defer at.Close()
+	fd, err := p.mount(o.At, o, maxRead)
+	if errors.Is(err, unix.EINVAL) {
+		err = fmt.Errorf("%w (is this node in another mount namespace than the automount point? mount from within it)", err)
+	}
+	return p, fd, err
+}
+
+// mount calls mount(2), on the directory that was found, whatever its path means
+// meanwhile. Read-only also spares a GETATTR per READ: nobody keeps access times.
+func (p *place) mount(at *point.Point, o *Options, maxRead int) (int, error) {
 	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return -1, noDevice(err)

@@ -84,6 +84,9 @@ func (n *Node) serveMount(r *http.Request) (any, error) {
 	if err := d.Decode(&m); err != nil {
 		return nil, usage("mount: %v", err)
 	}
+	if m.At = door.Handed(r.Context()); m.Handed && m.At == nil {
+		return nil, usage("mount %s: it is an automount point, and its descriptor did not come along: ask at the node's own socket", m.Dir)
+	}
 	return n.Mount(r.Context(), m)
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache"
 	"github.com/hearthfs/hearth/fuse"
+	"github.com/hearthfs/hearth/fuse/point"
 	"github.com/hearthfs/hearth/namespace"
 	"github.com/hearthfs/hearth/node/bydir"
 	"github.com/hearthfs/hearth/node/machine"
@@ -47,6 +48,14 @@ func newMounts(own machine.Own) *mounts {
 
 // Mount makes a mount and returns when it answers.
 func (n *Node) Mount(ctx context.Context, r MountRequest) (*MountStatus, error) {
+	var at *point.Point
+	if r.At != nil {
+		var err error
+		if at, err = point.Of(r.At); err != nil {
+			return nil, err
+		}
+		defer at.Close()
+	}
 	m := r.Mount
 	if err := validateMount(m); err != nil {
 		return nil, err
@@ -56,7 +65,7 @@ func (n *Node) Mount(ctx context.Context, r MountRequest) (*MountStatus, error) 
 	if err := n.mounts.claim(x); err != nil {
 		return nil, err
 	}
-	if err := n.mount(ctx, x, r); err != nil {
+	if err := n.mount(ctx, x, r, at); err != nil {
 		n.mounts.drop(x)
 		return nil, err
 	}
@@ -65,7 +74,8 @@ func (n *Node) Mount(ctx context.Context, r MountRequest) (*MountStatus, error) 
 	return &s, nil
 }
 
-func (n *Node) mount(ctx context.Context, x *mounted, r MountRequest) error {
+// mount makes x. at is its Dir where the node may not walk to that, else nil.
+func (n *Node) mount(ctx context.Context, x *mounted, r MountRequest, at *point.Point) error {
 	if r.Origin != nil {
 		l, rest, err := n.linkTo(ctx, r)
 		if err != nil {
@@ -81,7 +91,7 @@ func (n *Node) mount(ctx context.Context, x *mounted, r MountRequest) error {
 	if err := checkFreshness(x.Mount, x.link.freshness, x.link.Path); err != nil {
 		return err
 	}
-	if err := n.mounts.checkPoint(x.Dir); err != nil {
+	if err := n.mounts.checkPoint(x.Dir, at); err != nil {
 		return err
 	}
 	root, err := n.tree.Root(ctx, x.Prefix)
@@ -92,6 +102,7 @@ func (n *Node) mount(ctx context.Context, x *mounted, r MountRequest) error {
 	if err != nil {
 		return err
 	}
+	options.At = at
 	machine.Processors(n.limits.Processors, true)
 	server, err := fuse.Mount(ctx, options)
 	if err != nil {
@@ -148,8 +159,11 @@ func checkFreshness(m Mount, own namespace.Freshness, link string) error {
 }
 
 // checkPoint has a dead mount point of ours cleaned up, then looks for a directory
-// that is apart from what the node works with.
-func (m *mounts) checkPoint(dir string) error {
+// that is apart from what the node works with. One that is held by at has nothing on it.
+func (m *mounts) checkPoint(dir string, at *point.Point) error {
+	if at != nil {
+		return hides(dir, m.own.HiddenAt(at.Dir()))
+	}
 	if err := fuse.Cleanup(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -162,10 +176,15 @@ func (m *mounts) checkPoint(dir string) error {
 	case !info.IsDir():
 		return usage("mount point %s is no directory", dir)
 	}
-	if own := m.own.Hidden(dir); own != "" {
-		return &Error{Kind: KindRefused, Message: fmt.Sprintf("mount point %s: the node works with %s, and would wait for its own mount there: choose a directory apart from it", dir, own)}
+	return hides(dir, m.own.Hidden(dir))
+}
+
+// hides is what is wrong with a mount that would hide own; "": nothing.
+func hides(dir, own string) error {
+	if own == "" {
+		return nil
 	}
-	return nil
+	return &Error{Kind: KindRefused, Message: fmt.Sprintf("mount point %s: the node works with %s, and would wait for its own mount there: choose a directory apart from it", dir, own)}
 }
 
 func openMode(s string) (fuse.Mode, error) {

@@ -13,6 +13,7 @@ import (
 	"github.com/hearthfs/hearth/cmd/hearth/daemon"
 	"github.com/hearthfs/hearth/cmd/hearth/settings"
 	"github.com/hearthfs/hearth/node"
+	"github.com/hearthfs/hearth/node/machine"
 )
 
 // mountFlags are those of mount that are no parameters.
@@ -115,7 +116,14 @@ func meantURL(path string) string {
 func (f *mountFlags) attach(cmd *cobra.Command, client *node.Client, r node.MountRequest) (bool, error) {
 	ctx, stop := f.Context(cmd.Context())
 	defer stop()
+	var err error
+	if r.At, err = machine.Automount(ctx, r.Dir); err != nil {
+		return true, cli.Because(ctx, err)
+	}
 	m, err := client.Mount(ctx, r)
+	if r.At != nil {
+		_ = r.At.Close() // the node has its own
+	}
 	switch {
 	case cli.ExitCode(err) == cli.ExitUnreachable && f.Node == "":
 		return false, nil

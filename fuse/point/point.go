@@ -16,6 +16,11 @@
 //	          its own user can have put away meanwhile what was seen there: it is
 //	          refused for the mounts of others, which are detached
 //	mount     over the very directory that was seen
+//
+// While an automount point waits for its mount, the kernel lets nobody walk to it but the
+// process group of who mounts there, which is that of the mount helper. So the helper
+// holds the point (Open, Automount) and hands its descriptor (File) to the node, which
+// mounts over that and finds in the mount table what came (Of).
 package point
 
 import (
@@ -39,8 +44,32 @@ type Point struct {
 	Info *mountinfo.Info
 
 	dir         string
-	parent, top int // descriptors
-	id          int // of the mount that top leads to
+	parent, top int    // descriptors; parent is -1 where nobody may walk to dir
+	id          int    // of the mount that top leads to
+	kind        string // of its file system
+}
+
+// Of holds the directory that a descriptor leads to, which is the Point's from then on. Nobody
+// walks to it by its path.
+func Of(top *os.File) (*Point, error) {
+	defer func() { _ = top.Close() }() // a copy is held
+	fd, err := unix.FcntlInt(top.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("hold a mount point: %w", err)
+	}
+	p := &Point{parent: -1, top: fd}
+	if p.dir, err = os.Readlink(p.Top()); err == nil {
+		err = p.identify()
+	}
+	var st unix.Stat_t
+	if err == nil && (unix.Fstat(fd, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFDIR) {
+		err = unix.ENOTDIR
+	}
+	if err != nil {
+		p.Close()
+		return nil, fmt.Errorf("hold the mount point %s: %w", p.dir, err)
+	}
+	return p, nil
 }
 
 // Open holds what is at dir, an absolute path without symbolic links. A file system on the way
@@ -138,16 +167,39 @@ func (p *Point) look() error {
 	if p.top >= 0 {
 		_ = unix.Close(p.top)
 	}
-	p.top, p.Info = top, nil
-	if p.id, err = mountID(top); err != nil {
+	p.top = top
+	return p.identify()
+}
+
+// identify finds the mount that top leads to in the mount table.
+func (p *Point) identify() (err error) {
+	p.Info, p.kind = nil, ""
+	if p.id, err = mountID(p.top); err != nil {
 		return err
 	}
 	all, err := mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) { return m.ID != p.id, m.ID == p.id })
 	if err != nil {
 		return fmt.Errorf("read the mount table: %w", err)
 	}
-	if len(all) > 0 && all[0].Mountpoint == p.dir { // else dir is a directory of that mount, or was moved
-		p.Info = all[0]
+	if len(all) > 0 {
+		p.kind = all[0].FSType
+		if all[0].Mountpoint == p.dir { // else dir is a directory of that mount, or was moved
+			p.Info = all[0]
+		}
+	}
+	return nil
+}
+
+// over finds in the mount table what was mounted over top, where nobody may walk to that.
+func (p *Point) over(kind string) error {
+	all, err := mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) {
+		return m.Parent != p.id || m.Mountpoint != p.dir || m.FSType != kind, false
+	})
+	if err != nil {
+		return fmt.Errorf("read the mount table: %w", err)
+	}
+	if p.Info = nil; len(all) > 0 {
+		p.Info = all[len(all)-1]
 	}
 	return nil
 }
@@ -179,6 +231,22 @@ func (p *Point) Close() {
 	}
 }
 
+// Dir is the path to what was seen, free of symbolic links.
+func (p *Point) Dir() string { return p.dir }
+
+// Automount reports whether what was seen is where an automounter has something mounted, or may
+// wait for that just now.
+func (p *Point) Automount() bool { return p.kind == "autofs" }
+
+// File is another descriptor of what was seen, for nothing but its path.
+func (p *Point) File() (*os.File, error) {
+	fd, err := unix.FcntlInt(uintptr(p.top), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("hand on the mount point %s: %w", p.dir, err)
+	}
+	return os.NewFile(uintptr(fd), p.dir), nil
+}
+
 // Top is a path that leads to what was seen, from any thread of this process.
 func (p *Point) Top() string { return "/proc/self/fd/" + strconv.Itoa(p.top) }
 
@@ -187,8 +255,11 @@ func (p *Point) Mount(source, kind string, flags uintptr, data string) error {
 	if err := unix.Mount(source, p.Top(), kind, flags, data); err != nil {
 		return err
 	}
-	below := p.id
-	err := p.look()
+	below, look := p.id, p.look
+	if p.parent < 0 {
+		look = func() error { return p.over(kind) }
+	}
+	err := look()
 	if err == nil && (p.Info == nil || p.Info.FSType != kind) {
 		if p.id != below { // the directory has another path by now
 			_ = unix.Unmount(p.Top(), unix.MNT_DETACH)
@@ -200,8 +271,11 @@ func (p *Point) Mount(source, kind string, flags uintptr, data string) error {
 
 // Detach takes the mount that was seen away, though in use.
 func (p *Point) Detach() error {
-	if p.Info == nil {
+	switch {
+	case p.Info == nil:
 		return fs.ErrNotExist
+	case p.parent < 0: // top is below what Info is of
+		return fs.ErrInvalid
 	}
 	return unix.Unmount(p.Top(), unix.MNT_DETACH)
 }

@@ -256,3 +256,69 @@ func TestAnAutomountPointIsNotTriggered(t *testing.T) {
 	}
 	p.Close()
 }
+
+func TestAHandedPointIsMountedOver(t *testing.T) {
+	// Whoever may walk to an automount point hands its descriptor to who mounts there without
+	// walking, and who finds in the table what came. It holds what is below that, so it
+	// takes nothing away. What is no directory is no mount point.
+	dir := files(t)
+	at := filepath.Join(dir, "auto")
+	if err := os.Mkdir(at, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	asked, asks, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = asked.Close() }()
+	defer func() { _ = asks.Close() }()
+	if err := unix.Mount("systemd-1", at, "autofs", 0, fmt.Sprintf("fd=%d,minproto=5,maxproto=5,direct", asks.Fd())); err != nil {
+		t.Skip("no autofs here: ", err)
+	}
+	defer func() { _ = unix.Unmount(at, unix.MNT_DETACH) }()
+	p := hold(t, at)
+	if !p.Automount() || p.Dir() != at {
+		t.Errorf("%s is no automount point: %+v", p.Dir(), p.Info)
+	}
+	f, err := p.File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	handed, err := Of(f)
+	if err != nil || handed.Dir() != at || !handed.Automount() {
+		t.Fatalf("%+v, %v", handed, err)
+	}
+	defer handed.Close()
+	if err := handed.Mount("ours", "tmpfs", 0, ""); err != nil || handed.Info.Source != "ours" || handed.Info.Mountpoint != at {
+		t.Errorf("%+v, %v", handed.Info, err)
+	}
+	if err := handed.Detach(); err == nil {
+		t.Error("the automount point was taken away")
+	}
+	over := hold(t, at)
+	if over.Automount() || over.Info.Source != "ours" {
+		t.Errorf("%+v", over.Info)
+	}
+	if err := over.Detach(); err != nil {
+		t.Error(err)
+	}
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p, err := Of(null); !errors.Is(err, unix.ENOTDIR) {
+		p.Close()
+		t.Errorf("a device is held: %v", err)
+	}
+}
+
+// hold opens a point until the test ends.
+func hold(t *testing.T, dir string) *Point {
+	t.Helper()
+	p, err := Open(t.Context(), dir)
+	if err != nil || p.Info == nil {
+		t.Fatalf("%s: %+v, %v", dir, p, err)
+	}
+	t.Cleanup(p.Close)
+	return p
+}

@@ -67,6 +67,14 @@ func Dial(address string) (*Client, error) {
 	return &Client{socket: socket, http: &http.Client{Transport: transport}}, nil
 }
 
+// handing is a Client of the same node that sends a descriptor along.
+func (c *Client) handing(f *os.File) *Client {
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return door.Handing(ctx, c.socket, f)
+	}}
+	return &Client{socket: c.socket, http: &http.Client{Transport: transport}}
+}
+
 // Over returns a Client that connects by dial, for one within the node's process.
 func Over(dial func(ctx context.Context, network, address string) (net.Conn, error)) *Client {
 	return &Client{socket: "(in process)", http: &http.Client{Transport: &http.Transport{DialContext: dial}}}
@@ -87,6 +95,11 @@ func (c *Client) Status(ctx context.Context) (*Status, error) {
 // Mount asks for a mount and returns when it answers.
 func (c *Client) Mount(ctx context.Context, r MountRequest) (*MountStatus, error) {
 	m := &MountStatus{}
+	if r.At != nil {
+		r.Handed = true
+		c = c.handing(r.At)
+		defer c.Close()
+	}
 	return m, c.call(ctx, http.MethodPost, "/v1/mounts", r, m)
 }
 

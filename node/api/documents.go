@@ -3,6 +3,7 @@
 package api
 
 import (
+	"os"
 	"time"
 	"unicode/utf8"
 
@@ -308,6 +309,10 @@ type MountRequest struct {
 	Origin *config.Origin `json:"origin,omitempty"`
 	// FailStale is that of a link that is made.
 	FailStale bool `json:"fail_stale,omitempty"`
+	// Handed says that a descriptor of Dir comes along, as only who asks can walk to it: see
+	// machine.Automount. At is that descriptor, and the node's to close; nil: none came.
+	Handed bool     `json:"handed,omitempty"`
+	At     *os.File `json:"-"`
 }
 
 // OthersStatus is whom the node talks to beside who reads its mounts.

@@ -32,6 +32,9 @@ func (s *shares) Accept() (net.Conn, error) {
 	c := &placed{Conn: conn, asker: s.who(conn)}
 	if c.asker.Rank < rights.Owner {
 		c.place = s.table(c.asker.UID).Begin(conn)
+	} else if u, ok := conn.(*net.UnixConn); ok {
+		r := &receiving{UnixConn: u}
+		c.Conn, c.handed = r, &r.handed
 	}
 	return c, nil
 }
@@ -48,8 +51,9 @@ func (s *shares) table(uid uint32) *admit.Table {
 // placed is a connection of somebody who is known.
 type placed struct {
 	net.Conn
-	asker rights.Asker
-	place *admit.Place // nil: an owner's
+	asker  rights.Asker
+	place  *admit.Place // nil: an owner's
+	handed *handed      // nil: of no owner
 }
 
 // Close gives the place back, too.

@@ -133,6 +133,9 @@ func Note(ctx context.Context, c net.Conn) context.Context {
 	case within:
 		return rights.With(ctx, rights.Self())
 	case *placed:
+		if c.handed != nil {
+			ctx = context.WithValue(ctx, handedKey{}, c.handed)
+		}
 		return rights.With(ctx, c.asker)
 	}
 	return rights.With(ctx, rights.Asker{})

@@ -29,8 +29,10 @@ func NewOwn(dirs []string, files ...string) Own {
 
 // Hidden gives what of the node's own a mount at dir would hide, or lie in; ""
 // says that dir is apart from it. dir must exist and must not be stuck.
-func (o Own) Hidden(dir string) string {
-	dir = resolved(dir)
+func (o Own) Hidden(dir string) string { return o.HiddenAt(resolved(dir)) }
+
+// HiddenAt is Hidden for a path without symbolic links, which is not walked.
+func (o Own) HiddenAt(dir string) string {
 	for _, own := range o.dirs {
 		if within(own, dir) || within(dir, own) {
 			return own

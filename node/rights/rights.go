@@ -8,7 +8,8 @@
 //
 // Table has every route with the least that may ask for it. Check holds each request
 // against it before any handler runs; a route that is not in the table is refused, to
-// owners as well. What belongs to somebody, a job or a pin, notes who made it: MayEnd
+// owners as well. A descriptor that is sent along, as with a mount at an automount point,
+// is taken of owners alone. What belongs to somebody, a job or a pin, notes who made it: MayEnd
 // says who else may end it.
 package rights
 

@@ -32,7 +32,8 @@ func Table() map[string]Right {
 		"GET /v1/du":      member,
 		"GET /v1/explain": member,
 
-		// A mount names an origin, files of this machine to ask it with, and a directory.
+		// A mount names an origin, files of this machine to ask it with, and a directory, of
+		// which a descriptor may come along.
 		"POST /v1/mounts":     owner("mount", byOwn),
 		"DELETE /v1/mounts":   owner("take a mount away", asRoot),
 		"GET /v1/mounts/wait": owner("wait for a mount's end", asRoot),

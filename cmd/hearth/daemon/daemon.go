@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"strconv"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -20,9 +19,10 @@ import (
 // Child reports whether this process was started by Start.
 func Child() bool { return os.Getenv(settings.ReadyVariable) != "" }
 
-// Start starts this command again in a session of its own and returns when
-// it says that the mount answers. Until then the two share their output, so what
-// goes wrong is printed where it was asked for; the child's exit code is ours.
+// Start starts this command again and returns when it says that the mount answers.
+// Until then the two share their output, so what goes wrong is printed where it was
+// asked for; the child's exit code is ours. They share their process group, too: where
+// an automount point waits for the mount, the kernel lets nobody else get there.
 func Start() error {
 	self, err := os.Executable()
 	if err != nil {
@@ -38,7 +38,6 @@ func Start() error {
 	child.Env = append(os.Environ(), settings.ReadyVariable+"=3")
 	child.Stdout, child.Stderr = os.Stdout, os.Stderr
 	child.ExtraFiles = []*os.File{w}
-	child.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	err = child.Start()
 	_ = w.Close() // the daemon has it now
 	if err != nil {
@@ -57,8 +56,8 @@ func Start() error {
 	return nil
 }
 
-// Detach gives up the terminal and tells the parent; in a process that is no
-// daemon it does nothing.
+// Detach gives up the terminal, takes a session of its own and tells the parent; in a
+// process that is no daemon it does nothing.
 func Detach() error {
 	fd, err := strconv.Atoi(os.Getenv(settings.ReadyVariable))
 	if err != nil {
@@ -77,6 +76,9 @@ func Detach() error {
 		if err := unix.Dup2(int(null.Fd()), std); err != nil {
 			return fmt.Errorf("detach: %w", err)
 		}
+	}
+	if _, err := unix.Setsid(); err != nil {
+		return fmt.Errorf("detach: %w", err)
 	}
 	word := os.NewFile(uintptr(fd), "ready")
 	defer func() { _ = word.Close() }() // the word is in the pipe
