@@ -18,12 +18,12 @@ type area struct {
 func areas() []area {
 	const (
 		reading  = "epochs-* large-* readers-* find two-* cold-lookups wide-directory strict"
-		mounts   = "busy-mount aborted cut-off dead-mount-point daemon fstab automount number-taken other-users unprivileged-user user-namespace no-right-to-mount readers-and-signals open-handles-*"
+		mounts   = "busy-mount aborted cut-off dead-mount-point daemon fstab automount hangup number-taken other-users unprivileged-user user-namespace no-right-to-mount readers-and-signals open-handles-*"
 		fresh    = "versions-* changes-by-aws changed-behind-* no-if-match-* strict"
 		faulty   = "silent-origin sick-* killed-* away-* restart-during-outage"
 		disks    = "budgets eviction disk-* flips-* cache-* kill-9-while-filling others-fill-the-disk memory-limit wired-volume-and-ring crash-matrix chaos fsck-* scrub pins ring-lent"
 		observed = "dashboard metric-labels alert-rules doctor* explain status-*"
-		first    = "quickstart commands examples daemon wrong-set-ups demo* recipe-* service* dist container"
+		first    = "quickstart commands examples daemon hangup wrong-set-ups demo* recipe-* service* dist container"
 		loading  = "warmup-* prefetch pins"
 	)
 	return []area{

@@ -48,6 +48,7 @@ func scenarios() []scenario {
 		{name: "dead-mount-point", from: core, limit: time.Minute, origin: s3, size: is("6 mounts"), run: deadMountPoint},
 		{name: "fstab", root: true, from: core, limit: time.Minute, origin: s3, size: is("40 files"), run: fstab},
 		{name: "automount", root: true, from: core, limit: time.Minute, origin: s3, size: is("4 accesses"), run: automount},
+		{name: "hangup", from: core, limit: time.Minute, origin: s3, size: is("4 hangups"), run: hangup},
 		{name: "wrong-set-ups", from: core, limit: time.Minute, origin: behind, size: is("6 set-ups"), run: wrongSetUps},
 		{name: "demo", root: true, from: core, limit: 6 * time.Minute, origin: s3, size: by("200 images", "3,000 images", "3,000 images"), run: demonstration},
 		{name: "demo-kept", root: true, from: core, limit: 2 * time.Minute, origin: s3, size: is("41 files; 12 of one's own"), run: demoKept},

@@ -1,6 +1,7 @@
 package origin
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"os"
@@ -76,6 +77,25 @@ func metadata() bool {
 		}
 	}
 	return !strings.EqualFold(os.Getenv("AWS_EC2_METADATA_DISABLED"), "true")
+}
+
+// reread looks for credentials anew, from the first place on, and has all that follows use what it
+// finds. Where nothing is found those of before go on.
+func (k *keyring) reread(ctx context.Context) error {
+	select {
+	case k.turn <- struct{}{}:
+		defer func() { <-k.turn }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	found := credentials.NewChainCredentials(providers())
+	v, err := found.GetWithContext(&credentials.CredContext{Client: k.client, Context: ctx})
+	if err != nil || v.AccessKeyID == "" {
+		return cmp.Or(context.Cause(ctx), errNoCredentials)
+	}
+	k.creds.Expire()
+	k.failed = time.Time{}
+	return nil
 }
 
 // get gives the credentials of now. minio-go asks for new ones when a fifth of

@@ -177,6 +177,18 @@ func (s *S3) Close() error {
 	return nil
 }
 
+// Reread looks for credentials anew: files, tokens and services may say another thing than before.
+// What cannot be found or used is an error, and those of before go on.
+func (s *S3) Reread(ctx context.Context) error {
+	if s.anonymous {
+		return nil
+	}
+	if err := s.keys.reread(ctx); err != nil {
+		return fmt.Errorf("read the credentials again: %w", err)
+	}
+	return nil
+}
+
 // Stats returns the figures since the start.
 func (s *S3) Stats() Stats {
 	c := &s.counts

@@ -152,6 +152,15 @@ func Open(ctx context.Context, s Setup, o Options) (*Endpoint, error) {
 	return x, nil
 }
 
+// Reload reads keys and certificate again, changed or not, and begins the log anew where it was
+// moved away. What is wrong goes on as it was.
+func (x *Endpoint) Reload() error {
+	if x.log != nil {
+		x.log.Reopen()
+	}
+	return errors.Join(x.keys.Reload(), x.server.Reload())
+}
+
 // Wait returns when ctx ends, and closes the endpoint then; before that if it answers no more.
 func (x *Endpoint) Wait(ctx context.Context) error {
 	select {

@@ -208,3 +208,48 @@ func TestWritesThatMayTouchAnyName(t *testing.T) {
 		t.Errorf("after all below a was removed: %s", text)
 	}
 }
+
+func TestReloadReadsWhatChangedOrNot(t *testing.T) {
+	// Certificate and keys are replaced by files as old as those before, which no look at their
+	// times finds: Reload has both from the next connection on. What is wrong goes on as it was.
+	s := newStand(t, nil, shownLink{bucket: "bucket"})
+	dir := t.TempDir()
+	at := time.Now().Add(-time.Hour)
+	setup := Setup{Certificate: filepath.Join(dir, "c.pem"), CertificateKey: filepath.Join(dir, "k.pem")}
+	certify(t, "first.example", setup.Certificate, setup.CertificateKey, at)
+	x, err := s.endpoint(t.Context(), setup)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer x.Close()
+	name := func() string {
+		t.Helper()
+		c, err := tls.Dial("tcp", x.Summary().Listen, &tls.Config{InsecureSkipVerify: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = c.Close() }()
+		return c.ConnectionState().PeerCertificates[0].DNSNames[0]
+	}
+	certify(t, "second.example", setup.Certificate, setup.CertificateKey, at)
+	if got := name(); got != "first.example" {
+		t.Errorf("before: %s", got)
+	}
+	if err := x.Reload(); err != nil || name() != "second.example" {
+		t.Errorf("%s, %v", name(), err)
+	}
+	if err := os.WriteFile(setup.CertificateKey, []byte("none"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	keys := x.Summary().Keys
+	if err := os.WriteFile(s.file, []byte("no line of keys\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	err = x.Reload()
+	if err == nil || !strings.Contains(err.Error(), setup.CertificateKey) || !strings.Contains(err.Error(), "read keys") {
+		t.Errorf("both are wrong: %v", err)
+	}
+	if got := name(); got != "second.example" || x.Summary().Keys != keys || keys == 0 {
+		t.Errorf("%s, %d keys of %d", got, x.Summary().Keys, keys)
+	}
+}

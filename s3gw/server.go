@@ -49,6 +49,7 @@ const (
 type Server struct {
 	http     http.Server
 	listener *bounds.Connections
+	keep     *certificate // nil: no TLS
 	done     chan struct{}
 	err      error // of Serve; valid once done is closed
 }
@@ -92,7 +93,7 @@ func Listen(ctx context.Context, o ServerOptions) (*Server, error) {
 
 // serve begins to answer what comes to a listener, in TLS where there is a certificate.
 func (o *ServerOptions) serve(l net.Listener, keep *certificate) *Server {
-	s := &Server{done: make(chan struct{})}
+	s := &Server{keep: keep, done: make(chan struct{})}
 	l = bounds.Patient(l, cmp.Or(o.AnswerWithin, answerWithin))
 	if keep != nil {
 		l = tls.NewListener(l, &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}, GetCertificate: keep.get})
@@ -186,6 +187,14 @@ func (s *Server) Done() <-chan struct{} { return s.done }
 // Err is why it ended; nil: Close.
 func (s *Server) Err() error { return s.err }
 
+// Reload reads the certificate again, changed or not. What is wrong keeps the one before.
+func (s *Server) Reload() error {
+	if s.keep == nil {
+		return nil
+	}
+	return s.keep.read()
+}
+
 // Close lets requests under way end for some seconds, and cuts off those that do not.
 func (s *Server) Close() {
 	ctx, cancel := context.WithTimeout(context.Background(), endWithin)
@@ -219,9 +228,11 @@ func (c *certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return c.now, nil
 }
 
+// read reads the files, changed or not.
 func (c *certificate) read() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.stamps = [2]time.Time{}
 	return c.readLocked()
 }
 

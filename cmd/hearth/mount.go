@@ -31,7 +31,8 @@ func mountCommand() *cobra.Command {
 		Short: "Show a bucket as a directory, read-only",
 		Long: "Mount ORIGIN (s3://bucket/prefix, file:///dir, or a path of the running node's tree)\n" +
 			"at DIR. If this machine's node runs, it makes the mount; else a node is started in\n" +
-			"this process and serves until the last mount is gone. Ctrl-C unmounts.\n\n" +
+			"this process and serves until the last mount is gone. Ctrl-C unmounts; a closed terminal\n" +
+			"does not, hearth umount DIR does.\n\n" +
 			"A bucket of your own: hearth mount s3://bucket/prefix /mnt. Its credentials come as\n" +
 			"the AWS tools take them, in one of three ways: AWS_ACCESS_KEY_ID and\n" +
 			"AWS_SECRET_ACCESS_KEY; AWS_PROFILE, a profile of ~/.aws; or the role of the instance\n" +
@@ -81,6 +82,7 @@ func (f *mountFlags) mount(cmd *cobra.Command, origin, dir string) error {
 		o := s.Root.Origin
 		o.URL = origin
 		o = o.WithEnvironment()
+		o.CAFile = fromHere(o.CAFile)
 		request.Origin = &o
 	} else {
 		request.Prefix = origin

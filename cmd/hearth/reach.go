@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -156,5 +157,16 @@ func dial(c *cli.Common, s *settings.Settings) (*node.Client, error) {
 func nodeConfig(s *settings.Settings, origin string) (node.Config, error) {
 	c := node.Config{Links: s.Tree(origin), Cache: s.Cache, File: s.File, Mounts: s.Mounts,
 		Admin: s.Admin, Ring: s.Ring, S3: s.S3, FuseWithout: s.FuseWithout, Version: version()}
+	for _, file := range []*string{&c.S3.CredentialsFile, &c.S3.Certificate, &c.S3.CertificateKey, &c.S3.AccessLog} {
+		*file = fromHere(*file) // they are opened again, and a daemon leaves this directory
+	}
 	return c, c.Validate()
+}
+
+// fromHere is a file's absolute name, for who opens it elsewhere; "" stays.
+func fromHere(file string) string {
+	if abs, err := filepath.Abs(file); err == nil && file != "" {
+		return abs
+	}
+	return file
 }

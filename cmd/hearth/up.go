@@ -26,7 +26,8 @@ func upCommand() *cobra.Command {
 		Use: "up [ORIGIN]", GroupID: "run",
 		Short: "Run this machine's node in the foreground",
 		Long: "Run a node: its cache, its admin socket, its metrics, and the mounts that the\n" +
-			"configuration names. SIGTERM and Ctrl-C unmount and end it.",
+			"configuration names. SIGTERM and Ctrl-C unmount and end it. SIGHUP has it read credentials\n" +
+			"and keys again and begin its logs anew; so it outlives its terminal.",
 		Example: "  hearth up file:///usr/share/doc\n" +
 			"  hearth up --cache-ram 256MiB --cache-disks /var/tmp/hearth=1GiB file:///usr/share/doc",
 		Args: cli.Between(0, "ORIGIN"),
@@ -68,9 +69,12 @@ type serving struct {
 // run starts a node and serves until it is told to end. mount is what `hearth
 // mount` adds: its own mount, whose end is the node's if no other is left.
 func (c *serving) run(cmd *cobra.Command, config node.Config, mount *node.MountRequest) error {
-	signals := make(chan os.Signal, 2)
+	signals, hangups := make(chan os.Signal, 2), make(chan os.Signal, 1)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	defer signal.Stop(signals)
+	signal.Notify(hangups, syscall.SIGHUP)
+	defer signal.Stop(hangups)
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // who read what it prints has gone: no reason to end
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
 	ctx, release := c.Limit(ctx)
@@ -95,9 +99,39 @@ func (c *serving) run(cmd *cobra.Command, config node.Config, mount *node.MountR
 		_ = n.Close()
 		return err
 	}
+	stop := c.reloads(n, hangups)
 	err := serve(n, mount, signals, say)
+	stop()
 	sayLeft(n)
 	return err
+}
+
+// reloads has the node read again what may change while it runs, and begins the log anew, at each
+// hangup: what a service manager and logrotate ask for, and what the kernel sends where a terminal
+// closes. A node goes on without one, since whoever reads its mounts may be elsewhere. stop
+// returns once no reload is under way.
+func (c *serving) reloads(n *node.Node, hangups <-chan os.Signal) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-hangups:
+			}
+			err := errors.Join(c.log.Reopen(), n.Reload(ctx))
+			switch {
+			case ctx.Err() != nil:
+			case err != nil:
+				c.log.Warn("SIGHUP: not all could be read again, what cannot goes on as it was", "cause", err)
+			default:
+				c.log.Info("SIGHUP: credentials and keys are read again, logs are begun anew")
+			}
+		}
+	}()
+	return func() { cancel(); <-done }
 }
 
 // sayLeft says what a closed node has not given back, as the end-to-end tests ask.

@@ -38,6 +38,7 @@ type File struct {
 	file   *os.File      // the writer's
 	looked time.Time
 
+	moved   atomic.Bool  // the log may have been moved away just now
 	waiting atomic.Int64 // bytes of lines
 
 	mu   sync.Mutex // guards lost
@@ -132,7 +133,7 @@ func (a *File) told(text []byte) []byte {
 }
 
 func (a *File) write(text []byte) error {
-	if time.Since(a.looked) >= reopenEach {
+	if a.moved.Swap(false) || time.Since(a.looked) >= reopenEach {
 		a.looked = time.Now()
 		there, err := os.Stat(a.name)
 		mine, mineErr := a.file.Stat()
@@ -148,6 +149,9 @@ func (a *File) write(text []byte) error {
 	_, err := a.file.Write(text)
 	return err
 }
+
+// Reopen has the next line look whether the log was moved away.
+func (a *File) Reopen() { a.moved.Store(true) }
 
 // Close writes what waits; lines that come later are lost. A disk that stands still is waited for
 // no longer than requests under way are: a write to it cannot be ended, and goes on behind.

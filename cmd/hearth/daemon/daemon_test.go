@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"net"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -47,4 +48,50 @@ func TestWhereTheLogGoes(t *testing.T) {
 	if log, err = OpenLog(&settings.Settings{}, true); err != nil || log.Shown || !strings.Contains(log.Lost, "no journald here") {
 		t.Errorf("a daemon's log without journald: %+v, %v", log, err)
 	}
+}
+
+func TestTheLogIsBegunAnew(t *testing.T) {
+	// A log that was moved away is written on until it is begun anew at its path, also from another
+	// directory than it was named from; where that cannot be, the one of before goes on.
+	dir := t.TempDir()
+	t.Chdir(dir)
+	if err := os.Mkdir("logs", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	log, err := OpenLog(&settings.Settings{LogFile: "logs/log"}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	has := func(name string, words ...string) {
+		t.Helper()
+		text, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil || strings.Count(string(text), "\n") != len(words) {
+			t.Errorf("%s: %q, %v", name, text, err)
+		}
+		for _, w := range words {
+			if !strings.Contains(string(text), "msg="+w+"\n") {
+				t.Errorf("%s lacks %s: %q", name, w, text)
+			}
+		}
+	}
+	t.Chdir("/")
+	log.Info("first")
+	if err := os.Rename(filepath.Join(dir, "logs"), filepath.Join(dir, "away")); err != nil {
+		t.Fatal(err)
+	}
+	if err := log.Reopen(); err == nil {
+		t.Error("it is begun anew in no directory")
+	}
+	log.Info("second")
+	has("away/log", "first", "second")
+	if err := os.Mkdir(filepath.Join(dir, "logs"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := log.Reopen(); err != nil {
+		t.Error(err)
+	}
+	log.Info("third")
+	has("away/log", "first", "second")
+	has("logs/log", "third")
 }

@@ -23,6 +23,8 @@ type Log struct {
 	*slog.Logger
 	// Close ends it.
 	Close func()
+	// Reopen begins its file anew, where that was moved away; without a file it does nothing.
+	Reopen func() error
 	// Shown: it goes to standard error, where warnings go as well.
 	Shown bool
 	// Lost says why nobody will read it; it is told behind the node's first line.
@@ -38,14 +40,15 @@ func OpenLog(s *settings.Settings, daemon bool) (*Log, error) {
 	}
 	options := &slog.HandlerOptions{Level: level}
 	if s.LogFile != "" {
-		f, err := os.OpenFile(s.LogFile, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o640)
+		f, err := openFile(s.LogFile)
 		if err != nil {
-			return nil, cli.Usagef("open the log: %v", err)
+			return nil, cli.Usagef("%v", err)
 		}
-		return &Log{Logger: slog.New(slog.NewTextHandler(f, options)), Close: func() { _ = f.Close() }}, nil
+		return &Log{Logger: slog.New(slog.NewTextHandler(f, options)), Close: f.close, Reopen: f.reopen}, nil
 	}
+	none := func() error { return nil }
 	if !daemon {
-		return &Log{Logger: slog.New(slog.NewTextHandler(os.Stderr, options)), Close: func() {}, Shown: level <= slog.LevelWarn}, nil
+		return &Log{Logger: slog.New(slog.NewTextHandler(os.Stderr, options)), Close: func() {}, Reopen: none, Shown: level <= slog.LevelWarn}, nil
 	}
 	path := os.Getenv(settings.JournalVariable)
 	if path == "" {
@@ -53,10 +56,10 @@ func OpenLog(s *settings.Settings, daemon bool) (*Log, error) {
 	}
 	conn, err := net.Dial("unixgram", path)
 	if err != nil {
-		return &Log{Logger: slog.New(slog.DiscardHandler), Close: func() {},
+		return &Log{Logger: slog.New(slog.DiscardHandler), Close: func() {}, Reopen: none,
 			Lost: "no journald here, the log is dropped; --log-file names a file for it"}, nil
 	}
-	return &Log{Logger: slog.New(newJournal(conn, level)), Close: func() { conn.Close() }}, nil
+	return &Log{Logger: slog.New(newJournal(conn, level)), Close: func() { conn.Close() }, Reopen: none}, nil
 }
 
 // journal is a slog.Handler that writes journald's native protocol: one
