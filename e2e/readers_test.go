@@ -176,9 +176,17 @@ func busyMount(e *env) {
 		e.Errorf("the node ended with %d after its last mount's last user", code)
 	}
 	h = e.mount(o, settings{cache: "cache-2"})
+	second := e.path("mnt-second") // the time that users have is that of all mounts together
+	e.must(os.Mkdir(second, 0o755), "make the second mount point")
+	if out, code := e.run(e.hearth, "mount", "--daemon", "--node", "unix://"+h.socket(), "s3://"+o.bucket, second); code != 0 {
+		e.Fatalf("the second mount: exit %d: %s", code, out)
+	}
 	inside := exec.Command("sleep", "1000")
 	inside.Dir = h.dir
 	at := e.start(inside)
+	also := exec.Command("sleep", "1000")
+	also.Dir = second
+	e.start(also)
 	h.quit()
 	if says := fmt.Sprintf("process %d: its working directory", at.Process.Pid); !strings.Contains(h.out.String(), says) || !strings.Contains(h.out.String(), h.dir) {
 		e.Errorf("the end of a busy node does not say %q:\n%s", says, h.out)

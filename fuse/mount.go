@@ -171,6 +171,13 @@ func (s *Server) Unmount(lazy bool) error {
 	return nil
 }
 
+// Place is where the mount is now, by the mount table: "" if it was detached, which its last users
+// outlive, and another path if it was moved. kept: it is where it was made.
+func (s *Server) Place() (at string, kept bool) {
+	at = s.place.now()
+	return at, at == s.place.dir
+}
+
 // complaints hands go-fuse's log lines on.
 type complaints struct{ s *Server }
 

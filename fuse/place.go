@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -288,13 +289,30 @@ func (p *place) unmount(lazy bool) error {
 
 // find looks for our device anywhere in the mount table.
 func (p *place) find() (*mountinfo.Info, bool) {
-	all, err := mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) {
-		return m.Major != p.major || m.Minor != p.minor, false
-	})
+	all, err := p.mounts()
 	if err != nil || len(all) == 0 {
 		return nil, false
 	}
 	return all[0], true
+}
+
+// mounts are the lines of the mount table that are of our device.
+func (p *place) mounts() ([]*mountinfo.Info, error) {
+	return mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) {
+		return m.Major != p.major || m.Minor != p.minor, false
+	})
+}
+
+// now is where it is mounted: dir itself if it is there still, "" if it is nowhere.
+func (p *place) now() string {
+	all, err := p.mounts()
+	if err != nil || slices.ContainsFunc(all, func(m *mountinfo.Info) bool { return m.Mountpoint == p.dir }) {
+		return p.dir // what cannot be asked is believed
+	}
+	for _, m := range all {
+		return m.Mountpoint
+	}
+	return ""
 }
 
 func (p *place) device() string { return fmt.Sprintf("%d:%d", p.major, p.minor) }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -26,8 +27,9 @@ import (
 type mounts struct {
 	mu     sync.Mutex // guards the fields; never held while a mount is made or taken away
 	byDir  map[string]*mounted
+	left   map[*mounted]bool // those that are not at their Dir any more, which another mount has; in use
 	closed bool
-	idle   chan struct{} // closed while there is no mount
+	idle   chan struct{} // closed while there is no mount, of either
 	own    machine.Own   // what no mount may hide; never changed
 	past   bydir.Sums    // of mounts that are gone; those that stand have their rows
 }
@@ -38,10 +40,11 @@ type mounted struct {
 	link   *link
 	server *fuse.Server // nil before ready
 	gone   chan struct{}
+	lost   chan struct{} // closed when another mount takes its Dir
 }
 
 func newMounts(own machine.Own) *mounts {
-	m := &mounts{byDir: map[string]*mounted{}, idle: make(chan struct{}), own: own, past: bydir.Sums{}}
+	m := &mounts{byDir: map[string]*mounted{}, left: map[*mounted]bool{}, idle: make(chan struct{}), own: own, past: bydir.Sums{}}
 	close(m.idle)
 	return m
 }
@@ -61,7 +64,8 @@ func (n *Node) Mount(ctx context.Context, r MountRequest) (*MountStatus, error) 
 		return nil, err
 	}
 	m.Dir = filepath.Clean(m.Dir)
-	x := &mounted{Mount: m, gone: make(chan struct{})}
+	x := &mounted{Mount: m, gone: make(chan struct{}), lost: make(chan struct{})}
+	n.mounts.free(x.Dir)
 	if err := n.mounts.claim(x); err != nil {
 		return nil, err
 	}
@@ -241,8 +245,8 @@ func (n *Node) heldBytes(o *hearth.Object, each func(tier string, bytes int64)) 
 	}
 }
 
-// Unmount takes a mount away and returns when it is gone; lazy detaches it
-// although it is in use.
+// Unmount takes a mount away and returns when it is gone, or is seen in this mount namespace no
+// more; lazy detaches it although it is in use.
 func (n *Node) Unmount(dir string, lazy bool) error {
 	return n.mounts.unmount(filepath.Clean(dir), lazy)
 }
@@ -271,8 +275,29 @@ func (n *Node) waitUnmounted(ctx context.Context, dir string) error {
 	select {
 	case <-x.gone:
 		return nil
+	case <-x.lost:
+		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
+	}
+}
+
+// free lets go of a directory whose mount is not there any more: it was detached, as by umount -l,
+// and who has files open there goes on, or it was moved.
+func (m *mounts) free(dir string) {
+	x, err := m.find(dir)
+	if err != nil {
+		return
+	}
+	if _, kept := x.server.Place(); kept {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.byDir[dir] == x {
+		delete(m.byDir, dir)
+		m.left[x] = true
+		close(x.lost)
 	}
 }
 
@@ -286,7 +311,7 @@ func (m *mounts) claim(x *mounted) error {
 	case m.byDir[x.Dir] != nil:
 		return &Error{Kind: KindRefused, Message: x.Dir + " is mounted already"}
 	}
-	if len(m.byDir) == 0 {
+	if len(m.byDir)+len(m.left) == 0 {
 		m.idle = make(chan struct{})
 	}
 	m.byDir[x.Dir] = x
@@ -309,9 +334,12 @@ func (m *mounts) drop(x *mounted) {
 		ops["taken_back"] = ops["lent_files"] // a mount that is gone lends nothing
 		m.past.Add(x.Dir, ops)
 	}
-	delete(m.byDir, x.Dir)
+	delete(m.left, x)
+	if m.byDir[x.Dir] == x {
+		delete(m.byDir, x.Dir)
+	}
 	close(x.gone)
-	if len(m.byDir) == 0 {
+	if len(m.byDir)+len(m.left) == 0 {
 		close(m.idle)
 	}
 }
@@ -326,10 +354,14 @@ func (m *mounts) find(dir string) (*mounted, error) {
 	return x, nil
 }
 
+// standing are the mounts that have their directories, in order.
 func (m *mounts) standing() []*mounted {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	var all []*mounted
+	return m.standingLocked()
+}
+
+func (m *mounts) standingLocked() (all []*mounted) {
 	for _, x := range m.byDir {
 		if x.server != nil {
 			all = append(all, x)
@@ -339,16 +371,39 @@ func (m *mounts) standing() []*mounted {
 	return all
 }
 
+// served are all mounts that somebody may use: those that stand, and those that are in use though
+// another has their directory.
+func (m *mounts) served() []*mounted {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.AppendSeq(m.standingLocked(), maps.Keys(m.left))
+}
+
 func (m *mounts) unmount(dir string, lazy bool) error {
 	x, err := m.find(dir)
 	if err != nil {
 		return err
 	}
+	switch at, kept := x.server.Place(); {
+	case kept:
+	case at != "":
+		return &Error{Kind: KindNotFound, Message: "nothing is mounted at " + dir + " any more: the mount was moved to " + at}
+	case lazy:
+		return nil // it is detached
+	default:
+		return &Error{Kind: KindNotFound, Message: "nothing is mounted at " + dir + " any more: the mount was detached, and who uses it may finish"}
+	}
 	if err := x.server.Unmount(lazy); err != nil {
 		return err
 	}
-	if !lazy {
-		<-x.gone
+	if lazy {
+		return nil
+	}
+	late := time.NewTimer(closeGrace)
+	defer late.Stop()
+	select {
+	case <-x.gone:
+	case <-late.C: // another mount namespace has it still, or a request waits for the origin
 	}
 	return nil
 }
@@ -364,7 +419,7 @@ func (m *mounts) closeAll(busy func(dir string, cause error)) error {
 	m.closed = true
 	m.mu.Unlock()
 	var errs []error
-	for _, x := range m.standing() {
+	for _, x := range m.served() {
 		if err := x.server.Unmount(false); err != nil {
 			busy(x.Dir, err)
 			if err := x.server.Unmount(true); err != nil {
@@ -372,12 +427,13 @@ func (m *mounts) closeAll(busy func(dir string, cause error)) error {
 			}
 		}
 	}
-	late := time.After(closeGrace)
-	for _, x := range m.standing() {
+	grace, cancel := context.WithTimeout(context.Background(), closeGrace) // of all together
+	defer cancel()
+	for _, x := range m.served() {
 		select {
 		case <-x.gone:
 			continue
-		case <-late:
+		case <-grace.Done():
 		}
 		if x.server.Abort() { // else the end of the process does it
 			<-x.gone

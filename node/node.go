@@ -346,7 +346,7 @@ func (n *Node) alive(ctx context.Context) (string, error) {
 	defer c.Close()
 	s, err := c.Status(ctx)
 	for _, x := range n.mounts.standing() { // the API's document has a path that is not UTF-8 otherwise than it is
-		if err == nil {
+		if _, kept := x.server.Place(); err == nil && kept { // else something else answers there
 			err = probe.Answers(ctx, x.Dir)
 		}
 	}

@@ -37,7 +37,7 @@ func (n *Node) openS3(ctx context.Context) (err error) {
 
 // settle waits until the kernels of all mounts know what changed.
 func (n *Node) settle(ctx context.Context) {
-	for _, x := range n.mounts.standing() {
+	for _, x := range n.mounts.served() {
 		x.server.Settle(ctx)
 	}
 }

@@ -1,6 +1,8 @@
 package node
 
 import (
+	"maps"
+	"slices"
 	"strings"
 	"sync/atomic"
 
@@ -59,10 +61,8 @@ func (m *mounts) counted() bydir.Sums {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	c := m.past.Clone()
-	for _, x := range m.byDir {
-		if x.server != nil {
-			c.Add(x.Dir, x.ops())
-		}
+	for _, x := range slices.AppendSeq(m.standingLocked(), maps.Keys(m.left)) {
+		c.Add(x.Dir, x.ops())
 	}
 	return c
 }

@@ -44,7 +44,7 @@ func (n *Node) Status(context.Context) *Status {
 		s.Links = append(s.Links, x)
 		s.Origin.Add(o)
 	}
-	for _, x := range n.mounts.standing() {
+	for _, x := range n.mounts.served() {
 		s.Mounts = append(s.Mounts, x.status())
 	}
 	n.observe(s)
@@ -113,7 +113,12 @@ func roomOf(d disk.DirStats) room.Dir {
 
 func (x *mounted) status() MountStatus {
 	f := x.server.Stats()
-	return MountStatus{Dir: x.Dir, Prefix: x.Prefix, Open: string(f.Open), Why: f.Why, Lacks: f.Lacks, Freshness: x.link.freshness.String(), Warning: x.link.warning(),
+	at, kept := x.server.Place()
+	detached := at == ""
+	if kept {
+		at = ""
+	}
+	return MountStatus{Dir: x.Dir, Detached: detached, At: at, Prefix: x.Prefix, Open: string(f.Open), Why: f.Why, Lacks: f.Lacks, Freshness: x.link.freshness.String(), Warning: x.link.warning(),
 		Timeouts: fmt.Sprintf("names %v, absent names %v", f.EntryTimeout.Round(time.Millisecond), f.NegativeTimeout.Round(time.Millisecond)),
 		Ops:      x.ops()}
 }

@@ -238,7 +238,7 @@ func mayHold(d *disk.DirStats, beside int64) int64 {
 
 // readers counts what the kernel has asked for readers so far.
 func (n *Node) readers() (sum int64) {
-	for _, x := range n.mounts.standing() {
+	for _, x := range n.mounts.served() {
 		sum += asked(x.server.Stats().Requests)
 	}
 	return sum

@@ -95,7 +95,9 @@ func here(ctx context.Context, n *node.Client) *relative.Place {
 	return relative.Here(func() (dirs []string) {
 		if s, err := n.Status(ctx); err == nil { // else what is asked for fails as well
 			for _, m := range s.Mounts {
-				dirs = append(dirs, m.Dir)
+				if !m.Detached && m.At == "" {
+					dirs = append(dirs, m.Dir)
+				}
 			}
 		}
 		return dirs

@@ -80,12 +80,17 @@ func umountAll(c *cli.Common, cmd *cobra.Command, n *node.Client, lazy bool) err
 		return cli.HintUp(cli.Because(ctx, err))
 	}
 	var failed []error
+	tried := 0
 	for _, m := range s.Mounts {
+		if m.Detached || m.At != "" {
+			continue // it is not there
+		}
+		tried++
 		if err := n.Unmount(ctx, m.Dir, lazy); err != nil {
 			failed = append(failed, err)
 		}
 	}
-	return umountDead(failed, len(s.Mounts))
+	return umountDead(failed, tried)
 }
 
 // umountDead takes away the mounts whose process has died; failed are those of tried

@@ -159,8 +159,11 @@ type DirStatus struct {
 
 // MountStatus is a directory at which the kernel reads the tree, or a part of it.
 type MountStatus struct {
-	Dir    string `json:"dir"`
-	Prefix string `json:"prefix"`
+	Dir string `json:"dir"`
+	// Detached: it is mounted nowhere any more, and in use. At is where it was moved to.
+	Detached bool   `json:"detached,omitempty"`
+	At       string `json:"at,omitempty"`
+	Prefix   string `json:"prefix"`
 	// Open is the mode in force, Why the reason for it.
 	Open string `json:"open"`
 	Why  string `json:"why"`

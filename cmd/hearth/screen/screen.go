@@ -205,7 +205,14 @@ func listing(l *figures.Listing, width int) string {
 func mounts(s *api.Status) section {
 	rows := []string{"MOUNT\tPREFIX\tOPEN\tFRESHNESS\tKERNEL TIMEOUTS\tWHY"}
 	for _, m := range s.Mounts {
-		rows = append(rows, fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s", quote.Name(m.Dir), quote.Name(m.Prefix), m.Open, quote.Text(m.Freshness), m.Timeouts, quote.Text(m.Why)))
+		open, why := m.Open, m.Why
+		switch {
+		case m.Detached:
+			open, why = "detached", "nothing is mounted there any more; who uses it still may finish"
+		case m.At != "":
+			open, why = "moved", "it is mounted at "+m.At+" now"
+		}
+		rows = append(rows, fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s", quote.Name(m.Dir), quote.Name(m.Prefix), open, quote.Text(m.Freshness), m.Timeouts, quote.Text(why)))
 	}
 	return table(rows...)
 }
