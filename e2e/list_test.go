@@ -93,6 +93,7 @@ func neverWrong(is func(string) func(level) string, by func(small, reduced, whol
 		{name: "no-if-match-none", from: core, limit: time.Minute, origin: behind, size: is("3 objects (core: one bound)"), run: changedBehind("none", true)},
 		{name: "no-if-match-passthrough", from: all, limit: time.Minute, origin: behind, size: is("3 objects"), run: changedBehind("passthrough", true)},
 		{name: "readers-and-signals", from: core, limit: time.Minute, origin: behind, size: is("5 readers"), run: readersAndSignals},
+		{name: "overlay", root: true, from: all, limit: time.Minute, origin: s3, size: is("1 change"), run: overlay},
 		{name: "detached-mount", from: core, limit: time.Minute, origin: s3, size: is("4 mounts"), run: detachedMount},
 		{name: "busy-mount", from: core, limit: time.Minute, origin: s3, size: is("3 mounts"), run: busyMount},
 		{name: "aborted", root: true, from: core, limit: time.Minute, origin: behind, size: is("1 abort"), run: aborted},
