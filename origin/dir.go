@@ -1,6 +1,7 @@
 package origin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,7 +23,8 @@ import (
 // what changed in the last two seconds has a weak one, since a second change
 // within a clock tick could leave all five as they were. Symbolic links are
 // followed to files inside the directory, and to nothing else; what is no file is
-// told as hidden.
+// told as hidden. Nothing but files and directories is ever opened: the open of a
+// pipe waits for its writer, and lets one go on that finds no reader then.
 type Dir struct {
 	link, identity, path string
 	root                 *os.Root
@@ -35,8 +37,12 @@ type Dir struct {
 // the coarsest time stamps in use are FAT's, 2 s.
 const settle = 2 * time.Second
 
+// leased is how long to wait between two opens of a file on which another program
+// has a lease. The kernel takes that from it within 45 s.
+const leased = 10 * time.Millisecond
+
 func newDir(c Config, path string) (*Dir, error) {
-	root, err := os.OpenRoot(path)
+	root, err := os.OpenRoot(path + "/") // which is opened only if it is a directory
 	if err != nil {
 		return nil, fmt.Errorf("open origin file://%s: %w", path, err)
 	}
@@ -75,14 +81,24 @@ func (d *Dir) Head(_ context.Context, key string) (hearth.Object, error) {
 }
 
 func (d *Dir) failed(op, key string, err error) error {
-	if errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.ENAMETOOLONG) {
-		err = fs.ErrNotExist
-	}
-	if !errors.Is(err, fs.ErrNotExist) {
+	if !none(err) {
 		d.errors.Add(1)
 		return &Error{Op: op, Where: "file://" + d.path + "/" + key, Err: err}
 	}
 	return fmt.Errorf("%s file://%s/%s: %w", op, d.path, key, fs.ErrNotExist)
+}
+
+// none reports whether an error says that there is no such file here: a name that
+// is no file's and no directory's, or a link that leads nowhere, round, or out of
+// the directory. For the latter os.Root has no sentinel; all else that it says of a
+// path is the kernel's.
+func none(err error) bool {
+	for _, no := range []error{fs.ErrNotExist, syscall.ENOTDIR, syscall.ENAMETOOLONG, syscall.ELOOP, syscall.ENXIO, syscall.ENODEV} {
+		if errors.Is(err, no) {
+			return true
+		}
+	}
+	return errors.As(err, new(*fs.PathError)) && !errors.As(err, new(syscall.Errno)) && !errors.Is(err, fs.ErrClosed)
 }
 
 func (d *Dir) object(key string, info fs.FileInfo) hearth.Object {
@@ -117,12 +133,12 @@ func stamp(info fs.FileInfo) string {
 
 // Read opens a range of one version. Its last byte is yielded only if the file
 // is then still the one that was opened.
-func (d *Dir) Read(_ context.Context, o *hearth.Object, off, n int64) (io.ReadCloser, error) {
+func (d *Dir) Read(ctx context.Context, o *hearth.Object, off, n int64) (io.ReadCloser, error) {
 	d.gets.Add(1)
 	if !fs.ValidPath(o.Key) {
 		return nil, fmt.Errorf("get %s: %w", o.Key, hearth.ErrStale)
 	}
-	f, err := d.root.Open(o.Key)
+	f, err := d.open(ctx, o.Key)
 	if err != nil {
 		if err = d.failed("get", o.Key, err); errors.Is(err, fs.ErrNotExist) {
 			err = fmt.Errorf("get %s: it is gone: %w", o.Key, hearth.ErrStale)
@@ -135,6 +151,26 @@ func (d *Dir) Read(_ context.Context, o *hearth.Object, off, n int64) (io.ReadCl
 		return nil, err
 	}
 	return r, nil
+}
+
+// open opens a file. What is none is not opened, since that can do things to it,
+// and what has just become none is opened without waiting: the body's look at it
+// tells then. An open that does not wait meets EAGAIN only where the file is leased.
+func (d *Dir) open(ctx context.Context, key string) (*os.File, error) {
+	if info, err := d.root.Stat(key); err != nil || !info.Mode().IsRegular() {
+		return nil, cmp.Or(err, fs.ErrNotExist)
+	}
+	for {
+		f, err := d.root.OpenFile(key, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+		if !errors.Is(err, syscall.EAGAIN) {
+			return f, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-time.After(leased):
+		}
+	}
 }
 
 type dirBody struct {
@@ -245,10 +281,10 @@ func (l *dirListing) dir(base string) error {
 }
 
 // names are a directory's entries in the order of their keys, directories with a
-// "/" behind them. A directory that is gone has none.
+// "/" behind them. A directory that is gone has none, and neither has what is none.
 func (l *dirListing) names(dir string) ([]string, error) {
-	f, err := l.root.Open(dir)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
+	f, err := l.root.OpenFile(dir, os.O_RDONLY|syscall.O_DIRECTORY, 0)
+	if err != nil && none(err) {
 		return nil, nil
 	}
 	if err != nil {
@@ -256,7 +292,7 @@ func (l *dirListing) names(dir string) ([]string, error) {
 	}
 	defer func() { _ = f.Close() }() // it was only read
 	entries, err := f.ReadDir(-1)
-	if errors.Is(err, syscall.ENOTDIR) {
+	if err != nil && none(err) && dir != "." { // a site that was removed is not one without files
 		return nil, nil
 	}
 	if err != nil {
