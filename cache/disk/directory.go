@@ -43,8 +43,9 @@ type directory struct {
 	scrub    scrubbing
 	foreign  atomic.Bool // some of what is held may not be ours; the writer stores it
 	// yields is when what the next eviction would give up for a block that nobody has
-	// asked for was used last, in Unix seconds; 0: nothing would be given up.
+	// asked for was used last, by the clock; never: nothing would be given up.
 	yields atomic.Int64
+	clock  clock
 	said   int64 // the limit that Events.Short was last told, 0: of none; the writer's
 	counters
 	writer
@@ -76,7 +77,8 @@ func newDirectory(do DirOptions, o *Options, node string) (*directory, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open cache directory %s: %w", do.Path, err)
 	}
-	d := &directory{path: path, opt: o, events: &o.Events, budget: do.Budget, floor: do.Floor}
+	d := &directory{path: path, opt: o, events: &o.Events, budget: do.Budget, floor: do.Floor, clock: clock{time.Now()}}
+	d.yields.Store(never)
 	d.queue = queue.New(max(o.QueueBytes/int64(len(o.Dirs)), hearth.BlockSize))
 	d.writer = writer{node: node, stopped: make(chan struct{})}
 	d.guard = newGuard(d.readable, func() { d.hangs("an operation", o.Patience) })
@@ -364,7 +366,7 @@ func (d *directory) localFile(o *hearth.Object) (*os.File, func(), error) {
 // it, as far as we know. Of a huge one some blocks of each extent stand for it.
 func (d *directory) useWhole(o *hearth.Object) {
 	const most = 1 << 14 // blocks, well below a millisecond
-	now := seconds()
+	now := d.clock.seconds()
 	for i := int64(0); i < o.Blocks(); i += 1 + o.Blocks()/most {
 		b := o.Block(i)
 		d.policy.Use(b.ID(), b.Len(), now)

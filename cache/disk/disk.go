@@ -232,8 +232,9 @@ func (o *Options) setDefaults() {
 func (s *Store) Get(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
 	id := b.ID()
 	first := s.place(&id.Version)
-	s.dirs[first].policy.Use(id, b.Len(), seconds()) // a hit or a miss of where it belongs
-	v, err := s.dirs[first].get(ctx, b, off, n, nil)
+	d := s.dirs[first]
+	d.policy.Use(id, b.Len(), d.clock.seconds()) // a hit or a miss of where it belongs
+	v, err := d.get(ctx, b, off, n, nil)
 	if err == nil || len(s.dirs) == 1 || !errors.Is(err, hearth.ErrMiss) {
 		return v, err
 	}
@@ -254,7 +255,7 @@ func (s *Store) GetHere(ctx context.Context, b hearth.Block, off, n int, stead f
 	d := s.dirs[s.place(&id.Version)]
 	v, _ := d.get(ctx, b, off, n, stead) // Get says what is wrong, and counts what is not held
 	if v != nil {
-		d.policy.Use(id, b.Len(), seconds())
+		d.policy.Use(id, b.Len(), d.clock.seconds())
 	}
 	return v
 }
@@ -280,7 +281,7 @@ func (s *Store) Takes(b hearth.Block) bool {
 		return false
 	}
 	// A block that comes in a run is asked for here only: its reader has it from memory.
-	d.policy.Use(b.ID(), b.Len(), seconds())
+	d.policy.Use(b.ID(), b.Len(), d.clock.seconds())
 	if d.admit(b) != nil {
 		return false
 	}

@@ -25,6 +25,7 @@ type fakeArea struct {
 	mu      sync.Mutex
 	held    map[hearth.ID][]byte
 	states  map[hearth.ID]uint32
+	clock   clock
 	size    int64         // allocated for held
 	spared  int64         // blocks that no index knows, all pinned
 	fail    error         // of get and put
@@ -37,6 +38,12 @@ type fakeArea struct {
 
 func newFakeArea() *fakeArea {
 	return &fakeArea{held: map[hearth.ID][]byte{}, states: map[hearth.ID]uint32{}}
+}
+
+func (a *fakeArea) setClock(c clock) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.clock = c
 }
 
 func (a *fakeArea) setFail(err error) {
@@ -88,7 +95,7 @@ func (a *fakeArea) get(_ context.Context, b hearth.Block, off, n int) (*hearth.V
 	if data == nil {
 		return nil, hearth.ErrMiss
 	}
-	a.states[b.ID()] = evict.Touch(a.states[b.ID()], uint32(time.Now().Unix()))
+	a.states[b.ID()] = evict.Touch(a.states[b.ID()], a.clock.seconds())
 	return hearth.NewView(data[off : off+n]), nil
 }
 
@@ -117,7 +124,7 @@ func (a *fakeArea) put(items []queue.Item) error {
 func (a *fakeArea) keepLocked(id hearth.ID, data []byte) {
 	a.dropLocked(id)
 	a.held[id] = data
-	a.states[id] = evict.Fresh(uint32(time.Now().Unix()))
+	a.states[id] = evict.Fresh(a.clock.seconds())
 	a.size += allocated(len(data))
 }
 
@@ -225,6 +232,7 @@ func newRig(t *testing.T, o Options) *rig {
 	o.open = func(d *directory) (*volume, error) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
+		r.areas[d.path].setClock(d.clock)
 		return newVolume(r.areas[d.path], newFakeArea()), nil
 	}
 	o.statfs = func(_ string, st *unix.Statfs_t) error {

@@ -66,7 +66,7 @@ func (s *Store) Spare(b hearth.Block, since time.Time) (room, queue bool) {
 	if !room {
 		at := d.yields.Load()
 		may := d.mayEvict(b.ID())
-		room = may == foreign || may == anything && at > 0 && at < since.Unix()
+		room = may == foreign || may == anything && at < d.clock.at(since)
 	}
 	return room, pending <= d.queue.Max()/2
 }

@@ -18,19 +18,20 @@ import (
 type packedArea struct {
 	log     *segment.Log
 	entries []segment.Entry // of put; the writer's
+	clock   clock
 }
 
 func openPacked(d *directory) (area, error) {
 	o := d.opt
 	log, err := segment.Open(segment.Options{
 		Dir: segmentsPath(d.path), Pool: o.Pool, Alloc: alloc(o.Pool), Budget: d.budget, OpenFiles: openFiles(len(o.Dirs)),
-		Touch: func(state uint32) uint32 { return evict.Touch(state, seconds()) },
-		Fresh: evict.Fresh(seconds()), Step: d.Work, Damaged: o.Events.Damaged, Mended: d.mend,
+		Touch: func(state uint32) uint32 { return evict.Touch(state, d.clock.seconds()) },
+		Fresh: evict.Fresh(d.clock.seconds()), Step: d.Work, Damaged: o.Events.Damaged, Mended: d.mend,
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &packedArea{log: log}, nil
+	return &packedArea{log: log, clock: d.clock}, nil
 }
 
 // openFiles is how many segments stay open: all of them where the limit on
@@ -51,7 +52,7 @@ func (a *packedArea) has(id hearth.ID) bool { return a.log.Has(id) }
 
 func (a *packedArea) put(items []queue.Item) error {
 	a.entries = a.entries[:0]
-	fresh := evict.Fresh(seconds())
+	fresh := evict.Fresh(a.clock.seconds())
 	for i := range items {
 		a.entries = append(a.entries, segment.Entry{ID: items[i].Block.ID(), Data: items[i].View.Bytes(), Sums: piece.Known(items[i].View.Sums()), State: fresh})
 	}

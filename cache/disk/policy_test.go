@@ -85,7 +85,7 @@ func TestSpareIsWhatLosesAndWasNotUsedSince(t *testing.T) {
 	if room(time.Now().Add(-time.Hour)) {
 		t.Fatal("what was written since has to yield")
 	}
-	r.area(0).setStates(evict.Fresh(seconds() - 100))
+	r.area(0).setStates(evict.Fresh(r.dirs[0].clock.seconds() - 100))
 	before := time.Now().Add(-50 * time.Second)
 	r.until("what is old yields", func() bool { return room(before) })
 	for i := range n {

@@ -22,7 +22,7 @@ type wholeArea struct {
 func openWhole(d *directory) (area, error) {
 	o := d.opt
 	files, err := sparse.Open(sparse.Options{
-		Dir: objectsPath(d.path), Pool: o.Pool, Alloc: alloc(o.Pool), Fresh: evict.Fresh, Touch: evict.Touch, Shared: o.Owns != nil,
+		Dir: objectsPath(d.path), Pool: o.Pool, Alloc: alloc(o.Pool), Now: d.clock.seconds, Fresh: evict.Fresh, Touch: evict.Touch, Shared: o.Owns != nil,
 		MaxOpen: min(256, max(1, openFiles(len(o.Dirs))/2)), // of two descriptors: another quarter of the limit
 		Events: sparse.Events{Damaged: func(file string, _ int64, err error) {
 			ifDevice(err, d.readFailed)

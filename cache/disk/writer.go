@@ -70,9 +70,6 @@ type pick struct {
 // allocated estimates what n bytes occupy with header and padding; it is measured before the next group.
 func allocated(n int) int64 { return (int64(n) + 512 + 4095) &^ 4095 }
 
-// seconds is the clock of package evict.
-func seconds() uint32 { return uint32(time.Now().Unix()) }
-
 // run is the writer. It ends when the queue is closed and empty.
 func (d *directory) run() {
 	defer close(d.stopped)
@@ -177,7 +174,7 @@ func (d *directory) lookVictims() {
 	if d.opt.Owns != nil {
 		d.foreign.Store(d.drawForeign(vol))
 	}
-	now, worst := seconds(), -1
+	now, worst := d.clock.seconds(), -1
 	if d.policy.Replaces() && (d.opt.Unknown == nil || !d.opt.Unknown()) {
 		d.drawVictims(vol)
 		worst = d.policy.Worst(d.candidate, now)
@@ -187,7 +184,7 @@ func (d *directory) lookVictims() {
 
 // noteYielding notes when the worst of the candidates was used last.
 func (d *directory) noteYielding(worst int, now uint32) {
-	at := int64(0)
+	at := int64(never)
 	if worst >= 0 && d.policy.Yields(d.candidate, worst, now) {
 		at = int64(now) - evict.Idle(d.candidate[worst].State, now)
 	}
@@ -401,7 +398,7 @@ func (d *directory) makeRoom(bytes int64, may victims) (none bool) {
 func (d *directory) evictOne(vol *volume, may victims) bool {
 	d.drawVictims(vol)
 	for tries := foreignTries; len(d.entries) > 0; {
-		now := seconds()
+		now := d.clock.seconds()
 		i := d.policy.Worst(d.candidate, now)
 		d.noteYielding(i, now)
 		if i < 0 {

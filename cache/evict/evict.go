@@ -57,14 +57,19 @@ const (
 )
 
 // A State is, from the high bits: 23 bits of the second of the last use (it wraps
-// after 97 days, then an old entry may look young once), 6 bits of the interval in
-// half octaves of a second, 3 bits of the number of intervals seen (saturated).
+// after 97 days: an entry that was not used for 73 looks young until then), 6 bits of
+// the interval in half octaves of a second, 3 bits of the number of intervals seen
+// (saturated).
 const (
 	hitBits      = 3
 	intervalBits = 6
 	timeBits     = 32 - hitBits - intervalBits
 	maxHits      = 1<<hitBits - 1
 	timeMask     = 1<<timeBits - 1
+	// ahead is how far a use may lie in the future, a quarter of what the second can
+	// tell: whoever reads the clock first, and looks at an entry that is used
+	// meanwhile, must not take it for the oldest of all.
+	ahead = 1 << (timeBits - 2)
 )
 
 // Fresh is the State of an entry that is written now, in seconds of any clock
@@ -91,11 +96,16 @@ func Touch(state, now uint32) uint32 {
 // Hits is the number of uses that the State still knows of, at most 7.
 func Hits(state uint32) int { return int(state & maxHits) }
 
-// Idle is how many seconds ago an entry was used last, or written.
+// Idle is how many seconds ago an entry was used last, or written; 0 if that lies in
+// the future.
 func Idle(state, now uint32) int64 { return int64(idleOf(state, now)) }
 
 func idleOf(state, now uint32) uint32 {
-	return (now - state>>(hitBits+intervalBits)) & timeMask
+	idle := (now - state>>(hitBits+intervalBits)) & timeMask
+	if idle > timeMask-ahead {
+		return 0
+	}
+	return idle
 }
 
 // intervalOf is 2^(q/2) seconds.

@@ -47,6 +47,26 @@ func TestStateProperties(t *testing.T) {
 	})
 }
 
+func TestAnEntryUsedInTheFutureIsNotIdle(t *testing.T) {
+	// Somebody reads the clock, and others use a block before he draws it: for him it was used just now, keeps its interval,
+	// and goes after one that was used before it. So it is if the clock was set back, by up to 24 days.
+	rapid.Check(t, func(t *rapid.T) {
+		now, back := rapid.Uint32().Draw(t, "now"), rapid.Uint32Range(0, ahead-1).Draw(t, "back")
+		every := rapid.Uint32Range(1, 1000).Draw(t, "every")
+		s := Fresh(now - 4*every)
+		for i := range uint32(4) {
+			s = Touch(s, now-(3-i)*every)
+		}
+		if idle, again := Idle(s, now-back), Touch(s, now-back); idle != 0 || again != s {
+			t.Fatalf("idle for %d s, interval %d s, then %d s", idle, intervalOf(s), intervalOf(again))
+		}
+		old := Touch(Fresh(now-back-2000*every), now-back-1000*every)
+		if w := Worst([]Candidate{{Size: 100_000, State: s}, {Size: 100_000, State: old}}, now-back, 1); w != 1 {
+			t.Fatal("the block used last goes first")
+		}
+	})
+}
+
 func TestQuantiseRounds(t *testing.T) {
 	// Every interval that a State can hold comes back within a fifth.
 	for s := uint32(1); s < 1<<timeBits; s += 1 + s/97 {

@@ -243,8 +243,9 @@ func (s *Scrub) begin(now time.Time) (from Place, wait time.Duration) {
 	defer s.mu.Unlock()
 	st := &s.state
 	if st.Now.Begun == 0 || st.Now.Ended != 0 {
-		if next := time.Unix(st.Now.Begun, 0).Add(s.every); st.Now.Begun != 0 && next.After(now) {
-			return from, next.Sub(now)
+		wait = time.Unix(st.Now.Begun, 0).Add(s.every).Sub(now)
+		if st.Now.Begun != 0 && wait > 0 && wait <= s.every { // longer only by a clock that was set back
+			return from, wait
 		}
 		*st = state{Now: Pass{Begun: now.Unix()}, Last: st.Last, Object: hex.EncodeToString(make([]byte, 16))}
 		s.base = st.Now

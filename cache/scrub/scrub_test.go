@@ -105,6 +105,18 @@ func TestPassesArePacedAndApart(t *testing.T) {
 	})
 }
 
+func TestAClockThatIsSetBackPutsNoPassOff(t *testing.T) {
+	// A pass is over, and the clock is set back by a year: the next one waits no longer than it ever does.
+	now := time.Now()
+	for back, wait := range map[time.Duration]time.Duration{0: time.Hour, time.Minute: 0, 365 * 24 * time.Hour: 0, -time.Minute: 59 * time.Minute, -time.Hour: 0} {
+		s := New((&fake{segments: 1}).target(), nil, 1<<20, time.Hour)
+		s.state.Now = Pass{Begun: now.Unix(), Ended: now.Unix() + 1}
+		if _, got := s.begin(time.Unix(now.Unix(), 0).Add(-back)); got != wait {
+			t.Errorf("back by %v: the next pass is %v away, want %v", back, got, wait)
+		}
+	}
+}
+
 func TestAPassGoesOnAfterARestart(t *testing.T) {
 	// The process ends in the middle of a pass: the next goes on there, with the figures of before.
 	synctest.Test(t, func(t *testing.T) {

@@ -86,7 +86,7 @@ type Options struct {
 	// hit; both get the time from Now. Default: the time itself.
 	Fresh func(now uint32) uint32
 	Touch func(state, now uint32) uint32
-	// Now is a clock in seconds. Default: Unix time.
+	// Now is a clock in seconds that nobody sets. Default: the time since Open.
 	Now func() uint32
 	// Shared: some of an object's extents may have to stay while others go, as where
 	// nodes of a ring own one each, so that no file goes as a whole to make room, but
@@ -183,7 +183,8 @@ func Open(opt Options) (*Files, error) {
 
 func (opt Options) withDefaults() Options {
 	if opt.Now == nil {
-		opt.Now = func() uint32 { return uint32(time.Now().Unix()) }
+		began := time.Now()
+		opt.Now = func() uint32 { return uint32(time.Since(began) / time.Second) }
 	}
 	if opt.Fresh == nil {
 		opt.Fresh = func(now uint32) uint32 { return now }

@@ -49,20 +49,31 @@ func parseReserved(text []byte) (upTo uint64, ok bool) {
 // idsOf is above every node id that this program can have given out by now, fewer
 // than 2^20 each second since 2020: what is taken where the number was lost.
 func idsOf(now time.Time) uint64 {
-	return uint64(now.Unix()-time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC).Unix()) << 20
+	return uint64(max(0, now.Unix()-time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC).Unix())) << 20
+}
+
+// lost is idsOf for a note that cannot be read. A clock that was set back is behind
+// the time at which that was written.
+func lost(name string) uint64 {
+	now := time.Now()
+	if info, err := os.Stat(name); err == nil && info.ModTime().After(now) {
+		now = info.ModTime()
+	}
+	return idsOf(now)
 }
 
 // First is above every node id that was noted in a cache directory.
 func First(dirs []string) uint64 {
 	first := uint64(0)
 	for _, dir := range dirs {
-		text, err := os.ReadFile(filepath.Join(dir, FileName))
+		name := filepath.Join(dir, FileName)
+		text, err := os.ReadFile(name)
 		switch upTo, ok := parseReserved(text); {
 		case errors.Is(err, fs.ErrNotExist):
 		case err == nil && ok:
 			first = max(first, upTo+1)
 		default:
-			first = max(first, idsOf(time.Now()))
+			first = max(first, lost(name))
 		}
 	}
 	return first
@@ -78,7 +89,7 @@ func Whole(text []byte) bool {
 // given out.
 func Renew(dir string) error {
 	name := filepath.Join(dir, FileName)
-	if err := os.WriteFile(name+".new", formatReserved(idsOf(time.Now())), 0o600); err != nil {
+	if err := os.WriteFile(name+".new", formatReserved(lost(name)), 0o600); err != nil {
 		return err
 	}
 	return os.Rename(name+".new", name)

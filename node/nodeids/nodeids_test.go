@@ -51,6 +51,16 @@ func TestADamagedNoteOfNodeIDsGivesNoIDTwice(t *testing.T) {
 			}
 		}
 	}
+	later := time.Now().Add(24 * time.Hour)
+	if err := os.Chtimes(filepath.Join(dir, FileName), later, later); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := First([]string{dir}), idsOf(later); got < want {
+		t.Errorf("the clock was set back by a day since the note was written: the next id is %d, below %d", got, want)
+	}
+	if got := idsOf(time.Unix(0, 0)); got != 0 {
+		t.Errorf("in 1970 ids begin at %d", got)
+	}
 	if got := idsOf(time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC)); got > math.MaxInt64/2 {
 		t.Errorf("in 2100 ids begin at %d", got)
 	}

@@ -22,13 +22,14 @@ const (
 // Histogram counts answers by the time they took. The zero value is empty.
 type Histogram struct {
 	mu    sync.Mutex // guards the rest
+	began time.Time  // the first answer, from which slots are counted: a clock that is set back makes none new
 	count [buckets]int64
 	sum   time.Duration
 	slot  [slots]slot
 }
 
 type slot struct {
-	number int64 // of the slot since the epoch; another one's content is old
+	number int64 // of the slot, the first is 1; another one's content is old
 	count  [buckets]int64
 	worst  time.Duration
 }
@@ -47,9 +48,9 @@ func (h *Histogram) Observe(d time.Duration, now time.Time) {
 	for d > bound(i) {
 		i++
 	}
-	number := now.UnixNano() / int64(slotTime)
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	number := h.numberLocked(now)
 	h.count[i]++
 	h.sum += d
 	s := &h.slot[number%slots]
@@ -58,6 +59,13 @@ func (h *Histogram) Observe(d time.Duration, now time.Time) {
 	}
 	s.count[i]++
 	s.worst = max(s.worst, d)
+}
+
+func (h *Histogram) numberLocked(now time.Time) int64 {
+	if h.began.IsZero() {
+		h.began = now
+	}
+	return 1 + int64(max(0, now.Sub(h.began))/slotTime)
 }
 
 // Bucket is how many answers took at most LE; the last of a Histogram has none, and LE 0.
@@ -83,7 +91,7 @@ func (h *Histogram) Stats(now time.Time) Stats {
 	s := Stats{Sum: h.sum, Buckets: make([]Bucket, buckets)}
 	var minute [buckets]int64
 	var all int64
-	oldest := now.UnixNano()/int64(slotTime) - slots
+	oldest := max(0, h.numberLocked(now)-slots)
 	for i := range h.slot {
 		if x := &h.slot[i]; x.number > oldest {
 			for k, n := range x.count {

@@ -28,7 +28,7 @@ type area struct {
 	cancel context.CancelFunc
 
 	reads, used, lost, brought, failures atomic.Int64 // bytes, and failures in a row
-	last                                 atomic.Int64 // when it was read, in Unix ns
+	last                                 atomic.Int64 // when it was read, in ns since it began
 
 	taken   map[string]bool // directories that were queued, of a tree; guarded by Prefetch.mu, as the rest
 	queue   []string
@@ -40,13 +40,13 @@ type area struct {
 // seen notes that so many bytes were read there.
 func (a *area) seen(bytes int64, now time.Time) {
 	a.reads.Add(bytes)
-	a.last.Store(now.UnixNano())
+	a.last.Store(int64(now.Sub(a.began)))
 }
 
 // over reports whether the area is to end.
 func (a *area) over(now time.Time) bool {
 	lost := a.lost.Load()
-	return now.UnixNano()-a.last.Load() >= int64(silence) || lost >= lostEnough && lost > a.used.Load()
+	return now.Sub(a.began)-time.Duration(a.last.Load()) >= silence || lost >= lostEnough && lost > a.used.Load()
 }
 
 // wasteful reports whether less than half of what was brought was read.

@@ -98,9 +98,12 @@ type offer struct {
 	SinceS  int64    `json:"since_s"`
 }
 
+// longAgo is the most that an offer may say, and what one says that nothing is worth less than.
+const longAgo = 1 << 31
+
 func parseOffer(body []byte) (all []*hearth.Object, since time.Duration, err error) {
 	var x offer
-	if json.Unmarshal(body, &x) != nil || len(x.Objects) == 0 || len(x.Objects) > mostOffered || x.SinceS < 0 || x.SinceS > 1<<31 {
+	if json.Unmarshal(body, &x) != nil || len(x.Objects) == 0 || len(x.Objects) > mostOffered || x.SinceS < 0 || x.SinceS > longAgo {
 		return nil, 0, errBody
 	}
 	for i := range x.Objects {

@@ -33,7 +33,7 @@ const (
 type Siblings struct {
 	of    *Owners
 	local Store
-	since atomic.Int64 // Unix s: what was used later is worth more than what is offered
+	since atomic.Pointer[time.Time] // what was used later is worth more than what is offered
 	// brought are those that were, by a hash that also is the place of each. One whose place
 	// another took counts as evicted unread.
 	brought [mostBrought]atomic.Uint64
@@ -99,7 +99,7 @@ func (s *Siblings) Takes(b hearth.Block, since time.Time) (would, soon bool) {
 	if s.of.Here(b) {
 		return s.local.Takes(b, since)
 	}
-	s.since.Store(since.Unix())
+	s.since.Store(&since)
 	return true, true
 }
 
@@ -205,7 +205,10 @@ func tell(some []*offered, t told) {
 
 // send offers some to a node.
 func (s *Siblings) send(id string, line *offers, some []*offered) {
-	body := offer{SinceS: max(0, time.Now().Unix()-s.since.Load())}
+	body := offer{SinceS: longAgo}
+	if since := s.since.Load(); since != nil {
+		body.SinceS = int64(max(0, time.Since(*since)) / time.Second)
+	}
 	for _, x := range some {
 		body.Objects = append(body.Objects, objectOf(x.object))
 	}
