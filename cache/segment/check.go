@@ -225,7 +225,7 @@ func found(l *Log, s *segment, n note, bad error) check.Finding {
 	case errors.Is(bad, errRemoved):
 		bad = errors.New("its segment was removed: what is held of it is gone at the next start")
 	case errors.Is(bad, errEvicted):
-		bad = errors.New("its bytes are zero: it was evicted before a power loss, or the device lost it")
+		bad = errors.New("its bytes are zero: it was evicted and there was no time or room to note it, or the device lost it")
 	case errors.Is(bad, errMismatch):
 		bad = errors.New("its bytes are not what was written")
 	}

@@ -31,7 +31,14 @@ type deaths struct {
 	file   *file
 	size   int64
 	pruned int64 // size after the last pruning
+	// owed are notes that could not be written; they come before the next ones. What is
+	// punched beforehand makes room for them on a file system that is full.
+	owed []byte
 }
+
+// mostOwed bytes of notes are owed, the last ones: without the others a block that was
+// evicted is found again by the next Open, and is a miss where its pages are zero.
+const mostOwed = 64 << 10
 
 // death is one note; check proves that it is about this very segment and not
 // about an earlier one of the same number.
@@ -106,12 +113,19 @@ func deathsIn(text []byte, known func(number uint32) bool) (notes map[uint32][]d
 func (d *deaths) about(known func(number uint32) bool) (map[uint32][]death, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	text := make([]byte, d.size-sealSize)
-	if err := d.file.ReadAt(text, sealSize); err != nil {
+	text, err := d.textLocked()
+	if err != nil {
 		return nil, err
 	}
 	notes, _ := deathsIn(text, known)
 	return notes, nil
+}
+
+// textLocked reads all notes, those that are owed behind the others.
+func (d *deaths) textLocked() ([]byte, error) {
+	text := make([]byte, d.size-sealSize, d.size-sealSize+int64(len(d.owed)))
+	err := d.file.ReadAt(text, sealSize)
+	return append(text, d.owed...), err
 }
 
 // add notes that a record died.
@@ -119,7 +133,8 @@ func (d *deaths) add(number, unit uint32, salt uint64) error {
 	return d.addAll(number, []uint32{unit}, salt)
 }
 
-// addAll notes that records of a segment died.
+// addAll notes that records of a segment died. What cannot be written is owed, which on a
+// file system that is full is no error: what is evicted there must not wait for room.
 func (d *deaths) addAll(number uint32, units []uint32, salt uint64) error {
 	var b [deathSize]byte
 	text := b[:0]
@@ -128,11 +143,33 @@ func (d *deaths) addAll(number uint32, units []uint32, salt uint64) error {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if err := d.file.WriteAt(text, d.size); err != nil {
-		return err
+	if len(d.owed) > 0 {
+		text = append(d.owed, text...)
 	}
-	d.size += int64(len(text))
-	return nil
+	return d.writeLocked(text)
+}
+
+// writeLocked puts notes behind the others, those that were owed among them.
+func (d *deaths) writeLocked(text []byte) error {
+	err := d.file.WriteAt(text, d.size)
+	if err == nil {
+		d.size += int64(len(text))
+		d.owed = nil
+		return nil
+	}
+	d.owed = append([]byte(nil), text[max(0, len(text)-mostOwed):]...)
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		return nil
+	}
+	return err
+}
+
+// payLocked writes what is owed, if anything is.
+func (d *deaths) payLocked() error {
+	if len(d.owed) == 0 {
+		return nil
+	}
+	return d.writeLocked(d.owed)
 }
 
 // due reports whether pruning would pay: the file has doubled since the last.
@@ -146,8 +183,8 @@ func (d *deaths) due() bool {
 func (d *deaths) prune(known func(number uint32) bool) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	text := make([]byte, d.size-sealSize)
-	if err := d.file.ReadAt(text, sealSize); err != nil {
+	text, err := d.textLocked()
+	if err != nil {
 		return err
 	}
 	kept := text[:0]
@@ -187,7 +224,7 @@ func (d *deaths) rewriteLocked(notes []byte) error {
 		d.file.Close()
 	}
 	f.Name = deathsName
-	d.file, d.size, d.pruned = f, int64(len(text)), int64(len(text))
+	d.file, d.size, d.pruned, d.owed = f, int64(len(text)), int64(len(text)), nil
 	return nil
 }
 
@@ -201,13 +238,14 @@ func (d *deaths) bytes() int64 {
 func (d *deaths) sync() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.file.Sync()
+	return errors.Join(d.payLocked(), d.file.Sync())
 }
 
 func (d *deaths) close() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.file != nil {
+		_ = d.payLocked() // without them, what was evicted last is a miss all the same
 		d.file.Close()
 		d.file = nil
 	}

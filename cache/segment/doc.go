@@ -23,7 +23,8 @@
 // Evict takes a block out of the index, appends 16 bytes to the file of deaths
 // (synced by Sync only: after a power loss a block may be there again, its bytes
 // are right or do not verify), and punches the pages that no living record
-// needs. A closed segment without living records is unlinked; Compact rewrites
+// needs, also where a full file system has no room for the note, which is written
+// behind the next punch. A closed segment without living records is unlinked; Compact rewrites
 // the one with the fewest when under 15 % of it live: the copies are on the device
 // before the old records go, so that what Sync answered for outlives a power cut.
 //

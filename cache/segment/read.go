@@ -78,7 +78,8 @@ func (l *Log) corrupt(slot uint32, n note) {
 	}
 }
 
-// errEvicted: the header is zero; the note of its death was lost with the power.
+// errEvicted: pages of it were punched; the note of its death was lost with the power, or
+// there was no room for it.
 var errEvicted = fmt.Errorf("evicted: %w", errMismatch)
 
 // read fills v by r from the segment at slot, verifies it, and returns a Slice of
@@ -162,11 +163,22 @@ func (r *ranges) verify(b []byte, salt uint64) error {
 	for i := r.first; i <= r.last; i++ {
 		size := min(hearth.PieceSize, int(n.length)-i*hearth.PieceSize)
 		if xxh3.Hash(data[:size]) != pieceSum(header, i) {
+			if r.punched(b[r.header:]) {
+				return errEvicted
+			}
 			return errMismatch
 		}
 		data = data[size:]
 	}
 	return nil
+}
+
+// punched reports whether a packed record, whose first byte is b's, was evicted though its
+// header is there: that lies on a page which it shares with others.
+func (r *ranges) punched(b []byte) bool {
+	at := r.note.offset()
+	from, end := roundUp(at, pageSize), r.note.end()&^(pageSize-1)
+	return packed(int(r.note.length)) && from < end && zero(b[from-at:end-at])
 }
 
 func zero(b []byte) bool { return check.Zero(b) }

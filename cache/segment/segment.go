@@ -263,8 +263,9 @@ func (l *Log) retire(s *segment) (int64, error) {
 }
 
 // drop does what is due when the index forgot a record: note the death, punch
-// its pages or unlink the segment. It returns the bytes freed.
-func (l *Log) drop(id hearth.ID, p place) (int64, error) {
+// its pages or unlink the segment. It returns the bytes freed. They are freed also if
+// the note fails: without it the next Open finds a record whose bytes are zero.
+func (l *Log) drop(id hearth.ID, p place) (freed int64, err error) {
 	l.ending.RLock()
 	defer l.ending.RUnlock()
 	if l.closed.Load() {
@@ -275,12 +276,17 @@ func (l *Log) drop(id hearth.ID, p place) (int64, error) {
 	if last {
 		return l.retire(s)
 	}
-	if err := l.deaths.add(s.number, p.unit, s.salt); err != nil {
-		return 0, err
+	err = l.deaths.add(s.number, p.unit, s.salt)
+	if free.n > 0 {
+		var failed error
+		freed, failed = s.punch(free)
+		err = errors.Join(err, failed)
 	}
-	if free.n == 0 {
-		return 0, nil
-	}
+	return freed, err
+}
+
+// punch frees pages that nobody needs and returns the bytes that this gave back.
+func (s *segment) punch(free span) (int64, error) {
 	f, err := s.acquire()
 	if errors.Is(err, fs.ErrNotExist) {
 		return 0, nil // its last record went meanwhile

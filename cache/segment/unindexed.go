@@ -338,14 +338,12 @@ func (l *Log) shedLocked(s *segment, pinned func(hearth.ID) bool) (blocks int64,
 	case len(units) == 0:
 		return 0, nil
 	}
-	if err := l.deaths.addAll(s.number, units, s.salt); err != nil {
-		return 0, err
-	}
+	err = l.deaths.addAll(s.number, units, s.salt)
 	s.mu.Lock()
 	l.leaveLocked(s, kept)
 	s.mu.Unlock()
 	s.spared = true
-	return int64(len(units)), s.tidy(f, kept, c.end)
+	return int64(len(units)), errors.Join(err, s.tidy(f, kept, c.end))
 }
 
 // giveUp unlinks an unindexed segment.

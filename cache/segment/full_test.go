@@ -1,0 +1,97 @@
+package segment
+
+import (
+	"bytes"
+	"errors"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// fullLog is a log of blocks with pages of their own, blocks that share their ends with others, and tiny ones, on a file system
+// that becomes full, or whose file of deaths fails, as cause says.
+func fullLog(t *testing.T, o Options) (l *Log, cause *error, lengths []int) {
+	t.Helper()
+	cause = new(error)
+	o.tap = func(c change) error {
+		if c.What == "write" && c.Name == deathsName {
+			return *cause
+		}
+		return nil
+	}
+	l = open(t, o)
+	var batch []Entry
+	for i := range 90 {
+		lengths = append(lengths, []int{100_000, 20_000, 500}[i%3])
+		batch = append(batch, entryOf(i, lengths[i]))
+	}
+	appendAll(t, l, batch...)
+	return l, cause, lengths
+}
+
+func TestEvictingOnAFullFileSystemFrees(t *testing.T) {
+	// The deaths cannot be noted, for there is no room, no quota, or a device that fails: the pages are free all the same, and only
+	// the device is told of. Once there is room the notes are written with the next one, and no evicted block is found again.
+	for _, failure := range []error{unix.ENOSPC, unix.EDQUOT, unix.EIO} {
+		o := Options{Dir: t.TempDir()}
+		l, cause, lengths := fullLog(t, o)
+		*cause = failure
+		used, freed := l.Used(), int64(0)
+		for i := range 30 {
+			freed += l.Evict(blockID(i))
+		}
+		if freed < 10*100_000 || used-l.Used() != freed {
+			t.Errorf("%v: evicting 30 blocks freed %d, and %d less are used", failure, freed, used-l.Used())
+		}
+		err := l.Append([]Entry{entryOf(200, 500)})
+		if told := errors.Is(err, failure); told != (failure == unix.EIO) {
+			t.Errorf("%v: the next Append says %v", failure, err)
+		}
+		if err := l.Sync(); failure != unix.EIO && err != nil {
+			t.Errorf("%v: Sync says %v", failure, err)
+		}
+		*cause = nil
+		l.Evict(blockID(30))
+		kill(t, l)
+		l = open(t, Options{Dir: o.Dir})
+		for i, n := range lengths {
+			if i > 30 {
+				mustHold(t, l, i, n)
+			} else if l.Has(blockID(i)) {
+				t.Errorf("%v: block %d was evicted and is held again", failure, i)
+			}
+		}
+	}
+}
+
+func TestAKillOnAFullFileSystem(t *testing.T) {
+	// The process dies before there was room to note what it evicted and punched. The next one finds the records. It serves no byte of
+	// a hole, takes none for damage, and holds all that lived.
+	o := Options{Dir: t.TempDir(), Damaged: func(file string, err error) { t.Errorf("%s is damaged: %v", file, err) }}
+	l, cause, lengths := fullLog(t, o)
+	*cause = unix.ENOSPC
+	evicted := func(i int) bool { return i < 60 && i%3 < 2 } // the tiny ones, which hold the ends of others, stay
+	for i := range lengths {
+		if evicted(i) {
+			l.Evict(blockID(i))
+		}
+	}
+	kill(t, l)
+	l = open(t, o)
+	misses := 0
+	for i, n := range lengths {
+		switch got := read(t, l, blockID(i), n, [2]int{0, n}); {
+		case !evicted(i):
+			mustHold(t, l, i, n)
+		case got == nil:
+			if misses++; l.Has(blockID(i)) {
+				t.Errorf("block %d is a miss, and is said to be held", i)
+			}
+		case !bytes.Equal(got, blockData(i, n)):
+			t.Errorf("block %d has wrong bytes", i)
+		}
+	}
+	if s := l.Stats(); misses != 40 || s.Corrupt > 0 {
+		t.Errorf("%d misses, %d corrupt", misses, s.Corrupt)
+	}
+}
