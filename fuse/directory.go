@@ -2,12 +2,14 @@ package fuse
 
 import (
 	"container/list"
+	"fmt"
 	"sync"
-	"syscall"
 	"time"
+	"unsafe"
 
 	gofuse "github.com/hanwen/go-fuse/v2/fuse"
 
+	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/namespace"
 )
 
@@ -50,39 +52,59 @@ func (f *fileSystem) list(cancel <-chan struct{}, in *gofuse.ReadIn, add func(go
 	r := f.requestIn(cancel, &in.InHeader)
 	defer r.finish()
 	dir := f.toTree(in.NodeId)
-	after, ok := f.tickets.name(dir, in.Offset)
-	if !ok {
-		return gofuse.Status(syscall.ESTALE)
+	after, err := f.behind(r, dir, in.Offset)
+	if err != nil {
+		return f.status(r, err)
 	}
-	for off := in.Offset; off < 2; off++ {
+	for off := in.Offset; off < dots; off++ {
 		if off == 0 && !f.o.Strict {
 			f.listed(r, in.NodeId)
 		}
-		dots := gofuse.DirEntry{Name: ".."[:off+1], Ino: in.NodeId, Mode: gofuse.S_IFDIR, Off: off + 1}
+		dot := gofuse.DirEntry{Name: ".."[:off+1], Ino: in.NodeId, Mode: gofuse.S_IFDIR, Off: off + 1}
 		if off == 1 {
-			dots.Ino = gofuse.FUSE_UNKNOWN_INO
+			dot.Ino = gofuse.FUSE_UNKNOWN_INO
 		}
-		if !add(dots, nil) {
+		if !add(dot, nil) {
 			return gofuse.OK
 		}
 	}
-	b := f.tickets.begin(dir)
-	err := f.tree.ReadDir(r, dir, after, func(n namespace.Node) bool {
-		e := gofuse.DirEntry{Name: n.Name, Ino: n.ID, Mode: gofuse.S_IFREG, Off: b.next()}
+	b := &batch{dir: dir}
+	err = f.tree.ReadDir(r, dir, after, func(n namespace.Node) bool {
+		e := gofuse.DirEntry{Name: n.Name, Ino: n.ID, Mode: gofuse.S_IFREG, Off: dots + n.ID}
 		if n.Dir {
 			e.Mode = gofuse.S_IFDIR
 		}
-		if b.full() || !add(e, &n) {
+		if !add(e, &n) {
 			return false
 		}
-		b.append(n.Name)
+		b.append(n.ID, n.Behind())
 		return true
 	})
 	f.tickets.keep(b)
-	if err != nil && len(b.ends) == 0 {
+	if err != nil && len(b.ids) == 0 {
 		return f.status(r, err)
 	}
 	return gofuse.OK
+}
+
+// dots is the offset behind the two of them: that behind an entry is this and its node id.
+const dots = 2
+
+// behind is the name that a listing goes on behind. The tree knows it by the entry's node id
+// unless the name went, or means another version, long ago: what was given out last is
+// remembered for that.
+func (f *fileSystem) behind(r *request, dir, offset uint64) (string, error) {
+	if offset <= dots {
+		return "", nil
+	}
+	if name, ok := f.tickets.name(dir, offset-dots); ok {
+		return name, nil
+	}
+	n, err := f.tree.Node(r, offset-dots)
+	if err == nil && n.Name == "" { // a link's own directory, whose name here the tree does not tell
+		err = fmt.Errorf("go on behind node id %d: %w", n.ID, hearth.ErrStale)
+	}
+	return n.Behind(), err
 }
 
 // listed notes that the kernel starts to keep a listing, which is to be dropped
@@ -97,89 +119,88 @@ func (f *fileSystem) listed(r *request, id uint64) {
 // being read at once.
 const ticketBytes = 8 << 20
 
-// tickets makes the offsets of a listing. A kernel gives an offset back to go on
-// behind the entry that carried it, without any handle, so each reply's names
-// are remembered; the replies used last, since who has gone on needs the one
-// before no more. Offsets 0, 1 and 2 are the start and what is behind the dots.
+// tickets remembers the names of replies to listings. A kernel gives an offset back
+// to go on behind the entry that carried it, without any handle and at any time
+// later, when the name may be gone. The replies used last are kept, since who has
+// gone on needs the one before no more.
 type tickets struct {
 	max int
 
-	mu      sync.Mutex // guards the rest
-	last    uint64     // number of the newest batch
-	batches map[uint64]*list.Element
-	order   list.List // of *batch, last used first
-	bytes   int
+	mu    sync.Mutex // guards the rest
+	byID  map[uint64]ticket
+	order list.List // of *batch, last used first
+	bytes int
+}
+
+// ticket is where the name of a node id lies; of one that is in several replies, in the last.
+type ticket struct {
+	batch *list.Element
+	index int
 }
 
 // batch is the names of one reply.
 type batch struct {
-	number, dir uint64
-	names       []byte
-	ends        []uint32
+	dir   uint64
+	ids   []uint64
+	names []byte
+	ends  []uint32
 }
 
-// batchBits is the room for an index in an offset; a reply of 1 MiB holds 26,000
-// names of one byte.
-const batchBits = 16
+func newTickets(max int) *tickets { return &tickets{max: max, byID: map[uint64]ticket{}} }
 
-func newTickets(max int) *tickets { return &tickets{max: max, batches: map[uint64]*list.Element{}} }
-
-// begin makes the batch of the next reply.
-func (t *tickets) begin(dir uint64) *batch {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.last++
-	return &batch{number: t.last, dir: dir}
-}
-
-// next is the ticket of the name to be appended next.
-func (b *batch) next() uint64 { return b.number<<batchBits | uint64(len(b.ends)) }
-
-func (b *batch) full() bool { return len(b.ends) == 1<<batchBits }
-
-func (b *batch) append(name string) {
+func (b *batch) append(id uint64, name string) {
+	b.ids = append(b.ids, id)
 	b.names = append(b.names, name...)
 	b.ends = append(b.ends, uint32(len(b.names)))
 }
 
-func (b *batch) size() int { return cap(b.names) + 4*cap(b.ends) + 200 }
+// size is a batch's bytes, with those of its tickets: a map has up to twice the room it needs.
+func (b *batch) size() int {
+	const each = 2 * int(unsafe.Sizeof(uint64(0))+unsafe.Sizeof(ticket{}))
+	return cap(b.names) + 4*cap(b.ends) + 8*cap(b.ids) + each*len(b.ids) + 200
+}
 
 // keep remembers a reply that has names.
 func (t *tickets) keep(b *batch) {
-	if len(b.ends) == 0 {
+	if len(b.ids) == 0 {
 		return
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.batches[b.number] = t.order.PushFront(b)
+	e := t.order.PushFront(b)
+	for i, id := range b.ids {
+		t.byID[id] = ticket{e, i}
+	}
 	t.bytes += b.size()
 	for t.bytes > t.max && t.order.Len() > 1 {
-		old := t.order.Remove(t.order.Back()).(*batch)
-		delete(t.batches, old.number)
+		last := t.order.Back()
+		old := t.order.Remove(last).(*batch)
+		for _, id := range old.ids {
+			if t.byID[id].batch == last {
+				delete(t.byID, id)
+			}
+		}
 		t.bytes -= old.size()
 	}
 }
 
-// name is the name that a listing goes on behind; false when the ticket was not
-// given out for this directory, or so long ago that it is forgotten.
-func (t *tickets) name(dir, offset uint64) (string, bool) {
-	if offset <= 2 {
-		return "", true
-	}
+// name is that of an entry of a directory, as ReadDir goes on behind it; false when
+// the entry was given out so long ago that it is forgotten.
+func (t *tickets) name(dir, id uint64) (string, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	e := t.batches[offset>>batchBits]
-	if e == nil {
+	at, ok := t.byID[id]
+	if !ok {
 		return "", false
 	}
-	t.order.MoveToFront(e)
-	b, i := e.Value.(*batch), int(offset&(1<<batchBits-1))
-	if b.dir != dir || i >= len(b.ends) {
+	b := at.batch.Value.(*batch)
+	if b.dir != dir {
 		return "", false
 	}
+	t.order.MoveToFront(at.batch)
 	start := uint32(0)
-	if i > 0 {
-		start = b.ends[i-1]
+	if at.index > 0 {
+		start = b.ends[at.index-1]
 	}
-	return string(b.names[start:b.ends[i]]), true
+	return string(b.names[start:b.ends[at.index]]), true
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/internal/hearthtest"
 	"github.com/hearthfs/hearth/namespace"
+	names "github.com/hearthfs/hearth/namespace/record"
 )
 
 // fakeTree is a tree in memory, its bytes, and its local files: what a mount
@@ -176,9 +177,10 @@ func (t *fakeTree) ReadDir(_ context.Context, dir uint64, after string, each fun
 		t.mu.Unlock()
 		return hearth.ErrStale
 	}
-	names, _ := slices.BinarySearch(d.sorted, after)
+	after = strings.TrimSuffix(strings.TrimSuffix(after, names.BesideTag), "/") // as Node.Behind has it
+	at, _ := slices.BinarySearch(d.sorted, after)
 	nodes := make([]namespace.Node, 0, 64) // about what the kernel asks for at once
-	for _, name := range d.sorted[names:min(len(d.sorted), names+cap(nodes))] {
+	for _, name := range d.sorted[at:min(len(d.sorted), at+cap(nodes))] {
 		if name != after {
 			nodes = append(nodes, t.nodeLocked(d.children[name]))
 		}
@@ -190,7 +192,7 @@ func (t *fakeTree) ReadDir(_ context.Context, dir uint64, after string, each fun
 		}
 	}
 	if len(nodes) > 0 {
-		return t.ReadDir(context.Background(), dir, nodes[len(nodes)-1].Name, each)
+		return t.ReadDir(context.Background(), dir, nodes[len(nodes)-1].Behind(), each)
 	}
 	return nil
 }

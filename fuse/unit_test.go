@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -20,6 +21,7 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache"
+	"github.com/hearthfs/hearth/internal/hearthtest"
 	"github.com/hearthfs/hearth/namespace"
 )
 
@@ -237,40 +239,40 @@ func TestListingsAreDroppedInTime(t *testing.T) {
 }
 
 func TestTicketsResume(t *testing.T) {
-	// Any ticket among the newest leads to its name, in its directory only;
-	// memory stays within its bound, and a forgotten or made-up ticket is refused.
+	// Any entry among the newest leads to its name, in its directory only, by the last reply that it was in; memory stays within its
+	// bound, and what is forgotten or made up is not known.
 	rapid.Check(t, func(t *rapid.T) {
 		max := rapid.IntRange(1000, 20_000).Draw(t, "max")
 		tickets := newTickets(max)
 		type given struct {
-			dir, off uint64
-			name     string
+			dir  uint64
+			name string
 		}
-		var all []given
+		all, last := map[uint64]given{}, uint64(0)
 		for range rapid.IntRange(1, 60).Draw(t, "replies") {
-			b := tickets.begin(rapid.Uint64Range(1, 3).Draw(t, "dir"))
+			b := &batch{dir: rapid.Uint64Range(1, 3).Draw(t, "dir")}
 			for range rapid.IntRange(0, 30).Draw(t, "names") {
+				last = b.dir + 3*rapid.Uint64Range(0, 100).Draw(t, "id") // an id belongs to one directory
 				name := rapid.StringN(1, 20, 60).Draw(t, "name")
-				all = append(all, given{b.dir, b.next(), name})
-				b.append(name)
+				all[last] = given{b.dir, name}
+				b.append(last, name)
 			}
 			tickets.keep(b)
-			if tickets.bytes > max && tickets.order.Len() > 1 {
-				t.Fatalf("%d bytes", tickets.bytes)
+			if tickets.bytes > max && tickets.order.Len() > 1 || 48*len(tickets.byID) > tickets.bytes {
+				t.Fatalf("%d bytes, %d tickets", tickets.bytes, len(tickets.byID))
 			}
 		}
-		for _, g := range all {
-			name, ok := tickets.name(g.dir, g.off)
+		for id, g := range all {
+			name, ok := tickets.name(g.dir, id)
 			if ok && name != g.name {
 				t.Fatalf("resumes behind %q, not %q", name, g.name)
 			}
-			if _, ok := tickets.name(g.dir+1, g.off); ok {
+			if _, ok := tickets.name(g.dir+1, id); ok {
 				t.Fatal("a ticket of another directory is taken")
 			}
 		}
-		if len(all) > 0 {
-			last := all[len(all)-1]
-			if name, ok := tickets.name(last.dir, last.off); !ok || name != last.name {
+		if last > 0 {
+			if name, ok := tickets.name(all[last].dir, last); !ok || name != all[last].name {
 				t.Fatalf("the newest ticket leads to %q, %v", name, ok)
 			}
 		}
@@ -278,6 +280,77 @@ func TestTicketsResume(t *testing.T) {
 			t.Fatal("a made-up ticket is taken")
 		}
 	})
+}
+
+// page asks for a directory's names behind an offset as a kernel does, and takes n of them at most.
+func page(t *testing.T, f *fileSystem, dir, offset uint64, n int) (names []string, next uint64) {
+	t.Helper()
+	next = offset
+	in := &gofuse.ReadIn{InHeader: gofuse.InHeader{NodeId: dir}, Offset: offset}
+	status := f.list(nil, in, func(e gofuse.DirEntry, _ *namespace.Node) bool {
+		if len(names) == n {
+			return false
+		}
+		names, next = append(names, e.Name), e.Off
+		return true
+	})
+	if status != gofuse.OK {
+		t.Fatalf("list %d behind %d: %v", dir, offset, status)
+	}
+	return names, next
+}
+
+func TestASlowListerGoesOnWhereItWas(t *testing.T) {
+	// A lister pauses after each name, and others list so much meanwhile that its tickets are forgotten. Before each next name, some name
+	// behind, before or at its place comes or goes: it gets each name that stays once, none twice, and none that has gone.
+	tree := newFakeTree(0)
+	const n = 200
+	for i := range n {
+		tree.put(fmt.Sprintf("d/%03d", i), 1, 10)
+		tree.put(fmt.Sprintf("other/%03d", i), 1, 10)
+	}
+	f := newFileSystem(&Options{Tree: tree, Root: 1, Strict: true})
+	f.tickets.max = 1
+	dir, other := tree.dirLocked("d"), tree.dirLocked("other")
+	rng := rand.New(rand.NewPCG(hearthtest.Seed(t), 0))
+	gone := map[string]bool{}
+	var got []string
+	for offset := uint64(0); ; {
+		names, next := page(t, f, dir, offset, 1)
+		if len(names) == 0 {
+			break
+		}
+		got, offset = append(got, names...), next
+		page(t, f, other, 0, n) // and what they were told of d is forgotten
+		if f.tickets.order.Len() != 1 {
+			t.Fatalf("%d replies are remembered", f.tickets.order.Len())
+		}
+		switch key := fmt.Sprintf("d/%03d", rng.IntN(n)); rng.IntN(4) {
+		case 0: // another version of where it stands
+			if names[0][0] != '.' {
+				tree.put("d/"+names[0], 2, 10)
+			}
+		case 1:
+			gone[key[2:]] = true
+			tree.remove(key)
+		case 2:
+			tree.put(key+"-new", 1, 10)
+		}
+	}
+	seen := map[string]int{}
+	for _, name := range got {
+		seen[name]++
+	}
+	for name, times := range seen {
+		if times > 1 {
+			t.Errorf("%s comes %d times", name, times)
+		}
+	}
+	for i := range n {
+		if name := fmt.Sprintf("%03d", i); seen[name] == 0 && !gone[name] {
+			t.Errorf("%s does not come", name)
+		}
+	}
 }
 
 func TestMountOptions(t *testing.T) {

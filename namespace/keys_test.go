@@ -302,6 +302,41 @@ func TestGoingOnBehindWhatANameWas(t *testing.T) {
 	}
 }
 
+func TestGoingOnBehindANodeID(t *testing.T) {
+	// A mount's listing goes on behind an entry by its node id alone, long after it was given out: also when its name went, means
+	// another version, or became a directory or a file.
+	w := open(t, nil)
+	keys := []string{"became", "dir/x", "file", "gone", "gone-dir/x", "same", "turned/x", "two", "two/x", "a%b", strings.Repeat("l", 250) + "%00"}
+	for _, key := range keys {
+		w.b.put("d/"+key, "e", 3)
+	}
+	list := func() (nodes []Node) {
+		if err := w.tree.ReadDir(context.Background(), w.resolve("/d").ID, "", func(n Node) bool { nodes = append(nodes, n); return true }); err != nil {
+			t.Fatal(err)
+		}
+		return nodes
+	}
+	given := list()
+	for _, key := range []string{"became", "gone", "gone-dir/x", "turned/x", "two"} {
+		w.b.remove("d/" + key)
+	}
+	for _, key := range []string{"became/x", "turned", "file"} {
+		w.b.put("d/"+key, "f", 4)
+	}
+	w.later(24 * time.Hour)
+	if now := list(); len(now) == len(given) {
+		t.Fatalf("the changes are not seen: %v", now)
+	}
+	w.settle()
+	for _, n := range given {
+		is, err := w.tree.Node(context.Background(), n.ID)
+		if err != nil || is.Behind() != n.Behind() {
+			t.Errorf("%q: %q, %v", n.Behind(), is.Behind(), err)
+		}
+	}
+	w.settle()
+}
+
 func TestWhetherKeysAreToBeAskedFor(t *testing.T) {
 	// Without asking for anything it is told whether reading a prefix would: not while its listing is
 	// believed or under way, nor with the origin away; whoever says that it will be read has it begin.

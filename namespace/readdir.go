@@ -20,8 +20,8 @@ import (
 const scanNames = 1024
 
 // ReadDir calls each for the names of a directory behind the name after, in the
-// bucket's order, until each returns false. Names come while the directory is
-// being listed, as its pages do.
+// bucket's order, until each returns false; Node.Behind is such a name. Names come
+// while the directory is being listed, as its pages do.
 func (t *Tree) ReadDir(ctx context.Context, dir uint64, after string, each func(Node) bool) error {
 	return t.ReadSince(ctx, dir, math.MaxInt64, after, each)
 }
@@ -360,7 +360,7 @@ type walker struct {
 func (w *walker) walk(ctx context.Context, path string, dir uint64) error {
 	t := w.t
 	var names []Node
-	for after := ""; ; after = names[len(names)-1].Name {
+	for after := ""; ; after = names[len(names)-1].Behind() {
 		names = names[:0]
 		err := t.ReadDir(ctx, dir, after, func(n Node) bool {
 			names = append(names, n)

@@ -219,6 +219,15 @@ type Node struct {
 	TTL time.Duration
 }
 
+// Behind is what ReadDir calls the node's name, to go on behind it whatever has come or gone
+// meanwhile: a directory's name with "/", a file's as one beside a directory.
+func (n *Node) Behind() string {
+	if n.Dir {
+		return n.Name + "/"
+	}
+	return record.AsFile(n.Name)
+}
+
 // Absent says that there is no such name: it is fs.ErrNotExist.
 type Absent = age.Absent
 

@@ -57,7 +57,7 @@ func (n Names) Page(ctx context.Context, link, prefix, after string) (page []hea
 			page = append(page, x.Object)
 		}
 		names++
-		next = x.Name
+		next = x.Behind()
 		return names < pageNames
 	})
 	if names < pageNames {
