@@ -23,8 +23,11 @@ const (
 	// maxReaders bounds the Readers of larger objects.
 	maxReaders = 1024
 	// maxMisses bounds the READs that wait for more than this node: each holds a
-	// goroutine and a reply buffer of up to 1 MiB.
+	// goroutine.
 	maxMisses = 512
+	// maxAcross bounds those of them that lie in two blocks: between the first one's bytes
+	// and the second's each holds a reply buffer of up to 1 MiB.
+	maxAcross = 128
 	// staleWait is how long an ESTALE waits until the kernel knows.
 	staleWait = 200 * time.Millisecond
 )
@@ -44,6 +47,7 @@ type fileSystem struct {
 	tickets *tickets
 	answers answers
 	misses  chan struct{}
+	across  chan struct{}
 	news    *news
 	ops     ops
 	grace   time.Duration
@@ -77,6 +81,7 @@ type ops struct {
 	lookups, getattrs, opens, reads, readDirs, forgets     atomic.Int64
 	readBytes, misses, interrupts, staled, errors, lent    atomic.Int64
 	entryTimeout, negativeTimeout, complaints, largestRead atomic.Int64
+	reading                                                atomic.Int64 // READs under way
 }
 
 func newFileSystem(o *Options) *fileSystem {
@@ -89,6 +94,7 @@ func newFileSystem(o *Options) *fileSystem {
 		readers:  newReaders(maxReaders, o),
 		tickets:  newTickets(ticketBytes),
 		misses:   make(chan struct{}, maxMisses),
+		across:   make(chan struct{}, maxAcross),
 		grace:    grace,
 	}
 }

@@ -5,13 +5,25 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"sync"
 	"time"
+	"unsafe"
 
 	gofuse "github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache"
+)
+
+const (
+	// fewReads may be under way at a time, and keep their buffers in memory, 1 MiB each at
+	// most: more than a machine's cores are busy with, and little beside any budget.
+	fewReads = 32
+	// letGoFrom is the size in bytes of a buffer that is worth a system call; Go's heap
+	// mixes smaller ones with others'.
+	letGoFrom = 32 << 10
 )
 
 // Read answers READ with the exact bytes of the range that lies in the file, or
@@ -35,13 +47,33 @@ func (f *fileSystem) Read(cancel <-chan struct{}, in *gofuse.ReadIn, buf []byte)
 	if n > f.ops.largestRead.Load() {
 		f.ops.largestRead.Store(n)
 	}
+	many := f.ops.reading.Add(1) > fewReads
+	defer f.ops.reading.Add(-1)
+	if many {
+		letGo(buf)
+	}
 	r.bytes = piece{has: f.o.Reader.Has, object: o, off: off, n: int(n)}
 	a, err := f.read(r, rec, off, buf[:n])
 	if err != nil {
+		if many {
+			letGo(buf)
+		}
 		return nil, f.readFailed(r, rec, err)
 	}
+	a.many = many
 	f.ops.readBytes.Add(n)
 	return a, gofuse.OK
+}
+
+// letGo gives the memory of a buffer back to the kernel, which makes it zeros. go-fuse makes a
+// buffer of each READ's size before we hear of that, and keeps it for others: over a thousand
+// READs that wait for a silent origin would take a gigabyte, and keep it once they are answered.
+func letGo(buf []byte) {
+	at, page := uintptr(unsafe.Pointer(unsafe.SliceData(buf))), uintptr(os.Getpagesize())
+	from, to := (at+page-1)&^(page-1)-at, (at+uintptr(len(buf)))&^(page-1)-at
+	if len(buf) > letGoFrom {
+		_ = unix.Madvise(buf[from:to], unix.MADV_DONTNEED) // else it stays, which is no worse than before
+	}
 }
 
 func (f *fileSystem) read(ctx *request, rec *record, off int64, buf []byte) (_ *answer, err error) {
@@ -62,9 +94,13 @@ func (f *fileSystem) read(ctx *request, rec *record, off int64, buf []byte) (_ *
 				rec.failure.Store(&failure{err, time.Now()})
 			}
 		}(time.Now())
-		select {
-		case f.misses <- struct{}{}:
-		case <-ctx.Done():
+		if ctx.bytes.across() {
+			if !ctx.take(f.across) {
+				return nil, ctx.Err()
+			}
+			defer func() { <-f.across }()
+		}
+		if !ctx.take(f.misses) {
 			return nil, ctx.Err()
 		}
 		defer func() { <-f.misses }()
@@ -84,8 +120,15 @@ func (f *fileSystem) read(ctx *request, rec *record, off int64, buf []byte) (_ *
 		return f.answers.view(v), nil
 	}
 	rd := f.readers.open(rec.node.ID, o)
+	defer f.readers.done(rd)
+	if !ctx.bytes.across() {
+		v, err := rd.ViewAt(ctx, off, len(buf))
+		if err != nil {
+			return nil, err
+		}
+		return f.answers.view(v), nil
+	}
 	n, err := rd.ReadAt(ctx, buf, off)
-	f.readers.done(rd)
 	if n == len(buf) {
 		return f.answers.bytes(buf), nil
 	}
@@ -105,6 +148,9 @@ type piece struct {
 	off    int64
 	n      int
 }
+
+// across reports whether the range lies in more than one block.
+func (p *piece) across() bool { return p.off%hearth.BlockSize+int64(p.n) > hearth.BlockSize }
 
 // held reports whether the range is on this node, so that the READ need not
 // wait behind those that ask others.
@@ -167,6 +213,7 @@ type answers struct{ pool sync.Pool }
 type answer struct {
 	pieces [1][]byte
 	lent   *hearth.View // released once the kernel has the bytes
+	many   bool         // other READs are under way: the buffer is not to be kept in memory
 	pool   *sync.Pool
 }
 
@@ -198,10 +245,13 @@ func (a *answer) Size() int { return len(a.pieces[0]) }
 
 // Done is called after the bytes were written, or could not be.
 func (a *answer) Done() {
-	if a.lent != nil {
+	switch {
+	case a.lent != nil:
 		a.lent.Release()
+	case a.many:
+		letGo(a.pieces[0])
 	}
-	a.pieces[0], a.lent = nil, nil
+	a.pieces[0], a.lent, a.many = nil, nil, false
 	if a.pool != nil {
 		a.pool.Put(a)
 	}

@@ -75,6 +75,16 @@ func (r *request) Done() <-chan struct{} {
 	return r.done
 }
 
+// take waits for one of a number of places; false: the request ended first.
+func (r *request) take(places chan struct{}) bool {
+	select {
+	case places <- struct{}{}:
+		return true
+	case <-r.Done():
+		return false
+	}
+}
+
 // hold notes that this node holds what the READ wants: until it is answered it waits for
 // a disk, which is next to nothing where memory has it.
 func (r *request) hold() {
