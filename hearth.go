@@ -41,6 +41,9 @@ var (
 	ErrMiss = errors.New("not held here")
 	// ErrStale says that a version is gone: the object was changed or deleted.
 	ErrStale = errors.New("object changed or deleted at the origin")
+	// ErrArchived says that an object lies in an archive of its origin: nobody can read it
+	// before it is restored there.
+	ErrArchived = errors.New("object is archived at the origin")
 )
 
 // Object is one immutable version of one object.
@@ -91,6 +94,11 @@ func (o *Object) IsPrefix() bool { return o.Size == PrefixSize }
 func (o *Object) Cacheable() bool {
 	return o.ETag != "" && !strings.HasPrefix(o.ETag, "W/")
 }
+
+// Archived reports whether the storage class is one whose objects are read only once they
+// are restored. It is no more than a guess: a restored copy has this class, too, and some
+// objects are archived under another one. A read tells.
+func (o *Object) Archived() bool { return o.Class == "GLACIER" || o.Class == "DEEP_ARCHIVE" }
 
 // Blocks is the number of blocks of the object; an empty object has none.
 func (o *Object) Blocks() int64 { return (o.Size + BlockSize - 1) / BlockSize }

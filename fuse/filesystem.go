@@ -252,8 +252,11 @@ func (f *fileSystem) status(r *request, err error) gofuse.Status {
 		return gofuse.EINTR
 	}
 	f.ops.errors.Add(1)
-	if errors.Is(err, syscall.ENOTDIR) {
+	switch {
+	case errors.Is(err, syscall.ENOTDIR):
 		return gofuse.ENOTDIR
+	case errors.Is(err, hearth.ErrArchived):
+		return gofuse.Status(syscall.ENODATA) // neither a fault nor a matter of rights
 	}
 	// A 403 too: EACCES would send its reader to look at modes and owners here,
 	// while what is wrong is the node's credentials, as log and status say.

@@ -601,6 +601,7 @@ func TestErrnos(t *testing.T) {
 		fmt.Errorf("x: %w", fs.ErrNotExist):              syscall.ENOENT,
 		fmt.Errorf("x: %w", hearth.ErrStale):             syscall.ESTALE,
 		fmt.Errorf("x: %w", &namespace.Absent{}):         syscall.ENOENT,
+		fmt.Errorf("x: %w", hearth.ErrArchived):          syscall.ENODATA,
 		errors.New("the origin cannot be asked"):         syscall.EIO,
 		fmt.Errorf("x: %w", syscall.ENOTDIR):             syscall.ENOTDIR,
 		fmt.Errorf("wait: %w", context.DeadlineExceeded): syscall.EIO,

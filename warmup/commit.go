@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hearthfs/hearth"
@@ -194,8 +195,8 @@ func (c *commit) ensure(ctx context.Context) error {
 			it.out = j.loader.replaced(ctx, p, it.ref)
 			return it.out.loaded
 		}
-		it.out.lose(x.notKept+x.failed, x.cause)
-		it.out.notKept, it.out.failed = x.notKept, x.failed
+		it.out.lose(x.notKept+x.failed+x.archived, x.cause)
+		it.out.notKept, it.out.failed, it.out.archived = x.notKept, x.failed, x.archived
 		return x.loaded
 	})
 	if err != nil {
@@ -204,7 +205,7 @@ func (c *commit) ensure(ctx context.Context) error {
 	c.flush(ctx)
 	has = j.loader.has(ctx, outcomes(again)...)
 	for _, it := range again { // what is gone again, beside that
-		lost := it.out.lost(has) - it.out.notKept - it.out.failed
+		lost := it.out.lost(has) - it.out.notKept - it.out.failed - it.out.archived
 		it.out.lose(max(0, lost), cmp.Or(it.out.cause, causeDeclined))
 	}
 	return nil
@@ -274,7 +275,7 @@ func (c *commit) count(it *item) {
 		}
 	}
 	out := &it.out
-	if out.cause != "" && (out.notKept > 0 || out.failed > 0) && !part.Replaced {
+	if out.cause != "" && out.notKept+out.failed+out.archived > 0 && !part.Replaced {
 		r.sample(it.ref.path(), out.cause)
 	}
 	switch {
@@ -291,12 +292,14 @@ func (c *commit) count(it *item) {
 		part.Replace(account.WasChanged)
 		add(account.WasFailed, out.failed)
 		add(account.WasNotKept, out.notKept)
-		add(account.WasChanged, out.object.Size-out.failed-out.notKept)
+		add(account.WasArchived, out.archived)
+		add(account.WasChanged, out.object.Size-out.failed-out.notKept-out.archived)
 	default:
 		add(account.WasPresent, out.held)
 		add(account.WasDone, out.loaded)
 		add(account.WasNotKept, out.notKept)
 		add(account.WasFailed, out.failed)
+		add(account.WasArchived, out.archived)
 	}
 	if it.last {
 		r.whole(part)
@@ -314,7 +317,7 @@ func (r *Record) whole(p *Part) {
 func (c *commit) review(it *item) {
 	r, out := &c.job.rec, &it.out
 	r.Reloaded += out.loaded
-	if lost := out.notKept + out.failed; lost > 0 && !out.vanished {
+	if lost := out.notKept + out.failed + out.archived; lost > 0 && !out.vanished {
 		r.Missing += lost
 		r.sample(it.ref.path(), "it was evicted before the job's end: "+out.cause)
 	}
@@ -363,6 +366,9 @@ func steps(r *ref, each func(*item) error) error {
 	first := int64(0)
 	if r.part != nil {
 		first = r.part.Blocks
+	}
+	if blocks-first > hearth.ExtentBlocks {
+		r.archived = new(atomic.Pointer[string])
 	}
 	for {
 		n := min(hearth.ExtentBlocks-first%hearth.ExtentBlocks, blocks-first)

@@ -349,7 +349,7 @@ func (e *Engine) keep(r *Record) {
 	defer e.mu.Unlock()
 	if s := e.shown[saved.ID]; s != nil {
 		before, now := s.record.counted(), saved.counted()
-		for v := range account.WasFailed + 1 {
+		for v := range account.Verdicts {
 			if saved.Check {
 				break // it makes nothing present
 			}

@@ -49,7 +49,8 @@ func newFit(of Room, targets []string, mine *pins.Claim, before []*pins.Claim) *
 	return f
 }
 
-// add adds an object of a target, and returns the sum.
+// add adds an object of a target, and returns the sum. What is archived is left out: else a set
+// beside terabytes of an archive would be refused.
 func (f *fit) add(target string, o *hearth.Object) (sum int64) {
 	if f.of == nil {
 		return 0
@@ -57,7 +58,7 @@ func (f *fit) add(target string, o *hearth.Object) (sum int64) {
 	if f.target != target {
 		f.target, f.covered = target, f.of.Covered(target, f.targets)
 	}
-	if o.Cacheable() && !f.covered {
+	if o.Cacheable() && !o.Archived() && !f.covered {
 		dir, n := f.of.Needs(o)
 		f.Add(dir, n, o.Version)
 	}

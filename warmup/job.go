@@ -299,7 +299,7 @@ func (j *job) step(ctx context.Context, it *item, p *gate.Pass) {
 		return
 	}
 	if !it.renewed {
-		it.out = j.loader.load(ctx, p, outcome{object: &it.ref.object, first: it.first, n: it.n}, it.ref.has)
+		it.out = j.loader.part(ctx, p, it.ref, outcome{object: &it.ref.object, first: it.first, n: it.n})
 	}
 	if it.renewed || it.out.stale && it.first == 0 && it.last {
 		it.out = j.loader.replaced(ctx, p, it.ref)
@@ -356,6 +356,9 @@ func (j *job) count(ctx context.Context) error {
 		found := Plan{Total: Tally{Files: 1, Bytes: r.object.Size}}
 		if j.rec.DryRun && r.absent == "" {
 			found.Held, found.Requests = j.loader.held(ctx, &r.object, r.has)
+			if r.object.Archived() && found.Held.Files == 0 {
+				found.Archived, found.Requests = Tally{Files: 1, Bytes: r.object.Size - found.Held.Bytes}, 0
+			}
 		}
 		j.plan.Lock()
 		defer j.plan.Unlock()
@@ -363,6 +366,7 @@ func (j *job) count(ctx context.Context) error {
 		j.share.Large(streams(j.plan.Total.Bytes))
 		j.plan.Held.Add(found.Held)
 		j.plan.Requests += found.Requests
+		j.plan.Archived.Add(found.Archived)
 		if r.absent != "" {
 			return j.missesLocked(&r)
 		}

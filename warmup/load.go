@@ -17,10 +17,11 @@ import (
 
 // outcome is what became of a step, in bytes.
 type outcome struct {
-	held    int64 // before the step
-	loaded  int64
-	notKept int64
-	failed  int64
+	held     int64 // before the step
+	loaded   int64
+	notKept  int64
+	failed   int64
+	archived int64
 	// stale: the version is gone; what it meant is not known yet. changed: all of the
 	// new version, object, was loaded instead. vanished: there is none.
 	stale, changed, vanished bool
@@ -33,12 +34,12 @@ type outcome struct {
 
 // well reports whether all blocks should be held now.
 func (o *outcome) well() bool {
-	return !o.stale && !o.vanished && o.notKept == 0 && o.failed == 0 && o.object != nil
+	return !o.stale && !o.vanished && o.notKept == 0 && o.failed == 0 && o.archived == 0 && o.object != nil
 }
 
 // add adds what became of a further part of the same object.
 func (o *outcome) add(x outcome) {
-	o.held, o.loaded, o.notKept, o.failed = o.held+x.held, o.loaded+x.loaded, o.notKept+x.notKept, o.failed+x.failed
+	o.held, o.loaded, o.notKept, o.failed, o.archived = o.held+x.held, o.loaded+x.loaded, o.notKept+x.notKept, o.failed+x.failed, o.archived+x.archived
 	o.stale = o.stale || x.stale
 	if o.cause == "" {
 		o.cause = x.cause
@@ -133,14 +134,36 @@ func (l *loader) load(ctx context.Context, p *gate.Pass, out outcome, has func(h
 		if err := l.fetch(ctx, p, o.Block(at), int(run), &out); err != nil {
 			out.stale = errors.Is(err, hearth.ErrStale)
 			out.cause = l.cause(err)
-			out.failed = max(0, out.lost(l.has(ctx, &out))-out.notKept)
-			out.held = out.bytes() - out.loaded - out.notKept - out.failed
+			missing := max(0, out.lost(l.has(ctx, &out))-out.notKept)
+			out.held = out.bytes() - out.loaded - out.notKept - missing
+			if errors.Is(err, hearth.ErrArchived) {
+				out.archived = missing
+			} else {
+				out.failed = missing
+			}
 			return out
 		}
 		if from = at + run; from < first+n {
 			p.Rest(ctx)
 		}
 	}
+}
+
+// part is load of a step of a file. That it is archived one step finds out for all: what lies in an
+// archive may take a hundred thousand of them.
+func (l *loader) part(ctx context.Context, p *gate.Pass, r *ref, out outcome) outcome {
+	if r.archived == nil {
+		return l.load(ctx, p, out, r.has)
+	}
+	if why := r.archived.Load(); why != nil {
+		out.archived, out.cause = out.lost(l.has(ctx, &out)), *why
+		out.held = out.bytes() - out.archived
+		return out
+	}
+	if out = l.load(ctx, p, out, r.has); out.archived > 0 {
+		r.archived.Store(&out.cause)
+	}
+	return out
 }
 
 // bytes of its blocks.

@@ -26,7 +26,8 @@ type Progress struct {
 	RateBPS int64 `json:"rate_bps"`
 	// ETAS is how many seconds it will take at that rate; -1: not known.
 	ETAS int64 `json:"eta_s"`
-	// Errors are files that are not kept or failed, Found those found so far.
+	// Errors are files that are not kept or failed, Found those found so far. What is archived is
+	// no error.
 	Errors int64 `json:"errors"`
 	Found  int64 `json:"files_found"`
 }
@@ -35,7 +36,7 @@ func (s *shown) view() View {
 	r := s.record.clone()
 	held := r.through()
 	p := Progress{Job: r.ID, Phase: string(r.State), FilesDone: held.Files, BytesDone: held.Bytes - r.Lost, ETAS: -1,
-		Errors: r.Counters.Never().Files, Found: r.Plan.Total.Files}
+		Errors: r.Counters.Never().Files - r.Counters.Archived.Files, Found: r.Plan.Total.Files}
 	if r.Pass > 0 && !r.State.Over() {
 		p.Phase = "verifying"
 	}

@@ -9,6 +9,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/hearthfs/hearth"
@@ -62,6 +63,9 @@ type ref struct {
 	broken bool   // that is an error, and says nothing about whether it exists
 	// has is who was asked for its blocks, when its name was read; nil: nobody.
 	has func(hearth.ID) bool
+	// archived is why a step of a file of several could not be loaded: it is archived, and the
+	// others are. nil within: none was so far; nil: it has one step.
+	archived *atomic.Pointer[string]
 
 	parent  uint64     // of a target, in a check
 	changed bool       // it was known to be another version, in a check

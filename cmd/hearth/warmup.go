@@ -310,7 +310,7 @@ func printOutcome(out io.Writer, v *warmup.View) error {
 // plan prints what a job would do at a rate in bytes a second; 0: at any.
 func (w *waiter) plan(ctx context.Context, v *warmup.View, rate int64) error {
 	p := &v.Plan
-	left := warmup.Tally{Files: p.Total.Files - p.Held.Files - p.Missing, Bytes: p.Total.Bytes - p.Held.Bytes}
+	left := warmup.Tally{Files: p.Total.Files - p.Held.Files - p.Missing - p.Archived.Files, Bytes: p.Total.Bytes - p.Held.Bytes - p.Archived.Bytes}
 	fits := p.Lacks == ""
 	all, err := w.jobs.List(ctx)
 	if err != nil {
@@ -344,6 +344,10 @@ func (w *waiter) plan(ctx context.Context, v *warmup.View, rate int64) error {
 		}
 		fmt.Fprintf(text, "found    %d files, %s\npresent  %d files, %s\nload     %d files, %s by %d requests%s\n", p.Total.Files-p.Missing, cli.Bytes(p.Total.Bytes),
 			p.Held.Files, cli.Bytes(p.Held.Bytes), left.Files, cli.Bytes(left.Bytes), p.Requests, anew)
+		if p.Archived.Files > 0 {
+			fmt.Fprintf(text, "archived %d files, %s by their storage class: restore them at the origin first (aws s3api restore-object); what was restored is loaded, too\n",
+				p.Archived.Files, cli.Bytes(p.Archived.Bytes))
+		}
 		says := "it fits"
 		if !fits {
 			says = quote.Text(p.Lacks)

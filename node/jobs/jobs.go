@@ -224,7 +224,7 @@ func Export(lines []warmup.Line, t warmup.Counters, m metric.Sink) {
 	for _, x := range []struct {
 		outcome string
 		tally   warmup.Tally
-	}{{"done", t.Done}, {"present", t.Present}, {"changed", t.Changed}, {"vanished", t.Vanished}, {"not_kept", t.NotKept}, {"failed", t.Failed}} {
+	}{{"done", t.Done}, {"present", t.Present}, {"changed", t.Changed}, {"vanished", t.Vanished}, {"not_kept", t.NotKept}, {"failed", t.Failed}, {"archived", t.Archived}} {
 		m.Count("hearth_warmup_files_total", "Files of warm-up jobs, by what became of them.", x.tally.Files, "outcome", x.outcome)
 		m.Count("hearth_warmup_bytes_total", "Bytes of these files.", x.tally.Bytes, "outcome", x.outcome)
 	}

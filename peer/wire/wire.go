@@ -32,6 +32,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"strings"
 	"time"
 
 	"github.com/hearthfs/hearth"
@@ -175,6 +176,8 @@ func (e *Error) Is(target error) bool {
 		return target == fs.ErrPermission
 	case Deadline:
 		return target == context.DeadlineExceeded
+	case Other:
+		return target == hearth.ErrArchived && strings.HasPrefix(e.Text, hearth.ErrArchived.Error())
 	}
 	return false
 }
@@ -187,6 +190,11 @@ func errorOf(err error) *Error {
 	}
 	e = &Error{Text: err.Error()}
 	switch {
+	case errors.Is(err, hearth.ErrArchived):
+		// By its words: a frame of a class that an earlier version does not know ends the connection.
+		if words := hearth.ErrArchived.Error(); !strings.HasPrefix(e.Text, words) {
+			e.Text = words + ": " + e.Text
+		}
 	case errors.Is(err, fs.ErrNotExist):
 		e.Class = NotExist
 	case errors.Is(err, fs.ErrPermission):

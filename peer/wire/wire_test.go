@@ -183,6 +183,8 @@ func (o *owner) get(ctx context.Context, b hearth.Block, off, n int) (*hearth.Vi
 		return nil, fmt.Errorf("get %s: %w", key, fs.ErrNotExist)
 	case "forbidden":
 		return nil, fs.ErrPermission
+	case "archived":
+		return nil, fmt.Errorf("get archived: %w", hearth.ErrArchived)
 	case "away":
 		return nil, fmt.Errorf("get %s: %w", key, &Error{Class: Away, Text: "503 SlowDown"})
 	case "long":
@@ -235,7 +237,7 @@ func bad() map[string]func(error) bool {
 	}
 	return map[string]func(error) bool{
 		"miss": is(hearth.ErrMiss), "stale": is(hearth.ErrStale), "refused": is(ErrRefused), "absent": is(fs.ErrNotExist),
-		"forbidden": is(fs.ErrPermission), "away": class(Away, "get away: 503 SlowDown"), "long": class(Other, "xxx"),
+		"forbidden": is(fs.ErrPermission), "archived": is(hearth.ErrArchived), "away": class(Away, "get away: 503 SlowDown"), "long": class(Other, "xxx"),
 		"panic": class(Other, "a handler's bug"), "short": class(Other, "of 5"),
 	}
 }

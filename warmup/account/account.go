@@ -83,11 +83,12 @@ type Counters struct {
 	Vanished Tally `json:"vanished"`
 	NotKept  Tally `json:"not_kept"`
 	Failed   Tally `json:"failed"`
+	Archived Tally `json:"archived"`
 }
 
 // Add adds other counters.
 func (c *Counters) Add(x *Counters) {
-	for v := range WasFailed + 1 {
+	for v := range Verdicts {
 		c.Of(v).Add(*x.Of(v))
 	}
 }
@@ -95,7 +96,7 @@ func (c *Counters) Add(x *Counters) {
 // Sum is all categories together.
 func (c *Counters) Sum() Tally {
 	var sum Tally
-	for _, t := range []Tally{c.Done, c.Present, c.Changed, c.Vanished, c.NotKept, c.Failed} {
+	for _, t := range []Tally{c.Done, c.Present, c.Changed, c.Vanished, c.NotKept, c.Failed, c.Archived} {
 		sum.Add(t)
 	}
 	return sum
@@ -105,6 +106,7 @@ func (c *Counters) Sum() Tally {
 func (c *Counters) Never() Tally {
 	never := c.NotKept
 	never.Add(c.Failed)
+	never.Add(c.Archived)
 	return never
 }
 
@@ -134,6 +136,9 @@ type Plan struct {
 	// with this one. Lacks is why it does not fit (of a dry run).
 	Claimed int64  `json:"claimed,omitempty"`
 	Lacks   string `json:"lacks,omitempty"`
+	// Archived is the part of Total whose storage class says so, and that is not held: it is loaded as far
+	// as it was restored. It takes none of Needs.
+	Archived Tally `json:"archived,omitzero"`
 	// Missing counts what is not there, or cannot be listed.
 	Missing int64 `json:"missing,omitempty"`
 	// Hidden counts keys that have no name, and so are not loaded.
@@ -198,7 +203,8 @@ type Times struct {
 	Worked float64 `json:"worked_s"`
 }
 
-// Verdicts order the categories: of a file's extents the worst decides.
+// The verdicts order the categories: of a file's extents the worst decides. Records keep them, so new
+// ones are added at the end.
 const (
 	WasPresent = iota
 	WasDone
@@ -206,11 +212,13 @@ const (
 	WasVanished
 	WasNotKept
 	WasFailed
+	WasArchived
+	Verdicts // is their number
 )
 
 // Of is the category of a verdict.
 func (c *Counters) Of(verdict int) *Tally {
-	return [...]*Tally{&c.Present, &c.Done, &c.Changed, &c.Vanished, &c.NotKept, &c.Failed}[verdict]
+	return [...]*Tally{&c.Present, &c.Done, &c.Changed, &c.Vanished, &c.NotKept, &c.Failed, &c.Archived}[verdict]
 }
 
 // Refusal is what is not done, with the cure; it is fs.ErrPermission.

@@ -353,7 +353,7 @@ func (p *Prefetch) fetch(a *area, b hearth.Block) {
 		p.waste(a, size)
 		return
 	}
-	if !errors.Is(err, hearth.ErrStale) {
+	if !errors.Is(err, hearth.ErrStale) && !errors.Is(err, hearth.ErrArchived) {
 		a.failures.Add(1)
 	}
 }

@@ -27,7 +27,7 @@ type Estimate struct {
 // (0: at any). It goes by the first of the jobs, the latest before others, that has loaded
 // enough without a limit: the longer of what its bytes and its requests say.
 func Estimated(p *warmup.Plan, rate int64, jobs []warmup.View) (e Estimate) {
-	left := float64(p.Total.Bytes - p.Held.Bytes)
+	left := float64(p.Total.Bytes - p.Held.Bytes - p.Archived.Bytes)
 	seconds, limited := 0.0, 0.0
 	for i := range jobs {
 		m := &jobs[i].Measured

@@ -197,7 +197,7 @@ func Outcome(v *warmup.View) string {
 		name  string
 		tally warmup.Tally
 	}{{"loaded", c.Done}, {"present before", c.Present}, {"changed meanwhile", c.Changed}, {"vanished", c.Vanished},
-		{"not kept", c.NotKept}, {"failed", c.Failed}} {
+		{"not kept", c.NotKept}, {"failed", c.Failed}, {"archived", c.Archived}} {
 		if x.tally != (warmup.Tally{}) {
 			parts = append(parts, fmt.Sprintf("%s %d files, %s", x.name, x.tally.Files, cli.Bytes(x.tally.Bytes)))
 		}

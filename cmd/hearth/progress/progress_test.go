@@ -143,6 +143,18 @@ func TestWhatWasEvictedIsSaid(t *testing.T) {
 	}
 }
 
+func TestWhatIsArchivedIsSaid(t *testing.T) {
+	// Archived files are a category of their own, and no part of what is to be loaded in the estimate.
+	v := &warmup.View{Record: warmup.Record{State: warmup.Partly, Counters: warmup.Counters{Done: warmup.Tally{Files: 3, Bytes: 3 << 20}, Archived: warmup.Tally{Files: 70, Bytes: 1 << 30}}}}
+	if got := Outcome(v); got != "loaded 3 files, 3.0 MiB; archived 70 files, 1.0 GiB" {
+		t.Errorf("%q", got)
+	}
+	p := &warmup.Plan{Total: warmup.Tally{Files: 2, Bytes: 1<<40 + 10<<20}, Archived: warmup.Tally{Files: 1, Bytes: 1 << 40}}
+	if e := Estimated(p, 1<<20, nil); e.Took != 10*time.Second {
+		t.Errorf("%+v", e)
+	}
+}
+
 func TestWhatACheckHasFound(t *testing.T) {
 	// The categories that there are, how many are not named, and how to mend it.
 	c := &warmup.Checked{Whole: warmup.Tally{Files: 9, Bytes: 9 << 20}, Missing: warmup.Tally{Files: 3, Bytes: 3 << 20},
