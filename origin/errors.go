@@ -1,6 +1,7 @@
 package origin
 
 import (
+	"compress/gzip"
 	"context"
 	"crypto/tls"
 	"encoding/xml"
@@ -34,12 +35,17 @@ type Error struct {
 	Code, Message string
 	// Region that the origin says the bucket is in, where it does.
 	Region string
+	// Class is the storage class of an archived object, where the origin says it.
+	Class string
 	// Endpoint that was asked.
 	Endpoint string
 	// Err is the cause: a network error, or fs.ErrNotExist and such.
 	Err error
 
-	after time.Duration // Retry-After
+	after    time.Duration // Retry-After
+	pays     bool          // it was said that who asks pays
+	location string        // of an answer that names another place
+	via      string        // who sent the request on to Endpoint; "": nobody
 }
 
 // Error says what was asked and what came of it.
@@ -66,11 +72,11 @@ func (e *Error) Unwrap() error { return e.Err }
 
 // readError makes an Error of an answer that is not 2xx, whose body it reads.
 func readError(resp *http.Response) *Error {
-	e := &Error{Status: resp.StatusCode, Region: resp.Header.Get("X-Amz-Bucket-Region")}
-	text, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10)) // what came of it will do
-	var body struct{ Code, Message, Region string }
+	e := &Error{Status: resp.StatusCode, Region: resp.Header.Get("X-Amz-Bucket-Region"), location: resp.Header.Get("Location")}
+	text := errorText(resp)
+	var body struct{ Code, Message, Region, StorageClass string }
 	if xml.Unmarshal(text, &body) == nil {
-		e.Code, e.Message = body.Code, strings.Join(strings.Fields(body.Message), " ")
+		e.Code, e.Message, e.Class = body.Code, strings.Join(strings.Fields(body.Message), " "), body.StorageClass
 		if e.Region == "" {
 			e.Region = body.Region
 		}
@@ -85,8 +91,24 @@ func readError(resp *http.Response) *Error {
 	return e
 }
 
+// errorText reads the body of an answer that is not 2xx. Since gzip is accepted, a proxy
+// on the way may have compressed it.
+func errorText(resp *http.Response) []byte {
+	const most = 64 << 10
+	in := io.Reader(resp.Body)
+	if resp.Header.Get("Content-Encoding") == "gzip" {
+		if plain, err := gzip.NewReader(in); err == nil {
+			in = plain
+		}
+	}
+	text, _ := io.ReadAll(io.LimitReader(in, most)) // what came of it will do
+	return text
+}
+
 func sentinel(status int, code string) error {
 	switch {
+	case code == "InvalidObjectState":
+		return hearth.ErrArchived
 	case code == "NoSuchBucket":
 		return errors.New("no such bucket")
 	case code == "XAdminUserNotFound": // versitygw answers 404 for an access key that it does not know
@@ -129,12 +151,37 @@ const (
 // answer, or a set-up that waiting does not mend.
 func Away(err error) bool {
 	var e *Error
-	if !errors.As(err, &e) || errors.Is(err, errSpeaksTLS) || errors.Is(err, context.Canceled) {
+	if !errors.As(err, &e) || errors.Is(err, errSpeaksTLS) || errors.Is(err, errContradiction) || errors.Is(err, context.Canceled) {
 		return false
 	}
 	var name *net.DNSError
 	return errors.As(err, &name) || errors.Is(err, fs.ErrPermission) || classify(err) != final || e.Status >= 500 ||
 		errors.Is(err, context.DeadlineExceeded)
+}
+
+// OfOne reports whether an error is an answer that may concern one object alone: it is
+// archived, denied, under a key that cannot be used, or given in another way than it was
+// asked for. Whether all objects are like that, another one tells.
+func OfOne(err error) bool {
+	var e *Error
+	if !errors.As(err, &e) {
+		return false
+	}
+	switch {
+	case errors.Is(err, hearth.ErrArchived), Odd(err):
+		return true
+	case e.Status == http.StatusForbidden:
+		return e.Code == "" || e.Code == "AccessDenied" || e.ofKey()
+	}
+	return e.Status == http.StatusBadRequest && (e.ofKey() || e.Code == "InvalidRequest" || e.Code == "InvalidArgument")
+}
+
+// Odd reports whether an error is an answer that does not fit what was asked for.
+func Odd(err error) bool { return errors.Is(err, errLied) || errors.Is(err, errContradiction) }
+
+// ofKey reports whether an answer is about the key that an object is encrypted with.
+func (e *Error) ofKey() bool {
+	return strings.HasPrefix(e.Code, "KMS.") || strings.HasPrefix(e.Code, "Kms") || strings.Contains(e.Message, "kms:")
 }
 
 // Unsent reports whether an error of Forward says that the origin did nothing: it was not reached,

@@ -6,7 +6,9 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -32,6 +34,9 @@ func Diagnose(err error) (problem, cure string) {
 	if problem, cure = e.explain(); cure == "" {
 		return oneLine(e.Error()), ""
 	}
+	if e.via != "" {
+		problem += " (" + e.via + " sends requests on to " + e.Endpoint + ")"
+	}
 	return oneLine(e.Where + ": " + problem), oneLine(cure)
 }
 
@@ -56,21 +61,110 @@ func (e *Error) explain() (problem, cure string) {
 	case "ExpiredToken", "ExpiredTokenException", "InvalidToken":
 		return "the session token is invalid or has expired", "renew the credentials (aws sso login, or a new AWS_SESSION_TOKEN)"
 	}
-	if wrong, cure := e.explainRegion(); cure != "" {
+	if wrong, cure := e.explainPlace(); cure != "" {
+		return wrong, cure
+	}
+	if wrong, cure := e.explainObject(); cure != "" {
 		return wrong, cure
 	}
 	switch {
 	case strings.Contains(e.Message, "HTTP request to an HTTPS server"), strings.Contains(e.Message, "plain HTTP request was sent to HTTPS port"):
 		return e.Endpoint + " speaks HTTPS", "write the endpoint as " + strings.Replace(e.Endpoint, "http://", "https://", 1)
-	case (e.Status == 403 || e.Status == 401) && e.Op == "list":
-		return "listing is denied", "grant s3:ListBucket on arn:aws:s3:::" + bucket + " to these credentials"
 	case e.Status == 403 || e.Status == 401:
-		return "reading is denied", "grant s3:GetObject on arn:aws:s3:::" + bucket + "/* to these credentials"
+		return e.explainDenial(bucket)
+	case errors.Is(e.Err, errContradiction) && e.Op == "get":
+		return oneLine(e.Err.Error()), cureRewritten
+	case errors.Is(e.Err, errLied) && e.Op == "head":
+		return strings.TrimPrefix(e.Err.Error(), errLied.Error()+": "), cureRewritten
 	case errors.Is(e.Err, errLied) && e.Op == "get":
 		return "the origin does not answer ranged reads: " + strings.TrimPrefix(e.Err.Error(), errLied.Error()+": "),
 			"use an endpoint that supports Range, without a proxy that rewrites answers"
 	}
 	return "", ""
+}
+
+// explainDenial has the server's own words, where they say more than that it is one. Amazon
+// names the action, which need not be the one that was asked for: kms:Decrypt, for one.
+func (e *Error) explainDenial(bucket string) (problem, cure string) {
+	problem, cure = "reading is denied", "grant s3:GetObject on arn:aws:s3:::"+bucket+"/* to these credentials"
+	if e.Op == "list" {
+		problem, cure = "listing is denied", "grant s3:ListBucket on arn:aws:s3:::"+bucket+" to these credentials"
+	}
+	said := strings.TrimSuffix(e.Message, ".")
+	switch strings.ToLower(said) {
+	case "", "access denied", "accessdenied", "forbidden", "unauthorized":
+		said = ""
+	}
+	if known := e.Code == "" || e.Code == "AccessDenied"; !known {
+		if said != "" {
+			said = ": " + said
+		}
+		return problem + " (" + e.Code + said + ")", "look that up in the origin's list of errors; if it is about rights, " + cure
+	}
+	if said != "" {
+		problem += " (" + said + ")"
+	}
+	_, after, named := strings.Cut(said, "not authorized to perform: ")
+	action, rest, _ := strings.Cut(after, " ")
+	if named && action != "" {
+		cure = "grant " + action
+		if _, on, ok := strings.Cut(rest, "on resource: "); ok {
+			on, _, _ = strings.Cut(on, " ")
+			cure += " on " + strings.Trim(on, `"`)
+		}
+		if cure += " to these credentials"; strings.Contains(said, "explicit deny") {
+			cure = "take back the explicit deny of " + action + ", or use other credentials"
+		}
+		return problem, cure
+	}
+	if pays := strings.ToLower(said); strings.Contains(pays, "requester pays") || strings.Contains(pays, "requester-pays") || strings.Contains(pays, "request-payer") {
+		return problem, curePays
+	}
+	if isAWS(e.Endpoint) && !e.pays {
+		cure += "; if the bucket has its readers pay, set requester_pays: true"
+	}
+	return problem, cure
+}
+
+const cureRewritten = "use an endpoint without a proxy that rewrites answers; at Google give what is stored compressed Cache-Control: no-transform"
+
+const curePays = "the bucket has its readers pay: set requester_pays: true (--requester-pays), with credentials of an account that may be charged"
+
+// explainObject is about an object that cannot be read by itself.
+func (e *Error) explainObject() (problem, cure string) {
+	code := e.Code
+	if e.Message != "" {
+		code += ": " + strings.TrimSuffix(e.Message, ".")
+	}
+	switch {
+	case e.Code == "InvalidObjectState":
+		class := ""
+		if e.Class != "" {
+			class = " (storage class " + e.Class + ")"
+		}
+		return "it is archived" + class, "restore it at the origin (aws s3api restore-object), then read it again"
+	case e.Code == "UserProjectMissing":
+		return "reading is refused (" + code + ")", "Google wants the project that pays, which Hearth does not name: use credentials that may charge the bucket's own (serviceusage.services.use)"
+	case strings.HasPrefix(e.Code, "KMS.") || strings.HasPrefix(e.Code, "Kms"):
+		return "the key that it is encrypted with cannot be used (" + code + ")",
+			"enable that key (aws kms enable-key) and grant kms:Decrypt on it to these credentials, or store the object under another one"
+	case e.Status == http.StatusBadRequest && strings.Contains(e.Message, "Server Side Encryption"):
+		return "it is encrypted with a key of its writer's own (" + code + ")", "store it under a key of the origin's (SSE-S3 or SSE-KMS): such a key cannot be given"
+	}
+	return "", ""
+}
+
+// explainPlace is about where the bucket is.
+func (e *Error) explainPlace() (problem, cure string) {
+	said := strings.ToLower(e.Message)
+	switch {
+	case e.Code == "SecondLevelDomainForbidden", e.Code == "PathStyleDomainForbidden", e.Code == "VirtualHostDomainRequired", e.Code == "InvalidPathAccess",
+		e.Status/100 == 4 && (strings.Contains(said, "virtual host") || strings.Contains(said, "virtual-host") || strings.Contains(said, "third level domain") || strings.Contains(said, "path style") || strings.Contains(said, "path-style")):
+		return e.Endpoint + " wants the bucket in the host's name (" + strings.TrimSuffix(e.Code+": "+e.Message, ": ") + ")", "set path_style: false (--path-style false)"
+	case e.movedTo() != "" && e.Region == "":
+		return "the origin sends requests on to " + e.movedTo() + " (" + strconv.Itoa(e.Status) + "), and they cannot go on there", "set endpoint: " + e.movedTo() + ", if that is an S3 server"
+	}
+	return e.explainRegion()
 }
 
 func (e *Error) explainRegion() (problem, cure string) {
@@ -102,12 +196,14 @@ func (e *Error) explainNetwork() (problem, cure string) {
 			"write it as ~/.aws/config or ~/.aws/credentials has it, or unset AWS_PROFILE (aws configure list-profiles shows them)"
 	case errors.Is(err, errNoCredentials):
 		return "no credentials were found", "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or anonymous: true for a public bucket"
+	case errors.As(err, &name) && e.asHost(name.Name):
+		return "the host name " + name.Name + " is not found", "set path_style: true (--path-style true), unless the server has the bucket in its host's name; then check this machine's DNS"
 	case errors.As(err, &name):
 		return "the host name " + name.Name + " is not found", "check the endpoint, the region in it, and this machine's DNS"
 	case errors.As(err, &authority):
 		return "the certificate of " + e.Endpoint + " is signed by an unknown authority", "name that authority's certificate in ca_file: or AWS_CA_BUNDLE"
 	case errors.As(err, &host):
-		return "the certificate of " + e.Endpoint + " is for another name", "use a name that it is for, or path_style: on if it is the bucket's name in front"
+		return "the certificate of " + e.Endpoint + " is for another name", "use a name that it is for, or path_style: true if it is the bucket's name in front"
 	case errors.As(err, &invalid):
 		return "the certificate of " + e.Endpoint + " is not valid: " + invalid.Error(), "renew it, or set this machine's clock"
 	case errors.As(err, &record), strings.Contains(err.Error(), "server gave HTTP response to HTTPS client"):
@@ -122,6 +218,11 @@ func (e *Error) explainNetwork() (problem, cure string) {
 		return e.Endpoint + " ends connections without an answer", "check that the endpoint is an S3 server, and its http:// or https://"
 	}
 	return "", ""
+}
+
+// asHost reports whether a host's name has the bucket in front, at a server that is not Amazon's.
+func (e *Error) asHost(name string) bool {
+	return strings.HasPrefix(name, bucketOf(e.Where)+".") && !isAWS(e.Endpoint)
 }
 
 func isTimeout(err error) bool {

@@ -221,3 +221,49 @@ func TestEveryErrorIsOneLine(t *testing.T) {
 		}
 	}
 }
+
+func TestWhatTheServerSaysIsInTheLine(t *testing.T) {
+	// A denial names the action that the server names, on what and why, and no other right; a server that wants
+	// its buckets in hosts' names, a bucket whose readers pay, and a name that only a path cures are told by their options.
+	const user = "User: arn:aws:iam::1:user/u is not authorized to perform: "
+	for _, x := range []struct {
+		e    Error
+		want string
+	}{
+		{Error{Op: "get", Status: 403, Code: "AccessDenied", Message: user + "kms:Decrypt on resource: arn:aws:kms:eu-1:1:key/k because no identity-based policy allows the kms:Decrypt action"},
+			"s3://b/k: reading is denied (" + user + "kms:Decrypt on resource: arn:aws:kms:eu-1:1:key/k because no identity-based policy allows the kms:Decrypt action); grant kms:Decrypt on arn:aws:kms:eu-1:1:key/k to these credentials"},
+		{Error{Op: "list", Status: 403, Code: "AccessDenied", Message: user + `s3:ListBucket on resource: "arn:aws:s3:::b" with an explicit deny in a resource-based policy`},
+			"s3://b/k: listing is denied (" + user + `s3:ListBucket on resource: "arn:aws:s3:::b" with an explicit deny in a resource-based policy); take back the explicit deny of s3:ListBucket, or use other credentials`},
+		{Error{Op: "get", Status: 403, Code: "AccessDenied", Message: user + "s3:GetObjectVersion"},
+			"s3://b/k: reading is denied (" + user + "s3:GetObjectVersion); grant s3:GetObjectVersion to these credentials"},
+		{Error{Op: "get", Status: 403, Code: "AccessDenied", Message: "Access Denied."},
+			"s3://b/k: reading is denied; grant s3:GetObject on arn:aws:s3:::b/* to these credentials"},
+		{Error{Op: "get", Status: 403, Endpoint: "https://b.s3.eu-1.amazonaws.com"},
+			"s3://b/k: reading is denied; grant s3:GetObject on arn:aws:s3:::b/* to these credentials; if the bucket has its readers pay, set requester_pays: true"},
+		{Error{Op: "get", Status: 403, Endpoint: "https://b.s3.eu-1.amazonaws.com", pays: true},
+			"s3://b/k: reading is denied; grant s3:GetObject on arn:aws:s3:::b/* to these credentials"},
+		{Error{Op: "get", Status: 403, Code: "AccessDenied", Message: "Bucket is Requester Pays"},
+			"s3://b/k: reading is denied (Bucket is Requester Pays); the bucket has its readers pay: set requester_pays: true (--requester-pays), with credentials of an account that may be charged"},
+		{Error{Op: "list", Status: 400, Code: "UserProjectMissing", Message: "Bucket is a requester pays bucket but no user project provided."},
+			"s3://b/k: reading is refused (UserProjectMissing: Bucket is a requester pays bucket but no user project provided); Google wants the project that pays, which Hearth does not name: use credentials that may charge the bucket's own (serviceusage.services.use)"},
+		{Error{Op: "get", Status: 403, Code: "AccountProblem", Message: "Pay first."},
+			"s3://b/k: reading is denied (AccountProblem: Pay first); look that up in the origin's list of errors; if it is about rights, grant s3:GetObject on arn:aws:s3:::b/* to these credentials"},
+		{Error{Op: "get", Status: 400, Code: "KMS.NotFoundException", Message: "Key x does not exist"},
+			"s3://b/k: the key that it is encrypted with cannot be used (KMS.NotFoundException: Key x does not exist); enable that key (aws kms enable-key) and grant kms:Decrypt on it to these credentials, or store the object under another one"},
+		{Error{Op: "list", Status: 403, Code: "SecondLevelDomainForbidden", Message: "no", Endpoint: "http://h"},
+			"s3://b/k: http://h wants the bucket in the host's name (SecondLevelDomainForbidden: no); set path_style: false (--path-style false)"},
+		{Error{Op: "list", Status: 400, Code: "Ours", Message: "Please use virtual hosted style.", Endpoint: "http://h"},
+			"s3://b/k: http://h wants the bucket in the host's name (Ours: Please use virtual hosted style.); set path_style: false (--path-style false)"},
+		{Error{Op: "list", Endpoint: "http://b.h:9000", Err: &net.DNSError{Name: "b.h", IsNotFound: true}},
+			"s3://b/k: the host name b.h is not found; set path_style: true (--path-style true), unless the server has the bucket in its host's name; then check this machine's DNS"},
+		{Error{Op: "list", Endpoint: "http://h:9000", Err: &net.DNSError{Name: "h", IsNotFound: true}},
+			"s3://b/k: the host name h is not found; check the endpoint, the region in it, and this machine's DNS"},
+	} {
+		if x.e.Where = "s3://b/k"; x.e.Err == nil {
+			x.e.Err = sentinel(x.e.Status, x.e.Code)
+		}
+		if got := Explain(&x.e); got != x.want {
+			t.Errorf("%s:\n got %s\nwant %s", x.e.Code, got, x.want)
+		}
+	}
+}

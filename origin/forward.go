@@ -126,6 +126,7 @@ type forward struct {
 	r                    *http.Request
 	bucket, key, payload string
 	region               string // of another bucket than the origin's own, once it was told
+	at                   *place // that the origin sent it on to, base and key in one; nil: nowhere
 	used                 credentials.Value
 }
 
@@ -140,9 +141,15 @@ func (f *forward) wrap(err error) error {
 // ask sends until there is an answer; leave is called at the end of its body.
 func (f *forward) ask(ctx context.Context, leave func()) (*http.Response, error) {
 	b := budget{Retry: f.s.retry}
-	for renewed := 0; ; {
+	for renewed, moved := 0, 0; ; {
 		p, err := f.send(ctx)
 		if err == nil {
+			if at := f.elsewhere(p); at != nil && moved < mostMoves && p.body.Unread() {
+				moved++
+				f.at = at
+				p.end()
+				continue
+			}
 			if err = f.refused(p); err == nil {
 				p.resp.Body, p.leave = p, leave
 				return p.resp, nil
@@ -217,13 +224,16 @@ func (f *forward) send(ctx context.Context) (*passage, error) {
 
 func (f *forward) request(p *passage) (*http.Request, error) {
 	at := f.place()
-	path := at.base + "/" + f.key
-	if f.key == "" && at.base != "" {
-		path = at.base
+	path := at.path(f.key)
+	if f.at != nil {
+		at, path = *f.at, f.at.base
 	}
 	req := &http.Request{Method: f.r.Method, URL: &url.URL{Scheme: at.scheme, Host: at.host, Path: path, RawPath: sign.Encode(path, true), RawQuery: onward.Query(f.r.URL.RawQuery)},
 		Host: at.host, Header: onward.Header(f.r.Header), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}
 	req.Header["X-Amz-Content-Sha256"] = []string{f.payload}
+	if f.s.payer != nil {
+		req.Header["X-Amz-Request-Payer"] = f.s.payer
+	}
 	if p.body != nil {
 		req.Body, req.ContentLength = p.body, f.r.ContentLength
 		// versitygw answers such an upload twice where it has a trailer: the second one would be
@@ -258,14 +268,28 @@ func (f *forward) place() place {
 		p.host = strings.Replace(p.host, "s3."+p.region+".", "s3."+f.region+".", 1)
 		p.region = f.region
 	}
-	switch p.base = ""; {
+	switch p.base, p.whole = f.s.root, ""; {
 	case f.bucket == "":
 	case f.s.pathStyle || strings.Contains(f.bucket, "."):
-		p.base = "/" + f.bucket
+		p.base += "/" + f.bucket
+		p.whole = p.base
 	default:
 		p.host = f.bucket + "." + p.host
 	}
 	return p
+}
+
+// elsewhere is the place that an answer sends the request on to; nil: none.
+func (f *forward) elsewhere(p *passage) *place {
+	if p.resp.StatusCode/100 != 3 {
+		return nil
+	}
+	from := f.at
+	if from == nil {
+		at := f.place()
+		from = &at
+	}
+	return f.s.elsewhere(&Error{Status: p.resp.StatusCode, location: p.resp.Header.Get("Location")}, from, onward.Query(f.r.URL.RawQuery))
 }
 
 // refused finds what an answer says against the signature, which is ours and not the client's. The

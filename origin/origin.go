@@ -68,6 +68,10 @@ type Abilities struct {
 	// Objects says that there is an object to try ranges with. Without one the
 	// fields below say nothing.
 	Objects bool
+	// Passed is why an object that was tried before another one cannot be read, with the
+	// cure; "": none was. Where none can be read that was tried, and each is archived, the
+	// fields below say nothing.
+	Passed string
 	// Range: a ranged GET is answered with that range and the whole size.
 	Range bool
 	// IfMatch: a GET under another ETag is refused. Where it is not, versions are
@@ -111,7 +115,7 @@ type Config struct {
 	URL string
 	// Link is the name that Objects carry.
 	Link string
-	// Endpoint is an S3 server's URL; "": AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL,
+	// Endpoint is an S3 server's URL, with a path or without; "": AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL,
 	// the profile's endpoint_url, then AWS.
 	Endpoint string
 	// Region to sign for; "": AWS_REGION, AWS_DEFAULT_REGION, the profile's
@@ -121,6 +125,9 @@ type Config struct {
 	PathStyle string
 	// Anonymous sends requests without a signature.
 	Anonymous bool
+	// RequesterPays says in each request that who asks pays for it, as buckets demand
+	// whose owner does not.
+	RequesterPays bool
 	// CAFile is a PEM file of certificates trusted besides the system's; "":
 	// AWS_CA_BUNDLE, then the profile's ca_bundle.
 	CAFile string

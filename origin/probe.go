@@ -1,6 +1,7 @@
 package origin
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -8,6 +9,7 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/hearthfs/hearth"
@@ -15,7 +17,9 @@ import (
 
 // Probe lists below the prefix, reads one byte of an object with a range, and
 // asks for that byte under an ETag that it does not have. An origin that cannot
-// list, or answers a range wrongly, is of no use; one that ignores If-Match is.
+// list, or answers a range wrongly, is of no use; one that ignores If-Match is, or
+// refuses it. An object that cannot be read by itself says nothing of the others: it is
+// archived, or its key is disabled. Then others are tried, and it is told of.
 func (s *S3) Probe(ctx context.Context) (Abilities, error) {
 	a, err := s.probe(ctx)
 	var e *Error
@@ -49,34 +53,100 @@ func (s *S3) speaksTLS(ctx context.Context) bool {
 func (s *S3) probe(ctx context.Context) (Abilities, error) {
 	a := Abilities{}
 	start := time.Now()
-	o, err := s.sample(ctx)
-	if err != nil {
-		return a, err
+	until := start.Add(3 * s.silence.Read) // one that goes on to contradict itself takes a whole budget
+	after, passed, refusal := "", error(nil), error(nil)
+	for range samples {
+		tries, next, err := s.sample(ctx, after)
+		if err != nil {
+			return a, err
+		}
+		if a.Region == "" {
+			a.RoundTrip, a.Region = time.Since(start), s.place.Load().region
+		}
+		for _, o := range tries {
+			a.Objects, a.StrongETag = true, o.Cacheable()
+			start = time.Now()
+			if err = s.readable(ctx, &o); err == nil {
+				a.Range, a.RoundTrip = true, min(a.RoundTrip, time.Since(start))
+				a.IfMatch, err = s.probeIfMatch(ctx, &o)
+				a.Passed = told(passed)
+				return a, err
+			}
+			if !OfOne(err) || time.Now().After(until) && !errors.Is(err, hearth.ErrArchived) {
+				return a, cmp.Or(refusal, err)
+			}
+			if passed = cmp.Or(passed, err); !errors.Is(err, hearth.ErrArchived) {
+				refusal = cmp.Or(refusal, err)
+			}
+		}
+		if after = next; after == "" {
+			break
+		}
 	}
-	a.RoundTrip, a.Region = time.Since(start), s.place.Load().region
-	if o == nil {
-		return a, nil
-	}
-	a.Objects, a.StrongETag = true, o.Cacheable()
-	start = time.Now()
-	if err := s.probeRange(ctx, o); err != nil {
-		return a, err
-	}
-	a.Range, a.RoundTrip = true, min(a.RoundTrip, time.Since(start))
-	a.IfMatch, err = s.probeIfMatch(ctx, o)
-	return a, err
+	a.Passed = told(passed)
+	return a, refusal // nil: what was tried is archived, so names can be shown, and what is restored read
 }
 
-// sample finds an object that has bytes, among the first hundred keys.
-func (s *S3) sample(ctx context.Context) (*hearth.Object, error) {
-	var found *hearth.Object
-	err := s.List(ctx, hearth.Listing{Prefix: s.prefix, Recursive: true, Limit: 100}, func(o hearth.Object) error {
-		if o.Size > 0 && found == nil {
-			found = &o
+// told is what Passed says of an error.
+func told(err error) string {
+	if err == nil {
+		return ""
+	}
+	return Explain(err)
+}
+
+// samples are how many places of a bucket are looked at for an object that can be read.
+const samples = 4
+
+// sample finds objects that have bytes to be tried, among a hundred keys behind a name: the
+// first, the first of no archive's class, and the last such one. next is behind the
+// directory that the last key lies in, where other rules may hold; "": there is no more.
+func (s *S3) sample(ctx context.Context, after string) (tries []hearth.Object, next string, err error) {
+	const most = 100
+	var page []hearth.Object
+	keys, last := 0, ""
+	err = s.List(ctx, hearth.Listing{Prefix: s.prefix, After: after, Recursive: true, Limit: most}, func(o hearth.Object) error {
+		if keys, last = keys+1, o.Key; o.Size > 0 {
+			page = append(page, o)
 		}
 		return nil
 	})
-	return found, err
+	if keys == most {
+		next = last
+		if dir, ok := deeper(s.prefix, last); ok {
+			next = dir + "\U0010FFFF"
+		}
+	}
+	plain := func(o hearth.Object) bool { return !o.Archived() }
+	if len(page) > 0 {
+		tries = page[:1]
+	}
+	if i := slices.IndexFunc(page, plain); i > 0 {
+		tries = append(tries, page[i])
+	}
+	for i := len(page) - 1; i > 0; i-- {
+		if plain(page[i]) {
+			if !slices.ContainsFunc(tries, func(o hearth.Object) bool { return o.Key == page[i].Key }) {
+				tries = append(tries, page[i])
+			}
+			break
+		}
+	}
+	return tries, next, err
+}
+
+// readable is probeRange, without If-Match if the server takes it for a mistake, or finds that
+// no version is the one that it names.
+func (s *S3) readable(ctx context.Context, o *hearth.Object) error {
+	err := s.probeRange(ctx, o)
+	var e *Error
+	mistaken := errors.Is(err, hearth.ErrStale) || errors.As(err, &e) && e.Status == http.StatusBadRequest
+	if mistaken && !s.plain.Swap(true) {
+		if err = s.probeRange(ctx, o); err != nil {
+			s.plain.Store(false)
+		}
+	}
+	return err
 }
 
 func (s *S3) probeRange(ctx context.Context, o *hearth.Object) error {
@@ -102,6 +172,9 @@ func (s *S3) probeRange(ctx context.Context, o *hearth.Object) error {
 }
 
 func (s *S3) probeIfMatch(ctx context.Context, o *hearth.Object) (bool, error) {
+	if s.plain.Load() {
+		return false, nil
+	}
 	c, err := s.slot(ctx)
 	if err != nil {
 		return false, err
@@ -115,7 +188,7 @@ func (s *S3) probeIfMatch(ctx context.Context, o *hearth.Object) (bool, error) {
 		return false, nil
 	case errors.As(err, &e) && e.Status == http.StatusPreconditionFailed:
 		return true, nil
-	case errors.As(err, &e) && e.Status/100 == 4:
+	case errors.As(err, &e) && (e.Status/100 == 4 || e.Status == http.StatusNotImplemented):
 		return false, nil // it does not know the question
 	}
 	return false, fmt.Errorf("probe If-Match: %w", err)

@@ -1,6 +1,7 @@
 package origin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -81,13 +82,23 @@ type body struct {
 func (b *body) open() error {
 	o := b.object
 	c := &call{op: "get", method: http.MethodGet, key: o.Key, off: b.off, n: b.end - b.off}
-	if o.Cacheable() {
+	if o.Cacheable() && !b.s.plain.Load() {
 		c.etag = o.ETag
 	}
-	for {
+	for without := false; ; {
 		a, err := b.s.ask(b.ctx, c, &b.budget)
+		if c.etag != "" && mayRefuseIfMatch(err) {
+			c.etag, without = "", true
+			continue
+		}
+		if without && err == nil { // it was the condition
+			b.s.plain.Store(true)
+		}
 		if errors.Is(err, fs.ErrNotExist) {
 			err = fmt.Errorf("get %s: it is gone: %w", o.Key, hearth.ErrStale)
+		}
+		if e := new(Error); errors.Is(err, hearth.ErrArchived) && errors.As(err, &e) {
+			e.Class = cmp.Or(e.Class, o.Class)
 		}
 		if err != nil {
 			return err
@@ -107,6 +118,21 @@ func (b *body) open() error {
 		}
 		b.s.counts.retries.Add(1)
 	}
+}
+
+// mayRefuseIfMatch reports whether an answer may be about the condition itself, as of servers
+// that do not know it: then the same without it tells. Versions are told apart by answers there.
+// In other words than these it is a Probe that finds it out.
+func mayRefuseIfMatch(err error) bool {
+	var e *Error
+	if !errors.As(err, &e) {
+		return false
+	}
+	switch e.Code {
+	case "", "NotImplemented", "InvalidArgument", "InvalidRequest", "BadRequest", "UnsupportedArgument", "UnsupportedOperation":
+		return e.Status == http.StatusNotImplemented || e.Status == http.StatusBadRequest
+	}
+	return e.Status == http.StatusNotImplemented
 }
 
 // current asks whether the object's version is what the key names now. An answer

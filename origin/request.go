@@ -23,6 +23,7 @@ type call struct {
 	key, query string // query is encoded and sorted, as signatures want it
 	off, n     int64  // the range, n > 0
 	etag       string // for If-Match
+	at         *place // that an answer sent it on to, base and key in one; nil: the bucket's
 }
 
 // answer is a 2xx, whose body is read under a watch: the request is cancelled
@@ -59,13 +60,20 @@ func (a *answer) cause(err error) error {
 // ask sends a call until it is answered or the budget is spent. The caller
 // holds a connection's token.
 func (s *S3) ask(ctx context.Context, c *call, b *budget) (*answer, error) {
-	renewed := 0
+	renewed, moved := 0, 0
 	for {
 		var used credentials.Value
 		a, err := s.send(ctx, c, &used)
 		if err == nil {
 			return a, nil
 		}
+		if at := s.elsewhere(err, c.at, c.query); at != nil && moved < mostMoves {
+			moved++
+			there := *c
+			there.at, c = at, &there
+			continue
+		}
+		err = s.sentOn(err, c.at)
 		s.failed(c.op, c.key+queryKey(c), err)
 		if renewed < 2 && s.renew(err, &used) {
 			renewed++
@@ -89,9 +97,9 @@ func queryKey(c *call) string {
 }
 
 // failed counts an attempt without an answer. That a name or a version is not
-// there is an answer.
+// there is an answer, and that its object is archived.
 func (s *S3) failed(op, key string, err error) {
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, hearth.ErrStale) {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, hearth.ErrStale) || errors.Is(err, hearth.ErrArchived) {
 		return
 	}
 	s.counts.errors.Add(1)
@@ -148,9 +156,10 @@ func (s *S3) send(ctx context.Context, c *call, used *credentials.Value) (*answe
 
 func (s *S3) request(ctx context.Context, c *call, used *credentials.Value) (*http.Request, error) {
 	p := s.place.Load()
-	u := &url.URL{Scheme: p.scheme, Host: p.host, Path: p.base + "/" + c.key, RawQuery: c.query}
-	if c.key == "" && p.base != "" {
-		u.Path = p.base
+	u := &url.URL{Scheme: p.scheme, Host: p.host, Path: p.path(c.key), RawQuery: c.query}
+	if c.at != nil {
+		p = c.at
+		u.Scheme, u.Host, u.Path = p.scheme, p.host, p.base
 	}
 	if raw := sign.Encode(u.Path, true); raw != u.Path {
 		u.RawPath = raw
@@ -158,6 +167,12 @@ func (s *S3) request(ctx context.Context, c *call, used *credentials.Value) (*ht
 	req := &http.Request{Method: c.method, URL: u, Host: p.host, Header: make(http.Header, 8),
 		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}
 	req.Header["User-Agent"] = s.agent
+	if c.key != "" {
+		req.Header["Accept-Encoding"] = s.coding
+	}
+	if s.payer != nil {
+		req.Header["X-Amz-Request-Payer"] = s.payer
+	}
 	if c.n > 0 {
 		var space [64]byte
 		b := strconv.AppendInt(append(space[:0], "bytes="...), c.off, 10)

@@ -28,6 +28,9 @@ type S3 struct {
 	link, bucket, prefix string
 	identity             string
 	agent                []string
+	coding               []string // of objects that is accepted: with none Google's servers decompress some
+	payer                []string // nil: the bucket's owner
+	root                 string   // the endpoint's path, "" or "/storage/s3"
 	anonymous            bool
 	pathStyle            bool
 	fixedRegion          bool
@@ -41,6 +44,7 @@ type S3 struct {
 	passes               passes        // what is not a read of ours
 	limit                *rate.Limiter // nil: no limit
 	shown                manner
+	plain                atomic.Bool // If-Match is refused, whatever it says
 	counts               counters
 }
 
@@ -49,7 +53,18 @@ type S3 struct {
 type place struct {
 	region, scheme, host string
 	base                 string // what stands before a key in a request's path
+	whole                string // path of what concerns the bucket; "": base and "/"
 }
+
+// path is the one that a key has in requests; "": the bucket's.
+func (p *place) path(key string) string {
+	if key == "" && p.whole != "" {
+		return p.whole
+	}
+	return p.base + "/" + key
+}
+
+func (p *place) url() string { return p.scheme + "://" + p.host }
 
 type counters struct {
 	gets, heads, lists, passes, bytes, names, errors, retries, throttled, resumed atomic.Int64
@@ -70,11 +85,16 @@ const (
 func newS3(_ context.Context, c Config, u *url.URL) (*S3, error) {
 	c = c.FromEnvironment()
 	s := &S3{link: c.Link, bucket: u.Host, anonymous: c.Anonymous, agent: []string{c.UserAgent}, identity: c.Identity,
-		fixedRegion: c.Region != "", silence: onward.NewSilence(cmp.Or(c.Timeout, defaultTimeout)), keys: newKeyring()}
+		coding: []string{"gzip"}, fixedRegion: c.Region != "", silence: onward.NewSilence(cmp.Or(c.Timeout, defaultTimeout)), keys: newKeyring()}
 	s.prefix, _ = Prefix(c.URL) // it was parsed before
 	s.retry = c.Retry.withDefaults(s.silence.Read)
 	if c.UserAgent == "" {
 		s.agent = []string{"hearth/dev"}
+	}
+	if c.RequesterPays {
+		if s.payer = []string{"requester"}; c.Anonymous {
+			return nil, fmt.Errorf("origin %s: requester_pays and anonymous: a requester who pays needs credentials; leave one of them out", c.URL)
+		}
 	}
 	if err := s.locate(c); err != nil {
 		return nil, err
@@ -140,13 +160,35 @@ func (s *S3) locate(c Config) error {
 		endpoint = "https://" + endpoint
 	}
 	u, err := url.Parse(endpoint)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || strings.Trim(u.Path, "/") != "" || u.User != nil {
+	if err != nil {
 		return fmt.Errorf("endpoint %q is not http://host:port or https://host:port", c.Endpoint)
 	}
-	if s.identity == "" {
-		s.identity = "s3 " + u.Scheme + "://" + u.Host + " " + s.bucket
+	if err := s.check(u); err != nil {
+		return fmt.Errorf("endpoint %q %w", c.Endpoint, err)
+	}
+	if s.root = strings.TrimRight(u.Path, "/"); s.identity == "" {
+		s.identity = "s3 " + u.Scheme + "://" + u.Host + s.root + " " + s.bucket
 	}
 	s.place.Store(s.at(region, u.Scheme, u.Host))
+	return nil
+}
+
+// check says why an endpoint is none. A path is part of it, as of Supabase's; the bucket's
+// name in it is a link's, though, that was copied with the bucket.
+func (s *S3) check(u *url.URL) error {
+	path := strings.TrimRight(u.Path, "/")
+	switch {
+	case u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
+		return errors.New("is not http://host:port or https://host:port")
+	case u.User != nil:
+		return errors.New("has a user in it: keys go into AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
+	case u.RawQuery != "" || u.Fragment != "":
+		return errors.New("has more than a host and a path: leave out what follows \"?\" or \"#\"")
+	case path == "/"+s.bucket, strings.HasSuffix(path, "/"+s.bucket):
+		return fmt.Errorf("has the bucket in it: write %s://%s%s", u.Scheme, u.Host, strings.TrimSuffix(path, "/"+s.bucket))
+	case isAWS(u.String()) && strings.HasPrefix(u.Host, s.bucket+".s3"):
+		return fmt.Errorf("has the bucket in it: write %s://%s", u.Scheme, strings.TrimPrefix(u.Host, s.bucket+"."))
+	}
 	return nil
 }
 
@@ -164,9 +206,10 @@ func (s *S3) atAWS(region string) *place {
 }
 
 func (s *S3) at(region, scheme, host string) *place {
-	p := &place{region: region, scheme: scheme, host: s.bucket + "." + host}
+	p := &place{region: region, scheme: scheme, host: s.bucket + "." + host, base: s.root}
 	if s.pathStyle {
-		p.host, p.base = host, "/"+s.bucket
+		p.host, p.base = host, s.root+"/"+s.bucket
+		p.whole = p.base
 	}
 	return p
 }
@@ -249,12 +292,16 @@ func acquire(ctx context.Context, slots chan struct{}) (release func(), err erro
 }
 
 func (s *S3) wrap(op, key string, err error) error {
-	p := s.place.Load()
-	if e := new(Error); errors.As(err, &e) {
-		e.Op, e.Where, e.Endpoint = op, "s3://"+s.bucket+"/"+key, p.scheme+"://"+p.host
-		return err
+	e := new(Error)
+	if !errors.As(err, &e) {
+		e = &Error{Err: err}
+		err = e
 	}
-	return &Error{Op: op, Where: "s3://" + s.bucket + "/" + key, Endpoint: p.scheme + "://" + p.host, Err: err}
+	e.pays = s.payer != nil
+	if e.Op, e.Where = op, "s3://"+s.bucket+"/"+key; e.via == "" {
+		e.Endpoint = s.place.Load().url()
+	}
+	return err
 }
 
 // renew meets what a second attempt can cure at once: an expired token, and a
@@ -304,9 +351,9 @@ func (s *S3) Account() string {
 			at.Host = strings.TrimSuffix(at.Host, ":"+at.Port())
 		}
 		if s.anonymous {
-			return p.scheme + "://" + at.Host + " unsigned"
+			return p.scheme + "://" + at.Host + s.root + " unsigned"
 		}
-		return p.scheme + "://" + at.Host
+		return p.scheme + "://" + at.Host + s.root
 	case strings.HasSuffix(name, ".cn"):
 		return "aws-cn"
 	case strings.Contains(name, ".us-gov-"):

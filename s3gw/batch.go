@@ -369,6 +369,8 @@ func (b *batch) fault(err error) error {
 	var f *fault.Error
 	switch {
 	case errors.As(err, &f):
+	case errors.Is(err, hearth.ErrArchived):
+		f = fault.Of(err, "InvalidObjectState", "The object is archived: restore it first.")
 	case origin.Away(err):
 		f = fault.Of(err, "ServiceUnavailable", "The bucket cannot be reached now.")
 	default:
@@ -379,13 +381,17 @@ func (b *batch) fault(err error) error {
 
 // again asks the origin for an object that the cache cannot give: it has the last word.
 func (b *batch) again(o *batched) error {
-	if errors.Is(o.err, hearth.ErrStale) {
+	switch {
+	case errors.Is(o.err, hearth.ErrArchived):
+		return b.fault(o.err)
+	case errors.Is(o.err, hearth.ErrStale):
 		b.o.Tree.Forget(o.o)
 	}
 	r, err := http.NewRequestWithContext(b.ctx, http.MethodGet, "/", nil)
 	if err != nil {
 		return b.fault(err)
 	}
+	r.Header.Set("Accept-Encoding", "gzip") // what is stored, as the cache gives it
 	if o.Range != "" {
 		r.Header.Set("Range", o.Range)
 	}

@@ -144,7 +144,13 @@ func headOf(ctx context.Context, l *Link, o *hearth.Object) (http.Header, error)
 	}
 	r.Header.Set("If-Match", `"`+o.ETag+`"`)
 	r.Header.Set("X-Amz-Checksum-Mode", "ENABLED")
+	r.Header.Set("Accept-Encoding", "gzip") // else Google's servers tell of other bytes than are stored
 	answer, err := l.Origin.Forward(ctx, r, l.Bucket, sign.Encode(o.Key, true))
+	if err == nil && (answer.StatusCode == http.StatusNotImplemented || answer.StatusCode == http.StatusBadRequest) { // it may refuse If-Match
+		_ = answer.Body.Close()
+		r.Header.Del("If-Match")
+		answer, err = l.Origin.Forward(ctx, r, l.Bucket, sign.Encode(o.Key, true))
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -38,6 +38,8 @@ type Origin struct {
 	PathStyle string `json:"path_style,omitempty"`
 	// Anonymous sends requests without a signature.
 	Anonymous bool `json:"anonymous,omitempty"`
+	// RequesterPays says in each request that who asks pays for it.
+	RequesterPays bool `json:"requester_pays,omitempty"`
 	// CAFile is a PEM file of certificates to trust besides the system's.
 	CAFile string `json:"ca_file,omitempty"`
 	// Identity replaces scheme, endpoint and bucket in versions, for one bucket

@@ -10,6 +10,6 @@ import (
 // by this version of the program.
 func Config(o config.Origin, link, version string) origin.Config {
 	return origin.Config{URL: o.URL, Link: link, Endpoint: o.Endpoint, Region: o.Region, PathStyle: o.PathStyle,
-		Anonymous: o.Anonymous, CAFile: o.CAFile, Identity: o.Identity, UserAgent: "hearth/" + version,
+		Anonymous: o.Anonymous, RequesterPays: o.RequesterPays, CAFile: o.CAFile, Identity: o.Identity, UserAgent: "hearth/" + version,
 		Connections: o.Connections, Bandwidth: o.Bandwidth, Timeout: o.Timeout}
 }

@@ -46,8 +46,8 @@ func (s *Signer) keyFor(day, region, secret string) *signingKey {
 	return k
 }
 
-// Read signs a request without a body at a time, over host and the x-amz-* headers that it adds
-// itself. Path and query are taken as they go over the wire: the path as Encode has it, the query
+// Read signs a request without a body at a time, over host, the x-amz-* headers that it adds
+// itself, and who pays. Nothing else is covered: Google's front ends change Accept-Encoding. Path and query are taken as they go over the wire: the path as Encode has it, the query
 // encoded and sorted. The rest of a read needs no signature, since every answer is compared with
 // what was asked.
 func (s *Signer) Read(r *http.Request, v credentials.Value, region string, now time.Time) {
@@ -62,6 +62,10 @@ func (s *Signer) Read(r *http.Request, v credentials.Value, region string, now t
 	}
 	b = append(b, at...)
 	names := "host;x-amz-content-sha256;x-amz-date"
+	if payer := r.Header["X-Amz-Request-Payer"]; len(payer) == 1 {
+		names += ";x-amz-request-payer"
+		b = append(append(b, "\nx-amz-request-payer:"...), payer[0]...)
+	}
 	if v.SessionToken != "" {
 		names += ";x-amz-security-token"
 		b = append(append(b, "\nx-amz-security-token:"...), v.SessionToken...)

@@ -148,6 +148,8 @@ func originOf(key, flag string, field func(*Settings) *config.Origin) []Param {
 			set: with(onOff, func(s *Settings) *string { return &field(s).PathStyle })},
 		{Key: key + ".anonymous", Flag: name("anonymous"), Kind: "bool", Default: "false", Help: "ask without credentials, for public buckets",
 			set: with(parseBool, func(s *Settings) *bool { return &field(s).Anonymous })},
+		{Key: key + ".requester_pays", Flag: name("requester-pays"), Kind: "bool", Default: "false", Help: "say in each request that who asks pays for it, for buckets that demand this; needs credentials",
+			set: with(parseBool, func(s *Settings) *bool { return &field(s).RequesterPays })},
 		{Key: key + ".ca_file", Flag: name("ca-file"), Kind: "path", Default: "the system's", Help: "PEM file of a CA to trust besides the system's",
 			set: with(text, func(s *Settings) *string { return &field(s).CAFile })},
 		{Key: key + ".identity", Flag: name("identity"), Kind: "text", Default: "scheme, endpoint and bucket", Help: "what names the bucket in versions, for one bucket behind several endpoints",

@@ -1,0 +1,79 @@
+package origin
+
+import (
+	"errors"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+)
+
+// mostMoves bounds how often one request is sent on.
+const mostMoves = 3
+
+// elsewhere is the place that an answer sends a request on to, which is signed anew for it;
+// nil: none. S3 does so while a bucket's name is not known everywhere yet ("Making requests
+// using the REST API" in the S3 user guide), other servers to spread load. The scheme must
+// stay, and the question: a Location that is signed already is for its own kind of clients.
+func (s *S3) elsewhere(err error, from *place, query string) *place {
+	var e *Error
+	if !errors.As(err, &e) || e.Status != http.StatusTemporaryRedirect && e.Status != http.StatusPermanentRedirect || e.location == "" {
+		return nil
+	}
+	to, err := url.Parse(e.location)
+	if err != nil {
+		return nil
+	}
+	if from == nil {
+		from = s.place.Load()
+	}
+	at := &place{region: from.region, scheme: from.scheme, host: to.Host, base: to.Path}
+	switch {
+	case to.Host == "" && strings.HasPrefix(to.Path, "/"):
+		at.host = from.host
+	case to.Scheme != from.scheme || to.Path == "":
+		return nil
+	}
+	if to.RawQuery != "" && !sameQuery(to.RawQuery, query) {
+		return nil
+	}
+	return at
+}
+
+// sameQuery reports whether two queries ask the same, in whatever order and encoding.
+func sameQuery(a, b string) bool {
+	x, err1 := url.ParseQuery(a)
+	y, err2 := url.ParseQuery(b)
+	if err1 != nil || err2 != nil || len(x) != len(y) {
+		return false
+	}
+	for name, values := range x {
+		if !slices.Equal(values, y[name]) {
+			return false
+		}
+	}
+	return true
+}
+
+// sentOn names in an error the place that the request was sent on to, and who did that.
+func (s *S3) sentOn(err error, at *place) error {
+	if at == nil {
+		return err
+	}
+	e := new(Error)
+	if !errors.As(err, &e) {
+		e = &Error{Err: err}
+		err = e
+	}
+	e.via, e.Endpoint = s.place.Load().url(), at.url()
+	return err
+}
+
+// movedTo is the host that an answer names as the place of what was asked for; "": none.
+func (e *Error) movedTo() string {
+	to, err := url.Parse(e.location)
+	if err != nil || to.Host == "" || e.Status/100 != 3 {
+		return ""
+	}
+	return to.Scheme + "://" + to.Host
+}
