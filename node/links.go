@@ -33,6 +33,7 @@ type link struct {
 	freshness namespace.Freshness
 	health    watch.Health           // what its fetches say
 	names     watch.Health           // what questions for its names say
+	passed    atomic.Pointer[string] // why objects that the last probe tried cannot be read; "": all can
 	doubted   atomic.Pointer[string] // why its origin was not tried when the link was made; nil: it was
 }
 
@@ -92,6 +93,7 @@ func (l *link) probe(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	l.passed.Store(&can.Passed)
 	if can.Objects || l.prefix == "" {
 		return nil
 	}

@@ -134,6 +134,7 @@ func (n *Node) linkTo(ctx context.Context, r MountRequest) (*link, string, error
 		return n.goOn(ctx, l, cause)
 	})
 	if err == nil {
+		n.tellPassed(l)
 		err = n.addToTree(l)
 	}
 	if err == nil && away != nil {

@@ -172,9 +172,11 @@ func (n *Node) open(ctx context.Context) (err error) {
 	n.links = &links{version: n.config.Version}
 	away := map[*link]error{} // origins that failed; whether their links go on, the tree knows
 	for _, l := range n.config.Links {
-		if _, err := n.links.add(ctx, l, func(l *link, cause error) error { away[l] = cause; return nil }); err != nil {
+		added, err := n.links.add(ctx, l, func(l *link, cause error) error { away[l] = cause; return nil })
+		if err != nil {
 			return err
 		}
+		n.tellPassed(added)
 	}
 	bucket := origin.NewBucket(n.pool, n.links.origin)
 	own := machine.NewOwn(n.dirs.Paths(), strings.TrimPrefix(n.Socket(), "-"), n.config.File)
@@ -293,6 +295,10 @@ func (n *Node) heard(b hearth.Block, began time.Time, err error) {
 	default:
 		f := watch.FailureOf(b, err)
 		l.health.Failed(*f, began)
+		if f.Archived {
+			n.events.Trouble("archived "+l.name, "object is archived", "link", l.Path, "key", b.Object.Key, "cause", f.Says)
+			return
+		}
 		n.events.Trouble("read "+l.name, "origin cannot be read", "link", l.Path, "key", b.Object.Key, "cause", f.Says)
 	}
 }

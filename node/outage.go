@@ -141,7 +141,7 @@ func (l *link) again(ctx context.Context, b hearth.Block) *watch.Failure {
 		return nil
 	}
 	f := watch.FailureOf(b, err)
-	f.OneKey = f.Denied && l.probe(ctx) == nil
+	f.OneKey = f.Archived || f.Denied && l.probe(ctx) == nil
 	return f
 }
 
@@ -150,5 +150,17 @@ func (l *link) warning() string {
 	if cause := l.doubted.Load(); cause != nil {
 		return "the origin cannot be asked, the last known names are shown until it can: " + *cause
 	}
+	if passed := l.passed.Load(); passed != nil && *passed != "" {
+		return somePassed + ": " + *passed
+	}
 	return ""
+}
+
+const somePassed = "not every object can be read"
+
+// tellPassed logs what the link's first probe could not read.
+func (n *Node) tellPassed(l *link) {
+	if passed := l.passed.Load(); passed != nil && *passed != "" {
+		n.events.Warn(somePassed, "link", l.Path, "cause", *passed)
+	}
 }

@@ -200,3 +200,42 @@ func TestUnaskedNamesAreAskedThoughNobodyLooks(t *testing.T) {
 		t.Errorf("the origin is back, nobody looks, and status says %q", n.Status(t.Context()).Says)
 	}
 }
+
+func TestObjectsThatCannotBeReadAreNoProblemOfTheirLink(t *testing.T) {
+	// The first object of a bucket is archived, or answered as nobody asked: the bucket is shown, with a warning that names it and
+	// its cure. Who reads it hears of it, and status has a warning, and no problem, though nothing else was read; others are read.
+	for name, rule := range map[string]faultproxy.Rule{
+		"archived": {Verb: faultproxy.Get, Match: "/dir/first", Status: 403, Code: "InvalidObjectState"},
+		"odd":      {Verb: faultproxy.Get, Match: "/dir/first", Whole: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, p, c := outage(t, "immutable")
+			if _, err := s.PutBytes(t.Context(), "data", "dir/first", []byte("first bytes")); err != nil {
+				t.Fatal(err)
+			}
+			p.AddRule(rule)
+			n := start(t, "", c.with)
+			l := n.links.list()[0]
+			if warns := l.warning(); !strings.HasPrefix(warns, "not every object can be read: s3://data/dir/first: ") || !strings.Contains(warns, "; ") {
+				t.Errorf("the mount's warning is %q", warns)
+			}
+			l.health.Pause = time.Millisecond
+			cat := func(path string) (string, error) {
+				var out strings.Builder
+				err := client(t, n).Cat(t.Context(), path, 0, -1, &out)
+				return out.String(), err
+			}
+			// What is answered as a whole is whole: only a part of it, as the probe reads, is not to be had.
+			if _, err := cat("/dir/first"); (err == nil) != (name == "odd") || err != nil && !strings.Contains(err.Error(), "it is archived; restore it") {
+				t.Error(err)
+			}
+			is := n.Status(t.Context())
+			if len(is.Problems) > 0 || name == "archived" && (len(is.Warnings) != 1 || !strings.HasPrefix(is.Warnings[0], "an object cannot be read, others of its bucket can") || is.Links[0].Origin.Errors > 0) {
+				t.Errorf("problems %q, warnings %q, %+v", is.Problems, is.Warnings, is.Links[0])
+			}
+			if got, err := cat("/dir/known"); got != "known bytes" || err != nil {
+				t.Errorf("%q, %v", got, err)
+			}
+		})
+	}
+}

@@ -192,6 +192,8 @@ func TestOriginVerdicts(t *testing.T) {
 		"no date":     {l.judgeClock(0, origin.ErrNoDate)[0], verdict{"clock", OK, "not compared", ""}},
 		"able":        {can(func(*origin.Abilities) {}), verdict{"origin", OK, "12ms, region eu-central-1, ranges, If-Match, strong ETags", ""}},
 		"empty":       {can(func(a *origin.Abilities) { *a = origin.Abilities{} }), verdict{"origin", Warn, "no object", "check the prefix"}},
+		"archived":    {can(func(a *origin.Abilities) { a.Passed = "k: it is archived; restore it" }), verdict{"origin", Warn, "k: it is archived; restore it", "--dry-run"}},
+		"no other":    {can(func(a *origin.Abilities) { a.Range, a.Passed = false, "k: it is archived" }), verdict{"origin", Warn, "nothing that was tried can be read: k: it is archived", "restore what"}},
 		"no If-Match": {can(func(a *origin.Abilities) { a.IfMatch = false }), verdict{"origin", Warn, "ignores If-Match", "knows If-Match"}},
 		"weak ETags":  {can(func(a *origin.Abilities) { a.StrongETag = false }), verdict{"origin", Warn, "nothing can be cached", "ETags are strong"}},
 		"far":         {can(func(a *origin.Abilities) { a.RoundTrip = time.Second }), verdict{"origin", Warn, "within 1s", "nearer"}},

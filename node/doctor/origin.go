@@ -137,6 +137,12 @@ func (b bucket) judgeProbe(a origin.Abilities, err error) Finding {
 	case !a.Objects:
 		f.Verdict, f.Cure = Warn, "check the prefix (hearth ls shows what there is); without an object nothing else can be tried"
 		f.Found += ", and has no object there"
+	case a.Passed != "" && !a.Range:
+		f.Verdict, f.Cure = Warn, "restore what is to be read; without an object that can be read nothing else can be tried"
+		f.Found += ", and nothing that was tried can be read: " + a.Passed
+	case a.Passed != "":
+		f.Verdict, f.Cure = Warn, "see the words behind the object's name; hearth warmup --dry-run counts what is archived"
+		f.Found += ", but not with every object: " + a.Passed
 	case !a.StrongETag:
 		f.Verdict, f.Cure = Warn, "use an endpoint whose ETags are strong (of a file:// origin: wait two seconds after a change)"
 		f.Found += ", ranges; its ETags are weak or missing, so nothing can be cached"

@@ -22,8 +22,9 @@ type Failure struct {
 	At   time.Time
 	// Block that was asked for.
 	Block hearth.Block
-	// Denied: the origin answered that this may not be read. OneKey: others can be.
-	Denied, OneKey bool
+	// Denied: the origin answered that this cannot be read. OneKey: others can be. Archived:
+	// for that reason, which no other try changes.
+	Denied, OneKey, Archived bool
 
 	sure bool // of OneKey: another was tried
 }
@@ -63,8 +64,9 @@ func (h *Health) Failed(f Failure, began time.Time) {
 	}
 	now, before := time.Now(), h.now()
 	f.At = now
-	f.OneKey = f.Denied && !h.well.IsZero() && now.Sub(h.well) < told && (before == nil || before.OneKey)
-	f.sure = f.OneKey && before != nil && before.sure
+	others := f.OneKey || !h.well.IsZero() && now.Sub(h.well) < told
+	f.OneKey = f.Archived || f.Denied && others && (before == nil || before.OneKey)
+	f.sure = f.Archived || f.OneKey && before != nil && before.sure && !before.Archived
 	if h.last = &f; before == nil {
 		h.pause, h.next = h.Pause, now.Add(h.Pause)
 	}
@@ -113,7 +115,7 @@ func (h *Health) Tried(was, is *Failure) (again bool) {
 		h.last, h.well = nil, now
 		return true
 	}
-	h.last = &Failure{Says: is.Says, At: now, Block: last.Block, Denied: is.Denied, OneKey: is.OneKey, sure: is.OneKey}
+	h.last = &Failure{Says: is.Says, At: now, Block: last.Block, Denied: is.Denied, OneKey: is.OneKey, Archived: is.Archived, sure: is.OneKey}
 	if is.OneKey { // which nobody asked for again
 		h.last.At, h.well = last.At, now
 	}

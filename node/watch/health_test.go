@@ -1,11 +1,13 @@
 package watch
 
 import (
+	"io/fs"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/origin"
 )
 
 func TestAFailureIsDueUntilItEnds(t *testing.T) {
@@ -102,4 +104,65 @@ func TestOneDeniedKeyIsNoFailure(t *testing.T) {
 		deny()
 		is("another was read long ago", false)
 	})
+}
+
+func TestAnswersAboutOneKey(t *testing.T) {
+	// An archived object is no failure of the origin, though nothing was read before, or all failed just now, and is not tried again. An odd
+	// answer is believed to be of one key until a try tells: it may be of all.
+	synctest.Test(t, func(t *testing.T) {
+		h := Health{Pause: 30 * time.Second}
+		b := (&hearth.Object{Key: "k"}).Block(0)
+		archived := *FailureOf(b, &origin.Error{Status: 403, Code: "InvalidObjectState", Err: hearth.ErrArchived})
+		if h.Failed(archived, time.Now()); h.Last() == nil || !h.Last().OneKey || !h.Last().Archived {
+			t.Errorf("%+v", h.Last())
+		}
+		if time.Sleep(5 * time.Minute); h.Due() != nil {
+			t.Error("what is archived is tried again")
+		}
+		h.Failed(Failure{Says: "away", Block: b}, time.Now())
+		if h.Last().OneKey {
+			t.Error("the origin is away, and it is said of one key")
+		}
+		if h.Failed(archived, time.Now()); !h.Last().OneKey {
+			t.Error("an answer, and the origin is away")
+		}
+		if time.Sleep(told + time.Second); h.Last() != nil {
+			t.Errorf("nobody asks any more: %+v", h.Last())
+		}
+		odd := Failure{Says: "odd", Denied: true, OneKey: true}
+		h = Health{Pause: 30 * time.Second}
+		if h.Failed(odd, time.Now()); !h.Last().OneKey {
+			t.Error("an odd answer, and the origin is ill")
+		}
+		time.Sleep(30 * time.Second)
+		f := h.Due()
+		if f == nil {
+			t.Fatal("nothing is due")
+		}
+		if h.Tried(f, &Failure{Says: "odd", Denied: true}); h.Last().OneKey {
+			t.Error("others are odd, too, and it is said of one key")
+		}
+	})
+}
+
+func TestWhatAFailureIsAbout(t *testing.T) {
+	// What an origin says tells whether one key may be meant, or all.
+	b := (&hearth.Object{Key: "k"}).Block(0)
+	for _, x := range []struct {
+		status                int
+		code                  string
+		denied, odd, archived bool
+	}{
+		{403, "AccessDenied", true, false, false}, {403, "", true, false, false}, {403, "InvalidAccessKeyId", false, false, false},
+		{400, "KMS.DisabledException", true, false, false}, {400, "InvalidRequest", true, false, false}, {400, "ExpiredToken", false, false, false},
+		{503, "SlowDown", false, false, false}, {403, "InvalidObjectState", true, true, true},
+	} {
+		err := &origin.Error{Op: "get", Where: "s3://b/k", Status: x.status, Code: x.code, Err: fs.ErrPermission}
+		if x.archived {
+			err.Err = hearth.ErrArchived
+		}
+		if f := FailureOf(b, err); f.Denied != x.denied || f.OneKey != x.odd || f.Archived != x.archived {
+			t.Errorf("%d %s: %+v", x.status, x.code, f)
+		}
+	}
 }

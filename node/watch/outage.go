@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io/fs"
-	"net/http"
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/node/answer"
@@ -37,11 +36,11 @@ func FailureOfNames(err error) *Failure {
 }
 
 // FailureOf is what a fetch failed with. An answer about the key, and not about who asks, is a
-// denial.
+// denial. One that is odd is believed to be of this key alone, since the origin was found well
+// when it was first asked; that it is archived is sure.
 func FailureOf(b hearth.Block, err error) *Failure {
-	f := &Failure{Says: Explained(err).Error(), Block: b}
-	if e := (*origin.Error)(nil); errors.As(err, &e) && e.Status == http.StatusForbidden {
-		f.Denied = e.Code == "" || e.Code == "AccessDenied" || e.Code == "InvalidObjectState"
-	}
+	f := &Failure{Says: Explained(err).Error(), Block: b, Denied: origin.OfOne(err)}
+	f.Archived = errors.Is(err, hearth.ErrArchived)
+	f.OneKey = f.Archived || origin.Odd(err)
 	return f
 }
