@@ -25,7 +25,12 @@ func jobsCommand() *cobra.Command {
 			"is over and ends as hearth warmup does, cancel ends one (what it loaded stays), retry begins one\n" +
 			"that is over again (what is present costs nothing). ID may be latest: the one that began last.",
 		Example: "  hearth jobs\n  hearth jobs -o json",
-		Args:    cli.Between(0, "ID"),
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 2 && nearestVerb(cmd, args[0]) != "" { // it is no ID
+				return unknownVerb(cmd, args)
+			}
+			return cli.Between(0, "ID")(cmd, args)
+		},
 	}
 	c := cli.AddCommon(cmd)
 	cli.AddOutput(cmd, c)

@@ -7,6 +7,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -15,6 +16,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
 	"github.com/hearthfs/hearth/cmd/hearth/quote"
@@ -35,13 +37,10 @@ func main() {
 	os.Exit(finish(root.Execute()))
 }
 
-// finish says what went wrong, in one line, and gives the exit code.
+// finish says what went wrong, each thing in one line, and gives the exit code.
 func finish(err error) int {
-	if err != nil {
-		e, ok := err.(*cli.ExitError)
-		if !ok || e.Err != nil {
-			fmt.Fprintln(os.Stderr, "hearth: "+quote.Text(err.Error()))
-		}
+	for _, line := range cli.Lines(err) {
+		fmt.Fprintln(os.Stderr, "hearth: "+quote.Text(line))
 	}
 	return cli.ExitCode(err)
 }
@@ -81,7 +80,7 @@ func rootCommand() *cobra.Command {
 		return unknownVerb(cmd, args)
 	}
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return cli.Usagef("%v (see %s --help)", err, cmd.CommandPath())
+		return cli.Usagef("%v%s (see %s --help)", err, nearestFlag(cmd, err), cmd.CommandPath())
 	})
 	root.AddGroup(&cobra.Group{ID: "run", Title: "RUN"}, &cobra.Group{ID: "data", Title: "DATA"},
 		&cobra.Group{ID: "see", Title: "SEE"}, &cobra.Group{ID: "check", Title: "CHECK"}, &cobra.Group{ID: "admin", Title: "ADMIN"})
@@ -99,10 +98,40 @@ func laterCommand(name string) *cobra.Command {
 		RunE: func(*cobra.Command, []string) error { return cli.Usagef("%s: %w", name, settings.ErrLater) }}
 }
 
+// nearestFlag names the flag that was most likely meant by one that there is not; "": none, or another error.
+func nearestFlag(cmd *cobra.Command, err error) string {
+	var unknown *pflag.NotExistError
+	if !errors.As(err, &unknown) {
+		return ""
+	}
+	meant := unknown.GetSpecifiedName()
+	if letters := unknown.GetSpecifiedShortnames(); len(letters) > 1 {
+		meant = letters // -watch
+	}
+	var names []string
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		if !f.Hidden {
+			names = append(names, f.Name)
+		}
+	})
+	if near := cli.Nearest(meant, names); near != "" && len(meant) > 1 {
+		return "; the nearest is --" + near
+	}
+	return ""
+}
+
 func unknownVerb(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return cmd.Help()
 	}
+	if near := nearestVerb(cmd, args[0]); near != "" {
+		return cli.Usagef("no command %q; the nearest is %s", args[0], near)
+	}
+	return cli.Usagef("no command %q (see %s --help)", args[0], cmd.CommandPath())
+}
+
+// nearestVerb is that of a command's verbs which was most likely meant; "": none.
+func nearestVerb(cmd *cobra.Command, word string) string {
 	var names []string
 	for _, c := range cmd.Commands() {
 		if !c.Hidden {
@@ -110,10 +139,7 @@ func unknownVerb(cmd *cobra.Command, args []string) error {
 		}
 	}
 	slices.Sort(names)
-	if near := cli.Nearest(args[0], names); near != "" {
-		return cli.Usagef("no command %q; the nearest is %s", args[0], near)
-	}
-	return cli.Usagef("no command %q (see %s --help)", args[0], cmd.CommandPath())
+	return cli.Nearest(word, names)
 }
 
 // version of this build, as the go command took it from the tags and commits.

@@ -78,7 +78,7 @@ func TestRingVerbs(t *testing.T) {
 		{"mount --listen 127.0.0.1:65535 s3://b /mnt", "", "node.listen: port 65535 has none above it", 2},
 	} {
 		stdout, stderr, code := h.run(strings.Fields(c.args)...)
-		if code != c.code || !strings.Contains(stdout, c.stdout) || !strings.Contains(stderr, c.stderr) {
+		if code != c.code || !strings.Contains(stdout, c.stdout) || !strings.Contains(stderr, c.stderr) || strings.Contains(stderr, "exit code") {
 			t.Errorf("hearth %s: exit code %d, want %d\n%s%s", c.args, code, c.code, stdout, stderr)
 		}
 	}

@@ -52,6 +52,7 @@ func statusCommand() *cobra.Command {
 			}
 		})
 	}
+	cli.Separate(cmd, nil, "watch")
 	return cmd
 }
 

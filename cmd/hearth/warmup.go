@@ -75,7 +75,16 @@ func warmupCommand() *cobra.Command {
 		}
 		return f.begin(c, cmd)
 	}
+	cli.Separate(cmd, func(cmd *cobra.Command, word string) bool { return named(c, cmd, word) }, "wait", "pin")
 	return cmd
+}
+
+// named reports whether the node that runs has something of that name.
+func named(c *cli.Common, cmd *cobra.Command, word string) bool {
+	return nil == askNode(c, cmd, func(ctx context.Context, n *node.Client) error {
+		_, err := n.Stat(ctx, here(ctx, n).Absolute(word))
+		return err
+	})
 }
 
 // read checks what was asked for.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -76,5 +77,76 @@ func TestArguments(t *testing.T) {
 	}
 	if err := Between(0, "PATH")(cmd, nil); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestValuesThatStandApart(t *testing.T) {
+	// The word behind a flag that may stand without a value is its value if it looks like one and is no argument; what else there is stays an argument.
+	for in, want := range map[string]string{
+		"--wait 50% /a":             "50% 24h [/a]",
+		"/a --wait 50%":             "50% 24h [/a]",
+		"--wait 50% --pin 2h /a /b": "50% 2h [/a /b]",
+		"--pin --wait 50 /a":        "50 24h [/a]",
+		"--wait --pin 1h30m":        "100% 1h30m []",
+		"--wait=30% /a":             "30% 24h [/a]",
+		"--wait":                    "100% 24h []",
+		"--wait /50% x":             "100% 24h [/50% x]",
+		"--wait 2024-11/x":          "100% 24h [2024-11/x]",
+		"--wait 0001.tar":           "100% 24h [0001.tar]",
+		"--wait 7% /a":              "100% 24h [7% /a]", // there is a file of that name
+		"--wait -- 50%":             "100% 24h [50%]",
+		"/a 50% --wait":             "100% 24h [/a 50%]",
+		"--wait bad /a":             "100% 24h [bad /a]",
+		"--for 2x /a":               `--for: "2x": time: unknown unit "x" in duration "2x"`,
+		"--for 3s /a":               "100% 24h [/a] 3s",
+	} {
+		var got string
+		cmd := &cobra.Command{Use: "warmup", SilenceErrors: true, SilenceUsage: true, Args: cobra.ArbitraryArgs}
+		wait, pin, long := cmd.Flags().String("wait", "100%", ""), cmd.Flags().String("pin", "24h", ""), cmd.Flags().Duration("for", 0, "")
+		for name, bare := range map[string]string{"wait": "100%", "pin": "24h", "for": "1s"} {
+			cmd.Flags().Lookup(name).NoOptDefVal = bare
+		}
+		cmd.RunE = func(_ *cobra.Command, args []string) error {
+			if got = fmt.Sprint(*wait, " ", *pin, " ", args); *long != 0 {
+				got += " " + long.String()
+			}
+			return nil
+		}
+		Separate(cmd, func(_ *cobra.Command, word string) bool { return word == "7%" }, "wait", "pin", "for")
+		cmd.SetArgs(strings.Fields(in))
+		if err := cmd.Execute(); err != nil {
+			got = err.Error()
+		}
+		if got != want {
+			t.Errorf("%s: %s, want %s", in, got, want)
+		}
+	}
+}
+
+func TestTheNearestWord(t *testing.T) {
+	// Letters that changed places are one mistake, so that the word that was meant is nearer than a shorter one.
+	names := []string{"stat", "status", "mount", "umount", "up", "ls", "du", "warmup", "explain", "evict"}
+	for typed, want := range map[string]string{"stauts": "status", "sttaus": "status", "mounr": "mount", "unmount": "umount", "umonut": "umount",
+		"exlpain": "explain", "wramup": "warmup", "evcit": "evict", "sl": "", "xyz": "", "": ""} {
+		if got := Nearest(typed, names); got != want {
+			t.Errorf("%q: %q, want %q", typed, got, want)
+		}
+	}
+}
+
+func TestLinesOfErrors(t *testing.T) {
+	// Each of joined errors is a line, wherever they stand, and a bare exit code is none.
+	a, b, bare := errors.New("a"), Usagef("b"), &ExitError{Code: ExitPartly}
+	for _, c := range []struct {
+		err  error
+		want string
+	}{
+		{nil, ""}, {a, "a"}, {bare, ""}, {errors.Join(nil, bare), ""}, {errors.Join(a, bare), "a"},
+		{&ExitError{ExitPartly, errors.Join(a, errors.Join(b, a))}, "a|b|a"},
+		{fmt.Errorf("x: %w", a), "x: a"}, {fmt.Errorf("%w: then %w", a, b), "a: then b"},
+	} {
+		if got := strings.Join(Lines(c.err), "|"); got != c.want {
+			t.Errorf("%v: %q, want %q", c.err, got, c.want)
+		}
 	}
 }

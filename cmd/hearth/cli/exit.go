@@ -42,6 +42,24 @@ func (e *ExitError) Error() string {
 // Unwrap is what went wrong; nil: it has been said.
 func (e *ExitError) Unwrap() error { return e.Err }
 
+// Lines are what an error has to say to people, one thing each: those of errors that were joined, and none of
+// one that only ends the command with a code.
+func Lines(err error) (all []string) {
+	var exit *ExitError
+	switch joined, several := err.(interface{ Unwrap() []error }); {
+	case err == nil:
+	case several && err.Error() == errors.Join(joined.Unwrap()...).Error(): // nothing stands around them
+		for _, e := range joined.Unwrap() {
+			all = append(all, Lines(e)...)
+		}
+	case errors.As(err, &exit) && err == error(exit):
+		return Lines(exit.Err)
+	default:
+		all = append(all, err.Error())
+	}
+	return all
+}
+
 // Usagef is an error of whoever typed the command, or wrote the file it reads.
 func Usagef(format string, args ...any) error {
 	return &ExitError{ExitUsage, fmt.Errorf(format, args...)}

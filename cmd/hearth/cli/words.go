@@ -33,22 +33,28 @@ func Nearest(s string, names []string) string {
 	return best
 }
 
-// distance counts the insertions, deletions and replacements between a and b.
+// distance counts the insertions, deletions and replacements between a and b, and the swaps of
+// neighbours: it is that of Damerau and Levenshtein, with no letter changed twice.
 func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
+	d := make([][]int, len(a)+1)
+	for i := range d {
+		d[i] = make([]int, len(b)+1)
+		d[i][0] = i
+	}
+	for j := range b {
+		d[0][j+1] = j + 1
 	}
 	for i := range len(a) {
-		left := row[0]
-		row[0] = i + 1
 		for j := range len(b) {
-			cost := left
+			cost := d[i][j]
 			if a[i] != b[j] {
-				cost = 1 + min(left, row[j], row[j+1])
+				cost = 1 + min(cost, d[i][j+1], d[i+1][j])
 			}
-			left, row[j+1] = row[j+1], cost
+			if i > 0 && j > 0 && a[i] == b[j-1] && a[i-1] == b[j] {
+				cost = min(cost, 1+d[i-1][j-1])
+			}
+			d[i+1][j+1] = cost
 		}
 	}
-	return row[len(b)]
+	return d[len(a)][len(b)]
 }
