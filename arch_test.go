@@ -48,6 +48,7 @@ var owners = map[string]string{
 	"github.com/spf13/pflag":              "cmd",
 	"go.yaml.in/yaml/v3":                  "cmd",
 	"github.com/dustin/go-humanize":       "cmd",
+	"github.com/rivo/uniseg":              "cmd",
 	"golang.org/x/term":                   "cmd",
 	"github.com/prometheus/client_golang": "node",
 	"google.golang.org/grpc":              "bench", // in a module of its own, which Hearth does not know

@@ -9,11 +9,11 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
+	"github.com/hearthfs/hearth/cmd/hearth/columns"
 	"github.com/hearthfs/hearth/cmd/hearth/firstconfig"
 	"github.com/hearthfs/hearth/cmd/hearth/settings"
 	"github.com/hearthfs/hearth/node"
@@ -61,7 +61,7 @@ func configShowCommand() *cobra.Command {
 		if c.Output != "table" {
 			return cli.PrintList(c, w, values)
 		}
-		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+		t := columns.New(w)
 		fmt.Fprintln(t, "KEY\tSOURCE\tVALUE")
 		for _, v := range values {
 			from := string(v.Source)
@@ -131,7 +131,7 @@ func configExplainCommand() *cobra.Command {
 }
 
 func printExplained(w io.Writer, e settings.Explained) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	t := columns.New(w)
 	restart := "needed for a change"
 	if !e.Restart {
 		restart = "not needed"

@@ -9,11 +9,11 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
+	"github.com/hearthfs/hearth/cmd/hearth/columns"
 	"github.com/hearthfs/hearth/cmd/hearth/quote"
 	"github.com/hearthfs/hearth/cmd/hearth/settings"
 	"github.com/hearthfs/hearth/node"
@@ -171,7 +171,7 @@ func printFindings(w io.Writer, c *cli.Common, found []doctor.Finding) error {
 	case "json":
 		return c.PrintJSON(w, map[string]any{"checks": found, "ok": count[doctor.OK], "warn": count[doctor.Warn], "fail": count[doctor.Fail]})
 	}
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	t := columns.New(w)
 	for _, f := range found {
 		line := f.Found
 		if f.Subject != "" {

@@ -5,11 +5,11 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
+	"github.com/hearthfs/hearth/cmd/hearth/columns"
 	"github.com/hearthfs/hearth/cmd/hearth/quote"
 	"github.com/hearthfs/hearth/cmd/hearth/settings"
 	"github.com/hearthfs/hearth/node"
@@ -58,7 +58,7 @@ func atOffset(arg string) (path string, offset int64) {
 }
 
 func printExplanation(w io.Writer, e *explain.Explanation) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	t := columns.New(w)
 	fmt.Fprintf(t, "path\t%s\n", quote.Name(e.Path))
 	if !e.Dir {
 		fmt.Fprintf(t, "object\t%s of %s (link %s), %s (%d bytes)\nversion\t%s, ETag %s\n", quote.Name(e.Key), quote.Name(e.Origin), quote.Text(e.Link),

@@ -6,11 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
+	"github.com/hearthfs/hearth/cmd/hearth/columns"
 	"github.com/hearthfs/hearth/cmd/hearth/progress"
 	"github.com/hearthfs/hearth/cmd/hearth/quote"
 	"github.com/hearthfs/hearth/node/api"
@@ -132,7 +132,7 @@ func listJobs(ctx context.Context, c *cli.Common, cmd *cobra.Command, n *api.Job
 		}
 		return nil
 	}
-	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	t := columns.New(out)
 	fmt.Fprintln(t, "ID\tSTATE\tFILES\tBYTES\tERRORS\tBEGAN\tWHAT")
 	for _, v := range all {
 		fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%d\t%s\t%s\n", v.ID, v.Phase, v.FilesDone, cli.Bytes(v.BytesDone), v.Errors, cli.Stamp(v.Created), quote.Shown(out, v.What()))

@@ -4,12 +4,12 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
+	"github.com/hearthfs/hearth/cmd/hearth/columns"
 	"github.com/hearthfs/hearth/cmd/hearth/quote"
 	"github.com/hearthfs/hearth/node"
 )
@@ -41,7 +41,7 @@ func statCommand() *cobra.Command {
 }
 
 func printStat(w io.Writer, s *node.Stat, verbose bool) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	t := columns.New(w)
 	kind := "file"
 	if s.Dir {
 		kind = "directory"

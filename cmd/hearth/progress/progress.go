@@ -11,9 +11,9 @@ import (
 	"math"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
+	"github.com/hearthfs/hearth/cmd/hearth/columns"
 	"github.com/hearthfs/hearth/cmd/hearth/quote"
 	"github.com/hearthfs/hearth/warmup"
 )
@@ -41,8 +41,8 @@ func (p *Printer) Tell(v *warmup.View) error {
 	switch now := time.Now(); {
 	case p.Terminal != nil:
 		p.shown = true
-		columns, _ := quote.Size(p.Terminal)
-		_, _ = fmt.Fprintf(p.Terminal, "\r\x1b[K%s", Fitting(v.What(), &v.Progress, columns-1)) // the cursor stands behind it
+		width, _ := quote.Size(p.Terminal)
+		_, _ = fmt.Fprintf(p.Terminal, "\r\x1b[K%s", Fitting(v.What(), &v.Progress, width-1)) // the cursor stands behind it
 	case p.Log != nil && p.logged.IsZero():
 		p.logged = now // the first line is due in ten seconds
 	case p.Log != nil && now.Sub(p.logged) >= lineEvery:
@@ -65,28 +65,19 @@ const mostName = 24
 
 // Fitting is Line of at most so many columns, if that is more than 0: a line that the
 // terminal breaks cannot be written again. The name gives way first, then the bytes.
-func Fitting(what string, v *warmup.Progress, columns int) string {
+func Fitting(what string, v *warmup.Progress, most int) string {
 	line := Line(what, v)
-	n := utf8.RuneCountInString(line)
-	if columns <= 0 || n <= columns {
+	if most <= 0 || columns.Of(line) <= most {
 		return line
 	}
 	name, rest, _ := strings.Cut(line, "  ")
-	if bytes := ofBytes(v.BytesDone, v.BytesTotal) + "  "; n-columns > len([]rune(name))-leastName {
+	if bytes := ofBytes(v.BytesDone, v.BytesTotal) + "  "; columns.Of(line)-most > columns.Of(name)-leastName {
 		rest = strings.Replace(rest, bytes, "", 1)
-		n = utf8.RuneCountInString(name + "  " + rest)
-		line = name + "  " + rest
 	}
-	if n <= columns {
-		return line
+	if room := most - columns.Of("  "+rest); room < columns.Of(name) {
+		name = columns.CutLeft(name, max(leastName, room))
 	}
-	if r := []rune(name); len(r) > leastName {
-		line = "..." + string(r[min(len(r)-leastName+3, n-columns+3):]) + "  " + rest
-	}
-	if r := []rune(line); len(r) > columns {
-		line = string(r[:max(0, columns-3)]) + "..."
-	}
-	return line
+	return columns.Cut(name+"  "+rest, most)
 }
 
 // leastName is what is left of a name at least.
@@ -101,10 +92,7 @@ func Line(what string, v *warmup.Progress) string {
 	if what != "/" {
 		name = quote.Name(strings.TrimPrefix(what, "/"))
 	}
-	if r := []rune(name); len(r) > mostName {
-		name = "..." + string(r[len(r)-mostName+3:])
-	}
-	parts := []string{name}
+	parts := []string{columns.CutLeft(name, mostName)}
 	if !counted(v) {
 		if warmup.State(v.Phase).Over() {
 			parts = append(parts, v.Phase)

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/hearthfs/hearth/cmd/hearth/columns"
 	"github.com/hearthfs/hearth/warmup"
 )
 
@@ -56,6 +57,21 @@ func TestLinesForPeople(t *testing.T) {
 	for n, want := range map[int64]string{0: "0", 999: "999", 1000: "1.00k", 9_995: "10.0k", 99_949: "99.9k", 999_499: "999k", 999_500: "1.00M", 1_280_000: "1.28M"} {
 		if got := Short(n); got != want {
 			t.Errorf("%d: %s, want %s", n, got, want)
+		}
+	}
+}
+
+func TestWideNamesFit(t *testing.T) {
+	// A name whose characters take two columns, or none, leaves the line as wide as the terminal at most, and whole characters of itself.
+	loading := warmup.Progress{Phase: "loading", FilesDone: 812_000, FilesTotal: 1_280_000, BytesDone: 824 << 30 / 10, BytesTotal: 134 << 30, RateBPS: 2 << 30, ETAS: 24}
+	for name, want := range map[string]string{
+		"/データセット/学習用画像/第一部": "...ト/学習用画像/第一部  61%", "/" + strings.Repeat("👍🏽", 30): "..." + strings.Repeat("👍🏽", 10) + "  61%", "/" + strings.Repeat("e\u0301", 20): strings.Repeat("e\u0301", 20) + "  61%",
+	} {
+		for most := 1; most < 120; most++ {
+			line := Fitting(name, &loading, most)
+			if columns.Of(line) > max(3, most) || most > 100 && !strings.HasPrefix(line, want) {
+				t.Errorf("%d of %d columns: %q", columns.Of(line), most, line)
+			}
 		}
 	}
 }

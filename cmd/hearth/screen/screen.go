@@ -16,11 +16,10 @@ import (
 	"math"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
-	"unicode/utf8"
 
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
+	"github.com/hearthfs/hearth/cmd/hearth/columns"
 	"github.com/hearthfs/hearth/cmd/hearth/progress"
 	"github.com/hearthfs/hearth/cmd/hearth/quote"
 	"github.com/hearthfs/hearth/namespace/pins"
@@ -83,13 +82,7 @@ func Lines(s *api.Status, o Options) []string {
 
 // table aligns rows of cells that are separated by tabs, the first of which is its head.
 func table(rows ...string) section {
-	var b bytes.Buffer
-	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	for _, row := range rows {
-		fmt.Fprintln(t, row)
-	}
-	_ = t.Flush() // into memory
-	lines := strings.Split(strings.TrimSuffix(b.String(), "\n"), "\n")
+	lines := columns.Align(rows)
 	return section{head: lines[:1], rows: lines[1:]}
 }
 
@@ -161,15 +154,12 @@ const mostLink = 14
 func links(s *api.Status, width int) section {
 	rows, failed, listings := []string{"LINK\tREQUESTS\tBYTES\tFIRST BYTE\tERRORS\tTHROTTLED\tRETRIES\tORIGIN"}, []*figures.Failure{}, []string{}
 	for _, l := range s.Links {
-		path, o := []rune(quote.Name(l.Path)), l.Origin
-		if len(path) > mostLink {
-			path = append([]rune("..."), path[len(path)-mostLink+3:]...)
-		}
+		path, o := columns.CutLeft(quote.Name(l.Path), mostLink), l.Origin
 		first := "-"
 		if f := o.FirstByte; f.WorstMS > 0 {
 			first = fmt.Sprintf("%.0f/%.0f/%.0f ms", f.MedianMS, f.P99MS, f.WorstMS)
 		}
-		rows = append(rows, fmt.Sprintf("%s\t%s\t%s\t%s\t%d\t%d\t%d\t%s", string(path), progress.Short(o.Requests), cli.Bytes(o.Bytes), first, o.Errors, o.Throttled, o.Retries, quote.Name(l.URL)))
+		rows = append(rows, fmt.Sprintf("%s\t%s\t%s\t%s\t%d\t%d\t%d\t%s", path, progress.Short(o.Requests), cli.Bytes(o.Bytes), first, o.Errors, o.Throttled, o.Retries, quote.Name(l.URL)))
 		if l.LastError != nil {
 			failed = append(failed, l.LastError)
 		}
@@ -195,11 +185,11 @@ func links(s *api.Status, width int) section {
 // listing is how far one is, in a line of a width; what is listed gives way, from its left.
 func listing(l *figures.Listing, width int) string {
 	const begin = "listing "
-	url, found := []rune(quote.Name(l.URL)), fmt.Sprintf(": %s names in %s", progress.Short(l.Names), seconds(l.Seconds))
-	if over := len(begin) + len(url) + len(found) - width; width > 0 && over > 0 {
-		url = append([]rune("..."), url[min(len(url), over+3):]...)
+	url, found := quote.Name(l.URL), fmt.Sprintf(": %s names in %s", progress.Short(l.Names), seconds(l.Seconds))
+	if width > 0 {
+		url = columns.CutLeft(url, width-len(begin)-len(found))
 	}
-	return begin + string(url) + found
+	return begin + url + found
 }
 
 func mounts(s *api.Status) section {
@@ -220,7 +210,7 @@ func mounts(s *api.Status) section {
 func jobs(s *api.Status, width int) (x section) {
 	for _, j := range s.Jobs {
 		begin := "job " + j.Job + ": "
-		x.rows = append(x.rows, begin+progress.Fitting(j.What, &j.Progress, width-len(begin)))
+		x.rows = append(x.rows, begin+progress.Fitting(j.What, &j.Progress, width-columns.Of(begin)))
 	}
 	return x
 }
@@ -324,10 +314,10 @@ func by(file string) string {
 
 // cut shortens a line to a width; 0: it may have any.
 func cut(line string, width int) string {
-	if width <= 0 || utf8.RuneCountInString(line) <= width {
+	if width <= 0 {
 		return line
 	}
-	return string([]rune(line)[:max(0, width-3)]) + "..."
+	return columns.Cut(line, width)
 }
 
 // broken are the lines of a text of that width at most, broken between words where it can be.
@@ -337,7 +327,7 @@ func broken(text string, width int) (lines []string) {
 	}
 	line := ""
 	for _, word := range strings.Fields(text) {
-		if line != "" && utf8.RuneCountInString(line+" "+word) > width {
+		if line != "" && columns.Of(line+" "+word) > width {
 			lines, line = append(lines, line), " "
 		}
 		if line != "" {

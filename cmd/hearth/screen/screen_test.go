@@ -10,10 +10,10 @@ import (
 	"testing"
 	"time"
 	"unicode"
-	"unicode/utf8"
 
 	"github.com/hearthfs/hearth/cache/scrub"
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
+	"github.com/hearthfs/hearth/cmd/hearth/columns"
 	"github.com/hearthfs/hearth/namespace/pins"
 	"github.com/hearthfs/hearth/node/api"
 	"github.com/hearthfs/hearth/node/figures"
@@ -67,8 +67,8 @@ func usual() *api.Status {
 func wide(t *testing.T, lines []string, width, height int) {
 	t.Helper()
 	for _, l := range lines {
-		if utf8.RuneCountInString(l) > width {
-			t.Errorf("%d columns: %s", utf8.RuneCountInString(l), l)
+		if columns.Of(l) > width {
+			t.Errorf("%d columns: %s", columns.Of(l), l)
 		}
 	}
 	if len(lines) >= height {
@@ -148,6 +148,27 @@ func TestAListingIsNeverCut(t *testing.T) {
 	lines = Lines(s, Options{Width: 80, Height: 24})
 	wide(t, lines, 80, 24)
 	has(t, lines, append(kept, "xxx/: 8.10k names in 9.0s")...)
+}
+
+func TestWideNamesStayInTheirColumns(t *testing.T) {
+	// Links, mounts, listings, pins and jobs of Chinese, Japanese and Korean names and emoji: columns stand below each other, and no line is wider than the terminal.
+	s := usual()
+	for i, name := range []string{"/データセット/学習用画像", "/👍🏽👍🏽👍🏽👍🏽👍🏽👍🏽👍🏽👍🏽👍🏽"} {
+		s.Links[i].Path, s.Links[i].URL, s.Mounts[i].Dir, s.Jobs[i].What = name, "s3://b"+name, "/mnt"+name, name
+	}
+	s.Names.Listings[0].URL = "s3://b/" + strings.Repeat("한국어", 30)
+	s.Pins = []pins.View{{Pin: pins.Pin{Path: "/データ"}}}
+	s.Problems, s.Says = []string{strings.Repeat("日本語 ", 60)}, strings.Repeat("日本語 ", 60)
+	for width := 40; width < 130; width++ {
+		wide(t, Lines(s, Options{Width: width, Height: 60}), width, 60)
+	}
+	lines := Lines(s, Options{})
+	has(t, lines, ".../学習用画像  301k ", "/mnt/データセット/学習用画像  /imagenet ", "/mnt/"+strings.Repeat("👍🏽", 9)+"       /s3:")
+	var b strings.Builder
+	if err := PrintPins(&b, append(s.Pins, pins.View{Pin: pins.Pin{Path: "/abc"}})); err != nil {
+		t.Fatal(err)
+	}
+	has(t, strings.Split(b.String(), "\n"), "/データ  0  ", "/abc     0  ")
 }
 
 func TestAShareIsNotRoundedToAll(t *testing.T) {
@@ -263,7 +284,7 @@ func TestNothingOfStrangersIsObeyed(t *testing.T) {
 		lines := Lines(s, o)
 		lines[0] = strings.TrimSuffix(strings.TrimPrefix(lines[0], "\x1b[31m"), "\x1b[0m")
 		for _, l := range lines {
-			if strings.ContainsFunc(l, unicode.IsControl) || o.Width > 0 && utf8.RuneCountInString(l) > o.Width {
+			if strings.ContainsFunc(l, unicode.IsControl) || o.Width > 0 && columns.Of(l) > o.Width {
 				t.Errorf("%q", l)
 			}
 		}
