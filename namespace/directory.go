@@ -105,8 +105,18 @@ func (d *directory) node(t *Tree, sort string, e *record.Entry, ttl time.Duratio
 		return n
 	}
 	n.Object = object(d.link, e, d.prefix()+sort)
-	n.ModTime = n.Object.ModTime
+	n.ModTime = Shown(d.link.Identity, n.Object.ModTime)
 	return n
+}
+
+// Shown is the mod time that people and kernels are shown of an object, of an origin of that
+// identity: HEADs tell whole seconds where listings tell fractions, and the time of a file that
+// nobody changed must not move by what it was learned from. A local directory tells one time.
+func Shown(identity string, modified time.Time) time.Time {
+	if hearth.IsLocal(identity) {
+		return modified
+	}
+	return modified.Truncate(time.Second)
 }
 
 func (d *directory) mountName(t *Tree, sort string, e *record.Entry) string {

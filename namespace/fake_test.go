@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"iter"
 	"slices"
 	"strings"
 	"sync"
@@ -300,6 +301,16 @@ func (w *world) names(path string) []string {
 		w.Fatalf("list %s: %v", path, err)
 	}
 	return names
+}
+
+// nodes are the names of a directory as it lists them.
+func (w *world) nodes(path string) iter.Seq[Node] {
+	return func(each func(Node) bool) {
+		w.Helper()
+		if err := w.tree.ReadDir(context.Background(), w.resolve(path).ID, "", each); err != nil {
+			w.Fatalf("list %s: %v", path, err)
+		}
+	}
 }
 
 // later moves the clock when all is settled: a listing whose last names were read, and that has not

@@ -246,6 +246,48 @@ func TestAListingTellsTheTimeOfWhatWasFoundMeanwhile(t *testing.T) {
 	}
 }
 
+func TestTheTimeOfAnUnchangedFileDoesNotMove(t *testing.T) {
+	// An origin whose HEADs tell whole seconds lists fractions. Whatever the file was learned from, it is
+	// shown at one time: found alone, listed, found again, and after a restart.
+	second := time.Unix(1_700_000_000, 0)
+	w := open(t, func(o *Options) { o.Dir = t.TempDir() })
+	put := func(mod time.Time) {
+		w.b.put("d/a", "1", 3)
+		w.b.mu.Lock()
+		defer w.b.mu.Unlock()
+		o := w.b.objects["d/a"]
+		o.ModTime = mod
+		w.b.objects["d/a"] = o
+	}
+	shown := func(what string) {
+		t.Helper()
+		if n := w.resolve("/d/a"); !n.ModTime.Equal(second) {
+			t.Errorf("%s: at %v", what, n.ModTime)
+		}
+		for n := range w.nodes("/d") {
+			if !n.ModTime.Equal(second) {
+				t.Errorf("%s: listed at %v", what, n.ModTime)
+			}
+		}
+	}
+	put(second)
+	w.tree.Written(t.Context(), "/", "d/a")
+	shown("found")
+	w.settle()
+	put(second.Add(618 * time.Millisecond))
+	w.later(24 * time.Hour)
+	shown("listed")
+	put(second)
+	w.tree.Written(t.Context(), "/", "d/a")
+	shown("found again")
+	w.reopen()
+	shown("after a restart")
+	now := time.Now()
+	if got := Shown("file /data", now); !got.Equal(now) {
+		t.Error("a local file's time is shown as", got)
+	}
+}
+
 func TestTheFileBesideADirectoryIsWaitedFor(t *testing.T) {
 	// Who asks for the file a beside a/, cold, gets it although the directory's
 	// answer comes first.

@@ -211,8 +211,8 @@ type Node struct {
 	Name string
 	// Object is a file's version; of a directory found by name, its keys' prefix.
 	Object hearth.Object
-	// ModTime of a file is the object's; of a directory, when this node first saw
-	// its present listing.
+	// ModTime of a file is the object's, in whole seconds (Shown); of a directory, when
+	// this node first saw its present listing.
 	ModTime time.Time
 	// TTL is how long this may be believed from now on; 0 for strict links, and
 	// for names that are known from before the origin failed.

@@ -84,7 +84,7 @@ func entryOf(p string, x namespace.Node) Entry {
 	if x.Dir {
 		e.Path = strings.TrimSuffix(p, "/")
 	} else {
-		e.Size, e.ModTime = x.Object.Size, x.Object.ModTime
+		e.Size = x.Object.Size
 	}
 	e.KeepBytes()
 	return e

@@ -99,7 +99,7 @@ func found(x namespace.Node, err error) (*namespace.Node, error) {
 // head asks the origin itself for a key.
 func (l *link) head(ctx context.Context, key string) (*namespace.Node, error) {
 	o, err := l.origin.Head(ctx, key)
-	return found(namespace.Node{Object: o, ModTime: o.ModTime}, err)
+	return found(namespace.Node{Object: o, ModTime: o.ModTime}, err) // of a HEAD: whole seconds
 }
 
 // one is the node that stat shows: the object before the prefix of its name.

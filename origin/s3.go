@@ -362,5 +362,9 @@ func (s *S3) Account() string {
 	return "aws"
 }
 
+// Fractions reports whether the origin's listings have told fractions of seconds: those of all
+// keys are known from one then.
+func (s *S3) Fractions() bool { return s.shown.fractions.Load() }
+
 // Region is the one that the bucket lies in, as far as is known.
 func (s *S3) Region() string { return s.place.Load().region }

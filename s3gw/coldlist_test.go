@@ -1,6 +1,7 @@
 package s3gw
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"log"
@@ -10,6 +11,7 @@ import (
 	"net/url"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -24,7 +26,11 @@ type gate struct {
 	mu   sync.Mutex // guards the rest
 	shut bool
 	seen []url.Values // queries of listings
+
+	fractions bool // listings tell them; it does not change
 }
+
+var wholeSecond = regexp.MustCompile(`(:\d\d)(?:\.\d+)?Z<`)
 
 func (s *stand) gate() *gate {
 	to, err := url.Parse(s.server.Endpoint)
@@ -32,6 +38,16 @@ func (s *stand) gate() *gate {
 		s.Fatal(err)
 	}
 	g, way := &gate{}, &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to); r.Out.Host = r.In.Host }}
+	way.ModifyResponse = func(resp *http.Response) error {
+		if !g.fractions || !resp.Request.URL.Query().Has("list-type") {
+			return nil
+		}
+		text, err := io.ReadAll(resp.Body)
+		text = wholeSecond.ReplaceAll(text, []byte("$1.618Z<"))
+		resp.Body, resp.ContentLength = io.NopCloser(bytes.NewReader(text)), int64(len(text))
+		resp.Header.Set("Content-Length", strconv.Itoa(len(text)))
+		return err
+	}
 	transport := &http.Transport{}
 	way.Transport, way.ErrorLog = transport, log.New(io.Discard, "", 0) // clients go away
 	at := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -209,6 +210,27 @@ func TestWritesAreSeenAtOnce(t *testing.T) {
 			s.gets(200, "", "root", "POST", "/bucket/d/parts?uploadId="+id, "<CompleteMultipartUpload><Part><PartNumber>1</PartNumber><ETag>"+resp.Header.Get("Etag")+"</ETag></Part></CompleteMultipartUpload>")
 			s.gets(200, "of parts", "root", "GET", "/bucket/d/parts", "")
 		})
+	}
+}
+
+func TestTheTimeInAListingDoesNotMove(t *testing.T) {
+	// A key was written, so a HEAD told of it, and the node began anew: its listing tells the time as
+	// the bucket does, to the fraction, before and after the directory is listed again.
+	s := newStand(t, nil)
+	s.server.Bucket(t, "bucket")
+	s.gate().fractions = true
+	if _, err := s.add(t.Context(), shownLink{bucket: "bucket", freshness: namespace.Freshness{Mode: namespace.Immutable}}); err != nil {
+		t.Fatal(err)
+	}
+	s.put("bucket", "d/a", "old")
+	s.gets(200, ".618Z<", "root", "GET", "/bucket?list-type=2&prefix=d/&delimiter=/", "")
+	s.gets(200, "", "root", "PUT", "/bucket/d/a", "new a")
+	s.g.fine.Clear() // as a gateway that begins has it
+	modified := regexp.MustCompile(`<LastModified>[^<]*`)
+	_, cached := s.ask("root", "GET", "/bucket?list-type=2&prefix=d/&delimiter=/", "")
+	_, passed := s.ask("root", "GET", "/bucket?list-type=2&prefix=d/&delimiter=/&optional=1", "")
+	if got, want := modified.FindString(cached), modified.FindString(passed); got != want || want == "" {
+		t.Errorf("listed at %s, and then at %s", got, want)
 	}
 }
 

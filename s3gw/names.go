@@ -61,6 +61,9 @@ func (n names) inLink(ctx context.Context, l *Link, prefix, after string, each f
 		return each(e)
 	})
 	_, coarse := n.fine.Load(l.Name)
+	if o, ok := l.Origin.(interface{ Fractions() bool }); ok && whole {
+		coarse = coarse || o.Fractions() // this gateway may have listed none yet
+	}
 	coarse = coarse && whole // listings tell more than seconds, and not all of these have been listed
 	switch {
 	case errors.Is(err, fs.ErrNotExist):

@@ -186,6 +186,8 @@ type road struct {
 }
 
 // Account is Origin's.
+func (d *road) Fractions() bool { return d.to.Fractions() }
+
 func (d *road) Account() string { return cmp.Or(d.account, d.to.Account()) }
 
 // Forward is Origin's.
