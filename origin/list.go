@@ -25,9 +25,17 @@ const pageBytes = 16 << 20
 
 // manner is how a server lists, as far as its pages have shown it.
 type manner struct {
-	misgroups atomic.Bool // it groups keys wrongly
-	fractions atomic.Bool // it tells fractions of seconds
+	misgroups atomic.Bool  // it groups keys wrongly
+	fractions atomic.Bool  // it tells fractions of seconds
+	spelling  atomic.Int32 // how it writes keys
 }
+
+// How a server writes keys.
+const (
+	asItSays = iota // nothing else has been seen
+	encoded
+	plain
+)
 
 // List streams a listing by ListObjectsV2, one page in memory at a time. Names
 // come in byte order where the server sends pages in order, which all but
@@ -36,10 +44,13 @@ type manner struct {
 // A server that groups keys wrongly at "/" (gofakes3 takes the "/" of "/lead"
 // away) would hide keys. Once a page shows that, this origin's listings are flat,
 // grouped here, and go on behind a group at each page's end.
+//
+// A page that is the last one by its IsTruncated and yet has a token, or does not say whether it is,
+// is followed by one more: that brings names, or none behind the last.
 func (s *S3) List(ctx context.Context, q hearth.Listing, each func(hearth.Object) error) error {
 	from := cursor{after: q.After}
 	left, last := q.Limit, ""
-	for {
+	for doubtful, again := false, false; ; { // of the page before, and of any
 		want := pageKeys
 		if q.Limit > 0 {
 			want = min(want, left)
@@ -58,9 +69,10 @@ func (s *S3) List(ctx context.Context, q hearth.Listing, each func(hearth.Object
 		if !s.shown.fractions.Load() && slices.ContainsFunc(p.Entries, func(e page.Entry) bool { return e.Modified.Nanosecond() != 0 }) {
 			s.shown.fractions.Store(true)
 		}
+		behind := last
 		for i := range p.Entries {
 			o, ok := s.entry(&p.Entries[i], q)
-			if !ok || o.IsPrefix() && o.Key == last {
+			if !ok || o.IsPrefix() && o.Key == last || again && o.Key <= behind {
 				continue
 			}
 			if last = o.Key; p.Garbles(o.Key) {
@@ -78,13 +90,17 @@ func (s *S3) List(ctx context.Context, q hearth.Listing, each func(hearth.Object
 		if group, ok := deeper(q.Prefix, next.after); ok && asked.Recursive && !q.Recursive {
 			next = cursor{after: group}
 		}
+		if doubtful && last == behind {
+			return nil
+		}
+		doubtful = !p.Truncated && (p.Token != "" || !p.Said && len(p.Entries) > 0)
 		switch {
-		case !p.Truncated:
+		case !p.Truncated && (!doubtful || next == from):
 			return nil
 		case next == from || next.token == "" && next.after == "":
 			return s.wrap("list", q.Prefix, fmt.Errorf("%w: a page that does not end and leads nowhere", errLied))
 		}
-		from = next
+		from, again = next, again || doubtful
 	}
 }
 
@@ -120,8 +136,62 @@ func (s *S3) entry(e *page.Entry, q hearth.Listing) (hearth.Object, bool) {
 	return o, true
 }
 
-// page fetches and reads one page. A page that breaks off is asked for again.
+// page fetches and reads one page.
 func (s *S3) page(ctx context.Context, q hearth.Listing, from cursor, want int) (*page.Page, error) {
+	p, err := s.written(ctx, q, from, want)
+	if err != nil {
+		return nil, err
+	}
+	how := s.shown.spelling.Load()
+	if how == asItSays {
+		if how, err = s.spelled(ctx, p); err != nil {
+			return nil, err
+		}
+	}
+	if err := p.Undo(how == encoded || how == asItSays && p.Encoded); err != nil {
+		return nil, s.wrap("list", q.Prefix, fmt.Errorf("%w: %w", errLied, err))
+	}
+	return p, nil
+}
+
+// spelled finds out how the server writes keys from a page in which that makes a difference. Some
+// leave encoding-type=url alone and say that they did it, or do it and do not say so: a key
+// that is then another one would be no file, or be another file. So one is looked for in both ways, once for
+// all pages.
+func (s *S3) spelled(ctx context.Context, p *page.Page) (int32, error) {
+	key, decoded, bare := p.Ambiguous()
+	if bare {
+		s.shown.spelling.Store(plain)
+		return plain, nil
+	}
+	if key == "" {
+		return asItSays, nil
+	}
+	for _, x := range []struct {
+		how    int32
+		prefix string
+	}{{plain, key}, {encoded, decoded}} { // what is encoded has not its own encoding as its prefix
+		found, err := s.has(ctx, x.prefix, key)
+		if err != nil {
+			return asItSays, err
+		}
+		if found {
+			s.shown.spelling.Store(x.how)
+			return x.how, nil
+		}
+	}
+	return asItSays, nil // it is gone by now
+}
+
+// has reports whether what has a prefix begins with a name, as the server writes it.
+func (s *S3) has(ctx context.Context, prefix, name string) (bool, error) {
+	p, err := s.written(ctx, hearth.Listing{Prefix: prefix, Recursive: true}, cursor{}, 1)
+	return err == nil && len(p.Entries) > 0 && (p.Entries[0].Key == name || strings.HasSuffix(name, "/") && strings.HasPrefix(p.Entries[0].Key, name)), err
+}
+
+// written fetches one page, whose keys are as the server wrote them. A page that breaks off is
+// asked for again.
+func (s *S3) written(ctx context.Context, q hearth.Listing, from cursor, want int) (*page.Page, error) {
 	release, err := acquire(ctx, s.meta)
 	if err != nil {
 		return nil, err

@@ -1,8 +1,10 @@
 // Package page reads what an S3 server answers to ListObjectsV2, as "ListObjectsV2" in the S3 API
 // reference has it.
 //
-// XML is walked by hand, since S3 uses little of it; escapes of XML and of the URL encoding are undone,
-// and groups and keys, which come in two lists, merged into one.
+// XML is walked by hand, since S3 uses little of it, and its escapes are undone. Undo does that for the
+// URL encoding, if the server encodes, which its word alone does not tell, and merges groups and keys, which
+// come in two lists. What a page leaves out or spells in its own way is told as that, or is an error that
+// names it: a flag that is misread hides names.
 package page
 
 import (
@@ -21,7 +23,8 @@ import (
 type Page struct {
 	Entries   []Entry
 	Truncated bool
-	Encoded   bool   // keys came URL-encoded, so no byte of them was lost
+	Said      bool   // whether more follows: IsTruncated was there
+	Encoded   bool   // keys came URL-encoded, so no byte of them was lost; until Undo, that it says so
 	Token     string // to go on with; "": none was given
 }
 
@@ -29,13 +32,13 @@ type Page struct {
 type Entry struct {
 	Key      string
 	ETag     string    // as it came, in its quotes
-	Size     int64     // in bytes
+	Size     int64     // in bytes; 0, too, where nobody said
 	Modified time.Time // zero: nobody said
 	Class    string    // the storage class; "": STANDARD, or nobody said
 	Prefix   bool      // it is a group
 }
 
-// Parse reads a ListBucketResult.
+// Parse reads a ListBucketResult. Keys are as the server wrote them: Undo is next.
 func Parse(text []byte) (*Page, error) {
 	if !bytes.Contains(text, []byte("ListBucketResult")) {
 		return nil, errors.New("no ListBucketResult")
@@ -53,11 +56,11 @@ func Parse(text []byte) (*Page, error) {
 		case "ListBucketResult":
 			switch string(name) {
 			case "IsTruncated":
-				p.Truncated = string(value) == "true"
+				return p.truncated(string(bytes.TrimSpace(value)))
 			case "NextContinuationToken":
 				p.Token = unescape(value)
 			case "EncodingType":
-				p.Encoded = string(value) == "url"
+				p.Encoded = bytes.EqualFold(bytes.TrimSpace(value), []byte("url"))
 			}
 		}
 		return nil
@@ -75,7 +78,21 @@ func Parse(text []byte) (*Page, error) {
 	if err != nil {
 		return nil, err
 	}
-	return p, p.finish()
+	return p, nil
+}
+
+// truncated reads IsTruncated, as any language writes it; one that is empty says nothing.
+func (p *Page) truncated(value string) error {
+	switch strings.ToLower(value) {
+	case "true", "1":
+		p.Truncated, p.Said = true, true
+	case "false", "0":
+		p.Truncated, p.Said = false, true
+	case "":
+	default:
+		return fmt.Errorf("IsTruncated is %q, which is neither true nor false", value)
+	}
+	return nil
 }
 
 func (e *Entry) set(name, value []byte) error {
@@ -84,42 +101,70 @@ func (e *Entry) set(name, value []byte) error {
 	case "Key":
 		e.Key = unescape(value)
 	case "ETag":
-		e.ETag = unescape(value)
+		e.ETag = unescape(bytes.TrimSpace(value))
 	case "Size":
+		if value = bytes.TrimSpace(value); len(value) == 0 {
+			return nil
+		}
 		if e.Size, err = strconv.ParseInt(string(value), 10, 64); err != nil || e.Size < 0 {
 			return fmt.Errorf("size %q of %q", value, e.Key)
 		}
 	case "StorageClass":
-		if string(value) != "STANDARD" { // which nearly all are: no memory for it
+		if value = bytes.TrimSpace(value); string(value) != "STANDARD" { // which nearly all are: no memory for it
 			e.Class = unescape(value)
 		}
 	case "LastModified":
-		e.Modified, _ = time.Parse(time.RFC3339, string(value)) // a zero time is none
+		e.Modified, _ = time.Parse(time.RFC3339, string(bytes.TrimSpace(value))) // a zero time is none
 	}
 	return nil
 }
 
-// finish undoes encoding-type=url, if the server says that it did it, and
-// merges groups and keys, which come in two lists.
-func (p *Page) finish() error {
-	if p.Encoded {
-		for i := range p.Entries {
-			e := &p.Entries[i]
-			if strings.IndexByte(e.Key, '%') < 0 && strings.IndexByte(e.Key, '+') < 0 {
-				continue
-			}
-			key, err := url.QueryUnescape(e.Key)
-			if err != nil {
-				return fmt.Errorf("key %q: %w", e.Key, err)
-			}
-			e.Key = key
+// Undo undoes encoding-type=url, if the server did it, and merges groups and keys, which come
+// in two lists. It is called once.
+func (p *Page) Undo(encoded bool) error {
+	p.Encoded = encoded
+	for i := range p.Entries {
+		e := &p.Entries[i]
+		if !encoded || !ambiguous(e.Key) {
+			continue
 		}
+		key, err := url.QueryUnescape(e.Key)
+		if err != nil {
+			return fmt.Errorf("key %q: %w", e.Key, err)
+		}
+		e.Key = key
 	}
 	byKey := func(a, b Entry) int { return strings.Compare(a.Key, b.Key) }
 	if !slices.IsSortedFunc(p.Entries, byKey) {
 		slices.SortFunc(p.Entries, byKey)
 	}
 	return nil
+}
+
+// Ambiguous is a name that is another one once decoded, and which that is; "": there is none, and
+// it makes no difference whether names are encoded. plain: one of them was not, whatever the page
+// says, since no encoding leaves a blank, or a "%" without two digits behind it.
+func (p *Page) Ambiguous() (key, decoded string, plain bool) {
+	for i := range p.Entries {
+		k := p.Entries[i].Key
+		if strings.IndexByte(k, ' ') >= 0 {
+			plain = true
+		}
+		if !ambiguous(k) {
+			continue
+		}
+		switch d, err := url.QueryUnescape(k); {
+		case err != nil:
+			plain = true
+		case key == "":
+			key, decoded = k, d
+		}
+	}
+	return key, decoded, plain
+}
+
+func ambiguous(key string) bool {
+	return strings.IndexByte(key, '%') >= 0 || strings.IndexByte(key, '+') >= 0
 }
 
 // Last is the name that a page ends with; "": it is empty.

@@ -24,6 +24,9 @@ func TestAPageIsReadAsItWasMeant(t *testing.T) {
 	// Escapes of XML and of the URL encoding are undone, groups and keys merged in
 	// byte order, and other fields left alone.
 	p, err := Parse([]byte(samplePage))
+	if err == nil {
+		err = p.Undo(p.Encoded)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,6 +42,64 @@ func TestAPageIsReadAsItWasMeant(t *testing.T) {
 		"<ListBucketResult><Contents><Key>k</Key><Size>-1</Size></Contents></ListBucketResult>", samplePage[:400]} {
 		if p, err := Parse([]byte(bad)); err == nil {
 			t.Errorf("%q was read as %+v", bad, p)
+		}
+	}
+}
+
+func TestWhetherMoreFollowsIsReadInAnySpelling(t *testing.T) {
+	// Languages write a boolean in their own ways; what is none of them is an error that names it, since a
+	// page that is taken for the last one hides all names behind it.
+	for text, want := range map[string]Page{
+		"<IsTruncated>true</IsTruncated>": {Truncated: true, Said: true}, "<IsTruncated>True</IsTruncated>": {Truncated: true, Said: true},
+		"<IsTruncated>\n TRUE\t</IsTruncated>": {Truncated: true, Said: true}, "<IsTruncated>1</IsTruncated>": {Truncated: true, Said: true},
+		"<IsTruncated>False </IsTruncated>": {Said: true}, "<IsTruncated>0</IsTruncated>": {Said: true}, "": {}, "<IsTruncated/>": {}, "<IsTruncated> </IsTruncated>": {},
+		"<IsTruncated>false</IsTruncated><NextContinuationToken>t</NextContinuationToken>": {Said: true, Token: "t"},
+	} {
+		p, err := Parse([]byte("<ListBucketResult>" + text + "</ListBucketResult>"))
+		if err != nil || p.Truncated != want.Truncated || p.Said != want.Said || p.Token != want.Token {
+			t.Errorf("%q: %+v, %v", text, p, err)
+		}
+	}
+	for _, value := range []string{"maybe", "truefalse", "-1"} {
+		_, err := Parse([]byte("<ListBucketResult><IsTruncated>" + value + "</IsTruncated></ListBucketResult>"))
+		if err == nil || !strings.Contains(err.Error(), "IsTruncated") || !strings.Contains(err.Error(), value) {
+			t.Errorf("%q: %v", value, err)
+		}
+	}
+}
+
+func TestFieldsWithBlanksAroundThem(t *testing.T) {
+	// A server that lays its pages out for people means the same; only a key's blanks are its own. A size
+	// that is missing or empty is none, and one that is no number is an error.
+	const text = "<ListBucketResult>\n <EncodingType> URL </EncodingType>\n <Contents>\n  <Key> a</Key>\n  <Size> 17\n</Size>\n  <ETag> &quot;e&quot; </ETag>" +
+		"<LastModified> 2024-02-03T04:05:06Z </LastModified><StorageClass> STANDARD </StorageClass></Contents><Contents><Key>b</Key><Size/></Contents></ListBucketResult>"
+	p, err := Parse([]byte(text))
+	want := []Entry{{Key: " a", ETag: `"e"`, Size: 17, Modified: time.Date(2024, 2, 3, 4, 5, 6, 0, time.UTC)}, {Key: "b"}}
+	if err != nil || !p.Encoded || !slices.Equal(p.Entries, want) {
+		t.Errorf("%+v, %v", p, err)
+	}
+	if _, err := Parse([]byte(strings.Replace(text, " 17", " 1.7", 1))); err == nil || !strings.Contains(err.Error(), `size "1.7"`) {
+		t.Error(err)
+	}
+}
+
+func TestNamesThatAreOthersOnceDecoded(t *testing.T) {
+	// Which name of a page tells whether names are encoded, and which can be read in one way only.
+	for keys, want := range map[string]struct {
+		key, decoded string
+		plain        bool
+	}{
+		"a,b/c": {}, "a,b+c,d%20e": {"b+c", "b c", false}, "%41": {"%41", "A", false}, "100%": {"", "", true}, "a%zz,b+c": {"b+c", "b c", true}, "a b": {"", "", true},
+	} {
+		p := &Page{}
+		for _, k := range strings.Split(keys, ",") {
+			p.Entries = append(p.Entries, Entry{Key: k})
+		}
+		if key, decoded, plain := p.Ambiguous(); key != want.key || decoded != want.decoded || plain != want.plain {
+			t.Errorf("%s: %q, %q, %t", keys, key, decoded, plain)
+		}
+		if err := p.Undo(true); (err == nil) == (strings.Contains(keys, "100") || strings.Contains(keys, "zz")) {
+			t.Errorf("%s: %v", keys, err)
 		}
 	}
 }
@@ -72,6 +133,9 @@ func TestPagesOfAnyKeysAreReadAsEncodingXMLReadsThem(t *testing.T) {
 			t.Fatal(err)
 		}
 		p, err := Parse(text)
+		if err == nil {
+			err = p.Undo(false)
+		}
 		if err != nil {
 			t.Fatalf("%v: %s", err, text)
 		}
