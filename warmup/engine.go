@@ -237,13 +237,12 @@ func (e *Engine) forget() {
 		}
 	}
 	slices.SortFunc(ended, func(a, b *shown) int { return older(b.record, a.record) })
-	kept, bytes := 0, int64(0)
+	kept, bytes := history{}, int64(0)
 	var gone []string
 	for _, s := range ended {
 		id := s.record.ID
-		kept++
 		bytes += lists[id]
-		if kept > maxHistory || lists[id] > 0 && bytes > list.Max {
+		if kept.beyond(&s.record) || lists[id] > 0 && bytes > list.Max {
 			delete(e.shown, id)
 			gone = append(gone, id)
 		}

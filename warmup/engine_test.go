@@ -673,6 +673,35 @@ func TestRecordsThatAreNone(t *testing.T) {
 	}
 }
 
+func TestDryRunsPushNoJobOut(t *testing.T) {
+	// However many dry runs there were, all jobs are remembered that would be without them, over a start, too, and the last dry runs.
+	w := newWorld(t)
+	w.bucket.put("a", "e", 10)
+	w.open()
+	w.over(w.start("/"))
+	for range maxDryRuns + 5 {
+		r, err := w.engine.Submit(Request{Targets: []string{"/"}, DryRun: true}, nil, false, asIs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.over(r.ID)
+	}
+	if all := w.engine.List(); len(all) < 1+maxDryRuns || len(all) > 2+maxDryRuns || all[len(all)-1].DryRun { // the last one may not be looked at yet
+		t.Errorf("%d remembered, the first a dry run %v", len(all), all[len(all)-1].DryRun)
+	}
+	f := &Files{Dir: t.TempDir()}
+	for i := range maxHistory + 3*maxDryRuns {
+		r := Record{ID: newID(), State: Done, Times: Times{Created: time.Unix(int64(1000+i), 0)}, Request: Request{DryRun: i >= maxHistory}}
+		if err := f.Save(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all, err := f.Load()
+	if err != nil || len(all) != maxHistory+maxDryRuns || all[len(all)-1].Created.Unix() != 1000 {
+		t.Errorf("%d records, %v", len(all), err)
+	}
+}
+
 func TestLostIsCountedOnce(t *testing.T) {
 	// Two files are evicted before the job's end. One comes back, so that a further pass
 	// looks at all once more; the other does not, and what is lost of it is said once.

@@ -75,3 +75,36 @@ func TestWhatIsMeasuredOfAJob(t *testing.T) {
 		t.Errorf("one file later: %+v, %+v", m, v.Counters)
 	}
 }
+
+func TestNoEndIsToldBeforeThereIsARate(t *testing.T) {
+	// A small object came while the first large one is under way: nobody is told that the rest takes years. A hundredth of the
+	// bytes, or as much as says something by itself, is enough to tell by; what a check has read, too.
+	for name, c := range map[string]struct {
+		total, brought int64
+		check          bool
+		eta            int64
+	}{
+		"a small object":      {400 << 20, 70, false, -1},
+		"a hundredth":         {400 << 20, 4 << 20, false, 396},
+		"of a large set":      {1 << 40, 64 << 20, false, 65_532},
+		"of a large set less": {1 << 40, 63 << 20, false, -1},
+		"a check":             {400 << 20, 4 << 20, true, 396},
+		"a check that began":  {400 << 20, 70, true, -1},
+	} {
+		s := &shown{record: Record{ID: "1", State: Loading}}
+		s.record.Check = c.check
+		s.record.Plan.Counted, s.record.Plan.Total = true, Tally{Files: 100, Bytes: c.total}
+		if s.record.Counters.Done.Bytes = c.brought; c.check {
+			s.record.Checked = &Checked{Whole: Tally{Bytes: c.brought}}
+		}
+		began, rate := time.Unix(1e9, 0), int64(1<<20)
+		if c.total == 1<<40 {
+			rate = 16 << 20
+		}
+		s.pace.Note(began, 0)
+		s.pace.Note(began.Add(4*time.Second), 4*rate)
+		if v := s.view(); v.ETAS != c.eta || v.RateBPS != rate {
+			t.Errorf("%s: ETA %d s at %d B/s, want %d", name, v.ETAS, v.RateBPS, c.eta)
+		}
+	}
+}

@@ -23,8 +23,24 @@ type Records interface {
 	Load() ([]Record, error)
 }
 
-// maxHistory of ended jobs are kept.
-const maxHistory = 100
+// maxHistory of ended jobs are kept, and maxDryRuns beside them, which push no job out.
+const (
+	maxHistory = 100
+	maxDryRuns = 10
+)
+
+// history counts ended jobs, the latest first.
+type history struct{ jobs, dry int }
+
+// beyond counts one more, and reports whether it is one too many.
+func (h *history) beyond(r *Record) bool {
+	if r.DryRun {
+		h.dry++
+		return h.dry > maxDryRuns
+	}
+	h.jobs++
+	return h.jobs > maxHistory
+}
 
 const (
 	recordSuffix = ".json"
@@ -141,12 +157,9 @@ func (f *Files) read(id string) (r Record, err error) {
 // forget removes the oldest of the jobs that ended.
 func (f *Files) forget(all []Record) []Record {
 	slices.SortFunc(all, func(a, b Record) int { return older(b, a) })
-	ended := 0
+	var ended history
 	return slices.DeleteFunc(all, func(r Record) bool {
-		if r.State.Over() {
-			ended++
-		}
-		if !r.State.Over() || ended <= maxHistory {
+		if !r.State.Over() || !ended.beyond(&r) {
 			return false
 		}
 		f.drop(r.ID)

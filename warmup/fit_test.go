@@ -121,7 +121,7 @@ func TestTwoJobsThatFitOnlyAlone(t *testing.T) {
 	w.open()
 	first, release := w.blocked("/a")
 	v := w.over(w.start("/b"))
-	if v.State != Failed || v.Kind != kindRefused || !strings.Contains(v.Error, "takes 2000 bytes") || !strings.Contains(v.Error, "3000 bytes can be held") || !strings.Contains(v.Error, "claimed 2000") {
+	if v.State != Failed || v.Kind != kindRefused || !strings.Contains(v.Error, "takes 2.0 KiB of a cache directory in which 2.9 KiB can be held") || !strings.Contains(v.Error, "claimed 2.0 KiB more") || !strings.Contains(v.Error, ": that is 1000 B too much; ") {
 		t.Errorf("beside the first: %s %s %s", v.State, v.Kind, v.Error)
 	}
 	plan := func(targets ...string) *View {
@@ -133,7 +133,7 @@ func TestTwoJobsThatFitOnlyAlone(t *testing.T) {
 		v := w.over(r.ID)
 		return &v
 	}
-	if p := plan("/b").Plan; !strings.Contains(p.Lacks, "claimed 2000") || p.Claimed != 2000 || p.Needs != 2000 || p.Room != 3000 {
+	if p := plan("/b").Plan; !strings.Contains(p.Lacks, "claimed 2.0 KiB") || p.Claimed != 2000 || p.Needs != 2000 || p.Room != 3000 {
 		t.Errorf("dry run beside the first: %+v", p)
 	}
 	if p := plan("/a", "/c").Plan; p.Lacks != "" || p.Claimed != 0 || p.Needs != 3000 {
@@ -267,7 +267,7 @@ func TestADryRunOfSeveral(t *testing.T) {
 		t.Fatal(err)
 	}
 	v := w.over(r.ID)
-	if !slices.Equal(v.Targets, []string{"/1", "/0"}) || v.Plan.Total != (Tally{Files: 3, Bytes: 2600}) || !strings.Contains(v.Plan.Lacks, "2500 bytes of a cache directory in which 2000") {
+	if !slices.Equal(v.Targets, []string{"/1", "/0"}) || v.Plan.Total != (Tally{Files: 3, Bytes: 2600}) || !strings.Contains(v.Plan.Lacks, "2.4 KiB of a cache directory in which 2.0 KiB") {
 		t.Errorf("%+v", v)
 	}
 	r, err = w.engine.Submit(Request{List: "-", DryRun: true}, strings.NewReader("/1/c\n/nothing\n/0/none"), false, asIs)

@@ -54,23 +54,29 @@ func (s *shown) view() View {
 		p.RateBPS = s.pace.Rate()
 	}
 	counted := r.counted()
-	left := r.Plan.Total.Bytes - counted.Sum().Bytes
+	left, brought := r.Plan.Total.Bytes-counted.Sum().Bytes, r.Counters.Done.Bytes+r.Counters.Changed.Bytes
 	if r.Check {
-		left = r.Plan.Total.Bytes - held.Bytes
+		left, brought = r.Plan.Total.Bytes-held.Bytes, held.Bytes
 	}
 	switch {
 	case r.State.Over():
 		p.ETAS = 0
-	case r.Plan.Counted && p.RateBPS > 0:
+	case r.Plan.Counted && p.RateBPS > 0 && brought >= min(p.BytesTotal/100, measured):
 		p.ETAS = int64(math.Ceil(float64(max(0, left)) / float64(p.RateBPS)))
 	}
 	return View{r, p}
 }
 
+// measured is how much a job has brought at least before it tells how long the rest takes: a hundredth of its bytes,
+// or this. Small objects that came while the first large one was under way tell nothing of that.
+const measured = 64 << 20
+
 // Line is a job in a node's status.
 type Line struct {
 	// What was asked for.
 	What string `json:"what"`
+	// DryRun loads nothing.
+	DryRun bool `json:"dry_run,omitempty"`
 	Progress
 }
 

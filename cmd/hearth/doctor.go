@@ -174,7 +174,7 @@ func printFindings(w io.Writer, c *cli.Common, found []doctor.Finding) error {
 	t := columns.New(w)
 	for _, f := range found {
 		line := f.Found
-		if f.Subject != "" {
+		if f.Subject != "" && !strings.Contains(line, f.Subject) {
 			line = f.Subject + ": " + line
 		}
 		if f.Cure != "" {
@@ -185,6 +185,6 @@ func printFindings(w io.Writer, c *cli.Common, found []doctor.Finding) error {
 	if err := t.Flush(); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(w, "\n%d checks: %d OK, %d WARN, %d FAIL\n", len(found), count[doctor.OK], count[doctor.Warn], count[doctor.Fail])
+	_, err := fmt.Fprintf(w, "\n%s: %d OK, %d WARN, %d FAIL\n", cli.Count(len(found), "check"), count[doctor.OK], count[doctor.Warn], count[doctor.Fail])
 	return err
 }

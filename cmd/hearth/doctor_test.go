@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -11,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hearthfs/hearth/cmd/hearth/cli"
 	"github.com/hearthfs/hearth/internal/faultproxy"
 	"github.com/hearthfs/hearth/internal/hearthtest"
 	"github.com/hearthfs/hearth/node/doctor"
@@ -84,6 +86,35 @@ func TestDoctorOfAnOrigin(t *testing.T) {
 	}
 	if _, stderr, code := h.run("doctor", "bucket"); code != 2 || !strings.Contains(stderr, "is no origin") {
 		t.Errorf("no URL: exit code %d, %s", code, stderr)
+	}
+}
+
+func TestDoctorNamesItsSubjectOnce(t *testing.T) {
+	// What an origin's error begins with is the finding's subject, which is printed once; and one check is no "checks".
+	h := newHearth(t)
+	url := h.bucket(t, map[string]string{"a": "hello"})
+	h.env = append(h.env, "AWS_SECRET_ACCESS_KEY=wrong")
+	for of, want := range map[string]string{
+		"file:///nowhere": "FAIL  origin  file:///nowhere: open /nowhere: no such file or directory; ",
+		"s3://nosuch/p":   "FAIL  origin       s3://nosuch/p: the secret key does not fit",
+		url + "/p/":       "FAIL  origin       " + url + "/p/: the secret key does not fit",
+	} {
+		stdout, _, _ := h.run("doctor", of)
+		if !strings.Contains(stdout, want) {
+			t.Errorf("%s", stdout)
+		}
+		for line := range strings.Lines(stdout) {
+			if strings.Count(line, "://") > 1 {
+				t.Errorf("twice: %s", line)
+			}
+		}
+		if of == "file:///nowhere" && !strings.HasSuffix(stdout, "\n1 check: 0 OK, 0 WARN, 1 FAIL\n") {
+			t.Errorf("%s", stdout)
+		}
+	}
+	var out bytes.Buffer
+	if err := printFindings(&out, &cli.Common{Output: "table"}, []doctor.Finding{{Check: "metrics address", Subject: "127.0.0.1:9", Verdict: doctor.Warn, Found: "listen tcp 127.0.0.1:9: in use"}}); err != nil || strings.Count(out.String(), "127.0.0.1:9") != 1 {
+		t.Errorf("%v: %s", err, &out)
 	}
 }
 

@@ -32,7 +32,7 @@ func duCommand() *cobra.Command {
 			if c.Output != "table" {
 				return c.PrintJSON(cli.Out(cmd), u)
 			}
-			_, err = fmt.Fprintf(cli.Out(cmd), "%s\t%d files, %d directories\t%s\n", cli.Bytes(u.Bytes), u.Files, u.Dirs, quote.Shown(cli.Out(cmd), u.Path))
+			_, err = fmt.Fprintf(cli.Out(cmd), "%s\t%s, %s\t%s\n", cli.Bytes(u.Bytes), cli.Count(u.Files, "file"), cli.Count(u.Dirs, "directory"), quote.Shown(cli.Out(cmd), u.Path))
 			warnHidden(u.Hidden)
 			return err
 		})

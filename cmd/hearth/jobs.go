@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -23,7 +24,7 @@ func jobsCommand() *cobra.Command {
 		Short: "Warm-ups of the node: those at work, and the last that ended",
 		Long: "List the node's warm-ups, the latest first, or show one. hearth jobs wait ID follows one until it\n" +
 			"is over and ends as hearth warmup does, cancel ends one (what it loaded stays), retry begins one\n" +
-			"that is over again (what is present costs nothing). ID may be latest: the one that began last.",
+			"that is over again (what is present costs nothing). ID may be latest: the one that began last. Dry runs load nothing, and stand below the others.",
 		Example: "  hearth jobs\n  hearth jobs -o json",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 2 && nearestVerb(cmd, args[0]) != "" { // it is no ID
@@ -90,6 +91,7 @@ func jobID(ctx context.Context, n *api.Jobs, name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	all = slices.DeleteFunc(all, func(v warmup.View) bool { return v.DryRun })
 	if len(all) == 0 {
 		return "", &cli.ExitError{Code: cli.ExitNotFound, Err: errors.New("there is no job yet: begin one with hearth warmup PATH")}
 	}
@@ -134,8 +136,20 @@ func listJobs(ctx context.Context, c *cli.Common, cmd *cobra.Command, n *api.Job
 	}
 	t := columns.New(out)
 	fmt.Fprintln(t, "ID\tSTATE\tFILES\tBYTES\tERRORS\tBEGAN\tWHAT")
+	var dry []warmup.View
 	for _, v := range all {
+		if v.DryRun {
+			dry = append(dry, v)
+			continue
+		}
 		fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%d\t%s\t%s\n", v.ID, v.Phase, v.FilesDone, cli.Bytes(v.BytesDone), v.Errors, cli.Stamp(v.Created), quote.Shown(out, v.What()))
+	}
+	if len(dry) > 0 {
+		fmt.Fprintln(t, "\nDRY RUN\tSTATE\tFILES\tBYTES\tBEGAN\tWHAT")
+	}
+	for _, v := range dry {
+		fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%s\t%s\n", v.ID, v.Phase, v.Plan.Total.Files, cli.Bytes(v.Plan.Total.Bytes), cli.Stamp(v.Created),
+			quote.Shown(out, strings.TrimPrefix(v.What(), "dry run ")))
 	}
 	return t.Flush()
 }
@@ -148,7 +162,7 @@ func showJob(c *cli.Common, cmd *cobra.Command, v *warmup.View) error {
 	text := bufio.NewWriter(out)
 	fmt.Fprintf(text, "job      %s: %s\nbegan    %s, worked %v\n", v.ID, quote.Shown(out, v.What()), cli.Stamp(v.Created), progress.Took(v))
 	if v.Plan.Counted {
-		fmt.Fprintf(text, "found    %d files, %s\n", v.Plan.Total.Files, cli.Bytes(v.Plan.Total.Bytes))
+		fmt.Fprintf(text, "found    %s, %s\n", cli.Count(v.Plan.Total.Files, "file"), cli.Bytes(v.Plan.Total.Bytes))
 	}
 	if !v.State.Over() {
 		fmt.Fprintf(text, "now      %s\n", progress.Line(v.What(), &v.Progress))

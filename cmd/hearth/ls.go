@@ -58,8 +58,8 @@ func lsCommand() *cobra.Command {
 // warnHidden tells that a listing is not all that the origin has.
 func warnHidden(n int64) {
 	if n > 0 {
-		fmt.Fprintf(os.Stderr, "hearth: %d keys below have no name here and are not shown (not UTF-8, over 1,024 bytes, garbled by the server's "+
-			"listing, or no regular file); the node's log names them\n", n)
+		fmt.Fprintf(os.Stderr, "hearth: %s below without a name here, not shown (not UTF-8, over 1,024 bytes, garbled by the server's "+
+			"listing, or no regular file); the node's log names them\n", cli.Count(n, "key"))
 	}
 }
 

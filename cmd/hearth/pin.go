@@ -131,7 +131,7 @@ func evictCommand() *cobra.Command {
 				if err != nil {
 					return cli.HintUp(cli.Because(ctx, err))
 				}
-				if !agreed(fmt.Sprintf("drop %d files, %s, from the cache of this node?", t.Files, cli.Bytes(t.Bytes))) {
+				if !agreed(fmt.Sprintf("drop %s, %s, from the cache of this node?", cli.Count(t.Files, "file"), cli.Bytes(t.Bytes))) {
 					return &cli.ExitError{Code: cli.ExitRefused, Err: errors.New("nothing was dropped")}
 				}
 			}
@@ -146,7 +146,7 @@ func evictCommand() *cobra.Command {
 			if dry {
 				said = "would drop"
 			}
-			c.Printer(cli.Out(cmd))("%s %d files, %s", said, t.Files, cli.Bytes(t.Bytes))
+			c.Printer(cli.Out(cmd))("%s %s, %s", said, cli.Count(t.Files, "file"), cli.Bytes(t.Bytes))
 			return nil
 		})
 	}

@@ -312,7 +312,7 @@ func printOutcome(out io.Writer, v *warmup.View) error {
 	for _, line := range progress.More(v) {
 		fmt.Fprintln(text, line)
 	}
-	fmt.Fprintf(text, "%s %s in %v: %s%s\n", v.ID, v.State, progress.Took(v), progress.Outcome(v), progress.Pinned(v, time.Now()))
+	fmt.Fprintln(text, progress.State(v, time.Now()))
 	return text.Flush()
 }
 
@@ -351,11 +351,11 @@ func (w *waiter) plan(ctx context.Context, v *warmup.View, rate int64) error {
 		if p.Lists > 0 {
 			anew = fmt.Sprintf(", and %d if it lists anew", p.Lists)
 		}
-		fmt.Fprintf(text, "found    %d files, %s\npresent  %d files, %s\nload     %d files, %s by %d requests%s\n", p.Total.Files-p.Missing, cli.Bytes(p.Total.Bytes),
-			p.Held.Files, cli.Bytes(p.Held.Bytes), left.Files, cli.Bytes(left.Bytes), p.Requests, anew)
+		fmt.Fprintf(text, "found    %s, %s\npresent  %s, %s\nload     %s, %s by %s%s\n", cli.Count(p.Total.Files-p.Missing, "file"), cli.Bytes(p.Total.Bytes),
+			cli.Count(p.Held.Files, "file"), cli.Bytes(p.Held.Bytes), cli.Count(left.Files, "file"), cli.Bytes(left.Bytes), cli.Count(p.Requests, "request"), anew)
 		if p.Archived.Files > 0 {
-			fmt.Fprintf(text, "archived %d files, %s by their storage class: restore them at the origin first (aws s3api restore-object); what was restored is loaded, too\n",
-				p.Archived.Files, cli.Bytes(p.Archived.Bytes))
+			fmt.Fprintf(text, "archived %s, %s by their storage class: restore them at the origin first (aws s3api restore-object); what was restored is loaded, too\n",
+				cli.Count(p.Archived.Files, "file"), cli.Bytes(p.Archived.Bytes))
 		}
 		says := "it fits"
 		if !fits {

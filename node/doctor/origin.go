@@ -119,7 +119,17 @@ func (b bucket) failed(check string, err error) Finding {
 	if cure == "" {
 		cure = "check the origin's name, and that it is there and may be read"
 	}
-	return Finding{check, b.name, Fail, problem, cure}
+	return Finding{check, b.name, Fail, b.without(problem), cure}
+}
+
+// without is a problem without the origin that it begins with: the finding's subject has that.
+func (b bucket) without(problem string) string {
+	problem = strings.TrimPrefix(problem, "open origin "+b.config.URL+": ")
+	where, rest, ok := strings.Cut(problem, ": ")
+	if ok && strings.Contains(where, "://") && strings.HasPrefix(strings.TrimRight(b.config.URL, "/")+"/", strings.TrimRight(where, "/")+"/") {
+		return rest
+	}
+	return problem
 }
 
 // farAway is a round trip that makes every cold look-up felt.

@@ -200,7 +200,7 @@ func (j *Jobs) Lines() []warmup.Line {
 	lines := []warmup.Line{}
 	for _, v := range j.engine.List() {
 		if !v.State.Over() {
-			lines = append(lines, warmup.Line{What: v.What(), Progress: v.Progress})
+			lines = append(lines, warmup.Line{What: v.What(), DryRun: v.DryRun, Progress: v.Progress})
 		}
 	}
 	return lines
@@ -211,13 +211,17 @@ func (j *Jobs) Total() warmup.Counters { return j.engine.Total() }
 
 // Export sends the figures of the jobs that are not over, and of all since the start.
 func Export(lines []warmup.Line, t warmup.Counters, m metric.Sink) {
-	var done, total, rate int64
+	var running, done, total, rate int64
 	for _, l := range lines {
+		if l.DryRun {
+			continue
+		}
+		running++
 		done += l.BytesDone
 		total += l.BytesTotal
 		rate += l.RateBPS
 	}
-	m.Gauge("hearth_warmup_running_jobs", "Warm-up jobs that are not over.", int64(len(lines)))
+	m.Gauge("hearth_warmup_running_jobs", "Warm-up jobs that are not over.", running)
 	m.Gauge("hearth_warmup_running_done_bytes", "Bytes that running warm-up jobs have made or found present.", done)
 	m.Gauge("hearth_warmup_running_found_bytes", "Bytes that running warm-up jobs were asked for, once they have listed them.", total)
 	m.Gauge("hearth_warmup_rate_bytes_per_second", "Bytes that running warm-up jobs make present.", rate)

@@ -60,8 +60,11 @@ func (q *Request) What() string {
 	if q.List != "" {
 		what = "list " + q.List
 	}
-	if q.Check {
+	switch {
+	case q.Check:
 		what = "check " + what
+	case q.DryRun:
+		what = "dry run " + what
 	}
 	return what
 }

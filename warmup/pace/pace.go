@@ -23,17 +23,21 @@ func (p *Pace) Note(at time.Time, value int64) {
 	p.n++
 }
 
+// leastSpan is how long a counter is watched at least before its growth is called a rate: what came in the first
+// second is chance.
+const leastSpan = 2 * time.Second
+
 // Rate is how much it grew per second over the last notes; 0: that is not known.
 func (p *Pace) Rate() int64 {
 	if p.n < 2 {
 		return 0
 	}
 	last, first := (p.n-1)%notes, max(0, p.n-notes)%notes
-	took := p.at[last].Sub(p.at[first]).Seconds()
-	if took <= 0 {
+	took := p.at[last].Sub(p.at[first])
+	if took < leastSpan {
 		return 0
 	}
-	return max(0, int64(float64(p.value[last]-p.value[first])/took)) // it may be set back
+	return max(0, int64(float64(p.value[last]-p.value[first])/took.Seconds())) // it may be set back
 }
 
 // Measure is what requests have brought, and the seconds in which any was under way.

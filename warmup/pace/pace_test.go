@@ -32,3 +32,15 @@ func TestOnlyTheTimeOfRequestsCounts(t *testing.T) {
 		}
 	})
 }
+
+func TestNoRateBeforeTwoSeconds(t *testing.T) {
+	// What a counter grew by in its first moments is no rate, however often it was noted; later it is one.
+	var p Pace
+	begin := time.Unix(1e9, 0)
+	for i, want := range []int64{0, 0, 0, 0, 100, 100} {
+		p.Note(begin.Add(time.Duration(i)*500*time.Millisecond), int64(i*50))
+		if p.Rate() != want {
+			t.Errorf("after %d notes: %d B/s, want %d", i+1, p.Rate(), want)
+		}
+	}
+}

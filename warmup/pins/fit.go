@@ -69,12 +69,25 @@ func (f *Fit) Lacks(rooms []int64) string {
 			others, says = f.claimed(i), "takes"
 		}
 		if others > 0 {
-			beside = fmt.Sprintf(", of which other jobs at work have claimed %d more than they share with it", others)
+			beside = fmt.Sprintf(", of which other jobs at work have claimed %s more than they share with it", size(others))
 		}
-		if n > f.rooms[i]-others {
-			return fmt.Sprintf("it does not fit: it %s %d bytes of %s in which %d bytes can be held "+
-				"(its budget, less the free-space floor, the names and what is pinned)%s; raise --cache-disks PATH=SIZE, unpin something, or warm up less", says, n, cmp.Or(f.Of, "a cache directory"), f.rooms[i], beside)
+		if over := n - f.rooms[i] + others; over > 0 {
+			return fmt.Sprintf("it does not fit: it %s %s of %s in which %s can be held (its budget, less the free-space floor, the names and what is pinned)%s: "+
+				"that is %s too much; raise --cache-disks PATH=SIZE, unpin something, or warm up less", says, size(n), cmp.Or(f.Of, "a cache directory"), size(f.rooms[i]), beside, size(over))
 		}
 	}
 	return ""
+}
+
+// size is a number of bytes for people, in the units of the configuration.
+func size(n int64) string {
+	units := []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB"}
+	f, i := float64(n), 0
+	for ; f >= 1024 && i < len(units)-1; i++ {
+		f /= 1024
+	}
+	if i == 0 {
+		return fmt.Sprintf("%d B", n)
+	}
+	return fmt.Sprintf("%.1f %s", f, units[i])
 }

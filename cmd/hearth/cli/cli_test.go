@@ -150,3 +150,13 @@ func TestLinesOfErrors(t *testing.T) {
 		}
 	}
 }
+
+func TestOneIsSingular(t *testing.T) {
+	// What is counted has the form of its number, words in y and ey among them.
+	for want, of := range map[string]string{"0 files": Count(0, "file"), "1 file": Count(int64(1), "file"), "2 directories": Count(2, "directory"),
+		"1 directory": Count(1, "directory"), "3 keys": Count(3, "key"), "2 retries": Count(2, "retry")} {
+		if of != want {
+			t.Errorf("%q, want %q", of, want)
+		}
+	}
+}

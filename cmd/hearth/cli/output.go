@@ -90,6 +90,20 @@ func Bytes(n int64) string {
 	return humanize.IBytes(uint64(n))
 }
 
+// Count is how many there are of what a word names: 1 file, 2 files, 0 directories.
+func Count[N int | int64](n N, word string) string { return fmt.Sprintf("%d %s", n, Plural(n, word)) }
+
+// Plural is a word for so many.
+func Plural[N int | int64](n N, word string) string {
+	switch {
+	case n == 1:
+		return word
+	case strings.HasSuffix(word, "y") && !strings.HasSuffix(word, "ey"):
+		return strings.TrimSuffix(word, "y") + "ies"
+	}
+	return word + "s"
+}
+
 // Stamp is a time for people and programs, in UTC; "-" for none.
 func Stamp(t time.Time) string {
 	if t.IsZero() {

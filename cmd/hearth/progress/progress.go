@@ -88,11 +88,14 @@ const leastName = 10
 //	imagenet/train  61%  812k/1.28M files  82.4/134 GiB  2.1 GiB/s  ETA 24s  3 errors
 func Line(what string, v *warmup.Progress) string {
 	what = strings.TrimPrefix(what, "check ") // its phase says so
-	name := what
-	if what != "/" {
-		name = quote.Name(strings.TrimPrefix(what, "/"))
+	name, dry := strings.CutPrefix(what, "dry run ")
+	if name != "/" {
+		name = quote.Name(strings.TrimPrefix(name, "/"))
 	}
-	parts := []string{columns.CutLeft(name, mostName)}
+	if name = columns.CutLeft(name, mostName); dry {
+		name = "dry run of " + name
+	}
+	parts := []string{name}
 	if !counted(v) {
 		if warmup.State(v.Phase).Over() {
 			parts = append(parts, v.Phase)
@@ -100,10 +103,10 @@ func Line(what string, v *warmup.Progress) string {
 			parts = append(parts, fmt.Sprintf("listing... %s found", Short(v.Found)))
 		}
 		if v.FilesDone > 0 {
-			parts = append(parts, fmt.Sprintf("%s files  %s", Short(v.FilesDone), cli.Bytes(v.BytesDone)))
+			parts = append(parts, fmt.Sprintf("%s  %s", Counted(v.FilesDone, "file"), cli.Bytes(v.BytesDone)))
 		}
 	} else {
-		parts = append(parts, fmt.Sprintf("%d%%", int(100*Share(v))), fmt.Sprintf("%s/%s files", Short(v.FilesDone), Short(v.FilesTotal)),
+		parts = append(parts, fmt.Sprintf("%d%%", int(100*Share(v))), fmt.Sprintf("%s/%s", Short(v.FilesDone), Counted(v.FilesTotal, "file")),
 			ofBytes(v.BytesDone, v.BytesTotal))
 	}
 	if v.Phase == "verifying" || v.Phase == "checking" {
@@ -116,7 +119,7 @@ func Line(what string, v *warmup.Progress) string {
 		parts = append(parts, "ETA "+(time.Duration(v.ETAS)*time.Second).String())
 	}
 	if v.Errors > 0 {
-		parts = append(parts, fmt.Sprintf("%d errors", v.Errors))
+		parts = append(parts, cli.Count(v.Errors, "error"))
 	}
 	return strings.Join(parts, "  ")
 }
@@ -176,8 +179,11 @@ func Short(n int64) string {
 	return fmt.Sprintf("%.0f%c", f, units[unit])
 }
 
+// Counted is a count in Short with what a word names.
+func Counted(n int64, word string) string { return Short(n) + " " + cli.Plural(n, word) }
+
 // Outcome is what became of a job's files, in a line, those categories alone that
-// there are.
+// there are; "": nothing did.
 func Outcome(v *warmup.View) string {
 	var parts []string
 	c := &v.Counters
@@ -187,11 +193,11 @@ func Outcome(v *warmup.View) string {
 	}{{"loaded", c.Done}, {"present before", c.Present}, {"changed meanwhile", c.Changed}, {"vanished", c.Vanished},
 		{"not kept", c.NotKept}, {"failed", c.Failed}, {"archived", c.Archived}} {
 		if x.tally != (warmup.Tally{}) {
-			parts = append(parts, fmt.Sprintf("%s %d files, %s", x.name, x.tally.Files, cli.Bytes(x.tally.Bytes)))
+			parts = append(parts, fmt.Sprintf("%s %s, %s", x.name, cli.Count(x.tally.Files, "file"), cli.Bytes(x.tally.Bytes)))
 		}
 	}
 	if v.MetadataOnly {
-		parts = []string{fmt.Sprintf("names of %d files", c.Done.Files)}
+		parts = []string{"names of " + cli.Count(c.Done.Files, "file")}
 		if c.Failed.Files > 0 {
 			parts = append(parts, fmt.Sprintf("%d not found", c.Failed.Files))
 		}
@@ -206,12 +212,29 @@ func Outcome(v *warmup.View) string {
 		parts = append(parts, "evicted before the end "+cli.Bytes(v.Lost))
 	}
 	if v.Plan.Hidden > 0 {
-		parts = append(parts, fmt.Sprintf("%d keys without a name", v.Plan.Hidden))
-	}
-	if len(parts) == 0 {
-		return "nothing"
+		parts = append(parts, cli.Count(v.Plan.Hidden, "key")+" without a name")
 	}
 	return strings.Join(parts, "; ")
+}
+
+// State is how a job is, in a line: what became of it, or how far it is.
+func State(v *warmup.View, now time.Time) string {
+	outcome, took := Outcome(v), Took(v)
+	switch {
+	case !v.State.Over():
+		if outcome != "" {
+			outcome = ", " + outcome
+		}
+		return fmt.Sprintf("%s goes on: %d%% present after %v%s; hearth jobs wait %s follows it", v.ID, int(100*Share(&v.Progress)), took, outcome, v.ID)
+	case v.DryRun && v.State == warmup.Done:
+		return fmt.Sprintf("%s done in %v: a dry run, which loads nothing", v.ID, took)
+	case outcome == "" && v.State == warmup.Done:
+		outcome = "no file is there"
+	}
+	if outcome != "" {
+		outcome = ": " + outcome
+	}
+	return fmt.Sprintf("%s %s in %v%s%s", v.ID, v.State, took, outcome, Pinned(v, now))
 }
 
 // checked is what a check found, those categories alone that there are.
@@ -221,11 +244,11 @@ func checked(c *warmup.Checked) (parts []string) {
 		tally warmup.Tally
 	}{{"whole", c.Whole}, {"missing", c.Missing}, {"corrupt", c.Corrupt}, {"changed", c.Changed}, {"vanished", c.Vanished}} {
 		if x.tally != (warmup.Tally{}) {
-			parts = append(parts, fmt.Sprintf("%s %d files, %s", x.name, x.tally.Files, cli.Bytes(x.tally.Bytes)))
+			parts = append(parts, fmt.Sprintf("%s %s, %s", x.name, cli.Count(x.tally.Files, "file"), cli.Bytes(x.tally.Bytes)))
 		}
 	}
 	if c.Damaged > 0 {
-		parts = append(parts, fmt.Sprintf("damaged %d files of the cache", c.Damaged))
+		parts = append(parts, "damaged "+cli.Count(c.Damaged, "file")+" of the cache")
 	}
 	return parts
 }
@@ -249,7 +272,7 @@ func More(v *warmup.View) (lines []string) {
 		}
 	}
 	if c.Buffered > 0 {
-		lines = append(lines, fmt.Sprintf("%d blocks came through the page cache, dropped before: the cache's file system refuses O_DIRECT", c.Buffered))
+		lines = append(lines, fmt.Sprintf("%s came through the page cache, dropped before: the cache's file system refuses O_DIRECT", cli.Count(c.Buffered, "block")))
 	}
 	if v.State == warmup.Partly && c.Missing.Files+c.Corrupt.Files+c.Changed.Files > 0 {
 		what := []string{"-f LIST"}

@@ -61,6 +61,27 @@ func TestLinesForPeople(t *testing.T) {
 	}
 }
 
+func TestHowAJobIs(t *testing.T) {
+	// A job that goes on is not said to be over, one that did nothing does not say that of itself, and a dry run has loaded nothing.
+	loaded := warmup.Counters{Done: warmup.Tally{Files: 2, Bytes: 128 << 20}}
+	for want, v := range map[string]*warmup.View{
+		"1 goes on: 50% present after 10s, loaded 2 files, 128 MiB; hearth jobs wait 1 follows it": {Record: warmup.Record{ID: "1", State: warmup.Loading, Times: warmup.Times{Worked: 10}, Counters: loaded},
+			Progress: warmup.Progress{Phase: "loading", BytesDone: 128 << 20, BytesTotal: 256 << 20}},
+		"1 done in 10s: loaded 2 files, 128 MiB":       {Record: warmup.Record{ID: "1", State: warmup.Done, Times: warmup.Times{Worked: 10}, Counters: loaded}},
+		"1 failed in 0s":                               {Record: warmup.Record{ID: "1", State: warmup.Failed}},
+		"1 cancelled in 0s":                            {Record: warmup.Record{ID: "1", State: warmup.Cancelled}},
+		"1 done in 0s: no file is there":               {Record: warmup.Record{ID: "1", State: warmup.Done}},
+		"1 done in 0s: a dry run, which loads nothing": {Record: warmup.Record{ID: "1", State: warmup.Done, Request: warmup.Request{DryRun: true}}},
+	} {
+		if got := State(v, time.Now()); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+	if got := Line("dry run /a b", &warmup.Progress{Phase: "listing", Found: 7}); got != "dry run of 'a b'  listing... 7 found" {
+		t.Errorf("%q", got)
+	}
+}
+
 func TestWideNamesFit(t *testing.T) {
 	// A name whose characters take two columns, or none, leaves the line as wide as the terminal at most, and whole characters of itself.
 	loading := warmup.Progress{Phase: "loading", FilesDone: 812_000, FilesTotal: 1_280_000, BytesDone: 824 << 30 / 10, BytesTotal: 134 << 30, RateBPS: 2 << 30, ETAS: 24}
@@ -177,7 +198,7 @@ func TestWhatACheckHasFound(t *testing.T) {
 		Vanished: warmup.Tally{Files: 1}, Damaged: 1, Buffered: 7}
 	v := &warmup.View{Record: warmup.Record{ID: "x", State: warmup.Partly, Checked: c, Request: warmup.Request{Check: true, Targets: []string{"/a b", "/c"}},
 		Samples: []warmup.Sample{{Path: "/c/1", What: "missing"}, {Path: "/c/2", What: "vanished"}, {Path: "/cache/1", What: "damaged"}}}}
-	if got := Outcome(v); got != "whole 9 files, 9.0 MiB; missing 3 files, 3.0 MiB; vanished 1 files, 0 B; damaged 1 files of the cache" {
+	if got := Outcome(v); got != "whole 9 files, 9.0 MiB; missing 3 files, 3.0 MiB; vanished 1 file, 0 B; damaged 1 file of the cache" {
 		t.Errorf("%q", got)
 	}
 	more := strings.Join(More(v), "\n")

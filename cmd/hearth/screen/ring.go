@@ -18,14 +18,14 @@ func ring(r *api.RingLine) (x section) {
 	if r == nil {
 		return x
 	}
-	x.head = []string{fmt.Sprintf("ring  %s; share %s; served %s, got %s, %s detours",
-		nodes(r), part(r.Share), cli.Bytes(r.Served.Bytes), cli.Bytes(r.Reads.Bytes), progress.Short(r.Reads.Detours))}
+	x.head = []string{fmt.Sprintf("ring  %s; share %s; served %s, got %s, %s",
+		nodes(r), part(r.Share), cli.Bytes(r.Served.Bytes), cli.Bytes(r.Reads.Bytes), progress.Counted(r.Reads.Detours, "detour"))}
 	return x
 }
 
 // nodes says how many there are, and how; that all are well needs no more words.
 func nodes(r *api.RingLine) string {
-	text := fmt.Sprintf("%d nodes alive", r.Alive)
+	text := cli.Count(r.Alive, "node") + " alive"
 	if r.Suspect > 0 {
 		text += fmt.Sprintf(", %d suspect", r.Suspect)
 	}
@@ -46,9 +46,9 @@ func ringDetails(r *api.RingLine) (lines []string) {
 	add("ring %s: this node is %s at %s, %s, encryption %s; it gives %s", r.Cluster, r.Name, r.Address, r.State, r.Encryption, cli.Bytes(r.Donated))
 	add("reads of others' blocks: %d asked, %d loaded there, %d detours, %d past all owners; of own ones: %d asked former owners, %d had them, %d too late, %d gone",
 		r.Reads.Asked, r.Reads.Loaded, r.Reads.Detours, r.Reads.Elsewhere, r.Reads.Peeks, r.Reads.Found, r.Reads.Late, r.Reads.Gone)
-	add("peers: %d connections, asked for %s", r.Served.Connections, cli.Counts(r.Served.Answers))
+	add("peers: %s, asked for %s", cli.Count(r.Served.Connections, "connection"), cli.Counts(r.Served.Answers))
 	for _, p := range r.Peers {
-		add("peer %s: %d requests, %s; %s", p.Name, p.Requests, cli.Bytes(p.Bytes), cli.Counts(p.Failures))
+		add("peer %s: %s, %s; %s", p.Name, cli.Count(p.Requests, "request"), cli.Bytes(p.Bytes), cli.Counts(p.Failures))
 	}
 	return lines
 }
@@ -85,7 +85,7 @@ func PrintRing(w io.Writer, r *api.RingStatus) error {
 		}
 	}
 	x := r.Reads
-	foot = append(foot, fmt.Sprintf("%s asked others for %d blocks: %d by a detour, %d of the bucket past all owners", asked, x.Asked, x.Detours, x.Elsewhere))
+	foot = append(foot, fmt.Sprintf("%s asked others for %s: %d by a detour, %d of the bucket past all owners", asked, cli.Count(x.Asked, "block"), x.Detours, x.Elsewhere))
 	head := fmt.Sprintf("ring %s, encryption %s", r.Cluster, r.Encryption)
 	if r.Fingerprint != "" {
 		head += ", key " + r.Fingerprint

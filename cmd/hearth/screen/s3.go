@@ -22,7 +22,7 @@ func s3(l *figures.S3Line) (x section) {
 		share := float64(cached) / float64(requests)
 		from = part(share)
 	}
-	x.head = []string{fmt.Sprintf("s3  %s; %s requests, %s from the cache; sent %s; %d under way", at(l), progress.Short(requests), from, cli.Bytes(bytes), l.UnderWay)}
+	x.head = []string{fmt.Sprintf("s3  %s; %s, %s from the cache; sent %s; %d under way", at(l), progress.Counted(requests, "request"), from, cli.Bytes(bytes), l.UnderWay)}
 	return x
 }
 
@@ -39,19 +39,19 @@ func s3Details(l *figures.S3Line) (lines []string) {
 	if l == nil {
 		return nil
 	}
-	who := fmt.Sprintf("%d keys", l.Keys)
+	who := cli.Count(l.Keys, "key")
 	if l.Anonymous {
 		who += ", and some of it for anybody"
 	}
-	lines = append(lines, fmt.Sprintf("s3 endpoint: buckets %s; %s; headers of %d objects, %s, %d asked for", strings.Join(l.Buckets, ", "), who, l.Headers.Entries, cli.Bytes(l.Headers.Bytes), l.Headers.Asks))
+	lines = append(lines, fmt.Sprintf("s3 endpoint: buckets %s; %s; headers of %s, %s, %d asked for", strings.Join(l.Buckets, ", "), who, cli.Count(l.Headers.Entries, "object"), cli.Bytes(l.Headers.Bytes), l.Headers.Asks))
 	b := l.Bounds
 	lines = append(lines, fmt.Sprintf("s3 clients: %d of %d connections, %d closed to make room; at work %d of %d by the cache and %d of %d by the bucket, %d waiting",
 		b.Connections, b.MostConnections, b.Closed, b.Reads, b.MostReads, b.Ways, b.MostWays, b.Waiting))
 	for _, code := range slices.Sorted(maps.Keys(l.Faults)) {
-		lines = append(lines, fmt.Sprintf("s3 told %s: %d times", code, l.Faults[code]))
+		lines = append(lines, fmt.Sprintf("s3 told %s: %s", code, cli.Count(l.Faults[code], "time")))
 	}
 	for _, r := range l.Requests {
-		lines = append(lines, fmt.Sprintf("s3 %s %s, %s: %d requests, %s", r.Operation, r.Code, r.How, r.Requests, cli.Bytes(r.Bytes)))
+		lines = append(lines, fmt.Sprintf("s3 %s %s, %s: %s, %s", r.Operation, r.Code, r.How, cli.Count(r.Requests, "request"), cli.Bytes(r.Bytes)))
 	}
 	return lines
 }

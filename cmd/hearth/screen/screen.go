@@ -185,7 +185,7 @@ func links(s *api.Status, width int) section {
 // listing is how far one is, in a line of a width; what is listed gives way, from its left.
 func listing(l *figures.Listing, width int) string {
 	const begin = "listing "
-	url, found := quote.Name(l.URL), fmt.Sprintf(": %s names in %s", progress.Short(l.Names), seconds(l.Seconds))
+	url, found := quote.Name(l.URL), fmt.Sprintf(": %s in %s", progress.Counted(l.Names, "name"), seconds(l.Seconds))
 	if width > 0 {
 		url = columns.CutLeft(url, width-len(begin)-len(found))
 	}
@@ -218,7 +218,7 @@ func jobs(s *api.Status, width int) (x section) {
 // held is the pins, a line each.
 func held(all []pins.View) (x section) {
 	for _, v := range all {
-		x.rows = append(x.rows, fmt.Sprintf("pin %s: %s files, %s on disk, %s, %s", quote.Name(v.Path), progress.Short(v.Files), cli.Bytes(v.Needs), until(v.Expires), state(&v)))
+		x.rows = append(x.rows, fmt.Sprintf("pin %s: %s, %s on disk, %s, %s", quote.Name(v.Path), progress.Counted(v.Files, "file"), cli.Bytes(v.Needs), until(v.Expires), state(&v)))
 	}
 	return x
 }
@@ -257,10 +257,10 @@ func PrintPins(w io.Writer, all []pins.View) error {
 func rest(s *api.Status) section {
 	x := section{spare: true}
 	if n := s.Names.Figures["refused"]; n > 0 {
-		x.rows = append(x.rows, fmt.Sprintf("%d keys have no name here and are not shown: the log names them, hearth ls counts them", n))
+		x.rows = append(x.rows, cli.Count(n, "key")+" without a name here, not shown: the log names them, hearth ls counts them")
 	}
 	if n := s.Reads.Lent; n > 0 {
-		x.rows = append(x.rows, fmt.Sprintf("%s opens lent to the kernel: what it reads of these by itself is not seen here", progress.Short(n)))
+		x.rows = append(x.rows, progress.Counted(n, "open")+" lent to the kernel: what it reads by itself is not seen here")
 	}
 	x.rows = append(x.rows, fmt.Sprintf("hearth %s, process %d, up %s", s.Version, s.PID, time.Duration(s.UptimeS)*time.Second))
 	if p := s.Prefetch; p.Files > 0 {
@@ -296,9 +296,9 @@ func details(s *api.Status) (lines []string) {
 	}
 	lines = append(lines, ringDetails(s.Ring)...)
 	lines = append(lines, s3Details(s.S3)...)
-	add("memory: %s of %s used, %d views; names: %s in %s; origin: %d errors, %d retries, %d throttled (%s)",
-		cli.Bytes(s.Memory.Used), cli.Bytes(s.Memory.Budget), s.Memory.Views, cli.Counts(s.Names.Figures), s.Names.Where,
-		s.Origin.Errors, s.Origin.Retries, s.Origin.Throttled, cli.Counts(s.Origin.Verbs))
+	add("memory: %s of %s used, %s; names: %s in %s; origin: %s, %s, %d throttled (%s)",
+		cli.Bytes(s.Memory.Used), cli.Bytes(s.Memory.Budget), cli.Count(s.Memory.Views, "view"), cli.Counts(s.Names.Figures), s.Names.Where,
+		cli.Count(s.Origin.Errors, "error"), cli.Count(s.Origin.Retries, "retry"), s.Origin.Throttled, cli.Counts(s.Origin.Verbs))
 	add("this process may use %s of memory%s, its Go heap %s; %d threads run at once%s", cli.Bytes(s.Memory.Limit), by(s.Memory.LimitBy),
 		cli.Bytes(s.Memory.Heap), s.Processors.Threads, by(s.Processors.LimitBy))
 	return lines

@@ -212,7 +212,7 @@ func TestHiddenKeysAreTold(t *testing.T) {
 	// Keys that have no name are a line of the default screen, where there are any.
 	for refused, want := range map[int64]bool{0: false, 3: true} {
 		lines := Lines(&api.Status{Says: "ok", Names: api.NamesStatus{Figures: map[string]int64{"refused": refused}}}, Options{})
-		if slices.ContainsFunc(lines, func(l string) bool { return strings.HasPrefix(l, "3 keys have no name here") }) != want {
+		if slices.ContainsFunc(lines, func(l string) bool { return strings.HasPrefix(l, "3 keys without a name here") }) != want {
 			t.Errorf("%d refused: %q", refused, lines)
 		}
 	}

@@ -55,15 +55,23 @@ func (p *Printer) Clear() {
 }
 
 func (p *Printer) says(s Summary) string {
-	text := fmt.Sprintf("%d files, %d blocks, %s checked, %d bad, %d repaired, %s/s",
-		s.Files, s.Blocks, p.Size(s.Bytes), s.Bad, s.Repaired, p.Size(s.Rate()))
+	text := fmt.Sprintf("%s, %s, %s checked, %d bad, %d repaired, %s/s",
+		count(s.Files, "file"), count(s.Blocks, "block"), p.Size(s.Bytes), s.Bad, s.Repaired, p.Size(s.Rate()))
 	if s.Refused > 0 {
 		text += fmt.Sprintf(", %d refused", s.Refused)
 	}
 	if s.Unindexed > 0 {
-		text += fmt.Sprintf(", %d blocks not looked at (no memory to index them: raise cache.ram)", s.Unindexed)
+		text += fmt.Sprintf(", %s not looked at (no memory to index: raise cache.ram)", count(s.Unindexed, "block"))
 	}
 	return text
+}
+
+// count is how many there are of what a word names.
+func count(n int64, word string) string {
+	if n != 1 {
+		word += "s"
+	}
+	return fmt.Sprintf("%d %s", n, word)
 }
 
 // End shows the sum of all directories, and returns it.

@@ -304,7 +304,7 @@ func TestASetThatDoesNotFitIsRefused(t *testing.T) {
 	}
 	e := r.engine(r.nodes[0])
 	v := r.over(e, r.start(e, warmup.Request{}))
-	if v.State != warmup.Failed || v.Kind != "refused" || !strings.Contains(v.Error, "of the cache directories of the ring's 3 nodes, in which 31457280 bytes can be held") {
+	if v.State != warmup.Failed || v.Kind != "refused" || !strings.Contains(v.Error, "of the cache directories of the ring's 3 nodes, in which 30.0 MiB can be held") {
 		t.Fatalf("%s: %s", v.State, v.Error)
 	}
 	for _, x := range r.nodes {
