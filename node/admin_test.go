@@ -18,6 +18,7 @@ import (
 	"github.com/hearthfs/hearth/internal/hearthtest"
 	"github.com/hearthfs/hearth/node/answer"
 	"github.com/hearthfs/hearth/node/watch"
+	"github.com/hearthfs/hearth/warmup"
 )
 
 // start makes a node of a bucket without a disk tier; the test's end closes it.
@@ -77,7 +78,7 @@ func fill(t *testing.T, s *hearthtest.Server, bucket string, objects map[string]
 }
 
 func TestPathsWithASecondLink(t *testing.T) {
-	// What is taken within the only link leads nowhere once there are two: the message
+	// Of a node that was configured with two links a path that names none leads nowhere: the message
 	// names them, but not to those who named one.
 	url := bucket(t, map[string]string{"sub/b": "below"})
 	one := Link{Path: "/x", Origin: Origin{URL: url}}
@@ -96,6 +97,61 @@ func TestPathsWithASecondLink(t *testing.T) {
 	}
 	if s, err := c.Stat(t.Context(), "/y/sub/b"); err != nil || s.Size != 5 {
 		t.Errorf("through the second link: %+v, %v", s, err)
+	}
+}
+
+func TestPathsMeanTheSameAfterASecondMount(t *testing.T) {
+	// A path within the first link means what it meant when a second origin was mounted, by each verb; it is shown as it was typed, and where it leads nowhere all links are named.
+	s := hearthtest.StartS3(t)
+	fill(t, s, s.Bucket(t, "data"), map[string]string{"models/a": "hello"})
+	fill(t, s, s.Bucket(t, "other"), map[string]string{"models/b": "12", "sets/c": "1"})
+	dir, at := t.TempDir(), t.TempDir()
+	n := start(t, "s3://data", func(c *Config) { c.Links = nil; withDisk(dir, 64<<20)(c) })
+	c := client(t, n)
+	for _, url := range []string{"s3://data", "s3://other"} { // as mounts of these make them
+		l, _, err := n.linkTo(t.Context(), MountRequest{Origin: &Origin{URL: url}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if x, err := c.Stat(t.Context(), "/models/a"); err != nil || x.Size != 5 {
+			t.Errorf("with %s: %+v, %v", l.Path, x, err)
+		}
+	}
+	if x, err := c.Stat(t.Context(), "/s3:other/models/b"); err != nil || x.Size != 2 {
+		t.Errorf("of the second link: %+v, %v", x, err)
+	}
+	for path, want := range map[string]string{
+		"/sets/c":       "/sets/c: no such file or directory in /s3:data; a path begins with one of this node's links: /s3:data, /s3:other",
+		"sets":          "sets: no such file or directory in /s3:data; a path begins with one of this node's links: /s3:data, /s3:other",
+		"/s3:other/no":  "/s3:other/no: no such file or directory",
+		"/s3:data/sets": "/s3:data/sets: no such file or directory",
+	} {
+		_, err := c.Stat(t.Context(), path)
+		_, err2 := c.Jobs().Submit(t.Context(), warmup.Request{Targets: []string{path}}, nil, false)
+		if err == nil || err.Error() != want || err2 == nil || err2.Error() != want {
+			t.Errorf("%v\n%v, want\n%s", err, err2, want)
+		}
+	}
+	v := ended(t, c, warmup.Request{Targets: []string{"/models", "/s3:other/sets"}}, "")
+	if v.State != warmup.Done || v.What() != "/models /s3:other/sets" || v.Targets[0] != "/s3:data/models" || v.Typed("/s3:data/models/a") != "/models/a" || v.Typed("/s3:data/modelsx") != "/s3:data/modelsx" {
+		t.Errorf("%+v", v)
+	}
+	pinned(t, c, "/models")
+	all, err := c.Pins(t.Context())
+	if err != nil || len(all) != 1 || all[0].Path != "/s3:data/models" || all[0].As != "/models" {
+		t.Errorf("%+v, %v", all, err)
+	}
+	if _, err := n.links.forMount(n.links.within("/models")); err != nil {
+		t.Errorf("a mount of it: %v", err)
+	}
+	if _, err := n.Mount(t.Context(), MountRequest{Mount: Mount{Dir: at, Prefix: "/nope"}}); answer.KindOf(err) != KindNotFound || !strings.Contains(err.Error(), "mount /s3:data/nope: no such directory in the tree") {
+		t.Errorf("a mount of nothing: %v", err)
+	}
+	if _, err := n.Mount(t.Context(), MountRequest{Mount: Mount{Dir: at, Prefix: "/models/a"}}); answer.KindOf(err) != KindUsage || !strings.Contains(err.Error(), "it is a file") {
+		t.Errorf("a mount of a file: %v", err)
+	}
+	if ended, err := c.Unpin(t.Context(), []string{"/models"}); err != nil || len(ended) != 1 {
+		t.Errorf("%q, %v", ended, err)
 	}
 }
 

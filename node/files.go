@@ -20,9 +20,7 @@ import (
 )
 
 // treePath is the path in the tree that p means: a path below one of the mounts,
-// else p itself. A node with one link is asked for paths within it, too, wherever
-// it stands; those that lead to it, and the root, are the tree's own. With a second
-// link that ends: hint says so where a path leads nowhere.
+// else p itself, or what it is within the link that needs no naming.
 func (n *Node) treePath(p string) string {
 	p = paths.Clean(p)
 	for _, m := range n.Mounts() {
@@ -30,12 +28,7 @@ func (n *Node) treePath(p string) string {
 			return paths.Clean(m.Prefix + "/" + rest)
 		}
 	}
-	sole := n.links.sole()
-	_, within := paths.Below(p, sole)
-	if _, above := paths.Below(sole, p); !within && !above {
-		return paths.Clean(sole + "/" + p)
-	}
-	return p
+	return n.links.within(p)
 }
 
 func (n *Node) resolve(ctx context.Context, asked string) (string, namespace.Node, error) {
@@ -49,7 +42,7 @@ func (n *Node) resolve(ctx context.Context, asked string) (string, namespace.Nod
 	p := n.treePath(asked)
 	node, err := n.tree.Resolve(ctx, p)
 	if errors.Is(err, fs.ErrNotExist) {
-		return "", namespace.Node{}, &Error{Kind: KindNotFound, Message: asked + ": no such file or directory" + n.links.hint(p)}
+		return "", namespace.Node{}, &Error{Kind: KindNotFound, Message: asked + ": no such file or directory" + n.links.hint(asked, p)}
 	}
 	if err != nil {
 		return "", namespace.Node{}, fmt.Errorf("look up %s: %w", asked, watch.Explained(err))

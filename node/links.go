@@ -19,9 +19,10 @@ import (
 
 // links are the node's links: the origins and where they stand in the tree.
 type links struct {
-	version string
-	mu      sync.RWMutex // guards all; never held while an origin is asked
-	all     []*link      // links are added, never removed
+	version    string
+	configured int          // how many the configuration names
+	mu         sync.RWMutex // guards all; never held while an origin is asked
+	all        []*link      // links are added, never removed
 }
 
 // link is one of them, with its origin open.
@@ -189,7 +190,7 @@ func (ls *links) forMount(p string) (*link, error) {
 		}
 	}
 	if found == nil {
-		return nil, &Error{Kind: KindNotFound, Message: "no link leads to " + p}
+		return nil, &Error{Kind: KindNotFound, Message: "no link leads to " + p + ": name an origin, such as s3://bucket/prefix, or a path below " + ls.paths()}
 	}
 	return found, nil
 }
@@ -204,25 +205,57 @@ func (ls *links) covering(o Origin) (found *link, rest string) {
 	return found, rest
 }
 
-// sole is the path of the node's one link; "/" if there are more, or none. A
-// node with one link is asked for paths within it, wherever it stands.
-func (ls *links) sole() string {
-	if all := ls.list(); len(all) == 1 {
+// home is the link within which a path is taken that names none: the first of a node that was configured with one at most, so
+// that what was typed goes on meaning the same when other origins are mounted beside it; "/": there is none.
+func (ls *links) home() string {
+	if all := ls.list(); ls.configured < 2 && len(all) > 0 {
 		return all[0].Path
 	}
 	return "/"
 }
 
-// hint names the links of a node that has several, none of which leads to p: what
-// was taken within the only link must name its link since the second came.
-func (ls *links) hint(p string) string {
-	all := ls.list()
-	if l, _ := ls.at(p); l != nil || len(all) < 2 {
+// within is the path in the tree that p means: p itself if it names a link, or a directory above one, else the one within home.
+func (ls *links) within(p string) string {
+	p = paths.Clean(p)
+	if l, _ := ls.at(p); l != nil {
+		return p
+	}
+	for _, l := range ls.list() {
+		if _, above := paths.Below(l.Path, p); above {
+			return p
+		}
+	}
+	return paths.Clean(ls.home() + "/" + p)
+}
+
+// short is the shortest path that means p.
+func (ls *links) short(p string) string {
+	home := ls.home()
+	if rest, ok := paths.Below(p, home); home != "/" && ok && rest != "" && ls.within(rest) == p {
+		return paths.Clean(rest)
+	}
+	return p
+}
+
+// hint names the links of a node that has several, for a path asked for that named none of them and so was taken for p, where
+// nothing is.
+func (ls *links) hint(asked, p string) string {
+	asked = paths.Clean(asked)
+	if l, _ := ls.at(asked); l != nil || len(ls.list()) < 2 || ls.within(asked) != p {
 		return ""
 	}
+	where := ""
+	if home := ls.home(); home != "/" {
+		where = " in " + home
+	}
+	return where + "; a path begins with one of this node's links: " + ls.paths()
+}
+
+// paths names the links.
+func (ls *links) paths() string {
 	var named []string
-	for _, l := range all {
+	for _, l := range ls.list() {
 		named = append(named, l.Path)
 	}
-	return "; a path begins with one of this node's links: " + strings.Join(named, ", ")
+	return cmp.Or(strings.Join(named, ", "), "a link, of which there is none yet")
 }

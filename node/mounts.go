@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/hearthfs/hearth"
@@ -87,7 +88,9 @@ func (n *Node) mount(ctx context.Context, x *mounted, r MountRequest, at *point.
 		}
 		x.Prefix = l.Path + "/" + rest + "/" + x.Prefix
 	}
-	x.Prefix = paths.Clean(x.Prefix)
+	if x.Prefix = paths.Clean(x.Prefix); r.Origin == nil {
+		x.Prefix = n.links.within(x.Prefix)
+	}
 	var err error
 	if x.link, err = n.links.forMount(x.Prefix); err != nil {
 		return err
@@ -99,7 +102,12 @@ func (n *Node) mount(ctx context.Context, x *mounted, r MountRequest, at *point.
 		return err
 	}
 	root, err := n.tree.Root(ctx, x.Prefix)
-	if err != nil {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return &Error{Kind: KindNotFound, Message: "mount " + x.Prefix + ": no such directory in the tree (hearth ls shows what there is)"}
+	case errors.Is(err, syscall.ENOTDIR):
+		return usage("mount %s: it is a file: name the directory that it lies in", x.Prefix)
+	case err != nil:
 		return fmt.Errorf("mount %s: %w", x.Prefix, watch.Explained(err))
 	}
 	options, err := n.fuseOptions(x, root.ID)

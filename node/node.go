@@ -169,7 +169,7 @@ func (n *Node) open(ctx context.Context) (err error) {
 		return err
 	}
 	n.mem = cache.NewRAM(n.pool, n.pool.Stats().Budget)
-	n.links = &links{version: n.config.Version}
+	n.links = &links{version: n.config.Version, configured: len(n.config.Links)}
 	away := map[*link]error{} // origins that failed; whether their links go on, the tree knows
 	for _, l := range n.config.Links {
 		added, err := n.links.add(ctx, l, func(l *link, cause error) error { away[l] = cause; return nil })

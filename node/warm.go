@@ -16,6 +16,7 @@ import (
 	"github.com/hearthfs/hearth/cache/disk/layout"
 	"github.com/hearthfs/hearth/fuse"
 	"github.com/hearthfs/hearth/namespace"
+	"github.com/hearthfs/hearth/node/answer"
 	"github.com/hearthfs/hearth/node/fsck"
 	"github.com/hearthfs/hearth/node/jobs"
 	"github.com/hearthfs/hearth/node/paths"
@@ -70,11 +71,11 @@ func (w *warmUps) pinsUnknown() bool {
 // openJobs goes on with the warm-ups that are not over, and looks after the pins.
 func (n *Node) openJobs() (err error) {
 	p := jobs.Parts{Source: watch.WarmUp{Source: n.tiers.Own}, Tree: n.tree.Tree, Rooms: n.rooms, Find: n.find, Canonical: n.canonical, Paths: n.pathsOf, Ready: n.jobs.ready,
-		Check:   func(ctx context.Context, asked string) error { _, err := n.find(ctx, n.canonical(asked)); return err },
+		Check:   n.isThere,
 		Readers: n.readers, Throttled: n.ring.throttled(n.throttled), Connections: n.forWarmUp,
 		Explain: func(err error) string { return watch.Explained(err).Error() }, Now: n.now,
 		Log: func(what string, err error) { n.events.Trouble(what, what, "cause", err) }}
-	k := pins.Parts{Tree: n.tree.Tree, Sieves: n.jobs.pins, RAM: n.mem, Link: n.links.path, PathOf: n.pathOf, Paths: n.pathsOf, Now: n.now, Log: p.Log,
+	k := pins.Parts{Short: n.links.short, Tree: n.tree.Tree, Sieves: n.jobs.pins, RAM: n.mem, Link: n.links.path, PathOf: n.pathOf, Paths: n.pathsOf, Now: n.now, Log: p.Log,
 		Load: func(targets []string) (string, error) { return n.jobs.Load(targets) },
 		Job:  func(id string) (warmup.Record, error) { return n.jobs.Job(id) }}
 	if n.disk != nil {
@@ -191,7 +192,7 @@ func (n *Node) find(ctx context.Context, target string) ([]namespace.Node, error
 	if !paths.IsURL(target) {
 		x, err := n.tree.Resolve(ctx, target)
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil, &Error{Kind: KindNotFound, Message: target + ": no such file or directory" + n.links.hint(target)}
+			return nil, &Error{Kind: KindNotFound, Message: target + ": no such file or directory"}
 		}
 		if err != nil {
 			return nil, watch.Explained(err)
@@ -210,6 +211,16 @@ func (n *Node) find(ctx context.Context, target string) ([]namespace.Node, error
 		all = append(all, *k.dir)
 	}
 	return all, nil
+}
+
+// isThere says of what is asked for whether it can be found, by the name that it was asked for.
+func (n *Node) isThere(ctx context.Context, asked string) error {
+	target := n.canonical(asked)
+	_, err := n.find(ctx, target)
+	if target != asked && answer.KindOf(err) == KindNotFound {
+		return &Error{Kind: KindNotFound, Message: asked + ": no such file or directory" + n.links.hint(asked, target)}
+	}
+	return err
 }
 
 // rooms are the bytes that each cache directory may hold beside names and jobs.

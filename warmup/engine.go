@@ -149,12 +149,21 @@ func (e *Engine) Submit(q Request, paths io.Reader, nul bool, canonical func(str
 			"or warm up names alone with --metadata-only")
 	}
 	r := Record{ID: newID(), Request: q, State: Queued, Times: Times{Created: e.o.Now()}, Since: e.o.Names.Now()}
-	r.Targets = nil
-	for _, t := range q.Targets {
-		r.Targets = append(r.Targets, canonical(t))
+	r.Targets, r.As = nil, nil
+	as := map[string]string{}
+	for i, t := range q.Targets {
+		target := canonical(t)
+		r.Targets = append(r.Targets, target)
+		as[target] = q.Shown()[i]
 	}
 	if r.PinS == 0 { // else each is a pin
 		r.Targets = list.Outermost(r.Targets)
+	}
+	for _, t := range r.Targets {
+		r.As = append(r.As, as[t])
+	}
+	if slices.Equal(r.As, r.Targets) {
+		r.As = nil
 	}
 	if q.List != "" {
 		if err := e.o.Files.Spool(r.ID, paths, nul, canonical); err != nil {

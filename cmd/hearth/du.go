@@ -32,6 +32,7 @@ func duCommand() *cobra.Command {
 			if c.Output != "table" {
 				return c.PrintJSON(cli.Out(cmd), u)
 			}
+			u.Path = target(args) // as it was typed
 			_, err = fmt.Fprintf(cli.Out(cmd), "%s\t%s, %s\t%s\n", cli.Bytes(u.Bytes), cli.Count(u.Files, "file"), cli.Count(u.Dirs, "directory"), quote.Shown(cli.Out(cmd), u.Path))
 			warnHidden(u.Hidden)
 			return err

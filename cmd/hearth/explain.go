@@ -34,13 +34,15 @@ func explainCommand() *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return askNode(c, cmd, func(ctx context.Context, n *node.Client) error {
 			path, offset := atOffset(args[0])
-			e, err := n.Explain(ctx, here(ctx, n).Absolute(path), offset)
+			at := here(ctx, n)
+			e, err := n.Explain(ctx, at.Absolute(path), offset)
 			if err != nil {
-				return cli.HintUp(cli.Because(ctx, err))
+				return cli.HintUp(cli.Because(ctx, at.Said(err)))
 			}
 			if c.Output != "table" {
 				return c.PrintJSON(cli.Out(cmd), e)
 			}
+			e.Path = path // as it was typed
 			return printExplanation(cli.Out(cmd), e)
 		})
 	}

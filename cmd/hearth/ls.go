@@ -26,9 +26,9 @@ func lsCommand() *cobra.Command {
 			"with characters that it cannot show are quoted for the shell.\n\n" +
 			"A PATH is a path below a mount, also one that is relative to the current directory\n" +
 			"there, or one of the tree, which begins with a link's path (hearth status names\n" +
-			"them). While the node has one link, a PATH that does not begin so is taken within\n" +
-			"that link; with a second link it names nothing any more, unless one stands at /, as\n" +
-			"that of hearth up ORIGIN does.",
+			"them). A PATH that does not begin so is taken within the link that was there first,\n" +
+			"and goes on meaning that when other origins are mounted beside it; of a node that\n" +
+			"was configured with several links it names nothing.",
 		Example: "  hearth ls file:///usr/share/doc\n" +
 			"  hearth ls -l --anonymous --region us-east-1 s3://noaa-ghcn-pds/",
 		Args: cli.Between(0, "PATH"),

@@ -48,6 +48,9 @@ func mountCommand() *cobra.Command {
 	cmd.Flags().BoolVar(&f.sloppy, "sloppy", false, "pass over -o options that are unknown, as mount(8) does with -s")
 	settings.AddFlags(cmd, "origin", "freshness", "stale_if_error", "mount", "cache", "fuse", "admin", "log", "node", "join", "cluster", "s3")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if isURL(args[1]) || meantURL(args[1]) != "" {
+			return cli.Usagef("%s is no directory: the origin comes first, hearth mount %s %s", args[1], args[1], args[0])
+		}
 		dir, err := filepath.Abs(args[1])
 		if err != nil {
 			return cli.Usagef("%s: %v", args[1], err)
@@ -113,6 +116,14 @@ func meantURL(path string) string {
 	return ""
 }
 
+// meantDir is the origin that a path was most likely meant to be: a directory of this machine.
+func meantDir(path string) string {
+	if at, err := os.Stat(path); err != nil || !at.IsDir() || !filepath.IsAbs(path) {
+		return ""
+	}
+	return "; the directory of this machine is file://" + path
+}
+
 // attach has a running node make the mount, and in the foreground waits for its
 // end. false: no node runs.
 func (f *mountFlags) attach(cmd *cobra.Command, client *node.Client, r node.MountRequest) (bool, error) {
@@ -129,6 +140,8 @@ func (f *mountFlags) attach(cmd *cobra.Command, client *node.Client, r node.Moun
 	switch {
 	case cli.ExitCode(err) == cli.ExitUnreachable && f.Node == "":
 		return false, nil
+	case cli.ExitCode(err) == cli.ExitNotFound && r.Origin == nil:
+		return true, fmt.Errorf("%w%s", err, meantDir(r.Prefix))
 	case err != nil:
 		return true, cli.HintUp(cli.Because(ctx, err))
 	}
@@ -175,7 +188,7 @@ func (f *mountFlags) mountHere(cmd *cobra.Command, s *settings.Settings, r node.
 		return err
 	}
 	if len(config.Links) == 0 && r.Origin == nil {
-		return cli.Usagef("no node runs and no origin is configured: %s names nothing", r.Prefix)
+		return cli.Usagef("no node runs and no origin is configured: %s names nothing%s", r.Prefix, meantDir(r.Prefix))
 	}
 	config.Mounts = nil // those are for `hearth up`
 	if s.LogLevel == "" && s.LogFile == "" && !f.daemon {

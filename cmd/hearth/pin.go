@@ -87,9 +87,10 @@ func unpinCommand() *cobra.Command {
 			return cli.Usagef("name either paths or --all: hearth %s", cmd.Use)
 		}
 		return askNode(c, cmd, func(ctx context.Context, n *node.Client) error {
-			ended, err := n.Unpin(ctx, here(ctx, n).All(args))
+			at := here(ctx, n)
+			ended, err := n.Unpin(ctx, at.All(args))
 			if err != nil {
-				return cli.HintUp(cli.Because(ctx, err))
+				return cli.HintUp(cli.Because(ctx, at.Said(err)))
 			}
 			if c.Output != "table" {
 				return c.PrintJSON(cli.Out(cmd), ended)
@@ -125,11 +126,12 @@ func evictCommand() *cobra.Command {
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return askNode(c, cmd, func(ctx context.Context, n *node.Client) error {
-			paths := here(ctx, n).All(args)
+			at := here(ctx, n)
+			paths := at.All(args)
 			if !dry && !yes && quote.IsTerminal(os.Stdin) {
 				t, err := n.Evict(ctx, paths, true)
 				if err != nil {
-					return cli.HintUp(cli.Because(ctx, err))
+					return cli.HintUp(cli.Because(ctx, at.Said(err)))
 				}
 				if !agreed(fmt.Sprintf("drop %s, %s, from the cache of this node?", cli.Count(t.Files, "file"), cli.Bytes(t.Bytes))) {
 					return &cli.ExitError{Code: cli.ExitRefused, Err: errors.New("nothing was dropped")}
@@ -137,7 +139,7 @@ func evictCommand() *cobra.Command {
 			}
 			t, err := n.Evict(ctx, paths, dry)
 			if err != nil {
-				return cli.HintUp(cli.Because(ctx, err))
+				return cli.HintUp(cli.Because(ctx, at.Said(err)))
 			}
 			if c.Output != "table" {
 				return c.PrintJSON(cli.Out(cmd), t)

@@ -116,7 +116,8 @@ func withNode(c *cli.Common, cmd *cobra.Command, target string, do func(ctx cont
 		return cli.Because(ctx, err)
 	}
 	defer done()
-	return cli.HintUp(cli.Because(ctx, do(ctx, n, here(ctx, n).Absolute(target))))
+	at := here(ctx, n)
+	return cli.HintUp(cli.Because(ctx, at.Said(do(ctx, n, at.Absolute(target)))))
 }
 
 // isURL tells a URL from a path, which may hold "://" as well.

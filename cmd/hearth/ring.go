@@ -97,6 +97,7 @@ func printOwners(ctx context.Context, c *cli.Common, o ownersOf, paths []string)
 	all, place := []api.Owned{}, here(ctx, o.node)
 	for _, p := range paths {
 		owned, err := o.node.Owners(ctx, place.Absolute(p))
+		err = place.Said(err)
 		if cli.ExitCode(err) == cli.ExitNotFound && len(paths) > 1 {
 			fmt.Fprintln(os.Stderr, "hearth: "+quote.Text(err.Error()))
 			last = &cli.ExitError{Code: cli.ExitNotFound}
@@ -105,6 +106,7 @@ func printOwners(ctx context.Context, c *cli.Common, o ownersOf, paths []string)
 		if err != nil {
 			return err
 		}
+		owned.Path = place.Typed(owned.Path)
 		all = append(all, *owned)
 	}
 	if last != nil && len(all) > 0 {

@@ -34,6 +34,7 @@ func statCommand() *cobra.Command {
 			if c.Output != "table" {
 				return c.PrintJSON(cli.Out(cmd), s)
 			}
+			s.Path = args[0] // as it was typed
 			return printStat(cli.Out(cmd), s, c.Verbose)
 		})
 	}

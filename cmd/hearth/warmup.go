@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -191,7 +192,7 @@ func (f *warmupFlags) run(ctx context.Context, c *cli.Common, cmd *cobra.Command
 	}
 	v, err := f.submit(ctx, n, list)
 	if err != nil {
-		return err
+		return f.at.Said(err)
 	}
 	if f.detach {
 		if c.Output != "table" {
@@ -200,7 +201,7 @@ func (f *warmupFlags) run(ctx context.Context, c *cli.Common, cmd *cobra.Command
 		_, err := fmt.Fprintln(cli.Out(cmd), v.ID)
 		return err
 	}
-	w := &waiter{c: c, cmd: cmd, jobs: n, enough: f.enough}
+	w := &waiter{c: c, cmd: cmd, jobs: n, enough: f.enough, at: f.at}
 	if v, err = w.wait(ctx, v.ID); err != nil {
 		return err
 	}
@@ -234,6 +235,7 @@ type waiter struct {
 	cmd    *cobra.Command
 	jobs   *api.Jobs
 	enough float64
+	at     *relative.Place // where its paths were typed; nil: elsewhere
 }
 
 // wait follows a job until it is over or there is enough of it.
@@ -251,6 +253,12 @@ func (w *waiter) wait(ctx context.Context, id string) (last *warmup.View, err er
 	var broken error
 	err = w.jobs.Watch(ctx, id, func(v warmup.View) bool {
 		last = &v
+		if w.at != nil && w.c.Output == "table" {
+			v.As = slices.Clone(v.Shown())
+			for i, path := range v.As {
+				v.As[i] = w.at.Typed(path)
+			}
+		}
 		broken = p.Tell(&v)
 		return broken == nil && (w.enough >= 1 || progress.Share(&v.Progress) < w.enough)
 	})
@@ -307,7 +315,7 @@ func printOutcome(out io.Writer, v *warmup.View) error {
 		if s.What != "" {
 			fmt.Fprintf(text, "%-8s  ", s.What)
 		}
-		fmt.Fprintf(text, "%s: %s\n", quote.Shown(out, s.Path), quote.Text(s.Cause))
+		fmt.Fprintf(text, "%s: %s\n", quote.Shown(out, v.Typed(s.Path)), quote.Text(s.Cause))
 	}
 	for _, line := range progress.More(v) {
 		fmt.Fprintln(text, line)
@@ -345,7 +353,7 @@ func (w *waiter) plan(ctx context.Context, v *warmup.View, rate int64) error {
 	} else {
 		text := bufio.NewWriter(out)
 		for _, s := range v.Samples {
-			fmt.Fprintf(text, "%s: %s\n", quote.Shown(out, s.Path), quote.Text(s.Cause))
+			fmt.Fprintf(text, "%s: %s\n", quote.Shown(out, v.Typed(s.Path)), quote.Text(s.Cause))
 		}
 		anew := ""
 		if p.Lists > 0 {

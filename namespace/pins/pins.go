@@ -37,8 +37,10 @@ type Pin struct {
 // View is a pin as it is shown. Its figures are those of the names that are known.
 type View struct {
 	Pin
-	Files int64 `json:"files"`
-	Bytes int64 `json:"bytes"`
+	// As is the shortest path by which it may be named.
+	As    string `json:"as,omitempty"`
+	Files int64  `json:"files"`
+	Bytes int64  `json:"bytes"`
 	// Needs are the bytes that it takes on disk.
 	Needs int64 `json:"disk_bytes"`
 	// Lacks says why not all of it is held, and what to do; "": nothing is known to be

@@ -112,13 +112,19 @@ func (j *Jobs) pinned(ctx context.Context, q *warmup.Request) (canonical func(st
 			"warm up without a pin, and give the nodes as much disk as all of it takes")
 	}
 	asked := q.Targets
-	q.Targets = nil
+	q.Targets, q.As = nil, nil
 	for _, a := range asked {
 		paths, err := j.parts.Paths(ctx, a)
 		if err != nil {
 			return nil, err
 		}
 		q.Targets = append(q.Targets, paths...)
+		for _, path := range paths {
+			if len(paths) == 1 {
+				path = a
+			}
+			q.As = append(q.As, path)
+		}
 	}
 	return func(path string) string { return path }, nil
 }

@@ -72,7 +72,7 @@ func about(v *warmup.View) string {
 func says(v *warmup.View, old time.Duration) string {
 	what := v.Request
 	if len(what.Targets) > 1 {
-		what.Targets = []string{what.Targets[0], fmt.Sprintf("and %d more", len(what.Targets)-1)}
+		what.As, what.Targets = nil, []string{what.Shown()[0], fmt.Sprintf("and %d more", len(what.Targets)-1)}
 	}
 	begin := fmt.Sprintf("the warm-up %s of %s", v.ID, what.What())
 	if v.Check {

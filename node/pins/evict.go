@@ -27,7 +27,13 @@ func (k *Keeper) Serve(plain func(pattern string, do func(*http.Request) (any, e
 				paths = append(paths, k.pinnedAs(r.Context(), a)...)
 			}
 		}
-		return paths, k.Unpin(paths, uid)
+		if err := k.Unpin(paths, uid); err != nil {
+			return nil, err
+		}
+		for i, path := range paths {
+			paths[i] = k.parts.Short(path)
+		}
+		return paths, nil
 	})
 	plain("POST /v1/evict", func(r *http.Request) (any, error) {
 		v := r.URL.Query()

@@ -48,6 +48,8 @@ type Parts struct {
 	Link func(name string) (path string, ok bool)
 	// PathOf is the path in the tree that somebody's words mean, as far as they tell it.
 	PathOf func(asked string) string
+	// Short is the shortest path by which one of the tree may be named.
+	Short func(path string) string
 	// Paths are those in the tree of what there is by these words.
 	Paths func(ctx context.Context, asked string) ([]string, error)
 	// Load begins a warm-up of paths; Job finds one.
@@ -209,6 +211,7 @@ func (k *Keeper) List() []pins.View {
 		k.mu.Lock()
 		if h := k.held[path]; h != nil {
 			v := h.View
+			v.As = k.parts.Short(path)
 			if v.Job != "" {
 				v.Lacks = "" // its names may not be known yet
 			}
@@ -380,7 +383,7 @@ func (k *Keeper) Unpin(paths []string, uid uint32) error {
 	for _, path := range paths {
 		pin, is := all[path]
 		if !is {
-			return warmup.Unknown(path + " is not pinned" + nearest(path, k.paths()))
+			return warmup.Unknown(k.parts.Short(path) + " is not pinned" + k.nearest(path))
 		}
 		if !rights.MayEnd(uid, pin.UID) {
 			return ofAnother(&pin, "unpin it")
@@ -408,7 +411,8 @@ func (k *Keeper) endable(uid uint32) (all []string) {
 }
 
 // nearest names the pins that somebody may have meant.
-func nearest(path string, all []string) string {
+func (k *Keeper) nearest(path string) string {
+	all := k.paths()
 	if len(all) == 0 {
 		return ": nothing is"
 	}
@@ -419,7 +423,10 @@ func nearest(path string, all []string) string {
 		}
 		return n
 	}
-	all = slices.Clone(all)
 	slices.SortStableFunc(all, func(a, b string) int { return near(b) - near(a) })
-	return "; the nearest: " + strings.Join(all[:min(3, len(all))], ", ")
+	all = all[:min(3, len(all))]
+	for i, pin := range all {
+		all[i] = k.parts.Short(pin)
+	}
+	return "; the nearest: " + strings.Join(all, ", ")
 }

@@ -98,6 +98,7 @@ func (r *rig) open(tree *namespace.Tree) {
 	k, err := Open(Parts{Tree: tree, Sieves: r.sieves, Disk: fakeDisk{},
 		Link:   func(string) (string, bool) { return "/", true },
 		PathOf: func(url string) string { return strings.TrimPrefix(url, "s3://b") },
+		Short:  func(path string) string { return path },
 		Load: func(targets []string) (string, error) {
 			id := strings.Join(targets, " ")
 			r.mu.Lock()

@@ -29,6 +29,8 @@ func (s State) Over() bool { return s == Done || s == Partly || s == Failed || s
 type Request struct {
 	// Targets are paths of the tree and URLs; none: the job has a list of them.
 	Targets []string `json:"targets,omitempty"`
+	// As is how each target was typed; none: as it is.
+	As []string `json:"as,omitempty"`
 	// List is where a list came from, for people; "": it is none.
 	List string `json:"list,omitempty"`
 	// MetadataOnly lists, and loads nothing.
@@ -54,9 +56,27 @@ const Forever = -1
 // Loads reports whether the job is to make blocks present.
 func (q *Request) Loads() bool { return !q.MetadataOnly && !q.DryRun && !q.Check }
 
+// Shown are the targets as they were typed.
+func (q *Request) Shown() []string {
+	if len(q.As) == len(q.Targets) {
+		return q.As
+	}
+	return q.Targets
+}
+
+// Typed is a path at or below a target as it begins with what was typed.
+func (q *Request) Typed(path string) string {
+	for i, as := range q.Shown() {
+		if rest, ok := strings.CutPrefix(path, strings.TrimSuffix(q.Targets[i], "/")); ok && (rest == "" || rest[0] == '/') {
+			return strings.TrimSuffix(as, "/") + rest
+		}
+	}
+	return path
+}
+
 // What is what was asked for, in one line.
 func (q *Request) What() string {
-	what := strings.Join(q.Targets, " ")
+	what := strings.Join(q.Shown(), " ")
 	if q.List != "" {
 		what = "list " + q.List
 	}

@@ -278,7 +278,7 @@ func More(v *warmup.View) (lines []string) {
 		what := []string{"-f LIST"}
 		if v.List == "" {
 			what = nil
-			for _, target := range v.Targets {
+			for _, target := range v.Shown() {
 				what = append(what, quote.Name(target))
 			}
 		}

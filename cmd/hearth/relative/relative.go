@@ -12,6 +12,8 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+
+	"github.com/hearthfs/hearth/node/answer"
 )
 
 // Place is where relative paths begin.
@@ -19,7 +21,11 @@ type Place struct {
 	// dirs are the names of the current directory, the kernel's own before the shell's,
 	// which may lead over symbolic links; mounts those of what is mounted.
 	dirs, mounts func() []string
+	typed        []pair // relative paths that were made absolute
 }
+
+// pair is a path as it was typed, and what it was made.
+type pair struct{ typed, absolute string }
 
 // Here is the current directory. mounts are the absolute paths of the node's mounts, and
 // are asked for once, by the first relative path.
@@ -52,11 +58,36 @@ func (p *Place) Absolute(path string) string {
 		absolute := filepath.Join(dir, path)
 		for _, m := range mounts {
 			if absolute == m || strings.HasPrefix(absolute, strings.TrimSuffix(m, "/")+"/") {
+				if len(p.typed) < maxTyped {
+					p.typed = append(p.typed, pair{path, absolute})
+				}
 				return absolute
 			}
 		}
 	}
 	return path
+}
+
+// maxTyped bounds what is remembered of a long list.
+const maxTyped = 1024
+
+// Typed is a path, or a text that begins with one, as it was typed before it was made Absolute.
+func (p *Place) Typed(text string) string {
+	for _, x := range p.typed {
+		if rest, ok := strings.CutPrefix(text, x.absolute); ok && (rest == "" || strings.IndexByte("/: ", rest[0]) >= 0) {
+			return x.typed + rest
+		}
+	}
+	return text
+}
+
+// Said is an error of the node with the path that it begins with as it was typed.
+func (p *Place) Said(err error) error {
+	var e *answer.Error
+	if !errors.As(err, &e) || p.Typed(e.Message) == e.Message {
+		return err
+	}
+	return &answer.Error{Kind: e.Kind, Message: p.Typed(e.Message), Cause: e.Cause}
 }
 
 // All are paths, each of them Absolute.

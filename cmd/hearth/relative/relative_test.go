@@ -1,12 +1,15 @@
 package relative
 
 import (
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"testing/iotest"
+
+	"github.com/hearthfs/hearth/node/answer"
 )
 
 // in is a place in a directory of these names, of a node with these mounts.
@@ -90,5 +93,24 @@ func TestListsOfRelativePaths(t *testing.T) {
 	}
 	if got, err := io.ReadAll(p.List(io.MultiReader(strings.NewReader("a\nb"), iotest.ErrReader(os.ErrClosed)), '\n')); string(got) != "/m/d/a\n/m/d/b" || err != os.ErrClosed {
 		t.Errorf("a list that breaks off: %q, %v", got, err)
+	}
+}
+
+func TestPathsAreShownAsTheyWereTyped(t *testing.T) {
+	// What a relative path was made, and what lies below it, is shown as it was typed, at the beginning of an error too; nothing else is changed.
+	p := in([]string{"/mnt/d"}, "/mnt/d/train")
+	p.All([]string{"a", "/x", "../val"})
+	for text, want := range map[string]string{"/mnt/d/train/a": "a", "/mnt/d/train/a/b": "a/b", "/mnt/d/train/ab": "/mnt/d/train/ab", "/mnt/d/val: no such file": "../val: no such file",
+		"/x": "/x", "/mnt/d/train": "/mnt/d/train"} {
+		if got := p.Typed(text); got != want {
+			t.Errorf("%s: %s, want %s", text, got, want)
+		}
+	}
+	err := p.Said(fmt.Errorf("asked: %w", &answer.Error{Kind: answer.KindNotFound, Message: "/mnt/d/train/a: no such file or directory"}))
+	if err.Error() != "a: no such file or directory" || answer.KindOf(err) != answer.KindNotFound {
+		t.Errorf("%v", err)
+	}
+	if err := p.Said(io.EOF); err != io.EOF {
+		t.Errorf("%v", err)
 	}
 }

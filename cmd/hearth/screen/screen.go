@@ -11,6 +11,7 @@ package screen
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"io"
 	"math"
@@ -218,7 +219,7 @@ func jobs(s *api.Status, width int) (x section) {
 // held is the pins, a line each.
 func held(all []pins.View) (x section) {
 	for _, v := range all {
-		x.rows = append(x.rows, fmt.Sprintf("pin %s: %s, %s on disk, %s, %s", quote.Name(v.Path), progress.Counted(v.Files, "file"), cli.Bytes(v.Needs), until(v.Expires), state(&v)))
+		x.rows = append(x.rows, fmt.Sprintf("pin %s: %s, %s on disk, %s, %s", quote.Name(cmp.Or(v.As, v.Path)), progress.Counted(v.Files, "file"), cli.Bytes(v.Needs), until(v.Expires), state(&v)))
 	}
 	return x
 }
@@ -246,7 +247,7 @@ func until(end *time.Time) string {
 func PrintPins(w io.Writer, all []pins.View) error {
 	rows := []string{"PIN\tFILES\tBYTES\tON DISK\tENDS\tSTATE"}
 	for _, v := range all {
-		rows = append(rows, fmt.Sprintf("%s\t%d\t%s\t%s\t%s\t%s", quote.Name(v.Path), v.Files, cli.Bytes(v.Bytes), cli.Bytes(v.Needs), until(v.Expires), state(&v)))
+		rows = append(rows, fmt.Sprintf("%s\t%d\t%s\t%s\t%s\t%s", quote.Name(cmp.Or(v.As, v.Path)), v.Files, cli.Bytes(v.Bytes), cli.Bytes(v.Needs), until(v.Expires), state(&v)))
 	}
 	x := table(rows...)
 	_, err := fmt.Fprintln(w, strings.Join(append(x.head, x.rows...), "\n"))
