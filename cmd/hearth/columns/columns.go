@@ -8,7 +8,6 @@
 package columns
 
 import (
-	"fmt"
 	"io"
 	"strings"
 
@@ -78,10 +77,8 @@ func (t *Table) Flush() error {
 		return nil
 	}
 	t.text.Reset()
-	if _, err := io.WriteString(t.out, aligned.String()); err != nil {
-		return fmt.Errorf("write a table: %w", err)
-	}
-	return nil
+	_, err := io.WriteString(t.out, aligned.String())
+	return err // the writer says what it is
 }
 
 // Align sets the cells of lines below each other.
