@@ -486,9 +486,13 @@ func TestARegionThatWasGuessedIsLearnt(t *testing.T) {
 	account(t, &s.S3)
 	t.Setenv("AWS_REGION", "")
 	t.Setenv("AWS_DEFAULT_REGION", "")
-	a, err := open(t, Config{URL: "s3://" + bucket}).Probe(t.Context())
+	o := open(t, Config{URL: "s3://" + bucket})
+	a, err := o.Probe(t.Context())
 	if err != nil || a.Region != "eu-north-1" {
 		t.Errorf("%+v %v", a, err)
+	}
+	if s := o.Stats(); s.Errors != 0 || s.Last != nil { // the first answer told the region: a healthy start has no errors
+		t.Errorf("%d errors, the last %v", s.Errors, s.Last)
 	}
 }
 

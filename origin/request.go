@@ -74,11 +74,11 @@ func (s *S3) ask(ctx context.Context, c *call, b *budget) (*answer, error) {
 			continue
 		}
 		err = s.sentOn(err, c.at)
-		s.failed(c.op, c.key+queryKey(c), err)
 		if renewed < 2 && s.renew(err, &used) {
-			renewed++
+			renewed++ // the answer told what the next request needs: nothing failed
 			continue
 		}
+		s.failed(c.op, c.key+queryKey(c), err)
 		if last := b.spend(ctx, err); last != nil {
 			return nil, s.wrap(c.op, c.key+queryKey(c), last)
 		}

@@ -10,7 +10,7 @@ func (s *Status) Export(m metric.Sink) {
 		m.Count("hearth_origin_requests_total", "Attempts sent to origins, retries included.", n, "verb", verb)
 	}
 	m.Count("hearth_origin_bytes_total", "Bytes of bodies read from origins.", s.Origin.Bytes)
-	m.Count("hearth_origin_errors_total", "Attempts at origins that failed; a missing key counts too, and the If-Match probe at the start.", s.Origin.Errors)
+	m.Count("hearth_origin_errors_total", "Attempts at origins that failed; that a key or a version is not there is an answer, and so is where a bucket lies.", s.Origin.Errors)
 	m.Count("hearth_origin_retries_total", "Attempts at origins that were sent again.", s.Origin.Retries)
 	m.Count("hearth_origin_throttled_total", "Answers of origins that asked to slow down: 429, 503 or SlowDown.", s.Origin.Throttled)
 	s.exportSeen(m)
