@@ -279,7 +279,13 @@ func (e *env) run(name string, args ...string) (string, int) {
 		e.Fatalf("run %s %v: %v", name, args, err)
 	}
 	e.sound(filepath.Base(name), string(out))
-	return string(out), cmd.ProcessState.ExitCode()
+	return withoutWaiting(string(out)), cmd.ProcessState.ExitCode()
+}
+
+// withoutWaiting is what a command said, without what it says on a busy machine while it waits.
+func withoutWaiting(out string) string {
+	lines := slices.Collect(strings.Lines(out))
+	return strings.Join(slices.DeleteFunc(lines, func(l string) bool { return strings.HasPrefix(l, "hearth: still waiting for ") }), "")
 }
 
 // environ is a clean environment: nothing of the machine's own credentials, and no

@@ -54,7 +54,9 @@ func doctorCommand() *cobra.Command {
 			})
 		}
 		o.Apart = lookApart
+		ended := c.Waiting(os.Stderr, func(context.Context) string { return "the checks, each of which ends within 20 s" })
 		found, err := doctor.Run(ctx, o)
+		ended()
 		if err != nil {
 			return cli.Because(ctx, err)
 		}

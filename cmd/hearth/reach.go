@@ -2,14 +2,17 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
+	"github.com/hearthfs/hearth/cmd/hearth/quote"
 	"github.com/hearthfs/hearth/cmd/hearth/relative"
 	"github.com/hearthfs/hearth/cmd/hearth/settings"
 	"github.com/hearthfs/hearth/node"
@@ -36,10 +39,10 @@ func reach(ctx context.Context, c *cli.Common, cmd *cobra.Command, target string
 		return client, client.Close, nil
 	}
 	client.Close()
-	return inProcess(ctx, s, target)
+	return inProcess(ctx, c, s, target)
 }
 
-func inProcess(ctx context.Context, s *settings.Settings, url string) (*node.Client, func(), error) {
+func inProcess(ctx context.Context, c *cli.Common, s *settings.Settings, url string) (*node.Client, func(), error) {
 	root := s.Root
 	root.Path, root.Origin.URL = "/", linkURL(url)
 	short := node.Config{
@@ -48,6 +51,7 @@ func inProcess(ctx context.Context, s *settings.Settings, url string) (*node.Cli
 		Admin: node.Admin{Socket: "-", Listen: "-"},
 		Log:   slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError})),
 	}
+	defer c.Waiting(os.Stderr, origins(url))()
 	n, err := node.New(ctx, short)
 	if cli.ExitCode(err) == cli.ExitNotFound {
 		// A listing may hide what the very key would find.
@@ -58,6 +62,7 @@ func inProcess(ctx context.Context, s *settings.Settings, url string) (*node.Cli
 		return nil, nil, err
 	}
 	client := n.Client()
+	client.Waits = func() func() { return c.Waiting(os.Stderr, origins(url)) }
 	return client, func() {
 		client.Close()
 		_ = n.Close()
@@ -152,7 +157,53 @@ func dial(c *cli.Common, s *settings.Settings) (*node.Client, error) {
 	if address == "" {
 		address = s.Admin.Socket
 	}
-	return node.Dial(address)
+	n, err := node.Dial(address)
+	if err != nil {
+		return nil, err
+	}
+	n.Waits = func() func() { return c.Waiting(os.Stderr, nodeAndOrigins(*n)) }
+	return n, nil
+}
+
+// origins are what a verb waits for that asks them by itself.
+func origins(urls ...string) func(context.Context) string {
+	return func(context.Context) string {
+		switch len(urls) {
+		case 0:
+			return ""
+		case 1:
+			return "the origin " + quote.Name(urls[0])
+		}
+		return fmt.Sprintf("the origins, %s and %d more", quote.Name(urls[0]), len(urls)-1)
+	}
+}
+
+// answersWithin is how long a node that is well takes at most to say how it is.
+const answersWithin = time.Second
+
+// nodeAndOrigins are what a verb waits for that asks a node: that itself, if it does not even say how it is, else what it asks.
+func nodeAndOrigins(n node.Client) func(context.Context) string {
+	n.Waits = nil
+	return func(ctx context.Context) string {
+		asking, cancel := context.WithTimeout(ctx, answersWithin)
+		defer cancel()
+		s, err := n.Status(asking)
+		if err != nil {
+			return "the node at " + n.Socket() + ", which does not answer"
+		}
+		var urls []string
+		for _, l := range s.Links {
+			urls = append(urls, l.URL)
+		}
+		text := "the node at " + n.Socket()
+		if from := origins(urls...)(ctx); from != "" {
+			text += ", which is well and may wait for " + from
+		}
+		if len(s.Problems) > 0 {
+			text = "the node at " + n.Socket() + ", which says: " + quote.Text(s.Says)
+		}
+		return text + "; hearth status says how it is"
+	}
 }
 
 // nodeConfig is what a node is started with; origin is the command's argument,

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/signal"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 
@@ -150,6 +151,15 @@ func (c *serving) start(ctx context.Context, cmd *cobra.Command, config node.Con
 	say := c.Printer(cli.Out(cmd))
 	config.Log = c.log.Logger
 	machine.Say("starting")
+	var urls []string
+	for _, l := range config.Links {
+		urls = append(urls, l.Origin.URL)
+	}
+	if mount != nil && mount.Origin != nil {
+		urls = append(urls, mount.Origin.URL)
+	}
+	ended := sync.OnceFunc(c.Waiting(os.Stderr, origins(urls...)))
+	defer ended()
 	n, err := node.New(ctx, config)
 	if errors.Is(err, disk.ErrHung) && c.cutOff(ctx, config, mount) {
 		n, err = node.New(ctx, config)
@@ -189,6 +199,7 @@ func (c *serving) start(ctx context.Context, cmd *cobra.Command, config node.Con
 		c.up.Store(true)
 		say("mounted %s, read-only (open=%s, freshness %s); %s", m.Dir, m.Open, m.Freshness, end)
 	}
+	ended()
 	return n, n.Ready(ctx)
 }
 

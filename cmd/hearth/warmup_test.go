@@ -1,9 +1,11 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/json"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -62,6 +64,45 @@ func TestInterruptedBeforeTheFirstEvent(t *testing.T) {
 	err := cmd.Wait()
 	if code := cmd.ProcessState.ExitCode(); code != cli.ExitInterrupted || !strings.Contains(out.String(), "the job 0badcafe goes on; come back with: hearth jobs wait 0badcafe") {
 		t.Errorf("exit %d, %v:\n%s", code, err, &out)
+	}
+}
+
+func TestAVerbThatWaitsSaysWhatFor(t *testing.T) {
+	// The node does not answer, or is well and has an origin that does not: whoever typed the verb is told before the answer comes, and gets it then.
+	h := newHearth(t)
+	for status, want := range map[string]string{"": ", which does not answer; ", `{"says":"ok","links":[{"url":"s3://b/p"}]}`: ", which is well and may wait for the origin s3://b/p; ",
+		`{"says":"an origin cannot be read","problems":["an origin cannot be read"]}`: ", which says: an origin cannot be read; "} {
+		said := make(chan struct{})
+		mux := http.NewServeMux()
+		mux.HandleFunc("GET /v1/explain", func(w http.ResponseWriter, _ *http.Request) {
+			<-said
+			_ = json.NewEncoder(w).Encode(explain.Explanation{Path: "/x"})
+		})
+		mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, r *http.Request) {
+			if status == "" {
+				<-r.Context().Done()
+			}
+			_, _ = io.WriteString(w, status)
+		})
+		address := fakeNode(t, mux)
+		var out bytes.Buffer
+		cmd := exec.Command(h.bin, "explain", "/x", "--node", address)
+		cmd.Env, cmd.Stdout = h.env, &out
+		problems, err := cmd.StderrPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		line, err := bufio.NewReader(problems).ReadString('\n')
+		close(said)
+		if begin := "hearth: still waiting for the node at " + strings.TrimPrefix(address, "unix://"); err != nil || !strings.HasPrefix(line, begin+strings.TrimSuffix(want, "; ")) {
+			t.Errorf("%v: %q, want %s", err, line, begin+want)
+		}
+		if err := cmd.Wait(); err != nil || !strings.Contains(out.String(), "path  ") {
+			t.Errorf("%v: %s", err, &out)
+		}
 	}
 }
 

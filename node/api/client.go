@@ -46,6 +46,8 @@ const (
 type Client struct {
 	socket string
 	http   *http.Client
+	// Waits is told when an answer is waited for, and what it returns when that has begun to come; nil: nobody is told.
+	Waits func() (ended func())
 }
 
 // Dial returns a Client of the node at address: a path, unix://path, or "" for
@@ -263,7 +265,12 @@ func (c *Client) do(ctx context.Context, method, target string, in any) (io.Read
 
 // send returns the answer if it is one, else the node's error.
 func (c *Client) send(req *http.Request) (*http.Response, error) {
+	ended := func() {}
+	if c.Waits != nil && !strings.HasSuffix(req.URL.Path, "/wait") { // a mount may stand for days
+		ended = c.Waits()
+	}
 	resp, err := c.http.Do(req)
+	ended()
 	if err != nil {
 		return nil, c.unreachable(req.Context(), err)
 	}

@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -159,4 +161,33 @@ func TestOneIsSingular(t *testing.T) {
 			t.Errorf("%q, want %q", of, want)
 		}
 	}
+}
+
+func TestWhatIsWaitedForIsSaid(t *testing.T) {
+	// A verb that waits says after two seconds what for, once; one that was answered before, is quiet, or has nothing to say does not.
+	synctest.Test(t, func(t *testing.T) {
+		for _, v := range []struct {
+			after time.Duration
+			quiet bool
+			what  string
+			want  string
+		}{
+			{patience - 1, false, "the node", ""},
+			{time.Hour, false, "the node", "hearth: still waiting for the node\n"},
+			{time.Hour, true, "the node", ""},
+			{time.Hour, false, "", ""},
+		} {
+			var out strings.Builder
+			ended := (&Common{Quiet: v.quiet}).Waiting(&out, func(context.Context) string { return v.what })
+			time.Sleep(v.after) // virtual
+			ended()
+			if out.String() != v.want {
+				t.Errorf("%+v: %q", v, out.String())
+			}
+		}
+		asked := make(chan struct{})
+		ended := (&Common{}).Waiting(io.Discard, func(ctx context.Context) string { close(asked); <-ctx.Done(); return "x" })
+		<-asked
+		ended() // what it asks ends with it
+	})
 }
