@@ -20,6 +20,7 @@ import (
 	"github.com/hearthfs/hearth/cache/disk/queue"
 	"github.com/hearthfs/hearth/cache/disk/rendezvous"
 	"github.com/hearthfs/hearth/cache/evict"
+	"github.com/hearthfs/hearth/cache/segment"
 )
 
 // directory is one cache directory. Readers and Put use what is atomic and the
@@ -236,6 +237,9 @@ func (d *directory) put(b hearth.Block, v *hearth.View) error {
 
 // admit is a first look at the room, with figures that may be seconds old; the writer looks again.
 func (d *directory) admit(b hearth.Block) error {
+	if !d.holds(b) {
+		return ErrTooFar
+	}
 	if ahead(&d.full) {
 		return ErrFull
 	}
@@ -244,6 +248,11 @@ func (d *directory) admit(b hearth.Block) error {
 		return ErrFull
 	}
 	return nil
+}
+
+// holds reports whether there is an area for the block.
+func (d *directory) holds(b hearth.Block) bool {
+	return isWhole(b.Object, d.budget) || segment.Holds(b.ID())
 }
 
 func ahead(at *atomic.Pointer[time.Time]) bool {

@@ -66,6 +66,9 @@ var (
 	ErrHung = errors.New("cache directory is held by a killed process")
 	// ErrFull: declined, since there is no room that nothing else wants.
 	ErrFull = errors.New("cache directory is full")
+	// ErrTooFar: declined, since it lies behind the first 128 TiB of an object that has no
+	// file of its own.
+	ErrTooFar = errors.New("what lies behind the first 128 TiB of an object is not kept")
 	// ErrEjected: no directory takes writes now.
 	ErrEjected = errors.New("cache directory is out of use")
 

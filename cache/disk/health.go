@@ -99,7 +99,7 @@ func (d *directory) readable() bool {
 // writeFailed judges a failed write.
 func (d *directory) writeFailed(err error) {
 	d.errors.Add(1)
-	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) || errors.Is(err, unix.EFBIG) { // the last by ulimit -f
 		until := time.Now().Add(fullFor)
 		d.full.Store(&until)
 		if d.events.Full != nil {

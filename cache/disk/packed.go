@@ -3,6 +3,7 @@ package disk
 import (
 	"context"
 	"errors"
+	"io/fs"
 
 	"golang.org/x/sys/unix"
 
@@ -58,7 +59,7 @@ func (a *packedArea) put(items []queue.Item) error {
 	}
 	err := a.log.Append(a.entries)
 	clear(a.entries)
-	if errors.Is(err, segment.ErrDeclined) {
+	if errors.Is(err, segment.ErrDeclined) || errors.Is(err, fs.ErrInvalid) {
 		return errors.Join(errDeclined, err)
 	}
 	return err
@@ -78,9 +79,7 @@ func (a *packedArea) evict(id hearth.ID) bool {
 }
 
 func (a *packedArea) forget(version [16]byte, blocks int64) {
-	for i := range blocks {
-		a.log.Evict(hearth.ID{Version: version, Index: i})
-	}
+	a.log.EvictObject(version, blocks)
 }
 
 // compact rewrites segments of which little lives; false when none is due.

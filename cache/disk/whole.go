@@ -6,6 +6,8 @@ import (
 	"os"
 	"syscall"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache/direct"
 	"github.com/hearthfs/hearth/cache/disk/queue"
@@ -75,7 +77,7 @@ func (a wholeArea) put(items []queue.Item) error {
 	}
 	b := items[0].Block
 	err := a.files.PutMany(b.Object, b.Index, run)
-	if errors.Is(err, sparse.ErrLent) {
+	if errors.Is(err, sparse.ErrLent) || errors.Is(err, unix.EFBIG) { // it is larger than a file may be here
 		return errors.Join(errElsewhere, err)
 	}
 	if errors.Is(err, sparse.ErrBusy) || errors.Is(err, sparse.ErrMemory) || a.newer(err) {

@@ -275,6 +275,11 @@ func (d *directory) write(batch []queue.Item) {
 			d.finish(it, nil)
 			continue
 		}
+		if !d.holds(it.Block) {
+			d.declined.Add(1)
+			d.finish(it, ErrTooFar)
+			continue
+		}
 		need := allocated(it.View.Len())
 		for tries := 0; used+need > limit && need <= limit && tries < roomTries; tries++ {
 			may := anything
@@ -330,7 +335,7 @@ func (d *directory) commit(a area, items []queue.Item) {
 	d.written.Add(1)
 	err := a.put(items)
 	switch {
-	case errors.Is(err, errElsewhere): // what a lent file lost is packed: that file is not written to
+	case errors.Is(err, errElsewhere): // of an object that is lent, or larger than a file may be
 		d.commit(d.volume.Load().packed, items)
 		return
 	case err == nil:

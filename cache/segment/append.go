@@ -108,7 +108,7 @@ func (l *Log) Append(batch []Entry) error {
 // placeLocked puts a block's record into stage, writing what is in the way.
 func (l *Log) placeLocked(e *Entry, from *place) error {
 	w := &l.writer
-	if n := len(e.Data); n == 0 || n > hearth.BlockSize || uint64(e.ID.Index) >= maxIndex ||
+	if n := len(e.Data); n == 0 || n > hearth.BlockSize || !Holds(e.ID) ||
 		e.Sums != nil && len(e.Sums) != piece.Count(n) {
 		return fmt.Errorf("append block %s of %d bytes with %d sums: %w", e.ID, n, len(e.Sums), fs.ErrInvalid)
 	}

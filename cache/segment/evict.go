@@ -32,6 +32,30 @@ func (l *Log) Evict(id hearth.ID) (freed int64) {
 	return freed
 }
 
+// Holds reports whether a Log can hold a block: what lies beyond the first 128 TiB of its
+// object it cannot.
+func Holds(id hearth.ID) bool { return id.Index >= 0 && uint64(id.Index) < maxIndex }
+
+// EvictObject evicts all blocks of a version, of which the object has so many.
+func (l *Log) EvictObject(version [16]byte, blocks int64) {
+	if blocks > max(l.index.count.Load(), stepAt) { // most of a huge object is not here
+		for _, id := range l.index.of(version, l.step) {
+			l.Evict(id)
+		}
+		return
+	}
+	for i := range blocks {
+		if i%stepAt == 0 {
+			l.step()
+		}
+		l.Evict(hearth.ID{Version: version, Index: i})
+	}
+}
+
+// stepAt is how many places of an index are looked at between two steps: well below a
+// millisecond.
+const stepAt = 4096
+
 // Sample calls each with n blocks chosen by the seed r; one may come twice. No
 // lock is held meanwhile.
 func (l *Log) Sample(r uint64, n int, each func(Candidate)) {

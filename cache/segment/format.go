@@ -22,7 +22,7 @@ const (
 	noteSize  = 28   // of a footer entry: version 16, index 4, unit 4, length 4
 
 	maxUnits = 1 << 24 // place.unit has 24 bits: a segment's data end below 1 GiB
-	maxIndex = 1 << 27 // entry has 27 bits for ID.Index: objects up to 128 TiB
+	maxIndex = 1 << 27 // entry has 27 bits for ID.Index: the first 128 TiB of an object
 )
 
 const (

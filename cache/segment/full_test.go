@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/hearthfs/hearth"
 )
 
 // fullLog is a log of blocks with pages of their own, blocks that share their ends with others, and tiny ones, on a file system
@@ -93,5 +95,25 @@ func TestAKillOnAFullFileSystem(t *testing.T) {
 	}
 	if s := l.Stats(); misses != 40 || s.Corrupt > 0 {
 		t.Errorf("%d misses, %d corrupt", misses, s.Corrupt)
+	}
+}
+
+func TestEvictingAnObjectOfAnySize(t *testing.T) {
+	// All blocks of a version go, and those of no other: also of one that has more blocks than could be gone through one by one.
+	for _, blocks := range []int64{100, 1 << 43} {
+		l := open(t, Options{Dir: t.TempDir()})
+		var batch []Entry
+		for i := range int64(100) {
+			for _, version := range []byte{1, 2} {
+				batch = append(batch, Entry{ID: hearth.ID{Version: [16]byte{version}, Index: i * (min(blocks, maxIndex) / 100)}, Data: blockData(int(i), 500)})
+			}
+		}
+		appendAll(t, l, batch...)
+		l.EvictObject([16]byte{1}, blocks)
+		for _, e := range batch {
+			if l.Has(e.ID) != (e.ID.Version[0] == 2) {
+				t.Fatalf("of %d blocks: %v is held: %v", blocks, e.ID, l.Has(e.ID))
+			}
+		}
 	}
 }

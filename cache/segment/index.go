@@ -113,6 +113,22 @@ func (x *index) get(id hearth.ID, touch func(uint32) uint32) (place, bool) {
 	return e.place(), true
 }
 
+// of are the blocks of a version. step is called between two tables.
+func (x *index) of(version [16]byte, step func()) (all []hearth.ID) {
+	for i := range x.shards {
+		step()
+		s := &x.shards[i]
+		s.mu.Lock()
+		for k := range s.slots {
+			if e := &s.slots[k]; !e.free() && e.version == version {
+				all = append(all, e.id())
+			}
+		}
+		s.mu.Unlock()
+	}
+	return all
+}
+
 func (x *index) setState(id hearth.ID, state uint32) bool {
 	_, ok := x.get(id, func(uint32) uint32 { return state })
 	return ok
