@@ -5,10 +5,13 @@
 // by node id, in a bounded cache of records or in the tree, and asks the cache
 // for the bytes: an object of one block straight from the Source, whose View is
 // written to the kernel as it is; a larger one through a Reader, kept by node id
-// in a bounded LRU, because read-ahead has a memory. A READ of what is not held
-// on this node first takes one of a fixed number of slots, which a READ of what
-// is held never needs. A short answer would be read as zeroes, so anything but
-// the exact range is EIO.
+// in a bounded LRU, because read-ahead has a memory. What lies in one block of it
+// is a View as well; what lies in two is copied into the buffer that go-fuse made
+// for the request. A READ of what is not held on this node first takes one of a
+// fixed number of slots, which a READ of what is held never needs, and while many
+// READs are under way their buffers are given back to the kernel until there are
+// bytes for them. A short answer would be read as zeroes, so anything but the exact
+// range is EIO.
 //
 // Open modes: where OPEN is answered ENOSYS the kernel opens files alone
 // (none); else each OPEN is answered, and an object that is whole in one local
@@ -17,9 +20,9 @@
 // kernel answers EIO to a mixture.
 //
 // Names: every answer carries the time that the namespace allows (Node.TTL).
-// Listings are READDIRPLUS and stay in the kernel; an offset is a ticket
-// (reply, index) that resumes behind a name, so a listing may change while it is
-// read. News of the tree go through one bounded queue to one goroutine, which
+// Listings are READDIRPLUS and stay in the kernel; an offset is an entry's node id,
+// whose name a listing goes on behind, so it may change while it is read, and be
+// paused for as long as its reader likes. News of the tree go through one bounded queue to one goroutine, which
 // drops the directory's listing first and its changed names next; when the queue
 // is full, names merge into "the directory changed" and their timeouts do the
 // rest. A listing whose time has passed is dropped the same way, so that the
