@@ -119,7 +119,13 @@ func (f *fileSystem) read(ctx *request, rec *record, off int64, buf []byte) (_ *
 		}
 		return f.answers.view(v), nil
 	}
-	rd := f.readers.open(rec.node.ID, o)
+	return f.readLarge(ctx, rec, off, buf)
+}
+
+// readLarge reads an object of several blocks: what lies in one of them is lent, what lies in
+// two is copied.
+func (f *fileSystem) readLarge(ctx *request, rec *record, off int64, buf []byte) (*answer, error) {
+	rd := f.readers.open(rec.node.ID, &rec.node.Object)
 	defer f.readers.done(rd)
 	if !ctx.bytes.across() {
 		v, err := rd.ViewAt(ctx, off, len(buf))
