@@ -33,7 +33,9 @@ func fstab(e *env) {
 	e.showIn("/etc", "fstab", table)
 	e.showIn("/usr/sbin", "mount.hearth", e.hearth)
 
-	e.mount8(o, "mount", dir)
+	if out := e.mount8(o, "mount", dir); strings.Contains(out, "warning: ") {
+		e.Errorf("of a mount that is as it was asked for, it is said: %s", out)
+	}
 	if m := mountsBelow(dir); len(m) != 1 || m[0].kind != "fuse.hearth" {
 		e.Fatalf("mount(8) made the mounts %v", m)
 	}
@@ -41,11 +43,17 @@ func fstab(e *env) {
 	if out := e.mount8(o, "findmnt", "-n", "-o", "SOURCE", dir); strings.TrimSpace(out) != "s3://"+o.bucket {
 		e.Errorf("findmnt shows the source %q", out)
 	}
-	for range 2 { // as the machine does when it starts; the second time all stands already
-		e.mount8(o, "mount", "-a")
+	for _, stands := range []bool{false, true} { // as the machine does when it starts; the second time all stands already
+		// The second entry does not say ro, so that mount(8) asks for rw.
+		if out := e.mount8(o, "mount", "-a"); strings.Contains(out, "rw: a mount is read-only") == stands {
+			e.Errorf("mount -a says: %s", out)
+		}
 		if m := mountsBelow(boot); len(m) != 1 {
 			e.Fatalf("mount -a made the mounts %v", m)
 		}
+	}
+	if out, code := e.run(e.hearth, "mount", "-o", "rw", "--config", config, "s3://"+o.bucket, e.dir); code != 2 || !strings.Contains(out, "say ro") {
+		e.Errorf("rw as somebody types it: exit %d: %s", code, out)
 	}
 	e.good("mounted by mount -a", epoch(boot, list, 2, 2, 0))
 	if out := e.mount8(o, "findmnt", "-n", "-o", "OPTIONS", boot); !strings.Contains(out, "noexec") || !strings.Contains(out, "ro,") {

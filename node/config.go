@@ -179,6 +179,15 @@ func validateMount(m Mount) error {
 	if _, err := openMode(m.Open); err != nil {
 		return err
 	}
+	for _, o := range m.Options {
+		switch o {
+		case "", "ro", "nosuid", "nodev", "noexec":
+		case "rw":
+			return usage("mount %s: options: a mount is read-only in this version: take rw away", m.Dir)
+		default:
+			return usage("mount %s: options: %q is none of ro, nosuid, nodev, noexec", m.Dir, o)
+		}
+	}
 	if m.Freshness == "" {
 		return nil
 	}

@@ -44,7 +44,7 @@ func TestReferencePageIsCurrent(t *testing.T) {
 func TestMountHelper(t *testing.T) {
 	// mount(8) calls mount.hearth with its own habits.
 	args, err := mountHelperArgs(strings.Fields("s3://b/p /mnt/d -s -n -o rw,config=/e.yaml,open=none -t fuse.hearth"))
-	if err != nil || strings.Join(args, " ") != "mount --daemon --sloppy --config /e.yaml -o rw,open=none -- s3://b/p /mnt/d" {
+	if err != nil || strings.Join(args, " ") != "mount --daemon --by-mount8 --sloppy --config /e.yaml -o rw,open=none -- s3://b/p /mnt/d" {
 		t.Errorf("%q, %v", args, err)
 	}
 	if _, err := mountHelperArgs([]string{"s3://b"}); cli.ExitCode(err) != cli.ExitUsage {

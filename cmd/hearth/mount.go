@@ -11,6 +11,7 @@ import (
 
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
 	"github.com/hearthfs/hearth/cmd/hearth/daemon"
+	"github.com/hearthfs/hearth/cmd/hearth/quote"
 	"github.com/hearthfs/hearth/cmd/hearth/settings"
 	"github.com/hearthfs/hearth/node"
 	"github.com/hearthfs/hearth/node/machine"
@@ -23,6 +24,7 @@ type mountFlags struct {
 	daemon       bool
 	noAllowOther bool
 	sloppy       bool
+	byMount8     bool // it is mount(8) that asks
 }
 
 func mountCommand() *cobra.Command {
@@ -46,6 +48,8 @@ func mountCommand() *cobra.Command {
 	cmd.Flags().BoolVar(&f.daemon, "daemon", false, "return when the mount answers and serve on behind")
 	cmd.Flags().BoolVar(&f.noAllowOther, "no-allow-other", false, "nobody but who mounts gets in")
 	cmd.Flags().BoolVar(&f.sloppy, "sloppy", false, "pass over -o options that are unknown, as mount(8) does with -s")
+	cmd.Flags().BoolVar(&f.byMount8, mount8Flag, false, "as mount(8) asks: it says rw where nobody has said ro")
+	_ = cmd.Flags().MarkHidden(mount8Flag) // it exists
 	settings.AddFlags(cmd, "origin", "freshness", "stale_if_error", "mount", "cache", "fuse", "admin", "log", "node", "join", "cluster", "s3")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if isURL(args[1]) || meantURL(args[1]) != "" {
@@ -68,6 +72,22 @@ func (f *mountFlags) mount(cmd *cobra.Command, origin, dir string) error {
 	if err := s.MountOptions(f.options, f.sloppy); err != nil {
 		return err
 	}
+	unkept := s.Unkept()
+	if len(unkept) > 0 && !f.byMount8 {
+		return cli.Usagef("-o %s", unkept[0])
+	}
+	child := daemon.Child() // who started it says what follows
+	if err := f.make(cmd, s, origin, dir); err != nil || child {
+		return err
+	}
+	for _, o := range unkept { // as mount(8) says itself of what is write-protected
+		fmt.Fprintf(os.Stderr, "hearth: warning: %s is mounted, not as its options ask: %s\n", dir, quote.Text(o))
+	}
+	return nil
+}
+
+// make has the mount made, by a running node or by one that is started, as the settings say.
+func (f *mountFlags) make(cmd *cobra.Command, s *settings.Settings, origin, dir string) error {
 	if f.noAllowOther && cmd.Flags().Changed("allow-other") && s.Mount.AllowOther != nil && *s.Mount.AllowOther {
 		return cli.Usagef("--allow-other and --no-allow-other exclude each other: give one")
 	}

@@ -6,10 +6,13 @@ import (
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
 )
 
+// mount8Flag says that mount(8) asks, which says rw where nobody has said anything.
+const mount8Flag = "by-mount8"
+
 // mountHelperArgs turns the arguments that mount(8) gives to mount.hearth into
 // those of `hearth mount`: SPEC DIR [-sfnv] [-N ns] [-o options] [-t type].
 func mountHelperArgs(args []string) ([]string, error) {
-	translated := []string{"mount", "--daemon"}
+	translated := []string{"mount", "--daemon", "--" + mount8Flag}
 	var plain []string
 	for i := 0; i < len(args); i++ {
 		switch a := args[i]; {
@@ -26,6 +29,9 @@ func mountHelperArgs(args []string) ([]string, error) {
 			}
 			if strings.Contains(a, "s") {
 				translated = append(translated, "--sloppy")
+			}
+			if i := strings.LastIndexAny(a, "rw"); i >= 0 {
+				translated = append(translated, "-o", map[byte]string{'r': "ro", 'w': "rw"}[a[i]])
 			}
 		default:
 			plain = append(plain, a)

@@ -11,7 +11,8 @@ import (
 
 // MountOptions applies -o options: those for mount(8) itself are passed over,
 // those for the kernel handed on, all others are the parameters of the table
-// with _ for -. sloppy passes over those that nobody knows.
+// with _ for -. sloppy passes over those that nobody knows. What is asked for and no
+// mount gives, Unkept says.
 func (s *Settings) MountOptions(options []string, sloppy bool) error {
 	for _, o := range options {
 		err := mountOption(s, strings.TrimSpace(o))
@@ -28,7 +29,33 @@ func (s *Settings) MountOptions(options []string, sloppy bool) error {
 // errUnknownOption is an -o option that is neither ours nor mount(8)'s.
 var errUnknownOption = errors.New("unknown option")
 
+// Unkept says why a mount is not what the options ask for, of each name the last; none: it is.
+func (s *Settings) Unkept() (all []string) {
+	if s.Asked["ro"] == "rw" {
+		all = append(all, "rw: a mount is read-only in this version; say ro, and write through an S3 endpoint (hearth gateway) or to the bucket itself")
+	}
+	for _, no := range []string{"nosuid", "nodev"} {
+		if is := strings.TrimPrefix(no, "no"); s.Asked[no] == is {
+			all = append(all, is+": a mount is always "+no+"; say "+no)
+		}
+	}
+	return all
+}
+
+// ask notes an option that asks for what a mount always is, or for the contrary.
+func (s *Settings) ask(o string) {
+	for _, is := range []string{"ro", "nosuid", "nodev"} {
+		if o == is || o == strings.TrimPrefix(is, "no") || o == "rw" && is == "ro" {
+			if s.Asked == nil {
+				s.Asked = map[string]string{}
+			}
+			s.Asked[is] = o
+		}
+	}
+}
+
 func mountOption(s *Settings, o string) error {
+	s.ask(o)
 	ignored := []string{"", "defaults", "ro", "rw", "auto", "noauto", "nofail", "_netdev", "user", "users", "nouser",
 		"owner", "group", "suid", "dev", "exec", "async", "sync", "atime", "noatime", "diratime", "nodiratime",
 		"relatime", "norelatime", "strictatime", "lazytime", "nolazytime", "default_permissions", "silent", "loud"}
@@ -46,6 +73,9 @@ func mountOption(s *Settings, o string) error {
 		no := false
 		s.Mount.AllowOther = &no
 		return nil
+	}
+	if o == "remount" {
+		return cli.Usagef("-o remount: a mount's options do not change while it stands; unmount, and mount again")
 	}
 	var names []string
 	for _, p := range Params() {

@@ -33,7 +33,10 @@ type Settings struct {
 	// Root is the link that `origin` makes.
 	Root config.Link
 	// Mount is what the flags say about the mount of this command.
-	Mount    config.Mount
+	Mount config.Mount
+	// Asked are the last of ro and rw, nosuid and suid, nodev and dev among the options of the
+	// mount, by the first of each pair.
+	Asked    map[string]string
 	LogLevel string // "": info
 	LogFile  string // "": none
 	// given are the values as they were written, the later in force.

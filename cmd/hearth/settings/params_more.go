@@ -55,7 +55,9 @@ func mountParams() []Param {
 			set: with(freshness, func(s *Settings) *string { return &element(s).Freshness })},
 		{Key: "mounts[].options", Kind: "text", Default: "none", Help: "mount(8) options for the kernel: nodev, nosuid, noexec",
 			set: func(s *Settings, v string) error {
-				element(s).Options = strings.Split(v, ",")
+				for o := range strings.SplitSeq(v, ",") {
+					element(s).Options = append(element(s).Options, strings.TrimSpace(o))
+				}
 				return nil
 			}},
 	}

@@ -185,7 +185,7 @@ func TestValues(t *testing.T) {
 func TestMountOptions(t *testing.T) {
 	// Options as fstab has them are applied, passed over, or refused with the nearest name.
 	s := &Settings{}
-	err := s.MountOptions(strings.Split("rw,_netdev,x-systemd.automount,nodev,noexec,allow_other,uid=1000,open=none,no_prefetch,cache_ram=64MiB,endpoint=http://h:1,fsname=x,subtype=y", ","), false)
+	err := s.MountOptions(strings.Split("defaults,_netdev,x-systemd.automount,nodev,noexec,allow_other,uid=1000,open=none,no_prefetch,cache_ram=64MiB,endpoint=http://h:1,fsname=x,subtype=y", ","), false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -204,6 +204,33 @@ func TestMountOptions(t *testing.T) {
 	}
 	if err := s.MountOptions([]string{"uid=me"}, true); err == nil {
 		t.Error("sloppy passes over what is known and wrong")
+	}
+	if err := s.MountOptions([]string{"remount", "ro"}, true); err == nil || !strings.Contains(err.Error(), "unmount, and mount again") {
+		t.Errorf("remount: %v", err)
+	}
+}
+
+func TestOptionsThatNoMountKeepsAreSaid(t *testing.T) {
+	// Who asks for a mount that can be written, for setuid programs or for devices is told that no
+	// mount is so, with what to say instead; of contrary options the last one holds.
+	for list, want := range map[string][]string{
+		"defaults,noatime": nil, "ro": nil, "rw": {"rw: "}, "rw,ro": nil, "ro,rw": {"rw: "}, "nosuid,nodev": nil,
+		"suid": {"suid: "}, "dev,suid,rw": {"rw: ", "suid: ", "dev: "}, "suid,nosuid,dev": {"dev: "},
+	} {
+		s := &Settings{}
+		if err := s.MountOptions(strings.Split(list, ","), false); err != nil {
+			t.Errorf("%s: %v", list, err)
+		}
+		said := s.Unkept()
+		if len(said) != len(want) {
+			t.Errorf("%s: %q, expected %q", list, said, want)
+			continue
+		}
+		for i, begin := range want {
+			if !strings.HasPrefix(said[i], begin) || !strings.Contains(said[i], "; say ") {
+				t.Errorf("%s: %q, expected %q", list, said[i], begin)
+			}
+		}
 	}
 }
 
