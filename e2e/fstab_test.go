@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -69,6 +70,34 @@ func fstab(e *env) {
 	if m := mountsBelow(e.path("mnt")); len(m) > 0 {
 		e.Errorf("left mounted: %v", m)
 	}
+	e.atOnce(o, config)
+}
+
+// atOnce has lines mounted at once, as systemd does: one node serves them all.
+func (e *env) atOnce(o *server, config string) {
+	e.Helper()
+	var all sync.WaitGroup
+	var dirs []string
+	for i := range 4 {
+		dir := e.path(fmt.Sprint("at-once-", i))
+		e.must(os.Mkdir(dir, 0o755), "make a mount point")
+		dirs = append(dirs, dir)
+		all.Go(func() {
+			cmd := exec.CommandContext(e.ctx, "/usr/sbin/mount.hearth", "s3://"+o.bucket, dir, "-o", "ro,config="+config)
+			cmd.Env = e.environ(o)
+			if out, err := cmd.CombinedOutput(); err != nil {
+				e.Errorf("at once with others: %v: %s", err, out)
+			}
+		})
+	}
+	all.Wait()
+	if m, running := mountsBelow(dirs...), e.daemons(config); len(m) != len(dirs) || len(running) != 1 {
+		e.Errorf("%d processes serve %d mounts, expected one and %d", len(running), len(m), len(dirs))
+	}
+	for _, dir := range dirs {
+		e.mount8(o, "umount", dir)
+	}
+	e.eventually("the end of their process", func() bool { return len(e.daemons(config)) == 0 })
 }
 
 // mount8 runs a program of util-linux as the machine does when it starts: without

@@ -94,7 +94,7 @@ func (n *Node) serveMount(r *http.Request) (any, error) {
 func openDoors(path string) (*door.Doors, error) {
 	d, err := door.Open(cmp.Or(path, DefaultSocket()))
 	if err != nil {
-		return nil, &Error{Kind: answer.KindOf(err), Message: err.Error()}
+		return nil, &Error{Kind: answer.KindOf(err), Message: err.Error(), Cause: err}
 	}
 	return d, nil
 }

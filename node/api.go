@@ -3,6 +3,7 @@ package node
 import (
 	"github.com/hearthfs/hearth/node/answer"
 	"github.com/hearthfs/hearth/node/api"
+	"github.com/hearthfs/hearth/node/door"
 )
 
 // Error and Kind are what the admin API answers when it does not do what was asked.
@@ -21,6 +22,9 @@ const (
 	KindTimeout     = answer.KindTimeout
 	KindUnreachable = answer.KindUnreachable
 )
+
+// ErrAnother is of a node that does not start, as another one answers at its socket.
+var ErrAnother = door.ErrAnother
 
 // What is asked and answered lies in a package of its own, which needs no node.
 type (

@@ -20,9 +20,38 @@ import (
 // links are the node's links: the origins and where they stand in the tree.
 type links struct {
 	version    string
-	configured int          // how many the configuration names
-	mu         sync.RWMutex // guards all; never held while an origin is asked
-	all        []*link      // links are added, never removed
+	configured int                      // how many the configuration names
+	mu         sync.RWMutex             // guards what follows; never held while an origin is asked
+	all        []*link                  // links are added, never removed
+	making     map[string]chan struct{} // by path, those that somebody may be making; closed at the end
+}
+
+// turn waits until nobody else makes a link at a path; done is to be called at the end.
+func (ls *links) turn(ctx context.Context, path string) (done func(), err error) {
+	for {
+		ls.mu.Lock()
+		others := ls.making[path]
+		if others == nil {
+			mine := make(chan struct{})
+			if ls.making == nil {
+				ls.making = map[string]chan struct{}{}
+			}
+			ls.making[path] = mine
+			ls.mu.Unlock()
+			return func() {
+				ls.mu.Lock()
+				defer ls.mu.Unlock()
+				delete(ls.making, path)
+				close(mine)
+			}, nil
+		}
+		ls.mu.Unlock()
+		select {
+		case <-others:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
 }
 
 // link is one of them, with its origin open.

@@ -131,7 +131,14 @@ func (n *Node) mount(ctx context.Context, x *mounted, r MountRequest, at *point.
 }
 
 // linkTo is the link that covers an origin, or a new one named by it.
+//
+// Of those who ask at once for one that is new, the first makes it, and the others have it then.
 func (n *Node) linkTo(ctx context.Context, r MountRequest) (*link, string, error) {
+	done, err := n.links.turn(ctx, paths.For(r.Origin.URL))
+	if err != nil {
+		return nil, "", err
+	}
+	defer done()
 	if l, rest := n.links.covering(*r.Origin); l != nil {
 		return l, rest, nil
 	}

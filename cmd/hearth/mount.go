@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -114,16 +115,26 @@ func (f *mountFlags) make(cmd *cobra.Command, s *settings.Settings, origin, dir 
 	if err != nil {
 		return err
 	}
-	attached, err := f.attach(cmd, client, request)
-	client.Close()
-	if attached || err != nil {
-		return err
+	defer client.Close()
+	for more := starts; ; more-- {
+		attached, err := f.attach(cmd, client, request)
+		if attached || err != nil {
+			return err
+		}
+		if f.daemon && !daemon.Child() {
+			return daemon.Start()
+		}
+		err = f.mountHere(cmd, s, request)
+		if more == 0 || !errors.Is(err, node.ErrAnother) {
+			return err
+		}
+		// Lines of fstab are mounted at once: another one's node was first, and takes this mount.
 	}
-	if f.daemon && !daemon.Child() {
-		return daemon.Start()
-	}
-	return f.mountHere(cmd, s, request)
 }
+
+// starts are how often a node is started in vain as another one is first: that one may end because
+// its own origin cannot be asked.
+const starts = 5
 
 // meantURL is the URL that s3:/bucket or file:/dir was most likely meant to be; ""
 // for all else: a path of the tree may begin with "s3:".

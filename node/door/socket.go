@@ -19,6 +19,9 @@ import (
 	"github.com/hearthfs/hearth/node/rights"
 )
 
+// ErrAnother is of a socket at which another node answers.
+var ErrAnother error = rights.Refusal("another node answers")
+
 // Listen opens the admin socket: 0660, of the group hearth if there is one that may ask.
 // A socket that nobody answers is removed; one that answers is another node. made
 // says that the socket's directory was made for it.
@@ -68,7 +71,7 @@ func listenIn(socket string) (net.Listener, error) {
 	}
 	if c, err := Dial(context.Background(), socket); err == nil {
 		c.Close()
-		return nil, rights.Refusal("another node answers at " + socket + " (choose another socket with --admin-socket)")
+		return nil, fmt.Errorf("%w at %s (choose another socket with --admin-socket)", ErrAnother, socket)
 	} else if Deserted(err) {
 		_ = os.Remove(socket) // where it stays, Listen says so
 	}
