@@ -107,7 +107,7 @@ func errorText(resp *http.Response) []byte {
 
 func sentinel(status int, code string) error {
 	switch {
-	case code == "InvalidObjectState":
+	case code == "InvalidObjectState", code == "NotRestored": // the latter is Oracle's
 		return hearth.ErrArchived
 	case code == "NoSuchBucket":
 		return errors.New("no such bucket")

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/origin/profile"
 )
 
@@ -137,7 +138,7 @@ func (e *Error) explainObject() (problem, cure string) {
 		code += ": " + strings.TrimSuffix(e.Message, ".")
 	}
 	switch {
-	case e.Code == "InvalidObjectState":
+	case errors.Is(e.Err, hearth.ErrArchived):
 		class := ""
 		if e.Class != "" {
 			class = " (storage class " + e.Class + ")"
