@@ -56,7 +56,7 @@ func (b *fakeBucket) put(key, class string) {
 	b.objects[key] = fakeObject{content(key, 1000, 1), class}
 }
 
-// open opens the bucket as an origin.
+// open makes an S3 of it that is soon out of patience.
 func (b *fakeBucket) open(t *testing.T, c Config) *S3 {
 	t.Helper()
 	c.URL, c.Region = "s3://b", "us-east-1"

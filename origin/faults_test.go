@@ -422,7 +422,7 @@ func TestRequestsAreSignedAsMinioSigns(t *testing.T) {
 	for _, v := range []credentials.Value{{AccessKeyID: "AK", SecretAccessKey: "secret"}, {AccessKeyID: "AK", SecretAccessKey: "secret", SessionToken: "tok/en=="}} {
 		for _, c := range []call{{key: "a/b"}, {key: "sp ace/ü+%41/☃"}, {query: query(hearth.Listing{Prefix: "p q/ü", After: "x+y"}, cursor{token: "t/+="}, 7)}} {
 			c.method = http.MethodGet
-			s := &S3{anonymous: true, bucket: "b", agent: []string{"x"}}
+			s := &S3{anonymous: true, bucket: "b", says: said{agent: []string{"x"}}}
 			s.pathStyle = true
 			s.place.Store(s.at("eu-west-3", "http", "127.0.0.1:9000"))
 			ours, err := s.request(t.Context(), &c, &credentials.Value{})

@@ -231,8 +231,8 @@ func (f *forward) request(p *passage) (*http.Request, error) {
 	req := &http.Request{Method: f.r.Method, URL: &url.URL{Scheme: at.scheme, Host: at.host, Path: path, RawPath: sign.Encode(path, true), RawQuery: onward.Query(f.r.URL.RawQuery)},
 		Host: at.host, Header: onward.Header(f.r.Header), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}
 	req.Header["X-Amz-Content-Sha256"] = []string{f.payload}
-	if f.s.payer != nil {
-		req.Header["X-Amz-Request-Payer"] = f.s.payer
+	if f.s.says.payer != nil {
+		req.Header["X-Amz-Request-Payer"] = f.s.says.payer
 	}
 	if p.body != nil {
 		req.Body, req.ContentLength = p.body, f.r.ContentLength

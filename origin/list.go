@@ -23,8 +23,9 @@ const pageKeys = 1000
 // must end, and must not fill the memory.
 const pageBytes = 16 << 20
 
-// manner is how a server lists, as far as its pages have shown it.
+// manner is how a server answers, as far as it has shown it.
 type manner struct {
+	plain     atomic.Bool  // it refuses If-Match, whatever that says
 	misgroups atomic.Bool  // it groups keys wrongly
 	fractions atomic.Bool  // it tells fractions of seconds
 	spelling  atomic.Int32 // how it writes keys

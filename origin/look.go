@@ -67,7 +67,7 @@ var ErrNoDate = errors.New("the origin's answer has no Date")
 func (s *S3) Ahead(ctx context.Context) (time.Duration, error) {
 	p := s.place.Load()
 	req := &http.Request{Method: http.MethodHead, URL: &url.URL{Scheme: p.scheme, Host: p.host, Path: p.base + "/"}, Host: p.host,
-		Header: http.Header{"User-Agent": s.agent}, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}
+		Header: http.Header{"User-Agent": s.says.agent}, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}
 	began := time.Now()
 	resp, err := s.transport.RoundTrip(req.WithContext(ctx))
 	if err != nil {

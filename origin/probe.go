@@ -141,9 +141,9 @@ func (s *S3) readable(ctx context.Context, o *hearth.Object) error {
 	err := s.probeRange(ctx, o)
 	var e *Error
 	mistaken := errors.Is(err, hearth.ErrStale) || errors.As(err, &e) && e.Status == http.StatusBadRequest
-	if mistaken && !s.plain.Swap(true) {
+	if mistaken && !s.shown.plain.Swap(true) {
 		if err = s.probeRange(ctx, o); err != nil {
-			s.plain.Store(false)
+			s.shown.plain.Store(false)
 		}
 	}
 	return err
@@ -172,7 +172,7 @@ func (s *S3) probeRange(ctx context.Context, o *hearth.Object) error {
 }
 
 func (s *S3) probeIfMatch(ctx context.Context, o *hearth.Object) (bool, error) {
-	if s.plain.Load() {
+	if s.shown.plain.Load() {
 		return false, nil
 	}
 	c, err := s.slot(ctx)

@@ -82,7 +82,7 @@ type body struct {
 func (b *body) open() error {
 	o := b.object
 	c := &call{op: "get", method: http.MethodGet, key: o.Key, off: b.off, n: b.end - b.off}
-	if o.Cacheable() && !b.s.plain.Load() {
+	if o.Cacheable() && !b.s.shown.plain.Load() {
 		c.etag = o.ETag
 	}
 	for without := false; ; {
@@ -92,7 +92,7 @@ func (b *body) open() error {
 			continue
 		}
 		if without && err == nil { // it was the condition
-			b.s.plain.Store(true)
+			b.s.shown.plain.Store(true)
 		}
 		if errors.Is(err, fs.ErrNotExist) {
 			err = fmt.Errorf("get %s: it is gone: %w", o.Key, hearth.ErrStale)

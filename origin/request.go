@@ -166,12 +166,12 @@ func (s *S3) request(ctx context.Context, c *call, used *credentials.Value) (*ht
 	}
 	req := &http.Request{Method: c.method, URL: u, Host: p.host, Header: make(http.Header, 8),
 		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}
-	req.Header["User-Agent"] = s.agent
+	req.Header["User-Agent"] = s.says.agent
 	if c.key != "" {
-		req.Header["Accept-Encoding"] = s.coding
+		req.Header["Accept-Encoding"] = s.says.coding
 	}
-	if s.payer != nil {
-		req.Header["X-Amz-Request-Payer"] = s.payer
+	if s.says.payer != nil {
+		req.Header["X-Amz-Request-Payer"] = s.says.payer
 	}
 	if c.n > 0 {
 		var space [64]byte

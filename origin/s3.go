@@ -27,10 +27,8 @@ import (
 type S3 struct {
 	link, bucket, prefix string
 	identity             string
-	agent                []string
-	coding               []string // of objects that is accepted: with none Google's servers decompress some
-	payer                []string // nil: the bucket's owner
-	root                 string   // the endpoint's path, "" or "/storage/s3"
+	says                 said
+	root                 string // the endpoint's path, "" or "/storage/s3"
 	anonymous            bool
 	pathStyle            bool
 	fixedRegion          bool
@@ -44,8 +42,14 @@ type S3 struct {
 	passes               passes        // what is not a read of ours
 	limit                *rate.Limiter // nil: no limit
 	shown                manner
-	plain                atomic.Bool // If-Match is refused, whatever it says
 	counts               counters
+}
+
+// said is what each request says in its headers, beside its question.
+type said struct {
+	agent  []string
+	coding []string // of objects that is accepted: without gzip Google's servers decompress some
+	payer  []string // nil: the bucket's owner
 }
 
 // place is where requests go. It changes once at most, when AWS says that the
@@ -84,15 +88,15 @@ const (
 
 func newS3(_ context.Context, c Config, u *url.URL) (*S3, error) {
 	c = c.FromEnvironment()
-	s := &S3{link: c.Link, bucket: u.Host, anonymous: c.Anonymous, agent: []string{c.UserAgent}, identity: c.Identity,
-		coding: []string{"gzip"}, fixedRegion: c.Region != "", silence: onward.NewSilence(cmp.Or(c.Timeout, defaultTimeout)), keys: newKeyring()}
+	s := &S3{link: c.Link, bucket: u.Host, anonymous: c.Anonymous, says: said{agent: []string{c.UserAgent}, coding: []string{"gzip"}}, identity: c.Identity,
+		fixedRegion: c.Region != "", silence: onward.NewSilence(cmp.Or(c.Timeout, defaultTimeout)), keys: newKeyring()}
 	s.prefix, _ = Prefix(c.URL) // it was parsed before
 	s.retry = c.Retry.withDefaults(s.silence.Read)
 	if c.UserAgent == "" {
-		s.agent = []string{"hearth/dev"}
+		s.says.agent = []string{"hearth/dev"}
 	}
 	if c.RequesterPays {
-		if s.payer = []string{"requester"}; c.Anonymous {
+		if s.says.payer = []string{"requester"}; c.Anonymous {
 			return nil, fmt.Errorf("origin %s: requester_pays and anonymous: a requester who pays needs credentials; leave one of them out", c.URL)
 		}
 	}
@@ -297,7 +301,7 @@ func (s *S3) wrap(op, key string, err error) error {
 		e = &Error{Err: err}
 		err = e
 	}
-	e.pays = s.payer != nil
+	e.pays = s.says.payer != nil
 	if e.Op, e.Where = op, "s3://"+s.bucket+"/"+key; e.via == "" {
 		e.Endpoint = s.place.Load().url()
 	}

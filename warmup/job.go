@@ -353,13 +353,7 @@ func (j *job) count(ctx context.Context) error {
 	}
 	c.each = func(r ref) error {
 		j.pin(&r)
-		found := Plan{Total: Tally{Files: 1, Bytes: r.object.Size}}
-		if j.rec.DryRun && r.absent == "" {
-			found.Held, found.Requests = j.loader.held(ctx, &r.object, r.has)
-			if r.object.Archived() && found.Held.Files == 0 {
-				found.Archived, found.Requests = Tally{Files: 1, Bytes: r.object.Size - found.Held.Bytes}, 0
-			}
-		}
+		found := j.finds(ctx, &r)
 		j.plan.Lock()
 		defer j.plan.Unlock()
 		j.plan.Total.Add(found.Total)
@@ -397,6 +391,19 @@ func (j *job) count(ctx context.Context) error {
 		j.plan.Lacks = lacks.Error()
 	}
 	return nil
+}
+
+// finds is what one file adds to the plan; a dry run looks at what is held of it, too.
+func (j *job) finds(ctx context.Context, r *ref) Plan {
+	found := Plan{Total: Tally{Files: 1, Bytes: r.object.Size}}
+	if !j.rec.DryRun || r.absent != "" {
+		return found
+	}
+	found.Held, found.Requests = j.loader.held(ctx, &r.object, r.has)
+	if r.object.Archived() && found.Held.Files == 0 {
+		found.Archived, found.Requests = Tally{Files: 1, Bytes: r.object.Size - found.Held.Bytes}, 0
+	}
+	return found
 }
 
 // missesLocked notes what is not there, or cannot be listed.
