@@ -118,19 +118,16 @@ func (s *S3) sample(ctx context.Context, after string) (tries []hearth.Object, n
 		}
 	}
 	plain := func(o hearth.Object) bool { return !o.Archived() }
-	if len(page) > 0 {
-		tries = page[:1]
+	first := slices.IndexFunc(page, plain)
+	if first != 0 && len(page) > 0 {
+		tries = append(tries, page[0])
 	}
-	if i := slices.IndexFunc(page, plain); i > 0 {
-		tries = append(tries, page[i])
+	if first >= 0 {
+		tries = append(tries, page[first])
 	}
-	for i := len(page) - 1; i > 0; i-- {
-		if plain(page[i]) {
-			if !slices.ContainsFunc(tries, func(o hearth.Object) bool { return o.Key == page[i].Key }) {
-				tries = append(tries, page[i])
-			}
-			break
-		}
+	slices.Reverse(page)
+	if last := slices.IndexFunc(page, plain); last >= 0 && len(page)-1-last > first {
+		tries = append(tries, page[last])
 	}
 	return tries, next, err
 }
@@ -141,12 +138,17 @@ func (s *S3) readable(ctx context.Context, o *hearth.Object) error {
 	err := s.probeRange(ctx, o)
 	var e *Error
 	mistaken := errors.Is(err, hearth.ErrStale) || errors.As(err, &e) && e.Status == http.StatusBadRequest
-	if mistaken && !s.shown.plain.Swap(true) {
-		if err = s.probeRange(ctx, o); err != nil {
-			s.shown.plain.Store(false)
-		}
+	if !mistaken || s.shown.plain.Swap(true) {
+		return err
 	}
-	return err
+	err = s.probeRange(ctx, o)
+	if s.shown.plain.Store(false); err != nil {
+		return err
+	}
+	if s.probeRange(ctx, o) != nil { // else it had only changed meanwhile
+		s.shown.plain.Store(true)
+	}
+	return nil
 }
 
 func (s *S3) probeRange(ctx context.Context, o *hearth.Object) error {
