@@ -43,7 +43,7 @@ func examples(e *env) {
 	for _, line := range lines["up"] {
 		node := e.background(o, line)
 		node.waitFor("serving at")
-		for _, verb := range []string{"status", "explain", "warmup", "jobs"} {
+		for _, verb := range []string{"status", "explain", "refresh", "warmup", "jobs"} {
 			for _, line := range lines[verb] {
 				e.sh(o, line)
 			}
@@ -87,7 +87,7 @@ func examples(e *env) {
 	}
 	for verb, examples := range lines {
 		switch verb {
-		case "gateway", "up", "status", "explain", "warmup", "pin", "unpin", "evict", "jobs", "jobs wait", "jobs retry", "jobs cancel", "mount", "umount":
+		case "gateway", "up", "status", "explain", "warmup", "pin", "unpin", "evict", "refresh", "jobs", "jobs wait", "jobs retry", "jobs cancel", "mount", "umount":
 		case "ring", "ring ls", "ring owners": // of a node that is in a ring
 		case "":
 			e.sh(o, examples[0])

@@ -45,6 +45,7 @@ func (n *Node) routes() http.Handler {
 	})
 	answer("GET /v1/stat", func(r *http.Request) (any, error) { return n.stat(r.Context(), r.FormValue("path")) })
 	answer("GET /v1/explain", n.serveExplain)
+	answer("POST /v1/refresh", n.serveRefresh)
 	answer("GET /v1/du", func(r *http.Request) (any, error) { return n.usage(r.Context(), r.FormValue("path")) })
 	n.jobs.Serve(mux, answer)
 	n.jobs.keeper.Serve(answer)

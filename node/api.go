@@ -44,6 +44,7 @@ type (
 	Entry            = api.Entry
 	Stat             = api.Stat
 	Usage            = api.Usage
+	Refreshed        = api.Refreshed
 	MountRequest     = api.MountRequest
 )
 

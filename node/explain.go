@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"strconv"
+	"time"
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/namespace"
@@ -50,11 +51,14 @@ func (n *Node) explain(ctx context.Context, asked string, off int64) (*explain.E
 	if cause := l.doubted.Load(); cause != nil {
 		name.Away = *cause
 	}
-	return explain.Of(name, &x.Object, off, n.knowledge(l, p)), nil
+	return explain.Of(name, &x.Object, off, n.knowledge(ctx, l, p)), nil
 }
 
+// peersAnswer is how long the nodes of a ring have to say what they hold.
+const peersAnswer = 2 * time.Second
+
 // knowledge is what the tiers know without reading.
-func (n *Node) knowledge(l *link, p string) explain.Node {
+func (n *Node) knowledge(ctx context.Context, l *link, p string) explain.Node {
 	k := explain.Node{RAM: n.mem.Has, Fetching: func(id hearth.ID) bool {
 		return n.tiers.Reads.Fetching(id) || n.tiers.Own.Fetching(id)
 	}}
@@ -63,6 +67,19 @@ func (n *Node) knowledge(l *link, p string) explain.Node {
 	}
 	if n.ring != nil {
 		k.Owners = func(b hearth.Block) ([]string, bool) { return n.ring.part.Names(b), n.ring.Mine(b) }
+	}
+	if n.ring != nil && n.ring.owners != nil {
+		k.Peers = func(blocks []hearth.Block) func(hearth.ID) string {
+			asking, cancel := context.WithTimeout(ctx, peersAnswer)
+			defer cancel()
+			by := n.ring.owners.Holders(asking, blocks)
+			return func(id hearth.ID) string {
+				if at := by(id); at != "" {
+					return n.ring.part.Name(at)
+				}
+				return ""
+			}
+		}
 	}
 	for _, x := range n.mounts.standing() {
 		if _, shows := paths.Below(p, x.Prefix); shows || paths.IsURL(p) && x.link == l {

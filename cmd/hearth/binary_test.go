@@ -132,6 +132,8 @@ func TestExitCodes(t *testing.T) {
 		{"pin", 5, "hearth up"},
 		{"unpin", 2, "either paths or --all"},
 		{"evict", 2, "PATH is missing"},
+		{"refresh", 2, "PATH is missing"},
+		{"refresh /x", 5, "hearth up"},
 		{"warmup --check /x", 5, "hearth up"},
 		{"warmup --check --pin /x", 2, "--check and --pin exclude each other"},
 		{"warmup --check --dry-run /x", 2, "--check and --dry-run exclude each other"},
@@ -312,6 +314,9 @@ func TestNodeAnswersCommands(t *testing.T) {
 		{"warmup --metadata-only /", "done in"},
 		{"jobs", "STATE"},
 		{"explain /a@2", "a read at 2  "},
+		{"refresh /a", "/a: asked for again: 1 name\n"},
+		{"refresh -q /", ""},
+		{"refresh /", "/: asked for again: 1 directory listed, 1 name\n"},
 		{"pin", "PIN  FILES"},
 		{"evict --dry-run /a", "would drop "},
 	} {
@@ -367,7 +372,7 @@ func TestExamplesRun(t *testing.T) {
 		}
 		for _, line := range lines {
 			args := strings.Fields(line)[1:]
-			apart := []string{"demo", "fsck", "up", "mount", "umount", "status", "explain", "warmup", "pin", "unpin", "evict", "jobs", "wait", "cancel", "retry"}
+			apart := []string{"demo", "fsck", "up", "mount", "umount", "status", "explain", "warmup", "pin", "unpin", "evict", "refresh", "jobs", "wait", "cancel", "retry"}
 			if slices.Contains(apart, c.Name()) || strings.HasPrefix(line, "  hearth ring") && c.Name() != "key" || strings.Contains(line, "s3://") {
 				// They need a mount point, a cache, a node or a network: only their flags are tried.
 				found, rest, err := rootCommand().Find(args)

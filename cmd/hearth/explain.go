@@ -22,8 +22,8 @@ func explainCommand() *cobra.Command {
 		Short: "Say where a file's bytes are, and what a read of it would do now",
 		Long: "Ask the running node what it has of a file: which tier holds which bytes, the version, how long the\n" +
 			"name may still be believed, whether each mount's kernel would be lent the file, and what a read at\n" +
-			"OFFSET (0, or a size such as 4KiB) would do: memory, disk, or a GET of how many bytes. Nothing is\n" +
-			"read for it; only a name that is not known at all is asked for. Of a name that ends in @ and a\n" +
+			"OFFSET (0, or a size such as 4KiB) would do: memory, disk, or a GET of how many bytes; in a ring also\n" +
+			"which node has what is not here. Nothing is read for it; only a name that is not known at all is asked for. Of a name that ends in @ and a\n" +
 			"number, write the offset too: name@1@0.",
 		Example: "  hearth explain /base-files/copyright\n" +
 			"  hearth explain -o json /base-files/copyright@4KiB",
@@ -101,6 +101,9 @@ func where(h explain.Held) string {
 		all = append(all, fmt.Sprintf("perhaps disk %s (%s): its index is not read yet", h.Disk, h.Kind))
 	case h.Disk != "":
 		all = append(all, fmt.Sprintf("disk %s (%s)", h.Disk, h.Kind))
+	}
+	if h.Peer != "" {
+		all = append(all, "not here; node "+quote.Text(h.Peer)+" has it on disk")
 	}
 	if len(all) == 0 {
 		return "nothing"

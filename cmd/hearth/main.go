@@ -49,7 +49,7 @@ func finish(err error) int {
 func commands() []*cobra.Command {
 	return []*cobra.Command{
 		demoCommand(), upCommand(), gatewayCommand(), mountCommand(), umountCommand(),
-		warmupCommand(), pinCommand(), unpinCommand(), evictCommand(), lsCommand(), statCommand(), catCommand(), duCommand(),
+		warmupCommand(), pinCommand(), unpinCommand(), evictCommand(), refreshCommand(), lsCommand(), statCommand(), catCommand(), duCommand(),
 		statusCommand(), explainCommand(), jobsCommand(), doctorCommand(), fsckCommand(),
 		ringCommand(), configCommand(), versionCommand(), completionCommand(),
 	}

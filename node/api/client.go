@@ -162,6 +162,12 @@ func (c *Client) Usage(ctx context.Context, path string) (*Usage, error) {
 	return u, c.call(ctx, http.MethodGet, "/v1/du?"+url.Values{"path": {path}}.Encode(), nil, u)
 }
 
+// Refresh has the node ask its origin again for what path names.
+func (c *Client) Refresh(ctx context.Context, path string) (*Refreshed, error) {
+	r := &Refreshed{}
+	return r, c.call(ctx, http.MethodPost, "/v1/refresh?"+url.Values{"path": {path}}.Encode(), nil, r)
+}
+
 // Fsck has the node check one of its cache directories, and tells of it.
 func (c *Client) Fsck(ctx context.Context, dir string, repair bool, tell func(report.Event)) error {
 	q := url.Values{"dir": {dir}, "repair": {strconv.FormatBool(repair)}}

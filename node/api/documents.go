@@ -85,6 +85,15 @@ func (o *OriginStatus) Add(x OriginStatus) {
 	}
 }
 
+// Refreshed is what was asked for again: a name, or a directory and those below it that were known.
+type Refreshed struct {
+	Path string `json:"path"`
+	Dir  bool   `json:"dir"`
+	// Listed are the directories that were listed again, Names the names that they have, or 1.
+	Listed int64 `json:"listed"`
+	Names  int64 `json:"names"`
+}
+
 // LinkStatus is a path of the tree, the bucket behind it, and how that does.
 type LinkStatus struct {
 	Path      string       `json:"path"`

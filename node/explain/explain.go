@@ -2,7 +2,8 @@
 // may still be believed, whether a kernel would be lent it, and what a read would do
 // now.
 //
-// All of it is told by what the tiers know without reading: no policy hears of it,
+// All of it is told by what the tiers know without reading, and in a ring by one question to the
+// owners of what is not here: no policy hears of it,
 // nothing is fetched or verified for it, and it holds for the moment alone. What a read
 // does follows the order of the tiers: memory, disk, an attempt under way, and else one
 // ranged GET - of the whole block where a tier would keep it, of what was asked for
@@ -12,6 +13,7 @@ package explain
 import (
 	"encoding/hex"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -32,6 +34,9 @@ type Node struct {
 	// Owners are the names of the nodes that a block belongs to, by rank, and whether the
 	// first is this one; nil: the node is in no ring.
 	Owners func(hearth.Block) (names []string, mine bool)
+	// Peers asks the nodes that some blocks belong to whether their disks hold them, and tells the name of the one that has a
+	// block, or ""; nil: the node is in no ring.
+	Peers func([]hearth.Block) func(hearth.ID) string
 }
 
 // Mount is a mount that shows the object, how it opens files, and why so.
@@ -98,6 +103,8 @@ type Held struct {
 	// Unread: the index of the file in Disk has not been read since the start, and
 	// only that tells whether it has the range.
 	Unread bool `json:"unread,omitempty"`
+	// Peer is the node of the ring that has on disk what is not here; "": none said so.
+	Peer string `json:"peer,omitempty"`
 }
 
 // Lent is whether one mount's kernel would be lent the file.
@@ -137,6 +144,9 @@ func Of(name Name, o *hearth.Object, offset int64, n Node) *Explanation {
 		e.Mounts = append(e.Mounts, n.lent(m, o, e.Held))
 	}
 	e.Read = n.read(o, offset)
+	if i := slices.IndexFunc(e.Held, func(h Held) bool { return h.From <= offset && offset < h.To }); i >= 0 && e.Read.By == "peer" && e.Held[i].Peer != "" {
+		e.Read.Says = "asks node " + e.Read.Owners[0] + ", which it belongs to; " + e.Held[i].Peer + " has it on disk"
+	}
 	return e
 }
 
@@ -171,15 +181,29 @@ const mostBlocks = 1 << 16
 // held joins neighbours that lie alike.
 func (n Node) held(o *hearth.Object) []Held {
 	all := []Held{}
-	for i := range min(o.Blocks(), mostBlocks) {
-		b := o.Block(i)
-		h := Held{From: b.Offset(), To: b.Offset() + int64(b.Len()), RAM: n.RAM(b.ID())}
+	blocks := make([]Held, min(o.Blocks(), mostBlocks))
+	var absent []hearth.Block
+	for i := range blocks {
+		b := o.Block(int64(i))
+		blocks[i] = Held{From: b.Offset(), To: b.Offset() + int64(b.Len()), RAM: n.RAM(b.ID())}
 		if n.Find != nil {
-			h.Disk, h.Kind, h.Unread = n.Find(b.ID())
+			blocks[i].Disk, blocks[i].Kind, blocks[i].Unread = n.Find(b.ID())
+		}
+		if h := &blocks[i]; !h.RAM && h.Disk == "" && o.Cacheable() {
+			absent = append(absent, b)
+		}
+	}
+	peer := func(hearth.ID) string { return "" }
+	if n.Peers != nil && len(absent) > 0 {
+		peer = n.Peers(absent)
+	}
+	for i, h := range blocks {
+		if !h.RAM && h.Disk == "" {
+			h.Peer = peer(o.Block(int64(i)).ID())
 		}
 		if len(all) > 0 {
 			last := &all[len(all)-1]
-			if last.RAM == h.RAM && last.Disk == h.Disk && last.Kind == h.Kind && last.Unread == h.Unread {
+			if last.RAM == h.RAM && last.Disk == h.Disk && last.Kind == h.Kind && last.Unread == h.Unread && last.Peer == h.Peer {
 				last.To = h.To
 				continue
 			}

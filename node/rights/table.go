@@ -31,6 +31,8 @@ func Table() map[string]Right {
 		"GET /v1/stat":    member,
 		"GET /v1/du":      member,
 		"GET /v1/explain": member,
+		// Names of these links are asked for again.
+		"POST /v1/refresh": member,
 
 		// A mount names an origin, files of this machine to ask it with, and a directory, of
 		// which a descriptor may come along.

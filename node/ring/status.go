@@ -135,6 +135,9 @@ func (r *Ring) Owners(o *hearth.Object) (all []figures.OwnedExtent) {
 // Names are those of the nodes that a block belongs to, its owner first.
 func (r *Ring) Names(b hearth.Block) []string { return r.named(r.names(), b) }
 
+// Name is how a node is called, by its id.
+func (r *Ring) Name(id string) string { return cmp.Or(r.names()[id], id) }
+
 // names of the members by their ids.
 func (r *Ring) names() map[string]string {
 	names := map[string]string{}

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/node"
 	"github.com/hearthfs/hearth/warmup"
 )
@@ -88,6 +89,23 @@ func TestMembersWarmUpAtOwners(t *testing.T) {
 	}
 	if v := r.check(a); v.State != warmup.Done || v.Checked.Whole != want {
 		t.Errorf("a check: %s %s, %+v, %+v", v.State, v.Error, v.Checked, v.Samples[:min(3, len(v.Samples))])
+	}
+	for name, text := range r.files {
+		for _, m := range all { // who has not got it names who has
+			e, err := m.Explain(t.Context(), "/"+name, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, h := range e.Held {
+				mine := e.Read.Owners[0] == m.name || len(text) > hearth.ExtentBlocks*hearth.BlockSize // whose parts have several owners
+				if here := h.RAM || h.Disk != ""; here && h.Peer != "" || !here && (h.Peer == "" || h.Peer == m.name) || !mine && !here && h.Peer != e.Read.Owners[0] {
+					t.Errorf("%s of %s at %s: %+v", name, e.Read.Owners, m.name, h)
+				}
+			}
+			if e.Read.By == "peer" && !strings.Contains(e.Read.Says, e.Held[0].Peer+" has it on disk") {
+				t.Errorf("%s at %s: %+v", name, m.name, e.Read)
+			}
+		}
 	}
 	r.damage(b)
 	v := r.check(a)

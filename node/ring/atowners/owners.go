@@ -207,7 +207,14 @@ func (o *Owners) extents(blocks []hearth.Block) (all []*extent) {
 
 // Held is warmup.Owners'.
 func (o *Owners) Held(ctx context.Context, blocks []hearth.Block) func(hearth.ID) bool {
-	held := map[hearth.ID]struct{}{}
+	by := o.Holders(ctx, blocks)
+	return func(id hearth.ID) bool { return by(id) != "" }
+}
+
+// Holders asks the owners of blocks for what their disks hold, and tells which of them has a block; "": none that could
+// be asked.
+func (o *Owners) Holders(ctx context.Context, blocks []hearth.Block) func(hearth.ID) string {
+	held := map[hearth.ID]string{}
 	for left := o.extents(blocks); len(left) > 0; {
 		asks := map[string][]*extent{}
 		for _, x := range left {
@@ -225,7 +232,7 @@ func (o *Owners) Held(ctx context.Context, blocks []hearth.Block) func(hearth.ID
 			mu.Lock()
 			defer mu.Unlock()
 			for _, b := range some {
-				held[b] = struct{}{}
+				held[b] = id
 			}
 			if elsewhere(ctx, err) {
 				next = append(next, all...)
@@ -233,16 +240,13 @@ func (o *Owners) Held(ctx context.Context, blocks []hearth.Block) func(hearth.ID
 		})
 		left = next
 	}
-	return func(id hearth.ID) bool {
-		_, is := held[id]
-		return is
-	}
+	return func(id hearth.ID) string { return held[id] }
 }
 
-func (o *Owners) here(x *extent, held map[hearth.ID]struct{}) {
+func (o *Owners) here(x *extent, held map[hearth.ID]string) {
 	for _, b := range x.blocks {
 		if o.o.Disk.Has(b.ID()) {
-			held[b.ID()] = struct{}{}
+			held[b.ID()] = o.o.Self
 		}
 	}
 }
