@@ -35,6 +35,7 @@ func jobsCommand() *cobra.Command {
 	}
 	c := cli.AddCommon(cmd)
 	cli.AddOutput(cmd, c)
+	cmd.ValidArgsFunction = fromNode(c, 1, jobIDs)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return withJobs(c, cmd, func(ctx context.Context, n *api.Jobs) error {
 			if len(args) == 0 {
@@ -105,6 +106,7 @@ func jobCommand(use, short string, do func(ctx context.Context, w *waiter, id st
 		Example: "  hearth jobs " + verb + " latest\n  hearth jobs " + verb + " latest -o json"}
 	c := cli.AddCommon(cmd)
 	cli.AddOutput(cmd, c)
+	cmd.ValidArgsFunction = fromNode(c, 1, jobIDs)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return withJobs(c, cmd, func(ctx context.Context, n *api.Jobs) error {
 			id, err := jobID(ctx, n, args[0])

@@ -82,6 +82,7 @@ func unpinCommand() *cobra.Command {
 	c := cli.AddCommon(cmd)
 	cli.AddOutput(cmd, c)
 	cmd.Flags().BoolVar(&all, "all", false, "every pin")
+	cmd.ValidArgsFunction = fromNode(c, 0, pinnedPaths)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if (len(args) == 0) != all {
 			return cli.Usagef("name either paths or --all: hearth %s", cmd.Use)

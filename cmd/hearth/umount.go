@@ -22,6 +22,7 @@ func umountCommand() *cobra.Command {
 		Example: "  hearth umount /mnt\n  hearth umount --all --lazy",
 	}
 	c := cli.AddCommon(cmd)
+	cmd.ValidArgsFunction = fromNode(c, 1, mountPoints)
 	cmd.Flags().BoolVar(&lazy, "lazy", false, "detach it now, although it is in use")
 	cmd.Flags().BoolVar(&all, "all", false, "every mount of the node, and every one that died with its node")
 	cmd.Flags().BoolVar(&dead, "dead", false, "every mount that died with its node, and no other")

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
+	"github.com/hearthfs/hearth/namespace/pins"
 	"github.com/hearthfs/hearth/node"
 	"github.com/hearthfs/hearth/node/explain"
 	"github.com/hearthfs/hearth/warmup"
@@ -102,6 +103,37 @@ func TestAVerbThatWaitsSaysWhatFor(t *testing.T) {
 		}
 		if err := cmd.Wait(); err != nil || !strings.Contains(out.String(), "path  ") {
 			t.Errorf("%v: %s", err, &out)
+		}
+	}
+}
+
+func TestWordsOfTheNodeAreCompleted(t *testing.T) {
+	// A shell is given the node's jobs, mount points and pins, each once, and no files; of a node that does not answer, nothing.
+	h := newHearth(t)
+	mux := http.NewServeMux()
+	answer := func(pattern string, v any) {
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, _ *http.Request) { _ = json.NewEncoder(w).Encode(v) })
+	}
+	answer("GET /v1/jobs", []warmup.View{{Record: warmup.Record{ID: "0badcafe", Request: warmup.Request{Targets: []string{"/train"}}}, Progress: warmup.Progress{Phase: "loading"}}, {Record: warmup.Record{ID: "1badcafe", Request: warmup.Request{List: "l"}}, Progress: warmup.Progress{Phase: "done"}}})
+	answer("GET /v1/status", node.Status{Mounts: []node.MountStatus{{Dir: "/mnt/one"}, {Dir: "/mnt/two words"}}})
+	answer("GET /v1/pins", []pins.View{{Pin: pins.Pin{Path: "/s3:b/train"}, As: "/train"}})
+	at := fakeNode(t, mux)
+	for args, want := range map[string]string{
+		"jobs wait --node " + at + " ":          "latest\tthe job that began last\n0badcafe\tloading, /train\n1badcafe\tdone, list l\n",
+		"jobs retry --node " + at + " 0":        "0badcafe\tloading, /train\n",
+		"jobs --node " + at + " 1":              "1badcafe\tdone, list l\n",
+		"jobs wait --node " + at + " 1badcafe ": "",
+		"umount --node " + at + " /mnt/o":       "/mnt/one\n",
+		"umount --node " + at + " /mnt/t":       "/mnt/two words\n",
+		"unpin --node " + at + " ":              "/train\n",
+		"unpin --node " + at + " /train ":       "",
+		"jobs wait ":                            "",
+		"umount /mnt/o":                         "",
+	} {
+		stdout, stderr, code := h.run(append([]string{"__complete"}, strings.Split(args, " ")...)...)
+		words, rest, ok := strings.Cut(stdout, ":") // what the shell is told: no files
+		if code != 0 || !ok || rest != "4\n" && rest != "36\n" || words != want {
+			t.Errorf("%s: exit code %d, %q, want %q\n%s", args, code, stdout, want, stderr)
 		}
 	}
 }

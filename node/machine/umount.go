@@ -54,6 +54,15 @@ func eachMount(root string, f func(tableEntry)) error {
 	return nil
 }
 
+// Mounted are the directories where a FUSE type is mounted, as the mount table has them; none is touched.
+func Mounted(kind string) (dirs []string) {
+	all, _ := point.All(kind) // without a table there are none
+	for _, m := range all {
+		dirs = append(dirs, m.Mountpoint)
+	}
+	return dirs
+}
+
 // deadWait is how long a mount may take to say that it lives: the kernel answers
 // for a dead one at once.
 const deadWait = 2 * time.Second

@@ -84,6 +84,7 @@ func PrintRing(w io.Writer, r *api.RingStatus) error {
 			foot = append(foot, fmt.Sprintf("%s is alive, and fails what these ask it: %s; hearth status there says why", m.Name, some(by)))
 		}
 	}
+	rows = append(rows, total(members))
 	x := r.Reads
 	foot = append(foot, fmt.Sprintf("%s asked others for %s: %d by a detour, %d of the bucket past all owners", asked, cli.Count(x.Asked, "block"), x.Detours, x.Elsewhere))
 	head := fmt.Sprintf("ring %s, encryption %s", r.Cluster, r.Encryption)
@@ -125,6 +126,27 @@ func member(m *api.MemberStatus, doubters []string) string {
 	// What strangers named cannot begin another column, or end a line.
 	return fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s", quote.Text(m.Name), quote.Text(zone), quote.Text(m.Address), quote.Text(state), cli.Bytes(m.Donated), used, part(m.Share),
 		hits, served, got, quote.Text(version), quote.Text(some(doubters)))
+}
+
+// total is the row of all: what those in the ring give, and what those that said something of themselves use and sent.
+func total(members []api.MemberStatus) string {
+	states, by := []string{}, map[string]int64{}
+	var gives, used, served, got int64
+	share := 0.0
+	for _, m := range members {
+		if by[m.State]++; by[m.State] == 1 {
+			states = append(states, m.State)
+		}
+		if m.State != "missing" {
+			gives, share = gives+m.Donated, share+m.Share
+		}
+		used, served, got = used+m.Used, served+m.Served, got+m.Asked
+	}
+	for i, state := range states {
+		states[i] = fmt.Sprintf("%d %s", by[state], quote.Text(state))
+	}
+	return fmt.Sprintf("total\t\t%s\t%s\t%s\t%s\t%s\t\t%s\t%s\t\t", cli.Count(len(members), "node"), strings.Join(states, ", "), cli.Bytes(gives), cli.Bytes(used), part(share),
+		cli.Bytes(served), cli.Bytes(got))
 }
 
 // some are the first of names.

@@ -33,7 +33,7 @@ func TestARingIsOneLine(t *testing.T) {
 }
 
 func TestNodesOfARingAreListed(t *testing.T) {
-	// A row for each node, the missing one last; who thinks it not alive; why one said nothing; and nothing of a stranger's is obeyed.
+	// A row for each node, the missing one last, and one of their sums, in which what is missing gives nothing; who thinks it not alive; why one said nothing; and nothing of a stranger's is obeyed.
 	r := &api.RingStatus{Self: "1", Cluster: "prod", Encryption: "on", Fingerprint: "abcd", Reads: api.RingReads{Asked: 31_000, Detours: 3, Elsewhere: 1}, Members: []api.MemberStatus{
 		{ID: "4", Name: "gpu-0", Address: "10.0.0.4:7946", State: "missing", Health: "dead", Silent: "it is not in the ring", Donated: 1 << 40, MemberFigures: api.MemberFigures{HitRatio: -1}},
 		{ID: "3", Name: "gpu-3", Zone: "b", Address: "10.0.0.7:7946", State: "active", Health: "suspect", Share: 0.25, Donated: 1 << 40, Silent: "no byte for 500 ms", MemberFigures: api.MemberFigures{HitRatio: -1}},
@@ -41,11 +41,12 @@ func TestNodesOfARingAreListed(t *testing.T) {
 		{ID: "1", Name: "gpu-1", Zone: "a", Address: "10.0.0.5:7946", State: "active", Health: "alive", Share: 0.25, Donated: 1 << 39, MemberFigures: api.MemberFigures{Version: "1.0", HitRatio: 0.9999, Asked: 3 << 30, Suspects: []string{"gpu-3"}, Unreached: []string{"gpu-2"}}},
 	}}
 	want := `ring prod, encryption on, key abcd, as gpu-1 sees it
-NODE   ZONE  ADDRESS        STATE            GIVES    USED     SHARE  HIT BYTES  SERVED  GOT      VERSION  NOT ALIVE FOR
-gpu-1  a     10.0.0.5:7946  active           512 GiB  0 B      25%    99.9%      0 B     3.0 GiB  1.0
-gpu-2  a     10.0.0.6:7946  active           1.0 TiB  512 GiB  50%    -          12 GiB  0 B      1.0
-gpu-3  b     10.0.0.7:7946  active, suspect  1.0 TiB  -        25%    -          -       -        -        gpu-1, gpu-2
-gpu-0  -     10.0.0.4:7946  missing          1.0 TiB  -        0%     -          -       -        -
+NODE   ZONE  ADDRESS        STATE                GIVES    USED     SHARE  HIT BYTES  SERVED  GOT      VERSION  NOT ALIVE FOR
+gpu-1  a     10.0.0.5:7946  active               512 GiB  0 B      25%    99.9%      0 B     3.0 GiB  1.0
+gpu-2  a     10.0.0.6:7946  active               1.0 TiB  512 GiB  50%    -          12 GiB  0 B      1.0
+gpu-3  b     10.0.0.7:7946  active, suspect      1.0 TiB  -        25%    -          -       -        -        gpu-1, gpu-2
+gpu-0  -     10.0.0.4:7946  missing              1.0 TiB  -        0%     -          -       -        -
+total        4 nodes        3 active, 1 missing  2.5 TiB  512 GiB  100%              12 GiB  3.0 GiB
 gpu-2 is alive, and fails what these ask it: gpu-1; hearth status there says why
 gpu-3 did not answer: no byte for 500 ms
 gpu-1 asked others for 31000 blocks: 3 by a detour, 1 of the bucket past all owners
