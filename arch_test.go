@@ -40,6 +40,8 @@ var (
 var owners = map[string]string{
 	"github.com/hashicorp/memberlist":     "peer",
 	"github.com/dgraph-io/ristretto/v2":   "cache",
+	"github.com/aws/aws-sdk-go-v2":        "origin",
+	"github.com/aws/smithy-go":            "origin", // the SDK's errors and middleware
 	"github.com/minio/minio-go/v7":        "origin",
 	"github.com/hanwen/go-fuse/v2":        "fuse",
 	"github.com/moby/sys/mountinfo":       "fuse",

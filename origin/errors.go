@@ -16,11 +16,11 @@ import (
 	"time"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/origin/identity"
 )
 
 var (
 	errStalled       = errors.New("the origin went silent")
-	errNoCredentials = errors.New("no credentials found")
 	errSpeaksTLS     = errors.New("the endpoint speaks HTTPS")
 	errLied          = errors.New("the answer is not what was asked for")
 	errContradiction = errors.New("the origin contradicts itself")
@@ -147,14 +147,20 @@ const (
 )
 
 // Away reports whether an error says that an origin cannot be asked now: a
-// timeout, nobody there, no such host, 5xx, 401, 403. What is no such error is an
+// timeout, nobody there, no such host, 5xx, 401, 403, or that who gives credentials cannot be asked. What is no such error is an
 // answer, or a set-up that waiting does not mend.
 func Away(err error) bool {
 	var e *Error
 	if !errors.As(err, &e) || errors.Is(err, errSpeaksTLS) || errors.Is(err, errContradiction) || errors.Is(err, context.Canceled) {
 		return false
 	}
-	var name *net.DNSError
+	var (
+		name *net.DNSError
+		who  *identity.Error
+	)
+	if errors.As(err, &who) {
+		return who.Away
+	}
 	return errors.As(err, &name) || errors.Is(err, fs.ErrPermission) || classify(err) != final || e.Status >= 500 ||
 		errors.Is(err, context.DeadlineExceeded)
 }
@@ -212,13 +218,14 @@ func classify(err error) class {
 		cert    *tls.CertificateVerificationError
 		record  tls.RecordHeaderError
 		timeout net.Error
+		who     *identity.Error // its search asked more than once
 	)
 	switch {
 	case errors.Is(err, errFull):
 		return throttled
 	case errors.Is(err, errStalled), errors.Is(err, errContradiction):
 		return transient
-	case errors.As(err, &cert), errors.As(err, &record), errors.Is(err, errNoCredentials), errors.Is(err, errLied),
+	case errors.As(err, &cert), errors.As(err, &record), errors.As(err, &who), errors.Is(err, errLied),
 		errors.Is(err, hearth.ErrStale), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return final
 	case errors.As(err, &name):

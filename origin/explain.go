@@ -13,7 +13,7 @@ import (
 	"syscall"
 
 	"github.com/hearthfs/hearth"
-	"github.com/hearthfs/hearth/origin/profile"
+	"github.com/hearthfs/hearth/origin/identity"
 )
 
 // Explain says in one line what is wrong and what cures it. An error that is not
@@ -189,14 +189,12 @@ func (e *Error) explainNetwork() (problem, cure string) {
 		host      x509.HostnameError
 		invalid   x509.CertificateInvalidError
 		record    tls.RecordHeaderError
+		who       *identity.Error
 		err       = e.Err
 	)
 	switch {
-	case errors.Is(err, errNoCredentials) && profile.Missing() != "":
-		return "there is no profile " + profile.Missing() + ", which AWS_PROFILE names",
-			"write it as ~/.aws/config or ~/.aws/credentials has it, or unset AWS_PROFILE (aws configure list-profiles shows them)"
-	case errors.Is(err, errNoCredentials):
-		return "no credentials were found", "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or anonymous: true for a public bucket"
+	case errors.As(err, &who):
+		return who.Problem, who.Cure
 	case errors.As(err, &name) && e.asHost(name.Name):
 		return "the host name " + name.Name + " is not found", "set path_style: true (--path-style true), unless the server has the bucket in its host's name; then check this machine's DNS"
 	case errors.As(err, &name):

@@ -697,7 +697,10 @@ func TestKeysReplacedInTheirFileAreFound(t *testing.T) {
 	t.Setenv("AWS_SHARED_CREDENTIALS_FILE", name)
 	t.Setenv("AWS_ACCESS_KEY_ID", "")
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "")
-	f.keys.creds.Expire() // those of the environment
+	write("REVOKED", "secret")
+	if err := f.Reread(t.Context()); err != nil { // else those of the environment are good
+		t.Fatal(err)
+	}
 	for what, ask := range map[string]func() error{
 		"get":  func() error { return f.read(t, faultproxy.Rule{}) },
 		"list": func() error { return f.List(t.Context(), hearth.Listing{}, func(hearth.Object) error { return nil }) },

@@ -162,7 +162,7 @@ func (f *forward) ask(ctx context.Context, leave func()) (*http.Response, error)
 		if ctx.Err() == nil {
 			f.s.failed("pass", f.key, err)
 		}
-		cured := p.resp != nil && f.renew(err) // even if it is too late for this one
+		cured := p.resp != nil && f.renew(ctx, err) // even if it is too late for this one
 		again := p.resp == nil && f.repeatable(err)
 		if (cured && renewed < 2 || again) && p.body.Unread() {
 			p.end()
@@ -187,10 +187,10 @@ func (f *forward) repeatable(err error) bool {
 }
 
 // renew is S3's, but that another bucket's region is kept for this request alone.
-func (f *forward) renew(err error) bool {
+func (f *forward) renew(ctx context.Context, err error) bool {
 	var e *Error
 	if f.bucket == f.s.bucket || !errors.As(err, &e) || e.Region == "" || f.s.fixedRegion {
-		return f.s.renew(err, &f.used)
+		return f.s.renew(ctx, err, &f.used)
 	}
 	before := f.region
 	f.region = e.Region
@@ -245,7 +245,7 @@ func (f *forward) request(p *passage) (*http.Request, error) {
 		ctx = httptrace.WithClientTrace(ctx, t)
 	}
 	if !f.s.anonymous {
-		v, err := f.s.keys.get(ctx)
+		v, err := f.s.keys.Get(ctx)
 		if err != nil {
 			return nil, err
 		}

@@ -5,12 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
-	"os"
 	"time"
-
-	"github.com/minio/minio-go/v7/pkg/credentials"
-
-	"github.com/hearthfs/hearth/origin/profile"
 )
 
 // Credentials say where keys come from, never what they are.
@@ -24,38 +19,16 @@ type Credentials struct {
 	Token bool
 }
 
-// Credentials looks in each place in turn, as a first request would.
+// Credentials looks for them as a first request would.
 func (s *S3) Credentials(ctx context.Context) (Credentials, error) {
 	if s.anonymous {
 		return Credentials{Source: "none are sent (anonymous)"}, nil
 	}
-	for _, p := range providers() {
-		// As the chain has it: what fails in one place is looked for in the next.
-		v, _ := p.RetrieveWithCredContext(&credentials.CredContext{Client: s.keys.client, Context: ctx})
-		if v.AccessKeyID == "" {
-			continue
-		}
-		c := Credentials{Expires: v.Expiration, Token: v.SessionToken != "", Source: "the variables AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"}
-		switch p.(type) {
-		case *credentials.FileAWSCredentials:
-			c.Source = "profile " + profile.Name() + " of the shared AWS files"
-		case *credentials.IAM:
-			c.Source = service()
-		}
-		return c, nil
+	id, err := s.keys.Find(ctx)
+	if err != nil {
+		return Credentials{}, s.wrap("probe", s.prefix, err)
 	}
-	return Credentials{}, s.wrap("probe", s.prefix, errNoCredentials)
-}
-
-// service is who minio-go asks for the credentials of a role.
-func service() string {
-	switch {
-	case os.Getenv("AWS_WEB_IDENTITY_TOKEN_FILE") != "":
-		return "a web identity (AWS_WEB_IDENTITY_TOKEN_FILE)"
-	case os.Getenv("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI") != "", os.Getenv("AWS_CONTAINER_CREDENTIALS_FULL_URI") != "":
-		return "the container's role"
-	}
-	return "the instance's role"
+	return Credentials{Source: id.How, Expires: id.Expires, Token: id.Value.SessionToken != ""}, nil
 }
 
 // ErrNoDate: an origin's answer does not say what its clock shows.

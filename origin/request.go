@@ -74,7 +74,7 @@ func (s *S3) ask(ctx context.Context, c *call, b *budget) (*answer, error) {
 			continue
 		}
 		err = s.sentOn(err, c.at)
-		if renewed < 2 && s.renew(err, &used) {
+		if renewed < 2 && s.renew(ctx, err, &used) {
 			renewed++ // the answer told what the next request needs: nothing failed
 			continue
 		}
@@ -185,7 +185,7 @@ func (s *S3) request(ctx context.Context, c *call, used *credentials.Value) (*ht
 	if s.anonymous {
 		return req, nil
 	}
-	v, err := s.keys.get(ctx)
+	v, err := s.keys.Get(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/hearthfs/hearth/origin/identity"
 )
 
 func TestCredentialsAreReadAgainWhenAsked(t *testing.T) {
@@ -48,7 +50,7 @@ func TestCredentialsAreReadAgainWhenAsked(t *testing.T) {
 	}
 	write(key("FIRST"))
 	s := open(Config{})
-	defer s.Close()
+	defer func() { _ = s.Close() }()
 	expect := func(when, access string) {
 		t.Helper()
 		if _, err := s.Head(t.Context(), "k"); err != nil || signed != access {
@@ -62,11 +64,13 @@ func TestCredentialsAreReadAgainWhenAsked(t *testing.T) {
 	}
 	expect("read again", "SECOND")
 	write("")
-	if err := s.Reread(t.Context()); !errors.Is(err, errNoCredentials) {
+	var why *identity.Error
+	if err := s.Reread(t.Context()); !errors.As(err, &why) {
 		t.Errorf("an empty file: %v", err)
 	}
+	expect("of an empty file", "SECOND")
 	nobody := open(Config{Anonymous: true})
-	defer nobody.Close()
+	defer func() { _ = nobody.Close() }()
 	if err := nobody.Reread(t.Context()); err != nil {
 		t.Errorf("who signs nothing: %v", err)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/minio/minio-go/v7/pkg/credentials"
 	"golang.org/x/time/rate"
 
+	"github.com/hearthfs/hearth/origin/identity"
 	"github.com/hearthfs/hearth/origin/latency"
 	"github.com/hearthfs/hearth/origin/onward"
 	"github.com/hearthfs/hearth/origin/share"
@@ -35,7 +36,7 @@ type S3 struct {
 	silence              onward.Silence // silence.Read is the timeout of reads
 	retry                Retry
 	transport            *http.Transport
-	keys                 *keyring
+	keys                 *identity.Keyring
 	signer               sign.Signer
 	place                atomic.Pointer[place]
 	data, meta           chan struct{} // a token for each request in flight
@@ -86,10 +87,13 @@ const (
 	defaultRegion  = "us-east-1"
 )
 
-func newS3(_ context.Context, c Config, u *url.URL) (*S3, error) {
-	c = c.FromEnvironment()
+func newS3(ctx context.Context, c Config, u *url.URL) (*S3, error) {
+	c, err := c.fromEnvironment(ctx)
+	if err != nil && c.Anonymous { // else a request's search says it
+		return nil, fmt.Errorf("read the AWS settings: %w", err)
+	}
 	s := &S3{link: c.Link, bucket: u.Host, anonymous: c.Anonymous, says: said{agent: []string{c.UserAgent}, coding: []string{"gzip"}}, identity: c.Identity,
-		fixedRegion: c.Region != "", silence: onward.NewSilence(cmp.Or(c.Timeout, defaultTimeout)), keys: newKeyring()}
+		fixedRegion: c.Region != "", silence: onward.NewSilence(cmp.Or(c.Timeout, defaultTimeout))}
 	s.prefix, _ = Prefix(c.URL) // it was parsed before
 	s.retry = c.Retry.withDefaults(s.silence.Read)
 	if c.UserAgent == "" {
@@ -107,10 +111,13 @@ func newS3(_ context.Context, c Config, u *url.URL) (*S3, error) {
 		c.Connections = DefaultConnections
 	}
 	s.slots(c.Connections)
-	var err error
 	if s.transport, err = transport.New(c.Connections, c.CAFile, onward.Patience); err != nil {
 		return nil, err
 	}
+	s.keys = identity.New(identity.Options{Region: c.Region, Roots: s.transport.TLSClientConfig.RootCAs}, func(err error) {
+		s.counts.errors.Add(1)
+		s.note("probe", s.prefix, err)
+	})
 	if c.Bandwidth > 0 {
 		// The burst is a block, so that a limit never cuts one read into many.
 		s.limit = rate.NewLimiter(rate.Limit(c.Bandwidth), hearth.BlockSize)
@@ -140,6 +147,9 @@ func (s *S3) locate(c Config) error {
 	region := c.Region
 	if region == "" {
 		region = defaultRegion
+	}
+	if strings.ContainsAny(region, " \t\r\n/") {
+		return fmt.Errorf("region %q is none: write it in one word", region)
 	}
 	switch c.PathStyle {
 	case "", "auto":
@@ -218,8 +228,9 @@ func (s *S3) at(region, scheme, host string) *place {
 	return p
 }
 
-// Close gives up idle connections.
+// Close gives up idle connections, and a search for credentials.
 func (s *S3) Close() error {
+	s.keys.Close()
 	s.transport.CloseIdleConnections()
 	return nil
 }
@@ -230,7 +241,7 @@ func (s *S3) Reread(ctx context.Context) error {
 	if s.anonymous {
 		return nil
 	}
-	if err := s.keys.reread(ctx); err != nil {
+	if err := s.keys.Reread(ctx); err != nil {
 		return fmt.Errorf("read the credentials again: %w", err)
 	}
 	return nil
@@ -308,18 +319,16 @@ func (s *S3) wrap(op, key string, err error) error {
 	return err
 }
 
-// renew meets what a second attempt can cure at once: an expired token, and a
-// bucket in another region than the one guessed.
-func (s *S3) renew(err error, used *credentials.Value) bool {
+// renew meets what a second attempt can cure at once: a key that was replaced, a token that
+// expired, and a bucket in another region than the one guessed.
+func (s *S3) renew(ctx context.Context, err error, used *credentials.Value) bool {
 	var e *Error
 	if !errors.As(err, &e) {
 		return false
 	}
-	if e.Code == "ExpiredToken" || e.Code == "ExpiredTokenException" {
-		if now, err := s.keys.creds.GetWithContext(&credentials.CredContext{Client: s.keys.client, Context: context.Background()}); err == nil && now.SessionToken == used.SessionToken {
-			s.keys.creds.Expire()
-		}
-		return true
+	switch e.Code {
+	case "ExpiredToken", "ExpiredTokenException", "InvalidToken", "InvalidAccessKeyId", "XAdminUserNotFound", "SignatureDoesNotMatch":
+		return s.keys.Refused(ctx, *used)
 	}
 	p := s.place.Load()
 	if e.Region == "" || e.Region == p.region || s.fixedRegion || e.Status == http.StatusOK || errors.Is(err, fs.ErrNotExist) {

@@ -181,7 +181,7 @@ func TestOriginVerdicts(t *testing.T) {
 	}{
 		"for ever":    {l.judgeCredentials(origin.Credentials{Source: "profile p"}, now, nil), verdict{"credentials", OK, "from profile p", ""}},
 		"anonymous":   {l.judgeCredentials(origin.Credentials{Source: "none are sent (anonymous)"}, now, nil), verdict{"credentials", OK, "none are sent", ""}},
-		"a role":      {from(time.Minute), verdict{"credentials", OK, "for 1m0s, then asked for again", ""}},
+		"a role":      {from(time.Minute), verdict{"credentials", OK, "from the variables, for 1m0s (until 2001-09-09T01:47:40Z), then asked for again", ""}},
 		"a token":     {l.judgeCredentials(origin.Credentials{Source: "the variables", Token: true}, now, nil), verdict{"credentials", Warn, "whose end nobody tells", "a profile or a role"}},
 		"expired":     {from(-time.Hour), verdict{"credentials", Fail, "expired 1h0m0s ago", "aws sso login"}},
 		"same clock":  {clock(-time.Second), verdict{"clock", OK, "the same", ""}},

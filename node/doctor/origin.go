@@ -77,7 +77,7 @@ func (b bucket) judgeCredentials(c origin.Credentials, now time.Time, err error)
 		f.Verdict, f.Cure = Fail, "renew them (aws sso login, or whatever gives them)"
 		f.Found += fmt.Sprintf(", expired %v ago", -left)
 	default:
-		f.Found += fmt.Sprintf(", for %v, then asked for again", left)
+		f.Found += fmt.Sprintf(", for %v (until %s), then asked for again", left, c.Expires.UTC().Format(time.RFC3339))
 	}
 	return f
 }

@@ -143,27 +143,29 @@ func TestRealOrigins(t *testing.T) {
 	for _, c := range []struct {
 		name, url string
 		rule      *faultproxy.Rule
-		env       [2]string
+		env       map[string]string
 		want      []verdict
 	}{
-		{"well", url, nil, [2]string{}, append(fine[:2:2], verdict{"origin", OK, "ranges, If-Match, strong ETags", ""})},
-		{"ahead", url, ptr(date(5 * time.Minute)), [2]string{}, []verdict{fine[0], {"clock", Warn, "ahead of the origin", "timedatectl"}, {"origin", OK, "", ""}}},
-		{"far behind", url, ptr(date(-time.Hour)), [2]string{}, []verdict{fine[0], {"clock", Fail, "behind the origin", "timedatectl"}, {"origin", OK, "", ""}}},
-		{"skewed", url, ptr(faultproxy.Skewed()), [2]string{}, []verdict{fine[0], {"clock", OK, "not compared", ""}, {"origin", Fail, "differ by more than 15 minutes", "timedatectl"}}},
-		{"wrong secret", url, nil, [2]string{"AWS_SECRET_ACCESS_KEY", "not this"}, append(fine[:2:2], verdict{"origin", Fail, "does not fit the access key", "AWS_SECRET_ACCESS_KEY"})},
-		{"no bucket", "s3://nosuch", nil, [2]string{}, append(fine[:2:2], verdict{"origin", Fail, "there is no bucket nosuch", "check the bucket's name"})},
-		{"empty", "s3://data/nothing", nil, [2]string{}, append(fine[:2:2], verdict{"origin", Warn, "no object", "check the prefix"})},
-		{"no keys", url, nil, [2]string{"AWS_ACCESS_KEY_ID", ""}, []verdict{{"credentials", Fail, "no credentials were found", "AWS_PROFILE"}}},
-		{"no If-Match", url, &faultproxy.Rule{Strip: "If-Match"}, [2]string{}, append(fine[:2:2], verdict{"origin", Warn, "ignores If-Match", "knows If-Match"})},
-		{"no ranges", url, &faultproxy.Rule{Verb: faultproxy.Get, Whole: true}, [2]string{}, append(fine[:2:2], verdict{"origin", Fail, "ranged reads", "supports Range"})},
+		{"well", url, nil, nil, append(fine[:2:2], verdict{"origin", OK, "ranges, If-Match, strong ETags", ""})},
+		{"ahead", url, ptr(date(5 * time.Minute)), nil, []verdict{fine[0], {"clock", Warn, "ahead of the origin", "timedatectl"}, {"origin", OK, "", ""}}},
+		{"far behind", url, ptr(date(-time.Hour)), nil, []verdict{fine[0], {"clock", Fail, "behind the origin", "timedatectl"}, {"origin", OK, "", ""}}},
+		{"skewed", url, ptr(faultproxy.Skewed()), nil, []verdict{fine[0], {"clock", OK, "not compared", ""}, {"origin", Fail, "differ by more than 15 minutes", "timedatectl"}}},
+		{"wrong secret", url, nil, map[string]string{"AWS_SECRET_ACCESS_KEY": "not this"}, append(fine[:2:2], verdict{"origin", Fail, "does not fit the access key", "AWS_SECRET_ACCESS_KEY"})},
+		{"no bucket", "s3://nosuch", nil, nil, append(fine[:2:2], verdict{"origin", Fail, "there is no bucket nosuch", "check the bucket's name"})},
+		{"empty", "s3://data/nothing", nil, nil, append(fine[:2:2], verdict{"origin", Warn, "no object", "check the prefix"})},
+		{"no keys", url, nil, map[string]string{"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""}, []verdict{{"credentials", Fail, "no credentials were found", "AWS_PROFILE"}}},
+		{"half of the keys", url, nil, map[string]string{"AWS_ACCESS_KEY_ID": ""}, []verdict{{"credentials", Fail, "AWS_SECRET_ACCESS_KEY is set without AWS_ACCESS_KEY_ID", "set both"}}},
+		{"no If-Match", url, &faultproxy.Rule{Strip: "If-Match"}, nil, append(fine[:2:2], verdict{"origin", Warn, "ignores If-Match", "knows If-Match"})},
+		{"no ranges", url, &faultproxy.Rule{Verb: faultproxy.Get, Whole: true}, nil, append(fine[:2:2], verdict{"origin", Fail, "ranged reads", "supports Range"})},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if c.rule != nil {
 				proxy.AddRule(*c.rule)
 				defer proxy.ClearRules()
 			}
-			if c.env[0] != "" {
-				t.Setenv(c.env[0], c.env[1])
+			secret := strings.ToLower(os.Getenv("AWS_SECRET_ACCESS_KEY"))
+			for name, value := range c.env {
+				t.Setenv(name, value)
 			}
 			l := config.Link{Path: "/", Origin: config.Origin{URL: c.url, Endpoint: proxy.URL()}}
 			found, err := Run(t.Context(), Options{Alone: true, Links: []config.Link{l}})
@@ -171,7 +173,7 @@ func TestRealOrigins(t *testing.T) {
 				t.Fatal(err)
 			}
 			compare(t, c.name, found, c.want...)
-			if text := strings.ToLower(found[0].Found); strings.Contains(text, strings.ToLower(os.Getenv("AWS_SECRET_ACCESS_KEY"))) {
+			if text := strings.ToLower(found[0].Found); strings.Contains(text, secret) {
 				t.Error("a secret is shown")
 			}
 		})

@@ -1,0 +1,238 @@
+package identity
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"unicode"
+
+	"github.com/aws/aws-sdk-go-v2/config"
+)
+
+// source is where the chain will find an identity.
+type source struct {
+	how          string // in words
+	cure         string // of whatever fails
+	ends         ending
+	unnamed      bool     // nobody named it: it is tried last
+	plain        bool     // no role is assumed by it
+	token        string   // what is shown to STS, or to a container's agent
+	profileFirst bool     // the profile goes before keys in variables
+	ofFiles      bool     // the files of profiles have it
+	secrets      []string // that must not be printed
+}
+
+// ending is what the chain ends in: the first link, that needs no other.
+type ending int
+
+const (
+	ofKeys ending = iota
+	ofWebIdentity
+	ofSSO
+	ofLogin
+	ofProcess
+	ofContainer
+	ofInstance
+)
+
+const (
+	instanceRole = "the instance's role"
+	giveKeys     = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or anonymous: true for a public bucket"
+)
+
+// source says where the chain ends, in the order of the SDK, or what is named and cannot be used.
+func (e *environment) source() (*source, *Error) {
+	s, failed := e.chosen()
+	if failed != nil {
+		return nil, failed
+	}
+	fallen := s.plain && (s.ends == ofContainer || s.ends == ofInstance) // though there may be a profile
+	s.ofFiles = s.ofFiles && !fallen
+	s.secrets = append(s.secrets, s.token)
+	for _, name := range []string{"AWS_SECRET_ACCESS_KEY", "AWS_SECRET_KEY", "AWS_SESSION_TOKEN", "AWS_CONTAINER_AUTHORIZATION_TOKEN"} {
+		s.secrets = append(s.secrets, os.Getenv(name))
+	}
+	return s, nil
+}
+
+func (e *environment) chosen() (*source, *Error) {
+	keys := e.env.Credentials.HasKeys()
+	if e.by != "" && takesVariables(&e.shared) {
+		s, failed := e.ofProfile(&e.shared)
+		if s != nil {
+			s.profileFirst, s.ofFiles = true, true
+		}
+		return s, failed
+	}
+	switch {
+	case keys:
+		s := &source{how: "the variables AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY", plain: true, cure: "check those variables"}
+		if e.by != "" {
+			s.how += " (they go before " + e.by + "=" + e.profile + ")"
+		}
+		return s, nil
+	case e.env.WebIdentityTokenFilePath != "":
+		if e.env.RoleARN == "" {
+			return nil, &Error{Problem: "AWS_WEB_IDENTITY_TOKEN_FILE is set without AWS_ROLE_ARN", Cure: "set both, or neither"}
+		}
+		return webIdentity("", e.env.RoleARN, e.env.WebIdentityTokenFilePath, "AWS_WEB_IDENTITY_TOKEN_FILE")
+	case e.by == "" && e.env.RoleARN != "":
+		return nil, &Error{Problem: "AWS_ROLE_ARN is set without AWS_WEB_IDENTITY_TOKEN_FILE", Cure: "set both, or name the role in a profile (role_arn and source_profile)"}
+	}
+	if failed := e.unread(); failed != nil {
+		return nil, failed
+	}
+	s, failed := e.ofProfile(&e.shared)
+	if s != nil {
+		s.ofFiles = true
+	}
+	return s, failed
+}
+
+// takesVariables says whether a profile has a role assumed by the keys in variables.
+func takesVariables(p *config.SharedConfig) bool {
+	for ; p.Source != nil; p = p.Source {
+	}
+	return p.CredentialSource == "Environment"
+}
+
+// ofProfile follows a profile as the SDK does, roles by roles.
+func (e *environment) ofProfile(p *config.SharedConfig) (*source, *Error) {
+	s, failed := e.base(p)
+	if failed != nil || p.RoleARN == "" || s.ends == ofWebIdentity && p.Source == nil {
+		return s, failed
+	}
+	if p.MFASerial != "" {
+		return nil, &Error{Problem: e.of(p) + ": the role " + p.RoleARN + " wants a code of mfa_serial, and nobody is there to type it",
+			Cure: "take a role without, or keys that a program with the code fetched (aws configure export-credentials)"}
+	}
+	s.how = fmt.Sprintf("%s: the role %s, assumed by %s", e.of(p), p.RoleARN, s.how)
+	s.plain, s.unnamed = false, false
+	s.cure = "check that the role exists, that whoever assumes it has sts:AssumeRole, and that the role's trust policy names him"
+	return s, nil
+}
+
+// base is what a profile is before it assumes its role.
+func (e *environment) base(p *config.SharedConfig) (*source, *Error) {
+	of := e.of(p)
+	switch {
+	case p.Source != nil:
+		return e.ofProfile(p.Source)
+	case p.Credentials.HasKeys():
+		return &source{how: of, plain: true, cure: "check its keys"}, nil
+	case p.CredentialSource != "":
+		return e.credentialSource(p)
+	case p.WebIdentityTokenFile != "":
+		return webIdentity(of+": ", p.RoleARN, p.WebIdentityTokenFile, of)
+	case p.SSOSessionName != "" || p.SSOStartURL != "" || p.SSOAccountID != "" || p.SSORoleName != "" || p.SSORegion != "":
+		return &source{how: fmt.Sprintf("%s: SSO, the role %s of the account %s", of, p.SSORoleName, p.SSOAccountID), plain: true, ends: ofSSO,
+			cure: "log in with aws sso login --profile " + p.Profile + ", as the user and with the HOME that hearth runs with"}, nil
+	case p.LoginSession != "":
+		return &source{how: of + ": aws login", plain: true, ends: ofLogin,
+			cure: "log in with aws login --profile " + p.Profile + ", as the user and with the HOME that hearth runs with"}, nil
+	case p.CredentialProcess != "":
+		return &source{how: of + ": its credential_process", plain: true, ends: ofProcess,
+			cure: "run that command as the user that hearth runs as: it has to end with 0 and print JSON with Version 1"}, nil
+	case e.by != "" || p.RoleARN != "":
+		return nil, e.lacks(p)
+	case os.Getenv("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI") != "" || os.Getenv("AWS_CONTAINER_CREDENTIALS_FULL_URI") != "":
+		return container()
+	}
+	named := os.Getenv("AWS_EC2_METADATA_SERVICE_ENDPOINT")
+	s := &source{how: instanceRole, plain: true, ends: ofInstance, unnamed: named == "", cure: "give the instance a role, or " + giveKeys}
+	if named != "" {
+		s.how += " (AWS_EC2_METADATA_SERVICE_ENDPOINT)"
+		s.cure = "correct or unset AWS_EC2_METADATA_SERVICE_ENDPOINT"
+	}
+	return s, nil
+}
+
+// lacks is a profile that is named and says nothing of an identity.
+func (e *environment) lacks(p *config.SharedConfig) *Error {
+	switch {
+	case p.RoleARN != "":
+		return &Error{Problem: e.of(p) + " does not say who assumes its role " + p.RoleARN,
+			Cure: "add source_profile, credential_source (Environment, Ec2InstanceMetadata or EcsContainer) or web_identity_token_file to it"}
+	case e.shared.Profile == "": // nobody can be here: a profile that is named is there
+		return e.missing()
+	}
+	return &Error{Problem: e.of(p) + ", which " + e.by + " names, has no credentials",
+		Cure: "add keys, role_arn with source_profile, sso_session or credential_process to it, or unset " + e.by + " to take a container's or the instance's role"}
+}
+
+// credentialSource is who assumes the role of a profile that names no other profile.
+func (e *environment) credentialSource(p *config.SharedConfig) (*source, *Error) {
+	const variables = "the variables AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+	switch p.CredentialSource {
+	case "Environment":
+		if !e.env.Credentials.HasKeys() {
+			return nil, &Error{Problem: e.of(p) + " has credential_source = Environment, and AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY are not set", Cure: "set them"}
+		}
+		return &source{how: variables, plain: true}, nil
+	case "EcsContainer":
+		if os.Getenv("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI") == "" && os.Getenv("AWS_CONTAINER_CREDENTIALS_FULL_URI") == "" {
+			return nil, &Error{Problem: e.of(p) + " has credential_source = EcsContainer, and AWS_CONTAINER_CREDENTIALS_RELATIVE_URI and AWS_CONTAINER_CREDENTIALS_FULL_URI are not set",
+				Cure: "set one of them, as a container's agent does, or name another source"}
+		}
+		return container()
+	case "Ec2InstanceMetadata":
+		return &source{how: instanceRole, plain: true, ends: ofInstance}, nil
+	}
+	return nil, &Error{Problem: fmt.Sprintf("%s has credential_source = %s, which is none", e.of(p), p.CredentialSource), Cure: "write Environment, Ec2InstanceMetadata or EcsContainer"}
+}
+
+// of names a profile and its file.
+func (e *environment) of(p *config.SharedConfig) string {
+	name := cmp.Or(p.Profile, e.profile)
+	file, ok := strings.CutPrefix(p.Credentials.Source, "SharedConfigCredentials: ")
+	if !ok || file == "" {
+		file = e.files[1]
+		if _, err := e.load(context.Background(), name, e.files[:1], []string{}); !absent(err, name) {
+			file = e.files[0]
+		}
+	}
+	return "profile " + name + " of " + file
+}
+
+// webIdentity is a role that a token is shown for; by names the file's name.
+func webIdentity(of, role, file, by string) (*source, *Error) {
+	token, failed := readToken(file, by)
+	if failed != nil {
+		return nil, failed
+	}
+	return &source{how: fmt.Sprintf("%sthe role %s, by the web identity in %s", of, role, file), plain: true, ends: ofWebIdentity, token: token,
+		cure: "check that the role exists, and that its trust policy names the token's issuer, audience and subject"}, nil
+}
+
+// container is an agent that gives the container its role.
+func container() (*source, *Error) {
+	s := &source{how: "the container's role", plain: true, ends: ofContainer, token: os.Getenv("AWS_CONTAINER_AUTHORIZATION_TOKEN")}
+	by := named("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI")
+	s.how += " (" + by + ")"
+	s.cure = "check " + by + " and the agent's token, or unset it to take another identity"
+	if file := os.Getenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"); file != "" {
+		var failed *Error
+		if s.token, failed = readToken(file, "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"); failed != nil {
+			return nil, failed
+		}
+	}
+	return s, nil
+}
+
+// readToken reads a token's file, without white space at its ends.
+func readToken(file, by string) (string, *Error) {
+	text, err := os.ReadFile(file)
+	token := strings.TrimSpace(string(text))
+	switch {
+	case err != nil:
+		return "", &Error{Problem: fmt.Sprintf("the token file %s, which %s names, cannot be read: %v", file, by, cause(err)),
+			Cure: "check the file's name, that it is mounted here, and that hearth's user may read it", Err: err}
+	case token == "":
+		return "", &Error{Problem: fmt.Sprintf("the token file %s, which %s names, is empty", file, by), Cure: "have it written anew"}
+	case strings.ContainsFunc(token, unicode.IsControl):
+		return "", &Error{Problem: fmt.Sprintf("the token file %s, which %s names, has a line break or another control character inside", file, by), Cure: "write the token in one line"}
+	}
+	return token, nil
+}
