@@ -23,6 +23,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/x509"
+	"net"
 	"net/http"
 	"strings"
 	"time"
@@ -64,6 +65,9 @@ type Options struct {
 // serviceTimeout is how long one request to a service may take. It makes three, and doctor waits
 // 20 s for all of them.
 const serviceTimeout = 5 * time.Second
+
+// directTimeout is how long a connection to an agent may take: it is on this machine, or the next.
+const directTimeout = time.Second
 
 // metadataAttempts at an instance's metadata: three take five seconds where nobody is, and most
 // machines are no instance.
@@ -159,7 +163,11 @@ func (c *chain) client(given aws.HTTPClient, proxy bool) aws.HTTPClient {
 	if given != nil {
 		return given
 	}
-	return awshttp.NewBuildableClient().WithTimeout(serviceTimeout).WithTransportOptions(func(t *http.Transport) {
+	made := awshttp.NewBuildableClient().WithTimeout(serviceTimeout)
+	if !proxy {
+		made = made.WithDialerOptions(func(d *net.Dialer) { d.Timeout = directTimeout })
+	}
+	return made.WithTransportOptions(func(t *http.Transport) {
 		t.DisableKeepAlives = true
 		if !proxy {
 			t.Proxy = nil
