@@ -155,6 +155,15 @@ func TestCredentialsReadAgainSignTheNextRequest(t *testing.T) {
 	}
 }
 
+func TestAProfileThatIsNotThereIsAnErrorWithoutSignatures(t *testing.T) {
+	// Nothing is signed, and yet AWS_PROFILE may name the endpoint: where it names nothing, that is said.
+	newFakeAWS(t, "")
+	t.Setenv("AWS_PROFILE", "absent")
+	if _, err := Open(t.Context(), Config{URL: "s3://b", Anonymous: true}); err == nil || !strings.Contains(err.Error(), "there is no profile absent, which AWS_PROFILE names") {
+		t.Error(err)
+	}
+}
+
 func TestOnlyWhatWaitingMendsIsAway(t *testing.T) {
 	// A node whose origin is away goes on with what it knows. So it does where a service that gives
 	// credentials cannot be asked, or will not give them; what nobody set up right is no such thing.

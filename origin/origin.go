@@ -101,7 +101,7 @@ type Stats struct {
 	InFlight int64
 	// FirstByte is how long answers let wait for their first byte, those of errors too.
 	FirstByte latency.Stats
-	// Last is what failed last of what Errors counts; nil: nothing did.
+	// Last is what failed last of what Errors counts, or a search for new credentials; nil: nothing did.
 	Last *Failure
 }
 

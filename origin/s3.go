@@ -115,8 +115,7 @@ func newS3(ctx context.Context, c Config, u *url.URL) (*S3, error) {
 		return nil, err
 	}
 	s.keys = identity.New(identity.Options{Region: c.Region, Roots: s.transport.TLSClientConfig.RootCAs}, func(err error) {
-		s.counts.errors.Add(1)
-		s.note("probe", s.prefix, err)
+		s.note("probe", s.prefix, err) // no request failed
 	})
 	if c.Bandwidth > 0 {
 		// The burst is a block, so that a limit never cuts one read into many.

@@ -37,9 +37,10 @@ func mountCommand() *cobra.Command {
 			"this process and serves until the last mount is gone. Ctrl-C unmounts; a closed terminal\n" +
 			"does not, hearth umount DIR does.\n\n" +
 			"A bucket of your own: hearth mount s3://bucket/prefix /mnt. Its credentials come as\n" +
-			"the AWS tools take them, in one of three ways: AWS_ACCESS_KEY_ID and\n" +
-			"AWS_SECRET_ACCESS_KEY; AWS_PROFILE, a profile of ~/.aws; or the role of the instance\n" +
-			"or pod (web identity), where there is one. AWS_REGION and AWS_ENDPOINT_URL work too.",
+			"the AWS tools take them: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; a web identity;\n" +
+			"AWS_PROFILE, a profile of ~/.aws (keys, an assumed role, SSO, a process); or the role\n" +
+			"of the container or the instance, where there is one; hearth doctor says which.\n" +
+			"AWS_REGION and AWS_ENDPOINT_URL work too.",
 		Example: "  hearth mount file:///usr/share/doc /mnt\n" +
 			"  hearth mount --anonymous --region us-east-1 s3://noaa-ghcn-pds/ /mnt",
 		Args: cli.Exactly("ORIGIN", "DIR"),

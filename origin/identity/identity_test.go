@@ -5,8 +5,10 @@ import (
 	"encoding/hex"
 	"fmt"
 	"maps"
+	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -296,6 +298,43 @@ func TestWhiteSpaceAtEndsIsTakenOff(t *testing.T) {
 			}
 			if v := id.Value; !strings.HasPrefix(v.AccessKeyID, "KEY") || strings.TrimSpace(v.AccessKeyID) != v.AccessKeyID || v.SecretAccessKey != "secret" || !strings.HasPrefix(v.SessionToken, "session ") || s.Region != "eu-7" {
 				t.Errorf("%q, %q, %q, region %q", v.AccessKeyID, v.SecretAccessKey, v.SessionToken, s.Region)
+			}
+		})
+	}
+}
+
+// fakeNetwork notes whom it is asked for.
+type fakeNetwork struct {
+	*hearthtest.FakeAWS
+	hosts []string
+}
+
+func (n *fakeNetwork) Do(r *http.Request) (*http.Response, error) {
+	n.hosts = append(n.hosts, r.URL.Host)
+	return n.FakeAWS.Do(r)
+}
+
+func TestSTSIsAskedWhereItIs(t *testing.T) {
+	// In the region that is named, by a variable before the origin's; an endpoint of S3 is none of STS.
+	for name, c := range map[string]struct {
+		env    map[string]string
+		region string // of the origin
+		host   string
+	}{
+		"nothing named":      {nil, "", "sts.us-east-1.amazonaws.com"},
+		"a variable":         {map[string]string{"AWS_REGION": "eu-central-1"}, "eu-west-1", "sts.eu-central-1.amazonaws.com"},
+		"the origin's":       {nil, "cn-north-1", "sts.cn-north-1.amazonaws.com.cn"},
+		"an endpoint of all": {map[string]string{"AWS_ENDPOINT_URL": "http://minio:9000"}, "", "sts.us-east-1.amazonaws.com"},
+		"its own":            {map[string]string{"AWS_ENDPOINT_URL_STS": "http://sts:7480", "AWS_ENDPOINT_URL": "http://minio:9000"}, "", "sts:7480"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			settle(t, place{map[string]string{"AWS_ENDPOINT_URL_STS": "", "AWS_WEB_IDENTITY_TOKEN_FILE": "FILES/token", "AWS_ROLE_ARN": "THEROLE"}, map[string]string{"token": "identity"}})
+			for name, value := range c.env {
+				t.Setenv(name, value)
+			}
+			n := &fakeNetwork{FakeAWS: hearthtest.NewFakeAWS()}
+			if _, err := (&chain{Options: Options{Region: c.region}, direct: n, proxied: n}).find(t.Context()); err != nil || !slices.Equal(n.hosts, []string{c.host}) {
+				t.Errorf("asked %v, want %s; %v", n.hosts, c.host, err)
 			}
 		})
 	}
