@@ -23,7 +23,8 @@ type Settings struct {
 // the variables say stands beside it.
 func Look(ctx context.Context) (Settings, error) {
 	e, failed := look(ctx)
-	s := Settings{Region: cmp.Or(e.env.Region, e.shared.Region), CAFile: cmp.Or(e.env.CustomCABundle, e.shared.CustomCABundle)}
+	s := Settings{Region: cmp.Or(e.env.Region, e.shared.Region),
+		CAFile: cmp.Or(e.env.CustomCABundle, e.shared.CustomCABundle)}
 	ignored, _, _ := config.GetIgnoreConfiguredEndpoints(ctx, []any{e.env, e.shared}) // what is no truth value is none
 	if !ignored {
 		ofVariable, _, _ := e.env.GetServiceBaseEndpoint(ctx, "S3")   // none: it is ""
@@ -77,7 +78,9 @@ func absent(err error, profile string) bool {
 }
 
 func (e *environment) load(ctx context.Context, profile string, files, keys []string) (config.SharedConfig, error) {
-	return config.LoadSharedConfigProfile(ctx, profile, func(o *config.LoadSharedConfigOptions) { o.ConfigFiles, o.CredentialsFiles = files, keys })
+	return config.LoadSharedConfigProfile(ctx, profile, func(o *config.LoadSharedConfigOptions) {
+		o.ConfigFiles, o.CredentialsFiles = files, keys
+	})
 }
 
 // profileFiles are the shared config and the shared credentials.
@@ -99,12 +102,14 @@ func named(variables ...string) string {
 // clean takes white space off the ends of the variables that the chain reads. The SDK reads them by
 // itself, in many places, and so does a credential process: they are set anew.
 func clean() *Error {
-	for _, name := range []string{"AWS_ACCESS_KEY_ID", "AWS_ACCESS_KEY", "AWS_SECRET_ACCESS_KEY", "AWS_SECRET_KEY", "AWS_SESSION_TOKEN",
-		"AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE", "AWS_REGION", "AWS_DEFAULT_REGION",
-		"AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_ROLE_ARN", "AWS_ROLE_SESSION_NAME",
-		"AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_CONTAINER_AUTHORIZATION_TOKEN", "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
-		"AWS_EC2_METADATA_DISABLED", "AWS_EC2_METADATA_V1_DISABLED", "AWS_EC2_METADATA_SERVICE_ENDPOINT", "AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE",
-		"AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL_STS", "AWS_ENDPOINT_URL_SSO", "AWS_ENDPOINT_URL_SSO_OIDC", "AWS_ENDPOINT_URL_SIGNIN",
+	for _, name := range []string{"AWS_ACCESS_KEY_ID", "AWS_ACCESS_KEY", "AWS_SECRET_ACCESS_KEY", "AWS_SECRET_KEY",
+		"AWS_SESSION_TOKEN", "AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE",
+		"AWS_REGION", "AWS_DEFAULT_REGION", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_ROLE_ARN", "AWS_ROLE_SESSION_NAME",
+		relativeURI, fullURI, "AWS_CONTAINER_AUTHORIZATION_TOKEN", "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
+		"AWS_EC2_METADATA_DISABLED", "AWS_EC2_METADATA_V1_DISABLED",
+		"AWS_EC2_METADATA_SERVICE_ENDPOINT", "AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE",
+		"AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL_STS",
+		"AWS_ENDPOINT_URL_SSO", "AWS_ENDPOINT_URL_SSO_OIDC", "AWS_ENDPOINT_URL_SIGNIN",
 		"AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "AWS_CA_BUNDLE"} {
 		value := os.Getenv(name)
 		short := strings.TrimSpace(value)
@@ -112,8 +117,10 @@ func clean() *Error {
 		case value == "":
 		case short == "":
 			return &Error{Problem: name + " holds nothing but white space", Cure: "give it its value, or unset it"}
-		case strings.ContainsFunc(short, unicode.IsControl), strings.HasSuffix(name, "REGION") && strings.ContainsAny(short, " /"):
-			return &Error{Problem: name + " has a line break or another sign inside that cannot be in it", Cure: "write its value in one line, without quotes"}
+		case strings.ContainsFunc(short, unicode.IsControl),
+			strings.HasSuffix(name, "REGION") && strings.ContainsAny(short, " /"):
+			return &Error{Problem: name + " has a line break or another sign inside that cannot be in it",
+				Cure: "write its value in one line, without quotes"}
 		case short != value:
 			if err := os.Setenv(name, short); err != nil {
 				return &Error{Problem: name + " ends in white space", Cure: "write it without", Err: err}
@@ -132,7 +139,8 @@ func halves() *Error {
 	case access == "" && secret != "":
 		return &Error{Problem: secret + " is set without AWS_ACCESS_KEY_ID", Cure: "set both, or neither"}
 	case access == "" && named("AWS_SESSION_TOKEN") != "":
-		return &Error{Problem: "AWS_SESSION_TOKEN is set without AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY", Cure: "set all three, or unset it"}
+		return &Error{Problem: "AWS_SESSION_TOKEN is set without AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+			Cure: "set all three, or unset it"}
 	}
 	return nil
 }
@@ -154,7 +162,8 @@ func (e *environment) unread() *Error {
 	for i, name := range e.files {
 		if err := readable(name); err != nil && e.isNamed(name) {
 			variable := [2]string{"AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"}[i]
-			return &Error{Problem: fmt.Sprintf("%s, which %s names, cannot be read: %v", name, variable, cause(err)), Cure: "name a file that can be read, or unset " + variable, Err: err}
+			return &Error{Problem: fmt.Sprintf("%s, which %s names, cannot be read: %v", name, variable, cause(err)),
+				Cure: "name a file that can be read, or unset " + variable, Err: err}
 		}
 	}
 	return nil

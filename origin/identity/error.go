@@ -47,20 +47,25 @@ func (e *environment) wrong(err error) *Error {
 	files := e.either()
 	switch {
 	case errors.As(err, &role) && errors.As(role.Err, &absent):
-		return &Error{Problem: fmt.Sprintf("profile %s of %s: there is no profile %s, which assumes the role %s (source_profile)", e.profile, files, role.Profile, role.RoleARN),
+		return &Error{Problem: fmt.Sprintf("profile %s of %s: there is no profile %s, which assumes the role %s (source_profile)",
+			e.profile, files, role.Profile, role.RoleARN),
 			Cure: "write it there, or name another", Err: err}
 	case errors.As(err, &role):
-		return &Error{Problem: fmt.Sprintf("profile %s of %s: profile %s, which assumes the role %s (source_profile), has no credentials", e.profile, files, role.Profile, role.RoleARN),
+		return &Error{Problem: fmt.Sprintf("profile %s of %s: profile %s, which assumes the role %s (source_profile), has no credentials",
+			e.profile, files, role.Profile, role.RoleARN),
 			Cure: "add keys, role_arn with source_profile, sso_session or credential_process to it", Err: err}
 	case errors.As(err, &arn):
-		return &Error{Problem: fmt.Sprintf("profile %s of %s has %s without role_arn", arn.Profile, files, arn.Type), Cure: "add role_arn to it", Err: err}
+		return &Error{Problem: fmt.Sprintf("profile %s of %s has %s without role_arn", arn.Profile, files, arn.Type),
+			Cure: "add role_arn to it", Err: err}
 	case errors.As(err, &load):
 		return &Error{Problem: load.Filename + " cannot be used: " + oneLine(load.Err.Error()), Cure: "correct it", Err: err}
 	case strings.Contains(err.Error(), half):
 		_, name, _ := strings.Cut(err.Error(), half)
-		return &Error{Problem: "profile " + oneLine(name) + " of " + files + " has one half of a pair of keys", Cure: "write both aws_access_key_id and aws_secret_access_key, or neither", Err: err}
+		return &Error{Problem: "profile " + oneLine(name) + " of " + files + " has one half of a pair of keys",
+			Cure: "write both aws_access_key_id and aws_secret_access_key, or neither", Err: err}
 	}
-	return &Error{Problem: fmt.Sprintf("profile %s of %s cannot be used: %s", e.profile, files, oneLine(err.Error())), Cure: "correct it", Err: err}
+	return &Error{Problem: fmt.Sprintf("profile %s of %s cannot be used: %s", e.profile, files, oneLine(err.Error())),
+		Cure: "correct it", Err: err}
 }
 
 // failed is an error of whoever was asked.

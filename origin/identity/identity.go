@@ -107,8 +107,10 @@ func (c *chain) find(ctx context.Context) (*Identity, *Error) {
 	if err != nil {
 		return nil, from.failed(err)
 	}
-	id := &Identity{How: from.how, ofFiles: from.ofFiles, Value: credentials.Value{AccessKeyID: strings.TrimSpace(v.AccessKeyID), SecretAccessKey: strings.TrimSpace(v.SecretAccessKey),
-		SessionToken: strings.TrimSpace(v.SessionToken), SignerType: credentials.SignatureV4}}
+	id := &Identity{How: from.how, ofFiles: from.ofFiles, Value: credentials.Value{SignerType: credentials.SignatureV4,
+		AccessKeyID:     strings.TrimSpace(v.AccessKeyID),
+		SecretAccessKey: strings.TrimSpace(v.SecretAccessKey),
+		SessionToken:    strings.TrimSpace(v.SessionToken)}}
 	if v.CanExpire {
 		id.Expires = v.Expires
 	}
@@ -123,7 +125,8 @@ func (c *chain) find(ctx context.Context) (*Identity, *Error) {
 		return nil, &Error{Problem: from.how + ": the answer has no keys in it", Cure: from.cure}
 	}
 	if strings.ContainsFunc(id.Value.AccessKeyID+id.Value.SessionToken, unicode.IsControl) {
-		return nil, &Error{Problem: from.how + ": there is a line break or another control character inside of the key or the session token", Cure: from.cure}
+		return nil, &Error{Problem: from.how + ": there is a control character in the key or the session token",
+			Cure: from.cure}
 	}
 	return id, nil
 }

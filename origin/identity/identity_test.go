@@ -2,10 +2,14 @@ package identity
 
 import (
 	"crypto/sha1"
+	"crypto/x509"
 	"encoding/hex"
 	"fmt"
+	"io"
+	"log"
 	"maps"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -83,9 +87,11 @@ func TestWhatIsNamedIsFound(t *testing.T) {
 	}{
 		"keys":               {place: place{env: map[string]string{"AWS_ACCESS_KEY_ID": "AK", "AWS_SECRET_ACCESS_KEY": "s"}}, how: "the variables AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY", key: "AK"},
 		"keys' other names":  {place: place{env: map[string]string{"AWS_ACCESS_KEY": "AK", "AWS_SECRET_KEY": "s"}}, how: "the variables", key: "AK"},
-		"keys and a profile": {place: place{map[string]string{"AWS_ACCESS_KEY_ID": "AK", "AWS_SECRET_ACCESS_KEY": "s", "AWS_PROFILE": "base"}, map[string]string{".aws/credentials": base}}, how: "(they go before AWS_PROFILE=base)", key: "AK"},
+		"keys and a profile": {place: place{map[string]string{"AWS_ACCESS_KEY_ID": "AK", "AWS_SECRET_ACCESS_KEY": "s", "AWS_PROFILE": "base"}, map[string]string{".aws/credentials": base}}, how: "AWS_SECRET_ACCESS_KEY (which goes before AWS_PROFILE=base)", key: "AK"},
 		"web identity": {place: place{map[string]string{"AWS_WEB_IDENTITY_TOKEN_FILE": "FILES/token", "AWS_ROLE_ARN": "THEROLE"}, map[string]string{"token": "identity"}},
 			how: "the role THEROLE, by the web identity in FILES/token", key: "KEY1", asked: "sts"},
+		"web identity and a profile": {place: place{map[string]string{"AWS_WEB_IDENTITY_TOKEN_FILE": "FILES/token", "AWS_ROLE_ARN": "THEROLE", "AWS_PROFILE": "base"}, map[string]string{"token": "identity", ".aws/credentials": base}},
+			how: "by the web identity in FILES/token (which goes before AWS_PROFILE=base)", key: "KEY1", asked: "sts"},
 		"the default profile":       {place: place{files: map[string]string{".aws/credentials": strings.Replace(base, "base", "default", 1)}}, how: "profile default of FILES/.aws/credentials", key: "BASE"},
 		"a profile":                 {place: place{map[string]string{"AWS_PROFILE": "base"}, map[string]string{".aws/credentials": base}}, how: "profile base of FILES/.aws/credentials", key: "BASE"},
 		"by the other variable":     {place: place{map[string]string{"AWS_DEFAULT_PROFILE": "base"}, map[string]string{".aws/credentials": base}}, how: "profile base of FILES/.aws/credentials", key: "BASE"},
@@ -335,6 +341,35 @@ func TestSTSIsAskedWhereItIs(t *testing.T) {
 			n := &fakeNetwork{FakeAWS: hearthtest.NewFakeAWS()}
 			if _, err := (&chain{Options: Options{Region: c.region}, direct: n, proxied: n}).find(t.Context()); err != nil || !slices.Equal(n.hosts, []string{c.host}) {
 				t.Errorf("asked %v, want %s; %v", n.hosts, c.host, err)
+			}
+		})
+	}
+}
+
+func TestServicesAreTrustedAsTheBucketIs(t *testing.T) {
+	// STS and an agent by HTTPS, of an authority that the origin's ca_file names: they are asked; without it they are not believed.
+	for name, env := range map[string]map[string]string{
+		"sts":   {"AWS_WEB_IDENTITY_TOKEN_FILE": "FILES/token", "AWS_ROLE_ARN": "THEROLE"},
+		"agent": {"AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE": "FILES/token"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, _ := settle(t, place{env, map[string]string{"token": "identity"}})
+			server := httptest.NewUnstartedServer(f)
+			server.Config.ErrorLog = log.New(io.Discard, "", 0)
+			server.StartTLS()
+			defer server.Close()
+			if name == "sts" {
+				t.Setenv("AWS_ENDPOINT_URL_STS", server.URL)
+			} else {
+				t.Setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", server.URL+"/v1/credentials")
+			}
+			roots := x509.NewCertPool()
+			roots.AddCert(server.Certificate())
+			if _, err := (&chain{Options: Options{Roots: roots}}).find(t.Context()); err != nil {
+				t.Error(err)
+			}
+			if _, err := find(t); err == nil || !strings.Contains(err.Problem, "certificate") {
+				t.Errorf("an authority that nobody named: %v", err)
 			}
 		})
 	}

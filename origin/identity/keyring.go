@@ -107,11 +107,11 @@ func (k *Keyring) Reread(ctx context.Context) error {
 	}
 }
 
-// Get gives the credentials of now. A caller waits for a search where there are none, where a file
-// that had them was written since; else the old ones serve while it runs.
+// Get gives the credentials of now. Callers wait for a search where there are none; the first one
+// does where a file that had them was written. Else the old ones serve meanwhile.
 func (k *Keyring) Get(ctx context.Context) (credentials.Value, error) {
 	now, h := time.Now(), k.have.Load()
-	good, changed := h.good(now), false
+	good, changed := h.good(now), false // changed: its file was written
 	var is stamps
 	if h == nil {
 		is = stampsOf(profileFiles())
@@ -237,7 +237,8 @@ func (k *Keyring) run(s *search, is stamps) {
 func (k *Keyring) attempt(ctx context.Context) (id *Identity, failed *Error) {
 	defer func() {
 		if p := recover(); p != nil {
-			failed = &Error{Problem: fmt.Sprintf("looking for credentials panicked: %v\n%s", p, debug.Stack()), Cure: "report it"}
+			failed = &Error{Problem: fmt.Sprintf("looking for credentials panicked: %v\n%s", p, debug.Stack()),
+				Cure: "report it"}
 		}
 	}()
 	return k.find(ctx)
@@ -247,7 +248,8 @@ func (k *Keyring) attempt(ctx context.Context) (id *Identity, failed *Error) {
 func judge(id *Identity, old *held, now time.Time) *Error {
 	switch {
 	case !id.Expires.IsZero() && !now.Before(id.Expires):
-		return &Error{Problem: fmt.Sprintf("%s: the credentials expired %v ago, at %s", id.How, now.Sub(id.Expires).Round(time.Second), id.Expires.UTC().Format(time.RFC3339)),
+		return &Error{Problem: fmt.Sprintf("%s: the credentials expired %v ago, at %s", id.How,
+			now.Sub(id.Expires).Round(time.Second), id.Expires.UTC().Format(time.RFC3339)),
 			Cure: "renew them (aws sso login, or whatever gives them), and see that this machine's clock is right", Away: true}
 	case old.good(now) && old.ofFiles && !id.ofFiles:
 		// Whoever writes the file may have emptied it first: that is no reason to become another.

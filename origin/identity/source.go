@@ -39,6 +39,8 @@ const (
 
 const (
 	instanceRole = "the instance's role"
+	relativeURI  = "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI"
+	fullURI      = "AWS_CONTAINER_CREDENTIALS_FULL_URI"
 	giveKeys     = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or anonymous: true for a public bucket"
 )
 
@@ -58,7 +60,6 @@ func (e *environment) source() (*source, *Error) {
 }
 
 func (e *environment) chosen() (*source, *Error) {
-	keys := e.env.Credentials.HasKeys()
 	if e.by != "" && takesVariables(&e.shared) {
 		s, failed := e.ofProfile(&e.shared)
 		if s != nil {
@@ -67,19 +68,21 @@ func (e *environment) chosen() (*source, *Error) {
 		return s, failed
 	}
 	switch {
-	case keys:
-		s := &source{how: "the variables AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY", plain: true, cure: "check those variables"}
-		if e.by != "" {
-			s.how += " (they go before " + e.by + "=" + e.profile + ")"
-		}
-		return s, nil
+	case e.env.Credentials.HasKeys():
+		return &source{how: "the variables AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY" + e.before(), plain: true,
+			cure: "check those variables"}, nil
 	case e.env.WebIdentityTokenFilePath != "":
 		if e.env.RoleARN == "" {
 			return nil, &Error{Problem: "AWS_WEB_IDENTITY_TOKEN_FILE is set without AWS_ROLE_ARN", Cure: "set both, or neither"}
 		}
-		return webIdentity("", e.env.RoleARN, e.env.WebIdentityTokenFilePath, "AWS_WEB_IDENTITY_TOKEN_FILE")
+		s, failed := webIdentity("", e.env.RoleARN, e.env.WebIdentityTokenFilePath, "AWS_WEB_IDENTITY_TOKEN_FILE")
+		if s != nil {
+			s.how += e.before()
+		}
+		return s, failed
 	case e.by == "" && e.env.RoleARN != "":
-		return nil, &Error{Problem: "AWS_ROLE_ARN is set without AWS_WEB_IDENTITY_TOKEN_FILE", Cure: "set both, or name the role in a profile (role_arn and source_profile)"}
+		return nil, &Error{Problem: "AWS_ROLE_ARN is set without AWS_WEB_IDENTITY_TOKEN_FILE",
+			Cure: "set both, or name the role in a profile (role_arn and source_profile)"}
 	}
 	if failed := e.unread(); failed != nil {
 		return nil, failed
@@ -89,6 +92,14 @@ func (e *environment) chosen() (*source, *Error) {
 		s.ofFiles = true
 	}
 	return s, failed
+}
+
+// before tells that a profile is named, and is not the one that is taken.
+func (e *environment) before() string {
+	if e.by == "" {
+		return ""
+	}
+	return " (which goes before " + e.by + "=" + e.profile + ")"
 }
 
 // takesVariables says whether a profile has a role assumed by the keys in variables.
@@ -127,7 +138,8 @@ func (e *environment) base(p *config.SharedConfig) (*source, *Error) {
 	case p.WebIdentityTokenFile != "":
 		return webIdentity(of+": ", p.RoleARN, p.WebIdentityTokenFile, of)
 	case p.SSOSessionName != "" || p.SSOStartURL != "" || p.SSOAccountID != "" || p.SSORoleName != "" || p.SSORegion != "":
-		return &source{how: fmt.Sprintf("%s: SSO, the role %s of the account %s", of, p.SSORoleName, p.SSOAccountID), plain: true, ends: ofSSO,
+		how := fmt.Sprintf("%s: SSO, the role %s of the account %s", of, p.SSORoleName, p.SSOAccountID)
+		return &source{how: how, plain: true, ends: ofSSO,
 			cure: "log in with aws sso login --profile " + p.Profile + ", as the user and with the HOME that hearth runs with"}, nil
 	case p.LoginSession != "":
 		return &source{how: of + ": aws login", plain: true, ends: ofLogin,
@@ -137,11 +149,12 @@ func (e *environment) base(p *config.SharedConfig) (*source, *Error) {
 			cure: "run that command as the user that hearth runs as: it has to end with 0 and print JSON with Version 1"}, nil
 	case e.by != "" || p.RoleARN != "":
 		return nil, e.lacks(p)
-	case os.Getenv("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI") != "" || os.Getenv("AWS_CONTAINER_CREDENTIALS_FULL_URI") != "":
+	case named(relativeURI, fullURI) != "":
 		return container()
 	}
 	named := os.Getenv("AWS_EC2_METADATA_SERVICE_ENDPOINT")
-	s := &source{how: instanceRole, plain: true, ends: ofInstance, unnamed: named == "", cure: "give the instance a role, or " + giveKeys}
+	s := &source{how: instanceRole, plain: true, ends: ofInstance, unnamed: named == "",
+		cure: "give the instance a role, or " + giveKeys}
 	if named != "" {
 		s.how += " (AWS_EC2_METADATA_SERVICE_ENDPOINT)"
 		s.cure = "correct or unset AWS_EC2_METADATA_SERVICE_ENDPOINT"
@@ -168,19 +181,21 @@ func (e *environment) credentialSource(p *config.SharedConfig) (*source, *Error)
 	switch p.CredentialSource {
 	case "Environment":
 		if !e.env.Credentials.HasKeys() {
-			return nil, &Error{Problem: e.of(p) + " has credential_source = Environment, and AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY are not set", Cure: "set them"}
+			return nil, &Error{Problem: e.of(p) + " has credential_source = Environment, and AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY are not set",
+				Cure: "set them"}
 		}
 		return &source{how: variables, plain: true}, nil
 	case "EcsContainer":
-		if os.Getenv("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI") == "" && os.Getenv("AWS_CONTAINER_CREDENTIALS_FULL_URI") == "" {
-			return nil, &Error{Problem: e.of(p) + " has credential_source = EcsContainer, and AWS_CONTAINER_CREDENTIALS_RELATIVE_URI and AWS_CONTAINER_CREDENTIALS_FULL_URI are not set",
+		if named(relativeURI, fullURI) == "" {
+			return nil, &Error{Problem: e.of(p) + " has credential_source = EcsContainer, and " + relativeURI + " and " + fullURI + " are not set",
 				Cure: "set one of them, as a container's agent does, or name another source"}
 		}
 		return container()
 	case "Ec2InstanceMetadata":
 		return &source{how: instanceRole, plain: true, ends: ofInstance}, nil
 	}
-	return nil, &Error{Problem: fmt.Sprintf("%s has credential_source = %s, which is none", e.of(p), p.CredentialSource), Cure: "write Environment, Ec2InstanceMetadata or EcsContainer"}
+	return nil, &Error{Problem: fmt.Sprintf("%s has credential_source = %s, which is none", e.of(p), p.CredentialSource),
+		Cure: "write Environment, Ec2InstanceMetadata or EcsContainer"}
 }
 
 // of names a profile and its file.
@@ -202,14 +217,16 @@ func webIdentity(of, role, file, by string) (*source, *Error) {
 	if failed != nil {
 		return nil, failed
 	}
-	return &source{how: fmt.Sprintf("%sthe role %s, by the web identity in %s", of, role, file), plain: true, ends: ofWebIdentity, token: token,
+	how := fmt.Sprintf("%sthe role %s, by the web identity in %s", of, role, file)
+	return &source{how: how, plain: true, ends: ofWebIdentity, token: token,
 		cure: "check that the role exists, and that its trust policy names the token's issuer, audience and subject"}, nil
 }
 
 // container is an agent that gives the container its role.
 func container() (*source, *Error) {
-	s := &source{how: "the container's role", plain: true, ends: ofContainer, token: os.Getenv("AWS_CONTAINER_AUTHORIZATION_TOKEN")}
-	by := named("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI")
+	s := &source{how: "the container's role", plain: true, ends: ofContainer}
+	s.token = os.Getenv("AWS_CONTAINER_AUTHORIZATION_TOKEN")
+	by := named(relativeURI, fullURI)
 	s.how += " (" + by + ")"
 	s.cure = "check " + by + " and the agent's token, or unset it to take another identity"
 	if file := os.Getenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"); file != "" {
@@ -230,9 +247,12 @@ func readToken(file, by string) (string, *Error) {
 		return "", &Error{Problem: fmt.Sprintf("the token file %s, which %s names, cannot be read: %v", file, by, cause(err)),
 			Cure: "check the file's name, that it is mounted here, and that hearth's user may read it", Err: err}
 	case token == "":
-		return "", &Error{Problem: fmt.Sprintf("the token file %s, which %s names, is empty", file, by), Cure: "have it written anew"}
+		return "", &Error{Problem: fmt.Sprintf("the token file %s, which %s names, is empty", file, by),
+			Cure: "have it written anew"}
 	case strings.ContainsFunc(token, unicode.IsControl):
-		return "", &Error{Problem: fmt.Sprintf("the token file %s, which %s names, has a line break or another control character inside", file, by), Cure: "write the token in one line"}
+		return "", &Error{Problem: fmt.Sprintf("the token file %s, which %s names, has a line break or another control character inside",
+			file, by),
+			Cure: "write the token in one line"}
 	}
 	return token, nil
 }
