@@ -100,6 +100,14 @@ func (o *Object) Cacheable() bool {
 // objects are archived under another one. A read tells.
 func (o *Object) Archived() bool { return o.Class == "GLACIER" || o.Class == "DEEP_ARCHIVE" }
 
+// emptyMD5 is the ETag of an empty object, where ETags are MD5s.
+const emptyMD5 = "d41d8cd98f00b204e9800998ecf8427e"
+
+// Vague reports whether a listing that says this of an object is not to be believed by itself: that it
+// is empty, under the ETag of what is not. Some servers list no sizes, or zeros. An object may be
+// empty all the same, as one that is encrypted by KMS.
+func (o *Object) Vague() bool { return o.Size == 0 && o.ETag != emptyMD5 }
+
 // Blocks is the number of blocks of the object; an empty object has none.
 func (o *Object) Blocks() int64 { return (o.Size + BlockSize - 1) / BlockSize }
 

@@ -32,10 +32,11 @@ type belief struct {
 	began   int64         // of the running listing
 	any     bool          // that is past upTo
 	upTo    string
+	differs *differs // listings say nothing of versions; nil: they do
 }
 
 func (d *directory) belief(t *Tree) belief {
-	b := belief{t: t, f: d.link.Freshness, age: t.db.Generation(), now: t.clock.Now()}
+	b := belief{t: t, f: d.link.Freshness, age: t.db.Generation(), now: t.clock.Now(), differs: d.link.differs.Load()}
 	if l := d.running.Load(); l != nil && l.age == b.age {
 		b.upTo, b.any, _, _ = l.Snapshot()
 		b.began = l.Began() // after the cursor, of which it tells
@@ -50,8 +51,12 @@ func (b *belief) name(sort string, e *record.Entry) time.Duration {
 	switch {
 	case e.Doubted || b.f.Mode == Strict || b.age != b.t.db.Generation():
 		return 0
+	case b.differs != nil && !e.Dir && e.Checked < b.differs.since:
+		return 0
 	case b.f.Mode == Immutable:
 		return age.Forever
+	case b.differs != nil && !e.Dir:
+		return age.Left(b.t.clock.Trusted(e.Checked), b.now, b.f.Life())
 	}
 	return max(b.listed(sort), age.Left(b.t.clock.Trusted(e.Checked), b.now, b.f.Life()))
 }

@@ -2,6 +2,7 @@ package namespace
 
 import (
 	"container/list"
+	"iter"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -23,6 +24,7 @@ type directory struct {
 
 	state   atomic.Pointer[dirState]
 	running atomic.Pointer[listing] // the listing under way
+	headed  atomic.Int64            // when a HEAD of this node's told last of a file in it, in Unix ms
 
 	// mu makes changes of the directory's entries and of its state one after the
 	// other. It is held across reads and writes of the database, which go to
@@ -106,6 +108,7 @@ func (d *directory) node(t *Tree, sort string, e *record.Entry, ttl time.Duratio
 	}
 	n.Object = object(d.link, e, d.prefix()+sort)
 	n.ModTime = Shown(d.link.Identity, n.Object.ModTime)
+	n.Unsure = e.Doubted || ttl == 0 && d.link.differs.Load() != nil
 	return n
 }
 
@@ -190,6 +193,31 @@ func (ds *directories) has(id uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.byID[id] != nil
+}
+
+// of gives the directories of a link that are in memory, each in use; who takes one releases it.
+func (ds *directories) of(l *link) iter.Seq[*directory] {
+	return func(each func(*directory) bool) {
+		for i := range ds.shards {
+			var all []*directory
+			s := &ds.shards[i]
+			s.mu.Lock()
+			for _, e := range s.byID {
+				if d := e.Value.(*directory); d.link == l {
+					all = append(all, d.retain())
+				}
+			}
+			s.mu.Unlock()
+			for i, d := range all {
+				if !each(d) {
+					for _, d := range all[i+1:] {
+						d.release()
+					}
+					return
+				}
+			}
+		}
+	}
 }
 
 // removeLocked takes a directory out of memory.

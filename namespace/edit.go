@@ -104,11 +104,25 @@ func (e *edit) setBeside(file string, beside bool) error {
 // new node id, and the old one's record tells what it was.
 func (e *edit) setFile(sort string, o *hearth.Object, checked int64) error {
 	x := fileEntry(e.d.link, o)
+	x.Checked = checked
+	return e.setEntry(sort, x)
+}
+
+// setEntry makes a sort name mean what an entry says, which may be a listing's unsure word.
+func (e *edit) setEntry(sort string, x record.Entry) error {
 	was, ok, err := e.get(sort)
 	if err != nil {
 		return err
 	}
+	checked := x.Checked
 	if ok && was.Same(&x) {
+		if x.Doubted {
+			if !was.Doubted || x.Checked > 0 {
+				was.Doubted, was.Checked = true, x.Checked
+				e.put(sort, was)
+			}
+			return nil
+		}
 		dated := was.Date(&x)
 		moved := was.Class != x.Class // by a rule of the bucket's, for one
 		was.Class = x.Class
@@ -122,11 +136,12 @@ func (e *edit) setFile(sort string, o *hearth.Object, checked int64) error {
 	if x.ID, err = e.t.ids.Next(); err != nil {
 		return err
 	}
-	x.Checked = checked
 	if ok {
 		x.Beside = was.Beside
 		e.supersede(sort, &was)
-		e.news(sort, &was, was.ID)
+		if !was.Doubted || was.Checked > 0 { // else nobody was told to believe it
+			e.news(sort, &was, was.ID)
+		}
 	} else {
 		e.newName(sort, &x)
 	}

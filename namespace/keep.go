@@ -31,6 +31,9 @@ func (q *inquiry) keep() error {
 		}
 		switch {
 		case q.file.found:
+			if !q.copied {
+				q.d.headed.Store(q.began)
+			}
 			if err = e.setFile(q.segment, &q.object, q.began); err == nil {
 				err = e.setBesideOf(q.segment)
 			}

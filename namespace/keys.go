@@ -92,7 +92,7 @@ func (t *Tree) Keys(ctx context.Context, link, prefix, behind string, each func(
 	r, doubted := t.keyReader(d, behind, each), int64(0)
 	tell := r.tell
 	r.tell = func(sort string, e *record.Entry) bool {
-		if e.Doubted { // perhaps it is another, or gone
+		if e.Doubted || !e.Dir && l.differs.Load() != nil { // perhaps it is another, or gone; or the origin lists another ETag
 			doubted++
 		}
 		return tell(sort, e)

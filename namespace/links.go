@@ -30,6 +30,9 @@ type Link struct {
 	// StaleIfError goes on with the last known names when the origin cannot be
 	// asked; Strict links never do.
 	StaleIfError bool
+	// Differs is a key of which listings and HEADs of the origin name two versions, and DiffersBy
+	// in which way; "": none is known.
+	Differs, DiffersBy string
 }
 
 // link is a Link in use.
@@ -38,6 +41,9 @@ type link struct {
 	down    atomic.Pointer[error]    // why the origin could not be asked last; nil: it could
 	answers atomic.Int64             // of the origin, so far
 	last    atomic.Pointer[question] // that it answered, not for all of Prefix
+
+	differs   atomic.Pointer[differs] // versions come from HEADs; nil: its listings and HEADs agree, as far as is known
+	comparing atomic.Bool             // somebody finds that out
 
 	mu      sync.Mutex // guards witness; a leaf
 	witness *witness   // under way; nil: none is
@@ -83,7 +89,13 @@ func (t *Tree) AddLink(l Link) error {
 	if l.Origin == nil || l.Prefix != "" && !strings.HasSuffix(l.Prefix, "/") {
 		return fmt.Errorf("add the link %s: it needs an origin, and a prefix that ends in /", l.Path)
 	}
-	table := newLinkTable(append(append([]*link(nil), old.links...), &link{Link: l}))
+	added := &link{Link: l}
+	if l.Differs != "" {
+		t.setDiffers(added, &differs{l.Differs, l.DiffersBy, 1})
+	} else if err := t.differed(added); err != nil {
+		return fmt.Errorf("add the link %s: %w", l.Path, err)
+	}
+	table := newLinkTable(append(append([]*link(nil), old.links...), added))
 	t.links.Store(table)
 	t.dirs.drop(rootID) // it may be another directory now
 	return t.tellLink(table, l.Path)

@@ -61,6 +61,7 @@ type listing struct {
 type listed struct {
 	sort   string
 	object hearth.Object
+	alone  int64 // when it was asked for by itself, in Unix ms; 0: it was not
 }
 
 // list returns the directory's running listing, or begins one. One that began
@@ -320,10 +321,18 @@ func (l *listing) add(o hearth.Object) {
 	case sort == "":
 		l.marker = true
 	}
+	x := listed{sort: sort, object: o}
+	if sort == "" && l.d.link.unsure(&o) {
+		// Whether it is shown hangs on its size: an empty one is the directory itself.
+		at := l.t.clock.Now()
+		if h, err := l.d.link.Origin.Head(l.t.ctx, o.Key); err == nil {
+			x.object, x.alone = h, at
+		}
+	}
 	if n := len(l.page); n > 0 && sort <= l.page[n-1].sort || l.names > n && n == 0 && sort <= l.last {
 		l.unordered = true
 	}
-	l.page = append(l.page, listed{sort, o})
+	l.page = append(l.page, x)
 	l.names++
 }
 
@@ -459,6 +468,14 @@ func (l *listing) set(e *edit, x *listed) error {
 	}
 	if x.object.IsPrefix() {
 		return e.setDir(x.sort, checked)
+	}
+	if x.alone > 0 {
+		checked = x.alone
+	} else if l.d.link.unsure(&x.object) {
+		if was, ok := e.old[x.sort]; ok && !was.Dir {
+			return e.setWord(x.sort, &x.object, &was, checked)
+		}
+		return e.setWord(x.sort, &x.object, nil, checked)
 	}
 	return e.setFile(x.sort, &x.object, checked)
 }

@@ -99,7 +99,11 @@ func (t *Tree) lookup(ctx context.Context, d *directory, m record.Meaning) (Node
 		return k.answer(t, d, k.ttl)
 	}
 	if ttl := k.ttl; ttl > 0 {
-		t.renew(d, ttl)
+		left := ttl
+		if k.found && !k.Dir && d.link.differs.Load() != nil {
+			left = max(left, d.listingLeft(t)) // a listing makes it no younger
+		}
+		t.renew(d, left)
 		return k.answer(t, d, ttl)
 	}
 	down := d.link.down.Load() != nil && d.link.believes()
@@ -123,6 +127,16 @@ func (t *Tree) lookup(ctx context.Context, d *directory, m record.Meaning) (Node
 		return Node{}, err
 	}
 	k, err = t.known(d, m)
+	for range 3 { // whose question is joined may have had a listing's word as well
+		if err != nil || !k.found || !d.link.word(&k.Entry) || d.link.Freshness.Mode == Strict {
+			break
+		}
+		// A listing was first to tell of it, and that is not enough.
+		if asked, err = t.ask(ctx, d, m, nil); err != nil {
+			return Node{}, err
+		}
+		k, err = t.known(d, m)
+	}
 	if !k.found && err == nil && (asked != gen || t.db.Generation() != gen) {
 		// The answer was written down and given up with all names, since the database
 		// was corrupt. That happens a few times at most: then names live in memory.
@@ -139,7 +153,7 @@ func (t *Tree) lookup(ctx context.Context, d *directory, m record.Meaning) (Node
 func (t *Tree) last(d *directory, m record.Meaning) (k knowledge, sure bool, err error) {
 	gen, whole := t.db.Generation(), d.whole(t)
 	k, err = t.known(d, m)
-	return k, err == nil && (k.found || whole) && gen == t.db.Generation(), err
+	return k, err == nil && (k.found && !d.link.word(&k.Entry) || !k.found && whole) && gen == t.db.Generation(), err
 }
 
 // knowledge is what the database has for a name.
@@ -330,7 +344,7 @@ const briefListing = 500 * time.Millisecond
 // listed reports whether such a listing has told. What is doubted is asked for by itself.
 func (q *inquiry) listed(ctx context.Context, k *knowledge) bool {
 	s, quiet := q.d.state.Load(), listRetry.Milliseconds()
-	if q.d.link.Freshness.Mode != Bounded || k.Doubted || !q.d.whole(q.t) || s.took > briefListing || q.t.clock.Now()-s.failed < quiet {
+	if q.d.link.Freshness.Mode != Bounded || k.Doubted || !k.Dir && q.d.link.differs.Load() != nil || !q.d.whole(q.t) || s.took > briefListing || q.t.clock.Now()-s.failed < quiet {
 		return false
 	}
 	l, _ := q.t.list(ctx, q.d, 0, nil) // never waits, since it may be any

@@ -32,13 +32,13 @@ func (t *Tree) Forget(o *hearth.Object) {
 	if !ok {
 		return
 	}
-	current := false
+	current, listed, now := false, false, t.clock.Now()
 	err := t.change(d, func(e *edit) error {
 		was, ok, err := e.get(sort)
 		if err != nil || !ok || was.Dir || object(d.link, &was, o.Key).Version != o.Version {
 			return err
 		}
-		current = true
+		current, listed = true, was.Checked == 0 || d.sharer() != nil
 		if !was.Doubted {
 			e.doubt(sort, was)
 		}
@@ -46,7 +46,10 @@ func (t *Tree) Forget(o *hearth.Object) {
 	})
 	if err != nil || !current || !t.behind(func() {
 		defer d.release()
-		_, _ = t.lookup(t.ctx, d, record.Meaning{Segment: sort}) // whoever looks it up next hears of an error
+		n, err := t.lookup(t.ctx, d, record.Meaning{Segment: sort}) // whoever looks it up next hears of an error
+		if err == nil && listed && d.headed.Load() >= now && !n.Dir && n.Object.Version != o.Version {
+			t.suspect(d.link, o, &n.Object)
+		}
 	}) {
 		d.release()
 	}

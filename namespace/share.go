@@ -208,6 +208,9 @@ func (t *Tree) found(d *directory, m record.Meaning, asked int64, old time.Durat
 	case k.Dir:
 		at = max(both, t.clock.Trusted(k.Checked))
 	default:
+		if d.link.differs.Load() != nil {
+			at = 0
+		}
 		at = max(at, t.clock.Trusted(k.Checked))
 		o := object(d.link, &k.Entry, d.prefix()+k.sort)
 		f.Object = &o
@@ -221,6 +224,10 @@ func (t *Tree) found(d *directory, m record.Meaning, asked int64, old time.Durat
 
 // askElsewhere asks the node that the directory belongs to; false: it did not answer.
 func (q *inquiry) askElsewhere(ctx context.Context, k *knowledge, gate <-chan struct{}) bool {
+	differs := q.d.link.differs.Load() != nil
+	if differs && k.found && !k.Dir {
+		return false // what others know may come from a listing
+	}
 	w := q.d.elsewhere()
 	if w == nil {
 		return false
@@ -241,6 +248,9 @@ func (q *inquiry) askElsewhere(ctx context.Context, k *knowledge, gate <-chan st
 	f, err := w.Find(ctx, w.dir, q.segment, min(life-life/4, since(now, last)))
 	if err != nil || f.Age+since(q.t.clock.Now(), now) > life { // it was asked for before the machine slept
 		return false
+	}
+	if o := f.Object; o != nil && (differs || k.Doubted && !k.Dir && o.Version == object(q.d.link, &k.Entry, o.Key).Version) {
+		return false // it was found gone: the origin is to say that it is there
 	}
 	if began := now - f.Age.Milliseconds(); f.Object == nil && !f.Dir && q.objects(k, began) {
 		return false

@@ -214,6 +214,9 @@ type Node struct {
 	// ModTime of a file is the object's, in whole seconds (Shown); of a directory, when
 	// this node first saw its present listing.
 	ModTime time.Time
+	// Unsure is set of a file of which a listing tells what need not be so: it is to be looked up
+	// before its bytes are asked for.
+	Unsure bool
 	// TTL is how long this may be believed from now on; 0 for strict links, and
 	// for names that are known from before the origin failed.
 	TTL time.Duration
@@ -349,7 +352,7 @@ func (t *Tree) Open(ctx context.Context, id uint64) (Node, error) {
 	if err != nil {
 		return Node{}, err
 	}
-	if d.link.Freshness.Mode != Strict && !superseded && ok && !e.Doubted {
+	if d.link.Freshness.Mode != Strict && !superseded && ok && !e.Doubted && !d.link.word(&e) {
 		return n, nil
 	}
 	now, err := t.lookup(ctx, d, record.Meaning{Segment: record.Segment(r.Sort), File: ok && e.Beside})

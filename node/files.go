@@ -65,11 +65,24 @@ func (n *Node) list(ctx context.Context, asked string, recursive bool, each func
 	}
 	if recursive {
 		hidden, err = n.tree.Below(ctx, node.ID, func(at string, x namespace.Node) error {
-			return each(entryOf(strings.TrimPrefix(at, "/"), x))
+			return each(entryOf(strings.TrimPrefix(at, "/"), n.sized(ctx, x)))
 		})
 		return hidden, watch.Explained(err)
 	}
 	return n.listDir(ctx, node.ID, func(x namespace.Node) error { return each(entryOf(x.Name, x)) })
+}
+
+// sized is a name that was read of a directory: one that has no size by its listing, or none that
+// can be believed, is looked up.
+func (n *Node) sized(ctx context.Context, x namespace.Node) namespace.Node {
+	if x.Dir || !x.Unsure || !x.Object.Vague() {
+		return x
+	}
+	found, err := n.tree.File(ctx, x.Object.Link, x.Object.Key)
+	if err != nil {
+		return x // as it was listed
+	}
+	return found
 }
 
 func entryOf(p string, x namespace.Node) Entry {
@@ -150,7 +163,7 @@ func (n *Node) usage(ctx context.Context, asked string) (*Usage, error) {
 func (n *Node) addBelow(ctx context.Context, u *Usage, k keyed) (err error) {
 	u.Hidden, err = n.tree.Below(ctx, k.dir.ID, func(_ string, x namespace.Node) error {
 		if k.file == nil || k.file.ID != x.ID {
-			count(u, x)
+			count(u, n.sized(ctx, x))
 		}
 		return nil
 	})

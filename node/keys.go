@@ -136,7 +136,7 @@ func (n *Node) listKeys(ctx context.Context, asked string, recursive bool, each 
 	}
 	if recursive {
 		hidden, err = n.tree.Below(ctx, k.dir.ID, func(_ string, x namespace.Node) error {
-			return k.each(base, x, each)
+			return k.each(base, n.sized(ctx, x), each)
 		})
 		return hidden, watch.Explained(err)
 	}
@@ -161,7 +161,7 @@ func (*keyed) entry(base string, x *namespace.Node) Entry {
 func (n *Node) listDir(ctx context.Context, id uint64, each func(namespace.Node) error) (hidden int64, err error) {
 	var failed error
 	err = n.tree.ReadDir(ctx, id, "", func(x namespace.Node) bool {
-		failed = each(x)
+		failed = each(n.sized(ctx, x))
 		return failed == nil
 	})
 	if err = errors.Join(failed, watch.Explained(err)); err != nil {

@@ -61,10 +61,12 @@ type link struct {
 	prefix    string // of its keys
 	origin    origin.Origin
 	freshness namespace.Freshness
-	health    watch.Health           // what its fetches say
-	names     watch.Health           // what questions for its names say
-	passed    atomic.Pointer[string] // why objects that the last probe tried cannot be read; "": all can
-	doubted   atomic.Pointer[string] // why its origin was not tried when the link was made; nil: it was
+	health    watch.Health                 // what its fetches say
+	names     watch.Health                 // what questions for its names say
+	found     atomic.Pointer[disagreement] // by its probe; nil: none
+	differs   atomic.Pointer[string]       // how its listings differ from HEADs; nil: they do not
+	passed    atomic.Pointer[string]       // why objects that the last probe tried cannot be read; "": all can
+	doubted   atomic.Pointer[string]       // why its origin was not tried when the link was made; nil: it was
 }
 
 func parseFreshness(s string) (namespace.Freshness, error) {
@@ -124,6 +126,7 @@ func (l *link) probe(ctx context.Context) error {
 		return err
 	}
 	l.passed.Store(&can.Passed)
+	l.found.Store(differ(ctx, l.origin, can))
 	if can.Objects || l.prefix == "" {
 		return nil
 	}
@@ -140,6 +143,21 @@ func (l *link) probe(ctx context.Context) error {
 		return usage("%s is one object, not a directory: name the prefix that it lies in", l.Origin.URL)
 	}
 	return &Error{Kind: KindNotFound, Message: "nothing lies below " + l.Origin.URL + ": check the prefix (hearth ls shows what there is)"}
+}
+
+// disagreement is a key of which listings and HEADs of an origin name two versions, and how.
+type disagreement struct{ key, says string }
+
+// differ makes sure whether they do where a probe says so; nil: they do not, as far as can be told.
+func differ(ctx context.Context, o namespace.Origin, can origin.Abilities) *disagreement {
+	if can.Listed == nil || can.Listed.Version == can.Told.Version {
+		return nil
+	}
+	says, err := namespace.Compare(ctx, o, can.Listed.Key, can.Listed, can.Told)
+	if err != nil || says == "" {
+		return nil // a reader who meets it has it looked at again
+	}
+	return &disagreement{can.Listed.Key, says}
 }
 
 // first calls each with the first object of the link, if there is one.

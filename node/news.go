@@ -42,6 +42,18 @@ func (n *Node) treeEvents() namespace.Events {
 		Name: func(link string, err error) {
 			n.events.Trouble("name "+link, "name cannot be asked for, others can", "link", link, "cause", watch.Explained(err))
 		},
+		Differs: func(link, says string) {
+			l := n.links.named(link)
+			switch {
+			case l == nil:
+			case says == "":
+				l.differs.Store(nil)
+				n.events.Info("listings of the origin name the versions that HEADs do again", "link", link)
+			default:
+				l.differs.Store(&says)
+				n.events.Warn("listings of the origin name other versions than HEADs: versions come from HEADs, a request for each name", "link", link, "key", says)
+			}
+		},
 		Refused: func(link, key string) {
 			n.events.Trouble("refused key "+link, "key cannot be shown", "link", link, "key", key)
 		},

@@ -49,6 +49,9 @@ func (n *Node) tryAgain(l *link, cause error) {
 			if err == nil {
 				l.doubted.Store(nil)
 				n.tree.Asked(l.name, nil)
+				if d := l.found.Load(); d != nil {
+					n.tree.Differs(l.name, d.key, d.says)
+				}
 				return nil
 			}
 			if n.ctx.Err() == nil {

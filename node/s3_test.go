@@ -25,6 +25,13 @@ type s3Client struct {
 // shows starts a node with an endpoint.
 func shows(t *testing.T, url string, change func(*Config)) *s3Client {
 	t.Helper()
+	c, _ := showsNode(t, url, change)
+	return c
+}
+
+// showsNode is shows that gives the node as well.
+func showsNode(t *testing.T, url string, change func(*Config)) (*s3Client, *Node) {
+	t.Helper()
 	keys := filepath.Join(t.TempDir(), "keys")
 	if err := os.WriteFile(keys, []byte("all all-of-it-secret rw *\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -35,7 +42,7 @@ func shows(t *testing.T, url string, change func(*Config)) *s3Client {
 			change(c)
 		}
 	})
-	return &s3Client{t, "http://" + n.s3.Summary().Listen}
+	return &s3Client{t, "http://" + n.s3.Summary().Listen}, n
 }
 
 // ask sends a request for a path of a host; "": the address itself.

@@ -35,6 +35,9 @@ func (n *Node) Status(context.Context) *Status {
 		o := originStatus(stats)
 		x := LinkStatus{Path: l.Path, URL: l.Origin.URL, Endpoint: l.Origin.Endpoint, Freshness: l.freshness.String(), Origin: o, LastError: watch.LastError(stats),
 			Throttles: n.seen.slowed.Says(l.name, l.Origin.URL, answersOf(stats))}
+		if says := l.differs.Load(); says != nil {
+			x.Differs = fmt.Sprintf("listings of %s name other versions than HEADs (%s): versions come from HEADs, one for each name and bound; report it to who runs the origin", l.Origin.URL, *says)
+		}
 		if f := l.health.Last(); f != nil {
 			x.FailingAt = &f.At
 			if x.Failing = f.Says; f.OneKey {

@@ -65,6 +65,9 @@ func (l *link) inTree(list func(namespace.Origin) namespace.Origin) namespace.Li
 	if named, ok := l.origin.(interface{ Identity() string }); ok {
 		n.Identity = named.Identity()
 	}
+	if d := l.found.Load(); d != nil {
+		n.Differs, n.DiffersBy = d.key, d.says
+	}
 	return n
 }
 

@@ -73,7 +73,7 @@ func (e *Error) explain() (problem, cure string) {
 		return e.Endpoint + " speaks HTTPS", "write the endpoint as " + strings.Replace(e.Endpoint, "http://", "https://", 1)
 	case e.Status == 403 || e.Status == 401:
 		return e.explainDenial(bucket)
-	case errors.Is(e.Err, errContradiction) && e.Op == "get":
+	case errors.Is(e.Err, errHeads), errors.Is(e.Err, errContradiction):
 		return oneLine(e.Err.Error()), cureRewritten
 	case errors.Is(e.Err, errLied) && e.Op == "head":
 		return strings.TrimPrefix(e.Err.Error(), errLied.Error()+": "), cureRewritten

@@ -79,6 +79,9 @@ type Abilities struct {
 	// IfMatch: a GET under another ETag is refused. Where it is not, versions are
 	// told apart by comparing answers, a round trip later.
 	IfMatch bool
+	// Listed and Told are what a listing and a HEAD said of the object that was tried; nil: they were
+	// not asked, or a HEAD was in the place of the listing, too.
+	Listed, Told *hearth.Object
 	// StrongETag: objects have an ETag that is safe to cache by.
 	StrongETag bool
 	// Region that requests are signed for now, whether it was configured or the origin named it.

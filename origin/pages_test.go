@@ -87,7 +87,7 @@ func (f *fakeLister) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = fmt.Fprintf(w, "<ListBucketResult>%s</ListBucketResult>", page.String())
 }
 
-// lists is an origin that a fakeLister is.
+// lists opens it until the test ends, its keys in order.
 func (f *fakeLister) lists(t *testing.T) Origin {
 	slices.Sort(f.keys)
 	server := httptest.NewServer(f)

@@ -66,8 +66,12 @@ func (s *S3) probe(ctx context.Context) (Abilities, error) {
 		for _, o := range tries {
 			a.Objects, a.StrongETag = true, o.Cacheable()
 			start = time.Now()
+			listed := o
 			if err = s.readable(ctx, &o); err == nil {
 				a.Range, a.RoundTrip = true, min(a.RoundTrip, time.Since(start))
+				if err = s.agree(ctx, &a, &listed, &o); err != nil {
+					return a, err
+				}
 				a.IfMatch, err = s.probeIfMatch(ctx, &o)
 				a.Passed = told(passed)
 				return a, err
@@ -100,14 +104,18 @@ const samples = 4
 
 // sample finds objects that have bytes to be tried, among a hundred keys behind a name: the
 // first, the first of no archive's class, and the last such one. next is behind the
-// directory that the last key lies in, where other rules may hold; "": there is no more.
+// directory that the last key lies in, where other rules may hold; "": there is no more. Where
+// the listing tells no sizes a HEAD does, of the first that may have bytes.
 func (s *S3) sample(ctx context.Context, after string) (tries []hearth.Object, next string, err error) {
 	const most = 100
 	var page []hearth.Object
-	keys, last := 0, ""
+	keys, last, vague := 0, "", ""
 	err = s.List(ctx, hearth.Listing{Prefix: s.prefix, After: after, Recursive: true, Limit: most}, func(o hearth.Object) error {
 		if keys, last = keys+1, o.Key; o.Size > 0 {
 			page = append(page, o)
+		}
+		if o.Vague() && vague == "" {
+			vague = o.Key
 		}
 		return nil
 	})
@@ -128,6 +136,11 @@ func (s *S3) sample(ctx context.Context, after string) (tries []hearth.Object, n
 	slices.Reverse(page)
 	if last := slices.IndexFunc(page, plain); last >= 0 && len(page)-1-last > first {
 		tries = append(tries, page[last])
+	}
+	if err == nil && len(page) == 0 && vague != "" {
+		if told, err := s.Head(ctx, vague); err == nil && told.Size > 0 {
+			tries = append(tries, told)
+		}
 	}
 	return tries, next, err
 }
@@ -160,6 +173,9 @@ func (s *S3) probeRange(ctx context.Context, o *hearth.Object) error {
 		}
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil // deleted meanwhile: it could be asked, and that is all
+		}
+		if errors.Is(err, hearth.ErrStale) {
+			return s.wrap("probe", o.Key, fmt.Errorf("%w: GET has neither what is listed nor ETag %q of %d bytes, as HEAD says", errHeads, o.ETag, o.Size))
 		}
 	}
 	if err != nil {

@@ -311,7 +311,7 @@ func (f *fakeRecords) Save(r Record) error {
 type fakeNames struct{ *namespace.Tree }
 
 func entry(n namespace.Node) Entry {
-	return Entry{ID: n.ID, Dir: n.Dir, Name: n.Name, Object: n.Object}
+	return Entry{ID: n.ID, Dir: n.Dir, Name: n.Name, Object: n.Object, Unsure: !n.Dir && n.Unsure}
 }
 
 func (n fakeNames) Find(ctx context.Context, target string) ([]Entry, error) {

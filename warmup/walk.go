@@ -9,6 +9,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -25,6 +26,8 @@ type Entry struct {
 	Name string
 	// Object is a file's version.
 	Object hearth.Object
+	// Unsure is set of a file whose version is to be looked up before it is asked for.
+	Unsure bool
 
 	has func(hearth.ID) bool // as ref's
 }
@@ -193,6 +196,9 @@ func (w *walk) names(ctx context.Context, dir uint64, after string, page []Entry
 		page = append(page, n)
 		return len(page) < pageNames
 	})
+	if err == nil {
+		w.sure(ctx, dir, page)
+	}
 	w.breathe(ctx, time.Since(began))
 	if err == nil && w.ahead != nil {
 		has := w.ahead(ctx, page)
@@ -206,6 +212,34 @@ func (w *walk) names(ctx context.Context, dir uint64, after string, page []Entry
 		err = context.Cause(ctx)
 	}
 	return page, err
+}
+
+// sureAtOnce are the look-ups of a page under way, as many as an origin has connections for names.
+const sureAtOnce = 16
+
+// sure looks up the files of a page whose versions nobody vouches for. What cannot be looked up now
+// stays as it is: it is loaded last known, and asked for again when that is gone.
+func (w *walk) sure(ctx context.Context, dir uint64, page []Entry) {
+	var work sync.WaitGroup
+	places := make(chan struct{}, sureAtOnce)
+	for i := range page {
+		n := &page[i]
+		if n.Dir || !n.Unsure {
+			continue
+		}
+		places <- struct{}{}
+		work.Go(func() {
+			defer func() { <-places }()
+			_ = task.Guarded(func() error {
+				found, err := w.Names.Lookup(ctx, dir, n.Name)
+				if err == nil && !found.Dir {
+					n.Object, n.Unsure = found.Object, false
+				}
+				return err
+			})
+		})
+	}
+	work.Wait()
 }
 
 // What a target may be: a file, a directory, or both.

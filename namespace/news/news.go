@@ -73,6 +73,9 @@ type Events struct {
 	Origin func(link string, err error)
 	// Name: the origin fails a link's name, or denies it, and answers for others.
 	Name func(link string, err error)
+	// Differs: listings of a link's origin name other versions than HEADs, as a key showed, so that
+	// these come from HEADs from now on; "": they agree again.
+	Differs func(link, says string)
 	// Refused: a key that cannot be shown, found by a listing.
 	Refused func(link, key string)
 	// Reserved: node ids up to this one may be in use; for safekeeping elsewhere.

@@ -109,6 +109,9 @@ type LinkStatus struct {
 	FailingAt *time.Time `json:"failing_at,omitempty"`
 	// Throttles says that the origin asks to slow down, and what to do; "": it does not.
 	Throttles string `json:"throttles,omitempty"`
+	// Differs says that listings of the origin name other versions than its HEADs, so that names cost
+	// a HEAD each, and what to do; "": they do not, as far as is known.
+	Differs string `json:"differs,omitempty"`
 	// LastError is what failed last, though it may have been tried again with success.
 	LastError *figures.Failure `json:"last_error,omitempty"`
 }

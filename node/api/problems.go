@@ -44,7 +44,7 @@ func (s *Status) FindProblems(ring []string) []string {
 // and serves what it is asked for: slowly, or less of it from the cache.
 func (s *Status) FindWarnings(ring []string) (all []string) {
 	for _, l := range s.Links {
-		all = append(all, l.Throttles)
+		all = append(all, l.Throttles, l.Differs)
 		if l.Denied != "" {
 			all = append(all, fmt.Sprintf("an object cannot be read, others of its bucket can (tried %d min ago): %s", minutes(*l.FailingAt), l.Denied))
 		}

@@ -196,6 +196,7 @@ func TestOriginVerdicts(t *testing.T) {
 		"no other":    {can(func(a *origin.Abilities) { a.Range, a.Passed = false, "k: it is archived" }), verdict{"origin", Warn, "nothing that was tried can be read: k: it is archived", "restore what"}},
 		"no If-Match": {can(func(a *origin.Abilities) { a.IfMatch = false }), verdict{"origin", Warn, "ignores If-Match", "knows If-Match"}},
 		"weak ETags":  {can(func(a *origin.Abilities) { a.StrongETag = false }), verdict{"origin", Warn, "nothing can be cached", "ETags are strong"}},
+		"listings":    {l.judgeListings("d/k", `size 1, and 2 by HEAD`, nil)[0], verdict{"listings", Warn, "other versions than HEADs (d/k: size 1, and 2 by HEAD)", "report it"}},
 		"far":         {can(func(a *origin.Abilities) { a.RoundTrip = time.Second }), verdict{"origin", Warn, "within 1s", "nearer"}},
 		"no such dir": {l.judgeProbe(origin.Abilities{}, errors.New("open origin file:///x: gone")), verdict{"origin", Fail, "gone", "check the origin's name"}},
 	} {

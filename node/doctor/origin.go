@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/hearthfs/hearth/namespace"
 	"github.com/hearthfs/hearth/origin"
 )
 
@@ -57,6 +58,19 @@ func (b bucket) look(ctx context.Context, tell func(...Finding)) {
 	}
 	can, err := o.Probe(ctx)
 	tell(b.judgeProbe(can, err))
+	if err == nil && can.Listed != nil && can.Listed.Version != can.Told.Version {
+		says, err := namespace.Compare(ctx, o, can.Listed.Key, can.Listed, can.Told)
+		tell(b.judgeListings(can.Listed.Key, says, err)...)
+	}
+}
+
+// judgeListings says what it means that listings name other versions than HEADs.
+func (b bucket) judgeListings(key, says string, err error) []Finding {
+	if err != nil || says == "" {
+		return nil // it changed just then
+	}
+	return []Finding{{"listings", b.name, Warn, "they name other versions than HEADs (" + key + ": " + says + "), so that each name costs a HEAD once in each bound",
+		"report it to who runs the origin; nothing wrong is served"}}
 }
 
 func (b bucket) judgeCredentials(c origin.Credentials, now time.Time, err error) Finding {

@@ -119,7 +119,7 @@ func (j *Jobs) Close() { j.engine.Close() }
 type names struct{ parts Parts }
 
 func entry(n namespace.Node) warmup.Entry {
-	return warmup.Entry{ID: n.ID, Dir: n.Dir, Name: n.Name, Object: n.Object}
+	return warmup.Entry{ID: n.ID, Dir: n.Dir, Name: n.Name, Object: n.Object, Unsure: !n.Dir && n.Unsure}
 }
 
 // Find is warmup.Names'.

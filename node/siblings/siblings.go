@@ -53,7 +53,7 @@ func (n Names) Page(ctx context.Context, link, prefix, after string) (page []hea
 	names := 0
 	err = n.ReadDir(ctx, dir.ID, after, func(x namespace.Node) bool {
 		// What another link puts there has a policy of its own.
-		if !x.Dir && x.Object.Link == link && strings.HasPrefix(x.Object.Key, prefix) {
+		if !x.Dir && !x.Unsure && x.Object.Link == link && strings.HasPrefix(x.Object.Key, prefix) {
 			page = append(page, x.Object)
 		}
 		names++

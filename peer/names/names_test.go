@@ -737,3 +737,68 @@ func (n noTree) Find(context.Context, hearth.Directory, string, time.Duration) (
 }
 
 func (noTree) Heard(context.Context, hearth.Directory, string, time.Duration) {}
+
+func TestARingOverListingsThatNameOtherVersions(t *testing.T) {
+	// The bucket's listings name other versions than its HEADs. A reader on each node finds one file gone at most; then the node has
+	// the versions that can be read, though it copies names of others, for as long as time passes.
+	r := newRing(t, 3)
+	r.b.says = func(o *hearth.Object) { o.ETag += "!" }
+	for i := range 20 {
+		r.b.put(fmt.Sprintf("d/%02d", i), "E")
+	}
+	for _, x := range r.nodes {
+		x.owns(0)
+	}
+	gone := map[int]int{}
+	for round := range 4 {
+		for _, x := range r.nodes {
+			if names := x.list("/d"); len(names) != 20 {
+				t.Errorf("node %d: %d names", x.number, len(names))
+			}
+			for i := range 20 {
+				path, next := fmt.Sprintf("d/%02d", i), fmt.Sprintf("d/%02d", (i+1)%20)
+				n, err := x.tree.Resolve(t.Context(), path)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if n.Object.ETag == "E" {
+					continue
+				}
+				if gone[x.number]++; gone[x.number] > 1 {
+					t.Fatalf("round %d: node %d: %s is %q, and was not the first", round, x.number, path, n.Object.ETag)
+				}
+				x.tree.Forget(&n.Object)
+				for late := time.Now().Add(patience); x.resolve(path) != "E" || x.resolve(next) != "E"; runtime.Gosched() {
+					if time.Now().After(late) {
+						t.Fatalf("node %d: the file is %q, another %q", x.number, x.resolve(path), x.resolve(next))
+					}
+				}
+			}
+		}
+		r.past.Add(int64(time.Hour))
+	}
+}
+
+func TestSizesThatListingsDoNotTellInARing(t *testing.T) {
+	// The bucket's listings say that all is empty, and nodes copy names of each other: each file has its size.
+	r := newRing(t, 3)
+	r.b.says = func(o *hearth.Object) { o.Size = 0 }
+	for i := range 20 {
+		r.b.put(fmt.Sprintf("d/%02d", i), "E")
+	}
+	for _, x := range r.nodes {
+		x.owns(0)
+	}
+	for range 3 {
+		for _, x := range r.nodes {
+			x.list("/d")
+			for i := range 20 {
+				n, err := x.tree.Resolve(t.Context(), fmt.Sprintf("d/%02d", i))
+				if err != nil || n.Object.Size != 7 {
+					t.Errorf("node %d: %+v, %v", x.number, n, err)
+				}
+			}
+		}
+		r.past.Add(int64(time.Hour))
+	}
+}

@@ -37,6 +37,7 @@ type bucket struct {
 	listed       func(q hearth.Listing) // before each page, likewise
 	headed       func()                 // before each HEAD, likewise
 	answered     func()                 // after each HEAD, likewise
+	says         func(o *hearth.Object) // makes of an object what a listing says of it; nil: what it is
 }
 
 func newBucket() *bucket { return &bucket{objects: map[string]hearth.Object{}} }
@@ -125,6 +126,10 @@ func (b *bucket) page(q hearth.Listing, after string) (page []hearth.Object, mor
 		}
 		if o.Key > after && !seen[o.Key] {
 			seen[o.Key] = true
+			if b.says != nil && !o.IsPrefix() {
+				b.says(&o)
+				o.Version = hearth.VersionOf(identity, o.Key, o.ETag, o.Size)
+			}
 			page = append(page, o)
 		}
 	}
