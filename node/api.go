@@ -24,7 +24,7 @@ const (
 )
 
 // ErrAnother is of a node that does not start, as another one answers at its socket.
-var ErrAnother = door.ErrAnother
+const ErrAnother = door.ErrAnother
 
 // What is asked and answered lies in a package of its own, which needs no node.
 type (

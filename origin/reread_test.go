@@ -46,7 +46,9 @@ func TestCredentialsAreReadAgainWhenAsked(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return o.(*S3)
+		s := o.(*S3)
+		t.Cleanup(s.transport.CloseIdleConnections)
+		return s
 	}
 	write(key("FIRST"))
 	s := open(Config{})

@@ -67,7 +67,9 @@ func handTo(t *testing.T, as rights.Asker, takes bool, content string) (read str
 	if err := errors.Join(conn.Close(), f.Close(), s.Close()); err != nil {
 		t.Error(err)
 	}
-	<-done
+	if err := <-done; !errors.Is(err, http.ErrServerClosed) {
+		t.Error(err)
+	}
 	open, err := filepath.Glob("/proc/self/fd/*")
 	if err != nil {
 		t.Fatal(err)

@@ -1,5 +1,6 @@
 // Package door is how a node is reached: a Unix socket that few may ask at, and a
-// pipe within the process.
+// pipe within the process. Over the socket an owner may hand a descriptor along with
+// a request (SCM_RIGHTS): of a directory to which the node cannot walk.
 package door
 
 import (
@@ -20,7 +21,7 @@ import (
 )
 
 // ErrAnother is of a socket at which another node answers.
-var ErrAnother error = rights.Refusal("another node answers")
+const ErrAnother = rights.Refusal("another node answers")
 
 // Listen opens the admin socket: 0660, of the group hearth if there is one that may ask.
 // A socket that nobody answers is removed; one that answers is another node. made
