@@ -82,6 +82,8 @@ type ops struct {
 	readBytes, misses, interrupts, staled, errors, lent    atomic.Int64
 	entryTimeout, negativeTimeout, complaints, largestRead atomic.Int64
 	reading                                                atomic.Int64 // READs under way
+
+	opened, read took
 }
 
 func newFileSystem(o *Options) *fileSystem {

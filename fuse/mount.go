@@ -214,6 +214,8 @@ type Stats struct {
 	Requests map[string]int64
 	// Outcomes counts what became of requests and of news, by kind.
 	Outcomes map[string]int64
+	// Took is how long answers to open and read took.
+	Took map[string]Took
 }
 
 // Stats returns the present figures.
@@ -223,7 +225,7 @@ func (s *Server) Stats() Stats {
 	return Stats{
 		Dir: s.o.Dir, Device: s.place.device(), Open: f.mode, Why: s.why, Lacks: s.lacks, ReadAheadKiB: s.ahead, LargestRead: o.largestRead.Load(),
 		EntryTimeout: time.Duration(o.entryTimeout.Load()), NegativeTimeout: time.Duration(o.negativeTimeout.Load()),
-		Names: f.holds.len(),
+		Names: f.holds.len(), Took: map[string]Took{"open": o.opened.load(), "read": o.read.load()},
 		Requests: map[string]int64{
 			"lookup": o.lookups.Load(), "getattr": o.getattrs.Load(), "open": o.opens.Load(),
 			"read": o.reads.Load(), "readdir": o.readDirs.Load(), "forget": o.forgets.Load(),

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	gofuse "github.com/hanwen/go-fuse/v2/fuse"
 
@@ -14,6 +15,7 @@ import (
 // Open answers OPEN: in mode none once, with ENOSYS.
 func (f *fileSystem) Open(cancel <-chan struct{}, in *gofuse.OpenIn, out *gofuse.OpenOut) gofuse.Status {
 	f.ops.opens.Add(1)
+	defer f.ops.opened.since(time.Now())
 	if f.mode == None {
 		return gofuse.ENOSYS
 	}

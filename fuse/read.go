@@ -30,6 +30,7 @@ const (
 // with an error: the kernel takes a short answer for the end of the file.
 func (f *fileSystem) Read(cancel <-chan struct{}, in *gofuse.ReadIn, buf []byte) (gofuse.ReadResult, gofuse.Status) {
 	f.ops.reads.Add(1)
+	defer f.ops.read.since(time.Now())
 	r := f.request(cancel, &in.InHeader)
 	defer r.finish()
 	rec, err := f.record(r, in.NodeId)

@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"runtime"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -35,6 +36,7 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 // export sends a status document's figures. docs/metrics.md is made from what it
 // says of them.
 func export(s *Status, m metric.Sink) {
+	m.Build(s.Version, runtime.Version())
 	s.Export(m)
 	jobs.Export(s.Jobs, s.Warmup, m)
 	pins.Export(s.Pins, m)

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -89,6 +90,8 @@ func labels() map[string]string {
 		"purpose":   "`readers` (read-ahead included), `warm_up`, `names`, `peers` (readers of other nodes of the ring)",
 		"tier":      "`ram`, `disk`",
 		"told":      "`asked` (of their owner), `bucket` (it was asked instead), `told` (another node), `refused` (to another node: the directory is not this one's, or memory is short), `failed` (to another node: this one's bucket did not answer)",
+		"version":   "the version of the node",
+		"go":        "a release of Go",
 		"code":      "the status of an answer to an S3 client, such as `200`; `0`: it broke off before",
 		"how":       "`cached`, `passed` (to the origin), `written` (passed, and then forgotten), `refused`",
 		"operation": "Amazon's name of what an S3 client asked for, such as `GetObject`; fewer than 200",
@@ -136,6 +139,8 @@ func unit(name, help string) string {
 	switch {
 	case strings.HasPrefix(help, "1 while"):
 		return "0 or 1"
+	case strings.HasPrefix(help, "1, with"):
+		return "1"
 	case slices.Contains(strings.Fields(counts), name):
 		return "count"
 	}
@@ -243,7 +248,7 @@ func TestPathsThatAreNotUTF8AreExported(t *testing.T) {
 func exporter() *prometheus.Registry {
 	var e everything
 	populate(reflect.ValueOf(&e.status).Elem())
-	e.ops = bydir.Sums{"/m": {"read": 1, "read_bytes": 1}}
+	e.ops = bydir.Sums{"/m": {"read": 1, "read_bytes": 1, metric.TookBucket("read", time.Second): 1, metric.TookBucket("open", 0): 1}}
 	r := prometheus.NewRegistry()
 	r.MustRegister(e)
 	return r

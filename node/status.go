@@ -10,7 +10,9 @@ import (
 	"time"
 
 	"github.com/hearthfs/hearth/cache/disk"
+	"github.com/hearthfs/hearth/fuse"
 	"github.com/hearthfs/hearth/node/machine"
+	"github.com/hearthfs/hearth/node/metric"
 	"github.com/hearthfs/hearth/node/ring/view"
 	"github.com/hearthfs/hearth/node/room"
 	"github.com/hearthfs/hearth/node/watch"
@@ -130,5 +132,11 @@ func (x *mounted) status() MountStatus {
 func (x *mounted) ops() map[string]int64 {
 	f := x.server.Stats()
 	maps.Copy(f.Requests, f.Outcomes)
+	for op, t := range f.Took {
+		for i, n := range t.Buckets {
+			f.Requests[metric.TookBucket(op, fuse.TookBound(i))] = n
+		}
+		f.Requests[metric.TookSum(op)] = int64(t.Sum)
+	}
 	return f.Requests
 }

@@ -1,13 +1,65 @@
 package metric
 
+import (
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// What answers took is counted beside all else, in kinds of its own, so that it is summed up as that is: by TookBucket the
+// answers that took at most as long (0: any) and longer than the bucket before, by TookSum the nanoseconds of all.
+const (
+	tookBucket = "took_at_most "
+	tookSum    = "took "
+)
+
+// TookBucket is the kind under which the answers of a bucket are counted.
+func TookBucket(op string, most time.Duration) string { return tookBucket + op + " " + most.String() }
+
+// TookSum is the kind under which their times are added up.
+func TookSum(op string) string { return tookSum + op }
+
 // Mounts sends what mounts counted by directory and kind.
 func (s Sink) Mounts(all map[string]map[string]int64) {
 	for dir, ops := range all {
 		for op, n := range ops {
-			if op != "read_bytes" {
+			if op != "read_bytes" && !strings.HasPrefix(op, tookBucket) && !strings.HasPrefix(op, tookSum) {
 				s.Counts("hearth_mount_ops_total", "What the kernel asked of a mount, and what came of it.", n, []string{"dir", "op"}, dir, op)
 			}
 		}
 		s.Count("hearth_mount_read_bytes_total", "Bytes that the kernel's reads of a mount were answered with.", ops["read_bytes"], "dir", dir)
+		s.took("hearth_mount_open_seconds", "How long the kernel's opens of a mount waited for their answer; open=none answers one.", ops, "open", dir)
+		s.took("hearth_mount_read_seconds", "How long the kernel's reads of a mount waited for their answer; what lies in its page cache is not asked for.", ops, "read", dir)
 	}
+}
+
+// took sends the histogram of a kind of answers of a mount.
+func (s Sink) took(name, help string, ops map[string]int64, op, dir string) {
+	buckets, all := map[float64]uint64{}, uint64(0)
+	for kind, n := range ops {
+		of, bound, ok := strings.Cut(strings.TrimPrefix(kind, tookBucket), " ")
+		most, err := time.ParseDuration(bound)
+		if !ok || err != nil || of != op || !strings.HasPrefix(kind, tookBucket) {
+			continue
+		}
+		if all += uint64(n); most > 0 {
+			buckets[most.Seconds()] = uint64(n)
+		}
+	}
+	below := uint64(0)
+	for _, most := range slices.Sorted(maps.Keys(buckets)) {
+		below += buckets[most]
+		buckets[most] = below
+	}
+	desc := prometheus.NewDesc(name, help, []string{"dir"}, nil)
+	s <- prometheus.MustNewConstHistogram(desc, all, time.Duration(ops[tookSum+op]).Seconds(), buckets, valid([]string{dir})...)
+}
+
+// Build says what this is: 1, with the version and the release of Go in its labels.
+func (s Sink) Build(version, release string) {
+	s <- prometheus.MustNewConstMetric(prometheus.NewDesc("hearth_build_info", "1, with the version of this node and the Go release that built it as labels.", []string{"version", "go"}, nil),
+		prometheus.GaugeValue, 1, valid([]string{version, release})...)
 }
