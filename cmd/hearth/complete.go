@@ -66,7 +66,7 @@ func mountPoints(ctx context.Context, n *node.Client) (dirs []string) {
 	return dirs
 }
 
-// pinnedPaths are the paths that are pinned.
+// pinnedPaths are what hearth unpin may be given, by the shortest names.
 func pinnedPaths(ctx context.Context, n *node.Client) (paths []string) {
 	all, _ := n.Pins(ctx) // a node that does not answer has none
 	for _, v := range all {
