@@ -52,7 +52,7 @@ func TestTablesAreTabwritersOtherwise(t *testing.T) {
 		var ours, theirs bytes.Buffer
 		a, b := New(&ours), tabwriter.NewWriter(&theirs, 0, 0, gap, ' ', 0)
 		for _, cells := range rapid.SliceOfN(rapid.SliceOfN(cell, 1, 4), 1, 6).Draw(t, "lines") {
-			fmt.Fprintln(a, strings.Join(cells, "\t"))
+			_, _ = fmt.Fprintln(a, strings.Join(cells, "\t"))
 			fmt.Fprintln(b, strings.Join(cells, "\t"))
 		}
 		if a.Flush() != nil || b.Flush() != nil || ours.String() != theirs.String() {
