@@ -43,6 +43,9 @@ const leased = 10 * time.Millisecond
 
 func newDir(c Config, path string) (*Dir, error) {
 	root, err := os.OpenRoot(path + "/") // which is opened only if it is a directory
+	if failed := (*fs.PathError)(nil); errors.As(err, &failed) {
+		failed.Path = path // as people wrote it
+	}
 	if err != nil {
 		return nil, fmt.Errorf("open origin file://%s: %w", path, err)
 	}

@@ -54,8 +54,8 @@ func TestRingVerbs(t *testing.T) {
 		args, stdout, stderr string
 		code                 int
 	}{
-		{"ring --node " + in, "ring prod, encryption on, as a sees it\nNODE  ZONE ", "", 0},
-		{"ring ls --node " + in, "\na     -     ", "", 0},
+		{"ring --node " + in, "ring prod, encryption on, as a sees it\nNODE   ZONE ", "", 0},
+		{"ring ls --node " + in, "\na      -     ", "", 0},
 		{"ring ls -o json --node " + in, `"cluster": "prod"`, "", 0},
 		{"ring -o jsonl --node " + in, `{"id":"2","name":"b",`, "", 0},
 		{"ring owners /x /y --node " + in, "/x    0-33554432         a, b\n/x    33554432-41943040  b, a\n/y ", "", 0},
