@@ -98,7 +98,7 @@ func TestARequestIsSentOn(t *testing.T) {
 					t.Errorf("%s %s is not signed for %s", r.Method, r.URL, r.Host)
 				}
 			}
-			if st := s.Stats(); st.Errors != 0 || len(there.asked) != 5 { // two of the probe, and what was asked here
+			if st := s.Stats(); st.Errors != 0 || len(there.asked) != 6 { // three of the probe, and what was asked here
 				t.Errorf("%+v after %q", st, there.requests(""))
 			}
 		})
@@ -156,9 +156,9 @@ func TestWhoPaysIsSaidInEachRequest(t *testing.T) {
 			t.Fatal(err)
 		}
 		answer.Body.Close()
-		want := []string{"GET requester", "GET k requester", "GET k requester", "HEAD k requester", "PUT new requester"}
+		want := []string{"GET requester", "GET k requester", "HEAD k requester", "GET k requester", "HEAD k requester", "PUT new requester"}
 		if !pays {
-			want = []string{"GET", "GET k", "GET k", "HEAD k", "PUT new"}
+			want = []string{"GET", "GET k", "HEAD k", "GET k", "HEAD k", "PUT new"}
 		}
 		got := b.requests("X-Amz-Request-Payer")
 		for i := range got {

@@ -150,13 +150,16 @@ func (s *S3) sample(ctx context.Context, after string) (tries []hearth.Object, n
 func (s *S3) readable(ctx context.Context, o *hearth.Object) error {
 	err := s.probeRange(ctx, o)
 	var e *Error
-	mistaken := errors.Is(err, hearth.ErrStale) || errors.As(err, &e) && e.Status == http.StatusBadRequest
+	mistaken := errors.Is(err, errHeads) || errors.As(err, &e) && e.Status == http.StatusBadRequest
 	if !mistaken || s.shown.plain.Swap(true) {
 		return err
 	}
-	err = s.probeRange(ctx, o)
-	if s.shown.plain.Store(false); err != nil {
-		return err
+	again := s.probeRange(ctx, o)
+	if s.shown.plain.Store(false); again != nil {
+		if errors.Is(err, errHeads) {
+			return err // it was about more than If-Match
+		}
+		return again
 	}
 	if s.probeRange(ctx, o) != nil { // else it had only changed meanwhile
 		s.shown.plain.Store(true)
