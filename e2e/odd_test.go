@@ -67,7 +67,7 @@ func oddKeys(e *env) {
 		}
 	}
 	if refused := h.status().Names.Figures["refused"]; int(refused) != len(missing) || !slices.Equal(missing, hidden()) ||
-		!strings.Contains(complaint, "are not shown") {
+		!strings.Contains(complaint, "not shown") {
 		e.Errorf("not listed are %q, status counts %d, ls says %q", missing, refused, complaint)
 	}
 	e.oddMount(h, keys, len(missing))

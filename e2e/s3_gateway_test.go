@@ -105,7 +105,7 @@ func (p *endpoint) copies(o *server, f hearthtest.File) {
 func (p *endpoint) seen(sock string) {
 	p.Helper()
 	out, code := p.run(p.hearth, "status", "-v", "--node", "unix://"+sock)
-	for _, line := range []string{"s3  " + regexp.QuoteMeta(p.url) + `; \d+ requests, \d+(\.\d+)?% from the cache; sent \d[0-9.]* MiB; \d+ under way`, `s3 GetObject 20[06], cached: \d+ requests, \d`, `s3 PutObject 200, written: \d+ requests`} {
+	for _, line := range []string{"s3  " + regexp.QuoteMeta(p.url) + `; \d+ requests?, \d+(\.\d+)?% from the cache; sent \d[0-9.]* MiB; \d+ under way`, `s3 GetObject 20[06], cached: \d+ requests?, \d`, `s3 PutObject 200, written: \d+ requests?`} {
 		if !regexp.MustCompile(`(?m)^\s*` + line).MatchString(out) {
 			p.Errorf("hearth status, exit %d, has no line %q:\n%s", code, line, out)
 		}

@@ -453,7 +453,7 @@ func warmUpJobs(e *env) {
 	p.Down()
 	e.good("without the origin", epoch(h.dir, list, 6, 4, 0))
 	e.must(p.Up(), "open the proxy again")
-	if out, code := h.ask("jobs"); code != 0 || strings.Count(out, "\n") != 11 {
+	if out, code := h.ask("jobs"); code != 0 || strings.Count(out, "\n") != 13 {
 		e.Errorf("jobs: exit %d\n%s", code, out)
 	}
 	e.warmUpFlags(h, p, list)

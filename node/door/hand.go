@@ -63,7 +63,7 @@ func (c *receiving) Read(b []byte) (int, error) {
 	if errors.Is(err, io.EOF) {
 		err = io.EOF // as Read has it
 	}
-	return n, err
+	return max(n, 0), err // recvmsg(2) has -1 with an error
 }
 
 func (c *receiving) keep(control []byte) {

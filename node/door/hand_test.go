@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/hearthfs/hearth/node/rights"
 )
@@ -92,5 +93,34 @@ func TestADescriptorComesFromOwnersAlone(t *testing.T) {
 	handTo(t, owner, false, "not taken")
 	if _, came := handTo(t, rights.Asker{Rank: rights.Member, UID: 1000}, true, "content"); came {
 		t.Error("of a member it came")
+	}
+}
+
+func TestAReadThatEndsHasNoNegativeCount(t *testing.T) {
+	// recvmsg(2) counts -1 with an error; bufio panics at that, and net/http's reads in the background end so.
+	ours, theirs, err := func() (net.Conn, net.Conn, error) {
+		l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
+		if err != nil {
+			return nil, nil, err
+		}
+		defer l.Close()
+		theirs, err := net.Dial("unix", l.Addr().String())
+		if err != nil {
+			return nil, nil, err
+		}
+		ours, err := l.Accept()
+		return ours, theirs, err
+	}()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer theirs.Close()
+	c := &receiving{UnixConn: ours.(*net.UnixConn)}
+	defer c.Close()
+	if err := c.SetReadDeadline(time.Unix(1, 0)); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := c.Read(make([]byte, 8)); n != 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("%d, %v", n, err)
 	}
 }
