@@ -103,7 +103,7 @@ func TestAReadThatEndsHasNoNegativeCount(t *testing.T) {
 		if err != nil {
 			return nil, nil, err
 		}
-		defer l.Close()
+		defer func() { _ = l.Close() }()
 		theirs, err := net.Dial("unix", l.Addr().String())
 		if err != nil {
 			return nil, nil, err
@@ -115,7 +115,7 @@ func TestAReadThatEndsHasNoNegativeCount(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := &receiving{UnixConn: ours.(*net.UnixConn)}
-	defer c.Close()
+	defer func() { _ = c.Close() }()
 	if _, err := c.Write([]byte("unread")); err != nil {
 		t.Fatal(err)
 	}
