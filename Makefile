@@ -74,7 +74,7 @@ ifeq ($(ARGS),) # with any, it is some figures that are wanted
 endif
 
 BASE ?= origin/main
-compare: setup hearth ## whether ./hearth fell behind BASE (origin/main), a commit: both in turns, ten to twenty minutes
+compare: setup hearth ## whether ./hearth fell behind BASE (origin/main), a commit: both in turns, ten minutes
 	@dir=$$(mktemp -d) && trap 'git worktree remove --force $$dir/base; rm -rf $$dir' EXIT && \
 	  git worktree add --quiet --detach $$dir/base $(BASE) && $(MAKE) --no-print-directory -C $$dir/base hearth && \
 	  $(GO) run ./bench -against $$dir/base/hearth $(ARGS)

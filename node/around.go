@@ -130,7 +130,11 @@ func (a *around) line(started time.Time) *figures.RingLine {
 // reads are what came of reads of others' blocks.
 func (a *around) reads() figures.RingReads {
 	s := a.Stats()
-	return figures.RingReads{Asked: s.Asked, Loaded: s.Loaded, Detours: s.Detours, Bytes: s.Bytes, Elsewhere: s.Elsewhere, Passed: s.Passed, Most: s.Most,
+	strays := int64(0)
+	if a.owners != nil {
+		strays = a.owners.Strays()
+	}
+	return figures.RingReads{Strays: strays, Asked: s.Asked, Loaded: s.Loaded, Detours: s.Detours, Bytes: s.Bytes, Elsewhere: s.Elsewhere, Passed: s.Passed, Most: s.Most,
 		Peeks: s.Peeks, Found: s.Found, Late: s.Late, Gone: s.Gone, Alone: s.Alone}
 }
 

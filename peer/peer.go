@@ -236,8 +236,8 @@ func (r *Ring) take(s *members.Snapshot) {
 		r.peers[m.ID], around.Peers[m.ID.String()] = p, p.Peer
 	}
 	r.around = around
-	r.now.Store(where)
 	r.c.Took(around)
+	r.now.Store(where) // last: who sees a node in it finds that it is asked
 	for _, p := range gone {
 		r.work.Go(p.Close)
 	}

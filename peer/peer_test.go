@@ -164,6 +164,25 @@ func start(t *testing.T, k *bucket, cluster *secret.Cluster, id byte, seeds ...*
 	return n
 }
 
+func TestWhoIsShownIsAsked(t *testing.T) {
+	// A ring that shows another node as an owner reads by it already: not the other way round.
+	c := Config{Members: members.Config{ID: members.ID{1}}}
+	r := &Ring{stop: t.Context(), peers: map[members.ID]*neighbour{}}
+	told := 0
+	c.Took = func(a Around) {
+		if told++; r.Map() == a.Map {
+			t.Error("it is shown before it is read by")
+		}
+	}
+	r.c = c
+	for n := range 2 {
+		r.take(&members.Snapshot{Members: []members.Member{{ID: c.Members.ID, State: members.Active, Donated: int64(1+n) << 30}}})
+		if r.Map() != r.around.Map || told != n+1 {
+			t.Errorf("it is not shown, or told %d times", told)
+		}
+	}
+}
+
 // took is what a node does with a change.
 func (n *node) took(a Around) {
 	if n.first == nil {

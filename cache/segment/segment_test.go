@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -227,6 +228,36 @@ func TestPackingWastesLittle(t *testing.T) {
 	}
 	if got, want := l.Used(), allocated(t, dir); got != want {
 		t.Errorf("Used is %d, the file system says %d", got, want)
+	}
+}
+
+func TestNeedsIsWhatBatchesOfFourTake(t *testing.T) {
+	// Small objects that come four at a time take what Needs says of them, to a percent; one at
+	// a time at most a page more for each, all at once at most a page less.
+	const objects = 400
+	for _, batch := range []int{4, 1, objects} {
+		dir := t.TempDir()
+		l := open(t, Options{Dir: dir})
+		var all []Entry
+		needs := int64(0)
+		for i := range objects {
+			n := 10_000 + 17*i
+			all = append(all, entryOf(i, n))
+			needs += Needs(&hearth.Object{Size: int64(n)})
+		}
+		for some := range slices.Chunk(all, batch) {
+			appendAll(t, l, some...)
+		}
+		if err := l.Close(); err != nil { // with a footer
+			t.Fatal(err)
+		}
+		off := int64(objects) * pageSize
+		if batch == 4 {
+			off = needs / 100
+		}
+		if got := allocated(t, dir); got < needs-off || got > needs+off {
+			t.Errorf("batches of %d take %d, want %d ± %d", batch, got, needs, off)
+		}
 	}
 }
 

@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -44,6 +46,24 @@ func TestFillIsAFunctionOfPathOffsetAndVersion(t *testing.T) {
 	}
 	if v, ok := VersionAt(whole[4096:], "a/b", 4096); !ok || v != 7 {
 		t.Errorf("version at 4096: %d %v", v, ok)
+	}
+}
+
+func TestAPortIsNobodyElses(t *testing.T) {
+	// While a test has a port no other is given it, though nothing listens there; and the kernel
+	// hands it to nobody who asks for any.
+	first, second := Port(t), ""
+	t.Run("beside", func(t *testing.T) { second = Port(t) })
+	if first == second {
+		t.Errorf("two have %s", first)
+	}
+	l, err := net.Listen("tcp", "127.0.0.2:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if n, err := strconv.Atoi(first); err != nil || n >= l.Addr().(*net.TCPAddr).Port {
+		t.Errorf("%s lies among those that are handed out, as %v", first, l.Addr())
 	}
 }
 

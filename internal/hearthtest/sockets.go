@@ -2,6 +2,9 @@ package hearthtest
 
 import (
 	"net"
+	"os"
+	"strconv"
+	"strings"
 	"testing"
 )
 
@@ -20,4 +23,35 @@ func Sockets(t *testing.T) (a, b net.Conn) {
 		t.Fatal(err)
 	}
 	return a, b
+}
+
+// Port is one, of TCP and UDP, that no other process is given by chance: it lies below those
+// that the kernel hands out, and no other test that calls Port has it before this one has
+// ended. It is for a node that comes back at its address, and for one that has another's port
+// at an address of its own.
+func Port(t testing.TB) string {
+	t.Helper()
+	handedOut := 32768 // where the kernel's default range begins
+	if text, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range"); err == nil {
+		if low, err := strconv.Atoi(strings.Fields(string(text))[0]); err == nil {
+			handedOut = min(handedOut, low)
+		}
+	}
+	for port := handedOut - 1; port > 1024; port-- {
+		text := strconv.Itoa(port)
+		mark, err := net.Listen("tcp", "127.255.255.254:"+text) // where nobody else listens: others see it there
+		if err != nil {
+			continue
+		}
+		if l, err := net.Listen("tcp", "127.0.0.1:"+text); err != nil { // a service of this machine
+			_ = mark.Close() // it was only to be seen
+			continue
+		} else if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = mark.Close() }) // the same
+		return text
+	}
+	t.Fatal("no port is free")
+	return ""
 }

@@ -27,6 +27,9 @@ type RingReads struct {
 	// the bucket past all owners.
 	Detours   int64 `json:"detours"`
 	Elsewhere int64 `json:"elsewhere"`
+	// Strays are bytes that a warm-up here had another rank load, or found it its own to load,
+	// since the owner did not answer: where that had loaded them as well, they were read twice.
+	Strays int64 `json:"strays"`
 	// Passed are blocks that an owner did not give, so that their read went past it, by why:
 	// silent, down, refused, memory (none here for the answer) or failed. Most is how many
 	// owners one read asked in vain.

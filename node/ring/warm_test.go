@@ -73,13 +73,14 @@ func TestMembersWarmUpAtOwners(t *testing.T) {
 		}
 	}
 	gets, size := r.fetched(all...)
-	around := int64(0)
+	strays := int64(0) // bytes that went past an owner which did not answer, as on a machine with other work
 	for _, m := range all {
-		around += r.ring(m).Reads.Detours + r.ring(m).Reads.Elsewhere
+		strays += r.ring(m).Reads.Strays
 	}
-	t.Logf("%d GETs, %d of %d bytes, %d reads around", gets, size, r.size(), around)
-	if size != r.size() {
+	t.Logf("%d GETs, %d of %d bytes, %d past owners", gets, size, r.size(), strays)
+	if size < r.size() || size > r.size()+strays {
 		t.Errorf("%d bytes from the bucket of %d", size, r.size())
+		r.say(all...)
 	}
 	if v := r.over(b, r.warm(b, warmup.Request{})); v.Counters.Present != want {
 		t.Errorf("again: %+v", v.Counters)

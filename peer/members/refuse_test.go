@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"net"
 	"net/netip"
 	"strings"
 	"sync/atomic"
@@ -139,9 +138,9 @@ func TestARefusalAfterTheStartIsTold(t *testing.T) {
 	// seed has the same key.
 	t.Parallel()
 	ca, _ := config(t, "a")
-	ca.Key = bytes.Repeat([]byte{1}, KeySize)
+	port := hearthtest.Port(t)
+	ca.Listen, ca.Key = "127.0.0.1:"+port, bytes.Repeat([]byte{1}, KeySize)
 	a := start(t, ca)
-	_, port, _ := net.SplitHostPort(a.Address().String())
 	cb, log := config(t, "b")
 	cb.Seeds, cb.Timing.First, cb.Key = []string{"ring.test:" + port}, time.Millisecond, bytes.Repeat([]byte{2}, KeySize)
 	started := make(chan struct{})
@@ -158,7 +157,7 @@ func TestARefusalAfterTheStartIsTold(t *testing.T) {
 		return strings.Contains(x.Refusal, a.Address().String()+" has another cluster key") && x.Rival == ""
 	})
 	log.await(t, "another cluster key")
-	ca.Listen, ca.Key = a.Address().String(), cb.Key
+	ca.Key = cb.Key
 	stop(t, a)
 	start(t, ca)
 	until(t, b, "a", members(2))

@@ -287,6 +287,7 @@ func TestWhoLeavesIsNotMissing(t *testing.T) {
 	ca, log := config(t, "a")
 	a := start(t, ca)
 	cb, _ := config(t, "b", a)
+	cb.Listen = "127.0.0.1:" + hearthtest.Port(t)
 	b := start(t, cb)
 	until(t, a, "b", members(2))
 	if err := b.Leave(t.Context()); err != nil {
@@ -306,7 +307,6 @@ func TestWhoLeavesIsNotMissing(t *testing.T) {
 	if err := b.Leave(t.Context()); !errors.Is(err, ErrClosed) {
 		t.Errorf("after Close: %v", err)
 	}
-	cb.Listen = b.Address().String()
 	again := start(t, cb)
 	until(t, a, "b again", members(2))
 	until(t, again, "a", members(2))
@@ -320,7 +320,7 @@ func TestASilentDeath(t *testing.T) {
 	ca.Timing.Suspicion = 25 // for five seconds: this goroutine may wait for its processor
 	a := start(t, ca)
 	cb, _ := config(t, "b", a)
-	cb.Timing = quick()
+	cb.Timing, cb.Listen = quick(), "127.0.0.1:"+hearthtest.Port(t)
 	b := start(t, cb)
 	until(t, a, "b", members(2))
 	stop(t, b)
@@ -365,7 +365,6 @@ func TestAnEmptiedCacheDirectory(t *testing.T) {
 	cb.Timing = quick()
 	b := start(t, cb)
 	until(t, a, "b", members(2))
-	cb.Listen = b.Address().String()
 	stop(t, b)
 	cb.ID = idOf(t, "b, emptied")
 	start(t, cb)
@@ -432,7 +431,7 @@ func TestAfterARestartOfAllNobodyNeedsSeeds(t *testing.T) {
 	var ring []*Members
 	for i := range 3 {
 		c, log := config(t, string(rune('a'+i)), ring[:min(i, 1)]...)
-		c.Dir = t.TempDir()
+		c.Dir, c.Listen = t.TempDir(), "127.0.0.1:"+hearthtest.Port(t)
 		ring, cfg, logs = append(ring, start(t, c)), append(cfg, c), append(logs, log)
 	}
 	for _, m := range ring {
@@ -440,7 +439,7 @@ func TestAfterARestartOfAllNobodyNeedsSeeds(t *testing.T) {
 	}
 	for i, m := range ring {
 		stop(t, m)
-		cfg[i].Listen, cfg[i].Seeds = m.Address().String(), nil
+		cfg[i].Seeds = nil
 	}
 	if err := os.WriteFile(filepath.Join(cfg[2].Dir, KnownFile), []byte(`{"format":1,"clus`), 0o600); err != nil {
 		t.Fatal(err)
@@ -464,8 +463,9 @@ func TestSeedsAreResolvedAgain(t *testing.T) {
 	// on alone, says so, and joins when the name knows better.
 	t.Parallel()
 	ca, _ := config(t, "a")
+	port := hearthtest.Port(t)
+	ca.Listen = "127.0.0.1:" + port
 	a := start(t, ca)
-	_, port, _ := net.SplitHostPort(a.Address().String())
 	cb, log := config(t, "b")
 	cb.Seeds = []string{"ring.test:" + port}
 	var known atomic.Bool
@@ -492,8 +492,9 @@ func TestWhoFindsOnlyItselfLooksAgainSoon(t *testing.T) {
 	// A name of all nodes has only this one's address when it starts, as where many start at once: it looks again at the pace of a node that is alone.
 	t.Parallel()
 	ca, _ := config(t, "a")
+	port := hearthtest.Port(t)
+	ca.Listen = "127.0.0.1:" + port
 	a := start(t, ca)
-	_, port, _ := net.SplitHostPort(a.Address().String())
 	cb, _ := config(t, "b")
 	cb.Listen, cb.Seeds, cb.Timing.Rejoin = "127.0.0.2:"+port, []string{"ring.test:" + port}, time.Hour
 	looked := make(chan struct{}, 1000)

@@ -27,6 +27,9 @@ func (o *Owners) Load(ctx context.Context, first hearth.Block, n int, each func(
 	w := o.way(first)
 	for {
 		id, p := o.step(&w)
+		if w.next > 1 && id != "" {
+			o.strays.Add(part{first, n}.bytes())
+		}
 		if id == "" {
 			all(first, n, w.nobody(first), each)
 			return true
@@ -48,10 +51,21 @@ func (o *Owners) Load(ctx context.Context, first hearth.Block, n int, each func(
 	}
 }
 
+// Strays are the bytes that another rank than the owner was asked to load, this node itself
+// among them: the owner did not answer.
+func (o *Owners) Strays() int64 { return o.strays.Load() }
+
 // part is n blocks of one object.
 type part struct {
 	first hearth.Block
 	n     int
+}
+
+func (p part) bytes() (sum int64) {
+	for i := range p.n {
+		sum += int64(p.first.Object.Block(p.first.Index + int64(i)).Len())
+	}
+	return sum
 }
 
 // behind is the part without its first k blocks.

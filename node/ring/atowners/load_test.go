@@ -132,6 +132,9 @@ func TestAnOwnerDiesInARun(t *testing.T) {
 	}) || !slices.Equal(came, []int64{0, 1, 2, 3, 4}) {
 		t.Errorf("blocks %v", came)
 	}
+	if n := o.Strays(); n != 11<<20 {
+		t.Errorf("%d bytes went past the owner", n)
+	}
 	stored := r.origin.put("large", 20<<20)
 	e := r.engineOf(r.nodes[0], o)
 	v := r.over(e, r.start(e, warmup.Request{}))

@@ -54,6 +54,7 @@ type Owners struct {
 	cancel context.CancelCauseFunc
 	work   sync.WaitGroup // Add under mu while not closed
 	slowed atomic.Int64   // answers of origins elsewhere that asked to slow down
+	strays atomic.Int64   // bytes that another rank was asked to load than the owner
 
 	mu      sync.Mutex // guards the rest; never held while somebody is asked
 	closed  bool

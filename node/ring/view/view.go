@@ -112,6 +112,7 @@ func Export(r *figures.RingLine, m metric.Sink) {
 	m.Count("hearth_ring_loaded_total", "Blocks that owners were asked to load, without sending their bytes.", r.Reads.Loaded)
 	m.Count("hearth_ring_detours_total", "Reads that went on to another owner than the first, which was silent or refused; this node itself may be that owner.", r.Reads.Detours)
 	m.Count("hearth_ring_elsewhere_total", "Reads of others' blocks that went to the bucket, past owners that were silent or refused.", r.Reads.Elsewhere)
+	m.Count("hearth_ring_strays_bytes_total", "Bytes that warm-ups here had another node than the owner load, which did not answer.", r.Reads.Strays)
 	m.Count("hearth_ring_peeks_total", "Blocks that this node owns and asked former owners for.", r.Reads.Peeks)
 	m.Count("hearth_ring_peeks_found_total", "Blocks that a former owner had.", r.Reads.Found)
 	m.Count("hearth_ring_peeks_late_total", "Blocks that the bucket was asked for since former owners took longer than usual or failed.", r.Reads.Late)
