@@ -32,8 +32,12 @@
 // record. Another version gets another id, and the old one's record then tells
 // what it was, while a kernel holds it. A directory's id belongs to its path.
 //
+// Front ends write at origins past the tree (Writes). What a write may have changed is asked for again
+// before the writer is answered. A write whose outcome is unknown, as its answer was lost, is asked for
+// several times more, and doubted at the end.
+//
 // Changes are told to subscribers after they are written, under no lock.
 //
 // Lock order: directory.mu, ids.place, ids.mu, directories' shards, the store's
-// own; asks, absences, listings' progress and subscribers are leaves.
+// own; asks, absences, listings' progress, Writes.mu and subscribers are leaves.
 package namespace

@@ -49,6 +49,18 @@ type link struct {
 	witness *witness   // under way; nil: none is
 }
 
+// has reports whether a key may be of the link, which may be nil.
+func (l *link) has(key string) bool {
+	return l != nil && strings.HasPrefix(key, l.Prefix) && record.Representable(key)
+}
+
+// split is the directory of a key, and the key's segment there.
+func (l *link) split(key string) (place, string) {
+	path := key[len(l.Prefix):]
+	slash := strings.LastIndexByte(path, '/') + 1
+	return place{link: l, path: path[:slash]}, path[slash:]
+}
+
 // linkTable is the links as the tree shows them; it never changes.
 type linkTable struct {
 	links []*link

@@ -103,19 +103,14 @@ func (t *Tree) sweepSuperseded(before int64) error {
 // find is the directory, in use, and the sort name of an object.
 func (t *Tree) find(o *hearth.Object) (*directory, string, bool) {
 	l := t.links.Load().named(o.Link)
-	if l == nil || len(o.Key) < len(l.Prefix) || o.Key[:len(l.Prefix)] != l.Prefix {
+	if !l.has(o.Key) {
 		return nil, "", false
 	}
-	rest := o.Key[len(l.Prefix):]
-	cut := len(rest)
-	for cut > 0 && rest[cut-1] != '/' {
-		cut--
-	}
-	p := place{link: l, path: rest[:cut]}
+	p, sort := l.split(o.Key)
 	id, ok, err := t.idOf(p)
 	if !ok || err != nil {
 		return nil, "", false
 	}
 	d, err := t.dirs.get(t, id)
-	return d, rest[cut:], err == nil
+	return d, sort, err == nil
 }

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/hearthfs/hearth/namespace"
 	"github.com/hearthfs/hearth/origin"
 	"github.com/hearthfs/hearth/s3gw/fault"
 	"github.com/hearthfs/hearth/s3gw/listing"
@@ -77,7 +78,7 @@ func (x *exchange) create() error {
 		return fault.New("InvalidBucketName", "The specified bucket is not valid.")
 	}
 	x.links = []Link{{Bucket: x.asks.Bucket, Origin: all[0].Origin}} // no link yet: there are no names to be forgotten
-	return x.passThen(nil, writing{0, func(context.Context) {}})
+	return x.passThen(nil, &namespace.Write{})
 }
 
 // removable reports whether clients may make and remove the bucket of links: the whole of it is shown.
@@ -103,6 +104,8 @@ const (
 	bucketsWithin = 30 * time.Second
 	// mostBuckets bytes of the answer are read: Amazon's 10,000 buckets, and much more.
 	mostBuckets = 8 << 20
+	// bucketsAtOnce are looked for at a time.
+	bucketsAtOnce = 8
 )
 
 // service answers what asks for no bucket: with the buckets that its key may do anything in,
@@ -147,7 +150,7 @@ func (x *exchange) standing(all []listing.Bucket) (_ []listing.Bucket, asked boo
 	}
 	gone := make([]bool, len(links))
 	var work sync.WaitGroup
-	room := make(chan struct{}, atOnce)
+	room := make(chan struct{}, bucketsAtOnce)
 	for i, l := range links {
 		if !x.mayBeGone(x.bucket(l.Bucket)) {
 			continue

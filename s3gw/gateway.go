@@ -48,7 +48,6 @@ import (
 	"github.com/hearthfs/hearth/s3gw/pass"
 	"github.com/hearthfs/hearth/s3gw/request"
 	"github.com/hearthfs/hearth/s3gw/sigv4"
-	"github.com/hearthfs/hearth/s3gw/writes"
 )
 
 // Options are what a Gateway works with. All must be given but where it says so.
@@ -103,7 +102,7 @@ type Gateway struct {
 	started time.Time                   // and when buckets are said to be made
 	spare   sync.Pool                   // of *[]byte, for documents
 	owners  sync.Map                    // listing.Owner of links' objects, by the link's name
-	work    work                        // requests under way, and writes behind clients that have gone
+	work    work                        // under way
 	foreign sync.Map                    // links that are not shown, of which that was told, by name
 	others  sync.Map                    // links that were made because a client named their bucket, by name
 	fine    sync.Map                    // links whose listings tell times to less than a second, by name
@@ -119,7 +118,7 @@ type Gateway struct {
 // New returns a Gateway that has answered nothing yet.
 func New(o Options) *Gateway {
 	g := &Gateway{o: o, passes: pass.New(pass.Options{}), verify: sigv4.New(sigv4.Options{Secret: o.Keys.Secret, Now: o.Now}), started: time.Now(), patience: bodyPatience, leave: leavePatience}
-	g.work.writes = writes.New(writes.Options{})
+	g.work.writes = o.Tree.Writes(namespace.WritesOptions{Links: g.linksTo, Changed: g.changed, Settle: o.Settle})
 	nothing := func(Link) {}
 	g.lending = semaphore.NewWeighted(max(hearth.BlockSize, o.Pool.Stats().Budget/batchShare))
 	g.rooms, g.audit = newRooms(o.MostRequests, o.Pool.Stats().Budget), audit{tell: o.Refused, now: time.Now}
@@ -139,9 +138,8 @@ func headerBytes(memory int64) int64 { return max(memory/32, min(8<<20, memory/8
 // Close ends the requests under way, whose clients are gone, and gives back what it holds. Nobody
 // asks it any more. What a write that is ended may have changed is doubted.
 func (g *Gateway) Close() {
-	g.work.writes.End()
-	g.work.Wait()
 	g.work.writes.Close()
+	g.work.Wait()
 	g.objects.Close()
 }
 
@@ -160,6 +158,12 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err := x.serve(); err != nil {
 		x.refuse(err)
 	}
+}
+
+// work is what is under way in a Gateway.
+type work struct {
+	sync.WaitGroup                   // requests
+	writes         *namespace.Writes // some of them behind clients that have gone
 }
 
 // exchange is a request and its answer.

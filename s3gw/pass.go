@@ -3,10 +3,10 @@ package s3gw
 import (
 	"bytes"
 	"context"
-	"errors"
 	"io"
 	"net/http"
 
+	"github.com/hearthfs/hearth/namespace"
 	"github.com/hearthfs/hearth/origin"
 	"github.com/hearthfs/hearth/origin/share"
 	"github.com/hearthfs/hearth/s3gw/fault"
@@ -15,12 +15,18 @@ import (
 )
 
 // pass sends the request to the origin as it is, but for what change does to it.
-func (x *exchange) pass(change func(*http.Request)) error { return x.passThen(change, writing{}) }
+func (x *exchange) pass(change func(*http.Request)) error {
+	var w *namespace.Write
+	if x.asks.Changes && x.asks.Key != "" { // its tags, perhaps, and no name
+		w = &namespace.Write{Bucket: x.asks.Bucket, Keys: []string{x.asks.Key}, KeepsNames: true}
+	}
+	return x.passThen(change, w)
+}
 
-// passThen sends the request to the origin, and has what it may have changed forgotten before the
-// client gets to know. What changes anything is finished though the client has gone, once all of it
-// is there: a body that breaks off with the client is cut off at the origin.
-func (x *exchange) passThen(change func(*http.Request), w writing) error {
+// passThen sends the request to the origin, and has what it may change asked for again before the
+// client gets to know; nil: it changes nothing. What changes anything is finished though the client
+// has gone, once all of it is there: a body that breaks off with the client is cut off at the origin.
+func (x *exchange) passThen(change func(*http.Request), w *namespace.Write) error {
 	l, err := x.way()
 	if err == nil {
 		err = x.enter(x.rooms.ways)
@@ -44,29 +50,24 @@ func (x *exchange) passThen(change func(*http.Request), w writing) error {
 	if change != nil {
 		change(r)
 	}
-	if x.how = "passed"; w.forget != nil {
+	if x.how = "passed"; w != nil && !w.KeepsNames {
 		x.how = "written"
-	} else if x.asks.Changes && x.asks.Key != "" { // its tags, perhaps, and no name
-		objects, key := x.objects, x.asks.Key
-		w = writing{1, func(context.Context) { objects.Changed(key) }}
 	}
 	var answer *http.Response
 	var asked error
 	end := func() {}
 	defer func() { end() }()
-	to := pass.Target{Bucket: x.asks.Bucket, Key: x.asks.EscapedKey, ID: x.id, Finish: w.forget != nil, Forward: func(ctx context.Context, r *http.Request, bucket, key string) (*http.Response, error) {
-		if w.forget != nil {
-			ctx, end = x.work.writes.Lasting(ctx, x.r.Context())
+	to := pass.Target{Bucket: x.asks.Bucket, Key: x.asks.EscapedKey, ID: x.id, Finish: w != nil, Forward: func(ctx context.Context, r *http.Request, bucket, key string) (*http.Response, error) {
+		if w != nil {
+			ctx, end = x.work.writes.Begin(ctx)
 		}
 		answer, asked = l.Origin.Forward(share.For(ctx, x.who.Access), r, bucket, key)
 		return answer, asked
 	}}
-	if w.forget != nil {
-		to.Ending = func() { x.after(x.outcome(answer, asked), w) }
+	if w != nil {
+		to.Ending = func(broken bool) { x.work.writes.Ended(*w, x.outcome(answer, asked, broken)) }
 	}
-	if _, x.cause = x.passes.Serve(x.w, r, to); w.forget != nil && errors.Is(x.cause, pass.ErrCut) {
-		x.again(w)
-	}
+	_, x.cause = x.passes.Serve(x.w, r, to)
 	x.told(asked)
 	return nil // the client knows
 }

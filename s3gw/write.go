@@ -48,13 +48,7 @@ func (x *exchange) write() error {
 	case x.asks.Key != "":
 		keys = []string{x.asks.Key}
 	}
-	of := &exchange{Gateway: x.Gateway, asks: x.asks, links: x.links} // what it takes, for who may need it later
-	return x.passThen(nil, writing{len(keys), func(ctx context.Context) {
-		of.forget(ctx, keys)
-		if of.o.Settle != nil {
-			of.o.Settle(ctx)
-		}
-	}})
+	return x.passThen(nil, x.changes(keys))
 }
 
 // listed are the keys of a DeleteObjects, whose body is read and sent on from memory. Rights of

@@ -126,8 +126,12 @@ func TestAllHearOfAWriteOfWhatTheWriterNeverSaw(t *testing.T) {
 			x.tree.Written(x.r.Context(), "/", key)
 		}
 	}
-	told := func(x *node, keys []string) { x.tree.Tell("/", keys) }
-	for _, write := range []func(*node, []string){written, told} {
+	together := func(x *node, keys []string) {
+		writes := x.tree.Writes(namespace.WritesOptions{})
+		defer writes.Close()
+		writes.Ended(namespace.Write{Bucket: "/", Keys: keys}, namespace.Done)
+	}
+	for _, write := range []func(*node, []string){written, together} {
 		r := newRing(t, 3)
 		r.b.put("d/f", "A")
 		r.b.put("d/g", "A")

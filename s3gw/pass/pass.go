@@ -55,8 +55,9 @@ type Target struct {
 	ID string
 	// Ending is called once, when the origin has done what it does, and before the client can
 	// know: ahead of the last byte of the answer, or of its header if nothing else comes. It is
-	// called as well if that never was, for who cannot know. nil: nothing is.
-	Ending func()
+	// called as well if that never was, for who cannot know: broken is an answer of the origin
+	// that broke off. nil: nothing is.
+	Ending func(broken bool)
 	// Finish has what was begun finished though the client has gone: the answer is read to its end.
 	// How long Forward goes on then is its own to say; the context that it is given is the client's.
 	Finish bool
@@ -98,7 +99,7 @@ func New(o Options) *Pass {
 func (p *Pass) Serve(w http.ResponseWriter, r *http.Request, to Target) (status int, err error) {
 	c := &client{ResponseWriter: w, control: http.NewResponseController(w), patience: p.patience, r: r, ending: func() {}}
 	if to.Ending != nil {
-		c.keep, c.ending = 1, sync.OnceFunc(to.Ending)
+		c.keep, c.ending = 1, sync.OnceFunc(func() { to.Ending(c.broken) })
 	}
 	defer c.ending()
 	defer c.leave()
@@ -127,6 +128,7 @@ func (p *Pass) Serve(w http.ResponseWriter, r *http.Request, to Target) (status 
 		if to.Finish && !c.whole {
 			err = finish(resp, err)
 		}
+		c.broken = errors.Is(err, ErrCut)
 		return resp.StatusCode, err
 	}
 	for name, values := range resp.Trailer {
@@ -153,6 +155,7 @@ type client struct {
 	ending   func()
 	keep     int  // bytes of the answer that wait for its end: 0 or 1
 	whole    bool // the answer came to its end
+	broken   bool // it broke off
 }
 
 // request is what goes on.

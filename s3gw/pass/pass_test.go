@@ -36,7 +36,7 @@ type outcome struct {
 type gate struct {
 	*httptest.Server
 	done   chan outcome // of each request
-	ending func()       // nil: none
+	ending func(bool)   // nil: none
 	finish bool         // what is asked for is finished without its client
 }
 
@@ -374,7 +374,7 @@ func TestWhatIsFinishedWithoutItsClient(t *testing.T) {
 			}
 		})
 		ended := make(chan bool, 2)
-		g.finish, g.ending = true, func() { ended <- len(done) > 0 }
+		g.finish, g.ending = true, func(bool) { ended <- len(done) > 0 }
 		w := g.dial(t)
 		w.send("POST /bucket/k?uploadId=1 HTTP/1.1\nHost: h\nContent-Length: 1\n\nx")
 		<-asked
@@ -693,9 +693,10 @@ func TestAnEarlyAnswerReachesWhoIsSending(t *testing.T) {
 
 func TestTheEndWaitsForWhatMustBeKnown(t *testing.T) {
 	// Ending has been called before the client can know that the answer is there: ahead of a header
-	// that is all, and of the last byte otherwise. It is called once, and also where all fails.
-	for _, path := range []string{"none", "length", "chunks", "broken"} {
-		var calls atomic.Int64
+	// that is all, and of the last byte otherwise. It is called once, and also where all fails; it is
+	// told of an answer that broke off.
+	for _, path := range []string{"none", "length", "chunks", "broken", "cut"} {
+		var calls, broken atomic.Int64
 		read := make(chan struct{})
 		g := play(t, Options{}, func(w http.ResponseWriter, r *http.Request) {
 			switch path {
@@ -708,11 +709,20 @@ func TestTheEndWaitsForWhatMustBeKnown(t *testing.T) {
 					_ = http.NewResponseController(w).Flush()
 				}
 				<-read
+			case "cut":
+				w.Header().Set("Content-Length", "3")
+				_, _ = io.WriteString(w, "ab")
+				_ = http.NewResponseController(w).Flush()
+				panic(http.ErrAbortHandler)
 			case "broken":
 				panic(http.ErrAbortHandler)
 			}
 		})
-		g.ending = func() { calls.Add(1) }
+		g.ending = func(cut bool) {
+			if calls.Add(1); cut {
+				broken.Add(1)
+			}
+		}
 		w := g.dial(t)
 		w.send("POST /bucket/k HTTP/1.1\nHost: h\n\n")
 		if path == "chunks" {
@@ -729,11 +739,14 @@ func TestTheEndWaitsForWhatMustBeKnown(t *testing.T) {
 				_, _ = io.ReadFull(w.in, make([]byte, 3))
 			}
 		}
-		if calls.Load() != 1 {
+		if path != "cut" && calls.Load() != 1 { // of that the client knows nothing
 			t.Errorf("%s: %d calls when the client knew", path, calls.Load())
 		}
 		if <-g.done; calls.Load() != 1 {
 			t.Errorf("%s: %d calls", path, calls.Load())
+		}
+		if (broken.Load() == 1) != (path == "cut") {
+			t.Errorf("%s: told of %d answers that broke off", path, broken.Load())
 		}
 		w.Close()
 	}

@@ -15,8 +15,6 @@ import (
 
 	"github.com/hearthfs/hearth/internal/hearthtest"
 	"github.com/hearthfs/hearth/namespace"
-	"github.com/hearthfs/hearth/s3gw/request"
-	"github.com/hearthfs/hearth/s3gw/writes"
 )
 
 // steady is an origin that ends what it has begun, whatever becomes of who asked for it.
@@ -28,6 +26,7 @@ type steady struct {
 	mu      sync.Mutex    // guards the rest
 	lose    bool          // it hangs up in place of an answer, before it writes
 	heads   int           // for k
+	others  int           // HEADs for other
 }
 
 // newSteady shows a bucket that is believed for ever, in which k has been read.
@@ -45,6 +44,9 @@ func newSteady(t *testing.T) *steady {
 		lose := s.lose
 		if r.Method == http.MethodHead && r.URL.Path == "/bucket/k" {
 			s.heads++
+		}
+		if r.Method == http.MethodHead && r.URL.Path == "/bucket/other" {
+			s.others++
 		}
 		s.mu.Unlock()
 		if r.URL.Path != "/bucket/k" || r.Method == http.MethodGet || r.Method == http.MethodHead || r.URL.RawQuery != "" && !strings.Contains(r.URL.RawQuery, "uploadId=") || strings.Contains(r.URL.RawQuery, "partNumber") {
@@ -82,14 +84,14 @@ func newSteady(t *testing.T) *steady {
 	return s
 }
 
-// soon has what is unsure forgotten so many times, each 50 ms after the one before.
+// soon has uncertain writes asked for so many times, each 50 ms after the one before.
 func (s *steady) soon(times int) {
 	var after []time.Duration
 	for i := range times {
 		after = append(after, time.Duration(i+1)*50*time.Millisecond)
 	}
 	s.g.work.writes.Close()
-	s.g.work.writes = writes.New(writes.Options{After: after})
+	s.g.work.writes = s.tree.Writes(namespace.WritesOptions{Links: s.g.linksTo, Changed: s.g.changed, After: after})
 }
 
 func (s *steady) hangsUp(w http.ResponseWriter) {
@@ -253,17 +255,24 @@ func TestAnswersThatDoubtWhatIsBelieved(t *testing.T) {
 	}
 }
 
-func TestMoreUnsureThanAreRemembered(t *testing.T) {
-	// More keys are unsure than are asked for one by one: the names that were listed are listed again.
+func TestMoreUncertainWritesThanAreRemembered(t *testing.T) {
+	// More keys are uncertain than are asked for one by one: the names that were listed are listed again.
 	s := newSteady(t)
 	s.soon(400)
-	for i := range writes.Most {
-		if !s.g.work.writes.Again(fmt.Sprint(i), 1, func(context.Context) {}) {
-			t.Fatalf("there is no room after %d", i)
-		}
+	elsewhere := namespace.Write{Bucket: "elsewhere"}
+	for i := range 10_000 {
+		elsewhere.Keys = append(elsewhere.Keys, fmt.Sprint(i))
 	}
+	s.g.work.writes.Ended(elsewhere, namespace.Unknown)
 	s.put("bucket", "k", "newest")
-	x := &exchange{Gateway: s.g, links: s.shown(), asks: &request.Request{Bucket: "bucket", Key: "other", Touches: request.TheKey}}
-	x.again(writing{1, func(context.Context) { t.Error("it has found room") }})
-	s.becomes(6, "what is unsure beyond that")
+	s.g.work.writes.Ended(namespace.Write{Bucket: "bucket", Keys: []string{"other"}}, namespace.Unknown)
+	s.mu.Lock()
+	others := s.others
+	s.mu.Unlock()
+	s.becomes(6, "what is uncertain beyond that")
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.others != others {
+		t.Error("it has found room")
+	}
 }
