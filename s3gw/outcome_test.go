@@ -15,6 +15,7 @@ import (
 
 	"github.com/hearthfs/hearth/internal/hearthtest"
 	"github.com/hearthfs/hearth/namespace"
+	"github.com/hearthfs/hearth/s3gw/request"
 )
 
 // steady is an origin that ends what it has begun, whatever becomes of who asked for it.
@@ -252,6 +253,38 @@ func TestAnswersThatDoubtWhatIsBelieved(t *testing.T) {
 		s.gets(200, "<Size>3</Size>", "root", "GET", "/bucket?list-type=2&prefix="+key, "")
 		s.gets(status, "", "root", c.method, "/bucket/"+key+c.query, c.body, c.header)
 		s.gets(200, "<Size>5</Size>", "root", "GET", "/bucket?list-type=2&prefix="+key, "")
+	}
+}
+
+func TestWhatAnAnswerSaysOfAWrite(t *testing.T) {
+	// An answer, its loss or its end in the midst says what became of a write: a proxy that gave up, and what
+	// broke off, say nothing; an origin that has another object than the client expects has doubts about ours.
+	xml := http.Header{"Content-Type": {"application/xml"}}
+	for i, c := range []struct {
+		answer *http.Response
+		err    error
+		broken bool
+		one    namespace.Outcome // of a key
+		listed namespace.Outcome // of those in a body
+	}{
+		{nil, nil, false, namespace.Undone, namespace.Undone},
+		{nil, errLost, false, namespace.Unknown, namespace.Unknown},
+		{&http.Response{StatusCode: 200}, nil, false, namespace.Done, namespace.Done},
+		{&http.Response{StatusCode: 200}, nil, true, namespace.Unknown, namespace.Unknown},
+		{&http.Response{StatusCode: 403}, nil, false, namespace.Undone, namespace.Undone},
+		{&http.Response{StatusCode: 404}, nil, false, namespace.Done, namespace.Undone},
+		{&http.Response{StatusCode: 412}, nil, false, namespace.Done, namespace.Undone},
+		{&http.Response{StatusCode: 501}, nil, false, namespace.Done, namespace.Done},
+		{&http.Response{StatusCode: 503, Header: xml}, nil, false, namespace.Done, namespace.Done},
+		{&http.Response{StatusCode: 503}, nil, false, namespace.Unknown, namespace.Unknown},
+		{&http.Response{StatusCode: 504}, nil, false, namespace.Unknown, namespace.Unknown},
+	} {
+		for touches, want := range map[request.Touch]namespace.Outcome{request.TheKey: c.one, request.Listed: c.listed} {
+			x := &exchange{asks: &request.Request{Touches: touches}}
+			if got := x.outcome(c.answer, c.err, c.broken); got != want {
+				t.Errorf("%d, touches %d: %d, want %d", i, touches, got, want)
+			}
+		}
 	}
 }
 
