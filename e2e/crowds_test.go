@@ -18,7 +18,7 @@ import (
 
 	"github.com/hearthfs/hearth/internal/faultproxy"
 	"github.com/hearthfs/hearth/internal/hearthtest"
-	"github.com/hearthfs/hearth/node"
+	"github.com/hearthfs/hearth/node/status"
 )
 
 // openHandles holds 10,000 open files at once, by four processes that read them
@@ -223,7 +223,7 @@ func millionNames(e *env) {
 
 // beside is what counts against the RAM budget and is not the RAM tier's: Views of
 // reads and writes under way, and indexes.
-func beside(s *node.Status) int64 { return s.Memory.Used - s.Memory.Idle - s.Tiers[0].Used }
+func beside(s *status.Status) int64 { return s.Memory.Used - s.Memory.Idle - s.Tiers[0].Used }
 
 func readAndStat(dir string, list []hearthtest.File) error {
 	r := epoch(dir, list, 1, 2, 0)

@@ -18,7 +18,7 @@ import (
 
 	"github.com/hearthfs/hearth/internal/faultfs"
 	"github.com/hearthfs/hearth/internal/hearthtest"
-	"github.com/hearthfs/hearth/node"
+	"github.com/hearthfs/hearth/node/status"
 )
 
 // device is an ext4 of its own over a loop device, over a file that lies in a fault
@@ -127,7 +127,7 @@ func (e *env) cold(dir string, list []hearthtest.File) {
 }
 
 // diskTier is what status says of the disk tier.
-func (h *hearth) diskTier() node.TierStatus {
+func (h *hearth) diskTier() status.Tier {
 	h.e.Helper()
 	for _, t := range h.status().Tiers {
 		if t.Name == "disk" {
@@ -135,7 +135,7 @@ func (h *hearth) diskTier() node.TierStatus {
 		}
 	}
 	h.e.Fatal("status knows no disk tier")
-	return node.TierStatus{}
+	return status.Tier{}
 }
 
 // ill is why the first cache directory is out of use; "": it is not.

@@ -20,7 +20,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hearthfs/hearth/internal/hearthtest"
-	"github.com/hearthfs/hearth/node"
+	"github.com/hearthfs/hearth/node/api"
+	"github.com/hearthfs/hearth/node/status"
 )
 
 // env is what one scenario works with: a directory on a real file system,
@@ -333,7 +334,7 @@ type hearth struct {
 	*process
 	e      *env
 	dir    string
-	client *node.Client
+	client *api.Client
 	config string
 }
 
@@ -414,7 +415,7 @@ func (h *hearth) socket() string { return strings.TrimSuffix(h.config, ".yaml") 
 // dial has the node to be asked from now on.
 func (h *hearth) dial() {
 	h.e.Helper()
-	client, err := node.Dial(h.socket())
+	client, err := api.Dial(h.socket())
 	h.e.must(err, "dial the node")
 	h.client = client
 	h.e.Cleanup(client.Close)
@@ -444,7 +445,7 @@ func (e *env) writeConfig(o *server, set settings) string {
 }
 
 // status asks the node.
-func (h *hearth) status() *node.Status {
+func (h *hearth) status() *status.Status {
 	h.e.Helper()
 	s, err := h.client.Status(h.e.ctx)
 	h.e.must(err, "ask for the status")

@@ -9,7 +9,7 @@ import (
 
 	"github.com/hearthfs/hearth/e2e/nets"
 	"github.com/hearthfs/hearth/internal/hearthtest"
-	"github.com/hearthfs/hearth/node/api"
+	"github.com/hearthfs/hearth/node/status"
 )
 
 // slowOrigin is the first byte of an origin that is asked while owners come to harm.
@@ -135,7 +135,7 @@ func ringStopped(e *env) {
 	}))
 	r.eventually("that nobody thinks another dead", func() bool {
 		s := nodes[0].sees()
-		return s != nil && !slices.ContainsFunc(s.Members, func(m api.MemberStatus) bool { return m.Silent != "" || len(m.Suspects) > 0 })
+		return s != nil && !slices.ContainsFunc(s.Members, func(m status.Member) bool { return m.Silent != "" || len(m.Suspects) > 0 })
 	})
 	r.all("after the stop", list, 2, nodes...)
 	r.quit(nodes...)
@@ -147,7 +147,7 @@ func (r *ring) doubted(of *member, by []*member) {
 	r.Helper()
 	r.eventually("who thinks "+of.name+" not alive", func() bool {
 		s := by[0].sees()
-		return s != nil && !slices.ContainsFunc(s.Members, func(m api.MemberStatus) bool {
+		return s != nil && !slices.ContainsFunc(s.Members, func(m status.Member) bool {
 			return m.Name != of.name && !slices.Equal(m.Suspects, []string{of.name})
 		})
 	})

@@ -17,7 +17,7 @@ import (
 	"github.com/hearthfs/hearth/e2e/nets"
 	"github.com/hearthfs/hearth/internal/faultproxy"
 	"github.com/hearthfs/hearth/internal/hearthtest"
-	"github.com/hearthfs/hearth/node/api"
+	"github.com/hearthfs/hearth/node/status"
 )
 
 const (
@@ -179,7 +179,7 @@ func (r *ring) cluster(name, key string, off bool) string {
 }
 
 // sees is how a node sees the ring; nil: it does not say.
-func (m *member) sees() *api.RingStatus {
+func (m *member) sees() *status.Ring {
 	s, err := m.client.Ring(m.e.ctx)
 	if err != nil {
 		return nil
@@ -199,7 +199,7 @@ func (r *ring) agree(nodes ...*member) {
 	start := time.Now()
 	over := start.Add(agreement)
 	for _, m := range nodes {
-		var s *api.RingStatus
+		var s *status.Ring
 		r.eventually(fmt.Sprintf("%s knowing %v", m.name, names), func() bool {
 			if time.Now().After(over) {
 				r.Fatalf("after %v %s knows not just %v:\n%+v", agreement, m.name, names, s)
@@ -215,7 +215,7 @@ func (r *ring) agree(nodes ...*member) {
 
 // alive are the names of the members that a node takes for alive and active, sorted. Those
 // that give something are on its map.
-func alive(s *api.RingStatus) (names []string) {
+func alive(s *status.Ring) (names []string) {
 	for _, m := range s.Members {
 		if m.Health == "alive" && m.State == "active" && (m.Share > 0) == (m.Donated > 0) {
 			names = append(names, m.Name)
@@ -241,7 +241,7 @@ func (r *ring) owner(by *member, f hearthtest.File, off int64) (first, second *m
 
 // owners waits until a node knows a file, which may have come just now, and is told who owns
 // its parts.
-func (r *ring) owners(by *member, f hearthtest.File) (o *api.Owned) {
+func (r *ring) owners(by *member, f hearthtest.File) (o *status.Owned) {
 	r.Helper()
 	var err error
 	over := time.Now().Add(agreement)

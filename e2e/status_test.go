@@ -14,7 +14,7 @@ import (
 	"github.com/hearthfs/hearth/internal/faultfs"
 	"github.com/hearthfs/hearth/internal/faultproxy"
 	"github.com/hearthfs/hearth/internal/hearthtest"
-	"github.com/hearthfs/hearth/node/figures"
+	"github.com/hearthfs/hearth/node/status"
 )
 
 // waited: what a reader waits for an origin that is slow, that throttles and that lists, the
@@ -120,12 +120,12 @@ func (h *hearth) asked(p *proxied, list []hearthtest.File) {
 		do()
 		e.eventually("a silent origin", func() bool { return p.Stats().InFlight == 0 }) // a reader may be ahead of what it counts
 		is, after := h.status().Egress.Asked, p.Stats()
-		counted := map[string]figures.Requests{
+		counted := map[string]status.Requests{
 			purpose: {Requests: after.Get.Requests - before.Get.Requests, Bytes: after.Get.Bytes - before.Get.Bytes},
 			"names": {Requests: after.Head.Requests - before.Head.Requests + after.List.Requests - before.List.Requests, Bytes: after.List.Bytes - before.List.Bytes},
 		}
 		for name := range is {
-			got := figures.Requests{Requests: is[name].Requests - was[name].Requests, Bytes: is[name].Bytes - was[name].Bytes}
+			got := status.Requests{Requests: is[name].Requests - was[name].Requests, Bytes: is[name].Bytes - was[name].Bytes}
 			// A question that a look-up no longer waits for is given up before its answer was read, or
 			// before it was sent.
 			if want := counted[name]; got != want && (name != "names" || got.Requests < want.Requests || got.Requests > 2*want.Requests || got.Bytes > want.Bytes || got.Bytes < want.Bytes/2) {
@@ -150,9 +150,9 @@ func (h *hearth) avoided(most string, p *proxied, list []hearthtest.File) {
 	was, before := h.status().Egress, p.gets()
 	e.good("again", epoch(h.dir, list, 2, 4, 0))
 	is := h.status().Egress
-	var all figures.Requests
+	var all status.Requests
 	for _, by := range []string{"ram", "disk"} {
-		n := figures.Requests{Requests: is.Avoided[by].Requests - was.Avoided[by].Requests, Bytes: is.Avoided[by].Bytes - was.Avoided[by].Bytes}
+		n := status.Requests{Requests: is.Avoided[by].Requests - was.Avoided[by].Requests, Bytes: is.Avoided[by].Bytes - was.Avoided[by].Bytes}
 		e.Logf("%d files, %d bytes again: %+v by %s", len(list), sum(list), n, by)
 		all.Requests, all.Bytes = all.Requests+n.Requests, all.Bytes+n.Bytes
 		if by == most && n.Bytes < sum(list)/2 || (n.Requests == 0) != (n.Bytes == 0) {

@@ -63,6 +63,9 @@ func (n *Node) routes() http.Handler {
 	return rights.Check(mux, api.Fail)
 }
 
+// Client returns a Client of this node within its process.
+func (n *Node) Client() *api.Client { return api.Over(n.doors.Pipe.Dial) }
+
 // addHealth adds what anyone on this machine may see.
 func (n *Node) addHealth(mux *http.ServeMux) {
 	registry := prometheus.NewRegistry()
@@ -79,7 +82,7 @@ func (n *Node) addHealth(mux *http.ServeMux) {
 }
 
 func (n *Node) serveMount(r *http.Request) (any, error) {
-	var m MountRequest
+	var m api.MountRequest
 	d := json.NewDecoder(r.Body)
 	d.DisallowUnknownFields()
 	if err := d.Decode(&m); err != nil {
@@ -93,9 +96,9 @@ func (n *Node) serveMount(r *http.Request) (any, error) {
 
 // openDoors opens the admin socket; "": the default one, "-": none.
 func openDoors(path string) (*door.Doors, error) {
-	d, err := door.Open(cmp.Or(path, DefaultSocket()))
+	d, err := door.Open(cmp.Or(path, api.DefaultSocket()))
 	if err != nil {
-		return nil, &Error{Kind: answer.KindOf(err), Message: err.Error(), Cause: err}
+		return nil, &answer.Error{Kind: answer.KindOf(err), Message: err.Error(), Cause: err}
 	}
 	return d, nil
 }

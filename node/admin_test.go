@@ -17,6 +17,8 @@ import (
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/internal/hearthtest"
 	"github.com/hearthfs/hearth/node/answer"
+	"github.com/hearthfs/hearth/node/api"
+	"github.com/hearthfs/hearth/node/status"
 	"github.com/hearthfs/hearth/node/watch"
 	"github.com/hearthfs/hearth/warmup"
 )
@@ -45,9 +47,9 @@ func start(t *testing.T, url string, change func(*Config)) *Node {
 	return n
 }
 
-func client(t *testing.T, n *Node) *Client {
+func client(t *testing.T, n *Node) *api.Client {
 	t.Helper()
-	c, err := Dial("unix://" + n.Socket())
+	c, err := api.Dial("unix://" + n.Socket())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +93,7 @@ func TestPathsWithASecondLink(t *testing.T) {
 		"/sub/b":     "/sub/b: no such file or directory; a path begins with one of this node's links: /x, /y",
 		"/x/nothing": "/x/nothing: no such file or directory",
 	} {
-		if _, err := c.Stat(t.Context(), path); err == nil || err.Error() != want || answer.KindOf(err) != KindNotFound {
+		if _, err := c.Stat(t.Context(), path); err == nil || err.Error() != want || answer.KindOf(err) != answer.KindNotFound {
 			t.Errorf("with two links: %v, want %s", err, want)
 		}
 	}
@@ -109,7 +111,7 @@ func TestPathsMeanTheSameAfterASecondMount(t *testing.T) {
 	n := start(t, "s3://data", func(c *Config) { c.Links = nil; withDisk(dir, 64<<20)(c) })
 	c := client(t, n)
 	for _, url := range []string{"s3://data", "s3://other"} { // as mounts of these make them
-		l, _, err := n.linkTo(t.Context(), MountRequest{Origin: &Origin{URL: url}})
+		l, _, err := n.linkTo(t.Context(), api.MountRequest{Origin: &Origin{URL: url}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -144,10 +146,10 @@ func TestPathsMeanTheSameAfterASecondMount(t *testing.T) {
 	if _, err := n.links.forMount(n.links.within("/models")); err != nil {
 		t.Errorf("a mount of it: %v", err)
 	}
-	if _, err := n.Mount(t.Context(), MountRequest{Mount: Mount{Dir: at, Prefix: "/nope"}}); answer.KindOf(err) != KindNotFound || !strings.Contains(err.Error(), "mount /s3:data/nope: no such directory in the tree") {
+	if _, err := n.Mount(t.Context(), api.MountRequest{Mount: Mount{Dir: at, Prefix: "/nope"}}); answer.KindOf(err) != answer.KindNotFound || !strings.Contains(err.Error(), "mount /s3:data/nope: no such directory in the tree") {
 		t.Errorf("a mount of nothing: %v", err)
 	}
-	if _, err := n.Mount(t.Context(), MountRequest{Mount: Mount{Dir: at, Prefix: "/models/a"}}); answer.KindOf(err) != KindUsage || !strings.Contains(err.Error(), "it is a file") {
+	if _, err := n.Mount(t.Context(), api.MountRequest{Mount: Mount{Dir: at, Prefix: "/models/a"}}); answer.KindOf(err) != answer.KindUsage || !strings.Contains(err.Error(), "it is a file") {
 		t.Errorf("a mount of a file: %v", err)
 	}
 	if ended, err := c.Unpin(t.Context(), []string{"/models"}); err != nil || len(ended) != 1 {
@@ -171,7 +173,7 @@ func TestCommandsThroughTheSocket(t *testing.T) {
 	}{{"/", false, "a sub"}, {"/", true, "a sub sub/b sub/deep sub/deep/c"}, {"/sub", true, "b deep deep/c"}, {"/a", false, "a"},
 		{url + "/sub", false, "b deep"}} {
 		var names []string
-		if _, err := c.List(ctx, v.path, v.recursive, func(e Entry) error {
+		if _, err := c.List(ctx, v.path, v.recursive, func(e api.Entry) error {
 			names = append(names, e.Path)
 			return nil
 		}); err != nil {
@@ -203,12 +205,12 @@ func TestCommandsThroughTheSocket(t *testing.T) {
 	if err != nil || s.Size != int64(len(big)) || s.Blocks != 4 || s.Version == "" {
 		t.Errorf("stat: %+v, %v", s, err)
 	}
-	for path, kind := range map[string]Kind{"/nothing": KindNotFound, "s3://other/x": KindNoLink} {
+	for path, kind := range map[string]answer.Kind{"/nothing": answer.KindNotFound, "s3://other/x": answer.KindNoLink} {
 		if _, err := c.Stat(ctx, path); answer.KindOf(err) != kind {
 			t.Errorf("stat %s: %v (%s), want %s", path, err, answer.KindOf(err), kind)
 		}
 	}
-	if err := c.Cat(ctx, "/sub", 0, -1, io.Discard); answer.KindOf(err) != KindUsage {
+	if err := c.Cat(ctx, "/sub", 0, -1, io.Discard); answer.KindOf(err) != answer.KindUsage {
 		t.Errorf("cat of a directory: %v", err)
 	}
 }
@@ -255,7 +257,7 @@ func TestStatusKeysAreStable(t *testing.T) {
 		}
 	}
 	var m map[string]any
-	if text, err = json.Marshal(MountStatus{}); err != nil || json.Unmarshal(text, &m) != nil || m["dir"] == nil || m["open"] == nil || m["timeouts"] == nil {
+	if text, err = json.Marshal(status.Mount{}); err != nil || json.Unmarshal(text, &m) != nil || m["dir"] == nil || m["open"] == nil || m["timeouts"] == nil {
 		t.Errorf("mounts[] lacks dir, open or timeouts: %s", text)
 	}
 }
@@ -326,7 +328,7 @@ func TestTheRootIsTheTableOfLinks(t *testing.T) {
 		{"/", true, "deep deep/x deep/x/%2541 deep/x/100%2525 deep/x/a deep/x/sub deep/x/sub/b", 1},
 		{"s3://data", true, "%41 100%25 a sub sub/b", 1}, {"s3://data/%41", false, "%41", 0}, {"s3://data/sub/", false, "b", 1}} {
 		var names []string
-		hidden, err := c.List(t.Context(), v.path, v.recursive, func(e Entry) error {
+		hidden, err := c.List(t.Context(), v.path, v.recursive, func(e api.Entry) error {
 			names = append(names, e.Path)
 			return nil
 		})

@@ -6,6 +6,8 @@ import (
 	"net/http/httptest"
 	"sync"
 	"testing"
+
+	"github.com/hearthfs/hearth/node/api"
 )
 
 func TestOriginsAreToldProgramAndVersion(t *testing.T) {
@@ -25,7 +27,7 @@ func TestOriginsAreToldProgramAndVersion(t *testing.T) {
 		c.Version = version
 		c.Links = []Link{{Path: "/", Origin: Origin{URL: "s3://bucket", Endpoint: server.URL, Region: "us-east-1", PathStyle: "on", Anonymous: true}}}
 	})
-	if _, err := client(t, n).List(t.Context(), "/", false, func(Entry) error { return nil }); err != nil {
+	if _, err := client(t, n).List(t.Context(), "/", false, func(api.Entry) error { return nil }); err != nil {
 		t.Fatal(err)
 	}
 	mu.Lock()

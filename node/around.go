@@ -10,9 +10,9 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/namespace"
-	"github.com/hearthfs/hearth/node/figures"
 	"github.com/hearthfs/hearth/node/ring"
 	"github.com/hearthfs/hearth/node/ring/atowners"
+	"github.com/hearthfs/hearth/node/status"
 	"github.com/hearthfs/hearth/node/watch"
 	"github.com/hearthfs/hearth/node/wiring"
 	"github.com/hearthfs/hearth/origin"
@@ -117,7 +117,7 @@ func (a *around) routes(add func(string, func(*http.Request) (any, error)), file
 }
 
 // line is the node's part in its status; nil: it has none.
-func (a *around) line(started time.Time) *figures.RingLine {
+func (a *around) line(started time.Time) *status.RingLine {
 	if a == nil {
 		return nil
 	}
@@ -128,13 +128,13 @@ func (a *around) line(started time.Time) *figures.RingLine {
 }
 
 // reads are what came of reads of others' blocks.
-func (a *around) reads() figures.RingReads {
+func (a *around) reads() status.RingReads {
 	s := a.Stats()
 	strays := int64(0)
 	if a.owners != nil {
 		strays = a.owners.Strays()
 	}
-	return figures.RingReads{Strays: strays, Asked: s.Asked, Loaded: s.Loaded, Detours: s.Detours, Bytes: s.Bytes, Elsewhere: s.Elsewhere, Passed: s.Passed, Most: s.Most,
+	return status.RingReads{Strays: strays, Asked: s.Asked, Loaded: s.Loaded, Detours: s.Detours, Bytes: s.Bytes, Elsewhere: s.Elsewhere, Passed: s.Passed, Most: s.Most,
 		Peeks: s.Peeks, Found: s.Found, Late: s.Late, Gone: s.Gone, Alone: s.Alone}
 }
 
@@ -213,8 +213,8 @@ func (n *Node) linked(name string) (identity, prefix string, ok bool) {
 }
 
 // figures are what the node says of itself to others.
-func (n *Node) figures() figures.MemberFigures {
-	f := figures.MemberFigures{Version: n.config.Version, UptimeS: int64(time.Since(n.started).Seconds()), HitRatio: -1}
+func (n *Node) figures() status.MemberFigures {
+	f := status.MemberFigures{Version: n.config.Version, UptimeS: int64(time.Since(n.started).Seconds()), HitRatio: -1}
 	for _, t := range n.tierStatus() {
 		if t.Name == "disk" || n.disk == nil {
 			f.Used += t.Used

@@ -10,6 +10,7 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/fuse"
+	"github.com/hearthfs/hearth/node/answer"
 	"github.com/hearthfs/hearth/node/config"
 	"github.com/hearthfs/hearth/node/paths"
 	"github.com/hearthfs/hearth/node/ring/settings"
@@ -196,5 +197,5 @@ func validateMount(m Mount) error {
 }
 
 func usage(format string, args ...any) error {
-	return &Error{Kind: KindUsage, Message: fmt.Sprintf(format, args...)}
+	return &answer.Error{Kind: answer.KindUsage, Message: fmt.Sprintf(format, args...)}
 }

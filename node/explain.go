@@ -27,7 +27,7 @@ func (n *Node) serveExplain(r *http.Request) (any, error) {
 func (n *Node) explain(ctx context.Context, asked string, off int64) (*explain.Explanation, error) {
 	name := explain.Name{Path: asked}
 	p, x, err := n.resolve(namespace.Quiet(ctx), asked)
-	if err != nil && answer.KindOf(err) == KindNotFound {
+	if err != nil && answer.KindOf(err) == answer.KindNotFound {
 		name.Asked = true
 		p, x, err = n.resolve(ctx, asked)
 	}

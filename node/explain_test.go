@@ -87,7 +87,7 @@ func TestExplain(t *testing.T) {
 	if got := proxy.Stats().Requests(); got != asked || after.Hits != before.Hits || after.PutBytes != before.PutBytes {
 		t.Errorf("explaining asked %d times; %+v, then %+v", got-asked, before, after)
 	}
-	for path, kind := range map[string]Kind{"/nothing": KindNotFound, "s3://other/x": KindNoLink} {
+	for path, kind := range map[string]answer.Kind{"/nothing": answer.KindNotFound, "s3://other/x": answer.KindNoLink} {
 		if _, err := c.Explain(ctx, path, 0); answer.KindOf(err) != kind {
 			t.Errorf("%s: %v", path, err)
 		}
@@ -95,7 +95,7 @@ func TestExplain(t *testing.T) {
 	if e, err := c.Explain(ctx, "/sub", 0); err != nil || !e.Dir || e.Read != nil {
 		t.Errorf("a directory: %+v, %v", e, err)
 	}
-	if _, err := c.Explain(ctx, "/small", -1); answer.KindOf(err) != KindUsage {
+	if _, err := c.Explain(ctx, "/small", -1); answer.KindOf(err) != answer.KindUsage {
 		t.Errorf("a negative offset: %v", err)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache"
 	"github.com/hearthfs/hearth/namespace"
+	"github.com/hearthfs/hearth/node/answer"
 	"github.com/hearthfs/hearth/node/api"
 	"github.com/hearthfs/hearth/node/paths"
 	"github.com/hearthfs/hearth/node/watch"
@@ -42,7 +43,7 @@ func (n *Node) resolve(ctx context.Context, asked string) (string, namespace.Nod
 	p := n.treePath(asked)
 	node, err := n.tree.Resolve(ctx, p)
 	if errors.Is(err, fs.ErrNotExist) {
-		return "", namespace.Node{}, &Error{Kind: KindNotFound, Message: asked + ": no such file or directory" + n.links.hint(asked, p)}
+		return "", namespace.Node{}, &answer.Error{Kind: answer.KindNotFound, Message: asked + ": no such file or directory" + n.links.hint(asked, p)}
 	}
 	if err != nil {
 		return "", namespace.Node{}, fmt.Errorf("look up %s: %w", asked, watch.Explained(err))
@@ -52,7 +53,7 @@ func (n *Node) resolve(ctx context.Context, asked string) (string, namespace.Nod
 
 // list calls each for what lies in the directory asked for, or below it, and
 // counts the keys there that have no name.
-func (n *Node) list(ctx context.Context, asked string, recursive bool, each func(Entry) error) (hidden int64, err error) {
+func (n *Node) list(ctx context.Context, asked string, recursive bool, each func(api.Entry) error) (hidden int64, err error) {
 	if paths.IsURL(asked) {
 		return n.listKeys(ctx, asked, recursive, each)
 	}
@@ -85,8 +86,8 @@ func (n *Node) sized(ctx context.Context, x namespace.Node) namespace.Node {
 	return found
 }
 
-func entryOf(p string, x namespace.Node) Entry {
-	e := Entry{Path: p, Key: x.Object.Key, Dir: x.Dir, ModTime: x.ModTime}
+func entryOf(p string, x namespace.Node) api.Entry {
+	e := api.Entry{Path: p, Key: x.Object.Key, Dir: x.Dir, ModTime: x.ModTime}
 	if x.Dir {
 		e.Path = strings.TrimSuffix(p, "/")
 	} else {
@@ -96,12 +97,12 @@ func entryOf(p string, x namespace.Node) Entry {
 	return e
 }
 
-func (n *Node) stat(ctx context.Context, asked string) (*Stat, error) {
+func (n *Node) stat(ctx context.Context, asked string) (*api.Stat, error) {
 	p, x, err := n.resolve(ctx, asked)
 	if err != nil {
 		return nil, err
 	}
-	s := &Stat{Entry: entryOf(p, x), Inode: x.ID, TTLMS: int64(x.TTL / time.Millisecond)}
+	s := &api.Stat{Entry: entryOf(p, x), Inode: x.ID, TTLMS: int64(x.TTL / time.Millisecond)}
 	if x.Dir {
 		if p == "/" {
 			s.Path = p // the root's name; elsewhere "/" ends a prefix
@@ -136,8 +137,8 @@ func (n *Node) held(o *hearth.Object) map[string]int64 {
 	return counts
 }
 
-func (n *Node) usage(ctx context.Context, asked string) (*Usage, error) {
-	u := &Usage{Path: asked}
+func (n *Node) usage(ctx context.Context, asked string) (*api.Usage, error) {
+	u := &api.Usage{Path: asked}
 	if paths.IsURL(asked) {
 		k, err := n.keyed(ctx, asked, true)
 		if err == nil && k.file != nil {
@@ -160,7 +161,7 @@ func (n *Node) usage(ctx context.Context, asked string) (*Usage, error) {
 }
 
 // addBelow sums up what lies below a directory; k's own object is counted before.
-func (n *Node) addBelow(ctx context.Context, u *Usage, k keyed) (err error) {
+func (n *Node) addBelow(ctx context.Context, u *api.Usage, k keyed) (err error) {
 	u.Hidden, err = n.tree.Below(ctx, k.dir.ID, func(_ string, x namespace.Node) error {
 		if k.file == nil || k.file.ID != x.ID {
 			count(u, n.sized(ctx, x))
@@ -170,7 +171,7 @@ func (n *Node) addBelow(ctx context.Context, u *Usage, k keyed) (err error) {
 	return watch.Explained(err)
 }
 
-func count(u *Usage, x namespace.Node) {
+func count(u *api.Usage, x namespace.Node) {
 	if x.Dir {
 		u.Dirs++
 		return

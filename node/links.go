@@ -11,6 +11,7 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/namespace"
+	"github.com/hearthfs/hearth/node/answer"
 	"github.com/hearthfs/hearth/node/origins"
 	"github.com/hearthfs/hearth/node/paths"
 	"github.com/hearthfs/hearth/node/watch"
@@ -110,7 +111,7 @@ func (ls *links) add(ctx context.Context, l Link, goOn func(*link, error) error)
 	for _, old := range ls.all {
 		if old.Path == l.Path {
 			added.close()
-			return nil, &Error{Kind: KindRefused, Message: "there is a link at " + l.Path + " already"}
+			return nil, &answer.Error{Kind: answer.KindRefused, Message: "there is a link at " + l.Path + " already"}
 		}
 	}
 	ls.all = append(ls.all, added)
@@ -142,7 +143,7 @@ func (l *link) probe(ctx context.Context) error {
 	if _, err := l.origin.Head(ctx, key); err == nil {
 		return usage("%s is one object, not a directory: name the prefix that it lies in", l.Origin.URL)
 	}
-	return &Error{Kind: KindNotFound, Message: "nothing lies below " + l.Origin.URL + ": check the prefix (hearth ls shows what there is)"}
+	return &answer.Error{Kind: answer.KindNotFound, Message: "nothing lies below " + l.Origin.URL + ": check the prefix (hearth ls shows what there is)"}
 }
 
 // disagreement is a key of which listings and HEADs of an origin name two versions, and how.
@@ -232,12 +233,12 @@ func (ls *links) forMount(p string) (*link, error) {
 		case found == nil:
 			found = l
 		case found.freshness != l.freshness:
-			return nil, &Error{Kind: KindRefused, Message: p + " holds links of different freshness, " + found.Path + " and " + l.Path +
+			return nil, &answer.Error{Kind: answer.KindRefused, Message: p + " holds links of different freshness, " + found.Path + " and " + l.Path +
 				": mount each by itself"}
 		}
 	}
 	if found == nil {
-		return nil, &Error{Kind: KindNotFound, Message: "no link leads to " + p + ": name an origin, such as s3://bucket/prefix, or a path below " + ls.paths()}
+		return nil, &answer.Error{Kind: answer.KindNotFound, Message: "no link leads to " + p + ": name an origin, such as s3://bucket/prefix, or a path below " + ls.paths()}
 	}
 	return found, nil
 }

@@ -3,6 +3,8 @@ package node
 import (
 	"sync"
 	"testing"
+
+	"github.com/hearthfs/hearth/node/api"
 )
 
 func TestMountsOfOneNewOriginAtOnceShareItsLink(t *testing.T) {
@@ -15,7 +17,7 @@ func TestMountsOfOneNewOriginAtOnceShareItsLink(t *testing.T) {
 	for i := range made {
 		all.Go(func() {
 			var err error
-			if made[i], _, err = n.linkTo(t.Context(), MountRequest{Origin: &o}); err != nil {
+			if made[i], _, err = n.linkTo(t.Context(), api.MountRequest{Origin: &o}); err != nil {
 				t.Error(err)
 			}
 		})

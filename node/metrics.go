@@ -8,10 +8,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/hearthfs/hearth/node/jobs"
-	"github.com/hearthfs/hearth/node/metric"
 	"github.com/hearthfs/hearth/node/pins"
 	"github.com/hearthfs/hearth/node/ring/view"
 	"github.com/hearthfs/hearth/node/siblings"
+	"github.com/hearthfs/hearth/node/status"
 )
 
 // register exports a node's status and the process's own figures.
@@ -30,12 +30,12 @@ func (collector) Describe(chan<- *prometheus.Desc) {}
 // Collect sends the figures of one status document.
 func (c collector) Collect(out chan<- prometheus.Metric) {
 	export(c.node.Status(context.Background()), out)
-	metric.Sink(out).Mounts(c.node.mounts.counted())
+	status.Sink(out).Mounts(c.node.mounts.counted())
 }
 
 // export sends a status document's figures. docs/metrics.md is made from what it
 // says of them.
-func export(s *Status, m metric.Sink) {
+func export(s *status.Status, m status.Sink) {
 	m.Build(s.Version, runtime.Version())
 	s.Export(m)
 	jobs.Export(s.Jobs, s.Warmup, m)

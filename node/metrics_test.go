@@ -18,21 +18,21 @@ import (
 
 	"github.com/hearthfs/hearth/namespace"
 	"github.com/hearthfs/hearth/node/bydir"
-	"github.com/hearthfs/hearth/node/metric"
+	"github.com/hearthfs/hearth/node/status"
 )
 
 // everything exports a status document that has all there can be, so that no metric
 // is missing because a node happens to have no mount, tier or directory.
 type everything struct {
-	status Status
+	status status.Status
 	ops    bydir.Sums
 }
 
 func (everything) Describe(chan<- *prometheus.Desc) {}
 
 func (e everything) Collect(out chan<- prometheus.Metric) {
-	export(&e.status, metric.Sink(out))
-	metric.Sink(out).Mounts(e.ops)
+	export(&e.status, status.Sink(out))
+	status.Sink(out).Mounts(e.ops)
 }
 
 // populate gives every figure, text, list and map of a value something.
@@ -187,7 +187,7 @@ func TestEachFigureOfTheNamesIsExported(t *testing.T) {
 		}
 	}
 	r := prometheus.NewRegistry()
-	r.MustRegister(everything{status: Status{Names: NamesStatus{Figures: s.Figures()}}})
+	r.MustRegister(everything{status: status.Status{Names: status.Names{Figures: s.Figures()}}})
 	families, err := r.Gather()
 	if err != nil {
 		t.Fatal(err)
@@ -217,7 +217,7 @@ func TestEachFigureOfTheNamesIsExported(t *testing.T) {
 func TestPathsThatAreNotUTF8AreExported(t *testing.T) {
 	// Two mount points, and two cache directories, whose names are not UTF-8: they are
 	// told apart, and nothing else is lost for them.
-	s := &Status{Tiers: []TierStatus{{Name: "disk", Dirs: []DirStatus{{Path: "/c/\xfe"}, {Path: "/c/\xff"}, {Path: "/c/\uFFFD"}}}}}
+	s := &status.Status{Tiers: []status.Tier{{Name: "disk", Dirs: []status.Dir{{Path: "/c/\xfe"}, {Path: "/c/\xff"}, {Path: "/c/\uFFFD"}}}}}
 	ops := bydir.Sums{}
 	for _, dir := range []string{"/job/\xfe", "/job/\xff", "/job/\uFFFD"} {
 		ops.Add(dir, map[string]int64{"read": 1})
@@ -248,7 +248,7 @@ func TestPathsThatAreNotUTF8AreExported(t *testing.T) {
 func exporter() *prometheus.Registry {
 	var e everything
 	populate(reflect.ValueOf(&e.status).Elem())
-	e.ops = bydir.Sums{"/m": {"read": 1, "read_bytes": 1, metric.TookBucket("read", time.Second): 1, metric.TookBucket("open", 0): 1}}
+	e.ops = bydir.Sums{"/m": {"read": 1, "read_bytes": 1, status.TookBucket("read", time.Second): 1, status.TookBucket("open", 0): 1}}
 	r := prometheus.NewRegistry()
 	r.MustRegister(e)
 	return r

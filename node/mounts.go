@@ -18,9 +18,12 @@ import (
 	"github.com/hearthfs/hearth/fuse"
 	"github.com/hearthfs/hearth/fuse/point"
 	"github.com/hearthfs/hearth/namespace"
+	"github.com/hearthfs/hearth/node/answer"
+	"github.com/hearthfs/hearth/node/api"
 	"github.com/hearthfs/hearth/node/bydir"
 	"github.com/hearthfs/hearth/node/machine"
 	"github.com/hearthfs/hearth/node/paths"
+	"github.com/hearthfs/hearth/node/status"
 	"github.com/hearthfs/hearth/node/watch"
 )
 
@@ -51,7 +54,7 @@ func newMounts(own machine.Own) *mounts {
 }
 
 // Mount makes a mount and returns when it answers.
-func (n *Node) Mount(ctx context.Context, r MountRequest) (*MountStatus, error) {
+func (n *Node) Mount(ctx context.Context, r api.MountRequest) (*status.Mount, error) {
 	var at *point.Point
 	if r.At != nil {
 		var err error
@@ -80,7 +83,7 @@ func (n *Node) Mount(ctx context.Context, r MountRequest) (*MountStatus, error) 
 }
 
 // mount makes x. at is its Dir where the node may not walk to that, else nil.
-func (n *Node) mount(ctx context.Context, x *mounted, r MountRequest, at *point.Point) error {
+func (n *Node) mount(ctx context.Context, x *mounted, r api.MountRequest, at *point.Point) error {
 	if r.Origin != nil {
 		l, rest, err := n.linkTo(ctx, r)
 		if err != nil {
@@ -104,7 +107,7 @@ func (n *Node) mount(ctx context.Context, x *mounted, r MountRequest, at *point.
 	root, err := n.tree.Root(ctx, x.Prefix)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return &Error{Kind: KindNotFound, Message: "mount " + x.Prefix + ": no such directory in the tree (hearth ls shows what there is)"}
+		return &answer.Error{Kind: answer.KindNotFound, Message: "mount " + x.Prefix + ": no such directory in the tree (hearth ls shows what there is)"}
 	case errors.Is(err, syscall.ENOTDIR):
 		return usage("mount %s: it is a file: name the directory that it lies in", x.Prefix)
 	case err != nil:
@@ -133,7 +136,7 @@ func (n *Node) mount(ctx context.Context, x *mounted, r MountRequest, at *point.
 // linkTo is the link that covers an origin, or a new one named by it.
 //
 // Of those who ask at once for one that is new, the first makes it, and the others have it then.
-func (n *Node) linkTo(ctx context.Context, r MountRequest) (*link, string, error) {
+func (n *Node) linkTo(ctx context.Context, r api.MountRequest) (*link, string, error) {
 	done, err := n.links.turn(ctx, paths.For(r.Origin.URL))
 	if err != nil {
 		return nil, "", err
@@ -172,7 +175,7 @@ func checkFreshness(m Mount, own namespace.Freshness, link string) error {
 		return err
 	}
 	if f != own {
-		return &Error{Kind: KindRefused, Message: fmt.Sprintf("mount %s: freshness %s differs from %v, which its link %s has",
+		return &answer.Error{Kind: answer.KindRefused, Message: fmt.Sprintf("mount %s: freshness %s differs from %v, which its link %s has",
 			m.Dir, m.Freshness, own, link)}
 	}
 	return nil
@@ -190,7 +193,7 @@ func (m *mounts) checkPoint(dir string, at *point.Point) error {
 	info, err := os.Stat(dir)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return &Error{Kind: KindNotFound, Message: fmt.Sprintf("mount point %s does not exist (mkdir -p %s)", dir, dir)}
+		return &answer.Error{Kind: answer.KindNotFound, Message: fmt.Sprintf("mount point %s does not exist (mkdir -p %s)", dir, dir)}
 	case err != nil:
 		return fmt.Errorf("mount point: %w", err)
 	case !info.IsDir():
@@ -204,7 +207,7 @@ func hides(dir, own string) error {
 	if own == "" {
 		return nil
 	}
-	return &Error{Kind: KindRefused, Message: fmt.Sprintf("mount point %s: the node works with %s, and would wait for its own mount there: choose a directory apart from it", dir, own)}
+	return &answer.Error{Kind: answer.KindRefused, Message: fmt.Sprintf("mount point %s: the node works with %s, and would wait for its own mount there: choose a directory apart from it", dir, own)}
 }
 
 func openMode(s string) (fuse.Mode, error) {
@@ -323,9 +326,9 @@ func (m *mounts) claim(x *mounted) error {
 	defer m.mu.Unlock()
 	switch {
 	case m.closed:
-		return &Error{Kind: KindRefused, Message: "the node is ending"}
+		return &answer.Error{Kind: answer.KindRefused, Message: "the node is ending"}
 	case m.byDir[x.Dir] != nil:
-		return &Error{Kind: KindRefused, Message: x.Dir + " is mounted already"}
+		return &answer.Error{Kind: answer.KindRefused, Message: x.Dir + " is mounted already"}
 	}
 	if len(m.byDir)+len(m.left) == 0 {
 		m.idle = make(chan struct{})
@@ -365,7 +368,7 @@ func (m *mounts) find(dir string) (*mounted, error) {
 	defer m.mu.Unlock()
 	x := m.byDir[dir]
 	if x == nil || x.server == nil {
-		return nil, &Error{Kind: KindNotFound, Message: "this node has no mount at " + dir}
+		return nil, &answer.Error{Kind: answer.KindNotFound, Message: "this node has no mount at " + dir}
 	}
 	return x, nil
 }
@@ -403,11 +406,11 @@ func (m *mounts) unmount(dir string, lazy bool) error {
 	switch at, kept := x.server.Place(); {
 	case kept:
 	case at != "":
-		return &Error{Kind: KindNotFound, Message: "nothing is mounted at " + dir + " any more: the mount was moved to " + at}
+		return &answer.Error{Kind: answer.KindNotFound, Message: "nothing is mounted at " + dir + " any more: the mount was moved to " + at}
 	case lazy:
 		return nil // it is detached
 	default:
-		return &Error{Kind: KindNotFound, Message: "nothing is mounted at " + dir + " any more: the mount was detached, and who uses it may finish"}
+		return &answer.Error{Kind: answer.KindNotFound, Message: "nothing is mounted at " + dir + " any more: the mount was detached, and who uses it may finish"}
 	}
 	if err := x.server.Unmount(lazy); err != nil {
 		return err

@@ -2,13 +2,14 @@ package node
 
 import (
 	"github.com/hearthfs/hearth/namespace"
+	"github.com/hearthfs/hearth/node/status"
 	"github.com/hearthfs/hearth/node/watch"
 )
 
 // namesStatus is what the namespace says of itself.
-func (n *Node) namesStatus() NamesStatus {
+func (n *Node) namesStatus() status.Names {
 	t := n.tree.Stats()
-	s := NamesStatus{Where: t.Where, Figures: t.Figures()}
+	s := status.Names{Where: t.Where, Figures: t.Figures()}
 	if s.Where == "" {
 		s.Where = "memory"
 	}

@@ -31,6 +31,7 @@ import (
 	"github.com/hearthfs/hearth/internal/flight"
 	"github.com/hearthfs/hearth/internal/probe"
 	"github.com/hearthfs/hearth/internal/waits"
+	"github.com/hearthfs/hearth/node/answer"
 	"github.com/hearthfs/hearth/node/budget"
 	"github.com/hearthfs/hearth/node/door"
 	"github.com/hearthfs/hearth/node/fsck"
@@ -267,7 +268,7 @@ func (n *Node) openDisk() error {
 	}
 	var err error
 	if n.disk, err = disk.Open(o); errors.Is(err, disk.ErrRefused) {
-		return &Error{Kind: KindRefused, Message: err.Error(), Cause: err}
+		return &answer.Error{Kind: answer.KindRefused, Message: err.Error(), Cause: err}
 	}
 	return err
 }

@@ -9,6 +9,8 @@ import (
 
 	"github.com/hearthfs/hearth/internal/faultproxy"
 	"github.com/hearthfs/hearth/internal/hearthtest"
+	"github.com/hearthfs/hearth/node/api"
+	"github.com/hearthfs/hearth/node/status"
 )
 
 // outage is a bucket behind a proxy that can take it away, and the configuration of
@@ -47,7 +49,7 @@ func TestANodeStartsDuringAnOutage(t *testing.T) {
 		return out.String(), err
 	}
 	names := func() (all string) {
-		_, _ = client(t, n).List(t.Context(), "/dir", false, func(e Entry) error { all += e.Path + " "; return nil })
+		_, _ = client(t, n).List(t.Context(), "/dir", false, func(e api.Entry) error { all += e.Path + " "; return nil })
 		return all
 	}
 	if got, err := cat("/dir/known"); got != "known bytes" || names() != "known " {
@@ -135,7 +137,7 @@ func TestAFailureEndsThoughNobodyReads(t *testing.T) {
 	}
 	says := func(problems, warnings string) {
 		t.Helper()
-		var is *Status
+		var is *status.Status
 		if !hearthtest.Eventually(t.Context(), 20*time.Second, func() bool {
 			is = n.Status(t.Context())
 			return strings.HasPrefix(strings.Join(is.Problems, "\n"), problems) && strings.HasPrefix(strings.Join(is.Warnings, "\n"), warnings) &&
@@ -180,7 +182,7 @@ func TestUnaskedNamesAreAskedThoughNobodyLooks(t *testing.T) {
 	n := start(t, "", c.with)
 	n.links.list()[0].names.Pause = time.Millisecond
 	list := func() error {
-		_, err := client(t, n).List(t.Context(), "/dir", false, func(Entry) error { return nil })
+		_, err := client(t, n).List(t.Context(), "/dir", false, func(api.Entry) error { return nil })
 		return err
 	}
 	if err := list(); err != nil {

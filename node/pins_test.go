@@ -11,17 +11,18 @@ import (
 	"github.com/hearthfs/hearth/internal/hearthtest"
 	"github.com/hearthfs/hearth/namespace/pins"
 	"github.com/hearthfs/hearth/node/answer"
+	"github.com/hearthfs/hearth/node/api"
 	"github.com/hearthfs/hearth/warmup"
 )
 
 // pinned begins a warm-up that pins, and gives it as it ended.
-func pinned(t *testing.T, c *Client, paths ...string) warmup.View {
+func pinned(t *testing.T, c *api.Client, paths ...string) warmup.View {
 	t.Helper()
 	return ended(t, c, warmup.Request{Targets: paths, PinS: 3600}, "")
 }
 
 // until waits for a fact about the pins.
-func untilPins(t *testing.T, c *Client, what string, fact func([]pins.View) bool) {
+func untilPins(t *testing.T, c *api.Client, what string, fact func([]pins.View) bool) {
 	t.Helper()
 	var last []pins.View
 	for range 3000 {
@@ -67,7 +68,7 @@ func TestPinnedFilesStay(t *testing.T) {
 		all[0].Needs < all[0].Bytes || all[0].Lacks != "" || all[0].Job != "" || all[0].Expires == nil {
 		t.Fatalf("%+v, %v", all, err)
 	}
-	push := func(c *Client, from, to int) {
+	push := func(c *api.Client, from, to int) {
 		t.Helper()
 		for i := from; i < to; i++ {
 			if v := ended(t, c, warmup.Request{Targets: []string{fmt.Sprintf("/other%d", i)}}, ""); v.State != warmup.Done {
@@ -119,7 +120,7 @@ func TestPinsThatAreRefused(t *testing.T) {
 		t.Fatalf("%+v", v)
 	}
 	v := pinned(t, c, "/c")
-	if v.State != warmup.Failed || v.Kind != string(KindRefused) || !strings.Contains(v.Error, "what is pinned") || v.Plan.Needs <= v.Plan.Room {
+	if v.State != warmup.Failed || v.Kind != string(answer.KindRefused) || !strings.Contains(v.Error, "what is pinned") || v.Plan.Needs <= v.Plan.Room {
 		t.Errorf("18 MiB pinned in 16: %+v", v)
 	}
 	if v := pinned(t, c, "/"); v.State != warmup.Failed { // the pins below it do not make it smaller
@@ -136,15 +137,15 @@ func TestPinsThatAreRefused(t *testing.T) {
 		t.Errorf("%+v, %q", s.Pins, s.Problems)
 	}
 	for _, q := range []warmup.Request{{Targets: []string{"/a"}, PinS: 5, MetadataOnly: true}, {Targets: []string{"/a"}, PinS: -2}, {List: "x", PinS: 5}} {
-		if _, err := c.Jobs().Submit(t.Context(), q, strings.NewReader("/a"), false); answer.KindOf(err) != KindUsage {
+		if _, err := c.Jobs().Submit(t.Context(), q, strings.NewReader("/a"), false); answer.KindOf(err) != answer.KindUsage {
 			t.Errorf("%+v: %v", q, err)
 		}
 	}
-	if _, err := c.Unpin(t.Context(), []string{"/a/f1"}); answer.KindOf(err) != KindNotFound || !strings.Contains(err.Error(), "/a/f1 is not pinned; the nearest: /a/f0, /a, /b") {
+	if _, err := c.Unpin(t.Context(), []string{"/a/f1"}); answer.KindOf(err) != answer.KindNotFound || !strings.Contains(err.Error(), "/a/f1 is not pinned; the nearest: /a/f0, /a, /b") {
 		t.Errorf("%v", err)
 	}
 	for _, path := range []string{"/", "/a", "/a/f1"} {
-		if _, err := c.Evict(t.Context(), []string{path}, true); answer.KindOf(err) != KindRefused || !strings.Contains(err.Error(), "/a is pinned") {
+		if _, err := c.Evict(t.Context(), []string{path}, true); answer.KindOf(err) != answer.KindRefused || !strings.Contains(err.Error(), "/a is pinned") {
 			t.Errorf("evict %s: %v", path, err)
 		}
 	}
@@ -179,7 +180,7 @@ func TestPinsFollowTheirPath(t *testing.T) {
 	if v := pinned(t, c, "/keep", "/alone"); v.State != warmup.Done {
 		t.Fatalf("%+v", v)
 	}
-	stat := func(path string) *Stat {
+	stat := func(path string) *api.Stat {
 		t.Helper()
 		s, err := c.Stat(t.Context(), path)
 		if err != nil {
@@ -187,7 +188,7 @@ func TestPinsFollowTheirPath(t *testing.T) {
 		}
 		return s
 	}
-	has := func(s *Stat) bool {
+	has := func(s *api.Stat) bool {
 		v, err := hex.DecodeString(s.Version)
 		if err != nil {
 			t.Fatal(err)
@@ -202,7 +203,7 @@ func TestPinsFollowTheirPath(t *testing.T) {
 	if err := server.Delete(t.Context(), data, "keep/b"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.List(t.Context(), "/keep", true, func(Entry) error { return nil }); err != nil {
+	if _, err := c.List(t.Context(), "/keep", true, func(api.Entry) error { return nil }); err != nil {
 		t.Fatal(err)
 	}
 	untilPins(t, c, "the new versions", func(all []pins.View) bool {
@@ -219,7 +220,7 @@ func TestPinsFollowTheirPath(t *testing.T) {
 	if err := server.Delete(t.Context(), data, "alone"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.Stat(t.Context(), "/alone"); answer.KindOf(err) != KindNotFound {
+	if _, err := c.Stat(t.Context(), "/alone"); answer.KindOf(err) != answer.KindNotFound {
 		t.Fatal(err)
 	}
 	untilPins(t, c, "word of the file that is gone", func(all []pins.View) bool {

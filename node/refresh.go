@@ -10,6 +10,7 @@ import (
 
 	"github.com/hearthfs/hearth/namespace"
 	"github.com/hearthfs/hearth/namespace/record"
+	"github.com/hearthfs/hearth/node/answer"
 	"github.com/hearthfs/hearth/node/api"
 	"github.com/hearthfs/hearth/node/paths"
 	"github.com/hearthfs/hearth/node/watch"
@@ -102,7 +103,7 @@ func (n *Node) linkAndKey(ctx context.Context, asked string) (*link, string, err
 	for name := range strings.SplitSeq(rest, "/") {
 		m, ok := record.ParseName(name)
 		if !ok && name != "" {
-			return nil, "", &Error{Kind: KindNotFound, Message: asked + ": no such file or directory"}
+			return nil, "", &answer.Error{Kind: answer.KindNotFound, Message: asked + ": no such file or directory"}
 		}
 		key += m.Segment + "/"
 	}

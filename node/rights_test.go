@@ -22,7 +22,7 @@ import (
 )
 
 // as is a Client of a node whose requests come from somebody.
-func as(t *testing.T, n *Node, who rights.Asker) *Client {
+func as(t *testing.T, n *Node, who rights.Asker) *api.Client {
 	t.Helper()
 	s := httptest.NewUnstartedServer(n.routes())
 	s.Config.ConnContext = func(ctx context.Context, _ net.Conn) context.Context { return rights.With(ctx, who) }
@@ -36,7 +36,7 @@ func as(t *testing.T, n *Node, who rights.Asker) *Client {
 
 // shared is a node with a disk tier, two files in its origin, and one beside it, and
 // the Clients of root and two members of the group.
-func shared(t *testing.T) (n *Node, beside string, root, one, two *Client) {
+func shared(t *testing.T) (n *Node, beside string, root, one, two *api.Client) {
 	t.Helper()
 	dir := t.TempDir()
 	beside = filepath.Join(dir, "beside")
@@ -51,14 +51,14 @@ func shared(t *testing.T) (n *Node, beside string, root, one, two *Client) {
 		}
 	}
 	n = start(t, "file://"+filepath.Join(dir, "open"), withDisk(filepath.Join(dir, "cache"), 64<<20))
-	member := func(uid uint32) *Client { return as(t, n, rights.Asker{Rank: rights.Member, UID: uid}) }
+	member := func(uid uint32) *api.Client { return as(t, n, rights.Asker{Rank: rights.Member, UID: uid}) }
 	return n, beside, as(t, n, rights.Asker{Rank: rights.Owner}), member(1001), member(1002)
 }
 
 // refused holds an answer against what it must say.
 func refused(t *testing.T, what string, err error, says ...string) {
 	t.Helper()
-	if answer.KindOf(err) != KindRefused {
+	if answer.KindOf(err) != answer.KindRefused {
 		t.Errorf("%s: %v, not refused", what, err)
 		return
 	}
@@ -74,7 +74,7 @@ func TestTheGroupDoesNotMount(t *testing.T) {
 	// and has the shared cache emptied and checked: all are refused, and nothing was made.
 	n, beside, _, one, _ := shared(t)
 	ctx, dir := t.Context(), t.TempDir()
-	for _, r := range []MountRequest{{Origin: &Origin{URL: "file://" + beside}}, {Origin: &Origin{URL: "file:///etc", CAFile: "/etc/shadow"}}, {}} {
+	for _, r := range []api.MountRequest{{Origin: &Origin{URL: "file://" + beside}}, {Origin: &Origin{URL: "file:///etc", CAFile: "/etc/shadow"}}, {}} {
 		r.Dir = dir
 		_, err := one.Mount(ctx, r)
 		refused(t, fmt.Sprintf("mount %+v", r), err, "mount", "a node of your own")
@@ -109,11 +109,11 @@ func TestTheGroupReadsWhatTheNodeHas(t *testing.T) {
 		err := one.Cat(ctx, name, 0, -1, &out)
 		_, errStat := one.Stat(ctx, name)
 		_, errDu := one.Usage(ctx, name)
-		_, errList := one.List(ctx, name, true, func(Entry) error { return nil })
+		_, errList := one.List(ctx, name, true, func(api.Entry) error { return nil })
 		_, errExplain := one.Explain(ctx, name, 0)
 		_, errJob := one.Jobs().Submit(ctx, warmup.Request{Targets: []string{name}}, nil, false)
 		for what, err := range map[string]error{"cat": err, "stat": errStat, "du": errDu, "ls": errList, "explain": errExplain, "warmup": errJob} {
-			if kind := answer.KindOf(err); kind != KindNoLink && kind != KindNotFound {
+			if kind := answer.KindOf(err); kind != answer.KindNoLink && kind != answer.KindNotFound {
 				t.Errorf("%s %s: %v, %q", what, name, err, out.String())
 			}
 		}
@@ -134,7 +134,7 @@ func TestOthersPinsAndJobs(t *testing.T) {
 	// not; unpin of all is of one's own. So it is with a job's end and its retry.
 	n, _, root, one, two := shared(t)
 	ctx := t.Context()
-	pin := func(c *Client, path string, s int64) (*warmup.View, error) {
+	pin := func(c *api.Client, path string, s int64) (*warmup.View, error) {
 		return c.Jobs().Submit(ctx, warmup.Request{Targets: []string{path}, PinS: s}, nil, false)
 	}
 	ends := func(all []pins.View) map[string]bool {
@@ -163,7 +163,7 @@ func TestOthersPinsAndJobs(t *testing.T) {
 
 	refused(t, "retry another's", two.Jobs().Retry(ctx, jobOfOne.ID), jobOfOne.ID, "1001", "retry")
 	refused(t, "cancel another's", two.Jobs().Cancel(ctx, jobOfOne.ID), jobOfOne.ID, "cancel")
-	if err := two.Jobs().Retry(ctx, "none"); answer.KindOf(err) != KindNotFound {
+	if err := two.Jobs().Retry(ctx, "none"); answer.KindOf(err) != answer.KindNotFound {
 		t.Errorf("a job that is none: %v", err)
 	}
 	if err := root.Jobs().Retry(ctx, jobOfOne.ID); err != nil {
@@ -195,7 +195,7 @@ func TestOnlyTheSocketKnowsWhoAsks(t *testing.T) {
 			t.Errorf("%s at the metrics' port: %s, %.100s", path, resp.Status, text)
 		}
 	}
-	if _, err := as(t, n, rights.Asker{}).Status(t.Context()); answer.KindOf(err) != KindRefused {
+	if _, err := as(t, n, rights.Asker{}).Status(t.Context()); answer.KindOf(err) != answer.KindRefused {
 		t.Errorf("a stranger: %v", err)
 	}
 }

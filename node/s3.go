@@ -10,7 +10,9 @@ import (
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache"
 	"github.com/hearthfs/hearth/namespace"
-	"github.com/hearthfs/hearth/node/figures"
+	"github.com/hearthfs/hearth/node/answer"
+	"github.com/hearthfs/hearth/node/api"
+	"github.com/hearthfs/hearth/node/status"
 	"github.com/hearthfs/hearth/origin"
 	"github.com/hearthfs/hearth/s3gw"
 )
@@ -29,7 +31,7 @@ func (n *Node) openS3(ctx context.Context) (err error) {
 		o.Other = n.otherBucket
 	}
 	if n.s3, err = s3gw.Open(ctx, s3gw.Setup(n.config.S3), o); err != nil {
-		return &Error{Kind: KindRefused, Message: err.Error(), Cause: err}
+		return &answer.Error{Kind: answer.KindRefused, Message: err.Error(), Cause: err}
 	}
 	n.group.Go(func() error { return n.s3.Wait(n.ctx) })
 	return nil
@@ -66,7 +68,7 @@ func (n *Node) otherBucket(ctx context.Context, bucket string) (s3gw.Link, error
 		}
 		o := l.Origin
 		o.URL, o.Identity = "s3://"+bucket, ""
-		made, _, err := n.linkTo(ctx, MountRequest{Mount: Mount{Freshness: l.Freshness}, Origin: &o, FailStale: l.FailStale})
+		made, _, err := n.linkTo(ctx, api.MountRequest{Mount: Mount{Freshness: l.Freshness}, Origin: &o, FailStale: l.FailStale})
 		if err != nil {
 			return s3gw.Link{}, err
 		}
@@ -79,19 +81,19 @@ func (n *Node) otherBucket(ctx context.Context, bucket string) (s3gw.Link, error
 }
 
 // s3Line is the endpoint's part of the status; nil: there is none.
-func (n *Node) s3Line() *figures.S3Line {
+func (n *Node) s3Line() *status.S3Line {
 	if n.s3 == nil {
 		return nil
 	}
 	at, x := n.s3.Summary(), n.s3.Stats()
-	l := &figures.S3Line{Listen: at.Listen, TLS: at.TLS, Buckets: at.Buckets, Keys: at.Keys, Anonymous: at.Anonymous, UnderWay: x.UnderWay, Bounds: figures.S3Bounds(at.Bounds), Faults: x.Faults, Headers: figures.S3Headers(x.Headers)}
+	l := &status.S3Line{Listen: at.Listen, TLS: at.TLS, Buckets: at.Buckets, Keys: at.Keys, Anonymous: at.Anonymous, UnderWay: x.UnderWay, Bounds: status.S3Bounds(at.Bounds), Faults: x.Faults, Headers: status.S3Headers(x.Headers)}
 	if at.Ill != nil {
 		l.Ill = at.Ill.Error()
 	}
 	for k, sum := range x.Kinds {
-		l.Requests = append(l.Requests, figures.S3Requests{Operation: k.Operation, Code: k.Code, How: k.How, Requests: sum.Requests, Bytes: sum.Bytes, Seconds: sum.Seconds})
+		l.Requests = append(l.Requests, status.S3Requests{Operation: k.Operation, Code: k.Code, How: k.How, Requests: sum.Requests, Bytes: sum.Bytes, Seconds: sum.Seconds})
 	}
-	slices.SortFunc(l.Requests, func(a, b figures.S3Requests) int {
+	slices.SortFunc(l.Requests, func(a, b status.S3Requests) int {
 		return cmp.Or(cmp.Compare(a.Operation, b.Operation), cmp.Compare(a.Code, b.Code), cmp.Compare(a.How, b.How))
 	})
 	return l

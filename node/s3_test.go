@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/hearthfs/hearth/internal/hearthtest"
+	"github.com/hearthfs/hearth/node/answer"
 	"github.com/hearthfs/hearth/node/config"
 	"github.com/hearthfs/hearth/origin"
 )
@@ -150,8 +151,8 @@ func TestANodeWithTwoBucketsOfOneName(t *testing.T) {
 	_, err := New(t.Context(), Config{S3: config.S3{Listen: "127.0.0.1:0", Anonymous: []string{"*"}},
 		Links: []Link{{Path: "/one", Origin: Origin{URL: url}}, {Path: "/two", Origin: Origin{URL: url, Endpoint: other.Endpoint, PathStyle: "on", Anonymous: true}}},
 		Cache: Cache{RAM: Size{Bytes: 32 << 20}, NoDisk: true}, Admin: Admin{Socket: filepath.Join(t.TempDir(), "run", "s"), Listen: "127.0.0.1:0"}, Log: slog.New(slog.DiscardHandler)})
-	var refused *Error
-	if !errors.As(err, &refused) || refused.Kind != KindRefused || !strings.Contains(refused.Message, "/one ") || !strings.Contains(refused.Message, "/two ") {
+	var refused *answer.Error
+	if !errors.As(err, &refused) || refused.Kind != answer.KindRefused || !strings.Contains(refused.Message, "/one ") || !strings.Contains(refused.Message, "/two ") {
 		t.Errorf("it starts: %v", err)
 	}
 }

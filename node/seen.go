@@ -9,8 +9,8 @@ import (
 	"github.com/hearthfs/hearth/internal/waits"
 	"github.com/hearthfs/hearth/namespace"
 	"github.com/hearthfs/hearth/node/bydir"
-	"github.com/hearthfs/hearth/node/figures"
 	"github.com/hearthfs/hearth/node/history"
+	"github.com/hearthfs/hearth/node/status"
 	"github.com/hearthfs/hearth/node/watch"
 	"github.com/hearthfs/hearth/origin"
 )
@@ -76,23 +76,23 @@ func (n *Node) inTree(l *link) namespace.Link {
 }
 
 // observe fills in what was counted beside the parts.
-func (n *Node) observe(s *Status) {
+func (n *Node) observe(s *status.Status) {
 	s.Uncached, s.Reads, s.Waits = n.seen.uncached.Load(), n.seen.reads.Reads(), n.seen.waits.Seconds()
 	s.Names.Listings = n.seen.listings.Running()
 	own, reads := n.tiers.Own.Stats(), n.tiers.Reads.Stats()
-	names := figures.Requests{Requests: s.Origin.Verbs["head"] + s.Origin.Verbs["list"]}
+	names := status.Requests{Requests: s.Origin.Verbs["head"] + s.Origin.Verbs["list"]}
 	for _, l := range n.links.list() {
 		names.Bytes += l.origin.Stats().NameBytes
 	}
-	s.Egress = figures.Egress{
-		Asked:   map[string]figures.Requests{"readers": n.seen.egress.Readers(), "warm_up": n.seen.egress.WarmUp(), "names": names},
-		Avoided: map[string]figures.Requests{"joined": {Requests: own.Shared + reads.Shared, Bytes: own.SharedBytes + reads.SharedBytes}},
+	s.Egress = status.Egress{
+		Asked:   map[string]status.Requests{"readers": n.seen.egress.Readers(), "warm_up": n.seen.egress.WarmUp(), "names": names},
+		Avoided: map[string]status.Requests{"joined": {Requests: own.Shared + reads.Shared, Bytes: own.SharedBytes + reads.SharedBytes}},
 	}
 	if n.ring != nil {
 		s.Egress.Asked["peers"] = n.seen.egress.Peers()
-		s.Egress.Avoided["peers"] = figures.Requests{Requests: n.ring.Stats().Asked, Bytes: n.ring.Stats().Bytes}
+		s.Egress.Avoided["peers"] = status.Requests{Requests: n.ring.Stats().Asked, Bytes: n.ring.Stats().Bytes}
 	}
 	for _, t := range s.Tiers {
-		s.Egress.Avoided[t.Name] = figures.Requests{Requests: t.Hits, Bytes: t.HitBytes}
+		s.Egress.Avoided[t.Name] = status.Requests{Requests: t.Hits, Bytes: t.HitBytes}
 	}
 }

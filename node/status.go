@@ -12,30 +12,30 @@ import (
 	"github.com/hearthfs/hearth/cache/disk"
 	"github.com/hearthfs/hearth/fuse"
 	"github.com/hearthfs/hearth/node/machine"
-	"github.com/hearthfs/hearth/node/metric"
 	"github.com/hearthfs/hearth/node/ring/view"
 	"github.com/hearthfs/hearth/node/room"
-	"github.com/hearthfs/hearth/node/watch"
+	"github.com/hearthfs/hearth/node/status"
 	"github.com/hearthfs/hearth/origin"
+	"github.com/hearthfs/hearth/origin/latency"
 )
 
 // Status takes one look at the node.
-func (n *Node) Status(context.Context) *Status {
+func (n *Node) Status(context.Context) *status.Status {
 	p := n.pool.Stats()
-	s := &Status{
+	s := &status.Status{
 		Version: n.config.Version, PID: os.Getpid(), UptimeS: int64(time.Since(n.started) / time.Second),
-		Problems: []string{}, Warnings: []string{}, Mounts: []MountStatus{}, Links: []LinkStatus{},
-		MachineStatus: MachineStatus{
-			Memory: MemoryStatus{Budget: p.Budget, Used: p.Used, Idle: p.Idle, Views: p.Views,
-				Limit: n.limits.Memory, LimitBy: n.limits.MemoryBy, Heap: machine.HeapLimit()},
-			Processors: ProcessorsStatus{Threads: runtime.GOMAXPROCS(0), Limit: n.limits.Processors, LimitBy: n.limits.ProcessorsBy}},
-		Tiers: n.tierStatus(), Names: n.namesStatus(), Jobs: n.jobs.Lines(), Pins: n.jobs.keeper.List(), BroughtStatus: BroughtStatus{Warmup: n.jobs.Total(), Prefetch: n.jobs.prefetched()}, OthersStatus: OthersStatus{Ring: n.ring.line(n.started), S3: n.s3Line()},
-		Origin: OriginStatus{Verbs: map[string]int64{}},
+		Problems: []string{}, Warnings: []string{}, Mounts: []status.Mount{}, Links: []status.Link{},
+		Memory: status.Memory{Budget: p.Budget, Used: p.Used, Idle: p.Idle, Views: p.Views,
+			Limit: n.limits.Memory, LimitBy: n.limits.MemoryBy, Heap: machine.HeapLimit()},
+		Processors: status.Processors{Threads: runtime.GOMAXPROCS(0), Limit: n.limits.Processors, LimitBy: n.limits.ProcessorsBy},
+		Tiers:      n.tierStatus(), Names: n.namesStatus(), Jobs: n.jobs.Lines(), Pins: n.jobs.keeper.List(), Warmup: n.jobs.Total(), Prefetch: n.jobs.prefetched(),
+		Ring: n.ring.line(n.started), S3: n.s3Line(),
+		Origin: status.Origin{Verbs: map[string]int64{}},
 	}
 	for _, l := range n.links.list() {
 		stats := l.origin.Stats()
 		o := originStatus(stats)
-		x := LinkStatus{Path: l.Path, URL: l.Origin.URL, Endpoint: l.Origin.Endpoint, Freshness: l.freshness.String(), Origin: o, LastError: watch.LastError(stats),
+		x := status.Link{Path: l.Path, URL: l.Origin.URL, Endpoint: l.Origin.Endpoint, Freshness: l.freshness.String(), Origin: o, LastError: stats.Last,
 			Throttles: n.seen.slowed.Says(l.name, l.Origin.URL, answersOf(stats))}
 		if says := l.differs.Load(); says != nil {
 			x.Differs = fmt.Sprintf("listings of %s name other versions than HEADs (%s): versions come from HEADs, one for each name and bound; report it to who runs the origin", l.Origin.URL, *says)
@@ -75,20 +75,31 @@ func unindexed(d *disk.DirStats) string {
 	return fmt.Sprintf("cache directory %s holds %d blocks (%s) that there is no memory to index: they are read from the origin, and go first when room is needed; raise cache.ram", d.Path, d.Unindexed, room.Size(d.UnindexedBytes))
 }
 
-func originStatus(o origin.Stats) OriginStatus {
-	return OriginStatus{Requests: o.Gets + o.Heads + o.Lists + o.Passes, Bytes: o.Bytes, Errors: o.Errors, Retries: o.Retries,
-		Throttled: o.Throttled, Verbs: map[string]int64{"get": o.Gets, "head": o.Heads, "list": o.Lists, "pass": o.Passes}, FirstByte: watch.FirstByte(o)}
+func originStatus(o origin.Stats) status.Origin {
+	return status.Origin{Requests: o.Gets + o.Heads + o.Lists + o.Passes, Bytes: o.Bytes, Errors: o.Errors, Retries: o.Retries,
+		Throttled: o.Throttled, Verbs: map[string]int64{"get": o.Gets, "head": o.Heads, "list": o.Lists, "pass": o.Passes}, FirstByte: firstByte(o.FirstByte)}
 }
 
-func (n *Node) tierStatus() []TierStatus {
+// firstByte is how long answers of an origin let wait for their first byte.
+func firstByte(s latency.Stats) status.FirstByte {
+	const ms = 1e6
+	f := status.FirstByte{SumS: s.Sum.Seconds(), MedianMS: float64(s.Median) / ms, P99MS: float64(s.P99) / ms, WorstMS: float64(s.Worst) / ms}
+	for _, b := range s.Buckets {
+		f.Count += b.Count
+		f.Buckets = append(f.Buckets, status.Bucket{LE: b.LE.Seconds(), Count: b.Count})
+	}
+	return f
+}
+
+func (n *Node) tierStatus() []status.Tier {
 	m := n.mem.Stats()
-	tiers := []TierStatus{{Name: "ram", Used: m.Used, Budget: m.Budget, Hits: m.Hits, HitBytes: m.HitBytes, Misses: m.Misses}}
+	tiers := []status.Tier{{Name: "ram", Used: m.Used, Budget: m.Budget, Hits: m.Hits, HitBytes: m.HitBytes, Misses: m.Misses}}
 	if n.disk == nil {
 		return tiers
 	}
-	t := TierStatus{Name: "disk"}
+	t := status.Tier{Name: "disk"}
 	for _, d := range n.disk.Stats().Dirs {
-		x := DirStatus{Path: d.Path, Used: d.Used, Budget: d.Limit, Queued: d.Queued, Stalls: d.Stalls, Declined: d.Declined, Mended: d.Mended, Hanging: d.Hanging, Replaces: d.Replaces, Scrub: d.Scrub}
+		x := status.Dir{Path: d.Path, Used: d.Used, Budget: d.Limit, Queued: d.Queued, Stalls: d.Stalls, Declined: d.Declined, Mended: d.Mended, Hanging: d.Hanging, Replaces: d.Replaces, Scrub: d.Scrub}
 		at := n.dirs.At(d.Path)
 		x.FileSystem, x.Note = at.FileSystem, at.Note
 		x.Slow, x.Unindexed, x.NoMemory = slow(&d), d.Unindexed, unindexed(&d)
@@ -116,14 +127,14 @@ func roomOf(d disk.DirStats) room.Dir {
 	return room.Dir{Path: d.Path, Limit: d.Limit, Budget: d.Budget, Floor: d.Floor}
 }
 
-func (x *mounted) status() MountStatus {
+func (x *mounted) status() status.Mount {
 	f := x.server.Stats()
 	at, kept := x.server.Place()
 	detached := at == ""
 	if kept {
 		at = ""
 	}
-	return MountStatus{Dir: x.Dir, Detached: detached, At: at, Prefix: x.Prefix, Open: string(f.Open), Why: f.Why, Lacks: f.Lacks, Freshness: x.link.freshness.String(), Warning: x.link.warning(),
+	return status.Mount{Dir: x.Dir, Detached: detached, At: at, Prefix: x.Prefix, Open: string(f.Open), Why: f.Why, Lacks: f.Lacks, Freshness: x.link.freshness.String(), Warning: x.link.warning(),
 		Timeouts: fmt.Sprintf("names %v, absent names %v", f.EntryTimeout.Round(time.Millisecond), f.NegativeTimeout.Round(time.Millisecond)),
 		Ops:      x.ops()}
 }
@@ -134,9 +145,9 @@ func (x *mounted) ops() map[string]int64 {
 	maps.Copy(f.Requests, f.Outcomes)
 	for op, t := range f.Took {
 		for i, n := range t.Buckets {
-			f.Requests[metric.TookBucket(op, fuse.TookBound(i))] = n
+			f.Requests[status.TookBucket(op, fuse.TookBound(i))] = n
 		}
-		f.Requests[metric.TookSum(op)] = int64(t.Sum)
+		f.Requests[status.TookSum(op)] = int64(t.Sum)
 	}
 	return f.Requests
 }

@@ -113,7 +113,7 @@ func (n *Node) pathsOf(ctx context.Context, asked string) ([]string, error) {
 		case x.Dir:
 			all = append(all, dir)
 		case x.ID == 0:
-			return nil, &Error{Kind: KindRefused, Message: asked + " has no name in the tree, by which it could be known"}
+			return nil, &answer.Error{Kind: answer.KindRefused, Message: asked + " has no name in the tree, by which it could be known"}
 		default:
 			all = append(all, paths.Clean(path.Dir(dir)+"/"+x.Name))
 		}
@@ -192,7 +192,7 @@ func (n *Node) find(ctx context.Context, target string) ([]namespace.Node, error
 	if !paths.IsURL(target) {
 		x, err := n.tree.Resolve(ctx, target)
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil, &Error{Kind: KindNotFound, Message: target + ": no such file or directory"}
+			return nil, &answer.Error{Kind: answer.KindNotFound, Message: target + ": no such file or directory"}
 		}
 		if err != nil {
 			return nil, watch.Explained(err)
@@ -217,8 +217,8 @@ func (n *Node) find(ctx context.Context, target string) ([]namespace.Node, error
 func (n *Node) isThere(ctx context.Context, asked string) error {
 	target := n.canonical(asked)
 	_, err := n.find(ctx, target)
-	if target != asked && answer.KindOf(err) == KindNotFound {
-		return &Error{Kind: KindNotFound, Message: asked + ": no such file or directory" + n.links.hint(asked, target)}
+	if target != asked && answer.KindOf(err) == answer.KindNotFound {
+		return &answer.Error{Kind: answer.KindNotFound, Message: asked + ": no such file or directory" + n.links.hint(asked, target)}
 	}
 	return err
 }

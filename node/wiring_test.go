@@ -131,7 +131,7 @@ func TestNodesThatCannotBe(t *testing.T) {
 		if err == nil {
 			_ = n.Close()
 		}
-		if err == nil || answer.KindOf(err) != KindUsage || !strings.Contains(err.Error(), want) {
+		if err == nil || answer.KindOf(err) != answer.KindUsage || !strings.Contains(err.Error(), want) {
 			t.Errorf("want %q: %v", want, err)
 		}
 	}
@@ -190,7 +190,7 @@ func TestKeysOfURLs(t *testing.T) {
 		}
 	}
 	for _, url := range []string{"s3://ab/k", "s3://b/pk", "file:///dd"} {
-		if _, _, err := ls.holding(url); answer.KindOf(err) != KindNoLink {
+		if _, _, err := ls.holding(url); answer.KindOf(err) != answer.KindNoLink {
 			t.Errorf("%s lies in no link: %v", url, err)
 		}
 	}

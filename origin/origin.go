@@ -110,8 +110,8 @@ type Stats struct {
 
 // Failure is when an attempt failed, and why, as Explain has it.
 type Failure struct {
-	At   time.Time
-	Says string
+	At   time.Time `json:"at"`
+	Says string    `json:"says"`
 }
 
 // Config says where an origin is and how it is reached.

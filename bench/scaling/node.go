@@ -11,6 +11,7 @@ import (
 	"github.com/hearthfs/hearth/e2e/nets"
 	"github.com/hearthfs/hearth/internal/hearthtest"
 	"github.com/hearthfs/hearth/node/api"
+	"github.com/hearthfs/hearth/node/status"
 )
 
 // node is a `hearth mount` on a machine of its own.
@@ -97,7 +98,7 @@ func (x *node) mounted(parent string) error {
 
 // Whole waits until the node behind a socket knows of n nodes that live and own blocks.
 func Whole(ctx context.Context, socket string, n int) error {
-	var last *api.RingStatus
+	var last *status.Ring
 	for over := time.Now().Add(within); time.Now().Before(over); {
 		s, err := Status(ctx, socket)
 		if err != nil {
@@ -121,7 +122,7 @@ func Whole(ctx context.Context, socket string, n int) error {
 }
 
 // Status is how the node behind a socket sees its ring.
-func Status(ctx context.Context, socket string) (*api.RingStatus, error) {
+func Status(ctx context.Context, socket string) (*status.Ring, error) {
 	client, err := api.Dial("unix://" + socket)
 	if err != nil {
 		return nil, err

@@ -30,7 +30,7 @@ import (
 
 	"github.com/hearthfs/hearth/e2e/nets"
 	"github.com/hearthfs/hearth/internal/faultproxy"
-	"github.com/hearthfs/hearth/node/figures"
+	"github.com/hearthfs/hearth/node/status"
 )
 
 // Options are what a measurement needs; all must be given.
@@ -58,7 +58,7 @@ type Measured struct {
 	IdleSeconds float64 `json:"idle_seconds"`
 	IdleGossip  int64   `json:"idle_gossip_bytes"`
 	// Reads are what came of reads of others' blocks, of all nodes together.
-	Reads figures.RingReads `json:"reads"`
+	Reads status.RingReads `json:"reads"`
 	// Cold and Again are the two passes.
 	Cold  Pass `json:"cold"`
 	Again Pass `json:"again"`
@@ -244,7 +244,7 @@ func (r *ring) pass(number uint64) (p Pass, err error) {
 }
 
 // reads adds up what the nodes say of their reads.
-func (r *ring) reads(ctx context.Context, all *figures.RingReads) error {
+func (r *ring) reads(ctx context.Context, all *status.RingReads) error {
 	for _, x := range r.nodes {
 		s, err := Status(ctx, x.socket)
 		if err != nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/hearthfs/hearth/cmd/hearth/firstconfig"
 	"github.com/hearthfs/hearth/cmd/hearth/settings"
 	"github.com/hearthfs/hearth/node"
+	"github.com/hearthfs/hearth/node/api"
 	"github.com/hearthfs/hearth/node/budget"
 	"github.com/hearthfs/hearth/node/machine"
 	"github.com/hearthfs/hearth/node/room"
@@ -77,7 +78,7 @@ func configShowCommand() *cobra.Command {
 
 // onThisMachine is what the defaults come to that depend on the machine and the user.
 func onThisMachine() map[string]string {
-	here := map[string]string{"admin.socket": node.DefaultSocket()}
+	here := map[string]string{"admin.socket": api.DefaultSocket()}
 	if dir, err := machine.CacheDir(); err == nil {
 		here["cache.disks"] = dir
 	}

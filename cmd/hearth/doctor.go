@@ -16,7 +16,7 @@ import (
 	"github.com/hearthfs/hearth/cmd/hearth/columns"
 	"github.com/hearthfs/hearth/cmd/hearth/quote"
 	"github.com/hearthfs/hearth/cmd/hearth/settings"
-	"github.com/hearthfs/hearth/node"
+	"github.com/hearthfs/hearth/node/api"
 	"github.com/hearthfs/hearth/node/doctor"
 )
 
@@ -133,7 +133,7 @@ func doctorOptions(c *cli.Common, cmd *cobra.Command, args []string) (o doctor.O
 	if n, err := dial(c, s); err == nil {
 		o.Admin.Socket = n.Socket()
 	} else if o.Admin.Socket == "" {
-		o.Admin.Socket = node.DefaultSocket()
+		o.Admin.Socket = api.DefaultSocket()
 	}
 	o.Node = func(ctx context.Context) (*doctor.Running, error) { return askHow(ctx, c, s) }
 	return o, nil

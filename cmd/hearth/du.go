@@ -8,7 +8,7 @@ import (
 
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
 	"github.com/hearthfs/hearth/cmd/hearth/quote"
-	"github.com/hearthfs/hearth/node"
+	"github.com/hearthfs/hearth/node/api"
 )
 
 func duCommand() *cobra.Command {
@@ -24,7 +24,7 @@ func duCommand() *cobra.Command {
 	c := addData(cmd)
 	cli.AddOutput(cmd, c)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return withNode(c, cmd, target(args), func(ctx context.Context, n *node.Client, asked string) error {
+		return withNode(c, cmd, target(args), func(ctx context.Context, n *api.Client, asked string) error {
 			u, err := n.Usage(ctx, asked)
 			if err != nil {
 				return err

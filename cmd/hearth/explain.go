@@ -12,7 +12,7 @@ import (
 	"github.com/hearthfs/hearth/cmd/hearth/columns"
 	"github.com/hearthfs/hearth/cmd/hearth/quote"
 	"github.com/hearthfs/hearth/cmd/hearth/settings"
-	"github.com/hearthfs/hearth/node"
+	"github.com/hearthfs/hearth/node/api"
 	"github.com/hearthfs/hearth/node/explain"
 )
 
@@ -32,7 +32,7 @@ func explainCommand() *cobra.Command {
 	c := cli.AddCommon(cmd)
 	cli.AddOutput(cmd, c)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return askNode(c, cmd, func(ctx context.Context, n *node.Client) error {
+		return askNode(c, cmd, func(ctx context.Context, n *api.Client) error {
 			path, offset := atOffset(args[0])
 			at := here(ctx, n)
 			e, err := n.Explain(ctx, at.Absolute(path), offset)

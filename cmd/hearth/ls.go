@@ -12,7 +12,7 @@ import (
 
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
 	"github.com/hearthfs/hearth/cmd/hearth/quote"
-	"github.com/hearthfs/hearth/node"
+	"github.com/hearthfs/hearth/node/api"
 )
 
 func lsCommand() *cobra.Command {
@@ -39,7 +39,7 @@ func lsCommand() *cobra.Command {
 	cmd.Flags().BoolVarP(&recursive, "recursive", "R", false, "everything below")
 	cmd.Flags().BoolVarP(&zero, "zero", "0", false, "end each line with a NUL, and quote nothing")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return withNode(c, cmd, target(args), func(ctx context.Context, n *node.Client, asked string) error {
+		return withNode(c, cmd, target(args), func(ctx context.Context, n *api.Client, asked string) error {
 			p := &entryPrinter{Common: c, long: long, out: cli.Out(cmd), end: "\n"}
 			if zero {
 				p.end = "\x00"
@@ -79,7 +79,7 @@ type entryPrinter struct {
 	out  io.Writer
 	end  string // of a line: a newline, or a NUL before names that may hold one
 	rows []row  // of a long listing, not written yet
-	all  []node.Entry
+	all  []api.Entry
 }
 
 type row struct{ size, time, name string }
@@ -87,7 +87,7 @@ type row struct{ size, time, name string }
 // batchRows is how many lines share the width of their columns.
 const batchRows = 256
 
-func (p *entryPrinter) print(e node.Entry) error {
+func (p *entryPrinter) print(e api.Entry) error {
 	switch {
 	case p.Output == "jsonl":
 		return p.PrintJSON(p.out, e)
@@ -119,7 +119,7 @@ func (p *entryPrinter) print(e node.Entry) error {
 func (p *entryPrinter) flush() error {
 	if p.Output == "json" {
 		if p.all == nil {
-			p.all = []node.Entry{}
+			p.all = []api.Entry{}
 		}
 		return p.PrintJSON(p.out, p.all)
 	}

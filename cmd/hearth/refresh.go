@@ -7,7 +7,7 @@ import (
 
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
 	"github.com/hearthfs/hearth/cmd/hearth/quote"
-	"github.com/hearthfs/hearth/node"
+	"github.com/hearthfs/hearth/node/api"
 )
 
 func refreshCommand() *cobra.Command {
@@ -29,8 +29,8 @@ func refreshCommand() *cobra.Command {
 	c := cli.AddCommon(cmd)
 	cli.AddOutput(cmd, c)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return askNode(c, cmd, func(ctx context.Context, n *node.Client) error {
-			at, all, out := here(ctx, n), []*node.Refreshed{}, cli.Out(cmd)
+		return askNode(c, cmd, func(ctx context.Context, n *api.Client) error {
+			at, all, out := here(ctx, n), []*api.Refreshed{}, cli.Out(cmd)
 			for _, path := range args {
 				r, err := n.Refresh(ctx, at.Absolute(path))
 				if err != nil {

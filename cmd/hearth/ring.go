@@ -12,8 +12,8 @@ import (
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
 	"github.com/hearthfs/hearth/cmd/hearth/quote"
 	"github.com/hearthfs/hearth/cmd/hearth/screen"
-	"github.com/hearthfs/hearth/node"
 	"github.com/hearthfs/hearth/node/api"
+	"github.com/hearthfs/hearth/node/status"
 	"github.com/hearthfs/hearth/peer/secret"
 )
 
@@ -50,7 +50,7 @@ func ringListCommand(use string) *cobra.Command {
 	c := cli.AddCommon(cmd)
 	cli.AddOutput(cmd, c)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return askNode(c, cmd, func(ctx context.Context, n *node.Client) error {
+		return askNode(c, cmd, func(ctx context.Context, n *api.Client) error {
 			r, err := n.Ring(ctx)
 			switch {
 			case err != nil:
@@ -80,7 +80,7 @@ func ringOwnersCommand() *cobra.Command {
 	c := cli.AddCommon(cmd)
 	cli.AddOutput(cmd, c)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return askNode(c, cmd, func(ctx context.Context, n *node.Client) error {
+		return askNode(c, cmd, func(ctx context.Context, n *api.Client) error {
 			return cli.HintUp(cli.Because(ctx, printOwners(ctx, c, ownersOf{n, cli.Out(cmd)}, args)))
 		})
 	}
@@ -89,12 +89,12 @@ func ringOwnersCommand() *cobra.Command {
 
 // ownersOf is whom owners are asked of, and where they are written.
 type ownersOf struct {
-	node *node.Client
+	node *api.Client
 	out  io.Writer
 }
 
 func printOwners(ctx context.Context, c *cli.Common, o ownersOf, paths []string) (last error) {
-	all, place := []api.Owned{}, here(ctx, o.node)
+	all, place := []status.Owned{}, here(ctx, o.node)
 	for _, p := range paths {
 		owned, err := o.node.Owners(ctx, place.Absolute(p))
 		err = place.Said(err)

@@ -8,11 +8,12 @@ import (
 
 	"github.com/hearthfs/hearth/node/answer"
 	"github.com/hearthfs/hearth/node/api"
+	"github.com/hearthfs/hearth/node/status"
 	"github.com/hearthfs/hearth/peer/secret"
 )
 
 // ringNode answers about a ring as a node does; nil: it is in none.
-func ringNode(t *testing.T, ring *api.RingStatus) (address string) {
+func ringNode(t *testing.T, ring *status.Ring) (address string) {
 	t.Helper()
 	say := func(w http.ResponseWriter, v any, err *answer.Error) {
 		if err != nil {
@@ -22,7 +23,7 @@ func ringNode(t *testing.T, ring *api.RingStatus) (address string) {
 		_ = json.NewEncoder(w).Encode(v)
 	}
 	mux := http.NewServeMux()
-	mux.HandleFunc("/v1/status", func(w http.ResponseWriter, _ *http.Request) { say(w, api.Status{Says: "ok"}, nil) })
+	mux.HandleFunc("/v1/status", func(w http.ResponseWriter, _ *http.Request) { say(w, status.Status{Says: "ok"}, nil) })
 	if ring == nil {
 		mux.HandleFunc("/v1/ring", func(w http.ResponseWriter, _ *http.Request) {
 			say(w, nil, &answer.Error{Kind: answer.KindRefused, Message: "this node is in no ring"})
@@ -38,7 +39,7 @@ func ringNode(t *testing.T, ring *api.RingStatus) (address string) {
 				say(w, nil, &answer.Error{Kind: answer.KindNotFound, Message: path + ": no such file or directory"})
 				return
 			}
-			say(w, api.Owned{Path: path, Size: 40 << 20, Extents: []api.OwnedExtent{{Owners: []string{"a", "b"}}, {Offset: 16 << 20, Owners: []string{"a", "b"}}, {Offset: 32 << 20, Owners: []string{"b", "a"}}}}, nil)
+			say(w, status.Owned{Path: path, Size: 40 << 20, Extents: []status.OwnedExtent{{Owners: []string{"a", "b"}}, {Offset: 16 << 20, Owners: []string{"a", "b"}}, {Offset: 32 << 20, Owners: []string{"b", "a"}}}}, nil)
 		})
 	}
 	return fakeNode(t, mux)
@@ -47,8 +48,8 @@ func ringNode(t *testing.T, ring *api.RingStatus) (address string) {
 func TestRingVerbs(t *testing.T) {
 	// ring is ring ls; owners takes many paths and says which are not there; a node in no ring, and none at all, have their codes and cures.
 	h := newHearth(t)
-	in := ringNode(t, &api.RingStatus{Self: "1", Cluster: "prod", Encryption: "on", Members: []api.MemberStatus{
-		{ID: "2", Name: "b", State: "active", Health: "alive", Share: 0.5}, {ID: "1", Name: "a", State: "active", Health: "alive", Share: 0.5, MemberFigures: api.MemberFigures{Version: "1.0"}}}})
+	in := ringNode(t, &status.Ring{Self: "1", Cluster: "prod", Encryption: "on", Members: []status.Member{
+		{ID: "2", Name: "b", State: "active", Health: "alive", Share: 0.5}, {ID: "1", Name: "a", State: "active", Health: "alive", Share: 0.5, MemberFigures: status.MemberFigures{Version: "1.0"}}}})
 	alone := ringNode(t, nil)
 	for _, c := range []struct {
 		args, stdout, stderr string

@@ -11,7 +11,7 @@ import (
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
 	"github.com/hearthfs/hearth/cmd/hearth/columns"
 	"github.com/hearthfs/hearth/cmd/hearth/quote"
-	"github.com/hearthfs/hearth/node"
+	"github.com/hearthfs/hearth/node/api"
 )
 
 func statCommand() *cobra.Command {
@@ -26,7 +26,7 @@ func statCommand() *cobra.Command {
 	c := addData(cmd)
 	cli.AddOutput(cmd, c)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return withNode(c, cmd, args[0], func(ctx context.Context, n *node.Client, asked string) error {
+		return withNode(c, cmd, args[0], func(ctx context.Context, n *api.Client, asked string) error {
 			s, err := n.Stat(ctx, asked)
 			if err != nil {
 				return err
@@ -41,7 +41,7 @@ func statCommand() *cobra.Command {
 	return cmd
 }
 
-func printStat(w io.Writer, s *node.Stat, verbose bool) error {
+func printStat(w io.Writer, s *api.Stat, verbose bool) error {
 	t := columns.New(w)
 	kind := "file"
 	if s.Dir {

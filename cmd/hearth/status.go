@@ -13,7 +13,8 @@ import (
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
 	"github.com/hearthfs/hearth/cmd/hearth/quote"
 	"github.com/hearthfs/hearth/cmd/hearth/screen"
-	"github.com/hearthfs/hearth/node"
+	"github.com/hearthfs/hearth/node/api"
+	"github.com/hearthfs/hearth/node/status"
 )
 
 func statusCommand() *cobra.Command {
@@ -38,7 +39,7 @@ func statusCommand() *cobra.Command {
 		if watch < 0 || cmd.Flags().Changed("watch") && watch < minWatch {
 			return cli.Usagef("--watch: %v is less than %v", watch, minWatch)
 		}
-		return askNode(c, cmd, func(ctx context.Context, n *node.Client) error {
+		return askNode(c, cmd, func(ctx context.Context, n *api.Client) error {
 			for first := true; ; first = false {
 				err := showStatus(ctx, c, frame{cli.Out(cmd), watch > 0, first}, n)
 				if watch == 0 || err != nil && cli.ExitCode(err) != cli.ExitUnhealthy {
@@ -59,7 +60,7 @@ func statusCommand() *cobra.Command {
 // minWatch is the least pause of --watch: a node is there for its readers.
 const minWatch = 100 * time.Millisecond
 
-func showStatus(ctx context.Context, c *cli.Common, f frame, n *node.Client) error {
+func showStatus(ctx context.Context, c *cli.Common, f frame, n *api.Client) error {
 	s, err := n.Status(ctx)
 	if err != nil {
 		return err
@@ -81,7 +82,7 @@ type frame struct {
 	again, first bool
 }
 
-func (f frame) show(s *node.Status, c *cli.Common) error {
+func (f frame) show(s *status.Status, c *cli.Common) error {
 	tty := quote.IsTerminal(f.out)
 	o := screen.Options{Verbose: c.Verbose, Color: tty && !c.NoColor && os.Getenv("NO_COLOR") == ""}
 	if tty {

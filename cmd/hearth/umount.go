@@ -8,8 +8,9 @@ import (
 
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
 	"github.com/hearthfs/hearth/cmd/hearth/settings"
-	"github.com/hearthfs/hearth/node"
+	"github.com/hearthfs/hearth/node/api"
 	"github.com/hearthfs/hearth/node/machine"
+	"github.com/hearthfs/hearth/node/status"
 )
 
 func umountCommand() *cobra.Command {
@@ -70,12 +71,12 @@ const ourType = "fuse.hearth"
 
 // umountAll takes away the mounts of the node, if one runs, and those that died
 // with another. A node that was named must be there.
-func umountAll(c *cli.Common, cmd *cobra.Command, n *node.Client, lazy bool) error {
+func umountAll(c *cli.Common, cmd *cobra.Command, n *api.Client, lazy bool) error {
 	ctx, stop := c.Context(cmd.Context())
 	defer stop()
 	s, err := n.Status(ctx)
 	if cli.ExitCode(err) == cli.ExitUnreachable && c.Node == "" {
-		s, err = &node.Status{}, nil
+		s, err = &status.Status{}, nil
 	}
 	if err != nil {
 		return cli.HintUp(cli.Because(ctx, err))

@@ -20,7 +20,6 @@ import (
 	"github.com/hearthfs/hearth/cmd/hearth/quote"
 	"github.com/hearthfs/hearth/cmd/hearth/relative"
 	"github.com/hearthfs/hearth/cmd/hearth/settings"
-	"github.com/hearthfs/hearth/node"
 	"github.com/hearthfs/hearth/node/api"
 	"github.com/hearthfs/hearth/warmup"
 )
@@ -82,7 +81,7 @@ func warmupCommand() *cobra.Command {
 
 // named reports whether the node that runs has something of that name.
 func named(c *cli.Common, cmd *cobra.Command, word string) bool {
-	return nil == askNode(c, cmd, func(ctx context.Context, n *node.Client) error {
+	return nil == askNode(c, cmd, func(ctx context.Context, n *api.Client) error {
 		_, err := n.Stat(ctx, here(ctx, n).Absolute(word))
 		return err
 	})
@@ -136,7 +135,7 @@ func (f *warmupFlags) read(cmd *cobra.Command, args []string) (err error) {
 
 // withJobs runs do with the jobs of the node that runs.
 func withJobs(c *cli.Common, cmd *cobra.Command, do func(context.Context, *api.Jobs) error) error {
-	return askNode(c, cmd, func(ctx context.Context, n *node.Client) error {
+	return askNode(c, cmd, func(ctx context.Context, n *api.Client) error {
 		return jobsEnd(ctx, do(ctx, n.Jobs()))
 	})
 }
@@ -152,7 +151,7 @@ func jobsEnd(ctx context.Context, err error) error {
 
 // begin asks the node that runs for the job.
 func (f *warmupFlags) begin(c *cli.Common, cmd *cobra.Command) error {
-	return askNode(c, cmd, func(ctx context.Context, n *node.Client) error {
+	return askNode(c, cmd, func(ctx context.Context, n *api.Client) error {
 		f.at = here(ctx, n)
 		return jobsEnd(ctx, f.run(ctx, c, cmd, n.Jobs()))
 	})

@@ -17,8 +17,9 @@ import (
 
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
 	"github.com/hearthfs/hearth/namespace/pins"
-	"github.com/hearthfs/hearth/node"
+	"github.com/hearthfs/hearth/node/api"
 	"github.com/hearthfs/hearth/node/explain"
+	"github.com/hearthfs/hearth/node/status"
 	"github.com/hearthfs/hearth/warmup"
 )
 
@@ -115,7 +116,7 @@ func TestWordsOfTheNodeAreCompleted(t *testing.T) {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, _ *http.Request) { _ = json.NewEncoder(w).Encode(v) })
 	}
 	answer("GET /v1/jobs", []warmup.View{{Record: warmup.Record{ID: "0badcafe", Request: warmup.Request{Targets: []string{"/train"}}}, Progress: warmup.Progress{Phase: "loading"}}, {Record: warmup.Record{ID: "1badcafe", Request: warmup.Request{List: "l"}}, Progress: warmup.Progress{Phase: "done"}}})
-	answer("GET /v1/status", node.Status{Mounts: []node.MountStatus{{Dir: "/mnt/one"}, {Dir: "/mnt/two words"}}})
+	answer("GET /v1/status", status.Status{Mounts: []status.Mount{{Dir: "/mnt/one"}, {Dir: "/mnt/two words"}}})
 	answer("GET /v1/pins", []pins.View{{Pin: pins.Pin{Path: "/s3:b/train"}, As: "/train"}})
 	at := fakeNode(t, mux)
 	for args, want := range map[string]string{
@@ -164,7 +165,7 @@ func TestNothingOfStrangersIsObeyed(t *testing.T) {
 	var out bytes.Buffer
 	cmd.SetOut(&out)
 	object := explain.Explanation{Link: bad, Origin: "s3://" + bad, ETag: bad, Path: "/a", Key: bad, Mounts: []explain.Lent{{Dir: "/mnt/" + bad}}, Read: &explain.Read{Owners: []string{"gpu-1", bad}}}
-	if err := errors.Join(showJob(&cli.Common{Output: "table"}, cmd, v), printExplanation(&out, &object), printStat(&out, &node.Stat{Link: bad, ETag: bad}, true)); err != nil {
+	if err := errors.Join(showJob(&cli.Common{Output: "table"}, cmd, v), printExplanation(&out, &object), printStat(&out, &api.Stat{Link: bad, ETag: bad}, true)); err != nil {
 		t.Fatal(err)
 	}
 	if text := out.String(); strings.ContainsAny(text, "\x1b\a") || strings.Count(text, `\x1b]0;x\a`) != 7 || !strings.Contains(text, "owners       gpu-1, ") || !strings.Contains(text, "s3://") || !strings.Contains(text, "/mnt/") {

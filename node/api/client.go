@@ -20,6 +20,7 @@ import (
 	"github.com/hearthfs/hearth/node/door"
 	"github.com/hearthfs/hearth/node/explain"
 	"github.com/hearthfs/hearth/node/fsck/report"
+	"github.com/hearthfs/hearth/node/status"
 	"github.com/hearthfs/hearth/warmup"
 )
 
@@ -89,14 +90,26 @@ func (c *Client) Socket() string { return c.socket }
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
 // Status asks for the status document.
-func (c *Client) Status(ctx context.Context) (*Status, error) {
-	s := &Status{}
+func (c *Client) Status(ctx context.Context) (*status.Status, error) {
+	s := &status.Status{}
 	return s, c.call(ctx, http.MethodGet, "/v1/status", nil, s)
 }
 
+// Ring asks how the node sees its ring, and each member for its figures.
+func (c *Client) Ring(ctx context.Context) (*status.Ring, error) {
+	s := &status.Ring{}
+	return s, c.call(ctx, http.MethodGet, "/v1/ring", nil, s)
+}
+
+// Owners asks who owns the parts of a file.
+func (c *Client) Owners(ctx context.Context, path string) (*status.Owned, error) {
+	o := &status.Owned{}
+	return o, c.call(ctx, http.MethodGet, "/v1/ring/owners?"+url.Values{"path": {path}}.Encode(), nil, o)
+}
+
 // Mount asks for a mount and returns when it answers.
-func (c *Client) Mount(ctx context.Context, r MountRequest) (*MountStatus, error) {
-	m := &MountStatus{}
+func (c *Client) Mount(ctx context.Context, r MountRequest) (*status.Mount, error) {
+	m := &status.Mount{}
 	if r.At != nil {
 		r.Handed = true
 		c = c.handing(r.At)

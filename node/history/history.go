@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/hearthfs/hearth/node/figures"
+	"github.com/hearthfs/hearth/node/status"
 )
 
 const (
@@ -82,9 +82,9 @@ func (r *Ring) sample() {
 }
 
 // Reads are the windows that end now.
-func (r *Ring) Reads() figures.Reads {
+func (r *Ring) Reads() status.Reads {
 	now := stamped{r.take(), time.Now()}
-	return figures.Reads{Now: window(r.before(now.at.Add(-recent)), now), TenMinutes: window(r.before(now.at.Add(-long)), now),
+	return status.Reads{Now: window(r.before(now.at.Add(-recent)), now), TenMinutes: window(r.before(now.at.Add(-long)), now),
 		SinceStart: window(stamped{at: r.started}, now), Lent: now.Lent}
 }
 
@@ -106,8 +106,8 @@ func (r *Ring) before(then time.Time) stamped {
 }
 
 // window is what happened between two samples.
-func window(a, b stamped) figures.Window {
-	w := figures.Window{Seconds: b.at.Sub(a.at).Seconds(), Reads: b.Reads - a.Reads, Bytes: b.Bytes - a.Bytes}
+func window(a, b stamped) status.Window {
+	w := status.Window{Seconds: b.at.Sub(a.at).Seconds(), Reads: b.Reads - a.Reads, Bytes: b.Bytes - a.Bytes}
 	// The counters are not read at one moment.
 	w.Held = min(w.Reads, max(0, w.Reads-(b.Missed-a.Missed)))
 	origin := min(w.Bytes, b.Origin-a.Origin)

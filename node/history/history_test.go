@@ -8,10 +8,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/hearthfs/hearth/node/figures"
+	"github.com/hearthfs/hearth/node/status"
 )
 
-func check(t *testing.T, what string, w figures.Window, reads, held int64, from map[string]int64, ratio float64) {
+func check(t *testing.T, what string, w status.Window, reads, held int64, from map[string]int64, ratio float64) {
 	t.Helper()
 	if w.Reads != reads || w.Held != held || !maps.Equal(w.From, from) || w.HitBytes == nil || *w.HitBytes != ratio {
 		t.Errorf("%s: %+v, hits %v", what, w, w.HitBytes)
@@ -42,7 +42,7 @@ func TestWindowsOfReads(t *testing.T) {
 		}
 		change(func() { now = Sample{Reads: 100, Missed: 80, Bytes: 1000, RAM: 300, Origin: 900, Lent: 3} })
 		cold := map[string]int64{"ram": 100, "disk": 0, "origin": 900}
-		for what, w := range map[string]figures.Window{"now": r.Reads().Now, "10 min": r.Reads().TenMinutes, "all": r.Reads().SinceStart} {
+		for what, w := range map[string]status.Window{"now": r.Reads().Now, "10 min": r.Reads().TenMinutes, "all": r.Reads().SinceStart} {
 			check(t, "cold, "+what, w, 100, 20, cold, 0.1)
 		}
 		time.Sleep(9 * time.Minute)

@@ -17,7 +17,7 @@ import (
 	"github.com/hearthfs/hearth/namespace"
 	"github.com/hearthfs/hearth/namespace/record"
 	"github.com/hearthfs/hearth/node/answer"
-	"github.com/hearthfs/hearth/node/metric"
+	"github.com/hearthfs/hearth/node/status"
 	"github.com/hearthfs/hearth/warmup"
 )
 
@@ -210,7 +210,7 @@ func (j *Jobs) Lines() []warmup.Line {
 func (j *Jobs) Total() warmup.Counters { return j.engine.Total() }
 
 // Export sends the figures of the jobs that are not over, and of all since the start.
-func Export(lines []warmup.Line, t warmup.Counters, m metric.Sink) {
+func Export(lines []warmup.Line, t warmup.Counters, m status.Sink) {
 	var running, done, total, rate int64
 	for _, l := range lines {
 		if l.DryRun {

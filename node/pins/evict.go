@@ -9,8 +9,8 @@ import (
 	"github.com/hearthfs/hearth/namespace"
 	"github.com/hearthfs/hearth/namespace/pins"
 	"github.com/hearthfs/hearth/node/answer"
-	"github.com/hearthfs/hearth/node/metric"
 	"github.com/hearthfs/hearth/node/rights"
+	"github.com/hearthfs/hearth/node/status"
 	"github.com/hearthfs/hearth/warmup"
 )
 
@@ -115,7 +115,7 @@ func (k *Keeper) dropObject(o *hearth.Object) {
 }
 
 // Export sends the figures of pins.
-func Export(all []pins.View, m metric.Sink) {
+func Export(all []pins.View, m status.Sink) {
 	var files, bytes, needs, lacking int64
 	for _, v := range all {
 		files, bytes, needs = files+v.Files, bytes+v.Bytes, needs+v.Needs

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/hearthfs/hearth/node/bydir"
-	"github.com/hearthfs/hearth/node/figures"
+	"github.com/hearthfs/hearth/node/status"
 	"github.com/hearthfs/hearth/peer/members"
 	"github.com/hearthfs/hearth/peer/wire"
 )
@@ -22,8 +22,8 @@ type counted struct {
 
 // Line is the node's part as it knows it without asking anybody. A node that has seen
 // nobody is alone since it started.
-func (r *Ring) Line(started time.Time) *figures.RingLine {
-	x := &figures.RingLine{Name: r.members.Name, Zone: r.members.Zone, Cluster: r.name(), Encryption: r.encryption(),
+func (r *Ring) Line(started time.Time) *status.RingLine {
+	x := &status.RingLine{Name: r.members.Name, Zone: r.members.Zone, Cluster: r.name(), Encryption: r.encryption(),
 		State: members.Joining.String(), Alive: 1, Join: r.members.Seeds, Reads: r.o.Reads()}
 	joined := r.joined()
 	if joined == nil {
@@ -53,7 +53,7 @@ func (r *Ring) Line(started time.Time) *figures.RingLine {
 		}
 	}
 	barred := barred(s, joined.Outages())
-	x.Unreachable, x.Barred = int64(len(barred)), barred[:min(len(barred), figures.MostAbsent)]
+	x.Unreachable, x.Barred = int64(len(barred)), barred[:min(len(barred), status.MostAbsent)]
 	m, served, asked := joined.Stats()
 	x.Refused, x.Cut, x.JoinsFailed, x.Served = m.Refused, m.Cut, m.JoinsFailed, servedOf(served)
 	x.Refusal, x.Rival = m.Refusal, m.Rival
@@ -97,12 +97,12 @@ func (r *Ring) aloneSince(s *members.Snapshot, started time.Time) time.Time {
 }
 
 // absent are the first of the missing, by name.
-func absent(missing []members.Member) (all []figures.Absent) {
+func absent(missing []members.Member) (all []status.Absent) {
 	for _, m := range missing {
-		all = append(all, figures.Absent{Name: m.Name, Address: m.Address.String(), ForS: int64(time.Since(m.HealthSince) / time.Second)})
+		all = append(all, status.Absent{Name: m.Name, Address: m.Address.String(), ForS: int64(time.Since(m.HealthSince) / time.Second)})
 	}
-	slices.SortFunc(all, func(a, b figures.Absent) int { return cmp.Compare(a.Name, b.Name) })
-	return all[:min(len(all), figures.MostAbsent)]
+	slices.SortFunc(all, func(a, b status.Absent) int { return cmp.Compare(a.Name, b.Name) })
+	return all[:min(len(all), status.MostAbsent)]
 }
 
 const (
@@ -115,20 +115,20 @@ const (
 )
 
 // barred are the members that are alive by gossip and fail what they are asked, by name.
-func barred(s *members.Snapshot, outages map[members.ID]wire.Outage) (all []figures.Barred) {
+func barred(s *members.Snapshot, outages map[members.ID]wire.Outage) (all []status.Barred) {
 	for _, m := range s.Members {
 		o, out := outages[m.ID]
 		if out && m.Health == members.Alive && o.Last.Sub(o.Since) >= barredAfter && time.Since(o.Last) < barredFor {
-			all = append(all, figures.Barred{Name: m.Name, Data: addressOf(m.Data), ForS: int64(time.Since(o.Since) / time.Second), Cause: o.Cause.Error()})
+			all = append(all, status.Barred{Name: m.Name, Data: addressOf(m.Data), ForS: int64(time.Since(o.Since) / time.Second), Cause: o.Cause.Error()})
 		}
 	}
-	slices.SortFunc(all, func(a, b figures.Barred) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(all, func(a, b status.Barred) int { return cmp.Compare(a.Name, b.Name) })
 	return all
 }
 
 // servedOf are the figures of the server that peers ask.
-func servedOf(s wire.Stats) figures.Served {
-	return figures.Served{Connections: s.Connections, Queued: s.Queued, Bytes: s.Sent, Answers: map[string]int64{
+func servedOf(s wire.Stats) status.Served {
+	return status.Served{Connections: s.Connections, Queued: s.Queued, Bytes: s.Sent, Answers: map[string]int64{
 		"data": s.Answers, "miss": s.Misses, "refused": s.Refused, "stale": s.Stale, "error": s.Errors, "cancelled": s.Cancelled}}
 }
 
@@ -154,7 +154,7 @@ func kinds(s wire.Stats) map[string]int64 {
 }
 
 // take adds what was asked of each peer since the last time, and returns all rows, by name.
-func (l *ledger) take(now map[string]wire.Stats) (all []figures.Peer) {
+func (l *ledger) take(now map[string]wire.Stats) (all []status.Peer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.sums == nil {
@@ -178,7 +178,7 @@ func (l *ledger) take(now map[string]wire.Stats) (all []figures.Peer) {
 	}
 	l.last = maps.Clone(now)
 	for _, name := range slices.Sorted(maps.Keys(l.sums)) {
-		p := figures.Peer{Name: name, Failures: map[string]int64{}}
+		p := status.Peer{Name: name, Failures: map[string]int64{}}
 		for kind, n := range l.sums[name] {
 			switch kind {
 			case requests:

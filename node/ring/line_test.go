@@ -13,7 +13,7 @@ import (
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/node/bydir"
 	"github.com/hearthfs/hearth/node/config"
-	"github.com/hearthfs/hearth/node/figures"
+	"github.com/hearthfs/hearth/node/status"
 	"github.com/hearthfs/hearth/peer/members"
 	"github.com/hearthfs/hearth/peer/place"
 	"github.com/hearthfs/hearth/peer/wire"
@@ -68,7 +68,7 @@ func TestALineOfStatusAsksNobody(t *testing.T) {
 	// Before it has joined, in company, with somebody missing, and alone: how many are there, since when nobody is, and what was asked of whom.
 	synctest.Test(t, func(t *testing.T) {
 		started := time.Now()
-		r := &Ring{o: Options{Ring: config.Ring{Plain: true}, Reads: func() figures.RingReads { return figures.RingReads{Asked: 9} }},
+		r := &Ring{o: Options{Ring: config.Ring{Plain: true}, Reads: func() status.RingReads { return status.RingReads{Asked: 9} }},
 			members: members.Config{ID: members.ID{'a'}, Name: "a", Zone: "z", Seeds: []string{"b"}}}
 		if x := r.Line(started); x.State != "joining" || x.Alive != 1 || x.AloneS != 0 || x.Cluster != "hearth" || x.Encryption != "none" || x.Zone != "z" {
 			t.Errorf("before it joins: %+v", x)
@@ -102,7 +102,7 @@ func TestALineOfStatusAsksNobody(t *testing.T) {
 			p.snapshot.Missing = append(p.snapshot.Missing, someone('f', members.Dead))
 		}
 		r.members.Seeds = nil
-		if x := r.Line(started); x.AloneS != 0 || len(x.Absent) != figures.MostAbsent || x.Missing != 21 {
+		if x := r.Line(started); x.AloneS != 0 || len(x.Absent) != status.MostAbsent || x.Missing != 21 {
 			t.Errorf("a first node: %+v", x)
 		}
 	})
@@ -126,7 +126,7 @@ func TestWhoAnnouncesItselfKnowsWhatItOwns(t *testing.T) {
 
 func TestEachNodeSaysWhomItDoesNotThinkAlive(t *testing.T) {
 	// Suspect members and missing ones are named in what a node says of itself to the others; those that are alive are not, and before it has joined nobody is.
-	r := &Ring{o: Options{Figures: func() figures.MemberFigures { return figures.MemberFigures{Used: 7, HitRatio: 0.5} }, Reads: func() figures.RingReads { return figures.RingReads{Bytes: 9} }},
+	r := &Ring{o: Options{Figures: func() status.MemberFigures { return status.MemberFigures{Used: 7, HitRatio: 0.5} }, Reads: func() status.RingReads { return status.RingReads{Bytes: 9} }},
 		members: members.Config{ID: members.ID{'a'}, Name: "a"}}
 	if x := r.own(); x.Suspects != nil || x.Used != 7 || x.HitRatio != 0.5 || x.Served != 0 || x.Asked != 0 {
 		t.Errorf("before it joins: %+v", x)
@@ -146,7 +146,7 @@ func TestWhoIsAliveAndAnswersNothingIsNamed(t *testing.T) {
 	// A member that gossips and fails what it is asked is named after ten seconds, with why, in
 	// what the node says of itself, too; one that is suspect, or was asked long ago, is not.
 	synctest.Test(t, func(t *testing.T) {
-		r := &Ring{o: Options{Figures: func() figures.MemberFigures { return figures.MemberFigures{} }, Reads: func() figures.RingReads { return figures.RingReads{} }},
+		r := &Ring{o: Options{Figures: func() status.MemberFigures { return status.MemberFigures{} }, Reads: func() status.RingReads { return status.RingReads{} }},
 			members: members.Config{ID: members.ID{'a'}, Name: "a"}}
 		p := &some{snapshot: &members.Snapshot{Members: []members.Member{someone('a', members.Alive), someone('b', members.Suspect), someone('c', members.Alive), someone('d', members.Alive)}}}
 		joined(t, r, p)
@@ -164,37 +164,37 @@ func TestWhoIsAliveAndAnswersNothingIsNamed(t *testing.T) {
 		time.Sleep(barredAfter - 1)
 		asked('b', 'c', 'd')
 		if x := r.Line(time.Now()); x.Unreachable != 0 || x.Barred != nil || r.own().Unreached != nil {
-			t.Errorf("one that may be dying: %+v", x.Apart)
+			t.Errorf("one that may be dying: %+v", x)
 		}
 		time.Sleep(time.Nanosecond)
 		if x := r.Line(time.Now()); x.Unreachable != 0 {
-			t.Errorf("nobody has asked since: %+v", x.Apart)
+			t.Errorf("nobody has asked since: %+v", x)
 		}
 		asked('b', 'c', 'd')
 		if x := r.Line(time.Now()); x.Unreachable != 2 || fmt.Sprint(x.Barred) != "[{c  10 no connection} {d  10 no connection}]" || fmt.Sprint(r.own().Unreached) != "[c d]" {
-			t.Errorf("two that answer nothing: %+v, %q", x.Apart, r.own().Unreached)
+			t.Errorf("two that answer nothing: %+v, %q", x, r.own().Unreached)
 		}
 		time.Sleep(barredFor - 1)
 		asked('d')
 		time.Sleep(time.Nanosecond)
 		if x := r.Line(time.Now()); x.Unreachable != 1 || x.Barred[0].Name != "d" || x.Barred[0].ForS != 130 {
-			t.Errorf("one that was asked again: %+v", x.Apart)
+			t.Errorf("one that was asked again: %+v", x)
 		}
 		delete(p.outages, members.ID{'d'})
 		if x := r.Line(time.Now()); x.Unreachable != 0 {
-			t.Errorf("one that answers: %+v", x.Apart)
+			t.Errorf("one that answers: %+v", x)
 		}
 	})
 }
 
 // row is a row of what a ledger gave.
-func row(all []figures.Peer, name string) figures.Peer {
+func row(all []status.Peer, name string) status.Peer {
 	for _, p := range all {
 		if p.Name == name {
 			return p
 		}
 	}
-	return figures.Peer{}
+	return status.Peer{}
 }
 
 func TestSumsOfPeersNeverFall(t *testing.T) {

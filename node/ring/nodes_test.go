@@ -21,8 +21,9 @@ import (
 	"github.com/hearthfs/hearth/internal/hearthtest"
 	"github.com/hearthfs/hearth/node"
 	"github.com/hearthfs/hearth/node/answer"
+	"github.com/hearthfs/hearth/node/api"
 	"github.com/hearthfs/hearth/node/config"
-	"github.com/hearthfs/hearth/node/figures"
+	"github.com/hearthfs/hearth/node/status"
 )
 
 // patience is how long a test waits for a fact on a busy machine.
@@ -57,7 +58,7 @@ type rig struct {
 // member is one of them.
 type member struct {
 	*node.Node
-	*node.Client
+	*api.Client
 	name string
 }
 
@@ -116,7 +117,7 @@ func (r *rig) try(name string, others ...*member) (*member, error) {
 }
 
 // ring is what a member says of the ring.
-func (r *rig) ring(m *member) *figures.Ring {
+func (r *rig) ring(m *member) *status.Ring {
 	r.Helper()
 	s, err := m.Ring(r.Context())
 	if err != nil {
@@ -126,7 +127,7 @@ func (r *rig) ring(m *member) *figures.Ring {
 }
 
 // self is what a member says of itself.
-func (r *rig) self(m *member) figures.Member {
+func (r *rig) self(m *member) status.Member {
 	r.Helper()
 	s := r.ring(m)
 	for _, x := range s.Members {
@@ -135,7 +136,7 @@ func (r *rig) self(m *member) figures.Member {
 		}
 	}
 	r.Fatalf("%s does not know itself: %+v", m.name, s)
-	return figures.Member{}
+	return status.Member{}
 }
 
 // agree waits until all members own their share.
@@ -272,26 +273,26 @@ func TestEachNodeIsToldOfTheOthers(t *testing.T) {
 	all := []*member{a, b}
 	r.agree(all...)
 	// say waits until each says of a member that something is so.
-	say := func(what, name string, so func(figures.Member) bool) {
+	say := func(what, name string, so func(status.Member) bool) {
 		t.Helper()
 		for _, m := range all {
-			var last []figures.Member
+			var last []status.Member
 			if !hearthtest.Eventually(t.Context(), patience, func() bool {
 				last = r.ring(m).Members
-				return slices.ContainsFunc(last, func(x figures.Member) bool { return x.Name == name && so(x) })
+				return slices.ContainsFunc(last, func(x status.Member) bool { return x.Name == name && so(x) })
 			}) {
 				t.Errorf("%s does not say that %s %s: %+v", m.name, name, what, last)
 			}
 		}
 	}
 	for name, zone := range zones {
-		say("stands in its zone and holds nothing", name, func(x figures.Member) bool { return x.Zone == zone && x.Used < 50_000 && x.Asked == 0 })
+		say("stands in its zone and holds nothing", name, func(x status.Member) bool { return x.Zone == zone && x.Used < 50_000 && x.Asked == 0 })
 	}
 	r.readAll(a)
-	say("got a part of b", "a", func(x figures.Member) bool { return x.Asked >= 50_000 && x.HitRatio == -1 })
-	say("gave a part to a", "b", func(x figures.Member) bool { return x.Served >= 50_000 && x.Asked == 0 })
+	say("got a part of b", "a", func(x status.Member) bool { return x.Asked >= 50_000 && x.HitRatio == -1 })
+	say("gave a part to a", "b", func(x status.Member) bool { return x.Served >= 50_000 && x.Asked == 0 })
 	for name := range zones { // what is to be written waits for nobody
-		say("holds a part", name, func(x figures.Member) bool { return x.Used >= 50_000 && x.Used <= x.Donated && x.Suspects == nil })
+		say("holds a part", name, func(x status.Member) bool { return x.Used >= 50_000 && x.Used <= x.Donated && x.Suspects == nil })
 	}
 }
 
@@ -318,7 +319,7 @@ func TestEachDirectoryIsListedOnce(t *testing.T) {
 	for _, m := range all {
 		walking.Go(func() {
 			files := 0
-			if _, err := m.List(context.Background(), "/", true, func(e node.Entry) error {
+			if _, err := m.List(context.Background(), "/", true, func(e api.Entry) error {
 				if !e.Dir {
 					files++
 				}

@@ -18,7 +18,7 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/node/config"
-	"github.com/hearthfs/hearth/node/figures"
+	"github.com/hearthfs/hearth/node/status"
 	"github.com/hearthfs/hearth/peer/members"
 	"github.com/hearthfs/hearth/peer/place"
 	"github.com/hearthfs/hearth/peer/secret"
@@ -41,10 +41,10 @@ type Options struct {
 	// Away reports whether an error says that an origin cannot be asked now.
 	Away func(error) bool
 	// Figures are what the node says of itself; Served, Asked and Suspects are filled in.
-	Figures func() figures.MemberFigures
+	Figures func() status.MemberFigures
 	// Reads are what came of reads of others' blocks, Ranks the ids of those that a block
 	// belongs to.
-	Reads func() figures.RingReads
+	Reads func() status.RingReads
 	Ranks func(hearth.Block) []string
 }
 

@@ -6,7 +6,7 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/node/answer"
-	"github.com/hearthfs/hearth/node/figures"
+	"github.com/hearthfs/hearth/node/status"
 )
 
 // errAlone answers who asks a node that is in no ring for it.
@@ -32,6 +32,6 @@ func (r *Ring) Routes(add func(pattern string, do func(*http.Request) (any, erro
 		if err != nil {
 			return nil, err
 		}
-		return &figures.Owned{Path: asked, Size: o.Size, Extents: r.Owners(o)}, nil
+		return &status.Owned{Path: asked, Size: o.Size, Extents: r.Owners(o)}, nil
 	})
 }

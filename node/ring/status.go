@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/hearthfs/hearth"
-	"github.com/hearthfs/hearth/node/figures"
+	"github.com/hearthfs/hearth/node/status"
 	"github.com/hearthfs/hearth/peer/members"
 	"github.com/hearthfs/hearth/peer/place"
 )
@@ -24,7 +24,7 @@ const (
 )
 
 // own is what this node says of itself.
-func (r *Ring) own() figures.MemberFigures {
+func (r *Ring) own() status.MemberFigures {
 	f := r.o.Figures()
 	joined := r.joined()
 	if joined == nil {
@@ -47,13 +47,13 @@ func (r *Ring) own() figures.MemberFigures {
 }
 
 // Status is the ring as this node sees it. Each member is asked for what it says of itself.
-func (r *Ring) Status(ctx context.Context) (*figures.Ring, error) {
+func (r *Ring) Status(ctx context.Context) (*status.Ring, error) {
 	joined := r.joined()
 	if joined == nil {
 		return nil, fmt.Errorf("the node has not joined its ring yet")
 	}
 	s := joined.Members()
-	doc := &figures.Ring{Self: r.ID(), Cluster: r.name(), Encryption: "none", Generation: s.Generation, Reads: r.o.Reads()}
+	doc := &status.Ring{Self: r.ID(), Cluster: r.name(), Encryption: "none", Generation: s.Generation, Reads: r.o.Reads()}
 	if r.cluster != nil {
 		doc.Fingerprint, doc.Encryption = r.cluster.Fingerprint(), "on"
 		if r.o.Plain {
@@ -68,7 +68,7 @@ func (r *Ring) Status(ctx context.Context) (*figures.Ring, error) {
 		doc.Members[i].State, doc.Members[i].Silent = "missing", "it is not in the ring"
 	}
 	r.ask(ctx, doc.Members[:len(s.Members)])
-	slices.SortFunc(doc.Members, func(a, b figures.Member) int { return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.ID, b.ID)) })
+	slices.SortFunc(doc.Members, func(a, b status.Member) int { return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.ID, b.ID)) })
 	return doc, nil
 }
 
@@ -81,8 +81,8 @@ func addressOf(a netip.AddrPort) string {
 	return a.String()
 }
 
-func member(m members.Member, where *place.Map) figures.Member {
-	x := figures.Member{ID: m.ID.String(), Name: m.Name, Zone: m.Zone, Address: m.Address.String(), Data: addressOf(m.Data),
+func member(m members.Member, where *place.Map) status.Member {
+	x := status.Member{ID: m.ID.String(), Name: m.Name, Zone: m.Zone, Address: m.Address.String(), Data: addressOf(m.Data),
 		State: m.State.String(), Health: m.Health.String(), Donated: m.Donated}
 	if _, in := where.Node(x.ID); in {
 		x.Share = where.Share(x.ID)
@@ -91,7 +91,7 @@ func member(m members.Member, where *place.Map) figures.Member {
 }
 
 // ask has members tell their figures, some at a time and all of them within askFor.
-func (r *Ring) ask(ctx context.Context, all []figures.Member) {
+func (r *Ring) ask(ctx context.Context, all []status.Member) {
 	ctx, cancel := context.WithTimeoutCause(ctx, askFor, fmt.Errorf("no answer in %v", askFor))
 	defer cancel()
 	places := make(chan struct{}, mostAsked)
@@ -113,7 +113,7 @@ func (r *Ring) ask(ctx context.Context, all []figures.Member) {
 	asking.Wait()
 }
 
-func (r *Ring) askOne(ctx context.Context, m *figures.Member) error {
+func (r *Ring) askOne(ctx context.Context, m *status.Member) error {
 	v, err := r.Call(ctx, m.ID, callFigures, nil)
 	if err != nil || v == nil {
 		return err
@@ -123,11 +123,11 @@ func (r *Ring) askOne(ctx context.Context, m *figures.Member) error {
 }
 
 // Owners are the names of the nodes that each extent of an object belongs to.
-func (r *Ring) Owners(o *hearth.Object) (all []figures.OwnedExtent) {
+func (r *Ring) Owners(o *hearth.Object) (all []status.OwnedExtent) {
 	names := r.names()
 	for i := int64(0); i < o.Blocks(); i += hearth.ExtentBlocks {
 		b := o.Block(i)
-		all = append(all, figures.OwnedExtent{Offset: b.Offset(), Owners: r.named(names, b)})
+		all = append(all, status.OwnedExtent{Offset: b.Offset(), Owners: r.named(names, b)})
 	}
 	return all
 }

@@ -9,7 +9,7 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/namespace"
-	"github.com/hearthfs/hearth/node/metric"
+	"github.com/hearthfs/hearth/node/status"
 	"github.com/hearthfs/hearth/warmup/prefetch"
 )
 
@@ -67,7 +67,7 @@ func (n Names) Page(ctx context.Context, link, prefix, after string) (page []hea
 }
 
 // Export sends the figures.
-func Export(s prefetch.Stats, m metric.Sink) {
+func Export(s prefetch.Stats, m status.Sink) {
 	m.Gauge("hearth_prefetch_areas", "Directories, and trees of them, that siblings of what is read are brought in.", s.Areas)
 	m.Count("hearth_prefetch_files_total", "Small files brought before anybody had asked for them.", s.Files)
 	m.Count("hearth_prefetch_brought_bytes_total", "Bytes of these files.", s.Bytes)

@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 
 	"github.com/hearthfs/hearth"
-	"github.com/hearthfs/hearth/node/figures"
+	"github.com/hearthfs/hearth/node/status"
 )
 
 // Egress counts what is fetched from origins, by whom it is for.
@@ -14,8 +14,8 @@ type Egress struct{ readers, warmUp, peers fetches }
 // fetches are requests and the bytes that came of them.
 type fetches struct{ requests, bytes atomic.Int64 }
 
-func (f *fetches) figures() figures.Requests {
-	return figures.Requests{Requests: f.requests.Load(), Bytes: f.bytes.Load()}
+func (f *fetches) figures() status.Requests {
+	return status.Requests{Requests: f.requests.Load(), Bytes: f.bytes.Load()}
 }
 
 // came counts a View, if there is one.
@@ -27,13 +27,13 @@ func (f *fetches) came(v *hearth.View) {
 
 // Readers and WarmUp are what was fetched for readers, what is read ahead of them
 // included, and for warm-ups; Peers what was for readers of other nodes.
-func (e *Egress) Readers() figures.Requests { return e.readers.figures() }
+func (e *Egress) Readers() status.Requests { return e.readers.figures() }
 
 // Peers is what was fetched for readers of other nodes.
-func (e *Egress) Peers() figures.Requests { return e.peers.figures() }
+func (e *Egress) Peers() status.Requests { return e.peers.figures() }
 
 // WarmUp is what was fetched for warm-ups.
-func (e *Egress) WarmUp() figures.Requests { return e.warmUp.figures() }
+func (e *Egress) WarmUp() status.Requests { return e.warmUp.figures() }
 
 // warmsUp is the key of a context whose work is a warm-up's, forPeer that of one whose
 // work is for a reader of another node.

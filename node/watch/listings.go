@@ -10,7 +10,7 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/internal/waits"
-	"github.com/hearthfs/hearth/node/figures"
+	"github.com/hearthfs/hearth/node/status"
 )
 
 // Names is what a namespace asks of an origin.
@@ -74,13 +74,13 @@ func (x listed) List(ctx context.Context, q hearth.Listing, each func(hearth.Obj
 }
 
 // Running are the listings under way, the longest first.
-func (l *Listings) Running() []figures.Listing {
+func (l *Listings) Running() []status.Listing {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	all := make([]figures.Listing, 0, len(l.running))
+	all := make([]status.Listing, 0, len(l.running))
 	for x := range l.running {
-		all = append(all, figures.Listing{URL: x.url, Names: x.names.Load(), Seconds: time.Since(x.began).Seconds()})
+		all = append(all, status.Listing{URL: x.url, Names: x.names.Load(), Seconds: time.Since(x.began).Seconds()})
 	}
-	slices.SortFunc(all, func(a, b figures.Listing) int { return cmp.Compare(b.Seconds, a.Seconds) })
+	slices.SortFunc(all, func(a, b status.Listing) int { return cmp.Compare(b.Seconds, a.Seconds) })
 	return all
 }

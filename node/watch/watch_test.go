@@ -10,7 +10,7 @@ import (
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache"
 	"github.com/hearthfs/hearth/internal/waits"
-	"github.com/hearthfs/hearth/node/figures"
+	"github.com/hearthfs/hearth/node/status"
 )
 
 // fake is an origin: two pages of names a second apart, and blocks that it is slowed down for.
@@ -71,7 +71,7 @@ func TestListingsThatRun(t *testing.T) {
 			}
 		}()
 		time.Sleep(1500 * time.Millisecond)
-		if got := all.Running(); len(got) != 1 || got[0] != (figures.Listing{URL: "s3://b/p/d/", Names: 1000, Seconds: 1.5}) {
+		if got := all.Running(); len(got) != 1 || got[0] != (status.Listing{URL: "s3://b/p/d/", Names: 1000, Seconds: 1.5}) {
 			t.Errorf("running: %+v", got)
 		}
 		time.Sleep(time.Second)
@@ -123,10 +123,10 @@ func TestFetchesAreOfWhoBeganThem(t *testing.T) {
 			}
 			return err == nil
 		})
-		if got, want := egress.Readers(), (figures.Requests{Requests: 1, Bytes: 1 << 20}); got != want {
+		if got, want := egress.Readers(), (status.Requests{Requests: 1, Bytes: 1 << 20}); got != want {
 			t.Errorf("readers: %+v", got)
 		}
-		if got, want := egress.WarmUp(), (figures.Requests{Requests: 2, Bytes: 3 << 20}); got != want {
+		if got, want := egress.WarmUp(), (status.Requests{Requests: 2, Bytes: 3 << 20}); got != want {
 			t.Errorf("warm-up: %+v", got)
 		}
 		if got := ledger.Seconds(); got["throttled"] != 1 || got["origin"] != 0 {

@@ -10,11 +10,11 @@ import (
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
 	"github.com/hearthfs/hearth/cmd/hearth/progress"
 	"github.com/hearthfs/hearth/cmd/hearth/quote"
-	"github.com/hearthfs/hearth/node/api"
+	"github.com/hearthfs/hearth/node/status"
 )
 
 // ring is the node's part in a ring, on one line.
-func ring(r *api.RingLine) (x section) {
+func ring(r *status.RingLine) (x section) {
 	if r == nil {
 		return x
 	}
@@ -24,7 +24,7 @@ func ring(r *api.RingLine) (x section) {
 }
 
 // nodes says how many there are, and how; that all are well needs no more words.
-func nodes(r *api.RingLine) string {
+func nodes(r *status.RingLine) string {
 	text := cli.Count(r.Alive, "node") + " alive"
 	if r.Suspect > 0 {
 		text += fmt.Sprintf(", %d suspect", r.Suspect)
@@ -38,7 +38,7 @@ func nodes(r *api.RingLine) string {
 func part(f float64) string { return percent(&f) }
 
 // ringDetails are what -v adds of a ring.
-func ringDetails(r *api.RingLine) (lines []string) {
+func ringDetails(r *status.RingLine) (lines []string) {
 	if r == nil {
 		return nil
 	}
@@ -57,9 +57,9 @@ func ringDetails(r *api.RingLine) (lines []string) {
 const mostDoubters = 3
 
 // PrintRing writes the nodes of a ring by name, the missing ones last.
-func PrintRing(w io.Writer, r *api.RingStatus) error {
+func PrintRing(w io.Writer, r *status.Ring) error {
 	members := slices.Clone(r.Members)
-	slices.SortFunc(members, func(a, b api.MemberStatus) int {
+	slices.SortFunc(members, func(a, b status.Member) int {
 		return cmp.Or(cmp.Compare(order(&a), order(&b)), cmp.Compare(a.Name, b.Name), cmp.Compare(a.ID, b.ID))
 	})
 	doubts, unreached, asked := map[string][]string{}, map[string][]string{}, "another node"
@@ -100,7 +100,7 @@ func PrintRing(w io.Writer, r *api.RingStatus) error {
 	return nil
 }
 
-func order(m *api.MemberStatus) int {
+func order(m *status.Member) int {
 	if m.State == "missing" {
 		return 1
 	}
@@ -108,7 +108,7 @@ func order(m *api.MemberStatus) int {
 }
 
 // member is a row of the table. Of one that said nothing of itself there are no figures.
-func member(m *api.MemberStatus, doubters []string) string {
+func member(m *status.Member, doubters []string) string {
 	state, zone := m.State, m.Zone
 	if m.Health == "suspect" {
 		state += ", suspect"
@@ -129,7 +129,7 @@ func member(m *api.MemberStatus, doubters []string) string {
 }
 
 // total is the row of all: what those in the ring give, and what those that said something of themselves use and sent.
-func total(members []api.MemberStatus) string {
+func total(members []status.Member) string {
 	states, by := []string{}, map[string]int64{}
 	var gives, used, served, got int64
 	share := 0.0
@@ -159,7 +159,7 @@ func some(names []string) string {
 
 // PrintOwners writes who owns the parts of files, a line for each run of parts that belong
 // to the same nodes.
-func PrintOwners(w io.Writer, all []api.Owned) error {
+func PrintOwners(w io.Writer, all []status.Owned) error {
 	rows := []string{"PATH\tBYTES\tOWNERS"}
 	for _, o := range all {
 		for i := 0; i < len(o.Extents); {

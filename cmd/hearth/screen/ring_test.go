@@ -5,14 +5,13 @@ import (
 	"testing"
 	"unicode"
 
-	"github.com/hearthfs/hearth/node/api"
-	"github.com/hearthfs/hearth/node/figures"
+	"github.com/hearthfs/hearth/node/status"
 )
 
-func inRing() *api.RingLine {
-	return &api.RingLine{Name: "gpu-1", Address: "10.0.0.5:7946", Cluster: "prod", Encryption: "on", State: "active", Alive: 7, Share: 0.142, Donated: 1 << 40,
-		Reads: api.RingReads{Asked: 31_000, Bytes: 31 << 30, Detours: 3}, Served: figures.Served{Bytes: 12 << 30, Connections: 12, Answers: map[string]int64{"data": 9}},
-		Peers: []figures.Peer{{Name: "gpu-2", Requests: 9, Bytes: 20 << 30, Failures: map[string]int64{"silence": 1}}, {Name: "other", Bytes: 11 << 30}}}
+func inRing() *status.RingLine {
+	return &status.RingLine{Name: "gpu-1", Address: "10.0.0.5:7946", Cluster: "prod", Encryption: "on", State: "active", Alive: 7, Share: 0.142, Donated: 1 << 40,
+		Reads: status.RingReads{Asked: 31_000, Bytes: 31 << 30, Detours: 3}, Served: status.Served{Bytes: 12 << 30, Connections: 12, Answers: map[string]int64{"data": 9}},
+		Peers: []status.Peer{{Name: "gpu-2", Requests: 9, Bytes: 20 << 30, Failures: map[string]int64{"silence": 1}}, {Name: "other", Bytes: 11 << 30}}}
 }
 
 func TestARingIsOneLine(t *testing.T) {
@@ -20,7 +19,7 @@ func TestARingIsOneLine(t *testing.T) {
 	s := usual()
 	without := len(Lines(s, Options{}))
 	s.Ring = inRing()
-	s.Reads.Now.From["peers"], s.Egress.Avoided["peers"] = 77<<20, figures.Requests{Requests: 31_000, Bytes: 31 << 30}
+	s.Reads.Now.From["peers"], s.Egress.Avoided["peers"] = 77<<20, status.Requests{Requests: 31_000, Bytes: 31 << 30}
 	lines := Lines(s, Options{Width: 80, Height: 24})
 	wide(t, lines, 80, 24)
 	has(t, lines, "ring  7 nodes alive; share 14%; served 12 GiB, got 31 GiB, 3 detours", "/mnt/llama", "3 errors", "last error 12s ago", "DISK     PEERS   ORIGIN", "77 MiB", "; peers 31.0k, 31 GiB")
@@ -34,11 +33,11 @@ func TestARingIsOneLine(t *testing.T) {
 
 func TestNodesOfARingAreListed(t *testing.T) {
 	// A row for each node, the missing one last, and one of their sums, in which what is missing gives nothing; who thinks it not alive; why one said nothing; and nothing of a stranger's is obeyed.
-	r := &api.RingStatus{Self: "1", Cluster: "prod", Encryption: "on", Fingerprint: "abcd", Reads: api.RingReads{Asked: 31_000, Detours: 3, Elsewhere: 1}, Members: []api.MemberStatus{
-		{ID: "4", Name: "gpu-0", Address: "10.0.0.4:7946", State: "missing", Health: "dead", Silent: "it is not in the ring", Donated: 1 << 40, MemberFigures: api.MemberFigures{HitRatio: -1}},
-		{ID: "3", Name: "gpu-3", Zone: "b", Address: "10.0.0.7:7946", State: "active", Health: "suspect", Share: 0.25, Donated: 1 << 40, Silent: "no byte for 500 ms", MemberFigures: api.MemberFigures{HitRatio: -1}},
-		{ID: "2", Name: "gpu-2", Zone: "a", Address: "10.0.0.6:7946", State: "active", Health: "alive", Share: 0.5, Donated: 1 << 40, MemberFigures: api.MemberFigures{Version: "1.0", Used: 1 << 39, HitRatio: -1, Served: 12 << 30, Suspects: []string{"gpu-3"}}},
-		{ID: "1", Name: "gpu-1", Zone: "a", Address: "10.0.0.5:7946", State: "active", Health: "alive", Share: 0.25, Donated: 1 << 39, MemberFigures: api.MemberFigures{Version: "1.0", HitRatio: 0.9999, Asked: 3 << 30, Suspects: []string{"gpu-3"}, Unreached: []string{"gpu-2"}}},
+	r := &status.Ring{Self: "1", Cluster: "prod", Encryption: "on", Fingerprint: "abcd", Reads: status.RingReads{Asked: 31_000, Detours: 3, Elsewhere: 1}, Members: []status.Member{
+		{ID: "4", Name: "gpu-0", Address: "10.0.0.4:7946", State: "missing", Health: "dead", Silent: "it is not in the ring", Donated: 1 << 40, MemberFigures: status.MemberFigures{HitRatio: -1}},
+		{ID: "3", Name: "gpu-3", Zone: "b", Address: "10.0.0.7:7946", State: "active", Health: "suspect", Share: 0.25, Donated: 1 << 40, Silent: "no byte for 500 ms", MemberFigures: status.MemberFigures{HitRatio: -1}},
+		{ID: "2", Name: "gpu-2", Zone: "a", Address: "10.0.0.6:7946", State: "active", Health: "alive", Share: 0.5, Donated: 1 << 40, MemberFigures: status.MemberFigures{Version: "1.0", Used: 1 << 39, HitRatio: -1, Served: 12 << 30, Suspects: []string{"gpu-3"}}},
+		{ID: "1", Name: "gpu-1", Zone: "a", Address: "10.0.0.5:7946", State: "active", Health: "alive", Share: 0.25, Donated: 1 << 39, MemberFigures: status.MemberFigures{Version: "1.0", HitRatio: 0.9999, Asked: 3 << 30, Suspects: []string{"gpu-3"}, Unreached: []string{"gpu-2"}}},
 	}}
 	want := `ring prod, encryption on, key abcd, as gpu-1 sees it
 NODE   ZONE  ADDRESS        STATE                GIVES    USED     SHARE  HIT BYTES  SERVED  GOT      VERSION  NOT ALIVE FOR
@@ -67,8 +66,8 @@ gpu-1 asked others for 31000 blocks: 3 by a detour, 1 of the bucket past all own
 func TestOwnersOfARunAreOneLine(t *testing.T) {
 	// Parts beside each other with the same owners share a line, and the last one ends with the file.
 	var b strings.Builder
-	err := PrintOwners(&b, []api.Owned{{Path: "/a b", Size: 5, Extents: []api.OwnedExtent{{Offset: 0, Owners: []string{"x"}}}},
-		{Path: "/c", Size: 50, Extents: []api.OwnedExtent{{Offset: 0, Owners: []string{"x", "y"}}, {Offset: 16, Owners: []string{"x", "y"}}, {Offset: 32, Owners: []string{"y", "x"}}, {Offset: 48, Owners: []string{"x", "y"}}}}, {Path: "/empty"}})
+	err := PrintOwners(&b, []status.Owned{{Path: "/a b", Size: 5, Extents: []status.OwnedExtent{{Offset: 0, Owners: []string{"x"}}}},
+		{Path: "/c", Size: 50, Extents: []status.OwnedExtent{{Offset: 0, Owners: []string{"x", "y"}}, {Offset: 16, Owners: []string{"x", "y"}}, {Offset: 32, Owners: []string{"y", "x"}}, {Offset: 48, Owners: []string{"x", "y"}}}}, {Path: "/empty"}})
 	if want := "PATH    BYTES  OWNERS\n'/a b'  0-5    x\n/c      0-32   x, y\n/c      32-48  y, x\n/c      48-50  x, y\n"; err != nil || b.String() != want {
 		t.Errorf("%v:\n%s", err, b.String())
 	}

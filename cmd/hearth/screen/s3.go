@@ -8,11 +8,11 @@ import (
 
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
 	"github.com/hearthfs/hearth/cmd/hearth/progress"
-	"github.com/hearthfs/hearth/node/figures"
+	"github.com/hearthfs/hearth/node/status"
 )
 
 // s3 is the node's S3 endpoint, on one line.
-func s3(l *figures.S3Line) (x section) {
+func s3(l *status.S3Line) (x section) {
 	if l == nil {
 		return x
 	}
@@ -27,7 +27,7 @@ func s3(l *figures.S3Line) (x section) {
 }
 
 // at is where the endpoint answers.
-func at(l *figures.S3Line) string {
+func at(l *status.S3Line) string {
 	if l.TLS {
 		return "https://" + l.Listen
 	}
@@ -35,7 +35,7 @@ func at(l *figures.S3Line) string {
 }
 
 // s3Details are what -v adds of an endpoint.
-func s3Details(l *figures.S3Line) (lines []string) {
+func s3Details(l *status.S3Line) (lines []string) {
 	if l == nil {
 		return nil
 	}

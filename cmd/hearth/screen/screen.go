@@ -24,8 +24,8 @@ import (
 	"github.com/hearthfs/hearth/cmd/hearth/progress"
 	"github.com/hearthfs/hearth/cmd/hearth/quote"
 	"github.com/hearthfs/hearth/namespace/pins"
-	"github.com/hearthfs/hearth/node/api"
-	"github.com/hearthfs/hearth/node/figures"
+	"github.com/hearthfs/hearth/node/status"
+	"github.com/hearthfs/hearth/origin"
 )
 
 // Options are how it is shown.
@@ -40,7 +40,7 @@ type Options struct {
 }
 
 // Print writes a status.
-func Print(w io.Writer, s *api.Status, o Options) error {
+func Print(w io.Writer, s *status.Status, o Options) error {
 	var b bytes.Buffer
 	for _, line := range Lines(s, o) {
 		b.WriteString(line + "\n")
@@ -50,7 +50,7 @@ func Print(w io.Writer, s *api.Status, o Options) error {
 }
 
 // Lines are a status, line by line.
-func Lines(s *api.Status, o Options) []string {
+func Lines(s *status.Status, o Options) []string {
 	first := broken(quote.Text(s.Says), o.Width)
 	if o.Color {
 		colour := "\x1b[32m"
@@ -87,12 +87,12 @@ func table(rows ...string) section {
 	return section{head: lines[:1], rows: lines[1:]}
 }
 
-func reads(s *api.Status) section {
+func reads(s *status.Status) section {
 	head, from := "READS\tCOUNT\tHITS\tBYTES\tHIT BYTES\tRAM\tDISK", []string{"ram", "disk", "origin"}
 	if s.Ring != nil {
 		head, from = head+"\tPEERS", slices.Insert(from, 2, "peers")
 	}
-	row := func(name string, w figures.Window) string {
+	row := func(name string, w status.Window) string {
 		text := fmt.Sprintf("%s\t%s\t%s\t%s\t%s", name, progress.Short(w.Reads), percent(w.HitReads), cli.Bytes(w.Bytes), percent(w.HitBytes))
 		for _, tier := range from {
 			text += "\t" + cli.Bytes(w.From[tier])
@@ -115,7 +115,7 @@ func reads(s *api.Status) section {
 	return section{head: append(t.head, t.rows...), rows: []string{"waited   " + seconds(sum) + ": " + strings.Join(waited, ", "), asked, avoided}}
 }
 
-func requests(r figures.Requests) string {
+func requests(r status.Requests) string {
 	return progress.Short(r.Requests) + ", " + cli.Bytes(r.Bytes)
 }
 
@@ -138,7 +138,7 @@ func percent(part *float64) string {
 	return fmt.Sprintf("%.0f%%", 100**part)
 }
 
-func tiers(s *api.Status) section {
+func tiers(s *status.Status) section {
 	rows := []string{"TIER\tUSED\tBUDGET\tHITS\tHIT BYTES\tERRORS"}
 	for _, x := range s.Tiers {
 		rows = append(rows, fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%d", x.Name, cli.Bytes(x.Used), cli.Bytes(x.Budget), progress.Short(x.Hits), cli.Bytes(x.HitBytes), x.Errors))
@@ -152,8 +152,8 @@ const mostListings = 2
 // mostLink is how much of a link's path is shown, so that its figures fit beside it.
 const mostLink = 14
 
-func links(s *api.Status, width int) section {
-	rows, failed, listings := []string{"LINK\tREQUESTS\tBYTES\tFIRST BYTE\tERRORS\tTHROTTLED\tRETRIES\tORIGIN"}, []*figures.Failure{}, []string{}
+func links(s *status.Status, width int) section {
+	rows, failed, listings := []string{"LINK\tREQUESTS\tBYTES\tFIRST BYTE\tERRORS\tTHROTTLED\tRETRIES\tORIGIN"}, []*origin.Failure{}, []string{}
 	for _, l := range s.Links {
 		path, o := columns.CutLeft(quote.Name(l.Path), mostLink), l.Origin
 		first := "-"
@@ -165,7 +165,7 @@ func links(s *api.Status, width int) section {
 			failed = append(failed, l.LastError)
 		}
 	}
-	slices.SortFunc(failed, func(a, b *figures.Failure) int { return b.At.Compare(a.At) })
+	slices.SortFunc(failed, func(a, b *origin.Failure) int { return b.At.Compare(a.At) })
 	t := table(rows...)
 	for i, e := range failed {
 		line := fmt.Sprintf("last error %v ago: %s", time.Since(e.At).Round(time.Second), e.Says)
@@ -184,7 +184,7 @@ func links(s *api.Status, width int) section {
 }
 
 // listing is how far one is, in a line of a width; what is listed gives way, from its left.
-func listing(l *figures.Listing, width int) string {
+func listing(l *status.Listing, width int) string {
 	const begin = "listing "
 	url, found := quote.Name(l.URL), fmt.Sprintf(": %s in %s", progress.Counted(l.Names, "name"), seconds(l.Seconds))
 	if width > 0 {
@@ -193,7 +193,7 @@ func listing(l *figures.Listing, width int) string {
 	return begin + url + found
 }
 
-func mounts(s *api.Status) section {
+func mounts(s *status.Status) section {
 	rows := []string{"MOUNT\tPREFIX\tOPEN\tFRESHNESS\tKERNEL TIMEOUTS\tWHY"}
 	for _, m := range s.Mounts {
 		open, why := m.Open, m.Why
@@ -208,7 +208,7 @@ func mounts(s *api.Status) section {
 	return table(rows...)
 }
 
-func jobs(s *api.Status, width int) (x section) {
+func jobs(s *status.Status, width int) (x section) {
 	for _, j := range s.Jobs {
 		begin := "job " + j.Job + ": "
 		x.rows = append(x.rows, begin+progress.Fitting(j.What, &j.Progress, width-columns.Of(begin)))
@@ -255,7 +255,7 @@ func PrintPins(w io.Writer, all []pins.View) error {
 }
 
 // rest can be spared first, the last line before the others.
-func rest(s *api.Status) section {
+func rest(s *status.Status) section {
 	x := section{spare: true}
 	if n := s.Names.Figures["refused"]; n > 0 {
 		x.rows = append(x.rows, cli.Count(n, "key")+" without a name here, not shown: the log names them, hearth ls counts them")
@@ -277,7 +277,7 @@ func rest(s *api.Status) section {
 }
 
 // details are what -v adds: mounts, directories, memory, names.
-func details(s *api.Status) (lines []string) {
+func details(s *status.Status) (lines []string) {
 	add := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
 	for _, m := range s.Mounts {
 		for _, lack := range m.Lacks {

@@ -15,8 +15,8 @@ import (
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
 	"github.com/hearthfs/hearth/cmd/hearth/columns"
 	"github.com/hearthfs/hearth/namespace/pins"
-	"github.com/hearthfs/hearth/node/api"
-	"github.com/hearthfs/hearth/node/figures"
+	"github.com/hearthfs/hearth/node/status"
+	"github.com/hearthfs/hearth/origin"
 	"github.com/hearthfs/hearth/warmup"
 	"github.com/hearthfs/hearth/warmup/prefetch"
 )
@@ -31,8 +31,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func window(seconds float64, reads, held, bytes, origin int64) figures.Window {
-	w := figures.Window{Seconds: seconds, Reads: reads, Held: held, Bytes: bytes, From: map[string]int64{"ram": bytes / 16, "disk": bytes - bytes/16 - origin, "origin": origin}}
+func window(seconds float64, reads, held, bytes, origin int64) status.Window {
+	w := status.Window{Seconds: seconds, Reads: reads, Held: held, Bytes: bytes, From: map[string]int64{"ram": bytes / 16, "disk": bytes - bytes/16 - origin, "origin": origin}}
 	if reads > 0 {
 		r, b := float64(held)/float64(reads), float64(bytes-origin)/float64(bytes)
 		w.HitReads, w.HitBytes = &r, &b
@@ -41,22 +41,22 @@ func window(seconds float64, reads, held, bytes, origin int64) figures.Window {
 }
 
 // usual is a node with two links, two tiers, two mounts and two jobs.
-func usual() *api.Status {
-	first := figures.FirstByte{MedianMS: 21.4, P99MS: 38, WorstMS: 120}
-	return &api.Status{
+func usual() *status.Status {
+	first := status.FirstByte{MedianMS: 21.4, P99MS: 38, WorstMS: 120}
+	return &status.Status{
 		Says: "ok", Version: "0.1.0", PID: 2476, UptimeS: 4330,
-		Reads: figures.Reads{Now: window(11, 8120, 7990, 812<<20, 13<<20), TenMinutes: window(600, 402_000, 380_000, 40<<30, 2<<30),
+		Reads: status.Reads{Now: window(11, 8120, 7990, 812<<20, 13<<20), TenMinutes: window(600, 402_000, 380_000, 40<<30, 2<<30),
 			SinceStart: window(4330, 1_280_000, 980_000, 128<<30, 31<<30)},
 		Waits: map[string]float64{"origin": 301.2, "throttled": 12.4, "disk": 40.7, "list": 3.1},
-		Egress: figures.Egress{Asked: map[string]figures.Requests{"readers": {Requests: 300_400, Bytes: 31 << 30}, "warm_up": {Requests: 8100, Bytes: 30 << 30}, "names": {Requests: 218, Bytes: 41 << 20}},
-			Avoided: map[string]figures.Requests{"ram": {Requests: 81_200, Bytes: 8 << 30}, "disk": {Requests: 899_000, Bytes: 89 << 30}, "joined": {Requests: 1204, Bytes: 120 << 20}}},
-		Tiers: []api.TierStatus{{Name: "ram", Used: 3 << 30, Budget: 4 << 30, Hits: 81_200, HitBytes: 8 << 30},
-			{Name: "disk", Used: 700 << 30, Budget: 1 << 40, Hits: 899_000, HitBytes: 89 << 30, Dirs: []api.DirStatus{{Path: "/nvme0/hearth", Scrub: scrub.Stats{Rate: 8 << 20}}}}},
-		Links: []api.LinkStatus{{Path: "/imagenet", URL: "s3://datasets/imagenet", Origin: api.OriginStatus{Requests: 301_000, Bytes: 50 << 30, Errors: 4, Retries: 4, Throttled: 4, FirstByte: first},
-			LastError: &figures.Failure{At: time.Now().Add(-12 * time.Second), Says: "get s3://datasets/imagenet/train/n01440764/n01440764_10026.JPEG: 503 SlowDown: Reduce your request rate."}},
-			{Path: "/s3:checkpoints:llama", URL: "s3://checkpoints/llama", Origin: api.OriginStatus{Requests: 8300, Bytes: 11 << 30, FirstByte: first}}},
-		Names: api.NamesStatus{Listings: []figures.Listing{{URL: "s3://datasets/imagenet/train/", Names: 81_000, Seconds: 12.2}}},
-		Mounts: []api.MountStatus{{Dir: "/mnt/imagenet", Prefix: "/imagenet", Open: "none", Freshness: "immutable", Timeouts: "names 1h0m0s, absent names 0s", Why: "most bytes lie in objects smaller than 64 MiB"},
+		Egress: status.Egress{Asked: map[string]status.Requests{"readers": {Requests: 300_400, Bytes: 31 << 30}, "warm_up": {Requests: 8100, Bytes: 30 << 30}, "names": {Requests: 218, Bytes: 41 << 20}},
+			Avoided: map[string]status.Requests{"ram": {Requests: 81_200, Bytes: 8 << 30}, "disk": {Requests: 899_000, Bytes: 89 << 30}, "joined": {Requests: 1204, Bytes: 120 << 20}}},
+		Tiers: []status.Tier{{Name: "ram", Used: 3 << 30, Budget: 4 << 30, Hits: 81_200, HitBytes: 8 << 30},
+			{Name: "disk", Used: 700 << 30, Budget: 1 << 40, Hits: 899_000, HitBytes: 89 << 30, Dirs: []status.Dir{{Path: "/nvme0/hearth", Scrub: scrub.Stats{Rate: 8 << 20}}}}},
+		Links: []status.Link{{Path: "/imagenet", URL: "s3://datasets/imagenet", Origin: status.Origin{Requests: 301_000, Bytes: 50 << 30, Errors: 4, Retries: 4, Throttled: 4, FirstByte: first},
+			LastError: &origin.Failure{At: time.Now().Add(-12 * time.Second), Says: "get s3://datasets/imagenet/train/n01440764/n01440764_10026.JPEG: 503 SlowDown: Reduce your request rate."}},
+			{Path: "/s3:checkpoints:llama", URL: "s3://checkpoints/llama", Origin: status.Origin{Requests: 8300, Bytes: 11 << 30, FirstByte: first}}},
+		Names: status.Names{Listings: []status.Listing{{URL: "s3://datasets/imagenet/train/", Names: 81_000, Seconds: 12.2}}},
+		Mounts: []status.Mount{{Dir: "/mnt/imagenet", Prefix: "/imagenet", Open: "none", Freshness: "immutable", Timeouts: "names 1h0m0s, absent names 0s", Why: "most bytes lie in objects smaller than 64 MiB"},
 			{Dir: "/mnt/llama", Prefix: "/s3:checkpoints:llama", Open: "passthrough", Freshness: "bounded(1m)", Timeouts: "names 1m0s, absent names 0s", Why: "asked for"}},
 		Jobs: []warmup.Line{{What: "/imagenet/train", Progress: warmup.Progress{Job: "1a2b3c4d", Phase: "loading", FilesDone: 812_000, FilesTotal: 1_280_000, BytesDone: 82 << 30, BytesTotal: 134 << 30, RateBPS: 2 << 30, ETAS: 24, Errors: 3}},
 			{What: "/s3:checkpoints:llama", Progress: warmup.Progress{Job: "5e6f7a8b", Phase: "listing", Found: 1200}}},
@@ -95,14 +95,14 @@ func TestUsualNodeFitsOneScreen(t *testing.T) {
 	if lines[0] != "ok" || strings.Contains(strings.Join(lines, "\n"), "more (-o json)") {
 		t.Errorf("the first line is %q in:\n%s", lines[0], strings.Join(lines, "\n"))
 	}
-	empty := Lines(&api.Status{Says: "ok"}, Options{Width: 80, Height: 24})
+	empty := Lines(&status.Status{Says: "ok"}, Options{Width: 80, Height: 24})
 	wide(t, empty, 80, 24)
 }
 
 func TestPinsAreShown(t *testing.T) {
 	// The screen has a line for each pin: when it ends, and what is wrong with it.
 	end := time.Date(2026, 5, 4, 3, 2, 1, 0, time.UTC)
-	lines := Lines(&api.Status{Says: "ok", Pins: []pins.View{
+	lines := Lines(&status.Status{Says: "ok", Pins: []pins.View{
 		{Pin: pins.Pin{Path: "/a", Expires: &end}, Files: 7, Bytes: 1 << 20, Needs: 2 << 20},
 		{Pin: pins.Pin{Path: "/b", Job: "1234abcd"}},
 		{Pin: pins.Pin{Path: "/c"}, Lacks: "something is missing"},
@@ -141,8 +141,8 @@ func TestAListingIsNeverCut(t *testing.T) {
 	}
 	has(t, Lines(s, Options{Width: 80, Height: 60}), "1.20k opens lent", "prefetch: 1.0 MiB", "scrub of /nvme0", "process 2476")
 	for i := range 40 {
-		s.Links = append(s.Links, api.LinkStatus{Path: fmt.Sprintf("/l%d", i), LastError: &figures.Failure{At: time.Now().Add(-time.Hour), Says: "old"}})
-		s.Names.Listings = append(s.Names.Listings, figures.Listing{URL: "s3://" + strings.Repeat("x", 100) + "/", Names: 8_100, Seconds: 9})
+		s.Links = append(s.Links, status.Link{Path: fmt.Sprintf("/l%d", i), LastError: &origin.Failure{At: time.Now().Add(-time.Hour), Says: "old"}})
+		s.Names.Listings = append(s.Names.Listings, status.Listing{URL: "s3://" + strings.Repeat("x", 100) + "/", Names: 8_100, Seconds: 9})
 		s.Pins = append(s.Pins, s.Pins[0])
 	}
 	lines = Lines(s, Options{Width: 80, Height: 24})
@@ -186,7 +186,7 @@ func TestLongPartsAreCut(t *testing.T) {
 	// cure is there to its end, and how much was left out; without a terminal all is there.
 	s := usual()
 	for i := range 40 {
-		s.Mounts = append(s.Mounts, api.MountStatus{Dir: fmt.Sprintf("/mnt/%d", i)})
+		s.Mounts = append(s.Mounts, status.Mount{Dir: fmt.Sprintf("/mnt/%d", i)})
 	}
 	s.Links[1].Path = "/" + strings.Repeat("x", 100)
 	s.Problems = []string{"an origin cannot be read, what is cached goes on: s3://data/" + strings.Repeat("k", 40) + ": the secret key does not fit; check AWS_SECRET_ACCESS_KEY, or the profile in use", "the second"}
@@ -211,7 +211,7 @@ func TestLongPartsAreCut(t *testing.T) {
 func TestHiddenKeysAreTold(t *testing.T) {
 	// Keys that have no name are a line of the default screen, where there are any.
 	for refused, want := range map[int64]bool{0: false, 3: true} {
-		lines := Lines(&api.Status{Says: "ok", Names: api.NamesStatus{Figures: map[string]int64{"refused": refused}}}, Options{})
+		lines := Lines(&status.Status{Says: "ok", Names: status.Names{Figures: map[string]int64{"refused": refused}}}, Options{})
 		if slices.ContainsFunc(lines, func(l string) bool { return strings.HasPrefix(l, "3 keys without a name here") }) != want {
 			t.Errorf("%d refused: %q", refused, lines)
 		}
@@ -272,7 +272,7 @@ func TestNothingOfStrangersIsObeyed(t *testing.T) {
 		l.Path, l.URL, l.Freshness = "/"+bad, "s3://b/"+bad, bad
 	}
 	s.Links[0].LastError.Says += bad
-	s.Names = api.NamesStatus{Where: bad, Listings: []figures.Listing{{URL: bad}, {URL: bad}}}
+	s.Names = status.Names{Where: bad, Listings: []status.Listing{{URL: bad}, {URL: bad}}}
 	for i := range s.Mounts {
 		m := &s.Mounts[i]
 		m.Dir, m.Prefix, m.Why, m.Freshness = "/mnt/"+bad, bad, bad, bad

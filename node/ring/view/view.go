@@ -7,8 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/hearthfs/hearth/node/figures"
-	"github.com/hearthfs/hearth/node/metric"
+	"github.com/hearthfs/hearth/node/status"
 )
 
 // settle is how long a node may be alone before that is a problem: nodes that start at once
@@ -18,7 +17,7 @@ const settle = time.Minute
 // Problems are what a person should do something about: a node that should be in a ring and
 // is refused, or is not in one for longer than a minute, whose place another node has, or that
 // none of the others answers. A nil ring has none.
-func Problems(r *figures.RingLine) (all []string) {
+func Problems(r *status.RingLine) (all []string) {
 	if r == nil {
 		return nil
 	}
@@ -38,7 +37,7 @@ func Problems(r *figures.RingLine) (all []string) {
 }
 
 // barred names who cannot be asked, why, and what to do.
-func barred(r *figures.RingLine) string {
+func barred(r *status.RingLine) string {
 	var who []string
 	for _, b := range r.Barred {
 		who = append(who, fmt.Sprintf("%s at %s for %s (%s)", b.Name, b.Data, since(b.ForS), b.Cause))
@@ -48,7 +47,7 @@ func barred(r *figures.RingLine) string {
 
 // Warnings are what a person should know while the node is well: who is missing, or there
 // and cannot be asked, or of another ring, and that the node gives nothing. A nil ring has none.
-func Warnings(r *figures.RingLine) (all []string) {
+func Warnings(r *status.RingLine) (all []string) {
 	if r == nil {
 		return nil
 	}
@@ -93,7 +92,7 @@ func since(seconds int64) string {
 }
 
 // Export sends the figures of a ring; nil: none.
-func Export(r *figures.RingLine, m metric.Sink) {
+func Export(r *status.RingLine, m status.Sink) {
 	if r == nil {
 		return
 	}

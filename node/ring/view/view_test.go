@@ -4,28 +4,27 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/hearthfs/hearth/node/figures"
-	"github.com/hearthfs/hearth/node/metric"
+	"github.com/hearthfs/hearth/node/status"
 )
 
 func TestWhatIsWrongWithARingIsTold(t *testing.T) {
 	// A node that is alone is a problem after a minute, a missing member a warning, each with who it is and the cure; a node in no ring has neither.
-	if Problems(nil) != nil || Warnings(nil) != nil || Problems(&figures.RingLine{Alive: 1}) != nil || Warnings(&figures.RingLine{Alive: 3, Suspect: 1}) != nil {
+	if Problems(nil) != nil || Warnings(nil) != nil || Problems(&status.RingLine{Alive: 1}) != nil || Warnings(&status.RingLine{Alive: 3, Suspect: 1}) != nil {
 		t.Error("a well ring is not")
 	}
-	if got := Problems(&figures.RingLine{Alive: 1, AloneS: 59}); got != nil {
+	if got := Problems(&status.RingLine{Alive: 1, AloneS: 59}); got != nil {
 		t.Errorf("a node that has just begun: %q", got)
 	}
 	for seconds, says := range map[int64]string{60: "for 1 min", 7200: "for 2.0 h"} {
-		got := Problems(&figures.RingLine{Name: "gpu-1", Alive: 1, AloneS: seconds, Join: []string{"a", "b:7946"}})
+		got := Problems(&status.RingLine{Name: "gpu-1", Alive: 1, AloneS: seconds, Join: []string{"a", "b:7946"}})
 		if len(got) != 1 || !strings.HasPrefix(got[0], "this node is alone in its ring: none of join (a, b:7946) has been there "+says+"; look whether ") || !strings.Contains(got[0], "its log says of gpu-1") {
 			t.Errorf("%q", got)
 		}
 	}
-	if got := Warnings(&figures.RingLine{Alive: 2, State: "active"}); len(got) != 1 || !strings.HasPrefix(got[0], "this node gives less than 64 MiB") {
+	if got := Warnings(&status.RingLine{Alive: 2, State: "active"}); len(got) != 1 || !strings.HasPrefix(got[0], "this node gives less than 64 MiB") {
 		t.Errorf("%q", got)
 	}
-	b := &figures.RingLine{Alive: 5, Suspect: 1, Apart: figures.Apart{Unreachable: 2, Barred: []figures.Barred{{Name: "gpu-3", Data: "10.0.0.7:7947", ForS: 61, Cause: "no connection"}}}}
+	b := &status.RingLine{Alive: 5, Suspect: 1, Unreachable: 2, Barred: []status.Barred{{Name: "gpu-3", Data: "10.0.0.7:7947", ForS: 61, Cause: "no connection"}}}
 	if got := Warnings(b); len(got) != 1 || Problems(b) != nil || !strings.HasPrefix(got[0], "2 of the ring's 6 nodes fail what this one asks, and are alive: gpu-3 at 10.0.0.7:7947 for 1 min (no connection), and 1 more; look whether that port is open") {
 		t.Errorf("%q", got)
 	}
@@ -33,7 +32,7 @@ func TestWhatIsWrongWithARingIsTold(t *testing.T) {
 	if got := Problems(b); len(got) != 1 || Warnings(b) != nil || !strings.HasPrefix(got[0], "none of the ring's other nodes answers what this one asks: gpu-3 at ") {
 		t.Errorf("%q", got)
 	}
-	r := &figures.RingLine{Alive: 5, Suspect: 1, Missing: 1, Absent: []figures.Absent{{Name: "gpu-3", Address: "10.0.0.7:7946", ForS: 59}}}
+	r := &status.RingLine{Alive: 5, Suspect: 1, Missing: 1, Absent: []status.Absent{{Name: "gpu-3", Address: "10.0.0.7:7946", ForS: 59}}}
 	if got := Warnings(r); len(got) != 1 || !strings.HasPrefix(got[0], "1 of the ring's 7 nodes are missing: gpu-3 (10.0.0.7:7946) for 59 s; start them again") {
 		t.Errorf("%q", got)
 	}
@@ -45,7 +44,7 @@ func TestWhatIsWrongWithARingIsTold(t *testing.T) {
 
 func TestWhoKeepsANodeOutIsTold(t *testing.T) {
 	// A node that is refused and alone says so at once, and not that nobody is there; in company it is a warning. One whose name another node has says whose.
-	r := &figures.RingLine{Name: "gpu-1", Alive: 1, AloneS: 61, Join: []string{"a"}, Apart: figures.Apart{Refusal: "give all nodes the same key"}}
+	r := &status.RingLine{Name: "gpu-1", Alive: 1, AloneS: 61, Join: []string{"a"}, Refusal: "give all nodes the same key"}
 	if got := Problems(r); len(got) != 1 || got[0] != "the ring refuses this node, which is alone: give all nodes the same key" || Warnings(r) != nil {
 		t.Errorf("%q, %q", got, Warnings(r))
 	}
@@ -61,5 +60,5 @@ func TestWhoKeepsANodeOutIsTold(t *testing.T) {
 
 func TestNoRingHasNoMetrics(t *testing.T) {
 	// A node that is in no ring exports nothing of one.
-	Export(nil, metric.Sink(nil)) // would wait for ever if it sent one
+	Export(nil, status.Sink(nil)) // would wait for ever if it sent one
 }

@@ -1,4 +1,4 @@
-package figures
+package status
 
 // Ring is the ring as one node sees it.
 type Ring struct {

@@ -1,9 +1,7 @@
-package metric
-
-import "github.com/hearthfs/hearth/node/figures"
+package status
 
 // S3 sends the figures of an S3 endpoint; nil: there is none.
-func (s Sink) S3(l *figures.S3Line) {
+func (s Sink) S3(l *S3Line) {
 	if l == nil {
 		return
 	}

@@ -1,4 +1,4 @@
-package figures
+package status
 
 // RingLine is a node's part in a ring, as it knows it by itself: nobody is asked for it.
 type RingLine struct {
@@ -31,12 +31,12 @@ type RingLine struct {
 	// each for some, and one, "other", for the rest.
 	Served Served `json:"served"`
 	Peers  []Peer `json:"peers,omitempty"`
-	RingNames
-	Apart
-}
-
-// Apart is what keeps nodes apart.
-type Apart struct {
+	// Names are pages of listings and single names, by what became of them: "asked" of their
+	// owners, "bucket" instead, "told" to others, "refused" to them, and "failed".
+	Names map[string]int64 `json:"names"`
+	// News are directories in which names changed: "told" to a node, "heard" of one, "asked" for
+	// because of that, and "lost": not told, or not taken up.
+	News map[string]int64 `json:"news"`
 	// Refused are messages of nodes that may not be in this ring, JoinsFailed attempts to
 	// find a node that nobody answered.
 	Refused     int64 `json:"refused"`
@@ -60,16 +60,6 @@ type Barred struct {
 	Data  string `json:"data"`
 	ForS  int64  `json:"for_s"`
 	Cause string `json:"cause"`
-}
-
-// RingNames are what nodes tell each other of names.
-type RingNames struct {
-	// Names are pages of listings and single names, by what became of them: "asked" of their
-	// owners, "bucket" instead, "told" to others, "refused" to them, and "failed".
-	Names map[string]int64 `json:"names"`
-	// News are directories in which names changed: "told" to a node, "heard" of one, "asked" for
-	// because of that, and "lost": not told, or not taken up.
-	News map[string]int64 `json:"news"`
 }
 
 // MostAbsent of the missing are named.

@@ -1,4 +1,4 @@
-package figures
+package status
 
 // S3Line is a node's S3 endpoint in its status.
 type S3Line struct {

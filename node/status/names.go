@@ -1,4 +1,4 @@
-package metric
+package status
 
 import "time"
 

@@ -1,9 +1,7 @@
-package api
-
-import "github.com/hearthfs/hearth/node/metric"
+package status
 
 // Export sends the figures of the document that are no part's own.
-func (s *Status) Export(m metric.Sink) {
+func (s *Status) Export(m Sink) {
 	m.Gauge("hearth_problems", "Problem lines of status; alert on more than 0.", int64(len(s.Problems)))
 	m.Gauge("hearth_warnings", "Warning lines of status: what a person should know though the node is well.", int64(len(s.Warnings)))
 	for verb, n := range s.Origin.Verbs {
@@ -53,7 +51,7 @@ func (s *Status) Export(m metric.Sink) {
 }
 
 // exportSeen sends what is counted beside the node's parts.
-func (s *Status) exportSeen(m metric.Sink) {
+func (s *Status) exportSeen(m Sink) {
 	m.Times("hearth_origin_first_byte_seconds", "How long answers of origins let wait for their first byte; those that ask to slow down count, too.", s.Origin.FirstByte)
 	for cause, v := range s.Waits {
 		m.Seconds("hearth_wait_seconds_total", "Time that readers waited, by cause; of requests that wait at once for one thread it counts once.", v, "cause", cause)

@@ -1,5 +1,4 @@
-// Package metric makes metrics for Prometheus out of plain figures.
-package metric
+package status
 
 import (
 	"slices"
@@ -8,8 +7,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/prometheus/client_golang/prometheus"
-
-	"github.com/hearthfs/hearth/node/figures"
 )
 
 // Sink takes metrics.
@@ -46,7 +43,7 @@ func (s Sink) Seconds(name, help string, v float64, label, value string) {
 }
 
 // Times sends a histogram of times.
-func (s Sink) Times(name, help string, f figures.FirstByte) {
+func (s Sink) Times(name, help string, f FirstByte) {
 	buckets, below := map[float64]uint64{}, uint64(0)
 	for _, b := range f.Buckets {
 		if below += uint64(b.Count); b.LE > 0 {
