@@ -31,8 +31,8 @@ type everything struct {
 func (everything) Describe(chan<- *prometheus.Desc) {}
 
 func (e everything) Collect(out chan<- prometheus.Metric) {
-	export(&e.status, status.Sink(out))
-	status.Sink(out).Mounts(e.ops)
+	status.NewMetrics().Export(&e.status, out)
+	status.ExportMounts(e.ops, out)
 }
 
 // populate gives every figure, text, list and map of a value something.

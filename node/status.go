@@ -12,7 +12,6 @@ import (
 	"github.com/hearthfs/hearth/cache/disk"
 	"github.com/hearthfs/hearth/fuse"
 	"github.com/hearthfs/hearth/node/machine"
-	"github.com/hearthfs/hearth/node/ring/view"
 	"github.com/hearthfs/hearth/node/room"
 	"github.com/hearthfs/hearth/node/status"
 	"github.com/hearthfs/hearth/origin"
@@ -53,8 +52,8 @@ func (n *Node) Status(context.Context) *status.Status {
 		s.Mounts = append(s.Mounts, x.status())
 	}
 	n.observe(s)
-	s.Problems = append(s.Problems, s.FindProblems(view.Problems(s.Ring))...)
-	s.Warnings = append(append(s.Warnings, s.FindWarnings(view.Warnings(s.Ring))...), n.jobs.Unfinished(n.now())...)
+	s.Problems = append(s.Problems, s.FindProblems()...)
+	s.Warnings = append(append(s.Warnings, s.FindWarnings()...), n.jobs.Unfinished(n.now())...)
 	s.Says = slices.Concat(s.Problems, s.Warnings, []string{"ok"})[0]
 	return s
 }

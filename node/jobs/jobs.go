@@ -17,7 +17,6 @@ import (
 	"github.com/hearthfs/hearth/namespace"
 	"github.com/hearthfs/hearth/namespace/record"
 	"github.com/hearthfs/hearth/node/answer"
-	"github.com/hearthfs/hearth/node/status"
 	"github.com/hearthfs/hearth/warmup"
 )
 
@@ -208,28 +207,3 @@ func (j *Jobs) Lines() []warmup.Line {
 
 // Total is what has become of all jobs' files since the node started.
 func (j *Jobs) Total() warmup.Counters { return j.engine.Total() }
-
-// Export sends the figures of the jobs that are not over, and of all since the start.
-func Export(lines []warmup.Line, t warmup.Counters, m status.Sink) {
-	var running, done, total, rate int64
-	for _, l := range lines {
-		if l.DryRun {
-			continue
-		}
-		running++
-		done += l.BytesDone
-		total += l.BytesTotal
-		rate += l.RateBPS
-	}
-	m.Gauge("hearth_warmup_running_jobs", "Warm-up jobs that are not over.", running)
-	m.Gauge("hearth_warmup_running_done_bytes", "Bytes that running warm-up jobs have made or found present.", done)
-	m.Gauge("hearth_warmup_running_found_bytes", "Bytes that running warm-up jobs were asked for, once they have listed them.", total)
-	m.Gauge("hearth_warmup_rate_bytes_per_second", "Bytes that running warm-up jobs make present.", rate)
-	for _, x := range []struct {
-		outcome string
-		tally   warmup.Tally
-	}{{"done", t.Done}, {"present", t.Present}, {"changed", t.Changed}, {"vanished", t.Vanished}, {"not_kept", t.NotKept}, {"failed", t.Failed}, {"archived", t.Archived}} {
-		m.Count("hearth_warmup_files_total", "Files of warm-up jobs, by what became of them.", x.tally.Files, "outcome", x.outcome)
-		m.Count("hearth_warmup_bytes_total", "Bytes of these files.", x.tally.Bytes, "outcome", x.outcome)
-	}
-}

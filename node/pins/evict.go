@@ -7,10 +7,8 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/namespace"
-	"github.com/hearthfs/hearth/namespace/pins"
 	"github.com/hearthfs/hearth/node/answer"
 	"github.com/hearthfs/hearth/node/rights"
-	"github.com/hearthfs/hearth/node/status"
 	"github.com/hearthfs/hearth/warmup"
 )
 
@@ -112,20 +110,4 @@ func (k *Keeper) dropObject(o *hearth.Object) {
 	if k.parts.Disk != nil {
 		k.parts.Disk.Drop(o)
 	}
-}
-
-// Export sends the figures of pins.
-func Export(all []pins.View, m status.Sink) {
-	var files, bytes, needs, lacking int64
-	for _, v := range all {
-		files, bytes, needs = files+v.Files, bytes+v.Bytes, needs+v.Needs
-		if v.Lacks != "" {
-			lacking++
-		}
-	}
-	m.Gauge("hearth_pins", "Paths that are pinned.", int64(len(all)))
-	m.Gauge("hearth_pins_lacking", "Pins that do not hold all that they should; alert on more than 0.", lacking)
-	m.Gauge("hearth_pinned_files", "Files at and below pinned paths; what lies below two counts twice.", files)
-	m.Gauge("hearth_pinned_bytes", "Bytes of these files.", bytes)
-	m.Gauge("hearth_pinned_disk_bytes", "Bytes that these files take on disk.", needs)
 }

@@ -1,5 +1,5 @@
 // Package siblings is prefetch's place in a node: the tiers and the tree as it sees
-// them, and its figures.
+// them.
 package siblings
 
 import (
@@ -9,8 +9,6 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/namespace"
-	"github.com/hearthfs/hearth/node/status"
-	"github.com/hearthfs/hearth/warmup/prefetch"
 )
 
 // Tier is that of the node's own blocks.
@@ -64,14 +62,4 @@ func (n Names) Page(ctx context.Context, link, prefix, after string) (page []hea
 		next = ""
 	}
 	return page, next, err
-}
-
-// Export sends the figures.
-func Export(s prefetch.Stats, m status.Sink) {
-	m.Gauge("hearth_prefetch_areas", "Directories, and trees of them, that siblings of what is read are brought in.", s.Areas)
-	m.Count("hearth_prefetch_files_total", "Small files brought before anybody had asked for them.", s.Files)
-	m.Count("hearth_prefetch_brought_bytes_total", "Bytes of these files.", s.Bytes)
-	m.Count("hearth_prefetch_read_bytes_total", "Bytes of these files that were read by now.", s.ReadBytes)
-	m.Count("hearth_prefetch_wasted_bytes_total", "Bytes of these files that were evicted unread, not kept, or not read within 30 s of the last read there.", s.WastedBytes)
-	m.Gauge("hearth_prefetch_unread_bytes", "Bytes of these files that may still be read.", s.UnreadBytes)
 }

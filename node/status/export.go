@@ -1,68 +1,242 @@
 package status
 
-// Export sends the figures of the document that are no part's own.
-func (s *Status) Export(m Sink) {
-	m.Gauge("hearth_problems", "Problem lines of status; alert on more than 0.", int64(len(s.Problems)))
-	m.Gauge("hearth_warnings", "Warning lines of status: what a person should know though the node is well.", int64(len(s.Warnings)))
-	for verb, n := range s.Origin.Verbs {
-		m.Count("hearth_origin_requests_total", "Attempts sent to origins, retries included.", n, "verb", verb)
-	}
-	m.Count("hearth_origin_bytes_total", "Bytes of bodies read from origins.", s.Origin.Bytes)
-	m.Count("hearth_origin_errors_total", "Attempts at origins that failed; that a key or a version is not there is an answer, and so is where a bucket lies.", s.Origin.Errors)
-	m.Count("hearth_origin_retries_total", "Attempts at origins that were sent again.", s.Origin.Retries)
-	m.Count("hearth_origin_throttled_total", "Answers of origins that asked to slow down: 429, 503 or SlowDown.", s.Origin.Throttled)
-	s.exportSeen(m)
-	m.Count("hearth_uncached_reads_total", "Blocks read of objects without a strong ETag, which no tier keeps.", s.Uncached)
-	for _, t := range s.Tiers {
-		m.Gauge("hearth_tier_used_bytes", "Bytes held by a tier.", t.Used, "tier", t.Name)
-		m.Gauge("hearth_tier_budget_bytes", "Bytes a tier may hold.", t.Budget, "tier", t.Name)
-		m.Count("hearth_tier_hits_total", "Reads answered by a tier.", t.Hits, "tier", t.Name)
-		m.Count("hearth_tier_hit_bytes_total", "Bytes answered by a tier.", t.HitBytes, "tier", t.Name)
-		m.Count("hearth_tier_misses_total", "Reads that a tier did not hold.", t.Misses, "tier", t.Name)
-		m.Count("hearth_tier_errors_total", "Failed system calls and damaged blocks of a tier, each a miss.", t.Errors, "tier", t.Name)
-		for _, d := range t.Dirs {
-			ill := int64(0)
-			if d.Ill != "" {
-				ill = 1
-			}
-			m.Gauge("hearth_dir_used_bytes", "Bytes allocated in a cache directory, the names included.", d.Used, "dir", d.Path)
-			m.Count("hearth_dir_stalls_total", "Times that a cache directory's device did not answer.", d.Stalls, "dir", d.Path)
-			m.Count("hearth_dir_declined_total", "Blocks that a cache directory was offered and did not take, and reads of which no block was fetched since its device was behind.", d.Declined, "dir", d.Path)
-			m.Count("hearth_dir_mended_total", "Files of a cache directory that somebody had harmed, and that were given their rights back or made anew.", d.Mended, "dir", d.Path)
-			m.Gauge("hearth_dir_unindexed", "Blocks that a cache directory holds and that are misses, as there is no memory to index them: raise cache.ram.", d.Unindexed, "dir", d.Path)
-			m.Gauge("hearth_dir_hanging", "Operations left to a cache directory's device that have not come back.", d.Hanging, "dir", d.Path)
-			m.Count("hearth_scrub_bytes_total", "Bytes of a cache directory that were read again and verified.", d.Scrub.Bytes, "dir", d.Path)
-			m.Count("hearth_scrub_bad_total", "What the scrub found not to be what was written, and dropped, or could not read; alert on it: the disk changes bytes.", d.Scrub.Bad, "dir", d.Path)
-			m.Count("hearth_scrub_failed_total", "Attempts at the scrub that ended in an error, as of a process short of descriptors; it goes on there 10 s later.", d.Scrub.Failed, "dir", d.Path)
-			m.Gauge("hearth_scrub_rate_bytes_per_second", "Bytes of a cache directory that are read again and verified now.", d.Scrub.Now, "dir", d.Path)
-			m.Gauge("hearth_scrub_last_pass_timestamp_seconds", "When the last whole pass of the scrub ended; 0: none has.", d.Scrub.Last.Ended, "dir", d.Path)
-			m.Gauge("hearth_dir_ill", "1 while a cache directory is out of use.", ill, "dir", d.Path)
-		}
-	}
-	m.Gauge("hearth_memory_budget_bytes", "The RAM budget in bytes.", s.Memory.Budget)
-	m.Gauge("hearth_memory_used_bytes", "Bytes that count against the RAM budget.", s.Memory.Used)
-	m.Gauge("hearth_memory_views", "Views alive; a number that only grows is a bug.", s.Memory.Views)
-	m.Names(s.Names.Figures)
-	stale := int64(0)
-	if s.Names.Stale != "" {
-		stale = 1
-	}
-	m.Gauge("hearth_names_stale", "1 while an origin cannot be asked and last known names are shown.", stale)
+import (
+	"fmt"
+	"reflect"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/hearthfs/hearth/warmup"
+)
+
+// Metrics make metrics of a document.
+type Metrics []metric
+
+// metric is a row of the table that was read.
+type metric struct {
+	desc *prometheus.Desc
+	kind prometheus.ValueType
+	own  []string // values of the labels that its name has
+	way  []step
+	all  bool // it has no labels of the document's, so that there is one value, if only 0
 }
 
-// exportSeen sends what is counted beside the node's parts.
-func (s *Status) exportSeen(m Sink) {
-	m.Times("hearth_origin_first_byte_seconds", "How long answers of origins let wait for their first byte; those that ask to slow down count, too.", s.Origin.FirstByte)
-	for cause, v := range s.Waits {
-		m.Seconds("hearth_wait_seconds_total", "Time that readers waited, by cause; of requests that wait at once for one thread it counts once.", v, "cause", cause)
+// step goes to a key; each: to each of what lies there, whose labels are taken.
+type step struct {
+	field  []int         // the key's, of a struct
+	key    reflect.Value // of a map
+	each   bool
+	labels [][]int // fields of an element; of a map, or of a struct read as one, its key is the label
+}
+
+// exported is a document with what metrics have of it in another form.
+type exported struct {
+	*Status
+	Build []build `json:"build"`
+	// Running are the jobs that are no dry runs.
+	Running []warmup.Line `json:"running"`
+	// SlowestListing is a figure of the names, in seconds.
+	SlowestListing float64 `json:"slowest_listing_s"`
+	// Alone says so of a node in a ring; nil: it is in none.
+	Alone *bool `json:"alone"`
+}
+
+type build struct {
+	Version string `json:"version"`
+	Go      string `json:"go"`
+}
+
+// NewMetrics reads the table.
+func NewMetrics() (all Metrics) {
+	for _, r := range table() {
+		name, own, _ := strings.Cut(strings.TrimSuffix(r.name, "}"), "{")
+		m := metric{kind: prometheus.GaugeValue, all: true}
+		if strings.HasSuffix(name, "_total") {
+			m.kind = prometheus.CounterValue
+		}
+		var labels []string
+		if label, value, ok := strings.Cut(own, "="); ok {
+			labels, m.own = append(labels, label), append(m.own, value)
+		}
+		t := reflect.TypeFor[exported]()
+		for key := range strings.SplitSeq(r.from, ".") {
+			key, of, each := strings.Cut(strings.TrimSuffix(key, "]"), "[")
+			s := step{each: each}
+			if t.Kind() == reflect.Map {
+				s.key, t = reflect.ValueOf(key), t.Elem()
+			} else {
+				f := field(t, key)
+				s.field, t = f.Index, f.Type
+			}
+			if t.Kind() == reflect.Pointer {
+				t = t.Elem()
+			}
+			kind := t.Kind()
+			switch {
+			case each && kind == reflect.Struct:
+				t = t.Field(0).Type
+			case each:
+				t = t.Elem()
+			}
+			for _, label := range strings.FieldsFunc(of, func(r rune) bool { return r == ',' }) {
+				label, below, ok := strings.Cut(label, "=")
+				if !ok {
+					below = label
+				}
+				labels, m.all = append(labels, label), false
+				if kind == reflect.Slice {
+					s.labels = append(s.labels, field(t, below).Index)
+				}
+			}
+			m.way = append(m.way, s)
+		}
+		m.desc = prometheus.NewDesc(name, r.help, labels, nil)
+		all = append(all, m)
 	}
-	for purpose, x := range s.Egress.Asked {
-		m.Count("hearth_egress_requests_total", "What origins were asked for: fetches of blocks, HEAD and LIST.", x.Requests, "purpose", purpose)
-		m.Count("hearth_egress_bytes_total", "Bytes that came of it.", x.Bytes, "purpose", purpose)
+	return all
+}
+
+// Export sends the metrics of a document.
+func (all Metrics) Export(s *Status, out chan<- prometheus.Metric) {
+	x := exported{Status: s, Build: []build{{s.Version, runtime.Version()}}, SlowestListing: (time.Duration(s.Names.Figures["slowest_listing_ms"]) * time.Millisecond).Seconds()}
+	x.Running = slices.DeleteFunc(slices.Clone(s.Jobs), func(l warmup.Line) bool { return l.DryRun })
+	if s.Ring != nil {
+		alone := s.Ring.AloneS > 0
+		x.Alone = &alone
 	}
-	for by, x := range s.Egress.Avoided {
-		m.Count("hearth_egress_avoided_requests_total", "Reads for which no origin was asked.", x.Requests, "by", by)
-		m.Count("hearth_egress_avoided_bytes_total", "Bytes of these reads.", x.Bytes, "by", by)
+	for _, m := range all {
+		m.export(reflect.ValueOf(x), out)
 	}
-	m.Gauge("hearth_listings_running", "Directories that are being listed at their origin.", int64(len(s.Names.Listings)))
+}
+
+// field is that of a key in JSON.
+func field(of reflect.Type, key string) reflect.StructField {
+	for _, f := range reflect.VisibleFields(of) {
+		if keyOf(f) == key {
+			return f
+		}
+	}
+	panic(fmt.Sprintf("%v has no key %s", of, key)) // the table is wrong: no node starts, and no test passes
+}
+
+func keyOf(f reflect.StructField) string {
+	key, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+	return key
+}
+
+// export sends the values of a metric, each of which has labels of its own.
+func (m *metric) export(document reflect.Value, out chan<- prometheus.Metric) {
+	type value struct {
+		labels []string
+		sum    float64
+	}
+	values := map[string]*value{}
+	add := func(labels []string, v float64) {
+		key := strings.Join(labels, "\x00")
+		if values[key] == nil {
+			values[key] = &value{labels: labels}
+		}
+		values[key].sum += v
+	}
+	met := walk(document, m.way, m.own, func(v reflect.Value, labels []string) {
+		if f, ok := v.Interface().(FirstByte); ok {
+			out <- histogram(m.desc, f)
+		} else {
+			add(labels, number(v))
+		}
+	})
+	if !met && m.all {
+		add(m.own, 0)
+	}
+	for _, x := range values {
+		out <- prometheus.MustNewConstMetric(m.desc, m.kind, x.sum, valid(x.labels)...)
+	}
+}
+
+// walk calls each with what lies at the end of a way, and reports whether it did, or met a pointer
+// that is nil: else there are only lists without elements.
+func walk(v reflect.Value, way []step, labels []string, each func(v reflect.Value, labels []string)) (met bool) {
+	if v.Kind() == reflect.Pointer {
+		if v.IsNil() {
+			return true
+		}
+		v = v.Elem()
+	}
+	if len(way) == 0 {
+		each(v, labels)
+		return true
+	}
+	s, way := way[0], way[1:]
+	switch {
+	case v.Kind() == reflect.Struct:
+		v = v.FieldByIndex(s.field)
+	case v.MapIndex(s.key).IsValid():
+		v = v.MapIndex(s.key)
+	default: // a map has zeros where it has nothing
+		v = reflect.Zero(v.Type().Elem())
+	}
+	if !s.each {
+		return walk(v, way, labels, each)
+	}
+	switch v.Kind() {
+	case reflect.Slice:
+		for i := range v.Len() {
+			of := slices.Clone(labels)
+			for _, f := range s.labels {
+				of = append(of, v.Index(i).FieldByIndex(f).String())
+			}
+			met = walk(v.Index(i), way, of, each) || met
+		}
+	case reflect.Map:
+		for key, x := range v.Seq2() {
+			met = walk(x, way, append(slices.Clone(labels), key.String()), each) || met
+		}
+	default:
+		for i := range v.NumField() {
+			met = walk(v.Field(i), way, append(slices.Clone(labels), keyOf(v.Type().Field(i))), each) || met
+		}
+	}
+	return met
+}
+
+func number(v reflect.Value) float64 {
+	switch {
+	case v.CanInt():
+		return float64(v.Int())
+	case v.CanUint():
+		return float64(v.Uint())
+	case v.CanFloat():
+		return v.Float()
+	case v.Kind() == reflect.String && v.Len() == 0, v.Kind() == reflect.Bool && !v.Bool():
+		return 0
+	}
+	return 1
+}
+
+func histogram(d *prometheus.Desc, f FirstByte) prometheus.Metric {
+	buckets, below := map[float64]uint64{}, uint64(0)
+	for _, b := range f.Buckets {
+		if below += uint64(b.Count); b.LE > 0 {
+			buckets[b.LE] = below
+		}
+	}
+	return prometheus.MustNewConstHistogram(d, uint64(f.Count), f.SumS, buckets)
+}
+
+// valid quotes what is not UTF-8, as a path may be: Prometheus takes no such value, and
+// all metrics were lost for it. A quoted path is no other's, since each begins with a slash.
+func valid(values []string) []string {
+	values = slices.Clone(values)
+	for i, v := range values {
+		if !utf8.ValidString(v) {
+			values[i] = strconv.Quote(v)
+		}
+	}
+	return values
 }

@@ -22,22 +22,24 @@ func TookBucket(op string, most time.Duration) string { return tookBucket + op +
 // TookSum is the kind under which their times are added up.
 func TookSum(op string) string { return tookSum + op }
 
-// Mounts sends what mounts counted by directory and kind.
-func (s Sink) Mounts(all map[string]map[string]int64) {
+// ExportMounts sends what mounts counted by directory and kind.
+func ExportMounts(all map[string]map[string]int64, out chan<- prometheus.Metric) {
+	asked := prometheus.NewDesc("hearth_mount_ops_total", "What the kernel asked of a mount, and what came of it.", []string{"dir", "op"}, nil)
+	read := prometheus.NewDesc("hearth_mount_read_bytes_total", "Bytes that the kernel's reads of a mount were answered with.", []string{"dir"}, nil)
 	for dir, ops := range all {
 		for op, n := range ops {
 			if op != "read_bytes" && !strings.HasPrefix(op, tookBucket) && !strings.HasPrefix(op, tookSum) {
-				s.Counts("hearth_mount_ops_total", "What the kernel asked of a mount, and what came of it.", n, []string{"dir", "op"}, dir, op)
+				out <- prometheus.MustNewConstMetric(asked, prometheus.CounterValue, float64(n), valid([]string{dir, op})...)
 			}
 		}
-		s.Count("hearth_mount_read_bytes_total", "Bytes that the kernel's reads of a mount were answered with.", ops["read_bytes"], "dir", dir)
-		s.took("hearth_mount_open_seconds", "How long the kernel's opens of a mount waited for their answer; open=none answers one.", ops, "open", dir)
-		s.took("hearth_mount_read_seconds", "How long the kernel's reads of a mount waited for their answer; what lies in its page cache is not asked for.", ops, "read", dir)
+		out <- prometheus.MustNewConstMetric(read, prometheus.CounterValue, float64(ops["read_bytes"]), valid([]string{dir})...)
+		out <- took("hearth_mount_open_seconds", "How long the kernel's opens of a mount waited for their answer; open=none answers one.", ops, "open", dir)
+		out <- took("hearth_mount_read_seconds", "How long the kernel's reads of a mount waited for their answer; what lies in its page cache is not asked for.", ops, "read", dir)
 	}
 }
 
-// took sends the histogram of a kind of answers of a mount.
-func (s Sink) took(name, help string, ops map[string]int64, op, dir string) {
+// took is the histogram of a kind of answers of a mount.
+func took(name, help string, ops map[string]int64, op, dir string) prometheus.Metric {
 	buckets, all := map[float64]uint64{}, uint64(0)
 	for kind, n := range ops {
 		of, bound, ok := strings.Cut(strings.TrimPrefix(kind, tookBucket), " ")
@@ -55,11 +57,5 @@ func (s Sink) took(name, help string, ops map[string]int64, op, dir string) {
 		buckets[most] = below
 	}
 	desc := prometheus.NewDesc(name, help, []string{"dir"}, nil)
-	s <- prometheus.MustNewConstHistogram(desc, all, time.Duration(ops[tookSum+op]).Seconds(), buckets, valid([]string{dir})...)
-}
-
-// Build says what this is: 1, with the version and the release of Go in its labels.
-func (s Sink) Build(version, release string) {
-	s <- prometheus.MustNewConstMetric(prometheus.NewDesc("hearth_build_info", "1, with the version of this node and the Go release that built it as labels.", []string{"version", "go"}, nil),
-		prometheus.GaugeValue, 1, valid([]string{version, release})...)
+	return prometheus.MustNewConstHistogram(desc, all, time.Duration(ops[tookSum+op]).Seconds(), buckets, valid([]string{dir})...)
 }

@@ -13,7 +13,7 @@ type fakeMount map[string]int64
 func (fakeMount) Describe(chan<- *prometheus.Desc) {}
 
 func (m fakeMount) Collect(out chan<- prometheus.Metric) {
-	Sink(out).Mounts(map[string]map[string]int64{"/m": m})
+	ExportMounts(map[string]map[string]int64{"/m": m}, out)
 }
 
 func TestAMountsAnswersAreAHistogram(t *testing.T) {
