@@ -14,9 +14,9 @@ import (
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
 	"github.com/hearthfs/hearth/cmd/hearth/quote"
 	"github.com/hearthfs/hearth/cmd/hearth/settings"
+	"github.com/hearthfs/hearth/node/fsck"
 	"github.com/hearthfs/hearth/node/fsck/report"
 	"github.com/hearthfs/hearth/node/machine"
-	"github.com/hearthfs/hearth/node/stopped"
 )
 
 func fsckCommand() *cobra.Command {
@@ -92,7 +92,7 @@ func (f *fsckRun) check(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
-	err = report.Watch(f.repair, func(r *check.Run) error { return stopped.Check(ctx, dir, r) }, f.print.Tell)
+	err = report.Watch(f.repair, func(r *check.Run) error { return fsck.Stopped(ctx, dir, r) }, f.print.Tell)
 	if !errors.Is(err, disk.ErrInUse) {
 		if errors.Is(err, disk.ErrRefused) {
 			err = &cli.ExitError{Code: cli.ExitRefused, Err: err}

@@ -1,7 +1,14 @@
-// Package fsck checks the cache directories of a node from within it, through what it
-// has open, so that what is written, moved or evicted meanwhile is no damage; package
-// stopped checks those that no process uses. Both give the same findings, and tell of
-// them in the same way.
+// Package fsck checks cache directories: every block of every file is read from the device and
+// compared with its checksums, headers, indexes and small files are read, names and their node
+// ids are compared, and what belongs to nothing is named.
+//
+// A directory that a node uses is checked from within it (Node.Live), through what it has open,
+// so that what is written, moved or evicted meanwhile is no damage. Of one that no process uses
+// the lock is held meanwhile (Stopped). Both give the same findings.
+//
+// With repair each check drops what is bad, and nothing else: blocks go one by one, names as a
+// whole, set aside, since one that is missing would be a wrong answer. They are fetched and
+// listed again.
 package fsck
 
 import (
@@ -53,7 +60,7 @@ func (n Node) Live(ctx context.Context, dir string, r *check.Run) error {
 
 func (n Node) names(ctx context.Context, where string, r *check.Run) error {
 	before := n.Names.Stats().Rebuilds
-	err := Records(ctx, n.Names, r, func(key, why string) {
+	err := records(ctx, n.Names, r, func(key, why string) {
 		r.Tell(check.InFile(check.Damaged, where, -1, "record "+key+": "+why+"; stop the node and run hearth fsck --repair"))
 	})
 	if err != nil {
@@ -67,8 +74,8 @@ func (n Node) names(ctx context.Context, where string, r *check.Run) error {
 	return nil
 }
 
-// Records checks names, and calls bad with each record that is not as it should be.
-func Records(ctx context.Context, db names.DB, r *check.Run, bad func(key, why string)) error {
+// records checks names, and calls bad with each record that is not as it should be.
+func records(ctx context.Context, db names.DB, r *check.Run, bad func(key, why string)) error {
 	r.Files.Add(1)
 	return names.Records(ctx, db, bad, func(_, bytes int64) { r.Bytes.Add(bytes) })
 }

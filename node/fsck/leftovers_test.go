@@ -1,4 +1,4 @@
-package stopped
+package fsck
 
 import (
 	"errors"
@@ -76,7 +76,7 @@ func TestWhatIsNotHearthsIsNeverTouched(t *testing.T) {
 			t.Errorf("%s", f)
 		}
 	}
-	if err := Check(t.Context(), dir, r); err != nil || r.Bad.Load() != int64(len(left)) || len(refused) != len(theirs) {
+	if err := Stopped(t.Context(), dir, r); err != nil || r.Bad.Load() != int64(len(left)) || len(refused) != len(theirs) {
 		t.Errorf("%d findings, refused %v, %v", r.Bad.Load(), refused, err)
 	}
 	for name, file := range theirs {

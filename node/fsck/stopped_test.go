@@ -1,4 +1,4 @@
-package stopped
+package fsck
 
 import (
 	"errors"
@@ -77,7 +77,7 @@ func TestAClockThatWentBackIsNoDamage(t *testing.T) {
 	dir := cache(t)
 	write(t, filepath.Join(dir, "scrub.json"), `{"now":{"begun":99999999999},"object":"00000000000000000000000000000000"}`)
 	r := &check.Run{Found: func(f check.Finding) { t.Errorf("%s", f) }}
-	if err := Check(t.Context(), dir, r); err != nil {
+	if err := Stopped(t.Context(), dir, r); err != nil {
 		t.Error(err)
 	}
 }
@@ -92,7 +92,7 @@ func TestACheckShortOfDescriptorsDropsNothing(t *testing.T) {
 	for n := uint64(0); ; n++ {
 		r := &check.Run{Repair: true, Found: func(f check.Finding) { t.Errorf("with descriptors up to %d: %s", n, f) }}
 		limit(n)
-		err := Check(t.Context(), dir, r)
+		err := Stopped(t.Context(), dir, r)
 		lift()
 		if err == nil {
 			if r.Blocks.Load() != 3 {

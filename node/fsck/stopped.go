@@ -1,12 +1,4 @@
-// Package stopped checks whole cache directories that no process uses: every block of
-// every file is read from the device and compared with its checksums, headers, indexes
-// and small files are read, names and their node ids are compared, and what belongs to
-// nothing is named. The directory's lock is held meanwhile.
-//
-// With repair each check drops what is bad, and nothing else: blocks go one by one,
-// names as a whole, set aside, since one that is missing would be a wrong answer. They
-// are fetched and listed again.
-package stopped
+package fsck
 
 import (
 	"context"
@@ -27,11 +19,10 @@ import (
 	"github.com/hearthfs/hearth/namespace"
 	names "github.com/hearthfs/hearth/namespace/check"
 	"github.com/hearthfs/hearth/namespace/store"
-	"github.com/hearthfs/hearth/node/fsck"
 )
 
-// Check checks a directory that no process uses; disk.ErrInUse: one does.
-func Check(ctx context.Context, dir string, r *check.Run) error {
+// Stopped checks a directory that no process uses; disk.ErrInUse means that one does.
+func Stopped(ctx context.Context, dir string, r *check.Run) error {
 	release, err := disk.Own(dir)
 	if err != nil {
 		return err
@@ -40,7 +31,7 @@ func Check(ctx context.Context, dir string, r *check.Run) error {
 	if err := label.Check(dir, r.Repair, r); err != nil {
 		return err
 	}
-	if err := fsck.Small(dir, false, r); err != nil {
+	if err := Small(dir, false, r); err != nil {
 		return err
 	}
 	if err := checkNames(ctx, dir, r); err != nil {
@@ -65,9 +56,7 @@ func area(dir string, r *check.Run, do func() error) error {
 		return nil
 	}
 	if err == nil && !fi.IsDir() {
-		f := check.InFile(check.Damaged, dir, -1, "it stands where a directory of ours belongs")
-		f.Repaired = r.Repair && os.Remove(dir) == nil
-		r.Tell(f)
+		tell(r, check.InFile(check.Damaged, dir, -1, "it stands where a directory of ours belongs"), func() error { return os.Remove(dir) })
 		return nil
 	}
 	return do()
@@ -124,7 +113,7 @@ func readNames(ctx context.Context, look *store.Look, r *check.Run, bad func(key
 	if err := look.Verify(); err != nil {
 		return err
 	}
-	return fsck.Records(ctx, look, r, bad)
+	return records(ctx, look, r, bad)
 }
 
 // dropPages has the files below a directory read from the device.
