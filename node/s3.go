@@ -86,7 +86,7 @@ func (n *Node) s3Line() *status.S3Line {
 		return nil
 	}
 	at, x := n.s3.Summary(), n.s3.Stats()
-	l := &status.S3Line{Listen: at.Listen, TLS: at.TLS, Buckets: at.Buckets, Keys: at.Keys, Anonymous: at.Anonymous, UnderWay: x.UnderWay, Bounds: status.S3Bounds(at.Bounds), Faults: x.Faults, Headers: status.S3Headers(x.Headers)}
+	l := &status.S3Line{Listen: at.Listen, TLS: at.TLS, Buckets: at.Buckets, Keys: at.Keys, Anonymous: at.Anonymous, UnderWay: x.UnderWay, Bounds: at.Bounds, Faults: x.Faults, Headers: x.Headers}
 	if at.Ill != nil {
 		l.Ill = at.Ill.Error()
 	}

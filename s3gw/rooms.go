@@ -120,13 +120,17 @@ func (x *exchange) slowDown(err error) error {
 type Bounds struct {
 	// Connections are open, of MostConnections. Closed were: they waited for a request, and made
 	// room for others.
-	Connections, MostConnections, Closed int64
+	Connections     int64 `json:"connections"`
+	MostConnections int64 `json:"most_connections"`
+	Closed          int64 `json:"closed"`
 	// Reads are at work, of MostReads: requests that are answered from the cache.
-	Reads, MostReads int64
+	Reads     int64 `json:"reads"`
+	MostReads int64 `json:"most_reads"`
 	// Ways are at work, of MostWays: requests that are answered by the origin.
-	Ways, MostWays int64
+	Ways     int64 `json:"ways"`
+	MostWays int64 `json:"most_ways"`
 	// Waiting are requests that wait for one of these places, or for room for their bodies.
-	Waiting int64
+	Waiting int64 `json:"waiting"`
 }
 
 // bounds are the present ones, without connections.

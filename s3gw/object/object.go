@@ -132,9 +132,11 @@ func (s *Server) Close() {
 // Stats are a Server's figures.
 type Stats struct {
 	// Entries and Bytes of headers are remembered now.
-	Entries, Bytes int64
+	Entries int64 `json:"entries"`
+	Bytes   int64 `json:"bytes"`
 	// Hits are answers by remembered headers, Asks are HEADs of the origin.
-	Hits, Asks int64
+	Hits int64 `json:"hits"`
+	Asks int64 `json:"asks"`
 }
 
 // Stats returns the present figures.
