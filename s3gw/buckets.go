@@ -78,7 +78,7 @@ func (x *exchange) create() error {
 		return fault.New("InvalidBucketName", "The specified bucket is not valid.")
 	}
 	x.links = []Link{{Bucket: x.asks.Bucket, Origin: all[0].Origin}} // no link yet: there are no names to be forgotten
-	return x.passThen(nil, &namespace.Write{})
+	return x.passWrite(namespace.Write{})
 }
 
 // removable reports whether clients may make and remove the bucket of links: the whole of it is shown.

@@ -14,8 +14,8 @@ import (
 // with its Alias: to some origins they are one object. What can touch names that it does not tell
 // are what configures or removes the bucket and MinIO's way to unpack an archive (Everything), and
 // MinIO's forced removal (Below).
-func (x *exchange) changes(keys []string) *namespace.Write {
-	w := &namespace.Write{Bucket: x.asks.Bucket, Keys: slices.Clone(keys)}
+func (x *exchange) changes(keys []string) namespace.Write {
+	w := namespace.Write{Bucket: x.asks.Bucket, Keys: slices.Clone(keys)}
 	for _, key := range keys {
 		if alias, _ := request.Alias(key); alias != key && alias != "" {
 			w.Keys = append(w.Keys, alias)

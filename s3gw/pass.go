@@ -16,26 +16,71 @@ import (
 
 // pass sends the request to the origin as it is, but for what change does to it.
 func (x *exchange) pass(change func(*http.Request)) error {
-	var w *namespace.Write
-	if x.asks.Changes && x.asks.Key != "" { // its tags, perhaps, and no name
-		w = &namespace.Write{Bucket: x.asks.Bucket, Keys: []string{x.asks.Key}, KeepsNames: true}
+	l, r, err := x.outgoing(change)
+	if err != nil {
+		return err
 	}
-	return x.passThen(change, w)
+	x.how = "passed"
+	if x.asks.Changes && x.asks.Key != "" { // its tags, perhaps, and no name
+		x.finish(l, r, namespace.Write{Bucket: x.asks.Bucket, Keys: []string{x.asks.Key}, KeepsNames: true})
+		return nil
+	}
+	var asked error
+	to := x.target(func(ctx context.Context, r *http.Request, bucket, key string) (*http.Response, error) {
+		answer, err := l.Origin.Forward(share.For(ctx, x.who.Access), r, bucket, key)
+		asked = err
+		return answer, err
+	})
+	_, x.cause = x.passes.Serve(x.w, r, to)
+	x.told(asked)
+	return nil // the client knows
 }
 
-// passThen sends the request to the origin, and has what it may change asked for again before the
-// client gets to know; nil: it changes nothing. What changes anything is finished though the client
-// has gone, once all of it is there: a body that breaks off with the client is cut off at the origin.
-func (x *exchange) passThen(change func(*http.Request), w *namespace.Write) error {
+// passWrite sends a request that writes to the origin, as finish does.
+func (x *exchange) passWrite(w namespace.Write) error {
+	l, r, err := x.outgoing(nil)
+	if err != nil {
+		return err
+	}
+	x.how = "written"
+	x.finish(l, r, w)
+	return nil
+}
+
+// finish sends a request that changes something, and has that asked for again before the client gets to
+// know. It is finished though the client has gone, once all of it is there: a body that breaks off
+// with the client is cut off at the origin.
+func (x *exchange) finish(l *Link, r *http.Request, w namespace.Write) {
+	var answer *http.Response
+	var asked error
+	end := func() {}
+	defer func() { end() }()
+	to := x.target(func(ctx context.Context, r *http.Request, bucket, key string) (*http.Response, error) {
+		ctx, end = x.work.writes.Begin(ctx)
+		answer, asked = l.Origin.Forward(share.For(ctx, x.who.Access), r, bucket, key)
+		return answer, asked
+	})
+	to.Finish, to.Ending = true, func(broken bool) { x.work.writes.Ended(w, x.outcome(answer, asked, broken)) }
+	_, x.cause = x.passes.Serve(x.w, r, to)
+	x.told(asked)
+}
+
+// target is what the request is passed to.
+func (x *exchange) target(forward func(ctx context.Context, r *http.Request, bucket, key string) (*http.Response, error)) pass.Target {
+	return pass.Target{Bucket: x.asks.Bucket, Key: x.asks.EscapedKey, ID: x.id, Forward: forward}
+}
+
+// outgoing is the request for the origin of a link, once it has its turn.
+func (x *exchange) outgoing(change func(*http.Request)) (*Link, *http.Request, error) {
 	l, err := x.way()
 	if err == nil {
 		err = x.enter(x.rooms.ways)
 	}
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
 	if from := x.asks.Source; from != nil && !x.reaches(l, from.Bucket) {
-		return fault.New("NotImplemented", "The bucket %s lies at another origin than %s, which cannot copy from there: get the object, and put it.", from.Bucket, x.asks.Bucket)
+		return nil, nil, fault.New("NotImplemented", "The bucket %s lies at another origin than %s, which cannot copy from there: get the object, and put it.", from.Bucket, x.asks.Bucket)
 	}
 	r := x.r.Clone(x.r.Context()) // shallow, with headers of its own
 	x.vouched(r.Header)
@@ -50,26 +95,7 @@ func (x *exchange) passThen(change func(*http.Request), w *namespace.Write) erro
 	if change != nil {
 		change(r)
 	}
-	if x.how = "passed"; w != nil && !w.KeepsNames {
-		x.how = "written"
-	}
-	var answer *http.Response
-	var asked error
-	end := func() {}
-	defer func() { end() }()
-	to := pass.Target{Bucket: x.asks.Bucket, Key: x.asks.EscapedKey, ID: x.id, Finish: w != nil, Forward: func(ctx context.Context, r *http.Request, bucket, key string) (*http.Response, error) {
-		if w != nil {
-			ctx, end = x.work.writes.Begin(ctx)
-		}
-		answer, asked = l.Origin.Forward(share.For(ctx, x.who.Access), r, bucket, key)
-		return answer, asked
-	}}
-	if w != nil {
-		to.Ending = func(broken bool) { x.work.writes.Ended(*w, x.outcome(answer, asked, broken)) }
-	}
-	_, x.cause = x.passes.Serve(x.w, r, to)
-	x.told(asked)
-	return nil // the client knows
+	return l, r, nil
 }
 
 // vouched leaves out what nobody with a key said, and an origin may take for a part of what is asked:

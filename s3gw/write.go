@@ -48,7 +48,7 @@ func (x *exchange) write() error {
 	case x.asks.Key != "":
 		keys = []string{x.asks.Key}
 	}
-	return x.passThen(nil, x.changes(keys))
+	return x.passWrite(x.changes(keys))
 }
 
 // listed are the keys of a DeleteObjects, whose body is read and sent on from memory. Rights of
