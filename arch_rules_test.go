@@ -68,6 +68,10 @@ func TestArchitectureRefuses(t *testing.T) {
 		{"a tool and a test of what it uses", tree{"internal/hearthtest/a.go": `import "cache"`, "cache/a_test.go": `import "internal/hearthtest"`}, ""},
 		{"neighbours in internal", tree{"internal/waits/a.go": `import "internal/flight"`, "cache/a.go": `import "internal/waits"`}, ""},
 
+		{"a second ring", tree{"node/a.go": "type ring struct{}"}, "node/a.go ring: the type of that name is package peer's"},
+		{"the ring", tree{"peer/a.go": "// Ring is some nodes.\ntype Ring struct{}"}, ""},
+		{"a test's ring", tree{"node/a_test.go": "type ring struct{}"}, ""},
+
 		{"init", tree{"cache/a.go": `func init() {}`}, "cache/a.go init: init"},
 		{"init in a test", tree{"cache/a_test.go": `func init() {}`}, "cache/a_test.go init: init"},
 		{"a method of that name", tree{"cache/a.go": `func (x y) init() {}`}, ""},

@@ -63,6 +63,10 @@ var owners = map[string]string{
 	"go.uber.org/goleak":                  "test",
 }
 
+// concepts have one type, of one folder, by their names in small letters: who looks for it
+// finds no other. Tests may have what they want.
+var concepts = map[string]string{"ring": "peer"}
+
 type source struct {
 	path, folder, pkg string
 	test              bool
@@ -101,6 +105,7 @@ func judge(set *token.FileSet, files []source) report {
 	r := &report{}
 	checkImports(r, files)
 	checkCycles(r, files)
+	checkConcepts(r, files)
 	checkDecls(r, set, files)
 	checkMaxima(r, set, files)
 	for _, list := range []*[]string{&r.faults, &r.warnings} {
@@ -213,6 +218,25 @@ func checkOwner(r *report, s source, name string) {
 		return
 	}
 	r.fault("%s imports %s, which is not in the list of libraries", s.path, name)
+}
+
+// checkConcepts refuses a second type of a concept's name.
+func checkConcepts(r *report, files []source) {
+	for _, s := range files {
+		for _, d := range s.file.Decls {
+			g, ok := d.(*ast.GenDecl)
+			if !ok || s.test {
+				continue
+			}
+			for _, spec := range g.Specs {
+				if x, ok := spec.(*ast.TypeSpec); ok {
+					if folder, one := concepts[strings.ToLower(x.Name.Name)]; one && folder != s.folder {
+						r.fault("%s %s: the type of that name is package %s's: call this what it is", s.path, x.Name.Name, folder)
+					}
+				}
+			}
+		}
+	}
 }
 
 // rooms are the folders that stand in one folder, and that folder's own package, with

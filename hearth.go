@@ -41,6 +41,9 @@ var (
 	ErrMiss = errors.New("not held here")
 	// ErrStale says that a version is gone: the object was changed or deleted.
 	ErrStale = errors.New("object changed or deleted at the origin")
+	// ErrRefused says that a peer (or, for lack of room, this side) does not take a request
+	// now; the reader goes elsewhere. Whoever answers peers returns it to shed load.
+	ErrRefused = errors.New("refused: too much to do")
 	// ErrArchived says that an object lies in an archive of its origin: nobody can read it
 	// before it is restored there.
 	ErrArchived = errors.New("object is archived at the origin")

@@ -22,9 +22,9 @@ const ringReaders = 8
 // hub is where the bucket of a ring's nodes is.
 const hub = "192.0.2.254"
 
-// ring is some nodes, each in a network namespace of its own that an unshaped veth pair
+// testbed is some nodes, each in a network namespace of its own that an unshaped veth pair
 // joins to a bridge. The first one has a mount.
-type ring struct {
+type testbed struct {
 	b     *bench
 	of    *build // whose nodes run
 	dir   string
@@ -36,7 +36,7 @@ type ring struct {
 
 // member is a node's part in a ring.
 type member struct {
-	ring    *ring
+	ring    *testbed
 	space   *space
 	number  int
 	mounted *mounted
@@ -53,8 +53,8 @@ func (m *member) config() string {
 }
 
 // newRing makes the network; no node runs yet.
-func (b *bench) newRing() (r *ring, err error) {
-	r = &ring{b: b, dir: filepath.Join(b.dir, "ring")}
+func (b *bench) newRing() (r *testbed, err error) {
+	r = &testbed{b: b, dir: filepath.Join(b.dir, "ring")}
 	defer func() {
 		if err != nil {
 			r.close()
@@ -82,7 +82,7 @@ func (b *bench) newRing() (r *ring, err error) {
 	return r, err
 }
 
-func (r *ring) add(i int) error {
+func (r *testbed) add(i int) error {
 	s, err := newSpace()
 	if err != nil {
 		return err
@@ -94,7 +94,7 @@ func (r *ring) add(i int) error {
 		said(exec.Command("ip", "link", "set", end, "master", "nodes", "up")), s.address(m.address()))
 }
 
-func (r *ring) close() {
+func (r *testbed) close() {
 	for _, m := range r.nodes {
 		m.space.close()
 	}
@@ -105,7 +105,7 @@ func (r *ring) close() {
 }
 
 // run starts all nodes, waits until each knows of all, runs do, and ends them.
-func (r *ring) run(do func() error) (err error) {
+func (r *testbed) run(do func() error) (err error) {
 	defer func() {
 		for _, m := range r.nodes {
 			if m.mounted != nil {
@@ -132,7 +132,7 @@ func (r *ring) run(do func() error) (err error) {
 }
 
 // cpu is what each node has spent so far, in CPU seconds.
-func (r *ring) cpu() (all []float64) {
+func (r *testbed) cpu() (all []float64) {
 	for _, m := range r.nodes {
 		all = append(all, daemonCPU(m.mounted.cmd.Process.Pid))
 	}
@@ -194,7 +194,7 @@ func (b *bench) ringEpochs() error {
 }
 
 // epoch loads a set into the ring, restarts all nodes, and reads it through the first one.
-func (r *ring) epoch(set hearthtest.DataSet, seed uint64, last bool) (s side, err error) {
+func (r *testbed) epoch(set hearthtest.DataSet, seed uint64, last bool) (s side, err error) {
 	near := r.b.origin.proxy
 	r.b.origin.proxy = r.proxy
 	defer func() { r.b.origin.proxy = near }()
@@ -237,7 +237,7 @@ func (r *ring) epoch(set hearthtest.DataSet, seed uint64, last bool) (s side, er
 }
 
 // asked makes sure that the reader had most of the files from the others.
-func (r *ring) asked(files int64, spent []float64) error {
+func (r *testbed) asked(files int64, spent []float64) error {
 	status, err := scaling.Status(r.b.ctx, r.nodes[0].socket())
 	if err != nil {
 		return err

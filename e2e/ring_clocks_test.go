@@ -84,7 +84,7 @@ func (m *member) wired(set settings) []string {
 	for _, x := range m.join {
 		join = append(join, x.listen())
 	}
-	part, err := json.Marshal(config.Ring{Name: m.name, Listen: m.listen(), Join: join, Cluster: "e2e", KeyFile: m.ring.key})
+	part, err := json.Marshal(config.Membership{Name: m.name, Listen: m.listen(), Join: join, Cluster: "e2e", KeyFile: m.ring.key})
 	m.ring.must(err, "write a node's part")
 	return []string{"WIRED_RING=" + string(part), "WIRED_ENDPOINT=" + set.endpoint, "WIRED_SOCKET=" + m.socket(), "WIRED_CACHE=" + m.ring.path(set.cache),
 		"WIRED_CLOCK=" + m.clock, fmt.Sprintf("WIRED_FRESHNESS=bounded(%v)", clockBound)}

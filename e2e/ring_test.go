@@ -179,7 +179,7 @@ func (r *ring) cluster(name, key string, off bool) string {
 }
 
 // sees is how a node sees the ring; nil: it does not say.
-func (m *member) sees() *status.Ring {
+func (m *member) sees() *status.RingStatus {
 	s, err := m.client.Ring(m.e.ctx)
 	if err != nil {
 		return nil
@@ -199,7 +199,7 @@ func (r *ring) agree(nodes ...*member) {
 	start := time.Now()
 	over := start.Add(agreement)
 	for _, m := range nodes {
-		var s *status.Ring
+		var s *status.RingStatus
 		r.eventually(fmt.Sprintf("%s knowing %v", m.name, names), func() bool {
 			if time.Now().After(over) {
 				r.Fatalf("after %v %s knows not just %v:\n%+v", agreement, m.name, names, s)
@@ -215,7 +215,7 @@ func (r *ring) agree(nodes ...*member) {
 
 // alive are the names of the members that a node takes for alive and active, sorted. Those
 // that give something are on its map.
-func alive(s *status.Ring) (names []string) {
+func alive(s *status.RingStatus) (names []string) {
 	for _, m := range s.Members {
 		if m.Health == "alive" && m.State == "active" && (m.Share > 0) == (m.Donated > 0) {
 			names = append(names, m.Name)

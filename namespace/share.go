@@ -15,15 +15,28 @@ import (
 	"github.com/hearthfs/hearth/namespace/store"
 )
 
-// Sharer is an Origin whose directories each belong to one node of a ring. Names and Find
-// ask that node, as a Tree answers them; after an error the origin is to be asked.
+// Teller tells names, as a Tree tells those of its directories to other nodes, and as such a
+// node tells them here.
+type Teller interface {
+	// Names tells the names of a directory behind a sort name, or from the first on, in the
+	// bucket's order until each returns false: as far as they are known when the first is,
+	// and one at least unless they are the last. Sort names are keys without the directory's
+	// prefix, with "/" behind them for a directory. What is older than old is asked for
+	// anew; but a listing may be as old as age.CopyShare times what it took. hearth.ErrMiss:
+	// there is no such directory.
+	Names(ctx context.Context, dir hearth.Directory, behind string, old time.Duration, each func(*hearth.Object) bool) (hearth.Told, error)
+	// Find tells what a segment of a key means in a directory, likewise.
+	Find(ctx context.Context, dir hearth.Directory, segment string, old time.Duration) (hearth.Found, error)
+}
+
+// Sharer is an Origin whose directories each belong to one node of a ring, as *share.Shared
+// is. That node is its Teller; after an error the origin is to be asked.
 type Sharer interface {
 	Origin
+	Teller
 	// Elsewhere reports whether another node is to be asked for a directory's names. Until
 	// end is called this node tells nobody of them, so that no two wait for each other.
 	Elsewhere(dir hearth.Directory) (end func(), elsewhere bool)
-	Names(ctx context.Context, dir hearth.Directory, behind string, old time.Duration, each func(*hearth.Object) bool) (hearth.Told, error)
-	Find(ctx context.Context, dir hearth.Directory, segment string, old time.Duration) (hearth.Found, error)
 	// Changed is told that segments of a directory mean other things than this node thought,
 	// as its origin said so long ago. It must not block.
 	Changed(dir hearth.Directory, segments []string, ago time.Duration)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/namespace"
+	"github.com/hearthfs/hearth/namespace/share"
 	"github.com/hearthfs/hearth/node/ring"
 	"github.com/hearthfs/hearth/node/ring/atowners"
 	"github.com/hearthfs/hearth/node/status"
@@ -18,7 +19,7 @@ import (
 	"github.com/hearthfs/hearth/origin"
 	"github.com/hearthfs/hearth/peer"
 	"github.com/hearthfs/hearth/peer/members"
-	sharing "github.com/hearthfs/hearth/peer/names"
+	"github.com/hearthfs/hearth/peer/place"
 	"github.com/hearthfs/hearth/peer/route"
 )
 
@@ -32,8 +33,8 @@ const ringAhead = 16 * hearth.ExtentBlocks * hearth.BlockSize
 // and, once it has joined, who they are.
 type around struct {
 	*route.Router
-	part  *ring.Ring
-	names *sharing.Names
+	part  *ring.Part
+	names *share.Names
 	ring  *peer.Ring // nil: it has not joined
 
 	// What warms up at owners, and does so for others; nil: there is no disk tier.
@@ -41,33 +42,22 @@ type around struct {
 	served *atowners.Served
 }
 
-var _ wiring.Ring = (*around)(nil)
+var _ wiring.Router = (*around)(nil)
 
-// List is wiring.Ring's. The tree finds by assertion that it is a Sharer.
-func (a *around) List(origin namespace.Origin) namespace.Origin {
-	return namespace.Sharer(a.names.Over(origin))
-}
+// List is wiring.Router's. The tree finds by assertion that it is a Sharer.
+func (a *around) List(origin namespace.Origin) namespace.Origin { return a.names.Over(origin) }
 
-// Serve is wiring.Ring's.
+// Serve is wiring.Router's.
 func (a *around) Serve(answers wiring.Answers) error {
 	answers.Owned = watch.Peers{Source: answers.Owned}
-	a.part.Answer(ring.Answers(answers))
+	a.part.Answer(answers)
 	return nil
 }
 
-// took reads by what the ring is now.
-func (a *around) took(now peer.Around) {
-	ring := route.Ring{Map: now.Map, Peers: map[string]route.Peer{}, Changed: now.Changed}
-	for id, p := range now.Peers {
-		ring.Peers[id] = p
-	}
-	a.Set(ring)
-}
-
-// peer is the way to a node; nil: it cannot be asked now.
-func (a *around) peer(id string) atowners.Peer {
-	p, _ := a.Peer(id).(atowners.Peer)
-	return p
+// lists is the node that lists a directory; "": nobody does. No other is asked for it.
+func (a *around) lists(dir [16]byte) (id string, self bool) {
+	id, at := a.Owner(place.OfDirectory(dir))
+	return id, at == route.Here
 }
 
 // openOwners has warm-up and prefetch work at the owners of blocks.
@@ -78,7 +68,7 @@ func (n *Node) openOwners() {
 	}
 	a.served = atowners.NewServed(atowners.ServedOptions{Own: watch.WarmUp{Source: n.tiers.Own}, Ahead: n.tiers.Own, Disk: n.disk, Known: a.part.Check,
 		Readers: n.readers, Throttled: n.throttled, Connections: n.forWarmUp})
-	a.owners = atowners.New(atowners.Options{Ring: atowners.Ring{Self: a.part.ID(), Owners: a.Owners, Peer: a.peer, Names: a.part.Active}, Disk: n.disk, Served: a.served})
+	a.owners = atowners.New(atowners.Options{Router: a.Router, Names: a.part.Active, Disk: n.disk, Served: a.served})
 	a.part.Warms(a.served.Run, a.served.Calls())
 }
 
@@ -109,7 +99,7 @@ func (a *around) leave(unheard func(cause error)) (err error) {
 
 // routes are the questions for the ring; a nil one says that there is none.
 func (a *around) routes(add func(string, func(*http.Request) (any, error)), file func(context.Context, string) (*hearth.Object, error)) {
-	var part *ring.Ring
+	var part *ring.Part
 	if a != nil {
 		part = a.part
 	}
@@ -148,25 +138,25 @@ func (n *Node) openRing(ctx context.Context) error {
 		id = n.disk.NodeID()
 	}
 	a := &around{}
-	part, err := ring.New(ctx, ring.Options{Ring: n.config.Ring, Pool: n.pool, Log: n.config.Log, Link: n.linked, Away: origin.Away,
-		Figures: n.figures, Reads: a.reads, Ranks: func(b hearth.Block) []string { return a.Owners(b) }}, id)
+	part, err := ring.New(ctx, ring.Options{Membership: n.config.Ring, Pool: n.pool, Log: n.config.Log, Link: n.linked, Away: origin.Away,
+		Figures: n.figures, Reads: a.reads}, id)
 	if err != nil {
 		return err
 	}
-	a.part, a.Router, n.ring = part, route.New(part.ID()), a
-	n.owner.part.Store(part)
-	a.names = sharing.New(sharing.Options{Owner: part.OwnerOf, Others: part.Others, Call: part.Call, Pool: n.pool})
+	a.part, a.Router, n.ring = part, part.Router, a
+	n.owner.router.Store(a.Router)
+	a.names = share.New(share.Options{Owner: a.lists, Others: a.Others, Call: a.Call, Pool: n.pool})
 	return nil
 }
 
 // owner is who says whose a block is. The disk tier asks from when it opens on, and the ring
 // is made behind it.
-type owner struct{ part atomic.Pointer[ring.Ring] }
+type owner struct{ router atomic.Pointer[route.Router] }
 
 // owns reports whether this node is to keep a block; before the ring is made, every one.
 func (o *owner) owns(id hearth.ID) bool {
-	part := o.part.Load()
-	return part == nil || part.Owns(id)
+	r := o.router.Load()
+	return r == nil || r.Owns(id)
 }
 
 // joinRing has the others know of this node.
@@ -190,7 +180,7 @@ func (n *Node) joinRing(ctx context.Context) error {
 	c := a.part.Members(donated, n.dirs.First())
 	handler := a.part.Handler()
 	maps.Copy(handler.Calls, a.names.Calls())
-	a.ring, err = peer.Start(ctx, peer.Config{Members: c, GossipKey: c.Key, Identity: identity, Pool: n.pool, Took: a.took, Handler: handler, Silence: n.config.PeerSilence, Trouble: func(what, who string, cause error) {
+	a.ring, err = peer.Start(ctx, peer.Config{Members: c, GossipKey: c.Key, Identity: identity, Pool: n.pool, Router: a.Router, Handler: handler, Silence: n.config.PeerSilence, Trouble: func(what, who string, cause error) {
 		n.events.Trouble(what, what, "node", who, "cause", cause)
 	}})
 	if err != nil {

@@ -30,7 +30,7 @@ type Config struct {
 	// File is the configuration file that was read, which no mount may hide; "": none.
 	File string
 	// Ring is the node's part in a ring; zero: it is alone.
-	Ring config.Ring
+	Ring config.Membership
 	// S3 is its S3 endpoint; zero: it has none.
 	S3 config.S3
 	// Mounts are made by Start; more come and go through the admin API.

@@ -21,7 +21,7 @@ type seen struct {
 	waits    *waits.Ledger
 	egress   watch.Egress
 	listings watch.Listings
-	reads    *history.Ring
+	reads    *history.Samples
 	slowed   watch.Slowed
 }
 

@@ -82,7 +82,7 @@ func (n *Node) openJobs() (err error) {
 		k.Disk = n.disk
 		p.Disk, p.Pins, p.Dir, p.Small = n.disk, n.jobs.pins, filepath.Join(n.dirs.First(), layout.Jobs), n.checkSmall
 		if n.ring != nil {
-			p.Ring = n.ring.owners
+			p.Owners = n.ring.owners
 		}
 	}
 	if n.jobs.keeper, err = pins.Open(k, n.jobs.ready); err != nil {

@@ -1,27 +1,29 @@
 // Package peer joins the parts of a ring: who is in it (members), where everything is
-// (place), who may talk (secret), and what is said (wire). How a node reads by that is
-// route's.
+// (place), who may talk (secret), what is said (wire), and who is asked next (route).
 //
 // A Ring listens at two addresses: for gossip, and for reads one port above it. Each
-// snapshot of the members becomes a Map of those that are active, and a wire.Peer for each
-// that can be asked, at once; what is under way ends with those before. A member that
-// leaves owns nothing from then on, and is asked for what it holds until it has gone.
+// snapshot of the members becomes the Table of a route.Router: a Map of those that are
+// active, and a wire.Peer for each that can be asked, at once; what is under way ends with
+// those before. A member that leaves owns nothing from then on, and is asked for what it
+// holds until it has gone. The Table is all that a node knows of who owns what, so that
+// nothing is shown as an owner's before it is read by.
 package peer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/internal/admit"
 	"github.com/hearthfs/hearth/peer/members"
 	"github.com/hearthfs/hearth/peer/place"
+	"github.com/hearthfs/hearth/peer/route"
 	"github.com/hearthfs/hearth/peer/secret"
 	"github.com/hearthfs/hearth/peer/wire"
 )
@@ -45,9 +47,8 @@ type Config struct {
 	Identity *secret.Identity
 	// Pool is where what peers send lies.
 	Pool *hearth.Pool
-	// Took is told of each change, one after the other, the first before Start returns. It
-	// must not block.
-	Took func(Around)
+	// Router takes the nodes of each change, the first before Start returns.
+	Router *route.Router
 	// Handler answers peers.
 	Handler wire.Handler
 	// Trouble hears which node cannot be talked to, and why, again and again; nil: nobody
@@ -57,16 +58,6 @@ type Config struct {
 	// Silence is after how long without a byte a peer that owes an answer is given up; 0:
 	// wire.Silence. Nodes of one process, which wait for its processors, want more.
 	Silence time.Duration
-}
-
-// Around is what a node reads by at a moment.
-type Around struct {
-	// Map is where everything is.
-	Map *place.Map
-	// Peers by their place.Node.ID: all that can be asked, without this node.
-	Peers map[string]*wire.Peer
-	// Changed is when owners last were others before.
-	Changed time.Time
 }
 
 // Ring is a node among others.
@@ -81,11 +72,8 @@ type Ring struct {
 	end       func() error // close, once
 	work      sync.WaitGroup
 
-	now atomic.Pointer[place.Map] // what around has, or nothing is anybody's yet
-
-	mu     sync.Mutex // guards the rest; held while the next Map is worked out
-	peers  map[members.ID]*neighbour
-	around Around
+	mu    sync.Mutex // guards peers; held while the next Map is worked out
+	peers map[members.ID]*neighbour
 }
 
 // neighbour is a member that can be asked, where it was when it was made.
@@ -112,11 +100,6 @@ func Start(ctx context.Context, c Config) (*Ring, error) {
 	}
 	r := &Ring{c: c, peers: map[members.ID]*neighbour{}}
 	r.end = sync.OnceValue(r.close)
-	nothing, err := place.New(nil)
-	if err != nil {
-		return nil, err
-	}
-	r.now.Store(nothing)
 	r.listener, err = (&net.ListenConfig{}).Listen(ctx, "tcp", netip.AddrPortFrom(gossip.Addr(), port).String())
 	if err != nil {
 		return nil, fmt.Errorf("listen for reads of peers, one port above node.listen: %w (give node.listen another address or port)", err)
@@ -175,7 +158,7 @@ func (r *Ring) accept() {
 // serve answers a member until its connection ends.
 func (r *Ring) serve(conn net.Conn, id string) {
 	err := r.server.Serve(r.stop, conn, id)
-	if errors.Is(err, wire.ErrProtocol) || errors.Is(err, wire.ErrChecksum) || errors.Is(err, wire.ErrIncompatible) || errors.Is(err, wire.ErrRefused) {
+	if errors.Is(err, wire.ErrProtocol) || errors.Is(err, wire.ErrChecksum) || errors.Is(err, wire.ErrIncompatible) || errors.Is(err, hearth.ErrRefused) {
 		r.say("a connection of a member was cut", id, err)
 	}
 }
@@ -212,14 +195,15 @@ func (r *Ring) take(s *members.Snapshot) {
 	if r.stop.Err() != nil {
 		return // what is made now nobody closes
 	}
-	where, err := r.mapLocked(nodes)
+	before := cmp.Or(r.c.Router.Table(), &route.Table{})
+	where, err := next(before.Map, nodes)
 	if err != nil { // more members than a Map may have: the ring stays as it was
 		r.say("the ring stays as it is", "", err)
 		return
 	}
-	around := Around{Map: where, Peers: map[string]*wire.Peer{}, Changed: r.around.Changed}
-	if r.around.Map != where { // a node that has just come has everything from others
-		around.Changed = time.Now()
+	now := route.Table{Map: where, Peers: map[string]route.Peer{}, Changed: before.Changed}
+	if before.Map != where { // a node that has just come has everything from others
+		now.Changed = time.Now()
 	}
 	gone := r.peers
 	r.peers = map[members.ID]*neighbour{}
@@ -233,23 +217,21 @@ func (r *Ring) take(s *members.Snapshot) {
 		} else {
 			delete(gone, m.ID)
 		}
-		r.peers[m.ID], around.Peers[m.ID.String()] = p, p.Peer
+		r.peers[m.ID], now.Peers[m.ID.String()] = p, p.Peer
 	}
-	r.around = around
-	r.c.Took(around)
-	r.now.Store(where) // last: who sees a node in it finds that it is asked
+	r.c.Router.Set(now)
 	for _, p := range gone {
 		r.work.Go(p.Close)
 	}
 }
 
-// mapLocked is where everything is with other nodes. The last Map is the same one where no
+// next is where everything is with other nodes than before. The Map is the same one where no
 // owner changed.
-func (r *Ring) mapLocked(nodes []place.Node) (*place.Map, error) {
-	if r.around.Map == nil {
+func next(before *place.Map, nodes []place.Node) (*place.Map, error) {
+	if before == nil {
 		return place.New(nodes)
 	}
-	return r.around.Map.Next(nodes)
+	return before.Next(nodes)
 }
 
 // neighbour makes the way to a member.
@@ -271,20 +253,6 @@ func (r *Ring) neighbour(m members.Member) *neighbour {
 
 // Members is who is in the ring.
 func (r *Ring) Members() *members.Snapshot { return r.members.Snapshot() }
-
-// Map is where everything is. It waits for nobody: each Put into a cache asks.
-func (r *Ring) Map() *place.Map { return r.now.Load() }
-
-// Call asks a member by a number that all nodes know.
-func (r *Ring) Call(ctx context.Context, to members.ID, number uint16, body *hearth.View) (*hearth.View, error) {
-	r.mu.Lock()
-	p := r.peers[to]
-	r.mu.Unlock()
-	if p == nil {
-		return nil, fmt.Errorf("call node %v: %w", to, wire.ErrDown)
-	}
-	return p.Call(ctx, number, body)
-}
 
 // Stats are the present figures: of members, with connections that were cut at both ports, of
 // all that ask this node, and of each that it can ask now, by id.

@@ -76,7 +76,7 @@ type node struct {
 	*Ring
 	router *route.Router
 	mem    *cache.RAM
-	first  *Around // what it knew before it announced itself
+	first  *route.Table // what it knew before it announced itself
 	pool   *hearth.Pool
 	own    *cache.Tier
 	theirs *cache.Tier
@@ -138,7 +138,7 @@ func start(t *testing.T, k *bucket, cluster *secret.Cluster, id byte, seeds ...*
 		}
 		return held.Get(ctx, b, off, size)
 	}
-	n.Ring, err = Start(t.Context(), Config{Members: c, GossipKey: cluster.GossipKey(), Identity: identity, Pool: n.pool, Took: n.took, Silence: patience,
+	n.Ring, err = Start(t.Context(), Config{Members: c, GossipKey: cluster.GossipKey(), Identity: identity, Pool: n.pool, Router: n.router, Silence: patience,
 		Handler: wire.Handler{Fill: fill, Peek: peek, Calls: map[uint16]wire.Answer{
 			7: func(context.Context, []byte) (*hearth.View, error) { return hearth.NewView([]byte{id}), nil },
 		}}})
@@ -146,9 +146,15 @@ func start(t *testing.T, k *bucket, cluster *secret.Cluster, id byte, seeds ...*
 		t.Fatalf("start node %d: %v", id, err)
 	}
 	for _, s := range seeds {
-		if _, ok := s.Map().Node(c.ID.String()); ok {
+		if _, ok := s.router.Table().Map.Node(c.ID.String()); ok {
 			t.Errorf("node %d is an owner before it says that it can be asked", id)
 		}
+	}
+	if n.first = n.router.Table(); n.first == nil {
+		t.Fatalf("node %d does not know what it owns before the others ask it", id)
+	}
+	if _, ok := n.first.Map.Node(c.ID.String()); !ok {
+		t.Errorf("node %d announces itself and does not take itself for an owner yet", id)
 	}
 	if err := n.Announce(t.Context()); err != nil {
 		t.Errorf("announce node %d: %v", id, err)
@@ -165,42 +171,38 @@ func start(t *testing.T, k *bucket, cluster *secret.Cluster, id byte, seeds ...*
 }
 
 func TestWhoIsShownIsAsked(t *testing.T) {
-	// A ring that shows another node as an owner reads by it already: not the other way round.
-	c := Config{Members: members.Config{ID: members.ID{1}}}
-	r := &Ring{stop: t.Context(), peers: map[members.ID]*neighbour{}}
-	told := 0
-	c.Took = func(a Around) {
-		if told++; r.Map() == a.Map {
-			t.Error("it is shown before it is read by")
+	// A ring that shows another node as an owner reads by it already: both are one Table, which
+	// is there as soon as a snapshot was taken.
+	self, other := members.ID{1}, members.ID{2}
+	r := &Ring{c: Config{Members: members.Config{ID: self}, Pool: hearth.NewPool(1 << 20), Router: route.New(self.String())}, stop: t.Context(), peers: map[members.ID]*neighbour{}}
+	t.Cleanup(func() {
+		for _, p := range r.peers {
+			p.Close()
 		}
+	})
+	s := &members.Snapshot{Members: []members.Member{{ID: self, State: members.Active, Donated: 1 << 30}}}
+	r.take(s)
+	if table := r.c.Router.Table(); len(table.Map.Nodes()) != 1 || len(table.Peers) != 0 || table.Changed.IsZero() {
+		t.Errorf("alone: %+v", table)
 	}
-	r.c = c
-	for n := range 2 {
-		r.take(&members.Snapshot{Members: []members.Member{{ID: c.Members.ID, State: members.Active, Donated: int64(1+n) << 30}}})
-		if r.Map() != r.around.Map || told != n+1 {
-			t.Errorf("it is not shown, or told %d times", told)
-		}
+	s.Members = append(s.Members, members.Member{ID: other, State: members.Active, Donated: 1 << 62})
+	r.take(s)
+	if id, at := r.c.Router.Owner(1); id != other.String() || at != route.There || r.c.Router.Peer(id) == nil {
+		t.Errorf("%q owns nearly all, and is at %v", id, at)
 	}
-}
-
-// took is what a node does with a change.
-func (n *node) took(a Around) {
-	if n.first == nil {
-		n.first = &a
+	before := r.c.Router.Table()
+	r.take(s)
+	if after := r.c.Router.Table(); after.Map != before.Map || after.Changed != before.Changed || after.Peers[other.String()] != before.Peers[other.String()] {
+		t.Errorf("nothing changed: %+v, then %+v", before, after)
 	}
-	ring := route.Ring{Map: a.Map, Peers: map[string]route.Peer{}, Changed: a.Changed}
-	for id, p := range a.Peers {
-		ring.Peers[id] = p
-	}
-	n.router.Set(ring)
 }
 
 // agree waits until all nodes know of as many owners.
 func agree(t *testing.T, nodes ...*node) {
 	t.Helper()
 	for _, n := range nodes {
-		if !hearthtest.Eventually(t.Context(), patience, func() bool { return len(n.Map().Nodes()) == len(nodes) }) {
-			t.Fatalf("%v, want %d", n.Map().Nodes(), len(nodes))
+		if !hearthtest.Eventually(t.Context(), patience, func() bool { return len(n.router.Table().Map.Nodes()) == len(nodes) }) {
+			t.Fatalf("%v, want %d", n.router.Table().Map.Nodes(), len(nodes))
 		}
 	}
 }
@@ -234,12 +236,12 @@ func TestARing(t *testing.T) {
 	if _, served, _ := b.Ring.Stats(); asked[members.ID{15: 2}].Answers == 0 || served.Answers == 0 {
 		t.Errorf("node 1 asked node 2: %+v; which answered %+v", asked, served)
 	}
-	if v, err := a.Call(t.Context(), members.ID{15: 3}, 7, nil); err != nil || v.Bytes()[0] != 3 {
+	if v, err := a.router.Call(t.Context(), members.ID{15: 3}.String(), 7, nil); err != nil || v.Bytes()[0] != 3 {
 		t.Errorf("call: %v, %v", v, err)
 	} else {
 		v.Release()
 	}
-	if _, err := a.Call(t.Context(), members.ID{15: 9}, 7, nil); !errors.Is(err, wire.ErrDown) {
+	if _, err := a.router.Call(t.Context(), members.ID{15: 9}.String(), 7, nil); !errors.Is(err, wire.ErrDown) {
 		t.Errorf("call nobody: %v", err)
 	}
 
@@ -305,7 +307,7 @@ func TestStrangersGetNothing(t *testing.T) {
 	}
 	c := members.Config{ID: members.ID{15: 2}, Name: "b", Cluster: "test", Listen: "127.0.0.1:0", Donated: 1 << 30, Protocol: members.Protocol{Speaks: 1},
 		Seeds: []string{a.members.Address().String()}, Log: slog.New(slog.DiscardHandler), Timing: quick()}
-	if _, err := Start(t.Context(), Config{Members: c, GossipKey: other.GossipKey(), Identity: identity, Pool: a.pool, Took: func(Around) {},
+	if _, err := Start(t.Context(), Config{Members: c, GossipKey: other.GossipKey(), Identity: identity, Pool: a.pool, Router: route.New(c.ID.String()),
 		Handler: wire.Handler{Fill: a.own.Get, Peek: a.mem.Get}}); !errors.Is(err, members.ErrRefused) {
 		t.Errorf("start with another key: %v", err)
 	}

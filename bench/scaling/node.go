@@ -28,7 +28,7 @@ type node struct {
 const within = time.Minute
 
 // start makes a machine, starts a node on it, and waits for its mount.
-func (r *ring) start(i int) (err error) {
+func (r *testbed) start(i int) (err error) {
 	x := &node{name: NameOf(i), mount: r.path(fmt.Sprintf("mnt-%d", i)), socket: r.path(fmt.Sprintf("%d.sock", i)),
 		log: r.path(fmt.Sprintf("%d.log", i)), ended: make(chan struct{})}
 	if x.at, err = r.net.Host(0); err != nil {
@@ -61,7 +61,7 @@ func (r *ring) start(i int) (err error) {
 }
 
 // config is what the node is told: the bucket, a cache that holds the set, and its ring.
-func (r *ring) config(i int, x *node) string {
+func (r *testbed) config(i int, x *node) string {
 	join := ""
 	if i > 0 {
 		join = fmt.Sprintf("%q", r.nodes[0].gossip())
@@ -98,7 +98,7 @@ func (x *node) mounted(parent string) error {
 
 // Whole waits until the node behind a socket knows of n nodes that live and own blocks.
 func Whole(ctx context.Context, socket string, n int) error {
-	var last *status.Ring
+	var last *status.RingStatus
 	for over := time.Now().Add(within); time.Now().Before(over); {
 		s, err := Status(ctx, socket)
 		if err != nil {
@@ -122,7 +122,7 @@ func Whole(ctx context.Context, socket string, n int) error {
 }
 
 // Status is how the node behind a socket sees its ring.
-func Status(ctx context.Context, socket string) (*status.Ring, error) {
+func Status(ctx context.Context, socket string) (*status.RingStatus, error) {
 	client, err := api.Dial("unix://" + socket)
 	if err != nil {
 		return nil, err

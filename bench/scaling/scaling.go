@@ -1,7 +1,7 @@
 // Package scaling says what a ring of n nodes sends, and measures it for a few of them.
 //
 // The model is arithmetic on what the code does: Predict adds up frames of peer/wire, pages
-// of peer/names, records of TLS and frames of Ethernet for what each node reads; Gossip does
+// of namespace/share, records of TLS and frames of Ethernet for what each node reads; Gossip does
 // it for memberlist's probes and exchanges; Outlook says the same of rings that no machine of
 // ours can run. No figure in it was fitted to a measurement.
 //
@@ -96,8 +96,8 @@ const (
 // NameOf is a node's name, from 0 on.
 func NameOf(i int) string { return fmt.Sprintf("node-%d", i) }
 
-// ring is what is measured.
-type ring struct {
+// testbed is what is measured.
+type testbed struct {
 	o     Options
 	dir   string
 	net   *nets.Net
@@ -112,7 +112,7 @@ func Measure(ctx context.Context, o Options, n int) (m Measured, err error) {
 	if err != nil {
 		return m, fmt.Errorf("%w: %w", ErrNoNetwork, err)
 	}
-	r := &ring{o: o, dir: filepath.Join(o.Dir, fmt.Sprintf("scaling-%d", n)), net: network}
+	r := &testbed{o: o, dir: filepath.Join(o.Dir, fmt.Sprintf("scaling-%d", n)), net: network}
 	defer func() { err = errors.Join(err, r.close()) }()
 	if err := r.up(ctx, n); err != nil {
 		return m, fmt.Errorf("start a ring of %d nodes: %w", n, err)
@@ -141,7 +141,7 @@ func Measure(ctx context.Context, o Options, n int) (m Measured, err error) {
 
 // up starts the bucket's machine and then the nodes', the first one before the others, which
 // look for it.
-func (r *ring) up(ctx context.Context, n int) (err error) {
+func (r *testbed) up(ctx context.Context, n int) (err error) {
 	if err := os.MkdirAll(r.dir, 0o700); err != nil {
 		return err
 	}
@@ -171,10 +171,10 @@ func (r *ring) up(ctx context.Context, n int) (err error) {
 	return nil
 }
 
-func (r *ring) path(name string) string { return filepath.Join(r.dir, name) }
+func (r *testbed) path(name string) string { return filepath.Join(r.dir, name) }
 
 // close ends the nodes, the last ones first, and removes what they left.
-func (r *ring) close() (err error) {
+func (r *testbed) close() (err error) {
 	for i := range r.nodes {
 		err = errors.Join(err, r.nodes[len(r.nodes)-1-i].stop())
 	}
@@ -186,7 +186,7 @@ func (r *ring) close() (err error) {
 }
 
 // idle counts what nodes gossip while nobody reads.
-func (r *ring) idle(ctx context.Context, m *Measured) error {
+func (r *testbed) idle(ctx context.Context, m *Measured) error {
 	var bytes int64
 	start := time.Now()
 	c, err := r.net.Capture(func(p nets.Packet) {
@@ -220,7 +220,7 @@ func gossips(p []byte) bool {
 }
 
 // pass has each node read the set in an order of its own.
-func (r *ring) pass(number uint64) (p Pass, err error) {
+func (r *testbed) pass(number uint64) (p Pass, err error) {
 	if err := r.o.Cold(); err != nil {
 		return p, err
 	}
@@ -244,7 +244,7 @@ func (r *ring) pass(number uint64) (p Pass, err error) {
 }
 
 // reads adds up what the nodes say of their reads.
-func (r *ring) reads(ctx context.Context, all *status.RingReads) error {
+func (r *testbed) reads(ctx context.Context, all *status.RingReads) error {
 	for _, x := range r.nodes {
 		s, err := Status(ctx, x.socket)
 		if err != nil {
@@ -264,7 +264,7 @@ func (r *ring) reads(ctx context.Context, all *status.RingReads) error {
 
 // sent is what the nodes have sent each other so far, gossip included: all but what came to
 // the bucket.
-func (r *ring) sent() (sum int64, err error) {
+func (r *testbed) sent() (sum int64, err error) {
 	_, sum, err = r.hub.Traffic()
 	sum = -sum
 	for _, x := range r.nodes {

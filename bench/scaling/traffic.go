@@ -9,7 +9,7 @@ import (
 	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
-// Sizes of peer/wire's frames and of peer/names' pages, as their packages' comments have them.
+// Sizes of peer/wire's frames and of namespace/share' pages, as their packages' comments have them.
 const (
 	frameHeader = 32
 	frameSeal   = 8

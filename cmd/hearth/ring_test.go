@@ -13,7 +13,7 @@ import (
 )
 
 // ringNode answers about a ring as a node does; nil: it is in none.
-func ringNode(t *testing.T, ring *status.Ring) (address string) {
+func ringNode(t *testing.T, ring *status.RingStatus) (address string) {
 	t.Helper()
 	say := func(w http.ResponseWriter, v any, err *answer.Error) {
 		if err != nil {
@@ -48,7 +48,7 @@ func ringNode(t *testing.T, ring *status.Ring) (address string) {
 func TestRingVerbs(t *testing.T) {
 	// ring is ring ls; owners takes many paths and says which are not there; a node in no ring, and none at all, have their codes and cures.
 	h := newHearth(t)
-	in := ringNode(t, &status.Ring{Self: "1", Cluster: "prod", Encryption: "on", Members: []status.Member{
+	in := ringNode(t, &status.RingStatus{Self: "1", Cluster: "prod", Encryption: "on", Members: []status.Member{
 		{ID: "2", Name: "b", State: "active", Health: "alive", Share: 0.5}, {ID: "1", Name: "a", State: "active", Health: "alive", Share: 0.5, MemberFigures: status.MemberFigures{Version: "1.0"}}}})
 	alone := ringNode(t, nil)
 	for _, c := range []struct {

@@ -26,6 +26,9 @@ const (
 	Forever = 24 * time.Hour
 	// listingShare: listing a directory takes at most a twentieth of its time.
 	listingShare = 20
+	// CopyShare is how many times its duration a listing may be old for another node to copy
+	// it, as CopyAge has it.
+	CopyShare = listingShare - listingShare/4
 )
 
 // Freshness is how old a name may be.

@@ -96,8 +96,8 @@ func (c *Client) Status(ctx context.Context) (*status.Status, error) {
 }
 
 // Ring asks how the node sees its ring, and each member for its figures.
-func (c *Client) Ring(ctx context.Context) (*status.Ring, error) {
-	s := &status.Ring{}
+func (c *Client) Ring(ctx context.Context) (*status.RingStatus, error) {
+	s := &status.RingStatus{}
 	return s, c.call(ctx, http.MethodGet, "/v1/ring", nil, s)
 }
 

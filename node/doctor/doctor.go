@@ -59,7 +59,7 @@ type Options struct {
 	// Admin is where the node is asked; its Socket is a path, or "-".
 	Admin config.Admin
 	// Ring is the node's part in one; zero: it is alone.
-	Ring config.Ring
+	Ring config.Membership
 	// Without is what mounts do without, AllowOther that one lets other users in.
 	Without    []string
 	AllowOther bool

@@ -25,7 +25,7 @@ const (
 
 // atRing looks whether a node could listen for its peers, and whether those that it is to
 // join can be reached.
-func atRing(ctx context.Context, r config.Ring, running *Running) (all []Finding) {
+func atRing(ctx context.Context, r config.Membership, running *Running) (all []Finding) {
 	var self netip.AddrPort
 	if r.Listen != "" {
 		at, err := members.ResolveListen(r.Listen, members.DefaultPort)

@@ -69,11 +69,11 @@ func TestLookAtARing(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	all := atRing(t.Context(), config.Ring{Listen: "127.0.0.1:0", Join: []string{l.Addr().String()}}, nil)
+	all := atRing(t.Context(), config.Membership{Listen: "127.0.0.1:0", Join: []string{l.Addr().String()}}, nil)
 	if len(all) != 2 || all[0].Check != "ring address" || all[1].Check != "ring node" || all[1].Subject != l.Addr().String() {
 		t.Errorf("%+v", all)
 	}
-	all = atRing(t.Context(), config.Ring{Listen: l.Addr().String()}, &Running{})
+	all = atRing(t.Context(), config.Membership{Listen: l.Addr().String()}, &Running{})
 	if len(all) != 1 || all[0].Verdict != OK || !strings.Contains(all[0].Found, "a node runs") {
 		t.Errorf("%+v", all)
 	}

@@ -37,8 +37,8 @@ func (s *Sample) Mount(ops map[string]int64) {
 	s.Lent += ops["lent"]
 }
 
-// Ring is the last samples.
-type Ring struct {
+// Samples are the last ones, in a ring buffer.
+type Samples struct {
 	take    func() Sample
 	started time.Time
 
@@ -52,15 +52,15 @@ type stamped struct {
 	at time.Time // zero: none yet
 }
 
-// New returns a Ring of what take gives, which has begun with zeros now.
-func New(take func() Sample) *Ring {
-	r := &Ring{take: take, started: time.Now()}
+// New returns Samples of what take gives, which has begun with zeros now.
+func New(take func() Sample) *Samples {
+	r := &Samples{take: take, started: time.Now()}
 	r.all[0], r.next = stamped{at: r.started}, 1
 	return r
 }
 
 // Run samples until the context ends.
-func (r *Ring) Run(ctx context.Context) {
+func (r *Samples) Run(ctx context.Context) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
@@ -73,7 +73,7 @@ func (r *Ring) Run(ctx context.Context) {
 	}
 }
 
-func (r *Ring) sample() {
+func (r *Samples) sample() {
 	s := stamped{r.take(), time.Now()}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -82,14 +82,14 @@ func (r *Ring) sample() {
 }
 
 // Reads are the windows that end now.
-func (r *Ring) Reads() status.Reads {
+func (r *Samples) Reads() status.Reads {
 	now := stamped{r.take(), time.Now()}
 	return status.Reads{Now: window(r.before(now.at.Add(-recent)), now), TenMinutes: window(r.before(now.at.Add(-long)), now),
 		SinceStart: window(stamped{at: r.started}, now), Lent: now.Lent}
 }
 
 // before is the last sample that was taken by then; the first, if that is later.
-func (r *Ring) before(then time.Time) stamped {
+func (r *Samples) before(then time.Time) stamped {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var found stamped

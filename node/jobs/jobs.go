@@ -47,8 +47,8 @@ type Parts struct {
 	// Readers, Throttled and Connections are as warmup.Options has them.
 	Readers, Throttled func() int64
 	Connections        func() int
-	// Ring is the nodes around this one; nil: there are none.
-	Ring Ring
+	// Owners are the nodes around this one; nil: there are none.
+	Owners Owners
 	// Explain puts an error into a line with its cure.
 	Explain func(error) string
 	// Now is as warmup.Options has it.
@@ -66,8 +66,8 @@ type Disk interface {
 	Inside(ctx context.Context, r *check.Run, b *hearth.Block, do func(*segment.Log, *sparse.Files) error) error
 }
 
-// Ring is the nodes that keep most blocks.
-type Ring interface {
+// Owners are the nodes that keep most blocks.
+type Owners interface {
 	warmup.Owners
 	// Join is told what checks this node, and says what fits here, and gives what does so
 	// for all.
@@ -99,9 +99,9 @@ func Open(p Parts) (*Jobs, error) {
 	if p.Disk != nil {
 		o.Keeper, o.Checker, o.Room = p.Disk, checker{p}, room{p.Disk, p.Durable, p.Rooms}
 		o.Pins, o.Durable, o.Ready = p.Pins, p.Durable, p.Ready
-		if p.Ring != nil {
-			o.Owners = p.Ring
-			o.Checker, o.Room = p.Ring.Join(o.Checker, o.Room)
+		if p.Owners != nil {
+			o.Owners = p.Owners
+			o.Checker, o.Room = p.Owners.Join(o.Checker, o.Room)
 		}
 	}
 	engine, err := warmup.Open(o)

@@ -107,7 +107,7 @@ func (j *Jobs) pinned(ctx context.Context, q *warmup.Request) (canonical func(st
 	if q.PinS < warmup.Forever || q.List != "" || q.MetadataOnly || q.DryRun {
 		return nil, &answer.Error{Kind: answer.KindUsage, Message: "warmup: what is pinned are paths and URLs that are loaded, for a time or until they are unpinned"}
 	}
-	if j.parts.Ring != nil {
+	if j.parts.Owners != nil {
 		return nil, warmup.Refusal("a pin keeps what this node holds, and on a member of a ring most of it lies at other nodes: " +
 			"warm up without a pin, and give the nodes as much disk as all of it takes")
 	}

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/node/wiring"
 	"github.com/hearthfs/hearth/peer/wire"
 )
 
@@ -23,33 +24,15 @@ func newID() string {
 	return hex.EncodeToString(id[:])
 }
 
-// Answers are what peers are answered from.
-type Answers struct {
-	// Owned is what they may Fill from.
-	Owned interface {
-		hearth.Source
-		hearth.ManyGetter
-	}
-	// Local is what they may Peek at: it asks nobody.
-	Local interface {
-		hearth.Source
-		Has(id hearth.ID) bool
-	}
-	// Ready is what memory holds of a block, or nil. It waits for nobody.
-	Ready func(b hearth.Block, off, n int) *hearth.View
-	// Here is what the disk holds of a block, as hearth.HereGetter says; nil: it cannot.
-	Here func(ctx context.Context, b hearth.Block, off, n int, stead func()) *hearth.View
-}
-
 // Answer says what peers are answered from, before any of them asks.
-func (r *Ring) Answer(a Answers) { r.answers = a }
+func (r *Part) Answer(a wiring.Answers) { r.answers = a }
 
 // Load is GetMany without Views of what is kept by a tier before each hears of it.
 type Load func(ctx context.Context, first hearth.Block, n int, each func(hearth.Block, *hearth.View, error) bool)
 
 // Warms says, before any peer asks, what is loaded for those that warm up, and answered to
 // calls that have numbers of their own. Without it nothing is.
-func (r *Ring) Warms(load Load, calls map[uint16]wire.Answer) { r.load, r.calls = load, calls }
+func (r *Part) Warms(load Load, calls map[uint16]wire.Answer) { r.load, r.calls = load, calls }
 
 // keepsNothing is the Load of a node that has no disk tier.
 func keepsNothing(_ context.Context, first hearth.Block, _ int, each func(hearth.Block, *hearth.View, error) bool) {
@@ -57,7 +40,7 @@ func keepsNothing(_ context.Context, first hearth.Block, _ int, each func(hearth
 }
 
 // Handler is what peers get.
-func (r *Ring) Handler() wire.Handler {
+func (r *Part) Handler() wire.Handler {
 	calls := map[uint16]wire.Answer{callFigures: r.figures}
 	maps.Copy(calls, r.calls)
 	h := wire.Handler{Ready: r.answers.Ready, Fill: r.fill, Peek: r.peek, Run: r.run, Calls: calls}
@@ -68,7 +51,7 @@ func (r *Ring) Handler() wire.Handler {
 }
 
 // here is Fill from the disk alone.
-func (r *Ring) here(ctx context.Context, b hearth.Block, off, n int, stead func()) *hearth.View {
+func (r *Part) here(ctx context.Context, b hearth.Block, off, n int, stead func()) *hearth.View {
 	if r.Check(b.Object) != nil {
 		return nil // Fill says why
 	}
@@ -78,7 +61,7 @@ func (r *Ring) here(ctx context.Context, b hearth.Block, off, n int, stead func(
 // Check holds an Object against this node's link of its name. What peers say of an Object
 // is not believed: what is fetched for it is kept under its Version, and by this node's key, which
 // may have rights in the bucket beyond what the link shows.
-func (r *Ring) Check(o *hearth.Object) error {
+func (r *Part) Check(o *hearth.Object) error {
 	identity, prefix, ok := r.o.Link(o.Link)
 	switch {
 	case !ok || !strings.HasPrefix(o.Key, prefix):
@@ -89,7 +72,7 @@ func (r *Ring) Check(o *hearth.Object) error {
 	return nil
 }
 
-func (r *Ring) fill(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
+func (r *Part) fill(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
 	if n == 0 {
 		err := hearth.ErrMiss
 		r.run(ctx, b, 1, true, func(_ hearth.Block, _ *hearth.View, failed error) bool {
@@ -106,7 +89,7 @@ func (r *Ring) fill(ctx context.Context, b hearth.Block, off, n int) (*hearth.Vi
 }
 
 // run is Fill of many blocks, or has them loaded.
-func (r *Ring) run(ctx context.Context, first hearth.Block, n int, load bool, each func(hearth.Block, *hearth.View, error) bool) {
+func (r *Part) run(ctx context.Context, first hearth.Block, n int, load bool, each func(hearth.Block, *hearth.View, error) bool) {
 	if err := r.Check(first.Object); err != nil {
 		each(first, nil, err)
 		return
@@ -118,7 +101,7 @@ func (r *Ring) run(ctx context.Context, first hearth.Block, n int, load bool, ea
 	get(ctx, first, n, func(b hearth.Block, v *hearth.View, err error) bool { return each(b, v, r.said(err)) })
 }
 
-func (r *Ring) peek(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
+func (r *Part) peek(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
 	switch {
 	case n > 0:
 		return r.answers.Local.Get(ctx, b, off, n)
@@ -129,7 +112,7 @@ func (r *Ring) peek(ctx context.Context, b hearth.Block, off, n int) (*hearth.Vi
 }
 
 // said has the asker know that it is the origin that does not answer.
-func (r *Ring) said(err error) error {
+func (r *Part) said(err error) error {
 	if err != nil && !errors.Is(err, fs.ErrPermission) && r.o.Away(err) {
 		return &wire.Error{Class: wire.Away, Text: err.Error()}
 	}
@@ -137,7 +120,7 @@ func (r *Ring) said(err error) error {
 }
 
 // figures answers with what the node says of itself.
-func (r *Ring) figures(ctx context.Context, _ []byte) (*hearth.View, error) {
+func (r *Part) figures(ctx context.Context, _ []byte) (*hearth.View, error) {
 	data, err := json.Marshal(r.own())
 	if err != nil {
 		return nil, err

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/node/wiring"
 )
 
 // fakeOwned counts what it is asked for, and has nothing.
@@ -26,11 +27,11 @@ func TestAPeersKeyLiesInTheLink(t *testing.T) {
 	// may read it, and no tier is asked: not by a read, a run or a load. What the link shows is asked for.
 	owned := &fakeOwned{}
 	here := 0
-	r := &Ring{o: Options{
+	r := &Part{o: Options{
 		Away: func(error) bool { return false },
 		Link: func(name string) (string, string, bool) { return "s3 at/bucket", "data/", name == "link" },
 	}}
-	r.Answer(Answers{Owned: owned, Here: func(context.Context, hearth.Block, int, int, func()) *hearth.View {
+	r.Answer(wiring.Answers{Owned: owned, Here: func(context.Context, hearth.Block, int, int, func()) *hearth.View {
 		here++
 		return nil
 	}})

@@ -40,33 +40,33 @@ func TestWhatDoesNotGetBetterIsUsage(t *testing.T) {
 		t.Fatal(err)
 	}
 	type told struct {
-		config.Ring
+		config.Membership
 		kind answer.Kind
 		says string
 	}
 	cases := []told{
-		{config.Ring{Listen: "10.0.0.0/99"}, answer.KindUsage, "is no CIDR"},
-		{config.Ring{Listen: "0.0.0.0/0", KeyFile: key}, answer.KindUsage, "is every address"},
-		{config.Ring{Listen: "127.0.0.1", Join: []string{"a:0"}}, answer.KindUsage, "port 0"},
-		{config.Ring{Listen: "127.0.0.1", KeyFile: key + "s"}, answer.KindUsage, "cluster.key_file"},
-		{config.Ring{Listen: "127.0.0.1", KeyFile: key, Cluster: "a b"}, answer.KindUsage, "cluster.name"},
-		{config.Ring{Listen: "none0", KeyFile: key}, answer.KindFailed, "no interface has that name"},
-		{config.Ring{Listen: "203.0.113.1", KeyFile: key}, answer.KindFailed, "no such address"},
-		{config.Ring{Listen: "203.0.113.0/24", KeyFile: key}, answer.KindFailed, "no address of this machine"},
-		{config.Ring{Join: []string{"no name"}, KeyFile: key}, answer.KindFailed, "find the address by which"},
+		{config.Membership{Listen: "10.0.0.0/99"}, answer.KindUsage, "is no CIDR"},
+		{config.Membership{Listen: "0.0.0.0/0", KeyFile: key}, answer.KindUsage, "is every address"},
+		{config.Membership{Listen: "127.0.0.1", Join: []string{"a:0"}}, answer.KindUsage, "port 0"},
+		{config.Membership{Listen: "127.0.0.1", KeyFile: key + "s"}, answer.KindUsage, "cluster.key_file"},
+		{config.Membership{Listen: "127.0.0.1", KeyFile: key, Cluster: "a b"}, answer.KindUsage, "cluster.name"},
+		{config.Membership{Listen: "none0", KeyFile: key}, answer.KindFailed, "no interface has that name"},
+		{config.Membership{Listen: "203.0.113.1", KeyFile: key}, answer.KindFailed, "no such address"},
+		{config.Membership{Listen: "203.0.113.0/24", KeyFile: key}, answer.KindFailed, "no address of this machine"},
+		{config.Membership{Join: []string{"no name"}, KeyFile: key}, answer.KindFailed, "find the address by which"},
 	}
 	if name := elsewhere(t); name != "" {
-		cases = append(cases, told{config.Ring{Listen: name}, answer.KindUsage, "without a cluster key"})
+		cases = append(cases, told{config.Membership{Listen: name}, answer.KindUsage, "without a cluster key"})
 	}
 	for _, c := range cases {
-		if _, err := New(t.Context(), Options{Ring: c.Ring}, ""); answer.KindOf(err) != c.kind || err == nil || !strings.Contains(err.Error(), c.says) {
-			t.Errorf("%+v: %s, %v", c.Ring, answer.KindOf(err), err)
+		if _, err := New(t.Context(), Options{Membership: c.Membership}, ""); answer.KindOf(err) != c.kind || err == nil || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%+v: %s, %v", c.Membership, answer.KindOf(err), err)
 		}
 	}
 	if _, err := New(t.Context(), Options{}, "id"); answer.KindOf(err) != answer.KindUsage {
 		t.Error(err)
 	}
-	r, err := New(t.Context(), Options{Ring: config.Ring{Listen: "lo:7950"}}, "")
+	r, err := New(t.Context(), Options{Membership: config.Membership{Listen: "lo:7950"}}, "")
 	if err != nil {
 		t.Fatal(err)
 	}

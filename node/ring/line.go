@@ -13,7 +13,7 @@ import (
 	"github.com/hearthfs/hearth/peer/wire"
 )
 
-// counted is what a Ring remembers for its line in the node's status.
+// counted is what a Part remembers for its line in the node's status.
 type counted struct {
 	ledger
 	company sync.Mutex // guards lately
@@ -22,7 +22,7 @@ type counted struct {
 
 // Line is the node's part as it knows it without asking anybody. A node that has seen
 // nobody is alone since it started.
-func (r *Ring) Line(started time.Time) *status.RingLine {
+func (r *Part) Line(started time.Time) *status.RingLine {
 	x := &status.RingLine{Name: r.members.Name, Zone: r.members.Zone, Cluster: r.name(), Encryption: r.encryption(),
 		State: members.Joining.String(), Alive: 1, Join: r.members.Seeds, Reads: r.o.Reads()}
 	joined := r.joined()
@@ -47,11 +47,7 @@ func (r *Ring) Line(started time.Time) *status.RingLine {
 	if alone := r.aloneSince(s, started); len(x.Join) > 0 && !alone.IsZero() {
 		x.AloneS = 1 + int64(time.Since(alone)/time.Second)
 	}
-	if where := joined.Map(); where != nil {
-		if _, in := where.Node(r.ID()); in {
-			x.Share = where.Share(r.ID())
-		}
-	}
+	x.Share = r.share(r.members.ID)
 	barred := barred(s, joined.Outages())
 	x.Unreachable, x.Barred = int64(len(barred)), barred[:min(len(barred), status.MostAbsent)]
 	m, served, asked := joined.Stats()
@@ -66,7 +62,7 @@ func (r *Ring) Line(started time.Time) *status.RingLine {
 }
 
 // encryption is on, off, or none where there is no key.
-func (r *Ring) encryption() string {
+func (r *Part) encryption() string {
 	switch {
 	case r.cluster == nil:
 		return "none"
@@ -77,7 +73,7 @@ func (r *Ring) encryption() string {
 }
 
 // aloneSince is when the last other member was there; zero: one is.
-func (r *Ring) aloneSince(s *members.Snapshot, started time.Time) time.Time {
+func (r *Part) aloneSince(s *members.Snapshot, started time.Time) time.Time {
 	r.counted.company.Lock()
 	defer r.counted.company.Unlock()
 	if len(s.Members) > 1 {

@@ -10,12 +10,12 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/node/bydir"
 	"github.com/hearthfs/hearth/node/config"
 	"github.com/hearthfs/hearth/node/status"
 	"github.com/hearthfs/hearth/peer/members"
 	"github.com/hearthfs/hearth/peer/place"
+	"github.com/hearthfs/hearth/peer/route"
 	"github.com/hearthfs/hearth/peer/wire"
 )
 
@@ -26,9 +26,16 @@ type some struct {
 	outages  map[members.ID]wire.Outage
 }
 
+// part is that of a node called a.
+func part(o Options, c members.Config) *Part {
+	c.ID, c.Name = members.ID{'a'}, "a"
+	return &Part{Router: route.New(c.ID.String()), o: o, members: c}
+}
+
 // joined has r join by p.
-func joined(t *testing.T, r *Ring, p *some) {
+func joined(t *testing.T, r *Part, p *some) {
 	t.Helper()
+	p.own(t, r)
 	if err := r.Joined(t.Context(), p, func(context.Context) error { return nil }); err != nil {
 		t.Fatal(err)
 	}
@@ -38,20 +45,18 @@ func (s *some) Outages() map[members.ID]wire.Outage { return s.outages }
 
 func (s *some) Members() *members.Snapshot { return s.snapshot }
 
-func (s *some) Map() *place.Map {
+// own has all members own what they donate.
+func (s *some) own(t *testing.T, r *Part) {
+	t.Helper()
 	var nodes []place.Node
 	for _, m := range s.snapshot.Members {
 		nodes = append(nodes, place.Node{ID: m.ID.String(), Weight: m.Donated})
 	}
 	where, err := place.New(nodes)
 	if err != nil {
-		panic(err)
+		t.Fatal(err)
 	}
-	return where
-}
-
-func (*some) Call(context.Context, members.ID, uint16, *hearth.View) (*hearth.View, error) {
-	return nil, errors.New("nobody answers")
+	r.Router.Set(route.Table{Map: where})
 }
 
 func (s *some) Stats() (members.Stats, wire.Stats, map[members.ID]wire.Stats) {
@@ -68,8 +73,8 @@ func TestALineOfStatusAsksNobody(t *testing.T) {
 	// Before it has joined, in company, with somebody missing, and alone: how many are there, since when nobody is, and what was asked of whom.
 	synctest.Test(t, func(t *testing.T) {
 		started := time.Now()
-		r := &Ring{o: Options{Ring: config.Ring{Plain: true}, Reads: func() status.RingReads { return status.RingReads{Asked: 9} }},
-			members: members.Config{ID: members.ID{'a'}, Name: "a", Zone: "z", Seeds: []string{"b"}}}
+		r := part(Options{Membership: config.Membership{Plain: true}, Reads: func() status.RingReads { return status.RingReads{Asked: 9} }},
+			members.Config{Zone: "z", Seeds: []string{"b"}})
 		if x := r.Line(started); x.State != "joining" || x.Alive != 1 || x.AloneS != 0 || x.Cluster != "hearth" || x.Encryption != "none" || x.Zone != "z" {
 			t.Errorf("before it joins: %+v", x)
 		}
@@ -80,6 +85,7 @@ func TestALineOfStatusAsksNobody(t *testing.T) {
 			t.Errorf("nobody was ever there: %+v", x)
 		}
 		p.snapshot = &members.Snapshot{Members: []members.Member{someone('a', members.Alive), someone('b', members.Suspect), someone('c', members.Alive)}, Missing: []members.Member{someone('e', members.Dead), someone('d', members.Dead)}}
+		p.own(t, r)
 		p.asked = map[members.ID]wire.Stats{{'b'}: {Requests: 4, Received: 40}, {'x'}: {Received: 1}}
 		time.Sleep(10 * time.Second)
 		x := r.Line(started)
@@ -108,14 +114,14 @@ func TestALineOfStatusAsksNobody(t *testing.T) {
 	})
 }
 
-func TestWhoAnnouncesItselfKnowsWhatItOwns(t *testing.T) {
-	// The others ask for names as soon as they hear of a node: it knows by then which are its own. An error of the announcement is one of joining.
-	r := &Ring{members: members.Config{ID: members.ID{'a'}, Name: "a"}}
+func TestWhoAnnouncesItselfKnowsTheOthers(t *testing.T) {
+	// The others ask as soon as they hear of a node: it knows them by then. An error of the announcement is one of joining.
+	r := part(Options{}, members.Config{})
 	unheard := errors.New("nobody heard of it")
 	p := &some{snapshot: &members.Snapshot{Members: []members.Member{someone('a', members.Alive)}}}
 	announce := func(context.Context) error {
-		if _, self := r.OwnerOf([16]byte{1}); !self {
-			t.Error("what the node owns is not its own yet")
+		if r.joined() == nil {
+			t.Error("the others are not known yet")
 		}
 		return unheard
 	}
@@ -126,8 +132,8 @@ func TestWhoAnnouncesItselfKnowsWhatItOwns(t *testing.T) {
 
 func TestEachNodeSaysWhomItDoesNotThinkAlive(t *testing.T) {
 	// Suspect members and missing ones are named in what a node says of itself to the others; those that are alive are not, and before it has joined nobody is.
-	r := &Ring{o: Options{Figures: func() status.MemberFigures { return status.MemberFigures{Used: 7, HitRatio: 0.5} }, Reads: func() status.RingReads { return status.RingReads{Bytes: 9} }},
-		members: members.Config{ID: members.ID{'a'}, Name: "a"}}
+	r := part(Options{Figures: func() status.MemberFigures { return status.MemberFigures{Used: 7, HitRatio: 0.5} },
+		Reads: func() status.RingReads { return status.RingReads{Bytes: 9} }}, members.Config{})
 	if x := r.own(); x.Suspects != nil || x.Used != 7 || x.HitRatio != 0.5 || x.Served != 0 || x.Asked != 0 {
 		t.Errorf("before it joins: %+v", x)
 	}
@@ -146,8 +152,8 @@ func TestWhoIsAliveAndAnswersNothingIsNamed(t *testing.T) {
 	// A member that gossips and fails what it is asked is named after ten seconds, with why, in
 	// what the node says of itself, too; one that is suspect, or was asked long ago, is not.
 	synctest.Test(t, func(t *testing.T) {
-		r := &Ring{o: Options{Figures: func() status.MemberFigures { return status.MemberFigures{} }, Reads: func() status.RingReads { return status.RingReads{} }},
-			members: members.Config{ID: members.ID{'a'}, Name: "a"}}
+		r := part(Options{Figures: func() status.MemberFigures { return status.MemberFigures{} },
+			Reads: func() status.RingReads { return status.RingReads{} }}, members.Config{})
 		p := &some{snapshot: &members.Snapshot{Members: []members.Member{someone('a', members.Alive), someone('b', members.Suspect), someone('c', members.Alive), someone('d', members.Alive)}}}
 		joined(t, r, p)
 		fails := func() wire.Outage {

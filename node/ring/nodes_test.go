@@ -92,7 +92,7 @@ func (r *rig) try(name string, others ...*member) (*member, error) {
 	c := node.Config{
 		Links:   []node.Link{{Path: "/", Origin: node.Origin{URL: "s3://" + r.bucket, Endpoint: r.server.Endpoint, Region: "us-east-1", PathStyle: "on", Anonymous: true}}},
 		Cache:   node.Cache{RAM: node.Size{Bytes: 256 << 20}, Disks: []node.Disk{{Path: filepath.Join(r.TempDir(), name), Size: node.Size{Bytes: 256 << 20}}}, FreeFloor: node.Size{Bytes: 1}},
-		Ring:    config.Ring{Name: name, Listen: "127.0.0.1:0"},
+		Ring:    config.Membership{Name: name, Listen: "127.0.0.1:0"},
 		Admin:   node.Admin{Socket: filepath.Join(r.TempDir(), "s"), Listen: "-"},
 		Version: "test", Log: r.log, PeerSilence: time.Minute,
 	}
@@ -117,7 +117,7 @@ func (r *rig) try(name string, others ...*member) (*member, error) {
 }
 
 // ring is what a member says of the ring.
-func (r *rig) ring(m *member) *status.Ring {
+func (r *rig) ring(m *member) *status.RingStatus {
 	r.Helper()
 	s, err := m.Ring(r.Context())
 	if err != nil {

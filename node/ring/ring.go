@@ -1,7 +1,6 @@
 // Package ring is a node's part in a ring, as far as it is not of peers alone: what it
 // was configured to be, what it answers, and how the ring looks from here. Package node
-// puts it together with peer.Ring, by which it is joined, and route.Router, by which the
-// node reads.
+// puts it together with peer.Ring, by which it is joined. Its Router is how the node reads.
 package ring
 
 import (
@@ -10,17 +9,16 @@ import (
 	"encoding/hex"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net/netip"
 	"os"
-	"slices"
 	"sync/atomic"
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/node/config"
 	"github.com/hearthfs/hearth/node/status"
+	"github.com/hearthfs/hearth/node/wiring"
 	"github.com/hearthfs/hearth/peer/members"
-	"github.com/hearthfs/hearth/peer/place"
+	"github.com/hearthfs/hearth/peer/route"
 	"github.com/hearthfs/hearth/peer/secret"
 	"github.com/hearthfs/hearth/peer/wire"
 )
@@ -28,9 +26,9 @@ import (
 // protocol is what this release speaks with peers.
 const protocol = 1
 
-// Options are what a Ring is made of.
+// Options are what a Part is made of.
 type Options struct {
-	config.Ring
+	config.Membership
 	// Pool is the node's.
 	Pool *hearth.Pool
 	// Log receives what people can act on; nil: slog.Default().
@@ -42,27 +40,26 @@ type Options struct {
 	Away func(error) bool
 	// Figures are what the node says of itself; Served, Asked and Suspects are filled in.
 	Figures func() status.MemberFigures
-	// Reads are what came of reads of others' blocks, Ranks the ids of those that a block
-	// belongs to.
+	// Reads are what came of reads of others' blocks.
 	Reads func() status.RingReads
-	Ranks func(hearth.Block) []string
 }
 
 // Peers are the others once the ring was joined; *peer.Ring is.
 type Peers interface {
 	Members() *members.Snapshot
-	Map() *place.Map
-	Call(ctx context.Context, to members.ID, number uint16, body *hearth.View) (*hearth.View, error)
 	Stats() (m members.Stats, served wire.Stats, asked map[members.ID]wire.Stats)
 	Outages() map[members.ID]wire.Outage
 }
 
-// Ring is this node's part.
-type Ring struct {
+// Part is this node's in the ring.
+type Part struct {
+	// Router is how the others are asked; alone until the ring was joined.
+	Router *route.Router
+
 	o       Options
 	cluster *secret.Cluster // nil: there is no key
 	members members.Config
-	answers Answers
+	answers wiring.Answers
 	load    Load                   // for peers that warm up
 	calls   map[uint16]wire.Answer // beside its own; nil: none
 	peers   atomic.Pointer[Peers]  // nil until it has joined
@@ -72,7 +69,7 @@ type Ring struct {
 // New makes the part of a node whose id is 32 hexadecimal digits, as its cache directory
 // keeps it; "": one for as long as it runs. No other node hears of it yet. An error is an
 // answer.Error: of usage where the configuration cannot be meant, or the key.
-func New(ctx context.Context, o Options, id string) (*Ring, error) {
+func New(ctx context.Context, o Options, id string) (*Part, error) {
 	if id == "" {
 		id = newID()
 	}
@@ -80,8 +77,8 @@ func New(ctx context.Context, o Options, id string) (*Ring, error) {
 	if err != nil || len(b) != len(members.ID{}) {
 		return nil, wrong(fmt.Errorf("the cache directory's node id %q is none: 32 hexadecimal digits", id))
 	}
-	r := &Ring{o: o, load: keepsNothing}
-	key, err := keyOf(o.Ring)
+	r := &Part{Router: route.New(members.ID(b).String()), o: o, load: keepsNothing}
+	key, err := keyOf(o.Membership)
 	if err != nil {
 		return nil, wrong(err)
 	}
@@ -104,7 +101,7 @@ func New(ctx context.Context, o Options, id string) (*Ring, error) {
 }
 
 // settle has Listen name one address of this machine.
-func (r *Ring) settle() error {
+func (r *Part) settle() error {
 	c := r.members
 	c.Data = netip.AddrPortFrom(netip.IPv6LinkLocalAllNodes(), 1) // known once peers are listened for; no other is longer
 	if err := c.Check(); err != nil {
@@ -120,10 +117,10 @@ func (r *Ring) settle() error {
 }
 
 // name is the cluster's.
-func (r *Ring) name() string { return cmp.Or(r.o.Cluster, members.DefaultCluster) }
+func (r *Part) name() string { return cmp.Or(r.o.Cluster, members.DefaultCluster) }
 
 // keyOf reads the cluster key; nil: there is none.
-func keyOf(c config.Ring) (*secret.Key, error) {
+func keyOf(c config.Membership) (*secret.Key, error) {
 	var key secret.Key
 	var err error
 	switch {
@@ -142,27 +139,27 @@ func keyOf(c config.Ring) (*secret.Key, error) {
 }
 
 // ID is the node's.
-func (r *Ring) ID() string { return r.members.ID.String() }
+func (r *Part) ID() string { return r.Router.Self() }
 
 // Members is what the node says of itself: it donates bytes, and keeps in dir who the
 // others are; "": nowhere.
-func (r *Ring) Members(donated int64, dir string) members.Config {
+func (r *Part) Members(donated int64, dir string) members.Config {
 	c := r.members
 	c.Donated, c.Dir = donated, dir
 	return c
 }
 
 // Identity is by whom others know that the node is one of theirs.
-func (r *Ring) Identity() (*secret.Identity, error) {
+func (r *Part) Identity() (*secret.Identity, error) {
 	if r.cluster == nil {
 		return secret.Keyless(r.name(), r.ID())
 	}
 	return r.cluster.Identity(r.ID(), secret.Options{Plain: r.o.Plain})
 }
 
-// Joined has the Ring know the others, and then has announce tell them that the node can be
+// Joined has the Part know the others, and then has announce tell them that the node can be
 // asked for what it owns: whoever hears of it asks for names and blocks at once.
-func (r *Ring) Joined(ctx context.Context, p Peers, announce func(context.Context) error) error {
+func (r *Part) Joined(ctx context.Context, p Peers, announce func(context.Context) error) error {
 	r.peers.Store(&p)
 	if err := announce(ctx); err != nil {
 		return Unjoined(err)
@@ -171,25 +168,15 @@ func (r *Ring) Joined(ctx context.Context, p Peers, announce func(context.Contex
 }
 
 // joined are the others; nil: it has not joined.
-func (r *Ring) joined() Peers {
+func (r *Part) joined() Peers {
 	if p := r.peers.Load(); p != nil {
 		return *p
 	}
 	return nil
 }
 
-// Owns reports whether this node is to keep a block; before it has joined, every one.
-func (r *Ring) Owns(id hearth.ID) bool {
-	p := r.joined()
-	if p == nil {
-		return true
-	}
-	owner, ok := p.Map().Owner(place.OfID(id))
-	return !ok || owner.ID == r.ID()
-}
-
 // Active are the names of the members that own blocks, by id.
-func (r *Ring) Active() map[string]string {
+func (r *Part) Active() map[string]string {
 	all := map[string]string{}
 	if joined := r.joined(); joined != nil {
 		for _, m := range joined.Members().Members {
@@ -199,31 +186,4 @@ func (r *Ring) Active() map[string]string {
 		}
 	}
 	return all
-}
-
-// Others are the ids of the other members that own blocks, and so directories.
-func (r *Ring) Others() []string {
-	all := r.Active()
-	delete(all, r.ID())
-	return slices.Collect(maps.Keys(all))
-}
-
-// OwnerOf is the node that lists a directory; "": nobody, before this one has joined.
-func (r *Ring) OwnerOf(dir [16]byte) (id string, self bool) {
-	p := r.joined()
-	if p == nil {
-		return "", false
-	}
-	owner, _ := p.Map().Owner(place.OfDirectory(dir))
-	return owner.ID, owner.ID == r.ID()
-}
-
-// Call asks a member by a number that all nodes know.
-func (r *Ring) Call(ctx context.Context, id string, number uint16, body *hearth.View) (*hearth.View, error) {
-	p := r.joined()
-	to, err := hex.DecodeString(id)
-	if p == nil || err != nil || len(to) != len(members.ID{}) {
-		return nil, fmt.Errorf("call node %q: %w", id, wire.ErrDown)
-	}
-	return p.Call(ctx, members.ID(to), number, body)
 }

@@ -14,9 +14,9 @@ func errAlone() error {
 	return &answer.Error{Kind: answer.KindRefused, Message: "this node is in no ring: start it with --listen ADDRESS, and all but the first with --join HOST[,HOST] (node.listen and join in the configuration)"}
 }
 
-// Routes answers questions for the ring; file finds the object of a path. A nil Ring says
+// Routes answers questions for the ring; file finds the object of a path. A nil Part says
 // that the node is in none.
-func (r *Ring) Routes(add func(pattern string, do func(*http.Request) (any, error)), file func(ctx context.Context, asked string) (*hearth.Object, error)) {
+func (r *Part) Routes(add func(pattern string, do func(*http.Request) (any, error)), file func(ctx context.Context, asked string) (*hearth.Object, error)) {
 	add("GET /v1/ring", func(q *http.Request) (any, error) {
 		if r == nil {
 			return nil, errAlone()

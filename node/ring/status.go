@@ -13,7 +13,6 @@ import (
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/node/status"
 	"github.com/hearthfs/hearth/peer/members"
-	"github.com/hearthfs/hearth/peer/place"
 )
 
 const (
@@ -24,7 +23,7 @@ const (
 )
 
 // own is what this node says of itself.
-func (r *Ring) own() status.MemberFigures {
+func (r *Part) own() status.MemberFigures {
 	f := r.o.Figures()
 	joined := r.joined()
 	if joined == nil {
@@ -47,22 +46,21 @@ func (r *Ring) own() status.MemberFigures {
 }
 
 // Status is the ring as this node sees it. Each member is asked for what it says of itself.
-func (r *Ring) Status(ctx context.Context) (*status.Ring, error) {
+func (r *Part) Status(ctx context.Context) (*status.RingStatus, error) {
 	joined := r.joined()
 	if joined == nil {
 		return nil, fmt.Errorf("the node has not joined its ring yet")
 	}
 	s := joined.Members()
-	doc := &status.Ring{Self: r.ID(), Cluster: r.name(), Encryption: "none", Generation: s.Generation, Reads: r.o.Reads()}
+	doc := &status.RingStatus{Self: r.ID(), Cluster: r.name(), Encryption: "none", Generation: s.Generation, Reads: r.o.Reads()}
 	if r.cluster != nil {
 		doc.Fingerprint, doc.Encryption = r.cluster.Fingerprint(), "on"
 		if r.o.Plain {
 			doc.Encryption = "off"
 		}
 	}
-	where := joined.Map()
 	for _, m := range slices.Concat(s.Members, s.Missing) {
-		doc.Members = append(doc.Members, member(m, where))
+		doc.Members = append(doc.Members, r.member(m))
 	}
 	for i := len(s.Members); i < len(doc.Members); i++ {
 		doc.Members[i].State, doc.Members[i].Silent = "missing", "it is not in the ring"
@@ -81,17 +79,22 @@ func addressOf(a netip.AddrPort) string {
 	return a.String()
 }
 
-func member(m members.Member, where *place.Map) status.Member {
-	x := status.Member{ID: m.ID.String(), Name: m.Name, Zone: m.Zone, Address: m.Address.String(), Data: addressOf(m.Data),
-		State: m.State.String(), Health: m.Health.String(), Donated: m.Donated}
-	if _, in := where.Node(x.ID); in {
-		x.Share = where.Share(x.ID)
+func (r *Part) member(m members.Member) status.Member {
+	return status.Member{ID: m.ID.String(), Name: m.Name, Zone: m.Zone, Address: m.Address.String(), Data: addressOf(m.Data),
+		State: m.State.String(), Health: m.Health.String(), Donated: m.Donated, Share: r.share(m.ID)}
+}
+
+// share is the part of all blocks that a member is expected to own.
+func (r *Part) share(id members.ID) float64 {
+	t := r.Router.Table()
+	if t == nil {
+		return 0
 	}
-	return x
+	return t.Map.Share(id.String())
 }
 
 // ask has members tell their figures, some at a time and all of them within askFor.
-func (r *Ring) ask(ctx context.Context, all []status.Member) {
+func (r *Part) ask(ctx context.Context, all []status.Member) {
 	ctx, cancel := context.WithTimeoutCause(ctx, askFor, fmt.Errorf("no answer in %v", askFor))
 	defer cancel()
 	places := make(chan struct{}, mostAsked)
@@ -113,8 +116,8 @@ func (r *Ring) ask(ctx context.Context, all []status.Member) {
 	asking.Wait()
 }
 
-func (r *Ring) askOne(ctx context.Context, m *status.Member) error {
-	v, err := r.Call(ctx, m.ID, callFigures, nil)
+func (r *Part) askOne(ctx context.Context, m *status.Member) error {
+	v, err := r.Router.Call(ctx, m.ID, callFigures, nil)
 	if err != nil || v == nil {
 		return err
 	}
@@ -123,7 +126,7 @@ func (r *Ring) askOne(ctx context.Context, m *status.Member) error {
 }
 
 // Owners are the names of the nodes that each extent of an object belongs to.
-func (r *Ring) Owners(o *hearth.Object) (all []status.OwnedExtent) {
+func (r *Part) Owners(o *hearth.Object) (all []status.OwnedExtent) {
 	names := r.names()
 	for i := int64(0); i < o.Blocks(); i += hearth.ExtentBlocks {
 		b := o.Block(i)
@@ -133,13 +136,13 @@ func (r *Ring) Owners(o *hearth.Object) (all []status.OwnedExtent) {
 }
 
 // Names are those of the nodes that a block belongs to, its owner first.
-func (r *Ring) Names(b hearth.Block) []string { return r.named(r.names(), b) }
+func (r *Part) Names(b hearth.Block) []string { return r.named(r.names(), b) }
 
 // Name is how a node is called, by its id.
-func (r *Ring) Name(id string) string { return cmp.Or(r.names()[id], id) }
+func (r *Part) Name(id string) string { return cmp.Or(r.names()[id], id) }
 
 // names of the members by their ids.
-func (r *Ring) names() map[string]string {
+func (r *Part) names() map[string]string {
 	names := map[string]string{}
 	if joined := r.joined(); joined != nil {
 		for _, m := range joined.Members().Members {
@@ -149,8 +152,8 @@ func (r *Ring) names() map[string]string {
 	return names
 }
 
-func (r *Ring) named(names map[string]string, b hearth.Block) (all []string) {
-	for _, id := range r.o.Ranks(b) {
+func (r *Part) named(names map[string]string, b hearth.Block) (all []string) {
+	for _, id := range r.Router.Owners(b) {
 		all = append(all, cmp.Or(names[id], id))
 	}
 	return all

@@ -1,7 +1,7 @@
 package status
 
-// Ring is the ring as one node sees it.
-type Ring struct {
+// RingStatus is the ring as one node sees it.
+type RingStatus struct {
 	// Self is the node's id, Cluster the name that all share, Fingerprint that of name and
 	// key; "": there is no key. Encryption is on, off or none.
 	Self        string `json:"self"`

@@ -18,12 +18,12 @@ type Wiring struct {
 	Volumes hearth.Store
 	// Ring routes reads to the nodes that own blocks; Mine tells its own from others', nil:
 	// all are.
-	Ring Ring
+	Ring Router
 	Mine func(hearth.Block) bool
 }
 
-// Ring is what the wiring wants of the nodes around it.
-type Ring interface {
+// Router is what the wiring wants of the nodes around it.
+type Router interface {
 	// Former asks those who owned a block before, by Peek, and reads from next what
 	// they do not hold.
 	Former(next hearth.Source) hearth.Source
@@ -56,7 +56,7 @@ type Answers struct {
 	Here func(ctx context.Context, b hearth.Block, off, n int, stead func()) *hearth.View
 }
 
-// alone is the Ring of one node: it owns every block.
+// alone is the Router of one node: it owns every block.
 type alone struct{}
 
 func (alone) Former(next hearth.Source) hearth.Source       { return next }
@@ -71,7 +71,7 @@ type Tiers struct {
 	Reads, Own             *cache.Tier
 	backing, theirs, owned *cache.Tier
 	// Ring is the nodes around it, or none.
-	Ring Ring
+	Ring Router
 }
 
 // Wire is the architecture: the read side in one expression. disk may be nil.

@@ -96,7 +96,7 @@ func newTwo(t *testing.T) *two {
 		t.Fatal(err)
 	}
 	r := &two{Router: route.New("here")}
-	r.Set(route.Ring{Map: m, Peers: map[string]route.Peer{"there": there{r}}})
+	r.Set(route.Table{Map: m, Peers: map[string]route.Peer{"there": there{two: r}}})
 	return r
 }
 
@@ -118,7 +118,10 @@ func (r *two) block(name string, mine bool) hearth.Block {
 }
 
 // there is the other node.
-type there struct{ *two }
+type there struct {
+	route.Peer // nil: nobody calls it
+	*two
+}
 
 func (p there) Fill(_ context.Context, _ hearth.Block, _, n int) (*hearth.View, error) {
 	p.fills.Add(1)

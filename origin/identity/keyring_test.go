@@ -14,15 +14,15 @@ import (
 	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
-// ring is a Keyring over services that answer without a network, for virtual time.
-type ring struct {
+// keyring is a Keyring over services that answer without a network, for virtual time.
+type keyring struct {
 	*Keyring
 	*hearthtest.FakeAWS
 	noted []error
 }
 
-func newRing(t *testing.T, f *hearthtest.FakeAWS) *ring {
-	r := &ring{FakeAWS: f}
+func newRing(t *testing.T, f *hearthtest.FakeAWS) *keyring {
+	r := &keyring{FakeAWS: f}
 	r.Keyring = New(Options{}, func(err error) { r.noted = append(r.noted, err) })
 	r.find = (&chain{direct: f, proxied: f}).find
 	t.Cleanup(r.Keyring.Close)
@@ -30,7 +30,7 @@ func newRing(t *testing.T, f *hearthtest.FakeAWS) *ring {
 }
 
 // expect has a reader ask: key is what it is given, "": an error.
-func (r *ring) expect(t *testing.T, key string) {
+func (r *keyring) expect(t *testing.T, key string) {
 	t.Helper()
 	v, err := r.Get(t.Context())
 	if v.AccessKeyID != key || (key == "") != (err != nil) || err != nil && !errors.As(err, new(*Error)) {

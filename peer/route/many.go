@@ -118,9 +118,9 @@ func (f *fill) extent(ctx context.Context, l *line, n int) {
 	}, func() error { return err })
 	switch {
 	case l.over || l.left == stop:
-	case from == here:
+	case from == Here:
 		l.from(ctx, f.own, l.left-stop)
-	case from == nobody:
+	case from == Nobody:
 		f.elsewhere.Add(int64(l.left - stop))
 		l.from(ctx, f.bucket, l.left-stop)
 	default:
@@ -170,8 +170,8 @@ func many(ctx context.Context, p Peer, verb wire.Verb, l *line, n int) error {
 // are there yet.
 func (f *former) GetMany(ctx context.Context, first hearth.Block, n int, each each) {
 	l := &line{next: first, left: n, each: each}
-	if ring := f.ring.Load(); !remembers(ring, first) {
-		if ring == nil {
+	if table := f.Table(); !remembers(table, first) {
+		if table == nil {
 			f.alone.Add(int64(n))
 		}
 		l.from(ctx, f.next, n)

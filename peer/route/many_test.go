@@ -66,11 +66,11 @@ func TestManyAreYieldedInOrder(t *testing.T) {
 		enough := rapid.IntRange(1, n).Draw(t, "enough")
 		p := &shuffled{bad: map[int64]error{}, order: rapid.Permutation(indexes(hearth.ExtentBlocks)).Draw(t, "order")}
 		for range rapid.IntRange(0, 3).Draw(t, "failures") {
-			p.bad[rapid.Int64Range(0, 47).Draw(t, "bad")] = rapid.SampledFrom([]error{wire.ErrRefused, wire.ErrMemory, hearth.ErrMiss}).Draw(t, "why")
+			p.bad[rapid.Int64Range(0, 47).Draw(t, "bad")] = rapid.SampledFrom([]error{hearth.ErrRefused, wire.ErrMemory, hearth.ErrMiss}).Draw(t, "why")
 		}
 		m := mapOf(t, 2)
 		r := New("nobody")
-		r.Set(Ring{Map: m, Peers: map[string]Peer{"node-00": p, "node-01": p}})
+		r.Set(Table{Map: m, Peers: map[string]Peer{"node-00": p, "node-01": p}})
 		bucket := &numbered{}
 		src := r.Fill(&numbered{}, bucket).(hearth.ManyGetter)
 		var got []int64
@@ -107,7 +107,7 @@ func TestManyThatAreNotGivenAreCounted(t *testing.T) {
 	r := newRig(t, 8, time.Time{})
 	b := ranked(t, r.m, "node-00", 4)
 	for range 2 {
-		r.at(t, b, 1).fill, r.at(t, b, 2).fill = wire.ErrSilent, wire.ErrRefused
+		r.at(t, b, 1).fill, r.at(t, b, 2).fill = wire.ErrSilent, hearth.ErrRefused
 		n := 0
 		r.Fill(&r.own, &r.bucket).(hearth.ManyGetter).GetMany(t.Context(), b, 3, func(_ hearth.Block, v *hearth.View, err error) bool {
 			if n++; err != nil {
@@ -131,7 +131,7 @@ func TestManyEndWithAnAnswer(t *testing.T) {
 	o := object(1)
 	p := &shuffled{order: indexes(hearth.ExtentBlocks), bad: map[int64]error{2: hearth.ErrStale}}
 	r := New("nobody")
-	r.Set(Ring{Map: mapOf(t, 2), Peers: map[string]Peer{"node-00": p, "node-01": p}})
+	r.Set(Table{Map: mapOf(t, 2), Peers: map[string]Peer{"node-00": p, "node-01": p}})
 	bucket := &numbered{}
 	var got []error
 	r.Fill(bucket, bucket).(hearth.ManyGetter).GetMany(t.Context(), o.Block(0), 5, func(_ hearth.Block, v *hearth.View, err error) bool {
@@ -153,7 +153,7 @@ func TestFormerGivesARun(t *testing.T) {
 		o := object(1)
 		p := &shuffled{order: indexes(hearth.ExtentBlocks), bad: map[int64]error{3: hearth.ErrMiss}}
 		r := New("nobody")
-		r.Set(Ring{Map: mapOf(t, 2), Peers: map[string]Peer{"node-00": p, "node-01": p}, Changed: time.Now()})
+		r.Set(Table{Map: mapOf(t, 2), Peers: map[string]Peer{"node-00": p, "node-01": p}, Changed: time.Now()})
 		bucket := &numbered{}
 		var got []int64
 		yes := func(b hearth.Block, v *hearth.View, err error) bool {
@@ -235,7 +235,7 @@ func TestWhoIsAskedFirstIsKnown(t *testing.T) {
 	// Of another's block it is said that a peer is asked for it first, and of one's own, or of
 	// one whose owner cannot be asked, it is not.
 	r := New("node-00")
-	r.Set(Ring{Map: mapOf(t, 3), Peers: map[string]Peer{"node-01": &shuffled{}}})
+	r.Set(Table{Map: mapOf(t, 3), Peers: map[string]Peer{"node-01": &shuffled{}}})
 	route := r.Route(&numbered{}, r.Fill(&numbered{}, &numbered{})).(interface{ Asks(hearth.Block) bool })
 	asked := 0
 	for i := range 60 {

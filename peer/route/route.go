@@ -1,6 +1,10 @@
 // Package route is how a node of a ring reads: its own blocks by itself, the others' at
 // their owners, and what was another's until lately from whoever has it yet.
 //
+// A Table is who owns what and who can be asked, as a node knows it at a moment; a Walk is
+// whom it asks next. All that nodes ask each other of what one of them owns goes by these:
+// reads here, what is warmed up and checked at owners, and the names of directories.
+//
 // Two verbs keep any two nodes from waiting for each other. A Fill goes from a reader to
 // an owner, which answers it from its own tiers, its former owners' and the bucket, and
 // never by a Fill. A Peek is answered from what a node holds, at once. So a read takes
@@ -39,6 +43,9 @@ const (
 	// mostAgain is how often one owner is asked again for what there was no memory for
 	// here: no other one's answer would find more. Each waits a tenth of a second.
 	mostAgain = 20
+	// mostCalls is how often a node is called whose answer found no memory here: what is done
+	// otherwise is a request more.
+	mostCalls = 5
 	// remembered is how long former owners are asked after a change: whatever is read
 	// has mostly been asked for by then.
 	remembered = 30 * time.Minute
@@ -58,22 +65,15 @@ type Peer interface {
 	Peek(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error)
 	// Many asks for many ranges and calls each once for each of them, in any order.
 	Many(ctx context.Context, v wire.Verb, wants []wire.Want, each func(i int, v *hearth.View, err error))
+	// Call asks by a number that all nodes know.
+	Call(ctx context.Context, number uint16, body *hearth.View) (*hearth.View, error)
 }
 
-// Ring is the nodes, as one of them knows them at a moment.
-type Ring struct {
-	// Map is where everything is. It must be given.
-	Map *place.Map
-	// Peers by their place.Node.ID: all that can be asked, without this node.
-	Peers map[string]Peer
-	// Changed is when owners last were others before; zero: never.
-	Changed time.Time
-}
-
-// Router reads through a ring. Its methods may be called from many goroutines.
+// Router is how one node of a ring asks the others. Its methods may be called from many
+// goroutines.
 type Router struct {
 	self  string
-	ring  atomic.Pointer[Ring]
+	table atomic.Pointer[Table]
 	usual median
 
 	asked, loaded, bytes, detours, elsewhere, peeks, found, late, gone, alone atomic.Int64
@@ -86,28 +86,49 @@ type Router struct {
 func New(self string) *Router { return &Router{self: self} }
 
 // Set takes other nodes. What is under way ends with those before.
-func (r *Router) Set(ring Ring) { r.ring.Store(&ring) }
+func (r *Router) Set(t Table) { r.table.Store(&t) }
 
-// Mine reports whether the block is for this node to read: it owns it, nobody does, or
-// nobody may keep it.
-func (r *Router) Mine(b hearth.Block) bool {
-	ring := r.ring.Load()
-	if ring == nil || !b.Object.Cacheable() {
-		return true
-	}
-	owner, ok := ring.Map.Owner(place.Of(b))
-	return !ok || owner.ID == r.self
+// Table is the nodes as they are known now; nil: this one is alone. It never changes.
+func (r *Router) Table() *Table { return r.table.Load() }
+
+// Self is this node's id.
+func (r *Router) Self() string { return r.self }
+
+// Walk begins at the owner of a slot, and asks two ranks at most.
+func (r *Router) Walk(s place.Slot) Walk { return r.Table().walk(r.self, s, mostFills) }
+
+// Owner is the owner of a slot, and how it is asked.
+func (r *Router) Owner(s place.Slot) (id string, at Step) {
+	w := r.Walk(s)
+	id, _, at = w.Next()
+	return id, at
 }
+
+// Owns reports whether this node is to keep a block: it owns it, or nobody does.
+func (r *Router) Owns(id hearth.ID) bool {
+	_, at := r.Owner(place.OfID(id))
+	return at == Here || at == Nobody
+}
+
+// Mine reports whether the block is for this node to read: it is to keep it, or nobody may.
+func (r *Router) Mine(b hearth.Block) bool { return !b.Object.Cacheable() || r.Owns(b.ID()) }
 
 // Owners are the ids of a block's ranks, its owner first.
 func (r *Router) Owners(b hearth.Block) (ids []string) {
-	ring := r.ring.Load()
-	if ring == nil {
-		return []string{r.self}
+	w := r.Table().walk(r.self, place.Of(b), place.Ranks)
+	for id, _, at := w.Next(); at != Nobody; id, _, at = w.Next() {
+		ids = append(ids, id)
 	}
-	for rank := range place.Ranks {
-		if n, ok := ring.Map.Rank(place.Of(b), rank+1); ok {
-			ids = append(ids, n.ID)
+	return ids
+}
+
+// Others are the ids of the other nodes of the Map.
+func (r *Router) Others() (ids []string) {
+	if t := r.Table(); t != nil {
+		for _, n := range t.Map.Nodes() {
+			if n.ID != r.self {
+				ids = append(ids, n.ID)
+			}
 		}
 	}
 	return ids
@@ -115,10 +136,23 @@ func (r *Router) Owners(b hearth.Block) (ids []string) {
 
 // Peer is the way to a node; nil: it is this one, or cannot be asked now.
 func (r *Router) Peer(id string) Peer {
-	if ring := r.ring.Load(); ring != nil {
-		return ring.Peers[id]
+	if t := r.Table(); t != nil {
+		return t.Peers[id]
 	}
 	return nil
+}
+
+// Call asks a node by a number that all nodes know.
+func (r *Router) Call(ctx context.Context, id string, number uint16, body *hearth.View) (*hearth.View, error) {
+	p := r.Peer(id)
+	if p == nil {
+		return nil, unreached(id)
+	}
+	v, err := p.Call(ctx, number, body)
+	for calls := 1; calls < mostCalls && errors.Is(err, wire.ErrMemory); calls++ {
+		v, err = p.Call(ctx, number, body)
+	}
+	return v, err
 }
 
 // Fill is the Source of others' blocks: from their owners, or from own where this node is
@@ -133,9 +167,9 @@ type fill struct {
 func (f *fill) Get(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
 	v, from, err := f.ask(ctx, b, off, n)
 	switch from {
-	case here:
+	case Here:
 		return f.own.Get(ctx, b, off, n)
-	case nobody:
+	case Nobody:
 		f.elsewhere.Add(1)
 		return f.bucket.Get(ctx, b, off, n)
 	}
@@ -144,12 +178,8 @@ func (f *fill) Get(ctx context.Context, b hearth.Block, off, n int) (*hearth.Vie
 
 // Asks reports whether another node is to be asked for the block first.
 func (f *fill) Asks(b hearth.Block) bool {
-	ring := f.ring.Load()
-	if ring == nil {
-		return false
-	}
-	owner, ok := ring.Map.Owner(place.Of(b))
-	return ok && ring.Peers[owner.ID] != nil
+	_, at := f.Owner(place.Of(b))
+	return at == There
 }
 
 // Load has a block brought into a tier of its owner. mine: that is this node, who is to
@@ -157,26 +187,17 @@ func (f *fill) Asks(b hearth.Block) bool {
 func (r *Router) Load(ctx context.Context, b hearth.Block) (mine bool, err error) {
 	_, from, err := r.ask(ctx, b, 0, 0)
 	switch from {
-	case here:
+	case Here:
 		return true, nil
-	case nobody:
+	case Nobody:
 		return false, fmt.Errorf("load block %v: %w: %w", b.ID(), ErrNobody, err)
 	}
 	return false, err
 }
 
-// source is who has the last word on a range.
-type source int
-
-const (
-	there  source = iota // the rank that was asked
-	here                 // this node is the rank that comes next
-	nobody               // no rank
-)
-
 // ask asks the ranks of a block, one after the other, as far as they do not answer; the
-// error of nobody is why not.
-func (r *Router) ask(ctx context.Context, b hearth.Block, off, n int) (v *hearth.View, from source, err error) {
+// error of Nobody is why not.
+func (r *Router) ask(ctx context.Context, b hearth.Block, off, n int) (v *hearth.View, from Step, err error) {
 	from, err = r.ranks(b, func() int { return 1 }, func(p Peer) judgement {
 		r.asked.Add(1)
 		v, err = p.Fill(ctx, b, off, n)
@@ -200,45 +221,37 @@ func (r *Router) came(v *hearth.View) {
 }
 
 // ranks shows try those who may be asked for blocks of an extent, of which left are to come
-// yet, until one has the last word. why is what the last one said.
-func (r *Router) ranks(b hearth.Block, left func() int, try func(p Peer) judgement, why func() error) (source, error) {
-	ring := r.ring.Load()
-	if ring == nil {
-		return here, nil
-	}
-	slot := place.Of(b)
+// yet, until one has the last word: There, Here or Nobody. why is what the last one said.
+func (r *Router) ranks(b hearth.Block, left func() int, try func(p Peer) judgement, why func() error) (Step, error) {
 	cause := hearth.ErrMiss
-	for rank, fills := 1, 0; rank <= place.Ranks && fills < mostFills; rank++ {
-		node, ok := ring.Map.Rank(slot, rank)
-		if !ok {
-			break
-		}
-		if node.ID == r.self {
-			if fills > 0 {
-				r.detours.Add(1)
-			}
-			return here, nil
-		}
-		p := ring.Peers[node.ID]
-		if p == nil {
-			cause = fmt.Errorf("node %s: %w", node.ID, wire.ErrDown)
+	for w := r.Walk(place.Of(b)); ; {
+		id, p, at := w.Next()
+		switch at {
+		case Nobody:
+			return Nobody, cause
+		case Down:
+			cause = unreached(id)
 			r.passed[down].Add(int64(left()))
 			continue
+		case Here:
+			if w.Asked() > 0 {
+				r.detours.Add(1)
+			}
+			return Here, nil
 		}
-		if fills++; fills > 1 {
+		if w.Asked() > 1 {
 			r.detours.Add(1)
 		}
 		said := try(p)
 		if said == final {
-			return there, why()
+			return There, why()
 		}
 		cause = why()
-		r.passes(cause, left(), int64(fills))
+		r.passes(cause, left(), int64(w.Asked()))
 		if said == useless {
-			return nobody, cause
+			return Nobody, cause
 		}
 	}
-	return nobody, cause
 }
 
 // cause is why a read passed an owner.
@@ -261,7 +274,7 @@ func (r *Router) passes(err error, blocks int, fills int64) {
 		why = silent
 	case errors.Is(err, wire.ErrDown), errors.Is(err, wire.ErrClosed):
 		why = down
-	case errors.Is(err, wire.ErrRefused):
+	case errors.Is(err, hearth.ErrRefused):
 		why = refused
 	case errors.Is(err, wire.ErrMemory):
 		why = memory
@@ -269,34 +282,6 @@ func (r *Router) passes(err error, blocks int, fills int64) {
 	r.passed[why].Add(int64(blocks))
 	for most := r.most.Load(); fills > most && !r.most.CompareAndSwap(most, fills); most = r.most.Load() {
 	}
-}
-
-// judgement is what an answer to a Fill leaves to do.
-type judgement int
-
-const (
-	final   judgement = iota // data, or what any other would say
-	useless                  // a further rank is no better than the bucket
-	detour                   // the next rank may do
-)
-
-func judge(ctx context.Context, err error) judgement {
-	if err == nil {
-		return final // most often; said lies on the heap
-	}
-	var said *wire.Error
-	switch {
-	case errors.Is(err, hearth.ErrStale), ctx.Err() != nil:
-		return final
-	case errors.Is(err, hearth.ErrMiss):
-		return useless // it does not know the link
-	case errors.As(err, &said):
-		if said.Class == wire.Away || said.Class == wire.Deadline || said.Class == wire.NotKept {
-			return final
-		}
-		return useless
-	}
-	return detour
 }
 
 // Former is the Source of this node's own blocks behind its tiers: where owners have
@@ -333,8 +318,8 @@ func (r *Router) lacked(err error, blocks int) {
 }
 
 // remembers reports whether a former owner may hold a block yet.
-func remembers(ring *Ring, b hearth.Block) bool {
-	return ring != nil && !ring.Changed.IsZero() && time.Since(ring.Changed) <= remembered && b.Object.Cacheable()
+func remembers(t *Table, b hearth.Block) bool {
+	return t != nil && !t.Changed.IsZero() && time.Since(t.Changed) <= remembered && b.Object.Cacheable()
 }
 
 // holder is a rank beside this node that says it holds the block; nil: none does, or
@@ -372,9 +357,9 @@ func (h *holding) run(i int) (p Peer, n int) {
 // first on. What they do not say in time they are taken not to hold.
 func (r *Router) held(ctx context.Context, first hearth.Block, n int) (h holding) {
 	h.by = make([]uint8, n)
-	ring := r.ring.Load()
-	if !remembers(ring, first) {
-		if ring == nil {
+	table := r.Table()
+	if !remembers(table, first) {
+		if table == nil {
 			r.alone.Add(int64(n))
 		}
 		return h
@@ -387,17 +372,16 @@ func (r *Router) held(ctx context.Context, first hearth.Block, n int) (h holding
 		err         error // nil: it holds the block
 	}
 	answers := make(chan answer, mostPeeks*n)
-	asked, others := 0, false
-	for rank := 1; rank <= place.Ranks && asked < mostPeeks; rank++ {
-		node, ok := ring.Map.Rank(place.Of(first), rank)
-		others = others || ok && node.ID != r.self
-		if p := ring.Peers[node.ID]; ok && p != nil && node.ID != r.self {
-			peer := asked
+	w, others := table.walk(r.self, place.Of(first), mostPeeks), false
+	for _, p, at := w.Next(); at != Nobody; _, p, at = w.Next() {
+		others = others || at != Here
+		if at == There {
+			peer := w.Asked() - 1
 			h.peers[peer] = p
-			asked++
 			go holds(asking, p, first, n, func(block int, err error) { answers <- answer{block, peer, err} })
 		}
 	}
+	asked := w.Asked()
 	r.peeks.Add(int64(asked * n))
 	missing, unsaid := n, make([]bool, n) // unsaid: one who was asked failed to say
 	for left := asked * n; left > 0 && missing > 0; left-- {

@@ -19,6 +19,7 @@ var _ Peer = (*wire.Peer)(nil)
 
 // fakePeer answers as it is told, after a while.
 type fakePeer struct {
+	Peer         // nil: nobody calls it
 	after        time.Duration
 	fill, peek   error
 	fills, peeks atomic.Int64
@@ -121,12 +122,12 @@ func newRig(t *testing.T, nodes int, changed time.Time) *rig {
 		t.Fatal(err)
 	}
 	r := &rig{Router: New("node-00"), m: m, peers: map[string]*fakePeer{}}
-	ring := Ring{Map: m, Peers: map[string]Peer{}, Changed: changed}
+	table := Table{Map: m, Peers: map[string]Peer{}, Changed: changed}
 	for _, n := range ids(nodes)[1:] {
 		p := &fakePeer{peek: hearth.ErrMiss}
-		r.peers[n.ID], ring.Peers[n.ID] = p, p
+		r.peers[n.ID], table.Peers[n.ID] = p, p
 	}
-	r.Set(ring)
+	r.Set(table)
 	return r
 }
 
@@ -157,7 +158,7 @@ func TestWhereAReadGoes(t *testing.T) {
 		"another link's":       {first: hearth.ErrMiss, from: "bucket", fills: [2]int64{1, 0}},
 		"version differs":      {first: &wire.Error{Class: wire.Mismatch}, from: "bucket", fills: [2]int64{1, 0}},
 		"silent":               {first: wire.ErrSilent, from: "peer", fills: [2]int64{1, 1}},
-		"sheds":                {first: wire.ErrRefused, from: "peer", fills: [2]int64{1, 1}},
+		"sheds":                {first: hearth.ErrRefused, from: "peer", fills: [2]int64{1, 1}},
 		"no memory here":       {first: wire.ErrMemory, from: "peer", fills: [2]int64{1 + mostAgain, 1}},
 		"damaged on the way":   {first: wire.ErrChecksum, from: "peer", fills: [2]int64{1, 1}},
 		"both down":            {first: wire.ErrDown, second: wire.ErrDown, from: "bucket", fills: [2]int64{1, 1}},
@@ -222,7 +223,7 @@ func TestWhereAReadGoes(t *testing.T) {
 
 // passedBy is how an owner is counted that says this; "": its word is the last.
 func passedBy(said error) string {
-	for err, why := range map[error]string{wire.ErrSilent: "silent", wire.ErrDown: "down", wire.ErrRefused: "refused",
+	for err, why := range map[error]string{wire.ErrSilent: "silent", wire.ErrDown: "down", hearth.ErrRefused: "refused",
 		wire.ErrMemory: "memory", wire.ErrChecksum: "failed", hearth.ErrMiss: "failed"} {
 		if errors.Is(said, err) {
 			return why
@@ -246,10 +247,10 @@ func TestWhoIsDownIsNotAskedAndNotCounted(t *testing.T) {
 	// A rank that nobody can ask costs none of the two Fills, and is counted as down.
 	r := newRig(t, 8, time.Time{})
 	b := ranked(t, r.m, "node-00", 4)
-	ring := *r.ring.Load()
+	table := *r.Table()
 	owner, _ := r.m.Owner(place.Of(b))
-	delete(ring.Peers, owner.ID)
-	r.Set(ring)
+	delete(table.Peers, owner.ID)
+	r.Set(table)
 	r.at(t, b, 2).fill = wire.ErrSilent
 	if _, err := r.Fill(&r.own, &r.bucket).Get(t.Context(), b, 0, 1); err != nil || r.at(t, b, 3).fills.Load() != 1 || r.bucket.gets.Load() != 0 {
 		t.Errorf("%v, %d Fills of rank 3", err, r.at(t, b, 3).fills.Load())
@@ -271,7 +272,7 @@ func TestMine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.Set(Ring{Map: readers}); !r.Mine(b) {
+	if r.Set(Table{Map: readers}); !r.Mine(b) {
 		t.Error("nobody owns anything, and a block is another's")
 	}
 	rig := newRig(t, 8, time.Time{})
@@ -354,7 +355,7 @@ func TestWhoKnowsNobodyAsksNobody(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := New("node-00")
-	for i, set := range []func(){func() {}, func() { r.Set(Ring{Map: alone, Changed: time.Now()}) }} {
+	for i, set := range []func(){func() {}, func() { r.Set(Table{Map: alone, Changed: time.Now()}) }} {
 		set()
 		bucket := &fakeSource{}
 		if _, err := r.Former(bucket).Get(t.Context(), b, 0, 1); err != nil || bucket.gets.Load() != 1 || r.Stats().Alone != int64(i)+1 {
@@ -362,7 +363,7 @@ func TestWhoKnowsNobodyAsksNobody(t *testing.T) {
 		}
 	}
 	rig := newRig(t, 8, time.Now())
-	rig.Set(Ring{Map: rig.m, Changed: time.Now()})
+	rig.Set(Table{Map: rig.m, Changed: time.Now()})
 	if _, err := rig.Former(&rig.bucket).Get(t.Context(), ranked(t, rig.m, "node-00", 1), 0, 1); err != nil || rig.Stats().Late != 1 || rig.Stats().Gone+rig.Stats().Alone != 0 {
 		t.Errorf("%v, %+v", err, rig.Stats())
 	}
@@ -419,7 +420,7 @@ func BenchmarkMine(b *testing.B) {
 		b.Fatal(err)
 	}
 	r := New("node-00")
-	r.Set(Ring{Map: m})
+	r.Set(Table{Map: m})
 	block := object(1).Block(0)
 	b.ReportAllocs()
 	for b.Loop() {

@@ -53,7 +53,10 @@ func (f sourceFunc) Get(ctx context.Context, b hearth.Block, off, n int) (*heart
 type trail struct{}
 
 // simPeer is the way to a node.
-type simPeer struct{ to *simNode }
+type simPeer struct {
+	Peer // nil: nobody calls it
+	to   *simNode
+}
 
 // travel is a hop, which a dead node does not answer.
 func (p simPeer) travel(ctx context.Context) (context.Context, error) {
@@ -69,7 +72,7 @@ func (p simPeer) travel(ctx context.Context) (context.Context, error) {
 	}
 	if way[len(way)-1] == p.to.id {
 		p.to.fault("a node asks itself")
-		return nil, wire.ErrRefused
+		return nil, hearth.ErrRefused
 	}
 	return context.WithValue(ctx, trail{}, append(slices.Clone(way), p.to.id)), nil
 }
@@ -89,7 +92,7 @@ func (p simPeer) Fill(ctx context.Context, b hearth.Block, off, n int) (*hearth.
 func (p simPeer) first(ctx context.Context) error {
 	if way := ctx.Value(trail{}).([]string); len(way) > 1 {
 		p.to.fault("a Fill leads to a Fill")
-		return wire.ErrRefused
+		return hearth.ErrRefused
 	}
 	return nil
 }

@@ -139,21 +139,21 @@ func (s *sim) tell(rng *rand.Rand) {
 	m := s.maps[len(s.maps)-1]
 	peers := map[string]Peer{}
 	for _, n := range m.Nodes() {
-		peers[n.ID] = simPeer{s.nodes[n.ID]}
+		peers[n.ID] = simPeer{to: s.nodes[n.ID]}
 	}
 	for _, id := range slices.Sorted(maps.Keys(s.nodes)) {
-		node, ring := s.nodes[id], Ring{Map: m.Map, Peers: peers}
+		node, table := s.nodes[id], Table{Map: m.Map, Peers: peers}
 		if rng == nil {
-			node.hear(ring, m.told)
+			node.hear(table, m.told)
 			continue
 		}
-		ring.Changed = m.told
-		time.AfterFunc(random(rng, simHears), func() { node.hear(ring, m.told) })
+		table.Changed = m.told
+		time.AfterFunc(random(rng, simHears), func() { node.hear(table, m.told) })
 	}
 }
 
 // hear takes a ring, unless the node knows a later one.
-func (n *simNode) hear(ring Ring, told time.Time) {
+func (n *simNode) hear(table Table, told time.Time) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.deaf == lonely || n.deaf == stuck && !n.heard.IsZero() || told.Before(n.heard) {
@@ -161,9 +161,9 @@ func (n *simNode) hear(ring Ring, told time.Time) {
 	}
 	n.heard = told
 	if n.forgot {
-		ring.Changed = time.Time{}
+		table.Changed = time.Time{}
 	}
-	n.router.Set(ring)
+	n.router.Set(table)
 }
 
 // churn changes the ring: some join, some leave, one dies and is missed later.

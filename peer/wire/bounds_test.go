@@ -137,14 +137,14 @@ func TestABusyServerSheds(t *testing.T) {
 		if most := 2*MaxItems + 16; busy-none > most { // askers, who are here as well, and workers
 			t.Errorf("%d goroutines more for %d requests, at most %d", busy-none, MaxItems, most)
 		}
-		if _, err := r.peer.Fill(t.Context(), object("data").Block(0), 0, 1); !errors.Is(err, ErrRefused) {
+		if _, err := r.peer.Fill(t.Context(), object("data").Block(0), 0, 1); !errors.Is(err, hearth.ErrRefused) {
 			t.Errorf("beyond the places: %v", err)
 		}
-		if _, err := second.Fill(t.Context(), object("data").Block(0), 0, 1); !errors.Is(err, ErrRefused) {
+		if _, err := second.Fill(t.Context(), object("data").Block(0), 0, 1); !errors.Is(err, hearth.ErrRefused) {
 			t.Errorf("beyond the requests: %v", err)
 		}
 		for range 4 * MaxItems {
-			if _, err := second.Fill(t.Context(), object("data").Block(0), 0, 1); !errors.Is(err, ErrRefused) {
+			if _, err := second.Fill(t.Context(), object("data").Block(0), 0, 1); !errors.Is(err, hearth.ErrRefused) {
 				t.Error(err)
 			}
 		}
@@ -152,7 +152,7 @@ func TestABusyServerSheds(t *testing.T) {
 		if n := runtime.NumGoroutine() - busy; n > 16 { // of its connection
 			t.Errorf("%d goroutines more for what was refused", n)
 		}
-		if _, err := third.Fill(t.Context(), object("data").Block(0), 0, 1); !errors.Is(err, ErrRefused) {
+		if _, err := third.Fill(t.Context(), object("data").Block(0), 0, 1); !errors.Is(err, hearth.ErrRefused) {
 			t.Errorf("beyond the connections: %v", err)
 		}
 		if n := r.server.Stats().Connections; n != 2 {
@@ -421,7 +421,7 @@ func TestBodiesThatWaitAreBounded(t *testing.T) {
 			})
 		}
 		synctest.Wait()
-		if _, err := p.Call(t.Context(), 1, hearth.NewView(make([]byte, MaxBody))); !errors.Is(err, ErrRefused) {
+		if _, err := p.Call(t.Context(), 1, hearth.NewView(make([]byte, MaxBody))); !errors.Is(err, hearth.ErrRefused) {
 			t.Error(err)
 		}
 		work.Wait()

@@ -154,7 +154,7 @@ func (c *conn) send(x *call) error {
 	}
 	if c.open+x.items > c.places {
 		c.mu.Unlock()
-		return c.peer.fault(fmt.Errorf("%w: it takes %d requests at a time", ErrRefused, c.places))
+		return c.peer.fault(fmt.Errorf("%w: it takes %d requests at a time", hearth.ErrRefused, c.places))
 	}
 	c.last++
 	x.id, x.open = c.last, uint64(1)<<x.items-1
@@ -280,7 +280,7 @@ func (c *conn) result(x *call, h header, sum uint64, meta []byte) (v *hearth.Vie
 	case kindStale:
 		return nil, p.fault(hearth.ErrStale), nil
 	case kindRefused:
-		return nil, p.fault(ErrRefused), nil
+		return nil, p.fault(hearth.ErrRefused), nil
 	case kindCancelled:
 		return nil, p.fault(errCancelled), nil
 	case kindError:

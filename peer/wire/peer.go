@@ -110,7 +110,7 @@ func NewPeer(name string, o PeerOptions) *Peer {
 // Fill returns bytes [off, off+n) of a block from its owner, which may fetch it. n = 0
 // has the owner load the block and returns no View. The caller, who holds no View
 // meanwhile, releases what it gets. Errors beside an *Error, hearth.ErrMiss and
-// hearth.ErrStale are reasons to go elsewhere: ErrSilent, ErrDown, ErrRefused,
+// hearth.ErrStale are reasons to go elsewhere: ErrSilent, ErrDown, hearth.ErrRefused,
 // ErrChecksum, ErrMemory.
 func (p *Peer) Fill(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
 	return p.get(ctx, Fill, Want{b, off, n})
@@ -138,7 +138,7 @@ func (p *Peer) Call(ctx context.Context, number uint16, body *hearth.View) (*hea
 		return nil, p.fault(fmt.Errorf("call %d: a body of %d bytes, at most %d", number, n, MaxBody))
 	}
 	if !p.room.TryAcquire(int64(n)) {
-		return nil, p.fault(fmt.Errorf("%w: bodies enough wait to be sent", ErrRefused))
+		return nil, p.fault(fmt.Errorf("%w: bodies enough wait to be sent", hearth.ErrRefused))
 	}
 	c := &call{kind: kindCall, number: number, items: 1, room: p.room}
 	if body != nil {

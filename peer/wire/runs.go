@@ -38,7 +38,7 @@ func (s *session) startRun(tasks []task, h Handler) {
 	if s.guest.working.Add(n) > int64(s.server.o.Requests) {
 		s.guest.working.Add(-n)
 		for i := range tasks {
-			tasks[i].answer(ErrRefused)
+			tasks[i].answer(hearth.ErrRefused)
 		}
 		return
 	}

@@ -81,7 +81,7 @@ func (s *Server) Stats() Stats { return s.counters.stats() }
 // goroutine took (Handler.Here). peer names who asks, in
 // errors, and is what bounds are kept by: two connections of one name share them. The
 // error is nil if the peer went in good order, the context's cause if that ended, and
-// otherwise says what was wrong: ErrProtocol, ErrChecksum, ErrIncompatible, ErrRefused, or
+// otherwise says what was wrong: ErrProtocol, ErrChecksum, ErrIncompatible, hearth.ErrRefused, or
 // the network's.
 func (s *Server) Serve(ctx context.Context, conn net.Conn, peer string) error {
 	err := s.serve(ctx, conn, peer)
@@ -116,9 +116,9 @@ func (s *Server) serve(ctx context.Context, conn net.Conn, peer string) error {
 	case err != nil:
 		return err
 	case g == nil:
-		return fmt.Errorf("%w: it has %d connections", ErrRefused, s.o.Connections)
+		return fmt.Errorf("%w: it has %d connections", hearth.ErrRefused, s.o.Connections)
 	case !room:
-		return fmt.Errorf("%w: no memory for its connection", ErrRefused)
+		return fmt.Errorf("%w: no memory for its connection", hearth.ErrRefused)
 	}
 	s.counters.connections.Add(1)
 	defer s.counters.connections.Add(-1)

@@ -231,12 +231,12 @@ func (s *session) begin(ctx context.Context, r *request, left time.Duration) err
 // start has a task worked on, or refuses it.
 func (s *session) start(t *task, can bool, work func() error) {
 	if !can {
-		t.answer(ErrRefused)
+		t.answer(hearth.ErrRefused)
 		return
 	}
 	if s.guest.working.Add(1) > int64(s.server.o.Requests) {
 		s.guest.working.Add(-1)
-		t.answer(ErrRefused)
+		t.answer(hearth.ErrRefused)
 		return
 	}
 	s.working.Add(1)
@@ -312,7 +312,7 @@ func (s *session) takeCall(ctx context.Context, r *request, h header, meta []byt
 	}
 	switch {
 	case answer == nil || len(body) != h.payload:
-		t.answer(ErrRefused)
+		t.answer(hearth.ErrRefused)
 		return nil
 	case t.view != nil && !piece.Match(body, sums, t.view.Sums()):
 		t.release()
@@ -364,7 +364,7 @@ func (t *task) call(answer Answer, number uint16, body []byte) error {
 		return fmt.Errorf("call %d: its answer has %d bytes, at most %d", number, n, MaxBody)
 	}
 	if !t.session.guest.room.TryAcquire(int64(n)) {
-		return ErrRefused
+		return hearth.ErrRefused
 	}
 	t.held = int64(n)
 	return nil

@@ -84,7 +84,7 @@ func kindOf(err error) kind {
 		return kindMiss
 	case errors.Is(err, hearth.ErrStale):
 		return kindStale
-	case errors.Is(err, ErrRefused):
+	case errors.Is(err, hearth.ErrRefused):
 		return kindRefused
 	case errors.Is(err, errCancelled):
 		return kindCancelled

@@ -64,9 +64,6 @@ var (
 	// ErrDown says that there is no connection to a peer: it cannot be dialled, or the
 	// connection was lost before the answer. It wraps the cause.
 	ErrDown = errors.New("no connection")
-	// ErrRefused says that a peer (or, for lack of room, this side) does not take the
-	// request now; the reader goes elsewhere. Handlers return it to shed load.
-	ErrRefused = errors.New("refused: too much to do")
 	// ErrChecksum says that an answer's bytes are not those that were sent.
 	ErrChecksum = errors.New("checksum mismatch")
 	// ErrMemory says that an answer came and there was no memory to take it.
@@ -108,11 +105,11 @@ type Get func(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, er
 
 // Answer answers a Call. body is valid until it returns; the View of at most MaxBody
 // bytes is given away; nil is an empty answer.
-type Answer func(ctx context.Context, body []byte) (*hearth.View, error)
+type Answer = func(ctx context.Context, body []byte) (*hearth.View, error)
 
 // Handler answers requests, each on a goroutine of its own. What is nil is refused. The
 // context ends with the request's deadline, its cancellation, or its connection.
-// hearth.ErrMiss, hearth.ErrStale and ErrRefused travel as such, and all else as an
+// hearth.ErrMiss, hearth.ErrStale and hearth.ErrRefused travel as such, and all else as an
 // *Error. The Object of a Block is the asker's word: check its Version.
 type Handler struct {
 	Fill, Peek Get

@@ -178,7 +178,7 @@ func (o *owner) get(ctx context.Context, b hearth.Block, off, n int) (*hearth.Vi
 	case "stale":
 		return nil, hearth.ErrStale
 	case "refused":
-		return nil, ErrRefused
+		return nil, hearth.ErrRefused
 	case "absent":
 		return nil, fmt.Errorf("get %s: %w", key, fs.ErrNotExist)
 	case "forbidden":
@@ -236,7 +236,7 @@ func bad() map[string]func(error) bool {
 		}
 	}
 	return map[string]func(error) bool{
-		"miss": is(hearth.ErrMiss), "stale": is(hearth.ErrStale), "refused": is(ErrRefused), "absent": is(fs.ErrNotExist),
+		"miss": is(hearth.ErrMiss), "stale": is(hearth.ErrStale), "refused": is(hearth.ErrRefused), "absent": is(fs.ErrNotExist),
 		"forbidden": is(fs.ErrPermission), "archived": is(hearth.ErrArchived), "away": class(Away, "get away: 503 SlowDown"), "long": class(Other, "xxx"),
 		"panic": class(Other, "a handler's bug"), "short": class(Other, "of 5"),
 	}
@@ -375,7 +375,7 @@ func calls(t *testing.T, r *rig) {
 	for number, right := range map[uint16]func(error) bool{
 		2: func(err error) bool { return errors.Is(err, fs.ErrNotExist) },
 		3: func(err error) bool { var e *Error; return errors.As(err, &e) },
-		4: func(err error) bool { return errors.Is(err, ErrRefused) },
+		4: func(err error) bool { return errors.Is(err, hearth.ErrRefused) },
 	} {
 		if v, err := r.peer.Call(t.Context(), number, body); v != nil || !right(err) {
 			t.Errorf("call %d: %v", number, err)

@@ -47,7 +47,7 @@ type demo struct {
 	files  []file
 	server *server // nil with an origin of one's own
 	nodes  []*mounted
-	ring   ring
+	ring   membership
 	rows   []row
 	own    bool // the bucket is the user's: what its bytes should be is not known here
 }

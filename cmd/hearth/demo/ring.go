@@ -16,14 +16,14 @@ import (
 // MostNodes of a demo are as many as fit one machine.
 const MostNodes = 8
 
-// ring is how the nodes of a demo find each other: by gossip on loopback, with a key.
-type ring struct {
+// membership is how the nodes of a demo find each other: by gossip on loopback, with a key.
+type membership struct {
 	key    string // its file
 	gossip []string
 }
 
 // prepare makes the key, and finds an address for each node, once.
-func (r *ring) prepare(d *demo) error {
+func (r *membership) prepare(d *demo) error {
 	if d.Nodes == 1 || r.key != "" {
 		return nil
 	}
@@ -42,7 +42,7 @@ func (r *ring) prepare(d *demo) error {
 }
 
 // config are the lines of a node of that number; "": it is by itself.
-func (r *ring) config(i int) string {
+func (r *membership) config(i int) string {
 	if r.key == "" {
 		return ""
 	}

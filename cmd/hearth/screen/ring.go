@@ -57,7 +57,7 @@ func ringDetails(r *status.RingLine) (lines []string) {
 const mostDoubters = 3
 
 // PrintRing writes the nodes of a ring by name, the missing ones last.
-func PrintRing(w io.Writer, r *status.Ring) error {
+func PrintRing(w io.Writer, r *status.RingStatus) error {
 	members := slices.Clone(r.Members)
 	slices.SortFunc(members, func(a, b status.Member) int {
 		return cmp.Or(cmp.Compare(order(&a), order(&b)), cmp.Compare(a.Name, b.Name), cmp.Compare(a.ID, b.ID))

@@ -33,7 +33,7 @@ func TestARingIsOneLine(t *testing.T) {
 
 func TestNodesOfARingAreListed(t *testing.T) {
 	// A row for each node, the missing one last, and one of their sums, in which what is missing gives nothing; who thinks it not alive; why one said nothing; and nothing of a stranger's is obeyed.
-	r := &status.Ring{Self: "1", Cluster: "prod", Encryption: "on", Fingerprint: "abcd", Reads: status.RingReads{Asked: 31_000, Detours: 3, Elsewhere: 1}, Members: []status.Member{
+	r := &status.RingStatus{Self: "1", Cluster: "prod", Encryption: "on", Fingerprint: "abcd", Reads: status.RingReads{Asked: 31_000, Detours: 3, Elsewhere: 1}, Members: []status.Member{
 		{ID: "4", Name: "gpu-0", Address: "10.0.0.4:7946", State: "missing", Health: "dead", Silent: "it is not in the ring", Donated: 1 << 40, MemberFigures: status.MemberFigures{HitRatio: -1}},
 		{ID: "3", Name: "gpu-3", Zone: "b", Address: "10.0.0.7:7946", State: "active", Health: "suspect", Share: 0.25, Donated: 1 << 40, Silent: "no byte for 500 ms", MemberFigures: status.MemberFigures{HitRatio: -1}},
 		{ID: "2", Name: "gpu-2", Zone: "a", Address: "10.0.0.6:7946", State: "active", Health: "alive", Share: 0.5, Donated: 1 << 40, MemberFigures: status.MemberFigures{Version: "1.0", Used: 1 << 39, HitRatio: -1, Served: 12 << 30, Suspects: []string{"gpu-3"}}},

@@ -25,7 +25,7 @@ type Settings struct {
 	Cache       config.Cache
 	Mounts      []config.Mount
 	Admin       config.Admin
-	Ring        config.Ring
+	Ring        config.Membership
 	S3          config.S3
 	FuseWithout []string
 	// File is the configuration file that was read; "": none.

@@ -69,7 +69,7 @@ cluster: {name: prod, key_file: /etc/hearth/key, encryption: on}
 	if m.Dir != "/mnt/d" || m.Prefix != "imagenet/" || m.Open != "auto" || m.AllowOther == nil || !*m.AllowOther || len(m.Options) != 2 {
 		t.Errorf("mount %+v", m)
 	}
-	ring := config.Ring{Name: "gpu-1", Listen: "10.0.0.5:7946", Zone: "a", Join: []string{"10.0.0.5:7946"}, Cluster: "prod", KeyFile: "/etc/hearth/key"}
+	ring := config.Membership{Name: "gpu-1", Listen: "10.0.0.5:7946", Zone: "a", Join: []string{"10.0.0.5:7946"}, Cluster: "prod", KeyFile: "/etc/hearth/key"}
 	if !reflect.DeepEqual(s.Ring, ring) {
 		t.Errorf("ring %+v, want %+v", s.Ring, ring)
 	}
@@ -254,7 +254,7 @@ func TestRingOfFlagsAndEnvironment(t *testing.T) {
 	t.Setenv("HEARTH_NODE_ZONE", "b")
 	t.Setenv("HEARTH_CLUSTER_ENCRYPTION", "on")
 	s := ofCommand(t, "node: {listen: lo, zone: a}\njoin: [h1]\ncluster: {encryption: off}\n", "--join", "h2, 10.0.0.5:7946", "--node-name", "n", "--cluster-key-file", "/k", "--cluster-name", "c")
-	want := config.Ring{Name: "n", Listen: "lo", Zone: "b", Join: []string{"h2", "10.0.0.5:7946"}, Cluster: "c", KeyFile: "/k"}
+	want := config.Membership{Name: "n", Listen: "lo", Zone: "b", Join: []string{"h2", "10.0.0.5:7946"}, Cluster: "c", KeyFile: "/k"}
 	if !reflect.DeepEqual(s.Ring, want) {
 		t.Errorf("%+v, want %+v", s.Ring, want)
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/peer/route"
 	"github.com/hearthfs/hearth/warmup"
 )
 
@@ -41,11 +42,11 @@ func (c checks) Verify(ctx context.Context, x *hearth.Object, first, n int64, pa
 	w := o.way(b)
 	paced := false
 	for {
-		id, p := o.step(&w)
-		switch {
-		case id == "":
+		id, at := o.step(&w)
+		switch at {
+		case route.Nobody:
 			return warmup.Verdict{Missing: bytes, Cause: w.nobody(b).Error()}
-		case p == nil:
+		case route.Here:
 			v := c.Checker.Verify(ctx, x, first, n, pace)
 			return o.found(id, v)
 		}
@@ -194,7 +195,7 @@ func (o *Owners) askRooms(asked chan struct{}) {
 	ctx, cancel := context.WithTimeout(o.ctx, roomWithin)
 	defer cancel()
 	nodes := maps.Clone(o.o.Names())
-	delete(nodes, o.o.Self)
+	delete(nodes, o.o.Router.Self())
 	o.mu.Lock()
 	before := o.rooms.told
 	o.mu.Unlock()

@@ -271,18 +271,7 @@ type fakeNode struct {
 	peers map[string]*wire.Peer
 }
 
-// Owners, Peer and Names are Ring's.
-func (n *fakeNode) Owners(b hearth.Block) []string { return n.router.Owners(b) }
-
-func (n *fakeNode) Peer(id string) Peer {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if p := n.peers[id]; p != nil {
-		return p
-	}
-	return nil
-}
-
+// Names are those of the nodes that it knows, by id.
 func (n *fakeNode) Names() map[string]string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -293,15 +282,15 @@ func (n *fakeNode) Names() map[string]string {
 	return all
 }
 
-// ring is some nodes with one origin.
-type ring struct {
+// rig is some nodes with one origin.
+type rig struct {
 	t      testing.TB
 	origin *fakeOrigin
 	nodes  []*fakeNode
 }
 
-func newRing(t testing.TB, n int) *ring {
-	r := &ring{t: t, origin: &fakeOrigin{gone: map[string]bool{}}}
+func newRig(t testing.TB, n int) *rig {
+	r := &rig{t: t, origin: &fakeOrigin{gone: map[string]bool{}}}
 	for i := range n {
 		x := &fakeNode{id: fmt.Sprintf("n%d", i), pool: hearth.NewPool(64 << 20), room: fakeRoom(math.MaxInt64 / 1024),
 			disk: &fakeDisk{blocks: map[hearth.ID]bool{}, bad: map[hearth.ID]bool{}}}
@@ -309,7 +298,7 @@ func newRing(t testing.TB, n int) *ring {
 		x.own = cache.Through(x.disk, r.origin, cache.Always)
 		x.served = NewServed(ServedOptions{Own: x.own, Ahead: x.own, Disk: x.disk, Known: r.known,
 			Readers: func() int64 { return 0 }, Throttled: x.slowed.Load, Connections: func() int { return 56 }})
-		x.owners = New(Options{Ring: Ring{x.id, x.Owners, x.Peer, x.Names}, Disk: x.disk, Served: x.served})
+		x.owners = New(Options{Router: x.router, Names: x.Names, Disk: x.disk, Served: x.served})
 		r.serve(x)
 		r.nodes = append(r.nodes, x)
 		t.Cleanup(func() {
@@ -329,7 +318,7 @@ func newRing(t testing.TB, n int) *ring {
 	return r
 }
 
-func (r *ring) known(o *hearth.Object) error {
+func (r *rig) known(o *hearth.Object) error {
 	if o.Version != hearth.VersionOf("id", o.Key, o.ETag, o.Size) {
 		return &wire.Error{Class: wire.Mismatch, Text: "another version"}
 	}
@@ -337,7 +326,7 @@ func (r *ring) known(o *hearth.Object) error {
 }
 
 // serve answers peers until end.
-func (r *ring) serve(x *fakeNode) {
+func (r *rig) serve(x *fakeNode) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		r.t.Fatal(err)
@@ -372,7 +361,7 @@ func (r *ring) serve(x *fakeNode) {
 }
 
 // join makes these nodes the ring, as all of them see it.
-func (r *ring) join(nodes ...*fakeNode) {
+func (r *rig) join(nodes ...*fakeNode) {
 	var all []place.Node
 	for _, x := range nodes {
 		all = append(all, place.Node{ID: x.id, Weight: 1 << 30})
@@ -397,8 +386,12 @@ func (r *ring) join(nodes ...*fakeNode) {
 			}
 			delete(gone, y.id)
 		}
+		table := route.Table{Map: where, Peers: map[string]route.Peer{}}
+		for id, p := range x.peers {
+			table.Peers[id] = p
+		}
 		x.mu.Unlock()
-		x.router.Set(route.Ring{Map: where})
+		x.router.Set(table)
 		for _, p := range gone {
 			p.Close()
 		}
@@ -406,10 +399,10 @@ func (r *ring) join(nodes ...*fakeNode) {
 }
 
 // engine is warm-up at a node.
-func (r *ring) engine(x *fakeNode) *warmup.Engine { return r.engineOf(x, x.owners) }
+func (r *rig) engine(x *fakeNode) *warmup.Engine { return r.engineOf(x, x.owners) }
 
 // engineOf is warm-up at a node with these owners.
-func (r *ring) engineOf(x *fakeNode, owners *Owners) *warmup.Engine {
+func (r *rig) engineOf(x *fakeNode, owners *Owners) *warmup.Engine {
 	r.t.Helper()
 	checker, room := owners.Join(x.disk, x.room)
 	files := &warmup.Files{Dir: r.t.TempDir(), Log: func(what string, err error) { r.t.Log(what, err) }}
@@ -424,7 +417,7 @@ func (r *ring) engineOf(x *fakeNode, owners *Owners) *warmup.Engine {
 }
 
 // start begins a job over everything.
-func (r *ring) start(e *warmup.Engine, q warmup.Request) string {
+func (r *rig) start(e *warmup.Engine, q warmup.Request) string {
 	r.t.Helper()
 	q.Targets = []string{"/"}
 	j, err := e.Submit(q, nil, false, func(s string) string { return s })
@@ -435,7 +428,7 @@ func (r *ring) start(e *warmup.Engine, q warmup.Request) string {
 }
 
 // over waits until a job is.
-func (r *ring) over(e *warmup.Engine, id string) warmup.View {
+func (r *rig) over(e *warmup.Engine, id string) warmup.View {
 	r.t.Helper()
 	for {
 		v, changed, err := e.Get(id)
@@ -450,12 +443,12 @@ func (r *ring) over(e *warmup.Engine, id string) warmup.View {
 }
 
 // find is the node of an id.
-func (r *ring) find(id string) *fakeNode {
+func (r *rig) find(id string) *fakeNode {
 	return r.nodes[slices.IndexFunc(r.nodes, func(x *fakeNode) bool { return x.id == id })]
 }
 
 // blocks calls each for every block there is.
-func (r *ring) blocks(each func(b hearth.Block)) {
+func (r *rig) blocks(each func(b hearth.Block)) {
 	for i := range r.origin.objects {
 		o := &r.origin.objects[i]
 		for k := range o.Blocks() {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/peer/route"
 	"github.com/hearthfs/hearth/peer/wire"
 	"github.com/hearthfs/hearth/warmup"
 )
@@ -26,15 +27,15 @@ const (
 func (o *Owners) Load(ctx context.Context, first hearth.Block, n int, each func(b hearth.Block, err error)) bool {
 	w := o.way(first)
 	for {
-		id, p := o.step(&w)
-		if w.next > 1 && id != "" {
-			o.strays.Add(part{first, n}.bytes())
-		}
-		if id == "" {
+		id, at := o.step(&w)
+		if at == route.Nobody {
 			all(first, n, w.nobody(first), each)
 			return true
 		}
-		if p == nil {
+		if w.Rank() > 1 {
+			o.strays.Add(part{first, n}.bytes())
+		}
+		if at == route.Here {
 			return false
 		}
 		o.loads(id)
@@ -104,7 +105,7 @@ func (o *Owners) loadAt(ctx context.Context, id string, p part, each func(b hear
 		case errors.As(err, &said) && said.Class == wire.NotKept: // that is where the run ended
 			each(p.first, warmup.NotKept("at node "+o.name(id)+": "+said.Text))
 			p = p.behind(1)
-		case errors.Is(err, wire.ErrRefused) && again < refusals && ctx.Err() == nil:
+		case errors.Is(err, hearth.ErrRefused) && again < refusals && ctx.Err() == nil:
 			again++
 			pause = rest(ctx, pause)
 		case errors.Is(err, hearth.ErrMiss):
@@ -234,7 +235,7 @@ func (f *frame) fail(err error) {
 // send has a node load a frame.
 func (o *Owners) send(ctx context.Context, id string, l *line, f *frame) {
 	defer f.end()
-	if p := o.o.Peer(id); p == nil {
+	if p := o.o.Router.Peer(id); p == nil {
 		f.fail(wire.ErrDown)
 	} else {
 		var wants []wire.Want

@@ -12,6 +12,8 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/internal/hearthtest"
+	"github.com/hearthfs/hearth/peer/place"
+	"github.com/hearthfs/hearth/peer/route"
 	"github.com/hearthfs/hearth/peer/wire"
 	"github.com/hearthfs/hearth/warmup"
 )
@@ -19,7 +21,7 @@ import (
 func TestARunIsOneRequest(t *testing.T) {
 	// An owner lacks all of an extent but a block in the middle: it asks its origin for what
 	// is before and behind it, by a request each, and each block is kept there.
-	r := newRing(t, 2)
+	r := newRig(t, 2)
 	x, other := r.nodes[0], r.nodes[1]
 	o := r.largeOf(x)
 	other.disk.set(func(d *fakeDisk) { d.blocks[o.Block(5).ID()] = true })
@@ -38,7 +40,7 @@ func TestARunIsOneRequest(t *testing.T) {
 }
 
 // largeOf is an object of an extent and more that another node owns the first of.
-func (r *ring) largeOf(x *fakeNode) *hearth.Object {
+func (r *rig) largeOf(x *fakeNode) *hearth.Object {
 	for i := 0; ; i++ {
 		if o := r.origin.put("large"+string(rune('a'+i)), 20<<20); !x.owners.Here(o.Block(0)) {
 			return o
@@ -48,7 +50,7 @@ func (r *ring) largeOf(x *fakeNode) *hearth.Object {
 
 func TestOneBlockOfARunIsNotKept(t *testing.T) {
 	// An owner declines one block of a run: that one is not kept, and those behind it are.
-	r := newRing(t, 2)
+	r := newRig(t, 2)
 	x, other := r.nodes[0], r.nodes[1]
 	o := r.largeOf(x)
 	other.disk.set(func(d *fakeDisk) { d.declines = o.Block(3).ID() })
@@ -72,7 +74,7 @@ func TestOneBlockOfARunIsNotKept(t *testing.T) {
 func TestOneExtentIsNotToldOfAnother(t *testing.T) {
 	// Two extents of a file go to their owner in one frame, and it declines a block of the
 	// first: all of the second is kept.
-	r := newRing(t, 2)
+	r := newRig(t, 2)
 	x, other := r.nodes[0], r.nodes[1]
 	o := r.largeOf(x)
 	for x.owners.Here(o.Block(hearth.ExtentBlocks)) {
@@ -120,8 +122,8 @@ func TestAnOwnerDiesInARun(t *testing.T) {
 	// An owner has kept a part of a run when it ends, and this node is the next to be asked:
 	// what is left is its own, and nothing is counted twice.
 	p := &partly{kept: 5}
-	r := newRing(t, 1)
-	o := New(Options{Ring: ringOf(p), Disk: r.nodes[0].disk})
+	r := newRig(t, 1)
+	o := New(Options{Router: ringOf(p), Names: nameless, Disk: r.nodes[0].disk})
 	t.Cleanup(o.Close)
 	x := &hearth.Object{Link: "l", Key: "k", ETag: "e", Size: 20 << 20, Version: [16]byte{1}}
 	var came []int64
@@ -147,7 +149,11 @@ func TestAnOwnerDiesInARun(t *testing.T) {
 }
 
 // partly keeps the first blocks of what it is asked for, then is down.
-type partly struct{ kept int }
+type partly struct {
+	route.Peer // nil: nobody reads from it
+
+	kept int
+}
 
 func (p *partly) Many(_ context.Context, _ wire.Verb, wants []wire.Want, each func(int, *hearth.View, error)) {
 	for i := range wants {
@@ -165,6 +171,8 @@ func (p *partly) Call(context.Context, uint16, *hearth.View) (*hearth.View, erro
 
 // fakePeer answers when it is told to.
 type fakePeer struct {
+	route.Peer // nil: nobody reads from it
+
 	mu     sync.Mutex // guards frames
 	frames [][]wire.Want
 	answer chan error // one for each frame
@@ -188,25 +196,21 @@ func (p *fakePeer) Many(ctx context.Context, _ wire.Verb, wants []wire.Want, eac
 }
 
 func (p *fakePeer) Call(context.Context, uint16, *hearth.View) (*hearth.View, error) {
-	return nil, wire.ErrRefused
+	return nil, hearth.ErrRefused
 }
 
-// alone is a ring of this node and one that owns all.
-type alone struct{ peer Peer }
-
-func (alone) Owners(hearth.Block) []string { return []string{"it", "me"} }
-func (a alone) Peer(id string) Peer {
-	if id == "it" {
-		return a.peer
+// ringOf is a node that owns nothing, as good as, beside a peer that owns all.
+func ringOf(p route.Peer) *route.Router {
+	where, err := place.New([]place.Node{{ID: "it", Weight: 1 << 62}, {ID: "me", Weight: 1}})
+	if err != nil {
+		panic(err)
 	}
-	return nil
+	r := route.New("me")
+	r.Set(route.Table{Map: where, Peers: map[string]route.Peer{"it": p}})
+	return r
 }
-func (alone) Names() map[string]string { return nil }
 
-func ringOf(p Peer) Ring {
-	a := alone{p}
-	return Ring{"me", a.Owners, a.Peer, a.Names}
-}
+func nameless() map[string]string { return nil }
 
 func small(i int) hearth.Block {
 	o := &hearth.Object{Link: "l", Key: "k", ETag: "e", Size: int64(i) + 1, Version: [16]byte{byte(i), byte(i >> 8), 1}}
@@ -218,7 +222,7 @@ func TestWhatWaitsGoesTogether(t *testing.T) {
 	// as may be, and what comes then goes in one. Who leaves ends a frame nobody else waits for.
 	synctest.Test(t, func(t *testing.T) {
 		p := &fakePeer{answer: make(chan error)}
-		o := New(Options{Ring: ringOf(p), Disk: &fakeDisk{}})
+		o := New(Options{Router: ringOf(p), Names: nameless, Disk: &fakeDisk{}})
 		defer o.Close()
 		ctx, cancel := context.WithCancel(t.Context())
 		var work sync.WaitGroup
@@ -261,10 +265,10 @@ func TestWhoHasTooMuchToDoIsAskedAgain(t *testing.T) {
 	// An owner refuses three times, and is not left for another; one that always refuses is.
 	synctest.Test(t, func(t *testing.T) {
 		p := &fakePeer{answer: make(chan error, 64)}
-		o := New(Options{Ring: ringOf(p), Disk: &fakeDisk{}})
+		o := New(Options{Router: ringOf(p), Names: nameless, Disk: &fakeDisk{}})
 		defer o.Close()
 		for range 3 {
-			p.answer <- wire.ErrRefused
+			p.answer <- hearth.ErrRefused
 		}
 		p.answer <- nil
 		began := time.Now()
@@ -279,7 +283,7 @@ func TestWhoHasTooMuchToDoIsAskedAgain(t *testing.T) {
 			t.Errorf("it took %v", took)
 		}
 		for range refusals + 1 {
-			p.answer <- wire.ErrRefused
+			p.answer <- hearth.ErrRefused
 		}
 		if o.Load(t.Context(), small(1), 1, func(_ hearth.Block, err error) { t.Error(err) }) {
 			t.Error("it is not this node's turn")
@@ -290,7 +294,7 @@ func TestWhoHasTooMuchToDoIsAskedAgain(t *testing.T) {
 func TestSiblingsAreOffered(t *testing.T) {
 	// Small objects are brought to who owns them, unless they are held there or there is no
 	// room that is free; what was brought is known here.
-	r := newRing(t, 2)
+	r := newRig(t, 2)
 	x, other := r.nodes[0], r.nodes[1]
 	s := x.owners.Siblings(siblings{x.own, x.disk})
 	defer x.owners.Close() // before what it reads from
@@ -453,7 +457,7 @@ func TestIDsAreThemselves(t *testing.T) {
 
 func BenchmarkHeld(b *testing.B) {
 	// A page of names of small objects is asked for, over loopback; per object.
-	r := newRing(b, 2)
+	r := newRig(b, 2)
 	x := r.nodes[0]
 	blocks := make([]hearth.Block, 512)
 	for i := range blocks {
@@ -469,7 +473,7 @@ func BenchmarkHeld(b *testing.B) {
 func BenchmarkLoad(b *testing.B) {
 	// 64 at a time have small objects loaded that their owner holds: what a load costs beside
 	// its origin.
-	r := newRing(b, 2)
+	r := newRig(b, 2)
 	x, other := r.nodes[0], r.nodes[1]
 	o := r.theirs(x)
 	other.disk.set(func(d *fakeDisk) { d.blocks[o.Block(0).ID()] = true })

@@ -11,34 +11,18 @@ import (
 	"time"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/peer/place"
+	"github.com/hearthfs/hearth/peer/route"
 	"github.com/hearthfs/hearth/peer/wire"
 	"github.com/hearthfs/hearth/warmup"
 )
 
-// ErrNobody says that no node took what it was asked for: none of its ranks answered.
-var ErrNobody = errors.New("no owner answers")
-
-// Peer is a node that can be asked, as *wire.Peer is.
-type Peer interface {
-	Many(ctx context.Context, v wire.Verb, wants []wire.Want, each func(i int, v *hearth.View, err error))
-	Call(ctx context.Context, number uint16, body *hearth.View) (*hearth.View, error)
-}
-
-// Ring is the nodes, as this one knows them now. All of it must be given.
-type Ring struct {
-	// Self is this node's id.
-	Self string
-	// Owners are the ids of a block's ranks, its owner first.
-	Owners func(b hearth.Block) []string
-	// Peer is the way to a node; nil: it is this one, or cannot be asked now.
-	Peer func(id string) Peer
-	// Names are those of all owners by id, this one among them.
-	Names func() map[string]string
-}
-
 // Options are what Owners work with. All must be given but Served.
 type Options struct {
-	Ring
+	// Router is how the nodes are asked, and Names are those of all owners by id, this one among
+	// them.
+	Router *route.Router
+	Names  func() map[string]string
 	// Disk is this node's disk tier.
 	Disk hearth.Keeper
 	// Served is told what of this node checks and says what fits, once Join knows it; nil:
@@ -110,57 +94,38 @@ func (o *Owners) at(id string, err error) error {
 	return fmt.Errorf("at node %s: %w", name, err)
 }
 
-// mostAsked ranks of an extent are asked, as by a reader.
-const mostAsked = 2
-
 // way is how far the ranks of an extent were asked.
 type way struct {
-	ranks []string
-	next  int // of them
-	asked int
-	why   error // what the last one that could not be asked said
+	route.Walk
+	why error // what the last one that could not be asked said
 }
 
-func (o *Owners) way(b hearth.Block) way {
-	return way{ranks: o.o.Owners(b), why: wire.ErrDown}
-}
+func (o *Owners) way(b hearth.Block) way { return way{o.o.Router.Walk(place.Of(b)), wire.ErrDown} }
 
-// step goes on to the next rank that can be asked: p is the way to it, or nil where it is
-// this node; "": there is none.
-func (o *Owners) step(w *way) (id string, p Peer) {
-	for w.next < len(w.ranks) && w.asked < mostAsked {
-		id := w.ranks[w.next]
-		w.next++
-		if id == o.o.Self {
-			return id, nil
-		}
-		if p := o.o.Peer(id); p != nil {
-			w.asked++
-			return id, p
+// step goes on to the next rank that can be asked, or is this node.
+func (o *Owners) step(w *way) (id string, at route.Step) {
+	for {
+		id, _, at := w.Next()
+		if at != route.Down {
+			return id, at
 		}
 		w.why = o.at(id, wire.ErrDown)
 	}
-	return "", nil
 }
 
 // nobody is the end of a way.
 func (w *way) nobody(b hearth.Block) error {
-	return fmt.Errorf("block %v: %w: %w", b.ID(), ErrNobody, w.why)
+	return fmt.Errorf("block %v: %w: %w", b.ID(), route.ErrNobody, w.why)
 }
 
 // elsewhere reports whether an error says that a node could not be asked, rather than
 // what it has to say.
 func elsewhere(ctx context.Context, err error) bool {
-	var said *wire.Error
-	return err != nil && ctx.Err() == nil && !errors.As(err, &said) && !errors.Is(err, hearth.ErrStale) && !errors.Is(err, hearth.ErrMiss) &&
-		!errors.Is(err, errBody) && !errors.Is(err, errClosed)
+	return route.Elsewhere(ctx, err) && !errors.Is(err, errBody) && !errors.Is(err, errClosed)
 }
 
 // Here is warmup.Owners'. What no tier may keep is nobody else's.
-func (o *Owners) Here(b hearth.Block) bool {
-	ranks := o.o.Owners(b)
-	return len(ranks) == 0 || ranks[0] == o.o.Self || !b.Object.Cacheable()
-}
+func (o *Owners) Here(b hearth.Block) bool { return o.o.Router.Mine(b) }
 
 // touch notes that something is held at a node that it may not have flushed.
 func (o *Owners) touch(id string) {
@@ -219,10 +184,10 @@ func (o *Owners) Holders(ctx context.Context, blocks []hearth.Block) func(hearth
 	for left := o.extents(blocks); len(left) > 0; {
 		asks := map[string][]*extent{}
 		for _, x := range left {
-			switch id, p := o.step(&x.way); {
-			case p != nil:
+			switch id, at := o.step(&x.way); at {
+			case route.There:
 				asks[id] = append(asks[id], x)
-			case id != "":
+			case route.Here:
 				o.here(x, held)
 			}
 		}
@@ -247,7 +212,7 @@ func (o *Owners) Holders(ctx context.Context, blocks []hearth.Block) func(hearth
 func (o *Owners) here(x *extent, held map[hearth.ID]string) {
 	for _, b := range x.blocks {
 		if o.o.Disk.Has(b.ID()) {
-			held[b.ID()] = o.o.Self
+			held[b.ID()] = o.o.Router.Self()
 		}
 	}
 }
@@ -288,7 +253,7 @@ func (o *Owners) call(ctx context.Context, id string, number uint16, body *heart
 	if body != nil {
 		defer body.Release()
 	}
-	p := o.o.Peer(id)
+	p := o.o.Router.Peer(id)
 	if p == nil {
 		return nil, o.at(id, wire.ErrDown)
 	}
@@ -313,7 +278,7 @@ func (o *Owners) Flush(ctx context.Context) error {
 	failed.here = o.o.Disk.Flush(ctx)
 	beside(nodes, func(id string, _ bool) {
 		_, err := o.call(ctx, id, CallFlush, nil)
-		away := elsewhere(ctx, err) && o.o.Peer(id) != nil
+		away := elsewhere(ctx, err) && o.o.Router.Peer(id) != nil
 		o.mu.Lock()
 		defer o.mu.Unlock()
 		delete(o.unsure, id)
@@ -321,7 +286,7 @@ func (o *Owners) Flush(ctx context.Context) error {
 		case err == nil:
 		case away:
 			o.touched[id], o.unsure[id] = true, true
-		case o.o.Peer(id) != nil: // else it has gone, and who asks for its blocks finds that
+		case o.o.Router.Peer(id) != nil: // else it has gone, and who asks for its blocks finds that
 			o.touched[id] = true
 			failed.nodes[id] = err
 		}
@@ -354,12 +319,12 @@ func (u unflushed) Error() string {
 // Unsafe is warmup.Unflushed's.
 func (u unflushed) Unsafe(b hearth.Block) bool {
 	w := u.of.way(b)
-	id, p := u.of.step(&w)
+	id, at := u.of.step(&w)
 	var some hearth.Unflushed
 	switch {
-	case id == "":
+	case at == route.Nobody:
 		return true
-	case p != nil:
+	case at == route.There:
 		return u.nodes[id] != nil
 	case errors.As(u.here, &some):
 		return some.Concerns(b.ID())

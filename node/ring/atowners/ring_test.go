@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/peer/route"
 	"github.com/hearthfs/hearth/peer/wire"
 	"github.com/hearthfs/hearth/warmup"
 )
@@ -16,7 +17,7 @@ import (
 func TestOverlappingDriversAskTheOriginOnce(t *testing.T) {
 	// Two nodes of three warm up the same at the same time: the origin is asked for each byte
 	// once, each block stands at its owner and nowhere else, and a third job finds all present.
-	r := newRing(t, 3)
+	r := newRig(t, 3)
 	files, bytes := r.origin.fill()
 	a, b := r.engine(r.nodes[0]), r.engine(r.nodes[1])
 	first, second := r.start(a, warmup.Request{}), r.start(b, warmup.Request{})
@@ -59,7 +60,7 @@ func TestAnOwnerDiesInTheMiddle(t *testing.T) {
 	// job's end: all of it is held in the end by who can be asked for it.
 	for _, name := range []string{"the ring hears of it", "nobody hears of it"} {
 		t.Run(name, func(t *testing.T) {
-			r := newRing(t, 3)
+			r := newRig(t, 3)
 			files, bytes := r.origin.fill()
 			dies := r.nodes[2]
 			var once, heard sync.Once
@@ -96,7 +97,7 @@ func TestAnOwnerDiesInTheMiddle(t *testing.T) {
 
 func TestAFullOwnerIsNamed(t *testing.T) {
 	// What an owner has no room for is not kept, and the job says at which node.
-	r := newRing(t, 3)
+	r := newRig(t, 3)
 	files, bytes := r.origin.fill()
 	r.nodes[1].disk.full = true
 	e := r.engine(r.nodes[0])
@@ -121,7 +122,7 @@ func TestAFullOwnerIsNamed(t *testing.T) {
 func TestACheckNamesTheNode(t *testing.T) {
 	// One owner has a block that is damaged, another has lost one: a check names both, and
 	// where, and loads nothing.
-	r := newRing(t, 3)
+	r := newRig(t, 3)
 	r.origin.fill()
 	e := r.engine(r.nodes[0])
 	for _, x := range r.nodes[1:] {
@@ -161,7 +162,7 @@ func TestACheckNamesTheNode(t *testing.T) {
 
 func TestThrottlingReachesWhoAsks(t *testing.T) {
 	// An owner's origin asks to slow down: who has it load blocks hears of that.
-	r := newRing(t, 2)
+	r := newRig(t, 2)
 	x, other := r.nodes[0], r.nodes[1]
 	x.owners.loads(other.id)
 	wait(t, func() bool {
@@ -182,7 +183,7 @@ func TestThrottlingReachesWhoAsks(t *testing.T) {
 func TestAnOwnerShrinksAndEnds(t *testing.T) {
 	// While its origin asks to slow down an owner does less for others at a time; one whose
 	// asker has gone, or that ends itself, says no word on the block.
-	r := newRing(t, 2)
+	r := newRig(t, 2)
 	x := r.nodes[1]
 	o := r.origin.put("slow", 1000)
 	asked, answers := make(chan struct{}), make(chan struct{})
@@ -198,7 +199,7 @@ func TestAnOwnerShrinksAndEnds(t *testing.T) {
 		return now <= before/4
 	})
 	cancel()
-	if err := <-ended; !errors.Is(err, wire.ErrRefused) {
+	if err := <-ended; !errors.Is(err, hearth.ErrRefused) {
 		t.Error(err)
 	}
 	close(answers)
@@ -225,7 +226,7 @@ func wait(t testing.TB, is func() bool) {
 
 func TestWhatIsNotFlushedIsNotCounted(t *testing.T) {
 	// An owner's device fails as it is flushed: what it took is not kept, by its own words.
-	r := newRing(t, 2)
+	r := newRig(t, 2)
 	files, bytes := r.origin.fill()
 	r.nodes[1].disk.flush = errors.New("input/output error")
 	e := r.engine(r.nodes[0])
@@ -246,7 +247,7 @@ func TestWhatIsNotFlushedIsNotCounted(t *testing.T) {
 
 func TestWhoCannotBeFlushedIsNotBelieved(t *testing.T) {
 	// An owner that could not be asked to flush holds nothing for certain, until it is flushed.
-	r := newRing(t, 2)
+	r := newRig(t, 2)
 	x, other := r.nodes[0], r.nodes[1]
 	o := r.theirs(x)
 	if theirs := x.owners.Load(t.Context(), o.Block(0), 1, func(_ hearth.Block, err error) {
@@ -285,7 +286,7 @@ func TestWhoCannotBeFlushedIsNotBelieved(t *testing.T) {
 }
 
 // theirs is an object that another node owns.
-func (r *ring) theirs(x *fakeNode) *hearth.Object {
+func (r *rig) theirs(x *fakeNode) *hearth.Object {
 	for i := 0; ; i++ {
 		if o := r.origin.put("theirs"+string(rune('a'+i)), 1234); !x.owners.Here(o.Block(0)) {
 			return o
@@ -296,7 +297,7 @@ func (r *ring) theirs(x *fakeNode) *hearth.Object {
 func TestASetThatDoesNotFitIsRefused(t *testing.T) {
 	// The ring's nodes together have less room than a job needs: it is refused, with the
 	// numbers, and nothing is loaded beyond what is free.
-	r := newRing(t, 3)
+	r := newRig(t, 3)
 	_, bytes := r.origin.fill()
 	for _, x := range r.nodes {
 		x.room = 10 << 20
@@ -321,7 +322,7 @@ func TestASetThatDoesNotFitIsRefused(t *testing.T) {
 
 func TestAVersionThatHasGone(t *testing.T) {
 	// The origin has another version by now: its owner says so, of one block and of many.
-	r := newRing(t, 2)
+	r := newRig(t, 2)
 	x := r.nodes[0]
 	for _, size := range []int64{1000, 20 << 20} {
 		var o *hearth.Object
@@ -345,7 +346,7 @@ func TestAVersionThatHasGone(t *testing.T) {
 
 func TestNobodyAnswers(t *testing.T) {
 	// All others are down: what they own fails with the cause, and is held by nobody.
-	r := newRing(t, 3)
+	r := newRig(t, 3)
 	x := r.nodes[0]
 	r.nodes[1].end()
 	r.nodes[2].end()
@@ -354,7 +355,7 @@ func TestNobodyAnswers(t *testing.T) {
 		o = r.origin.put("nobody"+string(rune('a'+i)), 1000)
 	}
 	var got error
-	if !x.owners.Load(t.Context(), o.Block(0), 1, func(_ hearth.Block, err error) { got = err }) || !errors.Is(got, ErrNobody) || !errors.Is(got, wire.ErrDown) {
+	if !x.owners.Load(t.Context(), o.Block(0), 1, func(_ hearth.Block, err error) { got = err }) || !errors.Is(got, route.ErrNobody) || !errors.Is(got, wire.ErrDown) {
 		t.Error(got)
 	}
 	if x.owners.Held(t.Context(), []hearth.Block{o.Block(0)})(o.Block(0).ID()) {

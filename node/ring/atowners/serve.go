@@ -126,7 +126,7 @@ func said(ctx context.Context, err error) error {
 	case errors.As(err, &not):
 		return &wire.Error{Class: wire.NotKept, Text: string(not)}
 	case ctx.Err() != nil:
-		return wire.ErrRefused
+		return hearth.ErrRefused
 	}
 	return err
 }
@@ -252,7 +252,7 @@ func (s *Served) offered(ctx context.Context, body []byte) (*hearth.View, error)
 	case s.offers <- struct{}{}:
 		defer func() { <-s.offers }()
 	default:
-		return nil, wire.ErrRefused
+		return nil, hearth.ErrRefused
 	}
 	answer := make([]byte, len(objects))
 	at := time.Now().Add(-since)
@@ -307,7 +307,7 @@ func (s *Served) flush(ctx context.Context, _ []byte) (*hearth.View, error) {
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
-		return nil, wire.ErrRefused
+		return nil, hearth.ErrRefused
 	}
 	f := s.next
 	if f == nil {
@@ -338,7 +338,7 @@ func (s *Served) flushes(f *flush) {
 func (s *Served) room(context.Context, []byte) (*hearth.View, error) {
 	p := s.parts.Load()
 	if p == nil || p.room == nil {
-		return nil, wire.ErrRefused
+		return nil, hearth.ErrRefused
 	}
 	return view(roomOf(p.room, nil))
 }
@@ -354,7 +354,7 @@ func (s *Served) check(ctx context.Context, body []byte) (*hearth.View, error) {
 	}
 	p := s.parts.Load()
 	if p == nil || p.checker == nil {
-		return nil, wire.ErrRefused
+		return nil, hearth.ErrRefused
 	}
 	pass, exit, err := s.enter(ctx, true)
 	if err != nil {
@@ -366,7 +366,7 @@ func (s *Served) check(ctx context.Context, body []byte) (*hearth.View, error) {
 	})
 	exit(v.Read)
 	if ctx.Err() != nil { // it did not look at all of them
-		return nil, wire.ErrRefused
+		return nil, hearth.ErrRefused
 	}
 	v.Cause = cut(v.Cause)
 	return view(v)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/peer/route"
 )
 
 // Store is where prefetch brings this node's own blocks, as prefetch.Store has it.
@@ -106,11 +107,11 @@ func (s *Siblings) Takes(b hearth.Block, since time.Time) (would, soon bool) {
 // Fill is prefetch.Store's. What is held there already, or declined, was not begun.
 func (s *Siblings) Fill(ctx context.Context, b hearth.Block, begun func()) error {
 	w := s.of.way(b)
-	id, p := s.of.step(&w)
-	switch {
-	case id == "":
+	id, at := s.of.step(&w)
+	switch at {
+	case route.Nobody:
 		return w.nobody(b)
-	case p == nil:
+	case route.Here:
 		return s.local.Fill(ctx, b, begun)
 	}
 	s.mu.Lock()

@@ -22,7 +22,7 @@ import (
 
 // Key is the cluster key that a node was given, by file or by the environment; false:
 // neither.
-func Key(r config.Ring) (secret.Key, bool, error) {
+func Key(r config.Membership) (secret.Key, bool, error) {
 	if r.KeyFile != "" {
 		k, err := secret.ReadFile(r.KeyFile)
 		return k, err == nil, err
@@ -36,7 +36,7 @@ func Key(r config.Ring) (secret.Key, bool, error) {
 
 // Problems are the keys that cannot be meant, as the file names them, each with what is
 // wrong and the cure.
-func Problems(r config.Ring) iter.Seq2[string, error] {
+func Problems(r config.Membership) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
 		for _, p := range problems(r) {
 			if !yield(p.key, p.err) {
@@ -51,7 +51,7 @@ type problem struct {
 	err error
 }
 
-func problems(r config.Ring) (all []problem) {
+func problems(r config.Membership) (all []problem) {
 	add := func(key string, err error) {
 		if err != nil {
 			all = append(all, problem{key, fmt.Errorf("%s: %w", key, err)})

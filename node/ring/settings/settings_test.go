@@ -11,7 +11,7 @@ import (
 )
 
 // told are the problems of a configuration, a line each.
-func told(r config.Ring) string {
+func told(r config.Membership) string {
 	var all []string
 	for key, err := range Problems(r) {
 		all = append(all, key+" | "+err.Error())
@@ -36,7 +36,7 @@ func TestWhatCanBeMeantIsNotRefused(t *testing.T) {
 	// No ring; a first node and one that joins it, by name, by address, by network; loopback without a key.
 	t.Setenv(config.KeyVariable, "")
 	key := keyFile(t, 0o640)
-	for _, r := range []config.Ring{
+	for _, r := range []config.Membership{
 		{}, {Name: "gpu-1", Zone: "a"},
 		{Listen: "127.0.0.1"}, {Listen: "127.0.0.1:7950"}, {Listen: "[::1]:7946"}, {Listen: "127.0.0.0/8"}, {Listen: "eth0"},
 		{Join: []string{"127.0.0.1:7946"}}, {Join: []string{"head.cluster"}, Plain: true},
@@ -47,10 +47,10 @@ func TestWhatCanBeMeantIsNotRefused(t *testing.T) {
 		}
 	}
 	t.Setenv(config.KeyVariable, secret.Generate())
-	if got := told(config.Ring{Listen: "10.0.0.5"}); got != "" {
+	if got := told(config.Membership{Listen: "10.0.0.5"}); got != "" {
 		t.Errorf("a key of the environment:\n%s", got)
 	}
-	if _, ok, err := Key(config.Ring{}); !ok || err != nil {
+	if _, ok, err := Key(config.Membership{}); !ok || err != nil {
 		t.Errorf("a key of the environment: %v, %v", ok, err)
 	}
 }
@@ -60,7 +60,7 @@ func TestWhatCannotBeMeantIsRefused(t *testing.T) {
 	t.Setenv(config.KeyVariable, "")
 	key, open := keyFile(t, 0o600), keyFile(t, 0o644)
 	long := strings.Repeat("x", 200)
-	for want, r := range map[string]config.Ring{
+	for want, r := range map[string]config.Membership{
 		"cluster.name | cluster.name: this node is in no ring: say where it listens (node.listen)":                                            {Cluster: "prod"},
 		"cluster.key_file | cluster.key_file: this node is in no ring":                                                                        {KeyFile: key},
 		"cluster.encryption | cluster.encryption: this node is in no ring":                                                                    {Plain: true},
@@ -90,7 +90,7 @@ func TestWhatCannotBeMeantIsRefused(t *testing.T) {
 		}
 	}
 	t.Setenv(config.KeyVariable, "short")
-	if got := told(config.Ring{Listen: "10.0.0.5"}); !strings.HasPrefix(got, "HEARTH_CLUSTER_KEY | HEARTH_CLUSTER_KEY: read the cluster key in $HEARTH_CLUSTER_KEY: ") || strings.Contains(got, "\n") {
+	if got := told(config.Membership{Listen: "10.0.0.5"}); !strings.HasPrefix(got, "HEARTH_CLUSTER_KEY | HEARTH_CLUSTER_KEY: read the cluster key in $HEARTH_CLUSTER_KEY: ") || strings.Contains(got, "\n") {
 		t.Errorf("a bad key of the environment:\n%s", got)
 	}
 }

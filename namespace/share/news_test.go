@@ -1,4 +1,4 @@
-package names
+package share
 
 import (
 	"context"
@@ -39,7 +39,7 @@ func (x *node) shows(changes <-chan namespace.Change, path, want string) {
 }
 
 // known has all nodes list the root, long before what comes then, and hear each other from now on.
-func (r *ring) known(owner int) (changes []<-chan namespace.Change) {
+func (r *rig) known(owner int) (changes []<-chan namespace.Change) {
 	r.news.Store(true)
 	for _, x := range r.nodes {
 		x.owns(owner)
@@ -153,7 +153,7 @@ func TestAllHearOfAWriteOfWhatTheWriterNeverSaw(t *testing.T) {
 }
 
 // apart has node 0 own the root, and node 3 all else.
-func (r *ring) apart() (root [16]byte) {
+func (r *rig) apart() (root [16]byte) {
 	root = record.DirectoryHash("/", "\x00"+identity, "")
 	owner := func(dir [16]byte) int {
 		if dir == root {

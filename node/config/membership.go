@@ -1,7 +1,7 @@
 package config
 
-// Ring is a node's part in a ring of nodes; the zero Ring: it is alone.
-type Ring struct {
+// Membership is a node's part in a ring of nodes; the zero Membership: it is alone.
+type Membership struct {
 	// Name of the node, unique in its cluster; "": the host name.
 	Name string
 	// Listen is where the node gossips, by TCP and UDP, and one port above answers its
@@ -25,4 +25,4 @@ type Ring struct {
 const KeyVariable = "HEARTH_CLUSTER_KEY"
 
 // On reports whether the node is to be part of a ring.
-func (r Ring) On() bool { return r.Listen != "" || len(r.Join) > 0 }
+func (m Membership) On() bool { return m.Listen != "" || len(m.Join) > 0 }

@@ -1,4 +1,4 @@
-package names
+package share
 
 import (
 	"fmt"
@@ -178,7 +178,7 @@ func (b *bucket) hold(prefix string) chan struct{} {
 }
 
 // lookUp has each node look up n paths at once, which are all the same.
-func (r *ring) lookUp(n int, path func(i int) string, want string) {
+func (r *rig) lookUp(n int, path func(i int) string, want string) {
 	r.all(func(x *node) {
 		var work sync.WaitGroup
 		for i := range n {

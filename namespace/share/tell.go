@@ -1,4 +1,4 @@
-package names
+package share
 
 import (
 	"context"
@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/hearthfs/hearth"
-	"github.com/hearthfs/hearth/peer/wire"
 )
 
 const (
@@ -69,7 +68,7 @@ func (n *Names) tell(ctx context.Context, body []byte, done counter, answer func
 		v, err = n.view(ctx, b)
 	}
 	switch {
-	case errors.Is(err, wire.ErrRefused), errors.Is(err, hearth.ErrMiss):
+	case errors.Is(err, hearth.ErrRefused), errors.Is(err, hearth.ErrMiss):
 		n.stats.refused.Add(1)
 	case err != nil:
 		n.stats.failed.Add(1)
@@ -89,7 +88,7 @@ func (n *Names) view(ctx context.Context, b []byte) (*hearth.View, error) {
 	defer cancel()
 	v, err := n.o.Pool.Alloc(ctx, len(b))
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", wire.ErrRefused, err)
+		return nil, fmt.Errorf("%w: %w", hearth.ErrRefused, err)
 	}
 	copy(v.Bytes(), b)
 	return v, nil

@@ -1,4 +1,4 @@
-package names
+package share
 
 import (
 	"encoding/binary"

@@ -1,4 +1,4 @@
-// Package names has each directory of a bucket listed by one node of a ring, of which the
+// Package share has each directory of a bucket listed by one node of a ring, of which the
 // others copy it. It decorates the origin of a link.
 //
 // A directory belongs to the owner of its slot. Another node asks that one for a page of
@@ -28,7 +28,7 @@
 // What comes is checked: names are one segment each, in order, behind what was asked for;
 // Versions are computed here, of the identity that this node knows. Anything else fails the
 // answer.
-package names
+package share
 
 import (
 	"context"
@@ -39,7 +39,8 @@ import (
 	"time"
 
 	"github.com/hearthfs/hearth"
-	"github.com/hearthfs/hearth/peer/wire"
+	"github.com/hearthfs/hearth/namespace"
+	"github.com/hearthfs/hearth/namespace/age"
 )
 
 // The numbers of Calls that all nodes know: names have 1 to 15.
@@ -63,24 +64,16 @@ var (
 
 // Tree is what a node knows of names.
 type Tree interface {
-	// Names tells the names of a directory behind a sort name, or from the first on, in the
-	// bucket's order until each returns false: as far as they are known when the first is,
-	// and one at least unless they are the last. Sort names are keys without the directory's
-	// prefix, with "/" behind them for a directory. What is older than old is asked for
-	// anew; but a listing may be as old as 15 times what it took. hearth.ErrMiss: there is no such directory here.
-	Names(ctx context.Context, dir hearth.Directory, behind string, old time.Duration, each func(*hearth.Object) bool) (hearth.Told, error)
-	// Find tells what a segment of a key means in a directory, likewise.
-	Find(ctx context.Context, dir hearth.Directory, segment string, old time.Duration) (hearth.Found, error)
+	namespace.Teller
 	// Heard is told that a segment, or "" for the directory, was found so long ago to mean
 	// another thing. It returns once what is older is asked for of who tells of the directory.
 	Heard(ctx context.Context, dir hearth.Directory, segment string, ago time.Duration)
 }
 
-// Origin is what is decorated.
-type Origin interface {
-	Head(ctx context.Context, key string) (hearth.Object, error)
-	List(ctx context.Context, q hearth.Listing, each func(hearth.Object) error) error
-}
+var (
+	_ Tree             = (*namespace.Tree)(nil)
+	_ namespace.Sharer = (*Shared)(nil)
+)
 
 // Options are what Names are made of; all must be given.
 type Options struct {
@@ -115,18 +108,21 @@ func New(o Options) *Names { return &Names{o: o, uses: map[[16]byte]use{}, gossi
 // Serve answers others from a tree whose origins are decorated by Over.
 func (n *Names) Serve(t Tree) { n.tree.Store(&t) }
 
+// Answer answers a Call.
+type Answer = func(ctx context.Context, body []byte) (*hearth.View, error)
+
 // Calls answer others, by number.
-func (n *Names) Calls() map[uint16]wire.Answer {
-	return map[uint16]wire.Answer{CallNames: n.names, CallFind: n.find, CallNews: n.hear}
+func (n *Names) Calls() map[uint16]Answer {
+	return map[uint16]Answer{CallNames: n.names, CallFind: n.find, CallNews: n.hear}
 }
 
 // Over is an origin whose directories are asked of their owners. Head and List are the
 // origin's own: a recursive listing, and who wants to know what is so now, goes there.
-func (n *Names) Over(origin Origin) *Shared { return &Shared{origin, n} }
+func (n *Names) Over(origin namespace.Origin) *Shared { return &Shared{origin, n} }
 
 // Shared is an origin of which each directory belongs to one node.
 type Shared struct {
-	Origin
+	namespace.Origin
 	n *Names
 }
 
@@ -167,7 +163,7 @@ func (n *Names) leave(dir [16]byte, less use) {
 	}
 }
 
-// Names are a page of a directory's names as its owner knows them, as Tree has it. After
+// Names are a page of a directory's names as its owner knows them, as a Teller has it. After
 // an error each was not called.
 func (s *Shared) Names(ctx context.Context, dir hearth.Directory, behind string, old time.Duration, each func(*hearth.Object) bool) (hearth.Told, error) {
 	s.n.stats.pages.Add(1)
@@ -179,7 +175,7 @@ func (s *Shared) Names(ctx context.Context, dir hearth.Directory, behind string,
 	var page []hearth.Object
 	err := s.n.ask(ctx, CallNames, &q, func(b []byte) (err error) {
 		told, page, err = parsePage(b, &q)
-		if err == nil && told.Age > max(old, listedShare*told.Took) {
+		if err == nil && told.Age > max(old, age.CopyShare*told.Took) {
 			s.n.stats.old.Add(1)
 			err = fmt.Errorf("%w: %v, not %v", ErrOld, told.Age, old)
 		}
@@ -197,11 +193,7 @@ func (s *Shared) Names(ctx context.Context, dir hearth.Directory, behind string,
 	return told, nil
 }
 
-// listedShare is how many times its duration a listing may be old: three quarters of the
-// twenty times that a namespace believes it.
-const listedShare = 15
-
-// Find asks a directory's owner what a segment stands for, as Tree has it.
+// Find asks a directory's owner what a segment stands for, as a Teller has it.
 func (s *Shared) Find(ctx context.Context, dir hearth.Directory, segment string, old time.Duration) (f hearth.Found, err error) {
 	s.n.stats.finds.Add(1)
 	q := question{dir: dir, behind: segment, old: old}
@@ -218,10 +210,6 @@ func (s *Shared) Find(ctx context.Context, dir hearth.Directory, segment string,
 	}
 	return f, nil
 }
-
-// memoryTries is how often an answer is asked for that came when there was no memory for
-// it, which each time waits a tenth of a second: the bucket's would be a request more.
-const memoryTries = 5
 
 // ask asks a directory's owner, and counts what comes of it.
 func (n *Names) ask(ctx context.Context, number uint16, q *question, take func([]byte) error) error {
@@ -242,9 +230,6 @@ func (n *Names) call(ctx context.Context, number uint16, q *question, take func(
 		return err
 	}
 	v, err := n.o.Call(ctx, id, number, hearth.NewView(body))
-	for tries := 1; tries < memoryTries && errors.Is(err, wire.ErrMemory); tries++ {
-		v, err = n.o.Call(ctx, id, number, hearth.NewView(body))
-	}
 	if err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-package names
+package share
 
 import (
 	"context"
@@ -140,8 +140,8 @@ func (b *bucket) page(q hearth.Listing, after string) (page []hearth.Object, mor
 	return page, false
 }
 
-// ring is nodes that share a bucket.
-type ring struct {
+// rig is nodes that share a bucket.
+type rig struct {
 	*testing.T
 	b     *bucket
 	nodes []*node
@@ -155,7 +155,7 @@ type ring struct {
 
 // node is one of them: a tree, and connections to the others.
 type node struct {
-	r      *ring
+	r      *rig
 	number int
 	pool   *hearth.Pool
 	names  *Names
@@ -176,12 +176,12 @@ func (x *node) now() time.Time {
 }
 
 // newRing makes nodes of which each owns its part, by what placement says.
-func newRing(t *testing.T, n int) *ring {
+func newRing(t *testing.T, n int) *rig {
 	return newFreshRing(t, n, namespace.Freshness{Mode: namespace.Bounded, Bound: time.Minute})
 }
 
-func newFreshRing(t *testing.T, n int, f namespace.Freshness) *ring {
-	r := &ring{T: t, b: newBucket(), freshness: f}
+func newFreshRing(t *testing.T, n int, f namespace.Freshness) *rig {
+	r := &rig{T: t, b: newBucket(), freshness: f}
 	ctx, stop := context.WithCancel(context.Background())
 	r.stop = stop
 	var weights []place.Node
@@ -231,7 +231,7 @@ func (x *node) others() (ids []string) {
 	return ids
 }
 
-func (r *ring) close() {
+func (r *rig) close() {
 	for _, x := range r.nodes {
 		x.names.Close()
 	}
@@ -347,7 +347,7 @@ func (x *node) walk() (dirs, files int) {
 }
 
 // all runs f for every node at once.
-func (r *ring) all(f func(x *node)) {
+func (r *rig) all(f func(x *node)) {
 	var work sync.WaitGroup
 	for _, x := range r.nodes {
 		work.Go(func() { f(x) })
@@ -356,7 +356,7 @@ func (r *ring) all(f func(x *node)) {
 }
 
 // told are the figures of all nodes.
-func (r *ring) told() (s Stats) {
+func (r *rig) told() (s Stats) {
 	for _, x := range r.nodes {
 		y := x.names.Stats()
 		s.Listings += y.Listings

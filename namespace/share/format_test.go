@@ -1,4 +1,4 @@
-package names
+package share
 
 import (
 	"bytes"
@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/peer/route"
 	"github.com/hearthfs/hearth/peer/wire"
 )
 
@@ -110,7 +111,7 @@ func TestAnAnswerWaitsForMemory(t *testing.T) {
 			t.Fatal(err)
 		}
 		began := time.Now()
-		if _, err := n.names(t.Context(), body); !errors.Is(err, wire.ErrRefused) || time.Since(began) != memoryWait {
+		if _, err := n.names(t.Context(), body); !errors.Is(err, hearth.ErrRefused) || time.Since(began) != memoryWait {
 			t.Errorf("after %v: %v", time.Since(began), err)
 		}
 		time.AfterFunc(memoryWait/2, func() { held[0].Release() })
@@ -126,17 +127,26 @@ func TestAnAnswerWaitsForMemory(t *testing.T) {
 			v.Release()
 		}
 	})
-	tries := 0
-	n := New(Options{Owner: func([16]byte) (string, bool) { return "other", false },
-		Call: func(context.Context, string, uint16, *hearth.View) (*hearth.View, error) {
-			if tries++; tries < memoryTries {
-				return nil, wire.ErrMemory
-			}
-			return hearth.NewView(appendFound(nil, &hearth.Found{Dir: true})), nil
-		}})
+	r := route.New("me")
+	r.Set(route.Table{Peers: map[string]route.Peer{"other": &crowded{}}})
+	n := New(Options{Owner: func([16]byte) (string, bool) { return "other", false }, Call: r.Call})
 	if f, err := n.Over(newBucket()).Find(t.Context(), hearth.Directory{}, "d", time.Second); err != nil || !f.Dir {
 		t.Errorf("%+v, %v", f, err)
 	}
+}
+
+// crowded finds no memory for its answers but the fifth.
+type crowded struct {
+	route.Peer // nil: nobody reads from it
+
+	calls int
+}
+
+func (p *crowded) Call(context.Context, uint16, *hearth.View) (*hearth.View, error) {
+	if p.calls++; p.calls < 5 {
+		return nil, wire.ErrMemory
+	}
+	return hearth.NewView(appendFound(nil, &hearth.Found{Dir: true})), nil
 }
 
 func TestNoAnswerLeadsAstray(t *testing.T) {

@@ -1,4 +1,4 @@
-package names
+package share
 
 import (
 	"context"
@@ -112,7 +112,7 @@ func TestAnOwnerDiesBetweenTwoPages(t *testing.T) {
 }
 
 // close0 waits for what the trees do behind.
-func (r *ring) close0() {
+func (r *rig) close0() {
 	for _, x := range r.nodes {
 		if err := x.tree.Close(); err != nil {
 			r.Error(err)
@@ -710,7 +710,7 @@ func TestWhoIsNotAskedRight(t *testing.T) {
 			x.between(func(int, uint16, func() (*hearth.View, error)) (*hearth.View, error) {
 				return x.peers[1].Call(context.Background(), 99, nil)
 			})
-		}, func(err error) bool { return errors.Is(err, wire.ErrRefused) }},
+		}, func(err error) bool { return errors.Is(err, hearth.ErrRefused) }},
 	} {
 		c.make()
 		r.past.Add(int64(time.Hour))
