@@ -19,7 +19,7 @@ import (
 
 const module = "github.com/hearthfs/hearth"
 
-// The layers of DESIGN section 2. A folder imports lower rows only, and none of
+// The layers of DESIGN's picture. A folder imports lower rows only, and none of
 // its own row; sub-packages belong to their top folder.
 var layers = [][]string{
 	{""},
@@ -87,7 +87,7 @@ func (r *report) warn(format string, args ...any) {
 }
 
 func TestArchitecture(t *testing.T) {
-	// DESIGN's table of folders and STYLE's rules hold for every file there is, and
+	// DESIGN's layers and the rules of CONTRIBUTING hold for every file there is, and
 	// what is over one of STYLE's maxima is printed.
 	set := token.NewFileSet()
 	r := judge(set, load(t, set))

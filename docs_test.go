@@ -59,7 +59,8 @@ func anchors(page string) map[string]bool {
 }
 
 func TestLinksOfPagesAreCurrent(t *testing.T) {
-	// Each link of a page leads to a file of the repository, and to a heading where it names one; and each page of docs/ is found from docs/README.md, and that from README.md.
+	// Each link of a page leads to a file of the repository, and to a heading where it names one. Each page of docs/ is
+	// found from docs/README.md, a decision from their own index, and docs/README.md from README.md.
 	all := pages(t)
 	links := map[string]bool{}
 	for from, text := range all {
@@ -88,11 +89,28 @@ func TestLinksOfPagesAreCurrent(t *testing.T) {
 		switch {
 		case p == index:
 			index = "README.md"
+		case strings.HasPrefix(p, "docs/decisions/") && p != "docs/decisions/README.md":
+			index = "docs/decisions/README.md"
 		case !strings.HasPrefix(p, "docs/"):
 			continue
 		}
 		if !links[index+" "+p] {
 			t.Errorf("%s does not link to %s", index, p)
+		}
+	}
+}
+
+func TestPagesWrapAndAreCurrent(t *testing.T) {
+	// Prose is read beside a terminal and compared line by line: no line of it has more than 160 columns. Tables and
+	// code have theirs.
+	for p, text := range pages(t) {
+		if p == "CHANGELOG.md" || p == "FLAKES.md" {
+			continue // lists that grow by a line at a time
+		}
+		for line := range strings.Lines(text) {
+			if n := len([]rune(line)); n > 160 && !strings.HasPrefix(line, "|") {
+				t.Errorf("%s: a line of %d columns; wrap at 110: %.60s...", p, n, line)
+			}
 		}
 	}
 }
@@ -128,4 +146,63 @@ func TestScriptsOfRecipesAreCurrent(t *testing.T) {
 	if out, err := exec.Command("shellcheck", append(scripts, more...)...).CombinedOutput(); err != nil {
 		t.Errorf("shellcheck: %v: %s", err, out)
 	}
+}
+
+func TestDesignIsCurrent(t *testing.T) {
+	// DESIGN.md is read in half an hour: it has at most 15 KB and 25 terms. Each test that holds one of its ten
+	// invariants is in the package that it names, and each file of its paths is where it says.
+	text, err := os.ReadFile("DESIGN.md")
+	if err != nil || len(text) > 15<<10 {
+		t.Errorf("DESIGN.md has %d bytes, %v", len(text), err)
+	}
+	if terms := regexp.MustCompile(`(?m)^\| \*\*`).FindAll(text, -1); len(terms) == 0 || len(terms) > 25 {
+		t.Errorf("the glossary has %d terms", len(terms))
+	}
+	rows := regexp.MustCompile(`(?m)^\| [0-9]+ \|.*$`).FindAllString(string(text), -1)
+	if len(rows) != 10 {
+		t.Errorf("%d invariants", len(rows))
+	}
+	held := regexp.MustCompile("((?:`Test\\w+`(?:, )?)+) \\(([a-z0-9/]+)\\)")
+	for _, row := range rows {
+		groups := held.FindAllStringSubmatch(row, -1)
+		if len(groups) == 0 {
+			t.Errorf("no test holds %s", row)
+		}
+		for _, g := range groups {
+			folder := strings.Replace(g[2], "root", ".", 1)
+			for _, name := range regexp.MustCompile(`Test\w+`).FindAllString(g[1], -1) {
+				if !declares(t, folder, name) {
+					t.Errorf("%s has no %s", folder, name)
+				}
+			}
+		}
+	}
+	files := regexp.MustCompile(`[a-z0-9_]+(?:/[a-z0-9_]+)+\.(?:go|md)`).FindAllString(string(text), -1)
+	if len(files) < 30 {
+		t.Errorf("it names %d files", len(files))
+	}
+	for _, f := range files {
+		if _, err := os.Stat(f); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// declares tells whether a test of a folder's package has the name.
+func declares(t *testing.T, folder, name string) bool {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(folder, "*_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		text, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(string(text), "\nfunc "+name+"(t *testing.T)") {
+			return true
+		}
+	}
+	return false
 }

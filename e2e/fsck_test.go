@@ -89,8 +89,8 @@ type stored struct {
 	off, len int64
 }
 
-// blocks finds where blocks lie: records in segments by their headers, as DESIGN.md
-// has them, and every megabyte of the files of large objects.
+// blocks finds where blocks lie: records in segments by their headers, as package
+// segment has them, and every megabyte of the files of large objects.
 func (e *env) blocks() (small, large []stored) {
 	e.Helper()
 	segments, err := filepath.Glob(e.path("cache/segments/*.segment"))

@@ -309,8 +309,8 @@ func (e *env) hurtEachKind(h *hearth, o *server, list []hearthtest.File) (want [
 	return want
 }
 
-// record finds the small object of a version in the segments of a cache, as DESIGN.md has
-// them.
+// record finds the small object of a version in the segments of a cache, as package
+// segment has them.
 func (e *env) record(cache, version string) (segment string, at int64) {
 	e.Helper()
 	raw, err := hex.DecodeString(version)

@@ -385,7 +385,7 @@ func TestMountOptions(t *testing.T) {
 }
 
 func TestOpenModeGranted(t *testing.T) {
-	// Each wish under each kernel gives the mode that DESIGN names, and why.
+	// Each wish under each kernel gives the mode of docs/decisions/028, and why.
 	no := errors.New("no")
 	for _, c := range []struct {
 		asked  Mode

@@ -21,7 +21,7 @@ func cpu() float64 {
 }
 
 func BenchmarkAppend(b *testing.B) {
-	// Blocks of 100 KiB in batches of ten; CPU time is what DESIGN counts.
+	// Blocks of 100 KiB in batches of ten; CPU time is what counts.
 	l := open(b, Options{Dir: b.TempDir(), SegmentSize: 16 << 20})
 	const batches = 400 // 400 MB, then they are evicted
 	data := blockData(1, 100<<10)

@@ -151,5 +151,5 @@ func version() string {
 	if v := info.Main.Version; v != "" && v != "(devel)" && !strings.HasPrefix(v, "v0.0.0-") { // else no tag tells
 		return v
 	}
-	return "0.1.0-dev"
+	return "0.2.0-dev"
 }
