@@ -115,17 +115,10 @@ func (d *directory) newScrub() scrubbing {
 		}, func() {})
 	}
 	s := scrubbing{ended: make(chan struct{})}
-	t := scrub.Target{Check: d.verify, Busy: d.guard.busy, Found: d.events.Found, Failed: d.events.ScrubFailed, Note: note}
+	t := scrub.Target{Check: d.verify, Busy: d.guard.Busy, Found: d.events.Found, Failed: d.events.ScrubFailed, Note: note}
 	s.Scrub = scrub.New(t, noted, d.opt.Scrub, d.opt.ScrubEvery)
 	s.ctx, s.end = context.WithCancel(context.Background())
 	return s
-}
-
-// busy reports whether a reader waits for the device now.
-func (g *guard) busy() bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.calls.after != &g.calls
 }
 
 // Own takes a cache directory that no process uses, without changing anything in it

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -16,11 +17,11 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache/direct"
-	"github.com/hearthfs/hearth/cache/disk/pulse"
 	"github.com/hearthfs/hearth/cache/disk/queue"
 	"github.com/hearthfs/hearth/cache/disk/rendezvous"
 	"github.com/hearthfs/hearth/cache/evict"
 	"github.com/hearthfs/hearth/cache/segment"
+	"github.com/hearthfs/hearth/internal/device"
 )
 
 // directory is one cache directory. Readers and Put use what is atomic and the
@@ -33,7 +34,8 @@ type directory struct {
 	floor  int64
 	seed   uint64 // of the placement, fixed for the life of the Store
 	queue  *queue.Queue
-	guard  *guard
+	guard  *device.Guard
+	gets   sync.Pool // of *get
 
 	volume   atomic.Pointer[volume]   // nil: nothing can be read
 	ejection atomic.Pointer[ejection] // nil: in use
@@ -68,7 +70,6 @@ type counters struct {
 	errors           atomic.Int64
 	stalls           atomic.Int64
 	mended           atomic.Int64
-	lag              pulse.Slow
 }
 
 // newDirectory opens a directory. What a person must decide on is an error; a
@@ -82,9 +83,8 @@ func newDirectory(do DirOptions, o *Options, node string) (*directory, error) {
 	d.yields.Store(never)
 	d.queue = queue.New(max(o.QueueBytes/int64(len(o.Dirs)), hearth.BlockSize))
 	d.writer = writer{node: node, stopped: make(chan struct{})}
-	d.guard = newGuard(d.readable, func() { d.hangs("an operation", o.Patience) })
-	d.guard.gets.New = d.newGet
-	d.Rest()
+	d.guard = device.New(device.Options{Patience: o.Patience, MaxLeft: maxLeft, Usable: d.readable, Hangs: d.hangs})
+	d.gets.New = d.newGet
 	if err := d.setLimits(); err != nil {
 		return nil, err
 	}
@@ -122,7 +122,7 @@ func (d *directory) openFirst() error {
 		}
 		return err
 	}
-	d.home, d.last = h, identity{h.id, device(d.path)}
+	d.home, d.last = h, identity{h.id, deviceOf(d.path)}
 	d.volume.Store(vol)
 	d.look()
 	return nil

@@ -29,7 +29,7 @@
 // A directory that was removed under us is made again, empty.
 //
 // A device may also not answer at all. What a reader asks of it runs on another
-// thread (guard.go), and a reader whose operation made no step for Options.Patience
+// thread (package device), and a reader whose operation made no step for Options.Patience
 // leaves it there: with the thread, the memory that the kernel may still write
 // into, and its reference to the volume. The directory is then ejected as stalled,
 // as it is when its writer hangs, and is tried again once all of these have come
@@ -194,7 +194,7 @@ func Open(o Options) (*Store, error) {
 		s.dirs = append(s.dirs, d)
 		go d.run()
 		go d.scrubs()
-		go d.lookOut()
+		go d.guard.LookOut()
 	}
 	if len(failed) == len(s.dirs) {
 		_ = s.Close() // what stands in the way of opening is told
@@ -212,9 +212,6 @@ func (o *Options) setDefaults() {
 	}
 	if o.RetryAfter <= 0 {
 		o.RetryAfter = 10 * time.Second
-	}
-	if o.Patience <= 0 {
-		o.Patience = defaultPatience
 	}
 	if o.ScrubEvery <= 0 {
 		o.ScrubEvery = 24 * time.Hour

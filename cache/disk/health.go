@@ -137,7 +137,7 @@ func (d *directory) tryReturn(now time.Time) {
 	if d.retryAt.IsZero() {
 		d.retryAt = d.ejection.Load().at.Add(d.opt.RetryAfter)
 	}
-	if now.Before(d.retryAt) || d.guard.away.Load() > 0 || d.home != nil && !d.readable() {
+	if now.Before(d.retryAt) || d.guard.Left() > 0 || d.home != nil && !d.readable() {
 		return // not yet, or what hung has not come back, or the lock is not given back
 	}
 	if err := d.reopen(); err != nil {
@@ -210,7 +210,7 @@ func (d *directory) reopen() error {
 		if err != nil {
 			return err
 		}
-		d.home, d.last = h, identity{h.id, device(d.path)}
+		d.home, d.last = h, identity{h.id, deviceOf(d.path)}
 		if err := direct.Prove(filepath.Join(d.path, layout.Home+".probe")); err != nil {
 			return err
 		}
@@ -235,14 +235,14 @@ func (d *directory) sameDisk() error {
 	if text, err := label.Read(d.path); d.last.id == "" || err == nil && text.Directory == d.last.id {
 		return nil
 	}
-	if now := device(d.path); now != d.last.device {
+	if now := deviceOf(d.path); now != d.last.device {
 		return fmt.Errorf("cache directory %s lies on another file system than before: mount its own", d.path)
 	}
 	return nil
 }
 
-// device is the number of the file system that a path lies on, or will.
-func device(path string) uint64 {
+// deviceOf is the number of the file system that a path lies on, or will.
+func deviceOf(path string) uint64 {
 	for dir := filepath.Clean(path); ; dir = filepath.Dir(dir) {
 		var st unix.Stat_t
 		err := unix.Stat(dir, &st)

@@ -187,11 +187,11 @@ func TestCopiedDirectoryKeepsItsNode(t *testing.T) {
 func TestAnotherDiskIsNotTaken(t *testing.T) {
 	// When the file system of the directory has gone and only its mount point is left, the cache is not made anew on the disk below.
 	d := &directory{path: filepath.Join(t.TempDir(), "cache"), opt: &Options{}}
-	d.last = identity{id: "some", device: device(d.path) + 1}
+	d.last = identity{id: "some", device: deviceOf(d.path) + 1}
 	if err := d.sameDisk(); err == nil {
 		t.Fatal("a directory on another file system was taken")
 	}
-	d.last.device = device(d.path)
+	d.last.device = deviceOf(d.path)
 	if err := d.sameDisk(); err != nil {
 		t.Fatalf("a removed directory is not made again: %v", err)
 	}

@@ -27,7 +27,7 @@ func openPacked(d *directory) (area, error) {
 	log, err := segment.Open(segment.Options{
 		Dir: segmentsPath(d.path), Pool: o.Pool, Alloc: alloc(o.Pool), Budget: d.budget, OpenFiles: openFiles(len(o.Dirs)),
 		Touch: func(state uint32) uint32 { return evict.Touch(state, d.clock.seconds()) },
-		Fresh: evict.Fresh(d.clock.seconds()), Step: d.Work, Damaged: o.Events.Damaged, Mended: d.mend,
+		Fresh: evict.Fresh(d.clock.seconds()), Step: d.guard.Writer.Work, Damaged: o.Events.Damaged, Mended: d.mend,
 	})
 	if err != nil {
 		return nil, err

@@ -15,14 +15,17 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache/check"
-	"github.com/hearthfs/hearth/cache/disk/pulse"
 	"github.com/hearthfs/hearth/cache/scrub"
+	"github.com/hearthfs/hearth/internal/device"
 	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
 // testPatience passes in a bubble of testing/synctest only: its clock goes on when all of
 // the bubble waits for something of its own, so that no machine is too slow for it.
 const testPatience = 40 * time.Millisecond
+
+// looks are the looks in a patience, closePatience is how long Close stands by a writer that hangs, in patiences.
+const looks, closePatience = device.Looks, 15
 
 func TestStalledReadIsAMiss(t *testing.T) {
 	// The device stops answering: eight readers go on with a miss, the next ones do
@@ -156,17 +159,18 @@ func TestAnEjectedDirectoryIsTriedAgainMoreAndMoreRarely(t *testing.T) {
 func TestASlowDeviceIsToldOf(t *testing.T) {
 	// A read that waits once for most of the patience is not told of, the next one is, though the directory stays in use, and for ten seconds.
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, Options{Patience: time.Minute}) // its own lookout looks after 15 s
+		const tick = testPatience / looks
+		begun := time.Now() // the lookout looks at whole ticks from here on
+		r := newRig(t, Options{Patience: testPatience})
 		o := small(1, 5000)
 		if err := r.put(o); err != nil {
 			t.Fatal(err)
 		}
 		r.flush()
-		d := r.dirs[0]
-		var writer pulse.Watch
 		waits := func() {
 			hang, ended, before := make(chan struct{}), make(chan struct{}), r.area(0).gets()
 			r.area(0).setHang(hang)
+			<-time.After(tick - time.Since(begun)%tick + tick/4)
 			go func() {
 				defer close(ended)
 				if !r.holds(o) {
@@ -174,9 +178,7 @@ func TestASlowDeviceIsToldOf(t *testing.T) {
 				}
 			}()
 			r.until("the device is asked", func() bool { return r.area(0).gets() > before })
-			for range looks { // the first sees where it is
-				d.lookOnce(&writer)
-			}
+			<-time.After(looks*tick - tick/4) // the first look sees where it is
 			r.area(0).setHang(nil)
 			close(hang)
 			<-ended
@@ -186,48 +188,13 @@ func TestASlowDeviceIsToldOf(t *testing.T) {
 			t.Errorf("after a single wait: %v", s.Waited)
 		}
 		waits()
-		if s := r.Stats().Dirs[0]; s.Waited < d.opt.Patience/2 || s.Ejected || s.Stalls != 0 {
+		if s := r.Stats().Dirs[0]; s.Waited < testPatience/2 || s.Ejected || s.Stalls != 0 {
 			t.Errorf("after two: %+v", s)
 		}
-		if late := d.lag.Waited(time.Now().Add(pulse.SlowWithin)); late != 0 {
+		<-time.After(10 * time.Second)
+		if late := r.Stats().Dirs[0].Waited; late != 0 {
 			t.Errorf("ten seconds later: %v", late)
 		}
-	})
-}
-
-func TestOperationsLeftAreBounded(t *testing.T) {
-	// However many readers are killed, at most 64 of their operations stay behind.
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, Options{Patience: time.Minute})
-		g := newGuard(func() bool { return true }, func() {})
-		hang := make(chan struct{})
-		var begun, undone atomic.Int32
-		ctx, cancel := context.WithCancel(t.Context())
-		cancel()
-		go func() { // the directory's lookout
-			for tick := time.NewTicker(time.Millisecond); ; {
-				select {
-				case <-tick.C:
-					g.lookAround()
-				case <-g.quit:
-					return
-				}
-			}
-		}()
-		for range 3 * maxLeft {
-			c := newCall()
-			c.op = func() { begun.Add(1); <-hang }
-			c.undo = func() { undone.Add(1) }
-			if g.do(ctx, c) {
-				t.Fatal("an operation that hangs has ended")
-			}
-		}
-		close(hang)
-		r.until("all have come back", func() bool { return g.away.Load() == 0 })
-		if begun.Load() != maxLeft || undone.Load() != maxLeft {
-			t.Errorf("%d began, %d were undone, bound %d", begun.Load(), undone.Load(), maxLeft)
-		}
-		g.close()
 	})
 }
 
@@ -370,12 +337,19 @@ func TestWhoReadsOnHisOwnThreadWaitsForNoMemory(t *testing.T) {
 	// Others wait behind him: without memory there is nothing for him, at once, and no disk is
 	// blamed.
 	pool := hearthtest.Pool(t, 16<<20)
-	c := newCall()
-	c.Context, c.stead = t.Context(), func() {}
-	get := func() *hearth.View {
-		v, err := alloc(pool)(c, hearth.BlockSize)
-		if (v == nil) != errors.Is(err, hearth.ErrMiss) {
-			t.Errorf("%v, %v", v, err)
+	g := device.New(device.Options{MaxLeft: maxLeft})
+	defer g.Close()
+	get := func() (v *hearth.View) {
+		var c *device.Call
+		c = device.NewCall(func() {
+			var err error
+			v, err = alloc(pool)(c, hearth.BlockSize)
+			if (v == nil) != errors.Is(err, hearth.ErrMiss) {
+				t.Errorf("%v, %v", v, err)
+			}
+		}, nil)
+		if !g.Here(t.Context(), c, func() {}) {
+			t.Error("it was left")
 		}
 		return v
 	}

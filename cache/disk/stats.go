@@ -82,7 +82,7 @@ func (d *directory) stats() DirStats {
 		Used: d.used.Load(), Limit: d.limit.Load(), Queued: d.queue.Pending(),
 		Hits: d.hits.Load(), HitBytes: d.hitBytes.Load(), PutBytes: d.putBytes.Load(),
 		Declined: d.declined.Load(), Evicted: d.evicted.Load(),
-		Faults:  Faults{Errors: d.errors.Load(), Stalls: d.stalls.Load(), Hanging: int64(d.guard.away.Load()), Mended: d.mended.Load(), Waited: d.lag.Waited(time.Now())},
+		Faults:  Faults{Errors: d.errors.Load(), Stalls: d.stalls.Load(), Hanging: int64(d.guard.Left()), Mended: d.mended.Load(), Waited: d.guard.Waited()},
 		Scrub:   d.scrub.Stats(),
 		Reading: true, Replaces: d.policy.Replaces(),
 	}

@@ -3,6 +3,7 @@
 package disk
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync/atomic"
@@ -15,6 +16,7 @@ import (
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache"
 	"github.com/hearthfs/hearth/cache/direct"
+	"github.com/hearthfs/hearth/internal/device"
 	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
@@ -58,7 +60,12 @@ func TestReturnBesideAFullRAMTier(t *testing.T) {
 			}
 		}
 	}
-	d.guard.away.Add(1) // something hangs in the device: it does not return yet
+	hang := make(chan struct{})
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	if d.guard.Do(gone, device.NewCall(func() { <-hang }, func() {})) { // it hangs in the device, and does not return yet
+		t.Fatal("what hangs has ended")
+	}
 	d.hangs("an operation", time.Second)
 	if !hearthtest.Eventually(t.Context(), watchdog, func() bool { return d.volume.Load() == nil && s.Stats().Dirs[0].IndexBytes == 0 }) {
 		t.Fatal("not let go")
@@ -72,7 +79,7 @@ func TestReturnBesideAFullRAMTier(t *testing.T) {
 		}
 		readers = append(readers, v)
 	}
-	d.guard.away.Add(-1)
+	close(hang)
 	if !hearthtest.Eventually(t.Context(), watchdog, func() bool { return !s.Stats().Dirs[0].Ejected }) {
 		t.Fatalf("never returned: %+v", s.Stats().Dirs[0])
 	}

@@ -15,7 +15,6 @@ import (
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache/direct"
 	"github.com/hearthfs/hearth/cache/disk/layout"
-	"github.com/hearthfs/hearth/cache/disk/pulse"
 	"github.com/hearthfs/hearth/cache/disk/queue"
 	"github.com/hearthfs/hearth/cache/evict"
 )
@@ -56,9 +55,8 @@ type writer struct {
 	candidate     []evict.Candidate
 	entries       []pick
 
-	pulse.Pulse               // of the goroutine
-	stopped     chan struct{} // closed when the writer ended
-	closeErr    error         // valid then
+	stopped  chan struct{} // closed when the writer ended
+	closeErr error         // valid then
 }
 
 // pick is a candidate and where it lies.
@@ -75,10 +73,10 @@ func (d *directory) run() {
 	defer close(d.stopped)
 	tick := time.NewTicker(d.opt.Check)
 	defer tick.Stop()
-	d.Work()
+	d.guard.Writer.Work()
 	d.check(time.Now())
 	for ending := false; ; {
-		d.Work()
+		d.guard.Writer.Work()
 		if !ending && d.queue.Closed() {
 			if ending = true; d.home != nil {
 				d.home.ends()
@@ -97,11 +95,11 @@ func (d *directory) run() {
 			d.shut()
 			return
 		}
-		d.Rest()
+		d.guard.Writer.Rest()
 		select {
 		case <-d.queue.Ready():
 		case <-tick.C:
-			d.Work()
+			d.guard.Writer.Work()
 			d.check(time.Now())
 		}
 	}
@@ -331,7 +329,7 @@ func (d *directory) commitWhole(a area) {
 }
 
 func (d *directory) commit(a area, items []queue.Item) {
-	d.Work()
+	d.guard.Writer.Work()
 	d.written.Add(1)
 	err := a.put(items)
 	switch {
@@ -379,7 +377,7 @@ func (d *directory) makeRoom(bytes int64, may victims) (none bool) {
 	vol := d.volume.Load()
 	target := vol.used() - bytes
 	for n := 0; vol.used() > target && n < maxEvictions; n++ {
-		d.Work()
+		d.guard.Writer.Work()
 		if d.shed(vol) {
 			continue
 		}

@@ -1,86 +1,50 @@
 package store
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"os"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/hearthfs/hearth/internal/device"
 )
 
-const (
-	// defaultPatience is how long the disk may take for one operation.
-	defaultPatience = 2 * time.Second
-	// syncPatience times that is how long it may take to sync: what others have written
-	// may go first.
-	syncPatience = 2
-	// patienceLooks is how often it is looked at meanwhile: a process that was stopped, or
-	// got no processor, has waited for one of them only.
-	patienceLooks = 8
-)
+// syncLooks are the looks of the lookout that a sync may take: others' writes may go
+// first. With the one that sees it begin these are twice the patience of another operation.
+const syncLooks = 2*device.Looks - 1
 
-// patient is a disk that may stop to answer: what takes longer than its patience
-// fails, and so does at once whatever is asked for until all of that has come back.
-// Each operation runs in a goroutine of its own, on memory of its own, since one
-// that hangs may be done at any later time. Nobody waits for such a goroutine: it
-// ends with the disk's answer, or with the process.
+// patient is a disk that may stop to answer (package device): what takes longer than its
+// patience fails, and so does at once whatever is asked for until all of that has come back.
+// Each operation has memory of its own, since one that was left may be done at any later time.
 type patient struct {
 	vfs.FS
-	patience time.Duration
-	hanging  atomic.Int64 // operations that have not come back
+	guard *device.Guard
 }
 
-// The states of an operation.
-const (
-	running = iota
-	ended
-	late
-)
+func newPatient(on vfs.FS, patience time.Duration) *patient {
+	return &patient{on, device.New(device.Options{Patience: patience, MaxLeft: 1})}
+}
 
 // within does op on a disk; undo, which may be nil, gets what came too late.
 func within[T any](p *patient, what, name string, op func() (T, error), undo func(T)) (v T, err error) {
-	if p.hanging.Load() > 0 {
-		return v, p.stalled(what, name)
-	}
-	var state atomic.Int32
-	done, counted := make(chan struct{}), make(chan struct{})
 	var got T
 	var failed error
-	go func() {
-		got, failed = op()
-		if state.CompareAndSwap(running, ended) {
-			close(done)
-			return
-		}
+	c := device.NewCall(func() { got, failed = op() }, func() {
 		if failed == nil && undo != nil {
 			undo(got)
 		}
-		<-counted
-		p.hanging.Add(-1)
-	}()
-	many := patienceLooks
+	})
 	if what == "sync" {
-		many *= syncPatience
+		c.Looks = syncLooks
 	}
-	t := time.NewTicker(p.patience / patienceLooks)
-	defer t.Stop()
-	for range many {
-		select {
-		case <-done:
-			return got, failed
-		case <-t.C:
-		}
-	}
-	if state.CompareAndSwap(running, late) {
-		p.hanging.Add(1)
-		close(counted)
+	if !p.guard.Do(context.Background(), c) {
 		return v, p.stalled(what, name)
 	}
-	<-done
 	return got, failed
 }
 
@@ -252,7 +216,7 @@ func (f *patientFile) Fd() uintptr { return vfs.InvalidFd }
 // Close is part of vfs.File. On a disk that hangs it goes on behind, once what was
 // asked of the file has come back.
 func (f *patientFile) Close() error {
-	if f.p.hanging.Load() > 0 {
+	if f.p.guard.Left() > 0 {
 		go func() {
 			f.busy.Lock()
 			defer f.busy.Unlock()

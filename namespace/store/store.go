@@ -8,7 +8,7 @@
 // opened or later, is set aside (DIR.corrupt-N) and an empty one takes its place;
 // one whose disk cannot be read, or that outgrew the memory it was given, is
 // replaced by an empty one in memory. Readers then see misses, never an error. A disk
-// that does not answer is one that cannot be read (patient.go).
+// that does not answer is one that cannot be read (patient.go, package device).
 //
 // A store whose disk failed moves to the next healthy directory (move.go): what it
 // has is copied there piece by piece, commits go to both meanwhile, and then the
@@ -53,7 +53,7 @@ type Options struct {
 	// FS that Dir lies on; nil: the operating system's.
 	FS vfs.FS
 	// Patience is how long the disk may take for one operation, before it counts as
-	// failed; 0: 2 s.
+	// failed; a sync may take up to twice that. 0: 2 s.
 	Patience time.Duration
 	// CacheBytes of Pebble's block cache; 0: 16 MiB.
 	CacheBytes int64
@@ -108,9 +108,6 @@ func Open(o Options) (*Store, error) {
 	if o.FS == nil {
 		o.FS = vfs.Default
 	}
-	if o.Patience == 0 {
-		o.Patience = defaultPatience
-	}
 	if o.CacheBytes == 0 {
 		o.CacheBytes = defaultCache
 	}
@@ -126,6 +123,7 @@ func Open(o Options) (*Store, error) {
 	s.timer.Stop()
 	if err := s.open(); err != nil {
 		s.move.stop()
+		s.letGo()
 		return nil, err
 	}
 	s.move.start(s)
@@ -165,8 +163,19 @@ func (s *Store) open() error {
 
 // on is the disk that a database's directory lies on, each with a patience of its own.
 func (s *Store) on(dir string) vfs.FS {
-	disk, _ := s.disks.LoadOrStore(filepath.Dir(dir), &patient{FS: s.o.FS, patience: s.o.Patience})
+	disk, known := s.disks.LoadOrStore(filepath.Dir(dir), newPatient(s.o.FS, s.o.Patience))
+	if !known {
+		go disk.(*patient).guard.LookOut()
+	}
 	return disk.(*patient)
+}
+
+// letGo ends the lookouts of the disks, once nothing is asked of them any more.
+func (s *Store) letGo() {
+	s.disks.Range(func(_, disk any) bool {
+		disk.(*patient).guard.Close()
+		return true
+	})
 }
 
 func (s *Store) openDir(dir string) (err error) {
@@ -406,6 +415,7 @@ func (s *Store) Stats() Stats {
 
 // Close makes everything last and ends the store.
 func (s *Store) Close() error {
+	defer s.letGo()
 	s.move.stop()
 	s.syncMu.Lock()
 	s.closed = true

@@ -1,0 +1,29 @@
+//go:build !race
+
+package device
+
+import (
+	"context"
+	"testing"
+)
+
+// The race detector has goroutines switch elsewhere, and so workers be made that are not needed.
+
+func TestACallCostsNoMemory(t *testing.T) {
+	// A Call serves one operation after the other, on its caller's thread and on another, and nothing is allocated.
+	g := New(Options{MaxLeft: 1})
+	defer g.Close()
+	c, stead, ctx := NewCall(func() {}, nil), func() {}, context.Background()
+	for name, run := range map[string]func() bool{
+		"Do":   func() bool { return g.Do(ctx, c) },
+		"Here": func() bool { return g.Here(ctx, c, stead) },
+	} {
+		if n := testing.AllocsPerRun(1000, func() {
+			if !run() {
+				t.Error("it was left")
+			}
+		}); n != 0 {
+			t.Errorf("%s: %v allocations", name, n)
+		}
+	}
+}
