@@ -180,7 +180,7 @@ func (n *Node) joinRing(ctx context.Context) error {
 	c := a.part.Members(donated, n.dirs.First())
 	handler := a.part.Handler()
 	maps.Copy(handler.Calls, a.names.Calls())
-	a.ring, err = peer.Start(ctx, peer.Config{Members: c, GossipKey: c.Key, Identity: identity, Pool: n.pool, Router: a.Router, Handler: handler, Silence: n.config.PeerSilence, Trouble: func(what, who string, cause error) {
+	a.ring, err = peer.Start(ctx, peer.Config{Members: c, GossipKey: c.Key, Identity: identity, Pool: n.pool, Router: a.Router, Asked: a.part.Asks, Handler: handler, Silence: n.config.PeerSilence, Trouble: func(what, who string, cause error) {
 		n.events.Trouble(what, what, "node", who, "cause", cause)
 	}})
 	if err != nil {

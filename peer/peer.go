@@ -49,6 +49,9 @@ type Config struct {
 	Pool *hearth.Pool
 	// Router takes the nodes of each change, the first before Start returns.
 	Router *route.Router
+	// Asked is told at each change whom the node asks from then on, before the Router is. It
+	// must not block; nil: nobody is told.
+	Asked func(peers []*wire.Peer)
 	// Handler answers peers.
 	Handler wire.Handler
 	// Trouble hears which node cannot be talked to, and why, again and again; nil: nobody
@@ -207,17 +210,22 @@ func (r *Ring) take(s *members.Snapshot) {
 	}
 	gone := r.peers
 	r.peers = map[members.ID]*neighbour{}
+	asked := make([]*wire.Peer, 0, len(s.Members))
 	for _, m := range s.Members {
 		if m.ID == r.c.Members.ID {
 			continue
 		}
 		p := gone[m.ID]
-		if p == nil || p.at != m.Data {
+		if p == nil || p.at != m.Data || p.Name() != m.Name {
 			p = r.neighbour(m)
 		} else {
 			delete(gone, m.ID)
 		}
 		r.peers[m.ID], now.Peers[m.ID.String()] = p, p.Peer
+		asked = append(asked, p.Peer)
+	}
+	if r.c.Asked != nil {
+		r.c.Asked(asked)
 	}
 	r.c.Router.Set(now)
 	for _, p := range gone {
@@ -254,17 +262,12 @@ func (r *Ring) neighbour(m members.Member) *neighbour {
 // Members is who is in the ring.
 func (r *Ring) Members() *members.Snapshot { return r.members.Snapshot() }
 
-// Stats are the present figures: of members, with connections that were cut at both ports, of
-// all that ask this node, and of each that it can ask now, by id.
-func (r *Ring) Stats() (m members.Stats, served wire.Stats, asked map[members.ID]wire.Stats) {
-	m, served, asked = r.members.Stats(), r.server.Stats(), map[members.ID]wire.Stats{}
+// Stats are the present figures: of members, with connections that were cut at both ports, and
+// of all that ask this node. Each that it asks has its own, of which Asked is told.
+func (r *Ring) Stats() (m members.Stats, served wire.Stats) {
+	m = r.members.Stats()
 	m.Cut += r.strangers.Evicted()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for id, p := range r.peers {
-		asked[id] = p.Peer.Stats()
-	}
-	return m, served, asked
+	return m, r.server.Stats()
 }
 
 // Outages are those of members that can be asked, and fail what they are asked now, by id.

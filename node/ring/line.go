@@ -29,10 +29,9 @@ func (r *Part) Line(started time.Time) *status.RingLine {
 	if joined == nil {
 		return x
 	}
-	s, names := joined.Members(), map[members.ID]string{}
+	s := joined.Members()
 	x.Alive = 0
 	for _, m := range s.Members {
-		names[m.ID] = m.Name
 		if m.ID == r.members.ID {
 			x.Name, x.Address, x.State, x.Donated = m.Name, m.Address.String(), m.State.String(), m.Donated
 		}
@@ -50,14 +49,10 @@ func (r *Part) Line(started time.Time) *status.RingLine {
 	x.Share = r.share(r.members.ID)
 	barred := barred(s, joined.Outages())
 	x.Unreachable, x.Barred = int64(len(barred)), barred[:min(len(barred), status.MostAbsent)]
-	m, served, asked := joined.Stats()
+	m, served := joined.Stats()
 	x.Refused, x.Cut, x.JoinsFailed, x.Served = m.Refused, m.Cut, m.JoinsFailed, servedOf(served)
 	x.Refusal, x.Rival = m.Refusal, m.Rival
-	peers := map[string]wire.Stats{}
-	for id, p := range asked {
-		peers[cmp.Or(names[id], id.String())] = p
-	}
-	x.Peers = r.counted.take(peers)
+	x.Peers = r.counted.take()
 	return x
 }
 
@@ -128,14 +123,30 @@ func servedOf(s wire.Stats) status.Served {
 		"data": s.Answers, "miss": s.Misses, "refused": s.Refused, "stale": s.Stale, "error": s.Errors, "cancelled": s.Cancelled}}
 }
 
+// asked is a peer that is asked, as *wire.Peer is. It counts on until its last connection has ended.
+type asked interface {
+	Name() string
+	Stats() wire.Stats
+}
+
+// Asks tells which peers are asked from now on. Of the others what they counted stays.
+func (r *Part) Asks(peers []*wire.Peer) {
+	all := make([]asked, len(peers))
+	for i, p := range peers {
+		all[i] = p
+	}
+	r.counted.asks(all)
+}
+
 // ledger adds up what was asked of peers, by name, those that are gone included: else a
 // counter fell when one goes, or comes back and is counted from 0 again. It keeps bydir.Most
 // rows, those with most traffic when there are more at once, for good; further names share
 // the row "other". The zero ledger is ready.
 type ledger struct {
-	mu   sync.Mutex            // guards the rest
-	sums bydir.Sums            // by name and kind
-	last map[string]wire.Stats // of those that are there, when they were taken last
+	mu   sync.Mutex           // guards the rest
+	sums bydir.Sums           // by name and kind
+	last map[asked]wire.Stats // what of each is in sums
+	gone map[asked]bool       // those of last that are asked no more, and may count on
 }
 
 // requests and bytes are kinds of a ledger's sums; the others are failures.
@@ -149,30 +160,56 @@ func kinds(s wire.Stats) map[string]int64 {
 		"mismatch": s.Mismatches, "silence": s.Silences, "broken": s.Broken}
 }
 
-// take adds what was asked of each peer since the last time, and returns all rows, by name.
-func (l *ledger) take(now map[string]wire.Stats) (all []status.Peer) {
+// asks takes who is asked from now on. The others' counts are added up now: a node that falls
+// silent is soon gone, and nobody may have looked since its silence was counted.
+func (l *ledger) asks(peers []asked) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.sums == nil {
-		l.sums = bydir.Sums{}
+	before := l.last
+	l.last = map[asked]wire.Stats{}
+	if l.gone == nil {
+		l.sums, l.gone = bydir.Sums{}, map[asked]bool{}
 	}
-	names := slices.SortedFunc(maps.Keys(now), func(a, b string) int {
-		return cmp.Or(cmp.Compare(now[b].Received, now[a].Received), cmp.Compare(a, b))
-	})
-	for _, name := range names {
-		counts, before := kinds(now[name]), kinds(l.last[name])
-		for kind, n := range counts {
-			if n < before[kind] { // it was made anew
-				before = nil
-				break
-			}
-		}
-		for kind := range counts {
-			counts[kind] -= before[kind]
-		}
-		l.sums.Add(name, counts)
+	for _, p := range peers {
+		l.last[p] = before[p]
+		delete(before, p)
 	}
-	l.last = maps.Clone(now)
+	for p, last := range before {
+		l.last[p], l.gone[p] = last, true
+	}
+	for p := range l.gone {
+		l.add(p, p.Stats())
+	}
+}
+
+// add adds what a peer counted since the last time. One that is gone, and has nothing under way
+// any more, is forgotten.
+func (l *ledger) add(p asked, now wire.Stats) {
+	counts, before := kinds(now), kinds(l.last[p])
+	for kind := range counts {
+		counts[kind] -= before[kind]
+	}
+	l.sums.Add(p.Name(), counts)
+	l.last[p] = now
+	if l.gone[p] && now.Connections == 0 && now.InFlight == 0 {
+		delete(l.last, p)
+		delete(l.gone, p)
+	}
+}
+
+// take adds what was asked of each peer since the last time, and returns all rows, by name.
+func (l *ledger) take() (all []status.Peer) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := map[asked]wire.Stats{}
+	for p := range l.last {
+		now[p] = p.Stats()
+	}
+	for _, p := range slices.SortedFunc(maps.Keys(now), func(a, b asked) int {
+		return cmp.Or(cmp.Compare(now[b].Received, now[a].Received), cmp.Compare(a.Name(), b.Name()))
+	}) {
+		l.add(p, now[p])
+	}
 	for _, name := range slices.Sorted(maps.Keys(l.sums)) {
 		p := status.Peer{Name: name, Failures: map[string]int64{}}
 		for kind, n := range l.sums[name] {

@@ -22,7 +22,6 @@ import (
 // some are Peers who are there, and answer nothing.
 type some struct {
 	snapshot *members.Snapshot
-	asked    map[members.ID]wire.Stats
 	outages  map[members.ID]wire.Outage
 }
 
@@ -59,9 +58,19 @@ func (s *some) own(t *testing.T, r *Part) {
 	r.Router.Set(route.Table{Map: where})
 }
 
-func (s *some) Stats() (members.Stats, wire.Stats, map[members.ID]wire.Stats) {
-	return members.Stats{Refused: 2, Cut: 4, JoinsFailed: 3, Apart: members.Apart{Refusal: "another key", Rival: "a twin"}}, wire.Stats{Sent: 70, Answers: 7}, s.asked
+func (s *some) Stats() (members.Stats, wire.Stats) {
+	return members.Stats{Refused: 2, Cut: 4, JoinsFailed: 3, Apart: members.Apart{Refusal: "another key", Rival: "a twin"}}, wire.Stats{Sent: 70, Answers: 7}
 }
+
+// fakeAsked is a peer that counted what it is told to.
+type fakeAsked struct {
+	name  string
+	stats wire.Stats
+}
+
+func (f *fakeAsked) Name() string { return f.name }
+
+func (f *fakeAsked) Stats() wire.Stats { return f.stats }
 
 // someone is a member called by a letter.
 func someone(letter byte, h members.Health) members.Member {
@@ -86,13 +95,13 @@ func TestALineOfStatusAsksNobody(t *testing.T) {
 		}
 		p.snapshot = &members.Snapshot{Members: []members.Member{someone('a', members.Alive), someone('b', members.Suspect), someone('c', members.Alive)}, Missing: []members.Member{someone('e', members.Dead), someone('d', members.Dead)}}
 		p.own(t, r)
-		p.asked = map[members.ID]wire.Stats{{'b'}: {Requests: 4, Received: 40}, {'x'}: {Received: 1}}
+		r.counted.asks([]asked{&fakeAsked{"b", wire.Stats{Requests: 4, Received: 40}}, &fakeAsked{"x", wire.Stats{Received: 1}}})
 		time.Sleep(10 * time.Second)
 		x := r.Line(started)
 		if x.AloneS != 0 || x.Alive != 2 || x.Suspect != 1 || x.Missing != 2 || fmt.Sprint(x.Absent) != "[{d 10.0.0.5:7946 10} {e 10.0.0.5:7946 10}]" {
 			t.Errorf("with others: %+v", x)
 		}
-		if x.Share < 0.3 || x.Share > 0.37 || x.Refused != 2 || x.Cut != 4 || x.JoinsFailed != 3 || x.Refusal != "another key" || x.Rival != "a twin" || x.Served.Bytes != 70 || x.Reads.Asked != 9 || len(x.Peers) != 2 || row(x.Peers, "b").Bytes != 40 || row(x.Peers, members.ID{'x'}.String()).Bytes != 1 {
+		if x.Share < 0.3 || x.Share > 0.37 || x.Refused != 2 || x.Cut != 4 || x.JoinsFailed != 3 || x.Refusal != "another key" || x.Rival != "a twin" || x.Served.Bytes != 70 || x.Reads.Asked != 9 || len(x.Peers) != 2 || row(x.Peers, "b").Bytes != 40 || row(x.Peers, "x").Bytes != 1 {
 			t.Errorf("figures: %+v", x)
 		}
 		time.Sleep(time.Minute)
@@ -206,32 +215,66 @@ func row(all []status.Peer, name string) status.Peer {
 func TestSumsOfPeersNeverFall(t *testing.T) {
 	// A peer that goes keeps its row, and one that is made anew, counting from 0, adds to it.
 	var l ledger
-	l.take(map[string]wire.Stats{"a": {Requests: 5, Received: 100, Silences: 1}, "b": {Requests: 1, Received: 7}})
-	l.take(map[string]wire.Stats{"b": {Requests: 2, Received: 9}})
-	all := l.take(map[string]wire.Stats{"a": {Requests: 2, Received: 30}, "b": {Requests: 1, Received: 50}})
+	a, b := &fakeAsked{"a", wire.Stats{Requests: 5, Received: 100, Silences: 1}}, &fakeAsked{"b", wire.Stats{Requests: 1, Received: 7}}
+	l.asks([]asked{a, b})
+	l.take()
+	l.asks([]asked{b})
+	b.stats = wire.Stats{Requests: 2, Received: 9}
+	l.take()
+	l.asks([]asked{&fakeAsked{"a", wire.Stats{Requests: 2, Received: 30}}, &fakeAsked{"b", wire.Stats{Requests: 1, Received: 50}}})
+	all := l.take()
 	if a, b := row(all, "a"), row(all, "b"); a.Requests != 7 || a.Bytes != 130 || a.Failures["silence"] != 1 || b.Requests != 3 || b.Bytes != 59 || len(all) != 2 {
 		t.Errorf("%+v", all)
 	}
-	again := l.take(map[string]wire.Stats{"a": {Requests: 2, Received: 30}, "b": {Requests: 1, Received: 50}})
+	again := l.take()
 	if fmt.Sprint(again) != fmt.Sprint(all) {
 		t.Errorf("nothing was asked: %+v, then %+v", all, again)
+	}
+}
+
+func TestWhatAPeerCountedUntilItWentIsKept(t *testing.T) {
+	// Nobody looked between a peer's silence and its end: its row has that silence, and what still
+	// came on its last connection beside the peer that follows it. Then the old one is forgotten.
+	var l ledger
+	old := &fakeAsked{"a", wire.Stats{Requests: 1, Connections: 1}}
+	l.asks([]asked{old})
+	l.take()
+	old.stats.Requests, old.stats.Silences = 4, 1
+	next := &fakeAsked{"a", wire.Stats{}}
+	l.asks([]asked{next})
+	old.stats.Received, next.stats.Requests = 50, 2
+	for range 2 {
+		if a := row(l.take(), "a"); a.Requests != 6 || a.Bytes != 50 || a.Failures["silence"] != 1 {
+			t.Errorf("%+v", a)
+		}
+		old.stats.Connections = 0
+	}
+	if len(l.last) != 1 || len(l.gone) != 0 {
+		t.Errorf("%d are kept, %d of them gone", len(l.last), len(l.gone))
+	}
+	brief := &fakeAsked{"b", wire.Stats{Requests: 3, Silences: 1}}
+	l.asks([]asked{next, brief})
+	l.asks([]asked{next})
+	if b := row(l.take(), "b"); b.Requests != 3 || b.Failures["silence"] != 1 || len(l.last) != 1 {
+		t.Errorf("one that came and went unseen: %+v, %d are kept", b, len(l.last))
 	}
 }
 
 func TestPeersHaveABoundedNumberOfRows(t *testing.T) {
 	// Of a hundred peers those with most traffic have a row each, the others share one, and nothing is lost.
 	var l ledger
-	now, want := map[string]wire.Stats{}, int64(0)
+	now, want := []asked{}, int64(0)
 	for i := range 100 {
-		now[fmt.Sprintf("n%03d", i)] = wire.Stats{Requests: 1, Received: int64(i)}
+		now = append(now, &fakeAsked{fmt.Sprintf("n%03d", i), wire.Stats{Requests: 1, Received: int64(i)}})
 		want += int64(i)
 	}
-	all := l.take(now)
+	l.asks(now)
+	all := l.take()
 	if len(all) != bydir.Most+1 || row(all, "n099").Bytes != 99 || row(all, "n036").Bytes != 36 || row(all, "n035").Name != "" || row(all, bydir.Others).Requests != 36 {
 		t.Errorf("%d rows: %+v", len(all), all)
 	}
-	now["n000"] = wire.Stats{Requests: 2, Received: 1 << 40}
-	all = l.take(now)
+	now[0].(*fakeAsked).stats = wire.Stats{Requests: 2, Received: 1 << 40}
+	all = l.take()
 	got := int64(0)
 	for _, p := range all {
 		got += p.Bytes

@@ -47,7 +47,7 @@ type Options struct {
 // Peers are the others once the ring was joined; *peer.Ring is.
 type Peers interface {
 	Members() *members.Snapshot
-	Stats() (m members.Stats, served wire.Stats, asked map[members.ID]wire.Stats)
+	Stats() (m members.Stats, served wire.Stats)
 	Outages() map[members.ID]wire.Outage
 }
 

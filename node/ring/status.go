@@ -29,7 +29,7 @@ func (r *Part) own() status.MemberFigures {
 	if joined == nil {
 		return f
 	}
-	_, served, _ := joined.Stats()
+	_, served := joined.Stats()
 	f.Served, f.Asked = served.Sent, r.o.Reads().Bytes
 	for _, m := range joined.Members().Members {
 		if m.Health != members.Alive {

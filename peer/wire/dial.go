@@ -106,11 +106,11 @@ func (p *Peer) recovered() {
 // which takes connections and ends them is not dialled for each request.
 func (p *Peer) lost(c *conn, err error) {
 	p.o.Pool.Unreserve(connBytes)
-	p.counters.connections.Add(-1)
 	good := errors.Is(err, errIdle) || errors.Is(err, ErrClosed)
 	if !good {
 		p.counters.broken.Add(1)
 	}
+	p.counters.connections.Add(-1) // last: who sees none has all that they counted
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.conns = slices.DeleteFunc(slices.Clone(p.conns), func(x *conn) bool { return x == c })

@@ -328,6 +328,9 @@ func (p *Peer) leastBusyLocked() (best *conn) {
 	return best
 }
 
+// Name is the peer's, as it was told.
+func (p *Peer) Name() string { return p.name }
+
 // Stats are the figures so far.
 func (p *Peer) Stats() Stats { return p.counters.stats() }
 
