@@ -143,7 +143,7 @@ const (
 	final     class = iota // asking again would give the same
 	transient              // asking again is what S3 expects
 	throttled              // the same, and the origin says it is too much
-	unreached              // nobody is there; asking twice more is enough to outlast a restart
+	unreached              // no answer to it is there; asking twice more is enough to outlast a restart
 )
 
 // Away reports whether an error says that an origin cannot be asked now: a
@@ -151,7 +151,7 @@ const (
 // answer, or a set-up that waiting does not mend.
 func Away(err error) bool {
 	var e *Error
-	if !errors.As(err, &e) || errors.Is(err, errSpeaksTLS) || errors.Is(err, errContradiction) || errors.Is(err, context.Canceled) {
+	if !errors.As(err, &e) || errors.Is(err, errSpeaksTLS) || errors.Is(err, errContradiction) || errors.Is(err, context.Canceled) || garbled(err) {
 		return false
 	}
 	var (
@@ -201,6 +201,17 @@ func Unsent(err error) bool {
 	return errors.As(err, &e) && (e.Status != 0 || errors.Is(err, errFull) || errors.As(err, &name) || errors.As(err, &op) && op.Op == "dial")
 }
 
+// garbled reports whether what came is no HTTP. On a kept connection it may be the rest of the
+// answer before, whose length was a lie: then another connection has the right one. net/http has
+// no error of its own for it, and keys and messages may have its words.
+func garbled(err error) bool {
+	var e *Error
+	if errors.As(err, &e) {
+		err = e.Err
+	}
+	return err != nil && strings.Contains(err.Error(), "malformed HTTP ")
+}
+
 func classify(err error) class {
 	var e *Error
 	if errors.As(err, &e) && e.Status/100 > 2 {
@@ -233,7 +244,7 @@ func classify(err error) class {
 			return final
 		}
 		return unreached
-	case errors.As(err, &op) && op.Op == "dial", errors.Is(err, syscall.ECONNREFUSED):
+	case errors.As(err, &op) && op.Op == "dial", errors.Is(err, syscall.ECONNREFUSED), garbled(err):
 		return unreached
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE),
 		errors.As(err, &timeout) && timeout.Timeout(), errors.As(err, &op), strings.Contains(err.Error(), "server closed idle connection"):
