@@ -2,10 +2,9 @@
 //
 // An Object is one immutable version of one object in a bucket. It is cut into
 // Blocks of 1 MiB; a small object is one short block. Bytes travel as Views,
-// counted against one Pool. A Source yields ranges of blocks, a Store is a
-// Source that can be filled, and every tier of the cache - RAM, disk, volume,
-// peer, bucket - is one or the other, so that the whole read side is one
-// expression in package node.
+// counted against one Pool. A Store holds blocks, in memory, on a disk or on a
+// volume; a Source yields them from wherever they are: a tier over a Store, a
+// peer, the bucket. So the whole read side is one expression in package node.
 //
 // Blocks are named by version and therefore never change: there is no
 // invalidation in the data path. Only package namespace knows which version a
@@ -13,7 +12,6 @@
 package hearth
 
 import (
-	"context"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
@@ -157,22 +155,6 @@ func (id ID) String() string {
 	var index [8]byte
 	binary.BigEndian.PutUint64(index[:], uint64(id.Index))
 	return hex.EncodeToString(id.Version[:]) + "/" + hex.EncodeToString(index[4:])
-}
-
-// Source yields ranges of blocks.
-type Source interface {
-	// Get returns bytes [off, off+n) of the block, 0 <= off, 0 < n,
-	// off+n <= b.Len(). The caller releases the View. ErrMiss: not held here;
-	// ErrStale: the version is gone; other errors say why it cannot be had now.
-	Get(ctx context.Context, b Block, off, n int) (*View, error)
-}
-
-// Store is a Source that can be filled with whole blocks.
-type Store interface {
-	Source
-	// Put offers a whole block. It retains the View, never waits for memory or a
-	// device, and may decline with an error; that costs time later, nothing else.
-	Put(b Block, v *View) error
 }
 
 // Listing says what to list at an origin.

@@ -9,9 +9,9 @@
 // time share that. A store that fails or declines costs time, never a read. Many
 // blocks at once (GetMany) come from the store where it has them, from attempts
 // under way where there are any, and the runs between in one request each; every
-// block of a run is put, finished and shared by itself. Who loads blocks (Load) waits
-// until the store has them, and others read them from memory meanwhile. Objects that are not
-// Cacheable pass a Tier by.
+// block of a run is put, finished and shared by itself. Load has the store keep blocks;
+// others read them from memory until it has them. Objects that are not Cacheable pass a
+// Tier by. Memory is Through a RAM, with a window for what runs bring.
 //
 // RAM holds whole blocks in memory. It gives way when memory is short: every byte
 // is counted by the one Pool, and a cached byte is the first to go. Hot is what it
@@ -41,22 +41,15 @@ type Admit func(b hearth.Block, n int) bool
 // Always keeps everything that is asked for.
 func Always(hearth.Block, int) bool { return true }
 
-// Taker is a Store that knows whether it would take a block now. Of a block that
-// will be declined it is a waste to fetch more than was asked for.
-type Taker interface {
-	Takes(b hearth.Block) bool
-}
-
-// Keep keeps what store will take; everything, if store is no Taker.
+// Keep keeps what store will take.
 func Keep(store hearth.Store) Admit {
-	taker, ok := store.(Taker)
-	if !ok {
+	if store == nil {
 		return Always
 	}
-	return func(b hearth.Block, _ int) bool { return taker.Takes(b) }
+	return func(b hearth.Block, _ int) bool { return store.Takes(b) }
 }
 
-// Held is a Source of what stores hold, the first that has it; it never fetches.
+// Held is what stores hold, the first that has it; it never fetches.
 type Held []hearth.Store
 
 // Local is what stores hold. Those that are nil are left out.
@@ -90,37 +83,12 @@ func (l Held) Get(ctx context.Context, b hearth.Block, off, n int) (*hearth.View
 // Has reports whether a store says that it holds the block.
 func (l Held) Has(id hearth.ID) bool {
 	for _, s := range l {
-		if h, ok := s.(haser); ok && h.Has(id) {
+		if s.Has(id) {
 			return true
 		}
 	}
 	return false
 }
 
-// haser is what a Source may say without reading: every tier of this package and
-// every hearth.Keeper does.
-type haser interface {
-	Has(id hearth.ID) bool
-}
-
 // errShort is returned when a Source ends a run without an error or all blocks.
 var errShort = errors.New("fewer blocks than asked for")
-
-// many is src.GetMany, block by block where src has no such ability.
-func many(ctx context.Context, src hearth.Source, first hearth.Block, n int, each func(hearth.Block, *hearth.View, error) bool) {
-	if src == nil {
-		each(first, nil, hearth.ErrMiss)
-		return
-	}
-	if m, ok := src.(hearth.ManyGetter); ok {
-		m.GetMany(ctx, first, n, each)
-		return
-	}
-	for i := range n {
-		b := first.Object.Block(first.Index + int64(i))
-		v, err := src.Get(ctx, b, 0, b.Len())
-		if !each(b, v, err) || err != nil {
-			return
-		}
-	}
-}

@@ -6,9 +6,10 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache"
+	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
-// fakeBucket is a Source that says what it is asked for.
+// fakeBucket says what it is asked for.
 type fakeBucket map[[16]byte]string
 
 func (f fakeBucket) Get(_ context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
@@ -31,7 +32,7 @@ func ExampleThrough() {
 	bucket := fakeBucket{before.Version: "hello, world", after.Version: "hello, moon"}
 	ram := cache.NewRAM(hearth.NewPool(hearth.MinRAM), 4<<20)
 	defer ram.Close()
-	tier := cache.Through(ram, bucket, cache.Always)
+	tier := cache.Through(ram, hearthtest.Source(bucket), cache.Always)
 	defer tier.Close()
 
 	for _, o := range []*hearth.Object{before, before, after} {
@@ -63,7 +64,7 @@ func ExampleAdmit() {
 	ram := cache.NewRAM(hearth.NewPool(hearth.MinRAM), 4<<20)
 	defer ram.Close()
 	never := func(hearth.Block, int) bool { return false }
-	tier := cache.Through(ram, fakeBucket{o.Version: "hello, world"}, never)
+	tier := cache.Through(ram, hearthtest.Source(fakeBucket{o.Version: "hello, world"}), never)
 	defer tier.Close()
 
 	for range 2 {

@@ -84,10 +84,11 @@ func (k *bucket) GetMany(ctx context.Context, first hearth.Block, n int, each fu
 	}
 }
 
-var errBroken = errors.New("broken")
+func (k *bucket) Has(hearth.ID) bool { return false }
 
-// single hides a Source's abilities.
-type single struct{ hearth.Source }
+func (k *bucket) FromPeer(hearth.Block) bool { return false }
+
+var errBroken = errors.New("broken")
 
 // shelf is a disk's stand-in: a Store in a map, outside the pool, that lends Views
 // of the pool.
@@ -99,6 +100,7 @@ type shelf struct {
 	read   atomic.Int64 // bytes
 	broken atomic.Bool
 	full   atomic.Bool
+	keep   func(b hearth.Block, v *hearth.View) error // if set, what Keep does
 }
 
 func newShelf(p *hearth.Pool) *shelf { return &shelf{pool: p, blocks: map[hearth.ID][]byte{}} }
@@ -141,8 +143,15 @@ func (s *shelf) Has(id hearth.ID) bool {
 
 func (s *shelf) Takes(hearth.Block) bool { return !s.full.Load() }
 
-// mute is a shelf that cannot say what it has.
-type mute struct{ hearth.Store }
+// Keep is Put, or what the test has for it.
+func (s *shelf) Keep(_ context.Context, b hearth.Block, v *hearth.View) error {
+	if s.keep != nil {
+		return s.keep(b, v)
+	}
+	return s.Put(b, v)
+}
+
+func (s *shelf) Flush(context.Context) error { return nil }
 
 // node is a read side as package node wires it, and what stands behind it.
 type nodeTiers struct {
@@ -158,7 +167,7 @@ func newNode(t testing.TB, memory int64) *nodeTiers {
 	n := &nodeTiers{pool: hearthtest.Pool(t, memory)}
 	n.bucket, n.shelf, n.ram = &bucket{pool: n.pool}, newShelf(n.pool), NewRAM(n.pool, memory)
 	n.own = Through(n.shelf, n.bucket, Keep(n.shelf))
-	n.reads = Through(n.ram, n.own, Hot(n.ram.Stats().Budget))
+	n.reads = Memory(n.ram, n.own, Hot(n.ram.Stats().Budget))
 	t.Cleanup(func() {
 		n.reads.Close()
 		n.own.Close()

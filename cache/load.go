@@ -8,30 +8,44 @@ import (
 	"github.com/hearthfs/hearth"
 )
 
-// Load is GetMany for one who has the store keep each block before each returns. The
-// store may be slower than next: what it has not taken yet is read from memory until
-// then, instead of being asked for again.
-func (t *Tier) Load(ctx context.Context, first hearth.Block, n int, each func(hearth.Block, *hearth.View, error) bool) {
+// Load has the store keep blocks first ... first+n-1 of one object, in order, and calls each once
+// per block until each returns false or a block cannot be had: nil, hearth.NotKept, or why it
+// cannot, which ends the run. The store may be slower than next: what it has not taken yet
+// is read from memory until then, instead of being asked for again.
+func (t *Tier) Load(ctx context.Context, first hearth.Block, n int, each func(b hearth.Block, err error) bool) {
 	if t.store == nil || !first.Object.Cacheable() {
-		t.GetMany(ctx, first, n, each)
+		for i := range n {
+			if !each(first.Object.Block(first.Index+int64(i)), hearth.NotKept("no tier keeps it")) {
+				return
+			}
+		}
 		return
 	}
 	lent := &lending{of: &t.lent, views: map[hearth.ID]*hearth.View{}}
 	defer lent.end()
-	kept := func(b hearth.Block, v *hearth.View, err error) bool {
+	keep := func(b hearth.Block, v *hearth.View, err error) bool {
 		if err != nil {
-			return each(b, v, err)
+			return each(b, err)
 		}
+		defer v.Release()
 		lent.add(b.ID(), v) // of another's attempt; of its own it was there before
 		defer lent.drop(b.ID())
-		return each(b, v, nil)
+		err = t.store.Keep(ctx, b, v) // also where Put took it: what waits in a queue is lost by a kill
+		switch {
+		case err != nil && ctx.Err() != nil:
+			each(b, context.Cause(ctx))
+			return false
+		case err != nil:
+			err = hearth.NotKept(err.Error())
+		}
+		return each(b, err)
 	}
 	if n == 1 { // a small object: no run is made for it
 		v, err := t.get(ctx, first, span{first.ID(), 0, first.Len()}, lent)
-		kept(first, v, err)
+		keep(first, v, err)
 		return
 	}
-	t.getMany(ctx, first, n, receiver{lent, kept})
+	t.getMany(ctx, first, n, receiver{lent, keep})
 }
 
 // receiver is who gets the blocks of one GetMany or Load.

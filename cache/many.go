@@ -13,7 +13,11 @@ import (
 // each other's memory.
 func (t *Tier) GetMany(ctx context.Context, first hearth.Block, n int, each func(hearth.Block, *hearth.View, error) bool) {
 	if t.store == nil || !first.Object.Cacheable() {
-		many(ctx, t.next, first, n, t.counted(each))
+		if t.next == nil {
+			each(first, nil, hearth.ErrMiss)
+			return
+		}
+		t.next.GetMany(ctx, first, n, t.counted(each))
 		return
 	}
 	t.getMany(ctx, first, n, receiver{nil, each})
@@ -69,21 +73,8 @@ func (t *Tier) missing(first hearth.Block, n int) int {
 	return run
 }
 
-// holds asks the store for a block, by one byte of it if there is no other way.
-func (t *Tier) holds(b hearth.Block) bool {
-	if t.lent.has(b.ID()) {
-		return true
-	}
-	if t.held != nil {
-		return t.held.Has(b.ID())
-	}
-	v, err := t.store.Get(context.Background(), b, 0, 1)
-	if err != nil {
-		return false
-	}
-	v.Release()
-	return true
-}
+// holds reports whether a block is in the store, or in a Load's hands.
+func (t *Tier) holds(b hearth.Block) bool { return t.lent.has(b.ID()) || t.store.Has(b.ID()) }
 
 // run yields missing blocks from first on, at most n: one that is on its way
 // already, or as many as nobody else is fetching, by one attempt. It returns how
@@ -140,7 +131,7 @@ func (t *Tier) bring(ctx context.Context, r *flight.Run[hearth.ID, *hearth.View]
 		for stop < r.Len() && !t.holds(block(stop)) {
 			stop++
 		}
-		many(ctx, t.next, block(i), stop-i, t.counted(func(b hearth.Block, v *hearth.View, err error) bool {
+		t.next.GetMany(ctx, block(i), stop-i, t.counted(func(b hearth.Block, v *hearth.View, err error) bool {
 			if err == nil && v.Len() != b.Len() {
 				v.Release()
 				err = errShort
@@ -169,7 +160,7 @@ func (t *Tier) keep(b hearth.Block, v *hearth.View) {
 	switch {
 	case t.admit(b, 0):
 		t.put(b, v)
-	case t.window != nil && (t.below == nil || !t.below.Has(b.ID())):
+	case t.window != nil && !t.next.Has(b.ID()):
 		t.window.hold(b, v)
 	}
 }

@@ -17,7 +17,7 @@ func TestReadAheadIsOffWhereItHelpsNobody(t *testing.T) {
 	n := newNode(t, 64*mib)
 	o, asked := object(64*mib), n.bucket
 	cases := map[string]func() (*Reader, func()){
-		"keeps nothing": func() (*Reader, func()) { return NewReader(n.bucket, o, ReaderOptions{}), nil },
+		"keeps nothing": func() (*Reader, func()) { return NewReader(Through(nil, n.bucket, Always), o, ReaderOptions{}), nil },
 		"told not to":   func() (*Reader, func()) { return NewReader(n.reads, o, ReaderOptions{Ahead: -1}), nil },
 		"held":          func() (*Reader, func()) { return NewReader(n.reads, o, ReaderOptions{}), nil },
 		"memory short": func() (*Reader, func()) {
@@ -129,7 +129,7 @@ func TestADiskHitPaysForNothing(t *testing.T) {
 	n := newNode(t, 64*mib)
 	b := hearthtest.NewObject("objects/small", 100_000, 1).Block(0)
 	hearthtest.PutHeld(t, n.pool, n.shelf, b, 1)
-	allocations := func(src hearth.Source) float64 {
+	allocations := func(src hearth.Getter) float64 {
 		return testing.AllocsPerRun(500, func() {
 			if v, err := src.Get(t.Context(), b, 0, 4096); err == nil {
 				v.Release()
@@ -166,7 +166,7 @@ func BenchmarkSmallObjectOnDisk(b *testing.B) {
 		v.Release()
 	}
 	ctx := context.Background()
-	for name, src := range map[string]hearth.Source{"store alone": n.shelf, "all tiers": n.reads} {
+	for name, src := range map[string]hearth.Getter{"store alone": n.shelf, "all tiers": n.reads} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			i := 0

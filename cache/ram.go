@@ -195,6 +195,15 @@ func (r *RAM) Put(b hearth.Block, v *hearth.View) error {
 	return nil
 }
 
+// Takes is hearth.Store's: memory tells only when it is given a block.
+func (r *RAM) Takes(hearth.Block) bool { return true }
+
+// Keep is Put: memory has no queue to wait for.
+func (r *RAM) Keep(_ context.Context, b hearth.Block, v *hearth.View) error { return r.Put(b, v) }
+
+// Flush has nothing to do: no device is behind memory.
+func (r *RAM) Flush(context.Context) error { return nil }
+
 func (r *RAM) put(b hearth.Block, v *hearth.View) error {
 	if r.closed || !b.Object.Cacheable() || v.Len() != b.Len() {
 		return fmt.Errorf("keep block %v in memory: %w", b.ID(), errDeclined)

@@ -18,11 +18,11 @@ type ReaderOptions struct {
 	// Until is the byte up to which the reader has promised to read in order: it is trusted from
 	// its first read on, and nothing behind that is read ahead. 0: it has promised nothing.
 	Until int64
-	// Pool whose free memory read-ahead watches. nil: the one that src knows of, if
-	// it is a Tier over memory.
+	// Pool whose free memory read-ahead watches. nil: that of src, if it is a Tier over
+	// memory.
 	Pool *hearth.Pool
 	// Has says what lies on this node, which is not asked for ahead. nil: src's own
-	// Has. Without either nothing is read ahead, since what comes might be dropped.
+	// Has, if it has a Store. Without either nothing is read ahead: it would be dropped.
 	Has func(id hearth.ID) bool
 }
 
@@ -49,14 +49,12 @@ var errClosed = errors.New("reader is closed")
 // Reader reads one object. It is safe for many goroutines, and small: it holds no
 // View between calls, and no goroutine but those that read ahead at the time.
 type Reader struct {
-	src    hearth.Source
-	o      *hearth.Object
-	has    func(hearth.ID) bool
-	spare  func() (int64, bool)
-	read   func(hearth.ID, int) // tells src what a run brought and was read; may be nil
-	most   int64                // read-ahead in bytes; 0: none
-	end    int64                // the block before which it ends
-	ranges bool                 // src yields many blocks at once
+	src   *Tier
+	o     *hearth.Object
+	has   func(hearth.ID) bool
+	spare func() (int64, bool)
+	most  int64 // read-ahead in bytes; 0: none
+	end   int64 // the block before which it ends
 
 	mu      sync.Mutex // guards the rest; never held while src is asked
 	streams *streams   // made at the first read of an object of several blocks
@@ -71,29 +69,19 @@ type Reader struct {
 }
 
 // NewReader returns a Reader of an object. Close it.
-func NewReader(src hearth.Source, o *hearth.Object, opts ReaderOptions) *Reader {
-	r := &Reader{src: src, o: o, has: opts.Has, end: o.Blocks()}
+func NewReader(src *Tier, o *hearth.Object, opts ReaderOptions) *Reader {
+	r := &Reader{src: src, o: o, has: opts.Has, spare: src.spare, end: o.Blocks()}
 	if opts.Until > 0 {
 		r.end, r.streams = min(r.end, (opts.Until+hearth.BlockSize-1)/hearth.BlockSize), &streams{sure: true}
 	}
-	_, r.ranges = src.(hearth.ManyGetter)
-	if k, ok := src.(keeper); ok && r.has == nil && k.keeps() {
-		r.has = k.Has
+	if r.has == nil && src.store != nil {
+		r.has = src.Has
 	}
 	if r.has != nil && opts.Ahead >= 0 && o.Blocks() > 1 && o.Cacheable() {
 		if r.most = opts.Ahead; r.most == 0 {
 			r.most = aheadDefault
 		}
 		r.reach = r.most
-	}
-	if k, ok := src.(interface{ read(hearth.ID, int) }); ok {
-		r.read = k.read
-	}
-	switch s := src.(type) {
-	case interface{ spare() (int64, bool) }:
-		r.spare = s.spare
-	default:
-		r.spare = func() (int64, bool) { return 0, false }
 	}
 	if pool := opts.Pool; pool != nil {
 		r.spare = func() (int64, bool) {
@@ -161,7 +149,7 @@ func (r *Reader) view(ctx context.Context, b hearth.Block, at, n int) (*hearth.V
 func (r *Reader) step(ctx context.Context, p []byte, off int64) (int, error) {
 	b := r.o.Block(off / hearth.BlockSize)
 	at := int(off - b.Offset())
-	if at+len(p) > b.Len() && r.ranges && r.o.Cacheable() {
+	if at+len(p) > b.Len() && r.o.Cacheable() {
 		if run := r.wanted(p, off); run > 1 {
 			return r.readRun(ctx, p, off, run)
 		}
@@ -209,7 +197,7 @@ func (r *Reader) missing(first, last int64) int {
 // readRun reads from a run of n blocks, of which off lies in the first.
 func (r *Reader) readRun(ctx context.Context, p []byte, off int64, n int) (done int, err error) {
 	first := r.o.Block(off / hearth.BlockSize)
-	many(ctx, r.src, first, n, func(b hearth.Block, v *hearth.View, failed error) bool {
+	r.src.GetMany(ctx, first, n, func(b hearth.Block, v *hearth.View, failed error) bool {
 		if failed != nil {
 			err = failed
 			return false
@@ -220,9 +208,8 @@ func (r *Reader) readRun(ctx context.Context, p []byte, off int64, n int) (done 
 			return false
 		}
 		n := copy(p[done:], v.Bytes()[off+int64(done)-b.Offset():])
-		if done += n; r.read != nil {
-			r.read(b.ID(), n)
-		}
+		done += n
+		r.src.read(b.ID(), n)
 		return done < len(p)
 	})
 	if done == 0 && err == nil {
@@ -282,7 +269,7 @@ func (r *Reader) bring(a ask) {
 			i++
 			continue
 		}
-		many(r.ctx, r.src, r.o.Block(i), n, func(b hearth.Block, v *hearth.View, err error) bool {
+		r.src.GetMany(r.ctx, r.o.Block(i), n, func(b hearth.Block, v *hearth.View, err error) bool {
 			if err == nil {
 				v.Release()
 			}

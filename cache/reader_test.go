@@ -15,7 +15,7 @@ import (
 )
 
 // wirings are read sides that must all give the same bytes.
-func wirings(t testing.TB) map[string]hearth.Source {
+func wirings(t testing.TB) map[string]*Tier {
 	pool := hearthtest.Pool(t, 32<<20)
 	k := &bucket{pool: pool}
 	ram := func() *RAM {
@@ -23,28 +23,31 @@ func wirings(t testing.TB) map[string]hearth.Source {
 		t.Cleanup(r.Close)
 		return r
 	}
-	tier := func(store hearth.Store, next hearth.Source, admit Admit) *Tier {
-		x := Through(store, next, admit)
+	closed := func(x *Tier) *Tier {
 		t.Cleanup(x.Close)
 		return x
 	}
+	tier := func(store hearth.Store, next hearth.Source, admit Admit) *Tier {
+		return closed(Through(store, next, admit))
+	}
+	memory := func(next hearth.Source, admit Admit) *Tier { return closed(Memory(ram(), next, admit)) }
+	single := hearthtest.Source
 	full := newShelf(pool)
 	full.full.Store(true)
 	never := func(hearth.Block, int) bool { return false }
-	return map[string]hearth.Source{
-		"bucket":                  k,
-		"bucket, block by block":  single{k},
-		"nothing kept":            tier(nil, k, Always),
-		"memory":                  tier(ram(), k, Always),
-		"memory, hot":             tier(ram(), k, Hot(4<<20)),
+	return map[string]*Tier{
+		"bucket":                  tier(nil, k, Always),
+		"bucket, block by block":  tier(nil, single(k), Always),
+		"nothing kept":            tier(nil, tier(nil, k, Always), Always),
+		"memory":                  memory(k, Always),
+		"memory, hot":             memory(k, Hot(4<<20)),
 		"shelf":                   tier(newShelf(pool), k, Always),
-		"shelf, block by block":   tier(newShelf(pool), single{k}, Always),
-		"shelf without Has":       tier(mute{newShelf(pool)}, k, Always),
+		"shelf, block by block":   tier(newShelf(pool), single(k), Always),
 		"shelf, nothing admitted": tier(newShelf(pool), k, never),
-		"all":                     tier(ram(), tier(newShelf(pool), tier(nil, k, Always), Always), Hot(4<<20)),
-		"all, shelf full":         tier(ram(), tier(full, k, Keep(full)), Hot(4<<20)),
-		"all, shelf declines":     tier(ram(), tier(full, single{k}, Always), Always),
-		"all behind a veil":       single{tier(ram(), tier(newShelf(pool), k, Always), Always)},
+		"all":                     memory(tier(newShelf(pool), tier(nil, k, Always), Always), Hot(4<<20)),
+		"all, shelf full":         memory(tier(full, k, Keep(full)), Hot(4<<20)),
+		"all, shelf declines":     memory(tier(full, single(k), Always), Always),
+		"all behind a veil":       tier(nil, single(memory(tier(newShelf(pool), k, Always), Always)), Always),
 	}
 }
 

@@ -17,10 +17,7 @@ type Tier struct {
 	next  hearth.Source
 	admit Admit
 
-	held   haser  // store, if it can say what it holds
-	below  haser  // next, if it can
-	others others // next, if it asks other nodes
-	window holder // store, if it is memory
+	window *RAM // store, if Memory made this
 
 	whole  *flight.Group[hearth.ID, *hearth.View] // whole blocks, on their way into the store
 	ranges *flight.Twins[span, *hearth.View]      // ranges, straight from next
@@ -35,33 +32,25 @@ type span struct {
 	off, n int
 }
 
-// holder is a store in memory: it holds what a run brought and nobody below keeps
-// until it was read once, whatever admit says of the block.
-type holder interface {
-	hold(b hearth.Block, v *hearth.View)
-	read(id hearth.ID, n int)
-}
-
-var (
-	_ hearth.Source     = (*Tier)(nil)
-	_ hearth.ManyGetter = (*Tier)(nil)
-	_ hearth.Loader     = (*Tier)(nil)
-)
+var _ hearth.Source = (*Tier)(nil)
 
 // Through returns the Tier that reads from store, else from next, and keeps what
 // admit likes. Without a store (nil) it passes everything through to next; without
 // next a miss stays a miss.
 func Through(store hearth.Store, next hearth.Source, admit Admit) *Tier {
 	retain := func(v *hearth.View) { v.Retain() }
-	t := &Tier{
+	return &Tier{
 		store: store, next: next, admit: admit,
 		whole:  flight.NewGroup[hearth.ID](retain, (*hearth.View).Release),
 		ranges: flight.NewTwins[span](retain, (*hearth.View).Release),
 	}
-	t.held, _ = store.(haser)
-	t.below, _ = next.(haser)
-	t.others, _ = next.(others)
-	t.window, _ = store.(holder)
+}
+
+// Memory is Through memory, which also holds what a run brought and no Store below keeps
+// until it was read once, whatever admit says of the block.
+func Memory(mem *RAM, next hearth.Source, admit Admit) *Tier {
+	t := Through(mem, next, admit)
+	t.window = mem
 	return t
 }
 
@@ -118,19 +107,12 @@ func (t *Tier) get(ctx context.Context, b hearth.Block, of span, lent *lending) 
 	return cut(v, off, n), nil
 }
 
-// others is a Source that asks another node for some blocks. That one's attempt is the one
-// which outlives who asked first.
-type others interface {
-	Asks(b hearth.Block) bool
-}
+// near reports whether a block comes from below, or from another node, whose attempt is the
+// one that outlives who asked first.
+func (t *Tier) near(b hearth.Block) bool { return t.next.Has(b.ID()) || t.next.FromPeer(b) }
 
-// near reports whether a block comes from below, or from another node.
-func (t *Tier) near(b hearth.Block) bool {
-	return t.below != nil && t.below.Has(b.ID()) || t.Asks(b)
-}
-
-// Asks reports whether what is not held comes from another node, as far as is known.
-func (t *Tier) Asks(b hearth.Block) bool { return t.others != nil && t.others.Asks(b) }
+// FromPeer is hearth.Source's.
+func (t *Tier) FromPeer(b hearth.Block) bool { return t.next != nil && t.next.FromPeer(b) }
 
 // missed counts what the store said instead of a View.
 func (t *Tier) missed(err error) {
@@ -179,7 +161,7 @@ func (t *Tier) joined(n int) {
 // on its way; begun is called first if next is asked for it. The store hears of a Put
 // alone, so that its policy takes that for no read.
 func (t *Tier) Fill(ctx context.Context, b hearth.Block, begun func()) error {
-	if t.store == nil || t.next == nil || !b.Object.Cacheable() || t.held != nil && t.held.Has(b.ID()) {
+	if t.store == nil || t.next == nil || !b.Object.Cacheable() || t.store.Has(b.ID()) {
 		return nil
 	}
 	v, _, err := t.whole.Do(ctx, b.ID(), func(ctx context.Context) (*hearth.View, error) {
@@ -201,7 +183,7 @@ func (t *Tier) meanwhile(ctx context.Context, b hearth.Block) *hearth.View {
 	if v := t.lent.get(b.ID(), 0, b.Len()); v != nil { // before the store, which gets it from there
 		return v
 	}
-	if t.held != nil && !t.held.Has(b.ID()) {
+	if !t.store.Has(b.ID()) {
 		return nil
 	}
 	v, err := t.store.Get(ctx, b, 0, b.Len())
@@ -270,40 +252,20 @@ func (t *Tier) read(id hearth.ID, n int) {
 	}
 }
 
-// Has reports whether the block is held here or below, as far as tiers can say
-// without reading.
+// Has reports whether the block is held here or below.
 func (t *Tier) Has(id hearth.ID) bool {
-	return t.held != nil && t.held.Has(id) || t.below != nil && t.below.Has(id)
+	return t.store != nil && t.store.Has(id) || t.next != nil && t.next.Has(id)
 }
 
 // Fetching reports whether the whole block is on its way into the store.
 func (t *Tier) Fetching(id hearth.ID) bool { return t.whole.Flying(id) || t.lent.has(id) }
 
-// keeps reports whether a block that is fetched may be found again, and asked for
-// by Has.
-func (t *Tier) keeps() bool {
-	if t.held != nil {
-		return true
-	}
-	k, ok := t.next.(keeper)
-	return ok && k.keeps()
-}
-
-// keeper is what a Tier or one of its own may say to a Reader.
-type keeper interface {
-	haser
-	keeps() bool
-}
-
 // spare is the number of bytes of memory that nobody uses, as far as known.
 func (t *Tier) spare() (int64, bool) {
-	if m, ok := t.store.(interface{ spare() int64 }); ok {
-		return m.spare(), true
+	if t.window == nil {
+		return 0, false
 	}
-	if m, ok := t.next.(interface{ spare() (int64, bool) }); ok {
-		return m.spare()
-	}
-	return 0, false
+	return t.window.spare(), true
 }
 
 // TierStats are a Tier's figures.

@@ -68,22 +68,20 @@ func TestABrokenStoreCostsTime(t *testing.T) {
 	pool := hearthtest.Pool(t, 64<<20)
 	k, s, o := &bucket{pool: pool}, newShelf(pool), object(3*hearth.BlockSize)
 	s.broken.Store(true)
-	for name, store := range map[string]hearth.Store{"says what it has": s, "mute": mute{s}} {
-		tier := Through(store, k, Always)
-		for i := range o.Blocks() {
-			v, err := tier.Get(t.Context(), o.Block(i), 10, 20)
-			check(t, v, err, o.Block(i), 10)
-		}
-		got := 0
-		tier.GetMany(t.Context(), o.Block(0), 3, func(b hearth.Block, v *hearth.View, err error) bool {
-			check(t, v, err, b, 0)
-			got++
-			return true
-		})
-		tier.Close()
-		if st := tier.Stats(); got != 3 || st.Errors == 0 || st.Declined != 6 {
-			t.Errorf("%s: %d blocks, %+v", name, got, st)
-		}
+	tier := Through(s, k, Always)
+	for i := range o.Blocks() {
+		v, err := tier.Get(t.Context(), o.Block(i), 10, 20)
+		check(t, v, err, o.Block(i), 10)
+	}
+	got := 0
+	tier.GetMany(t.Context(), o.Block(0), 3, func(b hearth.Block, v *hearth.View, err error) bool {
+		check(t, v, err, b, 0)
+		got++
+		return true
+	})
+	tier.Close()
+	if st := tier.Stats(); got != 3 || st.Errors == 0 || st.Declined != 6 {
+		t.Errorf("%d blocks, %+v", got, st)
 	}
 }
 
@@ -112,7 +110,7 @@ func TestNothingIsSharedOfWhatHasNoVersion(t *testing.T) {
 	t.Cleanup(ram.Close)
 	o := *object(3 * hearth.BlockSize)
 	o.ETag = "W/weak"
-	tier := Through(ram, Through(s, k, Always), Always)
+	tier := Memory(ram, Through(s, k, Always), Always)
 	for range 2 {
 		v, err := tier.Get(t.Context(), o.Block(1), 100, 200)
 		check(t, v, err, o.Block(1), 100)
@@ -153,34 +151,28 @@ func TestTiersPassThrough(t *testing.T) {
 
 func TestARunIsOneRequest(t *testing.T) {
 	// Ten blocks, of which the store holds the fourth: two requests, in order, and
-	// the second time none. The same for a store that cannot say what it has.
+	// the second time none.
 	pool := hearthtest.Pool(t, 64<<20)
-	for _, silent := range []bool{false, true} {
-		k, s, o := &bucket{pool: pool}, newShelf(pool), object(9*hearth.BlockSize+10)
-		hearthtest.PutHeld(t, pool, s, o.Block(3), 1)
-		var store hearth.Store = s
-		if silent {
-			store = mute{s}
-		}
-		tier := Through(store, k, Always)
-		for range 2 {
-			next := int64(0)
-			tier.GetMany(t.Context(), o.Block(0), 10, func(b hearth.Block, v *hearth.View, err error) bool {
-				if b.Index != next {
-					t.Errorf("block %d instead of %d", b.Index, next)
-				}
-				next++
-				check(t, v, err, b, 0)
-				return true
-			})
-			if next != 10 {
-				t.Errorf("%d blocks", next)
+	k, s, o := &bucket{pool: pool}, newShelf(pool), object(9*hearth.BlockSize+10)
+	hearthtest.PutHeld(t, pool, s, o.Block(3), 1)
+	tier := Through(s, k, Always)
+	for range 2 {
+		next := int64(0)
+		tier.GetMany(t.Context(), o.Block(0), 10, func(b hearth.Block, v *hearth.View, err error) bool {
+			if b.Index != next {
+				t.Errorf("block %d instead of %d", b.Index, next)
 			}
+			next++
+			check(t, v, err, b, 0)
+			return true
+		})
+		if next != 10 {
+			t.Errorf("%d blocks", next)
 		}
-		tier.Close()
-		if k.requests.Load() != 2 || k.bytes.Load() != o.Size-hearth.BlockSize {
-			t.Errorf("%d requests of %d bytes", k.requests.Load(), k.bytes.Load())
-		}
+	}
+	tier.Close()
+	if k.requests.Load() != 2 || k.bytes.Load() != o.Size-hearth.BlockSize {
+		t.Errorf("%d requests of %d bytes", k.requests.Load(), k.bytes.Load())
 	}
 }
 
@@ -192,7 +184,7 @@ func TestReadersShareTheBlocksOfARun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k, s, o := &bucket{pool: pool, gate: make(chan struct{})}, newShelf(pool), object(8*hearth.BlockSize)
 		own := Through(s, k, Always)
-		reads := Through(mute{newShelf(pool)}, own, func(hearth.Block, int) bool { return false })
+		reads := Through(newShelf(pool), own, func(hearth.Block, int) bool { return false })
 		var all sync.WaitGroup
 		run := func(first int64, n int) {
 			got := 0
@@ -346,19 +338,18 @@ func TestWhatNextHoldsIsLifted(t *testing.T) {
 	// Nothing is fetched for a block that the next tier holds, or that another node is asked
 	// for: the first who wants it brings it up on its own goroutine, those who come meanwhile
 	// share that, and it is kept.
-	for name, next := range map[string]func(*holding) hearth.Source{"below": func(h *holding) hearth.Source { return h }, "another node": func(h *holding) hearth.Source { return asking{h} }} {
+	for name, next := range map[string]func(*holding) hearth.Source{"below": func(h *holding) hearth.Source { return h }, "another node": func(h *holding) hearth.Source { return asking{hearthtest.Source(h), h} }} {
 		t.Run(name, func(t *testing.T) { liftedFrom(t, next) })
 	}
 }
 
-// asking is a bucket that another node reads from for this one; it cannot say what it holds.
-type asking struct{ from *holding }
-
-func (a asking) Asks(b hearth.Block) bool { return a.from.Has(b.ID()) }
-
-func (a asking) Get(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
-	return a.from.Get(ctx, b, off, n)
+// asking is a bucket that another node reads from for this one, which holds nothing.
+type asking struct {
+	hearth.Source
+	from *holding
 }
+
+func (a asking) FromPeer(b hearth.Block) bool { return a.from.Has(b.ID()) }
 
 func liftedFrom(t *testing.T, next func(*holding) hearth.Source) {
 	pool := hearthtest.Pool(t, 64<<20)

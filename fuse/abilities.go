@@ -9,8 +9,6 @@ import (
 
 	gofuse "github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
-
-	"github.com/hearthfs/hearth"
 )
 
 // ability is one thing that a kernel may offer and a user may mask.
@@ -113,10 +111,7 @@ func passthroughGranted(raw backing, offered uint64, o *Options) error {
 	case offered&gofuse.CAP_PASSTHROUGH == 0:
 		return errors.New("the kernel does not offer it (6.9 or later does)")
 	}
-	var samples []string
-	if s, ok := o.Local.(hearth.LocalSampler); ok {
-		samples = s.Samples()
-	}
+	samples := o.Local.Samples()
 	if len(samples) == 0 {
 		fd, err := unix.MemfdCreate("hearth-passthrough", unix.MFD_CLOEXEC)
 		if err != nil {

@@ -42,7 +42,7 @@ func TestWhatAMountLacksHasAReason(t *testing.T) {
 
 // sampled knows where its files lie.
 type sampled struct {
-	hearth.LocalFiler
+	LocalFiler
 	names []string
 }
 
@@ -74,7 +74,7 @@ func TestPassthroughIsTriedWhereTheFilesLie(t *testing.T) {
 		}
 	}
 	for _, c := range []struct {
-		local   hearth.LocalFiler
+		local   LocalFiler
 		offered uint64
 		errno   syscall.Errno
 		want    string

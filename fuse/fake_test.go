@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/cache"
 	"github.com/hearthfs/hearth/internal/hearthtest"
 	"github.com/hearthfs/hearth/namespace"
 	names "github.com/hearthfs/hearth/namespace/record"
@@ -284,7 +285,15 @@ func (t *fakeTree) Get(ctx context.Context, b hearth.Block, off, n int) (*hearth
 	return v, nil
 }
 
+// reads is a node's read side that keeps nothing.
+func reads(g hearth.Getter) *cache.Tier {
+	return cache.Through(nil, hearthtest.Source(g), cache.Always)
+}
+
 func (t *fakeTree) has(hearth.ID) bool { return true }
+
+// Samples knows of no place.
+func (t *fakeTree) Samples() []string { return nil }
 
 // LocalFile writes the object's bytes where asked to have them whole.
 func (t *fakeTree) LocalFile(o *hearth.Object) (*os.File, func(), error) {

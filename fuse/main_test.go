@@ -184,7 +184,7 @@ func plant(c *setup) *fakeTree {
 }
 
 func mountTree(c *setup, tree *fakeTree) (*Server, error) {
-	o := Options{Dir: c.Dir, FSName: "fake://bucket/a,b", Tree: tree, Reads: tree, Open: Mode(c.Open), Without: c.Without,
+	o := Options{Dir: c.Dir, FSName: "fake://bucket/a,b", Tree: tree, Reads: reads(tree), Open: Mode(c.Open), Without: c.Without,
 		Strict: c.Strict, AllowOther: c.AllowOther, Reader: cache.ReaderOptions{Has: tree.has}}
 	o.Events.Complaint = func(text string) { fmt.Fprintln(os.Stderr, "complaint:", text) }
 	o.Held = func(_ *hearthObject, each func(string, int64)) { each("ram", 5); each("disk", 7) }

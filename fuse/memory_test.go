@@ -43,7 +43,7 @@ func TestReadsThatWaitTakeNoMemory(t *testing.T) {
 	tree.put("slow", 1, (n+1)*hearth.BlockSize)
 	gate := make(chan struct{})
 	tree.stalled["slow"] = gate
-	f := newFileSystem(&Options{Tree: tree, Reads: tree, Root: 1, Reader: cache.ReaderOptions{Has: func(hearth.ID) bool { return false }, Ahead: -1}})
+	f := newFileSystem(&Options{Tree: tree, Reads: reads(tree), Root: 1, Reader: cache.ReaderOptions{Has: func(hearth.ID) bool { return false }, Ahead: -1}})
 	node, err := tree.Lookup(context.Background(), 1, "slow")
 	if err != nil {
 		t.Fatal(err)

@@ -63,7 +63,7 @@ type backing interface {
 // with it, so the kernel never sees more opens than we count.
 type opens struct {
 	kernel backing
-	local  hearth.LocalFiler
+	local  LocalFiler
 
 	lent, takenBack atomic.Int64 // files, not opens
 

@@ -62,6 +62,20 @@ type News interface {
 	Subscribe(func(namespace.Change)) (cancel func())
 }
 
+// LocalFiler hands out whole objects as local files, as *disk.Store does.
+type LocalFiler interface {
+	// LocalFile opens the object's bytes as a file that is whole, verified, and neither
+	// changed nor holed as long as anybody has it open or mapped, behind release and a
+	// Store's end, too; or it returns ErrMiss. An
+	// object that is whole but not yet verified is a miss; its verification then
+	// starts behind the call, paced. release is called once, after the file and
+	// every kernel reference to it are closed.
+	LocalFile(o *hearth.Object) (file *os.File, release func(), err error)
+	// Samples names a file of each place that local files may come from now: not every
+	// kernel lends from each.
+	Samples() []string
+}
+
 // Options say what is mounted, where and how.
 type Options struct {
 	// Dir is the mount point, a directory.
@@ -74,10 +88,10 @@ type Options struct {
 	Tree Tree
 	Root uint64
 	// Reads yields the bytes.
-	Reads hearth.Source
+	Reads *cache.Tier
 	// Local hands out whole objects as local files, for Passthrough, which is granted
-	// where the kernel takes one of the samples of a LocalSampler; may be nil.
-	Local hearth.LocalFiler
+	// where the kernel takes one of its samples; may be nil.
+	Local LocalFiler
 	// Reader is how large files are read ahead. Its Has reports whether a block is held on
 	// this node, so that reads of it pass those that wait for the origin, too; nil: none does.
 	Reader cache.ReaderOptions

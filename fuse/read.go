@@ -266,7 +266,7 @@ func (a *answer) Done() {
 
 // readers keeps the Readers of larger objects by node id, the last used ones.
 type readers struct {
-	src     hearth.Source
+	src     *cache.Tier
 	options cache.ReaderOptions
 	max     int
 

@@ -411,7 +411,7 @@ func TestOpenModeGranted(t *testing.T) {
 		}
 	}
 	tree := newFakeTree(0)
-	if _, err := (Options{Dir: "/x", Tree: tree, Reads: tree, Open: None, Strict: true}).complete(); err == nil {
+	if _, err := (Options{Dir: "/x", Tree: tree, Reads: reads(tree), Open: None, Strict: true}).complete(); err == nil {
 		t.Error("open=none and strict together are not refused")
 	}
 	if _, err := parseMasks([]string{"nonsense"}); err == nil || !strings.Contains(err.Error(), "readdirplus") {
@@ -455,6 +455,8 @@ type sometimes struct {
 	n    int
 	out  int
 }
+
+func (*sometimes) Samples() []string { return nil }
 
 func (s *sometimes) LocalFile(*hearth.Object) (*os.File, func(), error) {
 	s.mu.Lock()
@@ -532,7 +534,7 @@ func TestReadsOfSmallObjectsAreTold(t *testing.T) {
 	}
 	var all []told
 	tree, held := newFakeTree(time.Minute), false
-	o := Options{Tree: tree, Reads: tree, Reader: cache.ReaderOptions{Has: func(hearth.ID) bool { return held }}}
+	o := Options{Tree: tree, Reads: reads(tree), Reader: cache.ReaderOptions{Has: func(hearth.ID) bool { return held }}}
 	o.Events.Read = func(o *hearth.Object, n int, held bool) { all = append(all, told{o.Key, n, held}) }
 	o.Events.Came = func(o *hearth.Object) { all = append(all, told{key: o.Key}) }
 	f := newFileSystem(&o)

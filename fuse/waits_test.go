@@ -62,7 +62,7 @@ func (s *slow) Get(ctx context.Context, _ hearth.Block, _, n int) (*hearth.View,
 }
 
 func (s *slow) mounted(l *waits.Ledger) *fileSystem {
-	f := newFileSystem(&Options{Root: rootID, Tree: s, Reads: s, FSName: "s3://b", Reader: cache.ReaderOptions{Has: func(hearth.ID) bool { return s.held }}, Events: Events{Waits: l}})
+	f := newFileSystem(&Options{Root: rootID, Tree: s, Reads: reads(s), FSName: "s3://b", Reader: cache.ReaderOptions{Has: func(hearth.ID) bool { return s.held }}, Events: Events{Waits: l}})
 	f.news = newNews(nil, &newsOps{}) // nobody tells any
 	return f
 }

@@ -66,7 +66,7 @@ func (n *Node) openOwners() {
 	if a == nil || n.disk == nil {
 		return
 	}
-	a.served = atowners.NewServed(atowners.ServedOptions{Own: watch.WarmUp{Source: n.tiers.Own}, Ahead: n.tiers.Own, Disk: n.disk, Known: a.part.Check,
+	a.served = atowners.NewServed(atowners.ServedOptions{Own: watch.WarmUp{Loader: n.tiers.Own}, Ahead: n.tiers.Own, Disk: n.disk, Known: a.part.Check,
 		Readers: n.readers, Throttled: n.throttled, Connections: n.forWarmUp})
 	a.owners = atowners.New(atowners.Options{Router: a.Router, Names: a.part.Active, Disk: n.disk, Served: a.served})
 	a.part.Warms(a.served.Run, a.served.Calls())

@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache"
 	"github.com/hearthfs/hearth/cache/disk"
 	"github.com/hearthfs/hearth/internal/hearthtest"
@@ -58,16 +57,14 @@ func readRandomly(t *testing.T, s3 *hearthtest.Server, bucket string, files []he
 		}
 		defer hearthtest.Close(t, store)
 	}
-	next := hearth.Source(origin.NewBucket(pool, func(string) origin.Origin { return o }))
+	next := cache.Through(nil, origin.NewBucket(pool, func(string) origin.Origin { return o }), cache.Always)
 	if store != nil {
-		tier := cache.Through(store, next, cache.Keep(store))
-		defer tier.Close()
-		next = tier
+		next = cache.Through(store, next, cache.Keep(store))
+		defer next.Close()
 	}
 	if mem != nil {
-		tier := cache.Through(mem, next, cache.Always)
-		defer tier.Close()
-		next = tier
+		next = cache.Memory(mem, next, cache.Always)
+		defer next.Close()
 	}
 	rng := rand.New(rand.NewPCG(42, 42)) // the same reads for every wiring
 	for i := range 120 {

@@ -245,7 +245,7 @@ func (n *Node) warnings(ram int64) (all []string) {
 
 // store is the disk tier as the wiring wants it: nil, not a nil pointer in an
 // interface.
-func store(d *disk.Store) hearth.Store {
+func store(d *disk.Store) wiring.Disk {
 	if d == nil {
 		return nil
 	}

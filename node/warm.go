@@ -70,7 +70,7 @@ func (w *warmUps) pinsUnknown() bool {
 
 // openJobs goes on with the warm-ups that are not over, and looks after the pins.
 func (n *Node) openJobs() (err error) {
-	p := jobs.Parts{Source: watch.WarmUp{Source: n.tiers.Own}, Tree: n.tree.Tree, Rooms: n.rooms, Find: n.find, Canonical: n.canonical, Paths: n.pathsOf, Ready: n.jobs.ready,
+	p := jobs.Parts{Source: watch.WarmUp{Loader: n.tiers.Own}, Tree: n.tree.Tree, Rooms: n.rooms, Find: n.find, Canonical: n.canonical, Paths: n.pathsOf, Ready: n.jobs.ready,
 		Check:   n.isThere,
 		Readers: n.readers, Throttled: n.ring.throttled(n.throttled), Connections: n.forWarmUp,
 		Explain: func(err error) string { return watch.Explained(err).Error() }, Now: n.now,

@@ -15,6 +15,7 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/internal/flight"
+	"github.com/hearthfs/hearth/internal/hearthtest"
 	"github.com/hearthfs/hearth/namespace"
 	"github.com/hearthfs/hearth/node/answer"
 	"github.com/hearthfs/hearth/node/watch"
@@ -46,6 +47,18 @@ func (v *volume) Put(b hearth.Block, x *hearth.View) error {
 	return nil
 }
 
+func (v *volume) Has(id hearth.ID) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.blocks[id] != nil
+}
+
+func (v *volume) Takes(hearth.Block) bool { return true }
+
+func (v *volume) Keep(_ context.Context, b hearth.Block, x *hearth.View) error { return v.Put(b, x) }
+
+func (v *volume) Flush(context.Context) error { return nil }
+
 // loop stands where the ring will: every second block is another's, and that
 // other is this node, asked through Fill.
 type loop struct {
@@ -54,9 +67,9 @@ type loop struct {
 }
 
 func (r *loop) Former(next hearth.Source) hearth.Source { return next }
-func (r *loop) Fill(_, _ hearth.Source) hearth.Source   { return r }
+func (r *loop) Fill(_, _ hearth.Source) hearth.Source   { return hearthtest.Source(r) }
 func (r *loop) Route(own, theirs hearth.Source) hearth.Source {
-	return twoWays{own, theirs}
+	return hearthtest.Source(twoWays{own, theirs})
 }
 func (r *loop) List(o namespace.Origin) namespace.Origin {
 	r.lists.Add(1)

@@ -15,10 +15,7 @@ type Bucket struct {
 	resolve func(link string) Origin
 }
 
-var (
-	_ hearth.Source     = (*Bucket)(nil)
-	_ hearth.ManyGetter = (*Bucket)(nil)
-)
+var _ hearth.Source = (*Bucket)(nil)
 
 // NewBucket reads from the origin that resolve gives for an Object's link, into
 // Views of the pool. resolve returns nil for a link that there is not.
@@ -86,6 +83,12 @@ func (b *Bucket) Get(ctx context.Context, block hearth.Block, off, n int) (*hear
 	}
 	return v, nil
 }
+
+// Has is hearth.Source's: a bucket is on no node.
+func (b *Bucket) Has(hearth.ID) bool { return false }
+
+// FromPeer is hearth.Source's: a bucket is no node.
+func (b *Bucket) FromPeer(hearth.Block) bool { return false }
 
 func fill(v *hearth.View, body io.Reader) error {
 	_, err := io.ReadFull(body, v.Bytes())

@@ -55,14 +55,14 @@ type bucket struct{ gets atomic.Int64 }
 
 // of is the bucket as a node reads it.
 func (k *bucket) of(p *hearth.Pool) hearth.Source {
-	return sourceFunc(func(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
+	return hearthtest.Source(sourceFunc(func(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
 		k.gets.Add(1)
 		v, err := p.Alloc(ctx, n)
 		if err == nil {
 			hearthtest.Fill(v.Bytes(), b.Object.Key, b.Offset()+int64(off), 1)
 		}
 		return v, err
-	})
+	}))
 }
 
 type sourceFunc func(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error)
@@ -119,7 +119,7 @@ func start(t *testing.T, k *bucket, cluster *secret.Cluster, id byte, seeds ...*
 	}
 	n.router = route.New(c.ID.String())
 	n.mem = cache.NewRAM(n.pool, 32<<20)
-	n.own = cache.Through(n.mem, n.router.Former(k.of(n.pool)), cache.Always)
+	n.own = cache.Memory(n.mem, n.router.Former(k.of(n.pool)), cache.Always)
 	n.theirs = cache.Through(nil, n.router.Fill(n.own, k.of(n.pool)), cache.Always)
 	fill := func(ctx context.Context, b hearth.Block, off, size int) (*hearth.View, error) {
 		if size > 0 {

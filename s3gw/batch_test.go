@@ -109,9 +109,9 @@ func TestBatch(t *testing.T) {
 	}
 }
 
-// breaking is a Source whose later blocks cannot be had.
+// breaking is a Getter whose later blocks cannot be had.
 type breaking struct {
-	hearth.Source
+	hearth.Getter
 	at int64
 }
 
@@ -119,14 +119,14 @@ func (b *breaking) Get(ctx context.Context, block hearth.Block, off, n int) (*he
 	if block.Index >= b.at {
 		return nil, errors.New("broken")
 	}
-	return b.Source.Get(ctx, block, off, n)
+	return b.Getter.Get(ctx, block, off, n)
 }
 
 func TestBatchThatBreaksOff(t *testing.T) {
 	// The second block of an object cannot be had once its line is out: the connection is cut,
 	// and nobody takes the answer for whole. Where not even the first can, the origin gives it.
 	broken := &breaking{at: 1}
-	s := newStand(t, func(o *Options) { broken.Source, o.Source = o.Source, broken }, shownLink{bucket: "bucket"})
+	s := newStand(t, func(o *Options) { broken.Getter, o.Source = o.Source, broken }, shownLink{bucket: "bucket"})
 	s.put("bucket", "big", strings.Repeat("x", hearth.BlockSize+1))
 	s.put("bucket", "small", "of small")
 	ask := func() ([]string, bool) {

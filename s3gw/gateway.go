@@ -63,7 +63,7 @@ type Options struct {
 	Begun int
 	// Tree has the names, Source the blocks.
 	Tree   *namespace.Tree
-	Source hearth.Source
+	Source hearth.Getter
 	// Open reads a large object, ahead of who reads in order.
 	Open func(o *hearth.Object, until int64) object.Bytes
 	// Pool is where answers lie.

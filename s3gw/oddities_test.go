@@ -35,16 +35,16 @@ func TestHeadersWhereIfMatchIsRefused(t *testing.T) {
 
 // archived is a source that has one archived object.
 type archived struct {
-	hearth.Source
+	hearth.Getter
 	key string
 }
 
-// Get is hearth.Source's.
+// Get is hearth.Getter's.
 func (a archived) Get(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
 	if b.Object.Key == a.key {
 		return nil, fmt.Errorf("get %s: %w", a.key, hearth.ErrArchived)
 	}
-	return a.Source.Get(ctx, b, off, n)
+	return a.Getter.Get(ctx, b, off, n)
 }
 
 func TestAnArchivedObjectIsToldAsSuch(t *testing.T) {

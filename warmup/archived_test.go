@@ -16,8 +16,8 @@ type archive struct {
 	restored func(key string) bool
 }
 
-// Load is hearth.Loader's.
-func (a archive) Load(ctx context.Context, first hearth.Block, n int, each func(hearth.Block, *hearth.View, error) bool) {
+// GetMany is hearth.Source's.
+func (a archive) GetMany(ctx context.Context, first hearth.Block, n int, each func(hearth.Block, *hearth.View, error) bool) {
 	if o := first.Object; o.Archived() && !a.restored(o.Key) {
 		a.mu.Lock()
 		a.gets++
@@ -25,7 +25,7 @@ func (a archive) Load(ctx context.Context, first hearth.Block, n int, each func(
 		each(first, nil, fmt.Errorf("get %s: %w", o.Key, hearth.ErrArchived))
 		return
 	}
-	a.fakeBucket.Load(ctx, first, n, each)
+	a.fakeBucket.GetMany(ctx, first, n, each)
 }
 
 // putClass is put of an object of a storage class.
@@ -49,7 +49,7 @@ func TestArchivedFilesAreAClassOfTheirOwn(t *testing.T) {
 	w.bucket.putClass("d/restored", "GLACIER", 50)
 	w.bucket.putClass("d/z", "", 7)
 	all := false
-	w.source = archive{w.bucket, func(key string) bool { return all || key == "d/restored" }}
+	w.source = kept{archive{w.bucket, func(key string) bool { return all || key == "d/restored" }}, w.keeper}
 	w.open()
 	v := w.over(w.start("/d"))
 	c := v.Counters
@@ -79,7 +79,7 @@ func TestADryRunCountsWhatIsArchived(t *testing.T) {
 	w.bucket.putClass("d/instant", "GLACIER_IR", 10)
 	w.bucket.putClass("d/held", "GLACIER", 30)
 	w.bucket.putClass("d/z", "STANDARD_IA", 7)
-	w.source = archive{w.bucket, func(key string) bool { return key == "d/held" }}
+	w.source = kept{archive{w.bucket, func(key string) bool { return key == "d/held" }}, w.keeper}
 	w.room = fakeRoom(1 << 20)
 	w.open()
 	w.over(w.start("/d/held"))

@@ -23,10 +23,10 @@ import (
 
 // Options are what an Engine works with.
 type Options struct {
-	// Source is the node's shared attempts, which put what they fetch into Keeper.
-	Source hearth.Source
+	// Source is the node's shared attempts, which have Keeper keep what they fetch.
+	Source Loader
 	// Keeper is the disk tier; nil: there is none, and only names can be made present.
-	Keeper hearth.Keeper
+	Keeper hearth.Store
 	// Owners keep most blocks, in a ring; nil: this node keeps all.
 	Owners Owners
 	// Pins are told what belongs to the jobs at work; nil: nobody asks.

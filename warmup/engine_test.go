@@ -189,7 +189,7 @@ func TestLostIsSaidOfWhatIsLoadedInPart(t *testing.T) {
 	w.bucket.put("d/loses", "e", 1000)
 	w.bucket.put("d/weak", "W/x", 30)
 	w.bucket.put("d/fails", "e", 500)
-	w.source = failing{w.bucket, "d/fails"}
+	w.source = kept{failing{w.bucket, "d/fails"}, w.keeper}
 	w.records.saved = func() {
 		w.keeper.evict(func(h *fakeHeld) bool { return h.block.Object.Key == "d/loses" })
 	}
@@ -217,13 +217,13 @@ type failing struct {
 	key string
 }
 
-// Load is hearth.Loader's.
-func (f failing) Load(ctx context.Context, first hearth.Block, n int, each func(hearth.Block, *hearth.View, error) bool) {
+// GetMany is hearth.Source's.
+func (f failing) GetMany(ctx context.Context, first hearth.Block, n int, each func(hearth.Block, *hearth.View, error) bool) {
 	if first.Object.Key == f.key {
 		each(first, nil, errors.New("it cannot be fetched"))
 		return
 	}
-	f.fakeBucket.Load(ctx, first, n, each)
+	f.fakeBucket.GetMany(ctx, first, n, each)
 }
 
 func TestWhatAFlushLoses(t *testing.T) {

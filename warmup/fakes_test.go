@@ -148,12 +148,11 @@ func (b *fakeBucket) ask(x hearth.Block) error {
 	return fail
 }
 
-// Load is hearth.Loader's.
-func (b *fakeBucket) Load(ctx context.Context, first hearth.Block, n int, each func(hearth.Block, *hearth.View, error) bool) {
-	b.GetMany(ctx, first, n, each)
-}
+// Has and FromPeer are hearth.Source's.
+func (b *fakeBucket) Has(hearth.ID) bool         { return false }
+func (b *fakeBucket) FromPeer(hearth.Block) bool { return false }
 
-// GetMany is hearth.ManyGetter's: one request.
+// GetMany is hearth.Source's: one request.
 func (b *fakeBucket) GetMany(_ context.Context, first hearth.Block, n int, each func(hearth.Block, *hearth.View, error) bool) {
 	err := b.ask(first)
 	for i := range n {
@@ -169,6 +168,31 @@ func (b *fakeBucket) GetMany(_ context.Context, first hearth.Block, n int, each 
 			return
 		}
 	}
+}
+
+// kept has a keeper keep what a source yields, without a tier between them.
+type kept struct {
+	hearth.Source
+	keeper hearth.Store
+}
+
+// Load is Loader's.
+func (k kept) Load(ctx context.Context, first hearth.Block, n int, each func(hearth.Block, error) bool) {
+	k.GetMany(ctx, first, n, func(b hearth.Block, v *hearth.View, err error) bool {
+		if err != nil {
+			return each(b, err)
+		}
+		defer v.Release()
+		err = k.keeper.Keep(ctx, b, v)
+		switch {
+		case err != nil && ctx.Err() != nil:
+			each(b, context.Cause(ctx))
+			return false
+		case err != nil:
+			err = hearth.NotKept(err.Error())
+		}
+		return each(b, err)
+	})
 }
 
 // fakeKeeper is a disk tier in memory with a budget. What was not flushed is lost by
@@ -191,7 +215,7 @@ type fakeHeld struct {
 
 var errFakeFull = errors.New("no room")
 
-// Keep is hearth.Keeper's.
+// Keep is hearth.Store's.
 func (k *fakeKeeper) Keep(_ context.Context, b hearth.Block, v *hearth.View) error {
 	return k.Put(b, v)
 }
@@ -231,7 +255,7 @@ func (k *fakeKeeper) Get(_ context.Context, b hearth.Block, _, n int) (*hearth.V
 	return hearth.NewView(make([]byte, n)), nil
 }
 
-// Flush is hearth.Keeper's.
+// Flush is hearth.Store's.
 func (k *fakeKeeper) Flush(context.Context) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -250,7 +274,10 @@ func (k *fakeKeeper) Flush(context.Context) error {
 	return nil
 }
 
-// Has is hearth.Keeper's.
+// Takes is hearth.Store's.
+func (k *fakeKeeper) Takes(hearth.Block) bool { return true }
+
+// Has is hearth.Store's.
 func (k *fakeKeeper) Has(id hearth.ID) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -364,7 +391,7 @@ type world struct {
 	tree    *namespace.Tree
 	files   *Files
 	records *fakeRecords
-	source  hearth.Source
+	source  Loader
 	room    Room
 	pins    *Pins
 	readers func() int64
@@ -377,7 +404,7 @@ func newWorld(t testing.TB) *world {
 	w := &world{t: t, bucket: &fakeBucket{objects: map[string]hearth.Object{}}, keeper: &fakeKeeper{blocks: map[hearth.ID]*fakeHeld{}},
 		files: &Files{Dir: t.TempDir(), Log: func(what string, err error) { t.Log(what, err) }}}
 	w.checker = &fakeChecker{w: w, bad: map[string]bool{}}
-	w.source, w.readers = w.bucket, func() int64 { return 0 }
+	w.source, w.readers = kept{w.bucket, w.keeper}, func() int64 { return 0 }
 	tree, err := namespace.Open(namespace.Options{Links: []namespace.Link{{Path: "/", Name: "l", Identity: "id", Origin: w.bucket, StaleIfError: true}}})
 	if err != nil {
 		t.Fatal(err)

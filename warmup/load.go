@@ -75,7 +75,7 @@ func (o *outcome) lose(bytes int64, cause string) {
 // loader makes blocks present.
 type loader struct {
 	*Options
-	keeper hearth.Keeper
+	keeper hearth.Store
 	rate   *rate.Limiter // nil: none
 	run    int           // blocks that are asked for by one request, at most
 	pins   *Set
@@ -182,7 +182,7 @@ func (l *loader) fetch(ctx context.Context, p *gate.Pass, first hearth.Block, n 
 		at := 0
 		theirs := l.Owners.Load(ctx, first, n, func(b hearth.Block, err error) {
 			at++
-			if kept := new(NotKept); err == nil || errors.As(err, kept) {
+			if kept := new(hearth.NotKept); err == nil || errors.As(err, kept) {
 				out.kept(b, err)
 			} else if failed == nil {
 				failed = err
@@ -210,32 +210,15 @@ func (o *outcome) kept(b hearth.Block, err error) {
 
 // bring is fetch of what this node keeps.
 func (l *loader) bring(ctx context.Context, first hearth.Block, n int, out *outcome) (failed error) {
-	each := func(b hearth.Block, v *hearth.View, err error) bool {
-		if err != nil {
+	l.Source.Load(ctx, first, n, func(b hearth.Block, err error) bool {
+		if kept := new(hearth.NotKept); err != nil && !errors.As(err, kept) {
 			failed = err
-			return false
-		}
-		err = l.keeper.Keep(ctx, b, v) // also where the source has put it: what waits in a queue is lost by a kill
-		v.Release()
-		if err != nil && ctx.Err() != nil {
-			failed = context.Cause(ctx)
 			return false
 		}
 		out.kept(b, err)
 		return true
-	}
-	if many, ok := l.Source.(hearth.Loader); ok {
-		many.Load(ctx, first, n, each)
-		return failed
-	}
-	for i := range n {
-		b := first.Object.Block(first.Index + int64(i))
-		v, err := l.Source.Get(ctx, b, 0, b.Len())
-		if !each(b, v, err) {
-			return failed
-		}
-	}
-	return nil
+	})
+	return failed
 }
 
 // wait holds a run back until the rate lets it through; other steps go on meanwhile.

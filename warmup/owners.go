@@ -12,13 +12,13 @@ type Owners interface {
 	// Here reports whether this node is to keep a block.
 	Here(b hearth.Block) bool
 	// Load has the owner of blocks [first, first+n), all of one extent, keep them, and calls
-	// each for every one, in order, with what became of it: nil, NotKept, or an error. false:
+	// each for every one, in order, with what became of it: nil, hearth.NotKept, or an error. false:
 	// those that are left have become this node's own.
 	Load(ctx context.Context, first hearth.Block, n int, each func(b hearth.Block, err error)) bool
 	// Held asks for many blocks at once, this node's own among them, and tells them apart.
 	// What nobody could be asked for is not held.
 	Held(ctx context.Context, blocks []hearth.Block) func(id hearth.ID) bool
-	// Flush is hearth.Keeper's, of all nodes where blocks were found or loaded since it was
+	// Flush is hearth.Store's, of all nodes where blocks were found or loaded since it was
 	// called last; an error is Unflushed.
 	Flush(ctx context.Context) error
 }
@@ -30,11 +30,13 @@ type Unflushed interface {
 	Unsafe(b hearth.Block) bool
 }
 
-// NotKept is why no tier of a block's owner keeps it, though it was read.
-type NotKept string
-
-// Error is the cause.
-func (n NotKept) Error() string { return string(n) }
+// Loader has its Store keep blocks, as *cache.Tier does.
+type Loader interface {
+	// Load brings blocks [first, first+n) of one object and calls each once per block, in order,
+	// once it is kept, until each returns false: nil, hearth.NotKept, or why the block cannot be
+	// had, which ends the run.
+	Load(ctx context.Context, first hearth.Block, n int, each func(b hearth.Block, err error) bool)
+}
 
 // has tells which blocks of some steps are held.
 func (l *loader) has(ctx context.Context, of ...*outcome) func(hearth.ID) bool {

@@ -105,13 +105,13 @@ func (n endless) ReadSince(_ context.Context, _ uint64, _ int64, after string, e
 	return nil
 }
 
-// allKept is a Keeper that has everything but the blocks of one object.
+// allKept is a Store that has everything but the blocks of one object.
 type allKept struct {
 	*fakeKeeper
 	but [16]byte
 }
 
-// Has is hearth.Keeper's.
+// Has is hearth.Store's.
 func (k allKept) Has(id hearth.ID) bool { return id.Version != k.but || k.fakeKeeper.Has(id) }
 
 func TestNothingHoldsAList(t *testing.T) {
@@ -126,7 +126,7 @@ func TestNothingHoldsAList(t *testing.T) {
 	o := names.entry(0).Object
 	w.bucket.objects[o.Key] = o
 	none := func() int64 { return 0 }
-	e, err := Open(Options{Source: w.bucket, Keeper: keeper, Names: names, Pins: &Pins{}, Room: fakeRoom(1 << 40), Records: w.records, Files: w.files, Readers: none, Throttled: none, Connections: func() int { return 8 }})
+	e, err := Open(Options{Source: kept{w.bucket, keeper}, Keeper: keeper, Names: names, Pins: &Pins{}, Room: fakeRoom(1 << 40), Records: w.records, Files: w.files, Readers: none, Throttled: none, Connections: func() int { return 8 }})
 	if err != nil {
 		t.Fatal(err)
 	}

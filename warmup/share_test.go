@@ -98,7 +98,7 @@ func (h heavyNames) ReadSince(ctx context.Context, dir uint64, since int64, afte
 	})
 }
 
-// Has is hearth.Keeper's.
+// Has is hearth.Store's.
 func (heavyNames) Has(hearth.ID) bool {
 	time.Sleep(time.Millisecond)
 	return true

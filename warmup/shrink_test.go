@@ -19,13 +19,13 @@ type behind struct {
 	release chan struct{}
 }
 
-// Load is hearth.Loader's.
-func (b behind) Load(ctx context.Context, first hearth.Block, n int, each func(hearth.Block, *hearth.View, error) bool) {
+// GetMany is hearth.Source's.
+func (b behind) GetMany(ctx context.Context, first hearth.Block, n int, each func(hearth.Block, *hearth.View, error) bool) {
 	if first.Index >= b.from {
 		b.once.Do(func() { close(b.reached) })
 		<-b.release
 	}
-	b.fakeBucket.Load(ctx, first, n, each)
+	b.fakeBucket.GetMany(ctx, first, n, each)
 }
 
 // reaches waits until so many bytes of a job are there, and checks that these never fall.
@@ -81,7 +81,7 @@ func replaceLarge(t *testing.T, counted, old, size int64, kill, check bool) {
 			}
 		}
 	} else {
-		w.source = src
+		w.source = kept{src, w.keeper}
 		w.open()
 	}
 	r, err := w.engine.Submit(Request{Targets: []string{"/"}, Check: check}, nil, false, asIs)

@@ -356,7 +356,7 @@ func (d *directory) localFile(o *hearth.Object) (*os.File, func(), error) {
 			return
 		}
 		defer vol.release()
-		if lf, ok := vol.whole.(hearth.LocalFiler); ok {
+		if lf, ok := vol.whole.(lender); ok {
 			file, release, err = lf.LocalFile(o)
 		}
 	}, func() {

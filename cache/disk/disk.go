@@ -162,12 +162,7 @@ type Store struct {
 	node string
 }
 
-var (
-	_ hearth.Store        = (*Store)(nil)
-	_ hearth.Keeper       = (*Store)(nil)
-	_ hearth.LocalSampler = (*Store)(nil)
-	_ hearth.HereGetter   = (*Store)(nil)
-)
+var _ hearth.Store = (*Store)(nil)
 
 // Open opens the cache directories. It refuses a directory that a person must
 // decide on: foreign, of a newer format, in use by another process, in a FUSE
@@ -249,7 +244,7 @@ func (s *Store) Get(ctx context.Context, b hearth.Block, off, n int) (*hearth.Vi
 	return nil, err
 }
 
-// GetHere is hearth.HereGetter's: of what lies where it belongs.
+// GetHere is Get on the caller's own thread of what lies where it belongs, as wiring.Disk says.
 func (s *Store) GetHere(ctx context.Context, b hearth.Block, off, n int, stead func()) *hearth.View {
 	id := b.ID()
 	d := s.dirs[s.place(&id.Version)]
@@ -339,7 +334,7 @@ func (s *Store) LocalFile(o *hearth.Object) (*os.File, func(), error) {
 	return nil, nil, hearth.ErrMiss
 }
 
-// Samples names a file of each directory that is in use, as hearth.LocalSampler says.
+// Samples names a file of each directory that is in use, as fuse.LocalFiler says.
 func (s *Store) Samples() []string {
 	var all []string
 	for _, d := range s.dirs {

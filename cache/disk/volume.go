@@ -3,6 +3,7 @@ package disk
 import (
 	"context"
 	"errors"
+	"os"
 	"sync/atomic"
 
 	"github.com/hearthfs/hearth"
@@ -42,6 +43,11 @@ type area interface {
 type compacter interface {
 	// compact makes the space of dead bytes free; false when there is nothing to do.
 	compact(ctx context.Context) (bool, error)
+}
+
+// lender is an area that has a file for each object.
+type lender interface {
+	LocalFile(o *hearth.Object) (file *os.File, release func(), err error)
 }
 
 // entry is what an area offers for eviction.

@@ -118,7 +118,7 @@ func (a wholeArea) stats() areaStats {
 	return areaStats{blocks: s.Used / hearth.BlockSize, corrupt: s.Damaged, errors: s.Errors, indexBytes: s.IndexBytes, written: s.WriteBytes}
 }
 
-// LocalFile implements hearth.LocalFiler.
+// LocalFile is lender's.
 func (a wholeArea) LocalFile(o *hearth.Object) (*os.File, func(), error) {
 	return a.files.LocalFile(o)
 }

@@ -21,8 +21,6 @@ import (
 
 const mib = 1 << 20
 
-var _ hearth.LocalFiler = (*Files)(nil)
-
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(fillDir); dir != "" {
 		fill(dir) // the child of TestKilledWriterKeepsWhatItAcknowledged

@@ -13,7 +13,7 @@ import (
 )
 
 // LocalFile hands out a whole, verified object as a file opened read-only, as
-// hearth.LocalFiler says. ErrMiss: it is not whole, or on its way out, or not
+// fuse.LocalFiler says. ErrMiss: it is not whole, or on its way out, or not
 // verified yet; then its verification starts behind the call.
 func (f *Files) LocalFile(o *hearth.Object) (file *os.File, release func(), err error) {
 	x, err := f.acquire(context.Background(), o.Version)

@@ -20,6 +20,7 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache/disk"
+	"github.com/hearthfs/hearth/internal/hearthtest"
 	"github.com/hearthfs/hearth/namespace"
 	"github.com/hearthfs/hearth/node"
 	"github.com/hearthfs/hearth/node/api"
@@ -121,10 +122,12 @@ type loop struct{ answers wiring.Answers }
 func (l *loop) Former(next hearth.Source) hearth.Source { return next }
 
 // Fill asks the owner.
-func (l *loop) Fill(_, _ hearth.Source) hearth.Source { return fill{l} }
+func (l *loop) Fill(_, _ hearth.Source) hearth.Source { return hearthtest.Source(fill{l}) }
 
 // Route sends blocks of odd index or version to their owner.
-func (l *loop) Route(own, theirs hearth.Source) hearth.Source { return route{own, theirs} }
+func (l *loop) Route(own, theirs hearth.Source) hearth.Source {
+	return hearthtest.Source(route{own, theirs})
+}
 
 // List lists without asking anybody else.
 func (l *loop) List(origin namespace.Origin) namespace.Origin { return origin }

@@ -159,3 +159,15 @@ func (m *mapStore) Put(b hearth.Block, v *hearth.View) error {
 	m.blocks[b.ID()] = bytes.Clone(v.Bytes())
 	return nil
 }
+
+func (m *mapStore) Has(id hearth.ID) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.blocks[id] != nil
+}
+
+func (m *mapStore) Takes(hearth.Block) bool { return true }
+
+func (m *mapStore) Keep(_ context.Context, b hearth.Block, v *hearth.View) error { return m.Put(b, v) }
+
+func (m *mapStore) Flush(context.Context) error { return nil }

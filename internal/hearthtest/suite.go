@@ -98,7 +98,7 @@ func PutHeld(t testing.TB, p *hearth.Pool, s hearth.Store, b hearth.Block, versi
 
 // CheckGet gets a range of a block and compares it with what NewObject says. A
 // miss is returned; any other error and any wrong byte fail the test.
-func CheckGet(t testing.TB, s hearth.Source, b hearth.Block, off, n, version int) (missed bool) {
+func CheckGet(t testing.TB, s hearth.Getter, b hearth.Block, off, n, version int) (missed bool) {
 	t.Helper()
 	v, err := s.Get(t.Context(), b, off, n)
 	if errors.Is(err, hearth.ErrMiss) {
@@ -117,6 +117,25 @@ func CheckGet(t testing.TB, s hearth.Source, b hearth.Block, off, n, version int
 	CheckSums(t, v)
 	return false
 }
+
+// Source is a Source of what g gets, block by block: none is held, and no other node is asked.
+func Source(g hearth.Getter) hearth.Source { return source{g} }
+
+type source struct{ hearth.Getter }
+
+func (s source) GetMany(ctx context.Context, first hearth.Block, n int, each func(hearth.Block, *hearth.View, error) bool) {
+	for i := range n {
+		b := first.Object.Block(first.Index + int64(i))
+		v, err := s.Get(ctx, b, 0, b.Len())
+		if !each(b, v, err) || err != nil {
+			return
+		}
+	}
+}
+
+func (source) Has(hearth.ID) bool { return false }
+
+func (source) FromPeer(hearth.Block) bool { return false }
 
 // StoreSuite states what every Store does. open returns a new, empty store with
 // room for at least 16 MiB; one that is an io.Closer is closed at the end.
@@ -261,17 +280,13 @@ func suiteCrowd(t *testing.T, pool *hearth.Pool, s hearth.Store) {
 
 func suiteKeeper(t *testing.T, pool *hearth.Pool, s hearth.Store) {
 	// What Keep took is held at once and after Flush.
-	k, ok := s.(hearth.Keeper)
-	if !ok {
-		t.Skip("no Keeper")
-	}
 	o := NewObject("keeper", 5*hearth.BlockSize+17, 9)
 	for i := range o.Blocks() {
-		if k.Has(o.Block(i).ID()) {
+		if s.Has(o.Block(i).ID()) {
 			t.Errorf("block %d is held before it was given", i)
 		}
 		v := View(t, pool, o.Block(i), 9)
-		err := k.Keep(t.Context(), o.Block(i), v)
+		err := s.Keep(t.Context(), o.Block(i), v)
 		v.Release()
 		if err != nil {
 			t.Fatalf("keep block %d: %v", i, err)
@@ -280,11 +295,11 @@ func suiteKeeper(t *testing.T, pool *hearth.Pool, s hearth.Store) {
 			t.Errorf("block %d is missed right after Keep", i)
 		}
 	}
-	if err := k.Flush(t.Context()); err != nil {
+	if err := s.Flush(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	for i := range o.Blocks() {
-		if !k.Has(o.Block(i).ID()) || CheckGet(t, s, o.Block(i), 0, o.Block(i).Len(), 9) {
+		if !s.Has(o.Block(i).ID()) || CheckGet(t, s, o.Block(i), 0, o.Block(i).Len(), 9) {
 			t.Errorf("block %d is missed after Flush", i)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/cache"
 	"github.com/hearthfs/hearth/cache/disk/layout"
 	"github.com/hearthfs/hearth/fuse"
 	"github.com/hearthfs/hearth/namespace"
@@ -35,7 +36,7 @@ func tryMount(ctx context.Context, o Options) (m mounted) {
 	if os.Geteuid() == 0 {
 		m.by = "mount(2)"
 	}
-	s, err := fuse.Mount(ctx, fuse.Options{Dir: dir, FSName: "hearth-doctor", Tree: nothing{}, Reads: nothing{}, Local: nothing{o},
+	s, err := fuse.Mount(ctx, fuse.Options{Dir: dir, FSName: "hearth-doctor", Tree: nothing{}, Reads: cache.Through(nil, nil, cache.Always), Local: nothing{o},
 		Open: fuse.Passthrough, Without: o.Without, AllowOther: o.AllowOther})
 	if err != nil {
 		m.failed = err
@@ -100,8 +101,8 @@ func lackCure(name, why string) string {
 type nothing struct{ Options }
 
 var (
-	_ fuse.Tree           = nothing{}
-	_ hearth.LocalSampler = nothing{}
+	_ fuse.Tree       = nothing{}
+	_ fuse.LocalFiler = nothing{}
 )
 
 func (nothing) Lookup(context.Context, uint64, string) (namespace.Node, error) {
@@ -126,10 +127,6 @@ func (nothing) Forget(*hearth.Object) {}
 func (nothing) Hold(func(uint64) bool) func() { return func() {} }
 
 func (nothing) Subscribe(func(namespace.Change)) func() { return func() {} }
-
-func (nothing) Get(context.Context, hearth.Block, int, int) (*hearth.View, error) {
-	return nil, hearth.ErrMiss
-}
 
 // LocalFile has none.
 func (nothing) LocalFile(*hearth.Object) (*os.File, func(), error) { return nil, nil, hearth.ErrMiss }

@@ -23,7 +23,7 @@ import (
 // Parts are what of a node warm-up works with.
 type Parts struct {
 	// Source is the tier of the node's own blocks, Disk what stands in it; nil: none.
-	Source hearth.Source
+	Source warmup.Loader
 	Disk   Disk
 	Tree   *namespace.Tree
 	// Pins are asked by Disk what it must not give up; Durable are those that outlive
@@ -58,7 +58,7 @@ type Parts struct {
 
 // Disk is a disk tier.
 type Disk interface {
-	hearth.Keeper
+	hearth.Store
 	Needs(o *hearth.Object) (dir int, bytes int64)
 	// Free is warmup.Room's.
 	Free() []int64

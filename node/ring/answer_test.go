@@ -22,6 +22,10 @@ func (f *fakeOwned) GetMany(_ context.Context, first hearth.Block, _ int, each f
 	each(first, nil, hearth.ErrMiss)
 }
 
+func (f *fakeOwned) Has(hearth.ID) bool { return false }
+
+func (f *fakeOwned) FromPeer(hearth.Block) bool { return false }
+
 func TestAPeersKeyLiesInTheLink(t *testing.T) {
 	// A member asks for an object of the right bucket and version beside what the link shows. This node's key
 	// may read it, and no tier is asked: not by a read, a run or a load. What the link shows is asked for.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/node/status"
+	"github.com/hearthfs/hearth/warmup"
 )
 
 // Egress counts what is fetched from origins, by whom it is for.
@@ -59,17 +60,11 @@ func (e *Egress) of(ctx context.Context) *fetches {
 	return f
 }
 
-// Many is a Source that has ranges of many blocks, too.
-type Many interface {
-	hearth.Source
-	hearth.ManyGetter
-}
-
 // ForWarmUp is a context whose fetches are a warm-up's.
 func ForWarmUp(ctx context.Context) context.Context { return context.WithValue(ctx, warmsUp{}, true) }
 
 // Peers is a Source whose fetches are for readers of other nodes.
-type Peers struct{ Source Many }
+type Peers struct{ hearth.Source }
 
 // Get reads a range of a block.
 func (p Peers) Get(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
@@ -82,21 +77,9 @@ func (p Peers) GetMany(ctx context.Context, first hearth.Block, n int, each func
 }
 
 // WarmUp is a Loader whose fetches are a warm-up's.
-type WarmUp struct {
-	Source interface {
-		hearth.Source
-		hearth.Loader
-	}
-}
-
-var _ hearth.Loader = WarmUp{} // which engines ask for by assertion
-
-// Get reads a range of a block.
-func (w WarmUp) Get(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
-	return w.Source.Get(ForWarmUp(ctx), b, off, n)
-}
+type WarmUp struct{ warmup.Loader }
 
 // Load reads a run of blocks and has each kept.
-func (w WarmUp) Load(ctx context.Context, first hearth.Block, n int, each func(hearth.Block, *hearth.View, error) bool) {
-	w.Source.Load(ForWarmUp(ctx), first, n, each)
+func (w WarmUp) Load(ctx context.Context, first hearth.Block, n int, each func(hearth.Block, error) bool) {
+	w.Loader.Load(ForWarmUp(ctx), first, n, each)
 }

@@ -14,7 +14,7 @@ import (
 // Bucket is the bucket with an ear: a version that is found gone is forgotten
 // at once, whoever read it, and what cannot be kept is counted.
 type Bucket struct {
-	Source Many
+	hearth.Source
 	// Gone hears of versions that the origin does not have any more.
 	Gone func(*hearth.Object)
 	// Weak hears of reads of objects that no tier may keep.

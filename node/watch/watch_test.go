@@ -41,6 +41,10 @@ func (f fake) Get(ctx context.Context, _ hearth.Block, _, n int) (*hearth.View, 
 	return f.pool.Alloc(ctx, n)
 }
 
+func (f fake) Has(hearth.ID) bool { return false }
+
+func (f fake) FromPeer(hearth.Block) bool { return false }
+
 func (f fake) GetMany(ctx context.Context, first hearth.Block, n int, each func(hearth.Block, *hearth.View, error) bool) {
 	for i := range n {
 		b := first.Object.Block(first.Index + int64(i))
@@ -99,30 +103,33 @@ func TestFetchesAreOfWhoBeganThem(t *testing.T) {
 		heard := func(hearth.Block, time.Time, error) {}
 		ram := cache.NewRAM(pool, 16<<20)
 		defer ram.Close()
-		tier := cache.Through(ram, Bucket{Source: fake{pool}, Heard: heard, Egress: egress, Waits: ledger}, cache.Always)
+		tier := cache.Memory(ram, Bucket{Source: fake{pool}, Heard: heard, Egress: egress, Waits: ledger}, cache.Always)
 		defer tier.Close()
 		o := &hearth.Object{Key: "k", ETag: "e", Size: 5 << 20, Version: hearth.VersionOf("o", "k", "e", 5<<20)}
-		get := func(s hearth.Source, index int64) {
-			v, err := s.Get(t.Context(), o.Block(index), 0, 100)
+		get := func(index int64) {
+			v, err := tier.Get(t.Context(), o.Block(index), 0, 100)
 			if err != nil {
 				t.Error(err)
 				return
 			}
 			v.Release()
 		}
-		go get(WarmUp{tier}, 0)
+		load := func(first int64, n int) {
+			WarmUp{tier}.Load(t.Context(), o.Block(first), n, func(_ hearth.Block, err error) bool {
+				if err != nil {
+					t.Error(err)
+				}
+				return err == nil
+			})
+		}
+		go load(0, 1)
 		synctest.Wait()
 		var w waits.Wait
 		w.Begin(ledger, 1, waits.Origin, o.Version)
-		get(tier, 0) // joins it
+		get(0) // joins it
 		w.End()
-		get(tier, 1)
-		WarmUp{tier}.Load(t.Context(), o.Block(2), 2, func(_ hearth.Block, v *hearth.View, err error) bool {
-			if err == nil {
-				v.Release()
-			}
-			return err == nil
-		})
+		get(1)
+		load(2, 2)
 		if got, want := egress.Readers(), (status.Requests{Requests: 1, Bytes: 1 << 20}); got != want {
 			t.Errorf("readers: %+v", got)
 		}

@@ -41,19 +41,26 @@ type Router interface {
 // Answers are what peers are answered from.
 type Answers struct {
 	// Owned is what they may Fill from.
-	Owned interface {
-		hearth.Source
-		hearth.ManyGetter
-	}
+	Owned hearth.Source
 	// Local is what they may Peek at: it asks nobody.
 	Local interface {
-		hearth.Source
+		hearth.Getter
 		Has(id hearth.ID) bool
 	}
 	// Ready is what memory holds of a block, or nil. It waits for nobody.
 	Ready func(b hearth.Block, off, n int) *hearth.View
-	// Here is what the disk holds of a block, as hearth.HereGetter says; nil: it cannot.
+	// Here is what the disk holds of a block, as Disk says; nil: there is none.
 	Here func(ctx context.Context, b hearth.Block, off, n int, stead func()) *hearth.View
+}
+
+// Disk is the disk tier, on a device that may not answer.
+type Disk interface {
+	hearth.Store
+	// GetHere is Get of what the Store holds, for a caller who can be replaced, read on his
+	// own thread, without two switches; nil: it does not hold it, or Get says what is wrong. Where
+	// the device does not answer, stead is called, once, on a goroutine of its own, to take the
+	// caller's place: it may run while the call lasts, and after it, if the device answers just then.
+	GetHere(ctx context.Context, b hearth.Block, off, n int, stead func()) *hearth.View
 }
 
 // alone is the Router of one node: it owns every block.
@@ -75,7 +82,7 @@ type Tiers struct {
 }
 
 // Wire is the architecture: the read side in one expression. disk may be nil.
-func Wire(w Wiring, mem *cache.RAM, disk hearth.Store, bucket hearth.Source) (*Tiers, error) {
+func Wire(w Wiring, mem *cache.RAM, disk Disk, bucket hearth.Source) (*Tiers, error) {
 	volumes, ring := w.Volumes, w.Ring
 	if ring == nil {
 		ring = alone{}
@@ -84,8 +91,8 @@ func Wire(w Wiring, mem *cache.RAM, disk hearth.Store, bucket hearth.Source) (*T
 	t.backing = cache.Through(volumes, bucket, cache.Always)                      // what lasts
 	t.Own = cache.Through(disk, ring.Former(t.backing), cache.Keep(disk))         // this node's own blocks
 	t.theirs = cache.Through(disk, ring.Fill(t.Own, t.backing), cache.Keep(disk)) // others' blocks: a copy here
-	t.owned = cache.Through(mem, t.Own, served(mem, disk, asked))                 // what peers may Fill from
-	t.Reads = cache.Through(mem, ring.Route(t.Own, t.theirs), hot(w, mem, disk))  // what readers use
+	t.owned = cache.Memory(mem, t.Own, served(mem, disk, asked))                  // what peers may Fill from
+	t.Reads = cache.Memory(mem, ring.Route(t.Own, t.theirs), hot(w, mem, disk))   // what readers use
 	return t, ring.Serve(Answers{Owned: t.owned, Local: cache.Local(mem, disk), Ready: mem.Ready, Here: here(mem, disk, asked)})
 }
 
@@ -100,7 +107,7 @@ func (t *Tiers) Close() {
 // not yet, since others of them mostly do soon, and of the rest what is hot. An epoch of one
 // reader asks for each block of the disk once: to keep them all pushed out what is hot, and
 // cost an owner a twenty-fifth of its CPU time.
-func served(mem *cache.RAM, disk hearth.Store, hot cache.Admit) cache.Admit {
+func served(mem *cache.RAM, disk Disk, hot cache.Admit) cache.Admit {
 	keep, below := cache.Keep(mem), cache.Local(disk)
 	return func(b hearth.Block, n int) bool {
 		if n == 0 || n == b.Len() && !below.Has(b.ID()) {
@@ -112,16 +119,15 @@ func served(mem *cache.RAM, disk hearth.Store, hot cache.Admit) cache.Admit {
 
 // here gives peers small objects that the disk holds, on the thread that asks, and keeps in
 // memory what is hot: what served does, without the tiers on the way there.
-func here(mem *cache.RAM, disk hearth.Store, hot cache.Admit) func(context.Context, hearth.Block, int, int, func()) *hearth.View {
-	store, can := disk.(hearth.HereGetter)
-	if !can {
+func here(mem *cache.RAM, disk Disk, hot cache.Admit) func(context.Context, hearth.Block, int, int, func()) *hearth.View {
+	if disk == nil {
 		return nil
 	}
 	return func(ctx context.Context, b hearth.Block, off, n int, stead func()) *hearth.View {
 		if n < b.Len() || !b.Object.Cacheable() {
 			return nil
 		}
-		v := store.GetHere(ctx, b, off, n, stead)
+		v := disk.GetHere(ctx, b, off, n, stead)
 		if v != nil && hot(b, n) {
 			_ = mem.Put(b, v) // or the next one is read from disk again
 		}
@@ -133,7 +139,7 @@ func here(mem *cache.RAM, disk hearth.Store, hot cache.Admit) func(context.Conte
 // soon asked for again, since a mount's page cache has the rest; without a disk
 // it is everything. Of another node's blocks it is by chance, so that what many nodes
 // read again and again does not come from its owner alone.
-func hot(w Wiring, mem *cache.RAM, disk hearth.Store) cache.Admit {
+func hot(w Wiring, mem *cache.RAM, disk Disk) cache.Admit {
 	if disk == nil {
 		return cache.Keep(mem)
 	}

@@ -23,8 +23,8 @@ func (s *fakeSource) Get(_ context.Context, _ hearth.Block, off, n int) (*hearth
 
 func TestAloneEverythingIsOwn(t *testing.T) {
 	// Without a ring its parts pass through, and Fill at the owner is a read of one's own.
-	own := &fakeSource{"abc"}
-	if (alone{}).Former(own) != hearth.Source(own) || (alone{}).Route(own, nil) != hearth.Source(own) || (alone{}).Fill(own, nil) != hearth.Source(own) {
+	own := hearthtest.Source(&fakeSource{"abc"})
+	if (alone{}).Former(own) != own || (alone{}).Route(own, nil) != own || (alone{}).Fill(own, nil) != own {
 		t.Error("Former, Route or Fill does not pass through")
 	}
 	if err := (alone{}).Serve(Answers{}); err != nil {
@@ -81,6 +81,12 @@ func (d *emptyDisk) Get(context.Context, hearth.Block, int, int) (*hearth.View, 
 }
 func (d *emptyDisk) Put(hearth.Block, *hearth.View) error { return nil }
 func (d *emptyDisk) Has(hearth.ID) bool                   { return false }
+func (d *emptyDisk) Takes(hearth.Block) bool              { return true }
+func (d *emptyDisk) Flush(context.Context) error          { return nil }
+
+func (d *emptyDisk) Keep(context.Context, hearth.Block, *hearth.View) error { return nil }
+
+func (d *emptyDisk) GetHere(context.Context, hearth.Block, int, int, func()) *hearth.View { return nil }
 
 // two is a ring of two nodes, whose router is the node's own. The other one answers each Fill.
 type two struct {
@@ -150,17 +156,17 @@ func TestEachTierIsAskedOnce(t *testing.T) {
 	mem := cache.NewRAM(pool, 32<<20)
 	t.Cleanup(mem.Close)
 	disk, ring, bucket := &emptyDisk{}, newTwo(t), &atomic.Int64{}
-	tiers, err := Wire(Wiring{Ring: ring, Mine: ring.Mine}, mem, disk, sourceFunc(func(n int) *hearth.View {
+	tiers, err := Wire(Wiring{Ring: ring, Mine: ring.Mine}, mem, disk, hearthtest.Source(sourceFunc(func(n int) *hearth.View {
 		bucket.Add(1)
 		return hearth.NewView(make([]byte, n))
-	}))
+	})))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(tiers.Close)
 	for _, c := range []struct {
 		what                        string
-		get                         hearth.Source
+		get                         hearth.Getter
 		mine                        bool
 		memory, disk, fills, bucket int64
 	}{
@@ -235,13 +241,13 @@ func (d *heldDisk) GetHere(ctx context.Context, b hearth.Block, off, n int, _ fu
 
 func TestWhatIsReadHereForPeersIsWholeAndKeptOnceItIsHot(t *testing.T) {
 	// The thread that a peer's request came to reads whole objects from the disk, and nothing
-	// else; the second time in a while they stay in memory. A disk without that ability is not
-	// asked so.
+	// else; the second time in a while they stay in memory. Without a disk there is
+	// nothing to read there.
 	pool := hearthtest.Pool(t, 64<<20)
 	mem := cache.NewRAM(pool, 32<<20)
 	t.Cleanup(mem.Close)
 	store, ring := &heldDisk{pool: pool}, &listening{}
-	tiers, err := Wire(Wiring{Ring: ring}, mem, store, &anyBucket{pool})
+	tiers, err := Wire(Wiring{Ring: ring}, mem, store, hearthtest.Source(&anyBucket{pool}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -268,8 +274,8 @@ func TestWhatIsReadHereForPeersIsWholeAndKeptOnceItIsHot(t *testing.T) {
 		}
 	}
 	bare := &listening{}
-	if other, err := Wire(Wiring{Ring: bare}, mem, &emptyDisk{}, &anyBucket{pool}); err != nil || bare.answers.Here != nil {
-		t.Errorf("a disk that cannot is asked: %v", err)
+	if other, err := Wire(Wiring{Ring: bare}, mem, nil, hearthtest.Source(&anyBucket{pool})); err != nil || bare.answers.Here != nil {
+		t.Errorf("a disk that is not there is asked: %v", err)
 	} else {
 		other.Close()
 	}
@@ -282,12 +288,12 @@ func TestWhatTheDiskHasIsKeptForPeersOnceItIsHot(t *testing.T) {
 		pool := hearthtest.Pool(t, 64<<20)
 		mem := cache.NewRAM(pool, 32<<20)
 		t.Cleanup(mem.Close)
-		var store hearth.Store = &emptyDisk{}
+		var store Disk = &emptyDisk{}
 		if disk {
 			store = &heldDisk{pool: pool}
 		}
 		ring := &listening{}
-		tiers, err := Wire(Wiring{Ring: ring}, mem, store, &anyBucket{pool})
+		tiers, err := Wire(Wiring{Ring: ring}, mem, store, hearthtest.Source(&anyBucket{pool}))
 		if err != nil {
 			t.Fatal(err)
 		}

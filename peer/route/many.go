@@ -8,7 +8,7 @@ import (
 	"github.com/hearthfs/hearth/peer/wire"
 )
 
-// each is how GetMany yields blocks: see hearth.ManyGetter.
+// each is how GetMany yields blocks: see hearth.Source.
 type each = func(b hearth.Block, v *hearth.View, err error) bool
 
 // line yields the blocks of one GetMany in order, from wherever they come.
@@ -31,20 +31,13 @@ func (l *line) yield(v *hearth.View, err error) {
 
 // from has a Source yield up to n blocks that come next.
 func (l *line) from(ctx context.Context, src hearth.Source, n int) {
-	if m, ok := src.(hearth.ManyGetter); ok {
-		left := n
-		m.GetMany(ctx, l.next, n, func(_ hearth.Block, v *hearth.View, err error) bool {
-			left--
-			l.yield(v, err)
-			return !l.over && left > 0
-		})
-		l.over = l.over || left > 0 // it ended before that: its each was told why
-		return
-	}
-	for ; n > 0 && !l.over; n-- {
-		v, err := src.Get(ctx, l.next, 0, l.next.Len())
+	left := n
+	src.GetMany(ctx, l.next, n, func(_ hearth.Block, v *hearth.View, err error) bool {
+		left--
 		l.yield(v, err)
-	}
+		return !l.over && left > 0
+	})
+	l.over = l.over || left > 0 // it ended before that: its each was told why
 }
 
 // extents calls do for the part of each extent that is left, until the line is over. do
@@ -75,11 +68,7 @@ func (s *split) Get(ctx context.Context, b hearth.Block, off, n int) (*hearth.Vi
 	return s.way(b).Get(ctx, b, off, n)
 }
 
-// Asks reports whether another node is to be asked for the block first.
-func (s *split) Asks(b hearth.Block) bool {
-	t, ok := s.way(b).(interface{ Asks(hearth.Block) bool })
-	return ok && t.Asks(b)
-}
+func (s *split) FromPeer(b hearth.Block) bool { return s.way(b).FromPeer(b) }
 
 func (s *split) GetMany(ctx context.Context, first hearth.Block, n int, each each) {
 	l := &line{next: first, left: n, each: each}
@@ -87,14 +76,7 @@ func (s *split) GetMany(ctx context.Context, first hearth.Block, n int, each eac
 }
 
 // Has reports whether the block is held on one way or the other.
-func (s *split) Has(id hearth.ID) bool {
-	for _, way := range []hearth.Source{s.own, s.theirs} {
-		if h, ok := way.(interface{ Has(hearth.ID) bool }); ok && h.Has(id) {
-			return true
-		}
-	}
-	return false
-}
+func (s *split) Has(id hearth.ID) bool { return s.own.Has(id) || s.theirs.Has(id) }
 
 // GetMany yields whole blocks in order; those of an extent are asked for at once.
 func (f *fill) GetMany(ctx context.Context, first hearth.Block, n int, each each) {

@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/internal/hearthtest"
 	"github.com/hearthfs/hearth/peer/place"
 	"github.com/hearthfs/hearth/peer/wire"
 )
@@ -53,6 +54,14 @@ func (s *numbered) Get(_ context.Context, b hearth.Block, _, _ int) (*hearth.Vie
 	return hearth.NewView([]byte{byte(b.Index)}), nil
 }
 
+func (s *numbered) GetMany(ctx context.Context, first hearth.Block, n int, each func(hearth.Block, *hearth.View, error) bool) {
+	hearthtest.Source(s).GetMany(ctx, first, n, each)
+}
+
+func (s *numbered) Has(hearth.ID) bool { return false }
+
+func (s *numbered) FromPeer(hearth.Block) bool { return false }
+
 func TestManyAreYieldedInOrder(t *testing.T) {
 	// However a peer's answers come and whichever of them fail, the blocks come in order,
 	// each once, the rest of an extent from the bucket; no View is kept, and nobody is asked
@@ -72,7 +81,7 @@ func TestManyAreYieldedInOrder(t *testing.T) {
 		r := New("nobody")
 		r.Set(Table{Map: m, Peers: map[string]Peer{"node-00": p, "node-01": p}})
 		bucket := &numbered{}
-		src := r.Fill(&numbered{}, bucket).(hearth.ManyGetter)
+		src := r.Fill(&numbered{}, bucket)
 		var got []int64
 		src.GetMany(context.Background(), o.Block(int64(first)), n, func(b hearth.Block, v *hearth.View, err error) bool {
 			if err != nil || int64(v.Bytes()[0]) != b.Index {
@@ -109,7 +118,7 @@ func TestManyThatAreNotGivenAreCounted(t *testing.T) {
 	for range 2 {
 		r.at(t, b, 1).fill, r.at(t, b, 2).fill = wire.ErrSilent, hearth.ErrRefused
 		n := 0
-		r.Fill(&r.own, &r.bucket).(hearth.ManyGetter).GetMany(t.Context(), b, 3, func(_ hearth.Block, v *hearth.View, err error) bool {
+		r.Fill(&r.own, &r.bucket).GetMany(t.Context(), b, 3, func(_ hearth.Block, v *hearth.View, err error) bool {
 			if n++; err != nil {
 				t.Error(err)
 			}
@@ -134,7 +143,7 @@ func TestManyEndWithAnAnswer(t *testing.T) {
 	r.Set(Table{Map: mapOf(t, 2), Peers: map[string]Peer{"node-00": p, "node-01": p}})
 	bucket := &numbered{}
 	var got []error
-	r.Fill(bucket, bucket).(hearth.ManyGetter).GetMany(t.Context(), o.Block(0), 5, func(_ hearth.Block, v *hearth.View, err error) bool {
+	r.Fill(bucket, bucket).GetMany(t.Context(), o.Block(0), 5, func(_ hearth.Block, v *hearth.View, err error) bool {
 		if v != nil {
 			v.Release()
 		}
@@ -161,7 +170,7 @@ func TestFormerGivesARun(t *testing.T) {
 			got = append(got, b.Index)
 			return err == nil
 		}
-		former := r.Former(bucket).(hearth.ManyGetter)
+		former := r.Former(bucket)
 		former.GetMany(t.Context(), o.Block(0), 5, yes)
 		if !slices.Equal(got, []int64{0, 1, 2, 3, 4}) || !slices.Equal(bucket.gets, []int64{3}) || r.Stats().Found != 4 {
 			t.Errorf("got %v, %v from the bucket, %+v", got, bucket.gets, r.Stats())
@@ -193,7 +202,7 @@ func TestRouteReadsEachExtentOnItsWay(t *testing.T) {
 	own, theirs := &numbered{}, &numbered{}
 	n := 64 * hearth.ExtentBlocks
 	var got int64
-	rig.Route(own, theirs).(hearth.ManyGetter).GetMany(t.Context(), o.Block(0), n, func(b hearth.Block, v *hearth.View, err error) bool {
+	rig.Route(own, theirs).GetMany(t.Context(), o.Block(0), n, func(b hearth.Block, v *hearth.View, err error) bool {
 		if b.Index != got || err != nil {
 			t.Fatalf("block %d where %d is due: %v", b.Index, got, err)
 		}
@@ -236,12 +245,12 @@ func TestWhoIsAskedFirstIsKnown(t *testing.T) {
 	// one whose owner cannot be asked, it is not.
 	r := New("node-00")
 	r.Set(Table{Map: mapOf(t, 3), Peers: map[string]Peer{"node-01": &shuffled{}}})
-	route := r.Route(&numbered{}, r.Fill(&numbered{}, &numbered{})).(interface{ Asks(hearth.Block) bool })
+	route := r.Route(&numbered{}, r.Fill(&numbered{}, &numbered{}))
 	asked := 0
 	for i := range 60 {
 		b := object(i).Block(0)
 		want := r.Owners(b)[0] == "node-01"
-		if got := route.Asks(b); got != want {
+		if got := route.FromPeer(b); got != want {
 			t.Errorf("object %d of %s: asks %v", i, r.Owners(b)[0], got)
 		}
 		if want {

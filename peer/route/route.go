@@ -176,8 +176,11 @@ func (f *fill) Get(ctx context.Context, b hearth.Block, off, n int) (*hearth.Vie
 	return v, err
 }
 
-// Asks reports whether another node is to be asked for the block first.
-func (f *fill) Asks(b hearth.Block) bool {
+// Has is hearth.Source's: others' blocks are on no tier behind this one.
+func (f *fill) Has(hearth.ID) bool { return false }
+
+// FromPeer reports whether another node is to be asked for the block first.
+func (f *fill) FromPeer(b hearth.Block) bool {
 	_, at := f.Owner(place.Of(b))
 	return at == There
 }
@@ -307,6 +310,12 @@ func (f *former) Get(ctx context.Context, b hearth.Block, off, n int) (*hearth.V
 	}
 	return f.next.Get(ctx, b, off, n)
 }
+
+// Has is hearth.Source's. What former owners hold is not here.
+func (f *former) Has(id hearth.ID) bool { return f.next.Has(id) }
+
+// FromPeer is hearth.Source's: a former owner that does not answer at once is no peer to wait for.
+func (f *former) FromPeer(b hearth.Block) bool { return f.next.FromPeer(b) }
 
 // lacked counts blocks that a former owner did not give though it said that it holds them.
 func (r *Router) lacked(err error, blocks int) {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/internal/hearthtest"
 	"github.com/hearthfs/hearth/peer/place"
 	"github.com/hearthfs/hearth/peer/wire"
 )
@@ -80,6 +81,14 @@ func (s *fakeSource) Get(_ context.Context, _ hearth.Block, _, n int) (*hearth.V
 	s.gets.Add(1)
 	return view(n), nil
 }
+
+func (s *fakeSource) GetMany(ctx context.Context, first hearth.Block, n int, each func(hearth.Block, *hearth.View, error) bool) {
+	hearthtest.Source(s).GetMany(ctx, first, n, each)
+}
+
+func (s *fakeSource) Has(hearth.ID) bool { return false }
+
+func (s *fakeSource) FromPeer(hearth.Block) bool { return false }
 
 func ids(n int) (list []place.Node) {
 	for i := range n {

@@ -42,12 +42,12 @@ func (s *simStore) Put(b hearth.Block, _ *hearth.View) error {
 	return nil
 }
 
-// sourceFunc serves Get by a call.
-type sourceFunc func(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error)
+// Takes, Keep and Flush are hearth.Store's.
+func (s *simStore) Takes(hearth.Block) bool { return true }
 
-func (f sourceFunc) Get(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
-	return f(ctx, b, off, n)
-}
+func (s *simStore) Keep(_ context.Context, b hearth.Block, v *hearth.View) error { return s.Put(b, v) }
+
+func (s *simStore) Flush(context.Context) error { return nil }
 
 // trail is the nodes that a request has gone through.
 type trail struct{}
@@ -107,7 +107,6 @@ func (p simPeer) Peek(ctx context.Context, b hearth.Block, off, n int) (*hearth.
 
 // Many asks for a run of blocks: a Fill of it is one read of the owner's, a Peek one look.
 func (p simPeer) Many(ctx context.Context, v wire.Verb, wants []wire.Want, each func(int, *hearth.View, error)) {
-	many, ok := p.to.own.(hearth.ManyGetter)
 	if v == wire.Peek {
 		ctx, err := p.travel(ctx)
 		for i, w := range wants {
@@ -120,17 +119,13 @@ func (p simPeer) Many(ctx context.Context, v wire.Verb, wants []wire.Want, each 
 		}
 		return
 	}
-	if !ok {
-		manyOf(ctx, p, v, wants, each)
-		return
-	}
 	err := p.first(ctx)
 	if err == nil {
 		ctx, err = p.travel(ctx)
 	}
 	i := 0
 	if err == nil {
-		many.GetMany(ctx, wants[0].Block, len(wants), func(_ hearth.Block, v *hearth.View, failed error) bool {
+		p.to.own.GetMany(ctx, wants[0].Block, len(wants), func(_ hearth.Block, v *hearth.View, failed error) bool {
 			if err = failed; err != nil {
 				return false
 			}
@@ -170,6 +165,10 @@ func (s *simBucket) GetMany(_ context.Context, first hearth.Block, n int, each e
 	}
 }
 
+func (s *simBucket) Has(hearth.ID) bool { return false }
+
+func (s *simBucket) FromPeer(hearth.Block) bool { return false }
+
 func (s *simBucket) note(b hearth.Block) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -208,7 +207,7 @@ func (n *simNode) readRun(ctx context.Context, rng *rand.Rand) (extents int, err
 	if rng.IntN(2) == 0 {
 		count = min(count, hearth.ExtentBlocks)
 	}
-	n.reads.(hearth.ManyGetter).GetMany(ctx, first, count, func(b hearth.Block, v *hearth.View, failed error) bool {
+	n.reads.GetMany(ctx, first, count, func(b hearth.Block, v *hearth.View, failed error) bool {
 		if b.Index != first.Index+int64(got) {
 			n.fault("a run yields another block than is due")
 		}

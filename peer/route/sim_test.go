@@ -314,7 +314,7 @@ func TestWrongRoutersAreFound(t *testing.T) {
 	// everything for its own, one that hears of no change takes what it owned once, and one that
 	// forgets that there was a change fetches long afterwards what a former owner has.
 	for want, wrong := range map[string]func(n *simNode){
-		"a Fill leads to a Fill":                        func(n *simNode) { n.own = sourceFunc(nil) },
+		"a Fill leads to a Fill":                        func(n *simNode) { n.own = hearthtest.Source(nil) },
 		"a node asks itself":                            func(n *simNode) { n.router.self = "somebody" },
 		"a node fetched a block twice":                  func(n *simNode) { n.store.full = true },
 		"a node fetched what it did not own":            func(n *simNode) { n.deaf = lonely },

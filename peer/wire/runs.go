@@ -6,7 +6,7 @@ import (
 	"github.com/hearthfs/hearth"
 )
 
-// Run has the signature of hearth.ManyGetter's GetMany: whole blocks in order. With load
+// Run has the signature of hearth.Source's GetMany: whole blocks in order. With load
 // each block is made present, and each is called without a View.
 type Run func(ctx context.Context, first hearth.Block, n int, load bool, each func(b hearth.Block, v *hearth.View, err error) bool)
 

@@ -103,7 +103,7 @@ func (k *bucket) Get(ctx context.Context, b hearth.Block, off, n int) (*hearth.V
 
 // reader is Bytes over a Source.
 type reader struct {
-	src  hearth.Source
+	src  hearth.Getter
 	o    *hearth.Object
 	open *atomic.Int64
 }

@@ -63,7 +63,7 @@ type Bytes interface {
 // Options of a Server; Source, Head and Pool must be there.
 type Options struct {
 	// Source is the whole read side.
-	Source hearth.Source
+	Source hearth.Getter
 	// Open returns a reader for a range of several blocks, which ends before byte until and is
 	// read to its end unless the client goes. nil: their Views come from Source one by one.
 	Open func(o *hearth.Object, until int64) Bytes

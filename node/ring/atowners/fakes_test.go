@@ -81,7 +81,11 @@ func (f *fakeOrigin) ask(b hearth.Block) error {
 	return nil
 }
 
-// GetMany is hearth.ManyGetter's: one request.
+// Has and FromPeer are hearth.Source's.
+func (f *fakeOrigin) Has(hearth.ID) bool         { return false }
+func (f *fakeOrigin) FromPeer(hearth.Block) bool { return false }
+
+// GetMany is hearth.Source's: one request.
 func (f *fakeOrigin) GetMany(ctx context.Context, first hearth.Block, n int, each func(hearth.Block, *hearth.View, error) bool) {
 	err := f.ask(first)
 	for i := range n {
@@ -156,7 +160,9 @@ type fakeDisk struct {
 	flush    error // what a flush ends with
 }
 
-// Keep is hearth.Keeper's.
+// Takes and Keep are hearth.Store's.
+func (d *fakeDisk) Takes(hearth.Block) bool { return true }
+
 func (d *fakeDisk) Keep(_ context.Context, b hearth.Block, v *hearth.View) error { return d.Put(b, v) }
 
 // Put is hearth.Store's.
@@ -181,7 +187,7 @@ func (d *fakeDisk) Get(_ context.Context, b hearth.Block, _, n int) (*hearth.Vie
 	return hearth.NewView(make([]byte, n)), nil
 }
 
-// Has and Flush are hearth.Keeper's, Spare is Disk's.
+// Has and Flush are hearth.Store's, Spare is Disk's.
 func (d *fakeDisk) Has(id hearth.ID) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -9,7 +9,6 @@ import (
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/peer/route"
 	"github.com/hearthfs/hearth/peer/wire"
-	"github.com/hearthfs/hearth/warmup"
 )
 
 const (
@@ -103,7 +102,7 @@ func (o *Owners) loadAt(ctx context.Context, id string, p part, each func(b hear
 		var said *wire.Error
 		switch err := results[k]; {
 		case errors.As(err, &said) && said.Class == wire.NotKept: // that is where the run ended
-			each(p.first, warmup.NotKept("at node "+o.name(id)+": "+said.Text))
+			each(p.first, hearth.NotKept("at node "+o.name(id)+": "+said.Text))
 			p = p.behind(1)
 		case errors.Is(err, hearth.ErrRefused) && again < refusals && ctx.Err() == nil:
 			again++

@@ -56,7 +56,7 @@ func TestOneBlockOfARunIsNotKept(t *testing.T) {
 	other.disk.set(func(d *fakeDisk) { d.declines = o.Block(3).ID() })
 	kept, not := 0, []int64{}
 	x.owners.Load(t.Context(), o.Block(0), 8, func(b hearth.Block, err error) {
-		var why warmup.NotKept
+		var why hearth.NotKept
 		switch {
 		case err == nil:
 			kept++

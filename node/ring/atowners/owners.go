@@ -24,7 +24,7 @@ type Options struct {
 	Router *route.Router
 	Names  func() map[string]string
 	// Disk is this node's disk tier.
-	Disk hearth.Keeper
+	Disk hearth.Store
 	// Served is told what of this node checks and says what fits, once Join knows it; nil:
 	// nobody asks this node.
 	Served *Served

@@ -18,7 +18,7 @@ import (
 
 // Disk is a disk tier, as *disk.Store is.
 type Disk interface {
-	hearth.Keeper
+	hearth.Store
 	// Spare reports whether a block would be taken now and nothing lost for it that was used
 	// since then, or is worth more, and whether the writer keeps up.
 	Spare(b hearth.Block, since time.Time) (room, queue bool)
@@ -32,7 +32,7 @@ type Tier interface {
 // ServedOptions are what Served works with. All must be given.
 type ServedOptions struct {
 	// Own brings this node's own blocks, of warm-ups and Ahead of readers, to Disk.
-	Own   hearth.Loader
+	Own   warmup.Loader
 	Ahead Tier
 	Disk  Disk
 	// Known says why an object that a peer names is none of this node's origins: its link is
@@ -119,7 +119,7 @@ func (s *Served) Load(ctx context.Context, b hearth.Block) error {
 // said is an error as it travels. What ended with this node, or because nobody waits any
 // more, is no word on the block: others are to be asked.
 func said(ctx context.Context, err error) error {
-	var not warmup.NotKept
+	var not hearth.NotKept
 	switch {
 	case err == nil:
 		return nil
@@ -168,20 +168,8 @@ func (s *Served) load(ctx context.Context, first hearth.Block, n int, each func(
 	}
 	loaded := int64(0)
 	defer func() { exit(loaded) }()
-	s.o.Own.Load(ctx, first, n, func(b hearth.Block, v *hearth.View, err error) bool {
-		if err != nil {
-			each(b, err)
-			return false
-		}
-		err = s.o.Disk.Keep(ctx, b, v)
-		v.Release()
-		if err != nil && ctx.Err() != nil {
-			each(b, context.Cause(ctx))
-			return false
-		}
-		if err != nil {
-			err = warmup.NotKept(err.Error())
-		} else {
+	s.o.Own.Load(ctx, first, n, func(b hearth.Block, err error) bool {
+		if err == nil {
 			loaded += int64(b.Len())
 		}
 		return each(b, err)
