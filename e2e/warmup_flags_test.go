@@ -13,7 +13,7 @@ import (
 
 	"github.com/hearthfs/hearth/internal/faultproxy"
 	"github.com/hearthfs/hearth/internal/hearthtest"
-	"github.com/hearthfs/hearth/namespace/pins"
+	"github.com/hearthfs/hearth/namespace"
 	"github.com/hearthfs/hearth/warmup"
 )
 
@@ -63,7 +63,7 @@ func (e *env) warmUpFlags(h *hearth, p *proxied, list []hearthtest.File) {
 	dir := filepath.Dir("/" + list[0].Path)
 	e.relative(h, dir)
 	v := h.job(0, "warmup", "--pin", dir)
-	var pinned []pins.View
+	var pinned []namespace.PinView
 	out, code := h.ask("pin", "-o", "json")
 	if err := json.Unmarshal([]byte(out), &pinned); err != nil || code != 0 || len(pinned) != 1 || pinned[0].Expires == nil ||
 		pinned[0].Path != dir || !pinned[0].Expires.Equal(v.Created.Add(24*time.Hour)) {

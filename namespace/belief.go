@@ -3,22 +3,8 @@ package namespace
 import (
 	"time"
 
-	"github.com/hearthfs/hearth/namespace/age"
 	"github.com/hearthfs/hearth/namespace/record"
 )
-
-// Freshness is how old a name may be.
-type Freshness = age.Freshness
-
-// The modes of Freshness.
-const (
-	Bounded   = age.Bounded
-	Immutable = age.Immutable
-	Strict    = age.Strict
-)
-
-// ParseFreshness reads "immutable", "strict", "bounded" or "bounded(90s)".
-func ParseFreshness(s string) (Freshness, error) { return age.ParseFreshness(s) }
 
 // belief is how long what the database says of a directory may be believed. It
 // must be formed before the database is read: a listing that ends in between
@@ -54,17 +40,17 @@ func (b *belief) name(sort string, e *record.Entry) time.Duration {
 	case b.differs != nil && !e.Dir && e.Checked < b.differs.since:
 		return 0
 	case b.f.Mode == Immutable:
-		return age.Forever
+		return Forever
 	case b.differs != nil && !e.Dir:
-		return age.Left(b.t.clock.Trusted(e.Checked), b.now, b.f.Life())
+		return left(b.t.clock.Trusted(e.Checked), b.now, b.f.Life())
 	}
-	return max(b.listed(sort), age.Left(b.t.clock.Trusted(e.Checked), b.now, b.f.Life()))
+	return max(b.listed(sort), left(b.t.clock.Trusted(e.Checked), b.now, b.f.Life()))
 }
 
 // listed is how long the listings' word on a sort name may be believed.
 func (b *belief) listed(sort string) time.Duration {
 	if b.any && sort <= b.upTo {
-		return max(b.listing, age.Left(b.began, b.now, b.f.Life()))
+		return max(b.listing, left(b.began, b.now, b.f.Life()))
 	}
 	return b.listing
 }
@@ -75,15 +61,15 @@ func (b *belief) absence(d *directory, m record.Meaning) time.Duration {
 	if b.f.Mode == Strict || b.age != b.t.db.Generation() {
 		return 0
 	}
-	since := b.t.neg.Since(age.Absence{Dir: d.hash, Sort: m.Segment})
+	since := b.t.neg.Since(absence{Dir: d.hash, Sort: m.Segment})
 	if !m.File {
-		since = min(since, b.t.neg.Since(age.Absence{Dir: d.hash, Sort: m.Segment + "/"}))
+		since = min(since, b.t.neg.Since(absence{Dir: d.hash, Sort: m.Segment + "/"}))
 	}
-	return max(b.listed(m.Segment+"/"), age.Left(since, b.now, b.f.Life()))
+	return max(b.listed(m.Segment+"/"), left(since, b.now, b.f.Life()))
 }
 
 // believed reports whether what the listing brings, or has just brought, is new enough for one who
 // found it running: it may have begun long ago, before the machine slept, for one.
 func (l *listing) believed() bool {
-	return age.Left(l.Began(), l.t.clock.Now(), l.d.link.Freshness.ListingLife(l.watch.ran())) > 0
+	return left(l.Began(), l.t.clock.Now(), l.d.link.Freshness.ListingLife(l.watch.ran())) > 0
 }

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/hearthfs/hearth"
-	"github.com/hearthfs/hearth/namespace/age"
 	"github.com/hearthfs/hearth/namespace/record"
 )
 
@@ -91,11 +90,11 @@ func (d *directory) listingLeft(t *Tree) time.Duration {
 	case s.listed <= listedDoubted || s.age != t.db.Generation():
 		return 0
 	case d.link.Freshness.Mode == Immutable:
-		return age.Forever
+		return Forever
 	case d.link.Freshness.Mode == Strict:
 		return 0
 	}
-	return age.Left(t.clock.Trusted(s.listed), t.clock.Now(), d.link.Freshness.ListingLife(s.took))
+	return left(t.clock.Trusted(s.listed), t.clock.Now(), d.link.Freshness.ListingLife(s.took))
 }
 
 // node makes the Node of a sort name's entry.

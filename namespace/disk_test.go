@@ -15,7 +15,6 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
-	"github.com/hearthfs/hearth/namespace/age"
 	"github.com/hearthfs/hearth/namespace/record"
 	"github.com/hearthfs/hearth/namespace/store"
 )
@@ -139,7 +138,7 @@ func TestClock(t *testing.T) {
 	// The clock never goes back, follows jumps ahead, and keeps its pace after a
 	// jump was undone.
 	wall := newClock()
-	var c age.Clock
+	var c clock
 	c.Start(wall.Now)
 	at := c.Now()
 	for _, step := range []struct{ wall, want time.Duration }{

@@ -6,8 +6,6 @@ import (
 	"time"
 
 	"github.com/hearthfs/hearth"
-	"github.com/hearthfs/hearth/namespace/age"
-	"github.com/hearthfs/hearth/namespace/held"
 	"github.com/hearthfs/hearth/namespace/record"
 	"github.com/hearthfs/hearth/namespace/store"
 )
@@ -177,7 +175,7 @@ func (e *edit) supersede(sort string, was *record.Entry) {
 	e.keyBuf = record.IDKey(e.keyBuf[:0], record.KindReverse, was.ID)
 	e.w.Set(e.keyBuf, e.buf)
 	e.keyBuf = record.IDKey(e.keyBuf[:0], record.KindSuperseded, was.ID)
-	e.w.Set(e.keyBuf, held.Since(e.t.clock.Now()))
+	e.w.Set(e.keyBuf, supersededAt(e.t.clock.Now()))
 	e.superseded++
 }
 
@@ -215,7 +213,7 @@ func (e *edit) doubt(sort string, was record.Entry) {
 
 func (e *edit) put(sort string, x record.Entry) {
 	e.pending[sort] = &x
-	e.t.neg.Remove(age.Absence{Dir: e.d.hash, Sort: sort})
+	e.t.neg.Remove(absence{Dir: e.d.hash, Sort: sort})
 	e.buf = x.Append(e.buf[:0])
 	e.keyBuf = record.NameKey(e.keyBuf[:0], record.KindEntry, e.d.hash, sort)
 	e.w.Set(e.keyBuf, e.buf)
@@ -230,7 +228,7 @@ func (e *edit) put(sort string, x record.Entry) {
 // newName tells of a name that is new. A first listing tells only of those that
 // somebody asked for and did not find: nobody has an opinion of the others.
 func (e *edit) newName(sort string, x *record.Entry) {
-	if !e.first || e.t.neg.Since(age.Absence{Dir: e.d.hash, Sort: sort}) != 0 {
+	if !e.first || e.t.neg.Since(absence{Dir: e.d.hash, Sort: sort}) != 0 {
 		e.news(sort, x, 0)
 	}
 }

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/hearthfs/hearth"
-	"github.com/hearthfs/hearth/namespace/age"
 	"github.com/hearthfs/hearth/namespace/record"
 	"github.com/hearthfs/hearth/namespace/store"
 )
@@ -313,8 +312,8 @@ func TestAFoundNameThatIsGivenUpIsLookedUpAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer d.release()
-		r.b.failing("LIST top/d0/sub/", errDenied)                                                     // no listing knows it
-		r.tree.neg.Add(age.Absence{Dir: d.hash, Sort: "new"}, r.tree.Now()-2*time.Hour.Milliseconds()) // so that it is news
+		r.b.failing("LIST top/d0/sub/", errDenied)                                                 // no listing knows it
+		r.tree.neg.Add(absence{Dir: d.hash, Sort: "new"}, r.tree.Now()-2*time.Hour.Milliseconds()) // so that it is news
 		var once sync.Once
 		defer r.tree.Subscribe(func(c Change) {
 			if c.Name == "new" {

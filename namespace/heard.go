@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/hearthfs/hearth"
-	"github.com/hearthfs/hearth/namespace/age"
 	"github.com/hearthfs/hearth/namespace/record"
 )
 
@@ -115,7 +114,7 @@ func (t *Tree) older(d *directory, segment string, at int64) (k knowledge, older
 // opinion is what is believed of a segment, and when it was found out; false: nothing is.
 func (t *Tree) opinion(d *directory, segment string) (k knowledge, last int64, has bool) {
 	k, err := t.known(d, record.Meaning{Segment: segment})
-	absent := min(t.neg.Since(age.Absence{Dir: d.hash, Sort: segment}), t.neg.Since(age.Absence{Dir: d.hash, Sort: segment + "/"}))
+	absent := min(t.neg.Since(absence{Dir: d.hash, Sort: segment}), t.neg.Since(absence{Dir: d.hash, Sort: segment + "/"}))
 	last = max(d.listedAt(t, segment+"/"), t.clock.Trusted(k.Checked), absent)
 	return k, last, err == nil && (k.found || absent > 0 || d.whole(t))
 }

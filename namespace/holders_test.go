@@ -11,7 +11,6 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/hearthfs/hearth"
-	"github.com/hearthfs/hearth/namespace/held"
 	"github.com/hearthfs/hearth/namespace/record"
 	"github.com/hearthfs/hearth/namespace/store"
 )
@@ -83,8 +82,8 @@ func TestTwoMounts(t *testing.T) {
 				mounts[i] = mountOn(w.tree)
 			},
 			"sweep": func(r *rapid.T) {
-				w.later(2 * held.Grace)
-				if err := w.tree.sweepSuperseded(w.tree.clock.Now() - held.Grace.Milliseconds()); err != nil {
+				w.later(2 * grace)
+				if err := w.tree.sweepSuperseded(w.tree.clock.Now() - grace.Milliseconds()); err != nil {
 					r.Fatal(err)
 				}
 				for id := range seen {
@@ -149,14 +148,14 @@ func TestSupersededAreBounded(t *testing.T) {
 	}
 	w.names("/")
 	mount.end()
-	if err := w.tree.sweepSuperseded(w.tree.clock.Now() - held.Grace.Milliseconds()); err != nil {
+	if err := w.tree.sweepSuperseded(w.tree.clock.Now() - grace.Milliseconds()); err != nil {
 		t.Fatal(err)
 	}
 	if n := records(); n != names {
 		t.Errorf("%d records of answers that may be under way", n)
 	}
-	w.clock.add(2 * held.Grace)
-	if err := w.tree.sweepSuperseded(w.tree.clock.Now() - held.Grace.Milliseconds()); err != nil {
+	w.clock.add(2 * grace)
+	if err := w.tree.sweepSuperseded(w.tree.clock.Now() - grace.Milliseconds()); err != nil {
 		t.Fatal(err)
 	}
 	if n := records(); n != 0 {

@@ -1,7 +1,5 @@
 package namespace
 
-import "github.com/hearthfs/hearth/namespace/age"
-
 // keep writes down what was found.
 func (q *inquiry) keep() error {
 	t := q.t
@@ -9,7 +7,7 @@ func (q *inquiry) keep() error {
 		return nil // the listing knows
 	}
 	return t.change(q.d, func(e *edit) error {
-		if !t.asks.newest.Newest(age.Absence{Dir: q.d.hash, Sort: q.segment}, q.asked) {
+		if !t.asks.newest.Newest(absence{Dir: q.d.hash, Sort: q.segment}, q.asked) {
 			return nil // others know better
 		}
 		if q.copied && q.d.listedAt(t, q.segment+"/") > q.began {
@@ -24,7 +22,7 @@ func (q *inquiry) keep() error {
 			err = e.setDir(q.segment+"/", q.began)
 		case q.dir.known:
 			err = e.drop(q.segment + "/")
-			t.neg.Add(age.Absence{Dir: q.d.hash, Sort: q.segment + "/"}, q.began)
+			t.neg.Add(absence{Dir: q.d.hash, Sort: q.segment + "/"}, q.began)
 		}
 		if err != nil {
 			return err
@@ -39,7 +37,7 @@ func (q *inquiry) keep() error {
 			}
 		case q.file.known:
 			err = e.drop(q.segment)
-			t.neg.Add(age.Absence{Dir: q.d.hash, Sort: q.segment}, q.began)
+			t.neg.Add(absence{Dir: q.d.hash, Sort: q.segment}, q.began)
 		}
 		return err
 	})

@@ -9,8 +9,6 @@ import (
 	"time"
 
 	"github.com/hearthfs/hearth"
-	"github.com/hearthfs/hearth/namespace/age"
-	"github.com/hearthfs/hearth/namespace/progress"
 	"github.com/hearthfs/hearth/namespace/record"
 	"github.com/hearthfs/hearth/namespace/store"
 )
@@ -55,7 +53,7 @@ type listing struct {
 	asking  asking       // of a page, at the origin
 	unkept  bool         // the database would not take a page
 	refused atomic.Int64 // keys that cannot be shown, so far
-	progress.Progress
+	progress
 }
 
 type listed struct {
@@ -457,7 +455,7 @@ func (l *listing) set(e *edit, x *listed) error {
 			e.refine(x.sort, &was, &x.object)
 			return nil
 		}
-	} else if l.t.neg.Since(age.Absence{Dir: l.d.hash, Sort: x.sort}) >= l.starts[0] {
+	} else if l.t.neg.Since(absence{Dir: l.d.hash, Sort: x.sort}) >= l.starts[0] {
 		return nil
 	} else if !l.unordered {
 		e.miss = x.sort

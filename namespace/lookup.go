@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/hearthfs/hearth"
-	"github.com/hearthfs/hearth/namespace/age"
 	"github.com/hearthfs/hearth/namespace/record"
 	"github.com/hearthfs/hearth/namespace/store"
 )
@@ -32,7 +31,7 @@ func (t *Tree) Lookup(ctx context.Context, dir uint64, name string) (Node, error
 	}
 	m, ok := record.ParseName(name)
 	if !ok || d.link == nil || !m.Hashed && !record.Representable(d.prefix()+m.Segment+"/") {
-		return Node{}, &Absent{TTL: age.DefaultBound}
+		return Node{}, &Absent{TTL: defaultBound}
 	}
 	if m.Hashed {
 		return t.lookupHashed(ctx, d, name)
@@ -85,7 +84,7 @@ func (t *Tree) placeNode(p place, name string) (Node, error) {
 	if err != nil {
 		return Node{}, err
 	}
-	return Node{ID: id, Dir: true, Name: name, ModTime: t.dirs.seen(t, id), TTL: age.DefaultBound}, nil
+	return Node{ID: id, Dir: true, Name: name, ModTime: t.dirs.seen(t, id), TTL: defaultBound}, nil
 }
 
 // lookup finds what a name can stand for: as far as it is known and believed from
@@ -204,7 +203,7 @@ func (t *Tree) known(d *directory, m record.Meaning) (knowledge, error) {
 type asks struct {
 	mu     sync.Mutex // guards byName
 	byName map[askKey]*ask
-	newest age.Answered // of all that have ended
+	newest answered // of all that have ended
 }
 
 type askKey struct {

@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"github.com/hearthfs/hearth"
-	"github.com/hearthfs/hearth/namespace/age"
 )
 
 // slashes is an origin that refuses to list behind two slashes, as MinIO does.
@@ -70,7 +69,7 @@ func TestMarkersAreKeysAndNoNames(t *testing.T) {
 func TestARefusedNameIsAnAnswer(t *testing.T) {
 	// An origin that refuses a name of two slashes has answered: there is none, the origin is not away, and the directory before the slashes
 	// stays what it is, however it is asked for.
-	for _, mode := range []Freshness{{Mode: Bounded, Bound: age.DefaultBound}, {Mode: Strict}} {
+	for _, mode := range []Freshness{{Mode: Bounded, Bound: defaultBound}, {Mode: Strict}} {
 		o, away := &slashes{}, []error(nil)
 		w := open(t, func(x *Options) {
 			o.bucket, _ = x.Links[0].Origin.(*bucket)

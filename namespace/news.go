@@ -2,10 +2,9 @@ package namespace
 
 import (
 	"encoding/binary"
+	"sync"
 
 	"github.com/hearthfs/hearth"
-	"github.com/hearthfs/hearth/namespace/held"
-	"github.com/hearthfs/hearth/namespace/news"
 	"github.com/hearthfs/hearth/namespace/record"
 	"github.com/hearthfs/hearth/namespace/store"
 )
@@ -13,12 +12,6 @@ import (
 // maxChanges of one edit that are told by name; what is more merges into
 // "directory changed", and kernels learn of it when their timeouts end.
 const maxChanges = 1024
-
-// Change says that a name means another thing than before.
-type Change = news.Change
-
-// Events are called by a Tree; each may be nil, none may block or call the Tree.
-type Events = news.Events
 
 // Subscribe has f called for each change, under no lock of the tree's. f must not
 // block. It may still be called once more while cancel runs.
@@ -68,7 +61,7 @@ func (t *Tree) Hold(holds func(id uint64) bool) (end func()) {
 // sweepHeld drops superseded ids that nobody holds. At worst they stay until the
 // next sweep.
 func (t *Tree) sweepHeld() {
-	t.behind(func() { _ = t.sweepSuperseded(t.clock.Now() - held.Grace.Milliseconds()) })
+	t.behind(func() { _ = t.sweepSuperseded(t.clock.Now() - grace.Milliseconds()) })
 }
 
 func (t *Tree) sweepSuperseded(before int64) error {
@@ -113,4 +106,87 @@ func (t *Tree) find(o *hearth.Object) (*directory, string, bool) {
 	}
 	d, err := t.dirs.get(t, id)
 	return d, sort, err == nil
+}
+
+// This file tells subscribers what names mean now, and a node what happens to names.
+
+// Change says that a name means another thing than before.
+type Change struct {
+	// Dir is the directory's node id.
+	Dir uint64
+	// Name in the mount; "": the directory changed.
+	Name string
+	// Old is the node id that the name meant; 0: none, or not known.
+	Old uint64
+}
+
+// subscribers are told of changes. The zero value has none.
+type subscribers struct {
+	mu   sync.RWMutex // guards the rest; not held while they are told
+	next int
+	all  map[int]func(Change)
+}
+
+// Add has f called for each change until cancel. f must not block. It may still be
+// called once more while cancel runs.
+func (s *subscribers) Add(f func(Change)) (cancel func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.all == nil {
+		s.all = map[int]func(Change){}
+	}
+	s.next++
+	id := s.next
+	s.all[id] = f
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.all, id)
+	}
+}
+
+// Tell calls every subscriber with each change; that a directory changed is said
+// once.
+func (s *subscribers) Tell(changes []Change) {
+	if len(changes) == 0 {
+		return
+	}
+	s.mu.RLock()
+	told := make([]func(Change), 0, len(s.all))
+	for _, f := range s.all {
+		told = append(told, f)
+	}
+	s.mu.RUnlock()
+	for _, f := range told {
+		merged := false
+		for _, c := range changes {
+			if c.Name != "" || !merged {
+				f(c)
+			}
+			merged = merged || c.Name == ""
+		}
+	}
+}
+
+// Events are called by a Tree; each may be nil, none may block or call the Tree.
+type Events struct {
+	// Ill: the disk failed, names live in memory until they move.
+	Ill func(cause error)
+	// Moved: names lie in another directory from now on.
+	Moved func(dir string)
+	// Rebuilt: all names were given up, or set aside because they were corrupt.
+	Rebuilt func(cause error)
+	// Origin: a link's origin cannot be asked any more (nil: it can again).
+	Origin func(link string, err error)
+	// Name: the origin fails a link's name, or denies it, and answers for others.
+	Name func(link string, err error)
+	// Differs: listings of a link's origin name other versions than HEADs, as a key showed, so that
+	// these come from HEADs from now on; "": they agree again.
+	Differs func(link, says string)
+	// Refused: a key that cannot be shown, found by a listing.
+	Refused func(link, key string)
+	// Reserved: node ids up to this one may be in use; for safekeeping elsewhere.
+	Reserved func(upTo uint64)
+	// Log is a line of the database.
+	Log func(text string)
 }

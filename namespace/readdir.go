@@ -10,7 +10,6 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/hearthfs/hearth/namespace/age"
 	"github.com/hearthfs/hearth/namespace/record"
 	"github.com/hearthfs/hearth/namespace/store"
 )
@@ -118,7 +117,7 @@ func (t *Tree) follow(ctx context.Context, d *directory, start bool) (*listing, 
 		t.kick(d)
 		return nil, nil
 	}
-	if l != nil && age.Left(l.Began(), t.clock.Now(), d.link.Freshness.Life()) > 0 {
+	if l != nil && left(l.Began(), t.clock.Now(), d.link.Freshness.Life()) > 0 {
 		return l, nil
 	} else if l != nil { // It began too long ago for those who come now; what it took decides then.
 		l.hurryUp()

@@ -18,7 +18,6 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/internal/hearthtest"
-	"github.com/hearthfs/hearth/namespace/age"
 )
 
 // rebuiltWorld is a tree whose database turns out corrupt at the nth read of its
@@ -124,7 +123,7 @@ func TestRebuiltWhileAsked(t *testing.T) {
 	rng := rand.New(rand.NewPCG(seed, 0))
 	rebuilds := 0
 	for round := range 24 {
-		f := Freshness{Mode: []age.Mode{Bounded, Immutable, Strict}[round%3], Bound: time.Minute}
+		f := Freshness{Mode: []Mode{Bounded, Immutable, Strict}[round%3], Bound: time.Minute}
 		r := newRebuiltWorld(t, f)
 		r.corrupts(1 + rng.Int64N(60))
 		var wg sync.WaitGroup

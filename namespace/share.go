@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/hearthfs/hearth"
-	"github.com/hearthfs/hearth/namespace/age"
 	"github.com/hearthfs/hearth/namespace/record"
 	"github.com/hearthfs/hearth/namespace/store"
 )
@@ -22,7 +21,7 @@ type Teller interface {
 	// bucket's order until each returns false: as far as they are known when the first is,
 	// and one at least unless they are the last. Sort names are keys without the directory's
 	// prefix, with "/" behind them for a directory. What is older than old is asked for
-	// anew; but a listing may be as old as age.CopyShare times what it took. hearth.ErrMiss:
+	// anew; but a listing may be as old as CopyShare times what it took. hearth.ErrMiss:
 	// there is no such directory.
 	Names(ctx context.Context, dir hearth.Directory, behind string, old time.Duration, each func(*hearth.Object) bool) (hearth.Told, error)
 	// Find tells what a segment of a key means in a directory, likewise.
@@ -208,7 +207,7 @@ func (t *Tree) Find(ctx context.Context, dir hearth.Directory, segment string, o
 
 // found is what is known of a segment; ok: that is no older than old for who asked then.
 func (t *Tree) found(d *directory, m record.Meaning, asked int64, old time.Duration) (f hearth.Found, ok bool, err error) {
-	file, dir := age.Absence{Dir: d.hash, Sort: m.Segment}, age.Absence{Dir: d.hash, Sort: m.Segment + "/"}
+	file, dir := absence{Dir: d.hash, Sort: m.Segment}, absence{Dir: d.hash, Sort: m.Segment + "/"}
 	gen, at := t.db.Generation(), d.listedAt(t, m.Segment)
 	both, absent := d.listedAt(t, dir.Sort), min(t.neg.Since(file), t.neg.Since(dir))
 	k, err := t.known(d, m)
@@ -229,7 +228,7 @@ func (t *Tree) found(d *directory, m record.Meaning, asked int64, old time.Durat
 		f.Object = &o
 	}
 	f.Dir, f.Age = k.found && k.Dir, since(asked, at)
-	if d.link.Freshness.Mode == Immutable && k.ttl == age.Forever {
+	if d.link.Freshness.Mode == Immutable && k.ttl == Forever {
 		f.Age = 0 // what is known does not change
 	}
 	return f, f.Age <= old && !k.Doubted && gen == t.db.Generation(), nil

@@ -2,8 +2,6 @@ package namespace
 
 import (
 	"sync/atomic"
-
-	"github.com/hearthfs/hearth/namespace/figures"
 )
 
 type counters struct {
@@ -11,9 +9,6 @@ type counters struct {
 	entries, written, stale, forgets              atomic.Int64
 	originErrors, slowest                         atomic.Int64
 }
-
-// Stats are the tree's figures since it was opened.
-type Stats = figures.Stats
 
 // Stats returns the present figures.
 func (t *Tree) Stats() Stats {
@@ -31,4 +26,50 @@ func (t *Tree) Stats() Stats {
 	}
 	s.LastID = t.ids.Last()
 	return s
+}
+
+// This file is what a namespace tells of itself.
+
+// Stats are the tree's figures since it was opened.
+type Stats struct {
+	// Where the names are kept; "": in memory.
+	Where string
+	// Ill is why they are not kept on disk any more; nil: they are, or need not be.
+	Ill error
+	// Stale is why an origin cannot be asked, so that last known names are shown;
+	// nil: all can.
+	Stale error
+	// Rebuilds counts databases that were set aside or given up.
+	Rebuilds int
+	// Moves counts moves to another directory, because a disk failed.
+	Moves int
+	// DiskBytes and MemoryBytes are what the names take.
+	DiskBytes, MemoryBytes int64
+	// Lookups, Nodes and Read count answers: by name, by id, names in listings.
+	Lookups, Nodes, Read int64
+	// Heads, Probes (is there a directory?) and Listings count questions to
+	// origins; Errors those that failed. Entries counts names that listings brought.
+	Heads, Probes, Listings, Errors, Entries int64
+	// Slowest is what the slowest listing took, in milliseconds: names that
+	// listings brought are believed for at most 20 times that, or the bound.
+	Slowest int64
+	// StaleAnswers counts answers from before an origin could not be asked.
+	StaleAnswers int64
+	// Forgets counts versions that readers found gone.
+	Forgets int64
+	// Refused counts keys that cannot be shown, in the present listings.
+	Refused int64
+	// LastID is the highest node id given out.
+	LastID uint64
+}
+
+// Figures are the numbers of Stats by name, for status and metrics.
+func (s *Stats) Figures() map[string]int64 {
+	return map[string]int64{
+		"rebuilds": int64(s.Rebuilds), "moves": int64(s.Moves), "disk_bytes": s.DiskBytes, "memory_bytes": s.MemoryBytes,
+		"lookups": s.Lookups, "nodes": s.Nodes, "names_read": s.Read,
+		"heads": s.Heads, "probes": s.Probes, "listings": s.Listings, "origin_errors": s.Errors, "names_listed": s.Entries,
+		"slowest_listing_ms": s.Slowest,
+		"stale_answers":      s.StaleAnswers, "forgets": s.Forgets, "refused": s.Refused,
+	}
 }

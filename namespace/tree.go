@@ -15,9 +15,6 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/hearthfs/hearth"
-	"github.com/hearthfs/hearth/namespace/age"
-	"github.com/hearthfs/hearth/namespace/held"
-	"github.com/hearthfs/hearth/namespace/news"
 	"github.com/hearthfs/hearth/namespace/record"
 	"github.com/hearthfs/hearth/namespace/store"
 )
@@ -74,15 +71,15 @@ const (
 type Tree struct {
 	o       Options
 	db      *store.Store
-	clock   age.Clock
+	clock   clock
 	ids     store.IDs
 	placeMu sync.Mutex // held while a directory gets its id; taken before the IDs' own
 	dirs    directories
 	links   atomic.Pointer[linkTable]
 	asks    asks
-	neg     age.Absences
-	news    news.Subscribers
-	holders held.Holders
+	neg     absences
+	news    subscribers
+	holders holders
 	stats   counters
 
 	linkMu  sync.Mutex // guards changes of links
@@ -231,9 +228,6 @@ func (n *Node) Behind() string {
 	return record.AsFile(n.Name)
 }
 
-// Absent says that there is no such name: it is fs.ErrNotExist.
-type Absent = age.Absent
-
 // Root returns the directory at a path of the tree, such as a mount's prefix.
 func (t *Tree) Root(ctx context.Context, path string) (Node, error) {
 	n, err := t.Resolve(ctx, path)
@@ -322,7 +316,7 @@ func (t *Tree) directoryNode(id uint64) (Node, error) {
 		return Node{}, err
 	}
 	defer d.release()
-	n := Node{ID: id, Dir: true, Name: d.name(t), ModTime: d.seen(), TTL: age.Forever}
+	n := Node{ID: id, Dir: true, Name: d.name(t), ModTime: d.seen(), TTL: Forever}
 	if d.link != nil {
 		if n.TTL = d.listingLeft(t); n.TTL == 0 && d.link.Freshness.Mode != Strict {
 			n.TTL = d.link.Freshness.Life()

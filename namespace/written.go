@@ -8,7 +8,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/hearthfs/hearth"
-	"github.com/hearthfs/hearth/namespace/age"
 	"github.com/hearthfs/hearth/namespace/record"
 	"github.com/hearthfs/hearth/namespace/store"
 )
@@ -256,7 +255,7 @@ func (t *Tree) doubtName(d *directory, segment string) {
 			e.doubt(segment, was)
 		case !ok:
 			for _, sort := range []string{segment, segment + "/"} {
-				t.neg.Remove(age.Absence{Dir: d.hash, Sort: sort})
+				t.neg.Remove(absence{Dir: d.hash, Sort: sort})
 			}
 			d.doubted = d.running.Load()
 			if s := *d.state.Load(); s.listed > listedDoubted {

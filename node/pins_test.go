@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/hearthfs/hearth/internal/hearthtest"
-	"github.com/hearthfs/hearth/namespace/pins"
+	"github.com/hearthfs/hearth/namespace"
 	"github.com/hearthfs/hearth/node/answer"
 	"github.com/hearthfs/hearth/node/api"
 	"github.com/hearthfs/hearth/warmup"
@@ -22,9 +22,9 @@ func pinned(t *testing.T, c *api.Client, paths ...string) warmup.View {
 }
 
 // until waits for a fact about the pins.
-func untilPins(t *testing.T, c *api.Client, what string, fact func([]pins.View) bool) {
+func untilPins(t *testing.T, c *api.Client, what string, fact func([]namespace.PinView) bool) {
 	t.Helper()
-	var last []pins.View
+	var last []namespace.PinView
 	for range 3000 {
 		all, err := c.Pins(t.Context())
 		if err != nil {
@@ -206,7 +206,7 @@ func TestPinsFollowTheirPath(t *testing.T) {
 	if _, err := c.List(t.Context(), "/keep", true, func(api.Entry) error { return nil }); err != nil {
 		t.Fatal(err)
 	}
-	untilPins(t, c, "the new versions", func(all []pins.View) bool {
+	untilPins(t, c, "the new versions", func(all []namespace.PinView) bool {
 		return len(all) == 2 && all[1].Files == 3 && all[1].Bytes == 5+2<<20+1
 	})
 	for path, blocks := range map[string]int64{"/keep/a": 1, "/keep/sub/c": 2, "/keep/more/d": 1} {
@@ -223,7 +223,7 @@ func TestPinsFollowTheirPath(t *testing.T) {
 	if _, err := c.Stat(t.Context(), "/alone"); answer.KindOf(err) != answer.KindNotFound {
 		t.Fatal(err)
 	}
-	untilPins(t, c, "word of the file that is gone", func(all []pins.View) bool {
+	untilPins(t, c, "word of the file that is gone", func(all []namespace.PinView) bool {
 		return all[0].Path == "/alone" && all[0].Files == 0 && strings.Contains(all[0].Lacks, "gone from the origin")
 	})
 	if ended, err := c.Unpin(t.Context(), []string{"/alone"}); err != nil || len(ended) != 1 {

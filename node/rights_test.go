@@ -13,7 +13,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/hearthfs/hearth/namespace/pins"
+	"github.com/hearthfs/hearth/namespace"
 	"github.com/hearthfs/hearth/node/answer"
 	"github.com/hearthfs/hearth/node/api"
 	"github.com/hearthfs/hearth/node/fsck/report"
@@ -137,7 +137,7 @@ func TestOthersPinsAndJobs(t *testing.T) {
 	pin := func(c *api.Client, path string, s int64) (*warmup.View, error) {
 		return c.Jobs().Submit(ctx, warmup.Request{Targets: []string{path}, PinS: s}, nil, false)
 	}
-	ends := func(all []pins.View) map[string]bool {
+	ends := func(all []namespace.PinView) map[string]bool {
 		ends := map[string]bool{}
 		for _, p := range all {
 			ends[fmt.Sprint(p.Path, " ", p.UID)] = p.Expires != nil

@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
-	"github.com/hearthfs/hearth/namespace/pins"
+	"github.com/hearthfs/hearth/namespace"
 	"github.com/hearthfs/hearth/node/api"
 	"github.com/hearthfs/hearth/node/explain"
 	"github.com/hearthfs/hearth/node/status"
@@ -117,7 +117,7 @@ func TestWordsOfTheNodeAreCompleted(t *testing.T) {
 	}
 	answer("GET /v1/jobs", []warmup.View{{Record: warmup.Record{ID: "0badcafe", Request: warmup.Request{Targets: []string{"/train"}}}, Progress: warmup.Progress{Phase: "loading"}}, {Record: warmup.Record{ID: "1badcafe", Request: warmup.Request{List: "l"}}, Progress: warmup.Progress{Phase: "done"}}})
 	answer("GET /v1/status", status.Status{Mounts: []status.Mount{{Dir: "/mnt/one"}, {Dir: "/mnt/two words"}}})
-	answer("GET /v1/pins", []pins.View{{Pin: pins.Pin{Path: "/s3:b/train"}, As: "/train"}})
+	answer("GET /v1/pins", []namespace.PinView{{Pin: namespace.Pin{Path: "/s3:b/train"}, As: "/train"}})
 	at := fakeNode(t, mux)
 	for args, want := range map[string]string{
 		"jobs wait --node " + at + " ":          "latest\tthe job that began last\n0badcafe\tloading, /train\n1badcafe\tdone, list l\n",

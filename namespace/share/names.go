@@ -40,7 +40,6 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/namespace"
-	"github.com/hearthfs/hearth/namespace/age"
 )
 
 // The numbers of Calls that all nodes know: names have 1 to 15.
@@ -175,7 +174,7 @@ func (s *Shared) Names(ctx context.Context, dir hearth.Directory, behind string,
 	var page []hearth.Object
 	err := s.n.ask(ctx, CallNames, &q, func(b []byte) (err error) {
 		told, page, err = parsePage(b, &q)
-		if err == nil && told.Age > max(old, age.CopyShare*told.Took) {
+		if err == nil && told.Age > max(old, namespace.CopyShare*told.Took) {
 			s.n.stats.old.Add(1)
 			err = fmt.Errorf("%w: %v, not %v", ErrOld, told.Age, old)
 		}

@@ -15,7 +15,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/hearthfs/hearth/namespace/pins"
+	"github.com/hearthfs/hearth/namespace"
 	"github.com/hearthfs/hearth/node/answer"
 	"github.com/hearthfs/hearth/node/door"
 	"github.com/hearthfs/hearth/node/explain"
@@ -203,7 +203,7 @@ func (c *Client) Explain(ctx context.Context, path string, off int64) (*explain.
 func (c *Client) Jobs() *Jobs { return &Jobs{c.send} }
 
 // Pins lists what is pinned.
-func (c *Client) Pins(ctx context.Context) (all []pins.View, err error) {
+func (c *Client) Pins(ctx context.Context) (all []namespace.PinView, err error) {
 	return all, c.call(ctx, http.MethodGet, "/v1/pins", nil, &all)
 }
 

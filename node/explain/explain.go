@@ -18,7 +18,7 @@ import (
 	"time"
 
 	"github.com/hearthfs/hearth"
-	"github.com/hearthfs/hearth/namespace/age"
+	"github.com/hearthfs/hearth/namespace"
 )
 
 // Node is what a node knows of an object; nil funcs: it has no disk tier.
@@ -50,7 +50,7 @@ type Name struct {
 	// Link is the path of its link, Origin that one's URL.
 	Link, Origin string
 	// Freshness is its link's, Left how long the name may still be believed.
-	Freshness age.Freshness
+	Freshness namespace.Freshness
 	Left      time.Duration
 	// Asked: it was not known, so the origin was asked for it now.
 	Asked bool
@@ -160,9 +160,9 @@ func (m Name) fresh() Freshness {
 	switch {
 	case m.Asked:
 		f.Says = "was not known, and has been asked for just now: a HEAD and a LIST of one key at once, its directory's listing beside them"
-	case m.Freshness.Mode == age.Strict:
+	case m.Freshness.Mode == namespace.Strict:
 		f.Says = "never believed: each look-up and open asks, " + question
-	case m.Left > 0 && m.Freshness.Mode == age.Immutable:
+	case m.Left > 0 && m.Freshness.Mode == namespace.Immutable:
 		f.Says = "believed for ever: a look-up asks nothing"
 	case m.Left > 0:
 		f.Says = fmt.Sprintf("believed for %v more; until then a look-up asks nothing", m.Left.Round(time.Millisecond))

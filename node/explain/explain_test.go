@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/hearthfs/hearth"
-	"github.com/hearthfs/hearth/namespace/age"
+	"github.com/hearthfs/hearth/namespace"
 )
 
 // object of three blocks and a bit, under a strong ETag unless it is "".
@@ -118,7 +118,7 @@ func TestWhoIsLent(t *testing.T) {
 
 func TestHowFreshANameIs(t *testing.T) {
 	// What is left of its time, and what a look-up asks after that.
-	bounded := age.Freshness{Mode: age.Bounded, Bound: time.Minute}
+	bounded := namespace.Freshness{Mode: namespace.Bounded, Bound: time.Minute}
 	for _, c := range []struct {
 		name Name
 		want string
@@ -126,8 +126,8 @@ func TestHowFreshANameIs(t *testing.T) {
 		{Name{Freshness: bounded, Left: 20 * time.Second}, "believed for 20s more"},
 		{Name{Freshness: bounded}, "asks, one HEAD"},
 		{Name{Freshness: bounded, Dir: true}, "asks, one LIST of one key"},
-		{Name{Freshness: age.Freshness{Mode: age.Immutable}, Left: age.Forever}, "for ever"},
-		{Name{Freshness: age.Freshness{Mode: age.Strict}}, "never believed: each look-up and open asks, one HEAD"},
+		{Name{Freshness: namespace.Freshness{Mode: namespace.Immutable}, Left: namespace.Forever}, "for ever"},
+		{Name{Freshness: namespace.Freshness{Mode: namespace.Strict}}, "never believed: each look-up and open asks, one HEAD"},
 		{Name{Freshness: bounded, Left: time.Minute, Asked: true}, "asked for just now"},
 		{Name{Freshness: bounded, Away: "nobody listens"}, "cannot be asked now: nobody listens"},
 	} {

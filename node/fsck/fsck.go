@@ -25,7 +25,7 @@ import (
 	"github.com/hearthfs/hearth/cache/check"
 	"github.com/hearthfs/hearth/cache/disk/layout"
 	"github.com/hearthfs/hearth/cache/scrub"
-	names "github.com/hearthfs/hearth/namespace/check"
+	"github.com/hearthfs/hearth/namespace"
 	"github.com/hearthfs/hearth/namespace/store"
 	"github.com/hearthfs/hearth/node/judged"
 	"github.com/hearthfs/hearth/node/nodeids"
@@ -75,9 +75,9 @@ func (n Node) names(ctx context.Context, where string, r *check.Run) error {
 }
 
 // records checks names, and calls bad with each record that is not as it should be.
-func records(ctx context.Context, db names.DB, r *check.Run, bad func(key, why string)) error {
+func records(ctx context.Context, db namespace.RecordsDB, r *check.Run, bad func(key, why string)) error {
 	r.Files.Add(1)
-	return names.Records(ctx, db, bad, func(_, bytes int64) { r.Bytes.Add(bytes) })
+	return namespace.CheckRecords(ctx, db, bad, func(_, bytes int64) { r.Bytes.Add(bytes) })
 }
 
 // Small reads the small files of a directory, names what is not hearth's and, where

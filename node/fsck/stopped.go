@@ -17,7 +17,6 @@ import (
 	"github.com/hearthfs/hearth/cache/segment"
 	"github.com/hearthfs/hearth/cache/sparse"
 	"github.com/hearthfs/hearth/namespace"
-	names "github.com/hearthfs/hearth/namespace/check"
 	"github.com/hearthfs/hearth/namespace/store"
 )
 
@@ -107,7 +106,7 @@ func checkNames(ctx context.Context, dir string, r *check.Run) error {
 
 // readNames reads all of them, unless a newer version wrote them.
 func readNames(ctx context.Context, look *store.Look, r *check.Run, bad func(key, why string)) error {
-	if err := names.Known(look); err != nil {
+	if err := namespace.CheckKnown(look); err != nil {
 		return err
 	}
 	if err := look.Verify(); err != nil {

@@ -31,7 +31,6 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/namespace"
-	"github.com/hearthfs/hearth/namespace/pins"
 	"github.com/hearthfs/hearth/node/rights"
 	"github.com/hearthfs/hearth/warmup"
 )
@@ -78,7 +77,7 @@ type RAM interface {
 // Keeper is a node's pins. It is the warmup.Durable of the node's engine.
 type Keeper struct {
 	parts Parts
-	table *pins.Table
+	table *namespace.PinTable
 	ready chan struct{}
 	wake  chan struct{} // capacity 1: there is something to do
 	turn  chan struct{} // capacity 1: held by who walks for a set, so that the latest walk wins
@@ -86,7 +85,7 @@ type Keeper struct {
 	ctx   context.Context
 	stop  context.CancelFunc
 	// unheard are the pins whose first job was not over when the last process ended.
-	unheard []pins.Pin
+	unheard []namespace.Pin
 
 	mu   sync.Mutex // guards the rest; never held across a walk or a write
 	held map[string]*held
@@ -95,7 +94,7 @@ type Keeper struct {
 
 // held is a pin with what is known of it.
 type held struct {
-	pins.View
+	namespace.PinView
 	set    *warmup.Set // nil: the job that loads it has one
 	needs  []int64     // of each cache directory
 	partly string      // what the last job that did not load all says; "": it did
@@ -104,7 +103,7 @@ type held struct {
 // Open reads the pins; ready is closed once it is known what they hold, which is at
 // once if there are none. Until Start nobody looks.
 func Open(p Parts, ready chan struct{}) (*Keeper, error) {
-	table, err := pins.Open(p.Tree.Records())
+	table, err := namespace.OpenPins(p.Tree.Records())
 	if err != nil {
 		return nil, err
 	}
@@ -112,7 +111,7 @@ func Open(p Parts, ready chan struct{}) (*Keeper, error) {
 	k.ctx, k.stop = context.WithCancel(context.Background())
 	k.news.gen = p.Tree.Records().Generation()
 	for _, pin := range table.All() {
-		k.held[pin.Path] = &held{View: pins.View{Pin: pin}}
+		k.held[pin.Path] = &held{PinView: namespace.PinView{Pin: pin}}
 		if pin.Job != "" {
 			k.unheard = append(k.unheard, pin)
 		}
@@ -205,12 +204,12 @@ func (k *Keeper) paths() (all []string) {
 }
 
 // List is all pins, by path.
-func (k *Keeper) List() []pins.View {
-	all := []pins.View{}
+func (k *Keeper) List() []namespace.PinView {
+	all := []namespace.PinView{}
 	for _, path := range k.paths() {
 		k.mu.Lock()
 		if h := k.held[path]; h != nil {
-			v := h.View
+			v := h.PinView
 			v.As = k.parts.Short(path)
 			if v.Job != "" {
 				v.Lacks = "" // its names may not be known yet
@@ -243,7 +242,7 @@ func (k *Keeper) Begin(r *warmup.Record) error {
 }
 
 // begin notes the pins of a job, and returns them.
-func (k *Keeper) begin(r *warmup.Record) (made []pins.Pin, err error) {
+func (k *Keeper) begin(r *warmup.Record) (made []namespace.Pin, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	fresh := map[string]bool{}
@@ -254,13 +253,13 @@ func (k *Keeper) begin(r *warmup.Record) (made []pins.Pin, err error) {
 		}
 	}
 	maps.DeleteFunc(fresh, func(_ string, is bool) bool { return !is })
-	if len(k.held)+len(fresh) > pins.Most {
-		return nil, warmup.Refusal(fmt.Sprintf("%d paths are pinned, and %d is the most: unpin some, or pin a directory that these lie in", len(k.held), pins.Most))
+	if len(k.held)+len(fresh) > namespace.MaxPins {
+		return nil, warmup.Refusal(fmt.Sprintf("%d paths are pinned, and %d is the most: unpin some, or pin a directory that these lie in", len(k.held), namespace.MaxPins))
 	}
 	for _, path := range r.Targets {
 		h := k.held[path]
 		if h == nil {
-			h = &held{View: pins.View{Pin: pins.Pin{Path: path, Created: r.Created, Job: r.ID}}}
+			h = &held{PinView: namespace.PinView{Pin: namespace.Pin{Path: path, Created: r.Created, Job: r.ID}}}
 			k.held[path] = h
 		}
 		h.UID = r.UID
@@ -376,7 +375,7 @@ func (k *Keeper) expire() time.Duration {
 // Unpin ends the pins of paths for a user. Those that are none are an error, that names
 // the nearest, and so are those that are not that user's to end; then none ends.
 func (k *Keeper) Unpin(paths []string, uid uint32) error {
-	all := map[string]pins.Pin{}
+	all := map[string]namespace.Pin{}
 	for _, v := range k.List() {
 		all[v.Path] = v.Pin
 	}
@@ -396,7 +395,7 @@ func (k *Keeper) Unpin(paths []string, uid uint32) error {
 }
 
 // ofAnother refuses what is not for who asks to do with a pin.
-func ofAnother(pin *pins.Pin, what string) error {
+func ofAnother(pin *namespace.Pin, what string) error {
 	return warmup.Refusal(fmt.Sprintf("%s is pinned by the user %d: only that user, root and the node's user may %s", pin.Path, pin.UID, what))
 }
 

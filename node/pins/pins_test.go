@@ -17,7 +17,6 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/namespace"
-	"github.com/hearthfs/hearth/namespace/pins"
 	"github.com/hearthfs/hearth/warmup"
 )
 
@@ -341,7 +340,7 @@ func TestAPinThatFails(t *testing.T) {
 			t.Errorf("%+v", all)
 		}
 		job := &warmup.Record{ID: "many", Request: warmup.Request{PinS: 1}}
-		for i := range pins.Most {
+		for i := range namespace.MaxPins {
 			job.Targets = append(job.Targets, "/"+strings.Repeat("x", i+1))
 		}
 		if err := r.Begin(job); err == nil || len(r.paths()) != 1 {
@@ -459,7 +458,7 @@ func TestPinsOutliveTheNames(t *testing.T) {
 		time.Sleep(lookEvery + waitMost)
 		synctest.Wait()
 		r.End(&warmup.Record{ID: "other", State: warmup.Done, Request: warmup.Request{Targets: []string{"/a/1"}}})
-		again, err := pins.Open(db)
+		again, err := namespace.OpenPins(db)
 		if db.Generation() == 0 || err != nil || len(again.All()) != 1 || !r.holds("a/1") {
 			t.Errorf("generation %d, %v, %v, held: %v", db.Generation(), again.All(), err, r.holds("a/1"))
 		}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/hearthfs/hearth/namespace/pins"
+	"github.com/hearthfs/hearth/namespace"
 	"github.com/hearthfs/hearth/warmup"
 )
 
@@ -59,7 +59,7 @@ func TestWhatHasTheSameLabelsIsAddedUp(t *testing.T) {
 	// Times of S3 requests are added up by operation, bytes of pins and of jobs over all of them, dry runs left out; texts count as one each.
 	s := &Status{Ring: &RingLine{Alive: 1, AloneS: 61, Peers: []Peer{{Name: "a", Failures: map[string]int64{"silence": 2}}}},
 		S3:       &S3Line{Requests: []S3Requests{{Operation: "GetObject", Code: "200", Seconds: 1.5}, {Operation: "GetObject", Code: "404", Seconds: 2}}},
-		Pins:     []pins.View{{Needs: 3}, {Needs: 4, Lacks: "something"}},
+		Pins:     []namespace.PinView{{Needs: 3}, {Needs: 4, Lacks: "something"}},
 		Jobs:     []warmup.Line{{Progress: warmup.Progress{BytesDone: 5}}, {DryRun: true, Progress: warmup.Progress{BytesDone: 70}}, {Progress: warmup.Progress{BytesDone: 6}}},
 		Problems: []string{"a", "b"}, Tiers: []Tier{{Name: "ram"}, {Name: "disk", Dirs: []Dir{{Path: "/a"}, {Path: "/b", Ill: "it failed"}}}},
 		Names: Names{Stale: "no answer", Figures: map[string]int64{"slowest_listing_ms": 1500, "heads": 8}}, Warmup: warmup.Counters{NotKept: warmup.Tally{Files: 9}}}

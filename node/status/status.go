@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/hearthfs/hearth/cache/scrub"
-	"github.com/hearthfs/hearth/namespace/pins"
+	"github.com/hearthfs/hearth/namespace"
 	"github.com/hearthfs/hearth/node/config"
 	"github.com/hearthfs/hearth/origin"
 	"github.com/hearthfs/hearth/warmup"
@@ -34,7 +34,7 @@ type Status struct {
 	// Jobs are warm-ups that are not over.
 	Jobs []warmup.Line `json:"jobs"`
 	// Pins are the paths that stay in the cache.
-	Pins []pins.View `json:"pins"`
+	Pins []namespace.PinView `json:"pins"`
 	// Warmup is what has become of the files of all warm-ups since the node started, Prefetch
 	// what was brought meanwhile of directories whose small files are read in random order.
 	Warmup   warmup.Counters `json:"warmup"`

@@ -23,7 +23,7 @@ import (
 	"github.com/hearthfs/hearth/cmd/hearth/columns"
 	"github.com/hearthfs/hearth/cmd/hearth/progress"
 	"github.com/hearthfs/hearth/cmd/hearth/quote"
-	"github.com/hearthfs/hearth/namespace/pins"
+	"github.com/hearthfs/hearth/namespace"
 	"github.com/hearthfs/hearth/node/status"
 	"github.com/hearthfs/hearth/origin"
 )
@@ -217,7 +217,7 @@ func jobs(s *status.Status, width int) (x section) {
 }
 
 // held is the pins, a line each.
-func held(all []pins.View) (x section) {
+func held(all []namespace.PinView) (x section) {
 	for _, v := range all {
 		x.rows = append(x.rows, fmt.Sprintf("pin %s: %s, %s on disk, %s, %s", quote.Name(cmp.Or(v.As, v.Path)), progress.Counted(v.Files, "file"), cli.Bytes(v.Needs), until(v.Expires), state(&v)))
 	}
@@ -225,7 +225,7 @@ func held(all []pins.View) (x section) {
 }
 
 // state is how a pin is.
-func state(v *pins.View) string {
+func state(v *namespace.PinView) string {
 	switch {
 	case v.Job != "":
 		return "loading: hearth jobs " + v.Job
@@ -244,7 +244,7 @@ func until(end *time.Time) string {
 }
 
 // PrintPins writes the pins alone.
-func PrintPins(w io.Writer, all []pins.View) error {
+func PrintPins(w io.Writer, all []namespace.PinView) error {
 	rows := []string{"PIN\tFILES\tBYTES\tON DISK\tENDS\tSTATE"}
 	for _, v := range all {
 		rows = append(rows, fmt.Sprintf("%s\t%d\t%s\t%s\t%s\t%s", quote.Name(cmp.Or(v.As, v.Path)), v.Files, cli.Bytes(v.Bytes), cli.Bytes(v.Needs), until(v.Expires), state(&v)))

@@ -14,7 +14,7 @@ import (
 	"github.com/hearthfs/hearth/cache/scrub"
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
 	"github.com/hearthfs/hearth/cmd/hearth/columns"
-	"github.com/hearthfs/hearth/namespace/pins"
+	"github.com/hearthfs/hearth/namespace"
 	"github.com/hearthfs/hearth/node/status"
 	"github.com/hearthfs/hearth/origin"
 	"github.com/hearthfs/hearth/warmup"
@@ -102,10 +102,10 @@ func TestUsualNodeFitsOneScreen(t *testing.T) {
 func TestPinsAreShown(t *testing.T) {
 	// The screen has a line for each pin: when it ends, and what is wrong with it.
 	end := time.Date(2026, 5, 4, 3, 2, 1, 0, time.UTC)
-	lines := Lines(&status.Status{Says: "ok", Pins: []pins.View{
-		{Pin: pins.Pin{Path: "/a", Expires: &end}, Files: 7, Bytes: 1 << 20, Needs: 2 << 20},
-		{Pin: pins.Pin{Path: "/b", Job: "1234abcd"}},
-		{Pin: pins.Pin{Path: "/c"}, Lacks: "something is missing"},
+	lines := Lines(&status.Status{Says: "ok", Pins: []namespace.PinView{
+		{Pin: namespace.Pin{Path: "/a", Expires: &end}, Files: 7, Bytes: 1 << 20, Needs: 2 << 20},
+		{Pin: namespace.Pin{Path: "/b", Job: "1234abcd"}},
+		{Pin: namespace.Pin{Path: "/c"}, Lacks: "something is missing"},
 	}}, Options{})
 	has(t, lines, "pin /a: 7 files, 2.0 MiB on disk, until "+cli.Stamp(end)+", held", "pin /b: 0 files, 0 B on disk, until hearth unpin, loading: hearth jobs 1234abcd", "unpin, something is missing")
 }
@@ -114,10 +114,10 @@ func TestPinsAreListed(t *testing.T) {
 	// hearth pin has a row for each pin: when it ends, and what is wrong with it.
 	end := time.Date(2026, 5, 4, 3, 2, 1, 0, time.UTC)
 	var b strings.Builder
-	if err := PrintPins(&b, []pins.View{
-		{Pin: pins.Pin{Path: "/a", Expires: &end}, Files: 7, Bytes: 1 << 20, Needs: 2 << 20},
-		{Pin: pins.Pin{Path: "/b", Job: "1234abcd"}},
-		{Pin: pins.Pin{Path: "/c"}, Lacks: "something is missing"},
+	if err := PrintPins(&b, []namespace.PinView{
+		{Pin: namespace.Pin{Path: "/a", Expires: &end}, Files: 7, Bytes: 1 << 20, Needs: 2 << 20},
+		{Pin: namespace.Pin{Path: "/b", Job: "1234abcd"}},
+		{Pin: namespace.Pin{Path: "/c"}, Lacks: "something is missing"},
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -130,7 +130,7 @@ func TestAListingIsNeverCut(t *testing.T) {
 	// figures in the line however long its name is.
 	s := usual()
 	s.Reads.Lent, s.Prefetch = 1200, prefetch.Stats{Files: 7, Bytes: 1 << 20}
-	s.Pins = []pins.View{{Pin: pins.Pin{Path: "/imagenet/val"}, Files: 50_000, Needs: 6 << 30}}
+	s.Pins = []namespace.PinView{{Pin: namespace.Pin{Path: "/imagenet/val"}, Files: 50_000, Needs: 6 << 30}}
 	kept := []string{"last error 12s ago", "listing s3://datasets/imagenet/train/: 81.0k names in 12.2s", "3 errors", "listing... 1.20k found"}
 	usually := append(kept, "avoided  ram", "10 min", "/imagenet ", "oints:llama ", "/mnt/imagenet", "/mnt/llama", "pin /imagenet/val: 50.0k files, 6.0 GiB on disk, until hearth unpin, held", "... and 4 more (-o json)")
 	lines := Lines(s, Options{Width: 80, Height: 24})
@@ -157,7 +157,7 @@ func TestWideNamesStayInTheirColumns(t *testing.T) {
 		s.Links[i].Path, s.Links[i].URL, s.Mounts[i].Dir, s.Jobs[i].What = name, "s3://b"+name, "/mnt"+name, name
 	}
 	s.Names.Listings[0].URL = "s3://b/" + strings.Repeat("한국어", 30)
-	s.Pins = []pins.View{{Pin: pins.Pin{Path: "/データ"}}}
+	s.Pins = []namespace.PinView{{Pin: namespace.Pin{Path: "/データ"}}}
 	s.Problems, s.Says = []string{strings.Repeat("日本語 ", 60)}, strings.Repeat("日本語 ", 60)
 	for width := 40; width < 130; width++ {
 		wide(t, Lines(s, Options{Width: width, Height: 60}), width, 60)
@@ -165,7 +165,7 @@ func TestWideNamesStayInTheirColumns(t *testing.T) {
 	lines := Lines(s, Options{})
 	has(t, lines, ".../学習用画像  301k ", "/mnt/データセット/学習用画像  /imagenet ", "/mnt/"+strings.Repeat("👍🏽", 9)+"       /s3:")
 	var b strings.Builder
-	if err := PrintPins(&b, append(s.Pins, pins.View{Pin: pins.Pin{Path: "/abc"}})); err != nil {
+	if err := PrintPins(&b, append(s.Pins, namespace.PinView{Pin: namespace.Pin{Path: "/abc"}})); err != nil {
 		t.Fatal(err)
 	}
 	has(t, strings.Split(b.String(), "\n"), "/データ  0  ", "/abc     0  ")
@@ -278,7 +278,7 @@ func TestNothingOfStrangersIsObeyed(t *testing.T) {
 		m.Dir, m.Prefix, m.Why, m.Freshness = "/mnt/"+bad, bad, bad, bad
 	}
 	s.Jobs[0].What = "/" + bad
-	s.Pins = []pins.View{{Pin: pins.Pin{Path: bad}, Lacks: bad}}
+	s.Pins = []namespace.PinView{{Pin: namespace.Pin{Path: bad}, Lacks: bad}}
 	s.Tiers[1].Dirs[0].Path, s.Problems, s.Warnings, s.Says = bad, []string{"a problem" + bad}, []string{bad}, "a problem"+bad
 	for _, o := range []Options{{Verbose: true}, {Width: 80, Height: 24}, {Width: 200, Height: 60, Color: true}} {
 		lines := Lines(s, o)

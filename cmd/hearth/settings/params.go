@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
-	"github.com/hearthfs/hearth/namespace/age"
+	"github.com/hearthfs/hearth/namespace"
 	"github.com/hearthfs/hearth/node/config"
 )
 
@@ -119,7 +119,7 @@ func freshness(s string) (string, error) {
 	if s == "" {
 		return s, nil
 	}
-	if _, err := age.ParseFreshness(s); err != nil {
+	if _, err := namespace.ParseFreshness(s); err != nil {
 		return s, errors.New(strings.TrimPrefix(err.Error(), "freshness "))
 	}
 	return s, nil

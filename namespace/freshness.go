@@ -1,4 +1,4 @@
-package age
+package namespace
 
 import (
 	"fmt"
@@ -20,8 +20,8 @@ const (
 )
 
 const (
-	// DefaultBound is as long as people wait for a change before they wonder.
-	DefaultBound = time.Minute
+	// defaultBound is as long as people wait for a change before they wonder.
+	defaultBound = time.Minute
 	// Forever is what a kernel is told of names that do not change.
 	Forever = 24 * time.Hour
 	// listingShare: listing a directory takes at most a twentieth of its time.
@@ -46,7 +46,7 @@ func ParseFreshness(s string) (Freshness, error) {
 	case "strict":
 		return Freshness{Mode: Strict}, nil
 	case "", "bounded":
-		return Freshness{Mode: Bounded, Bound: DefaultBound}, nil
+		return Freshness{Mode: Bounded, Bound: defaultBound}, nil
 	}
 	inner, ok := strings.CutPrefix(s, "bounded(")
 	inner, closed := strings.CutSuffix(inner, ")")
@@ -79,7 +79,7 @@ func (f Freshness) String() string {
 // remembers a name that it did not find.
 func (f Freshness) Life() time.Duration {
 	if f.Bound <= 0 {
-		return DefaultBound
+		return defaultBound
 	}
 	return f.Bound
 }

@@ -1,4 +1,4 @@
-package age
+package namespace
 
 import (
 	"testing"
@@ -9,7 +9,7 @@ func TestNothingFromBeforeIsTrustedOnceTheClockWentBack(t *testing.T) {
 	// What was written before lies behind the present time, or ahead of it, and says nothing;
 	// what is found out from now on does.
 	for back, trusted := range map[time.Duration]bool{50 * time.Hour: false, 0: true} {
-		var c Clock
+		var c clock
 		start := time.Now().Add(-back).Round(0)
 		now := start
 		c.Start(func() time.Time { return now })
@@ -29,7 +29,7 @@ func TestNothingFromBeforeIsTrustedOnceTheClockWentBack(t *testing.T) {
 
 func TestNanoIsNeverTheSameTwice(t *testing.T) {
 	// Of two questions, that began in one moment or around a jump of the clock, the later one is known.
-	var c Clock
+	var c clock
 	now := time.Now().Round(0)
 	c.Start(func() time.Time { return now })
 	last := c.Nano()

@@ -1,8 +1,4 @@
-// Package held keeps what superseded node ids stood for while a mount's kernel has
-// them. Holders are asked, not told of: a mount counts what its kernel holds anyway,
-// so that two mounts need no memory here, and a FORGET costs the database nothing.
-// A sweep over the superseded ids asks every holder, and drops what none has.
-package held
+package namespace
 
 import (
 	"encoding/binary"
@@ -13,8 +9,13 @@ import (
 	"time"
 )
 
-// Holders are those who keep node ids: one for each mount.
-type Holders struct {
+// This file keeps what superseded node ids stood for while a mount's kernel has
+// them. Holders are asked, not told of: a mount counts what its kernel holds anyway,
+// so that two mounts need no memory here, and a FORGET costs the database nothing.
+// A sweep over the superseded ids asks every holder, and drops what none has.
+
+// holders are those who keep node ids: one for each mount.
+type holders struct {
 	mu   sync.RWMutex // guards next and all; not held while they are asked
 	next int
 	all  map[int]func(id uint64) bool
@@ -29,13 +30,13 @@ const (
 	// so each record is looked at about twice, and there are never more than twice
 	// what is held and what one minute brought.
 	sweepLeast = 4096
-	// Grace is how long a superseded id is kept though nobody holds it: an
+	// grace is how long a superseded id is kept though nobody holds it: an
 	// answer that names it may be under way to a kernel.
-	Grace = time.Minute
+	grace = time.Minute
 )
 
 // Add adds one; end takes it away. holds must not block.
-func (h *Holders) Add(holds func(id uint64) bool) (end func()) {
+func (h *holders) Add(holds func(id uint64) bool) (end func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.all == nil {
@@ -52,7 +53,7 @@ func (h *Holders) Add(holds func(id uint64) bool) (end func()) {
 }
 
 // Superseded counts n more superseded ids and reports whether a sweep is worth it.
-func (h *Holders) Superseded(n int) bool {
+func (h *holders) Superseded(n int) bool {
 	if n == 0 || h.since.Add(int64(n)) < max(sweepLeast, h.left.Load()) {
 		return false
 	}
@@ -61,7 +62,7 @@ func (h *Holders) Superseded(n int) bool {
 }
 
 // held reports whether any holder has an id, as they are now.
-func (h *Holders) held() func(id uint64) bool {
+func (h *holders) held() func(id uint64) bool {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
 	all := slices.Collect(maps.Values(h.all))
@@ -73,7 +74,7 @@ func (h *Holders) held() func(id uint64) bool {
 // Sweep has all called, which goes over the superseded ids, removes those that it
 // is told not to keep, and returns how many are left. What was superseded at before,
 // in Unix ms, or later is kept though nobody holds it.
-func (h *Holders) Sweep(before int64, all func(keep func(id uint64, since []byte) bool) (left int, err error)) error {
+func (h *holders) Sweep(before int64, all func(keep func(id uint64, since []byte) bool) (left int, err error)) error {
 	h.sweep.Lock()
 	defer h.sweep.Unlock()
 	held := h.held()
@@ -84,9 +85,9 @@ func (h *Holders) Sweep(before int64, all func(keep func(id uint64, since []byte
 	return err
 }
 
-// Since is the value of a superseded id's record: when that came to pass, in Unix
+// supersededAt is the value of a superseded id's record: when that came to pass, in Unix
 // ms.
-func Since(now int64) []byte { return binary.BigEndian.AppendUint64(nil, uint64(now)) }
+func supersededAt(now int64) []byte { return binary.BigEndian.AppendUint64(nil, uint64(now)) }
 
 // at is that time; 0: long ago, written before it was noted.
 func at(value []byte) int64 {

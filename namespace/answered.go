@@ -1,13 +1,13 @@
-package age
+package namespace
 
 import "sync"
 
-// Answered remembers of the names that were asked for last when the newest question
+// answered remembers of the names that were asked for last when the newest question
 // that was answered had begun: an answer to one that began before that comes late, and
 // is older than what others have been told. The zero value is ready.
-type Answered struct {
+type answered struct {
 	mu sync.Mutex // guards at
-	at map[Absence]int64
+	at map[absence]int64
 }
 
 // maxAnswered names are remembered, about 200 bytes each: many more than questions
@@ -15,7 +15,7 @@ type Answered struct {
 const maxAnswered = 4096
 
 // Newest notes an answer to a question that began then, as Clock.Nano tells it. false: it comes late.
-func (a *Answered) Newest(x Absence, began int64) bool {
+func (a *answered) Newest(x absence, began int64) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	last, known := a.at[x]
@@ -23,7 +23,7 @@ func (a *Answered) Newest(x Absence, began int64) bool {
 		return false
 	}
 	if a.at == nil {
-		a.at = map[Absence]int64{}
+		a.at = map[absence]int64{}
 	}
 	if !known && len(a.at) >= maxAnswered {
 		for old := range a.at {

@@ -1,4 +1,4 @@
-package age
+package namespace
 
 import (
 	"testing"

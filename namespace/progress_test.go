@@ -1,4 +1,4 @@
-package progress
+package namespace
 
 import (
 	"context"
@@ -10,7 +10,7 @@ import (
 func TestWhoFollowsSeesTheCursorNotAheadOfItsDate(t *testing.T) {
 	// A listing that began at 100 copies what is of 70, moves its cursor and ends: who looks
 	// at the cursor first and at the date then is never told too young a date.
-	var p Progress
+	var p progress
 	p.Start(100)
 	upTo, any, done, moved := p.Snapshot()
 	if any || done || upTo != "" || p.Began() != 100 || p.Passed("a") {
@@ -37,7 +37,7 @@ func TestWhoFollowsSeesTheCursorNotAheadOfItsDate(t *testing.T) {
 	if err := p.Wait(t.Context()); err != nil || p.Err() != failed || p.Passed("n") {
 		t.Errorf("%v, %v", err, p.Err())
 	}
-	var whole Progress
+	var whole progress
 	whole.Start(1)
 	if whole.End(nil); !whole.Passed("anything") {
 		t.Error("a whole listing has not passed all")

@@ -1,11 +1,4 @@
-// Package pins keeps pins in the namespace's database: which paths of the tree are to
-// stay in the cache, and until when.
-//
-// A pin is one record, its path's bytes in the key and the rest as JSON. It is written
-// with a sync, and goes along when the names move to another disk. All of them are in
-// memory, too; should the database be given up, they are written into its successor by
-// the next Keep. Only a database that is found corrupt at the start takes them along.
-package pins
+package namespace
 
 import (
 	"cmp"
@@ -19,6 +12,14 @@ import (
 	"github.com/hearthfs/hearth/namespace/record"
 	"github.com/hearthfs/hearth/namespace/store"
 )
+
+// This file keeps pins in the namespace's database: which paths of the tree are to
+// stay in the cache, and until when.
+//
+// A pin is one record, its path's bytes in the key and the rest as JSON. It is written
+// with a sync, and goes along when the names move to another disk. All of them are in
+// memory, too; should the database be given up, they are written into its successor by
+// the next Keep. Only a database that is found corrupt at the start takes them along.
 
 // Pin says that what lies at and below a path of the tree stays in the cache.
 type Pin struct {
@@ -34,8 +35,8 @@ type Pin struct {
 	UID uint32 `json:"uid,omitempty"`
 }
 
-// View is a pin as it is shown. Its figures are those of the names that are known.
-type View struct {
+// PinView is a pin as it is shown. Its figures are those of the names that are known.
+type PinView struct {
 	Pin
 	// As is the shortest path by which it may be named.
 	As    string `json:"as,omitempty"`
@@ -48,12 +49,12 @@ type View struct {
 	Lacks string `json:"lacks,omitempty"`
 }
 
-// Most is how many pins there may be: each has some KiB of the RAM budget, and is gone
+// MaxPins is how many pins there may be: each has some KiB of the RAM budget, and is gone
 // through when something is evicted.
-const Most = 256
+const MaxPins = 256
 
-// Table is all pins. Its methods may be called from many goroutines.
-type Table struct {
+// PinTable is all pins. Its methods may be called from many goroutines.
+type PinTable struct {
 	db *store.Store
 
 	mu  sync.Mutex // guards the rest; held across synced writes, which are few
@@ -61,12 +62,12 @@ type Table struct {
 	gen int64 // of the database that has them
 }
 
-// Open reads all pins. A record that cannot be read is no pin.
-func Open(db *store.Store) (*Table, error) {
-	t := &Table{db: db, all: map[string]Pin{}, gen: db.Generation()}
+// OpenPins reads all pins. A record that cannot be read is no pin.
+func OpenPins(db *store.Store) (*PinTable, error) {
+	t := &PinTable{db: db, all: map[string]Pin{}, gen: db.Generation()}
 	var rows store.Rows
 	lower := []byte{record.KindPin}
-	if err := db.Scan(&rows, lower, []byte{record.KindPin + 1}, Most); err != nil {
+	if err := db.Scan(&rows, lower, []byte{record.KindPin + 1}, MaxPins); err != nil {
 		return nil, fmt.Errorf("read the pins: %w", err)
 	}
 	for i := range rows.Len() {
@@ -80,7 +81,7 @@ func Open(db *store.Store) (*Table, error) {
 }
 
 // All are the pins, by path.
-func (t *Table) All() []Pin {
+func (t *PinTable) All() []Pin {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	all := make([]Pin, 0, len(t.all))
@@ -92,7 +93,7 @@ func (t *Table) All() []Pin {
 }
 
 // Set makes a pin last, in place of an earlier one of its path.
-func (t *Table) Set(p Pin) error {
+func (t *PinTable) Set(p Pin) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.all[p.Path] = p
@@ -100,7 +101,7 @@ func (t *Table) Set(p Pin) error {
 }
 
 // Delete makes it last that a path is not pinned.
-func (t *Table) Delete(path string) error {
+func (t *PinTable) Delete(path string) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.all, path)
@@ -111,7 +112,7 @@ func (t *Table) Delete(path string) error {
 }
 
 // Keep writes all pins down again if their database was given up.
-func (t *Table) Keep() error {
+func (t *PinTable) Keep() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.gen == t.db.Generation() {
@@ -121,7 +122,7 @@ func (t *Table) Keep() error {
 }
 
 // writeLocked makes a change, and with it all pins where the database is another one.
-func (t *Table) writeLocked(change func(*store.Edit) error) error {
+func (t *PinTable) writeLocked(change func(*store.Edit) error) error {
 	for {
 		e := t.db.Edit()
 		if e.Generation() != t.gen {

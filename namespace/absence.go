@@ -1,4 +1,4 @@
-package age
+package namespace
 
 import (
 	"io/fs"
@@ -6,32 +6,32 @@ import (
 	"time"
 )
 
-// Absence is a sort name that was asked for and not found.
-type Absence struct {
+// absence is a sort name that was asked for and not found.
+type absence struct {
 	Dir  [16]byte
 	Sort string
 }
 
 const maxAbsences = 4096 // per shard; about 10 MiB in all at worst
 
-// Absences remembers, in memory, when the origin said last that there is no such
+// absences remembers, in memory, when the origin said last that there is no such
 // name. When it is full, some are forgotten: they cost a question.
-type Absences struct {
+type absences struct {
 	shards [16]struct {
 		mu sync.Mutex // guards at
-		at map[Absence]int64
+		at map[absence]int64
 	}
 }
 
 // Start begins with none.
-func (a *Absences) Start() {
+func (a *absences) Start() {
 	for i := range a.shards {
-		a.shards[i].at = map[Absence]int64{}
+		a.shards[i].at = map[absence]int64{}
 	}
 }
 
 // Add notes that a name was not found, at a time in Unix milliseconds.
-func (a *Absences) Add(x Absence, now int64) {
+func (a *absences) Add(x absence, now int64) {
 	s := &a.shards[x.Dir[0]%16]
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -48,7 +48,7 @@ func (a *Absences) Add(x Absence, now int64) {
 }
 
 // Remove notes that a name is there.
-func (a *Absences) Remove(x Absence) {
+func (a *absences) Remove(x absence) {
 	s := &a.shards[x.Dir[0]%16]
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -58,7 +58,7 @@ func (a *Absences) Remove(x Absence) {
 }
 
 // Since is when the name was last not found, in Unix ms, or 0.
-func (a *Absences) Since(x Absence) int64 {
+func (a *absences) Since(x absence) int64 {
 	s := &a.shards[x.Dir[0]%16]
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,19 +1,20 @@
-// Package age tells how old names are: a clock that does not make them younger,
-// and a memory of names that were not found.
-package age
+package namespace
 
 import (
 	"sync"
 	"time"
 )
 
-// Clock tells Unix milliseconds for ages. Within a process it only goes forward,
+// This file tells how old names are: a clock that does not make them younger,
+// and a memory of names that were not found.
+
+// clock tells Unix milliseconds for ages. Within a process it only goes forward,
 // with the monotonic clock; when the wall clock ran ahead of that (a suspended
 // machine's monotonic clock stands still), so does this one: a name never looks
 // younger than it is. Over a restart there is only the wall clock; when that is
 // behind the last time written down, it went back by nobody knows how much: this one
 // goes on from there, and no time from before is trusted.
-type Clock struct {
+type clock struct {
 	wall  func() time.Time
 	floor int64 // Unix ms; times below it are not trusted
 
@@ -27,7 +28,7 @@ type Clock struct {
 const clockJump = 100 * time.Millisecond
 
 // Start sets the clock; nil: the wall clock is time.Now.
-func (c *Clock) Start(wall func() time.Time) {
+func (c *clock) Start(wall func() time.Time) {
 	c.wall = wall
 	if wall == nil {
 		c.wall = time.Now
@@ -38,7 +39,7 @@ func (c *Clock) Start(wall func() time.Time) {
 
 // Distrust compares the clock with the last time that was written down. It is called before
 // times are asked for.
-func (c *Clock) Distrust(written int64) {
+func (c *clock) Distrust(written int64) {
 	if c.Now() < written {
 		c.floor = written + 1
 		c.nano = c.floor * 1e6
@@ -46,7 +47,7 @@ func (c *Clock) Distrust(written int64) {
 }
 
 // Now is the present time.
-func (c *Clock) Now() int64 {
+func (c *clock) Now() int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.tickLocked() / 1e6
@@ -54,14 +55,14 @@ func (c *Clock) Now() int64 {
 
 // Nano is the present time in Unix nanoseconds, and never the same twice: it tells which of two
 // questions began first.
-func (c *Clock) Nano() int64 {
+func (c *clock) Nano() int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.last = max(c.tickLocked(), c.last+1)
 	return c.last
 }
 
-func (c *Clock) tickLocked() int64 {
+func (c *clock) tickLocked() int64 {
 	read := c.wall()
 	passed := max(0, read.Sub(c.read)) // monotonic, where there is such a clock
 	if wall := time.Duration(read.UnixNano() - c.read.UnixNano()); wall > passed+clockJump {
@@ -73,16 +74,16 @@ func (c *Clock) tickLocked() int64 {
 }
 
 // Trusted is a time that was written down, or 0.
-func (c *Clock) Trusted(at int64) int64 {
+func (c *clock) Trusted(at int64) int64 {
 	if at < c.floor {
 		return 0
 	}
 	return at
 }
 
-// Left is what remains at now of a life that began at since, both in Unix
+// left is what remains at now of a life that began at since, both in Unix
 // milliseconds; what began in the future, or at 0, has none left.
-func Left(since, now int64, life time.Duration) time.Duration {
+func left(since, now int64, life time.Duration) time.Duration {
 	if since <= 0 || since > now {
 		return 0
 	}

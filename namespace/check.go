@@ -1,7 +1,4 @@
-// Package check goes through the records of the namespace's database: each can be
-// read, and each name's node id leads back to it. The checksums of the database's
-// blocks are compared on the way.
-package check
+package namespace
 
 import (
 	"context"
@@ -13,6 +10,10 @@ import (
 	"github.com/hearthfs/hearth/namespace/store"
 )
 
+// This file goes through the records of the namespace's database: each can be
+// read, and each name's node id leads back to it. The checksums of the database's
+// blocks are compared on the way.
+
 // The first bytes of keys, as package namespace has them.
 const (
 	kindEntry     = 'e'
@@ -20,22 +21,22 @@ const (
 	kindDirectory = 'd'
 	kindReverse   = 'i'
 
-	entryName = 17 // where the name begins, behind kind and directory
-	atOnce    = 1000
-	rootID    = 1
+	entryName     = 17 // where the name begins, behind kind and directory
+	checkedAtOnce = 1000
+	checkedRoot   = 1
 )
 
-// DB is a database in use, or one that is looked at.
-type DB interface {
+// RecordsDB is a database in use, or one that is looked at.
+type RecordsDB interface {
 	// Get appends the value of key to buf; false: there is none.
 	Get(buf, key []byte) ([]byte, bool, error)
 	// Scan reads up to n records in [lower, upper).
 	Scan(rows *store.Rows, lower, upper []byte, n int) error
 }
 
-// Known gives store.ErrNewer for records of a format that this version does not know:
+// CheckKnown gives store.ErrNewer for records of a format that this version does not know:
 // it can judge none of them.
-func Known(db DB) error {
+func CheckKnown(db RecordsDB) error {
 	v, held, err := db.Get(nil, []byte(record.FormatKey))
 	if err == nil && held && record.Newer(v) {
 		return store.ErrNewer
@@ -43,17 +44,17 @@ func Known(db DB) error {
 	return err
 }
 
-// Records checks all of them and calls bad with each that is not as it should be: by
+// CheckRecords checks all of them and calls bad with each that is not as it should be: by
 // its key, and why. A name that changes meanwhile is no damage. step is
 // called with the records and bytes of each piece. An error is the database's.
-func Records(ctx context.Context, db DB, bad func(key, why string), step func(records, bytes int64)) error {
+func CheckRecords(ctx context.Context, db RecordsDB, bad func(key, why string), step func(records, bytes int64)) error {
 	var rows store.Rows
 	lower, upper := []byte{0}, []byte{0xff}
 	for {
 		if err := ctx.Err(); err != nil {
 			return context.Cause(ctx)
 		}
-		if err := db.Scan(&rows, lower, upper, atOnce); err != nil {
+		if err := db.Scan(&rows, lower, upper, checkedAtOnce); err != nil {
 			return err
 		}
 		bytes := 0
@@ -64,7 +65,7 @@ func Records(ctx context.Context, db DB, bad func(key, why string), step func(re
 			}
 		}
 		step(int64(rows.Len()), int64(bytes))
-		if rows.Len() < atOnce {
+		if rows.Len() < checkedAtOnce {
 			return nil
 		}
 		lower = append(append(lower[:0], rows.Key(rows.Len()-1)...), 0)
@@ -72,7 +73,7 @@ func Records(ctx context.Context, db DB, bad func(key, why string), step func(re
 }
 
 // one checks a record, twice if it is bad: its other half may be on its way.
-func one(db DB, key, value []byte, bad func(key, why string)) error {
+func one(db RecordsDB, key, value []byte, bad func(key, why string)) error {
 	why, err := wrong(db, key, value)
 	if err != nil || why == "" {
 		return err
@@ -88,7 +89,7 @@ func one(db DB, key, value []byte, bad func(key, why string)) error {
 }
 
 // wrong says what is wrong with a record; "": nothing.
-func wrong(db DB, key, value []byte) (why string, err error) {
+func wrong(db RecordsDB, key, value []byte) (why string, err error) {
 	var unreadable error
 	switch key[0] {
 	case kindEntry:
@@ -106,7 +107,7 @@ func wrong(db DB, key, value []byte) (why string, err error) {
 		}
 	case kindDirectory:
 		d, err := record.ParseDirectory(value)
-		if err == nil && d.ID != rootID {
+		if err == nil && d.ID != checkedRoot {
 			_, held, err := reverse(db, d.ID)
 			if err != nil || held {
 				return "", err
@@ -127,7 +128,7 @@ func wrong(db DB, key, value []byte) (why string, err error) {
 	return "", nil
 }
 
-func reverse(db DB, id uint64) (r record.Reverse, held bool, err error) {
+func reverse(db RecordsDB, id uint64) (r record.Reverse, held bool, err error) {
 	v, held, err := db.Get(nil, binary.BigEndian.AppendUint64([]byte{kindReverse}, id))
 	if err != nil || !held {
 		return r, false, err
@@ -137,10 +138,10 @@ func reverse(db DB, id uint64) (r record.Reverse, held bool, err error) {
 }
 
 // leadsBack: the node id of a name is that name's.
-func leadsBack(db DB, e record.Entry, name string) (why string, err error) {
+func leadsBack(db RecordsDB, e record.Entry, name string) (why string, err error) {
 	r, held, err := reverse(db, e.ID)
 	switch {
-	case err != nil, e.Dir && e.ID == rootID:
+	case err != nil, e.Dir && e.ID == checkedRoot:
 	case !held:
 		why = fmt.Sprintf("node id %d leads nowhere", e.ID)
 	case e.Dir != r.Dir, !e.Dir && (r.Superseded || r.Sort != name):

@@ -1,4 +1,4 @@
-package pins
+package namespace
 
 import (
 	"encoding/binary"
@@ -8,29 +8,26 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
 
 	"github.com/hearthfs/hearth/namespace/record"
 	"github.com/hearthfs/hearth/namespace/store"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-func open(t *testing.T, o store.Options) (*store.Store, *Table) {
+func openPins(t *testing.T, o store.Options) (*store.Store, *PinTable) {
 	t.Helper()
 	db, err := store.Open(o)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = db.Close() })
-	table, err := Open(db)
+	table, err := OpenPins(db)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return db, table
 }
 
-func paths(t *Table) (all []string) {
+func paths(t *PinTable) (all []string) {
 	for _, p := range t.All() {
 		all = append(all, p.Path)
 	}
@@ -41,7 +38,7 @@ func TestPinsLast(t *testing.T) {
 	// What was pinned is pinned after a restart, with its maker, its end and the bytes of its path;
 	// what was unpinned is not, and a record that cannot be read is no pin.
 	dir := filepath.Join(t.TempDir(), "names")
-	db, table := open(t, store.Options{Dir: dir})
+	db, table := openPins(t, store.Options{Dir: dir})
 	end := time.Now().Add(time.Hour).UTC().Truncate(time.Second)
 	for _, p := range []Pin{{Path: "/a"}, {Path: "/a/b\xff", Expires: &end, Job: "7", UID: 1001}, {Path: "/c"}} {
 		if err := table.Set(p); err != nil {
@@ -59,7 +56,7 @@ func TestPinsLast(t *testing.T) {
 	if err := db.Close(); err != nil {
 		t.Fatal(err)
 	}
-	_, table = open(t, store.Options{Dir: dir})
+	_, table = openPins(t, store.Options{Dir: dir})
 	all := table.All()
 	if len(all) != 2 || all[0].Path != "/a" || all[0].Expires != nil || all[0].UID != 0 || all[1].UID != 1001 || all[1].Path != "/a/b\xff" || all[1].Job != "7" || !all[1].Expires.Equal(end) {
 		t.Errorf("%+v", all)
@@ -70,7 +67,7 @@ func TestPinsOutliveTheirDatabase(t *testing.T) {
 	// The names outgrow the memory that they may have and begin anew: the pins are written
 	// into the new database by the next Keep, or change.
 	for _, change := range []bool{false, true} {
-		db, table := open(t, store.Options{MemoryBytes: 8 << 20})
+		db, table := openPins(t, store.Options{MemoryBytes: 8 << 20})
 		want := []string{"/a", "/b"}
 		for _, path := range want {
 			if err := table.Set(Pin{Path: path}); err != nil {
@@ -85,7 +82,7 @@ func TestPinsOutliveTheirDatabase(t *testing.T) {
 			e.Set(binary.BigEndian.AppendUint64([]byte{'e'}, i), text)
 			_ = e.Commit(false)
 		}
-		if again, err := Open(db); err != nil || len(again.All()) != 0 {
+		if again, err := OpenPins(db); err != nil || len(again.All()) != 0 {
 			t.Fatalf("the names did not begin anew: %v, %v", again.All(), err)
 		}
 		var err error
@@ -95,7 +92,7 @@ func TestPinsOutliveTheirDatabase(t *testing.T) {
 		} else {
 			err = table.Keep()
 		}
-		again, err2 := Open(db)
+		again, err2 := OpenPins(db)
 		if err != nil || err2 != nil || !slices.Equal(paths(again), want) {
 			t.Errorf("%v, %v, %v", paths(again), err, err2)
 		}

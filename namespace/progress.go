@@ -1,13 +1,14 @@
-// Package progress tells those who follow a listing how far it is and how old.
-package progress
+package namespace
 
 import (
 	"context"
 	"sync"
 )
 
-// Progress is how far a listing is. Start it.
-type Progress struct {
+// This file tells those who follow a listing how far it is and how old.
+
+// progress is how far a listing is. Start it.
+type progress struct {
 	mu    sync.Mutex // guards the rest
 	began int64
 	any   bool // upTo is valid
@@ -18,18 +19,18 @@ type Progress struct {
 }
 
 // Start begins a listing at a time in Unix ms.
-func (p *Progress) Start(began int64) { p.began, p.moved = began, make(chan struct{}) }
+func (p *progress) Start(began int64) { p.began, p.moved = began, make(chan struct{}) }
 
 // Began is when the origin was first asked for what the listing brings, in Unix ms. It
 // only goes back: what a cursor that was looked at before vouches for is no older.
-func (p *Progress) Began() int64 {
+func (p *progress) Began() int64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.began
 }
 
 // Dated says that what comes next is of a time, which may be before the listing began.
-func (p *Progress) Dated(at int64) {
+func (p *progress) Dated(at int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.began = min(p.began, at)
@@ -37,7 +38,7 @@ func (p *Progress) Dated(at int64) {
 
 // Snapshot is the cursor, a sort name, if there is any yet; moved is closed when that has
 // changed or the listing has ended.
-func (p *Progress) Snapshot() (upTo string, any, done bool, moved <-chan struct{}) {
+func (p *progress) Snapshot() (upTo string, any, done bool, moved <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.upTo, p.any, p.done, p.moved
@@ -45,14 +46,14 @@ func (p *Progress) Snapshot() (upTo string, any, done bool, moved <-chan struct{
 
 // Passed reports whether the database of the listing's beginning has a sort name as
 // the listing found it.
-func (p *Progress) Passed(sort string) bool {
+func (p *progress) Passed(sort string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.done && p.err == nil || p.any && sort <= p.upTo
 }
 
 // Advance moves the cursor.
-func (p *Progress) Advance(upTo string) {
+func (p *progress) Advance(upTo string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.any, p.upTo = true, upTo
@@ -61,7 +62,7 @@ func (p *Progress) Advance(upTo string) {
 }
 
 // End ends the listing for all who follow it.
-func (p *Progress) End(err error) {
+func (p *progress) End(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.done, p.err = true, err
@@ -70,14 +71,14 @@ func (p *Progress) End(err error) {
 }
 
 // Err is why the listing failed, once it has ended.
-func (p *Progress) Err() error {
+func (p *progress) Err() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.err
 }
 
 // Wait returns when the listing has ended, with ctx's cause if that ended first.
-func (p *Progress) Wait(ctx context.Context) error {
+func (p *progress) Wait(ctx context.Context) error {
 	for {
 		_, _, done, moved := p.Snapshot()
 		if done {

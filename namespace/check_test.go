@@ -1,4 +1,4 @@
-package check
+package namespace
 
 import (
 	"encoding/binary"
@@ -18,9 +18,9 @@ func key(kind byte, dir byte, name string) []byte {
 func idKey(id uint64) []byte { return binary.BigEndian.AppendUint64([]byte{kindReverse}, id) }
 
 // found runs a check.
-func found(t *testing.T, db DB) (all []string) {
+func found(t *testing.T, db RecordsDB) (all []string) {
 	t.Helper()
-	err := Records(t.Context(), db, func(key, why string) { all = append(all, why) }, func(_, _ int64) {})
+	err := CheckRecords(t.Context(), db, func(key, why string) { all = append(all, why) }, func(_, _ int64) {})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +113,7 @@ func TestADatabaseWithAChangedByteIsTold(t *testing.T) {
 	}
 	look, err := store.OpenLook(dir)
 	if err == nil {
-		err = Records(t.Context(), look, func(_, _ string) {}, func(_, _ int64) {})
+		err = CheckRecords(t.Context(), look, func(_, _ string) {}, func(_, _ int64) {})
 		_ = look.Close()
 	}
 	if err == nil {
