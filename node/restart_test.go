@@ -14,8 +14,6 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache/disk"
-	"github.com/hearthfs/hearth/cache/disk/layout"
-	"github.com/hearthfs/hearth/cache/holder"
 	"github.com/hearthfs/hearth/internal/hearthtest"
 	"github.com/hearthfs/hearth/node/nodeids"
 )
@@ -89,11 +87,11 @@ func TestAfterAKilledNodeThatCannotEnd(t *testing.T) {
 	}
 	defer func() { _ = killed.Wait() }()
 	pid := strconv.Itoa(killed.Process.Pid)
-	if !hearthtest.Eventually(t.Context(), 10*time.Second, holder.Parse(pid).Defunct) { // not waited for: a zombie
+	if !hearthtest.Eventually(t.Context(), 10*time.Second, disk.ParseLockHolder(pid).Defunct) { // not waited for: a zombie
 		t.Fatal("it lives on")
 	}
 	dir := t.TempDir()
-	lock, err := os.OpenFile(filepath.Join(dir, layout.Lock), os.O_RDWR|os.O_CREATE, 0o600)
+	lock, err := os.OpenFile(filepath.Join(dir, disk.LockFile), os.O_RDWR|os.O_CREATE, 0o600)
 	if err == nil {
 		defer func() { _ = lock.Close() }()
 		_, err = lock.WriteString(pid + "\n")

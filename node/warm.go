@@ -12,8 +12,6 @@ import (
 	"github.com/hearthfs/hearth/cache/check"
 	"github.com/hearthfs/hearth/cache/direct"
 	"github.com/hearthfs/hearth/cache/disk"
-	"github.com/hearthfs/hearth/cache/disk/label"
-	"github.com/hearthfs/hearth/cache/disk/layout"
 	"github.com/hearthfs/hearth/fuse"
 	"github.com/hearthfs/hearth/namespace"
 	"github.com/hearthfs/hearth/node/answer"
@@ -80,7 +78,7 @@ func (n *Node) openJobs() (err error) {
 		Job:  func(id string) (warmup.Record, error) { return n.jobs.Job(id) }}
 	if n.disk != nil {
 		k.Disk = n.disk
-		p.Disk, p.Pins, p.Dir, p.Small = n.disk, n.jobs.pins, filepath.Join(n.dirs.First(), layout.Jobs), n.checkSmall
+		p.Disk, p.Pins, p.Dir, p.Small = n.disk, n.jobs.pins, filepath.Join(n.dirs.First(), disk.JobsDir), n.checkSmall
 		if n.ring != nil {
 			p.Owners = n.ring.owners
 		}
@@ -172,7 +170,7 @@ func (n *Node) connections(name string) (inUse, most int) {
 // checkSmall reads the small files of the cache directories that are in use.
 func (n *Node) checkSmall(r *check.Run) error {
 	for _, name := range n.disk.Samples() {
-		if err := errors.Join(label.Check(filepath.Dir(name), false, r), fsck.Small(filepath.Dir(name), true, r)); err != nil {
+		if err := errors.Join(disk.CheckLabel(filepath.Dir(name), false, r), fsck.Small(filepath.Dir(name), true, r)); err != nil {
 			return err
 		}
 	}
@@ -229,7 +227,7 @@ func (n *Node) rooms() (all []int64) {
 	for _, d := range n.disk.Stats().Dirs {
 		beside := int64(0)
 		if !d.Ejected { // else it may not answer
-			beside = direct.Usage(filepath.Join(d.Path, layout.Jobs))
+			beside = direct.Usage(filepath.Join(d.Path, disk.JobsDir))
 		}
 		if strings.HasPrefix(names.Where, d.Path+"/") {
 			beside += names.DiskBytes

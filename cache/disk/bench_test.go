@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/hearthfs/hearth"
-	"github.com/hearthfs/hearth/cache/disk/queue"
 	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
@@ -96,8 +95,8 @@ func fillBench(b *testing.B, s *Store, pool *hearth.Pool, block hearth.Block) {
 
 func putBench(b *testing.B, s *Store, block hearth.Block, v *hearth.View) {
 	err := s.Put(block, v)
-	for errors.Is(err, queue.ErrFull) {
-		if err := s.dirs[0].queue.Wait(b.Context(), queue.Cost(v)); err != nil {
+	for errors.Is(err, errFull) {
+		if err := s.dirs[0].queue.Wait(b.Context(), queueCost(v)); err != nil {
 			b.Fatal(err)
 		}
 		err = s.Put(block, v)

@@ -12,9 +12,6 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache/check"
-	"github.com/hearthfs/hearth/cache/disk/label"
-	"github.com/hearthfs/hearth/cache/disk/layout"
-	"github.com/hearthfs/hearth/cache/scrub"
 	"github.com/hearthfs/hearth/cache/segment"
 	"github.com/hearthfs/hearth/cache/sparse"
 )
@@ -26,10 +23,10 @@ func (s *Store) Check(ctx context.Context, r *check.Run, path string) error {
 	if i < 0 {
 		return fmt.Errorf("check %s: it is no cache directory of this node", path)
 	}
-	if err := label.Check(path, false, r); err != nil {
+	if err := CheckLabel(path, false, r); err != nil {
 		return err
 	}
-	return s.dirs[i].verify(ctx, r, scrub.Place{}, func(scrub.Place) {})
+	return s.dirs[i].verify(ctx, r, scrubPlace{}, func(scrubPlace) {})
 }
 
 // Inside runs a check of what each directory holds. A block that waits to be
@@ -46,14 +43,14 @@ func (s *Store) Inside(ctx context.Context, r *check.Run, b *hearth.Block, do fu
 }
 
 // verify checks from a place on.
-func (d *directory) verify(ctx context.Context, r *check.Run, from scrub.Place, at func(scrub.Place)) error {
+func (d *directory) verify(ctx context.Context, r *check.Run, from scrubPlace, at func(scrubPlace)) error {
 	return d.within(r, func(log *segment.Log, files *sparse.Files) error {
 		if !from.Objects {
-			if err := log.Check(ctx, r, from.Segment, func(number uint32) { at(scrub.Place{Segment: number + 1}) }); err != nil {
+			if err := log.Check(ctx, r, from.Segment, func(number uint32) { at(scrubPlace{Segment: number + 1}) }); err != nil {
 				return err
 			}
 		}
-		return files.Check(ctx, r, from.Object, func(version [16]byte) { at(scrub.Place{Objects: true, Object: version}) })
+		return files.Check(ctx, r, from.Object, func(version [16]byte) { at(scrubPlace{Objects: true, Object: version}) })
 	})
 }
 
@@ -89,7 +86,7 @@ func (d *directory) within(r *check.Run, do func(*segment.Log, *sparse.Files) er
 
 // scrubbing is a directory's scrub and its goroutine.
 type scrubbing struct {
-	*scrub.Scrub
+	*scrub
 	ctx   context.Context
 	end   context.CancelFunc
 	ended chan struct{} // closed when the goroutine has
@@ -102,7 +99,7 @@ func (d *directory) scrubs() {
 }
 
 func (d *directory) newScrub() scrubbing {
-	name := filepath.Join(d.path, layout.Scrub)
+	name := filepath.Join(d.path, ScrubFile)
 	noted, _ := os.ReadFile(name) // without it a pass begins anew
 	note := func(text []byte) {
 		if !d.writable() {
@@ -115,8 +112,8 @@ func (d *directory) newScrub() scrubbing {
 		}, func() {})
 	}
 	s := scrubbing{ended: make(chan struct{})}
-	t := scrub.Target{Check: d.verify, Busy: d.guard.Busy, Found: d.events.Found, Failed: d.events.ScrubFailed, Note: note}
-	s.Scrub = scrub.New(t, noted, d.opt.Scrub, d.opt.ScrubEvery)
+	t := scrubTarget{Check: d.verify, Busy: d.guard.Busy, Found: d.events.Found, Failed: d.events.ScrubFailed, Note: note}
+	s.scrub = newScrub(t, noted, d.opt.Scrub, d.opt.ScrubEvery)
 	s.ctx, s.end = context.WithCancel(context.Background())
 	return s
 }
@@ -134,8 +131,8 @@ func Own(path string) (release func(), err error) {
 	if err := refuseForeign(path); err != nil {
 		return nil, err
 	}
-	text, err := label.Read(path)
-	if err == nil && text.Format > label.Format {
+	text, err := ReadLabel(path)
+	if err == nil && text.Format > LabelFormat {
 		return nil, newerHome(path, text)
 	}
 	if _, none := os.Stat(segmentsPath(path)); err != nil && none != nil {

@@ -17,8 +17,6 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache/direct"
-	"github.com/hearthfs/hearth/cache/disk/queue"
-	"github.com/hearthfs/hearth/cache/disk/rendezvous"
 	"github.com/hearthfs/hearth/cache/evict"
 	"github.com/hearthfs/hearth/cache/segment"
 	"github.com/hearthfs/hearth/internal/device"
@@ -33,7 +31,7 @@ type directory struct {
 	budget int64
 	floor  int64
 	seed   uint64 // of the placement, fixed for the life of the Store
-	queue  *queue.Queue
+	queue  *writeQueue
 	guard  *device.Guard
 	gets   sync.Pool // of *get
 
@@ -81,7 +79,7 @@ func newDirectory(do DirOptions, o *Options, node string) (*directory, error) {
 	}
 	d := &directory{path: path, opt: o, events: &o.Events, budget: do.Budget, floor: do.Floor, clock: clock{time.Now()}}
 	d.yields.Store(never)
-	d.queue = queue.New(max(o.QueueBytes/int64(len(o.Dirs)), hearth.BlockSize))
+	d.queue = newWriteQueue(max(o.QueueBytes/int64(len(o.Dirs)), hearth.BlockSize))
 	d.writer = writer{node: node, stopped: make(chan struct{})}
 	d.guard = device.New(device.Options{Patience: o.Patience, MaxLeft: maxLeft, Usable: d.readable, Hangs: d.hangs})
 	d.gets.New = d.newGet
@@ -105,7 +103,7 @@ func newDirectory(do DirOptions, o *Options, node string) (*directory, error) {
 }
 
 func (d *directory) openFirst() error {
-	d.seed = rendezvous.Seed(d.path)
+	d.seed = rendezvousSeed(d.path)
 	h, err := openHome(d.path, d.node, d.opt.statfs, d.mend)
 	if err != nil {
 		return err
@@ -226,9 +224,9 @@ func (d *directory) put(b hearth.Block, v *hearth.View) error {
 	d.replaced.Remove(b.Object.Version)
 	err := d.admit(b)
 	if err == nil {
-		err = d.queue.Push(queue.Item{Block: b, View: v})
+		err = d.queue.Push(queueItem{Block: b, View: v})
 	}
-	if err == nil || errors.Is(err, queue.ErrQueued) {
+	if err == nil || errors.Is(err, errQueued) {
 		return nil
 	}
 	d.declined.Add(1)

@@ -51,7 +51,6 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache/check"
-	"github.com/hearthfs/hearth/cache/disk/layout"
 )
 
 // Why a block is not taken, or a directory not opened.
@@ -339,7 +338,7 @@ func (s *Store) Samples() []string {
 	var all []string
 	for _, d := range s.dirs {
 		if d.writable() {
-			all = append(all, filepath.Join(d.path, layout.Home))
+			all = append(all, filepath.Join(d.path, LabelFile))
 		}
 	}
 	return all
@@ -354,7 +353,7 @@ func (s *Store) NamesDirs() []string {
 	var all []string
 	for _, d := range s.dirs {
 		if d.writable() {
-			all = append(all, filepath.Join(d.path, layout.Names))
+			all = append(all, filepath.Join(d.path, NamesDir))
 		}
 	}
 	return all

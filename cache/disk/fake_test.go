@@ -15,7 +15,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hearthfs/hearth"
-	"github.com/hearthfs/hearth/cache/disk/queue"
 	"github.com/hearthfs/hearth/cache/evict"
 	"github.com/hearthfs/hearth/internal/hearthtest"
 )
@@ -105,7 +104,7 @@ func (a *fakeArea) has(id hearth.ID) bool {
 	return a.held[id] != nil
 }
 
-func (a *fakeArea) put(items []queue.Item) error {
+func (a *fakeArea) put(items []queueItem) error {
 	if a.stall != nil {
 		<-a.stall
 	}

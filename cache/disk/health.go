@@ -11,8 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hearthfs/hearth/cache/direct"
-	"github.com/hearthfs/hearth/cache/disk/label"
-	"github.com/hearthfs/hearth/cache/disk/layout"
 )
 
 const (
@@ -189,7 +187,7 @@ func (d *directory) retire() {
 // old volume until the device has proved itself.
 func (d *directory) reopen() error {
 	if d.home != nil {
-		if err := direct.Prove(filepath.Join(d.path, layout.Home+".probe")); err != nil {
+		if err := direct.Prove(filepath.Join(d.path, LabelFile+".probe")); err != nil {
 			return err
 		}
 		d.retire()
@@ -211,7 +209,7 @@ func (d *directory) reopen() error {
 			return err
 		}
 		d.home, d.last = h, identity{h.id, deviceOf(d.path)}
-		if err := direct.Prove(filepath.Join(d.path, layout.Home+".probe")); err != nil {
+		if err := direct.Prove(filepath.Join(d.path, LabelFile+".probe")); err != nil {
 			return err
 		}
 	}
@@ -232,7 +230,7 @@ type identity struct {
 // sameDisk keeps a directory from being made anew below a mount point whose file
 // system has gone: that disk was never meant for the cache.
 func (d *directory) sameDisk() error {
-	if text, err := label.Read(d.path); d.last.id == "" || err == nil && text.Directory == d.last.id {
+	if text, err := ReadLabel(d.path); d.last.id == "" || err == nil && text.Directory == d.last.id {
 		return nil
 	}
 	if now := deviceOf(d.path); now != d.last.device {

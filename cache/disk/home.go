@@ -11,9 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hearthfs/hearth/cache/direct"
-	"github.com/hearthfs/hearth/cache/disk/label"
-	"github.com/hearthfs/hearth/cache/disk/layout"
-	"github.com/hearthfs/hearth/cache/holder"
 )
 
 // home is a cache directory that this process owns: locked, and known by its ids.
@@ -38,7 +35,7 @@ func openHome(path, node string, statfs statfsFunc, mended direct.Mended) (_ *ho
 	if err := refuseForeign(path); err != nil {
 		return nil, err
 	}
-	before, _ := os.ReadDir(filepath.Join(path, layout.Segments)) // none: the directory is new
+	before, _ := os.ReadDir(filepath.Join(path, segmentsDir)) // none: the directory is new
 	h := &home{path: path}
 	if h.lock, err = lock(path, mended); err != nil {
 		return nil, err
@@ -48,40 +45,40 @@ func openHome(path, node string, statfs statfsFunc, mended direct.Mended) (_ *ho
 			h.close()
 		}
 	}()
-	if err = direct.ClearWay(filepath.Join(path, layout.Home), false, mended); err != nil {
+	if err = direct.ClearWay(filepath.Join(path, LabelFile), false, mended); err != nil {
 		return nil, err
 	}
-	text, err := label.Read(path)
+	text, err := ReadLabel(path)
 	switch {
-	case err == nil && text.Format > label.Format:
+	case err == nil && text.Format > LabelFormat:
 		return nil, newerHome(path, text)
 	case err == nil:
-	case errors.Is(err, label.ErrDamaged), errors.Is(err, fs.ErrNotExist):
+	case errors.Is(err, errLabelDamaged), errors.Is(err, fs.ErrNotExist):
 		// The blocks speak for themselves; only the ids are new.
 		if len(before) > 0 {
-			mended.Tell(filepath.Join(path, layout.Home), errIdentity)
+			mended.Tell(filepath.Join(path, LabelFile), errIdentity)
 		}
-		if text, err = label.Write(path, node); err != nil {
+		if text, err = writeLabel(path, node); err != nil {
 			return nil, err
 		}
 	default:
 		return nil, err
 	}
 	h.node, h.id = text.Node, text.Directory
-	for _, dir := range []string{layout.Segments, layout.Objects, layout.Names} {
+	for _, dir := range []string{segmentsDir, objectsDir, NamesDir} {
 		if err := direct.MakeDir(filepath.Join(path, dir), mended); err != nil {
 			return nil, err
 		}
 	}
-	direct.Reclaim(filepath.Join(path, layout.Names), mended)
+	direct.Reclaim(filepath.Join(path, NamesDir), mended)
 	return h, nil
 }
 
 var errIdentity = errors.New("it is not what was written, or was removed: the directory has a new identity, and other objects belong in it")
 
-func newerHome(path string, text label.Label) error {
+func newerHome(path string, text Label) error {
 	return refuse("cache directory %s has format %d, this version of hearth knows %d: run the newer hearth, or give this one another directory",
-		path, text.Format, label.Format)
+		path, text.Format, LabelFormat)
 }
 
 // intact says why the directory is no longer ours: it was removed or replaced.
@@ -90,14 +87,14 @@ func (h *home) intact() error {
 	if err != nil {
 		return fmt.Errorf("check cache directory: %w", err)
 	}
-	there, err := os.Stat(filepath.Join(h.path, layout.Lock))
+	there, err := os.Stat(filepath.Join(h.path, LockFile))
 	if err != nil {
 		return fmt.Errorf("check cache directory: %w", err)
 	}
 	if !os.SameFile(ours, there) {
 		return fmt.Errorf("check cache directory %s: it was replaced", h.path)
 	}
-	for _, dir := range []string{layout.Segments, layout.Objects} {
+	for _, dir := range []string{segmentsDir, objectsDir} {
 		if fi, err := os.Stat(filepath.Join(h.path, dir)); err != nil || !fi.IsDir() {
 			return fmt.Errorf("check cache directory %s: %s was removed", h.path, dir)
 		}
@@ -127,7 +124,7 @@ func acquire(f *os.File, path string) error {
 		}
 		text := make([]byte, 64)
 		n, _ := f.ReadAt(text, 0)
-		by := holder.Parse(string(text[:n]))
+		by := ParseLockHolder(string(text[:n]))
 		patience := lockGrace
 		if by.Ends {
 			patience = endGrace
@@ -143,7 +140,7 @@ func acquire(f *os.File, path string) error {
 
 // ends says that this process is about to give the directory up.
 func (h *home) ends() {
-	self := holder.Self()
+	self := selfHolder()
 	self.Ends = true
 	_, _ = h.lock.WriteAt([]byte(self.String()), 0)
 }
@@ -169,7 +166,7 @@ func refuseFUSE(path string, statfs statfsFunc) error {
 
 // refuseForeign keeps us from filling, and one day emptying, somebody else's directory.
 func refuseForeign(path string) error {
-	name, err := layout.Foreign(path)
+	name, err := Foreign(path)
 	if err != nil {
 		return fmt.Errorf("look at cache directory: %w", err)
 	}
@@ -182,7 +179,7 @@ func refuseForeign(path string) error {
 // lock takes the directory for this process. The lock is the kernel's and goes
 // with the process, however it ends.
 func lock(path string, mended direct.Mended) (*os.File, error) {
-	name := filepath.Join(path, layout.Lock)
+	name := filepath.Join(path, LockFile)
 	if err := direct.ClearWay(name, false, mended); err != nil {
 		return nil, err
 	}
@@ -195,7 +192,7 @@ func lock(path string, mended direct.Mended) (*os.File, error) {
 		return nil, err
 	}
 	if err := f.Truncate(0); err == nil { // who holds it is a courtesy, not the lock
-		_, _ = f.WriteAt([]byte(holder.Self().String()), 0)
+		_, _ = f.WriteAt([]byte(selfHolder().String()), 0)
 	}
 	return f, nil
 }

@@ -18,15 +18,12 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache/check"
-	"github.com/hearthfs/hearth/cache/disk/label"
-	"github.com/hearthfs/hearth/cache/disk/layout"
-	"github.com/hearthfs/hearth/cache/holder"
 	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
 // sealed is a hearth.json of a format.
 func sealed(format int) string {
-	t := label.Label{Format: format, Node: label.NewID(), Directory: label.NewID()}
+	t := Label{Format: format, Node: newID(), Directory: newID()}
 	return fmt.Sprintf(`{"format":%d,"node":%q,"directory":%q,"check":%q,"later":[1]}`, t.Format, t.Node, t.Directory, t.Sum())
 }
 
@@ -36,7 +33,7 @@ func TestHomeRefusals(t *testing.T) {
 		name, file, text, says string
 	}{
 		{"foreign", "thesis.tex", "precious", `is not empty and not hearth's (it holds "thesis.tex"): choose another`},
-		{"newer", layout.Home, sealed(label.Format + 1), "has format 2, this version of hearth knows 1: run the newer hearth"},
+		{"newer", LabelFile, sealed(LabelFormat + 1), "has format 2, this version of hearth knows 1: run the newer hearth"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -58,7 +55,7 @@ func TestHomeIsKnownByWhatItHolds(t *testing.T) {
 	// hearth.json was lost, and beside the blocks lies all that a node may leave: it is
 	// ours still.
 	dir := t.TempDir()
-	for _, name := range []string{"names.corrupt-1", "open-modes.json", "open-modes.json.new", "node-ids", layout.Home + ".tmp", layout.Lock} {
+	for _, name := range []string{"names.corrupt-1", "open-modes.json", "open-modes.json.new", "node-ids", LabelFile + ".tmp", LockFile} {
 		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -95,7 +92,7 @@ func TestHomeHeals(t *testing.T) {
 	dir := t.TempDir()
 	pool := hearthtest.Pool(t, 64<<20)
 	b := small(1, 5000).Block(0)
-	names := filepath.Join(dir, layout.Names, "LOCK") // who opens it takes what it may not open for what somebody holds
+	names := filepath.Join(dir, NamesDir, "LOCK") // who opens it takes what it may not open for what somebody holds
 	for _, c := range []struct {
 		name string
 		harm func() error
@@ -103,23 +100,23 @@ func TestHomeHeals(t *testing.T) {
 	}{
 		{"new", func() error { return nil }, nil},
 		{"untouched", func() error { return nil }, nil},
-		{"id damaged", func() error { return os.WriteFile(filepath.Join(dir, layout.Home), []byte(`{"format":2,`), 0o600) }, []string{layout.Home}},
-		{"id removed", func() error { return os.Remove(filepath.Join(dir, layout.Home)) }, []string{layout.Home}},
+		{"id damaged", func() error { return os.WriteFile(filepath.Join(dir, LabelFile), []byte(`{"format":2,`), 0o600) }, []string{LabelFile}},
+		{"id removed", func() error { return os.Remove(filepath.Join(dir, LabelFile)) }, []string{LabelFile}},
 		{"id replaced by a directory", func() error {
-			return errors.Join(os.Remove(filepath.Join(dir, layout.Home)), os.MkdirAll(filepath.Join(dir, layout.Home, "x"), 0o700))
-		}, []string{layout.Home}},
+			return errors.Join(os.Remove(filepath.Join(dir, LabelFile)), os.MkdirAll(filepath.Join(dir, LabelFile, "x"), 0o700))
+		}, []string{LabelFile}},
 		{"lock replaced by a directory", func() error {
-			return errors.Join(os.Remove(filepath.Join(dir, layout.Lock)), os.Mkdir(filepath.Join(dir, layout.Lock), 0o700))
-		}, []string{layout.Lock}},
+			return errors.Join(os.Remove(filepath.Join(dir, LockFile)), os.Mkdir(filepath.Join(dir, LockFile), 0o700))
+		}, []string{LockFile}},
 		{"objects replaced by a file", func() error {
-			return errors.Join(os.RemoveAll(filepath.Join(dir, layout.Objects)), os.WriteFile(filepath.Join(dir, layout.Objects), nil, 0o600))
-		}, []string{layout.Objects}},
-		{"half-written id", func() error { return os.WriteFile(filepath.Join(dir, layout.Home+".tmp"), []byte(`{`), 0o600) }, nil},
-		{"id locked away", func() error { return os.Chmod(filepath.Join(dir, layout.Home), 0) }, []string{layout.Home}},
-		{"lock locked away", func() error { return os.Chmod(filepath.Join(dir, layout.Lock), 0) }, []string{layout.Lock}},
-		{"objects locked away", func() error { return os.Chmod(filepath.Join(dir, layout.Objects), 0) }, []string{layout.Objects}},
-		{"list of deaths damaged", func() error { return os.WriteFile(filepath.Join(dir, layout.Segments, "deaths"), []byte("x"), 0o600) }, []string{"deaths"}},
-		{"format of objects damaged", func() error { return os.WriteFile(filepath.Join(dir, layout.Objects, "FORMAT"), []byte("x"), 0o600) }, []string{"FORMAT"}},
+			return errors.Join(os.RemoveAll(filepath.Join(dir, objectsDir)), os.WriteFile(filepath.Join(dir, objectsDir), nil, 0o600))
+		}, []string{objectsDir}},
+		{"half-written id", func() error { return os.WriteFile(filepath.Join(dir, LabelFile+".tmp"), []byte(`{`), 0o600) }, nil},
+		{"id locked away", func() error { return os.Chmod(filepath.Join(dir, LabelFile), 0) }, []string{LabelFile}},
+		{"lock locked away", func() error { return os.Chmod(filepath.Join(dir, LockFile), 0) }, []string{LockFile}},
+		{"objects locked away", func() error { return os.Chmod(filepath.Join(dir, objectsDir), 0) }, []string{objectsDir}},
+		{"list of deaths damaged", func() error { return os.WriteFile(filepath.Join(dir, segmentsDir, "deaths"), []byte("x"), 0o600) }, []string{"deaths"}},
+		{"format of objects damaged", func() error { return os.WriteFile(filepath.Join(dir, objectsDir, "FORMAT"), []byte("x"), 0o600) }, []string{"FORMAT"}},
 		// Segments are opened by other threads, which obey no modes here: the scenario cache-damaged has them.
 		{"all files locked away", func() error {
 			if err := os.WriteFile(names, nil, 0o600); err != nil {
@@ -131,7 +128,7 @@ func TestHomeHeals(t *testing.T) {
 				}
 				return err
 			})
-		}, []string{"FORMAT", "LOCK", "deaths", layout.Home, layout.Lock}},
+		}, []string{"FORMAT", "LOCK", "deaths", LabelFile, LockFile}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if err := c.harm(); err != nil {
@@ -170,15 +167,15 @@ func TestHomeHeals(t *testing.T) {
 func TestCopiedDirectoryKeepsItsNode(t *testing.T) {
 	// The id in a directory is readable; a second directory without one gets the same.
 	one, two := t.TempDir(), t.TempDir()
-	if err := os.WriteFile(filepath.Join(one, layout.Home), []byte(sealed(1)), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(one, LabelFile), []byte(sealed(1)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	text, err := label.Read(one)
+	text, err := ReadLabel(one)
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := openReal(t, Options{Dirs: []DirOptions{{Path: one, Budget: 32 << 20}, {Path: two, Budget: 32 << 20}}})
-	other, err := label.Read(two)
+	other, err := ReadLabel(two)
 	if err != nil || s.NodeID() != text.Node || other.Node != text.Node || other.Directory == text.Directory {
 		t.Fatalf("node %s, first %+v, second %+v, %v", s.NodeID(), text, other, err)
 	}
@@ -206,7 +203,7 @@ func FuzzParseHome(f *testing.F) {
 	f.Add([]byte(`null`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		// Any bytes give a text whose check holds, or "damaged".
-		text, err := label.Parse(data)
+		text, err := parseLabel(data)
 		if (err == nil) != (text.Check == text.Sum() && text.Format >= 1) {
 			t.Fatalf("%q: %+v, %v", data, text, err)
 		}
@@ -217,7 +214,7 @@ func TestALockIsWaitedForWhereItsHolderEnds(t *testing.T) {
 	// A process holds the directory and says that it ends: who comes next waits, longer
 	// than for one that says nothing, and has the lock when it is given up.
 	dir := t.TempDir()
-	name := filepath.Join(dir, layout.Lock)
+	name := filepath.Join(dir, LockFile)
 	if err := os.WriteFile(name, []byte("1 ends\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -259,7 +256,7 @@ func TestALockIsWaitedForWhereItsHolderEnds(t *testing.T) {
 		t.Error(err)
 	}
 	text, err := os.ReadFile(name)
-	if err != nil || !holder.Parse(string(text)).IsSelf() {
+	if err != nil || !ParseLockHolder(string(text)).IsSelf() {
 		t.Errorf("the lock names %q, %v", text, err)
 	}
 }
@@ -273,11 +270,11 @@ func TestHomeOfAKilledProcessThatCannotEnd(t *testing.T) {
 	}
 	defer func() { _ = dead.Wait() }()
 	pid := strconv.Itoa(dead.Process.Pid)
-	if !hearthtest.Eventually(t.Context(), watchdog, func() bool { return holder.Parse(pid).Defunct() }) {
+	if !hearthtest.Eventually(t.Context(), watchdog, func() bool { return ParseLockHolder(pid).Defunct() }) {
 		t.Fatal("it never ended")
 	}
 	dir := t.TempDir()
-	f, err := os.OpenFile(filepath.Join(dir, layout.Lock), os.O_RDWR|os.O_CREATE, 0o600)
+	f, err := os.OpenFile(filepath.Join(dir, LockFile), os.O_RDWR|os.O_CREATE, 0o600)
 	if err == nil {
 		defer func() { _ = f.Close() }()
 		err = unix.Flock(int(f.Fd()), unix.LOCK_EX)

@@ -10,7 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hearthfs/hearth"
-	"github.com/hearthfs/hearth/cache/disk/queue"
 )
 
 // Keep is Put that waits for queue room, evicts what is worth least, and returns
@@ -25,15 +24,15 @@ func (s *Store) Keep(ctx context.Context, b hearth.Block, v *hearth.View) error 
 			return nil
 		}
 		done := make(chan error, 1)
-		err = d.queue.Push(queue.Item{Block: b, View: v, Keep: true, Done: done})
+		err = d.queue.Push(queueItem{Block: b, View: v, Keep: true, Done: done})
 		switch {
-		case errors.Is(err, queue.ErrQueued): // by a Put that may still be declined
+		case errors.Is(err, errQueued): // by a Put that may still be declined
 			if err := s.drain(ctx); err != nil {
 				return err
 			}
 			continue
-		case errors.Is(err, queue.ErrFull):
-			if err := d.queue.Wait(ctx, queue.Cost(v)); err != nil {
+		case errors.Is(err, errFull):
+			if err := d.queue.Wait(ctx, queueCost(v)); err != nil {
 				return fmt.Errorf("keep block %v: %w", b.ID(), err)
 			}
 			continue

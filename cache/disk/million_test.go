@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/hearthfs/hearth"
-	"github.com/hearthfs/hearth/cache/disk/queue"
 	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
@@ -146,7 +145,7 @@ func beReady(dir string, n int) error {
 			return err
 		}
 		hearthtest.Fill(v.Bytes(), o.Key, 0, 0)
-		for err = s.Put(o.Block(0), v); errors.Is(err, queue.ErrFull); err = s.Put(o.Block(0), v) {
+		for err = s.Put(o.Block(0), v); errors.Is(err, errFull); err = s.Put(o.Block(0), v) {
 			if err := s.Flush(ctx); err != nil {
 				return err
 			}

@@ -13,7 +13,6 @@ import (
 	"github.com/zeebo/xxh3"
 
 	"github.com/hearthfs/hearth"
-	"github.com/hearthfs/hearth/cache/disk/layout"
 	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
@@ -74,7 +73,7 @@ func TestNewerFilesBelow(t *testing.T) {
 		}
 	}
 
-	sums, text := change(layout.Objects+"/*.sums", func(text []byte) []byte { raise(text); return text })
+	sums, text := change(objectsDir+"/*.sums", func(text []byte) []byte { raise(text); return text })
 	with(func(s *Store) {
 		v := hearthtest.View(t, pool, large.Block(0), 1)
 		defer v.Release()
@@ -98,8 +97,8 @@ func TestNewerFilesBelow(t *testing.T) {
 	same(sums, text)
 
 	for pattern, how := range map[string]func([]byte) []byte{
-		layout.Objects + "/FORMAT": func([]byte) []byte { return fmt.Appendf(nil, "hearth sparse 2 %016x\n", xxh3.HashString("2")) },
-		layout.Segments + "/*.segment": func(text []byte) []byte {
+		objectsDir + "/FORMAT": func([]byte) []byte { return fmt.Appendf(nil, "hearth sparse 2 %016x\n", xxh3.HashString("2")) },
+		segmentsDir + "/*.segment": func(text []byte) []byte {
 			raise(text)
 			raise(text[len(text)-64:])
 			return text

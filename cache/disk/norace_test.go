@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	"github.com/hearthfs/hearth"
-	"github.com/hearthfs/hearth/cache/disk/layout"
 	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
@@ -57,7 +56,7 @@ func flip(t *testing.T, dir string, rng *rand.Rand, n int) {
 	t.Helper()
 	var files []string
 	err := filepath.WalkDir(dir, func(name string, e fs.DirEntry, err error) error {
-		if err == nil && e.Type().IsRegular() && e.Name() != layout.Lock {
+		if err == nil && e.Type().IsRegular() && e.Name() != LockFile {
 			files = append(files, name)
 		}
 		return nil

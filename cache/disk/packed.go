@@ -8,7 +8,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hearthfs/hearth"
-	"github.com/hearthfs/hearth/cache/disk/queue"
 	"github.com/hearthfs/hearth/cache/evict"
 	"github.com/hearthfs/hearth/cache/segment"
 	"github.com/hearthfs/hearth/internal/piece"
@@ -51,7 +50,7 @@ func (a *packedArea) get(ctx context.Context, b hearth.Block, off, n int) (*hear
 
 func (a *packedArea) has(id hearth.ID) bool { return a.log.Has(id) }
 
-func (a *packedArea) put(items []queue.Item) error {
+func (a *packedArea) put(items []queueItem) error {
 	a.entries = a.entries[:0]
 	fresh := evict.Fresh(a.clock.seconds())
 	for i := range items {

@@ -4,7 +4,6 @@ import (
 	"math"
 
 	"github.com/hearthfs/hearth"
-	"github.com/hearthfs/hearth/cache/disk/rendezvous"
 	"github.com/hearthfs/hearth/cache/segment"
 	"github.com/hearthfs/hearth/cache/sparse"
 )
@@ -48,7 +47,7 @@ func (s *Store) best(version *[16]byte, writable bool) int {
 		if writable && !d.writable() {
 			continue
 		}
-		if score := rendezvous.Score(version, d.seed, d.budget); score < least {
+		if score := rendezvousScore(version, d.seed, d.budget); score < least {
 			best, least = i, score
 		}
 	}

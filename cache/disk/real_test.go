@@ -22,8 +22,6 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache/direct"
-	"github.com/hearthfs/hearth/cache/disk/layout"
-	"github.com/hearthfs/hearth/cache/disk/queue"
 	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
@@ -180,7 +178,7 @@ func TestTinyBlocksAreEvicted(t *testing.T) {
 	for i := range 16_000 {
 		v := hearthtest.View(t, pool, tiny(i).Block(0), 1)
 		err := s.Put(tiny(i).Block(0), v)
-		for errors.Is(err, queue.ErrFull) {
+		for errors.Is(err, errFull) {
 			if err := s.Flush(t.Context()); err != nil {
 				t.Fatal(err)
 			}
@@ -277,7 +275,7 @@ func TestMain(m *testing.M) {
 				err = s.Put(o.Block(n), v)
 				v.Release()
 			}
-			if errors.Is(err, queue.ErrFull) {
+			if errors.Is(err, errFull) {
 				_ = s.Flush(context.Background()) // or the queue is full once more
 				i--
 				break
@@ -348,7 +346,7 @@ func TestKillKeepsWhatWasFlushed(t *testing.T) {
 					}
 				}
 			}
-			if used := direct.Usage(filepath.Join(dir, layout.Segments)) + direct.Usage(filepath.Join(dir, layout.Objects)); used < s.Stats().Dirs[0].Used || used > s.Stats().Dirs[0].Used+64<<10 {
+			if used := direct.Usage(filepath.Join(dir, segmentsDir)) + direct.Usage(filepath.Join(dir, objectsDir)); used < s.Stats().Dirs[0].Used || used > s.Stats().Dirs[0].Used+64<<10 {
 				t.Errorf("%d bytes on disk, %d counted", used, s.Stats().Dirs[0].Used)
 			}
 		})
@@ -393,7 +391,7 @@ func TestDirectoryRemovedUnderUs(t *testing.T) {
 			b := mixed(i).Block(0)
 			hearthtest.CheckGet(t, s, b, 0, b.Len(), 1)
 		}
-		_, err := os.Stat(filepath.Join(dir, layout.Home))
+		_, err := os.Stat(filepath.Join(dir, LabelFile))
 		return err == nil && !s.Stats().Dirs[0].Ejected
 	}) {
 		t.Fatalf("the directory did not come back: %+v", s.Stats())

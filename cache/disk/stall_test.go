@@ -15,7 +15,6 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache/check"
-	"github.com/hearthfs/hearth/cache/scrub"
 	"github.com/hearthfs/hearth/internal/device"
 	"github.com/hearthfs/hearth/internal/hearthtest"
 )
@@ -271,7 +270,7 @@ func TestACheckThatIsLeftKeepsItsFilesOpen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, Options{Patience: testPatience})
 		d, run := r.dirs[0], &check.Run{}
-		if err := d.verify(t.Context(), run, scrub.Place{}, func(scrub.Place) {}); err != nil {
+		if err := d.verify(t.Context(), run, scrubPlace{}, func(scrubPlace) {}); err != nil {
 			t.Fatal(err)
 		}
 		vol, hang := d.volume.Load(), make(chan struct{})

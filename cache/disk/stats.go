@@ -3,9 +3,6 @@ package disk
 import (
 	"path/filepath"
 	"time"
-
-	"github.com/hearthfs/hearth/cache/disk/layout"
-	"github.com/hearthfs/hearth/cache/scrub"
 )
 
 // Stats are the figures of each directory, in the order of Options.Dirs.
@@ -64,7 +61,7 @@ type DirStats struct {
 	// IndexBytes is the memory of the indexes, counted in the Pool.
 	IndexBytes int64
 	// Scrub are the figures of what is read again behind the readers.
-	Scrub scrub.Stats
+	Scrub ScrubStats
 }
 
 // Stats returns the present figures.
@@ -108,5 +105,5 @@ func (d *directory) stats() DirStats {
 }
 
 // segmentsPath and objectsPath are where the two areas of a directory lie.
-func segmentsPath(dir string) string { return filepath.Join(dir, layout.Segments) }
-func objectsPath(dir string) string  { return filepath.Join(dir, layout.Objects) }
+func segmentsPath(dir string) string { return filepath.Join(dir, segmentsDir) }
+func objectsPath(dir string) string  { return filepath.Join(dir, objectsDir) }

@@ -14,9 +14,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hearthfs/hearth"
-	"github.com/hearthfs/hearth/cache/disk/layout"
-	"github.com/hearthfs/hearth/cache/disk/queue"
-	"github.com/hearthfs/hearth/cache/disk/rendezvous"
 	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
@@ -32,7 +29,7 @@ func TestQueuedIsReadable(t *testing.T) {
 			taken = append(taken, o)
 		}
 	}
-	if !errors.Is(last, queue.ErrFull) || len(taken) < 15 || len(taken) > 21 {
+	if !errors.Is(last, errFull) || len(taken) < 15 || len(taken) > 21 {
 		t.Fatalf("%d of 100 KB taken by a queue of 2 MiB, then %v", len(taken), last)
 	}
 	for _, o := range taken {
@@ -252,7 +249,7 @@ func placed(r *rig, n int) (objects []*hearth.Object) {
 // is called: the name of the probe's file is taken.
 func unwell(t *testing.T, path string) func() {
 	t.Helper()
-	name := filepath.Join(path, layout.Home+".probe.tmp")
+	name := filepath.Join(path, LabelFile+".probe.tmp")
 	if err := os.Mkdir(name, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -280,10 +277,10 @@ func TestFailedWritesEject(t *testing.T) {
 	if st := r.Stats().Dirs[0]; !st.Ejected || !st.Reading || st.Errors != ejectAfter || !strings.Contains(st.Cause, unix.EROFS.Error()) {
 		t.Fatalf("after %d failed writes: %+v", ejectAfter, st)
 	}
-	if got := r.Samples(); !slices.Equal(got, []string{filepath.Join(r.paths[1], layout.Home)}) {
+	if got := r.Samples(); !slices.Equal(got, []string{filepath.Join(r.paths[1], LabelFile)}) {
 		t.Fatalf("local files may come from %s", got)
 	}
-	if got := r.NamesDirs(); !r.holds(mine[0]) || !slices.Equal(got, []string{filepath.Join(r.paths[1], layout.Names)}) {
+	if got := r.NamesDirs(); !r.holds(mine[0]) || !slices.Equal(got, []string{filepath.Join(r.paths[1], NamesDir)}) {
 		t.Fatalf("a held block is missed, or the namespace is to lie in %s", got)
 	}
 	for _, o := range mine[1:] {
@@ -387,7 +384,7 @@ func TestReadOnlyDirectoryUnmounted(t *testing.T) {
 	if st := r.Stats().Dirs[0]; !st.Ejected || !st.Reading {
 		t.Fatalf("after failed writes: %+v", st)
 	}
-	text, err := os.ReadFile(filepath.Join(r.paths[0], layout.Home))
+	text, err := os.ReadFile(filepath.Join(r.paths[0], LabelFile))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -404,7 +401,7 @@ func TestReadOnlyDirectoryUnmounted(t *testing.T) {
 	}
 	swap()
 	r.until("let go", func() bool { st := r.Stats().Dirs[0]; return st.Ejected && !st.Reading })
-	if err := errors.Join(os.RemoveAll(other), os.Mkdir(other, 0o700), os.WriteFile(filepath.Join(other, layout.Home), text, 0o600)); err != nil {
+	if err := errors.Join(os.RemoveAll(other), os.Mkdir(other, 0o700), os.WriteFile(filepath.Join(other, LabelFile), text, 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	swap()
@@ -467,7 +464,7 @@ func TestRendezvousIsWeighted(t *testing.T) {
 		best, second := -1, -1
 		score := []float64{math.Inf(1), math.Inf(1), math.Inf(1)}
 		for d, b := range budgets {
-			score[d] = rendezvous.Score(&o.Version, uint64(d)*0x9e3779b97f4a7c15+1, b)
+			score[d] = rendezvousScore(&o.Version, uint64(d)*0x9e3779b97f4a7c15+1, b)
 			if best < 0 || score[d] < score[best] {
 				best = d
 			}
@@ -517,7 +514,7 @@ func TestNeedsAreOfTheDirectoryThatTakes(t *testing.T) {
 func TestJobsCount(t *testing.T) {
 	// The list of a job lies in the directory, and takes of its budget.
 	r := newRig(t, Options{Dirs: []DirOptions{{Budget: 8 << 20}}})
-	jobs := filepath.Join(r.paths[0], layout.Jobs)
+	jobs := filepath.Join(r.paths[0], JobsDir)
 	if err := errors.Join(os.Mkdir(jobs, 0o700), os.WriteFile(filepath.Join(jobs, "x.list"), make([]byte, 3<<20), 0o600)); err != nil {
 		t.Fatal(err)
 	}

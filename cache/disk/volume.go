@@ -7,7 +7,6 @@ import (
 	"sync/atomic"
 
 	"github.com/hearthfs/hearth"
-	"github.com/hearthfs/hearth/cache/disk/queue"
 )
 
 // blocks is how the blocks of one area of a directory are used: the packed ones
@@ -16,7 +15,7 @@ type blocks interface {
 	get(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error)
 	has(id hearth.ID) bool
 	// put writes blocks as one group; for sparse files consecutive ones of one object.
-	put(items []queue.Item) error
+	put(items []queueItem) error
 	// sample calls each with up to n pseudo-random entries.
 	sample(r uint64, n int, each func(entry))
 	// evict gives up a sampled entry and reports whether it was still there.

@@ -10,7 +10,6 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache/direct"
-	"github.com/hearthfs/hearth/cache/disk/queue"
 	"github.com/hearthfs/hearth/cache/evict"
 	"github.com/hearthfs/hearth/cache/sparse"
 )
@@ -69,7 +68,7 @@ func (a wholeArea) has(id hearth.ID) bool { return a.files.Has(id) }
 
 func (a wholeArea) knows(id hearth.ID) (held, known bool) { return a.files.Knows(id) }
 
-func (a wholeArea) put(items []queue.Item) error {
+func (a wholeArea) put(items []queueItem) error {
 	var buf [hearth.ExtentBlocks][]byte
 	run := buf[:0]
 	for i := range items {

@@ -14,8 +14,6 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache/direct"
-	"github.com/hearthfs/hearth/cache/disk/layout"
-	"github.com/hearthfs/hearth/cache/disk/queue"
 	"github.com/hearthfs/hearth/cache/evict"
 )
 
@@ -50,8 +48,8 @@ type writer struct {
 	namesAt       time.Time
 	lookedAt      time.Time
 	random        uint64
-	batch         []queue.Item
-	packed, whole []queue.Item
+	batch         []queueItem
+	packed, whole []queueItem
 	candidate     []evict.Candidate
 	entries       []pick
 
@@ -223,7 +221,7 @@ func (d *directory) look() (used, limit int64) {
 	}
 	if now := time.Now(); now.Sub(d.namesAt) > namesEvery {
 		d.names, d.namesAt = 0, now
-		for _, beside := range []string{layout.Names, layout.NamesAgain, layout.Jobs} {
+		for _, beside := range []string{NamesDir, namesAgainDir, JobsDir} {
 			d.names += direct.Usage(filepath.Join(d.path, beside))
 		}
 	}
@@ -253,7 +251,7 @@ func (d *directory) tellShort(limit int64) {
 }
 
 // write commits a batch as a group, or handles a mark.
-func (d *directory) write(batch []queue.Item) {
+func (d *directory) write(batch []queueItem) {
 	if batch[0].View == nil {
 		batch[0].Done <- nil
 		return
@@ -314,7 +312,7 @@ func (d *directory) write(batch []queue.Item) {
 
 // commitWhole writes what goes to sparse files, run by run of consecutive blocks.
 func (d *directory) commitWhole(a area) {
-	slices.SortFunc(d.whole, func(x, y queue.Item) int {
+	slices.SortFunc(d.whole, func(x, y queueItem) int {
 		i, j := x.Block.ID(), y.Block.ID()
 		return cmp.Or(bytes.Compare(i.Version[:], j.Version[:]), cmp.Compare(i.Index, j.Index))
 	})
@@ -328,7 +326,7 @@ func (d *directory) commitWhole(a area) {
 	}
 }
 
-func (d *directory) commit(a area, items []queue.Item) {
+func (d *directory) commit(a area, items []queueItem) {
 	d.guard.Writer.Work()
 	d.written.Add(1)
 	err := a.put(items)
@@ -357,7 +355,7 @@ func (d *directory) commit(a area, items []queue.Item) {
 }
 
 // finish ends an item's way: it is readable from its area, or nowhere.
-func (d *directory) finish(it *queue.Item, err error) {
+func (d *directory) finish(it *queueItem, err error) {
 	d.queue.Drop(it)
 	if it.Done == nil {
 		return

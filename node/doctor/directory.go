@@ -12,9 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hearthfs/hearth/cache/direct"
-	"github.com/hearthfs/hearth/cache/disk/label"
-	"github.com/hearthfs/hearth/cache/disk/layout"
-	"github.com/hearthfs/hearth/cache/holder"
+	"github.com/hearthfs/hearth/cache/disk"
 	"github.com/hearthfs/hearth/node/budget"
 	"github.com/hearthfs/hearth/node/machine"
 )
@@ -49,7 +47,7 @@ type content struct {
 	foreign string // a name that is not ours; "": none
 	format  int    // of hearth.json; 0: there is none that can be read
 	locked  bool   // by a process
-	holder  holder.Holder
+	holder  disk.LockHolder
 	used    int64 // bytes
 	blind   error // why that cannot be told
 }
@@ -112,18 +110,18 @@ func lookGround(path string) (g ground) {
 // lookContent looks who has the directory. The lock is taken for a moment, as readers
 // take it: a node that starts just then tries again.
 func lookContent(path string) (c content) {
-	if c.foreign, c.blind = layout.Foreign(path); c.blind != nil {
+	if c.foreign, c.blind = disk.Foreign(path); c.blind != nil {
 		return c
 	}
-	if l, err := label.Read(path); err == nil {
+	if l, err := disk.ReadLabel(path); err == nil {
 		c.format = l.Format
 	}
-	if f, err := os.Open(filepath.Join(path, layout.Lock)); err == nil {
+	if f, err := os.Open(filepath.Join(path, disk.LockFile)); err == nil {
 		defer func() { _ = f.Close() }() // it was only read
 		c.locked = errors.Is(unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB), unix.EWOULDBLOCK)
 		text := make([]byte, 64)
 		n, _ := f.ReadAt(text, 0)
-		c.holder = holder.Parse(string(text[:n]))
+		c.holder = disk.ParseLockHolder(string(text[:n]))
 	}
 	if c.foreign == "" {
 		c.used = direct.Usage(path)

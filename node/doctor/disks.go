@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/hearthfs/hearth/cache/disk/label"
+	"github.com/hearthfs/hearth/cache/disk"
 	"github.com/hearthfs/hearth/node/machine"
 	"github.com/hearthfs/hearth/node/room"
 )
@@ -58,8 +58,8 @@ func (d *directory) judgeContent() (all []Finding) {
 		return []Finding{d.say(check, Fail, "cannot be looked at: "+reason(d.blind), elsewhere+", or let this user read it")}
 	case d.foreign != "":
 		return []Finding{d.say(check, Fail, fmt.Sprintf("is not empty and not hearth's (it holds %q)", d.foreign), "choose another, or empty it")}
-	case d.format > label.Format:
-		return []Finding{d.say(check, Fail, fmt.Sprintf("has format %d, this version of hearth knows %d", d.format, label.Format), "run the newer hearth, or "+elsewhere)}
+	case d.format > disk.LabelFormat:
+		return []Finding{d.say(check, Fail, fmt.Sprintf("has format %d, this version of hearth knows %d", d.format, disk.LabelFormat), "run the newer hearth, or "+elsewhere)}
 	case d.locked && d.node != nil && strconv.Itoa(d.node.PID) == d.holder.PID:
 		all = append(all, d.say(check, OK, "in use by the node, process "+d.holder.PID, ""))
 	case d.locked && d.holder.Defunct():

@@ -15,8 +15,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/hearthfs/hearth/cache/disk/label"
-	"github.com/hearthfs/hearth/cache/holder"
+	"github.com/hearthfs/hearth/cache/disk"
 	"github.com/hearthfs/hearth/fuse"
 	"github.com/hearthfs/hearth/internal/hearthtest"
 	"github.com/hearthfs/hearth/node/budget"
@@ -122,7 +121,7 @@ func TestDirectoryVerdicts(t *testing.T) {
 	ground, content, device := (*directory).judgeGround, (*directory).judgeContent, (*directory).judgeDevice
 	space := func(d *directory) []Finding { return one(d.judgeSpace()) }
 	held := func(pid string) func(*directory) {
-		return func(d *directory) { d.locked, d.holder = true, holder.Parse(pid+" pid:[1]") }
+		return func(d *directory) { d.locked, d.holder = true, disk.ParseLockHolder(pid+" pid:[1]") }
 	}
 	for name, c := range map[string]struct {
 		judge  func(*directory) []Finding
@@ -137,7 +136,7 @@ func TestDirectoryVerdicts(t *testing.T) {
 		"open":       {ground, func(d *directory) { d.mode = 0o777 }, []verdict{{"cache directory", Warn, "others may write", "chmod go-w /c"}}},
 		"another's":  {ground, func(d *directory) { d.owner = 1000 }, []verdict{{"cache directory", Warn, "not by user 0", "run hearth as user 1000"}}},
 		"foreign":    {content, func(d *directory) { d.foreign = "holiday.jpg" }, []verdict{{"cache content", Fail, `it holds "holiday.jpg"`, "choose another"}}},
-		"newer":      {content, func(d *directory) { d.format = label.Format + 1 }, []verdict{{"cache content", Fail, "has format 2, this version of hearth knows 1", "run the newer hearth"}}},
+		"newer":      {content, func(d *directory) { d.format = disk.LabelFormat + 1 }, []verdict{{"cache content", Fail, "has format 2, this version of hearth knows 1", "run the newer hearth"}}},
 		"blind":      {content, func(d *directory) { d.blind = syscall.EACCES }, []verdict{{"cache content", Fail, "permission denied", "let this user read it"}}},
 		"ours":       {content, func(*directory) {}, nil},
 		"the node's": {content, func(d *directory) { held("12")(d); d.node = &Running{PID: 12} }, []verdict{{"cache content", OK, "in use by the node, process 12", ""}}},

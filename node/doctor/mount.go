@@ -11,7 +11,7 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache"
-	"github.com/hearthfs/hearth/cache/disk/layout"
+	"github.com/hearthfs/hearth/cache/disk"
 	"github.com/hearthfs/hearth/fuse"
 	"github.com/hearthfs/hearth/namespace"
 )
@@ -139,7 +139,7 @@ const sampleWait = time.Second
 // them: whether the kernel lends files hangs on where they lie.
 func (n nothing) Samples() (all []string) {
 	for _, d := range n.Cache.Disks {
-		name, there := filepath.Join(d.Path, layout.Home), make(chan bool, 1)
+		name, there := filepath.Join(d.Path, disk.LabelFile), make(chan bool, 1)
 		go func() {
 			info, err := os.Stat(name)
 			there <- err == nil && info.Mode().IsRegular()

@@ -18,7 +18,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hearthfs/hearth/cache/holder"
+	"github.com/hearthfs/hearth/cache/disk"
 	"github.com/hearthfs/hearth/internal/hearthtest"
 	"github.com/hearthfs/hearth/node/rights"
 )
@@ -99,7 +99,7 @@ func TestKilledNodeThatCannotEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	pid := strconv.Itoa(cmd.Process.Pid)
-	if !hearthtest.Eventually(t.Context(), 20*time.Second, holder.Parse(pid).Defunct) { // not waited for: a zombie
+	if !hearthtest.Eventually(t.Context(), 20*time.Second, disk.ParseLockHolder(pid).Defunct) { // not waited for: a zombie
 		t.Fatal("it lives on")
 	}
 	if c, err := net.Dial("unix", socket); err != nil {

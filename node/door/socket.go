@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/hearthfs/hearth/cache/holder"
+	"github.com/hearthfs/hearth/cache/disk"
 	"github.com/hearthfs/hearth/node/rights"
 )
 
@@ -120,7 +120,7 @@ func Dial(ctx context.Context, socket string) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	if cred := credentials(c); cred != nil && holder.Parse(strconv.Itoa(int(cred.Pid))).Defunct() {
+	if cred := credentials(c); cred != nil && disk.ParseLockHolder(strconv.Itoa(int(cred.Pid))).Defunct() {
 		c.Close()
 		return nil, fmt.Errorf("dial unix %s: its process was killed: %w", socket, syscall.ECONNREFUSED)
 	}

@@ -23,8 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hearthfs/hearth/cache/check"
-	"github.com/hearthfs/hearth/cache/disk/layout"
-	"github.com/hearthfs/hearth/cache/scrub"
+	"github.com/hearthfs/hearth/cache/disk"
 	"github.com/hearthfs/hearth/namespace"
 	"github.com/hearthfs/hearth/namespace/store"
 	"github.com/hearthfs/hearth/node/judged"
@@ -87,7 +86,7 @@ func Small(dir string, used bool, r *check.Run) error {
 	if err != nil {
 		return fmt.Errorf("check %s: %w", dir, err)
 	}
-	files := map[string]func([]byte) bool{judged.FileName: judged.Whole, layout.Scrub: scrub.Whole, nodeids.FileName: nodeids.Whole}
+	files := map[string]func([]byte) bool{judged.FileName: judged.Whole, disk.ScrubFile: disk.ScrubFileWhole, nodeids.FileName: nodeids.Whole}
 	for _, e := range entries {
 		name := filepath.Join(dir, e.Name())
 		mend := func() error { return os.Remove(name) }
@@ -95,7 +94,7 @@ func Small(dir string, used bool, r *check.Run) error {
 			mend = func() error { return nodeids.Renew(dir) }
 		}
 		whole, small := files[e.Name()]
-		switch ours, temporary := layout.Ours(e.Name()); {
+		switch ours, temporary := disk.Ours(e.Name()); {
 		case !ours, (small || temporary) && !e.Type().IsRegular():
 			r.Tell(check.InFile(check.Refused, name, -1, "it is not hearth's: move it away"))
 		case temporary && used: // it may be about to be renamed

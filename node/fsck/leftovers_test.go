@@ -9,7 +9,6 @@ import (
 
 	"github.com/hearthfs/hearth/cache/check"
 	"github.com/hearthfs/hearth/cache/disk"
-	"github.com/hearthfs/hearth/cache/disk/layout"
 	"github.com/hearthfs/hearth/internal/hearthtest"
 	"github.com/hearthfs/hearth/namespace/store"
 )
@@ -34,7 +33,7 @@ func cache(t *testing.T) (dir string) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	names, err := store.Open(store.Options{Dir: filepath.Join(dir, layout.Names)})
+	names, err := store.Open(store.Options{Dir: filepath.Join(dir, disk.NamesDir)})
 	if err != nil {
 		t.Fatal(err)
 	}

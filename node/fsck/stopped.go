@@ -12,8 +12,6 @@ import (
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache/check"
 	"github.com/hearthfs/hearth/cache/disk"
-	"github.com/hearthfs/hearth/cache/disk/label"
-	"github.com/hearthfs/hearth/cache/disk/layout"
 	"github.com/hearthfs/hearth/cache/segment"
 	"github.com/hearthfs/hearth/cache/sparse"
 	"github.com/hearthfs/hearth/namespace"
@@ -27,7 +25,7 @@ func Stopped(ctx context.Context, dir string, r *check.Run) error {
 		return err
 	}
 	defer release()
-	if err := label.Check(dir, r.Repair, r); err != nil {
+	if err := disk.CheckLabel(dir, r.Repair, r); err != nil {
 		return err
 	}
 	if err := Small(dir, false, r); err != nil {
@@ -64,7 +62,7 @@ func area(dir string, r *check.Run, do func() error) error {
 // checkNames checks the names, and with repair sets aside what is not to be
 // believed.
 func checkNames(ctx context.Context, dir string, r *check.Run) error {
-	where := filepath.Join(dir, layout.Names)
+	where := filepath.Join(dir, disk.NamesDir)
 	if !namespace.Kept(where) {
 		return nil
 	}

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hearthfs/hearth/cache/check"
-	"github.com/hearthfs/hearth/cache/disk/layout"
+	"github.com/hearthfs/hearth/cache/disk"
 	"github.com/hearthfs/hearth/internal/hearthtest"
 	"github.com/hearthfs/hearth/namespace/record"
 	"github.com/hearthfs/hearth/namespace/store"
@@ -19,7 +19,7 @@ import (
 func keepNames(t *testing.T, format byte) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
-	db, err := store.Open(store.Options{Dir: filepath.Join(dir, layout.Names)})
+	db, err := store.Open(store.Options{Dir: filepath.Join(dir, disk.NamesDir)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,14 +45,14 @@ func repaired(t *testing.T, dir string) (all []check.Finding) {
 func TestNamesOfANewerVersionAreNotTouched(t *testing.T) {
 	// A newer version wrote the records, or a newer Pebble the database: a repair refuses them and sets nothing aside, nor does a start.
 	records, database := keepNames(t, record.Format+1), keepNames(t, record.Format)
-	markers, err := filepath.Glob(filepath.Join(database, layout.Names, "marker.format-version.*"))
+	markers, err := filepath.Glob(filepath.Join(database, disk.NamesDir, "marker.format-version.*"))
 	if err != nil || len(markers) != 1 {
 		t.Fatal(markers, err)
 	}
-	if err := os.Rename(markers[0], filepath.Join(database, layout.Names, "marker.format-version.999999.999")); err != nil {
+	if err := os.Rename(markers[0], filepath.Join(database, disk.NamesDir, "marker.format-version.999999.999")); err != nil {
 		t.Fatal(err)
 	}
-	if db, err := store.Open(store.Options{Dir: filepath.Join(database, layout.Names)}); !errors.Is(err, store.ErrNewer) {
+	if db, err := store.Open(store.Options{Dir: filepath.Join(database, disk.NamesDir)}); !errors.Is(err, store.ErrNewer) {
 		t.Errorf("a start: %v", err)
 		if err == nil {
 			_ = db.Close()
@@ -62,7 +62,7 @@ func TestNamesOfANewerVersionAreNotTouched(t *testing.T) {
 		if all := repaired(t, dir); len(all) != 1 || all[0].Kind != check.Refused || all[0].Repaired {
 			t.Errorf("%s: %v", what, all)
 		}
-		if names, err := os.ReadDir(dir); err != nil || len(names) != 1 || names[0].Name() != layout.Names {
+		if names, err := os.ReadDir(dir); err != nil || len(names) != 1 || names[0].Name() != disk.NamesDir {
 			t.Errorf("%s: %v, %v", what, names, err)
 		}
 	}

@@ -10,11 +10,11 @@ import (
 	"sync"
 
 	"github.com/hearthfs/hearth"
-	"github.com/hearthfs/hearth/cache/disk/layout"
+	"github.com/hearthfs/hearth/cache/disk"
 )
 
 // FileName is the file in the first cache directory.
-const FileName = layout.OpenModes
+const FileName = disk.OpenModesFile
 
 // Modes are what open=auto found per link and prefix, kept over a restart.
 type Modes struct {

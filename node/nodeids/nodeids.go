@@ -14,12 +14,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/hearthfs/hearth/cache/disk/layout"
+	"github.com/hearthfs/hearth/cache/disk"
 )
 
 // FileName is the file in each cache directory that outlives the namespace's
 // database: a node id that a kernel may still hold is never given out again.
-const FileName = layout.NodeIDs
+const FileName = disk.NodeIDsFile
 
 // reservedLine is its content: format, the highest id in use, CRC-32 of the two.
 // The format stands first so that no beginning of the line is taken for a number

@@ -6,7 +6,7 @@ package status
 import (
 	"time"
 
-	"github.com/hearthfs/hearth/cache/scrub"
+	"github.com/hearthfs/hearth/cache/disk"
 	"github.com/hearthfs/hearth/namespace"
 	"github.com/hearthfs/hearth/node/config"
 	"github.com/hearthfs/hearth/origin"
@@ -155,7 +155,7 @@ type Dir struct {
 	// Mended counts files that somebody had harmed and that are well again.
 	Mended int64 `json:"mended,omitempty"`
 	// Scrub is what is read again behind the readers, and what it found.
-	Scrub scrub.Stats `json:"scrub"`
+	Scrub disk.ScrubStats `json:"scrub"`
 }
 
 // Mount is a directory at which the kernel reads the tree, or a part of it.

@@ -11,7 +11,7 @@ import (
 	"time"
 	"unicode"
 
-	"github.com/hearthfs/hearth/cache/scrub"
+	"github.com/hearthfs/hearth/cache/disk"
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
 	"github.com/hearthfs/hearth/cmd/hearth/columns"
 	"github.com/hearthfs/hearth/namespace"
@@ -51,7 +51,7 @@ func usual() *status.Status {
 		Egress: status.Egress{Asked: map[string]status.Requests{"readers": {Requests: 300_400, Bytes: 31 << 30}, "warm_up": {Requests: 8100, Bytes: 30 << 30}, "names": {Requests: 218, Bytes: 41 << 20}},
 			Avoided: map[string]status.Requests{"ram": {Requests: 81_200, Bytes: 8 << 30}, "disk": {Requests: 899_000, Bytes: 89 << 30}, "joined": {Requests: 1204, Bytes: 120 << 20}}},
 		Tiers: []status.Tier{{Name: "ram", Used: 3 << 30, Budget: 4 << 30, Hits: 81_200, HitBytes: 8 << 30},
-			{Name: "disk", Used: 700 << 30, Budget: 1 << 40, Hits: 899_000, HitBytes: 89 << 30, Dirs: []status.Dir{{Path: "/nvme0/hearth", Scrub: scrub.Stats{Rate: 8 << 20}}}}},
+			{Name: "disk", Used: 700 << 30, Budget: 1 << 40, Hits: 899_000, HitBytes: 89 << 30, Dirs: []status.Dir{{Path: "/nvme0/hearth", Scrub: disk.ScrubStats{Rate: 8 << 20}}}}},
 		Links: []status.Link{{Path: "/imagenet", URL: "s3://datasets/imagenet", Origin: status.Origin{Requests: 301_000, Bytes: 50 << 30, Errors: 4, Retries: 4, Throttled: 4, FirstByte: first},
 			LastError: &origin.Failure{At: time.Now().Add(-12 * time.Second), Says: "get s3://datasets/imagenet/train/n01440764/n01440764_10026.JPEG: 503 SlowDown: Reduce your request rate."}},
 			{Path: "/s3:checkpoints:llama", URL: "s3://checkpoints/llama", Origin: status.Origin{Requests: 8300, Bytes: 11 << 30, FirstByte: first}}},

@@ -1,5 +1,4 @@
-// Package queue holds what waits to be written to a cache directory.
-package queue
+package disk
 
 import (
 	"context"
@@ -11,18 +10,20 @@ import (
 	"github.com/hearthfs/hearth"
 )
 
+// This file holds what waits to be written to a cache directory.
+
 // What Push declines with.
 var (
-	ErrFull   = errors.New("write queue is full")
-	ErrQueued = errors.New("queued already")
-	ErrClosed = errors.New("disk cache is closed")
+	errFull   = errors.New("write queue is full")
+	errQueued = errors.New("queued already")
+	errClosed = errors.New("disk cache is closed")
 )
 
-// Queue holds the blocks of one directory that were given and are not written
+// writeQueue holds the blocks of one directory that were given and are not written
 // yet. It is two things: a bounded list for the writer, and a sharded map in
 // which readers find a block from Put on until the index has it. Readers take a
 // shard's lock only, and none at all while nothing is queued.
-type Queue struct {
+type writeQueue struct {
 	max   int64         // bytes
 	ready chan struct{} // capacity 1
 
@@ -30,7 +31,7 @@ type Queue struct {
 	shards [queueShards]queueShard
 
 	mu     sync.Mutex // guards what follows; taken before a shard's lock
-	items  []Item
+	items  []queueItem
 	bytes  int64         // of Views in items and in the writer's hands
 	room   chan struct{} // closed when bytes fell; nil while nobody waits
 	closed bool
@@ -44,40 +45,40 @@ type queueShard struct {
 	views        map[hearth.ID]*hearth.View
 }
 
-// Item is a block to write, or a mark: a point in the order of writes.
-type Item struct {
+// queueItem is a block to write, or a mark: a point in the order of writes.
+type queueItem struct {
 	Block hearth.Block
 	View  *hearth.View // nil: a mark
 	Keep  bool         // evict for it
 	Done  chan error   // capacity 1, told the outcome; nil: nobody waits
 }
 
-// Cost counts what an entry costs beside its bytes, so that many tiny
+// queueCost counts what an entry costs beside its bytes, so that many tiny
 // objects are bounded as well.
-func Cost(v *hearth.View) int64 { return int64(v.Len()) + 512 }
+func queueCost(v *hearth.View) int64 { return int64(v.Len()) + 512 }
 
-// New makes a Queue of that many bytes; one block always fits.
-func New(limit int64) *Queue {
-	q := &Queue{max: limit, ready: make(chan struct{}, 1)}
+// newWriteQueue makes a Queue of that many bytes; one block always fits.
+func newWriteQueue(limit int64) *writeQueue {
+	q := &writeQueue{max: limit, ready: make(chan struct{}, 1)}
 	for i := range q.shards {
 		q.shards[i].views = map[hearth.ID]*hearth.View{}
 	}
 	return q
 }
 
-func (q *Queue) shard(id hearth.ID) *queueShard { return &q.shards[id.Hash()%queueShards] }
+func (q *writeQueue) shard(id hearth.ID) *queueShard { return &q.shards[id.Hash()%queueShards] }
 
 // Max is how many bytes it holds at most.
-func (q *Queue) Max() int64 { return q.max }
+func (q *writeQueue) Max() int64 { return q.max }
 
 // Ready tells the writer that it has something to do.
-func (q *Queue) Ready() <-chan struct{} { return q.ready }
+func (q *writeQueue) Ready() <-chan struct{} { return q.ready }
 
 // Empty reports whether no block is queued.
-func (q *Queue) Empty() bool { return q.blocks.Load() == 0 }
+func (q *writeQueue) Empty() bool { return q.blocks.Load() == 0 }
 
 // Get returns a slice of a queued block, or nil.
-func (q *Queue) Get(id hearth.ID, off, n int) *hearth.View {
+func (q *writeQueue) Get(id hearth.ID, off, n int) *hearth.View {
 	if q.blocks.Load() == 0 {
 		return nil
 	}
@@ -91,7 +92,7 @@ func (q *Queue) Get(id hearth.ID, off, n int) *hearth.View {
 }
 
 // Has reports whether a block is queued, or in the writer's hands.
-func (q *Queue) Has(id hearth.ID) bool {
+func (q *writeQueue) Has(id hearth.ID) bool {
 	if q.blocks.Load() == 0 {
 		return false
 	}
@@ -103,19 +104,19 @@ func (q *Queue) Has(id hearth.ID) bool {
 
 // Push appends a block, or fails with ErrFull, ErrQueued or ErrClosed. The
 // queue retains the View.
-func (q *Queue) Push(it Item) error {
+func (q *writeQueue) Push(it queueItem) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.closed {
-		return ErrClosed
+		return errClosed
 	}
-	n := Cost(it.View)
+	n := queueCost(it.View)
 	id := it.Block.ID()
 	if q.Has(id) {
 		return q.joinLocked(it)
 	}
 	if q.bytes+n > q.max && q.bytes > 0 { // one block always fits
-		return ErrFull
+		return errFull
 	}
 	s := q.shard(id)
 	s.Lock()
@@ -128,30 +129,30 @@ func (q *Queue) Push(it Item) error {
 }
 
 // joinLocked has a Keep wait for what a Put has queued, unless the writer has it already.
-func (q *Queue) joinLocked(it Item) error {
+func (q *writeQueue) joinLocked(it queueItem) error {
 	for i := len(q.items) - 1; i >= 0 && it.Keep; i-- {
 		if x := &q.items[i]; x.View != nil && x.Done == nil && x.Block.ID() == it.Block.ID() {
 			x.Keep, x.Done = true, it.Done
 			return nil
 		}
 	}
-	return ErrQueued
+	return errQueued
 }
 
 // Mark appends a mark and returns the channel that is told when everything
 // before it was written.
-func (q *Queue) Mark() (<-chan error, error) {
+func (q *writeQueue) Mark() (<-chan error, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.closed {
-		return nil, ErrClosed
+		return nil, errClosed
 	}
 	done := make(chan error, 1)
-	q.addLocked(Item{Done: done})
+	q.addLocked(queueItem{Done: done})
 	return done, nil
 }
 
-func (q *Queue) addLocked(it Item) {
+func (q *writeQueue) addLocked(it queueItem) {
 	q.items = append(q.items, it)
 	select {
 	case q.ready <- struct{}{}:
@@ -161,7 +162,7 @@ func (q *Queue) addLocked(it Item) {
 
 // Take removes the next items: one mark, or blocks of about limit bytes up to the
 // next mark. They stay readable and counted until drop.
-func (q *Queue) Take(batch []Item, limit int64) []Item {
+func (q *writeQueue) Take(batch []queueItem, limit int64) []queueItem {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	n := 0
@@ -184,9 +185,9 @@ func (q *Queue) Take(batch []Item, limit int64) []Item {
 }
 
 // Drop forgets a block that take returned: the index has it, or it is lost.
-func (q *Queue) Drop(it *Item) {
+func (q *writeQueue) Drop(it *queueItem) {
 	id := it.Block.ID()
-	n := Cost(it.View)
+	n := queueCost(it.View)
 	s := q.shard(id)
 	s.Lock()
 	delete(s.views, id)
@@ -203,7 +204,7 @@ func (q *Queue) Drop(it *Item) {
 }
 
 // Wait returns when bytes have left the queue since it was full, or nothing is in it.
-func (q *Queue) Wait(ctx context.Context, n int64) error {
+func (q *writeQueue) Wait(ctx context.Context, n int64) error {
 	q.mu.Lock()
 	if q.closed || q.bytes == 0 || q.bytes+n <= q.max {
 		q.mu.Unlock()
@@ -223,14 +224,14 @@ func (q *Queue) Wait(ctx context.Context, n int64) error {
 }
 
 // Pending is the bytes that are not written yet.
-func (q *Queue) Pending() int64 {
+func (q *writeQueue) Pending() int64 {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.bytes
 }
 
 // Close lets nothing more in; what is queued is still taken.
-func (q *Queue) Close() {
+func (q *writeQueue) Close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.closed = true
@@ -241,7 +242,7 @@ func (q *Queue) Close() {
 }
 
 // Closed reports whether Close was called.
-func (q *Queue) Closed() bool {
+func (q *writeQueue) Closed() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.closed

@@ -1,5 +1,4 @@
-// Package holder tells which process has a cache directory: what its lock file holds.
-package holder
+package disk
 
 import (
 	"os"
@@ -9,10 +8,12 @@ import (
 	"strings"
 )
 
-// Holder is a process, as another may read of it: its id, the set of processes that
+// This file tells which process has a cache directory: what its lock file holds.
+
+// LockHolder is a process, as another may read of it: its id, the set of processes that
 // the id is of, such as pid:[4026531836] - two containers that share a directory may
 // both be process 1 - and whether it is about to end.
-type Holder struct {
+type LockHolder struct {
 	PID    string
 	within string
 	Ends   bool
@@ -20,19 +21,19 @@ type Holder struct {
 
 const endsWord = "ends"
 
-// Self is this process.
-func Self() Holder {
+// selfHolder is this process.
+func selfHolder() LockHolder {
 	within, err := os.Readlink("/proc/self/ns/pid")
 	if err != nil {
 		within = "pid:[]"
 	}
-	return Holder{PID: strconv.Itoa(os.Getpid()), within: within}
+	return LockHolder{PID: strconv.Itoa(os.Getpid()), within: within}
 }
 
-// Parse reads what String wrote, or a bare id.
-func Parse(text string) Holder {
+// ParseLockHolder reads what String wrote, or a bare id.
+func ParseLockHolder(text string) LockHolder {
 	words := strings.Fields(text)
-	h := Holder{PID: "unknown", within: Self().within, Ends: slices.Contains(words, endsWord)}
+	h := LockHolder{PID: "unknown", within: selfHolder().within, Ends: slices.Contains(words, endsWord)}
 	if len(words) > 0 {
 		h.PID = words[0]
 	}
@@ -43,7 +44,7 @@ func Parse(text string) Holder {
 }
 
 // String is a line for the lock file.
-func (h Holder) String() string {
+func (h LockHolder) String() string {
 	line := h.PID + " " + h.within
 	if h.Ends {
 		line += " " + endsWord
@@ -52,15 +53,15 @@ func (h Holder) String() string {
 }
 
 // IsSelf reports whether it is this process.
-func (h Holder) IsSelf() bool {
-	self := Self()
+func (h LockHolder) IsSelf() bool {
+	self := selfHolder()
 	return h.PID == self.PID && h.within == self.within
 }
 
 // Defunct reports whether it was killed and has a thread in the kernel that keeps it
 // from ending. Of other containers' processes nobody knows.
-func (h Holder) Defunct() bool {
-	if h.within != Self().within {
+func (h LockHolder) Defunct() bool {
+	if h.within != selfHolder().within {
 		return false
 	}
 	text, err := os.ReadFile(filepath.Join("/proc", h.PID, "stat"))

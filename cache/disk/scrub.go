@@ -1,16 +1,4 @@
-// Package scrub reads again, behind the readers, what a cache directory holds, so
-// that bytes that rot are found before somebody wants them.
-//
-// A pass reads each block once, at a rate of bytes per second, and drops what does
-// not verify, as a reader would. It gives way: before each megabyte it waits a
-// little for a moment in which nobody reads. Passes begin Every apart, or at once
-// after one another where they take longer. Where a pass is, and what the last whole
-// one found, is written down once a minute, so that a restart goes on there.
-//
-// A directory that is out of use, or whose device does not answer, ends the attempt;
-// the pass goes on there a while later. So does any other error that says nothing about
-// what is held, as of a process that is short of descriptors; that is counted and told.
-package scrub
+package disk
 
 import (
 	"context"
@@ -26,6 +14,19 @@ import (
 	"github.com/hearthfs/hearth/cache/check"
 )
 
+// This file reads again, behind the readers, what a cache directory holds, so
+// that bytes that rot are found before somebody wants them.
+//
+// A pass reads each block once, at a rate of bytes per second, and drops what does
+// not verify, as a reader would. It gives way: before each megabyte it waits a
+// little for a moment in which nobody reads. Passes begin Every apart, or at once
+// after one another where they take longer. Where a pass is, and what the last whole
+// one found, is written down once a minute, so that a restart goes on there.
+//
+// A directory that is out of use, or whose device does not answer, ends the attempt;
+// the pass goes on there a while later. So does any other error that says nothing about
+// what is held, as of a process that is short of descriptors; that is counted and told.
+
 const (
 	// noteEvery is how often; what was checked since is checked again after a crash.
 	noteEvery = time.Minute
@@ -39,8 +40,8 @@ const (
 	yieldMost = 100 * time.Millisecond
 )
 
-// Place is how far a pass has come: segments by number, then objects by version.
-type Place struct {
+// scrubPlace is how far a pass has come: segments by number, then objects by version.
+type scrubPlace struct {
 	// Segment is the first that is still to be checked. Objects: all of them were, and
 	// Object is the first object that is.
 	Segment uint32
@@ -48,10 +49,10 @@ type Place struct {
 	Object  [16]byte
 }
 
-// Target is what is scrubbed.
-type Target struct {
+// scrubTarget is what is scrubbed.
+type scrubTarget struct {
 	// Check checks all from a place on, and says how far it is.
-	Check func(ctx context.Context, r *check.Run, from Place, at func(Place)) error
+	Check func(ctx context.Context, r *check.Run, from scrubPlace, at func(scrubPlace)) error
 	// Busy reports whether somebody reads now.
 	Busy func() bool
 	// Note keeps how far a pass is over a restart, as well as it can.
@@ -61,8 +62,8 @@ type Target struct {
 	Failed func(cause error)
 }
 
-// Stats are a directory's figures.
-type Stats struct {
+// ScrubStats are a directory's figures.
+type ScrubStats struct {
 	// Rate is the most bytes per second; 0: it is off.
 	Rate int64 `json:"rate_bps"`
 	// Running: a pass is under way; Now is what it reads, in bytes per second.
@@ -78,12 +79,12 @@ type Stats struct {
 	Failed int64  `json:"failed"`
 	Cause  string `json:"cause,omitempty"`
 	// Last is the last whole pass, or zero.
-	Last Pass `json:"last"`
+	Last scrubPass `json:"last"`
 }
 
 // Says is what the scrub of a directory has done, and does; size puts a number of
 // bytes into words.
-func (s Stats) Says(size func(int64) string) string {
+func (s ScrubStats) Says(size func(int64) string) string {
 	if s.Rate <= 0 {
 		return "off"
 	}
@@ -101,9 +102,9 @@ func (s Stats) Says(size func(int64) string) string {
 	return fmt.Sprintf("%s; %s; since the start %s checked, %d bad", last, now, size(s.Bytes), s.Bad)
 }
 
-// Pass is one pass over a directory. Times are Unix seconds; Ended is 0 while it is
+// scrubPass is one pass over a directory. Times are Unix seconds; Ended is 0 while it is
 // not whole.
-type Pass struct {
+type scrubPass struct {
 	Begun  int64 `json:"begun"`
 	Ended  int64 `json:"ended"`
 	Blocks int64 `json:"blocks"`
@@ -113,16 +114,16 @@ type Pass struct {
 
 // state is the content of the file.
 type state struct {
-	Now     Pass   `json:"now"`
-	Last    Pass   `json:"last"`
-	Segment uint32 `json:"segment"`
-	Objects bool   `json:"objects"`
-	Object  string `json:"object"`
+	Now     scrubPass `json:"now"`
+	Last    scrubPass `json:"last"`
+	Segment uint32    `json:"segment"`
+	Objects bool      `json:"objects"`
+	Object  string    `json:"object"`
 }
 
-// Scrub scrubs one directory.
-type Scrub struct {
-	t       Target
+// scrub scrubs one directory.
+type scrub struct {
+	t       scrubTarget
 	rate    int64
 	every   time.Duration
 	limiter *rate.Limiter
@@ -130,7 +131,7 @@ type Scrub struct {
 
 	mu      sync.Mutex // guards the rest
 	state   state
-	base    Pass // of state.Now when run's figures were 0
+	base    scrubPass // of state.Now when run's figures were 0
 	running bool
 	noted   time.Time
 	marks   [2]mark // of bytes, the older first, a second apart
@@ -143,10 +144,10 @@ type mark struct {
 	bytes int64
 }
 
-// New makes the scrub of a directory, which reads up to perSecond bytes a second and
+// newScrub makes the scrub of a directory, which reads up to perSecond bytes a second and
 // begins a pass every so often; noted is what Note was given last. Run does the work.
-func New(t Target, noted []byte, perSecond int64, every time.Duration) *Scrub {
-	s := &Scrub{t: t, rate: perSecond, every: every, limiter: rate.NewLimiter(rate.Limit(perSecond), burst)}
+func newScrub(t scrubTarget, noted []byte, perSecond int64, every time.Duration) *scrub {
+	s := &scrub{t: t, rate: perSecond, every: every, limiter: rate.NewLimiter(rate.Limit(perSecond), burst)}
 	s.run.Repair = true
 	s.run.Pace = s.pace
 	s.run.Found = func(f check.Finding) {
@@ -154,7 +155,7 @@ func New(t Target, noted []byte, perSecond int64, every time.Duration) *Scrub {
 			t.Found(f)
 		}
 	}
-	s.state, _ = parse(noted)
+	s.state, _ = parseScrub(noted)
 	if now := time.Now().Unix(); s.state.Now.Begun > now || s.state.Last.Ended > now {
 		s.state = state{} // the clock went back: by these times the next pass might be years away
 	}
@@ -162,14 +163,14 @@ func New(t Target, noted []byte, perSecond int64, every time.Duration) *Scrub {
 	return s
 }
 
-// Whole reports whether what was noted can be read.
-func Whole(text []byte) bool {
-	_, ok := parse(text)
+// ScrubFileWhole reports whether what was noted can be read.
+func ScrubFileWhole(text []byte) bool {
+	_, ok := parseScrub(text)
 	return ok
 }
 
-// parse reads what a scrub noted; false: it is damaged, and a pass begins anew.
-func parse(text []byte) (state, bool) {
+// parseScrub reads what a scrub noted; false: it is damaged, and a pass begins anew.
+func parseScrub(text []byte) (state, bool) {
 	var st state
 	if json.Unmarshal(text, &st) != nil {
 		return state{}, false
@@ -181,7 +182,7 @@ func parse(text []byte) (state, bool) {
 }
 
 // Run scrubs until ctx ends.
-func (s *Scrub) Run(ctx context.Context) {
+func (s *scrub) Run(ctx context.Context) {
 	if s.rate <= 0 {
 		return
 	}
@@ -199,7 +200,7 @@ func (s *Scrub) Run(ctx context.Context) {
 
 // pass goes on with a pass, or begins the next if it is time, and returns how long
 // there is nothing to do.
-func (s *Scrub) pass(ctx context.Context) (wait time.Duration) {
+func (s *scrub) pass(ctx context.Context) (wait time.Duration) {
 	from, wait := s.begin(time.Now())
 	if wait > 0 {
 		return wait
@@ -223,7 +224,7 @@ func (s *Scrub) pass(ctx context.Context) (wait time.Duration) {
 }
 
 // fail counts an attempt that ended early, and tells of it where nobody else does.
-func (s *Scrub) fail(ctx context.Context, err error) {
+func (s *scrub) fail(ctx context.Context, err error) {
 	if ctx.Err() != nil || errors.Is(err, check.ErrLeft) {
 		return
 	}
@@ -238,7 +239,7 @@ func (s *Scrub) fail(ctx context.Context, err error) {
 }
 
 // begin says where to go on.
-func (s *Scrub) begin(now time.Time) (from Place, wait time.Duration) {
+func (s *scrub) begin(now time.Time) (from scrubPlace, wait time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := &s.state
@@ -247,11 +248,11 @@ func (s *Scrub) begin(now time.Time) (from Place, wait time.Duration) {
 		if st.Now.Begun != 0 && wait > 0 && wait <= s.every { // longer only by a clock that was set back
 			return from, wait
 		}
-		*st = state{Now: Pass{Begun: now.Unix()}, Last: st.Last, Object: hex.EncodeToString(make([]byte, 16))}
+		*st = state{Now: scrubPass{Begun: now.Unix()}, Last: st.Last, Object: hex.EncodeToString(make([]byte, 16))}
 		s.base = st.Now
 		s.base.Blocks, s.base.Bytes, s.base.Bad = -s.run.Blocks.Load(), -s.run.Bytes.Load(), -s.run.Bad.Load()
 	}
-	from = Place{Segment: st.Segment, Objects: st.Objects}
+	from = scrubPlace{Segment: st.Segment, Objects: st.Objects}
 	object, _ := hex.DecodeString(st.Object)
 	copy(from.Object[:], object)
 	s.running = true
@@ -260,7 +261,7 @@ func (s *Scrub) begin(now time.Time) (from Place, wait time.Duration) {
 }
 
 // at is told how far the pass is.
-func (s *Scrub) at(p Place) {
+func (s *scrub) at(p scrubPlace) {
 	s.mu.Lock()
 	s.state.Segment, s.state.Objects, s.state.Object = p.Segment, p.Objects, hex.EncodeToString(p.Object[:])
 	s.countLocked()
@@ -268,13 +269,13 @@ func (s *Scrub) at(p Place) {
 	s.note(false)
 }
 
-func (s *Scrub) countLocked() {
+func (s *scrub) countLocked() {
 	p := &s.state.Now
 	p.Blocks, p.Bytes, p.Bad = s.base.Blocks+s.run.Blocks.Load(), s.base.Bytes+s.run.Bytes.Load(), s.base.Bad+s.run.Bad.Load()
 }
 
 // note writes the state down, if it is time or must be.
-func (s *Scrub) note(must bool) {
+func (s *scrub) note(must bool) {
 	s.mu.Lock()
 	if s.state.Now.Begun == 0 || !must && time.Since(s.noted) < noteEvery { // no pass yet: no place
 		s.mu.Unlock()
@@ -289,7 +290,7 @@ func (s *Scrub) note(must bool) {
 }
 
 // pace waits until n bytes may be read.
-func (s *Scrub) pace(ctx context.Context, n int64) error {
+func (s *scrub) pace(ctx context.Context, n int64) error {
 	for waited := time.Duration(0); s.t.Busy() && waited < yieldMost; waited += yieldStep {
 		t := time.NewTimer(yieldStep)
 		select {
@@ -308,7 +309,7 @@ func (s *Scrub) pace(ctx context.Context, n int64) error {
 	return nil
 }
 
-func (s *Scrub) mark(now time.Time) {
+func (s *scrub) mark(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if now.Sub(s.marks[1].at) >= time.Second {
@@ -317,11 +318,11 @@ func (s *Scrub) mark(now time.Time) {
 }
 
 // Stats returns the present figures.
-func (s *Scrub) Stats() Stats {
+func (s *scrub) Stats() ScrubStats {
 	now := time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	st := Stats{Rate: s.rate, Running: s.running, Blocks: s.run.Blocks.Load(), Bytes: s.run.Bytes.Load(),
+	st := ScrubStats{Rate: s.rate, Running: s.running, Blocks: s.run.Blocks.Load(), Bytes: s.run.Bytes.Load(),
 		Bad: s.run.Bad.Load(), Failed: s.failed, Cause: s.cause, Last: s.state.Last}
 	if took := now.Sub(s.marks[0].at); s.running && took > 0 {
 		st.Now = int64(float64(st.Bytes-s.marks[0].bytes) / took.Seconds())

@@ -1,4 +1,4 @@
-package scrub
+package disk
 
 import (
 	"context"
@@ -43,14 +43,14 @@ func (f *fake) last() []byte {
 	return f.noted
 }
 
-func (f *fake) target() Target {
+func (f *fake) target() scrubTarget {
 	note := func(text []byte) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		f.noted = text
 	}
-	return Target{Busy: func() bool { return f.busy }, Note: note,
-		Check: func(ctx context.Context, r *check.Run, from Place, at func(Place)) error {
+	return scrubTarget{Busy: func() bool { return f.busy }, Note: note,
+		Check: func(ctx context.Context, r *check.Run, from scrubPlace, at func(scrubPlace)) error {
 			f.mu.Lock()
 			f.from = append(f.from, from.Segment)
 			failing := f.error
@@ -67,7 +67,7 @@ func (f *fake) target() Target {
 				if i == f.bad {
 					r.Tell(check.InFile(check.Damaged, "x", 0, "bad"))
 				}
-				at(Place{Segment: i + 1})
+				at(scrubPlace{Segment: i + 1})
 			}
 			return nil
 		}}
@@ -77,7 +77,7 @@ func TestPassesArePacedAndApart(t *testing.T) {
 	// 100 MiB at 1 MiB/s take 98 s after the burst; the next pass begins an hour after the first did, and what a pass found is counted.
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{segments: 100, bad: 7}
-		s := New(f.target(), nil, 1<<20, time.Hour)
+		s := newScrub(f.target(), nil, 1<<20, time.Hour)
 		ctx, cancel := context.WithCancel(t.Context())
 		go s.Run(ctx)
 		time.Sleep(97 * time.Second)
@@ -109,8 +109,8 @@ func TestAClockThatIsSetBackPutsNoPassOff(t *testing.T) {
 	// A pass is over, and the clock is set back by a year: the next one waits no longer than it ever does.
 	now := time.Now()
 	for back, wait := range map[time.Duration]time.Duration{0: time.Hour, time.Minute: 0, 365 * 24 * time.Hour: 0, -time.Minute: 59 * time.Minute, -time.Hour: 0} {
-		s := New((&fake{segments: 1}).target(), nil, 1<<20, time.Hour)
-		s.state.Now = Pass{Begun: now.Unix(), Ended: now.Unix() + 1}
+		s := newScrub((&fake{segments: 1}).target(), nil, 1<<20, time.Hour)
+		s.state.Now = scrubPass{Begun: now.Unix(), Ended: now.Unix() + 1}
 		if _, got := s.begin(time.Unix(now.Unix(), 0).Add(-back)); got != wait {
 			t.Errorf("back by %v: the next pass is %v away, want %v", back, got, wait)
 		}
@@ -122,14 +122,14 @@ func TestAPassGoesOnAfterARestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{segments: 100, bad: 7}
 		ctx, cancel := context.WithCancel(t.Context())
-		go New(f.target(), nil, 1<<20, time.Hour).Run(ctx)
+		go newScrub(f.target(), nil, 1<<20, time.Hour).Run(ctx)
 		time.Sleep(50 * time.Second)
 		cancel()
 		synctest.Wait()
-		if !Whole(f.last()) {
+		if !ScrubFileWhole(f.last()) {
 			t.Fatalf("noted: %s", f.last())
 		}
-		s := New(f.target(), f.last(), 1<<20, time.Hour)
+		s := newScrub(f.target(), f.last(), 1<<20, time.Hour)
 		ctx, cancel = context.WithCancel(t.Context())
 		go s.Run(ctx)
 		time.Sleep(time.Minute)
@@ -146,7 +146,7 @@ func TestReadersGoFirst(t *testing.T) {
 	// While somebody reads, each megabyte waits a tenth of a second more; 0 bytes a second is off.
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{segments: 20, bad: 99, busy: true}
-		s := New(f.target(), nil, 1<<40, time.Hour)
+		s := newScrub(f.target(), nil, 1<<40, time.Hour)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		go s.Run(ctx)
@@ -160,7 +160,7 @@ func TestReadersGoFirst(t *testing.T) {
 		if st := s.Stats(); st.Running {
 			t.Errorf("it waits for ever: %+v", st)
 		}
-		New(f.target(), nil, 0, time.Hour).Run(ctx)
+		newScrub(f.target(), nil, 0, time.Hour).Run(ctx)
 		cancel()
 		synctest.Wait()
 	})
@@ -169,13 +169,13 @@ func TestReadersGoFirst(t *testing.T) {
 func TestDamagedNotesBeginAnew(t *testing.T) {
 	// What cannot be read is no place to go on. Nor is what speaks of the future, since the clock went back: but that is whole.
 	for _, text := range []string{"", "{", `{"object":"zz"}`} {
-		if Whole([]byte(text)) {
+		if ScrubFileWhole([]byte(text)) {
 			t.Errorf("%q is believed", text)
 		}
 	}
 	later := []byte(`{"now":{"begun":99999999999},"segment":7,"object":"00000000000000000000000000000000"}`)
-	if s := New((&fake{}).target(), later, 1, time.Hour); !Whole(later) || s.state.Segment != 0 {
-		t.Errorf("after the clock went back: whole %v, %+v", Whole(later), s.state)
+	if s := newScrub((&fake{}).target(), later, 1, time.Hour); !ScrubFileWhole(later) || s.state.Segment != 0 {
+		t.Errorf("after the clock went back: whole %v, %+v", ScrubFileWhole(later), s.state)
 	}
 }
 
@@ -186,7 +186,7 @@ func TestAPassThatFailsIsTold(t *testing.T) {
 		var told []string
 		target := f.target()
 		target.Failed = func(cause error) { told = append(told, cause.Error()) }
-		s := New(target, nil, 1<<40, time.Hour)
+		s := newScrub(target, nil, 1<<40, time.Hour)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		go s.Run(ctx)
@@ -215,7 +215,7 @@ func TestWhatHasNotBegunIsNotNoted(t *testing.T) {
 	f := &fake{segments: 1}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	New(f.target(), nil, 1<<20, time.Hour).Run(ctx)
+	newScrub(f.target(), nil, 1<<20, time.Hour).Run(ctx)
 	if f.last() != nil {
 		t.Errorf("noted: %s", f.last())
 	}

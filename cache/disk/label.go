@@ -1,0 +1,117 @@
+package disk
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/hearthfs/hearth/cache/check"
+	"github.com/hearthfs/hearth/cache/direct"
+	"golang.org/x/sys/unix"
+)
+
+// This file reads and writes hearth.json, which says whose a cache directory is and
+// in what format it lies there.
+
+// LabelFormat is the version of the directory's layout. Segments, objects and names have
+// versions of their own.
+const LabelFormat = 1
+
+// errLabelDamaged is a label that is not what was written.
+var errLabelDamaged = errors.New("damaged")
+
+// Label is the content of hearth.json. Every later format keeps these four fields, so
+// that an older program can say that it is older.
+type Label struct {
+	Format    int    `json:"format"`
+	Node      string `json:"node"`
+	Directory string `json:"directory"`
+	// Check is the CRC-32C of the other three: a flipped bit is damage, and must
+	// not look like a newer format.
+	Check string `json:"check"`
+}
+
+// Sum is what Check should be.
+func (l Label) Sum() string {
+	text := fmt.Sprintf("%d %s %s", l.Format, l.Node, l.Directory)
+	return fmt.Sprintf("%08x", crc32.Checksum([]byte(text), crc32.MakeTable(crc32.Castagnoli)))
+}
+
+// ReadLabel reads the label of the directory at path; ErrDamaged, fs.ErrNotExist.
+func ReadLabel(path string) (Label, error) {
+	name := filepath.Join(path, LabelFile)
+	if fi, err := os.Lstat(name); err == nil && !fi.Mode().IsRegular() {
+		return Label{}, errLabelDamaged
+	}
+	data, err := os.ReadFile(name)
+	if err != nil {
+		return Label{}, fmt.Errorf("read cache directory's id: %w", err)
+	}
+	return parseLabel(data)
+}
+
+// parseLabel reads what Write wrote.
+func parseLabel(data []byte) (Label, error) {
+	var l Label
+	if json.Unmarshal(data, &l) != nil || l.Check != l.Sum() || l.Format < 1 {
+		return l, errLabelDamaged
+	}
+	return l, nil
+}
+
+// writeLabel makes a new label, durable before anything is stored; node "": a new one's.
+func writeLabel(path, node string) (Label, error) {
+	if node == "" {
+		node = newID()
+	}
+	l := Label{Format: LabelFormat, Node: node, Directory: newID()}
+	l.Check = l.Sum()
+	data, err := json.Marshal(l)
+	if err != nil {
+		return l, fmt.Errorf("write cache directory's id: %w", err)
+	}
+	name := filepath.Join(path, LabelFile)
+	if err := direct.ClearWay(name, false, nil); err != nil {
+		return l, err
+	}
+	if err := direct.WriteDurably(name, append(data, '\n')); err != nil {
+		return l, fmt.Errorf("write cache directory's id: %w", err)
+	}
+	return l, nil
+}
+
+// newID is a random id of 128 bits.
+func newID() string {
+	var id [16]byte
+	_, _ = rand.Read(id[:]) // never fails
+	return hex.EncodeToString(id[:])
+}
+
+// CheckLabel reads the label of a directory that is the caller's. With repair one that is
+// damaged or missing is made anew: its ids are new then, and what it holds stays.
+func CheckLabel(path string, repair bool, r *check.Run) error {
+	r.Files.Add(1)
+	name := filepath.Join(path, LabelFile)
+	_, err := ReadLabel(path)
+	switch {
+	case err == nil:
+	case check.Unreadable(err):
+		r.Tell(check.Unread(name, err))
+	case errors.Is(err, errLabelDamaged), errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.EIO):
+		f := check.InFile(check.Damaged, name, -1, err.Error())
+		if repair {
+			_, err := writeLabel(path, "")
+			f.Repaired = err == nil
+		}
+		r.Tell(f)
+	default:
+		return fmt.Errorf("check %s: %w", path, err)
+	}
+	return nil
+}
