@@ -15,7 +15,6 @@ import (
 	"github.com/hearthfs/hearth/node/room"
 	"github.com/hearthfs/hearth/node/status"
 	"github.com/hearthfs/hearth/origin"
-	"github.com/hearthfs/hearth/origin/latency"
 )
 
 // Status takes one look at the node.
@@ -80,7 +79,7 @@ func originStatus(o origin.Stats) status.Origin {
 }
 
 // firstByte is how long answers of an origin let wait for their first byte.
-func firstByte(s latency.Stats) status.FirstByte {
+func firstByte(s origin.LatencyStats) status.FirstByte {
 	const ms = 1e6
 	f := status.FirstByte{SumS: s.Sum.Seconds(), MedianMS: float64(s.Median) / ms, P99MS: float64(s.P99) / ms, WorstMS: float64(s.Worst) / ms}
 	for _, b := range s.Buckets {

@@ -10,9 +10,9 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache/check"
-	"github.com/hearthfs/hearth/cache/direct"
 	"github.com/hearthfs/hearth/cache/disk"
 	"github.com/hearthfs/hearth/fuse"
+	"github.com/hearthfs/hearth/internal/device"
 	"github.com/hearthfs/hearth/namespace"
 	"github.com/hearthfs/hearth/node/answer"
 	"github.com/hearthfs/hearth/node/fsck"
@@ -227,7 +227,7 @@ func (n *Node) rooms() (all []int64) {
 	for _, d := range n.disk.Stats().Dirs {
 		beside := int64(0)
 		if !d.Ejected { // else it may not answer
-			beside = direct.Usage(filepath.Join(d.Path, disk.JobsDir))
+			beside = device.Usage(filepath.Join(d.Path, disk.JobsDir))
 		}
 		if strings.HasPrefix(names.Where, d.Path+"/") {
 			beside += names.DiskBytes

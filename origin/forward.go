@@ -19,8 +19,6 @@ import (
 	"github.com/minio/minio-go/v7/pkg/credentials"
 
 	"github.com/hearthfs/hearth"
-	"github.com/hearthfs/hearth/origin/onward"
-	"github.com/hearthfs/hearth/origin/share"
 	"github.com/hearthfs/hearth/origin/sign"
 )
 
@@ -39,20 +37,20 @@ var errFull = errors.New("too many requests are on their way to the origin")
 // body comes back as it is: the origin has then seen a request that was cut off.
 //
 // An origin that goes silent over a read is given up as it is by reads of ours, within three times
-// its timeout; over a write, which it may be at work on, as onward.Silence says.
+// its timeout; over a write, which it may be at work on, as silence says.
 //
 // Requests use the connections of reads, half of them at most, and what changes nothing half of that:
 // clients read such answers as slowly as they like, and no number of them stops a write. One client
-// (share.For) has half of those again. HEADs may take any: nothing comes behind their headers that a slow
+// (ForClient) has half of those again. HEADs may take any: nothing comes behind their headers that a slow
 // client could hold up, and reads wait for them.
 func (s *S3) Forward(ctx context.Context, r *http.Request, bucket, escapedKey string) (*http.Response, error) {
 	f := &forward{s: s, r: r, bucket: bucket}
 	key, err := url.PathUnescape(escapedKey)
 	if err == nil {
-		err = onward.Bucket(bucket)
+		err = checkBucketName(bucket)
 	}
 	if err == nil {
-		f.payload, err = onward.Payload(r.Header)
+		f.payload, err = passedPayload(r.Header)
 	}
 	if err == nil && r.ContentLength == 0 && r.Body != nil && r.Body != http.NoBody {
 		if n, e := io.CopyN(io.Discard, r.Body, 1); n > 0 || e != io.EOF { // it may be checked even so
@@ -77,7 +75,7 @@ func (s *S3) Forward(ctx context.Context, r *http.Request, bucket, escapedKey st
 // passes are tokens of requests that are forwarded.
 type passes struct {
 	slots   chan struct{} // one for each, beside that of data
-	reading *share.Shares // those of slots that change nothing
+	reading *shares       // those of slots that change nothing
 }
 
 // room takes a connection of those that passes may have, for a HEAD of all for reads, and waits for
@@ -202,7 +200,7 @@ func (f *forward) send(ctx context.Context) (*passage, error) {
 	p, patience := &passage{s: f.s}, f.s.silence.Of(f.r)
 	p.ctx, p.cancel = context.WithCancelCause(ctx)
 	silent := func() { p.cancel(errStalled) }
-	p.body = onward.NewBody(p.ctx, f.r, onward.Waits{Asked: f.s.transport.ExpectContinueTimeout, Stall: 3 * f.s.silence.Read, Answer: patience}, silent)
+	p.body = newPassedBody(p.ctx, f.r, passWaits{Asked: f.s.transport.ExpectContinueTimeout, Stall: 3 * f.s.silence.Read, Answer: patience}, silent)
 	req, err := f.request(p)
 	p.watch = time.AfterFunc(patience, silent)
 	if p.body != nil { // it is watched itself, and the client may take its time
@@ -218,7 +216,7 @@ func (f *forward) send(ctx context.Context) (*passage, error) {
 	}
 	p.body.Answered()
 	p.answer = p.resp.Body
-	p.in = onward.Watched{Reader: p.answer, Watch: p.watch, Patience: patience}
+	p.in = watched{Reader: p.answer, Watch: p.watch, Patience: patience}
 	return p, nil
 }
 
@@ -228,8 +226,8 @@ func (f *forward) request(p *passage) (*http.Request, error) {
 	if f.at != nil {
 		at, path = *f.at, f.at.base
 	}
-	req := &http.Request{Method: f.r.Method, URL: &url.URL{Scheme: at.scheme, Host: at.host, Path: path, RawPath: sign.Encode(path, true), RawQuery: onward.Query(f.r.URL.RawQuery)},
-		Host: at.host, Header: onward.Header(f.r.Header), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}
+	req := &http.Request{Method: f.r.Method, URL: &url.URL{Scheme: at.scheme, Host: at.host, Path: path, RawPath: sign.Encode(path, true), RawQuery: passedQuery(f.r.URL.RawQuery)},
+		Host: at.host, Header: passedHeader(f.r.Header), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}
 	req.Header["X-Amz-Content-Sha256"] = []string{f.payload}
 	if f.s.says.payer != nil {
 		req.Header["X-Amz-Request-Payer"] = f.s.says.payer
@@ -289,7 +287,7 @@ func (f *forward) elsewhere(p *passage) *place {
 		at := f.place()
 		from = &at
 	}
-	return f.s.elsewhere(&Error{Status: p.resp.StatusCode, location: p.resp.Header.Get("Location")}, from, onward.Query(f.r.URL.RawQuery))
+	return f.s.elsewhere(&Error{Status: p.resp.StatusCode, location: p.resp.Header.Get("Location")}, from, passedQuery(f.r.URL.RawQuery))
 }
 
 // refused finds what an answer says against the signature, which is ours and not the client's. The
@@ -323,7 +321,7 @@ type passage struct {
 	s      *S3
 	ctx    context.Context
 	cancel context.CancelCauseFunc
-	body   *onward.Body // of the request; nil: none
+	body   *passedBody // of the request; nil: none
 	resp   *http.Response
 	answer io.ReadCloser // the answer's own body
 	in     io.Reader     // the same under the watch, or what was read ahead and then the rest

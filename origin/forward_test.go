@@ -18,7 +18,6 @@ import (
 	"time"
 
 	"github.com/hearthfs/hearth/internal/hearthtest"
-	"github.com/hearthfs/hearth/origin/share"
 )
 
 // client is a request as net/http hands it to a server.
@@ -579,7 +578,7 @@ func TestReadersLeaveRoomForWrites(t *testing.T) {
 	get := client(t, "GET /bucket/k HTTP/1.1\nHost: h\n\n")
 	asks := func(who string, r *http.Request, want error) *http.Response {
 		t.Helper()
-		resp, err := s.Forward(share.For(t.Context(), who), r, "bucket", "k")
+		resp, err := s.Forward(ForClient(t.Context(), who), r, "bucket", "k")
 		if !errors.Is(err, want) {
 			t.Fatalf("%s by %q: %v, want %v", r.Method, who, err, want)
 		}

@@ -11,7 +11,6 @@ import (
 	"sync/atomic"
 
 	"github.com/hearthfs/hearth"
-	"github.com/hearthfs/hearth/origin/page"
 	"github.com/hearthfs/hearth/origin/sign"
 )
 
@@ -67,7 +66,7 @@ func (s *S3) List(ctx context.Context, q hearth.Listing, each func(hearth.Object
 			from.token = ""
 			continue
 		}
-		if !s.shown.fractions.Load() && slices.ContainsFunc(p.Entries, func(e page.Entry) bool { return e.Modified.Nanosecond() != 0 }) {
+		if !s.shown.fractions.Load() && slices.ContainsFunc(p.Entries, func(e listEntry) bool { return e.Modified.Nanosecond() != 0 }) {
 			s.shown.fractions.Store(true)
 		}
 		behind := last
@@ -119,7 +118,7 @@ func (c cursor) behind(q hearth.Listing) cursor {
 
 // entry makes an Object of a line in a page. Names that were not asked for, up to
 // After or outside Prefix, are left out.
-func (s *S3) entry(e *page.Entry, q hearth.Listing) (hearth.Object, bool) {
+func (s *S3) entry(e *listEntry, q hearth.Listing) (hearth.Object, bool) {
 	key, group := e.Key, e.Prefix
 	if !q.Recursive && !group {
 		if in, ok := deeper(q.Prefix, key); ok {
@@ -138,7 +137,7 @@ func (s *S3) entry(e *page.Entry, q hearth.Listing) (hearth.Object, bool) {
 }
 
 // page fetches and reads one page.
-func (s *S3) page(ctx context.Context, q hearth.Listing, from cursor, want int) (*page.Page, error) {
+func (s *S3) page(ctx context.Context, q hearth.Listing, from cursor, want int) (*listPage, error) {
 	p, err := s.written(ctx, q, from, want)
 	if err != nil {
 		return nil, err
@@ -159,7 +158,7 @@ func (s *S3) page(ctx context.Context, q hearth.Listing, from cursor, want int) 
 // leave encoding-type=url alone and say that they did it, or do it and do not say so: a key
 // that is then another one would be no file, or be another file. So one is looked for in both ways, once for
 // all pages.
-func (s *S3) spelled(ctx context.Context, p *page.Page) (int32, error) {
+func (s *S3) spelled(ctx context.Context, p *listPage) (int32, error) {
 	key, decoded, bare := p.Ambiguous()
 	if bare {
 		s.shown.spelling.Store(plain)
@@ -192,7 +191,7 @@ func (s *S3) has(ctx context.Context, prefix, name string) (bool, error) {
 
 // written fetches one page, whose keys are as the server wrote them. A page that breaks off is
 // asked for again.
-func (s *S3) written(ctx context.Context, q hearth.Listing, from cursor, want int) (*page.Page, error) {
+func (s *S3) written(ctx context.Context, q hearth.Listing, from cursor, want int) (*listPage, error) {
 	release, err := acquire(ctx, s.meta)
 	if err != nil {
 		return nil, err
@@ -208,7 +207,7 @@ func (s *S3) written(ctx context.Context, q hearth.Listing, from cursor, want in
 		text, err := s.readAll(a)
 		a.close()
 		if err == nil {
-			p, err := page.Parse(text)
+			p, err := parsePage(text)
 			if err != nil {
 				err = s.wrap("list", q.Prefix, fmt.Errorf("%w: %w", errLied, err))
 			}

@@ -44,7 +44,6 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/origin/identity"
-	"github.com/hearthfs/hearth/origin/latency"
 )
 
 // Origin is an object store that holds the truth.
@@ -103,7 +102,7 @@ type Stats struct {
 	// InFlight are connections in use.
 	InFlight int64
 	// FirstByte is how long answers let wait for their first byte, those of errors too.
-	FirstByte latency.Stats
+	FirstByte LatencyStats
 	// Last is what failed last of what Errors counts, or a search for new credentials; nil: nothing did.
 	Last *Failure
 }

@@ -17,11 +17,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/hearthfs/hearth/origin/identity"
-	"github.com/hearthfs/hearth/origin/latency"
-	"github.com/hearthfs/hearth/origin/onward"
-	"github.com/hearthfs/hearth/origin/share"
 	"github.com/hearthfs/hearth/origin/sign"
-	"github.com/hearthfs/hearth/origin/transport"
 )
 
 // S3 is a bucket behind an S3 endpoint.
@@ -33,7 +29,7 @@ type S3 struct {
 	anonymous            bool
 	pathStyle            bool
 	fixedRegion          bool
-	silence              onward.Silence // silence.Read is the timeout of reads
+	silence              silence // silence.Read is the timeout of reads
 	retry                Retry
 	transport            *http.Transport
 	keys                 *identity.Keyring
@@ -73,7 +69,7 @@ func (p *place) url() string { return p.scheme + "://" + p.host }
 
 type counters struct {
 	gets, heads, lists, passes, bytes, names, errors, retries, throttled, resumed atomic.Int64
-	firstByte                                                                     latency.Histogram
+	firstByte                                                                     Latency
 	last                                                                          atomic.Pointer[Failure]
 }
 
@@ -93,7 +89,7 @@ func newS3(ctx context.Context, c Config, u *url.URL) (*S3, error) {
 		return nil, fmt.Errorf("read the AWS settings: %w", err)
 	}
 	s := &S3{link: c.Link, bucket: u.Host, anonymous: c.Anonymous, says: said{agent: []string{c.UserAgent}, coding: []string{"gzip"}}, identity: c.Identity,
-		fixedRegion: c.Region != "", silence: onward.NewSilence(cmp.Or(c.Timeout, defaultTimeout))}
+		fixedRegion: c.Region != "", silence: newSilence(cmp.Or(c.Timeout, defaultTimeout))}
 	s.prefix, _ = Prefix(c.URL) // it was parsed before
 	s.retry = c.Retry.withDefaults(s.silence.Read)
 	if c.UserAgent == "" {
@@ -111,7 +107,7 @@ func newS3(ctx context.Context, c Config, u *url.URL) (*S3, error) {
 		c.Connections = DefaultConnections
 	}
 	s.slots(c.Connections)
-	if s.transport, err = transport.New(c.Connections, c.CAFile, onward.Patience); err != nil {
+	if s.transport, err = newTransport(c.Connections, c.CAFile, PassPatience); err != nil {
 		return nil, err
 	}
 	s.keys = identity.New(identity.Options{Region: c.Region, Roots: s.transport.TLSClientConfig.RootCAs}, func(err error) {
@@ -135,7 +131,7 @@ func (s *S3) slots(n int) {
 		s.data, s.meta = make(chan struct{}, n-names), make(chan struct{}, names)
 	}
 	n = max(1, cap(s.data)/2)
-	s.passes = passes{make(chan struct{}, n), share.New(max(1, n/2))}
+	s.passes = passes{make(chan struct{}, n), newShares(max(1, n/2))}
 }
 
 // Identity is what the origin is called in versions, as in hearth.VersionOf.

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/hearthfs/hearth/s3gw/fault"
+	"github.com/hearthfs/hearth/s3gw/request"
 	"github.com/hearthfs/hearth/s3gw/sigv4"
 )
 
@@ -55,7 +55,7 @@ func (a *audit) take(r refusal) (also int64, ok bool) {
 // audited has the operator hear of a request whose key, signature or rights were not good: from
 // where it came, which key it named, what it asked for and why it was refused. Its signature and
 // what was signed are not told, and no secret that stands where a key should.
-func (x *exchange) audited(f *fault.Error) {
+func (x *exchange) audited(f *request.Error) {
 	if x.audit.tell == nil || !refuses(f) {
 		return
 	}
@@ -88,7 +88,7 @@ func (x *exchange) audited(f *fault.Error) {
 }
 
 // refuses tells faults of a key, a signature or a right from others.
-func refuses(f *fault.Error) bool {
+func refuses(f *request.Error) bool {
 	switch f.Code {
 	case "AuthorizationHeaderMalformed", "AuthorizationQueryParametersError", "InvalidToken", "XAmzContentSHA256Mismatch":
 		return true

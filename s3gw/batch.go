@@ -13,9 +13,7 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/origin"
-	"github.com/hearthfs/hearth/origin/share"
 	"github.com/hearthfs/hearth/origin/sign"
-	"github.com/hearthfs/hearth/s3gw/fault"
 	"github.com/hearthfs/hearth/s3gw/request"
 )
 
@@ -126,10 +124,10 @@ func (b *batch) look(items []request.Item) {
 func (b *batch) lookUp(o *batched) (err error) {
 	may := func(n request.Need) bool { return b.may(n) && b.shows(n) }
 	if !(request.Need{Bucket: b.asks.Bucket, Key: o.Key}).Granted(may) {
-		return fault.New("AccessDenied", "Access Denied: %q.", o.Key)
+		return request.New("AccessDenied", "Access Denied: %q.", o.Key)
 	}
 	if o.link = holding(b.links, o.Key); o.link == nil {
-		return fault.New("AccessDenied", "This endpoint does not show %q.", o.Key)
+		return request.New("AccessDenied", "This endpoint does not show %q.", o.Key)
 	}
 	if alias, _ := request.Alias(o.Key); alias != o.Key {
 		return nil // origins differ about it
@@ -143,7 +141,7 @@ func (b *batch) lookUp(o *batched) (err error) {
 	}
 	var ok bool
 	if o.off, o.n, ok = span(o.Range, o.o.Size); !ok {
-		return fault.New("InvalidRange", "The requested range is not satisfiable")
+		return request.New("InvalidRange", "The requested range is not satisfiable")
 	}
 	return nil
 }
@@ -366,15 +364,15 @@ func (b *batch) fault(err error) error {
 		return context.Cause(b.ctx)
 	}
 	b.allow()
-	var f *fault.Error
+	var f *request.Error
 	switch {
 	case errors.As(err, &f):
 	case errors.Is(err, hearth.ErrArchived):
-		f = fault.Of(err, "InvalidObjectState", "The object is archived: restore it first.")
+		f = request.Of(err, "InvalidObjectState", "The object is archived: restore it first.")
 	case origin.Away(err):
-		f = fault.Of(err, "ServiceUnavailable", "The bucket cannot be reached now.")
+		f = request.Of(err, "ServiceUnavailable", "The bucket cannot be reached now.")
 	default:
-		f = fault.Of(err, "InternalError", "It could not be read.")
+		f = request.Of(err, "InternalError", "It could not be read.")
 	}
 	return b.to.Fault(f)
 }
@@ -395,7 +393,7 @@ func (b *batch) again(o *batched) error {
 	if o.Range != "" {
 		r.Header.Set("Range", o.Range)
 	}
-	answer, err := o.link.Origin.Forward(share.For(b.ctx, b.who.Access), r, b.asks.Bucket, sign.Encode(o.Key, true))
+	answer, err := o.link.Origin.Forward(origin.ForClient(b.ctx, b.who.Access), r, b.asks.Bucket, sign.Encode(o.Key, true))
 	if err != nil {
 		return b.fault(err)
 	}
@@ -433,5 +431,5 @@ func said(answer *http.Response) error {
 	case http.StatusServiceUnavailable:
 		code = "SlowDown"
 	}
-	return fault.Of(errors.New("the origin answers "+answer.Status), code, "The origin does not give it.")
+	return request.Of(errors.New("the origin answers "+answer.Status), code, "The origin does not give it.")
 }

@@ -15,7 +15,6 @@ import (
 
 	"github.com/hearthfs/hearth/namespace"
 	"github.com/hearthfs/hearth/origin"
-	"github.com/hearthfs/hearth/s3gw/fault"
 	"github.com/hearthfs/hearth/s3gw/listing"
 	"github.com/hearthfs/hearth/s3gw/request"
 )
@@ -27,7 +26,7 @@ func (g *Gateway) shown(ctx context.Context, bucket string) ([]Link, error) {
 		return links, nil
 	}
 	if g.o.Other == nil {
-		return nil, fault.New("NoSuchBucket", "The specified bucket does not exist: this endpoint shows the buckets of its links.")
+		return nil, request.New("NoSuchBucket", "The specified bucket does not exist: this endpoint shows the buckets of its links.")
 	}
 	if request.Reserved(bucket) {
 		return nil, noBucket(nil)
@@ -53,7 +52,7 @@ func (g *Gateway) shown(ctx context.Context, bucket string) ([]Link, error) {
 }
 
 func noBucket(cause error) error {
-	return fault.Of(cause, "NoSuchBucket", "The specified bucket does not exist")
+	return request.Of(cause, "NoSuchBucket", "The specified bucket does not exist")
 }
 
 // create answers CreateBucket. Some clients send it ahead of any upload; a bucket that is shown
@@ -66,16 +65,16 @@ func (x *exchange) create() error {
 		case x.other(x.links[0]) && !x.removable(x.links):
 			return x.configures()
 		}
-		return fault.New("BucketAlreadyOwnedByYou", "Your previous request to create the named bucket succeeded and you already own it.")
+		return request.New("BucketAlreadyOwnedByYou", "Your previous request to create the named bucket succeeded and you already own it.")
 	}
 	all := x.o.Links()
 	switch {
 	case !x.o.Configure:
 		return x.configures()
 	case x.o.Other == nil || len(all) == 0:
-		return fault.New("AccessDenied", "This endpoint shows the buckets of its links, and no new one: s3.all_buckets is not true.")
+		return request.New("AccessDenied", "This endpoint shows the buckets of its links, and no new one: s3.all_buckets is not true.")
 	case request.Reserved(x.asks.Bucket):
-		return fault.New("InvalidBucketName", "The specified bucket is not valid.")
+		return request.New("InvalidBucketName", "The specified bucket is not valid.")
 	}
 	x.links = []Link{{Bucket: x.asks.Bucket, Origin: all[0].Origin}} // no link yet: there are no names to be forgotten
 	return x.passWrite(namespace.Write{})
@@ -210,7 +209,7 @@ func (x *exchange) account(in string) ([]listing.Bucket, error) {
 	}
 	defer answer.Body.Close()
 	if answer.StatusCode != http.StatusOK {
-		return nil, fault.Of(errors.New("the origin answers ListBuckets with "+answer.Status), "AccessDenied", "The origin does not tell the account's buckets.")
+		return nil, request.Of(errors.New("the origin answers ListBuckets with "+answer.Status), "AccessDenied", "The origin does not tell the account's buckets.")
 	}
 	var said struct {
 		Buckets struct {

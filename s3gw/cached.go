@@ -9,8 +9,8 @@ import (
 	"strconv"
 
 	"github.com/hearthfs/hearth"
-	"github.com/hearthfs/hearth/s3gw/fault"
 	"github.com/hearthfs/hearth/s3gw/listing"
+	"github.com/hearthfs/hearth/s3gw/request"
 )
 
 // cached answers a read from the cache, or passes it on.
@@ -100,7 +100,7 @@ func (x *exchange) find(l *Link, key string) (*hearth.Object, error) {
 
 // outside answers for a key that lies in no link of the bucket.
 func (x *exchange) outside() error {
-	return fault.New("AccessDenied", "This endpoint shows only a part of the bucket %s: %q lies outside of it.", x.asks.Bucket, x.asks.Key)
+	return request.New("AccessDenied", "This endpoint shows only a part of the bucket %s: %q lies outside of it.", x.asks.Bucket, x.asks.Key)
 }
 
 // mostListing bytes of a listing's document are kept for the next one.
@@ -142,7 +142,7 @@ func (x *exchange) list() error {
 	case x.r.Context().Err() != nil:
 		return context.Cause(x.r.Context())
 	case x.links[0].Prefix != "" && holding(x.links, q.Prefix) == nil:
-		return fault.New("AccessDenied", "This endpoint shows only a part of the bucket %s: list below %q.", x.asks.Bucket, x.links[0].Prefix)
+		return request.New("AccessDenied", "This endpoint shows only a part of the bucket %s: list below %q.", x.asks.Bucket, x.links[0].Prefix)
 	}
 	return x.passList()
 }

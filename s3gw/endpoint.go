@@ -10,8 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/hearthfs/hearth/s3gw/accesslog"
-	"github.com/hearthfs/hearth/s3gw/cors"
 	"github.com/hearthfs/hearth/s3gw/keys"
 	"github.com/hearthfs/hearth/s3gw/object"
 )
@@ -83,11 +81,11 @@ func (s Setup) Problems() map[string]error {
 
 // rules are those of CORS; nil: there are none. The names that pages are shown are for those
 // that send credentials: others see all headers by the *.
-func (s Setup) rules() (*cors.Rules, error) {
+func (s Setup) rules() (*corsRules, error) {
 	if len(s.CORS) == 0 {
 		return nil, nil
 	}
-	return cors.New([]cors.Rule{{Origins: s.CORS, Methods: []string{"GET", "HEAD", "PUT", "POST", "DELETE"},
+	return newCORS([]CORSRule{{Origins: s.CORS, Methods: []string{"GET", "HEAD", "PUT", "POST", "DELETE"},
 		Expose: []string{"ETag", "x-amz-request-id", "x-amz-id-2", "x-amz-version-id", "x-amz-delete-marker", "x-amz-bucket-region", "x-amz-mp-parts-count", "*"}, MaxAge: time.Hour}})
 }
 
@@ -97,8 +95,8 @@ type Endpoint struct {
 	setup  Setup
 	keys   *keys.Keys
 	server *Server
-	log    *accesslog.File // nil: none is written
-	end    func()          // Close, once
+	log    *accessLog // nil: none is written
+	end    func()     // Close, once
 }
 
 // Open begins to answer. Close it. What the Options say of keys and of the access log the
@@ -136,7 +134,7 @@ func Open(ctx context.Context, s Setup, o Options) (*Endpoint, error) {
 		return nil, err
 	}
 	if s.AccessLog != "" {
-		if x.log, err = accesslog.Open(s.AccessLog, o.Pool, report); err != nil {
+		if x.log, err = openAccessLog(s.AccessLog, o.Pool, report); err != nil {
 			return nil, err
 		}
 		o.Access = x.log.Take

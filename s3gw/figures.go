@@ -9,9 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/hearthfs/hearth/s3gw/accesslog"
-	"github.com/hearthfs/hearth/s3gw/fault"
 	"github.com/hearthfs/hearth/s3gw/object"
+	"github.com/hearthfs/hearth/s3gw/request"
 )
 
 // figures are a Gateway's.
@@ -71,7 +70,7 @@ func (x *exchange) end() {
 	took := time.Since(x.began)
 	x.vacate()
 	x.figures.underway.Add(-1)
-	var f *fault.Error
+	var f *request.Error
 	if errors.As(x.cause, &f) {
 		x.figures.fault(f.Code)
 		x.audited(f)
@@ -85,7 +84,7 @@ func (x *exchange) end() {
 		return
 	}
 	r := x.r
-	l := accesslog.Line{At: x.began, Took: took, Remote: r.RemoteAddr, ID: x.id, Operation: operation, Request: r.Method + " " + unsigned(r.RequestURI) + " " + r.Proto,
+	l := accessLine{At: x.began, Took: took, Remote: r.RemoteAddr, ID: x.id, Operation: operation, Request: r.Method + " " + unsigned(r.RequestURI) + " " + r.Proto,
 		Status: x.w.status, Bytes: x.w.bytes, Agent: r.UserAgent(), Referer: unsigned(r.Referer()), Host: r.Host, How: x.how}
 	if x.asks != nil {
 		l.Bucket, l.Key = x.asks.Bucket, x.asks.Key

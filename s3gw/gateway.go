@@ -39,10 +39,6 @@ import (
 	"github.com/hearthfs/hearth/internal/flight"
 	"github.com/hearthfs/hearth/namespace"
 	"github.com/hearthfs/hearth/origin"
-	"github.com/hearthfs/hearth/s3gw/accesslog"
-	"github.com/hearthfs/hearth/s3gw/bounds"
-	"github.com/hearthfs/hearth/s3gw/cors"
-	"github.com/hearthfs/hearth/s3gw/fault"
 	"github.com/hearthfs/hearth/s3gw/keys"
 	"github.com/hearthfs/hearth/s3gw/object"
 	"github.com/hearthfs/hearth/s3gw/pass"
@@ -76,12 +72,12 @@ type Options struct {
 	Configure bool
 	// CORS are the rules for pages in browsers; none: those of the bucket are told with what is
 	// passed on, and no preflight is answered.
-	CORS *cors.Rules
+	CORS *corsRules
 	// MostRequests are at work at once; of these a quarter may be on their way to the origin, and
 	// the rest is for answers from the cache. 0: DefaultRequests.
 	MostRequests int
 	// Access gets a line for each request; nil: nobody does.
-	Access func(accesslog.Line)
+	Access func(accessLine)
 	// Refused hears of requests whose key, signature or rights were not good, of some each minute;
 	// nil: nobody does.
 	Refused func(what string, attributes ...any)
@@ -179,12 +175,12 @@ type exchange struct {
 	body  []byte // that was read here, to be sent on; nil: it was not
 	how   string // what became of it, for the figures
 	cause error
-	place *bounds.Places // that it has one of; nil: none
-	gets  *bounds.Places // the same, beside place
-	holds int64          // bytes of the rooms' bodies
+	place *places // that it has one of; nil: none
+	gets  *places // the same, beside place
+	holds int64   // bytes of the rooms' bodies
 }
 
-// serve answers. An error is a *fault.Error, or one of an origin; nothing was written then.
+// serve answers. An error is a *request.Error, or one of an origin; nothing was written then.
 func (x *exchange) serve() error {
 	var err error
 	if x.asks, err = request.Parse(x.r, request.Options{Hosts: x.o.Domains, CORS: x.o.CORS != nil}); err != nil {
@@ -228,13 +224,13 @@ func (x *exchange) serve() error {
 }
 
 func (x *exchange) configures() error {
-	return fault.New("AccessDenied", "%s configures a bucket: this endpoint passes that on only where s3.configure is true, or links[].configure of its link", x.asks.Operation)
+	return request.New("AccessDenied", "%s configures a bucket: this endpoint passes that on only where s3.configure is true, or links[].configure of its link", x.asks.Operation)
 }
 
 // preflight answers a browser.
 func (x *exchange) preflight() error {
 	if x.o.CORS == nil {
-		return fault.New("AccessDenied", "CORSResponse: CORS is not enabled at this endpoint: s3.cors says for which pages it is.")
+		return request.New("AccessDenied", "CORSResponse: CORS is not enabled at this endpoint: s3.cors says for which pages it is.")
 	}
 	x.how = "cached"
 	x.unread() // browsers send none
@@ -245,10 +241,10 @@ func (x *exchange) preflight() error {
 func (x *exchange) allowed() error {
 	access := x.who.Access
 	if access == "" && x.asks.Overrides {
-		return fault.New("InvalidRequest", "Request specific response headers cannot be used for anonymous GET requests.")
+		return request.New("InvalidRequest", "Request specific response headers cannot be used for anonymous GET requests.")
 	}
 	if access == "" && !x.asks.Plain { // nobody has buckets, for one thing
-		return fault.New("AccessDenied", "Access Denied. %s needs a key: without one this endpoint answers reads of objects and listings.", x.asks.Operation)
+		return request.New("AccessDenied", "Access Denied. %s needs a key: without one this endpoint answers reads of objects and listings.", x.asks.Operation)
 	}
 	if x.asks.Operation == "ListBuckets" {
 		return nil // who asks is shown what is theirs
@@ -267,9 +263,9 @@ func (x *exchange) allowed() error {
 		return nil
 	}
 	if hidden {
-		return fault.New("AccessDenied", "This endpoint shows only a part of the bucket, and not what %s is to read or change.", x.asks.Operation)
+		return request.New("AccessDenied", "This endpoint shows only a part of the bucket, and not what %s is to read or change.", x.asks.Operation)
 	}
-	return fault.New("AccessDenied", "Access Denied.")
+	return request.New("AccessDenied", "Access Denied.")
 }
 
 // may holds one right that is needed against those of who sent the request.
@@ -302,16 +298,16 @@ func (x *exchange) shows(n request.Need) bool {
 func (x *exchange) refuse(err error) {
 	x.cause = err
 	x.unread()
-	var f *fault.Error
+	var f *request.Error
 	switch {
 	case errors.As(err, &f):
 	case x.r.Context().Err() != nil:
-		f = fault.Of(err, "RequestTimeout", "the client has gone")
+		f = request.Of(err, "RequestTimeout", "the client has gone")
 	case origin.Away(err):
-		f = fault.Of(err, "ServiceUnavailable", "The bucket cannot be reached now. Please try again.")
+		f = request.Of(err, "ServiceUnavailable", "The bucket cannot be reached now. Please try again.")
 		x.w.Header().Set("Retry-After", "1")
 	default:
-		f = fault.Of(err, "InternalError", "We encountered an internal error. Please try again.")
+		f = request.Of(err, "InternalError", "We encountered an internal error. Please try again.")
 	}
 	if f.Code == "SlowDown" {
 		x.w.Header().Set("Retry-After", "1")

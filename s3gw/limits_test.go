@@ -20,7 +20,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hearthfs/hearth/internal/hearthtest"
-	"github.com/hearthfs/hearth/s3gw/cors"
 )
 
 // patience is how long a test waits for what takes a fraction of a second where nobody else is at work.
@@ -288,7 +287,7 @@ func TestPagesInBrowsers(t *testing.T) {
 		t.Errorf("a preflight: %d %v", resp.StatusCode, h)
 	}
 	s.gets(403, "AccessForbidden", "", "OPTIONS", "/bucket/k", "", "Origin: https://other.example", "Access-Control-Request-Method: PUT")
-	if _, err := cors.New(nil); err != nil {
+	if _, err := newCORS(nil); err != nil {
 		t.Error(err)
 	}
 	if p := (Setup{Listen: ":0", Anonymous: []string{"*"}, CORS: []string{"app.example"}}).Problems(); p["s3.cors"] == nil || len(p) != 1 {

@@ -8,8 +8,6 @@ import (
 
 	"github.com/hearthfs/hearth/namespace"
 	"github.com/hearthfs/hearth/origin"
-	"github.com/hearthfs/hearth/origin/share"
-	"github.com/hearthfs/hearth/s3gw/fault"
 	"github.com/hearthfs/hearth/s3gw/pass"
 	"github.com/hearthfs/hearth/s3gw/request"
 )
@@ -27,7 +25,7 @@ func (x *exchange) pass(change func(*http.Request)) error {
 	}
 	var asked error
 	to := x.target(func(ctx context.Context, r *http.Request, bucket, key string) (*http.Response, error) {
-		answer, err := l.Origin.Forward(share.For(ctx, x.who.Access), r, bucket, key)
+		answer, err := l.Origin.Forward(origin.ForClient(ctx, x.who.Access), r, bucket, key)
 		asked = err
 		return answer, err
 	})
@@ -57,7 +55,7 @@ func (x *exchange) finish(l *Link, r *http.Request, w namespace.Write) {
 	defer func() { end() }()
 	to := x.target(func(ctx context.Context, r *http.Request, bucket, key string) (*http.Response, error) {
 		ctx, end = x.work.writes.Begin(ctx)
-		answer, asked = l.Origin.Forward(share.For(ctx, x.who.Access), r, bucket, key)
+		answer, asked = l.Origin.Forward(origin.ForClient(ctx, x.who.Access), r, bucket, key)
 		return answer, asked
 	})
 	to.Finish, to.Ending = true, func(broken bool) { x.work.writes.Ended(w, x.outcome(answer, asked, broken)) }
@@ -80,7 +78,7 @@ func (x *exchange) outgoing(change func(*http.Request)) (*Link, *http.Request, e
 		return nil, nil, err
 	}
 	if from := x.asks.Source; from != nil && !x.reaches(l, from.Bucket) {
-		return nil, nil, fault.New("NotImplemented", "The bucket %s lies at another origin than %s, which cannot copy from there: get the object, and put it.", from.Bucket, x.asks.Bucket)
+		return nil, nil, request.New("NotImplemented", "The bucket %s lies at another origin than %s, which cannot copy from there: get the object, and put it.", from.Bucket, x.asks.Bucket)
 	}
 	r := x.r.Clone(x.r.Context()) // shallow, with headers of its own
 	x.vouched(r.Header)
@@ -142,5 +140,5 @@ func (x *exchange) way() (*Link, error) {
 	case x.asks.Touches == request.Listed:
 		return &x.links[0], nil // each key was looked at
 	}
-	return nil, fault.New("AccessDenied", "This endpoint shows only a part of the bucket %s: %s concerns all of it.", x.asks.Bucket, x.asks.Operation)
+	return nil, request.New("AccessDenied", "This endpoint shows only a part of the bucket %s: %s concerns all of it.", x.asks.Bucket, x.asks.Operation)
 }

@@ -5,8 +5,6 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/hearthfs/hearth/s3gw/bounds"
-	"github.com/hearthfs/hearth/s3gw/fault"
 	"github.com/hearthfs/hearth/s3gw/request"
 )
 
@@ -28,10 +26,10 @@ const (
 
 // rooms are what requests find room in.
 type rooms struct {
-	reads  *bounds.Places // for answers from the cache
-	ways   *bounds.Places // for what goes to the origin
-	gets   *bounds.Places // for what of that only reads: half, so that no number of readers stops a write
-	bodies *bounds.Places // bytes
+	reads  *places // for answers from the cache
+	ways   *places // for what goes to the origin
+	gets   *places // for what of that only reads: half, so that no number of readers stops a write
+	bodies *places // bytes
 }
 
 func newRooms(most int, memory int64) rooms {
@@ -40,8 +38,8 @@ func newRooms(most int, memory int64) rooms {
 	}
 	ways := int64(max(1, most/wayShare))
 	reads := max(1, int64(most)-ways)
-	return rooms{bounds.NewPlaces(reads, reads, roomPatience), bounds.NewPlaces(ways, ways, roomPatience), bounds.NewPlaces(max(1, ways/2), ways, roomPatience),
-		bounds.NewPlaces(max(leastBodies, memory/bodyShare), reads, roomPatience)}
+	return rooms{newPlaces(reads, reads, roomPatience), newPlaces(ways, ways, roomPatience), newPlaces(max(1, ways/2), ways, roomPatience),
+		newPlaces(max(leastBodies, memory/bodyShare), reads, roomPatience)}
 }
 
 // begin has a request whose sender may make it find a place to work.
@@ -54,7 +52,7 @@ func (x *exchange) begin() error {
 }
 
 // enter takes a place, in place of the one before: who waits for a way keeps no reader out.
-func (x *exchange) enter(p *bounds.Places) error {
+func (x *exchange) enter(p *places) error {
 	if x.place == p {
 		return nil
 	}
@@ -107,13 +105,13 @@ func (x *exchange) vacate() {
 
 // slowDown is the answer to a request for which there is no room.
 func (x *exchange) slowDown(err error) error {
-	if !errors.Is(err, bounds.ErrFull) {
+	if !errors.Is(err, errFull) {
 		return err
 	}
 	if x.o.Trouble != nil {
 		x.o.Trouble("requests are put off with SlowDown: as many are at work as may be (s3.max_requests), or as much memory is in their bodies")
 	}
-	return fault.Of(err, "SlowDown", "Please reduce your request rate.")
+	return request.Of(err, "SlowDown", "Please reduce your request rate.")
 }
 
 // Bounds are what all clients together take, and how much they may.

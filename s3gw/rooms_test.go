@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/hearthfs/hearth/internal/hearthtest"
-	"github.com/hearthfs/hearth/s3gw/bounds"
 )
 
 func TestRequestsAboveTheBound(t *testing.T) {
@@ -102,7 +101,7 @@ func TestBodiesAboveTheBound(t *testing.T) {
 	// There is memory for so many bodies at once; one more is told to slow down, and what they held
 	// comes back.
 	s := newStand(t, nil, shownLink{bucket: "bucket"})
-	s.g.rooms.bodies = bounds.NewPlaces(100, 10, time.Millisecond)
+	s.g.rooms.bodies = newPlaces(100, 10, time.Millisecond)
 	if err := s.g.rooms.bodies.Take(t.Context(), 50); err != nil {
 		t.Fatal(err)
 	}

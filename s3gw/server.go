@@ -16,7 +16,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/hearthfs/hearth/s3gw/bounds"
 	"github.com/hearthfs/hearth/s3gw/object"
 )
 
@@ -48,7 +47,7 @@ const (
 // Server answers at an address.
 type Server struct {
 	http     http.Server
-	listener *bounds.Connections
+	listener *boundedConnections
 	keep     *certificate // nil: no TLS
 	done     chan struct{}
 	err      error // of Serve; valid once done is closed
@@ -94,7 +93,7 @@ func Listen(ctx context.Context, o ServerOptions) (*Server, error) {
 // serve begins to answer what comes to a listener, in TLS where there is a certificate.
 func (o *ServerOptions) serve(l net.Listener, keep *certificate) *Server {
 	s := &Server{keep: keep, done: make(chan struct{})}
-	l = bounds.Patient(l, cmp.Or(o.AnswerWithin, answerWithin))
+	l = patientListener(l, cmp.Or(o.AnswerWithin, answerWithin))
 	if keep != nil {
 		l = tls.NewListener(l, &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}, GetCertificate: keep.get})
 	}
@@ -102,7 +101,7 @@ func (o *ServerOptions) serve(l net.Listener, keep *certificate) *Server {
 	if err != nil && o.Said != nil {
 		o.Said(err.Error())
 	}
-	s.listener = bounds.NewConnections(l, most)
+	s.listener = newBoundedConnections(l, most)
 	s.http = http.Server{ConnState: s.listener.State, Handler: brief{o.Handler}, ReadHeaderTimeout: headersWithin, IdleTimeout: idleFor, MaxHeaderBytes: mostHeaders, DisableGeneralOptionsHandler: true, ConnContext: object.OnConnection,
 		ErrorLog: log.New(lines(o.Said), "", 0)} // without one it writes into whatever log the process has
 	go func() { // ends with Close
@@ -179,7 +178,7 @@ func (f lines) Write(p []byte) (int, error) {
 func (s *Server) Addr() net.Addr { return s.listener.Addr() }
 
 // Connections are figures of those that clients have.
-func (s *Server) Connections() bounds.Stats { return s.listener.Stats() }
+func (s *Server) Connections() connectionStats { return s.listener.Stats() }
 
 // Done is closed when it answers no more; Err says why then.
 func (s *Server) Done() <-chan struct{} { return s.done }

@@ -14,7 +14,6 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/origin/sign"
-	"github.com/hearthfs/hearth/s3gw/fault"
 	"github.com/hearthfs/hearth/s3gw/request"
 )
 
@@ -64,7 +63,7 @@ func (x *exchange) listed() ([]string, error) {
 	}
 	for _, key := range keys {
 		if !(request.Need{Bucket: x.asks.Bucket, Key: key, Write: true}).Granted(func(n request.Need) bool { return x.may(n) && x.shows(n) }) {
-			return nil, fault.New("AccessDenied", "Access Denied: %q.", key)
+			return nil, request.New("AccessDenied", "Access Denied: %q.", key)
 		}
 	}
 	x.body = body
@@ -88,7 +87,7 @@ func (x *exchange) read(most int64) ([]byte, error) {
 		n, err := body.Read(p)
 		left -= n
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			err = fault.Of(err, "RequestTimeout", "The body did not come: %d KiB of it may take %v.", bodyPiece>>10, x.patience)
+			err = request.Of(err, "RequestTimeout", "The body did not come: %d KiB of it may take %v.", bodyPiece>>10, x.patience)
 		}
 		return n, err
 	}), most+1))

@@ -9,9 +9,6 @@ import (
 	"time"
 
 	"github.com/hearthfs/hearth"
-	"github.com/hearthfs/hearth/warmup/account"
-	"github.com/hearthfs/hearth/warmup/gate"
-	"github.com/hearthfs/hearth/warmup/task"
 )
 
 const (
@@ -117,7 +114,7 @@ func (c *commit) checkpoint(ctx context.Context) error {
 		}
 	}
 	if !j.rec.Check { // which loads nothing
-		err := c.again(ctx, stale, func(it *item, p *gate.Pass) int64 {
+		err := c.again(ctx, stale, func(it *item, p *GatePass) int64 {
 			it.out = j.loader.replaced(ctx, p, it.ref)
 			return it.out.loaded
 		})
@@ -189,7 +186,7 @@ func (c *commit) ensure(ctx context.Context) error {
 	if len(again) == 0 {
 		return nil
 	}
-	err := c.again(ctx, again, func(it *item, p *gate.Pass) int64 {
+	err := c.again(ctx, again, func(it *item, p *GatePass) int64 {
 		x := j.loader.load(ctx, p, outcome{object: it.out.object, first: it.out.first, n: it.out.n}, nil)
 		if x.stale {
 			it.out = j.loader.replaced(ctx, p, it.ref)
@@ -246,7 +243,7 @@ func outcomes(items []*item) (all []*outcome) {
 
 // again works on steps that have ended once more, through the gate as at first; load
 // says how many bytes it fetched.
-func (c *commit) again(ctx context.Context, all []*item, load func(*item, *gate.Pass) int64) error {
+func (c *commit) again(ctx context.Context, all []*item, load func(*item, *GatePass) int64) error {
 	var work sync.WaitGroup
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -255,7 +252,7 @@ func (c *commit) again(ctx context.Context, all []*item, load func(*item, *gate.
 		if err != nil {
 			break
 		}
-		task.Start(&work, cancel, func() error {
+		startPart(&work, cancel, func() error {
 			p.Exit(ctx, load(it, p))
 			return nil
 		})
@@ -281,25 +278,25 @@ func (c *commit) count(it *item) {
 	switch {
 	case part.Replaced:
 	case it.ref.broken, it.ref.absent != "" && it.ref.part == nil:
-		part.Verdict = account.WasFailed
+		part.Verdict = wasFailed
 		r.sample(it.ref.path(), it.ref.absent)
 	case out.vanished || it.ref.absent != "":
 		bytes := max(it.ref.object.Size, part.Bytes.Sum().Bytes)
-		part.Replace(account.WasVanished)
-		add(account.WasVanished, bytes)
+		part.Replace(wasVanished)
+		add(wasVanished, bytes)
 		r.sample(it.ref.path(), "it vanished from the origin")
 	case out.changed:
-		part.Replace(account.WasChanged)
-		add(account.WasFailed, out.failed)
-		add(account.WasNotKept, out.notKept)
-		add(account.WasArchived, out.archived)
-		add(account.WasChanged, out.object.Size-out.failed-out.notKept-out.archived)
+		part.Replace(wasChanged)
+		add(wasFailed, out.failed)
+		add(wasNotKept, out.notKept)
+		add(wasArchived, out.archived)
+		add(wasChanged, out.object.Size-out.failed-out.notKept-out.archived)
 	default:
-		add(account.WasPresent, out.held)
-		add(account.WasDone, out.loaded)
-		add(account.WasNotKept, out.notKept)
-		add(account.WasFailed, out.failed)
-		add(account.WasArchived, out.archived)
+		add(wasPresent, out.held)
+		add(wasDone, out.loaded)
+		add(wasNotKept, out.notKept)
+		add(wasFailed, out.failed)
+		add(wasArchived, out.archived)
 	}
 	if it.last {
 		r.whole(part)

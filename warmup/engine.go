@@ -13,12 +13,7 @@ import (
 	"time"
 
 	"github.com/hearthfs/hearth"
-	"github.com/hearthfs/hearth/warmup/account"
-	"github.com/hearthfs/hearth/warmup/gate"
-	"github.com/hearthfs/hearth/warmup/list"
-	"github.com/hearthfs/hearth/warmup/pace"
 	"github.com/hearthfs/hearth/warmup/pins"
-	"github.com/hearthfs/hearth/warmup/task"
 )
 
 // Options are what an Engine works with.
@@ -73,14 +68,14 @@ const mostJobs = 8
 // Engine runs jobs.
 type Engine struct {
 	o      Options
-	gate   *gate.Gate
+	gate   *Gate
 	claims pins.Claims
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	work   sync.WaitGroup
 
 	mu      sync.Mutex // guards the rest
-	line    *gate.Line // of mostJobs
+	line    *line      // of mostJobs
 	last    int64      // Number of a job
 	closed  bool
 	total   Counters // of all jobs since Open
@@ -92,7 +87,7 @@ type Engine struct {
 type shown struct {
 	record Record
 	stop   context.CancelCauseFunc // nil: it does not run
-	pace   pace.Pace
+	pace   growth
 	// unsaved: the record of its end could not be saved.
 	unsaved error
 }
@@ -111,14 +106,14 @@ func Open(o Options) (*Engine, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	e := &Engine{o: o, gate: gate.New(), line: gate.NewLine(mostJobs), shown: map[string]*shown{}, changed: make(chan struct{})}
+	e := &Engine{o: o, gate: NewGate(), line: newLine(mostJobs), shown: map[string]*shown{}, changed: make(chan struct{})}
 	e.ctx, e.cancel = context.WithCancelCause(context.Background())
 	all, err := o.Records.Load()
 	if err != nil {
 		return nil, err
 	}
 	e.work.Go(func() {
-		e.gate.Run(e.ctx, gate.Pressure{Readers: o.Readers, Throttled: o.Throttled, Most: o.Connections})
+		e.gate.Run(e.ctx, Pressure{Readers: o.Readers, Throttled: o.Throttled, Most: o.Connections})
 	})
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -157,7 +152,7 @@ func (e *Engine) Submit(q Request, paths io.Reader, nul bool, canonical func(str
 		as[target] = q.Shown()[i]
 	}
 	if r.PinS == 0 { // else each is a pin
-		r.Targets = list.Outermost(r.Targets)
+		r.Targets = outermost(r.Targets)
 	}
 	for _, t := range r.Targets {
 		r.As = append(r.As, as[t])
@@ -201,7 +196,7 @@ func (e *Engine) beginLocked(s *shown, r Record) error {
 	if s.stop = nil; err != nil {
 		return err
 	}
-	s.record, s.pace, s.unsaved = r, pace.Pace{}, nil
+	s.record, s.pace, s.unsaved = r, growth{}, nil
 	e.shown[r.ID] = s
 	e.startLocked(r)
 	return nil
@@ -237,7 +232,7 @@ func newID() string {
 // forget drops the oldest ended jobs beyond the history, and those whose lists are more
 // than may lie on a disk that is for blocks, with their files.
 func (e *Engine) forget() {
-	lists := list.Sizes(e.o.Files.Dir, listSuffix) // what cannot be read now is asked for with the next job
+	lists := listSizes(e.o.Files.Dir, listSuffix) // what cannot be read now is asked for with the next job
 	e.mu.Lock()
 	var ended []*shown
 	for _, s := range e.shown {
@@ -251,7 +246,7 @@ func (e *Engine) forget() {
 	for _, s := range ended {
 		id := s.record.ID
 		bytes += lists[id]
-		if kept.beyond(&s.record) || lists[id] > 0 && bytes > list.Max {
+		if kept.beyond(&s.record) || lists[id] > 0 && bytes > MaxList {
 			delete(e.shown, id)
 			gone = append(gone, id)
 		}
@@ -286,7 +281,7 @@ func (e *Engine) startLocked(r Record) {
 		defer j.share.Leave()
 		defer j.loader.pins.Close()
 		defer e.claims.Close(j.claim)
-		j.end(task.Guarded(func() error { return j.run(ctx) }))
+		j.end(guarded(func() error { return j.run(ctx) }))
 	})
 }
 
@@ -357,7 +352,7 @@ func (e *Engine) keep(r *Record) {
 	defer e.mu.Unlock()
 	if s := e.shown[saved.ID]; s != nil {
 		before, now := s.record.counted(), saved.counted()
-		for v := range account.Verdicts {
+		for v := range verdicts {
 			if saved.Check {
 				break // it makes nothing present
 			}

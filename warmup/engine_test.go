@@ -17,7 +17,6 @@ import (
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache"
 	"github.com/hearthfs/hearth/internal/hearthtest"
-	"github.com/hearthfs/hearth/warmup/list"
 )
 
 func TestEverythingIsLoadedOnce(t *testing.T) {
@@ -735,7 +734,7 @@ func TestWhatIsForgottenGoes(t *testing.T) {
 	}
 	for _, i := range []int{90, 95} { // holes: they take no room
 		name := filepath.Join(w.files.Dir, fmt.Sprintf("old%05d.list", i))
-		if err := errors.Join(os.WriteFile(name, nil, 0o600), os.Truncate(name, list.Max*2/3)); err != nil {
+		if err := errors.Join(os.WriteFile(name, nil, 0o600), os.Truncate(name, MaxList*2/3)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -6,8 +6,6 @@ import (
 	"time"
 
 	"github.com/hearthfs/hearth/namespace"
-	"github.com/hearthfs/hearth/warmup/gate"
-	"github.com/hearthfs/hearth/warmup/pace"
 )
 
 func TestADryRunTellsTheRequestsOfTheLoad(t *testing.T) {
@@ -31,7 +29,7 @@ func TestADryRunTellsTheRequestsOfTheLoad(t *testing.T) {
 		}
 		l := newLoader(&w.engine.o, rate)
 		l.rate = nil // without the waiting
-		pass, err := gate.New().Join().Enter(t.Context(), false)
+		pass, err := NewGate().Join().Enter(t.Context(), false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -65,7 +63,7 @@ func TestWhatIsMeasuredOfAJob(t *testing.T) {
 	}
 	w.kill()
 	w.keeper.evict(func(h *fakeHeld) bool { return h.block.Object.Key == "d0/f05" })
-	before := pace.Measure{Bytes: 1 << 40, Requests: 1000, Seconds: 100}
+	before := Measure{Bytes: 1 << 40, Requests: 1000, Seconds: 100}
 	if err := w.files.Save(Record{ID: "0badcafe", Request: Request{Targets: []string{"/"}}, State: Queued, Times: Times{Created: time.Now(), Worked: 200}, Measured: before}); err != nil {
 		t.Fatal(err)
 	}

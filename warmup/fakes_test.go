@@ -17,7 +17,6 @@ import (
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/namespace"
 	"github.com/hearthfs/hearth/namespace/record"
-	"github.com/hearthfs/hearth/warmup/account"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -318,7 +317,7 @@ func (f *fakeRecords) Save(r Record) error {
 		return errors.New("killed")
 	}
 	was := f.last[r.ID]
-	for v := range account.WasFailed + 1 {
+	for v := range wasFailed + 1 {
 		if a, b := was.Counters.Of(v), r.Counters.Of(v); b.Files < a.Files || b.Bytes < a.Bytes {
 			f.t.Errorf("counters fell from %+v to %+v", was.Counters, r.Counters)
 		}

@@ -11,8 +11,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/hearthfs/hearth/cache/direct"
-	"github.com/hearthfs/hearth/warmup/list"
+	"github.com/hearthfs/hearth/internal/device"
 )
 
 // Records keeps jobs. A ring may take it over one day.
@@ -69,7 +68,7 @@ func (f *Files) Save(r Record) error {
 		err = f.make()
 	}
 	if err == nil {
-		err = direct.WriteDurably(filepath.Join(f.Dir, r.ID+recordSuffix), text)
+		err = device.WriteDurably(filepath.Join(f.Dir, r.ID+recordSuffix), text)
 	}
 	if err != nil {
 		return fmt.Errorf("save the job %s: %w", r.ID, err)
@@ -86,7 +85,7 @@ func (f *Files) make() error {
 	if err != nil {
 		return err
 	}
-	return direct.SyncDir(filepath.Dir(f.Dir))
+	return device.SyncDir(filepath.Dir(f.Dir))
 }
 
 // Load reads all records, sets aside what is none, and removes what is left of the
@@ -196,12 +195,12 @@ func (f *Files) Spool(id string, from io.Reader, nul bool, canonical func(string
 	if err := f.make(); err != nil {
 		return fmt.Errorf("keep the list: %w", err)
 	}
-	err := list.Keep(f.list(id), from, nul, canonical)
-	if errors.As(err, new(list.Refused)) {
+	err := KeepList(f.list(id), from, nul, canonical)
+	if errors.As(err, new(ListRefused)) {
 		err = Refusal(err.Error())
 	}
 	if err == nil {
-		err = direct.SyncDir(f.Dir) // no record is there before its list
+		err = device.SyncDir(f.Dir) // no record is there before its list
 	}
 	if err != nil {
 		return fmt.Errorf("keep the list: %w", err)

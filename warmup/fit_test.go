@@ -9,7 +9,6 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/internal/hearthtest"
-	"github.com/hearthfs/hearth/warmup/list"
 )
 
 // fakeRooms are two directories; objects lie in the one that their key's first letter says.
@@ -278,7 +277,7 @@ func TestADryRunOfSeveral(t *testing.T) {
 	if v.Plan.Missing != 2 || len(v.Samples) != 2 || v.Plan.Lacks != "" || v.Plan.Requests != 1 || v.Plan.Total.Files != 3 {
 		t.Errorf("a list: %+v", v)
 	}
-	if got := list.Outermost([]string{"s3://b/x", "/", "/a", "s3://b/x/y", "s3://b/xy", "/"}); !slices.Equal(got, []string{"s3://b/x", "/", "s3://b/xy"}) {
+	if got := outermost([]string{"s3://b/x", "/", "/a", "s3://b/x/y", "s3://b/xy", "/"}); !slices.Equal(got, []string{"s3://b/x", "/", "s3://b/xy"}) {
 		t.Errorf("%q", got)
 	}
 }

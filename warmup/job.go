@@ -6,10 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/hearthfs/hearth/warmup/gate"
-	"github.com/hearthfs/hearth/warmup/list"
 	"github.com/hearthfs/hearth/warmup/pins"
-	"github.com/hearthfs/hearth/warmup/task"
 )
 
 // failure ends a job early.
@@ -31,7 +28,7 @@ const lastPass = 2
 type job struct {
 	engine *Engine
 	loader *loader
-	share  *gate.Share
+	share  *GateShare
 	claim  *pins.Claim   // of what it loads; nil: of nothing
 	others []*pins.Claim // of jobs that began before it
 	spare  *pins.Spare   // what it may load before it is counted; nil: all of it
@@ -105,7 +102,7 @@ func (j *job) onlyCount(ctx context.Context) error {
 	defer saving.Wait()
 	defer stop()
 	ended := make(chan error, 1)
-	saving.Go(func() { ended <- task.Guarded(func() error { return j.count(ctx) }) })
+	saving.Go(func() { ended <- guarded(func() error { return j.count(ctx) }) })
 	tick := time.NewTicker(j.engine.o.checkpoint)
 	defer tick.Stop()
 	for {
@@ -134,10 +131,10 @@ func (j *job) pass(ctx context.Context) error {
 	if j.plan.Counted {
 		close(counted)
 		if !j.pinned && j.rec.Loads() { // what was loaded before a restart must stay as well
-			task.Start(&work, cancel, func() error { j.pinAll(ctx); return nil })
+			startPart(&work, cancel, func() error { j.pinAll(ctx); return nil })
 		}
 	} else {
-		task.Start(&work, cancel, func() error {
+		startPart(&work, cancel, func() error {
 			err := j.count(ctx)
 			if err == nil { // else nobody goes on
 				close(counted)
@@ -153,7 +150,7 @@ func (j *job) pass(ctx context.Context) error {
 	from := j.rec.Cursor
 	work.Go(func() {
 		defer close(order) // once the context has the walk's error: else the end of that looks like all
-		task.Try(cancel, func() error {
+		tryPart(cancel, func() error {
 			if len(j.others) > 0 { // what may not fit beside other jobs must not take their room
 				select {
 				case <-counted:
@@ -161,14 +158,14 @@ func (j *job) pass(ctx context.Context) error {
 					return context.Cause(ctx)
 				}
 			}
-			return j.walk(ctx, from, order, func(it *item, p *gate.Pass) {
-				task.Start(&work, cancel, func() error { j.step(ctx, it, p); return nil })
+			return j.walk(ctx, from, order, func(it *item, p *GatePass) {
+				startPart(&work, cancel, func() error { j.step(ctx, it, p); return nil })
 			})
 		})
 	})
 	c := &commit{job: j}
 	if err := c.run(ctx, order); err != nil {
-		return task.First(ctx, err)
+		return firstCause(ctx, err)
 	}
 	// The channel is closed by a walk that failed, too.
 	if ctx.Err() != nil {
@@ -183,7 +180,7 @@ func (j *job) pass(ctx context.Context) error {
 }
 
 // walk begins the steps in order.
-func (j *job) walk(ctx context.Context, from Cursor, order chan<- *item, begin func(*item, *gate.Pass)) error {
+func (j *job) walk(ctx context.Context, from Cursor, order chan<- *item, begin func(*item, *GatePass)) error {
 	w := j.over()
 	w.start = from
 	if !j.rec.Check {
@@ -239,7 +236,7 @@ func (j *job) over() walk {
 // targets calls each for what the job was asked for, from a cursor on.
 func (j *job) targets(from Cursor, each func(target string, at, next Cursor) error) error {
 	if j.rec.List == "" {
-		all := list.Outermost(j.rec.Targets)
+		all := outermost(j.rec.Targets)
 		for i := from.Target; i < len(all); i++ {
 			if err := each(all[i], Cursor{Target: i}, Cursor{Target: i + 1}); err != nil {
 				return err
@@ -248,7 +245,7 @@ func (j *job) targets(from Cursor, each func(target string, at, next Cursor) err
 		return nil
 	}
 	i := from.Target
-	return list.Read(j.engine.o.Files.list(j.rec.ID), from.Offset, func(path string, at, next int64) error {
+	return readList(j.engine.o.Files.list(j.rec.ID), from.Offset, func(path string, at, next int64) error {
 		i++
 		return each(path, Cursor{Target: i - 1, Offset: at}, Cursor{Target: i, Offset: next})
 	})
@@ -290,7 +287,7 @@ func (j *job) begin(ctx context.Context, it *item) (err error) {
 }
 
 // step loads one item.
-func (j *job) step(ctx context.Context, it *item, p *gate.Pass) {
+func (j *job) step(ctx context.Context, it *item, p *GatePass) {
 	if j.rec.Check {
 		out, read := j.verify(ctx, it, p)
 		it.out = out
@@ -375,7 +372,7 @@ func (j *job) count(ctx context.Context) error {
 		return fit.refusal(false)
 	}
 	if err := c.all(ctx); err != nil {
-		return task.First(ctx, err)
+		return firstCause(ctx, err)
 	}
 	var lacks error
 	if !j.rec.MetadataOnly && !j.rec.Check {
@@ -447,7 +444,7 @@ func (j *job) besides(ctx context.Context, f *fit) error {
 		return nil
 	}
 	if err := c.all(ctx); err != nil {
-		return task.First(ctx, err)
+		return firstCause(ctx, err)
 	}
 	f.Again(again.Fit) // a pin may be in force by now
 	return f.refusal(true)

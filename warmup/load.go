@@ -9,10 +9,6 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/hearthfs/hearth"
-	"github.com/hearthfs/hearth/warmup/gate"
-	"github.com/hearthfs/hearth/warmup/pace"
-	"github.com/hearthfs/hearth/warmup/runs"
-	"github.com/hearthfs/hearth/warmup/task"
 )
 
 // outcome is what became of a step, in bytes.
@@ -79,7 +75,7 @@ type loader struct {
 	rate   *rate.Limiter // nil: none
 	run    int           // blocks that are asked for by one request, at most
 	pins   *Set
-	meter  pace.Meter
+	meter  meter
 }
 
 // mostRun is how many blocks are asked for by one request. 4 MiB take longer than the
@@ -111,7 +107,7 @@ const (
 
 // load makes the blocks of a step present. It may be done again at any time: what is
 // held costs nothing. has is who was asked for them just now; nil: nobody.
-func (l *loader) load(ctx context.Context, p *gate.Pass, out outcome, has func(hearth.ID) bool) outcome {
+func (l *loader) load(ctx context.Context, p *GatePass, out outcome, has func(hearth.ID) bool) outcome {
 	o, first, n, most := out.object, out.first, out.n, l.run
 	if !o.Cacheable() {
 		for i := range n {
@@ -127,7 +123,7 @@ func (l *loader) load(ctx context.Context, p *gate.Pass, out outcome, has func(h
 		most = hearth.ExtentBlocks // what is on its way to its owner no end of this process loses
 	}
 	for from := first; ; {
-		at, run, held := runs.Next(holds(o, has), from, first+n, most)
+		at, run, held := NextRun(holds(o, has), from, first+n, most)
 		if out.held += held; run == 0 {
 			return out
 		}
@@ -151,7 +147,7 @@ func (l *loader) load(ctx context.Context, p *gate.Pass, out outcome, has func(h
 
 // part is load of a step of a file. That it is archived one step finds out for all: what lies in an
 // archive may take a hundred thousand of them.
-func (l *loader) part(ctx context.Context, p *gate.Pass, r *ref, out outcome) outcome {
+func (l *loader) part(ctx context.Context, p *GatePass, r *ref, out outcome) outcome {
 	if r.archived == nil {
 		return l.load(ctx, p, out, r.has)
 	}
@@ -170,7 +166,7 @@ func (l *loader) part(ctx context.Context, p *gate.Pass, r *ref, out outcome) ou
 func (o *outcome) bytes() int64 { return o.sum(func(hearth.Block) bool { return true }) }
 
 // fetch brings a run of missing blocks and has each kept before it takes the next.
-func (l *loader) fetch(ctx context.Context, p *gate.Pass, first hearth.Block, n int, out *outcome) error {
+func (l *loader) fetch(ctx context.Context, p *GatePass, first hearth.Block, n int, out *outcome) error {
 	if err := l.wait(ctx, p, first, n); err != nil {
 		return err
 	}
@@ -222,7 +218,7 @@ func (l *loader) bring(ctx context.Context, first hearth.Block, n int, out *outc
 }
 
 // wait holds a run back until the rate lets it through; other steps go on meanwhile.
-func (l *loader) wait(ctx context.Context, p *gate.Pass, first hearth.Block, n int) error {
+func (l *loader) wait(ctx context.Context, p *GatePass, first hearth.Block, n int) error {
 	if l.rate == nil {
 		return nil
 	}
@@ -233,14 +229,14 @@ func (l *loader) wait(ctx context.Context, p *gate.Pass, first hearth.Block, n i
 	if delay == 0 {
 		return nil
 	}
-	return p.Aside(ctx, func() error { return task.Rest(ctx, delay) })
+	return p.Aside(ctx, func() error { return rest(ctx, delay) })
 }
 
 // changes is how often in a row a file may change before it is given up.
 const changes = 3
 
 // replaced loads all of the version that a file's name means now.
-func (l *loader) replaced(ctx context.Context, p *gate.Pass, r *ref) outcome {
+func (l *loader) replaced(ctx context.Context, p *GatePass, r *ref) outcome {
 	for range changes {
 		o, err := r.again(ctx, l.Names)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -272,14 +268,14 @@ func (l *loader) held(ctx context.Context, o *hearth.Object, has func(hearth.ID)
 	if has == nil {
 		has = l.along(ctx, o)
 	}
-	if t.Bytes, requests = runs.Count(holds(o, has), o.Blocks(), hearth.ExtentBlocks, l.run); t.Bytes == o.Size {
+	if t.Bytes, requests = CountRuns(holds(o, has), o.Blocks(), hearth.ExtentBlocks, l.run); t.Bytes == o.Size {
 		t.Files = 1
 	}
 	return t, requests
 }
 
 // holds tells which blocks of an object are held.
-func holds(o *hearth.Object, has func(hearth.ID) bool) runs.Held {
+func holds(o *hearth.Object, has func(hearth.ID) bool) HeldBytes {
 	return func(i int64) int64 {
 		if b := o.Block(i); has(b.ID()) {
 			return int64(b.Len())

@@ -4,35 +4,6 @@ import (
 	"cmp"
 	"slices"
 	"time"
-
-	"github.com/hearthfs/hearth/warmup/account"
-	"github.com/hearthfs/hearth/warmup/pace"
-)
-
-// What is asked for and counted is as package account has it.
-type (
-	State    = account.State
-	Request  = account.Request
-	Tally    = account.Tally
-	Counters = account.Counters
-	Part     = account.Part
-	Plan     = account.Plan
-	Sample   = account.Sample
-	Times    = account.Times
-	Refusal  = account.Refusal
-	Unknown  = account.Unknown
-)
-
-// The states of a job, and the PinS of what stays pinned until it is unpinned.
-const (
-	Queued    = account.Queued
-	Listing   = account.Listing
-	Loading   = account.Loading
-	Done      = account.Done
-	Partly    = account.Partly
-	Failed    = account.Failed
-	Cancelled = account.Cancelled
-	Forever   = account.Forever
 )
 
 // Cursor is how far a walk has been counted: everything before it, and of the file
@@ -95,7 +66,7 @@ type Record struct {
 	// Checked is what a check has found; nil: it is none, or has not begun.
 	Checked *Checked `json:"checked,omitempty"`
 	// Measured is the loading alone: without looking at what is held, and rests.
-	Measured pace.Measure `json:"measured,omitzero"`
+	Measured Measure `json:"measured,omitzero"`
 	// Samples are the first causes of what is not kept, vanished or failed.
 	Samples []Sample `json:"samples,omitempty"`
 }

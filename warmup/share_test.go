@@ -11,7 +11,6 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/internal/hearthtest"
-	"github.com/hearthfs/hearth/warmup/gate"
 )
 
 // soon waits for a job's end that must not wait for another job's.
@@ -114,14 +113,14 @@ func TestNamesGiveWayToReaders(t *testing.T) {
 	}
 	takes := func(what string, readers bool, do func(context.Context, *job) error) (took time.Duration) {
 		synctest.Test(t, func(t *testing.T) {
-			g := gate.New()
+			g := NewGate()
 			var reads atomic.Int64
 			ctx, stop := context.WithCancel(t.Context())
 			var beside sync.WaitGroup
 			defer beside.Wait()
 			defer stop()
 			beside.Go(func() {
-				g.Run(ctx, gate.Pressure{Readers: reads.Load, Throttled: func() int64 { return 0 }, Most: func() int { return 56 }})
+				g.Run(ctx, Pressure{Readers: reads.Load, Throttled: func() int64 { return 0 }, Most: func() int { return 56 }})
 			})
 			beside.Go(func() {
 				for ; readers && ctx.Err() == nil; time.Sleep(50 * time.Millisecond) {
@@ -142,7 +141,7 @@ func TestNamesGiveWayToReaders(t *testing.T) {
 	}
 	for what, do := range map[string]func(context.Context, *job) error{
 		"walk": func(ctx context.Context, j *job) error {
-			return j.walk(ctx, Cursor{}, make(chan *item, names), func(*item, *gate.Pass) { t.Error("something is loaded") })
+			return j.walk(ctx, Cursor{}, make(chan *item, names), func(*item, *GatePass) { t.Error("something is loaded") })
 		},
 		"count": func(ctx context.Context, j *job) error { return j.count(ctx) },
 	} {

@@ -9,9 +9,6 @@ import (
 	"path/filepath"
 
 	"github.com/hearthfs/hearth"
-	"github.com/hearthfs/hearth/warmup/account"
-	"github.com/hearthfs/hearth/warmup/check"
-	"github.com/hearthfs/hearth/warmup/gate"
 )
 
 // Checker is what a job that checks asks beside.
@@ -32,13 +29,6 @@ type Checker interface {
 	Changes(each func(dir uint64, name string, was func() (Entry, error))) (cancel func())
 }
 
-// A Pace, and a Verdict, are as package check has them, what was Checked as package account.
-type (
-	Pace    = check.Pace
-	Verdict = check.Verdict
-	Checked = account.Checked
-)
-
 // What a check says of a path.
 const (
 	isMissing  = "missing"
@@ -56,8 +46,8 @@ const (
 // checking is a job that checks, at work.
 type checking struct {
 	checker  Checker
-	changes  *check.Changes
-	findings *check.Findings
+	changes  *changeNotes
+	findings *findings
 }
 
 // check is the run of a job that checks: one walk, with fresh names.
@@ -66,17 +56,17 @@ func (j *job) check(ctx context.Context) error {
 	name := filepath.Join(o.Files.Dir, r.ID)
 	if r.Checked == nil { // it begins, perhaps again
 		r.Checked = &Checked{}
-		if err := check.Remove(name+changesSuffix, name+findingsSuffix); err != nil {
+		if err := removeFiles(name+changesSuffix, name+findingsSuffix); err != nil {
 			return err
 		}
 	}
 	var err error
 	c := &checking{checker: o.Checker}
-	if c.changes, err = check.OpenChanges(name + changesSuffix); err != nil {
+	if c.changes, err = openChanges(name + changesSuffix); err != nil {
 		return err
 	}
 	defer c.changes.Close()
-	if c.findings, err = check.OpenFindings(name+findingsSuffix, r.Checked.Logged); err != nil {
+	if c.findings, err = openFindings(name+findingsSuffix, r.Checked.Logged); err != nil {
 		return err
 	}
 	defer func() { _ = c.findings.Close() }() // what a record speaks of was flushed before it
@@ -84,9 +74,9 @@ func (j *job) check(ctx context.Context) error {
 		if was == nil {
 			return
 		}
-		c.changes.Heard(dir, name, func() (check.Was, error) {
+		c.changes.Heard(dir, name, func() (Was, error) {
 			n, err := was()
-			return check.Was{Dir: n.Dir, Bytes: max(0, n.Object.Size), Version: n.Object.Version}, err
+			return Was{Dir: n.Dir, Bytes: max(0, n.Object.Size), Version: n.Object.Version}, err
 		})
 	})()
 	j.checking = c
@@ -189,7 +179,7 @@ func (j *job) known(r *ref) {
 }
 
 // verify reads the blocks of a step.
-func (j *job) verify(ctx context.Context, it *item, p *gate.Pass) (out outcome, read int64) {
+func (j *job) verify(ctx context.Context, it *item, p *GatePass) (out outcome, read int64) {
 	o := &it.ref.object
 	out = outcome{object: o, first: it.first, n: it.n}
 	if it.ref.changed || it.renewed {
@@ -236,17 +226,17 @@ func (c *commit) tally(it *item) {
 	case part.Replaced:
 	case it.ref.absent != "":
 		part.Bytes, part.Replaced = Counters{}, true
-		add(account.WasNotKept, 0, isMissing, it.ref.absent)
+		add(wasNotKept, 0, isMissing, it.ref.absent)
 	case out.changed:
 		part.Bytes, part.Replaced = Counters{}, true
-		add(account.WasChanged, it.ref.object.Size, isChanged, out.cause)
+		add(wasChanged, it.ref.object.Size, isChanged, out.cause)
 	default:
 		part.Bytes.Present.Bytes += out.held
 		if out.failed > 0 {
-			add(account.WasFailed, out.failed, isCorrupt, out.cause)
+			add(wasFailed, out.failed, isCorrupt, out.cause)
 		}
 		if out.notKept > 0 {
-			add(account.WasNotKept, out.notKept, isMissing, out.cause)
+			add(wasNotKept, out.notKept, isMissing, out.cause)
 		}
 	}
 	if it.last {
@@ -298,5 +288,5 @@ func (e *Engine) Findings(id string) (io.ReadCloser, error) {
 	if v.Checked == nil {
 		return nil, Unknown("the job " + id + " is no check")
 	}
-	return check.Read(filepath.Join(e.o.Files.Dir, id)+findingsSuffix, v.Checked.Logged)
+	return ReadFindings(filepath.Join(e.o.Files.Dir, id)+findingsSuffix, v.Checked.Logged)
 }

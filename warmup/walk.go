@@ -14,8 +14,6 @@ import (
 	"time"
 
 	"github.com/hearthfs/hearth"
-	"github.com/hearthfs/hearth/warmup/check"
-	"github.com/hearthfs/hearth/warmup/task"
 )
 
 // Entry is a name of the tree and what it means.
@@ -70,9 +68,9 @@ type ref struct {
 	// others are. nil within: none was so far; nil: it has one step.
 	archived *atomic.Pointer[string]
 
-	parent  uint64     // of a target, in a check
-	changed bool       // it was known to be another version, in a check
-	gone    *check.Was // what it was, of a name that vanished; nil: it did not
+	parent  uint64 // of a target, in a check
+	changed bool   // it was known to be another version, in a check
+	gone    *Was   // what it was, of a name that vanished; nil: it did not
 }
 
 func (r *ref) path() string {
@@ -230,7 +228,7 @@ func (w *walk) sure(ctx context.Context, dir uint64, page []Entry) {
 		places <- struct{}{}
 		work.Go(func() {
 			defer func() { <-places }()
-			_ = task.Guarded(func() error {
+			_ = guarded(func() error {
 				found, err := w.Names.Lookup(ctx, dir, n.Name)
 				if err == nil && !found.Dir {
 					n.Object, n.Unsure = found.Object, false
@@ -400,7 +398,7 @@ type count struct {
 func (c *count) all(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	few := task.NewFew(countFirst, countAhead, cancel)
+	few := newFew(countFirst, countAhead, cancel)
 	c.aside = few.Aside
 	err := c.targets(Cursor{}, func(target string, _, _ Cursor) error {
 		c.aside(func() error {
@@ -423,7 +421,7 @@ func (c *count) all(ctx context.Context) error {
 		return context.Cause(ctx)
 	})
 	few.Wait()
-	return task.First(ctx, err)
+	return firstCause(ctx, err)
 }
 
 func (c *count) directory(ctx context.Context, h here) error {

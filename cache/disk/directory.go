@@ -16,7 +16,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hearthfs/hearth"
-	"github.com/hearthfs/hearth/cache/direct"
 	"github.com/hearthfs/hearth/cache/evict"
 	"github.com/hearthfs/hearth/cache/segment"
 	"github.com/hearthfs/hearth/internal/device"
@@ -115,7 +114,7 @@ func (d *directory) openFirst() error {
 	vol, err := d.opt.open(d)
 	if err != nil {
 		h.close()
-		if errors.As(err, new(*direct.FormatError)) {
+		if errors.As(err, new(*device.FormatError)) {
 			return refuse("cache directory %s: %v", d.path, err)
 		}
 		return err
@@ -129,7 +128,7 @@ func (d *directory) openFirst() error {
 // mend counts a file that is well again, and tells of it.
 func (d *directory) mend(file string, cause error) {
 	d.mended.Add(1)
-	direct.Mended(d.events.Mended).Tell(file, cause)
+	device.Mended(d.events.Mended).Tell(file, cause)
 }
 
 // setLimits fills in the defaults that depend on the file system.

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/hearthfs/hearth/cache/direct"
+	"github.com/hearthfs/hearth/internal/device"
 )
 
 const (
@@ -187,7 +187,7 @@ func (d *directory) retire() {
 // old volume until the device has proved itself.
 func (d *directory) reopen() error {
 	if d.home != nil {
-		if err := direct.Prove(filepath.Join(d.path, LabelFile+".probe")); err != nil {
+		if err := device.Prove(filepath.Join(d.path, LabelFile+".probe")); err != nil {
 			return err
 		}
 		d.retire()
@@ -209,7 +209,7 @@ func (d *directory) reopen() error {
 			return err
 		}
 		d.home, d.last = h, identity{h.id, deviceOf(d.path)}
-		if err := direct.Prove(filepath.Join(d.path, LabelFile+".probe")); err != nil {
+		if err := device.Prove(filepath.Join(d.path, LabelFile+".probe")); err != nil {
 			return err
 		}
 	}

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/hearthfs/hearth/cache/direct"
+	"github.com/hearthfs/hearth/internal/device"
 )
 
 // home is a cache directory that this process owns: locked, and known by its ids.
@@ -25,7 +25,7 @@ type home struct {
 // what a person must decide: a directory in a FUSE mount, one that holds something
 // else, one of another process, one of a newer format. node is the id that a new
 // directory gets; empty: a new one. mended is told of what had been harmed.
-func openHome(path, node string, statfs statfsFunc, mended direct.Mended) (_ *home, err error) {
+func openHome(path, node string, statfs statfsFunc, mended device.Mended) (_ *home, err error) {
 	if err := refuseFUSE(path, statfs); err != nil {
 		return nil, err
 	}
@@ -45,7 +45,7 @@ func openHome(path, node string, statfs statfsFunc, mended direct.Mended) (_ *ho
 			h.close()
 		}
 	}()
-	if err = direct.ClearWay(filepath.Join(path, LabelFile), false, mended); err != nil {
+	if err = device.ClearWay(filepath.Join(path, LabelFile), false, mended); err != nil {
 		return nil, err
 	}
 	text, err := ReadLabel(path)
@@ -66,11 +66,11 @@ func openHome(path, node string, statfs statfsFunc, mended direct.Mended) (_ *ho
 	}
 	h.node, h.id = text.Node, text.Directory
 	for _, dir := range []string{segmentsDir, objectsDir, NamesDir} {
-		if err := direct.MakeDir(filepath.Join(path, dir), mended); err != nil {
+		if err := device.MakeDir(filepath.Join(path, dir), mended); err != nil {
 			return nil, err
 		}
 	}
-	direct.Reclaim(filepath.Join(path, NamesDir), mended)
+	device.Reclaim(filepath.Join(path, NamesDir), mended)
 	return h, nil
 }
 
@@ -178,9 +178,9 @@ func refuseForeign(path string) error {
 
 // lock takes the directory for this process. The lock is the kernel's and goes
 // with the process, however it ends.
-func lock(path string, mended direct.Mended) (*os.File, error) {
+func lock(path string, mended device.Mended) (*os.File, error) {
 	name := filepath.Join(path, LockFile)
-	if err := direct.ClearWay(name, false, mended); err != nil {
+	if err := device.ClearWay(name, false, mended); err != nil {
 		return nil, err
 	}
 	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)

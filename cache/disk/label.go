@@ -12,7 +12,7 @@ import (
 	"path/filepath"
 
 	"github.com/hearthfs/hearth/cache/check"
-	"github.com/hearthfs/hearth/cache/direct"
+	"github.com/hearthfs/hearth/internal/device"
 	"golang.org/x/sys/unix"
 )
 
@@ -77,10 +77,10 @@ func writeLabel(path, node string) (Label, error) {
 		return l, fmt.Errorf("write cache directory's id: %w", err)
 	}
 	name := filepath.Join(path, LabelFile)
-	if err := direct.ClearWay(name, false, nil); err != nil {
+	if err := device.ClearWay(name, false, nil); err != nil {
 		return l, err
 	}
-	if err := direct.WriteDurably(name, append(data, '\n')); err != nil {
+	if err := device.WriteDurably(name, append(data, '\n')); err != nil {
 		return l, fmt.Errorf("write cache directory's id: %w", err)
 	}
 	return l, nil

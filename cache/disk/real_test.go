@@ -21,7 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hearthfs/hearth"
-	"github.com/hearthfs/hearth/cache/direct"
+	"github.com/hearthfs/hearth/internal/device"
 	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
@@ -127,7 +127,7 @@ func TestBudgetHoldsUnderLoad(t *testing.T) {
 			case <-stop:
 				return
 			case <-time.After(time.Millisecond):
-				most.Store(max(most.Load(), direct.Usage(dir)))
+				most.Store(max(most.Load(), device.Usage(dir)))
 			}
 		}
 	})
@@ -346,7 +346,7 @@ func TestKillKeepsWhatWasFlushed(t *testing.T) {
 					}
 				}
 			}
-			if used := direct.Usage(filepath.Join(dir, segmentsDir)) + direct.Usage(filepath.Join(dir, objectsDir)); used < s.Stats().Dirs[0].Used || used > s.Stats().Dirs[0].Used+64<<10 {
+			if used := device.Usage(filepath.Join(dir, segmentsDir)) + device.Usage(filepath.Join(dir, objectsDir)); used < s.Stats().Dirs[0].Used || used > s.Stats().Dirs[0].Used+64<<10 {
 				t.Errorf("%d bytes on disk, %d counted", used, s.Stats().Dirs[0].Used)
 			}
 		})

@@ -15,7 +15,6 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache"
-	"github.com/hearthfs/hearth/cache/direct"
 	"github.com/hearthfs/hearth/internal/device"
 	"github.com/hearthfs/hearth/internal/hearthtest"
 )
@@ -237,7 +236,7 @@ func TestUnindexedGoFirst(t *testing.T) {
 			if s.Has(x.Block(0).ID()) { // else its table of the index is full
 				fresh = append(fresh, x)
 			}
-			if used := direct.Usage(dir); used > budget+writeUnit {
+			if used := device.Usage(dir); used > budget+writeUnit {
 				t.Fatalf("%d bytes are used of %d", used, budget)
 			}
 		}

@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hearthfs/hearth"
-	"github.com/hearthfs/hearth/cache/direct"
 	"github.com/hearthfs/hearth/cache/evict"
 	"github.com/hearthfs/hearth/cache/sparse"
+	"github.com/hearthfs/hearth/internal/device"
 )
 
 // wholeArea is the area of objects that have a file of their own.
@@ -56,7 +56,7 @@ func (a wholeArea) get(ctx context.Context, b hearth.Block, off, n int) (*hearth
 // newer tells of an object's file that a newer hearth wrote: it is let be, and no
 // verdict on the device.
 func (a wholeArea) newer(err error) bool {
-	var format *direct.FormatError
+	var format *device.FormatError
 	if !errors.As(err, &format) {
 		return false
 	}

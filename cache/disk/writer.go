@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hearthfs/hearth"
-	"github.com/hearthfs/hearth/cache/direct"
 	"github.com/hearthfs/hearth/cache/evict"
+	"github.com/hearthfs/hearth/internal/device"
 )
 
 const (
@@ -222,7 +222,7 @@ func (d *directory) look() (used, limit int64) {
 	if now := time.Now(); now.Sub(d.namesAt) > namesEvery {
 		d.names, d.namesAt = 0, now
 		for _, beside := range []string{NamesDir, namesAgainDir, JobsDir} {
-			d.names += direct.Usage(filepath.Join(d.path, beside))
+			d.names += device.Usage(filepath.Join(d.path, beside))
 		}
 	}
 	used += d.names

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"sync"
 
-	"github.com/hearthfs/hearth/cache/direct"
+	"github.com/hearthfs/hearth/internal/device"
 	"github.com/zeebo/xxh3"
 	"golang.org/x/sys/unix"
 )
@@ -252,5 +252,5 @@ func (d *deaths) close() {
 }
 
 func newer(d *directory, name string, format uint32) error {
-	return &direct.FormatError{File: d.Full(name), Format: format, Known: Format}
+	return &device.FormatError{File: d.Full(name), Format: format, Known: Format}
 }

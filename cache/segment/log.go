@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 
 	"github.com/hearthfs/hearth"
-	"github.com/hearthfs/hearth/cache/direct"
+	"github.com/hearthfs/hearth/internal/device"
 )
 
 // ErrDeclined is returned by Append for blocks that the Pool leaves no memory to
@@ -45,7 +45,7 @@ type Options struct {
 	// be nil; it must not block.
 	Damaged func(file string, cause error)
 	// Mended: a file was harmed, and is as it should be again.
-	Mended direct.Mended
+	Mended device.Mended
 
 	tap     func(change) error      // tests see and forbid changes
 	tapSync func(name string) error // and syncs
@@ -350,7 +350,7 @@ func (t *settler) stop() error {
 }
 
 // aligned returns n bytes, n a multiple of a page, that O_DIRECT takes.
-func aligned(n int) []byte { return direct.Aligned(n) }
+func aligned(n int) []byte { return device.Aligned(n) }
 
 // wait gets the turn unless ctx ends first.
 func (l *Log) wait(ctx context.Context) error {

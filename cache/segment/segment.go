@@ -8,7 +8,7 @@ import (
 	"sync"
 
 	"github.com/hearthfs/hearth"
-	"github.com/hearthfs/hearth/cache/direct"
+	"github.com/hearthfs/hearth/internal/device"
 )
 
 // segment is one file of the log.
@@ -46,9 +46,9 @@ type segment struct {
 }
 
 type (
-	directory = direct.Directory
-	file      = direct.File
-	change    = direct.Change
+	directory = device.Directory
+	file      = device.File
+	change    = device.Change
 )
 
 func segmentPattern() *regexp.Regexp { return regexp.MustCompile(`^[0-9a-f]{8}\.segment$`) }

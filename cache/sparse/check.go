@@ -12,7 +12,7 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache/check"
-	"github.com/hearthfs/hearth/cache/direct"
+	"github.com/hearthfs/hearth/internal/device"
 )
 
 // Check reads each held block of the objects from version on and compares it with
@@ -132,7 +132,7 @@ func (f *Files) headerOf(x *object) error {
 // cache where it can; fewer at the file's end.
 func readPages(dir int, name string, off int64, n int) ([]byte, error) {
 	from := off &^ (align - 1)
-	buf := direct.Aligned(alignUp(int(off-from) + n))
+	buf := device.Aligned(alignUp(int(off-from) + n))
 	got, err := readPast(dir, name, buf, from)
 	if err != nil {
 		return nil, err

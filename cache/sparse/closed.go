@@ -15,7 +15,7 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache/check"
-	"github.com/hearthfs/hearth/cache/direct"
+	"github.com/hearthfs/hearth/internal/device"
 )
 
 // leakMost is how much more than its blocks a file may occupy before it is worth a
@@ -32,7 +32,7 @@ func CheckClosed(ctx context.Context, dir string, r *check.Run) error {
 		return fmt.Errorf("open %s: %w", dir, err)
 	}
 	defer unix.Close(fd)
-	c := &closed{ctx: ctx, r: r, path: dir, dir: fd, found: map[[16]byte]halves{}, buf: direct.Aligned(hearth.BlockSize)}
+	c := &closed{ctx: ctx, r: r, path: dir, dir: fd, found: map[[16]byte]halves{}, buf: device.Aligned(hearth.BlockSize)}
 	if ok, err := c.format(); err != nil || !ok {
 		return err
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/zeebo/xxh3"
 
 	"github.com/hearthfs/hearth"
-	"github.com/hearthfs/hearth/cache/direct"
+	"github.com/hearthfs/hearth/internal/device"
 	"github.com/hearthfs/hearth/internal/piece"
 )
 
@@ -42,7 +42,7 @@ const (
 var errDamaged = errors.New("damaged")
 
 // FormatError says that a file was written by a newer version of Hearth.
-type FormatError = direct.FormatError
+type FormatError = device.FormatError
 
 func newer(file string, format uint32) error {
 	return &FormatError{File: file, Format: format, Known: formatVersion}
@@ -63,9 +63,9 @@ func formatText(format uint32) string {
 // checkFormat refuses a directory of a newer format and marks a new one. A
 // FORMAT that cannot be understood is written anew: every sidecar says its
 // format again.
-func checkFormat(dir string, mended direct.Mended) error {
+func checkFormat(dir string, mended device.Mended) error {
 	name := filepath.Join(dir, formatName)
-	if err := direct.ClearWay(name, false, mended); err != nil {
+	if err := device.ClearWay(name, false, mended); err != nil {
 		return err
 	}
 	data, err := os.ReadFile(name)

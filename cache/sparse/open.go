@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hearthfs/hearth"
-	"github.com/hearthfs/hearth/cache/direct"
+	"github.com/hearthfs/hearth/internal/device"
 )
 
 const (
@@ -308,7 +308,7 @@ func (f *Files) open(x *object) (*handle, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", f.path(x.dataName()), err)
 	}
-	sums, err := direct.OpenAt(f.dir, x.sumsName(), unix.O_RDWR|unix.O_NOFOLLOW, 0, f.mended)
+	sums, err := device.OpenAt(f.dir, x.sumsName(), unix.O_RDWR|unix.O_NOFOLLOW, 0, f.mended)
 	if err != nil {
 		unix.Close(data)
 		return nil, fmt.Errorf("open %s: %w", f.path(x.sumsName()), err)
@@ -320,13 +320,13 @@ func (f *Files) open(x *object) (*handle, error) {
 func (f *Files) openData(x *object, flags int) (fd int, odirect bool, err error) {
 	flags |= unix.O_RDWR | unix.O_NOFOLLOW
 	if f.direct.Load() {
-		fd, err = direct.OpenAt(f.dir, x.dataName(), flags|unix.O_DIRECT, 0o600, f.mended)
+		fd, err = device.OpenAt(f.dir, x.dataName(), flags|unix.O_DIRECT, 0o600, f.mended)
 		if err != unix.EINVAL {
 			return fd, true, err
 		}
 		f.direct.Store(false)
 	}
-	fd, err = direct.OpenAt(f.dir, x.dataName(), flags&^unix.O_EXCL, 0o600, f.mended)
+	fd, err = device.OpenAt(f.dir, x.dataName(), flags&^unix.O_EXCL, 0o600, f.mended)
 	return fd, false, err
 }
 

@@ -58,7 +58,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/hearthfs/hearth"
-	"github.com/hearthfs/hearth/cache/direct"
+	"github.com/hearthfs/hearth/internal/device"
 )
 
 var (
@@ -111,7 +111,7 @@ type Events struct {
 	// did not hold what was written there.
 	Damaged func(file string, block int64, err error)
 	// Mended: a file was harmed, and is as it should be again.
-	Mended direct.Mended
+	Mended device.Mended
 	// Verified: a verification pass over an object ended; whole says that the
 	// object can be handed out now.
 	Verified func(version [16]byte, whole bool)

@@ -17,7 +17,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
-	"github.com/hearthfs/hearth/cmd/hearth/quote"
 	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
@@ -229,7 +228,7 @@ func TestAFullStandardOutputIsNamed(t *testing.T) {
 func TestNamesOnATerminal(t *testing.T) {
 	// What a terminal would obey is quoted so that a shell reads the same bytes back.
 	for _, name := range []string{"plain.txt", "caf\u00e9", "new\nline", "\x1b[31mred", "it's", "\n", "a\xffb\xfe", "two words", "'\t'", "-rf", "\u2028"} {
-		q := quote.Name(name)
+		q := cli.QuoteName(name)
 		if strings.IndexFunc(q, func(r rune) bool { return r < ' ' || r == 0x7f || r == 0x2028 }) >= 0 {
 			t.Errorf("%q is quoted as %q", name, q)
 		}
@@ -238,7 +237,7 @@ func TestNamesOnATerminal(t *testing.T) {
 			t.Errorf("%q is quoted as %s, which bash reads as %q, %v", name, q, back, err)
 		}
 	}
-	if q := quote.Name("plain.txt"); q != "plain.txt" {
+	if q := cli.QuoteName("plain.txt"); q != "plain.txt" {
 		t.Errorf("a plain name is quoted as %s", q)
 	}
 }

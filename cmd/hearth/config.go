@@ -13,8 +13,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
-	"github.com/hearthfs/hearth/cmd/hearth/columns"
-	"github.com/hearthfs/hearth/cmd/hearth/firstconfig"
 	"github.com/hearthfs/hearth/cmd/hearth/settings"
 	"github.com/hearthfs/hearth/node"
 	"github.com/hearthfs/hearth/node/api"
@@ -62,7 +60,7 @@ func configShowCommand() *cobra.Command {
 		if c.Output != "table" {
 			return cli.PrintList(c, w, values)
 		}
-		t := columns.New(w)
+		t := cli.NewTable(w)
 		fmt.Fprintln(t, "KEY\tSOURCE\tVALUE")
 		for _, v := range values {
 			from := string(v.Source)
@@ -132,7 +130,7 @@ func configExplainCommand() *cobra.Command {
 }
 
 func printExplained(w io.Writer, e settings.Explained) error {
-	t := columns.New(w)
+	t := cli.NewTable(w)
 	restart := "needed for a change"
 	if !e.Restart {
 		restart = "not needed"
@@ -252,7 +250,7 @@ func configInitCommand() *cobra.Command {
 		if len(args) > 0 {
 			origin = args[0]
 		}
-		found, err := firstconfig.Look()
+		found, err := settings.LookAround()
 		if err != nil {
 			return err
 		}
@@ -264,7 +262,7 @@ func configInitCommand() *cobra.Command {
 			_, err := io.WriteString(cli.Out(cmd), text)
 			return err
 		}
-		if err := firstconfig.Write(file, text); errors.Is(err, fs.ErrExist) {
+		if err := settings.WriteFirst(file, text); errors.Is(err, fs.ErrExist) {
 			return &cli.ExitError{Code: cli.ExitRefused, Err: fmt.Errorf("%s exists and is not overwritten: take it away, or write elsewhere", file)}
 		} else if err != nil {
 			return err

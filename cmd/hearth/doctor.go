@@ -13,8 +13,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
-	"github.com/hearthfs/hearth/cmd/hearth/columns"
-	"github.com/hearthfs/hearth/cmd/hearth/quote"
 	"github.com/hearthfs/hearth/cmd/hearth/settings"
 	"github.com/hearthfs/hearth/node/api"
 	"github.com/hearthfs/hearth/node/doctor"
@@ -173,7 +171,7 @@ func printFindings(w io.Writer, c *cli.Common, found []doctor.Finding) error {
 	case "json":
 		return c.PrintJSON(w, map[string]any{"checks": found, "ok": count[doctor.OK], "warn": count[doctor.Warn], "fail": count[doctor.Fail]})
 	}
-	t := columns.New(w)
+	t := cli.NewTable(w)
 	for _, f := range found {
 		line := f.Found
 		if f.Subject != "" && !strings.Contains(line, f.Subject) {
@@ -182,7 +180,7 @@ func printFindings(w io.Writer, c *cli.Common, found []doctor.Finding) error {
 		if f.Cure != "" {
 			line += "; " + f.Cure
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\n", f.Verdict, f.Check, strings.ReplaceAll(quote.Text(line), "\t", " "))
+		fmt.Fprintf(t, "%s\t%s\t%s\n", f.Verdict, f.Check, strings.ReplaceAll(cli.QuoteText(line), "\t", " "))
 	}
 	if err := t.Flush(); err != nil {
 		return err

@@ -7,7 +7,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
-	"github.com/hearthfs/hearth/cmd/hearth/quote"
 	"github.com/hearthfs/hearth/node/api"
 )
 
@@ -33,7 +32,7 @@ func duCommand() *cobra.Command {
 				return c.PrintJSON(cli.Out(cmd), u)
 			}
 			u.Path = target(args) // as it was typed
-			_, err = fmt.Fprintf(cli.Out(cmd), "%s\t%s, %s\t%s\n", cli.Bytes(u.Bytes), cli.Count(u.Files, "file"), cli.Count(u.Dirs, "directory"), quote.Shown(cli.Out(cmd), u.Path))
+			_, err = fmt.Fprintf(cli.Out(cmd), "%s\t%s, %s\t%s\n", cli.Bytes(u.Bytes), cli.Count(u.Files, "file"), cli.Count(u.Dirs, "directory"), cli.QuoteFor(cli.Out(cmd), u.Path))
 			warnHidden(u.Hidden)
 			return err
 		})

@@ -9,8 +9,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
-	"github.com/hearthfs/hearth/cmd/hearth/columns"
-	"github.com/hearthfs/hearth/cmd/hearth/quote"
 	"github.com/hearthfs/hearth/cmd/hearth/settings"
 	"github.com/hearthfs/hearth/node/api"
 	"github.com/hearthfs/hearth/node/explain"
@@ -60,13 +58,13 @@ func atOffset(arg string) (path string, offset int64) {
 }
 
 func printExplanation(w io.Writer, e *explain.Explanation) error {
-	t := columns.New(w)
-	fmt.Fprintf(t, "path\t%s\n", quote.Name(e.Path))
+	t := cli.NewTable(w)
+	fmt.Fprintf(t, "path\t%s\n", cli.QuoteName(e.Path))
 	if !e.Dir {
-		fmt.Fprintf(t, "object\t%s of %s (link %s), %s (%d bytes)\nversion\t%s, ETag %s\n", quote.Name(e.Key), quote.Name(e.Origin), quote.Text(e.Link),
-			cli.Bytes(e.Size), e.Size, e.Version, quote.Text(e.ETag))
+		fmt.Fprintf(t, "object\t%s of %s (link %s), %s (%d bytes)\nversion\t%s, ETag %s\n", cli.QuoteName(e.Key), cli.QuoteName(e.Origin), cli.QuoteText(e.Link),
+			cli.Bytes(e.Size), e.Size, e.Version, cli.QuoteText(e.ETag))
 	}
-	fmt.Fprintf(t, "name\t%s: %s\n", e.Name.Freshness, quote.Text(e.Name.Says))
+	fmt.Fprintf(t, "name\t%s: %s\n", e.Name.Freshness, cli.QuoteText(e.Name.Says))
 	for i, h := range e.Held {
 		label := ""
 		if i == 0 {
@@ -79,13 +77,13 @@ func printExplanation(w io.Writer, e *explain.Explanation) error {
 		if m.Lent {
 			lent = "lent"
 		}
-		fmt.Fprintf(t, "kernel\t%s: %s: %s\n", quote.Name(m.Dir), lent, quote.Text(m.Why))
+		fmt.Fprintf(t, "kernel\t%s: %s: %s\n", cli.QuoteName(m.Dir), lent, cli.QuoteText(m.Why))
 	}
 	if e.Read != nil {
 		if len(e.Read.Owners) > 0 {
-			fmt.Fprintf(t, "owners\t%s\n", quote.Text(strings.Join(e.Read.Owners, ", ")))
+			fmt.Fprintf(t, "owners\t%s\n", cli.QuoteText(strings.Join(e.Read.Owners, ", ")))
 		}
-		fmt.Fprintf(t, "a read at %d\t%s\n", e.Read.Offset, quote.Text(e.Read.Says))
+		fmt.Fprintf(t, "a read at %d\t%s\n", e.Read.Offset, cli.QuoteText(e.Read.Says))
 	}
 	return t.Flush()
 }
@@ -103,7 +101,7 @@ func where(h explain.Held) string {
 		all = append(all, fmt.Sprintf("disk %s (%s)", h.Disk, h.Kind))
 	}
 	if h.Peer != "" {
-		all = append(all, "not here; node "+quote.Text(h.Peer)+" has it on disk")
+		all = append(all, "not here; node "+cli.QuoteText(h.Peer)+" has it on disk")
 	}
 	if len(all) == 0 {
 		return "nothing"

@@ -12,7 +12,6 @@ import (
 	"github.com/hearthfs/hearth/cache/check"
 	"github.com/hearthfs/hearth/cache/disk"
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
-	"github.com/hearthfs/hearth/cmd/hearth/quote"
 	"github.com/hearthfs/hearth/cmd/hearth/settings"
 	"github.com/hearthfs/hearth/node/fsck"
 	"github.com/hearthfs/hearth/node/fsck/report"
@@ -48,8 +47,8 @@ func fsckCommand() *cobra.Command {
 		ctx, stop := c.Context(cmd.Context())
 		defer stop()
 		w := cli.Out(cmd)
-		p := &report.Printer{Out: w, Form: c.Output, Size: cli.Bytes, Name: func(text string) string { return quote.Shown(w, text) }}
-		if !c.Quiet && quote.IsTerminal(os.Stderr) {
+		p := &report.Printer{Out: w, Form: c.Output, Size: cli.Bytes, Name: func(text string) string { return cli.QuoteFor(w, text) }}
+		if !c.Quiet && cli.IsTerminal(os.Stderr) {
 			p.Terminal = os.Stderr
 		}
 		f := &fsckRun{Common: c, settings: s, print: p, repair: repair}

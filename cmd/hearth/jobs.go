@@ -11,9 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
-	"github.com/hearthfs/hearth/cmd/hearth/columns"
-	"github.com/hearthfs/hearth/cmd/hearth/progress"
-	"github.com/hearthfs/hearth/cmd/hearth/quote"
+	"github.com/hearthfs/hearth/cmd/hearth/screen"
 	"github.com/hearthfs/hearth/node/api"
 	"github.com/hearthfs/hearth/warmup"
 )
@@ -136,7 +134,7 @@ func listJobs(ctx context.Context, c *cli.Common, cmd *cobra.Command, n *api.Job
 		}
 		return nil
 	}
-	t := columns.New(out)
+	t := cli.NewTable(out)
 	fmt.Fprintln(t, "ID\tSTATE\tFILES\tBYTES\tERRORS\tBEGAN\tWHAT")
 	var dry []warmup.View
 	for _, v := range all {
@@ -144,14 +142,14 @@ func listJobs(ctx context.Context, c *cli.Common, cmd *cobra.Command, n *api.Job
 			dry = append(dry, v)
 			continue
 		}
-		fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%d\t%s\t%s\n", v.ID, v.Phase, v.FilesDone, cli.Bytes(v.BytesDone), v.Errors, cli.Stamp(v.Created), quote.Shown(out, v.What()))
+		fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%d\t%s\t%s\n", v.ID, v.Phase, v.FilesDone, cli.Bytes(v.BytesDone), v.Errors, cli.Stamp(v.Created), cli.QuoteFor(out, v.What()))
 	}
 	if len(dry) > 0 {
 		fmt.Fprintln(t, "\nDRY RUN\tSTATE\tFILES\tBYTES\tBEGAN\tWHAT")
 	}
 	for _, v := range dry {
 		fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%s\t%s\n", v.ID, v.Phase, v.Plan.Total.Files, cli.Bytes(v.Plan.Total.Bytes), cli.Stamp(v.Created),
-			quote.Shown(out, strings.TrimPrefix(v.What(), "dry run ")))
+			cli.QuoteFor(out, strings.TrimPrefix(v.What(), "dry run ")))
 	}
 	return t.Flush()
 }
@@ -162,16 +160,16 @@ func showJob(c *cli.Common, cmd *cobra.Command, v *warmup.View) error {
 		return c.PrintJSON(out, v)
 	}
 	text := bufio.NewWriter(out)
-	fmt.Fprintf(text, "job      %s: %s\nbegan    %s, worked %v\n", v.ID, quote.Shown(out, v.What()), cli.Stamp(v.Created), progress.Took(v))
+	fmt.Fprintf(text, "job      %s: %s\nbegan    %s, worked %v\n", v.ID, cli.QuoteFor(out, v.What()), cli.Stamp(v.Created), screen.JobTook(v))
 	if v.Plan.Counted {
 		fmt.Fprintf(text, "found    %s, %s\n", cli.Count(v.Plan.Total.Files, "file"), cli.Bytes(v.Plan.Total.Bytes))
 	}
 	if !v.State.Over() {
-		fmt.Fprintf(text, "now      %s\n", progress.Line(v.What(), &v.Progress))
+		fmt.Fprintf(text, "now      %s\n", screen.ProgressLine(v.What(), &v.Progress))
 		return text.Flush()
 	}
 	if v.Error != "" {
-		fmt.Fprintf(text, "error    %s\n", quote.Text(v.Error))
+		fmt.Fprintf(text, "error    %s\n", cli.QuoteText(v.Error))
 	}
 	if err := text.Flush(); err != nil {
 		return err

@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
-	"github.com/hearthfs/hearth/cmd/hearth/quote"
 	"github.com/hearthfs/hearth/node/api"
 )
 
@@ -100,7 +99,7 @@ func (p *entryPrinter) print(e api.Entry) error {
 		name += "/"
 	}
 	if p.end == "\n" {
-		name = quote.Shown(p.out, name)
+		name = cli.QuoteFor(p.out, name)
 	}
 	if !p.long {
 		_, err := io.WriteString(p.out, name+p.end)

@@ -19,7 +19,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
-	"github.com/hearthfs/hearth/cmd/hearth/quote"
 	"github.com/hearthfs/hearth/cmd/hearth/settings"
 )
 
@@ -40,7 +39,7 @@ func main() {
 // finish says what went wrong, each thing in one line, and gives the exit code.
 func finish(err error) int {
 	for _, line := range cli.Lines(err) {
-		fmt.Fprintln(os.Stderr, "hearth: "+quote.Text(line))
+		fmt.Fprintln(os.Stderr, "hearth: "+cli.QuoteText(line))
 	}
 	return cli.ExitCode(err)
 }

@@ -11,8 +11,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
-	"github.com/hearthfs/hearth/cmd/hearth/daemon"
-	"github.com/hearthfs/hearth/cmd/hearth/quote"
 	"github.com/hearthfs/hearth/cmd/hearth/settings"
 	"github.com/hearthfs/hearth/node/api"
 	"github.com/hearthfs/hearth/node/door"
@@ -79,12 +77,12 @@ func (f *mountFlags) mount(cmd *cobra.Command, origin, dir string) error {
 	if len(unkept) > 0 && !f.byMount8 {
 		return cli.Usagef("-o %s", unkept[0])
 	}
-	child := daemon.Child() // who started it says what follows
+	child := isDaemon() // who started it says what follows
 	if err := f.make(cmd, s, origin, dir); err != nil || child {
 		return err
 	}
 	for _, o := range unkept { // as mount(8) says itself of what is write-protected
-		fmt.Fprintf(os.Stderr, "hearth: warning: %s is mounted, not as its options ask: %s\n", dir, quote.Text(o))
+		fmt.Fprintf(os.Stderr, "hearth: warning: %s is mounted, not as its options ask: %s\n", dir, cli.QuoteText(o))
 	}
 	return nil
 }
@@ -123,8 +121,8 @@ func (f *mountFlags) make(cmd *cobra.Command, s *settings.Settings, origin, dir 
 		if attached || err != nil {
 			return err
 		}
-		if f.daemon && !daemon.Child() {
-			return daemon.Start()
+		if f.daemon && !isDaemon() {
+			return startDaemon()
 		}
 		err = f.mountHere(cmd, s, request)
 		if more == 0 || !errors.Is(err, door.ErrAnother) {
@@ -185,7 +183,7 @@ func (f *mountFlags) attach(cmd *cobra.Command, client *api.Client, r api.MountR
 	}
 	say("mounted %s, read-only (open=%s, freshness %s), by the node at %s", m.Dir, m.Open, m.Freshness, client.Socket())
 	if f.daemon {
-		return true, daemon.Detach()
+		return true, detach()
 	}
 	say("Ctrl-C unmounts")
 	err = client.WaitUnmounted(ctx, r.Dir)
@@ -227,13 +225,13 @@ func (f *mountFlags) mountHere(cmd *cobra.Command, s *settings.Settings, r api.M
 	if s.LogLevel == "" && s.LogFile == "" && !f.daemon {
 		s.LogLevel = "warn" // what else there is to say is said on the terminal
 	}
-	log, err := daemon.OpenLog(s, f.daemon)
+	log, err := openLog(s, f.daemon)
 	if err != nil {
 		return err
 	}
 	defer log.Close()
 	err = (&serving{Common: f.Common, log: log}).run(cmd, config, &r)
-	if err != nil && f.daemon && !daemon.Child() { // detached: nobody sees what is printed
+	if err != nil && f.daemon && !isDaemon() { // detached: nobody sees what is printed
 		log.Error("the node ended", "cause", err)
 	}
 	return err

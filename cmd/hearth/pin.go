@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
-	"github.com/hearthfs/hearth/cmd/hearth/quote"
 	"github.com/hearthfs/hearth/cmd/hearth/screen"
 	"github.com/hearthfs/hearth/node/api"
 	"github.com/hearthfs/hearth/warmup"
@@ -97,7 +96,7 @@ func unpinCommand() *cobra.Command {
 				return c.PrintJSON(cli.Out(cmd), ended)
 			}
 			for _, path := range ended {
-				c.Printer(cli.Out(cmd))("%s is not pinned any more", quote.Shown(cli.Out(cmd), path))
+				c.Printer(cli.Out(cmd))("%s is not pinned any more", cli.QuoteFor(cli.Out(cmd), path))
 			}
 			return nil
 		})
@@ -129,7 +128,7 @@ func evictCommand() *cobra.Command {
 		return askNode(c, cmd, func(ctx context.Context, n *api.Client) error {
 			at := here(ctx, n)
 			paths := at.All(args)
-			if !dry && !yes && quote.IsTerminal(os.Stdin) {
+			if !dry && !yes && cli.IsTerminal(os.Stdin) {
 				t, err := n.Evict(ctx, paths, true)
 				if err != nil {
 					return cli.HintUp(cli.Because(ctx, at.Said(err)))

@@ -12,8 +12,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
-	"github.com/hearthfs/hearth/cmd/hearth/quote"
-	"github.com/hearthfs/hearth/cmd/hearth/relative"
 	"github.com/hearthfs/hearth/cmd/hearth/settings"
 	"github.com/hearthfs/hearth/node"
 	"github.com/hearthfs/hearth/node/api"
@@ -97,8 +95,8 @@ func addData(cmd *cobra.Command) *cli.Common {
 }
 
 // here is the current directory, below the mounts of a node.
-func here(ctx context.Context, n *api.Client) *relative.Place {
-	return relative.Here(func() (dirs []string) {
+func here(ctx context.Context, n *api.Client) *place {
+	return currentPlace(func() (dirs []string) {
 		if s, err := n.Status(ctx); err == nil { // else what is asked for fails as well
 			for _, m := range s.Mounts {
 				if !m.Detached && m.At == "" {
@@ -173,9 +171,9 @@ func origins(urls ...string) func(context.Context) string {
 		case 0:
 			return ""
 		case 1:
-			return "the origin " + quote.Name(urls[0])
+			return "the origin " + cli.QuoteName(urls[0])
 		}
-		return fmt.Sprintf("the origins, %s and %d more", quote.Name(urls[0]), len(urls)-1)
+		return fmt.Sprintf("the origins, %s and %d more", cli.QuoteName(urls[0]), len(urls)-1)
 	}
 }
 
@@ -201,7 +199,7 @@ func nodeAndOrigins(n api.Client) func(context.Context) string {
 			text += ", which is well and may wait for " + from
 		}
 		if len(s.Problems) > 0 {
-			text = "the node at " + n.Socket() + ", which says: " + quote.Text(s.Says)
+			text = "the node at " + n.Socket() + ", which says: " + cli.QuoteText(s.Says)
 		}
 		return text + "; hearth status says how it is"
 	}

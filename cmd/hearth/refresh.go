@@ -6,7 +6,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
-	"github.com/hearthfs/hearth/cmd/hearth/quote"
 	"github.com/hearthfs/hearth/node/api"
 )
 
@@ -42,7 +41,7 @@ func refreshCommand() *cobra.Command {
 					what = cli.Count(r.Listed, "directory") + " listed, " + what
 				}
 				if c.Output == "table" {
-					c.Printer(out)("%s: asked for again: %s", quote.Shown(out, path), what)
+					c.Printer(out)("%s: asked for again: %s", cli.QuoteFor(out, path), what)
 				}
 			}
 			if c.Output == "table" {

@@ -10,7 +10,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
-	"github.com/hearthfs/hearth/cmd/hearth/quote"
 	"github.com/hearthfs/hearth/cmd/hearth/screen"
 	"github.com/hearthfs/hearth/node/api"
 	"github.com/hearthfs/hearth/node/status"
@@ -99,7 +98,7 @@ func printOwners(ctx context.Context, c *cli.Common, o ownersOf, paths []string)
 		owned, err := o.node.Owners(ctx, place.Absolute(p))
 		err = place.Said(err)
 		if cli.ExitCode(err) == cli.ExitNotFound && len(paths) > 1 {
-			fmt.Fprintln(os.Stderr, "hearth: "+quote.Text(err.Error()))
+			fmt.Fprintln(os.Stderr, "hearth: "+cli.QuoteText(err.Error()))
 			last = &cli.ExitError{Code: cli.ExitNotFound}
 			continue
 		}

@@ -9,8 +9,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
-	"github.com/hearthfs/hearth/cmd/hearth/columns"
-	"github.com/hearthfs/hearth/cmd/hearth/quote"
 	"github.com/hearthfs/hearth/node/api"
 )
 
@@ -42,21 +40,21 @@ func statCommand() *cobra.Command {
 }
 
 func printStat(w io.Writer, s *api.Stat, verbose bool) error {
-	t := columns.New(w)
+	t := cli.NewTable(w)
 	kind := "file"
 	if s.Dir {
 		kind = "directory"
 	}
-	fmt.Fprintf(t, "path\t%s\nkind\t%s\n", quote.Name(s.Path), kind)
+	fmt.Fprintf(t, "path\t%s\nkind\t%s\n", cli.QuoteName(s.Path), kind)
 	if !s.Dir {
 		fmt.Fprintf(t, "size\t%d (%s)\n", s.Size, cli.Bytes(s.Size))
 	}
 	fmt.Fprintf(t, "modified\t%s\n", cli.Stamp(s.ModTime))
 	if verbose {
-		fmt.Fprintf(t, "link\t%s\nkey\t%s\ninode\t%d\nkernel keeps\t%s\n", quote.Text(s.Link), quote.Name(s.Key), s.Inode,
+		fmt.Fprintf(t, "link\t%s\nkey\t%s\ninode\t%d\nkernel keeps\t%s\n", cli.QuoteText(s.Link), cli.QuoteName(s.Key), s.Inode,
 			time.Duration(s.TTLMS)*time.Millisecond)
 		if !s.Dir {
-			fmt.Fprintf(t, "version\t%s\netag\t%s\ncacheable\t%v\nblocks\t%d\n", s.Version, quote.Text(s.ETag), s.Cacheable, s.Blocks)
+			fmt.Fprintf(t, "version\t%s\netag\t%s\ncacheable\t%v\nblocks\t%d\n", s.Version, cli.QuoteText(s.ETag), s.Cacheable, s.Blocks)
 		}
 		if len(s.Held) > 0 {
 			fmt.Fprintf(t, "held\t%s\n", cli.Counts(s.Held))

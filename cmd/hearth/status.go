@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
-	"github.com/hearthfs/hearth/cmd/hearth/quote"
 	"github.com/hearthfs/hearth/cmd/hearth/screen"
 	"github.com/hearthfs/hearth/node/api"
 	"github.com/hearthfs/hearth/node/status"
@@ -83,10 +82,10 @@ type frame struct {
 }
 
 func (f frame) show(s *status.Status, c *cli.Common) error {
-	tty := quote.IsTerminal(f.out)
+	tty := cli.IsTerminal(f.out)
 	o := screen.Options{Verbose: c.Verbose, Color: tty && !c.NoColor && os.Getenv("NO_COLOR") == ""}
 	if tty {
-		o.Width, o.Height = quote.Size(f.out)
+		o.Width, o.Height = cli.TerminalSize(f.out)
 	}
 	if !f.again || !tty {
 		if !f.first {

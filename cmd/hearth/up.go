@@ -15,8 +15,6 @@ import (
 
 	"github.com/hearthfs/hearth/cache/disk"
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
-	"github.com/hearthfs/hearth/cmd/hearth/daemon"
-	"github.com/hearthfs/hearth/cmd/hearth/quote"
 	"github.com/hearthfs/hearth/cmd/hearth/settings"
 	"github.com/hearthfs/hearth/node"
 	"github.com/hearthfs/hearth/node/api"
@@ -53,7 +51,7 @@ func runsNode(c *cli.Common, change func(*settings.Settings)) func(*cobra.Comman
 		if err != nil {
 			return err
 		}
-		log, err := daemon.OpenLog(s, false)
+		log, err := openLog(s, false)
 		if err != nil {
 			return err
 		}
@@ -65,7 +63,7 @@ func runsNode(c *cli.Common, change func(*settings.Settings)) func(*cobra.Comman
 // serving is a node that this process starts, with its log.
 type serving struct {
 	*cli.Common
-	log *daemon.Log
+	log *nodeLog
 	up  atomic.Bool // it has said what it serves
 }
 
@@ -89,16 +87,16 @@ func (c *serving) run(cmd *cobra.Command, config node.Config, mount *api.MountRe
 		n, err = c.start(ctx, cmd, config, mount)
 		starting <- err
 	}()
-	if err := daemon.Started(starting, signals, c.up.Load, cancel); err != nil {
+	if err := daemonStarted(starting, signals, c.up.Load, cancel); err != nil {
 		if n != nil {
 			_ = n.Close()
 		}
 		err = cli.Because(ctx, err)
-		machine.Say(quote.Text(err.Error()))
+		machine.Say(cli.QuoteText(err.Error()))
 		return err
 	}
 	say := c.Printer(cli.Out(cmd))
-	if err := daemon.Detach(); err != nil {
+	if err := detach(); err != nil {
 		_ = n.Close()
 		return err
 	}
@@ -195,7 +193,7 @@ func (c *serving) start(ctx context.Context, cmd *cobra.Command, config node.Con
 		}
 		warn(m, c.log.Shown)
 		end := "Ctrl-C unmounts"
-		if daemon.Child() {
+		if isDaemon() {
 			end = "hearth umount " + m.Dir + " ends it"
 		}
 		c.up.Store(true)
@@ -226,7 +224,7 @@ func (c *serving) cutOff(ctx context.Context, config node.Config, mount *api.Mou
 // terminal, that has the cause already.
 func warn(m *status.Mount, logged bool) {
 	if m.Warning != "" {
-		fmt.Fprintln(os.Stderr, "hearth: warning: "+quote.Text(warning(m.Warning, logged)))
+		fmt.Fprintln(os.Stderr, "hearth: warning: "+cli.QuoteText(warning(m.Warning, logged)))
 	}
 }
 

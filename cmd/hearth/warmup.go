@@ -16,9 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
-	"github.com/hearthfs/hearth/cmd/hearth/progress"
-	"github.com/hearthfs/hearth/cmd/hearth/quote"
-	"github.com/hearthfs/hearth/cmd/hearth/relative"
+	"github.com/hearthfs/hearth/cmd/hearth/screen"
 	"github.com/hearthfs/hearth/cmd/hearth/settings"
 	"github.com/hearthfs/hearth/node/api"
 	"github.com/hearthfs/hearth/warmup"
@@ -34,7 +32,7 @@ type warmupFlags struct {
 	replicas           string // of later versions
 	request            warmup.Request
 	enough             float64 // of the job, 0 to 1, that is waited for
-	at                 *relative.Place
+	at                 *place
 }
 
 func warmupCommand() *cobra.Command {
@@ -234,17 +232,17 @@ type waiter struct {
 	cmd    *cobra.Command
 	jobs   *api.Jobs
 	enough float64
-	at     *relative.Place // where its paths were typed; nil: elsewhere
+	at     *place // where its paths were typed; nil: elsewhere
 }
 
 // wait follows a job until it is over or there is enough of it.
 func (w *waiter) wait(ctx context.Context, id string) (last *warmup.View, err error) {
-	p := &progress.Printer{}
+	p := &screen.ProgressPrinter{}
 	switch {
 	case w.c.Output == "jsonl":
 		p.Out = cli.Out(w.cmd)
 	case w.c.Quiet || w.c.Output == "json":
-	case quote.IsTerminal(os.Stderr):
+	case cli.IsTerminal(os.Stderr):
 		p.Terminal = os.Stderr
 	default:
 		p.Log = os.Stderr
@@ -259,7 +257,7 @@ func (w *waiter) wait(ctx context.Context, id string) (last *warmup.View, err er
 			}
 		}
 		broken = p.Tell(&v)
-		return broken == nil && (w.enough >= 1 || progress.Share(&v.Progress) < w.enough)
+		return broken == nil && (w.enough >= 1 || screen.JobShare(&v.Progress) < w.enough)
 	})
 	p.Clear()
 	switch code := cli.ExitCode(cli.Because(ctx, err)); {
@@ -293,7 +291,7 @@ func (w *waiter) result(ctx context.Context, v *warmup.View) error {
 	}
 	code := cli.ExitFailed
 	switch {
-	case v.State == warmup.Done, !v.State.Over(), v.State == warmup.Partly && w.enough < 1 && progress.Share(&v.Progress) >= w.enough: // enough was present
+	case v.State == warmup.Done, !v.State.Over(), v.State == warmup.Partly && w.enough < 1 && screen.JobShare(&v.Progress) >= w.enough: // enough was present
 		return nil
 	case v.State == warmup.Partly:
 		return &cli.ExitError{Code: cli.ExitPartly}
@@ -314,12 +312,12 @@ func printOutcome(out io.Writer, v *warmup.View) error {
 		if s.What != "" {
 			fmt.Fprintf(text, "%-8s  ", s.What)
 		}
-		fmt.Fprintf(text, "%s: %s\n", quote.Shown(out, v.Typed(s.Path)), quote.Text(s.Cause))
+		fmt.Fprintf(text, "%s: %s\n", cli.QuoteFor(out, v.Typed(s.Path)), cli.QuoteText(s.Cause))
 	}
-	for _, line := range progress.More(v) {
+	for _, line := range screen.CheckLines(v) {
 		fmt.Fprintln(text, line)
 	}
-	fmt.Fprintln(text, progress.State(v, time.Now()))
+	fmt.Fprintln(text, screen.JobState(v, time.Now()))
 	return text.Flush()
 }
 
@@ -332,7 +330,7 @@ func (w *waiter) plan(ctx context.Context, v *warmup.View, rate int64) error {
 	if err != nil {
 		return err
 	}
-	e := progress.Estimated(p, rate, all)
+	e := screen.EstimateOf(p, rate, all)
 	out := cli.Out(w.cmd)
 	if w.c.Output != "table" {
 		doc := struct {
@@ -352,7 +350,7 @@ func (w *waiter) plan(ctx context.Context, v *warmup.View, rate int64) error {
 	} else {
 		text := bufio.NewWriter(out)
 		for _, s := range v.Samples {
-			fmt.Fprintf(text, "%s: %s\n", quote.Shown(out, v.Typed(s.Path)), quote.Text(s.Cause))
+			fmt.Fprintf(text, "%s: %s\n", cli.QuoteFor(out, v.Typed(s.Path)), cli.QuoteText(s.Cause))
 		}
 		anew := ""
 		if p.Lists > 0 {
@@ -366,7 +364,7 @@ func (w *waiter) plan(ctx context.Context, v *warmup.View, rate int64) error {
 		}
 		says := "it fits"
 		if !fits {
-			says = quote.Text(p.Lacks)
+			says = cli.QuoteText(p.Lacks)
 		}
 		fmt.Fprintf(text, "disk     %s of the %s that the cache may hold: %s\n", cli.Bytes(p.Needs), cli.Bytes(p.Room), says)
 		fmt.Fprintf(text, "time     %s\n", e.Says)

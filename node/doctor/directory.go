@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/hearthfs/hearth/cache/direct"
 	"github.com/hearthfs/hearth/cache/disk"
+	"github.com/hearthfs/hearth/internal/device"
 	"github.com/hearthfs/hearth/node/budget"
 	"github.com/hearthfs/hearth/node/machine"
 )
@@ -28,7 +28,7 @@ type directory struct {
 	ground
 	content
 	budget.Directory
-	device
+	tried
 }
 
 // ground is where a directory lies.
@@ -52,8 +52,8 @@ type content struct {
 	blind   error // why that cannot be told
 }
 
-// device is how files are written and read there.
-type device struct {
+// tried is how files are written and read there.
+type tried struct {
 	broken              error
 	direct, punch       bool
 	written             int64 // bytes
@@ -77,7 +77,7 @@ func (d *directory) look(ctx context.Context, tell func(...Finding)) {
 		return
 	}
 	tell(d.judgeSpace())
-	d.device = tryDevice(ctx, d.at, min(mostWritten, d.place.Free/4))
+	d.tried = tryDevice(ctx, d.at, min(mostWritten, d.place.Free/4))
 	tell(d.judgeDevice()...)
 }
 
@@ -124,7 +124,7 @@ func lookContent(path string) (c content) {
 		c.holder = disk.ParseLockHolder(string(text[:n]))
 	}
 	if c.foreign == "" {
-		c.used = direct.Usage(path)
+		c.used = device.Usage(path)
 	}
 	return c
 }
@@ -139,7 +139,7 @@ const (
 )
 
 // tryDevice writes and reads up to n bytes of a file without a name in dir.
-func tryDevice(ctx context.Context, dir string, n int64) (d device) {
+func tryDevice(ctx context.Context, dir string, n int64) (d tried) {
 	fd, err := nameless(dir)
 	if err != nil {
 		d.broken = err
@@ -150,7 +150,7 @@ func tryDevice(ctx context.Context, dir string, n int64) (d device) {
 	if err == nil {
 		_, err = unix.FcntlInt(uintptr(fd), unix.F_SETFL, flags|unix.O_DIRECT)
 	}
-	buf := direct.Aligned(step)
+	buf := device.Aligned(step)
 	for i := range buf {
 		buf[i] = byte(i * 7) // what a device could not leave out
 	}
@@ -167,7 +167,7 @@ func tryDevice(ctx context.Context, dir string, n int64) (d device) {
 }
 
 // measure writes steps and reads them again.
-func (d *device) measure(ctx context.Context, fd int, buf []byte, steps int64) {
+func (d *tried) measure(ctx context.Context, fd int, buf []byte, steps int64) {
 	began := time.Now()
 	for off := int64(0); off < steps*step && time.Since(began) < longest && ctx.Err() == nil; off += step {
 		n, err := unix.Pwrite(fd, buf, off)

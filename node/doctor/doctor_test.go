@@ -110,7 +110,7 @@ func at(change func(d *directory)) *directory {
 	d := &directory{disk: budget.Disk{Path: "/c"}}
 	d.ground = ground{path: "/c", at: "/c", mode: 0o700 | fs.ModeDir, place: machine.Place{Path: "/c", Whole: 100 << 30, Free: 50 << 30, Inodes: 1 << 20, FileSystem: "ext4"}}
 	d.Directory = budget.Directory{Path: "/c", Budget: 10 << 30, Floor: 10 << 30, FileSystem: "ext4"}
-	d.device = device{direct: true, punch: true, written: 8 << 20, writeRate: 900e6, readRate: 2e9}
+	d.tried = tried{direct: true, punch: true, written: 8 << 20, writeRate: 900e6, readRate: 2e9}
 	change(d)
 	return d
 }

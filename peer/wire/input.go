@@ -3,20 +3,18 @@ package wire
 import (
 	"encoding/binary"
 	"net"
-
-	"github.com/hearthfs/hearth/internal/scatter"
 )
 
 // input reads a connection's frames.
 type input struct {
-	r    *scatter.Reader
+	r    *scatterReader
 	seed uint64
 	head int // bytes of the last frame's header and meta, which are buffered still
 }
 
 // newInput counts what is read, and tells heard, which may be nil, that something was.
 func newInput(conn net.Conn, c *counters, heard func(), seed uint64) input {
-	return input{r: scatter.NewReader(conn, bufferSize, func(n int) {
+	return input{r: newScatterReader(conn, bufferSize, func(n int) {
 		c.received.Add(int64(n))
 		if heard != nil {
 			heard()

@@ -12,7 +12,6 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/hearthfs/hearth"
-	"github.com/hearthfs/hearth/internal/workers"
 )
 
 // ServerOptions configure a Server.
@@ -38,8 +37,8 @@ type ServerOptions struct {
 type Server struct {
 	o        ServerOptions
 	counters counters
-	spare    sync.Pool    // of *ready, that were written
-	idle     workers.Idle // of all sessions
+	spare    sync.Pool   // of *ready, that were written
+	idle     idleWorkers // of all sessions
 
 	mu     sync.Mutex // guards guests and their connections
 	guests map[string]*guest

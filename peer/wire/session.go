@@ -13,7 +13,6 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/internal/piece"
-	"github.com/hearthfs/hearth/internal/workers"
 )
 
 // session is one connection at the side that answers: one goroutine reads, one writes,
@@ -32,7 +31,7 @@ type session struct {
 
 	over    chan error     // of the reader, at the end
 	working sync.WaitGroup // items; Add by the reader
-	workers *workers.Group // of items
+	workers *workers       // of items
 
 	mu       sync.Mutex // guards the rest, and of requests what they say; taken before output's, never after
 	requests map[uint64]*request
@@ -71,7 +70,7 @@ func newSession(s *Server, g *guest, conn net.Conn, asker, answerer hello) *sess
 	asked, answered := seeds(asker, answerer)
 	x.in, x.seed = newInput(conn, &s.counters, nil, asked), answered
 	x.out.idle = x.idle
-	x.workers = workers.New(&s.idle)
+	x.workers = newWorkers(&s.idle)
 	return x
 }
 

@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/hearthfs/hearth/s3gw/fault"
+	"github.com/hearthfs/hearth/s3gw/request"
 )
 
 // mostBuckets is the most that max-buckets may ask for ("ListBuckets" in Amazon's S3 API
@@ -29,11 +29,11 @@ type BucketQuery struct {
 }
 
 // ParseBuckets reads the parameters of a ListBuckets; others mean nothing there. The error is a
-// *fault.Error.
+// *request.Error.
 func ParseBuckets(rawQuery string) (q BucketQuery, err error) {
 	values, err := url.ParseQuery(rawQuery)
 	if err != nil {
-		return q, fault.Of(err, "InvalidURI", "Couldn't parse the specified URI.")
+		return q, request.Of(err, "InvalidURI", "Couldn't parse the specified URI.")
 	}
 	for _, name := range []string{"prefix", "bucket-region", "max-buckets", "continuation-token"} {
 		q.given = q.given || values.Has(name)
@@ -41,12 +41,12 @@ func ParseBuckets(rawQuery string) (q BucketQuery, err error) {
 	q.Prefix, q.Region, q.token = values.Get("prefix"), values.Get("bucket-region"), values.Get("continuation-token")
 	if values.Has("max-buckets") {
 		if q.Max, err = strconv.Atoi(values.Get("max-buckets")); err != nil || q.Max < 1 || q.Max > mostBuckets {
-			return q, fault.New("InvalidArgument", "Argument max-buckets must be an integer between 1 and %d", mostBuckets)
+			return q, request.New("InvalidArgument", "Argument max-buckets must be an integer between 1 and %d", mostBuckets)
 		}
 	}
 	after, err := base64.RawURLEncoding.DecodeString(q.token)
 	if err != nil {
-		return q, fault.New("InvalidArgument", "The continuation token provided is incorrect")
+		return q, request.New("InvalidArgument", "The continuation token provided is incorrect")
 	}
 	q.after = string(after)
 	return q, nil

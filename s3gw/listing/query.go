@@ -8,7 +8,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/hearthfs/hearth/s3gw/fault"
+	"github.com/hearthfs/hearth/s3gw/request"
 )
 
 const (
@@ -43,7 +43,7 @@ type Query struct {
 	Asks int
 }
 
-// Parse reads the raw query of a listing. A *fault.Error is for the client; ErrUnsure says that
+// Parse reads the raw query of a listing. A *request.Error is for the client; ErrUnsure says that
 // the request passes to the origin: it asks for what is not known here, or in a way that origins
 // answer differently.
 func Parse(raw string) (Query, error) {
@@ -163,9 +163,9 @@ func (q *Query) setMax(value string) error {
 	number := strings.Trim(strings.TrimPrefix(value, "-"), "0123456789") == "" && value != "-"
 	switch {
 	case !number && strings.Trim(value, "+-0123456789") != "":
-		return fault.New("InvalidArgument", "Provided max-keys not an integer or within integer range")
+		return request.New("InvalidArgument", "Provided max-keys not an integer or within integer range")
 	case number && err == nil && n < 0:
-		return fault.New("InvalidArgument", "Argument maxKeys must be an integer between 0 and 2147483647")
+		return request.New("InvalidArgument", "Argument maxKeys must be an integer between 0 and 2147483647")
 	case !number || err != nil:
 		return ErrUnsure // beyond 32 bits, "+5": some take it
 	}

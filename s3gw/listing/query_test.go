@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/hearthfs/hearth/s3gw/fault"
+	"github.com/hearthfs/hearth/s3gw/request"
 )
 
 // tokenOf is the token that goes on behind a key.
@@ -69,7 +69,7 @@ func TestParse(t *testing.T) {
 		"prefix=a" + strings.Repeat("&x-id=a", 10000): ErrUnsure,
 	} {
 		got, err := Parse(raw)
-		var refused *fault.Error
+		var refused *request.Error
 		switch want := want.(type) {
 		case Query:
 			if err != nil || got != want {

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/hearthfs/hearth/s3gw/fault"
+	"github.com/hearthfs/hearth/s3gw/request"
 )
 
 // incoming is a request's body as it comes from the client.
@@ -51,7 +51,7 @@ func (b *incoming) Read(p []byte) (int, error) {
 		b.deadline(time.Time{}) // from here on net/http reads, to see the client go away
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		err = fault.Of(err, "RequestTimeout", "Less than %d KiB of the body came in %v.", leastPiece>>10, b.c.patience)
+		err = request.Of(err, "RequestTimeout", "Less than %d KiB of the body came in %v.", leastPiece>>10, b.c.patience)
 	}
 	b.mu.Lock()
 	b.err = err

@@ -33,7 +33,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/hearthfs/hearth/s3gw/fault"
+	"github.com/hearthfs/hearth/s3gw/request"
 )
 
 // Options bound how long a client may hold a request up. The zero Options works.
@@ -93,7 +93,7 @@ func New(o Options) *Pass {
 
 // Serve answers a request, which was found to be allowed. It returns the status that the client was
 // told, 0 for none, and what went wrong: an error of the client's request and an origin that could
-// not be asked were told to it as a *fault.Error; ErrGone and ErrCut ended its connection. Nothing
+// not be asked were told to it as a *request.Error; ErrGone and ErrCut ended its connection. Nothing
 // may be written to w after an error. A w that has no deadlines, and no Unwrap, makes Serve panic with
 // http.ErrAbortHandler where it has to cut.
 func (p *Pass) Serve(w http.ResponseWriter, r *http.Request, to Target) (status int, err error) {
@@ -274,19 +274,19 @@ func (c *client) leave() {
 func (c *client) refuse(err error, id string) (int, error) {
 	c.ending()
 	said := c.body.failure()
-	var known *fault.Error
+	var known *request.Error
 	var large *http.MaxBytesError
 	switch {
 	case errors.As(err, &known), errors.As(said, &known):
 	case errors.As(said, &large):
-		known = fault.Of(said, "EntityTooLarge", "The body is larger than %d bytes.", large.Limit)
+		known = request.Of(said, "EntityTooLarge", "The body is larger than %d bytes.", large.Limit)
 	case c.r.Context().Err() != nil:
 		c.cut()
 		return 0, fmt.Errorf("%w: %w", ErrGone, err)
 	case said != nil:
-		known = fault.Of(said, "IncompleteBody", "The body ended before it was whole.")
+		known = request.Of(said, "IncompleteBody", "The body ended before it was whole.")
 	default:
-		known = fault.Of(err, "ServiceUnavailable", "The origin cannot be asked now. Try again.")
+		known = request.Of(err, "ServiceUnavailable", "The origin cannot be asked now. Try again.")
 	}
 	c.close()
 	c.attend()

@@ -19,8 +19,7 @@ import (
 
 	"github.com/hearthfs/hearth/internal/hearthtest"
 	"github.com/hearthfs/hearth/origin"
-	"github.com/hearthfs/hearth/origin/onward"
-	"github.com/hearthfs/hearth/s3gw/fault"
+	"github.com/hearthfs/hearth/s3gw/request"
 	"go.uber.org/goleak"
 )
 
@@ -293,7 +292,7 @@ func TestABodyIsAskedForByTheOrigin(t *testing.T) {
 	w.send(fmt.Sprintf(raw, "refused")) // over the same connection
 	head := w.head()
 	// An origin whose answer is a second late, on a busy machine, seemed to say nothing, and its client was asked.
-	for asked := w.sent; strings.Contains(head, "100 Continue") && time.Since(asked) > onward.Patience; asked = w.sent {
+	for asked := w.sent; strings.Contains(head, "100 Continue") && time.Since(asked) > origin.PassPatience; asked = w.sent {
 		w = g.dial(t)
 		w.send(fmt.Sprintf(raw, "refused"))
 		head = w.head()
@@ -511,7 +510,7 @@ func TestAnOriginThatCannotBeAskedIsTold(t *testing.T) {
 		if resp.StatusCode != 503 || method != "HEAD" && (xml.Unmarshal(text, &said) != nil || said.Code != "ServiceUnavailable" || said.RequestId != "our-id" || strings.Contains(said.Message, "refused")) || method == "HEAD" && len(text) != 0 {
 			t.Errorf("%s: %d %s", method, resp.StatusCode, text)
 		}
-		var f *fault.Error
+		var f *request.Error
 		if o := <-g.done; o.status != 503 || !errors.As(o.err, &f) || !origin.Away(o.err) || !strings.Contains(o.err.Error(), "refused") {
 			t.Errorf("%+v", o)
 		}

@@ -3,15 +3,13 @@ package request
 import (
 	"net/http"
 	"strings"
-
-	"github.com/hearthfs/hearth/s3gw/fault"
 )
 
 // maxKey is the longest key in bytes ("Naming Amazon S3 objects").
 const maxKey = 1024
 
 // address finds bucket and key.
-func (q *Request) address(r *http.Request, hosts []string) *fault.Error {
+func (q *Request) address(r *http.Request, hosts []string) *Error {
 	path, f := sent(r)
 	if f != nil {
 		return f
@@ -29,27 +27,27 @@ func (q *Request) address(r *http.Request, hosts []string) *fault.Error {
 		path = behind
 	}
 	if !plausible(bucket) {
-		return fault.New("InvalidBucketName", "The specified bucket is not valid.")
+		return New("InvalidBucketName", "The specified bucket is not valid.")
 	}
 	key, ok := unescape(path, false)
 	switch {
 	case !ok:
 		return badEscape()
 	case len(key) > maxKey:
-		return fault.New("KeyTooLongError", "Your key is too long")
+		return New("KeyTooLongError", "Your key is too long")
 	}
 	q.Bucket, q.Key, q.EscapedKey = bucket, key, legal(path)
 	return nil
 }
 
-func badEscape() *fault.Error {
-	return fault.New("InvalidURI", "Couldn't parse the specified URI.")
+func badEscape() *Error {
+	return New("InvalidURI", "Couldn't parse the specified URI.")
 }
 
 // sent is the path as it came, without the slash in front. A target in absolute form
 // (RFC 9112, 3.2.2) is served as any other: its authority is the Host, whatever the header
 // said, and net/http has put it there.
-func sent(r *http.Request) (string, *fault.Error) {
+func sent(r *http.Request) (string, *Error) {
 	u := r.URL
 	if u.Opaque != "" || u.User != nil || u.Scheme != "" && u.Scheme != "http" && u.Scheme != "https" {
 		return "", badEscape()

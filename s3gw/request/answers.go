@@ -4,8 +4,6 @@ import (
 	"errors"
 	"io"
 	"strconv"
-
-	"github.com/hearthfs/hearth/s3gw/fault"
 )
 
 // BatchType is the Content-Type of a batch's answer.
@@ -46,7 +44,7 @@ func (b *BatchWriter) Object(status int, length int64, etag string) error {
 }
 
 // Fault is the next item, of which there is nothing but an error.
-func (b *BatchWriter) Fault(f *fault.Error) error { return b.begin(f.HTTPStatus(), 0, f.Code) }
+func (b *BatchWriter) Fault(f *Error) error { return b.begin(f.HTTPStatus(), 0, f.Code) }
 
 func (b *BatchWriter) begin(status int, length int64, word string) error {
 	if b.err == nil && (b.left != 0 || length < 0) {

@@ -9,8 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
-
-	"github.com/hearthfs/hearth/s3gw/fault"
 )
 
 const (
@@ -35,7 +33,7 @@ type Item struct {
 //	{"key": KEY, "range": "bytes=0-99"}
 //
 // which keys that begin with a brace, or that have a line's end in them, must use, and which
-// keys that are not UTF-8 cannot. The error is a *fault.Error that tells the line; then nothing
+// keys that are not UTF-8 cannot. The error is a *Error that tells the line; then nothing
 // of the batch is answered.
 func Batch(body io.Reader) ([]Item, error) {
 	s := bufio.NewScanner(&bounded{r: body, left: MaxBatchBytes})
@@ -47,7 +45,7 @@ func Batch(body io.Reader) ([]Item, error) {
 		case len(text) == 0:
 			continue
 		case len(items) == maxItems:
-			return nil, fault.New("InvalidRequest", "A batch has at most %d objects", maxItems)
+			return nil, New("InvalidRequest", "A batch has at most %d objects", maxItems)
 		}
 		it, f := item(text)
 		if f != nil {
@@ -58,18 +56,18 @@ func Batch(body io.Reader) ([]Item, error) {
 	}
 	switch err := s.Err(); {
 	case errors.Is(err, errLong):
-		return nil, fault.Of(err, "InvalidRequest", "A batch has at most %d bytes", MaxBatchBytes)
+		return nil, Of(err, "InvalidRequest", "A batch has at most %d bytes", MaxBatchBytes)
 	case errors.Is(err, bufio.ErrTooLong):
-		return nil, fault.Of(err, "InvalidRequest", "A line of a batch has at most %d bytes", maxLine)
+		return nil, Of(err, "InvalidRequest", "A line of a batch has at most %d bytes", maxLine)
 	case err != nil:
-		return nil, fault.Of(err, "IncompleteBody", "The batch did not come as a whole")
+		return nil, Of(err, "IncompleteBody", "The batch did not come as a whole")
 	case len(items) == 0:
-		return nil, fault.New("InvalidRequest", "The batch asks for nothing")
+		return nil, New("InvalidRequest", "The batch asks for nothing")
 	}
 	return items, nil
 }
 
-func item(line []byte) (Item, *fault.Error) {
+func item(line []byte) (Item, *Error) {
 	it := Item{}
 	if line[0] != '{' {
 		it.Key = string(line)
@@ -78,17 +76,17 @@ func item(line []byte) (Item, *fault.Error) {
 	}
 	switch {
 	case it.Key == "":
-		return Item{}, fault.New("InvalidArgument", "there is no key")
+		return Item{}, New("InvalidArgument", "there is no key")
 	case len(it.Key) > maxKey:
-		return Item{}, fault.New("KeyTooLongError", "Your key is too long")
+		return Item{}, New("KeyTooLongError", "Your key is too long")
 	case it.Range != "" && !oneRange(it.Range):
-		return Item{}, fault.New("InvalidArgument", "the range is not of the form bytes=FIRST-LAST")
+		return Item{}, New("InvalidArgument", "the range is not of the form bytes=FIRST-LAST")
 	}
 	return it, nil
 }
 
 // decode reads one in JSON.
-func (it *Item) decode(line []byte) *fault.Error {
+func (it *Item) decode(line []byte) *Error {
 	d := json.NewDecoder(bytes.NewReader(line))
 	d.DisallowUnknownFields()
 	err := d.Decode(it)
@@ -103,7 +101,7 @@ func (it *Item) decode(line []byte) *fault.Error {
 		err = errors.New("the key is not UTF-8") // the decoder would put another letter there
 	}
 	if err != nil {
-		return fault.Of(err, "InvalidArgument", `it begins with a brace, and is no {"key": KEY, "range": RANGE}`)
+		return Of(err, "InvalidArgument", `it begins with a brace, and is no {"key": KEY, "range": RANGE}`)
 	}
 	return nil
 }

@@ -12,8 +12,6 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
-
-	"github.com/hearthfs/hearth/s3gw/fault"
 )
 
 func TestDeletes(t *testing.T) {
@@ -74,7 +72,7 @@ func TestDeletes(t *testing.T) {
 
 func checkFault(t *testing.T, err error, code string) {
 	t.Helper()
-	var f *fault.Error
+	var f *Error
 	if !errors.As(err, &f) || f.Code != code {
 		t.Errorf("%v, want %s", err, code)
 	}
@@ -205,7 +203,7 @@ func TestBatch(t *testing.T) {
 		strings.Repeat("k", 9000):            "InvalidRequest",
 	} {
 		items, err := Batch(strings.NewReader(text))
-		var f *fault.Error
+		var f *Error
 		var got []string
 		for _, it := range items {
 			got = append(got, it.Key+" ["+it.Range+"]")
@@ -257,7 +255,7 @@ func FuzzBatch(f *testing.F) {
 	f.Add([]byte("\x80\r\r"))
 	f.Fuzz(func(t *testing.T, body []byte) {
 		items, err := Batch(bytes.NewReader(body))
-		var fe *fault.Error
+		var fe *Error
 		if err != nil && (!errors.As(err, &fe) || items != nil) || err == nil && len(items) == 0 {
 			t.Fatalf("%d items, %v", len(items), err)
 		}
@@ -288,7 +286,7 @@ func TestBatchAnswers(t *testing.T) {
 	b := NewBatchWriter(&out)
 	big := bytes.Repeat([]byte("200 1 x\n"), 1000)
 	for _, err := range []error{b.Object(200, int64(len(big)), `"one"`), written(b, big[:10]), written(b, big[10:]), b.Object(206, 0, ""),
-		b.Fault(fault.New("NoSuchKey", "gone")), b.Object(200, 3, "a\nb"), written(b, []byte("abc")), b.Close()} {
+		b.Fault(New("NoSuchKey", "gone")), b.Object(200, 3, "a\nb"), written(b, []byte("abc")), b.Close()} {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -340,7 +338,7 @@ func TestABrokenBatchStaysBroken(t *testing.T) {
 	for name, breaks := range map[string]func(*BatchWriter) error{
 		"too many":        func(b *BatchWriter) error { return written(b, []byte("abcd")) },
 		"too few":         func(b *BatchWriter) error { return b.Object(200, 1, "x") },
-		"then a fault":    func(b *BatchWriter) error { return b.Fault(fault.New("NoSuchKey", "x")) },
+		"then a fault":    func(b *BatchWriter) error { return b.Fault(New("NoSuchKey", "x")) },
 		"too few, closed": func(b *BatchWriter) error { return b.Close() },
 		"no length":       func(b *BatchWriter) error { _ = written(b, []byte("abc")); return b.Object(200, -1, "x") },
 	} {

@@ -4,8 +4,6 @@ import (
 	"net/http"
 	"strings"
 	"unicode/utf8"
-
-	"github.com/hearthfs/hearth/s3gw/fault"
 )
 
 // headerSet is which kinds of headers a request has, besides those that change no answer.
@@ -23,12 +21,12 @@ const (
 func (s headerSet) has(kind headerSet) bool { return s&kind != 0 }
 
 // headers looks at all of them once.
-func headers(h http.Header) (headerSet, *fault.Error) {
+func headers(h http.Header) (headerSet, *Error) {
 	var seen headerSet
 	for name, values := range h {
 		switch kind := header(name, values); kind {
 		case headerRefused:
-			return 0, fault.New("InvalidRequest", "The header %s is not taken here", name)
+			return 0, New("InvalidRequest", "The header %s is not taken here", name)
 		default:
 			seen |= kind
 			if f := headerValues(name, values, kind); f != nil {
@@ -41,7 +39,7 @@ func headers(h http.Header) (headerSet, *fault.Error) {
 
 // headerValues holds the values of a header that may mean something to an origin against the rule
 // of its name.
-func headerValues(name string, values []string, kind headerSet) *fault.Error {
+func headerValues(name string, values []string, kind headerSet) *Error {
 	if !kind.has(headerOther) || httpHeader(name) {
 		return nil
 	}
@@ -51,7 +49,7 @@ func headerValues(name string, values []string, kind headerSet) *fault.Error {
 		case f != nil:
 			return f
 		case climbing: // a parameter in a header's place, of which nothing is known
-			return fault.New("InvalidArgument", "The header %s is not taken: its value leads upwards as a path; leave out the .. in it", name)
+			return New("InvalidArgument", "The header %s is not taken: its value leads upwards as a path; leave out the .. in it", name)
 		}
 	}
 	return nil

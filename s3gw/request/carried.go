@@ -4,18 +4,16 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-
-	"github.com/hearthfs/hearth/s3gw/fault"
 )
 
 // carried refuses what a write carries and no list here has: a name may mean to its origin that the
 // object is to be copied, linked or moved from where the client has no rights (X-Copy-From,
 // X-Object-Manifest, x-oss-copy-source, X_Amz_Copy_Source where headers are variables). Only
 // what is known is honoured, and what could change what the origin does is not left out silently.
-func carried(h http.Header, p *params) *fault.Error {
+func carried(h http.Header, p *params) *Error {
 	for name, values := range h {
 		if header(name, values).has(headerOther) && !known(name) {
-			return fault.New("InvalidRequest", "The header %s is not known here, and could have the bucket do something else: send the write without it", name)
+			return New("InvalidRequest", "The header %s is not known here, and could have the bucket do something else: send the write without it", name)
 		}
 		if name == "X-Amz-Trailer" && slices.ContainsFunc(values, trailing) {
 			return notTrailing()
@@ -31,7 +29,7 @@ func carried(h http.Header, p *params) *fault.Error {
 		}
 		// Amazon takes headers from the query of a presigned URL as well.
 		if name := http.CanonicalHeaderKey(a.name); !known(name) || strings.ContainsAny(name, "/\\%\x00") {
-			return fault.New("InvalidRequest", "The parameter %q is not known here, and could have the bucket do something else: send the write without it", a.name)
+			return New("InvalidRequest", "The parameter %q is not known here, and could have the bucket do something else: send the write without it", a.name)
 		} else if name == "X-Amz-Trailer" && trailing(a.value()) {
 			return notTrailing()
 		}
@@ -55,8 +53,8 @@ func trailing(value string) bool {
 	return false
 }
 
-func notTrailing() *fault.Error {
-	return fault.New("InvalidRequest", "The value specified in the x-amz-trailer header is not supported: what follows a body are checksums (x-amz-checksum-...)")
+func notTrailing() *Error {
+	return New("InvalidRequest", "The value specified in the x-amz-trailer header is not supported: what follows a body are checksums (x-amz-checksum-...)")
 }
 
 // known tells the headers that a write may have, besides those that change no answer. Where

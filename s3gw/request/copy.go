@@ -3,8 +3,6 @@ package request
 import (
 	"net/http"
 	"strings"
-
-	"github.com/hearthfs/hearth/s3gw/fault"
 )
 
 // Source is the object that a copy reads.
@@ -19,23 +17,23 @@ type Source struct {
 }
 
 // copies reads x-amz-copy-source, in header or query.
-func (q *Request) copies(h http.Header, p *params) *fault.Error {
+func (q *Request) copies(h http.Header, p *params) *Error {
 	values := h["X-Amz-Copy-Source"]
 	raw := p.source
 	switch n := len(values) + p.sources; {
 	case n == 0:
 		return nil
 	case n > 1:
-		return fault.New("InvalidArgument", "There is more than one x-amz-copy-source")
+		return New("InvalidArgument", "There is more than one x-amz-copy-source")
 	case p.sources == 0:
 		raw = values[0]
 	}
 	s, ok := source(raw)
 	if ok && !id(s.Version) {
-		return fault.New("InvalidArgument", "The versionId of x-amz-copy-source has letters, digits and ._~+=- alone, and is not made of dots")
+		return New("InvalidArgument", "The versionId of x-amz-copy-source has letters, digits and ._~+=- alone, and is not made of dots")
 	}
 	if !ok {
-		return fault.New("InvalidArgument", "Copy Source must mention the source bucket and key: sourcebucket/sourcekey, percent-encoded")
+		return New("InvalidArgument", "Copy Source must mention the source bucket and key: sourcebucket/sourcekey, percent-encoded")
 	}
 	q.Source = s
 	return nil

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"io"
 	"strings"
-
-	"github.com/hearthfs/hearth/s3gw/fault"
 )
 
 const (
@@ -44,7 +42,7 @@ func (b *bounded) Read(p []byte) (int, error) {
 //	<Delete><Object><Key>KEY</Key>...</Object>... </Delete>
 //
 // Its namespace is not looked at, elements that are not known are passed over. The error is a
-// *fault.Error: MalformedXML where another reader could find other keys than we do: with a
+// *Error: MalformedXML where another reader could find other keys than we do: with a
 // DOCTYPE, an entity that XML does not have itself, a Key or Object in another place, in other
 // letters or twice, or something behind the end; InvalidArgument where a VersionId is no id, or
 // anything else of an Object leads upwards as a path. Bodies in aws-chunked encoding must be decoded
@@ -68,8 +66,8 @@ func Deletes(body io.Reader) ([]string, error) {
 	}
 }
 
-func malformed(cause error, format string, args ...any) *fault.Error {
-	return fault.Of(cause, "MalformedXML", format, args...)
+func malformed(cause error, format string, args ...any) *Error {
+	return Of(cause, "MalformedXML", format, args...)
 }
 
 // deletes is how far a document is read.
@@ -82,7 +80,7 @@ type deletes struct {
 	done bool            // Delete has ended
 }
 
-func (s *deletes) take(t xml.Token) *fault.Error {
+func (s *deletes) take(t xml.Token) *Error {
 	switch t := t.(type) {
 	case xml.StartElement:
 		return s.begin(t.Name)
@@ -100,7 +98,7 @@ func (s *deletes) take(t xml.Token) *fault.Error {
 	return nil
 }
 
-func (s *deletes) begin(name xml.Name) *fault.Error {
+func (s *deletes) begin(name xml.Name) *Error {
 	depth := len(s.open)
 	if s.done || depth == maxDepth {
 		return malformed(nil, "There is more than a Delete document")
@@ -134,7 +132,7 @@ func (s *deletes) begin(name xml.Name) *fault.Error {
 
 func local(name string) string { return name[strings.IndexByte(name, ':')+1:] }
 
-func (s *deletes) end(name xml.Name) *fault.Error {
+func (s *deletes) end(name xml.Name) *Error {
 	depth := len(s.open) - 1
 	if depth < 0 || s.open[depth] != name.Space+":"+name.Local {
 		return malformed(nil, "An element ends that was not begun")
@@ -157,7 +155,7 @@ func (s *deletes) end(name xml.Name) *fault.Error {
 
 // text: outside of Key and of elements that are not known there is white space only; a mark of
 // byte order may be in front.
-func (s *deletes) text(t xml.CharData) *fault.Error {
+func (s *deletes) text(t xml.CharData) *Error {
 	depth := len(s.open)
 	switch {
 	case depth > 0 && local(s.open[depth-1]) == "Key":

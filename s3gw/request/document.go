@@ -5,8 +5,6 @@ import (
 	"errors"
 	"io"
 	"strings"
-
-	"github.com/hearthfs/hearth/s3gw/fault"
 )
 
 const (
@@ -29,7 +27,7 @@ func Documented(operation string) bool {
 //	CompleteMultipartUpload  a PartNumber is an id, and nothing else leads upwards as a path
 //	RestoreObject            has no output, which MinIO writes to any bucket that it names
 //
-// Whatever else is wrong with it is the origin's to say. The error is a *fault.Error.
+// Whatever else is wrong with it is the origin's to say. The error is a *Error.
 func Document(operation string, body io.Reader) error {
 	d := xml.NewDecoder(&bounded{r: body, left: MaxDocumentBytes})
 	depth := 0
@@ -47,7 +45,7 @@ func Document(operation string, body io.Reader) error {
 		case err != nil:
 			return malformed(err, "The XML you provided was not well-formed or did not validate against our published schema")
 		}
-		var f *fault.Error
+		var f *Error
 		switch t := t.(type) {
 		case xml.StartElement:
 			depth++
@@ -71,11 +69,11 @@ func Document(operation string, body io.Reader) error {
 }
 
 // begins is what is wrong with an element at its place.
-func begins(operation, name string, depth int) *fault.Error {
+func begins(operation, name string, depth int) *Error {
 	switch folded(name) {
 	case "outputlocation", "selectparameters":
 		if operation == "RestoreObject" {
-			return fault.New("NotImplemented", "A restore with %s writes to a place that was not asked for by its key; restore without it", name)
+			return New("NotImplemented", "A restore with %s writes to a place that was not asked for by its key; restore without it", name)
 		}
 	}
 	if operation == "CompleteMultipartUpload" && depth > documentDepth {
@@ -85,11 +83,11 @@ func begins(operation, name string, depth int) *fault.Error {
 }
 
 // content holds the text of an element of a document against the rule of its name.
-func content(name, text string) *fault.Error {
+func content(name, text string) *Error {
 	text = strings.Trim(text, " \t\r\n")
 	switch rule := ruleOf(name); {
 	case rule == ruleID && !id(text):
-		return fault.New("InvalidArgument", "The %s in the document is not taken: such a value has letters, digits and ._~+=- alone, and is not made of dots", name)
+		return New("InvalidArgument", "The %s in the document is not taken: such a value has letters, digits and ._~+=- alone, and is not made of dots", name)
 	case rule == ruleSteady:
 		return steady("The "+name+" in the document", text)
 	}
@@ -97,9 +95,9 @@ func content(name, text string) *fault.Error {
 }
 
 // steady is the fault of a text that climbs.
-func steady(what, text string) *fault.Error {
+func steady(what, text string) *Error {
 	if !climbs(text) {
 		return nil
 	}
-	return fault.New("InvalidArgument", "%s is not taken: it leads upwards as a path; leave out the .. in it", what)
+	return New("InvalidArgument", "%s is not taken: it leads upwards as a path; leave out the .. in it", what)
 }

@@ -12,8 +12,6 @@ import (
 	"path"
 	"strings"
 	"testing"
-
-	"github.com/hearthfs/hearth/s3gw/fault"
 )
 
 func FuzzParse(f *testing.F) {
@@ -107,7 +105,7 @@ func below(key string) bool {
 // checkRequest holds what is so of every Request.
 func checkRequest(t *testing.T, q *Request, err error) {
 	t.Helper()
-	var f *fault.Error
+	var f *Error
 	if q == nil || (err != nil) != (q.How == Refuse) || (err != nil) != (q.Fault != nil) || err != nil && !errors.As(err, &f) {
 		t.Fatalf("%+v, %v", q, err)
 	}

@@ -2,19 +2,17 @@ package request
 
 import (
 	"net/http"
-
-	"github.com/hearthfs/hearth/s3gw/fault"
 )
 
-func notAllowed() *fault.Error {
-	return fault.New("MethodNotAllowed", "The specified method is not allowed against this resource.")
+func notAllowed() *Error {
+	return New("MethodNotAllowed", "The specified method is not allowed against this resource.")
 }
 
 // service is what has no bucket.
-func (q *Request) service(method string, p *params) *fault.Error {
+func (q *Request) service(method string, p *params) *Error {
 	switch {
 	case method == http.MethodPost && p.sub == "hearth-batch":
-		return fault.New("InvalidRequest", "A batch is asked of a bucket: POST /BUCKET?hearth-batch")
+		return New("InvalidRequest", "A batch is asked of a bucket: POST /BUCKET?hearth-batch")
 	case method != http.MethodGet:
 		return notAllowed()
 	}
@@ -23,7 +21,7 @@ func (q *Request) service(method string, p *params) *fault.Error {
 }
 
 // bucket is what names a bucket and no key.
-func (q *Request) bucket(r *http.Request, p *params, seen headerSet) *fault.Error {
+func (q *Request) bucket(r *http.Request, p *params, seen headerSet) *Error {
 	method := r.Method
 	switch method {
 	case http.MethodGet:
@@ -58,20 +56,20 @@ func (q *Request) bucket(r *http.Request, p *params, seen headerSet) *fault.Erro
 	default:
 		q.Operation = "CreateBucket"
 		if !proper(q.Bucket) {
-			return fault.New("InvalidBucketName", "The specified bucket is not valid.")
+			return New("InvalidBucketName", "The specified bucket is not valid.")
 		}
 	}
 	return nil
 }
 
-func (q *Request) bucketRead(p *params) *fault.Error {
+func (q *Request) bucketRead(p *params) *Error {
 	q.How, q.reach = Pass, reachesBucket
 	noun := configuration(p.sub)
 	switch {
 	case p.session: // whatever stands beside it
 		// It would tell the client keys that have the endpoint's own rights.
 		q.Operation = "CreateSession"
-		return fault.New("NotImplemented", "Sessions are not given here; sign each request")
+		return New("NotImplemented", "Sessions are not given here; sign each request")
 	case p.sub == "location":
 		q.Operation, q.How, q.reach = "GetBucketLocation", Cached, reachesSome
 	case p.sub == "versions":
@@ -116,14 +114,14 @@ func (q *Request) plain(p *params) bool {
 	return p.sub == due && !p.many && !p.valued && !p.other && !p.beyond
 }
 
-func (q *Request) bucketPost(p *params, noun string, seen headerSet) *fault.Error {
+func (q *Request) bucketPost(p *params, noun string, seen headerSet) *Error {
 	switch {
 	case p.many:
-		return fault.New("InvalidArgument", "Conflicting query string parameters")
+		return New("InvalidArgument", "Conflicting query string parameters")
 	case p.sub == "delete":
 		q.Operation, q.How, q.reach, q.Touches = "DeleteObjects", Write, reachesSome, Listed
 		if p.other || p.valued || p.forced || seen.has(headerForce) {
-			return fault.New("InvalidArgument", "DeleteObjects has parameters that are not known")
+			return New("InvalidArgument", "DeleteObjects has parameters that are not known")
 		}
 	case p.sub == "hearth-batch":
 		q.Operation, q.How, q.reach, q.Touches, q.Changes = "GetBatch", Own, reachesSome, Nothing, false
@@ -131,7 +129,7 @@ func (q *Request) bucketPost(p *params, noun string, seen headerSet) *fault.Erro
 		q.Operation = "Create" + noun
 	case p.sub == "":
 		q.Operation = "PostObject"
-		return fault.New("NotImplemented", "Forms are not taken here; use a presigned PUT")
+		return New("NotImplemented", "Forms are not taken here; use a presigned PUT")
 	default:
 		return notAllowed()
 	}
@@ -139,7 +137,7 @@ func (q *Request) bucketPost(p *params, noun string, seen headerSet) *fault.Erro
 }
 
 // object is what names a key.
-func (q *Request) object(r *http.Request, p *params, seen headerSet) *fault.Error {
+func (q *Request) object(r *http.Request, p *params, seen headerSet) *Error {
 	q.reach = reachesKey
 	switch r.Method {
 	case http.MethodGet:
@@ -177,11 +175,11 @@ func (q *Request) object(r *http.Request, p *params, seen headerSet) *fault.Erro
 	return f
 }
 
-func notTheirs() *fault.Error {
-	return fault.New("AccessDenied", "Headers by which servers replicate are not taken from clients")
+func notTheirs() *Error {
+	return New("AccessDenied", "Headers by which servers replicate are not taken from clients")
 }
 
-func (q *Request) objectRead(p *params) *fault.Error {
+func (q *Request) objectRead(p *params) *Error {
 	q.How = Pass
 	switch p.sub {
 	case "":
@@ -200,14 +198,14 @@ func (q *Request) objectRead(p *params) *fault.Error {
 		q.Operation = "ListParts"
 	case "torrent":
 		q.Operation = "GetObjectTorrent"
-		return fault.New("NotImplemented", "Torrents are not made here")
+		return New("NotImplemented", "Torrents are not made here")
 	default:
 		q.Operation = "GetObject"
 	}
 	return nil
 }
 
-func (q *Request) objectPut(p *params, seen headerSet) *fault.Error {
+func (q *Request) objectPut(p *params, seen headerSet) *Error {
 	if seen.has(headerExtract) { // MinIO makes an object of each file in an archive
 		q.reach, q.Touches = reachesBucket, Everything
 	}
@@ -230,7 +228,7 @@ func (q *Request) objectPut(p *params, seen headerSet) *fault.Error {
 		q.Operation = "UpdateObjectEncryption"
 	case p.sub == "renameObject":
 		q.Operation = "RenameObject"
-		return fault.New("NotImplemented", "Objects of directory buckets are not renamed here")
+		return New("NotImplemented", "Objects of directory buckets are not renamed here")
 	case q.Source != nil:
 		q.Operation = "CopyObject"
 	default:
@@ -242,7 +240,7 @@ func (q *Request) objectPut(p *params, seen headerSet) *fault.Error {
 	return nil
 }
 
-func (q *Request) objectPost(p *params) *fault.Error {
+func (q *Request) objectPost(p *params) *Error {
 	switch {
 	case p.sub == "uploads":
 		q.Operation, q.How, q.Touches = "CreateMultipartUpload", Pass, Nothing

@@ -2,8 +2,6 @@ package request
 
 import (
 	"strings"
-
-	"github.com/hearthfs/hearth/s3gw/fault"
 )
 
 // maxParams is many times what any operation has.
@@ -58,7 +56,7 @@ func next(raw string) (p param, rest string, more, ok bool) {
 }
 
 // read reads a query as it was sent.
-func (p *params) read(raw string) *fault.Error {
+func (p *params) read(raw string) *Error {
 	var names [maxParams]string
 	p.raw = raw
 	for n := 0; ; n++ {
@@ -70,7 +68,7 @@ func (p *params) read(raw string) *fault.Error {
 			return badEscape()
 		}
 		if n == maxParams {
-			return fault.New("InvalidRequest", "There are more than %d query parameters", maxParams)
+			return New("InvalidRequest", "There are more than %d query parameters", maxParams)
 		}
 		for _, before := range names[:n] {
 			p.repeated = p.repeated || before == a.name
@@ -79,7 +77,7 @@ func (p *params) read(raw string) *fault.Error {
 		p.add(a)
 	}
 	if p.prefixes > 1 { // some origins take the first, some the last
-		return fault.New("InvalidArgument", "There is more than one prefix")
+		return New("InvalidArgument", "There is more than one prefix")
 	}
 	return p.values(p.raw)
 }

@@ -20,8 +20,6 @@ package request
 
 import (
 	"net/http"
-
-	"github.com/hearthfs/hearth/s3gw/fault"
 )
 
 // How is how a request is to be answered.
@@ -93,7 +91,7 @@ type Request struct {
 	// for anything else. It is all that anonymous clients may ask for.
 	Plain bool
 	// Fault is why it is refused; else nil.
-	Fault *fault.Error
+	Fault *Error
 
 	reach    reach
 	climbing []string // keys beside Key and Prefix that it needs the right to read
@@ -110,7 +108,7 @@ func Parse(r *http.Request, o Options) (*Request, error) {
 	return q, nil
 }
 
-func (q *Request) parse(r *http.Request, o *Options) *fault.Error {
+func (q *Request) parse(r *http.Request, o *Options) *Error {
 	if r.Method == http.MethodOptions {
 		q.Operation, q.How, q.reach = "Preflight", Own, reachesNothing
 		if r.URL.Path == "*" {
@@ -144,7 +142,7 @@ func (q *Request) parse(r *http.Request, o *Options) *fault.Error {
 		return f
 	}
 	if p.many && q.Changes {
-		return fault.New("InvalidArgument", "Conflicting query string parameters")
+		return New("InvalidArgument", "Conflicting query string parameters")
 	}
 	q.Plain = q.plain(&p)
 	if q.How != Own && r.Method != http.MethodGet && r.Method != http.MethodHead {

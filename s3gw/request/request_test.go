@@ -10,7 +10,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/hearthfs/hearth/s3gw/fault"
 	"go.uber.org/goleak"
 )
 
@@ -51,7 +50,7 @@ func (t Touch) String() string {
 
 // brief is a Request in one line.
 func brief(q *Request, err error) string {
-	var f *fault.Error
+	var f *Error
 	if errors.As(err, &f) {
 		return fmt.Sprintf("%s Refuse %s", q.Operation, f.Code)
 	}

@@ -2,8 +2,6 @@ package request
 
 import (
 	"strings"
-
-	"github.com/hearthfs/hearth/s3gw/fault"
 )
 
 const (
@@ -166,21 +164,21 @@ func lenient(s string) string {
 }
 
 // value holds one against the rule of its name; a key that climbs is left to the rights.
-func value(what, name, s string) (climbing bool, _ *fault.Error) {
+func value(what, name, s string) (climbing bool, _ *Error) {
 	if word(s) {
 		return false, nil
 	}
 	switch ruleOf(name) {
 	case ruleID:
 		if !id(s) {
-			return false, fault.New("InvalidArgument",
+			return false, New("InvalidArgument",
 				"The %s %s is not taken: such a value has letters, digits and ._~+=- alone, and is not made of dots; send it as the bucket gave it", what, name)
 		}
 	case ruleKey:
 		return climbs(s), nil
 	case ruleSteady:
 		if climbs(s) {
-			return false, fault.New("InvalidArgument", "The %s %s is not taken: its value leads upwards as a path; leave out the .. in it", what, name)
+			return false, New("InvalidArgument", "The %s %s is not taken: its value leads upwards as a path; leave out the .. in it", what, name)
 		}
 	}
 	return false, nil
@@ -188,7 +186,7 @@ func value(what, name, s string) (climbing bool, _ *fault.Error) {
 
 // values holds those of a query against their rules. Some servers part parameters at semicolons,
 // too: what they would see is looked at as well.
-func (p *params) values(raw string) *fault.Error {
+func (p *params) values(raw string) *Error {
 	var named [3]bool
 	for raw != "" {
 		var pair string
@@ -201,7 +199,7 @@ func (p *params) values(raw string) *fault.Error {
 		name, _ = unescape(name, true) // what is no escape was refused before
 		if i := single(name); i >= 0 {
 			if named[i] {
-				return fault.New("InvalidArgument", "There is more than one %s", name)
+				return New("InvalidArgument", "There is more than one %s", name)
 			}
 			named[i] = true
 		}

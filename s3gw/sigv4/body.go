@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/hearthfs/hearth/s3gw/fault"
+	"github.com/hearthfs/hearth/s3gw/request"
 )
 
 // The words on the body in x-amz-content-sha256, other than its SHA-256.
@@ -62,7 +62,7 @@ func anonymous(r *http.Request) (*Signed, error) {
 	case "":
 		c.payload = unsignedPayload
 	case signedChunks, signedTrailing:
-		return nil, fault.New("AccessDenied", "The chunks of the body are signed, and the request is not")
+		return nil, request.New("AccessDenied", "The chunks of the body are signed, and the request is not")
 	}
 	return c.signed(r, [32]byte{})
 }
@@ -87,7 +87,7 @@ func (c *claim) signed(r *http.Request, key [32]byte) (*Signed, error) {
 	case strings.HasPrefix(c.payload, "STREAMING-AWS4-ECDSA-"):
 		return nil, unsupported("Signature Version 4A")
 	default:
-		return nil, fault.New("InvalidArgument", "x-amz-content-sha256 must be %s, %s, %s, %s or a valid sha256 value.",
+		return nil, request.New("InvalidArgument", "x-amz-content-sha256 must be %s, %s, %s, %s or a valid sha256 value.",
 			unsignedPayload, unsignedTrailing, signedChunks, signedTrailing)
 	}
 	return s, s.announced(r)
@@ -100,11 +100,11 @@ func (s *Signed) announced(r *http.Request) error {
 		return err
 	}
 	if length == "" {
-		return fault.New("MissingContentLength", "You must provide the x-amz-decoded-content-length HTTP header.")
+		return request.New("MissingContentLength", "You must provide the x-amz-decoded-content-length HTTP header.")
 	}
 	n, err := strconv.ParseUint(length, 10, 62)
 	if err != nil {
-		return fault.New("InvalidArgument", "x-amz-decoded-content-length is not a number of bytes")
+		return request.New("InvalidArgument", "x-amz-decoded-content-length is not a number of bytes")
 	}
 	s.Length = int64(n)
 	if s.payload == signedChunks {
@@ -114,19 +114,19 @@ func (s *Signed) announced(r *http.Request) error {
 		for name := range strings.SplitSeq(value, ",") {
 			name = strings.ToLower(strings.TrimSpace(name))
 			if sumLength(name) == 0 && s.payload == signedTrailing || len(s.trailers) == maxTrailers {
-				return fault.New("InvalidRequest", "The value specified in the x-amz-trailer header is not supported: name at most %d checksums", maxTrailers)
+				return request.New("InvalidRequest", "The value specified in the x-amz-trailer header is not supported: name at most %d checksums", maxTrailers)
 			}
 			s.trailers = append(s.trailers, name)
 		}
 	}
 	if len(s.trailers) == 0 && s.payload == signedTrailing {
-		return fault.New("InvalidRequest", "x-amz-trailer must name the checksum that follows the body")
+		return request.New("InvalidRequest", "x-amz-trailer must name the checksum that follows the body")
 	}
 	return nil
 }
 
 // Body is the body to be passed on, checked while it is read: where it is not what was signed
-// a read gives a *fault.Error, never the last bytes and never io.EOF. Signed chunks are decoded;
+// a read gives a *request.Error, never the last bytes and never io.EOF. Signed chunks are decoded;
 // with a trailer they become unsigned chunks with that trailer, so that the origin stores and
 // checks the checksum; other forms go on byte for byte. Rewrite says what headers that needs.
 // The first Read is the first of the request's body. Where nothing is to be sent (Rewrite
@@ -149,7 +149,7 @@ func (s *Signed) Body() io.ReadCloser {
 func (s *Signed) Payload() io.ReadCloser {
 	switch {
 	case s.payload == unsignedTrailing && s.Length < 0:
-		return failed{s.body, fault.New("MissingContentLength", "You must provide the x-amz-decoded-content-length HTTP header.")}
+		return failed{s.body, request.New("MissingContentLength", "You must provide the x-amz-decoded-content-length HTTP header.")}
 	case s.payload == unsignedTrailing, s.payload == signedTrailing:
 		d := s.decoder()
 		d.verifySums(s.trailers)
@@ -248,7 +248,7 @@ func (h *hashReader) Read(p []byte) (int, error) {
 func (h *hashReader) check() error {
 	var sum [sha256.Size]byte
 	if got := hex.EncodeToString(h.hash.Sum(sum[:0])); got != h.want {
-		return fault.New("XAmzContentSHA256Mismatch", "The provided 'x-amz-content-sha256' header, %s, does not match what was computed, %s.", h.want, got)
+		return request.New("XAmzContentSHA256Mismatch", "The provided 'x-amz-content-sha256' header, %s, does not match what was computed, %s.", h.want, got)
 	}
 	return nil
 }
@@ -258,11 +258,11 @@ func (h *hashReader) Close() error { return h.body.Close() }
 
 // broken is the error of a body that ended early or could not be read.
 func broken(err error) error {
-	var told *fault.Error
+	var told *request.Error
 	if errors.As(err, &told) {
 		return told
 	}
-	return fault.Of(err, "IncompleteBody", "You did not provide the number of bytes specified by the Content-Length HTTP header, or the body ends within a chunk.")
+	return request.Of(err, "IncompleteBody", "You did not provide the number of bytes specified by the Content-Length HTTP header, or the body ends within a chunk.")
 }
 
 // failed is a body that cannot be read.

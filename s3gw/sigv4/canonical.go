@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/hearthfs/hearth/s3gw/fault"
+	"github.com/hearthfs/hearth/s3gw/request"
 )
 
 // work is what a verification needs and the next may use again.
@@ -26,7 +26,7 @@ type pair struct{ name, value string }
 func (w *work) split(query string) error {
 	w.pairs = w.pairs[:0]
 	if len(query) > maxText {
-		return fault.New("InvalidURI", "The query is longer than %d bytes", maxText)
+		return request.New("InvalidURI", "The query is longer than %d bytes", maxText)
 	}
 	for rest := query; rest != ""; {
 		var part string
@@ -37,7 +37,7 @@ func (w *work) split(query string) error {
 		name, ok := encoded(name, false)
 		value, also := encoded(value, false)
 		if !ok || !also || len(w.pairs) == maxPairs {
-			return fault.New("InvalidURI", "Couldn't parse the specified URI: the query has a wrong %%-escape, or more than %d parameters", maxPairs)
+			return request.New("InvalidURI", "Couldn't parse the specified URI: the query has a wrong %%-escape, or more than %d parameters", maxPairs)
 		}
 		w.pairs = append(w.pairs, pair{name, value})
 	}
@@ -54,14 +54,14 @@ func (w *work) split(query string) error {
 // presigned URL could have more removed by it than who signed it meant.
 func (w *work) covered(r *http.Request, c *claim) error {
 	if !slices.Contains(w.names, "host") {
-		return fault.New("AccessDenied", "There were headers present in the request which were not signed: host")
+		return request.New("AccessDenied", "There were headers present in the request which were not signed: host")
 	}
 	for name := range r.Header {
 		if !begins(name, "x-amz-") && !begins(name, "x-minio-") {
 			continue
 		}
 		if !slices.ContainsFunc(w.names, func(signed string) bool { return len(signed) == len(name) && strings.EqualFold(signed, name) }) {
-			return fault.New("AccessDenied", "There were headers present in the request which were not signed: %s", strings.ToLower(name))
+			return request.New("AccessDenied", "There were headers present in the request which were not signed: %s", strings.ToLower(name))
 		}
 	}
 	return nil

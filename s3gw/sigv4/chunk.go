@@ -11,7 +11,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/hearthfs/hearth/s3gw/fault"
+	"github.com/hearthfs/hearth/s3gw/request"
 )
 
 const (
@@ -96,7 +96,7 @@ func (c *chunkReader) read(p []byte) (int, error) {
 			return 0, err
 		}
 		if c.chunk == 0 {
-			return 0, fault.New("IncompleteBody", "The last chunk came %d bytes before x-amz-decoded-content-length", c.left)
+			return 0, request.New("IncompleteBody", "The last chunk came %d bytes before x-amz-decoded-content-length", c.left)
 		}
 	}
 	n, err := c.from.Read(p[:min(int64(len(p)), c.chunk)])
@@ -132,20 +132,20 @@ func (c *chunkReader) header() error {
 	size, signature, _ := bytes.Cut(line, []byte(";"))
 	n, err := strconv.ParseUint(string(size), 16, 62)
 	if err != nil {
-		return fault.New("InvalidChunkSizeError", "The size of a chunk is not a hexadecimal number")
+		return request.New("InvalidChunkSizeError", "The size of a chunk is not a hexadecimal number")
 	}
 	if int64(n) > c.left {
-		return fault.New("IncompleteBody", "The chunks hold more bytes than x-amz-decoded-content-length")
+		return request.New("IncompleteBody", "The chunks hold more bytes than x-amz-decoded-content-length")
 	}
 	if c.signed() {
 		value, ok := bytes.CutPrefix(signature, []byte("chunk-signature="))
 		if !ok || len(value) != len(c.want) {
-			return fault.New("InvalidRequest", "A chunk has no chunk-signature of 64 hexadecimal digits")
+			return request.New("InvalidRequest", "A chunk has no chunk-signature of 64 hexadecimal digits")
 		}
 		copy(c.want[:], value)
 		c.hash.Reset()
 	} else if len(signature) > 0 {
-		return fault.New("InvalidRequest", "A chunk that is not signed has more than its size in front")
+		return request.New("InvalidRequest", "A chunk that is not signed has more than its size in front")
 	}
 	c.chunk, c.open = int64(n), true
 	return nil
@@ -181,7 +181,7 @@ func (c *chunkReader) compare(kind, headers string, sum, signature []byte) error
 	c.sign = hex.AppendEncode(append(m, '\n'), sum)
 	c.previous = c.sign.mac(&c.s.key)
 	if subtle.ConstantTimeCompare(c.previous[:], signature) != 1 {
-		return fault.New("SignatureDoesNotMatch", "The signature of a chunk of the body, or of its trailer, does not match: the body was changed on its way")
+		return request.New("SignatureDoesNotMatch", "The signature of a chunk of the body, or of its trailer, does not match: the body was changed on its way")
 	}
 	return nil
 }
@@ -200,12 +200,12 @@ func (c *chunkReader) finish() error {
 	}
 	for _, name := range c.s.trailers {
 		if c.trailer[name] == "" {
-			return fault.New("MalformedTrailerError", "The request contained trailing data that was not well-formed or did not conform to our published schema: %q is missing", name)
+			return request.New("MalformedTrailerError", "The request contained trailing data that was not well-formed or did not conform to our published schema: %q is missing", name)
 		}
 	}
 	for _, s := range c.sums {
 		if !s.matches(c.trailer[s.name]) {
-			return fault.New("BadDigest", "The %s you specified did not match the calculated checksum.", s.name)
+			return request.New("BadDigest", "The %s you specified did not match the calculated checksum.", s.name)
 		}
 	}
 	c.got = c.trailer
@@ -264,7 +264,7 @@ func (c *chunkReader) keep(name, value string) error {
 			continue
 		}
 		if !wellFormed(name, value) {
-			return fault.New("InvalidRequest", "Value for %s trailing header is invalid.", name)
+			return request.New("InvalidRequest", "Value for %s trailing header is invalid.", name)
 		}
 		if c.trailer == nil {
 			c.trailer = map[string]string{}
@@ -272,7 +272,7 @@ func (c *chunkReader) keep(name, value string) error {
 		c.trailer[name] = value
 		return nil
 	}
-	return fault.New("MalformedTrailerError", "The trailer %q was not announced in x-amz-trailer, or is there twice", strings.ToValidUTF8(name, "?"))
+	return request.New("MalformedTrailerError", "The trailer %q was not announced in x-amz-trailer, or is there twice", strings.ToValidUTF8(name, "?"))
 }
 
 // line reads a line of at most most bytes and gives it without its line end.
@@ -296,7 +296,7 @@ func orMalformed(err error) error {
 	if err != nil {
 		return err
 	}
-	return fault.New("InvalidRequest", "The body is not well-formed aws-chunked: a chunk's header, line end or trailer is wrong, or bytes follow the end")
+	return request.New("InvalidRequest", "The body is not well-formed aws-chunked: a chunk's header, line end or trailer is wrong, or bytes follow the end")
 }
 
 func unexpected(err error) error {

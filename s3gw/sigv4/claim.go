@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/hearthfs/hearth/s3gw/fault"
+	"github.com/hearthfs/hearth/s3gw/request"
 )
 
 // claim is what a request says of its signature.
@@ -40,7 +40,7 @@ func (w *work) claim(r *http.Request) (claim, error) {
 	}
 	switch {
 	case len(header) > 1 || len(header) == 1 && (presigned || second):
-		return claim{}, fault.New("InvalidArgument",
+		return claim{}, request.New("InvalidArgument",
 			"Only one auth mechanism allowed; only the X-Amz-Algorithm query parameter, Signature query string parameter or the Authorization header should be specified")
 	case len(header) == 1:
 		return w.fromHeader(r, header[0])
@@ -49,7 +49,7 @@ func (w *work) claim(r *http.Request) (claim, error) {
 	case second:
 		return claim{}, unsupported("Signature Version 2")
 	case r.Method == http.MethodPost && isForm(r.Header.Get("Content-Type")):
-		return claim{}, fault.New("NotImplemented", "Uploads by an HTML form are not served: send the object by PUT, signed or with a presigned URL")
+		return claim{}, request.New("NotImplemented", "Uploads by an HTML form are not served: send the object by PUT, signed or with a presigned URL")
 	}
 	return claim{}, nil
 }
@@ -62,15 +62,15 @@ func isForm(contentType string) bool {
 // unsupported is Amazon's answer to other signatures. The setting is that of AWS's command
 // line and botocore, which make presigned URLs of version 2 for some regions.
 func unsupported(what string) error {
-	return fault.New("InvalidRequest", "The authorization mechanism you have provided, %s, is not supported. Please use %s: set s3.signature_version to s3v4.", what, algorithm)
+	return request.New("InvalidRequest", "The authorization mechanism you have provided, %s, is not supported. Please use %s: set s3.signature_version to s3v4.", what, algorithm)
 }
 
 // malformed is the error of what a claim says wrongly.
 func (c *claim) malformed(format string, args ...any) error {
 	if c.presigned {
-		return fault.New("AuthorizationQueryParametersError", "Error parsing the query's authorization: "+format, args...)
+		return request.New("AuthorizationQueryParametersError", "Error parsing the query's authorization: "+format, args...)
 	}
-	return fault.New("AuthorizationHeaderMalformed", "The authorization header is malformed; "+format, args...)
+	return request.New("AuthorizationHeaderMalformed", "The authorization header is malformed; "+format, args...)
 }
 
 // fromHeader reads `AWS4-HMAC-SHA256 Credential=..., SignedHeaders=..., Signature=...`, its
@@ -83,7 +83,7 @@ func (w *work) fromHeader(r *http.Request, value string) (c claim, err error) {
 	case strings.HasPrefix(scheme, "AWS4-ECDSA-"):
 		return c, unsupported("Signature Version 4A")
 	case scheme != algorithm:
-		return c, fault.New("InvalidArgument", "Unsupported Authorization Type: please use %s", algorithm)
+		return c, request.New("InvalidArgument", "Unsupported Authorization Type: please use %s", algorithm)
 	case len(value) > maxText:
 		return c, c.malformed("it is longer than %d bytes", maxText)
 	}
@@ -118,7 +118,7 @@ func (w *work) fromHeader(r *http.Request, value string) (c claim, err error) {
 	}
 	if c.payload == "" {
 		if r.ContentLength != 0 {
-			return c, fault.New("InvalidRequest", "Missing required header for this request: x-amz-content-sha256")
+			return c, request.New("InvalidRequest", "Missing required header for this request: x-amz-content-sha256")
 		}
 		c.payload = emptySum
 	}
@@ -141,7 +141,7 @@ func (c *claim) timeFrom(r *http.Request) (err error) {
 		c.stamp = date
 	}
 	if c.at, err = time.Parse(basic, c.stamp); err != nil || len(c.stamp) != len(basic) {
-		return fault.New("AccessDenied", "AWS authentication requires a valid Date or x-amz-date header")
+		return request.New("AccessDenied", "AWS authentication requires a valid Date or x-amz-date header")
 	}
 	return nil
 }
@@ -154,11 +154,11 @@ func single(r *http.Request, name string) (string, error) {
 	case 1:
 		return values[0], nil
 	}
-	return "", fault.New("InvalidArgument", "The header %s is there more than once", strings.ToLower(name))
+	return "", request.New("InvalidArgument", "The header %s is there more than once", strings.ToLower(name))
 }
 
 func noToken() error {
-	return fault.New("InvalidToken", "The provided token is malformed or otherwise invalid: keys of this endpoint have no session token, leave it out")
+	return request.New("InvalidToken", "The provided token is malformed or otherwise invalid: keys of this endpoint have no session token, leave it out")
 }
 
 // fromQuery reads the six parameters of a presigned URL.

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/hearthfs/hearth/s3gw/fault"
+	"github.com/hearthfs/hearth/s3gw/request"
 )
 
 func FuzzAuthorization(f *testing.F) {
@@ -94,7 +94,7 @@ func FuzzChunks(f *testing.F) {
 
 // checkFault fails if an error is none that a client can be told.
 func checkFault(t *testing.T, err error) {
-	var told *fault.Error
+	var told *request.Error
 	if err != nil && (!errors.As(err, &told) || told.Code == "" || told.HTTPStatus() >= 500 && told.Code != "NotImplemented") {
 		t.Errorf("%v is no fault of a client", err)
 	}

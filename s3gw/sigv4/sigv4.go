@@ -26,7 +26,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/hearthfs/hearth/s3gw/fault"
+	"github.com/hearthfs/hearth/s3gw/request"
 )
 
 const (
@@ -74,7 +74,7 @@ func New(o Options) *Verifier {
 }
 
 // Verify says who signed a request; of one that is not signed Access is "". It reads nothing
-// of the body, which is read by what Signed gives. The error is a *fault.Error.
+// of the body, which is read by what Signed gives. The error is a *request.Error.
 func (v *Verifier) Verify(r *http.Request) (*Signed, error) {
 	w := v.work.Get().(*work)
 	defer v.work.Put(w)
@@ -117,11 +117,11 @@ func (v *Verifier) timely(c *claim) error {
 	now := v.options.Now()
 	switch {
 	case c.presigned && c.at.After(now.Add(maxSkew)):
-		return fault.New("AccessDenied", "Request is not yet valid: it begins at %s, and it is %s here", c.stamp, now.UTC().Format(basic))
+		return request.New("AccessDenied", "Request is not yet valid: it begins at %s, and it is %s here", c.stamp, now.UTC().Format(basic))
 	case c.presigned && (c.expires == 0 || now.After(c.at.Add(c.expires))): // 0 holds at no clock
-		return fault.New("AccessDenied", "Request has expired: it was signed at %s for %d seconds", c.stamp, int64(c.expires.Seconds()))
+		return request.New("AccessDenied", "Request has expired: it was signed at %s for %d seconds", c.stamp, int64(c.expires.Seconds()))
 	case !c.presigned && (c.at.After(now.Add(maxSkew)) || now.After(c.at.Add(maxSkew))):
-		return fault.New("RequestTimeTooSkewed", "The difference between the request time %s and the server's time %s is too large: set the client's clock",
+		return request.New("RequestTimeTooSkewed", "The difference between the request time %s and the server's time %s is too large: set the client's clock",
 			c.stamp, now.UTC().Format(basic))
 	case c.day != c.stamp[:8]:
 		return c.malformed("the credential's date %q is not that of the request, %s", c.day, c.stamp)
@@ -139,9 +139,9 @@ func (v *Verifier) authenticate(r *http.Request, w *work, c *claim) (key [32]byt
 	match := w.matches(r, c, &key)
 	switch {
 	case !known:
-		return key, fault.New("InvalidAccessKeyId", "The AWS access key Id you provided does not exist in our records.")
+		return key, request.New("InvalidAccessKeyId", "The AWS access key Id you provided does not exist in our records.")
 	case !match:
-		return key, fault.New("SignatureDoesNotMatch",
+		return key, request.New("SignatureDoesNotMatch",
 			"The request signature we calculated does not match the signature you provided. Check your secret key and signing method, and that nothing between changes host, path or headers.")
 	case !cached:
 		v.keys.put(c, secret, key)

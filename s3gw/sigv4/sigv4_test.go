@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/hearthfs/hearth/internal/hearthtest"
-	"github.com/hearthfs/hearth/s3gw/fault"
+	"github.com/hearthfs/hearth/s3gw/request"
 	"pgregory.net/rapid"
 )
 
@@ -24,7 +24,7 @@ func bufioReader(r io.Reader) *bufio.Reader { return bufio.NewReader(r) }
 
 // code is the code of an error, or what else it is.
 func code(err error) string {
-	var f *fault.Error
+	var f *request.Error
 	switch {
 	case err == nil:
 		return ""

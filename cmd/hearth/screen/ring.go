@@ -8,8 +8,6 @@ import (
 	"strings"
 
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
-	"github.com/hearthfs/hearth/cmd/hearth/progress"
-	"github.com/hearthfs/hearth/cmd/hearth/quote"
 	"github.com/hearthfs/hearth/node/status"
 )
 
@@ -19,7 +17,7 @@ func ring(r *status.RingLine) (x section) {
 		return x
 	}
 	x.head = []string{fmt.Sprintf("ring  %s; share %s; served %s, got %s, %s",
-		nodes(r), part(r.Share), cli.Bytes(r.Served.Bytes), cli.Bytes(r.Reads.Bytes), progress.Counted(r.Reads.Detours, "detour"))}
+		nodes(r), part(r.Share), cli.Bytes(r.Served.Bytes), cli.Bytes(r.Reads.Bytes), countOf(r.Reads.Detours, "detour"))}
 	return x
 }
 
@@ -93,7 +91,7 @@ func PrintRing(w io.Writer, r *status.RingStatus) error {
 	}
 	t := table(rows...)
 	for _, line := range slices.Concat([]string{head + ", as " + asked + " sees it"}, t.head, t.rows, foot) {
-		if _, err := fmt.Fprintln(w, strings.TrimRight(quote.Text(line), " ")); err != nil {
+		if _, err := fmt.Fprintln(w, strings.TrimRight(cli.QuoteText(line), " ")); err != nil {
 			return err
 		}
 	}
@@ -124,8 +122,8 @@ func member(m *status.Member, doubters []string) string {
 		}
 	}
 	// What strangers named cannot begin another column, or end a line.
-	return fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s", quote.Text(m.Name), quote.Text(zone), quote.Text(m.Address), quote.Text(state), cli.Bytes(m.Donated), used, part(m.Share),
-		hits, served, got, quote.Text(version), quote.Text(some(doubters)))
+	return fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s", cli.QuoteText(m.Name), cli.QuoteText(zone), cli.QuoteText(m.Address), cli.QuoteText(state), cli.Bytes(m.Donated), used, part(m.Share),
+		hits, served, got, cli.QuoteText(version), cli.QuoteText(some(doubters)))
 }
 
 // total is the row of all: what those in the ring give, and what those that said something of themselves use and sent.
@@ -143,7 +141,7 @@ func total(members []status.Member) string {
 		used, served, got = used+m.Used, served+m.Served, got+m.Asked
 	}
 	for i, state := range states {
-		states[i] = fmt.Sprintf("%d %s", by[state], quote.Text(state))
+		states[i] = fmt.Sprintf("%d %s", by[state], cli.QuoteText(state))
 	}
 	return fmt.Sprintf("total\t\t%s\t%s\t%s\t%s\t%s\t\t%s\t%s\t\t", cli.Count(len(members), "node"), strings.Join(states, ", "), cli.Bytes(gives), cli.Bytes(used), part(share),
 		cli.Bytes(served), cli.Bytes(got))
@@ -171,7 +169,7 @@ func PrintOwners(w io.Writer, all []status.Owned) error {
 			if next < len(o.Extents) {
 				end = o.Extents[next].Offset
 			}
-			rows = append(rows, fmt.Sprintf("%s\t%d-%d\t%s", quote.Name(o.Path), o.Extents[i].Offset, end, quote.Text(strings.Join(o.Extents[i].Owners, ", "))))
+			rows = append(rows, fmt.Sprintf("%s\t%d-%d\t%s", cli.QuoteName(o.Path), o.Extents[i].Offset, end, cli.QuoteText(strings.Join(o.Extents[i].Owners, ", "))))
 			i = next
 		}
 	}

@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
-	"github.com/hearthfs/hearth/cmd/hearth/progress"
 	"github.com/hearthfs/hearth/node/status"
 )
 
@@ -22,7 +21,7 @@ func s3(l *status.S3Line) (x section) {
 		share := float64(cached) / float64(requests)
 		from = part(share)
 	}
-	x.head = []string{fmt.Sprintf("s3  %s; %s, %s from the cache; sent %s; %d under way", at(l), progress.Counted(requests, "request"), from, cli.Bytes(bytes), l.UnderWay)}
+	x.head = []string{fmt.Sprintf("s3  %s; %s, %s from the cache; sent %s; %d under way", at(l), countOf(requests, "request"), from, cli.Bytes(bytes), l.UnderWay)}
 	return x
 }
 

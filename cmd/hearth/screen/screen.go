@@ -20,9 +20,6 @@ import (
 	"time"
 
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
-	"github.com/hearthfs/hearth/cmd/hearth/columns"
-	"github.com/hearthfs/hearth/cmd/hearth/progress"
-	"github.com/hearthfs/hearth/cmd/hearth/quote"
 	"github.com/hearthfs/hearth/namespace"
 	"github.com/hearthfs/hearth/node/status"
 	"github.com/hearthfs/hearth/origin"
@@ -51,7 +48,7 @@ func Print(w io.Writer, s *status.Status, o Options) error {
 
 // Lines are a status, line by line.
 func Lines(s *status.Status, o Options) []string {
-	first := broken(quote.Text(s.Says), o.Width)
+	first := broken(cli.QuoteText(s.Says), o.Width)
 	if o.Color {
 		colour := "\x1b[32m"
 		switch {
@@ -65,7 +62,7 @@ func Lines(s *status.Status, o Options) []string {
 	top := section{head: first}
 	wrong := slices.Concat(s.Problems, s.Warnings)
 	for _, p := range wrong[min(1, len(wrong)):] {
-		top.head = append(top.head, broken("also: "+quote.Text(p), o.Width)...)
+		top.head = append(top.head, broken("also: "+cli.QuoteText(p), o.Width)...)
 	}
 	all := []section{top, reads(s), tiers(s), ring(s.Ring), s3(s.S3), links(s, o.Width), mounts(s), jobs(s, o.Width), held(s.Pins), rest(s)}
 	if o.Verbose {
@@ -75,7 +72,7 @@ func Lines(s *status.Status, o Options) []string {
 	lines := fit(all, o.Height)
 	for i := range lines {
 		if i >= len(first) || !o.Color { // the first is not wider, and has its colour
-			lines[i] = cut(quote.Text(lines[i]), o.Width)
+			lines[i] = cut(cli.QuoteText(lines[i]), o.Width)
 		}
 	}
 	return lines
@@ -83,7 +80,7 @@ func Lines(s *status.Status, o Options) []string {
 
 // table aligns rows of cells that are separated by tabs, the first of which is its head.
 func table(rows ...string) section {
-	lines := columns.Align(rows)
+	lines := cli.Align(rows)
 	return section{head: lines[:1], rows: lines[1:]}
 }
 
@@ -93,7 +90,7 @@ func reads(s *status.Status) section {
 		head, from = head+"\tPEERS", slices.Insert(from, 2, "peers")
 	}
 	row := func(name string, w status.Window) string {
-		text := fmt.Sprintf("%s\t%s\t%s\t%s\t%s", name, progress.Short(w.Reads), percent(w.HitReads), cli.Bytes(w.Bytes), percent(w.HitBytes))
+		text := fmt.Sprintf("%s\t%s\t%s\t%s\t%s", name, short(w.Reads), percent(w.HitReads), cli.Bytes(w.Bytes), percent(w.HitBytes))
 		for _, tier := range from {
 			text += "\t" + cli.Bytes(w.From[tier])
 		}
@@ -116,7 +113,7 @@ func reads(s *status.Status) section {
 }
 
 func requests(r status.Requests) string {
-	return progress.Short(r.Requests) + ", " + cli.Bytes(r.Bytes)
+	return short(r.Requests) + ", " + cli.Bytes(r.Bytes)
 }
 
 // seconds is a time that was waited.
@@ -141,7 +138,7 @@ func percent(part *float64) string {
 func tiers(s *status.Status) section {
 	rows := []string{"TIER\tUSED\tBUDGET\tHITS\tHIT BYTES\tERRORS"}
 	for _, x := range s.Tiers {
-		rows = append(rows, fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%d", x.Name, cli.Bytes(x.Used), cli.Bytes(x.Budget), progress.Short(x.Hits), cli.Bytes(x.HitBytes), x.Errors))
+		rows = append(rows, fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%d", x.Name, cli.Bytes(x.Used), cli.Bytes(x.Budget), short(x.Hits), cli.Bytes(x.HitBytes), x.Errors))
 	}
 	return table(rows...)
 }
@@ -155,12 +152,12 @@ const mostLink = 14
 func links(s *status.Status, width int) section {
 	rows, failed, listings := []string{"LINK\tREQUESTS\tBYTES\tFIRST BYTE\tERRORS\tTHROTTLED\tRETRIES\tORIGIN"}, []*origin.Failure{}, []string{}
 	for _, l := range s.Links {
-		path, o := columns.CutLeft(quote.Name(l.Path), mostLink), l.Origin
+		path, o := cli.CutLeft(cli.QuoteName(l.Path), mostLink), l.Origin
 		first := "-"
 		if f := o.FirstByte; f.WorstMS > 0 {
 			first = fmt.Sprintf("%.0f/%.0f/%.0f ms", f.MedianMS, f.P99MS, f.WorstMS)
 		}
-		rows = append(rows, fmt.Sprintf("%s\t%s\t%s\t%s\t%d\t%d\t%d\t%s", path, progress.Short(o.Requests), cli.Bytes(o.Bytes), first, o.Errors, o.Throttled, o.Retries, quote.Name(l.URL)))
+		rows = append(rows, fmt.Sprintf("%s\t%s\t%s\t%s\t%d\t%d\t%d\t%s", path, short(o.Requests), cli.Bytes(o.Bytes), first, o.Errors, o.Throttled, o.Retries, cli.QuoteName(l.URL)))
 		if l.LastError != nil {
 			failed = append(failed, l.LastError)
 		}
@@ -186,9 +183,9 @@ func links(s *status.Status, width int) section {
 // listing is how far one is, in a line of a width; what is listed gives way, from its left.
 func listing(l *status.Listing, width int) string {
 	const begin = "listing "
-	url, found := quote.Name(l.URL), fmt.Sprintf(": %s in %s", progress.Counted(l.Names, "name"), seconds(l.Seconds))
+	url, found := cli.QuoteName(l.URL), fmt.Sprintf(": %s in %s", countOf(l.Names, "name"), seconds(l.Seconds))
 	if width > 0 {
-		url = columns.CutLeft(url, width-len(begin)-len(found))
+		url = cli.CutLeft(url, width-len(begin)-len(found))
 	}
 	return begin + url + found
 }
@@ -203,7 +200,7 @@ func mounts(s *status.Status) section {
 		case m.At != "":
 			open, why = "moved", "it is mounted at "+m.At+" now"
 		}
-		rows = append(rows, fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s", quote.Name(m.Dir), quote.Name(m.Prefix), open, quote.Text(m.Freshness), m.Timeouts, quote.Text(why)))
+		rows = append(rows, fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s", cli.QuoteName(m.Dir), cli.QuoteName(m.Prefix), open, cli.QuoteText(m.Freshness), m.Timeouts, cli.QuoteText(why)))
 	}
 	return table(rows...)
 }
@@ -211,7 +208,7 @@ func mounts(s *status.Status) section {
 func jobs(s *status.Status, width int) (x section) {
 	for _, j := range s.Jobs {
 		begin := "job " + j.Job + ": "
-		x.rows = append(x.rows, begin+progress.Fitting(j.What, &j.Progress, width-columns.Of(begin)))
+		x.rows = append(x.rows, begin+fitting(j.What, &j.Progress, width-cli.Columns(begin)))
 	}
 	return x
 }
@@ -219,7 +216,7 @@ func jobs(s *status.Status, width int) (x section) {
 // held is the pins, a line each.
 func held(all []namespace.PinView) (x section) {
 	for _, v := range all {
-		x.rows = append(x.rows, fmt.Sprintf("pin %s: %s, %s on disk, %s, %s", quote.Name(cmp.Or(v.As, v.Path)), progress.Counted(v.Files, "file"), cli.Bytes(v.Needs), until(v.Expires), state(&v)))
+		x.rows = append(x.rows, fmt.Sprintf("pin %s: %s, %s on disk, %s, %s", cli.QuoteName(cmp.Or(v.As, v.Path)), countOf(v.Files, "file"), cli.Bytes(v.Needs), until(v.Expires), state(&v)))
 	}
 	return x
 }
@@ -230,7 +227,7 @@ func state(v *namespace.PinView) string {
 	case v.Job != "":
 		return "loading: hearth jobs " + v.Job
 	case v.Lacks != "":
-		return quote.Text(v.Lacks)
+		return cli.QuoteText(v.Lacks)
 	}
 	return "held"
 }
@@ -247,7 +244,7 @@ func until(end *time.Time) string {
 func PrintPins(w io.Writer, all []namespace.PinView) error {
 	rows := []string{"PIN\tFILES\tBYTES\tON DISK\tENDS\tSTATE"}
 	for _, v := range all {
-		rows = append(rows, fmt.Sprintf("%s\t%d\t%s\t%s\t%s\t%s", quote.Name(cmp.Or(v.As, v.Path)), v.Files, cli.Bytes(v.Bytes), cli.Bytes(v.Needs), until(v.Expires), state(&v)))
+		rows = append(rows, fmt.Sprintf("%s\t%d\t%s\t%s\t%s\t%s", cli.QuoteName(cmp.Or(v.As, v.Path)), v.Files, cli.Bytes(v.Bytes), cli.Bytes(v.Needs), until(v.Expires), state(&v)))
 	}
 	x := table(rows...)
 	_, err := fmt.Fprintln(w, strings.Join(append(x.head, x.rows...), "\n"))
@@ -261,7 +258,7 @@ func rest(s *status.Status) section {
 		x.rows = append(x.rows, cli.Count(n, "key")+" without a name here, not shown: the log names them, hearth ls counts them")
 	}
 	if n := s.Reads.Lent; n > 0 {
-		x.rows = append(x.rows, progress.Counted(n, "open")+" lent to the kernel: what it reads by itself is not seen here")
+		x.rows = append(x.rows, countOf(n, "open")+" lent to the kernel: what it reads by itself is not seen here")
 	}
 	x.rows = append(x.rows, fmt.Sprintf("hearth %s, process %d, up %s", s.Version, s.PID, time.Duration(s.UptimeS)*time.Second))
 	if p := s.Prefetch; p.Files > 0 {
@@ -318,7 +315,7 @@ func cut(line string, width int) string {
 	if width <= 0 {
 		return line
 	}
-	return columns.Cut(line, width)
+	return cli.Cut(line, width)
 }
 
 // broken are the lines of a text of that width at most, broken between words where it can be.
@@ -328,7 +325,7 @@ func broken(text string, width int) (lines []string) {
 	}
 	line := ""
 	for _, word := range strings.Fields(text) {
-		if line != "" && columns.Of(line+" "+word) > width {
+		if line != "" && cli.Columns(line+" "+word) > width {
 			lines, line = append(lines, line), " "
 		}
 		if line != "" {

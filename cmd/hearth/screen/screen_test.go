@@ -13,7 +13,6 @@ import (
 
 	"github.com/hearthfs/hearth/cache/disk"
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
-	"github.com/hearthfs/hearth/cmd/hearth/columns"
 	"github.com/hearthfs/hearth/namespace"
 	"github.com/hearthfs/hearth/node/status"
 	"github.com/hearthfs/hearth/origin"
@@ -67,8 +66,8 @@ func usual() *status.Status {
 func wide(t *testing.T, lines []string, width, height int) {
 	t.Helper()
 	for _, l := range lines {
-		if columns.Of(l) > width {
-			t.Errorf("%d columns: %s", columns.Of(l), l)
+		if cli.Columns(l) > width {
+			t.Errorf("%d columns: %s", cli.Columns(l), l)
 		}
 	}
 	if len(lines) >= height {
@@ -284,7 +283,7 @@ func TestNothingOfStrangersIsObeyed(t *testing.T) {
 		lines := Lines(s, o)
 		lines[0] = strings.TrimSuffix(strings.TrimPrefix(lines[0], "\x1b[31m"), "\x1b[0m")
 		for _, l := range lines {
-			if strings.ContainsFunc(l, unicode.IsControl) || o.Width > 0 && columns.Of(l) > o.Width {
+			if strings.ContainsFunc(l, unicode.IsControl) || o.Width > 0 && cli.Columns(l) > o.Width {
 				t.Errorf("%q", l)
 			}
 		}

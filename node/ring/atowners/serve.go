@@ -12,8 +12,6 @@ import (
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/peer/wire"
 	"github.com/hearthfs/hearth/warmup"
-	"github.com/hearthfs/hearth/warmup/gate"
-	"github.com/hearthfs/hearth/warmup/runs"
 )
 
 // Disk is a disk tier, as *disk.Store is.
@@ -50,7 +48,7 @@ type Served struct {
 	ctx    context.Context // ended by Close
 	cancel context.CancelCauseFunc
 	work   sync.WaitGroup // Add under mu while not closed
-	gate   *gate.Gate
+	gate   *warmup.Gate
 	parts  atomic.Pointer[parts] // nil: not known yet
 	turn   chan struct{}         // capacity 1: held by who flushes
 	offers chan struct{}         // capacity mostTaken: held by who is offered objects
@@ -58,7 +56,7 @@ type Served struct {
 	mu      sync.Mutex // guards the rest
 	closed  bool
 	next    *flush // that has not begun
-	share   *gate.Share
+	share   *warmup.GateShare
 	working int // for others now; 0: share has left
 }
 
@@ -77,10 +75,10 @@ const mostLarge = 1 << 20
 
 // NewServed returns a Served that answers. Close it once nobody asks any more.
 func NewServed(o ServedOptions) *Served {
-	s := &Served{o: o, gate: gate.New(), turn: make(chan struct{}, 1), offers: make(chan struct{}, mostTaken)}
+	s := &Served{o: o, gate: warmup.NewGate(), turn: make(chan struct{}, 1), offers: make(chan struct{}, mostTaken)}
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	s.work.Go(func() {
-		s.gate.Run(s.ctx, gate.Pressure{Readers: o.Readers, Throttled: o.Throttled, Most: o.Connections})
+		s.gate.Run(s.ctx, warmup.Pressure{Readers: o.Readers, Throttled: o.Throttled, Most: o.Connections})
 	})
 	return s
 }
@@ -133,7 +131,7 @@ func said(ctx context.Context, err error) error {
 
 // enter waits until something may be done for another node. While nothing is, the gate
 // looks at nobody.
-func (s *Served) enter(ctx context.Context, large bool) (p *gate.Pass, exit func(bytes int64), err error) {
+func (s *Served) enter(ctx context.Context, large bool) (p *warmup.GatePass, exit func(bytes int64), err error) {
 	s.mu.Lock()
 	if s.working++; s.working == 1 {
 		s.share = s.gate.Join()
@@ -188,7 +186,7 @@ func (s *Served) Run(ctx context.Context, first hearth.Block, n int, each func(b
 		return 0
 	}
 	for from := first.Index; from < end; {
-		at, missing, _ := runs.Next(held, from, end, n)
+		at, missing, _ := warmup.NextRun(held, from, end, n)
 		for ; from < at; from++ {
 			if !each(o.Block(from), nil, nil) {
 				return

@@ -1,0 +1,90 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hearthfs/hearth/cmd/hearth/cli"
+	"github.com/hearthfs/hearth/cmd/hearth/settings"
+)
+
+// This file runs a command behind, away from its terminal, and opens the log
+// that it then needs: a file's, or journald's.
+
+// isDaemon reports whether this process was started by Start.
+func isDaemon() bool { return os.Getenv(settings.ReadyVariable) != "" }
+
+// startDaemon starts this command again and returns when it says that the mount answers.
+// Until then the two share their output, so what goes wrong is printed where it was
+// asked for; the child's exit code is ours. They share their process group, too: where
+// an automount point waits for the mount, the kernel lets nobody else get there.
+func startDaemon() error {
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find this binary: %w", err)
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		return fmt.Errorf("make a pipe: %w", err)
+	}
+	defer func() { _ = r.Close() }() // it was only read
+	child := exec.Command(self, os.Args[1:]...)
+	child.Args[0] = os.Args[0] // mount.hearth stays mount.hearth
+	child.Env = append(os.Environ(), settings.ReadyVariable+"=3")
+	child.Stdout, child.Stderr = os.Stdout, os.Stderr
+	child.ExtraFiles = []*os.File{w}
+	err = child.Start()
+	_ = w.Close() // the daemon has it now
+	if err != nil {
+		return fmt.Errorf("start the daemon: %w", err)
+	}
+	if word, err := io.ReadAll(r); err == nil && len(word) > 0 {
+		return child.Process.Release()
+	}
+	var exit *exec.ExitError
+	switch err := child.Wait(); {
+	case errors.As(err, &exit) && exit.ExitCode() > 0:
+		return &cli.ExitError{Code: exit.ExitCode()} // it has said why
+	case err != nil:
+		return fmt.Errorf("the daemon ended before the mount answered: %w", err)
+	}
+	return nil
+}
+
+// detach gives up the terminal, takes a session of its own and tells the parent; in a
+// process that is no daemon it does nothing.
+func detach() error {
+	fd, err := strconv.Atoi(os.Getenv(settings.ReadyVariable))
+	if err != nil {
+		return nil
+	}
+	_ = os.Unsetenv(settings.ReadyVariable) // of this name it cannot fail
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return fmt.Errorf("detach: %w", err)
+	}
+	defer func() { _ = null.Close() }() // its copies stay
+	if err := os.Chdir("/"); err != nil {
+		return fmt.Errorf("detach: %w", err)
+	}
+	for std := range 3 {
+		if err := unix.Dup2(int(null.Fd()), std); err != nil {
+			return fmt.Errorf("detach: %w", err)
+		}
+	}
+	if _, err := unix.Setsid(); err != nil {
+		return fmt.Errorf("detach: %w", err)
+	}
+	word := os.NewFile(uintptr(fd), "ready")
+	defer func() { _ = word.Close() }() // the word is in the pipe
+	if _, err := word.WriteString("ready"); err != nil {
+		return fmt.Errorf("tell the parent: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,149 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+
+	"github.com/hearthfs/hearth/node/answer"
+)
+
+// This file takes relative paths of a command line, and of lists, for what they
+// mean in the current directory where that lies below a mount. Anywhere else they are paths
+// of the tree, which the node roots.
+
+// place is where relative paths begin.
+type place struct {
+	// dirs are the names of the current directory, the kernel's own before the shell's,
+	// which may lead over symbolic links; mounts those of what is mounted.
+	dirs, mounts func() []string
+	typed        []pair // relative paths that were made absolute
+}
+
+// pair is a path as it was typed, and what it was made.
+type pair struct{ typed, absolute string }
+
+// currentPlace is the current directory. mounts are the absolute paths of the node's mounts, and
+// are asked for once, by the first relative path.
+func currentPlace(mounts func() []string) *place {
+	return &place{dirs: sync.OnceValue(current), mounts: sync.OnceValue(mounts)}
+}
+
+func current() (dirs []string) {
+	kernels, err := syscall.Getwd()
+	if err == nil {
+		dirs = append(dirs, kernels)
+	}
+	if shells, err := os.Getwd(); err == nil && shells != kernels {
+		dirs = append(dirs, shells)
+	}
+	return dirs
+}
+
+// Absolute is the path below a mount that a relative one means; else it stays what it is,
+// as URLs and absolute paths do.
+func (p *place) Absolute(path string) string {
+	if path == "" || path[0] == '/' || strings.Contains(path, "://") {
+		return path
+	}
+	mounts := p.mounts()
+	if len(mounts) == 0 {
+		return path
+	}
+	for _, dir := range p.dirs() {
+		absolute := filepath.Join(dir, path)
+		for _, m := range mounts {
+			if absolute == m || strings.HasPrefix(absolute, strings.TrimSuffix(m, "/")+"/") {
+				if len(p.typed) < maxTyped {
+					p.typed = append(p.typed, pair{path, absolute})
+				}
+				return absolute
+			}
+		}
+	}
+	return path
+}
+
+// maxTyped bounds what is remembered of a long list.
+const maxTyped = 1024
+
+// Typed is a path, or a text that begins with one, as it was typed before it was made Absolute.
+func (p *place) Typed(text string) string {
+	for _, x := range p.typed {
+		if rest, ok := strings.CutPrefix(text, x.absolute); ok && (rest == "" || strings.IndexByte("/: ", rest[0]) >= 0) {
+			return x.typed + rest
+		}
+	}
+	return text
+}
+
+// Said is an error of the node with the path that it begins with as it was typed.
+func (p *place) Said(err error) error {
+	var e *answer.Error
+	if !errors.As(err, &e) || p.Typed(e.Message) == e.Message {
+		return err
+	}
+	return &answer.Error{Kind: e.Kind, Message: p.Typed(e.Message), Cause: e.Cause}
+}
+
+// All are paths, each of them Absolute.
+func (p *place) All(paths []string) (all []string) {
+	for _, path := range paths {
+		all = append(all, p.Absolute(path))
+	}
+	return all
+}
+
+// longest is the longest item of a list that is looked at, in bytes: the node refuses longer
+// ones.
+const longest = 64 << 10
+
+// List is a list of paths, each of which is ended by separator, with each of them Absolute.
+func (p *place) List(in io.Reader, separator byte) io.Reader {
+	return &list{place: p, in: bufio.NewReaderSize(in, longest), separator: separator}
+}
+
+type list struct {
+	place     *place
+	in        *bufio.Reader
+	separator byte
+	ready     []byte // to be read
+	torn      bool   // the item goes on, and is passed on as it is
+	err       error  // of in, behind what is ready
+}
+
+// Read is io.Reader's.
+func (l *list) Read(to []byte) (int, error) {
+	for len(l.ready) == 0 {
+		if l.err != nil {
+			return 0, l.err
+		}
+		l.next()
+	}
+	n := copy(to, l.ready)
+	l.ready = l.ready[n:]
+	return n, nil
+}
+
+// next makes an item ready, or a part of one that is too long.
+func (l *list) next() {
+	l.ready, l.err = l.in.ReadSlice(l.separator)
+	goesOn := l.torn
+	if l.torn = errors.Is(l.err, bufio.ErrBufferFull); l.torn {
+		l.err = nil
+	}
+	if goesOn || l.torn {
+		return
+	}
+	item, end := strings.CutSuffix(string(l.ready), string(l.separator))
+	if absolute := l.place.Absolute(item); absolute != item {
+		if l.ready = []byte(absolute); end {
+			l.ready = append(l.ready, l.separator)
+		}
+	}
+}

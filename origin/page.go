@@ -1,0 +1,318 @@
+package origin
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// This file reads what an S3 server answers to ListObjectsV2, as "ListObjectsV2" in the S3 API
+// reference has it.
+//
+// XML is walked by hand, since S3 uses little of it, and its escapes are undone. Undo does that for the
+// URL encoding, if the server encodes, which its word alone does not tell, and merges groups and keys, which
+// come in two lists. What a page leaves out or spells in its own way is told as that, or is an error that
+// names it: a flag that is misread hides names.
+
+// listPage is what one ListObjectsV2 told, its entries in byte order.
+type listPage struct {
+	Entries   []listEntry
+	Truncated bool
+	Said      bool   // whether more follows: IsTruncated was there
+	Encoded   bool   // keys came URL-encoded, so no byte of them was lost; until Undo, that it says so
+	Token     string // to go on with; "": none was given
+}
+
+// listEntry is a key or a group of a page.
+type listEntry struct {
+	Key      string
+	ETag     string    // as it came, in its quotes
+	Size     int64     // in bytes; 0, too, where nobody said
+	Modified time.Time // zero: nobody said
+	Class    string    // the storage class; "": STANDARD, or nobody said
+	Prefix   bool      // it is a group
+}
+
+// parsePage reads a ListBucketResult. Keys are as the server wrote them: Undo is next.
+func parsePage(text []byte) (*listPage, error) {
+	if !bytes.Contains(text, []byte("ListBucketResult")) {
+		return nil, errors.New("no ListBucketResult")
+	}
+	p := &listPage{}
+	var e listEntry
+	err := scanXML(text, func(parent, name, value []byte) error {
+		switch string(parent) {
+		case "Contents":
+			return e.set(name, value)
+		case "CommonPrefixes":
+			if string(name) == "Prefix" {
+				e.Key, e.Prefix = unescape(value), true
+			}
+		case "ListBucketResult":
+			switch string(name) {
+			case "IsTruncated":
+				return p.truncated(string(bytes.TrimSpace(value)))
+			case "NextContinuationToken":
+				p.Token = unescape(value)
+			case "EncodingType":
+				p.Encoded = bytes.EqualFold(bytes.TrimSpace(value), []byte("url"))
+			}
+		}
+		return nil
+	}, func(name []byte) error {
+		switch string(name) {
+		case "Contents", "CommonPrefixes":
+			if e.Key == "" && !e.Prefix { // an empty group is one that was cut
+				return errors.New("an entry without a key")
+			}
+			p.Entries = append(p.Entries, e)
+			e = listEntry{}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// truncated reads IsTruncated, as any language writes it; one that is empty says nothing.
+func (p *listPage) truncated(value string) error {
+	switch strings.ToLower(value) {
+	case "true", "1":
+		p.Truncated, p.Said = true, true
+	case "false", "0":
+		p.Truncated, p.Said = false, true
+	case "":
+	default:
+		return fmt.Errorf("IsTruncated is %q, which is neither true nor false", value)
+	}
+	return nil
+}
+
+func (e *listEntry) set(name, value []byte) error {
+	var err error
+	switch string(name) {
+	case "Key":
+		e.Key = unescape(value)
+	case "ETag":
+		e.ETag = unescape(bytes.TrimSpace(value))
+	case "Size":
+		if value = bytes.TrimSpace(value); len(value) == 0 {
+			return nil
+		}
+		if e.Size, err = strconv.ParseInt(string(value), 10, 64); err != nil || e.Size < 0 {
+			return fmt.Errorf("size %q of %q", value, e.Key)
+		}
+	case "StorageClass":
+		if value = bytes.TrimSpace(value); string(value) != "STANDARD" { // which nearly all are: no memory for it
+			e.Class = unescape(value)
+		}
+	case "LastModified":
+		e.Modified, _ = time.Parse(time.RFC3339, string(bytes.TrimSpace(value))) // a zero time is none
+	}
+	return nil
+}
+
+// Undo undoes encoding-type=url, if the server did it, and merges groups and keys, which come
+// in two lists. It is called once.
+func (p *listPage) Undo(encoded bool) error {
+	p.Encoded = encoded
+	for i := range p.Entries {
+		e := &p.Entries[i]
+		if !encoded || !ambiguous(e.Key) {
+			continue
+		}
+		key, err := url.QueryUnescape(e.Key)
+		if err != nil {
+			return fmt.Errorf("key %q: %w", e.Key, err)
+		}
+		e.Key = key
+	}
+	byKey := func(a, b listEntry) int { return strings.Compare(a.Key, b.Key) }
+	if !slices.IsSortedFunc(p.Entries, byKey) {
+		slices.SortFunc(p.Entries, byKey)
+	}
+	return nil
+}
+
+// Ambiguous is a name that is another one once decoded, and which that is; "": there is none, and
+// it makes no difference whether names are encoded. plain: one of them was not, whatever the page
+// says, since no encoding leaves a blank, or a "%" without two digits behind it.
+func (p *listPage) Ambiguous() (key, decoded string, plain bool) {
+	for i := range p.Entries {
+		k := p.Entries[i].Key
+		if strings.IndexByte(k, ' ') >= 0 {
+			plain = true
+		}
+		if !ambiguous(k) {
+			continue
+		}
+		switch d, err := url.QueryUnescape(k); {
+		case err != nil:
+			plain = true
+		case key == "":
+			key, decoded = k, d
+		}
+	}
+	return key, decoded, plain
+}
+
+func ambiguous(key string) bool {
+	return strings.IndexByte(key, '%') >= 0 || strings.IndexByte(key, '+') >= 0
+}
+
+// Last is the name that a page ends with; "": it is empty.
+func (p *listPage) Last() string {
+	if len(p.Entries) == 0 {
+		return ""
+	}
+	return p.Entries[len(p.Entries)-1].Key
+}
+
+// Misgrouped reports whether a page of groups below prefix holds what can be none
+// of them. A key may be there whose group was asked for: some servers list "t/"
+// itself.
+func (p *listPage) Misgrouped(prefix string) bool {
+	return slices.ContainsFunc(p.Entries, func(e listEntry) bool {
+		rest, ok := strings.CutPrefix(e.Key, prefix)
+		return !ok || e.Prefix && (rest == "" || strings.IndexByte(rest, '/') != len(rest)-1)
+	})
+}
+
+// Garbles reports whether a key may be another one than the server holds: in an
+// answer that is not URL-encoded, what XML cannot hold stands as U+FFFD.
+func (p *listPage) Garbles(key string) bool {
+	return !p.Encoded && strings.ContainsRune(key, utf8.RuneError)
+}
+
+var errXML = errors.New("malformed XML")
+
+// scanXML walks S3's XML: elements without attributes that matter, nested three
+// deep, text only in leaves. leaf is called for each element without children,
+// with the name of its parent, and end for each with some. encoding/xml took
+// 80 % of a listing's CPU.
+func scanXML(text []byte, leaf func(parent, name, value []byte) error, end func(name []byte) error) error {
+	var stack [16][]byte
+	depth, open := 0, -1 // open: where the text of an element without children begins
+	for {
+		lt := bytes.IndexByte(text, '<')
+		if lt < 0 {
+			break
+		}
+		value := text[:lt]
+		gt := bytes.IndexByte(text[lt:], '>')
+		if gt < 2 {
+			return errXML
+		}
+		tag := text[lt+1 : lt+gt]
+		text = text[lt+gt+1:]
+		switch {
+		case tag[0] == '?' || tag[0] == '!':
+			if bytes.HasPrefix(tag, []byte("![CDATA[")) {
+				return errXML
+			}
+		case tag[0] == '/':
+			name := bare(tag[1:])
+			if depth == 0 || !bytes.Equal(stack[depth-1], name) {
+				return errXML
+			}
+			depth--
+			var err error
+			if open != depth {
+				err = end(name)
+			} else if depth > 0 {
+				err = leaf(stack[depth-1], name, value)
+			}
+			if err != nil {
+				return err
+			}
+			open = -1
+		case tag[len(tag)-1] == '/':
+			if depth > 0 {
+				if err := leaf(stack[depth-1], bare(tag[:len(tag)-1]), nil); err != nil {
+					return err
+				}
+			}
+			open = -1
+		default:
+			if depth == len(stack) {
+				return errXML
+			}
+			stack[depth], open = bare(tag), depth
+			depth++
+		}
+	}
+	if depth != 0 {
+		return errXML
+	}
+	return nil
+}
+
+// bare takes attributes and a namespace's prefix off a tag.
+func bare(tag []byte) []byte {
+	if i := bytes.IndexAny(tag, " \t\r\n"); i >= 0 {
+		tag = tag[:i]
+	}
+	if i := bytes.IndexByte(tag, ':'); i >= 0 {
+		tag = tag[i+1:]
+	}
+	return tag
+}
+
+// unescape undoes XML's escapes. An unknown one stays as it is.
+func unescape(value []byte) string {
+	if bytes.IndexByte(value, '&') < 0 {
+		return string(value)
+	}
+	var b strings.Builder
+	for len(value) > 0 {
+		amp := bytes.IndexByte(value, '&')
+		if amp < 0 {
+			break
+		}
+		b.Write(value[:amp])
+		value = value[amp:]
+		semi := bytes.IndexByte(value, ';')
+		if semi < 0 {
+			break
+		}
+		if r, ok := entity(string(value[1:semi])); ok {
+			b.WriteRune(r)
+			value = value[semi+1:]
+		} else {
+			b.WriteByte('&')
+			value = value[1:]
+		}
+	}
+	b.Write(value)
+	return b.String()
+}
+
+func entity(name string) (rune, bool) {
+	switch name {
+	case "amp":
+		return '&', true
+	case "lt":
+		return '<', true
+	case "gt":
+		return '>', true
+	case "quot":
+		return '"', true
+	case "apos":
+		return '\'', true
+	}
+	base := 10
+	digits, ok := strings.CutPrefix(name, "#")
+	if hex, isHex := strings.CutPrefix(digits, "x"); isHex {
+		digits, base = hex, 16
+	}
+	n, err := strconv.ParseUint(digits, base, 32)
+	return rune(n), ok && err == nil && n <= utf8.MaxRune
+}

@@ -1,0 +1,35 @@
+package warmup
+
+// pilot finds the number of steps under way that brings the most. It is arithmetic
+// only.
+type pilot struct {
+	steps int
+	best  float64 // units per second that a number of steps has brought
+	rest  int     // intervals without growth, after an origin asked to slow down
+	flat  int     // intervals without a gain
+}
+
+// fly takes the rate of the last interval, whether all steps were under way in it,
+// and whether an origin asked to slow down, and gives the number for the next.
+func (p *pilot) fly(rate float64, full, throttled bool, most int) int {
+	switch {
+	case throttled:
+		p.steps, p.best, p.rest = p.steps/2, 0, 10
+	case p.rest > 0:
+		p.rest--
+	case !full:
+	case rate > 1.05*p.best:
+		p.best, p.flat = rate, 0
+		p.steps += max(4, p.steps/2)
+	case rate < 0.6*p.best: // too many, or the origin has become slower
+		p.best = rate
+		p.steps = p.steps * 3 / 4
+	default:
+		p.best *= 0.99 // what was once is not for ever
+		if p.flat++; p.flat%10 == 0 {
+			p.steps += 2
+		}
+	}
+	p.steps = max(busySteps, min(p.steps, most))
+	return p.steps
+}
