@@ -31,7 +31,7 @@ var layers = [][]string{
 
 // Helpers below every layer, and the folders that may use anything (tests and tools).
 var (
-	helpers = []string{"internal/admit", "internal/device", "internal/flight", "internal/piece", "internal/probe", "internal/scatter", "internal/waits", "internal/workers"}
+	helpers = []string{"internal/admit", "internal/device", "internal/flight", "internal/piece", "internal/waits"}
 	tools   = []string{"e2e", "internal/hearthtest", "internal/testrun", "internal/faultproxy", "internal/faultfs", "bench"}
 )
 

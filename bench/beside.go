@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/hearthfs/hearth/internal/hearthtest"
-	"github.com/hearthfs/hearth/node/api"
+	"github.com/hearthfs/hearth/node/admin"
 	"github.com/hearthfs/hearth/warmup"
 )
 
@@ -85,7 +85,7 @@ func (b *bench) besides(f figure, l launch, set, other hearthtest.DataSet) error
 // loading begins the warm-up of a set and returns once something was asked for. end
 // makes sure that it was at work until then, and cancels it.
 func (h *build) loading(set hearthtest.DataSet) (end func() error, err error) {
-	node, err := api.Dial("unix://" + h.socket())
+	node, err := admin.Dial("unix://" + h.socket())
 	if err != nil {
 		return nil, err
 	}

@@ -16,7 +16,7 @@ import (
 
 	"github.com/hearthfs/hearth/bench/clients"
 	"github.com/hearthfs/hearth/internal/hearthtest"
-	"github.com/hearthfs/hearth/node/api"
+	"github.com/hearthfs/hearth/node/admin"
 )
 
 // clientsProgram is this binary as clients, told by a line of JSON what to do.
@@ -287,7 +287,7 @@ func (k *buckets) asked(of *build) (n int64, err error) {
 	if of == nil {
 		return 0, nil
 	}
-	node, err := api.Dial("unix://" + of.socket())
+	node, err := admin.Dial("unix://" + of.socket())
 	if err != nil {
 		return 0, err
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/hearthfs/hearth/internal/faultfs"
 	"github.com/hearthfs/hearth/internal/hearthtest"
 	"github.com/hearthfs/hearth/node/doctor"
-	"github.com/hearthfs/hearth/node/explain"
+	"github.com/hearthfs/hearth/node/status"
 )
 
 // warmUpChecks are the scenarios of what looks at a node and its machine.
@@ -112,7 +112,7 @@ func explained(e *env) {
 	e.must(o.PutFile(e.ctx, o.bucket, "", f, 0), "put an object")
 	h := e.mount(o, settings{mount: []string{"--open", "passthrough"}})
 	name := filepath.Join(h.dir, f.Path)
-	ask := func() (x explain.Explanation) {
+	ask := func() (x status.Explanation) {
 		e.Helper()
 		out, code := e.run(e.hearth, "explain", name+"@2MiB", "-o", "json", "--node", "unix://"+h.socket())
 		if err := json.Unmarshal([]byte(out), &x); err != nil || code != 0 || len(x.Mounts) != 1 {

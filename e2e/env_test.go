@@ -20,7 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hearthfs/hearth/internal/hearthtest"
-	"github.com/hearthfs/hearth/node/api"
+	"github.com/hearthfs/hearth/node/admin"
 	"github.com/hearthfs/hearth/node/status"
 )
 
@@ -334,7 +334,7 @@ type hearth struct {
 	*process
 	e      *env
 	dir    string
-	client *api.Client
+	client *admin.Client
 	config string
 }
 
@@ -415,7 +415,7 @@ func (h *hearth) socket() string { return strings.TrimSuffix(h.config, ".yaml") 
 // dial has the node to be asked from now on.
 func (h *hearth) dial() {
 	h.e.Helper()
-	client, err := api.Dial(h.socket())
+	client, err := admin.Dial(h.socket())
 	h.e.must(err, "dial the node")
 	h.client = client
 	h.e.Cleanup(client.Close)

@@ -12,13 +12,13 @@ import (
 
 	"github.com/hearthfs/hearth/cache/check"
 	"github.com/hearthfs/hearth/internal/hearthtest"
-	"github.com/hearthfs/hearth/node/fsck/report"
+	"github.com/hearthfs/hearth/node/fsck"
 )
 
 // checked is what `hearth fsck -o json` printed.
 type checked struct {
 	Findings []check.Finding
-	Summary  report.Summary
+	Summary  fsck.Summary
 }
 
 // fsck runs `hearth fsck` and expects its exit code.

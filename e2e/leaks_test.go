@@ -58,7 +58,7 @@ func (h *hearth) goroutines() string {
 // the FUSE device, workers of the disk's guard and of who answers peers, Pebble's per processor, and those of the few
 // connections to each peer, which stay.
 func elastic(stack string) bool {
-	return slices.ContainsFunc([]string{"net/http.(*persistConn)", "fuse.(*fuseFD).readRequest", "go-fuse/v2/fuse.(*Server).loop", "internal/device.(*Guard).worker", "cockroachdb/pebble", "peer/wire.(*conn)", "peer/wire.(*session)", "internal/workers.(*Group)"},
+	return slices.ContainsFunc([]string{"net/http.(*persistConn)", "fuse.(*fuseFD).readRequest", "go-fuse/v2/fuse.(*Server).loop", "internal/device.(*Guard).worker", "cockroachdb/pebble", "peer/wire.(*conn)", "peer/wire.(*session)", "peer/wire.(*workers)"},
 		func(part string) bool { return strings.Contains(stack, part) })
 }
 

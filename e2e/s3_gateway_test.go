@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/hearthfs/hearth/internal/hearthtest"
-	"github.com/hearthfs/hearth/node/api"
+	"github.com/hearthfs/hearth/node/admin"
 )
 
 const (
@@ -168,7 +168,7 @@ func (p *endpoint) endsInTransfers(o *server, x *process, sock string, sig os.Si
 		s, err := os.Stat(p.path(name))
 		return err == nil && s.Size() > 0
 	}
-	client, err := api.Dial(sock)
+	client, err := admin.Dial(sock)
 	p.must(err, "dial the node")
 	defer client.Close()
 	slow := begin("--limit-rate", "4M", "-o", p.path("slow"), p.url+"/"+o.bucket+"/"+large.Path)

@@ -18,7 +18,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hearthfs/hearth/fuse/point"
-	"github.com/hearthfs/hearth/internal/probe"
 )
 
 // fsType is what mount(8) and /proc/self/mountinfo call us.
@@ -375,7 +374,7 @@ func cleanup(dir string) (gone bool, err error) {
 func alive(at *point.Point) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
-	return probe.Answers(ctx, at.Top())
+	return point.Answers(ctx, at.Top())
 }
 
 // resolve makes dir absolute and free of symbolic links, without touching what

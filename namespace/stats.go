@@ -28,8 +28,6 @@ func (t *Tree) Stats() Stats {
 	return s
 }
 
-// This file is what a namespace tells of itself.
-
 // Stats are the tree's figures since it was opened.
 type Stats struct {
 	// Where the names are kept; "": in memory.

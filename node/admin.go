@@ -11,13 +11,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/hearthfs/hearth/cache/check"
-	"github.com/hearthfs/hearth/node/answer"
-	"github.com/hearthfs/hearth/node/api"
-	"github.com/hearthfs/hearth/node/door"
-	"github.com/hearthfs/hearth/node/fsck/report"
-	"github.com/hearthfs/hearth/node/leaks"
+	"github.com/hearthfs/hearth/node/admin"
+	"github.com/hearthfs/hearth/node/fsck"
 	"github.com/hearthfs/hearth/node/machine"
-	"github.com/hearthfs/hearth/node/rights"
 )
 
 // routes is the admin API: HTTP and JSON, errors as {"kind", "error"}; rights has who may.
@@ -27,7 +23,7 @@ func (n *Node) routes() http.Handler {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 			v, err := do(r)
 			if err != nil {
-				api.Fail(w, err)
+				admin.Fail(w, err)
 				return
 			}
 			w.Header().Set("Content-Type", "application/json")
@@ -50,21 +46,21 @@ func (n *Node) routes() http.Handler {
 	n.jobs.Serve(mux, answer)
 	n.jobs.keeper.Serve(answer)
 	n.ring.routes(answer, n.fileOf)
-	mux.HandleFunc("GET /v1/ls", func(w http.ResponseWriter, r *http.Request) { api.ServeList(w, r, n.list) })
-	mux.HandleFunc("GET /v1/cat", func(w http.ResponseWriter, r *http.Request) { api.ServeCat(w, r, n.cat) })
-	mux.HandleFunc("GET /v1/goroutines", leaks.Goroutines)
+	mux.HandleFunc("GET /v1/ls", func(w http.ResponseWriter, r *http.Request) { admin.ServeList(w, r, n.list) })
+	mux.HandleFunc("GET /v1/cat", func(w http.ResponseWriter, r *http.Request) { admin.ServeCat(w, r, n.cat) })
+	mux.HandleFunc("GET /v1/goroutines", serveGoroutines)
 	mux.HandleFunc("POST /v1/fsck", func(w http.ResponseWriter, r *http.Request) {
 		repair, _ := strconv.ParseBool(r.FormValue("repair"))
-		report.Serve(w, repair, func(run *check.Run) error {
+		fsck.Serve(w, repair, func(run *check.Run) error {
 			return n.parts().Live(r.Context(), r.FormValue("dir"), run)
 		})
 	})
 	n.addHealth(mux)
-	return rights.Check(mux, api.Fail)
+	return admin.Check(mux, admin.Fail)
 }
 
 // Client returns a Client of this node within its process.
-func (n *Node) Client() *api.Client { return api.Over(n.doors.Pipe.Dial) }
+func (n *Node) Client() *admin.Client { return admin.Over(n.doors.Pipe.Dial) }
 
 // addHealth adds what anyone on this machine may see.
 func (n *Node) addHealth(mux *http.ServeMux) {
@@ -82,23 +78,23 @@ func (n *Node) addHealth(mux *http.ServeMux) {
 }
 
 func (n *Node) serveMount(r *http.Request) (any, error) {
-	var m api.MountRequest
+	var m admin.MountRequest
 	d := json.NewDecoder(r.Body)
 	d.DisallowUnknownFields()
 	if err := d.Decode(&m); err != nil {
 		return nil, usage("mount: %v", err)
 	}
-	if m.At = door.Handed(r.Context()); m.Handed && m.At == nil {
+	if m.At = admin.Handed(r.Context()); m.Handed && m.At == nil {
 		return nil, usage("mount %s: it is an automount point, and its descriptor did not come along: ask at the node's own socket", m.Dir)
 	}
 	return n.Mount(r.Context(), m)
 }
 
 // openDoors opens the admin socket; "": the default one, "-": none.
-func openDoors(path string) (*door.Doors, error) {
-	d, err := door.Open(cmp.Or(path, api.DefaultSocket()))
+func openDoors(path string) (*admin.Doors, error) {
+	d, err := admin.Open(cmp.Or(path, admin.DefaultSocket()))
 	if err != nil {
-		return nil, &answer.Error{Kind: answer.KindOf(err), Message: err.Error(), Cause: err}
+		return nil, &admin.Error{Kind: admin.KindOf(err), Message: err.Error(), Cause: err}
 	}
 	return d, nil
 }
@@ -108,7 +104,7 @@ func (n *Node) serveAdmin() {
 	health := http.NewServeMux()
 	n.addHealth(health)
 	routes := n.routes()
-	n.group.Go(func() error { return door.Serve(n.ctx, n.doors.Socket, routes) })
-	n.group.Go(func() error { return door.Serve(n.ctx, n.doors.Metrics, health) })
-	n.group.Go(func() error { return door.Serve(n.ctx, n.doors.Pipe, routes) })
+	n.group.Go(func() error { return admin.Serve(n.ctx, n.doors.Socket, routes) })
+	n.group.Go(func() error { return admin.Serve(n.ctx, n.doors.Metrics, health) })
+	n.group.Go(func() error { return admin.Serve(n.ctx, n.doors.Pipe, routes) })
 }

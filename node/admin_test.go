@@ -16,8 +16,7 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/internal/hearthtest"
-	"github.com/hearthfs/hearth/node/answer"
-	"github.com/hearthfs/hearth/node/api"
+	"github.com/hearthfs/hearth/node/admin"
 	"github.com/hearthfs/hearth/node/status"
 	"github.com/hearthfs/hearth/node/watch"
 	"github.com/hearthfs/hearth/warmup"
@@ -47,9 +46,9 @@ func start(t *testing.T, url string, change func(*Config)) *Node {
 	return n
 }
 
-func client(t *testing.T, n *Node) *api.Client {
+func client(t *testing.T, n *Node) *admin.Client {
 	t.Helper()
-	c, err := api.Dial("unix://" + n.Socket())
+	c, err := admin.Dial("unix://" + n.Socket())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,7 +92,7 @@ func TestPathsWithASecondLink(t *testing.T) {
 		"/sub/b":     "/sub/b: no such file or directory; a path begins with one of this node's links: /x, /y",
 		"/x/nothing": "/x/nothing: no such file or directory",
 	} {
-		if _, err := c.Stat(t.Context(), path); err == nil || err.Error() != want || answer.KindOf(err) != answer.KindNotFound {
+		if _, err := c.Stat(t.Context(), path); err == nil || err.Error() != want || admin.KindOf(err) != admin.KindNotFound {
 			t.Errorf("with two links: %v, want %s", err, want)
 		}
 	}
@@ -111,7 +110,7 @@ func TestPathsMeanTheSameAfterASecondMount(t *testing.T) {
 	n := start(t, "s3://data", func(c *Config) { c.Links = nil; withDisk(dir, 64<<20)(c) })
 	c := client(t, n)
 	for _, url := range []string{"s3://data", "s3://other"} { // as mounts of these make them
-		l, _, err := n.linkTo(t.Context(), api.MountRequest{Origin: &Origin{URL: url}})
+		l, _, err := n.linkTo(t.Context(), admin.MountRequest{Origin: &Origin{URL: url}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -146,10 +145,10 @@ func TestPathsMeanTheSameAfterASecondMount(t *testing.T) {
 	if _, err := n.links.forMount(n.links.within("/models")); err != nil {
 		t.Errorf("a mount of it: %v", err)
 	}
-	if _, err := n.Mount(t.Context(), api.MountRequest{Mount: Mount{Dir: at, Prefix: "/nope"}}); answer.KindOf(err) != answer.KindNotFound || !strings.Contains(err.Error(), "mount /s3:data/nope: no such directory in the tree") {
+	if _, err := n.Mount(t.Context(), admin.MountRequest{Mount: Mount{Dir: at, Prefix: "/nope"}}); admin.KindOf(err) != admin.KindNotFound || !strings.Contains(err.Error(), "mount /s3:data/nope: no such directory in the tree") {
 		t.Errorf("a mount of nothing: %v", err)
 	}
-	if _, err := n.Mount(t.Context(), api.MountRequest{Mount: Mount{Dir: at, Prefix: "/models/a"}}); answer.KindOf(err) != answer.KindUsage || !strings.Contains(err.Error(), "it is a file") {
+	if _, err := n.Mount(t.Context(), admin.MountRequest{Mount: Mount{Dir: at, Prefix: "/models/a"}}); admin.KindOf(err) != admin.KindUsage || !strings.Contains(err.Error(), "it is a file") {
 		t.Errorf("a mount of a file: %v", err)
 	}
 	if ended, err := c.Unpin(t.Context(), []string{"/models"}); err != nil || len(ended) != 1 {
@@ -173,7 +172,7 @@ func TestCommandsThroughTheSocket(t *testing.T) {
 	}{{"/", false, "a sub"}, {"/", true, "a sub sub/b sub/deep sub/deep/c"}, {"/sub", true, "b deep deep/c"}, {"/a", false, "a"},
 		{url + "/sub", false, "b deep"}} {
 		var names []string
-		if _, err := c.List(ctx, v.path, v.recursive, func(e api.Entry) error {
+		if _, err := c.List(ctx, v.path, v.recursive, func(e admin.Entry) error {
 			names = append(names, e.Path)
 			return nil
 		}); err != nil {
@@ -205,12 +204,12 @@ func TestCommandsThroughTheSocket(t *testing.T) {
 	if err != nil || s.Size != int64(len(big)) || s.Blocks != 4 || s.Version == "" {
 		t.Errorf("stat: %+v, %v", s, err)
 	}
-	for path, kind := range map[string]answer.Kind{"/nothing": answer.KindNotFound, "s3://other/x": answer.KindNoLink} {
-		if _, err := c.Stat(ctx, path); answer.KindOf(err) != kind {
-			t.Errorf("stat %s: %v (%s), want %s", path, err, answer.KindOf(err), kind)
+	for path, kind := range map[string]admin.Kind{"/nothing": admin.KindNotFound, "s3://other/x": admin.KindNoLink} {
+		if _, err := c.Stat(ctx, path); admin.KindOf(err) != kind {
+			t.Errorf("stat %s: %v (%s), want %s", path, err, admin.KindOf(err), kind)
 		}
 	}
-	if err := c.Cat(ctx, "/sub", 0, -1, io.Discard); answer.KindOf(err) != answer.KindUsage {
+	if err := c.Cat(ctx, "/sub", 0, -1, io.Discard); admin.KindOf(err) != admin.KindUsage {
 		t.Errorf("cat of a directory: %v", err)
 	}
 }
@@ -328,7 +327,7 @@ func TestTheRootIsTheTableOfLinks(t *testing.T) {
 		{"/", true, "deep deep/x deep/x/%2541 deep/x/100%2525 deep/x/a deep/x/sub deep/x/sub/b", 1},
 		{"s3://data", true, "%41 100%25 a sub sub/b", 1}, {"s3://data/%41", false, "%41", 0}, {"s3://data/sub/", false, "b", 1}} {
 		var names []string
-		hidden, err := c.List(t.Context(), v.path, v.recursive, func(e api.Entry) error {
+		hidden, err := c.List(t.Context(), v.path, v.recursive, func(e admin.Entry) error {
 			names = append(names, e.Path)
 			return nil
 		})

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/hearthfs/hearth/node/api"
+	"github.com/hearthfs/hearth/node/admin"
 )
 
 func TestOriginsAreToldProgramAndVersion(t *testing.T) {
@@ -27,7 +27,7 @@ func TestOriginsAreToldProgramAndVersion(t *testing.T) {
 		c.Version = version
 		c.Links = []Link{{Path: "/", Origin: Origin{URL: "s3://bucket", Endpoint: server.URL, Region: "us-east-1", PathStyle: "on", Anonymous: true}}}
 	})
-	if _, err := client(t, n).List(t.Context(), "/", false, func(api.Entry) error { return nil }); err != nil {
+	if _, err := client(t, n).List(t.Context(), "/", false, func(admin.Entry) error { return nil }); err != nil {
 		t.Fatal(err)
 	}
 	mu.Lock()

@@ -12,7 +12,6 @@ import (
 	"github.com/hearthfs/hearth/namespace"
 	"github.com/hearthfs/hearth/namespace/share"
 	"github.com/hearthfs/hearth/node/ring"
-	"github.com/hearthfs/hearth/node/ring/atowners"
 	"github.com/hearthfs/hearth/node/status"
 	"github.com/hearthfs/hearth/node/watch"
 	"github.com/hearthfs/hearth/node/wiring"
@@ -21,6 +20,7 @@ import (
 	"github.com/hearthfs/hearth/peer/members"
 	"github.com/hearthfs/hearth/peer/place"
 	"github.com/hearthfs/hearth/peer/route"
+	"github.com/hearthfs/hearth/warmup/owners"
 )
 
 // ringAhead is the most bytes read ahead of one reader in a ring. Nodes that read one large
@@ -38,8 +38,8 @@ type around struct {
 	ring  *peer.Ring // nil: it has not joined
 
 	// What warms up at owners, and does so for others; nil: there is no disk tier.
-	owners *atowners.Owners
-	served *atowners.Served
+	owners *owners.Owners
+	served *owners.Served
 }
 
 var _ wiring.Router = (*around)(nil)
@@ -66,9 +66,9 @@ func (n *Node) openOwners() {
 	if a == nil || n.disk == nil {
 		return
 	}
-	a.served = atowners.NewServed(atowners.ServedOptions{Own: watch.WarmUp{Loader: n.tiers.Own}, Ahead: n.tiers.Own, Disk: n.disk, Known: a.part.Check,
+	a.served = owners.NewServed(owners.ServedOptions{Own: watch.WarmUp{Loader: n.tiers.Own}, Ahead: n.tiers.Own, Disk: n.disk, Known: a.part.Check,
 		Readers: n.readers, Throttled: n.throttled, Connections: n.forWarmUp})
-	a.owners = atowners.New(atowners.Options{Router: a.Router, Names: a.part.Active, Disk: n.disk, Served: a.served})
+	a.owners = owners.New(owners.Options{Router: a.Router, Names: a.part.Active, Disk: n.disk, Served: a.served})
 	a.part.Warms(a.served.Run, a.served.Calls())
 }
 

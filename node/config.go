@@ -10,10 +10,8 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/fuse"
-	"github.com/hearthfs/hearth/node/answer"
+	"github.com/hearthfs/hearth/node/admin"
 	"github.com/hearthfs/hearth/node/config"
-	"github.com/hearthfs/hearth/node/paths"
-	"github.com/hearthfs/hearth/node/ring/settings"
 	"github.com/hearthfs/hearth/node/wiring"
 	"github.com/hearthfs/hearth/origin"
 	"github.com/hearthfs/hearth/s3gw"
@@ -32,7 +30,7 @@ type Config struct {
 	// Ring is the node's part in a ring; zero: it is alone.
 	Ring config.Membership
 	// S3 is its S3 endpoint; zero: it has none.
-	S3 config.S3
+	S3 s3gw.Setup
 	// Mounts are made by Start; more come and go through the admin API.
 	Mounts []Mount
 	// Admin is where the node answers its commands and its metrics.
@@ -99,7 +97,7 @@ func (c *Config) Problems() (all []Problem) {
 			add(fmt.Sprintf("cache.disks[%d]", i), usage("a directory of cache.disks has no path"))
 		}
 	}
-	for key, err := range settings.Problems(c.Ring) {
+	for key, err := range config.RingProblems(c.Ring) {
 		add(key, usage("%v", err))
 	}
 	for key, err := range s3gw.Setup(c.S3).Problems() {
@@ -131,7 +129,7 @@ func (c *Config) Problems() (all []Problem) {
 func (c *Config) checkLinks(add func(string, error)) {
 	taken := map[string]bool{}
 	for i, l := range c.Links {
-		key, p := fmt.Sprintf("links[%d]", i), paths.Clean(l.Path)
+		key, p := fmt.Sprintf("links[%d]", i), cleanPath(l.Path)
 		_, err := origin.Prefix(l.Origin.URL)
 		switch {
 		case l.Origin.URL == "":
@@ -155,8 +153,8 @@ func (c *Config) checkLinks(add func(string, error)) {
 func (c *Config) checkMount(m Mount) error {
 	var of *Link
 	for i, l := range c.Links {
-		_, ok := paths.Below(paths.Clean(m.Prefix), paths.Clean(l.Path))
-		if ok && (of == nil || len(paths.Clean(l.Path)) > len(paths.Clean(of.Path))) {
+		_, ok := belowPath(cleanPath(m.Prefix), cleanPath(l.Path))
+		if ok && (of == nil || len(cleanPath(l.Path)) > len(cleanPath(of.Path))) {
 			of = &c.Links[i]
 		}
 	}
@@ -167,7 +165,7 @@ func (c *Config) checkMount(m Mount) error {
 	if err != nil {
 		return nil // told of the link
 	}
-	return checkFreshness(m, f, paths.Clean(of.Path))
+	return checkFreshness(m, f, cleanPath(of.Path))
 }
 
 func validateMount(m Mount) error {
@@ -197,5 +195,5 @@ func validateMount(m Mount) error {
 }
 
 func usage(format string, args ...any) error {
-	return &answer.Error{Kind: answer.KindUsage, Message: fmt.Sprintf(format, args...)}
+	return &admin.Error{Kind: admin.KindUsage, Message: fmt.Sprintf(format, args...)}
 }

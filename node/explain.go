@@ -8,9 +8,8 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/namespace"
-	"github.com/hearthfs/hearth/node/answer"
-	"github.com/hearthfs/hearth/node/explain"
-	"github.com/hearthfs/hearth/node/paths"
+	"github.com/hearthfs/hearth/node/admin"
+	"github.com/hearthfs/hearth/node/status"
 )
 
 // serveExplain answers where a file's bytes are and what a read at off would do.
@@ -24,10 +23,10 @@ func (n *Node) serveExplain(r *http.Request) (any, error) {
 
 // explain looks the name up as it is known, so that the answer tells how fresh that is;
 // only what is not known at all is asked for.
-func (n *Node) explain(ctx context.Context, asked string, off int64) (*explain.Explanation, error) {
-	name := explain.Name{Path: asked}
+func (n *Node) explain(ctx context.Context, asked string, off int64) (*status.Explanation, error) {
+	name := status.ExplainedName{Path: asked}
 	p, x, err := n.resolve(namespace.Quiet(ctx), asked)
-	if err != nil && answer.KindOf(err) == answer.KindNotFound {
+	if err != nil && admin.KindOf(err) == admin.KindNotFound {
 		name.Asked = true
 		p, x, err = n.resolve(ctx, asked)
 	}
@@ -36,7 +35,7 @@ func (n *Node) explain(ctx context.Context, asked string, off int64) (*explain.E
 	}
 	name.Dir, name.Left = x.Dir, x.TTL
 	var l *link
-	if paths.IsURL(asked) {
+	if isURL(asked) {
 		l, _, err = n.links.holding(asked)
 	} else if l, _ = n.links.at(p); l == nil {
 		err = usage("%s is a directory that the links make: it names no keys", asked)
@@ -51,15 +50,15 @@ func (n *Node) explain(ctx context.Context, asked string, off int64) (*explain.E
 	if cause := l.doubted.Load(); cause != nil {
 		name.Away = *cause
 	}
-	return explain.Of(name, &x.Object, off, n.knowledge(ctx, l, p)), nil
+	return status.Explain(name, &x.Object, off, n.knowledge(ctx, l, p)), nil
 }
 
 // peersAnswer is how long the nodes of a ring have to say what they hold.
 const peersAnswer = 2 * time.Second
 
 // knowledge is what the tiers know without reading.
-func (n *Node) knowledge(ctx context.Context, l *link, p string) explain.Node {
-	k := explain.Node{RAM: n.mem.Has, Fetching: func(id hearth.ID) bool {
+func (n *Node) knowledge(ctx context.Context, l *link, p string) status.ExplainedBy {
+	k := status.ExplainedBy{RAM: n.mem.Has, Fetching: func(id hearth.ID) bool {
 		return n.tiers.Reads.Fetching(id) || n.tiers.Own.Fetching(id)
 	}}
 	if n.disk != nil {
@@ -82,9 +81,9 @@ func (n *Node) knowledge(ctx context.Context, l *link, p string) explain.Node {
 		}
 	}
 	for _, x := range n.mounts.standing() {
-		if _, shows := paths.Below(p, x.Prefix); shows || paths.IsURL(p) && x.link == l {
+		if _, shows := belowPath(p, x.Prefix); shows || isURL(p) && x.link == l {
 			s := x.server.Stats()
-			k.Mounts = append(k.Mounts, explain.Mount{Dir: x.Dir, Open: string(s.Open), Why: s.Why})
+			k.Mounts = append(k.Mounts, status.LendingMount{Dir: x.Dir, Open: string(s.Open), Why: s.Why})
 		}
 	}
 	return k

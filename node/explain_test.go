@@ -11,7 +11,7 @@ import (
 
 	"github.com/hearthfs/hearth/internal/faultproxy"
 	"github.com/hearthfs/hearth/internal/hearthtest"
-	"github.com/hearthfs/hearth/node/answer"
+	"github.com/hearthfs/hearth/node/admin"
 )
 
 func TestExplain(t *testing.T) {
@@ -87,15 +87,15 @@ func TestExplain(t *testing.T) {
 	if got := proxy.Stats().Requests(); got != asked || after.Hits != before.Hits || after.PutBytes != before.PutBytes {
 		t.Errorf("explaining asked %d times; %+v, then %+v", got-asked, before, after)
 	}
-	for path, kind := range map[string]answer.Kind{"/nothing": answer.KindNotFound, "s3://other/x": answer.KindNoLink} {
-		if _, err := c.Explain(ctx, path, 0); answer.KindOf(err) != kind {
+	for path, kind := range map[string]admin.Kind{"/nothing": admin.KindNotFound, "s3://other/x": admin.KindNoLink} {
+		if _, err := c.Explain(ctx, path, 0); admin.KindOf(err) != kind {
 			t.Errorf("%s: %v", path, err)
 		}
 	}
 	if e, err := c.Explain(ctx, "/sub", 0); err != nil || !e.Dir || e.Read != nil {
 		t.Errorf("a directory: %+v, %v", e, err)
 	}
-	if _, err := c.Explain(ctx, "/small", -1); answer.KindOf(err) != answer.KindUsage {
+	if _, err := c.Explain(ctx, "/small", -1); admin.KindOf(err) != admin.KindUsage {
 		t.Errorf("a negative offset: %v", err)
 	}
 }

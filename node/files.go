@@ -14,26 +14,24 @@ import (
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache"
 	"github.com/hearthfs/hearth/namespace"
-	"github.com/hearthfs/hearth/node/answer"
-	"github.com/hearthfs/hearth/node/api"
-	"github.com/hearthfs/hearth/node/paths"
+	"github.com/hearthfs/hearth/node/admin"
 	"github.com/hearthfs/hearth/node/watch"
 )
 
 // treePath is the path in the tree that p means: a path below one of the mounts,
 // else p itself, or what it is within the link that needs no naming.
 func (n *Node) treePath(p string) string {
-	p = paths.Clean(p)
+	p = cleanPath(p)
 	for _, m := range n.Mounts() {
-		if rest, ok := paths.Below(p, m.Dir); ok {
-			return paths.Clean(m.Prefix + "/" + rest)
+		if rest, ok := belowPath(p, m.Dir); ok {
+			return cleanPath(m.Prefix + "/" + rest)
 		}
 	}
 	return n.links.within(p)
 }
 
 func (n *Node) resolve(ctx context.Context, asked string) (string, namespace.Node, error) {
-	if paths.IsURL(asked) {
+	if isURL(asked) {
 		k, err := n.keyed(ctx, asked, true)
 		if err != nil {
 			return "", namespace.Node{}, err
@@ -43,7 +41,7 @@ func (n *Node) resolve(ctx context.Context, asked string) (string, namespace.Nod
 	p := n.treePath(asked)
 	node, err := n.tree.Resolve(ctx, p)
 	if errors.Is(err, fs.ErrNotExist) {
-		return "", namespace.Node{}, &answer.Error{Kind: answer.KindNotFound, Message: asked + ": no such file or directory" + n.links.hint(asked, p)}
+		return "", namespace.Node{}, &admin.Error{Kind: admin.KindNotFound, Message: asked + ": no such file or directory" + n.links.hint(asked, p)}
 	}
 	if err != nil {
 		return "", namespace.Node{}, fmt.Errorf("look up %s: %w", asked, watch.Explained(err))
@@ -53,8 +51,8 @@ func (n *Node) resolve(ctx context.Context, asked string) (string, namespace.Nod
 
 // list calls each for what lies in the directory asked for, or below it, and
 // counts the keys there that have no name.
-func (n *Node) list(ctx context.Context, asked string, recursive bool, each func(api.Entry) error) (hidden int64, err error) {
-	if paths.IsURL(asked) {
+func (n *Node) list(ctx context.Context, asked string, recursive bool, each func(admin.Entry) error) (hidden int64, err error) {
+	if isURL(asked) {
 		return n.listKeys(ctx, asked, recursive, each)
 	}
 	p, node, err := n.resolve(ctx, asked)
@@ -86,8 +84,8 @@ func (n *Node) sized(ctx context.Context, x namespace.Node) namespace.Node {
 	return found
 }
 
-func entryOf(p string, x namespace.Node) api.Entry {
-	e := api.Entry{Path: p, Key: x.Object.Key, Dir: x.Dir, ModTime: x.ModTime}
+func entryOf(p string, x namespace.Node) admin.Entry {
+	e := admin.Entry{Path: p, Key: x.Object.Key, Dir: x.Dir, ModTime: x.ModTime}
 	if x.Dir {
 		e.Path = strings.TrimSuffix(p, "/")
 	} else {
@@ -97,12 +95,12 @@ func entryOf(p string, x namespace.Node) api.Entry {
 	return e
 }
 
-func (n *Node) stat(ctx context.Context, asked string) (*api.Stat, error) {
+func (n *Node) stat(ctx context.Context, asked string) (*admin.Stat, error) {
 	p, x, err := n.resolve(ctx, asked)
 	if err != nil {
 		return nil, err
 	}
-	s := &api.Stat{Entry: entryOf(p, x), Inode: x.ID, TTLMS: int64(x.TTL / time.Millisecond)}
+	s := &admin.Stat{Entry: entryOf(p, x), Inode: x.ID, TTLMS: int64(x.TTL / time.Millisecond)}
 	if x.Dir {
 		if p == "/" {
 			s.Path = p // the root's name; elsewhere "/" ends a prefix
@@ -137,9 +135,9 @@ func (n *Node) held(o *hearth.Object) map[string]int64 {
 	return counts
 }
 
-func (n *Node) usage(ctx context.Context, asked string) (*api.Usage, error) {
-	u := &api.Usage{Path: asked}
-	if paths.IsURL(asked) {
+func (n *Node) usage(ctx context.Context, asked string) (*admin.Usage, error) {
+	u := &admin.Usage{Path: asked}
+	if isURL(asked) {
 		k, err := n.keyed(ctx, asked, true)
 		if err == nil && k.file != nil {
 			count(u, *k.file)
@@ -161,7 +159,7 @@ func (n *Node) usage(ctx context.Context, asked string) (*api.Usage, error) {
 }
 
 // addBelow sums up what lies below a directory; k's own object is counted before.
-func (n *Node) addBelow(ctx context.Context, u *api.Usage, k keyed) (err error) {
+func (n *Node) addBelow(ctx context.Context, u *admin.Usage, k keyed) (err error) {
 	u.Hidden, err = n.tree.Below(ctx, k.dir.ID, func(_ string, x namespace.Node) error {
 		if k.file == nil || k.file.ID != x.ID {
 			count(u, n.sized(ctx, x))
@@ -171,7 +169,7 @@ func (n *Node) addBelow(ctx context.Context, u *api.Usage, k keyed) (err error) 
 	return watch.Explained(err)
 }
 
-func count(u *api.Usage, x namespace.Node) {
+func count(u *admin.Usage, x namespace.Node) {
 	if x.Dir {
 		u.Dirs++
 		return
@@ -185,7 +183,7 @@ const catBuffer = 1 << 20
 
 // readable is the file that cat reads: of a URL the object of that very key.
 func (n *Node) readable(ctx context.Context, asked string) (namespace.Node, error) {
-	if !paths.IsURL(asked) {
+	if !isURL(asked) {
 		_, x, err := n.resolve(ctx, asked)
 		return x, err
 	}
@@ -196,7 +194,7 @@ func (n *Node) readable(ctx context.Context, asked string) (namespace.Node, erro
 	return k.one(), nil
 }
 
-func (n *Node) cat(ctx context.Context, asked string, r api.Span, w io.Writer) error {
+func (n *Node) cat(ctx context.Context, asked string, r admin.Span, w io.Writer) error {
 	x, err := n.readable(ctx, asked)
 	switch {
 	case err != nil:

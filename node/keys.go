@@ -9,9 +9,7 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/namespace"
-	"github.com/hearthfs/hearth/node/answer"
-	"github.com/hearthfs/hearth/node/api"
-	"github.com/hearthfs/hearth/node/paths"
+	"github.com/hearthfs/hearth/node/admin"
 	"github.com/hearthfs/hearth/node/watch"
 )
 
@@ -19,10 +17,10 @@ import (
 // Objects have it.
 func (ls *links) holding(url string) (found *link, key string, err error) {
 	asked := Origin{URL: url}.WithEnvironment()
-	bucket, whole := paths.Split(url)
+	bucket, whole := splitURL(url)
 	best := -2 // the longest prefix; -1: a link that begins at the key
 	for _, l := range ls.list() {
-		at, prefix := paths.Split(l.Origin.URL)
+		at, prefix := splitURL(l.Origin.URL)
 		if prefix != "" && !strings.HasSuffix(prefix, "/") {
 			prefix += "/"
 		}
@@ -36,7 +34,7 @@ func (ls *links) holding(url string) (found *link, key string, err error) {
 		}
 	}
 	if found == nil {
-		return nil, "", &answer.Error{Kind: answer.KindNoLink, Message: "no link of this node leads to " + url}
+		return nil, "", &admin.Error{Kind: admin.KindNoLink, Message: "no link of this node leads to " + url}
 	}
 	return found, key, nil
 }
@@ -79,7 +77,7 @@ func (n *Node) keyed(ctx context.Context, asked string, dirs bool) (k keyed, err
 	case k.file == nil && k.dir == nil && !dirs && n.isPrefix(ctx, l, key):
 		return k, usage("%s is a prefix, not an object (ls lists it)", asked)
 	case k.file == nil && k.dir == nil:
-		return k, &answer.Error{Kind: answer.KindNotFound, Message: asked + ": no such file or key"}
+		return k, &admin.Error{Kind: admin.KindNotFound, Message: asked + ": no such file or key"}
 	}
 	return k, nil
 }
@@ -114,7 +112,7 @@ func (k *keyed) one() namespace.Node {
 
 // listKeys calls each for the keys that a URL leads to: the object of that key, and
 // what lies below it, or the group of that where the object has its name.
-func (n *Node) listKeys(ctx context.Context, asked string, recursive bool, each func(api.Entry) error) (hidden int64, err error) {
+func (n *Node) listKeys(ctx context.Context, asked string, recursive bool, each func(admin.Entry) error) (hidden int64, err error) {
 	k, err := n.keyed(ctx, asked, true)
 	if err != nil {
 		return 0, err
@@ -146,7 +144,7 @@ func (n *Node) listKeys(ctx context.Context, asked string, recursive bool, each 
 }
 
 // each passes over what other links put into the tree.
-func (k *keyed) each(base string, x namespace.Node, each func(api.Entry) error) error {
+func (k *keyed) each(base string, x namespace.Node, each func(admin.Entry) error) error {
 	if x.Object.Key == "" {
 		return nil
 	}
@@ -155,7 +153,7 @@ func (k *keyed) each(base string, x namespace.Node, each func(api.Entry) error) 
 
 // entry is a line of a listing of keys: the key behind base, without the "/" that
 // a directory's line gets. The object of the prefix itself is the line "".
-func (*keyed) entry(base string, x *namespace.Node) api.Entry {
+func (*keyed) entry(base string, x *namespace.Node) admin.Entry {
 	return entryOf(strings.TrimPrefix(x.Object.Key, base), *x)
 }
 

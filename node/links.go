@@ -11,9 +11,8 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/namespace"
-	"github.com/hearthfs/hearth/node/answer"
-	"github.com/hearthfs/hearth/node/origins"
-	"github.com/hearthfs/hearth/node/paths"
+	"github.com/hearthfs/hearth/node/admin"
+	"github.com/hearthfs/hearth/node/config"
 	"github.com/hearthfs/hearth/node/watch"
 	"github.com/hearthfs/hearth/origin"
 )
@@ -84,7 +83,7 @@ func parseFreshness(s string) (namespace.Freshness, error) {
 // add opens a link's origin and asks it whether it can be used; goOn decides when
 // it cannot.
 func (ls *links) add(ctx context.Context, l Link, goOn func(*link, error) error) (*link, error) {
-	l.Path = paths.Clean(l.Path)
+	l.Path = cleanPath(l.Path)
 	l.Origin = l.Origin.WithEnvironment()
 	f, err := parseFreshness(l.Freshness)
 	if err != nil {
@@ -97,7 +96,7 @@ func (ls *links) add(ctx context.Context, l Link, goOn func(*link, error) error)
 	if added.prefix, err = origin.Prefix(l.Origin.URL); err != nil {
 		return nil, usage("%v", err)
 	}
-	if added.origin, err = origin.Open(ctx, origins.Config(l.Origin, added.name, ls.version)); err != nil {
+	if added.origin, err = origin.Open(ctx, config.OriginConfig(l.Origin, added.name, ls.version)); err != nil {
 		return nil, usage("%v", err) // nothing was asked yet
 	}
 	if cause := added.probe(ctx); cause != nil {
@@ -111,7 +110,7 @@ func (ls *links) add(ctx context.Context, l Link, goOn func(*link, error) error)
 	for _, old := range ls.all {
 		if old.Path == l.Path {
 			added.close()
-			return nil, &answer.Error{Kind: answer.KindRefused, Message: "there is a link at " + l.Path + " already"}
+			return nil, &admin.Error{Kind: admin.KindRefused, Message: "there is a link at " + l.Path + " already"}
 		}
 	}
 	ls.all = append(ls.all, added)
@@ -143,7 +142,7 @@ func (l *link) probe(ctx context.Context) error {
 	if _, err := l.origin.Head(ctx, key); err == nil {
 		return usage("%s is one object, not a directory: name the prefix that it lies in", l.Origin.URL)
 	}
-	return &answer.Error{Kind: answer.KindNotFound, Message: "nothing lies below " + l.Origin.URL + ": check the prefix (hearth ls shows what there is)"}
+	return &admin.Error{Kind: admin.KindNotFound, Message: "nothing lies below " + l.Origin.URL + ": check the prefix (hearth ls shows what there is)"}
 }
 
 // disagreement is a key of which listings and HEADs of an origin name two versions, and how.
@@ -211,7 +210,7 @@ func (ls *links) path(name string) (string, bool) {
 // at is the link that a path of the tree belongs to, and the rest of the path.
 func (ls *links) at(p string) (found *link, rest string) {
 	for _, l := range ls.list() {
-		r, ok := paths.Below(p, l.Path)
+		r, ok := belowPath(p, l.Path)
 		if ok && (found == nil || len(l.Path) > len(found.Path)) {
 			found, rest = l, strings.TrimPrefix(r, "/")
 		}
@@ -228,17 +227,17 @@ func (ls *links) forMount(p string) (*link, error) {
 	}
 	var found *link
 	for _, l := range ls.list() {
-		switch _, ok := paths.Below(l.Path, p); {
+		switch _, ok := belowPath(l.Path, p); {
 		case !ok:
 		case found == nil:
 			found = l
 		case found.freshness != l.freshness:
-			return nil, &answer.Error{Kind: answer.KindRefused, Message: p + " holds links of different freshness, " + found.Path + " and " + l.Path +
+			return nil, &admin.Error{Kind: admin.KindRefused, Message: p + " holds links of different freshness, " + found.Path + " and " + l.Path +
 				": mount each by itself"}
 		}
 	}
 	if found == nil {
-		return nil, &answer.Error{Kind: answer.KindNotFound, Message: "no link leads to " + p + ": name an origin, such as s3://bucket/prefix, or a path below " + ls.paths()}
+		return nil, &admin.Error{Kind: admin.KindNotFound, Message: "no link leads to " + p + ": name an origin, such as s3://bucket/prefix, or a path below " + ls.paths()}
 	}
 	return found, nil
 }
@@ -264,23 +263,23 @@ func (ls *links) home() string {
 
 // within is the path in the tree that p means: p itself if it names a link, or a directory above one, else the one within home.
 func (ls *links) within(p string) string {
-	p = paths.Clean(p)
+	p = cleanPath(p)
 	if l, _ := ls.at(p); l != nil {
 		return p
 	}
 	for _, l := range ls.list() {
-		if _, above := paths.Below(l.Path, p); above {
+		if _, above := belowPath(l.Path, p); above {
 			return p
 		}
 	}
-	return paths.Clean(ls.home() + "/" + p)
+	return cleanPath(ls.home() + "/" + p)
 }
 
 // short is the shortest path that means p.
 func (ls *links) short(p string) string {
 	home := ls.home()
-	if rest, ok := paths.Below(p, home); home != "/" && ok && rest != "" && ls.within(rest) == p {
-		return paths.Clean(rest)
+	if rest, ok := belowPath(p, home); home != "/" && ok && rest != "" && ls.within(rest) == p {
+		return cleanPath(rest)
 	}
 	return p
 }
@@ -288,7 +287,7 @@ func (ls *links) short(p string) string {
 // hint names the links of a node that has several, for a path asked for that named none of them and so was taken for p, where
 // nothing is.
 func (ls *links) hint(asked, p string) string {
-	asked = paths.Clean(asked)
+	asked = cleanPath(asked)
 	if l, _ := ls.at(asked); l != nil || len(ls.list()) < 2 || ls.within(asked) != p {
 		return ""
 	}

@@ -4,7 +4,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/hearthfs/hearth/node/api"
+	"github.com/hearthfs/hearth/node/admin"
 )
 
 func TestMountsOfOneNewOriginAtOnceShareItsLink(t *testing.T) {
@@ -17,7 +17,7 @@ func TestMountsOfOneNewOriginAtOnceShareItsLink(t *testing.T) {
 	for i := range made {
 		all.Go(func() {
 			var err error
-			if made[i], _, err = n.linkTo(t.Context(), api.MountRequest{Origin: &o}); err != nil {
+			if made[i], _, err = n.linkTo(t.Context(), admin.MountRequest{Origin: &o}); err != nil {
 				t.Error(err)
 			}
 		})

@@ -17,7 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/hearthfs/hearth/namespace"
-	"github.com/hearthfs/hearth/node/bydir"
+	"github.com/hearthfs/hearth/node/ring"
 	"github.com/hearthfs/hearth/node/status"
 )
 
@@ -25,7 +25,7 @@ import (
 // is missing because a node happens to have no mount, tier or directory.
 type everything struct {
 	status status.Status
-	ops    bydir.Sums
+	ops    ring.SumsByDir
 }
 
 func (everything) Describe(chan<- *prometheus.Desc) {}
@@ -76,10 +76,10 @@ func labels() map[string]string {
 		"failure": "`refused` (it had too much to do), `error`, `mismatch` (a wrong checksum), `silence` (no byte for 500 ms), `broken` (a connection was lost)",
 		"fault":   "S3's code of what was wrong, such as `SignatureDoesNotMatch`, `AccessDenied`, `SlowDown`; some tens",
 		"health":  "`alive` (this node among them), `suspect` (it did not answer lately), `missing` (it died, and was seen within a day)",
-		"peer":    "names of nodes: the " + strconv.Itoa(bydir.Most) + " with most traffic, and `other` for all further ones",
+		"peer":    "names of nodes: the " + strconv.Itoa(ring.Most) + " with most traffic, and `other` for all further ones",
 		"by":      "`ram`, `disk` (the tier answered), `joined` (another's fetch was under way), `peers` (another node of the ring answered); of S3 clients `cache` and `bucket`",
 		"cause":   "`origin` (bytes of objects), `throttled` (pauses that an origin asked for), `disk` (bytes that a cache directory or memory holds), `list` (names: look-ups, attributes, listings)",
-		"dir": "paths of cache directories, as many as are configured; mount points: the first " + strconv.Itoa(bydir.Most) + " that were mounted since the start, and `other` for all further ones. " +
+		"dir": "paths of cache directories, as many as are configured; mount points: the first " + strconv.Itoa(ring.Most) + " that were mounted since the start, and `other` for all further ones. " +
 			"What is mounted no more keeps its figures. A path that is not UTF-8 stands in quotes, with `\\x` for what is not",
 		"kind": "of answers: `lookup` (by name), `node` (by id), `listed` (a name in a listing); of questions: `head`, `probe` (is there a directory?), `listing` (a whole one)",
 		"op": "what the kernel asked: `lookup`, `getattr`, `open`, `read`, `readdir`, `forget`; what came of it: `read_misses` (not held here); " +
@@ -218,7 +218,7 @@ func TestPathsThatAreNotUTF8AreExported(t *testing.T) {
 	// Two mount points, and two cache directories, whose names are not UTF-8: they are
 	// told apart, and nothing else is lost for them.
 	s := &status.Status{Tiers: []status.Tier{{Name: "disk", Dirs: []status.Dir{{Path: "/c/\xfe"}, {Path: "/c/\xff"}, {Path: "/c/\uFFFD"}}}}}
-	ops := bydir.Sums{}
+	ops := ring.SumsByDir{}
 	for _, dir := range []string{"/job/\xfe", "/job/\xff", "/job/\uFFFD"} {
 		ops.Add(dir, map[string]int64{"read": 1})
 	}
@@ -248,7 +248,7 @@ func TestPathsThatAreNotUTF8AreExported(t *testing.T) {
 func exporter() *prometheus.Registry {
 	var e everything
 	populate(reflect.ValueOf(&e.status).Elem())
-	e.ops = bydir.Sums{"/m": {"read": 1, "read_bytes": 1, status.TookBucket("read", time.Second): 1, status.TookBucket("open", 0): 1}}
+	e.ops = ring.SumsByDir{"/m": {"read": 1, "read_bytes": 1, status.TookBucket("read", time.Second): 1, status.TookBucket("open", 0): 1}}
 	r := prometheus.NewRegistry()
 	r.MustRegister(e)
 	return r

@@ -18,11 +18,9 @@ import (
 	"github.com/hearthfs/hearth/fuse"
 	"github.com/hearthfs/hearth/fuse/point"
 	"github.com/hearthfs/hearth/namespace"
-	"github.com/hearthfs/hearth/node/answer"
-	"github.com/hearthfs/hearth/node/api"
-	"github.com/hearthfs/hearth/node/bydir"
+	"github.com/hearthfs/hearth/node/admin"
 	"github.com/hearthfs/hearth/node/machine"
-	"github.com/hearthfs/hearth/node/paths"
+	"github.com/hearthfs/hearth/node/ring"
 	"github.com/hearthfs/hearth/node/status"
 	"github.com/hearthfs/hearth/node/watch"
 )
@@ -33,9 +31,9 @@ type mounts struct {
 	byDir  map[string]*mounted
 	left   map[*mounted]bool // those that are not at their Dir any more, which another mount has; in use
 	closed bool
-	idle   chan struct{} // closed while there is no mount, of either
-	own    machine.Own   // what no mount may hide; never changed
-	past   bydir.Sums    // of mounts that are gone; those that stand have their rows
+	idle   chan struct{}  // closed while there is no mount, of either
+	own    machine.Own    // what no mount may hide; never changed
+	past   ring.SumsByDir // of mounts that are gone; those that stand have their rows
 }
 
 // mounted is one mount; until ready is closed it is only a claim on its Dir.
@@ -48,13 +46,13 @@ type mounted struct {
 }
 
 func newMounts(own machine.Own) *mounts {
-	m := &mounts{byDir: map[string]*mounted{}, left: map[*mounted]bool{}, idle: make(chan struct{}), own: own, past: bydir.Sums{}}
+	m := &mounts{byDir: map[string]*mounted{}, left: map[*mounted]bool{}, idle: make(chan struct{}), own: own, past: ring.SumsByDir{}}
 	close(m.idle)
 	return m
 }
 
 // Mount makes a mount and returns when it answers.
-func (n *Node) Mount(ctx context.Context, r api.MountRequest) (*status.Mount, error) {
+func (n *Node) Mount(ctx context.Context, r admin.MountRequest) (*status.Mount, error) {
 	var at *point.Point
 	if r.At != nil {
 		var err error
@@ -83,7 +81,7 @@ func (n *Node) Mount(ctx context.Context, r api.MountRequest) (*status.Mount, er
 }
 
 // mount makes x. at is its Dir where the node may not walk to that, else nil.
-func (n *Node) mount(ctx context.Context, x *mounted, r api.MountRequest, at *point.Point) error {
+func (n *Node) mount(ctx context.Context, x *mounted, r admin.MountRequest, at *point.Point) error {
 	if r.Origin != nil {
 		l, rest, err := n.linkTo(ctx, r)
 		if err != nil {
@@ -91,7 +89,7 @@ func (n *Node) mount(ctx context.Context, x *mounted, r api.MountRequest, at *po
 		}
 		x.Prefix = l.Path + "/" + rest + "/" + x.Prefix
 	}
-	if x.Prefix = paths.Clean(x.Prefix); r.Origin == nil {
+	if x.Prefix = cleanPath(x.Prefix); r.Origin == nil {
 		x.Prefix = n.links.within(x.Prefix)
 	}
 	var err error
@@ -107,7 +105,7 @@ func (n *Node) mount(ctx context.Context, x *mounted, r api.MountRequest, at *po
 	root, err := n.tree.Root(ctx, x.Prefix)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return &answer.Error{Kind: answer.KindNotFound, Message: "mount " + x.Prefix + ": no such directory in the tree (hearth ls shows what there is)"}
+		return &admin.Error{Kind: admin.KindNotFound, Message: "mount " + x.Prefix + ": no such directory in the tree (hearth ls shows what there is)"}
 	case errors.Is(err, syscall.ENOTDIR):
 		return usage("mount %s: it is a file: name the directory that it lies in", x.Prefix)
 	case err != nil:
@@ -136,8 +134,8 @@ func (n *Node) mount(ctx context.Context, x *mounted, r api.MountRequest, at *po
 // linkTo is the link that covers an origin, or a new one named by it.
 //
 // Of those who ask at once for one that is new, the first makes it, and the others have it then.
-func (n *Node) linkTo(ctx context.Context, r api.MountRequest) (*link, string, error) {
-	done, err := n.links.turn(ctx, paths.For(r.Origin.URL))
+func (n *Node) linkTo(ctx context.Context, r admin.MountRequest) (*link, string, error) {
+	done, err := n.links.turn(ctx, pathFor(r.Origin.URL))
 	if err != nil {
 		return nil, "", err
 	}
@@ -146,7 +144,7 @@ func (n *Node) linkTo(ctx context.Context, r api.MountRequest) (*link, string, e
 		return l, rest, nil
 	}
 	var away error
-	added := Link{Path: paths.For(r.Origin.URL), Origin: *r.Origin, Freshness: r.Freshness, FailStale: r.FailStale}
+	added := Link{Path: pathFor(r.Origin.URL), Origin: *r.Origin, Freshness: r.Freshness, FailStale: r.FailStale}
 	l, err := n.links.add(ctx, added, func(l *link, cause error) error {
 		away = cause
 		return n.goOn(ctx, l, cause)
@@ -175,7 +173,7 @@ func checkFreshness(m Mount, own namespace.Freshness, link string) error {
 		return err
 	}
 	if f != own {
-		return &answer.Error{Kind: answer.KindRefused, Message: fmt.Sprintf("mount %s: freshness %s differs from %v, which its link %s has",
+		return &admin.Error{Kind: admin.KindRefused, Message: fmt.Sprintf("mount %s: freshness %s differs from %v, which its link %s has",
 			m.Dir, m.Freshness, own, link)}
 	}
 	return nil
@@ -193,7 +191,7 @@ func (m *mounts) checkPoint(dir string, at *point.Point) error {
 	info, err := os.Stat(dir)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return &answer.Error{Kind: answer.KindNotFound, Message: fmt.Sprintf("mount point %s does not exist (mkdir -p %s)", dir, dir)}
+		return &admin.Error{Kind: admin.KindNotFound, Message: fmt.Sprintf("mount point %s does not exist (mkdir -p %s)", dir, dir)}
 	case err != nil:
 		return fmt.Errorf("mount point: %w", err)
 	case !info.IsDir():
@@ -207,7 +205,7 @@ func hides(dir, own string) error {
 	if own == "" {
 		return nil
 	}
-	return &answer.Error{Kind: answer.KindRefused, Message: fmt.Sprintf("mount point %s: the node works with %s, and would wait for its own mount there: choose a directory apart from it", dir, own)}
+	return &admin.Error{Kind: admin.KindRefused, Message: fmt.Sprintf("mount point %s: the node works with %s, and would wait for its own mount there: choose a directory apart from it", dir, own)}
 }
 
 func openMode(s string) (fuse.Mode, error) {
@@ -326,9 +324,9 @@ func (m *mounts) claim(x *mounted) error {
 	defer m.mu.Unlock()
 	switch {
 	case m.closed:
-		return &answer.Error{Kind: answer.KindRefused, Message: "the node is ending"}
+		return &admin.Error{Kind: admin.KindRefused, Message: "the node is ending"}
 	case m.byDir[x.Dir] != nil:
-		return &answer.Error{Kind: answer.KindRefused, Message: x.Dir + " is mounted already"}
+		return &admin.Error{Kind: admin.KindRefused, Message: x.Dir + " is mounted already"}
 	}
 	if len(m.byDir)+len(m.left) == 0 {
 		m.idle = make(chan struct{})
@@ -368,7 +366,7 @@ func (m *mounts) find(dir string) (*mounted, error) {
 	defer m.mu.Unlock()
 	x := m.byDir[dir]
 	if x == nil || x.server == nil {
-		return nil, &answer.Error{Kind: answer.KindNotFound, Message: "this node has no mount at " + dir}
+		return nil, &admin.Error{Kind: admin.KindNotFound, Message: "this node has no mount at " + dir}
 	}
 	return x, nil
 }
@@ -406,11 +404,11 @@ func (m *mounts) unmount(dir string, lazy bool) error {
 	switch at, kept := x.server.Place(); {
 	case kept:
 	case at != "":
-		return &answer.Error{Kind: answer.KindNotFound, Message: "nothing is mounted at " + dir + " any more: the mount was moved to " + at}
+		return &admin.Error{Kind: admin.KindNotFound, Message: "nothing is mounted at " + dir + " any more: the mount was moved to " + at}
 	case lazy:
 		return nil // it is detached
 	default:
-		return &answer.Error{Kind: answer.KindNotFound, Message: "nothing is mounted at " + dir + " any more: the mount was detached, and who uses it may finish"}
+		return &admin.Error{Kind: admin.KindNotFound, Message: "nothing is mounted at " + dir + " any more: the mount was detached, and who uses it may finish"}
 	}
 	if err := x.server.Unmount(lazy); err != nil {
 		return err

@@ -28,20 +28,14 @@ import (
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache"
 	"github.com/hearthfs/hearth/cache/disk"
+	"github.com/hearthfs/hearth/fuse/point"
 	"github.com/hearthfs/hearth/internal/flight"
-	"github.com/hearthfs/hearth/internal/probe"
 	"github.com/hearthfs/hearth/internal/waits"
-	"github.com/hearthfs/hearth/node/answer"
-	"github.com/hearthfs/hearth/node/budget"
-	"github.com/hearthfs/hearth/node/door"
+	"github.com/hearthfs/hearth/node/admin"
 	"github.com/hearthfs/hearth/node/fsck"
-	"github.com/hearthfs/hearth/node/history"
-	"github.com/hearthfs/hearth/node/judged"
-	"github.com/hearthfs/hearth/node/leaks"
 	"github.com/hearthfs/hearth/node/machine"
-	"github.com/hearthfs/hearth/node/replaced"
-	"github.com/hearthfs/hearth/node/room"
-	"github.com/hearthfs/hearth/node/trouble"
+	"github.com/hearthfs/hearth/node/state"
+	"github.com/hearthfs/hearth/node/status"
 	"github.com/hearthfs/hearth/node/watch"
 	"github.com/hearthfs/hearth/node/wiring"
 	"github.com/hearthfs/hearth/origin"
@@ -57,8 +51,8 @@ type Node struct {
 	config  Config
 	started time.Time
 	limits  machine.Limits
-	dirs    budget.Directories
-	events  *trouble.Log
+	dirs    machine.Directories
+	events  *troubleLog
 
 	stores
 	links  *links
@@ -66,10 +60,10 @@ type Node struct {
 	ring   *around // nil: the node is in none
 	owner  owner
 	tree   names
-	judged *judged.Modes
+	judged *state.OpenModes
 	fronts
 	jobs  warmUps
-	doors *door.Doors
+	doors *admin.Doors
 	seen  seen
 
 	closed sync.Once
@@ -98,18 +92,18 @@ func New(ctx context.Context, c Config) (*Node, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	n := &Node{config: c, started: time.Now(), limits: machine.ReadLimits("/"), events: trouble.New(c.Log), jobs: warmUps{ready: make(chan struct{})}}
+	n := &Node{config: c, started: time.Now(), limits: machine.ReadLimits("/"), events: newTroubles(c.Log), jobs: warmUps{ready: make(chan struct{})}}
 	life, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	n.cancel = cancel
 	n.group, n.ctx = errgroup.WithContext(life)
-	n.seen.waits, n.seen.reads = waits.New(), history.New(n.sample)
+	n.seen.waits, n.seen.reads = waits.New(), status.NewHistory(n.sample)
 	if err := n.open(ctx); err != nil {
 		_ = n.close() // why it does not start is told
 		return nil, err
 	}
 	if n.disk != nil {
 		n.group.Go(func() error {
-			replaced.Follow(n.ctx, n.tree.Tree, n.disk)
+			followReplaced(n.ctx, n.tree.Tree, n.disk)
 			return nil
 		})
 	}
@@ -181,7 +175,7 @@ func (n *Node) open(ctx context.Context) (err error) {
 	}
 	bucket := origin.NewBucket(n.pool, n.links.origin)
 	own := machine.NewOwn(n.dirs.Paths(), strings.TrimPrefix(n.Socket(), "-"), n.config.File)
-	n.mounts, n.judged = newMounts(own), judged.Open(n.dirs.First())
+	n.mounts, n.judged = newMounts(own), state.OpenOpenModes(n.dirs.First())
 	w := n.config.Wiring
 	if n.ring != nil {
 		w.Ring, w.Mine = n.ring, n.ring.Mine
@@ -219,11 +213,11 @@ func (n *Node) begin(ctx context.Context) error {
 // directories with theirs.
 func (n *Node) takeBudgets() (ram int64, err error) {
 	c := n.config.Cache
-	ram, err = budget.RAM(c.RAM, n.limits)
+	ram, err = machine.RAM(c.RAM, n.limits)
 	if err == nil && !c.NoDisk {
-		n.dirs, err = budget.Make(c.Disks, c.FreeFloor, ram, n.limits)
+		n.dirs, err = machine.Make(c.Disks, c.FreeFloor, ram, n.limits)
 	}
-	if errors.Is(err, budget.ErrUnfit) {
+	if errors.Is(err, machine.ErrUnfit) {
 		err = usage("%v", err)
 	}
 	return ram, err
@@ -231,7 +225,7 @@ func (n *Node) takeBudgets() (ram int64, err error) {
 
 // warnings are what a person should know at the start.
 func (n *Node) warnings(ram int64) (all []string) {
-	all = append(all, n.doors.Warning, budget.Tight(ram, n.limits))
+	all = append(all, n.doors.Warning, machine.Tight(ram, n.limits))
 	for _, d := range n.dirs {
 		all = append(all, d.Note)
 	}
@@ -268,7 +262,7 @@ func (n *Node) openDisk() error {
 	}
 	var err error
 	if n.disk, err = disk.Open(o); errors.Is(err, disk.ErrRefused) {
-		return &answer.Error{Kind: answer.KindRefused, Message: err.Error(), Cause: err}
+		return &admin.Error{Kind: admin.KindRefused, Message: err.Error(), Cause: err}
 	}
 	return err
 }
@@ -330,7 +324,7 @@ func (n *Node) Banner() string {
 		where = append(where, "no disk")
 	}
 	return fmt.Sprintf("cache: %s; RAM up to %s (change with --cache-disks PATH=SIZE and --cache-ram SIZE, or cache: in /etc/hearth/hearth.yaml)",
-		strings.Join(where, ", "), room.Size(n.pool.Stats().Budget))
+		strings.Join(where, ", "), machine.SizeText(n.pool.Stats().Budget))
 }
 
 // Socket is where the node answers commands; "-" if nowhere.
@@ -354,7 +348,7 @@ func (n *Node) alive(ctx context.Context) (string, error) {
 	s, err := c.Status(ctx)
 	for _, x := range n.mounts.standing() { // the API's document has a path that is not UTF-8 otherwise than it is
 		if _, kept := x.server.Place(); err == nil && kept { // else something else answers there
-			err = probe.Answers(ctx, x.Dir)
+			err = point.Answers(ctx, x.Dir)
 		}
 	}
 	if err == nil {
@@ -425,7 +419,7 @@ func (n *Node) close() error {
 	return errors.Join(errs...)
 }
 
-// Left says what a closed node has not given back, an item each: see leaks.Find.
+// Left says what a closed node has not given back, an item each: see findLeaks.
 func (n *Node) Left() []string {
-	return leaks.Find(func() int64 { return n.pool.Stats().Views }, n.dirs.Paths())
+	return findLeaks(func() int64 { return n.pool.Stats().Views }, n.dirs.Paths())
 }

@@ -9,7 +9,7 @@ import (
 
 	"github.com/hearthfs/hearth/internal/faultproxy"
 	"github.com/hearthfs/hearth/internal/hearthtest"
-	"github.com/hearthfs/hearth/node/api"
+	"github.com/hearthfs/hearth/node/admin"
 	"github.com/hearthfs/hearth/node/status"
 )
 
@@ -49,7 +49,7 @@ func TestANodeStartsDuringAnOutage(t *testing.T) {
 		return out.String(), err
 	}
 	names := func() (all string) {
-		_, _ = client(t, n).List(t.Context(), "/dir", false, func(e api.Entry) error { all += e.Path + " "; return nil })
+		_, _ = client(t, n).List(t.Context(), "/dir", false, func(e admin.Entry) error { all += e.Path + " "; return nil })
 		return all
 	}
 	if got, err := cat("/dir/known"); got != "known bytes" || names() != "known " {
@@ -182,7 +182,7 @@ func TestUnaskedNamesAreAskedThoughNobodyLooks(t *testing.T) {
 	n := start(t, "", c.with)
 	n.links.list()[0].names.Pause = time.Millisecond
 	list := func() error {
-		_, err := client(t, n).List(t.Context(), "/dir", false, func(api.Entry) error { return nil })
+		_, err := client(t, n).List(t.Context(), "/dir", false, func(admin.Entry) error { return nil })
 		return err
 	}
 	if err := list(); err != nil {

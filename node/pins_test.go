@@ -10,19 +10,18 @@ import (
 
 	"github.com/hearthfs/hearth/internal/hearthtest"
 	"github.com/hearthfs/hearth/namespace"
-	"github.com/hearthfs/hearth/node/answer"
-	"github.com/hearthfs/hearth/node/api"
+	"github.com/hearthfs/hearth/node/admin"
 	"github.com/hearthfs/hearth/warmup"
 )
 
 // pinned begins a warm-up that pins, and gives it as it ended.
-func pinned(t *testing.T, c *api.Client, paths ...string) warmup.View {
+func pinned(t *testing.T, c *admin.Client, paths ...string) warmup.View {
 	t.Helper()
 	return ended(t, c, warmup.Request{Targets: paths, PinS: 3600}, "")
 }
 
 // until waits for a fact about the pins.
-func untilPins(t *testing.T, c *api.Client, what string, fact func([]namespace.PinView) bool) {
+func untilPins(t *testing.T, c *admin.Client, what string, fact func([]namespace.PinView) bool) {
 	t.Helper()
 	var last []namespace.PinView
 	for range 3000 {
@@ -68,7 +67,7 @@ func TestPinnedFilesStay(t *testing.T) {
 		all[0].Needs < all[0].Bytes || all[0].Lacks != "" || all[0].Job != "" || all[0].Expires == nil {
 		t.Fatalf("%+v, %v", all, err)
 	}
-	push := func(c *api.Client, from, to int) {
+	push := func(c *admin.Client, from, to int) {
 		t.Helper()
 		for i := from; i < to; i++ {
 			if v := ended(t, c, warmup.Request{Targets: []string{fmt.Sprintf("/other%d", i)}}, ""); v.State != warmup.Done {
@@ -120,7 +119,7 @@ func TestPinsThatAreRefused(t *testing.T) {
 		t.Fatalf("%+v", v)
 	}
 	v := pinned(t, c, "/c")
-	if v.State != warmup.Failed || v.Kind != string(answer.KindRefused) || !strings.Contains(v.Error, "what is pinned") || v.Plan.Needs <= v.Plan.Room {
+	if v.State != warmup.Failed || v.Kind != string(admin.KindRefused) || !strings.Contains(v.Error, "what is pinned") || v.Plan.Needs <= v.Plan.Room {
 		t.Errorf("18 MiB pinned in 16: %+v", v)
 	}
 	if v := pinned(t, c, "/"); v.State != warmup.Failed { // the pins below it do not make it smaller
@@ -137,15 +136,15 @@ func TestPinsThatAreRefused(t *testing.T) {
 		t.Errorf("%+v, %q", s.Pins, s.Problems)
 	}
 	for _, q := range []warmup.Request{{Targets: []string{"/a"}, PinS: 5, MetadataOnly: true}, {Targets: []string{"/a"}, PinS: -2}, {List: "x", PinS: 5}} {
-		if _, err := c.Jobs().Submit(t.Context(), q, strings.NewReader("/a"), false); answer.KindOf(err) != answer.KindUsage {
+		if _, err := c.Jobs().Submit(t.Context(), q, strings.NewReader("/a"), false); admin.KindOf(err) != admin.KindUsage {
 			t.Errorf("%+v: %v", q, err)
 		}
 	}
-	if _, err := c.Unpin(t.Context(), []string{"/a/f1"}); answer.KindOf(err) != answer.KindNotFound || !strings.Contains(err.Error(), "/a/f1 is not pinned; the nearest: /a/f0, /a, /b") {
+	if _, err := c.Unpin(t.Context(), []string{"/a/f1"}); admin.KindOf(err) != admin.KindNotFound || !strings.Contains(err.Error(), "/a/f1 is not pinned; the nearest: /a/f0, /a, /b") {
 		t.Errorf("%v", err)
 	}
 	for _, path := range []string{"/", "/a", "/a/f1"} {
-		if _, err := c.Evict(t.Context(), []string{path}, true); answer.KindOf(err) != answer.KindRefused || !strings.Contains(err.Error(), "/a is pinned") {
+		if _, err := c.Evict(t.Context(), []string{path}, true); admin.KindOf(err) != admin.KindRefused || !strings.Contains(err.Error(), "/a is pinned") {
 			t.Errorf("evict %s: %v", path, err)
 		}
 	}
@@ -180,7 +179,7 @@ func TestPinsFollowTheirPath(t *testing.T) {
 	if v := pinned(t, c, "/keep", "/alone"); v.State != warmup.Done {
 		t.Fatalf("%+v", v)
 	}
-	stat := func(path string) *api.Stat {
+	stat := func(path string) *admin.Stat {
 		t.Helper()
 		s, err := c.Stat(t.Context(), path)
 		if err != nil {
@@ -188,7 +187,7 @@ func TestPinsFollowTheirPath(t *testing.T) {
 		}
 		return s
 	}
-	has := func(s *api.Stat) bool {
+	has := func(s *admin.Stat) bool {
 		v, err := hex.DecodeString(s.Version)
 		if err != nil {
 			t.Fatal(err)
@@ -203,7 +202,7 @@ func TestPinsFollowTheirPath(t *testing.T) {
 	if err := server.Delete(t.Context(), data, "keep/b"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.List(t.Context(), "/keep", true, func(api.Entry) error { return nil }); err != nil {
+	if _, err := c.List(t.Context(), "/keep", true, func(admin.Entry) error { return nil }); err != nil {
 		t.Fatal(err)
 	}
 	untilPins(t, c, "the new versions", func(all []namespace.PinView) bool {
@@ -220,7 +219,7 @@ func TestPinsFollowTheirPath(t *testing.T) {
 	if err := server.Delete(t.Context(), data, "alone"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.Stat(t.Context(), "/alone"); answer.KindOf(err) != answer.KindNotFound {
+	if _, err := c.Stat(t.Context(), "/alone"); admin.KindOf(err) != admin.KindNotFound {
 		t.Fatal(err)
 	}
 	untilPins(t, c, "word of the file that is gone", func(all []namespace.PinView) bool {

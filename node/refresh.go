@@ -10,9 +10,7 @@ import (
 
 	"github.com/hearthfs/hearth/namespace"
 	"github.com/hearthfs/hearth/namespace/record"
-	"github.com/hearthfs/hearth/node/answer"
-	"github.com/hearthfs/hearth/node/api"
-	"github.com/hearthfs/hearth/node/paths"
+	"github.com/hearthfs/hearth/node/admin"
 	"github.com/hearthfs/hearth/node/watch"
 )
 
@@ -24,7 +22,7 @@ func (n *Node) serveRefresh(r *http.Request) (any, error) {
 // refresh asks the origin for a name, as after a write of it, and has the directories at and below it that are known
 // listed again; what nobody has asked for yet is asked for when somebody does. Mounts, and a ring's other nodes, hear of
 // what changed.
-func (n *Node) refresh(ctx context.Context, asked string) (*api.Refreshed, error) {
+func (n *Node) refresh(ctx context.Context, asked string) (*admin.Refreshed, error) {
 	l, key, err := n.linkAndKey(ctx, asked)
 	if err != nil {
 		return nil, err
@@ -37,7 +35,7 @@ func (n *Node) refresh(ctx context.Context, asked string) (*api.Refreshed, error
 	if err != nil {
 		return nil, err
 	}
-	r := &api.Refreshed{Path: asked, Dir: x.Dir}
+	r := &admin.Refreshed{Path: asked, Dir: x.Dir}
 	switch {
 	case x.Dir:
 		err = n.relist(ctx, x.ID, since, r)
@@ -53,7 +51,7 @@ func (n *Node) refresh(ctx context.Context, asked string) (*api.Refreshed, error
 }
 
 // relist lists a directory again, and those below it of which any name is known.
-func (n *Node) relist(ctx context.Context, dir uint64, since int64, r *api.Refreshed) error {
+func (n *Node) relist(ctx context.Context, dir uint64, since int64, r *admin.Refreshed) error {
 	if err := n.tree.Refresh(ctx, dir, since); err != nil {
 		return err
 	}
@@ -85,7 +83,7 @@ func (n *Node) relist(ctx context.Context, dir uint64, since int64, r *api.Refre
 
 // linkAndKey is the link that a path or URL lies in, and its key there, whether anything is known of it or not.
 func (n *Node) linkAndKey(ctx context.Context, asked string) (*link, string, error) {
-	if paths.IsURL(asked) {
+	if isURL(asked) {
 		return n.links.holding(asked)
 	}
 	p := n.treePath(asked)
@@ -103,7 +101,7 @@ func (n *Node) linkAndKey(ctx context.Context, asked string) (*link, string, err
 	for name := range strings.SplitSeq(rest, "/") {
 		m, ok := record.ParseName(name)
 		if !ok && name != "" {
-			return nil, "", &answer.Error{Kind: answer.KindNotFound, Message: asked + ": no such file or directory"}
+			return nil, "", &admin.Error{Kind: admin.KindNotFound, Message: asked + ": no such file or directory"}
 		}
 		key += m.Segment + "/"
 	}

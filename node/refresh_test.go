@@ -8,8 +8,7 @@ import (
 
 	"github.com/hearthfs/hearth/internal/faultproxy"
 	"github.com/hearthfs/hearth/internal/hearthtest"
-	"github.com/hearthfs/hearth/node/answer"
-	"github.com/hearthfs/hearth/node/api"
+	"github.com/hearthfs/hearth/node/admin"
 )
 
 func TestRefreshAsksAgain(t *testing.T) {
@@ -29,7 +28,7 @@ func TestRefreshAsksAgain(t *testing.T) {
 		size := func(path string) int64 {
 			t.Helper()
 			x, err := c.Stat(t.Context(), path)
-			if answer.KindOf(err) == answer.KindNotFound {
+			if admin.KindOf(err) == admin.KindNotFound {
 				return -1
 			} else if err != nil {
 				t.Fatal(err)
@@ -37,7 +36,7 @@ func TestRefreshAsksAgain(t *testing.T) {
 			return x.Size
 		}
 		for _, path := range []string{"/", "/d", "/d/e"} {
-			if _, err := c.List(t.Context(), path, false, func(api.Entry) error { return nil }); err != nil {
+			if _, err := c.List(t.Context(), path, false, func(admin.Entry) error { return nil }); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -65,7 +64,7 @@ func TestRefreshAsksAgain(t *testing.T) {
 		if _, err := c.Refresh(t.Context(), "/other/new"); err != nil || size("/other/new") != 2 {
 			t.Errorf("%s: what was not there, in a directory that was not: %v", freshness, err)
 		}
-		if _, err := c.Refresh(t.Context(), "/gone"); answer.KindOf(err) != answer.KindNotFound || size("/gone") != -1 {
+		if _, err := c.Refresh(t.Context(), "/gone"); admin.KindOf(err) != admin.KindNotFound || size("/gone") != -1 {
 			t.Errorf("%s: what is gone: %v", freshness, err)
 		}
 		lists := proxy.Stats().List.Requests
@@ -76,7 +75,7 @@ func TestRefreshAsksAgain(t *testing.T) {
 		if n := proxy.Stats().List.Requests - lists; n < 2 || n > 4 { // and perhaps one key of d, which was asked for as a name
 			t.Errorf("%s: %d listings for two directories", freshness, n)
 		}
-		if _, err := c.Refresh(t.Context(), "/d/nothing/at/all"); answer.KindOf(err) != answer.KindNotFound {
+		if _, err := c.Refresh(t.Context(), "/d/nothing/at/all"); admin.KindOf(err) != admin.KindNotFound {
 			t.Errorf("%s: nothing: %v", freshness, err)
 		}
 		proxy.AddRule(faultproxy.Rule{Status: 403})

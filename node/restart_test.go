@@ -15,7 +15,7 @@ import (
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache/disk"
 	"github.com/hearthfs/hearth/internal/hearthtest"
-	"github.com/hearthfs/hearth/node/nodeids"
+	"github.com/hearthfs/hearth/node/state"
 )
 
 func TestNodeIDsOutliveTheirDatabase(t *testing.T) {
@@ -34,7 +34,7 @@ func TestNodeIDsOutliveTheirDatabase(t *testing.T) {
 	if err := n.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if upTo := nodeids.First([]string{cache}); upTo <= first.Inode {
+	if upTo := state.FirstNodeID([]string{cache}); upTo <= first.Inode {
 		t.Fatalf("noted %d, given out %d", upTo, first.Inode)
 	}
 	if err := os.RemoveAll(where); err != nil {

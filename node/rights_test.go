@@ -14,20 +14,18 @@ import (
 	"testing"
 
 	"github.com/hearthfs/hearth/namespace"
-	"github.com/hearthfs/hearth/node/answer"
-	"github.com/hearthfs/hearth/node/api"
-	"github.com/hearthfs/hearth/node/fsck/report"
-	"github.com/hearthfs/hearth/node/rights"
+	"github.com/hearthfs/hearth/node/admin"
+	"github.com/hearthfs/hearth/node/fsck"
 	"github.com/hearthfs/hearth/warmup"
 )
 
 // as is a Client of a node whose requests come from somebody.
-func as(t *testing.T, n *Node, who rights.Asker) *api.Client {
+func as(t *testing.T, n *Node, who admin.Asker) *admin.Client {
 	t.Helper()
 	s := httptest.NewUnstartedServer(n.routes())
-	s.Config.ConnContext = func(ctx context.Context, _ net.Conn) context.Context { return rights.With(ctx, who) }
+	s.Config.ConnContext = func(ctx context.Context, _ net.Conn) context.Context { return admin.With(ctx, who) }
 	s.Start()
-	c := api.Over(func(ctx context.Context, _, _ string) (net.Conn, error) {
+	c := admin.Over(func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "tcp", s.Listener.Addr().String())
 	})
 	t.Cleanup(func() { c.Close(); s.Close() })
@@ -36,7 +34,7 @@ func as(t *testing.T, n *Node, who rights.Asker) *api.Client {
 
 // shared is a node with a disk tier, two files in its origin, and one beside it, and
 // the Clients of root and two members of the group.
-func shared(t *testing.T) (n *Node, beside string, root, one, two *api.Client) {
+func shared(t *testing.T) (n *Node, beside string, root, one, two *admin.Client) {
 	t.Helper()
 	dir := t.TempDir()
 	beside = filepath.Join(dir, "beside")
@@ -51,14 +49,14 @@ func shared(t *testing.T) (n *Node, beside string, root, one, two *api.Client) {
 		}
 	}
 	n = start(t, "file://"+filepath.Join(dir, "open"), withDisk(filepath.Join(dir, "cache"), 64<<20))
-	member := func(uid uint32) *api.Client { return as(t, n, rights.Asker{Rank: rights.Member, UID: uid}) }
-	return n, beside, as(t, n, rights.Asker{Rank: rights.Owner}), member(1001), member(1002)
+	member := func(uid uint32) *admin.Client { return as(t, n, admin.Asker{Rank: admin.Member, UID: uid}) }
+	return n, beside, as(t, n, admin.Asker{Rank: admin.Owner}), member(1001), member(1002)
 }
 
 // refused holds an answer against what it must say.
 func refused(t *testing.T, what string, err error, says ...string) {
 	t.Helper()
-	if answer.KindOf(err) != answer.KindRefused {
+	if admin.KindOf(err) != admin.KindRefused {
 		t.Errorf("%s: %v, not refused", what, err)
 		return
 	}
@@ -74,14 +72,14 @@ func TestTheGroupDoesNotMount(t *testing.T) {
 	// and has the shared cache emptied and checked: all are refused, and nothing was made.
 	n, beside, _, one, _ := shared(t)
 	ctx, dir := t.Context(), t.TempDir()
-	for _, r := range []api.MountRequest{{Origin: &Origin{URL: "file://" + beside}}, {Origin: &Origin{URL: "file:///etc", CAFile: "/etc/shadow"}}, {}} {
+	for _, r := range []admin.MountRequest{{Origin: &Origin{URL: "file://" + beside}}, {Origin: &Origin{URL: "file:///etc", CAFile: "/etc/shadow"}}, {}} {
 		r.Dir = dir
 		_, err := one.Mount(ctx, r)
 		refused(t, fmt.Sprintf("mount %+v", r), err, "mount", "a node of your own")
 	}
 	refused(t, "umount", one.Unmount(ctx, dir, true), "take a mount away")
 	refused(t, "wait", one.WaitUnmounted(ctx, dir), "wait")
-	refused(t, "fsck", one.Fsck(ctx, n.dirs.First(), true, func(report.Event) {}), "check a cache directory")
+	refused(t, "fsck", one.Fsck(ctx, n.dirs.First(), true, func(fsck.Event) {}), "check a cache directory")
 	_, err := one.Evict(ctx, []string{"/a"}, true)
 	refused(t, "evict", err, "evict")
 	if all := n.links.list(); len(all) != 1 || len(n.Mounts()) != 0 {
@@ -109,11 +107,11 @@ func TestTheGroupReadsWhatTheNodeHas(t *testing.T) {
 		err := one.Cat(ctx, name, 0, -1, &out)
 		_, errStat := one.Stat(ctx, name)
 		_, errDu := one.Usage(ctx, name)
-		_, errList := one.List(ctx, name, true, func(api.Entry) error { return nil })
+		_, errList := one.List(ctx, name, true, func(admin.Entry) error { return nil })
 		_, errExplain := one.Explain(ctx, name, 0)
 		_, errJob := one.Jobs().Submit(ctx, warmup.Request{Targets: []string{name}}, nil, false)
 		for what, err := range map[string]error{"cat": err, "stat": errStat, "du": errDu, "ls": errList, "explain": errExplain, "warmup": errJob} {
-			if kind := answer.KindOf(err); kind != answer.KindNoLink && kind != answer.KindNotFound {
+			if kind := admin.KindOf(err); kind != admin.KindNoLink && kind != admin.KindNotFound {
 				t.Errorf("%s %s: %v, %q", what, name, err, out.String())
 			}
 		}
@@ -134,7 +132,7 @@ func TestOthersPinsAndJobs(t *testing.T) {
 	// not; unpin of all is of one's own. So it is with a job's end and its retry.
 	n, _, root, one, two := shared(t)
 	ctx := t.Context()
-	pin := func(c *api.Client, path string, s int64) (*warmup.View, error) {
+	pin := func(c *admin.Client, path string, s int64) (*warmup.View, error) {
 		return c.Jobs().Submit(ctx, warmup.Request{Targets: []string{path}, PinS: s}, nil, false)
 	}
 	ends := func(all []namespace.PinView) map[string]bool {
@@ -163,7 +161,7 @@ func TestOthersPinsAndJobs(t *testing.T) {
 
 	refused(t, "retry another's", two.Jobs().Retry(ctx, jobOfOne.ID), jobOfOne.ID, "1001", "retry")
 	refused(t, "cancel another's", two.Jobs().Cancel(ctx, jobOfOne.ID), jobOfOne.ID, "cancel")
-	if err := two.Jobs().Retry(ctx, "none"); answer.KindOf(err) != answer.KindNotFound {
+	if err := two.Jobs().Retry(ctx, "none"); admin.KindOf(err) != admin.KindNotFound {
 		t.Errorf("a job that is none: %v", err)
 	}
 	if err := root.Jobs().Retry(ctx, jobOfOne.ID); err != nil {
@@ -195,7 +193,7 @@ func TestOnlyTheSocketKnowsWhoAsks(t *testing.T) {
 			t.Errorf("%s at the metrics' port: %s, %.100s", path, resp.Status, text)
 		}
 	}
-	if _, err := as(t, n, rights.Asker{}).Status(t.Context()); answer.KindOf(err) != answer.KindRefused {
+	if _, err := as(t, n, admin.Asker{}).Status(t.Context()); admin.KindOf(err) != admin.KindRefused {
 		t.Errorf("a stranger: %v", err)
 	}
 }

@@ -10,8 +10,7 @@ import (
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache"
 	"github.com/hearthfs/hearth/namespace"
-	"github.com/hearthfs/hearth/node/answer"
-	"github.com/hearthfs/hearth/node/api"
+	"github.com/hearthfs/hearth/node/admin"
 	"github.com/hearthfs/hearth/node/status"
 	"github.com/hearthfs/hearth/origin"
 	"github.com/hearthfs/hearth/s3gw"
@@ -30,8 +29,8 @@ func (n *Node) openS3(ctx context.Context) (err error) {
 	if n.config.S3.AllBuckets {
 		o.Other = n.otherBucket
 	}
-	if n.s3, err = s3gw.Open(ctx, s3gw.Setup(n.config.S3), o); err != nil {
-		return &answer.Error{Kind: answer.KindRefused, Message: err.Error(), Cause: err}
+	if n.s3, err = s3gw.Open(ctx, n.config.S3, o); err != nil {
+		return &admin.Error{Kind: admin.KindRefused, Message: err.Error(), Cause: err}
 	}
 	n.group.Go(func() error { return n.s3.Wait(n.ctx) })
 	return nil
@@ -68,7 +67,7 @@ func (n *Node) otherBucket(ctx context.Context, bucket string) (s3gw.Link, error
 		}
 		o := l.Origin
 		o.URL, o.Identity = "s3://"+bucket, ""
-		made, _, err := n.linkTo(ctx, api.MountRequest{Mount: Mount{Freshness: l.Freshness}, Origin: &o, FailStale: l.FailStale})
+		made, _, err := n.linkTo(ctx, admin.MountRequest{Mount: Mount{Freshness: l.Freshness}, Origin: &o, FailStale: l.FailStale})
 		if err != nil {
 			return s3gw.Link{}, err
 		}

@@ -12,9 +12,9 @@ import (
 	"testing"
 
 	"github.com/hearthfs/hearth/internal/hearthtest"
-	"github.com/hearthfs/hearth/node/answer"
-	"github.com/hearthfs/hearth/node/config"
+	"github.com/hearthfs/hearth/node/admin"
 	"github.com/hearthfs/hearth/origin"
+	"github.com/hearthfs/hearth/s3gw"
 )
 
 // s3Client asks a node's endpoint for a host's path, by a key that may do all.
@@ -148,11 +148,11 @@ func TestANodeWithTwoBucketsOfOneName(t *testing.T) {
 	// not begin, and says which they are.
 	url, other := bucket(t, nil), hearthtest.StartFakeS3(t)
 	other.Bucket(t, "data")
-	_, err := New(t.Context(), Config{S3: config.S3{Listen: "127.0.0.1:0", Anonymous: []string{"*"}},
+	_, err := New(t.Context(), Config{S3: s3gw.Setup{Listen: "127.0.0.1:0", Anonymous: []string{"*"}},
 		Links: []Link{{Path: "/one", Origin: Origin{URL: url}}, {Path: "/two", Origin: Origin{URL: url, Endpoint: other.Endpoint, PathStyle: "on", Anonymous: true}}},
 		Cache: Cache{RAM: Size{Bytes: 32 << 20}, NoDisk: true}, Admin: Admin{Socket: filepath.Join(t.TempDir(), "run", "s"), Listen: "127.0.0.1:0"}, Log: slog.New(slog.DiscardHandler)})
-	var refused *answer.Error
-	if !errors.As(err, &refused) || refused.Kind != answer.KindRefused || !strings.Contains(refused.Message, "/one ") || !strings.Contains(refused.Message, "/two ") {
+	var refused *admin.Error
+	if !errors.As(err, &refused) || refused.Kind != admin.KindRefused || !strings.Contains(refused.Message, "/one ") || !strings.Contains(refused.Message, "/two ") {
 		t.Errorf("it starts: %v", err)
 	}
 }

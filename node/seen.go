@@ -8,8 +8,7 @@ import (
 
 	"github.com/hearthfs/hearth/internal/waits"
 	"github.com/hearthfs/hearth/namespace"
-	"github.com/hearthfs/hearth/node/bydir"
-	"github.com/hearthfs/hearth/node/history"
+	"github.com/hearthfs/hearth/node/ring"
 	"github.com/hearthfs/hearth/node/status"
 	"github.com/hearthfs/hearth/node/watch"
 	"github.com/hearthfs/hearth/origin"
@@ -21,7 +20,7 @@ type seen struct {
 	waits    *waits.Ledger
 	egress   watch.Egress
 	listings watch.Listings
-	reads    *history.Samples
+	reads    *status.History
 	slowed   watch.Slowed
 }
 
@@ -39,8 +38,8 @@ func answersOf(s origin.Stats) watch.Answers {
 }
 
 // sample are the counters that windows of time are made of.
-func (n *Node) sample() history.Sample {
-	var s history.Sample
+func (n *Node) sample() status.HistorySample {
+	var s status.HistorySample
 	for _, ops := range n.mounts.counted() {
 		s.Mount(ops)
 	}
@@ -57,7 +56,7 @@ func (n *Node) sample() history.Sample {
 }
 
 // counted adds up what mounts were asked and what came of it, those that are gone, too.
-func (m *mounts) counted() bydir.Sums {
+func (m *mounts) counted() ring.SumsByDir {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	c := m.past.Clone()

@@ -12,7 +12,6 @@ import (
 	"github.com/hearthfs/hearth/cache/disk"
 	"github.com/hearthfs/hearth/fuse"
 	"github.com/hearthfs/hearth/node/machine"
-	"github.com/hearthfs/hearth/node/room"
 	"github.com/hearthfs/hearth/node/status"
 	"github.com/hearthfs/hearth/origin"
 )
@@ -70,7 +69,7 @@ func unindexed(d *disk.DirStats) string {
 	if d.Unindexed == 0 {
 		return ""
 	}
-	return fmt.Sprintf("cache directory %s holds %d blocks (%s) that there is no memory to index: they are read from the origin, and go first when room is needed; raise cache.ram", d.Path, d.Unindexed, room.Size(d.UnindexedBytes))
+	return fmt.Sprintf("cache directory %s holds %d blocks (%s) that there is no memory to index: they are read from the origin, and go first when room is needed; raise cache.ram", d.Path, d.Unindexed, machine.SizeText(d.UnindexedBytes))
 }
 
 func originStatus(o origin.Stats) status.Origin {
@@ -118,11 +117,11 @@ func (n *Node) tierStatus() []status.Tier {
 
 // roomOf is what a directory may hold; of one out of use, at whose room nobody
 // looks, its budget.
-func roomOf(d disk.DirStats) room.Dir {
+func roomOf(d disk.DirStats) machine.Room {
 	if d.Ejected {
 		d.Limit = d.Budget
 	}
-	return room.Dir{Path: d.Path, Limit: d.Limit, Budget: d.Budget, Floor: d.Floor}
+	return machine.Room{Path: d.Path, Limit: d.Limit, Budget: d.Budget, Floor: d.Floor}
 }
 
 func (x *mounted) status() status.Mount {

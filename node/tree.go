@@ -9,8 +9,7 @@ import (
 
 	"github.com/hearthfs/hearth/fuse"
 	"github.com/hearthfs/hearth/namespace"
-	"github.com/hearthfs/hearth/node/judged"
-	"github.com/hearthfs/hearth/node/nodeids"
+	"github.com/hearthfs/hearth/node/state"
 	"github.com/hearthfs/hearth/node/watch"
 	"github.com/hearthfs/hearth/origin"
 )
@@ -33,11 +32,11 @@ func (n *names) close() error {
 }
 
 func (n *Node) openTree() error {
-	o := namespace.Options{Events: n.treeEvents(), FirstID: nodeids.First(n.dirs.Paths()), Clock: n.config.Clock}
+	o := namespace.Options{Events: n.treeEvents(), FirstID: state.FirstNodeID(n.dirs.Paths()), Clock: n.config.Clock}
 	o.Events.Reserved = func(upTo uint64) {
 		n.tree.noting.Go(func() {
 			for _, dir := range n.dirs.Paths() {
-				if err := nodeids.Note(dir, upTo); err != nil {
+				if err := state.NoteNodeIDs(dir, upTo); err != nil {
 					n.events.Trouble("node ids "+dir, "node ids are not noted", "dir", dir, "cause", err)
 				}
 			}
@@ -86,7 +85,7 @@ func (n *Node) mostlyLarge(ctx context.Context, x *mounted) (bool, error) {
 	if large, ok := n.judged.Get(key); ok {
 		return large, nil
 	}
-	sizes, err := judged.Sample(ctx, x.link.origin, prefix)
+	sizes, err := state.SampleKeys(ctx, x.link.origin, prefix)
 	if err != nil && x.link.doubted.Load() != nil && origin.Away(err) {
 		return false, nil // it was never judged; at the next mount it is
 	}

@@ -14,12 +14,9 @@ import (
 	"github.com/hearthfs/hearth/fuse"
 	"github.com/hearthfs/hearth/internal/device"
 	"github.com/hearthfs/hearth/namespace"
-	"github.com/hearthfs/hearth/node/answer"
+	"github.com/hearthfs/hearth/node/admin"
 	"github.com/hearthfs/hearth/node/fsck"
 	"github.com/hearthfs/hearth/node/jobs"
-	"github.com/hearthfs/hearth/node/paths"
-	"github.com/hearthfs/hearth/node/pins"
-	"github.com/hearthfs/hearth/node/siblings"
 	"github.com/hearthfs/hearth/node/watch"
 	"github.com/hearthfs/hearth/origin"
 	"github.com/hearthfs/hearth/warmup"
@@ -33,7 +30,7 @@ type warmUps struct {
 	*jobs.Jobs
 	pins   *warmup.Pins
 	ready  chan struct{}
-	keeper *pins.Keeper
+	keeper *jobs.Keeper
 	ahead  *prefetch.Prefetch
 }
 
@@ -73,7 +70,7 @@ func (n *Node) openJobs() (err error) {
 		Readers: n.readers, Throttled: n.ring.throttled(n.throttled), Connections: n.forWarmUp,
 		Explain: func(err error) string { return watch.Explained(err).Error() }, Now: n.now,
 		Log: func(what string, err error) { n.events.Trouble(what, what, "cause", err) }}
-	k := pins.Parts{Short: n.links.short, Tree: n.tree.Tree, Sieves: n.jobs.pins, RAM: n.mem, Link: n.links.path, PathOf: n.pathOf, Paths: n.pathsOf, Now: n.now, Log: p.Log,
+	k := jobs.PinParts{Short: n.links.short, Tree: n.tree.Tree, Sieves: n.jobs.pins, RAM: n.mem, Link: n.links.path, PathOf: n.pathOf, Paths: n.pathsOf, Now: n.now, Log: p.Log,
 		Load: func(targets []string) (string, error) { return n.jobs.Load(targets) },
 		Job:  func(id string) (warmup.Record, error) { return n.jobs.Job(id) }}
 	if n.disk != nil {
@@ -83,7 +80,7 @@ func (n *Node) openJobs() (err error) {
 			p.Owners = n.ring.owners
 		}
 	}
-	if n.jobs.keeper, err = pins.Open(k, n.jobs.ready); err != nil {
+	if n.jobs.keeper, err = jobs.OpenPins(k, n.jobs.ready); err != nil {
 		return err
 	}
 	p.Durable = n.jobs.keeper
@@ -96,7 +93,7 @@ func (n *Node) openJobs() (err error) {
 // pathsOf are the paths in the tree of what somebody asks for: of a URL its file, its
 // directory, or both.
 func (n *Node) pathsOf(ctx context.Context, asked string) ([]string, error) {
-	if !paths.IsURL(asked) {
+	if !isURL(asked) {
 		p, _, err := n.resolve(ctx, asked)
 		return []string{p}, err
 	}
@@ -111,9 +108,9 @@ func (n *Node) pathsOf(ctx context.Context, asked string) ([]string, error) {
 		case x.Dir:
 			all = append(all, dir)
 		case x.ID == 0:
-			return nil, &answer.Error{Kind: answer.KindRefused, Message: asked + " has no name in the tree, by which it could be known"}
+			return nil, &admin.Error{Kind: admin.KindRefused, Message: asked + " has no name in the tree, by which it could be known"}
 		default:
-			all = append(all, paths.Clean(path.Dir(dir)+"/"+x.Name))
+			all = append(all, cleanPath(path.Dir(dir)+"/"+x.Name))
 		}
 	}
 	return all, nil
@@ -122,14 +119,14 @@ func (n *Node) pathsOf(ctx context.Context, asked string) ([]string, error) {
 // pathOf is the path in the tree that asked means, of a URL that of the keys below it;
 // "": no link leads there.
 func (n *Node) pathOf(asked string) string {
-	if !paths.IsURL(asked) {
+	if !isURL(asked) {
 		return n.treePath(asked)
 	}
 	l, key, err := n.links.holding(asked)
 	if err != nil {
 		return ""
 	}
-	return pins.Path(l.Path, strings.TrimPrefix(key, l.prefix))
+	return jobs.Path(l.Path, strings.TrimPrefix(key, l.prefix))
 }
 
 // openPrefetch makes what fills directories behind readers.
@@ -137,11 +134,11 @@ func (n *Node) openPrefetch() {
 	if n.disk == nil {
 		return
 	}
-	var store prefetch.Store = siblings.Store{Tier: n.tiers.Own, Disk: n.disk}
+	var store prefetch.Store = siblingStore{siblingTier: n.tiers.Own, siblingDisk: n.disk}
 	if n.ring != nil {
 		store = n.ring.owners.Siblings(store)
 	}
-	n.jobs.ahead = prefetch.New(prefetch.Options{Store: store, Names: siblings.Names{Tree: n.tree.Tree},
+	n.jobs.ahead = prefetch.New(prefetch.Options{Store: store, Names: siblingNames{Tree: n.tree.Tree},
 		Memory: n.pool.Stats().Budget, Reserve: n.pool.Reserve, Unreserve: n.pool.Unreserve,
 		Connections: n.connections, Throttled: n.ring.throttled(n.throttled)})
 }
@@ -179,7 +176,7 @@ func (n *Node) checkSmall(r *check.Run) error {
 
 // canonical is what asked means also without the mounts of now.
 func (n *Node) canonical(asked string) string {
-	if paths.IsURL(asked) {
+	if isURL(asked) {
 		return asked
 	}
 	return n.treePath(asked)
@@ -187,10 +184,10 @@ func (n *Node) canonical(asked string) string {
 
 // find is what a canonical path or a URL means: a file, a directory, or one of each.
 func (n *Node) find(ctx context.Context, target string) ([]namespace.Node, error) {
-	if !paths.IsURL(target) {
+	if !isURL(target) {
 		x, err := n.tree.Resolve(ctx, target)
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil, &answer.Error{Kind: answer.KindNotFound, Message: target + ": no such file or directory"}
+			return nil, &admin.Error{Kind: admin.KindNotFound, Message: target + ": no such file or directory"}
 		}
 		if err != nil {
 			return nil, watch.Explained(err)
@@ -215,8 +212,8 @@ func (n *Node) find(ctx context.Context, target string) ([]namespace.Node, error
 func (n *Node) isThere(ctx context.Context, asked string) error {
 	target := n.canonical(asked)
 	_, err := n.find(ctx, target)
-	if target != asked && answer.KindOf(err) == answer.KindNotFound {
-		return &answer.Error{Kind: answer.KindNotFound, Message: asked + ": no such file or directory" + n.links.hint(asked, target)}
+	if target != asked && admin.KindOf(err) == admin.KindNotFound {
+		return &admin.Error{Kind: admin.KindNotFound, Message: asked + ": no such file or directory" + n.links.hint(asked, target)}
 	}
 	return err
 }

@@ -10,8 +10,7 @@ import (
 	"testing"
 
 	"github.com/hearthfs/hearth/internal/hearthtest"
-	"github.com/hearthfs/hearth/node/answer"
-	"github.com/hearthfs/hearth/node/api"
+	"github.com/hearthfs/hearth/node/admin"
 	"github.com/hearthfs/hearth/warmup"
 )
 
@@ -24,7 +23,7 @@ func withDisk(dir string, size int64) func(*Config) {
 }
 
 // ended submits a job and gives it as it ended.
-func ended(t *testing.T, c *api.Client, q warmup.Request, list string) warmup.View {
+func ended(t *testing.T, c *admin.Client, q warmup.Request, list string) warmup.View {
 	t.Helper()
 	v, err := c.Jobs().Submit(t.Context(), q, strings.NewReader(list), false)
 	if err != nil {
@@ -102,9 +101,9 @@ func TestWarmUpThatIsRefused(t *testing.T) {
 	c := client(t, start(t, url, nil))
 	for _, q := range []struct {
 		asked string
-		kind  answer.Kind
-	}{{"/nothing", answer.KindNotFound}, {"s3://other/x", answer.KindNoLink}, {"/b", answer.KindRefused}} {
-		if _, err := c.Jobs().Submit(t.Context(), warmup.Request{Targets: []string{q.asked}}, nil, false); answer.KindOf(err) != q.kind {
+		kind  admin.Kind
+	}{{"/nothing", admin.KindNotFound}, {"s3://other/x", admin.KindNoLink}, {"/b", admin.KindRefused}} {
+		if _, err := c.Jobs().Submit(t.Context(), warmup.Request{Targets: []string{q.asked}}, nil, false); admin.KindOf(err) != q.kind {
 			t.Errorf("%s: %v", q.asked, err)
 		}
 	}
@@ -115,7 +114,7 @@ func TestWarmUpThatIsRefused(t *testing.T) {
 	n := start(t, url, withDisk(dir, 16<<20))
 	c = client(t, n)
 	v := ended(t, c, warmup.Request{Targets: []string{"/"}}, "")
-	if v.State != warmup.Failed || v.Kind != string(answer.KindRefused) || !strings.Contains(v.Error, "--cache-disks") {
+	if v.State != warmup.Failed || v.Kind != string(admin.KindRefused) || !strings.Contains(v.Error, "--cache-disks") {
 		t.Errorf("18 MiB into 16: %+v", v)
 	}
 	if entries, err := os.ReadDir(filepath.Join(dir, "jobs")); err != nil || len(entries) != 1 {
@@ -124,7 +123,7 @@ func TestWarmUpThatIsRefused(t *testing.T) {
 	if v := ended(t, c, warmup.Request{Targets: []string{"/b"}}, ""); v.State != warmup.Done {
 		t.Errorf("6 MiB into 16: %+v", v)
 	}
-	if _, err := c.Jobs().Get(t.Context(), "none"); answer.KindOf(err) != answer.KindNotFound {
+	if _, err := c.Jobs().Get(t.Context(), "none"); admin.KindOf(err) != admin.KindNotFound {
 		t.Errorf("a job that there is not: %v", err)
 	}
 }

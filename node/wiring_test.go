@@ -17,7 +17,7 @@ import (
 	"github.com/hearthfs/hearth/internal/flight"
 	"github.com/hearthfs/hearth/internal/hearthtest"
 	"github.com/hearthfs/hearth/namespace"
-	"github.com/hearthfs/hearth/node/answer"
+	"github.com/hearthfs/hearth/node/admin"
 	"github.com/hearthfs/hearth/node/watch"
 	"github.com/hearthfs/hearth/node/wiring"
 )
@@ -144,7 +144,7 @@ func TestNodesThatCannotBe(t *testing.T) {
 		if err == nil {
 			_ = n.Close()
 		}
-		if err == nil || answer.KindOf(err) != answer.KindUsage || !strings.Contains(err.Error(), want) {
+		if err == nil || admin.KindOf(err) != admin.KindUsage || !strings.Contains(err.Error(), want) {
 			t.Errorf("want %q: %v", want, err)
 		}
 	}
@@ -203,7 +203,7 @@ func TestKeysOfURLs(t *testing.T) {
 		}
 	}
 	for _, url := range []string{"s3://ab/k", "s3://b/pk", "file:///dd"} {
-		if _, _, err := ls.holding(url); answer.KindOf(err) != answer.KindNoLink {
+		if _, _, err := ls.holding(url); admin.KindOf(err) != admin.KindNoLink {
 			t.Errorf("%s lies in no link: %v", url, err)
 		}
 	}

@@ -17,37 +17,43 @@ import (
 // Bytes reads one object ahead of its reader.
 type Bytes = object.Bytes
 
-// Setup is what an endpoint is told, as node/config has it.
+// Setup is what an endpoint is told; the zero Setup: there is none.
 type Setup struct {
 	// Listen is the address, HOST:PORT or :PORT; "": there is no endpoint.
 	Listen string
-	// CredentialsFile says who may do what; "": the environment's one key, or none.
+	// CredentialsFile says who may do what, a line each: ACCESS SECRET ro|rw BUCKET[/PREFIX]|*. "":
+	// one key, of AccessVariable and SecretVariable, that may read and write all, or none.
 	CredentialsFile string
 	// Anonymous are buckets, BUCKET[/PREFIX] or "*", that anybody may read.
 	Anonymous []string
-	// Certificate and CertificateKey are PEM files; "": no TLS.
+	// Certificate and CertificateKey are PEM files, read again when they change; "": no TLS.
 	Certificate, CertificateKey string
-	// Domains are names under which buckets are hosts.
+	// Domains are names under which buckets are hosts: bucket.DOMAIN.
 	Domains []string
-	// AllBuckets shows every bucket of the origin's account.
+	// AllBuckets passes every bucket of the origin's account through.
 	AllBuckets bool
-	// Configure passes on what configures buckets.
+	// Configure passes on what configures buckets: policies, lifecycle rules and such.
 	Configure bool
-	// AccessLog is a file that gets a line for each request; "": none.
+	// AccessLog is a file that gets a line for each request, as of Amazon's server access
+	// log; "": none is written.
 	AccessLog string
-	// CORS are the origins whose pages may use the endpoint, as browsers write them, each with
-	// at most one *; none: no page.
+	// CORS are the origins whose pages may use the endpoint, as browsers write them
+	// (https://app.example.org), each with at most one *; none: no page.
 	CORS []string
 	// MaxConnections may be open and MaxRequests at work; 0: DefaultConnections, DefaultRequests.
 	// A quarter of the limit on open files bounds connections, too.
 	MaxConnections, MaxRequests int
 }
 
-// The environment's one key, which may read and write all.
+// AccessVariable and SecretVariable are where the endpoint's one key is looked for when no file
+// of keys is named. It may read and write all.
 const (
-	accessVariable = "HEARTH_S3_ACCESS_KEY"
-	secretVariable = "HEARTH_S3_SECRET_KEY"
+	AccessVariable = "HEARTH_S3_ACCESS_KEY"
+	SecretVariable = "HEARTH_S3_SECRET_KEY"
 )
+
+// DefaultListen is where `hearth gateway` listens unless told.
+const DefaultListen = "127.0.0.1:9875"
 
 // Problems are what cannot be meant, by the keys of the configuration. Files are not looked at.
 func (s Setup) Problems() map[string]error {
@@ -70,8 +76,8 @@ func (s Setup) Problems() map[string]error {
 			all["s3.domains"] = fmt.Errorf("s3.domains: %q is no name: give it without scheme, port, path, * and outer dots, as s3.example.org", d)
 		}
 	}
-	if s.CredentialsFile == "" && len(s.Anonymous) == 0 && os.Getenv(accessVariable) == "" {
-		all["s3.credentials_file"] = fmt.Errorf("s3.listen: nobody could ask: give s3.credentials_file (a line ACCESS SECRET ro|rw BUCKET[/PREFIX]|*), or one key in %s and %s, or s3.anonymous for what anybody may read", accessVariable, secretVariable)
+	if s.CredentialsFile == "" && len(s.Anonymous) == 0 && os.Getenv(AccessVariable) == "" {
+		all["s3.credentials_file"] = fmt.Errorf("s3.listen: nobody could ask: give s3.credentials_file (a line ACCESS SECRET ro|rw BUCKET[/PREFIX]|*), or one key in %s and %s, or s3.anonymous for what anybody may read", AccessVariable, SecretVariable)
 	}
 	if _, err := s.rules(); err != nil {
 		all["s3.cors"] = fmt.Errorf("s3.cors: %w", err)
@@ -129,7 +135,7 @@ func Open(ctx context.Context, s Setup, o Options) (*Endpoint, error) {
 	x := &Endpoint{setup: s}
 	x.end = sync.OnceFunc(x.close)
 	var err error
-	x.keys, err = keys.Open(keys.Options{File: s.CredentialsFile, Access: os.Getenv(accessVariable), Secret: os.Getenv(secretVariable), Anonymous: rights, Report: report})
+	x.keys, err = keys.Open(keys.Options{File: s.CredentialsFile, Access: os.Getenv(AccessVariable), Secret: os.Getenv(SecretVariable), Anonymous: rights, Report: report})
 	if err != nil {
 		return nil, err
 	}

@@ -36,7 +36,7 @@
 //
 // A job that checks goes the same way and loads nothing. Before it reads a directory it
 // has that listed anew, whatever is believed of it; what names are told to have meant
-// before is kept by package warmup/check. Its step asks the Checker to read each block
+// before is kept in check.go. Its step asks the Checker to read each block
 // from the device. Files are whole, missing, corrupt, or changed; what a listing does not
 // have any more vanished.
 //

@@ -10,7 +10,7 @@ import (
 
 	"github.com/hearthfs/hearth/e2e/nets"
 	"github.com/hearthfs/hearth/internal/hearthtest"
-	"github.com/hearthfs/hearth/node/api"
+	"github.com/hearthfs/hearth/node/admin"
 	"github.com/hearthfs/hearth/node/status"
 )
 
@@ -123,7 +123,7 @@ func Whole(ctx context.Context, socket string, n int) error {
 
 // Status is how the node behind a socket sees its ring.
 func Status(ctx context.Context, socket string) (*status.RingStatus, error) {
-	client, err := api.Dial("unix://" + socket)
+	client, err := admin.Dial("unix://" + socket)
 	if err != nil {
 		return nil, err
 	}

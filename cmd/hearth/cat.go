@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
-	"github.com/hearthfs/hearth/node/api"
+	"github.com/hearthfs/hearth/node/admin"
 )
 
 func catCommand() *cobra.Command {
@@ -35,7 +35,7 @@ func catCommand() *cobra.Command {
 			return err
 		}
 		for _, path := range args {
-			err := withNode(c, cmd, path, func(ctx context.Context, n *api.Client, asked string) error {
+			err := withNode(c, cmd, path, func(ctx context.Context, n *admin.Client, asked string) error {
 				off, length, err := r.of(ctx, n, asked)
 				if err != nil {
 					return err
@@ -74,7 +74,7 @@ func parseRange(s string) (span, error) {
 }
 
 // of gives offset and length; the last N bytes need the size.
-func (r span) of(ctx context.Context, n *api.Client, path string) (off, length int64, err error) {
+func (r span) of(ctx context.Context, n *admin.Client, path string) (off, length int64, err error) {
 	switch {
 	case r.first < 0:
 		s, err := n.Stat(ctx, path)

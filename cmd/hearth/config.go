@@ -15,10 +15,8 @@ import (
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
 	"github.com/hearthfs/hearth/cmd/hearth/settings"
 	"github.com/hearthfs/hearth/node"
-	"github.com/hearthfs/hearth/node/api"
-	"github.com/hearthfs/hearth/node/budget"
+	"github.com/hearthfs/hearth/node/admin"
 	"github.com/hearthfs/hearth/node/machine"
-	"github.com/hearthfs/hearth/node/room"
 )
 
 func configCommand() *cobra.Command {
@@ -76,12 +74,12 @@ func configShowCommand() *cobra.Command {
 
 // onThisMachine is what the defaults come to that depend on the machine and the user.
 func onThisMachine() map[string]string {
-	here := map[string]string{"admin.socket": api.DefaultSocket()}
+	here := map[string]string{"admin.socket": admin.DefaultSocket()}
 	if dir, err := machine.CacheDir(); err == nil {
 		here["cache.disks"] = dir
 	}
-	if ram, err := budget.RAM(node.Size{}, machine.ReadLimits("/")); err == nil {
-		here["cache.ram"] = room.Size(ram)
+	if ram, err := machine.RAM(node.Size{}, machine.ReadLimits("/")); err == nil {
+		here["cache.ram"] = machine.SizeText(ram)
 	}
 	return here
 }

@@ -14,7 +14,7 @@ import (
 
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
 	"github.com/hearthfs/hearth/cmd/hearth/settings"
-	"github.com/hearthfs/hearth/node/api"
+	"github.com/hearthfs/hearth/node/admin"
 	"github.com/hearthfs/hearth/node/doctor"
 )
 
@@ -131,7 +131,7 @@ func doctorOptions(c *cli.Common, cmd *cobra.Command, args []string) (o doctor.O
 	if n, err := dial(c, s); err == nil {
 		o.Admin.Socket = n.Socket()
 	} else if o.Admin.Socket == "" {
-		o.Admin.Socket = api.DefaultSocket()
+		o.Admin.Socket = admin.DefaultSocket()
 	}
 	o.Node = func(ctx context.Context) (*doctor.Running, error) { return askHow(ctx, c, s) }
 	return o, nil

@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
-	"github.com/hearthfs/hearth/node/api"
+	"github.com/hearthfs/hearth/node/admin"
 )
 
 func duCommand() *cobra.Command {
@@ -23,7 +23,7 @@ func duCommand() *cobra.Command {
 	c := addData(cmd)
 	cli.AddOutput(cmd, c)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return withNode(c, cmd, target(args), func(ctx context.Context, n *api.Client, asked string) error {
+		return withNode(c, cmd, target(args), func(ctx context.Context, n *admin.Client, asked string) error {
 			u, err := n.Usage(ctx, asked)
 			if err != nil {
 				return err

@@ -10,8 +10,8 @@ import (
 
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
 	"github.com/hearthfs/hearth/cmd/hearth/settings"
-	"github.com/hearthfs/hearth/node/api"
-	"github.com/hearthfs/hearth/node/explain"
+	"github.com/hearthfs/hearth/node/admin"
+	"github.com/hearthfs/hearth/node/status"
 )
 
 func explainCommand() *cobra.Command {
@@ -30,7 +30,7 @@ func explainCommand() *cobra.Command {
 	c := cli.AddCommon(cmd)
 	cli.AddOutput(cmd, c)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return askNode(c, cmd, func(ctx context.Context, n *api.Client) error {
+		return askNode(c, cmd, func(ctx context.Context, n *admin.Client) error {
 			path, offset := atOffset(args[0])
 			at := here(ctx, n)
 			e, err := n.Explain(ctx, at.Absolute(path), offset)
@@ -57,7 +57,7 @@ func atOffset(arg string) (path string, offset int64) {
 	return arg, 0
 }
 
-func printExplanation(w io.Writer, e *explain.Explanation) error {
+func printExplanation(w io.Writer, e *status.Explanation) error {
 	t := cli.NewTable(w)
 	fmt.Fprintf(t, "path\t%s\n", cli.QuoteName(e.Path))
 	if !e.Dir {
@@ -89,7 +89,7 @@ func printExplanation(w io.Writer, e *explain.Explanation) error {
 }
 
 // where says which tiers hold a range.
-func where(h explain.Held) string {
+func where(h status.HeldRange) string {
 	var all []string
 	if h.RAM {
 		all = append(all, "ram")

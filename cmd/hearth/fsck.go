@@ -14,7 +14,6 @@ import (
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
 	"github.com/hearthfs/hearth/cmd/hearth/settings"
 	"github.com/hearthfs/hearth/node/fsck"
-	"github.com/hearthfs/hearth/node/fsck/report"
 	"github.com/hearthfs/hearth/node/machine"
 )
 
@@ -47,7 +46,7 @@ func fsckCommand() *cobra.Command {
 		ctx, stop := c.Context(cmd.Context())
 		defer stop()
 		w := cli.Out(cmd)
-		p := &report.Printer{Out: w, Form: c.Output, Size: cli.Bytes, Name: func(text string) string { return cli.QuoteFor(w, text) }}
+		p := &fsck.Printer{Out: w, Form: c.Output, Size: cli.Bytes, Name: func(text string) string { return cli.QuoteFor(w, text) }}
 		if !c.Quiet && cli.IsTerminal(os.Stderr) {
 			p.Terminal = os.Stderr
 		}
@@ -81,7 +80,7 @@ func checkedDirs(s *settings.Settings, args []string) (dirs []string, err error)
 type fsckRun struct {
 	*cli.Common
 	settings *settings.Settings
-	print    *report.Printer
+	print    *fsck.Printer
 	repair   bool
 }
 
@@ -91,7 +90,7 @@ func (f *fsckRun) check(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
-	err = report.Watch(f.repair, func(r *check.Run) error { return fsck.Stopped(ctx, dir, r) }, f.print.Tell)
+	err = fsck.Watch(f.repair, func(r *check.Run) error { return fsck.Stopped(ctx, dir, r) }, f.print.Tell)
 	if !errors.Is(err, disk.ErrInUse) {
 		if errors.Is(err, disk.ErrRefused) {
 			err = &cli.ExitError{Code: cli.ExitRefused, Err: err}

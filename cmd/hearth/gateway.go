@@ -7,7 +7,7 @@ import (
 
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
 	"github.com/hearthfs/hearth/cmd/hearth/settings"
-	"github.com/hearthfs/hearth/node/config"
+	"github.com/hearthfs/hearth/s3gw"
 )
 
 func gatewayCommand() *cobra.Command {
@@ -19,7 +19,7 @@ func gatewayCommand() *cobra.Command {
 			"origin, so that a client changes nothing but its endpoint. A node of hearth up does\n" +
 			"the same with --s3-listen, beside its mounts.\n\n" +
 			"Who may ask: --s3-credentials-file, a line each (ACCESS SECRET ro|rw BUCKET[/PREFIX]|*); or\n" +
-			"one key that may do all, in " + config.S3AccessVariable + " and " + config.S3SecretVariable + "; or anybody,\n" +
+			"one key that may do all, in " + s3gw.AccessVariable + " and " + s3gw.SecretVariable + "; or anybody,\n" +
 			"for reading, with --s3-anonymous.",
 		Example: "  hearth gateway --anonymous --region us-east-1 --s3-anonymous '*' s3://noaa-ghcn-pds/\n" +
 			"  hearth gateway --anonymous --region us-east-1 --s3-listen :9000 --s3-anonymous noaa-ghcn-pds/csv s3://noaa-ghcn-pds/",
@@ -27,7 +27,7 @@ func gatewayCommand() *cobra.Command {
 	}
 	settings.AddFlags(cmd, "origin", "freshness", "stale_if_error", "cache", "admin", "log", "node", "join", "cluster", "s3")
 	cmd.RunE = runsNode(cli.AddCommon(cmd), func(s *settings.Settings) {
-		s.S3.Listen = cmp.Or(s.S3.Listen, config.DefaultS3Listen)
+		s.S3.Listen = cmp.Or(s.S3.Listen, s3gw.DefaultListen)
 		s.Mounts = nil // those are up's
 	})
 	return cmd

@@ -12,7 +12,7 @@ import (
 
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
 	"github.com/hearthfs/hearth/cmd/hearth/screen"
-	"github.com/hearthfs/hearth/node/api"
+	"github.com/hearthfs/hearth/node/admin"
 	"github.com/hearthfs/hearth/warmup"
 )
 
@@ -35,7 +35,7 @@ func jobsCommand() *cobra.Command {
 	cli.AddOutput(cmd, c)
 	cmd.ValidArgsFunction = fromNode(c, 1, jobIDs)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return withJobs(c, cmd, func(ctx context.Context, n *api.Jobs) error {
+		return withJobs(c, cmd, func(ctx context.Context, n *admin.Jobs) error {
 			if len(args) == 0 {
 				return listJobs(ctx, c, cmd, n)
 			}
@@ -82,7 +82,7 @@ func (w *waiter) said(err error, id, what string) error {
 }
 
 // jobID is the id that is meant: latest is the job that began last.
-func jobID(ctx context.Context, n *api.Jobs, name string) (string, error) {
+func jobID(ctx context.Context, n *admin.Jobs, name string) (string, error) {
 	if name != "latest" {
 		return name, nil
 	}
@@ -106,7 +106,7 @@ func jobCommand(use, short string, do func(ctx context.Context, w *waiter, id st
 	cli.AddOutput(cmd, c)
 	cmd.ValidArgsFunction = fromNode(c, 1, jobIDs)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return withJobs(c, cmd, func(ctx context.Context, n *api.Jobs) error {
+		return withJobs(c, cmd, func(ctx context.Context, n *admin.Jobs) error {
 			id, err := jobID(ctx, n, args[0])
 			if err != nil {
 				return err
@@ -117,7 +117,7 @@ func jobCommand(use, short string, do func(ctx context.Context, w *waiter, id st
 	return cmd
 }
 
-func listJobs(ctx context.Context, c *cli.Common, cmd *cobra.Command, n *api.Jobs) error {
+func listJobs(ctx context.Context, c *cli.Common, cmd *cobra.Command, n *admin.Jobs) error {
 	all, err := n.List(ctx)
 	if err != nil {
 		return err

@@ -17,7 +17,6 @@ import (
 
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
 	"github.com/hearthfs/hearth/cmd/hearth/settings"
-	"github.com/hearthfs/hearth/node/budget"
 	"github.com/hearthfs/hearth/node/config"
 	"github.com/hearthfs/hearth/node/machine"
 )
@@ -147,8 +146,8 @@ func TestKubernetesExample(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := machine.Limits{Memory: limit}
-	if ram, err := budget.RAM(config.Cache.RAM, l); err != nil || budget.Tight(ram, l) != "" {
-		t.Errorf("cache.ram within the limit: %v %s", err, budget.Tight(ram, l))
+	if ram, err := machine.RAM(config.Cache.RAM, l); err != nil || machine.Tight(ram, l) != "" {
+		t.Errorf("cache.ram within the limit: %v %s", err, machine.Tight(ram, l))
 	}
 
 	reader := manifests(t, "reader.yaml")["Pod"].Spec.pod

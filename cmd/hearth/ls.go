@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
-	"github.com/hearthfs/hearth/node/api"
+	"github.com/hearthfs/hearth/node/admin"
 )
 
 func lsCommand() *cobra.Command {
@@ -38,7 +38,7 @@ func lsCommand() *cobra.Command {
 	cmd.Flags().BoolVarP(&recursive, "recursive", "R", false, "everything below")
 	cmd.Flags().BoolVarP(&zero, "zero", "0", false, "end each line with a NUL, and quote nothing")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return withNode(c, cmd, target(args), func(ctx context.Context, n *api.Client, asked string) error {
+		return withNode(c, cmd, target(args), func(ctx context.Context, n *admin.Client, asked string) error {
 			p := &entryPrinter{Common: c, long: long, out: cli.Out(cmd), end: "\n"}
 			if zero {
 				p.end = "\x00"
@@ -78,7 +78,7 @@ type entryPrinter struct {
 	out  io.Writer
 	end  string // of a line: a newline, or a NUL before names that may hold one
 	rows []row  // of a long listing, not written yet
-	all  []api.Entry
+	all  []admin.Entry
 }
 
 type row struct{ size, time, name string }
@@ -86,7 +86,7 @@ type row struct{ size, time, name string }
 // batchRows is how many lines share the width of their columns.
 const batchRows = 256
 
-func (p *entryPrinter) print(e api.Entry) error {
+func (p *entryPrinter) print(e admin.Entry) error {
 	switch {
 	case p.Output == "jsonl":
 		return p.PrintJSON(p.out, e)
@@ -118,7 +118,7 @@ func (p *entryPrinter) print(e api.Entry) error {
 func (p *entryPrinter) flush() error {
 	if p.Output == "json" {
 		if p.all == nil {
-			p.all = []api.Entry{}
+			p.all = []admin.Entry{}
 		}
 		return p.PrintJSON(p.out, p.all)
 	}

@@ -12,8 +12,7 @@ import (
 
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
 	"github.com/hearthfs/hearth/cmd/hearth/settings"
-	"github.com/hearthfs/hearth/node/api"
-	"github.com/hearthfs/hearth/node/door"
+	"github.com/hearthfs/hearth/node/admin"
 	"github.com/hearthfs/hearth/node/machine"
 )
 
@@ -99,7 +98,7 @@ func (f *mountFlags) make(cmd *cobra.Command, s *settings.Settings, origin, dir 
 	if meant := meantURL(origin); meant != "" {
 		return cli.Usagef("%s is no origin: did you mean %s?", origin, meant)
 	}
-	request := api.MountRequest{Mount: s.Mount, FailStale: s.Root.FailStale}
+	request := admin.MountRequest{Mount: s.Mount, FailStale: s.Root.FailStale}
 	request.Dir = dir
 	request.Freshness = s.Root.Freshness
 	if isURL(origin) {
@@ -125,7 +124,7 @@ func (f *mountFlags) make(cmd *cobra.Command, s *settings.Settings, origin, dir 
 			return startDaemon()
 		}
 		err = f.mountHere(cmd, s, request)
-		if more == 0 || !errors.Is(err, door.ErrAnother) {
+		if more == 0 || !errors.Is(err, admin.ErrAnother) {
 			return err
 		}
 		// Lines of fstab are mounted at once: another one's node was first, and takes this mount.
@@ -157,7 +156,7 @@ func meantDir(path string) string {
 
 // attach has a running node make the mount, and in the foreground waits for its
 // end. false: no node runs.
-func (f *mountFlags) attach(cmd *cobra.Command, client *api.Client, r api.MountRequest) (bool, error) {
+func (f *mountFlags) attach(cmd *cobra.Command, client *admin.Client, r admin.MountRequest) (bool, error) {
 	ctx, stop := f.Context(cmd.Context())
 	defer stop()
 	var err error
@@ -213,7 +212,7 @@ func nodeFlags(cmd *cobra.Command) (given []string) {
 // mountHere starts a node in this process for the mount. The origin is one of the
 // links that the configuration names, or becomes a link named by it, beside which
 // a second origin finds its place.
-func (f *mountFlags) mountHere(cmd *cobra.Command, s *settings.Settings, r api.MountRequest) error {
+func (f *mountFlags) mountHere(cmd *cobra.Command, s *settings.Settings, r admin.MountRequest) error {
 	config, err := nodeConfig(s, "")
 	if err != nil {
 		return err

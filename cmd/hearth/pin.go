@@ -13,7 +13,7 @@ import (
 
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
 	"github.com/hearthfs/hearth/cmd/hearth/screen"
-	"github.com/hearthfs/hearth/node/api"
+	"github.com/hearthfs/hearth/node/admin"
 	"github.com/hearthfs/hearth/warmup"
 )
 
@@ -36,7 +36,7 @@ func pinCommand() *cobra.Command {
 	cmd.Flags().BoolVar(&f.detach, "detach", false, "print the id of the job that loads it and come back at once")
 	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
 		if len(args) == 0 {
-			return askNode(c, cmd, func(ctx context.Context, n *api.Client) error {
+			return askNode(c, cmd, func(ctx context.Context, n *admin.Client) error {
 				all, err := n.Pins(ctx)
 				if err != nil {
 					return cli.HintUp(cli.Because(ctx, err))
@@ -86,7 +86,7 @@ func unpinCommand() *cobra.Command {
 		if (len(args) == 0) != all {
 			return cli.Usagef("name either paths or --all: hearth %s", cmd.Use)
 		}
-		return askNode(c, cmd, func(ctx context.Context, n *api.Client) error {
+		return askNode(c, cmd, func(ctx context.Context, n *admin.Client) error {
 			at := here(ctx, n)
 			ended, err := n.Unpin(ctx, at.All(args))
 			if err != nil {
@@ -125,7 +125,7 @@ func evictCommand() *cobra.Command {
 	cmd.Flags().BoolVar(&dry, "dry-run", false, "say what would be dropped, and drop nothing")
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return askNode(c, cmd, func(ctx context.Context, n *api.Client) error {
+		return askNode(c, cmd, func(ctx context.Context, n *admin.Client) error {
 			at := here(ctx, n)
 			paths := at.All(args)
 			if !dry && !yes && cli.IsTerminal(os.Stdin) {

@@ -14,13 +14,13 @@ import (
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
 	"github.com/hearthfs/hearth/cmd/hearth/settings"
 	"github.com/hearthfs/hearth/node"
-	"github.com/hearthfs/hearth/node/api"
+	"github.com/hearthfs/hearth/node/admin"
 )
 
 // reach finds who answers for a PATH or URL: the running node for a path of its
 // tree, for a URL too if a link covers it; else a node of this process, in RAM,
 // without mount, disk and socket, for as long as the verb runs.
-func reach(ctx context.Context, c *cli.Common, cmd *cobra.Command, target string) (*api.Client, func(), error) {
+func reach(ctx context.Context, c *cli.Common, cmd *cobra.Command, target string) (*admin.Client, func(), error) {
 	s, err := settings.Load(cmd)
 	if err != nil {
 		return nil, nil, err
@@ -41,7 +41,7 @@ func reach(ctx context.Context, c *cli.Common, cmd *cobra.Command, target string
 	return inProcess(ctx, c, s, target)
 }
 
-func inProcess(ctx context.Context, c *cli.Common, s *settings.Settings, url string) (*api.Client, func(), error) {
+func inProcess(ctx context.Context, c *cli.Common, s *settings.Settings, url string) (*admin.Client, func(), error) {
 	root := s.Root
 	root.Path, root.Origin.URL = "/", linkURL(url)
 	short := node.Config{
@@ -69,7 +69,7 @@ func inProcess(ctx context.Context, c *cli.Common, s *settings.Settings, url str
 }
 
 // askNode runs do with the node that runs on this machine, or that --node names.
-func askNode(c *cli.Common, cmd *cobra.Command, do func(context.Context, *api.Client) error) error {
+func askNode(c *cli.Common, cmd *cobra.Command, do func(context.Context, *admin.Client) error) error {
 	if err := c.CheckOutput(); err != nil {
 		return err
 	}
@@ -95,7 +95,7 @@ func addData(cmd *cobra.Command) *cli.Common {
 }
 
 // here is the current directory, below the mounts of a node.
-func here(ctx context.Context, n *api.Client) *place {
+func here(ctx context.Context, n *admin.Client) *place {
 	return currentPlace(func() (dirs []string) {
 		if s, err := n.Status(ctx); err == nil { // else what is asked for fails as well
 			for _, m := range s.Mounts {
@@ -109,7 +109,7 @@ func here(ctx context.Context, n *api.Client) *place {
 }
 
 // withNode runs do with whoever answers for target, and the path or URL that it is there.
-func withNode(c *cli.Common, cmd *cobra.Command, target string, do func(ctx context.Context, n *api.Client, asked string) error) error {
+func withNode(c *cli.Common, cmd *cobra.Command, target string, do func(ctx context.Context, n *admin.Client, asked string) error) error {
 	if err := c.CheckOutput(); err != nil {
 		return err
 	}
@@ -148,7 +148,7 @@ func bucketURL(url string) string {
 }
 
 // dial is a client of the node that --node, the configuration or the default names.
-func dial(c *cli.Common, s *settings.Settings) (*api.Client, error) {
+func dial(c *cli.Common, s *settings.Settings) (*admin.Client, error) {
 	address := c.Node
 	if address == "" {
 		address = os.Getenv("HEARTH_NODE")
@@ -156,7 +156,7 @@ func dial(c *cli.Common, s *settings.Settings) (*api.Client, error) {
 	if address == "" {
 		address = s.Admin.Socket
 	}
-	n, err := api.Dial(address)
+	n, err := admin.Dial(address)
 	if err != nil {
 		return nil, err
 	}
@@ -181,7 +181,7 @@ func origins(urls ...string) func(context.Context) string {
 const answersWithin = time.Second
 
 // nodeAndOrigins are what a verb waits for that asks a node: that itself, if it does not even say how it is, else what it asks.
-func nodeAndOrigins(n api.Client) func(context.Context) string {
+func nodeAndOrigins(n admin.Client) func(context.Context) string {
 	n.Waits = nil
 	return func(ctx context.Context) string {
 		asking, cancel := context.WithTimeout(ctx, answersWithin)

@@ -6,7 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
-	"github.com/hearthfs/hearth/node/api"
+	"github.com/hearthfs/hearth/node/admin"
 )
 
 func refreshCommand() *cobra.Command {
@@ -28,8 +28,8 @@ func refreshCommand() *cobra.Command {
 	c := cli.AddCommon(cmd)
 	cli.AddOutput(cmd, c)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return askNode(c, cmd, func(ctx context.Context, n *api.Client) error {
-			at, all, out := here(ctx, n), []*api.Refreshed{}, cli.Out(cmd)
+		return askNode(c, cmd, func(ctx context.Context, n *admin.Client) error {
+			at, all, out := here(ctx, n), []*admin.Refreshed{}, cli.Out(cmd)
 			for _, path := range args {
 				r, err := n.Refresh(ctx, at.Absolute(path))
 				if err != nil {

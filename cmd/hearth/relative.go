@@ -10,7 +10,7 @@ import (
 	"sync"
 	"syscall"
 
-	"github.com/hearthfs/hearth/node/answer"
+	"github.com/hearthfs/hearth/node/admin"
 )
 
 // This file takes relative paths of a command line, and of lists, for what they
@@ -84,11 +84,11 @@ func (p *place) Typed(text string) string {
 
 // Said is an error of the node with the path that it begins with as it was typed.
 func (p *place) Said(err error) error {
-	var e *answer.Error
+	var e *admin.Error
 	if !errors.As(err, &e) || p.Typed(e.Message) == e.Message {
 		return err
 	}
-	return &answer.Error{Kind: e.Kind, Message: p.Typed(e.Message), Cause: e.Cause}
+	return &admin.Error{Kind: e.Kind, Message: p.Typed(e.Message), Cause: e.Cause}
 }
 
 // All are paths, each of them Absolute.

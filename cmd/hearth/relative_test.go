@@ -9,7 +9,7 @@ import (
 	"testing"
 	"testing/iotest"
 
-	"github.com/hearthfs/hearth/node/answer"
+	"github.com/hearthfs/hearth/node/admin"
 )
 
 // in is a place in a directory of these names, of a node with these mounts.
@@ -106,8 +106,8 @@ func TestPathsAreShownAsTheyWereTyped(t *testing.T) {
 			t.Errorf("%s: %s, want %s", text, got, want)
 		}
 	}
-	err := p.Said(fmt.Errorf("asked: %w", &answer.Error{Kind: answer.KindNotFound, Message: "/mnt/d/train/a: no such file or directory"}))
-	if err.Error() != "a: no such file or directory" || answer.KindOf(err) != answer.KindNotFound {
+	err := p.Said(fmt.Errorf("asked: %w", &admin.Error{Kind: admin.KindNotFound, Message: "/mnt/d/train/a: no such file or directory"}))
+	if err.Error() != "a: no such file or directory" || admin.KindOf(err) != admin.KindNotFound {
 		t.Errorf("%v", err)
 	}
 	if err := p.Said(io.EOF); err != io.EOF {

@@ -11,7 +11,7 @@ import (
 
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
 	"github.com/hearthfs/hearth/cmd/hearth/screen"
-	"github.com/hearthfs/hearth/node/api"
+	"github.com/hearthfs/hearth/node/admin"
 	"github.com/hearthfs/hearth/node/status"
 	"github.com/hearthfs/hearth/peer/secret"
 )
@@ -49,7 +49,7 @@ func ringListCommand(use string) *cobra.Command {
 	c := cli.AddCommon(cmd)
 	cli.AddOutput(cmd, c)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return askNode(c, cmd, func(ctx context.Context, n *api.Client) error {
+		return askNode(c, cmd, func(ctx context.Context, n *admin.Client) error {
 			r, err := n.Ring(ctx)
 			switch {
 			case err != nil:
@@ -79,7 +79,7 @@ func ringOwnersCommand() *cobra.Command {
 	c := cli.AddCommon(cmd)
 	cli.AddOutput(cmd, c)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return askNode(c, cmd, func(ctx context.Context, n *api.Client) error {
+		return askNode(c, cmd, func(ctx context.Context, n *admin.Client) error {
 			return cli.HintUp(cli.Because(ctx, printOwners(ctx, c, ownersOf{n, cli.Out(cmd)}, args)))
 		})
 	}
@@ -88,7 +88,7 @@ func ringOwnersCommand() *cobra.Command {
 
 // ownersOf is whom owners are asked of, and where they are written.
 type ownersOf struct {
-	node *api.Client
+	node *admin.Client
 	out  io.Writer
 }
 

@@ -6,8 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/hearthfs/hearth/node/answer"
-	"github.com/hearthfs/hearth/node/api"
+	"github.com/hearthfs/hearth/node/admin"
 	"github.com/hearthfs/hearth/node/status"
 	"github.com/hearthfs/hearth/peer/secret"
 )
@@ -15,9 +14,9 @@ import (
 // ringNode answers about a ring as a node does; nil: it is in none.
 func ringNode(t *testing.T, ring *status.RingStatus) (address string) {
 	t.Helper()
-	say := func(w http.ResponseWriter, v any, err *answer.Error) {
+	say := func(w http.ResponseWriter, v any, err *admin.Error) {
 		if err != nil {
-			w.WriteHeader(api.HTTPStatus(err.Kind))
+			w.WriteHeader(admin.HTTPStatus(err.Kind))
 			v = err
 		}
 		_ = json.NewEncoder(w).Encode(v)
@@ -26,17 +25,17 @@ func ringNode(t *testing.T, ring *status.RingStatus) (address string) {
 	mux.HandleFunc("/v1/status", func(w http.ResponseWriter, _ *http.Request) { say(w, status.Status{Says: "ok"}, nil) })
 	if ring == nil {
 		mux.HandleFunc("/v1/ring", func(w http.ResponseWriter, _ *http.Request) {
-			say(w, nil, &answer.Error{Kind: answer.KindRefused, Message: "this node is in no ring"})
+			say(w, nil, &admin.Error{Kind: admin.KindRefused, Message: "this node is in no ring"})
 		})
 		mux.HandleFunc("/v1/ring/owners", func(w http.ResponseWriter, _ *http.Request) {
-			say(w, nil, &answer.Error{Kind: answer.KindRefused, Message: "this node is in no ring"})
+			say(w, nil, &admin.Error{Kind: admin.KindRefused, Message: "this node is in no ring"})
 		})
 	} else {
 		mux.HandleFunc("/v1/ring", func(w http.ResponseWriter, _ *http.Request) { say(w, ring, nil) })
 		mux.HandleFunc("/v1/ring/owners", func(w http.ResponseWriter, r *http.Request) {
 			path := r.URL.Query().Get("path")
 			if strings.Contains(path, "absent") {
-				say(w, nil, &answer.Error{Kind: answer.KindNotFound, Message: path + ": no such file or directory"})
+				say(w, nil, &admin.Error{Kind: admin.KindNotFound, Message: path + ": no such file or directory"})
 				return
 			}
 			say(w, status.Owned{Path: path, Size: 40 << 20, Extents: []status.OwnedExtent{{Owners: []string{"a", "b"}}, {Offset: 16 << 20, Owners: []string{"a", "b"}}, {Offset: 32 << 20, Owners: []string{"b", "a"}}}}, nil)

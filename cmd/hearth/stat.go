@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
-	"github.com/hearthfs/hearth/node/api"
+	"github.com/hearthfs/hearth/node/admin"
 )
 
 func statCommand() *cobra.Command {
@@ -24,7 +24,7 @@ func statCommand() *cobra.Command {
 	c := addData(cmd)
 	cli.AddOutput(cmd, c)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return withNode(c, cmd, args[0], func(ctx context.Context, n *api.Client, asked string) error {
+		return withNode(c, cmd, args[0], func(ctx context.Context, n *admin.Client, asked string) error {
 			s, err := n.Stat(ctx, asked)
 			if err != nil {
 				return err
@@ -39,7 +39,7 @@ func statCommand() *cobra.Command {
 	return cmd
 }
 
-func printStat(w io.Writer, s *api.Stat, verbose bool) error {
+func printStat(w io.Writer, s *admin.Stat, verbose bool) error {
 	t := cli.NewTable(w)
 	kind := "file"
 	if s.Dir {

@@ -12,7 +12,7 @@ import (
 
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
 	"github.com/hearthfs/hearth/cmd/hearth/screen"
-	"github.com/hearthfs/hearth/node/api"
+	"github.com/hearthfs/hearth/node/admin"
 	"github.com/hearthfs/hearth/node/status"
 )
 
@@ -38,7 +38,7 @@ func statusCommand() *cobra.Command {
 		if watch < 0 || cmd.Flags().Changed("watch") && watch < minWatch {
 			return cli.Usagef("--watch: %v is less than %v", watch, minWatch)
 		}
-		return askNode(c, cmd, func(ctx context.Context, n *api.Client) error {
+		return askNode(c, cmd, func(ctx context.Context, n *admin.Client) error {
 			for first := true; ; first = false {
 				err := showStatus(ctx, c, frame{cli.Out(cmd), watch > 0, first}, n)
 				if watch == 0 || err != nil && cli.ExitCode(err) != cli.ExitUnhealthy {
@@ -59,7 +59,7 @@ func statusCommand() *cobra.Command {
 // minWatch is the least pause of --watch: a node is there for its readers.
 const minWatch = 100 * time.Millisecond
 
-func showStatus(ctx context.Context, c *cli.Common, f frame, n *api.Client) error {
+func showStatus(ctx context.Context, c *cli.Common, f frame, n *admin.Client) error {
 	s, err := n.Status(ctx)
 	if err != nil {
 		return err

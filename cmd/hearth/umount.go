@@ -8,7 +8,7 @@ import (
 
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
 	"github.com/hearthfs/hearth/cmd/hearth/settings"
-	"github.com/hearthfs/hearth/node/api"
+	"github.com/hearthfs/hearth/node/admin"
 	"github.com/hearthfs/hearth/node/machine"
 	"github.com/hearthfs/hearth/node/status"
 )
@@ -71,7 +71,7 @@ const ourType = "fuse.hearth"
 
 // umountAll takes away the mounts of the node, if one runs, and those that died
 // with another. A node that was named must be there.
-func umountAll(c *cli.Common, cmd *cobra.Command, n *api.Client, lazy bool) error {
+func umountAll(c *cli.Common, cmd *cobra.Command, n *admin.Client, lazy bool) error {
 	ctx, stop := c.Context(cmd.Context())
 	defer stop()
 	s, err := n.Status(ctx)

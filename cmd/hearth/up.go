@@ -17,7 +17,7 @@ import (
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
 	"github.com/hearthfs/hearth/cmd/hearth/settings"
 	"github.com/hearthfs/hearth/node"
-	"github.com/hearthfs/hearth/node/api"
+	"github.com/hearthfs/hearth/node/admin"
 	"github.com/hearthfs/hearth/node/machine"
 	"github.com/hearthfs/hearth/node/status"
 )
@@ -69,7 +69,7 @@ type serving struct {
 
 // run starts a node and serves until it is told to end. mount is what `hearth
 // mount` adds: its own mount, whose end is the node's if no other is left.
-func (c *serving) run(cmd *cobra.Command, config node.Config, mount *api.MountRequest) error {
+func (c *serving) run(cmd *cobra.Command, config node.Config, mount *admin.MountRequest) error {
 	signals, hangups := make(chan os.Signal, 2), make(chan os.Signal, 1)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	defer signal.Stop(signals)
@@ -147,7 +147,7 @@ func sayLeft(n *node.Node) {
 
 // start makes the node and the mounts, saying where the cache is first. On an
 // error the node, if there is one already, is returned for closing.
-func (c *serving) start(ctx context.Context, cmd *cobra.Command, config node.Config, mount *api.MountRequest) (*node.Node, error) {
+func (c *serving) start(ctx context.Context, cmd *cobra.Command, config node.Config, mount *admin.MountRequest) (*node.Node, error) {
 	say := c.Printer(cli.Out(cmd))
 	config.Log = c.log.Logger
 	machine.Say("starting")
@@ -173,7 +173,7 @@ func (c *serving) start(ctx context.Context, cmd *cobra.Command, config node.Con
 	}
 	for _, m := range config.Mounts {
 		machine.Say("mounting " + m.Dir)
-		made, err := n.Mount(ctx, api.MountRequest{Mount: m})
+		made, err := n.Mount(ctx, admin.MountRequest{Mount: m})
 		if err != nil {
 			return n, err
 		}
@@ -205,7 +205,7 @@ func (c *serving) start(ctx context.Context, cmd *cobra.Command, config node.Con
 
 // cutOff lets a killed node end whose mounts were where ours will be: a thread of it
 // is in the kernel, behind a reader who waits for its answer.
-func (c *serving) cutOff(ctx context.Context, config node.Config, mount *api.MountRequest) bool {
+func (c *serving) cutOff(ctx context.Context, config node.Config, mount *admin.MountRequest) bool {
 	var dirs []string
 	for _, m := range config.Mounts {
 		dirs = append(dirs, m.Dir)
@@ -238,7 +238,7 @@ func warning(text string, logged bool) string {
 
 // serve waits for the end: a signal, the last unmount of a node that `hearth
 // mount` started, or the failure of a part of the node.
-func serve(n *node.Node, mount *api.MountRequest, signals <-chan os.Signal, say func(string, ...any)) error {
+func serve(n *node.Node, mount *admin.MountRequest, signals <-chan os.Signal, say func(string, ...any)) error {
 	var idle <-chan struct{}
 	if mount != nil {
 		idle = n.Unmounted()

@@ -18,7 +18,7 @@ import (
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
 	"github.com/hearthfs/hearth/cmd/hearth/screen"
 	"github.com/hearthfs/hearth/cmd/hearth/settings"
-	"github.com/hearthfs/hearth/node/api"
+	"github.com/hearthfs/hearth/node/admin"
 	"github.com/hearthfs/hearth/warmup"
 )
 
@@ -79,7 +79,7 @@ func warmupCommand() *cobra.Command {
 
 // named reports whether the node that runs has something of that name.
 func named(c *cli.Common, cmd *cobra.Command, word string) bool {
-	return nil == askNode(c, cmd, func(ctx context.Context, n *api.Client) error {
+	return nil == askNode(c, cmd, func(ctx context.Context, n *admin.Client) error {
 		_, err := n.Stat(ctx, here(ctx, n).Absolute(word))
 		return err
 	})
@@ -132,8 +132,8 @@ func (f *warmupFlags) read(cmd *cobra.Command, args []string) (err error) {
 }
 
 // withJobs runs do with the jobs of the node that runs.
-func withJobs(c *cli.Common, cmd *cobra.Command, do func(context.Context, *api.Jobs) error) error {
-	return askNode(c, cmd, func(ctx context.Context, n *api.Client) error {
+func withJobs(c *cli.Common, cmd *cobra.Command, do func(context.Context, *admin.Jobs) error) error {
+	return askNode(c, cmd, func(ctx context.Context, n *admin.Client) error {
 		return jobsEnd(ctx, do(ctx, n.Jobs()))
 	})
 }
@@ -149,7 +149,7 @@ func jobsEnd(ctx context.Context, err error) error {
 
 // begin asks the node that runs for the job.
 func (f *warmupFlags) begin(c *cli.Common, cmd *cobra.Command) error {
-	return askNode(c, cmd, func(ctx context.Context, n *api.Client) error {
+	return askNode(c, cmd, func(ctx context.Context, n *admin.Client) error {
 		f.at = here(ctx, n)
 		return jobsEnd(ctx, f.run(ctx, c, cmd, n.Jobs()))
 	})
@@ -158,7 +158,7 @@ func (f *warmupFlags) begin(c *cli.Common, cmd *cobra.Command) error {
 // maxTargets is how many bytes of paths a request may hold; with more they are a list.
 const maxTargets = 64 << 10
 
-func (f *warmupFlags) run(ctx context.Context, c *cli.Common, cmd *cobra.Command, n *api.Jobs) error {
+func (f *warmupFlags) run(ctx context.Context, c *cli.Common, cmd *cobra.Command, n *admin.Jobs) error {
 	var list io.Reader
 	switch f.list {
 	case "":
@@ -213,7 +213,7 @@ func (f *warmupFlags) run(ctx context.Context, c *cli.Common, cmd *cobra.Command
 const lateID = 2 * time.Second
 
 // submit begins the job. A list that is typed is given up at once: it is not whole.
-func (f *warmupFlags) submit(ctx context.Context, n *api.Jobs, list io.Reader) (*warmup.View, error) {
+func (f *warmupFlags) submit(ctx context.Context, n *admin.Jobs, list io.Reader) (*warmup.View, error) {
 	asked, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	stop := context.AfterFunc(ctx, func() {
@@ -230,7 +230,7 @@ func (f *warmupFlags) submit(ctx context.Context, n *api.Jobs, list io.Reader) (
 type waiter struct {
 	c      *cli.Common
 	cmd    *cobra.Command
-	jobs   *api.Jobs
+	jobs   *admin.Jobs
 	enough float64
 	at     *place // where its paths were typed; nil: elsewhere
 }

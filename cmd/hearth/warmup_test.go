@@ -17,8 +17,7 @@ import (
 
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
 	"github.com/hearthfs/hearth/namespace"
-	"github.com/hearthfs/hearth/node/api"
-	"github.com/hearthfs/hearth/node/explain"
+	"github.com/hearthfs/hearth/node/admin"
 	"github.com/hearthfs/hearth/node/status"
 	"github.com/hearthfs/hearth/warmup"
 )
@@ -72,19 +71,19 @@ func TestInterruptedBeforeTheFirstEvent(t *testing.T) {
 func TestAVerbThatWaitsSaysWhatFor(t *testing.T) {
 	// The node does not answer, or is well and has an origin that does not: whoever typed the verb is told before the answer comes, and gets it then.
 	h := newHearth(t)
-	for status, want := range map[string]string{"": ", which does not answer; ", `{"says":"ok","links":[{"url":"s3://b/p"}]}`: ", which is well and may wait for the origin s3://b/p; ",
+	for says, want := range map[string]string{"": ", which does not answer; ", `{"says":"ok","links":[{"url":"s3://b/p"}]}`: ", which is well and may wait for the origin s3://b/p; ",
 		`{"says":"an origin cannot be read","problems":["an origin cannot be read"]}`: ", which says: an origin cannot be read; "} {
 		said := make(chan struct{})
 		mux := http.NewServeMux()
 		mux.HandleFunc("GET /v1/explain", func(w http.ResponseWriter, _ *http.Request) {
 			<-said
-			_ = json.NewEncoder(w).Encode(explain.Explanation{Path: "/x"})
+			_ = json.NewEncoder(w).Encode(status.Explanation{Path: "/x"})
 		})
 		mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, r *http.Request) {
-			if status == "" {
+			if says == "" {
 				<-r.Context().Done()
 			}
-			_, _ = io.WriteString(w, status)
+			_, _ = io.WriteString(w, says)
 		})
 		address := fakeNode(t, mux)
 		var out bytes.Buffer
@@ -164,8 +163,8 @@ func TestNothingOfStrangersIsObeyed(t *testing.T) {
 	cmd := jobsCommand()
 	var out bytes.Buffer
 	cmd.SetOut(&out)
-	object := explain.Explanation{Link: bad, Origin: "s3://" + bad, ETag: bad, Path: "/a", Key: bad, Mounts: []explain.Lent{{Dir: "/mnt/" + bad}}, Read: &explain.Read{Owners: []string{"gpu-1", bad}}}
-	if err := errors.Join(showJob(&cli.Common{Output: "table"}, cmd, v), printExplanation(&out, &object), printStat(&out, &api.Stat{Link: bad, ETag: bad}, true)); err != nil {
+	object := status.Explanation{Link: bad, Origin: "s3://" + bad, ETag: bad, Path: "/a", Key: bad, Mounts: []status.Lent{{Dir: "/mnt/" + bad}}, Read: &status.NextRead{Owners: []string{"gpu-1", bad}}}
+	if err := errors.Join(showJob(&cli.Common{Output: "table"}, cmd, v), printExplanation(&out, &object), printStat(&out, &admin.Stat{Link: bad, ETag: bad}, true)); err != nil {
 		t.Fatal(err)
 	}
 	if text := out.String(); strings.ContainsAny(text, "\x1b\a") || strings.Count(text, `\x1b]0;x\a`) != 7 || !strings.Contains(text, "owners       gpu-1, ") || !strings.Contains(text, "s3://") || !strings.Contains(text, "/mnt/") {

@@ -23,7 +23,7 @@ import (
 	"github.com/hearthfs/hearth/internal/hearthtest"
 	"github.com/hearthfs/hearth/namespace"
 	"github.com/hearthfs/hearth/node"
-	"github.com/hearthfs/hearth/node/api"
+	"github.com/hearthfs/hearth/node/admin"
 	"github.com/hearthfs/hearth/node/wiring"
 )
 
@@ -63,7 +63,7 @@ func run(url, dir string) error {
 	if err != nil {
 		return err
 	}
-	if _, err := n.Mount(ctx, api.MountRequest{Mount: node.Mount{Dir: dir, Open: "none"}}); err != nil {
+	if _, err := n.Mount(ctx, admin.MountRequest{Mount: node.Mount{Dir: dir, Open: "none"}}); err != nil {
 		return err
 	}
 	select {

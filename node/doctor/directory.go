@@ -13,21 +13,20 @@ import (
 
 	"github.com/hearthfs/hearth/cache/disk"
 	"github.com/hearthfs/hearth/internal/device"
-	"github.com/hearthfs/hearth/node/budget"
 	"github.com/hearthfs/hearth/node/machine"
 )
 
 // directory is a cache directory that is looked at, and what was found.
 type directory struct {
-	disk   budget.Disk
-	floor  budget.Size
+	disk   machine.Disk
+	floor  machine.Size
 	memory int64 // that one in memory may take, in bytes
 	limits machine.Limits
 	node   *Running // nil: none runs
 
 	ground
 	content
-	budget.Directory
+	machine.Directory
 	tried
 }
 
@@ -71,7 +70,7 @@ func (d *directory) look(ctx context.Context, tell func(...Finding)) {
 	if d.at == d.path {
 		d.content = lookContent(d.path)
 	}
-	d.Directory = budget.At(d.disk, d.place, d.floor, d.memory, d.limits)
+	d.Directory = machine.At(d.disk, d.place, d.floor, d.memory, d.limits)
 	tell(d.judgeContent()...)
 	if d.foreign != "" || ctx.Err() != nil {
 		return

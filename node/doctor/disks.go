@@ -10,7 +10,6 @@ import (
 
 	"github.com/hearthfs/hearth/cache/disk"
 	"github.com/hearthfs/hearth/node/machine"
-	"github.com/hearthfs/hearth/node/room"
 )
 
 const elsewhere = "choose another directory with --cache-disks PATH=SIZE"
@@ -83,9 +82,9 @@ const fewInodes = 1000
 // judgeSpace holds the budget against what is free.
 func (d *directory) judgeSpace() Finding {
 	const check = "cache space"
-	now := room.Dir{Path: d.path, Budget: d.Budget, Floor: d.Floor, Limit: min(d.Budget, max(d.used+d.place.Free-d.Floor, 0))}
+	now := machine.Room{Path: d.path, Budget: d.Budget, Floor: d.Floor, Limit: min(d.Budget, max(d.used+d.place.Free-d.Floor, 0))}
 	found := fmt.Sprintf("holds up to %s, %s now; %s of %s are free, %s stay so",
-		room.Size(now.Limit), room.Size(d.used), room.Size(d.place.Free), room.Size(d.place.Whole), room.Size(d.Floor))
+		machine.SizeText(now.Limit), machine.SizeText(d.used), machine.SizeText(d.place.Free), machine.SizeText(d.place.Whole), machine.SizeText(d.Floor))
 	if lack := now.Lack(); lack != "" {
 		found, cure := apart(lack, "stay free; ")
 		return d.say(check, Fail, found+"stay free", cure)
@@ -94,7 +93,7 @@ func (d *directory) judgeSpace() Finding {
 	case d.place.Inodes >= 0 && d.place.Inodes < fewInodes:
 		return d.say(check, Warn, fmt.Sprintf("%d inodes are free", d.place.Inodes), "remove small files there, or "+elsewhere)
 	case now.Limit < now.Budget:
-		return d.say(check, Warn, fmt.Sprintf("%s, of a budget of %s", found, room.Size(now.Budget)),
+		return d.say(check, Warn, fmt.Sprintf("%s, of a budget of %s", found, machine.SizeText(now.Budget)),
 			"make room there, lower its size (--cache-disks PATH=SIZE), or lower --cache-free-floor")
 	}
 	return d.say(check, OK, found, "")
@@ -110,7 +109,7 @@ func (d *directory) judgeDevice() (all []Finding) {
 	if d.broken != nil {
 		return []Finding{d.say(check, Fail, "a file cannot be written and read: "+reason(d.broken), "look at the device (dmesg) and its free space, or "+elsewhere)}
 	}
-	speed := fmt.Sprintf("%s written at %.0f MB/s, read at %.0f MB/s", room.Size(d.written), d.writeRate/1e6, d.readRate/1e6)
+	speed := fmt.Sprintf("%s written at %.0f MB/s, read at %.0f MB/s", machine.SizeText(d.written), d.writeRate/1e6, d.readRate/1e6)
 	if min(d.writeRate, d.readRate) < slow {
 		all = append(all, d.say(check, Warn, speed, "a local SSD is meant: "+elsewhere+", unless this is a moment's load"))
 	} else {

@@ -21,10 +21,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/hearthfs/hearth/node/budget"
 	"github.com/hearthfs/hearth/node/config"
 	"github.com/hearthfs/hearth/node/machine"
-	"github.com/hearthfs/hearth/node/origins"
 )
 
 // Verdict is what a finding means for Hearth.
@@ -108,7 +106,7 @@ func Run(ctx context.Context, o Options) ([]Finding, error) {
 	}
 	var asked []look
 	for _, l := range o.Links {
-		b := bucket{name: l.Origin.URL, config: origins.Config(l.Origin, l.Path, o.Version)}
+		b := bucket{name: l.Origin.URL, config: config.OriginConfig(l.Origin, l.Path, o.Version)}
 		if l.Path != "" && l.Path != "/" {
 			b.name += " at " + l.Path
 		}
@@ -127,7 +125,7 @@ func Run(ctx context.Context, o Options) ([]Finding, error) {
 // local are the looks at this machine.
 func (o Options) local(running *Running) []look {
 	limits := machine.ReadLimits("/")
-	ram, err := budget.RAM(o.Cache.RAM, limits)
+	ram, err := machine.RAM(o.Cache.RAM, limits)
 	all := []look{
 		{"machine", "", nodeBound, func(_ context.Context, tell func(...Finding)) { tell(readSystem("/", limits).judge(o.Cache.RAM)...) }},
 		{"mount", "", mountBound, func(ctx context.Context, tell func(...Finding)) { tell(tryMount(ctx, o).judge()...) }},
@@ -139,7 +137,7 @@ func (o Options) local(running *Running) []look {
 	if err != nil { // which the look at the machine says
 		ram = 0
 	}
-	disks, err := budget.Disks(o.Cache.Disks)
+	disks, err := machine.Disks(o.Cache.Disks)
 	if err != nil {
 		return append(all, look{"cache directory", "", nodeBound, func(_ context.Context, tell func(...Finding)) {
 			tell(Finding{"cache directory", "", Fail, err.Error(), "name one with --cache-disks PATH=SIZE"})

@@ -18,7 +18,6 @@ import (
 	"github.com/hearthfs/hearth/cache/disk"
 	"github.com/hearthfs/hearth/fuse"
 	"github.com/hearthfs/hearth/internal/hearthtest"
-	"github.com/hearthfs/hearth/node/budget"
 	"github.com/hearthfs/hearth/node/config"
 	"github.com/hearthfs/hearth/node/machine"
 	"github.com/hearthfs/hearth/origin"
@@ -70,7 +69,7 @@ func TestMachines(t *testing.T) {
 			if l.MemoryBy == "" {
 				l.Memory = 16 << 30 // of the machine that was recorded, not of this one
 			}
-			for _, f := range readSystem(root, l).judge(budget.Size{Bytes: 32 << 20}) {
+			for _, f := range readSystem(root, l).judge(machine.Size{Bytes: 32 << 20}) {
 				name := strings.ReplaceAll(f.Check, " ", "_")
 				if string(f.Verdict) != want[name] || !strings.Contains(f.Found, want[name+"_found"]) || (f.Cure == "") != (f.Verdict == OK) {
 					t.Errorf("%+v, want %s %s", f, want[name], want[name+"_found"])
@@ -107,9 +106,9 @@ func TestMountVerdicts(t *testing.T) {
 
 // at is a directory that is well, changed by change.
 func at(change func(d *directory)) *directory {
-	d := &directory{disk: budget.Disk{Path: "/c"}}
+	d := &directory{disk: machine.Disk{Path: "/c"}}
 	d.ground = ground{path: "/c", at: "/c", mode: 0o700 | fs.ModeDir, place: machine.Place{Path: "/c", Whole: 100 << 30, Free: 50 << 30, Inodes: 1 << 20, FileSystem: "ext4"}}
-	d.Directory = budget.Directory{Path: "/c", Budget: 10 << 30, Floor: 10 << 30, FileSystem: "ext4"}
+	d.Directory = machine.Directory{Path: "/c", Budget: 10 << 30, Floor: 10 << 30, FileSystem: "ext4"}
 	d.tried = tried{direct: true, punch: true, written: 8 << 20, writeRate: 900e6, readRate: 2e9}
 	change(d)
 	return d
@@ -313,7 +312,7 @@ func TestLooksApart(t *testing.T) {
 	}}
 	found := together(t.Context(), o.apart([]look{{"machine", "", nodeBound, here("machine")}, {"mount", "", nodeBound, here("mount")}, {"cache directory", "/c", nodeBound, here("disk")}}))
 	compare(t, "all", found, verdict{"machine", OK, "here", ""}, verdict{"apart", OK, "there", ""}, verdict{"disk", OK, "here", ""})
-	o = Options{Cache: config.Cache{Disks: []budget.Disk{{Path: t.TempDir()}}}}
+	o = Options{Cache: config.Cache{Disks: []machine.Disk{{Path: t.TempDir()}}}}
 	var told []Finding
 	if err := LookAt(t.Context(), o, 3, func(f ...Finding) { told = append(told, f...) }); err != nil || len(told) == 0 || told[0].Check != "cache directory" {
 		t.Errorf("%+v, %v", told, err)

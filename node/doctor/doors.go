@@ -15,8 +15,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/hearthfs/hearth/node/admin"
 	"github.com/hearthfs/hearth/node/config"
-	"github.com/hearthfs/hearth/node/door"
 )
 
 // askNode asks whether a node runs, and how it is.
@@ -73,7 +73,7 @@ var (
 // lookSocket says what is wrong with the place of a socket at which nobody answers.
 func lookSocket(socket string) error {
 	dir := filepath.Dir(socket)
-	if err := door.Trusted(dir); err != nil {
+	if err := admin.Trusted(dir); err != nil {
 		return err
 	}
 	if len(socket) > 107 {

@@ -14,7 +14,6 @@ import (
 
 	"github.com/hearthfs/hearth/internal/faultproxy"
 	"github.com/hearthfs/hearth/internal/hearthtest"
-	"github.com/hearthfs/hearth/node/budget"
 	"github.com/hearthfs/hearth/node/config"
 	"github.com/hearthfs/hearth/node/machine"
 )
@@ -24,7 +23,7 @@ func newListener() (net.Listener, error) { return net.Listen("tcp", "127.0.0.1:0
 // looked is what a look at a real directory finds.
 func looked(t *testing.T, path string) []Finding {
 	t.Helper()
-	d := &directory{disk: budget.Disk{Path: path, Size: budget.Size{Bytes: 16 << 20}}, floor: budget.Size{Bytes: 1 << 20},
+	d := &directory{disk: machine.Disk{Path: path, Size: machine.Size{Bytes: 16 << 20}}, floor: machine.Size{Bytes: 1 << 20},
 		memory: 1 << 30, limits: machine.Limits{Memory: 8 << 30}}
 	return look{"cache directory", path, diskBound, d.look}.run(t.Context())
 }

@@ -7,9 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/hearthfs/hearth/node/budget"
 	"github.com/hearthfs/hearth/node/machine"
-	"github.com/hearthfs/hearth/node/room"
 )
 
 // system is what of the machine a node depends on.
@@ -50,7 +48,7 @@ func row(root, file, name string) []string {
 	return nil
 }
 
-func (s system) judge(ram budget.Size) []Finding {
+func (s system) judge(ram machine.Size) []Finding {
 	return []Finding{s.kernel(), s.openFiles(), s.memory(ram), s.processors()}
 }
 
@@ -80,27 +78,27 @@ func (s system) openFiles() Finding {
 	return f
 }
 
-func (s system) memory(asked budget.Size) Finding {
+func (s system) memory(asked machine.Size) Finding {
 	f := Finding{Check: "memory", Verdict: OK}
 	by := s.limits.MemoryBy
 	if by == "" {
 		by = "all that the machine has"
 	}
-	ram, err := budget.RAM(asked, s.limits)
+	ram, err := machine.RAM(asked, s.limits)
 	if err != nil {
 		f.Verdict = Fail
 		f.Found, f.Cure = apart(err.Error(), ": ")
 		return f
 	}
-	f.Found = fmt.Sprintf("cache.ram takes %s of the %s that a process may use (%s)", room.Size(ram), room.Size(s.limits.Memory), by)
-	if tight := budget.Tight(ram, s.limits); tight != "" {
+	f.Found = fmt.Sprintf("cache.ram takes %s of the %s that a process may use (%s)", machine.SizeText(ram), machine.SizeText(s.limits.Memory), by)
+	if tight := machine.Tight(ram, s.limits); tight != "" {
 		f.Verdict = Warn
 		f.Found, f.Cure = apart(tight, "; ")
 		return f
 	}
 	if s.available > 0 && s.available < ram+machine.Beside {
 		f.Verdict, f.Cure = Warn, "end what takes it, or lower cache.ram (--cache-ram)"
-		f.Found += fmt.Sprintf(", and only %s are free now", room.Size(s.available))
+		f.Found += fmt.Sprintf(", and only %s are free now", machine.SizeText(s.available))
 		if s.swap > 0 {
 			f.Found += ", so that the cache would be swapped out"
 		}

@@ -26,8 +26,7 @@ import (
 	"github.com/hearthfs/hearth/cache/disk"
 	"github.com/hearthfs/hearth/namespace"
 	"github.com/hearthfs/hearth/namespace/store"
-	"github.com/hearthfs/hearth/node/judged"
-	"github.com/hearthfs/hearth/node/nodeids"
+	"github.com/hearthfs/hearth/node/state"
 )
 
 // Node is what of a node is checked.
@@ -86,12 +85,12 @@ func Small(dir string, used bool, r *check.Run) error {
 	if err != nil {
 		return fmt.Errorf("check %s: %w", dir, err)
 	}
-	files := map[string]func([]byte) bool{judged.FileName: judged.Whole, disk.ScrubFile: disk.ScrubFileWhole, nodeids.FileName: nodeids.Whole}
+	files := map[string]func([]byte) bool{state.OpenModesFile: state.OpenModesWhole, disk.ScrubFile: disk.ScrubFileWhole, state.NodeIDsFile: state.NodeIDsWhole}
 	for _, e := range entries {
 		name := filepath.Join(dir, e.Name())
 		mend := func() error { return os.Remove(name) }
-		if e.Name() == nodeids.FileName {
-			mend = func() error { return nodeids.Renew(dir) }
+		if e.Name() == state.NodeIDsFile {
+			mend = func() error { return state.RenewNodeIDs(dir) }
 		}
 		whole, small := files[e.Name()]
 		switch ours, temporary := disk.Ours(e.Name()); {

@@ -16,7 +16,7 @@ import (
 	"github.com/hearthfs/hearth/cache/sparse"
 	"github.com/hearthfs/hearth/namespace"
 	"github.com/hearthfs/hearth/namespace/record"
-	"github.com/hearthfs/hearth/node/answer"
+	"github.com/hearthfs/hearth/node/admin"
 	"github.com/hearthfs/hearth/warmup"
 )
 
@@ -127,7 +127,7 @@ func (n names) Find(ctx context.Context, target string) (all []warmup.Entry, err
 	for _, x := range nodes {
 		all = append(all, entry(x))
 	}
-	if kind := answer.KindOf(err); err != nil && (kind == answer.KindNotFound || kind == answer.KindNoLink) {
+	if kind := admin.KindOf(err); err != nil && (kind == admin.KindNotFound || kind == admin.KindNoLink) {
 		err = warmup.Unknown(err.Error())
 	}
 	return all, err

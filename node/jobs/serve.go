@@ -8,8 +8,7 @@ import (
 	"net/http"
 	"strconv"
 
-	"github.com/hearthfs/hearth/node/answer"
-	"github.com/hearthfs/hearth/node/rights"
+	"github.com/hearthfs/hearth/node/admin"
 	"github.com/hearthfs/hearth/warmup"
 )
 
@@ -44,7 +43,7 @@ func (j *Jobs) Serve(mux *http.ServeMux, plain func(pattern string, do func(*htt
 func (j *Jobs) own(r *http.Request, do string) (id string, err error) {
 	id = r.PathValue("id")
 	v, _, err := j.engine.Get(id)
-	if err == nil && !rights.MayEnd(rights.From(r.Context()).UID, v.UID) {
+	if err == nil && !admin.MayEnd(admin.From(r.Context()).UID, v.UID) {
 		err = warmup.Refusal(fmt.Sprintf("the job %s is of the user %d: only that user, root and the node's user may %s it (hearth warmup begins one of your own)", id, v.UID, do))
 	}
 	return id, err
@@ -56,7 +55,7 @@ func (j *Jobs) submit(r *http.Request) (any, error) {
 	v := r.URL.Query()
 	flag := func(name string) bool { return v.Get(name) == "true" }
 	q := warmup.Request{Targets: v["target"], List: v.Get("list"), MetadataOnly: flag("metadata_only"), DryRun: flag("dry_run"), Check: flag("check"),
-		UID: rights.From(r.Context()).UID}
+		UID: admin.From(r.Context()).UID}
 	var err error
 	if text := v.Get("rate"); text != "" {
 		q.Rate, err = strconv.ParseInt(text, 10, 64)
@@ -65,10 +64,10 @@ func (j *Jobs) submit(r *http.Request) (any, error) {
 		q.PinS, err = strconv.ParseInt(text, 10, 64)
 	}
 	if err != nil || q.Rate < 0 || (len(q.Targets) == 0) == (q.List == "") {
-		return nil, &answer.Error{Kind: answer.KindUsage, Message: "warmup: either targets or a list, and a rate in bytes per second"}
+		return nil, &admin.Error{Kind: admin.KindUsage, Message: "warmup: either targets or a list, and a rate in bytes per second"}
 	}
 	if q.Check && (q.MetadataOnly || q.DryRun) {
-		return nil, &answer.Error{Kind: answer.KindUsage, Message: "warmup: a check loads nothing, and is no dry run"}
+		return nil, &admin.Error{Kind: admin.KindUsage, Message: "warmup: a check loads nothing, and is no dry run"}
 	}
 	for _, asked := range q.Targets {
 		if err := j.parts.Check(r.Context(), asked); err != nil {
@@ -105,7 +104,7 @@ func (j *Jobs) retry(id string) error {
 // pinned makes the targets of a request that pins paths of the tree, which pins follow.
 func (j *Jobs) pinned(ctx context.Context, q *warmup.Request) (canonical func(string) string, err error) {
 	if q.PinS < warmup.Forever || q.List != "" || q.MetadataOnly || q.DryRun {
-		return nil, &answer.Error{Kind: answer.KindUsage, Message: "warmup: what is pinned are paths and URLs that are loaded, for a time or until they are unpinned"}
+		return nil, &admin.Error{Kind: admin.KindUsage, Message: "warmup: what is pinned are paths and URLs that are loaded, for a time or until they are unpinned"}
 	}
 	if j.parts.Owners != nil {
 		return nil, warmup.Refusal("a pin keeps what this node holds, and on a member of a ring most of it lies at other nodes: " +
@@ -165,7 +164,7 @@ func (j *Jobs) found(w http.ResponseWriter, r *http.Request) {
 	in, err := j.engine.Findings(r.PathValue("id"))
 	if err != nil {
 		w.WriteHeader(http.StatusNotFound)
-		_ = json.NewEncoder(w).Encode(&answer.Error{Kind: answer.KindOf(err), Message: err.Error()})
+		_ = json.NewEncoder(w).Encode(&admin.Error{Kind: admin.KindOf(err), Message: err.Error()})
 		return
 	}
 	defer in.Close()

@@ -5,7 +5,7 @@ import (
 	"os"
 	"path/filepath"
 
-	sizes "github.com/hearthfs/hearth/node/room"
+	"github.com/hearthfs/hearth/node/machine"
 	"github.com/hearthfs/hearth/warmup"
 )
 
@@ -36,7 +36,7 @@ func (j *Jobs) begin(list bool, do func() error) error {
 		return warmup.Refusal(fmt.Sprintf("%d warm-ups are at work or queued, and that is the most: wait for some, or end them with hearth jobs cancel ID (hearth jobs lists them)", mostWaiting))
 	case list && lists >= mostLists:
 		return warmup.Refusal(fmt.Sprintf("the lists of warm-ups at work or queued take %s, and %s is the most: wait for some, end them with hearth jobs cancel ID, or name directories",
-			sizes.Size(lists), sizes.Size(mostLists)))
+			machine.SizeText(lists), machine.SizeText(mostLists)))
 	}
 	return do()
 }

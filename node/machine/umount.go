@@ -15,8 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hearthfs/hearth/fuse/point"
-	"github.com/hearthfs/hearth/internal/probe"
-	"github.com/hearthfs/hearth/node/answer"
+	"github.com/hearthfs/hearth/node/admin"
 )
 
 // MountedAt gives the file system type of what is mounted at dir last, "" if
@@ -109,7 +108,7 @@ func hold(ctx context.Context, dir string) (*point.Point, error) {
 func dead(p *point.Point) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), deadWait)
 	defer cancel()
-	return errors.Is(probe.Answers(ctx, p.Top()), unix.ENOTCONN)
+	return errors.Is(point.Answers(ctx, p.Top()), unix.ENOTCONN)
 }
 
 // CutOff has the kernel end the connections of those of dirs on which a FUSE file
@@ -152,7 +151,7 @@ func abort(p *point.Point) bool {
 func silent(ctx context.Context, p *point.Point) bool {
 	waiting, cancel := context.WithTimeout(ctx, deadWait)
 	defer cancel()
-	return probe.Answers(waiting, p.Top()) != nil && waiting.Err() != nil && ctx.Err() == nil
+	return point.Answers(waiting, p.Top()) != nil && waiting.Err() != nil && ctx.Err() == nil
 }
 
 // unescape undoes the mount table's octal escapes.
@@ -184,9 +183,9 @@ func Unmount(dir, kind string, lazy bool) error {
 	defer p.Close()
 	switch {
 	case p == nil || p.Info == nil:
-		return &answer.Error{Kind: answer.KindNotFound, Message: "nothing is mounted at " + dir}
+		return &admin.Error{Kind: admin.KindNotFound, Message: "nothing is mounted at " + dir}
 	case p.Info.FSType != kind:
-		return &answer.Error{Kind: answer.KindRefused, Message: fmt.Sprintf("%s is a mount of type %s, not ours", dir, p.Info.FSType)}
+		return &admin.Error{Kind: admin.KindRefused, Message: fmt.Sprintf("%s is a mount of type %s, not ours", dir, p.Info.FSType)}
 	case lazy || dead(p):
 		return detach(p)
 	}
@@ -194,7 +193,7 @@ func Unmount(dir, kind string, lazy bool) error {
 		return fusermount(dir, "-u", "--")
 	}
 	if err := p.Unmount(); errors.Is(err, point.ErrOthers) {
-		return &answer.Error{Kind: answer.KindRefused, Message: "unmount " + dir + ": " + err.Error()}
+		return &admin.Error{Kind: admin.KindRefused, Message: "unmount " + dir + ": " + err.Error()}
 	} else if err != nil {
 		return fmt.Errorf("unmount %s: %w", dir, err)
 	}

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/hearthfs/hearth/node/answer"
+	"github.com/hearthfs/hearth/node/admin"
 )
 
 const ourKind = "fuse.hearth"
@@ -140,8 +140,8 @@ func TestUnmountByName(t *testing.T) {
 	if err := os.Symlink(dir, filepath.Join(dir, "link")); err != nil {
 		t.Fatal(err)
 	}
-	for at, want := range map[string]answer.Kind{"victim/b": answer.KindRefused, "others": answer.KindRefused, "victim": answer.KindNotFound, "none": answer.KindNotFound, "link": answer.KindNotFound} {
-		if err := Unmount(filepath.Join(dir, at), ourKind, false); answer.KindOf(err) != want {
+	for at, want := range map[string]admin.Kind{"victim/b": admin.KindRefused, "others": admin.KindRefused, "victim": admin.KindNotFound, "none": admin.KindNotFound, "link": admin.KindNotFound} {
+		if err := Unmount(filepath.Join(dir, at), ourKind, false); admin.KindOf(err) != want {
 			t.Errorf("%s: %v, not %s", at, err, want)
 		}
 	}

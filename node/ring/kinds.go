@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"syscall"
 
-	"github.com/hearthfs/hearth/node/answer"
+	"github.com/hearthfs/hearth/node/admin"
 	"github.com/hearthfs/hearth/peer/members"
 )
 
@@ -15,20 +15,20 @@ func wrong(err error) error {
 	if err == nil {
 		return nil
 	}
-	return &answer.Error{Kind: answer.KindUsage, Message: err.Error(), Cause: err}
+	return &admin.Error{Kind: admin.KindUsage, Message: err.Error(), Cause: err}
 }
 
 // lacking is an error of what may be there the next time: a name, an interface, an address.
 func lacking(err error) error {
-	return &answer.Error{Kind: answer.KindFailed, Message: err.Error(), Cause: err}
+	return &admin.Error{Kind: admin.KindFailed, Message: err.Error(), Cause: err}
 }
 
 // Unjoined is an error of joining a ring as its reader is told: refused is who the ring does
 // not take, or whose port somebody has.
 func Unjoined(err error) error {
-	kind := answer.KindOf(err)
+	kind := admin.KindOf(err)
 	if errors.Is(err, members.ErrRefused) || errors.Is(err, members.ErrPort) || errors.Is(err, syscall.EADDRINUSE) {
-		kind = answer.KindRefused
+		kind = admin.KindRefused
 	}
-	return &answer.Error{Kind: kind, Message: fmt.Sprintf("join the ring: %v", err), Cause: err}
+	return &admin.Error{Kind: kind, Message: fmt.Sprintf("join the ring: %v", err), Cause: err}
 }

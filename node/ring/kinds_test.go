@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/hearthfs/hearth/node/answer"
+	"github.com/hearthfs/hearth/node/admin"
 	"github.com/hearthfs/hearth/node/config"
 	"github.com/hearthfs/hearth/peer/members"
 	"github.com/hearthfs/hearth/peer/secret"
@@ -41,29 +41,29 @@ func TestWhatDoesNotGetBetterIsUsage(t *testing.T) {
 	}
 	type told struct {
 		config.Membership
-		kind answer.Kind
+		kind admin.Kind
 		says string
 	}
 	cases := []told{
-		{config.Membership{Listen: "10.0.0.0/99"}, answer.KindUsage, "is no CIDR"},
-		{config.Membership{Listen: "0.0.0.0/0", KeyFile: key}, answer.KindUsage, "is every address"},
-		{config.Membership{Listen: "127.0.0.1", Join: []string{"a:0"}}, answer.KindUsage, "port 0"},
-		{config.Membership{Listen: "127.0.0.1", KeyFile: key + "s"}, answer.KindUsage, "cluster.key_file"},
-		{config.Membership{Listen: "127.0.0.1", KeyFile: key, Cluster: "a b"}, answer.KindUsage, "cluster.name"},
-		{config.Membership{Listen: "none0", KeyFile: key}, answer.KindFailed, "no interface has that name"},
-		{config.Membership{Listen: "203.0.113.1", KeyFile: key}, answer.KindFailed, "no such address"},
-		{config.Membership{Listen: "203.0.113.0/24", KeyFile: key}, answer.KindFailed, "no address of this machine"},
-		{config.Membership{Join: []string{"no name"}, KeyFile: key}, answer.KindFailed, "find the address by which"},
+		{config.Membership{Listen: "10.0.0.0/99"}, admin.KindUsage, "is no CIDR"},
+		{config.Membership{Listen: "0.0.0.0/0", KeyFile: key}, admin.KindUsage, "is every address"},
+		{config.Membership{Listen: "127.0.0.1", Join: []string{"a:0"}}, admin.KindUsage, "port 0"},
+		{config.Membership{Listen: "127.0.0.1", KeyFile: key + "s"}, admin.KindUsage, "cluster.key_file"},
+		{config.Membership{Listen: "127.0.0.1", KeyFile: key, Cluster: "a b"}, admin.KindUsage, "cluster.name"},
+		{config.Membership{Listen: "none0", KeyFile: key}, admin.KindFailed, "no interface has that name"},
+		{config.Membership{Listen: "203.0.113.1", KeyFile: key}, admin.KindFailed, "no such address"},
+		{config.Membership{Listen: "203.0.113.0/24", KeyFile: key}, admin.KindFailed, "no address of this machine"},
+		{config.Membership{Join: []string{"no name"}, KeyFile: key}, admin.KindFailed, "find the address by which"},
 	}
 	if name := elsewhere(t); name != "" {
-		cases = append(cases, told{config.Membership{Listen: name}, answer.KindUsage, "without a cluster key"})
+		cases = append(cases, told{config.Membership{Listen: name}, admin.KindUsage, "without a cluster key"})
 	}
 	for _, c := range cases {
-		if _, err := New(t.Context(), Options{Membership: c.Membership}, ""); answer.KindOf(err) != c.kind || err == nil || !strings.Contains(err.Error(), c.says) {
-			t.Errorf("%+v: %s, %v", c.Membership, answer.KindOf(err), err)
+		if _, err := New(t.Context(), Options{Membership: c.Membership}, ""); admin.KindOf(err) != c.kind || err == nil || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%+v: %s, %v", c.Membership, admin.KindOf(err), err)
 		}
 	}
-	if _, err := New(t.Context(), Options{}, "id"); answer.KindOf(err) != answer.KindUsage {
+	if _, err := New(t.Context(), Options{}, "id"); admin.KindOf(err) != admin.KindUsage {
 		t.Error(err)
 	}
 	r, err := New(t.Context(), Options{Membership: config.Membership{Listen: "lo:7950"}}, "")
@@ -79,9 +79,9 @@ func TestWhatDoesNotGetBetterIsUsage(t *testing.T) {
 		}
 		return []netip.Addr{netip.MustParseAddr("127.0.0.1")}, nil
 	}
-	for join, want := range map[string]answer.Kind{"gpu-1": answer.KindUsage, "gpu-1,gone": answer.KindFailed} {
-		if _, err := towards(t.Context(), strings.Split(join, ","), itself); answer.KindOf(err) != want {
-			t.Errorf("%s: %s, %v", join, answer.KindOf(err), err)
+	for join, want := range map[string]admin.Kind{"gpu-1": admin.KindUsage, "gpu-1,gone": admin.KindFailed} {
+		if _, err := towards(t.Context(), strings.Split(join, ","), itself); admin.KindOf(err) != want {
+			t.Errorf("%s: %s, %v", join, admin.KindOf(err), err)
 		}
 	}
 }
@@ -91,16 +91,16 @@ func TestWhatARingDoesNotTakeIsRefused(t *testing.T) {
 	_, failed := net.Listen("tcp", "203.0.113.1:7946") // none of this machine's
 	for _, c := range []struct {
 		err  error
-		kind answer.Kind
+		kind admin.Kind
 	}{
-		{fmt.Errorf("%w: another key", members.ErrRefused), answer.KindRefused},
-		{fmt.Errorf("gossip: %w", members.ErrPort), answer.KindRefused},
-		{fmt.Errorf("wait: %w", context.DeadlineExceeded), answer.KindTimeout},
-		{fmt.Errorf("listen: %w", failed), answer.KindFailed},
-		{errors.New("something else"), answer.KindFailed},
+		{fmt.Errorf("%w: another key", members.ErrRefused), admin.KindRefused},
+		{fmt.Errorf("gossip: %w", members.ErrPort), admin.KindRefused},
+		{fmt.Errorf("wait: %w", context.DeadlineExceeded), admin.KindTimeout},
+		{fmt.Errorf("listen: %w", failed), admin.KindFailed},
+		{errors.New("something else"), admin.KindFailed},
 	} {
-		if err := Unjoined(c.err); answer.KindOf(err) != c.kind || !strings.HasPrefix(err.Error(), "join the ring: ") || !errors.Is(err, c.err) {
-			t.Errorf("%v: %s", err, answer.KindOf(err))
+		if err := Unjoined(c.err); admin.KindOf(err) != c.kind || !strings.HasPrefix(err.Error(), "join the ring: ") || !errors.Is(err, c.err) {
+			t.Errorf("%v: %s", err, admin.KindOf(err))
 		}
 	}
 }

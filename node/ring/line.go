@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/hearthfs/hearth/node/bydir"
 	"github.com/hearthfs/hearth/node/status"
 	"github.com/hearthfs/hearth/peer/members"
 	"github.com/hearthfs/hearth/peer/wire"
@@ -139,12 +138,12 @@ func (r *Part) Asks(peers []*wire.Peer) {
 }
 
 // ledger adds up what was asked of peers, by name, those that are gone included: else a
-// counter fell when one goes, or comes back and is counted from 0 again. It keeps bydir.Most
+// counter fell when one goes, or comes back and is counted from 0 again. It keeps Most
 // rows, those with most traffic when there are more at once, for good; further names share
 // the row "other". The zero ledger is ready.
 type ledger struct {
 	mu   sync.Mutex           // guards the rest
-	sums bydir.Sums           // by name and kind
+	sums SumsByDir            // by name and kind
 	last map[asked]wire.Stats // what of each is in sums
 	gone map[asked]bool       // those of last that are asked no more, and may count on
 }
@@ -168,7 +167,7 @@ func (l *ledger) asks(peers []asked) {
 	before := l.last
 	l.last = map[asked]wire.Stats{}
 	if l.gone == nil {
-		l.sums, l.gone = bydir.Sums{}, map[asked]bool{}
+		l.sums, l.gone = SumsByDir{}, map[asked]bool{}
 	}
 	for _, p := range peers {
 		l.last[p] = before[p]

@@ -10,7 +10,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/hearthfs/hearth/node/bydir"
 	"github.com/hearthfs/hearth/node/config"
 	"github.com/hearthfs/hearth/node/status"
 	"github.com/hearthfs/hearth/peer/members"
@@ -270,7 +269,7 @@ func TestPeersHaveABoundedNumberOfRows(t *testing.T) {
 	}
 	l.asks(now)
 	all := l.take()
-	if len(all) != bydir.Most+1 || row(all, "n099").Bytes != 99 || row(all, "n036").Bytes != 36 || row(all, "n035").Name != "" || row(all, bydir.Others).Requests != 36 {
+	if len(all) != Most+1 || row(all, "n099").Bytes != 99 || row(all, "n036").Bytes != 36 || row(all, "n035").Name != "" || row(all, others).Requests != 36 {
 		t.Errorf("%d rows: %+v", len(all), all)
 	}
 	now[0].(*fakeAsked).stats = wire.Stats{Requests: 2, Received: 1 << 40}
@@ -279,7 +278,7 @@ func TestPeersHaveABoundedNumberOfRows(t *testing.T) {
 	for _, p := range all {
 		got += p.Bytes
 	}
-	if len(all) != bydir.Most+1 || got != want+1<<40 {
+	if len(all) != Most+1 || got != want+1<<40 {
 		t.Errorf("%d rows, %d bytes", len(all), got)
 	}
 }

@@ -20,8 +20,7 @@ import (
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/internal/hearthtest"
 	"github.com/hearthfs/hearth/node"
-	"github.com/hearthfs/hearth/node/answer"
-	"github.com/hearthfs/hearth/node/api"
+	"github.com/hearthfs/hearth/node/admin"
 	"github.com/hearthfs/hearth/node/config"
 	"github.com/hearthfs/hearth/node/status"
 )
@@ -58,7 +57,7 @@ type rig struct {
 // member is one of them.
 type member struct {
 	*node.Node
-	*api.Client
+	*admin.Client
 	name string
 }
 
@@ -319,7 +318,7 @@ func TestEachDirectoryIsListedOnce(t *testing.T) {
 	for _, m := range all {
 		walking.Go(func() {
 			files := 0
-			if _, err := m.List(context.Background(), "/", true, func(e api.Entry) error {
+			if _, err := m.List(context.Background(), "/", true, func(e admin.Entry) error {
 				if !e.Dir {
 					files++
 				}
@@ -397,17 +396,17 @@ func TestWhoIsNotTakenIsRefused(t *testing.T) {
 	port := busy.Addr().(*net.TCPAddr).Port
 	for _, c := range []struct {
 		name, listen, says string
-		kind               answer.Kind
+		kind               admin.Kind
 	}{
-		{"b", fmt.Sprint("127.0.0.1:", port), "give node.listen another address or port", answer.KindRefused},
-		{"b", fmt.Sprint("127.0.0.1:", port-1), "listen for reads of peers, one port above node.listen", answer.KindRefused},
-		{"a", "127.0.0.1:0", "the ring refuses this node", answer.KindRefused},
-		{"b", "none0", "no interface has that name", answer.KindFailed},
-		{"b", "127.0.0.0/99", "is no CIDR", answer.KindUsage},
+		{"b", fmt.Sprint("127.0.0.1:", port), "give node.listen another address or port", admin.KindRefused},
+		{"b", fmt.Sprint("127.0.0.1:", port-1), "listen for reads of peers, one port above node.listen", admin.KindRefused},
+		{"a", "127.0.0.1:0", "the ring refuses this node", admin.KindRefused},
+		{"b", "none0", "no interface has that name", admin.KindFailed},
+		{"b", "127.0.0.0/99", "is no CIDR", admin.KindUsage},
 	} {
 		r.change = func(n *node.Config) { n.Ring.Listen = c.listen }
-		if _, err := r.try(c.name, a); answer.KindOf(err) != c.kind || err == nil || !strings.Contains(err.Error(), c.says) {
-			t.Errorf("%s at %s: %s, %v", c.name, c.listen, answer.KindOf(err), err)
+		if _, err := r.try(c.name, a); admin.KindOf(err) != c.kind || err == nil || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s at %s: %s, %v", c.name, c.listen, admin.KindOf(err), err)
 		}
 	}
 }

@@ -68,7 +68,7 @@ type Part struct {
 
 // New makes the part of a node whose id is 32 hexadecimal digits, as its cache directory
 // keeps it; "": one for as long as it runs. No other node hears of it yet. An error is an
-// answer.Error: of usage where the configuration cannot be meant, or the key.
+// admin.Error: of usage where the configuration cannot be meant, or the key.
 func New(ctx context.Context, o Options, id string) (*Part, error) {
 	if id == "" {
 		id = newID()

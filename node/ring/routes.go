@@ -5,13 +5,13 @@ import (
 	"net/http"
 
 	"github.com/hearthfs/hearth"
-	"github.com/hearthfs/hearth/node/answer"
+	"github.com/hearthfs/hearth/node/admin"
 	"github.com/hearthfs/hearth/node/status"
 )
 
 // errAlone answers who asks a node that is in no ring for it.
 func errAlone() error {
-	return &answer.Error{Kind: answer.KindRefused, Message: "this node is in no ring: start it with --listen ADDRESS, and all but the first with --join HOST[,HOST] (node.listen and join in the configuration)"}
+	return &admin.Error{Kind: admin.KindRefused, Message: "this node is in no ring: start it with --listen ADDRESS, and all but the first with --join HOST[,HOST] (node.listen and join in the configuration)"}
 }
 
 // Routes answers questions for the ring; file finds the object of a path. A nil Part says

@@ -6,7 +6,7 @@ import (
 	"io/fs"
 
 	"github.com/hearthfs/hearth"
-	"github.com/hearthfs/hearth/node/answer"
+	"github.com/hearthfs/hearth/node/admin"
 	"github.com/hearthfs/hearth/origin"
 )
 
@@ -17,14 +17,14 @@ func Explained(err error) error {
 	if err == nil || !errors.As(err, &asked) || errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	kind := answer.KindFailed
+	kind := admin.KindFailed
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
-		kind = answer.KindTimeout
+		kind = admin.KindTimeout
 	case asked.Code == "InvalidBucketName":
-		kind = answer.KindUsage
+		kind = admin.KindUsage
 	}
-	return &answer.Error{Kind: kind, Message: origin.Explain(err), Cause: err}
+	return &admin.Error{Kind: kind, Message: origin.Explain(err), Cause: err}
 }
 
 // FailureOfNames is an error of a question; nil: none.

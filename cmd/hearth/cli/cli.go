@@ -14,7 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/hearthfs/hearth/node/answer"
+	"github.com/hearthfs/hearth/node/admin"
 )
 
 // DefaultConfig is read if it exists; a file named by --config must.
@@ -98,7 +98,7 @@ func (c *Common) Limit(ctx context.Context) (context.Context, func()) {
 	if c.Timeout <= 0 {
 		return ctx, func() {}
 	}
-	late := &answer.Error{Kind: answer.KindTimeout, Message: fmt.Sprintf("timed out after %v", c.Timeout)}
+	late := &admin.Error{Kind: admin.KindTimeout, Message: fmt.Sprintf("timed out after %v", c.Timeout)}
 	return context.WithTimeoutCause(ctx, c.Timeout, late)
 }
 

@@ -16,7 +16,7 @@ import (
 	"github.com/spf13/cobra"
 	"go.uber.org/goleak"
 
-	"github.com/hearthfs/hearth/node/answer"
+	"github.com/hearthfs/hearth/node/admin"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -32,9 +32,9 @@ func TestExitCodeOfErrors(t *testing.T) {
 		{Usagef("x"), ExitUsage},
 		{fmt.Errorf("x: %w", &ExitError{Code: ExitPartly, Err: fs.ErrNotExist}), ExitPartly},
 		{fmt.Errorf("x: %w", fs.ErrNotExist), ExitNotFound},
-		{&answer.Error{Kind: answer.KindNoLink}, ExitNotFound},
-		{&answer.Error{Kind: answer.KindRefused}, ExitRefused},
-		{HintUp(&answer.Error{Kind: answer.KindUnreachable}), ExitUnreachable},
+		{&admin.Error{Kind: admin.KindNoLink}, ExitNotFound},
+		{&admin.Error{Kind: admin.KindRefused}, ExitRefused},
+		{HintUp(&admin.Error{Kind: admin.KindUnreachable}), ExitUnreachable},
 		{context.DeadlineExceeded, ExitTimeout},
 		{ErrInterrupted, ExitInterrupted},
 	} {

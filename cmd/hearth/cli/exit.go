@@ -7,7 +7,7 @@ import (
 	"io/fs"
 	"os"
 
-	"github.com/hearthfs/hearth/node/answer"
+	"github.com/hearthfs/hearth/node/admin"
 )
 
 // The exit codes of every command.
@@ -71,7 +71,7 @@ var ErrInterrupted = errors.New("interrupted")
 // ExitCode is the one place that turns an error into an exit code.
 func ExitCode(err error) int {
 	var exit *ExitError
-	var said *answer.Error
+	var said *admin.Error
 	switch {
 	case err == nil:
 		return ExitDone
@@ -89,17 +89,17 @@ func ExitCode(err error) int {
 	return ExitFailed
 }
 
-func kindCode(k answer.Kind) int {
+func kindCode(k admin.Kind) int {
 	switch k {
-	case answer.KindUsage:
+	case admin.KindUsage:
 		return ExitUsage
-	case answer.KindNotFound, answer.KindNoLink:
+	case admin.KindNotFound, admin.KindNoLink:
 		return ExitNotFound
-	case answer.KindRefused:
+	case admin.KindRefused:
 		return ExitRefused
-	case answer.KindTimeout:
+	case admin.KindTimeout:
 		return ExitTimeout
-	case answer.KindUnreachable:
+	case admin.KindUnreachable:
 		return ExitUnreachable
 	}
 	return ExitFailed

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -32,7 +31,7 @@ func (r *membership) prepare(d *demo) error {
 		return fmt.Errorf("write the cluster key: %w", err)
 	}
 	for range d.Nodes {
-		at, err := freePair()
+		at, err := freePorts(2)
 		if err != nil {
 			return err
 		}
@@ -80,36 +79,4 @@ func (d *demo) gathered(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// freePair is an address with a port for gossip, by TCP and UDP, whose next port is free for
-// reads. Somebody may take it before the node does: then that says so.
-func freePair() (string, error) {
-	var failed error
-	for range 64 {
-		at, err := tryPair()
-		if err == nil {
-			return at, nil
-		}
-		failed = err
-	}
-	return "", fmt.Errorf("find two free ports: %w", failed)
-}
-
-func tryPair() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	defer func() { _ = l.Close() }()
-	u, err := net.ListenPacket("udp", l.Addr().String())
-	if err != nil {
-		return "", err
-	}
-	defer func() { _ = u.Close() }()
-	next, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", l.Addr().(*net.TCPAddr).Port+1))
-	if err != nil {
-		return "", err
-	}
-	return l.Addr().String(), next.Close()
 }

@@ -64,7 +64,7 @@ func startServer(ctx context.Context, dir string) (*server, error) {
 	if err := os.MkdirAll(s.objects(), 0o755); err != nil {
 		return nil, fmt.Errorf("make the origin's directory: %w", err)
 	}
-	address, err := freeAddress()
+	address, err := freePorts(1)
 	if err != nil {
 		return nil, err
 	}
@@ -169,13 +169,4 @@ func random() string {
 	var b [16]byte
 	_, _ = rand.Read(b[:]) // never fails, says its documentation
 	return hex.EncodeToString(b[:])
-}
-
-func freeAddress() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", fmt.Errorf("find a free port: %w", err)
-	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().String(), nil
 }

@@ -90,14 +90,18 @@ func TestAFailureOfANodeThatLivesIsOne(t *testing.T) {
 }
 
 func TestPortsComeInPairs(t *testing.T) {
-	// The address and the next port are free, by TCP, the first one by UDP, too.
-	at, err := freePair()
+	// The address and the next port are free, and are none that the kernel may give to a connection
+	// of somebody else before a node listens there.
+	at, err := freePorts(2)
 	if err != nil {
 		t.Fatal(err)
 	}
 	a, err := net.ResolveTCPAddr("tcp", at)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if low := givenOut(); a.Port+1 >= low {
+		t.Errorf("ports %d and the next: connections get those from %d on", a.Port, low)
 	}
 	for _, port := range []int{a.Port, a.Port + 1} {
 		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))

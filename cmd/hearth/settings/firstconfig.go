@@ -7,9 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/hearthfs/hearth/node/budget"
 	"github.com/hearthfs/hearth/node/machine"
-	"github.com/hearthfs/hearth/node/room"
 )
 
 // This file writes the configuration that somebody begins with: the two
@@ -84,14 +82,14 @@ func (f found) memory() (ram, says string) {
 	if f.Limits.MemoryBy != "" {
 		by = f.Limits.MemoryBy
 	}
-	says = fmt.Sprintf("this process may use %s (%s)", room.Size(f.Limits.Memory), by)
+	says = fmt.Sprintf("this process may use %s (%s)", machine.SizeText(f.Limits.Memory), by)
 	for _, percent := range []float64{20, 10, 5} {
-		n, err := budget.RAM(budget.Size{Percent: percent}, f.Limits)
-		if err == nil && n >= 64<<20 && budget.Tight(n, f.Limits) == "" {
-			return fmt.Sprintf("%.0f%%", percent), fmt.Sprintf("%s; %.0f%% of it are %s", says, percent, room.Size(n))
+		n, err := machine.RAM(machine.Size{Percent: percent}, f.Limits)
+		if err == nil && n >= 64<<20 && machine.Tight(n, f.Limits) == "" {
+			return fmt.Sprintf("%.0f%%", percent), fmt.Sprintf("%s; %.0f%% of it are %s", says, percent, machine.SizeText(n))
 		}
 	}
-	n, _ := budget.RAM(budget.Size{}, f.Limits) // the default always fits
+	n, _ := machine.RAM(machine.Size{}, f.Limits) // the default always fits
 	return fmt.Sprintf("%dMiB", n>>20), says + ", which is little: the least that works well"
 }
 
@@ -103,13 +101,13 @@ func (f found) disks() (elements, lines []string) {
 		case d.Rotating:
 			why = "not taken: it has moving parts"
 		case d.Free < leastFree:
-			why = "not taken: it has less than " + room.Size(leastFree) + " free"
+			why = "not taken: it has less than " + machine.SizeText(leastFree) + " free"
 		default:
 			size := fmt.Sprintf("%d%%", share*d.Free/d.Whole)
 			why += " with " + size
 			elements = append(elements, element(filepath.Join(d.Dir, "hearth"), size))
 		}
-		lines = append(lines, fmt.Sprintf("%s (%s, %s, %s free): %s", d.Dir, d.FileSystem, room.Size(d.Whole), room.Size(d.Free), why))
+		lines = append(lines, fmt.Sprintf("%s (%s, %s, %s free): %s", d.Dir, d.FileSystem, machine.SizeText(d.Whole), machine.SizeText(d.Free), why))
 	}
 	if len(elements) == 0 {
 		elements = []string{element(f.CacheDir, "10%")}

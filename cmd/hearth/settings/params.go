@@ -17,6 +17,7 @@ import (
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
 	"github.com/hearthfs/hearth/namespace"
 	"github.com/hearthfs/hearth/node/config"
+	"github.com/hearthfs/hearth/s3gw"
 )
 
 // Settings are everything that flags, environment and file can say.
@@ -26,7 +27,7 @@ type Settings struct {
 	Mounts      []config.Mount
 	Admin       config.Admin
 	Ring        config.Membership
-	S3          config.S3
+	S3          s3gw.Setup
 	FuseWithout []string
 	// File is the configuration file that was read; "": none.
 	File string

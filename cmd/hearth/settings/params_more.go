@@ -6,6 +6,7 @@ import (
 
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
 	"github.com/hearthfs/hearth/node/config"
+	"github.com/hearthfs/hearth/s3gw"
 )
 
 func durationOf(field func(*Settings) *config.Origin) func(*Settings) *time.Duration {
@@ -109,9 +110,9 @@ func ringParams() []Param {
 // s3Params are what a node is told of its S3 endpoint.
 func s3Params() []Param {
 	return []Param{
-		{Key: "s3.listen", Flag: "s3-listen", Kind: "address", Default: "none; " + config.DefaultS3Listen + " for hearth gateway", Help: "where S3 clients are answered, HOST:PORT or :PORT",
+		{Key: "s3.listen", Flag: "s3-listen", Kind: "address", Default: "none; " + s3gw.DefaultListen + " for hearth gateway", Help: "where S3 clients are answered, HOST:PORT or :PORT",
 			set: with(text, func(s *Settings) *string { return &s.S3.Listen })},
-		{Key: "s3.credentials_file", Flag: "s3-credentials-file", Kind: "path", Default: "none; one key may be in " + config.S3AccessVariable + " and " + config.S3SecretVariable,
+		{Key: "s3.credentials_file", Flag: "s3-credentials-file", Kind: "path", Default: "none; one key may be in " + s3gw.AccessVariable + " and " + s3gw.SecretVariable,
 			Help: "who may do what, a line each: ACCESS SECRET ro|rw BUCKET[/PREFIX]|*; for its owner alone, read again when it changes",
 			set:  with(text, func(s *Settings) *string { return &s.S3.CredentialsFile })},
 		{Key: "s3.anonymous", Flag: "s3-anonymous", Kind: "list of BUCKET[/PREFIX] or *", Default: "none", Help: "what anybody may read without a key",

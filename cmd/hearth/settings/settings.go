@@ -13,6 +13,7 @@ import (
 
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
 	"github.com/hearthfs/hearth/node/config"
+	"github.com/hearthfs/hearth/s3gw"
 )
 
 // defaultScrub is in bytes per second: a terabyte in a day and a half, by a
@@ -103,7 +104,7 @@ const (
 
 // otherVariables are HEARTH_ names that are no parameters.
 func otherVariables() []string {
-	return []string{"HEARTH_CONFIG", "HEARTH_NODE", "HEARTH_TOOLS", JournalVariable, LeaksVariable, ReadyVariable, config.KeyVariable, config.S3AccessVariable, config.S3SecretVariable}
+	return []string{"HEARTH_CONFIG", "HEARTH_NODE", "HEARTH_TOOLS", JournalVariable, LeaksVariable, ReadyVariable, config.KeyVariable, s3gw.AccessVariable, s3gw.SecretVariable}
 }
 
 // checkEnviron refuses variables of a later version, and warns of those that

@@ -1,0 +1,112 @@
+package jobs
+
+import (
+	"context"
+	"errors"
+	"net/http"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/namespace"
+	"github.com/hearthfs/hearth/node/admin"
+	"github.com/hearthfs/hearth/warmup"
+)
+
+// Serve adds the pins' part of the admin API; plain adds a path that is answered with
+// one document.
+func (k *Keeper) Serve(plain func(pattern string, do func(*http.Request) (any, error))) {
+	plain("GET /v1/pins", func(*http.Request) (any, error) { return k.List(), nil })
+	plain("DELETE /v1/pins", func(r *http.Request) (any, error) {
+		uid := admin.From(r.Context()).UID
+		paths := k.endable(uid) // all is all of one's own
+		if asked := r.URL.Query()["path"]; len(asked) > 0 {
+			paths = nil
+			for _, a := range asked {
+				paths = append(paths, k.pinnedAs(r.Context(), a)...)
+			}
+		}
+		if err := k.Unpin(paths, uid); err != nil {
+			return nil, err
+		}
+		for i, path := range paths {
+			paths[i] = k.parts.Short(path)
+		}
+		return paths, nil
+	})
+	plain("POST /v1/evict", func(r *http.Request) (any, error) {
+		v := r.URL.Query()
+		if len(v["path"]) == 0 {
+			return nil, &admin.Error{Kind: admin.KindUsage, Message: "evict: a path is missing"}
+		}
+		return k.evict(r.Context(), v["path"], v.Get("dry_run") == "true")
+	})
+}
+
+// pinnedAs are the paths that somebody's words mean, also of what is no more.
+func (k *Keeper) pinnedAs(ctx context.Context, asked string) []string {
+	if all, err := k.parts.Paths(namespace.Quiet(ctx), asked); err == nil {
+		return all
+	}
+	return []string{k.parts.PathOf(asked)}
+}
+
+// evict drops what the tiers hold of what lies at and below some paths, or with dry
+// only counts it: the files of which something is held, and the bytes that are.
+func (k *Keeper) evict(ctx context.Context, asked []string, dry bool) (t warmup.Tally, err error) {
+	var paths []string
+	for _, a := range asked {
+		all, err := k.parts.Paths(namespace.Quiet(ctx), a)
+		if err != nil {
+			return t, err
+		}
+		paths = append(paths, all...)
+	}
+	for _, path := range paths {
+		for _, pin := range k.paths() {
+			if covers(pin, path) || covers(path, pin) {
+				return t, warmup.Refusal(path + " is not evicted: " + pin + " is pinned (hearth unpin " + pin + " ends that)")
+			}
+		}
+	}
+	if k.parts.Disk != nil && !dry { // what waits to be written would be there again
+		if err := k.parts.Disk.Flush(ctx); err != nil && !errors.As(err, new(hearth.Unflushed)) { // what goes need not be on a device
+			return t, err
+		}
+	}
+	for _, path := range paths {
+		err := k.walk(ctx, path, func(o *hearth.Object) {
+			held := k.holds(o)
+			if held == 0 {
+				return
+			}
+			t.Files++
+			t.Bytes += held
+			if !dry {
+				k.dropObject(o)
+			}
+		})
+		if err != nil {
+			return t, err
+		}
+	}
+	return t, nil
+}
+
+// holds is how many bytes of an object the tiers hold.
+func (k *Keeper) holds(o *hearth.Object) (bytes int64) {
+	for i := range o.Blocks() {
+		b := o.Block(i)
+		if k.parts.RAM.Has(b.ID()) || k.parts.Disk != nil && k.parts.Disk.Has(b.ID()) {
+			bytes += int64(b.Len())
+		}
+	}
+	return bytes
+}
+
+func (k *Keeper) dropObject(o *hearth.Object) {
+	for i := range o.Blocks() {
+		k.parts.RAM.Drop(o.Block(i).ID())
+	}
+	if k.parts.Disk != nil {
+		k.parts.Disk.Drop(o)
+	}
+}

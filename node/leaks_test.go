@@ -1,0 +1,81 @@
+package node
+
+import (
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+)
+
+func TestFindsWhatIsLeft(t *testing.T) {
+	// A View, a file and a goroutine that nobody ends are each named; a file elsewhere
+	// is not.
+	dir := t.TempDir()
+	elsewhere, err := os.Create(filepath.Join(t.TempDir(), "elsewhere"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = elsewhere.Close() }()
+	none := func() int64 { return 0 }
+	base := len(otherGoroutines()) // those of the tests' runner
+	count := func(views func() int64, what string) (n int) {
+		for _, l := range lookForLeaks(views, []string{dir}) {
+			if strings.Contains(l, what) {
+				n++
+			}
+		}
+		return n
+	}
+	if n := count(none, ""); n != base {
+		t.Errorf("nothing is left, and found are %d more", n-base)
+	}
+	if n := count(func() int64 { return 3 }, "3 Views"); n != 1 {
+		t.Errorf("Views are named %d times", n)
+	}
+	f, err := os.Create(filepath.Join(dir, "left"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := count(none, f.Name()); n != 1 {
+		t.Errorf("an open file is named %d times", n)
+	}
+	if err := f.Close(); err != nil {
+		t.Error(err)
+	}
+	stay, started, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	go waitLong(stay, started, ended)
+	<-started
+	if n := count(none, "leaks.waitLong"); n != 1 {
+		t.Errorf("a goroutine is named %d times", n)
+	}
+	w := httptest.NewRecorder()
+	if serveGoroutines(w, nil); !strings.Contains(w.Body.String(), "leaks.waitLong") {
+		t.Errorf("it is not among:\n%s", w.Body)
+	}
+	close(stay)
+	<-ended
+}
+
+func waitLong(stay <-chan struct{}, started, ended chan<- struct{}) {
+	close(started)
+	<-stay
+	close(ended)
+}
+
+func TestWaitsForWhatIsAboutToEnd(t *testing.T) {
+	// Views that are released while Find looks are no leak.
+	synctest.Test(t, func(t *testing.T) {
+		looked := 0
+		left := findLeaks(func() int64 { looked++; return int64(max(0, 3-looked)) }, nil)
+		for _, l := range left {
+			if strings.Contains(l, "Views") {
+				t.Errorf("left: %s", l)
+			}
+		}
+		if looked < 3 {
+			t.Errorf("looked %d times", looked)
+		}
+	})
+}
