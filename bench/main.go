@@ -16,7 +16,7 @@
 //
 // It needs root, since it drops the page cache between rounds, and runs in a mount and
 // a network namespace of its own, so that nothing stays. What it compares with is
-// local ext4, or plain programs of ours (bench/plain) and rclone over an origin
+// local ext4, or plain programs of ours (plain.go) and rclone over an origin
 // 20 ms away; the plain ones are this binary again, in processes of their own. What nodes
 // S3 clients get (bench/clients) stands beside MinIO, which has the same bytes. What nodes
 // read of each other (bench/remote) stands beside plain TCP and gRPC (bench/grpc, a module

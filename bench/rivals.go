@@ -14,7 +14,6 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/hearthfs/hearth/bench/plain"
 	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
@@ -30,8 +29,8 @@ func bePlain(args []string) int {
 		fmt.Fprintln(os.Stderr, "bench: not a number of connections:", args[1])
 		return 2
 	}
-	o := plain.Origin{Bucket: "bench", Prefix: args[2], Connections: connections, S3: hearthtest.S3{
-		Endpoint: os.Getenv("AWS_ENDPOINT_URL"), Region: os.Getenv("AWS_REGION"), Client: plain.Client(connections),
+	o := plainOrigin{Bucket: "bench", Prefix: args[2], Connections: connections, S3: hearthtest.S3{
+		Endpoint: os.Getenv("AWS_ENDPOINT_URL"), Region: os.Getenv("AWS_REGION"), Client: plainClient(connections),
 		AccessKey: os.Getenv("AWS_ACCESS_KEY_ID"), SecretKey: os.Getenv("AWS_SECRET_ACCESS_KEY")}}
 	do := o.Download
 	if args[0] == "list" {
@@ -79,12 +78,12 @@ func (b *bench) plain(verb string, connections int, set hearthtest.DataSet, to s
 	if err != nil {
 		return s, err
 	}
-	var sum plain.Sum
+	var sum plainSum
 	if err := json.Unmarshal(out, &sum); err != nil {
 		return s, err
 	}
 	s.Units, s.Bytes, s.Connections = sum.Files, sum.Bytes, connections
-	if files, bytes := set.Count(); sum != (plain.Sum{Files: int64(files), Bytes: bytes}) {
+	if files, bytes := set.Count(); sum != (plainSum{Files: int64(files), Bytes: bytes}) {
 		return s, fmt.Errorf("%v: %+v, but %s has %d files, %d bytes", cmd.Args, sum, set.Name, files, bytes)
 	}
 	return s, nil

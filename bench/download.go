@@ -1,4 +1,4 @@
-package plain
+package main
 
 import (
 	"cmp"
@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PartSize is what is asked for by one GET at most, in bytes: the AWS CLI's.
-const PartSize = 8 << 20
+// partSize is what is asked for by one GET at most, in bytes: the AWS CLI's.
+const partSize = 8 << 20
 
 // part of an object, or all of it.
 type part struct {
@@ -25,7 +25,7 @@ type part struct {
 
 // Download brings all objects below the prefix to files below dir, and those to the
 // device.
-func (o *Origin) Download(ctx context.Context, dir string) (sum Sum, err error) {
+func (o *plainOrigin) Download(ctx context.Context, dir string) (sum plainSum, err error) {
 	group, ctx := errgroup.WithContext(ctx)
 	parts := make(chan part, 2000) // two pages: the listing is never what is waited for
 	group.Go(func() error {
@@ -55,8 +55,8 @@ func (o *Origin) Download(ctx context.Context, dir string) (sum Sum, err error) 
 }
 
 // parts lists the objects, makes their directories, and hands out what to fetch.
-func (o *Origin) parts(ctx context.Context, dir string, sum *Sum, to chan<- part) error {
-	made, size := map[string]bool{}, cmp.Or(o.Part, PartSize)
+func (o *plainOrigin) parts(ctx context.Context, dir string, sum *plainSum, to chan<- part) error {
+	made, size := map[string]bool{}, cmp.Or(o.Part, partSize)
 	return o.pages(ctx, o.Prefix, "", func(p page) error {
 		for _, x := range p.Contents {
 			name := filepath.Join(dir, x.Key)
@@ -81,7 +81,7 @@ func (o *Origin) parts(ctx context.Context, dir string, sum *Sum, to chan<- part
 }
 
 // fetch writes one part to its place.
-func (o *Origin) fetch(ctx context.Context, p part, buf []byte) error {
+func (o *plainOrigin) fetch(ctx context.Context, p part, buf []byte) error {
 	r := request{key: p.key, status: http.StatusOK}
 	if p.ranged {
 		r.status, r.bytes = http.StatusPartialContent, fmt.Sprintf("bytes=%d-%d", p.at, p.at+p.n-1)

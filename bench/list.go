@@ -1,4 +1,4 @@
-package plain
+package main
 
 import (
 	"bufio"
@@ -14,10 +14,10 @@ import (
 // List writes size and key of all objects below the prefix to a file, a line each,
 // and the file to the device. With one connection it asks for page after page, else
 // for the directories right below the prefix at once.
-func (o *Origin) List(ctx context.Context, file string) (Sum, error) {
+func (o *plainOrigin) List(ctx context.Context, file string) (plainSum, error) {
 	f, err := os.Create(file)
 	if err != nil {
-		return Sum{}, err
+		return plainSum{}, err
 	}
 	l := lines{out: bufio.NewWriterSize(f, 1<<20)}
 	if o.Connections > 1 {
@@ -28,7 +28,7 @@ func (o *Origin) List(ctx context.Context, file string) (Sum, error) {
 	return l.sum, errors.Join(err, l.out.Flush(), f.Sync(), f.Close())
 }
 
-func (o *Origin) directories(ctx context.Context, each func(page) error) error {
+func (o *plainOrigin) directories(ctx context.Context, each func(page) error) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(o.Connections)
 	err := o.pages(ctx, o.Prefix, "/", func(p page) error {
@@ -44,7 +44,7 @@ func (o *Origin) directories(ctx context.Context, each func(page) error) error {
 type lines struct {
 	mu  sync.Mutex // guards the rest
 	out *bufio.Writer
-	sum Sum
+	sum plainSum
 }
 
 func (l *lines) add(p page) error {

@@ -1,4 +1,4 @@
-package plain_test
+package main
 
 import (
 	"fmt"
@@ -9,7 +9,6 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/hearthfs/hearth/bench/plain"
 	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
@@ -24,7 +23,7 @@ func TestThePlainProgramsDoAllOfIt(t *testing.T) {
 	set := hearthtest.DataSet{Name: "plain", Groups: []hearthtest.Group{
 		{Dir: "p/dir", Dirs: 3, Files: 11, Min: 1, Max: 300},
 		{Dir: "p/large", Dirs: 1, Files: 1, Min: 2*part + 1, Max: 2*part + 1}}}
-	o := plain.Origin{S3: s.S3, Bucket: s.Bucket(t, "plain"), Prefix: "p/", Page: page, Part: part}
+	o := plainOrigin{S3: s.S3, Bucket: s.Bucket(t, "plain"), Prefix: "p/", Page: page, Part: part}
 	if err := s.Load(t.Context(), o.Bucket, set, hearthtest.LoadOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -32,9 +31,9 @@ func TestThePlainProgramsDoAllOfIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	files, bytes := set.Count()
-	all := plain.Sum{Files: int64(files), Bytes: bytes}
+	all := plainSum{Files: int64(files), Bytes: bytes}
 	for _, connections := range []int{1, 16} {
-		o.Connections, o.Client = connections, plain.Client(connections)
+		o.Connections, o.Client = connections, plainClient(connections)
 		t.Run(fmt.Sprint(connections), func(t *testing.T) {
 			defer o.Client.CloseIdleConnections()
 			dir, listing := t.TempDir(), filepath.Join(t.TempDir(), "listing")
@@ -64,8 +63,8 @@ func TestThePlainProgramsDoAllOfIt(t *testing.T) {
 func TestThePlainDownloaderFailsWithItsOrigin(t *testing.T) {
 	// It tries nothing again: a bucket that is not there, and a server that is gone, are errors.
 	s := hearthtest.StartS3(t)
-	o := plain.Origin{S3: s.S3, Bucket: "none", Connections: 4}
-	o.Client = plain.Client(4)
+	o := plainOrigin{S3: s.S3, Bucket: "none", Connections: 4}
+	o.Client = plainClient(4)
 	defer o.Client.CloseIdleConnections()
 	if _, err := o.Download(t.Context(), t.TempDir()); err == nil || !strings.Contains(err.Error(), "NoSuchBucket") {
 		t.Errorf("no bucket: %v", err)

@@ -1,18 +1,4 @@
-// Package plain is what Hearth's warm-up is measured against: a downloader and a
-// lister that do what has to be done over kept-alive connections, and no more. They
-// keep no checksums, try nothing again, and cannot go on after a failure.
-//
-// Download lists a prefix page by page; N workers get what a page has named while the
-// next one is asked for. What is larger than a part is fetched in parts by ranged
-// GETs, as the usual tools do, so that a few large objects use all connections. A
-// worker writes each body to its place in a file as it comes. At the end one
-// syncfs brings everything to the device. It is the call that ends Hearth's own flush,
-// so both sides are done when the same has been promised, and it costs the downloader
-// less than an fsync of each file would.
-//
-// List asks for page after page, each as large as S3 allows, and writes a line a key; with more
-// connections than one it has a worker each list a directory.
-package plain
+package main
 
 import (
 	"cmp"
@@ -27,8 +13,23 @@ import (
 	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
-// Origin is where the objects are.
-type Origin struct {
+// This file is what Hearth's warm-up is measured against: a downloader and a
+// lister that do what has to be done over kept-alive connections, and no more. They
+// keep no checksums, try nothing again, and cannot go on after a failure.
+//
+// Download lists a prefix page by page; N workers get what a page has named while the
+// next one is asked for. What is larger than a part is fetched in parts by ranged
+// GETs, as the usual tools do, so that a few large objects use all connections. A
+// worker writes each body to its place in a file as it comes. At the end one
+// syncfs brings everything to the device. It is the call that ends Hearth's own flush,
+// so both sides are done when the same has been promised, and it costs the downloader
+// less than an fsync of each file would.
+//
+// List asks for page after page, each as large as S3 allows, and writes a line a key; with more
+// connections than one it has a worker each list a directory.
+
+// plainOrigin is where the objects are.
+type plainOrigin struct {
 	hearthtest.S3
 	// Bucket and Prefix say which; Prefix is "" or ends in "/".
 	Bucket, Prefix string
@@ -41,14 +42,14 @@ type Origin struct {
 	Part int64
 }
 
-// Sum is what was done.
-type Sum struct {
+// plainSum is what was done.
+type plainSum struct {
 	Files int64 `json:"files"`
 	Bytes int64 `json:"bytes"`
 }
 
-// Client is one whose connections are kept between requests.
-func Client(connections int) *http.Client {
+// plainClient is one whose connections are kept between requests.
+func plainClient(connections int) *http.Client {
 	return &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: connections + 1, DisableCompression: true}}
 }
 
@@ -64,7 +65,7 @@ type page struct {
 }
 
 // pages calls each for a listing's pages.
-func (o *Origin) pages(ctx context.Context, prefix, delimiter string, each func(page) error) error {
+func (o *plainOrigin) pages(ctx context.Context, prefix, delimiter string, each func(page) error) error {
 	query := url.Values{"list-type": {"2"}, "max-keys": {strconv.Itoa(cmp.Or(o.Page, 1000))}, "prefix": {prefix}}
 	if delimiter != "" {
 		query.Set("delimiter", delimiter)
@@ -92,7 +93,7 @@ type request struct {
 }
 
 // get sends a request and gives its answer's body to read.
-func (o *Origin) get(ctx context.Context, r request, read func(body io.Reader) error) error {
+func (o *plainOrigin) get(ctx context.Context, r request, read func(body io.Reader) error) error {
 	req, err := o.Request(ctx, http.MethodGet, o.Bucket, r.key, r.query)
 	if err != nil {
 		return err
