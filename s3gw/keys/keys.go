@@ -150,7 +150,7 @@ func (k *Keys) Stats() Stats {
 func (k *Keys) Reload() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.loadLocked()
+	return k.loadLocked(nil)
 }
 
 // poll looks whether the file changed, if nobody did within a second.
@@ -172,11 +172,11 @@ func (k *Keys) poll() {
 // lookLocked reads the file if it changed; the error is one that was not told before.
 func (k *Keys) lookLocked() error {
 	info, err := os.Stat(k.options.File)
-	if !k.changedLocked(info, err) || k.emptiedLocked(info) {
+	if !k.changedLocked(info, err) {
 		return nil
 	}
 	seen, before := k.seen, k.err
-	if err = k.loadLocked(); errors.Is(err, errBeingWritten) {
+	if err = k.loadLocked(seen); errors.Is(err, errBeingWritten) {
 		k.err, k.seen = before, seen
 		return nil
 	}
@@ -196,14 +196,15 @@ func (k *Keys) changedLocked(info fs.FileInfo, err error) bool {
 	return !same(info, k.seen) || -settle < age && age < settle
 }
 
-// emptiedLocked says whether the file has just become empty: whoever writes it anew, and not a new
-// one in its place, has it so for a moment. To take all keys away, that is waited for.
-func (k *Keys) emptiedLocked(info fs.FileInfo) bool {
-	if info == nil || info.Size() > 0 || k.seen == nil || k.seen.Size() == 0 {
+// emptied says whether the file has just become empty: whoever writes it anew, and not a new
+// one in its place, has it so for a moment. To take all keys away, that is waited for. The kernel
+// cuts a file first and sets its time then: who looks between the two finds it empty and old.
+func emptied(before, now fs.FileInfo) bool {
+	if before == nil || before.Size() == 0 || now == nil || now.Size() > 0 {
 		return false
 	}
-	age := time.Since(info.ModTime())
-	return -settle < age && age < settle
+	age := time.Since(now.ModTime())
+	return -settle < age && age < settle || now.ModTime().Equal(before.ModTime())
 }
 
 // same says whether two looks at the file saw the same one, unchanged.
@@ -211,12 +212,15 @@ func same(a, b fs.FileInfo) bool {
 	return a != nil && b != nil && os.SameFile(a, b) && a.Size() == b.Size() && a.Mode() == b.Mode() && a.ModTime().Equal(b.ModTime())
 }
 
-// loadLocked reads file and options into a new table.
-func (k *Keys) loadLocked() error {
+// loadLocked reads file and options into a new table. before is the file as it was read last; nil:
+// whatever is in it now counts.
+func (k *Keys) loadLocked(before fs.FileInfo) error {
 	t, err := k.options.table()
 	k.read, k.seen = time.Now(), nil
 	if err == nil && k.options.File != "" {
-		k.seen, err = t.readFile(k.options.File)
+		if k.seen, err = t.readFile(k.options.File); err == nil && emptied(before, k.seen) {
+			err = errBeingWritten
+		}
 	}
 	if err != nil {
 		k.err = fmt.Errorf("read keys: %w", err)
