@@ -60,7 +60,10 @@ const (
 	searchWithin = 90 * time.Second
 )
 
-var errClosed = errors.New("the origin is closed")
+var (
+	errClosed = errors.New("the origin is closed")
+	errFound  = errors.New("others were found meanwhile")
+)
 
 // New makes a Keyring with nothing in it. It asks nobody yet. noted is told of searches in vain that
 // no caller learns of, since the old credentials are still good; nil: nobody is.
@@ -122,8 +125,10 @@ func (k *Keyring) Get(ctx context.Context) (credentials.Value, error) {
 	if good && !changed && (h.renew.IsZero() || now.Before(h.renew)) {
 		return h.Value, nil
 	}
-	s, changed, err := k.join(now, h == nil || h.ofFiles, is)
+	s, changed, err := k.join(now, h, is)
 	switch {
+	case errors.Is(err, errFound):
+		return k.Get(ctx)
 	case good && (s == nil || !changed):
 		return h.Value, nil
 	case s == nil:
@@ -171,13 +176,16 @@ func (s *search) wait(ctx context.Context) (*held, error) {
 	}
 }
 
-// join gives the search under way or a new one; or, where it is too soon for one, why the last failed.
+// join gives the search under way or a new one; or, where it is too soon for one, why the last failed,
+// and errFound where one has ended with other credentials than h, those that the caller saw.
 // changed says that there may be something new to find in files, which are as is says.
-func (k *Keyring) join(now time.Time, ofFiles bool, is stamps) (s *search, changed bool, err error) {
+func (k *Keyring) join(now time.Time, h *held, is stamps) (s *search, changed bool, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	changed = ofFiles && is != k.tried
+	changed = (h == nil || h.ofFiles) && is != k.tried
 	switch {
+	case k.have.Load() != h:
+		return nil, false, errFound
 	case k.running != nil:
 		return k.running, changed, nil
 	case !changed && now.Before(k.again):

@@ -164,6 +164,11 @@ func TestASearchIsShared(t *testing.T) {
 				t.Errorf("round %d: asked %d times", round, n)
 			}
 			before = f.Asked("agent")
+			if key != "" { // who looked before the search ended, and comes after it
+				if s, _, err := r.join(time.Now(), nil, stamps{}); s != nil || !errors.Is(err, errFound) {
+					t.Errorf("another search was begun, or %v", err)
+				}
+			}
 			r.expect(t, key) // what failed is not begun again at once
 			if n := f.Asked("agent") - before; n != 0 {
 				t.Errorf("round %d: asked again, %d times", round, n)
