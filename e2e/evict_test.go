@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/hearthfs/hearth/cache/sim"
+	"github.com/hearthfs/hearth/e2e/sim"
 	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-
 	"github.com/hearthfs/hearth/namespace/record"
 	"github.com/hearthfs/hearth/namespace/store"
 )

@@ -69,8 +69,8 @@ func (h *Latency) numberLocked(now time.Time) int64 {
 	return 1 + int64(max(0, now.Sub(h.began))/slotTime)
 }
 
-// latencyBucket is how many answers took at most LE; the last of a Histogram has none, and LE 0.
-type latencyBucket struct {
+// LatencyBucket is how many answers took at most LE; the last of a Histogram has none, and LE 0.
+type LatencyBucket struct {
 	LE    time.Duration
 	Count int64 // without those of the buckets before
 }
@@ -78,7 +78,7 @@ type latencyBucket struct {
 // LatencyStats are a Histogram's figures.
 type LatencyStats struct {
 	// Buckets of all answers, the shortest first, and the sum of their times.
-	Buckets []latencyBucket
+	Buckets []LatencyBucket
 	Sum     time.Duration
 	// Median, P99 and Worst are of the last minute; 0: there was no answer. The first
 	// two are the upper ends of their buckets, or the worst if that is less.
@@ -89,7 +89,7 @@ type LatencyStats struct {
 func (h *Latency) Stats(now time.Time) LatencyStats {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	s := LatencyStats{Sum: h.sum, Buckets: make([]latencyBucket, latencyBuckets)}
+	s := LatencyStats{Sum: h.sum, Buckets: make([]LatencyBucket, latencyBuckets)}
 	var minute [latencyBuckets]int64
 	var all int64
 	oldest := max(0, h.numberLocked(now)-slots)
@@ -103,7 +103,7 @@ func (h *Latency) Stats(now time.Time) LatencyStats {
 		}
 	}
 	for i, n := range h.count {
-		s.Buckets[i] = latencyBucket{latencyBound(i), n}
+		s.Buckets[i] = LatencyBucket{latencyBound(i), n}
 	}
 	s.Buckets[latencyBuckets-1].LE = 0
 	s.Median, s.P99 = min(s.Worst, quantile(&minute, all, 0.5)), min(s.Worst, quantile(&minute, all, 0.99))

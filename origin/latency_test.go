@@ -37,7 +37,7 @@ func TestLastMinuteAndAll(t *testing.T) {
 				t.Errorf("bucket %d ends at %v", i, b.LE)
 			}
 		}
-		if all != 101 || s.Buckets[len(s.Buckets)-1] != (latencyBucket{0, 1}) || s.Worst != 0 || s.Median != 0 || s.Sum != 98*20*time.Millisecond+50*time.Second+340*time.Millisecond {
+		if all != 101 || s.Buckets[len(s.Buckets)-1] != (LatencyBucket{0, 1}) || s.Worst != 0 || s.Median != 0 || s.Sum != 98*20*time.Millisecond+50*time.Second+340*time.Millisecond {
 			t.Errorf("an hour later: %+v", s)
 		}
 	})

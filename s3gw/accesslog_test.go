@@ -15,7 +15,7 @@ import (
 )
 
 func TestALineIsOneLine(t *testing.T) {
-	odd := accessLine{Agent: "a\nb\r\x7f\"", Bucket: "x y", Request: "GET /\u2028 \xff HTTP/1.1", ID: "a b"}
+	odd := AccessLine{Agent: "a\nb\r\x7f\"", Bucket: "x y", Request: "GET /\u2028 \xff HTTP/1.1", ID: "a b"}
 	if l := string(odd.Append(nil)); strings.Count(l, "\n") != 1 || strings.ContainsAny(l[:len(l)-1], "\r\x7f") || strings.Contains(l, "x y") {
 		t.Errorf("an odd line: %q", l)
 	}
@@ -37,17 +37,17 @@ func TestFile(t *testing.T) {
 		got, err := os.ReadFile(file)
 		return err == nil && strings.Contains(string(got), text)
 	}
-	a.Take(accessLine{ID: "first"})
+	a.Take(AccessLine{ID: "first"})
 	if !hearthtest.Eventually(t.Context(), 10*time.Second, func() bool { return has(name, " first ") }) {
 		t.Error("the first line is not written")
 	}
 	if err := os.Rename(name, name+".1"); err != nil {
 		t.Fatal(err)
 	}
-	if !hearthtest.Eventually(t.Context(), 20*time.Second, func() bool { a.Take(accessLine{ID: "second"}); return has(name, " second ") }) {
+	if !hearthtest.Eventually(t.Context(), 20*time.Second, func() bool { a.Take(AccessLine{ID: "second"}); return has(name, " second ") }) {
 		t.Error("the file is not begun anew")
 	}
-	a.Take(accessLine{ID: "last"})
+	a.Take(AccessLine{ID: "last"})
 	a.Close()
 	if !has(name, " last ") || len(told) != 0 {
 		t.Errorf("the last line: %v, told %v", has(name, " last "), told)
@@ -58,7 +58,7 @@ func TestFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 3 * mostLines {
-		full.Take(accessLine{})
+		full.Take(AccessLine{})
 	}
 	full.Close()
 	if mu.Lock(); len(told) == 0 {
@@ -69,9 +69,9 @@ func TestFile(t *testing.T) {
 		t.Error("a log in no directory")
 	}
 
-	a = &accessLog{lines: make(chan accessLine, 1), pool: pool} // whose disk stands still
+	a = &accessLog{lines: make(chan AccessLine, 1), pool: pool} // whose disk stands still
 	for range 5 {
-		a.Take(accessLine{})
+		a.Take(AccessLine{})
 	}
 	if used := a.waiting.Load(); used != lineCost {
 		t.Errorf("%d bytes wait in a line", used)
@@ -104,7 +104,7 @@ func TestAnAccessLogOnADiskThatStandsStill(t *testing.T) {
 	}
 	a.within = 50 * time.Millisecond
 	for range mostLines {
-		a.Take(accessLine{Request: strings.Repeat("x", 16<<10)})
+		a.Take(AccessLine{Request: strings.Repeat("x", 16<<10)})
 	}
 	if used := pool.Stats().Used; used > mostWaiting || used < mostWaiting-(32<<10) {
 		t.Errorf("%d bytes wait", used)

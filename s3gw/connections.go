@@ -139,8 +139,8 @@ func (c *boundedConnections) Close() error {
 	return c.Listener.Close()
 }
 
-// connectionStats are figures of Connections.
-type connectionStats struct {
+// ConnectionStats are figures of Connections.
+type ConnectionStats struct {
 	// Open connections now, and the Most there may be.
 	Open, Most int64
 	// Closed were waiting for a request and made room.
@@ -148,8 +148,8 @@ type connectionStats struct {
 }
 
 // Stats returns the present ones.
-func (c *boundedConnections) Stats() connectionStats {
+func (c *boundedConnections) Stats() ConnectionStats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return connectionStats{Open: int64(len(c.open)), Most: int64(c.most), Closed: c.closed}
+	return ConnectionStats{Open: int64(len(c.open)), Most: int64(c.most), Closed: c.closed}
 }

@@ -39,8 +39,8 @@ type CORSRule struct {
 	MaxAge time.Duration
 }
 
-// corsRules are those of an endpoint, in their order. They do not change.
-type corsRules struct {
+// CORSRules are those of an endpoint, in their order. They do not change.
+type CORSRules struct {
 	rules []compiled
 }
 
@@ -52,8 +52,8 @@ type compiled struct {
 
 // newCORS checks rules; the error names the first that is none. Without rules no page may do
 // anything.
-func newCORS(rules []CORSRule) (*corsRules, error) {
-	c := &corsRules{}
+func newCORS(rules []CORSRule) (*CORSRules, error) {
+	c := &CORSRules{}
 	for i, r := range rules {
 		if len(r.Methods) == 0 {
 			r.Methods = []string{http.MethodGet, http.MethodHead}
@@ -112,7 +112,7 @@ func token(s string) bool {
 
 // Preflight answers an OPTIONS request. The error, which nothing was written of, is a
 // *request.Error.
-func (c *corsRules) Preflight(w http.ResponseWriter, r *http.Request) error {
+func (c *CORSRules) Preflight(w http.ResponseWriter, r *http.Request) error {
 	origin, method := one(r.Header, "Origin"), one(r.Header, "Access-Control-Request-Method")
 	vary(w.Header())
 	switch {
@@ -142,7 +142,7 @@ func (c *corsRules) Preflight(w http.ResponseWriter, r *http.Request) error {
 // Allow adds to an answer's headers what the browser of a page must be told, in place of what
 // the bucket's own rules said; to the answer to a request that names no origin, or one that no
 // rule allows, nothing but Vary.
-func (c *corsRules) Allow(h http.Header, r *http.Request) {
+func (c *CORSRules) Allow(h http.Header, r *http.Request) {
 	if len(c.rules) == 0 {
 		return
 	}
@@ -197,7 +197,7 @@ func corsNames(values []string) ([]string, bool) {
 	return all, true
 }
 
-func (c *corsRules) find(origin, method string, asked []string) *compiled {
+func (c *CORSRules) find(origin, method string, asked []string) *compiled {
 	for i := range c.rules {
 		if p := &c.rules[i]; p.fits(origin, method, asked) {
 			return p

@@ -13,7 +13,7 @@ import (
 )
 
 // some are rules of three kinds: one site may write, its neighbours may read, all may HEAD.
-func some(t testing.TB) *corsRules {
+func some(t testing.TB) *CORSRules {
 	t.Helper()
 	c, err := newCORS([]CORSRule{
 		{Origins: []string{"https://a.test", "http://localhost:*"}, Methods: []string{"GET", "PUT"}, Headers: []string{"Content-Type", "x-amz-*"},

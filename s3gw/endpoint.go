@@ -87,7 +87,7 @@ func (s Setup) Problems() map[string]error {
 
 // rules are those of CORS; nil: there are none. The names that pages are shown are for those
 // that send credentials: others see all headers by the *.
-func (s Setup) rules() (*corsRules, error) {
+func (s Setup) rules() (*CORSRules, error) {
 	if len(s.CORS) == 0 {
 		return nil, nil
 	}

@@ -84,7 +84,7 @@ func (x *exchange) end() {
 		return
 	}
 	r := x.r
-	l := accessLine{At: x.began, Took: took, Remote: r.RemoteAddr, ID: x.id, Operation: operation, Request: r.Method + " " + unsigned(r.RequestURI) + " " + r.Proto,
+	l := AccessLine{At: x.began, Took: took, Remote: r.RemoteAddr, ID: x.id, Operation: operation, Request: r.Method + " " + unsigned(r.RequestURI) + " " + r.Proto,
 		Status: x.w.status, Bytes: x.w.bytes, Agent: r.UserAgent(), Referer: unsigned(r.Referer()), Host: r.Host, How: x.how}
 	if x.asks != nil {
 		l.Bucket, l.Key = x.asks.Bucket, x.asks.Key

@@ -31,7 +31,7 @@ type accessLog struct {
 	name   string
 	report func(error)
 	pool   *hearth.Pool
-	lines  chan accessLine
+	lines  chan AccessLine
 	quit   chan struct{}
 	done   chan struct{} // closed when all is written
 	within time.Duration // that the disk is waited for at the end
@@ -48,7 +48,7 @@ type accessLog struct {
 // openAccessLog begins to write to a file, or goes on at its end. What waits to be written counts as the
 // Pool's; report hears of what went wrong with the disk, as often as it does.
 func openAccessLog(name string, pool *hearth.Pool, report func(error)) (*accessLog, error) {
-	a := &accessLog{name: name, report: report, pool: pool, lines: make(chan accessLine, mostLines), quit: make(chan struct{}), done: make(chan struct{}), within: logEndsWithin}
+	a := &accessLog{name: name, report: report, pool: pool, lines: make(chan AccessLine, mostLines), quit: make(chan struct{}), done: make(chan struct{}), within: logEndsWithin}
 	if err := a.open(); err != nil {
 		return nil, fmt.Errorf("s3.access_log: %w", err)
 	}
@@ -62,7 +62,7 @@ func (a *accessLog) open() (err error) {
 }
 
 // Take has a line written, and never waits: one that there is no room for is counted.
-func (a *accessLog) Take(l accessLine) {
+func (a *accessLog) Take(l AccessLine) {
 	cost := l.cost()
 	if a.waiting.Add(cost) <= mostWaiting && a.pool.Reserve(cost) {
 		select {
@@ -79,7 +79,7 @@ func (a *accessLog) Take(l accessLine) {
 }
 
 // cost is what a line that waits takes of memory, in bytes.
-func (l *accessLine) cost() (n int64) {
+func (l *AccessLine) cost() (n int64) {
 	for _, s := range []string{l.Remote, l.Access, l.ID, l.Operation, l.Bucket, l.Key, l.Request, l.Code, l.Agent, l.Referer, l.Host} {
 		n += int64(len(s))
 	}
@@ -87,7 +87,7 @@ func (l *accessLine) cost() (n int64) {
 }
 
 // add writes a line behind text, which is no part of what waits.
-func (a *accessLog) add(text []byte, l accessLine) []byte {
+func (a *accessLog) add(text []byte, l AccessLine) []byte {
 	cost := l.cost()
 	a.waiting.Add(-cost)
 	a.pool.Unreserve(cost)
@@ -99,7 +99,7 @@ func (a *accessLog) run() {
 	defer close(a.done)
 	var text []byte
 	for {
-		var l accessLine
+		var l AccessLine
 		select {
 		case l = <-a.lines:
 		case <-a.quit:

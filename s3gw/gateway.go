@@ -72,12 +72,12 @@ type Options struct {
 	Configure bool
 	// CORS are the rules for pages in browsers; none: those of the bucket are told with what is
 	// passed on, and no preflight is answered.
-	CORS *corsRules
+	CORS *CORSRules
 	// MostRequests are at work at once; of these a quarter may be on their way to the origin, and
 	// the rest is for answers from the cache. 0: DefaultRequests.
 	MostRequests int
 	// Access gets a line for each request; nil: nobody does.
-	Access func(accessLine)
+	Access func(AccessLine)
 	// Refused hears of requests whose key, signature or rights were not good, of some each minute;
 	// nil: nobody does.
 	Refused func(what string, attributes ...any)

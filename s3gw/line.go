@@ -11,8 +11,8 @@ import (
 
 // This file writes a line for each request to an S3 endpoint, as Amazon has them.
 
-// accessLine is a request and what came of it.
-type accessLine struct {
+// AccessLine is a request and what came of it.
+type AccessLine struct {
 	// At is when it came, Took how long it took.
 	At   time.Time
 	Took time.Duration
@@ -38,7 +38,7 @@ type accessLine struct {
 
 // Append writes the line as Amazon's server access log has it ("Server access log format" in
 // its S3 user guide); fields that there are none of are "-".
-func (l *accessLine) Append(b []byte) []byte {
+func (l *AccessLine) Append(b []byte) []byte {
 	host, _, err := net.SplitHostPort(l.Remote)
 	if err != nil {
 		host = l.Remote

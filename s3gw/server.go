@@ -178,7 +178,7 @@ func (f lines) Write(p []byte) (int, error) {
 func (s *Server) Addr() net.Addr { return s.listener.Addr() }
 
 // Connections are figures of those that clients have.
-func (s *Server) Connections() connectionStats { return s.listener.Stats() }
+func (s *Server) Connections() ConnectionStats { return s.listener.Stats() }
 
 // Done is closed when it answers no more; Err says why then.
 func (s *Server) Done() <-chan struct{} { return s.done }

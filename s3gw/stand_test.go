@@ -45,7 +45,7 @@ type stand struct {
 
 	mu    sync.Mutex // guards the rest
 	links []Link
-	lines []accessLine
+	lines []AccessLine
 	told  []string
 	way   func(r *http.Request, forward func() (*http.Response, error)) (*http.Response, error) // nil: the way is free
 	seen  []string                                                                              // what went on to the origin
@@ -102,7 +102,7 @@ func newStand(t *testing.T, change func(*Options), links ...shownLink) *stand {
 		s.mu.Unlock()
 	}
 	o := Options{Links: s.shown, Tree: s.tree, Pool: s.pool, Keys: ks, Source: origin.NewBucket(s.pool, s.originOf),
-		Access:  func(l accessLine) { s.mu.Lock(); s.lines = append(s.lines, l); s.mu.Unlock() },
+		Access:  func(l AccessLine) { s.mu.Lock(); s.lines = append(s.lines, l); s.mu.Unlock() },
 		Refused: hears, Trouble: hears}
 	if change != nil {
 		change(&o)

@@ -79,7 +79,7 @@ type ScrubStats struct {
 	Failed int64  `json:"failed"`
 	Cause  string `json:"cause,omitempty"`
 	// Last is the last whole pass, or zero.
-	Last scrubPass `json:"last"`
+	Last ScrubPass `json:"last"`
 }
 
 // Says is what the scrub of a directory has done, and does; size puts a number of
@@ -102,9 +102,9 @@ func (s ScrubStats) Says(size func(int64) string) string {
 	return fmt.Sprintf("%s; %s; since the start %s checked, %d bad", last, now, size(s.Bytes), s.Bad)
 }
 
-// scrubPass is one pass over a directory. Times are Unix seconds; Ended is 0 while it is
+// ScrubPass is one pass over a directory. Times are Unix seconds; Ended is 0 while it is
 // not whole.
-type scrubPass struct {
+type ScrubPass struct {
 	Begun  int64 `json:"begun"`
 	Ended  int64 `json:"ended"`
 	Blocks int64 `json:"blocks"`
@@ -114,8 +114,8 @@ type scrubPass struct {
 
 // state is the content of the file.
 type state struct {
-	Now     scrubPass `json:"now"`
-	Last    scrubPass `json:"last"`
+	Now     ScrubPass `json:"now"`
+	Last    ScrubPass `json:"last"`
 	Segment uint32    `json:"segment"`
 	Objects bool      `json:"objects"`
 	Object  string    `json:"object"`
@@ -131,7 +131,7 @@ type scrub struct {
 
 	mu      sync.Mutex // guards the rest
 	state   state
-	base    scrubPass // of state.Now when run's figures were 0
+	base    ScrubPass // of state.Now when run's figures were 0
 	running bool
 	noted   time.Time
 	marks   [2]mark // of bytes, the older first, a second apart
@@ -248,7 +248,7 @@ func (s *scrub) begin(now time.Time) (from scrubPlace, wait time.Duration) {
 		if st.Now.Begun != 0 && wait > 0 && wait <= s.every { // longer only by a clock that was set back
 			return from, wait
 		}
-		*st = state{Now: scrubPass{Begun: now.Unix()}, Last: st.Last, Object: hex.EncodeToString(make([]byte, 16))}
+		*st = state{Now: ScrubPass{Begun: now.Unix()}, Last: st.Last, Object: hex.EncodeToString(make([]byte, 16))}
 		s.base = st.Now
 		s.base.Blocks, s.base.Bytes, s.base.Bad = -s.run.Blocks.Load(), -s.run.Bytes.Load(), -s.run.Bad.Load()
 	}

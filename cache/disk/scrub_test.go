@@ -110,7 +110,7 @@ func TestAClockThatIsSetBackPutsNoPassOff(t *testing.T) {
 	now := time.Now()
 	for back, wait := range map[time.Duration]time.Duration{0: time.Hour, time.Minute: 0, 365 * 24 * time.Hour: 0, -time.Minute: 59 * time.Minute, -time.Hour: 0} {
 		s := newScrub((&fake{segments: 1}).target(), nil, 1<<20, time.Hour)
-		s.state.Now = scrubPass{Begun: now.Unix(), Ended: now.Unix() + 1}
+		s.state.Now = ScrubPass{Begun: now.Unix(), Ended: now.Unix() + 1}
 		if _, got := s.begin(time.Unix(now.Unix(), 0).Add(-back)); got != wait {
 			t.Errorf("back by %v: the next pass is %v away, want %v", back, got, wait)
 		}

@@ -16,7 +16,7 @@ import (
 // Doors are where a node answers; nil listeners: it does not there.
 type Doors struct {
 	Socket, Metrics net.Listener
-	Pipe            *pipe
+	Pipe            *Pipe
 	// Warning is why there are no metrics; "": there are, or nobody wants them.
 	Warning string
 	made    string // the socket's directory if it was made for it; "": it was there

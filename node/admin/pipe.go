@@ -6,21 +6,21 @@ import (
 	"sync"
 )
 
-// pipe accepts connections from within the process, so that a command
+// Pipe accepts connections from within the process, so that a command
 // with a node of its own asks it as it asks any other.
-type pipe struct {
+type Pipe struct {
 	conns chan net.Conn
 	done  chan struct{}
 	once  sync.Once
 }
 
 // newPipe makes a Pipe that nobody dials yet.
-func newPipe() *pipe {
-	return &pipe{conns: make(chan net.Conn), done: make(chan struct{})}
+func newPipe() *Pipe {
+	return &Pipe{conns: make(chan net.Conn), done: make(chan struct{})}
 }
 
 // Accept waits for Dial.
-func (p *pipe) Accept() (net.Conn, error) {
+func (p *Pipe) Accept() (net.Conn, error) {
 	select {
 	case c := <-p.conns:
 		return c, nil
@@ -30,16 +30,16 @@ func (p *pipe) Accept() (net.Conn, error) {
 }
 
 // Close ends Accept.
-func (p *pipe) Close() error {
+func (p *Pipe) Close() error {
 	p.once.Do(func() { close(p.done) })
 	return nil
 }
 
 // Addr is a name for logs.
-func (p *pipe) Addr() net.Addr { return &net.UnixAddr{Name: "in-process", Net: "unix"} }
+func (p *Pipe) Addr() net.Addr { return &net.UnixAddr{Name: "in-process", Net: "unix"} }
 
 // Dial connects to who accepts.
-func (p *pipe) Dial(ctx context.Context, _, _ string) (net.Conn, error) {
+func (p *Pipe) Dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	a, b := net.Pipe()
 	select {
 	case p.conns <- within{b}:

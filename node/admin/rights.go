@@ -29,19 +29,19 @@ import (
 // group is the one whose members may ask a node that root or a service's account runs.
 const group = "hearth"
 
-// rank orders askers by what they may.
-type rank int
+// Rank orders askers by what they may.
+type Rank int
 
 // The ranks, from the least.
 const (
-	stranger rank = iota
+	stranger Rank = iota
 	Member
 	Owner
 )
 
 // Asker is who asks; the zero value is a stranger.
 type Asker struct {
-	Rank rank
+	Rank Rank
 	UID  uint32
 }
 

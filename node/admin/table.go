@@ -2,7 +2,7 @@ package admin
 
 // right is the least rank that may ask for a route.
 type right struct {
-	Least rank
+	Least Rank
 	// What only owners may, and what others do instead; "": members may.
 	What, Cure string
 }

@@ -42,8 +42,8 @@ type PinParts struct {
 	// Sieves are asked by the disk tier what must stay; nil: there is no such tier.
 	Sieves *warmup.Pins
 	// Disk and RAM are the tiers that evict empties; Disk is nil where there is none.
-	Disk disk
-	RAM  ram
+	Disk PinDisk
+	RAM  PinRAM
 	// Link is the path in the tree of a link that an Object names; false: it is gone.
 	Link func(name string) (path string, ok bool)
 	// PathOf is the path in the tree that somebody's words mean, as far as they tell it.
@@ -60,8 +60,8 @@ type PinParts struct {
 	Log func(what string, err error)
 }
 
-// disk is a disk tier.
-type disk interface {
+// PinDisk is a disk tier.
+type PinDisk interface {
 	Has(id hearth.ID) bool
 	Needs(o *hearth.Object) (dir int, bytes int64)
 	// Drop gives up all of an object, whatever is pinned.
@@ -69,8 +69,8 @@ type disk interface {
 	Flush(ctx context.Context) error
 }
 
-// ram is a tier in memory.
-type ram interface {
+// PinRAM is a tier in memory.
+type PinRAM interface {
 	Has(id hearth.ID) bool
 	Drop(id hearth.ID)
 }

@@ -14,16 +14,16 @@ import (
 	"github.com/hearthfs/hearth/warmup"
 )
 
-// disk is a disk tier, as *disk.Store is.
-type disk interface {
+// Disk is a disk tier, as *disk.Store is.
+type Disk interface {
 	hearth.Store
 	// Spare reports whether a block would be taken now and nothing lost for it that was used
 	// since then, or is worth more, and whether the writer keeps up.
 	Spare(b hearth.Block, since time.Time) (room, queue bool)
 }
 
-// tier is that of a node's own blocks, as *cache.Tier is.
-type tier interface {
+// Tier is that of a node's own blocks, as *cache.Tier is.
+type Tier interface {
 	Fill(ctx context.Context, b hearth.Block, begun func()) error
 }
 
@@ -31,8 +31,8 @@ type tier interface {
 type ServedOptions struct {
 	// Own brings this node's own blocks, of warm-ups and Ahead of readers, to Disk.
 	Own   warmup.Loader
-	Ahead tier
-	Disk  disk
+	Ahead Tier
+	Disk  Disk
 	// Known says why an object that a peer names is none of this node's origins: its link is
 	// not known (hearth.ErrMiss), or its Version is not that of its fields.
 	Known func(o *hearth.Object) error

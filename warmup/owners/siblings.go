@@ -11,8 +11,8 @@ import (
 	"github.com/hearthfs/hearth/peer/route"
 )
 
-// store is where prefetch brings this node's own blocks, as prefetch.Store has it.
-type store interface {
+// Store is where prefetch brings this node's own blocks, as prefetch.Store has it.
+type Store interface {
 	Fill(ctx context.Context, b hearth.Block, begun func()) error
 	Has(id hearth.ID) bool
 	Fetching(id hearth.ID) bool
@@ -33,7 +33,7 @@ const (
 // it where nothing of worth is lost, and readers get it there.
 type Siblings struct {
 	of    *Owners
-	local store
+	local Store
 	since atomic.Pointer[time.Time] // what was used later is worth more than what is offered
 	// brought are those that were, by a hash that also is the place of each. One whose place
 	// another took counts as evicted unread.
@@ -63,7 +63,7 @@ type told struct {
 }
 
 // Siblings makes a store for prefetch; local has this node's own blocks.
-func (o *Owners) Siblings(local store) *Siblings {
+func (o *Owners) Siblings(local Store) *Siblings {
 	return &Siblings{of: o, local: local, flying: map[hearth.ID]bool{}, declined: map[string]time.Time{}, offers: map[string]*offers{}}
 }
 

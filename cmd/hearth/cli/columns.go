@@ -56,20 +56,20 @@ const ellipsis = "..."
 // gap is what stands between columns.
 const gap = 2
 
-// table collects lines of cells, and writes them once all are known.
-type table struct {
+// Table collects lines of cells, and writes them once all are known.
+type Table struct {
 	out  io.Writer
 	text strings.Builder
 }
 
 // NewTable returns a Table that is written to out.
-func NewTable(out io.Writer) *table { return &table{out: out} }
+func NewTable(out io.Writer) *Table { return &Table{out: out} }
 
 // Write takes lines, whose cells are separated by tabs.
-func (t *table) Write(p []byte) (int, error) { return t.text.Write(p) }
+func (t *Table) Write(p []byte) (int, error) { return t.text.Write(p) }
 
 // Flush writes the lines.
-func (t *table) Flush() error {
+func (t *Table) Flush() error {
 	var aligned strings.Builder
 	for _, line := range Align(strings.Split(strings.TrimSuffix(t.text.String(), "\n"), "\n")) {
 		aligned.WriteString(line + "\n")

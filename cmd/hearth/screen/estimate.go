@@ -15,8 +15,8 @@ const (
 	measuredBytes    = 64 << 20
 )
 
-// estimate is how long loading may take.
-type estimate struct {
+// Estimate is how long loading may take.
+type Estimate struct {
 	Known bool
 	Took  time.Duration
 	Job   string // whose pace it goes by; "": none's
@@ -26,7 +26,7 @@ type estimate struct {
 // EstimateOf is how long it may take to load what a plan lacks, at a rate in bytes a second
 // (0: at any). It goes by the first of the jobs, the latest before others, that has loaded
 // enough without a limit: the longer of what its bytes and its requests say.
-func EstimateOf(p *warmup.Plan, rate int64, jobs []warmup.View) (e estimate) {
+func EstimateOf(p *warmup.Plan, rate int64, jobs []warmup.View) (e Estimate) {
 	left := float64(p.Total.Bytes - p.Held.Bytes - p.Archived.Bytes)
 	seconds, limited := 0.0, 0.0
 	for i := range jobs {

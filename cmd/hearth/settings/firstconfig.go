@@ -19,8 +19,8 @@ import (
 // and room to spare, with most of what is free there; where there is none, the default directory with a tenth of its
 // file system.
 
-// found is what a configuration is made of.
-type found struct {
+// Found is what a configuration is made of.
+type Found struct {
 	Limits machine.Limits
 	Disks  []machine.LocalDisk
 	// CacheDir is where the cache lies by default.
@@ -28,13 +28,13 @@ type found struct {
 }
 
 // LookAround looks around on this machine.
-func LookAround() (found, error) {
+func LookAround() (Found, error) {
 	disks, err := machine.LocalDisks("/")
 	if err != nil {
-		return found{}, err
+		return Found{}, err
 	}
 	dir, err := machine.CacheDir()
-	return found{Limits: machine.ReadLimits("/"), Disks: disks, CacheDir: dir}, err
+	return Found{Limits: machine.ReadLimits("/"), Disks: disks, CacheDir: dir}, err
 }
 
 // share is how much of a disk's free space is taken, in percent: what others have
@@ -45,7 +45,7 @@ const share = 80
 const leastFree = 16 << 30
 
 // Text is the configuration for an origin.
-func (f found) Text(origin string) string {
+func (f Found) Text(origin string) string {
 	ram, says := f.memory()
 	disks, lines := f.disks()
 	var b strings.Builder
@@ -77,7 +77,7 @@ func (f found) Text(origin string) string {
 }
 
 // memory is the share of it that a node may take with ease, and what that comes to.
-func (f found) memory() (ram, says string) {
+func (f Found) memory() (ram, says string) {
 	by := "all that the machine has"
 	if f.Limits.MemoryBy != "" {
 		by = f.Limits.MemoryBy
@@ -94,7 +94,7 @@ func (f found) memory() (ram, says string) {
 }
 
 // disks are the elements of cache.disks, and a line about each disk there is.
-func (f found) disks() (elements, lines []string) {
+func (f Found) disks() (elements, lines []string) {
 	for _, d := range f.Disks {
 		why := "taken"
 		switch {

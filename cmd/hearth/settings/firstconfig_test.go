@@ -13,7 +13,7 @@ import (
 
 func TestTextGolden(t *testing.T) {
 	// On a machine with disks the fast and roomy ones are taken, and why the others are not is said; it is a configuration.
-	f := found{
+	f := Found{
 		Limits: machine.Limits{Memory: 64 << 30, MemoryBy: "/sys/fs/cgroup/memory.max"}, CacheDir: "/var/cache/hearth",
 		Disks: []machine.LocalDisk{
 			{Dir: "/nvme0", FileSystem: "xfs", Whole: 4 << 40, Free: 3 << 40},
@@ -38,7 +38,7 @@ func TestTextGolden(t *testing.T) {
 func TestMemoryThatIsTaken(t *testing.T) {
 	// A fifth of the memory is taken where that leaves a node room, less on a small machine, and something that works on the smallest.
 	for memory, want := range map[int64]string{64 << 30: "20%", 1 << 30: "20%", 512 << 20: "20%", 256 << 20: "64MiB", 128 << 20: "32MiB"} {
-		ram, says := found{Limits: machine.Limits{Memory: memory}}.memory()
+		ram, says := Found{Limits: machine.Limits{Memory: memory}}.memory()
 		if ram != want || !strings.Contains(says, "this process may use") {
 			t.Errorf("%d MiB: %s (%s), want %s", memory>>20, ram, says, want)
 		}
@@ -48,7 +48,7 @@ func TestMemoryThatIsTaken(t *testing.T) {
 func TestWithoutDisks(t *testing.T) {
 	// Without a disk of its own the cache lies in the default directory; an origin may hold whatever YAML would read otherwise.
 	s := &Settings{}
-	text := found{Limits: machine.Limits{Memory: 8 << 30}, CacheDir: "/home/me/.cache/hearth"}.Text(`s3://b/a: "b" #c`)
+	text := Found{Limits: machine.Limits{Memory: 8 << 30}, CacheDir: "/home/me/.cache/hearth"}.Text(`s3://b/a: "b" #c`)
 	if err := ReadYAML(s, "first", []byte(text)); err != nil {
 		t.Fatalf("%v:\n%s", err, text)
 	}

@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 
 const (
 	page       = "../../docs/eviction.md"
-	begin, end = "<!-- table: go test ./cache/sim -run Current -update -->\n", "<!-- end of table -->\n"
+	begin, end = "<!-- table: go test ./e2e/sim -run Current -update -->\n", "<!-- end of table -->\n"
 )
 
 func TestTableIsCurrent(t *testing.T) {
@@ -56,7 +56,7 @@ func TestTableIsCurrent(t *testing.T) {
 		return
 	}
 	if !update {
-		t.Fatalf("the table of %s is stale: go test ./cache/sim -run Current -update\n%s", page, now)
+		t.Fatalf("the table of %s is stale: go test ./e2e/sim -run Current -update\n%s", page, now)
 	}
 	if err := os.WriteFile(page, []byte(before+begin+now+end+after), 0o644); err != nil {
 		t.Fatal(err)
