@@ -47,11 +47,11 @@ func TestFindsWhatIsLeft(t *testing.T) {
 	stay, started, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	go waitLong(stay, started, ended)
 	<-started
-	if n := count(none, "leaks.waitLong"); n != 1 {
+	if n := count(none, "node.waitLong"); n != 1 {
 		t.Errorf("a goroutine is named %d times", n)
 	}
 	w := httptest.NewRecorder()
-	if serveGoroutines(w, nil); !strings.Contains(w.Body.String(), "leaks.waitLong") {
+	if serveGoroutines(w, nil); !strings.Contains(w.Body.String(), "node.waitLong") {
 		t.Errorf("it is not among:\n%s", w.Body)
 	}
 	close(stay)
