@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"syscall"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -12,11 +13,37 @@ import (
 // ErrUnmade says that a process ended while it made a database: there is none yet.
 var ErrUnmade = errors.New("a database in the making, that a process left when it ended")
 
-// Look is a database that no process uses, opened to be read and not changed.
+// Look reads a database and changes nothing, whatever it finds there: one that no process
+// uses, or a Store's own.
 type Look struct {
-	db *pebble.DB
+	db *pebble.DB // nil: that of the Store
+	of *Store
 	// Dir is where it lies.
 	Dir string
+}
+
+// Corrupt reports whether an error says that a database is not what was written.
+func Corrupt(err error) bool { return pebble.IsCorruptionError(err) || errors.Is(err, syscall.EIO) }
+
+// Look reads the database in use. What a reader of the Store finds damaged is set aside at once;
+// what a Look finds is its caller's to tell.
+func (s *Store) Look() *Look { return &Look{of: s, Dir: s.Stats().Dir} }
+
+// read runs op on the database.
+func (l *Look) read(op func(*pebble.DB) error) (err error) {
+	s, db := l.of, l.db
+	if db == nil {
+		if db, err = s.live(); err != nil {
+			return err
+		}
+		defer s.mu.RUnlock()
+		s.looks.Add(1)
+		defer s.looks.Add(-1)
+	}
+	if err = s.guarded(db, op); err != nil {
+		return fmt.Errorf("read the names in %s: %w", l.Dir, err)
+	}
+	return nil
 }
 
 // OpenLook opens the database that the next start would take in dir: its copy, if
@@ -37,42 +64,44 @@ func OpenLook(dir string) (l *Look, err error) {
 	if err != nil { // what failed first, behind which Pebble may have seen an empty memory
 		return nil, fmt.Errorf("open the names in %s: %w", dir, errors.Join(disk.cause(), err))
 	}
-	return &Look{db: db, Dir: dir}, nil
+	return &Look{db: db, of: s, Dir: dir}, nil
 }
 
-// Verify reads every level, and so every block's checksum, once.
+// Verify reads every level, and so every block's checksum, once. Of a database in use the records
+// alone are read, by Scan: all of it at a time would keep a database that fails from being replaced.
 func (l *Look) Verify() error {
-	err := new(Store).guarded(l.db, func(db *pebble.DB) error { return db.CheckLevels(nil) })
-	if err != nil {
-		return fmt.Errorf("read the names in %s: %w", l.Dir, err)
+	if l.db == nil {
+		return nil
 	}
-	return nil
+	return l.read(func(db *pebble.DB) error { return db.CheckLevels(nil) })
 }
 
 // Get appends the value of key to buf, as Store.Get; false: there is none.
-func (l *Look) Get(buf, key []byte) ([]byte, bool, error) {
-	v, closer, err := l.db.Get(key)
-	if errors.Is(err, pebble.ErrNotFound) {
-		return buf, false, nil
-	}
-	if err != nil {
-		return buf, false, fmt.Errorf("read the names in %s: %w", l.Dir, err)
-	}
-	buf = append(buf, v...)
-	return buf, true, closer.Close()
+func (l *Look) Get(buf, key []byte) (_ []byte, held bool, err error) {
+	err = l.read(func(db *pebble.DB) error {
+		v, closer, err := db.Get(key)
+		if errors.Is(err, pebble.ErrNotFound) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		buf, held = append(buf, v...), true
+		return closer.Close()
+	})
+	return buf, held, err
 }
 
 // Scan reads up to n records in [lower, upper) into rows, as Store.Scan.
 func (l *Look) Scan(rows *Rows, lower, upper []byte, n int) error {
-	if err := rows.scan(l.db, lower, upper, n); err != nil {
-		return fmt.Errorf("read the names in %s: %w", l.Dir, err)
-	}
-	return nil
+	return l.read(func(db *pebble.DB) error { return rows.scan(db, lower, upper, n) })
 }
 
 // Close ends the look.
 func (l *Look) Close() error {
-	closeQuietly(l.db)
+	if l.db != nil {
+		closeQuietly(l.db)
+	}
 	return nil
 }
 

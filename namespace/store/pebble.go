@@ -44,8 +44,13 @@ func (s *Store) options(on *steady, doom func(error)) *pebble.Options {
 		CompactionConcurrencyRange:  func() (int, int) { return 1, 1 },
 		Logger:                      logger{s, doom},
 		EventListener: &pebble.EventListener{
-			// Both are called on Pebble's goroutines, which must not close it.
-			DataCorruption: func(i pebble.DataCorruptionInfo) { doom(i.Details) },
+			// Both may be called on Pebble's goroutines, which must not close it. Who reads gets the
+			// same error, so nothing is lost where a Look may have been the one that met it.
+			DataCorruption: func(i pebble.DataCorruptionInfo) {
+				if s.looks.Load() == 0 {
+					doom(i.Details)
+				}
+			},
 			BackgroundError: func(err error) {
 				if pebble.IsCorruptionError(err) {
 					doom(err)

@@ -85,7 +85,8 @@ type Store struct {
 	doomed atomic.Pointer[error] // why the database must be replaced
 	gen    atomic.Int64          // counts databases; written under mu
 
-	disks sync.Map // cache directory to its *patient
+	disks sync.Map     // cache directory to its *patient
+	looks atomic.Int64 // readers of Look that are at work
 
 	mu       sync.RWMutex // guards the rest; write-locked only to replace the database
 	db       *pebble.DB

@@ -57,19 +57,48 @@ func (n Node) Live(ctx context.Context, dir string, r *check.Run) error {
 }
 
 func (n Node) names(ctx context.Context, where string, r *check.Run) error {
-	before := n.Names.Stats().Rebuilds
-	err := records(ctx, n.Names, r, func(key, why string) {
-		r.Tell(check.InFile(check.Damaged, where, -1, "record "+key+": "+why+"; stop the node and run hearth fsck --repair"))
-	})
+	bad, failed, err := lookAt(ctx, n.Names.Look(), r)
+	if err == nil && failed != nil && !store.Corrupt(failed) {
+		err = failed // of the node, which may be about to end
+	}
 	if err != nil {
 		return fmt.Errorf("check the names in %s: %w", where, err)
 	}
-	if n.Names.Stats().Rebuilds > before {
-		f := check.InFile(check.Damaged, where, -1, "its database is not what was written: the node has set it aside and lists anew")
-		f.Repaired = true
+	for _, f := range bad {
+		f.Cause += "; stop the node and run hearth fsck --repair"
+		r.Tell(f)
+	}
+	if failed != nil {
+		f := check.InFile(check.Damaged, where, -1, failed.Error()+"; the node sets it aside and lists anew once a reader meets this, or now with --repair")
+		if r.Repair {
+			before := n.Names.Generation()
+			_ = records(ctx, n.Names, r, func(_, _ string) {}) // as a reader: told of below
+			f.Repaired = n.Names.Generation() != before
+		}
 		r.Tell(f)
 	}
 	return nil
+}
+
+// lookAt reads all names of a database. bad are records that are not as they should be, failed is
+// why the database cannot be read as what was written; err says nothing of it.
+func lookAt(ctx context.Context, look *store.Look, r *check.Run) (bad []check.Finding, failed, err error) {
+	failed = namespace.CheckKnown(look)
+	if failed == nil {
+		failed = look.Verify()
+	}
+	if failed == nil {
+		failed = records(ctx, look, r, func(key, why string) {
+			bad = append(bad, check.InFile(check.Damaged, look.Dir, -1, "record "+key+": "+why))
+		})
+	}
+	switch {
+	case ctx.Err() != nil:
+		return nil, nil, context.Cause(ctx)
+	case errors.Is(failed, unix.EMFILE), errors.Is(failed, unix.ENFILE), errors.Is(failed, unix.ENOMEM):
+		return nil, nil, failed // of this process, not of the names
+	}
+	return bad, failed, nil
 }
 
 // records checks names, and calls bad with each record that is not as it should be.

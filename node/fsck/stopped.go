@@ -71,17 +71,17 @@ func checkNames(ctx context.Context, dir string, r *check.Run) error {
 	look, err := store.OpenLook(where)
 	if err == nil {
 		where = look.Dir
-		err = readNames(ctx, look, r, func(key, why string) {
-			bad = append(bad, check.InFile(check.Damaged, where, -1, "record "+key+": "+why))
-		})
+		var failed error
+		bad, failed, err = lookAt(ctx, look, r)
 		_ = look.Close() // it was only read
+		if err != nil {
+			return err
+		}
+		err = failed
 	}
 	if errors.Is(err, store.ErrNewer) {
 		r.Tell(check.InFile(check.Refused, where, -1, err.Error()))
 		return nil
-	}
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
 	}
 	switch {
 	case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ENOMEM):
@@ -100,17 +100,6 @@ func checkNames(ctx context.Context, dir string, r *check.Run) error {
 		r.Tell(f)
 	}
 	return nil
-}
-
-// readNames reads all of them, unless a newer version wrote them.
-func readNames(ctx context.Context, look *store.Look, r *check.Run, bad func(key, why string)) error {
-	if err := namespace.CheckKnown(look); err != nil {
-		return err
-	}
-	if err := look.Verify(); err != nil {
-		return err
-	}
-	return records(ctx, look, r, bad)
 }
 
 // dropPages has the files below a directory read from the device.
