@@ -43,7 +43,7 @@ func window(seconds float64, reads, held, bytes, origin int64) status.Window {
 func usual() *status.Status {
 	first := status.FirstByte{MedianMS: 21.4, P99MS: 38, WorstMS: 120}
 	return &status.Status{
-		Says: "ok", Version: "0.1.0", PID: 2476, UptimeS: 4330,
+		Says: "ok", Version: "0.2.0", PID: 2476, UptimeS: 4330,
 		Reads: status.Reads{Now: window(11, 8120, 7990, 812<<20, 13<<20), TenMinutes: window(600, 402_000, 380_000, 40<<30, 2<<30),
 			SinceStart: window(4330, 1_280_000, 980_000, 128<<30, 31<<30)},
 		Waits: map[string]float64{"origin": 301.2, "throttled": 12.4, "disk": 40.7, "list": 3.1},
@@ -203,7 +203,7 @@ func TestLongPartsAreCut(t *testing.T) {
 	has(t, lines, "/mnt/imagenet", "disk ", "3 errors")
 	wide(t, Lines(s, Options{Width: 40, Height: 12}), 40, 12)
 	all := Lines(s, Options{})
-	has(t, all, "/mnt/39", s.Links[0].LastError.Says, s.Says, s.Mounts[0].Why, "hearth 0.1.0, process 2476, up 1h12m10s")
+	has(t, all, "/mnt/39", s.Links[0].LastError.Says, s.Says, s.Mounts[0].Why, "hearth 0.2.0, process 2476, up 1h12m10s")
 	has(t, Lines(s, Options{Verbose: true, Height: 24, Width: 200}), "/mnt/39", "this process may use", "link /imagenet: s3://datasets/imagenet")
 }
 
