@@ -2,20 +2,20 @@ package hearth
 
 import "slices"
 
-// claimLeft is what indexes leave of a Pool to Views, in bytes: as much as the tier in
-// memory leaves at least, a few blocks for each of a few readers.
+// claimLeft is how many bytes of a Pool indexes leave to Views. It equals the least that the tier
+// in memory leaves: a few blocks for each of a few readers.
 const claimLeft = MinRAM / 2
 
-// giver lets go of memory of a Pool that others need more.
+// giver frees memory of a Pool that others need more.
 type giver struct{ give Give }
 
-// Give lets go of about n bytes, and reports whether it had any. For an index it gives
-// all that it has; for who waits in Alloc, as readers do all the time, only what indexes
-// took of the part that is left to Views. Several may call it at once.
+// Give frees about n bytes, and reports whether it had any. For an index it frees all that it has.
+// For a caller that waits in Alloc, as readers do all the time, it frees only what indexes took of
+// the Views' share. Several goroutines may call it at once.
 type Give func(n int64, index bool) bool
 
-// Gives has give called when an index, or who waits in Alloc, needs memory that the Pool
-// does not have. end takes it out again.
+// Gives registers give. The Pool calls it when an index, or a caller that waits in Alloc, needs
+// memory that the Pool does not have. end unregisters it.
 func (p *Pool) Gives(give Give) (end func()) {
 	g := &giver{give}
 	p.mu.Lock()
@@ -28,13 +28,12 @@ func (p *Pool) Gives(give Give) (end func()) {
 	}
 }
 
-// Press is Reserve for what a disk cannot be used without: what lies in memory only for
-// speed gives way to it. It waits for nobody; call it without a lock that a giver may
-// need.
+// Press is Reserve for memory without which a disk cannot be used: bytes that lie in memory only
+// for speed give way to it. It waits for nobody. Call it without any lock that a Give may need.
 func (p *Pool) Press(n int64) bool { return p.reserve(n) || p.press(n) }
 
-// Claim is Press for an index, which is as large as the disk is full: all indexes
-// together leave the Views half of the smallest Pool. Unclaim gives the bytes back.
+// Claim is Press for an index, which grows with the disk's content. All indexes together leave half
+// of the smallest Pool to the Views. Unclaim gives the bytes back.
 func (p *Pool) Claim(n int64) bool {
 	if p.claimed.Add(n) <= p.budget-claimLeft && p.Press(n) {
 		return true
@@ -49,8 +48,8 @@ func (p *Pool) Unclaim(n int64) {
 	p.Unreserve(n)
 }
 
-// press has the givers let go of memory until n bytes are there. Meanwhile it stands
-// before all who wait, who would take what is given otherwise.
+// press has the givers free memory until n bytes are there. Meanwhile it stands first in the queue;
+// otherwise those who wait there would take the freed memory.
 func (p *Pool) press(n int64) bool {
 	w := &poolWaiter{need: n, ready: make(chan struct{})}
 	p.mu.Lock()
@@ -69,7 +68,7 @@ func (p *Pool) press(n int64) bool {
 	return granted
 }
 
-// ask has the givers let go of what those who wait need.
+// ask has the givers free the memory that the waiters need.
 func (p *Pool) ask(index bool) {
 	p.mu.Lock()
 	givers := p.givers
@@ -81,7 +80,7 @@ func (p *Pool) ask(index bool) {
 	}
 }
 
-// wanted is what those who wait need.
+// wanted is the number of bytes that the waiters need.
 func (p *Pool) wanted() (n int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

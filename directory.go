@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Directory is what the nodes of a ring call a directory of a bucket.
+// Directory names a directory of a bucket among the nodes of a ring.
 type Directory struct {
 	// ID is the same on all nodes that have the link.
 	ID [16]byte
@@ -15,28 +15,29 @@ type Directory struct {
 	Prefix string
 }
 
-// IsLocal reports whether an origin of an identity is a local directory, of which each node
-// has its own.
+// IsLocal reports whether the origin with this identity is a local directory. Each node has its
+// own.
 func IsLocal(identity string) bool { return strings.HasPrefix(identity, "file ") }
 
-// Told is what a node that tells names of a directory says beside them.
+// Told is what a node says beside the names of a directory that it tells to another node.
 type Told struct {
-	// Age is how long before the question the origin was asked for the names, at most.
+	// Age is the most time that passed between the question to the origin and this node's question.
 	Age time.Duration
-	// Took is how long the origin took to list the directory, so far if that goes on.
+	// Took is how long the origin took to list the directory; if the listing still runs, how long
+	// so far.
 	Took time.Duration
-	// Last: there are no names behind these. Hidden is then how many in the directory
-	// cannot be delivered.
+	// Last says that there are no names behind these. Hidden is then the number of names in the
+	// directory that cannot be delivered.
 	Last   bool
 	Hidden int64
 }
 
-// Found is what a name in a directory stands for: nothing, unless a field says so.
+// Found is what a name in a directory stands for. The zero value means nothing.
 type Found struct {
-	// Object is that of a file.
+	// Object is set if the name is a file.
 	Object *Object
-	// Dir: it is a directory.
+	// Dir says that the name is a directory.
 	Dir bool
-	// Age is how long before the question the origin was asked, at most.
+	// Age is the most time that passed between the question to the origin and this question.
 	Age time.Duration
 }

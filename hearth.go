@@ -1,10 +1,9 @@
 // Package hearth is the vocabulary of a peer-to-peer cache for object storage.
 //
-// An Object is one immutable version of one object in a bucket. It is cut into
-// Blocks of 1 MiB; a small object is one short block. Bytes travel as Views,
-// counted against one Pool. A Store holds blocks, in memory, on a disk or on a
-// volume; a Source yields them from wherever they are: a tier over a Store, a
-// peer, the bucket. So the whole read side is one expression in package node.
+// An Object is one immutable version of one object in a bucket. It is cut into Blocks of 1 MiB; a
+// small object is one short block. Bytes travel as Views, counted against one Pool. A Store holds
+// blocks: in memory, on a disk or on a volume. A Source yields blocks from wherever they are: a
+// tier over a Store, a peer, the bucket. So the whole read side is one expression in package node.
 //
 // Blocks are named by version and therefore never change: there is no
 // invalidation in the data path. Only package namespace knows which version a
@@ -21,9 +20,9 @@ import (
 )
 
 const (
-	// BlockSize is the size in bytes of every block but the last of an object:
-	// large enough that a block's fixed costs vanish, small enough that a random
-	// read does not fetch much that nobody asked for.
+	// BlockSize is the size in bytes of every block but the last of an object. It is large enough
+	// that a block's fixed costs vanish. It is small enough that a random read fetches few bytes
+	// that nobody asked for.
 	BlockSize = 1 << 20
 	// ExtentBlocks is the number of consecutive blocks that are placed on one
 	// node and fetched from the bucket in one ranged request.
@@ -34,16 +33,16 @@ const (
 )
 
 var (
-	// ErrMiss is returned by a Store for a block that it does not hold. It is
-	// never a verdict on the object, only on this store.
+	// ErrMiss is returned by a Store for a block that it does not hold. It is a statement about
+	// this store only, never about the object.
 	ErrMiss = errors.New("not held here")
 	// ErrStale says that a version is gone: the object was changed or deleted.
 	ErrStale = errors.New("object changed or deleted at the origin")
-	// ErrRefused says that a peer (or, for lack of room, this side) does not take a request
-	// now; the reader goes elsewhere. Whoever answers peers returns it to shed load.
+	// ErrRefused says that a peer does not take a request now, or that this side has no room for
+	// one. The reader goes elsewhere. The side that answers peers returns it for load shedding.
 	ErrRefused = errors.New("refused: too much to do")
-	// ErrArchived says that an object lies in an archive of its origin: nobody can read it
-	// before it is restored there.
+	// ErrArchived says that an object lies in an archive of its origin. It cannot be read before it
+	// is restored there.
 	ErrArchived = errors.New("object is archived at the origin")
 )
 
@@ -53,20 +52,20 @@ type Object struct {
 	Link string
 	// Key is the whole key at the origin, byte for byte.
 	Key string
-	// ETag as the origin gave it, without quotes. Empty or weak ("W/" in front):
-	// the object is served uncached.
+	// ETag as the origin gave it, without quotes. An object with an empty or a weak ETag ("W/" in
+	// front) is served uncached.
 	ETag string
 	// Size in bytes. PrefixSize marks a common prefix in a listing.
 	Size int64
 	// ModTime as the origin reports it.
 	ModTime time.Time
-	// Exact is set of a ModTime in whole seconds whose origin would have told a fraction. HEADs
-	// tell none; listings of MinIO, Ceph and others do.
+	// Exact says that ModTime is in whole seconds, and that the origin would have told a fraction
+	// if there were one. HEADs tell no fractions; listings of MinIO, Ceph and others do.
 	Exact bool
-	// Class is the storage class as the origin reports it, and no part of the version;
-	// "": STANDARD, or it says nothing.
+	// Class is the storage class as the origin reports it. It is not part of the version. "" means
+	// STANDARD, or that the origin says nothing.
 	Class string
-	// Version is VersionOf the fields above; computed, never taken from outside.
+	// Version is VersionOf the fields above. It is computed, never taken from outside.
 	Version [16]byte
 }
 
@@ -90,23 +89,23 @@ func VersionOf(identity, key, etag string, size int64) [16]byte {
 // IsPrefix reports whether o stands for a common prefix in a listing.
 func (o *Object) IsPrefix() bool { return o.Size == PrefixSize }
 
-// Cacheable reports whether the object's version is strong enough to keep its
-// bytes: it has an ETag, and that is not a weak one.
+// Cacheable reports whether the object's version is strong enough to cache its bytes: it has an
+// ETag that is not weak.
 func (o *Object) Cacheable() bool {
 	return o.ETag != "" && !strings.HasPrefix(o.ETag, "W/")
 }
 
-// Archived reports whether the storage class is one whose objects are read only once they
-// are restored. It is no more than a guess: a restored copy has this class, too, and some
-// objects are archived under another one. A read tells.
+// Archived reports whether objects of this storage class can be read only after they are restored.
+// It is only a guess: a restored copy has this class, too, and some objects are archived under
+// another one. Only a read tells for certain.
 func (o *Object) Archived() bool { return o.Class == "GLACIER" || o.Class == "DEEP_ARCHIVE" }
 
 // emptyMD5 is the ETag of an empty object, where ETags are MD5s.
 const emptyMD5 = "d41d8cd98f00b204e9800998ecf8427e"
 
-// Vague reports whether a listing that says this of an object is not to be believed by itself: that it
-// is empty, under the ETag of what is not. Some servers list no sizes, or zeros. An object may be
-// empty all the same, as one that is encrypted by KMS.
+// Vague reports whether a listing's entry for this object needs a second source: it says that the
+// object is empty, under an ETag that is not the one of an empty object. Some servers list no
+// sizes, or zeros. The object may still be empty, for example one that is encrypted by KMS.
 func (o *Object) Vague() bool { return o.Size == 0 && o.ETag != emptyMD5 }
 
 // Blocks is the number of blocks of the object; an empty object has none.
@@ -121,13 +120,13 @@ type Block struct {
 	Index  int64
 }
 
-// ID returns what names the block's bytes everywhere, for ever.
+// ID returns the name of the block's bytes. It is the same everywhere and for ever.
 func (b Block) ID() ID { return ID{Version: b.Object.Version, Index: b.Index} }
 
 // Offset is the block's first byte within its object.
 func (b Block) Offset() int64 { return b.Index * BlockSize }
 
-// Len is the block's length in bytes: BlockSize but for the object's last block.
+// Len is the block's length in bytes: BlockSize, except for the object's last block.
 func (b Block) Len() int {
 	return int(min(BlockSize, b.Object.Size-b.Offset()))
 }
@@ -163,17 +162,17 @@ type Listing struct {
 	Prefix string
 	// After leaves out the names up to and including it (S3's StartAfter).
 	After string
-	// Limit ends the listing after so many results; 0: no limit.
+	// Limit ends the listing after this many results. 0 means no limit.
 	Limit int
-	// Recursive lists every key below Prefix; otherwise keys are grouped at the
-	// next "/" and the groups delivered as Objects with Size PrefixSize.
+	// Recursive lists every key below Prefix. Otherwise keys are grouped at the next "/", and each
+	// group is delivered as an Object with Size PrefixSize.
 	Recursive bool
-	// Hidden is told each name that is there and that a listing cannot deliver: a
-	// file that is no regular one, a key that the answer garbles. nil: nobody asks.
+	// Hidden is called for each name that exists and that a listing cannot deliver: a file that is
+	// not a regular one, a key that the answer garbles. nil means that nobody wants to know.
 	Hidden func(key string)
 }
 
-// Hide tells of a name that cannot be delivered.
+// Hide reports a name that cannot be delivered.
 func (l *Listing) Hide(key string) {
 	if l.Hidden != nil {
 		l.Hidden(key)

@@ -10,8 +10,8 @@ import (
 	"unsafe"
 )
 
-// View is bytes in memory with a reference count, and what is known of their checksums. Whoever
-// holds a reference may read Bytes; nobody writes them after they were shared.
+// View is bytes in memory with a reference count, and what is known of their checksums. The holder
+// of a reference may read Bytes. Nobody writes the bytes once they are shared.
 type View struct {
 	data []byte
 	root *View // for a slice: the View whose memory it shares
@@ -20,8 +20,8 @@ type View struct {
 	sums atomic.Pointer[[]uint64]
 }
 
-// NewView wraps bytes that no Pool counts, with one reference; for tests and
-// for the few bytes that are not data.
+// NewView wraps bytes that no Pool counts, with one reference. It is for tests and for the few
+// bytes that are not data.
 func NewView(data []byte) *View {
 	v := &View{data: data}
 	v.refs.Store(1)
@@ -44,7 +44,8 @@ func (v *View) Slice(off, n int) *View {
 	return s
 }
 
-// Sums of the View's pieces, once internal/piece has noted them. What is all of a View shares them.
+// Sums holds the checksums of the View's pieces, once internal/piece has noted them. A slice that
+// covers all of a View shares them.
 func (v *View) Sums() *atomic.Pointer[[]uint64] {
 	if v.root != nil && len(v.root.data) == len(v.data) {
 		return &v.root.sums
@@ -60,8 +61,8 @@ func (v *View) Retain() *View {
 	return v
 }
 
-// TryRetain adds a reference unless the count has reached 0; for caches that
-// hold a pointer without owning a reference at the time of the look-up.
+// TryRetain adds a reference unless the count has reached 0. It is for caches that hold a pointer
+// but own no reference at the time of the look-up.
 func (v *View) TryRetain() bool {
 	for {
 		n := v.refs.Load()
@@ -74,8 +75,8 @@ func (v *View) TryRetain() bool {
 	}
 }
 
-// Release gives one reference back; the last one frees the memory. Releasing
-// more often than retained panics, since somebody may read recycled bytes.
+// Release gives one reference back; the last one frees the memory. It panics when called more often
+// than there are references, since somebody may then read recycled bytes.
 func (v *View) Release() {
 	switch n := v.refs.Add(-1); {
 	case n > 0:
@@ -92,13 +93,13 @@ func (v *View) Release() {
 	}
 }
 
-// Pool is the one counter of every View's bytes and of the indexes that count
-// with them: cached, queued, lent or in flight. Its memory is recycled by size
-// class; from 4 KiB on it is aligned to 4 KiB, as O_DIRECT wants it.
+// Pool is the one counter of the bytes of all Views and of the indexes: cached, queued, lent or in
+// flight. Its memory is recycled by size class. Buffers from 4 KiB on are aligned to 4 KiB, as
+// O_DIRECT wants it.
 type Pool struct {
 	budget  int64
 	used    atomic.Int64 // live + idle + reserved, never above budget
-	claimed atomic.Int64 // by indexes, a part of used
+	claimed atomic.Int64 // the indexes' part of used
 	idle    atomic.Int64
 	views   atomic.Int64
 	waiting atomic.Int32
@@ -107,7 +108,7 @@ type Pool struct {
 		free       [][]byte
 	}
 	mu      sync.Mutex // guards the rest; taken before a class's lock, never after
-	waiters list.List  // of *poolWaiter, first come first served, but for Claim
+	waiters list.List  // of *poolWaiter, first come first served; only Claim goes to the front
 	givers  []*giver   // replaced as a whole
 }
 
@@ -116,8 +117,8 @@ type poolWaiter struct {
 	ready chan struct{}
 }
 
-// MinRAM is the smallest budget of a Pool in bytes: below it one extent and the
-// readers beside it would wait for each other.
+// MinRAM is the smallest budget of a Pool in bytes. With less, one extent and the readers beside it
+// would wait for each other.
 const MinRAM = 16 << 20
 
 // NewPool returns a Pool of budget bytes, at least MinRAM.
@@ -128,7 +129,7 @@ type PoolStats struct {
 	Budget, Used, Idle int64
 	// Views counts Views that were allocated and not released yet.
 	Views int64
-	// Claimed is what indexes have, of Used.
+	// Claimed is the indexes' part of Used.
 	Claimed int64
 }
 
@@ -137,9 +138,9 @@ func (p *Pool) Stats() PoolStats {
 	return PoolStats{Budget: p.budget, Used: p.used.Load(), Idle: p.idle.Load(), Views: p.views.Load(), Claimed: p.claimed.Load()}
 }
 
-// Alloc returns a View of n bytes, 0 < n <= BlockSize + 64 KiB, waiting while
-// the budget is spent. Its content is undefined. Nobody may call it while
-// holding a View: two such callers could wait for each other for ever.
+// Alloc returns a View of n bytes, 0 < n <= BlockSize + 64 KiB. It waits while the budget is spent.
+// The content is undefined. A caller must not hold a View: two such callers could wait for each
+// other for ever.
 func (p *Pool) Alloc(ctx context.Context, n int) (*View, error) {
 	if v := p.TryAlloc(n); v != nil {
 		return v, nil
@@ -150,7 +151,7 @@ func (p *Pool) Alloc(ctx context.Context, n int) (*View, error) {
 	p.waiting.Add(1)
 	p.mu.Unlock()
 	p.wake()     // what was freed before we stood in the queue
-	p.ask(false) // an index may have taken what is left to Views, and nobody Puts while all wait
+	p.ask(false) // an index may have taken the Views' share, and nobody Puts while all wait
 	select {
 	case <-w.ready:
 		return p.view(n), nil
@@ -184,8 +185,8 @@ func (p *Pool) TryAlloc(n int) *View {
 	return p.wrap(newAligned(classSize(c)), n)
 }
 
-// Reserve counts n bytes that are not a View against the budget, or returns false.
-// Unreserve gives them back. An index has Claim.
+// Reserve counts n bytes that are not a View against the budget, or returns false. Unreserve gives
+// them back. An index uses Claim.
 func (p *Pool) Reserve(n int64) bool { return p.reserve(n) }
 
 // Unreserve gives back what Reserve counted.
@@ -194,7 +195,7 @@ func (p *Pool) Unreserve(n int64) {
 	p.wake()
 }
 
-// view makes a View from budget that was granted already.
+// view makes a View from budget that is granted already.
 func (p *Pool) view(n int) *View {
 	c := classOf(n)
 	if data := p.pop(c); data != nil {
@@ -238,7 +239,7 @@ func (p *Pool) free(data []byte) {
 	p.wake()
 }
 
-// reserve counts n bytes, giving up idle memory of other classes for them.
+// reserve counts n bytes. It frees idle buffers of other classes if it needs their bytes.
 func (p *Pool) reserve(n int64) bool {
 	for {
 		used := p.used.Load()
@@ -254,8 +255,8 @@ func (p *Pool) reserve(n int64) bool {
 	}
 }
 
-// trim gives idle buffers of at least n bytes to the garbage collector, the
-// largest classes first.
+// trim gives idle buffers of about n bytes to the garbage collector, the largest classes first. It
+// reports whether there were any.
 func (p *Pool) trim(n int64) bool {
 	var freed int64
 	for c := poolClasses - 1; c >= 0 && freed < n; c-- {
@@ -267,7 +268,7 @@ func (p *Pool) trim(n int64) bool {
 	return freed > 0
 }
 
-// wake grants memory to those who wait, in their order.
+// wake grants memory to the waiters, in their order.
 func (p *Pool) wake() {
 	if p.waiting.Load() == 0 {
 		return
@@ -285,9 +286,9 @@ func (p *Pool) wake() {
 	}
 }
 
-// Size classes: 512, 1024, 2048; steps of 4 KiB to 64 KiB, of 16 KiB to 256 KiB,
-// of 64 KiB to BlockSize + 64 KiB (a block and its header). At most an eighth is
-// lost from 32 KiB on.
+// Size classes: 512, 1024 and 2048 bytes; steps of 4 KiB up to 64 KiB, of 16 KiB up to 256 KiB, and
+// of 64 KiB up to BlockSize + 64 KiB (a block and its header). From 32 KiB on at most an eighth is
+// lost.
 const poolClasses = 3 + 16 + 12 + 13
 
 func classOf(n int) int {
@@ -320,8 +321,8 @@ func classSize(c int) int {
 	return 256<<10 + (c-30)*65536
 }
 
-// newAligned allocates n bytes, aligned to 4 KiB where n is a multiple of it.
-// The runtime aligns such sizes already (checked, not assumed).
+// newAligned allocates n bytes, aligned to 4 KiB if n is a multiple of 4 KiB. The runtime aligns
+// such sizes already; this is checked, not assumed.
 func newAligned(n int) []byte {
 	data := make([]byte, n)
 	if n%4096 != 0 || uintptr(unsafe.Pointer(&data[0]))%4096 == 0 {

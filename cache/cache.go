@@ -1,28 +1,27 @@
 // Package cache is the read side of one node: the local tiers, how they are
 // stacked, and the Reader that turns offsets into blocks.
 //
-// A Tier (Through) looks in its store. On a miss it looks whether the block is on
-// its way already, and if so waits for it with the others. If not, admit decides:
-// a block worth keeping is fetched whole, once, put into the store, and each
-// waiter takes its slice; of any other just the range that was asked for is
-// fetched, straight from the next Source, and equal ranges asked for at the same
-// time share that. A store that fails or declines costs time, never a read. Many
-// blocks at once (GetMany) come from the store where it has them, from attempts
-// under way where there are any, and the runs between in one request each; every
-// block of a run is put, finished and shared by itself. Load has the store keep blocks;
-// others read them from memory until it has them. Objects that are not Cacheable pass a
-// Tier by. Memory is Through a RAM, with a window for what runs bring.
+// A Tier (Through) looks in its store. On a miss it looks for an attempt in flight for the block,
+// and waits for that together with the others (singleflight). Without one, the admission policy
+// (Admit) decides. A block worth keeping is fetched whole, once, and put into the store; each
+// waiter takes its slice. Of any other block only the range that was asked for is fetched, straight
+// from the next Source; equal ranges in flight are shared. A store that fails or declines costs
+// time, never a read.
 //
-// RAM holds whole blocks in memory. It gives way when memory is short: every byte
-// is counted by the one Pool, and a cached byte is the first to go. Hot is what it
-// is asked before a block is kept there.
+// GetMany reads many blocks at once. They come from the store where it has them, and from attempts
+// in flight where there are any. The runs between come in one request each; every block of a run is
+// put, finished and shared by itself. Load has the store keep blocks; others read them from memory
+// until it has them. Objects that are not Cacheable pass a Tier by. Memory is Through a RAM, with a
+// window for the blocks that runs bring.
 //
-// A Reader gives one object as io.ReaderAt does. It copies each block out and
-// releases it before it asks for the next, so that nobody waits for memory while
-// holding a View. It tells sequential readers, several at a time, from all others;
-// ahead of a sequential one it has missing neighbours fetched into the tiers,
-// never more than that reader has read in one piece before, so that whoever stops
-// has wasted at most as much as it read.
+// RAM holds whole blocks in memory. It gives way when memory is short: the one Pool counts every
+// byte, and cached bytes go first. Hot is its admission policy.
+//
+// A Reader gives one object as io.ReaderAt does. It copies each block out and releases it before it
+// asks for the next, so it never waits for memory while holding a View. It tells sequential
+// readers, several at a time, from all others. Ahead of a sequential reader it has missing
+// neighbours fetched into the tiers. It never reads ahead further than that reader has read in one
+// piece before. So a reader that stops has wasted at most as much as it read.
 package cache
 
 import (
@@ -32,16 +31,16 @@ import (
 	"github.com/hearthfs/hearth"
 )
 
-// Admit says whether a block that was asked for, n bytes of it, is worth being
-// fetched whole and kept. n is 0 for a block that comes whole in any case, in a run,
-// perhaps before any reader asked for it. It is called on each miss and must not
-// block.
+// Admit is an admission policy: it says whether a block that missed is worth being fetched whole
+// and kept. n is how many bytes of the block were asked for. n is 0 for a block that comes whole in
+// any case, in a run, perhaps before any reader asked for it. Admit is called on each miss and must
+// not wait.
 type Admit func(b hearth.Block, n int) bool
 
-// Always keeps everything that is asked for.
+// Always admits every block that is asked for.
 func Always(hearth.Block, int) bool { return true }
 
-// Keep keeps what store will take.
+// Keep admits the blocks that store takes.
 func Keep(store hearth.Store) Admit {
 	if store == nil {
 		return Always
@@ -49,10 +48,10 @@ func Keep(store hearth.Store) Admit {
 	return func(b hearth.Block, _ int) bool { return store.Takes(b) }
 }
 
-// Held is what stores hold, the first that has it; it never fetches.
+// Held reads from stores in order, and the first that has the block answers. It never fetches.
 type Held []hearth.Store
 
-// Local is what stores hold. Those that are nil are left out.
+// Local returns the Held of the stores that are not nil.
 func Local(stores ...hearth.Store) Held {
 	var l Held
 	for _, s := range stores {
@@ -63,8 +62,8 @@ func Local(stores ...hearth.Store) Held {
 	return l
 }
 
-// Get asks each store in turn. Any store's error is a miss: another has it, or
-// nobody here.
+// Get asks each store in turn. An error of a store counts as a miss: another store may have the
+// block.
 func (l Held) Get(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
 	if !b.Object.Cacheable() {
 		return nil, hearth.ErrMiss

@@ -8,10 +8,10 @@ import (
 	"github.com/hearthfs/hearth"
 )
 
-// Load has the store keep blocks first ... first+n-1 of one object, in order, and calls each once
-// per block until each returns false or a block cannot be had: nil, hearth.NotKept, or why it
-// cannot, which ends the run. The store may be slower than next: what it has not taken yet
-// is read from memory until then, instead of being asked for again.
+// Load has the store keep blocks first ... first+n-1 of one object, in order. It calls each once
+// per block: with nil, with hearth.NotKept, or with the error that ends the run. It also ends when
+// each returns false. The store may be slower than next: other readers get a block that the store
+// has not taken yet from memory, instead of fetching it again.
 func (t *Tier) Load(ctx context.Context, first hearth.Block, n int, each func(b hearth.Block, err error) bool) {
 	if t.store == nil || !first.Object.Cacheable() {
 		for i := range n {
@@ -28,9 +28,9 @@ func (t *Tier) Load(ctx context.Context, first hearth.Block, n int, each func(b 
 			return each(b, err)
 		}
 		defer v.Release()
-		lent.add(b.ID(), v) // of another's attempt; of its own it was there before
+		lent.add(b.ID(), v) // for a block by another's attempt; our own attempt has lent it already
 		defer lent.drop(b.ID())
-		err = t.store.Keep(ctx, b, v) // also where Put took it: what waits in a queue is lost by a kill
+		err = t.store.Keep(ctx, b, v) // also after a Put that took it: a kill loses what waits in a queue
 		switch {
 		case err != nil && ctx.Err() != nil:
 			each(b, context.Cause(ctx))
@@ -40,7 +40,7 @@ func (t *Tier) Load(ctx context.Context, first hearth.Block, n int, each func(b 
 		}
 		return each(b, err)
 	}
-	if n == 1 { // a small object: no run is made for it
+	if n == 1 { // a small object needs no run
 		v, err := t.get(ctx, first, span{first.ID(), 0, first.Len()}, lent)
 		keep(first, v, err)
 		return
@@ -48,16 +48,16 @@ func (t *Tier) Load(ctx context.Context, first hearth.Block, n int, each func(b 
 	t.getMany(ctx, first, n, receiver{lent, keep})
 }
 
-// receiver is who gets the blocks of one GetMany or Load.
+// receiver gets the blocks of one GetMany or Load.
 type receiver struct {
-	lent *lending // nil: of a GetMany
+	lent *lending // nil for a GetMany
 	each func(hearth.Block, *hearth.View, error) bool
 }
 
-// lent are blocks that Loads have in their hands.
+// lent are the blocks that Loads hold at the moment.
 type lent struct {
-	n     atomic.Int64 // of views, to be looked at without the lock
-	mu    sync.Mutex   // guards views, and what is in lendings
+	n     atomic.Int64 // len(views), for a look without the lock
+	mu    sync.Mutex   // guards views and the fields of all lendings
 	views map[hearth.ID]*hearth.View
 }
 
@@ -74,7 +74,7 @@ func (l *lent) get(id hearth.ID, off, n int) *hearth.View {
 	return nil
 }
 
-// has reports whether get would return one.
+// has reports whether get would return a View.
 func (l *lent) has(id hearth.ID) bool {
 	if l.n.Load() == 0 {
 		return false
@@ -84,8 +84,8 @@ func (l *lent) has(id hearth.ID) bool {
 	return l.views[id] != nil
 }
 
-// lending are the blocks of one Load: it holds a reference to each for others, from
-// before its attempt hands the block out until each has returned.
+// lending is the blocks of one Load. It holds a reference to each for other readers: from before
+// its attempt hands the block out until each has returned.
 type lending struct {
 	of    *lent
 	views map[hearth.ID]*hearth.View

@@ -7,10 +7,9 @@ import (
 	"github.com/hearthfs/hearth/internal/flight"
 )
 
-// GetMany yields whole blocks in order. It works through them from the first on,
-// never at two places at once: who waits here for a block holds no other one but
-// those of the same run that came before, so that no two callers can wait for
-// each other's memory.
+// GetMany yields whole blocks in order. It works at one place at a time, from the first block on.
+// While it waits for a block it holds no others but those before it in the same run. So no two
+// callers can wait for each other's memory.
 func (t *Tier) GetMany(ctx context.Context, first hearth.Block, n int, each func(hearth.Block, *hearth.View, error) bool) {
 	if t.store == nil || !first.Object.Cacheable() {
 		if t.next == nil {
@@ -63,8 +62,8 @@ func (t *Tier) counted(each func(hearth.Block, *hearth.View, error) bool) func(h
 	}
 }
 
-// missing counts the blocks from first on, at most n, that the store does not
-// hold. first is known to be missing.
+// missing counts the blocks from first on, at most n, up to the first that the store holds. first
+// is known to be missing.
 func (t *Tier) missing(first hearth.Block, n int) int {
 	run := 1
 	for run < n && !t.holds(first.Object.Block(first.Index+int64(run))) {
@@ -73,12 +72,12 @@ func (t *Tier) missing(first hearth.Block, n int) int {
 	return run
 }
 
-// holds reports whether a block is in the store, or in a Load's hands.
+// holds reports whether a block is in the store, or lent by a Load.
 func (t *Tier) holds(b hearth.Block) bool { return t.lent.has(b.ID()) || t.store.Has(b.ID()) }
 
-// run yields missing blocks from first on, at most n: one that is on its way
-// already, or as many as nobody else is fetching, by one attempt. It returns how
-// many it yielded, and whether the caller goes on behind them.
+// run yields missing blocks from first on, at most n. That is one block if somebody fetches it
+// already; else it is as many as nobody else is fetching, by one attempt. run returns how many
+// blocks it yielded, and whether the caller goes on behind them.
 func (t *Tier) run(ctx context.Context, first hearth.Block, n int, to receiver) (got int, more bool) {
 	if t.next == nil {
 		to.each(first, nil, hearth.ErrMiss)
@@ -114,9 +113,8 @@ func (t *Tier) run(ctx context.Context, first hearth.Block, n int, to receiver) 
 	return got, true
 }
 
-// bring is the attempt of a run: it finishes each block as it comes, so that
-// those who wait for one need not wait for the rest. A Load's are lent to others from
-// then on.
+// bring is the attempt of a run. It finishes each block as it comes, so that those who wait for one
+// need not wait for the rest. From then on the blocks of a Load are lent to others.
 func (t *Tier) bring(ctx context.Context, r *flight.Run[hearth.ID, *hearth.View], first hearth.Block, lent *lending) {
 	block := func(i int) hearth.Block { return first.Object.Block(first.Index + int64(i)) }
 	for i := 0; i < r.Len(); {
@@ -155,7 +153,7 @@ func (t *Tier) bring(ctx context.Context, r *flight.Run[hearth.ID, *hearth.View]
 	}
 }
 
-// keep puts a block of a run where it belongs.
+// keep puts a block of a run into the store or the window, or into neither.
 func (t *Tier) keep(b hearth.Block, v *hearth.View) {
 	switch {
 	case t.admit(b, 0):

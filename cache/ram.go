@@ -12,9 +12,9 @@ import (
 	"github.com/hearthfs/hearth"
 )
 
-// What RAM leaves of the Pool to reads in flight, write queues and indexes: a
-// quarter, at least half of the smallest Pool (a few blocks for each of a few
-// readers), at most what hundreds of requests in flight need.
+// What RAM leaves of the Pool to reads in flight, write queues and indexes: a quarter of it. The
+// least is half of the smallest Pool (a few blocks for each of a few readers). The most is what
+// hundreds of requests in flight need.
 const (
 	reserveLeast = hearth.MinRAM / 2
 	reserveMost  = 256 << 20
@@ -24,26 +24,28 @@ const (
 // 64, ristretto's two maps about 140. It is counted against the Pool.
 const entryBytes = 256
 
-// sliceSlack is the memory that a slice may hold beyond its own bytes: it cannot
-// be asked. A tier that reads by O_DIRECT lends slices of a buffer with a header
-// before and padding behind.
+// sliceSlack is the memory in bytes that a slice may hold beyond its own bytes; the slice itself
+// cannot tell. A tier that reads by O_DIRECT lends slices of a buffer with a header before the
+// bytes and padding behind them.
 const sliceSlack = 8 << 10
 
 var errDeclined = errors.New("declined")
 
-// RAM is the tier in memory, over ristretto. Three of its habits shape this file
-// (read in v2.4.2). Get takes no reference, so that the View found may be dead or
-// another's: the ID is compared and TryRetain decides. Set only queues: a queue of
-// 32,768 lies outside its budget, and what is queued cannot be read; so bytes are
-// counted here, and what is queued is found in pending. A Set that does not fit
-// into the queue calls nobody: then Put lets go of the View itself. All other ways
-// out - refused, replaced, evicted, deleted, closed - end in OnExit.
+// RAM is the tier in memory, over ristretto. Three habits of ristretto shape this file (read in
+// v2.4.2).
+//
+// First, Get takes no reference. The View found may be dead or another block's: so the ID is
+// compared, and TryRetain decides. Second, Set only queues. A queue of 32,768 entries lies outside
+// its budget, and queued entries cannot be read. So bytes are counted here, and queued entries are
+// found in pending. Third, a Set that does not fit into the queue calls no callback: then Put
+// releases the View itself. All other ways out - refused, replaced, evicted, deleted, closed - end
+// in OnExit.
 type RAM struct {
 	pool    *hearth.Pool
 	limit   int64 // most bytes that may be held
 	reserve int64 // of the pool, to be left to others
 
-	closing sync.RWMutex // held for reading by all that use items; for writing by Close
+	closing sync.RWMutex // held for reading by all who use items, for writing by Close
 	closed  bool
 	items   *ristretto.Cache[uint64, *entry]
 	held    atomic.Int64 // bytes of entries that have not exited
@@ -101,13 +103,13 @@ func (r *RAM) Get(_ context.Context, b hearth.Block, off, n int) (*hearth.View, 
 		return v, nil
 	}
 	r.misses.Add(1)
-	// Whoever misses here needs memory next, and nobody gives way but us.
+	// A reader that misses here needs memory next, and only this tier gives way.
 	r.giveWay()
 	return nil, hearth.ErrMiss
 }
 
-// Ready is Get of what is held, and nil for what is not. That is no miss: who asks goes
-// on to ask for it by Get.
+// Ready is Get for a block that is held, and returns nil for any other. That does not count as a
+// miss, since the caller goes on to Get.
 func (r *RAM) Ready(b hearth.Block, off, n int) *hearth.View {
 	r.closing.RLock()
 	defer r.closing.RUnlock()
@@ -119,7 +121,7 @@ func (r *RAM) ready(b hearth.Block, off, n int) *hearth.View {
 	if v == nil {
 		return nil
 	}
-	if v.Len() != b.Len() { // its Size is a peer's word, and not what its Version was made of
+	if v.Len() != b.Len() { // its Size comes from a peer, and does not belong to its Version
 		v.Release()
 		return nil
 	}
@@ -128,7 +130,7 @@ func (r *RAM) ready(b hearth.Block, off, n int) *hearth.View {
 	return cut(v, off, n)
 }
 
-// cut turns the caller's reference to v into one to its bytes [off, off+n).
+// cut trades the caller's reference to v for a reference to its bytes [off, off+n).
 func cut(v *hearth.View, off, n int) *hearth.View {
 	if off == 0 && n == v.Len() {
 		return v
@@ -162,8 +164,8 @@ func (r *RAM) Has(id hearth.ID) bool {
 	if r.closed {
 		return false
 	}
-	// GetTTL does not reach the policy as Get would. It knows 64 bits of the ID
-	// only: a collision makes this answer wrong, and nothing else.
+	// GetTTL does not count as a use for ristretto's policy, and Get would. It compares only 64
+	// bits of the ID: a collision makes this answer wrong, and nothing else.
 	if _, ok := r.items.GetTTL(id.Hash()); ok {
 		return true
 	}
@@ -183,7 +185,7 @@ func (r *RAM) Drop(id hearth.ID) {
 	}
 }
 
-// Put keeps a whole block, if the policy likes it; that is decided later.
+// Put queues a whole block. Whether it is kept is decided later, by ristretto's policy.
 func (r *RAM) Put(b hearth.Block, v *hearth.View) error {
 	r.closing.RLock()
 	defer r.closing.RUnlock()
@@ -195,13 +197,13 @@ func (r *RAM) Put(b hearth.Block, v *hearth.View) error {
 	return nil
 }
 
-// Takes is hearth.Store's: memory tells only when it is given a block.
+// Takes implements hearth.Store. Memory knows only at Put, so it is always true.
 func (r *RAM) Takes(hearth.Block) bool { return true }
 
-// Keep is Put: memory has no queue to wait for.
+// Keep is Put, since memory has no queue to wait for.
 func (r *RAM) Keep(_ context.Context, b hearth.Block, v *hearth.View) error { return r.Put(b, v) }
 
-// Flush has nothing to do: no device is behind memory.
+// Flush does nothing: no device is behind memory.
 func (r *RAM) Flush(context.Context) error { return nil }
 
 func (r *RAM) put(b hearth.Block, v *hearth.View) error {
@@ -215,8 +217,8 @@ func (r *RAM) put(b hearth.Block, v *hearth.View) error {
 	}
 	e := &entry{id: id, view: v, cost: memory(v) + entryBytes}
 	most := r.adapt()
-	// What is queued lies outside ristretto's budget; a sixteenth more is room enough
-	// for it, since the queue is emptied in microseconds.
+	// Queued entries lie outside ristretto's budget. A sixteenth more is room enough for them,
+	// since the queue is emptied in microseconds.
 	if r.held.Load()+e.cost > most+most/16+hearth.BlockSize {
 		return fmt.Errorf("keep block %v in memory: %w: too much is queued", id, errDeclined)
 	}
@@ -235,8 +237,8 @@ func (r *RAM) put(b hearth.Block, v *hearth.View) error {
 	return nil
 }
 
-// hold keeps a block that a run brought and nobody else keeps until it was read
-// once, if memory is not short.
+// hold keeps a block that a run brought and no store keeps until it was read once, if memory is not
+// short.
 func (r *RAM) hold(b hearth.Block, v *hearth.View) {
 	r.closing.RLock()
 	defer r.closing.RUnlock()
@@ -245,14 +247,14 @@ func (r *RAM) hold(b hearth.Block, v *hearth.View) {
 	}
 }
 
-// read counts n bytes of a block as read that were had elsewhere.
+// read counts n bytes of a block as read that came from elsewhere.
 func (r *RAM) read(id hearth.ID, n int) {
 	if v := r.window.take(id, n); v != nil {
 		v.Release()
 	}
 }
 
-// memory is what the View keeps from being free, as far as can be known.
+// memory is the number of bytes that the View keeps from being free, as far as can be known.
 func memory(v *hearth.View) int64 {
 	if c := cap(v.Bytes()); c > v.Len() {
 		return int64(c) // a whole buffer of its size class
@@ -260,25 +262,23 @@ func memory(v *hearth.View) int64 {
 	return min(int64(v.Len()+v.Len()/8)+sliceSlack, hearth.BlockSize+hearth.PieceSize) // no View is larger
 }
 
-// adapt tells ristretto how much it may hold now, and returns it: what it holds
-// and what is free beyond half of the reserve, so that an index that grows or a
-// long queue makes it evict with the next Put.
+// adapt sets how much ristretto may hold now, and returns it: what it holds, and what is free
+// beyond half of the reserve. So a growing index or a long queue makes it evict at the next Put.
 func (r *RAM) adapt() int64 {
 	most := max(1, min(r.limit-r.window.used.Load(), r.held.Load()+r.spare()-r.reserve/2))
 	r.items.UpdateMaxCost(most)
 	return most
 }
 
-// spare is the number of bytes of the pool that nobody uses.
+// spare is the number of unused bytes of the pool.
 func (r *RAM) spare() int64 {
 	s := r.pool.Stats()
 	return s.Budget - (s.Used - s.Idle)
 }
 
-// giveWay lets go of blocks when less than a quarter of the reserve is free, until
-// half of it is: others cannot take from us what they need, and those who wait for
-// memory do not Put. Which blocks go is left to chance; it happens when indexes
-// grow, not in steady state.
+// giveWay drops blocks when less than a quarter of the reserve is free, until half of it is free.
+// Others cannot take memory from us, and those who wait for memory do not Put. Which blocks go is
+// left to chance. This happens when indexes grow, not in steady state.
 func (r *RAM) giveWay() {
 	if r.closed || r.spare() >= r.reserve/4 || r.held.Load() == 0 || !r.shrinking.TryLock() {
 		return
@@ -287,8 +287,8 @@ func (r *RAM) giveWay() {
 	r.letGo(r.reserve/2 - r.spare())
 }
 
-// give is a hearth.Give. Blocks that somebody reads are free later, so that it may be
-// asked again.
+// give is a hearth.Give. Blocks that somebody reads become free only later, so it may be called
+// again.
 func (r *RAM) give(n int64, index bool) bool {
 	r.closing.RLock()
 	defer r.closing.RUnlock()
@@ -299,14 +299,14 @@ func (r *RAM) give(n int64, index bool) bool {
 	defer r.shrinking.Unlock()
 	if !index {
 		s := r.pool.Stats()
-		left := s.Budget - s.Claimed - r.held.Load() - r.window.used.Load() // to reads in flight
+		left := s.Budget - s.Claimed - r.held.Load() - r.window.used.Load() // for reads in flight
 		return left < r.reserve/4 && r.letGo(r.reserve/2-left)
 	}
 	return r.letGo(max(n-r.spare(), hearth.BlockSize))
 }
 
-// letGo drops what is held for a reader ahead, and blocks of so many bytes. False:
-// there were none, but for what ristretto has queued.
+// letGo drops the window's blocks, and cached blocks of at least need bytes. It returns false if
+// there were none, except in ristretto's queue.
 func (r *RAM) letGo(need int64) bool {
 	gave := r.window.used.Load() > 0
 	r.window.shrink(0)
@@ -322,16 +322,16 @@ func (r *RAM) letGo(need int64) bool {
 	return gave || len(keys) > 0
 }
 
-// dequeued is asked for the cost of each entry when ristretto takes it from its
-// queue, by one goroutine. When it is asked for the next, the one before can be
-// read (or was refused), and is pending no longer.
+// dequeued is ristretto's Cost callback: one goroutine calls it for each entry that leaves the
+// queue. When it is called for an entry, the one before can be read (or was refused), and is no
+// longer pending.
 func (r *RAM) dequeued(e *entry) int64 {
 	r.pending.settle(e)
 	return e.cost
 }
 
-// exited is called once for each entry; also with nil, for keys that Del does not
-// find.
+// exited is ristretto's OnExit callback. It is called once for each entry, and with nil for keys
+// that Del does not find.
 func (r *RAM) exited(e *entry) {
 	if e == nil {
 		return
@@ -359,7 +359,7 @@ func (r *RAM) Stats() RAMStats {
 	}
 }
 
-// Close lets go of every block. Afterwards everything is a miss and declined.
+// Close drops every block. Afterwards every Get is a miss and every Put is declined.
 func (r *RAM) Close() {
 	r.endGiving()
 	r.closing.Lock()
@@ -372,13 +372,13 @@ func (r *RAM) Close() {
 	r.window.shrink(0)
 }
 
-// pending are the entries that ristretto has queued and cannot find yet. They own
-// no reference: an entry that exits meanwhile is dead and thus a miss.
+// pending are the entries that ristretto has queued and cannot find yet. They own no reference: an
+// entry that exits meanwhile is dead and thus a miss.
 type pending struct {
-	count atomic.Int64 // len(byID), to be looked at without the lock
+	count atomic.Int64 // len(byID), for a look without the lock
 	mu    sync.Mutex   // guards the rest
 	byID  map[hearth.ID]*entry
-	last  *entry // the one that ristretto is at work on
+	last  *entry // the one that ristretto is working on
 }
 
 func (p *pending) get(id hearth.ID) *entry {

@@ -12,53 +12,55 @@ import (
 
 // ReaderOptions are how a Reader reads ahead; the zero value works.
 type ReaderOptions struct {
-	// Ahead is the most bytes asked for ahead of one sequential reader. 0: 32 MiB,
-	// which covers 20 ms at over 1 GB/s. Negative: no read-ahead.
+	// Ahead is the most bytes to read ahead of one sequential reader. 0 means 32 MiB, which covers
+	// 20 ms at over 1 GB/s. A negative value means no read-ahead.
 	Ahead int64
-	// Until is the byte up to which the reader has promised to read in order: it is trusted from
-	// its first read on, and nothing behind that is read ahead. 0: it has promised nothing.
+	// Until is the byte up to which the reader has promised to read in order. Such a reader is
+	// trusted from its first read on, and nothing behind Until is read ahead. 0 means no promise.
 	Until int64
-	// Pool whose free memory read-ahead watches. nil: that of src, if it is a Tier over
-	// memory.
+	// Pool is the Pool whose free memory read-ahead watches. nil means that of src, if src is a
+	// Tier over memory.
 	Pool *hearth.Pool
-	// Has says what lies on this node, which is not asked for ahead. nil: src's own
-	// Has, if it has a Store. Without either nothing is read ahead: it would be dropped.
+	// Has reports whether a block lies on this node; such blocks are not read ahead. nil means
+	// src's own Has, if src has a Store. Without either nothing is read ahead, since it would be
+	// dropped.
 	Has func(id hearth.ID) bool
 }
 
 const (
 	aheadDefault = 2 * hearth.ExtentBlocks * hearth.BlockSize
-	// aheadRuns is the least bound of the runs under way for one Reader; with more to ask
-	// for ahead it is one for each extent. Each holds a block or two in memory at a time.
+	// aheadRuns is the least bound on the runs in flight for one Reader. A longer read-ahead raises
+	// it to one for each extent. Each run holds a block or two in memory at a time.
 	aheadRuns = 4
-	// aheadSpare is the free memory in bytes below which no run begins: a quarter of
-	// the smallest budget. One under way is left with less than aheadShort; what is
-	// fetched at that moment may be fetched again.
+	// aheadSpare is the free memory in bytes below which no run begins: a quarter of the smallest
+	// budget. A run in flight ends with less than aheadShort free; what is fetched at that moment
+	// may be fetched again.
 	aheadSpare = hearth.MinRAM / 4
 	aheadShort = hearth.BlockSize
-	// aheadLeast is what read-ahead shrinks to, in bytes, when what comes is not
-	// kept: two blocks, one of which is read while the other comes.
+	// aheadLeast is the least that read-ahead shrinks to, in bytes, when its blocks are not kept:
+	// two blocks, one of which is read while the other comes.
 	aheadLeast = 2 * hearth.BlockSize
-	// aheadPause is how many bytes a Reader reads by itself when even those were not.
+	// aheadPause is how many bytes a Reader reads without read-ahead when even aheadLeast was not
+	// kept.
 	aheadPause = 64 << 20
 )
 
 // errClosed is the cause with which a closed Reader's read-ahead ends.
 var errClosed = errors.New("reader is closed")
 
-// Reader reads one object. It is safe for many goroutines, and small: it holds no
-// View between calls, and no goroutine but those that read ahead at the time.
+// Reader reads one object. It is safe for use by many goroutines, and small. Between calls it holds
+// no View, and it runs no goroutines except for read-ahead.
 type Reader struct {
 	src   *Tier
 	o     *hearth.Object
 	has   func(hearth.ID) bool
 	spare func() (int64, bool)
-	most  int64 // read-ahead in bytes; 0: none
-	end   int64 // the block before which it ends
+	most  int64 // most read-ahead in bytes; 0 means none
+	end   int64 // read-ahead ends before this block
 
 	mu      sync.Mutex // guards the rest; never held while src is asked
 	streams *streams   // made at the first read of an object of several blocks
-	reach   int64      // present read-ahead in bytes, at most most
+	reach   int64      // present bound of read-ahead in bytes, at most most
 	lost    int        // blocks in a row that came ahead and were not kept
 	pause   int64      // bytes to be read before read-ahead is tried again
 	runs    int
@@ -68,7 +70,7 @@ type Reader struct {
 	working sync.WaitGroup // Add under mu while not closed
 }
 
-// NewReader returns a Reader of an object. Close it.
+// NewReader returns a Reader of an object. The caller closes it.
 func NewReader(src *Tier, o *hearth.Object, opts ReaderOptions) *Reader {
 	r := &Reader{src: src, o: o, has: opts.Has, spare: src.spare, end: o.Blocks()}
 	if opts.Until > 0 {
@@ -118,8 +120,8 @@ func (r *Reader) ReadAt(ctx context.Context, p []byte, off int64) (int, error) {
 	return len(want), nil
 }
 
-// ViewAt lends n bytes from off on, which lie in one block, and reads ahead as ReadAt does. The
-// caller releases them.
+// ViewAt lends n bytes from off on, which lie in one block. It reads ahead as ReadAt does. The
+// caller releases the View.
 func (r *Reader) ViewAt(ctx context.Context, off int64, n int) (*hearth.View, error) {
 	if r.most > 0 {
 		r.readAhead(off, int64(n))
@@ -163,9 +165,9 @@ func (r *Reader) step(ctx context.Context, p []byte, off int64) (int, error) {
 	return copy(p, v.Bytes()), nil
 }
 
-// wanted counts the blocks from off on that are best fetched as one run: all are
-// missing, and at least half of their bytes are wanted now. Where nothing is kept
-// they are wanted whole.
+// wanted counts the blocks from off on that are best fetched as one run: all are missing, and at
+// least half of their bytes are wanted now. Where nothing is kept, only blocks that are wanted
+// whole count.
 func (r *Reader) wanted(p []byte, off int64) int {
 	first, end := off/hearth.BlockSize, off+int64(len(p))
 	if r.has == nil {
@@ -184,8 +186,7 @@ func (r *Reader) wanted(p []byte, off int64) int {
 	return run
 }
 
-// missing counts the blocks from first to last that are not on this node, up to
-// the first that is.
+// missing counts the blocks from first to last that are not on this node, up to the first that is.
 func (r *Reader) missing(first, last int64) int {
 	run := 0
 	for i := first; i <= last && !r.has(r.o.Block(i).ID()); i++ {
@@ -218,8 +219,7 @@ func (r *Reader) readRun(ctx context.Context, p []byte, off int64, n int) (done 
 	return done, err
 }
 
-// readAhead shows a read to the streams and starts what they ask for, as far as
-// it is missing.
+// readAhead reports a read to the streams, and starts fetching what they ask for and is missing.
 func (r *Reader) readAhead(off, n int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -251,15 +251,15 @@ func (r *Reader) mostRuns() int {
 	return max(aheadRuns, int(r.most/(hearth.ExtentBlocks*hearth.BlockSize)))
 }
 
-// roomy reports whether there are n bytes of memory that nobody else needs now.
+// roomy reports whether n bytes of memory are unused, as far as is known.
 func (r *Reader) roomy(n int64) bool {
 	spare, known := r.spare()
 	return !known || spare >= n
 }
 
-// bring asks for the missing blocks of a run and lets go of them: they are in the
-// tiers then. It ends at the first that failed, and when two in a row were not
-// kept; one may have been read and let go of at once.
+// bring fetches the missing blocks of a run and releases them; by then they are in the tiers. It
+// ends at the first block that failed, and when two in a row were not kept. A single one may have
+// been read and dropped at once.
 func (r *Reader) bring(a ask) {
 	defer r.working.Done()
 	more := true
@@ -283,8 +283,7 @@ func (r *Reader) bring(a ask) {
 	r.runs--
 }
 
-// came adapts read-ahead to what became of a block that was asked for, and returns
-// whether to go on.
+// came adapts read-ahead to whether a fetched block was kept, and returns whether to go on.
 func (r *Reader) came(b hearth.Block, a ask, err error) bool {
 	held := err == nil && r.has(b.ID())
 	r.mu.Lock()
@@ -310,7 +309,7 @@ func (r *Reader) came(b hearth.Block, a ask, err error) bool {
 	return false
 }
 
-// Close stops read-ahead and returns when it has ended. Reads go on without.
+// Close stops read-ahead and returns when it has ended. Reads go on without it.
 func (r *Reader) Close() {
 	r.mu.Lock()
 	r.closed = true

@@ -10,8 +10,8 @@ import (
 	"github.com/hearthfs/hearth/internal/flight"
 )
 
-// Tier is a Source that reads from a store, else from the next Source, and keeps
-// in the store what its Admit likes.
+// Tier is a Source that reads from a store, else from the next Source. It keeps in the store what
+// its Admit likes.
 type Tier struct {
 	store hearth.Store
 	next  hearth.Source
@@ -21,12 +21,12 @@ type Tier struct {
 
 	whole  *flight.Group[hearth.ID, *hearth.View] // whole blocks, on their way into the store
 	ranges *flight.Twins[span, *hearth.View]      // ranges, straight from next
-	lent   lent                                   // blocks that a Load has the store keep
+	lent   lent                                   // blocks that a Load is giving to the store
 
 	hits, hitBytes, misses, fetches, fetchedBytes, shared, sharedBytes, declined, failures atomic.Int64
 }
 
-// span is a range of a block, which is shared with equal ones only.
+// span is a range of a block. Only equal ranges share an attempt.
 type span struct {
 	id     hearth.ID
 	off, n int
@@ -34,9 +34,8 @@ type span struct {
 
 var _ hearth.Source = (*Tier)(nil)
 
-// Through returns the Tier that reads from store, else from next, and keeps what
-// admit likes. Without a store (nil) it passes everything through to next; without
-// next a miss stays a miss.
+// Through returns the Tier that reads from store, else from next, and keeps what admit likes. If
+// store is nil, everything passes through to next. If next is nil, a miss stays a miss.
 func Through(store hearth.Store, next hearth.Source, admit Admit) *Tier {
 	retain := func(v *hearth.View) { v.Retain() }
 	return &Tier{
@@ -46,16 +45,15 @@ func Through(store hearth.Store, next hearth.Source, admit Admit) *Tier {
 	}
 }
 
-// Memory is Through memory, which also holds what a run brought and no Store below keeps
-// until it was read once, whatever admit says of the block.
+// Memory is Through memory, with a window. The window holds a block that a run brought and that no
+// Store below keeps, until it was read once, whatever admit says.
 func Memory(mem *RAM, next hearth.Source, admit Admit) *Tier {
 	t := Through(mem, next, admit)
 	t.window = mem
 	return t
 }
 
-// Get returns a range of a block from the store, or else from where the package
-// comment says.
+// Get returns a range of a block from the store; on a miss it goes on as the package comment says.
 func (t *Tier) Get(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
 	if t.store == nil || !b.Object.Cacheable() {
 		return t.fetch(ctx, b, off, n)
@@ -63,7 +61,7 @@ func (t *Tier) Get(ctx context.Context, b hearth.Block, off, n int) (*hearth.Vie
 	return t.get(ctx, b, span{b.ID(), off, n}, nil)
 }
 
-// get returns a range of a block; of a Load's, which has the store keep it, the whole.
+// get returns a range of a block. With lent, which belongs to a Load, it returns the whole block.
 func (t *Tier) get(ctx context.Context, b hearth.Block, of span, lent *lending) (*hearth.View, error) {
 	off, n := of.off, of.n
 	v, err := t.store.Get(ctx, b, off, n)
@@ -96,8 +94,8 @@ func (t *Tier) get(ctx context.Context, b hearth.Block, of span, lent *lending) 
 		return t.straight(ctx, b, of, false)
 	}
 	if lent == nil && t.near(b) {
-		// That is no work which is to outlive who asked first: the goroutine of an attempt is
-		// saved, and to have it run costs as much as the copy of a small object.
+		// Such a fetch need not outlive its first waiter. A direct call saves the goroutine of an
+		// attempt, whose scheduling costs as much as the copy of a small object.
 		return t.straight(ctx, b, of, true)
 	}
 	v, err = t.fill(ctx, b, n, admitted, lent)
@@ -107,14 +105,14 @@ func (t *Tier) get(ctx context.Context, b hearth.Block, of span, lent *lending) 
 	return cut(v, off, n), nil
 }
 
-// near reports whether a block comes from below, or from another node, whose attempt is the
-// one that outlives who asked first.
+// near reports whether a block comes from a tier below or from another node. There runs the attempt
+// that outlives its first waiter.
 func (t *Tier) near(b hearth.Block) bool { return t.next.Has(b.ID()) || t.next.FromPeer(b) }
 
-// FromPeer is hearth.Source's.
+// FromPeer implements hearth.Source.
 func (t *Tier) FromPeer(b hearth.Block) bool { return t.next != nil && t.next.FromPeer(b) }
 
-// missed counts what the store said instead of a View.
+// missed counts an error of the store.
 func (t *Tier) missed(err error) {
 	t.misses.Add(1)
 	if !errors.Is(err, hearth.ErrMiss) && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
@@ -122,8 +120,8 @@ func (t *Tier) missed(err error) {
 	}
 }
 
-// fill fetches the whole block, of which n bytes are asked for, once for all who want
-// it, and puts it into the store unless that has no room and it is a Load's.
+// fill fetches the whole block, of which n bytes are asked for, once for all who want it. With put
+// it offers the block to the store; a Load's block may come without.
 func (t *Tier) fill(ctx context.Context, b hearth.Block, n int, put bool, lent *lending) (*hearth.View, error) {
 	v, shared, err := t.whole.Do(ctx, b.ID(), func(ctx context.Context) (*hearth.View, error) {
 		if v := t.meanwhile(ctx, b); v != nil {
@@ -137,8 +135,8 @@ func (t *Tier) fill(ctx context.Context, b hearth.Block, n int, put bool, lent *
 	return v, err
 }
 
-// fetchWhole fetches the whole block within an attempt, for the store and for whom a Load
-// lends it to.
+// fetchWhole fetches the whole block within an attempt. It puts the block into the store if put is
+// set, and lends it to other readers if a Load asked.
 func (t *Tier) fetchWhole(ctx context.Context, b hearth.Block, put bool, lent *lending) (*hearth.View, error) {
 	v, err := t.fetch(ctx, b, 0, b.Len())
 	if err != nil {
@@ -151,15 +149,15 @@ func (t *Tier) fetchWhole(ctx context.Context, b hearth.Block, put bool, lent *l
 	return v, nil
 }
 
-// joined counts n bytes that another's attempt brings, too.
+// joined counts n bytes that come by the attempt of another caller.
 func (t *Tier) joined(n int) {
 	t.shared.Add(1)
 	t.sharedBytes.Add(int64(n))
 }
 
-// Fill brings a whole block into the store before anybody reads it, unless it is held or
-// on its way; begun is called first if next is asked for it. The store hears of a Put
-// alone, so that its policy takes that for no read.
+// Fill brings a whole block into the store before anybody reads it, unless it is held or in flight.
+// begun is called just before next is asked. The store sees only a Put, so its policy does not take
+// this for a read.
 func (t *Tier) Fill(ctx context.Context, b hearth.Block, begun func()) error {
 	if t.store == nil || t.next == nil || !b.Object.Cacheable() || t.store.Has(b.ID()) {
 		return nil
@@ -177,8 +175,8 @@ func (t *Tier) Fill(ctx context.Context, b hearth.Block, begun func()) error {
 	return err
 }
 
-// meanwhile looks into the store again from within an attempt: between our miss
-// and the start of the attempt another one for the same block may have ended.
+// meanwhile looks into the store again from within an attempt. Between our miss and the start of
+// the attempt, another one for the same block may have ended.
 func (t *Tier) meanwhile(ctx context.Context, b hearth.Block) *hearth.View {
 	if v := t.lent.get(b.ID(), 0, b.Len()); v != nil { // before the store, which gets it from there
 		return v
@@ -193,7 +191,8 @@ func (t *Tier) meanwhile(ctx context.Context, b hearth.Block) *hearth.View {
 	return v
 }
 
-// straight fetches a range that will not be kept, or with put the whole block for the store.
+// straight fetches a range that is not kept. With put it fetches the whole block and offers it to
+// the store.
 func (t *Tier) straight(ctx context.Context, b hearth.Block, of span, put bool) (*hearth.View, error) {
 	all := of
 	if put {
@@ -218,7 +217,7 @@ func (t *Tier) straight(ctx context.Context, b hearth.Block, of span, put bool) 
 	return cut(v, of.off-all.off, of.n), nil
 }
 
-// fetch gets a range from next, whatever becomes of it.
+// fetch gets a range from next and counts it. The caller decides what becomes of it.
 func (t *Tier) fetch(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
 	if t.next == nil {
 		return nil, hearth.ErrMiss
@@ -236,16 +235,14 @@ func (t *Tier) fetch(ctx context.Context, b hearth.Block, off, n int) (*hearth.V
 	return v, nil
 }
 
-// put offers a block to the store. A store that declines costs another fetch some
-// time later, no more.
+// put offers a block to the store. A store that declines costs only another fetch later.
 func (t *Tier) put(b hearth.Block, v *hearth.View) {
 	if err := t.store.Put(b, v); err != nil {
 		t.declined.Add(1)
 	}
 }
 
-// read notes that n bytes of a block were read that a run brought, though not from
-// the store.
+// read notes that n bytes of a block that a run brought were read from elsewhere than the store.
 func (t *Tier) read(id hearth.ID, n int) {
 	if t.window != nil {
 		t.window.read(id, n)
@@ -257,10 +254,10 @@ func (t *Tier) Has(id hearth.ID) bool {
 	return t.store != nil && t.store.Has(id) || t.next != nil && t.next.Has(id)
 }
 
-// Fetching reports whether the whole block is on its way into the store.
+// Fetching reports whether the whole block is in flight into the store.
 func (t *Tier) Fetching(id hearth.ID) bool { return t.whole.Flying(id) || t.lent.has(id) }
 
-// spare is the number of bytes of memory that nobody uses, as far as known.
+// spare is the number of unused bytes of memory; false means that the tier does not know.
 func (t *Tier) spare() (int64, bool) {
 	if t.window == nil {
 		return 0, false
@@ -291,7 +288,6 @@ func (t *Tier) Stats() TierStats {
 	}
 }
 
-// Close cancels the attempts under way and waits for them; what would need a new
-// one fails from here on. The store and next are left alone. Tiers are closed
-// before what they read from.
+// Close cancels the attempts in flight and waits for them. From then on, a read that needs a new
+// one fails. The store and next are left alone. Tiers are closed before what they read from.
 func (t *Tier) Close() { t.whole.Close() }

@@ -8,19 +8,18 @@ import (
 	"github.com/hearthfs/hearth"
 )
 
-// window holds blocks that a run brought and that no store keeps, from when they
-// came until they were read once: without it, read-ahead would be for nothing
-// while the disk declines. ristretto would refuse them, since it has never heard of
-// them. When it is full it declines, so that readers ahead come to know their
-// share; but as many times as it holds blocks only, then the oldest goes, which
-// nobody seems to want.
+// window holds blocks that a run brought and that no store keeps, from when they came until they
+// were read once. Without it, read-ahead would be for nothing while the disk declines. ristretto
+// would refuse these blocks, since it has no history of them. A full window declines, so that
+// readers ahead learn their share. After as many declined blocks as the window holds, the oldest
+// block goes: nobody seems to want it.
 type window struct {
 	most int64        // bytes
 	used atomic.Int64 // written under mu
 
 	mu    sync.Mutex // guards the rest
 	byID  map[hearth.ID]*ahead
-	queue []*ahead // oldest first; those that went early are still in it, with no view
+	queue []*ahead // oldest first; a block that went early stays in it without its view
 	turns int      // blocks declined since the oldest last went
 }
 
@@ -31,7 +30,7 @@ type ahead struct {
 	unread int
 }
 
-// hold keeps a block until it was read once or newer ones push it out.
+// hold keeps a block until it was read once or newer blocks push it out.
 func (w *window) hold(id hearth.ID, v *hearth.View) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -1,10 +1,10 @@
 package evict
 
 const (
-	// ghostEntries bounds what a ghost remembers: enough that chance moves the
-	// share of hits by a point or two, few enough that all ghosts fit into a core's cache.
+	// ghostEntries bounds what a ghost remembers. It is enough that chance moves the share of hits
+	// by only a point or two. It is small enough that all ghosts fit into a core's cache.
 	ghostEntries = 4096
-	// ghostSlots is the size of a ghost's hash table: half full at most.
+	// ghostSlots is the size of a ghost's hash table, which is at most half full.
 	ghostSlots = 2 * ghostEntries
 )
 
@@ -15,20 +15,20 @@ type ghostEntry struct {
 	state uint32
 }
 
-// rule is how a cache decides.
+// rule is one policy of admission and eviction.
 type rule struct {
-	replaces bool    // admits always; else into free space only
+	replaces bool    // always admits; else into free space only
 	fresh    float64 // the factor for entries that were never used
 }
 
-// ghost is a cache without bytes: entries in no order, and a table of open
+// ghost is a simulated cache without bytes: entries in no order, and a hash table with open
 // addressing from key to the entry's position plus 1.
 type ghost struct {
 	n        int
 	used     int64
-	admitted int64   // bytes, since ever (halved with the group)
-	saved    float64 // what its hits were worth, aged; in bytes
-	doubt    float64 // the variance of saved less the free ghost's: the squares where they differ
+	admitted int64   // bytes since the start (halved with the group)
+	saved    float64 // what its hits were worth in bytes, aged
+	doubt    float64 // the variance of the difference to the free ghost: the sum of squares where they differ
 	random   uint64
 	entries  [ghostEntries]ghostEntry
 	slots    [ghostSlots]uint16
@@ -36,7 +36,7 @@ type ghost struct {
 
 func (g *ghost) home(key uint64) int { return int(key % ghostSlots) }
 
-// find returns the slot of key, or the free one where it belongs.
+// find returns the slot of key, or the free slot where it belongs.
 func (g *ghost) find(key uint64) (slot int, ok bool) {
 	for i := g.home(key); ; i = (i + 1) % ghostSlots {
 		at := g.slots[i]
@@ -49,14 +49,14 @@ func (g *ghost) find(key uint64) (slot int, ok bool) {
 	}
 }
 
-// usedAt tells whether the block is held and was last used at this second.
+// usedAt reports whether the block is held and was last used in this second.
 func (g *ghost) usedAt(key uint64, now uint32) bool {
 	slot, ok := g.find(key)
 	return ok && idleOf(g.entries[g.slots[slot]-1].state, now) == 0
 }
 
-// use is one request; e is the block as it would be new. full: the ghost has space
-// for the block, but no entry left.
+// use is one request; e is the block as a new entry. full means that the ghost has space for the
+// block, but no entry left.
 func (g *ghost) use(r rule, e ghostEntry, limit int64) (hit, full bool) {
 	now, need := e.state>>(hitBits+intervalBits), int64(e.size)
 	slot, ok := g.find(e.key)
@@ -90,7 +90,7 @@ func (g *ghost) insert(e ghostEntry) {
 	g.admitted += int64(e.size)
 }
 
-// evict gives up an entry by the rule of the package, as a store does.
+// evict evicts an entry by the rule of the package, as a store does.
 func (g *ghost) evict(now uint32, fresh float64) {
 	var picks [Samples]int
 	var candidates [Samples]Candidate
@@ -103,7 +103,7 @@ func (g *ghost) evict(now uint32, fresh float64) {
 	g.remove(picks[Worst(candidates[:], now, fresh)])
 }
 
-// remove takes entry i out; the last one fills its place.
+// remove removes entry i; the last entry fills its place.
 func (g *ghost) remove(i int) {
 	g.used -= int64(g.entries[i].size)
 	slot, _ := g.find(g.entries[i].key)
@@ -117,7 +117,7 @@ func (g *ghost) remove(i int) {
 	g.entries[i] = g.entries[g.n]
 }
 
-// closeGap frees a slot and shifts what probing would no longer find behind it.
+// closeGap frees a slot, and shifts the entries that probing would no longer find behind it.
 func (g *ghost) closeGap(gap int) {
 	for i := (gap + 1) % ghostSlots; g.slots[i] != 0; i = (i + 1) % ghostSlots {
 		home := g.home(g.entries[g.slots[i]-1].key)
@@ -129,7 +129,7 @@ func (g *ghost) closeGap(gap int) {
 	g.slots[gap] = 0
 }
 
-// filter takes out what keep does not name.
+// filter removes the entries that keep does not name.
 func (g *ghost) filter(keep func(key uint64) bool) {
 	for i := g.n - 1; i >= 0; i-- {
 		if !keep(g.entries[i].key) {

@@ -9,41 +9,41 @@ import (
 )
 
 const (
-	// groupShift: at first one extent in 2^groupShift is in the group, fewer when the
-	// ghosts run out of entries: three of four uses cost one hash, and of a cache of
-	// 2,000 blocks chance moves the share of hits by two points.
+	// groupShift sets the first size of the group: one extent in 2^groupShift. It shrinks when the
+	// ghosts run out of entries. At this size three of four uses cost only one hash. For a cache of
+	// 2,000 blocks, chance moves the share of hits by two points.
 	groupShift = 2
-	// windows is how many times the duel is judged while the ghosts' capacity is
-	// asked for once. A judgement halves what was saved before it, so that about two
-	// windows count: short enough that a new set wins within its second epoch, long
-	// enough that the first misses of an epoch, when all rules hit alike, decide nothing.
+	// windows is how many times the duel is judged while the ghosts' capacity is asked for once.
+	// Each judgement halves what was saved before, so about two windows count. That is short enough
+	// for a new set to win within its second epoch. It is long enough that the first misses of an
+	// epoch, when all rules hit alike, decide nothing.
 	windows = 2
-	// margin is by which part of what the loser saved the winner must be ahead.
+	// margin is the lead that the winner needs: 1/margin of what the loser saved.
 	margin = 16
-	// deviations of what chance does to the difference must be exceeded by it, too.
+	// deviations is how many standard deviations of chance the difference must exceed, too.
 	deviations = 3
 )
 
-// Policy says which misses of one directory are worth writing. Its memory is
-// Bytes, whatever the directory holds; beside that an entry costs the four bytes
-// of its State. Its methods are safe for concurrent use; Use never waits.
+// Policy says which misses of one directory are worth writing. It takes Bytes of memory, whatever
+// the directory holds, and four bytes of State for each entry. Its methods are safe for concurrent
+// use; Use never waits.
 type Policy struct {
-	winner atomic.Int32  // of the ghosts, in force
+	winner atomic.Int32  // index of the ghost whose rule is in force
 	shift  atomic.Uint32 // the group is one extent in 2^shift
 	limit  atomic.Int64  // of the directory, in bytes
 
 	rules  [3]rule    // of the ghosts; they never change
 	mu     sync.Mutex // guards what follows
 	ghosts [3]ghost
-	asked  int64 // bytes that uses of the group asked for since the last judgement
-	turned int64 // of the winner's admitted bytes: when the directory has turned over
+	asked  int64 // bytes of the group's uses since the last judgement
+	turned int64 // the directory has turned over once the winner's admitted reaches this
 }
 
-// The ghosts by their rules; the first is in force until it loses.
+// The ghosts by their rules. The first rule is in force until it loses.
 const (
-	free     = iota // into free space only
-	recent          // always, and what was used longest ago goes
-	frequent        // always, and what was used once goes
+	free     = iota // admits into free space only
+	recent          // always admits, and evicts what was used longest ago
+	frequent        // always admits, and evicts what was used once
 )
 
 // Bytes is the size of a Policy in memory.
@@ -53,7 +53,7 @@ const Bytes = int64(unsafe.Sizeof(Policy{}))
 // the duel is decided it admits into free space only.
 func NewPolicy(limit int64) *Policy {
 	p := &Policy{rules: [3]rule{
-		free:     {false, 3}, // the factor is for a Keep: between the others
+		free:     {false, 3}, // this factor only matters for a Keep: it lies between the others
 		recent:   {true, 1},
 		frequent: {true, 30},
 	}}
@@ -62,30 +62,28 @@ func NewPolicy(limit int64) *Policy {
 	return p
 }
 
-// SetLimit tells what the directory may hold now, in bytes.
+// SetLimit sets what the directory may hold now, in bytes.
 func (p *Policy) SetLimit(limit int64) { p.limit.Store(max(limit, 0)) }
 
-// Replaces tells whether a miss is worth the eviction of what Worst names. If
-// not, it is written into free space only.
+// Replaces reports whether a miss is worth the eviction of the candidate that Worst names. If not,
+// it is written into free space only.
 func (p *Policy) Replaces() bool { return p.winner.Load() != free }
 
-// Worst returns the index of the candidate to give up by the rule in force, or
-// -1 if none may go.
+// Worst returns the index of the candidate to evict by the rule in force, or -1 if none may go.
 func (p *Policy) Worst(candidates []Candidate, now uint32) int {
 	return Worst(candidates, now, p.rules[p.winner.Load()].fresh)
 }
 
-// Yields tells whether candidate i, the Worst, goes before an entry of its size that is
-// new and that nobody has asked for.
+// Yields reports whether candidate i, the Worst, goes before a new entry of its size that nobody
+// has asked for.
 func (p *Policy) Yields(candidates []Candidate, i int, now uint32) bool {
 	newcomer := Candidate{Size: candidates[i].Size, State: Fresh(now)}
 	return p.Worst(append(candidates, newcomer), now) == i
 }
 
-// Use tells of one request for a block of size bytes, hit or miss, at a second of
-// any clock. Requests for a block within one second are one. Of blocks outside the
-// group nothing is noted. A use that comes while another goroutine notes one is
-// forgotten: the group is a sample anyway.
+// Use notes one request for a block of size bytes, hit or miss, at a second of any clock. Requests
+// for a block within one second count as one. Blocks outside the group are ignored. A use that
+// comes while another goroutine notes one is forgotten: the group is only a sample.
 func (p *Policy) Use(id hearth.ID, size int, now uint32) {
 	extent := hearth.ID{Version: id.Version, Index: id.Extent()}
 	key := mix(extent.Hash())
@@ -97,12 +95,13 @@ func (p *Policy) Use(id hearth.ID, size int, now uint32) {
 	p.useLocked(key&^(1<<40-1)|mix(id.Hash())&(1<<40-1), uint32(size), now)
 }
 
-// grouped tells by the top bits of a key, since tables go by the low ones.
+// grouped reports whether a key is in the group, by its top bits, since the hash tables use the low
+// ones.
 func grouped(key uint64, shift uint32) bool { return key>>(64-shift) == 0 }
 
 func (p *Policy) useLocked(key uint64, size, now uint32) {
 	if p.ghosts[recent].usedAt(key, now) {
-		return // by the same reader, for its next bytes
+		return // the same reader asks for its next bytes
 	}
 	capacity := p.limit.Load() >> p.shift.Load()
 	worth := float64(size) + MissCost
@@ -169,7 +168,7 @@ func (p *Policy) judgeLocked(capacity int64) {
 	}
 }
 
-// beatsLocked tells whether a saved more than b by more than chance explains.
+// beatsLocked reports whether a saved more than b by more than chance explains.
 func (p *Policy) beatsLocked(a, b int32) bool {
 	more := p.ghosts[a].saved - p.ghosts[b].saved
 	doubt := max(p.ghosts[a].doubt, p.ghosts[b].doubt)

@@ -2,18 +2,18 @@ package evict
 
 import "sync"
 
-// maxReplaced bounds the versions that are remembered as replaced; the oldest is
-// forgotten first, and then goes by density like any other.
+// maxReplaced bounds the remembered versions. The oldest is forgotten first; from then on its
+// blocks are evicted by density like all others.
 const maxReplaced = 1 << 14
 
-// Replaced remembers, oldest first, versions whose name means another now.
+// Replaced remembers, oldest first, the versions whose name means another version now.
 type Replaced struct {
 	mu     sync.Mutex // guards what follows
 	blocks map[[16]byte]int64
-	order  [][16]byte // may hold versions that were taken back since
+	order  [][16]byte // may hold versions that were removed since
 }
 
-// Add remembers a version that has so many blocks.
+// Add remembers a version that has this many blocks.
 func (r *Replaced) Add(version [16]byte, blocks int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -30,7 +30,7 @@ func (r *Replaced) Add(version [16]byte, blocks int64) {
 	r.order = append(r.order, version)
 }
 
-// Remove takes a version back: its bytes were wanted again.
+// Remove forgets a version, since its bytes were wanted again.
 func (r *Replaced) Remove(version [16]byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -45,14 +45,14 @@ func (r *Replaced) Has(version [16]byte) bool {
 	return ok
 }
 
-// Empty reports whether none is.
+// Empty reports whether no version is remembered.
 func (r *Replaced) Empty() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return len(r.blocks) == 0
 }
 
-// Pop takes the oldest version out.
+// Pop removes and returns the oldest version.
 func (r *Replaced) Pop() (version [16]byte, blocks int64, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
