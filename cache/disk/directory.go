@@ -21,46 +21,47 @@ import (
 	"github.com/hearthfs/hearth/internal/device"
 )
 
-// directory is one cache directory. Readers and Put use what is atomic and the
-// queue; the rest belongs to the writer goroutine.
+// directory is one cache directory. Readers and Put use the atomic fields and the queue; the rest
+// belongs to the writer goroutine.
 type directory struct {
 	path   string
 	opt    *Options
 	events *Events
 	budget int64
 	floor  int64
-	seed   uint64 // of the placement, fixed for the life of the Store
+	seed   uint64 // for rendezvous hashing, fixed for the life of the Store
 	queue  *writeQueue
 	guard  *device.Guard
 	gets   sync.Pool // of *get
 
-	volume   atomic.Pointer[volume]   // nil: nothing can be read
-	ejection atomic.Pointer[ejection] // nil: in use
+	volume   atomic.Pointer[volume]   // nil means that nothing can be read
+	ejection atomic.Pointer[ejection] // nil means that it is in use
 	writes   streak
 	reads    streak
 	replaced evict.Replaced
-	policy   *evict.Policy // told of each request; its memory is counted in the Pool
+	policy   *evict.Policy // sees each request; its memory is counted in the Pool
 	scrub    scrubbing
-	foreign  atomic.Bool // some of what is held may not be ours; the writer stores it
-	// yields is when what the next eviction would give up for a block that nobody has
-	// asked for was used last, by the clock; never: nothing would be given up.
+	foreign  atomic.Bool // some held blocks may belong to other nodes; the writer stores it
+	// yields is the last use, by the clock, of the entry that the next eviction would give up for a
+	// block that nobody has asked for. never means that no entry would be given up.
 	yields atomic.Int64
 	clock  clock
-	said   int64 // the limit that Events.Short was last told, 0: of none; the writer's
+	said   int64 // the limit of the last Events.Short, or 0; only the writer uses it
 	counters
 	writer
 }
 
 // counters are what Stats shows.
 type counters struct {
-	used, limit atomic.Int64 // bytes: as of the last look
-	// Until full the file system is believed to be full, until slow nobody waits for the
-	// writer. Kept whole, they hold out against a wall clock that is set.
+	used, limit atomic.Int64 // bytes, as of the last look
+	// Until the time full, the file system is believed to be full. Until slow, nobody waits for the
+	// writer. The pointers keep the monotonic clock, so that a change of the wall clock does no
+	// harm.
 	full, slow     atomic.Pointer[time.Time]
-	sheds          atomic.Bool // something that no index knows may go; the writer stores it
+	sheds          atomic.Bool // some unindexed blocks may go; the writer stores it
 	hits, hitBytes atomic.Int64
 	putBytes       atomic.Int64
-	// written groups of blocks, and how many there were when all was on the device last.
+	// written counts groups of blocks; flushed is its value when everything was last on the device.
 	written, flushed atomic.Int64
 	declined         atomic.Int64
 	evicted          atomic.Int64
@@ -69,8 +70,8 @@ type counters struct {
 	mended           atomic.Int64
 }
 
-// newDirectory opens a directory. What a person must decide on is an error; a
-// device that fails ejects the directory from the start.
+// newDirectory opens a directory. It fails if a person must decide. A device that fails ejects the
+// directory from the start.
 func newDirectory(do DirOptions, o *Options, node string) (*directory, error) {
 	path, err := filepath.Abs(do.Path)
 	if err != nil {
@@ -125,7 +126,7 @@ func (d *directory) openFirst() error {
 	return nil
 }
 
-// mend counts a file that is well again, and tells of it.
+// mend counts a file that is in order again, and reports it.
 func (d *directory) mend(file string, cause error) {
 	d.mended.Add(1)
 	device.Mended(d.events.Mended).Tell(file, cause)
@@ -148,10 +149,11 @@ func (d *directory) setLimits() error {
 	return nil
 }
 
-// statfsFunc is unix.Statfs, or a test's.
+// statfsFunc is unix.Statfs, or a test's replacement.
 type statfsFunc func(path string, st *unix.Statfs_t) error
 
-// nearest is statfs of a path or, where it is still to be made, of what it will lie in.
+// nearest is statfs of a path or, if the path does not exist yet, of the nearest directory above
+// it.
 func nearest(path string, st *unix.Statfs_t, statfs statfsFunc) error {
 	for dir := filepath.Clean(path); ; dir = filepath.Dir(dir) {
 		err := statfs(dir, st)
@@ -165,7 +167,7 @@ func nearest(path string, st *unix.Statfs_t, statfs statfsFunc) error {
 	}
 }
 
-// deviceFailed tells a sick device from a set-up that a person must mend.
+// deviceFailed tells a failing device from a set-up that a person must mend.
 func deviceFailed(err error) bool {
 	var no syscall.Errno
 	if errors.Is(err, ErrRefused) || !errors.As(err, &no) {
@@ -182,7 +184,7 @@ func (d *directory) use() *volume {
 	return nil
 }
 
-// get is Get; with stead it is read on the caller's thread, as read says.
+// get is Get. With stead it reads on the caller's thread, as read says.
 func (d *directory) get(ctx context.Context, b hearth.Block, off, n int, stead func()) (*hearth.View, error) {
 	if v := d.queue.Get(b.ID(), off, n); v != nil {
 		d.hit(n)
@@ -197,7 +199,7 @@ func (d *directory) get(ctx context.Context, b hearth.Block, off, n int, stead f
 	}
 	held := vol.mayHold(b)
 	vol.release()
-	if !held { // most of a cold read's questions: they ask no device
+	if !held { // the usual case of a cold read; it asks no device
 		return nil, hearth.ErrMiss
 	}
 	v, err := d.read(ctx, b, span{off, n}, stead)
@@ -218,7 +220,8 @@ func (d *directory) hit(n int) {
 	d.hitBytes.Add(int64(n))
 }
 
-// put queues a block for free space or what the policy would replace, or declines.
+// put queues a block, or declines it. It goes into free space, or into the room of entries that the
+// policy would replace.
 func (d *directory) put(b hearth.Block, v *hearth.View) error {
 	d.replaced.Remove(b.Object.Version)
 	err := d.admit(b)
@@ -232,7 +235,7 @@ func (d *directory) put(b hearth.Block, v *hearth.View) error {
 	return fmt.Errorf("put block %v: %w", b.ID(), err)
 }
 
-// admit is a first look at the room, with figures that may be seconds old; the writer looks again.
+// admit is a first look at the room, with figures that may be seconds old. The writer looks again.
 func (d *directory) admit(b hearth.Block) error {
 	if !d.holds(b) {
 		return ErrTooFar
@@ -247,7 +250,7 @@ func (d *directory) admit(b hearth.Block) error {
 	return nil
 }
 
-// holds reports whether there is an area for the block.
+// holds reports whether an area can hold the block.
 func (d *directory) holds(b hearth.Block) bool {
 	return isWhole(b.Object, d.budget) || segment.Holds(b.ID())
 }
@@ -257,16 +260,16 @@ func ahead(at *atomic.Pointer[time.Time]) bool {
 	return until != nil && time.Now().Before(*until)
 }
 
-// victims says which entries a block may push out, beside those of replaced versions.
+// victims says which entries a block may evict, beside those of replaced versions.
 type victims int
 
 const (
 	nothing victims = iota // it goes into free space only
-	foreign                // what is not ours
+	foreign                // only blocks of other nodes
 	anything
 )
 
-// mayEvict is the policy's word on a Put. Others' blocks give way to ours at once,
+// mayEvict is the policy's decision about a Put. Blocks of other nodes give way to ours at once,
 // and ours never to theirs: their owner has them too.
 func (d *directory) mayEvict(id hearth.ID) victims {
 	if d.opt.Owns == nil {
@@ -286,15 +289,18 @@ func (d *directory) mayEvict(id hearth.ID) victims {
 }
 
 const (
-	// roomWait for who is about to fetch: a quarter of the queue, 16 MiB, takes a disk of 50 MB/s a third of a second.
+	// roomWait is the most that a caller waits before it fetches. A disk of 50 MB/s takes a quarter
+	// of the queue, 16 MiB, in a third of a second.
 	roomWait = 500 * time.Millisecond
-	// slowFor nobody waits after one has waited in vain: a disk that is far slower than the origin must hold nobody up.
+	// slowFor is how long nobody waits after one caller has waited in vain: a disk far slower than
+	// the origin must delay nobody.
 	slowFor = 5 * time.Second
 )
 
-// roomSoon reports whether the queue has room for n bytes and a quarter of it to spare, waiting a little for the writer:
-// an origin that is faster than the disk would else be asked again for what was declined. Who waits holds at most one
-// block of a run, and the writer that is waited for needs no memory of the Pool.
+// roomSoon reports whether the queue has room for n bytes and a quarter of it to spare. It waits a
+// little for the writer. Otherwise an origin that is faster than the disk would be asked again for
+// declined blocks. A caller that waits holds at most one block of a run, and the writer needs no
+// memory of the Pool.
 func (d *directory) roomSoon(n int64) bool {
 	need := n + d.queue.Max()/4
 	if d.queue.Pending()+need <= d.queue.Max() {
@@ -368,8 +374,8 @@ func (d *directory) localFile(o *hearth.Object) (*os.File, func(), error) {
 	return file, release, err
 }
 
-// useWhole tells the policy that the kernel will read an object by itself: all of
-// it, as far as we know. Of a huge one some blocks of each extent stand for it.
+// useWhole reports to the policy that the kernel will read an object by itself: all of it, as far
+// as we know. In a huge object some blocks of each extent stand for the rest.
 func (d *directory) useWhole(o *hearth.Object) {
 	const most = 1 << 14 // blocks, well below a millisecond
 	now := d.clock.seconds()

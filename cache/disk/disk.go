@@ -1,42 +1,38 @@
 // Package disk is the cache's tier on local file systems: one Store over one or
 // several directories.
 //
-// An object lies in one directory, chosen by rendezvous hashing of its Version,
-// weighted by the directories' budgets. There a large object (more than one block,
-// at most a quarter of the budget) is a sparse file of package sparse; everything
-// else is packed into the segments of package segment. Get looks in the queue of
-// blocks that are not written yet, then in the area where the block should lie,
-// then, before it calls it a miss, in the other places: budgets and directories
-// may have changed since it was written.
+// An object lies in one directory, chosen by rendezvous hashing of its Version, weighted by the
+// directories' budgets. There a large object (more than one block, at most a quarter of the budget)
+// is a sparse file of package sparse. Everything else is packed into the segments of package
+// segment. Get looks in the write queue first, then in the area where the block should lie. Before
+// it returns a miss it looks in the other places, too: budgets and directories may have changed
+// since the block was written.
 //
-// Put retains the View, queues it and returns; it declines when the queue
-// (Options.QueueBytes) or the directory is full. One writer goroutine per
-// directory takes what is queued, up to one write unit at a time, and commits it
-// as a group. Before each group it looks at what is allocated now and at the
-// space that is free now, so that a directory never holds more than its budget
-// plus one write unit, and less when others fill the file system: the free-space
-// floor wins over the budget. What a Put brings goes into free space, or replaces
-// what is worth least, as the policy of package evict has it, which each directory
-// tells of every request; for a Keep, and when budget or floor have shrunk,
-// blocks go in its order in any case. Blocks of replaced versions and others' blocks
-// make room for a Put too.
+// Put retains the View, queues it and returns. It declines when the queue (Options.QueueBytes) or
+// the directory is full. Each directory has one writer goroutine. It takes up to one write unit
+// from the queue at a time, and commits it as a group (group commit). Before each group it measures
+// the allocated bytes and the free space. So a directory never holds more than its budget plus one
+// write unit, and less when others fill the file system: the free-space floor wins over the budget.
 //
-// A disk's errors never reach readers: they are counted, the block is declined
-// or missed. Eight in a row within 30 s eject the directory: failed writes end
-// writing to it, failed reads end reading as well. Its objects then go to the
-// directory of the next rank, and it is tried again later: probed by a small
-// file, reopened, and used again. A full file system is no failure, only no room.
-// A directory that was removed under us is made again, empty.
+// A block of a Put goes into free space, or replaces the entry that is worth least, as the policy
+// of package evict decides. Each directory reports every request to its policy. For a Keep, and
+// when budget or floor have shrunk, the policy only gives the order of eviction. Blocks of replaced
+// versions and blocks of other nodes make room for a Put too.
 //
-// A device may also not answer at all. What a reader asks of it runs on another
-// thread (package device), and a reader whose operation made no step for Options.Patience
-// leaves it there: with the thread, the memory that the kernel may still write
-// into, and its reference to the volume. The directory is then ejected as stalled,
-// as it is when its writer hangs, and is tried again once all of these have come
-// back. While 64 operations of a directory are left so, a Get is a miss at once.
+// Errors of a disk never reach readers: they are counted, and the block is declined or missed.
+// Eight in a row within 30 s eject the directory: failed writes end writing to it, failed reads end
+// reading as well. Its objects then go to the directory of the next rank. It is tried again later:
+// probed by a small file, reopened, and used again. A full file system is not a failure, only a
+// lack of room. A directory that was removed under us is made again, empty.
 //
-// Each directory belongs to one process (a flock on its lock file) and says whose
-// it is and in what format (hearth.json).
+// A device may also not answer at all. So a reader's operation runs on another thread (package
+// device). If it makes no step for Options.Patience, the reader abandons it: with the thread, the
+// memory that the kernel may still write into, and its reference to the volume. The directory is
+// then ejected as stalled, as it is when its writer hangs. It is tried again once all abandoned
+// operations have come back. While there are 64 of them in a directory, a Get is a miss at once.
+//
+// Each directory belongs to one process: a flock on its lock file. hearth.json says whose it is,
+// and in what format.
 package disk
 
 import (
@@ -53,29 +49,29 @@ import (
 	"github.com/hearthfs/hearth/cache/check"
 )
 
-// Why a block is not taken, or a directory not opened.
+// Reasons for which a block is not taken, or a directory not opened.
 var (
-	// ErrRefused: the directory cannot be the cache, and a person must decide; the
-	// error's text says what.
+	// ErrRefused means that the directory cannot be the cache and a person must decide. The error's
+	// text says what to do.
 	ErrRefused = errors.New("cache directory refused")
-	// ErrInUse: refused, since another process has it.
+	// ErrInUse is an ErrRefused: another process has the directory.
 	ErrInUse = errors.New("cache directory is in use")
-	// ErrHung: in use, by a process that was killed and cannot end before the readers
+	// ErrHung is an ErrInUse: a killed process has the directory. It cannot end before the readers
 	// of its mount have got an answer.
 	ErrHung = errors.New("cache directory is held by a killed process")
-	// ErrFull: declined, since there is no room that nothing else wants.
+	// ErrFull means that the block is declined: there is no room that nothing else wants.
 	ErrFull = errors.New("cache directory is full")
-	// ErrTooFar: declined, since it lies behind the first 128 TiB of an object that has no
-	// file of its own.
+	// ErrTooFar means that the block is declined: it lies behind the first 128 TiB of an object
+	// that has no file of its own.
 	ErrTooFar = errors.New("what lies behind the first 128 TiB of an object is not kept")
-	// ErrEjected: no directory takes writes now.
+	// ErrEjected means that no directory takes writes now.
 	ErrEjected = errors.New("cache directory is out of use")
 
-	errDeclined  = errors.New("declined")  // by an area, for a reason that is no device's
-	errElsewhere = errors.New("elsewhere") // by an area: the other one must take it
+	errDeclined  = errors.New("declined")  // an area declined, and its device is not the reason
+	errElsewhere = errors.New("elsewhere") // an area declined, and the other area must take it
 )
 
-// maxDirectories bounds the work of a miss, which looks into each of them.
+// maxDirectories bounds the work of a miss, which looks into each directory.
 const maxDirectories = 16
 
 // Options says where the cache lies and what it may use.
@@ -84,33 +80,34 @@ type Options struct {
 	Dirs []DirOptions
 	// Pool is where Views come from, and what indexes are counted against.
 	Pool *hearth.Pool
-	// QueueBytes bounds the blocks that wait to be written, over all directories.
-	// 0: a quarter of the Pool, at most 64 MiB.
+	// QueueBytes bounds the bytes of the blocks that wait to be written, over all directories. 0
+	// means a quarter of the Pool, at most 64 MiB.
 	QueueBytes int64
-	// Owns says whether a block is this node's to keep; others go first. nil: all.
+	// Owns reports whether this node owns a block; blocks of other nodes are evicted first. nil
+	// means that it owns all.
 	Owns func(hearth.ID) bool
-	// Pinned says whether a block must stay, whatever the policy thinks. nil: none.
+	// Pinned reports whether a block must stay, whatever the policy says. nil means that none must.
 	Pinned func(hearth.ID) bool
-	// Unknown: what is pinned is not known yet, and nothing is evicted. nil: it is.
+	// Unknown reports that the pins are not known yet; until then nothing is evicted. nil means
+	// that they are known.
 	Unknown func() bool
-	// Events are told of what an operator should know.
+	// Events are called about what an operator should know.
 	Events Events
-	// Check is how often space and health are looked at when nothing is written.
-	// 0: 2 s.
+	// Check is the time between two looks at space and health when nothing is written. 0 means 2 s.
 	Check time.Duration
-	// RetryAfter is the time from an ejection to the first new attempt; it doubles
-	// up to 32 times itself. 0: 10 s.
+	// RetryAfter is the time from an ejection to the first new attempt (exponential back-off). It
+	// doubles, up to 32 times RetryAfter. 0 means 10 s.
 	RetryAfter time.Duration
-	// Patience is how long a reader waits for a device that does not answer. Then
-	// the directory is out of use until it answers again. 0: 2 s.
+	// Patience is how long a reader waits for a device that does not answer. Then the directory is
+	// out of use until it answers again. 0 means 2 s.
 	Patience time.Duration
 
-	// Scrub is how many bytes a second are read again and verified in each directory,
-	// behind the readers; 0: none. A pass begins ScrubEvery after the last began; 0: 24 h.
+	// Scrub is how many bytes a second are read again and verified in each directory, behind the
+	// readers. 0 means none. A pass begins ScrubEvery after the last began; 0 means 24 h.
 	Scrub      int64
 	ScrubEvery time.Duration
 
-	// For tests: how areas are opened and free space is asked.
+	// Tests replace how areas are opened and how free space is measured.
 	open   func(d *directory) (*volume, error)
 	statfs statfsFunc
 }
@@ -119,39 +116,41 @@ type Options struct {
 type DirOptions struct {
 	// Path of the directory; made if it is missing.
 	Path string
-	// Budget is the number of bytes that may be allocated in it. 0: a tenth of its
-	// file system.
+	// Budget is the number of bytes that may be allocated in it. 0 means a tenth of its file
+	// system.
 	Budget int64
-	// Floor is the number of bytes that stay free on its file system, whoever fills
-	// it. 0: a tenth of it; negative: nothing.
+	// Floor is the number of bytes that stay free on its file system, whoever fills it. 0 means a
+	// tenth of the file system; a negative value means nothing.
 	Floor int64
 }
 
-// Events are called when something happens that Stats alone would hide. Each may
-// be nil, is called on the Store's goroutines or its callers', and must not block.
+// Events are called when something happens that Stats alone would hide. Each may be nil, is called
+// on a goroutine of the Store or of its callers, and must not block.
 type Events struct {
-	// Ejected: the directory is out of use, and why.
+	// Ejected says that the directory is out of use, and why.
 	Ejected func(path string, cause error)
-	// Returned: it is in use again.
+	// Returned says that the directory is in use again.
 	Returned func(path string)
-	// Full: its file system said that it has no room or no inodes; it is asked again 10 s later.
+	// Full says that the file system reported no room or no inodes. It is asked again 10 s later.
 	Full func(path string, cause error)
-	// Mended: a file that somebody harmed is as it should be again: its owner's rights are
-	// given back, or what it says is made anew.
+	// Mended says that a file that somebody harmed is in order again: its owner's rights are given
+	// back, or its content is made anew.
 	Mended func(file string, cause error)
-	// Short: others have left the file system so few bytes that the directory may hold but
-	// limit of its budget; told again once that has halved, or was over meanwhile.
+	// Short says that others have left the file system so few bytes that the directory may hold
+	// only limit of its budget. It is called again when limit has halved, or when the shortage was
+	// over meanwhile.
 	Short func(path string, limit, budget int64)
-	// Unindexed: there is no memory to index so many blocks, of so many bytes, that the
-	// directory holds. They stay, are misses, and go first when room is needed. Told again
-	// once they have doubled, or were none meanwhile.
+	// Unindexed says that the directory holds this many blocks, of this many bytes, that there is
+	// no memory to index. They stay, are misses, and go first when room is needed. It is called
+	// again when they have doubled, or when there were none meanwhile.
 	Unindexed func(path string, blocks, bytes int64)
-	// Found: the scrub found bytes that are not what was written, and dropped them, or
-	// what cannot be read. ScrubFailed: it cannot go on for now, and why, once in a row.
+	// Found says that the scrub found bytes that are not what was written, and dropped them, or
+	// something that cannot be read. ScrubFailed says that the scrub cannot go on for now, and why.
+	// It is called once for several failures in a row with the same cause.
 	Found       func(check.Finding)
 	ScrubFailed func(cause error)
-	// Damaged: a file of the cache, or some of it, is of no use, and what it held is a
-	// miss: its bytes are not what was written, or of a newer format.
+	// Damaged says that a file of the cache, or a part of it, is unusable, and that what it held is
+	// a miss: its bytes are not what was written, or of a newer format.
 	Damaged func(file string, cause error)
 }
 
@@ -163,9 +162,9 @@ type Store struct {
 
 var _ hearth.Store = (*Store)(nil)
 
-// Open opens the cache directories. It refuses a directory that a person must
-// decide on: foreign, of a newer format, in use by another process, in a FUSE
-// mount. One whose device fails is ejected from the start, if another works.
+// Open opens the cache directories. It refuses a directory that a person must decide on: foreign,
+// of a newer format, in use by another process, or in a FUSE mount. A directory whose device fails
+// is ejected from the start, if another works.
 func Open(o Options) (*Store, error) {
 	if len(o.Dirs) == 0 || len(o.Dirs) > maxDirectories {
 		return nil, fmt.Errorf("open disk cache: %d directories, want 1 to %d", len(o.Dirs), maxDirectories)
@@ -227,7 +226,7 @@ func (s *Store) Get(ctx context.Context, b hearth.Block, off, n int) (*hearth.Vi
 	id := b.ID()
 	first := s.place(&id.Version)
 	d := s.dirs[first]
-	d.policy.Use(id, b.Len(), d.clock.seconds()) // a hit or a miss of where it belongs
+	d.policy.Use(id, b.Len(), d.clock.seconds()) // a hit or a miss of the directory that it belongs to
 	v, err := d.get(ctx, b, off, n, nil)
 	if err == nil || len(s.dirs) == 1 || !errors.Is(err, hearth.ErrMiss) {
 		return v, err
@@ -243,19 +242,20 @@ func (s *Store) Get(ctx context.Context, b hearth.Block, off, n int) (*hearth.Vi
 	return nil, err
 }
 
-// GetHere is Get on the caller's own thread of what lies where it belongs, as wiring.Disk says.
+// GetHere is Get on the caller's own thread, and only from the directory that the block belongs to;
+// wiring.Disk says more.
 func (s *Store) GetHere(ctx context.Context, b hearth.Block, off, n int, stead func()) *hearth.View {
 	id := b.ID()
 	d := s.dirs[s.place(&id.Version)]
-	v, _ := d.get(ctx, b, off, n, stead) // Get says what is wrong, and counts what is not held
+	v, _ := d.get(ctx, b, off, n, stead) // the Get that follows reports errors and counts misses
 	if v != nil {
 		d.policy.Use(id, b.Len(), d.clock.seconds())
 	}
 	return v
 }
 
-// Put queues a block that goes into free space, or declines. It touches memory
-// only: that a block is held already is found by the writer.
+// Put queues a block that goes into free space, or declines. It touches memory only: the writer
+// finds out whether the block is held already.
 func (s *Store) Put(b hearth.Block, v *hearth.View) error {
 	d, err := s.target(b, v)
 	if err != nil {
@@ -264,17 +264,17 @@ func (s *Store) Put(b hearth.Block, v *hearth.View) error {
 	return d.put(b, v)
 }
 
-// Takes tells whether Put will have room for the block once it is fetched. Who
-// fetches from afar asks first: while nothing can be kept, ranges are not fetched
-// as blocks. A quarter of the queue stays for those that were told so before and
-// are still on their way, or they would be fetched whole, declined, and fetched
-// again with the next range.
+// Takes reports whether Put will have room for the block once it is fetched. A caller that fetches
+// from afar asks first: while nothing can be kept, ranges are not fetched as whole blocks. A
+// quarter of the queue is reserved for blocks that were promised room before and are still in
+// flight. Otherwise they would be fetched whole, declined, and fetched again with the next range.
 func (s *Store) Takes(b hearth.Block) bool {
 	d := s.taker(b.Object.Version)
 	if d == nil {
 		return false
 	}
-	// A block that comes in a run is asked for here only: its reader has it from memory.
+	// A block that comes in a run is reported to the policy only here: its reader has it from
+	// memory.
 	d.policy.Use(b.ID(), b.Len(), d.clock.seconds())
 	if d.admit(b) != nil {
 		return false
@@ -286,7 +286,7 @@ func (s *Store) Takes(b hearth.Block) bool {
 	return soon
 }
 
-// taker is the directory that takes an object now; nil: none does.
+// taker is the directory that takes an object now. nil means that none does.
 func (s *Store) taker(version [16]byte) *directory {
 	if first := s.dirs[s.place(&version)]; first.writable() {
 		return first
@@ -310,8 +310,8 @@ func (s *Store) target(b hearth.Block, v *hearth.View) (*directory, error) {
 	return d, nil
 }
 
-// LocalFile hands out an object that is whole in one sparse file. What is still
-// queued is not waited for.
+// LocalFile hands out an object that is whole in one sparse file. It does not wait for queued
+// blocks.
 func (s *Store) LocalFile(o *hearth.Object) (*os.File, func(), error) {
 	if o.Size <= hearth.BlockSize { // packed
 		return nil, nil, hearth.ErrMiss
@@ -333,7 +333,7 @@ func (s *Store) LocalFile(o *hearth.Object) (*os.File, func(), error) {
 	return nil, nil, hearth.ErrMiss
 }
 
-// Samples names a file of each directory that is in use, as fuse.LocalFiler says.
+// Samples names one file of each directory that is in use, as fuse.LocalFiler says.
 func (s *Store) Samples() []string {
 	var all []string
 	for _, d := range s.dirs {
@@ -347,8 +347,8 @@ func (s *Store) Samples() []string {
 // NodeID is the random id of this node, kept in its first directory.
 func (s *Store) NodeID() string { return s.node }
 
-// NamesDirs are where the namespace may lie: in each directory that is in use.
-// What it allocates, measured every 2 s, counts against that directory's budget.
+// NamesDirs are the paths where the namespace may lie, one in each directory that is in use. The
+// bytes it allocates, measured every 2 s, count against that directory's budget.
 func (s *Store) NamesDirs() []string {
 	var all []string
 	for _, d := range s.dirs {
@@ -359,7 +359,7 @@ func (s *Store) NamesDirs() []string {
 	return all
 }
 
-// Close writes what is queued, and gives the directories back.
+// Close writes what is queued, and gives up the directories.
 func (s *Store) Close() error {
 	for _, d := range s.dirs {
 		d.scrub.end()

@@ -7,10 +7,10 @@ import (
 	"github.com/hearthfs/hearth/cache/evict"
 )
 
-// Find tells in which directory a block is held, and how: queued (for its writer),
-// segment or sparse; "": in none. unread: the index of the object's file has not been
-// read since the start, and only that tells. Nothing is read for the answer, and no
-// policy hears of it.
+// Find returns the directory that holds a block, and the kind of place: "queued" (for the writer),
+// "segment" or "sparse". "" means that no directory holds it. unread means that only the index of
+// the object's file can tell, and that it has not been read since the start. Find reads nothing,
+// and does not count as a request for the policy.
 func (s *Store) Find(id hearth.ID) (dir, kind string, unread bool) {
 	for _, d := range s.dirs {
 		if d.queue.Has(id) {
@@ -52,9 +52,9 @@ func (s *Store) Whole(o *hearth.Object) (whole, verified bool) {
 	return whole, verified
 }
 
-// Spare is WouldTake for what nobody has asked for: whether the block would go into free
-// space, or into that of what is worth less and was not used since then, and whether
-// half of its write queue is free.
+// Spare is WouldTake for a block that nobody has asked for. room reports whether the block would go
+// into free space, or into the space of an entry that is worth less and was not used since then.
+// queue reports whether half of the write queue is free.
 func (s *Store) Spare(b hearth.Block, since time.Time) (room, queue bool) {
 	d := s.taker(b.Object.Version)
 	if d == nil || d.admit(b) != nil {
@@ -71,8 +71,8 @@ func (s *Store) Spare(b hearth.Block, since time.Time) (room, queue bool) {
 	return room, pending <= d.queue.Max()/2
 }
 
-// WouldTake is Takes for who only wonders: it names the directory, or says why the
-// block would be declined; no policy hears of it, and nobody waits.
+// WouldTake is Takes without side effects, for explaining. It names the directory, or says why the
+// block would be declined. It does not count as a request for the policy, and never waits.
 func (s *Store) WouldTake(b hearth.Block) (dir string, err error) {
 	d := s.taker(b.Object.Version)
 	if d == nil {

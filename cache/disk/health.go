@@ -14,13 +14,13 @@ import (
 )
 
 const (
-	// ejectAfter errors in a row within ejectWithin eject a directory: one bad
-	// sector must not, a dead device should within one batch of reads.
+	// ejectAfter errors in a row within ejectWithin eject a directory. One bad sector must not
+	// eject it; a dead device should within one batch of reads.
 	ejectAfter  = 8
 	ejectWithin = 30 * time.Second
 	// fullFor is how long a file system that said "no space" is believed.
 	fullFor = 10 * time.Second
-	// maxBackoff bounds the time between two attempts, in units of RetryAfter.
+	// maxBackoff bounds the exponential back-off between two attempts, in units of RetryAfter.
 	maxBackoff = 32
 )
 
@@ -40,7 +40,7 @@ func (s *streak) ok() {
 	s.n.Store(0)
 }
 
-// failed reports whether the streak is long enough to eject.
+// failed counts an error, and reports whether the streak is long enough to eject.
 func (s *streak) failed(now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -55,12 +55,12 @@ func (s *streak) failed(now time.Time) bool {
 // may still be read.
 type ejection struct {
 	cause error
-	reads bool // reads are off, too
+	reads bool // reads have ended, too
 	at    time.Time
 	again error // of the last attempt to take it back
 }
 
-// why is the cause for people, with what keeps the directory out since.
+// why is the cause for people, and the error of the last attempt to take the directory back.
 func (e *ejection) why() string {
 	if e.again == nil {
 		return e.cause.Error()
@@ -68,8 +68,8 @@ func (e *ejection) why() string {
 	return fmt.Sprintf("%v; tried again: %v", e.cause, e.again)
 }
 
-// eject takes the directory out of use; the first cause stands, but failing reads
-// are worse than failing writes. False: an earlier cause stands.
+// eject takes the directory out of use. The first cause stands, except that failing reads replace
+// failing writes. False means that an earlier cause stands.
 func (d *directory) eject(cause error, reads bool) bool {
 	e := &ejection{cause: cause, reads: reads, at: time.Now()}
 	for {
@@ -123,8 +123,8 @@ func (d *directory) readFailed(err error) {
 	}
 }
 
-// shortOfDescriptors: an open file too many of this process, or of the machine, says
-// nothing about a directory. It is a miss, or a block that is not kept.
+// shortOfDescriptors reports whether this process, or the machine, has too many open files. That
+// says nothing about a directory: it causes a miss, or a block that is not kept.
 func shortOfDescriptors(err error) bool {
 	return errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE)
 }
@@ -136,7 +136,7 @@ func (d *directory) tryReturn(now time.Time) {
 		d.retryAt = d.ejection.Load().at.Add(d.opt.RetryAfter)
 	}
 	if now.Before(d.retryAt) || d.guard.Left() > 0 || d.home != nil && !d.readable() {
-		return // not yet, or what hung has not come back, or the lock is not given back
+		return // not yet, or hung operations have not come back, or the lock is not released
 	}
 	if err := d.reopen(); err != nil {
 		d.backoff = min(max(d.backoff*2, d.opt.RetryAfter), maxBackoff*d.opt.RetryAfter)
@@ -149,16 +149,16 @@ func (d *directory) tryReturn(now time.Time) {
 	d.writes.ok()
 	d.reads.ok()
 	d.full.Store(nil)
-	d.look() // who sees it in use again sees what it may hold
+	d.look() // before the directory shows as in use, so that its limit is right
 	d.ejection.Store(nil)
 	if d.events.Returned != nil {
 		d.events.Returned(d.path)
 	}
 }
 
-// letGo closes what a directory has open that is neither read nor written any
-// more: what was removed becomes free, and a sick file system can be unmounted.
-// The lock stays until the last reader has left, who may still drop a bad block.
+// letGo closes the files of a directory that is neither read nor written any more. So the space of
+// removed files becomes free, and a failing file system can be unmounted. The lock stays until the
+// last reader has left, who may still drop a bad block.
 func (d *directory) letGo() {
 	d.retire()
 	if d.retired != nil {
@@ -182,9 +182,9 @@ func (d *directory) retire() {
 	}
 }
 
-// reopen makes the volume anew, since what failed writes left behind in memory
-// is not to be trusted, and the home where it was let go. Readers go on with the
-// old volume until the device has proved itself.
+// reopen makes the volume anew, since failed writes left state in memory that cannot be trusted. It
+// also makes the home anew if that was closed. Readers go on with the old volume until the device
+// has proved itself.
 func (d *directory) reopen() error {
 	if d.home != nil {
 		if err := device.Prove(filepath.Join(d.path, LabelFile+".probe")); err != nil {
@@ -221,14 +221,14 @@ func (d *directory) reopen() error {
 	return nil
 }
 
-// identity is how a directory is known again.
+// identity is how a directory is recognized.
 type identity struct {
 	id     string
 	device uint64 // of its file system
 }
 
-// sameDisk keeps a directory from being made anew below a mount point whose file
-// system has gone: that disk was never meant for the cache.
+// sameDisk keeps a directory from being made anew below a mount point whose file system is gone.
+// The disk below was never meant for the cache.
 func (d *directory) sameDisk() error {
 	if text, err := ReadLabel(d.path); d.last.id == "" || err == nil && text.Directory == d.last.id {
 		return nil

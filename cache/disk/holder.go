@@ -8,11 +8,11 @@ import (
 	"strings"
 )
 
-// This file tells which process has a cache directory: what its lock file holds.
+// This file is the content of the lock file: which process has the cache directory.
 
-// LockHolder is a process, as another may read of it: its id, the set of processes that
-// the id is of, such as pid:[4026531836] - two containers that share a directory may
-// both be process 1 - and whether it is about to end.
+// LockHolder describes a process to other processes: its id, the PID namespace of that id, and
+// whether it is about to end. The namespace is written as pid:[4026531836]; two containers that
+// share a directory may both be process 1.
 type LockHolder struct {
 	PID    string
 	within string
@@ -21,7 +21,7 @@ type LockHolder struct {
 
 const endsWord = "ends"
 
-// selfHolder is this process.
+// selfHolder describes this process.
 func selfHolder() LockHolder {
 	within, err := os.Readlink("/proc/self/ns/pid")
 	if err != nil {
@@ -30,7 +30,7 @@ func selfHolder() LockHolder {
 	return LockHolder{PID: strconv.Itoa(os.Getpid()), within: within}
 }
 
-// ParseLockHolder reads what String wrote, or a bare id.
+// ParseLockHolder reads what String wrote, or a bare process id.
 func ParseLockHolder(text string) LockHolder {
 	words := strings.Fields(text)
 	h := LockHolder{PID: "unknown", within: selfHolder().within, Ends: slices.Contains(words, endsWord)}
@@ -52,14 +52,14 @@ func (h LockHolder) String() string {
 	return line + "\n"
 }
 
-// IsSelf reports whether it is this process.
+// IsSelf reports whether the holder is this process.
 func (h LockHolder) IsSelf() bool {
 	self := selfHolder()
 	return h.PID == self.PID && h.within == self.within
 }
 
-// Defunct reports whether it was killed and has a thread in the kernel that keeps it
-// from ending. Of other containers' processes nobody knows.
+// Defunct reports whether the holder was killed and has a thread in the kernel that keeps it from
+// ending. For processes of other containers it is false, since nobody knows.
 func (h LockHolder) Defunct() bool {
 	if h.within != selfHolder().within {
 		return false

@@ -13,18 +13,18 @@ import (
 	"github.com/hearthfs/hearth/internal/device"
 )
 
-// home is a cache directory that this process owns: locked, and known by its ids.
+// home is a cache directory that this process owns: it is locked, and identified by its ids.
 type home struct {
 	path string
-	node string   // id of the node, equal in all of its directories
-	id   string   // id of this directory: placement hangs on it, not on the path
+	node string   // id of the node, the same in all of its directories
+	id   string   // id of this directory: placement depends on it, not on the path
 	lock *os.File // holds the flock
 }
 
-// openHome makes the directory at path this process's own. It refuses (ErrRefused)
-// what a person must decide: a directory in a FUSE mount, one that holds something
-// else, one of another process, one of a newer format. node is the id that a new
-// directory gets; empty: a new one. mended is told of what had been harmed.
+// openHome makes the directory at path this process's own. It refuses (ErrRefused) what a person
+// must decide: a directory in a FUSE mount, one that holds something else, one of another process,
+// one of a newer format. node is the id that a new directory gets; "" means a new id. mended is
+// called for files that had been harmed.
 func openHome(path, node string, statfs statfsFunc, mended device.Mended) (_ *home, err error) {
 	if err := refuseFUSE(path, statfs); err != nil {
 		return nil, err
@@ -35,7 +35,7 @@ func openHome(path, node string, statfs statfsFunc, mended device.Mended) (_ *ho
 	if err := refuseForeign(path); err != nil {
 		return nil, err
 	}
-	before, _ := os.ReadDir(filepath.Join(path, segmentsDir)) // none: the directory is new
+	before, _ := os.ReadDir(filepath.Join(path, segmentsDir)) // empty if the directory is new
 	h := &home{path: path}
 	if h.lock, err = lock(path, mended); err != nil {
 		return nil, err
@@ -54,7 +54,7 @@ func openHome(path, node string, statfs statfsFunc, mended device.Mended) (_ *ho
 		return nil, newerHome(path, text)
 	case err == nil:
 	case errors.Is(err, errLabelDamaged), errors.Is(err, fs.ErrNotExist):
-		// The blocks speak for themselves; only the ids are new.
+		// The blocks are still valid; only the ids are new.
 		if len(before) > 0 {
 			mended.Tell(filepath.Join(path, LabelFile), errIdentity)
 		}
@@ -81,7 +81,7 @@ func newerHome(path string, text Label) error {
 		path, text.Format, LabelFormat)
 }
 
-// intact says why the directory is no longer ours: it was removed or replaced.
+// intact returns an error if the directory is no longer ours: it was removed or replaced.
 func (h *home) intact() error {
 	ours, err := h.lock.Stat()
 	if err != nil {
@@ -103,11 +103,10 @@ func (h *home) intact() error {
 }
 
 const (
-	// lockGrace is how long a directory that another process holds is waited for: it
-	// may be about to say that it ends.
+	// lockGrace is how long to wait for a directory that another process holds: it may be about to
+	// say that it ends.
 	lockGrace = time.Second
-	// endGrace is how long one that says so is waited for, while it writes what it
-	// has queued.
+	// endGrace is how long to wait for a process that said so, while it writes its queue.
 	endGrace = 30 * time.Second
 	lockPoll = 20 * time.Millisecond
 )
@@ -138,7 +137,7 @@ func acquire(f *os.File, path string) error {
 	}
 }
 
-// ends says that this process is about to give the directory up.
+// ends writes into the lock file that this process is about to give the directory up.
 func (h *home) ends() {
 	self := selfHolder()
 	self.Ends = true
@@ -151,8 +150,8 @@ func (h *home) close() {
 	}
 }
 
-// refuseFUSE keeps the cache out of FUSE mounts: in our own one each write would
-// wait for the process that waits for the write.
+// refuseFUSE keeps the cache out of FUSE mounts. In a mount of our own, a write would wait for the
+// process that waits for the write.
 func refuseFUSE(path string, statfs statfsFunc) error {
 	var st unix.Statfs_t
 	if err := nearest(path, &st, statfs); err != nil {
@@ -164,7 +163,7 @@ func refuseFUSE(path string, statfs statfsFunc) error {
 	return nil
 }
 
-// refuseForeign keeps us from filling, and one day emptying, somebody else's directory.
+// refuseForeign keeps us from filling, and one day emptying, a directory of somebody else.
 func refuseForeign(path string) error {
 	name, err := Foreign(path)
 	if err != nil {
@@ -176,8 +175,8 @@ func refuseForeign(path string) error {
 	return nil
 }
 
-// lock takes the directory for this process. The lock is the kernel's and goes
-// with the process, however it ends.
+// lock locks the directory for this process. The lock is a flock: the kernel releases it when the
+// process ends, however that happens.
 func lock(path string, mended device.Mended) (*os.File, error) {
 	name := filepath.Join(path, LockFile)
 	if err := device.ClearWay(name, false, mended); err != nil {
@@ -191,13 +190,13 @@ func lock(path string, mended device.Mended) (*os.File, error) {
 		_ = f.Close() // nothing was written
 		return nil, err
 	}
-	if err := f.Truncate(0); err == nil { // who holds it is a courtesy, not the lock
+	if err := f.Truncate(0); err == nil { // the holder's name is a courtesy, not the lock
 		_, _ = f.WriteAt([]byte(selfHolder().String()), 0)
 	}
 	return f, nil
 }
 
-// refusal is an error that a person must mend; its text says how.
+// refusal is an error that needs a person. Its text says what to do.
 type refusal struct {
 	text string
 	kind error

@@ -12,8 +12,8 @@ import (
 	"github.com/hearthfs/hearth"
 )
 
-// Keep is Put that waits for queue room, evicts what is worth least, and returns
-// when the block is written, or says why it is not kept.
+// Keep is Put that waits for room in the queue and evicts the entries that are worth least. It
+// returns when the block is written, or says why it is not kept.
 func (s *Store) Keep(ctx context.Context, b hearth.Block, v *hearth.View) error {
 	for {
 		d, err := s.target(b, v)
@@ -26,7 +26,7 @@ func (s *Store) Keep(ctx context.Context, b hearth.Block, v *hearth.View) error 
 		done := make(chan error, 1)
 		err = d.queue.Push(queueItem{Block: b, View: v, Keep: true, Done: done})
 		switch {
-		case errors.Is(err, errQueued): // by a Put that may still be declined
+		case errors.Is(err, errQueued): // a Put queued it, and may still be declined
 			if err := s.drain(ctx); err != nil {
 				return err
 			}
@@ -48,8 +48,8 @@ func (s *Store) Keep(ctx context.Context, b hearth.Block, v *hearth.View) error 
 	}
 }
 
-// Flush returns when what was given before is on the devices; an error of directories
-// is hearth.Unflushed.
+// Flush returns when everything that was given before is on the devices. If some directories fail,
+// the error is a hearth.Unflushed.
 func (s *Store) Flush(ctx context.Context) error {
 	if err := s.drain(ctx); err != nil {
 		return err
@@ -69,7 +69,8 @@ func (s *Store) Flush(ctx context.Context) error {
 	return nil
 }
 
-// unflushed is an error of some directories; what others hold as well is on their devices.
+// unflushed is the error of some directories. A block that other directories hold as well is on
+// their devices.
 type unflushed struct {
 	error
 	dirs, well []*directory
@@ -78,14 +79,15 @@ type unflushed struct {
 // Unwrap gives the errors of the directories.
 func (u unflushed) Unwrap() error { return u.error }
 
-// Concerns is hearth.Unflushed's.
+// Concerns implements hearth.Unflushed.
 func (u unflushed) Concerns(id hearth.ID) bool {
 	has := func(d *directory) bool { return d.has(id) }
 	return slices.ContainsFunc(u.dirs, has) && !slices.ContainsFunc(u.well, has)
 }
 
-// sync brings what was written to the device. The file system is flushed as a whole: sidecars lie in the page cache of
-// as many files as there are objects. What was written last to a directory that is out of use since may never come there.
+// sync brings everything written so far to the device. It flushes the file system as a whole, since
+// sidecars lie in the page cache of as many files as there are objects. The last writes to a
+// directory that is out of use since then may never get there.
 func (d *directory) sync() error {
 	at := d.written.Load()
 	if e := d.ejection.Load(); e != nil {
@@ -106,7 +108,7 @@ func (d *directory) sync() error {
 func (d *directory) syncNow() error {
 	vol := d.use()
 	if vol == nil {
-		return ErrEjected // in this moment
+		return ErrEjected // it was ejected just now
 	}
 	defer vol.release()
 	if err := vol.sync(); err != nil {
@@ -120,7 +122,7 @@ func (d *directory) syncNow() error {
 	return unix.Syncfs(int(dir.Fd()))
 }
 
-// drain waits until what is queued now was written or declined.
+// drain waits until everything that is queued now was written or declined.
 func (s *Store) drain(ctx context.Context) error {
 	marks := make([]<-chan error, 0, len(s.dirs))
 	for _, d := range s.dirs {
@@ -143,7 +145,7 @@ func (s *Store) drain(ctx context.Context) error {
 	return nil
 }
 
-// Has reports whether the block is queued or on disk; nothing is read.
+// Has reports whether the block is queued or on disk. It reads no blocks.
 func (s *Store) Has(id hearth.ID) bool {
 	for _, d := range s.dirs {
 		if d.has(id) {
@@ -153,7 +155,7 @@ func (s *Store) Has(id hearth.ID) bool {
 	return false
 }
 
-// Drop gives up all of an object that is written, pinned or not.
+// Drop evicts every written block of an object, pinned or not.
 func (s *Store) Drop(o *hearth.Object) {
 	for _, d := range s.dirs {
 		if vol := d.use(); vol != nil {
@@ -163,8 +165,8 @@ func (s *Store) Drop(o *hearth.Object) {
 	}
 }
 
-// Replaced says that the namespace knows a newer version of o's name: its blocks are still
-// served, and go first when room is needed. A later Put of the version takes that back.
+// Replaced says that the namespace knows a newer version of o's name. Its blocks are still served,
+// and go first when room is needed. A later Put of the version revokes that.
 func (s *Store) Replaced(o *hearth.Object) {
 	for _, d := range s.dirs {
 		d.replaced.Add(o.Version, o.Blocks())

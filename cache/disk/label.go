@@ -23,7 +23,7 @@ import (
 // versions of their own.
 const LabelFormat = 1
 
-// errLabelDamaged is a label that is not what was written.
+// errLabelDamaged says that a label is not what was written.
 var errLabelDamaged = errors.New("damaged")
 
 // Label is the content of hearth.json. Every later format keeps these four fields, so
@@ -32,8 +32,8 @@ type Label struct {
 	Format    int    `json:"format"`
 	Node      string `json:"node"`
 	Directory string `json:"directory"`
-	// Check is the CRC-32C of the other three: a flipped bit is damage, and must
-	// not look like a newer format.
+	// Check is the CRC-32C of the other three fields. So a flipped bit is damage, and does not look
+	// like a newer format.
 	Check string `json:"check"`
 }
 
@@ -43,7 +43,8 @@ func (l Label) Sum() string {
 	return fmt.Sprintf("%08x", crc32.Checksum([]byte(text), crc32.MakeTable(crc32.Castagnoli)))
 }
 
-// ReadLabel reads the label of the directory at path; ErrDamaged, fs.ErrNotExist.
+// ReadLabel reads the label of the directory at path. It fails with errLabelDamaged,
+// fs.ErrNotExist, or the error of the read.
 func ReadLabel(path string) (Label, error) {
 	name := filepath.Join(path, LabelFile)
 	if fi, err := os.Lstat(name); err == nil && !fi.Mode().IsRegular() {
@@ -56,7 +57,7 @@ func ReadLabel(path string) (Label, error) {
 	return parseLabel(data)
 }
 
-// parseLabel reads what Write wrote.
+// parseLabel reads what writeLabel wrote.
 func parseLabel(data []byte) (Label, error) {
 	var l Label
 	if json.Unmarshal(data, &l) != nil || l.Check != l.Sum() || l.Format < 1 {
@@ -65,7 +66,7 @@ func parseLabel(data []byte) (Label, error) {
 	return l, nil
 }
 
-// writeLabel makes a new label, durable before anything is stored; node "": a new one's.
+// writeLabel makes a new label, durable before anything is stored. If node is "", it gets a new id.
 func writeLabel(path, node string) (Label, error) {
 	if node == "" {
 		node = newID()
@@ -93,8 +94,8 @@ func newID() string {
 	return hex.EncodeToString(id[:])
 }
 
-// CheckLabel reads the label of a directory that is the caller's. With repair one that is
-// damaged or missing is made anew: its ids are new then, and what it holds stays.
+// CheckLabel reads the label of a directory that the caller has locked. With repair a damaged or
+// missing label is made anew: its ids are new then, and the directory's content stays.
 func CheckLabel(path string, repair bool, r *check.Run) error {
 	r.Files.Add(1)
 	name := filepath.Join(path, LabelFile)

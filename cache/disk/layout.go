@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// This file names what lies at the top of a cache directory, whoever makes it.
+// This file names every entry at the top of a cache directory, whoever makes it.
 
-// What lies in a cache directory.
+// The entries of a cache directory.
 const (
 	LabelFile     = "hearth.json" // format version and ids
 	LockFile      = "lock"        // flocked while a node runs; holds its process id
@@ -19,14 +19,14 @@ const (
 	namesAgainDir = "names.again" // where it copies itself to after a failure
 	OpenModesFile = "open-modes.json"
 	NodeIDsFile   = "node-ids"
-	ScrubFile     = "scrub.json"   // where the scrub is
+	ScrubFile     = "scrub.json"   // how far the scrub is
 	membersFile   = "members.json" // who was in the ring
 	JobsDir       = "jobs"         // warm-ups: a record each, and the list of what was asked for
 )
 
-// Ours tells the names that a node makes at the top of its directory, known although
-// hearth.json was lost. temporary: only while a file is written, so that a process
-// that ended left it behind.
+// Ours reports whether a node makes such a name at the top of its directory. It does not need
+// hearth.json, which may be lost. temporary names exist only while a file is written: a process
+// that ended left them behind.
 func Ours(name string) (ours, temporary bool) {
 	stay := []string{LabelFile, LockFile, segmentsDir, objectsDir, OpenModesFile, NodeIDsFile, ScrubFile, membersFile, JobsDir, "lost+found"}
 	pass := []string{LabelFile + ".tmp", LabelFile + ".probe", LabelFile + ".probe.tmp", OpenModesFile + ".new", NodeIDsFile + ".new", ScrubFile + ".new", membersFile + ".new"}
@@ -40,8 +40,8 @@ func Ours(name string) (ours, temporary bool) {
 	return names == NamesDir || names == namesAgainDir, false
 }
 
-// Foreign is a name that somebody else put into a directory that is not Hearth's,
-// as hearth.json says; "": it is Hearth's, or nothing else lies in it.
+// Foreign returns a name that somebody else put into a directory that is not Hearth's according to
+// hearth.json. "" means that the directory is Hearth's, or that nothing foreign lies in it.
 func Foreign(dir string) (name string, err error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

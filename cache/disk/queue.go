@@ -10,19 +10,19 @@ import (
 	"github.com/hearthfs/hearth"
 )
 
-// This file holds what waits to be written to a cache directory.
+// This file is the write queue of a cache directory.
 
-// What Push declines with.
+// Push declines with these errors.
 var (
 	errFull   = errors.New("write queue is full")
 	errQueued = errors.New("queued already")
 	errClosed = errors.New("disk cache is closed")
 )
 
-// writeQueue holds the blocks of one directory that were given and are not written
-// yet. It is two things: a bounded list for the writer, and a sharded map in
-// which readers find a block from Put on until the index has it. Readers take a
-// shard's lock only, and none at all while nothing is queued.
+// writeQueue holds the blocks of one directory that were offered and are not written yet. It is two
+// things: a bounded list for the writer, and a sharded map in which readers find a block from Put
+// until the index has it. Readers take only a shard's lock, and none at all while nothing is
+// queued.
 type writeQueue struct {
 	max   int64         // bytes
 	ready chan struct{} // capacity 1
@@ -37,7 +37,7 @@ type writeQueue struct {
 	closed bool
 }
 
-// queueShards keeps readers out of each other's way; more than cores suffices.
+// queueShards keeps readers out of each other's way. It need only exceed the number of cores.
 const queueShards = 64
 
 type queueShard struct {
@@ -48,16 +48,16 @@ type queueShard struct {
 // queueItem is a block to write, or a mark: a point in the order of writes.
 type queueItem struct {
 	Block hearth.Block
-	View  *hearth.View // nil: a mark
-	Keep  bool         // evict for it
-	Done  chan error   // capacity 1, told the outcome; nil: nobody waits
+	View  *hearth.View // nil for a mark
+	Keep  bool         // evict other entries for it
+	Done  chan error   // capacity 1, receives the outcome; nil if nobody waits
 }
 
-// queueCost counts what an entry costs beside its bytes, so that many tiny
-// objects are bounded as well.
+// queueCost adds the fixed cost of an entry to its bytes, so that many tiny objects are bounded as
+// well.
 func queueCost(v *hearth.View) int64 { return int64(v.Len()) + 512 }
 
-// newWriteQueue makes a Queue of that many bytes; one block always fits.
+// newWriteQueue makes a queue of that many bytes.
 func newWriteQueue(limit int64) *writeQueue {
 	q := &writeQueue{max: limit, ready: make(chan struct{}, 1)}
 	for i := range q.shards {
@@ -68,10 +68,10 @@ func newWriteQueue(limit int64) *writeQueue {
 
 func (q *writeQueue) shard(id hearth.ID) *queueShard { return &q.shards[id.Hash()%queueShards] }
 
-// Max is how many bytes it holds at most.
+// Max is the most bytes that the queue holds.
 func (q *writeQueue) Max() int64 { return q.max }
 
-// Ready tells the writer that it has something to do.
+// Ready receives when the writer has something to do.
 func (q *writeQueue) Ready() <-chan struct{} { return q.ready }
 
 // Empty reports whether no block is queued.
@@ -85,13 +85,13 @@ func (q *writeQueue) Get(id hearth.ID, off, n int) *hearth.View {
 	s := q.shard(id)
 	s.RLock()
 	defer s.RUnlock()
-	if v := s.views[id]; v != nil && off+n <= v.Len() { // longer by a peer's word; the map's reference holds while we hold the lock
+	if v := s.views[id]; v != nil && off+n <= v.Len() { // a peer may say a longer length; the map's reference holds under the lock
 		return v.Slice(off, n)
 	}
 	return nil
 }
 
-// Has reports whether a block is queued, or in the writer's hands.
+// Has reports whether a block is queued or being written.
 func (q *writeQueue) Has(id hearth.ID) bool {
 	if q.blocks.Load() == 0 {
 		return false
@@ -102,8 +102,7 @@ func (q *writeQueue) Has(id hearth.ID) bool {
 	return s.views[id] != nil
 }
 
-// Push appends a block, or fails with ErrFull, ErrQueued or ErrClosed. The
-// queue retains the View.
+// Push appends a block, or fails with errFull, errQueued or errClosed. The queue retains the View.
 func (q *writeQueue) Push(it queueItem) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -128,7 +127,8 @@ func (q *writeQueue) Push(it queueItem) error {
 	return nil
 }
 
-// joinLocked has a Keep wait for what a Put has queued, unless the writer has it already.
+// joinLocked lets a Keep wait for the block that a Put has queued, unless the writer has taken it
+// already.
 func (q *writeQueue) joinLocked(it queueItem) error {
 	for i := len(q.items) - 1; i >= 0 && it.Keep; i-- {
 		if x := &q.items[i]; x.View != nil && x.Done == nil && x.Block.ID() == it.Block.ID() {
@@ -139,8 +139,8 @@ func (q *writeQueue) joinLocked(it queueItem) error {
 	return errQueued
 }
 
-// Mark appends a mark and returns the channel that is told when everything
-// before it was written.
+// Mark appends a mark and returns a channel that receives once everything before it was written or
+// declined.
 func (q *writeQueue) Mark() (<-chan error, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -160,8 +160,8 @@ func (q *writeQueue) addLocked(it queueItem) {
 	}
 }
 
-// Take removes the next items: one mark, or blocks of about limit bytes up to the
-// next mark. They stay readable and counted until drop.
+// Take removes the next items: one mark, or blocks of about limit bytes up to the next mark. The
+// blocks stay readable and counted until Drop.
 func (q *writeQueue) Take(batch []queueItem, limit int64) []queueItem {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -184,7 +184,7 @@ func (q *writeQueue) Take(batch []queueItem, limit int64) []queueItem {
 	return batch
 }
 
-// Drop forgets a block that take returned: the index has it, or it is lost.
+// Drop forgets a block that Take returned: the index has it, or it is lost.
 func (q *writeQueue) Drop(it *queueItem) {
 	id := it.Block.ID()
 	n := queueCost(it.View)
@@ -203,7 +203,8 @@ func (q *writeQueue) Drop(it *queueItem) {
 	}
 }
 
-// Wait returns when bytes have left the queue since it was full, or nothing is in it.
+// Wait returns when there is room for n bytes, when bytes have left the queue, or when it is empty
+// or closed.
 func (q *writeQueue) Wait(ctx context.Context, n int64) error {
 	q.mu.Lock()
 	if q.closed || q.bytes == 0 || q.bytes+n <= q.max {
@@ -223,14 +224,14 @@ func (q *writeQueue) Wait(ctx context.Context, n int64) error {
 	}
 }
 
-// Pending is the bytes that are not written yet.
+// Pending is the number of bytes that are not written yet.
 func (q *writeQueue) Pending() int64 {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.bytes
 }
 
-// Close lets nothing more in; what is queued is still taken.
+// Close refuses new items; queued items are still taken.
 func (q *writeQueue) Close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()

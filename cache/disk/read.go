@@ -9,12 +9,11 @@ import (
 	"github.com/hearthfs/hearth/internal/device"
 )
 
-// maxLeft bounds the operations that their readers have left, each with a thread
-// and the memory that the kernel may still write into. With so many a Get is a
-// miss.
+// maxLeft bounds the operations that their readers have abandoned, each with a thread and the
+// memory that the kernel may still write into. At this bound a Get is a miss.
 const maxLeft = 64
 
-// get is one Get that asks the device, and what it brought.
+// get is one Get that asks the device, and its result.
 type get struct {
 	call  *device.Call
 	block hearth.Block
@@ -23,7 +22,7 @@ type get struct {
 	err   error
 }
 
-// newGet makes a call that serves one Get after the other, so that a Get costs no memory.
+// newGet makes a call that is reused by one Get after the other, so that a Get allocates nothing.
 func (d *directory) newGet() any {
 	g := new(get)
 	g.call = device.NewCall(func() {
@@ -42,8 +41,8 @@ func (d *directory) newGet() any {
 	return g
 }
 
-// read reads a range of a block. A reader who had to leave has a miss, or its
-// context's error. With stead it is read on the caller's thread (device.Guard.Here).
+// read reads a range of a block. A reader that had to abandon the operation gets a miss, or its
+// context's error. With stead it reads on the caller's thread (device.Guard.Here).
 func (d *directory) read(ctx context.Context, b hearth.Block, r span, stead func()) (*hearth.View, error) {
 	g := d.gets.Get().(*get)
 	g.block, g.span = b, r
@@ -65,9 +64,9 @@ func (d *directory) read(ctx context.Context, b hearth.Block, r span, stead func
 	return v, err
 }
 
-// alloc is Pool.Alloc for the operations of a call: who waits for memory is not
-// waiting for a device. Who runs his operation himself has others that wait for him, and
-// waits for no memory.
+// alloc is Pool.Alloc for the operations of a call. Time spent waiting for memory is not time spent
+// waiting for the device. If the caller runs the operation itself, others wait for the caller, so
+// it does not wait for memory.
 func alloc(pool *hearth.Pool) func(context.Context, int) (*hearth.View, error) {
 	return func(ctx context.Context, n int) (*hearth.View, error) {
 		if c, ok := ctx.(*device.Call); ok {
@@ -84,8 +83,8 @@ func alloc(pool *hearth.Pool) func(context.Context, int) (*hearth.View, error) {
 	}
 }
 
-// aside runs op, which may wait for the device, and reports whether it has ended in
-// time; if not, undo is called when it has.
+// aside runs op, which may wait for the device, and reports whether it ended in time. If not, undo
+// is called when it ends.
 func (d *directory) aside(op, undo func()) bool {
 	return d.guard.Do(context.Background(), device.NewCall(op, undo))
 }

@@ -6,11 +6,11 @@ import (
 	"math"
 )
 
-// This file chooses a place for a version among several, so that a place more
-// or less moves only its own share: the one whose score is the least.
+// This file is rendezvous hashing: it chooses one of several places for a version, the one with the
+// least score. So adding or removing a place moves only its own share.
 
-// rendezvousScore draws from an exponential distribution of rate weight: the least of
-// several draws falls to each in proportion to its weight.
+// rendezvousScore draws from an exponential distribution with rate weight. So each place has the
+// least score in proportion to its weight.
 func rendezvousScore(version *[16]byte, seed uint64, weight int64) float64 {
 	h := binary.LittleEndian.Uint64(version[:8]) ^ seed
 	h = (h ^ h>>30) * 0xbf58476d1ce4e5b9
@@ -20,7 +20,7 @@ func rendezvousScore(version *[16]byte, seed uint64, weight int64) float64 {
 	return -math.Log(u) / float64(max(weight, 1))
 }
 
-// rendezvousSeed stands for a place whose own is not known.
+// rendezvousSeed is the seed of a place whose own id is not known.
 func rendezvousSeed(name string) uint64 {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(name))

@@ -14,36 +14,37 @@ import (
 	"github.com/hearthfs/hearth/cache/check"
 )
 
-// This file reads again, behind the readers, what a cache directory holds, so
-// that bytes that rot are found before somebody wants them.
+// This file scrubs a cache directory: it reads the content again, behind the readers, so that
+// rotten bytes are found before somebody wants them.
 //
-// A pass reads each block once, at a rate of bytes per second, and drops what does
-// not verify, as a reader would. It gives way: before each megabyte it waits a
-// little for a moment in which nobody reads. Passes begin Every apart, or at once
-// after one another where they take longer. Where a pass is, and what the last whole
-// one found, is written down once a minute, so that a restart goes on there.
+// A pass reads each block once, at a rate of bytes per second, and drops what does not verify, as a
+// reader would. It gives way: before each megabyte it waits a little for a moment without readers.
+// A pass begins ScrubEvery after the last began, or at once if that took longer. The place of a
+// pass, and the result of the last whole one, are written down once a minute, so that a restart
+// goes on there.
 //
-// A directory that is out of use, or whose device does not answer, ends the attempt;
-// the pass goes on there a while later. So does any other error that says nothing about
-// what is held, as of a process that is short of descriptors; that is counted and told.
+// If a directory is out of use, or its device does not answer, the attempt ends, and the pass goes
+// on there a while later. So does any other error that says nothing about the content, such as a
+// lack of descriptors; such errors are counted and reported.
 
 const (
-	// noteEvery is how often; what was checked since is checked again after a crash.
+	// noteEvery is the time between two notes. After a crash, what was checked since the last note
+	// is checked again.
 	noteEvery = time.Minute
 	// againAfter is how long a directory that could not be checked is left alone.
 	againAfter = 10 * time.Second
 	// burst is more than the largest single read.
 	burst = 2 << 20
-	// yieldStep and yieldMost are how often, and for how long at most, a moment
-	// without readers is looked for before each read.
+	// yieldStep and yieldMost bound the wait for a moment without readers before each read: the
+	// time between two looks, and the longest wait.
 	yieldStep = 5 * time.Millisecond
 	yieldMost = 100 * time.Millisecond
 )
 
 // scrubPlace is how far a pass has come: segments by number, then objects by version.
 type scrubPlace struct {
-	// Segment is the first that is still to be checked. Objects: all of them were, and
-	// Object is the first object that is.
+	// Segment is the first segment that is still to be checked. Objects says that all segments were
+	// checked, and that Object is the first object to check.
 	Segment uint32
 	Objects bool
 	Object  [16]byte
@@ -51,39 +52,40 @@ type scrubPlace struct {
 
 // scrubTarget is what is scrubbed.
 type scrubTarget struct {
-	// Check checks all from a place on, and says how far it is.
+	// Check checks everything from a place on, and reports how far it is.
 	Check func(ctx context.Context, r *check.Run, from scrubPlace, at func(scrubPlace)) error
 	// Busy reports whether somebody reads now.
 	Busy func() bool
-	// Note keeps how far a pass is over a restart, as well as it can.
+	// Note keeps the place of a pass over a restart, as well as it can.
 	Note func(text []byte)
-	// Found hears of each finding, Failed why an attempt ended early, once in a row.
+	// Found is called for each finding. Failed is called with the reason why an attempt ended
+	// early, once in a row.
 	Found  func(check.Finding)
 	Failed func(cause error)
 }
 
 // ScrubStats are a directory's figures.
 type ScrubStats struct {
-	// Rate is the most bytes per second; 0: it is off.
+	// Rate is the most bytes per second. 0 means that the scrub is off.
 	Rate int64 `json:"rate_bps"`
-	// Running: a pass is under way; Now is what it reads, in bytes per second.
+	// Running says that a pass is in progress. Now is its rate in bytes per second.
 	Running bool  `json:"running"`
 	Now     int64 `json:"now_bps"`
-	// Blocks and Bytes were checked since the node started, Bad of the blocks and
-	// files not what was written, and dropped.
+	// Blocks and Bytes count what was checked since the node started. Bad counts the blocks and
+	// files that were not what was written, and dropped.
 	Blocks int64 `json:"blocks"`
 	Bytes  int64 `json:"bytes"`
 	Bad    int64 `json:"bad"`
-	// Failed attempts ended in an error since then; Cause is that of the last, "" once
-	// the pass went on to its end.
+	// Failed counts attempts that ended in an error since then. Cause is the last one's error, ""
+	// once the pass went on to its end.
 	Failed int64  `json:"failed"`
 	Cause  string `json:"cause,omitempty"`
 	// Last is the last whole pass, or zero.
 	Last ScrubPass `json:"last"`
 }
 
-// Says is what the scrub of a directory has done, and does; size puts a number of
-// bytes into words.
+// Says tells in one line what the scrub of a directory does and has done. size formats a number of
+// bytes.
 func (s ScrubStats) Says(size func(int64) string) string {
 	if s.Rate <= 0 {
 		return "off"
@@ -102,8 +104,8 @@ func (s ScrubStats) Says(size func(int64) string) string {
 	return fmt.Sprintf("%s; %s; since the start %s checked, %d bad", last, now, size(s.Bytes), s.Bad)
 }
 
-// ScrubPass is one pass over a directory. Times are Unix seconds; Ended is 0 while it is
-// not whole.
+// ScrubPass is one pass over a directory. Times are Unix seconds; Ended is 0 until the pass is
+// whole.
 type ScrubPass struct {
 	Begun  int64 `json:"begun"`
 	Ended  int64 `json:"ended"`
@@ -131,11 +133,11 @@ type scrub struct {
 
 	mu      sync.Mutex // guards the rest
 	state   state
-	base    ScrubPass // of state.Now when run's figures were 0
+	base    ScrubPass // state.Now at the time when run's figures were 0
 	running bool
 	noted   time.Time
-	marks   [2]mark // of bytes, the older first, a second apart
-	failed  int64   // attempts, the last by cause
+	marks   [2]mark // bytes at two times, the older first, at least a second apart
+	failed  int64   // attempts that failed; cause is the last one's error
 	cause   string
 }
 
@@ -144,8 +146,8 @@ type mark struct {
 	bytes int64
 }
 
-// newScrub makes the scrub of a directory, which reads up to perSecond bytes a second and
-// begins a pass every so often; noted is what Note was given last. Run does the work.
+// newScrub makes the scrub of a directory. It reads up to perSecond bytes a second, and begins a
+// pass every so often. noted is the last text that Note got. Run does the work.
 func newScrub(t scrubTarget, noted []byte, perSecond int64, every time.Duration) *scrub {
 	s := &scrub{t: t, rate: perSecond, every: every, limiter: rate.NewLimiter(rate.Limit(perSecond), burst)}
 	s.run.Repair = true
@@ -169,7 +171,7 @@ func ScrubFileWhole(text []byte) bool {
 	return ok
 }
 
-// parseScrub reads what a scrub noted; false: it is damaged, and a pass begins anew.
+// parseScrub reads what a scrub noted. False means that it is damaged, and that a pass begins anew.
 func parseScrub(text []byte) (state, bool) {
 	var st state
 	if json.Unmarshal(text, &st) != nil {
@@ -198,8 +200,8 @@ func (s *scrub) Run(ctx context.Context) {
 	}
 }
 
-// pass goes on with a pass, or begins the next if it is time, and returns how long
-// there is nothing to do.
+// pass goes on with a pass, or begins the next if it is time. It returns how long there is nothing
+// to do.
 func (s *scrub) pass(ctx context.Context) (wait time.Duration) {
 	from, wait := s.begin(time.Now())
 	if wait > 0 {
@@ -223,7 +225,7 @@ func (s *scrub) pass(ctx context.Context) (wait time.Duration) {
 	return 0
 }
 
-// fail counts an attempt that ended early, and tells of it where nobody else does.
+// fail counts an attempt that ended early, and reports it if nobody else does.
 func (s *scrub) fail(ctx context.Context, err error) {
 	if ctx.Err() != nil || errors.Is(err, check.ErrLeft) {
 		return
@@ -238,14 +240,14 @@ func (s *scrub) fail(ctx context.Context, err error) {
 	}
 }
 
-// begin says where to go on.
+// begin returns the place where to go on, or how long to wait.
 func (s *scrub) begin(now time.Time) (from scrubPlace, wait time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := &s.state
 	if st.Now.Begun == 0 || st.Now.Ended != 0 {
 		wait = time.Unix(st.Now.Begun, 0).Add(s.every).Sub(now)
-		if st.Now.Begun != 0 && wait > 0 && wait <= s.every { // longer only by a clock that was set back
+		if st.Now.Begun != 0 && wait > 0 && wait <= s.every { // it is longer only if the clock was set back
 			return from, wait
 		}
 		*st = state{Now: ScrubPass{Begun: now.Unix()}, Last: st.Last, Object: hex.EncodeToString(make([]byte, 16))}
@@ -260,7 +262,7 @@ func (s *scrub) begin(now time.Time) (from scrubPlace, wait time.Duration) {
 	return from, 0
 }
 
-// at is told how far the pass is.
+// at notes how far the pass is.
 func (s *scrub) at(p scrubPlace) {
 	s.mu.Lock()
 	s.state.Segment, s.state.Objects, s.state.Object = p.Segment, p.Objects, hex.EncodeToString(p.Object[:])
@@ -274,7 +276,7 @@ func (s *scrub) countLocked() {
 	p.Blocks, p.Bytes, p.Bad = s.base.Blocks+s.run.Blocks.Load(), s.base.Bytes+s.run.Bytes.Load(), s.base.Bad+s.run.Bad.Load()
 }
 
-// note writes the state down, if it is time or must be.
+// note writes the state down, if it is time or if must is set.
 func (s *scrub) note(must bool) {
 	s.mu.Lock()
 	if s.state.Now.Begun == 0 || !must && time.Since(s.noted) < noteEvery { // no pass yet: no place

@@ -10,20 +10,20 @@ type Stats struct {
 	Dirs []DirStats
 }
 
-// Faults are what went wrong with a directory's device.
+// Faults count what went wrong with a directory's device.
 type Faults struct {
-	// Corrupt blocks were found not to be what was written, and dropped.
+	// Corrupt counts blocks that were not what was written, and were dropped.
 	Corrupt int64
-	// Errors are failed system calls.
+	// Errors counts failed system calls.
 	Errors int64
-	// Stalls counts how often the device was found not to answer, Hanging the
-	// operations that have been left to it and not come back.
+	// Stalls counts how often the device did not answer. Hanging is the number of abandoned
+	// operations that have not come back.
 	Stalls, Hanging int64
-	// Mended counts files that somebody had harmed and that are well again: their rights
-	// were given back, or they were made anew.
+	// Mended counts files that somebody had harmed and that are in order again: their rights were
+	// given back, or they were made anew.
 	Mended int64
-	// Waited is how long operations have waited for the device in the last 10 s, where
-	// that is half of what puts it out of use again and again; 0: less.
+	// Waited is how long operations have waited for the device in the last 10 s, if that is at
+	// least half of the time that puts it out of use; otherwise 0.
 	Waited time.Duration
 }
 
@@ -31,36 +31,35 @@ type Faults struct {
 type DirStats struct {
 	// Path as given, made absolute.
 	Path string
-	// Used is allocated now (st_blocks; unlinked files that are still open and the
-	// namespace's files included), Limit what may be: the Budget, or less, down to
-	// 0, while the file system has less than Floor free.
+	// Used is the number of bytes allocated now (st_blocks, with unlinked files that are still open
+	// and the namespace's files). Limit is the number that may be allocated: the Budget, or less,
+	// down to 0, while the file system has less than Floor free.
 	Used, Limit, Budget, Floor int64
-	// Queued bytes wait to be written; Blocks are held.
+	// Queued is the number of bytes that wait to be written. Blocks is the number of blocks held.
 	Queued, Blocks int64
 	// Hits are Gets answered, HitBytes their bytes.
 	Hits, HitBytes int64
-	// PutBytes of blocks were written. WrittenBytes is what that came to, with
-	// headers, padding and what was written again to make room, since the directory
-	// was last opened.
+	// PutBytes is the number of bytes of blocks that were written. WrittenBytes is what that came
+	// to since the directory was last opened: with headers, padding, and what was written again to
+	// make room.
 	PutBytes, WrittenBytes int64
-	// Replaces: the policy has misses replace what is worth least; else they go into
-	// free space only.
+	// Replaces says that the policy lets misses replace the entries that are worth least. Otherwise
+	// they go into free space only.
 	Replaces bool
-	// Declined blocks were offered and not taken, or not fetched whole since the device
-	// was behind. Evicted entries were given up: blocks,
-	// extents, whole files or versions.
+	// Declined counts blocks that were offered and not taken, or not fetched whole since the device
+	// was behind. Evicted counts evicted entries: blocks, extents, whole files or versions.
 	Declined, Evicted int64
 	Faults
-	// Ejected: no writes go here now, and Cause says why. Reading: what it holds is
+	// Ejected says that no writes go here now, and Cause says why. Reading says that the content is
 	// still read.
 	Ejected, Reading bool
 	Cause            string
-	// Unindexed blocks, of so many bytes, are held as well, count in Used and are misses:
-	// there is no memory to index them.
+	// Unindexed counts blocks, of UnindexedBytes, that there is no memory to index. They are held,
+	// count in Used, and are misses.
 	Unindexed, UnindexedBytes int64
 	// IndexBytes is the memory of the indexes, counted in the Pool.
 	IndexBytes int64
-	// Scrub are the figures of what is read again behind the readers.
+	// Scrub has the figures of the scrub.
 	Scrub ScrubStats
 }
 

@@ -6,21 +6,21 @@ import (
 )
 
 const (
-	// recallFor is how long one look may take to index what there was no memory for: the
-	// queue waits meanwhile.
+	// recallFor is the most time in one look for indexing unindexed blocks: the queue waits
+	// meanwhile.
 	recallFor = 200 * time.Millisecond
-	// spareFor is how long what was found to be pinned is not looked at again, which takes
+	// spareFor is how long blocks that were found pinned are not looked at again, since that takes
 	// a read of each footer.
 	spareFor = time.Minute
 )
 
-// lacking is what the writer knows of blocks that no index knows.
+// lacking is what the writer knows of unindexed blocks.
 type lacking struct {
-	said  int64     // blocks that Events.Unindexed was last told
-	again time.Time // until then none of them may go
+	said  int64     // blocks at the last Events.Unindexed
+	again time.Time // until then no unindexed block may go
 }
 
-// recall indexes what there is memory for by now, and tells of what is left.
+// recall indexes what there is memory for by now, and reports what is left.
 func (d *directory) recall(now time.Time) {
 	vol := d.volume.Load()
 	blocks, _ := vol.unindexed()
@@ -43,7 +43,7 @@ func (d *directory) recall(now time.Time) {
 	d.sheds.Store(blocks > 0 && now.After(d.lacking.again))
 }
 
-// shed gives up some of what no index knows. False: there is none, or all is pinned.
+// shed evicts some unindexed blocks. False means that there are none, or that all are pinned.
 func (d *directory) shed(vol *volume) bool {
 	pinned := d.opt.Pinned
 	if d.shrinking {

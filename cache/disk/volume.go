@@ -22,9 +22,9 @@ type blocks interface {
 	evict(id hearth.ID) bool
 }
 
-// upkeep is what an area needs beside.
+// upkeep is the rest of what an area does.
 type upkeep interface {
-	// forget evicts all of a version, which has so many blocks.
+	// forget evicts all blocks of a version, which has this many.
 	forget(version [16]byte, blocks int64)
 	// used is the number of allocated bytes.
 	used() int64
@@ -40,7 +40,7 @@ type area interface {
 
 // compacter is an area that eviction leaves fragmented.
 type compacter interface {
-	// compact makes the space of dead bytes free; false when there is nothing to do.
+	// compact frees the space of dead bytes. It returns false when there is nothing to do.
 	compact(ctx context.Context) (bool, error)
 }
 
@@ -49,7 +49,7 @@ type lender interface {
 	LocalFile(o *hearth.Object) (file *os.File, release func(), err error)
 }
 
-// entry is what an area offers for eviction.
+// entry is a candidate that an area offers for eviction.
 type entry struct {
 	id    hearth.ID
 	size  int64
@@ -90,7 +90,7 @@ func newVolume(packed, whole area) *volume {
 	return v
 }
 
-// tryRetain fails when the last reference has gone.
+// tryRetain adds a reference. It fails when the last one is gone.
 func (v *volume) tryRetain() bool {
 	for {
 		n := v.refs.Load()
@@ -115,13 +115,13 @@ func (v *volume) forget(x [16]byte, n int64) { v.packed.forget(x, n); v.whole.fo
 func (v *volume) sync() error                { return errors.Join(v.packed.sync(), v.whole.sync()) }
 func (v *volume) has(id hearth.ID) bool      { return v.packed.has(id) || v.whole.has(id) }
 
-// knower is an area that may have to ask its device what it holds.
+// knower is an area that may have to ask its device whether it holds a block.
 type knower interface {
-	// knows is has without the device; not known: only has can tell.
+	// knows is has without the device. If known is false, only has can tell.
 	knows(id hearth.ID) (held, known bool)
 }
 
-// knows is has as far as memory tells.
+// knows is has, as far as memory can tell.
 func (v *volume) knows(id hearth.ID) (held, known bool) {
 	if v.packed.has(id) {
 		return true, true
@@ -132,7 +132,7 @@ func (v *volume) knows(id hearth.ID) (held, known bool) {
 	return v.whole.has(id), true
 }
 
-// mayHold reports false for what is certainly not held; it asks no device.
+// mayHold is false for a block that is certainly not held. It asks no device.
 func (v *volume) mayHold(b hearth.Block) bool {
 	if b.Object.Size <= hearth.BlockSize {
 		return v.packed.has(b.ID())
@@ -141,13 +141,14 @@ func (v *volume) mayHold(b hearth.Block) bool {
 	return held || !known
 }
 
-// partial is an area that may hold what there is no memory to index.
+// partial is an area that may hold blocks that there is no memory to index.
 type partial interface {
-	// unindexed is how many blocks that are, and their bytes on disk.
+	// unindexed is the number of these blocks, and their bytes on disk.
 	unindexed() (blocks, bytes int64)
 	// recall indexes what there is memory for by now.
 	recall(ctx context.Context) error
-	// shed gives up some that are not pinned (nil: none is) and returns how many; 0: none may go.
+	// shed evicts some unindexed blocks that are not pinned, and returns how many. A nil pinned
+	// means that no block is pinned. 0 means that none may go.
 	shed(pinned func(hearth.ID) bool) (blocks int64)
 }
 
@@ -185,7 +186,7 @@ func (v *volume) shed(pinned func(hearth.ID) bool) (blocks int64) {
 	return blocks
 }
 
-// compact tidies the packed area, a few segments at most.
+// compact compacts at most a few segments of the packed area.
 func (v *volume) compact(ctx context.Context) (done bool, err error) {
 	c, ok := v.packed.(compacter)
 	for range 4 {
@@ -197,8 +198,8 @@ func (v *volume) compact(ctx context.Context) (done bool, err error) {
 	return false, err
 }
 
-// get looks where an object of this size belongs, then in the other place, since
-// the budget may have been another when it was written.
+// get looks where an object of this size belongs, then in the other area, since the budget may have
+// been different when it was written.
 func (v *volume) get(ctx context.Context, b hearth.Block, r span, budget int64) (*hearth.View, error) {
 	if b.Object.Size <= hearth.BlockSize {
 		return v.packed.get(ctx, b, r.off, r.n)
@@ -217,8 +218,8 @@ func (v *volume) get(ctx context.Context, b hearth.Block, r span, budget int64) 
 // span is bytes [off, off+n) of a block.
 type span struct{ off, n int }
 
-// isWhole reports whether an object gets a file of its own: more than a block,
-// and not so large that giving it up as a whole would empty the cache.
+// isWhole reports whether an object gets a file of its own: it is larger than a block, and not so
+// large that evicting it as a whole would empty the cache.
 func isWhole(o *hearth.Object, budget int64) bool {
 	return o.Size > hearth.BlockSize && o.Size <= budget/4
 }

@@ -24,7 +24,7 @@ func openWhole(d *directory) (area, error) {
 	o := d.opt
 	files, err := sparse.Open(sparse.Options{
 		Dir: objectsPath(d.path), Pool: o.Pool, Alloc: alloc(o.Pool), Now: d.clock.seconds, Fresh: evict.Fresh, Touch: evict.Touch, Shared: o.Owns != nil,
-		MaxOpen: min(256, max(1, openFiles(len(o.Dirs))/2)), // of two descriptors: another quarter of the limit
+		MaxOpen: min(256, max(1, openFiles(len(o.Dirs))/2)), // two descriptors each: another quarter of the limit
 		Events: sparse.Events{Damaged: func(file string, _ int64, err error) {
 			ifDevice(err, d.readFailed)
 			o.Events.Damaged(file, err)
@@ -36,8 +36,7 @@ func openWhole(d *directory) (area, error) {
 	return wholeArea{files, o.Events.Damaged}, nil
 }
 
-// ifDevice tells sick of what the device said; bytes that are not what was
-// written are no verdict on it.
+// ifDevice calls sick for an error of the device. Damaged bytes say nothing about the device.
 func ifDevice(err error, sick func(error)) {
 	var no syscall.Errno
 	if errors.As(err, &no) {
@@ -47,14 +46,14 @@ func ifDevice(err error, sick func(error)) {
 
 func (a wholeArea) get(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
 	v, err := a.files.Get(ctx, b, off, n)
-	if a.newer(err) || errors.Is(err, sparse.ErrMemory) { // neither is the device's fault
+	if a.newer(err) || errors.Is(err, sparse.ErrMemory) { // the device is not to blame for either
 		err = hearth.ErrMiss
 	}
 	return v, err
 }
 
-// newer tells of an object's file that a newer hearth wrote: it is let be, and no
-// verdict on the device.
+// newer reports a file that a newer hearth wrote. It is left as it is, and says nothing about the
+// device.
 func (a wholeArea) newer(err error) bool {
 	var format *device.FormatError
 	if !errors.As(err, &format) {
@@ -91,7 +90,7 @@ func (a wholeArea) sample(r uint64, n int, each func(entry)) {
 	})
 }
 
-// evict gives up the extent; the object if its file is whole and the node in no ring.
+// evict evicts the extent, or the whole object if its file is whole and the node in no ring.
 func (a wholeArea) evict(id hearth.ID) bool { return a.files.EvictExtent(id) > 0 }
 
 func (a wholeArea) forget(version [16]byte, _ int64) { a.files.EvictObject(version) }
@@ -107,7 +106,7 @@ func (a wholeArea) shed(pinned func(hearth.ID) bool) int64 { return a.files.Shed
 
 func (a wholeArea) used() int64 { return a.files.Used() }
 
-// sync has nothing to do: the file system is flushed as a whole.
+// sync does nothing: the file system is flushed as a whole.
 func (a wholeArea) sync() error { return nil }
 
 func (a wholeArea) close() error { return a.files.Close() }
@@ -117,7 +116,7 @@ func (a wholeArea) stats() areaStats {
 	return areaStats{blocks: s.Used / hearth.BlockSize, corrupt: s.Damaged, errors: s.Errors, indexBytes: s.IndexBytes, written: s.WriteBytes}
 }
 
-// LocalFile is lender's.
+// LocalFile implements lender.
 func (a wholeArea) LocalFile(o *hearth.Object) (*os.File, func(), error) {
 	return a.files.LocalFile(o)
 }

@@ -18,32 +18,34 @@ import (
 )
 
 const (
-	// writeUnit is the most that one group commit writes, in bytes before headers and padding, and so the
-	// most by which a budget can be missed: large enough to keep a device busy, small enough to matter little.
+	// writeUnit is the most bytes that one group commit writes, before headers and padding, and so
+	// the most by which a budget can be missed. It is large enough to keep a device busy, and small
+	// enough to matter little.
 	writeUnit = 4 << 20
-	// namesEvery is how often the namespace's files are measured while something is written:
-	// while a directory is listed they grow by more than a write unit in a second or two.
+	// namesEvery is the time between two measurements of the namespace's files while something is
+	// written. While a directory is listed they grow by more than a write unit in a second or two.
 	namesEvery = 250 * time.Millisecond
-	// maxEvictions in one go, so that a directory that must shrink by much goes on writing meanwhile.
+	// maxEvictions is the most evictions in one go, so that a directory that must shrink by much
+	// goes on writing meanwhile.
 	maxEvictions = 1 << 15
-	roomTries    = 4  // times that room is made for a block: meanwhile names grow, or others fill the file system
-	pinTries     = 64 // samples that may all be pinned: enough where one block of a hundred is not
-	foreignTries = 16 // samples that may all be ours: one block of a hundred that is not is missed one time in thirteen
+	roomTries    = 4  // attempts to make room for a block: meanwhile names grow, or others fill the file system
+	pinTries     = 64 // most samples that may all be pinned: enough if one block of a hundred is not
+	foreignTries = 16 // most samples that may all be ours: if one block of a hundred is not, they miss it one time in thirteen
 )
 
-// writer is what only the writer goroutine uses (and newDirectory before it runs).
+// writer is the state that only the writer goroutine uses (and newDirectory before it runs).
 type writer struct {
-	node    string // id that a new home gets
+	node    string // the node's id, for a new home
 	home    *home
-	last    identity // of the home, to know it again
-	retired *volume  // replaced, but readers may still be in it
+	last    identity // of the home, to recognize it
+	retired *volume  // replaced, but readers may still use it
 
 	retryAt time.Time // of an ejected directory
 	backoff time.Duration
 
 	lacking       lacking
-	evictions     int   // from the packed area since it was compact
-	shrinking     bool  // what is pinned may go
+	evictions     int   // from the packed area since its last compaction
+	shrinking     bool  // pinned blocks may go
 	names         int64 // bytes allocated by the namespace and by jobs
 	namesAt       time.Time
 	lookedAt      time.Time
@@ -63,7 +65,8 @@ type pick struct {
 	id   hearth.ID
 }
 
-// allocated estimates what n bytes occupy with header and padding; it is measured before the next group.
+// allocated estimates how many bytes n bytes occupy with header and padding. The real use is
+// measured before the next group.
 func allocated(n int) int64 { return (int64(n) + 512 + 4095) &^ 4095 }
 
 // run is the writer. It ends when the queue is closed and empty.
@@ -110,7 +113,7 @@ func (d *directory) shut() {
 		err := vol.sync()
 		vol.release()
 		<-vol.closed                  // readers in flight end soon
-		if d.ejection.Load() == nil { // else its failure was told, and the end of the node is no other
+		if d.ejection.Load() == nil { // else its failure was reported already
 			d.closeErr = errors.Join(err, vol.closeErr)
 		}
 	}
@@ -119,13 +122,13 @@ func (d *directory) shut() {
 	}
 }
 
-// check looks after the directory: is it still there, well, and within its limits?
+// check looks after the directory: whether it is still there, healthy, and within its limits.
 func (d *directory) check(now time.Time) {
 	d.lookedAt = now
 	if d.home != nil && d.readable() { // a disk that turned read-only may be unmounted, too
 		if err := d.home.intact(); err != nil {
 			d.errors.Add(1)
-			d.eject(err, true) // what it held is gone, and its space must become free
+			d.eject(err, true) // its content is gone, and the space must become free
 			d.retryAt = now
 		}
 	}
@@ -144,7 +147,7 @@ func (d *directory) check(now time.Time) {
 		if used > limit {
 			none := d.makeRoom(used-limit, anything)
 			if used, limit := d.look(); none && d.mustShrink(used, limit) {
-				d.shrinking = true // the floor wins over what is pinned, which goes last
+				d.shrinking = true // the floor wins over pins, and pinned blocks go last
 				d.makeRoom(used-limit, anything)
 				d.shrinking = false
 			}
@@ -155,8 +158,8 @@ func (d *directory) check(now time.Time) {
 	}
 }
 
-// mustShrink reports whether what is pinned has to go: for the floor, or since the budget is missed by more than the
-// writer may.
+// mustShrink reports whether pinned blocks have to go: for the floor, or because the budget is
+// missed by more than a write unit.
 func (d *directory) mustShrink(used, limit int64) bool {
 	if limit == d.budget {
 		limit += writeUnit
@@ -164,7 +167,8 @@ func (d *directory) mustShrink(used, limit int64) bool {
 	return used > limit
 }
 
-// lookVictims finds out whether others' blocks may give way to ours, and what an eviction would give up.
+// lookVictims finds out whether blocks of other nodes may give way to ours, and what an eviction
+// would give up.
 func (d *directory) lookVictims() {
 	vol := d.volume.Load()
 	if d.opt.Owns != nil {
@@ -178,7 +182,7 @@ func (d *directory) lookVictims() {
 	d.noteYielding(worst, now)
 }
 
-// noteYielding notes when the worst of the candidates was used last.
+// noteYielding stores in yields the last use of the worst candidate.
 func (d *directory) noteYielding(worst int, now uint32) {
 	at := int64(never)
 	if worst >= 0 && d.policy.Yields(d.candidate, worst, now) {
@@ -187,8 +191,9 @@ func (d *directory) noteYielding(worst int, now uint32) {
 	d.yields.Store(at)
 }
 
-// compact rewrites what eviction has left nearly empty. The copies are there before the originals go: up to 15 % of a
-// segment's size, which is less than the write unit that a budget may be missed by, but in directories of over 100 GiB.
+// compact rewrites segments that eviction has left nearly empty. The copies exist before the
+// originals go: up to 15 % of a segment's size. That is less than a write unit, by which the budget
+// may be missed, except in directories of over 100 GiB.
 func (d *directory) compact() {
 	if d.evictions == 0 {
 		return
@@ -201,7 +206,7 @@ func (d *directory) compact() {
 	if used, limit := d.look(); used+room > limit {
 		return // not yet: others fill the disk
 	}
-	// It reads into Views, and whoever has the memory may wait for this writer.
+	// It reads into Views, and the holders of the memory may wait for this writer.
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	done, err := d.volume.Load().compact(ctx)
@@ -213,8 +218,8 @@ func (d *directory) compact() {
 	}
 }
 
-// look measures what is used, and what may be used now: the budget, or less when
-// others have filled the file system up to the floor; 0 when beyond.
+// look measures what is used, and what may be used now: the budget, or less when others have filled
+// the file system up to the floor, down to 0.
 func (d *directory) look() (used, limit int64) {
 	if vol := d.volume.Load(); vol != nil {
 		used = vol.used()
@@ -238,7 +243,7 @@ func (d *directory) look() (used, limit int64) {
 	return used, limit
 }
 
-// tellShort tells where the file system gives less than the budget.
+// tellShort calls Events.Short when the file system gives less than the budget.
 func (d *directory) tellShort(limit int64) {
 	switch {
 	case limit >= d.budget:
@@ -250,7 +255,7 @@ func (d *directory) tellShort(limit int64) {
 	}
 }
 
-// write commits a batch as a group, or handles a mark.
+// write commits a batch as a group, or answers a mark.
 func (d *directory) write(batch []queueItem) {
 	if batch[0].View == nil {
 		batch[0].Done <- nil
@@ -282,7 +287,7 @@ func (d *directory) write(batch []queueItem) {
 			if !it.Keep {
 				may = d.mayEvict(it.Block.ID())
 			}
-			evicted, planned := d.evicted.Load(), used-d.used.Load() // by this batch so far
+			evicted, planned := d.evicted.Load(), used-d.used.Load() // what this batch has planned so far
 			d.makeRoom(used+need-limit, may)
 			used, limit = d.look()
 			if used += planned; d.evicted.Load() == evicted {
@@ -310,7 +315,8 @@ func (d *directory) write(batch []queueItem) {
 	d.look()
 }
 
-// commitWhole writes what goes to sparse files, run by run of consecutive blocks.
+// commitWhole writes the blocks that go to sparse files, one run of consecutive blocks after the
+// other.
 func (d *directory) commitWhole(a area) {
 	slices.SortFunc(d.whole, func(x, y queueItem) int {
 		i, j := x.Block.ID(), y.Block.ID()
@@ -331,7 +337,7 @@ func (d *directory) commit(a area, items []queueItem) {
 	d.written.Add(1)
 	err := a.put(items)
 	switch {
-	case errors.Is(err, errElsewhere): // of an object that is lent, or larger than a file may be
+	case errors.Is(err, errElsewhere): // the object is lent, or larger than a file may be
 		d.commit(d.volume.Load().packed, items)
 		return
 	case err == nil:
@@ -341,7 +347,7 @@ func (d *directory) commit(a area, items []queueItem) {
 		d.writeFailed(err)
 	}
 	for i := range items {
-		if err == nil || a.has(items[i].Block.ID()) { // after an error some are written
+		if err == nil || a.has(items[i].Block.ID()) { // after an error some blocks are written
 			d.putBytes.Add(int64(items[i].View.Len()))
 			if d.opt.Owns != nil && !d.opt.Owns(items[i].Block.ID()) {
 				d.foreign.Store(true)
@@ -354,7 +360,8 @@ func (d *directory) commit(a area, items []queueItem) {
 	}
 }
 
-// finish ends an item's way: it is readable from its area, or nowhere.
+// finish removes an item from the queue and reports its outcome: it is readable from its area, or
+// not held.
 func (d *directory) finish(it *queueItem, err error) {
 	d.queue.Drop(it)
 	if it.Done == nil {
@@ -366,8 +373,9 @@ func (d *directory) finish(it *queueItem, err error) {
 	it.Done <- err
 }
 
-// makeRoom evicts until so many bytes are free: what no index knows, blocks of replaced versions, else what package
-// evict judges least. none: nothing is left that may go; else there may be more, for another time.
+// makeRoom evicts until this many bytes are free: first unindexed blocks, then blocks of replaced
+// versions, then what package evict judges least. none means that nothing is left that may go;
+// otherwise a later call may find more.
 func (d *directory) makeRoom(bytes int64, may victims) (none bool) {
 	if d.opt.Unknown != nil && d.opt.Unknown() {
 		return false
@@ -380,7 +388,7 @@ func (d *directory) makeRoom(bytes int64, may victims) (none bool) {
 			continue
 		}
 		if version, blocks, ok := d.replaced.Pop(); ok {
-			if d.opt.Pinned == nil || d.shrinking || !d.opt.Pinned(hearth.ID{Version: version}) { // else the name means it again
+			if d.opt.Pinned == nil || d.shrinking || !d.opt.Pinned(hearth.ID{Version: version}) { // else the name means this version again
 				vol.forget(version, blocks)
 				d.evicted.Add(1)
 			}
@@ -395,7 +403,7 @@ func (d *directory) makeRoom(bytes int64, may victims) (none bool) {
 	return false
 }
 
-// evictOne gives up the worst of some entries. False: nothing there can go.
+// evictOne evicts the worst of some entries. False means that none of them can go.
 func (d *directory) evictOne(vol *volume, may victims) bool {
 	d.drawVictims(vol)
 	for tries := foreignTries; len(d.entries) > 0; {
@@ -415,7 +423,7 @@ func (d *directory) evictOne(vol *volume, may victims) bool {
 			}
 			return true
 		}
-		if tries--; tries > 0 && d.candidate[i].Foreign { // guessed, of a file whose index is in memory only now
+		if tries--; tries > 0 && d.candidate[i].Foreign { // the sample was a guess: the file's index was not in memory
 			d.drawVictims(vol)
 			continue
 		}
@@ -425,8 +433,9 @@ func (d *directory) evictOne(vol *volume, may victims) bool {
 	return false
 }
 
-// drawVictims draws entries, and again while others' may be here and none was drawn: instead one of ours would go,
-// which only the bucket has, or be declined.
+// drawVictims draws entries. While there may be blocks of other nodes, it draws again until one is
+// among them. Otherwise a block of ours would go, which only the bucket has, or the new one would
+// be declined.
 func (d *directory) drawVictims(vol *volume) {
 	if d.foreign.Load() {
 		d.foreign.Store(d.drawForeign(vol))
@@ -435,7 +444,8 @@ func (d *directory) drawVictims(vol *volume) {
 	}
 }
 
-// drawForeign draws until something is another's. False: there is nothing, or next to nothing.
+// drawForeign draws until one entry belongs to another node. False means that there are none, or
+// next to none.
 func (d *directory) drawForeign(vol *volume) bool {
 	for range foreignTries {
 		d.drawBoth(vol)
@@ -446,11 +456,11 @@ func (d *directory) drawForeign(vol *volume) bool {
 	return false
 }
 
-// drawBoth draws entries from both areas by their bytes.
+// drawBoth draws entries from both areas, in proportion to their bytes.
 func (d *directory) drawBoth(vol *volume) {
 	whole := 0
 	if used := vol.used(); used > 0 {
-		whole = min(int((vol.whole.used()*evict.Samples+used-1)/used), evict.Samples-1) // some of each, if there is
+		whole = min(int((vol.whole.used()*evict.Samples+used-1)/used), evict.Samples-1) // some of each area that has entries
 	}
 	d.candidate, d.entries = d.candidate[:0], d.entries[:0]
 	d.draw(vol.whole, whole)
