@@ -1,12 +1,12 @@
-// Package peer joins the parts of a ring: who is in it (members), where everything is
-// (place), who may talk (secret), what is said (wire), and who is asked next (route).
+// Package peer joins the parts of a ring: who is in it (members), which node owns what (place), who
+// may talk (secret), what is said (wire), and who is asked next (route).
 //
-// A Ring listens at two addresses: for gossip, and for reads one port above it. Each
-// snapshot of the members becomes the Table of a route.Router: a Map of those that are
-// active, and a wire.Peer for each that can be asked, at once; what is under way ends with
-// those before. A member that leaves owns nothing from then on, and is asked for what it
-// holds until it has gone. The Table is all that a node knows of who owns what, so that
-// nothing is shown as an owner's before it is read by.
+// A Ring listens at two addresses: for gossip, and for reads one port above it. Each snapshot of
+// the members becomes the Table of a route.Router: a Map of the active members, and a wire.Peer for
+// each member that can be asked. The change takes effect at once; reads in flight end with the
+// Table before. A member that leaves owns nothing from then on, and is asked for what it holds
+// until it is gone. The Table is all that a node knows about ownership, so nothing is shown as an
+// owner's before reads go by it.
 package peer
 
 import (
@@ -29,10 +29,10 @@ import (
 )
 
 const (
-	// leaveWithin is how long the others are told that this node goes.
+	// leaveWithin bounds how long a leaving node informs the others.
 	leaveWithin = 2 * time.Second
-	// maxHandshakes are under way at a time: a ring that comes back at once, and in
-	// memory some 25 MiB. The more there are, the longer each has while strangers come.
+	// maxHandshakes is the most handshakes in flight: a whole ring that comes back at once. They
+	// take some 25 MiB of memory. The more there are, the longer each has while strangers come.
 	maxHandshakes = 512
 )
 
@@ -43,23 +43,23 @@ type Config struct {
 	Members members.Config
 	// GossipKey is nil without a cluster key.
 	GossipKey []byte
-	// Identity is by whom others know that it is one of theirs; its id is Members.ID.
+	// Identity proves to other nodes that this one belongs to the ring. Its id is Members.ID.
 	Identity *secret.Identity
-	// Pool is where what peers send lies.
+	// Pool is where the answers of peers lie.
 	Pool *hearth.Pool
-	// Router takes the nodes of each change, the first before Start returns.
+	// Router gets the Table of each change, the first before Start returns.
 	Router *route.Router
-	// Asked is told at each change whom the node asks from then on, before the Router is. It
-	// must not block; nil: nobody is told.
+	// Asked is called at each change with the peers that the node asks from then on, before the
+	// Router gets them. It must not block. nil means that nobody wants to know.
 	Asked func(peers []*wire.Peer)
 	// Handler answers peers.
 	Handler wire.Handler
-	// Trouble hears which node cannot be talked to, and why, again and again; nil: nobody
-	// does.
+	// Trouble is called again and again with a node that cannot be talked to, and why. nil means
+	// that nobody wants to know.
 	Trouble func(what, who string, cause error)
 
-	// Silence is after how long without a byte a peer that owes an answer is given up; 0:
-	// wire.Silence. Nodes of one process, which wait for its processors, want more.
+	// Silence is how long a peer that owes an answer may send nothing before it is given up. 0
+	// means wire.Silence. Nodes that share one process wait for its processors, and need more.
 	Silence time.Duration
 }
 
@@ -69,24 +69,25 @@ type Ring struct {
 	members   *members.Members
 	server    *wire.Server
 	listener  net.Listener
-	strangers *admit.Table // connections that have not shown yet whose they are
+	strangers *admit.Table // connections that have not shown yet who they are
 	stop      context.Context
 	cancel    context.CancelFunc
 	end       func() error // close, once
 	work      sync.WaitGroup
 
-	mu    sync.Mutex // guards peers; held while the next Map is worked out
+	mu    sync.Mutex // guards peers; held while the next Map is computed
 	peers map[members.ID]*neighbour
 }
 
-// neighbour is a member that can be asked, where it was when it was made.
+// neighbour is a member that can be asked, with its address at the time it was made.
 type neighbour struct {
 	*wire.Peer
 	at netip.AddrPort
 }
 
-// Start finds the others of a ring. It returns when a member has answered, or when none did and
-// the node is alone for now. None of them asks it for anything before Announce. Close it.
+// Start finds the others of a ring. It returns when a member has answered, or when none did and the
+// node is alone for now. No member asks this node for anything before Announce. The caller closes
+// the Ring.
 func Start(ctx context.Context, c Config) (*Ring, error) {
 	if id := c.Members.ID.String(); c.Identity.ID() != id {
 		return nil, fmt.Errorf("the identity is of node %s, not of %s", c.Identity.ID(), id)
@@ -125,12 +126,12 @@ func Start(ctx context.Context, c Config) (*Ring, error) {
 	return r, nil
 }
 
-// Announce has the others take this node for the owner of what is its own, as it does itself
-// since Start. Some of them ask it from the first moment on; it returns when all are likely to
-// know, after some rounds of gossip, or as members.Announce does.
+// Announce makes the others take this node for the owner of its share, as it does itself since
+// Start. Some of them ask it from the first moment on. It returns when all are likely to know,
+// after some rounds of gossip, or as members.Announce does.
 func (r *Ring) Announce(ctx context.Context) error { return r.members.Announce(ctx, members.Active) }
 
-// accept answers who comes, until Close.
+// accept serves new connections until Close.
 func (r *Ring) accept() {
 	for {
 		conn, err := r.listener.Accept()
@@ -151,7 +152,7 @@ func (r *Ring) accept() {
 			place.Done()
 			if err == nil {
 				r.serve(safe, id)
-			} else if secret.Refused(err) { // else it broke, or somebody only looked whether the port is open
+			} else if secret.Refused(err) { // else it broke, or somebody only probed the port
 				r.say("a connection of a node is refused", conn.RemoteAddr().String(), err)
 			}
 		})
@@ -172,7 +173,7 @@ func (r *Ring) say(what, who string, err error) {
 	}
 }
 
-// follow takes each snapshot after one, until Close.
+// follow takes each snapshot after s, until Close.
 func (r *Ring) follow(s *members.Snapshot) {
 	for {
 		select {
@@ -185,7 +186,7 @@ func (r *Ring) follow(s *members.Snapshot) {
 	}
 }
 
-// take makes a snapshot what this node reads by.
+// take makes a snapshot the Table that this node reads by.
 func (r *Ring) take(s *members.Snapshot) {
 	var nodes []place.Node
 	for _, m := range s.Members {
@@ -196,7 +197,7 @@ func (r *Ring) take(s *members.Snapshot) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.stop.Err() != nil {
-		return // what is made now nobody closes
+		return // nobody would close what is made now
 	}
 	before := cmp.Or(r.c.Router.Table(), &route.Table{})
 	where, err := next(before.Map, nodes)
@@ -205,7 +206,7 @@ func (r *Ring) take(s *members.Snapshot) {
 		return
 	}
 	now := route.Table{Map: where, Peers: map[string]route.Peer{}, Changed: before.Changed}
-	if before.Map != where { // a node that has just come has everything from others
+	if before.Map != where { // a node that has just joined has everything from others
 		now.Changed = time.Now()
 	}
 	gone := r.peers
@@ -233,8 +234,7 @@ func (r *Ring) take(s *members.Snapshot) {
 	}
 }
 
-// next is where everything is with other nodes than before. The Map is the same one where no
-// owner changed.
+// next is the Map after before. It is the same Map if no owner changed.
 func next(before *place.Map, nodes []place.Node) (*place.Map, error) {
 	if before == nil {
 		return place.New(nodes)
@@ -242,7 +242,7 @@ func next(before *place.Map, nodes []place.Node) (*place.Map, error) {
 	return before.Next(nodes)
 }
 
-// neighbour makes the way to a member.
+// neighbour makes the Peer of a member.
 func (r *Ring) neighbour(m members.Member) *neighbour {
 	id, at := m.ID.String(), m.Data
 	dial := func(ctx context.Context) (net.Conn, error) {
@@ -262,15 +262,15 @@ func (r *Ring) neighbour(m members.Member) *neighbour {
 // Members is who is in the ring.
 func (r *Ring) Members() *members.Snapshot { return r.members.Snapshot() }
 
-// Stats are the present figures: of members, with connections that were cut at both ports, and
-// of all that ask this node. Each that it asks has its own, of which Asked is told.
+// Stats returns the present figures: of members, with the connections cut at both ports, and of all
+// peers that ask this node. Each peer that it asks has its own Stats; Asked gets these peers.
 func (r *Ring) Stats() (m members.Stats, served wire.Stats) {
 	m = r.members.Stats()
 	m.Cut += r.strangers.Evicted()
 	return m, r.server.Stats()
 }
 
-// Outages are those of members that can be asked, and fail what they are asked now, by id.
+// Outages returns the members that can be asked and fail now, by id.
 func (r *Ring) Outages() map[members.ID]wire.Outage {
 	all := map[members.ID]wire.Outage{}
 	r.mu.Lock()
@@ -283,16 +283,16 @@ func (r *Ring) Outages() map[members.ID]wire.Outage {
 	return all
 }
 
-// Leave tells the others that this node goes, so that nobody waits for it; it answers
-// until Close.
+// Leave tells the others that this node leaves, so that nobody waits for it. It still answers until
+// Close.
 func (r *Ring) Leave(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, leaveWithin)
 	defer cancel()
 	return r.members.Leave(ctx)
 }
 
-// Close ends all that is under way and waits for it. The others find this node silent,
-// unless it left. Each call after the first returns what that did.
+// Close ends everything in flight and waits for it. The others find this node silent, unless it
+// left. Later calls return the result of the first.
 func (r *Ring) Close() error { return r.end() }
 
 func (r *Ring) close() error {

@@ -1,23 +1,24 @@
-// Package admit bounds the connections of strangers: those that were accepted and have not
-// shown yet whose they are, or that a server of HTTP keeps open between two requests.
+// Package admit bounds the connections of strangers: those that were accepted and have not yet
+// shown who they are, or that an HTTP server keeps open between two requests.
 //
-// A Table has a number of places. A connection takes one when it is accepted (Begin), and
-// gives it back once it is known (Done) or closed. Whoever comes always gets a place: where
-// all are taken, another connection is cut for it. The one that goes is the oldest of the
-// source that has most places. So a source that opens many pushes out its own and nobody
-// else's, however fast it opens them. Where as many sources come as there are places, a
-// handshake still has the time that it takes to fill them all once.
+// A Table has a number of places. A connection takes one when it is accepted (Begin), and gives it
+// back once it is known (Done) or closed. A new connection always gets a place: if all are taken,
+// another connection is cut for it. That is the oldest connection of the source with the most
+// places. So a source that opens many connections pushes out only its own, however fast it opens
+// them. If there are as many sources as places, a handshake still has the time that it takes to
+// fill all places once.
 //
-// A source is an IPv4 address, or an IPv6 network of 64 bits: one machine may have all the
-// addresses of that. Within the network the address with most places loses its oldest, so
-// that neighbours on one wire are not one. An IPv6 address that is an IPv4 one counts as that.
+// A source is an IPv4 address, or an IPv6 network of 64 bits, since one machine may have all the
+// addresses of such a network. Within the network the address with most places loses its oldest
+// connection, so that neighbours on one wire are told apart. An IPv4-mapped IPv6 address counts as
+// IPv4.
 //
-// Sources that are known, such as members of a ring, have half of the places if they need
-// them, and all others the other half. Strangers from any number of addresses push out no
-// member, and who shares a member's address pushes out no newcomer.
+// Sources that are known, such as members of a ring, have half of the places if they need them, and
+// all others the other half. So strangers from any number of addresses push out no member. And
+// somebody who shares a member's address pushes out no newcomer.
 //
-// What is known holds no place, and is not bounded here. A server that calls Done for
-// nobody bounds all its connections.
+// A known connection holds no place, and is not bounded here. A server that never calls Done bounds
+// all its connections.
 package admit
 
 import (
@@ -27,18 +28,18 @@ import (
 	"sync"
 )
 
-// networkBits of an IPv6 address are the network that a machine is given, at least.
+// networkBits is the size of the smallest IPv6 network that a machine is given.
 const networkBits = 64
 
-// Table is who holds a place. Many goroutines may use it.
+// Table holds the places. Many goroutines may use it.
 type Table struct {
 	places int
 	known  func(netip.Addr) bool
 
 	mu      sync.Mutex // guards the rest; not held while a connection is closed
-	under   []*Place   // that are held, the oldest first
+	under   []*Place   // held places, the oldest first
 	sources map[netip.Prefix]*source
-	friends int // of under, those of known sources
+	friends int // places in under of known sources
 	evicted int64
 }
 
@@ -48,7 +49,7 @@ type source struct {
 	places int // guarded by the table's lock
 }
 
-// Place is what a connection has in a Table.
+// Place is a connection's place in a Table.
 type Place struct {
 	table            *Table
 	conn             net.Conn
@@ -62,15 +63,15 @@ type Place struct {
 	idle  bool // taken by Again
 }
 
-// New returns a Table of some places, at least one. known tells addresses that are preferred
-// (see the package's comment); nil: none is. It is called once for each connection, and may
-// be slow or lock.
+// New returns a Table of at least one place. known reports the addresses that are preferred, as the
+// package comment says; nil means that there are none. It is called once for each connection, and
+// may be slow or lock.
 func New(places int, known func(netip.Addr) bool) *Table {
 	return &Table{places: max(places, 1), known: known, sources: map[netip.Prefix]*source{}}
 }
 
-// Begin gives a connection a place, for which another one may be cut. The caller gives it
-// back by Done, at the latest when it closes the connection.
+// Begin gives a connection a place, and may cut another connection for it. The caller gives the
+// place back by Done, at the latest when it closes the connection.
 func (t *Table) Begin(conn net.Conn) *Place {
 	p := &Place{table: t, conn: conn}
 	addr := addrOf(conn.RemoteAddr())
@@ -80,7 +81,7 @@ func (t *Table) Begin(conn net.Conn) *Place {
 	return p
 }
 
-// Evicted is how many connections were cut so that others had a place.
+// Evicted is the number of connections that were cut so that others got a place.
 func (t *Table) Evicted() int64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -94,7 +95,7 @@ func (t *Table) Held() int {
 	return len(t.under)
 }
 
-// Done gives the place back: the connection is known, busy or closed. More calls do nothing.
+// Done gives the place back: the connection is known, busy or closed. Further calls do nothing.
 func (p *Place) Done() {
 	p.table.mu.Lock()
 	defer p.table.mu.Unlock()
@@ -102,7 +103,7 @@ func (p *Place) Done() {
 }
 
 // Again takes a place once more, as the youngest, for a connection that became idle. It does
-// nothing for one that holds a place, or was cut.
+// nothing if the connection holds a place or was cut.
 func (p *Place) Again() { p.table.take(p, true) }
 
 // end is Done for good.
@@ -132,8 +133,8 @@ func (t *Table) take(p *Place, idle bool) {
 	}
 }
 
-// victimLocked is who goes. It looks at all places, a microsecond of work for hundreds; to
-// accept and cut a connection takes many.
+// victimLocked is the place whose connection is cut. It looks at all places, which takes a
+// microsecond for hundreds; accepting and cutting a connection takes many.
 func (t *Table) victimLocked() *Place {
 	known := t.friends > (t.places+1)/2
 	var most *Place
@@ -187,9 +188,9 @@ func (t *Table) leaveLocked(p *Place) {
 	}
 }
 
-// cut closes the connection. Nothing of it stays in the kernel, where one that is closed in
-// good order waits a minute for a stranger who need not answer. Of one that was known before,
-// what was written may still be on its way.
+// cut closes the connection by a reset, so that nothing of it stays in the kernel. A stranger need
+// not answer an orderly close, and the kernel would wait for a minute. A connection that was known
+// before is closed in order, since written bytes may still be on their way.
 func (p *Place) cut() {
 	if tcp, ok := p.conn.(interface{ SetLinger(sec int) error }); ok && !p.idle {
 		_ = tcp.SetLinger(0)
@@ -197,7 +198,7 @@ func (p *Place) cut() {
 	_ = p.conn.Close()
 }
 
-// addrOf is where a connection comes from; the zero Addr where that is no address of IP.
+// addrOf is the remote IP address; the zero Addr if it is not an IP address.
 func addrOf(a net.Addr) netip.Addr {
 	if a == nil {
 		return netip.Addr{}
@@ -206,7 +207,7 @@ func addrOf(a net.Addr) netip.Addr {
 	return at.Addr().Unmap()
 }
 
-// sourceOf counts an IPv4 address as a network of its own.
+// sourceOf returns the network and the address of a source. For IPv4 both are the address.
 func sourceOf(a netip.Addr) (network, address netip.Prefix) {
 	address = netip.PrefixFrom(a, a.BitLen())
 	if a.Is4() {

@@ -2,9 +2,9 @@ package admit
 
 import "net"
 
-// Listener is a listener whose connections have places in a Table, for servers that accept
-// by themselves, such as http.Server: its ConnState calls Done for what is active and Again
-// for what is idle. Under TLS the connection is what NetConn of the tls.Conn returns.
+// Listener is a listener whose connections have places in a Table. It is for servers that accept by
+// themselves, such as http.Server: its ConnState calls Done for active connections and Again for
+// idle ones. Under TLS the connection is what NetConn of the tls.Conn returns.
 type Listener struct {
 	net.Listener
 	// Table is where they have their places. It must be given.
@@ -26,10 +26,10 @@ func (l Listener) Accept() (net.Conn, error) {
 	return &Conn{Conn: conn, place: l.Table.Begin(conn)}, nil
 }
 
-// Done gives the place back while the connection stays open: it is known, or busy.
+// Done gives the place back while the connection stays open, since it is known or busy.
 func (c *Conn) Done() { c.place.Done() }
 
-// Again takes a place again: the connection is idle. Another one may be reset for it.
+// Again takes a place again, since the connection is idle. Another connection may be cut for it.
 func (c *Conn) Again() { c.place.Again() }
 
 // Close gives the place back, too.

@@ -5,45 +5,46 @@ import (
 	"sync/atomic"
 )
 
-// Call is one operation that somebody waits for. It is the context of that operation, too: the
-// caller's, by which what the operation calls finds the Call, to rest it while it waits for
-// something else. It serves one operation after the other, so that each costs no memory; one
-// that was left belongs to the Guard.
+// Call is one operation that a caller waits for. It is also the context of that operation, with the
+// caller's context inside. By it the operation finds its Call, to rest it while it waits for
+// something else. A Call is reused by one operation after the other, so that each allocates
+// nothing; an abandoned one belongs to the Guard.
 type Call struct {
 	context.Context
 	Pulse
-	// Looks without a step are a hang of this operation, where that is more than Looks.
+	// Looks is how many looks without a step are a hang of this operation, if that is more than the
+	// constant.
 	Looks int
 
 	op   func()
-	undo func()        // what op brought is not wanted any more
-	done chan struct{} // one word: op has ended, or the call was left
-	// over is set by the first of two: the worker whose op has ended, or the lookout
-	// who leaves it behind; left says which, to who got the word.
+	undo func()        // releases the result of op if the call was abandoned
+	done chan struct{} // receives once: op has ended, or the call was abandoned
+	// over is set by the first of two: the worker whose op has ended, or the lookout that abandons
+	// the call. left tells the caller that it was the lookout.
 	over atomic.Bool
 	left bool
-	// stead takes the place of a caller who runs op himself and is left with it; nil: a
-	// worker runs op.
+	// stead takes the place of a caller that runs op itself and is abandoned with it. nil means
+	// that a worker runs op.
 	stead         func()
 	watch         watch
-	before, after *Call // in the Guard's ring, under its lock
+	before, after *Call // in the Guard's list, under its lock
 }
 
-// NewCall makes a Call of op. If it is left, undo is called once op has ended.
+// NewCall makes a Call of op. If the call is abandoned, undo is called once op has ended.
 func NewCall(op, undo func()) *Call {
 	return &Call{op: op, undo: undo, done: make(chan struct{}, 1)}
 }
 
-// Here reports whether op runs on its caller's own thread, who cannot leave.
+// Here reports whether op runs on its caller's own thread, which cannot leave.
 func (c *Call) Here() bool { return c.stead != nil }
 
-// Do runs c on another thread, and reports whether it ended before its caller had to leave.
-// If not, it was left, and belongs to the Guard, or was never begun.
+// Do runs c on another thread, and reports whether it ended before its caller had to leave. If not,
+// c was abandoned and belongs to the Guard, or it was never begun.
 func (g *Guard) Do(ctx context.Context, c *Call) bool {
 	if !g.enter(ctx, c, nil) {
 		return false
 	}
-	select { // a worker who is free, or a new one
+	select { // an idle worker, or a new one
 	case g.handover <- c:
 		g.working.Done()
 	default:
@@ -57,10 +58,10 @@ func (g *Guard) Do(ctx context.Context, c *Call) bool {
 	return true
 }
 
-// Here is Do on the caller's own thread: the two switches are saved, and with them a quarter
-// of what a read costs who has nothing else to do meanwhile. A caller that is left cannot
-// leave: stead is called, once, on another goroutine, to do without him, and he has false
-// whenever the kernel lets go of him.
+// Here is Do on the caller's own thread. It saves two switches of goroutines, a quarter of what a
+// read costs a caller that has nothing else to do meanwhile. If the call is abandoned, its caller
+// cannot leave. Then stead is called, once, on another goroutine, to go on without the caller. The
+// caller gets false once the kernel lets go of it.
 func (g *Guard) Here(ctx context.Context, c *Call, stead func()) (ended bool) {
 	if !g.enter(ctx, c, stead) {
 		return false
@@ -77,7 +78,7 @@ func (g *Guard) Here(ctx context.Context, c *Call, stead func()) (ended bool) {
 	return true
 }
 
-// enter begins a call, which the lookout sees from now on.
+// enter begins a call. The lookout sees it from now on.
 func (g *Guard) enter(ctx context.Context, c *Call, stead func()) bool {
 	if g.Left() >= g.o.MaxLeft {
 		return false
@@ -96,7 +97,7 @@ func (g *Guard) enter(ctx context.Context, c *Call, stead func()) bool {
 	return true
 }
 
-// ended takes a call out.
+// ended removes a call from the list.
 func (g *Guard) ended(c *Call) {
 	g.mu.Lock()
 	c.before.after, c.after.before = c.after, c.before
@@ -104,8 +105,8 @@ func (g *Guard) ended(c *Call) {
 	c.Context, c.stead = nil, nil // nothing holds them until the next operation
 }
 
-// worker runs calls until too many others are free. With one that was left it ends: others
-// count it as gone.
+// worker runs calls until there are enough other idle workers. It ends after a call that was
+// abandoned, since such a worker is no longer counted.
 func (g *Guard) worker(c *Call) {
 	for {
 		c.op()
@@ -129,7 +130,7 @@ func (g *Guard) worker(c *Call) {
 	g.working.Done()
 }
 
-// returned takes back a call that was left.
+// returned takes back an abandoned call.
 func (g *Guard) returned(c *Call) {
 	c.undo()
 	g.ended(c)

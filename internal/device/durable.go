@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// WriteDurably writes a small file so that after a crash it is whole or absent.
+// WriteDurably writes a small file atomically: after a crash it is whole or absent.
 func WriteDurably(name string, data []byte) error {
 	tmp := name + ".tmp"
 	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
@@ -41,11 +41,11 @@ func SyncDir(name string) error {
 	return errors.Join(dir.Sync(), dir.Close())
 }
 
-// Mended is told of a file of ours that somebody had harmed and that is as it should be
-// again: which it is, and what was wrong with it. nil: nobody is. It must not block.
+// Mended is called for a file of ours that somebody had harmed and that is in order again: with its
+// name, and what was wrong. nil means that nobody wants to know. It must not block.
 type Mended func(file string, cause error)
 
-// Tell tells who wants to hear of it.
+// Tell calls m, unless it is nil.
 func (m Mended) Tell(file string, cause error) {
 	if m != nil {
 		m(file, cause)
@@ -57,7 +57,7 @@ var (
 	errKind   = errors.New("something else stood in its place, and was removed")
 )
 
-// MakeDir makes a directory of ours, in the place of whatever else has its name.
+// MakeDir makes a directory of ours. Anything else of that name is removed.
 func MakeDir(name string, mended Mended) error {
 	if err := ClearWay(name, true, mended); err != nil {
 		return err
@@ -68,8 +68,8 @@ func MakeDir(name string, mended Mended) error {
 	return nil
 }
 
-// ClearWay removes what stands under one of our names and is not of its kind, and
-// gives back what rights somebody took from its owner (chmod 000).
+// ClearWay removes an entry that has one of our names and is of another kind. It restores rights
+// that somebody took from the owner (chmod 000).
 func ClearWay(name string, dir bool, mended Mended) error {
 	want := os.FileMode(0o600)
 	if dir {
@@ -94,8 +94,8 @@ func ClearWay(name string, dir bool, mended Mended) error {
 	return nil
 }
 
-// Reclaim gives the owner of the files below dir back what rights somebody took: for
-// directories whose files others open, and who hold an error for a verdict.
+// Reclaim restores the owner's rights of all files below dir. It is for directories whose files are
+// opened by other code, which would take an error as final.
 func Reclaim(dir string, mended Mended) {
 	_ = filepath.WalkDir(dir, func(name string, e fs.DirEntry, err error) error {
 		if err == nil && (e.IsDir() || e.Type().IsRegular()) {
@@ -105,8 +105,8 @@ func Reclaim(dir string, mended Mended) {
 	})
 }
 
-// Prove writes a small file at name through to the device, reads it back and removes
-// it: whether a disk that failed is well again.
+// Prove tests whether a disk that failed works again. It writes a small file at name through to the
+// device, reads it back and removes it.
 func Prove(name string) error {
 	defer func() { _ = os.Remove(name) }() // err says what is wrong; the next probe begins with it
 	want := []byte(rand.Text())
@@ -123,8 +123,8 @@ func Prove(name string) error {
 	return nil
 }
 
-// OpenAt is openat(2) of a file of ours: one that somebody took its owner's rights
-// from (chmod 000) gets them back. Mended is told of name as it is given.
+// OpenAt is openat(2) of a file of ours. If somebody took its owner's rights (chmod 000), they are
+// restored. Mended gets name as it is given.
 func OpenAt(dir int, name string, flags int, mode uint32, mended Mended) (int, error) {
 	fd, err := unix.Openat(dir, name, flags|unix.O_CLOEXEC, mode)
 	if err == unix.EACCES && unix.Fchmodat(dir, name, 0o600, 0) == nil {
@@ -136,8 +136,7 @@ func OpenAt(dir int, name string, flags int, mode uint32, mended Mended) (int, e
 
 // FormatError says that a file was written by a newer version of Hearth.
 type FormatError struct {
-	// File is its path, Format the version that it has, Known the last one that this
-	// program reads.
+	// File is its path, Format its version, and Known the last version that this program reads.
 	File          string
 	Format, Known uint32
 }
@@ -149,7 +148,7 @@ func (e *FormatError) Error() string {
 		e.File, e.Format, e.Known, filepath.Dir(e.File))
 }
 
-// Usage is what a tree of directories has allocated, in bytes.
+// Usage is the number of bytes allocated by a tree of directories.
 func Usage(root string) int64 {
 	var sum int64
 	_ = filepath.WalkDir(root, func(_ string, e fs.DirEntry, err error) error {

@@ -1,24 +1,25 @@
 // Package device runs operations on a device that may not answer.
 //
-// An operation that hangs in the kernel cannot be cancelled, only left. So a Guard runs
-// each one on a thread of its own (Do). Whoever waits for it can leave; the thread, the
-// memory that the kernel may still write into, and what undoes the operation stay behind,
-// until the device answers. Two switches of goroutines are the price. A reader who has
-// nothing else to do saves them and runs the operation itself (Here): it cannot leave, and
-// where it would have to, another goroutine is started in its place.
+// An operation that hangs in the kernel cannot be cancelled, only abandoned. So a Guard runs each
+// one on a thread of its own (Do). Its caller can leave. The thread, the memory that the kernel may
+// still write into, and the function that undoes the operation stay behind until the device
+// answers. The price is two switches of goroutines. A reader that has nothing else to do saves them
+// and runs the operation itself (Here). It cannot leave; if it would have to, another goroutine is
+// started in its place.
 //
-// One goroutine, the lookout (LookOut), sees what hangs, so that nobody needs a timer. Whoever
-// works shows a Pulse, which each step changes. The lookout looks at all of them four times in
-// a patience. An operation without a step in four looks in a row hangs: it is left, and
-// Options.Hangs is told. A process that was stopped or starved has missed looks, and blames
-// no device. Who waits for memory rests, and does not hang. The lookout also leaves an
-// operation whose context is done, and, once the device is out of use, each that it waits for.
+// One goroutine, the lookout (LookOut), is the watchdog that finds hung operations, so no operation
+// needs a timer. Everything that works has a Pulse, which each step changes. The lookout looks at
+// all of them four times within a patience. An operation without a step in four looks in a row
+// hangs: it is abandoned, and Options.Hangs is called. If the process was stopped or starved, it
+// missed looks too, and blames no device. An operation that waits for memory rests, and does not
+// hang. The lookout also abandons an operation whose context is done and, once the device is out of
+// use, each that waits for the device.
 //
-// At most Options.MaxLeft operations are left behind: with so many, none begins.
+// At most Options.MaxLeft operations stay abandoned: at this bound no new one begins.
 //
-// A goroutine that writes needs no thread beside it: it shows its Pulse (Guard.Writer), and
-// hangs after five patiences, for one of its steps is long and nobody waits for it. Close
-// waits for what does not hang; Await stands by the writer for fifteen patiences.
+// A goroutine that writes needs no second thread. It shows its Pulse (Guard.Writer), and hangs
+// after five patiences, since its steps are long and nobody waits for them. Close waits for
+// everything that does not hang. Await waits up to fifteen patiences for a writer without a step.
 package device
 
 import (
@@ -31,31 +32,32 @@ const (
 	// defaultPatience is how long an operation may hang: tens of times what a busy spinning
 	// disk takes, and an eighth of what a reader may be kept waiting.
 	defaultPatience = 2 * time.Second
-	// Looks are the looks that a patience is made of. An operation hangs if it made
-	// no step from one look to the next so many times.
+	// Looks is the number of looks in a patience. An operation hangs if so many looks in a row saw
+	// no step.
 	Looks = 4
-	// writerPatience is the writer's, in patiences: nobody waits for it, and one of
-	// its steps may write 4 MiB behind a device's full queue.
+	// writerPatience is the writer's patience, in patiences: nobody waits for the writer, and one
+	// of its steps may write 4 MiB behind a device's full queue.
 	writerPatience = 5
-	// awaitPatience is how long Await stands by a writer without a step, in patiences.
+	// awaitPatience is how long Await waits for a writer without a step, in patiences.
 	awaitPatience = 15
-	// maxIdle is how many workers stay for the next call: as many as read at once
-	// from a fast device, at a few KiB each.
+	// maxIdle is how many idle workers stay for the next call: as many as read at once from a fast
+	// device, at a few KiB each.
 	maxIdle = 32
 )
 
-// Options says how patient a Guard is, and whom it tells.
+// Options says how patient a Guard is, and what it calls.
 type Options struct {
-	// Patience is how long an operation may take without a step; what hangs is seen a
-	// quarter of it later at the latest. 0: 2 s.
+	// Patience is how long an operation may take without a step. A hang is seen at most a quarter
+	// of it later. 0 means 2 s.
 	Patience time.Duration
-	// MaxLeft bounds the operations that were left and that have not ended, each with a
-	// thread and memory. With so many no operation begins.
+	// MaxLeft bounds the abandoned operations that have not ended, each with a thread and memory.
+	// At this bound no new operation begins.
 	MaxLeft int
-	// Usable says whether the device is in use. While it is not, an operation that waits for
-	// it is left at the next look, and Hangs is not told. nil: it always is.
+	// Usable reports whether the device is in use. While it is not, an operation that waits for it
+	// is abandoned at the next look, and Hangs is not called. nil means that it always is.
 	Usable func() bool
-	// Hangs is told what hangs, and since when. It is called by the lookout. nil: nobody.
+	// Hangs is called by the lookout with what hangs, and for how long. nil means that nobody wants
+	// to know.
 	Hangs func(what string, since time.Duration)
 }
 
@@ -65,17 +67,17 @@ type Guard struct {
 	Writer Pulse
 
 	o        Options
-	handover chan *Call // to a worker that is free now
+	handover chan *Call // to an idle worker
 	idle     atomic.Int32
-	left     atomic.Int32 // calls that were left and that have not ended
+	left     atomic.Int32 // abandoned calls that have not ended
 	slow     slow
-	writer   watch // the lookout's
+	writer   watch // used by the lookout
 
 	quit    chan struct{}
-	working sync.WaitGroup // workers and calls, but those that were left
+	working sync.WaitGroup // workers and calls, except abandoned ones
 	mu      sync.Mutex     // guards what follows; never held while anything waits
 	closed  bool
-	calls   Call // the ring of those under way, those left among them
+	calls   Call // head of the list of calls in flight, with abandoned ones
 }
 
 // New returns a Guard, whose owner starts LookOut and calls Close.
@@ -95,8 +97,8 @@ func New(o Options) *Guard {
 	return g
 }
 
-// LookOut looks for what hangs: the writer, and what is waited for. It ends with the
-// Guard and the last of these.
+// LookOut is the watchdog: it looks for hung operations and a hung writer. It ends once the Guard
+// is closed and the last call has ended.
 func (g *Guard) LookOut() {
 	tick := time.NewTicker(g.o.Patience / Looks)
 	defer tick.Stop()
@@ -104,14 +106,14 @@ func (g *Guard) LookOut() {
 	for under := 1; quit != nil || under > 0; {
 		select {
 		case <-quit:
-			quit = nil // ready for ever: it was seen
+			quit = nil // it stays ready for ever
 		case <-tick.C:
 		}
 		under = g.look()
 	}
 }
 
-// look looks once, and reports how many calls are under way.
+// look looks once, and returns how many calls are in flight.
 func (g *Guard) look() (under int) {
 	under, longest := g.lookAtCalls()
 	still := g.writer.look(&g.Writer)
@@ -124,8 +126,9 @@ func (g *Guard) look() (under int) {
 	return under
 }
 
-// lookAtCalls leaves the calls that make no step, and those that nobody waits for any more. It
-// reports how many are under way, and for how many looks one of them has made no step.
+// lookAtCalls abandons the calls that make no step, and those that nobody waits for any more. It
+// returns how many calls are in flight, and the most looks in a row for which one of them has made
+// no step.
 func (g *Guard) lookAtCalls() (under, longest int) {
 	usable, hang := g.o.Usable(), false
 	g.mu.Lock()
@@ -148,7 +151,7 @@ func (g *Guard) lookAtCalls() (under, longest int) {
 	return under, longest
 }
 
-// leave gives a call up, unless it has just ended. The caller holds g.mu.
+// leave abandons a call, unless it has just ended. The caller holds g.mu.
 func (g *Guard) leave(c *Call) {
 	if !c.over.CompareAndSwap(false, true) {
 		return
@@ -163,22 +166,22 @@ func (g *Guard) leave(c *Call) {
 	c.done <- struct{}{} // there is room: nobody else sends
 }
 
-// Left counts the operations that were left and that have not ended.
+// Left counts the abandoned operations that have not ended.
 func (g *Guard) Left() int { return int(g.left.Load()) }
 
-// Busy reports whether an operation is under way now, be it one that was left.
+// Busy reports whether an operation is in flight now, abandoned ones included.
 func (g *Guard) Busy() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.calls.after != &g.calls
 }
 
-// Waited is how long operations have waited for the device in the last 10 s, where that is
-// half of what is a hang again and again; 0: less.
+// Waited is how long operations have waited for the device in the last 10 s, if half of the time
+// that counts as a hang was reached again and again; otherwise 0.
 func (g *Guard) Waited() time.Duration { return g.slow.waited(time.Now()) }
 
-// Await waits until the writer has ended, and closes the Guard. False: the writer hangs,
-// and is not waited for: a node must end although its device does not answer.
+// Await waits until the writer has ended, and closes the Guard. False means that the writer hangs
+// and is not waited for: a node must be able to end although its device does not answer.
 func (g *Guard) Await(ended <-chan struct{}) bool {
 	defer g.Close()
 	tick := time.NewTicker(g.o.Patience / Looks)
@@ -196,7 +199,7 @@ func (g *Guard) Await(ended <-chan struct{}) bool {
 	}
 }
 
-// Close ends the workers, and waits for those that do not hang. No operation begins any more.
+// Close ends the workers, and waits for those that do not hang. After it no operation begins.
 func (g *Guard) Close() {
 	g.mu.Lock()
 	if !g.closed {

@@ -5,17 +5,17 @@ import (
 	"time"
 )
 
-// Pulse is what somebody who works shows. Even: it is in the hands of a device, and each step
-// makes it another number. Odd: it is not. The zero value is in the hands of a device.
+// Pulse shows the progress of a goroutine. An even number means that it waits for a device, and
+// each step changes the number. An odd number means that it does not. The zero value is even.
 type Pulse struct{ n atomic.Uint64 }
 
-// Work is a step, or the begin of some.
+// Work notes a step, or the start of work with the device.
 func (p *Pulse) Work() { p.n.Store((p.n.Load() | 1) + 1) }
 
-// Rest says that no device is waited for until the next Work.
+// Rest says that the goroutine waits for no device until the next Work.
 func (p *Pulse) Rest() { p.n.Store(p.n.Load() | 1) }
 
-// watch counts the looks at a Pulse that saw no step since the one before.
+// watch counts the looks at a Pulse in a row that saw no step.
 type watch struct {
 	last  uint64
 	still int
@@ -33,24 +33,24 @@ func (w *watch) look(p *Pulse) int {
 }
 
 const (
-	// slowLooks within slowWithin that find an operation which has waited for half of its
-	// patience tell a slow device: a read that hangs is found so twice, then the device is
-	// out of use.
+	// slowLooks looks within slowWithin that find an operation which has waited for half of its
+	// patience tell a slow device. A read that hangs is found so twice; then the device is out of
+	// use.
 	slowLooks = 3
 	// slowWithin is how long a look counts.
 	slowWithin = 10 * time.Second
 )
 
-// slow are the last looks that found a device slow. One goroutine notes them.
+// slow has the last looks that found a device slow. One goroutine notes them.
 type slow struct{ last atomic.Pointer[waited] }
 
-// waited are looks, the last one first, and how long an operation had waited at the most.
+// waited has the times of these looks, the last one first, and the longest wait of an operation.
 type waited struct {
 	at   [slowLooks]time.Time
 	most time.Duration
 }
 
-// note notes a look that found an operation which had waited so long.
+// note notes a look that found an operation which had waited this long.
 func (s *slow) note(now time.Time, wait time.Duration) {
 	w := waited{most: wait}
 	if old := s.last.Load(); old != nil {
@@ -63,7 +63,7 @@ func (s *slow) note(now time.Time, wait time.Duration) {
 	s.last.Store(&w)
 }
 
-// waited is how long operations wait for the device; 0: not for long.
+// waited is how long operations wait for the device. 0 means not for long.
 func (s *slow) waited(now time.Time) time.Duration {
 	if w := s.last.Load(); w != nil && now.Sub(w.at[slowLooks-1]) < slowWithin {
 		return w.most

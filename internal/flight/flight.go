@@ -1,23 +1,19 @@
-// Package flight lets callers that want the same thing at the same time share
-// one attempt to get it.
+// Package flight lets callers that want the same thing at the same time share one attempt to get it
+// (singleflight).
 //
-// A Group runs each attempt on a goroutine of its own, for work that outlives
-// whoever asked first. A caller starts an attempt or joins the one under way and
-// waits. The wait ends with the caller's context, the attempt does not: it is
-// cancelled when its last waiter has left, and from that moment its keys are free
-// again, so that the next caller starts a new attempt instead of being handed a
-// cancelled one. A panic in the attempt becomes an error for all who wait. A value
-// is handed over under the lock: each waiter of that moment gets a reference of
-// its own, and who left before gets none.
+// A Group runs each attempt on a goroutine of its own, for work that outlives its first caller. A
+// caller starts an attempt, or joins the one in flight, and waits. The wait ends with the caller's
+// context; the attempt does not. It is cancelled when its last waiter has left. From that moment
+// its keys are free again: the next caller starts a new attempt, and is never handed a cancelled
+// one. A panic in the attempt becomes an error for all waiters. A value is handed over under the
+// lock: each waiter of that moment gets its own reference, and a waiter that left before gets none.
 //
-// An attempt may have several keys (Lead), which it finishes one by one; each is
-// joined and left by itself, and the attempt ends early when nobody waits for
-// what it has not finished.
+// An attempt may have several keys (Lead), which it finishes one by one. Each key is joined and
+// left by itself. The attempt ends early when nobody waits for its unfinished keys.
 //
-// Twins are the cheap form for work that leaves nothing behind: the first caller
-// does it on its own goroutine and under its own context, equal calls that come
-// meanwhile wait for it, and when it fails because its caller went away, one of
-// those who wait does it again.
+// Twins are the cheap form, for work that leaves nothing behind. The first caller does the work on
+// its own goroutine and under its own context. Equal calls that come meanwhile wait for it. If it
+// fails because its caller went away, one of the waiters does it again.
 package flight
 
 import (
@@ -32,8 +28,7 @@ import (
 var (
 	// ErrClosed is returned by a Group that was closed.
 	ErrClosed = errors.New("closed")
-	// ErrUnwanted is the cause with which an attempt is cancelled after its last
-	// waiter left.
+	// ErrUnwanted is the cause with which an attempt is cancelled after its last waiter has left.
 	ErrUnwanted = errors.New("nobody waits for it any more")
 
 	errExited = errors.New("attempt ended without a result")
@@ -51,13 +46,13 @@ type PanicError struct {
 // Error names the value and the stack.
 func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v\n%s", e.Value, e.Stack) }
 
-// Group shares attempts by key. Its values are counted: retain adds a reference
-// for a waiter, release gives one back that nobody wants.
+// Group shares attempts by key. Its values are reference-counted: retain adds a reference for a
+// waiter, and release gives back a reference that nobody wants.
 type Group[K comparable, V any] struct {
 	retain, release func(V)
 
-	working sync.WaitGroup // attempts that run; Add under mu while not closed
-	flying  atomic.Int64   // len(calls), for Join to look at without the lock
+	working sync.WaitGroup // running attempts; Add under mu while not closed
+	flying  atomic.Int64   // len(calls), so that Join can look without the lock
 
 	// mu guards the rest and every field of call and Run; it is never held while
 	// work or a waiter runs. retain is called under it.
@@ -71,7 +66,7 @@ type Group[K comparable, V any] struct {
 // its attempt is cancelled.
 type call[V any] struct {
 	of       *attempt
-	waiters  int           // each of which gets a reference when v is there
+	waiters  int           // each gets a reference when v is there
 	done     chan struct{} // closed when v and err are set for good
 	finished bool
 	v        V
@@ -83,8 +78,8 @@ type attempt struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	wanted int    // waiters of unfinished calls; at 0 the attempt is over
-	over   bool   // cancelled for want of waiters: none of its calls may be joined
-	forget func() // takes its unfinished calls out of Group.calls; under mu
+	over   bool   // cancelled since its last waiter left: none of its calls may be joined
+	forget func() // removes its unfinished calls from Group.calls; called under mu
 }
 
 // NewGroup returns a Group without attempts.
@@ -92,10 +87,10 @@ func NewGroup[K comparable, V any](retain, release func(V)) *Group[K, V] {
 	return &Group[K, V]{retain: retain, release: release, calls: map[K]*call[V]{}, attempts: map[*attempt]struct{}{}}
 }
 
-// Do returns what work yields for key, from the attempt under way or a new one.
-// The caller owns the reference it gets. work runs on its own goroutine, under a
-// context that ends when nobody waits any more; the reference it returns is the
-// Group's. shared says that another caller had started the attempt.
+// Do returns what work yields for key, from the attempt in flight or a new one. The caller owns the
+// reference that it gets. work runs on its own goroutine, under a context that ends when nobody
+// waits any more. The reference that work returns belongs to the Group. shared says that another
+// caller had started the attempt.
 func (g *Group[K, V]) Do(ctx context.Context, key K, work func(context.Context) (V, error)) (v V, shared bool, err error) {
 	for {
 		g.mu.Lock()
@@ -120,8 +115,8 @@ func (g *Group[K, V]) Do(ctx context.Context, key K, work func(context.Context) 
 	}
 }
 
-// Join waits for the attempt under way for key, if there is one. Without any
-// attempt under way it costs one atomic load.
+// Join waits for the attempt in flight for key, if there is one. If no attempt at all is in flight,
+// it costs one atomic load.
 func (g *Group[K, V]) Join(ctx context.Context, key K) (v V, joined bool, err error) {
 	if g.flying.Load() == 0 {
 		return v, false, nil
@@ -135,12 +130,12 @@ func (g *Group[K, V]) Join(ctx context.Context, key K) (v V, joined bool, err er
 	g.joinLocked(c)
 	g.mu.Unlock()
 	if v, err = g.wait(ctx, c); errors.Is(err, errAgain) {
-		return v, false, nil // ended without touching our key: as if there had been none
+		return v, false, nil // it ended without touching our key: as if there had been no attempt
 	}
 	return v, true, err
 }
 
-// Flying reports whether an attempt is under way for key.
+// Flying reports whether an attempt is in flight for key.
 func (g *Group[K, V]) Flying(key K) bool {
 	if g.flying.Load() == 0 {
 		return false
@@ -150,10 +145,10 @@ func (g *Group[K, V]) Flying(key K) bool {
 	return g.calls[key] != nil
 }
 
-// Lead starts one attempt for as many of keys, from the first on, as no attempt
-// is under way for; nil if the first is taken already. The caller waits for each of
-// them by Run.Wait and, when it goes before the last, calls Run.Leave. work calls Run.Finish for each key, in any order; who waits for
-// a key that it does not finish makes an attempt of its own, unless work panicked.
+// Lead starts one attempt for keys from the first on, up to the first that has an attempt in
+// flight. It returns nil if that is the first key. The caller waits for each key by Run.Wait, and
+// calls Run.Leave if it goes before the last. work calls Run.Finish for each key, in any order. A
+// waiter for a key that work does not finish makes an attempt of its own, unless work panicked.
 func (g *Group[K, V]) Lead(ctx context.Context, keys []K, work func(context.Context, *Run[K, V])) (*Run[K, V], error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -183,7 +178,8 @@ func (g *Group[K, V]) leadLocked(of context.Context, keys []K, work func(context
 	if g.closed {
 		return nil, ErrClosed
 	}
-	// An attempt belongs to nobody's context; whom it was begun for is known in it.
+	// An attempt does not end with the first caller's context, but keeps its values: they tell for
+	// whom it began.
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(of))
 	r := &Run[K, V]{g: g, of: attempt{ctx: ctx, cancel: cancel, wanted: len(keys)}, keys: keys, calls: make([]*call[V], len(keys))}
 	r.of.forget = r.forgetLocked
@@ -203,8 +199,8 @@ func (g *Group[K, V]) joinLocked(c *call[V]) {
 	c.of.wanted++
 }
 
-// wait is over when the call is finished or ctx ends, whichever comes first; a
-// result that is there already is taken even by a caller whose context ended.
+// wait ends when the call is finished or when ctx ends. A caller whose context ended still takes a
+// result that is there already.
 func (g *Group[K, V]) wait(ctx context.Context, c *call[V]) (v V, err error) {
 	select {
 	case <-c.done:
@@ -220,8 +216,8 @@ func (g *Group[K, V]) wait(ctx context.Context, c *call[V]) (v V, err error) {
 	}
 }
 
-// leave takes one waiter from a call: what was handed to it is given back, what
-// was not is not handed to it.
+// leave removes one waiter from a call. If it was handed a reference already, the reference is
+// released; otherwise it will get none.
 func (g *Group[K, V]) leave(c *call[V]) {
 	g.mu.Lock()
 	if !c.finished {
@@ -236,8 +232,8 @@ func (g *Group[K, V]) leave(c *call[V]) {
 	}
 }
 
-// unwantLocked notes that n waiters less want what the attempt has not finished,
-// and cancels it after the last. Its keys are free at once.
+// unwantLocked notes that n fewer waiters want the unfinished part of the attempt. After the last
+// it cancels the attempt, and its keys are free at once.
 func (g *Group[K, V]) unwantLocked(a *attempt, n int) {
 	a.wanted -= n
 	if a.wanted > 0 || a.over {
@@ -254,14 +250,14 @@ type Run[K comparable, V any] struct {
 	of    attempt
 	keys  []K
 	calls []*call[V]
-	left  int // calls before it are no longer the leader's; the leader's own
+	left  int // the leader has waited for the calls before it; only the leader uses it
 }
 
-// Len is the number of keys, counted from the first that Lead was given.
+// Len is the number of keys of the attempt: the first ones that Lead was given.
 func (r *Run[K, V]) Len() int { return len(r.keys) }
 
-// Wait is the leader's wait for key i; it asks in ascending order, each key once.
-// again says that the attempt ended without touching the key.
+// Wait is the leader's wait for key i. It is called in ascending order, once for each key. again
+// says that the attempt ended without touching the key.
 func (r *Run[K, V]) Wait(ctx context.Context, i int) (v V, again bool, err error) {
 	r.left = i + 1
 	v, err = r.g.wait(ctx, r.calls[i])
@@ -271,8 +267,8 @@ func (r *Run[K, V]) Wait(ctx context.Context, i int) (v V, again bool, err error
 	return v, false, err
 }
 
-// Leave ends the leader's wait for every key that it has not waited for. The
-// attempt goes on for those who joined.
+// Leave ends the leader's wait for every key that it has not waited for. The attempt goes on for
+// those who joined.
 func (r *Run[K, V]) Leave() {
 	for _, c := range r.calls[r.left:] {
 		r.g.leave(c)
@@ -280,8 +276,8 @@ func (r *Run[K, V]) Leave() {
 	r.left = len(r.calls)
 }
 
-// Finish hands the result for key i to those who wait for it. The reference is
-// the Run's from here on. It returns false when nobody wants what is unfinished.
+// Finish hands the result for key i to its waiters. The reference belongs to the Run from here on.
+// It returns false when nobody wants the unfinished keys.
 func (r *Run[K, V]) Finish(i int, v V, err error) bool {
 	g, c := r.g, r.calls[i]
 	g.mu.Lock()
@@ -323,7 +319,7 @@ func (r *Run[K, V]) forgetLocked() {
 	r.g.flying.Store(int64(len(r.g.calls)))
 }
 
-// run does the work and finishes what it left unfinished.
+// run does the work, and gives a result to every key that the work left unfinished.
 func (r *Run[K, V]) run(work func(context.Context, *Run[K, V])) {
 	g := r.g
 	defer g.working.Done()

@@ -7,12 +7,12 @@ import (
 	"sync"
 )
 
-// twinShards keeps callers of different keys apart; readers of a cache take a
-// shard's lock twice for each call.
+// twinShards keeps callers of different keys apart. Readers of a cache take a shard's lock twice
+// for each call.
 const twinShards = 64
 
-// Twins shares calls that are made while an equal one is under way. Its values
-// are counted as a Group's are.
+// Twins shares equal calls that are made at the same time (singleflight). Its values are
+// reference-counted, as a Group's are.
 type Twins[K comparable, V any] struct {
 	retain, release func(V)
 	seed            maphash.Seed
@@ -22,15 +22,15 @@ type Twins[K comparable, V any] struct {
 type twinShard[K comparable, V any] struct {
 	mu    sync.Mutex // guards the rest and the twins' fields; never held in work
 	calls map[K]*twin[V]
-	idle  *twin[V] // the last one that nobody joined, for the next call
+	idle  *twin[V] // the last twin that nobody joined, reused by the next call
 	_     [40]byte // keeps shards on cache lines of their own
 }
 
 type twin[V any] struct {
 	waiters  int
-	done     chan struct{} // made by the first who joins, closed when v is there
+	done     chan struct{} // made by the first caller that joins, closed when v is there
 	finished bool
-	again    bool // the first caller went away: whoever waits does it himself
+	again    bool // the first caller went away: the waiters try again
 	v        V
 	err      error
 }
@@ -44,9 +44,8 @@ func NewTwins[K comparable, V any](retain, release func(V)) *Twins[K, V] {
 	return t
 }
 
-// Do returns what work yields. work runs on the caller's goroutine under the
-// caller's context, unless an equal call is under way: then its result is this
-// one's too. shared says so.
+// Do returns what work yields. work runs on the caller's goroutine and under the caller's context.
+// If an equal call is in flight, the caller gets the result of that one, and shared is true.
 func (t *Twins[K, V]) Do(ctx context.Context, key K, work func(context.Context) (V, error)) (v V, shared bool, err error) {
 	s := &t.shards[maphash.Comparable(t.seed, key)%twinShards]
 	for {
@@ -96,7 +95,7 @@ func (t *Twins[K, V]) lead(ctx context.Context, s *twinShard[K, V], key K, work 
 		defer s.mu.Unlock()
 		c := s.calls[key]
 		delete(s.calls, key)
-		if c.done == nil { // nobody ever saw it
+		if c.done == nil { // nobody joined it
 			s.idle = c
 			return
 		}

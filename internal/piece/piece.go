@@ -1,6 +1,6 @@
-// Package piece makes the checksums of a block's pieces, XXH3s of Size bytes each. They are the
-// same on disk and on the way between nodes, so that bytes which were held against them once need
-// not be summed again: that is a ninth of what it takes to send them.
+// Package piece makes the checksums of a block's pieces: an XXH3 of each Size bytes. They are the
+// same on disk and on the way between nodes. So bytes that were verified once need not be summed
+// again; summing takes a ninth of the time of sending them.
 package piece
 
 import (
@@ -16,13 +16,13 @@ const Size = 64 << 10
 // Count is the number of pieces of n bytes.
 func Count(n int) int { return (n + Size - 1) / Size }
 
-// Sum is the i-th piece's.
+// Sum is the checksum of the i-th piece.
 func Sum(data []byte, i int) uint64 { return xxh3.Hash(data[i*Size : min((i+1)*Size, len(data))]) }
 
-// Noted are sums of bytes that somebody made of them, or held against them.
+// Noted are checksums that were computed from the bytes, or verified against them.
 type Noted = atomic.Pointer[[]uint64]
 
-// Known are the sums that were noted; nil: none were.
+// Known returns the noted checksums. nil means that there are none.
 func Known(n *Noted) []uint64 {
 	if s := n.Load(); s != nil {
 		return *s
@@ -30,11 +30,11 @@ func Known(n *Noted) []uint64 {
 	return nil
 }
 
-// notedFrom is the number of bytes from which on their sums are noted: those of fewer are made
-// sooner than memory for them is found.
+// notedFrom is the least number of bytes whose checksums are noted. For fewer bytes, computing them
+// again is faster than allocating memory for them.
 const notedFrom = 16 << 10
 
-// Append appends sums of bytes, 8 each. They are made at most once.
+// Append appends the checksums of the bytes, 8 bytes each. They are computed at most once.
 func Append(dst, data []byte, noted *Noted) []byte {
 	known := Known(noted)
 	if known == nil {
@@ -51,7 +51,7 @@ func Append(dst, data []byte, noted *Noted) []byte {
 	return dst
 }
 
-// Match reports whether bytes have the sums that Append gave. They are noted then.
+// Match reports whether bytes have the checksums that Append gave, and notes these if they have.
 func Match(data, sums []byte, noted *Noted) bool {
 	for i := range Count(len(data)) {
 		if Sum(data, i) != binary.LittleEndian.Uint64(sums[8*i:]) {
@@ -68,7 +68,7 @@ func note(noted *Noted, n int, sums []byte) {
 	}
 }
 
-// Note notes sums of 8 bytes each, that bytes were held against.
+// Note notes checksums of 8 bytes each that the bytes were verified against.
 func Note(noted *Noted, sums []byte) {
 	var few struct { // one allocation
 		all  []uint64

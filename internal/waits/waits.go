@@ -1,18 +1,18 @@
 // Package waits counts the seconds that readers waited, by cause.
 //
-// A request says when it begins to wait and when it was answered, and for what it waited:
-// bytes of an origin, names, a disk. One that is answered without a wait says nothing. The
-// kernel reads ahead for a thread, so that several of its requests may wait at once,
-// while the thread waits once: what is counted is how long at least one request of a
-// thread waited, each stretch for the cause of the request that waited longest.
+// A request says when it begins to wait, when it was answered, and what it waited for: bytes of an
+// origin, names, a disk. A request that is answered without a wait says nothing. The kernel reads
+// ahead for a thread, so several of its requests may wait at once, while the thread waits once. So
+// the time counts during which at least one request of a thread waited. Each stretch counts for the
+// cause of the request that waited longest.
 //
-// The work that a request waits for is shared and runs elsewhere, under a context that
-// About has marked with what it is about: a version, a link. There an origin that asks to
-// slow down is obeyed by SlowDown, and of a stretch of waiting for the same thing
-// that much is no longer the origin's, but the throttling's.
+// The work that a request waits for is shared and runs elsewhere, under a context that About has
+// marked with its subject: a version, a link. If an origin asks there to slow down, SlowDown notes
+// the pause. That part of a wait for the same subject counts as throttling, and no longer as the
+// origin's.
 //
-// A wait costs two looks at a clock and a lock that a few threads share, and no memory,
-// so that a request which is answered within microseconds may say that it waits, too.
+// A wait costs two looks at a clock and a lock that a few threads share, and no memory. So a
+// request that is answered within microseconds may also say that it waits.
 package waits
 
 import (
@@ -23,14 +23,14 @@ import (
 	"time"
 )
 
-// Cause is what was waited for.
+// Cause is what a request waited for.
 type Cause int
 
-// What an answer is made of decides among them, not which layer waits.
+// The content of the answer decides among them, not the layer that waits.
 const (
 	// Origin is bytes of an object, from the connection to the last of them.
 	Origin Cause = iota
-	// Throttled is the pause that an origin asked for, whatever for.
+	// Throttled is the pause that an origin asked for, for whatever request.
 	Throttled
 	// Disk is bytes that this node holds.
 	Disk
@@ -42,7 +42,7 @@ const (
 // String is the cause's name in status and metrics.
 func (c Cause) String() string { return [causes]string{"origin", "throttled", "disk", "list"}[c] }
 
-// shards keep threads from each other's locks.
+// shards keeps threads away from each other's locks.
 const shards = 64
 
 // Ledger is where waits are counted. A nil one counts nothing.

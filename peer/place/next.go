@@ -6,17 +6,16 @@ import (
 	"sync/atomic"
 )
 
-// mostJoined owners join at a time with what was drawn before kept: each takes one or two
-// milliseconds. Beyond that slots are drawn anew when they are asked for, at 1,000 nodes
-// 4 us each.
+// mostJoined is how many owners may join at once while earlier draws are kept; each takes one or
+// two milliseconds. Beyond that, slots are drawn anew when they are asked for, at 1,000 nodes 4 us
+// each.
 const mostJoined = 16
 
-// Next returns the Map of other nodes, which answers as New's does and keeps what this
-// one has drawn as far as it still holds. An owner whose weight or zone is another now
-// counts as one that left and one that joined. All is drawn anew where zones begin to
-// count or cease to, and where more than 16 owners joined. Where no owner changed the two
-// share what they draw, and where nothing did they are one. It takes milliseconds where
-// all slots were drawn, so hold no lock meanwhile. Errors are those of New.
+// Next returns the Map of other nodes. It answers as New's does, and keeps the draws of this one
+// that still hold. An owner with a new weight or zone counts as one that left and one that joined.
+// Everything is drawn anew if zones begin to count or cease to, or if more than 16 owners joined.
+// If no owner changed, the two Maps share their draws; if nothing changed, they are one. Next takes
+// milliseconds if all slots were drawn, so hold no lock meanwhile. Errors are those of New.
 func (m *Map) Next(nodes []Node) (*Map, error) {
 	next, err := newMap(nodes)
 	switch {
@@ -36,13 +35,13 @@ func (m *Map) Next(nodes []Node) (*Map, error) {
 	return next, nil
 }
 
-// change is what differs between the owners of two Maps.
+// change is the difference between the owners of two Maps.
 type change struct {
 	from, to *Map
-	// moved is the new place, the index + 1, of each old owner that is the same, by its old
-	// place; else 0, as for place 0, which is nobody's.
+	// moved maps the place of each old owner that is the same to its new place; a place is the
+	// index + 1. It is 0 for all others, and for place 0, which belongs to nobody.
 	moved  []uint16
-	joined []uint16 // the new indexes of those that are new or not the same
+	joined []uint16 // the new indexes of owners that are new or changed
 	draws  []draw   // theirs
 }
 
@@ -78,7 +77,7 @@ func (c *change) carry() {
 	}
 }
 
-// revise makes a slot's cell from the one before; false: too little of it is left.
+// revise makes a slot's cell from the one before. It is false if too little of that is left.
 func (c *change) revise(s Slot, was cell) (cell, bool) {
 	seed, reach := s.seed(), was.reach()
 	now, all := c.move(was)
@@ -93,7 +92,7 @@ func (c *change) revise(s Slot, was cell) (cell, bool) {
 	return r.cell(), known
 }
 
-// move gives a cell's owners their new places, and says whether all of them stayed.
+// move gives a cell's owners their new places, and reports whether all of them stayed.
 func (c *change) move(was cell) (now cell, all bool) {
 	all = true
 	now[1] = was[1] &^ (1<<32 - 1)
@@ -107,12 +106,11 @@ func (c *change) move(was cell) (now cell, all bool) {
 	return now, all
 }
 
-// known are the candidates for a slot's ranks. Besides those that were ranked there are
-// others that stayed, nobody knows which; each scores above bound, and above outside if it
-// lies outside of the zone of who was the first.
+// known has the candidates for a slot's ranks. Other owners that stayed are not known; each scores
+// above bound, and above outside if it lies outside of the zone of the former first.
 type known struct {
 	bound, outside float64
-	zone           string // of who was the first
+	zone           string // of the former first
 	best           best   // up to bound
 	other          scored // the best outside of zone, up to outside
 }
@@ -126,8 +124,7 @@ func (k *known) add(x scored, zone string) {
 	}
 }
 
-// merge makes a slot's ranks from those that stayed of the ranks before and those who
-// joined.
+// merge makes a slot's ranks from the owners that stayed and those that joined.
 func (c *change) merge(seed uint64, was ranking) (ranking, bool) {
 	inf := math.Inf(1)
 	k := known{bound: inf, outside: inf, zone: c.from.owners[was.at[0]].Zone, other: scored{score: inf}}
@@ -144,7 +141,7 @@ func (c *change) merge(seed uint64, was ranking) (ranking, bool) {
 	for i, j := range c.joined {
 		x := scored{c.draws[i].score(seed), j}
 		if x.score == k.bound || x.score == k.outside {
-			return ranking{}, false // perhaps one that is not known has the same, and a lower id
+			return ranking{}, false // an unknown owner may have the same score and a lower id
 		}
 		k.add(x, c.to.owners[j].Zone)
 	}
@@ -153,8 +150,8 @@ func (c *change) merge(seed uint64, was ranking) (ranking, bool) {
 		return ranking{}, false
 	}
 	if c.to.zoned && c.to.outside(&k.best) == 0 {
-		// All up to bound lie in one zone. If that is another than before, those outside of it
-		// are not known beyond bound.
+		// All up to bound lie in one zone. If it is not the zone of before, those outside of it are
+		// not known beyond bound.
 		if k.other.score == inf || c.to.owners[k.best.at[0].index].Zone != k.zone {
 			return ranking{}, false
 		}

@@ -1,22 +1,20 @@
-// Package place says which nodes of a ring an extent belongs to. It is arithmetic only:
-// all who know the same nodes get the same answer, in whatever order they learned of
-// them, on any processor.
+// Package place says which nodes of a ring an extent belongs to. It is arithmetic only: all who
+// know the same nodes get the same answer, on any processor, in whatever order they learned of
+// them.
 //
-// An extent falls into one of 2^18 slots by a hash. For a slot each node that donates
-// bytes draws a number by a hash of its id and the slot, from an exponential distribution
-// whose rate is its weight. The node with the least draw is the slot's owner, the next
-// ones are its lower ranks. That is weighted rendezvous hashing: a node owns its part of
-// all weights, who joins takes just what it owns from then on, and what belonged to one
-// that left goes to the next ranks. Rank 2 is the best node outside of the owner's zone,
-// if there is one, so that the loss of a zone does not take both; apart from that ranks
-// follow the draws.
+// An extent falls into one of 2^18 slots by a hash. For a slot each node that donates bytes draws a
+// number by a hash of its id and the slot, from an exponential distribution whose rate is its
+// weight. The node with the least draw is the slot's owner; the next ones are its lower ranks. That
+// is weighted rendezvous hashing. A node owns its part of all weights. A node that joins takes just
+// what it owns from then on. What belonged to a node that left goes to the next ranks. Rank 2 is
+// the best node outside of the owner's zone, if there is one, so that the loss of a zone does not
+// take both. Apart from that, ranks follow the draws.
 //
-// A Map never changes. It draws a slot's ranks when they are first asked for, and keeps
-// six of them in 16 bytes: a Map takes 4 MiB, and about 200 bytes for each node, whatever
-// it is asked. Next makes the Map of other nodes out of what the one before has drawn:
-// who joins draws for each slot, and mostly it is seen from one comparison that this
-// changes nothing; who leaves is taken out of the ranks. Slots of which less than four
-// ranks are left are drawn anew when they are asked for.
+// A Map never changes. It draws a slot's ranks when they are first asked for, and keeps six of them
+// in 16 bytes. A Map takes 4 MiB, and about 200 bytes for each node, whatever it is asked. Next
+// makes the Map of other nodes from what the Map before has drawn. A node that joins draws for each
+// slot; mostly one comparison shows that nothing changes. A node that leaves is taken out of the
+// ranks. Slots with less than four ranks left are drawn anew when they are asked for.
 package place
 
 import (
@@ -28,13 +26,13 @@ import (
 )
 
 const (
-	// Ranks are known of each slot, where so many nodes own anything: the owner, the two
-	// that it peeks at after a change, and one more for when one of these is down.
+	// Ranks is how many ranks of each slot are known, if so many nodes own anything: the owner, the
+	// two that it peeks at after a change, and one more in case one of these is down.
 	Ranks = 4
-	// kept ranks of a slot: two nodes may leave before it is drawn anew.
+	// kept is how many ranks of a slot are kept: two nodes may leave before it is drawn anew.
 	kept = 6
-	// MaxNodes is how many nodes a Map may have: a rank is a number of 16 bits, of
-	// which one says that there is none.
+	// MaxNodes is the most nodes of a Map. A rank is a number of 16 bits, and one value says that
+	// there is none.
 	MaxNodes = 1<<16 - 1
 )
 
@@ -42,32 +40,31 @@ const (
 type Node struct {
 	// ID names the node for ever; no two nodes have the same.
 	ID string
-	// Zone is what fails together with the node: a rack, a building. All nodes that
-	// give none are in one zone, "".
+	// Zone names what fails together with the node: a rack, a building. All nodes without a zone
+	// are in one zone, "".
 	Zone string
-	// Weight is what the node donates, in bytes. 0: it owns nothing, and only reads.
+	// Weight is what the node donates, in bytes. A node with 0 owns nothing, and only reads.
 	Weight int64
 }
 
-// Map is where everything is, for one set of nodes. It may be used from many
-// goroutines at once.
+// Map says who owns what, for one set of nodes. It may be used from many goroutines at once.
 type Map struct {
 	nodes  []Node  // by ID
-	owners []Node  // those of them that have a weight
+	owners []Node  // the nodes that have a weight
 	draws  []draw  // the owners', in their order
 	total  float64 // weight
-	zoned  bool    // the owners lie in two zones at least
+	zoned  bool    // the owners lie in at least two zones
 	cells  *[Slots]cell
 }
 
-// cell is what is kept of a slot, zero until its first use. Its first word has ranks 1
-// to 4 in 16 bits each, the best lowest, an owner's index + 1 or 0. The second has two
-// more ranks, and the ranking's reach in its upper half. The first is written after the
-// second, so that who sees the one sees the other. All who draw a slot write the same.
+// cell is what is kept of a slot; it is zero until its first use. Its first word has ranks 1 to 4
+// in 16 bits each, the best lowest: an owner's index + 1, or 0. The second word has two more ranks,
+// and in its upper half the ranking's reach. The first is written after the second, so that a
+// reader that sees the first also sees the second. All goroutines that draw a slot write the same.
 type cell [2]uint64
 
-// New returns the Map of some nodes, in any order. An error says which of them cannot
-// be: one without an id, two with the same, one with a negative weight, too many.
+// New returns the Map of some nodes, in any order. An error says which node is invalid: one without
+// an id, two with the same id, one with a negative weight, too many nodes.
 func New(nodes []Node) (*Map, error) {
 	m, err := newMap(nodes)
 	if err != nil {
@@ -77,7 +74,7 @@ func New(nodes []Node) (*Map, error) {
 	return m, nil
 }
 
-// newMap lacks cells.
+// newMap makes a Map without cells.
 func newMap(nodes []Node) (*Map, error) {
 	m := &Map{nodes: slices.Clone(nodes)}
 	slices.SortFunc(m.nodes, func(a, b Node) int { return strings.Compare(a.ID, b.ID) })
@@ -100,7 +97,7 @@ func newMap(nodes []Node) (*Map, error) {
 	return m, nil
 }
 
-// check says what is wrong with nodes that are in the order of their ids.
+// check returns what is wrong with nodes, which are sorted by id.
 func check(nodes []Node) error {
 	if len(nodes) > MaxNodes {
 		return fmt.Errorf("place extents on %d nodes: a ring has %d at most; split it in two", len(nodes), MaxNodes)
@@ -118,11 +115,11 @@ func check(nodes []Node) error {
 	return nil
 }
 
-// Owner is the node that a slot belongs to: its rank 1. false: no node owns anything.
+// Owner is the node that a slot belongs to: its rank 1. It is false if no node owns anything.
 func (m *Map) Owner(s Slot) (Node, bool) { return m.Rank(s, 1) }
 
-// Rank is a slot's node of a rank from 1, its owner, to Ranks. No node has two ranks of
-// a slot. false: there is no such rank, or fewer nodes than that own anything.
+// Rank is a slot's node of a rank, from 1, its owner, to Ranks. No node has two ranks of a slot. It
+// is false if there is no such rank, or if fewer nodes than that own anything.
 func (m *Map) Rank(s Slot, rank int) (Node, bool) {
 	if rank < 1 || rank > Ranks {
 		return Node{}, false
@@ -150,8 +147,8 @@ func (m *Map) draw(s Slot) uint64 {
 	return c[0]
 }
 
-// Former is the node that owned a slot in an earlier Map and does not now, as it is now.
-// false: the owner is the same, or who it was has left and cannot be asked.
+// Former is the node that owned a slot in an earlier Map and does not now, with its present fields.
+// It is false if the owner is the same, or if that node has left and cannot be asked.
 func (m *Map) Former(s Slot, before *Map) (Node, bool) {
 	then, owned := before.Owner(s)
 	now, _ := m.Owner(s)
@@ -161,7 +158,7 @@ func (m *Map) Former(s Slot, before *Map) (Node, bool) {
 	return m.Node(then.ID)
 }
 
-// Node is the node of an id. false: there is none.
+// Node is the node with an id. It is false if there is none.
 func (m *Map) Node(id string) (Node, bool) {
 	i, found := slices.BinarySearchFunc(m.nodes, id, func(n Node, id string) int { return strings.Compare(n.ID, id) })
 	if !found {
@@ -170,11 +167,11 @@ func (m *Map) Node(id string) (Node, bool) {
 	return m.nodes[i], true
 }
 
-// Nodes are all nodes, by ID; the slice is the caller's.
+// Nodes are all nodes, sorted by ID. The slice belongs to the caller.
 func (m *Map) Nodes() []Node { return slices.Clone(m.nodes) }
 
-// Share is the part of all slots, from 0 to 1, that a node is expected to own: its part
-// of all weights. Of 1,000 equal nodes one has 262 slots, and by chance 6 % more or less.
+// Share is the part of all slots, from 0 to 1, that a node is expected to own: its part of all
+// weights. Of 1,000 equal nodes each has 262 slots, and by chance 6 % more or less.
 func (m *Map) Share(id string) float64 {
 	n, _ := m.Node(id)
 	if n.Weight == 0 {

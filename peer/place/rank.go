@@ -6,14 +6,14 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// draw is how a node draws.
+// draw is what a node needs to draw for slots.
 type draw struct {
 	seed   uint64
 	weight float64
-	// reach is the weight and a little more, so that no rounding makes a comparison
-	// with it leave out a draw that is the better one.
+	// reach is the weight and a little more, so that rounding never makes a comparison reject a
+	// draw that is better.
 	reach float64
-	zone  uint16 // of the Map's
+	zone  uint16 // index of the zone in the Map
 }
 
 func newDraw(n Node, zone uint16) draw {
@@ -21,20 +21,20 @@ func newDraw(n Node, zone uint16) draw {
 	return draw{seed: xxh3.HashString(n.ID), weight: w, reach: w * (1 + 1e-9), zone: zone}
 }
 
-// uniform is the node's number for a slot's seed, between 0 and 1 and neither of them.
+// uniform is the node's number for a slot's seed, strictly between 0 and 1.
 func (d *draw) uniform(seed uint64) float64 {
 	h := mix(d.seed ^ seed)
 	return (float64(int64(h>>12)) + 0.5) / (1 << 52)
 }
 
-// score is what the node draws for a slot's seed. It is never less than uniform/weight,
-// which is cheap and mostly tells that a node has none of the first ranks.
+// score is the node's draw for a slot's seed. It is never less than uniform/weight, which is cheap
+// and mostly tells that a node has none of the first ranks.
 func (d *draw) score(seed uint64) float64 { return exponential(d.uniform(seed)) / d.weight }
 
-// exponential is -log(1-v) for v = (k + 1/2) / 2^52, 0 <= k < 2^52, with a relative error
-// below 1e-12. math.Log is assembly on one processor and has fused steps on another,
-// and differs in the last bit; here each product is rounded by itself, so that all nodes
-// of a ring agree. The logarithm of m*2^e is e*log(2) + 2*atanh((m-1)/(m+1)).
+// exponential is -log(1-v) for v = (k + 1/2) / 2^52, 0 <= k < 2^52, with a relative error below
+// 1e-12. math.Log is assembly on one processor and has fused steps on another, so its last bit
+// differs. Here each product is rounded by itself, so that all nodes of a ring agree. The logarithm
+// of m*2^e is e*log(2) + 2*atanh((m-1)/(m+1)).
 func exponential(v float64) float64 {
 	bits := math.Float64bits(1 - v) // exact, and not below 2^-53
 	e := int(bits>>52) - 1023
@@ -56,19 +56,19 @@ func exponential(v float64) float64 {
 	return -(float64(float64(e)*math.Ln2) + float64(2*t*sum))
 }
 
-// scored is an owner, by its index, with its score.
+// scored is an owner's index with its score.
 type scored struct {
 	score float64
 	index uint16
 }
 
-// before says which of two is better. Owners lie in the order of their ids, so that the
-// lower id wins where scores are equal.
+// before reports whether x is better. Owners are sorted by id, so the lower id wins if scores are
+// equal.
 func (x scored) before(y scored) bool {
 	return x.score < y.score || x.score == y.score && x.index < y.index
 }
 
-// best are the best of those that were added, the best one first.
+// best keeps the best of those that were added, the best one first.
 type best struct {
 	n  int
 	at [kept]scored
@@ -89,7 +89,8 @@ func (b *best) add(x scored) {
 	b.at[i] = x
 }
 
-// outside is which of them is the first outside of the zone of the first; 0: none is.
+// outside is the index of the first one outside of the zone of the first. 0 means that there is
+// none.
 func (m *Map) outside(b *best) int {
 	for i := 1; m.zoned && i < b.n; i++ {
 		if m.draws[b.at[i].index].zone != m.draws[b.at[0].index].zone {
@@ -99,11 +100,11 @@ func (m *Map) outside(b *best) int {
 	return 0
 }
 
-// rank draws a slot's ranks from all owners, of which there is one at least.
+// rank draws a slot's ranks from all owners, of which there is at least one.
 func (m *Map) rank(s Slot) ranking {
 	seed := s.seed()
 	var b best
-	worst := math.Inf(1) // that is good enough
+	worst := math.Inf(1) // the worst score that is still good enough
 	for i := range m.draws {
 		d := &m.draws[i]
 		v := d.uniform(seed)
@@ -130,18 +131,19 @@ func (m *Map) rank(s Slot) ranking {
 	return m.arrange(&b, other)
 }
 
-// ranking is what is known of a slot: its first ranks without a gap, at least
-// min(Ranks, owners) of them, as owners' indexes.
+// ranking is what is known of a slot: its first ranks without a gap, at least min(Ranks, owners) of
+// them, as owners' indexes.
 type ranking struct {
 	n  int
 	at [kept]uint16
-	// reach: an owner that is added with a score above that changes nothing. Infinite
-	// where all owners are known.
+	// reach is a bound: an owner that is added with a higher score changes nothing. It is infinite
+	// if all owners are known.
 	reach float32
 }
 
-// arrange makes ranks of the best scores of a slot; other is the best outside of the
-// first one's zone where no such one is among them and zones count.
+// arrange makes ranks from the best scores of a slot. other is the best one outside of the first
+// one's zone. It counts if there is more than one zone and no node of another zone is among the
+// best.
 func (m *Map) arrange(b *best, other scored) ranking {
 	if m.zoned {
 		second, i := other, m.outside(b)

@@ -14,18 +14,17 @@ const (
 	golden = 0x9e3779b97f4a7c15
 )
 
-// Slot is what is placed as one, from 0 to Slots-1.
+// Slot is the unit of placement, from 0 to Slots-1.
 type Slot uint32
 
-// Of is the slot of a block, which is that of its extent. What counts is the version,
-// which knows the key, not the link it was found through: two links may lead to one
-// object, and it has one owner.
+// Of is the slot of a block, which is that of its extent. It depends on the version, which includes
+// the key, and not on the link: two links may lead to one object, and the object has one owner.
 //
-// The first half of a Version is left to tiers, which choose by hearth.ID's Hash, and
-// disks: what a node owns is spread evenly over what it has.
+// The first half of a Version is left to tiers, which use hearth.ID's Hash, and to disks. So the
+// blocks of one node are spread evenly over its tiers and disks.
 func Of(b hearth.Block) Slot { return OfID(b.ID()) }
 
-// OfID is Of for who has the ID alone.
+// OfID is Of for callers that have only the ID.
 func OfID(id hearth.ID) Slot {
 	return slotOf(binary.LittleEndian.Uint64(id.Version[8:]) + uint64(id.Extent())*golden)
 }
@@ -38,7 +37,7 @@ func OfDirectory(id [16]byte) Slot {
 
 func slotOf(h uint64) Slot { return Slot(mix(h) >> (64 - slotBits)) }
 
-// seed is what nodes draw by for the slot.
+// seed is the slot's input to the nodes' draws.
 func (s Slot) seed() uint64 { return mix((uint64(s) + 1) * golden) }
 
 // mix spreads each bit over all (SplitMix64's last steps).

@@ -11,12 +11,12 @@ import (
 // each is how GetMany yields blocks: see hearth.Source.
 type each = func(b hearth.Block, v *hearth.View, err error) bool
 
-// line yields the blocks of one GetMany in order, from wherever they come.
+// line yields the blocks of one GetMany in order, wherever they come from.
 type line struct {
 	next hearth.Block
 	left int
 	each each
-	over bool // nobody wants more, or there was an error
+	over bool // the caller wants no more, or there was an error
 }
 
 // yield passes the next block on.
@@ -29,7 +29,7 @@ func (l *line) yield(v *hearth.View, err error) {
 	}
 }
 
-// from has a Source yield up to n blocks that come next.
+// from yields up to n of the next blocks from a Source.
 func (l *line) from(ctx context.Context, src hearth.Source, n int) {
 	left := n
 	src.GetMany(ctx, l.next, n, func(_ hearth.Block, v *hearth.View, err error) bool {
@@ -37,11 +37,11 @@ func (l *line) from(ctx context.Context, src hearth.Source, n int) {
 		l.yield(v, err)
 		return !l.over && left > 0
 	})
-	l.over = l.over || left > 0 // it ended before that: its each was told why
+	l.over = l.over || left > 0 // the run ended early, and each got the error
 }
 
-// extents calls do for the part of each extent that is left, until the line is over. do
-// yields all n, or ends the line.
+// extents calls do for the rest of each extent, until the line is over. do yields all n blocks, or
+// ends the line.
 func (l *line) extents(do func(n int)) {
 	for l.left > 0 && !l.over {
 		do(min(l.left, hearth.ExtentBlocks-int(l.next.Index%hearth.ExtentBlocks)))
@@ -56,7 +56,7 @@ type split struct {
 	own, theirs hearth.Source
 }
 
-// way is where a block is read.
+// way is the Source that a block is read from.
 func (s *split) way(b hearth.Block) hearth.Source {
 	if s.Mine(b) {
 		return s.own
@@ -75,17 +75,17 @@ func (s *split) GetMany(ctx context.Context, first hearth.Block, n int, each eac
 	l.extents(func(n int) { l.from(ctx, s.way(l.next), n) })
 }
 
-// Has reports whether the block is held on one way or the other.
+// Has reports whether either Source holds the block.
 func (s *split) Has(id hearth.ID) bool { return s.own.Has(id) || s.theirs.Has(id) }
 
-// GetMany yields whole blocks in order; those of an extent are asked for at once.
+// GetMany yields whole blocks in order. It asks for all blocks of an extent at once.
 func (f *fill) GetMany(ctx context.Context, first hearth.Block, n int, each each) {
 	l := &line{next: first, left: n, each: each}
 	l.extents(func(n int) { f.extent(ctx, l, n) })
 }
 
 func (f *fill) extent(ctx context.Context, l *line, n int) {
-	stop := l.left - n // what is left of the line behind it
+	stop := l.left - n // how many blocks are left behind this extent
 	var err error
 	from, why := f.ranks(l.next, func() int { return l.left - stop }, func(p Peer) judgement {
 		for again := 0; ; again++ {
@@ -110,8 +110,8 @@ func (f *fill) extent(ctx context.Context, l *line, n int) {
 	}
 }
 
-// many has a peer yield n blocks, up to the first that it does not give, for a reason that
-// is returned. What comes before its turn waits for that one, and is let go where it fails.
+// many yields n blocks from a peer, up to the first that the peer does not give, and returns the
+// reason. A block that comes before its turn waits, and is released if an earlier one fails.
 func many(ctx context.Context, p Peer, verb wire.Verb, l *line, n int) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -148,8 +148,8 @@ func many(ctx context.Context, p Peer, verb wire.Verb, l *line, n int) error {
 	return err
 }
 
-// GetMany yields whole blocks in order, of an extent those from who held it before that
-// are there yet.
+// GetMany yields whole blocks in order. Those of an extent that former owners still hold come from
+// them.
 func (f *former) GetMany(ctx context.Context, first hearth.Block, n int, each each) {
 	l := &line{next: first, left: n, each: each}
 	if table := f.Table(); !remembers(table, first) {
@@ -166,7 +166,7 @@ func (f *former) GetMany(ctx context.Context, first hearth.Block, n int, each ea
 			done += run
 			stop := l.left - run
 			if p != nil {
-				err := many(ctx, p, wire.Peek, l, run) // what it does not give is asked for as if nobody held it
+				err := many(ctx, p, wire.Peek, l, run) // a block that it does not give is read from next
 				f.found.Add(int64(run - (l.left - stop)))
 				if !l.over && l.left > stop {
 					f.lacked(err, l.left-stop)

@@ -1,25 +1,26 @@
-// Package route is how a node of a ring reads: its own blocks by itself, the others' at
-// their owners, and what was another's until lately from whoever has it yet.
+// Package route is how a node of a ring reads: its own blocks by itself, the others' from their
+// owners. Blocks that belonged to another node until lately come from any node that still holds
+// them.
 //
-// A Table is who owns what and who can be asked, as a node knows it at a moment; a Walk is
-// whom it asks next. All that nodes ask each other of what one of them owns goes by these:
-// reads here, what is warmed up and checked at owners, and the names of directories.
+// A Table says who owns what and who can be asked, as a node knows it at a moment. A Walk says who
+// is asked next. All requests between nodes for something with an owner use these two: reads here,
+// warm-ups and checks at owners, and the names of directories.
 //
-// Two verbs keep any two nodes from waiting for each other. A Fill goes from a reader to
-// an owner, which answers it from its own tiers, its former owners' and the bucket, and
-// never by a Fill. A Peek is answered from what a node holds, at once. So a read takes
-// one Fill at most that is answered, and nothing waits in a circle, however much the
-// nodes differ in what they take for the ring.
+// Two verbs keep nodes from waiting for each other in a circle. A Fill goes from a reader to an
+// owner. The owner answers it from its own tiers, its former owners and the bucket, and never by
+// another Fill. A Peek is answered at once from what a node holds. So a read takes at most one Fill
+// that is answered, and no circle of waits is possible, however much the nodes' views of the ring
+// differ.
 //
-// A reader goes elsewhere when its owner is silent, down, refuses, or has no memory: to
-// the next rank, and then to the bucket. A slow origin is none of these, since who fetches
-// says so. An owner that could not read the origin in time has waited for all of a
-// request's bound already, and that is the answer; one that was refused there may be
-// set up wrongly, so that the reader asks by itself.
+// A reader makes a detour when the owner is silent, down, refuses, or has no memory: to the next
+// rank, and then to the bucket. A slow origin is no reason, since the node that fetches says so. An
+// owner that could not read the origin in time has used up the request's whole time, so that is the
+// answer. An owner that the origin refused may be set up wrongly, so the reader asks the origin
+// itself.
 //
-// With rendezvous hashing the owner before a join is the next rank now, and who takes
-// over from one that has left was the next rank before. So for half an hour after owners
-// changed, an owner that lacks a block asks the ranks beside it whether they hold it.
+// With rendezvous hashing the owner before a join is the next rank now, and the node that takes
+// over from one that left was the next rank before. So for half an hour after owners changed, an
+// owner that lacks a block asks the ranks beside it whether they hold it.
 package route
 
 import (
@@ -36,40 +37,41 @@ import (
 )
 
 const (
-	// mostFills of different ranks are asked for one range.
+	// mostFills is the most ranks that are asked for one range.
 	mostFills = 2
-	// mostPeeks of different ranks are asked whether they hold a block.
+	// mostPeeks is the most ranks that are asked whether they hold a block.
 	mostPeeks = 2
-	// mostAgain is how often one owner is asked again for what there was no memory for
-	// here: no other one's answer would find more. Each waits a tenth of a second.
+	// mostAgain is how often one owner is asked again after its answer found no memory here: the
+	// answer of another node would find no more. Each attempt waits a tenth of a second.
 	mostAgain = 20
-	// mostCalls is how often a node is called whose answer found no memory here: what is done
-	// otherwise is a request more.
+	// mostCalls is how often a node is called whose answer found no memory here. The alternative
+	// costs one more request.
 	mostCalls = 5
-	// remembered is how long former owners are asked after a change: whatever is read
-	// has mostly been asked for by then.
+	// remembered is how long former owners are asked after a change. By then most blocks that are
+	// read have been asked for.
 	remembered = 30 * time.Minute
-	// peekSlack is how much longer than usual a former owner may take to say whether it
-	// holds a block: the bucket, which is asked otherwise, takes longer.
+	// peekSlack is how much longer than usual a former owner may take to say whether it holds a
+	// block. The alternative is the bucket, which takes longer.
 	peekSlack = 5 * time.Millisecond
 )
 
-// ErrNobody says that no node took a block: none of its ranks answered.
+// ErrNobody says that none of a block's ranks answered.
 var ErrNobody = errors.New("no owner answers")
 
 // Peer is a node that can be asked, as *wire.Peer is.
 type Peer interface {
-	// Fill returns a range of a block from its owner; n = 0 has it loaded there.
+	// Fill returns a range of a block from its owner. With n = 0 the owner only loads the block.
 	Fill(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error)
-	// Peek returns a range of a block that is held; n = 0 asks whether it is.
+	// Peek returns a range of a block that the node holds. With n = 0 it asks whether the node
+	// holds it.
 	Peek(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error)
-	// Many asks for many ranges and calls each once for each of them, in any order.
+	// Many asks for many ranges, and calls each once for each of them, in any order.
 	Many(ctx context.Context, v wire.Verb, wants []wire.Want, each func(i int, v *hearth.View, err error))
-	// Call asks by a number that all nodes know.
+	// Call sends a request with a number that all nodes know.
 	Call(ctx context.Context, number uint16, body *hearth.View) (*hearth.View, error)
 }
 
-// Router is how one node of a ring asks the others. Its methods may be called from many
+// Router asks the other nodes of a ring for one node. Its methods may be called from many
 // goroutines.
 type Router struct {
 	self  string
@@ -82,38 +84,38 @@ type Router struct {
 	most   atomic.Int64
 }
 
-// New returns a Router for the node of an id, which is alone until Set.
+// New returns a Router for the node with an id, which is alone until Set.
 func New(self string) *Router { return &Router{self: self} }
 
-// Set takes other nodes. What is under way ends with those before.
+// Set replaces the Table. Reads in flight end with the Table before.
 func (r *Router) Set(t Table) { r.table.Store(&t) }
 
-// Table is the nodes as they are known now; nil: this one is alone. It never changes.
+// Table is the present Table, which never changes; nil means that this node is alone.
 func (r *Router) Table() *Table { return r.table.Load() }
 
 // Self is this node's id.
 func (r *Router) Self() string { return r.self }
 
-// Walk begins at the owner of a slot, and asks two ranks at most.
+// Walk begins at the owner of a slot, and asks at most two ranks.
 func (r *Router) Walk(s place.Slot) Walk { return r.Table().walk(r.self, s, mostFills) }
 
-// Owner is the owner of a slot, and how it is asked.
+// Owner is the owner of a slot, and how to ask it.
 func (r *Router) Owner(s place.Slot) (id string, at Step) {
 	w := r.Walk(s)
 	id, _, at = w.Next()
 	return id, at
 }
 
-// Owns reports whether this node is to keep a block: it owns it, or nobody does.
+// Owns reports whether this node keeps a block: it owns the block, or nobody does.
 func (r *Router) Owns(id hearth.ID) bool {
 	_, at := r.Owner(place.OfID(id))
 	return at == Here || at == Nobody
 }
 
-// Mine reports whether the block is for this node to read: it is to keep it, or nobody may.
+// Mine reports whether this node reads the block itself: it keeps the block, or no node may.
 func (r *Router) Mine(b hearth.Block) bool { return !b.Object.Cacheable() || r.Owns(b.ID()) }
 
-// Owners are the ids of a block's ranks, its owner first.
+// Owners returns the ids of a block's ranks, its owner first.
 func (r *Router) Owners(b hearth.Block) (ids []string) {
 	w := r.Table().walk(r.self, place.Of(b), place.Ranks)
 	for id, _, at := w.Next(); at != Nobody; id, _, at = w.Next() {
@@ -122,7 +124,7 @@ func (r *Router) Owners(b hearth.Block) (ids []string) {
 	return ids
 }
 
-// Others are the ids of the other nodes of the Map.
+// Others returns the ids of the other nodes of the Map.
 func (r *Router) Others() (ids []string) {
 	if t := r.Table(); t != nil {
 		for _, n := range t.Map.Nodes() {
@@ -134,7 +136,7 @@ func (r *Router) Others() (ids []string) {
 	return ids
 }
 
-// Peer is the way to a node; nil: it is this one, or cannot be asked now.
+// Peer is the Peer of a node. nil means that it is this node, or cannot be asked now.
 func (r *Router) Peer(id string) Peer {
 	if t := r.Table(); t != nil {
 		return t.Peers[id]
@@ -142,7 +144,7 @@ func (r *Router) Peer(id string) Peer {
 	return nil
 }
 
-// Call asks a node by a number that all nodes know.
+// Call sends a node a request with a number that all nodes know.
 func (r *Router) Call(ctx context.Context, id string, number uint16, body *hearth.View) (*hearth.View, error) {
 	p := r.Peer(id)
 	if p == nil {
@@ -155,8 +157,8 @@ func (r *Router) Call(ctx context.Context, id string, number uint16, body *heart
 	return v, err
 }
 
-// Fill is the Source of others' blocks: from their owners, or from own where this node is
-// the next rank, or else from the bucket.
+// Fill is the Source of others' blocks: from their owners, or from own if this node is the next
+// rank, or else from the bucket.
 func (r *Router) Fill(own, bucket hearth.Source) hearth.Source { return &fill{r, own, bucket} }
 
 type fill struct {
@@ -176,17 +178,17 @@ func (f *fill) Get(ctx context.Context, b hearth.Block, off, n int) (*hearth.Vie
 	return v, err
 }
 
-// Has is hearth.Source's: others' blocks are on no tier behind this one.
+// Has implements hearth.Source: others' blocks are on no tier behind this one.
 func (f *fill) Has(hearth.ID) bool { return false }
 
-// FromPeer reports whether another node is to be asked for the block first.
+// FromPeer reports whether another node is asked for the block first.
 func (f *fill) FromPeer(b hearth.Block) bool {
 	_, at := f.Owner(place.Of(b))
 	return at == There
 }
 
-// Load has a block brought into a tier of its owner. mine: that is this node, who is to
-// do it. ErrNobody wraps why none of the ranks did.
+// Load has a block's owner bring it into a tier. mine means that this node is the owner and has to
+// load it itself. ErrNobody wraps the reason why none of the ranks did.
 func (r *Router) Load(ctx context.Context, b hearth.Block) (mine bool, err error) {
 	_, from, err := r.ask(ctx, b, 0, 0)
 	switch from {
@@ -198,8 +200,8 @@ func (r *Router) Load(ctx context.Context, b hearth.Block) (mine bool, err error
 	return false, err
 }
 
-// ask asks the ranks of a block, one after the other, as far as they do not answer; the
-// error of Nobody is why not.
+// ask asks the ranks of a block, one after the other, until one answers. With Nobody, the error
+// says why none did.
 func (r *Router) ask(ctx context.Context, b hearth.Block, off, n int) (v *hearth.View, from Step, err error) {
 	from, err = r.ranks(b, func() int { return 1 }, func(p Peer) judgement {
 		r.asked.Add(1)
@@ -216,15 +218,15 @@ func (r *Router) ask(ctx context.Context, b hearth.Block, off, n int) (v *hearth
 	return v, from, err
 }
 
-// came counts what came of a Fill.
+// came counts the bytes of a Fill.
 func (r *Router) came(v *hearth.View) {
 	if v != nil {
 		r.bytes.Add(int64(v.Len()))
 	}
 }
 
-// ranks shows try those who may be asked for blocks of an extent, of which left are to come
-// yet, until one has the last word: There, Here or Nobody. why is what the last one said.
+// ranks calls try with the nodes that may be asked for blocks of an extent, until one settles it:
+// There, Here or Nobody. left is how many blocks are still to come. why is the last node's error.
 func (r *Router) ranks(b hearth.Block, left func() int, try func(p Peer) judgement, why func() error) (Step, error) {
 	cause := hearth.ErrMiss
 	for w := r.Walk(place.Of(b)); ; {
@@ -257,7 +259,7 @@ func (r *Router) ranks(b hearth.Block, left func() int, try func(p Peer) judgeme
 	}
 }
 
-// cause is why a read passed an owner.
+// cause is the reason why a read passed an owner.
 type cause int
 
 const (
@@ -265,11 +267,12 @@ const (
 	down
 	refused
 	memory
-	failed // it said so, or its bytes were damaged
+	failed // it answered with an error, or its bytes were damaged
 	causes
 )
 
-// passes counts blocks that an owner did not give, and how many owners their read has asked.
+// passes counts blocks that an owner did not give, and notes the most owners that one read has
+// asked.
 func (r *Router) passes(err error, blocks int, fills int64) {
 	why := failed
 	switch {
@@ -287,8 +290,8 @@ func (r *Router) passes(err error, blocks int, fills int64) {
 	}
 }
 
-// Former is the Source of this node's own blocks behind its tiers: where owners have
-// changed lately, from who holds them yet, and else from next.
+// Former is the Source of this node's own blocks behind its tiers. If owners have changed lately,
+// it reads from a node that still holds the block, and else from next.
 func (r *Router) Former(next hearth.Source) hearth.Source { return &former{r, next} }
 
 type former struct {
@@ -311,13 +314,14 @@ func (f *former) Get(ctx context.Context, b hearth.Block, off, n int) (*hearth.V
 	return f.next.Get(ctx, b, off, n)
 }
 
-// Has is hearth.Source's. What former owners hold is not here.
+// Has implements hearth.Source. Blocks that former owners hold are not here.
 func (f *former) Has(id hearth.ID) bool { return f.next.Has(id) }
 
-// FromPeer is hearth.Source's: a former owner that does not answer at once is no peer to wait for.
+// FromPeer implements hearth.Source. A former owner must answer at once, so it does not count as a
+// peer to wait for.
 func (f *former) FromPeer(b hearth.Block) bool { return f.next.FromPeer(b) }
 
-// lacked counts blocks that a former owner did not give though it said that it holds them.
+// lacked counts blocks that a former owner did not give, though it had said that it holds them.
 func (r *Router) lacked(err error, blocks int) {
 	if errors.Is(err, hearth.ErrMiss) {
 		r.gone.Add(int64(blocks))
@@ -326,27 +330,27 @@ func (r *Router) lacked(err error, blocks int) {
 	}
 }
 
-// remembers reports whether a former owner may hold a block yet.
+// remembers reports whether a former owner may still hold a block.
 func remembers(t *Table, b hearth.Block) bool {
 	return t != nil && !t.Changed.IsZero() && time.Since(t.Changed) <= remembered && b.Object.Cacheable()
 }
 
-// holder is a rank beside this node that says it holds the block; nil: none does, or
-// says so in time.
+// holder is a rank beside this node that says in time that it holds the block. nil means that there
+// is none.
 func (r *Router) holder(ctx context.Context, b hearth.Block) Peer {
 	held := r.held(ctx, b, 1)
 	p, _ := held.run(0)
 	return p
 }
 
-// holding is which of some blocks that follow each other the ranks beside this node say
-// they hold.
+// holding says which of some consecutive blocks the ranks beside this node hold, by their answers.
 type holding struct {
 	peers [mostPeeks]Peer
-	by    []uint8 // of each block, with a bit for each of peers
+	by    []uint8 // for each block, a bit for each of peers
 }
 
-// run is who holds the block of an index, and how many from there on; nil: nobody does.
+// run is a peer that holds the block of an index, and how many blocks from there on it holds. nil
+// means that no peer holds the block.
 func (h *holding) run(i int) (p Peer, n int) {
 	all := h.by[i]
 	for n = 1; i+n < len(h.by); n++ {
@@ -362,8 +366,8 @@ func (h *holding) run(i int) (p Peer, n int) {
 	return h.peers[bits.TrailingZeros8(all)], n
 }
 
-// held asks the ranks beside this node which of n blocks of an extent they hold, from the
-// first on. What they do not say in time they are taken not to hold.
+// held asks the ranks beside this node which of n blocks of an extent they hold, from the first on.
+// An answer that is late counts as a miss.
 func (r *Router) held(ctx context.Context, first hearth.Block, n int) (h holding) {
 	h.by = make([]uint8, n)
 	table := r.Table()
@@ -392,7 +396,7 @@ func (r *Router) held(ctx context.Context, first hearth.Block, n int) (h holding
 	}
 	asked := w.Asked()
 	r.peeks.Add(int64(asked * n))
-	missing, unsaid := n, make([]bool, n) // unsaid: one who was asked failed to say
+	missing, unsaid := n, make([]bool, n) // unsaid: a rank that was asked failed to answer
 	for left := asked * n; left > 0 && missing > 0; left-- {
 		select {
 		case a := <-answers:
@@ -430,7 +434,7 @@ func (r *Router) held(ctx context.Context, first hearth.Block, n int) (h holding
 	return h
 }
 
-// holds tells of each of n blocks whether the peer holds it, by its error. It ends with ctx.
+// holds calls tell for each of n blocks: without an error if the peer holds it. It ends with ctx.
 func holds(ctx context.Context, p Peer, first hearth.Block, n int, tell func(block int, err error)) {
 	if n == 1 {
 		_, err := p.Peek(ctx, first, 0, 0)
@@ -446,19 +450,19 @@ func holds(ctx context.Context, p Peer, first hearth.Block, n int, tell func(blo
 
 // Stats are a Router's figures since it was made.
 type Stats struct {
-	// Asked are Fills of others' blocks, Loaded those without payload that were done.
+	// Asked counts Fills of others' blocks. Loaded counts those without payload that succeeded.
 	Asked, Loaded int64
-	// Bytes came of them.
+	// Bytes is the number of bytes that these Fills brought.
 	Bytes int64
-	// Detours are reads that went on to another rank than the first that could be asked, this
-	// node itself among them: each may read again from the bucket what that one has read.
+	// Detours counts reads that went past the first rank that could be asked, to the next ranks or
+	// to this node itself. Each may read bytes again from the bucket that the first rank has read.
 	Detours int64
-	// Elsewhere are ranges that were read from the bucket by a node that does not own them.
+	// Elsewhere counts ranges that a node read from the bucket without owning them.
 	Elsewhere int64
-	// Passed are blocks that an owner did not give, so that their read went past it, by why:
-	// silent, down (no connection, or one that broke), refused, memory (there was none here for
-	// the answer), failed (it could not or may not answer, or its bytes were damaged). Most is
-	// how many owners one read asked in vain.
+	// Passed counts blocks that an owner did not give, so that their read went past it, by cause:
+	// silent, down (no connection, or one that broke), refused, memory (none here for the answer),
+	// failed (it could not or may not answer, or its bytes were damaged). Most is the most owners
+	// that one read asked in vain.
 	Passed map[string]int64
 	Most   int64
 	// Peeks asked former owners whether they hold a block, Found got it there, Late were given

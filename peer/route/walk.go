@@ -11,38 +11,38 @@ import (
 	"github.com/hearthfs/hearth/peer/wire"
 )
 
-// Table is the nodes, as one of them knows them at a moment: a routing table.
+// Table is a routing table: the nodes, as one of them knows them at a moment.
 type Table struct {
-	// Map is where everything is. It must be given.
+	// Map says who owns what. It must be given.
 	Map *place.Map
-	// Peers by their place.Node.ID: all that can be asked, without this node.
+	// Peers has every node that can be asked, by its place.Node.ID, without this node.
 	Peers map[string]Peer
-	// Changed is when owners last were others before; zero: never.
+	// Changed is the time of the last change of owners. Zero means never.
 	Changed time.Time
 }
 
-// Walk goes along the ranks of a slot, its owner first, as one node asks them. It ends
-// where the ranks do, or with as many peers as may be asked. It asks nobody by itself.
+// Walk goes along the ranks of a slot, its owner first, in the order in which one node asks them.
+// It ends with the ranks, or after as many peers as may be asked. It sends no request itself.
 type Walk struct {
-	table *Table // nil: the node is alone, and has rank 1 of everything
+	table *Table // nil means that the node is alone, and has rank 1 of everything
 	self  string
 	slot  place.Slot
-	most  int // peers
-	rank  int // the last one, from 1
+	most  int // most peers to ask
+	rank  int // the last rank, from 1
 	asked int
 }
 
-// Step is who has a rank.
+// Step says what node has a rank.
 type Step int
 
 const (
-	// Nobody has it: the walk is over.
+	// Nobody means that the walk is over.
 	Nobody Step = iota
-	// Here is this node itself.
+	// Here means this node itself.
 	Here
-	// There is a peer that can be asked.
+	// There means a peer that can be asked.
 	There
-	// Down is one that cannot be asked now: the next may do.
+	// Down means a peer that cannot be asked now. The next rank may be.
 	Down
 )
 
@@ -50,7 +50,7 @@ func (t *Table) walk(self string, s place.Slot, most int) Walk {
 	return Walk{table: t, self: self, slot: s, most: most}
 }
 
-// Next is the node of the next rank, and the way to it where it is There.
+// Next is the node of the next rank, with its Peer if the step is There.
 func (w *Walk) Next() (id string, p Peer, at Step) {
 	if w.asked == w.most {
 		return "", nil, Nobody
@@ -76,31 +76,31 @@ func (w *Walk) Next() (id string, p Peer, at Step) {
 	return n.ID, p, There
 }
 
-// Rank is that of the last node, from 1.
+// Rank is the rank of the last node, from 1.
 func (w *Walk) Rank() int { return w.rank }
 
-// Asked is how many peers were There.
+// Asked is the number of peers that were There.
 func (w *Walk) Asked() int { return w.asked }
 
-// unreached is why a node is not asked.
+// unreached is the error for a node that cannot be asked.
 func unreached(id string) error { return fmt.Errorf("node %s: %w", id, wire.ErrDown) }
 
-// Elsewhere reports whether an error says that a rank could not be asked, so that the next one
-// may do, rather than what it has to say.
+// Elsewhere reports whether an error means that a rank could not be asked, so that the next one may
+// be, rather than being its answer.
 func Elsewhere(ctx context.Context, err error) bool { return judge(ctx, err) == detour }
 
-// judgement is what an answer leaves to do.
+// judgement says what to do after an answer.
 type judgement int
 
 const (
-	final   judgement = iota // data, or what any other would say
+	final   judgement = iota // data, or the answer that any other node would give
 	useless                  // a further rank is no better than the bucket
 	detour                   // the next rank may do
 )
 
 func judge(ctx context.Context, err error) judgement {
 	if err == nil {
-		return final // most often; said lies on the heap
+		return final // the usual case; without it said would be allocated
 	}
 	var said *wire.Error
 	switch {
