@@ -21,9 +21,9 @@ const (
 
 var errDeaths = errors.New("it is not what was written, and begun anew: what it said was evicted may be held again")
 
-// deaths is the file of evicted records of segments that still exist. It is
-// written through the page cache and synced by Sync only: after kill -9 it is whole,
-// after a power loss a dead block may be found again, which harms nobody.
+// deaths is the file of tombstones of evicted records in segments that still exist. It is written
+// through the page cache and synced by Sync only. After kill -9 it is whole. After a power loss an
+// evicted block may be found again, which harms nobody.
 type deaths struct {
 	dir *directory
 

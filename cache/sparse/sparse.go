@@ -62,11 +62,11 @@ import (
 )
 
 var (
-	// ErrBusy is returned by Put for an object that takes no bytes just now: it is on
-	// its way out, or the extent is being evicted.
+	// ErrBusy is returned by Put for an object that takes no bytes at the moment: it is being
+	// removed, or the extent is being evicted.
 	ErrBusy = errors.New("busy")
-	// ErrLent is returned by Put for a block that an object's file lacks and may not be
-	// given, since somebody may read that file by himself. It must be kept elsewhere.
+	// ErrLent is returned by Put for a block that an object's file lacks and may not get, since
+	// somebody may be reading that file directly. It must be kept elsewhere.
 	ErrLent = errors.New("its file is lent")
 	// ErrMemory says that the Pool has no room for an index.
 	ErrMemory = errors.New("no memory for the index")
@@ -88,9 +88,9 @@ type Options struct {
 	Touch func(state, now uint32) uint32
 	// Now is a clock in seconds that nobody sets. Default: the time since Open.
 	Now func() uint32
-	// Shared: some of an object's extents may have to stay while others go, as where
-	// nodes of a ring own one each, so that no file goes as a whole to make room, but
-	// where the file system punches no holes.
+	// Shared says that some of an object's extents may have to stay while others go, as in a ring
+	// whose nodes own one each. Then no file goes as a whole to make room, except if the file
+	// system cannot punch holes.
 	Shared bool
 	// MaxOpen bounds the objects whose two descriptors are kept open while nobody
 	// uses them. Default 256.

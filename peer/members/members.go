@@ -1,31 +1,30 @@
-// Package members tells who is in the ring: it keeps this node in touch with the others
-// by gossip (memberlist), and shows them as immutable snapshots. Gossip carries membership
-// only.
+// Package members says who is in the ring. It keeps this node in touch with the others by gossip
+// (memberlist), and shows them as immutable snapshots. Gossip carries membership only.
 //
-// A node is its id, 16 random bytes of its cache directory, which is its name in
-// memberlist, too; what else the others know of it, its data address, zone, donated bytes,
-// state, protocol versions and names, are 512 bytes of metadata. Events of memberlist
-// change a table under one short lock; from it comes a snapshot, at once after the first
-// change and then at most one each 250 ms, so that a thousand events are a few snapshots; none
-// while Start looks for the others, and then one of all that it found.
+// A node is its id, 16 random bytes of its cache directory, which is also its name in memberlist.
+// The rest that others know of it are 512 bytes of metadata: its data address, zone, donated bytes,
+// state, protocol versions and names. Events of memberlist change a table under one short lock.
+// From the table comes a snapshot: at once after the first change, and then at most one each 250
+// ms, so that a thousand events make a few snapshots. There is none while Start looks for the
+// others, and then one of all that it found.
 //
-// memberlist forgets the dead after 30 s and does not heal longer partitions. So a round
-// each 30 s asks every seed, whose names are resolved again, and every former member that
-// is not in the ring, whether it is there by now: few at a time, and no more once some have
-// answered, since they know the rest. Former members are kept on disk, for the time after
-// a restart, and by all nodes, so that one node that finds another joins two halves. A node
-// that nobody answers is a ring of one, says so, and asks more often.
+// memberlist forgets the dead after 30 s and does not heal longer partitions. So each 30 s a round
+// asks every seed, whose names are resolved again, and every former member that is missing, whether
+// it is there by now. It asks few at a time, and stops once some have answered, since they know the
+// rest. Former members are kept on disk, for the time after a restart. All nodes keep them, so that
+// one node that finds another joins two halves. A node that nobody answers is a ring of one, says
+// so, and asks more often.
 //
-// Refused, on both sides, is who has another key (no message is understood), another
-// cluster's name or a protocol that this node does not understand (no state is merged and
-// no message believed). An id or a name that another member has is refused by those who
-// know the other, until it is silent for some seconds: so a node may come back at another
-// address, or with an empty cache directory. The node itself learns of its rival by the
-// rival's message, and asks it: where it answers, the directory was copied or the name
-// given twice, and Start fails; where it does not, the node asks to be let in until it is.
+// Both sides refuse a node with another key (no message is understood). They refuse another
+// cluster's name or a protocol that this node does not understand (no state is merged and no
+// message believed). A node with another member's id or name is refused by those who know that
+// member, until the member is silent for some seconds. So a node may come back at another address,
+// or with an empty cache directory. The node itself learns of its rival by the rival's message, and
+// asks it. If the rival answers, the directory was copied or the name given twice, and Start fails.
+// If not, the node asks to be let in until it is.
 //
-// No clock but this process's monotonic one is looked at, on disk neither: there an age
-// grows only while a node runs.
+// Only this process's monotonic clock is used. The same holds for ages on disk, which grow only
+// while a node runs.
 package members
 
 import (

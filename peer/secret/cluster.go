@@ -1,18 +1,17 @@
-// Package secret is what a cluster key gives: who belongs to a cluster, and who talks.
+// Package secret is what follows from a cluster key: who belongs to a cluster, and who talks.
 //
-// All is derived from the key and the cluster's name by HKDF-SHA256, each under a label of
-// its own, so that the same key under another name is another cluster: the seed of an
-// Ed25519 certificate authority, the key of gossip, and the key by which nodes know each
-// other where encryption is off. A pass phrase goes through PBKDF2 first, since each guess
-// at it has to cost something. The authority's certificate is the same on all nodes, and
-// its private key, too: each node makes a key pair and signs its own certificate, with its
-// node id in it. The key is the credential; all certificates are valid from 2000 to 2100,
-// and are verified as of 2050, so that no node's clock matters.
+// Everything is derived from the key and the cluster's name by HKDF-SHA256, each value under a
+// label of its own. So the same key under another name is another cluster. The values are the seed
+// of an Ed25519 certificate authority, the gossip key, and the key by which nodes authenticate each
+// other where encryption is off. A pass phrase goes through PBKDF2 first, so that each guess at it
+// costs something. The authority's certificate and its private key are the same on all nodes: each
+// node makes a key pair and signs its own certificate, with its node id in it. The key is the
+// credential. All certificates are valid from 2000 to 2100, and are verified as of 2050, so that no
+// node's clock matters.
 //
-// A connection begins with a greeting from each side: a magic, a version, whether the node
-// has a key and encrypts, and a hash of the cluster's name. Nothing is negotiated. What
-// differs is an error on both sides that says what differs, and the greetings are believed
-// for nothing else. Then
+// A connection begins with a greeting from each side: a magic, a version, whether the node has a
+// key and encrypts, and a hash of the cluster's name. Nothing is negotiated. A difference is an
+// error on both sides that says what differs. The greetings are trusted for nothing else. Then
 //
 //	encrypted  TLS 1.3, each side's certificate verified against the authority alone;
 //	           the server says welcome, for a client of TLS 1.3 is done before
@@ -22,11 +21,11 @@
 //	           then plain bytes                           strangers get no proof from it
 //	keyless    nothing more, and on loopback only
 //
-// The plain form keeps strangers out of an isolated network. It does not protect what
-// follows from one who can change packets. Greetings tell anybody who asks the hash of
-// the cluster's name and, in the plain form, the node's id. A server shows its certificate
-// to whoever asks, and a client its plain proof to whoever answers; guesses at the key can
-// be tried on both: hence the minima of a key.
+// The plain form keeps strangers out of an isolated network. It does not protect the bytes that
+// follow from an attacker who can change packets. Greetings tell anybody who asks the hash of the
+// cluster's name and, in the plain form, the node's id. A server shows its certificate to every
+// client, and a client its plain proof to every server. Guesses at the key can be tried on both; so
+// a key has minimum lengths.
 package secret
 
 import (

@@ -1,31 +1,32 @@
 // Package wire is the protocol by which nodes read each other's blocks. It works over
 // any net.Conn and knows nothing of placement, membership or who may talk.
 //
-// Who dials asks, who accepts answers. Both begin with a hello: the versions that they
-// speak, a random number, and how many requests the answering side takes at a time.
-// Then frames follow: a header of fixed size with a checksum, seeded by both random
-// numbers, so that a frame of another connection is none here; a bounded meta part with a
-// checksum; and a payload of up to a block. Requests are numbered one by one and answered
-// in any order, each item of each exactly once.
+// The side that dials asks, and the side that accepts answers. Both begin with a hello: the
+// versions that they speak, a random number, and how many requests the answering side takes at a
+// time. Then frames follow. A frame is a header of fixed size with a checksum, a bounded meta part
+// with a checksum, and a payload of up to a block. The header's checksum is seeded by both random
+// numbers, so that a frame of another connection is invalid here. Requests are numbered one by one
+// and answered in any order, each item of each exactly once.
 //
-// A request is Fill or Peek of one range or of up to MaxItems, or a Call of a number that
-// both sides gave a meaning. A payload carries an XXH3 of each piece of 64 KiB, as the
-// cache's files do; the checksum of an answer's meta is seeded by that of its request,
-// so that an answer to another question is none. The receiver reads a payload
-// into a View of the node's Pool that it takes when the header has come. If there is
-// no memory for a tenth of a second it throws the payload away and that answer fails:
-// two nodes whose memory waits to be sent to each other would wait for ever.
+// A request is a Fill or Peek of one range or of up to MaxItems, or a Call of a number that both
+// sides gave a meaning. A payload carries an XXH3 of each piece of 64 KiB, as the cache's files do.
+// The checksum of an answer's meta is seeded by that of its request, so that an answer to another
+// question is invalid. The receiver takes a View of the node's Pool when the header has come, and
+// reads the payload into it. If there is no memory for a tenth of a second, it drops the payload
+// and that answer fails. Otherwise two nodes whose memory waits to be sent to each other would wait
+// for ever.
 //
-// Silence belongs to the peer. Who owes an answer and has sent nothing for 100 ms sends
-// "filling". An asker that has heard no byte on any connection for 500 ms while something
-// is owed, a dial included, fails all that waits with one ErrSilent, closes the
-// connections, and fails what comes at once until a pause is over that doubles.
+// Silence concerns the peer as a whole. A side that owes an answer and has sent nothing for 100 ms
+// sends "filling". An asker fails everything that waits with one ErrSilent when it has heard no
+// byte on any connection for 500 ms while something is owed, a dial included. It closes the
+// connections, and fails new requests at once until a pause is over that doubles (exponential
+// back-off).
 //
-// All is bounded per peer: connections, requests, bytes that wait to be written. What is
-// beyond is refused, so that the reader goes elsewhere; who does not take its answers,
-// asks for more than it was told, or sends what is no frame loses that connection. An asker
-// that cancels a request leaves at once; its place is free on both sides when the
-// other has confirmed it.
+// Everything is bounded per peer: connections, requests, bytes that wait to be written. Requests
+// beyond a bound are refused (load shedding), so that the reader goes elsewhere. A side loses its
+// connection if it does not take its answers, asks for more than it was told, or sends something
+// that is no frame. An asker that cancels a request leaves at once. Its place is free on both sides
+// when the other side has confirmed it.
 package wire
 
 import (
@@ -45,8 +46,8 @@ const (
 	MaxBody = hearth.BlockSize
 	// Silence is how long a peer that owes an answer may send nothing.
 	Silence = 500 * time.Millisecond
-	// fillingAfter is a fifth of that: one that is lost in a pause of the garbage
-	// collector or of the network costs nobody a detour.
+	// fillingAfter is a fifth of Silence, so that one "filling" that is lost in a pause of the
+	// garbage collector or of the network causes no detour.
 	fillingAfter = Silence / 5
 	// memoryWait is the longest wait for memory for a payload that has come. The
 	// connection stands still meanwhile, so it is less than Silence.
@@ -99,12 +100,12 @@ type Want struct {
 	Off, N int
 }
 
-// Get has the signature of hearth.Source. For n = 0 it returns no View: a Fill makes the
-// block present, a Peek says by its error whether it is.
+// Get has the signature of hearth.Source's. With n = 0 it returns no View: a Fill makes the block
+// present, and a Peek says by its error whether it is.
 type Get func(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error)
 
-// Answer answers a Call. body is valid until it returns; the View of at most MaxBody
-// bytes is given away; nil is an empty answer.
+// Answer answers a Call. body is valid until it returns. The View that it returns has at most
+// MaxBody bytes and belongs to the caller; nil is an empty answer.
 type Answer = func(ctx context.Context, body []byte) (*hearth.View, error)
 
 // Handler answers requests, each on a goroutine of its own. What is nil is refused. The
@@ -113,17 +114,17 @@ type Answer = func(ctx context.Context, body []byte) (*hearth.View, error)
 // *Error. The Object of a Block is the asker's word: check its Version.
 type Handler struct {
 	Fill, Peek Get
-	// Ready is what memory holds of a block, as a View that is given away; nil, or no Ready:
-	// Fill or Peek is asked, on a goroutine. The goroutine that reads the connection asks
-	// it, so it must not wait.
+	// Ready returns a block's range from memory, as a View that belongs to the caller. If it
+	// returns nil, or if there is no Ready, Fill or Peek is called on a goroutine. Ready is called
+	// on the goroutine that reads the connection, so it must not wait.
 	Ready func(b hearth.Block, off, n int) *hearth.View
 	// Here is what this node's disk holds of a block, of a Fill: read on the goroutine that reads
 	// the connection, while nothing else is asked over it. Without a View Fill is asked, as without
 	// Here. If it takes too long stead is called, once, on another goroutine, which goes on
 	// in its place.
 	Here func(ctx context.Context, b hearth.Block, off, n int, stead func()) *hearth.View
-	// Run is Fill of what one request asks of blocks that follow each other, so that an
-	// owner can fetch them as one; nil: Fill is asked for each.
+	// Run is Fill for consecutive blocks of one request, so that an owner can fetch them as one.
+	// nil means that Fill is called for each block.
 	Run Run
 	// Calls are by the number that both sides know them by. It must not change.
 	Calls map[uint16]Answer
@@ -135,18 +136,17 @@ type Class uint8
 const (
 	// Other is an error without a class.
 	Other Class = iota
-	// NotExist: the object is not there; errors.Is fs.ErrNotExist.
+	// NotExist means that the object does not exist; errors.Is fs.ErrNotExist.
 	NotExist
-	// Permission: the peer's credentials will not do; errors.Is fs.ErrPermission.
+	// Permission means that the peer's credentials do not suffice; errors.Is fs.ErrPermission.
 	Permission
-	// Away: the origin cannot be asked now.
+	// Away means that the origin cannot be asked now.
 	Away
-	// Deadline: the time that the request gave was over; errors.Is
-	// context.DeadlineExceeded.
+	// Deadline means that the request's time was over; errors.Is context.DeadlineExceeded.
 	Deadline
-	// Mismatch: the Version is not that of the Object's fields.
+	// Mismatch means that the Version is not that of the Object's fields.
 	Mismatch
-	// NotKept: a block was read, to be kept, and no tier keeps it.
+	// NotKept means that a block was read to be kept, and that no tier keeps it.
 	NotKept
 	classes
 )
