@@ -85,7 +85,7 @@ func (q *writeQueue) Get(id hearth.ID, off, n int) *hearth.View {
 	s := q.shard(id)
 	s.RLock()
 	defer s.RUnlock()
-	if v := s.views[id]; v != nil && off+n <= v.Len() { // a peer may say a longer length; the map's reference holds under the lock
+	if v := s.views[id]; v != nil && off+n <= v.Len() { // peers may ask for more; the map's reference holds under the lock
 		return v.Slice(off, n)
 	}
 	return nil

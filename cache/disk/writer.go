@@ -30,7 +30,7 @@ const (
 	maxEvictions = 1 << 15
 	roomTries    = 4  // attempts to make room for a block: meanwhile names grow, or others fill the file system
 	pinTries     = 64 // most samples that may all be pinned: enough if one block of a hundred is not
-	foreignTries = 16 // most samples that may all be ours: if one block of a hundred is not, they miss it one time in thirteen
+	foreignTries = 16 // most samples that may all be ours: one foreign block of a hundred is missed 1 time in 13
 )
 
 // writer is the state that only the writer goroutine uses (and newDirectory before it runs).
@@ -388,7 +388,7 @@ func (d *directory) makeRoom(bytes int64, may victims) (none bool) {
 			continue
 		}
 		if version, blocks, ok := d.replaced.Pop(); ok {
-			if d.opt.Pinned == nil || d.shrinking || !d.opt.Pinned(hearth.ID{Version: version}) { // else the name means this version again
+			if d.opt.Pinned == nil || d.shrinking || !d.opt.Pinned(hearth.ID{Version: version}) { // else it is current again
 				vol.forget(version, blocks)
 				d.evicted.Add(1)
 			}
