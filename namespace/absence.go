@@ -14,8 +14,8 @@ type absence struct {
 
 const maxAbsences = 4096 // per shard; about 10 MiB in all at worst
 
-// absences remembers, in memory, when the origin said last that there is no such
-// name. When it is full, some are forgotten: they cost a question.
+// absences is the negative cache: it remembers, in memory, when the origin last said that there is no
+// such name. When it is full, some are forgotten; each costs a request.
 type absences struct {
 	shards [16]struct {
 		mu sync.Mutex // guards at

@@ -2,19 +2,20 @@ package namespace
 
 import "sync"
 
-// answered remembers of the names that were asked for last when the newest question
-// that was answered had begun: an answer to one that began before that comes late, and
-// is older than what others have been told. The zero value is ready.
+// answered remembers, of the names asked for last, when the newest question that was answered had
+// begun. An answer to a question that began earlier comes late: others have been told something newer.
+// The zero value is ready.
 type answered struct {
 	mu sync.Mutex // guards at
 	at map[absence]int64
 }
 
-// maxAnswered names are remembered, about 200 bytes each: many more than questions
+// maxAnswered is how many names are remembered, about 200 bytes each: many more than questions
 // are under way.
 const maxAnswered = 4096
 
-// Newest notes an answer to a question that began then, as Clock.Nano tells it. false: it comes late.
+// Newest notes an answer to a question that began at that time, as Clock.Nano tells it. False means
+// that the answer comes late.
 func (a *answered) Newest(x absence, began int64) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

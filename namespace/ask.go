@@ -11,7 +11,7 @@ import (
 	"github.com/hearthfs/hearth/namespace/record"
 )
 
-// askHead asks for the file.
+// askHead asks for the file, with a HEAD.
 func (q *inquiry) askHead(ctx context.Context) (a answer) {
 	a.file = true
 	defer q.recovered(&a.err)
@@ -25,7 +25,7 @@ func (q *inquiry) askHead(ctx context.Context) (a answer) {
 	return q.told(ctx, a, question{of: key}, err)
 }
 
-// askList asks for the directory.
+// askList asks for the directory, with a LIST of one key.
 func (q *inquiry) askList(ctx context.Context) (a answer) {
 	defer q.recovered(&a.err)
 	prefix := q.d.prefix() + q.segment + "/"
@@ -34,14 +34,16 @@ func (q *inquiry) askList(ctx context.Context) (a answer) {
 		a.found = true
 		return nil
 	})
-	return q.told(ctx, a, question{prefix, true}, err) // a bucket that is there always has a page
+	return q.told(ctx, a, question{prefix, true}, err) // a bucket that exists always answers with a page
 }
 
-// told completes an answer with what came of its question. That an origin can have no such key
-// (fs.ErrInvalid) is an answer: MinIO refuses what lies behind two slashes, where S3A and consoles
-// look beside a directory's marker. Of what is denied the listing of the
-// directory tells whether it is there, to who may list that: without s3:ListBucket for all of a
-// bucket, S3 denies each key that it does not have.
+// told completes an answer with the result of its question. fs.ErrInvalid, that the origin cannot have
+// such a key, is an answer. MinIO refuses keys with two slashes in a row, for which S3A and consoles
+// ask beside a directory's marker.
+//
+// After fs.ErrPermission it asks the directory's listing, which tells whoever may list it whether the
+// name is there. S3 denies each key that it does not have to clients without s3:ListBucket for all of a
+// bucket.
 func (q *inquiry) told(ctx context.Context, a answer, asked question, err error) answer {
 	switch {
 	case err == nil:
@@ -51,7 +53,7 @@ func (q *inquiry) told(ctx context.Context, a answer, asked question, err error)
 		q.t.well(q.d.link)
 		return a
 	case errors.Is(err, fs.ErrNotExist) && a.file:
-		return a // the bucket may be gone, which a HEAD does not tell, and a LIST does
+		return a // not noted as an answer: a HEAD does not tell whether the bucket is gone, a LIST does
 	case errors.Is(err, fs.ErrPermission) && q.listedAlone(ctx, &a):
 		return a
 	}
@@ -59,7 +61,7 @@ func (q *inquiry) told(ctx context.Context, a answer, asked question, err error)
 	return a
 }
 
-// listedAlone asks the directory's listing for one name, and reports whether it told.
+// listedAlone asks the directory's listing for one name, and reports whether it answered.
 func (q *inquiry) listedAlone(ctx context.Context, a *answer) bool {
 	prefix, sort := q.d.prefix(), q.segment
 	if !a.file {
@@ -83,8 +85,8 @@ func (q *inquiry) listedAlone(ctx context.Context, a *answer) bool {
 	return true
 }
 
-// before is what a listing begins behind to have a key first: of what sorts between the two, no
-// bucket has anything.
+// before is the key after which a listing must start so that key comes first. No bucket has a key that
+// sorts between the two.
 func before(key string) (after string, ok bool) {
 	last, n := utf8.DecodeLastRuneInString(key)
 	switch {
@@ -96,7 +98,7 @@ func before(key string) (after string, ok bool) {
 	return key[:len(key)-n] + string(last-1) + string(utf8.MaxRune), true
 }
 
-// recovered makes a panic of an origin an error for all who wait.
+// recovered turns a panic of an origin into an error for all who wait.
 func (q *inquiry) recovered(err *error) {
 	if r := recover(); r != nil {
 		*err = fmt.Errorf("look up %s: panic: %v", q.d.prefix()+q.segment, r)

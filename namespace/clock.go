@@ -5,29 +5,30 @@ import (
 	"time"
 )
 
-// This file tells how old names are: a clock that does not make them younger,
+// This file tells how old names are, by a clock that never makes them look younger.
 // and a memory of names that were not found.
 
-// clock tells Unix milliseconds for ages. Within a process it only goes forward,
-// with the monotonic clock; when the wall clock ran ahead of that (a suspended
-// machine's monotonic clock stands still), so does this one: a name never looks
-// younger than it is. Over a restart there is only the wall clock; when that is
-// behind the last time written down, it went back by nobody knows how much: this one
-// goes on from there, and no time from before is trusted.
+// clock tells Unix milliseconds for ages. Within a process it only goes forward, with the monotonic
+// clock. A suspended machine's monotonic clock stands still; when the wall clock runs ahead of it, this
+// one follows the wall clock. So a name never looks younger than it is.
+//
+// Over a restart there is only the wall clock. If that is behind the last time written down, it went
+// back by an unknown amount. Then this clock continues from the written time, and no time from before
+// is trusted.
 type clock struct {
 	wall  func() time.Time
 	floor int64 // Unix ms; times below it are not trusted
 
 	mu   sync.Mutex // guards the rest
 	read time.Time  // of wall, at the last call
-	nano int64      // what that was taken for
-	last int64      // that Nano told
+	nano int64      // the clock's time at that call, in Unix ns
+	last int64      // time that Nano returned
 }
 
 // clockJump is how far the wall clock must run ahead to be followed.
 const clockJump = 100 * time.Millisecond
 
-// Start sets the clock; nil: the wall clock is time.Now.
+// Start sets the clock. Nil means that the wall clock is time.Now.
 func (c *clock) Start(wall func() time.Time) {
 	c.wall = wall
 	if wall == nil {
@@ -37,8 +38,8 @@ func (c *clock) Start(wall func() time.Time) {
 	c.nano = c.read.UnixNano()
 }
 
-// Distrust compares the clock with the last time that was written down. It is called before
-// times are asked for.
+// Distrust compares the clock with the last time that was written down. It must be called before any
+// time is asked for.
 func (c *clock) Distrust(written int64) {
 	if c.Now() < written {
 		c.floor = written + 1
@@ -53,8 +54,8 @@ func (c *clock) Now() int64 {
 	return c.tickLocked() / 1e6
 }
 
-// Nano is the present time in Unix nanoseconds, and never the same twice: it tells which of two
-// questions began first.
+// Nano is the present time in Unix nanoseconds. It never returns the same time twice, so it orders the
+// beginnings of questions.
 func (c *clock) Nano() int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -73,7 +74,7 @@ func (c *clock) tickLocked() int64 {
 	return c.nano
 }
 
-// Trusted is a time that was written down, or 0.
+// Trusted returns a time that was written down, or 0 if it is not trusted.
 func (c *clock) Trusted(at int64) int64 {
 	if at < c.floor {
 		return 0
@@ -81,8 +82,8 @@ func (c *clock) Trusted(at int64) int64 {
 	return at
 }
 
-// left is what remains at now of a life that began at since, both in Unix
-// milliseconds; what began in the future, or at 0, has none left.
+// left is what remains at now of a life that began at since, both in Unix milliseconds. Nothing remains
+// when since is 0 or in the future.
 func left(since, now int64, life time.Duration) time.Duration {
 	if since <= 0 || since > now {
 		return 0

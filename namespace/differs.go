@@ -12,14 +12,14 @@ import (
 	"github.com/hearthfs/hearth/namespace/store"
 )
 
-// What a listing says of a file is its version, as what a HEAD says is. Some servers list other ETags
+// A file's version comes from a listing as well as from a HEAD. Some servers list other ETags
 // or sizes than they answer HEADs and reads with, or none. Then each listing would name versions that
-// nobody can read, and take away those that somebody can.
+// nobody can read, and remove those that can be read.
 //
-// Once a key shows that, of which Compare makes sure, its link differs: a listing tells what names
-// there are, and HEADs alone what they mean. What it says of a file that no HEAD told of is kept as a word
-// that is doubted from the start, with the size for who reads the directory, and asked for at a look-up; what
-// a HEAD told it leaves alone. That is kept over a restart, and looked at again then.
+// Once a key shows that, and Compare has confirmed it, its link differs: a listing tells which names
+// there are, and only HEADs tell their versions. A listed version that no HEAD has confirmed is kept as a
+// word. It is doubted from the start: readers of the directory see its size, and a look-up asks the origin.
+// A listing does not change what a HEAD told. The finding outlives a restart, and is checked again then.
 //
 // A word that cannot be true by itself is doubted wherever it comes from: see hearth.Object.Vague.
 
@@ -27,20 +27,21 @@ import (
 type differs struct {
 	key   string // that showed it
 	says  string // in which way
-	since int64  // Unix ms, from 1 on; what is known from before a listing elsewhere may have told
+	since int64  // Unix ms, at least 1; an entry from before that may be a listing's word
 }
 
-// Compare makes sure whether an origin's listings and HEADs tell the same version of an object that
-// nobody changes, and says in which way they do not; "": they do, or it changed meanwhile. listed and told
-// are what a listing and a HEAD said just now; nil: nobody has asked.
+// Compare checks whether an origin's listings and HEADs tell the same version of an object that nobody
+// changes. It says in which way they differ; "" means that they agree, or that the object changed
+// meanwhile. listed and told are what a listing and a HEAD said just now; nil means that Compare is to
+// ask.
 func Compare(ctx context.Context, o Origin, key string, listed, told *hearth.Object) (says string, err error) {
 	if listed == nil {
 		if listed, err = listedAs(ctx, o, key); listed == nil {
 			return "", err
 		}
 	}
-	// A change falls between two questions. One that is made again and again would have to keep step
-	// with all of these.
+	// A change falls between two questions. A series of changes would have to alternate in step
+	// with all of these to be taken for a difference.
 	for _, head := range []bool{true, true, true, false, true, false} {
 		var x *hearth.Object
 		if head {
@@ -63,7 +64,7 @@ func Compare(ctx context.Context, o Origin, key string, listed, told *hearth.Obj
 	return says, nil
 }
 
-// differ says in which way a listing and a HEAD name two versions.
+// differ says in which way a listing and a HEAD name two versions; "" means that they name one.
 func differ(listed, told *hearth.Object) string {
 	switch {
 	case listed.ETag != told.ETag:
@@ -74,7 +75,7 @@ func differ(listed, told *hearth.Object) string {
 	return ""
 }
 
-// listedAs is what a listing says of a key; nil: it has none.
+// listedAs is what a listing says of a key. Nil means that the listing does not have the key.
 func listedAs(ctx context.Context, o Origin, key string) (found *hearth.Object, err error) {
 	err = o.List(ctx, hearth.Listing{Prefix: key, Limit: 1, Recursive: true}, func(x hearth.Object) error {
 		if x.Key == key {
@@ -88,8 +89,8 @@ func listedAs(ctx context.Context, o Origin, key string) (found *hearth.Object, 
 	return found, nil
 }
 
-// Differs has versions of a link's files come from HEADs from now on: a listing and a HEAD were found
-// to differ at a key, in a way that says tells.
+// Differs says that a listing and a HEAD were found to differ at a key, in the way that says tells.
+// From now on only HEADs tell the versions of the link's files.
 func (t *Tree) Differs(name, key, says string) {
 	if l := t.links.Load().named(name); l != nil {
 		t.setDiffers(l, &differs{key, says, max(1, t.clock.Now())})
@@ -103,7 +104,8 @@ func (l *link) differsKey() []byte {
 	return append([]byte(keyDiffers), hash[:]...)
 }
 
-// setDiffers makes it so, tells of it and keeps it; nil: they agree again.
+// setDiffers sets, keeps and tells that a link differs. Nil means that its listings and HEADs agree
+// again.
 func (t *Tree) setDiffers(l *link, d *differs) {
 	before := l.differs.Swap(d)
 	w := t.db.Edit()
@@ -114,13 +116,14 @@ func (t *Tree) setDiffers(l *link, d *differs) {
 		w.Set(l.differsKey(), []byte(d.key))
 		says = fmt.Sprintf("%s: %s", d.key, d.says)
 	}
-	_ = w.Commit(false) // else the next start finds it again
+	_ = w.Commit(false) // if it is lost, the next start finds it out again
 	if t.o.Events.Differs != nil && (before == nil) != (d == nil) {
 		t.o.Events.Differs(l.Name, says)
 	}
 }
 
-// differed has a link be as it was found before, or as it was made, and looks at that again.
+// differed restores what was found about a link before a restart, and checks it again in the
+// background.
 func (t *Tree) differed(l *link) error {
 	key, ok, err := t.db.Get(nil, l.differsKey())
 	if err != nil || !ok || l.differs.Load() != nil {
@@ -134,19 +137,19 @@ func (t *Tree) differed(l *link) error {
 	t.behind(func() {
 		listed, err := listedAs(t.ctx, l.Origin, d.key)
 		if err != nil {
-			return // as it was
+			return // the finding stays
 		}
 		told, err := l.Origin.Head(t.ctx, d.key)
 		same := err == nil && listed != nil && differ(listed, &told) == ""
-		if (same || errors.Is(err, fs.ErrNotExist)) && l.differs.Load() == d { // of what is gone nobody knows
+		if (same || errors.Is(err, fs.ErrNotExist)) && l.differs.Load() == d { // a key that is gone shows nothing
 			t.setDiffers(l, nil)
 		}
 	})
 	return nil
 }
 
-// suspect looks at what a listing said of a version that a reader found gone, where a HEAD tells of
-// another one: nobody may have changed anything. Of a link one is looked at at a time.
+// suspect checks a listing's word when a reader found that version gone and a HEAD tells of another
+// one. Perhaps nobody changed anything, and the link differs. One check runs at a time per link.
 func (t *Tree) suspect(l *link, was, told *hearth.Object) {
 	if l.differs.Load() != nil || !l.comparing.CompareAndSwap(false, true) {
 		return
@@ -162,8 +165,8 @@ func (t *Tree) suspect(l *link, was, told *hearth.Object) {
 	}
 }
 
-// unlearn tells mounts of names that listings told of, of which kernels believe what nobody
-// can read; those that are told of none, beyond what they take, find out by their reads.
+// unlearn tells mounts of the names whose versions only listings told: kernels cache versions that
+// nobody can read. It tells maxUnlearnt at most; the rest are found out by reads that fail.
 func (t *Tree) unlearn(l *link) {
 	var rows store.Rows
 	left := maxUnlearnt
@@ -187,10 +190,10 @@ func (t *Tree) unlearn(l *link) {
 	}
 }
 
-// maxUnlearnt names are told, as many as a mount has room for.
+// maxUnlearnt is how many names unlearn tells, as many as a mount has room for.
 const maxUnlearnt = 8192
 
-// word reports whether an entry is what a listing said, which is not to be believed.
+// word reports whether an entry is a listing's word, which is not to be believed.
 func (l *link) word(e *record.Entry) bool {
 	if e.Dir {
 		return false
@@ -204,9 +207,9 @@ func (l *link) unsure(o *hearth.Object) bool {
 	return !o.IsPrefix() && !hearth.IsLocal(l.Identity) && (l.differs.Load() != nil || o.Vague())
 }
 
-// setWord makes a file be there, of which a listing says what is not sure; was is what the database had,
-// nil: nothing. checked is 0, or for a listing in no order, which tells at its end what is gone, when
-// it came to the name.
+// setWord keeps a listing's unsure word of a file. was is what the database had; nil means nothing.
+// checked is 0, except for a listing in no order: there it is when the listing came to the name, since
+// only the end of such a listing tells what is gone.
 func (e *edit) setWord(sort string, o *hearth.Object, was *record.Entry, checked int64) error {
 	x := fileEntry(e.d.link, o)
 	x.Doubted, x.Checked = true, checked
@@ -218,7 +221,7 @@ func (e *edit) setWord(sort string, o *hearth.Object, was *record.Entry, checked
 			was.Doubted, was.Checked = true, checked
 			e.put(sort, *was)
 			return nil
-		default: // a HEAD knows better, or the same is said again
+		default: // a HEAD knows better, or the listing repeats its word
 			e.refine(sort, was, o)
 			return nil
 		}

@@ -13,8 +13,8 @@ import (
 	"github.com/hearthfs/hearth/namespace/record"
 )
 
-// directory is one directory in memory. There is at most one for each id, so
-// that its lock holds.
+// directory is one directory in memory. There is at most one for each id, so that its lock is the only
+// one.
 type directory struct {
 	place
 	id    uint64
@@ -23,13 +23,13 @@ type directory struct {
 
 	state   atomic.Pointer[dirState]
 	running atomic.Pointer[listing] // the listing under way
-	headed  atomic.Int64            // when a HEAD of this node's told last of a file in it, in Unix ms
+	headed  atomic.Int64            // when a HEAD by this node last found a file in it, in Unix ms
 
 	// mu makes changes of the directory's entries and of its state one after the
 	// other. It is held across reads and writes of the database, which go to
 	// memory first; never while an origin is asked. Taken before every other lock.
 	mu sync.Mutex
-	// doubted is the listing under way if something was written that it may have passed;
+	// doubted is the listing under way if a write may have changed what that has passed already;
 	// mu guards it.
 	doubted *listing
 }
@@ -46,7 +46,7 @@ type dirState struct {
 
 func (d *directory) release() { d.users.Add(-1) }
 
-// retain is for one more user; the caller is one.
+// retain adds a user. The caller is one already.
 func (d *directory) retain() *directory {
 	d.users.Add(1)
 	return d
@@ -79,8 +79,8 @@ func (d *directory) whole(t *Tree) bool {
 	return s.listed > 0 && s.age == t.db.Generation()
 }
 
-// listedDoubted is when a directory is said to be listed, in Unix ms, of which a listing may lack a
-// name: long ago, so that it is listed again even where names hold for ever.
+// listedDoubted is the time of listing, in Unix ms, that is noted when the last listing may lack a
+// name. It is long ago, so that the directory is listed again even where names hold for ever.
 const listedDoubted = 1
 
 // listingLeft is how long the listing may be believed.
@@ -97,7 +97,7 @@ func (d *directory) listingLeft(t *Tree) time.Duration {
 	return left(t.clock.Trusted(s.listed), t.clock.Now(), d.link.Freshness.ListingLife(s.took))
 }
 
-// node makes the Node of a sort name's entry.
+// node makes the Node of an entry.
 func (d *directory) node(t *Tree, sort string, e *record.Entry, ttl time.Duration) Node {
 	n := Node{ID: e.ID, Dir: e.Dir, Name: d.mountName(t, sort, e), TTL: ttl}
 	if e.Dir {
@@ -111,9 +111,9 @@ func (d *directory) node(t *Tree, sort string, e *record.Entry, ttl time.Duratio
 	return n
 }
 
-// Shown is the mod time that people and kernels are shown of an object, of an origin of that
-// identity: HEADs tell whole seconds where listings tell fractions, and the time of a file that
-// nobody changed must not move by what it was learned from. A local directory tells one time.
+// Shown is the mod time that people and kernels are shown of an object, given its origin's identity.
+// HEADs tell whole seconds where listings tell fractions, and the time of an unchanged file must not
+// depend on which one was asked. A local directory always tells the same time.
 func Shown(identity string, modified time.Time) time.Time {
 	if hearth.IsLocal(identity) {
 		return modified
@@ -135,17 +135,17 @@ func (d *directory) mountName(t *Tree, sort string, e *record.Entry) string {
 // directories are those in memory: the ones in use and the ones used last.
 type directories struct {
 	shards [16]dirShard
-	// ids of those in memory, by their hashes: they outlive the database.
+	// ids of the directories in memory, by their hashes. They outlive the database.
 	ids sync.Map
 }
 
 type dirShard struct {
-	mu    sync.Mutex // guards the rest; held for a database read when one is missing
+	mu    sync.Mutex // guards the rest; held for a database read when a directory is not in memory
 	byID  map[uint64]*list.Element
 	order list.List // of *directory, last used first
 }
 
-// maxDirectories in memory that nobody uses, per shard, at about 400 bytes each.
+// maxDirectories is how many stay in memory per shard, at about 400 bytes each, beside those in use.
 const maxDirectories = 512
 
 func (ds *directories) start() {
@@ -194,7 +194,7 @@ func (ds *directories) has(id uint64) bool {
 	return s.byID[id] != nil
 }
 
-// of gives the directories of a link that are in memory, each in use; who takes one releases it.
+// of gives the directories of a link that are in memory, each in use. The caller releases each.
 func (ds *directories) of(l *link) iter.Seq[*directory] {
 	return func(each func(*directory) bool) {
 		for i := range ds.shards {
@@ -226,7 +226,7 @@ func (ds *directories) removeLocked(s *dirShard, e *list.Element) {
 	ds.ids.CompareAndDelete(d.hash, d.id)
 }
 
-// drop forgets a directory that is another one now; those who use it finish.
+// drop forgets a directory whose place has changed. Those who use it may finish.
 func (ds *directories) drop(id uint64) {
 	s := ds.shard(id)
 	s.mu.Lock()
@@ -236,8 +236,8 @@ func (ds *directories) drop(id uint64) {
 	}
 }
 
-// seen is the mod time of a directory. It is in memory from now on, since its id
-// goes out: ids in memory outlive the database.
+// seen is the mod time of a directory. It loads the directory into memory, since its id is given out:
+// ids in memory outlive the database.
 func (ds *directories) seen(t *Tree, id uint64) time.Time {
 	d, err := ds.get(t, id)
 	if err != nil {
@@ -275,7 +275,7 @@ func (t *Tree) loadDirectory(id uint64) (*directory, error) {
 		return nil, err
 	}
 	if ok && at != id && id != rootID {
-		return nil, staleID(id) // of a bucket that this link led to before
+		return nil, staleID(id) // the id belongs to a bucket that this link led to before
 	}
 	if !ok {
 		state.seen = t.clock.Now() * int64(time.Millisecond)

@@ -10,8 +10,8 @@ import (
 	"github.com/hearthfs/hearth/namespace/store"
 )
 
-// edit is a set of changes of one directory's entries that come to pass together.
-// The directory's lock is held from its beginning to its commit.
+// edit is a set of changes of one directory's entries that are committed together. The directory's lock
+// is held from its beginning to its commit.
 type edit struct {
 	t        *Tree
 	d        *directory
@@ -19,10 +19,10 @@ type edit struct {
 	pending  map[string]*record.Entry // written in this edit; nil: removed
 	old      map[string]record.Entry  // what the database had, where that was read
 	changes  []Change
-	segments []string  // that the changes are of, as often
-	asked    int64     // when the origin said so, in Unix ms; 0: it is not known, or another node said it
+	segments []string  // the segment of each change, one for each
+	asked    int64     // when the origin was asked, in Unix ms; 0: unknown, or another node answered
 	first    bool      // the directory was never listed to its end
-	state    *dirState // the directory's, once this is committed; nil: as it is
+	state    *dirState // the directory's state once this is committed; nil: unchanged
 	// superseded counts node ids that lost their names.
 	superseded int
 	miss       string   // a sort name that the database is known not to have; "": none
@@ -31,7 +31,7 @@ type edit struct {
 	keyBuf     []byte
 }
 
-// beginLocked begins an edit. store.ErrRebuilt: the database changes at the moment.
+// beginLocked begins an edit. The error store.ErrRebuilt means that the database is being replaced.
 func (t *Tree) beginLocked(d *directory) (*edit, error) {
 	w := t.db.Edit()
 	if d.state.Load().age != w.Generation() {
@@ -63,8 +63,8 @@ func (e *edit) get(sort string) (record.Entry, bool, error) {
 	return x, ok, err
 }
 
-// setDir makes the directory of a sort name present. A file of the same segment
-// makes room for it.
+// setDir makes the directory of a sort name present. A file of the same segment gives its name up to
+// it.
 func (e *edit) setDir(sort string, checked int64) error {
 	x, ok, err := e.get(sort)
 	if err != nil {
@@ -84,8 +84,8 @@ func (e *edit) setDir(sort string, checked int64) error {
 	return e.setBeside(record.Segment(sort), true)
 }
 
-// setBeside notes at a file, if there is one, whether a directory is beside it:
-// that is part of its name in the mount.
+// setBeside notes at a file, if there is one, whether a directory stands beside it: the file's name in
+// the mount depends on that.
 func (e *edit) setBeside(file string, beside bool) error {
 	x, ok, err := e.get(file)
 	if err != nil || !ok || x.Beside == beside {
@@ -98,15 +98,15 @@ func (e *edit) setBeside(file string, beside bool) error {
 	return nil
 }
 
-// setFile makes a sort name mean a version. Another version than before gets a
-// new node id, and the old one's record tells what it was.
+// setFile sets the version of a sort name. A version that is not the former one gets a new node id, and
+// the reverse record of the old id keeps what it stood for.
 func (e *edit) setFile(sort string, o *hearth.Object, checked int64) error {
 	x := fileEntry(e.d.link, o)
 	x.Checked = checked
 	return e.setEntry(sort, x)
 }
 
-// setEntry makes a sort name mean what an entry says, which may be a listing's unsure word.
+// setEntry sets the entry of a sort name, which may be a listing's unsure word.
 func (e *edit) setEntry(sort string, x record.Entry) error {
 	was, ok, err := e.get(sort)
 	if err != nil {
@@ -122,7 +122,7 @@ func (e *edit) setEntry(sort string, x record.Entry) error {
 			return nil
 		}
 		dated := was.Date(&x)
-		moved := was.Class != x.Class // by a rule of the bucket's, for one
+		moved := was.Class != x.Class // a lifecycle rule of the bucket may change it
 		was.Class = x.Class
 		if checked == 0 && !was.Doubted && !dated && !moved {
 			return nil // confirmed by a listing, which has its own record
@@ -137,7 +137,7 @@ func (e *edit) setEntry(sort string, x record.Entry) error {
 	if ok {
 		x.Beside = was.Beside
 		e.supersede(sort, &was)
-		if !was.Doubted || was.Checked > 0 { // else nobody was told to believe it
+		if !was.Doubted || was.Checked > 0 { // else no kernel was told to believe it
 			e.news(sort, &was, was.ID)
 		}
 	} else {
@@ -151,15 +151,15 @@ func (e *edit) setEntry(sort string, x record.Entry) error {
 	return nil
 }
 
-// refine has a name that was found alone, and later than a listing was asked for, take what that
-// tells more finely.
+// refine is for a name that was asked for alone, and later than the listing. It takes over only what
+// the listing tells more finely, such as fractions of a second.
 func (e *edit) refine(sort string, was *record.Entry, o *hearth.Object) {
 	if x := fileEntry(e.d.link, o); x.Refines(was) && was.Date(&x) {
 		e.put(sort, *was)
 	}
 }
 
-// setBesideOf is for a file that was set alone: is there a directory?
+// setBesideOf notes at a file that was set alone whether a directory stands beside it.
 func (e *edit) setBesideOf(file string) error {
 	_, ok, err := e.get(file + "/")
 	if err != nil {
@@ -168,7 +168,7 @@ func (e *edit) setBesideOf(file string) error {
 	return e.setBeside(file, ok)
 }
 
-// supersede keeps what a node id stood for while somebody holds it.
+// supersede keeps what a node id stood for, for as long as somebody holds the id.
 func (e *edit) supersede(sort string, was *record.Entry) {
 	r := record.Reverse{Parent: e.d.id, Sort: sort, Superseded: true, Entry: *was}
 	e.buf = r.Append(e.buf[:0])
@@ -203,7 +203,7 @@ func (e *edit) drop(sort string) error {
 	return nil
 }
 
-// doubt has a file's name asked for again before it is believed.
+// doubt marks a file's name so that it is asked for again before it is believed.
 func (e *edit) doubt(sort string, was record.Entry) {
 	e.news(sort, &was, was.ID)
 	was.Doubted = true
@@ -225,16 +225,15 @@ func (e *edit) put(sort string, x record.Entry) {
 	}
 }
 
-// newName tells of a name that is new. A first listing tells only of those that
-// somebody asked for and did not find: nobody has an opinion of the others.
+// newName tells of a name that is new. A first listing tells only of names that somebody asked for and
+// did not find: no kernel has cached anything about the others.
 func (e *edit) newName(sort string, x *record.Entry) {
 	if !e.first || e.t.neg.Since(absence{Dir: e.d.hash, Sort: sort}) != 0 {
 		e.news(sort, x, 0)
 	}
 }
 
-// news notes that what a name in the mount means is another thing now; old is the
-// node id that it meant.
+// news notes that a name in the mount has another meaning now. old is the node id that it had.
 func (e *edit) news(sort string, x *record.Entry, old uint64) {
 	c := Change{Dir: e.d.id, Old: old}
 	if len(e.changes) < maxChanges {
@@ -244,8 +243,8 @@ func (e *edit) news(sort string, x *record.Entry, old uint64) {
 	e.segments = append(e.segments, record.Segment(sort))
 }
 
-// commitLocked makes the changes. The directory's state follows them: who finds
-// it whole must find its names.
+// commitLocked commits the changes. The directory's state is set after them: a reader that finds the
+// directory whole must find its names.
 func (e *edit) commitLocked() error {
 	if len(e.changes) > 0 {
 		s := *e.d.state.Load()
@@ -258,7 +257,7 @@ func (e *edit) commitLocked() error {
 	if e.state != nil {
 		setDirectory(e.w, e.d.id, e.d.place, e.state)
 	}
-	e.t.noteClock(e.w) // no time that is written is later
+	e.t.noteClock(e.w) // no other time in this edit is later
 	e.t.stats.written.Add(int64(e.w.Len()))
 	if err := e.w.Commit(false); err != nil {
 		return err
@@ -269,14 +268,14 @@ func (e *edit) commitLocked() error {
 	return nil
 }
 
-// setState replaces the directory's state, once the edit is committed.
+// setState replaces the directory's state once the edit is committed.
 func (e *edit) setState(s dirState) {
 	e.t.refused.add(e.w, int64(s.refused)-int64(e.d.state.Load().refused))
 	e.state = &s
 }
 
-// change makes one edit of a directory, and tells of it. f runs again when the
-// database is given up meanwhile.
+// change makes one edit of a directory, and tells of its changes. f runs again when the database is
+// replaced meanwhile.
 func (t *Tree) change(d *directory, f func(*edit) error) error {
 	for {
 		e, err := t.changeOnce(d, f)
@@ -302,7 +301,7 @@ func (t *Tree) changeOnce(d *directory, f func(*edit) error) (*edit, error) {
 	return e, err
 }
 
-// after does what follows an edit, under no lock.
+// after does what follows an edit, under no lock: it tells of the changes and begins sweeps.
 func (t *Tree) after(e *edit) {
 	t.news.Tell(e.changes)
 	t.tell(e)

@@ -24,9 +24,9 @@ const (
 	defaultBound = time.Minute
 	// Forever is what a kernel is told of names that do not change.
 	Forever = 24 * time.Hour
-	// listingShare: listing a directory takes at most a twentieth of its time.
+	// listingShare bounds the cost of listings: a directory is being listed for at most a twentieth of the time.
 	listingShare = 20
-	// CopyShare is how many times its duration a listing may be old for another node to copy
+	// CopyShare is how many times its duration a listing's age may be for another node to copy
 	// it, as CopyAge has it.
 	CopyShare = listingShare - listingShare/4
 )
@@ -75,8 +75,8 @@ func (f Freshness) String() string {
 	return "bounded(" + s + ")"
 }
 
-// Life is how long a name is believed that was asked for alone. It is also how long an immutable link
-// remembers a name that it did not find.
+// Life is how long a name that was asked for alone is believed. It is also how long an immutable link
+// believes that a name does not exist.
 func (f Freshness) Life() time.Duration {
 	if f.Bound <= 0 {
 		return defaultBound
@@ -84,14 +84,14 @@ func (f Freshness) Life() time.Duration {
 	return f.Bound
 }
 
-// ListingLife is how long a listing that took so long is believed.
+// ListingLife is how long a listing is believed, given how long it took.
 func (f Freshness) ListingLife(took time.Duration) time.Duration {
 	return max(f.Life(), listingShare*took)
 }
 
-// CopyAge is how old a listing that took so long may be for another node to copy it: the
-// copy is believed for a quarter of its time at least before it is renewed, and by then
-// a renewal is due for all.
+// CopyAge is how old a listing may be for another node to copy it, given how long it took. The copy is
+// then believed for at least a quarter of its life before it is renewed, and by then a renewal is due
+// for all.
 func (f Freshness) CopyAge(took time.Duration) time.Duration {
 	if f.Mode == Immutable {
 		return math.MaxInt64
@@ -100,8 +100,8 @@ func (f Freshness) CopyAge(took time.Duration) time.Duration {
 	return life - life/4
 }
 
-// Copies reports whether a listing of an age may be told to one that takes nothing older
-// than old: who knows no listing yet does not know either what it took.
+// Copies reports whether a listing of that age may be told to a node that accepts nothing older than
+// old. A node that has no listing yet does not know how long one takes, so it asks with CopyAge(0).
 func (f Freshness) Copies(old, age, took time.Duration) bool {
 	return age <= old || old >= f.CopyAge(0) && age <= f.CopyAge(took)
 }

@@ -8,20 +8,19 @@ import (
 	"github.com/hearthfs/hearth/namespace/record"
 )
 
-// newsSlack is what the way of news may have taken: the owner's answer may be that much older
-// than the news seem to be. It is no older for it than what is known here.
+// newsSlack is how long news may have travelled. The owner's answer may be that much older than the
+// news seems to be, but never older than what is known here.
 const newsSlack = time.Second
 
-// passedOn is how old news are at most that a directory's node passes on without knowing
-// anything of them: two nodes that each take a directory for theirs for a while would else
-// tell each other for ever.
+// passedOn is the age up to which an owner passes on news of names that it knows nothing of. Without it
+// two nodes that both take themselves for the owner for a while would send news to each other for ever.
 const passedOn = 5 * time.Second
 
-// listedShare is how many times its duration a listing is left alone, whatever is heard: it
-// is believed for twenty times that at least.
+// listedShare is how many times its duration a listing is left alone, whatever news comes. It is
+// believed for at least twenty times its duration.
 const listedShare = 10
 
-// tell has the nodes of a ring hear of an edit that the origin was asked for.
+// tell tells the nodes of a ring of an edit that came from the origin.
 func (t *Tree) tell(e *edit) {
 	s := e.d.sharer()
 	if len(e.changes) == 0 || e.asked == 0 || s == nil {
@@ -31,10 +30,10 @@ func (t *Tree) tell(e *edit) {
 	s.Changed(dir, e.segments, since(t.clock.Now(), e.asked))
 }
 
-// Heard is told by another node that a segment of a directory, or "" for all of it, was found
-// so long ago to mean another thing than before. That is doubt, not truth: who believes
-// something older here asks the node that the directory belongs to, or the origin if that
-// is this one; and all is told on from there as whatever is found out is. It returns once that is done.
+// Heard is news from another node: a segment of a directory, or "" for all of it, was found that long
+// ago to have changed. News is doubt, not truth. If something older is believed here, this node asks
+// the directory's owner, or the origin if it is the owner itself. What it finds out is told on like any
+// other change. Heard returns once that is done.
 func (t *Tree) Heard(ctx context.Context, dir hearth.Directory, segment string, old time.Duration) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -67,9 +66,9 @@ func (t *Tree) heard(ctx context.Context, dir hearth.Directory, segment string, 
 	t.askAgain(ctx, d, segment, at, false)
 }
 
-// passOn has others hear of what this node, to which the directory belongs, has no opinion of, or
-// a younger one: they may have, as who asked the origin by itself, or of a directory that was gone
-// here; and not all that this one finds out was told them, as what is in a directory that is back.
+// passOn passes on news that the owner, this node, knows nothing older of. Others may still believe
+// something older: one may have asked the origin by itself, or have kept a directory that was gone
+// here. And when a directory comes back, the others are not told of each name in it.
 func (t *Tree) passOn(dir hearth.Directory, segment string, old time.Duration) {
 	p, err := t.sharedPlace(dir)
 	if err != nil || old > passedOn {
@@ -83,9 +82,9 @@ func (t *Tree) passOn(dir hearth.Directory, segment string, old time.Duration) {
 	}
 }
 
-// askAgain asks for a segment of a directory of which something is believed that was found
-// out before then. anew: what somebody asks at the time, or the directory's node says, may be
-// too old as well. sure false: nobody told.
+// askAgain asks again for a segment of a directory, if what is believed of it was found out before that
+// time. anew means that neither a question in flight nor the owner's answer is enough, as both may be
+// too old. sure is false when nobody answered.
 func (t *Tree) askAgain(ctx context.Context, d *directory, segment string, at int64, anew bool) (sure bool) {
 	k, older := t.older(d, segment, at)
 	if !older {
@@ -100,18 +99,19 @@ func (t *Tree) askAgain(ctx context.Context, d *directory, segment string, at in
 		return q.askOwn(ctx, at)
 	}
 	w.end()
-	// If not, the bound will do: not every node is to ask the origin.
+	// If that fails, the bound limits the error: not every node is to ask the origin.
 	return q.askElsewhere(ctx, &k, nil) && q.keep() == nil
 }
 
-// older is what is believed of a segment, if that was found out before then; false: it was
-// not, or nobody here has an opinion.
+// older is what is believed of a segment, and whether it was found out before that time. It returns
+// false when it was not, or when nothing is believed.
 func (t *Tree) older(d *directory, segment string, at int64) (k knowledge, older bool) {
 	k, last, has := t.opinion(d, segment)
 	return k, has && last < at
 }
 
-// opinion is what is believed of a segment, and when it was found out; false: nothing is.
+// opinion is what is believed of a segment, and when that was found out. It returns false when nothing
+// is.
 func (t *Tree) opinion(d *directory, segment string) (k knowledge, last int64, has bool) {
 	k, err := t.known(d, record.Meaning{Segment: segment})
 	absent := min(t.neg.Since(absence{Dir: d.hash, Sort: segment}), t.neg.Since(absence{Dir: d.hash, Sort: segment + "/"}))
@@ -119,8 +119,8 @@ func (t *Tree) opinion(d *directory, segment string) (k knowledge, last int64, h
 	return k, last, err == nil && (k.found || absent > 0 || d.whole(t))
 }
 
-// askOwn asks the origin for a segment of a directory of this node's. What another asks at
-// the time will do, or what a listing finds, unless that is older than the news.
+// askOwn asks the origin for a segment of a directory that this node owns. It joins a question in
+// flight; when the answer of that is older than the news, it asks by itself.
 func (q *inquiry) askOwn(ctx context.Context, at int64) (sure bool) {
 	a, _ := q.t.askBehind(q.d, record.Meaning{Segment: q.segment}, nil)
 	select {
@@ -143,8 +143,8 @@ func (q *inquiry) ask(ctx context.Context) (sure bool) {
 	return q.fileFirst(ctx) == nil && q.keep() == nil
 }
 
-// listHeard has a directory listed that was listed before, if that was before then and it is
-// time. As any listing, a copy goes to the origin if the owner does not answer.
+// listHeard lists a directory again that was last listed before that time, unless that was too recent
+// (listedShare). Like any listing, a copy falls back to the origin if the owner does not answer.
 func (t *Tree) listHeard(ctx context.Context, d *directory, at int64) {
 	if l := d.running.Load(); l != nil && l.Wait(ctx) != nil { // it may have passed what changed
 		return
@@ -161,7 +161,8 @@ func (t *Tree) listHeard(ctx context.Context, d *directory, at int64) {
 	}
 }
 
-// doubted is a directory, in use, that another node tells of; false: nobody here knows it.
+// doubted is a directory, in use, that news from another node names. It returns false when this node
+// does not know it.
 func (t *Tree) doubted(dir hearth.Directory) (*directory, bool) {
 	p, err := t.sharedPlace(dir)
 	if err != nil {

@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// This file keeps what superseded node ids stood for while a mount's kernel has
-// them. Holders are asked, not told of: a mount counts what its kernel holds anyway,
-// so that two mounts need no memory here, and a FORGET costs the database nothing.
-// A sweep over the superseded ids asks every holder, and drops what none has.
+// This file keeps what superseded node ids stood for while a mount's kernel holds
+// them. A sweep asks the holders: a mount counts what its kernel holds anyway,
+// so mounts need no memory here, and a FORGET costs the database nothing.
+// It goes over the superseded ids, and drops those that no holder has.
 
-// holders are those who keep node ids: one for each mount.
+// holders are those who hold node ids, one for each mount.
 type holders struct {
 	mu   sync.RWMutex // guards next and all; not held while they are asked
 	next int
@@ -26,16 +26,16 @@ type holders struct {
 }
 
 const (
-	// sweepLeast superseded ids are worth a sweep, and as many as the last one left:
-	// so each record is looked at about twice, and there are never more than twice
-	// what is held and what one minute brought.
+	// sweepLeast superseded ids are worth a sweep, or as many as the last one left if that is more:
+	// each record is looked at about twice, and there are never more than twice
+	// those held and those of the last minute.
 	sweepLeast = 4096
 	// grace is how long a superseded id is kept though nobody holds it: an
 	// answer that names it may be under way to a kernel.
 	grace = time.Minute
 )
 
-// Add adds one; end takes it away. holds must not block.
+// Add adds a holder; end removes it. holds must not block.
 func (h *holders) Add(holds func(id uint64) bool) (end func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -61,7 +61,7 @@ func (h *holders) Superseded(n int) bool {
 	return true
 }
 
-// held reports whether any holder has an id, as they are now.
+// held returns a function that reports whether any of the present holders has an id.
 func (h *holders) held() func(id uint64) bool {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
@@ -71,9 +71,9 @@ func (h *holders) held() func(id uint64) bool {
 	}
 }
 
-// Sweep has all called, which goes over the superseded ids, removes those that it
-// is told not to keep, and returns how many are left. What was superseded at before,
-// in Unix ms, or later is kept though nobody holds it.
+// Sweep runs all, one sweep at a time. all goes over the superseded ids, removes those that keep
+// returns false for, and returns how many are left. Ids superseded at before, in Unix ms, or later are
+// kept though nobody holds them.
 func (h *holders) Sweep(before int64, all func(keep func(id uint64, since []byte) bool) (left int, err error)) error {
 	h.sweep.Lock()
 	defer h.sweep.Unlock()
@@ -85,11 +85,10 @@ func (h *holders) Sweep(before int64, all func(keep func(id uint64, since []byte
 	return err
 }
 
-// supersededAt is the value of a superseded id's record: when that came to pass, in Unix
-// ms.
+// supersededAt is the value of a superseded id's record: when it was superseded, in Unix ms.
 func supersededAt(now int64) []byte { return binary.BigEndian.AppendUint64(nil, uint64(now)) }
 
-// at is that time; 0: long ago, written before it was noted.
+// at is the time in such a value. 0 is long ago: older versions wrote no time.
 func at(value []byte) int64 {
 	if len(value) != 8 {
 		return 0

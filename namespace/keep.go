@@ -1,6 +1,6 @@
 package namespace
 
-// keep writes down what was found.
+// keep writes down what was found out.
 func (q *inquiry) keep() error {
 	t := q.t
 	if !q.file.known && !q.dir.known {

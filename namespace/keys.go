@@ -10,8 +10,8 @@ import (
 	"github.com/hearthfs/hearth/namespace/record"
 )
 
-// File finds the file of a whole key of a link, byte for byte and whatever its
-// name in the mount is. *Absent: the tree has none.
+// File finds the file of a whole key of a link, byte for byte, whatever its name in the mount is. The
+// error *Absent means that the tree has none.
 func (t *Tree) File(ctx context.Context, link, key string) (Node, error) {
 	dir, last := key[:strings.LastIndexByte(key, '/')+1], key[strings.LastIndexByte(key, '/')+1:]
 	d, err := t.Prefix(ctx, link, dir)
@@ -25,8 +25,8 @@ func (t *Tree) File(ctx context.Context, link, key string) (Node, error) {
 	return n, err
 }
 
-// Prefix finds the directory of all keys of a link that begin with prefix, which
-// ends in "/" or is the link's own. *Absent: the tree has none.
+// Prefix finds the directory of all keys of a link that begin with prefix, which ends in "/" or is the
+// link's own. The error *Absent means that the tree has none.
 func (t *Tree) Prefix(ctx context.Context, link, prefix string) (Node, error) {
 	l := t.links.Load().named(link)
 	if l == nil || !strings.HasPrefix(prefix, l.Prefix) {
@@ -61,14 +61,17 @@ func (t *Tree) segment(ctx context.Context, dir uint64, m record.Meaning) (Node,
 	return t.lookup(ctx, d, m)
 }
 
-// Keys calls each for what a link's origin has right below a prefix, which ends in "/" or is
-// the link's own, in the order of keys, until each returns false: whatever mounts call it, and
-// what other links hide in them. Directories are Objects of PrefixSize, their keys ending in
-// "/". behind is the last part of a key, and they begin behind it; with "/" at its end it is a
-// directory's, and all of that is passed. Names come as of ReadDir. hidden counts the keys
-// there that it cannot give, as far as is known then, and those given that are doubted. *Absent: there is no such directory; an
-// origin may have keys all the same where the tree has no such link, or cannot have the prefix,
-// and then it is another error.
+// Keys calls each for what a link's origin has directly below a prefix, in the order of keys, until
+// each returns false. It gives all keys, whatever their names in mounts are, and also those that other
+// links hide in mounts. The prefix ends in "/" or is the link's own. Directories are Objects of
+// PrefixSize with keys that end in "/".
+//
+// behind is the last part of a key; the keys after it are given. With "/" at its end it names a
+// directory, and all below that is skipped. Names come as those of ReadDir do. hidden counts the keys
+// there that cannot be given, as far as they are known then, and the given ones that are doubted.
+//
+// The error *Absent means that there is no such directory. Another error means that the tree has no
+// such link, or cannot have the prefix: the origin may have keys there all the same.
 func (t *Tree) Keys(ctx context.Context, link, prefix, behind string, each func(*hearth.Object) bool) (hidden int64, err error) {
 	l := t.links.Load().named(link)
 	if !l.has(prefix) {
@@ -89,7 +92,7 @@ func (t *Tree) Keys(ctx context.Context, link, prefix, behind string, each func(
 	r, doubted := t.keyReader(d, behind, each), int64(0)
 	tell := r.tell
 	r.tell = func(sort string, e *record.Entry) bool {
-		if e.Doubted || !e.Dir && l.differs.Load() != nil { // perhaps it is another, or gone; or the origin lists another ETag
+		if e.Doubted || !e.Dir && l.differs.Load() != nil { // it may have changed or gone, or the origin lists another ETag
 			doubted++
 		}
 		return tell(sort, e)
@@ -101,8 +104,9 @@ func (t *Tree) Keys(ctx context.Context, link, prefix, behind string, each func(
 	return max(hidden, int64(d.state.Load().refused)) + doubted, err
 }
 
-// Asks reports whether Keys of a prefix would have its names asked for. With ahead that begins
-// now, for one who will read them soon; a strict link's would be asked for again then, and are not.
+// Asks reports whether Keys of a prefix would have to ask the origin or the owner. With ahead it begins
+// to list now, for a reader that comes soon. A strict link's directory is not listed ahead, since it
+// would be listed again then.
 func (t *Tree) Asks(link, prefix string, ahead bool) bool {
 	l := t.links.Load().named(link)
 	if !l.has(prefix) {
@@ -138,10 +142,9 @@ func (t *Tree) Hidden(dir uint64) (int64, error) {
 	return int64(d.state.Load().refused), nil
 }
 
-// Below calls each for everything below a directory: each directory before what is
-// in it, names in the bucket's order, paths from "/" on. Directories that are to be
-// listed are listed some at a time ahead of that. It also counts the keys that are
-// hidden there.
+// Below calls each for everything below a directory: each directory before its contents, names in the
+// bucket's order, with paths that begin with "/". It lists some directories ahead. It also counts the
+// keys there that are hidden.
 func (t *Tree) Below(ctx context.Context, dir uint64, each func(path string, n Node) error) (hidden int64, err error) {
 	w := walker{t: t, each: each}
 	err = w.walk(ctx, "", dir)

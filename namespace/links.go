@@ -12,8 +12,8 @@ import (
 
 // Link binds the keys below a prefix of an origin to a path of the tree.
 type Link struct {
-	// Path in the tree, such as / or /imagenet. A longer one hides what a shorter
-	// one's origin has there.
+	// Path in the tree, such as / or /imagenet. A longer path hides what a shorter one's origin has
+	// there.
 	Path string
 	// Name of the link, in every Object.
 	Name string
@@ -21,17 +21,15 @@ type Link struct {
 	Prefix string
 	// Origin is asked for listings and attributes; the objects that the Tree names are read from it.
 	Origin Origin
-	// Identity is the origin's, as in hearth.VersionOf. It keeps the names of two
-	// buckets apart that one link led to, and spares 16 bytes per name; "" is
-	// allowed.
+	// Identity is the origin's, as in hearth.VersionOf. It keeps apart the names of two buckets that
+	// one link led to at different times, and saves 16 bytes per name. "" is allowed.
 	Identity string
 	// Freshness of the names.
 	Freshness Freshness
-	// StaleIfError goes on with the last known names when the origin cannot be
-	// asked; Strict links never do.
+	// StaleIfError serves the last known names while the origin is unreachable. Strict links never do.
 	StaleIfError bool
-	// Differs is a key of which listings and HEADs of the origin name two versions, and DiffersBy
-	// in which way; "": none is known.
+	// Differs is a key of which listings and HEADs of the origin name two versions, and DiffersBy says
+	// in which way. "" means that none is known.
 	Differs, DiffersBy string
 }
 
@@ -40,28 +38,28 @@ type link struct {
 	Link
 	down    atomic.Pointer[error]    // why the origin could not be asked last; nil: it could
 	answers atomic.Int64             // of the origin, so far
-	last    atomic.Pointer[question] // that it answered, not for all of Prefix
+	last    atomic.Pointer[question] // it answered, other than the one for Prefix itself
 
-	differs   atomic.Pointer[differs] // versions come from HEADs; nil: its listings and HEADs agree, as far as is known
-	comparing atomic.Bool             // somebody finds that out
+	differs   atomic.Pointer[differs] // not nil: only HEADs tell versions; nil: no difference is known
+	comparing atomic.Bool             // a check of that is running
 
 	mu      sync.Mutex // guards witness; a leaf
-	witness *witness   // under way; nil: none is
+	witness *witness   // in flight, or nil
 }
 
-// has reports whether a key may be of the link, which may be nil.
+// has reports whether a key may belong to the link. The link may be nil.
 func (l *link) has(key string) bool {
 	return l != nil && strings.HasPrefix(key, l.Prefix) && record.Representable(key)
 }
 
-// split is the directory of a key, and the key's segment there.
+// split returns the directory of a key, and the key's segment in it.
 func (l *link) split(key string) (place, string) {
 	path := key[len(l.Prefix):]
 	slash := strings.LastIndexByte(path, '/') + 1
 	return place{link: l, path: path[:slash]}, path[slash:]
 }
 
-// linkTable is the links as the tree shows them; it never changes.
+// linkTable is the links as the tree shows them. It is immutable.
 type linkTable struct {
 	links []*link
 	root  place
@@ -113,7 +111,7 @@ func (t *Tree) AddLink(l Link) error {
 	return t.tellLink(table, l.Path)
 }
 
-// tellLink tells that the directory that the link is seen in has changed.
+// tellLink tells that the directory which shows the link has changed.
 func (t *Tree) tellLink(table *linkTable, at string) error {
 	dir := table.root
 	changed := uint64(rootID)
@@ -132,7 +130,7 @@ func (t *Tree) tellLink(table *linkTable, at string) error {
 	return nil
 }
 
-// newLinkTable lays out links and the directories that lead to them.
+// newLinkTable lays out the links and the directories that lead to them.
 func newLinkTable(links []*link) *linkTable {
 	table := &linkTable{links: links, below: map[[16]byte]map[string]place{}}
 	table.root = table.at("/")
@@ -180,6 +178,5 @@ func (table *linkTable) named(name string) *link {
 	return nil
 }
 
-// believes reports whether last known names of the link go on while its origin
-// cannot be asked.
+// believes reports whether the link serves last known names while its origin is unreachable.
 func (l *link) believes() bool { return l.StaleIfError && l.Freshness.Mode != Strict }

@@ -14,38 +14,37 @@ import (
 )
 
 const (
-	// pageNames is what a listing holds in memory: S3's page.
+	// pageNames is how many names a listing holds in memory: one page of S3.
 	pageNames = 1000
 	// listRetry is how long a listing that failed is left alone, unless somebody
 	// waits for it.
 	listRetry = 2 * time.Second
-	// maxRebuilt is how often a request begins anew when the names are given up
-	// meanwhile: one directory may be more than the memory that they have.
+	// maxRebuilt is how often a request begins anew when all names are dropped
+	// meanwhile: one directory may exceed the memory for names.
 	maxRebuilt = 4
 )
 
-// listing is one pass over a directory at its origin, shared by all who want one.
-// Pages come in the order of sort names, and each is merged with what the
-// database has in its range: what is not in the page is gone. So everything up to
-// the cursor is as the origin has it, and readers follow the cursor.
+// listing is one pass over a directory at its origin, shared by all who want one. Pages come in the
+// order of sort names. Each is merged with what the database has in its range: what is not in the page
+// is gone. So everything up to the cursor is as the origin has it, and readers follow the cursor.
 type listing struct {
 	t     *Tree
 	d     *directory
 	began int64
 	watch stopwatch       // since then
 	age   int64           // generation of the database at the beginning
-	gate  <-chan struct{} // the second page waits for it, or for a reader
+	gate  <-chan struct{} // the second page waits until it is closed, or for a reader (hurry)
 	hurry chan struct{}
 	once  sync.Once // closes hurry
 	away  *away     // another node is asked first; nil: the origin is
 
-	// Of the goroutine that runs it:
+	// The goroutine that runs the listing owns these:
 	page      []listed
 	last      string // of the last page
 	starts    [2]int64
 	names     int
-	copied    bool          // another node told all names, or those of this page
-	tookThere time.Duration // what they took there
+	copied    bool          // the owner told all names, or those of this page
+	tookThere time.Duration // how long the owner's listing took
 	marker    bool          // the directory's own key exists
 	unordered bool          // pages are in no order: nothing is known before the end
 	rows      store.Rows
@@ -62,14 +61,14 @@ type listed struct {
 	alone  int64 // when it was asked for by itself, in Unix ms; 0: it was not
 }
 
-// list returns the directory's running listing, or begins one. One that began
-// before since does not do, nor then a copy. gate, which may be nil, holds back its second page.
+// list returns the directory's running listing, or begins one. A listing that began before since is not
+// enough; with a since, a copy is not either. gate, which may be nil, holds back the second page.
 func (t *Tree) list(ctx context.Context, d *directory, since int64, gate <-chan struct{}) (*listing, error) {
 	return t.listUnless(ctx, d, since, gate, func() bool { return false })
 }
 
-// listUnless is list for who may have been overtaken: where no listing runs, nil if enough
-// says that the last one will do.
+// listUnless is list for a caller that may have been overtaken. Where no listing runs, it returns nil
+// if enough reports that the last one is new enough.
 func (t *Tree) listUnless(ctx context.Context, d *directory, since int64, gate <-chan struct{}, enough func() bool) (*listing, error) {
 	for {
 		d.mu.Lock()
@@ -97,10 +96,10 @@ func (t *Tree) listUnless(ctx context.Context, d *directory, since int64, gate <
 	}
 }
 
-// since is when a listing must have begun at the earliest for one who asks now.
+// since is when a listing must have begun at the earliest for a reader that asks now.
 func (t *Tree) since(d *directory) int64 {
 	if d.link.Freshness.Mode == Strict {
-		return t.clock.Now() + 1 // none that runs already will do
+		return t.clock.Now() + 1 // a listing that runs already is too old
 	}
 	return 0
 }
@@ -121,7 +120,7 @@ func (t *Tree) beginListing(d *directory, since int64, gate <-chan struct{}) *li
 	return l
 }
 
-// kick begins a listing that nobody waits for.
+// kick begins a listing in the background.
 func (t *Tree) kick(d *directory) {
 	if d.link == nil || d.running.Load() != nil || t.clock.Now()-d.state.Load().failed < listRetry.Milliseconds() {
 		return
@@ -129,10 +128,11 @@ func (t *Tree) kick(d *directory) {
 	_, _ = t.list(t.ctx, d, 0, nil) // it does not wait
 }
 
-// quietAsks under way are enough to learn that an origin is back, or, listings, that all is as it was.
+// quietAsks bounds background questions, and renewals of listings: so many tell whether an origin is back.
 const quietAsks = 8
 
-// renew kicks when what is left of the listing's word is little, unless many run.
+// renew begins a listing in the background when less than a quarter of the listing's life is left,
+// unless many run.
 func (t *Tree) renew(d *directory, left time.Duration) {
 	if 4*left < d.link.Freshness.ListingLife(d.state.Load().took) && len(t.tokens.listings) < quietAsks {
 		t.kick(d)
@@ -174,7 +174,7 @@ func (l *listing) run() {
 	}
 }
 
-// take waits for a place among those that run.
+// take acquires a place of a semaphore.
 func (l *listing) take(places chan struct{}) error {
 	defer l.watch.stop()()
 	select {
@@ -203,7 +203,7 @@ func (l *listing) ask() (err error) {
 	return l.flush(true)
 }
 
-// askOrigin lists what is behind the last name.
+// askOrigin lists what comes after the last name.
 func (l *listing) askOrigin() error {
 	if err := l.take(l.t.tokens.listings); err != nil {
 		return err
@@ -230,9 +230,9 @@ func (l *listing) answered(err error) {
 // drift is how far, in ms, two clocks come apart while a listing is believed.
 const drift = 100
 
-// copy takes names from the node that the directory belongs to, as far as it tells them. They may
-// be older by what the listing takes, since it is believed for longer by more than that, and not
-// by what passes otherwise: while it waits for its turn, or the machine is asleep.
+// copy takes names from the directory's owner, as far as that tells them. The names may be older by the
+// time that the listing works, since the listing is believed for longer by more than that. Time spent
+// waiting, or while the machine sleeps, does not count.
 func (l *listing) copy() (whole bool, err error) {
 	t := l.t
 	defer l.away.end()
@@ -254,7 +254,7 @@ func (l *listing) copy() (whole bool, err error) {
 			return true
 		})
 		got := t.clock.Now()
-		older := got-told.Age.Milliseconds() < newest-drift || // there it may be believed for longer than here
+		older := got-told.Age.Milliseconds() < newest-drift || // the owner may believe it for longer than this node
 			!l.d.link.Freshness.Copies(max(old, old+l.watch.busy()+drift*time.Millisecond), told.Age+since(got, asked), told.Took)
 		if err != nil || older || l.unordered || len(l.page) == 0 && !told.Last {
 			l.names, l.page, l.unordered = known, l.page[:0], false
@@ -292,12 +292,12 @@ func (l *listing) each(o hearth.Object) error {
 	return err
 }
 
-// pause is between two pages.
+// pause runs between two pages. It waits for the gate or a hurried reader.
 func (l *listing) pause() error {
 	defer l.watch.stop()()
 	select {
 	case <-l.gate:
-		if l.names == pageNames { // the answer goes out first
+		if l.names == pageNames { // the look-up's answer goes out first
 			<-time.After(answerFirst)
 		}
 	case <-l.hurry:
@@ -321,7 +321,7 @@ func (l *listing) add(o hearth.Object) {
 	}
 	x := listed{sort: sort, object: o}
 	if sort == "" && l.d.link.unsure(&o) {
-		// Whether it is shown hangs on its size: an empty one is the directory itself.
+		// Its size decides whether it is shown: an empty one is the directory itself.
 		at := l.t.clock.Now()
 		if h, err := l.d.link.Origin.Head(l.t.ctx, o.Key); err == nil {
 			x.object, x.alone = h, at
@@ -334,7 +334,8 @@ func (l *listing) add(o hearth.Object) {
 	l.names++
 }
 
-// answerFirst is how long a listing's second page lets a look-up's answer go ahead.
+// answerFirst is how long a listing's second page is held back so that a look-up's answer goes out
+// first.
 const answerFirst = 10 * time.Millisecond
 
 // refuse counts a key that cannot be shown.
@@ -385,7 +386,7 @@ func (l *listing) flush(last bool) error {
 	if !last && !l.unordered {
 		l.Advance(l.last)
 	}
-	// The page after the next was asked for after now, whatever the origin's pages are.
+	// The page after the next is asked for after now, whatever the size of the origin's pages.
 	l.starts = [2]int64{l.starts[1], t.clock.Now()}
 	clear(l.page)
 	l.page = l.page[:0]
@@ -393,7 +394,7 @@ func (l *listing) flush(last bool) error {
 	return nil
 }
 
-// merge makes the database's range of a page what the page says.
+// merge makes the database's range of a page equal to the page.
 func (l *listing) merge(e *edit, last bool) error {
 	if l.unordered {
 		return l.mergeUnordered(e, last)
@@ -447,8 +448,7 @@ func (l *listing) merge(e *edit, last bool) error {
 	return nil
 }
 
-// set makes one name what the page says, unless somebody who asked for it alone
-// knows better.
+// set writes one name of the page, unless the name was asked for alone after the page was.
 func (l *listing) set(e *edit, x *listed) error {
 	if was, ok := e.old[x.sort]; ok {
 		if was.Checked >= l.starts[0] && !x.object.IsPrefix() {
@@ -478,8 +478,8 @@ func (l *listing) set(e *edit, x *listed) error {
 	return e.setFile(x.sort, &x.object, checked)
 }
 
-// mergeUnordered is for origins whose pages are in no order: what a listing did
-// not find is gone, but that is known at its end only.
+// mergeUnordered is for origins whose pages are in no order. Only the end of the listing tells which
+// names are gone.
 func (l *listing) mergeUnordered(e *edit, last bool) error {
 	for i := range l.page {
 		if _, _, err := e.get(l.page[i].sort); err != nil {

@@ -14,11 +14,11 @@ import (
 // quiet is the key of a context that Quiet made.
 type quiet struct{}
 
-// Quiet is a context of look-ups and walks that ask no origin: a name is what it is known
-// as, with a TTL of 0 where that is not believed any more, and else *Absent.
+// Quiet returns a context for look-ups and walks that ask no origin. They return the last known name,
+// with a TTL of 0 where it is not believed any more, or *Absent.
 func Quiet(ctx context.Context) context.Context { return context.WithValue(ctx, quiet{}, true) }
 
-// Lookup finds a name in a directory. *Absent: there is none.
+// Lookup finds a name in a directory. The error *Absent means that there is no such name.
 func (t *Tree) Lookup(ctx context.Context, dir uint64, name string) (Node, error) {
 	t.stats.lookups.Add(1)
 	d, err := t.dirs.get(t, dir)
@@ -39,7 +39,7 @@ func (t *Tree) Lookup(ctx context.Context, dir uint64, name string) (Node, error
 	return t.lookup(ctx, d, m)
 }
 
-// lookupHashed finds a shortened name, whose segment only the listing tells.
+// lookupHashed finds a shortened name. Only a listing tells which segment it stands for.
 func (t *Tree) lookupHashed(ctx context.Context, d *directory, name string) (Node, error) {
 	listed := int64(-1)
 	for range maxRebuilt {
@@ -87,8 +87,8 @@ func (t *Tree) placeNode(p place, name string) (Node, error) {
 	return Node{ID: id, Dir: true, Name: name, ModTime: t.dirs.seen(t, id), TTL: defaultBound}, nil
 }
 
-// lookup finds what a name can stand for: as far as it is known and believed from
-// the database, else at the origin.
+// lookup finds what a name stands for: from the database where that is known and believed, else at the
+// origin.
 func (t *Tree) lookup(ctx context.Context, d *directory, m record.Meaning) (Node, error) {
 	k, sure, err := t.last(d, m)
 	if err != nil {
@@ -100,7 +100,7 @@ func (t *Tree) lookup(ctx context.Context, d *directory, m record.Meaning) (Node
 	if ttl := k.ttl; ttl > 0 {
 		left := ttl
 		if k.found && !k.Dir && d.link.differs.Load() != nil {
-			left = max(left, d.listingLeft(t)) // a listing makes it no younger
+			left = max(left, d.listingLeft(t)) // a listing cannot confirm a version of this link
 		}
 		t.renew(d, left)
 		return k.answer(t, d, ttl)
@@ -118,7 +118,7 @@ func (t *Tree) lookup(ctx context.Context, d *directory, m record.Meaning) (Node
 	})
 	if err != nil {
 		if ctx.Err() == nil && d.link.believes() && !denied(err) {
-			if k, sure, known := t.last(d, m); known == nil && sure && !k.Doubted { // what others learnt meanwhile
+			if k, sure, known := t.last(d, m); known == nil && sure && !k.Doubted { // others may have asked meanwhile
 				t.stats.stale.Add(1)
 				return k.answer(t, d, 0)
 			}
@@ -126,18 +126,18 @@ func (t *Tree) lookup(ctx context.Context, d *directory, m record.Meaning) (Node
 		return Node{}, err
 	}
 	k, err = t.known(d, m)
-	for range 3 { // whose question is joined may have had a listing's word as well
+	for range 3 { // a question that was joined may have ended with a listing's word too
 		if err != nil || !k.found || !d.link.word(&k.Entry) || d.link.Freshness.Mode == Strict {
 			break
 		}
-		// A listing was first to tell of it, and that is not enough.
+		// A listing answered first, and its word is not enough.
 		if asked, err = t.ask(ctx, d, m, nil); err != nil {
 			return Node{}, err
 		}
 		k, err = t.known(d, m)
 	}
 	if !k.found && err == nil && (asked != gen || t.db.Generation() != gen) {
-		// The answer was written down and given up with all names, since the database
+		// The answer was written, and then lost with all names, since the database
 		// was corrupt. That happens a few times at most: then names live in memory.
 		return t.lookup(ctx, d, m)
 	}
@@ -147,8 +147,8 @@ func (t *Tree) lookup(ctx context.Context, d *directory, m record.Meaning) (Node
 	return k.answer(t, d, k.ttl)
 }
 
-// last is what the database has for a name, and whether it is sure of it: it has the
-// name, or has had the whole directory since before it was looked up there.
+// last is what the database has for a name, and whether that is certain. It is certain when the
+// database has the name, or had all of the directory before it was asked.
 func (t *Tree) last(d *directory, m record.Meaning) (k knowledge, sure bool, err error) {
 	gen, whole := t.db.Generation(), d.whole(t)
 	k, err = t.known(d, m)
@@ -170,12 +170,12 @@ func (k *knowledge) answer(t *Tree, d *directory, ttl time.Duration) (Node, erro
 	return d.node(t, k.sort, &k.Entry, ttl), nil
 }
 
-// marks reports whether an entry is an empty object at the directory's own key: a key of the
-// bucket, and no name in a mount, where it is the directory.
+// marks reports whether an entry is an empty object at the directory's own key. Such a marker is a key
+// of the bucket, but no name in a mount: there it is the directory itself.
 func marks(sort string, e *record.Entry) bool { return sort == "" && !e.Dir && e.Size == 0 }
 
-// known looks a name up in the database. A directory comes before the file beside
-// it, which has a name of its own.
+// known looks a name up in the database. When a file and a directory have the same name, the directory
+// comes first, and the file has a name of its own.
 func (t *Tree) known(d *directory, m record.Meaning) (knowledge, error) {
 	b := d.belief(t)
 	file, ok, err := d.entry(t, m.Segment)
@@ -198,8 +198,8 @@ func (t *Tree) known(d *directory, m record.Meaning) (knowledge, error) {
 	return knowledge{ttl: b.absence(d, m)}, nil
 }
 
-// asks are the questions about single names under way, each shared by all who
-// have it at the time.
+// asks are the questions about single names that are in flight (singleflight): all who ask for a name
+// at the same time share one.
 type asks struct {
 	mu     sync.Mutex // guards byName
 	byName map[askKey]*ask
@@ -217,14 +217,15 @@ type ask struct {
 	done chan struct{}
 	// Valid once done is closed:
 	err  error
-	void bool // nobody was asked, since who began it knew by then
+	void bool // the origin was not asked: the database knew the name by then
 }
 
-// ask asks the origin for a name and waits for the answer, which is then known.
-// A strict link's names are asked for by each alone: a question that began before
-// ours may have been answered before the change that we must see. It also returns
-// the generation of the database that the question began with. known tells whether what the
-// database has by now will do: a question that ended since that was read has written there.
+// ask asks the origin for a name and waits until the answer is in the database. It also returns the
+// generation of the database that the question began with.
+//
+// For a strict link each caller asks by itself: a question that began earlier may have been answered
+// before the change that the caller must see. known reports whether what the database has by now is
+// enough: a question that ended since the caller read it has written there.
 func (t *Tree) ask(ctx context.Context, d *directory, m record.Meaning, known func() bool) (gen int64, err error) {
 	if d.link.Freshness.Mode == Strict {
 		gen = t.db.Generation()
@@ -243,7 +244,7 @@ func (t *Tree) ask(ctx context.Context, d *directory, m record.Meaning, known fu
 	}
 }
 
-// askQuietly asks when there are few questions: nobody waits for the answer.
+// askQuietly asks in the background, unless many questions are in flight. Nobody waits for the answer.
 func (t *Tree) askQuietly(d *directory, m record.Meaning) {
 	t.asks.mu.Lock()
 	busy := len(t.asks.byName) >= quietAsks
@@ -253,8 +254,8 @@ func (t *Tree) askQuietly(d *directory, m record.Meaning) {
 	}
 }
 
-// askBehind joins the question for a name, or begins it, which asks nobody if what is known then
-// will do; nil: it will not.
+// askBehind joins the question for a name that is in flight, or begins one. A question that begins asks
+// nobody when known reports that the database has the answer by then; a nil known never does.
 func (t *Tree) askBehind(d *directory, m record.Meaning, known func() bool) (a *ask, began bool) {
 	key := askKey{d.hash, m.Segment, m.File}
 	s := &t.asks
@@ -290,7 +291,7 @@ func (t *Tree) askBehind(d *directory, m record.Meaning, known func() bool) (a *
 	return a, true
 }
 
-// inquire asks the origin for a name and writes down what it says.
+// inquire asks the origin, or the directory's owner, for a name and writes down the answer.
 func (t *Tree) inquire(ctx context.Context, d *directory, m record.Meaning, gate <-chan struct{}) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -317,14 +318,14 @@ type inquiry struct {
 	t       *Tree
 	d       *directory
 	segment string
-	beside  bool // the file beside a directory is asked for: that there is one is no answer
+	beside  bool // the file is asked for that stands beside a directory; the directory is no answer
 	began   int64
 	asked   int64 // the same, as Clock.Nano tells it
 	file    finding
 	dir     finding
 	object  hearth.Object // of the file
-	copied  bool          // another node has told: began and asked are as it says
-	heard   int64         // what is older will not do; 0: nothing was heard of the name
+	copied  bool          // another node answered: began and asked are as it says
+	heard   int64         // an older answer is not enough; 0: no news came of the name
 	asking  asking        // at the origin
 }
 
@@ -336,23 +337,23 @@ func (q *inquiry) begin() {
 
 type finding struct{ known, found bool }
 
-// briefListing is what a listing may have taken, and may take now, to be asked for in
-// place of one name: a pass over a directory's files then costs one request.
+// briefListing bounds the time of a listing that is asked for in place of one name, as it took last and
+// as it may take now. A pass over a directory's files then costs one request.
 const briefListing = 500 * time.Millisecond
 
-// listed reports whether such a listing has told. What is doubted is asked for by itself.
+// listed reports whether such a brief listing answered. A doubted name is asked for by itself.
 func (q *inquiry) listed(ctx context.Context, k *knowledge) bool {
 	s, quiet := q.d.state.Load(), listRetry.Milliseconds()
 	if q.d.link.Freshness.Mode != Bounded || k.Doubted || !k.Dir && q.d.link.differs.Load() != nil || !q.d.whole(q.t) || s.took > briefListing || q.t.clock.Now()-s.failed < quiet {
 		return false
 	}
-	l, _ := q.t.list(ctx, q.d, 0, nil) // never waits, since it may be any
+	l, _ := q.t.list(ctx, q.d, 0, nil) // does not wait: any running listing is enough
 	ctx, cancel := context.WithTimeout(ctx, briefListing)
 	defer cancel()
 	return l.Wait(ctx) == nil && l.Err() == nil && l.believed()
 }
 
-// askOrigin asks what the name was known as first.
+// askOrigin asks the origin. It asks first for what the name was last known as, a file or a directory.
 func (q *inquiry) askOrigin(ctx context.Context, k *knowledge, gate <-chan struct{}) (err error) {
 	if q.d.link.Freshness.Mode != Strict {
 		release, err := q.t.turn(ctx, q.t.tokens.asks)
@@ -387,8 +388,8 @@ func (q *inquiry) fileFirst(ctx context.Context) error {
 	return err
 }
 
-// besideWait is how long a file that was found waits for the answer whether a
-// directory stands beside it, which has the name then.
+// besideWait is how long a file that was found waits for the other answer: a directory of the same name
+// would take the name.
 const besideWait = 100 * time.Millisecond
 
 // answer is the origin's to one of the two questions of both.
@@ -399,7 +400,7 @@ type answer struct {
 	err    error
 }
 
-// both asks for file and directory at once, and beside them begins to list; the
+// both asks for the file and the directory at once, and begins to list the parent beside them. The
 // first answer wins.
 func (q *inquiry) both(ctx context.Context, gate <-chan struct{}) error {
 	answers := make(chan answer, 2)
@@ -436,13 +437,13 @@ func (q *inquiry) both(ctx context.Context, gate <-chan struct{}) error {
 			return nil
 		}
 	}
-	if q.file.found || q.dir.found || l != nil && q.passed(l) { // as the last answer came
+	if q.file.found || q.dir.found || l != nil && q.passed(l) { // the listing may have passed it at the same time
 		return nil
 	}
 	return failed
 }
 
-// note takes an answer, or gives its error.
+// note takes over an answer, or returns its error.
 func (q *inquiry) note(a answer) error {
 	switch {
 	case a.err != nil:

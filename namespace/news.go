@@ -9,7 +9,7 @@ import (
 	"github.com/hearthfs/hearth/namespace/store"
 )
 
-// maxChanges of one edit that are told by name; what is more merges into
+// maxChanges is how many changes of one edit are told by name; the rest merge into
 // "directory changed", and kernels learn of it when their timeouts end.
 const maxChanges = 1024
 
@@ -17,8 +17,8 @@ const maxChanges = 1024
 // block. It may still be called once more while cancel runs.
 func (t *Tree) Subscribe(f func(Change)) (cancel func()) { return t.news.Add(f) }
 
-// Forget says that a version was found gone: its name is not believed until the
-// origin was asked again, which begins now.
+// Forget says that a reader found a version gone. Its name is not believed until the origin was asked
+// again; that begins now.
 func (t *Tree) Forget(o *hearth.Object) {
 	t.stats.forgets.Add(1)
 	d, sort, ok := t.find(o)
@@ -39,7 +39,7 @@ func (t *Tree) Forget(o *hearth.Object) {
 	})
 	if err != nil || !current || !t.behind(func() {
 		defer d.release()
-		n, err := t.lookup(t.ctx, d, record.Meaning{Segment: sort}) // whoever looks it up next hears of an error
+		n, err := t.lookup(t.ctx, d, record.Meaning{Segment: sort}) // the next look-up returns the error
 		if err == nil && listed && d.headed.Load() >= now && !n.Dir && n.Object.Version != o.Version {
 			t.suspect(d.link, o, &n.Object)
 		}
@@ -48,8 +48,8 @@ func (t *Tree) Forget(o *hearth.Object) {
 	}
 }
 
-// Hold keeps what superseded node ids stood for as long as holds says that their
-// holder has them, until end is called. holds must not block or call the Tree.
+// Hold keeps what superseded node ids stood for while holds reports that their holder has them, until
+// end is called. holds must not block or call the Tree.
 func (t *Tree) Hold(holds func(id uint64) bool) (end func()) {
 	drop := t.holders.Add(holds)
 	return func() {
@@ -58,8 +58,8 @@ func (t *Tree) Hold(holds func(id uint64) bool) (end func()) {
 	}
 }
 
-// sweepHeld drops superseded ids that nobody holds. At worst they stay until the
-// next sweep.
+// sweepHeld drops superseded ids that nobody holds, in the background. If that fails they stay until
+// the next sweep.
 func (t *Tree) sweepHeld() {
 	t.behind(func() { _ = t.sweepSuperseded(t.clock.Now() - grace.Milliseconds()) })
 }
@@ -108,15 +108,15 @@ func (t *Tree) find(o *hearth.Object) (*directory, string, bool) {
 	return d, sort, err == nil
 }
 
-// This file tells subscribers what names mean now, and a node what happens to names.
+// This part tells subscribers of changed names, and the node of events.
 
-// Change says that a name means another thing than before.
+// Change says that the meaning of a name has changed.
 type Change struct {
 	// Dir is the directory's node id.
 	Dir uint64
-	// Name in the mount; "": the directory changed.
+	// Name is the name in the mount; "": the directory changed.
 	Name string
-	// Old is the node id that the name meant; 0: none, or not known.
+	// Old is the node id that the name had; 0: none, or unknown.
 	Old uint64
 }
 
@@ -145,8 +145,7 @@ func (s *subscribers) Add(f func(Change)) (cancel func()) {
 	}
 }
 
-// Tell calls every subscriber with each change; that a directory changed is said
-// once.
+// Tell calls every subscriber with each change. It says once that a directory changed.
 func (s *subscribers) Tell(changes []Change) {
 	if len(changes) == 0 {
 		return

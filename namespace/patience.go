@@ -6,15 +6,17 @@ import (
 	"time"
 )
 
-// patiently asks for the file at once, and leaves it to the listing to tell of directories:
-// all nodes ask the owner of a cold directory for names of it at once, and a LIST of one key
-// for each would be many times the LISTs of its pages. What HEAD finds waits besideWait at
-// most for the first page; that a later page brings a directory of the name is seen then. What HEAD
-// does not find has a LIST of its own if it is not in the first page, or that is long in
-// coming. So there is at most one for each directory, and none for a file.
+// patiently asks for the file at once, and lets the listing tell of directories. All nodes ask the
+// owner of a cold directory for its names at once, and a LIST of one key for each name would be many
+// times the LISTs of its pages.
+//
+// A file that HEAD finds waits for the first page, for besideWait at most. If a later page brings a
+// directory of the same name, that is seen then. A name that HEAD does not find gets a LIST of its own
+// if the first page does not have it, or is slow. So there is at most one such LIST for each directory,
+// and none for a file.
 func (q *inquiry) patiently(ctx context.Context, gate <-chan struct{}) error {
 	l := q.listBeside(ctx, gate)
-	if l == nil { // it was listed lately, and another node wants to know what is newer
+	if l == nil { // it was listed lately, and another node needs a newer answer
 		return q.fileFirst(ctx)
 	}
 	var wg sync.WaitGroup
@@ -56,9 +58,9 @@ func (q *inquiry) patiently(ctx context.Context, gate <-chan struct{}) error {
 	return failed
 }
 
-// passed reports whether the listing has found out what the segment means. What the origin
-// answered before a listing that began no earlier is forgotten: that was read later, and
-// stands in the database.
+// passed reports whether the listing has found out what the segment stands for. If the listing began no
+// earlier than the question, it forgets the origin's answers so far: what the listing read is newer,
+// and stands in the database.
 func (q *inquiry) passed(l *listing) bool {
 	if !l.Passed(q.segment+"/") || l.age != q.t.db.Generation() || !l.believed() {
 		return false
@@ -84,8 +86,8 @@ func (q *inquiry) answerOr(l *listing, answers <-chan answer) (a answer, passed 
 	}
 }
 
-// firstPage waits for the listing's first page, or its end, and reports whether that has
-// passed the segment.
+// firstPage waits for the listing's first page, or its end, and reports whether the listing has passed
+// the segment.
 func (q *inquiry) firstPage(ctx context.Context, l *listing, most time.Duration) (passed bool) {
 	late := time.After(most)
 	for {

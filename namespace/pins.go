@@ -13,44 +13,43 @@ import (
 	"github.com/hearthfs/hearth/namespace/store"
 )
 
-// This file keeps pins in the namespace's database: which paths of the tree are to
+// This file keeps pins in the namespace's database: the paths of the tree that are to
 // stay in the cache, and until when.
 //
-// A pin is one record, its path's bytes in the key and the rest as JSON. It is written
-// with a sync, and goes along when the names move to another disk. All of them are in
-// memory, too; should the database be given up, they are written into its successor by
-// the next Keep. Only a database that is found corrupt at the start takes them along.
+// A pin is one record: its path is in the key, the rest is JSON in the value. It is written
+// with a sync, and moves with the names to another disk. All pins are in
+// memory, too. If the database is dropped, the next Keep writes them into its successor.
+// Pins are lost only when the database is found corrupt at the start.
 
 // Pin says that what lies at and below a path of the tree stays in the cache.
 type Pin struct {
 	// Path begins with "/" and does not end in one, unless it is the root.
 	Path string `json:"path"`
-	// Created and Expires are when it was made and when it ends; nil: it does not.
+	// Created and Expires are when it was made and when it ends. A nil Expires means that it does not
+	// end.
 	Created time.Time  `json:"created"`
 	Expires *time.Time `json:"expires,omitempty"`
-	// Job is the warm-up that loads it for the first time; "": that has ended, and the
+	// Job is the warm-up that loads it for the first time; "" means that the warm-up has ended and the
 	// pin is in force.
 	Job string `json:"job,omitempty"`
-	// UID is the user who made it; 0: root, or one from before that was noted.
+	// UID is the user who made it; 0 is root, or a pin from before users were noted.
 	UID uint32 `json:"uid,omitempty"`
 }
 
-// PinView is a pin as it is shown. Its figures are those of the names that are known.
+// PinView is a pin as it is shown. Its figures count the names that are known.
 type PinView struct {
 	Pin
 	// As is the shortest path by which it may be named.
 	As    string `json:"as,omitempty"`
 	Files int64  `json:"files"`
 	Bytes int64  `json:"bytes"`
-	// Needs are the bytes that it takes on disk.
+	// Needs is how many bytes it takes on disk.
 	Needs int64 `json:"disk_bytes"`
-	// Lacks says why not all of it is held, and what to do; "": nothing is known to be
-	// missing.
+	// Lacks says why not all of it is held, and the cure; "" means that nothing is known to be missing.
 	Lacks string `json:"lacks,omitempty"`
 }
 
-// MaxPins is how many pins there may be: each has some KiB of the RAM budget, and is gone
-// through when something is evicted.
+// MaxPins bounds the pins: each takes some KiB of the RAM budget, and evictions go through all of them.
 const MaxPins = 256
 
 // PinTable is all pins. Its methods may be called from many goroutines.
@@ -59,10 +58,10 @@ type PinTable struct {
 
 	mu  sync.Mutex // guards the rest; held across synced writes, which are few
 	all map[string]Pin
-	gen int64 // of the database that has them
+	gen int64 // generation of the database that has them
 }
 
-// OpenPins reads all pins. A record that cannot be read is no pin.
+// OpenPins reads all pins. It skips records that cannot be read.
 func OpenPins(db *store.Store) (*PinTable, error) {
 	t := &PinTable{db: db, all: map[string]Pin{}, gen: db.Generation()}
 	var rows store.Rows
@@ -92,7 +91,7 @@ func (t *PinTable) All() []Pin {
 	return all
 }
 
-// Set makes a pin last, in place of an earlier one of its path.
+// Set makes a pin durable, in place of an earlier one of its path.
 func (t *PinTable) Set(p Pin) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -100,7 +99,7 @@ func (t *PinTable) Set(p Pin) error {
 	return t.writeLocked(func(e *store.Edit) error { return set(e, p) })
 }
 
-// Delete makes it last that a path is not pinned.
+// Delete removes the pin of a path durably.
 func (t *PinTable) Delete(path string) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -111,7 +110,7 @@ func (t *PinTable) Delete(path string) error {
 	})
 }
 
-// Keep writes all pins down again if their database was given up.
+// Keep writes all pins again if their database was replaced.
 func (t *PinTable) Keep() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -121,7 +120,7 @@ func (t *PinTable) Keep() error {
 	return t.writeLocked(func(*store.Edit) error { return nil })
 }
 
-// writeLocked makes a change, and with it all pins where the database is another one.
+// writeLocked commits a change. If the database was replaced, it writes all pins with it.
 func (t *PinTable) writeLocked(change func(*store.Edit) error) error {
 	for {
 		e := t.db.Edit()

@@ -5,9 +5,9 @@ import (
 	"sync"
 )
 
-// This file tells those who follow a listing how far it is and how old.
+// This file tells the followers of a listing where its cursor is, and how old its names are.
 
-// progress is how far a listing is. Start it.
+// progress is how far a listing is. Call Start first.
 type progress struct {
 	mu    sync.Mutex // guards the rest
 	began int64
@@ -21,31 +21,31 @@ type progress struct {
 // Start begins a listing at a time in Unix ms.
 func (p *progress) Start(began int64) { p.began, p.moved = began, make(chan struct{}) }
 
-// Began is when the origin was first asked for what the listing brings, in Unix ms. It
-// only goes back: what a cursor that was looked at before vouches for is no older.
+// Began is when the origin was first asked for what the listing brings, in Unix ms. It only goes back,
+// so names before a cursor that was read earlier are no older than it says.
 func (p *progress) Began() int64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.began
 }
 
-// Dated says that what comes next is of a time, which may be before the listing began.
+// Dated says that the next names are of that time, which may be before the listing began.
 func (p *progress) Dated(at int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.began = min(p.began, at)
 }
 
-// Snapshot is the cursor, a sort name, if there is any yet; moved is closed when that has
-// changed or the listing has ended.
+// Snapshot returns the cursor, a sort name; any says whether there is one yet. moved is closed when the
+// cursor has moved or the listing has ended.
 func (p *progress) Snapshot() (upTo string, any, done bool, moved <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.upTo, p.any, p.done, p.moved
 }
 
-// Passed reports whether the database of the listing's beginning has a sort name as
-// the listing found it.
+// Passed reports whether the listing has written a sort name, or its absence, into the database that it
+// began with.
 func (p *progress) Passed(sort string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -77,7 +77,7 @@ func (p *progress) Err() error {
 	return p.err
 }
 
-// Wait returns when the listing has ended, with ctx's cause if that ended first.
+// Wait returns nil when the listing has ended, or ctx's cause if ctx ended first.
 func (p *progress) Wait(ctx context.Context) error {
 	for {
 		_, _, done, moved := p.Snapshot()

@@ -14,13 +14,13 @@ import (
 	"github.com/hearthfs/hearth/namespace/store"
 )
 
-// scanNames is how many names are read from the database at a time, at most: no iterator
-// is open while somebody looks at them.
+// scanNames is how many names are read from the database at a time, at most. No iterator is open while
+// a reader looks at them.
 const scanNames = 1024
 
-// ReadDir calls each for the names of a directory behind the name after, in the
-// bucket's order, until each returns false; Node.Behind is such a name. Names come
-// while the directory is being listed, as its pages do.
+// ReadDir calls each for the names of a directory after the cursor after, in the bucket's order, until
+// each returns false. Node.Behind gives such a cursor. While the directory is being listed, names come
+// as the pages do.
 func (t *Tree) ReadDir(ctx context.Context, dir uint64, after string, each func(Node) bool) error {
 	return t.ReadSince(ctx, dir, math.MaxInt64, after, each)
 }
@@ -28,8 +28,8 @@ func (t *Tree) ReadDir(ctx context.Context, dir uint64, after string, each func(
 // Now is the clock of listings, in Unix ms; it never goes back while the tree is open.
 func (t *Tree) Now() int64 { return t.clock.Now() }
 
-// ReadSince is ReadDir for one to whom what was listed since then (Unix ms) is new enough;
-// after may end in "/", for a directory, whatever has the name now.
+// ReadSince is ReadDir for a reader to whom a listing since that time (Unix ms) is new enough. after
+// may end in "/", for a directory, whatever has the name now.
 func (t *Tree) ReadSince(ctx context.Context, dir uint64, since int64, after string, each func(Node) bool) error {
 	d, err := t.dirs.get(t, dir)
 	if err != nil {
@@ -49,7 +49,7 @@ func (t *Tree) ReadSince(ctx context.Context, dir uint64, since int64, after str
 	return r.since(ctx, since, after)
 }
 
-// since reads as ReadSince does.
+// since implements ReadSince.
 func (r *dirReader) since(ctx context.Context, since int64, after string) (err error) {
 	t, d := r.t, r.d
 	start := after == "" && r.after == nil
@@ -72,8 +72,8 @@ func (r *dirReader) since(ctx context.Context, since int64, after string) (err e
 	return err
 }
 
-// Refresh asks the origin for a directory's names, whatever is believed of them, unless
-// that has been done since then (Unix ms).
+// Refresh asks the origin for a directory's names, whatever is believed of them, unless that was done
+// since that time (Unix ms).
 func (t *Tree) Refresh(ctx context.Context, dir uint64, since int64) error {
 	d, err := t.dirs.get(t, dir)
 	if err != nil {
@@ -92,8 +92,8 @@ func (t *Tree) Refresh(ctx context.Context, dir uint64, since int64) error {
 	return cmp.Or(l.Wait(ctx), l.Err())
 }
 
-// follow decides what a reader of a directory reads: nil: what the database has;
-// else what a listing brings.
+// follow decides what a reader of a directory reads. It returns the listing to follow; nil means what
+// the database has.
 func (t *Tree) follow(ctx context.Context, d *directory, start bool) (*listing, error) {
 	whole := d.whole(t)
 	if d.link.Freshness.Mode == Strict {
@@ -102,11 +102,11 @@ func (t *Tree) follow(ctx context.Context, d *directory, start bool) (*listing, 
 		case start:
 			since = t.since(d)
 		case whole && d.running.Load() == nil:
-			return nil, nil // the listing that this reader began with
+			return nil, nil // the listing that this reader began with has ended
 		}
 		return t.list(ctx, d, since, nil)
 	}
-	l := d.running.Load() // before what it brings, or it could end between the two, and another begin
+	l := d.running.Load() // before listingLeft: this one could end in between, and another begin
 	ttl := d.listingLeft(t)
 	switch {
 	case ttl > 0:
@@ -119,7 +119,7 @@ func (t *Tree) follow(ctx context.Context, d *directory, start bool) (*listing, 
 	}
 	if l != nil && left(l.Began(), t.clock.Now(), d.link.Freshness.Life()) > 0 {
 		return l, nil
-	} else if l != nil { // It began too long ago for those who come now; what it took decides then.
+	} else if l != nil { // It began too long ago for a new reader. Once it has ended, its duration decides.
 		l.hurryUp()
 		if err := l.Wait(ctx); err != nil {
 			return nil, err
@@ -134,10 +134,10 @@ type dirReader struct {
 	t     *Tree
 	d     *directory
 	each  func(Node) bool
-	tell  func(sort string, e *record.Entry) bool // in place of each, for all that the origin has
+	tell  func(sort string, e *record.Entry) bool // if set, called in place of each, for all that the origin has
 	links []linkedName                            // those not given out yet
 	after *string                                 // the sort name given out last
-	many  int                                     // names to read next: a kernel asks for few or for very many
+	many  int                                     // names to read next; doubles, as a kernel asks for few or very many
 	rows  store.Rows
 	stop  bool
 	gen   int64 // generation of the database that it reads
@@ -161,9 +161,8 @@ func (t *Tree) linksIn(d *directory) []linkedName {
 	return all
 }
 
-// goOnBehind finds the sort name of a name in the mount, once the listing has it
-// again that may run: the name was given out, but what it stood for may have been
-// given up since.
+// goOnBehind turns a cursor, a name in the mount, into a sort name. It waits until a running listing
+// has passed the name: the name was given out, but all names may have been dropped since.
 func (r *dirReader) goOnBehind(ctx context.Context, l *listing, name string) error {
 	name, dir := strings.CutSuffix(name, "/")
 	m, ok := record.ParseName(name)
@@ -234,8 +233,8 @@ func (r *dirReader) read(ctx context.Context, l *listing) error {
 		return cmp.Or(l.Wait(ctx), store.ErrRebuilt)
 	}
 	for {
-		// How far it is must be known before the database is read: what comes in
-		// between is beyond.
+		// The cursor must be read before the database: what is written in
+		// between lies beyond it.
 		upTo, any, done, moved := l.Snapshot()
 		if done {
 			return r.rest(l)
@@ -253,8 +252,8 @@ func (r *dirReader) read(ctx context.Context, l *listing) error {
 	}
 }
 
-// rest gives out what is left once the listing has ended. When it failed, names
-// known from before go on.
+// rest gives out what is left once the listing has ended. When it failed, the last known names are
+// served, where the link allows it.
 func (r *dirReader) rest(l *listing) error {
 	if err := l.Err(); err != nil {
 		if errors.Is(err, store.ErrRebuilt) || denied(err) || !r.d.whole(r.t) || !r.d.link.believes() {
@@ -266,9 +265,8 @@ func (r *dirReader) rest(l *listing) error {
 	return err
 }
 
-// upTo gives out names up to the sort name limit, or all; stop: the reader has
-// enough. A file waits until the limit is behind the directory that may stand
-// beside it.
+// upTo gives out names up to the sort name limit, or all. stop means that the reader has enough. A file
+// waits until the limit is past the directory that may stand beside it.
 func (r *dirReader) upTo(limit string, all bool) (stop bool, err error) {
 	if r.d.link == nil {
 		return r.linked("", true), nil
@@ -308,7 +306,7 @@ func (r *dirReader) upTo(limit string, all bool) (stop bool, err error) {
 	return r.stop, nil
 }
 
-// linked gives out the directories that links make, before a sort name.
+// linked gives out the directories that links make before a sort name, or all.
 func (r *dirReader) linked(before string, all bool) (stop bool) {
 	for len(r.links) > 0 && (all || r.links[0].sort <= before) {
 		x := r.links[0]

@@ -31,7 +31,7 @@ func (t *Tree) checkFormat() error {
 	return e.Commit(false)
 }
 
-// loadClock compares the clock with what was written down.
+// loadClock compares the clock with the last time that was written down.
 func (t *Tree) loadClock() error {
 	v, ok, err := t.db.Get(nil, []byte(keyClock))
 	if err == nil && ok && len(v) == 8 {
@@ -76,7 +76,8 @@ func (t *Tree) reverse(id uint64) (record.Reverse, error) {
 	return r, nil
 }
 
-// directoryRecord is the node id and the state of a directory; false: it has none.
+// directoryRecord is the node id and the state of a directory. It returns false when the directory has
+// no record.
 func (t *Tree) directoryRecord(hash [16]byte) (uint64, dirState, bool, error) {
 	var keyBuf, valueBuf [64]byte
 	v, ok, err := t.db.Get(valueBuf[:0], record.NameKey(keyBuf[:0], record.KindDirectory, hash, ""))
@@ -97,7 +98,7 @@ func setDirectory(w *store.Edit, id uint64, p place, s *dirState) {
 	var keyBuf [32]byte
 	w.Set(record.NameKey(keyBuf[:0], record.KindDirectory, p.hash(), ""), v.Append(buf[:0]))
 	if id == rootID {
-		return // what stands there, the links say
+		return // the links say which directory the root is
 	}
 	r := record.Reverse{Dir: true, Path: p.path}
 	if p.link != nil {
@@ -106,7 +107,7 @@ func setDirectory(w *store.Edit, id uint64, p place, s *dirState) {
 	w.Set(record.IDKey(keyBuf[:0], record.KindReverse, id), r.Append(buf[:0]))
 }
 
-// idOf is the node id of a directory; false: it has none yet.
+// idOf is the node id of a directory. It returns false when the directory has none yet.
 func (t *Tree) idOf(p place) (uint64, bool, error) {
 	if p == t.links.Load().root {
 		return rootID, true, nil
@@ -115,12 +116,12 @@ func (t *Tree) idOf(p place) (uint64, bool, error) {
 	return id, ok && id != rootID, err // it may have been the root with other links
 }
 
-// placeID is the node id of a directory; it gets one now if it has none.
+// placeID is the node id of a directory. A directory without one gets one now.
 func (t *Tree) placeID(p place) (uint64, error) {
 	if id, ok, err := t.idOf(p); ok || err != nil {
 		return id, err
 	}
-	// Two who find the same directory must not give it two ids.
+	// Two callers that find the same directory must not give it two ids.
 	t.placeMu.Lock()
 	defer t.placeMu.Unlock()
 	for {
@@ -130,7 +131,7 @@ func (t *Tree) placeID(p place) (uint64, error) {
 			return id, err
 		}
 		if in, ok := t.dirs.ids.Load(p.hash()); ok && in != uint64(rootID) {
-			id = in.(uint64) // its record went with a database
+			id = in.(uint64) // its record is gone with a former database
 		} else if id, err = t.ids.Next(); err != nil {
 			return 0, err
 		}
@@ -141,8 +142,8 @@ func (t *Tree) placeID(p place) (uint64, error) {
 	}
 }
 
-// claim makes a directory whose database was given up one of the present database:
-// its id stays, and nothing is known of its names. The directory's lock is held.
+// claim adopts a directory whose database was replaced into the present database. Its id stays, and
+// nothing is known of its names. The directory's lock is held.
 func (t *Tree) claim(d *directory, w *store.Edit) error {
 	t.placeMu.Lock()
 	defer t.placeMu.Unlock()
@@ -154,7 +155,7 @@ func (t *Tree) claim(d *directory, w *store.Edit) error {
 		return err
 	case ok && id != d.id:
 		t.dirs.drop(d.id)
-		return fmt.Errorf("%w: %w", store.ErrRebuilt, staleID(d.id)) // it was not in memory when that one was made
+		return fmt.Errorf("%w: %w", store.ErrRebuilt, staleID(d.id)) // it got another id while it was not in memory
 	case !ok:
 		setDirectory(w, d.id, d.place, s)
 		if err := w.Commit(false); err != nil {
@@ -177,16 +178,15 @@ func (r *refusals) load(db *store.Store) error {
 	return err
 }
 
-// add counts n more, or fewer, and writes that down with w.
+// add adds n, which may be negative, and writes the total down with w.
 func (r *refusals) add(w *store.Edit, n int64) {
 	if n != 0 {
 		w.Set([]byte(keyRefused), binary.AppendUvarint(nil, uint64(max(0, r.total.Add(n)))))
 	}
 }
 
-// Knows reports whether names of a link are known from before, of this very
-// origin and prefix, so that they can go on while the origin cannot be asked. The
-// link need not be in the tree.
+// Knows reports whether names of a link are known from an earlier start, of the same origin and prefix,
+// so that they can be served while the origin is unreachable. The link need not be in the tree.
 func (t *Tree) Knows(l Link) (bool, error) {
 	if !(&link{Link: l}).believes() {
 		return false, nil
@@ -201,8 +201,8 @@ func (t *Tree) Knows(l Link) (bool, error) {
 	return err == nil, nil
 }
 
-// Asked tells the tree what somebody else who asked a link's origin found: err
-// says why it cannot be asked now, nil that it can.
+// Asked tells the tree what another user of a link's origin found. err says why the origin is
+// unreachable; nil says that it answers.
 func (t *Tree) Asked(name string, err error) {
 	l := t.links.Load().named(name)
 	switch {

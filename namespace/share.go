@@ -14,43 +14,43 @@ import (
 	"github.com/hearthfs/hearth/namespace/store"
 )
 
-// Teller tells names, as a Tree tells those of its directories to other nodes, and as such a
-// node tells them here.
+// Teller tells names. A Tree tells those of its own directories to other nodes, and another node tells
+// its own here.
 type Teller interface {
-	// Names tells the names of a directory behind a sort name, or from the first on, in the
-	// bucket's order until each returns false: as far as they are known when the first is,
-	// and one at least unless they are the last. Sort names are keys without the directory's
-	// prefix, with "/" behind them for a directory. What is older than old is asked for
-	// anew; but a listing may be as old as CopyShare times what it took. hearth.ErrMiss:
-	// there is no such directory.
+	// Names tells the names of a directory after a sort name, or from the first on, in the bucket's
+	// order until each returns false. It tells names as far as they are known when the first one is,
+	// and at least one unless there are no more. Sort names are keys without the directory's prefix; a
+	// directory's end in "/".
+	//
+	// What is older than old is asked of the origin anew, but a listing may be as old as CopyShare
+	// times its duration. The error hearth.ErrMiss means that there is no such directory.
 	Names(ctx context.Context, dir hearth.Directory, behind string, old time.Duration, each func(*hearth.Object) bool) (hearth.Told, error)
-	// Find tells what a segment of a key means in a directory, likewise.
+	// Find tells what a segment of a key stands for in a directory, under the same rule of age.
 	Find(ctx context.Context, dir hearth.Directory, segment string, old time.Duration) (hearth.Found, error)
 }
 
-// Sharer is an Origin whose directories each belong to one node of a ring, as *share.Shared
-// is. That node is its Teller; after an error the origin is to be asked.
+// Sharer is an Origin whose directories have an owner each in a ring, as *share.Shared is. The owner is
+// the Teller. After an error of its methods the origin is to be asked.
 type Sharer interface {
 	Origin
 	Teller
-	// Elsewhere reports whether another node is to be asked for a directory's names. Until
-	// end is called this node tells nobody of them, so that no two wait for each other.
+	// Elsewhere reports whether another node owns a directory and is to be asked for its names. Until
+	// end is called this node answers no other node about it, so that no two nodes wait for each other.
 	Elsewhere(dir hearth.Directory) (end func(), elsewhere bool)
-	// Changed is told that segments of a directory mean other things than this node thought,
-	// as its origin said so long ago. It must not block.
+	// Changed says that segments of a directory have changed, as the origin said that long ago. It must
+	// not block.
 	Changed(dir hearth.Directory, segments []string, ago time.Duration)
 }
 
-// away is the way to the node that a directory belongs to. Whoever goes it holds no place
-// of those that ask an origin, which that node may need to answer: end before taking one.
+// away is the way to the node that owns a directory. Whoever uses it holds no semaphore for questions
+// to an origin, since the owner may need one to answer. Call end before acquiring one.
 type away struct {
 	Sharer
 	dir hearth.Directory
 	end func()
 }
 
-// sharer is what tells other nodes of the directory at a place, and them of it; nil: each asks
-// the origin by itself.
+// sharer is the Sharer of the directory at a place. Nil means that each node asks the origin by itself.
 func (p place) sharer() Sharer {
 	s, ok := p.link.Origin.(Sharer)
 	if !ok || p.link.Freshness.Mode == Strict || p.link.Identity == "" || hearth.IsLocal(p.link.Identity) {
@@ -59,7 +59,7 @@ func (p place) sharer() Sharer {
 	return s
 }
 
-// elsewhere is the way to the node that tells of a directory; nil: its origin does.
+// elsewhere is the way to the node that owns a directory. Nil means that the origin is to be asked.
 func (p place) elsewhere() *away {
 	s := p.sharer()
 	if s == nil {
@@ -72,11 +72,11 @@ func (p place) elsewhere() *away {
 	return nil
 }
 
-// since is how long ago a time was.
+// since is how long ago a time was. A time in the future counts as now.
 func since(now, at int64) time.Duration { return time.Duration(max(0, now-at)) * time.Millisecond }
 
-// listedAt is when the origin was asked last for what listings say of a sort name, in
-// Unix ms, or 0. As a belief it must be formed before the database is read.
+// listedAt is when the origin was last asked for what listings say of a sort name, in Unix ms, or 0.
+// Like a belief it must be formed before the database is read.
 func (d *directory) listedAt(t *Tree, sort string) (at int64) {
 	if l := d.running.Load(); l != nil && l.age == t.db.Generation() && l.Passed(sort) {
 		at = l.Began()
@@ -87,8 +87,8 @@ func (d *directory) listedAt(t *Tree, sort string) (at int64) {
 	return at
 }
 
-// owned is a directory, in use, that another node asks for. hearth.ErrMiss: this tree
-// does not have it, or not as a copy.
+// owned is a directory, in use, that another node asks for. The error hearth.ErrMiss means that this
+// tree does not have it, or must not share it.
 func (t *Tree) owned(dir hearth.Directory) (*directory, error) {
 	p, err := t.sharedPlace(dir)
 	if err != nil {
@@ -101,8 +101,8 @@ func (t *Tree) owned(dir hearth.Directory) (*directory, error) {
 	return t.dirs.get(t, id)
 }
 
-// sharedPlace is the place of a directory that another node names. hearth.ErrMiss: there is none
-// here, or it is not the same.
+// sharedPlace is the place of a directory that another node names. The error hearth.ErrMiss means that
+// there is none here, or that its hash differs.
 func (t *Tree) sharedPlace(dir hearth.Directory) (p place, err error) {
 	l := t.links.Load().named(dir.Link)
 	if l == nil || l.Freshness.Mode == Strict || !strings.HasPrefix(dir.Prefix, l.Prefix) || !record.Representable(dir.Prefix) {
@@ -115,9 +115,8 @@ func (t *Tree) sharedPlace(dir hearth.Directory) (p place, err error) {
 	return p, nil
 }
 
-// Names tells another node the names of a directory behind a sort name, or from the first
-// on, in the bucket's order until each returns false: as its listing brings them if what is
-// known is older than old. It asks this link's origin only.
+// Names tells another node the names of a directory, as Teller says. When what is known is older than
+// old, it follows a new listing. It asks only this link's origin.
 func (t *Tree) Names(ctx context.Context, dir hearth.Directory, behind string, old time.Duration, each func(*hearth.Object) bool) (told hearth.Told, err error) {
 	d, err := t.owned(dir)
 	if err != nil {
@@ -135,8 +134,8 @@ func (t *Tree) Names(ctx context.Context, dir hearth.Directory, behind string, o
 	return told, err
 }
 
-// keyReader gives out all that the origin has in a directory behind a sort name, directories
-// as Objects of PrefixSize.
+// keyReader gives out all keys that the origin has in a directory after a sort name. Directories are
+// Objects of PrefixSize.
 func (t *Tree) keyReader(d *directory, behind string, each func(*hearth.Object) bool) *dirReader {
 	r := &dirReader{t: t, d: d, many: 32}
 	if behind != "" {
@@ -153,7 +152,7 @@ func (t *Tree) keyReader(d *directory, behind string, each func(*hearth.Object) 
 	return r
 }
 
-// told reads for another node, and says how old that is.
+// told reads for another node, and says how old the names are.
 func (r *dirReader) told(ctx context.Context, asked int64, old time.Duration) (told hearth.Told, err error) {
 	t := r.t
 	known := func() bool {
@@ -168,7 +167,7 @@ func (r *dirReader) told(ctx context.Context, asked int64, old time.Duration) (t
 		}
 	}
 	if err = r.read(ctx, l); l != nil {
-		err = cmp.Or(err, l.Err()) // a reader of this node would go on with what was known
+		err = cmp.Or(err, l.Err()) // only a reader of this node is served the last known names
 		told.Age, told.Took = since(asked, l.Began()), l.watch.ran()
 	}
 	if told.Last = !r.stop; told.Last {
@@ -177,8 +176,8 @@ func (r *dirReader) told(ctx context.Context, asked int64, old time.Duration) (t
 	return told, err
 }
 
-// Find tells another node what a segment of a directory stands for, and asks this link's
-// origin if that is older than old.
+// Find tells another node what a segment of a directory stands for. It asks this link's origin when
+// what is known is older than old.
 func (t *Tree) Find(ctx context.Context, dir hearth.Directory, segment string, old time.Duration) (f hearth.Found, err error) {
 	d, err := t.owned(dir)
 	if err != nil {
@@ -186,7 +185,7 @@ func (t *Tree) Find(ctx context.Context, dir hearth.Directory, segment string, o
 	}
 	defer d.release()
 	if _, linked := t.links.Load().below[d.hash][record.Escape(segment)]; linked {
-		return f, fmt.Errorf("a link stands at %s%s: %w", d.prefix(), segment, hearth.ErrMiss) // and hides what it is elsewhere
+		return f, fmt.Errorf("a link stands at %s%s: %w", d.prefix(), segment, hearth.ErrMiss) // it hides the bucket's name here
 	}
 	asked, m := t.clock.Now(), record.Meaning{Segment: segment}
 	for range maxRebuilt {
@@ -205,7 +204,7 @@ func (t *Tree) Find(ctx context.Context, dir hearth.Directory, segment string, o
 	return hearth.Found{}, fmt.Errorf("look up %s%s: it changes all the time", d.prefix(), segment)
 }
 
-// found is what is known of a segment; ok: that is no older than old for who asked then.
+// found is what is known of a segment. ok means that this was no older than old at the time asked.
 func (t *Tree) found(d *directory, m record.Meaning, asked int64, old time.Duration) (f hearth.Found, ok bool, err error) {
 	file, dir := absence{Dir: d.hash, Sort: m.Segment}, absence{Dir: d.hash, Sort: m.Segment + "/"}
 	gen, at := t.db.Generation(), d.listedAt(t, m.Segment)
@@ -234,7 +233,8 @@ func (t *Tree) found(d *directory, m record.Meaning, asked int64, old time.Durat
 	return f, f.Age <= old && !k.Doubted && gen == t.db.Generation(), nil
 }
 
-// askElsewhere asks the node that the directory belongs to; false: it did not answer.
+// askElsewhere asks the node that owns the directory. It returns false when that node did not answer,
+// or its answer is not enough.
 func (q *inquiry) askElsewhere(ctx context.Context, k *knowledge, gate <-chan struct{}) bool {
 	differs := q.d.link.differs.Load() != nil
 	if differs && k.found && !k.Dir {
@@ -258,11 +258,11 @@ func (q *inquiry) askElsewhere(ctx context.Context, k *knowledge, gate <-chan st
 	now := asked / 1e6
 	life := q.d.link.Freshness.Life()
 	f, err := w.Find(ctx, w.dir, q.segment, min(life-life/4, since(now, last)))
-	if err != nil || f.Age+since(q.t.clock.Now(), now) > life { // it was asked for before the machine slept
+	if err != nil || f.Age+since(q.t.clock.Now(), now) > life { // the machine may have slept meanwhile
 		return false
 	}
 	if o := f.Object; o != nil && (differs || k.Doubted && !k.Dir && o.Version == object(q.d.link, &k.Entry, o.Key).Version) {
-		return false // it was found gone: the origin is to say that it is there
+		return false // a reader found that version gone: only the origin may say that it is there
 	}
 	if began := now - f.Age.Milliseconds(); f.Object == nil && !f.Dir && q.objects(k, began) {
 		return false
@@ -279,8 +279,8 @@ func (q *inquiry) askElsewhere(ctx context.Context, k *knowledge, gate <-chan st
 	return true
 }
 
-// objects reports whether a directory that another node found gone then is not, since something
-// was found in it later, as by who wrote it; the other one hears of that.
+// objects reports whether the owner is wrong that a directory is gone: a name in it was found later,
+// for example by a writer. The owner is told of that.
 func (q *inquiry) objects(k *knowledge, gone int64) bool {
 	if !k.found || !k.Dir {
 		return false
@@ -294,8 +294,8 @@ func (q *inquiry) objects(k *knowledge, gone int64) bool {
 	return true
 }
 
-// foundBelow is when any of the first names below a place was found last, in Unix ms, as far as
-// that is known of so many; 0: none is.
+// foundBelow is when any of the first names below a place was found last, in Unix ms. It looks at
+// *names names at most. 0 means that none was found.
 func (t *Tree) foundBelow(p place, names *int) (at int64) {
 	var rows store.Rows
 	err := t.db.Scan(&rows, record.NameKey(nil, record.KindEntry, p.hash(), ""), record.DirectoryEnd(p.hash()), *names)
@@ -316,13 +316,13 @@ func (t *Tree) foundBelow(p place, names *int) (at int64) {
 	return at
 }
 
-// listBeside begins to list the directory, unless that was done meanwhile: then it is nil.
+// listBeside begins to list the directory. It returns nil when the directory was listed meanwhile.
 func (q *inquiry) listBeside(ctx context.Context, gate <-chan struct{}) *listing {
-	l, _ := q.t.listUnless(ctx, q.d, 0, gate, func() bool { return q.d.listingLeft(q.t) > 0 }) // never waits, since it may be any
+	l, _ := q.t.listUnless(ctx, q.d, 0, gate, func() bool { return q.d.listingLeft(q.t) > 0 }) // does not wait
 	return l
 }
 
-// turn waits for a place among those that run.
+// turn acquires a place of a semaphore, or returns ctx's cause.
 func (t *Tree) turn(ctx context.Context, places chan struct{}) (release func(), err error) {
 	select {
 	case places <- struct{}{}:

@@ -30,28 +30,28 @@ func (t *Tree) Stats() Stats {
 
 // Stats are the tree's figures since it was opened.
 type Stats struct {
-	// Where the names are kept; "": in memory.
+	// Where is the directory that keeps the names; "": they are in memory.
 	Where string
-	// Ill is why they are not kept on disk any more; nil: they are, or need not be.
+	// Ill is why names are not kept on disk any more. Nil means that they are, or need not be.
 	Ill error
-	// Stale is why an origin cannot be asked, so that last known names are shown;
-	// nil: all can.
+	// Stale is why an origin is unreachable, so that last known names are served. Nil means that all
+	// can be asked.
 	Stale error
-	// Rebuilds counts databases that were set aside or given up.
+	// Rebuilds counts databases that were set aside as corrupt, or dropped.
 	Rebuilds int
 	// Moves counts moves to another directory, because a disk failed.
 	Moves int
-	// DiskBytes and MemoryBytes are what the names take.
+	// DiskBytes and MemoryBytes are the sizes of the database.
 	DiskBytes, MemoryBytes int64
-	// Lookups, Nodes and Read count answers: by name, by id, names in listings.
+	// Lookups, Nodes and Read count answers: by name, by id, and names in listings.
 	Lookups, Nodes, Read int64
-	// Heads, Probes (is there a directory?) and Listings count questions to
-	// origins; Errors those that failed. Entries counts names that listings brought.
+	// Heads, Probes (is there a directory?) and Listings count requests to origins, and Errors those
+	// that failed. Entries counts names that listings brought.
 	Heads, Probes, Listings, Errors, Entries int64
-	// Slowest is what the slowest listing took, in milliseconds: names that
-	// listings brought are believed for at most 20 times that, or the bound.
+	// Slowest is the duration of the slowest listing, in milliseconds. Names that listings brought are
+	// believed for at most 20 times that, or the bound.
 	Slowest int64
-	// StaleAnswers counts answers from before an origin could not be asked.
+	// StaleAnswers counts answers with last known names while an origin was unreachable.
 	StaleAnswers int64
 	// Forgets counts versions that readers found gone.
 	Forgets int64

@@ -21,9 +21,10 @@ import (
 
 // Origin is what the namespace asks of an object store.
 type Origin interface {
-	// Head returns the object of a key; fs.ErrNotExist when there is none, fs.ErrInvalid,
-	// here and from List, when the origin can have none of that name, fs.ErrPermission when
-	// it denies the answer. Any other error means that it cannot be asked for that now.
+	// Head returns the object of a key. The error is fs.ErrNotExist when there is none, and
+	// fs.ErrPermission when the origin denies the answer. It is fs.ErrInvalid, here and from List, when
+	// the origin cannot have an object of that name. Any other error means that the origin cannot be
+	// asked for that now.
 	Head(ctx context.Context, key string) (hearth.Object, error)
 	// List streams a listing, in key order where it can. An error from each ends
 	// it and is returned.
@@ -35,34 +36,34 @@ type Origin interface {
 type Options struct {
 	// Dir is the database's directory, on a cache disk; "" keeps names in memory.
 	Dir string
-	// Next are the directories that the database may move to once Dir's disk failed,
-	// the best first; Dir may be among them. It may block. Nil: names stay in memory.
+	// Next returns the directories that the database may move to once Dir's disk failed, the best
+	// first. Dir may be among them. Next may block. Nil means that names stay in memory.
 	Next func() []string
 	// Links are the tree's root table; AddLink adds more.
 	Links []Link
-	// CacheBytes of the database's block cache; 0: 16 MiB.
+	// CacheBytes is the size of the database's block cache; 0: 16 MiB.
 	CacheBytes int64
-	// MemoryBytes bounds names that live in memory, because Dir is "" or failed;
-	// beyond it they start anew. 0: 64 MiB, or 512 MiB when Dir is "".
+	// MemoryBytes bounds names that live in memory because Dir is "" or failed. Beyond it all names are
+	// dropped and asked for anew. 0: 64 MiB, or 512 MiB when Dir is "".
 	MemoryBytes int64
-	// FirstID is above every node id that may be in use from elsewhere; 0: none is.
+	// FirstID is above every node id that may be in use from elsewhere. 0 means that none is in use.
 	FirstID uint64
-	// Clock is the wall clock; nil: time.Now, held against jumps.
+	// Clock is the wall clock. Nil: time.Now, guarded against jumps.
 	Clock func() time.Time
 	// Events are told what happens.
 	Events Events
 
-	fs        vfs.FS           // tests bring their own disk
-	moveRetry time.Duration    // and are in a hurry; 0: the store's
-	monotonic func() time.Time // and let listings take long; nil: time.Now
-	behind    func(more int)   // and wait until nothing runs behind: 1 when something begins, -1 when it has ended; nil: nobody does
+	fs        vfs.FS           // the disk of a test; nil: the real one
+	moveRetry time.Duration    // how often a test retries a move; 0: the store's interval
+	monotonic func() time.Time // times listings; a test makes them slow with it; nil: time.Now
+	behind    func(more int)   // counts background work for a test: 1 when some begins, -1 when it has ended; or nil
 }
 
 const (
 	rootID = 1
-	// maxListings at a time: each holds a page of about 300 KiB.
+	// maxListings may run at a time: each holds a page of about 300 KiB.
 	maxListings = 32
-	// maxAsks at a time, beside listings; more wait.
+	// maxAsks questions about single names may run at a time, beside listings; more wait.
 	maxAsks = 256
 )
 
@@ -89,12 +90,12 @@ type Tree struct {
 	ctx    context.Context // ended by Close
 	cancel context.CancelCauseFunc
 	workMu sync.RWMutex   // guards closing; read-locked to add to work
-	work   sync.WaitGroup // goroutines of ours
+	work   sync.WaitGroup // background goroutines of the tree
 	closed bool
 }
 
-// tokens of what runs at a time: listings and asks at an origin, copies and finds at other
-// nodes.
+// tokens are four semaphores: for listings and single questions at an origin, and for copies and finds
+// at other nodes.
 type tokens struct{ listings, asks, copies, finds chan struct{} }
 
 func newTokens() tokens {
@@ -134,13 +135,13 @@ func Open(o Options) (*Tree, error) {
 	return t, nil
 }
 
-// Records are those of the database, for a check of them.
+// Records returns the database, for a check of its records.
 func (t *Tree) Records() *store.Store { return t.db }
 
-// Kept reports whether there are names in a directory.
+// Kept reports whether a directory holds a database of names.
 func Kept(dir string) bool { return store.Exists(dir) }
 
-// load reads what is kept beside entries.
+// load reads the records that are kept beside entries.
 func (t *Tree) load() error {
 	if err := t.checkFormat(); err != nil {
 		return err
@@ -160,8 +161,8 @@ func (t *Tree) load() error {
 	return t.sweepSuperseded(math.MaxInt64)
 }
 
-// rebuilt is called when the database was replaced by an empty one: ids go on
-// where they were, directories are listed anew. The store's lock is held.
+// rebuilt is called when an empty database replaced the former one. Node ids continue where they were,
+// and directories are listed anew. The store's lock is held.
 func (t *Tree) rebuilt(cause error) {
 	t.ids.Lost()
 	t.refused.total.Store(0)
@@ -170,7 +171,7 @@ func (t *Tree) rebuilt(cause error) {
 	}
 }
 
-// Close ends what runs behind and makes the names last.
+// Close ends background work and makes the names durable.
 func (t *Tree) Close() error {
 	t.workMu.Lock()
 	t.closed = true
@@ -180,7 +181,8 @@ func (t *Tree) Close() error {
 	return t.db.Close()
 }
 
-// behind runs f in a goroutine that Close waits for; false: the tree is closed.
+// behind runs f in a goroutine that Close waits for. It returns false, and does not run f, when the
+// tree is closed.
 func (t *Tree) behind(f func()) bool {
 	t.workMu.RLock()
 	defer t.workMu.RUnlock()
@@ -199,28 +201,27 @@ func (t *Tree) behind(f func()) bool {
 
 // Node is what a name or a node id stands for.
 type Node struct {
-	// ID is the node id: a file's belongs to (directory, name, version), a
-	// directory's to its path.
+	// ID is the node id. A file's belongs to (directory, name, version), a directory's to its path.
 	ID uint64
 	// Dir tells directories from files.
 	Dir bool
 	// Name in the mount; "" for the root.
 	Name string
-	// Object is a file's version; of a directory found by name, its keys' prefix.
+	// Object is a file's version. Of a directory found by name it has the prefix of its keys.
 	Object hearth.Object
-	// ModTime of a file is the object's, in whole seconds (Shown); of a directory, when
-	// this node first saw its present listing.
+	// ModTime of a file is the object's, in whole seconds (Shown). Of a directory it is when this node
+	// first saw the present listing.
 	ModTime time.Time
-	// Unsure is set of a file of which a listing tells what need not be so: it is to be looked up
-	// before its bytes are asked for.
+	// Unsure is set of a file whose version only a listing told, and the listing may be wrong. Look the
+	// file up before its bytes are read.
 	Unsure bool
-	// TTL is how long this may be believed from now on; 0 for strict links, and
-	// for names that are known from before the origin failed.
+	// TTL is how long this may be believed from now on. It is 0 for strict links, and for names that
+	// are served from before the origin failed.
 	TTL time.Duration
 }
 
-// Behind is what ReadDir calls the node's name, to go on behind it whatever has come or gone
-// meanwhile: a directory's name with "/", a file's as one beside a directory.
+// Behind is the cursor with which ReadDir continues after the node, whatever has come or gone
+// meanwhile. A directory's name gets a "/"; a file's is the name that it has beside a directory.
 func (n *Node) Behind() string {
 	if n.Dir {
 		return n.Name + "/"
@@ -254,8 +255,8 @@ func (t *Tree) Resolve(ctx context.Context, path string) (Node, error) {
 	return n, nil
 }
 
-// Node returns what an id stands for, without asking an origin. hearth.ErrStale:
-// the id is not known (any more).
+// Node returns what an id stands for, without asking an origin. The error hearth.ErrStale means that
+// the id is not known, or not any more.
 func (t *Tree) Node(_ context.Context, id uint64) (Node, error) {
 	n, _, err := t.node(id)
 	return n, err
@@ -264,7 +265,7 @@ func (t *Tree) Node(_ context.Context, id uint64) (Node, error) {
 // node also reports whether the id's name means another version by now.
 func (t *Tree) node(id uint64) (n Node, superseded bool, err error) {
 	t.stats.nodes.Add(1)
-	if t.dirs.has(id) { // though its record may have gone with a database
+	if t.dirs.has(id) { // its record may be gone with a former database
 		n, err := t.directoryNode(id)
 		return n, false, err
 	}
@@ -285,7 +286,7 @@ func (t *Tree) node(id uint64) (n Node, superseded bool, err error) {
 	return Node{}, false, staleID(id)
 }
 
-// fileNode is the node of a file's id; false: its name means another one now.
+// fileNode is the node of a file's id. It returns false when the file's name has another id now.
 func (t *Tree) fileNode(id uint64, r *record.Reverse) (Node, bool, error) {
 	d, err := t.dirs.get(t, r.Parent)
 	if err != nil {
@@ -308,8 +309,8 @@ func (t *Tree) fileNode(id uint64, r *record.Reverse) (Node, bool, error) {
 
 func staleID(id uint64) error { return fmt.Errorf("node id %d: %w", id, hearth.ErrStale) }
 
-// directoryNode is a directory by its id. Its TTL is its listing's, or a whole
-// one when it is to be listed yet.
+// directoryNode is a directory by its id. Its TTL is what is left of its listing's life, or a whole
+// life when the directory is yet to be listed.
 func (t *Tree) directoryNode(id uint64) (Node, error) {
 	d, err := t.dirs.get(t, id)
 	if err != nil {
@@ -325,9 +326,9 @@ func (t *Tree) directoryNode(id uint64) (Node, error) {
 	return n, nil
 }
 
-// Open is Node for somebody who opens the file: a strict link's origin is asked
-// whether the version is still the name's, and so it is when the version was found
-// gone. When the name means another version now, that one's node is returned.
+// Open is Node for a caller that opens the file. It asks the origin whether the version is still
+// current when the link is strict, when a reader found the version gone, or when only a listing told of
+// it. When the name has another version now, Open returns that version's node.
 func (t *Tree) Open(ctx context.Context, id uint64) (Node, error) {
 	n, superseded, err := t.node(id)
 	if err != nil || n.Dir {

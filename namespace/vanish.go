@@ -7,10 +7,10 @@ import (
 	"github.com/hearthfs/hearth/namespace/store"
 )
 
-// vanished removes a directory in which a listing that began then found nothing from the
-// one it stands in: a bucket has no empty directories. What somebody asked for alone meanwhile,
-// as who wrote it does, the listing has left there, and the directory stays; and so it does where
-// it was found itself since then.
+// vanished removes a directory from its parent when a listing that began at that time found nothing in
+// it: a bucket has no empty directories. The directory stays when a name in it was found later by
+// somebody who asked for it alone, as a writer does. It also stays when the directory itself was found
+// later.
 func (t *Tree) vanished(d *directory, asked int64) {
 	parent := strings.TrimSuffix(d.path, "/")
 	cut := strings.LastIndexByte(parent, '/') + 1
@@ -23,24 +23,24 @@ func (t *Tree) vanished(d *directory, asked int64) {
 		return
 	}
 	defer in.release()
-	_ = t.change(in, func(e *edit) error { // the next listing does it, else
+	_ = t.change(in, func(e *edit) error { // if this fails, the next listing does it
 		e.asked = asked
 		sort := parent[cut:] + "/"
 		was, ok, err := e.get(sort)
 		if err != nil || !ok || max(t.clock.Trusted(was.Checked), in.listedAt(t, sort)) > asked {
 			return err
 		}
-		if t.holds(d) { // who finds a name later finds the directory later, too, behind this edit
+		if t.holds(d) { // whoever finds a name after this finds the directory too, in an edit after this one
 			return nil
 		}
 		return e.drop(sort)
 	})
 }
 
-// sweep removes what is known of the inside of a directory that went away then: nobody will
-// list it. What has a kernel's attention stays by its node id, and what was found later than
-// that, since the directory is back: who asked for it again would be told by another node,
-// which may not have heard of it yet, that it is not there.
+// sweep removes what is known of the inside of a directory that went away at that time: nobody will
+// list it. What a kernel holds stays, by its node id. What was found later than that stays too, since
+// the directory is back: to ask another node for it again could bring the answer that it is not there,
+// as that node may not have heard of it yet.
 func (t *Tree) sweep(id uint64, gone int64) {
 	d, err := t.dirs.get(t, id)
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/hearthfs/hearth"
 )
 
-// denial is a name that the origin denies (403) while it answers for others. That is an answer, and
-// no last known name goes on in its place.
+// denial is the error of a name that the origin denies (403) while it answers for others. A denial is
+// an answer: the last known name is not served in its place.
 type denial struct{ error }
 
 func (d denial) Unwrap() error { return d.error }
@@ -20,22 +20,22 @@ func (d denial) Unwrap() error { return d.error }
 func denied(err error) bool { return errors.As(err, new(denial)) }
 
 const (
-	// slowQuestion is how long a question waits for its answer before the witness is asked beside
-	// it: longer than at an origin that is well, and short beside the 30 s after which a silent
-	// one is given up. Those who ask then would wait as long again.
+	// slowQuestion is how long a question waits for its answer before a witness is asked beside
+	// it. That is longer than a healthy origin takes, and short beside the 30 s after which a silent
+	// origin is given up. Those who ask after that would wait as long again.
 	slowQuestion = 5 * time.Second
-	// verdictWait is what a question that failed may take together with the wait for the witness:
-	// who hears of an error finds what it means in the status, where that shows at once.
+	// verdictWait bounds a failed question together with its wait for the witness:
+	// a user who sees the error finds its cause in the status at once.
 	verdictWait = time.Second
 )
 
-// question is one to which an origin had something: a key, or a page of what has a prefix.
+// question is one that an origin has answered: about a key, or about a page below a prefix.
 type question struct {
 	of   string
 	list bool
 }
 
-// ask asks it again, and reports why it is not answered.
+// ask asks the question again. Nil means that the origin answered.
 func (q question) ask(ctx context.Context, o Origin) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -55,7 +55,7 @@ func (q question) ask(ctx context.Context, o Origin) (err error) {
 
 // asking is a question under way at a link's origin.
 type asking struct {
-	answers int64 // that the origin had given before
+	answers int64 // how many the origin had given before
 	began   time.Time
 	slow    *time.Timer // nil: it has not begun
 }
@@ -92,17 +92,17 @@ func (t *Tree) well(l *link) {
 	}
 }
 
-// ill notes that it cannot.
+// ill notes that the link's origin is unreachable.
 func (t *Tree) ill(l *link, err error) {
 	if l.down.Swap(&err) == nil && t.o.Events.Origin != nil {
 		t.o.Events.Origin(l.Name, err)
 	}
 }
 
-// failed notes that a question failed, and returns what that is to who asked: a denial, or
-// the error. By itself it says nothing of the origin. Where that has answered another question
-// since, it can be asked; else the witness tells. Only a denial waits for that as long as it
-// takes, since all that is known may be denied with credentials that are over.
+// failed notes that a question failed, and returns the error for the caller: a denial, or err itself.
+// One failed question says nothing of the origin. If the origin has answered another question since, it
+// is reachable; else a witness decides. Only a denial waits for the witness without a bound: with
+// expired credentials everything may be denied.
 func (t *Tree) failed(ctx context.Context, l *link, a *asking, err error) error {
 	t.stats.originErrors.Add(1)
 	forbidden := errors.Is(err, fs.ErrPermission)
@@ -131,13 +131,14 @@ func (t *Tree) failed(ctx context.Context, l *link, a *asking, err error) error 
 	return err
 }
 
-// witness is what tells an outage from a name that fails: of a link, questions about others.
+// witness tells an outage of an origin from a name that fails. It consists of questions about other
+// names.
 type witness struct {
 	done chan struct{}
 	err  error // once done is closed; nil: the origin can be asked
 }
 
-// witness asks the link's origin for the names that are to tell, once for all who want to know.
+// witness asks the link's origin for other names, once for all who want to know (singleflight).
 func (t *Tree) witness(l *link) *witness {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -161,9 +162,9 @@ func (t *Tree) witness(l *link) *witness {
 	return w
 }
 
-// askWitness asks for a key below the link's prefix, which no link does without, and, since that
-// may be denied by now, what was answered last. One answer is enough. A question about a single
-// name that hangs holds up nobody.
+// askWitness asks for a key below the link's prefix, which each link needs, and for what was answered
+// last, since the prefix may be denied by now. One answer is enough. A question about a single name
+// that hangs delays nobody.
 func (t *Tree) askWitness(l *link) error {
 	asks := []question{{l.Prefix, true}}
 	if last := l.last.Load(); last != nil {

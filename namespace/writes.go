@@ -12,20 +12,20 @@ import (
 
 // A front end writes at an origin past the tree, and the tree asks for what came of it:
 //
-//	begun    the origin is asked in a context of its own (Begin): an origin that has all of a
-//	         write ends it, whoever waits, so what was begun is finished though its writer has gone
-//	undone   nothing was written, and nobody is asked
+//	begun    the origin is asked in a context of its own (Begin). An origin that received all of
+//	         a write completes it whoever waits, so the write goes on when its writer has gone
+//	undone   nothing was written; the origin is not asked
 //	done     what may have changed is asked for again (written.go) before the writer is answered
-//	unknown  the answer was lost, or broke off: the write may be done yet. What may have changed
-//	         is asked for at once, and again after 5 s, a minute and ten minutes. What is unknown
-//	         at the end is doubted, which a restart keeps
+//	unknown  the answer was lost or cut off: the write may still happen. What may have changed
+//	         is asked for at once, and again after 5 s, a minute and ten minutes. What is still unknown
+//	         then is doubted; the doubt outlives a restart
 //
-// Writes whose outcome is unknown are uncertain. One goroutine attends to them, and only while there
-// are any. They are bounded in keys; a write beyond that counts as one of its whole bucket.
+// Writes whose outcome is unknown are uncertain. One goroutine asks for them, and only while there
+// are any. Their keys are bounded; a write beyond the bound counts as a write of its whole bucket.
 
 const (
-	// finishWithin is how long the answer to a write is waited for behind a writer that has gone,
-	// where the origin says something now and then; its silence has bounds of its own. It is as long
+	// finishWithin is how long a write goes on after its writer has gone, waiting for an answer,
+	// while the origin sends something now and then; silence has bounds of its own. It is as long
 	// as this: Amazon says of CompleteMultipartUpload that it "can take several minutes".
 	finishWithin = 10 * time.Minute
 	// writtenWithin is how long a writer waits until what it wrote is known here.
@@ -40,16 +40,16 @@ const (
 // errWritesEnd is why what is under way ends.
 var errWritesEnd = fmt.Errorf("writes end: %w", context.Canceled)
 
-// Write is what a write at an origin may change.
+// Write says what a write at an origin may change.
 type Write struct {
 	// Bucket is where, as WritesOptions.Links knows it.
 	Bucket string
-	// Keys are those that it may make, change or remove.
+	// Keys are those that the write may make, change or remove.
 	Keys []string
 	// Below are prefixes of keys: any key that begins with one may be changed, too.
 	Below []string
-	// KeepsNames is set of a write that changes no name and no version, but tags, for one:
-	// WritesOptions.Changed hears of it, and nobody is asked.
+	// KeepsNames is set of a write that changes no name and no version, such as a write of tags.
+	// WritesOptions.Changed hears of it, and the origin is not asked.
 	KeepsNames bool
 }
 
@@ -67,15 +67,17 @@ const (
 
 // WritesOptions say what a front end has to do with its writes. The zero WritesOptions works.
 type WritesOptions struct {
-	// Links are the names of those that lead to a bucket now; nil: a bucket is a link's name.
+	// Links returns the names of the links that lead to a bucket now. Nil means that a bucket's name is
+	// its link's.
 	Links func(bucket string) []string
-	// Changed has the front end forget what itself keeps of keys, before their names are asked for;
-	// nil keys: of all. Nil: it keeps nothing.
+	// Changed makes the front end forget what it caches of keys, before their names are asked for. With
+	// nil keys it forgets all. A nil Changed means that the front end caches nothing.
 	Changed func(keys []string)
-	// Settle returns once whoever is told of changes shows them; nil: there is nobody.
+	// Settle returns once those who are told of changes show them. A nil Settle means that there is
+	// nobody to wait for.
 	Settle func(ctx context.Context)
-	// After is when an uncertain write is asked for again, counted from when its outcome was found to
-	// be unknown, each later than the one before. None: after 5 s, a minute, and finishWithin.
+	// After says when an uncertain write is asked for again, counted from when its outcome was found
+	// unknown, in rising order. None: after 5 s, a minute, and finishWithin.
 	After []time.Duration
 }
 
@@ -86,11 +88,11 @@ type Writes struct {
 	ask  func(ctx context.Context, x *Write) // askAgain, or a test's
 	ctx  context.Context                     // ends with Close
 	end  context.CancelCauseFunc
-	more chan struct{}  // something is uncertain that may be due earlier than all else
+	more chan struct{}  // wakes attend: a new uncertain write may be due first
 	work sync.WaitGroup // the goroutine that attends
 
-	mu        sync.Mutex                 // guards the rest, and against Close what begins work
-	uncertain map[[sha256.Size]byte]turn // by what they may change; not empty: a goroutine attends to it
+	mu        sync.Mutex                 // guards the rest, and keeps work from beginning after Close
+	uncertain map[[sha256.Size]byte]turn // by what they may change; attend runs while it is not empty
 	keys      int                        // in them
 }
 
@@ -101,7 +103,7 @@ type turn struct {
 	next  int // of those in After
 }
 
-// Writes returns those of one more front end, of which none was begun. Close them before the Tree.
+// Writes returns the writes of one more front end. Close it before the Tree.
 func (t *Tree) Writes(o WritesOptions) *Writes {
 	w := &Writes{t: t, o: o, more: make(chan struct{}, 1), uncertain: map[[sha256.Size]byte]turn{}}
 	if len(o.After) == 0 {
@@ -112,8 +114,9 @@ func (t *Tree) Writes(o WritesOptions) *Writes {
 	return w
 }
 
-// Begin returns the context in which an origin is asked for a write: it has the values of the
-// writer's, and ends with Close and finishWithin after the writer's. end must be called.
+// Begin returns the context in which an origin is asked for a write. It has the values of the writer's
+// context. It ends with Close, or finishWithin after the writer's context has ended. end must be
+// called.
 func (w *Writes) Begin(writer context.Context) (lasting context.Context, end func()) {
 	lasting, cancel := context.WithCancelCause(context.WithoutCancel(writer))
 	late := time.AfterFunc(finishWithin, func() {
@@ -130,8 +133,8 @@ func (w *Writes) Begin(writer context.Context) (lasting context.Context, end fun
 	}
 }
 
-// Ended is told what is known of a write. It returns once what that may have changed was asked
-// for again, or is doubted; after Close it is doubted at once.
+// Ended reports the outcome of a write. It returns once what the write may have changed was asked for
+// again, or is doubted. After Close it is doubted at once.
 func (w *Writes) Ended(x Write, o Outcome) {
 	if o == Undone {
 		return
@@ -140,12 +143,13 @@ func (w *Writes) Ended(x Write, o Outcome) {
 	defer cancel()
 	w.ask(ctx, &x)
 	if o == Unknown && !w.again(x) && !w.again(Write{Bucket: x.Bucket, Below: []string{""}}) {
-		w.ask(w.ctx, &x) // it was asked for before the end, perhaps
+		w.ask(w.ctx, &x) // Close came meanwhile: this doubts it
 	}
 }
 
-// again has a write asked for again in its turns. One that is uncertain already begins anew. false:
-// there is no room, which one without keys always has, or no time.
+// again schedules an uncertain write to be asked for again. One that is scheduled already begins anew.
+// It returns false when there is no room for its keys, or after Close. A write without keys always has
+// room.
 func (w *Writes) again(x Write) bool {
 	name := sha256.Sum256(fmt.Appendf(nil, "%#v", x))
 	w.mu.Lock()
@@ -168,7 +172,7 @@ func (w *Writes) again(x Write) bool {
 	return true
 }
 
-// Close ends the writes under way, and waits until what is uncertain was doubted.
+// Close ends the writes under way, and waits until the uncertain ones are doubted.
 func (w *Writes) Close() {
 	w.mu.Lock()
 	w.end(errWritesEnd)
@@ -197,8 +201,9 @@ func (w *Writes) attend() {
 	}
 }
 
-// due is what is to be asked for now, or all of it for the last time, and else how long nothing is;
-// negative: nothing is left, and whoever comes next has another attend.
+// due returns the writes to be asked for now, and else how long to wait for the next. last makes all of
+// them due for the last time. A negative wait means that nothing is left: attend ends, and the next
+// uncertain write starts another one.
 func (w *Writes) due(now time.Time, last bool) (due []Write, wait time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -224,7 +229,7 @@ func (w *Writes) due(now time.Time, last bool) (due []Write, wait time.Duration)
 	return due, wait
 }
 
-// askDue asks for writes, some at a time.
+// askDue asks for writes, atOnce at a time.
 func (w *Writes) askDue(due []Write) {
 	ctx, cancel := context.WithTimeout(w.ctx, allWithin)
 	defer cancel()

@@ -12,12 +12,12 @@ import (
 	"github.com/hearthfs/hearth/namespace/store"
 )
 
-// What may have been written is asked for again, and doubted where that fails:
+// The origin is asked again for what may have been written. Where that fails, names are doubted:
 //
 //	a key     by itself, with the names of directories that come or go with it
 //	many keys of a directory: it is listed again, if it was listed before and is not large
 //	a prefix  directories that were listed are listed again from the top on, so many at most.
-//	          Elsewhere there are single names at most to be wrong, which the bound of the link ends
+//	          Elsewhere at most single names are wrong, until the bound of the link
 
 const (
 	// mostAsked keys of a write are asked for one by one, atOnce at a time. A directory with more
@@ -28,11 +28,13 @@ const (
 	mostListed = 256
 )
 
-// Written is told that a link's origin has answered a write of a key, which may have made,
-// changed or removed it. What is believed of it, and of directories that come or go with it, is
-// asked for again before it returns; mounts hear of what changed, and other nodes are to doubt
-// all of it, whatever was known here. ctx bounds the wait, not the doubt: a name that could not
-// be asked for is not believed before it was, nor is that it is not there.
+// Written says that a link's origin has answered a write of a key, which may have made, changed or
+// removed it. Before it returns it asks the origin again for the key, and for the directories that come
+// or go with it. Mounts hear of what changed. Other nodes are told to doubt all of these names,
+// whatever was known here.
+//
+// ctx bounds the wait, not the doubt: a name that could not be asked for is not believed until it was,
+// neither as present nor as absent.
 func (t *Tree) Written(ctx context.Context, link, key string) {
 	if l := t.links.Load().named(link); l != nil {
 		t.written(ctx, l, key)
@@ -43,8 +45,8 @@ func (t *Tree) written(ctx context.Context, l *link, key string) {
 	if !l.has(key) {
 		return
 	}
-	at := t.clock.Now() + 1 // what was asked for in this very millisecond may be older
-	var fresh []func()      // names in directories of which this node hears only now, from within
+	at := t.clock.Now() + 1 // an answer of this very millisecond may be older than the write
+	var fresh []func()      // names in directories that this node first hears of now, the inner ones first
 	for known := false; !known; {
 		p, segment := l.split(key)
 		var heardOf bool
@@ -62,7 +64,7 @@ func (t *Tree) written(ctx context.Context, l *link, key string) {
 	}
 }
 
-// writtenKeys is written of keys that may be in several links to one bucket.
+// writtenKeys does what written does for many keys, in several links to one bucket.
 func (t *Tree) writtenKeys(ctx context.Context, links []*link, keys []string) {
 	byDir := map[string][]string{}
 	for _, key := range keys {
@@ -73,10 +75,10 @@ func (t *Tree) writtenKeys(ctx context.Context, links []*link, keys []string) {
 	work.SetLimit(atOnce)
 	for dir, all := range byDir {
 		if len(all) > mostAsked && t.listAgain(ctx, links, dir, len(all)) {
-			for _, key := range all[1:] { // other nodes know other names
+			for _, key := range all[1:] { // other nodes may know other names
 				t.tellWritten(links, key)
 			}
-			all = all[:1] // and the directory's own name
+			all = all[:1] // one key stands for the directory's own name
 		}
 		for _, key := range all {
 			work.Go(func() error {
@@ -90,8 +92,8 @@ func (t *Tree) writtenKeys(ctx context.Context, links []*link, keys []string) {
 	_ = work.Wait() // none fails
 }
 
-// tellWritten has other nodes doubt a key that was written, as written does, where this one finds
-// out in another way what it is here.
+// tellWritten makes other nodes doubt a key that was written, as written does. This node itself learns
+// of the key by a listing.
 func (t *Tree) tellWritten(links []*link, key string) {
 	for _, l := range links {
 		if l.has(key) {
@@ -101,8 +103,8 @@ func (t *Tree) tellWritten(links []*link, key string) {
 	}
 }
 
-// listAgain lists a directory in which so many keys were written, and reports whether all links
-// have. Of a directory that is not listed, or has many names more, it has not.
+// listAgain lists a directory in which that many keys were written, and reports whether it did so for
+// all links. It does not for a directory that was never listed, or that has many more names.
 func (t *Tree) listAgain(ctx context.Context, links []*link, dir string, written int) bool {
 	for _, l := range links {
 		if !strings.HasPrefix(dir, l.Prefix) {
@@ -122,8 +124,8 @@ func (t *Tree) listAgain(ctx context.Context, links []*link, dir string, written
 	return true
 }
 
-// small reports whether all names right below a prefix of a link's keys are known and are at most
-// so many: whether it is cheaper to list them again than to ask for each. Nobody is asked.
+// small reports whether all names directly below a prefix are known, and are at most that many. Then
+// listing them again is cheaper than asking for each. It asks nobody.
 func (t *Tree) small(l *link, prefix string, most int) bool {
 	id, ok, err := t.idOf(place{link: l, path: prefix[len(l.Prefix):]})
 	if !ok || err != nil {
@@ -155,9 +157,9 @@ func (t *Tree) writtenBelow(ctx context.Context, links []*link, prefixes []strin
 	}
 }
 
-// listBelow lists again the directory that a prefix of keys ends in, and whatever was listed of
-// those whose keys begin with it, the upper ones first: of what they do not show any more the lower
-// ones are not asked for.
+// listBelow lists again the directory that a prefix of keys ends in, and each listed directory whose
+// keys begin with the prefix, the upper ones first. A lower one that is gone from the upper ones is not
+// asked for.
 func (t *Tree) listBelow(ctx context.Context, l *link, prefix string, left *int) {
 	more := []string{prefix[:strings.LastIndexByte(prefix, '/')+1]}
 	for ; len(more) > 0 && *left > 0 && ctx.Err() == nil; more = more[1:] {
@@ -179,9 +181,9 @@ func (t *Tree) listBelow(ctx context.Context, l *link, prefix string, left *int)
 	}
 }
 
-// doubt asks again for a segment of a directory, and reports whether the name of that
-// directory need not be doubted: names were known in it, and are. heardOf false: this node has
-// never heard of the directory.
+// doubt asks again for a segment of a directory. known means that the directory's own name need not be
+// doubted: names were known in it before and after. heardOf is false when this node has never heard of
+// the directory.
 func (t *Tree) doubt(ctx context.Context, p place, segment string, at int64) (known, heardOf bool) {
 	id, ok, err := t.idOf(p)
 	if !ok || err != nil {
@@ -195,7 +197,7 @@ func (t *Tree) doubt(ctx context.Context, p place, segment string, at int64) (kn
 	// Names that come only now were in a directory that may have been gone, for those above it too.
 	before, sure := t.holds(d), false
 	switch {
-	case t.isAsked(d, segment), // perhaps since before the write: what that finds would be believed
+	case t.isAsked(d, segment), // perhaps since before the write, and its answer would be believed
 		t.leftToAnother(d, segment):
 		sure = (&inquiry{t: t, d: d, segment: segment}).ask(ctx)
 	default:
@@ -207,8 +209,8 @@ func (t *Tree) doubt(ctx context.Context, p place, segment string, at int64) (kn
 	return before && t.holds(d), true
 }
 
-// leftToAnother reports whether another node would be asked for a segment, of which nothing is
-// known here: that one may remember what was there before the write.
+// leftToAnother reports whether nothing is known here of a segment, so that its owner would be asked.
+// The owner may remember what was there before the write.
 func (t *Tree) leftToAnother(d *directory, segment string) bool {
 	if _, _, has := t.opinion(d, segment); has {
 		return false
@@ -220,9 +222,9 @@ func (t *Tree) leftToAnother(d *directory, segment string) bool {
 	return w != nil
 }
 
-// tellDoubt has the nodes of a ring doubt what they knew of a segment before then. That nothing
-// changed here says nothing of them: this node may never have looked, or be about to hear that
-// a directory is gone which is back with this write, as all others have heard already.
+// tellDoubt makes the nodes of a ring doubt what they knew of a segment before that time. They are told
+// even when nothing changed here: this node may never have looked. Or it may be about to hear, after
+// all others, that a directory is gone which this write brings back.
 func (t *Tree) tellDoubt(p place, segment string, at int64) {
 	if s := p.sharer(); s != nil {
 		s.Changed(hearth.Directory{ID: p.hash(), Link: p.link.Name, Prefix: p.link.Prefix + p.path}, []string{segment}, since(t.clock.Now(), at))
@@ -235,18 +237,18 @@ func (t *Tree) holds(d *directory) bool {
 	return err == nil && n > 0
 }
 
-// count is how many names are known in a directory; it ends at most.
+// count is how many names are known in a directory. It stops counting at most.
 func (t *Tree) count(d *directory, most int) (int, error) {
 	var rows store.Rows
 	err := t.db.Scan(&rows, record.NameKey(nil, record.KindEntry, d.hash, ""), record.DirectoryEnd(d.hash), most)
 	return rows.Len(), err
 }
 
-// doubtName has what a segment stands for asked for again before it is believed: a file by itself.
-// Where there is none the directory is listed again, as one may have come; names that are in it
-// are told while the origin is away.
+// doubtName makes sure that the origin is asked for a segment before it is believed. A file is asked
+// for by itself. Where none is known the directory is listed again, as one may have come; its known
+// names are served while the origin is away.
 func (t *Tree) doubtName(d *directory, segment string) {
-	_ = t.change(d, func(e *edit) error { // else its bound will do
+	_ = t.change(d, func(e *edit) error { // if this fails, the bound of the link limits the error
 		was, ok, err := e.get(segment)
 		switch {
 		case err != nil:
