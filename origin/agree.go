@@ -11,13 +11,13 @@ import (
 // errHeads is an origin whose HEADs name versions that it does not let read.
 var errHeads = errors.New("the origin contradicts itself: HEAD and GET name different versions")
 
-// agree asks by HEAD for an object that was read, as a listing named it if read is listed. A
-// listing that names another one is no obstacle, since versions can come from HEADs. A HEAD is, that
-// names another one than what is read by.
+// agree asks with a HEAD for an object that was read. listed is the version that the listing named, and
+// read the one that could be read. A listing that names another version than HEAD is no obstacle, since
+// versions can come from HEADs. A HEAD whose version cannot be read is one.
 func (s *S3) agree(ctx context.Context, a *Abilities, listed, read *hearth.Object) error {
 	told, err := s.Head(ctx, read.Key)
 	if err != nil {
-		return nil // it is gone, or the next one who asks hears of it
+		return nil // it is gone, or the next request shows the error
 	}
 	a.Listed, a.Told = listed, &told
 	if told.Version == read.Version {
@@ -32,7 +32,7 @@ func (s *S3) agree(ctx context.Context, a *Abilities, listed, read *hearth.Objec
 	return s.wrap("probe", read.Key, fmt.Errorf("%w: ETag %q of %d bytes by HEAD, %q of %d by GET", errHeads, told.ETag, told.Size, read.ETag, read.Size))
 }
 
-// probeByte reads one byte of an object; hearth.ErrStale: there is no such version.
+// probeByte reads one byte of an object. The error hearth.ErrStale means that there is no such version.
 func (s *S3) probeByte(ctx context.Context, o *hearth.Object) error {
 	if o.Size == 0 {
 		return fmt.Errorf("probe %s: it is empty: %w", o.Key, hearth.ErrStale)

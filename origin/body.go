@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// PassPatience is how long a body that the client wants to be asked for is held back from an origin that
-// says nothing: it may not know Expect. Every client's own patience is of this size.
+// PassPatience is how long a body of a client that sent "Expect: 100-continue" is held back from an
+// origin that sends nothing: the origin may not know Expect. Clients themselves wait about as long.
 const PassPatience = time.Second
 
 var (
@@ -23,44 +23,44 @@ var (
 // The states of a Body.
 const (
 	fresh int32 = iota
-	begun       // something was asked of the client
-	taken       // nothing may be: it goes with another attempt
+	begun       // the body is being read from the client
+	taken       // it must not be read any more: another attempt has it
 )
 
 // passedBody is a client's body on its way to the origin, for one attempt at one request.
 //
-// Its last byte goes on only when the body has ended rightly behind it: who checks a hash or a
-// signature of it finds out at its end, and an origin that has as many bytes as were announced keeps
-// them, whatever happens to the connection then.
+// Its last byte goes on only when the body has ended correctly after it. A reader that verifies a hash
+// or a signature of the body finds out at its end, and an origin that has as many bytes as were
+// announced keeps them, whatever happens to the connection then.
 type passedBody struct {
 	ctx    context.Context // of the attempt
 	in     io.Reader
-	left   int64 // until the announced length; -1: none was announced
-	expect bool  // the client waits to be asked
+	left   int64 // bytes left of the announced length; -1: none was announced
+	expect bool  // the client waits for 100 Continue
 	state  atomic.Int32
 	asked  atomic.Bool   // the origin said 100 Continue
 	over   chan struct{} // closed by End
-	since  time.Time     // when the wait for 100 Continue began; of the goroutine that writes the request
+	since  time.Time     // when the wait for 100 Continue began; owned by the goroutine that writes the request
 	waits  passWaits
 
 	mu    sync.Mutex // guards what is below
-	err   error      // with which the client's side ended, io.EOF included
+	err   error      // how the client's side ended, io.EOF included; nil: it has not
 	watch *time.Timer
-	quiet bool // the watch is over
+	quiet bool // the watchdog has ended
 }
 
-// passWaits are how long an origin is waited for.
+// passWaits bound the waits for an origin.
 type passWaits struct {
-	// Asked is how long for 100 Continue, as the transport has it: Patience.
+	// Asked bounds the wait for 100 Continue, as in the transport: PassPatience.
 	Asked time.Duration
-	// Stall is how long it may take nothing while the body is under way.
+	// Stall bounds the time in which the origin reads nothing of the body.
 	Stall time.Duration
-	// Answer is how long it may say nothing once it has the whole body; 0: for ever.
+	// Answer bounds the wait for an answer once the origin has the whole body; 0: no bound.
 	Answer time.Duration
 }
 
-// newPassedBody takes a request's body for an attempt; nil if it has none. silent is called when the origin
-// stalls, or does not answer.
+// newPassedBody wraps a request's body for an attempt. It returns nil for a request without a body.
+// silent is called when the origin stalls, or does not answer.
 func newPassedBody(ctx context.Context, r *http.Request, w passWaits, silent func()) *passedBody {
 	if r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0 {
 		return nil
@@ -71,7 +71,8 @@ func newPassedBody(ctx context.Context, r *http.Request, w passWaits, silent fun
 	return b
 }
 
-// Trace are the hooks by which the body learns what the origin asks for; nil: it need not.
+// Trace returns the hooks that tell the body when the origin sends 100 Continue. Nil means that no
+// hooks are needed.
 func (b *passedBody) Trace() *httptrace.ClientTrace {
 	if b == nil || !b.expect {
 		return nil
@@ -82,11 +83,11 @@ func (b *passedBody) Trace() *httptrace.ClientTrace {
 	}
 }
 
-// Read gives what the client sends next.
+// Read returns the next bytes of the client.
 func (b *passedBody) Read(p []byte) (n int, err error) {
 	if b.expect && !b.asked.Load() && time.Since(b.since) < b.waits.Asked {
-		// An answer came instead. net/http would now send the body after it, so that the
-		// connection can be kept, and the client would be asked for it in vain.
+		// An answer came in place of 100 Continue. net/http would now send the body, so that the
+		// connection can be kept, and the client would have to send it for nothing.
 		select {
 		case <-b.over:
 		case <-b.ctx.Done(): // net/http waits for this Read before it says that it was cancelled
@@ -96,7 +97,7 @@ func (b *passedBody) Read(p []byte) (n int, err error) {
 	if !b.state.CompareAndSwap(fresh, begun) && b.state.Load() == taken {
 		return 0, errTaken
 	}
-	b.expect = false // it was asked for, or waited long enough
+	b.expect = false // the origin asked for it, or the wait is over
 	if err := b.Err(); err != nil {
 		return 0, err
 	}
@@ -116,7 +117,7 @@ func (b *passedBody) Read(p []byte) (n int, err error) {
 	return n, err
 }
 
-// ended notes the end, and begins the wait for the answer where it was the right one.
+// ended notes the end of the body. After io.EOF it begins the wait for the answer.
 func (b *passedBody) ended(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -126,7 +127,7 @@ func (b *passedBody) ended(err error) {
 	}
 }
 
-// count takes n bytes off the announced length, and keeps the last one back from a body that did
+// count subtracts n bytes from the announced length. It holds back the last byte of a body that does
 // not end there.
 func (b *passedBody) count(n int, err error) (int, error) {
 	b.left -= int64(n)
@@ -148,7 +149,7 @@ func (b *passedBody) count(n int, err error) (int, error) {
 	return max(0, n-1), err
 }
 
-// attend begins the watch over the origin, or pauses it while the client is waited for.
+// attend starts the watchdog over the origin, or pauses it while the client is waited for.
 func (b *passedBody) attend(on bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -161,11 +162,11 @@ func (b *passedBody) attend(on bool) {
 	}
 }
 
-// Close leaves the client's body, which is its server's to close, and the watch to Answered and End:
-// net/http closes a body that was read to its end, and the answer is to come.
+// Close does nothing. The client's body is its server's to close. The watchdog is ended by Answered and
+// End: net/http closes a body that was read to its end while the answer is still to come.
 func (b *passedBody) Close() error { return nil }
 
-// Answered ends the watch: an origin that answers may leave the rest of a body.
+// Answered ends the watchdog: an origin that answers need not read the rest of the body.
 func (b *passedBody) Answered() {
 	if b == nil {
 		return
@@ -184,13 +185,13 @@ func (b *passedBody) End() {
 	}
 }
 
-// Unread takes the body back if nothing of it was asked for, for another attempt. No body at all is
-// unread.
+// Unread takes the body back for another attempt, and reports whether nothing of it was read yet. A nil
+// body is unread.
 func (b *passedBody) Unread() bool {
 	return b == nil || b.state.CompareAndSwap(fresh, taken)
 }
 
-// Err is what went wrong on the client's side, io.EOF once the body came to its end; nil: nothing yet.
+// Err is how the client's side ended, io.EOF for a complete body. Nil means that it has not ended.
 func (b *passedBody) Err() error {
 	if b == nil {
 		return nil

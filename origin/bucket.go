@@ -9,7 +9,7 @@ import (
 	"github.com/hearthfs/hearth"
 )
 
-// Bucket makes origins a hearth.Source: what no cache holds.
+// Bucket makes origins a hearth.Source, the last one behind all caches.
 type Bucket struct {
 	pool    *hearth.Pool
 	resolve func(link string) Origin
@@ -17,16 +17,16 @@ type Bucket struct {
 
 var _ hearth.Source = (*Bucket)(nil)
 
-// NewBucket reads from the origin that resolve gives for an Object's link, into
-// Views of the pool. resolve returns nil for a link that there is not.
+// NewBucket reads from the origin that resolve gives for an Object's link, into Views of the pool.
+// resolve returns nil for an unknown link.
 func NewBucket(pool *hearth.Pool, resolve func(link string) Origin) *Bucket {
 	return &Bucket{pool: pool, resolve: resolve}
 }
 
-// opener opens ranges of one object over a connection that is held meanwhile.
+// opener opens ranges of one object over a connection that it holds meanwhile.
 type opener struct {
 	origin Origin
-	s3     *S3 // nil: an origin without connections
+	s3     *S3 // nil: the origin has no bound on connections
 	slot   slot
 }
 
@@ -61,7 +61,7 @@ func (p opener) open(ctx context.Context, o *hearth.Object, off, n int64) (io.Re
 	return p.origin.Read(ctx, o, off, n)
 }
 
-// Get reads a range of a block by one request.
+// Get reads a range of a block with one request.
 func (b *Bucket) Get(ctx context.Context, block hearth.Block, off, n int) (*hearth.View, error) {
 	p, err := b.connect(ctx, block.Object)
 	if err != nil {
@@ -98,15 +98,15 @@ func fill(v *hearth.View, body io.Reader) error {
 	return err
 }
 
-// partBlocks is the least that a part of a large range holds: 4 MiB take longer
-// than the first byte does, on any link worth using.
+// partBlocks is the least size of a part of a large range, in blocks: 4 MiB take longer to come than
+// their first byte does, on any link worth using.
 const partBlocks = 4
 
 // maxParts bounds the connections that one reader's range uses.
 const maxParts = 4
 
-// GetMany streams whole blocks by one ranged request, or by parallel parts where
-// the run is long and connections and memory are free.
+// GetMany streams whole blocks with one ranged request, or with parallel ones where the run is long and
+// connections and memory are free.
 func (b *Bucket) GetMany(ctx context.Context, first hearth.Block, n int, each func(hearth.Block, *hearth.View, error) bool) {
 	p, err := b.connect(ctx, first.Object)
 	if err != nil {
@@ -138,15 +138,15 @@ type run struct {
 	each      func(hearth.Block, *hearth.View, error) bool
 }
 
-// deliver hands over the next block, and returns false at the end.
+// deliver hands over the next block. It returns false when the reader has had enough, or after an
+// error.
 func (r *run) deliver(v *hearth.View, err error) bool {
 	block := r.object.Block(r.next)
 	r.next++
 	return r.each(block, v, err) && err == nil
 }
 
-// stream reads what is left by one request, waiting for memory while it holds
-// no View.
+// stream reads what is left with one request. It waits for memory only while it holds no View.
 func (r *run) stream(ctx context.Context, p opener) {
 	if r.next >= r.end {
 		return

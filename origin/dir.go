@@ -18,13 +18,13 @@ import (
 	"github.com/hearthfs/hearth"
 )
 
-// Dir is a directory as an origin: each regular file below it is an object whose
-// key is its path. Its ETag is made of device, inode, size, mtime and ctime;
-// what changed in the last two seconds has a weak one, since a second change
-// within a clock tick could leave all five as they were. Symbolic links are
-// followed to files inside the directory, and to nothing else; what is no file is
-// told as hidden. Nothing but files and directories is ever opened: the open of a
-// pipe waits for its writer, and lets one go on that finds no reader then.
+// Dir is a directory as an origin: each regular file below it is an object whose key is its path. Its
+// ETag is made of device, inode, size, mtime and ctime. A file that changed in the last two seconds has
+// a weak one, since a second change within a clock tick could leave all five as they were.
+//
+// Symbolic links are followed only to files inside the directory. What is not a regular file is
+// reported as hidden. Only files and directories are ever opened: opening a pipe waits for its writer,
+// and would release a writer that then finds no reader.
 type Dir struct {
 	link, identity, path string
 	root                 *os.Root
@@ -37,14 +37,14 @@ type Dir struct {
 // the coarsest time stamps in use are FAT's, 2 s.
 const settle = 2 * time.Second
 
-// leased is how long to wait between two opens of a file on which another program
-// has a lease. The kernel takes that from it within 45 s.
+// leased is the wait between two attempts to open a file on which another program
+// holds a lease. The kernel breaks the lease within 45 s.
 const leased = 10 * time.Millisecond
 
 func newDir(c Config, path string) (*Dir, error) {
-	root, err := os.OpenRoot(path + "/") // which is opened only if it is a directory
+	root, err := os.OpenRoot(path + "/") // the slash makes this fail if it is no directory
 	if failed := (*fs.PathError)(nil); errors.As(err, &failed) {
-		failed.Path = path // as people wrote it
+		failed.Path = path // as the user wrote it
 	}
 	if err != nil {
 		return nil, fmt.Errorf("open origin file://%s: %w", path, err)
@@ -91,10 +91,9 @@ func (d *Dir) failed(op, key string, err error) error {
 	return fmt.Errorf("%s file://%s/%s: %w", op, d.path, key, fs.ErrNotExist)
 }
 
-// none reports whether an error says that there is no such file here: a name that
-// is no file's and no directory's, or a link that leads nowhere, round, or out of
-// the directory. For the latter os.Root has no sentinel; all else that it says of a
-// path is the kernel's.
+// none reports whether an error says that there is no such file: the name is not valid for a file or
+// directory, or a link leads nowhere, in a circle, or out of the directory. For the last os.Root has no
+// error value; its other errors are the kernel's.
 func none(err error) bool {
 	for _, no := range []error{fs.ErrNotExist, syscall.ENOTDIR, syscall.ENAMETOOLONG, syscall.ELOOP, syscall.ENXIO, syscall.ENODEV} {
 		if errors.Is(err, no) {
@@ -134,8 +133,8 @@ func stamp(info fs.FileInfo) string {
 	return string(b)
 }
 
-// Read opens a range of one version. Its last byte is yielded only if the file
-// is then still the one that was opened.
+// Read opens a range of one version. The last byte is yielded only if the file is then still the
+// version that was opened.
 func (d *Dir) Read(ctx context.Context, o *hearth.Object, off, n int64) (io.ReadCloser, error) {
 	d.gets.Add(1)
 	if !fs.ValidPath(o.Key) {
@@ -156,9 +155,9 @@ func (d *Dir) Read(ctx context.Context, o *hearth.Object, off, n int64) (io.Read
 	return r, nil
 }
 
-// open opens a file. What is none is not opened, since that can do things to it,
-// and what has just become none is opened without waiting: the body's look at it
-// tells then. An open that does not wait meets EAGAIN only where the file is leased.
+// open opens a regular file. It does not open anything else, since that can have side effects. It opens
+// without blocking, in case the file was just replaced by something else, which the body's own check
+// shows. A non-blocking open meets EAGAIN only where the file is leased.
 func (d *Dir) open(ctx context.Context, key string) (*os.File, error) {
 	if info, err := d.root.Stat(key); err != nil || !info.Mode().IsRegular() {
 		return nil, cmp.Or(err, fs.ErrNotExist)
@@ -217,9 +216,8 @@ func (r *dirBody) Read(p []byte) (int, error) {
 // Close closes the file.
 func (r *dirBody) Close() error { return r.file.Close() }
 
-// List streams a listing in the byte order of keys. A directory's names are in
-// memory while it is listed; an empty one counts as a group, as a directory's
-// marker would.
+// List streams a listing in the byte order of keys. The names of a directory are in memory while it is
+// listed. An empty directory counts as a group, as one with a directory marker would.
 func (d *Dir) List(ctx context.Context, q hearth.Listing, each func(hearth.Object) error) error {
 	d.lists.Add(1)
 	l := &dirListing{Dir: d, ctx: ctx, q: q, each: each}
@@ -263,7 +261,7 @@ func (l *dirListing) dir(base string) error {
 	for _, name := range names {
 		key := base + name
 		group := strings.HasSuffix(key, "/")
-		// A group may hold keys behind After although its own name is not.
+		// A group may hold keys after After although its own name sorts before.
 		inside := group && l.q.Recursive && strings.HasPrefix(l.q.After, key)
 		if key <= l.q.After && l.q.After != "" && !inside || !strings.HasPrefix(key, l.q.Prefix) {
 			continue
@@ -283,8 +281,8 @@ func (l *dirListing) dir(base string) error {
 	return nil
 }
 
-// names are a directory's entries in the order of their keys, directories with a
-// "/" behind them. A directory that is gone has none, and neither has what is none.
+// names are a directory's entries in the order of their keys; those of directories end in "/". A
+// directory that does not exist has none.
 func (l *dirListing) names(dir string) ([]string, error) {
 	f, err := l.root.OpenFile(dir, os.O_RDONLY|syscall.O_DIRECTORY, 0)
 	if err != nil && none(err) {
@@ -295,7 +293,7 @@ func (l *dirListing) names(dir string) ([]string, error) {
 	}
 	defer func() { _ = f.Close() }() // it was only read
 	entries, err := f.ReadDir(-1)
-	if err != nil && none(err) && dir != "." { // a site that was removed is not one without files
+	if err != nil && none(err) && dir != "." { // a root that was removed is an error, not an empty listing
 		return nil, nil
 	}
 	if err != nil {
@@ -316,7 +314,7 @@ func (l *dirListing) names(dir string) ([]string, error) {
 	return names, nil
 }
 
-// key is that of a name in a directory.
+// key is the key of a name in a directory.
 func (*dirListing) key(dir, name string) string {
 	if dir == "." {
 		return name
@@ -324,8 +322,8 @@ func (*dirListing) key(dir, name string) string {
 	return dir + "/" + name
 }
 
-// file delivers a file, or nothing where it is none any more. A symbolic link
-// that leads to no file of the directory is hidden.
+// file delivers a file, or nothing if it is gone. A symbolic link that does not lead to a file of the
+// directory is hidden.
 func (l *dirListing) file(key string) error {
 	info, err := l.root.Stat(key)
 	if err != nil || !info.Mode().IsRegular() {

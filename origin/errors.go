@@ -26,16 +26,16 @@ var (
 	errContradiction = errors.New("the origin contradicts itself")
 )
 
-// Error is an origin that could not be asked, or would not answer.
+// Error says that an origin could not be asked, or would not answer.
 type Error struct {
-	// Op is get, head, list, pass or probe; Where the bucket and key, or the prefix.
+	// Op is get, head, list, pass or probe. Where is the bucket and key, or the prefix.
 	Op, Where string
 	// Status and Code are the answer's, where there was one; Message is its text.
 	Status        int
 	Code, Message string
-	// Region that the origin says the bucket is in, where it does.
+	// Region is where the origin says that the bucket is; "" means that it does not say.
 	Region string
-	// Class is the storage class of an archived object, where the origin says it.
+	// Class is the storage class of an archived object; "" means that the origin does not say.
 	Class string
 	// Endpoint that was asked.
 	Endpoint string
@@ -43,9 +43,9 @@ type Error struct {
 	Err error
 
 	after    time.Duration // Retry-After
-	pays     bool          // it was said that who asks pays
-	location string        // of an answer that names another place
-	via      string        // who sent the request on to Endpoint; "": nobody
+	pays     bool          // the request said that the requester pays
+	location string        // the Location of an answer
+	via      string        // who redirected the request to Endpoint; "": nobody
 }
 
 // Error says what was asked and what came of it.
@@ -70,7 +70,7 @@ func (e *Error) Error() string {
 // Unwrap gives the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// readError makes an Error of an answer that is not 2xx, whose body it reads.
+// readError makes an Error of an answer that is not 2xx. It reads the answer's body.
 func readError(resp *http.Response) *Error {
 	e := &Error{Status: resp.StatusCode, Region: resp.Header.Get("X-Amz-Bucket-Region"), location: resp.Header.Get("Location")}
 	text := errorText(resp)
@@ -101,7 +101,7 @@ func errorText(resp *http.Response) []byte {
 			in = plain
 		}
 	}
-	text, _ := io.ReadAll(io.LimitReader(in, most)) // what came of it will do
+	text, _ := io.ReadAll(io.LimitReader(in, most)) // a part of it is enough
 	return text
 }
 
@@ -136,19 +136,19 @@ func retryAfter(value string) time.Duration {
 	return 0
 }
 
-// class says how an attempt's failure is met.
+// class is how a failed attempt is handled.
 type class int
 
 const (
-	final     class = iota // asking again would give the same
-	transient              // asking again is what S3 expects
-	throttled              // the same, and the origin says it is too much
-	unreached              // no answer to it is there; asking twice more is enough to outlast a restart
+	final     class = iota // a retry would give the same answer
+	transient              // S3 expects a retry
+	throttled              // the same, and the origin says that there are too many requests
+	unreached              // nobody answers; two more attempts are enough to outlast a restart
 )
 
-// Away reports whether an error says that an origin cannot be asked now: a
-// timeout, nobody there, no such host, 5xx, 401, 403, or that who gives credentials cannot be asked. What is no such error is an
-// answer, or a set-up that waiting does not mend.
+// Away reports whether an error says that an origin cannot be asked now: a timeout, a refused
+// connection, no such host, 5xx, 401, 403, or an unreachable source of credentials. Any other error is
+// an answer, or a configuration that waiting does not mend.
 func Away(err error) bool {
 	var e *Error
 	if !errors.As(err, &e) || errors.Is(err, errSpeaksTLS) || errors.Is(err, errContradiction) || errors.Is(err, context.Canceled) || garbled(err) {
@@ -165,9 +165,9 @@ func Away(err error) bool {
 		errors.Is(err, context.DeadlineExceeded)
 }
 
-// OfOne reports whether an error is an answer that may concern one object alone: it is
-// archived, denied, under a key that cannot be used, or given in another way than it was
-// asked for. Whether all objects are like that, another one tells.
+// OfOne reports whether an error may concern one object only: it is archived, denied, encrypted with a
+// key that cannot be used, or answered in another way than asked for. Asking for another object tells
+// whether all are like that.
 func OfOne(err error) bool {
 	var e *Error
 	if !errors.As(err, &e) {
@@ -182,7 +182,7 @@ func OfOne(err error) bool {
 	return e.Status == http.StatusBadRequest && (e.ofKey() || e.Code == "InvalidRequest" || e.Code == "InvalidArgument")
 }
 
-// Odd reports whether an error is an answer that does not fit what was asked for.
+// Odd reports whether an error is an answer that does not fit the request.
 func Odd(err error) bool { return errors.Is(err, errLied) || errors.Is(err, errContradiction) }
 
 // ofKey reports whether an answer is about the key that an object is encrypted with.
@@ -190,8 +190,8 @@ func (e *Error) ofKey() bool {
 	return strings.HasPrefix(e.Code, "KMS.") || strings.HasPrefix(e.Code, "Kms") || strings.Contains(e.Message, "kms:")
 }
 
-// Unsent reports whether an error of Forward says that the origin did nothing: it was not reached,
-// or refused Hearth's own signature.
+// Unsent reports whether an error of Forward means that the origin did nothing: it was not reached, or
+// refused Hearth's own signature.
 func Unsent(err error) bool {
 	var (
 		e    *Error
@@ -201,9 +201,9 @@ func Unsent(err error) bool {
 	return errors.As(err, &e) && (e.Status != 0 || errors.Is(err, errFull) || errors.As(err, &name) || errors.As(err, &op) && op.Op == "dial")
 }
 
-// garbled reports whether what came is no HTTP. On a kept connection it may be the rest of the
-// answer before, whose length was a lie: then another connection has the right one. net/http has
-// no error of its own for it, and keys and messages may have its words.
+// garbled reports whether the answer was not HTTP. On a kept connection it may be the rest of the
+// answer before, whose length was wrong: then a new connection gets the right one. net/http has no
+// error value for it, and keys and messages may contain its words.
 func garbled(err error) bool {
 	var e *Error
 	if errors.As(err, &e) {

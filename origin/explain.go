@@ -16,8 +16,8 @@ import (
 	"github.com/hearthfs/hearth/origin/identity"
 )
 
-// Explain says in one line what is wrong and what cures it. An error that is not
-// an origin's comes back as its own words.
+// Explain says in one line what is wrong and what cures it. An error that is not an origin's is
+// returned in its own words.
 func Explain(err error) string {
 	problem, cure := Diagnose(err)
 	if cure == "" {
@@ -26,7 +26,7 @@ func Explain(err error) string {
 	return problem + "; " + cure
 }
 
-// Diagnose is Explain with the cure apart; "": none is known.
+// Diagnose is Explain with the cure apart; "" means that no cure is known.
 func Diagnose(err error) (problem, cure string) {
 	var e *Error
 	if !errors.As(err, &e) {
@@ -84,8 +84,8 @@ func (e *Error) explain() (problem, cure string) {
 	return "", ""
 }
 
-// explainDenial has the server's own words, where they say more than that it is one. Amazon
-// names the action, which need not be the one that was asked for: kms:Decrypt, for one.
+// explainDenial uses the server's own words where they say more than that access is denied. Amazon
+// names the action, which need not be the one that was asked for: it may be kms:Decrypt.
 func (e *Error) explainDenial(bucket string) (problem, cure string) {
 	problem, cure = "reading is denied", "grant s3:GetObject on arn:aws:s3:::"+bucket+"/* to these credentials"
 	if e.Op == "list" {
@@ -131,7 +131,7 @@ const cureRewritten = "use an endpoint without a proxy that rewrites answers; at
 
 const curePays = "the bucket has its readers pay: set requester_pays: true (--requester-pays), with credentials of an account that may be charged"
 
-// explainObject is about an object that cannot be read by itself.
+// explainObject explains an object that is unreadable by itself.
 func (e *Error) explainObject() (problem, cure string) {
 	code := e.Code
 	if e.Message != "" {
@@ -155,7 +155,7 @@ func (e *Error) explainObject() (problem, cure string) {
 	return "", ""
 }
 
-// explainPlace is about where the bucket is.
+// explainPlace explains errors about where the bucket is.
 func (e *Error) explainPlace() (problem, cure string) {
 	said := strings.ToLower(e.Message)
 	switch {
@@ -219,7 +219,7 @@ func (e *Error) explainNetwork() (problem, cure string) {
 	return "", ""
 }
 
-// asHost reports whether a host's name has the bucket in front, at a server that is not Amazon's.
+// asHost reports whether a host's name begins with the bucket's, at a server that is not Amazon's.
 func (e *Error) asHost(name string) bool {
 	return strings.HasPrefix(name, bucketOf(e.Where)+".") && !isAWS(e.Endpoint)
 }

@@ -22,27 +22,28 @@ import (
 	"github.com/hearthfs/hearth/origin/sign"
 )
 
-// errFull is a request that found no connection free for it within the origin's timeout.
+// errFull says that no connection became free within the origin's timeout.
 var errFull = errors.New("too many requests are on their way to the origin")
 
-// Forward sends a request on as its client made it, for a bucket ("": the account, as ListBuckets
-// asks) and a key in its escaped form, signed with the origin's own key; onward says what goes on.
-// The bucket may be another than the origin's own: whether a client may ask for it is the caller's
-// to know. The context must end when nobody wants an answer any more, and the answer's body must be closed.
+// Forward sends a request on as its client made it, signed with the origin's own key. It is for a
+// bucket ("": the account, as for ListBuckets) and a key in its escaped form. onward.go says what is
+// sent on. The bucket may be another than the origin's own: the caller must check that the client may
+// ask for it. The context must end when nobody wants an answer any more, and the answer's body must be
+// closed.
 //
-// Every answer of the origin is one, whatever its status, but what it says against Hearth's own
-// signature: that is an *Error, as is an origin that cannot be asked. Where nothing of a body was
-// asked for yet, what another key or region cures is sent again, and within the budget of a read a
-// GET or HEAD that was not answered, and whatever found nobody there. An error of the client's
-// body comes back as it is: the origin has then seen a request that was cut off.
+// Every answer of the origin is returned, whatever its status, except a refusal of Hearth's own
+// signature. That is an *Error, as is an unreachable origin. While nothing of a body was read yet, a
+// request that another key or region cures is sent again. So is, within the budget of a read, a GET or
+// HEAD without an answer, and any request whose connection failed. An error of the client's body is
+// returned as it is: the origin has then seen a request that was cut off.
 //
-// An origin that goes silent over a read is given up as it is by reads of ours, within three times
-// its timeout; over a write, which it may be at work on, as silence says.
+// A silent origin is given up. Over a read that is within three times its timeout, as for reads of our
+// own. Over a write, which the origin may be working on, silence.go says how long.
 //
-// Requests use the connections of reads, half of them at most, and what changes nothing half of that:
-// clients read such answers as slowly as they like, and no number of them stops a write. One client
-// (ForClient) has half of those again. HEADs may take any: nothing comes behind their headers that a slow
-// client could hold up, and reads wait for them.
+// Forwarded requests use at most half of the connections of reads, and those that change nothing at
+// most half of these: clients read such answers as slowly as they like, and no number of them must stop
+// a write. One client (ForClient) has at most half of those again. HEADs may take any connection: no
+// body follows their headers that a slow client could hold up, and reads wait for them.
 func (s *S3) Forward(ctx context.Context, r *http.Request, bucket, escapedKey string) (*http.Response, error) {
 	f := &forward{s: s, r: r, bucket: bucket}
 	key, err := url.PathUnescape(escapedKey)
@@ -72,15 +73,15 @@ func (s *S3) Forward(ctx context.Context, r *http.Request, bucket, escapedKey st
 	return resp, err
 }
 
-// passes are tokens of requests that are forwarded.
+// passes are the semaphores of forwarded requests.
 type passes struct {
-	slots   chan struct{} // one for each, beside that of data
-	reading *shares       // those of slots that change nothing
+	slots   chan struct{} // each request holds one, and one of data
+	reading *shares       // requests that change nothing hold one of these as well
 }
 
-// room takes a connection of those that passes may have, for a HEAD of all for reads, and waits for
-// one no longer than the origin's timeout: while nobody reads its body, a client's going away is not
-// seen.
+// room acquires a connection of those for forwarded requests; a HEAD needs only one of those for reads.
+// It waits no longer than the origin's timeout: while nobody reads the client's body, the server does
+// not see that the client has gone.
 func (s *S3) room(ctx context.Context, r *http.Request) (leave func(), err error) {
 	wait, stop := context.WithTimeoutCause(ctx, s.silence.Read, errFull)
 	defer stop()
@@ -113,7 +114,7 @@ func (s *S3) room(ctx context.Context, r *http.Request) (leave func(), err error
 	return leave, nil
 }
 
-// reads reports whether a request changes nothing and has an answer to be read.
+// reads reports whether a request changes nothing and has an answer with a body to read.
 func reads(r *http.Request) bool {
 	return r.Method == http.MethodGet || r.Method == http.MethodHead || r.Method == http.MethodPost && r.URL.Query().Has("select")
 }
@@ -123,8 +124,8 @@ type forward struct {
 	s                    *S3
 	r                    *http.Request
 	bucket, key, payload string
-	region               string // of another bucket than the origin's own, once it was told
-	at                   *place // that the origin sent it on to, base and key in one; nil: nowhere
+	region               string // of a bucket that is not the origin's own, once the origin named it
+	at                   *place // where the origin redirected it to, base and key in one; nil: nowhere
 	used                 credentials.Value
 }
 
@@ -136,7 +137,7 @@ func (f *forward) wrap(err error) error {
 	return err
 }
 
-// ask sends until there is an answer; leave is called at the end of its body.
+// ask sends the request until there is an answer. leave is called when the answer's body is closed.
 func (f *forward) ask(ctx context.Context, leave func()) (*http.Response, error) {
 	b := budget{Retry: f.s.retry}
 	for renewed, moved := 0, 0; ; {
@@ -160,7 +161,7 @@ func (f *forward) ask(ctx context.Context, leave func()) (*http.Response, error)
 		if ctx.Err() == nil {
 			f.s.failed("pass", f.key, err)
 		}
-		cured := p.resp != nil && f.renew(ctx, err) // even if it is too late for this one
+		cured := p.resp != nil && f.renew(ctx, err) // later requests profit even if this one cannot be sent again
 		again := p.resp == nil && f.repeatable(err)
 		if (cured && renewed < 2 || again) && p.body.Unread() {
 			p.end()
@@ -177,14 +178,14 @@ func (f *forward) ask(ctx context.Context, leave func()) (*http.Response, error)
 	}
 }
 
-// repeatable says of a request without an answer whether it may be sent again: the origin may have
-// done what it asked for.
+// repeatable reports whether a request without an answer may be sent again. A write may not, since the
+// origin may have acted on it, unless no connection was made.
 func (f *forward) repeatable(err error) bool {
 	var op *net.OpError
 	return f.r.Method == http.MethodGet || f.r.Method == http.MethodHead || errors.As(err, &op) && op.Op == "dial"
 }
 
-// renew is S3's, but that another bucket's region is kept for this request alone.
+// renew is S3.renew, but the region of another bucket is kept for this request only.
 func (f *forward) renew(ctx context.Context, err error) bool {
 	var e *Error
 	if f.bucket == f.s.bucket || !errors.As(err, &e) || e.Region == "" || f.s.fixedRegion {
@@ -195,7 +196,7 @@ func (f *forward) renew(ctx context.Context, err error) bool {
 	return before != e.Region
 }
 
-// send makes one attempt; the passage is to be ended whatever came of it.
+// send makes one attempt. The caller must end the passage, whatever the result.
 func (f *forward) send(ctx context.Context) (*passage, error) {
 	p, patience := &passage{s: f.s}, f.s.silence.Of(f.r)
 	p.ctx, p.cancel = context.WithCancelCause(ctx)
@@ -203,7 +204,7 @@ func (f *forward) send(ctx context.Context) (*passage, error) {
 	p.body = newPassedBody(p.ctx, f.r, passWaits{Asked: f.s.transport.ExpectContinueTimeout, Stall: 3 * f.s.silence.Read, Answer: patience}, silent)
 	req, err := f.request(p)
 	p.watch = time.AfterFunc(patience, silent)
-	if p.body != nil { // it is watched itself, and the client may take its time
+	if p.body != nil { // the body has a watchdog of its own, and the client may take its time
 		p.watch.Stop()
 	}
 	if err == nil {
@@ -234,8 +235,8 @@ func (f *forward) request(p *passage) (*http.Request, error) {
 	}
 	if p.body != nil {
 		req.Body, req.ContentLength = p.body, f.r.ContentLength
-		// versitygw answers such an upload twice where it has a trailer: the second one would be
-		// the answer to whoever asks next over that connection.
+		// versitygw answers such an upload with a trailer twice: the second answer would be
+		// taken for the one to the next request over that connection.
 		req.Close = f.r.ContentLength < 0
 	}
 	ctx := p.ctx
@@ -253,7 +254,7 @@ func (f *forward) request(p *passage) (*http.Request, error) {
 	return req.WithContext(ctx), nil
 }
 
-// place is where the bucket is asked for.
+// place is where requests for the bucket go.
 func (f *forward) place() place {
 	p := *f.s.place.Load()
 	if f.bucket == f.s.bucket {
@@ -277,7 +278,7 @@ func (f *forward) place() place {
 	return p
 }
 
-// elsewhere is the place that an answer sends the request on to; nil: none.
+// elsewhere is the place that an answer redirects the request to. Nil means that it does not.
 func (f *forward) elsewhere(p *passage) *place {
 	if p.resp.StatusCode/100 != 3 {
 		return nil
@@ -290,16 +291,17 @@ func (f *forward) elsewhere(p *passage) *place {
 	return f.s.elsewhere(&Error{Status: p.resp.StatusCode, location: p.resp.Header.Get("Location")}, from, passedQuery(f.r.URL.RawQuery))
 }
 
-// refused finds what an answer says against the signature, which is ours and not the client's. The
-// answer stays readable. Of a key that is no UTF-8 MinIO finds each signature wrong, the client's
-// own too, for it signs U+FFFD in its place: that is its answer, and our key is as good as before.
+// refused returns the error of an answer that refuses the signature, which is ours and not the
+// client's. The answer stays readable. For a key that is not UTF-8 MinIO finds every signature wrong,
+// the client's own too, because it signs U+FFFD in its place. That is the client's answer, and our key
+// is as good as before.
 func (f *forward) refused(p *passage) error {
 	switch p.resp.StatusCode {
 	case http.StatusMovedPermanently, http.StatusTemporaryRedirect, http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden:
 	default:
 		return nil
 	}
-	text, _ := io.ReadAll(io.LimitReader(p.in, 64<<10)) // an error shows again behind it
+	text, _ := io.ReadAll(io.LimitReader(p.in, 64<<10)) // an error shows again at the next read
 	p.in = io.MultiReader(bytes.NewReader(text), p.in)
 	e := readError(&http.Response{StatusCode: p.resp.StatusCode, Header: p.resp.Header, Body: io.NopCloser(bytes.NewReader(text))})
 	if e.Code == "SignatureDoesNotMatch" && !utf8.ValidString(f.key) {
@@ -321,16 +323,16 @@ type passage struct {
 	s      *S3
 	ctx    context.Context
 	cancel context.CancelCauseFunc
-	body   *passedBody // of the request; nil: none
+	body   *passedBody // the request's; nil: it has none
 	resp   *http.Response
 	answer io.ReadCloser // the answer's own body
-	in     io.Reader     // the same under the watch, or what was read ahead and then the rest
-	leave  func()        // gives its connection's token back
+	in     io.Reader     // the answer under the watchdog, after what was read ahead
+	leave  func()        // releases its connection
 	once   sync.Once
-	watch  *time.Timer // runs while the origin is waited for, but for what the body's own runs for
+	watch  *time.Timer // watchdog; runs while the origin is waited for, except where the body's own does
 }
 
-// Read gives what the origin sends next.
+// Read returns the next bytes of the origin.
 func (p *passage) Read(b []byte) (int, error) {
 	n, err := p.in.Read(b[:min(len(b), hearth.BlockSize)])
 	p.s.counts.bytes.Add(int64(n))
@@ -345,7 +347,7 @@ func (p *passage) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// Close gives the connection back, or up where the answer was not read to its end.
+// Close releases the connection. A connection whose answer was not read to its end is closed.
 func (p *passage) Close() error {
 	p.once.Do(func() {
 		p.end()
@@ -354,7 +356,7 @@ func (p *passage) Close() error {
 	return nil
 }
 
-// end gives up what is left of an attempt.
+// end drops what is left of an attempt.
 func (p *passage) end() {
 	if p.answer != nil {
 		p.answer.Close()

@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// This file keeps how long answers took: a histogram of all, and of the last minute
-// how they were spread. Its size is fixed; an answer costs a lock and some additions.
+// This file keeps how long answers took: a histogram of all, and for the last minute
+// their quantiles. Its size is fixed; an answer costs a lock and some additions.
 
 const (
-	// buckets, each half as wide again as the one before: from a millisecond to 38 s,
+	// latencyBuckets are each half as wide again as the one before: from a millisecond to 38 s,
 	// longer than an origin may be silent. The last has no bound.
 	latencyBuckets = 28
 	first          = time.Millisecond
@@ -23,14 +23,14 @@ const (
 // Latency counts answers by the time they took. The zero value is empty.
 type Latency struct {
 	mu    sync.Mutex // guards the rest
-	began time.Time  // the first answer, from which slots are counted: a clock that is set back makes none new
+	began time.Time  // the first answer; slots are counted from it, so setting the clock back makes no new ones
 	count [latencyBuckets]int64
 	sum   time.Duration
 	slot  [slots]latencySlot
 }
 
 type latencySlot struct {
-	number int64 // of the slot, the first is 1; another one's content is old
+	number int64 // of the slot, from 1 on; content under another number is old
 	count  [latencyBuckets]int64
 	worst  time.Duration
 }
@@ -69,19 +69,20 @@ func (h *Latency) numberLocked(now time.Time) int64 {
 	return 1 + int64(max(0, now.Sub(h.began))/slotTime)
 }
 
-// LatencyBucket is how many answers took at most LE; the last of a Histogram has none, and LE 0.
+// LatencyBucket counts the answers that took at most LE. The last one of a Latency is unbounded and has
+// LE 0.
 type LatencyBucket struct {
 	LE    time.Duration
-	Count int64 // without those of the buckets before
+	Count int64 // not cumulative
 }
 
-// LatencyStats are a Histogram's figures.
+// LatencyStats are a Latency's figures.
 type LatencyStats struct {
 	// Buckets of all answers, the shortest first, and the sum of their times.
 	Buckets []LatencyBucket
 	Sum     time.Duration
-	// Median, P99 and Worst are of the last minute; 0: there was no answer. The first
-	// two are the upper ends of their buckets, or the worst if that is less.
+	// Median, P99 and Worst are of the last minute; 0: there was no answer. The first two are upper
+	// bounds of their buckets, or the worst time if that is less.
 	Median, P99, Worst time.Duration
 }
 
@@ -110,7 +111,7 @@ func (h *Latency) Stats(now time.Time) LatencyStats {
 	return s
 }
 
-// quantile is the upper end of the bucket that the answer of that rank is in.
+// quantile is the upper bound of the bucket that holds the answer of that rank.
 func quantile(count *[latencyBuckets]int64, all int64, q float64) time.Duration {
 	rank, seen := int64(math.Ceil(q*float64(all))), int64(0)
 	for i, n := range count {

@@ -17,14 +17,14 @@ import (
 // pageKeys is the most that S3 puts into one page.
 const pageKeys = 1000
 
-// pageBytes is the most that a page is read of: 1,000 keys of 1,024 bytes, three
-// times as long in their encoding, take a fifth of it. A body that goes on and on
+// pageBytes bounds the size of a page: 1,000 keys of 1,024 bytes, three
+// times as long in their encoding, take a fifth of it. An endless body
 // must end, and must not fill the memory.
 const pageBytes = 16 << 20
 
-// manner is how a server answers, as far as it has shown it.
+// manner is what a server has shown of how it answers.
 type manner struct {
-	plain     atomic.Bool  // it refuses If-Match, whatever that says
+	plain     atomic.Bool  // it refuses every If-Match
 	misgroups atomic.Bool  // it groups keys wrongly
 	fractions atomic.Bool  // it tells fractions of seconds
 	spelling  atomic.Int32 // how it writes keys
@@ -32,25 +32,24 @@ type manner struct {
 
 // How a server writes keys.
 const (
-	asItSays = iota // nothing else has been seen
+	asItSays = iota // as the page says: nothing has shown the contrary
 	encoded
 	plain
 )
 
-// List streams a listing by ListObjectsV2, one page in memory at a time. Names
-// come in byte order where the server sends pages in order, which all but
-// directory buckets do.
+// List streams a listing with ListObjectsV2, one page in memory at a time. Names come in byte order
+// where the server sends pages in order, which all but directory buckets do.
 //
-// A server that groups keys wrongly at "/" (gofakes3 takes the "/" of "/lead"
-// away) would hide keys. Once a page shows that, this origin's listings are flat,
-// grouped here, and go on behind a group at each page's end.
+// A server that groups keys wrongly at "/" would hide keys (gofakes3 drops the "/" of "/lead"). Once a
+// page shows that, this origin's listings are flat and grouped here, and each page begins after the
+// last group of the one before.
 //
-// A page that is the last one by its IsTruncated and yet has a token, or does not say whether it is,
-// is followed by one more: that brings names, or none behind the last.
+// Some servers send a page with a token whose IsTruncated says that it is the last one, or a page
+// without IsTruncated. Such a page is followed by one more request, which brings names or none.
 func (s *S3) List(ctx context.Context, q hearth.Listing, each func(hearth.Object) error) error {
 	from := cursor{after: q.After}
 	left, last := q.Limit, ""
-	for doubtful, again := false, false; ; { // of the page before, and of any
+	for doubtful, again := false, false; ; { // doubtful: the page before was; again: any page was
 		want := pageKeys
 		if q.Limit > 0 {
 			want = min(want, left)
@@ -104,11 +103,11 @@ func (s *S3) List(ctx context.Context, q hearth.Listing, each func(hearth.Object
 	}
 }
 
-// cursor is where a listing goes on: at the server's token, else behind a name.
+// cursor is where a listing continues: at the server's token, else after a name.
 type cursor struct{ token, after string }
 
-// behind is the cursor behind a group, not behind its first key: else the group
-// comes again, and with a small Limit it is the whole page.
+// behind moves the cursor past a whole group, not past its first key. Otherwise the group would come
+// again, and with a small Limit it would be the whole page.
 func (c cursor) behind(q hearth.Listing) cursor {
 	if !q.Recursive && strings.HasSuffix(c.after, "/") {
 		c.after += "\U0010FFFF"
@@ -116,8 +115,8 @@ func (c cursor) behind(q hearth.Listing) cursor {
 	return c
 }
 
-// entry makes an Object of a line in a page. Names that were not asked for, up to
-// After or outside Prefix, are left out.
+// entry makes an Object of an entry in a page. It leaves out names that were not asked for: up to
+// After, or outside Prefix.
 func (s *S3) entry(e *listEntry, q hearth.Listing) (hearth.Object, bool) {
 	key, group := e.Key, e.Prefix
 	if !q.Recursive && !group {
@@ -154,10 +153,9 @@ func (s *S3) page(ctx context.Context, q hearth.Listing, from cursor, want int) 
 	return p, nil
 }
 
-// spelled finds out how the server writes keys from a page in which that makes a difference. Some
-// leave encoding-type=url alone and say that they did it, or do it and do not say so: a key
-// that is then another one would be no file, or be another file. So one is looked for in both ways, once for
-// all pages.
+// spelled finds out how the server writes keys, from a page in which that makes a difference. Some
+// servers ignore encoding-type=url and say that they followed it, or follow it and do not say so. Then
+// a key would be misread as another one. So it looks up one key in both spellings, once for all pages.
 func (s *S3) spelled(ctx context.Context, p *listPage) (int32, error) {
 	key, decoded, bare := p.Ambiguous()
 	if bare {
@@ -170,7 +168,7 @@ func (s *S3) spelled(ctx context.Context, p *listPage) (int32, error) {
 	for _, x := range []struct {
 		how    int32
 		prefix string
-	}{{plain, key}, {encoded, decoded}} { // what is encoded has not its own encoding as its prefix
+	}{{plain, key}, {encoded, decoded}} { // an encoded key does not begin with its own encoding
 		found, err := s.has(ctx, x.prefix, key)
 		if err != nil {
 			return asItSays, err
@@ -180,17 +178,17 @@ func (s *S3) spelled(ctx context.Context, p *listPage) (int32, error) {
 			return x.how, nil
 		}
 	}
-	return asItSays, nil // it is gone by now
+	return asItSays, nil // the key is gone by now
 }
 
-// has reports whether what has a prefix begins with a name, as the server writes it.
+// has reports whether the first key below a prefix is a name, as the server writes it.
 func (s *S3) has(ctx context.Context, prefix, name string) (bool, error) {
 	p, err := s.written(ctx, hearth.Listing{Prefix: prefix, Recursive: true}, cursor{}, 1)
 	return err == nil && len(p.Entries) > 0 && (p.Entries[0].Key == name || strings.HasSuffix(name, "/") && strings.HasPrefix(p.Entries[0].Key, name)), err
 }
 
-// written fetches one page, whose keys are as the server wrote them. A page that breaks off is
-// asked for again.
+// written fetches one page, with keys as the server wrote them. A page that is cut off is asked for
+// again.
 func (s *S3) written(ctx context.Context, q hearth.Listing, from cursor, want int) (*listPage, error) {
 	release, err := acquire(ctx, s.meta)
 	if err != nil {
@@ -221,7 +219,7 @@ func (s *S3) written(ctx context.Context, q hearth.Listing, from cursor, want in
 	}
 }
 
-// readAll reads a page under the watch.
+// readAll reads a page under the watchdog timer.
 func (s *S3) readAll(a *answer) ([]byte, error) {
 	text := make([]byte, 0, min(max(16<<10, a.resp.ContentLength+1), pageBytes))
 	for {
@@ -246,7 +244,7 @@ func (s *S3) readAll(a *answer) ([]byte, error) {
 	}
 }
 
-// query is sorted and encoded as signatures want it.
+// query returns the query string, sorted and encoded as signatures need it.
 func query(q hearth.Listing, from cursor, want int) string {
 	var b strings.Builder
 	if from.token != "" {
@@ -263,7 +261,7 @@ func query(q hearth.Listing, from cursor, want int) string {
 	return b.String()
 }
 
-// deeper is the group below prefix that holds key; "" and false: none does.
+// deeper returns the group below prefix that holds key. It returns false when key lies in no group.
 func deeper(prefix, key string) (string, bool) {
 	rest, ok := strings.CutPrefix(key, prefix)
 	i := strings.IndexByte(rest, '/')

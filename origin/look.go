@@ -8,18 +8,18 @@ import (
 	"time"
 )
 
-// Credentials say where keys come from, never what they are.
+// Credentials say where keys come from, never the keys themselves.
 type Credentials struct {
 	// Source in words.
 	Source string
-	// Expires is when they end, and where they come from is asked for new ones; zero:
-	// never, or nobody says.
+	// Expires is when they expire and new ones are searched for. Zero means that they do not, or that
+	// the time is unknown.
 	Expires time.Time
-	// Token: they have a session token, so they do end.
+	// Token says that they have a session token, so they do expire.
 	Token bool
 }
 
-// Credentials looks for them as a first request would.
+// Credentials searches for them as a first request would.
 func (s *S3) Credentials(ctx context.Context) (Credentials, error) {
 	if s.anonymous {
 		return Credentials{Source: "none are sent (anonymous)"}, nil
@@ -31,12 +31,12 @@ func (s *S3) Credentials(ctx context.Context) (Credentials, error) {
 	return Credentials{Source: id.How, Expires: id.Expires, Token: id.Value.SessionToken != ""}, nil
 }
 
-// ErrNoDate: an origin's answer does not say what its clock shows.
+// ErrNoDate says that an origin's answer has no Date header.
 var ErrNoDate = errors.New("the origin's answer has no Date")
 
-// Ahead is by how much this machine's clock is ahead of the origin's, within a
-// second, as the Date of an answer tells. The question is not signed: wrong
-// credentials, and a clock too far off for them, get an answer as well.
+// Ahead is how far this machine's clock is ahead of the origin's, within a second, by the Date of an
+// answer. The request is not signed: with wrong credentials, or a clock too far off for them, the
+// answer has a Date as well.
 func (s *S3) Ahead(ctx context.Context) (time.Duration, error) {
 	p := s.place.Load()
 	req := &http.Request{Method: http.MethodHead, URL: &url.URL{Scheme: p.scheme, Host: p.host, Path: p.base + "/"}, Host: p.host,

@@ -8,13 +8,13 @@ import (
 	"strings"
 )
 
-// mostMoves bounds how often one request is sent on.
+// mostMoves bounds the redirects of one request.
 const mostMoves = 3
 
-// elsewhere is the place that an answer sends a request on to, which is signed anew for it;
-// nil: none. S3 does so while a bucket's name is not known everywhere yet ("Making requests
-// using the REST API" in the S3 user guide), other servers to spread load. The scheme must
-// stay, and the question: a Location that is signed already is for its own kind of clients.
+// elsewhere is the place that an answer redirects a request to, which is signed anew for it. Nil means
+// that it does not. S3 redirects while a bucket's name is not known everywhere yet ("Making requests
+// using the REST API" in the S3 user guide), other servers to spread load. The scheme and the query
+// must stay the same: a Location that is signed already is for the server's own kind of clients.
 func (s *S3) elsewhere(err error, from *place, query string) *place {
 	var e *Error
 	if !errors.As(err, &e) || e.Status != http.StatusTemporaryRedirect && e.Status != http.StatusPermanentRedirect || e.location == "" {
@@ -55,7 +55,7 @@ func sameQuery(a, b string) bool {
 	return true
 }
 
-// sentOn names in an error the place that the request was sent on to, and who did that.
+// sentOn adds to an error the place that the request was redirected to, and who did that.
 func (s *S3) sentOn(err error, at *place) error {
 	if at == nil {
 		return err
@@ -69,7 +69,7 @@ func (s *S3) sentOn(err error, at *place) error {
 	return err
 }
 
-// movedTo is the host that an answer names as the place of what was asked for; "": none.
+// movedTo is the host that an answer names as the place of what was asked for; "" means none.
 func (e *Error) movedTo() string {
 	to, err := url.Parse(e.location)
 	if err != nil || to.Host == "" || e.Status/100 != 3 {

@@ -8,30 +8,31 @@ import (
 	"strings"
 )
 
-// This file makes of a client's request the one that goes on to the origin.
+// This file turns a client's request into the one that is sent on to the origin.
 //
-// What the client says to this server stays here: its signature, in headers or in the query, what
-// is about its connection (RFC 9110, section 7.6.1), and what proxies tell of it: an origin that
-// trusts its own proxies would take another address or host for the client's, and with some another
-// bucket. All else goes on as it came: the query byte for
-// byte, the key as the same bytes in S3's own encoding, so that every origin computes the same
-// signature of it, the headers, the length of the body.
+// What is meant for this server stays here: the signature, in headers or in the query, what
+// is about the connection (RFC 9110, section 7.6.1), and headers of proxies. An origin that
+// trusts its own proxies would take another address or host for the client's, and some would take another
+// bucket. All else is sent on as it came: the query byte for
+// byte, the key's bytes in S3's own encoding, so that every origin computes the same
+// signature, the headers, and the length of the body.
 //
-// The body goes on while it comes (Body). It is asked for when the origin asks for it, given up when
-// the origin takes nothing of it, and never ends as a whole one when it did not come whole.
+// The body is streamed (passedBody). It is read when the origin asks for it, given up when
+// the origin reads nothing of it, and a truncated body never looks complete to the origin.
 
-// unsignedPayload is what x-amz-content-sha256 says of a body that no signature covers.
+// unsignedPayload is the x-amz-content-sha256 of a body that no signature covers.
 const unsignedPayload = "UNSIGNED-PAYLOAD"
 
-// trailer is the same of a body in aws-chunked encoding with checksums behind it.
+// trailer is the x-amz-content-sha256 of an unsigned body in aws-chunked encoding with checksums after it.
 const trailer = "STREAMING-UNSIGNED-PAYLOAD-TRAILER"
 
-// errSignedChunks is a body whose chunks are signed with the client's key: as it is, it means nothing
+// errSignedChunks is for a body whose chunks are signed with the client's key: that means nothing
 // to the origin, and its framing would be stored.
 var errSignedChunks = errors.New("the body is still in chunks that the client signed")
 
-// passedPayload is what goes on as x-amz-content-sha256: a hash of the body, which the origin then checks,
-// and the unsigned form of aws-chunked as they came, Unsigned for whatever else.
+// passedPayload returns the x-amz-content-sha256 that is sent on. A hash of the body, which the origin
+// then checks, and the unsigned form of aws-chunked stay as they came. All else becomes
+// unsignedPayload.
 func passedPayload(h http.Header) (string, error) {
 	value := h.Get("X-Amz-Content-Sha256")
 	switch {
@@ -55,12 +56,12 @@ func isHash(s string) bool {
 	return true
 }
 
-// passedHeader returns the headers that go on; it shares the values. Names of user metadata go in small
-// letters, as S3 keeps them: net/http wrote them anew when they came.
+// passedHeader returns the headers that are sent on; it shares their values. Names of user metadata are
+// sent in lower case, as S3 keeps them: net/http changed their case on arrival.
 //
-// A header that the client's Connection names goes on nevertheless: that list is not signed, and
-// who could add to it on the way could take a condition out of a signed request. Trailers do not go
-// on: some servers take them for headers, and these were not there when rights were checked.
+// A header that the client's Connection header lists is sent on nevertheless. That list is not signed:
+// whoever could add to it on the way could remove a condition from a signed request. Trailers are not
+// sent on: some servers take them for headers, and they were not there when rights were checked.
 func passedHeader(from http.Header) http.Header {
 	h := make(http.Header, len(from)+4)
 	for name, values := range from {
@@ -73,7 +74,7 @@ func passedHeader(from http.Header) http.Header {
 		h[name] = values
 	}
 	if h["User-Agent"] == nil {
-		h["User-Agent"] = []string{""} // net/http would say its own
+		h["User-Agent"] = []string{""} // else net/http would send its own
 	}
 	return h
 }
@@ -88,7 +89,7 @@ func stays(name string) bool {
 		"Cf-Connecting-Ip", "Cf-Connecting-Ipv6", "X-Nginx-Proxy", "X-Original-Uri":
 		return true
 	}
-	if strings.IndexByte(name, '_') >= 0 { // where headers are variables (CGI) it is "-"
+	if strings.IndexByte(name, '_') >= 0 { // servers that turn headers into variables (CGI) read "-" as "_"
 		return stays(http.CanonicalHeaderKey(strings.ReplaceAll(name, "_", "-")))
 	}
 	for _, p := range [...]string{"X-Forwarded-", "X-Envoy-", "X-Auth-Request-", "X-Azure-", "X-Arr-", "Fastly-", "L5d-"} {
@@ -137,7 +138,7 @@ func signs(pair string) bool {
 	return false
 }
 
-// checkBucketName checks that a name can be put into a URL without becoming something else.
+// checkBucketName checks that a name can be put into a URL unchanged.
 func checkBucketName(name string) error {
 	for i := range len(name) {
 		switch c := name[i]; {

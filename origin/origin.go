@@ -1,35 +1,32 @@
-// Package origin reads the object stores that hold the truth: S3, and a local
-// directory for tests and small sites.
+// Package origin reads the object stores that hold the truth: S3, and a local directory for tests and
+// small sites.
 //
-// An Origin answers three questions - what is this key (Head), what keys are
-// there (List), what are these bytes (Read) - and says at the start whether it
-// can (Probe). Objects come out complete, with their Version computed.
+// An Origin answers three questions: what is this key (Head), which keys are there (List), what are
+// these bytes (Read). Probe tells at the start whether it can. Objects come out complete, with their
+// Version computed.
 //
-// Nothing that an origin says is believed twice. A Read asks with If-Match and
-// compares status, ETag, Content-Range and length of the answer with the Object;
-// another version is hearth.ErrStale, whichever of them told, unless a HEAD finds the
-// Object still there: then the origin is asked again. A body that is cut
-// off or stalls is resumed at its offset, under the same comparison.
+// Each answer is checked against the Object. A Read asks with If-Match and compares status, ETag,
+// Content-Range and length of the answer with the Object. If any of them shows another version, the
+// error is hearth.ErrStale, unless a HEAD finds the Object still there: then the origin is asked again.
+// A body that is cut off or stalls is resumed at its offset, under the same comparison.
 //
-// Every retry is made here and nowhere else: a request has one budget of
-// attempts and time, spent with jittered backoff on 5xx, SlowDown, timeouts and
-// resets, on resumed bodies and on renewed credentials alike, and a Retry-After
-// is honoured. What is left is an *Error, and Explain turns that into one line
-// with its cure.
+// All retries are made here and nowhere else. Each request has one budget of attempts and time. It is
+// spent with jittered exponential back-off on 5xx, SlowDown, timeouts and resets, on resumed bodies and
+// on renewed credentials alike. A Retry-After is honoured. What still fails is an *Error, and Explain
+// turns that into one line with its cure.
 //
-// S3 takes credentials from the AWS SDK's chain (package identity), and its signature from
-// minio-go's: that one costs 17 us and 100 allocations, package sign 2 us, and is tested to
-// give the same. minio-go's object layer stays aside: over one connection pool it costs a GET of
-// 100 KiB a third more CPU than a request of our own, hides the answer's Content-Range and
-// refuses keys that S3 allows.
+// S3 takes credentials from the AWS SDK's chain (package identity). minio-go's signer costs 17 us and
+// 100 allocations; package sign costs 2 us, and is tested to give the same signature. minio-go's object
+// layer is not used either: over one connection pool it costs a GET of 100 KiB a third more CPU than a
+// request of our own, hides the answer's Content-Range and refuses keys that S3 allows.
 //
-// What is not a read of Hearth's own goes on as its client made it (S3.Forward, package onward):
-// signed anew, streamed, and never sent twice if it may have been done.
+// A client's request that is not a read of Hearth's own is forwarded as the client made it
+// (S3.Forward): signed anew, streamed, and never sent twice if the origin may have acted on it.
 //
-// Bucket makes origins a hearth.Source: bytes go from the socket into the View.
-// Order of waiting: first a connection, then memory, and never for memory while
-// holding a View. Whoever holds memory thus waits for no connection, and
-// whoever holds a connection waits only for memory that others will give back.
+// Bucket makes origins a hearth.Source: bytes go from the socket into the View. It waits in a fixed
+// order, first for a connection, then for memory, and never for memory while holding a View. So whoever
+// holds memory never waits for a connection, and whoever holds a connection waits only for memory that
+// others will give back.
 package origin
 
 import (
@@ -48,15 +45,13 @@ import (
 
 // Origin is an object store that holds the truth.
 type Origin interface {
-	// Head returns the object that a key names now, or an error that is
-	// fs.ErrNotExist.
+	// Head returns the object that a key names now. The error is fs.ErrNotExist when there is none.
 	Head(ctx context.Context, key string) (hearth.Object, error)
-	// List streams what a Listing asks for in the byte order of keys, groups
-	// among them as Objects of PrefixSize. An error of each ends it and is
-	// returned.
+	// List streams what a Listing asks for, in the byte order of keys. Groups come as Objects of
+	// PrefixSize. An error of each ends the listing and is returned.
 	List(ctx context.Context, q hearth.Listing, each func(hearth.Object) error) error
-	// Read opens bytes [off, off+n) of exactly this version, 0 < n, and yields n
-	// bytes or an error; hearth.ErrStale when the version is gone.
+	// Read opens bytes [off, off+n) of exactly this version, 0 < n. It yields n bytes or an error,
+	// which is hearth.ErrStale when the version is gone.
 	Read(ctx context.Context, o *hearth.Object, off, n int64) (io.ReadCloser, error)
 	// Probe tries what Hearth needs; its error names the cure in one line.
 	Probe(ctx context.Context) (Abilities, error)
@@ -66,24 +61,22 @@ type Origin interface {
 
 // Abilities are what a Probe found.
 type Abilities struct {
-	// Objects says that there is an object to try ranges with. Without one the
-	// fields below say nothing.
+	// Objects says that there is an object to try reads with. Without one the fields below say nothing.
 	Objects bool
-	// Passed is why an object that was tried before another one cannot be read, with the
-	// cure; "": none was. Where none can be read that was tried, and each is archived, the
-	// fields below say nothing.
+	// Passed says why an object that was tried first could not be read, with the cure; "" means that
+	// none failed. If all objects that were tried are archived, the fields below say nothing.
 	Passed string
 	// Range: a ranged GET is answered with that range and the whole size.
 	Range bool
-	// IfMatch: a GET under another ETag is refused. Where it is not, versions are
-	// told apart by comparing answers, a round trip later.
+	// IfMatch: a GET under another ETag is refused. An origin without it is used too: its answers are
+	// compared with the version, which shows a change a round trip later.
 	IfMatch bool
-	// Listed and Told are what a listing and a HEAD said of the object that was tried; nil: they were
-	// not asked, or a HEAD was in the place of the listing, too.
+	// Listed and Told are what a listing and a HEAD said of the object that was tried. Nil means that
+	// they were not asked, or that a HEAD had to replace the listing too.
 	Listed, Told *hearth.Object
 	// StrongETag: objects have an ETag that is safe to cache by.
 	StrongETag bool
-	// Region that requests are signed for now, whether it was configured or the origin named it.
+	// Region is what requests are signed for now: the configured one, or what the origin named.
 	Region string
 	// RoundTrip is the time of the fastest request of the probe.
 	RoundTrip time.Duration
@@ -92,22 +85,23 @@ type Abilities struct {
 // Stats are an origin's figures. Requests are attempts, retries included.
 type Stats struct {
 	Gets, Heads, Lists int64
-	// Passes are those that were forwarded.
+	// Passes are forwarded requests.
 	Passes int64
-	// Bytes of bodies that were read, NameBytes of them those of listings.
+	// Bytes counts bytes of bodies that were read, NameBytes those of listings among them.
 	Bytes, NameBytes int64
-	// Errors are attempts that failed, Retries those tried again, Throttled those
-	// that were answered SlowDown or 429, Resumed bodies that went on at an offset.
+	// Errors are attempts that failed, and Retries those that were tried again. Throttled are those
+	// answered SlowDown or 429, and Resumed are bodies that were continued at an offset.
 	Errors, Retries, Throttled, Resumed int64
 	// InFlight are connections in use.
 	InFlight int64
-	// FirstByte is how long answers let wait for their first byte, those of errors too.
+	// FirstByte is how long answers took until their first byte, those of errors included.
 	FirstByte LatencyStats
-	// Last is what failed last of what Errors counts, or a search for new credentials; nil: nothing did.
+	// Last is the last failure that Errors counts, or of a search for new credentials. Nil means that
+	// nothing failed.
 	Last *Failure
 }
 
-// Failure is when an attempt failed, and why, as Explain has it.
+// Failure is when an attempt failed, and why, in the words of Explain.
 type Failure struct {
 	At   time.Time `json:"at"`
 	Says string    `json:"says"`
@@ -119,8 +113,8 @@ type Config struct {
 	URL string
 	// Link is the name that Objects carry.
 	Link string
-	// Endpoint is an S3 server's URL, with a path or without; "": AWS_ENDPOINT_URL_S3, what the
-	// profile's services say of S3, AWS_ENDPOINT_URL, the profile's endpoint_url, then AWS.
+	// Endpoint is an S3 server's URL, with a path or without. "": AWS_ENDPOINT_URL_S3, the S3 endpoint
+	// of the profile's services section, AWS_ENDPOINT_URL, the profile's endpoint_url, then AWS.
 	Endpoint string
 	// Region to sign for; "": AWS_REGION, AWS_DEFAULT_REGION, the profile's
 	// region, then what the origin says.
@@ -129,31 +123,31 @@ type Config struct {
 	PathStyle string
 	// Anonymous sends requests without a signature.
 	Anonymous bool
-	// RequesterPays says in each request that who asks pays for it, as buckets demand
-	// whose owner does not.
+	// RequesterPays says in each request that the requester pays for it, as buckets with that setting
+	// demand.
 	RequesterPays bool
 	// CAFile is a PEM file of certificates trusted besides the system's; "":
 	// AWS_CA_BUNDLE, then the profile's ca_bundle.
 	CAFile string
-	// Identity replaces scheme, endpoint and bucket in versions, for one bucket
-	// behind several endpoints.
+	// Identity replaces scheme, endpoint and bucket in versions, for one bucket behind several
+	// endpoints.
 	Identity string
 	// UserAgent names the program and its version, "hearth/1.0".
 	UserAgent string
-	// Connections is the most requests at once; 0: DefaultConnections.
+	// Connections bounds the requests in flight; 0: DefaultConnections.
 	Connections int
-	// Bandwidth limits what is read, in bytes/s; 0: no limit.
+	// Bandwidth limits reads, in bytes/s; 0: no limit.
 	Bandwidth int64
 	// Timeout is how long an answer or a body may be silent; 0: 10 s.
 	Timeout time.Duration
-	// Retry is the budget of each request.
+	// Retry is the retry budget of each request.
 	Retry Retry
 }
 
-// FromEnvironment fills what a Config leaves open from the AWS variables, then from the shared
-// config's profile, as the AWS SDK does.
+// FromEnvironment fills empty fields from the AWS variables, then from the shared config's profile, as
+// the AWS SDK does.
 func (c Config) FromEnvironment() Config {
-	c, _ = c.fromEnvironment(context.Background()) // what a broken profile would say is left open
+	c, _ = c.fromEnvironment(context.Background()) // what a broken profile would say stays empty
 	return c
 }
 
@@ -165,7 +159,7 @@ func (c Config) fromEnvironment(ctx context.Context) (Config, error) {
 	return c, err
 }
 
-// Open makes the origin of a Config. It asks the origin nothing; Probe does.
+// Open makes the origin of a Config. It sends nothing to the origin; Probe does.
 func Open(ctx context.Context, c Config) (Origin, error) {
 	u, err := parse(c.URL)
 	if err != nil {
@@ -191,8 +185,8 @@ func Prefix(rawURL string) (string, error) {
 	return prefix, nil
 }
 
-// parse takes a URL apart without decoding it: a bucket's prefix is a key, and
-// "%" in it is a byte like any other.
+// parse splits a URL without decoding it: a bucket's prefix is a key, and "%" in it is a byte like any
+// other.
 func parse(raw string) (*url.URL, error) {
 	if dir, ok := strings.CutPrefix(raw, "file://"); ok {
 		if !path.IsAbs(dir) {
@@ -211,8 +205,8 @@ func parse(raw string) (*url.URL, error) {
 	return &url.URL{Scheme: "s3", Host: bucket, Path: prefix}, nil
 }
 
-// notInBucket are the runes that a bucket's name cannot have, not even the old
-// ones with capitals and underscores.
+// notInBucket reports whether a bucket's name cannot have a rune. Old names may have capitals and
+// underscores.
 func notInBucket(r rune) bool {
 	return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '.' || r == '-' || r == '_')
 }

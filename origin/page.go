@@ -12,34 +12,34 @@ import (
 	"unicode/utf8"
 )
 
-// This file reads what an S3 server answers to ListObjectsV2, as "ListObjectsV2" in the S3 API
-// reference has it.
+// This file parses the answers to ListObjectsV2, as "ListObjectsV2" in the S3 API
+// reference describes them.
 //
-// XML is walked by hand, since S3 uses little of it, and its escapes are undone. Undo does that for the
-// URL encoding, if the server encodes, which its word alone does not tell, and merges groups and keys, which
-// come in two lists. What a page leaves out or spells in its own way is told as that, or is an error that
+// The XML is scanned by hand, since S3 uses little of it. Undo undoes the
+// URL encoding, if the server encodes, which its word alone does not tell. It merges groups and keys, which
+// come in two lists. What a page leaves out or spells in its own way is reported as that, or as an error that
 // names it: a flag that is misread hides names.
 
 // listPage is what one ListObjectsV2 told, its entries in byte order.
 type listPage struct {
 	Entries   []listEntry
 	Truncated bool
-	Said      bool   // whether more follows: IsTruncated was there
-	Encoded   bool   // keys came URL-encoded, so no byte of them was lost; until Undo, that it says so
-	Token     string // to go on with; "": none was given
+	Said      bool   // IsTruncated was there, so it is known whether more follows
+	Encoded   bool   // keys came URL-encoded, so no byte of them was lost; before Undo: the page says so
+	Token     string // continuation token; "": none was given
 }
 
 // listEntry is a key or a group of a page.
 type listEntry struct {
 	Key      string
 	ETag     string    // as it came, in its quotes
-	Size     int64     // in bytes; 0, too, where nobody said
-	Modified time.Time // zero: nobody said
-	Class    string    // the storage class; "": STANDARD, or nobody said
+	Size     int64     // in bytes; also 0 when the page does not say
+	Modified time.Time // zero: the page does not say
+	Class    string    // the storage class; "": STANDARD, or the page does not say
 	Prefix   bool      // it is a group
 }
 
-// parsePage reads a ListBucketResult. Keys are as the server wrote them: Undo is next.
+// parsePage parses a ListBucketResult. Keys are as the server wrote them; call Undo next.
 func parsePage(text []byte) (*listPage, error) {
 	if !bytes.Contains(text, []byte("ListBucketResult")) {
 		return nil, errors.New("no ListBucketResult")
@@ -82,7 +82,7 @@ func parsePage(text []byte) (*listPage, error) {
 	return p, nil
 }
 
-// truncated reads IsTruncated, as any language writes it; one that is empty says nothing.
+// truncated reads IsTruncated, in the spellings of several languages. An empty value says nothing.
 func (p *listPage) truncated(value string) error {
 	switch strings.ToLower(value) {
 	case "true", "1":
@@ -111,7 +111,7 @@ func (e *listEntry) set(name, value []byte) error {
 			return fmt.Errorf("size %q of %q", value, e.Key)
 		}
 	case "StorageClass":
-		if value = bytes.TrimSpace(value); string(value) != "STANDARD" { // which nearly all are: no memory for it
+		if value = bytes.TrimSpace(value); string(value) != "STANDARD" { // nearly all are, and take no memory
 			e.Class = unescape(value)
 		}
 	case "LastModified":
@@ -120,8 +120,8 @@ func (e *listEntry) set(name, value []byte) error {
 	return nil
 }
 
-// Undo undoes encoding-type=url, if the server did it, and merges groups and keys, which come
-// in two lists. It is called once.
+// Undo undoes encoding-type=url, if the server used it, and merges groups and keys, which come in two
+// lists. Call it once.
 func (p *listPage) Undo(encoded bool) error {
 	p.Encoded = encoded
 	for i := range p.Entries {
@@ -142,9 +142,9 @@ func (p *listPage) Undo(encoded bool) error {
 	return nil
 }
 
-// Ambiguous is a name that is another one once decoded, and which that is; "": there is none, and
-// it makes no difference whether names are encoded. plain: one of them was not, whatever the page
-// says, since no encoding leaves a blank, or a "%" without two digits behind it.
+// Ambiguous returns a name that is another one once decoded, and that other name. "" means that there
+// is none, and encoding makes no difference. plain means that a name certainly was not encoded,
+// whatever the page says: no encoding leaves a blank, or a "%" without two digits after it.
 func (p *listPage) Ambiguous() (key, decoded string, plain bool) {
 	for i := range p.Entries {
 		k := p.Entries[i].Key
@@ -168,7 +168,7 @@ func ambiguous(key string) bool {
 	return strings.IndexByte(key, '%') >= 0 || strings.IndexByte(key, '+') >= 0
 }
 
-// Last is the name that a page ends with; "": it is empty.
+// Last is the last name of a page; "" means that the page is empty.
 func (p *listPage) Last() string {
 	if len(p.Entries) == 0 {
 		return ""
@@ -176,9 +176,8 @@ func (p *listPage) Last() string {
 	return p.Entries[len(p.Entries)-1].Key
 }
 
-// Misgrouped reports whether a page of groups below prefix holds what can be none
-// of them. A key may be there whose group was asked for: some servers list "t/"
-// itself.
+// Misgrouped reports whether a page of groups below prefix holds something that cannot be one of them.
+// The key of the listed group itself may be there: some servers list "t/" itself.
 func (p *listPage) Misgrouped(prefix string) bool {
 	return slices.ContainsFunc(p.Entries, func(e listEntry) bool {
 		rest, ok := strings.CutPrefix(e.Key, prefix)
@@ -186,18 +185,17 @@ func (p *listPage) Misgrouped(prefix string) bool {
 	})
 }
 
-// Garbles reports whether a key may be another one than the server holds: in an
-// answer that is not URL-encoded, what XML cannot hold stands as U+FFFD.
+// Garbles reports whether a key may differ from the one that the server holds: in an answer that is not
+// URL-encoded, U+FFFD replaces what XML cannot hold.
 func (p *listPage) Garbles(key string) bool {
 	return !p.Encoded && strings.ContainsRune(key, utf8.RuneError)
 }
 
 var errXML = errors.New("malformed XML")
 
-// scanXML walks S3's XML: elements without attributes that matter, nested three
-// deep, text only in leaves. leaf is called for each element without children,
-// with the name of its parent, and end for each with some. encoding/xml took
-// 80 % of a listing's CPU.
+// scanXML scans S3's XML: elements without attributes that matter, nested three deep, text only in
+// leaves. leaf is called for each element without children, with the name of its parent, and end for
+// each element with children. encoding/xml took 80 % of a listing's CPU.
 func scanXML(text []byte, leaf func(parent, name, value []byte) error, end func(name []byte) error) error {
 	var stack [16][]byte
 	depth, open := 0, -1 // open: where the text of an element without children begins
@@ -255,7 +253,7 @@ func scanXML(text []byte, leaf func(parent, name, value []byte) error, end func(
 	return nil
 }
 
-// bare takes attributes and a namespace's prefix off a tag.
+// bare strips attributes and a namespace prefix from a tag.
 func bare(tag []byte) []byte {
 	if i := bytes.IndexAny(tag, " \t\r\n"); i >= 0 {
 		tag = tag[:i]
@@ -266,7 +264,7 @@ func bare(tag []byte) []byte {
 	return tag
 }
 
-// unescape undoes XML's escapes. An unknown one stays as it is.
+// unescape undoes XML's escapes. An unknown escape stays as it is.
 func unescape(value []byte) string {
 	if bytes.IndexByte(value, '&') < 0 {
 		return string(value)

@@ -7,14 +7,13 @@ import (
 	"github.com/hearthfs/hearth"
 )
 
-// Parallel parts of one run. The blocks must be delivered in order, so a later
+// This file reads a run in parallel parts. The blocks must be delivered in order, so a later
 // part's blocks wait in memory for an earlier one's: Views that are held while
-// somebody waits. That is allowed only as long as nobody waits for memory, so
-// parts take memory by TryAlloc alone. At the first refusal every part stops,
-// what lies waiting is released, and the rest is streamed by one request.
+// somebody waits. That is allowed only while nobody waits for memory, so
+// parts take memory with TryAlloc only. At the first refusal every part stops,
+// the waiting blocks are released, and the rest is streamed with one request.
 
-// part is a stretch of a run and its blocks in order; the channel is closed
-// behind the last one that there will be.
+// part is a stretch of a run and its blocks in order. The channel is closed after the last block.
 type part struct {
 	blocks int64
 	out    chan result
@@ -25,8 +24,8 @@ type result struct {
 	err  error
 }
 
-// parallel delivers blocks until the end or until memory is short. It returns
-// false when each has had enough or an error; true leaves the rest to stream.
+// parallel delivers blocks until the end, or until memory is short. It returns false when the reader
+// has had enough, or after an error. It returns true when the rest is left to stream.
 func (r *run) parallel(ctx context.Context, openers []opener) bool {
 	ctx, cancel := context.WithCancel(ctx)
 	var parts []*part
@@ -64,7 +63,7 @@ func (r *run) parallel(ctx context.Context, openers []opener) bool {
 	return true
 }
 
-// fetch streams a part. It stops without a word when memory is refused.
+// fetch streams a part. When memory is refused it stops and only closes the channel.
 func (b *Bucket) fetch(ctx context.Context, p opener, first hearth.Block, part *part) {
 	defer close(part.out)
 	o := first.Object

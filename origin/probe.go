@@ -15,11 +15,12 @@ import (
 	"github.com/hearthfs/hearth"
 )
 
-// Probe lists below the prefix, reads one byte of an object with a range, and
-// asks for that byte under an ETag that it does not have. An origin that cannot
-// list, or answers a range wrongly, is of no use; one that ignores If-Match is, or
-// refuses it. An object that cannot be read by itself says nothing of the others: it is
-// archived, or its key is disabled. Then others are tried, and it is told of.
+// Probe lists below the prefix, reads one byte of an object with a range, and asks for that byte under
+// an ETag that the object does not have. An origin that cannot list, or answers a range wrongly, is
+// unusable. One that ignores or refuses If-Match is usable.
+//
+// An object may be unreadable by itself, when it is archived or its encryption key is disabled. Then
+// others are tried, and Abilities.Passed tells of the first.
 func (s *S3) Probe(ctx context.Context) (Abilities, error) {
 	a, err := s.probe(ctx)
 	var e *Error
@@ -29,8 +30,8 @@ func (s *S3) Probe(ctx context.Context) (Abilities, error) {
 	return a, err
 }
 
-// speaksTLS tells whether a port that met HTTP with silence or a closed
-// connection is one for HTTPS. Nothing is sent to whoever it is.
+// speaksTLS reports whether a port that met HTTP with silence or a closed connection speaks HTTPS. It
+// sends nothing beyond the TLS handshake.
 func (s *S3) speaksTLS(ctx context.Context) bool {
 	p := s.place.Load()
 	if p.scheme != "http" {
@@ -53,7 +54,7 @@ func (s *S3) speaksTLS(ctx context.Context) bool {
 func (s *S3) probe(ctx context.Context) (Abilities, error) {
 	a := Abilities{}
 	start := time.Now()
-	until := start.Add(3 * s.silence.Read) // one that goes on to contradict itself takes a whole budget
+	until := start.Add(3 * s.silence.Read) // each object with contradicting answers takes a whole retry budget
 	after, passed, refusal := "", error(nil), error(nil)
 	for range samples {
 		tries, next, err := s.sample(ctx, after)
@@ -88,10 +89,10 @@ func (s *S3) probe(ctx context.Context) (Abilities, error) {
 		}
 	}
 	a.Passed = told(passed)
-	return a, refusal // nil: what was tried is archived, so names can be shown, and what is restored read
+	return a, refusal // nil: all that was tried is archived; names can be shown, and restored objects read
 }
 
-// told is what Passed says of an error.
+// told is the text of Abilities.Passed for an error.
 func told(err error) string {
 	if err == nil {
 		return ""
@@ -99,13 +100,13 @@ func told(err error) string {
 	return Explain(err)
 }
 
-// samples are how many places of a bucket are looked at for an object that can be read.
+// samples is in how many places of a bucket a readable object is looked for.
 const samples = 4
 
-// sample finds objects that have bytes to be tried, among a hundred keys behind a name: the
-// first, the first of no archive's class, and the last such one. next is behind the
-// directory that the last key lies in, where other rules may hold; "": there is no more. Where
-// the listing tells no sizes a HEAD does, of the first that may have bytes.
+// sample chooses objects with bytes to try, among a hundred keys after a name: the first one, the first
+// in no archive class, and the last such one. next is a name after the top directory of the last key,
+// where other rules may hold; "" means that there are no more keys. Where the listing tells no sizes, a
+// HEAD tells that of the first object that may have bytes.
 func (s *S3) sample(ctx context.Context, after string) (tries []hearth.Object, next string, err error) {
 	const most = 100
 	var page []hearth.Object
@@ -145,8 +146,8 @@ func (s *S3) sample(ctx context.Context, after string) (tries []hearth.Object, n
 	return tries, next, err
 }
 
-// readable is probeRange, without If-Match if the server takes it for a mistake, or finds that
-// no version is the one that it names.
+// readable is probeRange. If the server rejects If-Match as an error, or matches no version by it,
+// readable tries without.
 func (s *S3) readable(ctx context.Context, o *hearth.Object) error {
 	err := s.probeRange(ctx, o)
 	var e *Error
@@ -157,11 +158,11 @@ func (s *S3) readable(ctx context.Context, o *hearth.Object) error {
 	again := s.probeRange(ctx, o)
 	if s.shown.plain.Store(false); again != nil {
 		if errors.Is(err, errHeads) {
-			return err // it was about more than If-Match
+			return err // If-Match was not the cause
 		}
 		return again
 	}
-	if s.probeRange(ctx, o) != nil { // else it had only changed meanwhile
+	if s.probeRange(ctx, o) != nil { // if it passes now, the object had only changed meanwhile
 		s.shown.plain.Store(true)
 	}
 	return nil
@@ -210,7 +211,7 @@ func (s *S3) probeIfMatch(ctx context.Context, o *hearth.Object) (bool, error) {
 	case errors.As(err, &e) && e.Status == http.StatusPreconditionFailed:
 		return true, nil
 	case errors.As(err, &e) && (e.Status/100 == 4 || e.Status == http.StatusNotImplemented):
-		return false, nil // it does not know the question
+		return false, nil // it does not know If-Match
 	}
 	return false, fmt.Errorf("probe If-Match: %w", err)
 }

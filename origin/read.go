@@ -19,13 +19,13 @@ type slot struct {
 	s *S3
 }
 
-// slot waits for a connection. Nobody may call it while holding a View.
+// slot waits for a connection. The caller must not hold a View.
 func (s *S3) slot(ctx context.Context) (slot, error) {
 	_, err := acquire(ctx, s.data)
 	return slot{s}, err
 }
 
-// trySlot is slot that does not wait.
+// trySlot is slot without waiting.
 func (s *S3) trySlot() (slot, bool) {
 	select {
 	case s.data <- struct{}{}:
@@ -56,7 +56,7 @@ func (s *S3) Read(ctx context.Context, o *hearth.Object, off, n int64) (io.ReadC
 	return b, nil
 }
 
-// read is Read for a caller who holds a slot and keeps it.
+// read is Read for a caller that holds a slot and keeps it.
 func (s *S3) read(ctx context.Context, o *hearth.Object, off, n int64) (*body, error) {
 	b := &body{s: s, ctx: ctx, object: o, off: off, end: off + n, budget: budget{Retry: s.retry}}
 	if err := b.open(); err != nil {
@@ -65,8 +65,8 @@ func (s *S3) read(ctx context.Context, o *hearth.Object, off, n int64) (*body, e
 	return b, nil
 }
 
-// body is an answer's bytes. It opens itself again at its offset when it is cut
-// off, for as long as the budget that it began with lasts.
+// body is the body of an answer. When it is cut off it opens itself again at its offset, within the
+// budget that it began with.
 type body struct {
 	s        *S3
 	ctx      context.Context
@@ -78,7 +78,7 @@ type body struct {
 	closed   bool
 }
 
-// open asks for what is left and compares the answer with the object.
+// open asks for the rest of the range and compares the answer with the object.
 func (b *body) open() error {
 	o := b.object
 	c := &call{op: "get", method: http.MethodGet, key: o.Key, off: b.off, n: b.end - b.off}
@@ -91,7 +91,7 @@ func (b *body) open() error {
 			c.etag, without = "", true
 			continue
 		}
-		if without && err == nil { // it was the condition
+		if without && err == nil { // the server refused the condition itself
 			b.s.shown.plain.Store(true)
 		}
 		if errors.Is(err, fs.ErrNotExist) {
@@ -120,9 +120,9 @@ func (b *body) open() error {
 	}
 }
 
-// mayRefuseIfMatch reports whether an answer may be about the condition itself, as of servers
-// that do not know it: then the same without it tells. Versions are told apart by answers there.
-// In other words than these it is a Probe that finds it out.
+// mayRefuseIfMatch reports whether an error may be about the condition itself, as of servers that do
+// not know If-Match. The same request without it shows that. Versions are then told apart by their
+// answers. Refusals with other codes are found out by a Probe.
 func mayRefuseIfMatch(err error) bool {
 	var e *Error
 	if !errors.As(err, &e) {
@@ -135,10 +135,9 @@ func mayRefuseIfMatch(err error) bool {
 	return e.Status == http.StatusNotImplemented
 }
 
-// current asks whether the object's version is what the key names now. An answer
-// of another version is a change, or else the object changed and changed back, or
-// the origin is mistaken: then asking again is right, and ErrStale would send the
-// reader in circles, since each look-up finds this version again.
+// current asks whether the key still names the object's version, after an answer showed another one. If
+// it does, the object changed and changed back, or the origin is mistaken. Then asking again is right:
+// ErrStale would send the reader in circles, since each look-up finds this version again.
 func (b *body) current() bool {
 	a, err := b.s.ask(b.ctx, &call{op: "head", method: http.MethodHead, key: b.object.Key}, &b.budget)
 	if err != nil {
@@ -148,8 +147,8 @@ func (b *body) current() bool {
 	return bareETag(a.resp.Header.Get("ETag")) == b.object.ETag && a.resp.ContentLength == b.object.Size
 }
 
-// compare holds an answer against the object and the range that were asked for.
-// Another version is ErrStale; anything else that differs is a lie.
+// compare checks an answer against the object and the range that were asked for. Another version is
+// ErrStale; any other difference is a protocol error (errLied).
 func compare(resp *http.Response, o *hearth.Object, off, n int64) error {
 	if etag := bareETag(resp.Header.Get("ETag")); etag != o.ETag {
 		return fmt.Errorf("its ETag is %q and was %q: %w", etag, o.ETag, hearth.ErrStale)
@@ -158,7 +157,7 @@ func compare(resp *http.Response, o *hearth.Object, off, n int64) error {
 		if resp.ContentLength != o.Size {
 			return fmt.Errorf("its size is %d and was %d: %w", resp.ContentLength, o.Size, hearth.ErrStale)
 		}
-		return nil // the whole of it, said in other words
+		return nil // the whole object, which is the range that was asked for
 	}
 	if resp.StatusCode != http.StatusPartialContent {
 		return fmt.Errorf("%w: status %d for bytes %d to %d", errLied, resp.StatusCode, off, off+n-1)
@@ -191,7 +190,7 @@ func contentRange(value string) (first, last, total int64, err error) {
 	return first, last, total, nil
 }
 
-// Read yields the next bytes, straight from the connection into p.
+// Read yields the next bytes, read from the connection directly into p.
 func (b *body) Read(p []byte) (int, error) {
 	for b.off < b.end {
 		if len(p) == 0 {
@@ -206,7 +205,7 @@ func (b *body) Read(p []byte) (int, error) {
 			}
 		}
 		if n > 0 || err == nil {
-			return n, nil // what ails the body shows again at the next call
+			return n, nil // an error shows again at the next call
 		}
 		if err := b.resume(err); err != nil {
 			return 0, err
@@ -215,7 +214,7 @@ func (b *body) Read(p []byte) (int, error) {
 	return 0, io.EOF
 }
 
-// next reads once, under the watch.
+// next reads once, under the watchdog timer.
 func (b *body) next(p []byte) (int, error) {
 	if b.in == nil {
 		return 0, io.ErrUnexpectedEOF
@@ -235,7 +234,7 @@ func (b *body) next(p []byte) (int, error) {
 	return n, err
 }
 
-// resume opens the body again at its offset, if the budget covers why.
+// resume opens the body again at its offset, if the budget covers the error.
 func (b *body) resume(err error) error {
 	if b.in != nil {
 		b.in.close()
@@ -250,8 +249,7 @@ func (b *body) resume(err error) error {
 	return b.open()
 }
 
-// Close ends the read; a body that was read to its end leaves its connection for
-// the next.
+// Close ends the read. The connection of a body that was read to its end is kept for the next request.
 func (b *body) Close() error {
 	if b.closed {
 		return nil

@@ -17,17 +17,17 @@ import (
 	"github.com/hearthfs/hearth/origin/sign"
 )
 
-// call is one question to an S3 server.
+// call is one request to an S3 server.
 type call struct {
 	op, method string
-	key, query string // query is encoded and sorted, as signatures want it
+	key, query string // query is encoded and sorted, as signatures need it
 	off, n     int64  // the range, n > 0
 	etag       string // for If-Match
-	at         *place // that an answer sent it on to, base and key in one; nil: the bucket's
+	at         *place // where an answer redirected it to, base and key in one; nil: the bucket's place
 }
 
-// answer is a 2xx, whose body is read under a watch: the request is cancelled
-// when nothing came for the origin's timeout.
+// answer is a 2xx, whose body is read under a watchdog timer: the request is cancelled when nothing
+// came for the origin's timeout.
 type answer struct {
 	resp   *http.Response
 	ctx    context.Context
@@ -41,12 +41,12 @@ func (a *answer) close() {
 	a.cancel(nil)
 }
 
-// errGivenUp is a connection that went with another request.
+// errGivenUp says that the connection was closed by the cancellation of another request.
 var errGivenUp = fmt.Errorf("the connection was given up with the request before: %w", io.ErrUnexpectedEOF)
 
-// cause is why a request failed: its watch's word or its caller's, else err. A
-// request that is cancelled as its answer ends may take its connection from the
-// next one, which net/http then tells of a cancellation that is not its own.
+// cause is why a request failed: its watchdog's error or its caller's, else err. A request that is
+// cancelled as its answer ends may close the connection that the next request uses already. net/http
+// then reports a cancellation that is not the next one's own.
 func (a *answer) cause(err error) error {
 	if cause := context.Cause(a.ctx); cause != nil {
 		return cause
@@ -57,8 +57,8 @@ func (a *answer) cause(err error) error {
 	return err
 }
 
-// ask sends a call until it is answered or the budget is spent. The caller
-// holds a connection's token.
+// ask sends a call until it is answered or the retry budget is spent. The caller holds a connection's
+// token.
 func (s *S3) ask(ctx context.Context, c *call, b *budget) (*answer, error) {
 	renewed, moved := 0, 0
 	for {
@@ -75,7 +75,7 @@ func (s *S3) ask(ctx context.Context, c *call, b *budget) (*answer, error) {
 		}
 		err = s.sentOn(err, c.at)
 		if renewed < 2 && s.renew(ctx, err, &used) {
-			renewed++ // the answer told what the next request needs: nothing failed
+			renewed++ // the answer named what the next attempt needs: this is no failure
 			continue
 		}
 		s.failed(c.op, c.key+queryKey(c), err)
@@ -96,8 +96,8 @@ func queryKey(c *call) string {
 	return ""
 }
 
-// failed counts an attempt without an answer. That a name or a version is not
-// there is an answer, and that its object is archived.
+// failed counts an attempt without an answer. That a name or a version does not exist is an answer, and
+// so is that its object is archived.
 func (s *S3) failed(op, key string, err error) {
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, hearth.ErrStale) || errors.Is(err, hearth.ErrArchived) {
 		return
@@ -109,7 +109,7 @@ func (s *S3) failed(op, key string, err error) {
 	}
 }
 
-// note keeps what failed last; an attempt that nobody waited for any more did not.
+// note keeps the last failure, except of an attempt that nobody waited for any more.
 func (s *S3) note(op, key string, err error) {
 	if !errors.Is(err, context.Canceled) {
 		s.counts.last.Store(&Failure{time.Now(), Explain(s.wrap(op, key, err))})

@@ -9,17 +9,16 @@ import (
 	"github.com/hearthfs/hearth/internal/waits"
 )
 
-// Retry is what one request may spend on being asked again.
+// Retry is the budget for retries of one request.
 type Retry struct {
-	// Attempts in all, the first included; 0: 8.
+	// Attempts bounds the attempts, the first included; 0: 8.
 	Attempts int
-	// Within is the time from the first failure in which another attempt may
-	// begin, twice that for an origin that throttles; 0: Config.Timeout, so that a
-	// request is given up within three times that: 30 s unless configured.
+	// Within is the time from the first failure in which another attempt may begin, twice that for an
+	// origin that throttles. 0: Config.Timeout, so that a request is given up within three times that:
+	// 30 s unless configured.
 	Within time.Duration
-	// First is the longest wait before the second attempt, doubled for each one
-	// after; 0: 100 ms. No wait is longer than 64 times this, but for a
-	// Retry-After.
+	// First is the longest wait before the second attempt. It doubles for each later one; 0: 100 ms. No
+	// wait is longer than 64 times this, except for a Retry-After.
 	First time.Duration
 }
 
@@ -36,29 +35,29 @@ func (r Retry) withDefaults(timeout time.Duration) Retry {
 	return r
 }
 
-// budget is what is left of a Retry for one request. The zero time is set when
-// the first failure is met, so that a request that succeeds reads no clock.
+// budget is what is left of a Retry for one request. Its time limit is set at the first failure, so
+// that a request that succeeds reads no clock.
 type budget struct {
 	Retry
 	used  int
 	until time.Time
 }
 
-// spend waits before the next attempt. It returns the error to give up with:
-// err itself when the budget does not cover it.
+// spend waits before the next attempt. When the budget does not cover err, it returns the error to give
+// up with: err itself.
 func (b *budget) spend(ctx context.Context, err error) error {
 	kind := classify(err)
 	b.used++
 	if b.until.IsZero() {
 		b.until = time.Now().Add(b.Within)
-		if kind == throttled { // it answers, and asks for patience
+		if kind == throttled { // the origin answers, and asks to wait
 			b.until = b.until.Add(b.Within)
 		}
 	}
 	if kind == final || b.used >= b.Attempts || kind == unreached && b.used > 2 {
 		return err
 	}
-	// Full jitter: many clients that failed together come back apart.
+	// Full jitter: clients that failed together retry at different times.
 	pause := rand.N(b.First << min(b.used-1, 6))
 	var e *Error
 	if errors.As(err, &e) && e.after > 0 {

@@ -35,29 +35,29 @@ type S3 struct {
 	keys                 *identity.Keyring
 	signer               sign.Signer
 	place                atomic.Pointer[place]
-	data, meta           chan struct{} // a token for each request in flight
-	passes               passes        // what is not a read of ours
+	data, meta           chan struct{} // semaphores: each request in flight holds a token
+	passes               passes        // semaphores of forwarded requests
 	limit                *rate.Limiter // nil: no limit
 	shown                manner
 	counts               counters
 }
 
-// said is what each request says in its headers, beside its question.
+// said are headers that each request has.
 type said struct {
 	agent  []string
-	coding []string // of objects that is accepted: without gzip Google's servers decompress some
+	coding []string // accepted encodings of objects: without gzip Google's servers decompress some
 	payer  []string // nil: the bucket's owner
 }
 
-// place is where requests go. It changes once at most, when AWS says that the
-// bucket lies in another region than the one guessed.
+// place is where requests go. It changes once at most, when AWS says that the bucket lies in another
+// region than the one guessed.
 type place struct {
 	region, scheme, host string
 	base                 string // what stands before a key in a request's path
-	whole                string // path of what concerns the bucket; "": base and "/"
+	whole                string // path of requests about the bucket; "": base and "/"
 }
 
-// path is the one that a key has in requests; "": the bucket's.
+// path is the path of a key in requests; for "" it is the bucket's.
 func (p *place) path(key string) string {
 	if key == "" && p.whole != "" {
 		return p.whole
@@ -73,9 +73,9 @@ type counters struct {
 	last                                                                          atomic.Pointer[Failure]
 }
 
-// DefaultConnections to an S3 origin: small objects 20 ms away come the faster the more
-// are asked for at a time, up to some 130 on two cores, and an eighth is for names. Warm-up
-// takes as many as bring more.
+// DefaultConnections bounds requests to an S3 origin. Small objects 20 ms away come faster the more
+// are in flight, up to some 130 on two cores, and an eighth is for names. Warm-up
+// uses as many as raise its throughput.
 const DefaultConnections = 160
 
 const (
@@ -120,9 +120,8 @@ func newS3(ctx context.Context, c Config, u *url.URL) (*S3, error) {
 	return s, nil
 }
 
-// slots shares the connections out: an eighth for names, so that a look-up
-// never stands behind sixty downloads. Too few to share are used for both. Half of
-// the rest is what requests that are forwarded may take of it.
+// slots divides the connections. An eighth is for names, so that a look-up never waits behind sixty
+// downloads. If there are too few to divide, both use all. Forwarded requests may use half of the rest.
 func (s *S3) slots(n int) {
 	s.data = make(chan struct{}, n)
 	s.meta = s.data
@@ -137,7 +136,7 @@ func (s *S3) slots(n int) {
 // Identity is what the origin is called in versions, as in hearth.VersionOf.
 func (s *S3) Identity() string { return s.identity }
 
-// locate decides endpoint, style and identity.
+// locate decides the endpoint, the addressing style and the identity.
 func (s *S3) locate(c Config) error {
 	region := c.Region
 	if region == "" {
@@ -182,8 +181,8 @@ func (s *S3) locate(c Config) error {
 	return nil
 }
 
-// check says why an endpoint is none. A path is part of it, as of Supabase's; the bucket's
-// name in it is a link's, though, that was copied with the bucket.
+// check says why an endpoint is not valid. An endpoint may have a path, as Supabase's does. But a path
+// or host that contains the bucket's name was copied from a link to the bucket.
 func (s *S3) check(u *url.URL) error {
 	path := strings.TrimRight(u.Path, "/")
 	switch {
@@ -223,15 +222,15 @@ func (s *S3) at(region, scheme, host string) *place {
 	return p
 }
 
-// Close gives up idle connections, and a search for credentials.
+// Close closes idle connections, and ends a search for credentials.
 func (s *S3) Close() error {
 	s.keys.Close()
 	s.transport.CloseIdleConnections()
 	return nil
 }
 
-// Reread looks for credentials anew: files, tokens and services may say another thing than before.
-// What cannot be found or used is an error, and those of before go on.
+// Reread searches for credentials anew: files, tokens and services may have changed. If it finds none
+// that can be used, it returns an error, and the former ones stay in use.
 func (s *S3) Reread(ctx context.Context) error {
 	if s.anonymous {
 		return nil
@@ -278,7 +277,7 @@ func (s *S3) object(key, etag string, size int64, modified time.Time) hearth.Obj
 	return hearth.Object{Link: s.link, Key: key, ETag: etag, Size: size, ModTime: modified, Version: hearth.VersionOf(s.identity, key, etag, size)}
 }
 
-// bareETag takes the quotes away: "abc" is abc, W/"abc" is W/abc.
+// bareETag removes the quotes: "abc" becomes abc, W/"abc" becomes W/abc.
 func bareETag(etag string) string {
 	if strings.HasPrefix(etag, "W/") {
 		return "W/" + strings.Trim(etag[2:], `"`)
@@ -286,7 +285,7 @@ func bareETag(etag string) string {
 	return strings.Trim(etag, `"`)
 }
 
-// acquire takes a connection's token.
+// acquire takes a token of a semaphore.
 func acquire(ctx context.Context, slots chan struct{}) (release func(), err error) {
 	select {
 	case slots <- struct{}{}:
@@ -314,8 +313,8 @@ func (s *S3) wrap(op, key string, err error) error {
 	return err
 }
 
-// renew meets what a second attempt can cure at once: a key that was replaced, a token that
-// expired, and a bucket in another region than the one guessed.
+// renew handles what a second attempt can cure at once: a key that was replaced, a token that expired,
+// and a bucket in another region than the one guessed.
 func (s *S3) renew(ctx context.Context, err error, used *credentials.Value) bool {
 	var e *Error
 	if !errors.As(err, &e) {
@@ -342,11 +341,11 @@ func (s *S3) renew(ctx context.Context, err error, used *credentials.Value) bool
 // Bucket is the bucket's name.
 func (s *S3) Bucket() string { return s.bucket }
 
-// Account says where a bucket's name means what it means here: one name at origins of two
-// accounts may be two buckets. It is no secret. All endpoints of one of Amazon's partitions are
-// one account, since names are unique in it ("General purpose bucket naming rules" in the S3 user
-// guide); elsewhere it is the endpoint, and whether requests are signed, for some servers have
-// names by tenants. All that are signed are so by the process's one key.
+// Account is the scope in which a bucket's name is unique: one name at origins of two accounts may be
+// two buckets. It is not secret. All endpoints of one of Amazon's partitions are one account, since
+// names are unique in a partition ("General purpose bucket naming rules" in the S3 user guide).
+// Elsewhere it is the endpoint, and whether requests are signed, as some servers have names per tenant.
+// All signed requests use the process's one key.
 func (s *S3) Account() string {
 	p := s.place.Load()
 	at := url.URL{Host: strings.ToLower(p.host)}
@@ -370,9 +369,9 @@ func (s *S3) Account() string {
 	return "aws"
 }
 
-// Fractions reports whether the origin's listings have told fractions of seconds: those of all
-// keys are known from one then.
+// Fractions reports whether the origin's listings have told fractions of seconds. One key that has some
+// shows it for all.
 func (s *S3) Fractions() bool { return s.shown.fractions.Load() }
 
-// Region is the one that the bucket lies in, as far as is known.
+// Region is the one that the bucket lies in, as far as it is known.
 func (s *S3) Region() string { return s.place.Load().region }

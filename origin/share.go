@@ -5,47 +5,47 @@ import (
 	"sync"
 )
 
-// This file shares an origin's connections out among clients whose requests are sent on, and who
-// take the answers as slowly as they like.
+// This file shares an origin's connections among the clients of forwarded requests, who
+// read the answers as slowly as they like.
 
-// clientKey is where For leaves a client's name in a context.
+// clientKey is the context key of ForClient.
 type clientKey struct{}
 
-// ForClient says for which client a request is, so that it has that one's share at most. The name is "" for
-// all who have none; a request without a name in its context has no share.
+// ForClient names the client of a request, so that all requests of that client stay within one share.
+// The name "" is for all clients without one. A request without a name in its context has no share.
 func ForClient(ctx context.Context, client string) context.Context {
 	return context.WithValue(ctx, clientKey{}, client)
 }
 
-// shares are tokens of which each client has so many at most.
+// shares is a semaphore of which each client may hold only a part.
 type shares struct {
-	slots chan struct{} // a token for each
-	each  int           // of these for one client
+	slots chan struct{} // the semaphore for all clients
+	each  int           // tokens that one client may hold
 
 	mu      sync.Mutex              // guards the rest
-	clients map[string]*clientShare // those that have some, or wait
+	clients map[string]*clientShare // those that hold a token, or wait
 }
 
-// clientShare are one client's.
+// clientShare is the semaphore of one client.
 type clientShare struct {
 	slots chan struct{}
-	users int // guarded by Shares.mu
+	users int // guarded by shares.mu
 }
 
-// newShares makes so many; one client has half of them at most, and one at least.
+// newShares makes that many tokens. One client may hold at most half of them, and always one.
 func newShares(most int) *shares {
 	return &shares{slots: make(chan struct{}, most), each: max(1, most/2), clients: map[string]*clientShare{}}
 }
 
-// Taken is how many tokens are, Clients how many clients have some or wait.
+// Taken returns how many tokens are held, and how many clients hold some or wait.
 func (d *shares) Taken() (tokens, clients int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return len(d.slots), len(d.clients)
 }
 
-// Take waits for a token of the client's, and for one of all, which release gives back. The error is
-// the cause with which ctx ended.
+// Take acquires a token of the client and one of the whole, which release gives back. The error is
+// ctx's cause.
 func (d *shares) Take(ctx context.Context) (release func(), err error) {
 	mine := func() {}
 	if client, ok := ctx.Value(clientKey{}).(string); ok {

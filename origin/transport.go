@@ -10,12 +10,12 @@ import (
 	"time"
 )
 
-// This file makes the connections to an S3 origin: HTTP/1.1, by the environment's proxies, as
-// many as are kept, each given up when nobody answers at its beginning.
+// This file makes the connections to an S3 origin: HTTP/1.1, through the environment's proxies, as
+// many as are kept alive, each with a timeout for connecting.
 
-// newTransport is a transport of so many connections, which trusts the system's certificates and those of a
-// file; "": the system's alone. A body that is to be asked for is held back so long from an origin that
-// says nothing.
+// newTransport returns a transport that keeps that many connections. It trusts the system's
+// certificates and those of a file; "" means the system's only. held is how long a body with "Expect:
+// 100-continue" is held back from an origin that sends nothing.
 func newTransport(connections int, file string, held time.Duration) (*http.Transport, error) {
 	roots, err := trusted(file)
 	if err != nil {
@@ -31,12 +31,12 @@ func newTransport(connections int, file string, held time.Duration) (*http.Trans
 		MaxIdleConnsPerHost:   connections,
 		IdleConnTimeout:       time.Minute,
 		ExpectContinueTimeout: held,
-		DisableCompression:    true, // an object's bytes are what they are
+		DisableCompression:    true, // an object's bytes must arrive as they are stored
 		TLSNextProto:          map[string]func(string, *tls.Conn) http.RoundTripper{},
 	}, nil
 }
 
-// trusted is the system's certificates and those of a file; nil: the system's.
+// trusted returns the system's certificates together with those of a file. Nil means the system's.
 func trusted(file string) (*x509.CertPool, error) {
 	if file == "" {
 		return nil, nil

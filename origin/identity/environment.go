@@ -13,14 +13,14 @@ import (
 	"github.com/aws/aws-sdk-go-v2/config"
 )
 
-// Settings are what the AWS variables and the profile in force say of a bucket, besides identity.
+// Settings are what the AWS variables and the profile in force say of a bucket, except the identity.
 type Settings struct {
-	// Endpoint of S3, Region to sign for, CAFile of certificates; "": nothing is said.
+	// Endpoint of S3, Region to sign for, CAFile of certificates; "" means that nothing is set.
 	Endpoint, Region, CAFile string
 }
 
-// Look reads the Settings: the variables go before the profile. The error is of the profile; what
-// the variables say stands beside it.
+// Look reads the Settings; variables go before the profile. An error is about the profile; the settings
+// from variables are returned with it.
 func Look(ctx context.Context) (Settings, error) {
 	e, failed := look(ctx)
 	s := Settings{Region: cmp.Or(e.env.Region, e.shared.Region),
@@ -46,7 +46,7 @@ type environment struct {
 	shared  config.SharedConfig // of the profile; none: its zero
 }
 
-// look reads it; an environment comes with an error, too.
+// look reads the environment, and returns it even with an error.
 func look(ctx context.Context) (*environment, *Error) {
 	e := &environment{}
 	if err := clean(); err != nil {
@@ -63,7 +63,7 @@ func look(ctx context.Context) (*environment, *Error) {
 	}
 	e.shared, err = e.load(ctx, e.profile, e.files[:1], e.files[1:])
 	switch {
-	case err == nil, absent(err, e.profile) && e.by == "": // nobody named it
+	case err == nil, absent(err, e.profile) && e.by == "": // no variable named it
 		return e, nil
 	case absent(err, e.profile):
 		return e, e.missing()
@@ -71,7 +71,8 @@ func look(ctx context.Context) (*environment, *Error) {
 	return e, e.wrong(err)
 }
 
-// absent says whether an error is that a profile is not there; it may be of another that this one needs.
+// absent reports whether an error says that a profile does not exist. It may be about another profile
+// that this one needs.
 func absent(err error, profile string) bool {
 	var of config.SharedConfigProfileNotExistError
 	return errors.As(err, &of) && of.Profile == profile && !errors.As(err, new(config.SharedConfigAssumeRoleError))
@@ -83,7 +84,7 @@ func (e *environment) load(ctx context.Context, profile string, files, keys []st
 	})
 }
 
-// profileFiles are the shared config and the shared credentials.
+// profileFiles are the shared config and the shared credentials file.
 func profileFiles() [2]string {
 	return [2]string{cmp.Or(os.Getenv("AWS_CONFIG_FILE"), config.DefaultSharedConfigFilename()),
 		cmp.Or(os.Getenv("AWS_SHARED_CREDENTIALS_FILE"), config.DefaultSharedCredentialsFilename())}
@@ -99,8 +100,8 @@ func named(variables ...string) string {
 	return ""
 }
 
-// clean takes white space off the ends of the variables that the chain reads. The SDK reads them by
-// itself, in many places, and so does a credential process: they are set anew.
+// clean trims white space off the variables that the chain reads. It sets them anew, since the SDK
+// reads them itself, in many places, and so does a credential process.
 func clean() *Error {
 	for _, name := range []string{"AWS_ACCESS_KEY_ID", "AWS_ACCESS_KEY", "AWS_SECRET_ACCESS_KEY", "AWS_SECRET_KEY",
 		"AWS_SESSION_TOKEN", "AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE",
@@ -130,7 +131,7 @@ func clean() *Error {
 	return nil
 }
 
-// halves finds variables that mean nothing without another.
+// halves finds variables that need another one which is not set.
 func halves() *Error {
 	access, secret := named("AWS_ACCESS_KEY_ID", "AWS_ACCESS_KEY"), named("AWS_SECRET_ACCESS_KEY", "AWS_SECRET_KEY")
 	switch {
@@ -145,7 +146,8 @@ func halves() *Error {
 	return nil
 }
 
-// missing is a profile that is named and not there, with the reason where a file cannot be read.
+// missing is the error of a profile that is named and does not exist, with the reason where a file
+// cannot be read.
 func (e *environment) missing() *Error {
 	failed := &Error{Problem: fmt.Sprintf("there is no profile %s, which %s names, in %s", e.profile, e.by, e.either()),
 		Cure: fmt.Sprintf("write it there, as [profile %s] or in the second file as [%s], or unset %s (aws configure list-profiles shows them)", e.profile, e.profile, e.by)}
@@ -157,7 +159,7 @@ func (e *environment) missing() *Error {
 	return failed
 }
 
-// unread is a file of profiles that a variable names and nobody can read.
+// unread is the error of a file of profiles that a variable names and that cannot be read.
 func (e *environment) unread() *Error {
 	for i, name := range e.files {
 		if err := readable(name); err != nil && e.isNamed(name) {
@@ -189,7 +191,7 @@ func readable(name string) error {
 	return err
 }
 
-// cause is an error of a file without its name, which stands before it.
+// cause is an error of a file without the file's name, which the message has already.
 func cause(err error) error {
 	var of *fs.PathError
 	if errors.As(err, &of) {

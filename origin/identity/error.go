@@ -18,10 +18,10 @@ import (
 	smithyhttp "github.com/aws/smithy-go/transport/http"
 )
 
-// Error is why there is no identity, and what mends it; both without secrets.
+// Error says why there is no identity, and the cure, both without secrets.
 type Error struct {
 	Problem, Cure string
-	// Away: who gives it could not be asked, or would not give it now; waiting may mend it.
+	// Away says that the source could not be asked, or refused for now: waiting may mend it.
 	Away bool
 	// Err is the cause, where there is one.
 	Err error
@@ -35,7 +35,7 @@ func (e *Error) Unwrap() error { return e.Err }
 
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
 
-// wrong is an error of the files of profiles.
+// wrong makes an Error of an error of the files of profiles.
 func (e *environment) wrong(err error) *Error {
 	var (
 		role   config.SharedConfigAssumeRoleError
@@ -68,7 +68,7 @@ func (e *environment) wrong(err error) *Error {
 		Cure: "correct it", Err: err}
 }
 
-// failed is an error of whoever was asked.
+// failed makes an Error of an error of the source.
 func (s *source) failed(err error) *Error {
 	var own *Error
 	if errors.As(err, &own) {
@@ -89,7 +89,7 @@ func (s *source) failed(err error) *Error {
 	return &Error{Problem: s.how + " cannot be had: " + why, Cure: s.cure, Away: away, Err: err}
 }
 
-// reason is what an error of the SDK comes down to.
+// reason is the essence of an error of the SDK.
 func reason(err error) (why string, away bool) {
 	var (
 		at      *url.Error
@@ -107,7 +107,7 @@ func reason(err error) (why string, away bool) {
 	}
 	switch {
 	case errors.As(err, &syntax), errors.As(err, &kind):
-		return host + "the answer is no such JSON", false // which may have secrets in it
+		return host + "the answer is no such JSON", false // the answer may have secrets in it
 	case errors.As(err, &api):
 		why = oneLine(api.ErrorCode() + " " + api.ErrorMessage())
 		if errors.As(err, &status) && status.HTTPStatusCode() != 0 {
@@ -134,7 +134,7 @@ func reason(err error) (why string, away bool) {
 	return shortened(strings.TrimPrefix(oneLine(err.Error()), "failed to refresh cached credentials, ")), false
 }
 
-// shortened keeps a page that somebody answers from filling the line.
+// shortened keeps a whole page from filling the line.
 func shortened(s string) string {
 	const most = 300
 	if len(s) > most {
@@ -143,7 +143,8 @@ func shortened(s string) string {
 	return s
 }
 
-// lastly is what to do where nothing is named: most machines are no instance, and need not hear of it.
+// lastly is the cure where nothing is named. Most machines are not instances, and their users need not
+// hear of metadata.
 func (s *source) lastly(err error, why string) string {
 	var status interface{ HTTPStatusCode() int }
 	switch {

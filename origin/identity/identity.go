@@ -1,22 +1,24 @@
-// Package identity finds out as whom a bucket is asked, by the chain of the AWS SDK.
+// Package identity finds out with which identity a bucket is asked, by the chain of the AWS SDK.
 //
 // The SDK looks, in this order, at the keys in variables, at a web identity in variables, at the
 // profile in force (keys, an assumed role, web identity, SSO, a login session, a process), at a
-// container's agent, and at the instance's metadata. Around its chain stand rules of ours:
+// container's agent, and at the instance's metadata. This package adds rules of its own:
 //
 //   - What is named is used, or it is an error that names it, says why and how to mend it. Only the
-//     instance's metadata is asked without being named: nothing else ends there in silence. A profile
-//     that AWS_PROFILE names has to be there even where keys in variables go before it.
-//   - Keys in variables go before AWS_PROFILE, unless its profile itself takes them for a role.
-//   - Metadata and agents are asked without a proxy: one that answered would answer with the role of
-//     the machine that it runs on. STS, SSO and its OIDC service are asked by the environment's proxy.
-//   - White space at the ends of variables, token files and answers is taken off: a secret that was
+//     instance's metadata is asked without being named: nothing else falls through to it silently. A
+//     profile that AWS_PROFILE names must exist even where keys in variables go before it.
+//   - Keys in variables go before AWS_PROFILE, unless its profile itself uses them to assume a role.
+//   - Metadata and agents are asked without a proxy: a proxy would answer with the role of the
+//     machine that it runs on. STS, SSO and its OIDC service are asked through the environment's
+//     proxy.
+//   - White space at the ends of variables, token files and answers is removed: a secret that was
 //     written by echo has a newline.
 //   - No message has a secret in it: not what a process printed, nor a token that an agent repeats.
 //
-// A Keyring keeps what was found. New credentials are looked for when a fifth of their time is left,
-// when a file of profiles changed, and when an origin refused them; one search serves all who wait.
-// Nobody waits while the old ones are good, and a search that fails leaves them as they are.
+// A Keyring caches what was found. It searches for new credentials when a fifth of their time is left,
+// when a file of profiles changed, and when an origin refused them. One search serves all who wait
+// (singleflight). Nobody waits while the old credentials are good, and a search that fails leaves them
+// in use.
 package identity
 
 import (
@@ -44,45 +46,45 @@ import (
 
 // Identity is what was found.
 type Identity struct {
-	// Value has the secrets.
+	// Value has the keys, which are secret.
 	Value credentials.Value
-	// How it was found, in words: profile, file, role, never a secret.
+	// How says how it was found, in words: profile, file, role, never a secret.
 	How string
-	// Expires is when it ends; zero: never, or nobody says.
+	// Expires is when it expires. Zero means that it does not, or that the time is unknown.
 	Expires time.Time
 
-	ofFiles bool // files of profiles have it
+	ofFiles bool // it came from files of profiles
 }
 
 // Options say how services are asked.
 type Options struct {
-	// Region of STS where neither the variables nor the profile name one; "": us-east-1.
+	// Region is that of STS where neither the variables nor the profile name one; "": us-east-1.
 	Region string
-	// Roots are the certificates that are trusted; nil: the system's.
+	// Roots are the trusted certificates; nil: the system's.
 	Roots *x509.CertPool
 }
 
-// serviceTimeout is how long one request to a service may take. It makes three, and doctor waits
+// serviceTimeout bounds one request to a service. A search makes three, and doctor waits
 // 20 s for all of them.
 const serviceTimeout = 5 * time.Second
 
-// directTimeout is how long a connection to an agent may take: it is on this machine, or the next.
+// directTimeout bounds the connection to an agent, which runs on this machine or the next.
 const directTimeout = time.Second
 
-// metadataAttempts at an instance's metadata: three take five seconds where nobody is, and most
-// machines are no instance.
+// metadataAttempts bounds the requests for an instance's metadata: three take five
+// seconds where nobody answers, and most machines are not instances.
 const metadataAttempts = 2
 
 const defaultRegion = "us-east-1"
 
-// chain looks for an identity, anew each time: files and tokens may have changed.
+// chain searches for an identity, anew each time: files and tokens may have changed.
 type chain struct {
 	Options
 	direct  aws.HTTPClient // for metadata and agents; nil: one without a proxy
 	proxied aws.HTTPClient // for all else; nil: one with the environment's
 }
 
-// find asks the SDK, once it is clear what it will find, or why it cannot.
+// find asks the SDK. It first finds out what the SDK will find, or why it cannot.
 func (c *chain) find(ctx context.Context) (*Identity, *Error) {
 	e, failed := look(ctx)
 	if failed != nil {
@@ -117,7 +119,7 @@ func (c *chain) find(ctx context.Context) (*Identity, *Error) {
 	if from.ends == ofInstance {
 		id.How = strings.Replace(id.How, instanceRole, instanceRole+" "+machine.role, 1)
 		if from.plain {
-			id.Expires = machine.expires // the SDK says an hour at most
+			id.Expires = machine.expires // the SDK caps it at an hour
 		}
 	}
 	id.Value.Expiration = id.Expires
@@ -131,16 +133,16 @@ func (c *chain) find(ctx context.Context) (*Identity, *Error) {
 	return id, nil
 }
 
-// options are what the SDK is told.
+// options configure the SDK.
 func (c *chain) options(ctx context.Context, e *environment, from *source, machine *instance) []func(*config.LoadOptions) error {
 	options := []func(*config.LoadOptions) error{
 		config.WithSharedConfigFiles(e.files[:1]), config.WithSharedCredentialsFiles(e.files[1:]),
 		config.WithHTTPClient(c.client(c.proxied, true)),
 		config.WithDefaultRegion(cmp.Or(c.Region, defaultRegion)),
-		// Mode auto would ask the instance for its region, by a proxy.
+		// Mode auto would ask the instance for its region, through a proxy.
 		config.WithDefaultsMode(aws.DefaultsModeLegacy),
 		config.WithLogger(logging.Nop{}),
-		config.WithCredentialsCacheOptions(func(o *aws.CredentialsCacheOptions) { o.ExpiryWindow = 0 }), // a Keyring's part
+		config.WithCredentialsCacheOptions(func(o *aws.CredentialsCacheOptions) { o.ExpiryWindow = 0 }), // the Keyring renews early
 		config.WithEC2RoleCredentialOptions(func(o *ec2rolecreds.Options) { o.Client = machine }),
 		config.WithEndpointCredentialOptions(func(o *endpointcreds.Options) {
 			o.HTTPClient = c.client(c.direct, false)
@@ -151,7 +153,7 @@ func (c *chain) options(ctx context.Context, e *environment, from *source, machi
 				o.TokenRetriever = heldToken(from.token)
 			}
 		}),
-		// The SDK lets its requests outlive whoever wants them.
+		// The SDK lets its requests outlive their callers.
 		config.WithAPIOptions([]func(*middleware.Stack) error{endsWith(ctx)}),
 	}
 	if from.profileFirst {
@@ -160,8 +162,8 @@ func (c *chain) options(ctx context.Context, e *environment, from *source, machi
 	return options
 }
 
-// client is the one given, or one of the SDK's own: it adds a profile's certificates to no other.
-// No connection is kept: hours pass between two searches.
+// client is the given one, or one of the SDK's own: the SDK adds a profile's certificates only to its
+// own. It keeps no connection alive: hours pass between two searches.
 func (c *chain) client(given aws.HTTPClient, proxy bool) aws.HTTPClient {
 	if given != nil {
 		return given
@@ -181,13 +183,13 @@ func (c *chain) client(given aws.HTTPClient, proxy bool) aws.HTTPClient {
 	})
 }
 
-// heldToken is a web identity that was read, and found to be one line.
+// heldToken is a web identity token that was read, and found to be one line.
 type heldToken string
 
-// GetIdentityToken is what the SDK asks for before each exchange.
+// GetIdentityToken returns the token. The SDK calls it before each exchange.
 func (t heldToken) GetIdentityToken() ([]byte, error) { return []byte(t), nil }
 
-// endsWith makes requests end with a context.
+// endsWith makes the SDK's requests end with a context.
 func endsWith(outer context.Context) func(*middleware.Stack) error {
 	return func(stack *middleware.Stack) error {
 		return stack.Initialize.Add(middleware.InitializeMiddlewareFunc("EndsWithSearch", func(ctx context.Context, in middleware.InitializeInput,

@@ -13,10 +13,10 @@ import (
 	"github.com/minio/minio-go/v7/pkg/credentials"
 )
 
-// Keyring keeps an identity, and has a new one when it is time.
+// Keyring caches an identity, and renews it when it is time.
 type Keyring struct {
-	find  func(context.Context) (*Identity, *Error) // looks once
-	noted func(error)                               // what a search in vain ended with; nil: nobody wants to know
+	find  func(context.Context) (*Identity, *Error) // one search
+	noted func(error)                               // told the error of a search that failed; may be nil
 	have  atomic.Pointer[held]                      // stored under mu
 
 	ctx  context.Context // of searches; ended by Close
@@ -25,17 +25,17 @@ type Keyring struct {
 
 	mu      sync.Mutex // guards the fields below; never held while somebody is asked
 	running *search
-	tried   stamps    // of the files, before the last search
-	again   time.Time // before this no search begins without a reason
-	forced  time.Time // when an origin's refusal last began one
+	tried   stamps    // the files' stamps before the last search
+	again   time.Time // until then no search begins without a new reason
+	forced  time.Time // when an origin's refusal last began a search
 	failed  error     // of the last search; nil: it found something
 }
 
-// held is what a search found; it does not change.
+// held is what a search found. It is immutable.
 type held struct {
 	*Identity
 	renew time.Time // when new ones are looked for; zero: never
-	files [2]string // of profiles, and how they were then
+	files [2]string // the files of profiles; was are their stamps at the search
 	was   stamps
 }
 
@@ -43,7 +43,7 @@ func (h *held) good(now time.Time) bool {
 	return h != nil && (h.Expires.IsZero() || now.Before(h.Expires))
 }
 
-// search is one for all who wait.
+// search is one search, shared by all who wait.
 type search struct {
 	done chan struct{} // closed when the rest is set
 	held *held
@@ -51,7 +51,7 @@ type search struct {
 }
 
 const (
-	// searchAgain is how long a search in vain is remembered: an instance's metadata may take a
+	// searchAgain is how long a failed search is remembered: an instance's metadata may take a
 	// second to say no, and every request asks.
 	searchAgain = 5 * time.Second
 	// renewAgain is the same while the old credentials are still good.
@@ -65,8 +65,8 @@ var (
 	errFound  = errors.New("others were found meanwhile")
 )
 
-// New makes a Keyring with nothing in it. It asks nobody yet. noted is told of searches in vain that
-// no caller learns of, since the old credentials are still good; nil: nobody is.
+// New makes an empty Keyring. It does not search yet. noted is told of failed searches that no caller
+// learns of, since the old credentials are still good. It may be nil.
 func New(o Options, noted func(error)) *Keyring {
 	k := &Keyring{find: (&chain{Options: o}).find, noted: noted}
 	k.ctx, k.stop = context.WithCancel(context.Background())
@@ -81,7 +81,7 @@ func (k *Keyring) Close() {
 	k.work.Wait()
 }
 
-// Find looks once, past what is held. What it finds may have expired.
+// Find searches once, and does not use or change what is cached. What it finds may have expired.
 func (k *Keyring) Find(ctx context.Context) (*Identity, error) {
 	id, failed := k.find(ctx)
 	if failed != nil {
@@ -90,13 +90,13 @@ func (k *Keyring) Find(ctx context.Context) (*Identity, error) {
 	return id, nil
 }
 
-// Reread looks for credentials now, and has all that follow use what it finds. Where there are none
-// to use the error says why, and the old ones serve on.
+// Reread searches for credentials now; all later callers use what it finds. When nothing usable is
+// found, the error says why, and the old credentials stay in use.
 func (k *Keyring) Reread(ctx context.Context) error {
 	for {
 		is := stampsOf(profileFiles())
 		k.mu.Lock()
-		s, before := k.running, k.running != nil // which began before what changed
+		s, before := k.running, k.running != nil // it began before the change
 		if !before {
 			s = k.beginLocked(is)
 		}
@@ -110,8 +110,9 @@ func (k *Keyring) Reread(ctx context.Context) error {
 	}
 }
 
-// Get gives the credentials of now. Callers wait for a search where there are none; the first one
-// does where a file that had them was written. Else the old ones serve meanwhile.
+// Get returns the present credentials. Callers wait for a search if there are none. After a file that
+// had them was written, only the first caller waits. Otherwise the old credentials serve during a
+// search.
 func (k *Keyring) Get(ctx context.Context) (credentials.Value, error) {
 	now, h := time.Now(), k.have.Load()
 	good, changed := h.good(now), false // changed: its file was written
@@ -144,8 +145,8 @@ func (k *Keyring) Get(ctx context.Context) (credentials.Value, error) {
 	return credentials.Value{}, err
 }
 
-// Refused says whether there are other credentials than those that an origin refused. It has them
-// looked for, but no sooner than searchAgain after another refusal did.
+// Refused reports whether there are other credentials than those that an origin refused. It begins a
+// search for them, but no sooner than searchAgain after the search of another refusal.
 func (k *Keyring) Refused(ctx context.Context, used credentials.Value) bool {
 	now, is := time.Now(), stampsOf(profileFiles())
 	k.mu.Lock()
@@ -176,9 +177,9 @@ func (s *search) wait(ctx context.Context) (*held, error) {
 	}
 }
 
-// join gives the search under way or a new one; or, where it is too soon for one, why the last failed,
-// and errFound where one has ended with other credentials than h, those that the caller saw.
-// changed says that there may be something new to find in files, which are as is says.
+// join returns the search in flight, or begins one. If it is too soon for one, it returns why the last
+// one failed. It returns errFound if one has ended with other credentials than h, which the caller saw.
+// changed says that files, with the stamps is, may have something new.
 func (k *Keyring) join(now time.Time, h *held, is stamps) (s *search, changed bool, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -197,7 +198,7 @@ func (k *Keyring) join(now time.Time, h *held, is stamps) (s *search, changed bo
 	return s, changed, nil
 }
 
-// beginLocked begins a search; nil: the Keyring is closed.
+// beginLocked begins a search. Nil means that the Keyring is closed.
 func (k *Keyring) beginLocked(is stamps) *search {
 	if k.ctx.Err() != nil {
 		return nil
@@ -228,7 +229,7 @@ func (k *Keyring) run(s *search, is stamps) {
 		}
 		k.have.Store(s.held)
 	} else {
-		failed.Away = failed.Away || old != nil // it was here before
+		failed.Away = failed.Away || old != nil // it was found before, so it may come back
 		s.err, k.failed, k.again = failed, failed, now.Add(searchAgain)
 		if old.good(now) {
 			k.again = now.Add(renewAgain)
@@ -241,7 +242,7 @@ func (k *Keyring) run(s *search, is stamps) {
 	}
 }
 
-// attempt looks once, and makes an error of a panic.
+// attempt searches once, and turns a panic into an error.
 func (k *Keyring) attempt(ctx context.Context) (id *Identity, failed *Error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -252,7 +253,7 @@ func (k *Keyring) attempt(ctx context.Context) (id *Identity, failed *Error) {
 	return k.find(ctx)
 }
 
-// judge refuses what was found where the old is better.
+// judge refuses an identity that was found where the old one is better.
 func judge(id *Identity, old *held, now time.Time) *Error {
 	switch {
 	case !id.Expires.IsZero() && !now.Before(id.Expires):
@@ -260,20 +261,20 @@ func judge(id *Identity, old *held, now time.Time) *Error {
 			now.Sub(id.Expires).Round(time.Second), id.Expires.UTC().Format(time.RFC3339)),
 			Cure: "renew them (aws sso login, or whatever gives them), and see that this machine's clock is right", Away: true}
 	case old.good(now) && old.ofFiles && !id.ofFiles:
-		// Whoever writes the file may have emptied it first: that is no reason to become another.
+		// A writer may have emptied the file first: that is no reason to switch to another identity.
 		return &Error{Problem: old.How + " is gone; it would now be " + id.How, Cure: "bring it back, or restart the node"}
 	}
 	return nil
 }
 
-// stamps tell whether the files of profiles were written.
+// stamps show whether the files of profiles were written.
 type stamps [2]stamp
 
 type stamp struct{ modified, size int64 }
 
 func stampsOf(files [2]string) (all stamps) {
 	for i, name := range files {
-		if info, err := os.Stat(name); err == nil { // else it is the zero
+		if info, err := os.Stat(name); err == nil { // else the stamp is zero
 			all[i] = stamp{info.ModTime().UnixNano(), info.Size()}
 		}
 	}

@@ -14,17 +14,17 @@ import (
 // source is where the chain will find an identity.
 type source struct {
 	how          string // in words
-	cure         string // of whatever fails
+	cure         string // for any failure of this source
 	ends         ending
-	unnamed      bool     // nobody named it: it is tried last
-	plain        bool     // no role is assumed by it
-	token        string   // what is shown to STS, or to a container's agent
+	unnamed      bool     // no setting names it: it is tried last
+	plain        bool     // it assumes no role
+	token        string   // sent to STS, or to a container's agent
 	profileFirst bool     // the profile goes before keys in variables
-	ofFiles      bool     // the files of profiles have it
+	ofFiles      bool     // it is in the files of profiles
 	secrets      []string // that must not be printed
 }
 
-// ending is what the chain ends in: the first link, that needs no other.
+// ending is the kind of the chain's end: the first link, which needs no other.
 type ending int
 
 const (
@@ -44,7 +44,8 @@ const (
 	giveKeys     = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or anonymous: true for a public bucket"
 )
 
-// source says where the chain ends, in the order of the SDK, or what is named and cannot be used.
+// source says where the chain ends, in the order of the SDK, or returns the error that something is
+// named and cannot be used.
 func (e *environment) source() (*source, *Error) {
 	s, failed := e.chosen()
 	if failed != nil {
@@ -94,7 +95,7 @@ func (e *environment) chosen() (*source, *Error) {
 	return s, failed
 }
 
-// before tells that a profile is named, and is not the one that is taken.
+// before says that a profile is named but not used.
 func (e *environment) before() string {
 	if e.by == "" {
 		return ""
@@ -102,14 +103,14 @@ func (e *environment) before() string {
 	return " (which goes before " + e.by + "=" + e.profile + ")"
 }
 
-// takesVariables says whether a profile has a role assumed by the keys in variables.
+// takesVariables reports whether a profile assumes a role with the keys in variables.
 func takesVariables(p *config.SharedConfig) bool {
 	for ; p.Source != nil; p = p.Source {
 	}
 	return p.CredentialSource == "Environment"
 }
 
-// ofProfile follows a profile as the SDK does, roles by roles.
+// ofProfile follows a profile as the SDK does, through its source profiles.
 func (e *environment) ofProfile(p *config.SharedConfig) (*source, *Error) {
 	s, failed := e.base(p)
 	if failed != nil || p.RoleARN == "" || s.ends == ofWebIdentity && p.Source == nil {
@@ -125,7 +126,7 @@ func (e *environment) ofProfile(p *config.SharedConfig) (*source, *Error) {
 	return s, nil
 }
 
-// base is what a profile is before it assumes its role.
+// base is the identity of a profile before it assumes its role.
 func (e *environment) base(p *config.SharedConfig) (*source, *Error) {
 	of := e.of(p)
 	switch {
@@ -162,20 +163,20 @@ func (e *environment) base(p *config.SharedConfig) (*source, *Error) {
 	return s, nil
 }
 
-// lacks is a profile that is named and says nothing of an identity.
+// lacks is the error of a profile that is named and has no identity.
 func (e *environment) lacks(p *config.SharedConfig) *Error {
 	switch {
 	case p.RoleARN != "":
 		return &Error{Problem: e.of(p) + " does not say who assumes its role " + p.RoleARN,
 			Cure: "add source_profile, credential_source (Environment, Ec2InstanceMetadata or EcsContainer) or web_identity_token_file to it"}
-	case e.shared.Profile == "": // nobody can be here: a profile that is named is there
+	case e.shared.Profile == "": // cannot happen: a named profile exists here
 		return e.missing()
 	}
 	return &Error{Problem: e.of(p) + ", which " + e.by + " names, has no credentials",
 		Cure: "add keys, role_arn with source_profile, sso_session or credential_process to it, or unset " + e.by + " to take a container's or the instance's role"}
 }
 
-// credentialSource is who assumes the role of a profile that names no other profile.
+// credentialSource is the identity that assumes the role of a profile with a credential_source.
 func (e *environment) credentialSource(p *config.SharedConfig) (*source, *Error) {
 	const variables = "the variables AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
 	switch p.CredentialSource {
@@ -211,7 +212,7 @@ func (e *environment) of(p *config.SharedConfig) string {
 	return "profile " + name + " of " + file
 }
 
-// webIdentity is a role that a token is shown for; by names the file's name.
+// webIdentity is a role that is assumed with a token; by says what names the token's file.
 func webIdentity(of, role, file, by string) (*source, *Error) {
 	token, failed := readToken(file, by)
 	if failed != nil {
@@ -222,7 +223,7 @@ func webIdentity(of, role, file, by string) (*source, *Error) {
 		cure: "check that the role exists, and that its trust policy names the token's issuer, audience and subject"}, nil
 }
 
-// container is an agent that gives the container its role.
+// container is an agent that gives the container a role.
 func container() (*source, *Error) {
 	s := &source{how: "the container's role", plain: true, ends: ofContainer}
 	s.token = os.Getenv("AWS_CONTAINER_AUTHORIZATION_TOKEN")

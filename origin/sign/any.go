@@ -13,13 +13,14 @@ import (
 	"github.com/minio/minio-go/v7/pkg/credentials"
 )
 
-// Any signs a request of any method, headers, query and body at a time. X-Amz-Content-Sha256 says
-// what the signature covers of the body, in one of the forms that S3 knows, and must be there. It
-// covers host, Content-Type, Content-MD5 and every x-amz-* header: what S3 demands, and no more, so
-// that a proxy on the way may touch the rest. Neither path nor query is changed: the origin decodes
-// both before it compares, so they may be written in any way. minio-go's signer, which gives the
-// same signature where its way is S3's, sorts the query, drops what net/url cannot parse, and
-// takes bytes that are no UTF-8 for U+FFFD.
+// Any signs a request of any method, headers, query and body at a given time. X-Amz-Content-Sha256 must
+// be set: it says what the signature covers of the body, in one of the forms that S3 knows. Any covers
+// host, Content-Type, Content-MD5 and every x-amz-* header. That is what S3 demands, and no more, so
+// that a proxy on the way may change the rest. It changes neither path nor query: the origin decodes
+// both before it compares, so any encoding is right.
+//
+// minio-go's signer gives the same signature where it follows S3. But it sorts the query, drops what
+// net/url cannot parse, and replaces bytes that are not UTF-8 with U+FFFD.
 func (s *Signer) Any(r *http.Request, v credentials.Value, region string, now time.Time) {
 	at := now.UTC().Format("20060102T150405Z")
 	r.Header["X-Amz-Date"] = []string{at}
@@ -64,8 +65,8 @@ func (s *Signer) Any(r *http.Request, v credentials.Value, region string, now ti
 		", SignedHeaders=" + names + ", Signature=" + hex.EncodeToString(signature[:])}
 }
 
-// header is one that a signature covers: as the request has it, and as it is signed. The host has
-// no name, since net/http keeps it aside.
+// header is one that a signature covers: its name in the request, and its name as it is signed. The
+// host has no name, since net/http keeps it apart.
 type header struct{ name, lower string }
 
 // covered are the headers that are signed, sorted.
@@ -81,7 +82,7 @@ func covered(h http.Header) []header {
 	return all
 }
 
-// appendTrimmed adds a value without the spaces around it, and with one for each run of them.
+// appendTrimmed adds a value without leading and trailing spaces, with runs of spaces collapsed to one.
 func appendTrimmed(b []byte, value string) []byte {
 	value = strings.Trim(value, " \t")
 	for i := range len(value) {
@@ -92,8 +93,8 @@ func appendTrimmed(b []byte, value string) []byte {
 	return b
 }
 
-// appendQuery adds a query as it is signed: decoded, encoded anew, sorted by name, then by value. A
-// "+" is a space, as every S3 server has it; a bad escape is what it says.
+// appendQuery adds a query as it is signed: decoded, encoded anew, sorted by name, then by value. A "+"
+// is a space, as in every S3 server. A bad escape is taken literally.
 func appendQuery(b []byte, raw string) []byte {
 	if raw == "" {
 		return b

@@ -1,8 +1,8 @@
 // Package sign writes Amazon's Signature Version 4 for requests to an S3 origin, as "Authenticating
-// Requests (AWS Signature Version 4)" in the S3 API reference has it.
+// Requests (AWS Signature Version 4)" in the S3 API reference describes it.
 //
-// A canonical form of the request is hashed, and the hash signed with a key that is derived from the
-// secret, the day and the region. Deriving costs more than signing, so the key of the day is kept.
+// A canonical form of the request is hashed, and the hash is signed with a key that is derived from the
+// secret, the day and the region. Deriving costs more than signing, so the key of the day is cached.
 package sign
 
 import (
@@ -25,7 +25,7 @@ type Signer struct {
 	key atomic.Pointer[signingKey]
 }
 
-// signingKey is derived from a secret once a day and region.
+// signingKey is derived from a secret, once for a day and region.
 type signingKey struct {
 	day, region, secret string
 	scope               string
@@ -46,10 +46,10 @@ func (s *Signer) keyFor(day, region, secret string) *signingKey {
 	return k
 }
 
-// Read signs a request without a body at a time, over host, the x-amz-* headers that it adds
-// itself, and who pays. Nothing else is covered: Google's front ends change Accept-Encoding. Path and query are taken as they go over the wire: the path as Encode has it, the query
-// encoded and sorted. The rest of a read needs no signature, since every answer is compared with
-// what was asked.
+// Read signs a request without a body at a given time. It covers host, the x-amz-* headers that it adds
+// itself, and x-amz-request-payer. Nothing else is covered: Google's front ends change Accept-Encoding.
+// Path and query are signed as they are sent: the path as Encode returns it, the query encoded and
+// sorted. The rest of a read needs no signature, since every answer is compared with what was asked.
 func (s *Signer) Read(r *http.Request, v credentials.Value, region string, now time.Time) {
 	var stamp [16]byte
 	at := now.UTC().AppendFormat(stamp[:0], "20060102T150405Z")
@@ -94,8 +94,8 @@ func mac(key []byte, text string) (sum [32]byte) {
 	return sum
 }
 
-// Encode writes bytes as S3 has them in paths and queries: all but the
-// unreserved ones as %XX, "/" kept in a path.
+// Encode encodes bytes as S3 does in paths and queries: all but the unreserved ones become %XX, and "/"
+// is kept in a path.
 func Encode(s string, keepSlash bool) string {
 	plain := true
 	for i := 0; i < len(s) && plain; i++ {
