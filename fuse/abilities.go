@@ -14,7 +14,7 @@ import (
 // ability is one thing that a kernel may offer and a user may mask.
 type ability struct {
 	name string
-	bit  uint64 // 0: not negotiated at INIT
+	bit  uint64 // 0 means that INIT does not negotiate it
 }
 
 // abilityTable lists what can be masked, with its bit in INIT.
@@ -42,10 +42,10 @@ func Abilities() []string {
 	return names
 }
 
-// masks is what a mount does not use of its kernel.
+// masks is what a mount does not use of the abilities of its kernel.
 type masks struct {
 	bits      uint64
-	unwanted  uint64 // those of bits that nobody masked
+	unwanted  uint64 // the bits that no user masked: the mount has no use for them
 	readAhead bool
 }
 
@@ -70,7 +70,7 @@ func parseMasks(without []string) (masks, error) {
 // offer is what the kernel offers and nobody masked.
 type offer struct {
 	noOpen, noOpenDir bool
-	passthrough       error // nil: granted
+	passthrough       error // nil means granted
 }
 
 // decide picks the open mode and says why it is not the one asked for.
@@ -101,9 +101,9 @@ func decide(o *Options, k offer, large bool) (Mode, string) {
 	return asked, why
 }
 
-// passthroughGranted tries to register a file with the kernel, which is what needs
-// CAP_SYS_ADMIN: one of each place that files are lent from, until one is taken;
-// where no place is known, one in memory.
+// passthroughGranted tries to register a file with the kernel: that is the step that needs
+// CAP_SYS_ADMIN. It tries one file of each place that files are lent from, until the kernel takes
+// one. Where no place is known it tries a file in memory.
 func passthroughGranted(raw backing, offered uint64, o *Options) error {
 	switch {
 	case o.Local == nil:
@@ -149,15 +149,15 @@ func lendable(raw backing, fd int, name string) error {
 	return fmt.Errorf("lend %s: %w", name, errno)
 }
 
-// lacks tells what of its kernel's abilities a mount does without, and why;
-// unwanted are those that it would not use, ahead its read-ahead in KiB.
+// lacks says which abilities of its kernel a mount does without, and why. unwanted are the
+// abilities that the mount would not use, ahead is its read-ahead in KiB.
 func (o *Options) lacks(offered, unwanted uint64, passthrough error, ahead int) (all []string) {
 	masked := func(name string) bool {
 		return slices.Contains(o.Without, name) || slices.Contains(o.Without, "all")
 	}
 	for _, a := range abilityTable() {
 		switch {
-		case a.name == "splice" || a.bit&unwanted != 0 && !masked(a.name): // never used; not here
+		case a.name == "splice" || a.bit&unwanted != 0 && !masked(a.name): // never used, or of no use to this mount
 		case masked(a.name):
 			all = append(all, a.name+": masked by fuse.without")
 		case a.name == "passthrough" && passthrough != nil:
@@ -171,8 +171,8 @@ func (o *Options) lacks(offered, unwanted uint64, passthrough error, ahead int) 
 	return all
 }
 
-// maxRead is the largest READ in bytes: 256 pages, or 32 for a kernel that
-// offers no more (or was told so).
+// maxRead is the largest READ in bytes: 256 pages. It is 32 pages for a kernel that offers no more,
+// or whose max_pages is masked.
 func (m masks) maxRead() int {
 	if m.bits&gofuse.CAP_MAX_PAGES != 0 {
 		return 128 << 10

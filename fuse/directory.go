@@ -13,9 +13,9 @@ import (
 	"github.com/hearthfs/hearth/namespace"
 )
 
-// OpenDir answers OPENDIR: once with ENOSYS, after which the kernel opens
-// directories alone and keeps their names; or, where that is not to be had, each
-// time with the same effect. A strict mount keeps no names.
+// OpenDir answers OPENDIR with ENOSYS once; after that the kernel opens directories alone and keeps
+// their names. Where the kernel cannot do that, each OPENDIR is answered with the same effect. A
+// strict mount keeps no names.
 func (f *fileSystem) OpenDir(_ <-chan struct{}, _ *gofuse.OpenIn, out *gofuse.OpenOut) gofuse.Status {
 	switch {
 	case !f.listDir:
@@ -45,8 +45,8 @@ func (f *fileSystem) ReadDir(cancel <-chan struct{}, in *gofuse.ReadIn, out *gof
 	return f.list(cancel, in, func(e gofuse.DirEntry, _ *namespace.Node) bool { return out.AddDirEntry(e) })
 }
 
-// list adds one reply's worth of names from the request's offset on. An error
-// behind the first name waits for the next request.
+// list adds one reply's worth of names, from the request's offset on. An error after the first name
+// is left to the next request.
 func (f *fileSystem) list(cancel <-chan struct{}, in *gofuse.ReadIn, add func(gofuse.DirEntry, *namespace.Node) bool) gofuse.Status {
 	f.ops.readDirs.Add(1)
 	r := f.requestIn(cancel, &in.InHeader)
@@ -87,12 +87,12 @@ func (f *fileSystem) list(cancel <-chan struct{}, in *gofuse.ReadIn, add func(go
 	return gofuse.OK
 }
 
-// dots is the offset behind the two of them: that behind an entry is this and its node id.
+// dots is the offset behind "." and "..". The offset behind an entry is dots plus its node id.
 const dots = 2
 
-// behind is the name that a listing goes on behind. The tree knows it by the entry's node id
-// unless the name went, or means another version, long ago: what was given out last is
-// remembered for that.
+// behind returns the name behind which a listing continues. The tree finds it by the entry's node
+// id, unless the name went, or changed its version, long ago. For that case tickets remembers the
+// latest replies.
 func (f *fileSystem) behind(r *request, dir, offset uint64) (string, error) {
 	if offset <= dots {
 		return "", nil
@@ -101,28 +101,26 @@ func (f *fileSystem) behind(r *request, dir, offset uint64) (string, error) {
 		return name, nil
 	}
 	n, err := f.tree.Node(r, offset-dots)
-	if err == nil && n.Name == "" { // a link's own directory, whose name here the tree does not tell
+	if err == nil && n.Name == "" { // the root of a link: the tree does not say its name here
 		err = fmt.Errorf("go on behind node id %d: %w", n.ID, hearth.ErrStale)
 	}
 	return n.Behind(), err
 }
 
-// listed notes that the kernel starts to keep a listing, which is to be dropped
-// when its time has passed.
+// listed notes that the kernel starts to keep a listing, which is to be dropped when it expires.
 func (f *fileSystem) listed(r *request, id uint64) {
 	if n, err := f.tree.Node(r, f.toTree(id)); err == nil {
 		f.news.listed(id, time.Now().Add(max(n.TTL, 0)))
 	}
 }
 
-// ticketBytes bounds the memory of tickets: some thousand directories that are
-// being read at once.
+// ticketBytes bounds the memory of tickets in bytes: enough for some thousand directories that are
+// read at once.
 const ticketBytes = 8 << 20
 
-// tickets remembers the names of replies to listings. A kernel gives an offset back
-// to go on behind the entry that carried it, without any handle and at any time
-// later, when the name may be gone. The replies used last are kept, since who has
-// gone on needs the one before no more.
+// tickets remembers the names in replies to listings. To continue, a kernel gives back the offset
+// of an entry, without any handle and at any later time, when the name may be gone. The replies
+// used last are kept: a reader that has continued no longer needs the reply before.
 type tickets struct {
 	max int
 
@@ -132,7 +130,7 @@ type tickets struct {
 	bytes int
 }
 
-// ticket is where the name of a node id lies; of one that is in several replies, in the last.
+// ticket is where the name of a node id lies. Of an id in several replies it is the last one.
 type ticket struct {
 	batch *list.Element
 	index int
@@ -184,8 +182,8 @@ func (t *tickets) keep(b *batch) {
 	}
 }
 
-// name is that of an entry of a directory, as ReadDir goes on behind it; false when
-// the entry was given out so long ago that it is forgotten.
+// name returns the name of a directory's entry, in the form that ReadDir continues behind. false
+// means that the entry was given out so long ago that it is forgotten.
 func (t *tickets) name(dir, id uint64) (string, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -17,18 +17,18 @@ import (
 const (
 	// rootID is the root's node id in the protocol, and the root of a whole tree.
 	rootID = gofuse.FUSE_ROOT_ID
-	// maxRecords bounds the records of files kept in memory: at about 400 bytes
-	// each they are the price of not asking Pebble at each READ.
+	// maxRecords bounds the records of files kept in memory. At about 400 bytes each, they spare a
+	// look-up in Pebble for each READ.
 	maxRecords = 32768
 	// maxReaders bounds the Readers of larger objects.
 	maxReaders = 1024
-	// maxMisses bounds the READs that wait for more than this node: each holds a
+	// maxMisses bounds the READs that wait for more than this node, by a semaphore: each holds a
 	// goroutine.
 	maxMisses = 512
-	// maxAcross bounds those of them that lie in two blocks: between the first one's bytes
-	// and the second's each holds a reply buffer of up to 1 MiB.
+	// maxAcross bounds the misses that span two blocks: between the bytes of the first block and
+	// those of the second, each holds a reply buffer of up to 1 MiB.
 	maxAcross = 128
-	// staleWait is how long an ESTALE waits until the kernel knows.
+	// staleWait is the longest time that an ESTALE waits until the kernel knows.
 	staleWait = 200 * time.Millisecond
 )
 
@@ -37,8 +37,8 @@ type fileSystem struct {
 	readOnly
 	o       *Options
 	tree    Tree
-	mode    Mode // set before the first request but INIT
-	listDir bool // OPENDIR is answered: the kernel cannot do without, or Strict
+	mode    Mode // set before the first request after INIT
+	listDir bool // OPENDIR is answered: the kernel cannot do without, or the mount is strict
 
 	holds   *holds
 	records *lru[*record]
@@ -53,27 +53,26 @@ type fileSystem struct {
 	grace   time.Duration
 }
 
-// record is what is known of a file's node id. The id belongs to a version, so
-// only until, the end of the kernel's timeouts, can become old.
+// record is what is known of a file's node id. The id belongs to a version, so only one field can
+// become old: until, the end of the kernel's timeouts.
 type record struct {
 	node  namespace.Node
 	until time.Time
 	stale stale
-	// failure is what a READ that had to wait ended with.
+	// failure is the error of a READ that had to wait.
 	failure atomic.Pointer[failure]
 }
 
-// failure is an error that took long to come by. The kernel asks again at once
-// for a page that its read-ahead did not get; the same wait again would double
-// the bound that a reader was promised.
+// failure is an error that took long to arrive. The kernel asks again at once for a page that its
+// read-ahead did not get. A second wait of that length would double the bound promised to a reader.
 type failure struct {
 	err error
 	at  time.Time
 }
 
 const (
-	longWait = time.Second // what makes a failure worth remembering
-	askAgain = time.Second // for how long it answers who asks again
+	longWait = time.Second // a failure after this time is remembered
+	askAgain = time.Second // for this long it answers further READs
 )
 
 // ops counts requests by kind, and what became of them.
@@ -104,9 +103,9 @@ func newFileSystem(o *Options) *fileSystem {
 // String names the file system in go-fuse's messages.
 func (f *fileSystem) String() string { return "hearth" }
 
-// toTree and toKernel translate node ids: the mount's root is 1 to the kernel,
-// whatever directory of the tree it is. The ids of all others are the tree's;
-// the tree's own root cannot be met below another directory.
+// toTree and toKernel translate node ids. To the kernel the mount's root is 1, whatever directory
+// of the tree it is. All other ids are those of the tree. The tree's own root is never below
+// another directory.
 func (f *fileSystem) toTree(id uint64) uint64 {
 	if id == rootID {
 		return f.o.Root
@@ -121,19 +120,19 @@ func (f *fileSystem) toKernel(id uint64) (uint64, bool) {
 	return id, id != rootID
 }
 
-// request is one that, where it waits, waits for names.
+// request makes a request which, where it waits, waits for names.
 func (f *fileSystem) request(cancel <-chan struct{}, in *gofuse.InHeader) *request {
 	return &request{cancel: cancel, grace: f.grace, ledger: f.o.Events.Waits, thread: in.Pid, names: f.o.FSName}
 }
 
-// requestIn is a request for which the kernel holds a directory's lock.
+// requestIn makes a request for which the kernel holds a directory's lock.
 func (f *fileSystem) requestIn(cancel <-chan struct{}, in *gofuse.InHeader) *request {
 	r := f.request(cancel, in)
 	r.news, r.dir = f.news, in.NodeId
 	return r
 }
 
-// Lookup answers LOOKUP. It writes nothing: the id was there before.
+// Lookup answers LOOKUP. It writes nothing: the node id existed before.
 func (f *fileSystem) Lookup(cancel <-chan struct{}, in *gofuse.InHeader, name string, out *gofuse.EntryOut) gofuse.Status {
 	f.ops.lookups.Add(1)
 	r := f.requestIn(cancel, in)
@@ -143,7 +142,7 @@ func (f *fileSystem) Lookup(cancel <-chan struct{}, in *gofuse.InHeader, name st
 		var absent *namespace.Absent
 		if errors.As(err, &absent) && absent.TTL > 0 {
 			f.ops.negativeTimeout.Store(int64(absent.TTL))
-			out.SetEntryTimeout(absent.TTL) // node id 0: the kernel remembers that there is none
+			out.SetEntryTimeout(absent.TTL) // node id 0 is a negative entry: the kernel remembers that there is none
 			return gofuse.OK
 		}
 		return f.status(r, err)
@@ -155,7 +154,7 @@ func (f *fileSystem) Lookup(cancel <-chan struct{}, in *gofuse.InHeader, name st
 	return gofuse.OK
 }
 
-// enter fills an answer that makes the kernel hold the node, and counts that.
+// enter fills an answer that makes the kernel hold the node, and counts the hold.
 func (f *fileSystem) enter(n *namespace.Node, out *gofuse.EntryOut) {
 	out.NodeId = n.ID
 	ttl := max(n.TTL, 0)
@@ -166,7 +165,7 @@ func (f *fileSystem) enter(n *namespace.Node, out *gofuse.EntryOut) {
 	f.holds.add(n.ID)
 }
 
-// Forget takes back n of the times that the kernel was told of a node.
+// Forget answers FORGET: the kernel gives up n of its references to a node.
 func (f *fileSystem) Forget(id, n uint64) {
 	f.ops.forgets.Add(1)
 	if id != rootID {
@@ -198,7 +197,7 @@ func (f *fileSystem) GetAttr(cancel <-chan struct{}, in *gofuse.GetAttrIn, out *
 	return gofuse.OK
 }
 
-// record is what is known of a file's id, from memory or the tree.
+// record returns what is known of a file's node id, from memory or from the tree.
 func (f *fileSystem) record(ctx context.Context, id uint64) (*record, error) {
 	if rec, ok := f.records.get(id); ok {
 		return rec, nil
@@ -214,8 +213,8 @@ func (f *fileSystem) record(ctx context.Context, id uint64) (*record, error) {
 	return rec, nil
 }
 
-// attr fills a node's attributes. A directory has one link: two would tell find
-// that there is nothing below it.
+// attr fills a node's attributes. A directory has a link count of one: two would tell find(1) that
+// it has no subdirectories.
 func (f *fileSystem) attr(n *namespace.Node, out *gofuse.Attr) {
 	id, _ := f.toKernel(n.ID)
 	*out = gofuse.Attr{Ino: id, Nlink: 1, Blksize: 4096}
@@ -231,7 +230,7 @@ func (f *fileSystem) attr(n *namespace.Node, out *gofuse.Attr) {
 	}
 }
 
-// StatFs answers statfs(2): a bucket has no size that we know, and all of it is free.
+// StatFs answers statfs(2). A bucket has no known size, so all of 1 PiB is free.
 func (f *fileSystem) StatFs(_ <-chan struct{}, _ *gofuse.InHeader, out *gofuse.StatfsOut) gofuse.Status {
 	const blocks = 1 << 50 / 4096 // 1 PiB
 	*out = gofuse.StatfsOut{Blocks: blocks, Bfree: blocks, Bavail: blocks, Files: 1 << 32, Ffree: 1 << 32,
@@ -239,7 +238,7 @@ func (f *fileSystem) StatFs(_ <-chan struct{}, _ *gofuse.InHeader, out *gofuse.S
 	return gofuse.OK
 }
 
-// status is the errno of an error: the one table of this front end.
+// status returns the errno of an error. It is the only such table of this front end.
 func (f *fileSystem) status(r *request, err error) gofuse.Status {
 	switch {
 	case err == nil:
@@ -258,9 +257,9 @@ func (f *fileSystem) status(r *request, err error) gofuse.Status {
 	case errors.Is(err, syscall.ENOTDIR):
 		return gofuse.ENOTDIR
 	case errors.Is(err, hearth.ErrArchived):
-		return gofuse.Status(syscall.ENODATA) // neither a fault nor a matter of rights
+		return gofuse.Status(syscall.ENODATA) // neither a fault nor a lack of rights
 	}
-	// A 403 too: EACCES would send its reader to look at modes and owners here,
-	// while what is wrong is the node's credentials, as log and status say.
+	// A 403 is EIO, too. EACCES would make users look at modes and owners here, while the node's
+	// credentials are wrong, as the log and the status say.
 	return gofuse.EIO
 }

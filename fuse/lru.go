@@ -7,11 +7,11 @@ import (
 
 const shards = 32 // enough that handlers on all cores rarely meet
 
-// shardOf spreads node ids, which come from a counter.
+// shardOf hashes a node id: ids come from a counter, so neighbors must spread.
 func shardOf(id uint64) uint64 { return id * 0x9e3779b97f4a7c15 >> 59 }
 
-// lru keeps the values of the node ids used last, about max of them. What is
-// dropped is closed by nobody: values that need it use readers.
+// lru keeps the values of the about max node ids that were used last. It closes no value that it
+// drops; values that must be closed are kept in readers.
 type lru[V any] struct {
 	shard [shards]struct {
 		sync.Mutex // guards the rest, held for a look-up only
@@ -67,8 +67,8 @@ func (l *lru[V]) put(id uint64, value V) {
 	s.order.MoveToFront(e)
 }
 
-// holds counts, per node id, how often the kernel was told of it and has not
-// forgotten it: about 30 bytes per name that the kernel holds.
+// holds counts the kernel's references to each node id: how often it was told of the id and has not
+// forgotten it. It takes about 30 bytes per name that the kernel holds.
 type holds struct {
 	shard [shards]struct {
 		sync.Mutex // guards count
@@ -91,7 +91,7 @@ func (h *holds) add(id uint64) {
 	s.Unlock()
 }
 
-// drop takes n away.
+// drop takes away n references.
 func (h *holds) drop(id, n uint64) {
 	s := &h.shard[shardOf(id)]
 	s.Lock()

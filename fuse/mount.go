@@ -15,22 +15,22 @@ import (
 	"github.com/hearthfs/hearth/namespace"
 )
 
-// Server is one mount, from Mount until it is unmounted by whomever.
+// Server is one mount, from Mount until anybody unmounts it.
 type Server struct {
 	o       Options
 	files   *fileSystem
 	newsOps newsOps
 	place   *place
 	why     string
-	ahead   int // read-ahead in force, in KiB; 0: not known
+	ahead   int // read-ahead in force, in KiB; 0 means unknown
 	lacks   []string
 	ended   chan struct{}
 
-	connection *os.File // see there; closed once all else of the mount is
+	connection *os.File // aborts the mount; closed last
 }
 
-// Mount mounts and returns once the mount answers. It ends by Unmount, by
-// umount(8) or with the process; ctx is for Mount alone.
+// Mount mounts, and returns once the mount answers. The mount ends by Unmount, by umount(8) or with
+// the process. ctx bounds Mount alone.
 func Mount(ctx context.Context, o Options) (*Server, error) {
 	o, err := o.complete()
 	if err != nil {
@@ -45,7 +45,7 @@ func Mount(ctx context.Context, o Options) (*Server, error) {
 		return nil, fmt.Errorf("mount %s: %w", o.Dir, err)
 	}
 	if o.Local == nil || !(o.Open == Passthrough || o.Open == Auto && large) {
-		without.unwanted = gofuse.CAP_PASSTHROUGH // it would forbid to stack overlays on the mount
+		without.unwanted = gofuse.CAP_PASSTHROUGH // with it no overlay could be stacked on the mount
 		without.bits |= without.unwanted
 	}
 	if o.At == nil {
@@ -61,7 +61,7 @@ func Mount(ctx context.Context, o Options) (*Server, error) {
 	s.files = newFileSystem(&s.o)
 	raw, err := gofuse.NewServer(s.files, fmt.Sprintf("/dev/fd/%d", fd), s.protocol(without))
 	if err != nil {
-		_ = place.detach(true) // why there is no mount is told
+		_ = place.detach(true) // the error below says why there is no mount
 		return nil, fmt.Errorf("mount %s: start the FUSE protocol: %w", o.Dir, err)
 	}
 	s.connection = place.connection()
@@ -80,9 +80,9 @@ func wantsLarge(ctx context.Context, o *Options) (bool, error) {
 	return large, nil
 }
 
-// protocol is what we tell go-fuse; it mounts nothing, the descriptor is ours.
-// CAP_ASYNC_DIO is left out: with it a reader past the page cache cannot be
-// killed while the origin is silent.
+// protocol returns the options for go-fuse. It mounts nothing, since the descriptor is ours.
+// CAP_ASYNC_DIO is left out: with it a reader that bypasses the page cache cannot be killed while
+// the origin is silent.
 func (s *Server) protocol(m masks) *gofuse.MountOptions {
 	return &gofuse.MountOptions{
 		MaxBackground:        1024, // so that stalled reads leave room for others
@@ -96,7 +96,7 @@ func (s *Server) protocol(m masks) *gofuse.MountOptions {
 	}
 }
 
-// start decides what is left open until INIT, and serves.
+// start decides what depends on the kernel's INIT, and serves.
 func (s *Server) start(raw *gofuse.Server, m masks, large bool) {
 	offered := raw.KernelSettings().Flags64()
 	k := offer{
@@ -121,7 +121,7 @@ func (s *Server) start(raw *gofuse.Server, m masks, large bool) {
 	s.lacks = s.o.lacks(offered, m.unwanted, k.passthrough, s.ahead)
 }
 
-// serve answers until the connection ends, then takes everything down.
+// serve answers requests until the connection ends, then takes everything down.
 func (s *Server) serve(raw *gofuse.Server, unsubscribe, unhold func()) {
 	defer close(s.ended)
 	raw.Serve() // returns after the last handler did
@@ -130,19 +130,18 @@ func (s *Server) serve(raw *gofuse.Server, unsubscribe, unhold func()) {
 	s.files.opens.close()
 	s.files.readers.close()
 	unhold()
-	_ = s.connection.Close() // of nil it is an error, and nothing else
+	_ = s.connection.Close() // on nil it only returns an error
 }
 
-// changed hands a change of the tree to the news; it is called by the tree and
-// must not block.
+// changed passes a change of the tree to the news. The tree calls it, so it must not block.
 func (s *Server) changed(c namespace.Change) {
 	if dir, ok := s.files.toKernel(c.Dir); ok {
 		s.files.news.add(dir, c)
 	}
 }
 
-// Settle returns once the kernel was told what had changed before, so that who looks then
-// sees it; or when ctx ends, or the mount.
+// Settle returns once the kernel was told of all earlier changes, so that a reader then sees them.
+// It also returns when ctx or the mount ends.
 func (s *Server) Settle(ctx context.Context) {
 	select {
 	case <-s.files.news.settled():
@@ -157,8 +156,8 @@ func (s *Server) Wait() { <-s.ended }
 // Ended is closed when Wait returns.
 func (s *Server) Ended() <-chan struct{} { return s.ended }
 
-// Unmount takes the mount away. When it is busy it fails, naming the cure; lazy
-// detaches it at once and lets its last users finish. Wait tells the end.
+// Unmount takes the mount away. On a busy mount it fails, and the error names the cure. lazy
+// detaches the mount at once and lets its last users finish; Wait returns when they have.
 func (s *Server) Unmount(lazy bool) error {
 	select {
 	case <-s.ended:
@@ -171,18 +170,19 @@ func (s *Server) Unmount(lazy bool) error {
 	return nil
 }
 
-// Place is where the mount is now, by the mount table: "" if it was detached, which its last users
-// outlive, and another path if it was moved. kept: it is where it was made.
+// Place returns where the mount is now, by the mount table. at is "" if the mount was detached,
+// which its last users outlive, and another path if it was moved. kept reports whether the mount is
+// where it was made.
 func (s *Server) Place() (at string, kept bool) {
 	at = s.place.now()
 	return at, at == s.place.dir
 }
 
-// complaints hands go-fuse's log lines on.
+// complaints passes on the log lines of go-fuse.
 type complaints struct{ s *Server }
 
-// Write is part of io.Writer: one call is one line. A reply to a request that
-// was killed meanwhile finds nobody (ENOENT), which is nothing to complain of.
+// Write is part of io.Writer: one call is one line. A reply to a request that was killed meanwhile
+// gets ENOENT, which is not worth a complaint.
 func (c complaints) Write(line []byte) (int, error) {
 	if bytes.Contains(line, []byte("err: 2=")) {
 		return len(line), nil
@@ -201,12 +201,12 @@ type Stats struct {
 	// Open is the mode granted; Why says why that one.
 	Open Mode
 	Why  string
-	// Lacks is what of the kernel's abilities the mount does without, each with the reason.
+	// Lacks says which of the kernel's abilities the mount does without, each with the reason.
 	Lacks []string
-	// ReadAheadKiB is the kernel's read-ahead; 0: not known. LargestRead in bytes.
+	// ReadAheadKiB is the kernel's read-ahead in KiB; 0 means unknown. LargestRead is in bytes.
 	ReadAheadKiB int
 	LargestRead  int64
-	// EntryTimeout and NegativeTimeout are those given to the kernel last.
+	// EntryTimeout and NegativeTimeout are the last ones given to the kernel.
 	EntryTimeout, NegativeTimeout time.Duration
 	// Names is how many node ids the kernel holds.
 	Names int

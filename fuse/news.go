@@ -18,38 +18,37 @@ const (
 	maxKeptListings = 65536 // listings that the kernel keeps at a time
 )
 
-// kernel is where notifications go. Each call may block on locks that requests
-// hold in the kernel, so only the news goroutine makes them.
+// kernel takes notifications. Each call may block on locks that requests hold in the kernel, so
+// only the news goroutine calls it.
 type kernel interface {
 	InodeNotify(node uint64, off, length int64) gofuse.Status
 	EntryNotify(dir uint64, name string) gofuse.Status
 }
 
-// news tells the kernel what has changed. Those who bring news enqueue and go;
-// one goroutine tells the kernel. What does not fit merges: a directory's names
-// into "it changed", and beyond that news are lost and counted; names then live
-// until their timeouts, which never pass what the namespace promised.
+// news tells the kernel what has changed. A caller enqueues its news and returns; one goroutine
+// tells the kernel. News that do not fit merge: the names of one directory become "it changed".
+// Beyond that, news are lost and counted. The names then live until their timeouts, which never
+// exceed what the namespace promised.
 //
-// A notification for a name takes the directory's lock, which LOOKUP and READDIR
-// hold. While one of them waits for the origin the notification would wait too,
-// all further look-ups in that directory behind it, and a process killed in that
-// state could not even die: its thread is in the kernel, so its end of the
-// connection stays open. So names of such a directory are put aside until
-// nobody waits there.
+// A notification for a name takes the directory's lock, which LOOKUP and READDIR hold. While one of
+// them waits for the origin, the notification would wait too, and all further look-ups in that
+// directory behind it. A process killed in that state could not even die: its thread is in the
+// kernel, so its end of the connection stays open. So the names of such a directory are put aside
+// until no request waits there.
 type news struct {
 	kernel kernel
 	ops    *newsOps
 
 	mu       sync.Mutex // guards the rest; held for a few instructions
 	dirs     map[uint64]*dirNews
-	queue    []uint64 // keys of dirs, first come first told
+	queue    []uint64 // keys of dirs, FIFO
 	names    int
-	awaited  map[uint64]chan struct{} // node id that somebody waits for, until its name is dropped
-	stalled  map[uint64]int           // requests that wait, by directory
-	aside    map[uint64]*dirNews      // names of such directories
+	awaited  map[uint64]chan struct{} // node id that a request waits for, until its name is dropped
+	stalled  map[uint64]int           // requests that wait, counted by directory
+	aside    map[uint64]*dirNews      // names of stalled directories
 	listings listings
 	kept     map[uint64]*listing
-	telling  bool            // of what was taken from the queue last
+	telling  bool            // the entry taken last from the queue is being told
 	settles  []chan struct{} // closed once nothing is queued
 
 	wake chan struct{} // holds one token when there is something to do
@@ -57,14 +56,14 @@ type news struct {
 	done chan struct{}
 }
 
-// dirNews is what changed in one directory; its listing did in any case.
+// dirNews is what changed in one directory. Its listing changed in any case.
 type dirNews struct {
 	names []changedName
 }
 
 type changedName struct {
 	name string
-	old  uint64 // node id that it meant, or 0
+	old  uint64 // the node id that the name meant, or 0
 }
 
 type newsOps struct{ told, merged, lost atomic.Int64 }
@@ -78,8 +77,8 @@ func newNews(k kernel, ops *newsOps) *news {
 	}
 }
 
-// add enqueues a change of the kernel's node dir. A name that somebody waits for
-// always has room: there is at most one per request under way.
+// add enqueues a change in dir, a node id of the kernel. A name that a request waits for always has
+// room: there is at most one per request under way.
 func (w *news) add(dir uint64, c namespace.Change) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -133,7 +132,7 @@ func (w *news) free(dir uint64) {
 	w.poke()
 }
 
-// putAside keeps names for later while somebody waits in their directory.
+// putAside keeps names for later while a request waits in their directory.
 func (w *news) putAside(dir uint64, names []changedName) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -180,8 +179,8 @@ func (w *news) leave(id uint64) {
 	delete(w.awaited, id)
 }
 
-// settled returns a channel that is closed once the kernel was told all that is queued now.
-// Names that are put aside are not waited for: somebody waits for the origin there.
+// settled returns a channel that is closed once the kernel was told all that is queued now. It does
+// not wait for names that are put aside, since a request waits for the origin there.
 func (w *news) settled() <-chan struct{} {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -194,7 +193,7 @@ func (w *news) settled() <-chan struct{} {
 	return c
 }
 
-// listed notes that the kernel keeps the listing of its node dir until then.
+// listed notes that the kernel keeps the listing of dir until the given time.
 func (w *news) listed(dir uint64, until time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -233,8 +232,8 @@ func (w *news) run() {
 	}
 }
 
-// next takes the next directory with news, or else a listing whose time has
-// passed, or else says how long there is none.
+// next takes the next directory with news, or else an expired listing. If there is neither, it
+// returns how long to wait.
 func (w *news) next() (uint64, *dirNews, time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -269,8 +268,8 @@ func (w *news) next() (uint64, *dirNews, time.Duration) {
 	return l.dir, &dirNews{}, 0
 }
 
-// tell drops the directory's listing, then its changed names: a name alone would
-// leave the listing as it was, for ever.
+// tell drops the directory's listing, then its changed names. A dropped name alone would leave the
+// listing as it was, for ever.
 func (w *news) tell(dir uint64, d *dirNews) {
 	w.kernel.InodeNotify(dir, 0, 0)
 	w.ops.told.Add(1)
@@ -302,7 +301,7 @@ type listing struct {
 	index int // in listings
 }
 
-// listings is a heap, the first to be dropped in front.
+// listings is a heap; the first to expire is in front.
 type listings []*listing
 
 func (h listings) Len() int           { return len(h) }

@@ -12,7 +12,7 @@ import (
 	"github.com/hearthfs/hearth"
 )
 
-// Open answers OPEN: in mode none once, with ENOSYS.
+// Open answers OPEN. In mode none it answers once, with ENOSYS.
 func (f *fileSystem) Open(cancel <-chan struct{}, in *gofuse.OpenIn, out *gofuse.OpenOut) gofuse.Status {
 	f.ops.opens.Add(1)
 	defer f.ops.opened.since(time.Now())
@@ -31,7 +31,7 @@ func (f *fileSystem) Open(cancel <-chan struct{}, in *gofuse.OpenIn, out *gofuse
 	if err != nil {
 		return f.status(r, err)
 	}
-	// Pages of a version stay true, whoever reads them next.
+	// The pages of a version stay true for every later reader.
 	out.OpenFlags = gofuse.FOPEN_KEEP_CACHE | gofuse.FOPEN_NOFLUSH
 	if f.mode == Passthrough {
 		if id, lent := f.opens.open(in.NodeId, &n.Object); lent {
@@ -43,7 +43,7 @@ func (f *fileSystem) Open(cancel <-chan struct{}, in *gofuse.OpenIn, out *gofuse
 	return gofuse.OK
 }
 
-// Release answers RELEASE, which reaches us after the kernel has let the file go.
+// Release answers RELEASE, which arrives after the kernel has let the file go.
 func (f *fileSystem) Release(_ <-chan struct{}, in *gofuse.ReleaseIn) {
 	if f.mode == Passthrough {
 		f.opens.release(in.NodeId)
@@ -56,11 +56,10 @@ type backing interface {
 	UnregisterBackingFd(id int32) syscall.Errno
 }
 
-// opens holds a record for each node id that is open on a passthrough mount.
-// The first open decides how it is read, for all who come before the last
-// release: cached and lent opens of one inode exclude each other in the kernel.
-// An open is counted before it is answered, a release after the kernel is done
-// with it, so the kernel never sees more opens than we count.
+// opens holds a record for each node id that is open on a passthrough mount. The first open decides
+// how the file is read, for all opens before the last release: in the kernel, cached and lent opens
+// of one inode exclude each other. An open is counted before it is answered, and a release after
+// the kernel is done with it. So the kernel never sees more opens than are counted.
 type opens struct {
 	kernel backing
 	local  LocalFiler
@@ -81,7 +80,7 @@ type openFile struct {
 	release func()
 }
 
-// open counts an open of a node id and says whether it is lent, and as what.
+// open counts an open of a node id. It returns whether the file is lent, and its backing id.
 func (p *opens) open(node uint64, o *hearth.Object) (id int32, lent bool) {
 	p.mu.Lock()
 	file := p.byID[node]
@@ -137,7 +136,7 @@ func (p *opens) register(local *os.File) (id int32, errno syscall.Errno) {
 	return id, errno
 }
 
-// release uncounts an open; the last one takes the file back.
+// release uncounts an open. The last release takes the file back.
 func (p *opens) release(node uint64) {
 	p.mu.Lock()
 	file := p.byID[node]
@@ -166,7 +165,7 @@ func (p *opens) takeBack(file *openFile) {
 	}
 }
 
-// close takes everything back; the connection has ended.
+// close takes back all files after the connection has ended.
 func (p *opens) close() {
 	p.mu.Lock()
 	all := p.byID

@@ -26,7 +26,7 @@ const (
 	None Mode = "none"
 	// Passthrough lends whole local files to the kernel: best for large files.
 	Passthrough Mode = "passthrough"
-	// Plain answers each OPEN; what a mount falls back to.
+	// Plain answers each OPEN. A mount falls back to it.
 	Plain Mode = "plain"
 )
 
@@ -42,21 +42,21 @@ var _ Tree = (*namespace.Tree)(nil)
 type Names interface {
 	// Lookup finds a name in a directory; *namespace.Absent says that there is none.
 	Lookup(ctx context.Context, dir uint64, name string) (namespace.Node, error)
-	// Open is Node for somebody who opens the file: it may ask the origin whether
-	// the version is still the name's.
+	// Open is Node for an open(2) of the file: it may ask the origin whether the name still has
+	// this version.
 	Open(ctx context.Context, id uint64) (namespace.Node, error)
-	// Node is what an id stands for, without asking the origin; ErrStale when unknown.
+	// Node returns what an id stands for, without asking the origin; ErrStale if the id is unknown.
 	Node(ctx context.Context, id uint64) (namespace.Node, error)
-	// ReadDir streams a directory's names behind after, until each returns false.
+	// ReadDir streams the names of a directory that follow after, until each returns false.
 	ReadDir(ctx context.Context, dir uint64, after string, each func(namespace.Node) bool) error
 }
 
 // News is what a mount and its tree tell each other.
 type News interface {
-	// Forget says that a version was found gone.
+	// Forget says that a read found a version gone.
 	Forget(o *hearth.Object)
-	// Hold keeps what superseded ids stood for while holds says that the kernel has
-	// them, until end.
+	// Hold keeps what superseded ids stood for while holds says that the kernel has them. end stops
+	// it.
 	Hold(holds func(id uint64) bool) (end func())
 	// Subscribe calls back for each change, under no lock; the callback does not block.
 	Subscribe(func(namespace.Change)) (cancel func())
@@ -64,15 +64,14 @@ type News interface {
 
 // LocalFiler hands out whole objects as local files, as *disk.Store does.
 type LocalFiler interface {
-	// LocalFile opens the object's bytes as a file that is whole, verified, and neither
-	// changed nor holed as long as anybody has it open or mapped, behind release and a
-	// Store's end, too; or it returns ErrMiss. An
-	// object that is whole but not yet verified is a miss; its verification then
-	// starts behind the call, paced. release is called once, after the file and
-	// every kernel reference to it are closed.
+	// LocalFile opens the object's bytes as a file that is whole and verified; otherwise it returns
+	// ErrMiss. The file is neither changed nor holed while it is open or mapped anywhere, even
+	// after release and after the end of a Store. An object that is whole but not yet verified is a
+	// miss; the call then starts a paced verification in the background. release is called once,
+	// after the file and all kernel references to it are closed.
 	LocalFile(o *hearth.Object) (file *os.File, release func(), err error)
-	// Samples names a file of each place that local files may come from now: not every
-	// kernel lends from each.
+	// Samples names one file of each place that local files may come from now. The kernel does not
+	// lend from every place.
 	Samples() []string
 }
 
@@ -80,33 +79,34 @@ type LocalFiler interface {
 type Options struct {
 	// Dir is the mount point, a directory.
 	Dir string
-	// At is Dir, held by who may walk to it where this process may not; nil: it may.
+	// At is Dir, held by a process that may walk to it. nil means that this process may walk to it.
 	At *point.Point
 	// FSName is the source that mount(8) and df show, such as s3://bucket/prefix.
 	FSName string
-	// Tree is what the mount shows, from the directory Root on (0: 1, the whole tree).
+	// Tree is what the mount shows, from the directory Root on (0 means 1, the whole tree).
 	Tree Tree
 	Root uint64
-	// Reads yields the bytes.
+	// Reads is the source of the bytes.
 	Reads *cache.Tier
-	// Local hands out whole objects as local files, for Passthrough, which is granted
-	// where the kernel takes one of its samples; may be nil.
+	// Local hands out whole objects as local files, for Passthrough. The mount uses that mode where
+	// the kernel takes one of its samples. Local may be nil.
 	Local LocalFiler
-	// Reader is how large files are read ahead. Its Has reports whether a block is held on
-	// this node, so that reads of it pass those that wait for the origin, too; nil: none does.
+	// Reader says how large files are read ahead. Its Has reports whether this node holds a block,
+	// so that hits pass the reads that wait for the origin. Without Has every read counts as a
+	// miss.
 	Reader cache.ReaderOptions
-	// Held tells the bytes of an object in each tier, for user.hearth.bytes.TIER; may be nil.
+	// Held reports the bytes of an object in each tier, for user.hearth.bytes.TIER; may be nil.
 	Held func(o *hearth.Object, each func(tier string, bytes int64))
 	// Open is the mode asked for; empty means Auto.
 	Open Mode
-	// Large tells Auto whether most bytes lie in large objects (MostlyLarge); nil: no.
+	// Large tells Auto whether most bytes lie in large objects (MostlyLarge); nil means no.
 	Large func(ctx context.Context) (bool, error)
-	// Strict: each open is to be checked with the origin, so the kernel keeps no
-	// listings and OPEN is always asked for. Refused together with None.
+	// Strict means that each open is checked with the origin. So the kernel keeps no listings and
+	// sends every OPEN. It is refused together with None.
 	Strict bool
-	// UID and GID own everything; 0 when the process is not root: its own.
+	// UID and GID own everything. 0 means the process's own ids, unless it is root.
 	UID, GID uint32
-	// FileMode and DirMode are permission bits; 0: 0444 and 0555.
+	// FileMode and DirMode are permission bits; 0 means 0444 and 0555.
 	FileMode, DirMode uint32
 	// AllowOther lets other users than the mounting one in.
 	AllowOther bool
@@ -114,7 +114,7 @@ type Options struct {
 	NoExec bool
 	// Without names abilities of the kernel that are not used (Abilities lists them).
 	Without []string
-	// MaxReadAhead is the kernel's read-ahead in bytes; 0: 1 MiB.
+	// MaxReadAhead is the kernel's read-ahead in bytes; 0 means 1 MiB.
 	MaxReadAhead int
 	// Events are told what happens.
 	Events Events
@@ -124,17 +124,17 @@ type Options struct {
 type Events struct {
 	// Complaint is a line of the FUSE library: a reply that the kernel refused, a panic.
 	Complaint func(text string)
-	// Waits counts what requests wait for; names are asked of what FSName names. It is
-	// nothing that is called back.
+	// Waits counts what requests wait for; a wait for names counts under FSName. It is a ledger,
+	// not a callback.
 	Waits *waits.Ledger
-	// Read is a READ of n bytes of an object of one block, before it is answered; held:
-	// they are on this node. Came: they were not, and have come.
+	// Read reports a READ of n bytes of an object of one block before it is answered. held means a
+	// hit on this node. Came reports that the bytes of a miss have come.
 	Read func(o *hearth.Object, n int, held bool)
 	Came func(o *hearth.Object)
 }
 
-// MostlyLarge is Auto's rule over the sizes of a sample of objects: half of the
-// bytes lie in objects of 64 MiB or more.
+// MostlyLarge is Auto's rule over the sizes of a sample of objects. It reports whether at least
+// half of the bytes lie in objects of 64 MiB or more.
 func MostlyLarge(sizes []int64) bool {
 	const large = 64 << 20
 	var all, big int64
@@ -204,7 +204,7 @@ func (o *Options) setOne(option string) error {
 		return errors.New("not possible here")
 	case "", "ro", "defaults", "default_permissions", "noatime", "nodiratime", "nodev", "nosuid", "async", "exec",
 		"auto", "noauto", "user", "nouser", "users", "group", "owner", "nofail", "_netdev", "comment", "norelatime":
-		return nil // our own way anyway, or meant for those who call us
+		return nil // the default here, or meant for the caller
 	case "noexec":
 		o.NoExec = true
 		return nil

@@ -20,13 +20,13 @@ import (
 	"github.com/hearthfs/hearth/fuse/point"
 )
 
-// fsType is what mount(8) and /proc/self/mountinfo call us.
+// fsType is our type in mount(8) and /proc/self/mountinfo.
 const fsType = "fuse.hearth"
 
 // place is a mount point with our file system on it.
 type place struct {
 	dir          string // absolute, without symbolic links
-	direct       bool   // by mount(2), else by fusermount3
+	direct       bool   // mounted by mount(2); else by fusermount3
 	major, minor int
 }
 
@@ -64,14 +64,14 @@ func attach(o *Options, maxRead int) (*place, int, error) {
 	}
 	if err != nil {
 		unix.Close(fd)
-		_ = p.unmount(true) // why there is no mount is told
+		_ = p.unmount(true) // the error below says why there is no mount
 		return nil, -1, err
 	}
 	p.major, p.minor = top.Major, top.Minor
 	return p, fd, nil
 }
 
-// attachAt mounts at o.At. fusermount3 would walk to it.
+// attachAt mounts at o.At. fusermount3 cannot, since it would walk to it.
 func attachAt(o *Options, maxRead int) (*place, int, error) {
 	p := &place{dir: o.At.Dir(), direct: true}
 	if os.Geteuid() != 0 {
@@ -84,8 +84,8 @@ func attachAt(o *Options, maxRead int) (*place, int, error) {
 	return p, fd, err
 }
 
-// mount calls mount(2), on the directory that was found, whatever its path means
-// meanwhile. Read-only also spares a GETATTR per READ: nobody keeps access times.
+// mount calls mount(2) on the directory that was found, whatever its path means meanwhile. A
+// read-only mount also spares a GETATTR per READ, since no access times are kept.
 func (p *place) mount(at *point.Point, o *Options, maxRead int) (int, error) {
 	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -116,8 +116,8 @@ func (p *place) mount(at *point.Point, o *Options, maxRead int) (int, error) {
 	return fd, nil
 }
 
-// waysEnd is how long the way to a mount point may take to be walked: no disk takes it, and
-// a mount on the way whose process is stuck would take for ever.
+// waysEnd bounds the walk to a mount point. No disk takes that long, and a mount on the way whose
+// process is stuck would never answer.
 const waysEnd = 10 * time.Second
 
 // holdAt holds what is at dir.
@@ -127,18 +127,18 @@ func holdAt(dir string) (*point.Point, error) {
 	return point.Open(ctx, dir)
 }
 
-// noDevice explains why the device of FUSE cannot be had, with the cure.
+// noDevice says why the FUSE device cannot be opened, with the cure.
 func noDevice(err error) error {
 	switch {
 	case errors.Is(err, unix.EACCES):
 		return fmt.Errorf("open /dev/fuse: %w (on the machine: chmod 666 /dev/fuse, as Debian has it; in a container: run as root)", err)
-	case errors.Is(err, unix.EPERM): // the control group's list of devices
+	case errors.Is(err, unix.EPERM): // by the control group's list of devices
 		return fmt.Errorf("open /dev/fuse: %w (this container may not use it: give it --device /dev/fuse --cap-add SYS_ADMIN)", err)
 	}
 	return fmt.Errorf("open /dev/fuse: %w (on the machine: modprobe fuse; a container needs --device /dev/fuse --cap-add SYS_ADMIN)", err)
 }
 
-// notAllowed explains why mount(2) failed, with the cure.
+// notAllowed says why mount(2) failed, with the cure.
 func notAllowed(err error) error {
 	switch {
 	case errors.Is(err, unix.EPERM):
@@ -149,8 +149,8 @@ func notAllowed(err error) error {
 	return fmt.Errorf("mount(2): %w", err)
 }
 
-// fusermount has the setuid helper mount for a user, and takes the descriptor
-// that it sends back.
+// fusermount has the setuid helper mount for a user, and receives the descriptor that it sends
+// back.
 func (p *place) fusermount(o *Options, maxRead int) (int, error) {
 	if o.AllowOther && !userAllowOther("/etc/fuse.conf") {
 		return -1, errors.New("allow_other as a user: root must add the line user_allow_other to /etc/fuse.conf; or mount without allow_other")
@@ -181,7 +181,7 @@ func (p *place) fusermount(o *Options, maxRead int) (int, error) {
 	return receive(ours)
 }
 
-// receive takes the one descriptor that comes over a socket.
+// receive takes one descriptor from a socket.
 func receive(socket int) (int, error) {
 	control := make([]byte, unix.CmsgSpace(4))
 	_, n, _, _, err := unix.Recvmsg(socket, make([]byte, 16), control, unix.MSG_CMSG_CLOEXEC)
@@ -255,7 +255,7 @@ func (p *place) detach(lazy bool) error {
 	return p.unmount(lazy)
 }
 
-// is reports whether a line of the mount table is our mount's.
+// is reports whether a line of the mount table belongs to our mount.
 func (p *place) is(m *mountinfo.Info) bool { return m.Major == p.major && m.Minor == p.minor }
 
 func (p *place) unmount(lazy bool) error {
@@ -295,18 +295,18 @@ func (p *place) find() (*mountinfo.Info, bool) {
 	return all[0], true
 }
 
-// mounts are the lines of the mount table that are of our device.
+// mounts returns the lines of the mount table with our device.
 func (p *place) mounts() ([]*mountinfo.Info, error) {
 	return mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) {
 		return m.Major != p.major || m.Minor != p.minor, false
 	})
 }
 
-// now is where it is mounted: dir itself if it is there still, "" if it is nowhere.
+// now returns where it is mounted: dir if it is still there, "" if it is nowhere.
 func (p *place) now() string {
 	all, err := p.mounts()
 	if err != nil || slices.ContainsFunc(all, func(m *mountinfo.Info) bool { return m.Mountpoint == p.dir }) {
-		return p.dir // what cannot be asked is believed
+		return p.dir // without an answer we assume that it is still there
 	}
 	for _, m := range all {
 		return m.Mountpoint
@@ -316,11 +316,11 @@ func (p *place) now() string {
 
 func (p *place) device() string { return fmt.Sprintf("%d:%d", p.major, p.minor) }
 
-// readAhead raises the kernel's read-ahead, which INIT can only lower, and
-// returns what it is then in KiB; a user may not, and reads 128 KiB at a time.
+// readAhead raises the kernel's read-ahead, which INIT can only lower. It returns the value then in
+// force, in KiB. Only root may raise it; the mount of another user reads 128 KiB at a time.
 func (p *place) readAhead(bytes int) int {
 	name := "/sys/class/bdi/" + p.device() + "/read_ahead_kb"
-	_ = os.WriteFile(name, []byte(strconv.Itoa(bytes>>10)), 0) // what is in force is read next
+	_ = os.WriteFile(name, []byte(strconv.Itoa(bytes>>10)), 0) // the value in force is read next
 	text, err := os.ReadFile(name)
 	if err != nil {
 		return 0
@@ -329,8 +329,8 @@ func (p *place) readAhead(bytes int) int {
 	return kib
 }
 
-// Cleanup takes away a dead mount of ours at dir, as a killed process leaves it.
-// A live one, or one that cannot be told from it, is an error.
+// Cleanup takes away a dead mount of ours at dir, as a killed process leaves it. It returns an
+// error for a live mount, and for one that may be live.
 func Cleanup(dir string) error {
 	dir, err := resolve(dir)
 	if err != nil {
@@ -343,7 +343,7 @@ func Cleanup(dir string) error {
 	}
 }
 
-// cleanup takes one mount away, if it is ours and dead; gone: look again.
+// cleanup takes one mount away if it is ours and dead. gone means: look again.
 func cleanup(dir string) (gone bool, err error) {
 	at, err := holdAt(dir)
 	if err != nil {
@@ -370,15 +370,14 @@ func cleanup(dir string) (gone bool, err error) {
 	return true, nil
 }
 
-// alive asks a mount whose process may be stuck.
+// alive asks whether a mount answers, as its process may be stuck.
 func alive(at *point.Point) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
 	return point.Answers(ctx, at.Top())
 }
 
-// resolve makes dir absolute and free of symbolic links, without touching what
-// is mounted on it.
+// resolve makes dir absolute and free of symbolic links, without touching what is mounted on it.
 func resolve(dir string) (string, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -395,7 +394,7 @@ func resolve(dir string) (string, error) {
 	return filepath.EvalSymlinks(at)
 }
 
-// topMount is what is mounted at dir last, or nil.
+// topMount returns what was mounted last at dir, or nil.
 func topMount(dir string) (*mountinfo.Info, error) {
 	all, err := mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) { return m.Mountpoint != dir, false })
 	if err != nil {

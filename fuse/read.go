@@ -18,16 +18,16 @@ import (
 )
 
 const (
-	// fewReads may be under way at a time, and keep their buffers in memory, 1 MiB each at
-	// most: more than a machine's cores are busy with, and little beside any budget.
+	// fewReads is how many READs may be under way and keep their buffers in memory, 1 MiB each at
+	// most. It is more than the cores of a machine are busy with, and little beside any budget.
 	fewReads = 32
-	// letGoFrom is the size in bytes of a buffer that is worth a system call; Go's heap
-	// mixes smaller ones with others'.
+	// letGoFrom is the size in bytes from which giving a buffer back is worth a system call. In
+	// Go's heap, smaller buffers share pages with other data.
 	letGoFrom = 32 << 10
 )
 
-// Read answers READ with the exact bytes of the range that lies in the file, or
-// with an error: the kernel takes a short answer for the end of the file.
+// Read answers READ with exactly the bytes of the range that lie in the file, or with an error. The
+// kernel takes a short answer for the end of the file.
 func (f *fileSystem) Read(cancel <-chan struct{}, in *gofuse.ReadIn, buf []byte) (gofuse.ReadResult, gofuse.Status) {
 	f.ops.reads.Add(1)
 	defer f.ops.read.since(time.Now())
@@ -67,13 +67,13 @@ func (f *fileSystem) Read(cancel <-chan struct{}, in *gofuse.ReadIn, buf []byte)
 }
 
 // letGo gives the memory of a buffer back to the kernel, which makes it zeros. go-fuse makes a
-// buffer of each READ's size before we hear of that, and keeps it for others: over a thousand
-// READs that wait for a silent origin would take a gigabyte, and keep it once they are answered.
+// buffer of each READ's size before it calls us, and keeps it in a pool. Over a thousand READs that
+// wait for a silent origin would take a gigabyte, and keep it once they are answered.
 func letGo(buf []byte) {
 	at, page := uintptr(unsafe.Pointer(unsafe.SliceData(buf))), uintptr(os.Getpagesize())
 	from, to := (at+page-1)&^(page-1)-at, (at+uintptr(len(buf)))&^(page-1)-at
 	if len(buf) > letGoFrom {
-		_ = unix.Madvise(buf[from:to], unix.MADV_DONTNEED) // else it stays, which is no worse than before
+		_ = unix.Madvise(buf[from:to], unix.MADV_DONTNEED) // on failure the memory stays, as without the call
 	}
 }
 
@@ -123,7 +123,7 @@ func (f *fileSystem) read(ctx *request, rec *record, off int64, buf []byte) (_ *
 	return f.readLarge(ctx, rec, off, buf)
 }
 
-// readLarge reads an object of several blocks: what lies in one of them is lent, what lies in
+// readLarge reads an object of several blocks. A range in one block is lent as a View, a range in
 // two is copied.
 func (f *fileSystem) readLarge(ctx *request, rec *record, off int64, buf []byte) (*answer, error) {
 	rd := f.readers.open(rec.node.ID, &rec.node.Object)
@@ -147,8 +147,8 @@ func (f *fileSystem) readLarge(ctx *request, rec *record, off int64, buf []byte)
 
 func errShort(got, want int) error { return fmt.Errorf("read %d bytes: got %d", want, got) }
 
-// piece is the range of an object that a READ wants, and what says which blocks are on
-// this node, if anything does.
+// piece is the range of an object that a READ wants, and the function that says which blocks this
+// node holds; nil means that it holds none.
 type piece struct {
 	has    func(hearth.ID) bool
 	object *hearth.Object
@@ -159,8 +159,7 @@ type piece struct {
 // across reports whether the range lies in more than one block.
 func (p *piece) across() bool { return p.off%hearth.BlockSize+int64(p.n) > hearth.BlockSize }
 
-// held reports whether the range is on this node, so that the READ need not
-// wait behind those that ask others.
+// held reports whether the range is a hit on this node. Then the READ need not wait behind misses.
 func (p *piece) held() bool {
 	if p.has == nil || !p.object.Cacheable() {
 		return false
@@ -173,10 +172,9 @@ func (p *piece) held() bool {
 	return true
 }
 
-// stale makes the discovery that a version is gone once in a while per record
-// (a kernel tries a failed page again at once); all who make it together wait
-// until the kernel was told. It may have been an error of the origin's, so the
-// next one counts again.
+// stale bounds how often a record reports that its version is gone, since a kernel retries a failed
+// page at once. All READs that find it together wait until the kernel was told. The origin may have
+// erred, so after staleAgain the next one reports again.
 type stale struct {
 	mu sync.Mutex // guards at; held while the tree forgets and the kernel is told
 	at time.Time
@@ -196,10 +194,10 @@ func (f *fileSystem) readFailed(r *request, rec *record, err error) gofuse.Statu
 	return f.status(r, err)
 }
 
-// forget has the tree forget a version that is gone, and waits a little until
-// the kernel has dropped its name, so that who opens it after our ESTALE finds
-// the new version. It holds nothing that a notification needs but, at worst, the
-// page that is being read, and notifications for names want the directory only.
+// forget has the tree forget a version that is gone. It then waits a little until the kernel has
+// dropped the name, so that an open after our ESTALE finds the new version. It holds no lock that a
+// notification needs, except at worst the page that is being read, and notifications for names need
+// the directory only.
 func (f *fileSystem) forget(rec *record) {
 	told := f.news.await(rec.node.ID)
 	f.tree.Forget(&rec.node.Object)
@@ -212,15 +210,15 @@ func (f *fileSystem) forget(rec *record) {
 	f.news.leave(rec.node.ID)
 }
 
-// answers recycles the little that an answer to READ needs beside its bytes.
+// answers recycles the small structs that answers to READ need beside their bytes.
 type answers struct{ pool sync.Pool }
 
-// answer is a vectored answer of one piece: written straight to /dev/fuse. (As
-// plain bytes of 1 MiB it would first fail to fit into a pipe.)
+// answer is a vectored answer of one piece, written straight to /dev/fuse. (Plain bytes of 1 MiB
+// would first fail to fit into a pipe.)
 type answer struct {
 	pieces [1][]byte
 	lent   *hearth.View // released once the kernel has the bytes
-	many   bool         // other READs are under way: the buffer is not to be kept in memory
+	many   bool         // many READs are under way: the buffer is not to be kept in memory
 	pool   *sync.Pool
 }
 
@@ -250,7 +248,7 @@ func (a *answer) Bytes([]byte) ([]byte, gofuse.Status) { return a.pieces[0], gof
 // Size is part of gofuse.ReadResult.
 func (a *answer) Size() int { return len(a.pieces[0]) }
 
-// Done is called after the bytes were written, or could not be.
+// Done is called after the write of the bytes, successful or not.
 func (a *answer) Done() {
 	switch {
 	case a.lent != nil:
@@ -264,7 +262,7 @@ func (a *answer) Done() {
 	}
 }
 
-// readers keeps the Readers of larger objects by node id, the last used ones.
+// readers is an LRU of the Readers of larger objects, by node id.
 type readers struct {
 	src     *cache.Tier
 	options cache.ReaderOptions
@@ -319,7 +317,7 @@ func (rs *readers) done(rd *reader) {
 	}
 }
 
-// close ends all Readers; nobody reads any more.
+// close ends all Readers. No READ is under way any more.
 func (rs *readers) close() {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()

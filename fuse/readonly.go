@@ -2,9 +2,9 @@ package fuse
 
 import gofuse "github.com/hanwen/go-fuse/v2/fuse"
 
-// readOnly refuses to change anything. The mount is read-only too, so that the
-// kernel answers by itself, unless somebody remounts it. What is not here
-// (ACCESS, LSEEK, locks, IOCTL) the default answers ENOSYS, once per mount.
+// readOnly refuses all changes. The mount is read-only too, so the kernel itself refuses them
+// unless somebody remounts it. For requests that are not here (ACCESS, LSEEK, locks, IOCTL) the
+// default answers ENOSYS, once per mount.
 type readOnly struct{ gofuse.RawFileSystem }
 
 // Flush is not needed; the default would have the kernel ask at each close.

@@ -6,14 +6,15 @@ import (
 	"time"
 )
 
-// TookBuckets of answers are counted by the time they took: the first up to tookFirst, each next one up to four times as
-// long, to 16 s, and the last what took longer than any.
+// TookBuckets is the number of buckets that count answers by the time they took. The first bucket
+// ends at tookFirst, each next one at four times the end before, up to 16 s. The last one has no
+// end.
 const (
 	TookBuckets = 12
 	tookFirst   = 16 * time.Microsecond
 )
 
-// TookBound is the upper end of a bucket; of the last one: 0, for it has none.
+// TookBound returns the upper end of a bucket, or 0 for the last one, which has none.
 func TookBound(bucket int) time.Duration {
 	if bucket == TookBuckets-1 {
 		return 0
@@ -27,7 +28,7 @@ type Took struct {
 	Sum     time.Duration
 }
 
-// took counts answers as Took has them: an answer costs two additions, and no lock.
+// took counts answers for Took. An answer costs two additions and no lock.
 type took struct {
 	buckets [TookBuckets]atomic.Int64
 	sum     atomic.Int64

@@ -11,10 +11,10 @@ import (
 // mostNamed bounds the users that an error names.
 const mostNamed = 3
 
-// busyError says who uses a mount that could not be taken away.
+// busyError says which processes use a mount that could not be taken away.
 func busyError(dir string) error {
 	named, more := users(dir)
-	if len(named) == 0 { // mapped, or in another namespace, or another user's
+	if len(named) == 0 { // it is used by a mapping, by another namespace or by another user
 		return errBusy
 	}
 	who := strings.Join(named, ", ")
@@ -24,10 +24,9 @@ func busyError(dir string) error {
 	return fmt.Errorf("%w; it is used by %s", errBusy, who)
 }
 
-// users names the processes that have a file open below dir, or run or work
-// there. Only the links of /proc are read: they touch nothing of the mount. (A
-// process's maps would tell of mapped files, too, but reading them can wait for a
-// page fault that waits for us.)
+// users names the processes that have a file open below dir, or run or work there. It reads only
+// the links of /proc, which touch nothing of the mount. (The maps of a process would show mapped
+// files, too, but reading them can wait for a page fault that waits for us.)
 func users(dir string) (named []string, more int) {
 	processes, _ := filepath.Glob("/proc/[0-9]*") // the pattern is right
 	self := strconv.Itoa(os.Getpid())
@@ -49,7 +48,7 @@ func users(dir string) (named []string, more int) {
 	return named, more
 }
 
-// use is how a process uses what is below dir; "": not at all.
+// use says how a process uses what is below dir; "" means not at all.
 func use(process, dir string) string {
 	below := func(link string) (string, bool) {
 		to, err := os.Readlink(filepath.Join(process, link))

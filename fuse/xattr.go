@@ -10,12 +10,12 @@ import (
 	"github.com/hearthfs/hearth"
 )
 
-// xattrPrefix is what our extended attributes begin with: key, version, etag,
-// and bytes.TIER for what each tier of this node holds of a file.
+// xattrPrefix is the prefix of our extended attributes: key, version, etag, and bytes.TIER for the
+// bytes of a file in each tier of this node.
 const xattrPrefix = "user.hearth."
 
-// GetXAttr answers GETXATTR. Attributes of others (security.*, system.*) cost no
-// look-up; ENOSYS would turn ours off too.
+// GetXAttr answers GETXATTR. Attributes of others (security.*, system.*) cost no look-up. They are
+// not answered with ENOSYS, which would turn ours off too.
 func (f *fileSystem) GetXAttr(cancel <-chan struct{}, in *gofuse.InHeader, name string, dest []byte) (uint32, gofuse.Status) {
 	name, ours := strings.CutPrefix(name, xattrPrefix)
 	if !ours {
@@ -79,7 +79,7 @@ func (f *fileSystem) tiers(o *hearth.Object, each func(string, int64)) {
 	}
 }
 
-// fit copies a value, or says how much room it needs.
+// fit copies a value, or returns how much room it needs.
 func fit(dest []byte, value string) (uint32, gofuse.Status) {
 	if len(value) > len(dest) {
 		return uint32(len(value)), gofuse.ERANGE

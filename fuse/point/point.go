@@ -1,26 +1,25 @@
-// Package point holds a mount point from the look at it to the act, so that what is
-// done is done to what was seen.
+// Package point holds a mount point from the check to the use, so that an act hits what was
+// checked.
 //
-// A path says nothing for long where it runs through a directory of somebody else: while
-// root waits for a mount's answer, its owner renames a directory and puts a symbolic link
-// in its place. So Open walks to the mount point without following any, opening each
-// directory on the way for nothing but its path (O_PATH), which asks no file system
-// process. What it has then are descriptors of the directory that the mount point lies
-// in, and of what is on top there; the kernel says which mount that is, and the mount
-// table what kind of one. The mount cannot end, nor its number or its device's be given
-// to another, while it is held.
+// A path proves nothing for long where it runs through a directory of another user. While root
+// waits for a mount's answer, that user can rename a directory and put a symbolic link in its place
+// (a TOCTOU race). So Open walks to the mount point without following links. It opens each
+// directory on the way for its path alone (O_PATH), which asks no file system process. The result
+// is two descriptors: of the directory that contains the mount point, and of what is on top there.
+// The kernel says which mount that is, and the mount table says of what kind. While the descriptors
+// are held, the mount cannot end, and neither its number nor its device's can be given to another.
 //
-//	look      by Top, a path through the descriptor; nothing is mounted by the look
-//	detach    of the descriptor's very mount, whatever has become of the path
-//	unmount   a descriptor keeps a mount busy, so that of the directory's is used. Only
-//	          its own user can have put away meanwhile what was seen there: it is
-//	          refused for the mounts of others, which are detached
+//	look      by Top, a path through the descriptor; the look mounts nothing
+//	detach    the very mount of the descriptor, whatever has become of the path
+//	unmount   a descriptor of the mount keeps it busy, so the directory's descriptor is used.
+//	          Meanwhile only the mount's own user can have replaced what was seen there. So this
+//	          is refused for the mounts of other users, which are detached instead
 //	mount     over the very directory that was seen
 //
-// While an automount point waits for its mount, the kernel lets nobody walk to it but the
-// process group of who mounts there, which is that of the mount helper. So the helper
-// holds the point (Open, Automount) and hands its descriptor (File) to the node, which
-// mounts over that and finds in the mount table what came (Of).
+// While an automount point waits for its mount, the kernel lets only the process group of the mount
+// helper walk to it. So the helper holds the point (Open, Automount) and passes its descriptor
+// (File) to the node. The node mounts over that descriptor and finds the result in the mount table
+// (Of).
 package point
 
 import (
@@ -40,17 +39,18 @@ import (
 
 // Point is a place in the tree of files where something is mounted, or may be.
 type Point struct {
-	// Info is the line of the mount table of what is mounted there last; nil: nothing is.
+	// Info is the line of the mount table for the topmost mount there; nil means that nothing is
+	// mounted.
 	Info *mountinfo.Info
 
 	dir         string
-	parent, top int    // descriptors; parent is -1 where nobody may walk to dir
+	parent, top int    // descriptors; parent is -1 where this process may not walk to dir
 	id          int    // of the mount that top leads to
 	kind        string // of its file system
 }
 
-// Of holds the directory that a descriptor leads to, which is the Point's from then on. Nobody
-// walks to it by its path.
+// Of holds the directory of a descriptor, which the Point then owns. Nothing walks to it by its
+// path.
 func Of(top *os.File) (*Point, error) {
 	defer func() { _ = top.Close() }() // a copy is held
 	fd, err := unix.FcntlInt(top.Fd(), unix.F_DUPFD_CLOEXEC, 0)
@@ -72,8 +72,8 @@ func Of(top *os.File) (*Point, error) {
 	return p, nil
 }
 
-// Open holds what is at dir, an absolute path without symbolic links. A file system on the way
-// may not answer: then it ends with ctx.
+// Open holds what is at dir, an absolute path without symbolic links. A file system on the way may
+// not answer; then Open ends with ctx.
 func Open(ctx context.Context, dir string) (*Point, error) {
 	type found struct {
 		p   *Point
@@ -112,17 +112,17 @@ func open(dir string) (*Point, error) {
 	return p, nil
 }
 
-// step opens one directory on the way, a link never.
+// step opens one directory on the way, never a link.
 func step(at int, name string) (int, error) { return openat(at, name, unix.O_DIRECTORY) }
 
-// last opens what the way leads to, a link never. O_DIRECTORY would have an automount point
-// mounted, for which systemd may have started this very process.
+// last opens the end of the path, never a link. O_DIRECTORY would trigger an automount, for which
+// systemd may have started this very process.
 func last(at int, name string) (int, error) {
 	fd, err := openat(at, name, 0)
 	if err != nil {
 		return -1, err
 	}
-	if _, err := unix.Readlinkat(fd, "", make([]byte, 1)); err == nil { // no file system is asked what it is
+	if _, err := unix.Readlinkat(fd, "", make([]byte, 1)); err == nil { // this asks no file system process
 		_ = unix.Close(fd) // only its path was open
 		return -1, unix.ELOOP
 	}
@@ -190,7 +190,7 @@ func (p *Point) identify() (err error) {
 	return nil
 }
 
-// over finds in the mount table what was mounted over top, where nobody may walk to that.
+// over finds in the mount table what was mounted over top, where this process may not walk to it.
 func (p *Point) over(kind string) error {
 	all, err := mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) {
 		return m.Parent != p.id || m.Mountpoint != p.dir || m.FSType != kind, false
@@ -204,7 +204,7 @@ func (p *Point) over(kind string) error {
 	return nil
 }
 
-// mountID is that of the mount that a descriptor leads to.
+// mountID returns the id of the mount that a descriptor leads to.
 func mountID(fd int) (int, error) {
 	text, err := os.ReadFile("/proc/self/fdinfo/" + strconv.Itoa(fd))
 	if err != nil {
@@ -218,7 +218,7 @@ func mountID(fd int) (int, error) {
 	return 0, errors.New("/proc does not say which mount a descriptor leads to (mnt_id, of Linux 3.15)")
 }
 
-// Close lets it go; of nil it does nothing.
+// Close releases the descriptors. On nil it does nothing.
 func (p *Point) Close() {
 	if p == nil {
 		return
@@ -231,14 +231,14 @@ func (p *Point) Close() {
 	}
 }
 
-// Dir is the path to what was seen, free of symbolic links.
+// Dir returns the path to what was seen, free of symbolic links.
 func (p *Point) Dir() string { return p.dir }
 
-// Automount reports whether what was seen is where an automounter has something mounted, or may
-// wait for that just now.
+// Automount reports whether an automounter has mounted what was seen, or may just be waiting for a
+// mount there.
 func (p *Point) Automount() bool { return p.kind == "autofs" }
 
-// File is another descriptor of what was seen, for nothing but its path.
+// File returns another descriptor of what was seen, for its path alone.
 func (p *Point) File() (*os.File, error) {
 	fd, err := unix.FcntlInt(uintptr(p.top), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
@@ -247,10 +247,10 @@ func (p *Point) File() (*os.File, error) {
 	return os.NewFile(uintptr(fd), p.dir), nil
 }
 
-// Top is a path that leads to what was seen, from any thread of this process.
+// Top returns a path that leads to what was seen, from any thread of this process.
 func (p *Point) Top() string { return "/proc/self/fd/" + strconv.Itoa(p.top) }
 
-// Mount mounts over the directory that was seen, and looks what is there then.
+// Mount mounts over the directory that was seen, and then looks up the new mount.
 func (p *Point) Mount(source, kind string, flags uintptr, data string) error {
 	if err := unix.Mount(source, p.Top(), kind, flags, data); err != nil {
 		return err
@@ -269,7 +269,7 @@ func (p *Point) Mount(source, kind string, flags uintptr, data string) error {
 	return err
 }
 
-// Detach takes the mount that was seen away, though in use.
+// Detach takes away the mount that was seen, even in use.
 func (p *Point) Detach() error {
 	switch {
 	case p.Info == nil:
@@ -280,8 +280,8 @@ func (p *Point) Detach() error {
 	return unix.Unmount(p.Top(), unix.MNT_DETACH)
 }
 
-// Force ends the connection of the FUSE mount that was seen. The kernel says that it is
-// busy, and has done it.
+// Force aborts the connection of the FUSE mount that was seen. The kernel answers that it is busy,
+// but has done it.
 func (p *Point) Force() error {
 	if p.Info == nil {
 		return fs.ErrNotExist
@@ -292,10 +292,10 @@ func (p *Point) Force() error {
 	return nil
 }
 
-// ErrOthers is of a mount that this user did not make.
+// ErrOthers refuses to unmount what another user has mounted.
 var ErrOthers = errors.New("it is another user's mount: detach it (hearth umount --lazy), or have that user take it away")
 
-// Unmount takes the FUSE mount that was seen away unless it is in use, and closes p.
+// Unmount takes away the FUSE mount that was seen, unless it is in use, and closes p.
 func (p *Point) Unmount() error {
 	defer p.Close()
 	switch {
@@ -304,7 +304,7 @@ func (p *Point) Unmount() error {
 	case !p.Own():
 		return ErrOthers
 	}
-	_ = unix.Close(p.top) // it is a use
+	_ = unix.Close(p.top) // an open descriptor is a use of the mount
 	p.top = -1
 	return unix.Unmount(fmt.Sprintf("/proc/self/fd/%d/%s", p.parent, filepath.Base(p.dir)), unix.UMOUNT_NOFOLLOW)
 }
@@ -317,7 +317,7 @@ func Own(m *mountinfo.Info) bool {
 	return slices.Contains(strings.Split(m.VFSOptions, ","), "user_id="+strconv.Itoa(os.Geteuid()))
 }
 
-// All are the mounts of a type, those made last first.
+// All returns the mounts of a type, latest first.
 func All(kind string) ([]*mountinfo.Info, error) {
 	all, err := mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) { return m.FSType != kind, false })
 	if err != nil {

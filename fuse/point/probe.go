@@ -11,20 +11,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// This file asks a mount whether it answers.
+// Asking a mount whether it answers must not block this process for good.
 //
-// The mount may be one that this very process serves. Then the thread that asks must not
-// hold the connection, /dev/fuse, open: a process that is killed while its own request is
-// in its hands would wait for itself. The kernel ends a request once the last descriptor
-// of its connection is closed, and a thread that waits for one, which no signal ends,
-// closes nothing: the mount stays, and the process, its memory and its locks with it, until somebody
-// writes to /sys/fs/fuse/connections/N/abort. So the thread asks with a table of
-// descriptors of its own, which has none of them.
+// This very process may serve the mount. Then the thread that asks must not hold the connection,
+// /dev/fuse, open: a process killed with its own request in hand would wait for itself. The kernel
+// ends a request once the last descriptor of its connection is closed. A thread that waits for a
+// request, which no signal ends, closes nothing. So the mount would stay, and the process with its
+// memory and its locks, until somebody writes to /sys/fs/fuse/connections/N/abort. Therefore the
+// thread asks with a descriptor table of its own, which has no descriptor of the connection.
 
-// Answers returns nil once what is mounted at dir has answered, and else an error that
-// names dir: of the answer, such as ENOTCONN where its process has died, or
-// of ctx. Asking for its figures opens nothing and reads nothing. Nothing waits for a
-// thread that gets no answer.
+// Answers returns nil once the mount at dir has answered. Otherwise it returns an error that names
+// dir: the mount's own, such as ENOTCONN where its process has died, or that of ctx. It asks by
+// statfs, which opens and reads nothing. Nothing waits for a thread that gets no answer.
 func Answers(ctx context.Context, dir string) error {
 	answer := make(chan error, 1)
 	go func() { answer <- alone(func() error { var s unix.Statfs_t; return unix.Statfs(dir, &s) }) }()
@@ -39,9 +37,8 @@ func Answers(ctx context.Context, dir string) error {
 	}
 }
 
-// alone runs ask on a thread that has no descriptor in common with any other, and
-// that ends with it. Where the kernel grants no table of its own - seccomp may forbid it
-// - it asks all the same.
+// alone runs ask on a thread that shares no descriptor with any other, and that ends with it. Where
+// the kernel grants no descriptor table of its own (seccomp may forbid it), it asks all the same.
 func alone(ask func() error) error {
 	answer := make(chan error, 1)
 	go func() {
@@ -60,8 +57,7 @@ func alone(ask func() error) error {
 	return <-answer
 }
 
-// closeAll closes what this thread has open, but for what Go's scheduler wakes
-// others with.
+// closeAll closes this thread's descriptors, except those by which Go's scheduler wakes threads.
 func closeAll() {
 	const dir = "/proc/thread-self/fd"
 	names, err := os.ReadDir(dir)
