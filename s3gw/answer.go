@@ -2,12 +2,12 @@ package s3gw
 
 import "net/http"
 
-// answer counts what is sent.
+// answer is a ResponseWriter that counts what is sent.
 type answer struct {
 	http.ResponseWriter
 	status int
 	bytes  int64
-	before func(http.Header) // what the last word on the headers is; nil: nothing
+	before func(http.Header) // edits the headers last; may be nil
 }
 
 // WriteHeader is http.ResponseWriter's.

@@ -13,30 +13,31 @@ import (
 )
 
 const (
-	// auditEach is how long who was refused is not told of again, for the same reason, and
-	// mostAudited how many are told of in that time: whoever floods the endpoint does not flood
-	// the log, and does not hide others by one line of its own.
+	// auditEach is the time in which a refusal of the same sender, key and code is logged once, and
+	// mostAudited bounds the refusals logged in that time. So a client that floods the endpoint
+	// does not flood the log, and one line of its own does not hide others.
 	auditEach   = time.Minute
 	mostAudited = 20
-	// mostSaid bytes of what a client names are told.
+	// mostSaid bounds each text from a client, in bytes.
 	mostSaid = 200
 )
 
-// audit tells of refusals: of each sender and reason once in a while, of few in all.
+// audit logs refusals with a rate limit: once in a while for each sender and reason, and few in
+// all.
 type audit struct {
-	tell func(what string, attributes ...any) // nil: nobody
+	tell func(what string, attributes ...any) // nil means that nothing is logged
 	now  func() time.Time
 
 	mu    sync.Mutex // guards the rest
 	began time.Time
 	told  map[refusal]bool // since it began
-	since int64            // refusals that were not told, since one was
+	since int64            // refusals since the last logged one
 }
 
-// refusal is what is not told twice.
+// refusal is the key by which repeated refusals are recognized.
 type refusal struct{ host, access, code string }
 
-// take reports whether a refusal is to be told, and how many were not since the last one.
+// take reports whether to log a refusal, and how many were not logged since the last one.
 func (a *audit) take(r refusal) (also int64, ok bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -52,9 +53,9 @@ func (a *audit) take(r refusal) (also int64, ok bool) {
 	return also, true
 }
 
-// audited has the operator hear of a request whose key, signature or rights were not good: from
-// where it came, which key it named, what it asked for and why it was refused. Its signature and
-// what was signed are not told, and no secret that stands where a key should.
+// audited logs a request that was refused for its key, its signature or its rights: the sender, the
+// key it named, what it asked for and the reason. It logs neither the signature nor what was
+// signed, nor a secret that stands in a key's place.
 func (x *exchange) audited(f *request.Error) {
 	if x.audit.tell == nil || !refuses(f) {
 		return
@@ -87,7 +88,7 @@ func (x *exchange) audited(f *request.Error) {
 	x.audit.tell("S3 request refused", append(attributes, "request", x.id)...)
 }
 
-// refuses tells faults of a key, a signature or a right from others.
+// refuses reports whether an error is about a key, a signature or a right.
 func refuses(f *request.Error) bool {
 	switch f.Code {
 	case "AuthorizationHeaderMalformed", "AuthorizationQueryParametersError", "InvalidToken", "XAmzContentSHA256Mismatch":
@@ -96,7 +97,7 @@ func refuses(f *request.Error) bool {
 	return f.HTTPStatus() == http.StatusForbidden
 }
 
-// short is a text of a client's in so many bytes as are told.
+// short cuts a client's text to mostSaid bytes.
 func short(s string) string {
 	if len(s) > mostSaid {
 		s = s[:mostSaid] + "..."
@@ -104,8 +105,8 @@ func short(s string) string {
 	return strings.ToValidUTF8(s, "?")
 }
 
-// unsigned is a URL or a target without the signature that a presigned one has: whoever reads it in
-// a log could use it.
+// unsigned returns a URL or a target without the signature of a presigned request. Anybody who
+// reads it in a log could use it.
 func unsigned(target string) string {
 	path, query, ok := strings.Cut(target, "?")
 	if !ok {

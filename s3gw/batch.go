@@ -18,15 +18,15 @@ import (
 )
 
 const (
-	// batchAhead objects of a batch are looked up ahead of the one that is sent, and as many
-	// blocks read: 16 that are not in the cache are then asked for at a time.
+	// batchAhead objects of a batch are looked up ahead of the one that is sent, and as many blocks
+	// are read. So up to 16 misses are in flight at a time.
 	batchAhead = 16
-	// batchShare of the Pool may lie in blocks that batches read ahead: an eighth. It is only
-	// tried, since clients that take nothing may hold all of it: what it has no room for is read
-	// when its turn comes, and copied, batchCopy bytes at a time.
+	// batchShare is the part of the Pool for blocks that batches read ahead: an eighth. Batches
+	// only try to take it, since slow clients may hold all of it. A block that finds no room is
+	// read in its turn and copied, batchCopy bytes at a time.
 	batchShare = 8
 	batchCopy  = hearth.PieceSize
-	// batchStall is how long a client may take for a piece of an answer, and batchPiece its bytes.
+	// batchStall bounds how long a client may take for a piece of an answer, of batchPiece bytes.
 	batchStall = time.Minute
 	batchPiece = 256 << 10
 )
@@ -37,10 +37,10 @@ const (
 //	answer  for each of them, in order, a line "STATUS LENGTH ETAG" and LENGTH bytes, or
 //	        "STATUS 0 CODE" with S3's code of what is wrong with that one; at last "end COUNT"
 //
-// The formats are request.Batch's and request.BatchWriter's. Each key needs the right to read it,
-// and gives what GetObject would; what the cache does not know the origin is asked for, where
-// its turn comes. The answer has no length: it begins when the first object is there. Who does
-// not find the last line has not got all; the connection is cut where an object breaks off.
+// The formats are those of request.Batch and request.BatchWriter. Each key needs the right to read
+// it, and gives what GetObject would. What the cache does not know is asked of the origin, in its
+// turn. The answer has no length: it begins when the first object is there. An answer without the
+// last line is incomplete. The connection is cut where an object breaks off.
 func (x *exchange) batch() error {
 	body, err := x.read(request.MaxBatchBytes)
 	if err != nil {
@@ -63,13 +63,13 @@ func (x *exchange) batch() error {
 	b.to = request.NewBatchWriter(x.w)
 	if err := b.send(); err != nil {
 		x.cause = err
-		panic(http.ErrAbortHandler) // what breaks off must not look whole
+		panic(http.ErrAbortHandler) // a broken answer must not look complete
 	}
 	return nil
 }
 
-// batch is one under way: look finds what its keys name, fetch begins to read their blocks in
-// order, and send writes them.
+// batch is one batch under way: a pipeline of three stages. look finds the objects of the keys,
+// fetch begins to read their blocks in order, and send writes them.
 type batch struct {
 	*exchange
 	ctx   context.Context
@@ -77,29 +77,29 @@ type batch struct {
 	found chan *batched   // in order, closed at the end
 	parts chan *batchPart // in order, closed at the end
 	work  sync.WaitGroup
-	copy  []byte // what is written and was not read ahead; nil: all was until now
+	copy  []byte // buffer for what was not read ahead; nil until it is needed
 }
 
-// batched is what was found of one key: an object, or why there is none.
+// batched is the object found for one key, or the reason why there is none.
 type batched struct {
 	request.Item
-	done chan struct{} // closed when the rest is there
+	done chan struct{} // closed when the fields below are set
 	link *Link
-	o    *hearth.Object // nil: the origin is to be asked
-	off  int64          // of the bytes that are asked for
+	o    *hearth.Object // nil means: ask the origin
+	off  int64          // of the requested bytes
 	n    int64
 	err  error
 }
 
-// batchPart is what lies in one block of an object, or an object without bytes.
+// batchPart is the part of an object in one block, or an object without bytes.
 type batchPart struct {
 	of    *batched
 	first bool
 	block hearth.Block
 	off   int // in the block
-	n     int // 0: there is no block
+	n     int // 0 means that there is no block
 	lent  int64
-	done  chan struct{} // closed when view or err is there; nil: it is not read ahead
+	done  chan struct{} // closed when view or err is set; nil means not read ahead
 	view  *hearth.View
 	err   error
 }
@@ -109,7 +109,7 @@ func (b *batch) look(items []request.Item) {
 	for _, it := range items {
 		o := &batched{Item: it, done: make(chan struct{})}
 		select {
-		case b.found <- o: // which bounds how many are under way
+		case b.found <- o: // this bounds how many are under way
 		case <-b.ctx.Done():
 			return
 		}
@@ -120,7 +120,7 @@ func (b *batch) look(items []request.Item) {
 	}
 }
 
-// lookUp finds what an item names, if its reader may read it.
+// lookUp finds the object of an item, if the client may read it.
 func (b *batch) lookUp(o *batched) (err error) {
 	may := func(n request.Need) bool { return b.may(n) && b.shows(n) }
 	if !(request.Need{Bucket: b.asks.Bucket, Key: o.Key}).Granted(may) {
@@ -130,7 +130,7 @@ func (b *batch) lookUp(o *batched) (err error) {
 		return request.New("AccessDenied", "This endpoint does not show %q.", o.Key)
 	}
 	if alias, _ := request.Alias(o.Key); alias != o.Key {
-		return nil // origins differ about it
+		return nil // origins differ about such keys
 	}
 	if o.o, err = b.find(o.link, o.Key); err != nil || o.o == nil {
 		return err
@@ -146,7 +146,8 @@ func (b *batch) lookUp(o *batched) (err error) {
 	return nil
 }
 
-// span is where a range, as request.Batch lets it pass, lies in an object; false: nowhere.
+// span returns where a range lies in an object; request.Batch has checked its form. false means
+// nowhere.
 func span(text string, size int64) (off, n int64, ok bool) {
 	if text == "" {
 		return 0, size, true
@@ -155,7 +156,7 @@ func span(text string, size int64) (off, n int64, ok bool) {
 	from, _ := strconv.ParseInt(first, 10, 64) // they are at most 18 digits, or none
 	to, _ := strconv.ParseInt(last, 10, 64)
 	switch {
-	case first == "": // the last so many
+	case first == "": // the suffix of to bytes
 		n = min(to, size)
 		return size - n, n, n > 0
 	case last == "":
@@ -165,7 +166,7 @@ func span(text string, size int64) (off, n int64, ok bool) {
 	return from, to - from + 1, from < size
 }
 
-// fetch has blocks read ahead, in their order.
+// fetch starts the read-ahead of the blocks, in order.
 func (b *batch) fetch() {
 	defer close(b.parts)
 	for o := range b.found {
@@ -188,9 +189,9 @@ func (b *batch) fetch() {
 	}
 }
 
-// begin begins to read a part, if there is memory for it.
+// begin starts to read a part, if there is memory for it.
 func (b *batch) begin(p *batchPart) {
-	lent := int64(p.block.Len()) // a View of a part may hold all of it
+	lent := int64(p.block.Len()) // a View of a part may hold the whole block
 	if !b.lending.TryAcquire(lent) {
 		return
 	}
@@ -211,7 +212,7 @@ func (b *batch) get(p *batchPart, off, n int) (*hearth.View, error) {
 	return v, err
 }
 
-// put hands a part on, or gives back what it holds.
+// put passes a part on to send, or releases it.
 func (b *batch) put(p *batchPart) bool {
 	select {
 	case b.parts <- p:
@@ -245,7 +246,7 @@ func (b *batch) drain() {
 
 // send writes the objects in order.
 func (b *batch) send() error {
-	var skip *batched // the rest of it is not wanted
+	var skip *batched // the rest of this object is not sent
 	for p := range b.parts {
 		if p.of == skip {
 			b.release(p)
@@ -273,8 +274,8 @@ func (b *batch) send() error {
 	return http.NewResponseController(b.w).Flush()
 }
 
-// sendPart writes a part. broken: nothing of its object was written, and cannot be had so. An
-// error ends the batch.
+// sendPart writes a part. broken means that nothing of its object was written, and that the cache
+// cannot give it. An error ends the batch.
 func (b *batch) sendPart(p *batchPart) (broken bool, err error) {
 	o := p.of
 	switch {
@@ -298,7 +299,7 @@ func (b *batch) sendPart(p *batchPart) (broken bool, err error) {
 	return false, b.write(p.view.Bytes())
 }
 
-// failed is what becomes of a part of which nothing was written and that cannot be read.
+// failed handles a part that cannot be read, and of which nothing was written.
 func (b *batch) failed(p *batchPart, err error) (broken bool, _ error) {
 	if p.first && b.ctx.Err() == nil {
 		p.of.err = err
@@ -331,7 +332,7 @@ func (b *batch) sendLate(p *batchPart) (broken bool, err error) {
 	return false, nil
 }
 
-// line announces an object.
+// line writes the line in front of an object.
 func (b *batch) line(o *batched) error {
 	b.allow()
 	status := http.StatusOK
@@ -353,12 +354,12 @@ func (b *batch) write(p []byte) error {
 	return nil
 }
 
-// allow gives the client its time anew.
+// allow renews the client's deadline.
 func (b *batch) allow() {
-	_ = http.NewResponseController(b.w).SetWriteDeadline(time.Now().Add(batchStall)) // a test's recorder has none
+	_ = http.NewResponseController(b.w).SetWriteDeadline(time.Now().Add(batchStall)) // a test recorder has none
 }
 
-// fault writes what is wrong with one object.
+// fault writes the error of one object.
 func (b *batch) fault(err error) error {
 	if b.ctx.Err() != nil {
 		return context.Cause(b.ctx)
@@ -377,7 +378,7 @@ func (b *batch) fault(err error) error {
 	return b.to.Fault(f)
 }
 
-// again asks the origin for an object that the cache cannot give: it has the last word.
+// again asks the origin for an object that the cache cannot give: the origin has the last word.
 func (b *batch) again(o *batched) error {
 	switch {
 	case errors.Is(o.err, hearth.ErrArchived):
@@ -389,7 +390,7 @@ func (b *batch) again(o *batched) error {
 	if err != nil {
 		return b.fault(err)
 	}
-	r.Header.Set("Accept-Encoding", "gzip") // what is stored, as the cache gives it
+	r.Header.Set("Accept-Encoding", "gzip") // as stored, like the cache's bytes
 	if o.Range != "" {
 		r.Header.Set("Range", o.Range)
 	}
@@ -418,7 +419,7 @@ func (b *batch) again(o *batched) error {
 	return nil
 }
 
-// said is the error of an origin's answer.
+// said turns an origin's answer into an error.
 func said(answer *http.Response) error {
 	code := "InternalError"
 	switch answer.StatusCode {

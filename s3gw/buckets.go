@@ -19,8 +19,8 @@ import (
 	"github.com/hearthfs/hearth/s3gw/request"
 )
 
-// shown are the links of a bucket; one is made where all buckets are shown, by one request for
-// all that come meanwhile.
+// shown returns the links of a bucket. Where all buckets are shown, it makes a missing link, by one
+// request for all callers that come meanwhile (singleflight).
 func (g *Gateway) shown(ctx context.Context, bucket string) ([]Link, error) {
 	if links := g.bucket(bucket); len(links) > 0 {
 		return links, nil
@@ -32,7 +32,7 @@ func (g *Gateway) shown(ctx context.Context, bucket string) ([]Link, error) {
 		return nil, noBucket(nil)
 	}
 	l, _, err := g.made.Do(ctx, bucket, func(ctx context.Context) (Link, error) {
-		if links := g.bucket(bucket); len(links) > 0 { // by the one before
+		if links := g.bucket(bucket); len(links) > 0 { // made by the flight before
 			return links[0], nil
 		}
 		l, err := g.o.Other(ctx, bucket)
@@ -55,8 +55,8 @@ func noBucket(cause error) error {
 	return request.Of(cause, "NoSuchBucket", "The specified bucket does not exist")
 }
 
-// create answers CreateBucket. Some clients send it ahead of any upload; a bucket that is shown
-// is there, unless clients may have removed it: the origin knows.
+// create answers CreateBucket. Some clients send it before any upload. A bucket that is shown
+// exists, unless clients may have removed it: then the origin is asked.
 func (x *exchange) create() error {
 	if x.links = x.all(x.asks.Bucket); len(x.links) > 0 {
 		switch {
@@ -76,39 +76,39 @@ func (x *exchange) create() error {
 	case request.Reserved(x.asks.Bucket):
 		return request.New("InvalidBucketName", "The specified bucket is not valid.")
 	}
-	x.links = []Link{{Bucket: x.asks.Bucket, Origin: all[0].Origin}} // no link yet: there are no names to be forgotten
+	x.links = []Link{{Bucket: x.asks.Bucket, Origin: all[0].Origin}} // no link yet, so there are no names to forget
 	return x.passWrite(namespace.Write{})
 }
 
-// removable reports whether clients may make and remove the bucket of links: the whole of it is shown.
+// removable reports whether clients may make and remove the bucket of links: all of it is shown.
 func (x *exchange) removable(links []Link) bool {
 	return slices.ContainsFunc(links, func(l Link) bool { return l.Prefix == "" && (x.o.Configure || x.configurable(l)) })
 }
 
-// mayBeGone reports whether the bucket of links may have been removed by clients, or because it is
-// the account's: then the origin is asked whether it is there.
+// mayBeGone reports whether the bucket of links may have been removed: by clients, or because it is
+// the account's. Then the origin is asked whether it exists.
 func (x *exchange) mayBeGone(links []Link) bool {
 	return x.removable(links) || len(links) > 0 && x.other(links[0])
 }
 
-// other reports whether a link was made because a client named its bucket, which may be gone by
-// now: the account knows.
+// other reports whether a link was made because a client named its bucket. The bucket may be gone
+// by now; the account knows.
 func (x *exchange) other(l Link) bool {
 	_, made := x.others.Load(l.Name)
 	return made
 }
 
 const (
-	// bucketsWithin is how long the account's buckets are waited for.
+	// bucketsWithin bounds the wait for the account's buckets.
 	bucketsWithin = 30 * time.Second
-	// mostBuckets bytes of the answer are read: Amazon's 10,000 buckets, and much more.
+	// mostBuckets bounds the bytes read of the answer: Amazon's 10,000 buckets fit many times.
 	mostBuckets = 8 << 20
-	// bucketsAtOnce are looked for at a time.
+	// bucketsAtOnce is how many buckets are asked for at a time.
 	bucketsAtOnce = 8
 )
 
-// service answers what asks for no bucket: with the buckets that its key may do anything in,
-// of the links or, where all are shown, of the account.
+// service answers ListBuckets with the buckets in which the key may do anything: those of the links
+// or, where all buckets are shown, those of the account.
 func (x *exchange) service() error {
 	x.unread()
 	const ownerID = "hearth"
@@ -137,8 +137,8 @@ func (x *exchange) service() error {
 	return err
 }
 
-// standing adds the links' buckets to those that the account tells. Of others that clients may have
-// removed the origin is asked.
+// standing adds the links' buckets to those that the account lists. It asks the origin about
+// buckets that clients may have removed.
 func (x *exchange) standing(all []listing.Bucket) (_ []listing.Bucket, asked bool) {
 	var links []Link // one of each bucket
 	for _, l := range x.o.Links() {
@@ -170,7 +170,7 @@ func (x *exchange) standing(all []listing.Bucket) (_ []listing.Bucket, asked boo
 	return all, asked
 }
 
-// isGone asks the origin whether it has a link's bucket no more. Where that cannot be told it has.
+// isGone asks the origin whether a link's bucket is gone. Without an answer it returns false.
 func (x *exchange) isGone(l Link) bool {
 	ctx, cancel := context.WithTimeout(x.r.Context(), bucketsWithin)
 	defer cancel()
@@ -186,8 +186,8 @@ func (x *exchange) isGone(l Link) bool {
 	return answer.StatusCode == http.StatusNotFound
 }
 
-// account asks for the buckets of the first link's account, or those in a region. What is reserved is left out, and so
-// is what XML or a path could not carry.
+// account returns the buckets of the first link's account, or those in one region. It leaves out
+// reserved names, and names that XML or a path could not carry.
 func (x *exchange) account(in string) ([]listing.Bucket, error) {
 	links := x.o.Links()
 	if len(links) == 0 {

@@ -35,7 +35,7 @@ func (x *exchange) cached() error {
 	return x.pass(nil)
 }
 
-// region is that of the bucket.
+// region returns the region of the bucket.
 func (x *exchange) region() string { return region(x.links[0]) }
 
 func region(l Link) string { return cmp.Or(l.Region, "us-east-1") }
@@ -57,7 +57,7 @@ func (x *exchange) object() error {
 	if l == nil {
 		return x.outside()
 	}
-	// Twice: what a reader finds gone is asked for again.
+	// Twice: a version that a read finds gone is looked up again.
 	for range 2 {
 		o, err := x.find(l, x.asks.Key)
 		if err != nil {
@@ -70,7 +70,7 @@ func (x *exchange) object() error {
 		if answered {
 			x.how, x.cause = "cached", err
 			if err != nil {
-				panic(http.ErrAbortHandler) // no answer that was cut off looks whole
+				panic(http.ErrAbortHandler) // a broken answer must not look complete
 			}
 			return nil
 		}
@@ -82,12 +82,13 @@ func (x *exchange) object() error {
 	return x.pass(nil)
 }
 
-// find is what a key names; nil: the tree does not know, and the origin does.
+// find returns the object of a key. nil means that the tree does not know it and the origin must be
+// asked.
 func (x *exchange) find(l *Link, key string) (*hearth.Object, error) {
 	n, err := x.o.Tree.File(x.r.Context(), l.Name, key)
 	switch {
 	case err == nil && !n.Dir:
-		n, err = x.o.Tree.Open(x.r.Context(), n.ID) // a strict link's origin is asked
+		n, err = x.o.Tree.Open(x.r.Context(), n.ID) // on a strict link this asks the origin
 		if err == nil && n.Object.Key == key {
 			return &n.Object, nil
 		}
@@ -95,7 +96,7 @@ func (x *exchange) find(l *Link, key string) (*hearth.Object, error) {
 	case x.r.Context().Err() != nil:
 		return nil, context.Cause(x.r.Context())
 	}
-	return nil, nil // that there is none the origin says in its own words; and if it is away, how
+	return nil, nil // the origin itself answers that there is none, or how it is away
 }
 
 // outside answers for a key that lies in no link of the bucket.
@@ -103,7 +104,7 @@ func (x *exchange) outside() error {
 	return request.New("AccessDenied", "This endpoint shows only a part of the bucket %s: %q lies outside of it.", x.asks.Bucket, x.asks.Key)
 }
 
-// mostListing bytes of a listing's document are kept for the next one.
+// mostListing bounds the listing buffer that is kept for the next listing, in bytes.
 const mostListing = 1 << 20
 
 // list answers a listing.
@@ -115,7 +116,8 @@ func (x *exchange) list() error {
 	if err != nil {
 		return err
 	}
-	// What can pass as a whole costs the origin one request: where no name is believed the walk costs it more, always.
+	// Passing a whole listing on costs the origin one request. Where no name is believed, a walk
+	// always costs more.
 	if l := holding(x.links, q.Prefix); l != nil && q.Delimiter == "" {
 		if l.Fresh == 0 {
 			return x.passList()
@@ -135,7 +137,7 @@ func (x *exchange) list() error {
 	}()
 	switch {
 	case err == nil && !*n.told && x.mayBeGone(x.links) && n.none(x.r.Context()):
-		// Whether there is such a bucket still is for the origin to say.
+		// The origin must say whether the bucket still exists.
 	case err == nil:
 		listing.SetBucketHeader(x.w.Header(), x.region())
 		return x.document(text)
@@ -147,7 +149,7 @@ func (x *exchange) list() error {
 	return x.passList()
 }
 
-// passList passes a listing on, as the origin is to be asked for it.
+// passList passes a listing on, in the form in which the origin is asked.
 func (x *exchange) passList() error {
 	query := listing.ForOrigin(x.r.URL.RawQuery)
 	return x.pass(func(r *http.Request) { r.URL = &url.URL{Path: r.URL.Path, RawPath: r.URL.RawPath, RawQuery: query} })

@@ -8,35 +8,34 @@ import (
 	"sync"
 )
 
-// This file holds how much all clients together may take of a server: connections, and
-// requests that are at work.
+// A server has two bounds for all clients together: on connections, and on requests at work.
 //
-// Nobody is turned away for what others only keep. At the bound of connections a new one is
-// taken all the same, and of those that wait for a request, be it their first one, the one that
-// has waited longest is closed: a crowd that asks for nothing closes itself, and whoever asks at
-// once is heard. Only while a request of each is at work do new ones wait, unanswered, for the
-// first that is answered; nobody's is at work for as long as they like, for writes end (Patient).
+// An idle client never keeps a new one out. At the bound of connections a new one is accepted all
+// the same. Of those that wait for a request, even their first one, the one that has waited longest
+// is closed. So a crowd that asks nothing closes itself, and a client that asks at once is heard.
+// New connections wait only while every open one has a request at work. They wait for the first
+// that is answered. No request is at work for ever, since writes have deadlines (Patient).
 //
-// At the bound of requests one more waits for a moment, as many as there are places, and is then
-// told so; answers from the cache and ways to the origin have places of their own.
+// At the bound of requests a further one waits for a moment, and at most as many wait as there are
+// places. Then it is shed. Answers from the cache and ways to the origin have separate places.
 
-// boundedConnections is a listener that keeps at most so many connections open. Its State must be the
-// http.Server's ConnState: that is how it knows of them.
+// boundedConnections is a listener that keeps at most so many connections open. Its State must be
+// the http.Server's ConnState: by it the listener learns of the connections.
 type boundedConnections struct {
 	net.Listener
 	most int
-	room chan struct{} // told when a connection closes, or begins to wait for a request
+	room chan struct{} // signaled when a connection closes, or begins to wait for a request
 	quit chan struct{}
 	once sync.Once // closes quit
 
 	mu      sync.Mutex                 // guards the rest; never held across I/O
-	open    map[net.Conn]*list.Element // of waiting; nil: its request is at work
-	waiting list.List                  // of net.Conn: those that wait for a request, the longest first
+	open    map[net.Conn]*list.Element // value: its element of waiting; nil means that its request is at work
+	waiting list.List                  // of net.Conn that wait for a request, longest first
 	wanted  bool                       // a new one waits for the next that has no request at work
 	closed  int64
 }
 
-// newBoundedConnections bounds a listener, in TLS or not: most, at least 1, may be open.
+// newBoundedConnections bounds a listener, with TLS or without. most must be at least 1.
 func newBoundedConnections(l net.Listener, most int) *boundedConnections {
 	return &boundedConnections{Listener: l, most: most, room: make(chan struct{}, 1), quit: make(chan struct{}), open: map[net.Conn]*list.Element{}}
 }
@@ -58,9 +57,9 @@ func (c *boundedConnections) Accept() (net.Conn, error) {
 	return conn, nil
 }
 
-// makeRoom reports whether one more may be open, and closes the one that has waited longest if
-// that is needed. Its client may be sending just now, as it may when a server's time for idle
-// connections ends: clients ask again then.
+// makeRoom reports whether one more connection may be open. If needed it closes the one that has
+// waited longest. Its client may be sending just now, as when a server's idle timeout ends; clients
+// retry then.
 func (c *boundedConnections) makeRoom() bool {
 	c.mu.Lock()
 	if c.wanted = false; len(c.open) < c.most {
@@ -79,7 +78,7 @@ func (c *boundedConnections) makeRoom() bool {
 	return true
 }
 
-// takeLocked takes one that waits out of all, to be ended.
+// takeLocked removes a waiting connection from all lists. The caller ends it.
 func (c *boundedConnections) takeLocked(at *list.Element) net.Conn {
 	conn := c.waiting.Remove(at).(net.Conn)
 	delete(c.open, conn)
@@ -89,20 +88,21 @@ func (c *boundedConnections) takeLocked(at *list.Element) net.Conn {
 
 func end(conn net.Conn) {
 	if t, ok := conn.(*tls.Conn); ok {
-		conn = t.NetConn() // without a last word that its client may not take
+		conn = t.NetConn() // skip TLS's close notice, which the client may not take
 	}
-	_ = conn.Close() // the server finds it so
+	_ = conn.Close() // the server sees the closed connection
 }
 
-// State is http.Server's ConnState. While a new connection waits, one whose request was answered is
-// ended here: its next one may have come already, and would have it at work again.
+// State is http.Server's ConnState. While a new connection waits, it ends one whose request was
+// just answered: the next request of that one may have arrived already, and would put it to work
+// again.
 func (c *boundedConnections) State(conn net.Conn, s http.ConnState) {
 	if c.state(conn, s) {
 		end(conn)
 	}
 }
 
-// state notes a connection's, and reports whether it is to be ended.
+// state records a connection's state, and reports whether the connection is to be ended.
 func (c *boundedConnections) state(conn net.Conn, s http.ConnState) (over bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

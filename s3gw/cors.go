@@ -11,47 +11,46 @@ import (
 	"github.com/hearthfs/hearth/s3gw/request"
 )
 
-// This file answers browsers that ask whether a page may use the endpoint, and tells them so
-// in its answers.
+// CORS: the answers to browsers that ask whether a page may use the endpoint.
 //
-// A rule lets pages of some origins use some methods; the first that fits counts. A preflight is
-// answered by the rule alone: it carries no signature, and goes neither to the cache nor to the
-// bucket. Any other request is answered as without it, with headers that have the browser show
-// the answer to the page, or not: rules guard the people at browsers, never the data.
+// A rule lets pages of some origins use some methods; the first rule that fits counts. A preflight
+// is answered by the rule alone: it has no signature, and reaches neither the cache nor the bucket.
+// Any other request is answered as without rules, plus headers that tell the browser whether to
+// show the answer to the page. So rules guard the people at browsers, never the data.
 //
-// Answers are those of "How does Amazon S3 evaluate the CORS configuration on a bucket?".
+// The answers follow "How does Amazon S3 evaluate the CORS configuration on a bucket?".
 
 // maxHeaders bounds what one preflight asks for; browsers name each header once.
 const maxHeaders = 100
 
 // CORSRule is what pages of some origins may do.
 type CORSRule struct {
-	// Origins as browsers write them (https://a.example:8443), each with at most one * for any
-	// run of characters; "*": all.
+	// Origins as browsers write them (https://a.example:8443), each with at most one * for any run
+	// of characters; "*" means all.
 	Origins []string
-	// Methods are among GET, HEAD, PUT, POST and DELETE; none: GET and HEAD.
+	// Methods are among GET, HEAD, PUT, POST and DELETE; none means GET and HEAD.
 	Methods []string
-	// Headers are those that a page may send, * as in Origins, case ignored; none: any.
+	// Headers are those that a page may send, * as in Origins, case ignored; none means any.
 	Headers []string
-	// Expose are those of the answer that a page may see, besides the usual few.
+	// Expose are the answer's headers that a page may see, besides the usual few.
 	Expose []string
-	// MaxAge is how long a browser may remember a preflight, in whole seconds; 0: as it likes.
+	// MaxAge is how long a browser may cache a preflight, in whole seconds; 0 lets the browser
+	// choose.
 	MaxAge time.Duration
 }
 
-// CORSRules are those of an endpoint, in their order. They do not change.
+// CORSRules are the rules of an endpoint, in order. They do not change.
 type CORSRules struct {
 	rules []compiled
 }
 
-// compiled is a Rule with what it has to say in its answers.
+// compiled is a rule with the texts of its answers.
 type compiled struct {
 	CORSRule
 	methods, expose, age string
 }
 
-// newCORS checks rules; the error names the first that is none. Without rules no page may do
-// anything.
+// newCORS checks rules; the error names the first bad one. Without rules no page may do anything.
 func newCORS(rules []CORSRule) (*CORSRules, error) {
 	c := &CORSRules{}
 	for i, r := range rules {
@@ -105,13 +104,12 @@ func (r *CORSRule) check() error {
 
 func unprintable(r rune) bool { return r <= ' ' || r >= 0x7f }
 
-// token tells the name of a header (RFC 9110, 5.6.2).
+// token reports whether s can name a header (RFC 9110, 5.6.2).
 func token(s string) bool {
 	return s != "" && !strings.ContainsFunc(s, func(r rune) bool { return unprintable(r) || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, r) })
 }
 
-// Preflight answers an OPTIONS request. The error, which nothing was written of, is a
-// *request.Error.
+// Preflight answers an OPTIONS request. An error is a *request.Error, and then nothing was written.
 func (c *CORSRules) Preflight(w http.ResponseWriter, r *http.Request) error {
 	origin, method := one(r.Header, "Origin"), one(r.Header, "Access-Control-Request-Method")
 	vary(w.Header())
@@ -139,9 +137,8 @@ func (c *CORSRules) Preflight(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// Allow adds to an answer's headers what the browser of a page must be told, in place of what
-// the bucket's own rules said; to the answer to a request that names no origin, or one that no
-// rule allows, nothing but Vary.
+// Allow adds the headers that a page's browser needs to an answer, in place of what the bucket's
+// own rules said. If the request names no origin, or one that no rule allows, it adds only Vary.
 func (c *CORSRules) Allow(h http.Header, r *http.Request) {
 	if len(c.rules) == 0 {
 		return
@@ -161,7 +158,7 @@ func (c *CORSRules) Allow(h http.Header, r *http.Request) {
 	}
 }
 
-// vary: caches between must not give one page's answer to another.
+// vary keeps shared caches from giving one page's answer to another.
 func vary(h http.Header) {
 	for _, name := range [...]string{"Origin", "Access-Control-Request-Method", "Access-Control-Request-Headers"} {
 		if !slices.Contains(h["Vary"], name) {
@@ -170,7 +167,7 @@ func vary(h http.Header) {
 	}
 }
 
-// one is the value of a header that is there once, else "".
+// one returns the value of a header that occurs once, else "".
 func one(h http.Header, name string) string {
 	if v := h[name]; len(v) == 1 {
 		return v[0]
@@ -219,7 +216,7 @@ func (p *compiled) fits(origin, method string, asked []string) bool {
 	return true
 }
 
-// match: one * of a pattern stands for any run of characters.
+// match matches a pattern in which one * stands for any run of characters.
 func match(pattern, s string) bool {
 	before, behind, star := strings.Cut(pattern, "*")
 	if !star {
@@ -228,7 +225,7 @@ func match(pattern, s string) bool {
 	return len(s) >= len(before)+len(behind) && strings.HasPrefix(s, before) && strings.HasSuffix(s, behind)
 }
 
-// tell says what a rule allows. Credentials are allowed to origins that are named, as at Amazon.
+// tell writes what a rule allows. As at Amazon, only origins that are named may send credentials.
 func (p *compiled) tell(h http.Header, origin string) {
 	if slices.Contains(p.Origins, "*") {
 		h.Set("Access-Control-Allow-Origin", "*")

@@ -17,36 +17,39 @@ import (
 // Bytes reads one object ahead of its reader.
 type Bytes = object.Bytes
 
-// Setup is what an endpoint is told; the zero Setup: there is none.
+// Setup is the configuration of an endpoint. The zero Setup means that there is none.
 type Setup struct {
-	// Listen is the address, HOST:PORT or :PORT; "": there is no endpoint.
+	// Listen is the address, HOST:PORT or :PORT; "" means that there is no endpoint.
 	Listen string
-	// CredentialsFile says who may do what, a line each: ACCESS SECRET ro|rw BUCKET[/PREFIX]|*. "":
-	// one key, of AccessVariable and SecretVariable, that may read and write all, or none.
+	// CredentialsFile says who may do what, a line each: ACCESS SECRET ro|rw BUCKET[/PREFIX]|*. ""
+	// means one key, from AccessVariable and SecretVariable, that may read and write all, or no
+	// key.
 	CredentialsFile string
 	// Anonymous are buckets, BUCKET[/PREFIX] or "*", that anybody may read.
 	Anonymous []string
-	// Certificate and CertificateKey are PEM files, read again when they change; "": no TLS.
+	// Certificate and CertificateKey are PEM files, read again when they change; "" means no TLS.
 	Certificate, CertificateKey string
 	// Domains are names under which buckets are hosts: bucket.DOMAIN.
 	Domains []string
 	// AllBuckets passes every bucket of the origin's account through.
 	AllBuckets bool
-	// Configure passes on what configures buckets: policies, lifecycle rules and such.
+	// Configure passes on the requests that configure buckets, such as policies and lifecycle
+	// rules.
 	Configure bool
-	// AccessLog is a file that gets a line for each request, as of Amazon's server access
-	// log; "": none is written.
+	// AccessLog is a file with a line for each request, in the format of Amazon's server access
+	// log. "" means that none is written.
 	AccessLog string
 	// CORS are the origins whose pages may use the endpoint, as browsers write them
-	// (https://app.example.org), each with at most one *; none: no page.
+	// (https://app.example.org), each with at most one *. None means no page.
 	CORS []string
-	// MaxConnections may be open and MaxRequests at work; 0: DefaultConnections, DefaultRequests.
-	// A quarter of the limit on open files bounds connections, too.
+	// MaxConnections and MaxRequests bound open connections and requests at work. 0 means
+	// DefaultConnections and DefaultRequests. A quarter of the open files limit bounds connections,
+	// too.
 	MaxConnections, MaxRequests int
 }
 
-// AccessVariable and SecretVariable are where the endpoint's one key is looked for when no file
-// of keys is named. It may read and write all.
+// AccessVariable and SecretVariable hold the endpoint's one key where no file of keys is named.
+// That key may read and write all.
 const (
 	AccessVariable = "HEARTH_S3_ACCESS_KEY"
 	SecretVariable = "HEARTH_S3_SECRET_KEY"
@@ -55,7 +58,8 @@ const (
 // DefaultListen is where `hearth gateway` listens unless told.
 const DefaultListen = "127.0.0.1:9875"
 
-// Problems are what cannot be meant, by the keys of the configuration. Files are not looked at.
+// Problems returns what is wrong in the Setup, by the keys of the configuration. It looks at no
+// files.
 func (s Setup) Problems() map[string]error {
 	all := map[string]error{}
 	if s.Listen == "" {
@@ -85,8 +89,8 @@ func (s Setup) Problems() map[string]error {
 	return all
 }
 
-// rules are those of CORS; nil: there are none. The names that pages are shown are for those
-// that send credentials: others see all headers by the *.
+// rules returns the CORS rules; nil means none. The exposed names are for pages that send
+// credentials; for all others * exposes every header.
 func (s Setup) rules() (*CORSRules, error) {
 	if len(s.CORS) == 0 {
 		return nil, nil
@@ -101,12 +105,12 @@ type Endpoint struct {
 	setup  Setup
 	keys   *keys.Keys
 	server *Server
-	log    *accessLog // nil: none is written
-	end    func()     // Close, once
+	log    *accessLog // nil means that none is written
+	end    func()     // Close's work, done once
 }
 
-// Open begins to answer. Close it. What the Options say of keys and of the access log the
-// Setup does.
+// Open starts an endpoint; the caller must Close it. For keys and the access log the Setup counts,
+// not the Options.
 func Open(ctx context.Context, s Setup, o Options) (*Endpoint, error) {
 	for _, err := range s.Problems() {
 		return nil, err
@@ -156,8 +160,8 @@ func Open(ctx context.Context, s Setup, o Options) (*Endpoint, error) {
 	return x, nil
 }
 
-// Reload reads keys and certificate again, changed or not, and begins the log anew where it was
-// moved away. What is wrong goes on as it was.
+// Reload reads keys and certificate again, changed or not, and reopens a log that was moved away. A
+// bad file has no effect: the old content stays in force.
 func (x *Endpoint) Reload() error {
 	if x.log != nil {
 		x.log.Reopen()
@@ -165,7 +169,7 @@ func (x *Endpoint) Reload() error {
 	return errors.Join(x.keys.Reload(), x.server.Reload())
 }
 
-// Wait returns when ctx ends, and closes the endpoint then; before that if it answers no more.
+// Wait returns when ctx ends, and then closes the endpoint; or earlier, if the server stops.
 func (x *Endpoint) Wait(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
@@ -177,7 +181,7 @@ func (x *Endpoint) Wait(ctx context.Context) error {
 	}
 }
 
-// Close ends what is under way.
+// Close ends the endpoint and the requests under way.
 func (x *Endpoint) Close() { x.end() }
 
 func (x *Endpoint) close() {
@@ -192,19 +196,19 @@ func (x *Endpoint) close() {
 	}
 }
 
-// Summary is how the endpoint stands.
+// Summary is the state of the endpoint.
 type Summary struct {
-	// Listen is where it answers, TLS whether in TLS.
+	// Listen is where it answers, TLS whether with TLS.
 	Listen string
 	TLS    bool
 	// Buckets that it shows, by name.
 	Buckets []string
-	// Keys that may ask, Anonymous whether anybody may.
+	// Keys is how many may ask, Anonymous whether anybody may.
 	Keys      int64
 	Anonymous bool
-	// Bounds are what all clients together take.
+	// Bounds are the bounds for all clients together, and their use.
 	Bounds Bounds
-	// Ill is why the file of keys goes on as it was; nil: it does not.
+	// Ill says why a changed file of keys is not in force; nil means that all is well.
 	Ill error
 }
 

@@ -23,15 +23,15 @@ type figures struct {
 // sum is a Sum that many add to.
 type sum struct{ requests, bytes, nanoseconds atomic.Int64 }
 
-// Kind is what requests are counted by. Operations, codes and ways are words of ours, so there
-// are some hundreds of them at most.
+// Kind is the key by which requests are counted. Operations, codes and ways are words of ours, so
+// there are at most some hundred kinds.
 type Kind struct {
-	// Operation is Amazon's name, Code the status of the answer, How cached, passed, written
-	// or refused.
+	// Operation is Amazon's name, Code the status of the answer, How cached, passed, written or
+	// refused.
 	Operation, Code, How string
 }
 
-// Sum is what requests of one Kind came to.
+// Sum is the total over the requests of one Kind.
 type Sum struct {
 	// Requests that were answered, Bytes of the answers' bodies, Seconds that they took.
 	Requests, Bytes int64
@@ -44,9 +44,9 @@ type Stats struct {
 	UnderWay int64
 	// Kinds are those that were.
 	Kinds map[Kind]Sum
-	// Faults are answers that were errors of the endpoint's own, by S3's code of them.
+	// Faults counts error answers of the endpoint itself, by S3's code.
 	Faults map[string]int64
-	// Headers are those of objects that it remembers.
+	// Headers are the figures of the object headers that it remembers.
 	Headers object.Stats
 }
 
@@ -65,7 +65,7 @@ func (g *Gateway) Stats() Stats {
 	return s
 }
 
-// end counts and logs a request that was answered, or broke off.
+// end counts and logs a request that was answered or broken off.
 func (x *exchange) end() {
 	took := time.Since(x.began)
 	x.vacate()

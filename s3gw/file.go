@@ -12,21 +12,23 @@ import (
 )
 
 const (
-	// mostLines wait to be written; more are counted and told in one line.
+	// mostLines bounds the lines that wait to be written; further ones are counted, and one line
+	// tells the count.
 	mostLines = 4096
-	// mostWaiting bytes of them are kept, of the Pool's: with requests as long as they may be
-	// the lines alone would be 64 MiB.
+	// mostWaiting bounds their bytes, which are reserved in the Pool. With the longest requests the
+	// lines alone would take 64 MiB.
 	mostWaiting = 4 << 20
-	// lineCost is what a line takes in bytes beside its texts: its fields, and one text of its own.
+	// lineCost is the memory of a line in bytes beside its texts: its fields, and one text of its
+	// own.
 	lineCost = 400
-	// logEndsWithin is how long the disk is waited for at the end.
+	// logEndsWithin bounds the wait for the disk at the end.
 	logEndsWithin = 5 * time.Second
-	// reopenEach is how often it is looked whether the log was moved away.
+	// reopenEach is how often we check whether the log was moved away.
 	reopenEach = time.Second
 )
 
-// accessLog writes lines to a file, beside those who answer. A file that was moved away is
-// begun anew, as after logrotate.
+// accessLog writes lines to a file, in the background of the answers. A file that was moved away,
+// as by logrotate, is begun anew.
 type accessLog struct {
 	name   string
 	report func(error)
@@ -34,8 +36,8 @@ type accessLog struct {
 	lines  chan AccessLine
 	quit   chan struct{}
 	done   chan struct{} // closed when all is written
-	within time.Duration // that the disk is waited for at the end
-	file   *os.File      // the writer's
+	within time.Duration // how long to wait for the disk at the end
+	file   *os.File      // of the writer
 	looked time.Time
 
 	moved   atomic.Bool  // the log may have been moved away just now
@@ -45,8 +47,8 @@ type accessLog struct {
 	lost int        // lines since one was written
 }
 
-// openAccessLog begins to write to a file, or goes on at its end. What waits to be written counts as the
-// Pool's; report hears of what went wrong with the disk, as often as it does.
+// openAccessLog opens a file, at its end if it exists, and starts the writer. Lines that wait are
+// reserved in the Pool. report gets each error of the disk.
 func openAccessLog(name string, pool *hearth.Pool, report func(error)) (*accessLog, error) {
 	a := &accessLog{name: name, report: report, pool: pool, lines: make(chan AccessLine, mostLines), quit: make(chan struct{}), done: make(chan struct{}), within: logEndsWithin}
 	if err := a.open(); err != nil {
@@ -61,7 +63,7 @@ func (a *accessLog) open() (err error) {
 	return err
 }
 
-// Take has a line written, and never waits: one that there is no room for is counted.
+// Take has a line written and never waits. A line that finds no room is counted.
 func (a *accessLog) Take(l AccessLine) {
 	cost := l.cost()
 	if a.waiting.Add(cost) <= mostWaiting && a.pool.Reserve(cost) {
@@ -78,7 +80,7 @@ func (a *accessLog) Take(l AccessLine) {
 	a.mu.Unlock()
 }
 
-// cost is what a line that waits takes of memory, in bytes.
+// cost returns the memory of a waiting line, in bytes.
 func (l *AccessLine) cost() (n int64) {
 	for _, s := range []string{l.Remote, l.Access, l.ID, l.Operation, l.Bucket, l.Key, l.Request, l.Code, l.Agent, l.Referer, l.Host} {
 		n += int64(len(s))
@@ -86,7 +88,7 @@ func (l *AccessLine) cost() (n int64) {
 	return n + lineCost
 }
 
-// add writes a line behind text, which is no part of what waits.
+// add appends a line to text, and takes it out of what waits.
 func (a *accessLog) add(text []byte, l AccessLine) []byte {
 	cost := l.cost()
 	a.waiting.Add(-cost)
@@ -121,7 +123,7 @@ func (a *accessLog) run() {
 	}
 }
 
-// told adds how many lines are missing.
+// told adds a line that counts the missing lines.
 func (a *accessLog) told(text []byte) []byte {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -150,11 +152,11 @@ func (a *accessLog) write(text []byte) error {
 	return err
 }
 
-// Reopen has the next line look whether the log was moved away.
+// Reopen has the next write check whether the log was moved away.
 func (a *accessLog) Reopen() { a.moved.Store(true) }
 
-// Close writes what waits; lines that come later are lost. A disk that stands still is waited for
-// no longer than requests under way are: a write to it cannot be ended, and goes on behind.
+// Close writes what waits; later lines are lost. It waits for a stuck disk no longer than for
+// requests under way. A write to the disk cannot be aborted, and goes on in the background.
 func (a *accessLog) Close() {
 	close(a.quit)
 	late := time.NewTimer(a.within)

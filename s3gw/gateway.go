@@ -1,22 +1,21 @@
-// Package s3gw shows buckets as an S3 endpoint: reads come from the cache, writes go to the
+// Package s3gw shows buckets as an S3 endpoint: reads come from the cache, and writes go to the
 // origin.
 //
-// A request is read by package request, which says what it asks for and how it is to be
-// answered, and authenticated by sigv4; keys says whether who sent it may do that. Then
+// Package request reads a request: what it asks for, and how it is to be answered. sigv4
+// authenticates it, and keys says whether its sender may do that. Then it is one of
 //
-//	cached    object (GetObject, HeadObject) or listing, by the tree's names; what is not
-//	          surely right so goes on as
+//	cached    an object (GetObject, HeadObject) or a listing, by the tree's names; what is
+//	          not surely right is passed
 //	passed    to the origin by pass, byte for byte, signed with the origin's own key
-//	written   the same; before the answer goes out the tree asks again for what was written,
-//	          so that it is seen at once here, in mounts and by other nodes
+//	written   passed as well; before the answer goes out the tree asks again for what was
+//	          written, so that it is seen at once here, in mounts and on other nodes
 //	refused   by a fault
 //
-// What all clients together may take is bounded by package bounds. Who is refused for a key, a
-// signature or a right is counted, and told to the operator so often as is of use (audit).
+// Bounds limit what all clients together may take (rooms.go, connections.go). Requests refused for
+// a key, a signature or a right are counted, and logged at a limited rate (audit.go).
 //
-// Nothing is asked for, no body is read and no 100 Continue sent before a request is
-// authenticated and its rights are known: the key by which it goes on is stronger than its
-// own.
+// Before a request is authenticated and its rights are known, nothing is asked of the origin, no
+// body is read and no 100 Continue sent. The key by which it goes on is stronger than its own.
 package s3gw
 
 import (
@@ -46,44 +45,45 @@ import (
 	"github.com/hearthfs/hearth/s3gw/sigv4"
 )
 
-// Options are what a Gateway works with. All must be given but where it says so.
+// Options are what a Gateway works with. All must be given unless it says otherwise.
 type Options struct {
-	// Links are those that it shows, as they are now.
+	// Links returns the links that it shows, as they are now.
 	Links func() []Link
-	// Other makes a link of a bucket that none shows; nil: other buckets are refused.
+	// Other makes a link of a bucket that no link shows; nil means that other buckets are refused.
 	Other func(ctx context.Context, bucket string) (Link, error)
-	// Settle returns once mounts show what the tree has; nil: there are none.
+	// Settle returns once mounts show what the tree has; nil means that there are no mounts.
 	Settle func(ctx context.Context)
-	// Begun is how many links there are as it begins, those that it cannot show among them:
-	// with some of these and nothing to show Open refuses. 0: they come later.
+	// Begun is how many links there are at the start, including those that it cannot show. If there
+	// are some and none can be shown, Open refuses. 0 means that links come later.
 	Begun int
 	// Tree has the names, Source the blocks.
 	Tree   *namespace.Tree
 	Source hearth.Getter
-	// Open reads a large object, ahead of who reads in order.
+	// Open reads a large object, ahead of a sequential reader.
 	Open func(o *hearth.Object, until int64) object.Bytes
-	// Pool is where answers lie.
+	// Pool counts the memory of answers.
 	Pool *hearth.Pool
 	// Keys say who may do what.
 	Keys *keys.Keys
-	// Domains are names under which buckets are hosts; none: they are in the path alone.
+	// Domains are names under which buckets are hosts; none means that buckets are in the path
+	// alone.
 	Domains []string
-	// Configure passes on what configures buckets, whatever their links say.
+	// Configure passes on the requests that configure buckets, whatever their links say.
 	Configure bool
-	// CORS are the rules for pages in browsers; none: those of the bucket are told with what is
-	// passed on, and no preflight is answered.
+	// CORS are the rules for pages in browsers. Without them, passed answers carry the bucket's own
+	// rules, and no preflight is answered.
 	CORS *CORSRules
-	// MostRequests are at work at once; of these a quarter may be on their way to the origin, and
-	// the rest is for answers from the cache. 0: DefaultRequests.
+	// MostRequests may be at work at once. A quarter of them may be on their way to the origin; the
+	// rest is for answers from the cache. 0 means DefaultRequests.
 	MostRequests int
-	// Access gets a line for each request; nil: nobody does.
+	// Access gets a line for each request; may be nil.
 	Access func(AccessLine)
-	// Refused hears of requests whose key, signature or rights were not good, of some each minute;
-	// nil: nobody does.
+	// Refused gets refusals for a key, a signature or a right, at most some each minute; may be
+	// nil.
 	Refused func(what string, attributes ...any)
-	// Trouble hears of what is wrong here, as often as it is; nil: nobody does.
+	// Trouble gets each fault found here, as often as it occurs; may be nil.
 	Trouble func(what string, attributes ...any)
-	// Now is the clock by which signatures are judged; nil: time.Now.
+	// Now is the clock by which signatures are judged; nil means time.Now.
 	Now func() time.Time
 }
 
@@ -94,19 +94,20 @@ type Gateway struct {
 	objects *object.Server
 	passes  *pass.Pass
 	ids     atomic.Uint64
-	prefix  string                      // of the requests' ids
-	started time.Time                   // and when buckets are said to be made
+	prefix  string                      // of the request ids
+	started time.Time                   // also given as the creation time of buckets
 	spare   sync.Pool                   // of *[]byte, for documents
 	owners  sync.Map                    // listing.Owner of links' objects, by the link's name
 	work    work                        // under way
-	foreign sync.Map                    // links that are not shown, of which that was told, by name
-	others  sync.Map                    // links that were made because a client named their bucket, by name
-	fine    sync.Map                    // links whose listings tell times to less than a second, by name
+	foreign sync.Map                    // links not shown that were reported already, by name
+	others  sync.Map                    // links made because a client named their bucket, by name
+	fine    sync.Map                    // links whose listings have fractions of seconds, by name
 	made    *flight.Twins[string, Link] // by bucket
-	lending *semaphore.Weighted         // bytes of blocks, to batches
+	lending *semaphore.Weighted         // bytes of blocks lent to batches
 	rooms   rooms
 	audit   audit
-	// patience with clients' bodies, leave with those that nobody reads.
+	// patience bounds the wait for clients' bodies, leave the wait for bodies that are not read
+	// here.
 	patience, leave time.Duration
 	figures         figures
 }
@@ -127,12 +128,12 @@ func New(o Options) *Gateway {
 	return g
 }
 
-// headerBytes of so much memory may be for the headers of objects: of 256 MiB and less 8 MiB,
-// some 30,000 of them, but an eighth at most.
+// headerBytes is the budget for the headers of objects. Of 256 MiB of memory and less it is 8 MiB,
+// some 30,000 headers, but at most an eighth.
 func headerBytes(memory int64) int64 { return max(memory/32, min(8<<20, memory/8)) }
 
-// Close ends the requests under way, whose clients are gone, and gives back what it holds. Nobody
-// asks it any more. What a write that is ended may have changed is doubted.
+// Close ends the requests under way, whose clients are gone, and releases what it holds. Nobody may
+// call it any more. Names that an ended write may have changed are doubted.
 func (g *Gateway) Close() {
 	g.work.writes.Close()
 	g.work.Wait()
@@ -143,7 +144,7 @@ func (g *Gateway) Close() {
 func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x := &exchange{Gateway: g, w: &answer{ResponseWriter: w}, r: r, began: time.Now(),
 		id: g.prefix + strconv.FormatUint(g.ids.Add(1)+1<<32, 16)}
-	w.Header().Set("X-Amz-Request-Id", x.id) // the origin's own stands in its place in what it answers
+	w.Header().Set("X-Amz-Request-Id", x.id) // in a passed answer the origin's own id replaces it
 	if g.o.CORS != nil && r.Method != http.MethodOptions {
 		x.w.before = func(h http.Header) { g.o.CORS.Allow(h, r) }
 	}
@@ -159,7 +160,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // work is what is under way in a Gateway.
 type work struct {
 	sync.WaitGroup                   // requests
-	writes         *namespace.Writes // some of them behind clients that have gone
+	writes         *namespace.Writes // some go on after their clients have gone
 }
 
 // exchange is a request and its answer.
@@ -172,21 +173,21 @@ type exchange struct {
 	asks  *request.Request
 	who   *sigv4.Signed
 	links []Link // of the bucket
-	body  []byte // that was read here, to be sent on; nil: it was not
-	how   string // what became of it, for the figures
+	body  []byte // read here, to be sent on; nil means that it was not read
+	how   string // what became of the request, for the figures
 	cause error
-	place *places // that it has one of; nil: none
-	gets  *places // the same, beside place
-	holds int64   // bytes of the rooms' bodies
+	place *places // where it holds one place; nil means nowhere
+	gets  *places // where it holds one more, beside place
+	holds int64   // bytes reserved in rooms.bodies
 }
 
-// serve answers. An error is a *request.Error, or one of an origin; nothing was written then.
+// serve answers. An error is a *request.Error, or an origin's; then nothing was written.
 func (x *exchange) serve() error {
 	var err error
 	if x.asks, err = request.Parse(x.r, request.Options{Hosts: x.o.Domains, CORS: x.o.CORS != nil}); err != nil {
 		return err
 	}
-	if x.asks.Operation == "Preflight" { // it is never signed, and asks for nothing
+	if x.asks.Operation == "Preflight" { // it is never signed, and reads nothing
 		return x.preflight()
 	}
 	if x.who, err = x.verify.Verify(x.r); err != nil {
@@ -227,7 +228,7 @@ func (x *exchange) configures() error {
 	return request.New("AccessDenied", "%s configures a bucket: this endpoint passes that on only where s3.configure is true, or links[].configure of its link", x.asks.Operation)
 }
 
-// preflight answers a browser.
+// preflight answers a browser's CORS preflight.
 func (x *exchange) preflight() error {
 	if x.o.CORS == nil {
 		return request.New("AccessDenied", "CORSResponse: CORS is not enabled at this endpoint: s3.cors says for which pages it is.")
@@ -237,20 +238,20 @@ func (x *exchange) preflight() error {
 	return x.o.CORS.Preflight(x.w, x.r)
 }
 
-// allowed holds the request against the rights of who sent it.
+// allowed checks the request against its sender's rights.
 func (x *exchange) allowed() error {
 	access := x.who.Access
 	if access == "" && x.asks.Overrides {
 		return request.New("InvalidRequest", "Request specific response headers cannot be used for anonymous GET requests.")
 	}
-	if access == "" && !x.asks.Plain { // nobody has buckets, for one thing
+	if access == "" && !x.asks.Plain { // an anonymous client has no buckets, for example
 		return request.New("AccessDenied", "Access Denied. %s needs a key: without one this endpoint answers reads of objects and listings.", x.asks.Operation)
 	}
 	if x.asks.Operation == "ListBuckets" {
-		return nil // who asks is shown what is theirs
+		return nil // the answer lists only what the sender may see
 	}
 	if x.asks.Operation == "CreateBucket" && access != "" && len(x.bucket(x.asks.Bucket)) > 0 && x.o.Keys.Sees(access, x.asks.Bucket) {
-		return nil // who may see it is told that it is there
+		return nil // one who may see the bucket is told that it exists
 	}
 	hidden := false
 	if x.asks.Allowed(func(n request.Need) bool {
@@ -268,7 +269,7 @@ func (x *exchange) allowed() error {
 	return request.New("AccessDenied", "Access Denied.")
 }
 
-// may holds one right that is needed against those of who sent the request.
+// may checks one needed right against those of the sender.
 func (x *exchange) may(n request.Need) bool {
 	if n.Some {
 		return x.o.Keys.Sees(x.who.Access, n.Bucket)
@@ -276,8 +277,8 @@ func (x *exchange) may(n request.Need) bool {
 	return x.o.Keys.May(x.who.Access, n.Write, n.Bucket, n.Key)
 }
 
-// shows reports whether what a right is needed for lies in a link. A key may be stronger than
-// what is shown, and the origin's own key is.
+// shows reports whether the target of a right lies in a link. A key may be stronger than what is
+// shown, and the origin's own key is.
 func (x *exchange) shows(n request.Need) bool {
 	links := x.bucket(n.Bucket)
 	switch {
@@ -285,7 +286,7 @@ func (x *exchange) shows(n request.Need) bool {
 		return x.asks.Bucket == "" || x.o.Other != nil
 	case len(links) == 0 && n.Bucket != x.asks.Bucket: // a copy's source
 		return x.o.Other != nil && !request.Reserved(n.Bucket)
-	case n.Some || len(links) == 0: // that there is no such bucket is told later
+	case n.Some || len(links) == 0: // a later step says that there is no such bucket
 		return true
 	case holding(links, n.Key) != nil:
 		return true
@@ -313,21 +314,21 @@ func (x *exchange) refuse(err error) {
 		x.w.Header().Set("Retry-After", "1")
 	}
 	x.how, x.cause = "refused", f
-	if x.w.status != 0 { // too late to say so
+	if x.w.status != 0 { // the status is out: too late for an error
 		panic(http.ErrAbortHandler)
 	}
 	f.Write(x.w, x.r, x.id)
 }
 
-// unread bounds the wait for a body that nobody reads here: net/http reads some of it, to keep
-// the connection.
+// unread bounds the wait for a body that is not read here: net/http reads some of it to keep the
+// connection.
 func (x *exchange) unread() {
 	if x.r.ContentLength != 0 {
 		_ = http.NewResponseController(x.w).SetReadDeadline(time.Now().Add(x.leave)) // a test's recorder has none
 	}
 }
 
-// fresh is how long a link's names are believed.
+// fresh returns how long a link's names are believed.
 func (g *Gateway) fresh(link string) time.Duration {
 	for _, l := range g.o.Links() {
 		if l.Name == link {

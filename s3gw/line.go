@@ -9,22 +9,22 @@ import (
 	"github.com/hearthfs/hearth/origin/sign"
 )
 
-// This file writes a line for each request to an S3 endpoint, as Amazon has them.
+// The access log: a line for each request, in the format of Amazon's server access log.
 
-// AccessLine is a request and what came of it.
+// AccessLine is a request and its outcome.
 type AccessLine struct {
-	// At is when it came, Took how long it took.
+	// At is when the request came, Took its duration.
 	At   time.Time
 	Took time.Duration
-	// Remote is the client's address, Access the key that it was signed by; "": by none.
+	// Remote is the client's address, Access the key that signed the request; "" means unsigned.
 	Remote, Access string
-	// ID is the request's, Operation Amazon's name of what it asked for.
+	// ID is the request's id, Operation Amazon's name of the operation.
 	ID, Operation string
-	// Bucket and Key are what it named.
+	// Bucket and Key are those that the request named.
 	Bucket, Key string
 	// Request is the method, target and protocol, as sent.
 	Request string
-	// Status and Code of the answer; Code is "" if that is no error. Bytes of its body.
+	// Status and Code of the answer; Code is "" without an error. Bytes is the length of its body.
 	Status int
 	Code   string
 	Bytes  int64
@@ -32,12 +32,12 @@ type AccessLine struct {
 	Agent, Referer, Host string
 	// How is cached, passed, written or refused.
 	How string
-	// TLS is the protocol's version; "": none.
+	// TLS is the protocol's version; "" means no TLS.
 	TLS string
 }
 
-// Append writes the line as Amazon's server access log has it ("Server access log format" in
-// its S3 user guide); fields that there are none of are "-".
+// Append writes the line in Amazon's format ("Server access log format" in its S3 user guide). An
+// empty field is "-".
 func (l *AccessLine) Append(b []byte) []byte {
 	host, _, err := net.SplitHostPort(l.Remote)
 	if err != nil {
@@ -61,7 +61,7 @@ func (l *AccessLine) Append(b []byte) []byte {
 	return append(b, '\n')
 }
 
-// plain is a field that stands between spaces.
+// plain returns a field that stands between blanks.
 func plain(s string) string {
 	if s == "" {
 		return "-"
@@ -74,7 +74,7 @@ func plain(s string) string {
 	}, s)
 }
 
-// quoted is a field between quotes, in which nothing ends the field or the line.
+// quoted returns a field for use between quotes: nothing in it ends the field or the line.
 func quoted(s string) string {
 	if s == "" {
 		return "-"

@@ -11,42 +11,41 @@ import (
 	"time"
 )
 
-// Origin is where a link's requests go that are not answered from the cache, as *origin.S3
-// is.
+// Origin takes those requests to a link that the cache does not answer. *origin.S3 is one.
 type Origin interface {
-	// Forward sends a client's request to a bucket of the origin, signed by the origin's own
-	// key; escapedKey is as the client wrote it.
+	// Forward sends a client's request to a bucket of the origin, signed with the origin's own key.
+	// escapedKey is as the client wrote it.
 	Forward(ctx context.Context, r *http.Request, bucket, escapedKey string) (*http.Response, error)
-	// Account says where a bucket's name means what it means here: origins of two accounts may
-	// have two buckets of one name, and none can copy from the other.
+	// Account identifies the name space of bucket names. Origins of two accounts may have two
+	// buckets of one name, and neither account can copy from the other.
 	Account() string
 }
 
-// Link is a bucket, or what lies below a prefix of it, as the tree has it.
+// Link is a bucket in the tree, or the part of it below a prefix.
 type Link struct {
-	// Name is the link's in every Object.
+	// Name is the link's name in every Object.
 	Name string
 	// Bucket and Prefix are the origin's; Prefix is "" or ends in "/".
 	Bucket, Prefix string
-	// Region of the bucket; "": us-east-1.
+	// Region is the bucket's; "" means us-east-1.
 	Region string
-	// Fresh is how long names are believed; 0: not at all, negative: for ever.
+	// Fresh is how long names are believed; 0 means never, a negative value for ever.
 	Fresh time.Duration
-	// Configure passes on what configures the bucket, though Options.Configure may not.
+	// Configure passes on requests that configure the bucket, even without Options.Configure.
 	Configure bool
 	// Origin is where the bucket is.
 	Origin Origin
 }
 
-// bucket are the links of a bucket that are read, by their prefixes: of two with one prefix the
-// first.
+// bucket returns the links of a bucket that reads use, ordered by prefix. Of two with one prefix it
+// is the first.
 func (g *Gateway) bucket(name string) []Link {
 	return slices.CompactFunc(g.all(name), func(a, b Link) bool { return a.Prefix == b.Prefix })
 }
 
-// all are the links of a bucket, by their prefixes: those of the account in which the first
-// one of that name is. Another account's is another bucket, of which clients would read and
-// write a mixture; that it is not shown is told once.
+// all returns the links of a bucket, ordered by prefix. All belong to one account, that of the
+// first link of this name. The same name in another account is another bucket, and clients would
+// read and write a mixture of both. That it is not shown is reported once.
 func (g *Gateway) all(name string) (links []Link) {
 	for _, l := range g.o.Links() {
 		switch {
@@ -63,7 +62,7 @@ func (g *Gateway) all(name string) (links []Link) {
 	return links
 }
 
-// clashing finds links that cannot both be shown; nil: there are none.
+// clashing returns an error for links that cannot both be shown, or nil.
 func clashing(links []Link) error {
 	first := map[string]Link{}
 	for _, l := range links {
@@ -81,14 +80,15 @@ func clash(a, b Link) error {
 		a.Name, b.Name, a.Bucket, a.Origin.Account(), b.Origin.Account())
 }
 
-// configurable reports whether a link of a bucket's whole lets clients configure it.
+// configurable reports whether clients may configure a bucket through a link that shows all of it.
 func (g *Gateway) configurable(one Link) bool {
 	return slices.ContainsFunc(g.o.Links(), func(l Link) bool {
 		return l.Configure && l.Prefix == "" && l.Bucket == one.Bucket && l.Origin.Account() == one.Origin.Account()
 	})
 }
 
-// Configurable reports why a link to this URL cannot let clients configure its bucket; nil: it can.
+// Configurable says why clients cannot configure a bucket through a link to this URL; nil means
+// they can.
 func Configurable(url, listen string) error {
 	bucket, ok := strings.CutPrefix(url, "s3://")
 	switch {
@@ -100,16 +100,16 @@ func Configurable(url, listen string) error {
 	return nil
 }
 
-// reaches reports whether the origin of a link can read a bucket that a copy names.
+// reaches reports whether a link's origin can read the source bucket of a copy.
 func (g *Gateway) reaches(l *Link, bucket string) bool {
 	from := g.bucket(bucket)
 	if len(from) == 0 {
-		from = g.o.Links() // which is made of the first one's account
+		from = g.o.Links() // a copy's source without a link is in the first link's account
 	}
 	return len(from) > 0 && from[0].Origin.Account() == l.Origin.Account()
 }
 
-// holding is the link that a key lies in, that with the longest prefix; nil: none shows it.
+// holding returns the link that contains a key, the one with the longest prefix; nil means none.
 func holding(links []Link, key string) (found *Link) {
 	for i := range links {
 		if strings.HasPrefix(key, links[i].Prefix) {

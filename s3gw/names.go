@@ -10,11 +10,11 @@ import (
 	"github.com/hearthfs/hearth/s3gw/listing"
 )
 
-// names is a bucket as listings see it: what its links show, and the way to them.
+// names is a bucket as listings see it: what its links show, and the directories above them.
 type names struct {
 	*Gateway
 	links []Link // of one bucket
-	told  *bool  // set once any name was
+	told  *bool  // set once any name was listed
 }
 
 // Dir is listing.Names'.
@@ -27,7 +27,7 @@ func (n names) Dir(ctx context.Context, prefix, after string, each func(listing.
 	return n.above(prefix, after, each)
 }
 
-// none reports whether the tree has no name at all in the bucket.
+// none reports whether the tree has no name in the bucket at all.
 func (n names) none(ctx context.Context) bool {
 	some := false
 	err := n.Dir(ctx, n.links[0].Prefix, "", func(listing.Entry) bool { some = true; return false })
@@ -44,7 +44,7 @@ func (n names) Asks(prefix string, ahead bool) bool {
 	return false
 }
 
-// inLink gives what the tree has right below a prefix.
+// inLink lists what the tree has directly below a prefix.
 func (n names) inLink(ctx context.Context, l *Link, prefix, after string, each func(listing.Entry) bool) error {
 	whole := false
 	hidden, err := n.o.Tree.Keys(ctx, l.Name, prefix, after, func(o *hearth.Object) bool {
@@ -62,21 +62,21 @@ func (n names) inLink(ctx context.Context, l *Link, prefix, after string, each f
 	})
 	_, coarse := n.fine.Load(l.Name)
 	if o, ok := l.Origin.(interface{ Fractions() bool }); ok && whole {
-		coarse = coarse || o.Fractions() // this gateway may have listed none yet
+		coarse = coarse || o.Fractions() // this gateway may not have listed one yet
 	}
-	coarse = coarse && whole // listings tell more than seconds, and not all of these have been listed
+	coarse = coarse && whole // listings have fractions of seconds, and some of these names were not listed yet
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return fs.ErrNotExist
 	case err != nil && ctx.Err() == nil:
 		return errors.Join(listing.ErrUnsure, err)
-	case err == nil && (hidden > 0 || coarse): // nobody knows where they would stand
+	case err == nil && (hidden > 0 || coarse): // their places in the order are unknown
 		return listing.ErrUnsure
 	}
 	return err
 }
 
-// above gives the directories that lead to links from above their prefixes.
+// above lists the directories above the links' prefixes that lead to them.
 func (n names) above(prefix, after string, each func(listing.Entry) bool) error {
 	last, found := "", false
 	for i := range n.links { // by prefix

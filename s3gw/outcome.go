@@ -10,10 +10,10 @@ import (
 	"github.com/hearthfs/hearth/s3gw/request"
 )
 
-// changes is what the request may change, of which these keys are known. A key counts together
-// with its Alias: to some origins they are one object. What can touch names that it does not tell
-// are what configures or removes the bucket and MinIO's way to unpack an archive (Everything), and
-// MinIO's forced removal (Below).
+// changes returns what the request may change; keys are the names known to it. A key counts
+// together with its Alias: to some origins both are one object. Three requests touch names that
+// they do not tell: those that configure or remove the bucket, MinIO's unpacking of an archive
+// (both Everything), and MinIO's forced removal (Below).
 func (x *exchange) changes(keys []string) namespace.Write {
 	w := namespace.Write{Bucket: x.asks.Bucket, Keys: slices.Clone(keys)}
 	for _, key := range keys {
@@ -30,10 +30,10 @@ func (x *exchange) changes(keys []string) namespace.Write {
 	return w
 }
 
-// outcome tells what is known of a write by what came of asking the origin; broken is an answer that
-// broke off. That the origin finds no such object or upload, or another object than the client
-// expects, says that what is believed here may be wrong, too: a CompleteMultipartUpload whose answer
-// was lost and that is sent again is answered NoSuchUpload.
+// outcome says what is known of a write after the origin was asked. broken means an answer that
+// broke off. An answer "no such object or upload", or "another object than expected", says that our
+// names may be wrong, too. For example, a CompleteMultipartUpload whose answer was lost and that is
+// sent again is answered with NoSuchUpload.
 func (x *exchange) outcome(answer *http.Response, err error, broken bool) namespace.Outcome {
 	if broken || err != nil && !origin.Unsent(err) {
 		return namespace.Unknown
@@ -44,9 +44,9 @@ func (x *exchange) outcome(answer *http.Response, err error, broken bool) namesp
 	switch s := answer.StatusCode; {
 	case s < 400, s == http.StatusNotImplemented:
 		return namespace.Done
-	case s == http.StatusServiceUnavailable && strings.Contains(answer.Header.Get("Content-Type"), "xml"): // S3's own, and no proxy's
+	case s == http.StatusServiceUnavailable && strings.Contains(answer.Header.Get("Content-Type"), "xml"): // S3's own, not a proxy's
 		return namespace.Done
-	case s >= 500: // perhaps of a proxy that waits no longer
+	case s >= 500: // perhaps from a proxy that timed out
 		return namespace.Unknown
 	case x.asks.Touches == request.TheKey && (s == http.StatusNotFound || s == http.StatusConflict || s == http.StatusPreconditionFailed):
 		return namespace.Done
@@ -54,7 +54,7 @@ func (x *exchange) outcome(answer *http.Response, err error, broken bool) namesp
 	return namespace.Undone
 }
 
-// changed has what is remembered of keys beside their names forgotten; nil: of all.
+// changed forgets what is remembered of keys beside their names; nil means of all keys.
 func (g *Gateway) changed(keys []string) {
 	if keys == nil {
 		g.objects.AllChanged()
@@ -64,7 +64,7 @@ func (g *Gateway) changed(keys []string) {
 	}
 }
 
-// linksTo are the names of the links to a bucket.
+// linksTo returns the names of the links to a bucket.
 func (g *Gateway) linksTo(bucket string) (names []string) {
 	for _, l := range g.all(bucket) {
 		names = append(names, l.Name)

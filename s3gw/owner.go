@@ -12,14 +12,14 @@ import (
 )
 
 const (
-	// ownerWithin is how long the owner of a bucket's objects is waited for.
+	// ownerWithin bounds the wait for the owner of a bucket's objects.
 	ownerWithin = 5 * time.Second
-	// mostOwner bytes of an answer are read for it: a page of one key.
+	// mostOwner bounds the bytes read of that answer: a page of one key.
 	mostOwner = 64 << 10
 )
 
-// owner is who owns the objects of the bucket, where a listing tells of that: an account that
-// the origin is asked for once.
+// owner returns the owner of the bucket's objects, for listings that tell it. The origin is asked
+// once.
 func (x *exchange) owner(q listing.Query) listing.Owner {
 	if q.Version != 1 && !q.Owner {
 		return listing.Owner{}
@@ -29,7 +29,7 @@ func (x *exchange) owner(q listing.Query) listing.Owner {
 		return known.(listing.Owner)
 	}
 	o, err := askOwner(x.r.Context(), l)
-	if err != nil || o.ID == "" { // an empty bucket has nobody's objects; it is asked again
+	if err != nil || o.ID == "" { // an empty bucket has no owner to tell: ask again next time
 		return listing.Owner{}
 	}
 	x.owners.Store(l.Name, o)

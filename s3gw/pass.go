@@ -12,14 +12,14 @@ import (
 	"github.com/hearthfs/hearth/s3gw/request"
 )
 
-// pass sends the request to the origin as it is, but for what change does to it.
+// pass sends the request to the origin as it is, except for what change does to it.
 func (x *exchange) pass(change func(*http.Request)) error {
 	l, r, err := x.outgoing(change)
 	if err != nil {
 		return err
 	}
 	x.how = "passed"
-	if x.asks.Changes && x.asks.Key != "" { // its tags, perhaps, and no name
+	if x.asks.Changes && x.asks.Key != "" { // perhaps its tags, but no name
 		x.finish(l, r, namespace.Write{Bucket: x.asks.Bucket, Keys: []string{x.asks.Key}, KeepsNames: true})
 		return nil
 	}
@@ -31,10 +31,10 @@ func (x *exchange) pass(change func(*http.Request)) error {
 	})
 	_, x.cause = x.passes.Serve(x.w, r, to)
 	x.told(asked)
-	return nil // the client knows
+	return nil // the client has its answer
 }
 
-// passWrite sends a request that writes to the origin, as finish does.
+// passWrite sends a write to the origin, by finish.
 func (x *exchange) passWrite(w namespace.Write) error {
 	l, r, err := x.outgoing(nil)
 	if err != nil {
@@ -45,9 +45,9 @@ func (x *exchange) passWrite(w namespace.Write) error {
 	return nil
 }
 
-// finish sends a request that changes something, and has that asked for again before the client gets to
-// know. It is finished though the client has gone, once all of it is there: a body that breaks off
-// with the client is cut off at the origin.
+// finish sends a request that changes something, and has the tree ask again for it before the
+// client learns the outcome. Once the whole request is here, it is finished even if the client
+// goes. A body that breaks off with the client is cut off at the origin.
 func (x *exchange) finish(l *Link, r *http.Request, w namespace.Write) {
 	var answer *http.Response
 	var asked error
@@ -63,12 +63,12 @@ func (x *exchange) finish(l *Link, r *http.Request, w namespace.Write) {
 	x.told(asked)
 }
 
-// target is what the request is passed to.
+// target returns the target of a passed request.
 func (x *exchange) target(forward func(ctx context.Context, r *http.Request, bucket, key string) (*http.Response, error)) pass.Target {
 	return pass.Target{Bucket: x.asks.Bucket, Key: x.asks.EscapedKey, ID: x.id, Forward: forward}
 }
 
-// outgoing is the request for the origin of a link, once it has its turn.
+// outgoing makes the request for a link's origin, once it has its turn.
 func (x *exchange) outgoing(change func(*http.Request)) (*Link, *http.Request, error) {
 	l, err := x.way()
 	if err == nil {
@@ -85,7 +85,7 @@ func (x *exchange) outgoing(change func(*http.Request)) (*Link, *http.Request, e
 	if r.Body = x.who.Body(); x.body != nil {
 		r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(x.body)), int64(len(x.body))
 		if x.plainly(r.Header); len(x.body) == 0 {
-			r.Body = http.NoBody // else its length is not known
+			r.Body = http.NoBody // otherwise its length would be unknown
 		}
 	} else {
 		r.ContentLength = x.who.Rewrite(r.Header)
@@ -96,9 +96,9 @@ func (x *exchange) outgoing(change func(*http.Request)) (*Link, *http.Request, e
 	return l, r, nil
 }
 
-// vouched leaves out what nobody with a key said, and an origin may take for a part of what is asked:
-// the origin is asked under a key that is stronger than the client's. A write with such a header was
-// refused.
+// vouched leaves out headers that were not signed and that an origin may take for a part of the
+// request. The origin is asked under a key that is stronger than the client's. A write with such a
+// header was refused.
 func (x *exchange) vouched(h http.Header) {
 	for name, values := range h {
 		if request.Vendor(name, values) && !x.who.Covers(name) {
@@ -107,7 +107,7 @@ func (x *exchange) vouched(h http.Header) {
 	}
 }
 
-// told has the operator hear of an origin that could not be asked, or broke off.
+// told logs an origin that could not be asked, or whose answer broke off.
 func (x *exchange) told(asked error) {
 	if x.o.Trouble == nil || !origin.Away(x.cause) {
 		return
@@ -118,7 +118,7 @@ func (x *exchange) told(asked error) {
 	x.o.Trouble("origin does not answer what clients ask of it", "cause", asked)
 }
 
-// way is the link by which the request goes on.
+// way returns the link by which the request goes on.
 func (x *exchange) way() (*Link, error) {
 	if x.asks.Key != "" {
 		if l := holding(x.links, x.asks.Key); l != nil {
@@ -131,14 +131,14 @@ func (x *exchange) way() (*Link, error) {
 			return &x.links[i], nil
 		}
 	}
-	// A part of the bucket is shown, and the origin would tell of all.
+	// Only a part of the bucket is shown, but the origin would answer for all of it.
 	switch {
 	case x.asks.Operation == "ListObjects" || x.asks.Operation == "ListObjectsV2" || x.asks.Operation == "ListMultipartUploads" || x.asks.Operation == "ListObjectVersions":
 		if l := holding(x.links, x.asks.Prefix); l != nil {
 			return l, nil
 		}
 	case x.asks.Touches == request.Listed:
-		return &x.links[0], nil // each key was looked at
+		return &x.links[0], nil // the rights of each key were checked
 	}
 	return nil, request.New("AccessDenied", "This endpoint shows only a part of the bucket %s: %s concerns all of it.", x.asks.Bucket, x.asks.Operation)
 }

@@ -6,16 +6,16 @@ import (
 	"time"
 )
 
-// patient is a listener whose connections have patience.
+// patient is a listener whose connections have a write timeout.
 type patient struct {
 	net.Listener
 	patience time.Duration
 }
 
-// patientListener gives each write on a TCP connection of a listener so much time, but where the server
-// has set a deadline for it: what a server writes of its own, such as the headers of an answer, its
-// last bytes or that a request was bad, has none, and whoever asks and reads nothing would keep the
-// connection at work for ever. TLS goes above it.
+// patientListener gives each write on a TCP connection a timeout, unless the server has set a
+// deadline. What a server writes by itself has no deadline: the headers of an answer, its last
+// bytes, or that a request was bad. A client that asks and reads nothing would keep the connection
+// at work for ever. TLS goes on top of it.
 func patientListener(l net.Listener, patience time.Duration) net.Listener {
 	return patient{l, patience}
 }
@@ -29,26 +29,26 @@ func (p patient) Accept() (net.Conn, error) {
 	return c, err
 }
 
-// bounded is a connection whose writes end.
+// bounded is a connection whose writes have a timeout.
 type bounded struct {
 	*net.TCPConn
 	patience time.Duration
 
 	mu  sync.Mutex // guards set, and which deadline the connection has
-	set bool       // there is a deadline, and it is the server's own
+	set bool       // the server itself has set a deadline
 }
 
 // Write is net.Conn's.
 func (b *bounded) Write(p []byte) (int, error) {
 	b.mu.Lock()
 	if !b.set {
-		_ = b.TCPConn.SetWriteDeadline(time.Now().Add(b.patience)) // the write says what is wrong
+		_ = b.TCPConn.SetWriteDeadline(time.Now().Add(b.patience)) // the write returns the error
 	}
 	b.mu.Unlock()
 	return b.TCPConn.Write(p)
 }
 
-// SetWriteDeadline is net.Conn's; without one a write has the connection's patience.
+// SetWriteDeadline is net.Conn's. Without a deadline a write has the connection's timeout.
 func (b *bounded) SetWriteDeadline(at time.Time) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -9,11 +9,11 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// errFull is what nobody has room for now.
+// errFull means that there is no place now.
 var errFull = errors.New("too many requests at once")
 
-// places are what requests at work take: one each, or as many as they have bytes. Those that find
-// none wait in turn.
+// places is a weighted semaphore for requests at work: a place each, or one per byte. Those that
+// find none wait in order.
 type places struct {
 	most, line     int64
 	patience       time.Duration
@@ -21,12 +21,12 @@ type places struct {
 	taken, waiting atomic.Int64
 }
 
-// newPlaces makes so many, at least 1. At most line requests wait for some, for patience each.
+// newPlaces makes most places, at least 1. At most line requests wait for some, for patience each.
 func newPlaces(most, line int64, patience time.Duration) *places {
 	return &places{most: most, line: line, patience: patience, free: semaphore.NewWeighted(most)}
 }
 
-// Take takes n places, all at most. The error is ErrFull, or the cause with which ctx ended.
+// Take takes n places, at most all. The error is errFull, or the cause with which ctx ended.
 func (p *places) Take(ctx context.Context, n int64) error {
 	n = min(n, p.most)
 	if !p.free.TryAcquire(n) {
@@ -51,18 +51,18 @@ func (p *places) wait(ctx context.Context, n int64) error {
 	return nil
 }
 
-// Give gives n places back, as they were taken.
+// Give gives back n places that were taken.
 func (p *places) Give(n int64) {
 	n = min(n, p.most)
 	p.taken.Add(-n)
 	p.free.Release(n)
 }
 
-// Taken is how many are, Most how many there are.
+// Taken returns how many places are taken.
 func (p *places) Taken() int64 { return p.taken.Load() }
 
-// Most is how many places there are.
+// Most returns how many places there are.
 func (p *places) Most() int64 { return p.most }
 
-// Waiting is how many requests wait for one.
+// Waiting returns how many requests wait for a place.
 func (p *places) Waiting() int64 { return p.waiting.Load() }

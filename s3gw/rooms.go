@@ -9,26 +9,26 @@ import (
 )
 
 const (
-	// DefaultRequests are at work at once: half of DefaultConnections.
+	// DefaultRequests may be at work at once: half of DefaultConnections.
 	DefaultRequests = 5000
-	// wayShare of the requests at work may be on their way to the origin: a quarter, many times
-	// what its connections let through. Clients that an origin keeps waiting do not keep others
-	// from what is cached.
+	// wayShare is the part of the requests at work that may be on their way to the origin: a
+	// quarter, many times what its connections let through. So clients of a slow origin do not keep
+	// others from the cache.
 	wayShare = 4
-	// roomPatience is how long a request waits for its turn: as long as the shortest time after
-	// which clients ask again.
+	// roomPatience is how long a request waits for its turn: the shortest time after which clients
+	// retry.
 	roomPatience = time.Second
-	// bodyShare of the Pool's size may lie beside it in bodies that the endpoint reads itself, and
-	// leastBodies at least: the largest two of them.
+	// bodyShare is the part of the Pool's size, beside the Pool, for bodies that the endpoint reads
+	// itself. leastBodies is the minimum: two bodies of the largest kind.
 	bodyShare   = 8
 	leastBodies = 2 * request.MaxBatchBytes
 )
 
-// rooms are what requests find room in.
+// rooms are the semaphores of requests.
 type rooms struct {
 	reads  *places // for answers from the cache
-	ways   *places // for what goes to the origin
-	gets   *places // for what of that only reads: half, so that no number of readers stops a write
+	ways   *places // for requests to the origin
+	gets   *places // for those of them that only read: half, so that readers cannot stop all writes
 	bodies *places // bytes
 }
 
@@ -42,7 +42,7 @@ func newRooms(most int, memory int64) rooms {
 		newPlaces(max(leastBodies, memory/bodyShare), reads, roomPatience)}
 }
 
-// begin has a request whose sender may make it find a place to work.
+// begin takes a place for a request that its sender may make.
 func (x *exchange) begin() error {
 	switch x.asks.How {
 	case request.Pass, request.Write, request.Configure:
@@ -51,7 +51,7 @@ func (x *exchange) begin() error {
 	return x.enter(x.rooms.reads)
 }
 
-// enter takes a place, in place of the one before: who waits for a way keeps no reader out.
+// enter moves to another place, so that a request that waits for a way keeps no reader out.
 func (x *exchange) enter(p *places) error {
 	if x.place == p {
 		return nil
@@ -70,7 +70,7 @@ func (x *exchange) enter(p *places) error {
 	return nil
 }
 
-// hold finds room for a body of at most so many bytes, until the request's end.
+// hold reserves a body of at most most bytes, until the request's end.
 func (x *exchange) hold(most int64) error {
 	if n := x.r.ContentLength; n >= 0 {
 		most = min(most, n+1)
@@ -94,7 +94,7 @@ func (x *exchange) yield() {
 	}
 }
 
-// vacate gives back all that the request has.
+// vacate gives back all places of the request.
 func (x *exchange) vacate() {
 	x.yield()
 	if x.holds > 0 {
@@ -103,7 +103,7 @@ func (x *exchange) vacate() {
 	}
 }
 
-// slowDown is the answer to a request for which there is no room.
+// slowDown sheds a request for which there is no place.
 func (x *exchange) slowDown(err error) error {
 	if !errors.Is(err, errFull) {
 		return err
@@ -114,24 +114,24 @@ func (x *exchange) slowDown(err error) error {
 	return request.Of(err, "SlowDown", "Please reduce your request rate.")
 }
 
-// Bounds are what all clients together take, and how much they may.
+// Bounds are what all clients together take, and how much they may take.
 type Bounds struct {
-	// Connections are open, of MostConnections. Closed were: they waited for a request, and made
-	// room for others.
+	// Connections are open, of MostConnections. Closed counts those that waited for a request and
+	// were closed to make room.
 	Connections     int64 `json:"connections"`
 	MostConnections int64 `json:"most_connections"`
 	Closed          int64 `json:"closed"`
-	// Reads are at work, of MostReads: requests that are answered from the cache.
+	// Reads are requests answered from the cache, of MostReads.
 	Reads     int64 `json:"reads"`
 	MostReads int64 `json:"most_reads"`
-	// Ways are at work, of MostWays: requests that are answered by the origin.
+	// Ways are requests answered by the origin, of MostWays.
 	Ways     int64 `json:"ways"`
 	MostWays int64 `json:"most_ways"`
 	// Waiting are requests that wait for one of these places, or for room for their bodies.
 	Waiting int64 `json:"waiting"`
 }
 
-// bounds are the present ones, without connections.
+// bounds returns the present figures, without connections.
 func (r *rooms) bounds() Bounds {
 	return Bounds{Reads: r.reads.Taken(), MostReads: r.reads.Most(), Ways: r.ways.Taken(), MostWays: r.ways.Most(),
 		Waiting: r.reads.Waiting() + r.ways.Waiting() + r.gets.Waiting() + r.bodies.Waiting()}

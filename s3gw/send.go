@@ -6,15 +6,15 @@ import (
 )
 
 const (
-	// documentPiece bytes of a document are written at a time: a client that takes less than
-	// that within documentPatience gets no more.
+	// documentPiece is how many bytes of a document are written at a time. A client must take one
+	// within documentPatience.
 	documentPiece    = 64 << 10
 	documentPatience = time.Minute
 )
 
-// send writes the body of an answer, and gives the client its patience anew for each piece:
-// whoever asks for listings and takes none would keep their memory for ever. net/http takes the
-// deadline away after the answer.
+// send writes the body of an answer, and renews the client's deadline for each piece. A client that
+// asks for listings and takes none would otherwise keep their memory for ever. net/http clears the
+// deadline after the answer.
 func send(w http.ResponseWriter, text []byte, patience time.Duration) error {
 	c := http.NewResponseController(w)
 	for len(text) > 0 {

@@ -20,27 +20,27 @@ import (
 )
 
 const (
-	// headersWithin is how long a client may take to send a request's headers, and idleFor
-	// how long a connection is kept that asks nothing.
+	// headersWithin bounds the time in which a client sends a request's headers. idleFor is how
+	// long an idle connection is kept.
 	headersWithin, idleFor = 15 * time.Second, 2 * time.Minute
-	// mostHeaders bytes of headers are read, the request's line with them: twice what Amazon
-	// takes. net/http lets 4 KiB more pass, and 8 on a connection that has answered before.
+	// mostHeaders bounds the bytes of headers, including the request's line: twice what Amazon
+	// takes. net/http lets 4 KiB more pass, and 8 KiB on a connection that has answered before.
 	mostHeaders = 16 << 10
-	// answerWithin is how long a client may take nothing of what has no time of its own: headers
-	// and other short answers, refusals and errors. To who reads before it asks again they are
-	// sent at once.
+	// answerWithin bounds how long a client may take nothing of an answer without a deadline of its
+	// own: headers and other short answers, refusals and errors. To a client that reads before it
+	// asks again they are sent at once.
 	answerWithin = 5 * time.Second
-	// refusedGrace is how long a client whose headers were too long may go on with its body: one
-	// that is cut off while it sends may lose the answer.
+	// refusedGrace is how long a client with too long headers may go on sending its body: if it is
+	// cut off meanwhile, it may lose the answer.
 	refusedGrace = 500 * time.Millisecond
-	// endWithin is how long requests under way may go on when the endpoint ends.
+	// endWithin is how long requests under way may take when the endpoint ends.
 	endWithin = 5 * time.Second
-	// DefaultConnections are open at once: they take some 200 MiB if all of them ask for nothing.
+	// DefaultConnections may be open at once: some 200 MiB if all are idle.
 	DefaultConnections = 10_000
-	// fileShare of the limit on open files is for connections: a quarter. The cache's files, names
-	// and the ways to origins and peers have the rest.
+	// fileShare is the part of the open files limit for connections: a quarter. The rest is for the
+	// cache's files, the names, and connections to origins and peers.
 	fileShare = 4
-	// certificateEvery is how often it is looked whether the certificate's files changed.
+	// certificateEvery is how often we check whether the certificate's files changed.
 	certificateEvery = 10 * time.Second
 )
 
@@ -48,33 +48,34 @@ const (
 type Server struct {
 	http     http.Server
 	listener *boundedConnections
-	keep     *certificate // nil: no TLS
+	keep     *certificate // nil means no TLS
 	done     chan struct{}
-	err      error // of Serve; valid once done is closed
+	err      error // from Serve; valid once done is closed
 }
 
-// ServerOptions say where a Server answers.
+// ServerOptions configure a Server.
 type ServerOptions struct {
 	// Listen is HOST:PORT or :PORT.
 	Listen string
-	// Certificate and Key are PEM files, read again when they change; "": no TLS.
+	// Certificate and Key are PEM files, read again when they change; "" means no TLS.
 	Certificate, Key string
 	// Handler answers.
 	Handler http.Handler
-	// MostConnections are open at once, or fewer if the limit on open files says so; 0:
+	// MostConnections may be open at once, or fewer by the open files limit; 0 means
 	// DefaultConnections.
 	MostConnections int
-	// AnswerWithin is how long a client may take nothing of a short answer; 0: some seconds.
+	// AnswerWithin bounds how long a client may take nothing of a short answer; 0 means some
+	// seconds.
 	AnswerWithin time.Duration
-	// Trouble hears of a certificate that cannot be read again; the one before goes on.
+	// Trouble gets a certificate that cannot be read again; the one before stays in force.
 	Trouble func(err error)
-	// Said hears in words what net/http says when an answer ended in a panic, or no connection
-	// is taken, and of fewer connections than were asked for; nil: nobody does. Strangers'
-	// handshakes that fail are not told of.
+	// Said gets net/http's log lines: an answer that ended in a panic, or a failed accept. It also
+	// hears of fewer connections than were asked for. It may be nil. Failed handshakes of strangers
+	// are left out.
 	Said func(line string)
 }
 
-// Listen begins to answer. Close it.
+// Listen starts a Server; the caller must Close it.
 func Listen(ctx context.Context, o ServerOptions) (*Server, error) {
 	var keep *certificate
 	if o.Certificate != "" || o.Key != "" {
@@ -90,7 +91,7 @@ func Listen(ctx context.Context, o ServerOptions) (*Server, error) {
 	return o.serve(l, keep), nil
 }
 
-// serve begins to answer what comes to a listener, in TLS where there is a certificate.
+// serve starts to answer on a listener, with TLS where there is a certificate.
 func (o *ServerOptions) serve(l net.Listener, keep *certificate) *Server {
 	s := &Server{keep: keep, done: make(chan struct{})}
 	l = patientListener(l, cmp.Or(o.AnswerWithin, answerWithin))
@@ -103,7 +104,7 @@ func (o *ServerOptions) serve(l net.Listener, keep *certificate) *Server {
 	}
 	s.listener = newBoundedConnections(l, most)
 	s.http = http.Server{ConnState: s.listener.State, Handler: brief{o.Handler}, ReadHeaderTimeout: headersWithin, IdleTimeout: idleFor, MaxHeaderBytes: mostHeaders, DisableGeneralOptionsHandler: true, ConnContext: object.OnConnection,
-		ErrorLog: log.New(lines(o.Said), "", 0)} // without one it writes into whatever log the process has
+		ErrorLog: log.New(lines(o.Said), "", 0)} // without it net/http uses the process's log
 	go func() { // ends with Close
 		defer close(s.done)
 		if err := s.http.Serve(s.listener); !errors.Is(err, http.ErrServerClosed) {
@@ -113,11 +114,11 @@ func (o *ServerOptions) serve(l net.Listener, keep *certificate) *Server {
 	return s
 }
 
-// brief answers what has no more than mostHeaders.
+// brief is a Handler that refuses more than mostHeaders.
 type brief struct{ http.Handler }
 
-// ServeHTTP is http.Handler's. It counts what net/http has read, each header as clients write
-// it, and refuses as net/http does.
+// ServeHTTP is http.Handler's. It counts what net/http has read, each header as clients write it,
+// and refuses as net/http does.
 func (b brief) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	n := len(r.Method) + len(r.RequestURI) + len(r.Proto) + len("  \r\n") + len("\r\n")
 	line := func(name, value string) { n += len(name) + len(value) + len(": \r\n") }
@@ -140,18 +141,18 @@ func (b brief) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Connection", "close")
-	if r.ContentLength != 0 { // net/http reads some of a body, and that may never come
+	if r.ContentLength != 0 { // net/http reads some of a body, which may never come
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(refusedGrace))
 	}
 	http.Error(w, "431 "+http.StatusText(http.StatusRequestHeaderFieldsTooLarge), http.StatusRequestHeaderFieldsTooLarge)
 }
 
-// connections is how many may be open; the error says that these are fewer than were asked for.
+// connections returns how many may be open. An error says that these are fewer than were asked for.
 func connections(asked int) (int, error) {
 	most := cmp.Or(asked, DefaultConnections)
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-		return most, nil // and accept says when there are no more
+		return most, nil // accept itself will say when there are no more
 	}
 	room := int(min(limit.Cur/fileShare, 1<<30))
 	switch {
@@ -163,7 +164,7 @@ func connections(asked int) (int, error) {
 	return max(1, room), fmt.Errorf("s3.max_connections: %d of %d, a quarter of the limit on open files: raise it (LimitNOFILE=, ulimit -n)", max(1, room), most)
 }
 
-// lines hears what a log is told.
+// lines is an io.Writer for log lines.
 type lines func(line string)
 
 // Write is io.Writer's.
@@ -174,19 +175,19 @@ func (f lines) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Addr is where it answers.
+// Addr returns the address at which it answers.
 func (s *Server) Addr() net.Addr { return s.listener.Addr() }
 
-// Connections are figures of those that clients have.
+// Connections returns figures of the clients' connections.
 func (s *Server) Connections() ConnectionStats { return s.listener.Stats() }
 
-// Done is closed when it answers no more; Err says why then.
+// Done is closed when the Server has stopped; then Err says why.
 func (s *Server) Done() <-chan struct{} { return s.done }
 
-// Err is why it ended; nil: Close.
+// Err returns why it stopped; nil after Close.
 func (s *Server) Err() error { return s.err }
 
-// Reload reads the certificate again, changed or not. What is wrong keeps the one before.
+// Reload reads the certificate again, changed or not. A bad one leaves the old one in force.
 func (s *Server) Reload() error {
 	if s.keep == nil {
 		return nil
@@ -194,7 +195,7 @@ func (s *Server) Reload() error {
 	return s.keep.read()
 }
 
-// Close lets requests under way end for some seconds, and cuts off those that do not.
+// Close lets requests under way end for some seconds, and cuts off the rest.
 func (s *Server) Close() {
 	ctx, cancel := context.WithTimeout(context.Background(), endWithin)
 	defer cancel()
@@ -204,7 +205,7 @@ func (s *Server) Close() {
 	<-s.done
 }
 
-// certificate is what the files have.
+// certificate is the content of the files.
 type certificate struct {
 	files   [2]string
 	trouble func(error)
@@ -212,7 +213,7 @@ type certificate struct {
 	mu     sync.Mutex // guards the rest
 	now    *tls.Certificate
 	looked time.Time
-	stamps [2]time.Time // of the files, as they were read
+	stamps [2]time.Time // of the files when they were read
 }
 
 // get is tls.Config's.

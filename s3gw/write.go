@@ -18,15 +18,15 @@ import (
 )
 
 const (
-	// bodyPatience is how long a client may take for a bodyPiece of a body that is for the
-	// endpoint, and leavePatience how long over one that is for nobody.
+	// bodyPatience bounds the time for each bodyPiece of a body that the endpoint reads, and
+	// leavePatience the time for a body that it does not read.
 	bodyPatience, leavePatience = 30 * time.Second, 5 * time.Second
-	// bodyPiece in bytes: 546 of them a second are slow, and who sends fewer only holds memory.
+	// bodyPiece is in bytes. It allows 546 bytes a second; a slower client only holds memory.
 	bodyPiece = 16 << 10
 )
 
-// write sends a request on and has the tree ask again for what it wrote, before the answer
-// goes out.
+// write sends a request on, and has the tree ask again for what it wrote before the answer goes
+// out.
 func (x *exchange) write() error {
 	var keys []string
 	switch {
@@ -50,8 +50,8 @@ func (x *exchange) write() error {
 	return x.passWrite(x.changes(keys))
 }
 
-// listed are the keys of a DeleteObjects, whose body is read and sent on from memory. Rights of
-// each are looked at here.
+// listed returns the keys of a DeleteObjects, whose body is read and sent on from memory. It checks
+// the rights of each key.
 func (x *exchange) listed() ([]string, error) {
 	body, err := x.read(request.MaxDeletesBytes)
 	if err != nil {
@@ -70,8 +70,8 @@ func (x *exchange) listed() ([]string, error) {
 	return keys, nil
 }
 
-// read reads a body that is for the endpoint: at most one byte more than most. A client that
-// takes longer over a piece of it than the endpoint's patience is waited for no longer.
+// read reads a body for the endpoint, at most one byte more than most. A client that takes longer
+// over a piece than the endpoint's patience is given up.
 func (x *exchange) read(most int64) ([]byte, error) {
 	if err := x.hold(most + 1); err != nil {
 		return nil, err
@@ -99,9 +99,8 @@ type reader func([]byte) (int, error)
 // Read calls it.
 func (r reader) Read(p []byte) (int, error) { return r(p) }
 
-// plainly changes the headers of a request whose body was read here, and goes on decoded: what
-// followed it as a trailer becomes a header, and without any checksum, which DeleteObjects must
-// have, there is one of ours.
+// plainly changes the headers of a request whose body was read and decoded here. Fields of its
+// trailer become headers. DeleteObjects must have a checksum; where there is none it adds one.
 func (x *exchange) plainly(h http.Header) {
 	if strings.HasPrefix(h.Get("X-Amz-Content-Sha256"), "STREAMING-") {
 		h.Set("X-Amz-Content-Sha256", "UNSIGNED-PAYLOAD")
@@ -137,9 +136,9 @@ func headOf(ctx context.Context, l *Link, o *hearth.Object) (http.Header, error)
 	}
 	r.Header.Set("If-Match", `"`+o.ETag+`"`)
 	r.Header.Set("X-Amz-Checksum-Mode", "ENABLED")
-	r.Header.Set("Accept-Encoding", "gzip") // else Google's servers tell of other bytes than are stored
+	r.Header.Set("Accept-Encoding", "gzip") // otherwise Google's servers describe other bytes than are stored
 	answer, err := l.Origin.Forward(ctx, r, l.Bucket, sign.Encode(o.Key, true))
-	if err == nil && (answer.StatusCode == http.StatusNotImplemented || answer.StatusCode == http.StatusBadRequest) { // it may refuse If-Match
+	if err == nil && (answer.StatusCode == http.StatusNotImplemented || answer.StatusCode == http.StatusBadRequest) { // some origins refuse If-Match
 		_ = answer.Body.Close()
 		r.Header.Del("If-Match")
 		answer, err = l.Origin.Forward(ctx, r, l.Bucket, sign.Encode(o.Key, true))
@@ -160,5 +159,5 @@ func headOf(ctx context.Context, l *Link, o *hearth.Object) (http.Header, error)
 	return nil, errors.New("the origin answers a HEAD with " + answer.Status)
 }
 
-// headWithin is how long the headers of an object are waited for.
+// headWithin bounds the wait for the headers of an object.
 const headWithin = 30 * time.Second

@@ -4,15 +4,15 @@
 //
 //	ACCESS SECRET ro|rw TARGET...
 //
-// A target is `*`, BUCKET or BUCKET/PREFIX; targets are separated by blanks or commas, and a
-// byte that cannot be written in one is %XX. A prefix covers every key that begins with it:
-// `b/photos/` what lies in photos, `b/photos` also photos-of-others. A key with other rights
-// elsewhere has another line with the same secret. What begins with # where a field could is a
-// comment. Who has rw may read, too.
+// A target is `*`, BUCKET or BUCKET/PREFIX. Targets are separated by blanks or commas, and a byte
+// that cannot be written in one is %XX. A prefix covers every key that begins with it: `b/photos/`
+// covers what lies in photos, `b/photos` also photos-of-others. Further rights of a key stand in
+// another line with the same secret. A # where a field could begin starts a comment. rw includes
+// reading.
 //
-// The file is looked at again, at most once a second and when somebody asks: when it changed,
-// its keys replace the old ones all at once. A file that is wrong, gone or readable by others
-// replaces nothing and is reported once. Errors name the line and never what stands in it.
+// The file is checked again when a request comes, at most once a second. When it changed, its keys
+// replace the old ones all at once. A file that is wrong, gone or readable by others replaces
+// nothing and is reported once. Errors name the line, never its content.
 package keys
 
 import (
@@ -28,38 +28,38 @@ import (
 )
 
 const (
-	// pollEach bounds how often the file is looked at.
+	// pollEach bounds how often the file is checked.
 	pollEach = time.Second
 	// settle is how old a file's modification time must be for an equal one to mean the same
 	// content: file systems' clocks tick in up to 2 s (FAT).
 	settle = 2 * time.Second
 )
 
-// Options of Keys. Without any, nobody may anything.
+// Options of Keys. The zero Options grants nothing to anybody.
 type Options struct {
-	// File of keys; "": none.
+	// File of keys; "" means none.
 	File string
-	// Access and Secret are one more key, that of an environment; "": none.
+	// Access and Secret are one more key, from the environment; "" means none.
 	Access, Secret string
-	// Rights of that key, `ro|rw TARGET...`; "": `rw *`.
+	// Rights of that key, `ro|rw TARGET...`; "" means `rw *`.
 	Rights string
-	// Anonymous is what those may who sign nothing, `ro|rw TARGET...`; "": nothing.
+	// Anonymous is what unsigned requests may do, `ro|rw TARGET...`; "" means nothing.
 	Anonymous string
-	// Report is told of a changed file that could not be taken over, once for each change,
-	// from the goroutine of whoever asked; nil: nobody is told.
+	// Report gets a changed file that could not be used, once for each change, from the caller's
+	// goroutine; may be nil.
 	Report func(error)
-	// Now is the clock; nil: time.Now.
+	// Now is the clock; nil means time.Now.
 	Now func() time.Time
 }
 
-// Keys are the keys that count now. Methods may be called from many goroutines.
+// Keys are the keys in force. Methods may be called from many goroutines.
 type Keys struct {
 	options Options
 	table   atomic.Pointer[table]
-	looked  atomic.Int64 // when the file was looked at, ns since 1970
+	looked  atomic.Int64 // when the file was checked, ns since 1970
 
 	mu   sync.Mutex  // guards what follows, and is held while the file is read
-	seen fs.FileInfo // of the file that was read last, right or wrong; nil: it could not be asked
+	seen fs.FileInfo // of the file that was read last, right or wrong; nil means that stat failed
 	read time.Time   // when that was
 	err  error       // what was wrong with it
 }
@@ -77,7 +77,7 @@ func Open(o Options) (*Keys, error) {
 	return k, nil
 }
 
-// Secret is that of an access key, and whether there is such a key.
+// Secret returns the secret of an access key, and whether there is such a key.
 func (k *Keys) Secret(access string) (string, bool) {
 	k.poll()
 	if owner := k.table.Load().keys[access]; owner != nil && access != "" {
@@ -86,8 +86,8 @@ func (k *Keys) Secret(access string) (string, bool) {
 	return "", false
 }
 
-// Holds says whether some key has this secret: so that one which was given in an access key's place
-// is not told to others. It looks at all of them.
+// Holds reports whether some key has this secret. So a secret that was sent in place of an access
+// key is not logged. It looks at all keys.
 func (k *Keys) Holds(secret string) bool {
 	for _, owner := range k.table.Load().keys {
 		if secret != "" && owner.secret == secret {
@@ -97,8 +97,8 @@ func (k *Keys) Holds(secret string) bool {
 	return false
 }
 
-// May says whether a key, "" for nobody's, may read or write what lies at key in a bucket. For
-// a listing key is its prefix; with key "" it is the whole bucket.
+// May reports whether a key ("" means anonymous) may read or write key in a bucket. For a listing,
+// key is its prefix. An empty key means the whole bucket.
 func (k *Keys) May(access string, write bool, bucket, key string) bool {
 	k.poll()
 	owner := k.table.Load().keys[access]
@@ -113,8 +113,8 @@ func (k *Keys) May(access string, write bool, bucket, key string) bool {
 	return false
 }
 
-// Sees says whether a key may anything in a bucket: for a list of buckets, and for questions
-// that are about the bucket and tell nothing of what is in it.
+// Sees reports whether a key has any right in a bucket. It serves lists of buckets, and questions
+// about the bucket that tell nothing of its content.
 func (k *Keys) Sees(access, bucket string) bool {
 	k.poll()
 	if owner := k.table.Load().keys[access]; owner != nil {
@@ -129,13 +129,13 @@ func (k *Keys) Sees(access, bucket string) bool {
 
 // Stats are figures of Keys.
 type Stats struct {
-	// Keys that count, nobody's aside.
+	// Keys in force, without anonymous.
 	Keys int
-	// Err is what was wrong with the file when it was last read, nil: nothing.
+	// Err is what was wrong with the file when it was last read; nil means nothing.
 	Err error
 }
 
-// Stats returns the figures of now.
+// Stats returns the present figures.
 func (k *Keys) Stats() Stats {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -146,21 +146,21 @@ func (k *Keys) Stats() Stats {
 	return Stats{Keys: n, Err: k.err}
 }
 
-// Reload reads the file now, changed or not. What is wrong keeps the old keys.
+// Reload reads the file now, changed or not. A bad file leaves the old keys in force.
 func (k *Keys) Reload() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.loadLocked(nil)
 }
 
-// poll looks whether the file changed, if nobody did within a second.
+// poll checks whether the file changed, unless that was done within a second.
 func (k *Keys) poll() {
 	now, last := k.options.Now().UnixNano(), k.looked.Load()
 	if k.options.File == "" || now-last < int64(pollEach) && now >= last || !k.looked.CompareAndSwap(last, now) {
 		return
 	}
 	if !k.mu.TryLock() {
-		return // somebody reads it just now
+		return // another goroutine reads it just now
 	}
 	told := k.lookLocked()
 	k.mu.Unlock()
@@ -169,7 +169,7 @@ func (k *Keys) poll() {
 	}
 }
 
-// lookLocked reads the file if it changed; the error is one that was not told before.
+// lookLocked reads the file if it changed. It returns only an error that was not reported before.
 func (k *Keys) lookLocked() error {
 	info, err := os.Stat(k.options.File)
 	if !k.changedLocked(info, err) {
@@ -186,7 +186,7 @@ func (k *Keys) lookLocked() error {
 	return err
 }
 
-// changedLocked says whether the file may be another than the one that was read. One that was
+// changedLocked reports whether the file may differ from the one that was read. One that was
 // written just before it was read may have been written again within a tick of its clock.
 func (k *Keys) changedLocked(info fs.FileInfo, err error) bool {
 	if err != nil {
@@ -196,9 +196,9 @@ func (k *Keys) changedLocked(info fs.FileInfo, err error) bool {
 	return !same(info, k.seen) || -settle < age && age < settle
 }
 
-// emptied says whether the file has just become empty: whoever writes it anew, and not a new
-// one in its place, has it so for a moment. To take all keys away, that is waited for. The kernel
-// cuts a file first and sets its time then: who looks between the two finds it empty and old.
+// emptied reports whether the file has just become empty. A writer that rewrites it in place has it
+// so for a moment, so it takes a while until an empty file removes all keys. The kernel truncates a
+// file first and sets its time then: a look between the two finds it empty and old.
 func emptied(before, now fs.FileInfo) bool {
 	if before == nil || before.Size() == 0 || now == nil || now.Size() > 0 {
 		return false
@@ -207,13 +207,13 @@ func emptied(before, now fs.FileInfo) bool {
 	return -settle < age && age < settle || now.ModTime().Equal(before.ModTime())
 }
 
-// same says whether two looks at the file saw the same one, unchanged.
+// same reports whether two looks saw the same file, unchanged.
 func same(a, b fs.FileInfo) bool {
 	return a != nil && b != nil && os.SameFile(a, b) && a.Size() == b.Size() && a.Mode() == b.Mode() && a.ModTime().Equal(b.ModTime())
 }
 
-// loadLocked reads file and options into a new table. before is the file as it was read last; nil:
-// whatever is in it now counts.
+// loadLocked reads file and options into a new table. before is the file as it was read last; nil
+// means that any content counts.
 func (k *Keys) loadLocked(before fs.FileInfo) error {
 	t, err := k.options.table()
 	k.read, k.seen = time.Now(), nil
@@ -231,7 +231,7 @@ func (k *Keys) loadLocked(before fs.FileInfo) error {
 	return nil
 }
 
-// table is that of the options, without the file's.
+// table returns the table of the options, without the file's keys.
 func (o *Options) table() (*table, error) {
 	t := &table{keys: map[string]*owner{}}
 	if (o.Access == "") != (o.Secret == "") {

@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// maxKeys and maxLine, bytes, bound a file; maxTargets what one key is looked up in.
+	// maxKeys, and maxLine in bytes, bound a file; maxTargets bounds the targets of one key.
 	maxKeys    = 10_000
 	maxLine    = 4 << 10
 	maxTargets = 1_000
@@ -23,30 +23,30 @@ const (
 	minSecret, maxSecret = 8, 256
 )
 
-// table is who may what; it is not changed once it counts.
+// table is who may do what; it does not change once in force.
 type table struct{ keys map[string]*owner }
 
-// owner is a key's owner.
+// owner is the secret and the rights of a key.
 type owner struct {
 	secret  string
 	targets []target
 }
 
-// target is what a right is for.
+// target is what a right covers.
 type target struct {
 	all            bool // whatever bucket and prefix
 	bucket, prefix string
 	write          bool
 }
 
-// readFile adds the keys of a file, and gives what it is, also where it is wrong.
+// readFile adds the keys of a file, and returns its FileInfo, even where it is wrong.
 func (t *table) readFile(name string) (fs.FileInfo, error) {
 	if info, err := os.Stat(name); err != nil || !info.Mode().IsRegular() { // opening a pipe would wait
 		return info, orNoFile(err)
 	}
 	f, err := os.Open(name)
 	if err != nil {
-		info, _ := os.Stat(name) // so that what is wrong is told once
+		info, _ := os.Stat(name) // so that an error is reported once
 		return info, err
 	}
 	defer func() { _ = f.Close() }() // it was only read
@@ -67,7 +67,7 @@ func (t *table) readFile(name string) (fs.FileInfo, error) {
 	return info, nil
 }
 
-// errBeingWritten is a file that changed while it was read.
+// errBeingWritten means that the file changed while it was read.
 var errBeingWritten = errors.New("it is being written")
 
 func orNoFile(err error) error {
@@ -77,7 +77,7 @@ func orNoFile(err error) error {
 	return errors.New("it is no file")
 }
 
-// parse adds the keys of a file's text. Errors name the line, and nothing of it.
+// parse adds the keys of a file's text. Errors name the line, never its content.
 func (t *table) parse(text io.Reader) error {
 	lines := bufio.NewScanner(text)
 	lines.Buffer(make([]byte, 0, maxLine+2), maxLine+2)
@@ -112,7 +112,7 @@ func (t *table) parse(text io.Reader) error {
 	return nil
 }
 
-// add adds rights of a key, which may have some already.
+// add adds rights to a key, which may have some already.
 func (t *table) add(access, secret string, rights []string) error {
 	switch {
 	case len(access) < minAccess || len(access) > maxAccess || !visible(access) || strings.ContainsAny(access, ",="):
@@ -133,7 +133,7 @@ func (t *table) add(access, secret string, rights []string) error {
 	return o.grant(rights)
 }
 
-// visible says whether s is of ASCII characters that are seen.
+// visible reports whether s has only visible ASCII characters.
 func visible(s string) bool {
 	for i := range len(s) {
 		if s[i] <= ' ' || s[i] > '~' {
@@ -214,7 +214,7 @@ func unescape(s string) (string, error) {
 	return b.String(), nil
 }
 
-// hexDigit is the value of a hexadecimal digit, -1 of what is none.
+// hexDigit returns the value of a hexadecimal digit, or -1.
 func hexDigit(c byte) int {
 	switch {
 	case '0' <= c && c <= '9':

@@ -10,25 +10,25 @@ import (
 	"github.com/hearthfs/hearth/s3gw/request"
 )
 
-// mostBuckets is the most that max-buckets may ask for ("ListBuckets" in Amazon's S3 API
-// reference). Without it all are told.
+// mostBuckets is the maximum of max-buckets ("ListBuckets" in Amazon's S3 API reference). Without
+// that parameter all are listed.
 const mostBuckets = 10_000
 
-// BucketQuery is what a ListBuckets asks for.
+// BucketQuery is the query of a ListBuckets.
 type BucketQuery struct {
-	// Prefix of the names; "": any.
+	// Prefix of the names; "" means any.
 	Prefix string
-	// Region they are in; "": any.
+	// Region of the buckets; "" means any.
 	Region string
-	// Max is how many a page has at most; 0: all.
+	// Max buckets on a page; 0 means all.
 	Max int
-	// after is the name behind which the page begins; token is what said so.
+	// after is the name behind which the page begins, token the continuation token with that name.
 	after, token string
-	// given says that any of these was there: each bucket's region is told then.
+	// given means that there was any parameter: then each bucket's region is listed.
 	given bool
 }
 
-// ParseBuckets reads the parameters of a ListBuckets; others mean nothing there. The error is a
+// ParseBuckets reads the parameters of a ListBuckets; others have no meaning there. The error is a
 // *request.Error.
 func ParseBuckets(rawQuery string) (q BucketQuery, err error) {
 	values, err := url.ParseQuery(rawQuery)
@@ -52,7 +52,7 @@ func ParseBuckets(rawQuery string) (q BucketQuery, err error) {
 	return q, nil
 }
 
-// Append appends the answer to a ListBuckets. The buckets are in the order of their names.
+// Append appends the answer to a ListBuckets. The buckets are ordered by name.
 func (q BucketQuery) Append(buf []byte, owner Owner, buckets []Bucket) []byte {
 	buf = append(buf, open...)
 	buf = append(buf, `<ListAllMyBucketsResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">`...)
@@ -84,7 +84,7 @@ func (q BucketQuery) Append(buf []byte, owner Owner, buckets []Bucket) []byte {
 	return append(buf, "</ListAllMyBucketsResult>"...)
 }
 
-// element appends an element of text, which XML can carry; "": none.
+// element appends an element with text that XML can carry; for "" it appends nothing.
 func element(buf []byte, name, text string) []byte {
 	if text == "" {
 		return buf

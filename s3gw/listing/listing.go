@@ -1,23 +1,23 @@
 // Package listing answers S3's listings - ListObjectsV2, ListObjects, ListBuckets and
 // GetBucketLocation - from a tree of directories, without asking the origin.
 //
-// A listing is the keys behind a place in byte order. The tree gives the names of one
-// directory at a time, a directory in the place of its name with "/" behind; walked so, each
-// directory where it stands, the keys come in the byte order of whole keys ("a-b", "a/b",
-// "a0"). A page begins in the midst: behind "a/b/c" lies what follows "c" in "a/b/", then what
-// follows "b/" in "a/", then what follows "a/" at the top; nothing before it is read. With the
-// delimiter "/" only one directory is read, and its directories are the groups. A page ends
-// with its limit, and is truncated if one more name follows.
+// A listing is the keys that follow a place in byte order. The tree gives the names of one
+// directory at a time; a directory sorts as its name with "/" behind. Walked so, each directory at
+// its place, the keys come in the byte order of whole keys ("a-b", "a/b", "a0"). A page may begin
+// in the midst: after "a/b/c" comes what follows "c" in "a/b/", then what follows "b/" in "a/",
+// then what follows "a/" at the top. Nothing before is read. With the delimiter "/" only one
+// directory is read, and its directories are the groups (common prefixes). A page ends at its
+// limit, and is truncated if one more name follows.
 //
-// The document is written by appending: keys as they come, groups aside, and at last the head,
-// which tells counts and the place to go on, into a gap that was left before them.
+// The document is written by appending: keys as they come, the groups in a buffer of their own. The
+// head, which has the counts and the next place, is written last, into a gap left in front.
 //
-// What the tree does not know it asks the origin for, one directory at a time, where the origin
-// itself tells a whole page in one answer. So the directories that a page needs are asked for
-// some at a time ahead, and a page that needs many is not answered.
+// For what the tree does not know it asks the origin, one directory at a time, while the origin
+// would answer a whole page at once. So some of the directories that a page needs are asked for
+// ahead, and a page that needs many is not answered.
 //
-// What the tree cannot surely tell, what XML cannot carry and what origins answer in different
-// ways is not answered: ErrUnsure says that the request passes to the origin.
+// Three things are not answered: what the tree does not surely know, what XML cannot carry, and
+// what origins answer differently. ErrUnsure means that the request passes to the origin.
 //
 // The formats are those of Amazon's S3 API reference; order of elements and escapes are
 // MinIO's, of which testdata holds answers.
@@ -33,46 +33,47 @@ import (
 )
 
 const (
-	// maxKeys is what a page holds at most, whatever was asked for: Amazon's limit.
+	// maxKeys is the most on a page, whatever was asked for: Amazon's limit.
 	maxKeys = 1000
 	// maxKey is the longest key in bytes that S3 has.
 	maxKey = 1024
-	// MostAsked directories are asked of the origin for a page that can pass to it as well. A page
-	// that passes costs one request, and is not known the next time: so many more are paid for a
-	// tree that is small, or that gets known page by page. One after another they would take
+	// MostAsked is how many directories are asked of the origin for a page that could pass to it as
+	// well. A page that passes costs one request, but is unknown the next time. So we pay that many
+	// more for a small tree, or for one that gets known page by page. In sequence they would take
 	// longer than the page does at the origin; see maxAhead.
 	MostAsked = 16
-	// maxAhead of them are asked for at once, once the first told how many keys are in one: a
-	// half of MostAsked, which so takes about as long as three requests, and a quarter of the
-	// listings that a tree runs at a time.
+	// maxAhead is how many of them are asked for at once, after the first told how many keys one
+	// has. It is half of MostAsked, so that all take about as long as three requests, and a quarter
+	// of the listings that a tree runs at a time.
 	maxAhead = 8
 )
 
-// ErrUnsure says that an answer from the tree would not surely be the origin's: the request
-// passes to the origin.
+// ErrUnsure means that the tree's answer might differ from the origin's: the request passes to the
+// origin.
 var ErrUnsure = errors.New("the tree cannot tell all of the listing")
 
 // Names is a tree of the keys of a bucket.
 type Names interface {
-	// Dir calls each for what lies right below prefix, which is "" or ends in "/": in the byte
-	// order of names, where a directory counts as its name with "/" behind, until each returns
-	// false. It begins behind the name after: behind a file of that name, or, if after ends in
-	// "/", behind all of that directory; "" begins with the first. after need not exist.
+	// Dir calls each for what lies directly below prefix, which is "" or ends in "/", until each
+	// returns false. The order is the byte order of names; a directory counts as its name with "/"
+	// behind. It begins behind the name after: a file of that name or, if after ends in "/", all of
+	// that directory. "" means from the start. after need not exist.
 	//
-	// ErrUnsure: there are keys that the tree cannot show, or it cannot be asked;
-	// fs.ErrNotExist: there is no such directory, and no key below it. each does not call Dir.
+	// ErrUnsure means that there are keys that the tree cannot show, or that it cannot be asked.
+	// fs.ErrNotExist means that there is no such directory, and no key below it. each does not call
+	// Dir.
 	Dir(ctx context.Context, prefix, after string, each func(Entry) bool) error
-	// Asks says whether Dir of a prefix would have the origin asked for what lies below it. With
-	// ahead that begins now: Dir will be called soon.
+	// Asks reports whether Dir of a prefix would ask the origin. With ahead the question to the
+	// origin begins now: Dir will be called soon.
 	Asks(prefix string, ahead bool) bool
 }
 
-// Entry is what lies right below a prefix.
+// Entry is a name directly below a prefix.
 type Entry struct {
 	// Name is the key's next segment, without "/". It is "" for the object whose key is the
 	// prefix itself ("a/" in "a/"), and for the directory that stands between two slashes.
 	Name string
-	// Dir says that keys lie below Name and "/".
+	// Dir means that there are keys below Name + "/".
 	Dir bool
 	// Object is what the key means; nil for a directory.
 	Object *hearth.Object
@@ -81,31 +82,31 @@ type Entry struct {
 // Bucket is what answers say of a bucket, or of all its objects.
 type Bucket struct {
 	Name string
-	// Created is when it was made; zero: not told.
+	// Created is its creation time; the zero time is left out.
 	Created time.Time
-	// Region it is in, told by a ListBuckets that has a parameter; "": not told.
+	// Region of the bucket, in the answer to a ListBuckets with a parameter; "" is left out.
 	Region string
-	// Owner of its objects, told where a listing has owners; without an ID nothing is told.
+	// Owner of its objects, in listings with owners; without an ID it is left out.
 	Owner Owner
-	// Class is the storage class of those of its objects that say nothing else; "": not told.
+	// Class is the storage class of objects without one of their own; "" is left out.
 	Class string
 }
 
 // Owner is an account, as the origin names it.
 type Owner struct {
 	ID string
-	// Name is the DisplayName; "": not told.
+	// Name is the DisplayName; "" is left out.
 	Name string
 }
 
-// Answer appends the document that answers a query to buf. With an error buf is returned as it
-// was: ErrUnsure, or what kept the tree from telling; the request passes to the origin.
+// Answer appends the document that answers a query to buf. On an error it returns buf unchanged:
+// the error is ErrUnsure, or why the tree could not answer. Then the request passes to the origin.
 func Answer(ctx context.Context, n Names, b Bucket, q Query, buf []byte) ([]byte, error) {
 	if q.Owner && b.Owner.ID == "" {
 		return buf, ErrUnsure
 	}
 	w := &walk{names: n, q: q, bucket: b, tail: tail(b, q)}
-	// The head is short, and a long one only costs another copy.
+	// The gap holds a usual head; a longer head costs one more copy.
 	start := len(buf) + 1024
 	w.body = grown(buf, start)
 	if q.Max > 0 {
@@ -128,7 +129,7 @@ func Answer(ctx context.Context, n Names, b Bucket, q Query, buf []byte) ([]byte
 	return append(w.body[:len(head)], w.body[start:]...), nil
 }
 
-// grown is buf with a length of n bytes, and room for a page of short keys behind them.
+// grown returns buf with a length of n bytes, and room for a page of short keys behind.
 func grown(buf []byte, n int) []byte {
 	if cap(buf) >= n {
 		return buf[:n]
@@ -138,17 +139,16 @@ func grown(buf []byte, n int) []byte {
 	return to
 }
 
-// AppendLocation appends the answer to GetBucketLocation. Amazon's first region has no name
-// there.
+// AppendLocation appends the answer to GetBucketLocation. There Amazon's first region is "".
 func AppendLocation(buf []byte, region string) []byte {
 	buf = append(buf, open...)
 	buf = append(buf, `<LocationConstraint xmlns="http://s3.amazonaws.com/doc/2006-03-01/">`...)
 	if region != "us-east-1" {
-		buf, _ = appendText(buf, region) // of the configuration
+		buf, _ = appendText(buf, region) // it comes from the configuration
 	}
 	return append(buf, "</LocationConstraint>"...)
 }
 
-// SetBucketHeader sets what the answer to HeadBucket says, and that to a listing, of a bucket's
-// region.
+// SetBucketHeader sets the header with a bucket's region, for answers to HeadBucket and to
+// listings.
 func SetBucketHeader(h http.Header, region string) { h.Set("X-Amz-Bucket-Region", region) }
