@@ -14,7 +14,7 @@ import (
 // that parameter all are listed.
 const mostBuckets = 10_000
 
-// BucketQuery is the query of a ListBuckets.
+// BucketQuery holds the parameters of a ListBuckets request.
 type BucketQuery struct {
 	// Prefix of the names; "" means any.
 	Prefix string
