@@ -18,7 +18,7 @@ import (
 // warmUpBesideReaders warms up directories while nobody reads, and then while somebody reads
 // a page all the time: the origin is asked for many at once, and then for two. What is
 // present all, each name of it many times, is found so beside the reader, too. That the two
-// steps and the names take half a core is held by package gate, in virtual time.
+// steps and the names take half a core is held by the Gate's tests, in virtual time.
 func warmUpBesideReaders(e *env) {
 	const times, rounds, steps = 10, 6, 2
 	o := e.origin()

@@ -2,7 +2,6 @@ package namespace
 
 import (
 	"context"
-	"encoding/binary"
 	"encoding/json"
 	"fmt"
 
@@ -14,16 +13,9 @@ import (
 // read, and each name's node id leads back to it. The checksums of the database's
 // blocks are compared on the way.
 
-// The first bytes of keys, as package namespace has them.
 const (
-	kindEntry     = 'e'
-	kindHashed    = 'h'
-	kindDirectory = 'd'
-	kindReverse   = 'i'
-
-	entryName     = 17 // where the name begins, behind kind and directory
-	checkedAtOnce = 1000
-	checkedRoot   = 1
+	entryName  = 17   // where the name begins, behind kind and directory
+	checkPiece = 1000 // records are read at a time
 )
 
 // RecordsDB is a database in use, or one that is looked at.
@@ -54,7 +46,7 @@ func CheckRecords(ctx context.Context, db RecordsDB, bad func(key, why string), 
 		if err := ctx.Err(); err != nil {
 			return context.Cause(ctx)
 		}
-		if err := db.Scan(&rows, lower, upper, checkedAtOnce); err != nil {
+		if err := db.Scan(&rows, lower, upper, checkPiece); err != nil {
 			return err
 		}
 		bytes := 0
@@ -65,7 +57,7 @@ func CheckRecords(ctx context.Context, db RecordsDB, bad func(key, why string), 
 			}
 		}
 		step(int64(rows.Len()), int64(bytes))
-		if rows.Len() < checkedAtOnce {
+		if rows.Len() < checkPiece {
 			return nil
 		}
 		lower = append(append(lower[:0], rows.Key(rows.Len()-1)...), 0)
@@ -92,7 +84,7 @@ func one(db RecordsDB, key, value []byte, bad func(key, why string)) error {
 func wrong(db RecordsDB, key, value []byte) (why string, err error) {
 	var unreadable error
 	switch key[0] {
-	case kindEntry:
+	case record.KindEntry:
 		e, err := record.ParseEntry(value)
 		if err == nil && len(key) <= entryName {
 			return "an entry without a name", nil
@@ -101,13 +93,13 @@ func wrong(db RecordsDB, key, value []byte) (why string, err error) {
 			return leadsBack(db, e, string(key[entryName:]))
 		}
 		unreadable = err
-	case kindHashed:
+	case record.KindHashed:
 		if len(value) == 0 {
 			return "a shortened name of nothing", nil
 		}
-	case kindDirectory:
+	case record.KindDirectory:
 		d, err := record.ParseDirectory(value)
-		if err == nil && d.ID != checkedRoot {
+		if err == nil && d.ID != rootID {
 			_, held, err := reverse(db, d.ID)
 			if err != nil || held {
 				return "", err
@@ -115,7 +107,7 @@ func wrong(db RecordsDB, key, value []byte) (why string, err error) {
 			return fmt.Sprintf("node id %d of a directory leads nowhere", d.ID), nil
 		}
 		unreadable = err
-	case kindReverse:
+	case record.KindReverse:
 		_, unreadable = record.ParseReverse(value)
 	case record.KindPin:
 		if !json.Valid(value) {
@@ -129,7 +121,7 @@ func wrong(db RecordsDB, key, value []byte) (why string, err error) {
 }
 
 func reverse(db RecordsDB, id uint64) (r record.Reverse, held bool, err error) {
-	v, held, err := db.Get(nil, binary.BigEndian.AppendUint64([]byte{kindReverse}, id))
+	v, held, err := db.Get(nil, record.IDKey(nil, record.KindReverse, id))
 	if err != nil || !held {
 		return r, false, err
 	}
@@ -141,7 +133,7 @@ func reverse(db RecordsDB, id uint64) (r record.Reverse, held bool, err error) {
 func leadsBack(db RecordsDB, e record.Entry, name string) (why string, err error) {
 	r, held, err := reverse(db, e.ID)
 	switch {
-	case err != nil, e.Dir && e.ID == checkedRoot:
+	case err != nil, e.Dir && e.ID == rootID:
 	case !held:
 		why = fmt.Sprintf("node id %d leads nowhere", e.ID)
 	case e.Dir != r.Dir, !e.Dir && (r.Superseded || r.Sort != name):

@@ -15,7 +15,7 @@ func key(kind byte, dir byte, name string) []byte {
 	return append(append([]byte{kind}, make([]byte, 15)...), append([]byte{dir}, name...)...)
 }
 
-func idKey(id uint64) []byte { return binary.BigEndian.AppendUint64([]byte{kindReverse}, id) }
+func idKey(id uint64) []byte { return binary.BigEndian.AppendUint64([]byte{record.KindReverse}, id) }
 
 // found runs a check.
 func found(t *testing.T, db RecordsDB) (all []string) {
@@ -42,23 +42,23 @@ func TestRecordsThatDoNotFitAreTold(t *testing.T) {
 		}
 	}
 	file := func(name string, id uint64) {
-		put(key(kindEntry, 1, name), (&record.Entry{ID: id, Size: 5, ETag: "e"}).Append(nil))
+		put(key(record.KindEntry, 1, name), (&record.Entry{ID: id, Size: 5, ETag: "e"}).Append(nil))
 		put(idKey(id), (&record.Reverse{Parent: 2, Sort: name}).Append(nil))
 	}
 	for i := range 2500 {
 		file("file"+strings.Repeat("x", i%50)+string(rune('a'+i%26))+string(rune(0x4e00+i)), uint64(100+i))
 	}
-	put(key(kindDirectory, 1, ""), (&record.Directory{ID: 2}).Append(nil))
+	put(key(record.KindDirectory, 1, ""), (&record.Directory{ID: 2}).Append(nil))
 	put(idKey(2), (&record.Reverse{Dir: true, Path: "x"}).Append(nil))
 	put(append([]byte{record.KindPin}, "/a"...), []byte("{}"))
 	if all := found(t, s); len(all) > 0 {
 		t.Fatalf("a sound database: %v", all)
 	}
-	put(key(kindEntry, 1, "gone"), (&record.Entry{ID: 9001, Size: 5}).Append(nil))
+	put(key(record.KindEntry, 1, "gone"), (&record.Entry{ID: 9001, Size: 5}).Append(nil))
 	file("other", 9002)
-	put(key(kindEntry, 1, "same"), (&record.Entry{ID: 9002, Size: 5}).Append(nil))
-	put(key(kindEntry, 1, "unreadable"), []byte{0xff})
-	put(key(kindDirectory, 3, ""), (&record.Directory{ID: 9003}).Append(nil))
+	put(key(record.KindEntry, 1, "same"), (&record.Entry{ID: 9002, Size: 5}).Append(nil))
+	put(key(record.KindEntry, 1, "unreadable"), []byte{0xff})
+	put(key(record.KindDirectory, 3, ""), (&record.Directory{ID: 9003}).Append(nil))
 	put(append([]byte{record.KindPin}, "/b"...), []byte("{"))
 	want := "node id 9003 of a directory leads nowhere|node id 9001 leads nowhere|node id 9002 leads to something else|a record of the namespace cannot be read|a pin that cannot be read"
 	if all := strings.Join(found(t, s), "|"); all != want {

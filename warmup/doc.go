@@ -40,6 +40,6 @@
 // from the device. Files are whole, missing, corrupt, or changed; what a listing does not
 // have any more vanished.
 //
-// Package gate says how many steps are under way, and whose. A step that waits for
+// The Gate says how many steps are under way, and whose. A step that waits for
 // its job's rate is none meanwhile; what a checkpoint loads again goes through it, too.
 package warmup

@@ -187,7 +187,7 @@ func (f *Files) told(what string, err error) {
 	}
 }
 
-// Spool keeps a list, as package list has it, for the job id.
+// Spool keeps a list of paths for the job id, as KeepList writes it.
 func (f *Files) Spool(id string, from io.Reader, nul bool, canonical func(string) string) error {
 	if f.Dir == "" {
 		return Refusal("a list is kept on disk, and this node has no disk tier: start it with --cache-disks PATH=SIZE")

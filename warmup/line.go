@@ -15,7 +15,7 @@ func newLine(most int) *line {
 	return l
 }
 
-// place is one job's in a Line.
+// place is one job's in a line.
 type place struct {
 	line    *line
 	before  chan struct{} // closed once who came before is in, or has left

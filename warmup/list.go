@@ -56,7 +56,7 @@ func WriteList(to io.Writer, list io.Reader, nul bool, canonical func(string) st
 	return errors.Join(err, out.Flush())
 }
 
-// KeepList writes a list, as Write does, into a file that is not there yet, and syncs it; what is
+// KeepList writes a list, as WriteList does, into a file that is not there yet, and syncs it; what is
 // no list leaves nothing.
 func KeepList(name string, from io.Reader, nul bool, canonical func(string) string) error {
 	file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)

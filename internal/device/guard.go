@@ -1,4 +1,5 @@
-// Package device runs operations on a device that may not answer.
+// Package device is how Hearth uses a block device: files past the page cache and durable writes
+// (direct.go, durable.go), and a Guard that runs operations on a device that may not answer.
 //
 // An operation that hangs in the kernel cannot be cancelled, only abandoned. So a Guard runs each
 // one on a thread of its own (Do). Its caller can leave. The thread, the memory that the kernel may
