@@ -1,8 +1,8 @@
-// Package record is how the namespace writes things down: the names that keys
-// have in a mount, and the records of its database. Both are pure functions.
+// Package record has the formats of the namespace: the names that keys have in a mount, and the records
+// of its database. Both are pure functions.
 //
-// A record is a byte of flags or kind, and fields as varints or with their length
-// in front; each decoder takes all of its input or fails.
+// A record is a byte of flags or kind, then fields as varints or with their length in front. A decoder
+// takes all of its input or fails.
 package record
 
 import (
@@ -14,49 +14,49 @@ import (
 	"time"
 )
 
-// Entry is what a directory's record says of one sort name.
+// Entry is the record of one sort name in a directory.
 type Entry struct {
 	ID      uint64
 	Dir     bool
 	Beside  bool // a file with a directory of the same segment beside it
-	Doubted bool // found gone by a reader: to be asked for again
-	// checked is when the origin was last asked for this name alone, in Unix
-	// milliseconds; 0: only listings confirmed it.
+	Doubted bool // not believed until the origin was asked again: a reader found it gone, for example
+	// Checked is when the origin was last asked for this name alone, in Unix milliseconds. 0 means that
+	// only listings confirmed it.
 	Checked int64
 
 	Size    int64
 	ModTime time.Time
-	Exact   bool // as hearth.Object has it: of whole seconds only
+	Exact   bool // as in hearth.Object: the origin tells fractions of seconds, and there is none
 	ETag    string
-	Class   string // the storage class; "": STANDARD, or not known
-	// version is stored only where it cannot be computed.
+	Class   string // the storage class; "" means STANDARD, or not known
+	// Version is stored only where it cannot be computed.
 	Version    [16]byte
 	HasVersion bool
 }
 
-// Flags of an entry's record. The low two bits say how the ETag is written, or that the storage
-// class and a byte with these bits stand in front of it: who does not know that yet cannot read
-// the record, and asks again.
+// Flags of an entry's record. The low two bits are the form of the ETag. etagClass means that the
+// storage class comes first, then a byte with the ETag's own form, then the ETag. A version that does
+// not know etagClass cannot read the record, and asks the origin again.
 const (
 	etagRaw    = 0 // length and bytes
 	etagMD5    = 1 // 16 bytes for 32 hex digits, as S3 makes them
 	etagParts  = 2 // the same, and the number of parts of a multipart upload
-	etagClass  = 3 // behind a class
-	etagForms  = 3
+	etagClass  = 3 // after a class
+	etagForms  = 3 // the mask of these bits
 	flagDir    = 1 << 2
 	flagBeside = 1 << 3
 	flagDoubt  = 1 << 4
 	flagCheck  = 1 << 5
 	flagVer    = 1 << 6
-	flagNanos  = 1 << 7 // the mod time is not in whole seconds, or exact
+	flagNanos  = 1 << 7 // nanoseconds are written: the mod time is not in whole seconds, or it is exact
 )
 
-// Epoch makes times small: 2020-01-01.
+// Epoch is 2020-01-01 in Unix seconds. Times are written relative to it, so that they are short.
 const Epoch = 1577836800
 
 var errRecord = errors.New("a record of the namespace cannot be read")
 
-// Append writes the entry's record behind buf.
+// Append appends the entry's record to buf.
 func (e *Entry) Append(buf []byte) []byte {
 	at := len(buf)
 	buf = append(buf, 0)
@@ -163,7 +163,8 @@ func ParseEntry(b []byte) (Entry, error) {
 	return e, r.end()
 }
 
-// Same reports whether two entries mean the same.
+// Same reports whether two entries are the same version of a file, or both directories. Times do not
+// count.
 func (e *Entry) Same(x *Entry) bool {
 	if e.Dir || x.Dir {
 		return e.Dir == x.Dir
@@ -171,8 +172,8 @@ func (e *Entry) Same(x *Entry) bool {
 	return e.Size == x.Size && e.ETag == x.ETag && e.HasVersion == x.HasVersion && e.Version == x.Version
 }
 
-// Date takes the time of another entry that means the same, unless that is only told less finely
-// there; it reports whether that changed anything.
+// Date takes over the mod time of x, which is the Same, unless x only tells the same time less finely.
+// It reports whether anything changed.
 func (e *Entry) Date(x *Entry) bool {
 	if !x.fine() && x.ModTime.Equal(e.ModTime.Truncate(time.Second)) || x.ModTime.Equal(e.ModTime) && x.Exact == e.Exact {
 		return false
@@ -181,15 +182,15 @@ func (e *Entry) Date(x *Entry) bool {
 	return true
 }
 
-// Refines reports whether an entry tells the time of another that means the same more finely.
+// Refines reports whether e is the Same as was and tells its mod time more finely.
 func (e *Entry) Refines(was *Entry) bool {
 	return e.fine() && !was.fine() && e.Same(was) && e.ModTime.Truncate(time.Second).Equal(was.ModTime)
 }
 
-// fine: as the origin tells it where it tells fractions.
+// fine reports whether the mod time has a fraction of a second, or is known to have none.
 func (e *Entry) fine() bool { return e.Exact || e.ModTime.Nanosecond() != 0 }
 
-// reader reads a record's fields; the first bad one makes all that follow empty.
+// reader reads the fields of a record. After the first bad field all others are empty.
 type reader struct {
 	b   []byte
 	bad bool
@@ -232,10 +233,10 @@ func (r *reader) skip(n int) {
 	r.b = r.b[n:]
 }
 
-// rest is what is left.
+// rest returns the bytes that are left.
 func (r *reader) rest() []byte { return r.bytes(uint64(len(r.b))) }
 
-// end is the error of a record that was not read to its end, and no further.
+// end returns an error if a field was bad, or if bytes are left.
 func (r *reader) end() error {
 	if r.bad || len(r.b) > 0 {
 		return errRecord

@@ -5,8 +5,8 @@ import (
 	"encoding/binary"
 )
 
-// Kinds of records, the first byte of their keys. Directories are 16 bytes, node ids
-// 8 with the highest first; what begins with m is one of a few single records.
+// Kinds of records: the first byte of a key. A directory takes 16 bytes, a node id 8 in big-endian
+// order. Keys that begin with m belong to a few single records.
 const (
 	KindEntry      = 'e' // directory, sort name: an Entry
 	KindHashed     = 'h' // directory, mount name: the sort name of a shortened name
@@ -17,13 +17,13 @@ const (
 )
 
 const (
-	// FormatKey is the single record of the format of all.
+	// FormatKey is the key of the record that holds the format of the database.
 	FormatKey = "mformat"
-	// Format is the one that is written, in one byte; one that is newer is refused.
+	// Format is the format that this version writes, in one byte. A newer one is refused.
 	Format = 1
 )
 
-// Newer reports whether the record at FormatKey is a newer version's.
+// Newer reports whether a newer version wrote the record at FormatKey.
 func Newer(value []byte) bool { return len(value) != 1 || value[0] > Format }
 
 // NameKey appends the key of a name in a directory to buf.
@@ -38,7 +38,7 @@ func IDKey(buf []byte, kind byte, id uint64) []byte {
 	return binary.BigEndian.AppendUint64(append(buf, kind), id)
 }
 
-// DirectoryEnd is the key behind all of a directory's entries.
+// DirectoryEnd is the first key after all of a directory's entries.
 func DirectoryEnd(dir [16]byte) []byte {
 	key := NameKey(nil, KindEntry, dir, "")
 	for i := len(key) - 1; ; i-- {

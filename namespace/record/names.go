@@ -7,37 +7,37 @@ import (
 	"unicode/utf8"
 )
 
-// A bucket's keys are cut at each "/" into segments. A segment is a file's (the
-// key ends there) or a directory's (it goes on); its sort name is the segment,
-// with "/" behind it for a directory, so that sort names order as the bucket lists.
+// A bucket's keys are cut at each "/" into segments. A segment is a file's if the key ends there, and a
+// directory's if it goes on. The sort name is the segment, with a "/" after it for a directory. So sort
+// names sort as the bucket lists.
 //
-// In the mount each sort name has one name, and that leads back to it:
+// In the mount each sort name has one name, which can be decoded:
 //
 //	.  ..          %2E  %2E%2E       and NUL is %00
 //	(empty)        %_
 //	over 255 bytes a prefix, %~ and 16 hex digits of a hash of the sort name
 //	file a beside directory a/       a%F
-//	%              %25 where "%" and what follows could be taken for one of these
+//	%              %25 where "%" and what follows would look like one of these
 //
-// A name that is not what its own decoding encodes to is nobody's name.
+// A name stands for nothing if its decoding encodes to another name.
 
 const (
-	// MaxName is the longest name in bytes that Linux takes.
+	// MaxName is the longest file name that Linux takes, in bytes.
 	MaxName = 255
 	// BesideTag ends the name of a file beside a directory.
 	BesideTag = "%F"
-	maxKey    = 1024 // the longest key in bytes that S3 takes
+	maxKey    = 1024 // the longest key that S3 takes, in bytes
 	hashTail  = len("%~") + 16
 )
 
 // IsDir reports whether a sort name is a directory's.
 func IsDir(sort string) bool { return strings.HasSuffix(sort, "/") }
 
-// Segment is a sort name without what marks a directory.
+// Segment is a sort name without the "/" of a directory.
 func Segment(sort string) string { return strings.TrimSuffix(sort, "/") }
 
-// MountName is the one name in the mount of a sort name. beside says that a file
-// stands beside a directory of the same segment.
+// MountName is the name that a sort name has in the mount. beside says that a file stands beside a
+// directory of the same segment.
 func MountName(sort string, beside bool) string {
 	name := Escape(Segment(sort))
 	if beside && !IsDir(sort) {
@@ -49,7 +49,7 @@ func MountName(sort string, beside bool) string {
 	return shorten(name, sort)
 }
 
-// Escape writes a segment as a file system can show it.
+// Escape encodes a segment so that a file system can show it.
 func Escape(s string) string {
 	switch s {
 	case "":
@@ -76,7 +76,7 @@ func Escape(s string) string {
 	return b.String()
 }
 
-// ambiguous reports whether a "%" before rest could be taken for ours.
+// ambiguous reports whether a "%" before rest would look like one of our codes.
 func ambiguous(rest string) bool {
 	if rest == "" {
 		return false
@@ -89,7 +89,7 @@ func ambiguous(rest string) bool {
 
 func isHex(c byte) bool { return c >= '0' && c <= '9' || c >= 'A' && c <= 'F' }
 
-// shorten gives a long name a tail that tells it from all others.
+// shorten cuts a long name, and ends it with a hash of the sort name.
 func shorten(name, sort string) string {
 	sum := sha256.Sum256([]byte(sort))
 	cut := MaxName - hashTail
@@ -103,11 +103,11 @@ func shorten(name, sort string) string {
 type Meaning struct {
 	// Segment of a file or a directory, unless Hashed.
 	Segment string
-	File    bool // only a file beside a directory
-	Hashed  bool // shortened: only the listing knows the segment
+	File    bool // it can only be a file beside a directory
+	Hashed  bool // the name is shortened: only a listing tells the segment
 }
 
-// ParseName finds what a mount name can stand for; false: nothing.
+// ParseName decodes a mount name. It returns false if the name can stand for nothing.
 func ParseName(name string) (Meaning, bool) {
 	if name == "" || len(name) > MaxName || strings.IndexByte(name, '/') >= 0 || strings.IndexByte(name, 0) >= 0 ||
 		name == "." || name == ".." {
@@ -125,8 +125,8 @@ func ParseName(name string) (Meaning, bool) {
 	return m, true
 }
 
-// AsFile is a file's name whatever may have come to stand beside it since; a long one
-// stays as it is.
+// AsFile is the name that a file has beside a directory, whether there is one or not. A long name stays
+// as it is.
 func AsFile(name string) string {
 	if strings.HasSuffix(name, BesideTag) || IsShortened(name) || len(name)+len(BesideTag) > MaxName {
 		return name
@@ -134,7 +134,7 @@ func AsFile(name string) string {
 	return name + BesideTag
 }
 
-// IsShortened reports whether a mount name is one that stands for a long one.
+// IsShortened reports whether a mount name has the end of a shortened name.
 func IsShortened(name string) bool {
 	if len(name) < hashTail {
 		return false
@@ -143,8 +143,8 @@ func IsShortened(name string) bool {
 	return ok && strings.Trim(tail, "0123456789abcdef") == ""
 }
 
-// unescape undoes escape; of what escape never writes it makes something that
-// Escape writes differently.
+// unescape decodes what Escape encodes. Of a name that Escape never makes it returns something that
+// Escape encodes differently.
 func unescape(name string) string {
 	if name == "%_" {
 		return ""
@@ -156,5 +156,5 @@ func unescape(name string) string {
 	return r.Replace(name)
 }
 
-// Representable reports whether a key can be asked for at all.
+// Representable reports whether an origin can be asked for a key: it is UTF-8, and not too long for S3.
 func Representable(key string) bool { return len(key) <= maxKey && utf8.ValidString(key) }

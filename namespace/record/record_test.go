@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// segments draws what a key may have between two slashes, mostly what is odd.
+// segments draws segments of keys, mostly odd ones.
 func segments() *rapid.Generator[string] {
 	piece := rapid.OneOf(rapid.SampledFrom([]string{"%", "%%", ".", "..", "_", "~", "F", "%F", "%_", "%2E", "%25", "%~", "0", "2", "5",
 		"\x00", "\n", "é", "e\u0301", "0123456789abcdef", strings.Repeat("x", 250), strings.Repeat("é", 128)}), rapid.String())
@@ -38,8 +38,8 @@ func checkName(t interface{ Fatalf(string, ...any) }, sort string, beside bool) 
 }
 
 func TestNamesLeadBack(t *testing.T) {
-	// Whatever a key's segment is, its name in the mount is a file name and leads
-	// back to it; and no two have one name.
+	// Whatever a key's segment is, its name in the mount is a file name and decodes to the segment. No two
+	// segments have the same name.
 	rapid.Check(t, func(t *rapid.T) {
 		a, b := segments().Draw(t, "a"), segments().Draw(t, "b")
 		names := map[string]string{}
@@ -62,7 +62,7 @@ func FuzzNames(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		// A name that means something is the name of what it means.
+		// A name that can be decoded is the name that its meaning encodes to.
 		if m, ok := ParseName(s); ok && !m.Hashed {
 			if got := MountName(m.Segment, m.File); got != s {
 				t.Fatalf("%q means %+v, whose name is %q", s, m, got)
@@ -129,8 +129,7 @@ func FuzzRecords(f *testing.F) {
 	f.Add((&Directory{ID: 3, Listed: 4, Took: time.Second, Seen: 5, Refused: 6}).Append(nil))
 	f.Add([]byte("a foreign record"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		// Any bytes are read or refused; what is read is written as something that
-		// reads the same.
+		// Any bytes are read or refused. What is read, written again, reads the same.
 		if e, err := ParseEntry(b); err == nil {
 			if got, err := ParseEntry(e.Append(nil)); err != nil || got != e {
 				t.Fatalf("%+v, %v\nwant %+v", got, err, e)

@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// Reverse is what a node id stands for.
+// Reverse is the reverse record of a node id: what the id stands for.
 type Reverse struct {
 	Dir        bool
-	Link, Path string // of a directory; link is "=" and its name, or "" for none
+	Link, Path string // of a directory; Link is "=" and the link's name, or "" where there is no link
 
 	Parent     uint64 // of a file: the directory's node id
 	Sort       string
@@ -22,7 +22,7 @@ const (
 	revSuperseded
 )
 
-// Append writes the record behind buf.
+// Append appends the record to buf.
 func (r *Reverse) Append(buf []byte) []byte {
 	switch {
 	case r.Dir:
@@ -72,17 +72,16 @@ func ParseReverse(b []byte) (Reverse, error) {
 // Directory is the record of a directory: its node id and its last whole listing.
 type Directory struct {
 	ID uint64
-	// Listed is when that began, in Unix milliseconds; 0: never. Took is how long
-	// it took.
+	// Listed is when that listing began, in Unix milliseconds; 0 means never. Took is how long it took.
 	Listed int64
 	Took   time.Duration
 	// Seen is when the present listing was first seen, in Unix nanoseconds.
 	Seen int64
-	// Refused counts keys in it that cannot be shown.
+	// Refused counts the keys in the directory that cannot be shown.
 	Refused uint64
 }
 
-// Append writes the record behind buf.
+// Append appends the record to buf.
 func (d *Directory) Append(buf []byte) []byte {
 	buf = binary.AppendUvarint(buf, d.ID)
 	buf = binary.AppendVarint(buf, d.Listed)
@@ -100,7 +99,7 @@ func ParseDirectory(b []byte) (Directory, error) {
 	d := Directory{ID: r.uvarint(), Listed: r.varint()}
 	took := r.uvarint()
 	d.Took, d.Seen, d.Refused = time.Duration(took)*time.Millisecond, r.varint(), r.uvarint()
-	if took > maxTook { // no listing took a year: it would be believed for twenty
+	if took > maxTook { // no listing takes a year, and this one would be believed for twenty
 		return Directory{}, errRecord
 	}
 	return d, r.end()

@@ -6,11 +6,11 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 )
 
-// ErrRebuilt says that the database that a change was thought out for was given up.
+// ErrRebuilt says that the database for which an Edit was made has been dropped.
 var ErrRebuilt = errors.New("the names were given up meanwhile")
 
-// Edit is a set of changes that come to pass together, in the database that was
-// there when it began: what is read of one says nothing of the next.
+// Edit is a set of changes that are committed atomically. It is for the database that was there when the
+// Edit began, and no other: what was read from one database says nothing about the next.
 type Edit struct {
 	s   *Store
 	gen int64
@@ -46,8 +46,8 @@ func (e *Edit) Delete(key []byte) {
 // Len is the number of changes so far.
 func (e *Edit) Len() int { return len(e.ops) }
 
-// Commit makes the changes, and with sync makes them last. The Edit is empty then.
-// ErrRebuilt: its database was given up, nothing was changed.
+// Commit makes the changes; with sync it also makes them durable. The Edit is empty then. The error
+// ErrRebuilt means that the Edit's database was dropped, and nothing was changed.
 func (e *Edit) Commit(sync bool) error {
 	if len(e.ops) == 0 {
 		return nil
@@ -69,8 +69,8 @@ func (e *Edit) Commit(sync bool) error {
 	return err
 }
 
-// applyAll makes the changes in the database and in the copy that is being made of
-// it, whose failure is its own.
+// applyAll makes the changes in the database, and in the copy that is being made of it. A failure of the
+// copy ends the move, not the commit.
 func (e *Edit) applyAll(db *pebble.DB, sync bool) error {
 	s := e.s
 	s.turn.RLock()

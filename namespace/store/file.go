@@ -42,8 +42,8 @@ func (f *file) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// toMemory goes on in memory with what was written so far. What cannot be read
-// back becomes zeros, which Pebble will find out by its checksums.
+// toMemory continues the file in memory, with a copy of what was written so far. What cannot be read
+// back becomes zeros, which Pebble finds by its checksums.
 func (f *file) toMemory() {
 	if f.mem || f.dir {
 		return
@@ -98,8 +98,8 @@ func (f *file) synced(sync func() error) error {
 	return nil
 }
 
-// Preallocate is part of vfs.File; it is a hint, and not taken: a log would have
-// 4.4 MiB at once, of a budget whose owner sees only later that they are gone.
+// Preallocate is part of vfs.File. It is a hint, and is ignored: each log would take 4.4 MiB at once from
+// the cache's budget, whose owner sees only later that they are gone.
 func (f *file) Preallocate(int64, int64) error { return nil }
 
 // Close is part of vfs.File.

@@ -9,27 +9,27 @@ import (
 )
 
 const (
-	// IDBlock is how many ids are reserved at a time: a synced write each.
+	// IDBlock is how many ids are reserved at a time, by one synced write.
 	IDBlock = 1 << 20
 
 	keyIDs = "mids"
 )
 
-// IDs gives out node ids, each once: over restarts, crashes, and databases that were
-// given up. Its methods may be called from many goroutines.
+// IDs gives out node ids, and none twice: not after restarts, crashes, or databases that were dropped.
+// Its methods may be called from many goroutines.
 type IDs struct {
 	db   *Store
 	told func(upTo uint64)
-	lost atomic.Bool // the reservation went with its database
+	lost atomic.Bool // the reservation was lost with its database
 
 	mu       sync.Mutex // guards the rest; held across a synced write per block
 	last     uint64
 	reserved uint64 // ids up to this one are written down as used
 }
 
-// Load begins behind the ids that db has reserved, and behind first; behind lost
-// when the reservation went with a database that was set aside. reserved, which may
-// be nil, is told of each reservation.
+// Load sets where ids begin: after those that db has reserved, and after first. They begin after lost if
+// the reservation was lost with a database that was set aside. reserved, which may be nil, is told of
+// each reservation.
 func (g *IDs) Load(db *Store, first, lost uint64, reserved func(upTo uint64)) error {
 	v, ok, err := db.Get(nil, []byte(keyIDs))
 	if err != nil {
@@ -46,7 +46,7 @@ func (g *IDs) Load(db *Store, first, lost uint64, reserved func(upTo uint64)) er
 	return nil
 }
 
-// Lost says that the reservation went with its database. It does not block.
+// Lost says that the reservation was lost with its database. It does not block.
 func (g *IDs) Lost() { g.lost.Store(true) }
 
 // Last is the highest id given out.
@@ -56,7 +56,7 @@ func (g *IDs) Last() uint64 {
 	return g.last
 }
 
-// Next returns an id that nobody has.
+// Next returns an id that was never given out.
 func (g *IDs) Next() (uint64, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -10,23 +10,23 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// ErrUnmade says that a process ended while it made a database: there is none yet.
+// ErrUnmade says that there is no database yet: a process ended while it made one.
 var ErrUnmade = errors.New("a database in the making, that a process left when it ended")
 
-// Look reads a database and changes nothing, whatever it finds there: one that no process
-// uses, or a Store's own.
+// Look reads a database and changes nothing, whatever it finds. It is for a database that no process
+// uses, or for the one of a Store.
 type Look struct {
-	db *pebble.DB // nil: that of the Store
+	db *pebble.DB // nil means the Store's
 	of *Store
-	// Dir is where it lies.
+	// Dir is the database's directory.
 	Dir string
 }
 
-// Corrupt reports whether an error says that a database is not what was written.
+// Corrupt reports whether an error says that a database does not read as it was written.
 func Corrupt(err error) bool { return pebble.IsCorruptionError(err) || errors.Is(err, syscall.EIO) }
 
-// Look reads the database in use. What a reader of the Store finds damaged is set aside at once;
-// what a Look finds is its caller's to tell.
+// Look returns a Look at the database in use. When a reader of the Store finds damage, the database is
+// set aside at once. When a Look finds damage, only the Look's caller hears of it.
 func (s *Store) Look() *Look { return &Look{of: s, Dir: s.Stats().Dir} }
 
 // read runs op on the database.
@@ -46,13 +46,13 @@ func (l *Look) read(op func(*pebble.DB) error) (err error) {
 	return nil
 }
 
-// OpenLook opens the database that the next start would take in dir: its copy, if
-// that is newer. ErrNewer: this version cannot read it. ErrUnmade: there is none yet.
+// OpenLook opens the database that the next start would take in dir: the copy in it, if that is newer.
+// The error ErrNewer means that this version cannot read it, and ErrUnmade that there is none yet.
 func OpenLook(dir string) (l *Look, err error) {
 	if exists(vfs.Default, filepath.Join(dir+again, wholeFile)) {
 		dir += again
 	}
-	// Its options only; it is never opened.
+	// Only its options are used; it is never opened.
 	s := &Store{o: Options{CacheBytes: defaultCache}}
 	disk := newSteady(vfs.Default, nil, nil)
 	o := s.options(disk, func(error) {})
@@ -61,14 +61,15 @@ func OpenLook(dir string) (l *Look, err error) {
 	if errors.Is(err, pebble.ErrDBDoesNotExist) && disk.cause() == nil {
 		return nil, fmt.Errorf("%s: %w", dir, ErrUnmade)
 	}
-	if err != nil { // what failed first, behind which Pebble may have seen an empty memory
+	if err != nil { // the disk's error first: after it Pebble may have seen only an empty memory
 		return nil, fmt.Errorf("open the names in %s: %w", dir, errors.Join(disk.cause(), err))
 	}
 	return &Look{db: db, of: s, Dir: dir}, nil
 }
 
-// Verify reads every level, and so every block's checksum, once. Of a database in use the records
-// alone are read, by Scan: all of it at a time would keep a database that fails from being replaced.
+// Verify reads every level once, and so compares every block's checksum. Of a database in use it reads
+// nothing: there Scan reads the records. One read of everything would keep a failed database from being
+// replaced until it ends.
 func (l *Look) Verify() error {
 	if l.db == nil {
 		return nil
@@ -76,7 +77,7 @@ func (l *Look) Verify() error {
 	return l.read(func(db *pebble.DB) error { return db.CheckLevels(nil) })
 }
 
-// Get appends the value of key to buf, as Store.Get; false: there is none.
+// Get appends the value of key to buf, as Store.Get does.
 func (l *Look) Get(buf, key []byte) (_ []byte, held bool, err error) {
 	err = l.read(func(db *pebble.DB) error {
 		v, closer, err := db.Get(key)
@@ -92,7 +93,7 @@ func (l *Look) Get(buf, key []byte) (_ []byte, held bool, err error) {
 	return buf, held, err
 }
 
-// Scan reads up to n records in [lower, upper) into rows, as Store.Scan.
+// Scan reads up to n records in [lower, upper) into rows, as Store.Scan does.
 func (l *Look) Scan(rows *Rows, lower, upper []byte, n int) error {
 	return l.read(func(db *pebble.DB) error { return rows.scan(db, lower, upper, n) })
 }
@@ -105,6 +106,6 @@ func (l *Look) Close() error {
 	return nil
 }
 
-// SetAside puts a database that nobody uses and that is not to be believed beside its
-// place, as a start does with one that it cannot open.
+// SetAside renames a database that nobody uses and nobody may trust, as a start does with one that it
+// cannot open.
 func SetAside(dir string) error { return setAside(vfs.Default, dir) }

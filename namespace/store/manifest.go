@@ -11,11 +11,10 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// checkManifest reads the manifest, which says what tables there are, to its end.
-// Pebble takes damage in it for the end, as after a power failure: tables written later
-// are then not there while what was logged since is, and a directory that counts as
-// listed misses names, or one has an id that nobody knows. What cannot be read at all,
-// opening it tells.
+// checkManifest reads the manifest, the list of the tables, to its end. Pebble takes damage in it for the
+// end, as after a power failure. Tables that were written later are then missing, while what was logged
+// since is there. So a directory that counts as listed could lack names, or have an id that nobody knows.
+// A manifest that cannot be read at all is no error here: opening the database reports it.
 func checkManifest(on vfs.FS, dir string) error {
 	d, err := pebble.Peek(dir, on)
 	if err != nil {
@@ -43,8 +42,8 @@ func checkManifest(on vfs.FS, dir string) error {
 	}
 }
 
-// checkUnmade is for a directory in which no marker names a manifest. Pebble makes a
-// new database there, and takes what an old one has logged for its own.
+// checkUnmade checks a directory in which no marker names a manifest. Pebble would make a new database
+// there, and replay the logs of an old one into it.
 func checkUnmade(on vfs.FS, dir string) error {
 	names, err := on.List(dir)
 	if err != nil {
@@ -58,10 +57,10 @@ func checkUnmade(on vfs.FS, dir string) error {
 	return nil
 }
 
-// openWhole opens a database that lies in a directory, unless its manifest is damaged.
+// openWhole opens the database in a directory, unless its manifest is damaged.
 func openWhole(dir string, o *pebble.Options) (*pebble.DB, error) {
 	if damaged := checkManifest(o.FS, dir); damaged != nil {
-		lock, err := pebble.LockDirectory(dir, o.FS) // else somebody writes it just now
+		lock, err := pebble.LockDirectory(dir, o.FS) // without the lock another process may be writing it
 		if err != nil {
 			return nil, err
 		}

@@ -16,19 +16,19 @@ import (
 )
 
 const (
-	// moveRetry is how long a directory that failed is left alone at first, as the
-	// disk tier leaves it alone; mostRetry times that at last.
+	// moveRetry is how long a directory that failed is left alone at first, as in the disk tier. The
+	// back-off ends at mostRetry times that.
 	moveRetry = 10 * time.Second
 	mostRetry = 32
-	// pieceBytes are copied at a time: commits wait for about a millisecond.
+	// pieceBytes are copied at a time. Commits wait for that about a millisecond.
 	pieceBytes = 128 << 10
-	// again is the end of the other name that a database has in a cache directory:
-	// one that failed, and is well again, still holds the files that are read.
+	// again is the end of the second name that a database may have in a cache directory. A directory
+	// that failed and is well again still holds the files that are being read, under the other name.
 	again = ".again"
-	// wholeFile in a database of that name says that it is newer than the other.
+	// wholeFile, in a database of the second name, says that it is newer than that of the first name.
 	wholeFile = "WHOLE"
-	// partFile in a database says that it is a copy that is not whole: its directories
-	// may say that they are listed, and their entries not be there.
+	// partFile, in a database, says that it is an unfinished copy. A directory in it may count as
+	// listed while its entries are missing.
 	partFile = "PART"
 )
 
@@ -42,24 +42,24 @@ type mover struct {
 	work   sync.WaitGroup
 }
 
-// successor is a database that is being filled.
+// successor is the copy that a move fills.
 type successor struct {
 	db   *pebble.DB
 	disk *steady
 	dir  string
-	// live: it has taken its place, so that what befalls it befalls the store. told:
-	// the store knows that its disk failed.
+	// live says that the copy has taken its place, so that its failures are the store's. told says that
+	// the store knows of its disk's failure.
 	live, told atomic.Bool
 }
 
-// prepare lets begin be called.
+// prepare must be called before begin.
 func (m *mover) prepare() {
 	m.wake = make(chan struct{}, 1)
 	m.ctx, m.cancel = context.WithCancel(context.Background())
 }
 
-// start has the database of a Store that is open moved; a disk that failed meanwhile
-// has woken it already.
+// start starts the goroutine that moves the database of an open Store. A disk that failed before has
+// woken it already.
 func (m *mover) start(s *Store) {
 	if s.o.Next != nil && s.o.Dir != "" {
 		m.work.Go(func() { s.moveBehind() })
@@ -71,7 +71,7 @@ func (m *mover) stop() {
 	m.work.Wait()
 }
 
-// begin has the database moved; it never blocks.
+// begin wakes the mover; it never blocks.
 func (m *mover) begin() {
 	select {
 	case m.wake <- struct{}{}:
@@ -79,9 +79,8 @@ func (m *mover) begin() {
 	}
 }
 
-// moveBehind moves the database whenever its disk failed: at once to another
-// directory, and after a pause to any. A disk that fails again soon after gets no
-// shorter pauses.
+// moveBehind moves the database whenever its disk failed: at once to another directory, and after a
+// pause to any. If a disk fails again soon after a move, the back-off does not start over.
 func (s *Store) moveBehind() {
 	first := s.o.Retry
 	if first <= 0 {
@@ -111,15 +110,15 @@ func (s *Store) moveBehind() {
 	}
 }
 
-// homeless reports whether the database is not on a disk that takes it.
+// homeless reports whether the database's disk has failed.
 func (s *Store) homeless() bool {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.db != nil && s.disk.isIll()
 }
 
-// moveAnywhere tries the directories there are, the one that failed last and, so
-// that the disk tier has seen what is wrong with it, not at once.
+// moveAnywhere tries the directories in order, and the one that failed only at the end, if back is set.
+// back is not set at once, so that the disk tier sees first what is wrong with that one.
 func (s *Store) moveAnywhere(back bool) bool {
 	s.mu.RLock()
 	home := strings.TrimSuffix(s.where, again)
@@ -145,7 +144,7 @@ func (s *Store) tryMove(dir string) bool {
 
 var errAbandoned = errors.New("the names were given up meanwhile")
 
-// moveTo copies the database to a directory and has the copy take its place.
+// moveTo copies the database to a directory, and puts the copy in its place.
 func (s *Store) moveTo(dir string) error {
 	s.mu.RLock()
 	if s.where == dir {
@@ -175,12 +174,12 @@ func (s *Store) moveTo(dir string) error {
 		}
 		s.mu.Unlock()
 		closeQuietly(n.db)
-		_ = s.on(dir).RemoveAll(dir) // the next attempt does it
+		_ = s.on(dir).RemoveAll(dir) // if this fails, the next attempt does it
 		return err
 	}
 	closeQuietly(old)
 	if from != "" {
-		_ = s.on(from).RemoveAll(from) // else it is found at the next start: older, not wrong
+		_ = s.on(from).RemoveAll(from) // if this fails, the next start finds it: older, not wrong
 	}
 	s.soon()
 	s.move.done.Add(1)
@@ -229,9 +228,8 @@ func (s *Store) newSuccessor(dir string) (*successor, error) {
 	return n, nil
 }
 
-// copyTo copies all records. A commit meanwhile goes to both databases: what lies
-// before the copy's place is right at once, what lies behind it is copied as it is
-// then.
+// copyTo copies all records in the order of keys, while commits go to both databases. So records before
+// the cursor are right at once, and records after it are copied as they are when it comes to them.
 func (s *Store) copyTo(n *successor) error {
 	for at := []byte{}; at != nil; {
 		if err := s.move.ctx.Err(); err != nil {
@@ -259,8 +257,8 @@ func (s *Store) copyTo(n *successor) error {
 	return nil
 }
 
-// copyPiece copies records from at on, and returns where the next piece begins;
-// nil: there is none.
+// copyPiece copies the records from at on, up to pieceBytes. It returns where the next piece begins; nil
+// means that there is none.
 func copyPiece(to, from *pebble.DB, at []byte) (next []byte, err error) {
 	it, err := from.NewIter(&pebble.IterOptions{LowerBound: at})
 	if err != nil {
@@ -281,7 +279,7 @@ func copyPiece(to, from *pebble.DB, at []byte) (next []byte, err error) {
 	return next, b.Commit(pebble.NoSync)
 }
 
-// makeLast has the copy on its disk.
+// makeLast makes the copy durable, and marks it as complete.
 func (n *successor) makeLast(on vfs.FS) error {
 	if err := n.db.LogData(nil, pebble.Sync); err != nil {
 		return err
@@ -298,7 +296,7 @@ func (n *successor) makeLast(on vfs.FS) error {
 	return n.disk.cause()
 }
 
-// mark makes a file that is all in its name, there after a power failure too.
+// mark creates an empty file durably: its name is the message.
 func mark(on vfs.FS, dir, name string) error {
 	if err := on.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -310,8 +308,8 @@ func mark(on vfs.FS, dir, name string) error {
 	return errors.Join(f.Sync(), f.Close(), syncDir(on, dir))
 }
 
-// replaceBy has the copy take the place of the database, and returns that and the
-// directory it was in; "": in memory.
+// replaceBy puts the copy in the place of the database. It returns the old database and its directory;
+// "" means that it was in memory.
 func (s *Store) replaceBy(n *successor) (old *pebble.DB, from string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -331,8 +329,8 @@ func (s *Store) replaceBy(n *successor) (old *pebble.DB, from string, err error)
 	return old, from, nil
 }
 
-// Exists reports whether there is a database in a directory, under either of its
-// names, that is more than a part of another.
+// Exists reports whether there is a database in a directory, under either of its names, that is not an
+// unfinished copy.
 func Exists(dir string) bool {
 	for _, name := range []string{dir, dir + again} {
 		if exists(vfs.Default, filepath.Join(name, partFile)) {
@@ -345,8 +343,8 @@ func Exists(dir string) bool {
 	return false
 }
 
-// adopt gives a database that was moved within its cache directory its proper
-// name back. What was not copied to its end goes.
+// adopt gives a database that was moved within its cache directory its first name back. It removes an
+// unfinished copy.
 func (s *Store) adopt() {
 	other, on := s.o.Dir+again, s.on(s.o.Dir)
 	if !exists(on, other) {

@@ -40,7 +40,7 @@ func newDisks() *disks {
 	return d
 }
 
-// fail has a directory fail after some more writes.
+// fail makes a directory fail after some more writes.
 func (d *disks) fail(dir string, after int64) {
 	left := &atomic.Int64{}
 	left.Store(after)
@@ -57,9 +57,9 @@ func eventually(t *testing.T, what string, fact func() bool) {
 }
 
 func TestMove(t *testing.T) {
-	// The disk fails while others write and read, at any of its writes, and so does
-	// the next directory at first. Nobody gets an error or misses what was put; in
-	// the end all of it lies in the third, and is there after a restart.
+	// The disk fails at any of its writes, while others write and read. The next directory fails at
+	// first, too. Nobody gets an error or misses what was put. In the end all of it lies in the third
+	// directory, and is there after a restart.
 	for _, after := range []int64{0, 3, 40} {
 		t.Run(fmt.Sprint(after), func(t *testing.T) {
 			d := newDisks()
@@ -100,8 +100,8 @@ func TestMove(t *testing.T) {
 }
 
 func TestMoveFromADiskThatFailsWhileItIsOpened(t *testing.T) {
-	// The disk fails at any of the writes of a first start, before the database is
-	// there to be moved: it moves as soon as it is, with what was put meanwhile.
+	// The disk fails at any of the writes of a first start, before there is a database to move. It moves
+	// as soon as it is open, with what was put meanwhile.
 	for after := range int64(12) {
 		d := newDisks()
 		d.fail("a", after)
@@ -124,8 +124,7 @@ func TestMoveFromADiskThatFailsWhileItIsOpened(t *testing.T) {
 
 func gkey(g int, i int64) []byte { return fmt.Appendf(nil, "%c%06d", "aglz"[g], i) }
 
-// writeUntil puts records one by one, removes every third again, and reads others
-// back; put counts them.
+// writeUntil puts records one by one, removes every third again, and reads others back. put counts them.
 func writeUntil(t *testing.T, s *Store, g int, put *atomic.Int64, stop chan struct{}) {
 	r := rand.New(rand.NewPCG(uint64(g), 3))
 	for i := int64(0); ; i++ {
@@ -166,8 +165,8 @@ func checkWritten(t *testing.T, s *Store, g int, put int64) {
 }
 
 func TestMoveBack(t *testing.T) {
-	// The only directory fails and is well again, twice: the names return to it, and
-	// are there after a restart, whichever of their two places they lie in.
+	// The only directory fails and is well again, twice. The names return to it, and are there after a
+	// restart, under whichever of their two names they lie.
 	for times := 1; times <= 2; times++ {
 		d := newDisks()
 		s, err := Open(Options{Dir: "a/names", FS: d, Retry: time.Millisecond, Next: func() []string { return []string{"a/names"} }})
@@ -202,8 +201,8 @@ func TestMoveBack(t *testing.T) {
 }
 
 func TestMoveCutOff(t *testing.T) {
-	// A process that ended while it copied leaves a copy that is not whole: the next
-	// start has the database that is, and takes the rest away.
+	// A process that ended while it copied leaves an unfinished copy. The next start opens the complete
+	// database, and removes the copy.
 	mem := vfs.NewMem()
 	for _, dir := range []string{"a/names", "a/names.again"} {
 		s, err := Open(Options{Dir: dir, FS: mem})
@@ -225,8 +224,8 @@ func TestMoveCutOff(t *testing.T) {
 }
 
 func TestADiskThatDoesNotAnswer(t *testing.T) {
-	// The disk stalls: a look-up and a change take its patience and no more, names start
-	// anew in memory, and go back once the disk answers.
+	// The disk stalls: a look-up and a change take its patience and no more. Names start anew in memory,
+	// and move back once the disk answers.
 	mem := vfs.NewMem()
 	var gate sync.RWMutex // write-locked while the disk stalls
 	fs := errorfs.Wrap(mem, errorfs.InjectorFunc(func(errorfs.Op) error {
@@ -275,8 +274,8 @@ func TestADiskThatDoesNotAnswer(t *testing.T) {
 }
 
 func TestNamesMoveFromADiskThatHangs(t *testing.T) {
-	// The disk that the names lie on hangs and does not come back: they move to the
-	// next directory, which its hanging does not concern, and stay well there.
+	// The disk of the names hangs and does not come back. They move to the next directory, which has a
+	// guard of its own, and stay well there.
 	mem := vfs.NewMem()
 	gate := make(chan struct{})
 	var stalls atomic.Bool

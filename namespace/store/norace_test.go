@@ -24,8 +24,8 @@ import (
 // several times as long.
 
 func TestCorruption(t *testing.T) {
-	// Whatever bytes change in whatever file, the store opens, gives what was put
-	// or nothing, takes new records, and keeps the broken one aside.
+	// Whatever bytes change in whatever file, the store opens, returns what was put or nothing, takes new
+	// records, and sets the broken database aside.
 	rebuilds, told := 0, 0
 	defer func() {
 		if told != rebuilds {
@@ -72,8 +72,8 @@ func TestCorruption(t *testing.T) {
 }
 
 func TestFailingWrites(t *testing.T) {
-	// From any write on, the disk fails: nobody gets an error, everything put is
-	// still there, the store says that it is ill, and what it left on the disk opens.
+	// The disk fails from any write on. Nobody gets an error, and everything that was put is still there.
+	// The store says that it is ill, and what it left on the disk opens.
 	for _, after := range []int64{0, 3, 17, 90} {
 		t.Run(fmt.Sprint(after), func(t *testing.T) {
 			mem := vfs.NewMem()
@@ -147,9 +147,8 @@ func TestCrash(t *testing.T) {
 }
 
 func TestMoveCutOffElsewhere(t *testing.T) {
-	// A process ends in the middle of a move to another directory. Whichever of the two
-	// the next start opens: it has all names, or none, and never a part of them; and
-	// what the move left takes no room.
+	// A process ends in the middle of a move to another directory. Whichever of the two the next start
+	// opens has all names or none, and never a part of them. What the move left takes no room.
 	mem := vfs.NewCrashableMem()
 	var failing atomic.Bool
 	var writes atomic.Int64

@@ -14,13 +14,13 @@ import (
 	"github.com/hearthfs/hearth/internal/device"
 )
 
-// syncLooks are the looks of the lookout that a sync may take: others' writes may go
-// first. With the one that sees it begin these are twice the patience of another operation.
+// syncLooks is how many looks of the watchdog (LookOut) a sync may take, since others' writes may go
+// first. With the look that sees it begin, that is twice the patience of another operation.
 const syncLooks = 2*device.Looks - 1
 
-// patient is a disk that may stop to answer (package device): what takes longer than its
-// patience fails, and so does at once whatever is asked for until all of that has come back.
-// Each operation has memory of its own, since one that was left may be done at any later time.
+// patient is a disk that may stop answering (package device). An operation that takes longer than the
+// patience fails, and is abandoned. Until it has come back, each new operation fails at once. Each
+// operation has memory of its own, since an abandoned one may still complete at any later time.
 type patient struct {
 	vfs.FS
 	guard *device.Guard
@@ -30,7 +30,7 @@ func newPatient(on vfs.FS, patience time.Duration) *patient {
 	return &patient{on, device.New(device.Options{Patience: patience, MaxLeft: 1})}
 }
 
-// within does op on a disk; undo, which may be nil, gets what came too late.
+// within runs op on a disk. undo, which may be nil, gets a result that came too late.
 func within[T any](p *patient, what, name string, op func() (T, error), undo func(T)) (v T, err error) {
 	var got T
 	var failed error
@@ -48,7 +48,7 @@ func within[T any](p *patient, what, name string, op func() (T, error), undo fun
 	return got, failed
 }
 
-// do is within for what gives nothing.
+// do is within for an operation without a result.
 func (p *patient) do(what, name string, op func() error) error {
 	_, err := within(p, what, name, func() (struct{}, error) { return struct{}{}, op() }, nil)
 	return err
@@ -66,7 +66,7 @@ func (p *patient) file(what, name string, open func() (vfs.File, error)) (vfs.Fi
 	return &patientFile{File: f, p: p, name: name}, nil
 }
 
-// Unwrap gives Pebble no way around us.
+// Unwrap returns nil, so that Pebble has no way around us.
 func (p *patient) Unwrap() vfs.FS { return nil }
 
 // Create is part of vfs.FS, as is what follows.
@@ -144,7 +144,7 @@ type patientFile struct {
 	vfs.File
 	p    *patient
 	name string
-	busy sync.RWMutex // read-locked by what has not come back
+	busy sync.RWMutex // read-locked by operations that have not come back
 }
 
 // Read is part of vfs.File, as is what follows.
@@ -175,7 +175,7 @@ func (f *patientFile) write(b []byte, op func([]byte) (int, error)) (int, error)
 	return within(f.p, "write", f.name, f.counted(op, own), nil)
 }
 
-// counted has Close wait for an operation on the file.
+// counted makes Close wait for an operation on the file.
 func (f *patientFile) counted(op func([]byte) (int, error), b []byte) func() (int, error) {
 	return func() (int, error) {
 		f.busy.RLock()
@@ -210,11 +210,11 @@ func (f *patientFile) Prefetch(off, n int64) error {
 	return f.p.do("prefetch", f.name, func() error { return f.File.Prefetch(off, n) })
 }
 
-// Fd is part of vfs.File: none, which would be a way around us.
+// Fd is part of vfs.File. It returns no descriptor, which would be a way around us.
 func (f *patientFile) Fd() uintptr { return vfs.InvalidFd }
 
-// Close is part of vfs.File. On a disk that hangs it goes on behind, once what was
-// asked of the file has come back.
+// Close is part of vfs.File. On a disk that hangs it returns an error, and closes the file in the
+// background, once all operations on the file have come back.
 func (f *patientFile) Close() error {
 	if f.p.guard.Left() > 0 {
 		go func() {

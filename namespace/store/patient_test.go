@@ -13,8 +13,9 @@ import (
 )
 
 func TestADiskThatDoesNotAnswerFailsAtOnceUntilItDoes(t *testing.T) {
-	// A disk hangs in a read, in a sync, and in an open: each fails when its patience is over, twice that for a
-	// sync, and all else at once. The disk answers again, and is asked again; what was opened too late is closed.
+	// A disk hangs in a read, in a sync, and in an open. Each fails when its patience is over, twice that
+	// for a sync, and everything else fails at once. When the disk answers again it is asked again, and
+	// what was opened too late is closed.
 	synctest.Test(t, func(t *testing.T) {
 		const patience = 40 * time.Millisecond
 		var gate atomic.Pointer[chan struct{}]

@@ -12,11 +12,10 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs/atomicfs"
 )
 
-// ErrNewer: a newer version wrote the database. It is never touched.
+// ErrNewer says that a newer version wrote the database. Such a database is never changed.
 var ErrNewer = errors.New("written by a newer version of hearth: run that one, or use another directory")
 
-// newerFormat reports whether a database's format is one that this Pebble has not
-// heard of.
+// newerFormat reports whether a database's format is newer than this Pebble knows.
 func newerFormat(on vfs.FS, dir string) bool {
 	text, err := atomicfs.ReadMarker(on, dir, "format-version")
 	if err != nil {
@@ -26,8 +25,8 @@ func newerFormat(on vfs.FS, dir string) bool {
 	return err == nil && n > uint64(pebble.FormatNewest)
 }
 
-// options are Pebble's, for a small database of small records on a file system;
-// doom is told what makes the database useless.
+// options returns Pebble's options, for a small database of small records. doom is told what makes the
+// database useless.
 func (s *Store) options(on *steady, doom func(error)) *pebble.Options {
 	o := &pebble.Options{
 		FS:                          on,
@@ -44,8 +43,9 @@ func (s *Store) options(on *steady, doom func(error)) *pebble.Options {
 		CompactionConcurrencyRange:  func() (int, int) { return 1, 1 },
 		Logger:                      logger{s, doom},
 		EventListener: &pebble.EventListener{
-			// Both may be called on Pebble's goroutines, which must not close it. Who reads gets the
-			// same error, so nothing is lost where a Look may have been the one that met it.
+			// Both may be called on Pebble's goroutines, which must not close the database. While a Look
+			// reads, it may be what met the damage, so the database stays. That loses nothing: a reader
+			// gets the same error.
 			DataCorruption: func(i pebble.DataCorruptionInfo) {
 				if s.looks.Load() == 0 {
 					doom(i.Details)
@@ -77,14 +77,14 @@ func (s *Store) log(format string, args ...any) {
 	}
 }
 
-// logger routes what Pebble says. What it calls fatal panics, instead of ending
-// the process: the store catches that, and starts anew in memory.
+// logger routes what Pebble logs. A fatal error panics instead of ending the process. The store recovers
+// from the panic, and starts anew in memory.
 type logger struct {
 	s    *Store
 	doom func(error)
 }
 
-// Infof is part of pebble.Logger; its compactions interest nobody.
+// Infof is part of pebble.Logger. It drops the lines about compactions.
 func (logger) Infof(string, ...any) {}
 
 // Errorf is part of pebble.Logger.

@@ -2,7 +2,7 @@ package store
 
 import "github.com/cockroachdb/pebble/v2"
 
-// Rows are records that Scan found, in one piece of memory that may be reused.
+// Rows are the records that Scan found, in one buffer that the next Scan reuses.
 type Rows struct {
 	data []byte
 	ends []int // of keys and values, alternating
@@ -30,8 +30,8 @@ func (r *Rows) add(b []byte) {
 	r.ends = append(r.ends, len(r.data))
 }
 
-// Scan reads up to n records in [lower, upper) into rows. No iterator outlives
-// it: one that is open keeps files alive.
+// Scan reads up to n records in [lower, upper) into rows. It leaves no iterator open: an open one keeps
+// files alive.
 func (s *Store) Scan(rows *Rows, lower, upper []byte, n int) error {
 	return s.try(func(db *pebble.DB) error { return rows.scan(db, lower, upper, n) })
 }

@@ -14,14 +14,13 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// errBusy says that another process, or another Store of this one, is here.
+// errBusy says that another process, or another Store of this process, uses the directory.
 var errBusy = errors.New("another process uses it")
 
-// steady is a file system that never reports a failed write. Until the first
-// failure it is the disk. From then on the disk stays as it is, so that what it
-// holds can be opened later as after a crash: logs and manifests, which nobody
-// reads again, go nowhere; other new files live in memory; a file that was half
-// written is copied into memory first; and what is removed is only hidden.
+// steady is a file system that never reports a failed write. Until the first failure it is the disk.
+// From then on the disk is not changed, so that a later start can open what is there, as after a crash.
+// Writes to logs and manifests are discarded, since nobody reads those again. Other new files live in
+// memory. A file that was half written is copied into memory first. Removed files are only hidden.
 type steady struct {
 	vfs.FS
 	mem     *vfs.MemFS
@@ -30,7 +29,7 @@ type steady struct {
 	limit   int64
 	used    atomic.Int64 // bytes of files in mem
 	ill     atomic.Pointer[error]
-	retired atomic.Bool // what is on it is used no more: its memory does not matter
+	retired atomic.Bool // its database is not in use any more: its memory does not matter
 
 	mu     sync.Mutex      // guards the rest
 	inMem  map[string]bool // files that are in mem, whatever the disk holds
@@ -42,10 +41,10 @@ func newSteady(disk vfs.FS, onIll func(error), tooMuch func(int64)) *steady {
 		inMem: map[string]bool{}, hidden: map[string]bool{}}
 }
 
-// errMemory is the illness of a store that was never meant to be on disk.
+// errMemory is the cause in a store that is in memory by choice.
 var errMemory = errors.New("kept in memory")
 
-// fail makes the file system ill; a nil cause puts it into memory by intention.
+// fail makes the file system ill. A nil cause means that it is in memory by choice.
 func (f *steady) fail(cause error) {
 	told := f.onIll
 	if cause == nil {
@@ -56,7 +55,7 @@ func (f *steady) fail(cause error) {
 	}
 }
 
-// cause is why the file system is ill; nil: it is well.
+// cause is why the file system is ill. Nil means that it is well, or in memory by choice.
 func (f *steady) cause() error {
 	if p := f.ill.Load(); p != nil && !errors.Is(*p, errMemory) {
 		return *p
@@ -66,10 +65,10 @@ func (f *steady) cause() error {
 
 func (f *steady) isIll() bool { return f.ill.Load() != nil }
 
-// Unwrap gives Pebble no way around us.
+// Unwrap returns nil, so that Pebble has no way around us.
 func (f *steady) Unwrap() vfs.FS { return nil }
 
-// unread reports whether a file is written only, as long as the process lives.
+// unread reports whether a file is only written, and never read, while the process lives.
 func unread(name string) bool {
 	base := filepath.Base(name)
 	return strings.HasSuffix(base, ".log") || strings.HasPrefix(base, "MANIFEST")
@@ -164,7 +163,7 @@ func (f *steady) OpenReadWrite(name string, c vfs.DiskWriteCategory, opts ...vfs
 	return f.createInMemory(name, content)
 }
 
-// read is the content of a file of the disk.
+// read returns the content of a file on the disk.
 func (f *steady) read(name string) ([]byte, error) {
 	if f.gone(name) {
 		return nil, os.ErrNotExist
@@ -306,8 +305,7 @@ func (f *steady) MkdirAll(dir string, perm os.FileMode) error {
 	return f.mem.MkdirAll(dir, perm)
 }
 
-// Lock is part of vfs.FS. A lock that somebody else holds is the one failure that
-// is told.
+// Lock is part of vfs.FS. A lock that somebody else holds is the only failure that it reports.
 func (f *steady) Lock(name string) (io.Closer, error) {
 	if !f.isIll() {
 		l, err := f.FS.Lock(name)

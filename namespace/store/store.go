@@ -1,22 +1,19 @@
 // Package store keeps the namespace's records in Pebble, on a disk that may fail.
 //
-// Pebble ends the process when a write to its log or manifest fails, so it runs
-// on a file system of ours (steady.go) that never reports a failed write: after
-// the first one what follows lives in memory, the store is ill, and says why.
+// Pebble ends the process when a write to its log or manifest fails. So it runs on a file system of ours
+// (steady.go) that never reports a failed write. After the first failure it keeps what follows in memory.
+// The store is then ill, and says why.
 //
-// What is kept is a cache. So a database that turns out corrupt, when it is
-// opened or later, is set aside (DIR.corrupt-N) and an empty one takes its place;
-// one whose disk cannot be read, or that outgrew the memory it was given, is
-// replaced by an empty one in memory. Readers then see misses, never an error. A disk
-// that does not answer is one that cannot be read (patient.go, package device).
+// The database is a cache. When it turns out corrupt, at the start or later, it is set aside as
+// DIR.corrupt-N, and an empty one takes its place. When its disk cannot be read, or when it outgrows its
+// memory, an empty one in memory replaces it. Readers then see misses, never an error. A disk that does
+// not answer counts as one that cannot be read (patient.go, package device).
 //
-// A store whose disk failed moves to the next healthy directory (move.go): what it
-// has is copied there piece by piece, commits go to both meanwhile, and then the
-// copy takes its place.
+// A store whose disk failed moves to the next healthy directory (move.go). Its records are copied there
+// piece by piece, while commits go to both databases. Then the copy takes the place of the original.
 //
-// Commits return before they are on disk; a sync follows within half a second,
-// so that a killed process loses little. What must not be lost is committed with
-// sync.
+// A commit returns before it is on disk. A sync follows within half a second, so a killed process loses
+// little. What must not be lost is committed with sync.
 package store
 
 import (
@@ -42,7 +39,7 @@ const (
 	memTable      = 4 << 20 // four of them and the cache stay well within 64 MiB
 	syncAfter     = 500 * time.Millisecond
 	maxRebuilds   = 3 // on one disk by one process; a disk that needs more is sick
-	keptCorrupt   = 2 // directories set aside that are kept for a look
+	keptCorrupt   = 2 // directories set aside that are kept for inspection
 	openTries     = 3 // of a database whose disk does not answer
 )
 
@@ -50,31 +47,30 @@ const (
 type Options struct {
 	// Dir is the database's directory; "" keeps it in memory.
 	Dir string
-	// FS that Dir lies on; nil: the operating system's.
+	// FS is the file system that Dir lies on. Nil means the operating system's.
 	FS vfs.FS
-	// Patience is how long the disk may take for one operation, before it counts as
-	// failed; a sync may take up to twice that. 0: 2 s.
+	// Patience bounds one operation of the disk. A disk that takes longer counts as failed. A sync may
+	// take up to twice that. 0 means 2 s.
 	Patience time.Duration
-	// CacheBytes of Pebble's block cache; 0: 16 MiB.
+	// CacheBytes is the size of Pebble's block cache. 0 means 16 MiB.
 	CacheBytes int64
-	// MemoryBytes is how much of the database may live in memory, because it is
-	// meant to or because its disk failed; beyond it starts anew. 0: 64 MiB, or
-	// 512 MiB when Dir is "".
+	// MemoryBytes bounds what lives in memory, by choice or because the disk failed. Beyond it the
+	// database starts anew, empty. 0 means 64 MiB, or 512 MiB when Dir is "".
 	MemoryBytes int64
-	// Next are the directories that the database may move to once its disk failed,
-	// the best first; its own may be among them. It may block. Nil: it stays in memory.
+	// Next returns the directories that the database may move to once its disk failed, the best first.
+	// Its own may be among them. Next may block. Nil means that the database stays in memory.
 	Next func() []string
-	// Retry is the first pause between two attempts to move, which doubles up to 32
-	// times that; 0: 10 s.
+	// Retry is the first pause between two attempts to move. It doubles up to 32 times that (back-off).
+	// 0 means 10 s.
 	Retry time.Duration
-	// Moved is called when the database lies in another directory; may be nil.
+	// Moved is called when the database has moved to another directory; may be nil.
 	Moved func(dir string)
-	// Log is told what Pebble logs; may be nil. It must not block.
+	// Log gets each line that Pebble or the store logs; may be nil. It must not block.
 	Log func(text string)
-	// Ill is called when the disk that the database is on fails; may be nil.
+	// Ill is called when the database's disk fails; may be nil.
 	Ill func(cause error)
-	// Rebuilt is called when the database was replaced by an empty one, by Open or
-	// later, under the store's lock: it must not use the store. May be nil.
+	// Rebuilt is called when an empty database has replaced the former one, in Open or later. The
+	// store's lock is held, so Rebuilt must not use the store. May be nil.
 	Rebuilt func(cause error)
 }
 
@@ -86,15 +82,15 @@ type Store struct {
 	gen    atomic.Int64          // counts databases; written under mu
 
 	disks sync.Map     // cache directory to its *patient
-	looks atomic.Int64 // readers of Look that are at work
+	looks atomic.Int64 // reads by Looks that are in flight
 
 	mu       sync.RWMutex // guards the rest; write-locked only to replace the database
 	db       *pebble.DB
 	rebuilds int
 	where    string
-	next     *successor // what db is being copied to; nil: it is not
+	next     *successor // the copy that is being made of db, or nil
 
-	// turn orders a copied piece against commits, which share it; taken after mu.
+	// turn is write-locked to copy a piece, and read-locked by commits; taken after mu.
 	turn sync.RWMutex
 	move mover
 
@@ -104,7 +100,8 @@ type Store struct {
 	closed bool
 }
 
-// Open opens or makes the database. It fails only when another process uses it.
+// Open opens or makes the database. It fails when another process uses the database, or when a newer
+// version wrote it (ErrNewer).
 func Open(o Options) (*Store, error) {
 	if o.FS == nil {
 		o.FS = vfs.Default
@@ -131,7 +128,7 @@ func Open(o Options) (*Store, error) {
 	return s, nil
 }
 
-// open opens the database where it may be, setting aside what is corrupt.
+// open opens the database in its directory, or else in memory. A corrupt one is set aside.
 func (s *Store) open() error {
 	if s.o.Dir == "" {
 		return s.openMemory(nil)
@@ -162,7 +159,7 @@ func (s *Store) open() error {
 	}
 }
 
-// on is the disk that a database's directory lies on, each with a patience of its own.
+// on is the disk of a database's directory. Each cache directory counts as a disk, with its own guard.
 func (s *Store) on(dir string) vfs.FS {
 	disk, known := s.disks.LoadOrStore(filepath.Dir(dir), newPatient(s.o.FS, s.o.Patience))
 	if !known {
@@ -171,7 +168,7 @@ func (s *Store) on(dir string) vfs.FS {
 	return disk.(*patient)
 }
 
-// letGo ends the lookouts of the disks, once nothing is asked of them any more.
+// letGo ends the watchdogs (LookOut) of the disks. Nothing may use the disks after it.
 func (s *Store) letGo() {
 	s.disks.Range(func(_, disk any) bool {
 		disk.(*patient).guard.Close()
@@ -185,7 +182,7 @@ func (s *Store) openDir(dir string) (err error) {
 	s.disk.limit = s.o.MemoryBytes
 	disk := s.disk
 	s.db, err = openWhole(dir, s.options(disk, func(err error) {
-		if !disk.retired.Load() { // else it is no more
+		if !disk.retired.Load() { // else this database is not in use any more
 			s.doom(err)
 		}
 	}))
@@ -204,7 +201,7 @@ func openPebble(dir string, o *pebble.Options) (db *pebble.DB, err error) {
 	return db, err
 }
 
-// becameIll tells that the disk failed, and has the database moved.
+// becameIll reports that the disk failed, and wakes the mover.
 func (s *Store) becameIll(cause error) {
 	if s.o.Ill != nil {
 		s.o.Ill(cause)
@@ -212,7 +209,7 @@ func (s *Store) becameIll(cause error) {
 	s.move.begin()
 }
 
-// openMemory starts an empty database in memory; cause is why not on disk.
+// openMemory starts an empty database in memory. cause says why it is not on disk; nil means by choice.
 func (s *Store) openMemory(cause error) error {
 	ill := s.becameIll
 	if cause == nil {
@@ -222,7 +219,7 @@ func (s *Store) openMemory(cause error) error {
 	before := s.disk
 	s.disk = newSteady(vfs.NewMem(), ill, s.tooMuch)
 	s.disk.limit = s.o.MemoryBytes
-	if before != nil && before.cause() != nil { // told already
+	if before != nil && before.cause() != nil { // reported already
 		s.disk.ill.Store(before.ill.Load())
 		s.move.begin()
 	}
@@ -235,10 +232,10 @@ func (s *Store) openMemory(cause error) error {
 // tooMuch is called when the memory of a failed disk is spent.
 func (s *Store) tooMuch(n int64) { s.doom(fmt.Errorf("%d bytes of names in memory are too many", n)) }
 
-// doom has the next user replace the database.
+// doom makes the next user of the database replace it.
 func (s *Store) doom(cause error) { s.doomed.CompareAndSwap(nil, &cause) }
 
-// live returns the database, read-locked, replacing a doomed one first.
+// live returns the database, read-locked. It replaces a doomed one first.
 func (s *Store) live() (*pebble.DB, error) {
 	if s.doomed.Load() != nil {
 		s.rebuild()
@@ -251,12 +248,12 @@ func (s *Store) live() (*pebble.DB, error) {
 	return s.db, nil
 }
 
-// Generation counts the databases that were replaced by an empty one: what was read
-// in an earlier one is void.
+// Generation counts the databases that an empty one has replaced. What was read from an earlier one is
+// void.
 func (s *Store) Generation() int64 { return s.gen.Load() }
 
-// rebuild puts an empty database in the place of a doomed one: on its disk when
-// only its content is bad, else in memory.
+// rebuild replaces a doomed database by an empty one: on its disk when only its content is bad, else in
+// memory.
 func (s *Store) rebuild() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -267,7 +264,7 @@ func (s *Store) rebuild() {
 	s.disk.retired.Store(true)
 	clean := closeQuietly(s.db)
 	s.rebuilds++
-	s.next = nil // it would get the content of two databases
+	s.next = nil // the copy would get the content of two databases
 	ill := s.disk.cause() != nil || !pebble.IsCorruptionError(*cause) || !clean
 	var err error
 	if s.where != "" && !ill && s.rebuilds <= maxRebuilds {
@@ -278,7 +275,7 @@ func (s *Store) rebuild() {
 	if s.where == "" || ill || err != nil || s.rebuilds > maxRebuilds {
 		why := *cause
 		if s.o.Dir == "" {
-			why = nil // in memory as it was meant to be
+			why = nil // it is in memory by choice
 		}
 		err = s.openMemory(why)
 	}
@@ -293,19 +290,20 @@ func (s *Store) rebuild() {
 	}
 }
 
-// closeQuietly closes a database that may be broken; false: it could not be
-// closed and is left alone.
+// closeQuietly closes a database that may be broken. It returns false when the database could not be
+// closed, and is left alone.
 func closeQuietly(db *pebble.DB) (clean bool) {
 	defer func() {
 		if recover() != nil {
 			clean = false
 		}
 	}()
-	_ = db.Close() // what it complains of is why we close it
+	_ = db.Close() // its error is why we close it
 	return true
 }
 
-// try runs op on the database, and once more on its successor when it failed.
+// try runs op on the database. When op fails, try runs it once more, on the empty database that has
+// replaced the failed one.
 func (s *Store) try(op func(*pebble.DB) error) error {
 	for range 2 {
 		db, err := s.live()
@@ -315,7 +313,7 @@ func (s *Store) try(op func(*pebble.DB) error) error {
 		err = s.guarded(db, op)
 		failed := err != nil && !errors.Is(err, pebble.ErrNotFound)
 		if failed {
-			s.doom(err) // while it is this database's
+			s.doom(err) // before the unlock: the error is this database's
 		}
 		s.mu.RUnlock()
 		if !failed {
@@ -325,8 +323,8 @@ func (s *Store) try(op func(*pebble.DB) error) error {
 	return errors.New("names: the database failed twice")
 }
 
-// guarded turns Pebble's panics, and its fatal errors that we made panics, into
-// errors.
+// guarded turns Pebble's panics into errors, among them its fatal errors, which our logger turns into
+// panics.
 func (s *Store) guarded(db *pebble.DB, op func(*pebble.DB) error) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -336,7 +334,7 @@ func (s *Store) guarded(db *pebble.DB, op func(*pebble.DB) error) (err error) {
 	return op(db)
 }
 
-// Get appends the value of key to buf; false: there is none.
+// Get appends the value of key to buf. It returns false when there is none.
 func (s *Store) Get(buf, key []byte) ([]byte, bool, error) {
 	for {
 		db, err := s.live()
@@ -359,7 +357,7 @@ func (s *Store) Get(buf, key []byte) ([]byte, bool, error) {
 	}
 }
 
-// soon has what was committed synced a little later.
+// soon schedules a sync of what was committed.
 func (s *Store) soon() {
 	s.syncMu.Lock()
 	defer s.syncMu.Unlock()
@@ -373,7 +371,7 @@ func (s *Store) syncBehind() {
 	s.syncMu.Lock()
 	s.dirty = false
 	s.syncMu.Unlock()
-	_ = s.try(func(db *pebble.DB) error { return db.LogData(nil, pebble.Sync) }) // a failure has made it ill
+	_ = s.try(func(db *pebble.DB) error { return db.LogData(nil, pebble.Sync) }) // a failure has made the store ill
 }
 
 // Flush writes everything to sorted tables; for figures and tests.
@@ -388,16 +386,15 @@ func (s *Store) Compact() error {
 
 // Stats are the store's figures.
 type Stats struct {
-	// Dir is where the records are; "" while in memory.
+	// Dir is where the records are; "" means in memory.
 	Dir string
-	// Ill is why they are not kept on disk any more; nil: they are, or need not be.
+	// Ill is why they are not kept on disk any more. Nil means that they are, or need not be.
 	Ill error
 	// DiskBytes and MemoryBytes are what the records take.
 	DiskBytes, MemoryBytes int64
 	// TableBytes is DiskBytes without logs and what is to be removed.
 	TableBytes int64
-	// Rebuilds counts databases that were set aside or given up, Moves those that
-	// went to another directory.
+	// Rebuilds counts databases that were set aside or dropped. Moves counts moves to another directory.
 	Rebuilds, Moves int
 }
 
@@ -414,7 +411,7 @@ func (s *Store) Stats() Stats {
 	return st
 }
 
-// Close makes everything last and ends the store.
+// Close makes everything durable and ends the store.
 func (s *Store) Close() error {
 	defer s.letGo()
 	s.move.stop()
@@ -443,7 +440,7 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// setAside renames a database that cannot be used, keeping the last few such.
+// setAside renames a database that cannot be used. It keeps the last few of these.
 func setAside(on vfs.FS, dir string) error {
 	parent := filepath.Dir(dir)
 	names, err := on.List(parent)

@@ -49,7 +49,7 @@ func fill(t *testing.T, s *Store, from, to int, sync bool) {
 	}
 }
 
-// check counts records that are right among the first n; wrong ones are fatal.
+// check counts the records among the first n that are there. A wrong one is fatal.
 func check(t *testing.T, s *Store, n int) (have int) {
 	t.Helper()
 	for i := range n {
@@ -68,7 +68,7 @@ func check(t *testing.T, s *Store, n int) (have int) {
 }
 
 func TestTakesWhatItWrites(t *testing.T) {
-	// A log does not take room of the disk before there is something to write: the cache's budget counts it.
+	// A log takes no room on the disk before there is something to write: the cache's budget counts it.
 	dir := t.TempDir() + "/names"
 	s := mustOpen(t, Options{Dir: dir})
 	fill(t, s, 0, 3000, false)
@@ -143,8 +143,8 @@ func TestTooMuchMemory(t *testing.T) {
 }
 
 func TestDamagedManifestLosesAllOrNothing(t *testing.T) {
-	// Of a database whose manifest is damaged anywhere, be it in a header, either all
-	// records are there or none: never those that were logged last without those before.
+	// The manifest is damaged anywhere, also in a header. Either all records are there or none: never
+	// those that were logged last without those before.
 	lost := 0
 	for seed := range uint64(16) {
 		dir := filepath.Join(t.TempDir(), "names")
@@ -189,9 +189,9 @@ func TestDamagedManifestLosesAllOrNothing(t *testing.T) {
 }
 
 func TestAManifestThatNothingNames(t *testing.T) {
-	// The marker that names the manifest is gone: nothing of the database is taken for the
-	// whole, be it in a log that a new one would replay. Where a process ended before there
-	// was one, there is no database, and no damage.
+	// The marker that names the manifest is gone: no part of the database is taken for the whole, not
+	// even a log that a new database would replay. Where a process ended before it had made a marker,
+	// there is no database, and no damage.
 	dir := filepath.Join(t.TempDir(), "names")
 	s, err := Open(Options{Dir: dir})
 	if err != nil {
@@ -283,8 +283,7 @@ func TestManyAtOnce(t *testing.T) {
 }
 
 func TestAnEditIsForItsDatabase(t *testing.T) {
-	// What was thought out for a database that is given up does not come to pass in
-	// the next.
+	// An Edit for a database that is dropped changes nothing in the next one.
 	s := mustOpen(t, Options{Dir: t.TempDir() + "/names"})
 	fill(t, s, 0, 1, false)
 	e := s.Edit()
