@@ -27,8 +27,8 @@ func (m many) Names(_ context.Context, _ hearth.Directory, _ string, _ time.Dura
 	return hearth.Told{}, nil
 }
 
-// BenchmarkNames is a page of a thousand names over one loopback connection: asked for,
-// written, sent, read and checked, their versions computed.
+// BenchmarkNames measures a page of a thousand names over one loopback connection: it is asked for,
+// written, sent, read and checked, and versions are computed.
 func BenchmarkNames(b *testing.B) {
 	pool := hearth.NewPool(64 << 20)
 	dir := hearth.Directory{Link: "/", Identity: "s3 endpoint bucket", Prefix: "imagenet/train/n01440764/"}

@@ -11,8 +11,8 @@ import (
 )
 
 func TestNoFileOfAColdDirectoryIsListedFor(t *testing.T) {
-	// Five nodes look up forty files of a cold directory at once, whose listing does not
-	// answer before they all have: HEADs do, and no name has a LIST of its own.
+	// Five nodes look up forty files of a cold directory at once. Its listing does not answer until all
+	// look-ups have ended: HEADs answer them, and no name has a LIST of its own.
 	r := newRing(t, 5)
 	const files = 40
 	for f := range files {
@@ -28,8 +28,8 @@ func TestNoFileOfAColdDirectoryIsListedFor(t *testing.T) {
 }
 
 func TestADirectoryInAColdOneIsListedForOnce(t *testing.T) {
-	// Five nodes look up twenty directories at once, in one whose listing does not answer
-	// before they all have: each has one LIST of one key, since somebody waits for it.
+	// Five nodes look up twenty directories at once, and the listing of their parent does not answer until
+	// all look-ups have ended. Each has one LIST of one key, since somebody waits for it.
 	r := newRing(t, 5)
 	const dirs = 20
 	for d := range dirs {
@@ -62,8 +62,8 @@ func TestTheFirstPageTellsOfColdDirectories(t *testing.T) {
 }
 
 func TestAPageThatIsReadAfterHEADKnowsBetter(t *testing.T) {
-	// A file is put when HEAD has not found it, and before the listing's page is read: it is
-	// found, and stays.
+	// A file is put after HEAD has not found it, and before the listing's page is read. It is found, and
+	// stays.
 	r := newRing(t, 2)
 	r.b.put("other", "e")
 	asked := make(chan struct{})
@@ -85,9 +85,8 @@ func TestAPageThatIsReadAfterHEADKnowsBetter(t *testing.T) {
 }
 
 func TestAFileOfAHugeDirectoryWaitsForNoSecondPage(t *testing.T) {
-	// A file behind a directory's first page is found by HEAD while its listing goes on, and a
-	// name that is not there by a LIST of one key; another directory beside a file is seen
-	// with the listing's page.
+	// A file after a directory's first page is found by HEAD while the listing goes on. That a name is not
+	// there is found by a LIST of one key. A directory beside a file is seen with the listing's page.
 	r := newRing(t, 2)
 	for f := range 2500 {
 		r.b.put(fmt.Sprintf("f%05d", f), "e")
@@ -126,9 +125,9 @@ func TestAFileOfAHugeDirectoryWaitsForNoSecondPage(t *testing.T) {
 }
 
 func TestAnOwnerIsAskedForANameThatItListedLately(t *testing.T) {
-	// A name that was not there is asked for when a node's copy of the directory has no time
-	// left and its owner's listing is too old to copy, but may be believed there: the owner asks
-	// the bucket for the name, by a HEAD alone where there is a file.
+	// A name that was not there is asked for when a node's copy of the directory has expired. The owner's
+	// listing is too old to copy, but still believed at the owner. The owner asks the bucket for the name,
+	// by a HEAD alone where there is a file.
 	r := newRing(t, 2)
 	x, owner := r.nodes[0], r.nodes[1]
 	x.owns(1)
@@ -166,7 +165,7 @@ func TestAnOwnerIsAskedForANameThatItListedLately(t *testing.T) {
 	}
 }
 
-// hold has the listing of a directory not answer until the channel is closed.
+// hold makes the listing of a directory wait until the channel is closed.
 func (b *bucket) hold(prefix string) chan struct{} {
 	found := make(chan struct{})
 	b.listed = func(q hearth.Listing) {
@@ -177,7 +176,7 @@ func (b *bucket) hold(prefix string) chan struct{} {
 	return found
 }
 
-// lookUp has each node look up n paths at once, which are all the same.
+// lookUp makes each node look up n paths at once. want is what each of them is.
 func (r *rig) lookUp(n int, path func(i int) string, want string) {
 	r.all(func(x *node) {
 		var work sync.WaitGroup

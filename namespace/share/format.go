@@ -10,15 +10,17 @@ import (
 	"github.com/hearthfs/hearth"
 )
 
-// A question is the format 1, milliseconds that the answer may be old 8, the directory's id
-// 16, and link, prefix, and the sort name or segment, each with its length in front as a
-// varint.
+// The formats of questions and answers, with sizes in bytes. A string has its length in front, as a varint.
 //
-// A page is milliseconds of age 8, of what the listing took 8, hidden names 8, last 1, and to
-// its end names: kind 1, segment with its length, and, of a file, size, mod time and nanoseconds as varints,
-// ETag with its length; kind 3 is a file that has its storage class, with its length, behind
-// these. What a name was found to be is milliseconds of age 8, the kind, and
-// that of a file.
+//	question  the format 1, how old the answer may be in milliseconds 8, the directory's id 16, and the
+//	          strings link, prefix, and sort name or segment
+//	page      age in milliseconds 8, how long the listing took in milliseconds 8, hidden names 8, last 1,
+//	          then names to the end
+//	name      kind 1, the string segment, and the attributes if it is a file
+//	found     age in milliseconds 8, kind 1, and the attributes if it is a file
+//
+// A file's attributes are its size, mod time and nanoseconds as varints, and the string ETag. A file of
+// kind 3 has its storage class after these, as a string.
 const (
 	format   = 1
 	toldSize = 25
@@ -28,22 +30,22 @@ const (
 	kindDir    = 2
 	kindClass  = 3 // a file of another class than STANDARD
 
-	// The most bytes of each: what S3 allows, and for a link's name what URLs take.
+	// The most bytes of each string: what S3 allows, and for a link's name what URLs take.
 	maxLink = 1 << 10
 	maxKey  = 1 << 10
 	maxETag = 1 << 10
 	// maxClass is three times Amazon's longest.
 	maxClass = 64
-	// maxOld is as long as needs to be told: 285 years are the most of a Duration.
+	// maxOld is the longest age in milliseconds: 292 years, the most that a Duration holds.
 	maxOld = int64(math.MaxInt64 / time.Millisecond)
-	// maxTook is longer than any listing takes: a day is for a billion names.
+	// maxTook is longer than any listing takes: in a day a billion names are listed.
 	maxTook = 24 * time.Hour
 )
 
 // question is what another node is asked.
 type question struct {
-	dir    hearth.Directory // the identity does not travel: the id has it in it
-	behind string           // a sort name, or the segment to find
+	dir    hearth.Directory // without the identity, which is not sent: the id depends on it
+	behind string           // the sort name that is the cursor, or the segment to find
 	old    time.Duration
 }
 
@@ -53,7 +55,7 @@ func (q *question) append(dst []byte) ([]byte, error) {
 			q.dir.Prefix, len(q.dir.Link), len(q.dir.Prefix), len(q.behind), maxLink, maxKey, maxKey)
 	}
 	dst = append(dst, format)
-	dst = binary.LittleEndian.AppendUint64(dst, uint64(max(0, q.old)/time.Millisecond)) // rounded down, and ages up
+	dst = binary.LittleEndian.AppendUint64(dst, uint64(max(0, q.old)/time.Millisecond)) // rounded down; ages go up
 	dst = append(dst, q.dir.ID[:]...)
 	for _, s := range []string{q.dir.Link, q.dir.Prefix, q.behind} {
 		dst = appendString(dst, s)
@@ -78,7 +80,7 @@ func parseQuestion(b []byte) (*question, error) {
 	return q, nil
 }
 
-// putTold writes the front of a page.
+// putTold writes the first toldSize bytes of a page.
 func putTold(b []byte, t *hearth.Told) {
 	binary.LittleEndian.PutUint64(b, milliseconds(t.Age))
 	binary.LittleEndian.PutUint64(b[8:], milliseconds(t.Took))
@@ -88,7 +90,7 @@ func putTold(b []byte, t *hearth.Told) {
 	}
 }
 
-// milliseconds are rounded up: nothing looks younger than it is.
+// milliseconds rounds up, so that nothing looks younger than it is.
 func milliseconds(d time.Duration) uint64 {
 	if d > time.Duration(maxOld)*time.Millisecond-time.Millisecond {
 		return uint64(maxOld)
@@ -96,7 +98,7 @@ func milliseconds(d time.Duration) uint64 {
 	return uint64((max(0, d) + time.Millisecond - 1) / time.Millisecond)
 }
 
-// nameSize is what a name takes at most.
+// nameSize is the most bytes that a name takes.
 func nameSize(o *hearth.Object, prefix int) int {
 	return 1 + len(o.Key) - prefix + len(o.ETag) + len(o.Class) + 6*binary.MaxVarintLen64
 }
@@ -109,7 +111,7 @@ func appendName(dst []byte, o *hearth.Object, prefix int) []byte {
 	return appendFile(appendString(append(dst, kindOf(o)), name), o)
 }
 
-// kindOf is that of a file.
+// kindOf is the kind of a file.
 func kindOf(o *hearth.Object) byte {
 	if o.Class != "" && len(o.Class) <= maxClass {
 		return kindClass
@@ -142,8 +144,8 @@ func appendString(dst []byte, s string) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(s))), s...)
 }
 
-// parsePage reads the answer to a question. Its names are in order, behind what was asked
-// for, and each is one segment.
+// parsePage reads the answer to a question. Names that are out of order, not after the cursor, or more
+// than one segment are an error.
 func parsePage(b []byte, q *question) (told hearth.Told, page []hearth.Object, err error) {
 	r := reader{b: b}
 	told.Age, told.Took = r.milliseconds(), r.milliseconds()
@@ -261,7 +263,7 @@ func (r *reader) uvarint() uint64 {
 	return n
 }
 
-// segment is a name that leads nowhere but into its directory.
+// segment reads a name. A name with a "/" is bad, as it would lead out of its directory.
 func (r *reader) segment() string {
 	s := r.string(maxKey)
 	if strings.IndexByte(s, '/') >= 0 {
@@ -270,7 +272,7 @@ func (r *reader) segment() string {
 	return s
 }
 
-// file reads what is said of a file of a kind. Its Version is computed.
+// file reads the attributes of a file of that kind. It computes the Version.
 func (r *reader) file(o *hearth.Object, kind byte, identity string) {
 	size := r.uvarint()
 	seconds, n := binary.Varint(r.b)
@@ -299,5 +301,5 @@ func (r *reader) skip(n int) {
 	r.b = r.b[n:]
 }
 
-// end reports whether all was read, and well.
+// end reports whether everything was read, and no field was bad.
 func (r *reader) end() bool { return !r.bad && len(r.b) == 0 }

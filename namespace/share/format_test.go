@@ -93,8 +93,8 @@ func TestAPageEndsWhereItsRoomDoes(t *testing.T) {
 }
 
 func TestAnAnswerWaitsForMemory(t *testing.T) {
-	// An owner without memory refuses, but waits a while for others to give some back; an
-	// asker without memory for what came asks again.
+	// An owner without memory waits a while for others to release some, and then refuses. An asker
+	// without memory for an answer asks again.
 	synctest.Test(t, func(t *testing.T) {
 		pool := hearth.NewPool(0)
 		var held []*hearth.View
@@ -150,9 +150,8 @@ func (p *crowded) Call(context.Context, uint16, *hearth.View) (*hearth.View, err
 }
 
 func TestNoAnswerLeadsAstray(t *testing.T) {
-	// A peer that is damaged or lies gets no name in that is not one segment of the
-	// directory, in order and behind what was asked for; nothing at all of such an answer is
-	// taken.
+	// A peer that is damaged or lies cannot bring in a name that is more than one segment, out of order or
+	// not after the cursor. Nothing of such an answer is taken.
 	at := func(name string) hearth.Object { return hearth.Object{Key: "p/" + name, ETag: "e"} }
 	told := hearth.Told{Last: true}
 	pages := map[string][]byte{

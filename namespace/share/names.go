@@ -1,33 +1,30 @@
-// Package share has each directory of a bucket listed by one node of a ring, of which the
-// others copy it. It decorates the origin of a link.
+// Package share makes one node of a ring, the owner, list a directory of a bucket for all: the other
+// nodes copy its names. It decorates the origin of a link.
 //
-// A directory belongs to the owner of its slot. Another node asks that one for a page of
-// names, or for what a single name stands for, in place of the bucket, and says how old
-// the answer may be. The owner answers from its tree of names, which has the bucket asked if
-// it does not know well enough: once for all who ask meanwhile. Each answer says how
-// long before the question the bucket was asked for it, as a duration, since clocks differ;
-// so a name's bound counts from then, wherever it is copied to, and nobody copies a copy.
+// A directory belongs to the owner of its slot. Another node asks the owner, in place of the bucket, for
+// a page of names or for what a single name stands for. It says how old the answer may be. The owner
+// answers from its tree of names. If what the tree knows is too old, the tree asks the bucket, once for
+// all who ask meanwhile (singleflight). An answer has an age: how long before the question the bucket was
+// asked. It is a duration, since clocks differ. So a name's bound counts from the question to the bucket,
+// wherever the name is copied to. Nobody copies a copy.
 //
-// Pages are asked for one by one, by the name that they come behind. Each is true of its
-// range of names at its age, as a bucket's own pages are, so a directory that changes
-// between two needs no new beginning; and whoever takes them puts what the owner did not
-// tell from the bucket behind what it did, when it dies, or does not want to.
+// Pages are asked for one by one, by a cursor: the last name before the page. Like a page of the bucket,
+// each is true of its range of names at its age. So a directory that changes between two pages is not
+// read anew. If the owner dies or refuses, the asker takes the names after the cursor from the bucket.
 //
-// The owner answers for what its own map says is its, and the asker goes to the bucket by
-// itself at once for anything but an answer: maps differ for a while. A directory is never
-// asked for elsewhere by a node while that tells of it, nor told of while it is asked for
-// elsewhere: so who waits for a node waits for the bucket, and never in a circle, however
-// much maps differ.
+// Nodes may differ for a while about who owns what. So the owner answers only for directories that are
+// its own by its own map, and an asker that gets anything but an answer asks the bucket at once. While a
+// node asks another one about a directory it answers nobody about it, and the other way round. So whoever
+// waits for a node waits for the bucket, and nodes never wait in a circle.
 //
-// Who learns from the bucket that a name means another thing tells the directory's owner;
-// that asks the bucket, and who owns the directory tells all others what it finds. News are doubt,
-// never truth: who hears them asks the owner for what it believes itself, once a second for
-// each directory at most, whatever is said how often. What is lost, since
-// a node does not answer or much is told at once, is learned when the names' time is over.
+// A node that learns from the bucket that a name has changed tells the directory's owner. The owner asks
+// the bucket, and tells all other nodes what it finds. News is doubt, never truth. A node that hears news
+// asks the owner about the names that it believes itself, at most once a second for each directory. News
+// may be lost, since a node does not answer or since there is too much of it. Then nodes learn of the
+// change when their names' time is over.
 //
-// What comes is checked: names are one segment each, in order, behind what was asked for;
-// Versions are computed here, of the identity that this node knows. Anything else fails the
-// answer.
+// Answers are checked. Names must be one segment each, in order, and after the cursor. Versions are
+// computed here, from the identity that this node knows. An answer that breaks a rule fails as a whole.
 package share
 
 import (
@@ -42,7 +39,7 @@ import (
 	"github.com/hearthfs/hearth/namespace"
 )
 
-// The numbers of Calls that all nodes know: names have 1 to 15.
+// Numbers of Calls, the same on all nodes. Names have 1 to 15.
 const (
 	CallNames uint16 = 1
 	CallFind  uint16 = 2
@@ -50,12 +47,12 @@ const (
 )
 
 var (
-	// ErrElsewhere says that this node is not the one to ask: by its map the directory is
-	// another's, or it asks for it itself.
+	// ErrElsewhere says that this node is not the one to ask. By its map the directory is another
+	// node's, or it asks another node about it itself.
 	ErrElsewhere = errors.New("another node's by this one's map: ask the bucket")
-	// ErrAnswer says that an answer cannot be what was asked for.
+	// ErrAnswer says that what came is no valid answer to the question.
 	ErrAnswer = errors.New("what came is no answer: do all nodes run the same release?")
-	// ErrOld says that an answer is older than was asked for.
+	// ErrOld says that an answer is older than the question allows.
 	ErrOld = errors.New("older than asked for")
 
 	errNobody = errors.New("nobody tells: no ring, or the directory is this node's own")
@@ -64,8 +61,8 @@ var (
 // Tree is what a node knows of names.
 type Tree interface {
 	namespace.Teller
-	// Heard is told that a segment, or "" for the directory, was found so long ago to mean
-	// another thing. It returns once what is older is asked for of who tells of the directory.
+	// Heard is told that a segment, or "" for the directory, was found to have changed, that long ago.
+	// If something older is believed here, it asks the directory's owner, and returns once that is done.
 	Heard(ctx context.Context, dir hearth.Directory, segment string, ago time.Duration)
 }
 
@@ -74,20 +71,20 @@ var (
 	_ namespace.Sharer = (*Shared)(nil)
 )
 
-// Options are what Names are made of; all must be given.
+// Options are what New needs. All must be set.
 type Options struct {
-	// Owner is the node that a directory belongs to by this node's map; "": none. self: it
-	// is this one.
+	// Owner returns the node that owns a directory by this node's map; "" means none. self says that it
+	// is this node.
 	Owner func(dir [16]byte) (id string, self bool)
-	// Others are the ids of those that are told what this node learns of directories of its own.
+	// Others returns the ids of the nodes that hear what this node learns of its own directories.
 	Others func() []string
-	// Call asks a node by a number; the caller releases what it gets.
+	// Call makes a Call, given by its number, to a node. The caller releases the result.
 	Call func(ctx context.Context, id string, number uint16, body *hearth.View) (*hearth.View, error)
-	// Pool is where answers lie on their way out.
+	// Pool is the memory for answers until they are sent.
 	Pool *hearth.Pool
 }
 
-// Names are a node's part in the names of a ring. Close them.
+// Names are a node's part in the names of a ring. They must be closed.
 type Names struct {
 	o      Options
 	tree   atomic.Pointer[Tree]
@@ -98,36 +95,37 @@ type Names struct {
 	uses map[[16]byte]use
 }
 
-// use is how many ask elsewhere for a directory, and how many tell of it. One of them is 0.
+// use counts the questions about a directory that are in flight: asking those to another node, telling
+// those from other nodes. At least one of the two is 0.
 type use struct{ asking, telling int }
 
-// New returns Names without a tree: until Serve all questions of others are refused.
+// New returns Names without a tree. They refuse all questions of other nodes until Serve.
 func New(o Options) *Names { return &Names{o: o, uses: map[[16]byte]use{}, gossip: newGossip()} }
 
-// Serve answers others from a tree whose origins are decorated by Over.
+// Serve begins to answer other nodes from a tree, whose origins are decorated by Over.
 func (n *Names) Serve(t Tree) { n.tree.Store(&t) }
 
-// Answer answers a Call.
+// Answer is a function that answers a Call.
 type Answer = func(ctx context.Context, body []byte) (*hearth.View, error)
 
-// Calls answer others, by number.
+// Calls are the functions that answer other nodes, by the numbers of Calls.
 func (n *Names) Calls() map[uint16]Answer {
 	return map[uint16]Answer{CallNames: n.names, CallFind: n.find, CallNews: n.hear}
 }
 
-// Over is an origin whose directories are asked of their owners. Head and List are the
-// origin's own: a recursive listing, and who wants to know what is so now, goes there.
+// Over decorates an origin: its directories are asked of their owners. Head and List still ask the
+// origin, for recursive listings and for those who need to know the present state.
 func (n *Names) Over(origin namespace.Origin) *Shared { return &Shared{origin, n} }
 
-// Shared is an origin of which each directory belongs to one node.
+// Shared is an origin whose directories have an owner each in the ring.
 type Shared struct {
 	namespace.Origin
 	n *Names
 }
 
-// Elsewhere reports whether another node is to be asked for a directory's names. Until
-// end is called, once, this node tells nobody of them. A local directory costs no request, and gives one
-// file another ETag on each machine.
+// Elsewhere reports whether another node is to be asked for a directory's names. Until end is called,
+// once, this node answers no other node about them. A directory of a local origin is never elsewhere: it
+// costs no request, and one file has another ETag on each machine.
 func (s *Shared) Elsewhere(dir hearth.Directory) (end func(), elsewhere bool) {
 	if hearth.IsLocal(dir.Identity) {
 		return nil, false
@@ -139,7 +137,7 @@ func (s *Shared) Elsewhere(dir hearth.Directory) (end func(), elsewhere bool) {
 	return func() { s.n.leave(dir.ID, use{asking: 1}) }, ok
 }
 
-// enter adds to the use of a directory, if may says so.
+// enter adds to the use of a directory, if may allows it.
 func (n *Names) enter(dir [16]byte, more use, may func(now use) bool) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -162,8 +160,8 @@ func (n *Names) leave(dir [16]byte, less use) {
 	}
 }
 
-// Names are a page of a directory's names as its owner knows them, as a Teller has it. After
-// an error each was not called.
+// Names asks a directory's owner for a page of names, as namespace.Teller says. If it returns an error,
+// each was not called.
 func (s *Shared) Names(ctx context.Context, dir hearth.Directory, behind string, old time.Duration, each func(*hearth.Object) bool) (hearth.Told, error) {
 	s.n.stats.pages.Add(1)
 	if behind == "" {
@@ -192,7 +190,7 @@ func (s *Shared) Names(ctx context.Context, dir hearth.Directory, behind string,
 	return told, nil
 }
 
-// Find asks a directory's owner what a segment stands for, as a Teller has it.
+// Find asks a directory's owner what a segment stands for, as namespace.Teller says.
 func (s *Shared) Find(ctx context.Context, dir hearth.Directory, segment string, old time.Duration) (f hearth.Found, err error) {
 	s.n.stats.finds.Add(1)
 	q := question{dir: dir, behind: segment, old: old}
@@ -210,7 +208,7 @@ func (s *Shared) Find(ctx context.Context, dir hearth.Directory, segment string,
 	return f, nil
 }
 
-// ask asks a directory's owner, and counts what comes of it.
+// ask asks a directory's owner, and counts failures.
 func (n *Names) ask(ctx context.Context, number uint16, q *question, take func([]byte) error) error {
 	err := n.call(ctx, number, q, take)
 	if err != nil && ctx.Err() == nil {
@@ -222,7 +220,7 @@ func (n *Names) ask(ctx context.Context, number uint16, q *question, take func([
 func (n *Names) call(ctx context.Context, number uint16, q *question, take func([]byte) error) error {
 	id, self := n.o.Owner(q.dir.ID)
 	if self || id == "" {
-		return errNobody // since the directory was found to be another's
+		return errNobody // the map has changed since Elsewhere found the directory to be another node's
 	}
 	body, err := q.append(nil)
 	if err != nil {
@@ -242,21 +240,23 @@ func (n *Names) call(ctx context.Context, number uint16, q *question, take func(
 
 // Stats are the figures of Names since they were made.
 type Stats struct {
-	// Listings of directories were begun at their owners, in Pages; Finds are single names.
+	// Listings counts listings that were begun at owners, Pages the pages that owners were asked for, and
+	// Finds the single names.
 	Listings, Pages, Finds int64
-	// Elsewhere are pages and names that the bucket was asked for since the owner did not
-	// answer, Old those of them that came and were older than asked for.
+	// Elsewhere counts pages and names that the bucket was asked for since the owner gave no good answer.
+	// Old counts those of them whose answer was older than the question allowed.
 	Elsewhere, Old int64
-	// Received are bytes of answers that came.
+	// Received is the bytes of answers that came.
 	Received int64
-	// ToldPages and ToldFinds are answers to others, in Sent bytes. Refused were not
-	// answered, since the directory is another's by this node's map, or for want of memory.
+	// ToldPages and ToldFinds count answers to other nodes, and Sent their bytes. Refused counts questions
+	// that were not answered: by this node's map the directory is another's, or memory was short.
 	ToldPages, ToldFinds, Sent, Refused int64
-	// Failed are questions of others that this node's tree or bucket failed to answer.
+	// Failed counts questions of other nodes that this node's tree or bucket failed to answer.
 	Failed int64
-	// NewsTold are directories of which nodes were told that names in them changed, each node counted;
-	// NewsHeard those of which this node heard, NewsAsked how often one was asked for because
-	// of that. NewsLost were not told, or not taken up: a node did not answer, or too many waited.
+	// NewsTold counts directories with changed names of which nodes were told, once for each node.
+	// NewsHeard counts those of which this node heard, and NewsAsked how often it asked for one because
+	// of that. NewsLost counts those that were not told, or not taken up: a node did not answer, or too
+	// many waited.
 	NewsTold, NewsHeard, NewsAsked, NewsLost int64
 }
 

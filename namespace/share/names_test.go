@@ -21,8 +21,8 @@ import (
 )
 
 func TestARingListsEachDirectoryOnce(t *testing.T) {
-	// Five nodes with nothing in mind walk one data set at once, then stat every file: the
-	// bucket is asked for each page of each directory once, and for no name alone.
+	// Five nodes that know nothing walk one data set at once, then stat every file. The bucket is asked for
+	// each page of each directory once, and for no single name.
 	r := newRing(t, 5)
 	pages, dirs, files := 1, 40, 0
 	for d := range dirs {
@@ -58,8 +58,8 @@ func TestARingListsEachDirectoryOnce(t *testing.T) {
 }
 
 func TestColdLookUpsAreAskedOnce(t *testing.T) {
-	// Five nodes look up one name in a directory that none knows, of more pages than one
-	// answer has: a ring asks what one node would.
+	// Five nodes look up one name in a directory that none knows, and that has more pages than one answer.
+	// The ring asks the bucket no more than one node would.
 	r := newRing(t, 5)
 	for f := range 3000 {
 		r.b.put(fmt.Sprintf("d/f%05d", f), "e")
@@ -84,8 +84,8 @@ func TestColdLookUpsAreAskedOnce(t *testing.T) {
 }
 
 func TestAnOwnerDiesBetweenTwoPages(t *testing.T) {
-	// An owner is gone after its first page: the bucket is asked for what is behind it, and
-	// nothing is lost or there twice.
+	// An owner is gone after its first page. The bucket is asked for what comes after it, and no name is
+	// lost or there twice.
 	r := newRing(t, 2)
 	r.nodes[0].owns(1)
 	r.nodes[1].owns(1)
@@ -111,7 +111,7 @@ func TestAnOwnerDiesBetweenTwoPages(t *testing.T) {
 	}
 }
 
-// close0 waits for what the trees do behind.
+// close0 waits for the background work of the trees.
 func (r *rig) close0() {
 	for _, x := range r.nodes {
 		if err := x.tree.Close(); err != nil {
@@ -122,9 +122,9 @@ func (r *rig) close0() {
 }
 
 func TestADirectoryChangesBetweenTwoPages(t *testing.T) {
-	// While a node copies a directory page by page, that is changed and listed anew at its
-	// owner: what was there all the time is there, what came before the last page and
-	// behind it, too, and the whole counts as old as its first page.
+	// While a node copies a directory page by page, the directory is changed, and its owner lists it anew.
+	// The copy has what was there all the time, and what came after the pages copied before. The whole
+	// copy counts as old as its first page.
 	r := newRing(t, 2)
 	x, owner := r.nodes[0], r.nodes[1]
 	x.owns(1)
@@ -165,8 +165,8 @@ func TestADirectoryChangesBetweenTwoPages(t *testing.T) {
 }
 
 func TestACopyTakesNothingBack(t *testing.T) {
-	// An owner's listing that took long is believed for long. Who has listed the directory
-	// itself since then, and believes that for less, is not told the older one.
+	// An owner's listing that took long is believed for long. A node that has listed the directory itself
+	// since then, and believes that for less, does not go back to the older one.
 	r := newRing(t, 2)
 	owner, x := r.nodes[0], r.nodes[1]
 	for _, n := range r.nodes {
@@ -195,8 +195,8 @@ func TestACopyTakesNothingBack(t *testing.T) {
 }
 
 func TestACopyAgesWhileItIsMade(t *testing.T) {
-	// Whoever comes while a node copies a directory is told what that brings. So it is no older for
-	// time that passes before the owner is asked, or on the way: a node waits for its turn, or sleeps.
+	// Readers that come while a node copies a directory share that copy. So the copy may not be older
+	// because time passes before the owner is asked, or on the way: a node waits for its turn, or sleeps.
 	for _, when := range []string{"before it is asked", "on the way"} {
 		r := newRing(t, 2)
 		owner, x := r.nodes[0], r.nodes[1]
@@ -233,9 +233,9 @@ func TestACopyAgesWhileItIsMade(t *testing.T) {
 }
 
 func TestMapsThatDifferMakeNoCircle(t *testing.T) {
-	// Two nodes each take the other for the owner of all, then change their minds with each
-	// request at the bucket while both list and look up more than they do at once:
-	// everything is answered.
+	// Two nodes each take the other for the owner of everything. Then their maps change with each request
+	// at the bucket, while both list and look up more than fits into their semaphores. Everything is
+	// answered.
 	r := newRing(t, 2)
 	const dirs = 80
 	for d := range dirs {
@@ -294,9 +294,9 @@ func (s slow) Find(context.Context, hearth.Directory, string, time.Duration) (he
 }
 
 func TestWhoTellsOfADirectoryDoesNotAskForIt(t *testing.T) {
-	// A node's map changes while it asks elsewhere for a directory, and while it tells of it:
-	// it does never both, or two that do so would wait for each other; other directories do
-	// not mind.
+	// A node's map changes while it asks another node about a directory, and while it answers others about
+	// it. It never does both, or two such nodes would wait for each other. Other directories are not
+	// affected.
 	var self atomic.Bool
 	n := New(Options{Pool: hearth.NewPool(0), Owner: func([16]byte) (string, bool) { return "x", self.Load() }})
 	tree := slow{begun: make(chan struct{}), end: make(chan struct{})}
@@ -349,9 +349,9 @@ func TestWhoTellsOfADirectoryDoesNotAskForIt(t *testing.T) {
 }
 
 func TestPlacesOfTheBucketAreNotHeldForOtherNodes(t *testing.T) {
-	// Two nodes own a half each and ask each other for more directories and names than a node
-	// does at a time, while the bucket answers nobody yet. If who waits for the other node
-	// held what that one needs to answer, nobody would ever be answered.
+	// Two nodes own a half each, and ask each other for more directories and names than a node handles at a
+	// time, while the bucket answers nobody yet. If a question to the other node held a place of a
+	// semaphore that the other needs to answer, nobody would ever be answered.
 	r := newRing(t, 2)
 	const dirs = 120
 	for d := range dirs {
@@ -396,7 +396,7 @@ func TestPlacesOfTheBucketAreNotHeldForOtherNodes(t *testing.T) {
 }
 
 func TestWhatOneLearnsTheOwnerLearns(t *testing.T) {
-	// A reader finds a version gone: the owner is asked for what is so since then, so it
+	// A reader finds a version gone. Its node asks the owner for what is true since then. So the owner
 	// knows as soon as the reader's node does, and a third node within its bound.
 	r := newRing(t, 3)
 	for _, x := range r.nodes {
@@ -431,7 +431,7 @@ func TestWhatOneLearnsTheOwnerLearns(t *testing.T) {
 }
 
 func TestStrictNamesAreTheBuckets(t *testing.T) {
-	// A strict link's nodes ask the bucket each time, and nobody else.
+	// The nodes of a strict link ask the bucket each time, and nobody else.
 	r := newFreshRing(t, 2, namespace.Freshness{Mode: namespace.Strict})
 	r.nodes[0].owns(1)
 	r.nodes[1].owns(1)
@@ -449,7 +449,7 @@ func TestStrictNamesAreTheBuckets(t *testing.T) {
 }
 
 func TestImmutableNamesAreAskedForOnce(t *testing.T) {
-	// An immutable link's names are copied at any age, and so is what a listing did not find.
+	// The names of an immutable link are copied at any age, and so is the absence of a name.
 	r := newFreshRing(t, 2, namespace.Freshness{Mode: namespace.Immutable})
 	x, owner := r.nodes[0], r.nodes[1]
 	x.owns(1)
@@ -468,14 +468,14 @@ func TestImmutableNamesAreAskedForOnce(t *testing.T) {
 	}
 }
 
-// find is a directory as nodes call it.
+// find names a directory as nodes do among each other.
 func (x *node) find(prefix string) hearth.Directory {
 	return hearth.Directory{ID: record.DirectoryHash("/", "\x00"+identity, prefix), Link: "/", Identity: identity, Prefix: prefix}
 }
 
 func TestWhoCopiesKnowsWhatIsHidden(t *testing.T) {
-	// Keys that no mount can show are counted by who copies a directory, as by its owner; and
-	// one of only such keys, or of none but its marker, is there on both.
+	// A node that copies a directory counts the keys that no mount can show, as the owner does. A directory
+	// with no key but its marker is there on both.
 	r := newRing(t, 2)
 	r.nodes[0].owns(1)
 	r.nodes[1].owns(1)
@@ -503,8 +503,8 @@ func TestWhoCopiesKnowsWhatIsHidden(t *testing.T) {
 }
 
 func TestNobodyIsToldOfAnotherDirectory(t *testing.T) {
-	// An id that is not that of link and prefix is another link's, or made up: it is refused
-	// by the owner's tree, whatever its map says.
+	// An id that does not fit link and prefix is another link's, or made up. The owner's tree refuses it,
+	// whatever its map says.
 	r := newRing(t, 1)
 	r.b.put("d/f", "e")
 	tree := r.nodes[0].tree
@@ -532,8 +532,8 @@ func TestNobodyIsToldOfAnotherDirectory(t *testing.T) {
 }
 
 func TestALinkHidesNothingElsewhere(t *testing.T) {
-	// One node has a link of its own where a directory of the bucket lies: the other sees that
-	// directory all the same, whoever owns the one that it stands in.
+	// One node has a link of its own at the path of a directory of the bucket. The other node sees that
+	// directory all the same, whoever owns its parent.
 	r := newRing(t, 2)
 	x, owner := r.nodes[0], r.nodes[1]
 	x.owns(1)
@@ -554,8 +554,8 @@ func TestALinkHidesNothingElsewhere(t *testing.T) {
 }
 
 func TestAPageThatLeadsNowhereIsAskedOfTheBucket(t *testing.T) {
-	// An owner tells the same name for ever as a page that is not the last: the bucket is
-	// asked for the rest of the directory.
+	// An owner answers with the same name for ever, as a page that is not the last. The bucket is asked for
+	// the rest of the directory.
 	r := newRing(t, 2)
 	x, other := r.nodes[0], r.nodes[1]
 	x.owns(1)
@@ -567,7 +567,7 @@ func TestAPageThatLeadsNowhereIsAskedOfTheBucket(t *testing.T) {
 	}
 }
 
-// stuck is a Tree that tells of one name without end.
+// stuck is a Tree that tells the same name without end.
 type stuck struct{ noTree }
 
 func (stuck) Names(_ context.Context, dir hearth.Directory, _ string, _ time.Duration, each func(*hearth.Object) bool) (hearth.Told, error) {
@@ -575,13 +575,13 @@ func (stuck) Names(_ context.Context, dir hearth.Directory, _ string, _ time.Dur
 	return hearth.Told{}, nil
 }
 
-// history is when a name meant what.
+// history is what a name meant, and since when.
 type history struct {
 	at   []time.Duration
 	etag []string
 }
 
-// within reports whether it meant that at any time since then.
+// within reports whether the name meant that at any time since then.
 func (h *history) within(etag string, since time.Duration) bool {
 	for i := range h.at {
 		over := i+1 < len(h.at) && h.at[i+1] < since
@@ -593,11 +593,11 @@ func (h *history) within(etag string, since time.Duration) bool {
 }
 
 func TestNoNameIsOlderThanItsBound(t *testing.T) {
-	// Whatever is changed, restarted or owned by whom and when, however wrong clocks are, and
-	// though time passes while nodes ask each other: what a node says of a name was so within the
-	// last minute before it was asked.
+	// What a node says of a name was true within the last minute before it was asked. That holds whatever
+	// is changed or restarted, whoever owns what, however wrong clocks are, and while time passes between
+	// question and answer.
 	first := hearthtest.Seed(t)
-	var pages, finds atomic.Int64 // of all: few single names are asked for, by some seeds none
+	var pages, finds atomic.Int64 // over all seeds: with some of them no single name is asked for
 	t.Cleanup(func() {
 		if pages.Load() == 0 || finds.Load() == 0 {
 			t.Errorf("nobody told anybody: %d pages, %d names", pages.Load(), finds.Load())
@@ -690,8 +690,8 @@ func TestNoNameIsOlderThanItsBound(t *testing.T) {
 }
 
 func TestWhoIsNotAskedRight(t *testing.T) {
-	// Who does not own a directory, has no such link, no tree yet, or speaks another
-	// release is of no use, and the bucket is asked instead.
+	// A node cannot answer: it does not own the directory, has no such link or no tree yet, or runs another
+	// release. The bucket is asked instead.
 	r := newRing(t, 2)
 	x, other := r.nodes[0], r.nodes[1]
 	x.owns(1)
@@ -745,8 +745,9 @@ func (n noTree) Find(context.Context, hearth.Directory, string, time.Duration) (
 func (noTree) Heard(context.Context, hearth.Directory, string, time.Duration) {}
 
 func TestARingOverListingsThatNameOtherVersions(t *testing.T) {
-	// The bucket's listings name other versions than its HEADs. A reader on each node finds one file gone at most; then the node has
-	// the versions that can be read, though it copies names of others, for as long as time passes.
+	// The bucket's listings name other versions than its HEADs. A reader on each node finds at most one
+	// file gone. Then the node has the versions that can be read, though it copies names of other nodes,
+	// however much time passes.
 	r := newRing(t, 3)
 	r.b.says = func(o *hearth.Object) { o.ETag += "!" }
 	for i := range 20 {
@@ -786,7 +787,8 @@ func TestARingOverListingsThatNameOtherVersions(t *testing.T) {
 }
 
 func TestSizesThatListingsDoNotTellInARing(t *testing.T) {
-	// The bucket's listings say that all is empty, and nodes copy names of each other: each file has its size.
+	// The bucket's listings say that every file is empty, and nodes copy names of each other. Each file has
+	// its size all the same.
 	r := newRing(t, 3)
 	r.b.says = func(o *hearth.Object) { o.Size = 0 }
 	for i := range 20 {

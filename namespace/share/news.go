@@ -11,33 +11,33 @@ import (
 )
 
 const (
-	// newsWindow is how long news gather before they go out: a listing finds many at once.
+	// newsWindow is how long news gathers before it is sent: a listing finds many changes at once.
 	newsWindow = 100 * time.Millisecond
-	// newsDirs are the directories of which news wait, in either direction, at most. What is
-	// more is not told: others learn of it when their names' time is over.
+	// newsDirs bounds the directories whose news waits, in either direction. News of more is dropped:
+	// others learn of it when their names' time is over.
 	newsDirs = 256
-	// newsNames of one directory are told by name; if there are more, the directory changed. A
-	// HEAD for each would be no less than the LIST of a page.
+	// newsNames bounds the names of one directory that are told. If there are more, the news is that the
+	// directory changed. A HEAD for each name would cost no less than the LIST of a page.
 	newsNames = 32
-	// newsCalls are the nodes that are told at a time, each within newsWait: a node that hangs
-	// holds up news of others, and no more of them than what waits meanwhile.
+	// newsCalls nodes are told at a time, each within newsWait. So a node that hangs holds up only the
+	// news that comes meanwhile.
 	newsCalls = 8
 	newsWait  = time.Second
-	// newsEvery is how often at most a directory is asked for because of what is heard of it.
+	// newsEvery is the least time between two requests for a directory that news of it causes.
 	newsEvery = time.Second
-	// newsAsks are the directories that are asked for at a time because of what is heard.
+	// newsAsks bounds the directories that are asked for at a time because of news (a semaphore).
 	newsAsks = 8
 )
 
-// news are what is said of one directory.
+// news is what nodes tell each other of one directory.
 type news struct {
 	dir   hearth.Directory
 	names map[string]time.Time // segments, and when the bucket said so
-	all   bool                 // it changed: names are not told
-	at    time.Time            // of all, when the bucket said so last
+	all   bool                 // the directory changed; names are not told
+	at    time.Time            // when the bucket last said any of this
 }
 
-// add makes names part of the news; "" is the directory itself.
+// add makes a name part of the news; "" is the directory itself.
 func (x *news) add(name string, at time.Time) {
 	if at.After(x.at) {
 		x.at = at
@@ -67,17 +67,17 @@ func (x *news) merge(y *news) {
 
 func (x *news) none() bool { return !x.all && len(x.names) == 0 }
 
-// gossip is what waits to be told, and what was heard and is not asked for yet.
+// gossip holds the news that waits to be told, and the news that was heard and not asked about yet.
 type gossip struct {
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
 	work   sync.WaitGroup
-	asks   chan struct{} // one for each directory that is asked for
+	asks   chan struct{} // a semaphore: one place for each directory that is asked for
 
 	mu      sync.Mutex // guards the rest, and additions to work
 	closed  bool
 	told    map[[16]byte]*news
-	telling bool // somebody tells what is told
+	telling bool // spread is running
 	heard   map[[16]byte]*news
 }
 
@@ -87,8 +87,8 @@ func newGossip() *gossip {
 	return g
 }
 
-// Close ends what is told and heard. No question of this node's tree for either is left
-// under way.
+// Close ends the telling and hearing of news. It returns when no question that news caused is in flight
+// at this node's tree.
 func (n *Names) Close() {
 	n.gossip.mu.Lock()
 	n.gossip.closed = true
@@ -97,7 +97,7 @@ func (n *Names) Close() {
 	n.gossip.work.Wait()
 }
 
-// wait is over after a time, or with Close: false.
+// wait returns true after that time, or false at Close.
 func (g *gossip) wait(d time.Duration) bool {
 	select {
 	case <-time.After(d):
@@ -107,9 +107,9 @@ func (g *gossip) wait(d time.Duration) bool {
 	}
 }
 
-// Changed has those hear who are to know that segments of a directory mean other things than
-// this node thought, as the bucket said so long ago: all others if the directory is this
-// node's, else its owner, which finds out and tells the others. It does not wait for that.
+// Changed tells other nodes that segments of a directory have changed, as the bucket said that long ago.
+// It tells all others if this node owns the directory. Else it tells the owner, which asks the bucket and
+// tells the others. It does not wait for that.
 func (s *Shared) Changed(dir hearth.Directory, segments []string, ago time.Duration) {
 	n, g := s.n, s.n.gossip
 	g.mu.Lock()
@@ -127,7 +127,7 @@ func (s *Shared) Changed(dir hearth.Directory, segments []string, ago time.Durat
 	}
 	at := time.Now().Add(-ago)
 	for _, name := range segments {
-		if len(name) > maxKey { // no node would read it, or anything beside it
+		if len(name) > maxKey { // nodes would refuse it, and with it the whole call
 			name = ""
 		}
 		x.add(name, at)
@@ -138,7 +138,7 @@ func (s *Shared) Changed(dir hearth.Directory, segments []string, ago time.Durat
 	}
 }
 
-// spread tells what is to be told, until nothing is.
+// spread tells the news that waits, until none is left.
 func (n *Names) spread() {
 	g := n.gossip
 	for g.wait(newsWindow) {
@@ -154,7 +154,7 @@ func (n *Names) spread() {
 	}
 }
 
-// tellAll tells each node what it is to know.
+// tellAll tells each node the news that it should have.
 func (n *Names) tellAll(all map[[16]byte]*news) {
 	var ours []*news
 	to := map[string][]*news{}
@@ -181,7 +181,7 @@ func (n *Names) tellAll(all map[[16]byte]*news) {
 	_ = calls.Wait()
 }
 
-// tellOne tells a node. What it does not take it learns when its names' time is over.
+// tellOne tells a node. What the node does not take, it learns when its names' time is over.
 func (n *Names) tellOne(id string, list []*news) {
 	for len(list) > 0 {
 		body, many := appendNews(nil, list, time.Now())

@@ -7,18 +7,20 @@ import (
 	"time"
 )
 
-// News are the format 1, and to their end directories: the id 16, link and prefix with their lengths
-// in front, the number of names, and of each the milliseconds since the bucket said so and
-// the segment with its length, both varints. The one segment "" says that the directory changed.
+// The format of news, with sizes in bytes: the format 1, then directories to the end. A directory is the
+// id 16, the strings link and prefix, the number of names, and the names. A name is the milliseconds since
+// the bucket said so, and the string segment. Numbers are varints, and a string has its length in front.
+// The single segment "" means that the directory changed.
 const newsFormat = 1
 
-// maxAge is older than any news: what is believed for longer is asked for by who wants to know.
+// maxAge is the age at which older news is told. Nodes that believe names for longer than this ask when
+// somebody wants to know.
 const maxAge = 24 * time.Hour
 
-// newsBytes are what news of one call take, but for those of its last directory.
+// newsBytes bounds the news in one call, except for those of its last directory.
 const newsBytes = 64 << 10
 
-// appendNews writes news of as many directories as have room, one at least.
+// appendNews appends the news of as many directories as fit, and of one at least.
 func appendNews(dst []byte, list []*news, now time.Time) (body []byte, many int) {
 	dst = append(dst, newsFormat)
 	for _, x := range list {

@@ -18,7 +18,7 @@ import (
 	"github.com/hearthfs/hearth/peer/wire"
 )
 
-// changes are told by a node's tree, as its mounts hear of them.
+// changes are what a node's tree tells its mounts.
 func (x *node) changes() <-chan namespace.Change {
 	all := make(chan namespace.Change, 1000)
 	x.r.Cleanup(x.tree.Subscribe(func(c namespace.Change) { all <- c }))
@@ -76,9 +76,9 @@ func TestAllHearOfAVersionThatOneFoundGone(t *testing.T) {
 }
 
 func TestAllHearOfAListing(t *testing.T) {
-	// A node that owns nothing lists a directory anew, for a check: a file that came, one that
-	// went and one that another took the place of are seen by all, each directory is listed
-	// once more by its owner at most, and how many names changed does not matter.
+	// A node that owns nothing lists a directory anew, for a check. All nodes see a file that came, one
+	// that went, and one that was replaced. Each directory is listed at most once more by its owner,
+	// however many names changed.
 	for _, more := range []int{0, 200} {
 		r := newRing(t, 4)
 		r.b.put("changed", "A")
@@ -119,8 +119,8 @@ func TestAllHearOfAListing(t *testing.T) {
 }
 
 func TestAllHearOfAWriteOfWhatTheWriterNeverSaw(t *testing.T) {
-	// A node that has looked at nothing writes a file and removes another, each by itself or
-	// many at a time: who knows them, the owner or not, sees that long before their time is over.
+	// A node that has looked at nothing writes a file and removes another, each by itself or many at a
+	// time. Every node that knows them sees that long before their time is over.
 	written := func(x *node, keys []string) {
 		for _, key := range keys {
 			x.tree.Written(x.r.Context(), "/", key)
@@ -168,9 +168,9 @@ func (r *rig) apart() (root [16]byte) {
 }
 
 func TestADirectoryIsBackForWhoHeardThatItIsGone(t *testing.T) {
-	// The only name of a directory is removed through one node and written again through another,
-	// which has heard of the name and not yet that the directory went with it. To that one the
-	// directory never was away; the others, who heard that it is, see it again all the same.
+	// The only name of a directory is removed through one node and written again through another. The
+	// second has heard of the name, and not yet that the directory is gone with it: for it the directory
+	// was never away. The others, which have heard that, see the directory again all the same.
 	r := newRing(t, 4)
 	r.b.put("d/f", "A")
 	changes := r.known(0)
@@ -209,9 +209,9 @@ func TestADirectoryIsBackForWhoHeardThatItIsGone(t *testing.T) {
 }
 
 func TestAnOwnerPassesOnWhatIsNoNewsToIt(t *testing.T) {
-	// A node asked the bucket for a name by itself, while the directory's owner did not answer.
-	// Another one writes it: the owner, which never heard of it, or has found it by itself when it
-	// is told, has the first one hear.
+	// A node asked the bucket for a name by itself, while the directory's owner did not answer. Another
+	// node writes the name. The owner never heard of it, or has found it by itself before the news comes.
+	// It passes the news on to the first node all the same.
 	for _, knows := range []bool{false, true} {
 		r := newRing(t, 3)
 		r.b.put("d/f", "A")
@@ -233,9 +233,8 @@ func TestAnOwnerPassesOnWhatIsNoNewsToIt(t *testing.T) {
 }
 
 func TestAWriterSeesWhatItsOwnerHasNotHeardOf(t *testing.T) {
-	// A directory's owner remembers that a name is not there. Another node, which knows nothing
-	// of it, or not even of the directory, writes it: that one sees it at once, though its news do
-	// not come through.
+	// A directory's owner remembers that a name is not there. Another node, which does not know the name,
+	// or not even the directory, writes it. The writer sees it at once, though its news is lost.
 	for _, knows := range []bool{true, false} {
 		r := newRing(t, 2)
 		r.b.put("d/e/g", "A")
@@ -262,9 +261,9 @@ func TestAWriterSeesWhatItsOwnerHasNotHeardOf(t *testing.T) {
 }
 
 func TestAWriterObjectsThatItsDirectoryIsGone(t *testing.T) {
-	// The only name below two directories is removed through one node and written again through
-	// another, which hears of the first only then: it keeps what it has written, and the others,
-	// who have heard that both directories are gone, see them again.
+	// The only name below two directories is removed through one node and written again through another,
+	// which hears of the removal only then. The writer keeps what it has written. The others, which have
+	// heard that both directories are gone, see them again.
 	r := newRing(t, 4)
 	r.b.put("d/e/f", "A")
 	changes := r.known(0)
@@ -274,7 +273,7 @@ func TestAWriterObjectsThatItsDirectoryIsGone(t *testing.T) {
 			t.Fatal("the file is not there")
 		}
 	}
-	var hears atomic.Bool // the writer, of the others
+	var hears atomic.Bool // whether the writer hears news of the others
 	for _, i := range []int{0, 3} {
 		r.nodes[i].between(func(to int, number uint16, do func() (*hearth.View, error)) (*hearth.View, error) {
 			if to == 1 && number == CallNews && !hears.Load() {
@@ -306,8 +305,8 @@ func TestAWriterObjectsThatItsDirectoryIsGone(t *testing.T) {
 }
 
 func TestNewsOfWhatNobodyKnows(t *testing.T) {
-	// News of directories that a node never saw, of links that it does not have, and of names
-	// as fresh as its own have nobody asked for anything.
+	// News of directories that a node never saw, of links that it does not have, and of names as fresh as
+	// its own cause no question to anybody.
 	r := newRing(t, 2)
 	r.b.put("d/f", "A")
 	r.known(0)
@@ -332,8 +331,8 @@ func TestNewsOfWhatNobodyKnows(t *testing.T) {
 }
 
 func TestNewsWhoseOwnerDoesNotAnswer(t *testing.T) {
-	// A node hears of a name while the directory's owner does not answer: it goes on with what
-	// it knows, and leaves the bucket alone. One that hears behind its tree's end asks nobody.
+	// A node hears news of a name while the directory's owner does not answer. It goes on with what it
+	// knows, and does not ask the bucket. A node that hears news after its tree was closed asks nobody.
 	r := newRing(t, 2)
 	r.b.put("f", "A")
 	r.known(0)
@@ -377,7 +376,7 @@ func (t *rumours) all() map[string]int {
 	return maps.Clone(t.heard)
 }
 
-// said is what a node says of a directory.
+// said is a node's news of a directory, as bytes.
 func said(prefix string, names ...string) []byte {
 	x := &news{dir: hearth.Directory{ID: [16]byte{byte(len(prefix)), prefix[0], prefix[len(prefix)-2]}, Link: "/", Prefix: prefix}}
 	for _, name := range names {
@@ -388,9 +387,9 @@ func said(prefix string, names ...string) []byte {
 }
 
 func TestAFloodOfNews(t *testing.T) {
-	// A node says the same for ten seconds, as fast as it can: each directory is asked for once a
-	// second, at once at first; whoever says it waits for nothing; and another
-	// directory is asked for at once all the same.
+	// A node tells the same news for ten seconds, as fast as it can. The directory is asked for at once,
+	// and then once a second; the teller waits for nothing. Another directory is asked for at once all
+	// the same.
 	synctest.Test(t, func(t *testing.T) {
 		tree := &rumours{heard: map[string]int{}, took: 10 * time.Millisecond}
 		n := New(Options{Owner: func([16]byte) (string, bool) { return "me", true }})
@@ -428,8 +427,8 @@ func TestAFloodOfNews(t *testing.T) {
 }
 
 func TestNewsOfTooManyDirectories(t *testing.T) {
-	// News of more directories than wait are lost and counted, more names than are told make a
-	// directory that changed, and what waits is given up with the node.
+	// News of more directories than may wait is lost and counted. More names than are told by name mean
+	// that the directory changed. What waits is dropped at Close.
 	synctest.Test(t, func(t *testing.T) {
 		tree := &rumours{heard: map[string]int{}, took: time.Hour}
 		n := New(Options{Owner: func([16]byte) (string, bool) { return "me", true }})
@@ -464,8 +463,8 @@ func TestNewsOfTooManyDirectories(t *testing.T) {
 }
 
 func TestANodeThatHangsIsNotWaitedFor(t *testing.T) {
-	// Of twelve nodes three hang and one fails: the others hear the news, once, together with what came
-	// in between; nobody who brings news waits; and who ends while they hang ends.
+	// Of twelve nodes three hang and one fails. The others hear the news once, together with what came in
+	// between. Changed does not wait, and Close returns while nodes hang.
 	synctest.Test(t, func(t *testing.T) {
 		var ids []string
 		for i := range 12 {
@@ -541,8 +540,8 @@ func TestANodeThatHangsIsNotWaitedFor(t *testing.T) {
 }
 
 func TestNewsThatCannotBeRead(t *testing.T) {
-	// News of another format, that end early or late, of no directory, of names with a way in
-	// them or of too many are refused.
+	// News is refused if it has another format, ends early or late, or is about no directory, names with a
+	// "/" in them, or too many names.
 	good := said("d/", "f")
 	long := &news{dir: hearth.Directory{Prefix: "d/"}, names: map[string]time.Time{}}
 	for i := range newsNames + 1 {
@@ -630,7 +629,7 @@ func FuzzNews(f *testing.F) {
 	})
 }
 
-// BenchmarkChanged is what a tree waits for when it brings news.
+// BenchmarkChanged measures how long a tree waits when it has news.
 func BenchmarkChanged(b *testing.B) {
 	n := New(Options{Owner: func([16]byte) (string, bool) { return "other", false },
 		Call: func(context.Context, string, uint16, *hearth.View) (*hearth.View, error) { return nil, nil }})

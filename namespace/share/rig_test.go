@@ -37,7 +37,7 @@ type bucket struct {
 	listed       func(q hearth.Listing) // before each page, likewise
 	headed       func()                 // before each HEAD, likewise
 	answered     func()                 // after each HEAD, likewise
-	says         func(o *hearth.Object) // makes of an object what a listing says of it; nil: what it is
+	says         func(o *hearth.Object) // changes an object to what a listing says of it; nil means no change
 }
 
 func newBucket() *bucket { return &bucket{objects: map[string]hearth.Object{}} }
@@ -150,7 +150,7 @@ type rig struct {
 	past  atomic.Int64 // nanoseconds that have passed
 
 	freshness namespace.Freshness
-	news      atomic.Bool // nodes tell each other; else what they know has its age alone
+	news      atomic.Bool // nodes tell each other news; else only age ends what they believe
 }
 
 // node is one of them: a tree, and connections to the others.
@@ -167,7 +167,7 @@ type node struct {
 
 	// owner is the map of this node: the number of a directory's owner.
 	owner atomic.Pointer[func(dir [16]byte) int]
-	// call stands between it and the others; nil: nothing does.
+	// call stands between this node and the others; nil means that nothing does.
 	call atomic.Pointer[func(to int, number uint16, do func() (*hearth.View, error)) (*hearth.View, error)]
 }
 
@@ -175,7 +175,7 @@ func (x *node) now() time.Time {
 	return time.Unix(1750000000, 0).Add(x.skew + time.Duration(x.r.past.Load()))
 }
 
-// newRing makes nodes of which each owns its part, by what placement says.
+// newRing makes nodes that each own the part that placement gives them.
 func newRing(t *testing.T, n int) *rig {
 	return newFreshRing(t, n, namespace.Freshness{Mode: namespace.Bounded, Bound: time.Minute})
 }
@@ -269,7 +269,7 @@ func (x *node) open() {
 	x.names.Serve(x.tree)
 }
 
-// ask is the node's way to others.
+// ask calls another node.
 func (x *node) ask(ctx context.Context, id string, number uint16, body *hearth.View) (*hearth.View, error) {
 	if number == CallNews && !x.r.news.Load() {
 		return nil, wire.ErrDown
@@ -288,13 +288,13 @@ func (x *node) between(f func(to int, number uint16, do func() (*hearth.View, er
 	x.call.Store(&f)
 }
 
-// owns has the node think that one node owns all directories.
+// owns makes the node believe that one node owns all directories.
 func (x *node) owns(owner int) {
 	f := func([16]byte) int { return owner }
 	x.owner.Store(&f)
 }
 
-// resolve is what a path is, by ETag; "dir", or "" where there is nothing.
+// resolve returns the ETag of the file at a path; "dir" for a directory, or "" where there is nothing.
 func (x *node) resolve(path string) string {
 	n, err := x.tree.Resolve(context.Background(), path)
 	switch {
@@ -308,7 +308,7 @@ func (x *node) resolve(path string) string {
 	return n.Object.ETag
 }
 
-// list is what a directory holds: names, and ETags of files.
+// list returns the names in a directory, with the ETags of files.
 func (x *node) list(path string) map[string]string {
 	all := map[string]string{}
 	dir, err := x.tree.Resolve(context.Background(), path)
@@ -355,7 +355,7 @@ func (r *rig) all(f func(x *node)) {
 	work.Wait()
 }
 
-// told are the figures of all nodes.
+// told adds up the figures of all nodes.
 func (r *rig) told() (s Stats) {
 	for _, x := range r.nodes {
 		y := x.names.Stats()
