@@ -10,8 +10,8 @@ type answered struct {
 	at map[absence]int64
 }
 
-// maxAnswered is how many names are remembered, about 200 bytes each: many more than questions
-// are under way.
+// maxAnswered is how many names are remembered, about 200 bytes each: many more than there are
+// questions in flight.
 const maxAnswered = 4096
 
 // Newest notes an answer to a question that began at that time, as Clock.Nano tells it. False means

@@ -12,7 +12,7 @@ import (
 	"github.com/hearthfs/hearth"
 )
 
-// flat is an origin of n generated keys in one directory, without memory of them.
+// flat is an origin of n keys in one directory. It generates them, and keeps none in memory.
 type flat struct{ n int }
 
 func (f flat) object(i int) hearth.Object {

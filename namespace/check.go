@@ -9,25 +9,24 @@ import (
 	"github.com/hearthfs/hearth/namespace/store"
 )
 
-// This file goes through the records of the namespace's database: each can be
-// read, and each name's node id leads back to it. The checksums of the database's
-// blocks are compared on the way.
+// A check reads all records of the namespace's database. Each record must be readable, and each name's
+// node id must lead back to the name. On the way the database compares the checksums of its blocks.
 
 const (
-	entryName  = 17   // where the name begins, behind kind and directory
+	entryName  = 17   // where the name begins in a key, after kind and directory
 	checkPiece = 1000 // records are read at a time
 )
 
-// RecordsDB is a database in use, or one that is looked at.
+// RecordsDB is what a check reads: a database in use, or a store.Look at one.
 type RecordsDB interface {
-	// Get appends the value of key to buf; false: there is none.
+	// Get appends the value of key to buf. It returns false when there is none.
 	Get(buf, key []byte) ([]byte, bool, error)
 	// Scan reads up to n records in [lower, upper).
 	Scan(rows *store.Rows, lower, upper []byte, n int) error
 }
 
-// CheckKnown gives store.ErrNewer for records of a format that this version does not know:
-// it can judge none of them.
+// CheckKnown returns store.ErrNewer if the records have a format that this version does not know, and so
+// cannot judge.
 func CheckKnown(db RecordsDB) error {
 	v, held, err := db.Get(nil, []byte(record.FormatKey))
 	if err == nil && held && record.Newer(v) {
@@ -36,9 +35,9 @@ func CheckKnown(db RecordsDB) error {
 	return err
 }
 
-// CheckRecords checks all of them and calls bad with each that is not as it should be: by
-// its key, and why. A name that changes meanwhile is no damage. step is
-// called with the records and bytes of each piece. An error is the database's.
+// CheckRecords checks all records. It calls bad with the key of each damaged one, and with the reason. A
+// name that changes meanwhile is no damage. step is called with the number of records and bytes of each
+// piece. An error is the database's.
 func CheckRecords(ctx context.Context, db RecordsDB, bad func(key, why string), step func(records, bytes int64)) error {
 	var rows store.Rows
 	lower, upper := []byte{0}, []byte{0xff}
@@ -64,7 +63,7 @@ func CheckRecords(ctx context.Context, db RecordsDB, bad func(key, why string), 
 	}
 }
 
-// one checks a record, twice if it is bad: its other half may be on its way.
+// one checks a record, and checks it again if it is bad: its counterpart may have been written meanwhile.
 func one(db RecordsDB, key, value []byte, bad func(key, why string)) error {
 	why, err := wrong(db, key, value)
 	if err != nil || why == "" {
@@ -80,7 +79,7 @@ func one(db RecordsDB, key, value []byte, bad func(key, why string)) error {
 	return err
 }
 
-// wrong says what is wrong with a record; "": nothing.
+// wrong says what is wrong with a record; "" means nothing.
 func wrong(db RecordsDB, key, value []byte) (why string, err error) {
 	var unreadable error
 	switch key[0] {
@@ -129,7 +128,7 @@ func reverse(db RecordsDB, id uint64) (r record.Reverse, held bool, err error) {
 	return r, err == nil, nil
 }
 
-// leadsBack: the node id of a name is that name's.
+// leadsBack says what is wrong with the node id of a name; "" means that it leads back to the name.
 func leadsBack(db RecordsDB, e record.Entry, name string) (why string, err error) {
 	r, held, err := reverse(db, e.ID)
 	switch {

@@ -28,7 +28,8 @@ func found(t *testing.T, db RecordsDB) (all []string) {
 }
 
 func TestRecordsThatDoNotFitAreTold(t *testing.T) {
-	// Names lead to their numbers and back; one whose number is gone, one whose number is another's, and a record that cannot be read are told, of a database in use and of one that is looked at.
+	// Names lead to their node ids and back. A check reports a name whose id is gone, one whose id is
+	// another's, and a record that cannot be read. So does a check of a database that a Look opens.
 	dir := filepath.Join(t.TempDir(), "names")
 	s, err := store.Open(store.Options{Dir: dir})
 	if err != nil {

@@ -5,8 +5,7 @@ import (
 	"time"
 )
 
-// This file tells how old names are, by a clock that never makes them look younger.
-// and a memory of names that were not found.
+// The age of names is measured by a clock that never makes them look younger.
 
 // clock tells Unix milliseconds for ages. Within a process it only goes forward, with the monotonic
 // clock. A suspended machine's monotonic clock stands still; when the wall clock runs ahead of it, this

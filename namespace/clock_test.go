@@ -6,8 +6,8 @@ import (
 )
 
 func TestNothingFromBeforeIsTrustedOnceTheClockWentBack(t *testing.T) {
-	// What was written before lies behind the present time, or ahead of it, and says nothing;
-	// what is found out from now on does.
+	// Once the clock went back, no time that was written before is trusted, whether it lies before the
+	// present time or after it. Times from now on are.
 	for back, trusted := range map[time.Duration]bool{50 * time.Hour: false, 0: true} {
 		var c clock
 		start := time.Now().Add(-back).Round(0)
@@ -28,7 +28,8 @@ func TestNothingFromBeforeIsTrustedOnceTheClockWentBack(t *testing.T) {
 }
 
 func TestNanoIsNeverTheSameTwice(t *testing.T) {
-	// Of two questions, that began in one moment or around a jump of the clock, the later one is known.
+	// Of two questions that began in the same moment, or around a jump of the clock, the later one is
+	// known.
 	var c clock
 	now := time.Now().Round(0)
 	c.Start(func() time.Time { return now })

@@ -6,8 +6,8 @@ import (
 )
 
 func TestACopyHasAQuarterOfItsTimeLeft(t *testing.T) {
-	// A copy is no older than three quarters of what a listing is believed for; who knows no
-	// listing yet need not know what it took, and who knows one gets none that is older.
+	// A copy is no older than three quarters of a listing's life. A node without a listing need not know
+	// how long one takes. A node with a listing gets none that is older.
 	minute := Freshness{Mode: Bounded, Bound: time.Minute}
 	for _, c := range []struct {
 		f              Freshness

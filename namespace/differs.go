@@ -23,7 +23,7 @@ import (
 //
 // A word that cannot be true by itself is doubted wherever it comes from: see hearth.Object.Vague.
 
-// differs is that a link's listings and HEADs do not agree.
+// differs says that a link's listings and HEADs name different versions.
 type differs struct {
 	key   string // that showed it
 	says  string // in which way

@@ -13,7 +13,7 @@ import (
 	"github.com/hearthfs/hearth"
 )
 
-// listsAs has listings say what they do from now on; nil: what is.
+// listsAs sets what listings say from now on; nil means the truth.
 func (b *bucket) listsAs(says func(*hearth.Object)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -26,7 +26,7 @@ func (b *bucket) asked() (heads, lists int) {
 	return b.heads, b.lists
 }
 
-// read is what a reader of a file does: where the version is gone, the tree is told.
+// read does what a reader of a file does: it tells the tree when the version is gone.
 func (w *world) read(path string) (n Node, err error) {
 	w.Helper()
 	n = w.resolve(path)
@@ -41,7 +41,7 @@ func (w *world) read(path string) (n Node, err error) {
 	return n, nil
 }
 
-// other ways to list a file than as it is.
+// other ways to list a file, all wrong.
 var otherWords = map[string]func(*hearth.Object){
 	"another ETag": func(o *hearth.Object) { o.ETag += "!" },
 	"no ETag":      func(o *hearth.Object) { o.ETag = "" },
@@ -51,9 +51,9 @@ var otherWords = map[string]func(*hearth.Object){
 }
 
 func TestListingsThatNameOtherVersions(t *testing.T) {
-	// An origin lists other versions than it lets read. The first reader who meets one is told so; from then on
-	// versions come from HEADs, and no file of an unchanged bucket is another one again, whatever is
-	// listed and however much time passes, over a restart as well. What really changes is seen.
+	// An origin lists other versions than can be read. The first reader who meets one gets an error. From
+	// then on versions come from HEADs, and no file of an unchanged bucket changes its version again. That
+	// holds whatever is listed, however much time passes, and over a restart. Real changes are seen.
 	for name, says := range otherWords {
 		for _, f := range []Freshness{{Mode: Bounded, Bound: time.Minute}, {Mode: Immutable}} {
 			t.Run(name+" "+f.String(), func(t *testing.T) {
@@ -124,8 +124,8 @@ func TestListingsThatNameOtherVersions(t *testing.T) {
 }
 
 func TestListingsThatAreRightAgain(t *testing.T) {
-	// What was found of an origin is kept, and looked at again by the next start: once its
-	// listings are mended, they are believed again, and names cost no HEADs.
+	// What was found out about an origin is kept, and checked again by the next start. Once its listings
+	// are mended, they are believed again, and names cost no HEADs.
 	var told []string
 	w := open(t, func(o *Options) {
 		o.Dir = t.TempDir()
@@ -164,8 +164,8 @@ func TestListingsThatAreRightAgain(t *testing.T) {
 }
 
 func TestNamesOfWhichOnlyListingsTellWhileTheOriginIsAway(t *testing.T) {
-	// Of a file that no HEAD told of nobody knows the version: while the origin cannot be asked it is an
-	// error, and none that goes on. What a HEAD told of goes on.
+	// Nobody knows the version of a file that no HEAD has confirmed. While the origin is unreachable such a
+	// file is an error. A file that a HEAD has confirmed is served.
 	w := open(t, func(o *Options) { o.Links[0].Differs = "d/a" })
 	w.b.put("d/a", "A", 3)
 	w.b.put("d/b", "B", 3)
@@ -184,7 +184,8 @@ func TestNamesOfWhichOnlyListingsTellWhileTheOriginIsAway(t *testing.T) {
 }
 
 func TestAChangeIsNoDisagreement(t *testing.T) {
-	// The bucket changes while it is compared, once or with each question: its listings are believed as before.
+	// The bucket changes while it is compared, once or with each question. Its listings are believed as
+	// before.
 	for name, changes := range map[string]func(question int) bool{
 		"before the first":  func(n int) bool { return n == 0 },
 		"before the second": func(n int) bool { return n == 1 },
@@ -227,7 +228,8 @@ func TestAChangeIsNoDisagreement(t *testing.T) {
 }
 
 func TestAReaderOfWhatChangedHasNothingTakenForWrong(t *testing.T) {
-	// Files change between their listing and their readers: these are told so, and listings go on to be believed.
+	// Files change after they were listed and before they are read. Their readers are told so, and listings
+	// are believed as before.
 	w := open(t, func(o *Options) {
 		o.Events.Differs = func(link, says string) { t.Error(link, says) }
 	})
@@ -255,8 +257,8 @@ func TestAReaderOfWhatChangedHasNothingTakenForWrong(t *testing.T) {
 }
 
 func TestListingsInNoOrderThatAreWrong(t *testing.T) {
-	// Pages come in no order, so that what is gone is known at the end of a listing alone: no name goes that is
-	// there, whether listings name other versions or no sizes, and each file is what HEADs say.
+	// Pages come in no order, so only the end of a listing tells what is gone. No name is removed that is
+	// there, whether listings name other versions or no sizes. Each file is what HEADs say.
 	for name, says := range map[string]func(*hearth.Object){"ETags": otherWords["another ETag"], "sizes": func(o *hearth.Object) { o.Size = 0 }} {
 		w := open(t, func(o *Options) {
 			if name == "ETags" {
@@ -284,7 +286,7 @@ func TestListingsInNoOrderThatAreWrong(t *testing.T) {
 }
 
 func TestLookUpsDoNotListForWhatHeadsTell(t *testing.T) {
-	// What HEADs told grows old; as long as the directory's listing does not, no look-up lists it again.
+	// What HEADs told expires. While the directory's listing has not expired, no look-up lists it again.
 	w := open(t, func(o *Options) { o.Links[0].Differs = "d/a" })
 	w.b.put("d/a", "A", 3)
 	w.b.onPage = func(string, int) { w.clock.add(10 * time.Second) } // it is believed for 200 s
@@ -308,8 +310,8 @@ func TestLookUpsDoNotListForWhatHeadsTell(t *testing.T) {
 }
 
 func TestAFileThatIsListedAsEmpty(t *testing.T) {
-	// A listing without sizes, or of zeros: such a file is asked for at a look-up, once, and not while a
-	// directory is read. One that is empty may have any ETag, and one under the MD5 of nothing is empty.
+	// A listing tells no sizes, or zeros. Such a file is asked for once, at a look-up, and not while a
+	// directory is read. An empty file may have any ETag. A file whose ETag is the MD5 of nothing is empty.
 	const nothing = "d41d8cd98f00b204e9800998ecf8427e"
 	w := open(t, nil)
 	w.b.put("d/full", "A", 3)
@@ -363,7 +365,8 @@ func TestAFileThatIsListedAsEmpty(t *testing.T) {
 }
 
 func TestKeysAreNotToldOfAnOriginThatListsOtherVersions(t *testing.T) {
-	// Whoever lists keys for S3 clients is to ask the origin, whose listings have other ETags than names here.
+	// A front end that lists keys for S3 clients must ask the origin: its listings have other ETags than
+	// names here.
 	w := open(t, func(o *Options) { o.Links[0].Differs = "d/a" })
 	w.b.put("d/a", "A", 3)
 	w.b.put("d/e/x", "A", 3)
@@ -381,7 +384,7 @@ func TestKeysAreNotToldOfAnOriginThatListsOtherVersions(t *testing.T) {
 	}
 }
 
-// insists is an owner that believes its listing, whatever it is asked.
+// insists is an owner that answers from its listing, whatever it is asked.
 type insists struct{ fakeOwner }
 
 func (f insists) Find(_ context.Context, dir hearth.Directory, segment string, _ time.Duration) (hearth.Found, error) {
@@ -399,8 +402,8 @@ func (f insists) Find(_ context.Context, dir hearth.Directory, segment string, _
 }
 
 func TestAnOwnerThatInsistsOnWhatIsGone(t *testing.T) {
-	// A file was found gone, and the node that its directory belongs to says that it is as it was: the origin is asked.
-	// Once that shows that its listings name other versions, another node's word on a version is not asked for.
+	// A file was found gone, and its directory's owner says that it is as it was: the origin is asked. Once
+	// the origin shows that its listings name other versions, no other node is asked for a version.
 	w := open(t, func(o *Options) { o.Links[0].Origin = insists{fakeOwner{o.Links[0].Origin.(*bucket)}} })
 	w.b.put("d/x", "A", 3)
 	w.b.put("d/y", "B", 3)
@@ -421,7 +424,8 @@ func TestAnOwnerThatInsistsOnWhatIsGone(t *testing.T) {
 }
 
 func TestWhoIsAskedByAnotherNodeAsksByHead(t *testing.T) {
-	// The node that a directory belongs to knows its names from a listing that names other versions: of a file it tells what a HEAD says.
+	// A directory's owner knows the names from a listing that names other versions. Of a file it tells what
+	// a HEAD says.
 	w := open(t, func(o *Options) { o.Links[0].Differs = "d/x" })
 	w.b.put("d/x", "A", 3)
 	w.b.listsAs(otherWords["another ETag"])
@@ -434,8 +438,8 @@ func TestWhoIsAskedByAnotherNodeAsksByHead(t *testing.T) {
 }
 
 func TestKernelsForgetWhatNobodyCanRead(t *testing.T) {
-	// A reader finds that listings name other versions: mounts are told of all names in memory that only
-	// listings told of, so that their next readers look them up.
+	// A reader finds that listings name other versions. Mounts are told of all names in memory that only
+	// listings told of, so that the next readers look them up.
 	w := open(t, nil)
 	for i := range 20 {
 		w.b.put(fmt.Sprintf("d%d/x", i%4), "A", 3)

@@ -29,8 +29,8 @@ type directory struct {
 	// other. It is held across reads and writes of the database, which go to
 	// memory first; never while an origin is asked. Taken before every other lock.
 	mu sync.Mutex
-	// doubted is the listing under way if a write may have changed what that has passed already;
-	// mu guards it.
+	// doubted is the listing under way, if a write may have changed names that it has passed already. mu
+	// guards it.
 	doubted *listing
 }
 
@@ -132,7 +132,7 @@ func (d *directory) mountName(t *Tree, sort string, e *record.Entry) string {
 	return record.MountName(sort, beside)
 }
 
-// directories are those in memory: the ones in use and the ones used last.
+// directories are the directories in memory: those in use, and those used last (LRU).
 type directories struct {
 	shards [16]dirShard
 	// ids of the directories in memory, by their hashes. They outlive the database.

@@ -106,9 +106,8 @@ func TestNewerFormat(t *testing.T) {
 }
 
 func TestNoNameIsOldAfterTheClockWentBack(t *testing.T) {
-	// A name was asked for by itself, the clock went back while the node was down, and the
-	// object changed: what is listed then counts, and so it does when the clock has come to
-	// where it was.
+	// A name was asked for by itself, the clock went back while the node was down, and the object changed.
+	// The listing made after that counts, also when the clock has come back to where it was.
 	for _, c := range []struct{ back, later time.Duration }{{50 * time.Hour, 0}, {10 * time.Second, 0}, {10 * time.Second, 11 * time.Second}} {
 		w := open(t, func(o *Options) { o.Dir = t.TempDir() + "/names" })
 		w.b.put("d/x", "A", 1)
@@ -135,8 +134,7 @@ func TestNoNameIsOldAfterTheClockWentBack(t *testing.T) {
 }
 
 func TestClock(t *testing.T) {
-	// The clock never goes back, follows jumps ahead, and keeps its pace after a
-	// jump was undone.
+	// The clock never goes back. It follows jumps ahead, and keeps its pace after a jump was undone.
 	wall := newClock()
 	var c clock
 	c.Start(wall.Now)

@@ -24,14 +24,14 @@ type bucket struct {
 	sorted   []string // keys, or nil when they changed
 	fail     error
 	fails    map[string]error // of single keys and prefixes, as failing has them
-	unlisted error            // of each key that is not there: a policy that lets list some prefixes only; nil: 404
+	unlisted error            // for each key that is not there, as if only some prefixes may be listed; nil means 404
 	heads    int
 	lists    int // pages
 	pageSize int
 	shuffled bool                          // pages in no order
 	onPage   func(prefix string, page int) // called before a page is served, without the lock
 	onHead   func(key string)
-	says     func(o *hearth.Object) // makes of an object what a listing says of it; nil: what it is
+	says     func(o *hearth.Object) // changes an object to what a listing says of it; nil means no change
 }
 
 func newBucket() *bucket { return &bucket{objects: map[string]hearth.Object{}, pageSize: 1000} }
@@ -61,8 +61,8 @@ func (b *bucket) down(err error) {
 	b.fail = err
 }
 
-// failing has HEAD of a key ("HEAD d/x") or LIST of a prefix ("LIST d/") fail, or of all that
-// begin so ("HEAD d/*"), from now on; nil: no more.
+// failing makes the HEAD of a key ("HEAD d/x") or the LIST of a prefix ("LIST d/") fail from now on, or
+// those of all that begin so ("HEAD d/*"). Nil ends it.
 func (b *bucket) failing(what string, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -318,17 +318,17 @@ func (w *world) nodes(path string) iter.Seq[Node] {
 	}
 }
 
-// later moves the clock when all is settled: a listing whose last names were read, and that has not
-// noted its end yet, would seem to have taken so long, and be believed for twenty times that.
+// later moves the clock when everything has settled. Otherwise a listing that was read, and has not noted
+// its end yet, would seem to have taken that long. It would be believed for twenty times that.
 func (w *world) later(d time.Duration) {
 	w.settle()
 	w.clock.add(d)
 }
 
-// settle waits until nothing runs behind: questions, listings and the edits that follow them.
+// settle waits until no background work runs: questions, listings and the edits that follow them.
 func (w *world) settle() { w.behind.wait() }
 
-// behind counts what a tree does that nobody waits for.
+// behind counts the background work of a tree.
 type behind struct {
 	mu   sync.Mutex // guards n
 	n    int

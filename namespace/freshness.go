@@ -26,15 +26,15 @@ const (
 	Forever = 24 * time.Hour
 	// listingShare bounds the cost of listings: a directory is being listed for at most a twentieth of the time.
 	listingShare = 20
-	// CopyShare is how many times its duration a listing's age may be for another node to copy
-	// it, as CopyAge has it.
+	// CopyShare bounds the age of a listing that another node copies, in multiples of the listing's
+	// duration. See CopyAge.
 	CopyShare = listingShare - listingShare/4
 )
 
 // Freshness is how old a name may be.
 type Freshness struct {
 	Mode Mode
-	// Bound is the age up to which a name is believed, for Bounded; 0: 60 s.
+	// Bound is the age up to which a name is believed, for Bounded. 0 means 60 s.
 	Bound time.Duration
 }
 

@@ -16,7 +16,7 @@ import (
 	"github.com/hearthfs/hearth/namespace/store"
 )
 
-// corruptNow has the next read of the database find it corrupt, which gives it up for an empty one.
+// corruptNow makes the next read of the database find it corrupt, so that an empty one replaces it.
 func (r *rebuiltWorld) corruptNow() { r.corrupts(1) }
 
 // rebuild does that now.
@@ -30,7 +30,7 @@ func (r *rebuiltWorld) rebuild() {
 	}
 }
 
-// inEachMode runs a test of a tree that knows all names of three directories, and where those are.
+// inEachMode runs a test in each mode, with a tree that knows all names of three directories.
 func inEachMode(t *testing.T, test func(t *testing.T, r *rebuiltWorld, d *directory, name string)) {
 	for _, f := range []Freshness{{Mode: Bounded, Bound: time.Hour}, {Mode: Immutable}} {
 		t.Run(f.String(), func(t *testing.T) {
@@ -46,7 +46,8 @@ func inEachMode(t *testing.T, test func(t *testing.T, r *rebuiltWorld, d *direct
 }
 
 func TestABeliefIsOfOneDatabase(t *testing.T) {
-	// What is believed of names was formed with one database: of what is read in the next one, which is empty, it says nothing.
+	// A belief was formed with one database. It says nothing about what is read from the next one, which
+	// is empty.
 	inEachMode(t, func(t *testing.T, r *rebuiltWorld, d *directory, name string) {
 		x, ok, err := d.entry(r.tree, name)
 		if !ok || err != nil {
@@ -69,7 +70,7 @@ func TestABeliefIsOfOneDatabase(t *testing.T) {
 	})
 }
 
-// looks are ways to find a file, each of which must.
+// looks are ways to find a file. Each must find it.
 func looks(r *rebuiltWorld, d *directory, name string) map[string]func() error {
 	found := func(o hearth.Object, err error) error {
 		if err == nil && o.Key != d.prefix()+name {
@@ -115,8 +116,9 @@ func looks(r *rebuiltWorld, d *directory, name string) map[string]func() error {
 }
 
 func TestNamesOfADatabaseThatIsGivenUp(t *testing.T) {
-	// The database is given up before names are looked up, or by the very read that looks for them: what the next one does not
-	// have is asked for, and never absent. While the origin is away it is an error, and no empty directory.
+	// The database is dropped before names are looked up, or by the very read that looks for them. What the
+	// next one lacks is asked for, and is never taken to be absent. While the origin is unreachable the
+	// answer is an error, and not an empty directory.
 	for _, way := range []string{"Lookup", "File", "Find", "ReadDir", "Names", "Refresh"} {
 		for _, away := range []bool{false, true} {
 			for _, during := range []bool{false, true} {
@@ -144,8 +146,8 @@ func TestNamesOfADatabaseThatIsGivenUp(t *testing.T) {
 }
 
 func TestAListingIsOfOneDatabase(t *testing.T) {
-	// The database is given up between two pages of a listing: the names before its cursor are not in the next one, and are
-	// looked up there, by their own names and as part of the directory.
+	// The database is dropped between two pages of a listing. The names before the listing's cursor are not
+	// in the next database. They are found all the same, by their own names and as part of the directory.
 	for _, way := range []string{"Lookup", "File", "Find", "ReadDir", "Names"} {
 		t.Run(way, func(t *testing.T) {
 			inEachMode(t, func(t *testing.T, r *rebuiltWorld, d *directory, name string) {
@@ -190,7 +192,8 @@ func TestAListingIsOfOneDatabase(t *testing.T) {
 }
 
 func TestAPageGoesIntoTheDatabaseOfItsListing(t *testing.T) {
-	// The database is given up while a listing's second page is asked for: it does not become a whole directory of that page.
+	// The database is dropped while a listing's second page is asked for. That page alone does not count
+	// as the whole directory.
 	inEachMode(t, func(t *testing.T, r *rebuiltWorld, d *directory, _ string) {
 		for i := range pageNames + 10 {
 			r.b.put(fmt.Sprintf("top/many/%05d", i), "A", 1)
@@ -232,7 +235,8 @@ func TestAPageGoesIntoTheDatabaseOfItsListing(t *testing.T) {
 }
 
 func TestAReaderGoesOnInTheNextDatabase(t *testing.T) {
-	// The database is given up while somebody reads a directory, who has some of its names: the others come, and none twice.
+	// The database is dropped while a reader of a directory has some of its names. The others come, and
+	// none comes twice.
 	inEachMode(t, func(t *testing.T, r *rebuiltWorld, d *directory, _ string) {
 		var names []string
 		err := r.tree.ReadDir(t.Context(), d.id, "", func(n Node) bool {
@@ -248,7 +252,7 @@ func TestAReaderGoesOnInTheNextDatabase(t *testing.T) {
 }
 
 func TestAnAnswerThatIsGivenUpIsAskedForAgain(t *testing.T) {
-	// A name was asked for and written down, and the database is given up before who asked reads it.
+	// A name was asked for and written down, and the database is dropped before the asker reads it.
 	inEachMode(t, func(t *testing.T, r *rebuiltWorld, d *directory, _ string) {
 		if _, err := r.tree.Lookup(t.Context(), d.id, "new"); !errors.Is(err, fs.ErrNotExist) {
 			t.Fatal(err)
@@ -271,8 +275,8 @@ func TestAnAnswerThatIsGivenUpIsAskedForAgain(t *testing.T) {
 }
 
 func TestWhatWasJustGivenUpIsNotAbsent(t *testing.T) {
-	// The read that looks for a name finds the database corrupt: what is asked about it, by another node or by a long name's
-	// hash, is not told to be absent because the next database is empty.
+	// The read that looks for a name finds the database corrupt. The name is a long one, found by its hash,
+	// or another node asks for it. It is not reported absent because the next database is empty.
 	inEachMode(t, func(t *testing.T, r *rebuiltWorld, d *directory, _ string) {
 		long := strings.Repeat("long", 100)
 		r.b.put(d.prefix()+long, "A", 1)
@@ -300,7 +304,7 @@ func TestWhatWasJustGivenUpIsNotAbsent(t *testing.T) {
 }
 
 func TestAFoundNameThatIsGivenUpIsLookedUpAgain(t *testing.T) {
-	// A look-up has its answer written down, and the database is given up before it reads that.
+	// A look-up has written its answer down, and the database is dropped before the look-up reads it.
 	inEachMode(t, func(t *testing.T, r *rebuiltWorld, _ *directory, _ string) {
 		r.b.put("top/d0/sub/new", "A", 1)
 		if err := r.tree.Refresh(t.Context(), r.dirs["top/d0"], r.tree.Now()+1); err != nil {

@@ -9,10 +9,9 @@ import (
 	"time"
 )
 
-// This file keeps what superseded node ids stood for while a mount's kernel holds
-// them. A sweep asks the holders: a mount counts what its kernel holds anyway,
-// so mounts need no memory here, and a FORGET costs the database nothing.
-// It goes over the superseded ids, and drops those that no holder has.
+// What a superseded node id stood for is kept while the kernel of a mount holds the id. A sweep goes over
+// the superseded ids, and drops those that no holder has. It asks the holders: a mount counts what its
+// kernel holds anyway. So mounts need no memory here, and a FORGET costs the database nothing.
 
 // holders are those who hold node ids, one for each mount.
 type holders struct {
@@ -26,12 +25,12 @@ type holders struct {
 }
 
 const (
-	// sweepLeast superseded ids are worth a sweep, or as many as the last one left if that is more:
-	// each record is looked at about twice, and there are never more than twice
-	// those held and those of the last minute.
+	// sweepLeast superseded ids are worth a sweep, or as many as the last sweep left if that is more. So
+	// each record is looked at about twice. There are never more records than twice those held and those
+	// of the last minute.
 	sweepLeast = 4096
-	// grace is how long a superseded id is kept though nobody holds it: an
-	// answer that names it may be under way to a kernel.
+	// grace is how long a superseded id is kept though nobody holds it: an answer with the id may be in
+	// flight to a kernel.
 	grace = time.Minute
 )
 
@@ -88,7 +87,7 @@ func (h *holders) Sweep(before int64, all func(keep func(id uint64, since []byte
 // supersededAt is the value of a superseded id's record: when it was superseded, in Unix ms.
 func supersededAt(now int64) []byte { return binary.BigEndian.AppendUint64(nil, uint64(now)) }
 
-// at is the time in such a value. 0 is long ago: older versions wrote no time.
+// at is the time in such a value. 0 means long ago: older versions wrote no time.
 func at(value []byte) int64 {
 	if len(value) != 8 {
 		return 0

@@ -42,9 +42,8 @@ func mountOn(t *Tree) *kernel {
 }
 
 func TestTwoMounts(t *testing.T) {
-	// Two mounts look up and forget names that change, and end and begin again, at
-	// random: what either holds keeps its meaning, what none holds is dropped by the
-	// next sweep a minute later.
+	// At random two mounts look up and forget names that change, and end and begin again. An id that either
+	// holds keeps its meaning. An id that none holds is dropped by the next sweep a minute later.
 	rapid.Check(t, func(r *rapid.T) {
 		w := newWorld(t)
 		w.o = Options{Clock: w.clock.Now, monotonic: w.clock.Now, behind: w.behind.add, Links: []Link{{Path: "/", Name: "/", Origin: w.b, Identity: "test",
@@ -108,9 +107,8 @@ func TestTwoMounts(t *testing.T) {
 }
 
 func TestSupersededAreBounded(t *testing.T) {
-	// A directory of 1,000 names changes 16 times, and a mount holds ten of each
-	// version until it ends: records of others do not pile up, and at the end none is
-	// left. An answer under way has its minute.
+	// A directory of 1,000 names changes 16 times, and a mount holds ten of each version until it ends. The
+	// records of other ids do not pile up, and at the end none is left. An answer in flight has its minute.
 	w := open(t, nil)
 	mount := mountOn(w.tree)
 	records := func() int {

@@ -17,8 +17,8 @@ import (
 )
 
 func TestKeysAreFoundByteForByte(t *testing.T) {
-	// Every key is found as it is, whatever its name in the mount; a prefix is the
-	// directory of the keys below it.
+	// Every key is found byte for byte, whatever its name in the mount. A prefix is the directory of the
+	// keys below it.
 	w := open(t, nil)
 	keys := []string{"a", "a/b", "x//y", "/lead", "//two", "./p", "../etc/passwd", "t/", strings.Repeat("n", 300), "a%2Fb", "%_", "new\nline", "..", "a%F"}
 	for _, k := range keys {
@@ -47,8 +47,8 @@ func TestKeysAreFoundByteForByte(t *testing.T) {
 }
 
 func TestKeysOfADirectory(t *testing.T) {
-	// A prefix gives its keys and directories byte for byte, in the order of keys, from behind any of them, whatever mounts call them; what
-	// cannot be given is counted.
+	// Keys gives the keys and directories of a prefix byte for byte, in the order of keys, after any of
+	// them, whatever mounts call them. Keys that cannot be given are counted.
 	w := open(t, nil)
 	long := strings.Repeat("n", 300)
 	keys := []string{"d/", "d/%_", "d/..", "d/.x", "d//y", "d/a", "d/a-1", "d/a/b", "d/a/c", "d/a%F", "d/a0", "d/" + long, "d/" + long + "/z", "e"}
@@ -71,7 +71,7 @@ func TestKeysOfADirectory(t *testing.T) {
 		})
 		left := want[from:]
 		if behind == "" {
-			left = want // a name without a byte is behind nothing
+			left = want // an empty cursor comes before all names
 		}
 		if err != nil || hidden != 0 || !slices.Equal(got, left) {
 			t.Errorf("behind %q: %q, want %q; %d hidden, %v", behind, got, left, hidden, err)
@@ -94,7 +94,7 @@ func TestKeysOfADirectory(t *testing.T) {
 }
 
 func TestKeysThatCannotBeShownAreCountedWhileTheyAreListed(t *testing.T) {
-	// Who reads a page of a listing that is not at its end is told of keys that are missing from it.
+	// A reader of a page, while the listing has not ended, is told how many keys are missing from it.
 	w := open(t, nil)
 	for i := range 2 * pageNames {
 		w.b.put(fmt.Sprintf("d/k%04d", i), "e", 3)
@@ -117,8 +117,8 @@ func TestKeysThatCannotBeShownAreCountedWhileTheyAreListed(t *testing.T) {
 }
 
 func TestWhatIsWrittenIsKnownAtOnce(t *testing.T) {
-	// What was believed of a key, and of the directories that come and go with it, is asked for
-	// once it was written, whatever its bound; a write into a directory that is known costs one question.
+	// Once a key was written, the key and the directories that come and go with it are asked for again,
+	// whatever the bound. A write into a directory that is known costs one question.
 	w := open(t, nil)
 	file := func(key string) string {
 		n, err := w.tree.File(context.Background(), "/", key)
@@ -174,8 +174,8 @@ func TestWhatIsWrittenIsKnownAtOnce(t *testing.T) {
 }
 
 func TestAListingTellsATimeMoreFinely(t *testing.T) {
-	// A HEAD tells whole seconds: what a listing says beyond that is kept, and the file stays the same one; what a HEAD says later takes
-	// nothing of it away, unless it is another second.
+	// A HEAD tells whole seconds. The fraction that a listing tells is kept, and the file stays the same
+	// version. A later HEAD does not remove the fraction, unless it tells another second.
 	w := open(t, nil)
 	w.b.put("d/a", "1", 3)
 	at := func() (time.Time, uint64) {
@@ -207,8 +207,8 @@ func TestAListingTellsATimeMoreFinely(t *testing.T) {
 }
 
 func TestAListingTellsTheTimeOfWhatWasFoundMeanwhile(t *testing.T) {
-	// A name that is asked for alone while its directory is listed is no older than the listing; its
-	// time is the listing's where that is finer, and only if it is of the same version.
+	// A name that is asked for alone while its directory is listed is no older than the listing. It takes
+	// the listing's time where that is finer, and only if the version is the same.
 	second := time.Unix(1_700_000_000, 0)
 	fine := second.Add(123 * time.Millisecond)
 	for i, c := range []struct {
@@ -247,8 +247,8 @@ func TestAListingTellsTheTimeOfWhatWasFoundMeanwhile(t *testing.T) {
 }
 
 func TestTheTimeOfAnUnchangedFileDoesNotMove(t *testing.T) {
-	// An origin whose HEADs tell whole seconds lists fractions. Whatever the file was learned from, it is
-	// shown at one time: found alone, listed, found again, and after a restart.
+	// An origin lists fractions of seconds, and its HEADs tell whole ones. A file shows one and the same
+	// time, wherever it was learned from: found alone, listed, found again, and after a restart.
 	second := time.Unix(1_700_000_000, 0)
 	w := open(t, func(o *Options) { o.Dir = t.TempDir() })
 	put := func(mod time.Time) {
@@ -289,8 +289,8 @@ func TestTheTimeOfAnUnchangedFileDoesNotMove(t *testing.T) {
 }
 
 func TestTheFileBesideADirectoryIsWaitedFor(t *testing.T) {
-	// Who asks for the file a beside a/, cold, gets it although the directory's
-	// answer comes first.
+	// A cold reader that asks for the file a beside a/ gets it, although the directory's answer comes
+	// first.
 	w := open(t, func(o *Options) { o.Links[0].Freshness = Freshness{Mode: Strict} })
 	for i := range 30 {
 		key := fmt.Sprint("a", i)
@@ -315,8 +315,8 @@ func TestTheFileBesideADirectoryIsWaitedFor(t *testing.T) {
 }
 
 func TestGoingOnBehindWhatANameWas(t *testing.T) {
-	// A reader goes on behind a file or a directory, although the name is the other kind's by
-	// now: names that sort between a and a/ come once, and are not left out.
+	// A reader continues after a file or a directory, although the name is of the other kind by now. Names
+	// that sort between a and a/ come once, and are not left out.
 	for _, is := range []string{"a", "a/b"} {
 		w := open(t, nil)
 		for _, key := range []string{is, "a-1", "z"} {
@@ -345,8 +345,8 @@ func TestGoingOnBehindWhatANameWas(t *testing.T) {
 }
 
 func TestGoingOnBehindANodeID(t *testing.T) {
-	// A mount's listing goes on behind an entry by its node id alone, long after it was given out: also when its name went, means
-	// another version, or became a directory or a file.
+	// A mount's listing continues after an entry by its node id alone, long after the id was given out. It
+	// does so also when the name is gone, means another version, or became a directory or a file.
 	w := open(t, nil)
 	keys := []string{"became", "dir/x", "file", "gone", "gone-dir/x", "same", "turned/x", "two", "two/x", "a%b", strings.Repeat("l", 250) + "%00"}
 	for _, key := range keys {
@@ -380,8 +380,8 @@ func TestGoingOnBehindANodeID(t *testing.T) {
 }
 
 func TestWhetherKeysAreToBeAskedFor(t *testing.T) {
-	// Without asking for anything it is told whether reading a prefix would: not while its listing is
-	// believed or under way, nor with the origin away; whoever says that it will be read has it begin.
+	// Asks tells, without a question, whether reading a prefix would ask the origin. It would not while the
+	// listing is believed or under way, nor while the origin is unreachable. With ahead the listing begins.
 	w := open(t, nil)
 	for _, k := range []string{"d/a", "d/e/b", "f/a"} {
 		w.b.put(k, "e", 3)
@@ -443,7 +443,7 @@ func TestWhetherKeysAreToBeAskedFor(t *testing.T) {
 }
 
 func TestAStrictLinksKeysAreAlwaysAskedFor(t *testing.T) {
-	// Names that are not believed are asked for whoever listed them, and none ahead.
+	// Names that are not believed are asked for, whoever listed them. None is asked for ahead.
 	w := open(t, func(o *Options) { o.Links[0].Freshness = Freshness{Mode: Strict} })
 	w.b.put("d/a", "e", 3)
 	if _, err := w.tree.Keys(context.Background(), "/", "d/", "", func(*hearth.Object) bool { return true }); err != nil {

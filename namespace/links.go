@@ -36,11 +36,11 @@ type Link struct {
 // link is a Link in use.
 type link struct {
 	Link
-	down    atomic.Pointer[error]    // why the origin could not be asked last; nil: it could
+	down    atomic.Pointer[error]    // why the origin is unreachable, or nil
 	answers atomic.Int64             // of the origin, so far
 	last    atomic.Pointer[question] // it answered, other than the one for Prefix itself
 
-	differs   atomic.Pointer[differs] // not nil: only HEADs tell versions; nil: no difference is known
+	differs   atomic.Pointer[differs] // if not nil, only HEADs tell versions; nil means that none is known
 	comparing atomic.Bool             // a check of that is running
 
 	mu      sync.Mutex // guards witness; a leaf

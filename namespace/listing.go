@@ -36,7 +36,7 @@ type listing struct {
 	gate  <-chan struct{} // the second page waits until it is closed, or for a reader (hurry)
 	hurry chan struct{}
 	once  sync.Once // closes hurry
-	away  *away     // another node is asked first; nil: the origin is
+	away  *away     // the owner, which is asked first; nil means that the origin is
 
 	// The goroutine that runs the listing owns these:
 	page      []listed
@@ -58,7 +58,7 @@ type listing struct {
 type listed struct {
 	sort   string
 	object hearth.Object
-	alone  int64 // when it was asked for by itself, in Unix ms; 0: it was not
+	alone  int64 // when it was asked for by itself, in Unix ms; 0 means that it was not
 }
 
 // list returns the directory's running listing, or begins one. A listing that began before since is not
@@ -128,7 +128,8 @@ func (t *Tree) kick(d *directory) {
 	_, _ = t.list(t.ctx, d, 0, nil) // it does not wait
 }
 
-// quietAsks bounds background questions, and renewals of listings: so many tell whether an origin is back.
+// quietAsks bounds background questions and renewals of listings. So many are enough to find out whether
+// an origin is back.
 const quietAsks = 8
 
 // renew begins a listing in the background when less than a quarter of the listing's life is left,
@@ -230,9 +231,9 @@ func (l *listing) answered(err error) {
 // drift is how far, in ms, two clocks come apart while a listing is believed.
 const drift = 100
 
-// copy takes names from the directory's owner, as far as that tells them. The names may be older by the
-// time that the listing works, since the listing is believed for longer by more than that. Time spent
-// waiting, or while the machine sleeps, does not count.
+// copy takes names from the directory's owner, as far as the owner tells them. Names may be older by the
+// time that this listing has worked: a listing that takes longer is believed for longer by more than
+// that. Time spent waiting, or while the machine sleeps, does not count.
 func (l *listing) copy() (whole bool, err error) {
 	t := l.t
 	defer l.away.end()
@@ -401,7 +402,7 @@ func (l *listing) merge(e *edit, last bool) error {
 	}
 	lower := record.NameKey(nil, record.KindEntry, l.d.hash, l.last)
 	if l.names > len(l.page) {
-		lower = append(lower, 0) // behind it
+		lower = append(lower, 0) // after it
 	}
 	upper := record.DirectoryEnd(l.d.hash)
 	if !last {

@@ -325,7 +325,7 @@ type inquiry struct {
 	dir     finding
 	object  hearth.Object // of the file
 	copied  bool          // another node answered: began and asked are as it says
-	heard   int64         // an older answer is not enough; 0: no news came of the name
+	heard   int64         // an answer that is older is not enough; 0 means that no news came
 	asking  asking        // at the origin
 }
 

@@ -12,7 +12,7 @@ import (
 	"github.com/hearthfs/hearth"
 )
 
-// slashes is an origin that refuses to list behind two slashes, as MinIO does.
+// slashes is an origin that refuses to list after two slashes, as MinIO does.
 type slashes struct{ *bucket }
 
 func (o *slashes) List(ctx context.Context, q hearth.Listing, each func(hearth.Object) error) error {
@@ -23,8 +23,8 @@ func (o *slashes) List(ctx context.Context, q hearth.Listing, each func(hearth.O
 }
 
 func TestMarkersAreKeysAndNoNames(t *testing.T) {
-	// An empty object at a directory's own key, as S3A and consoles write it, is one of the bucket's keys, and no name in a mount; what is
-	// written of it is known at once.
+	// S3A and consoles write an empty object at a directory's own key. It is one of the bucket's keys, and
+	// no name in a mount. A write of it is known at once.
 	o := &slashes{}
 	w := open(t, func(x *Options) { o.bucket, _ = x.Links[0].Origin.(*bucket); x.Links[0].Origin = o })
 	keys := func(prefix string) (all []string) {
@@ -67,8 +67,8 @@ func TestMarkersAreKeysAndNoNames(t *testing.T) {
 }
 
 func TestARefusedNameIsAnAnswer(t *testing.T) {
-	// An origin that refuses a name of two slashes has answered: there is none, the origin is not away, and the directory before the slashes
-	// stays what it is, however it is asked for.
+	// An origin that refuses a name with two slashes has answered: there is no such name, and the origin is
+	// reachable. The directory before the slashes stays what it is, however it is asked for.
 	for _, mode := range []Freshness{{Mode: Bounded, Bound: defaultBound}, {Mode: Strict}} {
 		o, away := &slashes{}, []error(nil)
 		w := open(t, func(x *Options) {

@@ -17,9 +17,8 @@ import (
 )
 
 func TestAgainstMap(t *testing.T) {
-	// Under random puts, removals, time, restarts and readers that find versions
-	// gone, the tree shows the bucket as it is now or was within the bound; ids
-	// never change their meaning.
+	// Puts, removals, time, restarts, and readers that find versions gone come at random. The tree shows
+	// the bucket as it is now, or as it was within the bound. Ids never change their meaning.
 	rapid.Check(t, func(r *rapid.T) {
 		m := newModel(t, r)
 		defer func() { _ = m.tree.Close() }()
@@ -47,7 +46,7 @@ func TestAgainstMap(t *testing.T) {
 type model struct {
 	*world
 	ids map[uint64]hearth.Object
-	// was holds, by key, the versions that it had and until when; deleted ones too.
+	// was holds for each key the versions that it had, and until when; also that it was deleted.
 	was map[string][]past
 }
 
@@ -122,9 +121,8 @@ func (m *model) lookup(r *rapid.T) {
 	}
 }
 
-// shadowed reports whether a key lies in a directory that a file of the same name may
-// hide until the next listing: to ask for both at each look-up of a file would double
-// the requests (docs/semantics.md).
+// shadowed reports whether a key lies in a directory that a file of the same name may hide until the next
+// listing. To ask for both at each look-up of a file would double the requests (docs/semantics.md).
 func (m *model) shadowed(key string) bool {
 	for i, c := range key {
 		if c == '/' && (m.b.objects[key[:i]].ETag != "" || len(m.was[key[:i]]) > 0) {
@@ -217,8 +215,8 @@ func (m *model) checkIDs(r *rapid.T) {
 }
 
 func TestManyAtOnce(t *testing.T) {
-	// Readers, writers of the bucket and readers that find versions gone, all at
-	// once: no error, no id with two meanings.
+	// Readers, writers of the bucket, and readers that find versions gone work at once. There is no error,
+	// and no id with two meanings.
 	w := open(t, func(o *Options) {
 		o.Links[0].Freshness.Bound = 5 * time.Millisecond
 		o.Clock = nil

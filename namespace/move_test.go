@@ -15,10 +15,9 @@ import (
 )
 
 func TestNamesMove(t *testing.T) {
-	// The names' disk fails while names are looked up, listed and changed: they move
-	// to the next directory, no reader sees an error or asks the origin again for what
-	// is known, and no id changes its meaning or comes twice, not after a restart there
-	// either.
+	// The disk of the names fails while names are looked up, listed and changed. They move to the next
+	// directory. No reader sees an error, or asks the origin again for what is known. No id changes its
+	// meaning or comes twice, not after a restart there either.
 	var failing atomic.Bool
 	mem := vfs.NewMem()
 	disk := errorfs.Wrap(mem, errorfs.InjectorFunc(func(op errorfs.Op) error {

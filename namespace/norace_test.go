@@ -15,8 +15,8 @@ import (
 // several times as long.
 
 func TestLostNames(t *testing.T) {
-	// Names in memory outgrow it and start anew while they are read: readers see
-	// every name, and no id twice.
+	// Names in memory outgrow their limit and start anew while they are read. Readers see every name, and no
+	// id twice.
 	w := open(t, func(o *Options) { o.MemoryBytes = 8 << 20 })
 	tree, err := Open(Options{MemoryBytes: 1 << 20, Links: []Link{{Path: "/", Name: "/", Origin: flat{60_000}, Identity: "test"}}})
 	if err != nil {
@@ -36,9 +36,8 @@ func TestLostNames(t *testing.T) {
 }
 
 func TestMemoryOfListing(t *testing.T) {
-	// Listing and reading 100,000 names keeps a page of them in memory: while the
-	// reader stands still, no more is left once the database has written what it had,
-	// for which a machine under load is given its time.
+	// Listing and reading 100,000 names keeps one page of them in memory. While the reader stands still, no
+	// more is left once the database has written what it had. A machine under load gets time for that.
 	tree, err := Open(Options{Dir: t.TempDir() + "/names", Links: []Link{{Path: "/", Name: "/", Origin: flat{100_000}, Identity: "test"}}})
 	if err != nil {
 		t.Fatal(err)

@@ -13,13 +13,13 @@ import (
 	"github.com/hearthfs/hearth/namespace/store"
 )
 
-// This file keeps pins in the namespace's database: the paths of the tree that are to
-// stay in the cache, and until when.
+// Pins are kept in the namespace's database: the paths of the tree that are to stay in the cache, and
+// until when.
 //
-// A pin is one record: its path is in the key, the rest is JSON in the value. It is written
-// with a sync, and moves with the names to another disk. All pins are in
-// memory, too. If the database is dropped, the next Keep writes them into its successor.
-// Pins are lost only when the database is found corrupt at the start.
+// A pin is one record: its path is in the key, the rest is JSON in the value. It is written with a sync,
+// and moves with the names to another disk. All pins are in memory, too. If the database is dropped, the
+// next Keep writes them into the new one. Pins are lost only when the database is found corrupt at the
+// start.
 
 // Pin says that what lies at and below a path of the tree stays in the cache.
 type Pin struct {

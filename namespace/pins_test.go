@@ -34,8 +34,8 @@ func paths(t *PinTable) (all []string) {
 }
 
 func TestPinsLast(t *testing.T) {
-	// What was pinned is pinned after a restart, with its maker, its end and the bytes of its path;
-	// what was unpinned is not, and a record that cannot be read is no pin.
+	// A pin is there after a restart, with its maker, its end and the bytes of its path. A deleted pin is
+	// not, and a record that cannot be read is no pin.
 	dir := filepath.Join(t.TempDir(), "names")
 	db, table := openPins(t, store.Options{Dir: dir})
 	end := time.Now().Add(time.Hour).UTC().Truncate(time.Second)
@@ -63,8 +63,8 @@ func TestPinsLast(t *testing.T) {
 }
 
 func TestPinsOutliveTheirDatabase(t *testing.T) {
-	// The names outgrow the memory that they may have and begin anew: the pins are written
-	// into the new database by the next Keep, or change.
+	// The names outgrow their memory and start anew. The next Keep, or the next change of a pin, writes the
+	// pins into the new database.
 	for _, change := range []bool{false, true} {
 		db, table := openPins(t, store.Options{MemoryBytes: 8 << 20})
 		want := []string{"/a", "/b"}

@@ -5,9 +5,8 @@ import (
 	"sync"
 )
 
-// This file tells the followers of a listing where its cursor is, and how old its names are.
-
-// progress is how far a listing is. Call Start first.
+// progress tells the followers of a listing where its cursor is, and how old its names are. Call Start
+// first.
 type progress struct {
 	mu    sync.Mutex // guards the rest
 	began int64

@@ -8,8 +8,8 @@ import (
 )
 
 func TestWhoFollowsSeesTheCursorNotAheadOfItsDate(t *testing.T) {
-	// A listing that began at 100 copies what is of 70, moves its cursor and ends: who looks
-	// at the cursor first and at the date then is never told too young a date.
+	// A listing that began at 100 copies names of 70, moves its cursor and ends. A reader that looks at the
+	// cursor first, and at the date after it, never gets too young a date.
 	var p progress
 	p.Start(100)
 	upTo, any, done, moved := p.Snapshot()

@@ -320,7 +320,7 @@ func (r *dirReader) linked(before string, all bool) (stop bool) {
 	return false
 }
 
-// give gives out one entry; false: the reader has enough.
+// give gives out one entry. It returns false when the reader has enough.
 func (r *dirReader) give(sort string, value []byte) bool {
 	e, err := record.ParseEntry(value)
 	if err != nil {

@@ -20,8 +20,8 @@ import (
 	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
-// rebuiltWorld is a tree whose database turns out corrupt at the nth read of its
-// disk, and what a kernel knew of it before.
+// rebuiltWorld is a tree whose database turns out corrupt at the nth read of its disk, and what a kernel
+// knew of the tree before.
 type rebuiltWorld struct {
 	*world
 	reads   atomic.Int64 // of the corrupt database, until the first that tells
@@ -32,8 +32,8 @@ type rebuiltWorld struct {
 // none is no generation.
 const none = -1
 
-// corrupts has the database turn out corrupt at the nth read of its disk from now on, and at
-// each one after: Pebble reads by itself, too, and keeps what it finds there to itself.
+// corrupts makes the database turn out corrupt at the nth read of its disk from now on, and at each one
+// after it: Pebble also reads by itself, and does not report what it finds then.
 func (r *rebuiltWorld) corrupts(n int64) {
 	r.reads.Store(n)
 	r.corrupt.Store(r.tree.db.Generation())
@@ -117,8 +117,8 @@ func (r *rebuiltWorld) reader(ctx context.Context, rng *rand.Rand) {
 }
 
 func TestRebuiltWhileAsked(t *testing.T) {
-	// The database turns out corrupt at some read while it is asked: no name is
-	// missing, none is there that is not, and directories keep their ids.
+	// The database turns out corrupt at some read. No name is missing, no name is shown that is not there,
+	// and directories keep their ids.
 	seed := hearthtest.Seed(t)
 	rng := rand.New(rand.NewPCG(seed, 0))
 	rebuilds := 0

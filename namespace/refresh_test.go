@@ -12,9 +12,9 @@ import (
 )
 
 func TestRefresh(t *testing.T) {
-	// Whatever the freshness of a link says, a directory is listed anew for one who wants
-	// that, once for all who want it as of then, also where one that began earlier runs; what
-	// names meant before is told, and a failure is no answer.
+	// Refresh lists a directory anew, whatever the link's freshness says. It does so once for all who ask as
+	// of the same time, also while an earlier listing runs. Mounts hear what has changed, and a failed
+	// listing is no answer.
 	for _, f := range []Freshness{{Mode: Immutable}, {Mode: Bounded, Bound: time.Hour}, {Mode: Strict}} {
 		w := open(t, func(o *Options) { o.Links[0].Freshness = f })
 		old := w.b.put("d/x", "A", 1)
@@ -71,7 +71,7 @@ func TestRefresh(t *testing.T) {
 }
 
 func TestARefreshWaitsForAListingThatIsTooOld(t *testing.T) {
-	// A listing is under way when somebody wants one as of now: it does not do for him.
+	// A listing is under way when a caller wants one as of now. It is too old for the caller.
 	w := open(t, nil)
 	w.b.put("d/x", "A", 1)
 	d := w.resolve("/d")
@@ -125,7 +125,7 @@ func (c *captured) List(ctx context.Context, q hearth.Listing, each func(hearth.
 }
 
 func TestWhoFindsAListingThatBeganLongAgo(t *testing.T) {
-	// A listing that was begun before the machine slept tells nothing new: who comes afterwards, and
+	// A listing that began before the machine slept tells nothing new. A reader that comes afterwards, and
 	// finds it running, asks again.
 	origin := &captured{}
 	w := open(t, func(o *Options) {

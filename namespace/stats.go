@@ -30,7 +30,7 @@ func (t *Tree) Stats() Stats {
 
 // Stats are the tree's figures since it was opened.
 type Stats struct {
-	// Where is the directory that keeps the names; "": they are in memory.
+	// Where is the directory that keeps the names; "" means that they are in memory.
 	Where string
 	// Ill is why names are not kept on disk any more. Nil means that they are, or need not be.
 	Ill error

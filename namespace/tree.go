@@ -41,14 +41,14 @@ type Options struct {
 	Next func() []string
 	// Links are the tree's root table; AddLink adds more.
 	Links []Link
-	// CacheBytes is the size of the database's block cache; 0: 16 MiB.
+	// CacheBytes is the size of the database's block cache. 0 means 16 MiB.
 	CacheBytes int64
 	// MemoryBytes bounds names that live in memory because Dir is "" or failed. Beyond it all names are
-	// dropped and asked for anew. 0: 64 MiB, or 512 MiB when Dir is "".
+	// dropped and asked for anew. 0 means 64 MiB, or 512 MiB when Dir is "".
 	MemoryBytes int64
 	// FirstID is above every node id that may be in use from elsewhere. 0 means that none is in use.
 	FirstID uint64
-	// Clock is the wall clock. Nil: time.Now, guarded against jumps.
+	// Clock is the wall clock. Nil means time.Now, guarded against jumps.
 	Clock func() time.Time
 	// Events are told what happens.
 	Events Events

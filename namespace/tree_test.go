@@ -144,8 +144,8 @@ func TestStreaming(t *testing.T) {
 }
 
 func TestVersionsHaveIDs(t *testing.T) {
-	// Another version of a name has another id; the old id goes on to mean the old
-	// version until it is forgotten; back to the first version is a third id.
+	// Another version of a name has another id. The old id still means the old version until it is
+	// forgotten. When the first version comes back, it has a third id.
 	w := open(t, nil)
 	var changes []Change
 	var mu sync.Mutex
@@ -217,9 +217,8 @@ func TestForget(t *testing.T) {
 }
 
 func TestFreshness(t *testing.T) {
-	// A bounded name is asked for again after its bound: by its directory's listing, for
-	// all names at once, where that is brief, else at the cost of one HEAD; and in the last
-	// quarter of the bound behind the reader.
+	// A bounded name is asked for again after its bound. A brief listing of its directory does that for all
+	// names at once; else it costs one HEAD. In the last quarter of the bound it happens in the background.
 	w := open(t, nil)
 	w.b.put("x", "A", 1)
 	w.names("/")
@@ -259,8 +258,8 @@ func TestFreshness(t *testing.T) {
 }
 
 func TestDirectoriesAreAskedForTogether(t *testing.T) {
-	// When the bound of a directory of directories has passed, its listing tells of all of
-	// them: none is asked for by itself.
+	// When the bound of a directory of directories has passed, its listing tells of all of them. None is
+	// asked for by itself.
 	w := open(t, nil)
 	for i := range 20 {
 		w.b.put(fmt.Sprintf("d%02d/x", i), "A", 1)
@@ -296,8 +295,8 @@ func TestSlowListingsLastLonger(t *testing.T) {
 }
 
 func TestAJumpOfTheClockIsNotWhatAListingTook(t *testing.T) {
-	// While a directory is listed the wall clock jumps, as when a machine was asleep: what it took is
-	// still a moment, and it is believed no longer than its bound.
+	// While a directory is listed the wall clock jumps, as when a machine was asleep. The listing still
+	// took only a moment, and is believed no longer than its bound.
 	w := open(t, func(o *Options) { o.monotonic = nil })
 	w.b.put("x", "A", 1)
 	w.b.onPage = func(string, int) { w.clock.add(26 * time.Hour) }
@@ -404,8 +403,8 @@ func (h *heldHead) Head(ctx context.Context, key string) (hearth.Object, error) 
 }
 
 func TestAPageThatIsReadAfterHEADKnowsBetter(t *testing.T) {
-	// A file is put when HEAD has not found it, and before the listing's page is read: it is
-	// found, and stays.
+	// A file is put after HEAD has not found it, and before the listing's page is read. It is found, and
+	// stays.
 	h := &heldHead{asked: make(chan struct{}), release: make(chan struct{})}
 	close(h.release)
 	h.armed.Store(true)
@@ -443,8 +442,8 @@ func TestAPageThatIsReadAfterHEADKnowsBetter(t *testing.T) {
 }
 
 func TestALateAnswerIsOlder(t *testing.T) {
-	// Two ask a strict link for a name, and the first is answered last, with what was
-	// so before a change that the second saw: what the second saw stays.
+	// Two callers ask a strict link for a name. The first is answered last, with what was true before a
+	// change that the second saw. What the second saw stays.
 	ctx := context.Background()
 	for _, etags := range [][2]string{{"A", "B"}, {"", "B"}, {"A", ""}} {
 		h := &heldHead{asked: make(chan struct{}), release: make(chan struct{})}
@@ -484,8 +483,8 @@ func TestALateAnswerIsOlder(t *testing.T) {
 }
 
 func TestALateFailureIsOfAnOutageThatIsOver(t *testing.T) {
-	// A listing waits for an origin that is silent and comes back meanwhile. When it
-	// fails at last, others have been answered: the link is not down for that.
+	// A listing waits for an origin that is silent and comes back meanwhile. When the listing fails at last,
+	// other questions have been answered: the link does not count as down.
 	w := open(t, nil)
 	w.b.put("slow/x", "A", 1)
 	w.b.put("e/y", "A", 1)
@@ -517,8 +516,8 @@ func TestALateFailureIsOfAnOutageThatIsOver(t *testing.T) {
 }
 
 func TestStaleIfError(t *testing.T) {
-	// With the origin away, names known last go on, and stats tell why; what was
-	// never known is an error; a link that does not want that gets errors.
+	// While the origin is unreachable, the last known names are served, and Stats says why. A name that was
+	// never known is an error. A link without StaleIfError gets errors only.
 	for _, believes := range []bool{true, false} {
 		w := open(t, func(o *Options) { o.Links[0].StaleIfError = believes })
 		ctx := context.Background()
@@ -569,8 +568,8 @@ func TestStaleIfError(t *testing.T) {
 }
 
 func TestRestart(t *testing.T) {
-	// Names outlive a restart, fresh ones without a question; ids go on; a clock
-	// that went back makes nothing fresh.
+	// Names outlive a restart, and fresh ones need no question. Ids continue. A clock that went back makes
+	// nothing fresh.
 	w := open(t, func(o *Options) { o.Dir = t.TempDir() + "/names" })
 	w.b.put("d/x", "A", 1)
 	w.names("/")
@@ -608,8 +607,8 @@ func TestRestart(t *testing.T) {
 }
 
 func TestLinks(t *testing.T) {
-	// Several links stand in one tree; the longest path wins; what leads to a link
-	// is a directory though no bucket has it.
+	// Several links stand in one tree, and the longest path wins. What leads to a link is a directory,
+	// though no bucket has it.
 	w := open(t, func(o *Options) { o.Links = nil })
 	equal(t, w.names("/"), nil)
 	w.absent("/x")
@@ -652,8 +651,8 @@ func TestLinks(t *testing.T) {
 }
 
 func TestDirectoriesComeAndGo(t *testing.T) {
-	// The last key of a directory goes and so does the directory, with all below;
-	// when it is back it has the same id.
+	// When the last key of a directory goes, the directory goes with all below it. When it is back, it has
+	// the same id.
 	w := open(t, nil)
 	w.b.put("a/b/c", "A", 1)
 	w.b.put("z", "A", 1)
@@ -784,7 +783,7 @@ func TestOddKeys(t *testing.T) {
 }
 
 func TestOriginPanics(t *testing.T) {
-	// A panic in an origin is an error for those who asked, and the next is served.
+	// A panic in an origin is an error for those who asked, and the next question is answered.
 	w := open(t, nil)
 	w.b.put("x", "A", 1)
 	w.b.onHead = func(string) { panic("head") }

@@ -14,7 +14,7 @@ import (
 	"github.com/hearthfs/hearth"
 )
 
-// Ways to fail, of one question or of all.
+// Ways in which one question fails, or all do.
 var (
 	errBroken   = errors.New("500 InternalError")
 	errSlowDown = errors.New("503 SlowDown")
@@ -34,8 +34,8 @@ var allModes = []mode{
 	{Freshness{Mode: Immutable}, true}, {Freshness{Mode: Strict}, true},
 }
 
-// each runs a test for each way to fail and each mode, once with listings so brief that one stands
-// in for a question about a name, and once without.
+// each runs a test for each way to fail and each mode. It does so once with listings so brief that one
+// takes the place of a question about a name, and once without.
 func eachFailure(t *testing.T, test func(t *testing.T, w *failing)) {
 	for _, err := range allErrors {
 		for _, m := range allModes {
@@ -74,7 +74,7 @@ func (f *failing) list(dir uint64) (names []string, err error) {
 func TestANameThatFailsAgesNoOther(t *testing.T) {
 	// A file, or all below a prefix, fails for ever in one way, and is asked for again and again. Other
 	// names are as fresh as ever: a file that changed, one that came and was known to be absent, one that
-	// went, and listings; nobody is told that the origin cannot be asked.
+	// went, and listings. Nobody is told that the origin is unreachable.
 	for what, at := range map[string]string{"HEAD e/bad": "/e/bad", "LIST bad/*": "/bad", "* bad/*": "/bad/z", "LIST ": "/", "LIST e/": "/e"} {
 		t.Run(what, func(t *testing.T) {
 			eachFailure(t, func(t *testing.T, f *failing) {
@@ -129,8 +129,9 @@ func TestANameThatFailsAgesNoOther(t *testing.T) {
 }
 
 func TestWhatADeniedNameIs(t *testing.T) {
-	// The origin answers for others and denies one name, which is known and too old: what the directory's
-	// listing tells, where that may be asked for; else an error, however long it was known.
+	// The origin answers for other names and denies one, which is known and too old. The name is what the
+	// directory's listing tells, where that may be asked for. Else it is an error, however long the name
+	// was known.
 	for _, m := range allModes {
 		for _, brief := range []bool{true, false} {
 			w := open(t, func(o *Options) { o.Links[0].Freshness, o.Links[0].StaleIfError = m.Freshness, m.believes })
@@ -198,12 +199,12 @@ func TestWhatADeniedNameIs(t *testing.T) {
 }
 
 func TestANameThatFailsWithoutADenialGoesOn(t *testing.T) {
-	// One file's HEAD fails for ever with no answer about it, while others are answered: it alone goes on as
-	// it was known last, believed for no time, where the link wants that.
+	// The HEAD of one file fails for ever without an answer, while others are answered. It alone is served
+	// as it was last known, with a TTL of 0, where the link allows that.
 	for _, fails := range allErrors[1:] {
 		for _, m := range allModes {
 			w := open(t, func(o *Options) { o.Links[0].Freshness, o.Links[0].StaleIfError = m.Freshness, m.believes })
-			w.b.onPage = func(string, int) { w.clock.add(time.Second) } // no listing stands in for it
+			w.b.onPage = func(string, int) { w.clock.add(time.Second) } // no listing takes its place
 			w.b.put("d/x", "A", 1)
 			w.b.put("d/y", "A", 1)
 			w.names("/")
@@ -232,8 +233,9 @@ func TestANameThatFailsWithoutADenialGoesOn(t *testing.T) {
 }
 
 func TestAbsentKeysThatAreDenied(t *testing.T) {
-	// Credentials that may list some prefixes only: S3 denies each key that is not there. It is absent, whatever is known
-	// of its directory and also where its own prefix may not be listed, and no other name is older for it.
+	// Credentials may list some prefixes only: S3 denies each key that is not there. Such a key is absent,
+	// whatever is known of its directory, and also where its own prefix may not be listed. No other name is
+	// older because of it.
 	for _, m := range allModes {
 		for _, known := range []bool{true, false} {
 			w := open(t, func(o *Options) { o.Links[0].Freshness, o.Links[0].StaleIfError = m.Freshness, m.believes })
@@ -275,8 +277,9 @@ func TestAbsentKeysThatAreDenied(t *testing.T) {
 }
 
 func TestAnOriginThatFailsAllCannotBeAsked(t *testing.T) {
-	// All questions fail in one way, as when credentials are revoked: known names go on where the link wants that, and it is
-	// told once. Somebody asks only for a name that stays denied: that the origin is back is found all the same.
+	// All questions fail in one way, as when credentials are revoked. Known names are served where the link
+	// allows that, and the failure is told once. Later somebody asks only for a name that stays denied. It
+	// is found all the same that the origin is back.
 	eachFailure(t, func(t *testing.T, f *failing) {
 		for _, key := range []string{"d/x", "bad/z"} {
 			f.b.put(key, "A", 1)
@@ -318,7 +321,8 @@ func TestAnOriginThatFailsAllCannotBeAsked(t *testing.T) {
 }
 
 func TestTheRootMayNotBeListed(t *testing.T) {
-	// Neither the link's prefix nor what fails may be asked for: what was answered last tells that the origin can be asked.
+	// Neither the link's prefix nor the failing name may be asked for. The question that was answered last
+	// tells that the origin is reachable.
 	w := open(t, nil)
 	w.b.put("d/x", "A", 1)
 	w.b.put("bad/z", "A", 1)
@@ -340,8 +344,9 @@ func TestTheRootMayNotBeListed(t *testing.T) {
 }
 
 func TestWhoAsksASilentOriginIsNotAlone(t *testing.T) {
-	// An origin goes silent. Before the first question is given up it is found that others get no answer either, and who
-	// comes then goes on with what is known. Where only one name has no answer, nothing is said of the origin.
+	// An origin goes silent. Before the first question is given up, the witness finds that others get no
+	// answer either. Readers that come then get what is known. When only one name has no answer, the origin
+	// does not count as unreachable.
 	for _, all := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
 			w := open(t, nil)
@@ -396,7 +401,7 @@ func TestWhoAsksASilentOriginIsNotAlone(t *testing.T) {
 }
 
 func TestADatabaseThatFailsSaysNothingOfTheOrigin(t *testing.T) {
-	// What an origin lists cannot be kept: that is not the origin's.
+	// What an origin lists cannot be written down. That does not count as a failure of the origin.
 	b := newBucket()
 	b.put("x", "A", 1)
 	tree, err := Open(Options{Links: []Link{{Path: "/", Name: "/", Origin: b, Freshness: Freshness{Mode: Bounded, Bound: time.Minute}, StaleIfError: true}}})
@@ -418,7 +423,7 @@ func TestADatabaseThatFailsSaysNothingOfTheOrigin(t *testing.T) {
 }
 
 func TestBehindWhatAKeyComes(t *testing.T) {
-	// A listing begins right before a key: behind all that sorts before it, and not behind it.
+	// A listing begins right before a key: after all that sorts before the key, and not after the key.
 	for _, key := range []string{"a", "d/x", "d/x/", "x b", "a%", "ä", "\ue000", "日本", "é/", "-", "a\x01"} {
 		after, ok := before(key)
 		if !ok || after >= key {
@@ -440,7 +445,7 @@ func TestBehindWhatAKeyComes(t *testing.T) {
 	}
 }
 
-// fakeOwner is a bucket whose directories are all another node's, which fails as the bucket does.
+// fakeOwner is a bucket whose directories all belong to another node, which fails as the bucket does.
 type fakeOwner struct{ *bucket }
 
 func (fakeOwner) Elsewhere(hearth.Directory) (end func(), elsewhere bool) { return func() {}, true }
@@ -460,8 +465,9 @@ func (f fakeOwner) Find(ctx context.Context, dir hearth.Directory, segment strin
 func (fakeOwner) Changed(hearth.Directory, []string, time.Duration) {}
 
 func TestAnOwnerThatFailsForOneName(t *testing.T) {
-	// Another node owns the directories, and answers for one name with the origin's denial: the origin is asked, too, denies it,
-	// and neither is taken to be away. Other names come from the owner, and are as fresh as ever.
+	// Another node owns the directories, and answers for one name with the origin's denial. The origin is
+	// asked, too, and denies it. Neither counts as unreachable. Other names come from the owner, and are as
+	// fresh as ever.
 	w := open(t, func(o *Options) { o.Links[0].Origin = fakeOwner{o.Links[0].Origin.(*bucket)} })
 	w.b.onPage = func(string, int) { w.clock.add(time.Second) }
 	w.b.put("d/x", "A", 1)

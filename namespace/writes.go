@@ -24,20 +24,20 @@ import (
 // are any. Their keys are bounded; a write beyond the bound counts as a write of its whole bucket.
 
 const (
-	// finishWithin is how long a write goes on after its writer has gone, waiting for an answer,
-	// while the origin sends something now and then; silence has bounds of its own. It is as long
-	// as this: Amazon says of CompleteMultipartUpload that it "can take several minutes".
+	// finishWithin is how long a write waits for its answer after its writer has gone, if the origin
+	// sends something now and then. Silence has bounds of its own. It is long, since Amazon says of
+	// CompleteMultipartUpload that it "can take several minutes".
 	finishWithin = 10 * time.Minute
 	// writtenWithin is how long a writer waits until what it wrote is known here.
 	writtenWithin = 5 * time.Second
-	// mostUncertain keys are asked for again one by one, which are some 10 MiB.
+	// mostUncertain bounds the keys that are asked for again one by one. They take some 10 MiB.
 	mostUncertain = 10_000
-	// eachWithin is how long one uncertain write may be asked for, and allWithin all that are due:
-	// after it they are only doubted.
+	// eachWithin bounds the questions for one uncertain write, and allWithin those for all that are due.
+	// After it names are only doubted.
 	eachWithin, allWithin = 5 * time.Second, time.Minute
 )
 
-// errWritesEnd is why what is under way ends.
+// errWritesEnd is the cause with which Close ends the writes in flight.
 var errWritesEnd = fmt.Errorf("writes end: %w", context.Canceled)
 
 // Write says what a write at an origin may change.
@@ -57,11 +57,11 @@ type Write struct {
 type Outcome int
 
 const (
-	// Undone: nothing was written, nor will be.
+	// Undone means that nothing was written, nor will be.
 	Undone Outcome = iota
-	// Done: it was written, or may have been, and nothing follows.
+	// Done means that the write is over. It was written, or may have been.
 	Done
-	// Unknown: it may be written yet.
+	// Unknown means that it may still be written.
 	Unknown
 )
 
@@ -77,11 +77,11 @@ type WritesOptions struct {
 	// nobody to wait for.
 	Settle func(ctx context.Context)
 	// After says when an uncertain write is asked for again, counted from when its outcome was found
-	// unknown, in rising order. None: after 5 s, a minute, and finishWithin.
+	// unknown, in rising order. None means after 5 s, a minute, and finishWithin.
 	After []time.Duration
 }
 
-// Writes are those of a front end.
+// Writes are the writes of one front end, and the tree's questions about what came of them.
 type Writes struct {
 	t    *Tree
 	o    WritesOptions

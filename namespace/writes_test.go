@@ -14,7 +14,7 @@ import (
 	"github.com/hearthfs/hearth"
 )
 
-// writesThatAsk are Writes without a tree, whose uncertain ones are asked for by ask.
+// writesThatAsk are Writes without a tree. They ask for uncertain ones with ask.
 func writesThatAsk(ask func(ctx context.Context, x *Write)) *Writes {
 	w := (*Tree)(nil).Writes(WritesOptions{})
 	w.ask = ask
@@ -32,8 +32,8 @@ func keysOf(w *Writes) int {
 func ofKey(key string) Write { return Write{Bucket: "/", Keys: []string{key}} }
 
 func TestUncertainWritesAreAskedForAgain(t *testing.T) {
-	// At their times and then no more; what becomes uncertain anew begins anew; and what is left at the
-	// end is doubted at once, with a context that is over.
+	// Uncertain writes are asked for at their times, and then no more. One that becomes uncertain again
+	// begins anew. What is left at Close is doubted at once, with a context that is over.
 	synctest.Test(t, func(t *testing.T) {
 		begun := time.Now()
 		var mu sync.Mutex
@@ -65,7 +65,7 @@ func TestUncertainWritesAreAskedForAgain(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		w.Close()
 		end := time.Since(begun)
-		w.Ended(ofKey("d"), Unknown) // who is late
+		w.Ended(ofKey("d"), Unknown) // after Close
 		if w.keys != 0 {
 			t.Errorf("after the end %d keys are uncertain", w.keys)
 		}
@@ -83,8 +83,8 @@ func TestUncertainWritesAreAskedForAgain(t *testing.T) {
 }
 
 func TestUncertainWritesAreBounded(t *testing.T) {
-	// Keys are counted, those of a name once; what takes none always has room. An origin that hangs
-	// holds none of it up for ever, and at the end nothing waits for it.
+	// Keys are counted, those of one write once. A write without keys always has room. An origin that hangs
+	// holds none up for ever, and Close does not wait for it.
 	synctest.Test(t, func(t *testing.T) {
 		var calls, over atomic.Int64
 		w := writesThatAsk(func(ctx context.Context, _ *Write) {
@@ -116,8 +116,8 @@ func TestUncertainWritesAreBounded(t *testing.T) {
 }
 
 func TestAWriteLastsBeyondItsWriter(t *testing.T) {
-	// The client goes and the write does not, until its time is over or all ends; whose client stays
-	// has no such time.
+	// When the client goes, the write goes on until its time is over, or until Close. A write whose client
+	// stays has no such limit.
 	synctest.Test(t, func(t *testing.T) {
 		w := writesThatAsk(nil)
 		type name struct{}
@@ -148,8 +148,8 @@ func TestAWriteLastsBeyondItsWriter(t *testing.T) {
 }
 
 func TestWhatAnOutcomeAsksFor(t *testing.T) {
-	// A write that was not done asks for nothing, one that was for its keys, and one that keeps names
-	// for none; the front end hears of the keys first, or that any may be changed.
+	// An undone write asks for nothing, a done one for its keys, and one that keeps names for none. Before
+	// that the front end hears of the keys, or that any key may be changed.
 	w := open(t, func(o *Options) { o.Links[0].Freshness = Freshness{Mode: Immutable} })
 	w.b.put("d/a", "1", 3)
 	w.b.put("d/b", "1", 3)
@@ -196,7 +196,7 @@ func TestWhatAnOutcomeAsksFor(t *testing.T) {
 }
 
 func TestAnUncertainWriteIsDoubtedAtTheEnd(t *testing.T) {
-	// The answer to a write is lost, and it is done after all ended: the key is doubted, also after a
+	// The answer to a write is lost, and the write is done after Close. The key is doubted, also after a
 	// restart, though names hold for ever.
 	w := open(t, func(o *Options) { o.Dir, o.Links[0].Freshness = t.TempDir(), Freshness{Mode: Immutable} })
 	w.b.put("d/a", "1", 3)
@@ -230,9 +230,9 @@ func (h hearing) Changed(dir hearth.Directory, segments []string, _ time.Duratio
 }
 
 func TestManyKeysOfADirectoryAreListedAndTold(t *testing.T) {
-	// More keys of a directory are written than are asked for one by one: it is listed once, and the ring
-	// hears of every key, though to this node nothing has changed. One key is asked for by itself, for the
-	// directory's own name.
+	// More keys of a directory are written than are asked for one by one. The directory is listed once, and
+	// the ring hears of every key, though nothing has changed for this node. One key is asked for by itself,
+	// for the directory's own name.
 	var heard []string
 	w := open(t, func(o *Options) { o.Links[0].Origin = hearing{fakeOwner{o.Links[0].Origin.(*bucket)}, &heard} })
 	var keys []string
@@ -256,8 +256,8 @@ func TestManyKeysOfADirectoryAreListedAndTold(t *testing.T) {
 }
 
 func TestNotAllThatWasListedIsListedAgain(t *testing.T) {
-	// A write of which nobody can say what it touched has so many directories listed again, those that were
-	// listed, the upper ones first.
+	// After a write of which nobody can say what it touched, up to mostListed directories are listed again:
+	// those that were listed before, the upper ones first.
 	w := open(t, func(o *Options) { o.Links[0].Freshness = Freshness{Mode: Immutable} })
 	for i := range mostListed + 40 {
 		w.b.put(fmt.Sprintf("d/%03d/f", i), "1", 3)

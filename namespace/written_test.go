@@ -10,7 +10,7 @@ import (
 	"github.com/hearthfs/hearth"
 )
 
-// filling is an origin that has just listed when something happens.
+// filling is an origin in which something happens right after it has listed.
 type filling struct {
 	*bucket
 	listed func(prefix string)
@@ -22,7 +22,7 @@ func (o *filling) List(ctx context.Context, q hearth.Listing, each func(hearth.O
 	return err
 }
 
-// emptied is a world in which a directory was known whose only name, d/f, is gone since.
+// emptied is a world with a known directory whose only name, d/f, has gone since.
 func emptied(t *testing.T) (w *world, o *filling, dir Node) {
 	o = &filling{listed: func(string) {}}
 	w = open(t, func(x *Options) { o.bucket, _ = x.Links[0].Origin.(*bucket); x.Links[0].Origin = o })
@@ -36,8 +36,8 @@ func emptied(t *testing.T) (w *world, o *filling, dir Node) {
 }
 
 func TestADirectoryIsFilledWhileItIsFoundEmpty(t *testing.T) {
-	// A listing finds a directory empty, and before it ends a name is written there: the
-	// directory stays, and has the name.
+	// A listing finds a directory empty, and before it ends a name is written there. The directory stays,
+	// and has the name.
 	w, o, dir := emptied(t)
 	o.listed = func(prefix string) {
 		if prefix == "d/" {
@@ -55,8 +55,8 @@ func TestADirectoryIsFilledWhileItIsFoundEmpty(t *testing.T) {
 	}
 }
 
-// late is an origin whose answers to HEADs can be held back once they are known, and that lists
-// no directory as a whole.
+// late is an origin whose answers to HEADs can be held back once they are known. It lists no directory as
+// a whole.
 type late struct {
 	*bucket
 	answered func(key string) // nil: they come at once
@@ -78,8 +78,8 @@ func (o *late) Head(ctx context.Context, key string) (hearth.Object, error) {
 }
 
 func TestADirectoryThatIsFoundAgainWhileItIsFoundEmpty(t *testing.T) {
-	// A listing finds a directory empty, and before it ends the directory is asked for by itself
-	// and is there again: it stays, though nothing in it is known.
+	// A listing finds a directory empty. Before it ends the directory is asked for by itself, and is there
+	// again. It stays, though nothing in it is known.
 	w, o, dir := emptied(t)
 	o.listed = func(prefix string) {
 		if prefix == "d/" {
@@ -107,8 +107,8 @@ func TestADirectoryThatIsFoundAgainWhileItIsFoundEmpty(t *testing.T) {
 }
 
 func TestWhatCameBackIsNotSweptAway(t *testing.T) {
-	// What is known of a directory that went away is removed behind it, but not what was found
-	// there since: the directory is back.
+	// What is known of a directory that went away is removed in the background. What was found there since
+	// stays: the directory is back.
 	w := open(t, nil)
 	w.b.put("d/old", "1", 3)
 	w.resolve("/d/old")
@@ -129,7 +129,8 @@ func TestWhatCameBackIsNotSweptAway(t *testing.T) {
 }
 
 func TestWhatIsWrittenWhileItIsAskedFor(t *testing.T) {
-	// A question and a listing that began before a write, and end behind it, leave nothing that is older than the write.
+	// A question and a listing that began before a write, and end after it, leave nothing that is older
+	// than the write.
 	for _, there := range []bool{false, true} {
 		o := &late{}
 		w := open(t, func(x *Options) { o.bucket, _ = x.Links[0].Origin.(*bucket); x.Links[0].Origin = o })
@@ -163,7 +164,8 @@ func TestWhatIsWrittenWhileItIsAskedFor(t *testing.T) {
 }
 
 func TestWhatIsWrittenWhileItIsListed(t *testing.T) {
-	// A listing that has passed a key when that is written has it nevertheless, in its new version, or not if it was deleted.
+	// Keys are written after a listing has passed them. When it has ended, they are there in their new
+	// versions, or gone if they were deleted.
 	w := open(t, nil)
 	w.b.pageSize = 2
 	for _, key := range []string{"d/b", "d/c", "d/x", "d/y", "d/z"} {
@@ -204,7 +206,8 @@ func TestWhatIsWrittenWhileItIsListed(t *testing.T) {
 }
 
 func TestWhatIsWrittenWhenNobodyCanBeAsked(t *testing.T) {
-	// A file that was written, and could not be asked for then, is asked for by who reads it next, even where names hold for ever.
+	// A file that was written, and could not be asked for then, is asked for by its next reader, even where
+	// names hold for ever.
 	w := open(t, func(o *Options) { o.Links[0].Freshness = Freshness{Mode: Immutable} })
 	w.b.put("d/a", "1", 3)
 	etag := func() string {
@@ -230,9 +233,9 @@ func TestWhatIsWrittenWhenNobodyCanBeAsked(t *testing.T) {
 }
 
 func TestWhatComesWhileTheOriginIsSlow(t *testing.T) {
-	// A name that was believed not to be there, and a directory, are written while the origin takes longer
-	// than the write waits; names hold for ever. Whoever lists next sees them, also where a listing that
-	// began before the write ends after it; until the origin answers, the names from before are told.
+	// A name that was believed to be absent, and a directory, are written while the origin takes longer than
+	// the write waits. Names hold for ever. The next reader that lists sees them, also where a listing that
+	// began before the write ends after it. Until the origin answers, the names from before are told.
 	for _, listed := range []bool{false, true} {
 		w := open(t, func(o *Options) { o.Links[0].Freshness = Freshness{Mode: Immutable} })
 		for _, key := range []string{"d/b", "d/c"} {

@@ -150,8 +150,8 @@ func (p *crowded) Call(context.Context, uint16, *hearth.View) (*hearth.View, err
 }
 
 func TestNoAnswerLeadsAstray(t *testing.T) {
-	// A peer that is damaged or lies cannot bring in a name that is more than one segment, out of order or
-	// not after the cursor. Nothing of such an answer is taken.
+	// A peer that is damaged or lies sends a name that is more than one segment, out of order, or not after
+	// the cursor. Nothing of such an answer is taken.
 	at := func(name string) hearth.Object { return hearth.Object{Key: "p/" + name, ETag: "e"} }
 	told := hearth.Told{Last: true}
 	pages := map[string][]byte{

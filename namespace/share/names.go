@@ -13,8 +13,8 @@
 // read anew. If the owner dies or refuses, the asker takes the names after the cursor from the bucket.
 //
 // Nodes may differ for a while about who owns what. So the owner answers only for directories that are
-// its own by its own map, and an asker that gets anything but an answer asks the bucket at once. While a
-// node asks another one about a directory it answers nobody about it, and the other way round. So whoever
+// its own by its own map. An asker that gets anything but an answer asks the bucket at once. While a node
+// asks another one about a directory it answers nobody about it, and the other way round. So whoever
 // waits for a node waits for the bucket, and nodes never wait in a circle.
 //
 // A node that learns from the bucket that a name has changed tells the directory's owner. The owner asks

@@ -349,9 +349,9 @@ func TestWhoTellsOfADirectoryDoesNotAskForIt(t *testing.T) {
 }
 
 func TestPlacesOfTheBucketAreNotHeldForOtherNodes(t *testing.T) {
-	// Two nodes own a half each, and ask each other for more directories and names than a node handles at a
-	// time, while the bucket answers nobody yet. If a question to the other node held a place of a
-	// semaphore that the other needs to answer, nobody would ever be answered.
+	// Two nodes own a half each, and ask each other for more than a node handles at a time. The bucket
+	// answers nobody yet. If a question to the other node held a place of a semaphore that the other needs
+	// to answer, nobody would ever be answered.
 	r := newRing(t, 2)
 	const dirs = 120
 	for d := range dirs {

@@ -305,8 +305,8 @@ func TestAWriterObjectsThatItsDirectoryIsGone(t *testing.T) {
 }
 
 func TestNewsOfWhatNobodyKnows(t *testing.T) {
-	// News of directories that a node never saw, of links that it does not have, and of names as fresh as
-	// its own cause no question to anybody.
+	// Some news causes no question to anybody: of directories that a node never saw, of links that it does
+	// not have, and of names as fresh as its own.
 	r := newRing(t, 2)
 	r.b.put("d/f", "A")
 	r.known(0)
@@ -540,8 +540,8 @@ func TestANodeThatHangsIsNotWaitedFor(t *testing.T) {
 }
 
 func TestNewsThatCannotBeRead(t *testing.T) {
-	// News is refused if it has another format, ends early or late, or is about no directory, names with a
-	// "/" in them, or too many names.
+	// News is refused if it has another format, or ends early or late. It is refused, too, if it is about
+	// no directory, about names with a "/" in them, or about too many names.
 	good := said("d/", "f")
 	long := &news{dir: hearth.Directory{Prefix: "d/"}, names: map[string]time.Time{}}
 	for i := range newsNames + 1 {
