@@ -49,13 +49,13 @@ const (
 var (
 	// ErrElsewhere says that this node is not the one to ask. By its map the directory is another
 	// node's, or it asks another node about it itself.
-	ErrElsewhere = errors.New("another node's by this one's map: ask the bucket")
+	ErrElsewhere = errors.New("this node does not own it by its map, or asks for it itself: ask the bucket")
 	// ErrAnswer says that what came is no valid answer to the question.
 	ErrAnswer = errors.New("what came is no answer: do all nodes run the same release?")
 	// ErrOld says that an answer is older than the question allows.
 	ErrOld = errors.New("older than asked for")
 
-	errNobody = errors.New("nobody tells: no ring, or the directory is this node's own")
+	errNobody = errors.New("no other node to ask: there is no ring, or this node owns the directory")
 )
 
 // Tree is what a node knows of names.

@@ -11,7 +11,7 @@ import (
 )
 
 // ErrUnmade says that there is no database yet: a process ended while it made one.
-var ErrUnmade = errors.New("a database in the making, that a process left when it ended")
+var ErrUnmade = errors.New("there is no database yet: a process ended while it made one")
 
 // Look reads a database and changes nothing, whatever it finds. It is for a database that no process
 // uses, or for the one of a Store.
