@@ -13,46 +13,45 @@ import (
 	"github.com/hearthfs/hearth/internal/waits"
 )
 
-// grace is how long a request goes on after an INTERRUPT. A signal is no wish to
-// fail: Go's runtime preempts threads by one, and EINTR kills a reader of mapped
-// memory. Who cannot be seen to be killed (in another PID namespace) has waited long
-// enough then.
+// grace is how long a request goes on after an INTERRUPT. A signal does not mean that the reader
+// wants to fail: Go's runtime preempts threads by a signal, and EINTR kills a reader of mapped
+// memory. A thread in another PID namespace cannot be seen to be killed; after the grace it has
+// waited long enough.
 const grace = 2 * time.Second
 
-// lookAfter is how long a request has waited when somebody begins to look for its INTERRUPT.
-// Most that wait for another node, or for a disk, are answered sooner, and a goroutine for
-// each cost as much as the request to that node. It is part of the grace.
+// lookAfter is how long a request waits before a goroutine watches for its INTERRUPT. Most requests
+// that wait for another node or a disk are answered sooner. A goroutine for each costs as much as
+// the request to that node. lookAfter is part of the grace.
 const lookAfter = 20 * time.Millisecond
 
-// request is the context of one kernel request. Nothing is started for it until
-// somebody waits (asks for Done), so that a request that is answered from memory
-// costs one allocation.
+// request is the context of one kernel request. Nothing is started for it until somebody waits
+// (calls Done). So a request that is answered from memory costs one allocation.
 type request struct {
 	cancel <-chan struct{} // closed at INTERRUPT and when the connection ends
 	grace  time.Duration
 	news   *news  // told while the request waits
 	dir    uint64 // the directory whose lock the kernel holds for the request, or 0
 
-	ledger *waits.Ledger // takes what the thread waits
+	ledger *waits.Ledger // counts what the thread waits
 	thread uint32
-	names  string // what is waited for, unless it is bytes
+	names  string // the subject of a wait for names; unused for bytes
 	bytes  piece
 
 	mu     sync.Mutex // guards the rest; held for a few instructions; taken before news.mu, the ledger's and those behind has
 	wait   waits.Wait
 	holds  bool // this node held the bytes when the READ began
 	done   chan struct{}
-	look   *time.Timer // begins the watch for an INTERRUPT; there with done
+	look   *time.Timer // begins the watch for an INTERRUPT; set together with done
 	over   bool        // finished or given up
 	gaveUp bool        // its thread was killed, or its grace has passed
 }
 
 var _ context.Context = (*request)(nil)
 
-// Deadline is part of context.Context: there is none.
+// Deadline is part of context.Context: a request has none.
 func (r *request) Deadline() (time.Time, bool) { return time.Time{}, false }
 
-// Value is part of context.Context: there are none.
+// Value is part of context.Context: a request has no values.
 func (r *request) Value(any) any { return nil }
 
 // Done is closed when the request is finished, or some time after its INTERRUPT.
@@ -75,7 +74,7 @@ func (r *request) Done() <-chan struct{} {
 	return r.done
 }
 
-// take waits for one of a number of places; false: the request ended first.
+// take waits for a place of a semaphore. It returns false if the request ended first.
 func (r *request) take(places chan struct{}) bool {
 	select {
 	case places <- struct{}{}:
@@ -85,8 +84,8 @@ func (r *request) take(places chan struct{}) bool {
 	}
 }
 
-// hold notes that this node holds what the READ wants: until it is answered it waits for
-// a disk, which is next to nothing where memory has it.
+// hold notes that this node holds the bytes of the READ. Until the READ is answered it waits for a
+// disk, which is next to nothing if memory has the bytes.
 func (r *request) hold() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -101,7 +100,7 @@ func (r *request) waitLocked() {
 	switch {
 	case r.bytes.object == nil:
 		r.wait.Begin(r.ledger, r.thread, waits.List, r.names)
-	case !r.holds || !r.bytes.held(): // else a disk fills memory
+	case !r.holds || !r.bytes.held(): // otherwise a disk fills memory
 		r.wait.End()
 		r.wait.Begin(r.ledger, r.thread, waits.Origin, r.bytes.object.Version)
 	}
@@ -117,11 +116,12 @@ func (r *request) Err() error {
 	return nil
 }
 
-// watch ends with the request, which every handler finishes.
+// watch waits for an INTERRUPT, and ends the request after the grace, or at once if its thread was
+// killed. It ends with the request, which every handler finishes.
 func (r *request) watch(done <-chan struct{}) {
 	grace := r.grace
 	select {
-	case <-r.cancel: // it may have come at once
+	case <-r.cancel: // the INTERRUPT may have come right at the beginning
 		grace -= lookAfter
 	default:
 	}
@@ -131,8 +131,8 @@ func (r *request) watch(done <-chan struct{}) {
 	case <-r.cancel:
 	}
 	if dying(r.thread) {
-		// At once: the kernel may still send what is left of its read-ahead, one request
-		// after another, and each would be waited for.
+		// No grace: the kernel may still send the rest of its read-ahead, one request after another,
+		// and each would be waited for.
 		r.end(true)
 		return
 	}
@@ -158,7 +158,7 @@ func dying(thread uint32) bool {
 	return err == nil && signals&(1<<(syscall.SIGKILL-1)) != 0
 }
 
-// finish ends the context; the handler calls it before it replies.
+// finish ends the context. The handler calls it before it replies.
 func (r *request) finish() { r.end(false) }
 
 func (r *request) end(gaveUp bool) {
@@ -179,7 +179,7 @@ func (r *request) end(gaveUp bool) {
 	}
 }
 
-// interrupted reports whether an INTERRUPT has ended the request.
+// interrupted reports whether the request was given up after an INTERRUPT.
 func (r *request) interrupted() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -11,37 +11,37 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// This file reads and writes files past the page cache where the file system
-// takes O_DIRECT: offsets and memory are aligned to 4 KiB then.
+// This file reads and writes files past the page cache, where the file system takes O_DIRECT. Then
+// offsets and memory are aligned to 4 KiB.
 
-// pageSize is what O_DIRECT wants on every file system that we know.
+// pageSize is the alignment that O_DIRECT wants on every file system that we know.
 const pageSize = 4096
 
-// Aligned returns n bytes, n a multiple of 4 KiB, that O_DIRECT takes.
+// Aligned returns n bytes of memory that O_DIRECT takes. n is a multiple of 4 KiB.
 func Aligned(n int) []byte {
 	b := make([]byte, n+pageSize)
 	skip := int(-uintptr(unsafe.Pointer(&b[0])) % pageSize)
 	return b[skip : skip+n : skip+n]
 }
 
-// Directory is where files lie.
+// Directory is a directory whose files may be read and written past the page cache.
 type Directory struct {
 	Path string
-	// Direct: O_DIRECT works here.
+	// Direct says that O_DIRECT works here.
 	Direct bool
-	// Look: nothing is changed, and files are opened for reading only.
+	// Look says that nothing is changed: files are opened for reading only.
 	Look bool
-	// Tap, set by tests only, sees every change before it is made and may forbid it.
+	// Tap sees every change before it is made, and may forbid it. Only tests set it.
 	Tap func(Change) error
-	// TapSync does so with each sync of a file, or of the names ("."), on any goroutine.
+	// TapSync is the same for each sync of a file, or of the names ("."). Any goroutine may call it.
 	TapSync func(name string) error
-	// Mended is told of what was harmed and is well again.
+	// Mended is told of a file that was harmed and is in order again.
 	Mended Mended
 }
 
-// Change is one change of a Directory as a crash test replays it.
+// Change is one change of a Directory, as a crash test replays it.
 type Change struct {
-	// What is probe, create, write, punch, remove or rename.
+	// What is one of probe, create, write, punch, remove and rename.
 	What, Name string
 	Off        int64
 	Data       []byte // of a write
@@ -63,12 +63,12 @@ func (d *Directory) announceSync(name string) error {
 	return d.TapSync(name)
 }
 
-// Full is the path of a name.
+// Full is the path of a file of that name.
 func (d *Directory) Full(name string) string { return filepath.Join(d.Path, name) }
 
-// Clear removes what has a name of ours and is no file: it would stand in the way
-// of one. So does what a process was writing at the name temp when it ended: it may
-// be large, and nobody would count it.
+// Clear removes entries that have one of our names and are no regular files, since they stand in
+// the way of our files. It also removes the file temp, which a process was writing when it ended:
+// it may be large, and nobody would count it.
 func (d *Directory) Clear(ours func(name string) bool, temp string) error {
 	names, err := os.ReadDir(d.Path)
 	if err != nil {
@@ -85,12 +85,12 @@ func (d *Directory) Clear(ours func(name string) bool, temp string) error {
 	return nil
 }
 
-// Probe finds out whether this file system takes O_DIRECT, which some accept at
-// Open and refuse at the first write.
+// Probe tests whether this file system takes O_DIRECT. Some file systems accept it at open and
+// refuse it at the first write.
 func (d *Directory) Probe() error {
 	name := d.Full("probe.tmp")
 	if err := d.announce(Change{What: "probe"}); err != nil {
-		return nil // a test wants to go without
+		return nil // a test wants to do without O_DIRECT
 	}
 	defer func() { _ = os.Remove(name) }() // it is empty, and the next probe writes it anew
 	fd, err := unix.Open(name, unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC|unix.O_DIRECT, 0o600)
@@ -109,7 +109,7 @@ func (d *Directory) Probe() error {
 	return nil
 }
 
-// ProbeRead finds out by a file that is there whether O_DIRECT can be read with.
+// ProbeRead tests by an existing file whether O_DIRECT works for reading.
 func (d *Directory) ProbeRead(name string) {
 	d.Direct = true
 	f, err := d.Open(name, 0, true)
@@ -120,8 +120,8 @@ func (d *Directory) ProbeRead(name string) {
 	d.Direct = !errors.Is(err, unix.EINVAL)
 }
 
-// Counts reports whether the file system is known to count what a file has allocated
-// without anything of its own.
+// Counts reports whether this file system is known to count a file's allocated bytes exactly,
+// without metadata of its own.
 func (f *File) Counts() bool {
 	var st unix.Statfs_t
 	if unix.Fstatfs(f.FD, &st) != nil {
@@ -132,14 +132,14 @@ func (f *File) Counts() bool {
 
 // File is an open file of a Directory.
 type File struct {
-	// Name in the directory, and the descriptor.
+	// Name is the name in the directory, and FD the descriptor.
 	Name   string
 	FD     int
 	dir    *Directory
 	direct bool
 }
 
-// Open opens a file, with O_DIRECT where that is wanted and works.
+// Open opens a file, with O_DIRECT if the caller wants it and it works here.
 func (d *Directory) Open(name string, flags int, direct bool) (*File, error) {
 	if flags&unix.O_CREAT != 0 {
 		if err := d.announce(Change{What: "create", Name: name}); err != nil {
@@ -165,7 +165,7 @@ func (d *Directory) Open(name string, flags int, direct bool) (*File, error) {
 	}
 }
 
-// open opens a file of ours; who only looks changes nothing.
+// open opens a file of ours. A Directory that only looks changes nothing.
 func (d *Directory) open(name string, flags int) (int, error) {
 	if d.Look {
 		return unix.Open(d.Full(name), flags|unix.O_CLOEXEC, 0)
@@ -211,7 +211,7 @@ func (d *Directory) Sync() error {
 	return nil
 }
 
-// ReadAt fills p from off. io.ErrUnexpectedEOF: the file ends before.
+// ReadAt fills p from off. It returns io.ErrUnexpectedEOF if the file ends before.
 func (f *File) ReadAt(p []byte, off int64) error {
 	for done := 0; done < len(p); {
 		n, err := unix.Pread(f.FD, p[done:], off+int64(done))
@@ -232,8 +232,8 @@ func (f *File) ReadAt(p []byte, off int64) error {
 	return nil
 }
 
-// Forget drops what the page cache has of [off, off+n), if reads go through it, and
-// reports whether they do. What is not yet written stays there.
+// Forget drops the pages of [off, off+n) from the page cache, if reads go through it, and reports
+// whether they do. Pages that are not written back yet stay.
 func (f *File) Forget(off, n int64) (buffered bool) {
 	if !f.direct {
 		_ = unix.Fadvise(f.FD, off, n, unix.FADV_DONTNEED)
@@ -259,8 +259,8 @@ func (f *File) WriteAt(p []byte, off int64) error {
 	return nil
 }
 
-// Punch frees [off, off+n). A file system that cannot is no error: the space
-// comes back when the segment is compacted or unlinked.
+// Punch frees [off, off+n). It is no error if the file system cannot: the space comes back when the
+// segment is compacted or unlinked.
 func (f *File) Punch(off, n int64) error {
 	if err := f.dir.announce(Change{What: "punch", Name: f.Name, Off: off, N: n}); err != nil {
 		return fmt.Errorf("punch %s at %d: %w", f.dir.Full(f.Name), off, err)
@@ -287,7 +287,7 @@ func (f *File) Sync() error {
 	return nil
 }
 
-// Stat returns the file's size and its allocated bytes; no device is asked.
+// Stat returns the file's size and its allocated bytes. It does not ask the device.
 func (f *File) Stat() (size, allocated int64, err error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(f.FD, &st); err != nil {
@@ -296,15 +296,15 @@ func (f *File) Stat() (size, allocated int64, err error) {
 	return st.Size, st.Blocks * 512, nil
 }
 
-// Close gives the descriptor back, once nothing else of f runs. Its error is dropped: a write
-// has told its own, and nothing is buffered here that could be lost.
+// Close closes the descriptor, once nothing else uses f. Its error is dropped: writes have reported
+// their own errors, and nothing is buffered here that could be lost.
 func (f *File) Close() { _ = unix.Close(f.FD) }
 
-// contentWindow is what Content reads at once.
+// contentWindow is how many bytes Content reads at once.
 const contentWindow = 256 << 10
 
-// Content is where in [from, to) the first byte is that is not zero, or cannot be
-// read; -1: nowhere.
+// Content returns the offset of the first byte in [from, to) that is not zero or cannot be read. -1
+// means that there is none.
 func (f *File) Content(from, to int64) int64 {
 	buf := Aligned(contentWindow)
 	for base := from &^ (pageSize - 1); base < to; base += contentWindow {

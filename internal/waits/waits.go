@@ -26,15 +26,15 @@ import (
 // Cause is what a request waited for.
 type Cause int
 
-// The content of the answer decides among them, not the layer that waits.
+// The kind of answer decides the cause, not the layer that waits.
 const (
-	// Origin is bytes of an object, from the connection to the last of them.
+	// Origin is the wait for bytes of an object, from connecting to the last byte.
 	Origin Cause = iota
-	// Throttled is the pause that an origin asked for, for whatever request.
+	// Throttled is the pause that an origin asked for, whatever the request.
 	Throttled
-	// Disk is bytes that this node holds.
+	// Disk is the wait for bytes that this node holds.
 	Disk
-	// List is names: look-ups, attributes and listings that asked an origin.
+	// List is the wait for names: look-ups, attributes and listings that asked an origin.
 	List
 	causes
 )
@@ -42,45 +42,46 @@ const (
 // String is the cause's name in status and metrics.
 func (c Cause) String() string { return [causes]string{"origin", "throttled", "disk", "list"}[c] }
 
-// shards keeps threads away from each other's locks.
+// shards is the number of locks of a Ledger, so that few threads share one.
 const shards = 64
 
-// Ledger is where waits are counted. A nil one counts nothing.
+// Ledger counts waits. A nil Ledger counts nothing.
 type Ledger struct {
 	shards [shards]shard
 	pauses pauses
-	alone  atomic.Uint64 // numbers threads that are not known
+	alone  atomic.Uint64 // numbers the threads that are not known
 }
 
-// shard is some of the threads.
+// shard has the waits of some of the threads.
 type shard struct {
 	mu      sync.Mutex // guards the rest and its threads' Waits; held for some instructions; taken before that of pauses
 	waited  [causes]time.Duration
-	threads []thread // that wait; behind them, up to its capacity, room of some that did
+	threads []thread // those that wait; its spare capacity is reused
 	_       [64]byte // keeps shards on cache lines of their own
 }
 
-// thread holds the requests of one thread of a reader that wait now.
+// thread has the requests of one thread of a reader that wait now.
 type thread struct {
 	id    uint64
-	since time.Time // what is not counted yet
+	since time.Time // the time from here on is not counted yet
 	waits []*Wait   // in the order of their beginning; never empty
 }
 
-// Wait is one request that waits, or, if it is zero, one that does not.
+// Wait is one request that waits. The zero Wait is a request that does not.
 type Wait struct {
 	ledger *Ledger
 	cause  Cause
 	thread uint64
 	about  any
-	paused time.Duration // of the thing until what is counted of the thread
+	paused time.Duration // the pause of about so far, when the thread was last counted
 }
 
 // New returns an empty Ledger.
 func New() *Ledger { return &Ledger{pauses: pauses{of: map[any]*pause{}}} }
 
-// Begin notes that a request of a thread (0: not known) waits, for cause and for the
-// thing that about says, which may be nil: nobody slows down for that. It must be ended.
+// Begin notes that a request waits for cause. It is a request of the thread of; 0 means that the
+// thread is not known. about is the subject of the wait. nil means that there is none, and then no
+// pause counts. The caller must call End.
 func (w *Wait) Begin(l *Ledger, of uint32, cause Cause, about any) {
 	if l == nil {
 		return
@@ -100,7 +101,8 @@ func (w *Wait) Begin(l *Ledger, of uint32, cause Cause, about any) {
 
 func (l *Ledger) shard(thread uint64) *shard { return &l.shards[(thread^thread>>32)%shards] }
 
-// threadLocked is a thread that waits, since now if it did not.
+// threadLocked returns the entry of a thread that waits. A thread that did not wait gets a new
+// entry, from now on.
 func (s *shard) threadLocked(id uint64, now time.Time) *thread {
 	for i := range s.threads {
 		if s.threads[i].id == id {
@@ -117,14 +119,14 @@ func (s *shard) threadLocked(id uint64, now time.Time) *thread {
 	return t
 }
 
-// leaveLocked makes the room of a thread that does not wait any more the next one's.
+// leaveLocked removes a thread that no longer waits. The next thread reuses its entry.
 func (s *shard) leaveLocked(t *thread) {
 	last := len(s.threads) - 1
 	*t, s.threads[last] = s.threads[last], *t
 	s.threads = s.threads[:last]
 }
 
-// End notes that the request is answered, or waits no more.
+// End notes that the request was answered, or no longer waits.
 func (w *Wait) End() {
 	l := w.ledger
 	if l == nil {
@@ -150,16 +152,16 @@ func (w *Wait) End() {
 	*w = Wait{}
 }
 
-// share is what a thread has waited and is not counted, and how much of it its first
-// wait was slowed down.
+// share is the time that a thread has waited and that is not counted yet, and the part of it that
+// was a pause of its first wait's subject.
 func (l *Ledger) share(t *thread, now time.Time) (all, slow time.Duration) {
 	w := t.waits[0]
 	all = now.Sub(t.since)
 	return all, min(all, l.pauses.total(w.about, now)-w.paused)
 }
 
-// Seconds are what was waited so far, by the names of the causes, those who wait now
-// included. They never fall.
+// Seconds is the time waited so far, in seconds, by the causes' names. It includes waits that go
+// on, and never falls.
 func (l *Ledger) Seconds() map[string]float64 {
 	var sums [causes]time.Duration
 	for i := range l.shards {
@@ -187,20 +189,21 @@ func (s *shard) addTo(sums *[causes]time.Duration, l *Ledger) {
 	}
 }
 
-// pauses are how long somebody had to slow down, by what for. Of nil that is never.
+// pauses has the time for which an origin slowed work down, by the work's subject. The subject nil
+// has none.
 type pauses struct {
 	mu sync.Mutex // guards the rest; held for some instructions
 	of map[any]*pause
 }
 
-// pause stands while somebody waits for the thing or slows down for it.
+// pause is one subject's. It exists while somebody waits for the subject or slows down for it.
 type pause struct {
 	users, slow int
-	since       time.Time // of the first that slows down now
+	since       time.Time // when the first of those that slow down now began
 	sum         time.Duration
 }
 
-// join is total, with one user more.
+// join adds a user of a subject, and returns its total.
 func (p *pauses) join(about any, now time.Time) time.Duration {
 	if about == nil {
 		return 0
@@ -236,7 +239,7 @@ func (p *pauses) leaveLocked(about any) {
 	}
 }
 
-// total is how long somebody slowed down for a thing that has a user.
+// total is how long work on a subject was slowed down. The subject must have a user.
 func (p *pauses) total(about any, now time.Time) time.Duration {
 	if about == nil {
 		return 0
@@ -248,12 +251,12 @@ func (p *pauses) total(about any, now time.Time) time.Duration {
 
 func (p *pause) total(now time.Time) time.Duration {
 	if p.slow > 0 {
-		return p.sum + max(0, now.Sub(p.since)) // now may be from before the lock
+		return p.sum + max(0, now.Sub(p.since)) // now may have been taken before the lock
 	}
 	return p.sum
 }
 
-// mark is the key of what About notes in a context.
+// mark is the context key of the subject that About notes.
 type mark struct{}
 
 type subject struct {
@@ -261,7 +264,7 @@ type subject struct {
 	about  any
 }
 
-// About marks a context of work that readers wait for with what it is about.
+// About marks the context of work that readers wait for with its subject.
 func (l *Ledger) About(ctx context.Context, about any) context.Context {
 	if l == nil {
 		return ctx
@@ -269,8 +272,8 @@ func (l *Ledger) About(ctx context.Context, about any) context.Context {
 	return context.WithValue(ctx, mark{}, subject{l, about})
 }
 
-// SlowDown notes that the work of a context pauses because its origin asks for that, until
-// end is called. It is nothing in a context that About has not marked.
+// SlowDown notes that the work of a context pauses, since its origin asks for that, until end is
+// called. Without a mark of About it does nothing.
 func SlowDown(ctx context.Context) (end func()) {
 	s, ok := ctx.Value(mark{}).(subject)
 	if !ok {

@@ -11,15 +11,16 @@ import (
 	"github.com/aws/aws-sdk-go-v2/feature/ec2/imds"
 )
 
-// instance asks an instance's metadata, and notes what the SDK does not tell: the role's name, and
-// when its credentials really end.
+// instance asks for an instance's metadata. It notes what the SDK does not tell: the role's name,
+// and when the credentials really end.
 type instance struct {
 	client  *imds.Client
 	role    string
 	expires time.Time
 }
 
-// GetMetadata passes a question on.
+// GetMetadata passes a request on to the SDK's client. Of an answer with credentials it notes the
+// role and the expiry.
 func (i *instance) GetMetadata(ctx context.Context, in *imds.GetMetadataInput, options ...func(*imds.Options)) (*imds.GetMetadataOutput, error) {
 	out, err := i.client.GetMetadata(ctx, in, options...)
 	role := strings.Trim(strings.TrimPrefix(in.Path, "/iam/security-credentials"), "/")
@@ -32,7 +33,7 @@ func (i *instance) GetMetadata(ctx context.Context, in *imds.GetMetadataInput, o
 		return nil, err
 	}
 	var document struct{ Expiration time.Time }
-	if json.Unmarshal(text, &document) == nil { // else the SDK says what is wrong
+	if json.Unmarshal(text, &document) == nil { // otherwise the SDK says what is wrong
 		i.role, i.expires = role, document.Expiration
 	}
 	return out, nil
