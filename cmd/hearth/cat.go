@@ -51,7 +51,7 @@ func catCommand() *cobra.Command {
 	return cmd
 }
 
-// span is a range of bytes as HTTP has it; -1: not given.
+// span is a range of bytes as in an HTTP Range header. -1 means that a bound is not given.
 type span struct{ first, last int64 }
 
 func parseRange(s string) (span, error) {
@@ -73,7 +73,8 @@ func parseRange(s string) (span, error) {
 	return r, nil
 }
 
-// of gives offset and length; the last N bytes need the size.
+// of returns the offset and the length of the range; a length of -1 means up to the end. The last N
+// bytes need the file's size.
 func (r span) of(ctx context.Context, n *admin.Client, path string) (off, length int64, err error) {
 	switch {
 	case r.first < 0:

@@ -13,11 +13,12 @@ import (
 	"github.com/hearthfs/hearth/node/machine"
 )
 
-// completesWithin is how long a shell waits for words at most.
+// completesWithin is the longest that a shell waits for words.
 const completesWithin = time.Second
 
-// fromNode completes each argument but those that stand already, at most so many (0: any), from what the node that runs has;
-// one that does not answer has none. A word may have a description behind a tab.
+// fromNode completes arguments with words from the running node, except words that the line has
+// already. It completes the first most arguments; 0 means any number. A node that does not answer
+// has no words. A word may have a description behind a tab.
 func fromNode(c *cli.Common, most int, words func(context.Context, *admin.Client) []string) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, begun string) (fit []string, _ cobra.ShellCompDirective) {
 		if most > 0 && len(args) >= most {
@@ -33,12 +34,12 @@ func fromNode(c *cli.Common, most int, words func(context.Context, *admin.Client
 				}
 			}
 			return nil
-		}) // no words are none
+		}) // an error means no words
 		return fit, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveKeepOrder
 	}
 }
 
-// jobIDs are the node's jobs, the latest first.
+// jobIDs are the IDs of the node's jobs, the latest first.
 func jobIDs(ctx context.Context, n *admin.Client) []string {
 	all, _ := n.Jobs().List(ctx) // a node that does not answer has none
 	var words []string
@@ -51,7 +52,7 @@ func jobIDs(ctx context.Context, n *admin.Client) []string {
 	return words
 }
 
-// mountPoints are those of the node, and those of this machine whose node has died or is another.
+// mountPoints are those of the node, then those of this machine whose node is dead or another one.
 func mountPoints(ctx context.Context, n *admin.Client) (dirs []string) {
 	if s, err := n.Status(ctx); err == nil {
 		for _, m := range s.Mounts {
@@ -66,7 +67,7 @@ func mountPoints(ctx context.Context, n *admin.Client) (dirs []string) {
 	return dirs
 }
 
-// pinnedPaths are what hearth unpin may be given, by the shortest names.
+// pinnedPaths are the paths that hearth unpin takes, each by its shortest name.
 func pinnedPaths(ctx context.Context, n *admin.Client) (paths []string) {
 	all, _ := n.Pins(ctx) // a node that does not answer has none
 	for _, v := range all {

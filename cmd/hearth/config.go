@@ -72,7 +72,7 @@ func configShowCommand() *cobra.Command {
 	return cmd
 }
 
-// onThisMachine is what the defaults come to that depend on the machine and the user.
+// onThisMachine returns the values of the defaults that depend on the machine and the user.
 func onThisMachine() map[string]string {
 	here := map[string]string{"admin.socket": admin.DefaultSocket()}
 	if dir, err := machine.CacheDir(); err == nil {
@@ -181,14 +181,14 @@ type verdict struct {
 	Problems []settings.Problem `json:"problems"`
 }
 
-// validate reads a file, then holds together what it says.
+// validate checks a file line by line, and then whether its values fit together.
 func validate(file string) (*verdict, error) {
 	s, problems, err := settings.Check(file)
 	if err != nil {
 		return nil, err
 	}
 	v := &verdict{File: file, Problems: append([]settings.Problem{}, problems...)}
-	c, _ := nodeConfig(s, "") // its first problem is among all of them
+	c, _ := nodeConfig(s, "") // its error is the first of the problems below
 	for _, p := range c.Problems() {
 		v.Problems = append(v.Problems, settings.Problem{Line: s.Line(inFile(s, p.Key)), Message: p.Err.Error()})
 	}
@@ -199,8 +199,8 @@ func validate(file string) (*verdict, error) {
 	return v, nil
 }
 
-// inFile is the name in the file of what node.Config.Problems names: there, the
-// link that `+"`origin`"+` makes comes first.
+// inFile turns a key of node.Config.Problems into the file's key. There the link that `origin`
+// makes comes first, so the file's own links are one further.
 func inFile(s *settings.Settings, key string) string {
 	var i int
 	if n, _ := fmt.Sscanf(key, "links[%d]", &i); n == 0 || len(s.Tree("")) == len(s.Links) {

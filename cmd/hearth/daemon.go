@@ -14,16 +14,15 @@ import (
 	"github.com/hearthfs/hearth/cmd/hearth/settings"
 )
 
-// This file runs a command behind, away from its terminal, and opens the log
-// that it then needs: a file's, or journald's.
+// This file runs a command in the background, detached from its terminal.
 
-// isDaemon reports whether this process was started by Start.
+// isDaemon reports whether startDaemon started this process.
 func isDaemon() bool { return os.Getenv(settings.ReadyVariable) != "" }
 
-// startDaemon starts this command again and returns when it says that the mount answers.
-// Until then the two share their output, so what goes wrong is printed where it was
-// asked for; the child's exit code is ours. They share their process group, too: where
-// an automount point waits for the mount, the kernel lets nobody else get there.
+// startDaemon starts this command again as a child, and returns once the child says that the mount
+// answers. Until then both share their output, so errors are printed where the user typed the
+// command. The child's exit code is ours. They share their process group, too: while an automount
+// point waits for the mount, the kernel lets only that group through.
 func startDaemon() error {
 	self, err := os.Executable()
 	if err != nil {
@@ -57,19 +56,19 @@ func startDaemon() error {
 	return nil
 }
 
-// detach gives up the terminal, takes a session of its own and tells the parent; in a
-// process that is no daemon it does nothing.
+// detach leaves the terminal, begins a session of its own (setsid) and tells the parent that the
+// mount answers. In a process that is no daemon it does nothing.
 func detach() error {
 	fd, err := strconv.Atoi(os.Getenv(settings.ReadyVariable))
 	if err != nil {
 		return nil
 	}
-	_ = os.Unsetenv(settings.ReadyVariable) // of this name it cannot fail
+	_ = os.Unsetenv(settings.ReadyVariable) // it cannot fail for this name
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
 		return fmt.Errorf("detach: %w", err)
 	}
-	defer func() { _ = null.Close() }() // its copies stay
+	defer func() { _ = null.Close() }() // its copies stay open
 	if err := os.Chdir("/"); err != nil {
 		return fmt.Errorf("detach: %w", err)
 	}

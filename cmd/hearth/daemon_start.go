@@ -9,12 +9,12 @@ import (
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
 )
 
-// startGrace is how long mounts that are up may take to answer for the first time before
-// a node that was told to end does so without.
+// startGrace is how long a node that was told to end waits until its new mounts answer for the
+// first time. After that it ends without waiting for them.
 const startGrace = 2 * time.Second
 
-// daemonStarted waits for the end of a start. A signal breaks it off; once up, it is the end of
-// a node that runs, which serve is to hear of.
+// daemonStarted waits until a start has ended. A signal cancels the start. Once the node is up, a
+// signal ends a running node instead, so it is put back for serve.
 func daemonStarted(starting <-chan error, signals chan os.Signal, up func() bool, cancel context.CancelCauseFunc) error {
 	var s os.Signal
 	select {
@@ -27,7 +27,7 @@ func daemonStarted(starting <-chan error, signals chan os.Signal, up func() bool
 		case err := <-starting:
 			select {
 			case signals <- s:
-			default: // there are others
+			default: // other signals wait there already
 			}
 			return err
 		case <-time.After(startGrace):

@@ -48,7 +48,7 @@ func doctorCommand() *cobra.Command {
 		defer stop()
 		if *index >= 0 {
 			return doctor.LookAt(ctx, o, *index, func(found ...doctor.Finding) {
-				_ = printFindings(cli.Out(cmd), &cli.Common{Output: "jsonl"}, found) // who asked went away
+				_ = printFindings(cli.Out(cmd), &cli.Common{Output: "jsonl"}, found) // the doctor that asked has gone
 			})
 		}
 		o.Apart = lookApart
@@ -69,11 +69,11 @@ func doctorCommand() *cobra.Command {
 	return cmd
 }
 
-// lookFlag is how doctor has itself take one look in a process of its own.
+// lookFlag is the hidden flag by which doctor runs one check in a process of its own.
 const lookFlag = "look"
 
-// lookApart runs this very command again for one look. One that does not come back
-// is killed, and not waited for: it may be in the hands of a device.
+// lookApart runs this command again for one check. A process that does not come back is killed and
+// not waited for: a device may hold it in the kernel.
 func lookApart(ctx context.Context, index int, tell func(...doctor.Finding)) error {
 	self, err := os.Executable()
 	verb := slices.Index(os.Args, "doctor")
@@ -103,7 +103,7 @@ func lookApart(ctx context.Context, index int, tell func(...doctor.Finding)) err
 	return nil
 }
 
-// doctorOptions are what is looked at: all that the configuration names, or ORIGIN.
+// doctorOptions say what is checked: all that the configuration names, or ORIGIN alone.
 func doctorOptions(c *cli.Common, cmd *cobra.Command, args []string) (o doctor.Options, err error) {
 	s, err := settings.Load(cmd)
 	if err != nil {
@@ -137,7 +137,7 @@ func doctorOptions(c *cli.Common, cmd *cobra.Command, args []string) (o doctor.O
 	return o, nil
 }
 
-// askHow asks the node how it is; nil: none runs.
+// askHow asks the node for its state. nil means that no node runs.
 func askHow(ctx context.Context, c *cli.Common, s *settings.Settings) (*doctor.Running, error) {
 	n, err := dial(c, s)
 	if err != nil {
@@ -154,7 +154,7 @@ func askHow(ctx context.Context, c *cli.Common, s *settings.Settings) (*doctor.R
 	return &doctor.Running{Version: status.Version, PID: status.PID, Says: status.Says, Well: status.Says == "ok"}, nil
 }
 
-// printFindings writes a line for each finding, or the document.
+// printFindings writes a line for each finding, or one JSON document.
 func printFindings(w io.Writer, c *cli.Common, found []doctor.Finding) error {
 	count := map[doctor.Verdict]int{}
 	for _, f := range found {

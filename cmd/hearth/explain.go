@@ -47,7 +47,7 @@ func explainCommand() *cobra.Command {
 	return cmd
 }
 
-// atOffset takes the offset off a path.
+// atOffset splits PATH@OFFSET. The offset is 0 if the argument has none.
 func atOffset(arg string) (path string, offset int64) {
 	if i := strings.LastIndexByte(arg, '@'); i > 0 {
 		if n, err := settings.ParseBytes(arg[i+1:]); err == nil {
@@ -88,7 +88,7 @@ func printExplanation(w io.Writer, e *status.Explanation) error {
 	return t.Flush()
 }
 
-// where says which tiers hold a range.
+// where names the tiers that hold a range.
 func where(h status.HeldRange) string {
 	var all []string
 	if h.RAM {

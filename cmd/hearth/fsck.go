@@ -62,7 +62,7 @@ func fsckCommand() *cobra.Command {
 	return cmd
 }
 
-// checkedDirs are the directories that are named, else those of the configuration.
+// checkedDirs are the directories of the arguments, otherwise those of the configuration.
 func checkedDirs(s *settings.Settings, args []string) (dirs []string, err error) {
 	for _, d := range s.Cache.Disks {
 		if len(args) == 0 {
@@ -84,7 +84,8 @@ type fsckRun struct {
 	repair   bool
 }
 
-// check checks a directory by its lock, else by the node that has it.
+// check checks a directory by itself if it gets the lock, otherwise through the node that holds the
+// lock.
 func (f *fsckRun) check(ctx context.Context, dir string) error {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -109,7 +110,7 @@ func (f *fsckRun) check(ctx context.Context, dir string) error {
 	return asked
 }
 
-// result prints the sum and gives the exit code.
+// result prints the sum and returns the exit code as an error.
 func (f *fsckRun) result() error {
 	sum, err := f.print.End()
 	switch {

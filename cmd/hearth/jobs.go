@@ -67,7 +67,7 @@ func jobsCommand() *cobra.Command {
 	return cmd
 }
 
-// said tells what was done with a job, unless that failed.
+// said prints what was done with a job, or returns the error.
 func (w *waiter) said(err error, id, what string) error {
 	if err != nil {
 		return err
@@ -81,7 +81,7 @@ func (w *waiter) said(err error, id, what string) error {
 	return err
 }
 
-// jobID is the id that is meant: latest is the job that began last.
+// jobID returns the ID that a name means. latest is the job that began last, dry runs left out.
 func jobID(ctx context.Context, n *admin.Jobs, name string) (string, error) {
 	if name != "latest" {
 		return name, nil
@@ -97,7 +97,7 @@ func jobID(ctx context.Context, n *admin.Jobs, name string) (string, error) {
 	return all[0].ID, nil
 }
 
-// jobCommand does something with one job.
+// jobCommand is a verb that does something with one job.
 func jobCommand(use, short string, do func(ctx context.Context, w *waiter, id string) error) *cobra.Command {
 	verb, _, _ := strings.Cut(use, " ")
 	cmd := &cobra.Command{Use: use, Short: short, Args: cli.Exactly("ID"),

@@ -14,25 +14,24 @@ import (
 	"github.com/hearthfs/hearth/cmd/hearth/settings"
 )
 
-// journalSocket is where journald takes datagrams; HEARTH_JOURNAL_SOCKET names
-// another one.
+// journalSocket is where journald takes datagrams. HEARTH_JOURNAL_SOCKET names another socket.
 const journalSocket = "/run/systemd/journal/socket"
 
-// nodeLog is a log, to be closed at the end.
+// nodeLog is a node's log. Its owner calls Close at the end.
 type nodeLog struct {
 	*slog.Logger
-	// Close ends it.
+	// Close closes the log.
 	Close func()
-	// Reopen begins its file anew, where that was moved away; without a file it does nothing.
+	// Reopen opens the log's file again after it was moved away (log rotation). Without a file it
+	// does nothing.
 	Reopen func() error
-	// Shown: it goes to standard error, where warnings go as well.
+	// Shown says that warnings of the log go to standard error.
 	Shown bool
-	// Lost says why nobody will read it; it is told behind the node's first line.
+	// Lost says why nobody will read the log. It is printed after the node's first line.
 	Lost string
 }
 
-// openLog is where the log goes: a named file, for a daemon journald, else
-// standard error.
+// openLog opens the log: a named file, for a daemon journald, otherwise standard error.
 func openLog(s *settings.Settings, daemon bool) (*nodeLog, error) {
 	level := slog.LevelInfo
 	if err := level.UnmarshalText([]byte(s.LogLevel)); s.LogLevel != "" && err != nil {
@@ -62,9 +61,8 @@ func openLog(s *settings.Settings, daemon bool) (*nodeLog, error) {
 	return &nodeLog{Logger: slog.New(newJournal(conn, level)), Close: func() { conn.Close() }, Reopen: none}, nil
 }
 
-// journal is a slog.Handler that writes journald's native protocol: one
-// datagram per record, KEY=value lines, so that every attribute can be searched
-// for as HEARTH_NAME.
+// journal is a slog.Handler that writes journald's native protocol: one datagram per record,
+// KEY=value lines. So every attribute can be searched for as HEARTH_NAME.
 type journal struct {
 	conn   io.Writer
 	level  slog.Level
@@ -112,7 +110,7 @@ func (j *journal) Handle(_ context.Context, r slog.Record) error {
 	return err
 }
 
-// field writes one field; a value of several lines is given by its length.
+// field writes one field. A value of several lines comes after its length.
 func field(b *bytes.Buffer, name, value string) {
 	b.WriteString(name)
 	if !strings.Contains(value, "\n") {

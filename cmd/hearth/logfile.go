@@ -7,7 +7,7 @@ import (
 	"sync"
 )
 
-// file is a log's file, which may be begun anew.
+// file is a log's file, which can be opened again after a rotation.
 type file struct {
 	path string // absolute: a daemon leaves its directory
 
@@ -31,8 +31,8 @@ func (l *file) Write(p []byte) (int, error) {
 	return l.f.Write(p)
 }
 
-// reopen goes on with what has the path now, or is made there. Where that fails, the file of
-// before goes on.
+// reopen opens the path again, and makes the file if there is none. If that fails, the log goes on
+// in the old file.
 func (l *file) reopen() error {
 	f, err := os.OpenFile(l.path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o640)
 	if err != nil {

@@ -54,7 +54,7 @@ func lsCommand() *cobra.Command {
 	return cmd
 }
 
-// warnHidden tells that a listing is not all that the origin has.
+// warnHidden warns that a listing does not show all that the origin has.
 func warnHidden(n int64) {
 	if n > 0 {
 		fmt.Fprintf(os.Stderr, "hearth: %s below without a name here, not shown (not UTF-8, over 1,024 bytes, garbled by the server's "+
@@ -62,7 +62,7 @@ func warnHidden(n int64) {
 	}
 }
 
-// target is the path asked for; without one the tree's root.
+// target is the path of the arguments, or the tree's root.
 func target(args []string) string {
 	if len(args) == 0 {
 		return "/"
@@ -70,8 +70,8 @@ func target(args []string) string {
 	return args[0]
 }
 
-// entryPrinter writes a listing line by line as it comes; columns are aligned
-// within a batch, so that a listing of any length starts at once.
+// entryPrinter writes a listing line by line as it comes. Columns are aligned within a batch, so
+// that a listing of any length starts at once.
 type entryPrinter struct {
 	*cli.Common
 	long bool

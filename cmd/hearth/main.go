@@ -1,9 +1,9 @@
-// Command hearth shows a bucket as a directory and keeps it near.
+// Command hearth shows a bucket as a directory tree and caches what is read.
 //
-// Each verb is one file and a client of a node's admin API; a verb that needs
-// no running node starts one in its own process, for its own time. What can be
-// configured is one table of parameters, from which flags, environment names,
-// the file's keys and docs/configuration.md are made.
+// Each verb is one file and a client of a node's admin API. A verb that needs no running node
+// starts one in its own process, for as long as the verb runs. Package settings has one table of
+// the parameters. Flags, environment variables, the file's keys and docs/configuration.md are made
+// from it.
 package main
 
 import (
@@ -36,7 +36,7 @@ func main() {
 	os.Exit(finish(root.Execute()))
 }
 
-// finish says what went wrong, each thing in one line, and gives the exit code.
+// finish prints what went wrong, each thing on a line of its own, and returns the exit code.
 func finish(err error) int {
 	for _, line := range cli.Lines(err) {
 		fmt.Fprintln(os.Stderr, "hearth: "+cli.QuoteText(line))
@@ -54,7 +54,7 @@ func commands() []*cobra.Command {
 	}
 }
 
-// laterVerbs are those of CLI.md that this version refuses.
+// laterVerbs are the verbs of CLI.md that this version refuses.
 func laterVerbs() []string {
 	return []string{"trace",
 		"bench", "originbench", "volume", "debug", "top"}
@@ -91,13 +91,14 @@ func rootCommand() *cobra.Command {
 	return root
 }
 
-// laterCommand refuses what a later version has.
+// laterCommand refuses a verb of a later version.
 func laterCommand(name string) *cobra.Command {
 	return &cobra.Command{Use: name, Hidden: true, DisableFlagParsing: true,
 		RunE: func(*cobra.Command, []string) error { return cli.Usagef("%s: %w", name, settings.ErrLater) }}
 }
 
-// nearestFlag names the flag that was most likely meant by one that there is not; "": none, or another error.
+// nearestFlag names the flag that an unknown flag was most likely meant to be. "" means that none
+// is near, or that the error is another one.
 func nearestFlag(cmd *cobra.Command, err error) string {
 	var unknown *pflag.NotExistError
 	if !errors.As(err, &unknown) {
@@ -129,7 +130,8 @@ func unknownVerb(cmd *cobra.Command, args []string) error {
 	return cli.Usagef("no command %q (see %s --help)", args[0], cmd.CommandPath())
 }
 
-// nearestVerb is that of a command's verbs which was most likely meant; "": none.
+// nearestVerb returns the verb of cmd that word was most likely meant to be. "" means that none is
+// near.
 func nearestVerb(cmd *cobra.Command, word string) string {
 	var names []string
 	for _, c := range cmd.Commands() {
@@ -141,13 +143,13 @@ func nearestVerb(cmd *cobra.Command, word string) string {
 	return cli.Nearest(word, names)
 }
 
-// version of this build, as the go command took it from the tags and commits.
+// version is this build's version, as the go command took it from the tags and commits.
 func version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return "unknown"
 	}
-	if v := info.Main.Version; v != "" && v != "(devel)" && !strings.HasPrefix(v, "v0.0.0-") { // else no tag tells
+	if v := info.Main.Version; v != "" && v != "(devel)" && !strings.HasPrefix(v, "v0.0.0-") { // otherwise there is no tag
 		return v
 	}
 	return "0.2.0-dev"

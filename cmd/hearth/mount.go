@@ -16,14 +16,14 @@ import (
 	"github.com/hearthfs/hearth/node/machine"
 )
 
-// mountFlags are those of mount that are no parameters.
+// mountFlags are the flags of mount that are no parameters.
 type mountFlags struct {
 	*cli.Common
 	options      []string
 	daemon       bool
 	noAllowOther bool
 	sloppy       bool
-	byMount8     bool // it is mount(8) that asks
+	byMount8     bool // mount(8) made the call
 }
 
 func mountCommand() *cobra.Command {
@@ -76,17 +76,17 @@ func (f *mountFlags) mount(cmd *cobra.Command, origin, dir string) error {
 	if len(unkept) > 0 && !f.byMount8 {
 		return cli.Usagef("-o %s", unkept[0])
 	}
-	child := isDaemon() // who started it says what follows
+	child := isDaemon() // its parent prints the warnings below
 	if err := f.make(cmd, s, origin, dir); err != nil || child {
 		return err
 	}
-	for _, o := range unkept { // as mount(8) says itself of what is write-protected
+	for _, o := range unkept { // as mount(8) warns of a write-protected device
 		fmt.Fprintf(os.Stderr, "hearth: warning: %s is mounted, not as its options ask: %s\n", dir, cli.QuoteText(o))
 	}
 	return nil
 }
 
-// make has the mount made, by a running node or by one that is started, as the settings say.
+// make has the mount made by the running node, or starts a node for it.
 func (f *mountFlags) make(cmd *cobra.Command, s *settings.Settings, origin, dir string) error {
 	if f.noAllowOther && cmd.Flags().Changed("allow-other") && s.Mount.AllowOther != nil && *s.Mount.AllowOther {
 		return cli.Usagef("--allow-other and --no-allow-other exclude each other: give one")
@@ -127,16 +127,17 @@ func (f *mountFlags) make(cmd *cobra.Command, s *settings.Settings, origin, dir 
 		if more == 0 || !errors.Is(err, admin.ErrAnother) {
 			return err
 		}
-		// Lines of fstab are mounted at once: another one's node was first, and takes this mount.
+		// Lines of fstab are mounted at once. The node of another line was first, and makes this
+		// mount.
 	}
 }
 
-// starts are how often a node is started in vain as another one is first: that one may end because
-// its own origin cannot be asked.
+// starts is how often a start is tried again because another node was first. That node may end,
+// since its own origin does not answer.
 const starts = 5
 
-// meantURL is the URL that s3:/bucket or file:/dir was most likely meant to be; ""
-// for all else: a path of the tree may begin with "s3:".
+// meantURL returns the URL that s3:/bucket or file:/dir was most likely meant to be. All else gives
+// "": a path of the tree may begin with "s3:", too.
 func meantURL(path string) string {
 	for _, scheme := range []string{"s3", "file"} {
 		if rest, ok := strings.CutPrefix(path, scheme+":/"); ok && !isURL(path) {
@@ -146,7 +147,8 @@ func meantURL(path string) string {
 	return ""
 }
 
-// meantDir is the origin that a path was most likely meant to be: a directory of this machine.
+// meantDir returns a hint, to be added to an error, if a path is a directory of this machine. Then
+// it was most likely meant as the origin.
 func meantDir(path string) string {
 	if at, err := os.Stat(path); err != nil || !at.IsDir() || !filepath.IsAbs(path) {
 		return ""
@@ -154,8 +156,8 @@ func meantDir(path string) string {
 	return "; the directory of this machine is file://" + path
 }
 
-// attach has a running node make the mount, and in the foreground waits for its
-// end. false: no node runs.
+// attach has a running node make the mount. In the foreground it also waits until the mount is
+// gone. false means that no node runs.
 func (f *mountFlags) attach(cmd *cobra.Command, client *admin.Client, r admin.MountRequest) (bool, error) {
 	ctx, stop := f.Context(cmd.Context())
 	defer stop()
@@ -196,7 +198,7 @@ func (f *mountFlags) attach(cmd *cobra.Command, client *admin.Client, r admin.Mo
 	return true, nil
 }
 
-// nodeFlags are the flags given that a running node cannot take any more.
+// nodeFlags are the given flags that only a node that starts can take.
 func nodeFlags(cmd *cobra.Command) (given []string) {
 	for _, p := range settings.Params() {
 		switch p.Group() {
@@ -209,9 +211,8 @@ func nodeFlags(cmd *cobra.Command) (given []string) {
 	return given
 }
 
-// mountHere starts a node in this process for the mount. The origin is one of the
-// links that the configuration names, or becomes a link named by it, beside which
-// a second origin finds its place.
+// mountHere starts a node in this process for the mount. The origin is a link of the configuration,
+// or becomes a link that is named after it. So there is room for a second origin beside it.
 func (f *mountFlags) mountHere(cmd *cobra.Command, s *settings.Settings, r admin.MountRequest) error {
 	config, err := nodeConfig(s, "")
 	if err != nil {
@@ -222,7 +223,7 @@ func (f *mountFlags) mountHere(cmd *cobra.Command, s *settings.Settings, r admin
 	}
 	config.Mounts = nil // those are for `hearth up`
 	if s.LogLevel == "" && s.LogFile == "" && !f.daemon {
-		s.LogLevel = "warn" // what else there is to say is said on the terminal
+		s.LogLevel = "warn" // the rest is printed on the terminal
 	}
 	log, err := openLog(s, f.daemon)
 	if err != nil {
@@ -230,7 +231,7 @@ func (f *mountFlags) mountHere(cmd *cobra.Command, s *settings.Settings, r admin
 	}
 	defer log.Close()
 	err = (&serving{Common: f.Common, log: log}).run(cmd, config, &r)
-	if err != nil && f.daemon && !isDaemon() { // detached: nobody sees what is printed
+	if err != nil && f.daemon && !isDaemon() { // detached: nobody sees what it prints
 		log.Error("the node ended", "cause", err)
 	}
 	return err

@@ -6,7 +6,7 @@ import (
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
 )
 
-// mount8Flag says that mount(8) asks, which says rw where nobody has said anything.
+// mount8Flag marks a call by mount(8), which says rw where nobody has said anything.
 const mount8Flag = "by-mount8"
 
 // mountHelperArgs turns the arguments that mount(8) gives to mount.hearth into
@@ -43,7 +43,7 @@ func mountHelperArgs(args []string) ([]string, error) {
 	return append(append(translated, "--"), plain...), nil
 }
 
-// helperOptions takes config= out of the options, which is no parameter.
+// helperOptions turns the option config=, which is no parameter, into the flag --config.
 func helperOptions(options string) []string {
 	var rest, args []string
 	for _, o := range strings.Split(options, ",") {

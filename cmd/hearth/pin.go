@@ -56,7 +56,7 @@ func pinCommand() *cobra.Command {
 	return cmd
 }
 
-// pinFor reads how long something is pinned, in seconds.
+// pinFor reads how long a pin lasts, in seconds.
 func pinFor(text string) (int64, error) {
 	d, err := time.ParseDuration(text)
 	switch {
@@ -68,7 +68,6 @@ func pinFor(text string) (int64, error) {
 	return int64(d / time.Second), nil
 }
 
-// until says when a pin ends.
 func unpinCommand() *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
@@ -155,10 +154,10 @@ func evictCommand() *cobra.Command {
 	return cmd
 }
 
-// agreed asks a person.
+// agreed asks the user a yes-or-no question.
 func agreed(question string) bool {
 	fmt.Fprint(os.Stderr, question+" [y/N] ")
-	answer, _ := bufio.NewReader(os.Stdin).ReadString('\n') // its end is no
+	answer, _ := bufio.NewReader(os.Stdin).ReadString('\n') // the end of input means no
 	answer = strings.ToLower(strings.TrimSpace(answer))
 	return answer == "y" || answer == "yes"
 }

@@ -17,9 +17,9 @@ import (
 	"github.com/hearthfs/hearth/node/admin"
 )
 
-// reach finds who answers for a PATH or URL: the running node for a path of its
-// tree, for a URL too if a link covers it; else a node of this process, in RAM,
-// without mount, disk and socket, for as long as the verb runs.
+// reach finds the node that answers for a PATH or URL. The running node answers for a path of its
+// tree, and for a URL that one of its links covers. For any other URL a node starts in this
+// process, for as long as the verb runs: in RAM, without mount, disk and socket.
 func reach(ctx context.Context, c *cli.Common, cmd *cobra.Command, target string) (*admin.Client, func(), error) {
 	s, err := settings.Load(cmd)
 	if err != nil {
@@ -53,7 +53,7 @@ func inProcess(ctx context.Context, c *cli.Common, s *settings.Settings, url str
 	defer c.Waiting(os.Stderr, origins(url))()
 	n, err := node.New(ctx, short)
 	if cli.ExitCode(err) == cli.ExitNotFound {
-		// A listing may hide what the very key would find.
+		// The prefix may list nothing although a request for the key itself would find it.
 		short.Links[0].Origin.URL = bucketURL(url)
 		n, err = node.New(ctx, short)
 	}
@@ -68,7 +68,7 @@ func inProcess(ctx context.Context, c *cli.Common, s *settings.Settings, url str
 	}, nil
 }
 
-// askNode runs do with the node that runs on this machine, or that --node names.
+// askNode runs do with the node of this machine, or the one that --node names.
 func askNode(c *cli.Common, cmd *cobra.Command, do func(context.Context, *admin.Client) error) error {
 	if err := c.CheckOutput(); err != nil {
 		return err
@@ -94,10 +94,10 @@ func addData(cmd *cobra.Command) *cli.Common {
 	return c
 }
 
-// here is the current directory, below the mounts of a node.
+// here is the current directory, if it lies below a mount of the node.
 func here(ctx context.Context, n *admin.Client) *place {
 	return currentPlace(func() (dirs []string) {
-		if s, err := n.Status(ctx); err == nil { // else what is asked for fails as well
+		if s, err := n.Status(ctx); err == nil { // otherwise the request itself fails, too
 			for _, m := range s.Mounts {
 				if !m.Detached && m.At == "" {
 					dirs = append(dirs, m.Dir)
@@ -108,7 +108,8 @@ func here(ctx context.Context, n *admin.Client) *place {
 	})
 }
 
-// withNode runs do with whoever answers for target, and the path or URL that it is there.
+// withNode runs do with the node that answers for target, and with the path or URL that target is
+// there.
 func withNode(c *cli.Common, cmd *cobra.Command, target string, do func(ctx context.Context, n *admin.Client, asked string) error) error {
 	if err := c.CheckOutput(); err != nil {
 		return err
@@ -124,11 +125,11 @@ func withNode(c *cli.Common, cmd *cobra.Command, target string, do func(ctx cont
 	return cli.HintUp(cli.Because(ctx, at.Said(do(ctx, n, at.Absolute(target)))))
 }
 
-// isURL tells a URL from a path, which may hold "://" as well.
+// isURL tells a URL from a path, which may contain "://", too.
 func isURL(s string) bool { return !strings.HasPrefix(s, "/") && strings.Contains(s, "://") }
 
-// linkURL is what a short node links: what lies around the last part of the
-// URL, since that may name an object as well as a prefix.
+// linkURL is the URL that a short-lived node links: without its last part, which may name an object
+// as well as a prefix.
 func linkURL(url string) string {
 	scheme, rest, _ := strings.Cut(url, "://")
 	bucket, key, _ := strings.Cut(rest, "/")
@@ -138,7 +139,7 @@ func linkURL(url string) string {
 	return scheme + "://" + bucket + "/" + key[:strings.LastIndexByte(key, '/')+1]
 }
 
-// bucketURL is the URL of all that a bucket holds; a directory is its own.
+// bucketURL is the URL of the whole bucket. A local directory has no bucket, and stays.
 func bucketURL(url string) string {
 	scheme, rest, _ := strings.Cut(url, "://")
 	if bucket, _, _ := strings.Cut(rest, "/"); bucket != "" {
@@ -147,7 +148,7 @@ func bucketURL(url string) string {
 	return linkURL(url)
 }
 
-// dial is a client of the node that --node, the configuration or the default names.
+// dial returns a client of the node that --node, the configuration or the default names.
 func dial(c *cli.Common, s *settings.Settings) (*admin.Client, error) {
 	address := c.Node
 	if address == "" {
@@ -164,7 +165,7 @@ func dial(c *cli.Common, s *settings.Settings) (*admin.Client, error) {
 	return n, nil
 }
 
-// origins are what a verb waits for that asks them by itself.
+// origins says what a verb waits for that asks the origins itself.
 func origins(urls ...string) func(context.Context) string {
 	return func(context.Context) string {
 		switch len(urls) {
@@ -177,10 +178,11 @@ func origins(urls ...string) func(context.Context) string {
 	}
 }
 
-// answersWithin is how long a node that is well takes at most to say how it is.
+// answersWithin is the longest that a healthy node takes to report its status.
 const answersWithin = time.Second
 
-// nodeAndOrigins are what a verb waits for that asks a node: that itself, if it does not even say how it is, else what it asks.
+// nodeAndOrigins says what a verb waits for that asks a node: the node, if it does not report its
+// status, otherwise what the node may wait for.
 func nodeAndOrigins(n admin.Client) func(context.Context) string {
 	n.Waits = nil
 	return func(ctx context.Context) string {
@@ -205,18 +207,18 @@ func nodeAndOrigins(n admin.Client) func(context.Context) string {
 	}
 }
 
-// nodeConfig is what a node is started with; origin is the command's argument,
-// which goes before all else.
+// nodeConfig is the configuration that a node starts with. origin is the command's argument, and
+// wins over everything else.
 func nodeConfig(s *settings.Settings, origin string) (node.Config, error) {
 	c := node.Config{Links: s.Tree(origin), Cache: s.Cache, File: s.File, Mounts: s.Mounts,
 		Admin: s.Admin, Ring: s.Ring, S3: s.S3, FuseWithout: s.FuseWithout, Version: version()}
 	for _, file := range []*string{&c.S3.CredentialsFile, &c.S3.Certificate, &c.S3.CertificateKey, &c.S3.AccessLog} {
-		*file = fromHere(*file) // they are opened again, and a daemon leaves this directory
+		*file = fromHere(*file) // they are opened again later, and a daemon leaves this directory
 	}
 	return c, c.Validate()
 }
 
-// fromHere is a file's absolute name, for who opens it elsewhere; "" stays.
+// fromHere is a file's absolute name, for a process in another directory. "" stays "".
 func fromHere(file string) string {
 	if abs, err := filepath.Abs(file); err == nil && file != "" {
 		return abs

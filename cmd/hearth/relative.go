@@ -13,23 +13,23 @@ import (
 	"github.com/hearthfs/hearth/node/admin"
 )
 
-// This file takes relative paths of a command line, and of lists, for what they
-// mean in the current directory where that lies below a mount. Anywhere else they are paths
-// of the tree, which the node roots.
+// This file resolves relative paths of a command line and of lists. If the current directory lies
+// below a mount, they are relative to it. Otherwise they are paths of the tree, and the node
+// resolves them.
 
 // place is where relative paths begin.
 type place struct {
-	// dirs are the names of the current directory, the kernel's own before the shell's,
-	// which may lead over symbolic links; mounts those of what is mounted.
+	// dirs are the names of the current directory: the kernel's, then the shell's, which may lead
+	// over symbolic links. mounts are the node's mount points.
 	dirs, mounts func() []string
 	typed        []pair // relative paths that were made absolute
 }
 
-// pair is a path as it was typed, and what it was made.
+// pair is a path as it was typed, and the absolute path that it became.
 type pair struct{ typed, absolute string }
 
-// currentPlace is the current directory. mounts are the absolute paths of the node's mounts, and
-// are asked for once, by the first relative path.
+// currentPlace is the current directory. mounts returns the absolute paths of the node's mounts. It
+// is called once, at the first relative path.
 func currentPlace(mounts func() []string) *place {
 	return &place{dirs: sync.OnceValue(current), mounts: sync.OnceValue(mounts)}
 }
@@ -45,8 +45,8 @@ func current() (dirs []string) {
 	return dirs
 }
 
-// Absolute is the path below a mount that a relative one means; else it stays what it is,
-// as URLs and absolute paths do.
+// Absolute returns the path below a mount that a relative path means. URLs, absolute paths and all
+// other paths stay as they are.
 func (p *place) Absolute(path string) string {
 	if path == "" || path[0] == '/' || strings.Contains(path, "://") {
 		return path
@@ -69,10 +69,10 @@ func (p *place) Absolute(path string) string {
 	return path
 }
 
-// maxTyped bounds what is remembered of a long list.
+// maxTyped bounds the pairs that are kept of a long list.
 const maxTyped = 1024
 
-// Typed is a path, or a text that begins with one, as it was typed before it was made Absolute.
+// Typed turns an absolute path back into what was typed. It may be followed by more text.
 func (p *place) Typed(text string) string {
 	for _, x := range p.typed {
 		if rest, ok := strings.CutPrefix(text, x.absolute); ok && (rest == "" || strings.IndexByte("/: ", rest[0]) >= 0) {
@@ -82,7 +82,7 @@ func (p *place) Typed(text string) string {
 	return text
 }
 
-// Said is an error of the node with the path that it begins with as it was typed.
+// Said returns an error of the node in which the path at its beginning is as it was typed.
 func (p *place) Said(err error) error {
 	var e *admin.Error
 	if !errors.As(err, &e) || p.Typed(e.Message) == e.Message {
@@ -91,7 +91,7 @@ func (p *place) Said(err error) error {
 	return &admin.Error{Kind: e.Kind, Message: p.Typed(e.Message), Cause: e.Cause}
 }
 
-// All are paths, each of them Absolute.
+// All makes each of the paths Absolute.
 func (p *place) All(paths []string) (all []string) {
 	for _, path := range paths {
 		all = append(all, p.Absolute(path))
@@ -99,11 +99,11 @@ func (p *place) All(paths []string) (all []string) {
 	return all
 }
 
-// longest is the longest item of a list that is looked at, in bytes: the node refuses longer
-// ones.
+// longest is the length in bytes from which an item of a list is passed on unread: the node refuses
+// longer items.
 const longest = 64 << 10
 
-// List is a list of paths, each of which is ended by separator, with each of them Absolute.
+// List reads a list of paths that separator ends, and makes each of them Absolute.
 func (p *place) List(in io.Reader, separator byte) io.Reader {
 	return &list{place: p, in: bufio.NewReaderSize(in, longest), separator: separator}
 }
@@ -113,11 +113,11 @@ type list struct {
 	in        *bufio.Reader
 	separator byte
 	ready     []byte // to be read
-	torn      bool   // the item goes on, and is passed on as it is
-	err       error  // of in, behind what is ready
+	torn      bool   // the item is too long: the rest of it is passed on as it is
+	err       error  // of in, returned once ready is read
 }
 
-// Read is io.Reader's.
+// Read is part of io.Reader.
 func (l *list) Read(to []byte) (int, error) {
 	for len(l.ready) == 0 {
 		if l.err != nil {

@@ -86,7 +86,7 @@ func ringOwnersCommand() *cobra.Command {
 	return cmd
 }
 
-// ownersOf is whom owners are asked of, and where they are written.
+// ownersOf is the node that is asked for owners, and where they are written.
 type ownersOf struct {
 	node *admin.Client
 	out  io.Writer

@@ -56,7 +56,7 @@ func statusCommand() *cobra.Command {
 	return cmd
 }
 
-// minWatch is the least pause of --watch: a node is there for its readers.
+// minWatch is the shortest pause of --watch, since a node is there for its readers.
 const minWatch = 100 * time.Millisecond
 
 func showStatus(ctx context.Context, c *cli.Common, f frame, n *admin.Client) error {
@@ -75,7 +75,7 @@ func showStatus(ctx context.Context, c *cli.Common, f frame, n *admin.Client) er
 	return err
 }
 
-// frame is where one status is shown: alone, or in the place of the last one.
+// frame is where one status is shown: by itself, or in place of the last one.
 type frame struct {
 	out          io.Writer
 	again, first bool

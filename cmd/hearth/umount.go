@@ -60,7 +60,7 @@ func umountCommand() *cobra.Command {
 		if code := cli.ExitCode(err); code != cli.ExitUnreachable && code != cli.ExitNotFound {
 			return cli.Because(ctx, err)
 		}
-		// A mount of another node, or of one that died: it is ours by its type.
+		// The mount belongs to another node or to a dead one. By its type it is ours.
 		return machine.Unmount(dir, ourType, lazy)
 	}
 	return cmd
@@ -69,8 +69,8 @@ func umountCommand() *cobra.Command {
 // ourType is what the mount table calls our mounts.
 const ourType = "fuse.hearth"
 
-// umountAll takes away the mounts of the node, if one runs, and those that died
-// with another. A node that was named must be there.
+// umountAll takes away the mounts of the node, if one runs, and those of dead nodes. A node that
+// --node names must run.
 func umountAll(c *cli.Common, cmd *cobra.Command, n *admin.Client, lazy bool) error {
 	ctx, stop := c.Context(cmd.Context())
 	defer stop()
@@ -85,7 +85,7 @@ func umountAll(c *cli.Common, cmd *cobra.Command, n *admin.Client, lazy bool) er
 	tried := 0
 	for _, m := range s.Mounts {
 		if m.Detached || m.At != "" {
-			continue // it is not there
+			continue // nothing of this node is mounted there
 		}
 		tried++
 		if err := n.Unmount(ctx, m.Dir, lazy); err != nil {
@@ -95,8 +95,8 @@ func umountAll(c *cli.Common, cmd *cobra.Command, n *admin.Client, lazy bool) er
 	return umountDead(failed, tried)
 }
 
-// umountDead takes away the mounts whose process has died; failed are those of tried
-// that could not be taken away before.
+// umountDead takes away the mounts whose process has died. failed are the errors of the tried
+// mounts that other code could not take away before.
 func umountDead(failed []error, tried int) error {
 	found, more := machine.UnmountDead(ourType)
 	failed = append(failed, more...)

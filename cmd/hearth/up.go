@@ -38,8 +38,7 @@ func upCommand() *cobra.Command {
 	return cmd
 }
 
-// runsNode starts a node and serves until it is told to end; change has the last word on the
-// settings.
+// runsNode starts a node and serves until it is told to end. change edits the settings last.
 func runsNode(c *cli.Common, change func(*settings.Settings)) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		s, err := settings.Load(cmd)
@@ -60,22 +59,22 @@ func runsNode(c *cli.Common, change func(*settings.Settings)) func(*cobra.Comman
 	}
 }
 
-// serving is a node that this process starts, with its log.
+// serving is a node that this process runs, with its log.
 type serving struct {
 	*cli.Common
 	log *nodeLog
-	up  atomic.Bool // it has said what it serves
+	up  atomic.Bool // it serves; set before the line that says so
 }
 
-// run starts a node and serves until it is told to end. mount is what `hearth
-// mount` adds: its own mount, whose end is the node's if no other is left.
+// run starts a node and serves until it is told to end. mount is the mount of `hearth mount`: the
+// node ends with it if no other mount is left.
 func (c *serving) run(cmd *cobra.Command, config node.Config, mount *admin.MountRequest) error {
 	signals, hangups := make(chan os.Signal, 2), make(chan os.Signal, 1)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	defer signal.Stop(signals)
 	signal.Notify(hangups, syscall.SIGHUP)
 	defer signal.Stop(hangups)
-	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // who read what it prints has gone: no reason to end
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // the reader of its output has gone: no reason to end
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
 	ctx, release := c.Limit(ctx)
@@ -107,10 +106,10 @@ func (c *serving) run(cmd *cobra.Command, config node.Config, mount *admin.Mount
 	return err
 }
 
-// reloads has the node read again what may change while it runs, and begins the log anew, at each
-// hangup: what a service manager and logrotate ask for, and what the kernel sends where a terminal
-// closes. A node goes on without one, since whoever reads its mounts may be elsewhere. stop
-// returns once no reload is under way.
+// reloads has the node read again what may change while it runs, and reopens the log, at each
+// SIGHUP. Service managers and logrotate send it, and the kernel does where a terminal closes. A
+// node goes on without a terminal, since its readers may be elsewhere. stop returns once no reload
+// is in flight.
 func (c *serving) reloads(n *node.Node, hangups <-chan os.Signal) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -135,7 +134,7 @@ func (c *serving) reloads(n *node.Node, hangups <-chan os.Signal) (stop func()) 
 	return func() { cancel(); <-done }
 }
 
-// sayLeft says what a closed node has not given back, as the end-to-end tests ask.
+// sayLeft prints what a closed node has not given back, if the end-to-end tests ask for it.
 func sayLeft(n *node.Node) {
 	if os.Getenv(settings.LeaksVariable) == "" {
 		return
@@ -145,8 +144,8 @@ func sayLeft(n *node.Node) {
 	}
 }
 
-// start makes the node and the mounts, saying where the cache is first. On an
-// error the node, if there is one already, is returned for closing.
+// start makes the node and the mounts, and says where the cache is before the mounts. On an error
+// it also returns the node, if there is one already, to be closed.
 func (c *serving) start(ctx context.Context, cmd *cobra.Command, config node.Config, mount *admin.MountRequest) (*node.Node, error) {
 	say := c.Printer(cli.Out(cmd))
 	config.Log = c.log.Logger
@@ -181,7 +180,7 @@ func (c *serving) start(ctx context.Context, cmd *cobra.Command, config node.Con
 		say("mounted %s", m.Dir)
 	}
 	if mount == nil {
-		c.up.Store(true) // with the first line that tells of it: a signal from then on is an end, no break
+		c.up.Store(true) // before the line that says so: from now on a signal ends the node and cancels no start
 		if s := n.Status(ctx).S3; s != nil {
 			say("answering S3 clients at %s", s.Listen)
 		}
@@ -203,8 +202,8 @@ func (c *serving) start(ctx context.Context, cmd *cobra.Command, config node.Con
 	return n, n.Ready(ctx)
 }
 
-// cutOff lets a killed node end whose mounts were where ours will be: a thread of it
-// is in the kernel, behind a reader who waits for its answer.
+// cutOff aborts the mounts that a killed node left where ours will be, so that its process can end.
+// One of its threads is in the kernel, and waits for a reader that waits for its answer.
 func (c *serving) cutOff(ctx context.Context, config node.Config, mount *admin.MountRequest) bool {
 	var dirs []string
 	for _, m := range config.Mounts {
@@ -220,15 +219,15 @@ func (c *serving) cutOff(ctx context.Context, config node.Config, mount *admin.M
 	return len(cut) > 0
 }
 
-// warn says what a mount that stands lacks; where the log is shown on the same
-// terminal, that has the cause already.
+// warn prints what a new mount lacks. If the log goes to the same terminal, it has the cause
+// already.
 func warn(m *status.Mount, logged bool) {
 	if m.Warning != "" {
 		fmt.Fprintln(os.Stderr, "hearth: warning: "+cli.QuoteText(warning(m.Warning, logged)))
 	}
 }
 
-// warning is text, without the cause behind its first colon if that is logged.
+// warning is text, without the cause after its first colon if the log has it.
 func warning(text string, logged bool) string {
 	if what, _, ok := strings.Cut(text, ": "); ok && logged {
 		return what
@@ -236,8 +235,8 @@ func warning(text string, logged bool) string {
 	return text
 }
 
-// serve waits for the end: a signal, the last unmount of a node that `hearth
-// mount` started, or the failure of a part of the node.
+// serve waits for the end: a signal, the last unmount of a node that `hearth mount` started, or the
+// failure of a part of the node.
 func serve(n *node.Node, mount *admin.MountRequest, signals <-chan os.Signal, say func(string, ...any)) error {
 	var idle <-chan struct{}
 	if mount != nil {
@@ -261,8 +260,8 @@ func serve(n *node.Node, mount *admin.MountRequest, signals <-chan os.Signal, sa
 	}
 }
 
-// endMount takes the command's own mount away, though in use, and says who else
-// is still served.
+// endMount takes the command's own mount away, even if it is in use, and names the mounts that are
+// still served.
 func endMount(n *node.Node, dir string, say func(string, ...any)) {
 	if err := n.Unmount(dir, false); err != nil {
 		say("%v", err)

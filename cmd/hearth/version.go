@@ -37,7 +37,7 @@ func printVersion(w io.Writer) error {
 	return err
 }
 
-// commit is what this binary was built from, where the go command knew it.
+// commit is the commit that this binary was built from, if the go command knew it.
 func commit() string {
 	if info, ok := debug.ReadBuildInfo(); ok {
 		for _, s := range info.Settings {

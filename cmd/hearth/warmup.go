@@ -22,7 +22,7 @@ import (
 	"github.com/hearthfs/hearth/warmup"
 )
 
-// warmupFlags are those of the verb.
+// warmupFlags are the flags of warmup and pin.
 type warmupFlags struct {
 	list, rate, wait   string
 	nul, metadata, dry bool
@@ -31,7 +31,7 @@ type warmupFlags struct {
 	check              bool
 	replicas           string // of later versions
 	request            warmup.Request
-	enough             float64 // of the job, 0 to 1, that is waited for
+	enough             float64 // the part of the job that is waited for, 0 to 1
 	at                 *place
 }
 
@@ -77,7 +77,7 @@ func warmupCommand() *cobra.Command {
 	return cmd
 }
 
-// named reports whether the node that runs has something of that name.
+// named reports whether the running node has something of that name.
 func named(c *cli.Common, cmd *cobra.Command, word string) bool {
 	return nil == askNode(c, cmd, func(ctx context.Context, n *admin.Client) error {
 		_, err := n.Stat(ctx, here(ctx, n).Absolute(word))
@@ -85,7 +85,7 @@ func named(c *cli.Common, cmd *cobra.Command, word string) bool {
 	})
 }
 
-// read checks what was asked for.
+// read checks the flags and the arguments, and makes the request of them.
 func (f *warmupFlags) read(cmd *cobra.Command, args []string) (err error) {
 	for _, other := range []string{"pin", "dry-run", "metadata-only", "wait"} {
 		if f.check && cmd.Flags().Changed(other) {
@@ -131,14 +131,15 @@ func (f *warmupFlags) read(cmd *cobra.Command, args []string) (err error) {
 	return nil
 }
 
-// withJobs runs do with the jobs of the node that runs.
+// withJobs runs do with the jobs of the running node.
 func withJobs(c *cli.Common, cmd *cobra.Command, do func(context.Context, *admin.Jobs) error) error {
 	return askNode(c, cmd, func(ctx context.Context, n *admin.Client) error {
 		return jobsEnd(ctx, do(ctx, n.Jobs()))
 	})
 }
 
-// jobsEnd is an error of a verb about jobs, which may have said with what code it ends.
+// jobsEnd is the error of a verb about jobs. An error that names its exit code already stays as it
+// is.
 func jobsEnd(ctx context.Context, err error) error {
 	var said *cli.ExitError
 	if errors.As(err, &said) {
@@ -147,7 +148,7 @@ func jobsEnd(ctx context.Context, err error) error {
 	return cli.HintUp(cli.Because(ctx, err))
 }
 
-// begin asks the node that runs for the job.
+// begin asks the running node for the job.
 func (f *warmupFlags) begin(c *cli.Common, cmd *cobra.Command) error {
 	return askNode(c, cmd, func(ctx context.Context, n *admin.Client) error {
 		f.at = here(ctx, n)
@@ -155,7 +156,7 @@ func (f *warmupFlags) begin(c *cli.Common, cmd *cobra.Command) error {
 	})
 }
 
-// maxTargets is how many bytes of paths a request may hold; with more they are a list.
+// maxTargets is how many bytes of paths a request may hold. More paths are sent as a list.
 const maxTargets = 64 << 10
 
 func (f *warmupFlags) run(ctx context.Context, c *cli.Common, cmd *cobra.Command, n *admin.Jobs) error {
@@ -171,7 +172,7 @@ func (f *warmupFlags) run(ctx context.Context, c *cli.Common, cmd *cobra.Command
 		}
 		defer func() { _ = file.Close() }() // it was only read
 		if list = file; !filepath.IsAbs(f.list) {
-			if name, err := filepath.Abs(f.list); err == nil { // so that jobs of other directories' lists are not taken for the same
+			if name, err := filepath.Abs(f.list); err == nil { // so that lists of one name in two directories are two jobs
 				f.request.List = name
 			}
 		}
@@ -180,7 +181,7 @@ func (f *warmupFlags) run(ctx context.Context, c *cli.Common, cmd *cobra.Command
 		list = f.at.List(list, map[bool]byte{false: '\n', true: 0}[f.nul])
 	}
 	f.request.Targets = f.at.All(f.request.Targets)
-	if given := strings.Join(f.request.Targets, "\x00"); len(given) > maxTargets { // what * makes of a directory
+	if given := strings.Join(f.request.Targets, "\x00"); len(given) > maxTargets { // such as * in a large directory
 		if f.request.PinS != 0 {
 			return cli.Usagef("that many paths are not pinned one by one: name a directory that they lie in")
 		}
@@ -208,11 +209,12 @@ func (f *warmupFlags) run(ctx context.Context, c *cli.Common, cmd *cobra.Command
 	return w.result(ctx, v)
 }
 
-// lateID is how long the id of a job that was asked for is waited for after Ctrl-C: the
-// job may be at work, and nobody could come back to it.
+// lateID is how long a verb waits after Ctrl-C for the ID of the job that it asked for. The job may
+// run already, and without the ID nobody could come back to it.
 const lateID = 2 * time.Second
 
-// submit begins the job. A list that is typed is given up at once: it is not whole.
+// submit begins the job. A list from standard input is given up at once after Ctrl-C, since it is
+// incomplete.
 func (f *warmupFlags) submit(ctx context.Context, n *admin.Jobs, list io.Reader) (*warmup.View, error) {
 	asked, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
@@ -232,10 +234,10 @@ type waiter struct {
 	cmd    *cobra.Command
 	jobs   *admin.Jobs
 	enough float64
-	at     *place // where its paths were typed; nil: elsewhere
+	at     *place // where its paths were typed; nil: by another command
 }
 
-// wait follows a job until it is over or there is enough of it.
+// wait follows a job until it is over, or until enough of it is present.
 func (w *waiter) wait(ctx context.Context, id string) (last *warmup.View, err error) {
 	p := &screen.ProgressPrinter{}
 	switch {
@@ -269,7 +271,7 @@ func (w *waiter) wait(ctx context.Context, id string) (last *warmup.View, err er
 	return last, err
 }
 
-// result prints how a job ended and gives its exit code.
+// result prints how a job ended, and returns its exit code as an error.
 func (w *waiter) result(ctx context.Context, v *warmup.View) error {
 	out := cli.Out(w.cmd)
 	switch w.c.Output {
@@ -321,7 +323,7 @@ func printOutcome(out io.Writer, v *warmup.View) error {
 	return text.Flush()
 }
 
-// plan prints what a job would do at a rate in bytes a second; 0: at any.
+// plan prints what a job would do at a rate in bytes per second. 0 means any rate.
 func (w *waiter) plan(ctx context.Context, v *warmup.View, rate int64) error {
 	p := &v.Plan
 	left := warmup.Tally{Files: p.Total.Files - p.Held.Files - p.Missing - p.Archived.Files, Bytes: p.Total.Bytes - p.Held.Bytes - p.Archived.Bytes}
@@ -338,7 +340,7 @@ func (w *waiter) plan(ctx context.Context, v *warmup.View, rate int64) error {
 			Load warmup.Tally `json:"load"`
 			Fits bool         `json:"fits"`
 			ETAS *int64       `json:"eta_s"`             // null: no job has loaded enough yet
-			Pace string       `json:"eta_job,omitempty"` // the job that it goes by
+			Pace string       `json:"eta_job,omitempty"` // the job whose pace it is
 		}{Plan: p, Load: left, Fits: fits, Pace: e.Job}
 		if e.Known {
 			s := int64(e.Took.Seconds())
