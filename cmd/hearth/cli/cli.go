@@ -1,6 +1,6 @@
-// Package cli is what every verb of the command has in common: the flags that all
-// have, a context that Ctrl-C and --timeout end, one table from errors to exit
-// codes, and how results are written for people and for programs.
+// Package cli is what all verbs of the command share: the flags that every verb has, a context that
+// Ctrl-C and --timeout end, and one table from errors to exit codes. It also writes results for
+// people and for programs.
 package cli
 
 import (
@@ -17,7 +17,8 @@ import (
 	"github.com/hearthfs/hearth/node/admin"
 )
 
-// DefaultConfig is read if it exists; a file named by --config must.
+// DefaultConfig is the configuration file that is read if it exists. A file that --config names
+// must exist.
 const DefaultConfig = "/etc/hearth/hearth.yaml"
 
 // Common are the flags that every verb has.
@@ -25,8 +26,8 @@ type Common struct {
 	Output         string // table, json or jsonl
 	Quiet, Verbose bool
 	NoColor        bool
-	Timeout        time.Duration // 0: none
-	Node, Config   string        // as given; "": the default
+	Timeout        time.Duration // 0 means no limit
+	Node, Config   string        // as given; "" means the default
 }
 
 // AddCommon gives cmd the flags of every verb but -o, which mount needs itself.
@@ -42,7 +43,7 @@ func AddCommon(cmd *cobra.Command) *Common {
 	return c
 }
 
-// AddOutput gives cmd the flag of a verb that prints tables and documents.
+// AddOutput gives cmd the flag -o of a verb that prints tables and documents.
 func AddOutput(cmd *cobra.Command, c *Common) {
 	cmd.Flags().StringVarP(&c.Output, "output", "o", "table", "table, json or jsonl")
 	Complete(cmd, "output", "table", "json", "jsonl")
@@ -50,10 +51,10 @@ func AddOutput(cmd *cobra.Command, c *Common) {
 
 // Complete gives the shell the words that a flag takes.
 func Complete(cmd *cobra.Command, flag string, words ...string) {
-	_ = cmd.RegisterFlagCompletionFunc(flag, Words(words...)) // fails for what is no flag
+	_ = cmd.RegisterFlagCompletionFunc(flag, Words(words...)) // it fails only if there is no such flag
 }
 
-// Words completes an argument from those words, and from no files.
+// Words completes an argument with those words, and not with files.
 func Words(words ...string) cobra.CompletionFunc {
 	return func(_ *cobra.Command, _ []string, begun string) (fit []string, _ cobra.ShellCompDirective) {
 		for _, w := range words {
@@ -65,7 +66,7 @@ func Words(words ...string) cobra.CompletionFunc {
 	}
 }
 
-// Context of a short verb: ended by Ctrl-C, SIGTERM and --timeout.
+// Context is the context of a short verb. Ctrl-C, SIGTERM and --timeout end it.
 func (c *Common) Context(parent context.Context) (context.Context, func()) {
 	if parent == nil {
 		parent = context.Background()
@@ -102,7 +103,7 @@ func (c *Common) Limit(ctx context.Context) (context.Context, func()) {
 	return context.WithTimeoutCause(ctx, c.Timeout, late)
 }
 
-// HintUp tells who finds no node how to start one.
+// HintUp adds how to start a node to an error that says that none runs.
 func HintUp(err error) error {
 	if ExitCode(err) == ExitUnreachable {
 		return &ExitError{ExitUnreachable, fmt.Errorf("%w; start one with: hearth up ORIGIN", err)}
@@ -110,12 +111,12 @@ func HintUp(err error) error {
 	return err
 }
 
-// Exactly is the number of arguments a verb takes, named in its error.
+// Exactly checks the number of a verb's arguments. Its error names the argument that is missing.
 func Exactly(names ...string) cobra.PositionalArgs {
 	return Between(len(names), names...)
 }
 
-// Between is the same for a verb that needs only the first of them.
+// Between is Exactly for a verb that needs only the first least arguments.
 func Between(least int, names ...string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		switch {
@@ -128,8 +129,8 @@ func Between(least int, names ...string) cobra.PositionalArgs {
 	}
 }
 
-// Because is the reason that a context was ended, which says more than the
-// error that followed from it.
+// Because returns the reason for which a context ended, if it did. That says more than the error
+// that followed from it.
 func Because(ctx context.Context, err error) error {
 	if err != nil && ctx.Err() != nil {
 		return context.Cause(ctx)

@@ -7,18 +7,18 @@ import (
 	"github.com/rivo/uniseg"
 )
 
-// This file sets text in the columns of a terminal, where a character of Chinese,
-// Japanese or Korean and most emoji take two, and what combines with another takes none.
+// This file sets text in the columns of a terminal. A character of Chinese, Japanese or Korean and
+// most emoji take two columns. A character that combines with another takes none.
 //
-// Text is cut between characters as people see them (grapheme clusters), never within one.
-// A table aligns cells that are separated by tabs, as text/tabwriter does, which counts runes:
-// a column lasts for as many lines in a row as have it, is as wide as its widest cell and two
-// spaces, and the last cell of a line belongs to none.
+// Text is cut between characters as people see them (grapheme clusters), never within one. A table
+// aligns cells that are separated by tabs. It does so as text/tabwriter does, but that counts
+// runes. A column lasts for as many lines in a row as have it. It is as wide as its widest cell and
+// two spaces. The last cell of a line belongs to no column.
 
 // Columns is how many columns a text takes.
 func Columns(text string) int { return uniseg.StringWidth(text) }
 
-// Cut is text in n columns at most, by its beginning and "..." where it is longer.
+// Cut shortens text to n columns: a longer text ends in "...".
 func Cut(text string, n int) string {
 	if Columns(text) <= n {
 		return text
@@ -33,7 +33,7 @@ func Cut(text string, n int) string {
 	return text[:at] + ellipsis
 }
 
-// CutLeft is Cut by the end of a text, where paths differ.
+// CutLeft shortens text to n columns at its left, since paths differ at their end.
 func CutLeft(text string, n int) string {
 	over := Columns(text) - n
 	if over <= 0 {
@@ -50,13 +50,13 @@ func CutLeft(text string, n int) string {
 	return ellipsis
 }
 
-// ellipsis stands for what was cut.
+// ellipsis stands for the text that was cut.
 const ellipsis = "..."
 
-// gap is what stands between columns.
+// gap is the number of spaces between columns.
 const gap = 2
 
-// Table collects lines of cells, and writes them once all are known.
+// Table collects lines of cells, and writes them once it knows all of them.
 type Table struct {
 	out  io.Writer
 	text strings.Builder
@@ -79,10 +79,10 @@ func (t *Table) Flush() error {
 	}
 	t.text.Reset()
 	_, err := io.WriteString(t.out, aligned.String())
-	return err // the writer says what it is
+	return err // the writer names itself
 }
 
-// Align sets the cells of lines below each other.
+// Align aligns the cells of lines in columns.
 func Align(lines []string) []string {
 	cells := make([][]string, len(lines))
 	aligned := make([]strings.Builder, len(lines))

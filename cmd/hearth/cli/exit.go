@@ -24,14 +24,14 @@ const (
 	ExitInterrupted = 130
 )
 
-// ExitError ends the command with a code. Without an error nothing is printed:
-// what there was to say has been said.
+// ExitError ends the command with a code. Without an Err nothing is printed, since the reason has
+// been printed already.
 type ExitError struct {
 	Code int
 	Err  error
 }
 
-// Error is the line for people.
+// Error is the line that people read.
 func (e *ExitError) Error() string {
 	if e.Err == nil {
 		return fmt.Sprintf("exit code %d", e.Code)
@@ -39,16 +39,16 @@ func (e *ExitError) Error() string {
 	return e.Err.Error()
 }
 
-// Unwrap is what went wrong; nil: it has been said.
+// Unwrap returns what went wrong. nil means that it has been printed.
 func (e *ExitError) Unwrap() error { return e.Err }
 
-// Lines are what an error has to say to people, one thing each: those of errors that were joined, and none of
-// one that only ends the command with a code.
+// Lines are the lines that an error prints, one thing each. Joined errors have a line each. An
+// error that only ends the command with a code has none.
 func Lines(err error) (all []string) {
 	var exit *ExitError
 	switch joined, several := err.(interface{ Unwrap() []error }); {
 	case err == nil:
-	case several && err.Error() == errors.Join(joined.Unwrap()...).Error(): // nothing stands around them
+	case several && err.Error() == errors.Join(joined.Unwrap()...).Error(): // nothing is wrapped around them
 		for _, e := range joined.Unwrap() {
 			all = append(all, Lines(e)...)
 		}
@@ -60,7 +60,7 @@ func Lines(err error) (all []string) {
 	return all
 }
 
-// Usagef is an error of whoever typed the command, or wrote the file it reads.
+// Usagef is an error of the user who typed the command, or wrote the file that it reads.
 func Usagef(format string, args ...any) error {
 	return &ExitError{ExitUsage, fmt.Errorf(format, args...)}
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Out is where results go; a verb's tests replace it.
+// Out is where results go. Tests replace it.
 func Out(cmd *cobra.Command) io.Writer {
 	if f, ok := cmd.OutOrStdout().(*os.File); ok {
 		return stdout{f}
@@ -23,7 +23,7 @@ func Out(cmd *cobra.Command) io.Writer {
 	return cmd.OutOrStdout()
 }
 
-// stdout is standard output, whose errors say so.
+// stdout is standard output. Its errors say that they are of standard output.
 type stdout struct{ *os.File }
 
 func (s stdout) Write(p []byte) (int, error) { return s.wrote(s.File.Write(p)) }
@@ -46,7 +46,7 @@ func (stdout) wrote(n int, err error) (int, error) {
 func (c *Common) Printer(w io.Writer) func(string, ...any) {
 	return func(format string, args ...any) {
 		if !c.Quiet {
-			_, _ = fmt.Fprintf(w, format+"\n", args...) // progress that nobody can see ends nothing
+			_, _ = fmt.Fprintf(w, format+"\n", args...) // an error of progress lines ends nothing
 		}
 	}
 }
@@ -69,7 +69,7 @@ func (c *Common) PrintJSON(w io.Writer, v any) error {
 	return e.Encode(v)
 }
 
-// PrintList writes all of a list as one document, or as a line each with -o jsonl.
+// PrintList writes a list as one document, or with -o jsonl a line for each element.
 func PrintList[T any](c *Common, w io.Writer, all []T) error {
 	if c.Output == "json" {
 		return c.PrintJSON(w, all)
@@ -90,10 +90,10 @@ func Bytes(n int64) string {
 	return humanize.IBytes(uint64(n))
 }
 
-// Count is how many there are of what a word names: 1 file, 2 files, 0 directories.
+// Count is a number with its noun: 1 file, 2 files, 0 directories.
 func Count[N int | int64](n N, word string) string { return fmt.Sprintf("%d %s", n, Plural(n, word)) }
 
-// Plural is a word for so many.
+// Plural is the noun for n things.
 func Plural[N int | int64](n N, word string) string {
 	switch {
 	case n == 1:
@@ -104,7 +104,7 @@ func Plural[N int | int64](n N, word string) string {
 	return word + "s"
 }
 
-// Stamp is a time for people and programs, in UTC; "-" for none.
+// Stamp formats a time in UTC, for people and programs. The zero time is "-".
 func Stamp(t time.Time) string {
 	if t.IsZero() {
 		return "-"

@@ -11,10 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// This file shows names and texts that may hold any bytes to people.
+// This file shows names and texts to people, and these may hold any bytes.
 
-// QuoteFor is a name as w gets it: on a terminal quoted where it would not be shown
-// as it is, elsewhere its bytes, as GNU ls does.
+// QuoteFor returns a name as it is written to w, as GNU ls does. On a terminal a name that cannot
+// be shown as it is is quoted. Elsewhere the name's own bytes are written.
 func QuoteFor(w io.Writer, name string) string {
 	if IsTerminal(w) {
 		return QuoteName(name)
@@ -32,7 +32,8 @@ func IsTerminal(w io.Writer) bool {
 	return err == nil
 }
 
-// TerminalSize is how many columns and rows a terminal has; 0: w is none, or does not say.
+// TerminalSize is the number of columns and rows of a terminal. 0 means that w is no terminal, or
+// does not say.
 func TerminalSize(w io.Writer) (columns, rows int) {
 	f, ok := w.(interface{ Fd() uintptr })
 	if !ok {
@@ -45,8 +46,10 @@ func TerminalSize(w io.Writer) (columns, rows int) {
 	return int(s.Col), int(s.Row)
 }
 
-// QuoteName is a name that a shell reads back byte for byte, with nothing in it that
-// a terminal would obey: 'new'$'\\n”line'. Harmless names stay as they are.
+// QuoteName quotes a name so that a shell reads it back byte for byte, and so that nothing in it
+// controls a terminal. Harmless names stay as they are. A name with a line feed becomes:
+//
+//	'new'$'\n''line'
 func QuoteName(name string) string {
 	if name != "" && strings.IndexFunc(name, special) < 0 && utf8.ValidString(name) {
 		return name
@@ -77,7 +80,7 @@ func QuoteName(name string) string {
 	return strings.TrimPrefix(b.String(), "''")
 }
 
-// special are the runes that make a shell, or a terminal, see more than a word.
+// special reports whether a rune means more to a shell or a terminal than a part of a word.
 func special(r rune) bool {
 	return !unicode.IsPrint(r) || strings.ContainsRune(" !\"#$&'()*;<=>?[\\]^`{|}~", r)
 }
@@ -94,8 +97,8 @@ func escaped(c byte) string {
 	return fmt.Sprintf(`\%03o`, c)
 }
 
-// QuoteText is an error's text with nothing in it that a terminal would obey: names
-// in it may hold anything.
+// QuoteText is an error's text without control characters that a terminal would obey. Names in it
+// may hold anything.
 func QuoteText(s string) string {
 	var b strings.Builder
 	for i := 0; i < len(s); {

@@ -7,16 +7,16 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// separate is the value of a flag that may stand without one, as --watch. The word
-// behind such a flag is an argument for pflag; people mean the flag's value by it.
+// separate is the value of a flag that may stand without one, such as --watch. For pflag the word
+// after such a flag is an argument; people mean it as the flag's value.
 type separate struct {
 	pflag.Value
 	flags *pflag.FlagSet
 	name  string
-	last  map[int]*separate // of all such flags: by how many arguments stood before, the last one that came without a value
+	last  map[int]*separate // of all such flags, the last one without a value, by the number of arguments before it
 }
 
-// Set notes where the flag stands.
+// Set notes where the flag stands if it has no value.
 func (s *separate) Set(text string) error {
 	at := s.flags.NArg()
 	if delete(s.last, at); text == s.flags.Lookup(s.name).NoOptDefVal {
@@ -25,10 +25,10 @@ func (s *separate) Set(text string) error {
 	return s.Value.Set(text)
 }
 
-// Separate lets the values of flags that may stand without one be a word of their own: `--watch 1s` is
-// --watch=1s. A number, with or without a unit, is a value, unless isArgument says that it is an argument
-// (nil: it never is); what is wrong with it as a value is said then. Call it once the command has its flags,
-// Args and RunE.
+// Separate lets the value of a flag that may stand without one be a word of its own: `--watch 1s`
+// is --watch=1s. A number, with or without a unit, is a value, unless isArgument says that it is an
+// argument. nil means that it never is one. An error says what is wrong with the value. Call
+// Separate once the command has its flags, Args and RunE.
 func Separate(cmd *cobra.Command, isArgument func(cmd *cobra.Command, word string) bool, names ...string) {
 	last := map[int]*separate{}
 	for _, name := range names {
@@ -40,7 +40,7 @@ func Separate(cmd *cobra.Command, isArgument func(cmd *cobra.Command, word strin
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		rest = nil
 		for i, word := range args {
-			s, dash := last[i], cmd.Flags().ArgsLenAtDash() // what stands behind -- is an argument
+			s, dash := last[i], cmd.Flags().ArgsLenAtDash() // every word behind -- is an argument
 			if s == nil || dash >= 0 && i >= dash || !number().MatchString(word) || isArgument != nil && isArgument(cmd, word) {
 				rest = append(rest, word)
 			} else if err := s.Value.Set(word); err != nil {
@@ -52,5 +52,5 @@ func Separate(cmd *cobra.Command, isArgument func(cmd *cobra.Command, word strin
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return run(cmd, rest) }
 }
 
-// number is what the values of such flags look like: 50%, 2h, 1h30m, and 50, which lacks its unit.
+// number matches the values of such flags: 50%, 2h, 1h30m, and also 50, which lacks its unit.
 func number() *regexp.Regexp { return regexp.MustCompile(`^([0-9]+(\.[0-9]+)?(%|[A-Za-zµ]{0,2}))+$`) }

@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// patience is how long a verb waits in silence: whoever typed it wonders by then whether it hangs.
+// patience is how long a verb waits in silence. After that the user wonders whether it hangs.
 const patience = 2 * time.Second
 
-// Waiting says on w what is waited for, if that takes longer than people wait in silence. what is asked for it then; "": nothing
-// is said. The function that comes back ends it.
+// Waiting prints to w what the verb waits for, if that takes longer than patience. It calls what to
+// learn it then; "" prints nothing. The function that it returns ends the waiting.
 func (c *Common) Waiting(w io.Writer, what func(context.Context) string) (ended func()) {
 	if c.Quiet {
 		return func() {}
@@ -21,7 +21,7 @@ func (c *Common) Waiting(w io.Writer, what func(context.Context) string) (ended 
 	timer := time.AfterFunc(patience, func() {
 		defer close(said)
 		if text := what(ctx); text != "" && ctx.Err() == nil {
-			_, _ = fmt.Fprintf(w, "hearth: still waiting for %s\n", text) // whoever cannot see it waits all the same
+			_, _ = fmt.Fprintf(w, "hearth: still waiting for %s\n", text) // the verb goes on if nobody can see it
 		}
 	})
 	return func() {

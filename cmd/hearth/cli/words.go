@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Choice reads one of the words that there are.
+// Choice returns s if it is one of the choices.
 func Choice(s string, choices ...string) (string, error) {
 	for _, c := range choices {
 		if s == c {
@@ -15,9 +15,8 @@ func Choice(s string, choices ...string) (string, error) {
 	return "", fmt.Errorf("%q is not one of %s", s, strings.Join(choices, ", "))
 }
 
-// Nearest is the name among names that s most likely was meant to be, or "". A
-// third of its letters may be wrong, or two where it begins alike; of two that are
-// equally near, the one that begins alike.
+// Nearest is the name that s was most likely meant to be, or "". A third of its letters may be
+// wrong, or two if both begin alike. Of two that are equally near, it is the one that begins alike.
 func Nearest(s string, names []string) string {
 	best, least := "", 2*len(s)+1
 	for _, n := range names {
@@ -33,8 +32,8 @@ func Nearest(s string, names []string) string {
 	return best
 }
 
-// distance counts the insertions, deletions and replacements between a and b, and the swaps of
-// neighbours: it is that of Damerau and Levenshtein, with no letter changed twice.
+// distance is the Damerau-Levenshtein distance of a and b, with no letter changed twice. It counts
+// insertions, deletions, replacements and swaps of neighbours.
 func distance(a, b string) int {
 	d := make([][]int, len(a)+1)
 	for i := range d {

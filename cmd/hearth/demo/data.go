@@ -6,13 +6,12 @@ import (
 	"math/rand/v2"
 )
 
-// file is one file of the data set: its name below the bucket, its size, and how
-// to make it.
+// file is one file of the data set: its name below the bucket, its size, and the seed of its bytes.
 type file struct {
 	name string
 	size int64
 	seed uint64
-	hash [sha256.Size]byte // of the bytes made; zero in a bucket of one's own until it was read once
+	hash [sha256.Size]byte // of the bytes made; in the user's own bucket zero until the first read
 }
 
 const largeSize = 64 << 20

@@ -1,13 +1,15 @@
-// Package demo shows Hearth's main job on data of its own: it starts a real S3
-// server, makes pictures and large files and remembers their hashes, uploads
-// them, and mounts the bucket by nodes in processes of their own, which make a
-// ring. Their readers share the files of a cold and of a warm epoch in random
-// order, as the workers of a distributed job do, so that a node is mostly asked
-// for what others own. In the midst of a third epoch one node is killed with
-// SIGKILL; the others go on, and read what its readers did not. A single node is
-// killed between two epochs instead, and mounted again on its cache. Every byte
-// is compared with what was made - never with what Hearth said. A proxy between
-// the nodes and the server counts what was asked of the origin.
+// Package demo shows Hearth's main job on data of its own. It starts a real S3 server, makes
+// pictures and large files, remembers their hashes and uploads them. Then it mounts the bucket by
+// nodes in processes of their own, which form a ring.
+//
+// The readers of all nodes share the files of a cold and of a warm epoch in random order, as the
+// workers of a distributed job do. So a node is mostly asked for blocks that others own. In the
+// middle of a third epoch one node is killed with SIGKILL. The others go on, and read what its
+// readers did not. A single node is killed between two epochs instead, and mounted again on its
+// cache.
+//
+// Every byte is compared with what was made, never with what Hearth says. A proxy between the nodes
+// and the server counts the requests to the origin.
 package demo
 
 import (
@@ -27,15 +29,15 @@ import (
 type Options struct {
 	Hearth string    // the hearth binary to run
 	Out    io.Writer // where the story is told
-	Origin string    // a bucket of one's own, read-only; empty: an S3 server and data made here
-	Dir    string    // where data and cache lie; empty: a temporary directory, removed at the end
-	Images int       // small pictures; 3,000 take a minute
-	Large  int       // files of 64 MiB
-	Nodes  int       // that share the reading, 1 to MostNodes
+	Origin string    // the user's own bucket, read-only; "" means an S3 server and data made here
+	Dir    string    // where data and cache lie; "" means a temporary directory, removed at the end
+	Images int       // number of small pictures; 3,000 take a minute
+	Large  int       // number of files of 64 MiB
+	Nodes  int       // number of nodes that share the reading, 1 to MostNodes
 	Keep   bool      // leave everything running until interrupted
 }
 
-// ErrMismatch says that some byte read was not the byte made.
+// ErrMismatch says that some byte that was read is not the byte that was made.
 var ErrMismatch = errors.New("bytes read differ from bytes made")
 
 // ErrNothing says that the options ask for no data at all.
@@ -45,11 +47,11 @@ type demo struct {
 	Options
 	began  time.Time
 	files  []file
-	server *server // nil with an origin of one's own
+	server *server // nil with the user's own bucket
 	nodes  []*mounted
 	ring   membership
 	rows   []row
-	own    bool // the bucket is the user's: what its bytes should be is not known here
+	own    bool // the bucket is the user's: its right bytes are not known here
 }
 
 // Run runs the demo until it is done, failed or ctx ends.
@@ -98,9 +100,9 @@ func scratch() string {
 	return ""
 }
 
-// say tells a step, with the seconds since the beginning.
+// say prints a step, with the seconds since the beginning.
 func (d *demo) say(format string, args ...any) {
-	_, _ = fmt.Fprintf(d.Out, "%5.1fs  %s\n", time.Since(d.began).Seconds(), fmt.Sprintf(format, args...)) // a story that nobody can hear ends nothing
+	_, _ = fmt.Fprintf(d.Out, "%5.1fs  %s\n", time.Since(d.began).Seconds(), fmt.Sprintf(format, args...)) // an error of printing ends nothing
 }
 
 // prepare makes the origin, its data, and the mounts.
@@ -122,7 +124,8 @@ func (d *demo) prepare(ctx context.Context) error {
 	return d.mount(ctx)
 }
 
-// mount starts the nodes that are not there, mounted where FUSE works, else to read through.
+// mount starts the nodes that do not run yet. They mount if FUSE works here; otherwise the demo
+// reads through their sockets.
 func (d *demo) mount(ctx context.Context) error {
 	if err := d.ring.prepare(d); err != nil {
 		return err
@@ -182,7 +185,7 @@ func (d *demo) epochs(ctx context.Context) error {
 	return d.epoch(ctx, "after kill -9", rng, nil)
 }
 
-// epoch reads all files in random order, each by one of the nodes; half-way victim is killed,
+// epoch reads all files in random order, each through one of the nodes. Half-way it kills victim,
 // if there is one.
 func (d *demo) epoch(ctx context.Context, name string, rng *rand.Rand, victim *mounted) error {
 	w := &work{files: d.files, left: rng.Perm(len(d.files)), nodes: d.nodes}
@@ -212,8 +215,8 @@ func (d *demo) epoch(ctx context.Context, name string, rng *rand.Rand, victim *m
 	return nil
 }
 
-// asked is what was asked of the origin so far - counted by the proxy before it, or, for a
-// bucket of one's own, by the nodes - and what nodes got of each other.
+// asked is what the origin was asked for so far, and what nodes got from each other. The proxy
+// before the origin counts it, or the nodes do if the bucket is the user's.
 func (d *demo) asked() (sum counts) {
 	for _, m := range d.nodes {
 		sum = sum.plus(m.counts())
@@ -237,8 +240,8 @@ func (d *demo) stop() {
 	}
 }
 
-// next says how it ended, and prints four commands to try: on what is left
-// running, or on a bucket of one's own.
+// next prints the verdict and four commands to try, on the nodes that still run or on a bucket of
+// the user's.
 func (d *demo) next() {
 	verdict := "Every byte matched."
 	if d.own {

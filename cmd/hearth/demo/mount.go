@@ -25,19 +25,19 @@ import (
 	"github.com/hearthfs/hearth/node/machine"
 )
 
-// mounted is a Hearth in a process of its own, and the way to read through it.
+// mounted is a node in a process of its own, and the way to read through it.
 type mounted struct {
 	name   string
 	cmd    *exec.Cmd
-	dir    string // the mount point; empty: read through the node's socket
+	dir    string // the mount point; "" means that reads go through the node's socket
 	socket string
 	log    *lockedBuffer
 	done   chan struct{} // closed when the process has ended
-	killed atomic.Bool   // what its readers fail with from now on is no fault
-	said   counts        // what it counted when it was asked last
+	killed atomic.Bool   // errors of its readers are no fault from now on
+	said   counts        // its counts when it was last asked
 }
 
-// lockedBuffer keeps what a process prints, for the case that it fails.
+// lockedBuffer keeps the output of a process, in case it fails.
 type lockedBuffer struct {
 	mu sync.Mutex // guards b
 	b  bytes.Buffer
@@ -65,7 +65,7 @@ func canMount() bool {
 	return true
 }
 
-// launch starts the node of a number, from 0 on.
+// launch starts node i, counted from 0.
 func launch(d *demo, i int) (*mounted, error) {
 	m := &mounted{name: fmt.Sprintf("node-%d", i+1), log: &lockedBuffer{}, done: make(chan struct{})}
 	base := d.Dir
@@ -102,15 +102,15 @@ func launch(d *demo, i int) (*mounted, error) {
 	return m, nil
 }
 
-// environ is this process's, without what would set up the demo's Hearth in
-// another way than its configuration does.
+// environ is this process's environment, without the variables that would change how the demo's
+// nodes are configured.
 func (d *demo) environ() []string {
 	return slices.DeleteFunc(os.Environ(), func(pair string) bool {
 		return strings.HasPrefix(pair, "HEARTH_") || d.server != nil && strings.HasPrefix(pair, "AWS_")
 	})
 }
 
-// config writes the configuration of the node of a number, whose files lie in base.
+// config writes the configuration of node i, whose files lie in base.
 func (d *demo) config(base string, i int) (string, error) {
 	origin := d.Origin
 	if d.server != nil {
@@ -125,8 +125,8 @@ func (d *demo) config(base string, i int) (string, error) {
 	return name, nil
 }
 
-// answers waits until the mount stands in the kernel's table, or the socket
-// takes requests where there is no mount.
+// answers waits until the mount stands in the kernel's table. Without a mount it waits until the
+// socket takes requests.
 func (m *mounted) answers(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -154,8 +154,7 @@ func inMountTable(dir string) bool {
 	return err == nil && strings.Contains(string(table), " "+dir+" ")
 }
 
-// hash reads one file as a loader does - open, fstat, read, close - and checks
-// its size on the way.
+// hash reads one file as a loader does (open, fstat, read, close), and checks its size on the way.
 func (m *mounted) hash(ctx context.Context, f *file, buf []byte) (sum [sha256.Size]byte, err error) {
 	r, err := m.open(ctx, f)
 	if err != nil {
@@ -196,7 +195,7 @@ func (m *mounted) open(ctx context.Context, f *file) (io.ReadCloser, error) {
 	return r, nil
 }
 
-// request asks the node's admin socket.
+// request sends a request to the node's admin socket.
 func (m *mounted) request(ctx context.Context, path string) (*http.Response, error) {
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -218,7 +217,7 @@ func (m *mounted) request(ctx context.Context, path string) (*http.Response, err
 	return resp, nil
 }
 
-// status is what of a node's status the demo looks at.
+// status is the part of a node's status that the demo uses.
 type status struct {
 	Origin struct{ Requests, Bytes int64 }
 	Ring   struct{ Reads struct{ Bytes int64 } }
@@ -229,7 +228,7 @@ func (m *mounted) status() (s status, err error) {
 	return s, err
 }
 
-// owners are how many nodes' parts of all blocks this one knows of.
+// owners is the number of nodes that own a share of the blocks, as this node knows it.
 func (m *mounted) owners(ctx context.Context) (n int, err error) {
 	var ring struct{ Members []struct{ Share float64 } }
 	err = m.ask(ctx, "/v1/ring", &ring)
@@ -250,8 +249,8 @@ func (m *mounted) ask(ctx context.Context, path string, answer any) error {
 	return json.NewDecoder(resp.Body).Decode(answer)
 }
 
-// counts is what the node says it asked of its origin and got of its peers; of one that was
-// killed, what it said last.
+// counts is what the node asked of its origin and got from its peers, as it says. A killed node
+// counts as it last said.
 func (m *mounted) counts() counts {
 	if !m.killed.Load() {
 		if s, err := m.status(); err == nil {
@@ -261,7 +260,7 @@ func (m *mounted) counts() counts {
 	return m.said
 }
 
-// survey lists up to most files of a bucket of one's own through the mount.
+// survey lists up to most files of the user's own bucket, through the mount.
 func (m *mounted) survey(ctx context.Context, most int) ([]file, error) {
 	var files []file
 	if m.dir == "" {
@@ -293,7 +292,7 @@ func (m *mounted) survey(ctx context.Context, most int) ([]file, error) {
 	return files, nil
 }
 
-// kill ends the process the hard way and takes the dead mount point away.
+// kill ends the process by SIGKILL, and takes the dead mount away.
 func (m *mounted) kill() {
 	m.counts()
 	m.killed.Store(true)
@@ -309,7 +308,7 @@ func (m *mounted) end() {
 	}
 }
 
-// stop waits for what end began, and insists after 10 seconds.
+// stop waits for the end of the process, and kills it after 10 seconds.
 func (m *mounted) stop() {
 	select {
 	case <-m.done:
@@ -325,5 +324,5 @@ func (m *mounted) detach() {
 	if m.dir == "" || !inMountTable(m.dir) {
 		return
 	}
-	_ = machine.Unmount(m.dir, "fuse.hearth", true) // what stays is in the mount table for all to see
+	_ = machine.Unmount(m.dir, "fuse.hearth", true) // a mount that stays can be seen in the mount table
 }

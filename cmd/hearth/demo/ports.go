@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// freePorts is a local address where so many ports in a row are free, by TCP and UDP. The kernel
-// gives none of them to connections that are made meanwhile: of its own range somebody else's may
-// have the next port before the node listens there.
+// freePorts returns a local address with n free ports in a row, for TCP and UDP. They lie below the
+// range from which the kernel gives ports to connections. From that range another connection may
+// take the next port before the node listens there.
 func freePorts(n int) (string, error) {
 	end := givenOut() - n
 	const of = 16384
@@ -39,7 +39,7 @@ func givenOut() int {
 	return usual
 }
 
-// listenAll listens at n ports from one on, and stops again.
+// listenAll tests that n ports from at on are free, by listening at each.
 func listenAll(at, n int) error {
 	for port := at; port < at+n; port++ {
 		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))

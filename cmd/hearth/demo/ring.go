@@ -12,16 +12,16 @@ import (
 	"github.com/hearthfs/hearth/peer/secret"
 )
 
-// MostNodes of a demo are as many as fit one machine.
+// MostNodes is how many nodes a demo may have, since all run on one machine.
 const MostNodes = 8
 
-// membership is how the nodes of a demo find each other: by gossip on loopback, with a key.
+// membership is how the nodes of a demo find each other: by gossip on loopback, with a cluster key.
 type membership struct {
 	key    string // its file
 	gossip []string
 }
 
-// prepare makes the key, and finds an address for each node, once.
+// prepare makes the key and finds an address for each node, the first time that it is called.
 func (r *membership) prepare(d *demo) error {
 	if d.Nodes == 1 || r.key != "" {
 		return nil
@@ -40,7 +40,7 @@ func (r *membership) prepare(d *demo) error {
 	return nil
 }
 
-// config are the lines of a node of that number; "": it is by itself.
+// config has the lines that configure node i as a member. "" means that the node is alone.
 func (r *membership) config(i int) string {
 	if r.key == "" {
 		return ""
@@ -48,8 +48,8 @@ func (r *membership) config(i int) string {
 	return fmt.Sprintf("node: {name: node-%d, listen: %q}\njoin: [%s]\ncluster: {name: demo, key_file: %q}\n", i+1, r.gossip[i], strings.Join(r.gossip, ", "), r.key)
 }
 
-// room is what each node may keep on its disk, in bytes. Several have room for all files
-// together, and none of them has by itself, unless these are few.
+// room is the disk budget of each node, in bytes. Several nodes together have room for all files.
+// One alone has not, unless the files are few.
 func (d *demo) room() int64 {
 	const least, alone = 256 << 20, 4 << 30
 	if d.Nodes == 1 || d.own {
@@ -58,8 +58,8 @@ func (d *demo) room() int64 {
 	return max(least, total(d.files)*3/2/int64(d.Nodes))
 }
 
-// gathered waits until each node reads from all of them: what is read before it does may lie
-// with another one than is asked for it later.
+// gathered waits until each node reads from all of them. A block that is read before may be kept by
+// another node than the one that is asked for it later.
 func (d *demo) gathered(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()

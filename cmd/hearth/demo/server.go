@@ -25,8 +25,8 @@ import (
 
 const bucket = "demo"
 
-// server is a real S3 server in a process of its own, and the counting proxy
-// before it that Hearth talks to.
+// server is a real S3 server in a process of its own, and the counting proxy in front of it. Hearth
+// talks to the proxy.
 type server struct {
 	cmd            *exec.Cmd
 	dir            string
@@ -38,7 +38,8 @@ type server struct {
 	bytes          atomic.Int64
 }
 
-// counts is what was asked of an origin, and the bytes that nodes got of each other.
+// counts is the number of requests to an origin and their bytes, and the bytes that nodes got from
+// each other.
 type counts struct{ requests, bytes, peers int64 }
 
 func (c counts) plus(b counts) counts {
@@ -112,7 +113,7 @@ func (s *server) count() error {
 		// The Host header stays, since it is signed.
 		Rewrite:   func(r *httputil.ProxyRequest) { r.SetURL(s.direct); r.Out.Host = r.In.Host },
 		Transport: &http.Transport{MaxIdleConnsPerHost: 128, DisableCompression: true},
-		// A client that goes away, as a killed Hearth does, is no news.
+		// It is normal that a client goes away: one node is killed.
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) },
 		ModifyResponse: func(r *http.Response) error {
 			if r.Request.Method == http.MethodGet && r.ContentLength > 0 {
@@ -129,8 +130,8 @@ func (s *server) count() error {
 	return nil
 }
 
-// upload puts the files as objects through the server, sixteen at a time. The
-// signature covers no payload hash, since the way is this machine's loopback.
+// upload stores the files as objects at the server, sixteen at a time. The signature covers no
+// payload hash, since the bytes pass over this machine's loopback only.
 func (s *server) upload(ctx context.Context, files []file) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(16)
@@ -167,6 +168,6 @@ func (s *server) stop() {
 
 func random() string {
 	var b [16]byte
-	_, _ = rand.Read(b[:]) // never fails, says its documentation
+	_, _ = rand.Read(b[:]) // never fails, by its documentation
 	return hex.EncodeToString(b[:])
 }

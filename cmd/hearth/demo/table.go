@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// row is what one epoch was like.
+// row has the figures of one epoch.
 type row struct {
 	name  string
 	files int

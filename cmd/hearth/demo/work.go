@@ -9,26 +9,27 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// readers is how many read at once, as a data loader's workers do, shared out to the nodes.
+// readers is how many readers work at once, as a data loader's workers do. They are divided among
+// the nodes.
 const readers = 8
 
-// work is an epoch: files that the readers of all nodes take one by one.
+// work is an epoch: the readers of all nodes take its files one by one.
 type work struct {
 	files []file
 	nodes []*mounted
-	half  func() // called once when half is done; nil: nothing happens then
+	half  func() // called once when half is done; nil means that nothing is called
 
 	mu      sync.Mutex // guards the rest
 	left    []int
 	done    int
-	bad     []string // whose hash is not the one expected
+	bad     []string // names of files with a wrong hash
 	slowest time.Duration
 }
 
-// run reads all that is left, until a read fails that should not.
+// run reads all files that are left. It ends early at an error that is a fault.
 func (w *work) run(ctx context.Context) error {
 	for len(w.left) > 0 && ctx.Err() == nil {
-		// What the readers of a killed node gave back may come when the others have ended.
+		// Readers of a killed node may give files back after the others have ended.
 		if err := w.round(ctx); err != nil {
 			return err
 		}
@@ -46,8 +47,8 @@ func (w *work) round(ctx context.Context) error {
 	return group.Wait()
 }
 
-// read takes files and reads them through a node until none is left, or the node was killed:
-// what then fails is left to the others.
+// read takes files and reads them through a node, until none is left or the node was killed. A file
+// that fails because of the kill is left to the other nodes.
 func (w *work) read(ctx context.Context, group *errgroup.Group, m *mounted) error {
 	buf := make([]byte, 1<<20)
 	for ctx.Err() == nil && !m.killed.Load() {
@@ -66,7 +67,7 @@ func (w *work) read(ctx context.Context, group *errgroup.Group, m *mounted) erro
 			return err
 		}
 		if f.hash == ([sha256.Size]byte{}) {
-			f.hash = hash // a bucket of one's own: the first epoch tells
+			f.hash = hash // the user's own bucket: the first epoch sets the hash
 		}
 		if w.finish(f, hash == f.hash, time.Since(began)) && w.half != nil {
 			group.Go(func() error { w.half(); return nil })
@@ -92,7 +93,7 @@ func (w *work) giveBack(i int) {
 	w.left = append(w.left, i)
 }
 
-// finish notes a file that was read, and reports whether that makes half of them.
+// finish notes a file that was read, and reports whether exactly half are done now.
 func (w *work) finish(f *file, right bool, took time.Duration) (half bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

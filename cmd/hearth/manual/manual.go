@@ -1,8 +1,8 @@
-// Package manual makes the manual pages from what the commands and the table of
-// parameters say of themselves, so that they cannot say anything else.
+// Package manual makes the manual pages from the commands and the table of parameters, so that they
+// cannot contradict each other.
 //
-// A page is roff with the man macros. What is shown is escaped: a backslash, a
-// hyphen that is part of an option, and a dot or quote that begins a line.
+// A page is roff with the man macros. Text is escaped: backslashes, hyphens that are part of an
+// option, and a dot or quote that begins a line.
 package manual
 
 import (
@@ -14,11 +14,11 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Key is one row of the table of parameters, in words.
+// Key is one row of the table of parameters, as text.
 type Key struct{ Name, Flag, Variable, Kind, Default, Help string }
 
-// Command is hearth(1): every verb with its options, those that common has once for
-// all, and the meaning of the exit codes.
+// Command is the page hearth(1): every verb with its options, the common options once for all, and
+// the exit codes.
 func Command(root *cobra.Command, common *pflag.FlagSet, codes []string) string {
 	var p page
 	p.head("HEARTH", 1, "hearth", strings.ToLower(root.Short[:1])+root.Short[1:])
@@ -42,7 +42,7 @@ func Command(root *cobra.Command, common *pflag.FlagSet, codes []string) string 
 	return p.String()
 }
 
-// command is a verb, and those below it.
+// command writes a verb, and the verbs below it.
 func (p *page) command(c *cobra.Command, common *pflag.FlagSet) {
 	if c.Hidden {
 		return
@@ -60,7 +60,7 @@ func (p *page) command(c *cobra.Command, common *pflag.FlagSet) {
 	}
 }
 
-// Configuration is hearth.yaml(5): every key that the file may hold.
+// Configuration is the page hearth.yaml(5): every key that the file may hold.
 func Configuration(keys []Key) string {
 	var p page
 	p.head("HEARTH.YAML", 5, "hearth.yaml", "configuration of hearth")
@@ -100,7 +100,7 @@ func (p *page) section(name, body string) {
 	}
 }
 
-// text is prose; an empty line begins a paragraph.
+// text writes prose. An empty line begins a paragraph.
 func (p *page) text(s string) {
 	p.WriteString(strings.ReplaceAll(escape(s), "\n\n", "\n.PP\n") + "\n")
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Markdown is docs/cli.md: what Command says, as a page with a heading for each verb.
+// Markdown is docs/cli.md: the content of Command, as a page with a heading for each verb.
 func Markdown(root *cobra.Command, common *pflag.FlagSet, codes []string) string {
 	var b strings.Builder
 	b.WriteString("# Commands\n\n" +
@@ -34,7 +34,7 @@ func Markdown(root *cobra.Command, common *pflag.FlagSet, codes []string) string
 	return b.String()
 }
 
-// section is a verb, and those below it.
+// section writes a verb, and the verbs below it.
 func section(b *strings.Builder, c *cobra.Command, common *pflag.FlagSet) {
 	if c.Hidden {
 		return
@@ -56,7 +56,7 @@ func section(b *strings.Builder, c *cobra.Command, common *pflag.FlagSet) {
 	}
 }
 
-// optionTable has a row for each option that is shown, and is left out where there is none.
+// optionTable writes a row for each option that is shown. Without options there is no table.
 func optionTable(b *strings.Builder, flags *pflag.FlagSet, shown func(*pflag.Flag) bool) {
 	var rows []string
 	flags.VisitAll(func(f *pflag.Flag) {
@@ -80,10 +80,10 @@ func optionTable(b *strings.Builder, flags *pflag.FlagSet, shown func(*pflag.Fla
 // long is a row from its option's long name on.
 func long(row string) string { return row[strings.Index(row, "--"):] }
 
-// cell is text within a table.
+// cell escapes text for a table.
 func cell(s string) string { return strings.ReplaceAll(prose(s), "|", `\|`) }
 
-// prose is text in which nothing is markup.
+// prose escapes text, so that nothing in it is markup.
 func prose(s string) string {
 	return strings.NewReplacer("<", "&lt;", "*", `\*`, "[", `\[`).Replace(s)
 }

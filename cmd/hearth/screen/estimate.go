@@ -8,8 +8,8 @@ import (
 	"github.com/hearthfs/hearth/warmup"
 )
 
-// What a job must have loaded so that its pace tells something: with less, the time is
-// that of a connection and of the first answers.
+// A job's pace counts only if it has loaded this much. The time of a smaller job is that of
+// connecting and of the first answers.
 const (
 	measuredRequests = 64
 	measuredBytes    = 64 << 20
@@ -19,13 +19,13 @@ const (
 type Estimate struct {
 	Known bool
 	Took  time.Duration
-	Job   string // whose pace it goes by; "": none's
+	Job   string // the ID of the job whose pace it is; "" means none
 	Says  string
 }
 
-// EstimateOf is how long it may take to load what a plan lacks, at a rate in bytes a second
-// (0: at any). It goes by the first of the jobs, the latest before others, that has loaded
-// enough without a limit: the longer of what its bytes and its requests say.
+// EstimateOf estimates how long it takes to load what a plan lacks, at a rate in bytes per second;
+// 0 means any rate. It goes by the first of the jobs that has loaded enough without a limit; the
+// latest job comes first. The estimate is the longer of what its bytes and its requests say.
 func EstimateOf(p *warmup.Plan, rate int64, jobs []warmup.View) (e Estimate) {
 	left := float64(p.Total.Bytes - p.Held.Bytes - p.Archived.Bytes)
 	seconds, limited := 0.0, 0.0
@@ -58,5 +58,5 @@ func asTime(seconds float64) time.Duration {
 	return time.Duration(min(seconds, longest) * float64(time.Second)).Round(time.Second)
 }
 
-// longest is what a Duration can hold, in seconds, and no time to wait for.
+// longest is the longest estimate in seconds. A Duration can hold it, and nobody waits that long.
 const longest = 1e9

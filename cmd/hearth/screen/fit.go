@@ -2,8 +2,8 @@ package screen
 
 import "fmt"
 
-// section is a part of the screen; its rows may be cut, what stands before and behind them
-// may not. The rows of one that can be spared go before any other's.
+// section is a part of the screen. Its rows may be cut, its head and foot may not. The rows of a
+// spare section are cut before those of any other.
 type section struct {
 	head, rows, foot []string
 	spare            bool
@@ -11,8 +11,8 @@ type section struct {
 
 func (s *section) lines() int { return len(s.head) + len(s.rows) + len(s.foot) }
 
-// fit puts sections below each other, on one screen less the line of the prompt; a height
-// of 0 has room for all.
+// fit puts sections below each other, on one screen less the line of the prompt. A height of 0 has
+// room for everything.
 func fit(all []section, height int) (lines []string) {
 	used, gaps := 0, -1
 	for _, s := range all {
@@ -39,8 +39,8 @@ func fit(all []section, height int) (lines []string) {
 	return lines
 }
 
-// cutRows is how many rows of each section are shown, so that that many lines too many go
-// if they can; a height of 0 has none too many.
+// cutRows returns how many rows of each section are shown, to save over lines if possible. With a
+// height of 0 all rows are shown.
 func cutRows(all []section, height, over int) []int {
 	shown := make([]int, len(all))
 	for i, s := range all {
@@ -49,7 +49,7 @@ func cutRows(all []section, height, over int) []int {
 	for height > 0 && over > 0 {
 		most := -1
 		for i, s := range all {
-			// Of a section that is whole, two rows at least must go, for the line that says so.
+			// A whole section loses at least two rows, since one line says how many are missing.
 			cut := shown[i] < len(s.rows)
 			switch worth := shown[i] > 2 || shown[i] > 1 && (cut || s.spare) || shown[i] > 0 && cut && s.spare; {
 			case !worth:

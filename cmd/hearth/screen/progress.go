@@ -12,20 +12,19 @@ import (
 	"github.com/hearthfs/hearth/warmup"
 )
 
-// This file shows a job of the node to whoever waits for it: one event with
-// three faces. On a terminal it is one line that is written again, elsewhere a line
-// each ten seconds, for programs a line of JSON for each event. A percentage is shown
-// only once it is known of what.
+// This file shows a job of the node to the user who waits for it. One event has three forms. On a
+// terminal it is one line that is written again. Elsewhere it is a line every ten seconds. For
+// programs it is a line of JSON for each event. A percentage is shown only once the whole is known.
 
-// lineEvery is how often a line is written where no terminal is.
+// lineEvery is how often a line is written if there is no terminal.
 const lineEvery = 10 * time.Second
 
-// ProgressPrinter shows a job.
+// ProgressPrinter shows the progress of a job.
 type ProgressPrinter struct {
-	// Out takes JSON lines; nil: none are wanted.
+	// Out takes JSON lines. nil means that none are written.
 	Out io.Writer
-	// Terminal takes the line that is written again, Log those each ten seconds; nil:
-	// nobody sees that.
+	// Terminal takes the line that is written again, and Log a line every ten seconds. nil means
+	// that the line is not written.
 	Terminal, Log io.Writer
 
 	logged time.Time
@@ -41,17 +40,17 @@ func (p *ProgressPrinter) Tell(v *warmup.View) error {
 	case p.Terminal != nil:
 		p.shown = true
 		width, _ := cli.TerminalSize(p.Terminal)
-		_, _ = fmt.Fprintf(p.Terminal, "\r\x1b[K%s", fitting(v.What(), &v.Progress, width-1)) // the cursor stands behind it
+		_, _ = fmt.Fprintf(p.Terminal, "\r\x1b[K%s", fitting(v.What(), &v.Progress, width-1)) // room for the cursor
 	case p.Log != nil && p.logged.IsZero():
 		p.logged = now // the first line is due in ten seconds
 	case p.Log != nil && now.Sub(p.logged) >= lineEvery:
 		p.logged = now
-		_, _ = fmt.Fprintln(p.Log, ProgressLine(v.What(), &v.Progress)) // what nobody can see ends no job
+		_, _ = fmt.Fprintln(p.Log, ProgressLine(v.What(), &v.Progress)) // an error of printing ends no job
 	}
 	return nil
 }
 
-// Clear takes what the terminal shows away.
+// Clear removes the line from the terminal.
 func (p *ProgressPrinter) Clear() {
 	if p.shown {
 		_, _ = fmt.Fprint(p.Terminal, "\r\x1b[K")
@@ -59,11 +58,11 @@ func (p *ProgressPrinter) Clear() {
 	}
 }
 
-// mostName is how much of what a job was asked for fits into its line.
+// mostName is how many columns the name of a job may take in its line.
 const mostName = 24
 
-// fitting is Line of at most so many columns, if that is more than 0: a line that the
-// terminal breaks cannot be written again. The name gives way first, then the bytes.
+// fitting is ProgressLine cut to most columns, if that is more than 0. A line that the terminal
+// breaks cannot be written again. The name is cut first, then the bytes go.
 func fitting(what string, v *warmup.Progress, most int) string {
 	line := ProgressLine(what, v)
 	if most <= 0 || cli.Columns(line) <= most {
@@ -79,14 +78,14 @@ func fitting(what string, v *warmup.Progress, most int) string {
 	return cli.Cut(name+"  "+rest, most)
 }
 
-// leastName is what is left of a name at least.
+// leastName is how many columns of a name stay at least.
 const leastName = 10
 
-// ProgressLine is how far a job of what was asked for is, for people:
+// ProgressLine is one line about the progress of a job, for people:
 //
 //	imagenet/train  61%  812k/1.28M files  82.4/134 GiB  2.1 GiB/s  ETA 24s  3 errors
 func ProgressLine(what string, v *warmup.Progress) string {
-	what = strings.TrimPrefix(what, "check ") // its phase says so
+	what = strings.TrimPrefix(what, "check ") // the phase says that it is a check
 	name, dry := strings.CutPrefix(what, "dry run ")
 	if name != "/" {
 		name = cli.QuoteName(strings.TrimPrefix(name, "/"))
@@ -123,8 +122,8 @@ func ProgressLine(what string, v *warmup.Progress) string {
 	return strings.Join(parts, "  ")
 }
 
-// counted reports whether it is known of what the job's files are a part. A job that ended
-// while it listed never knew.
+// counted reports whether the number of the job's files is known. For a job that ended while it
+// listed it never was.
 func counted(v *warmup.Progress) bool {
 	switch warmup.State(v.Phase) {
 	case warmup.Queued, warmup.Listing:
@@ -135,7 +134,7 @@ func counted(v *warmup.Progress) bool {
 	return true
 }
 
-// JobShare is how much of a job is present, 0 to 1; 0 until it is known of what.
+// JobShare is the part of a job that is present, 0 to 1. It is 0 until the whole is known.
 func JobShare(v *warmup.Progress) float64 {
 	switch {
 	case !counted(v):
@@ -148,7 +147,7 @@ func JobShare(v *warmup.Progress) float64 {
 	return 1
 }
 
-// ofBytes is a part of a whole in the unit of that: 82.4/134 GiB.
+// ofBytes writes a part of a whole in the whole's unit: 82.4/134 GiB.
 func ofBytes(part, whole int64) string {
 	number, unit, _ := strings.Cut(cli.Bytes(whole), " ")
 	scaled := float64(part) / math.Pow(1024, float64(max(0, strings.Index("BKMGTPE", unit[:1]))))
@@ -159,7 +158,7 @@ func ofBytes(part, whole int64) string {
 	return fmt.Sprintf("%.*f/%s %s", digits, scaled, number, unit)
 }
 
-// short is a count in at most four digits: 999, 1.28k, 812k, 1.28M.
+// short writes a count in at most four digits: 999, 1.28k, 812k, 1.28M.
 func short(n int64) string {
 	const units = "kMGTPE"
 	f, unit := float64(n), -1
@@ -178,11 +177,11 @@ func short(n int64) string {
 	return fmt.Sprintf("%.0f%c", f, units[unit])
 }
 
-// countOf is a count in Short with what a word names.
+// countOf is a count, as short writes it, with its noun.
 func countOf(n int64, word string) string { return short(n) + " " + cli.Plural(n, word) }
 
-// outcome is what became of a job's files, in a line, those categories alone that
-// there are; "": nothing did.
+// outcome is one line about what became of a job's files, with the categories that have some. ""
+// means that there are none.
 func outcome(v *warmup.View) string {
 	var parts []string
 	c := &v.Counters
@@ -216,7 +215,7 @@ func outcome(v *warmup.View) string {
 	return strings.Join(parts, "; ")
 }
 
-// JobState is how a job is, in a line: what became of it, or how far it is.
+// JobState is one line about a job: its outcome, or its progress.
 func JobState(v *warmup.View, now time.Time) string {
 	outcome, took := outcome(v), JobTook(v)
 	switch {
@@ -236,7 +235,7 @@ func JobState(v *warmup.View, now time.Time) string {
 	return fmt.Sprintf("%s %s in %v%s%s", v.ID, v.State, took, outcome, pinned(v, now))
 }
 
-// checked is what a check found, those categories alone that there are.
+// checked has the counts of a check, in the categories that have some.
 func checked(c *warmup.Checked) (parts []string) {
 	for _, x := range []struct {
 		name  string
@@ -252,7 +251,7 @@ func checked(c *warmup.Checked) (parts []string) {
 	return parts
 }
 
-// CheckLines is what a check's end has to say beside the paths that were named.
+// CheckLines has the lines at the end of a check that do not name single paths.
 func CheckLines(v *warmup.View) (lines []string) {
 	c := v.Checked
 	if c == nil {
@@ -286,8 +285,8 @@ func CheckLines(v *warmup.View) (lines []string) {
 	return lines
 }
 
-// pinned is what has become of the pins that a job makes, behind its outcome; "": it makes
-// none, or none is in force yet.
+// pinned says what became of the pins that a job makes, after its outcome. "" means that it makes
+// none, or that none is in force yet.
 func pinned(v *warmup.View, now time.Time) string {
 	end := v.Expires()
 	switch {
@@ -295,7 +294,7 @@ func pinned(v *warmup.View, now time.Time) string {
 		return ""
 	case end == nil:
 		return "; pinned until hearth unpin"
-	case v.Ended != nil && !end.After(*v.Ended): // by the node's clock, both
+	case v.Ended != nil && !end.After(*v.Ended): // both are by the node's clock
 		return fmt.Sprintf("; not pinned: that ended at %s, before the loading did; pin it for longer", cli.Stamp(*end))
 	case !end.After(now):
 		return "; it was pinned until " + cli.Stamp(*end)
@@ -303,7 +302,7 @@ func pinned(v *warmup.View, now time.Time) string {
 	return "; pinned until " + cli.Stamp(*end)
 }
 
-// JobTook is how long a job has run.
+// JobTook is how long a job has worked.
 func JobTook(v *warmup.View) time.Duration {
 	return time.Duration(v.Worked * float64(time.Second)).Round(100 * time.Millisecond)
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/hearthfs/hearth/node/status"
 )
 
-// ring is the node's part in a ring, on one line.
+// ring is the line about the node's part in a ring.
 func ring(r *status.RingLine) (x section) {
 	if r == nil {
 		return x
@@ -21,7 +21,7 @@ func ring(r *status.RingLine) (x section) {
 	return x
 }
 
-// nodes says how many there are, and how; that all are well needs no more words.
+// nodes says how many nodes there are, and which of them are not well.
 func nodes(r *status.RingLine) string {
 	text := cli.Count(r.Alive, "node") + " alive"
 	if r.Suspect > 0 {
@@ -35,7 +35,7 @@ func nodes(r *status.RingLine) string {
 
 func part(f float64) string { return percent(&f) }
 
-// ringDetails are what -v adds of a ring.
+// ringDetails are the lines that -v adds about a ring.
 func ringDetails(r *status.RingLine) (lines []string) {
 	if r == nil {
 		return nil
@@ -51,10 +51,10 @@ func ringDetails(r *status.RingLine) (lines []string) {
 	return lines
 }
 
-// mostDoubters of a node are named in its row.
+// mostDoubters is how many nodes that doubt a node are named in its row.
 const mostDoubters = 3
 
-// PrintRing writes the nodes of a ring by name, the missing ones last.
+// PrintRing writes the nodes of a ring, sorted by name, with missing nodes last.
 func PrintRing(w io.Writer, r *status.RingStatus) error {
 	members := slices.Clone(r.Members)
 	slices.SortFunc(members, func(a, b status.Member) int {
@@ -105,7 +105,7 @@ func order(m *status.Member) int {
 	return 0
 }
 
-// member is a row of the table. Of one that said nothing of itself there are no figures.
+// member is a node's row in the table. A node that did not answer has no figures.
 func member(m *status.Member, doubters []string) string {
 	state, zone := m.State, m.Zone
 	if m.Health == "suspect" {
@@ -121,12 +121,13 @@ func member(m *status.Member, doubters []string) string {
 			hits = part(m.HitRatio)
 		}
 	}
-	// What strangers named cannot begin another column, or end a line.
+	// Text of another node must not begin another column, or end a line.
 	return fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s", cli.QuoteText(m.Name), cli.QuoteText(zone), cli.QuoteText(m.Address), cli.QuoteText(state), cli.Bytes(m.Donated), used, part(m.Share),
 		hits, served, got, cli.QuoteText(version), cli.QuoteText(some(doubters)))
 }
 
-// total is the row of all: what those in the ring give, and what those that said something of themselves use and sent.
+// total is the last row. It sums what the nodes of the ring give, and what those that answered use
+// and sent.
 func total(members []status.Member) string {
 	states, by := []string{}, map[string]int64{}
 	var gives, used, served, got int64
@@ -147,7 +148,7 @@ func total(members []status.Member) string {
 		cli.Bytes(served), cli.Bytes(got))
 }
 
-// some are the first of names.
+// some joins the first of the names, and counts the rest.
 func some(names []string) string {
 	if more := len(names) - mostDoubters; more > 0 {
 		names = append(slices.Clone(names[:mostDoubters]), fmt.Sprintf("%d more", more))
@@ -155,8 +156,8 @@ func some(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// PrintOwners writes who owns the parts of files, a line for each run of parts that belong
-// to the same nodes.
+// PrintOwners writes the owners of the parts of files. Consecutive parts with the same owners share
+// a line.
 func PrintOwners(w io.Writer, all []status.Owned) error {
 	rows := []string{"PATH\tBYTES\tOWNERS"}
 	for _, o := range all {

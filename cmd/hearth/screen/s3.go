@@ -10,7 +10,7 @@ import (
 	"github.com/hearthfs/hearth/node/status"
 )
 
-// s3 is the node's S3 endpoint, on one line.
+// s3 is the line about the node's S3 endpoint.
 func s3(l *status.S3Line) (x section) {
 	if l == nil {
 		return x
@@ -25,7 +25,7 @@ func s3(l *status.S3Line) (x section) {
 	return x
 }
 
-// at is where the endpoint answers.
+// at is the URL of the endpoint.
 func at(l *status.S3Line) string {
 	if l.TLS {
 		return "https://" + l.Listen
@@ -33,7 +33,7 @@ func at(l *status.S3Line) string {
 	return "http://" + l.Listen
 }
 
-// s3Details are what -v adds of an endpoint.
+// s3Details are the lines that -v adds about an endpoint.
 func s3Details(l *status.S3Line) (lines []string) {
 	if l == nil {
 		return nil

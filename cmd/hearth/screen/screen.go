@@ -1,12 +1,15 @@
 // Package screen shows a node's status to people, on one screen of a terminal.
 //
-// What is wrong comes first. Names and texts of strangers are quoted: nothing in them is obeyed
-// by a terminal, or breaks a line. Each section is a table or some lines. On a terminal no line
-// is longer than it is wide: problems, which end with their cure, are broken between words,
-// all else is cut. If not all fits its height, the empty lines go, then what can be spared (the
-// last section: opens lent, the process, prefetch, scrub), then the last rows of whichever
-// section has most; each says how many there are more. The longest listings under way and what
-// failed last at an origin stay. Elsewhere all is printed.
+// What is wrong comes first. Names and texts of strangers are quoted, so that nothing in them
+// controls the terminal or breaks a line. Each section is a table or some lines. Unless the output
+// is a terminal, everything is printed.
+//
+// On a terminal no line is wider than the terminal. Problems, which end with their cure, are broken
+// between words. All other lines are cut. If not everything fits the height, three things go in
+// this order: the empty lines, the spare section, and then the last rows of whichever section has
+// most. The spare section is the last one: opens lent, the process, prefetch and scrub. A cut
+// section says how many rows are missing. The longest listings in flight and the last failure at an
+// origin always stay.
 package screen
 
 import (
@@ -25,18 +28,17 @@ import (
 	"github.com/hearthfs/hearth/origin"
 )
 
-// Options are how it is shown.
+// Options say how a status is shown.
 type Options struct {
-	// Width and Height are the terminal's; 0: nothing is broken or cut.
+	// Width and Height are the terminal's. 0 means that nothing is broken or cut.
 	Width, Height int
-	// Verbose adds what is behind the figures, and cuts no rows.
+	// Verbose adds details behind the figures, and cuts no rows.
 	Verbose bool
-	// Color marks the first line: green when all is well, yellow for a warning, red for a
-	// problem.
+	// Color colours the first line: green if all is well, yellow for a warning, red for a problem.
 	Color bool
 }
 
-// Print writes a status.
+// Print writes a status to w.
 func Print(w io.Writer, s *status.Status, o Options) error {
 	var b bytes.Buffer
 	for _, line := range Lines(s, o) {
@@ -46,7 +48,7 @@ func Print(w io.Writer, s *status.Status, o Options) error {
 	return err
 }
 
-// Lines are a status, line by line.
+// Lines are the lines of a status.
 func Lines(s *status.Status, o Options) []string {
 	first := broken(cli.QuoteText(s.Says), o.Width)
 	if o.Color {
@@ -71,14 +73,14 @@ func Lines(s *status.Status, o Options) []string {
 	}
 	lines := fit(all, o.Height)
 	for i := range lines {
-		if i >= len(first) || !o.Color { // the first is not wider, and has its colour
+		if i >= len(first) || !o.Color { // the first lines fit already, and have their colour
 			lines[i] = cut(cli.QuoteText(lines[i]), o.Width)
 		}
 	}
 	return lines
 }
 
-// table aligns rows of cells that are separated by tabs, the first of which is its head.
+// table aligns rows whose cells are separated by tabs. The first row is the head.
 func table(rows ...string) section {
 	lines := cli.Align(rows)
 	return section{head: lines[:1], rows: lines[1:]}
@@ -116,7 +118,7 @@ func requests(r status.Requests) string {
 	return short(r.Requests) + ", " + cli.Bytes(r.Bytes)
 }
 
-// seconds is a time that was waited.
+// seconds writes a time of waiting.
 func seconds(s float64) string {
 	d := time.Duration(s * float64(time.Second))
 	if d < time.Minute {
@@ -129,7 +131,7 @@ func percent(part *float64) string {
 	if part == nil {
 		return "-"
 	}
-	if *part > 0.995 && *part < 1 { // 100% are all
+	if *part > 0.995 && *part < 1 { // 100% means all, without exception
 		return fmt.Sprintf("%.1f%%", math.Floor(1000**part)/10)
 	}
 	return fmt.Sprintf("%.0f%%", 100**part)
@@ -143,10 +145,10 @@ func tiers(s *status.Status) section {
 	return table(rows...)
 }
 
-// mostListings are shown whatever else there is, the longest.
+// mostListings is how many listings are always shown, the longest ones.
 const mostListings = 2
 
-// mostLink is how much of a link's path is shown, so that its figures fit beside it.
+// mostLink is how many columns a link's path may take, so that its figures fit beside it.
 const mostLink = 14
 
 func links(s *status.Status, width int) section {
@@ -180,7 +182,7 @@ func links(s *status.Status, width int) section {
 	return t
 }
 
-// listing is how far one is, in a line of a width; what is listed gives way, from its left.
+// listing is one line about a listing's progress, cut to a width. The URL is cut, at its left.
 func listing(l *status.Listing, width int) string {
 	const begin = "listing "
 	url, found := cli.QuoteName(l.URL), fmt.Sprintf(": %s in %s", countOf(l.Names, "name"), seconds(l.Seconds))
@@ -213,7 +215,7 @@ func jobs(s *status.Status, width int) (x section) {
 	return x
 }
 
-// held is the pins, a line each.
+// held has a line for each pin.
 func held(all []namespace.PinView) (x section) {
 	for _, v := range all {
 		x.rows = append(x.rows, fmt.Sprintf("pin %s: %s, %s on disk, %s, %s", cli.QuoteName(cmp.Or(v.As, v.Path)), countOf(v.Files, "file"), cli.Bytes(v.Needs), until(v.Expires), state(&v)))
@@ -221,7 +223,7 @@ func held(all []namespace.PinView) (x section) {
 	return x
 }
 
-// state is how a pin is.
+// state says how a pin is.
 func state(v *namespace.PinView) string {
 	switch {
 	case v.Job != "":
@@ -240,7 +242,7 @@ func until(end *time.Time) string {
 	return "until " + cli.Stamp(*end)
 }
 
-// PrintPins writes the pins alone.
+// PrintPins writes the table of pins.
 func PrintPins(w io.Writer, all []namespace.PinView) error {
 	rows := []string{"PIN\tFILES\tBYTES\tON DISK\tENDS\tSTATE"}
 	for _, v := range all {
@@ -251,7 +253,7 @@ func PrintPins(w io.Writer, all []namespace.PinView) error {
 	return err
 }
 
-// rest can be spared first, the last line before the others.
+// rest is the spare section, which is cut first. Its last row goes before the others.
 func rest(s *status.Status) section {
 	x := section{spare: true}
 	if n := s.Names.Figures["refused"]; n > 0 {
@@ -273,7 +275,7 @@ func rest(s *status.Status) section {
 	return x
 }
 
-// details are what -v adds: mounts, directories, memory, names.
+// details are the lines that -v adds about mounts, directories, memory and names.
 func details(s *status.Status) (lines []string) {
 	add := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
 	for _, m := range s.Mounts {
@@ -302,7 +304,7 @@ func details(s *status.Status) (lines []string) {
 	return lines
 }
 
-// by names the file that a limit was read in.
+// by names the file from which a limit was read.
 func by(file string) string {
 	if file == "" {
 		return ""
@@ -310,7 +312,7 @@ func by(file string) string {
 	return " (" + file + ")"
 }
 
-// cut shortens a line to a width; 0: it may have any.
+// cut shortens a line to a width. 0 means any width.
 func cut(line string, width int) string {
 	if width <= 0 {
 		return line
@@ -318,7 +320,7 @@ func cut(line string, width int) string {
 	return cli.Cut(line, width)
 }
 
-// broken are the lines of a text of that width at most, broken between words where it can be.
+// broken breaks a text into lines of at most width columns, between words if possible.
 func broken(text string, width int) (lines []string) {
 	if width <= 0 {
 		return []string{text}

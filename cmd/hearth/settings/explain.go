@@ -9,25 +9,25 @@ import (
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
 )
 
-// Explained is all that the table says of a key.
+// Explained is everything that the table says about a key.
 type Explained struct {
 	Key  string `json:"key"`
 	Type string `json:"type"`
-	// Unit is how a figure is read; "": it is none.
+	// Unit is how a figure is read. "" means that the key is no figure.
 	Unit        string `json:"unit,omitempty"`
 	Default     string `json:"default"`
 	Help        string `json:"help"`
 	Flag        string `json:"flag,omitempty"`
 	Environment string `json:"environment,omitempty"`
-	// File: the key may stand in the file.
+	// File says that the key may stand in the file.
 	File bool `json:"file"`
-	// Restart: a change takes effect when the node is started again.
+	// Restart says that a change takes effect at the node's next start.
 	Restart bool   `json:"restart"`
 	Example string `json:"example"`
 }
 
-// Explain finds a key of the table by its name, or by that of its flag or variable.
-// A name that only others begin with stands for all of those.
+// Explain finds a key of the table by its name, or by that of its flag or variable. The name of a
+// group stands for all its keys.
 func Explain(name string) ([]Explained, error) {
 	key := regexp.MustCompile(`\[\d+\]`).ReplaceAllString(name, "[]")
 	var all []Explained
@@ -50,7 +50,7 @@ func Explain(name string) ([]Explained, error) {
 	if near := cli.Nearest(key, names); near != "" {
 		return nil, cli.Usagef("no key %s; the nearest is %s", name, near)
 	}
-	_, asked := cutLast(key) // the last part alone may be what somebody remembers
+	_, asked := cutLast(key) // people may remember the last part alone
 	near := slices.DeleteFunc(names, func(n string) bool {
 		_, last := cutLast(n)
 		return last != asked
@@ -78,7 +78,7 @@ func (p Param) explained() Explained {
 		e.Flag = "--" + p.Flag
 	}
 	if p.FlagOnly {
-		e.Restart = false // it speaks about one mount, not about the node
+		e.Restart = false // it is about one mount, not about the node
 	}
 	return e
 }
@@ -123,7 +123,7 @@ func (p Param) example() string {
 	return v
 }
 
-// sample is a value that the key takes.
+// sample is a valid value of the key.
 func (p Param) sample() string {
 	switch p.Kind {
 	case "size":

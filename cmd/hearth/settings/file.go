@@ -17,13 +17,13 @@ import (
 	"github.com/hearthfs/hearth/node/config"
 )
 
-// Problem is what is wrong with a file, and in which line; 0: it has none.
+// Problem is what is wrong with a file, and in which line. 0 means that it has no line.
 type Problem struct {
 	Line    int    `json:"line"`
 	Message string `json:"message"`
 }
 
-// In is the problem as compilers write it: FILE:LINE: what is wrong.
+// In formats the problem as compilers do: FILE:LINE: what is wrong.
 func (p Problem) In(file string) string {
 	if p.Line == 0 {
 		return file + ": " + p.Message
@@ -31,8 +31,8 @@ func (p Problem) In(file string) string {
 	return fmt.Sprintf("%s:%d: %s", file, p.Line, p.Message)
 }
 
-// Check reads a file alone and goes on behind each problem. What it understood is
-// in the Settings.
+// Check reads a file by itself, and goes on after each problem. The Settings have what it
+// understood.
 func Check(name string) (*Settings, []Problem, error) {
 	text, err := os.ReadFile(name)
 	if err != nil {
@@ -42,8 +42,8 @@ func Check(name string) (*Settings, []Problem, error) {
 	return s, s.readYAML(text), nil
 }
 
-// ReadYAML applies a file strictly: a key that no row of the table has is an
-// error with its line and the nearest name.
+// ReadYAML applies a file strictly. A key that is not in the table is an error with its line and
+// the nearest name.
 func ReadYAML(s *Settings, name string, text []byte) error {
 	s.File = name
 	if problems := s.readYAML(text); len(problems) > 0 {
@@ -52,8 +52,8 @@ func ReadYAML(s *Settings, name string, text []byte) error {
 	return nil
 }
 
-// Line of the file in which a key or an element stands, else what it is a part of;
-// 0: neither stands there.
+// Line is the line of the file in which a key or an element stands, otherwise that of the key
+// around it. 0 means that neither is in the file.
 func (s *Settings) Line(key string) int {
 	for key != "" && s.lines[key] == 0 {
 		key = key[:max(0, strings.LastIndexAny(key, ".["))]
@@ -91,7 +91,7 @@ func (s *Settings) readYAML(text []byte) []Problem {
 	return w.problems
 }
 
-// misread is what the YAML reader says, with its line in our words.
+// misread turns an error of the YAML reader into a Problem with its line.
 func misread(err error) Problem {
 	parts := regexp.MustCompile(`^yaml: line (\d+): (.*)`).FindStringSubmatch(err.Error())
 	if parts == nil {
@@ -101,7 +101,7 @@ func misread(err error) Problem {
 	return Problem{line, "no YAML: " + parts[2]}
 }
 
-// yamlWalk goes through a file. Keys have [] for the elements of a list.
+// yamlWalk walks through a file. In its keys [] stands for the elements of a list.
 type yamlWalk struct {
 	settings *Settings
 	rows     map[string]Param
@@ -184,7 +184,7 @@ func (w *yamlWalk) sequence(key string, n *yaml.Node) {
 	w.take(p, n, strings.Join(values, ","))
 }
 
-// grow adds the element of a list that the keys behind it then fill.
+// grow adds an element to a list. The keys that follow fill it.
 func (s *Settings) grow(key string) {
 	switch key {
 	case "links":
@@ -196,12 +196,12 @@ func (s *Settings) grow(key string) {
 	}
 }
 
-// count is how many elements a list has.
+// count is the number of elements of a list.
 func (s *Settings) count(key string) int {
 	return map[string]int{"links": len(s.Links), "mounts": len(s.Mounts), "cache.disks": len(s.Cache.Disks)}[key]
 }
 
-// indexed names the element that a list has last: links[1].path for links[].path.
+// indexed names the last element of a list: links[1].path for links[].path.
 func (s *Settings) indexed(key string) string {
 	list, rest, ok := strings.Cut(key, "[]")
 	if !ok {
@@ -219,7 +219,7 @@ func (w *yamlWalk) below(prefix string) bool {
 	return false
 }
 
-// unknown names the key most likely meant among those that may stand there.
+// unknown reports an unknown key, with the nearest one of those that may stand there.
 func (w *yamlWalk) unknown(n *yaml.Node, parent, key string) {
 	var here []string
 	for k := range w.rows {

@@ -10,16 +10,15 @@ import (
 	"github.com/hearthfs/hearth/node/machine"
 )
 
-// This file writes the configuration that somebody begins with: the two
-// lines that a node needs, made for this machine, then what is often added, as
-// comments.
+// This file writes a first configuration, made for this machine. The two lines that a node needs
+// come first, then what is often added, as comments.
 //
-// Memory: the largest of a few shares that leaves the process room within its limits.
-// Disks: every local file system besides the system's own that has no moving parts
-// and room to spare, with most of what is free there; where there is none, the default directory with a tenth of its
-// file system.
+// Memory is the largest of a few shares that leaves the process room within its limits. Disks are
+// all local file systems without moving parts and with room to spare, except the system's own. Most
+// of their free space is taken. If there is none, the default directory is taken with a tenth of
+// its file system.
 
-// Found is what a configuration is made of.
+// Found is what a first configuration is made from.
 type Found struct {
 	Limits machine.Limits
 	Disks  []machine.LocalDisk
@@ -27,7 +26,7 @@ type Found struct {
 	CacheDir string
 }
 
-// LookAround looks around on this machine.
+// LookAround finds the limits, the disks and the default cache directory of this machine.
 func LookAround() (Found, error) {
 	disks, err := machine.LocalDisks("/")
 	if err != nil {
@@ -37,14 +36,14 @@ func LookAround() (Found, error) {
 	return Found{Limits: machine.ReadLimits("/"), Disks: disks, CacheDir: dir}, err
 }
 
-// share is how much of a disk's free space is taken, in percent: what others have
-// there is theirs, and may grow.
+// share is the part of a disk's free space that is taken, in percent. The data of others stays and
+// may grow.
 const share = 80
 
 // leastFree is the free space in bytes below which a disk is left alone.
 const leastFree = 16 << 30
 
-// Text is the configuration for an origin.
+// Text is the first configuration for an origin.
 func (f Found) Text(origin string) string {
 	ram, says := f.memory()
 	disks, lines := f.disks()
@@ -76,7 +75,7 @@ func (f Found) Text(origin string) string {
 	return b.String()
 }
 
-// memory is the share of it that a node may take with ease, and what that comes to.
+// memory returns the share of memory that a node may take with ease, and a text about it.
 func (f Found) memory() (ram, says string) {
 	by := "all that the machine has"
 	if f.Limits.MemoryBy != "" {
@@ -93,7 +92,7 @@ func (f Found) memory() (ram, says string) {
 	return fmt.Sprintf("%dMiB", n>>20), says + ", which is little: the least that works well"
 }
 
-// disks are the elements of cache.disks, and a line about each disk there is.
+// disks returns the elements of cache.disks, and a line about each disk of the machine.
 func (f Found) disks() (elements, lines []string) {
 	for _, d := range f.Disks {
 		why := "taken"
@@ -123,7 +122,7 @@ func element(path, size string) string {
 	return fmt.Sprintf("{path: %s, size: %s}", path, size)
 }
 
-// WriteFirst makes a file that must not exist; its directory is made.
+// WriteFirst writes text to a new file, and makes its directory. The file must not exist.
 func WriteFirst(file, text string) error {
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		return fmt.Errorf("make the directory of the configuration: %w", err)
@@ -140,7 +139,7 @@ func WriteFirst(file, text string) error {
 		err = closed
 	}
 	if err != nil {
-		_ = os.Remove(file) // half a configuration is none
+		_ = os.Remove(file) // half a configuration is useless
 		return fmt.Errorf("write the configuration: %w", err)
 	}
 	return nil

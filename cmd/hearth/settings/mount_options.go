@@ -9,10 +9,9 @@ import (
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
 )
 
-// MountOptions applies -o options: those for mount(8) itself are passed over,
-// those for the kernel handed on, all others are the parameters of the table
-// with _ for -. sloppy passes over those that nobody knows. What is asked for and no
-// mount gives, Unkept says.
+// MountOptions applies -o options. Options for mount(8) itself are passed over, and those for the
+// kernel are handed on. All others are the parameters of the table, with _ for -. sloppy passes
+// over unknown options. Unkept reports options that no mount can satisfy.
 func (s *Settings) MountOptions(options []string, sloppy bool) error {
 	for _, o := range options {
 		err := mountOption(s, strings.TrimSpace(o))
@@ -26,10 +25,11 @@ func (s *Settings) MountOptions(options []string, sloppy bool) error {
 	return nil
 }
 
-// errUnknownOption is an -o option that is neither ours nor mount(8)'s.
+// errUnknownOption says that an -o option is neither ours nor mount(8)'s.
 var errUnknownOption = errors.New("unknown option")
 
-// Unkept says why a mount is not what the options ask for, of each name the last; none: it is.
+// Unkept says in which ways the mount will differ from its options. Of several options of one name
+// the last counts.
 func (s *Settings) Unkept() (all []string) {
 	if s.Asked["ro"] == "rw" {
 		all = append(all, "rw: a mount is read-only in this version; say ro, and write through an S3 endpoint (hearth gateway) or to the bucket itself")
@@ -42,7 +42,7 @@ func (s *Settings) Unkept() (all []string) {
 	return all
 }
 
-// ask notes an option that asks for what a mount always is, or for the contrary.
+// ask notes an option that asks for what a mount always is, or for the opposite.
 func (s *Settings) ask(o string) {
 	for _, is := range []string{"ro", "nosuid", "nodev"} {
 		if o == is || o == strings.TrimPrefix(is, "no") || o == "rw" && is == "ro" {
@@ -104,7 +104,7 @@ func mountOption(s *Settings, o string) error {
 	return cli.Usagef("-o %s: %w (see hearth mount --help)", name, errUnknownOption)
 }
 
-// maskOption takes permission bits away, as FUSE's own options do.
+// maskOption removes permission bits, as FUSE's own options do.
 func maskOption(s *Settings, name, value string) error {
 	mask, err := strconv.ParseUint(value, 8, 32)
 	if err != nil || mask > 0o777 {

@@ -1,8 +1,8 @@
-// Package settings is the one table of all that can be configured. From it come
-// flags, names in the environment, keys of the file, mount(8) options and the
-// reference page; Load gathers the values, the later going before the earlier:
-// defaults, the file, the environment, flags. The file is read strictly: a key that
-// no row of the table has is an error with its line and the nearest name.
+// Package settings is the one table of everything that can be configured. Flags, names in the
+// environment, keys of the file, mount(8) options and the reference page are made from it. Load
+// gathers the values. A later source wins over an earlier one: defaults, the file, the environment,
+// flags. The file is read strictly: a key that is not in the table is an error with its line and
+// the nearest name.
 package settings
 
 import (
@@ -20,7 +20,7 @@ import (
 	"github.com/hearthfs/hearth/s3gw"
 )
 
-// Settings are everything that flags, environment and file can say.
+// Settings are all values that flags, environment and file can set.
 type Settings struct {
 	Links       []config.Link
 	Cache       config.Cache
@@ -29,43 +29,43 @@ type Settings struct {
 	Ring        config.Membership
 	S3          s3gw.Setup
 	FuseWithout []string
-	// File is the configuration file that was read; "": none.
+	// File is the configuration file that was read. "" means that there was none.
 	File string
-	// Root is the link that `origin` makes.
+	// Root is the link that the key origin makes.
 	Root config.Link
-	// Mount is what the flags say about the mount of this command.
+	// Mount has the flags about the mount of this command.
 	Mount config.Mount
-	// Asked are the last of ro and rw, nosuid and suid, nodev and dev among the options of the
-	// mount, by the first of each pair.
+	// Asked has the last option of each pair among the options of the mount, by the first of the
+	// pair: ro and rw, nosuid and suid, nodev and dev.
 	Asked    map[string]string
-	LogLevel string // "": info
-	LogFile  string // "": none
-	// given are the values as they were written, the later in force.
+	LogLevel string // "" means info
+	LogFile  string // "" means none
+	// given has the values as they were written. A later one wins.
 	given []Value
-	// lines of the file are those of its keys and elements: links[0].path.
+	// lines has the line in the file of each key and element: links[0].path.
 	lines map[string]int
 }
 
-// Param is one row of the one table that flags, environment names, the file's
-// keys and the reference page are made from.
+// Param is one row of the table of parameters. Flags, environment names, the file's keys and the
+// reference page are made from it.
 type Param struct {
-	Key     string // in the file: cache.ram; with [] for the elements of a list
-	Flag    string // on the command line; "": none
+	Key     string // in the file: cache.ram; [] stands for the elements of a list
+	Flag    string // on the command line; "" means none
 	Kind    string // what the value looks like
 	Default string // in words
 	Help    string
-	// Live: a change takes effect without a restart.
+	// Live says that a change takes effect without a restart.
 	Live bool
-	// FlagOnly: it speaks about one command, so the file does not know it.
+	// FlagOnly says that it is about one command, so it is no key of the file.
 	FlagOnly bool
-	// set reads a value; nil: the key is of a later version.
+	// set reads a value. nil means that the key is of a later version.
 	set func(*Settings, string) error
 }
 
-// Later reports whether this version only knows the key's name.
+// Later reports whether the key is of a later version: this one knows only its name.
 func (p Param) Later() bool { return p.set == nil }
 
-// Variable is the parameter's name in the environment; elements of lists have none.
+// Variable is the parameter's name in the environment. Elements of lists have none.
 func (p Param) Variable() string {
 	if p.Flag == "" || strings.Contains(p.Key, "[]") {
 		return ""
@@ -79,15 +79,15 @@ func (p Param) Group() string {
 	return g
 }
 
-// ErrLater refuses what only a later version has.
+// ErrLater says that a key or a verb is of a later version.
 var ErrLater = errors.New("not in this version")
 
-// Params is the table.
+// Params returns the table.
 func Params() []Param {
 	return slices.Concat(originParams(), linkParams(), cacheParams(), mountParams(), nodeParams(), ringParams(), s3Params(), laterParams())
 }
 
-// with makes a set function of a parser and a field.
+// with makes a set function from a parser and a field.
 func with[T any](parse func(string) (T, error), field func(*Settings) *T) func(*Settings, string) error {
 	return func(s *Settings, v string) error {
 		x, err := parse(v)
@@ -115,7 +115,8 @@ func onOff(s string) (string, error) {
 
 func openChoice(s string) (string, error) { return cli.Choice(s, "auto", "none", "passthrough") }
 
-// freshness leaves its own name to who asks: a flag, a variable or a key.
+// freshness checks a value. Its error does not name the setting, since the caller names the flag,
+// variable or key.
 func freshness(s string) (string, error) {
 	if s == "" {
 		return s, nil
@@ -131,7 +132,7 @@ func negated(s string) (bool, error) {
 	return !b, err
 }
 
-// originOf gives the rows of an origin below key; field finds it in settings.
+// originOf returns the rows of an origin below key. field finds the origin in the settings.
 func originOf(key, flag string, field func(*Settings) *config.Origin) []Param {
 	name := func(s string) string {
 		if flag == "" {
@@ -235,7 +236,7 @@ func setDisks(s *Settings, v string) error {
 	return nil
 }
 
-// Groups are those of all keys that have a flag.
+// Groups are the groups of all keys that have a flag.
 func Groups() (all []string) {
 	for _, p := range Params() {
 		if g := p.Group(); p.Flag != "" && !slices.Contains(all, g) {
@@ -245,8 +246,7 @@ func Groups() (all []string) {
 	return all
 }
 
-// AddFlags gives cmd the flags of the table's rows whose key is in one of the
-// groups.
+// AddFlags gives cmd the flags of those rows of the table whose key is in one of the groups.
 func AddFlags(cmd *cobra.Command, groups ...string) {
 	for _, p := range Params() {
 		if p.Flag == "" || !slices.Contains(groups, p.Group()) {
@@ -269,7 +269,7 @@ func AddFlags(cmd *cobra.Command, groups ...string) {
 	}
 }
 
-// words are those that the parameter takes and no others; none: it takes more.
+// words are the only values that the parameter takes. nil means that it takes others, too.
 func (p Param) words() []string {
 	before, last, ok := strings.Cut(p.Kind, " or ")
 	if !ok || strings.HasPrefix(p.Kind, "list") {
@@ -278,7 +278,7 @@ func (p Param) words() []string {
 	return append(strings.Split(before, ", "), last)
 }
 
-// textFlag keeps what was written; the table's row reads it.
+// textFlag keeps a flag's text; the row of the table parses it.
 type textFlag struct{ value, kind string }
 
 func (f *textFlag) String() string     { return f.value }

@@ -13,8 +13,8 @@ func durationOf(field func(*Settings) *config.Origin) func(*Settings) *time.Dura
 	return func(s *Settings) *time.Duration { return &field(s).Timeout }
 }
 
-// mountOf gives the rows of a mount. Those of the file are keys of mounts[];
-// those of the command line speak about the mount of this command.
+// mountOf returns the rows of a mount. In the file they are keys of mounts[]. On the command line
+// they are about the mount of this command.
 func mountOf(prefix, flagged string, m func(*Settings) *config.Mount) []Param {
 	row := func(name, kind, def, help string, set func(*Settings, string) error) Param {
 		p := Param{Key: prefix + name, Kind: kind, Default: def, Help: help, set: set}
@@ -85,7 +85,7 @@ func nodeParams() []Param {
 	}
 }
 
-// ringParams are what a node is told of the ring that it is a part of.
+// ringParams are the rows about the ring of a node.
 func ringParams() []Param {
 	return []Param{
 		{Key: "node.name", Flag: "node-name", Kind: "text", Default: "the host name", Help: "name of this node, unique in its ring",
@@ -107,7 +107,7 @@ func ringParams() []Param {
 	}
 }
 
-// s3Params are what a node is told of its S3 endpoint.
+// s3Params are the rows about a node's S3 endpoint.
 func s3Params() []Param {
 	return []Param{
 		{Key: "s3.listen", Flag: "s3-listen", Kind: "address", Default: "none; " + s3gw.DefaultListen + " for hearth gateway", Help: "where S3 clients are answered, HOST:PORT or :PORT",
@@ -138,7 +138,7 @@ func s3Params() []Param {
 	}
 }
 
-// laterParams are keys that CLI.md names and this version does not have.
+// laterParams are the keys of CLI.md that this version does not have.
 func laterParams() []Param {
 	var rows []Param
 	for _, key := range []string{"volumes"} {

@@ -7,8 +7,7 @@ import (
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
 )
 
-// Reference is docs/configuration.md, made from the table; a test fails when
-// the page is not what this gives.
+// Reference is docs/configuration.md, made from the table. A test fails if the page differs.
 func Reference() string {
 	var b strings.Builder
 	b.WriteString(`# Configuration

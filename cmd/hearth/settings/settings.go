@@ -16,11 +16,11 @@ import (
 	"github.com/hearthfs/hearth/s3gw"
 )
 
-// defaultScrub is in bytes per second: a terabyte in a day and a half, by a
-// hundredth of a disk's work or less.
+// defaultScrub is the rate of scrubbing, in bytes per second. It reads a terabyte in a day and a
+// half, with a hundredth of a disk's work or less.
 const defaultScrub = 8 << 20
 
-// Load gathers the settings: defaults, then the file, the environment, the flags.
+// Load gathers the settings: defaults, then the file, the environment and the flags.
 func Load(cmd *cobra.Command) (*Settings, error) {
 	s := &Settings{}
 	s.Cache.Scrub = defaultScrub
@@ -55,8 +55,8 @@ func Load(cmd *cobra.Command) (*Settings, error) {
 	return s, nil
 }
 
-// Tree is the links with the one at / before them that a command's origin makes, or
-// the file's, if the command has none.
+// Tree returns the links. The link at / comes first: it is made of the command's origin, or of the
+// file's if the command has none.
 func (s *Settings) Tree(origin string) []config.Link {
 	root := s.Root
 	if origin != "" {
@@ -81,8 +81,8 @@ func (s *Settings) readFile(cmd *cobra.Command) error {
 	return ReadYAML(s, name, text)
 }
 
-// File is the configuration file of a command, and whether it was named: one that
-// was not need not exist.
+// File is the configuration file of a command, and whether the user named it. A file that nobody
+// named need not exist.
 func File(cmd *cobra.Command) (name string, named bool) {
 	if f := cmd.Flags().Lookup("config"); f != nil && f.Changed {
 		return f.Value.String(), true
@@ -93,22 +93,22 @@ func File(cmd *cobra.Command) (name string, named bool) {
 	return cli.DefaultConfig, false
 }
 
-// Variables that are no parameters: LeaksVariable asks a node for what it has not
-// given back at its end, ReadyVariable has a detached process tell on that descriptor
-// that its mount answers, and JournalVariable names another socket than journald's.
+// These variables are no parameters. LeaksVariable asks a node to say at its end what it has not
+// given back. ReadyVariable has a detached process tell on that descriptor that its mount answers.
+// JournalVariable names another socket than journald's.
 const (
 	LeaksVariable   = "HEARTH_LEAKS"
 	ReadyVariable   = "HEARTH_DAEMON_READY_FD"
 	JournalVariable = "HEARTH_JOURNAL_SOCKET"
 )
 
-// otherVariables are HEARTH_ names that are no parameters.
+// otherVariables are the HEARTH_ names that are no parameters.
 func otherVariables() []string {
 	return []string{"HEARTH_CONFIG", "HEARTH_NODE", "HEARTH_TOOLS", JournalVariable, LeaksVariable, ReadyVariable, config.KeyVariable, s3gw.AccessVariable, s3gw.SecretVariable}
 }
 
-// checkEnviron refuses variables of a later version, and warns of those that
-// look like one of ours: a typo would otherwise do nothing, in silence.
+// checkEnviron refuses variables of a later version, and warns of those that look like one of ours.
+// Otherwise a typo would silently do nothing.
 func checkEnviron(environ []string, warn io.Writer) error {
 	known := otherVariables()
 	for _, p := range Params() {

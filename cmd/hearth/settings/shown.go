@@ -12,7 +12,7 @@ import (
 // Source is where a value comes from.
 type Source string
 
-// The sources, the first going before those behind it.
+// The sources of values. An earlier one wins over those after it.
 const (
 	FromFlag    Source = "flag"
 	FromEnv     Source = "env"
@@ -22,19 +22,19 @@ const (
 
 // Value is the value of a key as it was written, or its default in words.
 type Value struct {
-	Key    string `json:"key"` // elements of lists have their index: links[0].path
+	Key    string `json:"key"` // with the index of a list's element: links[0].path
 	Value  string `json:"value"`
 	Source Source `json:"source"`
-	// Where is the flag, the variable, or FILE:LINE; "": the default.
+	// Where is the flag, the variable, or FILE:LINE. "" means the default.
 	Where string `json:"where,omitempty"`
 }
 
-// take reads a value into its field and notes where it came from.
+// take reads a value into its field and notes its source.
 func (s *Settings) take(p Param, v Value) error {
 	if err := p.set(s, v.Value); err != nil {
 		return err
 	}
-	if strings.HasSuffix(v.Key, "origin.url") { // the other name of a key
+	if strings.HasSuffix(v.Key, "origin.url") { // a second name of the key
 		v.Key = strings.TrimSuffix(v.Key, ".url")
 	}
 	s.given = slices.DeleteFunc(s.given, func(old Value) bool { return old.Key == v.Key })
@@ -42,8 +42,8 @@ func (s *Settings) take(p Param, v Value) error {
 	return nil
 }
 
-// Summary says in a line what was understood: how many keys, which links, what the
-// cache may take, which mounts.
+// Summary is one line about what was understood: the number of keys, the links, the size of the
+// cache, and the mounts.
 func (s *Settings) Summary() string {
 	written := func(key, otherwise string) string {
 		if i := slices.IndexFunc(s.given, func(v Value) bool { return v.Key == key }); i >= 0 {
@@ -75,8 +75,8 @@ func listed(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// Values are those in force of all keys, in the order of the table, with
-// secrets taken out of URLs. here has what defaults come to on this machine.
+// Values are the values in force of all keys, in the order of the table, with secrets removed from
+// URLs. here has the values of defaults that depend on the machine.
 func (s *Settings) Values(here map[string]string) (all []Value) {
 	rows := slices.DeleteFunc(Params(), func(p Param) bool { return p.Later() || strings.HasSuffix(p.Key, "origin.url") })
 	for len(rows) > 0 {
@@ -105,8 +105,8 @@ func (s *Settings) Values(here map[string]string) (all []Value) {
 	return all
 }
 
-// elements are those of a list that have keys of their own, not those of a list
-// that was given as one value.
+// elements is the number of a list's elements that have keys of their own. A list that was given as
+// one value has none.
 func (s *Settings) elements(list string) int {
 	if slices.ContainsFunc(s.given, func(v Value) bool { return v.Key == list }) {
 		return 0
@@ -130,8 +130,8 @@ func (s *Settings) value(key string, p Param, here map[string]string) Value {
 	return v
 }
 
-// fromAWS is what the standard AWS variables, or a profile, say where an S3 origin's
-// key says nothing.
+// fromAWS is the value from the standard AWS variables, or from a profile, of an S3 origin's key
+// that was not set.
 func (s *Settings) fromAWS(key string) (Value, bool) {
 	of, field := cutLast(key)
 	at := ""
@@ -162,13 +162,13 @@ func (s *Settings) fromAWS(key string) (Value, bool) {
 	return Value{Key: key, Value: text, Source: FromFile, Where: "the AWS profile"}, true
 }
 
-// cutLast takes the last part of a key off.
+// cutLast splits the last part off a key.
 func cutLast(key string) (before, last string) {
 	i := strings.LastIndexByte(key, '.')
 	return key[:max(i, 0)], key[i+1:]
 }
 
-// withoutSecrets hides what a URL says about a user and his password.
+// withoutSecrets hides the user and the password of a URL.
 func withoutSecrets(url string) string {
 	scheme, rest, ok := strings.Cut(url, "://")
 	if !ok {

@@ -50,11 +50,11 @@ func ParseRate(s string) (int64, error) {
 	return n, nil
 }
 
-// leastBandwidth is the lowest limit on an origin's bandwidth, bytes/s: below it a
-// checked piece, 64 KiB, takes longer than a second.
+// leastBandwidth is the lowest limit on an origin's bandwidth, in bytes per second. Below it a
+// piece of 64 KiB, the unit of checksums, takes longer than a second.
 const leastBandwidth = 64 << 10
 
-// parseBandwidth reads a rate that is no lower than leastBandwidth, or 0, no limit.
+// parseBandwidth reads a rate of at least leastBandwidth, or 0, which means no limit.
 func parseBandwidth(s string) (int64, error) {
 	n, err := ParseRate(s)
 	if err == nil && n > 0 && n < leastBandwidth {
@@ -72,7 +72,7 @@ func parseDuration(s string) (time.Duration, error) {
 	return d, nil
 }
 
-// parseBool reads what YAML and people write.
+// parseBool reads true and false as YAML and people write them.
 func parseBool(s string) (bool, error) {
 	switch strings.ToLower(s) {
 	case "true", "yes", "on", "1":
@@ -83,7 +83,7 @@ func parseBool(s string) (bool, error) {
 	return false, fmt.Errorf("%q is neither true nor false", s)
 }
 
-// parseOff reads whether something that is on otherwise is off.
+// parseOff reads on or off, and returns true for off.
 func parseOff(s string) (bool, error) {
 	b, err := parseBool(s)
 	if err != nil {
@@ -92,7 +92,7 @@ func parseOff(s string) (bool, error) {
 	return !b, nil
 }
 
-// parseHosts reads names and addresses with commas between them; none: there are none.
+// parseHosts reads names and addresses with commas between them. An empty text has none.
 func parseHosts(s string) (hosts []string, err error) {
 	if strings.TrimSpace(s) == "" {
 		return nil, nil
@@ -106,7 +106,7 @@ func parseHosts(s string) (hosts []string, err error) {
 	return hosts, nil
 }
 
-// parseListen reads where a node gossips; the port may be left out. Any port there is, 0, is
+// parseListen reads where a node gossips. The port may be left out. Port 0, any free port, is only
 // for tests: nobody could name it in join.
 func parseListen(s string) (string, error) {
 	_, text, err := net.SplitHostPort(s)
@@ -127,8 +127,7 @@ func parseCount(s string) (int, error) {
 	return int(n), nil
 }
 
-// parseConnections reads a number of connections, which is not 0: without any,
-// nothing could be read.
+// parseConnections reads a number of connections. It refuses 0, since nothing could be read then.
 func parseConnections(s string) (int, error) {
 	n, err := parseCount(s)
 	if err == nil && n == 0 {
@@ -137,7 +136,7 @@ func parseConnections(s string) (int, error) {
 	return n, err
 }
 
-// parseMost reads a bound on clients, which is not 0: nobody would be answered.
+// parseMost reads a bound on clients. It refuses 0, since nobody would be answered then.
 func parseMost(s string) (int, error) {
 	n, err := parseCount(s)
 	if err == nil && n == 0 {
