@@ -1,15 +1,15 @@
-// Package faultfs is a FUSE file system of one file, whose device can be made to
-// fail: the test tool for sick disks.
+// Package faultfs is a FUSE file system of one file that can be made to fail. It is the test tool
+// for sick disks.
 //
-// Mount shows a directory with the file Name in it. What it holds is a file on
-// another file system, to which reads and writes are passed while no fault is set.
-// A test puts a loop device over it, ext4 on that, and a cache directory there,
-// since a cache directory within a FUSE mount is refused.
+// Mount shows a directory with the file Name in it. Its bytes are in a file on another file system,
+// to which reads and writes are passed while no fault is set. A test puts a loop device over it,
+// ext4 on that, and a cache directory there, since a cache directory within a FUSE mount is
+// refused.
 //
-// Set chooses what reads and writes meet from then on: nothing, EIO, ENOSPC or
-// EROFS for writes, reads that take 100 ms, or a stall: they get no answer until another
-// fault is set, and at most until Options.Watchdog has passed, since who waits in the
-// kernel for a disk cannot be killed.
+// Set chooses the fault that reads and writes meet from then on: none, EIO, ENOSPC or EROFS for
+// writes, reads that take 100 ms, or a stall. Stalled requests get no answer until another fault is
+// set, or until Options.Watchdog has passed. The watchdog is needed because a process that waits in
+// the kernel for a disk cannot be killed.
 package faultfs
 
 import (
@@ -30,7 +30,7 @@ import (
 // Name of the one file in the mount.
 const Name = "disk"
 
-// Fault is what reads and writes meet.
+// Fault is the fault that reads and writes meet.
 type Fault string
 
 // The faults.
@@ -43,19 +43,19 @@ const (
 	Stall    Fault = "stall"    // no answer, until the fault is taken away
 )
 
-// slowRead is many times what a busy disk takes, and far from what is called a stall.
+// slowRead is many times what a busy disk takes, and much less than a stall.
 const slowRead = 100 * time.Millisecond
 
-// ErrUnknown is a fault that there is not.
+// ErrUnknown says that there is no such fault.
 var ErrUnknown = errors.New("unknown fault: none, eio, enospc, readonly, slow or stall")
 
 // Options of a mount.
 type Options struct {
 	// Dir is the mount point, an empty directory.
 	Dir string
-	// File is passed through; it exists, and its size stays.
+	// File has the bytes. It exists, and its size stays.
 	File string
-	// Watchdog ends a stall by itself. 0: 60 s.
+	// Watchdog is how long a stall lasts at most. 0 means 60 s.
 	Watchdog time.Duration
 }
 
@@ -69,10 +69,10 @@ type FS struct {
 	mu     sync.Mutex // guards what follows
 	fault  Fault
 	change chan struct{} // closed at the next Set
-	timer  *time.Timer   // of the watchdog; nil: no stall
+	timer  *time.Timer   // of the watchdog; nil means that nothing stalls
 }
 
-// Mount mounts the file system. The process that does must not use it: its own
+// Mount mounts the file system. The process that calls Mount must not use the file system: its own
 // threads could wait for each other.
 func Mount(o Options) (*FS, error) {
 	if o.Watchdog <= 0 {
@@ -94,7 +94,7 @@ func Mount(o Options) (*FS, error) {
 	return f, nil
 }
 
-// Set changes the fault; what stalls goes on by the new one.
+// Set changes the fault. Stalled requests go on with the new one.
 func (f *FS) Set(fault Fault) error {
 	switch fault {
 	case None, IOError, NoSpace, ReadOnly, Slow, Stall:
@@ -119,7 +119,7 @@ func (f *FS) Set(fault Fault) error {
 // Stalled is the number of requests that are waiting for the end of a stall.
 func (f *FS) Stalled() int64 { return f.stalled.Load() }
 
-// meet is the error that a read or a write meets, once it gets an answer.
+// meet returns the error that a read or a write meets, once it gets an answer.
 func (f *FS) meet(write bool) syscall.Errno {
 	for {
 		f.mu.Lock()
@@ -144,7 +144,7 @@ func (f *FS) meet(write bool) syscall.Errno {
 	}
 }
 
-// Close takes the mount away, which nobody may use any more.
+// Close unmounts the file system. Nobody may use it any more.
 func (f *FS) Close() error {
 	_ = f.Set(None)
 	if err := f.server.Unmount(); err != nil {
@@ -163,7 +163,7 @@ func (f *FS) Control() http.Handler {
 			}
 			return
 		}
-		_, _ = fmt.Fprintln(w, f.Stalled()) // whoever asked went away
+		_, _ = fmt.Fprintln(w, f.Stalled()) // the client went away
 	})
 }
 
@@ -184,7 +184,7 @@ type node struct {
 	fs *FS
 }
 
-// Getattr tells the size of the file behind.
+// Getattr returns the size of the file with the bytes.
 func (n *node) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut) syscall.Errno {
 	var st syscall.Stat_t
 	if err := syscall.Fstat(int(n.fs.file.Fd()), &st); err != nil {
@@ -200,12 +200,12 @@ func (n *node) Setattr(ctx context.Context, h fs.FileHandle, _ *fuse.SetAttrIn, 
 	return n.Getattr(ctx, h, out)
 }
 
-// Open lets no page of the file be cached here: each access meets the fault.
+// Open turns the page cache off: each access meets the fault.
 func (n *node) Open(context.Context, uint32) (fs.FileHandle, uint32, syscall.Errno) {
 	return nil, fuse.FOPEN_DIRECT_IO, 0
 }
 
-// Read reads from the file behind, or meets the fault.
+// Read reads from the file with the bytes, or meets the fault.
 func (n *node) Read(_ context.Context, _ fs.FileHandle, dest []byte, off int64) (fuse.ReadResult, syscall.Errno) {
 	if no := n.fs.meet(false); no != 0 {
 		return nil, no
@@ -217,7 +217,7 @@ func (n *node) Read(_ context.Context, _ fs.FileHandle, dest []byte, off int64) 
 	return fuse.ReadResultData(dest[:got]), 0
 }
 
-// Write writes to the file behind, or meets the fault.
+// Write writes to the file with the bytes, or meets the fault.
 func (n *node) Write(_ context.Context, _ fs.FileHandle, data []byte, off int64) (uint32, syscall.Errno) {
 	if no := n.fs.meet(true); no != 0 {
 		return 0, no
@@ -226,5 +226,5 @@ func (n *node) Write(_ context.Context, _ fs.FileHandle, data []byte, off int64)
 	return uint32(max(put, 0)), fs.ToErrno(err)
 }
 
-// Fsync has nothing to do: the tests cut no power.
+// Fsync does nothing: the tests cut no power.
 func (n *node) Fsync(context.Context, fs.FileHandle, uint32) syscall.Errno { return 0 }

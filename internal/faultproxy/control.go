@@ -9,9 +9,10 @@ import (
 	"time"
 )
 
-// Counts are what passed under one verb.
+// Counts are the requests that passed under one verb.
 type Counts struct {
-	// Requests that were read, and bytes of the bodies that answered them.
+	// Requests is the number of requests that were read, and Bytes that of the bytes of their
+	// answers' bodies.
 	Requests int64 `json:"requests"`
 	Bytes    int64 `json:"bytes"`
 }
@@ -30,11 +31,11 @@ type Stats struct {
 	Head  Counts `json:"head"`
 	List  Counts `json:"list"`
 	Other Counts `json:"other"`
-	// InFlight are requests under way, Most the most there were at once.
+	// InFlight is the number of requests in flight, Most the largest such number.
 	InFlight int64 `json:"in_flight"`
 	Most     int64 `json:"most"`
-	// FirstByte is the histogram of times from a request to its answer's first
-	// byte, without its empty ends.
+	// FirstByte is the histogram of times from a request to its answer's first byte, without the
+	// empty buckets at its ends.
 	FirstByte []Bucket `json:"first_byte"`
 }
 
@@ -47,7 +48,7 @@ type counters struct {
 	first           [40]atomic.Int64
 }
 
-// caller is what the clients of one address got.
+// caller has the counts of the clients of one address.
 type caller struct{ requests, bytes atomic.Int64 }
 
 func (c *caller) add(verb string, bytes int64) {
@@ -57,14 +58,14 @@ func (c *caller) add(verb string, bytes int64) {
 	}
 }
 
-// Gets are the GETs of the clients of an address, which count once their answers have
-// ended, since the start: Reset leaves them.
+// Gets are the GETs by clients of an address since the start. They count once their answers have
+// ended. Reset leaves them.
 func (p *Proxy) Gets(from netip.Addr) Counts {
 	c := p.caller(from)
 	return Counts{Requests: c.requests.Load(), Bytes: c.bytes.Load()}
 }
 
-// caller is the one of an address.
+// caller returns the counts of an address.
 func (p *Proxy) caller(from netip.Addr) *caller {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -103,8 +104,8 @@ func (c *counters) firstByte(d time.Duration) {
 	c.first[min(bits.Len64(uint64(d.Microseconds())), len(c.first)-1)].Add(1)
 }
 
-// Stats returns the figures. A request counts when it was read, its bytes when
-// its answer has ended.
+// Stats returns the figures. A request counts once it was read, its bytes once its answer has
+// ended.
 func (p *Proxy) Stats() Stats {
 	c := &p.counts
 	of := func(verb string) Counts {
@@ -122,7 +123,7 @@ func (p *Proxy) Stats() Stats {
 	return s
 }
 
-// Reset sets the counters to 0, but for the requests under way.
+// Reset sets the counters to 0, except for requests in flight.
 func (p *Proxy) Reset() {
 	c := &p.counts
 	for i := range c.requests {

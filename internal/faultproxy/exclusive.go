@@ -7,8 +7,8 @@ import (
 	"sync"
 )
 
-// keyLocks has a lock for each key that a request is under way for, and for no other.
-// They are held across I/O, which is their purpose; a request never holds two.
+// keyLocks has a lock for each key with a request in flight. The locks are held across I/O, which
+// is their purpose. A request never holds two.
 type keyLocks struct {
 	mu   sync.Mutex // guards held and users; nobody waits for a key under it
 	held map[string]*keyLock
@@ -16,11 +16,11 @@ type keyLocks struct {
 
 type keyLock struct {
 	sync.RWMutex
-	users int // who hold it or wait for it
+	users int // requests that hold it or wait for it
 }
 
-// claim waits until a request excludes no other any more. release may be called more
-// than once; a request that only reads may do so once its answer's head has come.
+// claim waits for the lock of a request's key. release may be called more than once. A request that
+// only reads may call it once the head of its answer has come.
 func (k *keyLocks) claim(method, target string) (release func(), reads bool) {
 	key, use := useOf(method, target)
 	if use == usesNothing {
@@ -64,7 +64,7 @@ const (
 func useOf(method, target string) (key string, u use) {
 	path, query, _ := strings.Cut(target, "?")
 	path = strings.TrimPrefix(path, "/")
-	if plain, err := url.PathUnescape(path); err == nil { // else as it was sent
+	if plain, err := url.PathUnescape(path); err == nil { // otherwise it stays as it was sent
 		path = plain
 	}
 	if _, name, _ := strings.Cut(path, "/"); name == "" {

@@ -9,10 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// BlackHole drops every packet that reaches the proxy's port and connections, or
-// lets them in again. A filter on the sockets does it, in the kernel: nothing is
-// acknowledged, so connecting, requests and half-read bodies all meet silence, and
-// TCP goes on by its own retransmissions afterwards. It needs no privilege.
+// BlackHole drops every packet that reaches the proxy's port and connections, or lets packets in
+// again. A filter on the sockets does it, in the kernel. Nothing is acknowledged: connecting,
+// requests and half-read bodies all meet silence. Afterwards TCP goes on by its own
+// retransmissions. It needs no privilege.
 func (p *Proxy) BlackHole(on bool) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -27,8 +27,7 @@ func (p *Proxy) BlackHole(on bool) error {
 	return errors.Join(errs...)
 }
 
-// filter puts a socket behind a program that accepts 0 bytes of every packet, or
-// takes the program away.
+// filter attaches a program to a socket that accepts 0 bytes of every packet, or detaches it.
 func filter(s syscall.Conn, on bool) error {
 	raw, err := s.SyscallConn()
 	if err != nil {
@@ -40,7 +39,7 @@ func filter(s syscall.Conn, on bool) error {
 			drop := []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: 0}}
 			set = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: 1, Filter: &drop[0]})
 		} else if set = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_DETACH_FILTER, 0); errors.Is(set, unix.ENOENT) {
-			set = nil // there was none
+			set = nil // there was no program
 		}
 	})
 	if errors.Is(err, net.ErrClosed) {

@@ -1,25 +1,23 @@
-// Package faultproxy stands between a client and an S3 server, counts what
-// passes, delays it, and fails on purpose.
+// Package faultproxy is a proxy between a client and an S3 server that counts and delays what
+// passes, and fails on purpose.
 //
-// It is a relay of HTTP/1.1 messages, not an HTTP client and server: each
-// client connection has one connection to the server; heads are read, looked
-// at and passed on byte for byte, so that signatures stay valid, and bodies are
-// copied by the kernel where it can. That costs two system calls for a head and
-// little for a body, because the proxy stands in benchmarks.
+// It is a relay of HTTP/1.1 messages, not an HTTP client and server. Each client connection has one
+// connection to the server. Heads are read, looked at and passed on byte for byte, so that
+// signatures stay valid. Bodies are copied by the kernel where it can. That costs two system calls
+// for a head and little for a body, because the proxy stands in benchmarks.
 //
-// A request meets the first Rule that matches it and has not been used up. A
-// rule either answers in the server's place (a status, a refused connection),
-// or lets the server answer and spoils that answer (a head that lies, a body
-// that is cut off, reset, stalled or flipped). What no rule meets is delayed by
-// the first-byte delay, and that is all.
+// A request meets the first Rule that matches it and is not used up. A rule answers in the server's
+// place (a status, a refused connection), or it lets the server answer and spoils the answer. It
+// can change the head, or cut off, reset, stall or flip the body. A request that meets no rule is
+// only delayed by the first-byte delay.
 //
-// An Exclusive proxy makes the answers whole of a server whose requests for one key
-// race: versitygw looks an object's ETag up by its path and opens the file by its path
-// afterwards, and a PUT in between has it send the old ETag with the new bytes, If-Match
-// or not. No client can tell, so no test may hold that against one.
+// An Exclusive proxy serializes requests for one key, for servers on which they race. versitygw
+// looks an object's ETag up by its path and opens the file by its path afterwards. After a PUT in
+// between it sends the old ETag with the new bytes, with If-Match or without. No client can notice,
+// so no test may blame a client for it.
 //
-// Control (control.go) is a second HTTP endpoint, in JSON, for proxies that run
-// as processes of their own (cmd/faultproxy).
+// Control (control.go) is a second HTTP endpoint, in JSON, for proxies that run as processes of
+// their own (cmd/faultproxy).
 package faultproxy
 
 import (
@@ -34,7 +32,7 @@ import (
 	"time"
 )
 
-// Options say where a proxy stands.
+// Options say where a proxy listens, and for which server.
 type Options struct {
 	// Listen is the address to serve, "127.0.0.1:0" for a free port.
 	Listen string
@@ -42,9 +40,9 @@ type Options struct {
 	Target string
 	// FirstByte delays the first byte of each answer.
 	FirstByte time.Duration
-	// Exclusive has a change of a key (PUT, DELETE, an upload's completion) and every
-	// other request for it exclude each other: a change from its head to the end of its
-	// answer, a GET or HEAD until its answer's head, by when a server has the object
+	// Exclusive lets a change of a key (PUT, DELETE, an upload's completion) and any other request
+	// for the key exclude each other. A change holds the lock from its head to the end of its
+	// answer. A GET or HEAD holds it until the head of its answer; by then the server has the object
 	// open. The source of a copy and the keys of a multi-object delete are not known.
 	Exclusive bool
 }
@@ -55,7 +53,7 @@ type Proxy struct {
 	address string
 	delay   atomic.Int64 // nanoseconds
 	counts  counters
-	keys    *keyLocks     // nil: not Exclusive
+	keys    *keyLocks     // nil unless Exclusive
 	armed   atomic.Bool   // rules is not empty
 	ended   chan struct{} // closed by Close: delays end
 
@@ -92,8 +90,8 @@ func (p *Proxy) URL() string { return "http://" + p.address }
 // SetFirstByte changes the delay of first bytes.
 func (p *Proxy) SetFirstByte(d time.Duration) { p.delay.Store(int64(d)) }
 
-// Down closes the port and every connection: the origin is gone, and connecting
-// is refused. Up brings it back at the same address.
+// Down closes the port and every connection, as if the origin were gone: connecting is refused. Up
+// brings it back at the same address.
 func (p *Proxy) Down() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -149,14 +147,14 @@ func (p *Proxy) accept(l net.Listener) {
 			return
 		}
 		if err != nil {
-			time.Sleep(10 * time.Millisecond) // out of descriptors: the next may go
+			time.Sleep(10 * time.Millisecond) // out of descriptors: the next try may succeed
 			continue
 		}
 		p.wait.Go(func() { p.serve(c.(*net.TCPConn)) })
 	}
 }
 
-// keep notes a connection for Down; false: the proxy is down already.
+// keep notes a connection for Down. false means that the proxy is down already.
 func (p *Proxy) keep(c net.Conn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -50,7 +50,7 @@ func (p *Proxy) serve(client *net.TCPConn) {
 		} else {
 			s, err = x.through(s)
 		}
-		from.add(x.verb, x.sent) // before it is no more under way
+		from.add(x.verb, x.sent) // before it leaves the requests in flight
 		p.counts.end(x.verb, x.sent)
 		if err != nil {
 			return
@@ -58,8 +58,8 @@ func (p *Proxy) serve(client *net.TCPConn) {
 	}
 }
 
-// through relays by the connection s, or by a new one where there is none or the
-// server has meanwhile ended it. What must not meet another request waits first.
+// through relays a request by the connection s. It opens a new one if there is none, or if the
+// server has ended it meanwhile. With Exclusive it waits first for other requests for the key.
 func (x *exchange) through(s *side) (*side, error) {
 	if x.proxy.keys != nil {
 		release, reads := x.proxy.keys.claim(x.method, x.target)
@@ -93,7 +93,7 @@ func (p *Proxy) dial() (*side, error) {
 	return &side{conn: conn.(*net.TCPConn), in: bufio.NewReaderSize(conn, headLimit)}, nil
 }
 
-// side is one of the two connections, and what was read of it but not used.
+// side is one of the two connections, with the bytes that were read from it but not used.
 type side struct {
 	conn *net.TCPConn
 	in   *bufio.Reader
@@ -102,13 +102,13 @@ type side struct {
 // head is what a message's head says about its body.
 type head struct {
 	raw     []byte // valid until the next read of the same side
-	length  int64  // -1: until the connection ends
+	length  int64  // -1 means until the connection ends
 	chunked bool
 	expects bool // Expect: 100-continue
 	closes  bool // Connection: close
 }
 
-// readHead waits for a head and takes it from the buffer; there is no copy.
+// readHead waits for a head and takes it from the buffer, without a copy.
 func (s *side) readHead() (head, error) {
 	for have := 1; ; have = s.in.Buffered() + 1 {
 		if have > headLimit {
@@ -117,9 +117,9 @@ func (s *side) readHead() (head, error) {
 		if _, err := s.in.Peek(have); err != nil {
 			return head{}, err
 		}
-		buf, _ := s.in.Peek(s.in.Buffered()) // what is there cannot fail
+		buf, _ := s.in.Peek(s.in.Buffered()) // buffered bytes cannot fail
 		if end := bytes.Index(buf, []byte("\r\n\r\n")); end >= 0 {
-			_, _ = s.in.Discard(end + 4) // nor this; the bytes stay until the next read
+			_, _ = s.in.Discard(end + 4) // nor can this; the bytes stay until the next read
 			return parseHead(buf[:end+4]), nil
 		}
 	}
@@ -185,7 +185,7 @@ type exchange struct {
 	method, target string
 	verb           string
 	rule           *Rule
-	headCame       func() // of the answer; nil: it means nothing
+	headCame       func() // called when the answer's head has come; may be nil
 	start          time.Time
 	sent           int64 // bytes of the answer's body
 }
@@ -202,7 +202,7 @@ func (x *exchange) relay() error {
 	}
 	answer, err := x.server.readHead()
 	if err != nil && x.server.in.Buffered() == 0 && x.request.length <= 0 && !x.request.chunked {
-		return errIdle // asked again on a fresh connection; a second time it is the end
+		return errIdle // tried again on a new connection; the second time it is final
 	}
 	for err == nil && status(answer.raw)/100 == 1 {
 		if _, err = x.client.conn.Write(answer.raw); err == nil && x.request.expects {
@@ -239,8 +239,8 @@ func (x *exchange) passRequest() error {
 	return err
 }
 
-// passAnswer sends head and body, spoilt by the rule. What is here of the body
-// goes out with its head in one write.
+// passAnswer sends head and body, spoilt by the rule. Bytes of the body that are here already go
+// out with the head in one write.
 func (x *exchange) passAnswer(h head) error {
 	x.hold()
 	if x.rule != nil {
@@ -260,18 +260,18 @@ func (x *exchange) passAnswer(h head) error {
 		x.sent, err = pass(x.client.conn, x.server, h)
 		return err
 	}
-	here, _ := x.server.in.Peek(int(min(h.length, int64(x.server.in.Buffered())))) // what is there cannot fail
+	here, _ := x.server.in.Peek(int(min(h.length, int64(x.server.in.Buffered())))) // buffered bytes cannot fail
 	if _, err := (&net.Buffers{h.raw, here}).WriteTo(x.client.conn); err != nil {
 		return err
 	}
-	_, _ = x.server.in.Discard(len(here)) // nor this
+	_, _ = x.server.in.Discard(len(here)) // nor can this
 	h.length -= int64(len(here))
 	n, err := pass(x.client.conn, x.server, h)
 	x.sent = n + int64(len(here))
 	return err
 }
 
-// hold waits until the first byte may go, and notes when it went.
+// hold waits until the first byte may be sent, and notes when it was.
 func (x *exchange) hold() {
 	d := time.Duration(x.proxy.delay.Load())
 	if x.rule != nil {
@@ -294,7 +294,7 @@ func (x *exchange) hold() {
 	x.proxy.counts.firstByte(time.Since(x.start))
 }
 
-// standIn answers in the server's place. The request's body is read away first.
+// standIn answers in the server's place, after it has read the request's body.
 func (x *exchange) standIn() error {
 	if x.rule.Refuse {
 		_ = x.client.conn.SetLinger(0) // an RST; if it fails the close is a FIN
@@ -316,8 +316,7 @@ func (x *exchange) standIn() error {
 	return nil
 }
 
-// spoilBody sends the head and the body up to the rule's offset, and there does
-// what the rule says.
+// spoilBody sends the head and the body up to the rule's offset, and does there what the rule says.
 func (x *exchange) spoilBody(h head) error {
 	if _, err := x.client.conn.Write(h.raw); err != nil {
 		return err
@@ -353,10 +352,10 @@ func (x *exchange) spoilBody(h head) error {
 		x.sent += n + 1
 		return err
 	}
-	return errEnded // Truncate, and whatever is misspelt
+	return errEnded // Truncate, and any misspelt word
 }
 
-// goOn sends the body and then line feeds, until the client goes away or Down.
+// goOn sends the body and then line feeds, until the client goes away or Down is called.
 func (x *exchange) goOn(h head) error {
 	body := io.Reader(x.server.in)
 	switch {
@@ -378,8 +377,8 @@ func (x *exchange) goOn(h head) error {
 	}
 }
 
-// pass copies one body: what is buffered, then from socket to socket, which Go
-// leaves to splice(2).
+// pass copies one body: first the buffered bytes, then from socket to socket, which Go leaves to
+// splice(2).
 func pass(to io.Writer, from *side, h head) (int64, error) {
 	switch {
 	case h.chunked:
@@ -407,8 +406,8 @@ func pass(to io.Writer, from *side, h head) (int64, error) {
 	return n + m, err
 }
 
-// passChunked copies a chunked body with its framing and trailers. The bytes
-// counted are those of the chunks.
+// passChunked copies a chunked body with its framing and trailers. Only the bytes of the chunks are
+// counted.
 func passChunked(to io.Writer, in *bufio.Reader) (int64, error) {
 	var total int64
 	for {

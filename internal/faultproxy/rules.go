@@ -17,16 +17,16 @@ const (
 
 // Rule is one way to fail. The zero Rule matches every request and does nothing.
 type Rule struct {
-	// Verb to match: Get, Head, List, Other; "": any.
+	// Verb to match: Get, Head, List, Other. "" means any.
 	Verb string `json:"verb,omitempty"`
 	// Match is a part of the raw request target ("/bucket/key?query") to match.
 	Match string `json:"match,omitempty"`
-	// Skip lets so many matching requests through first.
+	// Skip lets this many matching requests through first.
 	Skip int64 `json:"skip,omitempty"`
-	// Times ends the rule after so many uses; 0: never.
+	// Times ends the rule after this many uses. 0 means never.
 	Times int64 `json:"times,omitempty"`
-	// Percent of matching requests that the rule takes; 0: all. It is counted
-	// out evenly, not drawn.
+	// Percent of matching requests that the rule takes. 0 means all. They are counted out evenly,
+	// not drawn.
 	Percent int64 `json:"percent,omitempty"`
 
 	// Status answers in the server's place with an S3 error of Code and Message.
@@ -35,20 +35,19 @@ type Rule struct {
 	Message string `json:"message,omitempty"`
 	// Refuse resets the connection instead of answering.
 	Refuse bool `json:"refuse,omitempty"`
-	// Strip takes a header of this name out of the request, as a server that does
-	// not know it would. A signature that covers it is then wrong.
+	// Strip removes a header of this name from the request, as if a server did not know it. A
+	// signature that covers it is wrong then.
 	Strip string `json:"strip,omitempty"`
 	// Header is added to the answer, or replaces a header of that name: a
 	// Retry-After, another ETag, another Content-Range.
 	Header map[string]string `json:"header,omitempty"`
-	// Whole turns 206 into 200 and takes the Content-Range away, as a server that
-	// knows no ranges would.
+	// Whole turns 206 into 200 and removes the Content-Range, as if a server did not know ranges.
 	Whole bool `json:"whole,omitempty"`
-	// Shift moves the Content-Range by so many bytes; the total it names stays.
+	// Shift moves the Content-Range by this many bytes. The total in it stays.
 	Shift int64 `json:"shift,omitempty"`
 	// Delay of the first byte, beside the proxy's own.
 	Delay Duration `json:"delay,omitempty"`
-	// Until, if not nil, holds the first byte back until it is closed.
+	// Until holds the first byte back until it is closed. nil means no wait.
 	Until <-chan struct{} `json:"-"`
 
 	// Body spoils the answer's body at byte At: one of the constants below.
@@ -62,8 +61,8 @@ type Rule struct {
 const (
 	// Reset ends the connection by RST, Truncate by FIN.
 	Reset, Truncate = "reset", "truncate"
-	// Endless sends the whole body under no length, or the one that Header claims,
-	// and then line feeds until the client goes away; At means nothing to it.
+	// Endless sends the whole body without a length, or with the one that Header claims, and then
+	// line feeds until the client goes away. At is not used.
 	Endless = "endless"
 	// Stall sends nothing more until the client goes away.
 	Stall = "stall"
@@ -71,7 +70,7 @@ const (
 	Flip = "flip"
 )
 
-// Duration is a time.Duration that JSON has as "20ms".
+// Duration is a time.Duration that is written in JSON as "20ms".
 type Duration time.Duration
 
 // MarshalText writes it as time.Duration does.
@@ -84,7 +83,7 @@ func (d *Duration) UnmarshalText(text []byte) error {
 	return err
 }
 
-// Skewed answers as S3 does when the client's clock is 20 minutes off.
+// Skewed answers as S3 does if the client's clock is 20 minutes off.
 func Skewed() Rule {
 	return Rule{Status: 403, Code: "RequestTimeTooSkewed", Message: "The difference between the request time and the server's time is too large."}
 }
@@ -94,7 +93,7 @@ func Denied(verb string) Rule {
 	return Rule{Verb: verb, Status: 403, Code: "AccessDenied", Message: "Access Denied."}
 }
 
-// AddRule arms a rule behind those there are.
+// AddRule arms a rule, after those that are armed already.
 func (p *Proxy) AddRule(r Rule) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -110,7 +109,7 @@ func (p *Proxy) ClearRules() {
 	p.armed.Store(false)
 }
 
-// take finds the rule that a request meets.
+// take returns the rule that a request meets.
 func (p *Proxy) take(verb, target string) *Rule {
 	if !p.armed.Load() {
 		return nil
@@ -132,7 +131,7 @@ func (p *Proxy) take(verb, target string) *Rule {
 	return nil
 }
 
-// answer is the message that stands in for the server's.
+// answer is the message that is sent in place of the server's.
 func (r *Rule) answer(method string) []byte {
 	body := fmt.Sprintf("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<Error><Code>%s</Code><Message>%s</Message><RequestId>faultproxy</RequestId></Error>", r.Code, r.Message)
 	var head strings.Builder
@@ -147,7 +146,7 @@ func (r *Rule) answer(method string) []byte {
 	return []byte(head.String() + body)
 }
 
-// strip edits the head of a request; a nil Rule leaves it.
+// strip edits the head of a request. A nil Rule leaves it.
 func (r *Rule) strip(head []byte) []byte {
 	if r == nil || r.Strip == "" {
 		return head
@@ -161,7 +160,7 @@ func (r *Rule) strip(head []byte) []byte {
 	return kept
 }
 
-// spoil edits the head of an answer, for what becomes of its body.
+// spoil edits the head of an answer, to fit what happens to its body.
 func (r *Rule) spoil(head []byte, body string) []byte {
 	if len(r.Header) == 0 && !r.Whole && r.Shift == 0 && body != Endless {
 		return head
@@ -183,7 +182,7 @@ func (r *Rule) spoil(head []byte, body string) []byte {
 		kept[0] = strings.Replace(kept[0], " 206 Partial Content", " 200 OK", 1)
 	}
 	if body == Endless && r.Header["Content-Length"] == "" {
-		kept = append(kept, "Connection: close") // which is its only end
+		kept = append(kept, "Connection: close") // which is the only sign of the body's end
 	}
 	for k, v := range r.Header {
 		kept = append(kept, k+": "+v)

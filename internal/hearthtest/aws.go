@@ -15,8 +15,9 @@ import (
 	"time"
 )
 
-// FakeAWS stands for the services that give out credentials: STS, an instance's metadata (version 2
-// only), a container's agent, SSO and its OIDC service. It is one server, told apart by paths.
+// FakeAWS stands in for the services that give out credentials: STS, an instance's metadata
+// (version 2 only), a container's agent, SSO and its OIDC service. It is one server; paths tell the
+// services apart.
 type FakeAWS struct {
 	*httptest.Server
 	// Token is what a web identity, an agent's client and an SSO session must show.
@@ -26,13 +27,13 @@ type FakeAWS struct {
 
 	mu       sync.Mutex // guards the rest
 	lifetime time.Duration
-	access   string // of an account without sessions; "": a new session each time
+	access   string // of an account without sessions; "" means a new session each time
 	secret   string
 	refusal  map[string]refusal
 	silent   bool
-	asked    map[string]int // credentials, by service
+	asked    map[string]int // requests for credentials, by service
 	given    int
-	signer   string // whose key signed for STS last
+	signer   string // the access key that signed the last request to STS
 }
 
 type refusal struct {
@@ -40,7 +41,7 @@ type refusal struct {
 	body   string
 }
 
-// StartFakeAWS starts one whose credentials end after an hour.
+// StartFakeAWS starts a server whose credentials end after an hour.
 func StartFakeAWS(t testing.TB) *FakeAWS {
 	t.Helper()
 	f := NewFakeAWS()
@@ -49,13 +50,13 @@ func StartFakeAWS(t testing.TB) *FakeAWS {
 	return f
 }
 
-// NewFakeAWS is one without a server, for Do alone.
+// NewFakeAWS returns one without a server, for Do alone.
 func NewFakeAWS() *FakeAWS {
 	return &FakeAWS{Token: "identity", Role: "arn:aws:iam::123456789012:role/reader", Profile: "node-role", lifetime: time.Hour,
 		refusal: map[string]refusal{}, asked: map[string]int{}}
 }
 
-// Clear takes the AWS variables, and a home, out of a test's environment.
+// Clear removes the AWS variables and the home directory from a test's environment.
 func Clear(t testing.TB) (home string) {
 	t.Helper()
 	for _, v := range os.Environ() {
@@ -68,28 +69,30 @@ func Clear(t testing.TB) (home string) {
 	return home
 }
 
-// Account has it give one account instead of sessions.
+// Account lets it give the credentials of one account instead of sessions.
 func (f *FakeAWS) Account(access, secret string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.access, f.secret = access, secret
 }
 
-// Lifetime of what is given from now on; 0: it ends never, and nobody says so.
+// Lifetime sets the lifetime of credentials that are given from now on. 0 means that they do not
+// end, and that no answer names an end.
 func (f *FakeAWS) Lifetime(d time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.lifetime = d
 }
 
-// Refuse has one service - sts, imds, agent, sso, oidc - answer so; 0: as it should.
+// Refuse lets one service (sts, imds, agent, sso, oidc) answer with that status and body. 0
+// restores it.
 func (f *FakeAWS) Refuse(service string, status int, body string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.refusal[service] = refusal{status, body}
 }
 
-// Silence has nobody answer any more, or all again.
+// Silence makes all services silent, or lets them answer again.
 func (f *FakeAWS) Silence(on bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -122,7 +125,7 @@ func (f *FakeAWS) Do(r *http.Request) (*http.Response, error) {
 	f.mu.Lock()
 	silent := f.silent
 	f.mu.Unlock()
-	if silent { // a packet that nobody answers
+	if silent { // nobody answers
 		f.count(f.service(r))
 		<-r.Context().Done()
 		return nil, context.Cause(r.Context())
@@ -158,7 +161,7 @@ func (f *FakeAWS) count(service string) {
 	f.asked[service]++
 }
 
-// ServeHTTP answers as the service that a path names.
+// ServeHTTP answers as the service that the path names.
 func (f *FakeAWS) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	service := f.service(r)
 	f.count(service)
@@ -187,7 +190,7 @@ func (f *FakeAWS) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// given is an answer with credentials, in the names of metadata and tokens.
+// given is an answer with credentials. Its JSON names are those of metadata and of tokens.
 type given struct {
 	XMLName                      xml.Name `json:"-" xml:"Credentials"`
 	Code                         string   `xml:"-"`

@@ -17,9 +17,9 @@ import (
 
 // Spawn starts a command that dies with this process, however this process ends.
 //
-// The kernel sends a child its Pdeathsig when the thread that forked it ends, and a
-// thread of Go's ends with a goroutine that is locked to it, whatever ran on it before. So
-// the thread that forks belongs to one goroutine until the child has ended.
+// The kernel sends a child its Pdeathsig when the thread that forked it ends. A thread of Go ends
+// with a goroutine that is locked to it, whatever ran on it before. So the thread that forks
+// belongs to one goroutine until the child has ended.
 func Spawn(c *exec.Cmd) error {
 	if c.SysProcAttr == nil {
 		c.SysProcAttr = &syscall.SysProcAttr{}
@@ -28,11 +28,11 @@ func Spawn(c *exec.Cmd) error {
 	started := make(chan error)
 	go func() {
 		runtime.LockOSThread()
-		defer runtime.UnlockOSThread() // it may be the parent of others, too, that were started by themselves
+		defer runtime.UnlockOSThread() // it may be the parent of other children, too, which were started without Spawn
 		err := c.Start()
 		started <- err
 		for again := err == nil; again; {
-			// Who started it is told its end by Wait: it is not taken from there.
+			// The child is not reaped here: Wait tells the caller how it ended.
 			err = unix.Waitid(unix.P_PID, c.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
 			again = errors.Is(err, unix.EINTR)
 		}
@@ -40,8 +40,8 @@ func Spawn(c *exec.Cmd) error {
 	return <-started
 }
 
-// Output runs a command that dies with this process, however this process ends, and
-// returns what it printed, errors among it.
+// Output runs a command that dies with this process, however this process ends. It returns what the
+// command printed, to standard error too.
 func Output(c *exec.Cmd) ([]byte, error) {
 	var out bytes.Buffer
 	c.Stdout, c.Stderr = &out, &out
@@ -52,8 +52,8 @@ func Output(c *exec.Cmd) ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// StartChild is Spawn for a command that is waited for: exited is closed when it has
-// ended; output gives the last of what it said.
+// StartChild is Spawn for a command that is waited for. exited is closed when the command has
+// ended. output returns the end of what it printed.
 func StartChild(c *exec.Cmd) (exited <-chan struct{}, output func() string, err error) {
 	var out tail
 	if c.Stdout == nil {
@@ -68,7 +68,7 @@ func StartChild(c *exec.Cmd) (exited <-chan struct{}, output func() string, err 
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = c.Wait() // that it ended is all that is asked
+		_ = c.Wait() // only its end matters
 	}()
 	return done, out.String, nil
 }
@@ -95,13 +95,13 @@ func (t *tail) String() string {
 	return t.buf.String()
 }
 
-// Stopped reports whether none of a process's threads runs any more after SIGSTOP: a request that comes
-// right after the signal is answered now and then.
+// Stopped reports whether all of a process's threads have stopped after SIGSTOP. A request right
+// after the signal is sometimes still answered.
 func Stopped(pid int) bool {
 	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
 	return err == nil && len(threads) > 0 && !slices.ContainsFunc(threads, func(name string) bool {
 		stat, err := os.ReadFile(name)
-		// One in state D waits in the kernel, and stops before it comes back from there.
+		// A thread in state D waits in the kernel, and stops before it comes back from there.
 		return err == nil && (bytes.Contains(stat, []byte(") R ")) || bytes.Contains(stat, []byte(") S ")))
 	})
 }

@@ -12,11 +12,10 @@ import (
 	"github.com/hearthfs/hearth"
 )
 
-// PageSize is the unit in bytes that names its own version.
+// PageSize is the size in bytes of the pages, each of which names its own version.
 const PageSize = 4096
 
-// headerSize is what a page spends on saying whose it is: the version and a
-// seal over (path, page, version).
+// headerSize is the size of a page's header: the version, and a seal over (path, page, version).
 const headerSize = 16
 
 // Fill writes bytes [off, off+len(p)) of a version of a path into p.
@@ -36,8 +35,8 @@ func Fill(p []byte, path string, off int64, version int) {
 	}
 }
 
-// Check compares p with bytes [off, off+len(p)) of a version of a path, and says
-// where they first differ and what stands there instead.
+// Check compares p with bytes [off, off+len(p)) of a version of a path. Its error says where they
+// first differ, and what stands there instead.
 func Check(p []byte, path string, off int64, version int) error {
 	file := xxh3.HashString(path)
 	var want [PageSize]byte
@@ -57,8 +56,8 @@ func Check(p []byte, path string, off int64, version int) error {
 	return nil
 }
 
-// VersionAt tells which version of a path the page at off names; off is a
-// multiple of PageSize, and p holds at least the page's first 16 bytes.
+// VersionAt returns the version of a path that the page at off names. off is a multiple of
+// PageSize, and p holds at least the page's first 16 bytes.
 func VersionAt(p []byte, path string, off int64) (version int, ok bool) {
 	return versionOf(p, xxh3.HashString(path), off/PageSize)
 }
@@ -109,7 +108,7 @@ func mix(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-// CheckSums compares the sums that a View has, if it has any, with those of its bytes.
+// CheckSums compares the checksums that a View has, if any, with those of its bytes.
 func CheckSums(t testing.TB, v *hearth.View) {
 	t.Helper()
 	sums, data := v.Sums().Load(), v.Bytes()

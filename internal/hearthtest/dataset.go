@@ -11,16 +11,16 @@ import (
 
 // File is one file of a data set. Its bytes are those of Fill.
 type File struct {
-	// Path within the data set, with "/" between names; the key is the loader's
-	// prefix and Path, and Path alone seeds the bytes.
+	// Path within the data set, with "/" between names. The key is the loader's prefix and Path.
+	// Path alone seeds the bytes.
 	Path string
 	// Size in bytes.
 	Size int64
 }
 
-// Group is a number of directories with files of a kind.
+// Group is a number of directories with files of one kind.
 type Group struct {
-	// Dir names the directories; with Dirs > 1 a number is added.
+	// Dir names the directories. With Dirs > 1 a number is added.
 	Dir string
 	// Dirs and Files count directories, and files in each.
 	Dirs, Files int
@@ -59,9 +59,8 @@ func Set(name string) (DataSet, error) {
 	return DataSet{}, fmt.Errorf("no data set %q: there are D1, D1s, D2, D3 and D4", name)
 }
 
-// Reduced returns the set with at most dirs directories of at most files files
-// in each group; 0 leaves a number as it is. Names, sizes and bytes of the files
-// that remain stay the same.
+// Reduced returns the set with at most dirs directories of at most files files in each group. 0
+// leaves a number as it is. The remaining files keep their names, sizes and bytes.
 func (s DataSet) Reduced(dirs, files int) DataSet {
 	groups := make([]Group, len(s.Groups))
 	for i, g := range s.Groups {
@@ -113,8 +112,7 @@ func (s DataSet) Count() (files int, bytes int64) {
 	return files, bytes
 }
 
-// Reader yields a version of the file; it seeks, so that a request can be sent
-// again.
+// Reader returns a version of the file. It can seek, so that a request can be sent again.
 func (f File) Reader(version int) *io.SectionReader {
 	return io.NewSectionReader(generator{f.Path, version}, 0, f.Size)
 }

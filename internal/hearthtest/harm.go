@@ -26,8 +26,8 @@ func FlipByte(t testing.TB, name string, off int64, mask byte) {
 	}
 }
 
-// OpenFiles returns what limits the descriptors of this process to those below n, and
-// what lifts that again, which is to be deferred.
+// OpenFiles returns two functions. limit limits the descriptors of this process to those below n.
+// lift ends that, and is to be deferred.
 func OpenFiles(t testing.TB) (limit func(n uint64), lift func()) {
 	t.Helper()
 	var was unix.Rlimit

@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// Unpack makes a tree of files that was recorded on another machine below root and
-// returns what its head wants, by name. The names in it, such as those with a colon,
-// are no names of files in a Go module.
+// Unpack makes a tree of files, recorded on another machine, below root. It returns by name what
+// the tree's head wants. Some names in it, such as those with a colon, cannot be names of files in
+// a Go module.
 func Unpack(t *testing.T, tree, root string) map[string]string {
 	t.Helper()
 	text, err := os.ReadFile(tree)

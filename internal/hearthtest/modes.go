@@ -8,14 +8,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ObeyingModes runs do on a thread that the modes of files bind, as they do not bind
-// root. It holds for what do calls, and not for goroutines that do starts.
+// ObeyingModes runs do on a thread that is bound by file modes, which root is not. It holds for
+// what do calls, and not for goroutines that do starts.
 func ObeyingModes(do func() error) error {
 	failed := errors.New("ended before its end")
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		runtime.LockOSThread() // it ends with the goroutine, and what was given up with it
+		runtime.LockOSThread() // the thread, without its privileges, ends with the goroutine
 		if os.Getuid() == 0 {
 			hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 			var caps [2]unix.CapUserData

@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// S3 is an account at an S3 server, for changing data there as a user would.
-// Keys are sent byte for byte as given, in path style.
+// S3 is an account at an S3 server, for changing data there as a user would. Keys are sent byte for
+// byte, in path style.
 type S3 struct {
 	// Endpoint is the server's URL, "http://127.0.0.1:7070".
 	Endpoint string
@@ -26,8 +26,8 @@ type S3 struct {
 	Region string
 	// AccessKey and SecretKey sign the requests.
 	AccessKey, SecretKey string
-	// Client sends the requests; nil: http.DefaultClient. Its pool of idle
-	// connections bounds what a load reuses.
+	// Client sends the requests. nil means http.DefaultClient. Its pool of idle connections bounds
+	// what a load reuses.
 	Client *http.Client `json:"-"` // a bench hands the account to another process
 }
 
@@ -40,7 +40,7 @@ func (s *S3) Env() []string {
 	}
 }
 
-// CreateBucket fails if there is one of that name already, as the server says it.
+// CreateBucket makes a bucket. If there is one of that name, it returns the server's error.
 func (s *S3) CreateBucket(ctx context.Context, bucket string) error {
 	_, err := s.do(ctx, upload{method: http.MethodPut, bucket: bucket})
 	return err
@@ -75,10 +75,9 @@ type LoadOptions struct {
 	Prefix string
 	// Version of the bytes.
 	Version int
-	// Connections at once; 0: 16.
+	// Connections at once. 0 means 16.
 	Connections int
-	// Progress, where set, is called after each file with the sums so far, from
-	// many goroutines.
+	// Progress is called after each file with the sums so far, from many goroutines. It may be nil.
 	Progress func(files, bytes int64)
 }
 
@@ -117,15 +116,15 @@ func (s *S3) Load(ctx context.Context, bucket string, set DataSet, o LoadOptions
 	return nil
 }
 
-// upload is one request that changes something.
+// upload is one request that makes a change.
 type upload struct {
 	method, bucket, key string
 	body                io.ReadSeeker
 	size                int64
 }
 
-// do sends one signed request, again after 100 ms for as long as the server is
-// busy, at most ten times.
+// do sends one signed request. While the server is busy it sends it again after 100 ms, at most ten
+// times.
 func (s *S3) do(ctx context.Context, u upload) (http.Header, error) {
 	for tries := 1; ; tries++ {
 		header, again, err := s.try(ctx, u)
@@ -143,8 +142,8 @@ func (s *S3) do(ctx context.Context, u upload) (http.Header, error) {
 	}
 }
 
-// Request is a signed request for an object, or, with key "", for its bucket. A body and
-// headers beside those of the signature may be added.
+// Request is a signed request for an object, or for the bucket if key is "". A body and more
+// headers may be added.
 func (s *S3) Request(ctx context.Context, method, bucket, key string, query url.Values) (*http.Request, error) {
 	at, err := url.Parse(s.Endpoint)
 	if err != nil {
@@ -160,7 +159,7 @@ func (s *S3) Request(ctx context.Context, method, bucket, key string, query url.
 	return signer.SignV4(*req.WithContext(ctx), s.AccessKey, s.SecretKey, "", s.Region), nil
 }
 
-// try makes one attempt; again says whether another may help.
+// try makes one attempt. again says whether another attempt may help.
 func (s *S3) try(ctx context.Context, u upload) (header http.Header, again bool, err error) {
 	req, err := s.Request(ctx, u.method, u.bucket, u.key, nil)
 	if err != nil {

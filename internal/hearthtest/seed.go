@@ -7,12 +7,12 @@ import (
 	"testing"
 )
 
-// SeedVariable is the environment's name of the seed that tests draw from. rapid has its
-// own, RAPID_SEED; the Makefile gives both one number.
+// SeedVariable names the variable with the seed that tests draw from. rapid has its own,
+// RAPID_SEED. The Makefile sets both to one number.
 const SeedVariable = "HEARTH_SEED"
 
-// Seed returns the number that a test draws all else from: what SeedVariable says, or
-// one drawn here where it says nothing. The log names it: a failure is repeated by it.
+// Seed returns the number from which a test draws everything else: SeedVariable's, or one drawn
+// here if it is not set. The log names it, so that a failure can be repeated.
 func Seed(t testing.TB) uint64 {
 	t.Helper()
 	seed := rand.Uint64()

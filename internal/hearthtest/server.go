@@ -21,28 +21,28 @@ import (
 type Server struct {
 	// S3 is the server's root account.
 	S3
-	// Dir holds the buckets as directories and the objects as files, where the
-	// server keeps them so (StartS3 does).
+	// Dir holds the buckets as directories and the objects as files, for servers that keep them so
+	// (StartS3 does).
 	Dir string
-	// Command started it; its output is kept for the error that names it.
+	// Command started it. Its output is kept for the error that names it.
 	Command *exec.Cmd
 	stop    func()
 }
 
-// ServerOptions say which server runs, and how. The zero value runs versitygw
-// with random keys on a free loopback port.
+// ServerOptions say which server runs, and how. The zero value runs versitygw with random keys on a
+// free loopback port.
 type ServerOptions struct {
-	// Dir is where the data lies; required for versitygw.
+	// Dir is where the data lies. versitygw requires it.
 	Dir string
-	// Address to listen on; "": a free port of 127.0.0.1.
+	// Address to listen on. "" means a free port of 127.0.0.1.
 	Address string
-	// Region of the buckets; "": us-east-1.
+	// Region of the buckets. "" means us-east-1.
 	Region string
 	// CertFile and KeyFile make the server speak TLS.
 	CertFile, KeyFile string
 	// Fake runs gofakes3: flat keys of any kind, no If-Match, in memory.
 	Fake bool
-	// MinIO runs a single plain MinIO over Dir, which keeps objects in a form of its own.
+	// MinIO runs a single plain MinIO over Dir. It keeps objects in a format of its own.
 	MinIO bool
 }
 
@@ -82,14 +82,14 @@ func (s *Server) Bucket(t testing.TB, name string) string {
 	return name
 }
 
-// Run starts a server and returns when it answers. It ends with Stop, and with
-// the process that called Run however that one ends.
+// Run starts a server and returns when it answers. The server ends with Stop, or with the process
+// that called Run, however that ends.
 func Run(ctx context.Context, o ServerOptions) (*Server, error) {
 	if o.Region == "" {
 		o.Region = "us-east-1"
 	}
-	// A free port may be taken by another before the server has it: try again
-	// with another one.
+	// Another process may take a free port before the server has it. Then try again with another
+	// port.
 	var err error
 	for range 5 {
 		var s *Server
@@ -170,8 +170,8 @@ func (s *Server) start(ctx context.Context, address string) error {
 // Stop ends the server and waits for its end.
 func (s *Server) Stop() { s.stop() }
 
-// Tool finds a test tool: in $HEARTH_TOOLS, in .tools/bin beside the nearest
-// go.mod upwards, or in PATH. The error is fs.ErrNotExist.
+// Tool finds a test tool in $HEARTH_TOOLS, in .tools/bin beside the nearest go.mod upwards, or in
+// PATH. If there is none, the error is fs.ErrNotExist.
 func Tool(name string) (string, error) {
 	if dir := os.Getenv("HEARTH_TOOLS"); dir != "" {
 		if path, err := exec.LookPath(filepath.Join(dir, name)); err == nil {

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// Sockets are the ends of a TCP connection over loopback; the caller closes them.
+// Sockets are the two ends of a TCP connection over loopback. The caller closes them.
 func Sockets(t *testing.T) (a, b net.Conn) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -25,10 +25,10 @@ func Sockets(t *testing.T) (a, b net.Conn) {
 	return a, b
 }
 
-// Port is one, of TCP and UDP, that no other process is given by chance: it lies below those
-// that the kernel hands out, and no other test that calls Port has it before this one has
-// ended. It is for a node that comes back at its address, and for one that has another's port
-// at an address of its own.
+// Port returns a port, for TCP and UDP, that no other process gets by chance. It lies below the
+// ports that the kernel hands out, and no other test that calls Port gets it before this one has
+// ended. It is for a node that comes back at its address, and for a node that has another node's
+// port at an address of its own.
 func Port(t testing.TB) string {
 	t.Helper()
 	handedOut := 32768 // where the kernel's default range begins
@@ -39,12 +39,12 @@ func Port(t testing.TB) string {
 	}
 	for port := handedOut - 1; port > 1024; port-- {
 		text := strconv.Itoa(port)
-		mark, err := net.Listen("tcp", "127.255.255.254:"+text) // where nobody else listens: others see it there
+		mark, err := net.Listen("tcp", "127.255.255.254:"+text) // nobody else listens there; other callers see it
 		if err != nil {
 			continue
 		}
 		if l, err := net.Listen("tcp", "127.0.0.1:"+text); err != nil { // a service of this machine
-			_ = mark.Close() // it was only to be seen
+			_ = mark.Close() // this port is taken
 			continue
 		} else if err := l.Close(); err != nil {
 			t.Fatal(err)

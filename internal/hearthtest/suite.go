@@ -13,16 +13,15 @@ import (
 	"github.com/hearthfs/hearth"
 )
 
-// NewObject makes an object of a size, whose bytes are those of Fill(key, version).
+// NewObject makes an object of a size. Its bytes are those of Fill(key, version).
 func NewObject(key string, size int64, version int) *hearth.Object {
 	o := &hearth.Object{Link: "/", Key: key, ETag: fmt.Sprintf("etag-%d", version), Size: size, ModTime: time.Unix(int64(version), 0)}
 	o.Version = hearth.VersionOf("hearthtest", o.Key, o.ETag, o.Size)
 	return o
 }
 
-// Pool returns a pool of budget bytes, and fails the test if at its end a View
-// was not released. Make it before the stores that hold its Views, since
-// cleanups run in the opposite order.
+// Pool returns a pool of budget bytes, and fails the test if a View is not released by its end.
+// Make it before the stores that hold its Views, since cleanups run in the opposite order.
 func Pool(t testing.TB, budget int64) *hearth.Pool {
 	t.Helper()
 	p := hearth.NewPool(budget)
@@ -30,8 +29,8 @@ func Pool(t testing.TB, budget int64) *hearth.Pool {
 	return p
 }
 
-// Close closes c and fails the test if that fails: what was queued may be lost then.
-// Any goroutine may call it.
+// Close closes c and fails the test if that fails, since queued data may be lost then. Any
+// goroutine may call it.
 func Close(t testing.TB, c io.Closer) {
 	t.Helper()
 	if err := c.Close(); err != nil {
@@ -39,8 +38,8 @@ func Close(t testing.TB, c io.Closer) {
 	}
 }
 
-// CheckViews waits a while for the last View of a pool to be released by
-// whoever works behind, and fails the test if one is left.
+// CheckViews waits a while until background work has released the last View of a pool, and fails
+// the test if one is left.
 func CheckViews(t testing.TB, p *hearth.Pool) {
 	t.Helper()
 	if !Eventually(t.Context(), 5*time.Second, func() bool { return p.Stats().Views == 0 }) {
@@ -48,8 +47,8 @@ func CheckViews(t testing.TB, p *hearth.Pool) {
 	}
 }
 
-// Eventually asks for a fact until it holds, and returns false if it does not
-// within d. The end of ctx does not end it: cleanups run after a test's.
+// Eventually checks a fact until it holds, and returns false if it does not within d. The end of
+// ctx does not end it, since cleanups run after a test's context has ended.
 func Eventually(_ context.Context, d time.Duration, fact func() bool) bool {
 	deadline := time.Now().Add(d)
 	for !fact() {
@@ -72,8 +71,8 @@ func View(t testing.TB, p *hearth.Pool, b hearth.Block, version int) *hearth.Vie
 	return v
 }
 
-// PutHeld puts a block of a NewObject until the store holds it: a store may
-// decline, and may keep what it took a moment later.
+// PutHeld puts a block of a NewObject until the store holds it. A store may decline a block, and
+// may hold it only a moment later.
 func PutHeld(t testing.TB, p *hearth.Pool, s hearth.Store, b hearth.Block, version int) {
 	t.Helper()
 	var last error
@@ -96,8 +95,8 @@ func PutHeld(t testing.TB, p *hearth.Pool, s hearth.Store, b hearth.Block, versi
 	}
 }
 
-// CheckGet gets a range of a block and compares it with what NewObject says. A
-// miss is returned; any other error and any wrong byte fail the test.
+// CheckGet gets a range of a block and compares it with the bytes of NewObject. It returns whether
+// it was a miss. Any other error and any wrong byte fail the test.
 func CheckGet(t testing.TB, s hearth.Getter, b hearth.Block, off, n, version int) (missed bool) {
 	t.Helper()
 	v, err := s.Get(t.Context(), b, off, n)
@@ -118,7 +117,7 @@ func CheckGet(t testing.TB, s hearth.Getter, b hearth.Block, off, n, version int
 	return false
 }
 
-// Source is a Source of what g gets, block by block: none is held, and no other node is asked.
+// Source makes a Source of g, which gets block by block. It holds no block, and asks no other node.
 func Source(g hearth.Getter) hearth.Source { return source{g} }
 
 type source struct{ hearth.Getter }
@@ -137,8 +136,8 @@ func (source) Has(hearth.ID) bool { return false }
 
 func (source) FromPeer(hearth.Block) bool { return false }
 
-// StoreSuite states what every Store does. open returns a new, empty store with
-// room for at least 16 MiB; one that is an io.Closer is closed at the end.
+// StoreSuite states what every Store does. open returns a new, empty store with room for at least
+// 16 MiB. A store that is an io.Closer is closed at the end.
 func StoreSuite(t *testing.T, open func() hearth.Store) {
 	pool := Pool(t, 256<<20)
 	start := func(t *testing.T) hearth.Store {
@@ -165,7 +164,7 @@ func StoreSuite(t *testing.T, open func() hearth.Store) {
 }
 
 func suiteMiss(t *testing.T, s hearth.Store) {
-	// An empty store says ErrMiss, and nothing else, whatever it is asked for.
+	// An empty store answers every request with ErrMiss.
 	for _, size := range []int64{1, 4096, hearth.BlockSize, 40 * hearth.BlockSize} {
 		o := NewObject("miss", size, 1)
 		b := o.Block(o.Blocks() - 1)
@@ -216,7 +215,7 @@ func suiteReferences(t *testing.T, pool *hearth.Pool, s hearth.Store) {
 	// stays readable whatever the store does meanwhile.
 	o := NewObject("references", 4*hearth.BlockSize, 5)
 	v := View(t, pool, o.Block(0), 5)
-	_ = s.Put(o.Block(0), v) // it may decline; the reference is ours either way
+	_ = s.Put(o.Block(0), v) // it may decline; our reference stays ours either way
 	_ = s.Put(o.Block(0), v) // twice is no harm
 	if err := Check(v.Bytes(), o.Key, 0, 5); err != nil {
 		t.Error(err)
@@ -240,7 +239,7 @@ func suiteReferences(t *testing.T, pool *hearth.Pool, s hearth.Store) {
 }
 
 func suiteMany(t *testing.T, pool *hearth.Pool, s hearth.Store) {
-	// Two hundred small objects: what is held is right, whatever is missed.
+	// Two hundred small objects: a block that is held is right; others may be missed.
 	objects := make([]*hearth.Object, 200)
 	for i := range objects {
 		objects[i] = NewObject(fmt.Sprintf("many/%d", i), int64(i*331+1), i)

@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Tmpfs mounts a small file system with options such as "size=24m" for the length
-// of a test, and skips the test where there is no right to.
+// Tmpfs mounts a small file system with options such as "size=24m" until the test ends. It skips
+// the test if the process may not mount.
 func Tmpfs(t *testing.T, options string) (dir string) {
 	t.Helper()
 	dir = t.TempDir()

@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// mostForgiven failures of one run may be chance; more are a fault.
+// mostForgiven is how many failures of one run may be chance. More are a fault.
 const mostForgiven = 3
 
-// again runs what failed once more, each test in a fresh process with its seed. What passes
+// again runs failed tests once more, each in a fresh process with its seed. A test that passes then
 // is flaky and no failure.
 func (r *run) again(ctx context.Context) {
 	if len(r.failures) > mostForgiven || ctx.Err() != nil {
@@ -34,7 +34,7 @@ func (r *run) again(ctx context.Context) {
 	}
 }
 
-// once runs a test that failed again, and says why it stays a failure: "" if it passed.
+// once runs a failed test again. It returns why it stays a failure, or "" if it passed.
 func (r *run) once(ctx context.Context, f failure, seed []string) string {
 	p := f.part
 	p.name, p.begin, p.kept, p.spin = "again: "+f.String(), nil, nil, false
@@ -56,7 +56,7 @@ func (r *run) once(ctx context.Context, f failure, seed []string) string {
 	return ""
 }
 
-// pattern is what -run is told to run one test or scenario.
+// pattern is the -run pattern of one test or scenario.
 func pattern(test string) string {
 	parts := strings.Split(test, "/")
 	for i, p := range parts {
@@ -65,8 +65,8 @@ func pattern(test string) string {
 	return strings.Join(parts, "/")
 }
 
-// faults are the words of what no second run excuses. Package hearthtest says the last
-// three, e2e says "watchdog" where a scenario hangs.
+// faults are words in the output of failures that no second run excuses. Package hearthtest prints
+// the last three; e2e prints "watchdog" if a scenario hangs.
 func faults() map[string]string {
 	return map[string]string{
 		"WARNING: DATA RACE":             "a data race",
@@ -84,7 +84,7 @@ func faults() map[string]string {
 	}
 }
 
-// unforgivable says why a failure stays one whatever a second run does: "" if it may.
+// unforgivable returns why no second run can excuse a failure. "" means that one can.
 func unforgivable(f failure) string {
 	if f.test == "" {
 		return "and what is no single test's failure is never forgiven"
@@ -97,8 +97,8 @@ func unforgivable(f failure) string {
 	return ""
 }
 
-// seedOf are the variables by which a test that failed draws the same again: what its
-// output names, or else what its part was given.
+// seedOf returns the variables by which a failed test draws the same again. Its output names them,
+// otherwise they are those of its part.
 func seedOf(f failure) []string {
 	var seed []string
 	if m := regexp.MustCompile(`HEARTH_SEED=\d+`).FindString(f.said); m != "" {

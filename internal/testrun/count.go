@@ -22,34 +22,36 @@ const module = "github.com/hearthfs/hearth"
 // part is one command of a run.
 type part struct {
 	name string
-	// command is what runs, less which tests: a `go test -json` with its flags, or another
-	// command if plain.
+	// command is what runs, without the choice of tests: a `go test -json` with its flags, or
+	// another command if plain.
 	command []string
-	// tests follow: packages, and -run where not all of their tests run.
+	// tests are added to the command: packages, and -run if not all of their tests run.
 	tests []string
 	env   []string
 	dir   string
-	// plain: the command is no test. It counts as one.
+	// plain says that the command is no test. It counts as one test.
 	plain bool
-	// binary: the command is a test's binary, whose flags begin with -test.
+	// binary says that the command is a test's binary, whose flags begin with -test.
 	binary bool
-	// spin: two processes beside it burn the processors, so that it meets other orders.
+	// spin says that two processes burn the processors meanwhile, so that the tests run in other
+	// orders.
 	spin bool
-	// until is when the part is no more started; zero: always.
+	// until is the time after which the part is not started any more. The zero time means that it
+	// always is.
 	until time.Time
-	// begin is called first: done says that there is nothing to run.
+	// begin is called first. done says that there is nothing to run.
 	begin func() (done bool, err error)
-	// kept is called when nothing of the part failed.
+	// kept is called if nothing of the part failed.
 	kept func() error
 }
 
-// event is one of `go test -json`, and says all that we use of it.
+// event is one event of `go test -json`, with the fields that we use.
 type event struct {
 	Action, Package, Test, Output string
 	Elapsed                       float64
 }
 
-// failure is a test that failed, or a package that did so otherwise.
+// failure is a test that failed, or a package that failed otherwise.
 type failure struct {
 	part      part
 	pkg, test string
@@ -75,17 +77,17 @@ type run struct {
 	passed, skipped int
 	parts           []took
 	table           []string // rows of scenarios, with tabs between their cells
-	left            []string // what was not started for want of time
+	left            []string // parts that were not started for lack of time
 	failures        []failure
 	flaky           []string
 
-	output map[string]*strings.Builder // of what has not passed, by package and test
+	output map[string]*strings.Builder // the output of tests that have not passed, by package and test
 }
 
-// printf prints. Where standard output is gone, the exit code says the rest.
+// printf prints. If standard output is gone, the exit code has to say the rest.
 func (r *run) printf(format string, args ...any) { _, _ = fmt.Fprintf(r.out, format, args...) }
 
-// part runs one, and counts what it says.
+// part runs a part, and counts the events that it prints.
 func (r *run) part(ctx context.Context, p part) {
 	if ctx.Err() != nil {
 		return
@@ -122,7 +124,7 @@ func (r *run) part(ctx context.Context, p part) {
 	r.parts = append(r.parts, took{p.name, time.Since(began), r.passed - passed, len(r.failures) - failed, r.skipped - skipped})
 }
 
-// brief is a part's command in at most 200 bytes.
+// brief shortens a part's command to 200 bytes.
 func brief(p part) string {
 	line := strings.Join(append(append(p.env[:len(p.env):len(p.env)], p.command...), p.tests...), " ")
 	if len(line) > 200 {
@@ -131,7 +133,7 @@ func brief(p part) string {
 	return line
 }
 
-// command runs a part's command to its end. Its error is the exit code's.
+// command runs a part's command to its end. Its error is that of the exit code.
 func (r *run) command(ctx context.Context, p part) error {
 	argv := append(p.command[:len(p.command):len(p.command)], p.tests...)
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
@@ -143,7 +145,7 @@ func (r *run) command(ctx context.Context, p part) error {
 	ended := make(chan error, 1)
 	go func() {
 		err := cmd.Run()
-		_ = write.Close() // of a pipe it never fails
+		_ = write.Close() // closing a pipe never fails
 		ended <- err
 	}()
 	r.read(read, p)
@@ -153,7 +155,7 @@ func (r *run) command(ctx context.Context, p part) error {
 	return nil
 }
 
-// read takes a part's output up to its end.
+// read reads a part's output to its end.
 func (r *run) read(in io.Reader, p part) {
 	lines := bufio.NewScanner(in)
 	lines.Buffer(nil, 16<<20)
@@ -204,7 +206,7 @@ func (r *run) take(e event, p part) {
 	}
 }
 
-// hear keeps what a test says, and takes what the scenarios tell about themselves.
+// hear keeps what a test prints, and the rows that scenarios print about themselves.
 func (r *run) hear(key, said string) {
 	if r.output[key] == nil {
 		r.output[key] = &strings.Builder{}
@@ -218,7 +220,7 @@ func (r *run) hear(key, said string) {
 	}
 }
 
-// said is all that a test said, with the tests below it that have not passed.
+// said is all output of a test, with that of the tests below it that have not passed.
 func (r *run) said(key string) string {
 	var all strings.Builder
 	for k, out := range r.output {
@@ -229,7 +231,7 @@ func (r *run) said(key string) string {
 	return all.String() + r.own(key)
 }
 
-// own is what a test said, without those below it.
+// own is the output of a test, without that of the tests below it.
 func (r *run) own(key string) string {
 	if out := r.output[key]; out != nil {
 		return out.String()
@@ -237,8 +239,7 @@ func (r *run) own(key string) string {
 	return ""
 }
 
-// counts tells whether a test is one of those that are counted: a function, or a
-// scenario below TestScenarios.
+// counts reports whether a test is counted: a test function, or a scenario below TestScenarios.
 func counts(test string) bool {
 	scenario, ok := strings.CutPrefix(test, "TestScenarios/")
 	if ok {
@@ -247,8 +248,8 @@ func counts(test string) bool {
 	return test != "" && test != "TestScenarios" && !strings.Contains(test, "/")
 }
 
-// explained tells whether a failed package has a failed test that was counted, so that
-// only a package that failed otherwise (build, panic, TestMain) counts.
+// explained reports whether a failed package has a failed test that was counted. Otherwise the
+// package itself counts as failed (build, panic, TestMain).
 func (r *run) explained(pkg string) bool {
 	for key, out := range r.output {
 		if strings.HasPrefix(key, pkg+" ") && key != pkg+" " && strings.Contains(out.String(), "--- FAIL") {
@@ -258,7 +259,7 @@ func (r *run) explained(pkg string) bool {
 	return false
 }
 
-// sum prints what there is to say at the end, and reports whether all is well.
+// sum prints the summary at the end, and reports whether all is well.
 func (r *run) sum() bool {
 	w := tabwriter.NewWriter(r.out, 0, 0, 2, ' ', 0)
 	if len(r.table) > 0 {
@@ -271,7 +272,7 @@ func (r *run) sum() bool {
 		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\n", p.name, p.time.Round(time.Second), p.passed, p.failed, p.skipped)
 	}
 	fmt.Fprintf(w, "all\t%s\n", all.Round(time.Second))
-	_ = w.Flush() // where standard output is gone, the exit code says the rest
+	_ = w.Flush() // if standard output is gone, the exit code says the rest
 	if len(r.left) > 0 {
 		r.printf("\nleft to make soak, for want of time: %s\n", strings.Join(r.left, " "))
 	}
@@ -285,14 +286,14 @@ func (r *run) sum() bool {
 	return len(r.failures) == 0 && r.passed > 0
 }
 
-// mostWords lines are the last words of a test.
+// mostWords is how many lines of a test's last words are printed.
 const mostWords = 8
 
-// lastWords are what a test said last before its clean-up, which tells what its processes
-// printed.
+// lastWords are the last lines of a test before its clean-up, which prints the output of its
+// processes.
 func lastWords(all string) string {
 	said, _, found := strings.Cut(all, ": output of ")
-	if found { // in the midst of a line
+	if found { // in the middle of a line
 		said = said[:strings.LastIndexByte(said, '\n')+1]
 	}
 	lines := strings.SplitAfter(strings.TrimRight(said, "\n"), "\n")

@@ -7,8 +7,8 @@
 //
 // A part is one command, mostly a `go test -json`, whose events are counted. A test that
 // failed runs once more when all parts have ended, in a fresh process and with its seed. If
-// it passes, it is flaky: a FLAKY line names it at the end, and the run is green. What is
-// never forgiven says forgivable. The last line is "N passed, N failed, N skipped"; the exit
+// it passes, it is flaky: a FLAKY line names it at the end, and the run is green. Some failures
+// are never forgiven: unforgivable has them. The last line is "N passed, N failed, N skipped"; the exit
 // code is 1 if anything failed or nothing ran.
 package main
 
@@ -67,7 +67,7 @@ func beginning(now time.Time) time.Time {
 	return time.Unix(seconds, 0)
 }
 
-// plan is what a command runs.
+// plan returns the parts of a command.
 func plan(command string, o soakOptions, began time.Time) ([]part, error) {
 	switch command {
 	case "test":

@@ -15,22 +15,24 @@ import (
 )
 
 const (
-	// ciBound is what a run of CI may take, and lastStart is when it starts its last
-	// scenario: one takes up to two minutes beside others.
+	// ciBound is how long a run of CI may take, and lastStart is when it starts its last scenario. A
+	// scenario takes up to two minutes beside others.
 	ciBound   = 15 * time.Minute
 	lastStart = ciBound - 150*time.Second
-	// lately is how old the commits are whose scenarios CI runs.
+	// lately is the age of the oldest commits whose scenarios CI runs.
 	lately = "12 hours ago"
-	// fixedSeed is what CI draws from: a run that fails fails again.
+	// fixedSeed is the seed of CI, so that a failing run fails again.
 	fixedSeed = "1"
 )
 
-// Nothing is taken from the cache of results: a test that fails by chance would hide there.
-// Tests' binaries have no DWARF, which takes a third of their linking, and `make check` vets.
-// The race detector waits for the reports of what still runs at a test's end for 50 ms, not a
-// second: goleak lets next to nothing run then. First touches of a page and signals are dear
-// in a virtual machine: the detector's own memory may be of large pages, and in CI the
-// collector stops goroutines without signals.
+// No result is taken from go test's cache, since a test that fails by chance would hide there.
+// Tests' binaries have no DWARF, which takes a third of the time of linking. `make check` vets, so
+// the tests do not.
+//
+// At the end of a test the race detector waits 50 ms, not a second, for reports of what still runs:
+// goleak leaves next to nothing running. First touches of a page and signals are expensive in a
+// virtual machine. So the detector's own memory may be of large pages, and in CI the collector
+// stops goroutines without signals.
 const (
 	raceOptions = "GORACE=atexit_sleep_ms=50 no_huge_pages_for_shadow=0"
 	noSignals   = "GODEBUG=asyncpreemptoff=1"
@@ -42,8 +44,8 @@ func goTest(flags ...string) []string {
 	return slices.Concat([]string{"go", "test", "-trimpath", "-buildvcs=false", "-ldflags=-w", "-vet=off", "-json"}, flags)
 }
 
-// testParts are the unit tests with the race detector, those of one goroutine without, and
-// the core end to end.
+// testParts are the unit tests with the race detector, those of one goroutine without it, and the
+// core end to end.
 func testParts() ([]part, error) {
 	pkgs, err := packages()
 	if err != nil {
@@ -60,7 +62,7 @@ func testParts() ([]part, error) {
 	}, nil
 }
 
-// scenarios is a part of scenarios and, with ".", of the tests beside them.
+// scenarios is a part that runs scenarios and, if run is ".", the tests beside them.
 func scenarios(name, run string, env ...string) part {
 	return part{name: name, command: goTest("-count", "1", "-timeout", "24h"), tests: []string{"-run", run, "./e2e"},
 		env: slices.Concat(seeded(), []string{"CGO_ENABLED=0"}, env)}
@@ -68,8 +70,8 @@ func scenarios(name, run string, env ...string) part {
 
 const allScenarios = "^TestScenarios$"
 
-// ciParts are `make check`, what `make test` runs, the core with the race detector, and what
-// was changed lately, as far as the time goes.
+// ciParts are `make check`, the parts of `make test`, the core with the race detector, and the
+// scenarios of recent changes, as far as the time allows.
 func ciParts(began time.Time) ([]part, error) {
 	parts, err := testParts()
 	if err != nil {
@@ -88,7 +90,7 @@ func ciParts(began time.Time) ([]part, error) {
 	return parts, nil
 }
 
-// packages are ours but for the scenarios.
+// packages are our packages, without that of the scenarios.
 func packages() ([]string, error) {
 	out, err := output("go", "list", "./...")
 	if err != nil {
@@ -97,9 +99,9 @@ func packages() ([]string, error) {
 	return slices.DeleteFunc(strings.Fields(out), func(p string) bool { return p == module+"/e2e" }), nil
 }
 
-// withoutRace is what tests run without the race detector: those in files built with !race,
-// and what is called the same beside them. What one goroutine does by itself takes ten times
-// as long with the detector, which finds nothing there.
+// withoutRace names the tests that run without the race detector: those in files built with !race,
+// and others of the same names. Work of a single goroutine takes ten times as long with the
+// detector, which finds nothing there.
 func withoutRace(root string) (tests []string, err error) {
 	names, dirs := map[string]bool{}, map[string]bool{}
 	declared := regexp.MustCompile(`(?m)^func (Test[A-Z]\w*)\(`)
@@ -126,9 +128,9 @@ func withoutRace(root string) (tests []string, err error) {
 	return append([]string{"-run", run}, sorted(dirs)...), nil
 }
 
-// touched are the areas of what the commits of lately changed: folders, files of scenarios,
-// and "." for everything: where a file of the root package changed, or git cannot tell, as in
-// a source archive.
+// touched are the areas that recent commits (lately) changed: folders and files of scenarios. "."
+// stands for everything: a file of the root package changed, or git cannot tell, as in a source
+// archive.
 func touched(repo string) ([]string, error) {
 	out, err := output("git", "-C", repo, "log", "--since="+lately, "--name-only", "--format=")
 	if err != nil {
@@ -158,7 +160,7 @@ func sorted(set map[string]bool) []string {
 	return words
 }
 
-// output is what a command prints.
+// output returns what a command prints.
 func output(argv ...string) (string, error) {
 	out, err := exec.Command(argv[0], argv[1:]...).Output()
 	if err != nil {

@@ -21,16 +21,16 @@ type soakOptions struct {
 }
 
 const (
-	// results is where a soak keeps what passed, by the SHA-256 of what ran.
+	// results is where a soak notes what has passed, by the SHA-256 of what ran.
 	results = "e2e/results"
 	// often is how many times each test of a changed package runs.
 	often = "20"
 )
 
-// soakParts are the models that run without the race detector, every scenario - in its size,
-// masked, as nobody, and with the race detector - and the packages that were changed lately,
-// often and beside a busy machine. Tests draw their seeds. What passed before is left out
-// while nothing of it changed, but for the models, which draw others.
+// soakParts are the models that run without the race detector, every scenario, and the recently
+// changed packages. Scenarios run in their full size, masked, as nobody, and with the race
+// detector. Changed packages run often, and on a busy machine. Tests draw their seeds. What has
+// passed is left out until it changes, except for the models, which draw anew.
 func soakParts(o soakOptions, began time.Time) ([]part, error) {
 	if o.size != "all" && o.size != "full" {
 		return nil, fmt.Errorf("-size %q: all or full", o.size)
@@ -72,7 +72,7 @@ func soakParts(o soakOptions, began time.Time) ([]part, error) {
 	return parts, nil
 }
 
-// changedPackages are the tests of packages in the folders, as binaries.
+// changedPackages are the tests of the packages in the folders, as binaries.
 func changedPackages(folders []string) ([]part, error) {
 	pkgs, err := packages()
 	if err != nil {
@@ -98,7 +98,7 @@ func changedPackages(folders []string) ([]part, error) {
 	return parts, nil
 }
 
-// passedBefore builds a package's tests, and reports whether the same ones have passed.
+// passedBefore builds a package's tests, and reports whether the same binary has passed.
 func passedBefore(pkg, file string) (bool, error) {
 	build := exec.Command("go", "test", "-c", "-race", "-trimpath", "-buildvcs=false", "-ldflags=-w", "-vet=off", "-o", file, pkg)
 	build.Env = append(os.Environ(), "CGO_ENABLED=1")
@@ -135,7 +135,7 @@ func sumOf(file string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// keep writes down that a package's tests have passed.
+// keep notes that a package's tests have passed.
 func keep(pkg, file string) error {
 	sum, err := sumOf(file)
 	if err != nil {
@@ -152,7 +152,7 @@ func keep(pkg, file string) error {
 	return err
 }
 
-// spinCommand has this program do nothing, at full speed, until who started it has ended.
+// spinCommand lets this program burn a processor until its parent has ended.
 const spinCommand = "spin"
 
 func spin() {
@@ -164,10 +164,10 @@ func spin() {
 	}
 }
 
-// spinners are as many as the processors of the smallest machine.
+// spinners is the number of processors of the smallest machine.
 const spinners = 2
 
-// spinning burns the processors until it is called.
+// spinning burns the processors until stop is called.
 func spinning(ctx context.Context) (stop func()) {
 	self, err := os.Executable()
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// watched are the system calls that change files, or a file's size or names, or sync
-// them. The three with numbers are amd64's alone: unix.Rename uses one.
+// watched are the system calls that change files, their sizes or their names, or that sync them.
+// The three with numbers are of amd64 alone: unix.Rename uses one of them.
 func watched() []uint32 {
 	calls := []uint32{unix.SYS_OPENAT, unix.SYS_WRITE, unix.SYS_PWRITE64, unix.SYS_WRITEV, unix.SYS_PWRITEV, unix.SYS_PWRITEV2,
 		unix.SYS_FTRUNCATE, unix.SYS_TRUNCATE, unix.SYS_FALLOCATE, unix.SYS_RENAMEAT, unix.SYS_RENAMEAT2, unix.SYS_UNLINKAT, unix.SYS_MKDIRAT,
@@ -28,8 +28,8 @@ const (
 	oldUnlink = 87
 )
 
-// listen has the kernel tell the parent of this process's calls, all threads', from
-// here on. There is no way back.
+// listen has the kernel tell the parent of the system calls of all threads of this process, from
+// now on. It cannot be undone.
 func listen() error {
 	var code []unix.SockFilter
 	calls := watched()

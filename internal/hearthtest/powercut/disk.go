@@ -13,11 +13,11 @@ import (
 
 const pageSize = 4096
 
-// disk is the model: what is durable, and what came since.
+// disk is the model: the names and bytes that are durable, and those that came later.
 type disk struct {
 	names   map[string]*inode // durable
 	now     map[string]*inode
-	pending []naming // since the syncs of their directories
+	pending []naming // not yet durable: their directories were not synced since
 }
 
 // naming is a creation, a removal, or with both names a rename.
@@ -26,8 +26,8 @@ type naming struct {
 	file     *inode
 }
 
-// inode is a file or a directory. Each list begins with what is durable and goes on
-// with what came since, up to what is there now.
+// inode is a file or a directory. Each list begins with the durable state. States since then
+// follow; the last one is the current state.
 type inode struct {
 	dir   bool
 	sizes []int64
@@ -35,7 +35,7 @@ type inode struct {
 	ops   int // since the last sync
 }
 
-// page is a page's content, nil for a hole, as operation op since the last sync left it.
+// page is a page's content as operation op since the last sync left it. nil is a hole.
 type page struct {
 	op   int
 	data []byte
@@ -146,7 +146,7 @@ func (f *inode) write(off int64, data []byte) {
 	}
 }
 
-// punch makes [off, off+n) a hole; part of the same operation if more.
+// punch makes [off, off+n) a hole. more says that it belongs to the same operation as the last one.
 func (f *inode) punch(off, n int64, more bool) {
 	if !more {
 		f.ops++
@@ -191,12 +191,12 @@ func (f *inode) sync() {
 	}
 }
 
-// chooser takes one of n outcomes, 0 the oldest.
+// chooser chooses one of n outcomes. 0 is the oldest state.
 type chooser interface {
 	choose(n int) int
 }
 
-// leave makes what a cut leaves of the disk at dir.
+// leave writes to dir what a power cut leaves of the disk.
 func (d *disk) leave(dir string, ch chooser) error {
 	names := maps.Clone(d.names)
 	for _, n := range d.pending {
@@ -227,13 +227,13 @@ func (d *disk) leave(dir string, ch chooser) error {
 	return nil
 }
 
-// How the unsynced operations on a file came to the device.
+// How the unsynced operations on a file reached the device.
 const (
 	none  = iota
-	all   // they did
-	whole // each did or not
-	paged // each page is as one of them left it, or as it was
-	ways  // how many there are
+	all   // all of them did
+	whole // each of them did or did not
+	paged // each page is as one of them left it, or as it was before
+	ways  // the number of ways
 )
 
 func (f *inode) leave(name string, ch chooser) error {
@@ -280,7 +280,7 @@ func (f *inode) leave(name string, ch chooser) error {
 	return errors.Join(err, out.Truncate(size), out.Close())
 }
 
-// draw is the chooser of a cut's draw.
+// draw is the chooser for draw n of a cut.
 func draw(ops, n int) chooser {
 	switch n {
 	case 0:
@@ -297,7 +297,7 @@ func (oldest) choose(int) int { return 0 }
 
 type newest struct{}
 
-// choose has all of a file's operations be there, and all names be new.
+// choose takes all of a file's operations and all new names.
 func (newest) choose(n int) int {
 	if n == ways {
 		return all
@@ -309,14 +309,14 @@ type random struct{ r *rand.Rand }
 
 func (x random) choose(n int) int { return x.r.IntN(n) }
 
-// odometer goes through all choices, however many come to be asked for.
+// odometer enumerates all choices, however many are asked for.
 type odometer struct {
 	digits, limits []int
 	at             int
 	begun          bool
 }
 
-// next begins the next outcome; false: there is none.
+// next begins the next outcome. false means that there is none.
 func (o *odometer) next() bool {
 	o.at = 0
 	if !o.begun {

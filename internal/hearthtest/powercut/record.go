@@ -45,19 +45,18 @@ type Op struct {
 // Trace is what a scenario did.
 type Trace struct {
 	Ops  []Op
-	from string // no cut before this mark; "": all are made
+	from string // no cut before this mark; "" means that all cuts are made
 }
 
 const (
-	childDir = "HEARTH_POWERCUT_DIR" // in the environment of a child: where its scenario works
+	childDir = "HEARTH_POWERCUT_DIR" // a child's variable: the directory in which its scenario works
 	markName = "/hearth-powercut-mark/"
 	listener = 3 // the child's socket for the descriptor
 )
 
-// Record runs a scenario in a child process and returns what it did below dir, which is
-// empty at first. It is called once per test or subtest, which the child runs again up
-// to here; the scenario's end is the process's, without cleanups. mark puts a text
-// between the operations.
+// Record runs a scenario in a child process and returns what it did below dir, which is empty at
+// first. Call it once per test or subtest: the child runs the test again up to this call. The child
+// ends with the scenario, without cleanups. mark puts a text between the operations.
 func Record(t *testing.T, scenario func(t *testing.T, dir string, mark func(text string))) *Trace {
 	t.Helper()
 	if dir := os.Getenv(childDir); dir != "" {
@@ -95,8 +94,8 @@ func Record(t *testing.T, scenario func(t *testing.T, dir string, mark func(text
 	return tr
 }
 
-// place is an empty directory for a test, in memory where that can be: the model needs
-// no device, and a test syncs a thousand times.
+// place returns an empty directory for a test, in memory if possible. The model needs no device,
+// and a test syncs a thousand times.
 func place(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "powercut")
@@ -107,7 +106,7 @@ func place(t *testing.T) string {
 	return dir
 }
 
-// pattern runs one test or subtest alone.
+// pattern is the -run pattern of one test or subtest alone.
 func pattern(name string) string {
 	parts := strings.Split(name, "/")
 	for i := range parts {
@@ -116,7 +115,7 @@ func pattern(name string) string {
 	return strings.Join(parts, "/")
 }
 
-// Count is how many operations of a kind there are.
+// Count is the number of operations of a kind.
 func (tr *Trace) Count(kind Kind) (n int) {
 	for i := range tr.Ops {
 		if tr.Ops[i].Kind == kind {
@@ -128,30 +127,28 @@ func (tr *Trace) Count(kind Kind) (n int) {
 
 // Cut is a directory after a power cut.
 type Cut struct {
-	// Dir holds what is left; a test may use it as it likes.
+	// Dir has what is left. A test may use it as it likes.
 	Dir string
-	// Ops were asked for before the cut; the last may have been under way.
+	// Ops is the number of operations before the cut. The last one may have been in flight.
 	Ops int
-	// Marks are the texts of those that the scenario had passed.
+	// Marks are the marks that the scenario had passed.
 	Marks []string
-	// Draw numbers the outcomes of one cut. 0: nothing that was not synced is there;
-	// 1: everything is.
+	// Draw numbers the outcomes of one cut. In 0 nothing that was not synced is there. In 1
+	// everything is.
 	Draw int
 }
 
-// String says which cut it is.
+// String names the cut.
 func (c Cut) String() string { return fmt.Sprintf("cut after %d operations, draw %d", c.Ops, c.Draw) }
 
 // Passed reports whether the scenario had passed a mark.
 func (c Cut) Passed(mark string) bool { return slices.Contains(c.Marks, mark) }
 
-// From returns the same trace, which is cut behind a mark only: what a scenario prepares
-// costs no cuts.
+// From returns the same trace, cut only after a mark: the scenario's preparation costs no cuts.
 func (tr *Trace) From(mark string) *Trace { return &Trace{Ops: tr.Ops, from: mark} }
 
-// Cuts cuts the power after every stride-th operation, after each that is no write,
-// before each sync, and at the end; each time with so many outcomes, drawn from fixed
-// seeds.
+// Cuts cuts the power after every stride-th operation, after each operation that is no write,
+// before each sync, and at the end. Each cut has draws outcomes, drawn from fixed seeds.
 func (tr *Trace) Cuts(t *testing.T, stride, draws int, check func(t *testing.T, c Cut)) {
 	t.Helper()
 	tr.cuts(t, func(k int) bool {
@@ -163,8 +160,8 @@ func (tr *Trace) Cuts(t *testing.T, stride, draws int, check func(t *testing.T, 
 	}, check)
 }
 
-// Every cuts the power after each operation, with each outcome that there is, and fails
-// where there are more than most.
+// Every cuts the power after each operation, with each possible outcome. It fails if there are more
+// than most.
 func (tr *Trace) Every(t *testing.T, most int, check func(t *testing.T, c Cut)) {
 	t.Helper()
 	tr.cuts(t, func(int) bool { return true }, func(_ *disk, c Cut, each func(c Cut, ch chooser)) {

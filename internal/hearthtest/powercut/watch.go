@@ -33,15 +33,15 @@ type answer struct {
 	flags uint32
 }
 
-// watcher notes what a process does below a directory.
+// watcher records what a process does below a directory.
 type watcher struct {
 	root  string
 	mem   *os.File
-	disk  *disk // what is there by now
+	disk  *disk // the current state
 	trace Trace
 }
 
-// watch notes a child's calls until it has ended, and lets it do each.
+// watch records a child's system calls until it has ended, and lets it do each.
 func watch(from *os.File, pid int, root string) (*Trace, error) {
 	fd, err := receive(from)
 	if err != nil {
@@ -67,7 +67,7 @@ func watch(from *os.File, pid int, root string) (*Trace, error) {
 		}
 		var n notification
 		if err := ioctl(fd, unix.SECCOMP_IOCTL_NOTIF_RECV, unsafe.Pointer(&n)); err != nil {
-			if err == unix.ENOENT || err == unix.EINTR { // its thread has ended
+			if err == unix.ENOENT || err == unix.EINTR { // the child's thread has ended
 				continue
 			}
 			return nil, fmt.Errorf("receive a call: %w", err)
@@ -120,10 +120,10 @@ func (w *watcher) add(op Op) error {
 	return w.disk.apply(&op)
 }
 
-// note adds what a call is about to do.
+// note records what a call is about to do.
 func (w *watcher) note(n *notification) error {
 	a := n.args
-	if runtime.GOARCH == "amd64" { // elsewhere these are others' numbers
+	if runtime.GOARCH == "amd64" { // elsewhere other calls have these numbers
 		switch n.nr {
 		case oldOpen:
 			return w.opens(w.at(n, atCWD, a[0]), a[1])
@@ -152,7 +152,7 @@ func (w *watcher) note(n *notification) error {
 	return w.onFile(n)
 }
 
-// onFile notes a call that names a descriptor first.
+// onFile records a call whose first argument is a descriptor.
 func (w *watcher) onFile(n *notification) error {
 	a := n.args
 	name, ours := w.below(w.descriptor(n, a[0]))
@@ -185,7 +185,7 @@ func (w *watcher) onFile(n *notification) error {
 	return fmt.Errorf("system call %d of %s is not in the model", n.nr, name)
 }
 
-// known adds what is done to a file that has a name: others are nothing to a cut.
+// known records an operation on a file that has a name. Other files do not matter to a cut.
 func (w *watcher) known(op Op, name string) error {
 	if op.Name = name; w.disk.now[name] == nil {
 		return nil
@@ -193,7 +193,7 @@ func (w *watcher) known(op Op, name string) error {
 	return w.add(op)
 }
 
-// fresh adds what makes a name, if there is none.
+// fresh records that a name is made, if it does not exist.
 func (w *watcher) fresh(kind Kind, name string) error {
 	if name == "" || w.disk.now[name] != nil {
 		return nil
@@ -234,7 +234,7 @@ func (w *watcher) renames(from, to string) error {
 	return w.known(Op{Kind: Rename, To: to}, from)
 }
 
-// refuses what the model has no place for, below the directory.
+// refuses returns an error for calls below the directory that the model does not cover.
 func (w *watcher) refuses(n *notification) error {
 	a, name := n.args, ""
 	switch uint32(n.nr) {
@@ -279,7 +279,7 @@ func (w *watcher) writes(n *notification, name string, off int64, vector bool) e
 	return w.add(Op{Kind: Write, Name: name, Off: off, Data: data})
 }
 
-// position is where a write without an offset goes.
+// position is the offset of a write that names none.
 func (w *watcher) position(n *notification, name string) (int64, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/fdinfo/%d", n.pid, int32(n.args[0])))
 	if err != nil {
@@ -298,7 +298,7 @@ func (w *watcher) position(n *notification, name string) (int64, error) {
 
 const atCWD = uint64(1<<64 - 100) // AT_FDCWD
 
-// at is a path below the directory, as a call names it; "": it lies elsewhere.
+// at returns the path below the directory that a call names. "" means that it lies elsewhere.
 func (w *watcher) at(n *notification, dir, path uint64) string {
 	text := w.text(path)
 	if !filepath.IsAbs(text) {
@@ -316,7 +316,7 @@ func (w *watcher) below(path string) (name string, ours bool) {
 	return rel, true
 }
 
-// descriptor is the path of an open file; of one without a name it ends in "(deleted)".
+// descriptor is the path of an open file. It ends in "(deleted)" if the file has no name.
 func (w *watcher) descriptor(n *notification, fd uint64) string {
 	link := "cwd"
 	if int32(fd) != unix.AT_FDCWD {
@@ -333,7 +333,7 @@ func (w *watcher) read(at uint64, p []byte) error {
 	return nil
 }
 
-// text is a path in the child's memory.
+// text reads a path from the child's memory.
 func (w *watcher) text(at uint64) string {
 	buf := make([]byte, unix.PathMax)
 	n, _ := w.mem.ReadAt(buf, int64(at)) // the memory may end before

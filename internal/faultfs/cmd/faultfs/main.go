@@ -1,6 +1,6 @@
-// Faultfs mounts a file system of package faultfs in a process of its own. It
-// prints the address of its control endpoint in one line of JSON when it serves,
-// and takes the mount away at the end of its standard input.
+// Faultfs mounts a file system of package faultfs in a process of its own. When it serves, it
+// prints the address of its control endpoint in one line of JSON. It unmounts at the end of its
+// standard input.
 package main
 
 import (

@@ -1,6 +1,6 @@
-// Faultproxy runs a proxy of package faultproxy as a process. It prints one
-// line of JSON with its addresses when it serves, and ends with its standard
-// input, so that it never outlives who started it.
+// Faultproxy runs a proxy of package faultproxy as a process. When it serves, it prints one line of
+// JSON with its addresses. It ends with its standard input, so that it never outlives the process
+// that started it.
 package main
 
 import (
