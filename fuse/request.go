@@ -14,7 +14,7 @@ import (
 )
 
 // grace is how long a request goes on after an INTERRUPT. A signal does not mean that the reader
-// wants to fail: Go's runtime preempts threads by a signal, and EINTR kills a reader of mapped
+// wants to fail: Go's runtime preempts threads by a signal. And EINTR kills a reader of mapped
 // memory. A thread in another PID namespace cannot be seen to be killed; after the grace it has
 // waited long enough.
 const grace = 2 * time.Second

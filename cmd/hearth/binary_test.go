@@ -20,8 +20,9 @@ import (
 	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
-// built is the binary, made once for all tests, in a directory of its own, builtIn: the tests', as
-// it has the race detector, takes three times as long to start, and they start hundreds.
+// built is the binary, made once for all tests in builtIn, a directory of its own. The test binary
+// has the race detector and takes three times as long to start, and tests start hundreds of
+// processes.
 var builtIn string
 
 var built = sync.OnceValues(func() (bin string, err error) {
@@ -42,8 +43,8 @@ type hearth struct {
 	bin  string
 	home string
 	env  []string
-	dir  string               // where it is run; "": here
-	attr *syscall.SysProcAttr // how it is started; nil: as usual
+	dir  string               // where it runs; "" means here
+	attr *syscall.SysProcAttr // how it is started; nil means as usual
 }
 
 func newHearth(t *testing.T) *hearth {
@@ -59,8 +60,8 @@ func newHearth(t *testing.T) *hearth {
 		"AWS_EC2_METADATA_DISABLED=true"}}
 }
 
-// bucket starts a real S3 server for the test, as hearth's environment says from now
-// on, with objects in one bucket.
+// bucket starts a real S3 server for the test, with objects in one bucket. hearth's environment
+// names it from now on.
 func (h *hearth) bucket(t *testing.T, objects map[string]string) (url string) {
 	t.Helper()
 	s := hearthtest.StartS3(t)
@@ -206,7 +207,7 @@ func TestExitCodes(t *testing.T) {
 }
 
 func TestAFullStandardOutputIsNamed(t *testing.T) {
-	// What cannot be written is not blamed on the reading.
+	// An error of writing to standard output is not reported as an error of reading.
 	h := newHearth(t)
 	url := h.bucket(t, map[string]string{"a": "hello"})
 	for _, verb := range []string{"cat", "ls", "stat"} {
@@ -226,7 +227,7 @@ func TestAFullStandardOutputIsNamed(t *testing.T) {
 }
 
 func TestNamesOnATerminal(t *testing.T) {
-	// What a terminal would obey is quoted so that a shell reads the same bytes back.
+	// Control characters in names are quoted, so that a shell reads the same bytes back.
 	for _, name := range []string{"plain.txt", "caf\u00e9", "new\nline", "\x1b[31mred", "it's", "\n", "a\xffb\xfe", "two words", "'\t'", "-rf", "\u2028"} {
 		q := cli.QuoteName(name)
 		if strings.IndexFunc(q, func(r rune) bool { return r < ' ' || r == 0x7f || r == 0x2028 }) >= 0 {

@@ -47,7 +47,8 @@ fuse: {without: [wings]}
 `
 
 func TestConfigGoldenOutputs(t *testing.T) {
-	// What the verbs print is a table for people, documents for programs, and every error of a file with its line.
+	// The verbs print a table for people, documents for programs, and every error of a file with its
+	// line.
 	h := newHearth(t)
 	home := h.home
 	h.dir = home // names without a directory are as long on every machine
@@ -76,7 +77,8 @@ func TestConfigGoldenOutputs(t *testing.T) {
 }
 
 func TestConfigInit(t *testing.T) {
-	// What init writes for this machine is valid, begins with the two lines that a node needs, and is never written over.
+	// The configuration that init writes for this machine is valid, begins with the two lines that a
+	// node needs, and never overwrites a file.
 	h := newHearth(t)
 	file := filepath.Join(t.TempDir(), "new", "hearth.yaml")
 	stdout, stderr, code := h.run("config", "init", "s3://mine/of mine", "--write", file)
@@ -117,7 +119,7 @@ func TestConfigInit(t *testing.T) {
 }
 
 func TestConfigRefusals(t *testing.T) {
-	// What cannot be done ends with the manual's code and one line that names the cure.
+	// A refusal ends with the manual's code and one line that names the cure.
 	h := newHearth(t)
 	for args, want := range map[string]struct {
 		code int

@@ -13,8 +13,8 @@ import (
 )
 
 func TestASignalOnceUpIsAnEndLikeAnyOther(t *testing.T) {
-	// Who is told "mounted" may end the node at once: it does not count as broken off while its
-	// mounts are asked for the first time, unless they do not answer. Before that it does.
+	// A user who is told "mounted" may end the node at once. That does not cancel the start while
+	// the mounts are asked for the first time, unless they do not answer. Before "mounted" it does.
 	for _, c := range []struct {
 		up      bool
 		takes   time.Duration // of the start, unless it is cancelled

@@ -51,8 +51,8 @@ func TestWhereTheLogGoes(t *testing.T) {
 }
 
 func TestTheLogIsBegunAnew(t *testing.T) {
-	// A log that was moved away is written on until it is begun anew at its path, also from another
-	// directory than it was named from; where that cannot be, the one of before goes on.
+	// A log that was moved away is written on until it is reopened at its path, also from another
+	// directory than it was named from. If that fails, the old file goes on.
 	dir := t.TempDir()
 	t.Chdir(dir)
 	if err := os.Mkdir("logs", 0o755); err != nil {

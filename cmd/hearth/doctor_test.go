@@ -18,8 +18,8 @@ import (
 	"github.com/hearthfs/hearth/node/doctor"
 )
 
-// examined runs doctor and gives its findings by check and subject. What root's doctor
-// mounts is seen by nobody else.
+// examined runs doctor and returns its findings by check and subject. Nobody else sees the mounts
+// of root's doctor.
 func (h *hearth) examined(t *testing.T, args ...string) (found map[string]doctor.Finding, code int) {
 	t.Helper()
 	apart := *h
@@ -90,7 +90,8 @@ func TestDoctorOfAnOrigin(t *testing.T) {
 }
 
 func TestDoctorNamesItsSubjectOnce(t *testing.T) {
-	// What an origin's error begins with is the finding's subject, which is printed once; and one check is no "checks".
+	// If an origin's error begins with the finding's subject, the subject is printed once. And one
+	// check is not called "checks".
 	h := newHearth(t)
 	url := h.bucket(t, map[string]string{"a": "hello"})
 	h.env = append(h.env, "AWS_SECRET_ACCESS_KEY=wrong")
@@ -119,8 +120,8 @@ func TestDoctorNamesItsSubjectOnce(t *testing.T) {
 }
 
 func TestDoctorFindsAClockThatIsOff(t *testing.T) {
-	// The answers' Date is an hour behind this machine's clock; and an origin that
-	// does not answer costs the verb its bound, not a hang.
+	// The origin's Date is an hour behind this machine's clock. And an origin that does not answer
+	// costs the verb its time limit, not a hang.
 	h := newHearth(t)
 	url := h.bucket(t, map[string]string{"a": "hello"})
 	proxy, err := faultproxy.Start(faultproxy.Options{Target: endpoint(t, h)})
@@ -158,8 +159,8 @@ func endpoint(t *testing.T, h *hearth) string {
 }
 
 func TestDoctorOfTheMachine(t *testing.T) {
-	// Without a node: the cache directory would be made, and is not; one that is
-	// read-only FAILs. With a node: it is named, and the directory and the socket are its own.
+	// Without a node doctor only tests whether the cache directory can be made; a read-only one
+	// FAILs. With a node it names the node, and the directory and the socket are the node's own.
 	h := newHearth(t)
 	url := h.bucket(t, map[string]string{"a": "hello"})
 	home := h.home

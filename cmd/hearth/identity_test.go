@@ -33,9 +33,9 @@ func startFakeProxy(t *testing.T) *fakeProxy {
 }
 
 func TestMetadataAndAgentsAreNotAskedByAProxy(t *testing.T) {
-	// With a proxy in the environment an instance's metadata and a container's agent are asked past
-	// it, however they are named: it would give the role of the machine that it runs on. STS and SSO
-	// are asked by it.
+	// With a proxy in the environment, metadata of an instance and a container's agent are asked
+	// directly, however they are named. Through the proxy they would give the role of the proxy's
+	// machine. STS and SSO are asked through the proxy.
 	const role = "arn:aws:iam::123456789012:role/reader"
 	login := `{"accessToken": "identity", "expiresAt": "2999-01-01T00:00:00Z"}`
 	for name, c := range map[string]struct {
@@ -86,8 +86,8 @@ func TestMetadataAndAgentsAreNotAskedByAProxy(t *testing.T) {
 }
 
 func TestDoctorSaysWhoAsks(t *testing.T) {
-	// An identity of each kind, by a real server's account: who it is, how it was found, and until when; and
-	// a profile that is not there is a FAIL, whatever else could be found.
+	// For an identity of each kind at a real server, doctor says who it is, how it was found, and
+	// until when it lasts. A profile that does not exist is a FAIL, whatever else could be found.
 	h := newHearth(t)
 	url, f := h.bucket(t, map[string]string{"a": "hello"}), hearthtest.StartFakeAWS(t)
 	var access, secret string

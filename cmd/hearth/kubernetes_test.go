@@ -21,7 +21,7 @@ import (
 	"github.com/hearthfs/hearth/node/machine"
 )
 
-// manifest is what the tests look at in a Kubernetes object; what it does not name is passed over.
+// manifest has the fields of a Kubernetes object that the tests check. Others are passed over.
 type manifest struct {
 	Kind     string
 	Metadata struct{ Name, Namespace string }
@@ -105,7 +105,8 @@ func manifests(t *testing.T, name string) map[string]manifest {
 }
 
 func TestKubernetesExample(t *testing.T) {
-	// The daemonset's command, configuration, probes and volumes are what this binary takes and what a mount that other pods see needs.
+	// The binary takes the daemonset's command, configuration, probes and volumes. They fit a mount
+	// that other pods see.
 	all := manifests(t, "daemonset.yaml")
 	p := all["DaemonSet"].Spec.Template.Spec
 	c := p.Containers[0]
@@ -162,7 +163,9 @@ func TestKubernetesExample(t *testing.T) {
 }
 
 func TestKubernetesJob(t *testing.T) {
-	// The job's init container is a warm-up that this binary takes, asks the node of daemonset.yaml at its socket as root, and fails the job on the codes that another try does not change; the job reads what it loaded.
+	// The job's init container is a warm-up that this binary takes. It asks the node of
+	// daemonset.yaml at its socket as root, and fails the job on exit codes that a retry does not
+	// change. The job reads what it loaded.
 	set := manifests(t, "daemonset.yaml")["DaemonSet"].Spec.Template.Spec
 	job := manifests(t, "job.yaml")["Job"].Spec
 	warm, reader := job.Template.Spec.InitContainers[0], job.Template.Spec.Containers[0]
@@ -218,7 +221,9 @@ func TestKubernetesJob(t *testing.T) {
 }
 
 func TestKubernetesRing(t *testing.T) {
-	// The patch gives the daemonset's container variables that this binary takes, and has it join by the Service's name; the Service leads to the daemonset's pods, ready or not, at the ports that a node listens at.
+	// The patch gives the daemonset's container variables that this binary takes, and joins by the
+	// Service's name. The Service leads to the daemonset's pods, ready or not, at the ports where a
+	// node listens.
 	set := manifests(t, "daemonset.yaml")["DaemonSet"]
 	service := struct {
 		Metadata struct{ Name, Namespace string }
@@ -286,8 +291,8 @@ func TestKubernetesRing(t *testing.T) {
 	}
 }
 
-// checkVolumes holds which volume is mounted at each path: one of the same path on
-// the machine, but for the configuration. What is shared stands above the mount point.
+// checkVolumes checks which volume is mounted at each path: one of the same path on the machine,
+// except for the configuration. A shared volume stands above the mount point.
 func checkVolumes(t *testing.T, p pod, want map[string]string) {
 	t.Helper()
 	for _, m := range p.Containers[0].VolumeMounts {

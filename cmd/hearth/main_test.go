@@ -53,7 +53,7 @@ func TestMountHelper(t *testing.T) {
 }
 
 func TestRanges(t *testing.T) {
-	// Ranges read as HTTP has them, and nothing else does.
+	// Ranges are read as in HTTP, and nothing else is.
 	for in, want := range map[string]span{"": {0, -1}, "0-15": {0, 15}, "7-": {7, -1}, "-9": {-1, 9}} {
 		if got, err := parseRange(in); err != nil || got != want {
 			t.Errorf("range %q: %v, %v", in, got, err)
@@ -67,7 +67,7 @@ func TestRanges(t *testing.T) {
 }
 
 func TestOffsets(t *testing.T) {
-	// What stands behind the last @ is an offset, if it is a size; else it is of the name.
+	// The text after the last @ is an offset if it is a size, otherwise a part of the name.
 	for arg, want := range map[string]string{"/a": "/a 0", "/a@5": "/a 5", "/a@4KiB": "/a 4096", "/a@b": "/a@b 0", "/a@1@0": "/a@1 0", "/a@": "/a@ 0", "s3://b/k@7": "s3://b/k 7"} {
 		if path, offset := atOffset(arg); fmt.Sprint(path, " ", offset) != want {
 			t.Errorf("%s: %s at %d, want %s", arg, path, offset, want)

@@ -15,7 +15,8 @@ import (
 	"github.com/hearthfs/hearth/cmd/hearth/settings"
 )
 
-// manualPages are those that the packages carry, and the same for who reads the repository, by file.
+// manualPages are, by file, the pages that the packages carry, and the same text for readers of the
+// repository.
 func manualPages() map[string]string {
 	blank := &cobra.Command{}
 	cli.AddOutput(blank, cli.AddCommon(blank))

@@ -181,8 +181,8 @@ func origins(urls ...string) func(context.Context) string {
 // answersWithin is the longest that a healthy node takes to report its status.
 const answersWithin = time.Second
 
-// nodeAndOrigins says what a verb waits for that asks a node: the node, if it does not report its
-// status, otherwise what the node may wait for.
+// nodeAndOrigins says what a verb waits for that asks a node. That is the node, if it does not
+// report its status, otherwise what the node may wait for.
 func nodeAndOrigins(n admin.Client) func(context.Context) string {
 	n.Waits = nil
 	return func(ctx context.Context) string {

@@ -12,14 +12,14 @@ import (
 	"github.com/hearthfs/hearth/node/admin"
 )
 
-// in is a place in a directory of these names, of a node with these mounts.
+// in is a current directory with these names, of a node with these mounts.
 func in(mounts []string, dirs ...string) *place {
 	return &place{dirs: func() []string { return dirs }, mounts: func() []string { return mounts }}
 }
 
 func TestRelativePathsBelowAMount(t *testing.T) {
-	// A relative path is made absolute where it then lies below a mount, by the kernel's name
-	// of the current directory or the shell's; else it stays, as other paths and URLs do.
+	// A relative path becomes absolute if that lies below a mount, by the kernel's name of the
+	// current directory or the shell's. Otherwise it stays, as other paths and URLs do.
 	mounts := []string{"/mnt/d", "/data"}
 	for _, c := range []struct {
 		place      *place
@@ -69,8 +69,8 @@ func TestRelativePathsBelowAMount(t *testing.T) {
 }
 
 func TestListsOfRelativePaths(t *testing.T) {
-	// Each item of a list is taken for itself, however its bytes come; one that is too long
-	// for a path is passed on byte for byte.
+	// Each item of a list is resolved by itself, however its bytes arrive. One that is too long for
+	// a path is passed on byte for byte.
 	p := in([]string{"/m"}, "/m/d")
 	long := strings.Repeat("x", 3*longest+7)
 	for _, c := range []struct {
@@ -97,7 +97,8 @@ func TestListsOfRelativePaths(t *testing.T) {
 }
 
 func TestPathsAreShownAsTheyWereTyped(t *testing.T) {
-	// What a relative path was made, and what lies below it, is shown as it was typed, at the beginning of an error too; nothing else is changed.
+	// The absolute form of a relative path, and anything below it, is shown as it was typed, also at
+	// the beginning of an error. Nothing else is changed.
 	p := in([]string{"/mnt/d"}, "/mnt/d/train")
 	p.All([]string{"a", "/x", "../val"})
 	for text, want := range map[string]string{"/mnt/d/train/a": "a", "/mnt/d/train/a/b": "a/b", "/mnt/d/train/ab": "/mnt/d/train/ab", "/mnt/d/val: no such file": "../val: no such file",

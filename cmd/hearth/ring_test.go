@@ -11,7 +11,7 @@ import (
 	"github.com/hearthfs/hearth/peer/secret"
 )
 
-// ringNode answers about a ring as a node does; nil: it is in none.
+// ringNode answers about a ring as a node does. nil means that it is in none.
 func ringNode(t *testing.T, ring *status.RingStatus) (address string) {
 	t.Helper()
 	say := func(w http.ResponseWriter, v any, err *admin.Error) {

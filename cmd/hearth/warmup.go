@@ -234,7 +234,7 @@ type waiter struct {
 	cmd    *cobra.Command
 	jobs   *admin.Jobs
 	enough float64
-	at     *place // where its paths were typed; nil: by another command
+	at     *place // where its paths were typed; nil means by another command
 }
 
 // wait follows a job until it is over, or until enough of it is present.

@@ -37,8 +37,8 @@ func fakeNode(t *testing.T, handler http.Handler) (address string) {
 }
 
 func TestInterruptedBeforeTheFirstEvent(t *testing.T) {
-	// Ctrl-C comes while the node takes a job, and has not answered: who pressed it is told
-	// the job's id, and how to come back.
+	// Ctrl-C comes while the node takes a job and has not answered yet. The user is told the job's
+	// ID, and how to come back.
 	h := newHearth(t)
 	taken, pressed := make(chan struct{}), make(chan struct{})
 	mux := http.NewServeMux()
@@ -69,7 +69,8 @@ func TestInterruptedBeforeTheFirstEvent(t *testing.T) {
 }
 
 func TestAVerbThatWaitsSaysWhatFor(t *testing.T) {
-	// The node does not answer, or is well and has an origin that does not: whoever typed the verb is told before the answer comes, and gets it then.
+	// The node does not answer, or is healthy but its origin does not answer. The user is told so
+	// before the answer comes, and gets the answer then.
 	h := newHearth(t)
 	for says, want := range map[string]string{"": ", which does not answer; ", `{"says":"ok","links":[{"url":"s3://b/p"}]}`: ", which is well and may wait for the origin s3://b/p; ",
 		`{"says":"an origin cannot be read","problems":["an origin cannot be read"]}`: ", which says: an origin cannot be read; "} {
@@ -108,7 +109,8 @@ func TestAVerbThatWaitsSaysWhatFor(t *testing.T) {
 }
 
 func TestWordsOfTheNodeAreCompleted(t *testing.T) {
-	// A shell is given the node's jobs, mount points and pins, each once, and no files; of a node that does not answer, nothing.
+	// A shell is given the node's jobs, mount points and pins, each once, and no files. A node that
+	// does not answer gives nothing.
 	h := newHearth(t)
 	mux := http.NewServeMux()
 	answer := func(pattern string, v any) {
@@ -139,7 +141,8 @@ func TestWordsOfTheNodeAreCompleted(t *testing.T) {
 }
 
 func TestANodeThatEndsWhileItsJobIsWaitedFor(t *testing.T) {
-	// The node is killed, so that the answer breaks off: the job is not lost, and who waits is told how to come back.
+	// The node is killed, so that its answer breaks off. The job is not lost, and the user is told
+	// how to come back.
 	h := newHearth(t)
 	view := warmup.View{Record: warmup.Record{ID: "0badcafe", State: warmup.Loading}}
 	mux := http.NewServeMux()
@@ -156,7 +159,8 @@ func TestANodeThatEndsWhileItsJobIsWaitedFor(t *testing.T) {
 }
 
 func TestNothingOfStrangersIsObeyed(t *testing.T) {
-	// Causes, ETags, links and directories that hold what a terminal obeys are shown, by each verb that prints them.
+	// Control characters in causes, ETags, links and directories are quoted by each verb that prints
+	// them.
 	const bad = "\x1b]0;x\a"
 	v := &warmup.View{Record: warmup.Record{ID: "1", State: warmup.Failed, Error: "failed: " + bad}}
 	v.Samples = []warmup.Sample{{Path: "/a", Cause: "denied: " + bad}}
@@ -173,8 +177,8 @@ func TestNothingOfStrangersIsObeyed(t *testing.T) {
 }
 
 func TestEnoughIsEnoughHoweverTheJobEnds(t *testing.T) {
-	// A job that ends with 99 % before the command sees 95 % of it is what was waited for; with
-	// all wanted, with less, or where the job failed, it is not.
+	// A job that ends with 99 % before the command sees 95 % of it has done what was waited for.
+	// With all wanted, with less, or after a failure, it has not.
 	for name, c := range map[string]struct {
 		enough float64
 		state  warmup.State

@@ -34,7 +34,7 @@ func (c *fake) Close() error {
 	return nil
 }
 
-// rig is a Table, and the names of those that were cut, in order.
+// rig is a Table, and the names of the connections that were cut, in order.
 type rig struct {
 	*Table
 	cut []string
@@ -44,7 +44,7 @@ func newRig(places int, known ...string) *rig {
 	return &rig{Table: New(places, func(a netip.Addr) bool { return slices.Contains(known, a.String()) })}
 }
 
-// come begins a connection of each address; its name is the address and a number.
+// come begins a connection of each address. Its name is the address and a number.
 func (r *rig) come(n int, from ...string) (all []*Place) {
 	for _, a := range from {
 		for i := range n {
@@ -54,7 +54,7 @@ func (r *rig) come(n int, from ...string) (all []*Place) {
 	return all
 }
 
-// went expects which connections were cut since the last look.
+// went checks which connections were cut since the last check.
 func (r *rig) went(t *testing.T, what string, want ...string) {
 	t.Helper()
 	if !slices.Equal(r.cut, want) {
@@ -64,8 +64,8 @@ func (r *rig) went(t *testing.T, what string, want ...string) {
 }
 
 func TestAFloodPushesOutItsOwn(t *testing.T) {
-	// One address takes all places and goes on: for each newcomer of another one its oldest
-	// goes, in order, and for each more of its own, too; others lose none.
+	// One address takes all places and opens more connections. Each newcomer of another address cuts
+	// its oldest one, in order, and so does each further one of its own. Others lose none.
 	r := newRig(4)
 	r.come(5, "10.0.0.1")
 	r.went(t, "the flood", "10.0.0.1#0")
@@ -79,16 +79,16 @@ func TestAFloodPushesOutItsOwn(t *testing.T) {
 }
 
 func TestTheOldestGoesAmongEquals(t *testing.T) {
-	// As many addresses as there are places, one connection each: the newcomer gets in, and
-	// whoever came first goes.
+	// As many addresses as there are places have one connection each. The newcomer gets in, and the
+	// oldest connection is cut.
 	r := newRig(3)
 	r.come(1, "10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5")
 	r.went(t, "one each", "10.0.0.1#0", "10.0.0.2#0")
 }
 
 func TestWhoIsKnownHoldsNoPlace(t *testing.T) {
-	// Many connections of one address show whose they are: none of them counts, none is cut
-	// for others, and its place is given back once, however often it ends.
+	// Many connections of one address show whose they are. None of them counts, none is cut for
+	// others, and each place is given back once, however often the connection ends.
 	r := newRig(2)
 	for range 5 {
 		p := r.come(1, "10.0.0.1")[0]
@@ -103,8 +103,8 @@ func TestWhoIsKnownHoldsNoPlace(t *testing.T) {
 }
 
 func TestSources(t *testing.T) {
-	// A network of IPv6 is one source, and its addresses share what it has; an IPv4 address
-	// is itself in both spellings, and another one of its network is another.
+	// An IPv6 network is one source, and its addresses share its places. An IPv4 address is one
+	// source in both spellings, and another address of its network is another source.
 	for _, c := range []struct {
 		name string
 		come []string
@@ -126,8 +126,8 @@ func TestSources(t *testing.T) {
 }
 
 func TestMembersAndStrangersHaveHalfEach(t *testing.T) {
-	// Strangers of ever new addresses push out no member's connection, and a flood from a
-	// member's address no stranger's; a half that nobody needs is anybody's.
+	// Strangers from ever new addresses push out no member's connection. A flood from a member's
+	// address pushes out no stranger's. A half that is not needed is free for anybody.
 	r := newRig(4, "10.0.0.1", "10.0.0.2")
 	r.come(1, "10.0.0.1", "10.0.0.2")
 	r.come(1, "10.9.0.1", "10.9.0.2", "10.9.0.3", "10.9.0.4")
@@ -142,8 +142,8 @@ func TestMembersAndStrangersHaveHalfEach(t *testing.T) {
 }
 
 func TestIdleAgain(t *testing.T) {
-	// A connection that was busy becomes idle: it counts again, as the youngest; where it is
-	// cut, what it wrote still arrives; what was cut takes no place again.
+	// A busy connection becomes idle: it counts again, as the youngest. If it is cut, what it wrote
+	// still arrives. A connection that was cut takes no place again.
 	r := newRig(2)
 	first := r.come(1, "10.0.0.1")[0]
 	first.Again() // it holds one
@@ -163,8 +163,8 @@ func TestIdleAgain(t *testing.T) {
 }
 
 func TestListener(t *testing.T) {
-	// A server of HTTP marks what is busy and what is idle: a third idle connection cuts the
-	// first one, and one that is busy meanwhile is left alone.
+	// An HTTP server marks busy and idle connections. A third idle connection cuts the first one. A
+	// connection that is busy meanwhile stays.
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -12,10 +12,10 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// testPatience passes in a bubble of testing/synctest only.
+// testPatience passes only in a bubble of testing/synctest.
 const testPatience = 40 * time.Millisecond
 
-// start makes a Guard whose lookout looks, and which is closed in the end.
+// start makes a Guard with a running lookout. It is closed at the test's end.
 func start(t *testing.T, o Options) *Guard {
 	t.Helper()
 	if o.MaxLeft == 0 {
@@ -29,7 +29,7 @@ func start(t *testing.T, o Options) *Guard {
 }
 
 func TestOperationsLeftAreBounded(t *testing.T) {
-	// However many readers are killed, at most as many of their operations stay behind as the device's user wants.
+	// However many readers are killed, the abandoned operations are bounded by MaxLeft.
 	for _, most := range []int{1, 64} {
 		synctest.Test(t, func(t *testing.T) {
 			g := start(t, Options{Patience: time.Minute, MaxLeft: most})
@@ -58,7 +58,8 @@ func TestOperationsLeftAreBounded(t *testing.T) {
 }
 
 func TestWhatHangsIsLeftWhenItsPatienceIsOver(t *testing.T) {
-	// An operation hangs, and one that is granted seven looks: each is left between that and a look more, and told of.
+	// An operation hangs, and so does one that is granted seven looks. Each is abandoned at that
+	// look or the next, and reported.
 	for looks, granted := range map[int]int{0: Looks, 1: Looks, 7: 7} {
 		synctest.Test(t, func(t *testing.T) {
 			var told []time.Duration
@@ -89,7 +90,8 @@ func TestWhatHangsIsLeftWhenItsPatienceIsOver(t *testing.T) {
 }
 
 func TestStepsAndRestsAreNoHang(t *testing.T) {
-	// An operation takes many patiences, with steps between, and then rests: it is not left, and nobody is told.
+	// An operation takes many patiences, with steps in between, and then rests. It is not abandoned,
+	// and nothing is reported.
 	synctest.Test(t, func(t *testing.T) {
 		g := start(t, Options{Patience: testPatience, Hangs: func(what string, _ time.Duration) { t.Errorf("%s hangs", what) }})
 		var c *Call
@@ -109,7 +111,8 @@ func TestStepsAndRestsAreNoHang(t *testing.T) {
 }
 
 func TestOfADeviceOutOfUseAllLeave(t *testing.T) {
-	// The device is taken out of use: whoever waits for it leaves at the next look but one, and no hang is told.
+	// The device is taken out of use. Every operation that waits for it is abandoned within two
+	// looks, and no hang is reported.
 	synctest.Test(t, func(t *testing.T) {
 		var unusable atomic.Bool
 		hang := make(chan struct{})
@@ -128,8 +131,8 @@ func TestOfADeviceOutOfUseAllLeave(t *testing.T) {
 }
 
 func TestWhoCannotLeaveIsReplaced(t *testing.T) {
-	// A caller runs his operation himself, and hangs: another is started in his place, once, and
-	// he is told so when the device lets go of him.
+	// A caller runs the operation itself, and hangs. Another goroutine is started in its place,
+	// once. The caller learns that when the device lets go of it.
 	synctest.Test(t, func(t *testing.T) {
 		g := start(t, Options{Patience: testPatience})
 		hang, ended := make(chan struct{}), make(chan bool)
@@ -148,8 +151,8 @@ func TestWhoCannotLeaveIsReplaced(t *testing.T) {
 }
 
 func TestCloseWaitsForWhatDoesNotHang(t *testing.T) {
-	// One operation was left, another is under way when the Guard is closed: Close waits for the second
-	// one only, nothing begins any more, and what was left is undone when it comes back.
+	// One operation was abandoned, another is in flight when the Guard is closed. Close waits only
+	// for the second one, and no new one begins. The abandoned one is undone when it comes back.
 	synctest.Test(t, func(t *testing.T) {
 		g := start(t, Options{Patience: time.Minute})
 		hang, works, closed := make(chan struct{}), make(chan struct{}), make(chan struct{})
@@ -205,7 +208,8 @@ func TestCloseLeavesWhatHangs(t *testing.T) {
 }
 
 func TestAWriterHangsLater(t *testing.T) {
-	// A writer makes no step: it is told of after five patiences, and stood by for fifteen.
+	// A writer makes no step. It is reported after five patiences, and Await waits for it for
+	// fifteen.
 	synctest.Test(t, func(t *testing.T) {
 		var told atomic.Int64
 		begun := time.Now()
@@ -230,7 +234,8 @@ func TestAWriterHangsLater(t *testing.T) {
 }
 
 func TestASlowDeviceIsToldOf(t *testing.T) {
-	// An operation that waits once for most of the patience is not told of, the next one is, though neither is left, and for ten seconds.
+	// A wait of most of the patience is not reported the first time. The next one is, for ten
+	// seconds, though neither operation is abandoned.
 	synctest.Test(t, func(t *testing.T) {
 		g := New(Options{Patience: testPatience, MaxLeft: 64, Hangs: func(what string, _ time.Duration) { t.Errorf("%s hangs", what) }})
 		defer g.Close()

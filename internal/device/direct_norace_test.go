@@ -11,7 +11,8 @@ import (
 )
 
 func TestAPowerCutLeavesTheOldFileOrTheNewOne(t *testing.T) {
-	// A small file is written durably, twice, and the power fails at any moment: it is as one of the writes left it, and the last one that answered is not lost.
+	// A small file is written durably, twice, and the power fails at any moment. The file is as one
+	// of the writes left it, and a write that was answered is not lost.
 	tr := powercut.Record(t, func(t *testing.T, dir string, mark func(string)) {
 		for _, text := range []string{"first", "second, and longer"} {
 			if err := WriteDurably(filepath.Join(dir, "file"), []byte(text)); err != nil {

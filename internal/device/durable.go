@@ -81,7 +81,7 @@ func ClearWay(name string, dir bool, mended Mended) error {
 	}
 	if fi.IsDir() == dir && (dir || fi.Mode().IsRegular()) {
 		if fi.Mode()&want != want {
-			if os.Chmod(name, want) == nil { // who is not its owner will hear of it when it is opened
+			if os.Chmod(name, want) == nil { // a process that is not its owner gets the error when it opens the file
 				mended.Tell(name, errRights)
 			}
 		}

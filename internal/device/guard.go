@@ -1,5 +1,5 @@
-// Package device is how Hearth uses a block device: files past the page cache and durable writes
-// (direct.go, durable.go), and a Guard that runs operations on a device that may not answer.
+// Package device is how Hearth uses a block device. It has files past the page cache (direct.go) and
+// durable writes (durable.go). A Guard runs operations on a device that may not answer.
 //
 // An operation that hangs in the kernel cannot be cancelled, only abandoned. So a Guard runs each
 // one on a thread of its own (Do). Its caller can leave. The thread, the memory that the kernel may
@@ -177,8 +177,8 @@ func (g *Guard) Busy() bool {
 	return g.calls.after != &g.calls
 }
 
-// Waited is how long operations have waited for the device in the last 10 s, if half of the time
-// that counts as a hang was reached again and again; otherwise 0.
+// Waited is how long operations have waited for the device in the last 10 s. It is 0 unless waits
+// reached half of the time that counts as a hang again and again.
 func (g *Guard) Waited() time.Duration { return g.slow.waited(time.Now()) }
 
 // Await waits until the writer has ended, and closes the Guard. False means that the writer hangs

@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// The race detector has goroutines switch elsewhere, and so workers be made that are not needed.
+// The race detector makes goroutines switch at other moments, so that more workers are made than
+// are needed.
 
 func TestACallCostsNoMemory(t *testing.T) {
 	// A Call serves one operation after the other, on its caller's thread and on another, and nothing is allocated.

@@ -9,8 +9,8 @@ import (
 )
 
 func TestFaults(t *testing.T) {
-	// Each fault is what reads and writes meet, until the next one is set. The e2e
-	// scenarios of disks mount it.
+	// Reads and writes meet each fault, until the next one is set. The e2e scenarios of disks mount
+	// it.
 	f := &FS{change: make(chan struct{})}
 	for _, c := range []struct {
 		fault       Fault
@@ -31,7 +31,7 @@ func TestFaults(t *testing.T) {
 }
 
 func TestSlowReads(t *testing.T) {
-	// A read takes its time, a write does not.
+	// A read takes its time, and a write does not.
 	synctest.Test(t, func(t *testing.T) {
 		f := &FS{change: make(chan struct{})}
 		if err := f.Set(Slow); err != nil {
@@ -46,7 +46,7 @@ func TestSlowReads(t *testing.T) {
 }
 
 func TestStallEnds(t *testing.T) {
-	// A stall has no answer until another fault is set, or the watchdog ends it.
+	// A stalled request gets no answer until another fault is set, or the watchdog ends it.
 	synctest.Test(t, func(t *testing.T) {
 		f := &FS{change: make(chan struct{}), watchdog: time.Minute}
 		answers := make(chan syscall.Errno, 1)

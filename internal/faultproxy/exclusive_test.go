@@ -15,12 +15,12 @@ import (
 	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
-// racingFake is a fake of the server that Exclusive is for: a GET or HEAD looks the
-// ETag up, and the bytes afterwards, by the key again. An object's ETag is what its bytes
-// say, so an answer tells by itself whether it is whole.
+// racingFake is a fake of the server that Exclusive is for. A GET or HEAD looks up the ETag by the
+// key, and then the bytes by the key again. An object's ETag follows from its bytes, so an answer
+// shows by itself whether it is whole.
 type racingFake struct {
-	between func(r *http.Request) // the two, and before a change answers; nil: nothing
-	sending func(r *http.Request) // the bytes, after the head; nil: nothing
+	between func(r *http.Request) // called between the two, and before a change answers; may be nil
+	sending func(r *http.Request) // called before the bytes, after the head; may be nil
 	mu      sync.Mutex            // guards objects
 	objects map[string]string
 }
@@ -73,7 +73,7 @@ func newRace(t *testing.T, exclusive bool, between func(r *http.Request)) *race 
 	return &race{t, p, fake, client}
 }
 
-// do sends a request; its answer's ETag and bytes.
+// do sends a request and returns its answer's ETag and bytes.
 func (r *race) do(method, target, data string) (etag, body string) {
 	req, err := http.NewRequestWithContext(r.Context(), method, r.URL()+target, strings.NewReader(data))
 	if err != nil {
@@ -93,7 +93,7 @@ func (r *race) do(method, target, data string) (etag, body string) {
 	return resp.Header.Get("ETag"), string(all)
 }
 
-// begin does it aside.
+// begin sends the request on another goroutine.
 func (r *race) begin(method, target, data string) (ended chan [2]string) {
 	ended = make(chan [2]string, 1)
 	go func() { etag, body := r.do(method, target, data); ended <- [2]string{etag, body} }()
@@ -108,9 +108,9 @@ func (r *race) waitFor(what string, fact func(faultproxy.Stats) bool) {
 }
 
 func TestAPutBetweenETagAndBytesOfAGet(t *testing.T) {
-	// A PUT comes while the server has looked a GET's ETag up and not yet opened the
-	// file: the GET has the old ETag with the new bytes. Through an exclusive proxy the PUT
-	// waits, and the GET is whole; other keys do not wait.
+	// A PUT comes after the server has looked up a GET's ETag and before it opens the file. The GET
+	// has the old ETag with the new bytes. Through an exclusive proxy the PUT waits, and the GET is
+	// whole; other keys do not wait.
 	for _, exclusive := range []bool{false, true} {
 		there, goOn := make(chan string), make(chan struct{})
 		r := newRace(t, exclusive, func(q *http.Request) {
@@ -148,8 +148,8 @@ func TestAPutBetweenETagAndBytesOfAGet(t *testing.T) {
 }
 
 func TestAnswersAreWholeAmongManyChanges(t *testing.T) {
-	// Readers and writers of two keys, by differently escaped names, meet at a server
-	// that is as slow as it likes between the ETag and the bytes.
+	// Readers and writers of two keys, by differently escaped names, meet at a server that is slow
+	// between the ETag and the bytes.
 	r := newRace(t, true, func(*http.Request) {
 		for range 20 {
 			runtime.Gosched()
@@ -185,9 +185,9 @@ func TestAnswersAreWholeAmongManyChanges(t *testing.T) {
 }
 
 func TestWhatAnExclusiveProxyLetsPass(t *testing.T) {
-	// While a GET is between ETag and bytes other reads pass, and what changes no object
-	// of this key. While a change is at the server its own key's requests wait. A body
-	// that is on its way holds nothing up.
+	// While a GET is between ETag and bytes, other reads pass, and so do requests that change no
+	// object of this key. While a change is at the server, requests for its own key wait. A body in
+	// flight holds up nothing.
 	r := newRace(t, true, nil)
 	there, goOn := make(chan string), make(chan struct{})
 	hold := func(at string) func(q *http.Request) {

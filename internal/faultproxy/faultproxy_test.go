@@ -55,8 +55,8 @@ func between(t *testing.T) (*faultproxy.Proxy, *http.Client) {
 }
 
 func TestGetsAreCountedByAddress(t *testing.T) {
-	// Two clients ask by addresses of their own, one of them twice: each has its own GETs and
-	// their bytes, and nobody's HEAD or LIST counts.
+	// Two clients ask from addresses of their own, one of them twice. Each has its own GETs and
+	// their bytes. HEAD and LIST do not count.
 	p, _ := between(t)
 	for from, n := range map[string]int64{"127.0.0.2": 1, "127.0.0.3": 2, "127.0.0.4": 0} {
 		dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
@@ -224,8 +224,8 @@ func TestDownIsRefusedAndUpIsBack(t *testing.T) {
 }
 
 func TestABlackHoleSwallowsAndGivesBack(t *testing.T) {
-	// Packets are dropped: neither a kept connection nor a new one is answered, nor
-	// refused; afterwards both are.
+	// Packets are dropped: a kept connection and a new one are neither answered nor refused.
+	// Afterwards both are answered.
 	p, c := between(t)
 	url := p.URL() + "/b/k"
 	if _, _, err := get(t, c, url); err != nil { // leaves a connection behind

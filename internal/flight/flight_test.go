@@ -81,8 +81,8 @@ func TestTheOneWhoStartedGoesAway(t *testing.T) {
 }
 
 func TestACancelledAttemptIsNobodys(t *testing.T) {
-	// All waiters leave, the attempt is slow to notice; who comes now gets a new
-	// attempt, and what the old one still yields is let go of.
+	// All waiters leave, and the attempt is slow to notice. The next caller gets a new attempt, and
+	// what the old one still yields is released.
 	synctest.Test(t, func(t *testing.T) {
 		g, old := newGroup(), newCounted("old")
 		ctx, leave := context.WithCancel(t.Context())
@@ -118,8 +118,8 @@ func TestACancelledAttemptIsNobodys(t *testing.T) {
 }
 
 func TestAPanicIsAnErrorForAll(t *testing.T) {
-	// The attempt panics, or its goroutine exits: nobody is stranded, and the next
-	// caller starts anew.
+	// The attempt panics, or its goroutine exits. Nobody is stranded, and the next caller starts a
+	// new attempt.
 	for name, fail := range map[string]func(){"panic": func() { panic("boom") }, "exit": runtime.Goexit} {
 		synctest.Test(t, func(t *testing.T) {
 			g, gate := newGroup(), make(chan struct{})
@@ -145,8 +145,8 @@ func TestAPanicIsAnErrorForAll(t *testing.T) {
 }
 
 func TestEachWaiterHasAReferenceOfItsOwn(t *testing.T) {
-	// Five wait, two leave before the value comes and one in the same moment: three
-	// or four references go out, none is left over.
+	// Five wait. Two leave before the value comes, and one at the same moment. Three or four
+	// references go out, and none is left over.
 	synctest.Test(t, func(t *testing.T) {
 		g, gate, v := newGroup(), make(chan struct{}), newCounted("a")
 		var all, early sync.WaitGroup
@@ -283,8 +283,8 @@ func TestARunThatNobodyWantsStops(t *testing.T) {
 }
 
 func TestWhatARunLeavesIsTriedAgain(t *testing.T) {
-	// A run fails at its first key: who waits for the second makes an attempt of
-	// its own. A run that panics is an error for all.
+	// A run fails at its first key. A waiter for the second one makes an attempt of its own. A run
+	// that panics is an error for all.
 	synctest.Test(t, func(t *testing.T) {
 		for _, panics := range []bool{false, true} {
 			g, gate := newGroup(), make(chan struct{})

@@ -11,8 +11,8 @@ import (
 )
 
 func TestTwinsShareOneCall(t *testing.T) {
-	// Three ask for the same at once: one call, three references; one who leaves
-	// gets none; after a call that nobody joined the next works as well.
+	// Three ask for the same at once: one call, three references. A caller that leaves gets none.
+	// After a call that nobody joined the next one works as well.
 	synctest.Test(t, func(t *testing.T) {
 		tw, gate, v := NewTwins[string](retain, release), make(chan struct{}), newCounted("a")
 		var calls atomic.Int64
@@ -48,8 +48,8 @@ func TestTwinsShareOneCall(t *testing.T) {
 }
 
 func TestATwinTakesOver(t *testing.T) {
-	// The caller at work goes away and its call fails: of those who wait one does
-	// it again, and all get that. After runtime.Goexit just so.
+	// The caller at work goes away and its call fails. One of the waiters does it again, and all get
+	// that result. The same happens after runtime.Goexit.
 	for _, exit := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			tw, v := NewTwins[string](retain, release), newCounted("a")
@@ -91,7 +91,7 @@ func TestATwinTakesOver(t *testing.T) {
 }
 
 func TestATwinsPanicIsAnErrorForAll(t *testing.T) {
-	// The caller at work panics: it and those who wait get an error.
+	// The caller at work panics. It and the waiters get an error.
 	synctest.Test(t, func(t *testing.T) {
 		tw, gate := NewTwins[string](retain, release), make(chan struct{})
 		var all sync.WaitGroup

@@ -1,6 +1,6 @@
-// Package hearthtest holds what the tests of several packages share: real S3 servers as processes,
-// data that a reader can check without a reference copy, the data sets of BENCH and a loader for
-// them, and conformance suites.
+// Package hearthtest holds what the tests of several packages share. It starts real S3 servers as
+// processes, and makes data that a reader can check without a reference copy. It has the data sets of
+// BENCH, a loader for them, and conformance suites.
 //
 // Data: byte i of version v of a path is a pure function of (path, i, v). Each page of 4 KiB begins
 // with a header that names its version, sealed with the path and the page's place. The rest is a

@@ -50,8 +50,8 @@ func TestFillIsAFunctionOfPathOffsetAndVersion(t *testing.T) {
 }
 
 func TestAPortIsNobodyElses(t *testing.T) {
-	// While a test has a port no other is given it, though nothing listens there; and the kernel
-	// hands it to nobody who asks for any.
+	// While a test has a port, no other test is given it, though nothing listens there. The kernel
+	// gives it to nobody who asks for any port.
 	first, second := Port(t), ""
 	t.Run("beside", func(t *testing.T) { second = Port(t) })
 	if first == second {
@@ -83,8 +83,7 @@ func TestSetsAreThoseOfBench(t *testing.T) {
 }
 
 func TestServerTakesALoad(t *testing.T) {
-	// A real server takes a reduced set, and what lies in its directory are the
-	// generator's bytes.
+	// A real server takes a reduced set, and its directory has the generator's bytes.
 	s := StartS3(t)
 	bucket := s.Bucket(t, "load")
 	set, err := Set("D1")

@@ -9,8 +9,8 @@ import (
 )
 
 func TestSumsAreNoted(t *testing.T) {
-	// Bytes of any number have the sums that they are sent with, and match these alone. They
-	// are noted of all but few, and what is noted is not made again.
+	// Any number of bytes match the checksums that they are sent with, and no others. The checksums
+	// are noted unless the bytes are few, and noted ones are not computed again.
 	if Size != hearth.PieceSize {
 		t.Fatalf("pieces have %d bytes and %d", Size, hearth.PieceSize)
 	}

@@ -55,8 +55,8 @@ func main() {
 	}
 }
 
-// beganVariable is when the clock of a run began, in seconds since 1970: what installs its
-// tools runs before it.
+// beganVariable names the variable with the time when a run began, in seconds since 1970. A script
+// may install tools before testrun starts.
 const beganVariable = "HEARTH_RUN_BEGAN"
 
 func beginning(now time.Time) time.Time {

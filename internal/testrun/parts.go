@@ -70,8 +70,8 @@ func scenarios(name, run string, env ...string) part {
 
 const allScenarios = "^TestScenarios$"
 
-// ciParts are `make check`, the parts of `make test`, the core with the race detector, and the
-// scenarios of recent changes, as far as the time allows.
+// ciParts are `make check`, the parts of `make test` and the core with the race detector. The
+// scenarios of recent changes follow, as far as the time allows.
 func ciParts(began time.Time) ([]part, error) {
 	parts, err := testParts()
 	if err != nil {

@@ -12,8 +12,9 @@ import (
 	"time"
 )
 
-// fakeTests is a part whose command prints events as `go test -json` does: at first those of
-// first, then those of second. The file calls has the arguments and the seed of each call.
+// fakeTests is a part whose command prints events as `go test -json` does. The first call prints
+// those of first, the next one those of second. The file calls has the arguments and the seed of
+// each call.
 func fakeTests(t *testing.T, first, second string) (p part, calls string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -34,15 +35,15 @@ const (
 	failsP = `{"Action":"fail","Package":"p"}`
 )
 
-// says is an event of output; the runner's own word that the test failed comes with it.
+// says is an event of output, together with the runner's own line that the test failed.
 func says(test, text string) string {
 	return fmt.Sprintf(`{"Action":"output","Package":"p","Test":%q,"Output":%q}`, test, text+"\n") + "\n" +
 		fmt.Sprintf(`{"Action":"output","Package":"p","Test":%q,"Output":"--- FAIL: %s\n"}`, test, test)
 }
 
 func TestWhatFailedRunsOnceMore(t *testing.T) {
-	// A test that fails and then passes with its seed is told as flaky and counted as
-	// passed; one that fails twice has failed; and some are not asked twice.
+	// A test that fails and then passes with its seed is reported as flaky and counted as passed. A
+	// test that fails twice has failed. Some failures are not tried again.
 	for name, c := range map[string]struct {
 		said          string // by TestX, which fails
 		first, second string // more events
@@ -82,15 +83,15 @@ func TestWhatFailedRunsOnceMore(t *testing.T) {
 }
 
 func TestThePatternNamesOneScenario(t *testing.T) {
-	// What runs again is one scenario, whose name has what a pattern would take otherwise.
+	// One scenario runs again, although its name has characters that mean something in a pattern.
 	if got, want := pattern("TestScenarios/ring-a.b@race"), `^TestScenarios$/^ring-a\.b@race$`; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 }
 
 func TestTheSumIsOfAllParts(t *testing.T) {
-	// Parts end in one table and one sum; a command that is no test counts as one, also
-	// when it fails; what was left for want of time is named; nothing at all is no success.
+	// Parts end in one table and one sum. A command that is no test counts as one, also if it fails.
+	// Parts left for lack of time are named. A run of nothing is no success.
 	scenario := func(name string) string {
 		return events(`{"Action":"output","Package":"p","Test":"TestScenarios","Output":"TABLE `+name+`\t2 files\tS3\t1.0s\tok\n"}`,
 			`{"Action":"output","Package":"p","Test":"TestScenarios","Output":"LEFT later-`+name+`\n"}`, `{"Action":"pass","Package":"p","Test":"TestScenarios/`+name+`"}`, "not an event")
@@ -127,7 +128,8 @@ func TestTheSumIsOfAllParts(t *testing.T) {
 }
 
 func TestTheLastWordsOfWhatFailed(t *testing.T) {
-	// What a test said last stands at the end of all, without what its processes printed.
+	// The last output of a test is printed at the end of everything, without the output of its
+	// processes.
 	var all strings.Builder
 	for i := range 20 {
 		fmt.Fprintf(&all, "    x_test.go:%d: said %d\n", i, i)
@@ -144,7 +146,7 @@ func TestTheLastWordsOfWhatFailed(t *testing.T) {
 }
 
 func TestWhatRunsWithoutTheRaceDetector(t *testing.T) {
-	// The tests of files that the race detector is kept from, and no others.
+	// withoutRace names the tests of files that the race detector is kept from, and no others.
 	root := t.TempDir()
 	for name, text := range map[string]string{
 		"a/x_test.go": "//go:build !race\n\npackage a\n\nfunc TestMain(m *testing.M) {}\nfunc TestOne(t *testing.T) {}\nfunc Test(t *testing.T) {}\n",
@@ -165,8 +167,8 @@ func TestWhatRunsWithoutTheRaceDetector(t *testing.T) {
 }
 
 func TestWhatWasChangedLately(t *testing.T) {
-	// The folders of the last hours' commits, and of e2e the files, less what is no code at
-	// the top; without git, all.
+	// touched has the folders of the last hours' commits, and the files in e2e, but nothing at the
+	// top that is no code. Without git it has everything.
 	repo := t.TempDir()
 	git := func(when string, args ...string) {
 		t.Helper()
@@ -200,7 +202,7 @@ func TestWhatWasChangedLately(t *testing.T) {
 }
 
 func TestTheFaultsAreThoseThatTestsName(t *testing.T) {
-	// The words by which faults are known stand where tests say them.
+	// The words by which faults are recognized are those that the tests print.
 	var sources strings.Builder
 	for _, file := range []string{"../hearthtest/data.go", "../hearthtest/suite.go", "../../e2e/env_test.go", "../../cmd/hearth/up.go"} {
 		f, err := os.Open(file)

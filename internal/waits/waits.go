@@ -152,8 +152,8 @@ func (w *Wait) End() {
 	*w = Wait{}
 }
 
-// share is the time that a thread has waited and that is not counted yet, and the part of it that
-// was a pause of its first wait's subject.
+// share is how long a thread has waited beyond what is counted, and how long its first wait's
+// subject paused meanwhile.
 func (l *Ledger) share(t *thread, now time.Time) (all, slow time.Duration) {
 	w := t.waits[0]
 	all = now.Sub(t.since)

@@ -24,7 +24,7 @@ func begin(l *Ledger, of uint32, cause Cause, about any) *Wait {
 	return w
 }
 
-// left is how many threads still wait, and for how many things.
+// left is how many threads still wait, and the number of their subjects.
 func (l *Ledger) left() (threads, things int) {
 	for i := range l.shards {
 		threads += len(l.shards[i].threads)
@@ -33,8 +33,8 @@ func (l *Ledger) left() (threads, things int) {
 }
 
 func TestThreadWaitsOnce(t *testing.T) {
-	// The kernel reads ahead for a thread: three of its requests wait, the thread waits
-	// once, and another thread for itself; what waits now is counted, too.
+	// The kernel reads ahead for a thread. Three of its requests wait, the thread waits once, and
+	// another thread waits by itself. Waits that go on are counted, too.
 	synctest.Test(t, func(t *testing.T) {
 		l := New()
 		a := begin(l, 7, Origin, "v")
@@ -68,8 +68,8 @@ func TestThreadWaitsOnce(t *testing.T) {
 }
 
 func TestReadAheadWaitsOnce(t *testing.T) {
-	// READs of many threads that overlap and end in another order than they began: each
-	// thread's time counts once, whoever else waits beside it or has its room afterwards.
+	// READs of many threads overlap and end in another order than they began. Each thread's time
+	// counts once, whoever waits beside it or reuses its entry afterwards.
 	synctest.Test(t, func(t *testing.T) {
 		l := New()
 		const threads = 3 * shards
@@ -102,8 +102,9 @@ func TestReadAheadWaitsOnce(t *testing.T) {
 }
 
 func TestThrottledIsTheInnermostCause(t *testing.T) {
-	// Work elsewhere slows down twice, once for two at a time: what a reader of the same
-	// thing waited then is throttled; who came later has his part, who waits for another thing none.
+	// Work elsewhere slows down twice, once for two at a time. That part of a wait for the same
+	// subject is throttled. A reader that came later has its own part, and a reader of another
+	// subject has none.
 	synctest.Test(t, func(t *testing.T) {
 		l := New()
 		ctx := l.About(t.Context(), "v")
@@ -133,7 +134,7 @@ func TestThrottledIsTheInnermostCause(t *testing.T) {
 }
 
 func TestNoLedgerCountsNothing(t *testing.T) {
-	// What works without a node has no ledger.
+	// Code without a node has no ledger.
 	var l *Ledger
 	begin(l, 1, Disk, nil).End()
 	if ctx := l.About(t.Context(), "v"); ctx != t.Context() {
@@ -141,7 +142,7 @@ func TestNoLedgerCountsNothing(t *testing.T) {
 	}
 }
 
-// BenchmarkWait is what one wait costs that is counted.
+// BenchmarkWait is the cost of one counted wait.
 func BenchmarkWait(b *testing.B) {
 	l := New()
 	var w Wait // lies in its request
@@ -151,7 +152,7 @@ func BenchmarkWait(b *testing.B) {
 	}
 }
 
-// BenchmarkHit is what a READ costs more that a disk answers, of threads beside each other.
+// BenchmarkHit is what a wait adds to a READ that a disk answers, with parallel threads.
 func BenchmarkHit(b *testing.B) {
 	l := New()
 	var threads atomic.Uint32

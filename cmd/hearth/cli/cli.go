@@ -1,6 +1,6 @@
-// Package cli is what all verbs of the command share: the flags that every verb has, a context that
-// Ctrl-C and --timeout end, and one table from errors to exit codes. It also writes results for
-// people and for programs.
+// Package cli is what all verbs of the command share: their common flags, a context that Ctrl-C and
+// --timeout end, and one table from errors to exit codes. It also writes results for people and for
+// programs.
 package cli
 
 import (

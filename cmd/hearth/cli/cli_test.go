@@ -22,7 +22,8 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestExitCodeOfErrors(t *testing.T) {
-	// Every error has the manual's code, however often it was wrapped, and an exit code of its own goes first.
+	// Every error has the manual's exit code, however often it was wrapped. An exit code of its own
+	// wins.
 	for _, c := range []struct {
 		err  error
 		want int
@@ -83,7 +84,8 @@ func TestArguments(t *testing.T) {
 }
 
 func TestValuesThatStandApart(t *testing.T) {
-	// The word behind a flag that may stand without a value is its value if it looks like one and is no argument; what else there is stays an argument.
+	// The word after a flag that may stand without a value is its value if it looks like one and is
+	// no argument. All other words stay arguments.
 	for in, want := range map[string]string{
 		"--wait 50% /a":             "50% 24h [/a]",
 		"/a --wait 50%":             "50% 24h [/a]",
@@ -126,7 +128,7 @@ func TestValuesThatStandApart(t *testing.T) {
 }
 
 func TestTheNearestWord(t *testing.T) {
-	// Letters that changed places are one mistake, so that the word that was meant is nearer than a shorter one.
+	// Swapped letters are one mistake, so that the word that was meant is nearer than a shorter one.
 	names := []string{"stat", "status", "mount", "umount", "up", "ls", "du", "warmup", "explain", "evict"}
 	for typed, want := range map[string]string{"stauts": "status", "sttaus": "status", "mounr": "mount", "unmount": "umount", "umonut": "umount",
 		"exlpain": "explain", "wramup": "warmup", "evcit": "evict", "sl": "", "xyz": "", "": ""} {
@@ -137,7 +139,7 @@ func TestTheNearestWord(t *testing.T) {
 }
 
 func TestLinesOfErrors(t *testing.T) {
-	// Each of joined errors is a line, wherever they stand, and a bare exit code is none.
+	// Each of joined errors is a line of its own, however deep it is. A bare exit code is none.
 	a, b, bare := errors.New("a"), Usagef("b"), &ExitError{Code: ExitPartly}
 	for _, c := range []struct {
 		err  error
@@ -154,7 +156,7 @@ func TestLinesOfErrors(t *testing.T) {
 }
 
 func TestOneIsSingular(t *testing.T) {
-	// What is counted has the form of its number, words in y and ey among them.
+	// A noun has the form of its number, words in y and ey among them.
 	for want, of := range map[string]string{"0 files": Count(0, "file"), "1 file": Count(int64(1), "file"), "2 directories": Count(2, "directory"),
 		"1 directory": Count(1, "directory"), "3 keys": Count(3, "key"), "2 retries": Count(2, "retry")} {
 		if of != want {
@@ -164,7 +166,8 @@ func TestOneIsSingular(t *testing.T) {
 }
 
 func TestWhatIsWaitedForIsSaid(t *testing.T) {
-	// A verb that waits says after two seconds what for, once; one that was answered before, is quiet, or has nothing to say does not.
+	// A verb that waits says once, after two seconds, what it waits for. A verb that got its answer
+	// before, that is quiet, or that has nothing to say prints nothing.
 	synctest.Test(t, func(t *testing.T) {
 		for _, v := range []struct {
 			after time.Duration

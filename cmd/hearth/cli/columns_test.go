@@ -11,7 +11,8 @@ import (
 )
 
 func TestWideCharacters(t *testing.T) {
-	// CJK and emoji take two columns, what combines takes none, and no character that people see is cut in two.
+	// CJK and emoji take two columns, combining characters take none, and no character that people
+	// see is cut in two.
 	for _, c := range []struct {
 		text           string
 		of             int
@@ -46,7 +47,8 @@ func TestTablesStayAligned(t *testing.T) {
 }
 
 func TestTablesAreTabwritersOtherwise(t *testing.T) {
-	// Of narrow characters a table is what text/tabwriter makes of it, ragged lines and empty cells included.
+	// For narrow characters a table is the same as text/tabwriter's, ragged lines and empty cells
+	// included.
 	cell := rapid.StringMatching(`[a-z ]{0,6}`)
 	rapid.Check(t, func(t *rapid.T) {
 		var ours, theirs bytes.Buffer

@@ -2,8 +2,8 @@
 // pictures and large files, remembers their hashes and uploads them. Then it mounts the bucket by
 // nodes in processes of their own, which form a ring.
 //
-// The readers of all nodes share the files of a cold and of a warm epoch in random order, as the
-// workers of a distributed job do. So a node is mostly asked for blocks that others own. In the
+// The readers of all nodes share the files of a cold and of a warm epoch in random order. The workers
+// of a distributed job do the same. So a node is mostly asked for blocks that others own. In the
 // middle of a third epoch one node is killed with SIGKILL. The others go on, and read what its
 // readers did not. A single node is killed between two epochs instead, and mounted again on its
 // cache.

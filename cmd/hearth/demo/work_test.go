@@ -44,7 +44,7 @@ func every(set []file) (order []int) {
 }
 
 func TestTheOthersReadWhatAKilledNodeDidNot(t *testing.T) {
-	// A node is killed half-way: what its readers fail with is no error, and each file is read, once.
+	// A node is killed half-way: errors of its readers do not count, and each file is read once.
 	nodes, set := directories(t, 3, 400)
 	w := &work{files: set, left: every(set), nodes: nodes}
 	killed := 0
@@ -61,7 +61,8 @@ func TestTheOthersReadWhatAKilledNodeDidNot(t *testing.T) {
 }
 
 func TestAFailureOfANodeThatLivesIsOne(t *testing.T) {
-	// A file that one node lacks ends the epoch with that error, and so does a cancelled context; a wrong byte is told with its name.
+	// A file that one node lacks ends the epoch with that error, and so does a cancelled context. A
+	// file with a wrong byte is named.
 	nodes, set := directories(t, 2, 50)
 	for _, m := range nodes {
 		if err := os.Remove(filepath.Join(m.dir, "f007")); err != nil {
@@ -90,8 +91,8 @@ func TestAFailureOfANodeThatLivesIsOne(t *testing.T) {
 }
 
 func TestPortsComeInPairs(t *testing.T) {
-	// The address and the next port are free, and are none that the kernel may give to a connection
-	// of somebody else before a node listens there.
+	// The address and the next port are free. The kernel cannot give either to another connection
+	// before a node listens there.
 	at, err := freePorts(2)
 	if err != nil {
 		t.Fatal(err)
@@ -113,7 +114,8 @@ func TestPortsComeInPairs(t *testing.T) {
 }
 
 func TestOptionsOfADemo(t *testing.T) {
-	// Nothing to read, and a number of nodes that a machine does not hold, are refused before anything is made.
+	// A demo without anything to read, or with more nodes than a machine holds, is refused before
+	// anything is made.
 	for _, o := range []Options{{Nodes: 3}, {Images: 1}, {Images: 1, Nodes: MostNodes + 1}, {Images: -1, Large: 2, Nodes: 1}} {
 		if err := Run(t.Context(), o); !errors.Is(err, ErrNothing) {
 			t.Errorf("%+v: %v", o, err)

@@ -9,8 +9,8 @@ import (
 )
 
 func TestHowLongALoadMayTake(t *testing.T) {
-	// It is told by the latest job that loaded enough without a limit, whatever else that job
-	// did, and is no shorter than what the rate that is asked for lets through.
+	// The estimate goes by the latest job that loaded enough without a limit, whatever else that job
+	// did. It is no shorter than the requested rate allows.
 	job := func(id string, m warmup.Measure, change func(*warmup.View)) warmup.View {
 		v := warmup.View{Record: warmup.Record{ID: id, Measured: m, Times: warmup.Times{Created: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Worked: 100_000}}}
 		if change != nil {
@@ -32,7 +32,7 @@ func TestHowLongALoadMayTake(t *testing.T) {
 		jobs []warmup.View
 		took time.Duration
 		job  string
-		says string // begins with; "": as not known
+		says string // the beginning; "" means that it is not known
 	}{
 		"no job":              {plan(1<<30, 256), 0, nil, 0, "", ""},
 		"no job, a rate":      {plan(1<<30, 256), 16 << 20, nil, 64 * time.Second, "", "at least 1m4s at a rate of 16 MiB/s; no job"},

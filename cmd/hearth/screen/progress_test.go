@@ -83,7 +83,8 @@ func TestHowAJobIs(t *testing.T) {
 }
 
 func TestWideNamesFit(t *testing.T) {
-	// A name whose characters take two columns, or none, leaves the line as wide as the terminal at most, and whole characters of itself.
+	// With a name whose characters take two columns, or none, the line is at most as wide as the
+	// terminal, and the name keeps whole characters.
 	loading := warmup.Progress{Phase: "loading", FilesDone: 812_000, FilesTotal: 1_280_000, BytesDone: 824 << 30 / 10, BytesTotal: 134 << 30, RateBPS: 2 << 30, ETAS: 24}
 	for name, want := range map[string]string{
 		"/データセット/学習用画像/第一部": "...ト/学習用画像/第一部  61%", "/" + strings.Repeat("👍🏽", 30): "..." + strings.Repeat("👍🏽", 10) + "  61%", "/" + strings.Repeat("e\u0301", 20): strings.Repeat("e\u0301", 20) + "  61%",
@@ -116,7 +117,7 @@ func TestLinesForPrograms(t *testing.T) {
 }
 
 func TestWhatHasBecomeOfAPin(t *testing.T) {
-	// A pin that ended before its loading did, or since, is not said to be in force.
+	// A pin that ended before its loading did, or later, is not said to be in force.
 	created := time.Date(2026, 1, 2, 3, 0, 0, 0, time.UTC)
 	for name, c := range map[string]struct {
 		seconds int64
@@ -193,7 +194,7 @@ func TestWhatIsArchivedIsSaid(t *testing.T) {
 }
 
 func TestWhatACheckHasFound(t *testing.T) {
-	// The categories that there are, how many are not named, and how to mend it.
+	// The non-empty categories are printed, how many files are not named, and the cure.
 	c := &warmup.Checked{Whole: warmup.Tally{Files: 9, Bytes: 9 << 20}, Missing: warmup.Tally{Files: 3, Bytes: 3 << 20},
 		Vanished: warmup.Tally{Files: 1}, Damaged: 1, Buffered: 7}
 	v := &warmup.View{Record: warmup.Record{ID: "x", State: warmup.Partly, Checked: c, Request: warmup.Request{Check: true, Targets: []string{"/a b", "/c"}},

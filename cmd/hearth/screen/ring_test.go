@@ -32,7 +32,9 @@ func TestARingIsOneLine(t *testing.T) {
 }
 
 func TestNodesOfARingAreListed(t *testing.T) {
-	// A row for each node, the missing one last, and one of their sums, in which what is missing gives nothing; who thinks it not alive; why one said nothing; and nothing of a stranger's is obeyed.
+	// Each node has a row, the missing one last, and a row has the sums, to which a missing node
+	// adds nothing. Shown are who thinks a node not alive, and why a node said nothing. Control
+	// characters of strangers are quoted.
 	r := &status.RingStatus{Self: "1", Cluster: "prod", Encryption: "on", Fingerprint: "abcd", Reads: status.RingReads{Asked: 31_000, Detours: 3, Elsewhere: 1}, Members: []status.Member{
 		{ID: "4", Name: "gpu-0", Address: "10.0.0.4:7946", State: "missing", Health: "dead", Silent: "it is not in the ring", Donated: 1 << 40, MemberFigures: status.MemberFigures{HitRatio: -1}},
 		{ID: "3", Name: "gpu-3", Zone: "b", Address: "10.0.0.7:7946", State: "active", Health: "suspect", Share: 0.25, Donated: 1 << 40, Silent: "no byte for 500 ms", MemberFigures: status.MemberFigures{HitRatio: -1}},

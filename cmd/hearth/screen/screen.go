@@ -6,10 +6,10 @@
 //
 // On a terminal no line is wider than the terminal. Problems, which end with their cure, are broken
 // between words. All other lines are cut. If not everything fits the height, three things go in
-// this order: the empty lines, the spare section, and then the last rows of whichever section has
-// most. The spare section is the last one: opens lent, the process, prefetch and scrub. A cut
-// section says how many rows are missing. The longest listings in flight and the last failure at an
-// origin always stay.
+// this order: the empty lines, the spare section, and the last rows of the section that has most.
+// The spare section is the last one: opens lent, the process, prefetch and scrub. A cut section
+// says how many rows are missing. The longest listings in flight and the last failure at an origin
+// always stay.
 package screen
 
 import (

@@ -62,7 +62,7 @@ func usual() *status.Status {
 	}
 }
 
-// wide fails where a line is wider than the terminal, or there are too many.
+// wide fails if a line is wider than the terminal, or if there are too many lines.
 func wide(t *testing.T, lines []string, width, height int) {
 	t.Helper()
 	for _, l := range lines {
@@ -124,9 +124,10 @@ func TestPinsAreListed(t *testing.T) {
 }
 
 func TestAListingIsNeverCut(t *testing.T) {
-	// Two links, tiers, mounts and jobs, a pin, opens lent to the kernel, an error and what was brought ahead of readers are more than 80x24 holds: what can be spared
-	// goes, and how far listings are, what failed last, the mounts, the jobs and the pin stay. So does a listing beside forty others, forty links and forty pins, its
-	// figures in the line however long its name is.
+	// A node shows more than 80x24 holds: two links, tiers, mounts and jobs, a pin, opens lent to
+	// the kernel, an error and prefetched bytes. The spare section goes. The progress of listings,
+	// the last failure, the mounts, the jobs and the pin stay. So does a listing beside forty
+	// others, forty links and forty pins, with its figures in the line however long its name is.
 	s := usual()
 	s.Reads.Lent, s.Prefetch = 1200, prefetch.Stats{Files: 7, Bytes: 1 << 20}
 	s.Pins = []namespace.PinView{{Pin: namespace.Pin{Path: "/imagenet/val"}, Files: 50_000, Needs: 6 << 30}}
@@ -181,8 +182,8 @@ func TestAShareIsNotRoundedToAll(t *testing.T) {
 }
 
 func TestLongPartsAreCut(t *testing.T) {
-	// Forty mounts, a problem longer than the line, and a link of a hundred letters: the
-	// cure is there to its end, and how much was left out; without a terminal all is there.
+	// Forty mounts, a problem longer than the line, and a link of a hundred letters: the cure stays
+	// whole, and the screen says how much was left out. Without a terminal nothing is left out.
 	s := usual()
 	for i := range 40 {
 		s.Mounts = append(s.Mounts, status.Mount{Dir: fmt.Sprintf("/mnt/%d", i)})
@@ -208,7 +209,7 @@ func TestLongPartsAreCut(t *testing.T) {
 }
 
 func TestHiddenKeysAreTold(t *testing.T) {
-	// Keys that have no name are a line of the default screen, where there are any.
+	// Keys without a name, if there are any, are a line of the default screen.
 	for refused, want := range map[int64]bool{0: false, 3: true} {
 		lines := Lines(&status.Status{Says: "ok", Names: status.Names{Figures: map[string]int64{"refused": refused}}}, Options{})
 		if slices.ContainsFunc(lines, func(l string) bool { return strings.HasPrefix(l, "3 keys without a name here") }) != want {
@@ -239,7 +240,8 @@ func TestExampleIsCurrent(t *testing.T) {
 }
 
 func TestWarningsStandBehindProblems(t *testing.T) {
-	// The first line is the first problem, else the first warning, and all others follow it; its colour says which it is.
+	// The first line is the first problem, otherwise the first warning. All others follow it. Its
+	// colour says which it is.
 	for _, c := range []struct {
 		problems, warnings, want []string
 		colour                   string
@@ -262,7 +264,8 @@ func TestWarningsStandBehindProblems(t *testing.T) {
 }
 
 func TestNothingOfStrangersIsObeyed(t *testing.T) {
-	// Keys, URLs, directories and causes that hold what a terminal obeys, ends of lines and tabs are shown, each on its line.
+	// Keys, URLs, directories and causes with control characters, line ends and tabs are shown
+	// quoted, each on its line.
 	const bad = "\x1b]0;x\a\n\t\u009b"
 	s := usual()
 	want := len(Lines(s, Options{Verbose: true})) + len([]string{"also", "listing", "", "pin"})

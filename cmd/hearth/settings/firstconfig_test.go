@@ -12,7 +12,8 @@ import (
 )
 
 func TestTextGolden(t *testing.T) {
-	// On a machine with disks the fast and roomy ones are taken, and why the others are not is said; it is a configuration.
+	// On a machine with disks the fast and roomy ones are taken, and the text says why others are
+	// not. The result is a valid configuration.
 	f := Found{
 		Limits: machine.Limits{Memory: 64 << 30, MemoryBy: "/sys/fs/cgroup/memory.max"}, CacheDir: "/var/cache/hearth",
 		Disks: []machine.LocalDisk{
@@ -36,7 +37,8 @@ func TestTextGolden(t *testing.T) {
 }
 
 func TestMemoryThatIsTaken(t *testing.T) {
-	// A fifth of the memory is taken where that leaves a node room, less on a small machine, and something that works on the smallest.
+	// A fifth of the memory is taken if that leaves a node room, less on a small machine, and a size
+	// that works on the smallest.
 	for memory, want := range map[int64]string{64 << 30: "20%", 1 << 30: "20%", 512 << 20: "20%", 256 << 20: "64MiB", 128 << 20: "32MiB"} {
 		ram, says := Found{Limits: machine.Limits{Memory: memory}}.memory()
 		if ram != want || !strings.Contains(says, "this process may use") {

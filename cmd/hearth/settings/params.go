@@ -35,8 +35,8 @@ type Settings struct {
 	Root config.Link
 	// Mount has the flags about the mount of this command.
 	Mount config.Mount
-	// Asked has the last option of each pair among the options of the mount, by the first of the
-	// pair: ro and rw, nosuid and suid, nodev and dev.
+	// Asked has the last mount option of each pair, by the first of the pair: ro and rw, nosuid and
+	// suid, nodev and dev.
 	Asked    map[string]string
 	LogLevel string // "" means info
 	LogFile  string // "" means none

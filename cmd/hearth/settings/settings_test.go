@@ -79,7 +79,7 @@ cluster: {name: prod, key_file: /etc/hearth/key, encryption: on}
 }
 
 func TestFileIsStrict(t *testing.T) {
-	// What is wrong in a file is named with its line, and the key that was meant.
+	// An error of a file is named with its line and the key that was meant.
 	for text, want := range map[string]string{
 		"origin: s3://a\ncache:\n  rom: 20%\n":     "hearth.yaml:3: unknown key cache.rom; the nearest is ram",
 		"orgin: s3://a\n":                          "hearth.yaml:1: unknown key orgin; the nearest is origin",
@@ -211,8 +211,8 @@ func TestMountOptions(t *testing.T) {
 }
 
 func TestOptionsThatNoMountKeepsAreSaid(t *testing.T) {
-	// Who asks for a mount that can be written, for setuid programs or for devices is told that no
-	// mount is so, with what to say instead; of contrary options the last one holds.
+	// A user who asks for a mount that can be written, for setuid programs or for devices is told
+	// that no mount has them, and what to say instead. Of contrary options the last one counts.
 	for list, want := range map[string][]string{
 		"defaults,noatime": nil, "ro": nil, "rw": {"rw: "}, "rw,ro": nil, "ro,rw": {"rw: "}, "nosuid,nodev": nil,
 		"suid": {"suid: "}, "dev,suid,rw": {"rw: ", "suid: ", "dev: "}, "suid,nosuid,dev": {"dev: "},
@@ -235,8 +235,8 @@ func TestOptionsThatNoMountKeepsAreSaid(t *testing.T) {
 }
 
 func TestVariablesThatDoNothingAreNamed(t *testing.T) {
-	// A variable of a later version is refused, a typo is told with the nearest
-	// name, and what is ours, or nobody's, passes without a word.
+	// A variable of a later version is refused, and a typo is reported with the nearest name. Known
+	// variables, and those of other programs, pass silently.
 	var said bytes.Buffer
 	if err := checkEnviron([]string{"HEARTH_VOLUMES=x"}, &said); cli.ExitCode(err) != cli.ExitUsage {
 		t.Errorf("a later version's variable: %v", err)
@@ -250,7 +250,8 @@ func TestVariablesThatDoNothingAreNamed(t *testing.T) {
 }
 
 func TestRingOfFlagsAndEnvironment(t *testing.T) {
-	// What a node is told of its ring goes by the same order as all else; an empty join is none, and takes the file's back.
+	// Settings of a ring follow the same order of sources as all others. An empty join means none,
+	// and overrides the file's.
 	t.Setenv("HEARTH_NODE_ZONE", "b")
 	t.Setenv("HEARTH_CLUSTER_ENCRYPTION", "on")
 	s := ofCommand(t, "node: {listen: lo, zone: a}\njoin: [h1]\ncluster: {encryption: off}\n", "--join", "h2, 10.0.0.5:7946", "--node-name", "n", "--cluster-key-file", "/k", "--cluster-name", "c")

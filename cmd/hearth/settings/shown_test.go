@@ -37,8 +37,8 @@ func ofCommand(t *testing.T, file string, args ...string) *Settings {
 	return s
 }
 
-// says is what the value of a key is shown as, "KEY SOURCE WHERE VALUE", the file's
-// directory left out; "": it is not shown.
+// says is the value of a key as it is shown, "KEY SOURCE WHERE VALUE", without the file's
+// directory. "" means that it is not shown.
 func says(s *Settings, key string) string {
 	for _, v := range s.Values(map[string]string{"cache.ram": "6 GiB"}) {
 		if v.Key == key {
@@ -49,7 +49,7 @@ func says(s *Settings, key string) string {
 }
 
 func TestValuesHaveTheirSource(t *testing.T) {
-	// Each value is shown as it was written, with the flag, the variable or the line that it is of, the later in force.
+	// Each value is shown as it was written, with its flag, variable or line. A later source wins.
 	t.Setenv("HEARTH_CACHE_SCRUB", "1MiB/s")
 	t.Setenv("HEARTH_ORIGIN_CONNECTIONS", "7")
 	s := ofCommand(t, `origin: {url: s3://data, connections: 5, endpoint: "https://me:secret@host:9000/x"}
@@ -96,7 +96,8 @@ cache: {scrub: 2MiB/s, disks: [{path: /d1, size: 1TB}, {path: /d2}]}
 }
 
 func TestValuesOfAWS(t *testing.T) {
-	// What the AWS variables and the profile say of an S3 origin is shown as theirs, and not of a directory.
+	// Values of an S3 origin from the AWS variables and the profile are shown with that source. A
+	// local directory has none of them.
 	s := ofCommand(t, "origin: s3://a\nlinks: [{path: /d, origin: 'file:///d'}, {path: /e, origin: {url: s3://e, endpoint: 'http://e'}}]\n")
 	t.Setenv("AWS_ENDPOINT_URL", "http://host:9000")
 	profile := filepath.Join(t.TempDir(), "config")
@@ -164,7 +165,7 @@ func TestCheckGoesOn(t *testing.T) {
 }
 
 func TestSummary(t *testing.T) {
-	// What was understood is said with the values as they were written.
+	// The summary has the values as they were written.
 	s := ofCommand(t, "origin: s3://a\nlinks: [{path: /b, origin: s3://b}]\nmounts: [{path: /m}]\ncache: {ram: 20%, disks: [{path: /d, size: 1TB}, {path: /e}]}\n")
 	if got := s.Summary(); got != "keys: 8; links: / s3://a, /b s3://b; cache: ram 20%, disks /d 1TB, /e 10%; mounts: /m" {
 		t.Error(got)

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// must ends a scenario that met an error.
+// must ends a scenario on an error.
 func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
@@ -65,7 +65,8 @@ func TestEveryOperationIsSeen(t *testing.T) {
 	}
 }
 
-// outcomes are what a file may hold after each cut behind a mark; "-": there is none.
+// outcomes are the contents that a file may have after each cut behind a mark. "-" means that there
+// is no file.
 func outcomes(t *testing.T, tr *Trace, name, mark string) map[string]bool {
 	t.Helper()
 	seen := map[string]bool{}
@@ -93,8 +94,7 @@ func holds(t *testing.T, seen map[string]bool, want ...string) {
 	}
 }
 
-// replaced writes a file twice, the second time beside it and renamed, with the syncs
-// that are asked for.
+// replaced writes a file twice, the second time beside it and renamed, with the wanted syncs.
 func replaced(t *testing.T, file, dir bool) *Trace {
 	return Record(t, func(t *testing.T, at string, mark func(string)) {
 		name := filepath.Join(at, "f")
@@ -118,7 +118,8 @@ func replaced(t *testing.T, file, dir bool) *Trace {
 }
 
 func TestARenameIsWorthWhatWasSynced(t *testing.T) {
-	// A file is replaced by a rename. With both syncs it is the new one; without the directory's the old one or the new; without the file's it may be empty.
+	// A file is replaced by a rename. With both syncs it is the new one. Without the directory's it
+	// is the old one or the new one. Without the file's it may be empty.
 	t.Run("both", func(t *testing.T) { holds(t, outcomes(t, replaced(t, true, true), "f", "replaced"), "new") })
 	t.Run("file", func(t *testing.T) { holds(t, outcomes(t, replaced(t, true, false), "f", "replaced"), "old", "new") })
 	t.Run("directory", func(t *testing.T) { holds(t, outcomes(t, replaced(t, false, true), "f", "replaced"), "", "new") })
@@ -128,7 +129,8 @@ func TestARenameIsWorthWhatWasSynced(t *testing.T) {
 }
 
 func TestPagesComeInAnyOrder(t *testing.T) {
-	// Two pages are written, the first of them twice, and nothing is synced after the first write: each page is there in any of its states, whatever the other is.
+	// Two pages are written, the first of them twice, and nothing is synced after the first write.
+	// Each page has any of its states, whatever the other has.
 	tr := Record(t, func(t *testing.T, dir string, mark func(string)) {
 		f, err := os.Create(filepath.Join(dir, "f"))
 		must(t, err)
@@ -157,7 +159,8 @@ func TestPagesComeInAnyOrder(t *testing.T) {
 }
 
 func TestPunchedAndRemovedMayComeBack(t *testing.T) {
-	// A synced page is punched, a synced file is removed: both may be there again, until that was synced too.
+	// A synced page is punched, a synced file is removed. Both may be back, until that was synced,
+	// too.
 	tr := Record(t, func(t *testing.T, dir string, mark func(string)) {
 		must(t, os.WriteFile(filepath.Join(dir, "f"), []byte("page"), 0o600))
 		must(t, os.WriteFile(filepath.Join(dir, "g"), []byte("gone"), 0o600))
@@ -180,7 +183,7 @@ func TestPunchedAndRemovedMayComeBack(t *testing.T) {
 }
 
 func TestNoCutBeforeItsMark(t *testing.T) {
-	// A scenario prepares something and goes on: from its mark on each cut is made, and none before.
+	// A scenario prepares something and goes on. From its mark on each cut is made, and none before.
 	tr := Record(t, func(t *testing.T, dir string, mark func(string)) {
 		must(t, os.WriteFile(filepath.Join(dir, "f"), []byte("first"), 0o600))
 		mark("prepared")
