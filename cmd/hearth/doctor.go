@@ -98,7 +98,7 @@ func lookApart(ctx context.Context, index int, tell func(...doctor.Finding)) err
 		told = true
 	}
 	if err := cmd.Wait(); !told && ctx.Err() == nil {
-		return fmt.Errorf("another process found nothing: %w", err)
+		return fmt.Errorf("the process of this check found nothing: %w", err)
 	}
 	return nil
 }

@@ -20,7 +20,7 @@ const journalSocket = "/run/systemd/journal/socket"
 // nodeLog is a node's log. Its owner calls Close at the end.
 type nodeLog struct {
 	*slog.Logger
-	// Close closes the log.
+	// Close ends the log, and closes its file or socket.
 	Close func()
 	// Reopen opens the log's file again after it was moved away (log rotation). Without a file it
 	// does nothing.

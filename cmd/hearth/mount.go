@@ -180,7 +180,7 @@ func (f *mountFlags) attach(cmd *cobra.Command, client *admin.Client, r admin.Mo
 	warn(m, false)
 	say := f.Printer(cli.Out(cmd))
 	if lost := nodeFlags(cmd); len(lost) > 0 {
-		fmt.Fprintf(os.Stderr, "hearth: %s set a node up, and one runs already at %s: ignored\n", strings.Join(lost, ", "), client.Socket())
+		fmt.Fprintf(os.Stderr, "hearth: %s ignored: only a node that starts takes it, and one runs already at %s\n", strings.Join(lost, ", "), client.Socket())
 	}
 	say("mounted %s, read-only (open=%s, freshness %s), by the node at %s", m.Dir, m.Open, m.Freshness, client.Socket())
 	if f.daemon {

@@ -125,7 +125,7 @@ func (c *serving) reloads(n *node.Node, hangups <-chan os.Signal) (stop func()) 
 			switch {
 			case ctx.Err() != nil:
 			case err != nil:
-				c.log.Warn("SIGHUP: not all could be read again, what cannot goes on as it was", "cause", err)
+				c.log.Warn("SIGHUP: not all could be read again, the rest stays as it was", "cause", err)
 			default:
 				c.log.Info("SIGHUP: credentials and keys are read again, logs are begun anew")
 			}
