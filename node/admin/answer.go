@@ -7,22 +7,22 @@ import (
 	"os"
 )
 
-// This file is what a node answers when it does not do what it was asked: an
-// error with a kind, which whoever asked can act on, and a line for people.
+// This file has the errors with which a node refuses a request: a kind that the caller can act on, and a line
+// for people.
 
-// Error is what the admin API answers when it does not do what was asked: a
-// kind, which a command turns into its exit code, and one line for people.
+// Error is the admin API's answer when it does not do what was asked: a kind, which a command turns into its
+// exit code, and one line for people.
 type Error struct {
 	Kind    Kind   `json:"kind"`
 	Message string `json:"error"`
-	// Cause is what the line was made of; nil where it came from another process.
+	// Cause is the error that the line was made of. It is nil if the Error came from another process.
 	Cause error `json:"-"`
 }
 
-// Error is the line for people.
+// Error returns the line for people.
 func (e *Error) Error() string { return e.Message }
 
-// Unwrap is its Cause.
+// Unwrap returns the Cause.
 func (e *Error) Unwrap() error { return e.Cause }
 
 // Kind is the class of an Error; its text is part of the API.

@@ -21,8 +21,8 @@ import (
 	"github.com/hearthfs/hearth/warmup"
 )
 
-// DefaultSocket is where the node of this machine is asked: of the system when
-// root runs it, else of the user.
+// DefaultSocket returns the path of this machine's admin socket: the system's when root runs the node, else the
+// user's own.
 func DefaultSocket() string {
 	if os.Geteuid() == 0 {
 		return "/run/hearth/hearth.sock"
@@ -33,8 +33,8 @@ func DefaultSocket() string {
 	return filepath.Join(os.TempDir(), "hearth-"+strconv.Itoa(os.Geteuid()), "hearth.sock")
 }
 
-// errorTrailer and KindTrailer carry what broke an answer whose first bytes were
-// sent already.
+// errorTrailer and kindTrailer are HTTP trailers. They carry the error of an answer whose first bytes were
+// already sent.
 const (
 	errorTrailer = "Hearth-Error"
 	kindTrailer  = "Hearth-Kind"
@@ -44,7 +44,8 @@ const (
 type Client struct {
 	socket string
 	http   *http.Client
-	// Waits is told when an answer is waited for, and what it returns when that has begun to come; nil: nobody is told.
+	// Waits is called when the Client begins to wait for an answer. The func that it returns is called when the
+	// answer begins to arrive. nil means that nobody is told.
 	Waits func() (ended func())
 }
 
@@ -67,7 +68,7 @@ func Dial(address string) (*Client, error) {
 	return &Client{socket: socket, http: &http.Client{Transport: transport}}, nil
 }
 
-// handing is a Client of the same node that sends a descriptor along.
+// handing returns a Client of the same node that sends a descriptor with its request.
 func (c *Client) handing(f *os.File) *Client {
 	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return DialHanding(ctx, c.socket, f)
@@ -75,12 +76,12 @@ func (c *Client) handing(f *os.File) *Client {
 	return &Client{socket: c.socket, http: &http.Client{Transport: transport}}
 }
 
-// Over returns a Client that connects by dial, for one within the node's process.
+// Over returns a Client that connects by dial. It serves a client inside the node's process.
 func Over(dial func(ctx context.Context, network, address string) (net.Conn, error)) *Client {
 	return &Client{socket: "(in process)", http: &http.Client{Transport: &http.Transport{DialContext: dial}}}
 }
 
-// Socket is the path that the Client asks at.
+// Socket returns the path of the socket that the Client connects to.
 func (c *Client) Socket() string { return c.socket }
 
 // Close ends idle connections.
@@ -92,7 +93,7 @@ func (c *Client) Status(ctx context.Context) (*status.Status, error) {
 	return s, c.call(ctx, http.MethodGet, "/v1/status", nil, s)
 }
 
-// Ring asks how the node sees its ring, and each member for its figures.
+// Ring asks for the ring as the node sees it, and for what each member says of itself.
 func (c *Client) Ring(ctx context.Context) (*status.RingStatus, error) {
 	s := &status.RingStatus{}
 	return s, c.call(ctx, http.MethodGet, "/v1/ring", nil, s)
@@ -104,7 +105,7 @@ func (c *Client) Owners(ctx context.Context, path string) (*status.Owned, error)
 	return o, c.call(ctx, http.MethodGet, "/v1/ring/owners?"+url.Values{"path": {path}}.Encode(), nil, o)
 }
 
-// Mount asks for a mount and returns when it answers.
+// Mount asks for a mount and returns once the mount answers.
 func (c *Client) Mount(ctx context.Context, r MountRequest) (*status.Mount, error) {
 	m := &status.Mount{}
 	if r.At != nil {
@@ -115,13 +116,13 @@ func (c *Client) Mount(ctx context.Context, r MountRequest) (*status.Mount, erro
 	return m, c.call(ctx, http.MethodPost, "/v1/mounts", r, m)
 }
 
-// Unmount takes a mount away; lazy detaches it although it is in use.
+// Unmount takes a mount away. lazy detaches the mount even if it is in use.
 func (c *Client) Unmount(ctx context.Context, dir string, lazy bool) error {
 	q := url.Values{"dir": {dir}, "lazy": {strconv.FormatBool(lazy)}}
 	return c.call(ctx, http.MethodDelete, "/v1/mounts?"+q.Encode(), nil, nil)
 }
 
-// WaitUnmounted returns once the mount at dir is gone, by whatever hand.
+// WaitUnmounted returns once the mount at dir is gone, whoever took it away.
 func (c *Client) WaitUnmounted(ctx context.Context, dir string) error {
 	q := url.Values{"dir": {dir}}
 	return c.call(ctx, http.MethodGet, "/v1/mounts/wait?"+q.Encode(), nil, nil)
@@ -135,8 +136,7 @@ func (c *Client) Stat(ctx context.Context, path string) (*Stat, error) {
 	return s, err
 }
 
-// List calls each for every name below path, as they come, and returns how many
-// keys there have no name.
+// List calls each for every name below path, as the names arrive. It returns how many keys there have no name.
 func (c *Client) List(ctx context.Context, path string, recursive bool, each func(Entry) error) (hidden int64, err error) {
 	q := url.Values{"path": {path}, "recursive": {strconv.FormatBool(recursive)}}
 	body, err := c.do(ctx, http.MethodGet, "/v1/ls?"+q.Encode(), nil)
@@ -178,7 +178,7 @@ func (c *Client) Refresh(ctx context.Context, path string) (*Refreshed, error) {
 	return r, c.call(ctx, http.MethodPost, "/v1/refresh?"+url.Values{"path": {path}}.Encode(), nil, r)
 }
 
-// Fsck has the node check one of its cache directories, and tells of it.
+// Fsck has the node check one of its cache directories, and calls tell with what the check finds.
 func (c *Client) Fsck(ctx context.Context, dir string, repair bool, tell func(fsck.Event)) error {
 	q := url.Values{"dir": {dir}, "repair": {strconv.FormatBool(repair)}}
 	body, err := c.do(ctx, http.MethodPost, "/v1/fsck?"+q.Encode(), nil)
@@ -204,19 +204,20 @@ func (c *Client) Pins(ctx context.Context) (all []namespace.PinView, err error) 
 	return all, c.call(ctx, http.MethodGet, "/v1/pins", nil, &all)
 }
 
-// Unpin ends the pins of paths, or, without any, all, and returns their paths.
+// Unpin ends the pins of paths, and returns the paths whose pins ended. Without paths it ends all pins of the
+// caller.
 func (c *Client) Unpin(ctx context.Context, paths []string) (ended []string, err error) {
 	return ended, c.call(ctx, http.MethodDelete, "/v1/pins?"+url.Values{"path": paths}.Encode(), nil, &ended)
 }
 
-// Evict drops what the tiers hold of what lies at and below paths, or with dry only
-// counts it: files of which something is held, and the bytes that are.
+// Evict drops what the tiers hold of the files at and below paths. With dry it only counts them: the files of
+// which something is held, and the bytes held.
 func (c *Client) Evict(ctx context.Context, paths []string, dry bool) (t warmup.Tally, err error) {
 	q := url.Values{"path": paths, "dry_run": {strconv.FormatBool(dry)}}
 	return t, c.call(ctx, http.MethodPost, "/v1/evict?"+q.Encode(), nil, &t)
 }
 
-// Cat writes bytes [off, off+n) of the file at path to w; n < 0: to its end.
+// Cat writes bytes [off, off+n) of the file at path to w. A negative n means to the end of the file.
 func (c *Client) Cat(ctx context.Context, path string, off, n int64, w io.Writer) error {
 	q := url.Values{"path": {path}, "off": {strconv.FormatInt(off, 10)}, "n": {strconv.FormatInt(n, 10)}}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://hearth/v1/cat?"+q.Encode(), nil)
@@ -231,7 +232,7 @@ func (c *Client) Cat(ctx context.Context, path string, off, n int64, w io.Writer
 	to := &taker{w: w}
 	got, err := io.Copy(to, resp.Body)
 	if to.err != nil {
-		return to.err // not the read's fault
+		return to.err // the write failed, not the read
 	}
 	if err != nil {
 		return fmt.Errorf("read %s after %d bytes: %w", path, got, err)
@@ -316,7 +317,7 @@ func (c *Client) unreachable(ctx context.Context, err error) error {
 	return &Error{Kind: KindUnreachable, Message: why}
 }
 
-// taker keeps what writing failed with.
+// taker is a Writer that keeps the error of a failed write.
 type taker struct {
 	w   io.Writer
 	err error
@@ -327,7 +328,7 @@ func (t *taker) Write(p []byte) (n int, err error) {
 	return n, t.err
 }
 
-// HTTPStatus is the status line of a Kind, for those who look with curl.
+// HTTPStatus returns the HTTP status code of a Kind, for people who use curl.
 func HTTPStatus(k Kind) int {
 	switch k {
 	case KindUsage:

@@ -2,7 +2,7 @@ package admin
 
 import "io"
 
-// counted is a Writer that counts what went through it.
+// counted is a Writer that counts the bytes written through it.
 type counted struct {
 	io.Writer
 	// N is the number of bytes.

@@ -8,27 +8,28 @@ import (
 	"github.com/hearthfs/hearth/node/config"
 )
 
-// This file is how a node is asked: the documents of its admin API, which is HTTP
-// and JSON on a Unix socket with errors as {"kind", "error"}, and a Client of it.
+// This file has the documents of a node's admin API, which is HTTP and JSON on a Unix socket, with errors as
+// {"kind", "error"}.
 
-// Refreshed is what was asked for again: a name, or a directory and those below it that were known.
+// Refreshed says what was asked for again at the origin: a name, or a directory and the known directories below
+// it.
 type Refreshed struct {
 	Path string `json:"path"`
 	Dir  bool   `json:"dir"`
-	// Listed are the directories that were listed again, Names the names that they have, or 1.
+	// Listed counts the directories that were listed again. Names counts the names in them, or is 1 for a
+	// single name.
 	Listed int64 `json:"listed"`
 	Names  int64 `json:"names"`
 }
 
 // Entry is one line of a listing.
 type Entry struct {
-	// Path relative to what was asked for: names of the mount, or, where a URL was
-	// asked for, the key's bytes.
+	// Path is relative to what was asked for. It has names of the mount or, if a URL was asked for, the key's
+	// bytes.
 	Path string `json:"path"`
-	// Key at the origin; of a directory the prefix that its keys have. "": none.
+	// Key is the key at the origin, and for a directory the prefix of its keys. It is empty if there is none.
 	Key string `json:"key"`
-	// PathBytes and KeyBytes are there where Path and Key are not UTF-8, which
-	// JSON cannot say.
+	// PathBytes and KeyBytes are set if Path and Key are not UTF-8, which JSON cannot carry.
 	PathBytes []byte `json:"path_base64,omitempty"`
 	KeyBytes  []byte `json:"key_base64,omitempty"`
 
@@ -37,7 +38,7 @@ type Entry struct {
 	ModTime time.Time `json:"mod_time"`
 }
 
-// KeepBytes adds what JSON cannot say: a key or path that is not UTF-8.
+// KeepBytes fills in PathBytes and KeyBytes if the path or the key is not UTF-8.
 func (e *Entry) KeepBytes() {
 	if !utf8.ValidString(e.Path) {
 		e.PathBytes = []byte(e.Path)
@@ -47,7 +48,7 @@ func (e *Entry) KeepBytes() {
 	}
 }
 
-// restore undoes what JSON did to a key or path that is not UTF-8.
+// restore takes a path or a key that is not UTF-8 from PathBytes and KeyBytes.
 func (e *Entry) restore() {
 	if e.PathBytes != nil {
 		e.Path = string(e.PathBytes)
@@ -57,7 +58,7 @@ func (e *Entry) restore() {
 	}
 }
 
-// listEnd is the last line of a listing that is whole.
+// listEnd is the last line of a complete listing.
 type listEnd struct {
 	End bool `json:"end"`
 	// Hidden counts keys that have no name.
@@ -76,7 +77,7 @@ type Stat struct {
 	// Cacheable is false for an object without a strong ETag.
 	Cacheable bool  `json:"cacheable"`
 	Blocks    int64 `json:"blocks"`
-	// Held is how many of the blocks each tier holds.
+	// Held counts the blocks that each tier holds.
 	Held map[string]int64 `json:"held,omitempty"`
 }
 
@@ -86,19 +87,19 @@ type Usage struct {
 	Files int64  `json:"files"`
 	Dirs  int64  `json:"dirs"`
 	Bytes int64  `json:"bytes"`
-	// Hidden counts keys that have no name, so that they are not in the sums.
+	// Hidden counts keys that have no name. They are not in the sums.
 	Hidden int64 `json:"hidden,omitempty"`
 }
 
-// MountRequest asks a running node for a mount. With an Origin that no link
-// covers, a link named by it is made first.
+// MountRequest asks a running node for a mount. If no link covers its Origin, the node first makes a link for
+// it.
 type MountRequest struct {
 	config.Mount
 	Origin *config.Origin `json:"origin,omitempty"`
-	// FailStale is that of a link that is made.
+	// FailStale is the setting of a link that is made for this request.
 	FailStale bool `json:"fail_stale,omitempty"`
-	// Handed says that a descriptor of Dir comes along, as only who asks can walk to it: see
-	// machine.Automount. At is that descriptor, and the node's to close; nil: none came.
+	// Handed says that a descriptor of Dir comes with the request, since only the client can walk to Dir: see
+	// machine.Automount. At is that descriptor, which the node closes. nil means that none came.
 	Handed bool     `json:"handed,omitempty"`
 	At     *os.File `json:"-"`
 }

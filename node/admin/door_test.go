@@ -23,7 +23,7 @@ import (
 )
 
 func TestAdminSocket(t *testing.T) {
-	// The socket is 0660, a living one is not taken over, a dead one is.
+	// The socket has mode 0660. A live socket is not taken over, a dead one is.
 	path := filepath.Join(t.TempDir(), "d", "s")
 	l, made, err := listen(path)
 	if err != nil || !made {
@@ -44,8 +44,8 @@ func TestAdminSocket(t *testing.T) {
 	l.Close()
 }
 
-// TestMain is a node that listens and leaves its socket to a child, where it is asked
-// to be: then nothing ends with it, as where a thread of it hangs in the kernel.
+// TestMain plays, if the environment asks for it, a node that leaves its listening socket to a child process.
+// When that node is killed, its socket stays open, as if one of its threads hung in the kernel.
 func TestMain(m *testing.M) {
 	socket := os.Getenv("HEARTH_TEST_LISTEN")
 	if socket == "" {
@@ -69,8 +69,8 @@ func TestMain(m *testing.M) {
 }
 
 func TestKilledNodeThatCannotEnd(t *testing.T) {
-	// Its socket takes connections, and is deserted: who asks is told at once, and the
-	// next node takes it over.
+	// The node's socket takes connections, and is deserted. A client learns that at once, and the next node
+	// takes the socket over.
 	socket := filepath.Join(t.TempDir(), "s")
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), "HEARTH_TEST_LISTEN="+socket)
@@ -118,8 +118,8 @@ func TestKilledNodeThatCannotEnd(t *testing.T) {
 }
 
 func TestWhoIsNoted(t *testing.T) {
-	// Who asks by a Unix socket is known from the kernel, who asks by the pipe is the node
-	// itself, and who comes by TCP is a stranger, whoever it is.
+	// The kernel names a client of the Unix socket. A client of the pipe is the node itself. Anybody who comes
+	// by TCP is a stranger.
 	ask := func(l net.Listener, dial func() (net.Conn, error)) (who Asker) {
 		ctx, cancel := context.WithCancel(t.Context())
 		served := make(chan error, 1)
@@ -162,7 +162,7 @@ func TestWhoIsNoted(t *testing.T) {
 }
 
 func TestBusyMetricsPort(t *testing.T) {
-	// A busy default port is a warning, one that was asked for an error.
+	// A busy port is a warning if it is the default, and an error if it was asked for.
 	doors := &Doors{Pipe: newPipe()}
 	defer doors.Close()
 	busy, err := net.Listen("tcp", "127.0.0.1:0")
@@ -179,8 +179,8 @@ func TestBusyMetricsPort(t *testing.T) {
 }
 
 func TestSocketDirectoryGoesWithItsNode(t *testing.T) {
-	// What a node made for its socket it takes away, unless another's socket lies
-	// there; what was there before stays. Nodes that start while others end are well.
+	// A node removes the directory that it made for its socket, unless it holds another's socket. A directory
+	// that existed before stays. Nodes that start while others end are well.
 	dir := filepath.Join(t.TempDir(), "made")
 	open := func(name string) *Doors {
 		l, err := Open(filepath.Join(dir, name))
@@ -236,7 +236,7 @@ func crowd(t *testing.T, l net.Listener) {
 	})
 }
 
-// ask sends a request and reads its answer; without an error it was one.
+// ask sends a request and reads its answer. A nil error means that an answer came.
 func ask(c net.Conn) error {
 	if err := c.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
 		return err
@@ -253,7 +253,7 @@ func ask(c net.Conn) error {
 	return err
 }
 
-// closed reports whether the other end closed a connection that is not asked any more.
+// closed reports whether the other end has closed an idle connection.
 func closed(c net.Conn) bool {
 	_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))
 	_, err := c.Read(make([]byte, 1))
@@ -261,8 +261,8 @@ func closed(c net.Conn) bool {
 }
 
 func TestACrowdAtTheMetricsPort(t *testing.T) {
-	// One address opens hundreds of connections that say nothing, half a request, or nothing
-	// more: its oldest go, and another address's stays and is answered, as is who comes new.
+	// One address opens hundreds of connections that send nothing, half a request, or nothing more. Its oldest
+	// are closed. A connection of another address stays and is answered, and so is a newcomer.
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -316,8 +316,8 @@ func TestACrowdAtTheMetricsPort(t *testing.T) {
 }
 
 func TestACrowdAtTheSocket(t *testing.T) {
-	// A user who is no owner opens more connections than one has: the oldest of that user go,
-	// and those of another user and of owners stay.
+	// A user who is no owner opens more connections than a user may have. That user's oldest are closed. Those
+	// of another user and of owners stay.
 	inner, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
 	if err != nil {
 		t.Fatal(err)

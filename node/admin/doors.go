@@ -13,16 +13,16 @@ import (
 	"github.com/hearthfs/hearth/internal/admit"
 )
 
-// Doors are where a node answers; nil listeners: it does not there.
+// Doors are the listeners at which a node answers. A nil listener means that it does not answer there.
 type Doors struct {
 	Socket, Metrics net.Listener
 	Pipe            *Pipe
-	// Warning is why there are no metrics; "": there are, or nobody wants them.
+	// Warning says why there are no metrics. It is empty if there are, or if nobody wants them.
 	Warning string
-	made    string // the socket's directory if it was made for it; "": it was there
+	made    string // the socket's directory if Open made it; "" means that it existed before
 }
 
-// Open opens the admin socket at path; "-": none.
+// Open opens the admin socket at path. "-" means none.
 func Open(path string) (*Doors, error) {
 	d := &Doors{Pipe: newPipe()}
 	if path == "-" {
@@ -39,8 +39,8 @@ func Open(path string) (*Doors, error) {
 	return d, nil
 }
 
-// ListenForMetrics opens their address; "-": none. A busy one is a warning where nobody
-// asked for it, since two users may each run a node.
+// ListenForMetrics listens for metrics at address. "-" means none. If nobody asked for the address (it is the
+// default), a busy one is only a warning, since two users may each run a node.
 func (d *Doors) ListenForMetrics(address string, asked bool) (err error) {
 	if address != "-" {
 		d.Metrics, err = net.Listen("tcp", address)
@@ -55,46 +55,46 @@ func (d *Doors) ListenForMetrics(address string, asked bool) (err error) {
 	return nil
 }
 
-// Close ends all, and takes away what was made for the socket.
+// Close closes all listeners, and removes the directory that was made for the socket.
 func (d *Doors) Close() {
-	_ = d.Pipe.Close() // it ends here, whatever Close says
+	_ = d.Pipe.Close() // the pipe ends here even if Close fails
 	for _, l := range []net.Listener{d.Socket, d.Metrics} {
 		if l != nil {
 			l.Close() // the socket's file goes with it
 		}
 	}
 	if d.made != "" {
-		_ = os.Remove(d.made) // unless something else lies there
+		_ = os.Remove(d.made) // this fails if something else lies there
 	}
 }
 
-// answerGrace is how long answers under way may take once the node ends.
+// answerGrace is how long answers in flight may take once the node ends.
 const answerGrace = 2 * time.Second
 
 const (
-	// headersWithin is how long a request's headers may take, and by TCP all of it: no request
-	// there has a body.
+	// headersWithin bounds the time of a request's headers, and by TCP of the whole request: no request there
+	// has a body.
 	headersWithin = 10 * time.Second
-	// idleFor is how long a connection may ask for nothing: Prometheus asks each minute.
+	// idleFor is how long an idle connection stays open. Prometheus asks each minute.
 	idleFor = 2 * time.Minute
-	// takenWithin is how long a client by TCP may take for an answer of some hundred KiB.
+	// takenWithin is how long a client by TCP may take to read an answer of some hundred KiB.
 	takenWithin = 30 * time.Second
-	// mostHeaders of a request by TCP, in bytes: it has a path and no credentials. At the socket
-	// a request names all that is to be warmed up.
+	// mostHeaders bounds the headers of a request by TCP, in bytes: it has a path and no credentials. At the
+	// socket a request names all that is to be warmed up.
 	mostHeaders = 8 << 10
-	// mostByTCP are connections by TCP: some scrapers, and people who look.
+	// mostByTCP bounds the connections by TCP: some scrapers, and people who look.
 	mostByTCP = 64
-	// mostOfOne are connections at the socket of one user who is no owner: the tasks of a
-	// large machine, each of which waits for a warm-up.
+	// mostOfOne bounds the connections at the socket of one user who is no owner: the tasks of a large machine,
+	// each of which waits for a warm-up.
 	mostOfOne = 128
 )
 
-// Serve answers at a listener until ctx ends, and then those who have asked; nil: nobody
-// asks there.
+// Serve answers at a listener until ctx ends, and then finishes the requests in flight. With a nil listener it
+// returns at once.
 //
-// By TCP anyone may come: all connections are bounded together, and where there are too
-// many, the oldest of the address that has most goes. At a Unix socket each user has a
-// bound, but for the node's owners.
+// By TCP anyone may connect. All connections there are bounded together. If there are too many, the oldest
+// connection of the address with the most connections is closed. At a Unix socket each user has a bound, except
+// the node's owners.
 func Serve(ctx context.Context, l net.Listener, h http.Handler) error {
 	if l == nil {
 		return nil
@@ -113,11 +113,11 @@ func Serve(ctx context.Context, l net.Listener, h http.Handler) error {
 	shut := make(chan struct{})
 	go func() {
 		defer close(shut)
-		<-ended.Done() // the handlers' context as well: they are about to return
+		<-ended.Done() // this is the handlers' context, too: they are about to return
 		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerGrace)
 		defer cancel()
 		if s.Shutdown(grace) != nil {
-			_ = s.Close() // what outlived its grace ends with the process
+			_ = s.Close() // what outlives its grace ends with the process
 		}
 	}()
 	err := s.Serve(l)

@@ -11,13 +11,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// handed is the descriptor that came last over a connection and was not taken yet.
+// handed is the descriptor that arrived last over a connection and has not been taken yet.
 type handed struct {
 	mu sync.Mutex
 	f  *os.File
 }
 
-// put takes f in the place of what was there.
+// put keeps f, and closes the descriptor that was there before.
 func (h *handed) put(f *os.File) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -35,8 +35,8 @@ func (h *handed) take() *os.File {
 	return f
 }
 
-// Handed is the descriptor that an owner sent along with a request, and the caller's to close;
-// nil: none came. The kernel closes those that others send, and all but the first.
+// Handed returns the descriptor that an owner sent with a request, which the caller closes. nil means that none
+// came. The kernel closes descriptors that other users send, and all but the first of a request.
 func Handed(ctx context.Context) *os.File {
 	if h, ok := ctx.Value(handedKey{}).(*handed); ok {
 		return h.take()
@@ -44,7 +44,7 @@ func Handed(ctx context.Context) *os.File {
 	return nil
 }
 
-// handedKey is where Note leaves a connection's descriptor.
+// handedKey is the context key under which note leaves a connection's descriptor.
 type handedKey struct{}
 
 // receiving is a Unix connection of an owner, who may send descriptors.
@@ -53,7 +53,7 @@ type receiving struct {
 	handed handed
 }
 
-// Read keeps a descriptor that comes with the bytes.
+// Read reads bytes, and keeps a descriptor that comes with them.
 func (c *receiving) Read(b []byte) (int, error) {
 	control := make([]byte, unix.CmsgSpace(4))
 	n, m, _, _, err := c.ReadMsgUnix(b, control)
@@ -61,9 +61,9 @@ func (c *receiving) Read(b []byte) (int, error) {
 		c.keep(control[:m])
 	}
 	if errors.Is(err, io.EOF) {
-		err = io.EOF // as Read has it
+		err = io.EOF // a Reader returns io.EOF itself
 	}
-	return max(n, 0), err // recvmsg(2) has -1 with an error
+	return max(n, 0), err // recvmsg(2) gives -1 with an error
 }
 
 func (c *receiving) keep(control []byte) {
@@ -72,20 +72,20 @@ func (c *receiving) keep(control []byte) {
 		return
 	}
 	for _, m := range messages {
-		fds, _ := unix.ParseUnixRights(&m) // what is no descriptor is nothing here
+		fds, _ := unix.ParseUnixRights(&m) // other control messages are ignored
 		for _, fd := range fds {
 			c.handed.put(os.NewFile(uintptr(fd), "handed"))
 		}
 	}
 }
 
-// Close closes what nobody took, too.
+// Close also closes a descriptor that nobody took.
 func (c *receiving) Close() error {
 	c.handed.put(nil)
 	return c.UnixConn.Close()
 }
 
-// DialHanding connects to a node's socket; f goes with the first bytes.
+// DialHanding connects to a node's socket. It sends f with the first bytes.
 func DialHanding(ctx context.Context, socket string, f *os.File) (net.Conn, error) {
 	c, err := dial(ctx, socket)
 	if err != nil {
@@ -102,10 +102,10 @@ func DialHanding(ctx context.Context, socket string, f *os.File) (net.Conn, erro
 // handing sends f before anything else.
 type handing struct {
 	*net.UnixConn
-	f *os.File // nil: it was sent
+	f *os.File // nil once it was sent
 }
 
-// Write is that of one goroutine at a time, as HTTP's is.
+// Write is called by one goroutine at a time, as by net/http.
 func (c *handing) Write(b []byte) (int, error) {
 	if c.f == nil || len(b) == 0 {
 		return c.UnixConn.Write(b)

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// handTo sends a request with a file from an asker, and returns what the handler read of it.
+// handTo sends a request with a file as an asker, and returns what the handler read of the file.
 func handTo(t *testing.T, as Asker, takes bool, content string) (read string, came bool) {
 	t.Helper()
 	dir := t.TempDir()
@@ -82,8 +82,8 @@ func handTo(t *testing.T, as Asker, takes bool, content string) (read string, ca
 }
 
 func TestADescriptorComesFromOwnersAlone(t *testing.T) {
-	// An owner's descriptor comes with the request, once, and is closed where nobody takes it;
-	// that of a member never arrives. The bytes of the request are whole in each case.
+	// An owner's descriptor arrives with the request, once, and is closed if nobody takes it. A member's
+	// descriptor never arrives. The bytes of the request are complete in each case.
 	owner := Asker{Rank: Owner}
 	if read, came := handTo(t, owner, true, "content"); !came || read != "content" {
 		t.Errorf("of an owner: %v, %q", came, read)
@@ -95,7 +95,8 @@ func TestADescriptorComesFromOwnersAlone(t *testing.T) {
 }
 
 func TestAReadThatEndsHasNoNegativeCount(t *testing.T) {
-	// recvmsg(2) counts -1 with an error; bufio panics at that, and net/http's reads in the background end so.
+	// recvmsg(2) returns -1 with an error, and bufio panics at a negative count. net/http's reads in the
+	// background end in such an error.
 	ours, theirs, err := func() (net.Conn, net.Conn, error) {
 		l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
 		if err != nil {

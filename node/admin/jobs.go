@@ -15,12 +15,12 @@ import (
 
 // Jobs asks a node about its jobs.
 type Jobs struct {
-	// send gives the answer if it is one, else the node's error.
+	// send returns the answer, or the error that the node answered.
 	send func(*http.Request) (*http.Response, error)
 }
 
-// Submit begins a job; list is that of a request that has one, its paths separated by
-// NUL where nul is set.
+// Submit begins a job. list is the list of targets, if the request has one. nul says that its paths are
+// separated by NUL.
 func (c *Jobs) Submit(ctx context.Context, q warmup.Request, list io.Reader, nul bool) (*warmup.View, error) {
 	v := url.Values{"target": q.Targets, "list": {q.List}, "metadata_only": {strconv.FormatBool(q.MetadataOnly)},
 		"dry_run": {strconv.FormatBool(q.DryRun)}, "rate": {strconv.FormatInt(q.Rate, 10)}, "pin_s": {strconv.FormatInt(q.PinS, 10)}, "nul": {strconv.FormatBool(nul)}, "check": {strconv.FormatBool(q.Check)}}
@@ -33,7 +33,7 @@ func (c *Jobs) List(ctx context.Context) (all []warmup.View, err error) {
 	return all, c.ask(ctx, http.MethodGet, "", nil, &all)
 }
 
-// Get asks how far a job is. It finds those that ended, too, as long as the node keeps their records.
+// Get returns the state of a job. It also finds jobs that ended, for as long as the node keeps their records.
 func (c *Jobs) Get(ctx context.Context, id string) (*warmup.View, error) {
 	view := &warmup.View{}
 	return view, c.ask(ctx, http.MethodGet, "/"+url.PathEscape(id), nil, view)
@@ -44,12 +44,12 @@ func (c *Jobs) Cancel(ctx context.Context, id string) error {
 	return c.ask(ctx, http.MethodPost, "/"+url.PathEscape(id)+"/cancel", nil, nil)
 }
 
-// Retry begins a job that is over again.
+// Retry begins an ended job again.
 func (c *Jobs) Retry(ctx context.Context, id string) error {
 	return c.ask(ctx, http.MethodPost, "/"+url.PathEscape(id)+"/retry", nil, nil)
 }
 
-// Found calls each with what a check has found so far.
+// Found calls each with every finding of a check so far.
 func (c *Jobs) Found(ctx context.Context, id string, each func(warmup.Sample) error) error {
 	body, err := c.open(ctx, http.MethodGet, "/"+url.PathEscape(id)+"/found", nil)
 	if err != nil {
@@ -68,8 +68,7 @@ func (c *Jobs) Found(ctx context.Context, id string, each func(warmup.Sample) er
 	return nil
 }
 
-// Watch calls each with a job now and at each change, until it is over or each
-// returns false.
+// Watch calls each with a job's present state and at each change, until the job is over or each returns false.
 func (c *Jobs) Watch(ctx context.Context, id string, each func(warmup.View) bool) error {
 	body, err := c.open(ctx, http.MethodGet, "/"+url.PathEscape(id)+"/watch", nil)
 	if err != nil {

@@ -6,20 +6,20 @@ import (
 	"sync"
 )
 
-// Pipe accepts connections from within the process, so that a command
-// with a node of its own asks it as it asks any other.
+// Pipe is a net.Listener within the process. With it, a command that runs its own node asks that node as it
+// asks any other.
 type Pipe struct {
 	conns chan net.Conn
 	done  chan struct{}
 	once  sync.Once
 }
 
-// newPipe makes a Pipe that nobody dials yet.
+// newPipe returns a Pipe without connections.
 func newPipe() *Pipe {
 	return &Pipe{conns: make(chan net.Conn), done: make(chan struct{})}
 }
 
-// Accept waits for Dial.
+// Accept waits for a Dial.
 func (p *Pipe) Accept() (net.Conn, error) {
 	select {
 	case c := <-p.conns:
@@ -38,7 +38,7 @@ func (p *Pipe) Close() error {
 // Addr is a name for logs.
 func (p *Pipe) Addr() net.Addr { return &net.UnixAddr{Name: "in-process", Net: "unix"} }
 
-// Dial connects to who accepts.
+// Dial connects to the goroutine that accepts.
 func (p *Pipe) Dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	a, b := net.Pipe()
 	select {
@@ -51,5 +51,5 @@ func (p *Pipe) Dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	}
 }
 
-// within is a connection's end that the node answers at, of a Dial in its own process.
+// within is the node's end of a connection that was dialled from its own process.
 type within struct{ net.Conn }

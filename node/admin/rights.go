@@ -12,24 +12,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// This file says who may ask a node for what.
+// This file says what each client may ask a node for.
 //
-// Who asks is known from the kernel: the credentials of the peer of a Unix socket
-// (SO_PEERCRED), noted once for a connection. Root, the user whom the node runs as and
-// the node's own process are its owners. The group hearth are members: they see how the
-// node is, read through it what its owners have named, and warm up and pin for
-// themselves. All others, and whoever comes by a way without credentials, are strangers.
+// The kernel tells who a client is: the credentials of the peer of a Unix socket (SO_PEERCRED), read once per
+// connection. Root, the user that runs the node, and the node's own process are owners. Users in the group
+// hearth are members: they see the node's status, read through it what its owners have named, and warm up and
+// pin for themselves. All other users, and connections without credentials, are strangers.
 //
-// Table has every route with the least that may ask for it. Check holds each request
-// against it before any handler runs; a route that is not in the table is refused, to
-// owners as well. A descriptor that is sent along, as with a mount at an automount point,
-// is taken of owners alone. What belongs to somebody, a job or a pin, notes who made it: MayEnd
-// says who else may end it.
+// table has every route with the least rank that may ask for it. Check compares each request with the table
+// before any handler runs. A route that is not in the table is refused, even to owners. Only an owner's
+// descriptors are taken, as with a mount at an automount point. A job or a pin notes the user who made it:
+// MayEnd says who else may end it.
 
-// group is the one whose members may ask a node that root or a service's account runs.
+// group is the group whose members may ask a node that runs as root or as a service's account.
 const group = "hearth"
 
-// Rank orders askers by what they may.
+// Rank orders clients by their rights.
 type Rank int
 
 // The ranks, from the least.
@@ -39,25 +37,26 @@ const (
 	Owner
 )
 
-// Asker is who asks; the zero value is a stranger.
+// Asker is a client's rank and user. The zero Asker is a stranger.
 type Asker struct {
 	Rank Rank
 	UID  uint32
 }
 
-// refusal is an error that is fs.ErrPermission, in words of its own.
+// refusal is an error with a text of its own that is fs.ErrPermission.
 type refusal string
 
-// Error is the line for people.
+// Error returns the line for people.
 func (r refusal) Error() string { return string(r) }
 
-// Unwrap says what it is.
+// Unwrap makes a refusal an fs.ErrPermission.
 func (refusal) Unwrap() error { return fs.ErrPermission }
 
-// self is the node's own process.
+// self returns the Asker of the node's own process, which is an owner.
 func self() Asker { return Asker{Rank: Owner, UID: uint32(os.Geteuid())} }
 
-// of ranks a peer; nil, which is one whom the kernel does not know, is a stranger.
+// of ranks a peer by its credentials. nil means that the kernel does not know the peer, which is then a
+// stranger.
 func of(cred *unix.Ucred) Asker {
 	switch {
 	case cred == nil:
@@ -72,8 +71,8 @@ func of(cred *unix.Ucred) Asker {
 
 func isOwner(uid uint32) bool { return uid == 0 || uid == uint32(os.Geteuid()) }
 
-// groupID is the group's number where its members may ask a node of this process: root's,
-// or that of an account whose own group it is. A person's node is that person's alone.
+// groupID returns the number of the group whose members may ask a node of this process. There is one if the
+// process runs as root, or as an account whose own group it is. A person's own node answers nobody else.
 func groupID() (gid int, ok bool) {
 	g, err := user.LookupGroup(group)
 	if err != nil {
@@ -99,24 +98,23 @@ func isMember(cred *unix.Ucred) bool {
 	return err == nil && slices.Contains(groups, strconv.Itoa(gid))
 }
 
-// MayEnd reports whether a user may end or change what another one made; who is an owner
-// may with everybody's. What was made before that was noted is root's.
+// MayEnd reports whether a user may end or change what another one made. An owner may do so with everybody's.
+// Records from before the maker was noted belong to root.
 func MayEnd(uid, madeBy uint32) bool { return uid == madeBy || isOwner(uid) }
 
-// key is where With leaves who asks.
+// key is the context key under which With leaves the Asker.
 type key struct{}
 
-// With notes who asks.
+// With returns a context that notes the Asker.
 func With(ctx context.Context, a Asker) context.Context { return context.WithValue(ctx, key{}, a) }
 
-// From is who asks; a stranger where nobody has noted it.
+// From returns the Asker that a context notes. Without one it returns a stranger.
 func From(ctx context.Context) Asker {
 	a, _ := ctx.Value(key{}).(Asker)
 	return a
 }
 
-// Check lets those requests through that the table allows to who asks, and has refuse
-// answer all others.
+// Check passes on the requests that the table allows to their Asker. It has refuse answer all others.
 func Check(mux *http.ServeMux, refuse func(http.ResponseWriter, error)) http.Handler {
 	table := table()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

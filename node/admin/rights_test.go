@@ -13,7 +13,7 @@ import (
 )
 
 func TestWhoMayAsk(t *testing.T) {
-	// Root and the node's own user may ask; a stranger, and who has no credentials, may not.
+	// Root and the node's own user may ask. A stranger may not, nor a client without credentials.
 	if of(&unix.Ucred{Uid: 0}).Rank != Owner || of(&unix.Ucred{Uid: uint32(os.Geteuid()), Gid: 12345}).Rank != Owner {
 		t.Error("root or the own user is refused")
 	}
@@ -25,7 +25,7 @@ func TestWhoMayAsk(t *testing.T) {
 	}
 }
 
-// askRights answers a request of somebody; "": it reached its handler.
+// askRights answers a request of an asker. An empty answer means that the request reached its handler.
 func askRights(t *testing.T, mux *http.ServeMux, who Asker, pattern string) string {
 	t.Helper()
 	method, path, _ := strings.Cut(pattern, " ")
@@ -47,8 +47,8 @@ func askRights(t *testing.T, mux *http.ServeMux, who Asker, pattern string) stri
 }
 
 func TestEveryRouteHasItsRight(t *testing.T) {
-	// Strangers get to no handler, members to those that are theirs, owners to all that are
-	// listed; of what is not listed nobody gets anything, in whatever spelling.
+	// Strangers reach no handler, members reach theirs, and owners reach all that are listed. Nobody gets
+	// anything from a route that is not listed, in whatever spelling.
 	mux := http.NewServeMux()
 	for pattern := range table() {
 		mux.HandleFunc(pattern, func(http.ResponseWriter, *http.Request) {})
@@ -83,7 +83,7 @@ func TestEveryRouteHasItsRight(t *testing.T) {
 }
 
 func TestWhoMayEndWhat(t *testing.T) {
-	// Everybody ends one's own, root and the node's user all; what has no maker is root's.
+	// Everybody may end their own work. Root and the node's user may end all. Work without a maker is root's.
 	own := uint32(os.Geteuid())
 	for _, x := range []struct {
 		uid, by uint32

@@ -7,8 +7,8 @@ import (
 	"github.com/hearthfs/hearth/internal/admit"
 )
 
-// shares is a listener at a Unix socket that knows who connects. A user who is no owner
-// of the node has so many connections; one more ends that user's oldest, and nobody else's.
+// shares is a listener at a Unix socket that knows who connects. A user who is no owner has at most mostOfOne
+// connections. One more closes that user's oldest connection, and nobody else's.
 type shares struct {
 	net.Listener
 	who func(net.Conn) Asker
@@ -22,7 +22,7 @@ func newShares(l net.Listener) *shares {
 		who: func(c net.Conn) Asker { return of(credentials(c)) }}
 }
 
-// Accept gives a *placed.
+// Accept returns a *placed.
 func (s *shares) Accept() (net.Conn, error) {
 	conn, err := s.Listener.Accept()
 	if err != nil {
@@ -41,21 +41,21 @@ func (s *shares) Accept() (net.Conn, error) {
 func (s *shares) table(uid uint32) *admit.Table {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.of[uid] == nil { // there are as many as users who may connect
+	if s.of[uid] == nil { // there is one table per user who may connect
 		s.of[uid] = admit.New(mostOfOne, nil)
 	}
 	return s.of[uid]
 }
 
-// placed is a connection of somebody who is known.
+// placed is a connection whose user is known.
 type placed struct {
 	net.Conn
 	asker  Asker
-	place  *admit.Place // nil: an owner's
-	handed *handed      // nil: of no owner
+	place  *admit.Place // nil for an owner
+	handed *handed      // nil for all but owners
 }
 
-// Close gives the place back, too.
+// Close also gives the connection's place back.
 func (c *placed) Close() error {
 	if c.place != nil {
 		c.place.Done()

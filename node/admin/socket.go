@@ -16,19 +16,18 @@ import (
 	"github.com/hearthfs/hearth/cache/disk"
 )
 
-// This file is how a node is reached: a Unix socket that few may ask at, and a
-// pipe within the process. Over the socket an owner may hand a descriptor along with
-// a request (SCM_RIGHTS): of a directory to which the node cannot walk.
+// This file is how a client reaches a node: a Unix socket that few users may open, and a pipe within the
+// process. Over the socket an owner may send a descriptor with a request (SCM_RIGHTS), of a directory to which
+// the node cannot walk.
 
-// ErrAnother is of a socket at which another node answers.
+// ErrAnother says that another node answers at a socket.
 const ErrAnother = refusal("another node answers")
 
-// listen opens the admin socket: 0660, of the group hearth if there is one that may ask.
-// A socket that nobody answers is removed; one that answers is another node. made
-// says that the socket's directory was made for it.
+// listen opens the admin socket with mode 0660, and gives it to the group hearth if that may ask. A socket at
+// which nobody answers is removed. If one answers, another node runs there. made says that listen made the
+// socket's directory.
 func listen(socket string) (l net.Listener, made bool, err error) {
-	// A node that ends takes the directory away that it made, perhaps between two
-	// steps of this one.
+	// A node that ends removes the directory that it made, perhaps between two steps of this loop.
 	for range 1000 {
 		if made, err = makeSocketDir(filepath.Dir(socket)); err == nil {
 			l, err = listenIn(socket)
@@ -43,7 +42,7 @@ func listen(socket string) (l net.Listener, made bool, err error) {
 func makeSocketDir(dir string) (made bool, err error) {
 	mode := os.FileMode(0o700)
 	if os.Geteuid() == 0 {
-		mode = 0o755 // the group must get to the socket
+		mode = 0o755 // the group must reach the socket
 	}
 	err = os.MkdirAll(filepath.Dir(dir), mode)
 	if err == nil {
@@ -74,14 +73,14 @@ func listenIn(socket string) (net.Listener, error) {
 		c.Close()
 		return nil, fmt.Errorf("%w at %s (choose another socket with --admin-socket)", ErrAnother, socket)
 	} else if deserted(err) {
-		_ = os.Remove(socket) // where it stays, Listen says so
+		_ = os.Remove(socket) // if it stays, Listen fails
 	}
 	l, err := net.Listen("unix", socket)
 	if err != nil {
 		return nil, fmt.Errorf("listen on the admin socket: %w", err)
 	}
 	if gid, ok := groupID(); ok {
-		// Without the right to give it away the socket stays its owner's alone.
+		// Without the right to do this, the socket stays its owner's alone.
 		_ = os.Chown(socket, -1, gid)
 	}
 	if err := os.Chmod(socket, 0o660); err != nil {
@@ -91,12 +90,12 @@ func listenIn(socket string) (net.Listener, error) {
 	return l, nil
 }
 
-// Trusted refuses a directory in which somebody else could put a socket of his
-// own in the place of a node's: a default below /tmp has a name that all can guess.
+// Trusted refuses a directory in which another user could put a socket in the place of a node's. The name of a
+// default directory below /tmp can be guessed by anybody.
 func Trusted(dir string) error {
 	var st unix.Stat_t
 	if err := unix.Lstat(dir, &st); err != nil {
-		return nil // nothing is there; who goes on will say so
+		return nil // nothing is there, and the caller's next step says so
 	}
 	if st.Mode&unix.S_IFMT == unix.S_IFLNK {
 		if err := unix.Stat(dir, &st); err != nil {
@@ -111,9 +110,9 @@ func Trusted(dir string) error {
 		"set XDG_RUNTIME_DIR, or choose another socket with --admin-socket")
 }
 
-// dial connects to a node's socket. Deserted also where the node was killed and cannot
-// end, as a thread of it is in the kernel: that still takes connections for it, and
-// nobody will ever answer.
+// dial connects to a node's socket. The error is also that of a deserted socket if the node was killed and
+// cannot end, because one of its threads is stuck in the kernel. The kernel still accepts connections for such
+// a node, but nobody will ever answer.
 func dial(ctx context.Context, socket string) (net.Conn, error) {
 	var d net.Dialer
 	c, err := d.DialContext(ctx, "unix", socket)
@@ -127,11 +126,11 @@ func dial(ctx context.Context, socket string) (net.Conn, error) {
 	return c, nil
 }
 
-// deserted reports whether a socket has nobody behind it.
+// deserted reports whether an error of dial says that nobody listens at the socket.
 func deserted(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }
 
-// note leaves in a connection's context who asks: by a pipe the process itself, by a
-// Unix socket whom the kernel knows, and by any other way a stranger.
+// note leaves the Asker in a connection's context. By a pipe it is the process itself, by a Unix socket the
+// user that the kernel names, and by any other way a stranger.
 func note(ctx context.Context, c net.Conn) context.Context {
 	switch c := c.(type) {
 	case within:
@@ -145,7 +144,7 @@ func note(ctx context.Context, c net.Conn) context.Context {
 	return With(ctx, Asker{})
 }
 
-// credentials of the peer; nil: the kernel does not know them.
+// credentials returns the peer's credentials. nil means that the kernel does not know them.
 func credentials(c net.Conn) *unix.Ucred {
 	u, ok := c.(*net.UnixConn)
 	if !ok {

@@ -15,11 +15,11 @@ func Fail(w http.ResponseWriter, err error) {
 	e := &Error{Kind: KindOf(err), Message: err.Error()}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(HTTPStatus(e.Kind))
-	_ = json.NewEncoder(w).Encode(e) // the asker went away
+	_ = json.NewEncoder(w).Encode(e) // an error means that the client went away
 }
 
-// ServeList streams one Entry a line and ends with {"end":true} or an error, so
-// that a listing that broke off is never taken for a short one.
+// ServeList streams one Entry a line. It ends with {"end":true} or an error, so that a listing that broke off
+// is never taken for a short one.
 func ServeList(w http.ResponseWriter, r *http.Request, list func(ctx context.Context, path string, recursive bool, each func(Entry) error) (hidden int64, err error)) {
 	recursive, _ := strconv.ParseBool(r.FormValue("recursive"))
 	e := json.NewEncoder(w)
@@ -43,10 +43,10 @@ func ServeList(w http.ResponseWriter, r *http.Request, list func(ctx context.Con
 	}
 }
 
-// Span is a range of a file's bytes; N < 0: to the end.
+// Span is a range of a file's bytes. A negative N means to the end.
 type Span struct{ Off, N int64 }
 
-// ServeCat streams a file's bytes, and tells what broke them off in trailers.
+// ServeCat streams a file's bytes. If an error breaks them off, HTTP trailers tell it.
 func ServeCat(w http.ResponseWriter, r *http.Request, cat func(ctx context.Context, path string, of Span, to io.Writer) error) {
 	off, err := strconv.ParseInt(r.FormValue("off"), 10, 64)
 	n, err2 := strconv.ParseInt(r.FormValue("n"), 10, 64)

@@ -3,12 +3,11 @@ package admin
 // right is the least rank that may ask for a route.
 type right struct {
 	Least Rank
-	// What only owners may, and what others do instead; "": members may.
+	// What says what only owners may do, and Cure what others do instead. Both are empty if members may.
 	What, Cure string
 }
 
-// table is every route of the admin API, as ServeMux has its patterns. docs/service.md
-// says the same to people.
+// table has every route of the admin API, by its ServeMux pattern. docs/service.md says the same to people.
 func table() map[string]right {
 	member := right{Least: Member}
 	owner := func(what, cure string) right { return right{Owner, what, cure} }
@@ -25,22 +24,22 @@ func table() map[string]right {
 		"GET /v1/ring/owners": member,
 		"GET /v1/goroutines":  owner("see the node's goroutines", asRoot),
 
-		// Reads, of what links of the node lead to: none of them names another origin.
+		// Reads of what the node's links lead to. None of them names another origin.
 		"GET /v1/ls":      member,
 		"GET /v1/cat":     member,
 		"GET /v1/stat":    member,
 		"GET /v1/du":      member,
 		"GET /v1/explain": member,
-		// Names of these links are asked for again.
+		// This asks the origin again for names of these links.
 		"POST /v1/refresh": member,
 
-		// A mount names an origin, files of this machine to ask it with, and a directory, of
-		// which a descriptor may come along.
+		// A mount names an origin, files of this machine that are used to ask it, and a directory, of which a
+		// descriptor may come along.
 		"POST /v1/mounts":     owner("mount", byOwn),
 		"DELETE /v1/mounts":   owner("take a mount away", asRoot),
 		"GET /v1/mounts/wait": owner("wait for a mount's end", asRoot),
 
-		// Warm-ups: those of others are seen. Who may end or retry one, the job knows.
+		// Warm-ups. Everybody sees all of them. The job decides who may end or retry it.
 		"POST /v1/jobs":             member,
 		"GET /v1/jobs":              member,
 		"GET /v1/jobs/{id}":         member,
@@ -49,11 +48,11 @@ func table() map[string]right {
 		"POST /v1/jobs/{id}/cancel": member,
 		"POST /v1/jobs/{id}/retry":  member,
 
-		// Pins: those of others are seen. Who may end one, the pin knows.
+		// Pins. Everybody sees all of them. The pin decides who may end it.
 		"GET /v1/pins":    member,
 		"DELETE /v1/pins": member,
 
-		// What all share.
+		// What all users share.
 		"POST /v1/evict": owner("evict", asRoot+"; what nobody reads goes by itself"),
 		"POST /v1/fsck":  owner("check a cache directory", asRoot),
 	}
