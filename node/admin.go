@@ -16,7 +16,8 @@ import (
 	"github.com/hearthfs/hearth/node/machine"
 )
 
-// routes is the admin API: HTTP and JSON, errors as {"kind", "error"}; rights has who may.
+// routes returns the admin API: HTTP with JSON bodies, and errors as {"kind", "error"}. admin.Check refuses
+// requests that a client may not make.
 func (n *Node) routes() http.Handler {
 	mux := http.NewServeMux()
 	answer := func(pattern string, do func(r *http.Request) (any, error)) {
@@ -27,7 +28,7 @@ func (n *Node) routes() http.Handler {
 				return
 			}
 			w.Header().Set("Content-Type", "application/json")
-			_ = json.NewEncoder(w).Encode(v) // the asker went away
+			_ = json.NewEncoder(w).Encode(v) // an error means that the client went away
 		})
 	}
 	answer("GET /v1/status", func(r *http.Request) (any, error) { return n.Status(r.Context()), nil })
@@ -59,10 +60,10 @@ func (n *Node) routes() http.Handler {
 	return admin.Check(mux, admin.Fail)
 }
 
-// Client returns a Client of this node within its process.
+// Client returns a Client that asks this node from within its own process.
 func (n *Node) Client() *admin.Client { return admin.Over(n.doors.Pipe.Dial) }
 
-// addHealth adds what anyone on this machine may see.
+// addHealth adds /metrics and /healthz, which anyone on this machine may ask for.
 func (n *Node) addHealth(mux *http.ServeMux) {
 	registry := prometheus.NewRegistry()
 	register(registry, n)
@@ -90,7 +91,7 @@ func (n *Node) serveMount(r *http.Request) (any, error) {
 	return n.Mount(r.Context(), m)
 }
 
-// openDoors opens the admin socket; "": the default one, "-": none.
+// openDoors opens the admin socket at path. An empty path means the default socket, "-" means none.
 func openDoors(path string) (*admin.Doors, error) {
 	d, err := admin.Open(cmp.Or(path, admin.DefaultSocket()))
 	if err != nil {
@@ -99,7 +100,7 @@ func openDoors(path string) (*admin.Doors, error) {
 	return d, nil
 }
 
-// serveAdmin answers at the doors until the node ends.
+// serveAdmin serves the admin API and the metrics on the node's listeners until the node ends.
 func (n *Node) serveAdmin() {
 	health := http.NewServeMux()
 	n.addHealth(health)

@@ -23,44 +23,46 @@ import (
 	"github.com/hearthfs/hearth/warmup/owners"
 )
 
-// ringAhead is the most bytes read ahead of one reader in a ring. Nodes that read one large
-// file come to its extents in step, and with two of these ahead all wait for one owner after
-// another while the links of the others stand idle: five nodes at 200 Mbit/s each took 82 s
-// for 1 GiB with 2 extents ahead, 64 s with 8, 59 with 16 and 60 with 32.
+// ringAhead bounds the read-ahead of one reader in a ring, in bytes. Nodes that read one large file reach its
+// extents at the same time. With 2 extents ahead, all of them wait for one owner after another, and the links
+// of the other owners stay idle. Five nodes at 200 Mbit/s each took 82 s for 1 GiB with 2 extents ahead, 64 s
+// with 8, 59 s with 16 and 60 s with 32.
 const ringAhead = 16 * hearth.ExtentBlocks * hearth.BlockSize
 
-// around are the nodes around this one: how it reads through them, what it answers them,
-// and, once it has joined, who they are.
+// around is this node's part in a ring: the router that its reads go through, what it answers peers, and, once
+// the node has joined, the other members.
 type around struct {
 	*route.Router
 	part  *ring.Part
 	names *share.Names
-	ring  *peer.Ring // nil: it has not joined
+	ring  *peer.Ring // nil until the node has joined
 
-	// What warms up at owners, and does so for others; nil: there is no disk tier.
+	// owners has blocks warmed up at their owners, and served does the same here for peers. Both are nil on a
+	// node without a disk tier.
 	owners *owners.Owners
 	served *owners.Served
 }
 
 var _ wiring.Router = (*around)(nil)
 
-// List is wiring.Router's. The tree finds by assertion that it is a Sharer.
+// List implements wiring.Router. The tree finds by a type assertion that the result is a Sharer.
 func (a *around) List(origin namespace.Origin) namespace.Origin { return a.names.Over(origin) }
 
-// Serve is wiring.Router's.
+// Serve implements wiring.Router.
 func (a *around) Serve(answers wiring.Answers) error {
 	answers.Owned = watch.Peers{Source: answers.Owned}
 	a.part.Answer(answers)
 	return nil
 }
 
-// lists is the node that lists a directory; "": nobody does. No other is asked for it.
+// lists returns the node that lists a directory, and whether that is this node. An empty id means that no node
+// does. No other node is asked for the directory.
 func (a *around) lists(dir [16]byte) (id string, self bool) {
 	id, at := a.Owner(place.OfDirectory(dir))
 	return id, at == route.Here
 }
 
-// openOwners has warm-up and prefetch work at the owners of blocks.
+// openOwners has warm-up and prefetch do their work at the owners of blocks.
 func (n *Node) openOwners() {
 	a := n.ring
 	if a == nil || n.disk == nil {
@@ -72,7 +74,8 @@ func (n *Node) openOwners() {
 	a.part.Warms(a.served.Run, a.served.Calls())
 }
 
-// throttled adds what owners say to this node's count; a nil one has none.
+// throttled adds the SlowDown answers that owners report to this node's own count. A nil around returns own as
+// it is.
 func (a *around) throttled(own func() int64) func() int64 {
 	if a == nil || a.owners == nil {
 		return own
@@ -80,8 +83,8 @@ func (a *around) throttled(own func() int64) func() int64 {
 	return func() int64 { return a.owners.Throttled(own()) }
 }
 
-// leave tells the others that this node goes, and ends what it asks and answers. That
-// nobody heard of it is no failure: they went as well, or cannot be reached.
+// leave tells the other members that this node goes, and ends what it asks and answers. If nobody hears of it,
+// that is no failure: the others have left as well, or cannot be reached.
 func (a *around) leave(unheard func(cause error)) (err error) {
 	if a.ring != nil {
 		if err := a.ring.Leave(context.Background()); err != nil && !errors.Is(err, members.ErrLeft) && !errors.Is(err, members.ErrClosed) {
@@ -97,7 +100,8 @@ func (a *around) leave(unheard func(cause error)) (err error) {
 	return err
 }
 
-// routes are the questions for the ring; a nil one says that there is none.
+// routes adds the admin API's questions about the ring. On a nil around they answer that the node is in no
+// ring.
 func (a *around) routes(add func(string, func(*http.Request) (any, error)), file func(context.Context, string) (*hearth.Object, error)) {
 	var part *ring.Part
 	if a != nil {
@@ -106,7 +110,7 @@ func (a *around) routes(add func(string, func(*http.Request) (any, error)), file
 	part.Routes(add, file)
 }
 
-// line is the node's part in its status; nil: it has none.
+// line returns the ring's part of the node's status. It is nil if the node is in no ring.
 func (a *around) line(started time.Time) *status.RingLine {
 	if a == nil {
 		return nil
@@ -117,7 +121,7 @@ func (a *around) line(started time.Time) *status.RingLine {
 	return x
 }
 
-// reads are what came of reads of others' blocks.
+// reads returns the counts of this node's reads of others' blocks.
 func (a *around) reads() status.RingReads {
 	s := a.Stats()
 	strays := int64(0)
@@ -128,7 +132,7 @@ func (a *around) reads() status.RingReads {
 		Peeks: s.Peeks, Found: s.Found, Late: s.Late, Gone: s.Gone, Alone: s.Alone}
 }
 
-// openRing makes the node's part in a ring, if it is to have one.
+// openRing makes the node's part in a ring, if the configuration has one.
 func (n *Node) openRing(ctx context.Context) error {
 	if !n.config.Ring.On() {
 		return nil
@@ -149,17 +153,17 @@ func (n *Node) openRing(ctx context.Context) error {
 	return nil
 }
 
-// owner is who says whose a block is. The disk tier asks from when it opens on, and the ring
-// is made behind it.
+// owner tells whether this node owns a block. The disk tier needs the answer as soon as it opens, and the ring
+// is made only after that.
 type owner struct{ router atomic.Pointer[route.Router] }
 
-// owns reports whether this node is to keep a block; before the ring is made, every one.
+// owns reports whether this node is to keep a block. Until the ring is made, it keeps every block.
 func (o *owner) owns(id hearth.ID) bool {
 	r := o.router.Load()
 	return r == nil || r.Owns(id)
 }
 
-// joinRing has the others know of this node.
+// joinRing announces this node to the other members.
 func (n *Node) joinRing(ctx context.Context) error {
 	if n.ring == nil {
 		return nil
@@ -189,7 +193,7 @@ func (n *Node) joinRing(ctx context.Context) error {
 	return a.part.Joined(ctx, a.ring, a.ring.Announce)
 }
 
-// linked is the identity of a link's origin, and the prefix of its keys.
+// linked returns the identity of a link's origin and the prefix of its keys.
 func (n *Node) linked(name string) (identity, prefix string, ok bool) {
 	l := n.links.named(name)
 	if l == nil {
@@ -202,7 +206,7 @@ func (n *Node) linked(name string) (identity, prefix string, ok bool) {
 	return named.Identity(), l.prefix, true
 }
 
-// figures are what the node says of itself to others.
+// figures returns what the node tells other members about itself.
 func (n *Node) figures() status.MemberFigures {
 	f := status.MemberFigures{Version: n.config.Version, UptimeS: int64(time.Since(n.started).Seconds()), HitRatio: -1}
 	for _, t := range n.tierStatus() {
@@ -216,7 +220,7 @@ func (n *Node) figures() status.MemberFigures {
 	return f
 }
 
-// fileOf is the object of a path or a URL.
+// fileOf returns the object at a path or a URL.
 func (n *Node) fileOf(ctx context.Context, asked string) (*hearth.Object, error) {
 	_, x, err := n.resolve(ctx, asked)
 	if err == nil && x.Dir {

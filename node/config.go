@@ -17,41 +17,41 @@ import (
 	"github.com/hearthfs/hearth/s3gw"
 )
 
-// Config says what a node is made of. The zero Config is a node without links
-// whose cache is machine.CacheDir. Nothing in it is changed after New.
+// Config says what a node is made of. The zero Config is a node without links whose cache is at
+// machine.CacheDir. The node changes nothing in it after New.
 type Config struct {
 	// Links are the origins and where they stand in the tree. A mount of an origin
 	// that no link covers adds one at run time.
 	Links []Link
 	// Cache is the RAM and disk budget.
 	Cache Cache
-	// File is the configuration file that was read, which no mount may hide; "": none.
+	// File is the configuration file that was read, which no mount may hide. Empty means none.
 	File string
-	// Ring is the node's part in a ring; zero: it is alone.
+	// Ring is the node's part in a ring. The zero value means that the node is alone.
 	Ring config.Membership
-	// S3 is its S3 endpoint; zero: it has none.
+	// S3 is the node's S3 endpoint. The zero value means none.
 	S3 s3gw.Setup
-	// Mounts are made by Start; more come and go through the admin API.
+	// Mounts are made after New by the program that runs the node. Others come and go through the admin API.
 	Mounts []Mount
 	// Admin is where the node answers its commands and its metrics.
 	Admin Admin
-	// FuseWithout names what the kernel offers and mounts shall do without.
+	// FuseWithout names abilities of the kernel's FUSE that mounts do not use.
 	FuseWithout []string
 	// Version is shown by status and sent to origins as hearth/VERSION.
 	Version string
-	// Log receives events; nil: slog.Default().
+	// Log receives events. nil means slog.Default().
 	Log *slog.Logger
-	// Clock is the wall clock, by which names age, pins end and times of jobs are told;
-	// nil: the machine's.
+	// Clock is the wall clock: it decides how old a name is, when a pin ends, and the times of jobs. nil means
+	// the machine's clock.
 	Clock func() time.Time
-	// PeerSilence is after how long without a byte a peer that owes an answer is given up;
-	// 0: 500 ms. Nodes of one process, which wait for its processors, want more.
+	// PeerSilence is the silence after which a peer that owes an answer is given up. 0 means 500 ms. Nodes that
+	// share one process wait for its processors and need more.
 	PeerSilence time.Duration
-	// Wiring is what stands where later tiers will; zero: nothing.
+	// Wiring is what stands in the place of later tiers. The zero value means nothing.
 	Wiring wiring.Wiring
 }
 
-// What a node is told lies in a package of its own, which needs no node.
+// The types of the configuration are in package config, which does not import package node.
 type (
 	Link   = config.Link
 	Origin = config.Origin
@@ -65,8 +65,8 @@ type (
 // DefaultListen is the address of /metrics and /healthz.
 const DefaultListen = config.DefaultListen
 
-// Problem is what in a Config cannot be meant, and where it stands, as the file
-// names it: links[1].origin.
+// Problem is a setting that is not valid. Key is its place as the configuration file names it, such as
+// links[1].origin.
 type Problem struct {
 	Key string
 	Err error
@@ -80,8 +80,7 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// Problems are all that in the configuration cannot be meant, found before anything
-// is opened.
+// Problems returns everything in the configuration that is not valid, before anything is opened.
 func (c *Config) Problems() (all []Problem) {
 	add := func(key string, err error) {
 		if err != nil {
@@ -149,7 +148,7 @@ func (c *Config) checkLinks(add func(string, error)) {
 	}
 }
 
-// checkMount holds a mount against the link that it will be of, if it lies in one.
+// checkMount compares a mount's freshness and open mode with the link that it lies in, if there is one.
 func (c *Config) checkMount(m Mount) error {
 	var of *Link
 	for i, l := range c.Links {
@@ -163,7 +162,7 @@ func (c *Config) checkMount(m Mount) error {
 	}
 	f, err := parseFreshness(of.Freshness)
 	if err != nil {
-		return nil // told of the link
+		return nil // checkLinks reports it
 	}
 	return checkFreshness(m, f, cleanPath(of.Path))
 }

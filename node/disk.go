@@ -6,7 +6,7 @@ import (
 	"github.com/hearthfs/hearth/cache/check"
 )
 
-// diskTrouble are the events of a disk tier, field by field those of disk.Events.
+// diskTrouble has the events of a disk tier: the same fields as disk.Events.
 type diskTrouble struct {
 	Ejected     func(path string, cause error)
 	Returned    func(path string)
@@ -19,7 +19,7 @@ type diskTrouble struct {
 	Damaged     func(file string, cause error)
 }
 
-// OfDisk logs what a disk tier meets.
+// OfDisk returns events that log what happens in a disk tier.
 func (e *troubleLog) OfDisk() diskTrouble {
 	return diskTrouble{
 		Ejected: func(path string, cause error) {

@@ -12,7 +12,7 @@ import (
 	"github.com/hearthfs/hearth/node/status"
 )
 
-// serveExplain answers where a file's bytes are and what a read at off would do.
+// serveExplain answers where a file's bytes are, and what a read at off would do.
 func (n *Node) serveExplain(r *http.Request) (any, error) {
 	off, err := strconv.ParseInt(r.FormValue("off"), 10, 64)
 	if err != nil || off < 0 {
@@ -21,8 +21,8 @@ func (n *Node) serveExplain(r *http.Request) (any, error) {
 	return n.explain(r.Context(), r.FormValue("path"), off)
 }
 
-// explain looks the name up as it is known, so that the answer tells how fresh that is;
-// only what is not known at all is asked for.
+// explain looks the name up without asking the origin, so that the answer tells how fresh the name is. Only an
+// unknown name is asked for at the origin.
 func (n *Node) explain(ctx context.Context, asked string, off int64) (*status.Explanation, error) {
 	name := status.ExplainedName{Path: asked}
 	p, x, err := n.resolve(namespace.Quiet(ctx), asked)
@@ -53,10 +53,10 @@ func (n *Node) explain(ctx context.Context, asked string, off int64) (*status.Ex
 	return status.Explain(name, &x.Object, off, n.knowledge(ctx, l, p)), nil
 }
 
-// peersAnswer is how long the nodes of a ring have to say what they hold.
+// peersAnswer bounds the time in which the nodes of a ring say what they hold.
 const peersAnswer = 2 * time.Second
 
-// knowledge is what the tiers know without reading.
+// knowledge returns what the tiers know without reading.
 func (n *Node) knowledge(ctx context.Context, l *link, p string) status.ExplainedBy {
 	k := status.ExplainedBy{RAM: n.mem.Has, Fetching: func(id hearth.ID) bool {
 		return n.tiers.Reads.Fetching(id) || n.tiers.Own.Fetching(id)

@@ -18,8 +18,8 @@ import (
 	"github.com/hearthfs/hearth/node/watch"
 )
 
-// treePath is the path in the tree that p means: a path below one of the mounts,
-// else p itself, or what it is within the link that needs no naming.
+// treePath returns the path in the tree that p means. A path below a mount becomes the path that is mounted
+// there. Any other path is p itself, or p within the link that needs no naming (links.home).
 func (n *Node) treePath(p string) string {
 	p = cleanPath(p)
 	for _, m := range n.Mounts() {
@@ -49,8 +49,8 @@ func (n *Node) resolve(ctx context.Context, asked string) (string, namespace.Nod
 	return p, node, nil
 }
 
-// list calls each for what lies in the directory asked for, or below it, and
-// counts the keys there that have no name.
+// list calls each for what lies in the directory asked for, or with recursive for all below it. It counts the
+// keys there that have no name.
 func (n *Node) list(ctx context.Context, asked string, recursive bool, each func(admin.Entry) error) (hidden int64, err error) {
 	if isURL(asked) {
 		return n.listKeys(ctx, asked, recursive, each)
@@ -71,15 +71,15 @@ func (n *Node) list(ctx context.Context, asked string, recursive bool, each func
 	return n.listDir(ctx, node.ID, func(x namespace.Node) error { return each(entryOf(x.Name, x)) })
 }
 
-// sized is a name that was read of a directory: one that has no size by its listing, or none that
-// can be believed, is looked up.
+// sized returns x with a size. A name that was listed without a size, or with one that cannot be believed, is
+// looked up.
 func (n *Node) sized(ctx context.Context, x namespace.Node) namespace.Node {
 	if x.Dir || !x.Unsure || !x.Object.Vague() {
 		return x
 	}
 	found, err := n.tree.File(ctx, x.Object.Link, x.Object.Key)
 	if err != nil {
-		return x // as it was listed
+		return x // the name as it was listed
 	}
 	return found
 }
@@ -114,7 +114,7 @@ func (n *Node) stat(ctx context.Context, asked string) (*admin.Stat, error) {
 	return s, nil
 }
 
-// mostCounted bounds the look-ups of a stat on a huge object.
+// mostCounted bounds the number of blocks that a stat of a huge object looks up.
 const mostCounted = 1 << 16
 
 // held counts an object's blocks in each tier.
@@ -158,7 +158,7 @@ func (n *Node) usage(ctx context.Context, asked string) (*admin.Usage, error) {
 	return u, n.addBelow(ctx, u, keyed{dir: &x})
 }
 
-// addBelow sums up what lies below a directory; k's own object is counted before.
+// addBelow adds up what lies below a directory. The caller has already counted k's own object.
 func (n *Node) addBelow(ctx context.Context, u *admin.Usage, k keyed) (err error) {
 	u.Hidden, err = n.tree.Below(ctx, k.dir.ID, func(_ string, x namespace.Node) error {
 		if k.file == nil || k.file.ID != x.ID {
@@ -178,10 +178,10 @@ func count(u *admin.Usage, x namespace.Node) {
 	u.Bytes += x.Object.Size
 }
 
-// catBuffer is what one step of cat copies.
+// catBuffer is how many bytes one step of cat copies.
 const catBuffer = 1 << 20
 
-// readable is the file that cat reads: of a URL the object of that very key.
+// readable returns the file that cat reads. For a URL that is the object of exactly that key.
 func (n *Node) readable(ctx context.Context, asked string) (namespace.Node, error) {
 	if !isURL(asked) {
 		_, x, err := n.resolve(ctx, asked)
@@ -212,7 +212,7 @@ func (n *Node) cat(ctx context.Context, asked string, r admin.Span, w io.Writer)
 	buf := make([]byte, min(catBuffer, max(0, end-r.Off)))
 	for off := r.Off; off < end; {
 		got, err := reader.ReadAt(ctx, buf[:min(int64(len(buf)), end-off)], off)
-		if got > 0 { // an empty Write would begin the answer, and an error could not be told any more
+		if got > 0 { // an empty Write would begin the answer, and an error could no longer be sent
 			if _, err := w.Write(buf[:got]); err != nil {
 				return fmt.Errorf("write %s: %w", asked, err)
 			}

@@ -13,12 +13,11 @@ import (
 	"github.com/hearthfs/hearth/node/watch"
 )
 
-// holding is the link that holds what a URL names, and its key as the link's
-// Objects have it.
+// holding returns the link that holds what a URL names, and the key as the link's Objects have it.
 func (ls *links) holding(url string) (found *link, key string, err error) {
 	asked := Origin{URL: url}.WithEnvironment()
 	bucket, whole := splitURL(url)
-	best := -2 // the longest prefix; -1: a link that begins at the key
+	best := -2 // the length of the longest prefix; -1 means a link that begins at the key
 	for _, l := range ls.list() {
 		at, prefix := splitURL(l.Origin.URL)
 		if prefix != "" && !strings.HasSuffix(prefix, "/") {
@@ -26,7 +25,7 @@ func (ls *links) holding(url string) (found *link, key string, err error) {
 		}
 		rest, ok := strings.CutPrefix(whole, prefix)
 		good := len(prefix)
-		if whole+"/" == prefix { // what the link shows is asked for, or the object of that name
+		if whole+"/" == prefix { // the URL means all that the link shows, or the object of that name
 			rest, ok, good = "", true, -1
 		}
 		if at == bucket && ok && good > best && (asked.Endpoint == "" || asked.Endpoint == l.Origin.Endpoint) {
@@ -39,16 +38,15 @@ func (ls *links) holding(url string) (found *link, key string, err error) {
 	return found, key, nil
 }
 
-// keyed is what a URL means: the object of that very key, and the directory of
-// the keys below it.
+// keyed is what a URL means: the object of exactly that key, and the directory of the keys below it.
 type keyed struct {
 	key  string
 	file *namespace.Node // nil: there is none
-	dir  *namespace.Node // nil: there is none, or it was not asked for
+	dir  *namespace.Node // nil if there is none, or if it was not asked for
 }
 
-// keyed finds what a URL means. The tree may not know an object that a listing
-// cannot show: then the origin is asked for the very key.
+// keyed finds what a URL means. The tree may not know an object that no listing can show. For such a key the
+// origin is asked directly.
 func (n *Node) keyed(ctx context.Context, asked string, dirs bool) (k keyed, err error) {
 	l, key, err := n.links.holding(asked)
 	if err != nil {
@@ -82,13 +80,13 @@ func (n *Node) keyed(ctx context.Context, asked string, dirs bool) (k keyed, err
 	return k, nil
 }
 
-// isPrefix reports whether keys lie below one that is no object.
+// isPrefix reports whether there are keys below a key that is no object itself.
 func (n *Node) isPrefix(ctx context.Context, l *link, key string) bool {
 	dir, err := found(n.tree.Prefix(ctx, l.name, key+"/"))
 	return err == nil && dir != nil
 }
 
-// found makes an answer of a look-up that nothing is there.
+// found turns fs.ErrNotExist from a look-up into a nil Node without an error.
 func found(x namespace.Node, err error) (*namespace.Node, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -99,10 +97,10 @@ func found(x namespace.Node, err error) (*namespace.Node, error) {
 // head asks the origin itself for a key.
 func (l *link) head(ctx context.Context, key string) (*namespace.Node, error) {
 	o, err := l.origin.Head(ctx, key)
-	return found(namespace.Node{Object: o, ModTime: o.ModTime}, err) // of a HEAD: whole seconds
+	return found(namespace.Node{Object: o, ModTime: o.ModTime}, err) // a HEAD gives whole seconds
 }
 
-// one is the node that stat shows: the object before the prefix of its name.
+// one returns the node that stat shows. An object goes before the prefix of the same name.
 func (k *keyed) one() namespace.Node {
 	if k.file != nil {
 		return *k.file
@@ -110,8 +108,8 @@ func (k *keyed) one() namespace.Node {
 	return *k.dir
 }
 
-// listKeys calls each for the keys that a URL leads to: the object of that key, and
-// what lies below it, or the group of that where the object has its name.
+// listKeys calls each for the keys that a URL leads to: the object of that key, and what lies below it. Where
+// there is such an object, what lies below is shown as one group, and with recursive also key by key.
 func (n *Node) listKeys(ctx context.Context, asked string, recursive bool, each func(admin.Entry) error) (hidden int64, err error) {
 	k, err := n.keyed(ctx, asked, true)
 	if err != nil {
@@ -131,7 +129,7 @@ func (n *Node) listKeys(ctx context.Context, asked string, recursive bool, each 
 	} else if base != "" && !strings.HasSuffix(base, "/") {
 		base += "/"
 	}
-	if k.dir == nil { // the object of a key that ends in "/", which no listing shows
+	if k.dir == nil { // an object whose key ends in "/", which no listing shows
 		return 0, each(k.entry("", k.file))
 	}
 	if recursive {
@@ -143,7 +141,7 @@ func (n *Node) listKeys(ctx context.Context, asked string, recursive bool, each 
 	return n.listDir(ctx, k.dir.ID, func(x namespace.Node) error { return k.each(base, x, each) })
 }
 
-// each passes over what other links put into the tree.
+// each skips what other links put into the tree.
 func (k *keyed) each(base string, x namespace.Node, each func(admin.Entry) error) error {
 	if x.Object.Key == "" {
 		return nil
@@ -151,13 +149,13 @@ func (k *keyed) each(base string, x namespace.Node, each func(admin.Entry) error
 	return each(k.entry(base, &x))
 }
 
-// entry is a line of a listing of keys: the key behind base, without the "/" that
-// a directory's line gets. The object of the prefix itself is the line "".
+// entry returns one line of a listing of keys: the key without base, and without the "/" that a directory's
+// line gets. The object of the prefix itself has an empty line.
 func (*keyed) entry(base string, x *namespace.Node) admin.Entry {
 	return entryOf(strings.TrimPrefix(x.Object.Key, base), *x)
 }
 
-// listDir reads one directory, and counts what is hidden in it.
+// listDir reads one directory, and counts the hidden keys in it.
 func (n *Node) listDir(ctx context.Context, id uint64, each func(namespace.Node) error) (hidden int64, err error) {
 	var failed error
 	err = n.tree.ReadDir(ctx, id, "", func(x namespace.Node) bool {

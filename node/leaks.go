@@ -11,28 +11,27 @@ import (
 	"time"
 )
 
-// This file looks for what a node holds and should not: goroutines of a running
-// one (Goroutines), and all that a closed one has not given back (Find). Only who
-// asks pays: nothing is counted on the way.
+// This file looks for leaks of a node: the goroutines of a running one (serveGoroutines), and what a closed one
+// has not given back (findLeaks). Nothing is counted in advance, so only a caller pays for it.
 //
-// A closed node has ended every goroutine, released every View, and closed every
-// file in its cache directories. What is about to end when Find is called, such as the
-// goroutine that has just answered the last request, is waited for.
+// A closed node has ended every goroutine, released every View, and closed every file in its cache directories.
+// findLeaks waits for what is about to end when it is called, such as the goroutine that has just answered the
+// last request.
 
-// leakPatience is how long Find waits for what is about to end: far more than any
-// schedule takes, since only a leak waits it out.
+// leakPatience is how long findLeaks waits for what is about to end. It is far longer than any schedule takes,
+// since only a real leak waits it out.
 const leakPatience = 5 * time.Second
 
-// serveGoroutines answers with the stacks of all goroutines as text, equal ones counted:
-// "N @ addresses", then one frame a line.
+// serveGoroutines answers with the stacks of all goroutines as text. Equal stacks are counted: "N @ addresses",
+// then one frame a line.
 func serveGoroutines(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	_ = pprof.Lookup("goroutine").WriteTo(w, 1) // the asker went away
+	_ = pprof.Lookup("goroutine").WriteTo(w, 1) // an error means that the client went away
 }
 
-// findLeaks says what a closed node has left, an item each; none: nothing. views is how
-// many Views live, dirs are its cache directories. It is called on the goroutine that
-// closed the node and counts every other but those of the runtime and of os/signal.
+// findLeaks returns what a closed node has left, one item each. An empty result means no leak. views counts the
+// Views alive, and dirs are the node's cache directories. It runs on the goroutine that closed the node. It
+// counts every other goroutine except those of the runtime and of os/signal.
 func findLeaks(views func() int64, dirs []string) (left []string) {
 	over := time.Now().Add(leakPatience)
 	for tick := time.Millisecond; ; tick *= 2 {
@@ -60,19 +59,19 @@ func lookForLeaks(views func() int64, dirs []string) (left []string) {
 	return left
 }
 
-// openFiles are the names of this process's open files.
+// openFiles returns the names of this process's open files.
 func openFiles() (names []string) {
 	links, _ := filepath.Glob("/proc/self/fd/*")
 	for _, l := range links {
-		if name, err := os.Readlink(l); err == nil { // else closed meanwhile
+		if name, err := os.Readlink(l); err == nil { // an error means that it was closed meanwhile
 			names = append(names, name)
 		}
 	}
 	return names
 }
 
-// otherGoroutines are the stacks of all goroutines but this one and the one that os/signal
-// keeps for as long as the process lives.
+// otherGoroutines returns the stacks of all goroutines except this one and the one that os/signal keeps for as
+// long as the process lives.
 func otherGoroutines() (stacks []string) {
 	buf := make([]byte, 1<<20)
 	for n := runtime.Stack(buf, true); ; n = runtime.Stack(buf, true) {

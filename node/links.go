@@ -17,16 +17,16 @@ import (
 	"github.com/hearthfs/hearth/origin"
 )
 
-// links are the node's links: the origins and where they stand in the tree.
+// links holds the node's links: its origins, and where they stand in the tree.
 type links struct {
 	version    string
-	configured int                      // how many the configuration names
+	configured int                      // how many links the configuration names
 	mu         sync.RWMutex             // guards what follows; never held while an origin is asked
 	all        []*link                  // links are added, never removed
-	making     map[string]chan struct{} // by path, those that somebody may be making; closed at the end
+	making     map[string]chan struct{} // by path, links that are being made; a channel is closed at the end
 }
 
-// turn waits until nobody else makes a link at a path; done is to be called at the end.
+// turn waits until nobody else makes a link at a path. The caller calls done when its own link is made.
 func (ls *links) turn(ctx context.Context, path string) (done func(), err error) {
 	for {
 		ls.mu.Lock()
@@ -54,19 +54,19 @@ func (ls *links) turn(ctx context.Context, path string) (done func(), err error)
 	}
 }
 
-// link is one of them, with its origin open.
+// link is one link, with its origin open.
 type link struct {
 	Link
-	name      string // in every Object
-	prefix    string // of its keys
+	name      string // the name that every Object of the link carries
+	prefix    string // the prefix of its keys
 	origin    origin.Origin
 	freshness namespace.Freshness
-	health    watch.Health                 // what its fetches say
-	names     watch.Health                 // what questions for its names say
-	found     atomic.Pointer[disagreement] // by its probe; nil: none
-	differs   atomic.Pointer[string]       // how its listings differ from HEADs; nil: they do not
-	passed    atomic.Pointer[string]       // why objects that the last probe tried cannot be read; "": all can
-	doubted   atomic.Pointer[string]       // why its origin was not tried when the link was made; nil: it was
+	health    watch.Health                 // the state of its origin by its fetches
+	names     watch.Health                 // the state of its origin by questions for names
+	found     atomic.Pointer[disagreement] // what its probe found; nil means none
+	differs   atomic.Pointer[string]       // how its listings differ from HEADs; nil means that they do not
+	passed    atomic.Pointer[string]       // why objects that the last probe tried cannot be read; "" means that all can
+	doubted   atomic.Pointer[string]       // why its origin could not be probed; nil means that it was
 }
 
 func parseFreshness(s string) (namespace.Freshness, error) {
@@ -80,8 +80,8 @@ func parseFreshness(s string) (namespace.Freshness, error) {
 	return f, nil
 }
 
-// add opens a link's origin and asks it whether it can be used; goOn decides when
-// it cannot.
+// add opens a link's origin and probes it. If the probe fails, goOn decides whether the link is made all the
+// same.
 func (ls *links) add(ctx context.Context, l Link, goOn func(*link, error) error) (*link, error) {
 	l.Path = cleanPath(l.Path)
 	l.Origin = l.Origin.WithEnvironment()
@@ -91,7 +91,7 @@ func (ls *links) add(ctx context.Context, l Link, goOn func(*link, error) error)
 	}
 	// Names are kept over a restart: another bucket at the same path is another link.
 	added := &link{Link: l, name: l.Path + " " + l.Origin.Endpoint + " " + strings.TrimRight(l.Origin.URL, "/"), freshness: f}
-	added.health.Pause = max(tryAfter, 3*cmp.Or(l.Origin.Timeout, 10*time.Second)) // its default
+	added.health.Pause = max(tryAfter, 3*cmp.Or(l.Origin.Timeout, 10*time.Second)) // the default of origin.timeout
 	added.names.Pause = added.health.Pause
 	if added.prefix, err = origin.Prefix(l.Origin.URL); err != nil {
 		return nil, usage("%v", err)
@@ -117,9 +117,9 @@ func (ls *links) add(ctx context.Context, l Link, goOn func(*link, error) error)
 	return added, nil
 }
 
-// probe asks the origin whether it can be used, and what the link's prefix is:
-// one object is no directory, and a prefix with nothing below it is most likely
-// a mistake. What the origin says comes back as it is.
+// probe asks the origin whether it can be used, and what the link's prefix is. A prefix that is one object is
+// no directory. A prefix with nothing below it is most likely a mistake. An error of the origin is returned as
+// it is.
 func (l *link) probe(ctx context.Context) error {
 	can, err := l.origin.Probe(ctx)
 	if err != nil {
@@ -145,17 +145,18 @@ func (l *link) probe(ctx context.Context) error {
 	return &admin.Error{Kind: admin.KindNotFound, Message: "nothing lies below " + l.Origin.URL + ": check the prefix (hearth ls shows what there is)"}
 }
 
-// disagreement is a key of which listings and HEADs of an origin name two versions, and how.
+// disagreement is a key for which an origin's listings and its HEADs name two versions, and how they differ.
 type disagreement struct{ key, says string }
 
-// differ makes sure whether they do where a probe says so; nil: they do not, as far as can be told.
+// differ checks whether listings and HEADs really differ where a probe says so. nil means that they do not, as
+// far as can be told.
 func differ(ctx context.Context, o namespace.Origin, can origin.Abilities) *disagreement {
 	if can.Listed == nil || can.Listed.Version == can.Told.Version {
 		return nil
 	}
 	says, err := namespace.Compare(ctx, o, can.Listed.Key, can.Listed, can.Told)
 	if err != nil || says == "" {
-		return nil // a reader who meets it has it looked at again
+		return nil // a reader that meets a difference has it checked again
 	}
 	return &disagreement{can.Listed.Key, says}
 }
@@ -165,21 +166,21 @@ func (l *link) first(ctx context.Context, each func(hearth.Object) error) error 
 	return l.origin.List(ctx, hearth.Listing{Prefix: l.prefix, Limit: 1, Recursive: true}, each)
 }
 
-// close gives up what the origin holds: connections, or its directory.
+// close releases what the origin holds: its connections, or its directory.
 func (l *link) close() {
 	if o, ok := l.origin.(io.Closer); ok {
 		_ = o.Close() // nobody asks it any more
 	}
 }
 
-// list is a copy of the present links.
+// list returns a copy of the present links.
 func (ls *links) list() []*link {
 	ls.mu.RLock()
 	defer ls.mu.RUnlock()
 	return append([]*link(nil), ls.all...)
 }
 
-// origin is how the bucket finds the origin of an Object's link.
+// origin returns the origin of the link that an Object names. The bucket calls it.
 func (ls *links) origin(name string) origin.Origin {
 	if l := ls.named(name); l != nil {
 		return l.origin
@@ -198,7 +199,7 @@ func (ls *links) named(name string) *link {
 	return nil
 }
 
-// path is that in the tree of the link that an Object names; false: there is none.
+// path returns the path in the tree of the link that an Object names. false means that there is no such link.
 func (ls *links) path(name string) (string, bool) {
 	l := ls.named(name)
 	if l == nil {
@@ -207,7 +208,7 @@ func (ls *links) path(name string) (string, bool) {
 	return l.Path, true
 }
 
-// at is the link that a path of the tree belongs to, and the rest of the path.
+// at returns the link that a path of the tree belongs to, and the rest of the path.
 func (ls *links) at(p string) (found *link, rest string) {
 	for _, l := range ls.list() {
 		r, ok := belowPath(p, l.Path)
@@ -218,9 +219,8 @@ func (ls *links) at(p string) (found *link, rest string) {
 	return found, rest
 }
 
-// forMount is the link whose rules hold for a mount of a path of the tree. A path
-// above several links is a mount of them all, which must then be of one freshness:
-// the kernel has one set of timeouts for a mount.
+// forMount returns the link whose rules hold for a mount of a path of the tree. A path above several links is a
+// mount of all of them. These must have one freshness, since the kernel has one set of timeouts for a mount.
 func (ls *links) forMount(p string) (*link, error) {
 	if l, _ := ls.at(p); l != nil {
 		return l, nil
@@ -242,7 +242,7 @@ func (ls *links) forMount(p string) (*link, error) {
 	return found, nil
 }
 
-// covering is the link whose origin holds what o names, and o's path in it.
+// covering returns the link whose origin holds what o names, and o's path within it.
 func (ls *links) covering(o Origin) (found *link, rest string) {
 	for _, l := range ls.list() {
 		if o.In(l.Origin) && (found == nil || len(l.Origin.URL) > len(found.Origin.URL)) {
@@ -252,8 +252,9 @@ func (ls *links) covering(o Origin) (found *link, rest string) {
 	return found, rest
 }
 
-// home is the link within which a path is taken that names none: the first of a node that was configured with one at most, so
-// that what was typed goes on meaning the same when other origins are mounted beside it; "/": there is none.
+// home returns the path of the link in which a path is looked up that names no link. It is the first link of a
+// node that was configured with at most one. So a path goes on meaning the same when other origins are mounted
+// beside it. "/" means that there is no such link.
 func (ls *links) home() string {
 	if all := ls.list(); ls.configured < 2 && len(all) > 0 {
 		return all[0].Path
@@ -261,7 +262,8 @@ func (ls *links) home() string {
 	return "/"
 }
 
-// within is the path in the tree that p means: p itself if it names a link, or a directory above one, else the one within home.
+// within returns the path in the tree that p means. A p that names a link, or a directory above one, is
+// returned as it is. Any other p is taken within home.
 func (ls *links) within(p string) string {
 	p = cleanPath(p)
 	if l, _ := ls.at(p); l != nil {
@@ -275,7 +277,7 @@ func (ls *links) within(p string) string {
 	return cleanPath(ls.home() + "/" + p)
 }
 
-// short is the shortest path that means p.
+// short returns the shortest path that means p.
 func (ls *links) short(p string) string {
 	home := ls.home()
 	if rest, ok := belowPath(p, home); home != "/" && ok && rest != "" && ls.within(rest) == p {
@@ -284,8 +286,8 @@ func (ls *links) short(p string) string {
 	return p
 }
 
-// hint names the links of a node that has several, for a path asked for that named none of them and so was taken for p, where
-// nothing is.
+// hint names the links of a node that has several. It returns text only if the path that was asked for named
+// none of them, and so was taken for p, where nothing is.
 func (ls *links) hint(asked, p string) string {
 	asked = cleanPath(asked)
 	if l, _ := ls.at(asked); l != nil || len(ls.list()) < 2 || ls.within(asked) != p {
@@ -298,7 +300,7 @@ func (ls *links) hint(asked, p string) string {
 	return where + "; a path begins with one of this node's links: " + ls.paths()
 }
 
-// paths names the links.
+// paths names the links in one line.
 func (ls *links) paths() string {
 	var named []string
 	for _, l := range ls.list() {

@@ -9,14 +9,14 @@ import (
 	"github.com/hearthfs/hearth/node/status"
 )
 
-// register exports a node's status and the process's own figures.
+// register exports a node's status, and the figures of the process itself.
 func register(r *prometheus.Registry, n *Node) {
 	r.MustRegister(collector{n, status.NewMetrics()}, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 }
 
-// collector turns one status document into metrics, so that the two never
-// disagree; it adds the mounts that are gone, which no status has.
+// collector turns one status document into metrics, so that the two never disagree. It adds the mounts that are
+// gone, which no status document has.
 type collector struct {
 	node    *Node
 	metrics status.Metrics

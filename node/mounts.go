@@ -25,22 +25,22 @@ import (
 	"github.com/hearthfs/hearth/node/watch"
 )
 
-// mounts are the mounts that stand, and those that are being made.
+// mounts holds the mounts that stand, and those that are being made.
 type mounts struct {
 	mu     sync.Mutex // guards the fields; never held while a mount is made or taken away
 	byDir  map[string]*mounted
-	left   map[*mounted]bool // those that are not at their Dir any more, which another mount has; in use
+	left   map[*mounted]bool // mounts in use that are no longer at their Dir, which another mount may have
 	closed bool
-	idle   chan struct{}  // closed while there is no mount, of either
+	idle   chan struct{}  // closed while byDir and left are both empty
 	own    machine.Own    // what no mount may hide; never changed
-	past   ring.SumsByDir // of mounts that are gone; those that stand have their rows
+	past   ring.SumsByDir // counts of mounts that are gone; those that stand have a row already
 }
 
-// mounted is one mount; until ready is closed it is only a claim on its Dir.
+// mounted is one mount. Until it has a server, it is only a claim on its Dir.
 type mounted struct {
 	Mount
 	link   *link
-	server *fuse.Server // nil before ready
+	server *fuse.Server // nil until the mount stands
 	gone   chan struct{}
 	lost   chan struct{} // closed when another mount takes its Dir
 }
@@ -51,7 +51,7 @@ func newMounts(own machine.Own) *mounts {
 	return m
 }
 
-// Mount makes a mount and returns when it answers.
+// Mount makes a mount and returns once the mount answers.
 func (n *Node) Mount(ctx context.Context, r admin.MountRequest) (*status.Mount, error) {
 	var at *point.Point
 	if r.At != nil {
@@ -80,7 +80,7 @@ func (n *Node) Mount(ctx context.Context, r admin.MountRequest) (*status.Mount, 
 	return &s, nil
 }
 
-// mount makes x. at is its Dir where the node may not walk to that, else nil.
+// mount makes x. at holds x.Dir where the node may not walk to that directory, else it is nil.
 func (n *Node) mount(ctx context.Context, x *mounted, r admin.MountRequest, at *point.Point) error {
 	if r.Origin != nil {
 		l, rest, err := n.linkTo(ctx, r)
@@ -122,7 +122,7 @@ func (n *Node) mount(ctx context.Context, x *mounted, r admin.MountRequest, at *
 		return err
 	}
 	n.mounts.stand(x, server)
-	// It ends with the mount, which closeAll sees to.
+	// This goroutine ends with the mount, and closeAll ends every mount.
 	go func() {
 		server.Wait()
 		n.events.Info("unmounted", "dir", x.Dir)
@@ -131,9 +131,9 @@ func (n *Node) mount(ctx context.Context, x *mounted, r admin.MountRequest, at *
 	return nil
 }
 
-// linkTo is the link that covers an origin, or a new one named by it.
+// linkTo returns the link that covers an origin, or makes a new one at a path made of the origin's URL.
 //
-// Of those who ask at once for one that is new, the first makes it, and the others have it then.
+// If several callers ask for the same new link at once, the first makes it, and the others then find it.
 func (n *Node) linkTo(ctx context.Context, r admin.MountRequest) (*link, string, error) {
 	done, err := n.links.turn(ctx, pathFor(r.Origin.URL))
 	if err != nil {
@@ -159,8 +159,7 @@ func (n *Node) linkTo(ctx context.Context, r admin.MountRequest) (*link, string,
 	return l, "", err
 }
 
-// checkFreshness holds a mount's freshness, which is short for its link's, against
-// the link's own.
+// checkFreshness compares a mount's freshness, which stands for its link's, with the link's own.
 func checkFreshness(m Mount, own namespace.Freshness, link string) error {
 	if own.Mode == namespace.Strict && m.Open == string(fuse.None) {
 		return usage("mount %s: open=none cannot be strict: the kernel would open files without asking", m.Dir)
@@ -179,8 +178,8 @@ func checkFreshness(m Mount, own namespace.Freshness, link string) error {
 	return nil
 }
 
-// checkPoint has a dead mount point of ours cleaned up, then looks for a directory
-// that is apart from what the node works with. One that is held by at has nothing on it.
+// checkPoint cleans up a dead mount point of ours, then checks that dir is a directory apart from what the node
+// works with. A directory that at holds has nothing mounted on it.
 func (m *mounts) checkPoint(dir string, at *point.Point) error {
 	if at != nil {
 		return hides(dir, m.own.HiddenAt(at.Dir()))
@@ -200,7 +199,7 @@ func (m *mounts) checkPoint(dir string, at *point.Point) error {
 	return hides(dir, m.own.Hidden(dir))
 }
 
-// hides is what is wrong with a mount that would hide own; "": nothing.
+// hides returns the error of a mount that would hide own. It is nil if own is empty.
 func hides(dir, own string) error {
 	if own == "" {
 		return nil
@@ -255,20 +254,20 @@ func (n *Node) fuseOptions(x *mounted, root uint64) (fuse.Options, error) {
 // has reports whether a block is held on this node.
 func (n *Node) has(id hearth.ID) bool { return n.mem.Has(id) || n.disk != nil && n.disk.Has(id) }
 
-// heldBytes tells how much of an object each tier holds.
+// heldBytes tells each how many bytes of an object each tier holds.
 func (n *Node) heldBytes(o *hearth.Object, each func(tier string, bytes int64)) {
 	for name, blocks := range n.held(o) {
 		each(name, min(blocks*hearth.BlockSize, o.Size))
 	}
 }
 
-// Unmount takes a mount away and returns when it is gone, or is seen in this mount namespace no
-// more; lazy detaches it although it is in use.
+// Unmount takes a mount away. It returns when the mount is gone, or is no longer seen in this mount namespace.
+// lazy detaches the mount even if it is in use.
 func (n *Node) Unmount(dir string, lazy bool) error {
 	return n.mounts.unmount(filepath.Clean(dir), lazy)
 }
 
-// Mounts are the mounts that stand, by directory.
+// Mounts returns the mounts that stand, by directory.
 func (n *Node) Mounts() []Mount {
 	var all []Mount
 	for _, x := range n.mounts.standing() {
@@ -299,8 +298,8 @@ func (n *Node) waitUnmounted(ctx context.Context, dir string) error {
 	}
 }
 
-// free lets go of a directory whose mount is not there any more: it was detached, as by umount -l,
-// and who has files open there goes on, or it was moved.
+// free gives up the claim on a directory whose mount is no longer there: the mount was moved, or it was
+// detached, as by umount -l. Programs with open files there can go on.
 func (m *mounts) free(dir string) {
 	x, err := m.find(dir)
 	if err != nil {
@@ -318,7 +317,7 @@ func (m *mounts) free(dir string) {
 	}
 }
 
-// claim takes a directory, so that two requests never mount on one.
+// claim reserves a directory, so that two requests never mount on the same one.
 func (m *mounts) claim(x *mounted) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -342,7 +341,7 @@ func (m *mounts) stand(x *mounted, s *fuse.Server) {
 	m.past.Add(x.Dir, nil)
 }
 
-// drop forgets a mount that is gone, or was never made.
+// drop forgets a mount that is gone or was never made.
 func (m *mounts) drop(x *mounted) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -371,7 +370,7 @@ func (m *mounts) find(dir string) (*mounted, error) {
 	return x, nil
 }
 
-// standing are the mounts that have their directories, in order.
+// standing returns the mounts that are at their directories, in order.
 func (m *mounts) standing() []*mounted {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -388,8 +387,8 @@ func (m *mounts) standingLocked() (all []*mounted) {
 	return all
 }
 
-// served are all mounts that somebody may use: those that stand, and those that are in use though
-// another has their directory.
+// served returns all mounts that somebody may use: those that stand, and those that are still in use although
+// another mount has their directory.
 func (m *mounts) served() []*mounted {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -420,17 +419,15 @@ func (m *mounts) unmount(dir string, lazy bool) error {
 	defer late.Stop()
 	select {
 	case <-x.gone:
-	case <-late.C: // another mount namespace has it still, or a request waits for the origin
+	case <-late.C: // another mount namespace still has it, or a request waits for the origin
 	}
 	return nil
 }
 
-// closeGrace is how long the last users of a detached mount may take before its
-// connection is cut.
+// closeGrace is how long the last users of a detached mount may take before its connection is cut.
 const closeGrace = 2 * time.Second
 
-// closeAll lets no mount in any more and takes all away, though in use; busy is
-// told of those.
+// closeAll allows no further mounts and takes all away, even those in use. busy is told of the mounts in use.
 func (m *mounts) closeAll(busy func(dir string, cause error)) error {
 	m.mu.Lock()
 	m.closed = true
@@ -444,7 +441,7 @@ func (m *mounts) closeAll(busy func(dir string, cause error)) error {
 			}
 		}
 	}
-	grace, cancel := context.WithTimeout(context.Background(), closeGrace) // of all together
+	grace, cancel := context.WithTimeout(context.Background(), closeGrace) // for all mounts together
 	defer cancel()
 	for _, x := range m.served() {
 		select {

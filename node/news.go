@@ -6,7 +6,7 @@ import (
 	"github.com/hearthfs/hearth/node/watch"
 )
 
-// namesStatus is what the namespace says of itself.
+// namesStatus returns the status of the namespace.
 func (n *Node) namesStatus() status.Names {
 	t := n.tree.Stats()
 	s := status.Names{Where: t.Where, Figures: t.Figures()}
@@ -22,7 +22,7 @@ func (n *Node) namesStatus() status.Names {
 	return s
 }
 
-// treeEvents are what the namespace tells: logged, and kept for status.
+// treeEvents returns events of the namespace that are logged, and kept for status.
 func (n *Node) treeEvents() namespace.Events {
 	return namespace.Events{
 		Ill: func(cause error) {
@@ -30,7 +30,7 @@ func (n *Node) treeEvents() namespace.Events {
 		},
 		Moved: func(dir string) { n.events.Info("names have moved", "dir", dir) },
 		Rebuilt: func(cause error) {
-			n.events.Trouble("names rebuilt", "names are collected anew", "cause", cause.Error()) // without the stack that Pebble's have
+			n.events.Trouble("names rebuilt", "names are collected anew", "cause", cause.Error()) // without Pebble's stack
 		},
 		Origin: func(link string, err error) {
 			n.askable(link, err)

@@ -1,16 +1,14 @@
-// Package node is one Hearth process: everything is made here, in dependency
-// order, and ended in the reverse of it.
+// Package node is one Hearth process: it makes all parts in dependency order, and ends them in the reverse
+// order.
 //
-// New takes the RAM budget (a tenth of the memory, unless told), opens the disk
-// tier, the origins and the namespace, and stacks them into one Source by the
-// expression in node/wiring; nothing outside this package knows what stands above
-// or below it. The tiers count and report; only here is anything logged or
-// exported. Mounts come and go at run time: a mount of an origin that no link
-// covers first makes a link named by it, so that several mounts share one cache.
+// New takes the RAM budget (by default a tenth of the memory). It opens the disk tier, the origins and the
+// namespace, and stacks them into one Source by the expression in node/wiring. No other package knows what
+// stands above or below it. The tiers count and report, and only this package logs and exports. Mounts come and
+// go at run time. A mount of an origin that no link covers first makes a link for that origin, so that several
+// mounts share one cache.
 //
-// Every background task belongs to one errgroup under one context, whose cause
-// says why the node ends. Close takes the mounts away first, then ends the
-// tasks, and at last has the stores write what they have queued.
+// Every background task belongs to one errgroup under one context, whose cause says why the node ends. Close
+// first takes the mounts away, then ends the tasks, and last has the stores write what is queued.
 package node
 
 import (
@@ -43,7 +41,7 @@ import (
 	"github.com/hearthfs/hearth/warmup"
 )
 
-// errClosed is the cause of the context of a node that was told to end.
+// errClosed is the cause of the context of a node that Close has ended.
 var errClosed = errors.New("the node was closed")
 
 // Node is one Hearth process.
@@ -57,7 +55,7 @@ type Node struct {
 	stores
 	links  *links
 	tiers  *wiring.Tiers
-	ring   *around // nil: the node is in none
+	ring   *around // nil if the node is in no ring
 	owner  owner
 	tree   names
 	judged *state.OpenModes
@@ -69,25 +67,24 @@ type Node struct {
 	closed sync.Once
 	group  *errgroup.Group
 	cancel context.CancelCauseFunc
-	ctx    context.Context // of the node's life; its cause says why it ended
+	ctx    context.Context // of the node's life; its cause says why the node ended
 }
 
-// fronts are where what the node has is read.
+// fronts are the front ends, through which readers get at the cache.
 type fronts struct {
 	mounts *mounts
-	s3     *s3gw.Endpoint // nil: it answers no S3 clients
+	s3     *s3gw.Endpoint // nil if the node answers no S3 clients
 }
 
-// stores are what blocks lie in, and the memory that all share.
+// stores are the tiers that hold blocks, and the memory budget that all share.
 type stores struct {
 	pool *hearth.Pool
-	disk *disk.Store // nil: no disk tier
+	disk *disk.Store // nil if there is no disk tier
 	mem  *cache.RAM
 }
 
-// New makes a node: it takes the cache directories and the admin socket, asks
-// each origin whether it can be used, and starts to answer. Mounts are the
-// caller's next step. ctx bounds the making only.
+// New makes a node: it takes the cache directories and the admin socket, probes each origin, and starts to
+// answer. The caller then makes the mounts. ctx bounds only the making.
 func New(ctx context.Context, c Config) (*Node, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -98,7 +95,7 @@ func New(ctx context.Context, c Config) (*Node, error) {
 	n.group, n.ctx = errgroup.WithContext(life)
 	n.seen.waits, n.seen.reads = waits.New(), status.NewHistory(n.sample)
 	if err := n.open(ctx); err != nil {
-		_ = n.close() // why it does not start is told
+		_ = n.close() // err already says why it does not start
 		return nil, err
 	}
 	if n.disk != nil {
@@ -131,7 +128,7 @@ func New(ctx context.Context, c Config) (*Node, error) {
 	return n, nil
 }
 
-// now is the wall clock.
+// now returns the time by the wall clock.
 func (n *Node) now() time.Time {
 	if n.config.Clock == nil {
 		return time.Now()
@@ -141,7 +138,8 @@ func (n *Node) now() time.Time {
 
 // open makes the parts in dependency order.
 func (n *Node) open(ctx context.Context) (err error) {
-	// The socket first: it tells a second node before anything else is touched.
+	// The socket comes first: a second node learns there that another one runs, before it touches anything
+	// else.
 	if n.doors, err = openDoors(n.config.Admin.Socket); err != nil {
 		return err
 	}
@@ -158,14 +156,15 @@ func (n *Node) open(ctx context.Context) (err error) {
 	if err := n.openRing(ctx); err != nil {
 		return err
 	}
-	// Behind the disk: a killed node that cannot end holds both, and is known by the disk.
+	// Metrics come after the disk. A killed node that cannot end holds both, and the message of the disk names
+	// it.
 	metrics := cmp.Or(n.config.Admin.Listen, DefaultListen)
 	if err := n.doors.ListenForMetrics(metrics, metrics != DefaultListen); err != nil {
 		return err
 	}
 	n.mem = cache.NewRAM(n.pool, n.pool.Stats().Budget)
 	n.links = &links{version: n.config.Version, configured: len(n.config.Links)}
-	away := map[*link]error{} // origins that failed; whether their links go on, the tree knows
+	away := map[*link]error{} // origins whose probe failed; the tree decides whether their links go on
 	for _, l := range n.config.Links {
 		added, err := n.links.add(ctx, l, func(l *link, cause error) error { away[l] = cause; return nil })
 		if err != nil {
@@ -198,9 +197,9 @@ func (n *Node) open(ctx context.Context) (err error) {
 	return n.begin(ctx)
 }
 
-// begin has others know of the node, once it is whole.
+// begin makes the node known to others, once it is complete.
 func (n *Node) begin(ctx context.Context) error {
-	if err := n.joinRing(ctx); err != nil { // before jobs go on, which load at owners
+	if err := n.joinRing(ctx); err != nil { // before jobs go on: they load blocks at owners
 		return err
 	}
 	if err := n.openJobs(); err != nil {
@@ -209,8 +208,7 @@ func (n *Node) begin(ctx context.Context) error {
 	return n.openS3(ctx)
 }
 
-// takeBudgets works out the RAM budget, which it returns, and makes the cache
-// directories with theirs.
+// takeBudgets works out the RAM budget, which it returns, and makes the cache directories with their budgets.
 func (n *Node) takeBudgets() (ram int64, err error) {
 	c := n.config.Cache
 	ram, err = machine.RAM(c.RAM, n.limits)
@@ -223,7 +221,7 @@ func (n *Node) takeBudgets() (ram int64, err error) {
 	return ram, err
 }
 
-// warnings are what a person should know at the start.
+// warnings returns what a person should know when the node starts.
 func (n *Node) warnings(ram int64) (all []string) {
 	all = append(all, n.doors.Warning, machine.Tight(ram, n.limits))
 	for _, d := range n.dirs {
@@ -237,8 +235,7 @@ func (n *Node) warnings(ram int64) (all []string) {
 	return slices.DeleteFunc(all, func(s string) bool { return s == "" })
 }
 
-// store is the disk tier as the wiring wants it: nil, not a nil pointer in an
-// interface.
+// store returns the disk tier as the wiring needs it: nil, not a nil pointer in an interface.
 func store(d *disk.Store) wiring.Disk {
 	if d == nil {
 		return nil
@@ -267,7 +264,7 @@ func (n *Node) openDisk() error {
 	return err
 }
 
-// parts are what fsck checks.
+// parts returns what fsck checks.
 func (n *Node) parts() fsck.Node {
 	p := fsck.Node{Names: n.tree.Records()}
 	if n.disk != nil {
@@ -276,9 +273,8 @@ func (n *Node) parts() fsck.Node {
 	return p
 }
 
-// heard keeps what an origin fails with until it can be read again. That a version
-// is gone is an answer; that a reader went away says nothing, and a fetch that began
-// before the last answer nothing of now.
+// heard keeps the error of a failed fetch until the origin can be read again. ErrStale counts as an answer. A
+// cancelled fetch says nothing, and neither does a fetch that began before the last answer.
 func (n *Node) heard(b hearth.Block, began time.Time, err error) {
 	l := n.links.named(b.Object.Link)
 	switch {
@@ -298,21 +294,20 @@ func (n *Node) heard(b hearth.Block, began time.Time, err error) {
 	}
 }
 
-// gone hears of versions that the origin does not have any more.
+// gone forgets a version that the origin no longer has.
 func (n *Node) gone(o *hearth.Object) {
 	if n.tree.Tree != nil {
 		n.tree.Forget(o)
 	}
 }
 
-// uncacheable hears of reads of objects without a strong ETag.
+// uncacheable counts and logs reads of objects without a strong ETag.
 func (n *Node) uncacheable(o *hearth.Object) {
 	n.seen.uncached.Add(1)
 	n.events.Trouble("uncached "+o.Link, "object has no strong ETag: it is served, and never kept", "link", o.Link, "key", o.Key)
 }
 
-// Banner says in one line where the cache is, how large it may become as things
-// are, and how to change that.
+// Banner says in one line where the cache is, how large it may become at present, and how to change that.
 func (n *Node) Banner() string {
 	where := make([]string, 0, len(n.dirs))
 	if n.disk != nil {
@@ -327,7 +322,7 @@ func (n *Node) Banner() string {
 		strings.Join(where, ", "), machine.SizeText(n.pool.Stats().Budget))
 }
 
-// Socket is where the node answers commands; "-" if nowhere.
+// Socket returns the path at which the node answers commands, or "-" if there is none.
 func (n *Node) Socket() string {
 	if n.doors.Socket == nil {
 		return "-"
@@ -335,19 +330,19 @@ func (n *Node) Socket() string {
 	return n.doors.Socket.Addr().String()
 }
 
-// Ready tells the service manager once the mounts answer, and from then on how it is.
+// Ready tells the service manager once the mounts answer, and from then on reports how the node is.
 func (n *Node) Ready(ctx context.Context) error {
 	n.group.Go(func() error { return machine.Watch(n.ctx, n.alive) })
 	return machine.Ready(ctx, n.alive)
 }
 
-// alive is what the service manager is told: the node's own API and each mount answer.
+// alive reports whether the node's own API and each mount answer. The service manager is told the result.
 func (n *Node) alive(ctx context.Context) (string, error) {
 	c := n.Client()
 	defer c.Close()
 	s, err := c.Status(ctx)
-	for _, x := range n.mounts.standing() { // the API's document has a path that is not UTF-8 otherwise than it is
-		if _, kept := x.server.Place(); err == nil && kept { // else something else answers there
+	for _, x := range n.mounts.standing() { // not s.Mounts: JSON changes a path that is not UTF-8
+		if _, kept := x.server.Place(); err == nil && kept { // else another file system answers there
 			err = point.Answers(ctx, x.Dir)
 		}
 	}
@@ -358,10 +353,10 @@ func (n *Node) alive(ctx context.Context) (string, error) {
 	return "", err
 }
 
-// Done is closed when the node ends, by itself or by Close.
+// Done returns a channel that is closed when the node ends, by itself or by Close.
 func (n *Node) Done() <-chan struct{} { return n.ctx.Done() }
 
-// Err is why the node ended by itself.
+// Err returns why the node ended by itself. It is nil after Close.
 func (n *Node) Err() error {
 	if err := context.Cause(n.ctx); !errors.Is(err, errClosed) {
 		return err
@@ -369,8 +364,8 @@ func (n *Node) Err() error {
 	return nil
 }
 
-// Close takes the mounts away, though in use, ends every task and writes what is
-// queued. It may be called again.
+// Close takes the mounts away, even those in use. It then ends every task and writes what is queued. A second
+// call does nothing.
 func (n *Node) Close() (err error) {
 	n.closed.Do(func() {
 		machine.Stopping()
@@ -412,14 +407,14 @@ func (n *Node) close() error {
 		n.mem.Close()
 	}
 	if n.disk != nil {
-		if err := n.disk.Close(); err != nil { // it costs reads of the next node, no more
+		if err := n.disk.Close(); err != nil { // the next node reads these blocks again; nothing else is lost
 			n.events.Warn("not all that was queued for the cache is written", "cause", err)
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// Left says what a closed node has not given back, an item each: see findLeaks.
+// Left returns what a closed node has not given back, one item each: see findLeaks.
 func (n *Node) Left() []string {
 	return findLeaks(func() int64 { return n.pool.Stats().Views }, n.dirs.Paths())
 }

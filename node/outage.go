@@ -13,14 +13,12 @@ import (
 	"github.com/hearthfs/hearth/origin"
 )
 
-// probeAgain is the pause between two tries of an origin that could not be asked
-// when its link was made.
+// probeAgain is the pause between two probes of an origin that could not be asked when its link was made.
 const probeAgain = 2 * time.Second
 
-// goOn decides about a link whose origin failed its probe with cause. Where it
-// cannot be asked now, and names of it are known from before, the link goes on with
-// those: the tree is told, and the probe is tried again behind. Else the cause is
-// returned: an origin that was never seen, or one that gave an answer.
+// goOn decides about a link whose origin failed its probe with cause. If the origin cannot be asked now, and
+// its names are known from before, the link goes on with those names: goOn returns nil, and the caller probes
+// again (tryAgain). Otherwise goOn returns the cause: the origin was never seen, or it gave a definite answer.
 func (n *Node) goOn(ctx context.Context, l *link, cause error) error {
 	if ctx.Err() != nil || !origin.Away(cause) {
 		return watch.Explained(cause)
@@ -32,8 +30,7 @@ func (n *Node) goOn(ctx context.Context, l *link, cause error) error {
 	return nil
 }
 
-// tryAgain tells the tree that a link's origin could not be asked, and probes it
-// until it answers.
+// tryAgain tells the tree that a link's origin could not be asked, and probes the origin until it answers.
 func (n *Node) tryAgain(l *link, cause error) {
 	n.doubt(l, cause)
 	n.group.Go(func() error {
@@ -62,31 +59,30 @@ func (n *Node) tryAgain(l *link, cause error) {
 	})
 }
 
-// doubt keeps why an origin could not be tried.
+// doubt notes why an origin could not be probed.
 func (n *Node) doubt(l *link, cause error) {
 	text := watch.Explained(cause).Error()
 	l.doubted.Store(&text)
 	var e *origin.Error
 	if errors.As(cause, &e) && e.Op != "list" {
-		cause = nil // the names were told: one object cannot be read
+		cause = nil // the names were listed; only an object cannot be read
 	}
 	n.tree.Asked(l.name, cause)
 }
 
 const (
-	// tryAfter is before a fetch that failed is tried again though nobody asks. It is longer
-	// than a person looks for the cause, and than most outages; three times origin.timeout,
-	// which one try may take, if that is more.
+	// tryAfter is the time before a failed fetch is tried again although no reader asks. It is longer than a
+	// person looks for the cause, and than most outages. If three times origin.timeout, which one try may take,
+	// is longer, that is used.
 	tryAfter = 15 * time.Second
-	// tryBytes are read in such a try, of the block that failed: what is wrong with bodies
-	// must show, too.
+	// tryBytes are read in such a try, of the block that failed, so that a fault in bodies shows, too.
 	tryBytes = 1 << 20
 )
 
-// tryFailing tries what failed at origins again, until the context ends: where all that is
-// read is cached, nobody else would ever find that they are well.
+// tryFailing tries failed fetches again, until the context ends. Where all that readers ask for is cached,
+// nothing else would ever find that the origin is well again.
 func (n *Node) tryFailing(ctx context.Context) {
-	var tries sync.WaitGroup // one of a link at once
+	var tries sync.WaitGroup // at most one try of a link at a time
 	defer tries.Wait()
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -106,7 +102,7 @@ func (n *Node) tryFailing(ctx context.Context) {
 				})
 			}
 			if l.doubted.Load() != nil {
-				continue // it is probed anyway
+				continue // tryAgain probes it already
 			}
 			if f := l.names.Due(); f != nil {
 				tries.Go(func() {
@@ -120,7 +116,7 @@ func (n *Node) tryFailing(ctx context.Context) {
 	}
 }
 
-// askable keeps whether questions for a link's names are answered.
+// askable notes whether the origin answers questions for a link's names.
 func (n *Node) askable(link string, err error) {
 	l := n.links.named(link)
 	switch {
@@ -132,8 +128,8 @@ func (n *Node) askable(link string, err error) {
 	}
 }
 
-// again reads what failed; nil: the origin has it, or answers that it is gone. Where it is
-// denied, another object tells whether all are.
+// again reads what failed. nil means that the origin has it, or answers that it is gone. If the read is denied,
+// a probe of another object tells whether all reads are.
 func (l *link) again(ctx context.Context, b hearth.Block) *watch.Failure {
 	r, err := l.origin.Read(ctx, b.Object, b.Offset(), int64(min(b.Len(), tryBytes)))
 	if err == nil {
@@ -148,7 +144,7 @@ func (l *link) again(ctx context.Context, b hearth.Block) *watch.Failure {
 	return f
 }
 
-// warning says what a mount of the link should know; "": all is well.
+// warning returns what a user of the link's mounts should know. It is empty if all is well.
 func (l *link) warning() string {
 	if cause := l.doubted.Load(); cause != nil {
 		return "the origin cannot be asked, the last known names are shown until it can: " + *cause
@@ -161,7 +157,7 @@ func (l *link) warning() string {
 
 const somePassed = "not every object can be read"
 
-// tellPassed logs what the link's first probe could not read.
+// tellPassed logs which objects the link's first probe could not read.
 func (n *Node) tellPassed(l *link) {
 	if passed := l.passed.Load(); passed != nil && *passed != "" {
 		n.events.Warn(somePassed, "link", l.Path, "cause", *passed)

@@ -5,12 +5,12 @@ import (
 	"strings"
 )
 
-// This file tells paths of the tree from keys at an origin, and takes both apart.
+// This file distinguishes paths of the tree from keys at an origin, and splits both.
 
-// cleanPath makes a tree path: one slash in front, none behind, none doubled.
+// cleanPath returns a tree path with one slash in front, none at the end, and none doubled.
 func cleanPath(p string) string { return path.Clean("/" + p) }
 
-// belowPath gives what of p lies below dir.
+// belowPath returns the part of p below dir, and whether p is dir or lies below it.
 func belowPath(p, dir string) (string, bool) {
 	if p == dir || dir == "/" {
 		return strings.TrimPrefix(p, dir), true
@@ -18,11 +18,11 @@ func belowPath(p, dir string) (string, bool) {
 	return strings.CutPrefix(p, dir+"/")
 }
 
-// isURL tells a key at an origin from a path of the tree, which begins with "/".
+// isURL reports whether s is a key at an origin. A path of the tree begins with "/".
 func isURL(s string) bool { return !strings.HasPrefix(s, "/") && strings.Contains(s, "://") }
 
-// splitURL takes a URL apart into the bucket and the key in it, byte for byte. A
-// file's path is cleaned, as it names the same file then.
+// splitURL splits a URL into the bucket and the key in it, byte for byte. The path of a file:// URL is cleaned,
+// since it then still names the same file.
 func splitURL(url string) (bucket, key string) {
 	scheme, rest, _ := strings.Cut(url, "://")
 	if scheme != "file" {
@@ -36,7 +36,7 @@ func splitURL(url string) (bucket, key string) {
 	return "file://", key
 }
 
-// pathFor is where a link that is made at run time stands: its URL says it best.
+// pathFor returns the path of a link that is made at run time: its URL with ":" for each "/".
 func pathFor(url string) string {
 	scheme, rest, _ := strings.Cut(strings.TrimRight(url, "/"), "://")
 	return "/" + scheme + ":" + strings.ReplaceAll(strings.Trim(rest, "/"), "/", ":")

@@ -14,14 +14,14 @@ import (
 	"github.com/hearthfs/hearth/node/watch"
 )
 
-// serveRefresh asks again for what a path names.
+// serveRefresh asks the origin again for what a path names.
 func (n *Node) serveRefresh(r *http.Request) (any, error) {
 	return n.refresh(r.Context(), r.FormValue("path"))
 }
 
-// refresh asks the origin for a name, as after a write of it, and has the directories at and below it that are known
-// listed again; what nobody has asked for yet is asked for when somebody does. Mounts, and a ring's other nodes, hear of
-// what changed.
+// refresh asks the origin for a name, as after a write of it. The known directories at and below it are listed
+// again. What nobody has asked for yet stays unlisted. Mounts and the other nodes of a ring hear of what
+// changed.
 func (n *Node) refresh(ctx context.Context, asked string) (*admin.Refreshed, error) {
 	l, key, err := n.linkAndKey(ctx, asked)
 	if err != nil {
@@ -39,7 +39,7 @@ func (n *Node) refresh(ctx context.Context, asked string) (*admin.Refreshed, err
 	switch {
 	case x.Dir:
 		err = n.relist(ctx, x.ID, since, r)
-	case x.TTL == 0 && !l.strict(): // what is shown is what was known before
+	case x.TTL == 0 && !l.strict(): // the origin could not be asked, and the last known name is shown
 		err = watch.Explained(l.probe(ctx))
 	default:
 		r.Names = 1
@@ -50,7 +50,7 @@ func (n *Node) refresh(ctx context.Context, asked string) (*admin.Refreshed, err
 	return r, nil
 }
 
-// relist lists a directory again, and those below it of which any name is known.
+// relist lists a directory again, and each directory below it in which any name is known.
 func (n *Node) relist(ctx context.Context, dir uint64, since int64, r *admin.Refreshed) error {
 	if err := n.tree.Refresh(ctx, dir, since); err != nil {
 		return err
@@ -81,7 +81,7 @@ func (n *Node) relist(ctx context.Context, dir uint64, since int64, r *admin.Ref
 	return err
 }
 
-// linkAndKey is the link that a path or URL lies in, and its key there, whether anything is known of it or not.
+// linkAndKey returns the link that a path or URL lies in, and the key there, even if nothing is known of it.
 func (n *Node) linkAndKey(ctx context.Context, asked string) (*link, string, error) {
 	if isURL(asked) {
 		return n.links.holding(asked)

@@ -6,9 +6,9 @@ import (
 	"fmt"
 )
 
-// Reload reads again what may change while the node runs: the credentials of its origins, keys and
-// certificate of its S3 endpoint; and begins the endpoint's log anew where that was moved away.
-// What is wrong is said, and goes on as it was.
+// Reload reads again what may change while the node runs: the credentials of its origins, and the keys and
+// certificate of its S3 endpoint. It reopens the endpoint's log if the file was moved away. What cannot be read
+// is returned as an error, and the old content stays in force.
 func (n *Node) Reload(ctx context.Context) error {
 	var errs []error
 	for _, l := range n.links.list() {

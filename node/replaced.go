@@ -7,16 +7,16 @@ import (
 	"github.com/hearthfs/hearth/namespace"
 )
 
-// This file has the disk tier give up what no name means any more.
+// This file has the disk tier evict versions that no name means any more.
 
-// replacedQueue bounds the changes that wait for the disk tier to hear of them; what does not
-// fit is only evicted later.
+// replacedQueue bounds the replaced versions that wait for the disk tier to hear of them. One that does not fit
+// is only evicted later.
 const replacedQueue = 1024
 
 // replacedDisk evicts blocks of replaced versions first.
 type replacedDisk interface{ Replaced(o *hearth.Object) }
 
-// followReplaced tells the disk of each version that was replaced in the tree, until ctx ends.
+// followReplaced tells the disk tier of each version that was replaced in the tree, until ctx ends.
 func followReplaced(ctx context.Context, tree *namespace.Tree, disk replacedDisk) {
 	old := make(chan uint64, replacedQueue)
 	defer tree.Subscribe(func(c namespace.Change) {

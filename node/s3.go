@@ -16,7 +16,7 @@ import (
 	"github.com/hearthfs/hearth/s3gw"
 )
 
-// openS3 begins to answer S3 clients, where the node is to.
+// openS3 starts the S3 endpoint, if the configuration has one.
 func (n *Node) openS3(ctx context.Context) (err error) {
 	if n.config.S3.Listen == "" {
 		return nil
@@ -36,14 +36,14 @@ func (n *Node) openS3(ctx context.Context) (err error) {
 	return nil
 }
 
-// settle waits until the kernels of all mounts know what changed.
+// settle waits until the kernels of all mounts know of a change.
 func (n *Node) settle(ctx context.Context) {
 	for _, x := range n.mounts.served() {
 		x.server.Settle(ctx)
 	}
 }
 
-// buckets are what S3 clients are shown: links to S3 origins.
+// buckets returns what S3 clients are shown: the links to S3 origins.
 func (n *Node) buckets() (all []s3gw.Link) {
 	for _, l := range n.links.list() {
 		o, ok := l.origin.(*origin.S3)
@@ -59,7 +59,7 @@ func (n *Node) buckets() (all []s3gw.Link) {
 	return all
 }
 
-// otherBucket makes a link of a bucket of the first link's account.
+// otherBucket makes a link to a bucket of the first S3 link's account.
 func (n *Node) otherBucket(ctx context.Context, bucket string) (s3gw.Link, error) {
 	for _, l := range n.links.list() {
 		if !strings.HasPrefix(l.Origin.URL, "s3:") {
@@ -79,7 +79,7 @@ func (n *Node) otherBucket(ctx context.Context, bucket string) (s3gw.Link, error
 	return s3gw.Link{}, fmt.Errorf("bucket %s: no link leads to S3", bucket)
 }
 
-// s3Line is the endpoint's part of the status; nil: there is none.
+// s3Line returns the endpoint's part of the status. It is nil if there is no endpoint.
 func (n *Node) s3Line() *status.S3Line {
 	if n.s3 == nil {
 		return nil

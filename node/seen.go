@@ -14,7 +14,7 @@ import (
 	"github.com/hearthfs/hearth/origin"
 )
 
-// seen is what a node counts beside its parts.
+// seen holds what a node counts in addition to its parts.
 type seen struct {
 	uncached atomic.Int64 // blocks read of objects that cannot be kept
 	waits    *waits.Ledger
@@ -24,7 +24,7 @@ type seen struct {
 	slowed   watch.Slowed
 }
 
-// answers of each link's origin since it was opened.
+// answers counts, for each link, what its origin has answered since the link was opened.
 func (n *Node) answers() map[string]watch.Answers {
 	all := map[string]watch.Answers{}
 	for _, l := range n.links.list() {
@@ -37,7 +37,7 @@ func answersOf(s origin.Stats) watch.Answers {
 	return watch.Answers{All: s.Gets + s.Heads + s.Lists, Slowed: s.Throttled}
 }
 
-// sample are the counters that windows of time are made of.
+// sample returns the counters that windows of time are made of.
 func (n *Node) sample() status.HistorySample {
 	var s status.HistorySample
 	for _, ops := range n.mounts.counted() {
@@ -55,7 +55,7 @@ func (n *Node) sample() status.HistorySample {
 	return s
 }
 
-// counted adds up what mounts were asked and what came of it, those that are gone, too.
+// counted adds up what mounts were asked and how they answered, including mounts that are gone.
 func (m *mounts) counted() ring.SumsByDir {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -66,7 +66,7 @@ func (m *mounts) counted() ring.SumsByDir {
 	return c
 }
 
-// inTree is a link as the namespace has it, with what decorates its origin.
+// inTree returns a link as the namespace needs it, with its origin decorated.
 func (n *Node) inTree(l *link) namespace.Link {
 	base := strings.TrimSuffix(strings.TrimRight(l.Origin.URL, "/")+"/", l.prefix)
 	return l.inTree(func(o namespace.Origin) namespace.Origin {
@@ -74,7 +74,7 @@ func (n *Node) inTree(l *link) namespace.Link {
 	})
 }
 
-// observe fills in what was counted beside the parts.
+// observe fills in what is counted in addition to the parts.
 func (n *Node) observe(s *status.Status) {
 	s.Uncached, s.Reads, s.Waits = n.seen.uncached.Load(), n.seen.reads.Reads(), n.seen.waits.Seconds()
 	s.Names.Listings = n.seen.listings.Running()

@@ -16,7 +16,7 @@ import (
 	"github.com/hearthfs/hearth/origin"
 )
 
-// Status takes one look at the node.
+// Status returns the status document of this moment.
 func (n *Node) Status(context.Context) *status.Status {
 	p := n.pool.Stats()
 	s := &status.Status{
@@ -56,7 +56,8 @@ func (n *Node) Status(context.Context) *status.Status {
 	return s
 }
 
-// slow says that a directory's device lets operations wait, and what to do.
+// slow returns a line that a directory's device lets operations wait, and the cure. It is empty if the device
+// does not.
 func slow(d *disk.DirStats) string {
 	if d.Waited == 0 || d.Ejected {
 		return ""
@@ -64,7 +65,7 @@ func slow(d *disk.DirStats) string {
 	return fmt.Sprintf("cache directory %s waits for its device again and again, for %v and more; look at it (dmesg, iostat -x) and at who shares it", d.Path, d.Waited)
 }
 
-// unindexed says that there is no memory for all that a directory holds, and what to do.
+// unindexed returns a line that there is no memory to index all that a directory holds, and the cure.
 func unindexed(d *disk.DirStats) string {
 	if d.Unindexed == 0 {
 		return ""
@@ -77,7 +78,7 @@ func originStatus(o origin.Stats) status.Origin {
 		Throttled: o.Throttled, Verbs: map[string]int64{"get": o.Gets, "head": o.Heads, "list": o.Lists, "pass": o.Passes}, FirstByte: firstByte(o.FirstByte)}
 }
 
-// firstByte is how long answers of an origin let wait for their first byte.
+// firstByte returns how long an origin's answers took to their first byte.
 func firstByte(s origin.LatencyStats) status.FirstByte {
 	const ms = 1e6
 	f := status.FirstByte{SumS: s.Sum.Seconds(), MedianMS: float64(s.Median) / ms, P99MS: float64(s.P99) / ms, WorstMS: float64(s.Worst) / ms}
@@ -115,8 +116,8 @@ func (n *Node) tierStatus() []status.Tier {
 	return append(tiers, t)
 }
 
-// roomOf is what a directory may hold; of one out of use, at whose room nobody
-// looks, its budget.
+// roomOf returns what a directory may hold. Nobody measures the room of a directory that is out of use, so its
+// budget stands there.
 func roomOf(d disk.DirStats) machine.Room {
 	if d.Ejected {
 		d.Limit = d.Budget
@@ -136,7 +137,7 @@ func (x *mounted) status() status.Mount {
 		Ops:      x.ops()}
 }
 
-// ops are what the mount was asked, and what came of it, by kind.
+// ops returns what the mount was asked and how it answered, by kind.
 func (x *mounted) ops() map[string]int64 {
 	f := x.server.Stats()
 	maps.Copy(f.Requests, f.Outcomes)

@@ -19,8 +19,8 @@ func compare(a, b string) int { return cmp.Compare(a, b) }
 // strict reports whether each open asks the origin.
 func (l *link) strict() bool { return l.freshness.Mode == namespace.Strict }
 
-// names are the tree, and the notes of node ids that are being written beside it: the
-// tree asks for them until it is closed.
+// names is the tree, and a wait group for the notes of node ids that are being written. The tree asks for notes
+// until it is closed.
 type names struct {
 	*namespace.Tree
 	noting sync.WaitGroup
@@ -47,7 +47,7 @@ func (n *Node) openTree() error {
 	}
 	if n.disk != nil {
 		o.Next = n.disk.NamesDirs
-		// Where they moved to before the last restart, else the first directory.
+		// The directory to which the names moved before the last restart, else the first one.
 		if dirs := n.disk.NamesDirs(); len(dirs) > 0 {
 			o.Dir = dirs[max(0, slices.IndexFunc(dirs, namespace.Kept))]
 		}
@@ -57,7 +57,7 @@ func (n *Node) openTree() error {
 	return err
 }
 
-// inTree is the link as the namespace has it; list decorates its origin.
+// inTree returns the link as the namespace needs it. list decorates its origin.
 func (l *link) inTree(list func(namespace.Origin) namespace.Origin) namespace.Link {
 	n := namespace.Link{Path: l.Path, Name: l.name, Prefix: l.prefix, Origin: list(l.origin),
 		Freshness: l.freshness, StaleIfError: !l.FailStale}
@@ -70,11 +70,11 @@ func (l *link) inTree(list func(namespace.Origin) namespace.Origin) namespace.Li
 	return n
 }
 
-// addToTree makes a link that was added at run time part of the tree.
+// addToTree adds a link to the tree that was made at run time.
 func (n *Node) addToTree(l *link) error { return n.tree.AddLink(n.inTree(l)) }
 
-// mostlyLarge looks at the first keys below a mount's root, once per link and
-// prefix: what was found is kept in the cache directory.
+// mostlyLarge reports whether a sample of the first keys below a mount's root is mostly large objects
+// (fuse.MostlyLarge). It samples once per link and prefix, and keeps the result in the cache directory.
 func (n *Node) mostlyLarge(ctx context.Context, x *mounted) (bool, error) {
 	_, rest := n.links.at(x.Prefix)
 	prefix := x.link.prefix
@@ -87,7 +87,7 @@ func (n *Node) mostlyLarge(ctx context.Context, x *mounted) (bool, error) {
 	}
 	sizes, err := state.SampleKeys(ctx, x.link.origin, prefix)
 	if err != nil && x.link.doubted.Load() != nil && origin.Away(err) {
-		return false, nil // it was never judged; at the next mount it is
+		return false, nil // not judged yet; the next mount tries again
 	}
 	if err != nil {
 		return false, watch.Explained(err)

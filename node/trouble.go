@@ -6,14 +6,14 @@ import (
 	"time"
 )
 
-// This file logs each kind of trouble at most once in a while: a store that
-// fails on every read is one line, not a million.
+// This file limits the log: each kind of trouble is logged at most once a minute. A store that fails on every
+// read is one line, not a million.
 
-// troubleLog is a log of what goes wrong inside the tiers.
+// troubleLog logs what goes wrong inside the tiers.
 type troubleLog struct {
 	*slog.Logger
 	mu sync.Mutex // guards last; held for a look-up only
-	// last is when a kind of trouble was logged, and how often it came since.
+	// last holds when each kind of trouble was logged, and how often it has happened since.
 	last map[string]*trouble
 }
 
@@ -25,11 +25,11 @@ type trouble struct {
 const (
 	// logEvery is how often one kind of trouble is logged.
 	logEvery = time.Minute
-	// mostKinds bounds the memory; keys must not carry object names.
+	// mostKinds bounds the memory. Kinds must not contain object names.
 	mostKinds = 256
 )
 
-// newTroubles logs to log; nil: slog.Default().
+// newTroubles returns a troubleLog that writes to log. nil means slog.Default().
 func newTroubles(log *slog.Logger) *troubleLog {
 	if log == nil {
 		log = slog.Default()
@@ -37,7 +37,7 @@ func newTroubles(log *slog.Logger) *troubleLog {
 	return &troubleLog{Logger: log, last: map[string]*trouble{}}
 }
 
-// Trouble warns of message with its cause, unless the same kind was logged just before.
+// Trouble logs a warning, unless the same kind was logged less than a minute ago. Such repeats are counted.
 func (e *troubleLog) Trouble(kind, message string, args ...any) {
 	if n, ok := e.allow(kind, time.Now()); ok {
 		if n > 0 {

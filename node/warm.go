@@ -23,9 +23,8 @@ import (
 	"github.com/hearthfs/hearth/warmup/prefetch"
 )
 
-// warmUps are the node's jobs and pins, what the disk tier must not give up for them,
-// which is known once ready is closed, and what fills directories behind readers; nil:
-// there is no disk tier to fill.
+// warmUps are the node's jobs and pins, and its prefetch. The disk tier asks pins what it must not evict, which
+// is known once ready is closed. ahead is nil if there is no disk tier to fill.
 type warmUps struct {
 	*jobs.Jobs
 	pins   *warmup.Pins
@@ -34,7 +33,7 @@ type warmUps struct {
 	ahead  *prefetch.Prefetch
 }
 
-// prefetched are its figures.
+// prefetched returns the counters of prefetch.
 func (w *warmUps) prefetched() (s prefetch.Stats) {
 	if w.ahead != nil {
 		s = w.ahead.Stats()
@@ -42,7 +41,7 @@ func (w *warmUps) prefetched() (s prefetch.Stats) {
 	return s
 }
 
-// close ends all; jobs and pins go on with the next node.
+// close ends all of them. The next node goes on with the jobs and pins.
 func (w *warmUps) close() {
 	if w.ahead != nil {
 		w.ahead.Close()
@@ -53,7 +52,7 @@ func (w *warmUps) close() {
 	}
 }
 
-// pinsUnknown reports whether it is not known yet what pins hold.
+// pinsUnknown reports whether the node does not know yet what its pins hold.
 func (w *warmUps) pinsUnknown() bool {
 	select {
 	case <-w.ready:
@@ -63,7 +62,7 @@ func (w *warmUps) pinsUnknown() bool {
 	}
 }
 
-// openJobs goes on with the warm-ups that are not over, and looks after the pins.
+// openJobs goes on with the warm-ups that are not over, and starts the keeper of pins.
 func (n *Node) openJobs() (err error) {
 	p := jobs.Parts{Source: watch.WarmUp{Loader: n.tiers.Own}, Tree: n.tree.Tree, Rooms: n.rooms, Find: n.find, Canonical: n.canonical, Paths: n.pathsOf, Ready: n.jobs.ready,
 		Check:   n.isThere,
@@ -90,8 +89,7 @@ func (n *Node) openJobs() (err error) {
 	return err
 }
 
-// pathsOf are the paths in the tree of what somebody asks for: of a URL its file, its
-// directory, or both.
+// pathsOf returns the paths in the tree of what a caller asks for. A URL may mean a file, a directory, or both.
 func (n *Node) pathsOf(ctx context.Context, asked string) ([]string, error) {
 	if !isURL(asked) {
 		p, _, err := n.resolve(ctx, asked)
@@ -116,8 +114,8 @@ func (n *Node) pathsOf(ctx context.Context, asked string) ([]string, error) {
 	return all, nil
 }
 
-// pathOf is the path in the tree that asked means, of a URL that of the keys below it;
-// "": no link leads there.
+// pathOf returns the path in the tree that asked means. For a URL it is the path of the keys below it. It is
+// empty if no link leads there.
 func (n *Node) pathOf(asked string) string {
 	if !isURL(asked) {
 		return n.treePath(asked)
@@ -129,7 +127,7 @@ func (n *Node) pathOf(asked string) string {
 	return jobs.Path(l.Path, strings.TrimPrefix(key, l.prefix))
 }
 
-// openPrefetch makes what fills directories behind readers.
+// openPrefetch starts prefetch, which brings the siblings of small files into the cache in the background.
 func (n *Node) openPrefetch() {
 	if n.disk == nil {
 		return
@@ -143,7 +141,7 @@ func (n *Node) openPrefetch() {
 		Connections: n.connections, Throttled: n.ring.throttled(n.throttled)})
 }
 
-// small has what fills directories told of READs of small objects through a mount.
+// small adds prefetch to a mount's events, so that it hears of READs of small objects.
 func (n *Node) small(m Mount, e fuse.Events) fuse.Events {
 	if n.jobs.ahead == nil {
 		return e
@@ -155,7 +153,7 @@ func (n *Node) small(m Mount, e fuse.Events) fuse.Events {
 	return e
 }
 
-// connections of a link that are in use, and that objects may use.
+// connections returns how many connections of a link are in use, and how many objects may use.
 func (n *Node) connections(name string) (inUse, most int) {
 	l := n.links.named(name)
 	if l == nil {
@@ -164,7 +162,7 @@ func (n *Node) connections(name string) (inUse, most int) {
 	return int(l.origin.Stats().InFlight), l.forObjects()
 }
 
-// checkSmall reads the small files of the cache directories that are in use.
+// checkSmall checks the small files of the cache directories that are in use.
 func (n *Node) checkSmall(r *check.Run) error {
 	for _, name := range n.disk.Samples() {
 		if err := errors.Join(disk.CheckLabel(filepath.Dir(name), false, r), fsck.Small(filepath.Dir(name), true, r)); err != nil {
@@ -174,7 +172,7 @@ func (n *Node) checkSmall(r *check.Run) error {
 	return nil
 }
 
-// canonical is what asked means also without the mounts of now.
+// canonical returns what asked means in words that do not depend on the present mounts.
 func (n *Node) canonical(asked string) string {
 	if isURL(asked) {
 		return asked
@@ -182,7 +180,7 @@ func (n *Node) canonical(asked string) string {
 	return n.treePath(asked)
 }
 
-// find is what a canonical path or a URL means: a file, a directory, or one of each.
+// find returns what a canonical path or a URL means: a file, a directory, or one of each.
 func (n *Node) find(ctx context.Context, target string) ([]namespace.Node, error) {
 	if !isURL(target) {
 		x, err := n.tree.Resolve(ctx, target)
@@ -199,7 +197,7 @@ func (n *Node) find(ctx context.Context, target string) ([]namespace.Node, error
 		return nil, err
 	}
 	var all []namespace.Node
-	if k.file != nil && (k.dir == nil || !strings.HasSuffix(k.key, "/")) { // else it lies in the directory
+	if k.file != nil && (k.dir == nil || !strings.HasSuffix(k.key, "/")) { // otherwise the file lies in the directory
 		all = append(all, *k.file)
 	}
 	if k.dir != nil {
@@ -208,7 +206,7 @@ func (n *Node) find(ctx context.Context, target string) ([]namespace.Node, error
 	return all, nil
 }
 
-// isThere says of what is asked for whether it can be found, by the name that it was asked for.
+// isThere reports whether what is asked for can be found. Its error uses the name that was asked for.
 func (n *Node) isThere(ctx context.Context, asked string) error {
 	target := n.canonical(asked)
 	_, err := n.find(ctx, target)
@@ -218,12 +216,12 @@ func (n *Node) isThere(ctx context.Context, asked string) error {
 	return err
 }
 
-// rooms are the bytes that each cache directory may hold beside names and jobs.
+// rooms returns the bytes that each cache directory may hold besides names and jobs.
 func (n *Node) rooms() (all []int64) {
 	names := n.tree.Stats()
 	for _, d := range n.disk.Stats().Dirs {
 		beside := int64(0)
-		if !d.Ejected { // else it may not answer
+		if !d.Ejected { // the device of an ejected one may not answer
 			beside = device.Usage(filepath.Join(d.Path, disk.JobsDir))
 		}
 		if strings.HasPrefix(names.Where, d.Path+"/") {
@@ -234,7 +232,7 @@ func (n *Node) rooms() (all []int64) {
 	return all
 }
 
-// mayHold is what a directory may hold of blocks; one that is out of use takes none.
+// mayHold returns how many bytes of blocks a directory may hold. One that is out of use takes none.
 func mayHold(d *disk.DirStats, beside int64) int64 {
 	if d.Ejected {
 		return 0
@@ -242,7 +240,7 @@ func mayHold(d *disk.DirStats, beside int64) int64 {
 	return max(0, d.Limit-beside)
 }
 
-// readers counts what the kernel has asked for readers so far.
+// readers counts the requests of the kernel so far for which readers wait.
 func (n *Node) readers() (sum int64) {
 	for _, x := range n.mounts.served() {
 		sum += asked(x.server.Stats().Requests)
@@ -250,13 +248,13 @@ func (n *Node) readers() (sum int64) {
 	return sum
 }
 
-// asked counts what readers wait for, walks among it. Of a file that is lent to the kernel
-// that is its look-up and open alone: the kernel reads it by itself.
+// asked counts the requests that readers wait for, walks among them. For a file that is lent to the kernel
+// these are only the look-up and the open, since the kernel reads it by itself.
 func asked(requests map[string]int64) int64 {
 	return requests["read"] + requests["lookup"] + requests["open"] + requests["readdir"]
 }
 
-// throttled counts the answers of origins that asked to slow down.
+// throttled counts the answers in which origins asked to slow down.
 func (n *Node) throttled() (sum int64) {
 	for _, l := range n.links.list() {
 		sum += l.origin.Stats().Throttled
@@ -264,8 +262,8 @@ func (n *Node) throttled() (sum int64) {
 	return sum
 }
 
-// forWarmUp is how many connections a warm-up may use: those of the link that has the
-// fewest, less the eighth that names have.
+// forWarmUp returns how many connections a warm-up may use: those of the link that has the fewest, less the
+// eighth that is kept for names.
 func (n *Node) forWarmUp() int {
 	most := 0
 	for _, l := range n.links.list() {
@@ -276,13 +274,13 @@ func (n *Node) forWarmUp() int {
 	return max(1, most)
 }
 
-// forObjects is how many of a link's connections objects may use.
+// forObjects returns how many of a link's connections objects may use.
 func (l *link) forObjects() int {
 	c := l.Origin.Connections
 	if c <= 0 {
 		c = origin.DefaultConnections
 	}
-	if c >= 4 { // fewer serve names as well
+	if c >= 4 { // fewer than 4 serve objects and names alike
 		c -= max(1, c/8)
 	}
 	return c
