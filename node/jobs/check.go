@@ -15,11 +15,11 @@ import (
 	"github.com/hearthfs/hearth/warmup"
 )
 
-// checker is what a check asks of the node. What it finds damaged it drops, as a reader
-// would: what would be a miss then is a miss now, and the next warm-up loads it.
+// checker is what a check asks of the node. It drops what it finds damaged, as a reader would. So what would be
+// a miss at the next read is a miss now, and the next warm-up loads it.
 type checker struct{ parts Parts }
 
-// Verify is warmup.Checker's.
+// Verify implements warmup.Checker.
 func (c checker) Verify(ctx context.Context, o *hearth.Object, first, n int64, pace warmup.Pace) (v warmup.Verdict) {
 	why, lost, bad := "not in the disk cache", 0, ""
 	if !o.Cacheable() {
@@ -28,7 +28,7 @@ func (c checker) Verify(ctx context.Context, o *hearth.Object, first, n int64, p
 	for i := first; i < first+n && ctx.Err() == nil; i++ {
 		b := o.Block(i)
 		run := &check.Run{Repair: true, Pace: pace, Found: func(f check.Finding) {
-			if f.Repaired = false; bad == "" { // that it is dropped is said in general
+			if f.Repaired = false; bad == "" { // the check says once for all findings that it drops them
 				bad = f.String()
 			}
 		}}
@@ -59,8 +59,8 @@ func (c checker) Verify(ctx context.Context, o *hearth.Object, first, n int64, p
 	return v
 }
 
-// block reads a block wherever it is held: a reader that finds it damaged in one place
-// looks in the others.
+// block checks a block in every place where it is held: a reader that finds it damaged in one place looks in
+// the others.
 func (c checker) block(ctx context.Context, run *check.Run, b hearth.Block) (held bool, err error) {
 	err = c.parts.Disk.Inside(ctx, run, &b, func(log *segment.Log, files *sparse.Files) error {
 		packed, err := log.CheckBlock(ctx, run, b.ID())
@@ -72,16 +72,16 @@ func (c checker) block(ctx context.Context, run *check.Run, b hearth.Block) (hel
 		return err
 	})
 	if held && errors.Is(err, check.ErrLeft) {
-		err = nil // of another directory
+		err = nil // another directory is out of use, or does not answer
 	}
 	return held, err
 }
 
-// Files is warmup.Checker's.
+// Files implements warmup.Checker.
 func (c checker) Files(ctx context.Context, pace warmup.Pace, bad func(file, cause string)) error {
 	run := &check.Run{Repair: true, Pace: pace, Found: func(f check.Finding) {
 		if f.Kind == check.Refused {
-			return // somebody else's
+			return // it belongs to somebody else
 		}
 		cause := f.Cause
 		if f.Repaired {
@@ -90,7 +90,7 @@ func (c checker) Files(ctx context.Context, pace warmup.Pace, bad func(file, cau
 		bad(f.File, cause)
 	}}
 	err := c.parts.Disk.Inside(ctx, run, nil, func(log *segment.Log, _ *sparse.Files) error { return log.CheckSeals(ctx, run) })
-	if errors.Is(err, check.ErrLeft) { // its blocks are missing, and named
+	if errors.Is(err, check.ErrLeft) { // the blocks of such a directory are reported as missing
 		err = nil
 	}
 	if err == nil && c.parts.Small != nil {
@@ -99,8 +99,8 @@ func (c checker) Files(ctx context.Context, pace warmup.Pace, bad func(file, cau
 	return err
 }
 
-// Refresh is warmup.Checker's. A listing whose names are given up, since they turned out
-// damaged, is made again.
+// Refresh implements warmup.Checker. If a listing's names turn out damaged and are given up, the directory is
+// listed again.
 func (c checker) Refresh(ctx context.Context, dir uint64, since int64) (err error) {
 	for range 3 {
 		if err = c.parts.Tree.Refresh(ctx, dir, since); !errors.Is(err, store.ErrRebuilt) {
@@ -110,7 +110,7 @@ func (c checker) Refresh(ctx context.Context, dir uint64, since int64) (err erro
 	return err
 }
 
-// Parent is warmup.Checker's.
+// Parent implements warmup.Checker.
 func (c checker) Parent(ctx context.Context, target string) (warmup.Entry, error) {
 	in := strings.TrimRight(target, "/")
 	all, err := names(c).Find(ctx, in[:strings.LastIndexByte(in, '/')+1])
@@ -125,7 +125,7 @@ func (c checker) Parent(ctx context.Context, target string) (warmup.Entry, error
 	return warmup.Entry{}, err
 }
 
-// Changes is warmup.Checker's.
+// Changes implements warmup.Checker.
 func (c checker) Changes(each func(dir uint64, name string, was func() (warmup.Entry, error))) (cancel func()) {
 	return c.parts.Tree.Subscribe(func(x namespace.Change) {
 		if x.Old == 0 {

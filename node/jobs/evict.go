@@ -11,13 +11,12 @@ import (
 	"github.com/hearthfs/hearth/warmup"
 )
 
-// Serve adds the pins' part of the admin API; plain adds a path that is answered with
-// one document.
+// Serve adds the pins' part of the admin API. plain adds a route that answers with one document.
 func (k *Keeper) Serve(plain func(pattern string, do func(*http.Request) (any, error))) {
 	plain("GET /v1/pins", func(*http.Request) (any, error) { return k.List(), nil })
 	plain("DELETE /v1/pins", func(r *http.Request) (any, error) {
 		uid := admin.From(r.Context()).UID
-		paths := k.endable(uid) // all is all of one's own
+		paths := k.endable(uid) // without paths: all that this user may end
 		if asked := r.URL.Query()["path"]; len(asked) > 0 {
 			paths = nil
 			for _, a := range asked {
@@ -41,7 +40,7 @@ func (k *Keeper) Serve(plain func(pattern string, do func(*http.Request) (any, e
 	})
 }
 
-// pinnedAs are the paths that somebody's words mean, also of what is no more.
+// pinnedAs returns the paths that asked means, even if nothing is there any more.
 func (k *Keeper) pinnedAs(ctx context.Context, asked string) []string {
 	if all, err := k.parts.Paths(namespace.Quiet(ctx), asked); err == nil {
 		return all
@@ -49,8 +48,8 @@ func (k *Keeper) pinnedAs(ctx context.Context, asked string) []string {
 	return []string{k.parts.PathOf(asked)}
 }
 
-// evict drops what the tiers hold of what lies at and below some paths, or with dry
-// only counts it: the files of which something is held, and the bytes that are.
+// evict drops what the tiers hold of the files at and below some paths. With dry it only counts them: the files
+// of which something is held, and the bytes held.
 func (k *Keeper) evict(ctx context.Context, asked []string, dry bool) (t warmup.Tally, err error) {
 	var paths []string
 	for _, a := range asked {
@@ -67,8 +66,8 @@ func (k *Keeper) evict(ctx context.Context, asked []string, dry bool) (t warmup.
 			}
 		}
 	}
-	if k.parts.Disk != nil && !dry { // what waits to be written would be there again
-		if err := k.parts.Disk.Flush(ctx); err != nil && !errors.As(err, new(hearth.Unflushed)) { // what goes need not be on a device
+	if k.parts.Disk != nil && !dry { // a block in the write queue would come back
+		if err := k.parts.Disk.Flush(ctx); err != nil && !errors.As(err, new(hearth.Unflushed)) { // need not be durable
 			return t, err
 		}
 	}
@@ -91,7 +90,7 @@ func (k *Keeper) evict(ctx context.Context, asked []string, dry bool) (t warmup.
 	return t, nil
 }
 
-// holds is how many bytes of an object the tiers hold.
+// holds returns how many bytes of an object the tiers hold.
 func (k *Keeper) holds(o *hearth.Object) (bytes int64) {
 	for i := range o.Blocks() {
 		b := o.Block(i)

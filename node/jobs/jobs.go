@@ -1,5 +1,5 @@
-// Package jobs is warm-up's place in a node: what the engine sees of the node's
-// parts, its records in a cache directory, its API and its figures.
+// Package jobs connects warm-up to a node: what the engine sees of the node's parts, its records in a cache
+// directory, its API and its figures. It also keeps the node's pins.
 package jobs
 
 import (
@@ -20,38 +20,39 @@ import (
 	"github.com/hearthfs/hearth/warmup"
 )
 
-// Parts are what of a node warm-up works with.
+// Parts are the parts of a node that warm-up works with.
 type Parts struct {
-	// Source is the tier of the node's own blocks, Disk what stands in it; nil: none.
+	// Source is the tier of the node's own blocks, and Disk its store. A nil Disk means that there is no disk
+	// tier.
 	Source warmup.Loader
 	Disk   Disk
 	Tree   *namespace.Tree
-	// Pins are asked by Disk what it must not give up; Durable are those that outlive
-	// jobs. Ready is closed once it is known what these hold.
+	// Pins tells Disk what it must not evict. Durable are the pins that outlive jobs. Ready is closed once it
+	// is known what these hold.
 	Pins    *warmup.Pins
 	Durable Durable
 	Ready   <-chan struct{}
-	// Small checks the small files of the node's cache directories; nil: there are none.
+	// Small checks the small files of the node's cache directories. nil means that there are none.
 	Small func(r *check.Run) error
-	// Rooms are as warmup.Room has them.
+	// Rooms is as in warmup.Room.
 	Rooms func() []int64
-	// Dir keeps the jobs; "": nothing does.
+	// Dir is the directory of the job records. Empty means that no record is kept.
 	Dir string
-	// Find is what a target means that Canonical has made one: a path of the tree or a
-	// URL. Check says in words why there is nothing at what somebody asked for.
+	// Find returns what a canonical target means, which is a path of the tree or a URL made by Canonical. Check
+	// returns, in words, why nothing is at what a user asked for.
 	Find      func(ctx context.Context, target string) ([]namespace.Node, error)
 	Check     func(ctx context.Context, asked string) error
 	Canonical func(asked string) string
-	// Paths are those in the tree that somebody's words mean.
+	// Paths returns the paths in the tree that a user's words mean.
 	Paths func(ctx context.Context, asked string) ([]string, error)
-	// Readers, Throttled and Connections are as warmup.Options has them.
+	// Readers, Throttled and Connections are as in warmup.Options.
 	Readers, Throttled func() int64
 	Connections        func() int
-	// Owners are the nodes around this one; nil: there are none.
+	// Owners are the other nodes of the ring. nil means that there are none.
 	Owners Owners
-	// Explain puts an error into a line with its cure.
+	// Explain turns an error into one line with its cure.
 	Explain func(error) string
-	// Now is as warmup.Options has it.
+	// Now is as in warmup.Options.
 	Now func() time.Time
 	Log func(what string, err error)
 }
@@ -60,38 +61,37 @@ type Parts struct {
 type Disk interface {
 	hearth.Store
 	Needs(o *hearth.Object) (dir int, bytes int64)
-	// Free is warmup.Room's.
+	// Free is as in warmup.Room.
 	Free() []int64
-	// Inside is as disk.Store has it.
+	// Inside is as in disk.Store.
 	Inside(ctx context.Context, r *check.Run, b *hearth.Block, do func(*segment.Log, *sparse.Files) error) error
 }
 
-// Owners are the nodes that keep most blocks.
+// Owners are the nodes of a ring that keep most of the blocks.
 type Owners interface {
 	warmup.Owners
-	// Join is told what checks this node, and says what fits here, and gives what does so
-	// for all.
+	// Join is given the Checker and the Room of this node, and returns those of all nodes together.
 	Join(warmup.Checker, warmup.Room) (warmup.Checker, warmup.Room)
 }
 
 // Durable are pins that outlive the jobs that make them.
 type Durable interface {
 	warmup.Durable
-	// Claimed are the bytes of each directory that pins need, less those at and below
-	// some targets. Covered and Within are warmup.Room's.
+	// Claimed returns the bytes of each cache directory that pins need, without the pins at and below some
+	// targets. Covered and Within are as in warmup.Room.
 	Claimed(targets []string) []int64
 	Covered(target string, targets []string) bool
 	Within(targets []string) []*warmup.Set
 }
 
-// Jobs are a node's.
+// Jobs are the warm-ups and checks of a node.
 type Jobs struct {
 	parts  Parts
 	engine *warmup.Engine
-	begun  atomic.Int64 // that are being begun
+	begun  atomic.Int64 // jobs that are being begun
 }
 
-// Open goes on with the jobs that are not over.
+// Open makes the Jobs of a node, and goes on with the jobs that are not over.
 func Open(p Parts) (*Jobs, error) {
 	files := &warmup.Files{Dir: p.Dir, Log: p.Log}
 	o := warmup.Options{Source: p.Source, Names: names{p}, Files: files, Readers: p.Readers, Throttled: p.Throttled, Connections: p.Connections,
@@ -111,7 +111,7 @@ func Open(p Parts) (*Jobs, error) {
 	return &Jobs{parts: p, engine: engine}, nil
 }
 
-// Close ends the work; the next node goes on with it.
+// Close ends the work. The next node goes on with it.
 func (j *Jobs) Close() { j.engine.Close() }
 
 // names is the tree as warm-up sees it.
@@ -121,7 +121,7 @@ func entry(n namespace.Node) warmup.Entry {
 	return warmup.Entry{ID: n.ID, Dir: n.Dir, Name: n.Name, Object: n.Object, Unsure: !n.Dir && n.Unsure}
 }
 
-// Find is warmup.Names'.
+// Find implements warmup.Names.
 func (n names) Find(ctx context.Context, target string) (all []warmup.Entry, err error) {
 	nodes, err := n.parts.Find(ctx, target)
 	for _, x := range nodes {
@@ -133,7 +133,7 @@ func (n names) Find(ctx context.Context, target string) (all []warmup.Entry, err
 	return all, err
 }
 
-// ReadSince is warmup.Names'.
+// ReadSince implements warmup.Names.
 func (n names) ReadSince(ctx context.Context, dir uint64, since int64, after string, each func(warmup.Entry) bool) error {
 	if after != "" && !strings.HasSuffix(after, "/") {
 		after = record.AsFile(after)
@@ -141,7 +141,8 @@ func (n names) ReadSince(ctx context.Context, dir uint64, since int64, after str
 	return n.parts.Tree.ReadSince(ctx, dir, since, after, func(x namespace.Node) bool { return each(entry(x)) })
 }
 
-// Lookup is warmup.Names'. A file's name depends on whether a directory stands beside it.
+// Lookup implements warmup.Names. A file's name depends on whether a directory of the same name stands beside
+// it.
 func (n names) Lookup(ctx context.Context, dir uint64, name string) (warmup.Entry, error) {
 	find := func(name string) (namespace.Node, error) { return n.parts.Tree.Lookup(ctx, dir, name) }
 	name, wantsDir := strings.CutSuffix(name, "/")
@@ -160,20 +161,20 @@ func (n names) Lookup(ctx context.Context, dir uint64, name string) (warmup.Entr
 	return entry(x), err
 }
 
-// Now is warmup.Names'.
+// Now implements warmup.Names.
 func (n names) Now() int64 { return n.parts.Tree.Now() }
 
-// Hidden is warmup.Names'.
+// Hidden implements warmup.Names.
 func (n names) Hidden(dir uint64) (int64, error) { return n.parts.Tree.Hidden(dir) }
 
-// room is the disk tier's.
+// room is warmup.Room for the disk tier.
 type room struct {
 	Disk
 	Durable
 	rooms func() []int64
 }
 
-// Rooms is warmup.Room's.
+// Rooms implements warmup.Room.
 func (r room) Rooms(targets []string) []int64 {
 	rooms := r.rooms()
 	for dir, n := range r.Claimed(targets) {
@@ -188,13 +189,13 @@ func (j *Jobs) Load(targets []string) (id string, err error) {
 	return r.ID, err
 }
 
-// Job is one of them, as it was saved last.
+// Job returns a job's record as it was saved last.
 func (j *Jobs) Job(id string) (warmup.Record, error) {
 	v, _, err := j.engine.Get(id)
 	return v.Record, err
 }
 
-// Lines are the jobs that are not over.
+// Lines returns a line for each job that is not over.
 func (j *Jobs) Lines() []warmup.Line {
 	lines := []warmup.Line{}
 	for _, v := range j.engine.List() {
@@ -205,5 +206,5 @@ func (j *Jobs) Lines() []warmup.Line {
 	return lines
 }
 
-// Total is what has become of all jobs' files since the node started.
+// Total returns what has become of the files of all jobs since the node started.
 func (j *Jobs) Total() warmup.Counters { return j.engine.Total() }

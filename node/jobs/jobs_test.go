@@ -13,14 +13,14 @@ import (
 	"github.com/hearthfs/hearth/warmup"
 )
 
-// fakeOrigin has these keys, in order.
+// fakeOrigin lists these keys, in order.
 type fakeOrigin []string
 
 func (fakeOrigin) object(key string) hearth.Object {
 	return hearth.Object{Link: "l", Key: key, ETag: "e", Size: 3, Version: hearth.VersionOf("id", key, "e", 3)}
 }
 
-// Head is namespace.Origin's.
+// Head implements namespace.Origin.
 func (o fakeOrigin) Head(_ context.Context, key string) (hearth.Object, error) {
 	if !slices.Contains(o, key) {
 		return hearth.Object{}, fs.ErrNotExist
@@ -28,7 +28,7 @@ func (o fakeOrigin) Head(_ context.Context, key string) (hearth.Object, error) {
 	return o.object(key), nil
 }
 
-// List is namespace.Origin's.
+// List implements namespace.Origin.
 func (o fakeOrigin) List(_ context.Context, q hearth.Listing, each func(hearth.Object) error) error {
 	last := ""
 	for _, key := range o {
@@ -48,8 +48,8 @@ func (o fakeOrigin) List(_ context.Context, q hearth.Listing, each func(hearth.O
 }
 
 func TestAFileIsAFileAndADirectoryIsOne(t *testing.T) {
-	// Where a name is a file's, a directory's, or both, each is found as what it is asked for,
-	// by the name that it had before the other came or after, and gone on behind as that.
+	// A name may be a file's, a directory's, or both. Each is found as what was asked for, by the name from
+	// before or after the other came, and a listing goes on behind it.
 	for _, c := range []struct {
 		keys                    fakeOrigin
 		file, dir               bool

@@ -12,35 +12,36 @@ import (
 )
 
 const (
-	// A change is followed after a second without another, ten at most: a listing that
-	// finds many brings them page by page.
+	// A change is followed up after a second without another change, and after ten seconds at most: a listing
+	// that finds many changes brings them page by page.
 	quietFor, waitMost = time.Second, 10 * time.Second
-	// mostChanged names are loaded by name; of more, all that their pins hold is looked at.
+	// mostChanged bounds the names that are loaded one by one. If there are more, all that their pins hold is
+	// looked at.
 	mostChanged = 64
-	// mostNews wait to be looked at; what is more means all pins.
+	// mostNews bounds the changes that wait to be looked at. If there are more, all pins are looked at.
 	mostNews = 1024
-	// beginning is a job that has no id yet.
+	// beginning stands for a job that has no id yet.
 	beginning = "beginning"
-	// retryAfter is how long the next attempt waits after one that failed early.
+	// retryAfter is the back-off after an attempt that failed early.
 	retryAfter = time.Minute
 )
 
 // news is what has changed below pins.
 type news struct {
 	heard []namespace.Change // not looked at yet
-	all   bool               // more was heard than that
-	gen   int64              // of the database that was there when we last looked
-	lost  bool               // it is a new one, in which what is pinned was not listed yet
+	all   bool               // heard overflowed: any pin may have changed
+	gen   int64              // the generation of the database at the last look
+	lost  bool               // the database is new, and what is pinned is not listed in it yet
 
 	changed     map[string]bool // paths
 	first, last time.Time       // change
-	job         string          // that follows; "": none does
-	ended       []warmup.Record // while it is beginning
-	loading     []string        // by it
-	retry       time.Time       // not before
+	job         string          // the warm-up that follows the changes; "" means none
+	ended       []warmup.Record // jobs that ended while job was beginning
+	loading     []string        // the paths that job loads
+	retry       time.Time       // no attempt before this time
 }
 
-// changed hears of every change of the tree, and must not block.
+// changed is called for every change of the tree, and must not block.
 func (k *Keeper) changed(c namespace.Change) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -73,8 +74,7 @@ func (n *news) touch(path string) {
 	n.changed[path] = true
 }
 
-// follow looks at the news, begins to load what changed once it is time, and returns
-// when to look again.
+// follow looks at the news, and begins to load what changed once it is time. It returns when to look again.
 func (k *Keeper) follow() time.Duration {
 	gen := k.parts.Tree.Records().Generation()
 	k.mu.Lock()
@@ -127,7 +127,7 @@ func (k *Keeper) follow() time.Duration {
 	return lookEvery
 }
 
-// load begins a warm-up of what changed; of what is gone the pins' sets tell no more.
+// load begins a warm-up of what changed. If all of it is gone, it only rebuilds the sets of the pins above.
 func (k *Keeper) load() {
 	var targets []string
 	pinned := k.paths()
@@ -161,7 +161,7 @@ func (k *Keeper) load() {
 	k.began(id, err)
 }
 
-// began notes the job that follows, which may have ended by now.
+// began notes the job that follows the changes, which may have ended by now.
 func (k *Keeper) began(id string, err error) {
 	k.mu.Lock()
 	n := &k.news
@@ -177,7 +177,7 @@ func (k *Keeper) began(id string, err error) {
 	}
 }
 
-// again has what was not loaded tried again.
+// again schedules another attempt for what was not loaded.
 func (n *news) again() {
 	for _, path := range n.loading {
 		n.touch(path)
@@ -185,14 +185,14 @@ func (n *news) again() {
 	n.retry = time.Now().Add(retryAfter)
 }
 
-// follows reports whether a job follows what changed.
+// follows reports whether a job is the one that follows the changes.
 func (k *Keeper) follows(job string) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.news.job == job || k.news.job == beginning
 }
 
-// loaded notes that a job has ended, which may be the one that follows.
+// loaded notes that a job has ended. It may be the one that follows the changes.
 func (k *Keeper) loaded(r *warmup.Record) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -209,7 +209,7 @@ func (k *Keeper) loaded(r *warmup.Record) {
 	k.wakeUp()
 }
 
-// where is the path in the tree of what changed.
+// where returns the path in the tree of what changed.
 func (k *Keeper) where(c namespace.Change) (path string, ok bool) {
 	path = "/"
 	if c.Dir != rootID {
@@ -234,10 +234,10 @@ func (k *Keeper) where(c namespace.Change) (path string, ok bool) {
 	return path, true
 }
 
-// rootID is the root's node id; its path needs no record.
+// rootID is the node id of the root, whose path needs no record.
 const rootID = 1
 
-// Path is that in the tree of the directory of keys that begin with key, below a link.
+// Path returns the path in the tree of the directory whose keys begin with key, below a link.
 func Path(link, key string) string {
 	for segment := range strings.SplitSeq(strings.TrimSuffix(key, "/"), "/") {
 		if key != "" {

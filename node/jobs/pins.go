@@ -17,45 +17,43 @@ import (
 	"github.com/hearthfs/hearth/warmup"
 )
 
-// This file keeps what is pinned in the disk tier.
+// This file keeps in the disk tier what is pinned.
 //
-// A pin is a path of the tree, kept in the namespace's database, and the set of the
-// versions that its names mean, which the tier does not give up (warmup.Pins). A warm-up
-// with PinS makes it: the record is written before the job begins, and when the job has
-// ended the set takes the place of the job's own; of one that was refused, failed or was
-// cancelled the record goes again, unless the path was pinned before.
+// A pin is a path of the tree, kept in the namespace's database, and the set of the versions that its names
+// mean, which the disk tier does not evict (warmup.Pins). A warm-up with PinS makes a pin. Its record is
+// written before the job begins. When the job has ended, the pin's set replaces the job's own. If the job was
+// refused, failed or was cancelled, the record is removed, unless the path was pinned before.
 //
-//	start    the names that are known below each pin are walked, no origin is asked;
-//	         nothing is evicted, and no job begins, before that is done
+//	start    the known names below each pin are walked without asking an origin;
+//	         before that is done, nothing is evicted and no job begins
 //	change   of a name at or below a pin: after a second of quiet, ten at most, one
-//	         warm-up loads what the changed names mean; then the sets of the pins that
-//	         they belong to are made anew, so that old versions leave them
-//	end      at the time that was given, or by unpin: the record and the set go
+//	         warm-up loads what the changed names mean; then the sets of their pins
+//	         are rebuilt, so that old versions leave them
+//	end      at the time that was given, or by unpin: the record and the set are removed
 //
-// What a pin needs on disk is summed up by the same walk. Pins may lie in each other:
-// then the outer one's sum counts. A set of names that does not fit beside what is
-// pinned elsewhere is refused by the job that would load it.
+// The same walk adds up what a pin needs on disk. Pins may lie below each other: then the sum of the outer one
+// counts. A job refuses to load a set of names that does not fit beside what is pinned elsewhere.
 
-// PinParts are what of a node pins work with.
+// PinParts are the parts of a node that pins work with.
 type PinParts struct {
 	Tree *namespace.Tree
-	// Sieves are asked by the disk tier what must stay; nil: there is no such tier.
+	// Sieves tells the disk tier what must stay. nil means that there is no such tier.
 	Sieves *warmup.Pins
-	// Disk and RAM are the tiers that evict empties; Disk is nil where there is none.
+	// Disk and RAM are the tiers that evict empties. Disk is nil if there is no disk tier.
 	Disk PinDisk
 	RAM  PinRAM
-	// Link is the path in the tree of a link that an Object names; false: it is gone.
+	// Link returns the path in the tree of a link that an Object names. false means that the link is gone.
 	Link func(name string) (path string, ok bool)
-	// PathOf is the path in the tree that somebody's words mean, as far as they tell it.
+	// PathOf returns the path in the tree that a user's words mean, as far as the words tell it.
 	PathOf func(asked string) string
-	// Short is the shortest path by which one of the tree may be named.
+	// Short returns the shortest name of a path of the tree.
 	Short func(path string) string
-	// Paths are those in the tree of what there is by these words.
+	// Paths returns the paths in the tree of what exists by a user's words.
 	Paths func(ctx context.Context, asked string) ([]string, error)
-	// Load begins a warm-up of paths; Job finds one.
+	// Load begins a warm-up of paths. Job finds a job.
 	Load func(targets []string) (id string, err error)
 	Job  func(id string) (warmup.Record, error)
-	// Now is the wall clock, by which pins end.
+	// Now is the wall clock, which decides when pins end.
 	Now func() time.Time
 	Log func(what string, err error)
 }
@@ -64,7 +62,7 @@ type PinParts struct {
 type PinDisk interface {
 	Has(id hearth.ID) bool
 	Needs(o *hearth.Object) (dir int, bytes int64)
-	// Drop gives up all of an object, whatever is pinned.
+	// Drop evicts all of an object, even if it is pinned.
 	Drop(o *hearth.Object)
 	Flush(ctx context.Context) error
 }
@@ -75,13 +73,13 @@ type PinRAM interface {
 	Drop(id hearth.ID)
 }
 
-// Keeper is a node's pins. It is the warmup.Durable of the node's engine.
+// Keeper keeps a node's pins. It is the warmup.Durable of the node's engine.
 type Keeper struct {
 	parts PinParts
 	table *namespace.PinTable
 	ready chan struct{}
-	wake  chan struct{} // capacity 1: there is something to do
-	turn  chan struct{} // capacity 1: held by who walks for a set, so that the latest walk wins
+	wake  chan struct{} // capacity 1: a token means that there is work
+	turn  chan struct{} // capacity 1: a semaphore held during a walk for a set, so that the latest walk wins
 	done  chan struct{} // closed when the keeper's goroutine has ended
 	ctx   context.Context
 	stop  context.CancelFunc
@@ -96,13 +94,13 @@ type Keeper struct {
 // held is a pin with what is known of it.
 type held struct {
 	namespace.PinView
-	set    *warmup.Set // nil: the job that loads it has one
-	needs  []int64     // of each cache directory
-	partly string      // what the last job that did not load all says; "": it did
+	set    *warmup.Set // nil while the job that loads the pin has the set
+	needs  []int64     // bytes in each cache directory
+	partly string      // what the last job did not load; "" means that it loaded all
 }
 
-// OpenPins reads the pins; ready is closed once it is known what they hold, which is at
-// once if there are none. Until Start nobody looks.
+// OpenPins reads the pins. ready is closed once it is known what they hold, and at once if there are none. The
+// Keeper does nothing before Start.
 func OpenPins(p PinParts, ready chan struct{}) (*Keeper, error) {
 	table, err := namespace.OpenPins(p.Tree.Records())
 	if err != nil {
@@ -139,13 +137,13 @@ func (k *Keeper) Close() {
 	<-k.done
 }
 
-// run looks after the pins until the end.
+// run looks after the pins until Close.
 func (k *Keeper) run() {
 	for _, path := range k.paths() {
 		k.rebuild(k.ctx, path)
 	}
 	select {
-	case <-k.ready: // there was none
+	case <-k.ready: // there was no pin
 	default:
 		close(k.ready)
 	}
@@ -166,7 +164,7 @@ func (k *Keeper) run() {
 	}
 }
 
-// lookEvery bounds what a clock that was moved can do to an end.
+// lookEvery bounds how late a pin ends if the clock was moved.
 const lookEvery = time.Minute
 
 func (k *Keeper) wakeUp() {
@@ -176,11 +174,11 @@ func (k *Keeper) wakeUp() {
 	}
 }
 
-// settle deals with the pins whose first job ended without our hearing of it.
+// settle handles the pins whose first job ended while no node was there to hear of it.
 func (k *Keeper) settle() {
 	for _, pin := range k.unheard {
 		switch r, err := k.parts.Job(pin.Job); {
-		case errors.Is(err, fs.ErrNotExist): // its record is lost: what is missing is loaded
+		case errors.Is(err, fs.ErrNotExist): // the job's record is lost: load what is missing
 			k.inForce(pin.Path)
 			k.touch(pin.Path)
 		case err == nil && r.State.Over():
@@ -204,7 +202,7 @@ func (k *Keeper) paths() (all []string) {
 	return all
 }
 
-// List is all pins, by path.
+// List returns all pins, by path.
 func (k *Keeper) List() []namespace.PinView {
 	all := []namespace.PinView{}
 	for _, path := range k.paths() {
@@ -213,7 +211,7 @@ func (k *Keeper) List() []namespace.PinView {
 			v := h.PinView
 			v.As = k.parts.Short(path)
 			if v.Job != "" {
-				v.Lacks = "" // its names may not be known yet
+				v.Lacks = "" // the names may not be known yet
 			}
 			all = append(all, v)
 		}
@@ -222,7 +220,7 @@ func (k *Keeper) List() []namespace.PinView {
 	return all
 }
 
-// Begin is warmup.Durable's.
+// Begin implements warmup.Durable.
 func (k *Keeper) Begin(r *warmup.Record) error {
 	made, err := k.begin(r)
 	if err != nil {
@@ -249,7 +247,7 @@ func (k *Keeper) begin(r *warmup.Record) (made []namespace.Pin, err error) {
 	fresh := map[string]bool{}
 	for _, path := range r.Targets {
 		h := k.held[path]
-		if fresh[path] = h == nil; h != nil && !admin.MayEnd(r.UID, h.UID) { // its end would be set anew
+		if fresh[path] = h == nil; h != nil && !admin.MayEnd(r.UID, h.UID) { // the job would change the pin's end
 			return nil, ofAnother(&h.Pin, "pin it anew")
 		}
 	}
@@ -272,11 +270,11 @@ func (k *Keeper) begin(r *warmup.Record) (made []namespace.Pin, err error) {
 	return made, nil
 }
 
-// End is warmup.Durable's.
+// End implements warmup.Durable.
 func (k *Keeper) End(r *warmup.Record) {
 	if k.follows(r.ID) && (r.State == warmup.Done || r.State == warmup.Partly) {
 		k.mu.Lock()
-		k.news.lost = false // it has listed them
+		k.news.lost = false // the job has listed what is pinned
 		k.mu.Unlock()
 	}
 	for _, v := range k.List() {
@@ -296,7 +294,7 @@ func (k *Keeper) End(r *warmup.Record) {
 		case v.Job == r.ID:
 			k.drop(v.Path)
 		case v.Job == "":
-			// One that failed early is tried again.
+			// A job that failed early is tried again.
 			if whole && r.State == warmup.Done || r.State == warmup.Partly && k.follows(r.ID) {
 				k.lack(v.Path, lacking(r))
 			}
@@ -306,7 +304,7 @@ func (k *Keeper) End(r *warmup.Record) {
 	k.loaded(r)
 }
 
-// lack notes what the last job of a pin says of what it did not load.
+// lack notes what the last job of a pin says it did not load.
 func (k *Keeper) lack(path, says string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -315,7 +313,7 @@ func (k *Keeper) lack(path, says string) {
 	}
 }
 
-// lacking is what a job says of the pins that it loaded for.
+// lacking returns what a job says about the pins that it loaded for. It is empty if the job loaded all.
 func lacking(r *warmup.Record) string {
 	if r.State == warmup.Done {
 		return ""
@@ -323,14 +321,14 @@ func lacking(r *warmup.Record) string {
 	return fmt.Sprintf("the warm-up %s did not load all of it (hearth jobs %s says why); hearth pin does it again", r.ID, r.ID)
 }
 
-// inForce makes last that a pin does not wait for its job any more.
+// inForce records durably that a pin no longer waits for its job.
 func (k *Keeper) inForce(path string) {
 	k.rebuild(k.ctx, path)
 	k.mu.Lock()
 	h := k.held[path]
 	if h == nil || k.ctx.Err() != nil {
 		k.mu.Unlock()
-		return // the next start settles it
+		return // settle does it at the next start
 	}
 	h.Job = ""
 	pin := h.Pin
@@ -357,7 +355,7 @@ func (k *Keeper) drop(path string) {
 	}
 }
 
-// expire ends the pins whose time has come, and returns how long the next has.
+// expire ends the pins whose time has come, and returns the time until the next one's end.
 func (k *Keeper) expire() time.Duration {
 	left := lookEvery
 	for _, v := range k.List() {
@@ -373,8 +371,8 @@ func (k *Keeper) expire() time.Duration {
 	return left
 }
 
-// Unpin ends the pins of paths for a user. Those that are none are an error, that names
-// the nearest, and so are those that are not that user's to end; then none ends.
+// Unpin ends the pins of paths for a user. A path that is not pinned is an error that names the nearest pins. A
+// pin that the user may not end is an error, too. After an error no pin has ended.
 func (k *Keeper) Unpin(paths []string, uid uint32) error {
 	all := map[string]namespace.Pin{}
 	for _, v := range k.List() {
@@ -395,12 +393,12 @@ func (k *Keeper) Unpin(paths []string, uid uint32) error {
 	return nil
 }
 
-// ofAnother refuses what is not for who asks to do with a pin.
+// ofAnother is the error of a user who may not do something with a pin.
 func ofAnother(pin *namespace.Pin, what string) error {
 	return warmup.Refusal(fmt.Sprintf("%s is pinned by the user %d: only that user, root and the node's user may %s", pin.Path, pin.UID, what))
 }
 
-// endable are the paths of the pins that a user may end.
+// endable returns the paths of the pins that a user may end.
 func (k *Keeper) endable(uid uint32) (all []string) {
 	for _, v := range k.List() {
 		if admin.MayEnd(uid, v.UID) {
@@ -410,7 +408,7 @@ func (k *Keeper) endable(uid uint32) (all []string) {
 	return all
 }
 
-// nearest names the pins that somebody may have meant.
+// nearest names the pins that a user may have meant.
 func (k *Keeper) nearest(path string) string {
 	all := k.paths()
 	if len(all) == 0 {

@@ -22,13 +22,13 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// fakePinOrigin lists names in memory, and counts.
+// fakePinOrigin lists names in memory, and counts requests.
 type fakePinOrigin struct {
 	keys  []string
 	lists atomic.Int64
 }
 
-// Head is namespace.Origin's.
+// Head implements namespace.Origin.
 func (f *fakePinOrigin) Head(_ context.Context, key string) (hearth.Object, error) {
 	if !slices.Contains(f.keys, key) {
 		return hearth.Object{}, fs.ErrNotExist
@@ -40,7 +40,7 @@ func fakeObject(key string) hearth.Object {
 	return hearth.Object{Link: "l", Key: key, ETag: "e", Size: 10, Version: hearth.VersionOf("", key, "e", 10)}
 }
 
-// List is namespace.Origin's.
+// List implements namespace.Origin.
 func (f *fakePinOrigin) List(_ context.Context, q hearth.Listing, each func(hearth.Object) error) error {
 	f.lists.Add(1)
 	seen := map[string]bool{}
@@ -122,10 +122,10 @@ func (r *rig) open(tree *namespace.Tree) {
 	r.Keeper = k
 }
 
-// now is a clock without a monotonic reading, as over a restart.
+// now returns the time without a monotonic reading, as after a restart.
 func (r *rig) now() time.Time { return time.Now().Round(0).Add(time.Duration(r.ahead.Load())) }
 
-// list has the tree know all names.
+// list makes all names known to the tree.
 func (r *rig) list() {
 	r.t.Helper()
 	root, err := r.parts.Tree.Root(r.t.Context(), "/")
@@ -137,7 +137,7 @@ func (r *rig) list() {
 	}
 }
 
-// pin does as a warm-up does that ends in a state.
+// pin does what a pinning warm-up does that ends in a state.
 func (r *rig) pin(seconds int64, state warmup.State, paths ...string) {
 	r.t.Helper()
 	job := &warmup.Record{ID: "job of " + strings.Join(paths, " "), Request: warmup.Request{Targets: paths, PinS: seconds}, Times: warmup.Times{Created: r.now()}, State: state}
@@ -149,7 +149,7 @@ func (r *rig) pin(seconds int64, state warmup.State, paths ...string) {
 	}
 }
 
-// take gives a job that was begun, and forgets all.
+// take returns a job that was begun, and forgets all jobs.
 func (r *rig) take(id string) *warmup.Record {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -160,8 +160,8 @@ func (r *rig) take(id string) *warmup.Record {
 func (r *rig) holds(key string) bool { return r.sieves.Has(fakeObject(key).Version) }
 
 func TestPinsExpire(t *testing.T) {
-	// A pin holds until its time has come, to the second, over a restart, and one that
-	// was made anew as long as it was last told; one for ever stays.
+	// A pin holds until its end, to the second, and over a restart. A pin that was made again holds until its
+	// new end. A pin without an end stays.
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, "day/x", "ever/x", "hour/x", "hours/x")
 		r.list()
@@ -202,8 +202,8 @@ func TestPinsExpire(t *testing.T) {
 }
 
 func TestPinsUnderAClockThatIsMoved(t *testing.T) {
-	// A clock that goes back before a pin's end leaves it in force, for so long, and one that
-	// goes past it ends the pin within a minute.
+	// If the clock goes back before a pin's end, the pin stays in force for that long. If the clock goes past
+	// the end, the pin ends within a minute.
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, "a/x", "b/x")
 		r.list()
@@ -227,9 +227,9 @@ func TestPinsUnderAClockThatIsMoved(t *testing.T) {
 }
 
 func TestPinsAreKnownBeforeAnythingGoes(t *testing.T) {
-	// A node that starts knows its pins' files without asking an origin, also those of a
-	// pin whose job is not over; it says so only then. A job that ended unheard is heard
-	// of, and one whose record is lost is done again.
+	// A node that starts knows its pins' files without asking an origin, even those of a pin whose job is not
+	// over, and only then says so. It hears of a job that ended unheard. A job whose record is lost is done
+	// again.
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, "a/1", "b/1", "c/1", "d/1")
 		r.list()
@@ -280,8 +280,8 @@ func TestPinsAreKnownBeforeAnythingGoes(t *testing.T) {
 }
 
 func TestWhatPinsClaim(t *testing.T) {
-	// Pins in each other count once; those at and below what a warm-up is asked for do
-	// not count for it, and what lies below one of the others costs it nothing.
+	// Pins below each other count once. Pins at and below a warm-up's targets do not count for that warm-up.
+	// What lies below another pin costs it nothing.
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, "a/b/1", "a/b/2", "a/c/1", "d/1")
 		r.list()
@@ -314,9 +314,8 @@ func TestWhatPinsClaim(t *testing.T) {
 }
 
 func TestAPinThatFails(t *testing.T) {
-	// A job that is refused pins nothing, and leaves what was pinned before; one that
-	// loads a part pins, and says so until another loads the rest. More than there may be
-	// are refused.
+	// A job that is refused pins nothing, and leaves earlier pins as they were. A job that loads a part pins,
+	// and says so until another loads the rest. More pins than the bound are refused.
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, "a/1", "b/1", "c/1")
 		r.list()
@@ -350,9 +349,8 @@ func TestAPinThatFails(t *testing.T) {
 }
 
 func TestChangesAreFollowedTogether(t *testing.T) {
-	// Changes below pins are loaded by one job after a second of quiet, and while it runs
-	// by none other; after one that failed the same is tried a minute later. Very many are
-	// loaded by their pin.
+	// One job loads the changes below pins after a second of quiet, and no other runs beside it. If it fails,
+	// the same is tried a minute later. Very many changes are loaded by their pin.
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, "a/1", "a/2", "a/3", "b/1")
 		r.list()
@@ -406,8 +404,8 @@ func TestChangesAreFollowedTogether(t *testing.T) {
 }
 
 func TestAPinWithoutMemory(t *testing.T) {
-	// What a pin holds counts against the RAM budget until it ends; where that is used up,
-	// the pin says that it may lose what it holds.
+	// What a pin holds counts against the RAM budget until it ends. If the budget is used up, the pin says that
+	// its blocks may be evicted.
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, "a/1", "b/1")
 		used, budget := int64(0), int64(8<<10)
@@ -438,8 +436,8 @@ func TestAPinWithoutMemory(t *testing.T) {
 }
 
 func TestPinsOutliveTheNames(t *testing.T) {
-	// The names begin anew while the node runs: what is pinned stays so, whatever ends
-	// meanwhile, the pins are written down again, and what they hold is listed again.
+	// The database of names begins anew while the node runs. What is pinned stays pinned, whatever ends
+	// meanwhile. The pins are written again, and what they hold is listed again.
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, "a/1", "b/1")
 		r.list()

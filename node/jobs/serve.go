@@ -12,8 +12,7 @@ import (
 	"github.com/hearthfs/hearth/warmup"
 )
 
-// Serve adds the jobs' part of the admin API; plain adds a path that is answered with
-// one document.
+// Serve adds the jobs' part of the admin API. plain adds a route that answers with one document.
 func (j *Jobs) Serve(mux *http.ServeMux, plain func(pattern string, do func(*http.Request) (any, error))) {
 	plain("POST /v1/jobs", j.submit)
 	plain("GET /v1/jobs", func(*http.Request) (any, error) { return j.engine.List(), nil })
@@ -39,7 +38,7 @@ func (j *Jobs) Serve(mux *http.ServeMux, plain func(pattern string, do func(*htt
 	mux.HandleFunc("GET /v1/jobs/{id}/found", j.found)
 }
 
-// own is the job that a request names, if who asks may do that with it.
+// own returns the id of the job that a request names, if the caller may do that with it.
 func (j *Jobs) own(r *http.Request, do string) (id string, err error) {
 	id = r.PathValue("id")
 	v, _, err := j.engine.Get(id)
@@ -49,8 +48,7 @@ func (j *Jobs) own(r *http.Request, do string) (id string, err error) {
 	return id, err
 }
 
-// submit takes what is asked for from the query, whose bytes may be any, and a list
-// from the body.
+// submit reads the request from the query, which may have any bytes, and a list from the body.
 func (j *Jobs) submit(r *http.Request) (any, error) {
 	v := r.URL.Query()
 	flag := func(name string) bool { return v.Get(name) == "true" }
@@ -92,7 +90,7 @@ func (j *Jobs) submit(r *http.Request) (any, error) {
 	return view, err
 }
 
-// retry begins a job that is over again, which takes room as a new one does.
+// retry begins an ended job again, which takes a place as a new one does.
 func (j *Jobs) retry(id string) error {
 	v, _, err := j.engine.Get(id)
 	if err != nil {
@@ -101,7 +99,7 @@ func (j *Jobs) retry(id string) error {
 	return j.begin(v.List != "", func() error { return j.engine.Retry(id) })
 }
 
-// pinned makes the targets of a request that pins paths of the tree, which pins follow.
+// pinned turns the targets of a request that pins into paths of the tree, since pins follow paths.
 func (j *Jobs) pinned(ctx context.Context, q *warmup.Request) (canonical func(string) string, err error) {
 	if q.PinS < warmup.Forever || q.List != "" || q.MetadataOnly || q.DryRun {
 		return nil, &admin.Error{Kind: admin.KindUsage, Message: "warmup: what is pinned are paths and URLs that are loaded, for a time or until they are unpinned"}
@@ -128,8 +126,8 @@ func (j *Jobs) pinned(ctx context.Context, q *warmup.Request) (canonical func(st
 	return func(path string) string { return path }, nil
 }
 
-// watch answers with a line for each change of a job until that is over, so that an
-// answer that broke off is never taken for its end.
+// watch answers with a line for each change of a job until the job is over, so that an answer that broke off is
+// never taken for the job's end.
 func (j *Jobs) watch(w http.ResponseWriter, r *http.Request) {
 	e := json.NewEncoder(w)
 	tell := func(l warmup.Update) {

@@ -12,20 +12,20 @@ import (
 )
 
 const (
-	// toldFor is how long a job that did not get all is told of: for whoever comes to see
-	// why the job behind it is slow.
+	// toldFor is how long a job that did not load all is shown: for a person who comes to see why the job that
+	// needs the data is slow.
 	toldFor = time.Hour
-	// mostTold of them are, so that a screen has room for the rest.
+	// mostTold bounds the jobs that are shown, so that a screen has room for the rest.
 	mostTold = 3
 )
 
-// Unfinished are warnings of jobs that ended without all that they were asked for, the
-// last one first, for as long as nobody did anything about it.
+// Unfinished returns warnings about jobs that ended without all that they were asked for, the latest first, for
+// as long as nobody did anything about it.
 func (j *Jobs) Unfinished(now time.Time) []string { return unfinished(j.engine.List(), now) }
 
 func unfinished(all []warmup.View, now time.Time) (warnings []string) {
 	slices.SortStableFunc(all, func(a, b warmup.View) int { return cmp.Compare(age(&a, now), age(&b, now)) })
-	decided := map[string]bool{} // by a job that is younger
+	decided := map[string]bool{} // by a later job
 	more := 0
 	for i := range all {
 		v := &all[i]
@@ -48,7 +48,7 @@ func unfinished(all []warmup.View, now time.Time) (warnings []string) {
 	return warnings
 }
 
-// age is how long ago a job ended; of one that is not over 0.
+// age returns how long ago a job ended. It is 0 for a job that is not over.
 func age(v *warmup.View, now time.Time) time.Duration {
 	if !v.State.Over() || v.Ended == nil {
 		return 0
@@ -56,8 +56,8 @@ func age(v *warmup.View, now time.Time) time.Duration {
 	return max(0, now.Sub(*v.Ended))
 }
 
-// about is what a job and a later one have in common, a check and a warm-up, too. A list
-// has nothing whose name says not where it lies: it may be another one.
+// about returns what a job has in common with a later one about the same, also a check with a warm-up. A list
+// without an absolute path has nothing in common with another: its name does not say where it lies.
 func about(v *warmup.View) string {
 	switch {
 	case v.List != "" && !filepath.IsAbs(v.List):
@@ -68,7 +68,7 @@ func about(v *warmup.View) string {
 	return v.List + "\n" + strings.Join(v.Targets, "\n")
 }
 
-// says is a warning with its cure.
+// says returns a warning with its cure.
 func says(v *warmup.View, old time.Duration) string {
 	what := v.Request
 	if len(what.Targets) > 1 {

@@ -9,7 +9,8 @@ import (
 )
 
 func TestJobsThatDidNotGetAllAreToldOf(t *testing.T) {
-	// A job that failed or did not get all is told of for an hour, unless one for the same has begun or ended since; nothing else clears it, and a screen has room for three.
+	// A job that failed or did not load all is shown for an hour, unless a job for the same has begun or ended
+	// since. Nothing else clears it, and a screen has room for three.
 	now := time.Now()
 	job := func(id string, state warmup.State, ago time.Duration, change func(*warmup.View)) warmup.View {
 		ended := now.Add(-ago)

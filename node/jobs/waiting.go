@@ -9,15 +9,15 @@ import (
 	"github.com/hearthfs/hearth/warmup"
 )
 
-// Jobs that are not over wait for their turn without an end, each in memory and on
-// disk, and with its list: a prolog that goes wrong in a loop is told so instead.
+// Each job that waits its turn takes memory, a record on disk, and room for its list. So their number is
+// bounded: a prolog that goes wrong in a loop is refused instead.
 const (
-	mostWaiting = 256     // as many as pins; eight of them are at work
-	mostLists   = 4 << 30 // bytes; beyond this, no job with a list begins: one has at most 1 GiB
+	mostWaiting = 256     // as many as pins; eight of them are at work at once
+	mostLists   = 4 << 30 // bytes; above this no job with a list begins; one list has at most 1 GiB
 )
 
-// begin begins a job unless too many are not over. Those that begin at the same time
-// count, since they are in no list yet; but not their lists.
+// begin begins a job unless too many are not over. Jobs that begin at the same time count, since the engine
+// does not list them yet. Their lists do not count.
 func (j *Jobs) begin(list bool, do func() error) error {
 	n := j.begun.Add(1)
 	defer j.begun.Add(-1)

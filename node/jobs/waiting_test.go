@@ -15,9 +15,9 @@ import (
 )
 
 func TestJobsThatWaitAreBounded(t *testing.T) {
-	// A prolog in a loop: beyond the most that may wait a job is refused with the number and
-	// the cure, new or again, and leaves no list; so is one with a list beyond what lists may
-	// take. One that is cancelled makes room.
+	// A prolog runs in a loop. Beyond the bound a job is refused, new or again, with the number and the cure,
+	// and leaves no list. A job with a list beyond the bound on lists is refused, too. A cancelled job makes
+	// room.
 	dir := t.TempDir()
 	tree, err := namespace.Open(namespace.Options{Links: []namespace.Link{{Path: "/", Name: "l", Identity: "id", Origin: fakeOrigin{"a"}}}})
 	if err != nil {

@@ -12,13 +12,13 @@ import (
 	"github.com/hearthfs/hearth/warmup"
 )
 
-// What keeps a pin from holding all that it should.
+// Why a pin does not hold all that it should.
 const (
 	lacksNames  = "nothing is known at this path: it is gone from the origin, or no link of this node leads there (hearth unpin ends the pin)"
 	lacksMemory = "there is no memory to note what it holds, so that it may be evicted: raise --cache-ram"
 )
 
-// walk calls each for every file that is known at or below a path. No origin is asked.
+// walk calls each for every known file at or below a path, without asking an origin.
 func (k *Keeper) walk(ctx context.Context, path string, each func(o *hearth.Object)) error {
 	ctx = namespace.Quiet(ctx)
 	n, err := k.parts.Tree.Resolve(ctx, path)
@@ -38,7 +38,7 @@ func (k *Keeper) walk(ctx context.Context, path string, each func(o *hearth.Obje
 	return err
 }
 
-// rebuild makes a pin's set and figures anew, from the names that are known.
+// rebuild makes a pin's set and figures again, from the names that are known.
 func (k *Keeper) rebuild(ctx context.Context, path string) {
 	select {
 	case k.turn <- struct{}{}:
@@ -52,7 +52,7 @@ func (k *Keeper) rebuild(ctx context.Context, path string) {
 	now, err := k.look(ctx, path, k.parts.Sieves.Open())
 	k.mu.Lock()
 	h := k.held[path]
-	if h != nil && h.set != nil && now.Lacks == lacksMemory { // for two: the old one takes what is new
+	if h != nil && h.set != nil && now.Lacks == lacksMemory { // no memory for two sets: add what is new to the old one
 		set := h.set
 		k.mu.Unlock()
 		now.set.Close()
@@ -73,7 +73,7 @@ func (k *Keeper) rebuild(ctx context.Context, path string) {
 	}
 }
 
-// lost reports whether a pin's set knows more than its names, since these began anew and
+// lost reports whether a pin's set knows more than its names do, because the database began anew and the names
 // are not listed yet.
 func (k *Keeper) lost(path string) bool {
 	k.mu.Lock()
@@ -82,7 +82,7 @@ func (k *Keeper) lost(path string) bool {
 	return h != nil && h.set != nil && (k.news.lost || k.news.gen != k.parts.Tree.Records().Generation())
 }
 
-// look walks what is known at and below a path, for a pin that has the set.
+// look walks what is known at and below a path, and adds its versions to the pin's set.
 func (k *Keeper) look(ctx context.Context, path string, set *warmup.Set) (held, error) {
 	now := held{set: set}
 	err := k.walk(ctx, path, func(o *hearth.Object) {
@@ -110,8 +110,8 @@ func (k *Keeper) look(ctx context.Context, path string, set *warmup.Set) (held, 
 	return now, err
 }
 
-// Claimed are the bytes of each cache directory that pins in force need, less those of pins at
-// and below some targets of a warm-up.
+// Claimed returns the bytes of each cache directory that pins in force need, without the pins at and below some
+// targets of a warm-up.
 func (k *Keeper) Claimed(targets []string) (claimed []int64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -130,7 +130,7 @@ func (k *Keeper) Claimed(targets []string) (claimed []int64) {
 	return claimed
 }
 
-// Within is warmup.Room's.
+// Within implements warmup.Room.
 func (k *Keeper) Within(targets []string) (sets []*warmup.Set) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -142,15 +142,15 @@ func (k *Keeper) Within(targets []string) (sets []*warmup.Set) {
 	return sets
 }
 
-// Covered is warmup.Room's.
+// Covered implements warmup.Room.
 func (k *Keeper) Covered(target string, targets []string) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return within(k.othersLocked(targets), k.path(target), true)
 }
 
-// othersLocked are the pins in force that do not lie at or below any target. What is
-// being loaded for a pin its job has claimed.
+// othersLocked returns the pins in force that do not lie at or below any target. A pin that is still being
+// loaded is not among them, since its job claims the room.
 func (k *Keeper) othersLocked(targets []string) (others []*held) {
 	for _, h := range k.held {
 		if h.Job == "" && !k.of(h, targets) {
@@ -160,12 +160,12 @@ func (k *Keeper) othersLocked(targets []string) (others []*held) {
 	return others
 }
 
-// of reports whether a pin lies at or below one of some targets.
+// of reports whether a pin lies at or below one of the targets.
 func (k *Keeper) of(h *held, targets []string) bool {
 	return slices.ContainsFunc(targets, func(t string) bool { return covers(k.path(t), h.Path) })
 }
 
-// within reports whether a path lies below one of the pins, or, where at is set, at one.
+// within reports whether a path lies below one of the pins, or, with at, at one.
 func within(all []*held, path string, at bool) bool {
 	for _, h := range all {
 		if covers(h.Path, path) && (at || h.Path != path) {
@@ -175,7 +175,7 @@ func within(all []*held, path string, at bool) bool {
 	return false
 }
 
-// path is a target's in the tree.
+// path returns a target's path in the tree.
 func (k *Keeper) path(target string) string {
 	if target != "" && target[0] != '/' {
 		return k.parts.PathOf(target)
