@@ -1,4 +1,4 @@
-// Package state is the small files that a node keeps in its cache directories beside what is
-// cached: what it would be slow, or wrong, to begin without. Each is written whole and renamed
-// into place; one that cannot be read is as if it were not there.
+// Package state has the small files that a node keeps in its cache directories beside the cache. To begin
+// without what they hold would be slow, or wrong. Each is written completely and then renamed into place. A
+// file that cannot be read counts as missing.
 package state

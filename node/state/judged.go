@@ -11,21 +11,20 @@ import (
 	"github.com/hearthfs/hearth/cache/disk"
 )
 
-// This file keeps what open=auto found, so that a bucket is judged once and
-// not at each start.
+// This file keeps the results of open=auto, so that a bucket is judged once and not at each start.
 
-// OpenModesFile is the file in the first cache directory.
+// OpenModesFile is the name of that file, in the first cache directory.
 const OpenModesFile = disk.OpenModesFile
 
-// OpenModes are what open=auto found per link and prefix, kept over a restart.
+// OpenModes are the results of open=auto by link and prefix, kept over a restart.
 type OpenModes struct {
-	mu    sync.Mutex // guards large and the file; held across the file's write, which is rare
-	file  string     // "": memory only
+	mu    sync.Mutex // guards large and the file; held while the file is written, which is rare
+	file  string     // "" means memory only
 	large map[string]bool
 }
 
-// OpenOpenModes reads what was found before from the first cache directory; "": there is
-// none, and nothing is kept.
+// OpenOpenModes reads the results from the first cache directory, dir. An empty dir means that there is none,
+// and that nothing is kept.
 func OpenOpenModes(dir string) *OpenModes {
 	j := &OpenModes{large: map[string]bool{}}
 	if dir == "" {
@@ -38,14 +37,13 @@ func OpenOpenModes(dir string) *OpenModes {
 	return j
 }
 
-// OpenModesWhole reports whether the file of a cache directory, if there is one, can be read.
+// OpenModesWhole reports whether the content of the file can be read.
 func OpenModesWhole(text []byte) bool {
 	var large map[string]bool
 	return json.Unmarshal(text, &large) == nil && large != nil
 }
 
-// parseOpenModes reads what Put wrote. Of a damaged file nothing is believed: it is judged
-// anew.
+// parseOpenModes reads what Put wrote. A damaged file counts as empty, and each link is judged again.
 func parseOpenModes(text []byte) map[string]bool {
 	var large map[string]bool
 	if json.Unmarshal(text, &large) != nil || large == nil { // "null" is JSON, too
@@ -54,7 +52,7 @@ func parseOpenModes(text []byte) map[string]bool {
 	return large
 }
 
-// Get is what was found for a link and prefix; false: it was not judged.
+// Get returns the result for a link and prefix. false means that it was not judged.
 func (j *OpenModes) Get(key string) (large, ok bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -62,7 +60,7 @@ func (j *OpenModes) Get(key string) (large, ok bool) {
 	return large, ok
 }
 
-// Put keeps a judgement. An error says that it is kept in memory only.
+// Put keeps a result. An error means that it is kept in memory only.
 func (j *OpenModes) Put(key string, large bool) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -80,10 +78,10 @@ func (j *OpenModes) Put(key string, large bool) error {
 	return os.Rename(j.file+".new", j.file)
 }
 
-// sampleKeys is how many keys one LIST gives, and what open=auto judges by.
+// sampleKeys is how many keys one LIST returns, and how many open=auto judges by.
 const sampleKeys = 1000
 
-// SampleKeys are the sizes of the first keys below a prefix, in bytes.
+// SampleKeys returns the sizes of the first keys below a prefix, in bytes.
 func SampleKeys(ctx context.Context, origin interface {
 	List(ctx context.Context, q hearth.Listing, each func(hearth.Object) error) error
 }, prefix string) (sizes []int64, err error) {

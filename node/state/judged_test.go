@@ -23,7 +23,7 @@ func FuzzOpenModes(f *testing.F) {
 	f.Add([]byte(`{"format":2,"modes":{"a":"passthrough"}}`)) // newer
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, text []byte) {
-		// Any bytes are judgements or none; one can be added and read again.
+		// Any bytes are parsed as results or as none. A result can be added and read again.
 		dir := t.TempDir()
 		if err := os.WriteFile(filepath.Join(dir, "open-modes.json"), text, 0o600); err != nil {
 			t.Fatal(err)
@@ -39,7 +39,7 @@ func FuzzOpenModes(f *testing.F) {
 }
 
 func TestDamagedOpenModesAreJudgedAnew(t *testing.T) {
-	// Of a file that is not whole nothing is believed.
+	// Nothing in a damaged file is believed.
 	for _, text := range []string{`null`, `{"a":true,"b":3}`, `{"a":true`, `[]`, ``} {
 		if got := parseOpenModes([]byte(text)); got == nil || len(got) != 0 {
 			t.Errorf("%q: %v", text, got)

@@ -14,17 +14,17 @@ import (
 	"github.com/hearthfs/hearth/cache/disk"
 )
 
-// This file keeps in each cache directory how far node ids are in use: a
-// small file, written beside its place and renamed, that outlives the namespace's
-// database. A damaged one costs numbers, and none is given out twice.
+// This file keeps, in each cache directory, the highest node id in use. The note is a small file, written
+// beside its place and renamed, and it outlives the namespace's database. A damaged note costs unused numbers,
+// but no id is given out twice.
 
-// NodeIDsFile is the file in each cache directory that outlives the namespace's
-// database: a node id that a kernel may still hold is never given out again.
+// NodeIDsFile is the name of the note in each cache directory. The note outlives the namespace's database: a
+// node id that a kernel may still hold is never given out again.
 const NodeIDsFile = disk.NodeIDsFile
 
-// reservedLine is its content: format, the highest id in use, CRC-32 of the two.
-// The format stands first so that no beginning of the line is taken for a number
-// alone, which is what the first version of hearth wrote.
+// reservedLine is the content of the note: the format, the highest id in use, and a CRC-32 of the two. The
+// format stands first, so that no beginning of the line looks like a number alone, which the first version of
+// hearth wrote.
 const reservedLine = "hearth node-ids 1 %d"
 
 func formatReserved(upTo uint64) []byte {
@@ -32,8 +32,8 @@ func formatReserved(upTo uint64) []byte {
 	return fmt.Appendf(line, " %08x\n", crc32.ChecksumIEEE(line))
 }
 
-// parseReserved reads what formatReserved wrote; false: damaged, or of a format
-// that this version does not know. Ids lie far below 1<<62: higher is damage, too.
+// parseReserved reads what formatReserved wrote. false means that the text is damaged, or of a format that this
+// version does not know. Ids lie far below 1<<62, so a higher one is damage, too.
 func parseReserved(text []byte) (upTo uint64, ok bool) {
 	line := strings.TrimSuffix(string(text), "\n")
 	digits := line
@@ -47,14 +47,14 @@ func parseReserved(text []byte) (upTo uint64, ok bool) {
 	return upTo, digits == line || string(formatReserved(upTo)) == line+"\n"
 }
 
-// idsOf is above every node id that this program can have given out by now, fewer
-// than 2^20 each second since 2020: what is taken where the number was lost.
+// idsOf returns a number above every node id that this program can have given out by a time: fewer than 2^20
+// each second since 2020. It is used where the note is lost.
 func idsOf(now time.Time) uint64 {
 	return uint64(max(0, now.Unix()-time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC).Unix())) << 20
 }
 
-// lostNodeIDs is idsOf for a note that cannot be read. A clock that was set back is behind
-// the time at which that was written.
+// lostNodeIDs is idsOf for a note that cannot be read. If the clock was set back, the time at which the note
+// was written counts.
 func lostNodeIDs(name string) uint64 {
 	now := time.Now()
 	if info, err := os.Stat(name); err == nil && info.ModTime().After(now) {
@@ -63,7 +63,7 @@ func lostNodeIDs(name string) uint64 {
 	return idsOf(now)
 }
 
-// FirstNodeID is above every node id that was noted in a cache directory.
+// FirstNodeID returns a number above every node id that was noted in a cache directory.
 func FirstNodeID(dirs []string) uint64 {
 	first := uint64(0)
 	for _, dir := range dirs {
@@ -86,8 +86,7 @@ func NodeIDsWhole(text []byte) bool {
 	return ok
 }
 
-// RenewNodeIDs replaces the note in a cache directory by a number above every id that was
-// given out.
+// RenewNodeIDs replaces the note in a cache directory by a number above every id that was given out.
 func RenewNodeIDs(dir string) error {
 	name := filepath.Join(dir, NodeIDsFile)
 	if err := os.WriteFile(name+".new", formatReserved(lostNodeIDs(name)), 0o600); err != nil {
@@ -96,8 +95,8 @@ func RenewNodeIDs(dir string) error {
 	return os.Rename(name+".new", name)
 }
 
-// NoteNodeIDs writes in a cache directory that ids are in use up to one, unless a later
-// note was faster.
+// NoteNodeIDs notes in a cache directory that ids up to upTo are in use, unless a note of a higher one was
+// faster.
 func NoteNodeIDs(dir string, upTo uint64) error {
 	name := filepath.Join(dir, NodeIDsFile)
 	if text, err := os.ReadFile(name); err == nil {

@@ -19,8 +19,8 @@ func FuzzNodeIDs(f *testing.F) {
 	f.Add([]byte("9223372036854775807"))
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, text []byte) {
-		// Any bytes are a number that leaves room for the next reservations, or
-		// damaged; what is read is written as something that reads the same.
+		// Any bytes are either damage or a number that leaves room for the next reservations. What is read is
+		// written as something that reads the same.
 		upTo, ok := parseReserved(text)
 		if !ok {
 			return
@@ -35,8 +35,8 @@ func FuzzNodeIDs(f *testing.F) {
 }
 
 func TestADamagedNoteOfNodeIDsGivesNoIDTwice(t *testing.T) {
-	// The note is cut off, changed, foreign or newer: what comes next is above all
-	// that can have been given out.
+	// The note is cut off, changed, foreign or newer. The next id is then above all that can have been given
+	// out.
 	whole := formatReserved(3 << 20)
 	dir := t.TempDir()
 	for i := range whole {
