@@ -9,45 +9,45 @@ import (
 	"github.com/hearthfs/hearth/warmup"
 )
 
-// Egress counts what is fetched from origins, by whom it is for.
+// Egress counts what is fetched from origins, by purpose: for readers, for warm-ups, or for readers of other
+// nodes.
 type Egress struct{ readers, warmUp, peers fetches }
 
-// fetches are requests and the bytes that came of them.
+// fetches counts requests and the bytes that they brought.
 type fetches struct{ requests, bytes atomic.Int64 }
 
 func (f *fetches) figures() status.Requests {
 	return status.Requests{Requests: f.requests.Load(), Bytes: f.bytes.Load()}
 }
 
-// came counts a View, if there is one.
+// came counts the bytes of a View, if there is one.
 func (f *fetches) came(v *hearth.View) {
 	if v != nil {
 		f.bytes.Add(int64(v.Len()))
 	}
 }
 
-// Readers and WarmUp are what was fetched for readers, what is read ahead of them
-// included, and for warm-ups; Peers what was for readers of other nodes.
+// Readers returns what was fetched for readers, read-ahead included.
 func (e *Egress) Readers() status.Requests { return e.readers.figures() }
 
-// Peers is what was fetched for readers of other nodes.
+// Peers returns what was fetched for readers of other nodes.
 func (e *Egress) Peers() status.Requests { return e.peers.figures() }
 
-// WarmUp is what was fetched for warm-ups.
+// WarmUp returns what was fetched for warm-ups.
 func (e *Egress) WarmUp() status.Requests { return e.warmUp.figures() }
 
-// warmsUp is the key of a context whose work is a warm-up's, forPeer that of one whose
-// work is for a reader of another node.
+// warmsUp is the key of a context whose work is for a warm-up, and forPeer of one whose work is for a reader of
+// another node.
 type (
 	warmsUp struct{}
 	forPeer struct{}
 )
 
-// of is where a fetch under ctx counts: an attempt that a warm-up began is its own,
-// whoever joined it.
+// of returns the counter of a fetch under ctx, and counts the request. An attempt that a warm-up began counts
+// for the warm-up, whoever joined it.
 func (e *Egress) of(ctx context.Context) *fetches {
 	if e == nil {
-		return &fetches{} // nobody asks for it
+		return &fetches{} // nobody reads these counts
 	}
 	f := &e.readers
 	switch {
@@ -60,10 +60,10 @@ func (e *Egress) of(ctx context.Context) *fetches {
 	return f
 }
 
-// ForWarmUp is a context whose fetches are a warm-up's.
+// ForWarmUp returns a context whose fetches count for a warm-up.
 func ForWarmUp(ctx context.Context) context.Context { return context.WithValue(ctx, warmsUp{}, true) }
 
-// Peers is a Source whose fetches are for readers of other nodes.
+// Peers is a Source whose fetches count for readers of other nodes.
 type Peers struct{ hearth.Source }
 
 // Get reads a range of a block.
@@ -76,7 +76,7 @@ func (p Peers) GetMany(ctx context.Context, first hearth.Block, n int, each func
 	p.Source.GetMany(context.WithValue(ctx, forPeer{}, true), first, n, each)
 }
 
-// WarmUp is a Loader whose fetches are a warm-up's.
+// WarmUp is a Loader whose fetches count for a warm-up.
 type WarmUp struct{ warmup.Loader }
 
 // Load reads a run of blocks and has each kept.

@@ -8,44 +8,43 @@ import (
 )
 
 const (
-	// mostPause is between two tries of a fetch that goes on to fail.
+	// mostPause bounds the back-off between two tries of a fetch that keeps failing.
 	mostPause = 2 * time.Minute
-	// told is how long a denied key is told of after somebody last asked for it, and how
-	// long another fetch speaks for the origin that denies one.
+	// told is how long status shows a denied key after a reader last asked for it. For as long, another
+	// successful fetch proves that the origin of a denied key is well.
 	told = 10 * time.Minute
 )
 
 // Failure is a fetch that failed, and what it says of the origin.
 type Failure struct {
-	// Says is the cause with its cure, At when it was met last.
+	// Says is the cause with its cure. At is when it was last met.
 	Says string
 	At   time.Time
-	// Block that was asked for.
+	// Block is the block that was asked for.
 	Block hearth.Block
-	// Denied: the origin answered that this cannot be read. OneKey: others can be. Archived:
-	// for that reason, which no other try changes.
+	// Denied means that the origin answered that this cannot be read. OneKey means that other keys can be.
+	// Archived means that the object is archived, which no further try changes.
 	Denied, OneKey, Archived bool
 
-	sure bool // of OneKey: another was tried
+	sure bool // OneKey is certain: another key was tried
 }
 
-// Health is what the fetches of a link say of its origin: it is well once one succeeds. What
-// failed last is tried again though nobody asks, for all else may be cached, and nobody ever
-// does. A key that is denied while others are read is no failure of the origin, and is
-// forgotten.
+// Health is the state of a link's origin, by its fetches. The origin is well once a fetch succeeds. The last
+// failure is tried again even if no reader asks, since all else may be cached. A denied key, while others can
+// be read, is no failure of the origin, and is forgotten.
 type Health struct {
-	// Pause is before the first try of what failed, and doubles.
+	// Pause is the back-off before the first try of what failed. It doubles with each further try.
 	Pause time.Duration
 
 	mu     sync.Mutex // guards the rest
-	last   *Failure   // nil: the last fetch succeeded
-	well   time.Time  // when one last did
-	next   time.Time  // when what failed is to be tried
+	last   *Failure   // nil if the last fetch succeeded
+	well   time.Time  // when a fetch last succeeded
+	next   time.Time  // when to try again what failed
 	pause  time.Duration
 	trying bool
 }
 
-// Succeeded hears of a fetch that did; again: one failed before.
+// Succeeded notes a fetch that succeeded. again means that one had failed before.
 func (h *Health) Succeeded() (again bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -54,8 +53,8 @@ func (h *Health) Succeeded() (again bool) {
 	return again
 }
 
-// Failed hears of a fetch that had begun then and failed; what began before another succeeded
-// says nothing of now.
+// Failed notes a fetch that began at a time and failed. If another fetch has succeeded since it began, the
+// failure says nothing about the present.
 func (h *Health) Failed(f Failure, began time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -72,7 +71,7 @@ func (h *Health) Failed(f Failure, began time.Time) {
 	}
 }
 
-// Last is the last fetch if it failed; nil: it did not.
+// Last returns the last failure. nil means that the last fetch succeeded.
 func (h *Health) Last() *Failure {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -86,8 +85,7 @@ func (h *Health) now() *Failure {
 	return h.last
 }
 
-// Due is what to try again now; nil: nothing. Whoever takes it says with Tried what came of
-// it.
+// Due returns a failure that is to be tried again now, or nil. The caller reports the result with Tried.
 func (h *Health) Due() *Failure {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -99,8 +97,8 @@ func (h *Health) Due() *Failure {
 	return f
 }
 
-// Tried says that what was due is now so; nil: it succeeds. Of another failure that was heard
-// meanwhile it says something only where both are denials. again: the origin is well again.
+// Tried reports the result of a try that was due. A nil result means success. If another failure was noted
+// meanwhile, the result counts only where both are denials. again means that the origin is well again.
 func (h *Health) Tried(was, is *Failure) (again bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -116,7 +114,7 @@ func (h *Health) Tried(was, is *Failure) (again bool) {
 		return true
 	}
 	h.last = &Failure{Says: is.Says, At: now, Block: last.Block, Denied: is.Denied, OneKey: is.OneKey, Archived: is.Archived, sure: is.OneKey}
-	if is.OneKey { // which nobody asked for again
+	if is.OneKey { // no reader asked for it again
 		h.last.At, h.well = last.At, now
 	}
 	return is.OneKey && !last.OneKey

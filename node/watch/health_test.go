@@ -11,8 +11,8 @@ import (
 )
 
 func TestAFailureIsDueUntilItEnds(t *testing.T) {
-	// What failed once is due after the pause, then more and more rarely, one try at a time,
-	// and is over once a try or a fetch succeeds, or what failed before that is heard late.
+	// What failed once is due after the pause, then less and less often, and with one try at a time. It is over
+	// once a try or a fetch succeeds. A failure that began before that, and is heard late, does not count.
 	synctest.Test(t, func(t *testing.T) {
 		h := Health{Pause: 30 * time.Second}
 		b := (&hearth.Object{Key: "k"}).Block(0)
@@ -57,8 +57,9 @@ func TestAFailureIsDueUntilItEnds(t *testing.T) {
 }
 
 func TestOneDeniedKeyIsNoFailure(t *testing.T) {
-	// Where others were read lately a denial is of one key, and that is tried once; where all are denied, it is not, and stays so whoever asks. It is forgotten once
-	// nobody has asked for long. Where nothing was read it is the origin's failure until a try tells.
+	// If other keys were read lately, a denial concerns one key, which is tried once. If all keys are denied,
+	// it is the origin's, and stays so whoever asks. A denied key is forgotten once nobody has asked for it for
+	// long. If nothing was read before, a denial is the origin's failure until a try tells.
 	synctest.Test(t, func(t *testing.T) {
 		h := Health{Pause: 30 * time.Second}
 		is := func(when string, one bool) {
@@ -107,8 +108,9 @@ func TestOneDeniedKeyIsNoFailure(t *testing.T) {
 }
 
 func TestAnswersAboutOneKey(t *testing.T) {
-	// An archived object is no failure of the origin, though nothing was read before, or all failed just now, and is not tried again. An odd
-	// answer is believed to be of one key until a try tells: it may be of all.
+	// An archived object is no failure of the origin, even if nothing was read before or all else just failed.
+	// It is not tried again. An odd answer is believed to concern one key until a try tells: it may concern
+	// all.
 	synctest.Test(t, func(t *testing.T) {
 		h := Health{Pause: 30 * time.Second}
 		b := (&hearth.Object{Key: "k"}).Block(0)
@@ -146,7 +148,7 @@ func TestAnswersAboutOneKey(t *testing.T) {
 }
 
 func TestWhatAFailureIsAbout(t *testing.T) {
-	// What an origin says tells whether one key may be meant, or all.
+	// An origin's answer tells whether it may concern one key, or concerns all.
 	b := (&hearth.Object{Key: "k"}).Block(0)
 	for _, x := range []struct {
 		status                int

@@ -19,7 +19,7 @@ type Names interface {
 	List(ctx context.Context, q hearth.Listing, each func(hearth.Object) error) error
 }
 
-// Listings are those that run.
+// Listings are the listings that run at present.
 type Listings struct {
 	mu      sync.Mutex // guards running
 	running map[*listing]struct{}
@@ -31,8 +31,8 @@ type listing struct {
 	names atomic.Int64
 }
 
-// Over is the origin of a link with a URL, whose keys are told behind base. Its listings are
-// among l, and its pauses are what readers of names below the URL wait for.
+// Over decorates the origin of a link with a URL, whose keys are shown behind base. Its listings are counted in
+// l. Its pauses are reported as waits of readers of names below the URL.
 func (l *Listings) Over(origin Names, url, base string, ledger *waits.Ledger) Names {
 	return listed{origin, l, url, base, ledger}
 }
@@ -44,12 +44,12 @@ type listed struct {
 	ledger    *waits.Ledger
 }
 
-// Head is an origin's.
+// Head implements Names.
 func (x listed) Head(ctx context.Context, key string) (hearth.Object, error) {
 	return x.Names.Head(x.ledger.About(ctx, x.url), key)
 }
 
-// List is an origin's; who asks for some names only lists no directory.
+// List implements Names. A question with a limit lists no whole directory, and is not among the Listings.
 func (x listed) List(ctx context.Context, q hearth.Listing, each func(hearth.Object) error) error {
 	ctx = x.ledger.About(ctx, x.url)
 	if q.Limit > 0 {
@@ -73,7 +73,7 @@ func (x listed) List(ctx context.Context, q hearth.Listing, each func(hearth.Obj
 	})
 }
 
-// Running are the listings under way, the longest first.
+// Running returns the listings in flight, the longest first.
 func (l *Listings) Running() []status.Listing {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -10,8 +10,7 @@ import (
 	"github.com/hearthfs/hearth/origin"
 )
 
-// Explained puts what an origin said into one line with the cure; other errors
-// stay what they are.
+// Explained turns an origin's error into one line with the cure. Other errors are returned as they are.
 func Explained(err error) error {
 	var asked *origin.Error
 	if err == nil || !errors.As(err, &asked) || errors.Is(err, fs.ErrNotExist) {
@@ -27,7 +26,7 @@ func Explained(err error) error {
 	return &admin.Error{Kind: kind, Message: origin.Explain(err), Cause: err}
 }
 
-// FailureOfNames is an error of a question; nil: none.
+// FailureOfNames returns the failure of a question for names. It is nil if there was no error.
 func FailureOfNames(err error) *Failure {
 	if err == nil {
 		return nil
@@ -35,9 +34,9 @@ func FailureOfNames(err error) *Failure {
 	return &Failure{Says: Explained(err).Error()}
 }
 
-// FailureOf is what a fetch failed with. An answer about the key, and not about who asks, is a
-// denial. One that is odd is believed to be of this key alone, since the origin was found well
-// when it was first asked; that it is archived is sure.
+// FailureOf returns the failure of a fetch. An answer about the key, and not about the caller, is a denial. An
+// odd answer is believed to concern this key alone, since the origin was well when it was probed. That an
+// object is archived is certain.
 func FailureOf(b hearth.Block, err error) *Failure {
 	f := &Failure{Says: Explained(err).Error(), Block: b, Denied: origin.OfOne(err)}
 	f.Archived = errors.Is(err, hearth.ErrArchived)

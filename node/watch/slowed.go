@@ -8,19 +8,19 @@ import (
 )
 
 const (
-	// sampled are the seconds that a storm is looked for in, as reads of "now" are.
+	// sampled is how many seconds of answers are searched for a storm of SlowDown, as many as reads of "now"
+	// cover.
 	sampled = 10
-	// leastSlowed answers in that time, and of all one in slowedShare, are a storm. An
-	// origin at its limit says so now and then, requests adapt, and nobody waits for long.
+	// A storm is at least leastSlowed answers in that time, and at least one in slowedShare of all. An origin
+	// at its limit asks to slow down now and then. Requests then adapt, and nobody waits for long.
 	leastSlowed, slowedShare = 3, 20
 )
 
-// Answers are those that an origin gave since it was opened, and those of them that asked
-// to slow down.
+// Answers counts the answers of an origin since it was opened, and those of them that asked to slow down.
 type Answers struct{ All, Slowed int64 }
 
-// Slowed tells an origin that throttles from one that did so once: it has samples of what
-// origins answered, one a second.
+// Slowed distinguishes an origin that throttles from one that asked to slow down once. It samples what origins
+// answered, once a second.
 type Slowed struct {
 	mu      sync.Mutex // guards the rest
 	samples [sampled + 1]map[string]Answers
@@ -48,8 +48,8 @@ func (s *Slowed) add(sample map[string]Answers) {
 	s.oldest = (s.oldest + 1) % len(s.samples)
 }
 
-// Says is what to know and do about a link's origin at url that has answered so by now; "":
-// it does not throttle.
+// Says returns what to know and do about the origin of a link at url, which has given these answers by now. It
+// is empty if the origin does not throttle.
 func (s *Slowed) Says(link, url string, now Answers) string {
 	s.mu.Lock()
 	then := s.samples[s.oldest][link]

@@ -11,8 +11,9 @@ import (
 )
 
 func TestAnOriginThatThrottlesIsToldOfWhileItDoes(t *testing.T) {
-	// One answer that asks to slow down is nothing, nor are a few of thousands; a storm is told of with its figures, of its own link alone, until it has been over for
-	// ten seconds; and what was before the node looked counts from the start.
+	// One answer that asks to slow down is nothing, nor are a few among thousands. A storm is reported with its
+	// figures, for its own link alone, until it has been over for ten seconds. What came before the node looked
+	// counts from the start.
 	synctest.Test(t, func(t *testing.T) {
 		var s Slowed
 		var mu sync.Mutex // guards links

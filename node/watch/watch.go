@@ -1,5 +1,5 @@
-// Package watch listens to what is asked of origins: which version is gone, who a fetch is
-// for, which listings run, and for what readers are slowed down.
+// Package watch observes what is asked of origins: which versions are gone, for whom a fetch is, which listings
+// run, how healthy an origin is, and what slows readers down.
 package watch
 
 import (
@@ -11,17 +11,17 @@ import (
 	"github.com/hearthfs/hearth/internal/waits"
 )
 
-// Bucket is the bucket with an ear: a version that is found gone is forgotten
-// at once, whoever read it, and what cannot be kept is counted.
+// Bucket is the Source of the bucket with observers. A version that is found gone is forgotten at once, whoever
+// read it. Objects that cannot be cached are counted.
 type Bucket struct {
 	hearth.Source
-	// Gone hears of versions that the origin does not have any more.
+	// Gone is told of versions that the origin no longer has.
 	Gone func(*hearth.Object)
-	// Weak hears of reads of objects that no tier may keep.
+	// Weak is told of reads of objects that no tier may keep.
 	Weak func(*hearth.Object)
-	// Heard is told how each fetch ended, and when it had begun.
+	// Heard is told how each fetch ended, and when it began.
 	Heard func(b hearth.Block, began time.Time, err error)
-	// Egress counts fetches. Waits is where readers of a version wait.
+	// Egress counts fetches. Waits notes what readers of a version wait for.
 	Egress *Egress
 	Waits  *waits.Ledger
 }
@@ -43,7 +43,7 @@ func (w Bucket) GetMany(ctx context.Context, first hearth.Block, n int, each fun
 	w.Source.GetMany(w.Waits.About(ctx, first.Object.Version), first, n, func(b hearth.Block, v *hearth.View, err error) bool {
 		fetch.came(v)
 		w.hear(b, began, err)
-		defer func() { began = time.Now() }() // of the next block
+		defer func() { began = time.Now() }() // the next block's fetch begins now
 		return each(b, v, err)
 	})
 }

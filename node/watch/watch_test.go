@@ -13,7 +13,7 @@ import (
 	"github.com/hearthfs/hearth/node/status"
 )
 
-// fake is an origin: two pages of names a second apart, and blocks that it is slowed down for.
+// fake is an origin with two pages of names a second apart, and with blocks for which it is slowed down.
 type fake struct{ pool *hearth.Pool }
 
 func (f fake) Head(ctx context.Context, key string) (hearth.Object, error) {
@@ -56,8 +56,8 @@ func (f fake) GetMany(ctx context.Context, first hearth.Block, n int, each func(
 }
 
 func TestListingsThatRun(t *testing.T) {
-	// A listing is told while it runs, with what it has found; a question for some names, and
-	// one that has ended, are not; what reads names there is slowed down with it.
+	// A running listing is shown with what it has found. A question for some names is not, nor is a listing
+	// that has ended. Readers of names there are slowed down with it.
 	synctest.Test(t, func(t *testing.T) {
 		var all Listings
 		ledger := waits.New()
@@ -95,8 +95,8 @@ func TestListingsThatRun(t *testing.T) {
 }
 
 func TestFetchesAreOfWhoBeganThem(t *testing.T) {
-	// A warm-up's fetch is its own though a reader joins it, through a tier whose attempts
-	// run elsewhere; a reader's is the reader's, and what both waited is known by the version.
+	// A warm-up's fetch counts for the warm-up even if a reader joins it, through a tier whose attempts run
+	// elsewhere. A reader's counts for the reader. The version tells what both waited for.
 	synctest.Test(t, func(t *testing.T) {
 		pool := hearth.NewPool(64 << 20)
 		ledger, egress := waits.New(), &Egress{}

@@ -1,5 +1,5 @@
-// Package wiring is the read side of a node in one expression: what is asked after
-// what, and what each tier keeps of it.
+// Package wiring has the read side of a node as one expression: which source is asked after which, and what
+// each tier keeps of what it reads.
 package wiring
 
 import (
@@ -11,55 +11,53 @@ import (
 	"github.com/hearthfs/hearth/namespace"
 )
 
-// Wiring is what stands in the read side where later tiers will. Nil: nothing
-// stands there.
+// Wiring is what stands in the read side in the place of later tiers. nil means that nothing stands there.
 type Wiring struct {
 	// Volumes stands between the disk and the bucket.
 	Volumes hearth.Store
-	// Ring routes reads to the nodes that own blocks; Mine tells its own from others', nil:
-	// all are.
+	// Ring routes reads to the nodes that own blocks. Mine reports whether this node owns a block. nil means
+	// that it owns all.
 	Ring Router
 	Mine func(hearth.Block) bool
 }
 
-// Router is what the wiring wants of the nodes around it.
+// Router is what the wiring needs of the other nodes.
 type Router interface {
-	// Former asks those who owned a block before, by Peek, and reads from next what
-	// they do not hold.
+	// Former asks former owners of a block by Peek, and reads what they do not hold from next.
 	Former(next hearth.Source) hearth.Source
-	// Fill reads others' blocks at their owners, from own where this node is the next to
-	// be asked, and from the bucket where nobody answers.
+	// Fill reads others' blocks at their owners. Where this node is the next rank, it reads from own, and where
+	// nobody answers, from the bucket.
 	Fill(own, bucket hearth.Source) hearth.Source
-	// Route reads own blocks from own and the others' from theirs.
+	// Route reads this node's blocks from own and the others' from theirs.
 	Route(own, theirs hearth.Source) hearth.Source
-	// List has each directory listed once per ring and bound.
+	// List decorates an origin, so that each directory is listed once per ring and bound.
 	List(origin namespace.Origin) namespace.Origin
-	// Serve is given what peers are answered from.
+	// Serve is given the Answers for peers.
 	Serve(Answers) error
 }
 
-// Answers are what peers are answered from.
+// Answers are the sources from which peers are answered.
 type Answers struct {
-	// Owned is what they may Fill from.
+	// Owned is the source for Fill.
 	Owned hearth.Source
-	// Local is what they may Peek at: it asks nobody.
+	// Local is the source for Peek. It asks nobody else.
 	Local interface {
 		hearth.Getter
 		Has(id hearth.ID) bool
 	}
-	// Ready is what memory holds of a block, or nil. It waits for nobody.
+	// Ready returns what memory holds of a block, or nil. It never waits.
 	Ready func(b hearth.Block, off, n int) *hearth.View
-	// Here is what the disk holds of a block, as Disk says; nil: there is none.
+	// Here returns what the disk holds of a block, by Disk.GetHere. It is nil if there is no disk tier.
 	Here func(ctx context.Context, b hearth.Block, off, n int, stead func()) *hearth.View
 }
 
 // Disk is the disk tier, on a device that may not answer.
 type Disk interface {
 	hearth.Store
-	// GetHere is Get of what the Store holds, for a caller who can be replaced, read on his
-	// own thread, without two switches; nil: it does not hold it, or Get says what is wrong. Where
-	// the device does not answer, stead is called, once, on a goroutine of its own, to take the
-	// caller's place: it may run while the call lasts, and after it, if the device answers just then.
+	// GetHere is Get of what the Store holds, on the caller's own thread, which saves two thread switches. nil
+	// means that the Store does not hold it, or that Get will return the error. The caller must be replaceable:
+	// if the device does not answer, stead is called, once, on a goroutine of its own, to take the caller's
+	// place. stead may run while the call lasts, and also after it if the device answers just then.
 	GetHere(ctx context.Context, b hearth.Block, off, n int, stead func()) *hearth.View
 }
 
@@ -72,16 +70,16 @@ func (alone) Route(own, _ hearth.Source) hearth.Source      { return own }
 func (alone) List(origin namespace.Origin) namespace.Origin { return origin }
 func (alone) Serve(Answers) error                           { return nil }
 
-// Tiers are the values of the read side's expression.
+// Tiers are the parts of the read side's expression.
 type Tiers struct {
-	// Reads is what this node's readers use, Own the way of its own blocks.
+	// Reads is the source for this node's readers, and Own the source for its own blocks.
 	Reads, Own             *cache.Tier
 	backing, theirs, owned *cache.Tier
-	// Ring is the nodes around it, or none.
+	// Ring is the Router of the other nodes, or alone.
 	Ring Router
 }
 
-// Wire is the architecture: the read side in one expression. disk may be nil.
+// Wire builds the read side in one expression, which is the architecture. disk may be nil.
 func Wire(w Wiring, mem *cache.RAM, disk Disk, bucket hearth.Source) (*Tiers, error) {
 	volumes, ring := w.Volumes, w.Ring
 	if ring == nil {
@@ -96,17 +94,17 @@ func Wire(w Wiring, mem *cache.RAM, disk Disk, bucket hearth.Source) (*Tiers, er
 	return t, ring.Serve(Answers{Owned: t.owned, Local: cache.Local(mem, disk), Ready: mem.Ready, Here: here(mem, disk, asked)})
 }
 
-// Close ends the attempts under way, each tier before what it reads from.
+// Close ends the attempts in flight, each tier before what it reads from.
 func (t *Tiers) Close() {
 	for _, tier := range []*cache.Tier{t.Reads, t.owned, t.theirs, t.Own, t.backing} {
 		tier.Close()
 	}
 }
 
-// served is what peers have this node keep in memory: what they ask for whole and the disk has
-// not yet, since others of them mostly do soon, and of the rest what is hot. An epoch of one
-// reader asks for each block of the disk once: to keep them all pushed out what is hot, and
-// cost an owner a twenty-fifth of its CPU time.
+// served admits to memory what peers read from this node. It admits a block that peers ask for whole and that
+// the disk does not hold yet, since other peers mostly ask for it soon. Of the rest it admits what is hot. An
+// epoch of one reader asks for each block of the disk once. Keeping all of these evicted what is hot, and cost
+// an owner a twenty-fifth of its CPU time.
 func served(mem *cache.RAM, disk Disk, hot cache.Admit) cache.Admit {
 	keep, below := cache.Keep(mem), cache.Local(disk)
 	return func(b hearth.Block, n int) bool {
@@ -117,8 +115,8 @@ func served(mem *cache.RAM, disk Disk, hot cache.Admit) cache.Admit {
 	}
 }
 
-// here gives peers small objects that the disk holds, on the thread that asks, and keeps in
-// memory what is hot: what served does, without the tiers on the way there.
+// here reads small objects from the disk for peers, on the thread that asks, and keeps in memory what is hot.
+// It does what served does, without the tiers in between.
 func here(mem *cache.RAM, disk Disk, hot cache.Admit) func(context.Context, hearth.Block, int, int, func()) *hearth.View {
 	if disk == nil {
 		return nil
@@ -129,16 +127,16 @@ func here(mem *cache.RAM, disk Disk, hot cache.Admit) func(context.Context, hear
 		}
 		v := disk.GetHere(ctx, b, off, n, stead)
 		if v != nil && hot(b, n) {
-			_ = mem.Put(b, v) // or the next one is read from disk again
+			_ = mem.Put(b, v) // if it declines, the next read goes to the disk again
 		}
 		return v
 	}
 }
 
-// hot is what this node's readers keep in memory. Before a disk it is what is
-// soon asked for again, since a mount's page cache has the rest; without a disk
-// it is everything. Of another node's blocks it is by chance, so that what many nodes
-// read again and again does not come from its owner alone.
+// hot admits to memory what this node's readers read. In front of a disk it admits what is soon asked for
+// again, since a mount's page cache has the rest. Without a disk it admits everything. It admits some of
+// another node's blocks by chance, so that blocks that many nodes read again and again do not come from their
+// owner alone.
 func hot(w Wiring, mem *cache.RAM, disk Disk) cache.Admit {
 	if disk == nil {
 		return cache.Keep(mem)
@@ -152,7 +150,7 @@ func hot(w Wiring, mem *cache.RAM, disk Disk) cache.Admit {
 	}
 }
 
-// copied is one of how many blocks that come from a peer whole a reader keeps a copy of:
-// with 100 nodes that ask by Zipf's law the busiest then serves 0.75 of the mean instead
-// of eight times (simulated). Of a range it is as much less, for all of the block comes.
+// copied is the chance by which a reader keeps a copy of a block that came whole from a peer: one in copied.
+// With 100 nodes that ask by Zipf's law, the busiest node then serves 0.75 of the mean instead of eight times
+// the mean (simulated). The chance of a range is smaller in proportion, since all of the block is fetched.
 const copied = 10

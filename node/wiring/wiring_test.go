@@ -22,7 +22,7 @@ func (s *fakeSource) Get(_ context.Context, _ hearth.Block, off, n int) (*hearth
 }
 
 func TestAloneEverythingIsOwn(t *testing.T) {
-	// Without a ring its parts pass through, and Fill at the owner is a read of one's own.
+	// Without a ring its parts pass through. A Fill at the owner is a read of its own block.
 	own := hearthtest.Source(&fakeSource{"abc"})
 	if (alone{}).Former(own) != own || (alone{}).Route(own, nil) != own || (alone{}).Fill(own, nil) != own {
 		t.Error("Former, Route or Fill does not pass through")
@@ -44,7 +44,7 @@ func (l *listening) Serve(a Answers) error {
 }
 
 func TestPeersAreAnsweredFromMemoryWithoutAsking(t *testing.T) {
-	// What memory holds is ready for peers; what it does not hold nobody is asked for.
+	// What memory holds is ready for peers. Nobody is asked for what it does not hold.
 	pool := hearthtest.Pool(t, 64<<20)
 	mem := cache.NewRAM(pool, 32<<20)
 	t.Cleanup(mem.Close)
@@ -72,7 +72,7 @@ func TestPeersAreAnsweredFromMemoryWithoutAsking(t *testing.T) {
 	v.Release()
 }
 
-// emptyDisk holds nothing, and counts who asks it.
+// emptyDisk holds nothing, and counts its calls.
 type emptyDisk struct{ gets atomic.Int64 }
 
 func (d *emptyDisk) Get(context.Context, hearth.Block, int, int) (*hearth.View, error) {
@@ -114,7 +114,7 @@ func (r *two) Serve(a Answers) error {
 	return nil
 }
 
-// block is of an object that is this node's, or the other's, and that no one else was given.
+// block is of an object that is this node's, or the other's, and that no caller got before.
 func (r *two) block(name string, mine bool) hearth.Block {
 	for i := 0; ; i++ {
 		if b := hearthtest.NewObject(fmt.Sprint(name, i), 20_000, 1).Block(0); r.Mine(b) == mine {
@@ -125,7 +125,7 @@ func (r *two) block(name string, mine bool) hearth.Block {
 
 // there is the other node.
 type there struct {
-	route.Peer // nil: nobody calls it
+	route.Peer // nil, since nobody calls its methods
 	*two
 }
 
@@ -146,12 +146,12 @@ func (p there) Many(_ context.Context, _ wire.Verb, wants []wire.Want, each func
 	}
 }
 
-// mine is what ends in an even digit.
+// mine reports whether an id ends in an even digit.
 func mine(b hearth.Block) bool { return (b.Object.Key[len(b.Object.Key)-1]-'0')%2 == 0 }
 
 func TestEachTierIsAskedOnce(t *testing.T) {
-	// A read looks once into memory and once into the disk, whosever the block is, and a
-	// peer's Fill likewise; a Peek asks these and nobody else.
+	// A read looks once into memory and once into the disk, whoever owns the block. So does a peer's Fill. A
+	// Peek asks these two and nobody else.
 	pool := hearthtest.Pool(t, 64<<20)
 	mem := cache.NewRAM(pool, 32<<20)
 	t.Cleanup(mem.Close)
@@ -197,8 +197,8 @@ func (f sourceFunc) Get(_ context.Context, _ hearth.Block, _, n int) (*hearth.Vi
 }
 
 func TestOneInTenOfWhatComesFromPeersIsCopied(t *testing.T) {
-	// Of others' blocks that are read whole, once, a tenth stays in memory; of ranges as much
-	// less, of this node's own blocks none.
+	// A tenth of others' blocks that are read whole and once stays in memory, of ranges as much less, and of
+	// this node's own blocks none.
 	mem := cache.NewRAM(hearthtest.Pool(t, 64<<20), 32<<20)
 	t.Cleanup(mem.Close)
 	admit := hot(Wiring{Mine: mine}, mem, &emptyDisk{})
@@ -240,9 +240,8 @@ func (d *heldDisk) GetHere(ctx context.Context, b hearth.Block, off, n int, _ fu
 }
 
 func TestWhatIsReadHereForPeersIsWholeAndKeptOnceItIsHot(t *testing.T) {
-	// The thread that a peer's request came to reads whole objects from the disk, and nothing
-	// else; the second time in a while they stay in memory. Without a disk there is
-	// nothing to read there.
+	// The thread that a peer's request came to reads only whole objects from the disk. The second time within a
+	// while they stay in memory. Without a disk there is nothing to read there.
 	pool := hearthtest.Pool(t, 64<<20)
 	mem := cache.NewRAM(pool, 32<<20)
 	t.Cleanup(mem.Close)
@@ -282,8 +281,8 @@ func TestWhatIsReadHereForPeersIsWholeAndKeptOnceItIsHot(t *testing.T) {
 }
 
 func TestWhatTheDiskHasIsKeptForPeersOnceItIsHot(t *testing.T) {
-	// Peers ask whole blocks of an owner. One that is on its disk is kept in memory when it is
-	// asked for again, one that is on no disk yet at once: others of them mostly want it soon.
+	// Peers ask an owner for whole blocks. A block on its disk is kept in memory when it is asked for again. A
+	// block on no disk yet is kept at once, since other peers mostly want it soon.
 	for name, disk := range map[string]bool{"on disk": true, "not yet": false} {
 		pool := hearthtest.Pool(t, 64<<20)
 		mem := cache.NewRAM(pool, 32<<20)
