@@ -11,56 +11,54 @@ import (
 	"github.com/hearthfs/hearth/namespace"
 )
 
-// This file says of a file where its bytes lie on this node, how long its name
-// may still be believed, whether a kernel would be lent it, and what a read would do
-// now.
+// This file explains a file: where its bytes lie on this node, how long its name may still be believed, whether
+// a kernel would be lent it, and what a read would do now.
 //
-// All of it is told by what the tiers know without reading, and in a ring by one question to the
-// owners of what is not here: no policy hears of it,
-// nothing is fetched or verified for it, and it holds for the moment alone. What a read
-// does follows the order of the tiers: memory, disk, an attempt under way, and else one
-// ranged GET - of the whole block where a tier would keep it, of what was asked for
+// All of it comes from what the tiers know without reading. In a ring, the owners of what is not here are asked
+// one question. No admission or eviction policy hears of it, nothing is fetched or verified for it, and it
+// holds only for the moment. A read goes through the tiers in their order: memory, disk, a fetch in flight, and
+// else one ranged GET. The GET is of the whole block where a tier would keep it, and of what was asked for
 // where none would.
 
-// ExplainedBy is what a node knows of an object; nil funcs: it has no disk tier.
+// ExplainedBy is what a node knows of an object. Funcs of the disk tier are nil if there is none.
 type ExplainedBy struct {
-	// RAM reports whether memory holds a block, Fetching whether one is on its way.
+	// RAM reports whether memory holds a block, and Fetching whether a fetch of it is in flight.
 	RAM, Fetching func(hearth.ID) bool
-	// Find, Whole and WouldTake are the disk tier's.
+	// Find, Whole and WouldTake are as in disk.Store.
 	Find      func(hearth.ID) (dir, kind string, unread bool)
 	Whole     func(*hearth.Object) (whole, verified bool)
 	WouldTake func(hearth.Block) (dir string, err error)
-	// Mounts show the object.
+	// Mounts are the mounts that show the object.
 	Mounts []LendingMount
-	// Owners are the names of the nodes that a block belongs to, by rank, and whether the
-	// first is this one; nil: the node is in no ring.
+	// Owners returns the names of the nodes that a block belongs to, by rank, and whether the first is this
+	// one. nil means that the node is in no ring.
 	Owners func(hearth.Block) (names []string, mine bool)
-	// Peers asks the nodes that some blocks belong to whether their disks hold them, and tells the name of the one that has a
-	// block, or ""; nil: the node is in no ring.
+	// Peers asks the nodes that some blocks belong to whether their disks hold them. The result returns the
+	// name of the node that has a block, or "". nil means that the node is in no ring.
 	Peers func([]hearth.Block) func(hearth.ID) string
 }
 
-// LendingMount is a mount that shows the object, how it opens files, and why so.
+// LendingMount is a mount that shows the object, how it opens files, and the reason.
 type LendingMount struct{ Dir, Open, Why string }
 
 // ExplainedName is how a name was found.
 type ExplainedName struct {
-	// Path is what was asked for; Dir: a directory.
+	// Path is what was asked for. Dir means that it is a directory.
 	Path string
 	Dir  bool
-	// Link is the path of its link, Origin that one's URL.
+	// Link is the path of its link, and Origin the link's URL.
 	Link, Origin string
-	// Freshness is its link's, Left how long the name may still be believed.
+	// Freshness is its link's. Left is how long the name may still be believed.
 	Freshness namespace.Freshness
 	Left      time.Duration
-	// Asked: it was not known, so the origin was asked for it now.
+	// Asked means that the name was not known, so that the origin was asked for it now.
 	Asked bool
-	// Away is why the origin cannot be asked now; "": it can.
+	// Away is why the origin cannot be asked now. It is empty if it can.
 	Away string
 }
 
-// Explanation is the answer. Its keys are stable: keys are added, none is renamed or
-// given another meaning.
+// Explanation is the answer to explain. Its keys are stable: keys may be added, and none is renamed or changes
+// its meaning.
 type Explanation struct {
 	Path    string `json:"path"`
 	Dir     bool   `json:"dir"`
@@ -74,7 +72,7 @@ type Explanation struct {
 	Cacheable bool `json:"cacheable"`
 	// Name is how fresh the name is.
 	Name NameFreshness `json:"name"`
-	// Held is what lies where, by ranges of bytes.
+	// Held says where the object's bytes lie, by ranges.
 	Held []HeldRange `json:"held"`
 	// Mounts say whether the kernel would be lent the file at its next open.
 	Mounts []Lent `json:"mounts"`
@@ -85,30 +83,31 @@ type Explanation struct {
 // NameFreshness is how long a name may be believed.
 type NameFreshness struct {
 	Freshness string `json:"freshness"`
-	// BelievedMS is how long still, in milliseconds; 0: not any more.
+	// BelievedMS is how much longer it may be believed, in milliseconds. 0 means no longer.
 	BelievedMS int64 `json:"believed_ms"`
-	// Known: the node knew the name before it was asked.
+	// Known means that the node knew the name before it was asked.
 	Known bool `json:"known"`
-	// Says is the same in words, and what a look-up would ask.
+	// Says is the same in words, with what a look-up would ask.
 	Says string `json:"says"`
 }
 
-// HeldRange is a range [From, To) of the object's bytes, and which tiers have all of it.
+// HeldRange is a range [From, To) of the object's bytes, and the tiers that have all of it.
 type HeldRange struct {
 	From int64 `json:"from"`
 	To   int64 `json:"to"`
 	RAM  bool  `json:"ram"`
-	// Disk is the cache directory, Kind queued, segment or sparse; "": no disk has it.
+	// Disk is the cache directory, and Kind is queued, segment or sparse. Both are empty if no disk has the
+	// range.
 	Disk string `json:"disk,omitempty"`
 	Kind string `json:"kind,omitempty"`
-	// Unread: the index of the file in Disk has not been read since the start, and
-	// only that tells whether it has the range.
+	// Unread means that the index of the file in Disk has not been read since the start. Only the index tells
+	// whether the file has the range.
 	Unread bool `json:"unread,omitempty"`
-	// Peer is the node of the ring that has on disk what is not here; "": none said so.
+	// Peer is the node of the ring that has on its disk what is not here. It is empty if none said so.
 	Peer string `json:"peer,omitempty"`
 }
 
-// Lent is whether one mount's kernel would be lent the file.
+// Lent says whether one mount's kernel would be lent the file.
 type Lent struct {
 	Dir  string `json:"dir"`
 	Open string `json:"open"`
@@ -127,13 +126,13 @@ type NextRead struct {
 	// GetOff and GetN are the range of the GET, for origin.
 	GetOff int64 `json:"get_off,omitempty"`
 	GetN   int64 `json:"get_n,omitempty"`
-	// Kept is which tier keeps what that brings: ram, the cache directory, or "".
+	// Kept is the tier that keeps what the GET brings: ram, the cache directory, or "" for none.
 	Kept string `json:"kept,omitempty"`
 	// Says is the same in words.
 	Says string `json:"says"`
 }
 
-// Explain explains a name and the object that it means, and a read at offset.
+// Explain explains a name, the object that it means, and a read at offset.
 func Explain(name ExplainedName, o *hearth.Object, offset int64, n ExplainedBy) *Explanation {
 	e := &Explanation{Path: name.Path, Dir: name.Dir, Link: name.Link, Origin: name.Origin, Key: o.Key, Name: name.fresh(), Held: []HeldRange{}, Mounts: []Lent{}}
 	if name.Dir {
@@ -151,7 +150,7 @@ func Explain(name ExplainedName, o *hearth.Object, offset int64, n ExplainedBy) 
 	return e
 }
 
-// fresh is how long the name may be believed, and what comes after that.
+// fresh returns how long the name may be believed, and what happens after that.
 func (m ExplainedName) fresh() NameFreshness {
 	f := NameFreshness{Freshness: m.Freshness.String(), BelievedMS: m.Left.Milliseconds(), Known: !m.Asked}
 	question := "one HEAD"
@@ -176,10 +175,10 @@ func (m ExplainedName) fresh() NameFreshness {
 	return f
 }
 
-// mostBlocks bounds the questions about a huge object: 64 GiB.
+// mostBlocks bounds the blocks that are looked up for a huge object: 64 GiB.
 const mostBlocks = 1 << 16
 
-// held joins neighbours that lie alike.
+// held returns the ranges of an object. Neighbouring blocks that lie in the same places are one range.
 func (n ExplainedBy) held(o *hearth.Object) []HeldRange {
 	all := []HeldRange{}
 	blocks := make([]HeldRange, min(o.Blocks(), mostBlocks))
@@ -214,7 +213,7 @@ func (n ExplainedBy) held(o *hearth.Object) []HeldRange {
 	return all
 }
 
-// lent says whether a mount lends the file to its kernel.
+// lent says whether a mount would lend the file to its kernel.
 func (n ExplainedBy) lent(m LendingMount, o *hearth.Object, held []HeldRange) Lent {
 	l := Lent{Dir: m.Dir, Open: m.Open}
 	whole, verified := false, false
@@ -244,7 +243,7 @@ func (n ExplainedBy) lent(m LendingMount, o *hearth.Object, held []HeldRange) Le
 	return l
 }
 
-// read says what a read at offset would do, as far as one block answers it.
+// read says what a read at offset would do, within one block.
 func (n ExplainedBy) read(o *hearth.Object, offset int64) *NextRead {
 	r := &NextRead{Offset: offset}
 	if offset >= o.Size {
@@ -290,7 +289,7 @@ func (r *NextRead) here(by, says string) {
 	r.By, r.Says, r.GetOff, r.GetN = by, says, 0, 0
 }
 
-// fetch says which GET is sent, and who keeps what it brings.
+// fetch says which GET would be sent, and which tier keeps what it brings.
 func (n ExplainedBy) fetch(r *NextRead, b hearth.Block) {
 	kept := "ram"
 	if n.WouldTake != nil {

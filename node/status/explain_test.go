@@ -10,13 +10,13 @@ import (
 	"github.com/hearthfs/hearth/namespace"
 )
 
-// explained is an object of three blocks and a bit, under a strong ETag unless it is "".
+// explained is an object of three blocks and a bit. It has a strong ETag unless etag is empty.
 func explained(etag string) *hearth.Object {
 	const size = 3<<20 + 10
 	return &hearth.Object{Link: "l", Key: "k", ETag: etag, Size: size, Version: hearth.VersionOf("s3 b", "k", etag, size)}
 }
 
-// empty is a node with a disk tier and nothing in any.
+// empty is a node with a disk tier that holds nothing in any tier.
 func empty() ExplainedBy {
 	no := func(hearth.ID) bool { return false }
 	return ExplainedBy{RAM: no, Fetching: no,
@@ -26,7 +26,8 @@ func empty() ExplainedBy {
 }
 
 func TestWhatAReadDoes(t *testing.T) {
-	// The tiers answer in their order, and what none has is one GET of what is kept, or of what was asked for.
+	// The tiers answer in their order. What no tier has is one GET: of the block if it is kept, else of what
+	// was asked for.
 	at := func(dir, kind string, unread bool) func(hearth.ID) (string, string, bool) {
 		return func(id hearth.ID) (string, string, bool) {
 			if id.Index == 1 {
@@ -66,7 +67,7 @@ func TestWhatAReadDoes(t *testing.T) {
 }
 
 func TestWhatIsHeld(t *testing.T) {
-	// Neighbours that lie alike are one range; the ranges cover the object.
+	// Neighbouring blocks in the same places are one range. The ranges cover the object.
 	n := empty()
 	n.RAM = func(id hearth.ID) bool { return id.Index == 3 }
 	n.Find = func(id hearth.ID) (string, string, bool) {
@@ -86,7 +87,7 @@ func TestWhatIsHeld(t *testing.T) {
 }
 
 func TestWhoIsLent(t *testing.T) {
-	// Whether a kernel is lent the file, and why not.
+	// The explanation says whether a kernel is lent the file, and why not.
 	small := &hearth.Object{ETag: "e", Size: 5}
 	whole := func(whole, verified bool) func(*ExplainedBy) {
 		return func(n *ExplainedBy) { n.Whole = func(*hearth.Object) (bool, bool) { return whole, verified } }
@@ -117,7 +118,7 @@ func TestWhoIsLent(t *testing.T) {
 }
 
 func TestHowFreshANameIs(t *testing.T) {
-	// What is left of its time, and what a look-up asks after that.
+	// The explanation says how long the name is still believed, and what a look-up asks after that.
 	bounded := namespace.Freshness{Mode: namespace.Bounded, Bound: time.Minute}
 	for _, c := range []struct {
 		name ExplainedName

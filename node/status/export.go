@@ -15,35 +15,35 @@ import (
 	"github.com/hearthfs/hearth/warmup"
 )
 
-// Metrics make metrics of a document.
+// Metrics turn a status document into metrics.
 type Metrics []metric
 
-// metric is a row of the table that was read.
+// metric is a row of the table, parsed.
 type metric struct {
 	desc *prometheus.Desc
 	kind prometheus.ValueType
-	own  []string // values of the labels that its name has
+	own  []string // values of the labels that stand in its name
 	way  []step
-	all  bool // it has no labels of the document's, so that there is one value, if only 0
+	all  bool // it has no labels from the document, so that there is always one value, if only 0
 }
 
-// step goes to a key; each: to each of what lies there, whose labels are taken.
+// step goes to a key. With each it goes to every element there, and takes the element's labels.
 type step struct {
-	field  []int         // the key's, of a struct
-	key    reflect.Value // of a map
+	field  []int         // of a struct: the field of the key
+	key    reflect.Value // of a map: the key
 	each   bool
-	labels [][]int // fields of an element; of a map, or of a struct read as one, its key is the label
+	labels [][]int // fields of an element; of a map, or a struct read as one, the key is the label
 }
 
-// exported is a document with what metrics have of it in another form.
+// exported is a status document, with some of it in the form that metrics need.
 type exported struct {
 	*Status
 	Build []build `json:"build"`
-	// Running are the jobs that are no dry runs.
+	// Running are the jobs without dry runs.
 	Running []warmup.Line `json:"running"`
-	// SlowestListing is a figure of the names, in seconds.
+	// SlowestListing is one of the names' figures, in seconds.
 	SlowestListing float64 `json:"slowest_listing_s"`
-	// Alone says so of a node in a ring; nil: it is in none.
+	// Alone says whether a node in a ring is alone. It is nil if the node is in no ring.
 	Alone *bool `json:"alone"`
 }
 
@@ -115,14 +115,14 @@ func (all Metrics) Export(s *Status, out chan<- prometheus.Metric) {
 	}
 }
 
-// field is that of a key in JSON.
+// field returns the field of a key in JSON.
 func field(of reflect.Type, key string) reflect.StructField {
 	for _, f := range reflect.VisibleFields(of) {
 		if keyOf(f) == key {
 			return f
 		}
 	}
-	panic(fmt.Sprintf("%v has no key %s", of, key)) // the table is wrong: no node starts, and no test passes
+	panic(fmt.Sprintf("%v has no key %s", of, key)) // the table is wrong; then no node starts, and no test passes
 }
 
 func keyOf(f reflect.StructField) string {
@@ -130,7 +130,7 @@ func keyOf(f reflect.StructField) string {
 	return key
 }
 
-// export sends the values of a metric, each of which has labels of its own.
+// export sends the values of a metric. Each value has its own labels.
 func (m *metric) export(document reflect.Value, out chan<- prometheus.Metric) {
 	type value struct {
 		labels []string
@@ -159,8 +159,8 @@ func (m *metric) export(document reflect.Value, out chan<- prometheus.Metric) {
 	}
 }
 
-// walk calls each with what lies at the end of a way, and reports whether it did, or met a pointer
-// that is nil: else there are only lists without elements.
+// walk calls each with what lies at the end of a way. It reports whether it called each or met a nil pointer.
+// If it did neither, there are only empty lists on the way.
 func walk(v reflect.Value, way []step, labels []string, each func(v reflect.Value, labels []string)) (met bool) {
 	if v.Kind() == reflect.Pointer {
 		if v.IsNil() {
@@ -178,7 +178,7 @@ func walk(v reflect.Value, way []step, labels []string, each func(v reflect.Valu
 		v = v.FieldByIndex(s.field)
 	case v.MapIndex(s.key).IsValid():
 		v = v.MapIndex(s.key)
-	default: // a map has zeros where it has nothing
+	default: // a missing key of a map counts as zero
 		v = reflect.Zero(v.Type().Elem())
 	}
 	if !s.each {
@@ -229,8 +229,8 @@ func histogram(d *prometheus.Desc, f FirstByte) prometheus.Metric {
 	return prometheus.MustNewConstHistogram(d, uint64(f.Count), f.SumS, buckets)
 }
 
-// valid quotes what is not UTF-8, as a path may be: Prometheus takes no such value, and
-// all metrics were lost for it. A quoted path is no other's, since each begins with a slash.
+// valid quotes values that are not UTF-8, as a path may be. Prometheus rejects such a value, and all metrics
+// would be lost for it. A quoted path is never another path, since each path begins with a slash.
 func valid(values []string) []string {
 	values = slices.Clone(values)
 	for i, v := range values {

@@ -18,7 +18,7 @@ func (*fakeNode) Describe(chan<- *prometheus.Desc) {}
 
 func (n *fakeNode) Collect(out chan<- prometheus.Metric) { NewMetrics().Export((*Status)(n), out) }
 
-// exports are the values of metrics by name, and those of their labels.
+// exports returns the values of metrics, by name and labels.
 func exports(t *testing.T, s *Status) map[string]float64 {
 	t.Helper()
 	r := prometheus.NewRegistry()
@@ -41,7 +41,8 @@ func exports(t *testing.T, s *Status) map[string]float64 {
 }
 
 func TestWhatANodeHasNoneOfIsZero(t *testing.T) {
-	// A node without pins, jobs and problems says 0 of them; in no ring and without an endpoint it says nothing of one.
+	// A node without pins, jobs and problems exports 0 of them. Without a ring or an endpoint it exports
+	// nothing about one.
 	all := exports(t, &Status{})
 	for _, name := range []string{"hearth_pins", "hearth_pins_lacking", "hearth_problems", "hearth_warmup_running_jobs", "hearth_listings_running", "hearth_names_stale", "hearth_warmup_files_total done"} {
 		if v, ok := all[name]; !ok || v != 0 {
@@ -56,7 +57,8 @@ func TestWhatANodeHasNoneOfIsZero(t *testing.T) {
 }
 
 func TestWhatHasTheSameLabelsIsAddedUp(t *testing.T) {
-	// Times of S3 requests are added up by operation, bytes of pins and of jobs over all of them, dry runs left out; texts count as one each.
+	// Times of S3 requests are added up by operation. Bytes of pins and of jobs are added up over all of them,
+	// without dry runs. Texts count as one each.
 	s := &Status{Ring: &RingLine{Alive: 1, AloneS: 61, Peers: []Peer{{Name: "a", Failures: map[string]int64{"silence": 2}}}},
 		S3:       &S3Line{Requests: []S3Requests{{Operation: "GetObject", Code: "200", Seconds: 1.5}, {Operation: "GetObject", Code: "404", Seconds: 2}}},
 		Pins:     []namespace.PinView{{Needs: 3}, {Needs: 4, Lacks: "something"}},

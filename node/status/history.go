@@ -6,29 +6,29 @@ import (
 	"time"
 )
 
-// This file keeps what readers got over the last ten minutes: a ring of samples of
-// counters, one each five seconds. A window of time is the difference of two samples, so
-// nothing is counted twice and nothing costs a read anything.
+// This file keeps what readers got over the last ten minutes, as a ring buffer of samples of counters, one
+// every five seconds. A window of time is the difference of two samples. So nothing is counted twice, and a
+// read pays nothing.
 
 const (
 	every  = 5 * time.Second
-	recent = 10 * time.Second // what "now" is: long enough to hold some reads
+	recent = 10 * time.Second // the window "now": long enough to hold some reads
 	long   = 10 * time.Minute
-	// samples are those of the longest window, and the one before it began.
+	// samples is the number of samples in the longest window, and the one from before it.
 	samples = int(long/every) + 2
 )
 
-// HistorySample are counters since the start of the node.
+// HistorySample has counters since the start of the node.
 type HistorySample struct {
-	// Reads of mounts, Missed those of bytes that the node did not hold; Bytes of their
-	// answers; Lent opens by passthrough.
+	// Reads counts reads of mounts, and Missed those of bytes that the node did not hold. Bytes are in the
+	// answers. Lent counts opens by passthrough.
 	Reads, Missed, Bytes, Lent int64
-	// RAM and Disk are bytes that the tiers answered, Origin those that origins sent for
-	// readers, Peers those that other nodes did.
+	// RAM and Disk are bytes that the tiers answered. Origin and Peers are bytes that origins and other nodes
+	// sent for readers.
 	RAM, Disk, Origin, Peers int64
 }
 
-// Mount adds what a mount's own counters say.
+// Mount adds the counters of one mount.
 func (s *HistorySample) Mount(ops map[string]int64) {
 	s.Reads += ops["read"]
 	s.Missed += ops["read_misses"]
@@ -36,29 +36,29 @@ func (s *HistorySample) Mount(ops map[string]int64) {
 	s.Lent += ops["lent"]
 }
 
-// History are the last ones, in a ring buffer.
+// History holds the last samples, in a ring buffer.
 type History struct {
 	take    func() HistorySample
 	started time.Time
 
 	mu   sync.Mutex // guards the rest
 	all  [samples]stamped
-	next int // where the next goes; what lies there is the oldest
+	next int // the index of the next sample, where the oldest lies
 }
 
 type stamped struct {
 	HistorySample
-	at time.Time // zero: none yet
+	at time.Time // zero if there is no sample yet
 }
 
-// NewHistory returns Samples of what take gives, which has begun with zeros now.
+// NewHistory returns a History of samples from take. Its first sample is now, with zeros.
 func NewHistory(take func() HistorySample) *History {
 	r := &History{take: take, started: time.Now()}
 	r.all[0], r.next = stamped{at: r.started}, 1
 	return r
 }
 
-// Run samples until the context ends.
+// Run takes samples until the context ends.
 func (r *History) Run(ctx context.Context) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -80,14 +80,14 @@ func (r *History) sample() {
 	r.next = (r.next + 1) % samples
 }
 
-// Reads are the windows that end now.
+// Reads returns the windows that end now.
 func (r *History) Reads() Reads {
 	now := stamped{r.take(), time.Now()}
 	return Reads{Now: window(r.before(now.at.Add(-recent)), now), TenMinutes: window(r.before(now.at.Add(-long)), now),
 		SinceStart: window(stamped{at: r.started}, now), Lent: now.Lent}
 }
 
-// before is the last sample that was taken by then; the first, if that is later.
+// before returns the last sample from before a time, or the first sample if that is later.
 func (r *History) before(then time.Time) stamped {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -104,10 +104,10 @@ func (r *History) before(then time.Time) stamped {
 	return found
 }
 
-// window is what happened between two samples.
+// window returns what happened between two samples.
 func window(a, b stamped) Window {
 	w := Window{Seconds: b.at.Sub(a.at).Seconds(), Reads: b.Reads - a.Reads, Bytes: b.Bytes - a.Bytes}
-	// The counters are not read at one moment.
+	// The counters are not read at the same moment, so differences are kept within bounds.
 	w.Held = min(w.Reads, max(0, w.Reads-(b.Missed-a.Missed)))
 	origin := min(w.Bytes, b.Origin-a.Origin)
 	ram, disk := b.RAM-a.RAM, b.Disk-a.Disk

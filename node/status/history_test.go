@@ -17,8 +17,8 @@ func check(t *testing.T, what string, w Window, reads, held int64, from map[stri
 }
 
 func TestWindowsOfReads(t *testing.T) {
-	// A cold epoch, nine minutes later a warm one, and then nothing: each window tells its
-	// own, and what the origin sent is the origin's, though it was read out of a tier.
+	// There is a cold epoch, nine minutes later a warm one, and then nothing. Each window shows its own. What
+	// the origin sent counts as the origin's, though a tier passed it on.
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var now HistorySample

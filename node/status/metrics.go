@@ -1,16 +1,16 @@
 package status
 
-// row is a metric, and where its value lies in the document: keys of JSON, from the top. A name
-// that ends with _total is a counter, any other a gauge; it may have labels of its own.
+// row is a metric, with the place of its value in the status document: JSON keys, from the top. A metric whose
+// name ends with _total is a counter, any other a gauge. A name may have labels of its own.
 //
-// key[] goes to each element of a list, key[label=below] takes the element's key below as a
-// label, and key[label] that of the same name. Of a map, or of a struct that is read as one, the
-// key itself is the label. What has the same labels is added up. A text counts as 1, "" as 0,
-// and an element of a list as 1. What lies behind a pointer that is nil has no metric.
+// key[] goes to each element of a list. key[label=below] takes the element's key below as a label, and
+// key[label] the key of the same name. For a map, or a struct that is read as one, the key itself is the label.
+// Values with the same labels are added up. A text counts as 1, "" as 0, and an element of a list as 1. What
+// lies behind a nil pointer has no metric.
 type row struct{ name, from, help string }
 
-// table has every metric but those of mounts, of which those that are gone count as well.
-// docs/metrics.md is made of it.
+// table has every metric except those of mounts, which also count mounts that are gone. docs/metrics.md is
+// generated from it.
 func table() []row {
 	return []row{
 		{"hearth_build_info", "build[version,go]", "1, with the version of this node and the Go release that built it as labels."},

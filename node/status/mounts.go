@@ -9,20 +9,21 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// What answers took is counted beside all else, in kinds of its own, so that it is summed up as that is: by TookBucket the
-// answers that took at most as long (0: any) and longer than the bucket before, by TookSum the nanoseconds of all.
+// The times of answers are counted among a mount's other counts, in kinds of their own, so that they are added
+// up like those. TookBucket counts the answers that took at most a time (0 means any) and longer than the
+// bucket before. TookSum adds up the nanoseconds of all.
 const (
 	tookBucket = "took_at_most "
 	tookSum    = "took "
 )
 
-// TookBucket is the kind under which the answers of a bucket are counted.
+// TookBucket returns the kind under which the answers of a bucket are counted.
 func TookBucket(op string, most time.Duration) string { return tookBucket + op + " " + most.String() }
 
-// TookSum is the kind under which their times are added up.
+// TookSum returns the kind under which the times of answers are added up.
 func TookSum(op string) string { return tookSum + op }
 
-// ExportMounts sends what mounts counted by directory and kind.
+// ExportMounts sends the counts of mounts, by directory and kind.
 func ExportMounts(all map[string]map[string]int64, out chan<- prometheus.Metric) {
 	asked := prometheus.NewDesc("hearth_mount_ops_total", "What the kernel asked of a mount, and what came of it.", []string{"dir", "op"}, nil)
 	read := prometheus.NewDesc("hearth_mount_read_bytes_total", "Bytes that the kernel's reads of a mount were answered with.", []string{"dir"}, nil)
@@ -38,7 +39,7 @@ func ExportMounts(all map[string]map[string]int64, out chan<- prometheus.Metric)
 	}
 }
 
-// took is the histogram of a kind of answers of a mount.
+// took returns the histogram of one kind of answers of a mount.
 func took(name, help string, ops map[string]int64, op, dir string) prometheus.Metric {
 	buckets, all := map[float64]uint64{}, uint64(0)
 	for kind, n := range ops {

@@ -17,7 +17,8 @@ func (m fakeMount) Collect(out chan<- prometheus.Metric) {
 }
 
 func TestAMountsAnswersAreAHistogram(t *testing.T) {
-	// What answers took becomes a cumulative histogram of each mount, with its sum, and is none of the operations.
+	// The times of answers become a cumulative histogram of each mount, with its sum, and are not counted as
+	// operations.
 	r := prometheus.NewRegistry()
 	r.MustRegister(fakeMount{"read": 6, "read_bytes": 9, TookBucket("read", time.Millisecond): 1, TookBucket("read", time.Second): 2, TookBucket("read", 0): 3,
 		TookSum("read"): int64(90 * time.Second), TookBucket("open", time.Second): 4, TookSum("open"): 5})

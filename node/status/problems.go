@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// FindProblems are what a person should do something about, the worst first, those of
-// the ring among them. What heals by itself and costs nothing is no problem.
+// FindProblems returns what a person should do something about, the worst first, with the problems of the ring.
+// What heals by itself and costs nothing is no problem.
 func (s *Status) FindProblems() []string {
 	var all []string
 	for _, l := range s.Links {
@@ -41,8 +41,8 @@ func (s *Status) FindProblems() []string {
 	return all
 }
 
-// FindWarnings are what a person should know and do something about while the node is well,
-// and serves what it is asked for: slowly, or less of it from the cache.
+// FindWarnings returns what a person should know and mend while the node is well. The node serves all that it
+// is asked for, but slowly, or with less of it from the cache.
 func (s *Status) FindWarnings() (all []string) {
 	for _, l := range s.Links {
 		all = append(all, l.Throttles, l.Differs)
@@ -59,16 +59,15 @@ func (s *Status) FindWarnings() (all []string) {
 	return slices.DeleteFunc(all, func(s string) bool { return s == "" })
 }
 
-// minutes since a time.
+// minutes returns the whole minutes since a time.
 func minutes(t time.Time) int { return int(time.Since(t).Minutes()) }
 
-// settle is how long a node may be alone before that is a problem: nodes that start at once
-// have found each other by then, as a round of asking for them takes half of it at most.
+// settle is how long a node may be alone before that is a problem. Nodes that start at once have found each
+// other by then: a round of asking for them takes at most half of it.
 const settle = time.Minute
 
-// ringProblems are what a person should do something about: a node that should be in a ring and
-// is refused, or is not in one for longer than a minute, whose place another node has, or that
-// none of the others answers. A nil ring has none.
+// ringProblems returns the problems of a node that should be in a ring: the ring refuses it, it has been alone
+// for more than a minute, another node has its place, or none of the others answers it. A nil ring has none.
 func ringProblems(r *RingLine) (all []string) {
 	if r == nil {
 		return nil
@@ -88,7 +87,7 @@ func ringProblems(r *RingLine) (all []string) {
 	return all
 }
 
-// barred names who cannot be asked, why, and what to do.
+// barred names the members that cannot be asked, with the reason and the cure.
 func barred(r *RingLine) string {
 	var who []string
 	for _, b := range r.Barred {
@@ -97,8 +96,8 @@ func barred(r *RingLine) string {
 	return some(who, r.Unreachable) + "; look whether that port is open both ways, and what the logs of both say: reads go around, to other nodes and the bucket"
 }
 
-// ringWarnings are what a person should know while the node is well: who is missing, or there
-// and cannot be asked, or of another ring, and that the node gives nothing. A nil ring has none.
+// ringWarnings returns what a person should know while the node is well: members that are missing, that cannot
+// be asked or that are of another ring, and that the node donates nothing. A nil ring has none.
 func ringWarnings(r *RingLine) (all []string) {
 	if r == nil {
 		return nil
@@ -123,7 +122,7 @@ func ringWarnings(r *RingLine) (all []string) {
 	return all
 }
 
-// some are those of so many who are named.
+// some names who, and says how many of all are left out.
 func some(who []string, all int64) string {
 	if more := all - int64(len(who)); more > 0 {
 		who = append(who, fmt.Sprintf("and %d more", more))
@@ -131,7 +130,7 @@ func some(who []string, all int64) string {
 	return strings.Join(who, ", ")
 }
 
-// since is a number of seconds as people say it.
+// since returns a number of seconds in words.
 func since(seconds int64) string {
 	d := time.Duration(seconds) * time.Second
 	if d >= time.Hour {

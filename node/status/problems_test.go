@@ -6,7 +6,8 @@ import (
 )
 
 func TestWhatIsWrongWithARingIsTold(t *testing.T) {
-	// A node that is alone is a problem after a minute, a missing member a warning, each with who it is and the cure; a node in no ring has neither.
+	// A node that is alone is a problem after a minute. A missing member is a warning. Each says who it is, and
+	// the cure. A node in no ring has neither.
 	if ringProblems(nil) != nil || ringWarnings(nil) != nil || ringProblems(&RingLine{Alive: 1}) != nil || ringWarnings(&RingLine{Alive: 3, Suspect: 1}) != nil {
 		t.Error("a well ring is not")
 	}
@@ -41,7 +42,8 @@ func TestWhatIsWrongWithARingIsTold(t *testing.T) {
 }
 
 func TestWhoKeepsANodeOutIsTold(t *testing.T) {
-	// A node that is refused and alone says so at once, and not that nobody is there; in company it is a warning. One whose name another node has says whose.
+	// A node that is refused and alone says so at once, and not that nobody is there. In company it is a
+	// warning. A node whose name another one has says which one.
 	r := &RingLine{Name: "gpu-1", Alive: 1, AloneS: 61, Join: []string{"a"}, Refusal: "give all nodes the same key"}
 	if got := ringProblems(r); len(got) != 1 || got[0] != "the ring refuses this node, which is alone: give all nodes the same key" || ringWarnings(r) != nil {
 		t.Errorf("%q, %q", got, ringWarnings(r))

@@ -2,42 +2,42 @@ package status
 
 // RingStatus is the ring as one node sees it.
 type RingStatus struct {
-	// Self is the node's id, Cluster the name that all share, Fingerprint that of name and
-	// key; "": there is no key. Encryption is on, off or none.
+	// Self is the node's id. Cluster is the name that all nodes share. Fingerprint is that of the name and the
+	// key, and empty if there is no key. Encryption is on, off or none.
 	Self        string `json:"self"`
 	Cluster     string `json:"cluster"`
 	Fingerprint string `json:"fingerprint,omitempty"`
 	Encryption  string `json:"encryption"`
-	// Generation of what the node knows of the ring; it grows with each change.
+	// Generation numbers what the node knows of the ring, and grows with each change.
 	Generation uint64 `json:"generation"`
-	// Members are in the ring, this node among them, and those that died lately.
+	// Members are the nodes in the ring, this one among them, and those that died lately.
 	Members []Member `json:"members"`
-	// Reads are what came of this node's reads of others' blocks.
+	// Reads counts what became of this node's reads of others' blocks.
 	Reads RingReads `json:"reads"`
 }
 
 // RingReads are counts since the node started.
 type RingReads struct {
-	// Asked are reads of others' blocks at their owners, Loaded those that had an owner load.
-	// Bytes is what came of the reads.
+	// Asked counts reads of others' blocks at their owners, and Loaded those in which the owner only loaded the
+	// block. Bytes is what the reads brought.
 	Asked  int64 `json:"asked"`
 	Loaded int64 `json:"loaded"`
 	Bytes  int64 `json:"bytes"`
-	// Detours went to another rank than the first, this node itself among them, Elsewhere to
-	// the bucket past all owners.
+	// Detours went to another rank than the first, this node itself among them. Elsewhere counts reads that
+	// went to the bucket, past all owners.
 	Detours   int64 `json:"detours"`
 	Elsewhere int64 `json:"elsewhere"`
-	// Strays are bytes that a warm-up here had another rank load, or found it its own to load,
-	// since the owner did not answer: where that had loaded them as well, they were read twice.
+	// Strays are bytes that a warm-up here had another rank load, this node itself among them, since the owner
+	// did not answer. If the owner loaded them as well, they were read twice.
 	Strays int64 `json:"strays"`
-	// Passed are blocks that an owner did not give, so that their read went past it, by why:
-	// silent, down, refused, memory (none here for the answer) or failed. Most is how many
-	// owners one read asked in vain.
+	// Passed counts blocks that an owner did not give, so that the read went past it, by reason: silent, down,
+	// refused, memory (this node had none for the answer) or failed. Most is how many owners a single read
+	// asked in vain.
 	Passed map[string]int64 `json:"passed"`
 	Most   int64            `json:"most"`
-	// Peeks asked former owners; Found are blocks that one of them had, Late were given up since
-	// they did not say in time, and Gone are held by none of them any more. Alone are blocks that
-	// were read from the bucket while the node knew of nobody else, as one that has just come does.
+	// Peeks counts blocks for which former owners were asked. Found are blocks that one of them had. Late are
+	// blocks for which they did not answer in time. Gone are blocks that none of them holds any longer. Alone
+	// are blocks that were read from the bucket while the node knew of no other node, as when it has just come.
 	Peeks int64 `json:"peeks"`
 	Found int64 `json:"found"`
 	Late  int64 `json:"late"`
@@ -45,8 +45,8 @@ type RingReads struct {
 	Alone int64 `json:"alone"`
 }
 
-// Member is one node of the ring. What a member says of itself is missing, and
-// Silent says why, where it did not answer.
+// Member is one node of the ring. What a member says of itself is missing if it did not answer, and Silent says
+// why.
 type Member struct {
 	ID      string `json:"id"`
 	Name    string `json:"name"`
@@ -54,15 +54,15 @@ type Member struct {
 	Address string `json:"address"`
 	// Data is where it answers reads.
 	Data string `json:"data"`
-	// State is joining, active, leaving or missing; Health is alive, suspect or dead, as the
-	// node that was asked thinks.
+	// State is joining, active, leaving or missing. Health is alive, suspect or dead, in the view of the node
+	// that was asked.
 	State  string `json:"state"`
 	Health string `json:"health"`
-	// Share is the part of all blocks that it owns, 0 to 1; Donated is in bytes.
+	// Share is the part of all blocks that the member owns, 0 to 1. Donated is in bytes.
 	Share   float64 `json:"share"`
 	Donated int64   `json:"donated"`
 	MemberFigures
-	// Silent is why the member said nothing of itself; "": it did.
+	// Silent is why the member said nothing of itself. It is empty if it answered.
 	Silent string `json:"silent,omitempty"`
 }
 
@@ -70,30 +70,30 @@ type Member struct {
 type MemberFigures struct {
 	Version string `json:"version,omitempty"`
 	UptimeS int64  `json:"uptime_s"`
-	// Used bytes of its cache directories. HitRatio is of its own readers' bytes, 0 to 1;
-	// -1: there were none.
+	// Used is how many bytes its cache directories hold. HitRatio is the hit ratio of its own readers' bytes, 0
+	// to 1, or -1 if there were none.
 	Used     int64   `json:"used"`
 	HitRatio float64 `json:"hit_ratio"`
-	// Served are the bytes that its peers got of it, Asked those that it got of them.
+	// Served are the bytes that it sent to its peers, and Asked those that it got from them.
 	Served int64 `json:"served"`
 	Asked  int64 `json:"asked"`
-	// Suspects are the names of members that it does not think alive.
+	// Suspects are the names of members that it does not believe alive.
 	Suspects []string `json:"suspects,omitempty"`
-	// Unreached are those of members that it thinks alive and gets no answers from.
+	// Unreached are the names of members that it believes alive but gets no answers from.
 	Unreached []string `json:"unreached,omitempty"`
 }
 
-// Owned says who owns the parts of a file.
+// Owned says which nodes own the parts of a file.
 type Owned struct {
 	Path string `json:"path"`
 	Size int64  `json:"size"`
-	// Extents are the parts of 16 MiB, in order; a small file has one.
+	// Extents are the parts of 16 MiB, in order. A small file has one.
 	Extents []OwnedExtent `json:"extents"`
 }
 
 // OwnedExtent is one part of a file and the nodes that it belongs to, by rank.
 type OwnedExtent struct {
 	Offset int64 `json:"offset"`
-	// Owners are names, the owner first.
+	// Owners are the nodes' names, the owner first.
 	Owners []string `json:"owners"`
 }
