@@ -15,7 +15,8 @@ import (
 	"github.com/hearthfs/hearth/peer/wire"
 )
 
-// Numbers of calls that all nodes know. Names have 1 to 15, warm-ups 16 to 31.
+// callFigures is the number of a call that all nodes know. Calls for names have the numbers 1 to 15, warm-ups
+// 16 to 31.
 const callFigures uint16 = 32
 
 func newID() string {
@@ -24,22 +25,22 @@ func newID() string {
 	return hex.EncodeToString(id[:])
 }
 
-// Answer says what peers are answered from, before any of them asks.
+// Answer sets the sources from which peers are answered, before any of them asks.
 func (r *Part) Answer(a wiring.Answers) { r.answers = a }
 
-// Load is GetMany without Views of what is kept by a tier before each hears of it.
+// Load is GetMany without Views: a tier keeps each block before each hears of it.
 type Load func(ctx context.Context, first hearth.Block, n int, each func(hearth.Block, *hearth.View, error) bool)
 
-// Warms says, before any peer asks, what is loaded for those that warm up, and answered to
-// calls that have numbers of their own. Without it nothing is.
+// Warms sets, before any peer asks, what loads blocks for peers that warm up, and the answers to calls with
+// numbers of their own. Without it nothing is loaded.
 func (r *Part) Warms(load Load, calls map[uint16]wire.Answer) { r.load, r.calls = load, calls }
 
-// keepsNothing is the Load of a node that has no disk tier.
+// keepsNothing is the Load of a node without a disk tier.
 func keepsNothing(_ context.Context, first hearth.Block, _ int, each func(hearth.Block, *hearth.View, error) bool) {
 	each(first, nil, &wire.Error{Class: wire.NotKept, Text: "it has no disk tier to keep blocks for later: start it with --cache-disks PATH=SIZE"})
 }
 
-// Handler is what peers get.
+// Handler returns the answers to what peers ask.
 func (r *Part) Handler() wire.Handler {
 	calls := map[uint16]wire.Answer{callFigures: r.figures}
 	maps.Copy(calls, r.calls)
@@ -58,9 +59,9 @@ func (r *Part) here(ctx context.Context, b hearth.Block, off, n int, stead func(
 	return r.answers.Here(ctx, b, off, n, stead)
 }
 
-// Check holds an Object against this node's link of its name. What peers say of an Object
-// is not believed: what is fetched for it is kept under its Version, and by this node's key, which
-// may have rights in the bucket beyond what the link shows.
+// Check compares an Object from a peer with this node's link of that name. A peer's Object is not believed as
+// it is: what is fetched for it is kept under its Version. It is also fetched with this node's credentials,
+// which may have rights in the bucket beyond what the link shows.
 func (r *Part) Check(o *hearth.Object) error {
 	identity, prefix, ok := r.o.Link(o.Link)
 	switch {
@@ -88,7 +89,7 @@ func (r *Part) fill(ctx context.Context, b hearth.Block, off, n int) (*hearth.Vi
 	return v, r.said(err)
 }
 
-// run is Fill of many blocks, or has them loaded.
+// run is Fill of many blocks. With load it has them loaded instead.
 func (r *Part) run(ctx context.Context, first hearth.Block, n int, load bool, each func(hearth.Block, *hearth.View, error) bool) {
 	if err := r.Check(first.Object); err != nil {
 		each(first, nil, err)
@@ -111,7 +112,7 @@ func (r *Part) peek(ctx context.Context, b hearth.Block, off, n int) (*hearth.Vi
 	return nil, hearth.ErrMiss
 }
 
-// said has the asker know that it is the origin that does not answer.
+// said turns an error of an origin that cannot be asked into one that tells the asking node so.
 func (r *Part) said(err error) error {
 	if err != nil && !errors.Is(err, fs.ErrPermission) && r.o.Away(err) {
 		return &wire.Error{Class: wire.Away, Text: err.Error()}

@@ -9,7 +9,7 @@ import (
 	"github.com/hearthfs/hearth/node/wiring"
 )
 
-// fakeOwned counts what it is asked for, and has nothing.
+// fakeOwned counts its calls, and holds nothing.
 type fakeOwned struct{ asked int }
 
 func (f *fakeOwned) Get(context.Context, hearth.Block, int, int) (*hearth.View, error) {
@@ -27,8 +27,9 @@ func (f *fakeOwned) Has(hearth.ID) bool { return false }
 func (f *fakeOwned) FromPeer(hearth.Block) bool { return false }
 
 func TestAPeersKeyLiesInTheLink(t *testing.T) {
-	// A member asks for an object of the right bucket and version beside what the link shows. This node's key
-	// may read it, and no tier is asked: not by a read, a run or a load. What the link shows is asked for.
+	// A member asks for an object of the right bucket and version, but outside what the link shows. This node's
+	// credentials may read it, yet no tier is asked: not for a read, a run or a load. What the link shows is
+	// asked for.
 	owned := &fakeOwned{}
 	here := 0
 	r := &Part{o: Options{

@@ -2,28 +2,24 @@ package ring
 
 import "maps"
 
-// This file adds up what mounts counted, by directory, those that are gone
-// included: else a counter fell when a mount goes, as that of each job does which has
-// one of its own.
+// This file adds up the counts of mounts by directory, including mounts that are gone. Otherwise a counter
+// would fall when a mount goes, such as the mount of each job.
 //
-// Directories are without number over a node's life, and what keeps figures by label
-// keeps each label for ever. So the first Most that are mounted have a row each, for
-// good, and all further ones share one.
+// A node may see any number of directories over its life, and a metrics store keeps each label for ever. So the
+// first Most directories have a row each, for good, and all further ones share one.
 
 const (
-	// Most directories have a row: more than a machine's configuration has mounts, and
-	// with what is counted of each some thousand figures.
+	// Most bounds the directories with a row of their own. It is more than a machine's configuration has
+	// mounts. With the counts of each it makes some thousand figures.
 	Most = 64
-	// others is the row of all further ones; no directory is called so, since their
-	// paths are absolute.
+	// others is the row of all further directories. No directory has this name, since their paths are absolute.
 	others = "other"
 )
 
-// SumsByDir are counts by directory and kind. They never fall.
+// SumsByDir has counts by directory and kind. They never fall.
 type SumsByDir map[string]map[string]int64
 
-// Add adds counts of a directory to its row, which is made if there is none, for nil
-// counts too.
+// Add adds counts to the row of a directory. It makes the row if there is none, even for nil counts.
 func (s SumsByDir) Add(dir string, counts map[string]int64) {
 	if s[dir] == nil && len(s) >= Most {
 		dir = others
@@ -36,7 +32,7 @@ func (s SumsByDir) Add(dir string, counts map[string]int64) {
 	}
 }
 
-// Clone is a copy to go on with.
+// Clone returns a copy that can be added to.
 func (s SumsByDir) Clone() SumsByDir {
 	c := SumsByDir{}
 	for dir, counts := range s {

@@ -6,9 +6,8 @@ import (
 )
 
 func TestRowsAreBoundedAndNeverFall(t *testing.T) {
-	// A thousand jobs have a mount each, one after the other, and one directory is mounted
-	// all the while: each of the first has its row, the others share one, nothing is lost,
-	// and no row falls.
+	// A thousand jobs have a mount each, one after the other, and one directory is mounted all the time. Each
+	// of the first has its row, and the others share one. Nothing is lost, and no row falls.
 	s := SumsByDir{}
 	s.Add("/mnt/d", nil)
 	past := SumsByDir{}

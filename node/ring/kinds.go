@@ -9,8 +9,8 @@ import (
 	"github.com/hearthfs/hearth/peer/members"
 )
 
-// wrong is an error of a configuration that does not get better by itself; nil: there is none.
-// A service is not started again for it.
+// wrong marks an error of a configuration that does not heal by itself, so that a service is not started again.
+// It returns nil for nil.
 func wrong(err error) error {
 	if err == nil {
 		return nil
@@ -18,13 +18,13 @@ func wrong(err error) error {
 	return &admin.Error{Kind: admin.KindUsage, Message: err.Error(), Cause: err}
 }
 
-// lacking is an error of what may be there the next time: a name, an interface, an address.
+// lacking marks an error of something that may be there the next time: a name, an interface, an address.
 func lacking(err error) error {
 	return &admin.Error{Kind: admin.KindFailed, Message: err.Error(), Cause: err}
 }
 
-// Unjoined is an error of joining a ring as its reader is told: refused is who the ring does
-// not take, or whose port somebody has.
+// Unjoined returns the error of a failed join for the user. It is of kind refused if the ring refuses the node,
+// or if its port is taken.
 func Unjoined(err error) error {
 	kind := admin.KindOf(err)
 	if errors.Is(err, members.ErrRefused) || errors.Is(err, members.ErrPort) || errors.Is(err, syscall.EADDRINUSE) {

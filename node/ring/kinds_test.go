@@ -17,7 +17,8 @@ import (
 	"github.com/hearthfs/hearth/peer/secret"
 )
 
-// elsewhere is an interface of this machine whose first address is none of loopback; "": none is.
+// elsewhere returns an interface of this machine whose first address is not loopback. It is empty if there is
+// none.
 func elsewhere(t *testing.T) string {
 	all, err := net.Interfaces()
 	if err != nil {
@@ -32,8 +33,9 @@ func elsewhere(t *testing.T) string {
 }
 
 func TestWhatDoesNotGetBetterIsUsage(t *testing.T) {
-	// A configuration that cannot be meant ends with the code of usage, after which no service starts again; a name or an address that may be there
-	// the next time does not. An interface is one address once the node is made.
+	// A configuration that is not valid ends with the exit code of usage, after which no service starts again.
+	// A name or an address that may be there the next time does not. An interface is one address once the node
+	// is made.
 	t.Setenv(config.KeyVariable, "")
 	key := filepath.Join(t.TempDir(), "key")
 	if err := os.WriteFile(key, []byte(secret.Generate()), 0o600); err != nil {
@@ -87,8 +89,9 @@ func TestWhatDoesNotGetBetterIsUsage(t *testing.T) {
 }
 
 func TestWhatARingDoesNotTakeIsRefused(t *testing.T) {
-	// Who is refused, or finds its port taken, is; who gave up waiting ran out of time, and all else just failed.
-	_, failed := net.Listen("tcp", "203.0.113.1:7946") // none of this machine's
+	// A node that is refused, or whose port is taken, gets the kind refused. One that stopped waiting gets
+	// timeout, and all else failed.
+	_, failed := net.Listen("tcp", "203.0.113.1:7946") // not an address of this machine
 	for _, c := range []struct {
 		err  error
 		kind admin.Kind

@@ -16,11 +16,11 @@ import (
 type counted struct {
 	ledger
 	company sync.Mutex // guards lately
-	lately  time.Time  // when others were seen in the ring last
+	lately  time.Time  // when other members were last seen
 }
 
-// Line is the node's part as it knows it without asking anybody. A node that has seen
-// nobody is alone since it started.
+// Line returns the node's part in the ring without asking other nodes. A node that has seen no other is alone
+// since it started.
 func (r *Part) Line(started time.Time) *status.RingLine {
 	x := &status.RingLine{Name: r.members.Name, Zone: r.members.Zone, Cluster: r.name(), Encryption: r.encryption(),
 		State: members.Joining.String(), Alive: 1, Join: r.members.Seeds, Reads: r.o.Reads()}
@@ -55,7 +55,7 @@ func (r *Part) Line(started time.Time) *status.RingLine {
 	return x
 }
 
-// encryption is on, off, or none where there is no key.
+// encryption returns on, off, or none if there is no key.
 func (r *Part) encryption() string {
 	switch {
 	case r.cluster == nil:
@@ -66,7 +66,7 @@ func (r *Part) encryption() string {
 	return "on"
 }
 
-// aloneSince is when the last other member was there; zero: one is.
+// aloneSince returns when the last other member was there. It is zero if there is one now.
 func (r *Part) aloneSince(s *members.Snapshot, started time.Time) time.Time {
 	r.counted.company.Lock()
 	defer r.counted.company.Unlock()
@@ -86,7 +86,7 @@ func (r *Part) aloneSince(s *members.Snapshot, started time.Time) time.Time {
 	return alone
 }
 
-// absent are the first of the missing, by name.
+// absent returns the first of the missing members, by name.
 func absent(missing []members.Member) (all []status.Absent) {
 	for _, m := range missing {
 		all = append(all, status.Absent{Name: m.Name, Address: m.Address.String(), ForS: int64(time.Since(m.HealthSince) / time.Second)})
@@ -96,15 +96,15 @@ func absent(missing []members.Member) (all []status.Absent) {
 }
 
 const (
-	// barredAfter is between the first and the last of what a member failed, and everything in
-	// between: one that dies is missing by then.
+	// barredAfter is the least time between the first and the last failure of a member that failed everything
+	// in between. A member that died is missing by then.
 	barredAfter = 10 * time.Second
-	// barredFor is how long that is told after the last attempt: who is not asked again may
-	// have recovered.
+	// barredFor is how long this is reported after the last attempt. A member that is not asked again may have
+	// recovered.
 	barredFor = 2 * time.Minute
 )
 
-// barred are the members that are alive by gossip and fail what they are asked, by name.
+// barred returns, by name, the members that are alive by gossip but fail what they are asked.
 func barred(s *members.Snapshot, outages map[members.ID]wire.Outage) (all []status.Barred) {
 	for _, m := range s.Members {
 		o, out := outages[m.ID]
@@ -116,19 +116,20 @@ func barred(s *members.Snapshot, outages map[members.ID]wire.Outage) (all []stat
 	return all
 }
 
-// servedOf are the figures of the server that peers ask.
+// servedOf returns the figures of the server that peers ask.
 func servedOf(s wire.Stats) status.Served {
 	return status.Served{Connections: s.Connections, Queued: s.Queued, Bytes: s.Sent, Answers: map[string]int64{
 		"data": s.Answers, "miss": s.Misses, "refused": s.Refused, "stale": s.Stale, "error": s.Errors, "cancelled": s.Cancelled}}
 }
 
-// asked is a peer that is asked, as *wire.Peer is. It counts on until its last connection has ended.
+// asked is a peer that this node asks, such as *wire.Peer. It keeps counting until its last connection has
+// ended.
 type asked interface {
 	Name() string
 	Stats() wire.Stats
 }
 
-// Asks tells which peers are asked from now on. Of the others what they counted stays.
+// Asks sets which peers are asked from now on. The counts of the others stay.
 func (r *Part) Asks(peers []*wire.Peer) {
 	all := make([]asked, len(peers))
 	for i, p := range peers {
@@ -137,18 +138,17 @@ func (r *Part) Asks(peers []*wire.Peer) {
 	r.counted.asks(all)
 }
 
-// ledger adds up what was asked of peers, by name, those that are gone included: else a
-// counter fell when one goes, or comes back and is counted from 0 again. It keeps Most
-// rows, those with most traffic when there are more at once, for good; further names share
-// the row "other". The zero ledger is ready.
+// ledger adds up what was asked of peers, by name, including peers that are gone. Otherwise a counter would
+// fall when a peer goes, or comes back and counts from 0 again. It keeps Most rows for good, those with the
+// most traffic if more arrive at once. Further names share the row "other". The zero ledger is ready.
 type ledger struct {
 	mu   sync.Mutex           // guards the rest
 	sums SumsByDir            // by name and kind
-	last map[asked]wire.Stats // what of each is in sums
-	gone map[asked]bool       // those of last that are asked no more, and may count on
+	last map[asked]wire.Stats // by peer, the counts that are already in sums
+	gone map[asked]bool       // peers in last that are no longer asked but may still count
 }
 
-// requests and bytes are kinds of a ledger's sums; the others are failures.
+// requests and bytes are two kinds of a ledger's sums. All other kinds are failures.
 const (
 	requests = "requests"
 	bytes    = "bytes"
@@ -159,8 +159,8 @@ func kinds(s wire.Stats) map[string]int64 {
 		"mismatch": s.Mismatches, "silence": s.Silences, "broken": s.Broken}
 }
 
-// asks takes who is asked from now on. The others' counts are added up now: a node that falls
-// silent is soon gone, and nobody may have looked since its silence was counted.
+// asks sets who is asked from now on. It adds up the counts of the others now: a node that falls silent is soon
+// gone, and nobody may have looked since its silence was counted.
 func (l *ledger) asks(peers []asked) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -181,8 +181,8 @@ func (l *ledger) asks(peers []asked) {
 	}
 }
 
-// add adds what a peer counted since the last time. One that is gone, and has nothing under way
-// any more, is forgotten.
+// add adds what a peer has counted since the last time. A peer that is gone, and has nothing in flight, is
+// forgotten.
 func (l *ledger) add(p asked, now wire.Stats) {
 	counts, before := kinds(now), kinds(l.last[p])
 	for kind := range counts {
@@ -196,7 +196,7 @@ func (l *ledger) add(p asked, now wire.Stats) {
 	}
 }
 
-// take adds what was asked of each peer since the last time, and returns all rows, by name.
+// take adds what was asked of each peer since the last time, and returns all rows by name.
 func (l *ledger) take() (all []status.Peer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

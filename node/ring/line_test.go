@@ -18,19 +18,19 @@ import (
 	"github.com/hearthfs/hearth/peer/wire"
 )
 
-// some are Peers who are there, and answer nothing.
+// some are Peers that are there and answer nothing.
 type some struct {
 	snapshot *members.Snapshot
 	outages  map[members.ID]wire.Outage
 }
 
-// part is that of a node called a.
+// part returns the Part of a node called a.
 func part(o Options, c members.Config) *Part {
 	c.ID, c.Name = members.ID{'a'}, "a"
 	return &Part{Router: route.New(c.ID.String()), o: o, members: c}
 }
 
-// joined has r join by p.
+// joined makes p the other members of r.
 func joined(t *testing.T, r *Part, p *some) {
 	t.Helper()
 	p.own(t, r)
@@ -43,7 +43,7 @@ func (s *some) Outages() map[members.ID]wire.Outage { return s.outages }
 
 func (s *some) Members() *members.Snapshot { return s.snapshot }
 
-// own has all members own what they donate.
+// own makes all members own what they donate.
 func (s *some) own(t *testing.T, r *Part) {
 	t.Helper()
 	var nodes []place.Node
@@ -61,7 +61,7 @@ func (s *some) Stats() (members.Stats, wire.Stats) {
 	return members.Stats{Refused: 2, Cut: 4, JoinsFailed: 3, Apart: members.Apart{Refusal: "another key", Rival: "a twin"}}, wire.Stats{Sent: 70, Answers: 7}
 }
 
-// fakeAsked is a peer that counted what it is told to.
+// fakeAsked is a peer whose counts the test sets.
 type fakeAsked struct {
 	name  string
 	stats wire.Stats
@@ -71,14 +71,15 @@ func (f *fakeAsked) Name() string { return f.name }
 
 func (f *fakeAsked) Stats() wire.Stats { return f.stats }
 
-// someone is a member called by a letter.
+// someone is a member whose name is a letter.
 func someone(letter byte, h members.Health) members.Member {
 	return members.Member{ID: members.ID{letter}, Name: string(letter), Address: netip.MustParseAddrPort("10.0.0.5:7946"), State: members.Active,
 		Donated: 1 << 30, Health: h, HealthSince: time.Now()}
 }
 
 func TestALineOfStatusAsksNobody(t *testing.T) {
-	// Before it has joined, in company, with somebody missing, and alone: how many are there, since when nobody is, and what was asked of whom.
+	// The line is taken before the node has joined, in company, with a member missing, and alone. It says how
+	// many members there are, since when the node is alone, and what was asked of whom.
 	synctest.Test(t, func(t *testing.T) {
 		started := time.Now()
 		r := part(Options{Membership: config.Membership{Plain: true}, Reads: func() status.RingReads { return status.RingReads{Asked: 9} }},
@@ -123,7 +124,8 @@ func TestALineOfStatusAsksNobody(t *testing.T) {
 }
 
 func TestWhoAnnouncesItselfKnowsTheOthers(t *testing.T) {
-	// The others ask as soon as they hear of a node: it knows them by then. An error of the announcement is one of joining.
+	// Other members ask as soon as they hear of a node, so it knows them by then. An error of the announcement
+	// is an error of joining.
 	r := part(Options{}, members.Config{})
 	unheard := errors.New("nobody heard of it")
 	p := &some{snapshot: &members.Snapshot{Members: []members.Member{someone('a', members.Alive)}}}
@@ -139,7 +141,8 @@ func TestWhoAnnouncesItselfKnowsTheOthers(t *testing.T) {
 }
 
 func TestEachNodeSaysWhomItDoesNotThinkAlive(t *testing.T) {
-	// Suspect members and missing ones are named in what a node says of itself to the others; those that are alive are not, and before it has joined nobody is.
+	// What a node says of itself to others names suspect and missing members, and none that is alive. Before it
+	// has joined it names nobody.
 	r := part(Options{Figures: func() status.MemberFigures { return status.MemberFigures{Used: 7, HitRatio: 0.5} },
 		Reads: func() status.RingReads { return status.RingReads{Bytes: 9} }}, members.Config{})
 	if x := r.own(); x.Suspects != nil || x.Used != 7 || x.HitRatio != 0.5 || x.Served != 0 || x.Asked != 0 {
@@ -157,8 +160,8 @@ func TestEachNodeSaysWhomItDoesNotThinkAlive(t *testing.T) {
 }
 
 func TestWhoIsAliveAndAnswersNothingIsNamed(t *testing.T) {
-	// A member that gossips and fails what it is asked is named after ten seconds, with why, in
-	// what the node says of itself, too; one that is suspect, or was asked long ago, is not.
+	// A member that gossips but fails what it is asked is named after ten seconds, with the cause, also in what
+	// the node says of itself. A suspect member is not, nor is one that was asked long ago.
 	synctest.Test(t, func(t *testing.T) {
 		r := part(Options{Figures: func() status.MemberFigures { return status.MemberFigures{} },
 			Reads: func() status.RingReads { return status.RingReads{} }}, members.Config{})
@@ -201,7 +204,7 @@ func TestWhoIsAliveAndAnswersNothingIsNamed(t *testing.T) {
 	})
 }
 
-// row is a row of what a ledger gave.
+// row returns one row of a ledger's result.
 func row(all []status.Peer, name string) status.Peer {
 	for _, p := range all {
 		if p.Name == name {
@@ -212,7 +215,7 @@ func row(all []status.Peer, name string) status.Peer {
 }
 
 func TestSumsOfPeersNeverFall(t *testing.T) {
-	// A peer that goes keeps its row, and one that is made anew, counting from 0, adds to it.
+	// A peer that goes keeps its row. A peer that is made again, and counts from 0, adds to that row.
 	var l ledger
 	a, b := &fakeAsked{"a", wire.Stats{Requests: 5, Received: 100, Silences: 1}}, &fakeAsked{"b", wire.Stats{Requests: 1, Received: 7}}
 	l.asks([]asked{a, b})
@@ -232,8 +235,8 @@ func TestSumsOfPeersNeverFall(t *testing.T) {
 }
 
 func TestWhatAPeerCountedUntilItWentIsKept(t *testing.T) {
-	// Nobody looked between a peer's silence and its end: its row has that silence, and what still
-	// came on its last connection beside the peer that follows it. Then the old one is forgotten.
+	// Nobody looked between a peer's silence and its end. Its row still has that silence, and what arrived on
+	// its last connection beside its successor. Then the old peer is forgotten.
 	var l ledger
 	old := &fakeAsked{"a", wire.Stats{Requests: 1, Connections: 1}}
 	l.asks([]asked{old})
@@ -260,7 +263,8 @@ func TestWhatAPeerCountedUntilItWentIsKept(t *testing.T) {
 }
 
 func TestPeersHaveABoundedNumberOfRows(t *testing.T) {
-	// Of a hundred peers those with most traffic have a row each, the others share one, and nothing is lost.
+	// Of a hundred peers, those with the most traffic have a row each, and the others share one. Nothing is
+	// lost.
 	var l ledger
 	now, want := []asked{}, int64(0)
 	for i := range 100 {
@@ -284,7 +288,7 @@ func TestPeersHaveABoundedNumberOfRows(t *testing.T) {
 }
 
 func TestServedIsByAnswer(t *testing.T) {
-	// What a server counts of answers is in the figures, each by its name.
+	// What a server counts of its answers is in the figures, each under its own name.
 	s := servedOf(wire.Stats{Connections: 1, Queued: 2, Sent: 3, Answers: 4, Misses: 5, Refused: 6, Stale: 7, Errors: 8, Cancelled: 9})
 	if s.Connections != 1 || s.Queued != 2 || s.Bytes != 3 || fmt.Sprint(s.Answers) != "map[cancelled:9 data:4 error:8 miss:5 refused:6 stale:7]" {
 		t.Errorf("%+v", s)

@@ -54,7 +54,7 @@ type rig struct {
 	change func(*node.Config) // of nodes that are started; nil: none
 }
 
-// member is one of them.
+// member is one node of the rig.
 type member struct {
 	*node.Node
 	*admin.Client
@@ -85,7 +85,7 @@ func (r *rig) start(name string, others ...*member) *member {
 	return m
 }
 
-// try is start of a node that may not start.
+// try is start of a node that may fail to start.
 func (r *rig) try(name string, others ...*member) (*member, error) {
 	r.Helper()
 	c := node.Config{
@@ -115,7 +115,7 @@ func (r *rig) try(name string, others ...*member) (*member, error) {
 	return m, nil
 }
 
-// ring is what a member says of the ring.
+// ring returns a member's view of the ring.
 func (r *rig) ring(m *member) *status.RingStatus {
 	r.Helper()
 	s, err := m.Ring(r.Context())
@@ -125,7 +125,7 @@ func (r *rig) ring(m *member) *status.RingStatus {
 	return s
 }
 
-// self is what a member says of itself.
+// self returns what a member says of itself.
 func (r *rig) self(m *member) status.Member {
 	r.Helper()
 	s := r.ring(m)
@@ -156,7 +156,7 @@ func (r *rig) agree(all ...*member) {
 	}
 }
 
-// readAll has each member read every file, all at once, and checks the bytes.
+// readAll has each member read every file, all at the same time, and checks the bytes.
 func (r *rig) readAll(all ...*member) {
 	r.Helper()
 	var reading sync.WaitGroup
@@ -174,7 +174,7 @@ func (r *rig) readAll(all ...*member) {
 	reading.Wait()
 }
 
-// fetched are the bytes that members have read from the bucket for readers, and the GETs.
+// fetched returns the bytes that members have read from the bucket for readers, and the number of GETs.
 func (r *rig) fetched(all ...*member) (gets, size int64) {
 	for _, m := range all {
 		s := m.Node.Status(r.Context())
@@ -184,7 +184,7 @@ func (r *rig) fetched(all ...*member) (gets, size int64) {
 	return gets, size
 }
 
-// say writes down what members counted, for who looks into a failure.
+// say logs what members counted, for a person who looks into a failure.
 func (r *rig) say(all ...*member) {
 	r.Helper()
 	for _, m := range all {
@@ -196,7 +196,7 @@ func (r *rig) say(all ...*member) {
 	}
 }
 
-// size is that of all files.
+// size returns the size of all files together.
 func (r *rig) size() (sum int64) {
 	for _, data := range r.files {
 		sum += int64(len(data))
@@ -205,9 +205,8 @@ func (r *rig) size() (sum int64) {
 }
 
 func TestTheBucketIsReadOnce(t *testing.T) {
-	// Three nodes read the same files at once, small ones and two of many blocks: each byte is
-	// read from the bucket once, an extent by one request where it can be, and each node says
-	// who owns what as the others do.
+	// Three nodes read the same files at once, small ones and two of many blocks. Each byte is read from the
+	// bucket once, and an extent by one request where that is possible. Each node names the same owners.
 	sizes := []int{34<<20 + 7, 2 << 20}
 	for i := range 40 {
 		sizes = append(sizes, 10_000+1000*i)
@@ -258,8 +257,8 @@ func TestTheBucketIsReadOnce(t *testing.T) {
 }
 
 func TestEachNodeIsToldOfTheOthers(t *testing.T) {
-	// Two nodes in two zones: each says of both where they stand, what they hold and what they got of each other. No mount has readers, so there is
-	// no part of their bytes to tell.
+	// Two nodes stand in two zones. Each says of both where they stand, what they hold and what they got from
+	// each other. No mount has readers, so there is no hit ratio.
 	var sizes []int
 	for i := range 40 {
 		sizes = append(sizes, 50_000+i)
@@ -271,7 +270,7 @@ func TestEachNodeIsToldOfTheOthers(t *testing.T) {
 	b := r.start("b", a)
 	all := []*member{a, b}
 	r.agree(all...)
-	// say waits until each says of a member that something is so.
+	// say waits until each member says that something holds for a member.
 	say := func(what, name string, so func(status.Member) bool) {
 		t.Helper()
 		for _, m := range all {
@@ -295,7 +294,7 @@ func TestEachNodeIsToldOfTheOthers(t *testing.T) {
 	}
 }
 
-// asked are the requests for names that members made at the bucket.
+// asked returns the requests for names that members made at the bucket.
 func (r *rig) asked(all ...*member) (n int64) {
 	for _, m := range all {
 		s := m.Node.Status(r.Context())
@@ -305,8 +304,8 @@ func (r *rig) asked(all ...*member) (n int64) {
 }
 
 func TestEachDirectoryIsListedOnce(t *testing.T) {
-	// Three nodes walk the same directories at once: the bucket lists each of them once, for
-	// whichever node owns it, and each node sees all files.
+	// Three nodes walk the same directories at once. The bucket lists each directory once, for the node that
+	// owns it, and each node sees all files.
 	r := newRig(t, make([]int, 60)...)
 	a := r.start("a")
 	b := r.start("b", a)
@@ -335,9 +334,9 @@ func TestEachDirectoryIsListedOnce(t *testing.T) {
 }
 
 func TestWhoJoinsFindsWhatOthersHold(t *testing.T) {
-	// A node that joins owns a part from then on, which those before it hold; one that leaves
-	// takes nothing with it that is asked for meanwhile. No read fails, and the bucket is
-	// asked for what is lost only.
+	// A node that joins owns a part from then on, whose blocks earlier members hold. A node that leaves takes
+	// nothing with it that is asked for meanwhile. No read fails, and the bucket is asked only for what is
+	// lost.
 	var sizes []int
 	for i := range 80 {
 		sizes = append(sizes, 20_000+i)
@@ -366,8 +365,8 @@ func TestWhoJoinsFindsWhatOthersHold(t *testing.T) {
 }
 
 func TestAMemberStartsAgain(t *testing.T) {
-	// A node that holds blocks starts again in a ring: its disk tier asks whose they are from
-	// the first moment on, while the ring is still being made. All is read from disk.
+	// A node that holds blocks starts again in a ring. Its disk tier asks from the first moment who owns them,
+	// while the ring is still being made. All is read from disk.
 	r := newRig(t, 3<<20, 20_000, 30_000)
 	dir := filepath.Join(t.TempDir(), "cache")
 	r.change = func(c *node.Config) { c.Cache.Disks[0].Path = dir }
@@ -384,8 +383,8 @@ func TestAMemberStartsAgain(t *testing.T) {
 }
 
 func TestWhoIsNotTakenIsRefused(t *testing.T) {
-	// A port that something else has, of gossip or of reads, and a name that a member has, end a node as refused, with the cure; an address that is not
-	// there just ends it, and a network that is none ends it as usage.
+	// A gossip or data port that is taken, and a name that another member has, end a node as refused, with the
+	// cure. An address that is not there just ends it. A network that is none ends it as usage.
 	r := newRig(t, 10)
 	a := r.start("a")
 	busy, err := net.Listen("tcp", "127.0.0.1:0")

@@ -1,6 +1,6 @@
-// Package ring is a node's part in a ring, as far as it is not of peers alone: what it
-// was configured to be, what it answers, and how the ring looks from here. Package node
-// puts it together with peer.Ring, by which it is joined. Its Router is how the node reads.
+// Package ring is a node's part in a ring, beyond what package peer does: its configuration, what it answers,
+// and how it sees the ring. Package node connects it with peer.Ring, which joins the ring. The node reads
+// through its Router.
 package ring
 
 import (
@@ -23,52 +23,52 @@ import (
 	"github.com/hearthfs/hearth/peer/wire"
 )
 
-// protocol is what this release speaks with peers.
+// protocol is the version of the protocol that this release speaks with peers.
 const protocol = 1
 
 // Options are what a Part is made of.
 type Options struct {
 	config.Membership
-	// Pool is the node's.
+	// Pool is the node's memory budget.
 	Pool *hearth.Pool
-	// Log receives what people can act on; nil: slog.Default().
+	// Log receives what people can act on. nil means slog.Default().
 	Log *slog.Logger
-	// Link is the identity of a link's origin, of which versions are made, and what its keys
-	// begin with; false: this node has no such link.
+	// Link returns the identity of a link's origin, from which versions are computed, and the prefix of its
+	// keys. false means that this node has no such link.
 	Link func(name string) (identity, prefix string, ok bool)
 	// Away reports whether an error says that an origin cannot be asked now.
 	Away func(error) bool
-	// Figures are what the node says of itself; Served, Asked and Suspects are filled in.
+	// Figures returns what the node says of itself. The Part fills in Served, Asked and Suspects.
 	Figures func() status.MemberFigures
-	// Reads are what came of reads of others' blocks.
+	// Reads counts what became of reads of others' blocks.
 	Reads func() status.RingReads
 }
 
-// Peers are the others once the ring was joined; *peer.Ring is.
+// Peers are the other members once the node has joined. *peer.Ring implements it.
 type Peers interface {
 	Members() *members.Snapshot
 	Stats() (m members.Stats, served wire.Stats)
 	Outages() map[members.ID]wire.Outage
 }
 
-// Part is this node's in the ring.
+// Part is this node's part in the ring.
 type Part struct {
-	// Router is how the others are asked; alone until the ring was joined.
+	// Router asks the other nodes. Until the node has joined, it knows of no other.
 	Router *route.Router
 
 	o       Options
-	cluster *secret.Cluster // nil: there is no key
+	cluster *secret.Cluster // nil if there is no key
 	members members.Config
 	answers wiring.Answers
 	load    Load                   // for peers that warm up
-	calls   map[uint16]wire.Answer // beside its own; nil: none
-	peers   atomic.Pointer[Peers]  // nil until it has joined
+	calls   map[uint16]wire.Answer // in addition to its own; nil if there are none
+	peers   atomic.Pointer[Peers]  // nil until the node has joined
 	counted counted
 }
 
-// New makes the part of a node whose id is 32 hexadecimal digits, as its cache directory
-// keeps it; "": one for as long as it runs. No other node hears of it yet. An error is an
-// admin.Error: of usage where the configuration cannot be meant, or the key.
+// New makes the Part of a node. id is 32 hexadecimal digits, as the cache directory keeps it. With an empty id,
+// the Part takes one for as long as it runs. No other node hears of it yet. An error is an admin.Error, of kind
+// usage if the configuration or the key is not valid.
 func New(ctx context.Context, o Options, id string) (*Part, error) {
 	if id == "" {
 		id = newID()
@@ -100,10 +100,10 @@ func New(ctx context.Context, o Options, id string) (*Part, error) {
 	return r, r.settle()
 }
 
-// settle has Listen name one address of this machine.
+// settle makes Listen one address of this machine.
 func (r *Part) settle() error {
 	c := r.members
-	c.Data = netip.AddrPortFrom(netip.IPv6LinkLocalAllNodes(), 1) // known once peers are listened for; no other is longer
+	c.Data = netip.AddrPortFrom(netip.IPv6LinkLocalAllNodes(), 1) // known once the node listens; no other is longer
 	if err := c.Check(); err != nil {
 		return wrong(err)
 	}
@@ -113,13 +113,13 @@ func (r *Part) settle() error {
 	}
 	c.Listen = at.String()
 	r.members.Listen = c.Listen
-	return wrong(c.Check()) // whether that address needs a key
+	return wrong(c.Check()) // checks whether that address needs a key
 }
 
-// name is the cluster's.
+// name returns the cluster's name.
 func (r *Part) name() string { return cmp.Or(r.o.Cluster, members.DefaultCluster) }
 
-// keyOf reads the cluster key; nil: there is none.
+// keyOf reads the cluster key. nil means that there is none.
 func keyOf(c config.Membership) (*secret.Key, error) {
 	var key secret.Key
 	var err error
@@ -138,18 +138,18 @@ func keyOf(c config.Membership) (*secret.Key, error) {
 	return &key, nil
 }
 
-// ID is the node's.
+// ID returns the node's id.
 func (r *Part) ID() string { return r.Router.Self() }
 
-// Members is what the node says of itself: it donates bytes, and keeps in dir who the
-// others are; "": nowhere.
+// Members returns the configuration of the gossip: the bytes that the node donates, and the directory in which
+// it remembers the other members. An empty dir means that it does not.
 func (r *Part) Members(donated int64, dir string) members.Config {
 	c := r.members
 	c.Donated, c.Dir = donated, dir
 	return c
 }
 
-// Identity is by whom others know that the node is one of theirs.
+// Identity returns the identity by which other members recognize the node as one of theirs.
 func (r *Part) Identity() (*secret.Identity, error) {
 	if r.cluster == nil {
 		return secret.Keyless(r.name(), r.ID())
@@ -157,8 +157,8 @@ func (r *Part) Identity() (*secret.Identity, error) {
 	return r.cluster.Identity(r.ID(), secret.Options{Plain: r.o.Plain})
 }
 
-// Joined has the Part know the others, and then has announce tell them that the node can be
-// asked for what it owns: whoever hears of it asks for names and blocks at once.
+// Joined gives the Part the other members, and then announces that the node can be asked for what it owns. A
+// member that hears of it asks for names and blocks at once.
 func (r *Part) Joined(ctx context.Context, p Peers, announce func(context.Context) error) error {
 	r.peers.Store(&p)
 	if err := announce(ctx); err != nil {
@@ -167,7 +167,7 @@ func (r *Part) Joined(ctx context.Context, p Peers, announce func(context.Contex
 	return nil
 }
 
-// joined are the others; nil: it has not joined.
+// joined returns the other members. It is nil until the node has joined.
 func (r *Part) joined() Peers {
 	if p := r.peers.Load(); p != nil {
 		return *p
@@ -175,7 +175,7 @@ func (r *Part) joined() Peers {
 	return nil
 }
 
-// Active are the names of the members that own blocks, by id.
+// Active returns the names of the members that own blocks, by id.
 func (r *Part) Active() map[string]string {
 	all := map[string]string{}
 	if joined := r.joined(); joined != nil {

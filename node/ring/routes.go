@@ -9,13 +9,13 @@ import (
 	"github.com/hearthfs/hearth/node/status"
 )
 
-// errAlone answers who asks a node that is in no ring for it.
+// errAlone is the answer of a node that is in no ring.
 func errAlone() error {
 	return &admin.Error{Kind: admin.KindRefused, Message: "this node is in no ring: start it with --listen ADDRESS, and all but the first with --join HOST[,HOST] (node.listen and join in the configuration)"}
 }
 
-// Routes answers questions for the ring; file finds the object of a path. A nil Part says
-// that the node is in none.
+// Routes adds the admin API's questions about the ring. file finds the object at a path. A nil Part answers
+// that the node is in no ring.
 func (r *Part) Routes(add func(pattern string, do func(*http.Request) (any, error)), file func(ctx context.Context, asked string) (*hearth.Object, error)) {
 	add("GET /v1/ring", func(q *http.Request) (any, error) {
 		if r == nil {

@@ -16,13 +16,13 @@ import (
 )
 
 const (
-	// askFor is how long members may take to tell their figures.
+	// askFor bounds the time in which members answer with their figures.
 	askFor = time.Second
-	// mostAsked are asked at a time.
+	// mostAsked bounds the members that are asked at the same time.
 	mostAsked = 32
 )
 
-// own is what this node says of itself.
+// own returns what this node says of itself.
 func (r *Part) own() status.MemberFigures {
 	f := r.o.Figures()
 	joined := r.joined()
@@ -45,7 +45,7 @@ func (r *Part) own() status.MemberFigures {
 	return f
 }
 
-// Status is the ring as this node sees it. Each member is asked for what it says of itself.
+// Status returns the ring as this node sees it. It asks each member for what the member says of itself.
 func (r *Part) Status(ctx context.Context) (*status.RingStatus, error) {
 	joined := r.joined()
 	if joined == nil {
@@ -70,8 +70,8 @@ func (r *Part) Status(ctx context.Context) (*status.RingStatus, error) {
 	return doc, nil
 }
 
-// addressOf is how an address is shown; "": it is not known, as of a node that this one only
-// remembers.
+// addressOf returns an address as text. It is empty if the address is not known, as of a node that this one
+// only remembers.
 func addressOf(a netip.AddrPort) string {
 	if !a.IsValid() {
 		return ""
@@ -84,7 +84,7 @@ func (r *Part) member(m members.Member) status.Member {
 		State: m.State.String(), Health: m.Health.String(), Donated: m.Donated, Share: r.share(m.ID)}
 }
 
-// share is the part of all blocks that a member is expected to own.
+// share returns the part of all blocks that a member is expected to own.
 func (r *Part) share(id members.ID) float64 {
 	t := r.Router.Table()
 	if t == nil {
@@ -93,7 +93,7 @@ func (r *Part) share(id members.ID) float64 {
 	return t.Map.Share(id.String())
 }
 
-// ask has members tell their figures, some at a time and all of them within askFor.
+// ask asks members for their figures, at most mostAsked at a time, and all of them within askFor.
 func (r *Part) ask(ctx context.Context, all []status.Member) {
 	ctx, cancel := context.WithTimeoutCause(ctx, askFor, fmt.Errorf("no answer in %v", askFor))
 	defer cancel()
@@ -125,7 +125,7 @@ func (r *Part) askOne(ctx context.Context, m *status.Member) error {
 	return json.Unmarshal(v.Bytes(), &m.MemberFigures)
 }
 
-// Owners are the names of the nodes that each extent of an object belongs to.
+// Owners returns the names of the nodes that each extent of an object belongs to.
 func (r *Part) Owners(o *hearth.Object) (all []status.OwnedExtent) {
 	names := r.names()
 	for i := int64(0); i < o.Blocks(); i += hearth.ExtentBlocks {
@@ -135,13 +135,13 @@ func (r *Part) Owners(o *hearth.Object) (all []status.OwnedExtent) {
 	return all
 }
 
-// Names are those of the nodes that a block belongs to, its owner first.
+// Names returns the names of the nodes that a block belongs to, its owner first.
 func (r *Part) Names(b hearth.Block) []string { return r.named(r.names(), b) }
 
-// Name is how a node is called, by its id.
+// Name returns the name of a node by its id.
 func (r *Part) Name(id string) string { return cmp.Or(r.names()[id], id) }
 
-// names of the members by their ids.
+// names returns the names of the members by their ids.
 func (r *Part) names() map[string]string {
 	names := map[string]string{}
 	if joined := r.joined(); joined != nil {

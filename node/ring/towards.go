@@ -13,17 +13,16 @@ import (
 	"github.com/hearthfs/hearth/peer/members"
 )
 
-// lookFor is how long one name may take: a machine that starts before its name servers are
-// there tries the next one, and a wrong one among many delays no start by minutes.
+// lookFor bounds the look-up of one name. If a machine starts before its name servers do, the next name is
+// tried, and one wrong name among many does not delay a start by minutes.
 const lookFor = 5 * time.Second
 
-// ways are this machine's addresses on its ways to those of a host.
+// ways returns this machine's source addresses on its routes to the addresses of a host.
 type ways func(ctx context.Context, host, port string) ([]netip.Addr, error)
 
-// towards is this machine's address on its way to the first node of join that has one to tell.
-// Debian gives a machine's own name the address 127.0.1.1: who names itself learns nothing by
-// that, and listening there nobody would reach it. Only where join has nothing but loopback
-// addresses is that what is meant.
+// towards returns this machine's source address on its route to the first node of join that gives one. Debian
+// gives a machine's own name the address 127.0.1.1. So a node that names itself in join learns nothing from
+// that, and nobody would reach it there. Loopback is meant only if join has nothing but loopback addresses.
 func towards(ctx context.Context, join []string, to ways) (string, error) {
 	var here, failed []string
 	var loop netip.Addr
@@ -46,7 +45,7 @@ func towards(ctx context.Context, join []string, to ways) (string, error) {
 			here = append(here, seed)
 		}
 	}
-	switch { // a name that is not known yet may be the next time
+	switch { // a name that is not known yet may be known the next time
 	case len(here) == 0:
 		return "", lacking(fmt.Errorf("find the address by which join is reached: %s; set node.listen, or correct join", strings.Join(failed, "; ")))
 	case meant && len(failed) == 0:
@@ -59,13 +58,13 @@ func towards(ctx context.Context, join []string, to ways) (string, error) {
 	return "", lacking(fmt.Errorf("%s: no way to %s; set node.listen", told, strings.Join(failed, "; ")))
 }
 
-// loopback tells a host that means the machine that says it.
+// loopback reports whether a host always means the machine itself.
 func loopback(host string) bool {
 	a, err := netip.ParseAddr(host)
 	return err == nil && a.Unmap().IsLoopback() || strings.EqualFold(host, "localhost")
 }
 
-// routed asks the resolver and the kernel; nothing is sent to the host.
+// routed asks the resolver and the kernel. Nothing is sent to the host.
 func routed(ctx context.Context, host, port string) (all []netip.Addr, err error) {
 	ctx, cancel := context.WithTimeout(ctx, lookFor)
 	defer cancel()

@@ -9,8 +9,8 @@ import (
 )
 
 func TestTheWayToTheOthersTellsWhereToListen(t *testing.T) {
-	// The first of join that is elsewhere and whose name is known tells the address. A machine's own name, at 127.0.1.1, does not,
-	// and where nothing else does the error names what was asked and the cure.
+	// The first node of join that is elsewhere, and whose name is known, gives the address. A machine's own
+	// name, at 127.0.1.1, does not. If nothing else does, the error names what was asked and the cure.
 	known := map[string]string{"gpu-1": "127.0.0.1", "gpu-2": "10.0.0.5", "gpu-3": "10.9.0.5", "127.0.0.1": "127.0.0.1", "127.0.0.2": "127.0.0.1", "::1": "::1", "localhost": "127.0.0.1",
 		"both": "127.0.0.1 10.0.0.6"} // this machine's address on the way there
 	to := func(_ context.Context, host, port string) (all []netip.Addr, err error) {
@@ -51,7 +51,8 @@ func TestTheWayToTheOthersTellsWhereToListen(t *testing.T) {
 }
 
 func TestTheWayIsAskedOfTheMachine(t *testing.T) {
-	// A loopback address is reached from one; nothing has to listen there. What is no name is an error.
+	// A loopback address is reached from a loopback address, and nothing has to listen there. A host that is no
+	// name is an error.
 	for _, host := range []string{"127.0.0.1", "localhost"} {
 		if got, err := routed(t.Context(), host, "7946"); err != nil || len(got) == 0 || !got[0].IsLoopback() {
 			t.Errorf("%s: %v, %v", host, got, err)

@@ -25,7 +25,7 @@ func (r *rig) warm(m *member, q warmup.Request) string {
 	return v.ID
 }
 
-// over waits until a job is.
+// over waits until a job is over.
 func (r *rig) over(m *member, id string) (v warmup.View) {
 	r.Helper()
 	err := m.Jobs().Watch(r.Context(), id, func(x warmup.View) bool { v = x; return true })
@@ -35,8 +35,8 @@ func (r *rig) over(m *member, id string) (v warmup.View) {
 	return v
 }
 
-// check is a check by a member. One that met an owner which said nothing for half a second, as
-// on a machine with other work, does not know what that one holds: it is done again.
+// check runs a check at a member. If an owner said nothing for half a second, as on a busy machine, the check
+// does not know what that owner holds, and is done again.
 func (r *rig) check(m *member) (v warmup.View) {
 	r.Helper()
 	for over := time.Now().Add(patience); time.Now().Before(over); {
@@ -49,9 +49,8 @@ func (r *rig) check(m *member) (v warmup.View) {
 }
 
 func TestMembersWarmUpAtOwners(t *testing.T) {
-	// Three nodes warm up the same at once: each byte is read from the bucket once and
-	// stands at its owner. A check finds all of it there, and what is damaged at one node
-	// with that node's name; a pin is refused.
+	// Three nodes warm up the same at once. Each byte is read from the bucket once and stands at its owner. A
+	// check finds all of it there, and names the node at which a block is damaged. A pin is refused.
 	sizes := []int{40<<20 + 7, 17 << 20}
 	for i := range 200 {
 		sizes = append(sizes, 10_000+100*i)
@@ -124,8 +123,8 @@ func TestMembersWarmUpAtOwners(t *testing.T) {
 }
 
 func TestAMemberWithoutADiskKeepsNothing(t *testing.T) {
-	// One of two nodes has no disk tier: what it owns is not kept, and the job says where and
-	// what to do; the rest is.
+	// One of two nodes has no disk tier. What it owns is not kept, and the job says where and what to do. The
+	// rest is kept.
 	var sizes []int
 	for i := range 60 {
 		sizes = append(sizes, 10_000+100*i)
@@ -145,8 +144,8 @@ func TestAMemberWithoutADiskKeepsNothing(t *testing.T) {
 }
 
 func TestAMemberGoesDuringAWarmUp(t *testing.T) {
-	// An owner ends while another node warms up: what it had, and would have had, is held by
-	// the others in the end.
+	// An owner ends while another node warms up. In the end the others hold what it had, and what it would have
+	// had.
 	sizes := []int{40<<20 + 7}
 	for i := range 1000 {
 		sizes = append(sizes, 10_000+10*i)
@@ -204,7 +203,7 @@ func (r *rig) damage(m *member) {
 	}
 }
 
-// spoil changes some bytes of a large file; it returns how many files it did so to.
+// spoil changes some bytes of large files, and returns in how many files.
 func (r *rig) spoil(name string) int {
 	r.Helper()
 	f, err := os.OpenFile(name, os.O_RDWR, 0)
